@@ -1,0 +1,245 @@
+// Package tandem is the vocabulary of speculative decoding in tandem: the values that drafter,
+// verifier and gateway exchange, the interfaces between them, and their contracts.
+//
+// One round: the gateway asks a Drafter to Propose a Tree for a session; the drafter puts a Ticket
+// with that tree into the Pool; the verifier takes tickets, checks all their trees in one pass of the
+// target model and answers each with a Verdict; the gateway commits the verdict's tokens and starts
+// the next round. The gateway alone owns the truth: the committed tokens of every session and its
+// Epoch. Everything else can be lost and computed again.
+//
+// This package imports only the standard library, and every other package may import it.
+package tandem
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"time"
+)
+
+// Token is an index into the vocabulary of the target model, 0 ≤ t < vocabulary size.
+type Token int32
+
+// Position is an absolute index into a session's tokens; 0 is the first prompt token.
+type Position int32
+
+// SessionID names one request's decoding state in all three processes. Zero names no session.
+type SessionID uint64
+
+// NewSessionID returns a random non-zero id.
+func NewSessionID() SessionID {
+	for {
+		var b [8]byte
+		_, _ = rand.Read(b[:]) // never fails: crypto/rand aborts the process instead
+		if id := SessionID(binary.LittleEndian.Uint64(b[:])); id != 0 {
+			return id
+		}
+	}
+}
+
+func (s SessionID) String() string { return fmt.Sprintf("%016x", uint64(s)) }
+
+// Epoch counts how often a session was opened again from its committed tokens. A ticket or verdict of
+// another epoch is stale.
+type Epoch uint32
+
+// PrefixHash is the FNV-1a hash (64 bits) of a sequence of tokens, four little-endian bytes each. It
+// tells two processes apart that believe in different prefixes; it is no defence against an attacker.
+type PrefixHash uint64
+
+// EmptyPrefix is the hash of no tokens.
+const EmptyPrefix PrefixHash = 14695981039346656037
+
+// Add returns the hash of the sequence followed by tokens.
+func (h PrefixHash) Add(tokens ...Token) PrefixHash {
+	for _, t := range tokens {
+		for s := 0; s < 32; s += 8 {
+			h = (h ^ PrefixHash(byte(uint32(t)>>s))) * 1099511628211
+		}
+	}
+	return h
+}
+
+// Sampling says how the next token is drawn from the target's logits: divide by Temperature, keep the
+// TopK likeliest, of those the smallest set with at least TopP of the probability, draw.
+type Sampling struct {
+	Temperature float64 // 0 = the likeliest token, ties to the lowest id
+	TopK        int     // 0 = all
+	TopP        float64 // 0 < TopP ≤ 1
+	Seed        uint64  // the draw at a position depends on (Seed, position) alone
+}
+
+// Opening asks a drafter or verifier to hold a session.
+type Opening struct {
+	Session  SessionID
+	Epoch    Epoch
+	Tokens   []Token  // committed so far, at least one; read-only for the receiver
+	Limit    Position // the session never holds more committed tokens than this
+	MaxNodes int      // no tree of the session has more nodes, root included
+	Sampling Sampling
+}
+
+// Proposal asks a drafter for one tree.
+type Proposal struct {
+	Session SessionID
+	Epoch   Epoch
+	Base    Position   // number of committed tokens; the tree's root is the token at Base-1
+	Hash    PrefixHash // of the committed tokens [0, Base)
+	From    Position   // Suffix holds the committed tokens [From, Base)
+	Suffix  []Token    // what the gateway last told this drafter ends at From
+	Policy  Policy
+}
+
+// Proposed describes the tree that a drafter put into the pool.
+type Proposed struct {
+	Nodes int           // root included
+	Depth int           // of the deepest node; the root has depth 0
+	Busy  time.Duration // spent in draft arithmetic
+}
+
+// Drafter guesses what the target will say. Safe for concurrent use by many sessions.
+type Drafter interface {
+	// Open makes the drafter hold a session, prefilled with o.Tokens; a session of that id that it held
+	// before is replaced. Errors: Exhausted (no KV memory), Invalid, Unavailable.
+	Open(ctx context.Context, o Opening) error
+	// Propose drafts a tree below the last committed token and puts a ticket with it into the pool
+	// before it returns. Errors: UnknownSession (open it again), Stale (another epoch, or Hash differs
+	// from what the drafter holds: open it again), Unavailable. After any error the caller may
+	// put a ticket with a root alone.
+	Propose(ctx context.Context, p Proposal) (Proposed, error)
+	// Close forgets the session and frees its memory. Closing an unknown session is no error.
+	Close(ctx context.Context, id SessionID) error
+}
+
+// Ticket asks the verifier to check one tree. At most one ticket per (Session, Epoch, Base) counts.
+type Ticket struct {
+	Session SessionID
+	Epoch   Epoch
+	Base    Position   // as in Proposal
+	Hash    PrefixHash // as in Proposal
+	Drafter string     // who drafted; "" for the gateway's own tickets without a draft
+	Tree    Tree       // node 0 is the committed token at Base-1
+	Trace   string     // W3C traceparent of the sending stage; "" when not traced
+}
+
+// Pool takes tickets to the verifier. Implementations may lose, repeat and reorder tickets.
+type Pool interface {
+	// Put hands a ticket over; t.Tree is the pool's from then on. Errors: Exhausted (the pool holds a
+	// full verifier batch: wait and try again), Unavailable.
+	Put(ctx context.Context, t Ticket) error
+}
+
+// TicketSource is the verifier's end of the pool.
+type TicketSource interface {
+	// Take waits for one ticket, then returns it with up to max-1 more that are there already.
+	// It returns an error only when ctx has ended or the source was closed. Trees are validated
+	// (Tree.Validate); a ticket whose tree could not be obtained has Tree.Tokens == nil.
+	Take(ctx context.Context, max int) ([]Ticket, error)
+}
+
+// Verifier checks trees with the target model. Safe for concurrent use by many sessions.
+type Verifier interface {
+	// Open makes the verifier hold a session, prefilled with o.Tokens; a session of that id that it held
+	// before is replaced. Errors: Exhausted (no KV memory), Invalid, Unavailable.
+	Open(ctx context.Context, o Opening) error
+	// Close forgets the session and frees its memory. Closing an unknown session is no error.
+	Close(ctx context.Context, id SessionID) error
+}
+
+// Verdict answers one ticket.
+type Verdict struct {
+	Session SessionID
+	Epoch   Epoch
+	Base    Position
+	Hash    PrefixHash
+	Path    []int32       // accepted nodes below the root, each a child of the one before
+	Tokens  []Token       // the tokens of Path and, last, the target's own next token: len(Path)+1
+	Nodes   int           // nodes verified, root included
+	Batch   int           // tickets that shared the pass
+	Busy    time.Duration // the pass and the draws, arithmetic only
+	Kind    Kind          // OK, or why there is no verdict: UnknownSession, Stale, Invalid, Internal
+	Message string        // for Kind ≠ OK: what was wrong
+}
+
+// Origin says who guessed a token of the output.
+type Origin uint8
+
+const (
+	OriginTarget Origin = iota // the target's own draw
+	OriginDraft                // drafted and accepted
+)
+
+// Request is one generation as a client asks for it. The zero value of no field means "default":
+// front ends fill defaults in before Validate.
+type Request struct {
+	Prompt    string  // tokenised with special tokens added; unused if Tokens is set
+	Tokens    []Token // the prompt as ids, taken as they are
+	MaxTokens int
+	Sampling  Sampling
+	Policy    Policy // the tree to draft; Policy.Plain() for none
+	IgnoreEOS bool
+	FullTrace bool // record every round as spans of its own, not one in 32
+}
+
+// FinishReason says why a generation ended.
+type FinishReason string
+
+const (
+	FinishStop   FinishReason = "stop"   // the model ended the text
+	FinishLength FinishReason = "length" // MaxTokens reached, or the context is full
+)
+
+// Started tells a client that its request was admitted.
+type Started struct {
+	Session      SessionID
+	PromptTokens []Token
+	Request      Request // with the options in effect
+	Drafter      string  // "" when none is alive or none was asked for
+}
+
+// Delta is a piece of output. Text is valid UTF-8 and may lag behind Tokens while a character is
+// incomplete; the last delta of a generation leaves nothing out.
+type Delta struct {
+	Text    string
+	Tokens  []Token
+	Origins []Origin // one per token
+}
+
+// Sink receives one generation's output in order. An error ends the generation. Called from one
+// goroutine at a time; slices are the sink's to keep.
+type Sink interface {
+	Started(Started) error
+	Delta(Delta) error
+}
+
+// Stats counts one generation's speculation. Accepted + Rounds = output tokens: each round commits
+// the accepted drafts that the budget lets through and one token of the target's own.
+type Stats struct {
+	Rounds       int
+	Drafted      int             // nodes drafted, roots not counted
+	DraftedDepth int             // sum over rounds of the depth of the tree
+	Accepted     int             // drafted tokens that reached the output
+	PlainRounds  int             // rounds without a draft
+	Reopened     int             // times a session was rebuilt in drafter or verifier
+	Prefill      time.Duration   // admission to both models filled
+	Decode       time.Duration   // first round's start to the last commit
+	DraftBusy    time.Duration   // draft arithmetic within rounds
+	VerifyBusy   time.Duration   // target arithmetic within rounds
+	Coordination []time.Duration // per round: what was neither draft nor target arithmetic
+}
+
+// Result ends a generation.
+type Result struct {
+	Finish       FinishReason
+	PromptTokens int
+	OutputTokens int
+	Stats        Stats
+}
+
+// Generator answers requests. Safe for concurrent use.
+type Generator interface {
+	// Generate runs r to its end, calling s on the way. Errors: Invalid, Exhausted (queue full),
+	// Canceled, Deadline, Unavailable (no verifier within the time allowed). The tokens that s saw before an error were right.
+	Generate(ctx context.Context, r Request, s Sink) (Result, error)
+}

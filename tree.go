@@ -1,0 +1,113 @@
+package tandem
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Policy is the shape of the trees to draft: levels of the Width likeliest nodes, Depth of them, cut
+// to the Nodes best nodes, root included (Dovetail's γ/depth/k). Width 1 is a chain.
+type Policy struct {
+	Nodes int
+	Depth int
+	Width int
+}
+
+// Plain reports whether the policy asks for no draft at all.
+func (p Policy) Plain() bool { return p.Nodes <= 1 || p.Depth <= 0 || p.Width <= 0 }
+
+func (p Policy) String() string {
+	if p.Plain() {
+		return "none"
+	}
+	return fmt.Sprintf("%d/%d/%d", p.Nodes, p.Depth, p.Width)
+}
+
+// ParsePolicy reads "nodes/depth/width", for example "16/7/10", or "none".
+func ParsePolicy(s string) (Policy, error) {
+	if s == "none" {
+		return Policy{}, nil
+	}
+	parts := strings.Split(s, "/")
+	if len(parts) != 3 {
+		return Policy{}, Errorf("tree", Invalid, "tree %q: want nodes/depth/width, for example 16/7/10, or none", s)
+	}
+	var n [3]int
+	for i, name := range []string{"nodes", "depth", "width"} {
+		v, err := strconv.Atoi(parts[i])
+		if err != nil {
+			return Policy{}, Errorf("tree", Invalid, "tree %q: %s %q is not a number", s, name, parts[i])
+		}
+		n[i] = v
+	}
+	p := Policy{n[0], n[1], n[2]}
+	return p, p.validate(Limits{})
+}
+
+// Tree is a token tree. Node 0 is the root, a token already committed; every other node is a guess
+// for the token after its parent. Parents come before children.
+type Tree struct {
+	Tokens   []Token
+	Parents  []int32   // Parents[0] = -1, else Parents[i] < i
+	LogProbs []float32 // per node: cumulative draft log-probability (nats), 0 at the root; nil if unknown
+}
+
+// Len returns the number of nodes, root included.
+func (t Tree) Len() int { return len(t.Tokens) }
+
+// Depths returns each node's distance from the root and the largest of them.
+func (t Tree) Depths() ([]int32, int) {
+	d := make([]int32, len(t.Tokens))
+	deepest := int32(0)
+	for i := 1; i < len(d); i++ {
+		d[i] = d[t.Parents[i]] + 1
+		deepest = max(deepest, d[i])
+	}
+	return d, int(deepest)
+}
+
+// Validate checks that t is a tree in topological order with at most maxNodes nodes, tokens in
+// [0, vocab) and no two equal children of one node. It reads no entry that it has not checked.
+func (t Tree) Validate(maxNodes, vocab int) error {
+	const op = "tree"
+	n := len(t.Tokens)
+	switch {
+	case n == 0:
+		return Errorf(op, Invalid, "tree has no nodes: want at least the root")
+	case n > maxNodes:
+		return Errorf(op, Invalid, "tree has %d nodes: at most %d allowed", n, maxNodes)
+	case len(t.Parents) != n:
+		return Errorf(op, Invalid, "tree has %d tokens but %d parents", n, len(t.Parents))
+	case t.LogProbs != nil && len(t.LogProbs) != n:
+		return Errorf(op, Invalid, "tree has %d tokens but %d log-probabilities", n, len(t.LogProbs))
+	case t.Parents[0] != -1:
+		return Errorf(op, Invalid, "root has parent %d: want -1", t.Parents[0])
+	}
+	type edge struct {
+		parent int32
+		token  Token
+	}
+	seen := make(map[edge]struct{}, n)
+	for i, tok := range t.Tokens {
+		if tok < 0 || int(tok) >= vocab {
+			return Errorf(op, Invalid, "node %d has token %d: vocabulary has %d", i, tok, vocab)
+		}
+		if i == 0 {
+			continue
+		}
+		p := t.Parents[i]
+		if p < 0 || int(p) >= i {
+			return Errorf(op, Invalid, "node %d has parent %d: want 0 to %d", i, p, i-1)
+		}
+		e := edge{p, tok}
+		if _, dup := seen[e]; dup {
+			return Errorf(op, Invalid, "node %d has two children with token %d", p, tok)
+		}
+		seen[e] = struct{}{}
+	}
+	return nil
+}
+
+// Root returns the tree of a committed token alone: a round without a draft.
+func Root(t Token) Tree { return Tree{Tokens: []Token{t}, Parents: []int32{-1}} }
