@@ -1,0 +1,5 @@
+//go:build brokenkernel
+
+package kernels
+
+const brokenKernel = true

@@ -1,0 +1,214 @@
+// The thread pool. One call runs a whole operation list; the caller is one of the threads.
+//
+// An operation's units are claimed in runs of `grain` from one atomic word that also carries the
+// generation of the pass, and it is over when all its units are done, not when all threads have
+// arrived: a worker the system has put aside holds nobody up unless it holds a unit, and one that
+// comes late sees another generation and leaves. So two processes may share the same cores.
+// Waiting spins for some tens of microseconds, then sleeps on a futex; an idle pool uses no time.
+#include <errno.h>
+#include <linux/futex.h>
+#include <limits.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+#include "tk.h"
+
+enum { SPIN_NS = 40000 };
+
+typedef struct { pthread_t thread; tk_pool *pool; float *scratch; size_t floats; } worker;
+
+struct tk_sync {
+    _Alignas(64) _Atomic uint64_t next;           // generation << 32 | first unclaimed unit
+    _Alignas(64) _Atomic int done;                // units finished
+};
+
+size_t tk_sync_bytes(void) { return sizeof(struct tk_sync); }
+
+struct tk_pool {
+    int threads;
+    const tk_kernels *k;
+    worker *workers;                              // threads-1 of them, after the caller's own
+    int quit;
+    _Alignas(64) _Atomic uint32_t gen;            // generation of the newest pass; workers sleep on it
+    _Atomic(tk_prog *) prog;                      // NULL between passes
+    _Alignas(64) _Atomic int sleepers;            // threads asleep on gen or on an operation
+    _Alignas(64) _Atomic int inside;              // workers that may hold a program
+};
+
+static void futex_wait(void *word, uint32_t seen) { syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0); }
+static void futex_wake_all(void *word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0); }
+
+static void relax(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static int64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+// Waits while *word == seen: first spinning, then asleep.
+static void wait_change(tk_pool *pool, void *at, uint32_t seen) {
+    _Atomic uint32_t *word = at;
+    for (int64_t end = now_ns() + SPIN_NS; now_ns() < end;)
+        for (int i = 0; i < 16; i++) {
+            if (atomic_load(word) != seen) return;
+            relax();
+        }
+    atomic_fetch_add(&pool->sleepers, 1);
+    while (atomic_load(word) == seen) futex_wait(at, seen);
+    atomic_fetch_sub(&pool->sleepers, 1);
+}
+
+static void wake(tk_pool *pool, void *at) {
+    if (atomic_load(&pool->sleepers)) futex_wake_all(at);
+}
+
+// Works on an operation until no unit is left to claim; returns 0 if the pass is no longer gen.
+static int work(tk_pool *pool, tk_prog *p, int i, uint32_t gen, float *scratch) {
+    tk_op *op = p->ops + i;
+    tk_sync *s = p->sync + i;
+    int did = 0;
+    uint64_t seen = atomic_load(&s->next);
+    for (;;) {
+        if ((uint32_t)(seen >> 32) != gen) return 0;
+        int from = (int)(uint32_t)seen;
+        if (from >= op->units) break;
+        int to = from + op->grain < op->units ? from + op->grain : op->units;
+        if (!atomic_compare_exchange_weak(&s->next, &seen, (uint64_t)gen << 32 | (uint32_t)to)) continue;
+        tk_run_units(p, op, from, to, scratch);
+        did += to - from;
+        seen = atomic_load(&s->next);
+    }
+    if (did && atomic_fetch_add(&s->done, did) + did == op->units) wake(pool, &s->done);
+    return 1;
+}
+
+static int finished(tk_pool *pool, tk_prog *p, int i, uint32_t gen) {
+    tk_sync *s = p->sync + i;
+    for (;;) {
+        int done = atomic_load(&s->done);
+        if ((uint32_t)(atomic_load(&s->next) >> 32) != gen) return 0;
+        if (done >= p->ops[i].units) return 1;
+        wait_change(pool, &s->done, (uint32_t)done);
+    }
+}
+
+static void run_list(tk_pool *pool, tk_prog *p, uint32_t gen, float *scratch) {
+    for (int i = 0, first = 0; i < p->nops; i += 1 + p->ops[i].chain) {
+        if (!work(pool, p, i, gen, scratch)) return;
+        if (p->ops[i].concurrent && i + 1 < p->nops) continue;
+        for (; first <= i; first += 1 + p->ops[first].chain)
+            if (!finished(pool, p, first, gen)) return;
+    }
+}
+
+static void *worker_main(void *arg) {
+    worker *w = arg;
+    tk_pool *pool = w->pool;
+    for (uint32_t seen = 0;;) {
+        wait_change(pool, &pool->gen, seen);
+        atomic_fetch_add(&pool->inside, 1);
+        tk_prog *p = atomic_load(&pool->prog);
+        seen = atomic_load(&pool->gen);
+        if (p) run_list(pool, p, seen, w->scratch);
+        int quit = pool->quit;
+        atomic_fetch_sub(&pool->inside, 1);
+        if (quit) return NULL;
+    }
+}
+
+void tk_pool_quiet(tk_pool *pool) {
+    while (atomic_load(&pool->inside)) sched_yield();
+}
+
+static int ensure_scratch(worker *w, size_t floats) {
+    if (floats <= w->floats) return 0;
+    void *mem;
+    if (posix_memalign(&mem, 64, floats * sizeof(float))) return ENOMEM;
+    free(w->scratch);
+    w->scratch = mem;
+    w->floats = floats;
+    return 0;
+}
+
+static void run_alone(tk_prog *p, float *scratch) {
+    for (int i = 0; i < p->nops; i += 1 + p->ops[i].chain)
+        tk_run_units(p, p->ops + i, 0, p->ops[i].units, scratch);
+}
+
+static void open_pass(tk_pool *pool, tk_prog *p, uint32_t gen) {
+    // A late worker of the last pass must not see new sizes under the old generation.
+    for (int i = 0; i < p->nops; i++) atomic_store(&p->sync[i].next, (uint64_t)gen << 32 | INT_MAX);
+    tk_plan_pass(p, pool->threads);
+    for (int i = 0; i < p->nops; i++) {
+        atomic_store(&p->sync[i].done, 0);
+        atomic_store(&p->sync[i].next, (uint64_t)gen << 32);
+    }
+}
+
+int tk_pool_run(tk_pool *pool, tk_prog *p) {
+    size_t floats = tk_scratch_floats(p);
+    p->k = pool->k;
+    if (floats > pool->workers[0].floats) tk_pool_quiet(pool);
+    for (int i = 0; i < pool->threads; i++)
+        if (ensure_scratch(pool->workers + i, floats)) return ENOMEM;
+    int err = tk_prepare_pass(p);
+    if (err) return err;
+    if (pool->threads == 1) {
+        tk_plan_pass(p, 1);
+        run_alone(p, pool->workers[0].scratch);
+        return 0;
+    }
+    uint32_t gen = atomic_load(&pool->gen) + 1;
+    open_pass(pool, p, gen);
+    atomic_store(&pool->prog, p);
+    atomic_store(&pool->gen, gen);
+    wake(pool, &pool->gen);
+    run_list(pool, p, gen, pool->workers[0].scratch);
+    atomic_store(&pool->prog, NULL);
+    return 0;
+}
+
+tk_pool *tk_pool_new(int threads, int isa, int *err) {
+    const tk_kernels *k = tk_kernels_of(isa);
+    tk_pool *pool = NULL;
+    *err = k ? ENOMEM : ENOTSUP;
+    if (!k || posix_memalign((void **)&pool, 64, sizeof *pool)) return NULL;
+    *pool = (tk_pool){.threads = 1, .k = k, .workers = calloc(threads, sizeof(worker))};
+    if (!pool->workers) { free(pool); return NULL; }
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);  // signals belong to the Go runtime's threads
+    pthread_attr_t attr;
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, 512 << 10);
+    for (*err = 0; pool->threads < threads && !*err;) {
+        worker *w = pool->workers + pool->threads;
+        w->pool = pool;
+        if (!(*err = pthread_create(&w->thread, &attr, worker_main, w))) pool->threads++;
+    }
+    pthread_attr_destroy(&attr);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (*err) { tk_pool_free(pool); return NULL; }
+    return pool;
+}
+
+void tk_pool_free(tk_pool *pool) {
+    pool->quit = 1;
+    atomic_fetch_add(&pool->gen, 1);
+    futex_wake_all(&pool->gen);
+    for (int i = 1; i < pool->threads; i++) pthread_join(pool->workers[i].thread, NULL);
+    for (int i = 0; i < pool->threads; i++) free(pool->workers[i].scratch);
+    free(pool->workers);
+    free(pool);
+}

@@ -1,0 +1,99 @@
+package ref
+
+import "math"
+
+// Block is the number of positions whose attention is computed together, aligned to position 0.
+const Block = 256
+
+// Attention writes to out what one query head sees of keys and values, rows of f16 in order of absolute
+// position from 0. Where those rows are stored does not matter.
+//
+// Per block: scores scale·Dot(q, k), their largest m (NaN is not larger than anything), weights
+// Exp(s-m), their sum in 16 lanes by position mod 16, and Σ weight·v by FMA in order of position. Then
+// the blocks enter in order with weight Exp(m - largest m), by FMA, and the result is divided.
+func Attention(q []float32, keys, values [][]uint16, scale float32, out []float32) {
+	type part struct {
+		max, sum float32
+		o        []float32
+	}
+	var parts []part
+	top := float32(math.Inf(-1))
+	for from := 0; from < len(keys); from += Block {
+		to := min(from+Block, len(keys))
+		p := part{o: make([]float32, len(q))}
+		p.max, p.sum = block(q, keys[from:to], values[from:to], scale, p.o)
+		if p.max > top {
+			top = p.max
+		}
+		parts = append(parts, p)
+	}
+	var sum float32
+	clear(out)
+	for _, p := range parts {
+		c := Exp(p.max - top)
+		sum = FMA(c, p.sum, sum)
+		for d := range out {
+			out[d] = FMA(c, p.o[d], out[d])
+		}
+	}
+	for d := range out {
+		out[d] /= sum
+	}
+}
+
+func block(q []float32, keys, values [][]uint16, scale float32, o []float32) (top, sum float32) {
+	top = float32(math.Inf(-1))
+	s := make([]float32, len(keys))
+	wide := make([]float32, len(q))
+	for j, k := range keys {
+		for d := range wide {
+			wide[d] = F16(k[d])
+		}
+		s[j] = scale * Dot(q, wide)
+		if s[j] > top {
+			top = s[j]
+		}
+	}
+	var lanes [16]float32
+	for j, v := range values {
+		p := Exp(s[j] - top)
+		lanes[j%16] += p
+		for d := range o {
+			o[d] = FMA(p, F16(v[d]), o[d])
+		}
+	}
+	return top, Reduce(lanes)
+}
+
+// TopK returns the k best indices of x by (value descending, index ascending), the largest value, and
+// Σ Exp(v-max) in 16 lanes. NaN counts as -Inf throughout.
+func TopK(x []float32, k int) (ids []int32, values []float32, top, sum float32) {
+	low := float32(math.Inf(-1))
+	v := make([]float32, len(x))
+	top = low
+	for i, f := range x {
+		if f != f {
+			f = low
+		}
+		v[i] = f
+		if f > top {
+			top = f
+		}
+	}
+	var lanes [16]float32
+	taken := make([]bool, len(x))
+	for i, f := range v {
+		lanes[i%16] += Exp(f - top)
+	}
+	for len(ids) < min(k, len(x)) {
+		best := -1
+		for i, f := range v {
+			if !taken[i] && (best < 0 || f > v[best]) {
+				best = i
+			}
+		}
+		taken[best] = true
+		ids, values = append(ids, int32(best)), append(values, v[best])
+	}
+	return ids, values, top, Reduce(lanes)
+}

@@ -1,0 +1,176 @@
+// Package ref defines every operation of tandem's arithmetic in plain Go: the value, and the order of
+// every rounding. The kernels of every instruction set give these bits (any NaN equals any other).
+//
+// All float32 operations round to nearest, ties to even; denormals are kept. Where the compiler could
+// fuse a product into a sum, the product is converted explicitly, which forbids it.
+package ref
+
+import "math"
+
+// FMA returns a·b + c with one rounding. The product is exact in float64; the sum is rounded to odd
+// before it is narrowed, so that narrowing sees on which side of a tie it lies (Boldo and Melquiond,
+// "Emulation of FMA and correctly rounded sums", 2008).
+func FMA(a, b, c float32) float32 {
+	p, z := float64(float64(a)*float64(b)), float64(c)
+	s := p + z
+	t := s - p
+	e := (p - (s - t)) + (z - t)
+	u := math.Float64bits(s)
+	if e != 0 && u&1 == 0 && u&(0x7ff<<52) != 0x7ff<<52 {
+		if (e > 0) == (s > 0) {
+			u++
+		} else {
+			u--
+		}
+	}
+	return float32(math.Float64frombits(u))
+}
+
+// F16 returns the value of an IEEE half.
+func F16(h uint16) float32 {
+	sign, exp, man := uint32(h>>15)<<31, uint32(h>>10&31), uint32(h&1023)
+	switch exp {
+	case 31:
+		return math.Float32frombits(sign | 0xff<<23 | man<<13)
+	case 0:
+		return math.Float32frombits(sign | math.Float32bits(float32(man)*0x1p-24))
+	}
+	return math.Float32frombits(sign | (exp+112)<<23 | man<<13)
+}
+
+// ToF16 rounds x to an IEEE half, ties to even; too large becomes infinite, NaN stays NaN.
+func ToF16(x float32) uint16 {
+	sign := uint16(math.Float32bits(x) >> 16 & 0x8000)
+	a := math.Abs(float64(x))
+	switch {
+	case a != a:
+		return sign | 0x7e00
+	case a >= 65520:
+		return sign | 0x7c00
+	case a < 0x1p-14:
+		return sign | uint16(math.RoundToEven(a*0x1p24))
+	}
+	frac, exp := math.Frexp(a) // a = frac·2^exp, frac in [1/2, 1)
+	man := int(math.RoundToEven(frac * 2048))
+	return sign | uint16((exp+13)<<10+man)
+}
+
+// BF16 returns the value of a bfloat16.
+func BF16(h uint16) float32 { return math.Float32frombits(uint32(h) << 16) }
+
+// Reduce adds 16 lanes: l with l+8, the sums with those 4, then 2, then 1 further.
+func Reduce(a [16]float32) float32 {
+	for n := 8; n > 0; n /= 2 {
+		for l := 0; l < n; l++ {
+			a[l] += a[l+n]
+		}
+	}
+	return a[0]
+}
+
+// Dot is the product of two float vectors in 16 lanes: lane i mod 16 takes element i, in order.
+func Dot(x, y []float32) float32 {
+	var a [16]float32
+	for i := range x {
+		a[i%16] = FMA(x[i], y[i], a[i%16])
+	}
+	return Reduce(a)
+}
+
+// Constants of Exp: 1/ln 2, ln 2 in two parts, and a polynomial fitted to e^r on |r| ≤ ln2/2.
+const (
+	expLo    float32 = -87.33655
+	expHi    float32 = 88.3
+	expLog2e float32 = 0x1.715476p+0
+	expLn2Hi float32 = 0x1.63p-1
+	expLn2Lo float32 = -0x1.bd0106p-13
+)
+
+var expPoly = [...]float32{0x1.6d1116p-10, 0x1.120b7cp-7, 0x1.55551ap-5, 0x1.5554dcp-3, 0x1p-1, 1, 1}
+
+// Exp returns e^x within 2 ulp; below expLo it is 0, above expHi it is Exp(expHi); Exp(0) is 1.
+func Exp(x float32) float32 {
+	switch {
+	case x != x:
+		return x
+	case x < expLo:
+		return 0
+	case x > expHi:
+		x = expHi
+	}
+	n := float32(math.RoundToEven(float64(float32(x * expLog2e))))
+	r := FMA(-n, expLn2Hi, x)
+	r = FMA(-n, expLn2Lo, r)
+	p := expPoly[0]
+	for _, c := range expPoly[1:] {
+		p = FMA(p, r, c)
+	}
+	return p * math.Float32frombits(uint32(int32(n)+127)<<23)
+}
+
+// RMSNorm writes (x·s)·w to y, with s = 1/√(Σx²/n + eps).
+func RMSNorm(x, w []float32, eps float32, y []float32) {
+	mean := Dot(x, x) / float32(len(x))
+	s := 1 / float32(math.Sqrt(float64(mean+eps))) // a float64 root rounds once more without harm: 53 ≥ 2·24+2
+	for i := range x {
+		y[i] = float32(x[i]*s) * w[i]
+	}
+}
+
+// SiLUMul writes (g / (1 + e^-g))·u to y.
+func SiLUMul(g, u, y []float32) {
+	for i := range g {
+		y[i] = float32(g[i]/(1+Exp(-g[i]))) * u[i]
+	}
+}
+
+// pi/2 in three parts of at most 33 bits, so that n·part is exact for n < 2^20 (Cody and Waite).
+const (
+	pio2a = 0x1.921fb544p+0
+	pio2b = 0x1.0b4611a6p-34
+	pio2c = 0x1.3198a2ep-69
+)
+
+// Angle returns the cosine and sine of pos·freq, in float64 without fused operations.
+func Angle(pos int32, freq float64) (c, s float32) {
+	angle := float64(float64(pos) * freq)
+	n := math.RoundToEven(float64(angle * 0x1.45f306dc9c883p-1))
+	r := angle - float64(n*pio2a)
+	r -= float64(n * pio2b)
+	r -= float64(n * pio2c)
+	z := float64(r * r)
+	sn := -1.0 / 39916800.0
+	for _, k := range []float64{1.0 / 362880.0, -1.0 / 5040.0, 1.0 / 120.0, -1.0 / 6.0} {
+		sn = float64(sn*z) + k
+	}
+	sn = r + float64(float64(r*z)*sn)
+	cs := 1.0 / 479001600.0
+	for _, k := range []float64{-1.0 / 3628800.0, 1.0 / 40320.0, -1.0 / 720.0, 1.0 / 24.0, -0.5} {
+		cs = float64(cs*z) + k
+	}
+	cs = 1 + float64(z*cs)
+	switch int64(n) & 3 {
+	case 0:
+		return float32(cs), float32(sn)
+	case 1:
+		return float32(-sn), float32(cs)
+	case 2:
+		return float32(-cs), float32(-sn)
+	}
+	return float32(sn), float32(-cs)
+}
+
+// RoPE turns x, one head's first 2·len(freq) elements, at pos. Pairs are (2i, 2i+1), or with halves
+// (i, i+len(freq)).
+func RoPE(x []float32, pos int32, freq []float64, halves bool) {
+	for i, f := range freq {
+		i0, i1 := 2*i, 2*i+1
+		if halves {
+			i0, i1 = i, i+len(freq)
+		}
+		c, s := Angle(pos, f)
+		x0, x1 := x[i0], x[i1]
+		x[i0] = FMA(x0, c, -float32(x1*s))
+		x[i1] = FMA(x0, s, float32(x1*c))
+	}
+}

@@ -1,0 +1,2 @@
+#include "tk.h"
+const tk_kernels tk_avx2;
