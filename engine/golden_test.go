@@ -1,0 +1,113 @@
+package engine
+
+import (
+	"bufio"
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// goldenCase is a line of ../shared/golden: another engine's logits and those of float arithmetic.
+type goldenCase struct {
+	Model     string         `json:"model"`
+	ID        string         `json:"id"`
+	Tol       float64        `json:"tol"`
+	Tokens    []tandem.Token `json:"tokens"`
+	PromptTop [][][2]float64 `json:"prompt_top"`
+	FloatTop  [][][2]float64 `json:"float_top"`
+	Greedy    []tandem.Token `json:"greedy"`
+	Top2      [][][2]float64 `json:"greedy_top2"`
+	OtherRMS  float64        `json:"other_engine_rms"`
+}
+
+const shared = "../../shared"
+
+func goldenCases(t *testing.T, file string) []goldenCase {
+	f, err := os.Open(filepath.Join(shared, "golden", file))
+	if err != nil {
+		t.Skipf("%v: figures of another engine are not here", err)
+	}
+	defer f.Close()
+	var cases []goldenCase
+	sc := bufio.NewScanner(f)
+	sc.Buffer(nil, 1<<20)
+	for sc.Scan() {
+		var c goldenCase
+		if err := json.Unmarshal(sc.Bytes(), &c); err != nil {
+			t.Fatal(err)
+		}
+		cases = append(cases, c)
+	}
+	return cases
+}
+
+// TestGolden compares logits and greedy continuations with another engine's, and the distance from
+// float arithmetic with that engine's own (../shared/golden/README.md).
+func TestGolden(t *testing.T) {
+	for _, file := range []string{"f16", "q8_0", "q4_0", "q4_k_m"} {
+		t.Run(file, func(t *testing.T) {
+			cases := goldenCases(t, "gopher-19m-"+file+".jsonl")
+			m := openTest(t, filepath.Join(shared, cases[0].Model), Options{})
+			var square, count float64
+			for _, c := range cases {
+				s, n := checkPrompt(t, m, c)
+				square, count = square+s, count+n
+				checkGreedy(t, m, c)
+			}
+			rms, limit := math.Sqrt(square/count), cases[0].OtherRMS
+			if file == "f16" {
+				limit = 0.002
+			}
+			t.Logf("r.m.s. distance from float arithmetic %.5f, the other engine's %.5f", rms, cases[0].OtherRMS)
+			if rms > limit {
+				t.Errorf("r.m.s. distance from float arithmetic %.5f: want at most %.5f", rms, limit)
+			}
+		})
+	}
+}
+
+// checkPrompt returns the sum of squares and the number of differences from float arithmetic.
+func checkPrompt(t *testing.T, m *Model, c goldenCase) (square, count float64) {
+	s := newSeq(t, m, len(c.Tokens), 0)
+	defer s.Close()
+	cut := len(c.Tokens) - len(c.PromptTop)
+	forward(t, m, 0, Segment{Seq: s, Extend: c.Tokens[:cut]})
+	out := forward(t, m, 1, Segment{Seq: s, Extend: c.Tokens[cut:], Want: WantAll})
+	for i, top := range c.PromptTop {
+		logits := out.Logits(i)
+		for _, e := range top {
+			if d := math.Abs(float64(logits[int(e[0])]) - e[1]); d > c.Tol {
+				t.Errorf("%s position %d token %v: logit %v, the other engine's %v", c.ID, cut+i, e[0], logits[int(e[0])], e[1])
+			}
+		}
+		if best := out.Top(i).IDs[0]; best != int32(top[0][0]) && top[0][1]-top[1][1] >= 2*c.Tol {
+			t.Errorf("%s position %d: best token %d, the other engine's %v", c.ID, cut+i, best, top[0][0])
+		}
+		for _, e := range c.FloatTop[i] {
+			d := float64(logits[int(e[0])]) - e[1]
+			square, count = square+d*d, count+1
+		}
+	}
+	return square, count
+}
+
+func checkGreedy(t *testing.T, m *Model, c goldenCase) {
+	s := newSeq(t, m, len(c.Tokens)+len(c.Greedy), 0)
+	defer s.Close()
+	next := c.Tokens
+	for i, want := range c.Greedy {
+		top := forward(t, m, 1, Segment{Seq: s, Extend: next, Want: WantTail}).Top(0)
+		if c.Top2[i][0][1]-c.Top2[i][1][1] < 2*c.Tol {
+			return // from here on both continuations are right
+		}
+		if got := tandem.Token(top.IDs[0]); got != want {
+			t.Errorf("%s greedy token %d is %d: the other engine's is %d", c.ID, i, got, want)
+			return
+		}
+		next = []tandem.Token{want}
+	}
+}

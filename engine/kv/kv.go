@@ -1,0 +1,110 @@
+// Package kv is the paged key-value cache of one model: an arena of pages, sized once, that sequences
+// reserve whole pages from.
+//
+// A page holds PageRows positions of all layers (kernels.KVShape). A sequence uses pages in two
+// roles: its table maps committed positions 0, 1, 2 … to cells in order; its node pages hold tree rows,
+// one cell per row in order of their arrival, until a commit copies the accepted ones into the table.
+//
+// Invariants: (1) a page belongs to at most one sequence; (2) pages are reserved when a sequence is
+// opened, for all it may ever need, so no pass can run out of memory half-way; (3) committed cells are never written again
+// before a truncation gives them up.
+//
+// Rows are copied on commit rather than written in place because a tree's siblings share positions:
+// only after acceptance is it known which of them a position belongs to. A copy is a few KiB a row.
+package kv
+
+import (
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+// Cache is the arena and its free pages. Not safe for concurrent use.
+type Cache struct {
+	shape kernels.KVShape
+	mem   *kernels.Memory
+	free  []int32
+	total int
+}
+
+// PagesFor returns how many pages hold n rows.
+func PagesFor(n int) int { return (n + kernels.PageRows - 1) / kernels.PageRows }
+
+// New reserves an arena of pages. The kernel provides memory as pages are first written.
+func New(shape kernels.KVShape, pages int) (*Cache, error) {
+	mem, err := kernels.Alloc(pages * shape.PageBytes())
+	if err != nil {
+		return nil, tandem.Errorf("kv", tandem.Exhausted, "cache of %d pages of %d bytes: %w", pages, shape.PageBytes(), err)
+	}
+	c := &Cache{shape: shape, mem: mem, total: pages, free: make([]int32, pages)}
+	for i := range c.free {
+		c.free[i] = int32(pages - 1 - i) // low pages go first
+	}
+	return c, nil
+}
+
+// Free gives the arena back; no page may be used afterwards.
+func (c *Cache) Free() { c.mem.Free() }
+
+// Lock keeps the arena in memory.
+func (c *Cache) Lock() error { return c.mem.Lock() }
+
+// Bytes is the arena, for the kernels.
+func (c *Cache) Bytes() []byte { return c.mem.Bytes() }
+
+// Shape returns the geometry of a page.
+func (c *Cache) Shape() kernels.KVShape { return c.shape }
+
+// FreePages returns how many pages no sequence has reserved.
+func (c *Cache) FreePages() int { return len(c.free) }
+
+// Pages are a sequence's cells.
+type Pages struct {
+	cache *Cache
+	Table []int32 // pages of committed positions, in order
+	nodes []int32 // pages of tree rows
+}
+
+// Reserve takes pages for capacity committed positions and nodes tree rows; Exhausted if too few are
+// free, in which case nothing is taken.
+func (c *Cache) Reserve(capacity, nodes int) (*Pages, error) {
+	table, extra := PagesFor(capacity), PagesFor(nodes)
+	if need := table + extra; need > len(c.free) {
+		return nil, tandem.Errorf("kv", tandem.Exhausted,
+			"a sequence of %d positions and %d tree rows needs %d pages of %d rows: %d of %d are free",
+			capacity, nodes, need, kernels.PageRows, len(c.free), c.total)
+	}
+	return &Pages{cache: c, Table: c.take(table), nodes: c.take(extra)}, nil
+}
+
+func (c *Cache) take(n int) []int32 {
+	at := len(c.free) - n
+	pages := append([]int32(nil), c.free[at:]...)
+	c.free = c.free[:at]
+	return pages
+}
+
+// Release gives all pages back; p is empty afterwards. Releasing twice is harmless.
+func (p *Pages) Release() {
+	p.cache.free = append(append(p.cache.free, p.Table...), p.nodes...)
+	p.Table, p.nodes = nil, nil
+}
+
+// Capacity returns how many committed positions p holds, and how many tree rows.
+func (p *Pages) Capacity() (positions, nodes int) {
+	return len(p.Table) * kernels.PageRows, len(p.nodes) * kernels.PageRows
+}
+
+// At returns the cell of committed position i.
+func (p *Pages) At(i int) kernels.Cell { return cell(p.Table, i) }
+
+// Node returns the cell of tree row i.
+func (p *Pages) Node(i int) kernels.Cell { return cell(p.nodes, i) }
+
+// Commit copies tree row node to committed position i.
+func (p *Pages) Commit(i, node int) {
+	p.cache.shape.CopyCell(p.cache.mem.Bytes(), p.At(i), p.Node(node))
+}
+
+func cell(pages []int32, i int) kernels.Cell {
+	return kernels.Cell(int(pages[i/kernels.PageRows])*kernels.PageRows + i%kernels.PageRows)
+}

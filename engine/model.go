@@ -1,0 +1,171 @@
+// Package engine runs forward passes of a transformer language model: rows of several sessions in one
+// pass, each row with its place in its session's prefix or token tree.
+//
+// A Model is loaded from a GGUF file; weights are repacked for the kernels and the operations of a pass are planned once. A
+// Sequence holds one session's keys and values. Forward runs a Batch of segments. See package kernels for the arithmetic,
+// which is the same to the bit on every machine and for every width of a pass.
+package engine
+
+import (
+	"math"
+	"runtime"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/engine/kv"
+	"github.com/tandem-llm/tandem/engine/token"
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+// Options say how to load a model. The zero value of a field is its default.
+type Options struct {
+	Threads   int                     // of a pass; default: all cores
+	ISA       string                  // auto, generic, avx2, avx512; default auto
+	KVPages   int                     // pages in the KV cache; see PagesFor; default: one sequence of the whole context with 256 tree rows
+	MaxRows   int                     // rows in a pass; default 256
+	MaxWanted int                     // rows with logits in a pass; default MaxRows
+	Lock      bool                    // keep weights and cache in memory (mlock)
+	Progress  func(done, total int64) // bytes of weights repacked so far; called from one goroutine at a time
+}
+
+func (o Options) withDefaults(context int) Options {
+	if o.Threads == 0 {
+		o.Threads = runtime.GOMAXPROCS(0)
+	}
+	if o.ISA == "" {
+		o.ISA = "auto"
+	}
+	if o.MaxRows == 0 {
+		o.MaxRows = 256
+	}
+	if o.MaxWanted == 0 {
+		o.MaxWanted = o.MaxRows
+	}
+	if o.KVPages == 0 {
+		o.KVPages = PagesFor(1, context, 256)
+	}
+	return o
+}
+
+// PagesFor returns the KV pages that so many sequences of that capacity and number of tree rows need.
+func PagesFor(sequences, capacity, nodes int) int {
+	return sequences * (kv.PagesFor(capacity) + kv.PagesFor(nodes))
+}
+
+// Model is a loaded model with its KV cache, threads and planned pass. One goroutine at a time may
+// use it and its sequences.
+type Model struct {
+	config    Config
+	options   Options
+	vocab     *token.Vocab
+	weights   weights
+	invFreq   []float64 // (ropeDim/2) radians per position
+	attnScale float32   // 1/√headDim
+	cache     *kv.Cache
+	pool      *kernels.Pool
+	program   *kernels.Program
+	logits    kernels.Buf // (maxWanted, vocab)
+	pass      pass
+}
+
+// Open loads the model in the GGUF file at path. Errors: Invalid (no such file), Corrupt, Unsupported (architecture, type,
+// tokenizer), Exhausted (memory).
+func Open(path string, o Options) (*Model, error) {
+	isa, err := kernels.ParseISA(o.withDefaults(1).ISA)
+	if err != nil {
+		return nil, err
+	}
+	f, err := gguf.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	m := &Model{}
+	if err := m.load(f, isa, o); err != nil {
+		m.Close()
+		return nil, err
+	}
+	return m, nil
+}
+
+func (m *Model) load(f *gguf.File, isa kernels.ISA, o Options) error {
+	var err error
+	if m.vocab, err = token.FromGGUF(f); err != nil {
+		return err
+	}
+	if m.config, err = readConfig(f, m.vocab.Size()); err != nil {
+		return err
+	}
+	c := &m.config
+	m.options = o.withDefaults(c.Context)
+	w, err := loadWeights(f, c, o.Progress)
+	if err != nil {
+		return err
+	}
+	m.weights = *w
+	m.invFreq = inverseFrequencies(c.ropeBase, c.RopeDim, w.ropeFactors)
+	for i := range m.invFreq {
+		m.invFreq[i] /= c.ropeScale
+	}
+	m.attnScale = float32(1 / math.Sqrt(float64(c.HeadDim)))
+	if m.cache, err = kv.New(c.kvShape(), m.options.KVPages); err != nil {
+		return err
+	}
+	if m.pool, err = kernels.NewPool(m.options.Threads, isa); err != nil {
+		return err
+	}
+	if m.options.Lock {
+		if err := m.lock(); err != nil {
+			return err
+		}
+	}
+	return m.buildProgram()
+}
+
+func (m *Model) lock() error {
+	for _, l := range []interface{ Lock() error }{m.weights.memory, m.cache} {
+		if err := l.Lock(); err != nil {
+			return tandem.Errorf("engine", tandem.Exhausted, "lock memory: %w: raise the limit (ulimit -l) or leave --lock out", err)
+		}
+	}
+	return nil
+}
+
+func (c *Config) kvShape() kernels.KVShape {
+	return kernels.KVShape{Layers: c.Layers, KVHeads: c.KVHeads, HeadDim: c.HeadDim}
+}
+
+// Close frees everything; the model and its sequences must not be used afterwards.
+func (m *Model) Close() {
+	if m.program != nil {
+		m.program.Free()
+	}
+	if m.pool != nil {
+		m.pool.Close()
+	}
+	if m.cache != nil {
+		m.cache.Free()
+	}
+	if m.weights.memory != nil {
+		m.weights.memory.Free()
+	}
+	*m = Model{}
+}
+
+// Config returns the model's shape.
+func (m *Model) Config() Config { return m.config }
+
+// Vocab returns the model's tokenizer.
+func (m *Model) Vocab() *token.Vocab { return m.vocab }
+
+// MaxRows and MaxWanted return the limits of a pass.
+func (m *Model) MaxRows() int   { return m.options.MaxRows }
+func (m *Model) MaxWanted() int { return m.options.MaxWanted }
+
+// Threads returns how many threads a pass uses, ISA the instruction set of its kernels.
+func (m *Model) Threads() int     { return m.pool.Threads() }
+func (m *Model) ISA() kernels.ISA { return m.pool.ISA() }
+
+// FreePages and Pages tell how much of the KV cache is unreserved and how much there is.
+func (m *Model) FreePages() int { return m.cache.FreePages() }
+func (m *Model) Pages() int     { return m.options.KVPages }

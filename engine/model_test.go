@@ -1,0 +1,193 @@
+package engine
+
+import (
+	"encoding/binary"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+// edited writes a copy of the draft model with changes and returns its path.
+func edited(t *testing.T, change func(w *gguf.Writer, f *gguf.File)) string {
+	t.Helper()
+	f, err := gguf.Open(draftPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	w := gguf.CopyOf(f)
+	change(w, f)
+	path := filepath.Join(t.TempDir(), "edited.gguf")
+	out, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.WriteTo(out); err != nil {
+		t.Fatal(err)
+	}
+	if err := out.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestBrokenModels opens models whose hyper-parameters or tensors are wrong; each must be refused with
+// the right kind and a message that names the culprit, by Open and Inspect alike.
+func TestBrokenModels(t *testing.T) {
+	set := func(key string, v any) func(*gguf.Writer, *gguf.File) {
+		return func(w *gguf.Writer, _ *gguf.File) { w.Set(key, v) }
+	}
+	for _, c := range []struct {
+		name   string
+		kind   tandem.Kind
+		want   string
+		change func(*gguf.Writer, *gguf.File)
+	}{
+		{"architecture", tandem.Unsupported, `"mamba"`, set("general.architecture", "mamba")},
+		{"no layers", tandem.Corrupt, "llama.block_count", set("llama.block_count", uint32(0))},
+		{"layers -1", tandem.Corrupt, "llama.block_count", set("llama.block_count", int32(-1))},
+		{"layers huge", tandem.Corrupt, "llama.block_count", set("llama.block_count", uint32(math.MaxUint32))},
+		{"layer missing", tandem.Corrupt, "blk.2.attn_norm.weight", set("llama.block_count", uint32(3))},
+		{"layer too many", tandem.Unsupported, "blk.1.", set("llama.block_count", uint32(1))},
+		{"heads 0", tandem.Corrupt, "llama.attention.head_count", set("llama.attention.head_count", uint32(0))},
+		{"heads that do not divide", tandem.Corrupt, "heads", set("llama.attention.head_count", uint32(7))},
+		{"kv heads that do not divide", tandem.Corrupt, "key-value heads", set("llama.attention.head_count_kv", uint32(3))},
+		{"kv heads -1", tandem.Corrupt, "head_count_kv", set("llama.attention.head_count_kv", int64(-1))},
+		{"width", tandem.Corrupt, "token_embd.weight", set("llama.embedding_length", uint32(512))},
+		{"width 0", tandem.Corrupt, "embedding_length", set("llama.embedding_length", uint32(0))},
+		{"ffn", tandem.Corrupt, "ffn_gate.weight", set("llama.feed_forward_length", uint32(513))},
+		{"ffn as text", tandem.Corrupt, "feed_forward_length", set("llama.feed_forward_length", "many")},
+		{"context 0", tandem.Corrupt, "context_length", set("llama.context_length", uint32(0))},
+		{"epsilon NaN", tandem.Corrupt, "rms_epsilon", set("llama.attention.layer_norm_rms_epsilon", float32(math.NaN()))},
+		{"epsilon 0", tandem.Corrupt, "rms_epsilon", set("llama.attention.layer_norm_rms_epsilon", float32(0))},
+		{"rope base -1", tandem.Corrupt, "freq_base", set("llama.rope.freq_base", float32(-1))},
+		{"rope odd", tandem.Corrupt, "rope dimension count", set("llama.rope.dimension_count", uint32(63))},
+		{"rope wider than head", tandem.Corrupt, "rope dimension count", set("llama.rope.dimension_count", uint32(128))},
+		{"rope scaling", tandem.Unsupported, `"yarn"`, set("llama.rope.scaling.type", "yarn")},
+		{"vocabulary size", tandem.Corrupt, "vocabulary size", set("llama.vocab_size", uint32(5000))},
+		{"experts", tandem.Unsupported, "expert_count", set("llama.expert_count", uint32(8))},
+		{"key missing", tandem.Corrupt, "llama.block_count", func(w *gguf.Writer, _ *gguf.File) { w.DropKey("llama.block_count") }},
+		{"tensor missing", tandem.Corrupt, "blk.1.ffn_up.weight", func(w *gguf.Writer, _ *gguf.File) { w.DropTensor("blk.1.ffn_up.weight") }},
+		{"tensor of no use", tandem.Unsupported, "blk.0.mystery.weight", func(w *gguf.Writer, f *gguf.File) {
+			n := f.Tensor("blk.0.attn_norm.weight")
+			w.Tensor("blk.0.mystery.weight", n.Type, n.Shape, n.Data())
+		}},
+		{"tensor turned", tandem.Corrupt, "blk.0.attn_k.weight", func(w *gguf.Writer, f *gguf.File) {
+			k := f.Tensor("blk.0.attn_k.weight")
+			w.Tensor(k.Name, k.Type, []int{k.Shape[1], k.Shape[0]}, k.Data())
+		}},
+		{"type not supported", tandem.Unsupported, "q5_0", func(w *gguf.Writer, f *gguf.File) {
+			k := f.Tensor("blk.0.attn_k.weight")
+			w.Tensor(k.Name, 6, k.Shape, make([]byte, k.Elements()/32*22))
+		}},
+		{"norm not f32", tandem.Unsupported, "output_norm.weight", func(w *gguf.Writer, f *gguf.File) {
+			n := f.Tensor("output_norm.weight")
+			w.Tensor(n.Name, 1, n.Shape, make([]byte, 2*n.Elements()))
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			path := edited(t, c.change)
+			_, err := Open(path, Options{})
+			_, also := Inspect(path)
+			for _, err := range []error{err, also} {
+				if tandem.KindOf(err) != c.kind || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+					t.Errorf("error %v (kind %v): want one line of kind %v that names %s", err, tandem.KindOf(err), c.kind, c.want)
+				}
+			}
+		})
+	}
+}
+
+// TestNeutralEdits changes a model's file in ways that leave the function the same: F16 weights widened
+// to F32, an output matrix of its own, rope factors of one.
+func TestNeutralEdits(t *testing.T) {
+	logits := func(path string) []float32 {
+		m := openTest(t, path, Options{KVPages: 4})
+		tokens := randomTokens(rand.New(rand.NewPCG(7, 7)), m, 20)
+		out := forward(t, m, 0, Segment{Seq: newSeq(t, m, 20, 0), Extend: tokens, Want: WantTail})
+		return append([]float32(nil), out.Logits(0)...)
+	}
+	want := logits(draftPath)
+	for name, change := range map[string]func(*gguf.Writer, *gguf.File){
+		"widened": func(w *gguf.Writer, f *gguf.File) {
+			for _, x := range f.Tensors() {
+				if x.Type == gguf.Type(kernels.F16) {
+					w.Tensor(x.Name, gguf.Type(kernels.F32), x.Shape, widen(x.Data()))
+				}
+			}
+		},
+		"untied": func(w *gguf.Writer, f *gguf.File) {
+			e := f.Tensor("token_embd.weight")
+			w.Tensor("output.weight", e.Type, e.Shape, e.Data())
+		},
+		"rope factors of one": func(w *gguf.Writer, f *gguf.File) {
+			ones := make([]byte, 4*32)
+			for i := 0; i < len(ones); i += 4 {
+				binary.LittleEndian.PutUint32(ones[i:], math.Float32bits(1))
+			}
+			w.Tensor("rope_freqs.weight", gguf.Type(kernels.F32), []int{32}, ones)
+		},
+	} {
+		if err := sameBits(want, logits(edited(t, change))); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// widen returns normal or zero F16 values as F32.
+func widen(half []byte) []byte {
+	out := make([]byte, 0, 2*len(half))
+	for i := 0; i < len(half); i += 2 {
+		h := uint32(binary.LittleEndian.Uint16(half[i:]))
+		v := float64(h&0x3ff) / (1 << 24) // subnormal
+		if e := h >> 10 & 31; e != 0 {
+			v = math.Ldexp(1+float64(h&0x3ff)/1024, int(e)-15)
+		}
+		if h>>15 != 0 {
+			v = -v
+		}
+		out = binary.LittleEndian.AppendUint32(out, math.Float32bits(float32(v)))
+	}
+	return out
+}
+
+func TestInverseFrequencies(t *testing.T) {
+	for _, c := range []struct {
+		base float64
+		n    int
+	}{{10000, 64}, {10000, 128}, {500000, 128}, {1e6, 80}, {10000, 2}} {
+		for i, got := range inverseFrequencies(c.base, c.n, nil) {
+			want := math.Pow(c.base, -2*float64(i)/float64(c.n))
+			if math.Abs(got-want) > 1e-12*want {
+				t.Errorf("base %v, pair %d of %d: %v, want %v", c.base, i, c.n/2, got, want)
+			}
+		}
+	}
+}
+
+func TestInspect(t *testing.T) {
+	info, err := Inspect(targetPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := info.Config
+	if c.Layers != 6 || c.Dim != 512 || c.Heads != 8 || c.KVHeads != 4 || c.HeadDim != 64 || c.FFN != 1280 || c.Vocab != 4096 || c.Context != 1024 {
+		t.Errorf("shape %+v: models/README.md says otherwise", c)
+	}
+	if want := int64(6 * 2 * 4 * 64 * 2); info.KVBytes != want {
+		t.Errorf("%d bytes of cache per position: want %d", info.KVBytes, want)
+	}
+	if !info.TiedHead || info.Parameters < 18_000_000 || info.Parameters > 19_000_000 {
+		t.Errorf("tied %v, %d parameters: want a tied head and 18.6 million", info.TiedHead, info.Parameters)
+	}
+	if info.WeightBytes < 18_000_000 || info.WeightBytes > info.FileBytes*11/10 {
+		t.Errorf("%d bytes of weights from a file of %d", info.WeightBytes, info.FileBytes)
+	}
+}

@@ -1,0 +1,215 @@
+// Package sample draws tokens from logits. A draw depends on the logits, the sampling options and the
+// position alone, down to the last bit, on every machine: plain and speculative decoding therefore
+// draw the same token.
+package sample
+
+import (
+	"math"
+	"slices"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// Prob is one token of a distribution.
+type Prob struct {
+	Token tandem.Token
+	P     float64
+}
+
+// Sampler draws tokens. It keeps scratch memory between draws, so it is not safe for concurrent use;
+// the zero value is ready.
+//
+// A draw works in four steps. (1) Candidates: with top-k the k largest logits, ties to lower ids, else
+// all; never a NaN. (2) Weights: float32 e^((logit-max)/temperature). (3) With top-p the smallest set,
+// heaviest first, ties to lower ids, that holds at least that share of the weight. Shares are summed in
+// fixed point (2⁻⁴⁰), so that no order of summation matters and the set is found by digits (radix
+// selection) without sorting. (4) Inverse of the cumulative weight, summed in float64 by ascending id.
+type Sampler struct {
+	ids     []tandem.Token // candidates, ascending
+	weights []float32      // of ids
+	keys    []uint32
+	shares  []uint64
+	probs   []Prob
+}
+
+// Draw returns the token drawn from logits (vocabulary long, at least one) at position pos. Temperature
+// 0, or a NaN, means Argmax. TopP outside (0, 1) keeps everything, as 1 does.
+func (s *Sampler) Draw(logits []float32, p tandem.Sampling, pos tandem.Position) tandem.Token {
+	if !(p.Temperature > 0) {
+		return Argmax(logits)
+	}
+	total := s.restrict(logits, p)
+	target := Uniform(p.Seed, pos) * total
+	sum, last := 0.0, 0
+	for i, w := range s.weights {
+		if sum += float64(w); sum > target {
+			return s.ids[i]
+		}
+		if w > 0 {
+			last = i
+		}
+	}
+	if len(s.ids) == 0 {
+		return 0
+	}
+	return s.ids[last] // the product above was rounded up to the sum itself
+}
+
+// Distribution returns the set that Draw draws from, ids ascending, probabilities summing to 1. It is
+// valid until the sampler's next call.
+func (s *Sampler) Distribution(logits []float32, p tandem.Sampling) []Prob {
+	s.probs = s.probs[:0]
+	if !(p.Temperature > 0) {
+		return append(s.probs, Prob{Argmax(logits), 1})
+	}
+	total := s.restrict(logits, p)
+	for i, w := range s.weights {
+		if w > 0 {
+			s.probs = append(s.probs, Prob{s.ids[i], float64(w) / total})
+		}
+	}
+	if len(s.probs) == 0 {
+		s.probs = append(s.probs, Prob{Argmax(logits), 1})
+	}
+	return s.probs
+}
+
+// Argmax returns the token with the largest logit, ties to the lowest id, never a NaN; 0 if there is no
+// number at all.
+func Argmax(logits []float32) tandem.Token {
+	best, at := float32(math.Inf(-1)), -1
+	for i, v := range logits {
+		if v > best || (at < 0 && v == best) {
+			best, at = v, i
+		}
+	}
+	return tandem.Token(max(at, 0))
+}
+
+// restrict fills ids and weights with the set to draw from (and perhaps tokens of weight 0) and returns
+// the weights' sum.
+func (s *Sampler) restrict(logits []float32, p tandem.Sampling) float64 {
+	s.ids, s.weights = s.ids[:0], s.weights[:0]
+	s.candidates(logits, p.TopK)
+	peak := float32(math.Inf(-1))
+	if len(s.ids) > 0 {
+		peak = logits[Argmax(logits)]
+	}
+	for _, id := range s.ids {
+		w := float32(1)
+		if v := logits[id]; v != peak { // an infinite peak minus itself is no number
+			w = exp((float64(v) - float64(peak)) / p.Temperature)
+		}
+		s.weights = append(s.weights, w)
+	}
+	if p.TopP > 0 && p.TopP < 1 {
+		s.nucleus(p.TopP)
+	}
+	total := 0.0
+	for _, w := range s.weights {
+		total += float64(w)
+	}
+	return total
+}
+
+// candidates fills ids with the tokens of the k largest logits, or of all if k is 0.
+func (s *Sampler) candidates(logits []float32, k int) {
+	if k <= 0 || k >= len(logits) {
+		for i, v := range logits {
+			if v == v {
+				s.ids = append(s.ids, tandem.Token(i))
+			}
+		}
+		return
+	}
+	s.keys = s.keys[:0]
+	for _, v := range logits {
+		s.keys = append(s.keys, sortable(v))
+	}
+	key, ties := selectKey(s.keys, nil, uint64(k))
+	for i, x := range s.keys {
+		if x < key || x == 0 {
+			continue
+		}
+		if x == key {
+			if ties == 0 {
+				continue
+			}
+			ties--
+		}
+		s.ids = append(s.ids, tandem.Token(i))
+	}
+}
+
+// nucleus cuts ids and weights to the smallest set with at least the share p.
+func (s *Sampler) nucleus(p float64) {
+	s.keys, s.shares = s.keys[:0], s.shares[:0]
+	sum := uint64(0)
+	for _, w := range s.weights {
+		share := fixed(w)
+		sum += share
+		s.shares = append(s.shares, share)
+		s.keys = append(s.keys, math.Float32bits(w)) // orders as w does: weights are not negative
+	}
+	want := max(uint64(math.Ceil(p*float64(sum))), 1)
+	key, ties := selectKey(s.keys, s.shares, min(want, sum))
+	kept := 0
+	for i, x := range s.keys {
+		s.ids[kept], s.weights[kept] = s.ids[i], s.weights[i] // kept ≤ i; written always, for no branch
+		keep := 0
+		if x > key {
+			keep = 1
+		}
+		if x == key && ties > 0 {
+			keep = 1
+			ties--
+		}
+		kept += keep
+	}
+	s.ids, s.weights = s.ids[:kept], s.weights[:kept]
+}
+
+// fixed returns a weight of at most 1 in units of 2⁻⁴⁰.
+func fixed(w float32) uint64 { return uint64(int64(float64(w) * (1 << 40))) }
+
+// sortable maps a logit to a key of the same order, above 0; a NaN to 0.
+func sortable(v float32) uint32 {
+	if v != v {
+		return 0
+	}
+	bits := math.Float32bits(v + 0) // -0 + 0 = +0: equal logits get equal keys
+	return bits ^ (uint32(int32(bits)>>31) | 1<<31)
+}
+
+// selectKey takes keys from the largest down until their shares (nil: 1 each; equal keys have equal
+// shares) add up to want, and returns the key it stops at and how many of its equals it takes: all, if
+// there is not as much as want.
+func selectKey(keys []uint32, shares []uint64, want uint64) (key uint32, ties uint64) {
+	var above, each uint64 // shares of the keys taken already; share of the key that it stops at
+	for _, digit := range [...]struct{ shift, bits uint32 }{{21, 11}, {10, 11}, {0, 10}} {
+		var sums [1 << 11]uint64
+		mask := ^uint32(0) << (digit.shift + digit.bits) // 0 at the first digit: a shift by 32
+		for i, k := range keys {
+			if k&mask != key {
+				continue
+			}
+			each = 1
+			if shares != nil {
+				each = shares[i]
+			}
+			sums[k>>digit.shift%(1<<11)&(1<<digit.bits-1)] += each
+		}
+		d := len(sums) - 1
+		for ; d > 0 && above+sums[d] < want; d-- {
+			above += sums[d]
+		}
+		key |= uint32(d) << digit.shift
+	}
+	if i := slices.Index(keys, key); i >= 0 && shares != nil {
+		each = shares[i]
+	}
+	if each == 0 {
+		return key, uint64(len(keys))
+	}
+	return key, (want - above + each - 1) / each
+}

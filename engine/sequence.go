@@ -1,0 +1,87 @@
+package engine
+
+import (
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/kv"
+)
+
+// Sequence is one session's state in the KV cache of a Model: a committed prefix and, behind it, the
+// rows of a token tree that a pass has computed but nobody has accepted yet. It belongs to the owner
+// of its Model and is not safe for concurrent use.
+type Sequence struct {
+	model    *Model
+	pages    *kv.Pages
+	capacity int // committed positions allowed
+	maxNodes int
+	length   int // committed positions held
+	parents  []int32
+	depths   []int32 // of tree rows; a child of the prefix has depth 1
+	inPass   bool    // guards against one sequence twice in a batch
+}
+
+// NewSequence reserves KV memory for capacity committed positions and nodes tree rows. Errors:
+// Exhausted when the cache has too few free pages, Invalid when the model cannot hold so many.
+func (m *Model) NewSequence(capacity, nodes int) (*Sequence, error) {
+	const op = "engine"
+	if capacity < 1 || capacity > m.config.Context {
+		return nil, tandem.Errorf(op, tandem.Invalid, "a sequence of %d positions: %s has a context of %d", capacity, m.config.Name, m.config.Context)
+	}
+	if nodes < 0 {
+		return nil, tandem.Errorf(op, tandem.Invalid, "a sequence with %d tree rows: want 0 or more", nodes)
+	}
+	pages, err := m.cache.Reserve(capacity, nodes)
+	if err != nil {
+		return nil, err
+	}
+	return &Sequence{model: m, pages: pages, capacity: capacity, maxNodes: nodes}, nil
+}
+
+// Close gives the sequence's memory back. Closing twice is harmless.
+func (s *Sequence) Close() {
+	s.pages.Release()
+	s.length, s.capacity, s.maxNodes = 0, 0, 0
+	s.dropNodes()
+}
+
+// Len returns the number of committed positions in the cache.
+func (s *Sequence) Len() int { return s.length }
+
+// Capacity returns the number of committed positions that the sequence may hold.
+func (s *Sequence) Capacity() int { return s.capacity }
+
+// Nodes returns the number of tree rows held since the last Commit or Truncate.
+func (s *Sequence) Nodes() int { return len(s.parents) }
+
+func (s *Sequence) dropNodes() { s.parents, s.depths = s.parents[:0], s.depths[:0] }
+
+// Commit makes the tree rows of path, each the parent of the next and the first a child of the
+// prefix, the positions Len, Len+1 …; all other tree rows are dropped. On error nothing changes.
+func (s *Sequence) Commit(path []int32) error {
+	const op = "engine"
+	if s.length+len(path) > s.capacity {
+		return tandem.Errorf(op, tandem.Invalid, "commit of %d rows at position %d: the sequence holds %d", len(path), s.length, s.capacity)
+	}
+	last := int32(-1)
+	for i, n := range path {
+		if n < 0 || int(n) >= len(s.parents) || s.parents[n] != last {
+			return tandem.Errorf(op, tandem.Invalid, "commit path %v: entry %d is not a child of the one before", path, i)
+		}
+		last = n
+	}
+	for i, n := range path {
+		s.pages.Commit(s.length+i, int(n))
+	}
+	s.length += len(path)
+	s.dropNodes()
+	return nil
+}
+
+// Truncate rolls back to the first n committed positions and drops all tree rows.
+func (s *Sequence) Truncate(n int) error {
+	if n < 0 || n > s.length {
+		return tandem.Errorf("engine", tandem.Invalid, "truncate to %d positions: the sequence holds %d", n, s.length)
+	}
+	s.length = n
+	s.dropNodes()
+	return nil
+}

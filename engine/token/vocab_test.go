@@ -1,0 +1,205 @@
+package token
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/gguf"
+)
+
+func TestDecoder(t *testing.T) {
+	v := newDraft(space, "a", space+"a", "é").vocab(t)
+	const a, spaceA = 260, 261
+	byteToken := func(b byte) tandem.Token { return v.bytes[b] }
+	for _, c := range []struct {
+		name   string
+		prev   []tandem.Token
+		tokens []tandem.Token
+		want   []string // one per token, and what Flush returns
+	}{
+		{"the added space goes", nil, []tandem.Token{1, spaceA, spaceA}, []string{"", "a", " a", ""}},
+		{"after BOS it goes too", []tandem.Token{1}, []tandem.Token{spaceA}, []string{"a", ""}},
+		{"after a text it stays", []tandem.Token{1, spaceA}, []tandem.Token{spaceA}, []string{" a", ""}},
+		{"a space of its own goes", nil, []tandem.Token{259, a}, []string{"", "a", ""}},
+		{"a text may begin without", nil, []tandem.Token{a, spaceA}, []string{"a", " a", ""}},
+		{"a character of four bytes", []tandem.Token{a}, []tandem.Token{byteToken(0xF0), byteToken(0x9F), byteToken(0xA6), byteToken(0x99)}, []string{"", "", "", "🦙", ""}},
+		{"half a character", []tandem.Token{a}, []tandem.Token{byteToken(0xC3), a, byteToken(0xE2), byteToken(0x96)}, []string{"", "\uFFFDa", "", "", "\uFFFD\uFFFD"}},
+		{"no start of a character", []tandem.Token{a}, []tandem.Token{byteToken(0x80), byteToken(0xFF)}, []string{"\uFFFD", "\uFFFD", ""}},
+		{"overlong", []tandem.Token{a}, []tandem.Token{byteToken(0xC0), byteToken(0x80)}, []string{"\uFFFD", "\uFFFD", ""}},
+		{"begun in the prompt", []tandem.Token{a, byteToken(0xC3)}, []tandem.Token{byteToken(0xA9)}, []string{"é", ""}},
+		{"nothing printed", nil, []tandem.Token{0, 1, 2, -1, 9999}, []string{"", "", "", "", "", ""}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := NewDecoder(v, c.prev...)
+			for i, id := range c.tokens {
+				if got := d.Next(id); got != c.want[i] {
+					t.Errorf("token %d (%d) gives %q: want %q", i, id, got, c.want[i])
+				}
+			}
+			if got := d.Flush(); got != c.want[len(c.tokens)] {
+				t.Errorf("Flush gives %q: want %q", got, c.want[len(c.tokens)])
+			}
+			if got := d.Flush(); got != "" {
+				t.Errorf("a second Flush gives %q", got)
+			}
+		})
+	}
+	plain := newDraft(space+"a").set("add_space_prefix", false).vocab(t)
+	if got := NewDecoder(plain).Next(259) + plain.Decode([]tandem.Token{259}); got != " a a" {
+		t.Errorf("without an added space: %q", got)
+	}
+}
+
+func TestBadVocabulary(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		d    *draft
+		kind tandem.Kind
+		says string
+	}{
+		{"no tokenizer", newDraft().set("model", nil), tandem.Corrupt, `key "tokenizer.ggml.model" is missing`},
+		{"gpt2", newDraft().set("model", "gpt2"), tandem.Unsupported, `tokenizer.ggml.model is "gpt2": want "llama" (SentencePiece)`},
+		{"model of another type", newDraft().set("model", uint32(3)), tandem.Corrupt, `"tokenizer.ggml.model" is 3 (u32): want a string`},
+		{"no tokens", newDraft().set("tokens", nil), tandem.Corrupt, `"tokenizer.ggml.tokens" is missing`},
+		{"tokens of another type", newDraft().set("tokens", []int32{1}), tandem.Corrupt, "want an array of strings"},
+		{"empty", newDraft().set("tokens", []string{}), tandem.Corrupt, "tokenizer.ggml.tokens is empty"},
+		{"no scores", newDraft().set("scores", nil), tandem.Corrupt, `"tokenizer.ggml.scores" is missing`},
+		{"few scores", newDraft().set("scores", []float32{1}), tandem.Corrupt, "tokenizer.ggml.scores has 1 elements: want 259"},
+		{"no types", newDraft().set("token_type", nil), tandem.Corrupt, `"tokenizer.ggml.token_type" is missing`},
+		{"many types", newDraft().set("token_type", make([]int32, 300)), tandem.Corrupt, "tokenizer.ggml.token_type has 300 elements: want 259"},
+		{"type 7", newDraft().add(kinds, "x"), tandem.Corrupt, "has 7 (i32) as element 259: want an integer from 0 to 6"},
+		{"bos -1", newDraft().set("bos_token_id", int32(-1)), tandem.Corrupt, `"tokenizer.ggml.bos_token_id" is -1 (i32): want an integer from 0 to 258`},
+		{"eos 259", newDraft().set("eos_token_id", uint32(259)), tandem.Corrupt, `eos_token_id" is 259 (u32): want an integer from 0 to 258`},
+		{"eot huge", newDraft().set("eot_token_id", uint64(1<<63)), tandem.Corrupt, `eot_token_id" is 9223372036854775808`},
+		{"eom a string", newDraft().set("eom_token_id", "x"), tandem.Corrupt, `eom_token_id" is "x" (string)`},
+		{"flag of another type", newDraft().set("add_bos_token", uint8(1)), tandem.Corrupt, `add_bos_token" is 1 (u8): want a bool`},
+		{"byte token of another form", newDraft().add(single, "<0xGG>"), tandem.Corrupt, `token 259 is "<0xGG>" of type byte: want <0x00> to <0xFF>`},
+		{"user-defined and long", newDraft().add(userDefined, strings.Repeat("x", 257)), tandem.Corrupt, "user-defined token 259 has 257 bytes"},
+		{"user-defined and no text", newDraft().add(userDefined, "a\x96"), tandem.Corrupt, `user-defined token 259 is "a\x96": want valid UTF-8`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			v, err := c.d.parse(t)
+			if v != nil || !errors.Is(err, c.kind) || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("error %v of kind %v: want %v and %q", err, tandem.KindOf(err), c.kind, c.says)
+			}
+		})
+	}
+	gap := newDraft()
+	gap.kinds[3+0x41] = int32(normal)
+	if _, err := gap.parse(t); !errors.Is(err, tandem.Corrupt) || !strings.Contains(err.Error(), "no token <0x41> of type byte") {
+		t.Errorf("without a byte token: %v", err)
+	}
+	bos := newDraft()
+	bos.kinds[1] = int32(normal)
+	if _, err := bos.parse(t); !errors.Is(err, tandem.Corrupt) || !strings.Contains(err.Error(), "bos_token_id is missing") {
+		t.Errorf("without BOS: %v", err)
+	}
+	eos := newDraft().set("add_eos_token", true)
+	eos.kinds[2] = int32(normal)
+	if _, err := eos.parse(t); !errors.Is(err, tandem.Corrupt) || !strings.Contains(err.Error(), "eos_token_id is missing") {
+		t.Errorf("without EOS: %v", err)
+	}
+}
+
+func TestOtherTokenizersAreRefused(t *testing.T) {
+	path := shared + "/tokenizers/ggml-vocab-gpt-2.gguf"
+	f, err := gguf.Open(path)
+	if err != nil {
+		t.Skipf("%v: it is not checked", err)
+	}
+	defer f.Close()
+	if _, err := FromGGUF(f); !errors.Is(err, tandem.Unsupported) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), `"gpt2"`) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestDiff(t *testing.T) {
+	base := func() *draft { return newDraft("a", "b").add(control, "<|eot|>") }
+	a := base().vocab(t)
+	renamed := base()
+	renamed.pieces[260] = "c"
+	retyped := base()
+	retyped.kinds[260] = int32(userDefined)
+	rescored := base().set("add_eos_token", true)
+	rescored.scores[260] = 9
+	for _, c := range []struct {
+		d    *draft
+		says string // "" for no difference
+	}{
+		{base(), ""},
+		{rescored, ""},
+		{renamed, `token 260 is "b" and "c"`},
+		{retyped, `token 260, "b", is of type 1 and 4`},
+		{base().add(normal, "x"), "262 and 263 tokens"},
+		{base().set("bos_token_id", uint32(2)), "begins a text is 1 and 2"},
+		{base().set("eos_token_id", uint32(261)), "ends a text is 2 and 261"},
+		{base().set("eot_token_id", uint32(261)), "end a generation are [2] and [2 261]"},
+	} {
+		b := c.d.vocab(t)
+		err := Diff(a, b)
+		switch {
+		case c.says == "" && err != nil, c.says != "" && (!errors.Is(err, tandem.Invalid) || !strings.Contains(err.Error(), c.says)):
+			t.Errorf("difference %v: want %q", err, c.says)
+		}
+		if (a.Fingerprint() == b.Fingerprint()) != (err == nil) {
+			t.Errorf("fingerprints %x and %x, but difference %v", a.Fingerprint(), b.Fingerprint(), err)
+		}
+	}
+}
+
+func TestShippedVocabulariesAgree(t *testing.T) {
+	target := shipped(t)
+	if target.Size() != 4096 || target.Model() != "llama" {
+		t.Errorf("size %d, model %q", target.Size(), target.Model())
+	}
+	for _, name := range []string{"all", "go", "py", "prose"} {
+		if err := Diff(target, load(t, "../../models/gopher-draft-"+name+"-f16.gguf")); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := Diff(target, load(t, shared+"/tokenizers/ggml-vocab-llama-spm.gguf")); err == nil || !strings.Contains(err.Error(), "token 260 is") {
+		t.Errorf("difference from another model: %v", err)
+	}
+}
+
+// FuzzVocab makes vocabularies of byte tokens and arbitrary pieces (one a line; type and score from the
+// bytes of traits): FromGGUF refuses them by an error or encodes by the definition, and decodes.
+func FuzzVocab(f *testing.F) {
+	f.Add("a\nab\n\u2581\n\u2581a\nb", []byte{1, 1, 1, 1, 1}, int32(1), true, "ab a b\n\xff")
+	f.Add("<a>\nx y\na\n", []byte{4, 4, 9, 13, 2}, int32(2), false, "<a>x y</s>")
+	f.Add("<0x41>\n<0x4>", []byte{6, 14}, int32(-1), true, "A")
+	f.Fuzz(func(t *testing.T, lines string, traits []byte, bos int32, prefix bool, text string) {
+		if len(lines) > 200 || len(text) > 100 {
+			return // the definition takes cubic time
+		}
+		d := newDraft().set("bos_token_id", bos).set("add_space_prefix", prefix)
+		for i, piece := range strings.Split(lines, "\n") {
+			var b byte
+			if i < len(traits) {
+				b = traits[i]
+			}
+			d.add(kind(b%8), piece)
+			d.scores[len(d.scores)-1] = float32(b / 8)
+		}
+		v, err := d.parse(t)
+		if err != nil {
+			if !errors.Is(err, tandem.Corrupt) || strings.Contains(err.Error(), "\n") {
+				t.Fatalf("error %q of kind %v", err, tandem.KindOf(err))
+			}
+			return
+		}
+		if err := Diff(v, v); err != nil {
+			t.Fatal(err)
+		}
+		got := v.Encode(text, false)
+		if want := slow(v, text); !slices.Equal(got, want) {
+			t.Fatalf("%q is %q: want %q", text, pieces(v, got), pieces(v, want))
+		}
+		if back, want := v.Decode(got), strings.ReplaceAll(text, space, " "); back != want {
+			t.Fatalf("%q became %q", want, back)
+		}
+	})
+}
