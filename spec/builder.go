@@ -1,0 +1,211 @@
+// Package spec is speculation as pure functions and small state: how a tree of guesses grows, and which
+// of them the target accepts. It has no I/O, goroutine or clock.
+package spec
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// decay is the logarithm of SpecExec's factor of 0.95 per step of depth (Svirschevski et al., 2024).
+const decay = float32(-0.051293295)
+
+// Row is a node to run through the draft model.
+type Row struct {
+	Token  tandem.Token
+	Parent int32 // row of the node's parent, -1 for a child of the root
+	Depth  int   // distance from the root
+}
+
+// Candidate is a guess for the token after a node.
+type Candidate struct {
+	Token   tandem.Token
+	LogProb float32 // of the token after that node, in nats, at most 0
+}
+
+// Builder grows one token tree; plain decoding and chains are trees of width 0 and 1.
+//
+// The caller alternates Pending and Absorb until Pending returns nothing: the first pending row is the
+// root, the committed token whose successors are guessed; it has no row number. Every other pending row
+// gets the next row number, from 0, which is the place of its keys and values in the draft model's
+// cache.
+//
+// Two orders of growth share the type. Levels (EAGLE-2 section 4.1, as used by Dovetail) runs the Width
+// likeliest nodes of the newest level, Depth levels in all. Best-first (SpecExec) runs the Width best
+// nodes of any depth, by log-probability with a decay per step. Both keep, of all nodes guessed, the
+// best policy.Nodes-1 below the root.
+//
+// Invariants:
+//  1. nodes holds the best policy.Nodes-1 guesses so far, best first: score down, depth up, id up.
+//  2. The parent of a node in nodes is the root or comes before it in nodes: a child's score is at most
+//     its parent's, and the deeper of two equals comes later. A child of probability 1 would otherwise
+//     push its own parent out.
+//  3. A guess that is not in nodes can never come back, nor can its descendants; so they are not
+//     stored. The same holds for children of the last place, which is therefore never run. Trees are the
+//     same as if every level had been run in full.
+type Builder struct {
+	root   tandem.Token
+	policy tandem.Policy
+	first  bool // best-first
+
+	nodes   []node
+	issued  int32   // ids given out; the root is 0
+	rows    int32   // row numbers given out
+	level   int     // the newest level's depth
+	pending []int32 // ids that the last Pending returned
+	started bool
+}
+
+type node struct {
+	id, parent int32
+	row        int32 // -1 if not run
+	depth      int
+	token      tandem.Token
+	score      float32 // what nodes are ordered by
+	logProb    float32 // cumulative
+}
+
+// NewLevels returns a builder that grows by levels.
+func NewLevels(root tandem.Token, p tandem.Policy) *Builder { return &Builder{root: root, policy: p} }
+
+// NewBestFirst returns a builder that grows where the likeliest nodes are.
+func NewBestFirst(root tandem.Token, p tandem.Policy) *Builder {
+	return &Builder{root: root, policy: p, first: true}
+}
+
+// Pending returns the rows to run in the next draft pass, at most room (the root needs none). If there
+// are none the tree is done.
+func (b *Builder) Pending(room int) []Row {
+	b.pending = b.pending[:0]
+	if !b.started {
+		b.started = true
+		if b.policy.Plain() {
+			return nil
+		}
+		b.pending = append(b.pending, 0)
+		return []Row{{Token: b.root, Parent: -1}}
+	}
+	var rows []Row
+	for i := range b.nodes {
+		n := &b.nodes[i]
+		if len(rows) >= min(b.policy.Width, room) {
+			break
+		}
+		if !b.runnable(i) {
+			continue
+		}
+		n.row = b.rows
+		b.rows++
+		b.pending = append(b.pending, n.id)
+		parent := int32(-1)
+		if n.parent != 0 {
+			parent = b.nodes[b.find(n.parent)].row
+		}
+		rows = append(rows, Row{Token: n.token, Parent: parent, Depth: n.depth})
+	}
+	return rows
+}
+
+// runnable reports whether the node in place i has not been run and its children could be kept.
+func (b *Builder) runnable(i int) bool {
+	n := b.nodes[i]
+	return n.row < 0 && n.depth < b.policy.Depth && i < b.policy.Nodes-2 && (b.first || n.depth == b.level)
+}
+
+// Absorb takes the candidates after each pending row, in Pending's order, likeliest first. More than
+// policy.Width for a row are ignored, and so are those that are no number or impossible.
+func (b *Builder) Absorb(candidates [][]Candidate) {
+	if len(candidates) != len(b.pending) {
+		panic(fmt.Sprintf("spec: %d candidate lists for %d pending rows", len(candidates), len(b.pending)))
+	}
+	for i, list := range candidates {
+		parent := node{}
+		if id := b.pending[i]; id != 0 {
+			at := b.find(id)
+			if at < 0 {
+				continue // siblings' children pushed it out
+			}
+			parent = b.nodes[at]
+		}
+		b.guess(parent, list[:min(len(list), b.policy.Width)])
+	}
+	b.pending = b.pending[:0]
+	b.level++
+}
+
+func (b *Builder) guess(parent node, list []Candidate) {
+	for _, c := range list {
+		b.issued++
+		lp := min(c.LogProb, 0)
+		if !(lp > float32(math.Inf(-1))) {
+			continue
+		}
+		n := node{id: b.issued, parent: parent.id, row: -1, depth: parent.depth + 1, token: c.Token,
+			score: parent.score + lp, logProb: parent.logProb + lp}
+		if b.first {
+			n.score += decay
+		}
+		at, _ := slices.BinarySearchFunc(b.nodes, n, better)
+		if at < b.policy.Nodes-1 {
+			b.nodes = slices.Insert(b.nodes[:min(len(b.nodes), b.policy.Nodes-2)], at, n)
+		}
+	}
+}
+
+// better orders nodes: score down, depth up, id up.
+func better(a, b node) int {
+	return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.depth, b.depth), cmp.Compare(a.id, b.id))
+}
+
+// find returns the place of the node with that id, -1 if it is not kept.
+func (b *Builder) find(id int32) int {
+	return slices.IndexFunc(b.nodes, func(n node) bool { return n.id == id })
+}
+
+// Draft is a finished tree. Rows[i] is the row number that node i was run as, -1 if it was not (the root
+// never is); a node with a row has a parent with a row or the root.
+type Draft struct {
+	Tree tandem.Tree
+	Rows []int32
+}
+
+// Draft returns the tree as it is. It may be called at any time; the result is the caller's.
+func (b *Builder) Draft() Draft {
+	kept := slices.Clone(b.nodes)
+	slices.SortFunc(kept, func(x, y node) int { return cmp.Compare(x.id, y.id) }) // parents before children
+	n := len(kept) + 1
+	d := Draft{Rows: make([]int32, 1, n), Tree: tandem.Tree{Tokens: make([]tandem.Token, 1, n),
+		Parents: make([]int32, 1, n), LogProbs: make([]float32, 1, n)}}
+	d.Rows[0], d.Tree.Tokens[0], d.Tree.Parents[0] = -1, b.root, -1
+	place := map[int32]int32{0: 0}
+	for i, k := range kept {
+		parent, ok := place[k.parent]
+		if !ok {
+			panic(fmt.Sprintf("spec: node %d is kept but its parent %d is not", k.id, k.parent))
+		}
+		place[k.id] = int32(i + 1)
+		d.Rows = append(d.Rows, k.row)
+		d.Tree.Tokens = append(d.Tree.Tokens, k.token)
+		d.Tree.Parents = append(d.Tree.Parents, parent)
+		d.Tree.LogProbs = append(d.Tree.LogProbs, k.logProb)
+	}
+	return d
+}
+
+// Follow returns how far tokens, what was committed after the root, go down the tree: the nodes they
+// pass, in order.
+func (d Draft) Follow(tokens []tandem.Token) []int32 {
+	var path []int32
+	at := int32(0)
+	for _, t := range tokens {
+		if at = child(d.Tree, at, t); at < 0 {
+			break
+		}
+		path = append(path, at)
+	}
+	return path
+}
