@@ -223,10 +223,38 @@ TARGET static int above(const float *x, int from, int n, float limit) {
     return n;
 }
 
+TARGET static void read_all(const uint8_t *p, size_t n) {
+    __m512i s[8];
+    for (int i = 0; i < 8; i++) s[i] = _mm512_setzero_si512();
+    for (size_t at = 0; at < n; at += 512)
+        for (int i = 0; i < 8; i++) s[i] = _mm512_xor_si512(s[i], _mm512_loadu_si512(p + at + 64 * i));
+    for (int i = 1; i < 8; i++) s[0] = _mm512_xor_si512(s[0], s[i]);
+    __asm__ volatile("" : : "v"(s[0]));
+}
+
+TARGET static double int_macs(int rounds) {
+    __m512i s[12], u = _mm512_set1_epi8(3);
+    for (int i = 0; i < 12; i++) s[i] = _mm512_set1_epi32(i);
+    for (int r = 0; r < rounds; r++)
+        _Pragma("GCC unroll 12") for (int i = 0; i < 12; i++) s[i] = _mm512_dpbusd_epi32(s[i], u, u);
+    for (int i = 0; i < 12; i++) __asm__ volatile("" : : "v"(s[i]));
+    return 12.0 * 64 * rounds;
+}
+
+TARGET static double float_macs(int rounds) {
+    __m512 s[12], u = _mm512_set1_ps(0.5f);
+    for (int i = 0; i < 12; i++) s[i] = _mm512_set1_ps((float)i);
+    for (int r = 0; r < rounds; r++)
+        _Pragma("GCC unroll 12") for (int i = 0; i < 12; i++) s[i] = _mm512_fmadd_ps(s[i], u, u);
+    for (int i = 0; i < 12; i++) __asm__ volatile("" : : "v"(s[i]));
+    return 12.0 * 16 * rounds;
+}
+
 const tk_kernels tk_avx512 = {
     .mm = {[TK_F32] = tk_avx512_f32, [TK_F16] = tk_avx512_f16, [TK_BF16] = tk_avx512_bf16, [TK_Q8_0] = tk_avx512_q8_0,
            [TK_Q4_0] = tk_avx512_q4_0, [TK_Q4_K] = tk_avx512_q4_k, [TK_Q6_K] = tk_avx512_q6_k},
     .quantize = quantize, .rmsnorm = rmsnorm, .silu_mul = silu_mul, .rope = rope, .narrow = narrow,
     .attend = attend, .axpy = axpy, .expf1 = exp_one, .max = max_of, .sum_exp = sum_exp, .above = above,
+    .read = read_all, .int_macs = int_macs, .float_macs = float_macs,
 };
 #endif

@@ -280,9 +280,44 @@ static int above(const float *x, int from, int n, float limit) {
     return from;
 }
 
+static void read_all(const uint8_t *p, size_t n) {
+    uint64_t s[4] = {0}, v[4];
+    for (size_t at = 0; at < n; at += sizeof v) {
+        memcpy(v, p + at, sizeof v);
+        for (int i = 0; i < 4; i++) s[i] ^= v[i];
+    }
+    volatile uint64_t sink = s[0] ^ s[1] ^ s[2] ^ s[3];
+    (void)sink;
+}
+
+// The rates of what the loops above are made of: integer products, and one rounding in software.
+static double int_macs(int rounds) {
+    int8_t w[512], x[32];
+    int32_t sum[16];
+    memset(w, 3, sizeof w);
+    memset(x, 2, sizeof x);
+    for (int r = 0; r < rounds; r++) {
+        x[r & 31] = (int8_t)r;
+        dot_block(w, x, 0, 8, sum);
+        w[r & 511] = (int8_t)sum[r & 15];
+    }
+    return 512.0 * rounds;
+}
+
+static double float_macs(int rounds) {
+    float s[16];
+    for (int i = 0; i < 16; i++) s[i] = (float)i;
+    for (int r = 0; r < rounds; r++)
+        for (int i = 0; i < 16; i++) s[i] = soft_fma(s[i], 0.5f, 0.25f);
+    volatile float sink = reduce16(s);
+    (void)sink;
+    return 16.0 * rounds;
+}
+
 const tk_kernels tk_generic = {
     .mm = {[TK_F32] = mm_f32, [TK_F16] = mm_f16, [TK_BF16] = mm_bf16, [TK_Q8_0] = mm_q8_0,
            [TK_Q4_0] = mm_q4_0, [TK_Q4_K] = mm_q4_k, [TK_Q6_K] = mm_q6_k},
     .quantize = quantize, .rmsnorm = rmsnorm, .silu_mul = silu_mul, .rope = rope, .narrow = narrow,
     .attend = attend, .axpy = axpy, .expf1 = exp_one, .max = max_of, .sum_exp = sum_exp, .above = above,
+    .read = read_all, .int_macs = int_macs, .float_macs = float_macs,
 };

@@ -212,6 +212,9 @@ static void row_op(const tk_prog *p, const tk_op *op, int row, float *scratch) {
     case TK_STORE: store(p, op, row); break;
     case TK_GATHER: memcpy(op->out + at, op->in + (size_t)a->wanted[row] * op->dim, sizeof(float) * op->dim); break;
     case TK_TOPK: topk(p, op, row); break;
+    case TK_PROBE_READ: p->k->read(op->w + (size_t)row * op->gbytes, op->gbytes); break;
+    case TK_PROBE_INT: p->k->int_macs(op->dim); break;
+    case TK_PROBE_FLOAT: p->k->float_macs(op->dim); break;
     }
 }
 
@@ -232,8 +235,8 @@ size_t tk_scratch_floats(const tk_prog *p) {
 void tk_plan_pass(tk_prog *p, int threads) {
     const tk_pass *a = &p->pass;
     int kvh = p->kv.kv_heads, all = 0, units = 0;
-    for (int r = 0; r < a->rows; r++) all += blocks_of(a, r);
-    p->attn_blocks = imax(1, imin(8, all * imax(kvh, 1) / (8 * threads)));
+    for (int r = 0; r < a->rows && kvh; r++) all += blocks_of(a, r);
+    p->attn_blocks = imax(1, imin(8, (int)((int64_t)all * kvh / (8 * threads))));
     for (int r = 0; r < a->rows && kvh; r++) {
         p->unit_at[r] = units;
         p->row_left[r] = kvh * ((blocks_of(a, r) + p->attn_blocks - 1) / p->attn_blocks);

@@ -33,11 +33,6 @@ func (p *Program) Seal() error {
 	if len(p.ops) == 0 {
 		p.fail("program without operations")
 	}
-	for i, a := range p.acts {
-		if a.int8 && a.dim%32 != 0 {
-			p.fail("activation %d of %d columns is read as int8, want a multiple of 32", i, a.dim)
-		}
-	}
 	if p.err != nil {
 		return p.err
 	}

@@ -76,6 +76,10 @@ typedef struct {
     float (*max)(const float *x, int n);                                   // NaN counts as -Inf
     float (*sum_exp)(const float *x, int n, float max);                    // NaN counts as -Inf
     int (*above)(const float *x, int from, int n, float limit);            // first i ≥ from with x[i] > limit, or n
+    // What this machine can do at most: bytes read, and multiply-adds in chains that do not wait.
+    void (*read)(const uint8_t *p, size_t n);                              // n a multiple of 4096
+    double (*int_macs)(int rounds);                                        // returns how many it did
+    double (*float_macs)(int rounds);
 } tk_kernels;
 
 void tk_quantize_block(const float *x, float top, tk_qblock *q);  // top = max |x|, or larger
@@ -85,13 +89,16 @@ extern const tk_kernels tk_generic;
 extern const tk_kernels tk_avx2, tk_avx512;
 #endif
 
+double tk_int_macs(const tk_kernels *, int rounds), tk_float_macs(const tk_kernels *, int rounds);
+
 size_t tk_group_bytes(int type, int k);
 void tk_pack_group(int type, const uint8_t *src, size_t rowbytes, int rows, int k, uint8_t *dst);
 void tk_unpack_row(int type, const uint8_t *group, int lane, int k, float *out);
 void tk_rope_angle(int32_t pos, double freq, float *c, float *s);
 
 typedef enum {
-    TK_EMBED, TK_NORM, TK_MATMUL, TK_BIAS, TK_ANGLES, TK_ROPE, TK_STORE, TK_ATTEND, TK_SILU, TK_GATHER, TK_TOPK
+    TK_EMBED, TK_NORM, TK_MATMUL, TK_BIAS, TK_ANGLES, TK_ROPE, TK_STORE, TK_ATTEND, TK_SILU, TK_GATHER, TK_TOPK,
+    TK_PROBE_READ, TK_PROBE_INT, TK_PROBE_FLOAT
 } tk_kind;
 
 typedef struct {

@@ -1,0 +1,255 @@
+// Everything but the matrix products for AVX2: two vectors are the 16 lanes of the definition.
+#include "tk.h"
+#if defined(__x86_64__)
+#include <immintrin.h>
+#include "avx2.h"
+
+INLINE __m256 exp8(__m256 x) {
+    const __m256 magic = _mm256_set1_ps(0x1.8p23f);
+    __m256 low = _mm256_cmp_ps(x, _mm256_set1_ps(EXP_LO), _CMP_LT_OQ);
+    x = _mm256_min_ps(_mm256_set1_ps(EXP_HI), x);  // NaN passes
+    __m256 n = _mm256_sub_ps(_mm256_add_ps(_mm256_mul_ps(x, _mm256_set1_ps(EXP_LOG2E)), magic), magic);
+    __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(EXP_LN2HI), x);
+    r = _mm256_fnmadd_ps(n, _mm256_set1_ps(EXP_LN2LO), r);
+    __m256 p = _mm256_fmadd_ps(_mm256_set1_ps(EXP_C6), r, _mm256_set1_ps(EXP_C5));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(EXP_C4));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(EXP_C3));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(EXP_C2));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1));
+    __m256i e = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
+    return _mm256_andnot_ps(low, _mm256_mul_ps(p, _mm256_castsi256_ps(e)));
+}
+
+typedef struct { __m256 lo, hi; } lanes16;
+
+INLINE lanes16 no_lanes(void) { return (lanes16){_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+
+INLINE float reduce(lanes16 a) {
+    __m256 r8 = _mm256_add_ps(a.lo, a.hi);
+    __m128 r4 = _mm_add_ps(_mm256_castps256_ps128(r8), _mm256_extractf128_ps(r8, 1));
+    __m128 r2 = _mm_add_ps(r4, _mm_movehl_ps(r4, r4));
+    return _mm_cvtss_f32(_mm_add_ss(r2, _mm_movehdup_ps(r2)));
+}
+
+INLINE float dot(const float *x, const float *y, int n) {
+    lanes16 a = no_lanes();
+    int i = 0;
+    for (; i + 16 <= n; i += 16) {
+        a.lo = _mm256_fmadd_ps(_mm256_loadu_ps(x + i), _mm256_loadu_ps(y + i), a.lo);
+        a.hi = _mm256_fmadd_ps(_mm256_loadu_ps(x + i + 8), _mm256_loadu_ps(y + i + 8), a.hi);
+    }
+    if (i < n) {
+        float t[16];
+        _mm256_storeu_ps(t, a.lo);
+        _mm256_storeu_ps(t + 8, a.hi);
+        for (int l = 0; i < n; i++, l++) t[l] = __builtin_fmaf(x[i], y[i], t[l]);
+        a = (lanes16){_mm256_loadu_ps(t), _mm256_loadu_ps(t + 8)};
+    }
+    return reduce(a);
+}
+
+TARGET static void quantize(const float *x, int n, tk_qblock *q, size_t stride) {
+    const __m256i mag = _mm256_set1_epi32(0x7fffffff);
+    for (int b = 0; b < n / 32; b++, x += 32, q += stride) {
+        __m256i m = _mm256_setzero_si256();
+        for (int i = 0; i < 32; i += 8)
+            m = _mm256_max_epi32(m, _mm256_and_si256(_mm256_castps_si256(_mm256_loadu_ps(x + i)), mag));
+        __m128i h = _mm_max_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
+        h = _mm_max_epi32(h, _mm_shuffle_epi32(h, 0x4e));
+        h = _mm_max_epi32(h, _mm_shuffle_epi32(h, 0xb1));
+        tk_quantize_block(x, bits_f32((uint32_t)_mm_cvtsi128_si32(h)), q);
+    }
+}
+
+TARGET static void rmsnorm(const float *x, const float *w, int n, float eps, float *y) {
+    __m128 mean = _mm_set_ss(dot(x, x, n) / (float)n + eps);
+    float s = 1 / _mm_cvtss_f32(_mm_sqrt_ss(mean));
+    for (int i = 0; i < n; i++) y[i] = (x[i] * s) * w[i];
+}
+
+TARGET static void silu_mul(const float *g, const float *u, int n, float *y) {
+    const __m256 one = _mm256_set1_ps(1), sign = _mm256_set1_ps(-0.0f);
+    int i = 0;
+    for (; i + 8 <= n; i += 8) {
+        __m256 a = _mm256_loadu_ps(g + i);
+        __m256 t = _mm256_div_ps(a, _mm256_add_ps(one, exp8(_mm256_xor_ps(a, sign))));
+        _mm256_storeu_ps(y + i, _mm256_mul_ps(t, _mm256_loadu_ps(u + i)));
+    }
+    tk_generic.silu_mul(g + i, u + i, n - i, y + i);
+}
+
+TARGET static void rope(float *x, const float *c, const float *s, int n, int halves) {
+    int step = halves ? 1 : 2, other = halves ? n / 2 : 1;
+    for (int i = 0; i < n / 2; i++) {
+        float x0 = x[i * step], x1 = x[i * step + other], t0 = x1 * s[i], t1 = x1 * c[i];
+        x[i * step] = __builtin_fmaf(x0, c[i], -t0);
+        x[i * step + other] = __builtin_fmaf(x0, s[i], t1);
+    }
+}
+
+TARGET static void narrow(const float *x, int n, uint16_t *y) {
+    int i = 0;
+    for (; i + 8 <= n; i += 8) {
+        __m128i h = _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+        _mm_storeu_si128((__m128i *)(y + i), h);
+    }
+    tk_generic.narrow(x + i, n - i, y + i);
+}
+
+TARGET static void axpy(float c, const float *x, int n, float *y) {
+    for (int i = 0; i < n; i++) y[i] = __builtin_fmaf(c, x[i], y[i]);
+}
+
+// Widens n ≤ 16 rows of f16 to rows of d16 floats.
+INLINE void widen(const uint16_t *const *row, ptrdiff_t off, int n, int dim, int d16, float *out) {
+    for (int j = 0; j < n; j++) {
+        int d = 0;
+        for (; d + 8 <= dim; d += 8)
+            _mm256_storeu_ps(out + j * d16 + d, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(row[j] + off + d))));
+        for (; d < dim; d++) out[j * d16 + d] = f16_f32(row[j][off + d]);
+    }
+}
+
+// o += p[j] * v[j] over n values in order, for N vectors of 8 columns.
+INLINE void add_values(const float *p, const float *v, int n, int d16, float *o, const int N) {
+    __m256 acc[8];
+    for (int i = 0; i < N; i++) acc[i] = _mm256_loadu_ps(o + 8 * i);
+    for (int j = 0; j < n; j++) {
+        __m256 c = _mm256_set1_ps(p[j]);
+        _Pragma("GCC unroll 8") for (int i = 0; i < N; i++) acc[i] = _mm256_fmadd_ps(c, _mm256_loadu_ps(v + j * d16 + 8 * i), acc[i]);
+    }
+    for (int i = 0; i < N; i++) _mm256_storeu_ps(o + 8 * i, acc[i]);
+}
+
+INLINE void values(const tk_attn *a, int h, int j0, int n, int d16) {
+    const float *p = a->p + h * TK_SEG + j0;
+    float *o = a->o + (size_t)h * a->dim;
+    int d = 0;
+    for (; d + 64 <= a->dim; d += 64) add_values(p, a->widened + d, n, d16, o + d, 8);
+    for (; d + 8 <= a->dim; d += 8) add_values(p, a->widened + d, n, d16, o + d, 1);
+    for (int j = 0; j < n; j++)
+        for (int i = d; i < a->dim; i++) o[i] = __builtin_fmaf(p[j], a->widened[j * d16 + i], o[i]);
+}
+
+// p[j] = exp(p[j] - top) for n ≤ 256 scores; returns their sum in 16 lanes.
+INLINE float weigh(float *p, int n, float top) {
+    lanes16 sum = no_lanes();
+    const __m256 t = _mm256_set1_ps(top);
+    for (int j = n; j % 16; j++) p[j] = -bits_f32(0x7f800000);  // adds +0 where there is no key
+    for (int j = 0; j < n; j += 16) {
+        __m256 lo = exp8(_mm256_sub_ps(_mm256_loadu_ps(p + j), t)), hi = exp8(_mm256_sub_ps(_mm256_loadu_ps(p + j + 8), t));
+        if (j + 16 > n) {
+            __m256i keys = _mm256_set1_epi32(n - j);
+            __m256i i = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), i8 = _mm256_add_epi32(i, _mm256_set1_epi32(8));
+            lo = _mm256_and_ps(lo, _mm256_castsi256_ps(_mm256_cmpgt_epi32(keys, i)));
+            hi = _mm256_and_ps(hi, _mm256_castsi256_ps(_mm256_cmpgt_epi32(keys, i8)));
+        }
+        _mm256_storeu_ps(p + j, lo);
+        _mm256_storeu_ps(p + j + 8, hi);
+        sum.lo = _mm256_add_ps(sum.lo, lo);
+        sum.hi = _mm256_add_ps(sum.hi, hi);
+    }
+    return reduce(sum);
+}
+
+TARGET static void attend(const tk_attn *a) {
+    int d16 = (a->dim + 15) / 16 * 16, n = a->n;
+    for (int j = 0; j < n; j += 16) {
+        int c = n - j < 16 ? n - j : 16;
+        widen(a->key + j, 0, c, a->dim, d16, a->widened);
+        for (int h = 0; h < a->heads; h++)
+            for (int i = 0; i < c; i++)
+                a->p[h * TK_SEG + j + i] = a->scale * dot(a->q + (size_t)h * a->dim, a->widened + i * d16, a->dim);
+    }
+    for (int h = 0; h < a->heads; h++) {
+        float *p = a->p + h * TK_SEG, top = -bits_f32(0x7f800000);
+        for (int j = 0; j < n; j++) if (p[j] > top) top = p[j];
+        a->max[h] = top;
+        a->sum[h] = weigh(p, n, top);
+        for (int d = 0; d < a->dim; d++) a->o[(size_t)h * a->dim + d] = 0;
+    }
+    for (int j = 0; j < n; j += 16) {
+        int c = n - j < 16 ? n - j : 16;
+        widen(a->key + j, a->voff, c, a->dim, d16, a->widened);
+        for (int h = 0; h < a->heads; h++) values(a, h, j, c, d16);
+    }
+}
+
+TARGET static float exp_one(float x) { return _mm256_cvtss_f32(exp8(_mm256_set1_ps(x))); }
+
+TARGET static float max_of(const float *x, int n) {
+    __m256 m = _mm256_set1_ps(-bits_f32(0x7f800000));
+    int i = 0;
+    for (; i + 8 <= n; i += 8) m = _mm256_max_ps(_mm256_loadu_ps(x + i), m);  // NaN does not pass
+    float t[8], top = tk_generic.max(x + i, n - i);
+    _mm256_storeu_ps(t, m);
+    float other = tk_generic.max(t, 8);
+    return other > top ? other : top;
+}
+
+TARGET static float sum_exp(const float *x, int n, float max) {
+    const __m256 low = _mm256_set1_ps(-bits_f32(0x7f800000)), top = _mm256_set1_ps(max);
+    lanes16 sum = no_lanes();
+    float tail[16];
+    for (int i = 0; i < n; i += 16, x += 16) {
+        const float *y = x;
+        if (n - i < 16) {
+            for (int l = 0; l < 16; l++) tail[l] = l < n - i ? x[l] : -bits_f32(0x7f800000);
+            y = tail;
+        }
+        __m256 a = _mm256_loadu_ps(y), b = _mm256_loadu_ps(y + 8);
+        a = _mm256_blendv_ps(a, low, _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+        b = _mm256_blendv_ps(b, low, _mm256_cmp_ps(b, b, _CMP_UNORD_Q));
+        sum.lo = _mm256_add_ps(sum.lo, exp8(_mm256_sub_ps(a, top)));
+        sum.hi = _mm256_add_ps(sum.hi, exp8(_mm256_sub_ps(b, top)));
+    }
+    return reduce(sum);
+}
+
+TARGET static int above(const float *x, int from, int n, float limit) {
+    const __m256 l = _mm256_set1_ps(limit);
+    int i = from;
+    for (; i + 8 <= n; i += 8) {
+        int m = _mm256_movemask_ps(_mm256_cmp_ps(_mm256_loadu_ps(x + i), l, _CMP_GT_OQ));
+        if (m) return i + __builtin_ctz((unsigned)m);
+    }
+    return tk_generic.above(x, i, n, limit);
+}
+
+TARGET static void read_all(const uint8_t *p, size_t n) {
+    __m256i s[8];
+    for (int i = 0; i < 8; i++) s[i] = _mm256_setzero_si256();
+    for (size_t at = 0; at < n; at += 256)
+        for (int i = 0; i < 8; i++) s[i] = _mm256_xor_si256(s[i], _mm256_loadu_si256((const __m256i *)(p + at + 32 * i)));
+    for (int i = 0; i < 8; i++) __asm__ volatile("" : : "x"(s[i]));
+}
+
+TARGET static double int_macs(int rounds) {
+    const __m256i u = _mm256_set1_epi8(3), one = _mm256_set1_epi16(1);
+    __m256i s[10];
+    for (int i = 0; i < 10; i++) s[i] = _mm256_set1_epi32(i);
+    for (int r = 0; r < rounds; r++)
+        _Pragma("GCC unroll 10") for (int i = 0; i < 10; i++)
+            s[i] = _mm256_add_epi32(s[i], _mm256_madd_epi16(_mm256_maddubs_epi16(u, s[i]), one));
+    for (int i = 0; i < 10; i++) __asm__ volatile("" : : "x"(s[i]));
+    return 10.0 * 32 * rounds;
+}
+
+TARGET static double float_macs(int rounds) {
+    __m256 s[12], u = _mm256_set1_ps(0.5f);
+    for (int i = 0; i < 12; i++) s[i] = _mm256_set1_ps((float)i);
+    for (int r = 0; r < rounds; r++)
+        _Pragma("GCC unroll 12") for (int i = 0; i < 12; i++) s[i] = _mm256_fmadd_ps(s[i], u, u);
+    for (int i = 0; i < 12; i++) __asm__ volatile("" : : "x"(s[i]));
+    return 12.0 * 8 * rounds;
+}
+
+const tk_kernels tk_avx2 = {
+    .mm = {[TK_F32] = tk_avx2_f32, [TK_F16] = tk_avx2_f16, [TK_BF16] = tk_avx2_bf16, [TK_Q8_0] = tk_avx2_q8_0,
+           [TK_Q4_0] = tk_avx2_q4_0, [TK_Q4_K] = tk_avx2_q4_k, [TK_Q6_K] = tk_avx2_q6_k},
+    .quantize = quantize, .rmsnorm = rmsnorm, .silu_mul = silu_mul, .rope = rope, .narrow = narrow,
+    .attend = attend, .axpy = axpy, .expf1 = exp_one, .max = max_of, .sum_exp = sum_exp, .above = above,
+    .read = read_all, .int_macs = int_macs, .float_macs = float_macs,
+};
+#endif

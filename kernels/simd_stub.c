@@ -1,2 +1,0 @@
-#include "tk.h"
-const tk_kernels tk_avx2;
