@@ -39,7 +39,7 @@ func TestDoReturnsWhatHappened(t *testing.T) {
 	if err := o.Do(ctx, func() error { return mine }); !errors.Is(err, mine) {
 		t.Errorf("got %v", err)
 	}
-	err := o.Do(ctx, func() error { var m map[int]int; m[1] = 2; return nil })
+	err := o.Do(ctx, func() error { panic("fn") })
 	if !errors.Is(err, tandem.Internal) || !strings.Contains(err.Error(), "TestDoReturnsWhatHappened") {
 		t.Errorf("panic came back as %v, want Internal with a stack", err)
 	}

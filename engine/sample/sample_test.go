@@ -191,9 +191,9 @@ func TestDistributionEqualsTwin(t *testing.T) {
 	})
 }
 
-// TestChiSquare compares 200,000 draws with exact probabilities, truncated in several ways.
+// TestChiSquare compares 120,000 draws with exact probabilities, truncated in several ways.
 func TestChiSquare(t *testing.T) {
-	const draws = 200_000
+	const draws = 120_000
 	rng := rand.New(rand.NewPCG(1, 2))
 	logits := make([]float32, 24)
 	for i := range logits {
