@@ -1,0 +1,195 @@
+// Package drafter guesses what the target will say: it holds a draft model's state of many sessions,
+// grows token trees for them in shared passes, and puts the trees into the pool.
+package drafter
+
+import (
+	"context"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/owner"
+)
+
+// DefaultTreeRows is how many tree nodes of a session the draft model's cache holds unless told
+// otherwise; engine.PagesFor wants it.
+const DefaultTreeRows = 128
+
+// maxWidth is the most candidates that a pass of the engine returns for a row.
+const maxWidth = 64
+
+// Config says what a drafter works with.
+type Config struct {
+	Model     *engine.Model // the drafter's alone until Shutdown has returned; not closed by it
+	Name      string        // Ticket.Drafter
+	Pool      tandem.Pool
+	Events    tandem.Events
+	Counters  *tandem.Counters
+	BestFirst bool          // grow trees best-first instead of by levels
+	TreeRows  int           // tree nodes per session to run at most; default DefaultTreeRows
+	Chunk     int           // prompt tokens per pass; default 128
+	Idle      time.Duration // a session nobody asked for this long is dropped; default 10 minutes
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if c.Model == nil || c.Pool == nil || c.Counters == nil {
+		return c, tandem.Errorf("drafter", tandem.Invalid, "configuration without a model, pool or counters")
+	}
+	if c.TreeRows == 0 {
+		c.TreeRows = DefaultTreeRows
+	}
+	if c.Chunk == 0 {
+		c.Chunk = 128
+	}
+	if c.Idle == 0 {
+		c.Idle = 10 * time.Minute
+	}
+	if c.TreeRows < 1 || c.Chunk < 1 || c.Idle < 0 {
+		return c, tandem.Errorf("drafter", tandem.Invalid, "tree rows %d, chunk %d, idle %v: want at least 1, 1 and 0", c.TreeRows, c.Chunk, c.Idle)
+	}
+	c.Chunk = min(c.Chunk, c.Model.MaxRows())
+	return c, nil
+}
+
+// Drafter implements tandem.Drafter over one draft model.
+//
+// All sessions belong to one goroutine, the owner. A call becomes a job of its session: Open the prefill
+// of all tokens but the last, Propose the growth of a tree. While there are jobs the owner runs passes
+// of the model: each takes the next level of every tree that is growing and fills up with pieces of
+// prompts, so that neither a long prompt nor another session's tree holds anybody up for longer than
+// a pass. What waits, the pool above all, waits in the caller's goroutine.
+//
+// Invariants of a session between passes:
+//  1. tokens is what the gateway committed, as far as the drafter was told; hash is its hash.
+//  2. The cache holds tokens[:Len], Len < len(tokens) unless a tree stands: the last token is left out so
+//     that the next pass starts from its logits.
+//  3. With a tree, Len = len(tokens), and tree row r is the node whose Rows entry is r.
+//  4. The cache is rolled back only where it contradicts the committed tokens or the root must be run
+//     again; accepted nodes that were run become positions without being run again.
+type Drafter struct {
+	cfg   Config
+	owner *owner.Owner
+
+	sessions map[tandem.SessionID]*session // the owner's
+	active   []*session                    // with a job; those that waited longest first
+	stepping bool                          // a pass is planned or running
+	inPass   []share                       // what it consists of
+	segments []engine.Segment
+}
+
+// New returns a drafter with its goroutine running; Shutdown ends it.
+func New(cfg Config) (*Drafter, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	d := &Drafter{cfg: cfg, sessions: map[tandem.SessionID]*session{}}
+	d.owner = owner.Start(owner.Work{Step: d.step, Fault: d.fault, Tick: d.sweep, Every: max(cfg.Idle/4, time.Millisecond), Last: d.last})
+	return d, nil
+}
+
+// Open implements tandem.Drafter. It returns when all tokens but the last are in the cache. Besides:
+// Unsupported if the tokens exceed the draft model's context, Stale for an epoch older than the one held.
+func (d *Drafter) Open(ctx context.Context, o tandem.Opening) (err error) {
+	ctx, end := d.cfg.Events.Begin(ctx, tandem.StageOpen, tandem.Attr{Key: "epoch", Int: int64(o.Epoch)},
+		tandem.Attr{Key: "tokens", Int: int64(len(o.Tokens))})
+	defer func() { end(err) }()
+	j := newJob(ctx)
+	if err := d.owner.Do(ctx, func() error { return d.open(o, j) }); err != nil {
+		return err
+	}
+	err = j.wait()
+	if err != nil {
+		d.owner.Post(func() {
+			if s := d.sessions[o.Session]; s != nil && s.opened == j {
+				d.drop(s, err)
+			}
+		})
+	}
+	return err
+}
+
+// Propose implements tandem.Drafter. Besides: Unsupported when the tokens exceed the draft model's
+// context, Invalid for a proposal that contradicts itself.
+func (d *Drafter) Propose(ctx context.Context, p tandem.Proposal) (tandem.Proposed, error) {
+	drafting, end := d.cfg.Events.Begin(ctx, tandem.StageDraft, tandem.Attr{Key: "epoch", Int: int64(p.Epoch)},
+		tandem.Attr{Key: "base", Int: int64(p.Base)}, tandem.Attr{Key: "width", Int: int64(p.Policy.Width)})
+	j := newJob(drafting)
+	err := tandem.Errorf("propose", tandem.Unavailable, "drafter is shutting down")
+	if d.owner.Post(func() { d.start(p, j) }) { // not Do: one wait is enough
+		err = j.wait()
+	}
+	if err != nil {
+		d.cfg.Counters.Add("drafts."+tandem.KindOf(err).String(), 1)
+		end(err)
+		return tandem.Proposed{}, err
+	}
+	_, depth := j.tree.Depths()
+	done := tandem.Proposed{Nodes: j.tree.Len(), Depth: depth, Busy: j.busy}
+	end(nil, tandem.Attr{Key: "nodes", Int: int64(done.Nodes)}, tandem.Attr{Key: "depth", Int: int64(depth)})
+	d.cfg.Counters.Add("drafts", 1)
+	d.cfg.Counters.Add("drafts.nodes", int64(done.Nodes-1))
+	return done, d.send(ctx, tandem.Ticket{Session: p.Session, Epoch: p.Epoch, Base: p.Base, Hash: p.Hash,
+		Drafter: d.cfg.Name, Tree: j.tree})
+}
+
+// send puts t into the pool, waiting while that is full: the pool holds what keeps the verifier busy
+// already (Minions' pause).
+func (d *Drafter) send(ctx context.Context, t tandem.Ticket) (err error) {
+	ctx, end := d.cfg.Events.Begin(ctx, tandem.StageSend)
+	defer func() { end(err) }()
+	t.Trace = d.cfg.Events.Carrier(ctx)
+	for pause := 200 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
+		err = d.cfg.Pool.Put(ctx, t)
+		if tandem.KindOf(err) != tandem.Exhausted {
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return tandem.Errorf("propose", tandem.KindOf(ctx.Err()), "waiting for room in the pool: %w", ctx.Err())
+		}
+	}
+}
+
+// Close implements tandem.Drafter.
+func (d *Drafter) Close(ctx context.Context, id tandem.SessionID) error {
+	return d.owner.Do(ctx, func() error {
+		if s := d.sessions[id]; s != nil {
+			d.drop(s, tandem.Errorf("drafter", tandem.UnknownSession, "session %v was closed", id))
+		}
+		return nil
+	})
+}
+
+// CloseAll forgets all sessions, such as those of a gateway that is gone.
+func (d *Drafter) CloseAll(ctx context.Context) error {
+	return d.owner.Do(ctx, func() error {
+		d.dropAll(tandem.Errorf("drafter", tandem.UnknownSession, "all sessions were closed"))
+		return nil
+	})
+}
+
+// Shutdown ends all calls with Unavailable, frees all sessions and waits for the drafter's goroutine, no
+// longer than ctx. The model may be closed after it has returned nil.
+func (d *Drafter) Shutdown(ctx context.Context) error { return d.owner.Stop(ctx) }
+
+func (d *Drafter) last() {
+	d.dropAll(tandem.Errorf("drafter", tandem.Unavailable, "drafter is shutting down"))
+}
+
+func (d *Drafter) dropAll(err error) {
+	for _, s := range d.sessions {
+		d.drop(s, err)
+	}
+}
+
+// sweep drops sessions that nobody asked for.
+func (d *Drafter) sweep() {
+	for _, s := range d.sessions {
+		if s.job == nil && time.Since(s.used) > d.cfg.Idle {
+			d.cfg.Counters.Add("sessions.idle", 1)
+			d.drop(s, nil)
+		}
+	}
+}

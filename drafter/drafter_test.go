@@ -1,0 +1,432 @@
+package drafter
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/mempool"
+)
+
+const (
+	modelFile = "../models/gopher-draft-all-f16.gguf"
+	limit     = 160
+)
+
+var policy = tandem.Policy{Nodes: 16, Depth: 7, Width: 10}
+
+type rig struct {
+	*Drafter
+	t        *testing.T
+	pool     *mempool.Pool
+	counters *tandem.Counters
+	text     []tandem.Token // a prompt
+}
+
+func newRig(t *testing.T, c Config) *rig {
+	t.Helper()
+	m, err := engine.Open(modelFile, engine.Options{Threads: 1, MaxRows: 192, KVPages: engine.PagesFor(6, limit, DefaultTreeRows)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{t: t, pool: mempool.New(8), counters: &tandem.Counters{}, text: m.Vocab().Encode("func (r *Reader) Read(p []byte) (n int, err error) {\n", true)}
+	c.Model, c.Counters, c.Name = m, r.counters, "test"
+	if c.Pool == nil {
+		c.Pool = r.pool
+	}
+	if r.Drafter, err = New(c); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Shutdown(context.Background()); err != nil {
+			t.Error(err)
+		}
+		m.Close()
+		goleak.VerifyNone(t)
+	})
+	return r
+}
+
+func (r *rig) open(id tandem.SessionID, text []tandem.Token) {
+	r.t.Helper()
+	if err := r.Open(context.Background(), tandem.Opening{Session: id, Epoch: 1, Tokens: text, Limit: limit, MaxNodes: 64}); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// proposal asks for a tree below text, when told tokens of it are known.
+func proposal(id tandem.SessionID, text []tandem.Token, told int) tandem.Proposal {
+	return tandem.Proposal{Session: id, Epoch: 1, Base: tandem.Position(len(text)), Hash: tandem.EmptyPrefix.Add(text...),
+		From: tandem.Position(told), Suffix: text[told:], Policy: policy}
+}
+
+// draft proposes and returns the ticket that came into the pool.
+func (r *rig) draft(p tandem.Proposal) tandem.Ticket {
+	r.t.Helper()
+	done, err := r.Propose(context.Background(), p)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	tickets, err := r.pool.Take(context.Background(), 1)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	k := tickets[0]
+	_, depth := k.Tree.Depths()
+	if k.Session != p.Session || k.Epoch != p.Epoch || k.Base != p.Base || k.Hash != p.Hash || k.Drafter != "test" {
+		r.t.Errorf("ticket %+v for %+v", k, p)
+	}
+	if done.Nodes != k.Tree.Len() || done.Depth != depth || (done.Busy == 0) != p.Policy.Plain() && done.Nodes > 1 {
+		r.t.Errorf("proposed %+v, tree of %d nodes and depth %d", done, k.Tree.Len(), depth)
+	}
+	if err := k.Tree.Validate(max(p.Policy.Nodes, 1), 4096); err != nil {
+		r.t.Error(err)
+	}
+	return k
+}
+
+// state looks at a session on the owner's thread: positions and tree rows in the cache.
+func (r *rig) state(id tandem.SessionID) (positions, rows int) {
+	r.t.Helper()
+	err := r.owner.Do(context.Background(), func() error {
+		positions, rows = r.sessions[id].seq.Len(), r.sessions[id].seq.Nodes()
+		return nil
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return positions, rows
+}
+
+// leaf returns the tokens from below the root to the deepest node.
+func leaf(t tandem.Tree) (path []tandem.Token) {
+	depths, deepest := t.Depths()
+	for n := int32(slices.Index(depths, int32(deepest))); n > 0; n = t.Parents[n] {
+		path = append(path, t.Tokens[n])
+	}
+	slices.Reverse(path)
+	return path
+}
+
+// TestTreesDependOnTheTextAlone drafts the same texts after different pasts: kept nodes, rollbacks,
+// fresh sessions. The trees must be equal to the last bit of their log-probabilities.
+func TestTreesDependOnTheTextAlone(t *testing.T) {
+	for name, c := range map[string]Config{"levels": {}, "best-first": {BestFirst: true}, "short pieces": {Chunk: 3}} {
+		t.Run(name, func(t *testing.T) { treesDependOnTheTextAlone(t, newRig(t, c)) })
+	}
+}
+
+func treesDependOnTheTextAlone(t *testing.T, r *rig) {
+	text := slices.Clone(r.text)
+	r.open(1, text)
+	told := len(text)
+	for round := range 8 {
+		got := r.draft(proposal(1, text, told))
+		fresh := tandem.SessionID(100 + round)
+		r.open(fresh, text)
+		if want := r.draft(proposal(fresh, text, len(text))); !reflect.DeepEqual(got.Tree, want.Tree) {
+			t.Fatalf("round %d:\n got %v\nwant %v", round, got.Tree, want.Tree)
+		}
+		if err := r.Close(context.Background(), fresh); err != nil {
+			t.Fatal(err)
+		}
+		told = len(text)
+		path := leaf(got.Tree)
+		text = append(text, path[:min(len(path), round)]...) // accepts a little more each round
+		if round != 5 {
+			text = append(text, tandem.Token(1000+round))
+		}
+		if round == 6 {
+			text[told-2]++ // the drafter had believed something else
+			told -= 3
+		}
+	}
+}
+
+func TestAcceptedNodesAreNotRunAgain(t *testing.T) {
+	r := newRig(t, Config{})
+	r.open(1, r.text)
+	if n, _ := r.state(1); n != len(r.text)-1 {
+		t.Errorf("%d positions after Open with %d tokens", n, len(r.text))
+	}
+	k := r.draft(proposal(1, r.text, len(r.text)))
+	n, rows := r.state(1)
+	if n != len(r.text) || rows == 0 || rows > 60 {
+		t.Errorf("%d positions and %d rows with a tree", n, rows)
+	}
+	text := append(append(slices.Clone(r.text), leaf(k.Tree)...), 7)
+	var kept int
+	if err := r.owner.Do(context.Background(), func() error {
+		s := r.sessions[1]
+		err := s.adopt(proposal(1, text, len(r.text)))
+		kept = s.seq.Len()
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if want := len(text) - 2; kept < want-1 || kept > want { // the deepest node may not have been run
+		t.Errorf("%d positions kept of a text of %d", kept, len(text))
+	}
+}
+
+func TestProposeRefuses(t *testing.T) {
+	r := newRig(t, Config{})
+	r.open(1, r.text)
+	longer := append(slices.Clone(r.text), 5, 6)
+	r.draft(proposal(1, longer, len(r.text)))
+	for name, c := range map[string]struct {
+		change func(*tandem.Proposal)
+		kind   tandem.Kind
+	}{
+		"unknown session":  {func(p *tandem.Proposal) { p.Session = 2 }, tandem.UnknownSession},
+		"old epoch":        {func(p *tandem.Proposal) { p.Epoch = 0 }, tandem.Stale},
+		"new epoch":        {func(p *tandem.Proposal) { p.Epoch = 2 }, tandem.Stale},
+		"hash":             {func(p *tandem.Proposal) { p.Hash++ }, tandem.Stale},
+		"a gap":            {func(p *tandem.Proposal) { p.Base, p.From, p.Suffix = 100, 99, []tandem.Token{1} }, tandem.Stale},
+		"merely behind":    {func(p *tandem.Proposal) { *p = proposal(1, r.text, len(r.text)-1) }, tandem.Stale},
+		"base":             {func(p *tandem.Proposal) { p.Base++ }, tandem.Invalid},
+		"nothing":          {func(p *tandem.Proposal) { *p = tandem.Proposal{Session: 1, Epoch: 1} }, tandem.Invalid},
+		"negative":         {func(p *tandem.Proposal) { p.From, p.Base = -1, 1; p.Suffix = p.Suffix[:2] }, tandem.Invalid},
+		"vocabulary":       {func(p *tandem.Proposal) { p.Suffix = []tandem.Token{4096, -1} }, tandem.Invalid},
+		"above the limit":  {func(p *tandem.Proposal) { *p = proposal(1, slices.Repeat(longer, 20), 0) }, tandem.Invalid},
+		"right, once more": {func(p *tandem.Proposal) {}, tandem.OK},
+	} {
+		p := proposal(1, longer, len(r.text))
+		c.change(&p)
+		if _, err := r.Propose(context.Background(), p); tandem.KindOf(err) != c.kind {
+			t.Errorf("%s: %v, want %v", name, err, c.kind)
+		}
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	r := newRig(t, Config{})
+	good := tandem.Opening{Session: 1, Epoch: 3, Tokens: []tandem.Token{1, 2}, Limit: 10, MaxNodes: 4}
+	ctx := context.Background()
+	for _, c := range []struct {
+		name   string
+		change func(*tandem.Opening)
+		kind   tandem.Kind
+	}{
+		{"right", func(o *tandem.Opening) {}, tandem.OK},
+		{"again", func(o *tandem.Opening) {}, tandem.OK},
+		{"older", func(o *tandem.Opening) { o.Epoch-- }, tandem.Stale},
+		{"no session", func(o *tandem.Opening) { o.Session = 0 }, tandem.Invalid},
+		{"no tokens", func(o *tandem.Opening) { o.Tokens = nil }, tandem.Invalid},
+		{"limit", func(o *tandem.Opening) { o.Limit = 1 }, tandem.Invalid},
+		{"nodes", func(o *tandem.Opening) { o.MaxNodes = -1 }, tandem.Invalid},
+		{"vocabulary", func(o *tandem.Opening) { o.Tokens = []tandem.Token{-1} }, tandem.Invalid},
+		{"context", func(o *tandem.Opening) { o.Tokens, o.Limit = make([]tandem.Token, 1025), 2000 }, tandem.Unsupported},
+		{"large", func(o *tandem.Opening) { o.Session, o.Limit = 2, 2000 }, tandem.OK},
+		{"memory", func(o *tandem.Opening) { o.Session, o.Limit = 3, 1024 }, tandem.Exhausted},
+	} {
+		o := good
+		c.change(&o)
+		if err := r.Open(ctx, o); tandem.KindOf(err) != c.kind {
+			t.Errorf("%s: %v, want %v", c.name, err, c.kind)
+		}
+	}
+	if err := r.CloseAll(ctx); err != nil {
+		t.Error(err)
+	}
+	if err := r.Close(ctx, 1); err != nil {
+		t.Errorf("closing an unknown session: %v", err)
+	}
+	if _, err := r.Propose(ctx, proposal(1, good.Tokens, 2)); !errors.Is(err, tandem.UnknownSession) {
+		t.Errorf("after CloseAll: %v", err)
+	}
+}
+
+// TestTreesFitTheLimits asks for trees at the end of a session's room.
+func TestTreesFitTheLimits(t *testing.T) {
+	r := newRig(t, Config{TreeRows: 4})
+	text := slices.Repeat(r.text, 20)[:limit-4]
+	r.open(1, text)
+	for n := limit - 4; n <= limit; n++ {
+		text = append(text, 9)[:n]
+		k := r.draft(proposal(1, text, min(n, len(text)-n+limit-4)))
+		if _, depth := k.Tree.Depths(); depth > limit-n {
+			t.Errorf("depth %d with %d tokens of %d", depth, n, limit)
+		}
+	}
+	r.open(2, r.text)
+	p := proposal(2, r.text, len(r.text))
+	p.Policy = tandem.Policy{}
+	if k := r.draft(p); k.Tree.Len() != 1 {
+		t.Errorf("a plain policy gave %v", k.Tree)
+	}
+	p.Policy = tandem.Policy{Nodes: 1000, Depth: 60, Width: 1000}
+	if k := r.draft(p); k.Tree.Len() > 64 {
+		t.Errorf("%d nodes, 64 allowed", k.Tree.Len())
+	}
+}
+
+// TestSessionsShareThePass drafts for several sessions at once, with prefill among them, and compares with
+// each alone.
+func TestSessionsShareThePass(t *testing.T) {
+	r := newRig(t, Config{Chunk: 8})
+	texts := make([][]tandem.Token, 4)
+	want := make([]tandem.Tree, len(texts))
+	for i := range texts {
+		texts[i] = r.text[:len(r.text)-i]
+		r.open(9, texts[i])
+		want[i] = r.draft(proposal(9, texts[i], len(texts[i]))).Tree
+	}
+	var all sync.WaitGroup
+	for i, text := range texts {
+		all.Go(func() {
+			id := tandem.SessionID(20 + i)
+			if err := r.Open(context.Background(), tandem.Opening{Session: id, Epoch: 1, Tokens: text, Limit: limit, MaxNodes: 64}); err != nil {
+				t.Error(err)
+			}
+			if _, err := r.Propose(context.Background(), proposal(id, text, len(text))); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	tickets, err := r.pool.Take(context.Background(), 8)
+	if err != nil || len(tickets) != len(texts) {
+		t.Fatalf("%d tickets, %v", len(tickets), err)
+	}
+	for _, k := range tickets {
+		if i := k.Session - 20; !reflect.DeepEqual(k.Tree, want[i]) {
+			t.Errorf("session %d:\n got %v\nwant %v", i, k.Tree, want[i])
+		}
+	}
+}
+
+func TestCancelEndsTheWork(t *testing.T) {
+	r := newRig(t, Config{Chunk: 1})
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Millisecond)
+	defer cancel()
+	long := slices.Repeat(r.text, 20)[:limit-1]
+	err := r.Open(ctx, tandem.Opening{Session: 1, Tokens: long, Limit: limit, MaxNodes: 4})
+	if !errors.Is(err, tandem.Deadline) {
+		t.Fatalf("Open: %v, want Deadline", err)
+	}
+	r.open(2, r.text)
+	grown := append(slices.Clone(r.text), long[:100]...)
+	again, cancelAgain := context.WithTimeout(context.Background(), 2*time.Millisecond)
+	defer cancelAgain()
+	if _, err := r.Propose(again, proposal(2, grown, len(r.text))); !errors.Is(err, tandem.Deadline) {
+		t.Fatalf("Propose: %v, want Deadline", err)
+	}
+	err = r.owner.Do(context.Background(), func() error {
+		if len(r.sessions) != 1 || len(r.active) > 1 {
+			t.Errorf("%d sessions, %d at work", len(r.sessions), len(r.active))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	r.draft(proposal(2, grown, len(r.text)))
+	if n := r.counters.Snapshot(); n["drafts.deadline"] != 1 || n["drafts"] != 1 {
+		t.Errorf("counters %v", n)
+	}
+}
+
+func TestFullPoolPauses(t *testing.T) {
+	r := newRig(t, Config{})
+	r.open(1, r.text)
+	for range 8 {
+		if err := r.pool.Put(context.Background(), tandem.Ticket{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
+	defer cancel()
+	if _, err := r.Propose(ctx, proposal(1, r.text, len(r.text))); !errors.Is(err, tandem.Deadline) {
+		t.Errorf("pool stays full: %v, want Deadline", err)
+	}
+	ended := make(chan error)
+	go func() {
+		_, err := r.Propose(context.Background(), proposal(1, r.text, len(r.text)))
+		ended <- err
+	}()
+	time.Sleep(10 * time.Millisecond)
+	if _, err := r.pool.Take(context.Background(), 8); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("pool has room again: %v", err)
+	}
+	r.pool.Close()
+	if _, err := r.Propose(context.Background(), proposal(1, r.text, len(r.text))); !errors.Is(err, tandem.Unavailable) {
+		t.Errorf("pool is closed: %v, want Unavailable", err)
+	}
+}
+
+// TestPanicsEndOneSession makes the owner stumble over a session that is damaged on purpose.
+func TestPanicsEndOneSession(t *testing.T) {
+	r := newRig(t, Config{})
+	r.open(1, r.text)
+	r.open(2, r.text)
+	r.draft(proposal(1, r.text, len(r.text)))
+	r.owner.Post(func() { r.sessions[1].draft.Tree.Parents = nil })
+	r.owner.Post(func() { panic("posted") })
+	longer := append(slices.Clone(r.text), 5, 6)
+	_, err := r.Propose(context.Background(), proposal(1, longer, len(r.text)))
+	if !errors.Is(err, tandem.Internal) || !strings.Contains(err.Error(), "session.go") {
+		t.Errorf("got %v, want Internal with a stack", err)
+	}
+	if _, err := r.Propose(context.Background(), proposal(1, longer, len(r.text))); !errors.Is(err, tandem.UnknownSession) {
+		t.Errorf("the damaged session: %v, want UnknownSession", err)
+	}
+	r.draft(proposal(2, r.text, len(r.text)))
+	r.open(1, longer)
+	r.draft(proposal(1, longer, len(longer)))
+	damaged := newJob(context.Background())
+	r.owner.Post(func() {
+		r.sessions[1].tokens = nil
+		r.begin(r.sessions[1], damaged)
+	})
+	if err := damaged.wait(); !errors.Is(err, tandem.Internal) {
+		t.Errorf("a pass that cannot be planned: %v, want Internal", err)
+	}
+	r.draft(proposal(2, append(slices.Clone(r.text), 8), len(r.text)))
+	if n := r.counters.Snapshot()["faults"]; n != 3 {
+		t.Errorf("%d faults", n)
+	}
+}
+
+func TestIdleSessionsAreDropped(t *testing.T) {
+	r := newRig(t, Config{Idle: 20 * time.Millisecond})
+	r.open(1, r.text)
+	for end := time.Now().Add(10 * time.Second); r.counters.Snapshot()["sessions.idle"] == 0; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("session was never dropped")
+		}
+	}
+	if _, err := r.Propose(context.Background(), proposal(1, r.text, len(r.text))); !errors.Is(err, tandem.UnknownSession) {
+		t.Errorf("after the drop: %v", err)
+	}
+}
+
+func TestShutdownEndsCalls(t *testing.T) {
+	r := newRig(t, Config{Chunk: 1})
+	ended := make(chan error)
+	go func() {
+		ended <- r.Open(context.Background(), tandem.Opening{Session: 1, Tokens: slices.Repeat(r.text, 20)[:limit], Limit: limit, MaxNodes: 4})
+	}()
+	time.Sleep(2 * time.Millisecond)
+	if err := r.Shutdown(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil && !errors.Is(err, tandem.Unavailable) {
+		t.Errorf("Open during shutdown: %v, want Unavailable", err)
+	}
+	if _, err := r.Propose(context.Background(), proposal(1, r.text, 1)); !errors.Is(err, tandem.Unavailable) {
+		t.Errorf("Propose after shutdown: %v, want Unavailable", err)
+	}
+}
