@@ -1,0 +1,263 @@
+package verifier_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/drafter"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/sample"
+	"github.com/tandem-llm/tandem/mempool"
+	"github.com/tandem-llm/tandem/verifier"
+)
+
+const (
+	targetFile = "../models/gopher-19m-q8_0.gguf"
+	draftFile  = "../models/gopher-draft-all-f16.gguf"
+	maxNodes   = 16
+	limit      = 192
+)
+
+var prompts = []string{
+	"func (r *Reader) Read(p []byte) (n int, err error) {\n",
+	"def __init__(self, name):\n        ",
+	"The standard library provides a",
+	"package main\n\nimport (\n\t\"fmt\"\n",
+}
+
+func openModel(t testing.TB, file string, sessions int) *engine.Model {
+	t.Helper()
+	m, err := engine.Open(file, engine.Options{Threads: 1, MaxRows: 192, KVPages: engine.PagesFor(sessions, limit, drafter.DefaultTreeRows)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.Close)
+	return m
+}
+
+// rig is drafter, pool and verifier in one process, and as much of a gateway as tests need.
+type rig struct {
+	t        testing.TB
+	v        *verifier.Verifier
+	d        *drafter.Drafter
+	pool     tandem.Pool // what tickets go through on their way to mem
+	mem      *mempool.Pool
+	counters *tandem.Counters
+	patience time.Duration // for a verdict, before the ticket counts as lost
+
+	mu      sync.Mutex
+	waiting map[tandem.SessionID]chan tandem.Verdict
+}
+
+type rigOptions struct {
+	verifier verifier.Config
+	drafter  drafter.Config
+	pool     func(tandem.Pool) tandem.Pool // put between drafter and verifier
+	sessions int
+}
+
+func newRig(t testing.TB, o rigOptions) *rig {
+	t.Helper()
+	r := &rig{t: t, mem: mempool.New(64), counters: &tandem.Counters{}, patience: 20 * time.Second, waiting: map[tandem.SessionID]chan tandem.Verdict{}}
+	r.pool = r.mem
+	if o.pool != nil {
+		r.pool = o.pool(r.mem)
+	}
+	o.verifier.Model, o.verifier.Deliver, o.verifier.Counters = openModel(t, targetFile, max(o.sessions, 2)), r.deliver, r.counters
+	o.drafter.Model, o.drafter.Pool, o.drafter.Counters, o.drafter.Name = openModel(t, draftFile, max(o.sessions, 2)), r.pool, r.counters, "test"
+	var err error
+	if r.v, err = verifier.New(o.verifier); err != nil {
+		t.Fatal(err)
+	}
+	if r.d, err = drafter.New(o.drafter); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ran := make(chan struct{})
+	go func() {
+		defer close(ran)
+		_ = r.v.Run(ctx, r.mem)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ran
+		for _, stop := range []func(context.Context) error{r.v.Shutdown, r.d.Shutdown} {
+			if err := stop(context.Background()); err != nil {
+				t.Error(err)
+			}
+		}
+		goleak.VerifyNone(t)
+	})
+	return r
+}
+
+// deliver takes a verdict from the verifier; those nobody waits for are forgotten.
+func (r *rig) deliver(v tandem.Verdict) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	select {
+	case r.waiting[v.Session] <- v:
+	default:
+	}
+}
+
+func (r *rig) expect(id tandem.SessionID) chan tandem.Verdict {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := make(chan tandem.Verdict, 100)
+	r.waiting[id] = c
+	return c
+}
+
+type asked struct {
+	prompt   []tandem.Token
+	sampling tandem.Sampling
+	policy   tandem.Policy
+	tokens   int
+	disturb  func(*stream) // called before each round
+}
+
+// stream is one request as the rig's gateway sees it.
+type stream struct {
+	*rig
+	asked
+	id       tandem.SessionID
+	epoch    tandem.Epoch
+	text     []tandem.Token
+	told     int // tokens that the drafter knows
+	verdicts chan tandem.Verdict
+	rounds   int
+	accepted int
+}
+
+func (r *rig) generate(a asked) (*stream, error) {
+	s := &stream{rig: r, asked: a, id: tandem.NewSessionID(), text: slices.Clone(a.prompt)}
+	s.verdicts = r.expect(s.id)
+	ctx := context.Background()
+	defer func() { _, _ = r.v.Close(ctx, s.id), r.d.Close(ctx, s.id) }()
+	if err := s.open(ctx); err != nil {
+		return s, err
+	}
+	for len(s.text) < len(a.prompt)+a.tokens {
+		if a.disturb != nil {
+			a.disturb(s)
+		}
+		if err := s.round(ctx); err != nil {
+			return s, err
+		}
+	}
+	s.text = s.text[:len(a.prompt)+a.tokens]
+	return s, nil
+}
+
+func (s *stream) opening() tandem.Opening {
+	return tandem.Opening{Session: s.id, Epoch: s.epoch, Tokens: s.text, Limit: limit, MaxNodes: maxNodes, Sampling: s.sampling}
+}
+
+func (s *stream) open(ctx context.Context) error {
+	if err := s.v.Open(ctx, s.opening()); err != nil {
+		return err
+	}
+	s.told = len(s.text)
+	return s.d.Open(ctx, s.opening())
+}
+
+func (s *stream) ticket() tandem.Ticket {
+	return tandem.Ticket{Session: s.id, Epoch: s.epoch, Base: tandem.Position(len(s.text)),
+		Hash: tandem.EmptyPrefix.Add(s.text...), Tree: tandem.Root(s.text[len(s.text)-1])}
+}
+
+func (s *stream) round(ctx context.Context) error {
+	want := s.ticket()
+	policy := s.policy
+	policy.Depth = min(policy.Depth, s.tokens-(len(s.text)-len(s.prompt))-1)
+	p, err := s.d.Propose(ctx, tandem.Proposal{Session: s.id, Epoch: s.epoch, Base: want.Base, Hash: want.Hash,
+		From: tandem.Position(s.told), Suffix: s.text[s.told:], Policy: policy})
+	switch {
+	case err == nil:
+		s.told = len(s.text)
+		if p.Nodes < 1 || p.Nodes > max(policy.Nodes, 1) || p.Depth > policy.Depth {
+			return fmt.Errorf("proposed %+v for %v", p, policy)
+		}
+	case tandem.KindOf(err) == tandem.UnknownSession || tandem.KindOf(err) == tandem.Stale:
+		s.told = len(s.text)
+		if err := s.d.Open(ctx, s.opening()); err != nil {
+			return err
+		}
+		fallthrough
+	default:
+		if err := s.mem.Put(ctx, want); err != nil {
+			return err
+		}
+	}
+	lost := time.NewTimer(s.patience)
+	defer lost.Stop()
+	for {
+		select {
+		case v := <-s.verdicts:
+			if v.Epoch != want.Epoch || v.Base != want.Base || v.Hash != want.Hash {
+				continue
+			}
+			switch v.Kind {
+			case tandem.OK:
+				if len(v.Tokens) != len(v.Path)+1 {
+					return fmt.Errorf("verdict %+v", v)
+				}
+				s.text = append(s.text, v.Tokens...)
+				s.rounds, s.accepted = s.rounds+1, s.accepted+len(v.Path)
+				return nil
+			case tandem.UnknownSession, tandem.Stale:
+				s.epoch++
+				return s.open(ctx)
+			default:
+				return fmt.Errorf("verdict %v: %s", v.Kind, v.Message)
+			}
+		case <-lost.C:
+			lost.Reset(s.patience)
+			if err := s.mem.Put(ctx, want); err != nil && tandem.KindOf(err) != tandem.Exhausted {
+				return err
+			}
+		}
+	}
+}
+
+// plain is decoding without any of what is tested: one token a pass, drawn from its logits.
+type plain struct{ m *engine.Model }
+
+func (p plain) generate(t testing.TB, a asked) []tandem.Token {
+	t.Helper()
+	seq, err := p.m.NewSequence(limit, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer seq.Close()
+	var s sample.Sampler
+	text := slices.Clone(a.prompt)
+	for len(text) < len(a.prompt)+a.tokens {
+		out, err := p.m.Forward([]engine.Segment{{Seq: seq, Extend: text[seq.Len():], Want: engine.WantTail}}, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = append(text, s.Draw(out.Logits(out.First(0)), a.sampling, tandem.Position(len(text))))
+	}
+	return text
+}
+
+func (p plain) prompt(text string) []tandem.Token { return p.m.Vocab().Encode(text, true) }
+
+func randomTree(r *rand.Rand, root tandem.Token, vocab int) tandem.Tree {
+	t := tandem.Root(root)
+	for range r.IntN(maxNodes) {
+		t.Tokens = append(t.Tokens, tandem.Token(r.IntN(vocab)))
+		t.Parents = append(t.Parents, int32(r.IntN(len(t.Parents))))
+	}
+	return t
+}

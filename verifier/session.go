@@ -1,0 +1,89 @@
+package verifier
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+)
+
+// session is one request's state in the target model; see Verifier for its invariants.
+type session struct {
+	id       tandem.SessionID
+	epoch    tandem.Epoch
+	limit    tandem.Position // of tokens: the smaller of the gateway's limit and the context
+	maxNodes int
+	sampling tandem.Sampling
+	seq      *engine.Sequence
+	tokens   []tandem.Token
+	hash     tandem.PrefixHash
+	prompt   *prompt        // what waits for the prompt to be in; nil once it is
+	opened   *prompt        // what opened it
+	ticket   *check         // the one that waits
+	verdict  tandem.Verdict // the last; Base 0 if there is none
+	used     time.Time
+}
+
+// prompt is one call of Open.
+type prompt struct {
+	ctx   context.Context // of the call
+	ended chan error
+}
+
+// open starts a session. Runs on the owner's thread, as everything below.
+func (v *Verifier) open(o tandem.Opening, p *prompt) error {
+	const op = "open"
+	m := v.cfg.Model
+	cfg := m.Config()
+	limit := min(int(o.Limit), cfg.Context)
+	as := tandem.Request{Tokens: o.Tokens, MaxTokens: 1, Sampling: o.Sampling}
+	switch widest := min(m.MaxRows(), m.MaxWanted()); {
+	case o.Session == 0:
+		return tandem.Errorf(op, tandem.Invalid, "session is 0: want any other number")
+	case o.MaxNodes < 1 || o.MaxNodes > widest:
+		return tandem.Errorf(op, tandem.Invalid, "trees of %d nodes: want 1 to %d", o.MaxNodes, widest)
+	case limit < 1:
+		return tandem.Errorf(op, tandem.Invalid, "limit of %d tokens: want at least 1", o.Limit)
+	}
+	if err := as.Validate(tandem.Limits{Context: limit, Vocab: cfg.Vocab}); err != nil {
+		return err
+	}
+	if old := v.sessions[o.Session]; old != nil {
+		if o.Epoch < old.epoch {
+			return tandem.Errorf(op, tandem.Stale, "epoch %d of session %v: epoch %d is held", o.Epoch, o.Session, old.epoch)
+		}
+		v.drop(old, tandem.Errorf(op, tandem.Stale, "session %v was opened again", o.Session))
+	}
+	seq, err := m.NewSequence(limit, o.MaxNodes-1)
+	if err != nil {
+		return err
+	}
+	s := &session{id: o.Session, epoch: o.Epoch, limit: tandem.Position(limit), maxNodes: o.MaxNodes, sampling: o.Sampling,
+		seq: seq, tokens: slices.Clone(o.Tokens), hash: tandem.EmptyPrefix.Add(o.Tokens...), prompt: p, opened: p, used: time.Now()}
+	v.sessions[s.id] = s
+	v.opening = append(v.opening, s)
+	return nil
+}
+
+// ready ends the wait for the session's prompt.
+func (v *Verifier) ready(s *session, err error) {
+	if s.prompt == nil {
+		return
+	}
+	v.opening = slices.DeleteFunc(v.opening, func(x *session) bool { return x == s })
+	s.prompt.ended <- err
+	s.prompt = nil
+	s.used = time.Now()
+}
+
+// drop forgets the session. What waits for it ends with err.
+func (v *Verifier) drop(s *session, err error) {
+	delete(v.sessions, s.id)
+	v.ready(s, err)
+	if c := s.ticket; c != nil {
+		v.refuse(c, tandem.KindOf(err), err.Error())
+	}
+	s.seq.Close()
+}

@@ -1,0 +1,196 @@
+// Package verifier checks token trees with the target model: it holds the model's state of many
+// sessions and turns tickets into verdicts, many tickets in one pass.
+package verifier
+
+import (
+	"context"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/owner"
+	"github.com/tandem-llm/tandem/engine/sample"
+)
+
+// Config says what a verifier works with.
+type Config struct {
+	Model    *engine.Model        // the verifier's alone until Shutdown has returned; not closed by it
+	Deliver  func(tandem.Verdict) // takes every verdict; called on the verifier's thread: must not block
+	Events   tandem.Events
+	Counters *tandem.Counters
+	Batch    int           // tickets that may wait for their verdicts; default 32
+	Chunk    int           // prompt tokens per pass; default 128
+	Idle     time.Duration // a session without a ticket this long is dropped; default 60 s
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if c.Model == nil || c.Deliver == nil || c.Counters == nil {
+		return c, tandem.Errorf("verifier", tandem.Invalid, "configuration without a model, a receiver of verdicts or counters")
+	}
+	if c.Batch == 0 {
+		c.Batch = 32
+	}
+	if c.Chunk == 0 {
+		c.Chunk = 128
+	}
+	if c.Idle == 0 {
+		c.Idle = time.Minute
+	}
+	if c.Batch < 1 || c.Chunk < 1 || c.Idle < 0 {
+		return c, tandem.Errorf("verifier", tandem.Invalid, "batch %d, chunk %d, idle %v: want at least 1, 1 and 0", c.Batch, c.Chunk, c.Idle)
+	}
+	return c, nil
+}
+
+// Verifier implements tandem.Verifier over the target model.
+//
+// All sessions belong to one goroutine, the owner. Run takes tickets from the pool and hands them over;
+// the owner answers at once what needs no model, and puts the others in a queue. A pass takes all
+// queued tickets that fit, one segment each: the root, which extends the prefix, and below it the tree.
+// Rows that are left go to prompts. After the pass each tree is accepted from the root down and the
+// accepted nodes become positions of the cache.
+//
+// Invariants of a session between passes:
+//  1. tokens is what the gateway committed when it opened the session, plus the tokens of every verdict
+//     since: the verifier decides them, so it need not be told.
+//  2. Once the prompt is in, the cache holds all tokens but the last, which is the next tree's root.
+//  3. At most one ticket of a session waits: one for tokens that end at its base. The verdict on the base
+//     before is kept and given again to a ticket that was repeated; so a lost verdict costs no pass,
+//     and whether it was lost need not be known.
+//
+// A ticket answers to nobody: what is wrong with one is counted and told in a verdict of that kind.
+type Verifier struct {
+	cfg   Config
+	owner *owner.Owner
+	room  chan struct{} // one token per ticket that waits for its verdict
+
+	sessions map[tandem.SessionID]*session // the owner's, as all below
+	opening  []*session                    // whose prompt is not in yet, first come first
+	queue    []*check                      // tickets for the next passes, first come first
+	stepping bool                          // a pass is planned or running
+	inPass   []share                       // what it consists of
+	segments []engine.Segment
+	sampler  sample.Sampler
+}
+
+// New returns a verifier with its goroutine running; Shutdown ends it.
+func New(cfg Config) (*Verifier, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	v := &Verifier{cfg: cfg, room: make(chan struct{}, cfg.Batch), sessions: map[tandem.SessionID]*session{}}
+	v.owner = owner.Start(owner.Work{Step: v.step, Fault: v.fault, Tick: v.sweep, Every: max(cfg.Idle/4, time.Millisecond), Last: v.last})
+	return v, nil
+}
+
+// Run takes tickets from src and answers each with a verdict, until src returns an error, which it
+// returns. It leaves tickets in the pool while cfg.Batch of them wait here, so that the pool's bound
+// holds drafters back.
+func (v *Verifier) Run(ctx context.Context, src tandem.TicketSource) error {
+	for {
+		tickets, err := src.Take(ctx, v.cfg.Batch)
+		if err != nil {
+			return err
+		}
+		for len(tickets) > 0 {
+			n, err := v.reserve(ctx, len(tickets))
+			if err != nil {
+				return err
+			}
+			group := tickets[:n:n]
+			tickets = tickets[n:]
+			posted := v.owner.Post(func() {
+				for _, t := range group {
+					v.admit(t)
+				}
+			})
+			if !posted {
+				return tandem.Errorf("verifier", tandem.Unavailable, "shutting down")
+			}
+		}
+	}
+}
+
+// reserve waits for room for a ticket, and takes room for up to most.
+func (v *Verifier) reserve(ctx context.Context, most int) (n int, err error) {
+	select {
+	case v.room <- struct{}{}:
+	case <-ctx.Done():
+		return 0, tandem.Errorf("verifier", tandem.KindOf(ctx.Err()), "waiting for a pass: %w", ctx.Err())
+	}
+	for n = 1; n < most; n++ {
+		select {
+		case v.room <- struct{}{}:
+		default:
+			return n, nil
+		}
+	}
+	return n, nil
+}
+
+// Open implements tandem.Verifier. It returns when all tokens but the last are in the cache. Besides:
+// Stale for an epoch older than the one held.
+func (v *Verifier) Open(ctx context.Context, o tandem.Opening) (err error) {
+	ctx, end := v.cfg.Events.Begin(ctx, tandem.StageOpen, tandem.Attr{Key: "epoch", Int: int64(o.Epoch)},
+		tandem.Attr{Key: "tokens", Int: int64(len(o.Tokens))})
+	defer func() { end(err) }()
+	p := &prompt{ctx: ctx, ended: make(chan error, 1)}
+	if err := v.owner.Do(ctx, func() error { return v.open(o, p) }); err != nil {
+		return err
+	}
+	select {
+	case err = <-p.ended:
+	case <-ctx.Done():
+		err = tandem.Errorf("open", tandem.KindOf(ctx.Err()), "given up during prefill: %w", ctx.Err())
+	}
+	if err != nil {
+		v.owner.Post(func() {
+			if s := v.sessions[o.Session]; s != nil && s.opened == p {
+				v.drop(s, err)
+			}
+		})
+	}
+	return err
+}
+
+// Close implements tandem.Verifier.
+func (v *Verifier) Close(ctx context.Context, id tandem.SessionID) error {
+	return v.owner.Do(ctx, func() error {
+		if s := v.sessions[id]; s != nil {
+			v.drop(s, tandem.Errorf("verifier", tandem.UnknownSession, "session %v was closed", id))
+		}
+		return nil
+	})
+}
+
+// CloseAll forgets all sessions, such as those of a gateway that is gone.
+func (v *Verifier) CloseAll(ctx context.Context) error {
+	return v.owner.Do(ctx, func() error {
+		for _, s := range v.sessions {
+			v.drop(s, tandem.Errorf("verifier", tandem.UnknownSession, "all sessions were closed"))
+		}
+		return nil
+	})
+}
+
+// Shutdown ends calls of Open with Unavailable, frees all sessions and waits for the verifier's
+// goroutine, no longer than ctx. The model may be closed after it has returned nil. Whoever calls Run
+// must end its ctx.
+func (v *Verifier) Shutdown(ctx context.Context) error { return v.owner.Stop(ctx) }
+
+func (v *Verifier) last() {
+	for _, s := range v.sessions {
+		v.drop(s, tandem.Errorf("verifier", tandem.Unavailable, "verifier is shutting down"))
+	}
+}
+
+// sweep drops sessions that nobody asked for.
+func (v *Verifier) sweep() {
+	for _, s := range v.sessions {
+		if s.prompt == nil && s.ticket == nil && time.Since(s.used) > v.cfg.Idle {
+			v.cfg.Counters.Add("sessions.idle", 1)
+			v.drop(s, nil)
+		}
+	}
+}
