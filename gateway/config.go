@@ -1,0 +1,112 @@
+package gateway
+
+import (
+	"math"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// Vocab is what the gateway needs of the target's tokenizer. Safe for concurrent use.
+type Vocab interface {
+	Size() int
+	// Encode splits text into tokens; special adds the begin-of-text token where the model wants one.
+	Encode(text string, special bool) []tandem.Token
+	// IsEnd reports whether t ends a text.
+	IsEnd(t tandem.Token) bool
+	// NewDecoder returns a decoder of the text that follows prev. A decoder has one user.
+	NewDecoder(prev ...tandem.Token) Decoder
+}
+
+// Decoder turns tokens into text, whole UTF-8 characters only.
+type Decoder interface {
+	// Next returns what t makes complete; it may be empty.
+	Next(t tandem.Token) string
+	// Flush returns what is left, incomplete characters replaced by U+FFFD.
+	Flush() string
+}
+
+// Timeouts bound every wait of a session. A zero field is the default of DefaultTimeouts.
+type Timeouts struct {
+	// ProposeMin and ProposeMax bound the deadline of one Propose, ten times its running mean.
+	ProposeMin, ProposeMax time.Duration
+	// Round is the wait for a verdict before the ticket is put again; it doubles with each repetition.
+	Round time.Duration
+	// Open bounds one Open of either model, prefill included.
+	Open time.Duration
+	// VerifierWait is how long a session waits for a lost verifier before its request fails.
+	VerifierWait time.Duration
+	// Close bounds the closing of a session at both peers after its request has ended.
+	Close time.Duration
+}
+
+// DefaultTimeouts are the timeouts of a gateway that was told nothing.
+var DefaultTimeouts = Timeouts{
+	ProposeMin: 50 * time.Millisecond, ProposeMax: time.Second,
+	Round: 2 * time.Second, Open: 2 * time.Minute, VerifierWait: time.Minute, Close: 2 * time.Second,
+}
+
+// Config is what New needs. Vocab, Verifier and Pool are required.
+type Config struct {
+	Vocab       Vocab
+	Verifier    tandem.Verifier
+	Drafter     tandem.Drafter // nil: every round is plain
+	DrafterName string
+	Pool        tandem.Pool
+	Limits      tandem.Limits // zero fields: tandem.DefaultLimits; Vocab: the vocabulary's size
+	Sessions    int           // requests that run at once; 0 = 8
+	Queue       int           // requests that may wait beyond those, first come first served
+	Timeouts    Timeouts
+	Events      tandem.Events
+	Counters    *tandem.Counters // nil: counted for nobody
+	ModelName   string           // the target's, for telemetry
+}
+
+// withDefaults returns c checked and with every default filled in.
+func (c Config) withDefaults() (Config, error) {
+	const op = "gateway"
+	switch {
+	case c.Vocab == nil:
+		return c, tandem.Errorf(op, tandem.Invalid, "configuration has no vocabulary")
+	case c.Verifier == nil:
+		return c, tandem.Errorf(op, tandem.Invalid, "configuration has no verifier")
+	case c.Pool == nil:
+		return c, tandem.Errorf(op, tandem.Invalid, "configuration has no pool")
+	case c.Sessions < 0:
+		return c, tandem.Errorf(op, tandem.Invalid, "sessions is %d: want 1 or more, or 0 for the default", c.Sessions)
+	case c.Queue < 0:
+		return c, tandem.Errorf(op, tandem.Invalid, "queue is %d: want 0 or more", c.Queue)
+	case c.Limits.Context < 0 || c.Limits.Context > math.MaxInt32:
+		return c, tandem.Errorf(op, tandem.Invalid, "context is %d: want 1 to %d, or 0 for no limit", c.Limits.Context, math.MaxInt32)
+	}
+	if c.Sessions == 0 {
+		c.Sessions = 8
+	}
+	if c.Limits.Context == 0 {
+		c.Limits.Context = tandem.DefaultLimits.Context
+	}
+	if c.Limits.Vocab == 0 {
+		c.Limits.Vocab = c.Vocab.Size()
+	}
+	if c.Counters == nil {
+		c.Counters = new(tandem.Counters)
+	}
+	t, d := &c.Timeouts, DefaultTimeouts
+	for _, f := range []struct {
+		name string
+		v    *time.Duration
+		def  time.Duration
+	}{{"propose-min", &t.ProposeMin, d.ProposeMin}, {"propose-max", &t.ProposeMax, d.ProposeMax}, {"round", &t.Round, d.Round},
+		{"open", &t.Open, d.Open}, {"verifier-wait", &t.VerifierWait, d.VerifierWait}, {"close", &t.Close, d.Close}} {
+		if *f.v < 0 {
+			return c, tandem.Errorf(op, tandem.Invalid, "%s timeout is %v: want more than 0, or 0 for the default", f.name, *f.v)
+		}
+		if *f.v == 0 {
+			*f.v = f.def
+		}
+	}
+	if t.ProposeMax < t.ProposeMin {
+		return c, tandem.Errorf(op, tandem.Invalid, "propose timeouts are %v to %v: want the least first", t.ProposeMin, t.ProposeMax)
+	}
+	return c, nil
+}

@@ -1,0 +1,181 @@
+// Package gateway decides what happens to a request: it admits it, opens its session in verifier and
+// drafter, runs the one decode loop round by round, and owns the truth about what has been said.
+// It works on plain values and the interfaces of package tandem; how peers are reached is not its
+// business.
+package gateway
+
+import (
+	"context"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+)
+
+const op = "generate"
+
+// Gateway implements tandem.Generator. Verdicts reach it through Deliver. Safe for concurrent use.
+type Gateway struct {
+	cfg      Config
+	gate     *gate
+	crew     *crew
+	life     context.Context // ends when Shutdown stops waiting
+	kill     context.CancelCauseFunc
+	verifier recovery
+	drafter  recovery
+
+	mu       sync.RWMutex
+	sessions map[tandem.SessionID]*mailbox
+}
+
+// New returns a gateway that is ready for requests. The caller must Shutdown it.
+func New(c Config) (*Gateway, error) {
+	c, err := c.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	g := &Gateway{
+		cfg:      c,
+		gate:     &gate{sessions: c.Sessions, queue: c.Queue},
+		crew:     &crew{idle: make(chan struct{})},
+		sessions: map[tandem.SessionID]*mailbox{},
+	}
+	g.life, g.kill = context.WithCancelCause(context.Background())
+	return g, nil
+}
+
+// Generate implements tandem.Generator. The result counts what was done even when an error comes
+// with it. s is called from the calling goroutine alone, and must return once ctx has ended.
+func (g *Gateway) Generate(ctx context.Context, r tandem.Request, s tandem.Sink) (res tandem.Result, err error) {
+	if err := g.crew.join(); err != nil {
+		return res, err
+	}
+	defer g.crew.leave()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(g.life, func() { cancel(context.Cause(g.life)) })()
+
+	id := tandem.NewSessionID()
+	ctx, end := g.cfg.Events.Begin(ctx, tandem.StageRequest, text("model", g.cfg.ModelName), text("session", id.String()))
+	defer func() {
+		if p := recover(); p != nil {
+			err = panicked(p)
+		}
+		end(err, number("tokens_in", res.PromptTokens), number("tokens_out", res.OutputTokens),
+			number("rounds", res.Stats.Rounds), number("accepted", res.Stats.Accepted), text("finish", string(res.Finish)))
+	}()
+
+	tokens, err := g.admit(ctx, r)
+	if err != nil {
+		return res, err
+	}
+	defer g.gate.leave()
+	x := newSession(g, id, r, tokens, s)
+	g.register(id, x.box)
+	defer x.close() // last: a failure above leaves the peers nothing to forget
+	defer func() { res = x.result() }()
+	return res, x.run(ctx)
+}
+
+// admit returns r's prompt as tokens once r may run; then the caller must leave the gate.
+func (g *Gateway) admit(ctx context.Context, r tandem.Request) (tokens []tandem.Token, err error) {
+	ctx, end := g.cfg.Events.Begin(ctx, tandem.StageAdmit)
+	defer func() { end(err, number("tokens_in", len(tokens))) }()
+	if err := r.Validate(g.cfg.Limits); err != nil {
+		return nil, err
+	}
+	if tokens = r.Tokens; tokens == nil {
+		tokens = g.cfg.Vocab.Encode(r.Prompt, true)
+		if err := tandem.ValidatePromptTokens(tokens, g.cfg.Limits); err != nil {
+			return nil, err
+		}
+	}
+	return tokens, g.gate.enter(ctx)
+}
+
+// Deliver takes a verdict from the verifier. It never blocks; a verdict that no session waits for is
+// dropped and counted by reason. v's slices stay as they are: the gateway only reads them.
+func (g *Gateway) Deliver(v tandem.Verdict) {
+	g.mu.RLock()
+	box := g.sessions[v.Session]
+	g.mu.RUnlock()
+	dropped := "unknown_session"
+	if box != nil {
+		dropped = box.offer(v)
+	}
+	if dropped != "" {
+		g.cfg.Counters.Add("verdicts."+dropped, 1)
+	}
+}
+
+// VerifierState is a hint that the connection to the verifier came up or went down. Coming up ends
+// the waits of sessions that have lost it.
+func (g *Gateway) VerifierState(up bool) { g.verifier.set(up) }
+
+// DrafterState is a hint like VerifierState, for the drafter.
+func (g *Gateway) DrafterState(up bool) { g.drafter.set(up) }
+
+// Shutdown refuses new requests, lets those that run or wait go on until ctx ends, cancels the rest,
+// and returns when every goroutine of the gateway has ended. A sink that never returns is given up
+// after the Close timeout; that is an error of kind Deadline, as is having cancelled requests.
+func (g *Gateway) Shutdown(ctx context.Context) error {
+	idle := g.crew.close()
+	select {
+	case <-idle:
+		g.kill(nil)
+		return nil
+	case <-ctx.Done():
+	}
+	running := g.gate.running()
+	g.kill(tandem.Errorf(op, tandem.Unavailable, "gateway is shutting down"))
+	late := time.NewTimer(2 * g.cfg.Timeouts.Close)
+	defer late.Stop()
+	select {
+	case <-idle:
+		if running == 0 {
+			return nil // all that was left were sessions being closed at the peers
+		}
+		return tandem.Errorf("shutdown", tandem.Deadline, "%d requests were cut short", running)
+	case <-late.C:
+		return tandem.Errorf("shutdown", tandem.Deadline, "requests still held after %v", 2*g.cfg.Timeouts.Close)
+	}
+}
+
+func (g *Gateway) register(id tandem.SessionID, b *mailbox) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.sessions[id] = b
+}
+
+func (g *Gateway) forget(id tandem.SessionID) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.sessions, id)
+}
+
+// guard runs f and returns a panic of it as an Internal error with its stack.
+func guard(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = panicked(p)
+		}
+	}()
+	return f()
+}
+
+func panicked(p any) error {
+	return tandem.Errorf(op, tandem.Internal, "panic: %v\n%s", p, debug.Stack())
+}
+
+// ended returns the error of a request whose ctx has ended.
+func ended(ctx context.Context, at string) error {
+	cause := context.Cause(ctx)
+	return tandem.Errorf(op, tandem.KindOf(cause), "ended %s: %w", at, cause)
+}
+
+func number(key string, n int) tandem.Attr { return tandem.Attr{Key: key, Int: int64(n)} }
+
+func text(key, s string) tandem.Attr { return tandem.Attr{Key: key, Str: s} }
+
+var _ tandem.Generator = (*Gateway)(nil)

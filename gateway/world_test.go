@@ -1,0 +1,404 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// The fake model: tokens 0 (end of text) and 1 (begin of text), then one for each byte.
+const (
+	eos       = tandem.Token(0)
+	bos       = tandem.Token(1)
+	vocabSize = 258
+)
+
+type fakeVocab struct{}
+
+func (fakeVocab) Size() int                 { return vocabSize }
+func (fakeVocab) IsEnd(t tandem.Token) bool { return t == eos }
+func (fakeVocab) Encode(s string, special bool) (out []tandem.Token) {
+	if special {
+		out = append(out, bos)
+	}
+	for _, b := range []byte(s) {
+		out = append(out, tandem.Token(b)+2)
+	}
+	return out
+}
+func (fakeVocab) NewDecoder(...tandem.Token) Decoder { return new(fakeDecoder) }
+
+type fakeDecoder struct{ pending []byte }
+
+func (d *fakeDecoder) Next(t tandem.Token) string {
+	d.pending = append(d.pending, byte(t-2))
+	var out strings.Builder
+	for len(d.pending) > 0 && utf8.FullRune(d.pending) {
+		r, n := utf8.DecodeRune(d.pending)
+		out.WriteRune(r)
+		d.pending = d.pending[n:]
+	}
+	return out.String()
+}
+
+func (d *fakeDecoder) Flush() string {
+	s := strings.ToValidUTF8(string(d.pending), string(utf8.RuneError))
+	d.pending = nil
+	return s
+}
+
+// next is the model: the token after a prefix depends on nothing but the prefix and the seed.
+func (w *world) next(h tandem.PrefixHash, n int, seed uint64) tandem.Token {
+	if w.eosAt != 0 && n >= w.eosAt {
+		return eos
+	}
+	x := mix(uint64(h) ^ seed)
+	if w.eosEvery != 0 && x%w.eosEvery == 0 {
+		return eos
+	}
+	return 2 + tandem.Token(x>>20%256)
+}
+
+func mix(x uint64) uint64 {
+	x = (x ^ x>>31) * 0x9e3779b97f4a7c15
+	x = (x ^ x>>29) * 0xbf58476d1ce4e5b9
+	return x ^ x>>32
+}
+
+// plain is what r must produce: decoding one token after the other.
+func (w *world) plain(r tandem.Request, context int) (tokens []tandem.Token, str string, finish tandem.FinishReason) {
+	all := r.Tokens
+	if all == nil {
+		all = fakeVocab{}.Encode(r.Prompt, true)
+	}
+	h, n := tandem.EmptyPrefix.Add(all...), len(all)
+	var d fakeDecoder
+	var out strings.Builder
+	for len(tokens) < r.MaxTokens && n < context {
+		t := w.next(h, n, r.Sampling.Seed)
+		tokens, h, n = append(tokens, t), h.Add(t), n+1
+		if t == eos && !r.IgnoreEOS {
+			return tokens, out.String() + d.Flush(), tandem.FinishStop
+		}
+		if t != eos {
+			out.WriteString(d.Next(t))
+		}
+	}
+	return tokens, out.String() + d.Flush(), tandem.FinishLength
+}
+
+// fault is what happens to the n-th operation of a kind.
+type fault struct {
+	do   string
+	kind tandem.Kind
+	wait time.Duration
+}
+
+// world is a drafter, a pool and a verifier of the fake model, and everything that can go wrong with
+// them. Its times are those of the bubble it runs in.
+type world struct {
+	gw                                           *Gateway
+	eosAt                                        int
+	eosEvery                                     uint64
+	openV, openD, propose, carry, verify, closes time.Duration
+	faults                                       map[string]fault // by "operation n"
+
+	mu         sync.Mutex
+	began      time.Time
+	lines      []string
+	quiet      bool
+	counts     map[string]int
+	names      map[tandem.SessionID]string
+	verifier   map[tandem.SessionID]*heldSession
+	drafter    map[tandem.SessionID]*heldSession
+	violations []string // contracts that the gateway broke
+	flights    sync.WaitGroup
+}
+
+type heldSession struct {
+	open   tandem.Opening
+	tokens []tandem.Token
+	hash   tandem.PrefixHash
+	last   tandem.Verdict
+}
+
+func newWorld() *world {
+	return &world{
+		openV: 10 * time.Millisecond, openD: 6270 * time.Microsecond, propose: 3 * time.Millisecond,
+		carry: time.Millisecond, verify: 5 * time.Millisecond, closes: 1100 * time.Microsecond,
+		faults: map[string]fault{}, began: time.Now(), counts: map[string]int{}, names: map[tandem.SessionID]string{},
+		verifier: map[tandem.SessionID]*heldSession{}, drafter: map[tandem.SessionID]*heldSession{},
+	}
+}
+
+func (w *world) logf(format string, args ...any) {
+	if !w.quiet {
+		w.lines = append(w.lines, fmt.Sprintf("%7.1fms  ", float64(time.Since(w.began).Microseconds())/1000)+fmt.Sprintf(format, args...))
+	}
+}
+
+func (w *world) log(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.logf(format, args...)
+}
+
+func (w *world) violate(format string, args ...any) {
+	w.violations = append(w.violations, fmt.Sprintf(format, args...))
+}
+
+// fault counts an operation and returns what is to happen to it.
+func (w *world) fault(operation string) fault {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.counts[operation]++
+	return w.faults[fmt.Sprintf("%s %d", operation, w.counts[operation])]
+}
+
+func (w *world) name(id tandem.SessionID) string {
+	if w.names[id] == "" {
+		w.names[id] = fmt.Sprintf("s%d", len(w.names)+1)
+	}
+	return w.names[id]
+}
+
+func (w *world) later(d time.Duration, f func()) {
+	w.flights.Add(1)
+	time.AfterFunc(d, func() {
+		defer w.flights.Done()
+		f()
+	})
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (f fault) err() error {
+	return tandem.Errorf("fake", f.kind, "as the script says: %s", f.do)
+}
+
+// peer is one model process as the gateway sees it.
+type peer struct {
+	w     *world
+	who   string
+	held  map[tandem.SessionID]*heldSession
+	opens time.Duration
+}
+
+func (p peer) Open(ctx context.Context, o tandem.Opening) error {
+	w := p.w
+	f := w.fault("open-" + p.who)
+	if f.do == "fail" {
+		if err := pause(ctx, p.opens/30); err != nil {
+			return err
+		}
+		w.log("%s fails to open: %v", p.who, f.kind)
+		return f.err()
+	}
+	tokens := slices.Clone(o.Tokens)
+	if f.do == "deaf" { // to its context: the cancelled Open is carried out all the same
+		ctx = context.WithoutCancel(ctx)
+	}
+	if err := pause(ctx, p.opens+f.wait); err != nil {
+		w.log("%s stops opening: %v", p.who, err)
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !slices.Equal(tokens, o.Tokens) || len(tokens) > int(o.Limit) {
+		w.violate("opening of %s changed under way or is beyond its limit", p.who)
+	}
+	if old := p.held[o.Session]; old != nil && old.open.Epoch > o.Epoch {
+		w.violate("%s opened in epoch %d after %d", p.who, o.Epoch, old.open.Epoch)
+	}
+	p.held[o.Session] = &heldSession{open: o, tokens: tokens, hash: tandem.EmptyPrefix.Add(tokens...)}
+	w.logf("%s holds %s, epoch %d: %d tokens of at most %d", p.who, w.name(o.Session), o.Epoch, len(tokens), o.Limit)
+	return nil
+}
+
+func (p peer) Close(ctx context.Context, id tandem.SessionID) error {
+	d := p.w.closes
+	if p.who == "drafter" {
+		d *= 2
+	}
+	if err := pause(ctx, d); err != nil {
+		return err
+	}
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	delete(p.held, id)
+	p.w.logf("%s closes %s", p.who, p.w.name(id))
+	return nil
+}
+
+// restart makes a peer forget all it holds, as a new process does.
+func (w *world) restart(who string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.logf("%s restarts", who)
+	w.peer(who).forget()
+}
+
+func (p peer) forget() { clear(p.held) }
+
+func (w *world) peer(who string) peer {
+	if who == "verifier" {
+		return peer{w, who, w.verifier, w.openV}
+	}
+	return peer{w, who, w.drafter, w.openD}
+}
+
+type fakeDrafter struct{ peer }
+
+// Propose implements tandem.Drafter, strictly: it holds the gateway to From and Suffix.
+func (d fakeDrafter) Propose(ctx context.Context, p tandem.Proposal) (tandem.Proposed, error) {
+	w := d.w
+	f := w.fault("propose")
+	if f.do == "fail" {
+		w.log("propose at %d fails: %v", p.Base, f.kind)
+		return tandem.Proposed{}, f.err()
+	}
+	if err := pause(ctx, w.propose+f.wait); err != nil {
+		w.log("propose at %d ends: %v", p.Base, err)
+		return tandem.Proposed{}, err
+	}
+	w.mu.Lock()
+	tree, err := d.draft(p, f.do == "deep")
+	w.mu.Unlock()
+	if err != nil {
+		w.log("propose at %d: %v", p.Base, err)
+		return tandem.Proposed{}, err
+	}
+	_, depth := tree.Depths()
+	done := tandem.Proposed{Nodes: tree.Len(), Depth: depth, Busy: w.propose}
+	t := tandem.Ticket{Session: p.Session, Epoch: p.Epoch, Base: p.Base, Hash: p.Hash, Drafter: "fake", Tree: tree}
+	switch f.do {
+	case "lose":
+		w.log("propose at %d: %d nodes, depth %d; ticket lost", p.Base, done.Nodes, depth)
+		return done, nil
+	case "bad-tree":
+		t.Tree.Parents[0] = 0
+	case "root":
+		t.Tree, done.Nodes, done.Depth = tandem.Root(tree.Tokens[0]), 1, 0
+	}
+	w.log("propose at %d: %d nodes, depth %d", p.Base, done.Nodes, done.Depth)
+	if err := (fakePool{w}).Put(ctx, t); err != nil {
+		return tandem.Proposed{}, err
+	}
+	switch f.do {
+	case "die":
+		w.restart("drafter")
+		return tandem.Proposed{}, tandem.Errorf("fake", tandem.Unavailable, "connection closed")
+	case "garbage":
+		done.Nodes = -1
+	}
+	return done, nil
+}
+
+// draft makes the drafter hold what p says and returns a tree that is right now and then; a deep one
+// is always right and goes beyond the depth asked for.
+func (d fakeDrafter) draft(p tandem.Proposal, deep bool) (tandem.Tree, error) {
+	w, h := d.w, d.held[p.Session]
+	if int(p.Base)-int(p.From) != len(p.Suffix) || p.Policy.Plain() {
+		w.violate("proposal at %d from %d has %d tokens, policy %v", p.Base, p.From, len(p.Suffix), p.Policy)
+	}
+	switch {
+	case h == nil:
+		return tandem.Tree{}, tandem.Errorf("fake", tandem.UnknownSession, "session unknown")
+	case h.open.Epoch != p.Epoch:
+		return tandem.Tree{}, tandem.Errorf("fake", tandem.Stale, "epoch is %d", h.open.Epoch)
+	case int(p.From) > len(h.tokens):
+		w.violate("proposal from %d, but %d tokens are held", p.From, len(h.tokens))
+		return tandem.Tree{}, tandem.Errorf("fake", tandem.Stale, "from %d", p.From)
+	}
+	h.tokens = append(h.tokens[:p.From], p.Suffix...)
+	h.hash = tandem.EmptyPrefix.Add(h.tokens...)
+	if h.hash != p.Hash {
+		w.violate("proposal at %d has another hash than its tokens", p.Base)
+	}
+	if int(p.Base)+p.Policy.Depth+1 > int(h.open.Limit) {
+		w.violate("proposal at %d of depth %d is beyond the limit %d", p.Base, p.Policy.Depth, h.open.Limit)
+	}
+	if deep {
+		p.Policy = tandem.Policy{Nodes: h.open.MaxNodes, Depth: h.open.MaxNodes, Width: 1}
+	}
+	tree := tandem.Root(h.tokens[p.Base-1])
+	hash, n, parent := h.hash, len(h.tokens), int32(0)
+	for range p.Policy.Depth {
+		right := w.next(hash, n, h.open.Sampling.Seed)
+		x := mix(uint64(hash) + 7)
+		next := int32(-1)
+		for j := range p.Policy.Width {
+			if tree.Len() >= p.Policy.Nodes {
+				return tree, nil
+			}
+			t := (right + 1 + tandem.Token(j)) % vocabSize
+			if (deep || x%4 != 0) && j == int(x>>8)%p.Policy.Width {
+				t, next = right, int32(tree.Len())
+			}
+			tree.Tokens, tree.Parents = append(tree.Tokens, t), append(tree.Parents, parent)
+		}
+		if next < 0 {
+			return tree, nil
+		}
+		parent, hash, n = next, hash.Add(right), n+1
+	}
+	return tree, nil
+}
+
+// config returns a configuration of the gateway in this world.
+func (w *world) config() Config {
+	return Config{Vocab: fakeVocab{}, Verifier: w.peer("verifier"), Drafter: fakeDrafter{w.peer("drafter")}, DrafterName: "fake",
+		Pool: fakePool{w}, Counters: new(tandem.Counters), ModelName: "model",
+		Timeouts: Timeouts{ProposeMin: 20 * time.Millisecond, ProposeMax: 100 * time.Millisecond, Round: 50 * time.Millisecond,
+			Open: time.Second, VerifierWait: 5 * time.Second, Close: 100 * time.Millisecond}}
+}
+
+// sink keeps what a request says.
+type sink struct {
+	started tandem.Started
+	tokens  []tandem.Token
+	text    string
+	drafts  int
+	deltas  int
+	err     error // returned by delta number failAt, from 1 on; 0: by Started if err is set
+	failAt  int
+	each    func(tandem.Delta)
+}
+
+func (s *sink) Started(st tandem.Started) error {
+	s.started = st
+	if s.failAt == 0 {
+		return s.err
+	}
+	return nil
+}
+
+func (s *sink) Delta(d tandem.Delta) error {
+	if s.deltas++; s.deltas == s.failAt {
+		return s.err
+	}
+	if s.each != nil {
+		s.each(d)
+	}
+	s.tokens = append(s.tokens, d.Tokens...)
+	s.text += d.Text
+	for _, o := range d.Origins {
+		if o == tandem.OriginDraft {
+			s.drafts++
+		}
+	}
+	return nil
+}
