@@ -1,0 +1,160 @@
+// Package pool carries tickets from drafters and gateway to the verifier through NATS: a memory
+// work-queue stream that holds at most a verifier batch and forgets what is old. Nothing in it is
+// precious: a ticket that is lost, doubled or late costs time, never correctness.
+//
+// A tree travels inside its ticket if it is small, else as a shared-memory payload that the verifier
+// claims from the drafter. The sender's trace and the ticket's last moment travel in message headers.
+package pool
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/wire"
+)
+
+const (
+	op = "pool"
+
+	headerTrace    = "traceparent"
+	headerDeadline = "tandem-deadline" // Unix milliseconds after which the ticket is not worth a pass
+	headerClock    = "tandem-clock"    // boot id of the host whose clock the deadline is of
+	headerRoom     = 512               // bytes of headers that the stream lets through beside an envelope
+
+	apiTime = time.Second // for one request about streams and consumers
+)
+
+// Config is what publishers and sources of one pool share. Zero fields take the default named beside
+// them.
+type Config struct {
+	Access
+	Name     string           // of the stream, "tandem-drafts"; subject prefix too
+	Batch    int              // tickets that the pool holds: 32
+	MaxAge   time.Duration    // after which an untaken ticket is forgotten: 2 s
+	Counters *tandem.Counters // "tickets.<what>"; may be nil
+}
+
+func (c Config) withDefaults() Config {
+	if c.Name == "" {
+		c.Name = "tandem-drafts"
+	}
+	if c.Batch == 0 {
+		c.Batch = 32
+	}
+	if c.MaxAge == 0 {
+		c.MaxAge = 2 * time.Second
+	}
+	if c.Counters == nil {
+		c.Counters = new(tandem.Counters)
+	}
+	return c
+}
+
+func (c Config) subject() string { return c.Name + ".ticket" }
+
+// validate refuses names that NATS could not take.
+func (c Config) validate() error {
+	for _, u := range strings.Split(c.URL, ",") {
+		if !strings.Contains(u, "://") {
+			u = "nats://" + u
+		}
+		if p, err := url.Parse(u); err != nil || p.Hostname() == "" || !slices.Contains([]string{"nats", "tls", "ws", "wss"}, p.Scheme) {
+			return tandem.Errorf(op, tandem.Invalid, "nats server %q: want nats://host:port", redact(c.URL))
+		}
+	}
+	switch {
+	case strings.ContainsAny(c.Name, " .*>/\\\t\r\n"):
+		return tandem.Errorf(op, tandem.Invalid, "name %q: want no space and none of . * > / \\", c.Name)
+	case c.Batch < 1:
+		return tandem.Errorf(op, tandem.Invalid, "batch is %d: want at least 1", c.Batch)
+	case c.MaxAge < 100*time.Millisecond:
+		return tandem.Errorf(op, tandem.Invalid, "age limit is %v: want at least 100ms", c.MaxAge)
+	}
+	return nil
+}
+
+// connect returns a connection that goes on trying for ever, so the server may start later or come
+// back. Nothing is buffered for a server that is away.
+func (c Config) connect(role string, onUp func()) (*nats.Conn, jetstream.JetStream, error) {
+	opts := []nats.Option{
+		nats.Name("tandem " + role), nats.Timeout(apiTime), nats.RetryOnFailedConnect(true),
+		nats.MaxReconnects(-1), nats.ReconnectWait(50 * time.Millisecond), nats.ReconnectJitter(10*time.Millisecond, 10*time.Millisecond),
+		nats.ReconnectBufSize(-1), nats.IgnoreAuthErrorAbort(), nats.PingInterval(2 * time.Second), nats.MaxPingsOutstanding(2),
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), // the default prints to stderr
+		nats.ConnectHandler(func(*nats.Conn) { onUp() }), nats.ReconnectHandler(func(*nats.Conn) { onUp() }),
+	}
+	if c.Token != "" {
+		opts = append(opts, nats.Token(c.Token))
+	}
+	nc, err := nats.Connect(c.URL, opts...)
+	if err != nil {
+		return nil, nil, tandem.Errorf(op, tandem.Invalid, "nats server %s: %w", redact(c.URL), err)
+	}
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(apiTime))
+	if err != nil {
+		nc.Close()
+		return nil, nil, tandem.Errorf(op, tandem.Internal, "%w", err)
+	}
+	return nc, js, nil
+}
+
+// redact removes a password or token from a NATS URL for use in a message.
+func redact(u string) string {
+	if i, j := strings.Index(u, "://"), strings.LastIndex(u, "@"); i >= 0 && j > i {
+		return u[:i+3] + "…" + u[j:]
+	}
+	return u
+}
+
+// stream makes sure that the stream exists as configured.
+func (c Config) stream(ctx context.Context, js jetstream.JetStream) (jetstream.Stream, error) {
+	s, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+		Name: c.Name, Subjects: []string{c.subject()}, Description: "tickets of tandem",
+		Retention: jetstream.WorkQueuePolicy, Storage: jetstream.MemoryStorage, Discard: jetstream.DiscardNew,
+		MaxMsgs: int64(c.Batch), MaxAge: c.MaxAge, MaxMsgSize: wire.MaxEnvelope + headerRoom, Duplicates: min(c.MaxAge, 100*time.Millisecond),
+	})
+	return s, poolError(err)
+}
+
+// jsStoreFailed is the JetStream error code of a message that the stream has no room for.
+const jsStoreFailed = 10077
+
+// poolError gives an error of the NATS client its kind.
+func poolError(err error) error {
+	var api *jetstream.APIError
+	var known *tandem.Error
+	switch {
+	case err == nil || errors.As(err, &known):
+		return err
+	case errors.Is(err, context.Canceled):
+		return tandem.Errorf(op, tandem.Canceled, "%w", err)
+	case errors.As(err, &api) && api.ErrorCode == jsStoreFailed:
+		return tandem.Errorf(op, tandem.Exhausted, "pool is full: wait for the verifier")
+	}
+	return tandem.Errorf(op, tandem.Unavailable, "nats: %w", err)
+}
+
+// clock returns the boot id of this host: processes with the same one read the same clock.
+func clock() string {
+	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(b))
+}
+
+// expired reports whether a ticket's last moment has passed, as far as this host can tell.
+func expired(h nats.Header, clock string, now time.Time) bool {
+	if clock == "" || h.Get(headerClock) != clock {
+		return false
+	}
+	ms, err := strconv.ParseInt(h.Get(headerDeadline), 10, 64)
+	return err == nil && now.UnixMilli() > ms
+}

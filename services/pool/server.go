@@ -1,0 +1,89 @@
+package pool
+
+import (
+	"crypto/rand"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// startTime is how long an embedded server may take to accept connections; it needs about 10 ms.
+const startTime = 5 * time.Second
+
+// Server is a NATS server inside this process, on a port of 127.0.0.1 that the system chose, open to
+// those who know its token.
+type Server struct {
+	nats   *server.Server
+	dir    string
+	access Access
+}
+
+// Access says how to reach a NATS server.
+type Access struct {
+	URL   string // "nats://host:port", several separated by commas
+	Token string // secret; "" for none or one inside URL
+}
+
+// StartServer starts an embedded server that keeps its book-keeping in dir, which it makes and Close
+// removes; tickets stay in memory. Errors: Invalid (dir cannot be written), Unavailable.
+func StartServer(dir string) (*Server, error) {
+	return startServer(dir, "127.0.0.1", server.RANDOM_PORT, rand.Text())
+}
+
+func startServer(dir, host string, port int, token string) (*Server, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, tandem.Errorf(op, tandem.Invalid, "%w: want a directory that can be written", err)
+	}
+	ns, err := server.NewServer(&server.Options{
+		ServerName: "tandem", Host: host, Port: port, Authorization: token,
+		JetStream: true, StoreDir: dir, JetStreamMaxMemory: 64 << 20, JetStreamMaxStore: 16 << 20,
+		NoLog: true, NoSigs: true,
+	})
+	if err != nil {
+		_ = os.RemoveAll(dir)
+		return nil, tandem.Errorf(op, tandem.Unavailable, "%w", err)
+	}
+	log := new(complaint)
+	ns.SetLoggerV2(log, false, false, false)
+	s := &Server{nats: ns, dir: dir}
+	ns.Start()
+	if why := log.fatal.Load(); why != nil || !ns.ReadyForConnections(startTime) {
+		s.Close()
+		if why == nil {
+			return nil, tandem.Errorf(op, tandem.Unavailable, "nats server is not ready after %v", startTime)
+		}
+		return nil, tandem.Errorf(op, tandem.Unavailable, "nats server did not start: %s", *why)
+	}
+	s.access = Access{URL: ns.ClientURL(), Token: token}
+	return s, nil
+}
+
+// Access returns how other processes reach the server. The token is a secret: pass it by a file or
+// the environment, never on a command line.
+func (s *Server) Access() Access { return s.access }
+
+// Close stops the server, waits until it has, and removes its directory.
+func (s *Server) Close() {
+	s.nats.Shutdown()
+	s.nats.WaitForShutdown()
+	_ = os.RemoveAll(s.dir)
+}
+
+// complaint keeps why a server could not start, and is silent otherwise.
+type complaint struct{ fatal atomic.Pointer[string] }
+
+func (c *complaint) Fatalf(format string, v ...any) {
+	s := fmt.Sprintf(format, v...)
+	c.fatal.Store(&s)
+}
+
+func (c *complaint) Errorf(string, ...any)  {}
+func (c *complaint) Noticef(string, ...any) {}
+func (c *complaint) Warnf(string, ...any)   {}
+func (c *complaint) Debugf(string, ...any)  {}
+func (c *complaint) Tracef(string, ...any)  {}

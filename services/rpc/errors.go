@@ -1,0 +1,141 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// Domain is the ErrorInfo domain of tandem's errors.
+const Domain = "tandem.dev"
+
+// retryAfter is what a caller is told to wait when there was no room.
+const retryAfter = 50 * time.Millisecond
+
+// code returns the gRPC code of a kind.
+func code(k tandem.Kind) codes.Code {
+	switch k {
+	case tandem.OK:
+		return codes.OK
+	case tandem.Invalid:
+		return codes.InvalidArgument
+	case tandem.UnknownSession:
+		return codes.NotFound
+	case tandem.Stale:
+		return codes.FailedPrecondition
+	case tandem.Exhausted:
+		return codes.ResourceExhausted
+	case tandem.Unavailable:
+		return codes.Unavailable
+	case tandem.Deadline:
+		return codes.DeadlineExceeded
+	case tandem.Canceled:
+		return codes.Canceled
+	case tandem.Unsupported:
+		return codes.Unimplemented
+	case tandem.Corrupt:
+		return codes.DataLoss
+	}
+	return codes.Internal
+}
+
+// ToStatus returns err as a gRPC status error: the code of its kind, its text, one ErrorInfo with the
+// kind as reason and the operation as metadata, and a RetryInfo for Exhausted. Status errors and nil
+// pass unchanged.
+func ToStatus(err error) error {
+	if err == nil {
+		return nil
+	}
+	var e *tandem.Error
+	if !errors.As(err, &e) {
+		if _, ok := status.FromError(err); ok {
+			return err
+		}
+	}
+	kind := tandem.KindOf(err)
+	info := &errdetails.ErrorInfo{Domain: Domain, Reason: strings.ToUpper(kind.String())}
+	if e != nil && e.Op != "" {
+		info.Metadata = map[string]string{"op": e.Op}
+	}
+	s := status.New(code(kind), strings.ToValidUTF8(err.Error(), "\uFFFD"))
+	if kind == tandem.Exhausted {
+		s = detailed(s, info, &errdetails.RetryInfo{RetryDelay: durationpb.New(retryAfter)})
+	} else {
+		s = detailed(s, info)
+	}
+	return s.Err()
+}
+
+// FromStatus returns a gRPC error as a *tandem.Error, the inverse of ToStatus; a status that did not
+// come from tandem gets the kind that its code says. io.EOF and nil pass unchanged.
+func FromStatus(err error) error {
+	if err == nil || errors.Is(err, io.EOF) {
+		return err
+	}
+	var already *tandem.Error
+	if errors.As(err, &already) {
+		return err
+	}
+	s, ok := status.FromError(err)
+	if !ok {
+		return &tandem.Error{Op: "rpc", Kind: tandem.KindOf(err), Err: err}
+	}
+	kind, op := kindOfCode(s.Code()), "rpc"
+	for _, d := range s.Details() {
+		if info, ok := d.(*errdetails.ErrorInfo); ok && info.GetDomain() == Domain {
+			kind, op = kindOfReason(info.GetReason(), kind), info.GetMetadata()["op"]
+		}
+	}
+	text := s.Message()
+	if op != "" {
+		text = strings.TrimPrefix(text, op+": ")
+	}
+	return &tandem.Error{Op: op, Kind: kind, Err: errors.New(text)}
+}
+
+func kindOfCode(c codes.Code) tandem.Kind {
+	for k := tandem.OK; k <= tandem.Internal; k++ {
+		if code(k) == c {
+			return k
+		}
+	}
+	if c == codes.OutOfRange {
+		return tandem.Invalid
+	}
+	return tandem.Internal
+}
+
+func kindOfReason(reason string, other tandem.Kind) tandem.Kind {
+	for k := tandem.Invalid; k <= tandem.Internal; k++ {
+		if strings.EqualFold(reason, k.String()) {
+			return k
+		}
+	}
+	return other
+}
+
+// contextError returns the reason why ctx ended in place of the error that a callee made of it.
+func contextError(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil && tandem.KindOf(err) == tandem.Internal {
+		return ctx.Err()
+	}
+	return err
+}
+
+// detailed returns s with details, or s alone if they cannot be encoded.
+func detailed(s *status.Status, details ...protoadapt.MessageV1) *status.Status {
+	if d, err := s.WithDetails(details...); err == nil {
+		return d
+	}
+	return s
+}

@@ -1,0 +1,111 @@
+package rpc
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// maxSocketPath is what sockaddr_un holds, less its terminating zero.
+const maxSocketPath = 107
+
+// Listen opens a listener on "unix:///absolute/path" or "host:port"; an empty host is 127.0.0.1. A
+// socket file that nobody serves any more is replaced; a new one is accessible to its owner alone and
+// removed when the listener closes. Errors name the address and what would be right.
+func Listen(addr string) (net.Listener, error) {
+	path, isUnix, err := split(addr)
+	if err != nil {
+		return nil, err
+	}
+	if !isUnix {
+		l, err := net.Listen("tcp", path)
+		return l, listenError(addr, err)
+	}
+	l, err := net.Listen("unix", path)
+	if errors.Is(err, syscall.EADDRINUSE) && abandoned(path) && os.Remove(path) == nil {
+		l, err = net.Listen("unix", path)
+	}
+	if err != nil {
+		return nil, listenError(addr, err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		_ = l.Close()
+		return nil, listenError(addr, err)
+	}
+	return l, nil
+}
+
+// split returns the socket path, or host:port with the default host filled in.
+func split(addr string) (rest string, isUnix bool, err error) {
+	const op = "address"
+	if path, ok := strings.CutPrefix(addr, "unix://"); ok {
+		switch {
+		case !filepath.IsAbs(path) || strings.IndexByte(path, 0) >= 0:
+			return "", true, tandem.Errorf(op, tandem.Invalid, "%q: want unix:///absolute/path", addr)
+		case len(path) > maxSocketPath:
+			return "", true, tandem.Errorf(op, tandem.Invalid, "%s: path has %d bytes: a socket path holds %d: choose a shorter directory", addr, len(path), maxSocketPath)
+		}
+		return path, true, nil
+	}
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil || port == "" || strings.Contains(addr, "/") {
+		return "", false, tandem.Errorf(op, tandem.Invalid, "%q: want host:port or unix:///absolute/path", addr)
+	}
+	if host == "" {
+		host = "127.0.0.1"
+	}
+	return net.JoinHostPort(host, port), false, nil
+}
+
+// abandoned reports whether path is a socket that nobody listens on.
+func abandoned(path string) bool {
+	info, err := os.Lstat(path)
+	if err != nil || info.Mode()&os.ModeSocket == 0 {
+		return false
+	}
+	c, err := net.DialTimeout("unix", path, 200*time.Millisecond)
+	if err == nil {
+		_ = c.Close()
+	}
+	return errors.Is(err, syscall.ECONNREFUSED)
+}
+
+func listenError(addr string, err error) error {
+	const op = "listen"
+	var cause error = err
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		cause = errno
+	}
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, syscall.EADDRINUSE):
+		return tandem.Errorf(op, tandem.Unavailable, "%s: address in use: stop what listens there or choose another", addr)
+	case errors.Is(err, syscall.ENOENT):
+		return tandem.Errorf(op, tandem.Invalid, "%s: directory does not exist", addr)
+	case errors.Is(err, syscall.EROFS), errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
+		return tandem.Errorf(op, tandem.Invalid, "%s: %w: want an address this user may listen on", addr, cause)
+	}
+	return tandem.Errorf(op, tandem.Unavailable, "%s: %w", addr, cause)
+}
+
+// local reports whether only this host can reach l.
+func local(l net.Listener) bool {
+	tcp, ok := l.Addr().(*net.TCPAddr)
+	return !ok || tcp.IP.IsLoopback()
+}
+
+// address returns l's address as Listen and Dial take it.
+func address(l net.Listener) string {
+	if l.Addr().Network() == "unix" {
+		return "unix://" + l.Addr().String()
+	}
+	return l.Addr().String()
+}

@@ -1,0 +1,136 @@
+// Package wire turns tandem's values into the messages of proto/tandem/internal/v1 and back. Decoding
+// checks the structure alone: whatever a peer sends becomes a value or an error, never a panic; whether
+// the value makes sense is for the rooms to say.
+package wire
+
+import (
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	peerv1 "github.com/tandem-llm/tandem/proto/peer/v1"
+	"github.com/tandem-llm/tandem/services/shm"
+)
+
+const op = "wire"
+
+// Description tells what a drafter or verifier process is.
+type Description struct {
+	Name          string // as tickets carry it
+	Version       string // of tandem
+	Model         string
+	File          string // of the model
+	Vocab         int    // size of the vocabulary
+	Fingerprint   string // of the vocabulary: equal for equal vocabularies
+	Context       int    // of the model, tokens
+	KVCapacity    int64  // tokens, over all sessions
+	Threads       int
+	ISA           string
+	PID           int
+	SegmentSocket string // where the process passes out its shared memory; "" for nowhere
+	Counters      map[string]int64
+}
+
+// FromDescription encodes d.
+func FromDescription(d Description) *peerv1.Description {
+	return &peerv1.Description{Name: d.Name, Version: d.Version, Model: d.Model, File: d.File, Vocabulary: int32(d.Vocab),
+		Fingerprint: d.Fingerprint, Context: int32(d.Context), KvCapacity: d.KVCapacity, Threads: int32(d.Threads),
+		Isa: d.ISA, Pid: int32(d.PID), SegmentSocket: d.SegmentSocket, Counters: d.Counters}
+}
+
+// ToDescription decodes d.
+func ToDescription(d *peerv1.Description) Description {
+	return Description{Name: d.GetName(), Version: d.GetVersion(), Model: d.GetModel(), File: d.GetFile(), Vocab: int(d.GetVocabulary()),
+		Fingerprint: d.GetFingerprint(), Context: int(d.GetContext()), KVCapacity: d.GetKvCapacity(), Threads: int(d.GetThreads()),
+		ISA: d.GetIsa(), PID: int(d.GetPid()), SegmentSocket: d.GetSegmentSocket(), Counters: d.GetCounters()}
+}
+
+// FromTokens encodes tokens.
+func FromTokens(tokens []tandem.Token) []uint32 {
+	out := make([]uint32, len(tokens))
+	for i, t := range tokens {
+		out[i] = uint32(t)
+	}
+	return out
+}
+
+// ToTokens decodes tokens; an id beyond int32 becomes negative, which no vocabulary holds.
+func ToTokens(ids []uint32) []tandem.Token {
+	out := make([]tandem.Token, len(ids))
+	for i, t := range ids {
+		out[i] = tandem.Token(t)
+	}
+	return out
+}
+
+// FromOpening encodes o.
+func FromOpening(o tandem.Opening) *peerv1.Opening {
+	s := o.Sampling
+	k := int32(s.TopK)
+	return &peerv1.Opening{Session: uint64(o.Session), Epoch: uint32(o.Epoch), Tokens: FromTokens(o.Tokens), Limit: int32(o.Limit),
+		MaxNodes: int32(o.MaxNodes), Sampling: &peerv1.Sampling{Temperature: &s.Temperature, TopK: &k, TopP: &s.TopP, Seed: &s.Seed}}
+}
+
+// ToOpening decodes o; a message without a session, tokens or sampling is Invalid.
+func ToOpening(o *peerv1.Opening) (tandem.Opening, error) {
+	s := o.GetSampling()
+	switch {
+	case o.GetSession() == 0:
+		return tandem.Opening{}, tandem.Errorf(op, tandem.Invalid, "opening has no session")
+	case len(o.GetTokens()) == 0:
+		return tandem.Opening{}, tandem.Errorf(op, tandem.Invalid, "opening of session %s has no tokens: want at least one", tandem.SessionID(o.GetSession()))
+	case s == nil || s.Temperature == nil || s.TopK == nil || s.TopP == nil || s.Seed == nil:
+		return tandem.Opening{}, tandem.Errorf(op, tandem.Invalid, "opening of session %s leaves sampling open: want every field", tandem.SessionID(o.GetSession()))
+	}
+	return tandem.Opening{Session: tandem.SessionID(o.GetSession()), Epoch: tandem.Epoch(o.GetEpoch()), Tokens: ToTokens(o.GetTokens()),
+		Limit: tandem.Position(o.GetLimit()), MaxNodes: int(o.GetMaxNodes()), Sampling: tandem.Sampling{
+			Temperature: s.GetTemperature(), TopK: int(s.GetTopK()), TopP: s.GetTopP(), Seed: s.GetSeed()}}, nil
+}
+
+// FromProposal encodes p.
+func FromProposal(p tandem.Proposal) *peerv1.ProposeRequest {
+	return &peerv1.ProposeRequest{Session: uint64(p.Session), Epoch: uint32(p.Epoch), Base: int32(p.Base), Hash: uint64(p.Hash),
+		From: int32(p.From), Suffix: FromTokens(p.Suffix),
+		Policy: &peerv1.Policy{Nodes: int32(p.Policy.Nodes), Depth: int32(p.Policy.Depth), Width: int32(p.Policy.Width)}}
+}
+
+// ToProposal decodes p.
+func ToProposal(p *peerv1.ProposeRequest) tandem.Proposal {
+	w := p.GetPolicy()
+	return tandem.Proposal{Session: tandem.SessionID(p.GetSession()), Epoch: tandem.Epoch(p.GetEpoch()), Base: tandem.Position(p.GetBase()),
+		Hash: tandem.PrefixHash(p.GetHash()), From: tandem.Position(p.GetFrom()), Suffix: ToTokens(p.GetSuffix()),
+		Policy: tandem.Policy{Nodes: int(w.GetNodes()), Depth: int(w.GetDepth()), Width: int(w.GetWidth())}}
+}
+
+// FromVerdict encodes v.
+func FromVerdict(v tandem.Verdict) *peerv1.Verdict {
+	path := make([]uint32, len(v.Path))
+	for i, n := range v.Path {
+		path[i] = uint32(n)
+	}
+	return &peerv1.Verdict{Session: uint64(v.Session), Epoch: uint32(v.Epoch), Base: int32(v.Base), Hash: uint64(v.Hash), Path: path,
+		Tokens: FromTokens(v.Tokens), Nodes: int32(v.Nodes), Batch: int32(v.Batch), BusyNs: int64(v.Busy), Kind: peerv1.Kind(v.Kind), Message: v.Message}
+}
+
+// ToVerdict decodes v; a kind that this version does not know is Internal.
+func ToVerdict(v *peerv1.Verdict) tandem.Verdict {
+	out := tandem.Verdict{Session: tandem.SessionID(v.GetSession()), Epoch: tandem.Epoch(v.GetEpoch()), Base: tandem.Position(v.GetBase()),
+		Hash: tandem.PrefixHash(v.GetHash()), Tokens: ToTokens(v.GetTokens()), Nodes: int(v.GetNodes()), Batch: int(v.GetBatch()),
+		Busy: time.Duration(v.GetBusyNs()), Kind: tandem.Internal, Message: v.GetMessage()}
+	if k := v.GetKind(); k >= 0 && k <= peerv1.Kind(tandem.Internal) {
+		out.Kind = tandem.Kind(k)
+	}
+	for _, n := range v.GetPath() {
+		out.Path = append(out.Path, int32(n))
+	}
+	return out
+}
+
+// FromHandle encodes h.
+func FromHandle(h shm.Handle) *peerv1.Handle {
+	return &peerv1.Handle{Segment: h.Segment, Slot: h.Slot, Length: h.Length, Generation: h.Generation}
+}
+
+// ToHandle decodes h.
+func ToHandle(h *peerv1.Handle) shm.Handle {
+	return shm.Handle{Segment: h.GetSegment(), Slot: h.GetSlot(), Length: h.GetLength(), Generation: h.GetGeneration()}
+}

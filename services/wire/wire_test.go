@@ -1,0 +1,178 @@
+package wire
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/tandem-llm/tandem"
+	peerv1 "github.com/tandem-llm/tandem/proto/peer/v1"
+	"github.com/tandem-llm/tandem/services/shm"
+)
+
+// over encodes m to bytes and back, as the wire does.
+func over[M proto.Message](t *testing.T, m M) M {
+	t.Helper()
+	b, err := proto.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := m.ProtoReflect().New().Interface()
+	if err := proto.Unmarshal(b, out); err != nil {
+		t.Fatal(err)
+	}
+	return out.(M)
+}
+
+func same[T any](t *testing.T, got, want T) {
+	t.Helper()
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+var tree = tandem.Tree{Tokens: []tandem.Token{7, 8, 9, 8}, Parents: []int32{-1, 0, 0, 1}, LogProbs: []float32{0, -1, -2, -3.5}}
+
+func TestValuesSurvive(t *testing.T) {
+	o := tandem.Opening{Session: 1<<64 - 1, Epoch: 3, Tokens: []tandem.Token{1, 31999}, Limit: 4096, MaxNodes: 64,
+		Sampling: tandem.Sampling{Temperature: 0.8, TopK: 40, TopP: 0.95, Seed: 1<<64 - 1}}
+	gotO, err := ToOpening(over(t, FromOpening(o)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, gotO, o)
+	zero := o
+	zero.Sampling = tandem.Sampling{TopP: 1}
+	gotO, err = ToOpening(over(t, FromOpening(zero)))
+	if err != nil {
+		t.Fatalf("temperature 0 was taken as unset: %v", err)
+	}
+	same(t, gotO, zero)
+
+	p := tandem.Proposal{Session: 5, Epoch: 1, Base: 9, Hash: 1 << 63, From: 7, Suffix: []tandem.Token{4, 5}, Policy: tandem.Policy{Nodes: 16, Depth: 7, Width: 10}}
+	same(t, ToProposal(over(t, FromProposal(p))), p)
+
+	v := tandem.Verdict{Session: 5, Epoch: 1, Base: 9, Hash: 77, Path: []int32{1, 3}, Tokens: []tandem.Token{8, 8, 2}, Nodes: 4, Batch: 2, Busy: time.Millisecond}
+	same(t, ToVerdict(over(t, FromVerdict(v))), v)
+	for k := tandem.OK; k <= tandem.Internal; k++ {
+		refused := tandem.Verdict{Session: 5, Tokens: []tandem.Token{}, Kind: k, Message: "why"}
+		same(t, ToVerdict(over(t, FromVerdict(refused))), refused)
+		if _, named := peerv1.Kind_name[int32(k)]; !named {
+			t.Errorf("kind %v has no number on the wire", k)
+		}
+	}
+	if got := ToVerdict(&peerv1.Verdict{Kind: 99}); got.Kind != tandem.Internal {
+		t.Errorf("unknown kind became %v", got.Kind)
+	}
+
+	d := Description{"d", "1", "m", "f", 4096, "abc", 2048, 1 << 40, 2, "avx2", 17, "/s", map[string]int64{"a": 1}}
+	same(t, ToDescription(over(t, FromDescription(d))), d)
+
+	b, err := MarshalTree(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gotT, err := UnmarshalTree(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, gotT, tree)
+	if _, err := MarshalTree(tandem.Tree{}); !errors.Is(err, tandem.Invalid) {
+		t.Errorf("tree without nodes: %v", err)
+	}
+}
+
+func TestEnvelopeSurvives(t *testing.T) {
+	k := tandem.Ticket{Session: 5, Epoch: 2, Base: 12, Hash: 99, Drafter: "go", Tree: tree}
+	for _, e := range []Envelope{{Ticket: k}, {Ticket: tandem.Ticket{Session: 5, Base: 1}, Handle: shm.Handle{Segment: 1, Slot: 2, Length: 3, Generation: 4}}} {
+		b, err := e.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := UnmarshalEnvelope(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, got, e)
+	}
+	k.Drafter = strings.Repeat("x", MaxEnvelope)
+	if _, err := (Envelope{Ticket: k}).Marshal(); !errors.Is(err, tandem.Exhausted) {
+		t.Errorf("oversize envelope: %v: want exhausted", err)
+	}
+}
+
+func TestOpeningsThatAreRefused(t *testing.T) {
+	good := FromOpening(tandem.Opening{Session: 1, Tokens: []tandem.Token{1}})
+	for name, change := range map[string]func(*peerv1.Opening){
+		"session":     func(o *peerv1.Opening) { o.Session = 0 },
+		"tokens":      func(o *peerv1.Opening) { o.Tokens = nil },
+		"sampling":    func(o *peerv1.Opening) { o.Sampling = nil },
+		"temperature": func(o *peerv1.Opening) { o.Sampling.Temperature = nil },
+	} {
+		bad := proto.Clone(good).(*peerv1.Opening)
+		change(bad)
+		if _, err := ToOpening(bad); !errors.Is(err, tandem.Invalid) {
+			t.Errorf("without %s: %v: want invalid", name, err)
+		}
+	}
+	if _, err := ToOpening(nil); !errors.Is(err, tandem.Invalid) {
+		t.Errorf("nothing at all: %v", err)
+	}
+}
+
+func FuzzUnmarshalEnvelope(f *testing.F) {
+	for _, e := range []Envelope{{Ticket: tandem.Ticket{Session: 5, Epoch: 2, Base: 12, Hash: 99, Drafter: "go", Tree: tree}},
+		{Ticket: tandem.Ticket{Session: 5, Base: 1}, Handle: shm.Handle{Segment: 1, Slot: 2, Length: 3, Generation: 4}}} {
+		b, err := e.Marshal()
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		e, err := UnmarshalEnvelope(b)
+		if err != nil {
+			if k := tandem.KindOf(err); k != tandem.Corrupt && k != tandem.Unsupported {
+				t.Errorf("error of kind %v", k)
+			}
+			return
+		}
+		if e.Ticket.Session == 0 || e.Ticket.Base < 1 {
+			t.Errorf("accepted %+v", e.Ticket)
+		}
+		if e.Handle == (shm.Handle{}) && e.Ticket.Tree.Validate(256, 1<<20) == nil {
+			e.Ticket.Tree.Depths() // must not go out of bounds
+			again, err := e.Marshal()
+			if err != nil {
+				return // an unknown field can make the input shorter than its own encoding
+			}
+			if same, err := UnmarshalEnvelope(again); err != nil || same.Ticket.Tree.Len() != e.Ticket.Tree.Len() {
+				t.Errorf("encoded again: %v", err)
+			}
+		}
+	})
+}
+
+func FuzzUnmarshalTree(f *testing.F) {
+	b, err := MarshalTree(tree)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		got, err := UnmarshalTree(b)
+		if err != nil {
+			if !errors.Is(err, tandem.Corrupt) {
+				t.Errorf("error %v: want corrupt", err)
+			}
+			return
+		}
+		if got.Validate(1<<20, 1<<30) == nil {
+			got.Depths()
+		}
+	})
+}
