@@ -1,0 +1,90 @@
+package client
+
+import (
+	"fmt"
+	"time"
+
+	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
+)
+
+func (r Request) encode() *tandemv1.GenerateRequest {
+	m := &tandemv1.GenerateRequest{MaxTokens: number(r.MaxTokens),
+		Sampling: &tandemv1.Sampling{Temperature: r.Temperature, TopK: number(r.TopK), TopP: r.TopP, Seed: r.Seed}}
+	if r.Tokens != nil {
+		m.Prompt = &tandemv1.GenerateRequest_Tokens{Tokens: &tandemv1.TokenList{Ids: r.Tokens}}
+	} else {
+		m.Prompt = &tandemv1.GenerateRequest_Text{Text: r.Prompt}
+	}
+	if r.IgnoreEOS {
+		m.IgnoreEos = &r.IgnoreEOS
+	}
+	if r.FullTrace {
+		m.FullTrace = &r.FullTrace
+	}
+	enabled := !r.NoDraft
+	if t := r.Tree; t != nil {
+		m.Speculation = &tandemv1.Speculation{Enabled: &enabled, Nodes: number(&t.Nodes), Depth: number(&t.Depth), Width: number(&t.Width)}
+	} else if r.NoDraft {
+		m.Speculation = &tandemv1.Speculation{Enabled: &enabled}
+	}
+	return m
+}
+
+// number returns n for the wire, where a number too large or too small stays one, and so is refused.
+func number(n *int) *int32 {
+	if n == nil {
+		return nil
+	}
+	v := int32(max(min(*n, 1<<31-1), -1<<31))
+	return &v
+}
+
+// decode returns the event of m, which must be number next of its stream.
+func decode(m *tandemv1.GenerateResponse, next uint64) (Event, error) {
+	if m.GetSequence() != next {
+		return Event{}, &Error{Reason: Corrupt, Message: fmt.Sprintf("event %d arrived where event %d was due", m.GetSequence(), next)}
+	}
+	switch e := m.GetEvent().(type) {
+	case *tandemv1.GenerateResponse_Started:
+		return Event{Started: started(e.Started)}, nil
+	case *tandemv1.GenerateResponse_Delta:
+		d := &Delta{Text: e.Delta.GetText(), Tokens: e.Delta.GetTokens().GetIds(), Drafted: make([]bool, len(e.Delta.GetOrigins()))}
+		for i, o := range e.Delta.GetOrigins() {
+			d.Drafted[i] = o == tandemv1.Origin_ORIGIN_DRAFT
+		}
+		return Event{Delta: d}, nil
+	case *tandemv1.GenerateResponse_Finished:
+		return Event{Finished: finished(e.Finished)}, nil
+	}
+	return Event{}, &Error{Reason: Unsupported, Message: fmt.Sprintf("event %d is of a kind that this client does not know", next)}
+}
+
+func started(s *tandemv1.Started) *Started {
+	out := &Started{Session: s.GetSession(), PromptTokens: s.GetPrompt().GetIds(), Model: s.GetModel(), Drafter: s.GetDrafter(),
+		MaxTokens: int(s.GetMaxTokens()), Temperature: s.GetSampling().GetTemperature(), TopK: int(s.GetSampling().GetTopK()),
+		TopP: s.GetSampling().GetTopP(), Seed: s.GetSampling().GetSeed()}
+	if t := s.GetSpeculation(); t.GetEnabled() {
+		out.Tree = Tree{int(t.GetNodes()), int(t.GetDepth()), int(t.GetWidth())}
+	}
+	return out
+}
+
+func finished(f *tandemv1.Finished) *Finished {
+	reason := ""
+	switch f.GetReason() {
+	case tandemv1.FinishReason_FINISH_REASON_STOP:
+		reason = "stop"
+	case tandemv1.FinishReason_FINISH_REASON_LENGTH:
+		reason = "length"
+	}
+	s := f.GetStatistics()
+	out := &Finished{Reason: reason, PromptTokens: int(f.GetUsage().GetPromptTokens()), OutputTokens: int(f.GetUsage().GetOutputTokens()),
+		Statistics: Statistics{Rounds: int(s.GetRounds()), Drafted: int(s.GetDrafted()), DraftedDepth: int(s.GetDraftedDepth()),
+			Accepted: int(s.GetAccepted()), PlainRounds: int(s.GetPlainRounds()), Reopened: int(s.GetReopened()),
+			Prefill: time.Duration(s.GetPrefillNs()), Decode: time.Duration(s.GetDecodeNs()),
+			DraftBusy: time.Duration(s.GetDraftBusyNs()), VerifyBusy: time.Duration(s.GetVerifyBusyNs())}}
+	for _, ns := range s.GetCoordinationNs() {
+		out.Statistics.Coordination = append(out.Statistics.Coordination, time.Duration(ns))
+	}
+	return out
+}
