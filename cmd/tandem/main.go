@@ -1,0 +1,146 @@
+// Command tandem generates text with speculative decoding split into three processes. See README.md.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"reflect"
+	"strings"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/cmd/tandem/config"
+)
+
+// cli is the command line. A flag tagged `setting:"-"` belongs to one call; all others can also be set
+// by the environment and the configuration file.
+type cli struct {
+	Config string `help:"YAML file with settings, named like the flags (TANDEM_CONFIG)." placeholder:"FILE"`
+
+	Generate   generateCmd   `cmd:"" help:"Continue a prompt: starts gateway, drafter and verifier, streams the text."`
+	Up         upCmd         `cmd:"" help:"Run gateway, drafter and verifier until stopped."`
+	Gateway    gatewayCmd    `cmd:"" help:"Run a gateway alone."`
+	Drafter    drafterCmd    `cmd:"" help:"Run a drafter alone."`
+	Verifier   verifierCmd   `cmd:"" help:"Run a verifier alone."`
+	Tokenize   tokenizeCmd   `cmd:"" help:"Turn text into token ids."`
+	Logits     logitsCmd     `cmd:"" help:"Print top logits and a greedy continuation, without speculation."`
+	Model      modelCmd      `cmd:"" help:"Look into model files."`
+	Bench      benchCmd      `cmd:"" help:"Measure."`
+	ShowConfig showConfigCmd `cmd:"" name:"config" help:"Print the effective settings and where each comes from."`
+	Version    versionCmd    `cmd:"" help:"Print the version."`
+}
+
+// app is what every command runs with.
+type app struct {
+	stdin          *os.File
+	stdout, stderr io.Writer
+	ctx            context.Context // ends with the first signal; its cause is a stopSignal
+	force          context.Context // ends with the second signal: stop at once
+	kong           *kong.Context
+	settings       *config.Resolver
+}
+
+// stopSignal is the cause of a context that a signal ended.
+type stopSignal struct{ syscall.Signal }
+
+func (s stopSignal) Error() string { return "stopped by signal: " + s.Signal.String() }
+
+func main() { os.Exit(run(os.Args[1:])) }
+
+// run runs one command line and returns the exit code: 0, 1 for a failure, 2 for a wrong value or
+// usage, 128+n after signal n.
+func run(args []string) int {
+	var c cli
+	settings := config.NewResolver(os.LookupEnv)
+	parser, err := kong.New(&c, kong.Name("tandem"), kong.Resolvers(settings), kong.KindMapper(reflect.String, kong.MapperFunc(rawString)),
+		kong.Description("Speculative decoding of language models, split into a drafter, a verifier and a gateway."),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true}))
+	if err != nil {
+		return report(os.Stderr, err)
+	}
+	parsed, err := parser.Parse(args)
+	if err != nil {
+		report(os.Stderr, err)
+		return 2
+	}
+	ctx, force, release := untilSignals()
+	defer release()
+	a := &app{os.Stdin, os.Stdout, os.Stderr, ctx, force, parsed, settings}
+	err = parsed.Run(a)
+	var sig stopSignal
+	if errors.As(context.Cause(ctx), &sig) && err != nil {
+		return 128 + int(sig.Signal)
+	}
+	return report(os.Stderr, err)
+}
+
+// rawString reads a string flag byte for byte; kong's own mapper would mend what is not UTF-8.
+func rawString(ctx *kong.DecodeContext, target reflect.Value) error {
+	t, err := ctx.Scan.PopValue("string")
+	if err != nil {
+		return err
+	}
+	target.SetString(fmt.Sprint(t.Value))
+	return nil
+}
+
+// report prints err as one line and returns its exit code.
+func report(w io.Writer, err error) int {
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintln(w, "tandem: "+oneLine(err.Error()))
+	if errors.Is(err, tandem.Invalid) {
+		return 2
+	}
+	return 1
+}
+
+// oneLine makes s fit for one line of a terminal.
+func oneLine(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, strings.TrimSpace(s))
+}
+
+// untilSignals returns a context that ends with the first SIGINT, SIGTERM or SIGHUP and one that ends
+// with the second. A closed pipe on stdout becomes an error of the write instead of a death that would
+// leave things behind.
+func untilSignals() (ctx, force context.Context, release func()) {
+	ctx, stop := context.WithCancelCause(context.Background())
+	force, kill := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	pipe := make(chan os.Signal, 1)
+	signal.Notify(pipe, syscall.SIGPIPE)
+	done := make(chan struct{})
+	go func() {
+		for n := 0; ; n++ {
+			select {
+			case s := <-signals:
+				if n == 0 {
+					stop(stopSignal{s.(syscall.Signal)})
+				} else {
+					kill()
+				}
+			case <-done:
+				return
+			}
+		}
+	}()
+	return ctx, force, func() {
+		signal.Stop(signals)
+		close(done)
+		stop(nil)
+		kill()
+	}
+}

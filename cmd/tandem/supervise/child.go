@@ -1,0 +1,168 @@
+package supervise
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// ReadyFD is the file descriptor on which a child talks to its supervisor: any line shows that it is
+// alive, "ready" that it serves.
+const ReadyFD = 3
+
+// maxLine bounds what is kept of one line from a child, in bytes.
+const maxLine = 16 << 10
+
+// child is one started process.
+type child struct {
+	cmd     *exec.Cmd
+	started time.Time
+	words   chan string   // lines on ReadyFD; closed at its end
+	ended   chan struct{} // closed when the process was waited for and its stderr read to the end
+
+	mu      sync.Mutex
+	isReady bool
+	held    string // the last line "tandem: …" of a child that is not ready: why it will die
+	exit    error  // set before ended is closed
+}
+
+// startChild starts spec's program. To be called on a thread that outlives the child.
+func startChild(g *Group, spec Spec) (*child, error) {
+	wordsR, wordsW, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("starting %s: %w", spec.Name, err)
+	}
+	errR, errW, err := os.Pipe()
+	if err != nil {
+		_, _ = wordsR.Close(), wordsW.Close()
+		return nil, fmt.Errorf("starting %s: %w", spec.Name, err)
+	}
+	cmd := exec.Command(g.cfg.Program, spec.Args...)
+	cmd.Env = g.cfg.Env
+	cmd.Stderr = errW
+	cmd.ExtraFiles = []*os.File{wordsW}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	err = cmd.Start()
+	_, _ = wordsW.Close(), errW.Close()
+	if err != nil {
+		_, _ = wordsR.Close(), errR.Close()
+		return nil, fmt.Errorf("starting %s: %w", spec.Name, err)
+	}
+	c := &child{cmd: cmd, started: time.Now(), words: make(chan string), ended: make(chan struct{})}
+	go c.readWords(wordsR)
+	go c.wait(g, spec.Name, errR)
+	return c, nil
+}
+
+// readWords sends the lines of ReadyFD on; after "ready" it only waits for the end.
+func (c *child) readWords(r *os.File) {
+	defer r.Close()
+	defer close(c.words)
+	lines := bufio.NewScanner(r)
+	for lines.Scan() {
+		line := lines.Text()
+		if line == "ready" {
+			c.mu.Lock()
+			c.isReady = true
+			c.mu.Unlock()
+		}
+		select {
+		case c.words <- line:
+		case <-c.ended:
+			return
+		}
+		if line == "ready" {
+			_, _ = io.Copy(io.Discard, r)
+			return
+		}
+	}
+}
+
+// wait passes stderr on line by line and waits for the process.
+func (c *child) wait(g *Group, name string, stderr *os.File) {
+	defer close(c.ended)
+	passed := make(chan struct{})
+	go func() {
+		defer close(passed)
+		c.passOn(g, name, stderr)
+	}()
+	err := c.cmd.Wait()
+	// A grandchild that holds stderr open must not keep us; the child's own lines are in the pipe by now.
+	_ = stderr.SetReadDeadline(time.Now().Add(time.Second))
+	<-passed
+	stderr.Close()
+	c.mu.Lock()
+	c.exit = errors.New(exitReason(err))
+	c.mu.Unlock()
+}
+
+func (c *child) passOn(g *Group, name string, r io.Reader) {
+	lines := bufio.NewReaderSize(r, maxLine)
+	for {
+		line, more, err := lines.ReadLine()
+		if err != nil {
+			return
+		}
+		text := strings.TrimRight(string(line), "\r")
+		for more && err == nil { // the rest of a longer line is dropped
+			_, more, err = lines.ReadLine()
+		}
+		c.mu.Lock()
+		hold := !c.isReady && strings.HasPrefix(text, "tandem: ")
+		if hold {
+			text, c.held = c.held, text
+		}
+		c.mu.Unlock()
+		if text != "" {
+			g.say(name, text)
+		}
+	}
+}
+
+// cause says why the child ended; to be called after ended is closed. A child that died before it was
+// ready gives its own last word.
+func (c *child) cause() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.held != "" && !c.isReady {
+		return errors.New(strings.TrimPrefix(c.held, "tandem: "))
+	}
+	return c.exit
+}
+
+func (c *child) age() time.Duration { return time.Since(c.started) }
+
+// signal signals the child; nothing happens if it has been waited for.
+func (c *child) signal(sig syscall.Signal) { _ = c.cmd.Process.Signal(sig) }
+
+// onOneThread runs functions on one OS thread until the channel is closed.
+func onOneThread(fs <-chan func()) {
+	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+	for f := range fs {
+		f()
+	}
+}
+
+// Ready tells the supervisor, if there is one at fd, that this process serves. fd 0 means none.
+func Ready(fd int) error { return tell(fd, "ready\n") }
+
+// Alive tells the supervisor at fd that this process is still starting. fd 0 means none.
+func Alive(fd int) error { return tell(fd, "starting\n") }
+
+func tell(fd int, line string) error {
+	if fd == 0 {
+		return nil
+	}
+	if _, err := syscall.Write(fd, []byte(line)); err != nil {
+		return fmt.Errorf("telling the supervisor on descriptor %d: %w", fd, err)
+	}
+	return nil
+}

@@ -1,0 +1,336 @@
+// Package supervise keeps child processes of this program running: it starts them together, waits
+// until each says that it is ready, starts those again that die, and stops them in order. No child
+// outlives the parent, however the parent ends.
+package supervise
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Spec describes one child process.
+type Spec struct {
+	Name    string   // prefix of its lines on stderr, and its name in errors
+	Args    []string // arguments after the program's name; never a secret: other users can read them
+	Restart bool     // start it again when it dies; otherwise its death is the group's
+}
+
+// Config of a Group. Program and Stderr are required.
+type Config struct {
+	Program      string
+	Env          []string      // the children's environment
+	Stderr       io.Writer     // receives the children's lines, each with "name: " before it
+	Stall        time.Duration // a starting child that says nothing for so long has failed; 0 = 30 s
+	Grace        time.Duration // between SIGTERM and SIGKILL; 0 = 2 s
+	StartsToLive int           // deaths before readiness, in a row, after which a restart is given up; 0 = 5
+}
+
+func (c Config) withDefaults() Config {
+	if c.Stall == 0 {
+		c.Stall = 30 * time.Second
+	}
+	if c.Grace == 0 {
+		c.Grace = 2 * time.Second
+	}
+	if c.StartsToLive == 0 {
+		c.StartsToLive = 5
+	}
+	return c
+}
+
+// Group runs child processes.
+//
+// Design. Every process is started by one goroutine that stays on one OS thread until Stop, because
+// the kernel sends a child its death signal when the thread that started it ends, not the process.
+// Each child has a process group of its own, so that Ctrl-C at a terminal reaches the parent alone and
+// the parent decides the order in which the others end. A child says "ready" on file descriptor 3.
+//
+// Invariants:
+//  1. Between Start and the return of Stop, one keeper goroutine per Spec owns that Spec's process:
+//     it alone starts it and waits for it. Stop returns after all keepers.
+//  2. A keeper never starts a process after its stop channel is closed.
+//  3. A process that was started is waited for, so none is left as a zombie.
+//
+// Polling pids or a health port instead of a pipe would be later by the polling interval, and could
+// not tell a child that died at once from one that is slow.
+type Group struct {
+	cfg     Config
+	spawn   chan func()
+	keepers []*keeper // in the order of Start
+	failed  chan error
+	lines   sync.Mutex // serialises lines on Stderr
+}
+
+// New returns a group without processes. Stop must be called.
+func New(cfg Config) *Group {
+	g := &Group{cfg: cfg.withDefaults(), spawn: make(chan func()), failed: make(chan error, 1)}
+	go onOneThread(g.spawn)
+	return g
+}
+
+// Start starts all specs at once and returns when every one is ready. If one dies before that, is
+// silent for too long, or ctx ends, it returns an error; Stop then ends the others. To be called once.
+func (g *Group) Start(ctx context.Context, specs ...Spec) error {
+	for _, s := range specs {
+		k := &keeper{g: g, spec: s, ready: make(chan error, 1), stop: make(chan struct{}), done: make(chan struct{})}
+		g.keepers = append(g.keepers, k)
+		go k.run()
+	}
+	results := make(chan error, len(specs))
+	for _, k := range g.keepers {
+		go func() { results <- <-k.ready }()
+	}
+	for range specs {
+		select {
+		case err := <-results:
+			if err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// Failed receives one error when a process has died that is not to be restarted, or whose restart was
+// given up.
+func (g *Group) Failed() <-chan error { return g.failed }
+
+// Stop ends the processes: the first spec's, then the others'. Each gets SIGTERM and the grace of
+// Config, then SIGKILL; if force ends, SIGKILL comes at once. Returns when none is left.
+func (g *Group) Stop(force context.Context) {
+	if len(g.keepers) > 0 {
+		g.keepers[0].end(force)
+	}
+	var wg sync.WaitGroup
+	for _, k := range g.keepers {
+		wg.Go(func() { k.end(force) })
+	}
+	wg.Wait()
+	close(g.spawn)
+}
+
+// Pids returns the process ids of the children that live now, by name.
+func (g *Group) Pids() map[string]int {
+	pids := map[string]int{}
+	for _, k := range g.keepers {
+		if c := k.living(); c != nil {
+			pids[k.spec.Name] = c.cmd.Process.Pid
+		}
+	}
+	return pids
+}
+
+func (g *Group) say(name, line string) {
+	g.lines.Lock()
+	defer g.lines.Unlock()
+	fmt.Fprintf(g.cfg.Stderr, "%s: %s\n", name, line)
+}
+
+func (g *Group) fail(err error) {
+	select {
+	case g.failed <- err:
+	default: // one is enough
+	}
+}
+
+// keeper owns one Spec's process from Start to Stop.
+type keeper struct {
+	g     *Group
+	spec  Spec
+	ready chan error    // one value: the first start's result
+	stop  chan struct{} // closed by end
+	done  chan struct{} // closed when run returns
+	once  sync.Once
+
+	mu  sync.Mutex
+	now *child // the process that lives, nil when there is none
+}
+
+// run starts the process, again and again if the spec says so, until stopped or given up.
+func (k *keeper) run() {
+	defer close(k.done)
+	c, err := k.start()
+	first := err
+	if err == nil {
+		first = k.awaitReady(c)
+	}
+	k.ready <- first
+	if first != nil {
+		k.reap(c)
+		return
+	}
+	early := 0 // deaths before readiness, in a row
+	for delay := time.Duration(0); ; delay = min(max(2*delay, 50*time.Millisecond), 2*time.Second) {
+		died := k.live(c)
+		if k.stopped() {
+			return
+		}
+		if !k.spec.Restart {
+			k.g.fail(fmt.Errorf("%s ended: %w", k.spec.Name, died))
+			return
+		}
+		if c.age() > 5*time.Second {
+			delay, early = 0, 0
+		}
+		k.g.say("tandem", fmt.Sprintf("%s died (%v): starting it again", k.spec.Name, died))
+		for {
+			if !k.pause(delay) {
+				return
+			}
+			if c, err = k.start(); err == nil {
+				err = k.awaitReady(c)
+			}
+			if err == nil {
+				early = 0
+				break
+			}
+			k.reap(c)
+			if k.stopped() {
+				return
+			}
+			if early++; early >= k.g.cfg.StartsToLive {
+				k.g.fail(fmt.Errorf("%s died %d times in a row at its start: %w", k.spec.Name, early, err))
+				return
+			}
+			delay = min(max(2*delay, 50*time.Millisecond), 2*time.Second)
+		}
+	}
+}
+
+// live waits for c's end and returns why it ended.
+func (k *keeper) live(c *child) error {
+	<-c.ended
+	k.set(nil)
+	return c.cause()
+}
+
+// reap kills c, if there is one, and waits for its end.
+func (k *keeper) reap(c *child) {
+	if c == nil {
+		return
+	}
+	c.signal(syscall.SIGKILL)
+	<-c.ended
+	k.set(nil)
+}
+
+// awaitReady waits for c's word that it is ready, or for its end, stop, or a silence longer than Stall.
+func (k *keeper) awaitReady(c *child) error {
+	stall := time.NewTimer(k.g.cfg.Stall)
+	defer stall.Stop()
+	for {
+		select {
+		case line, open := <-c.words:
+			if !open {
+				<-c.ended
+				return c.cause()
+			}
+			if line == "ready" {
+				return nil
+			}
+			stall.Reset(k.g.cfg.Stall)
+		case <-k.stop:
+			return errors.New(k.spec.Name + " was stopped while it started")
+		case <-stall.C:
+			return fmt.Errorf("%s is not ready: nothing heard from it for %v", k.spec.Name, k.g.cfg.Stall)
+		}
+	}
+}
+
+// pause waits for d; false if stopped meanwhile.
+func (k *keeper) pause(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return !k.stopped()
+	case <-k.stop:
+		return false
+	}
+}
+
+func (k *keeper) stopped() bool {
+	select {
+	case <-k.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// end stops the process and the keeper. Safe to call more than once, also at the same time.
+func (k *keeper) end(force context.Context) {
+	k.once.Do(func() { close(k.stop) })
+	k.kill(syscall.SIGTERM)
+	grace := time.NewTimer(k.g.cfg.Grace)
+	defer grace.Stop()
+	select {
+	case <-k.done:
+		return
+	case <-grace.C:
+	case <-force.Done():
+	}
+	k.kill(syscall.SIGKILL)
+	<-k.done
+}
+
+// kill signals the living process, if there is one.
+func (k *keeper) kill(sig syscall.Signal) {
+	if c := k.living(); c != nil {
+		c.signal(sig)
+	}
+}
+
+func (k *keeper) living() *child {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.now
+}
+
+func (k *keeper) set(c *child) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.now = c
+}
+
+// start starts the spec's program once, on the spawning thread.
+func (k *keeper) start() (*child, error) {
+	type result struct {
+		c   *child
+		err error
+	}
+	out := make(chan result, 1)
+	k.g.spawn <- func() {
+		k.mu.Lock() // so that end sees either no process or all of it
+		defer k.mu.Unlock()
+		if k.stopped() {
+			out <- result{nil, errors.New(k.spec.Name + " was stopped before it started")}
+			return
+		}
+		c, err := startChild(k.g, k.spec)
+		k.now = c
+		out <- result{c, err}
+	}
+	r := <-out
+	return r.c, r.err
+}
+
+// exitReason words the end of a process.
+func exitReason(err error) string {
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return "exit status 0"
+	case errors.As(err, &exit):
+		return exit.Error()
+	}
+	return err.Error()
+}

@@ -1,0 +1,292 @@
+package supervise
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// TestMain lets the test binary play the children: its arguments say how one behaves.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "child" {
+		os.Exit(play(os.Args[2:]))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func play(script []string) int {
+	for _, step := range script {
+		verb, arg, _ := strings.Cut(step, "=")
+		switch verb {
+		case "ready":
+			_ = Ready(ReadyFD)
+		case "say":
+			fmt.Fprintln(os.Stderr, arg)
+		case "sleep":
+			time.Sleep(time.Minute)
+		case "deaf":
+			signal.Ignore(syscall.SIGTERM)
+		case "exit":
+			n, _ := strconv.Atoi(arg)
+			return n
+		case "count": // one more byte in a file per life; from the second life on, die
+			f, _ := os.OpenFile(arg, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+			f.Write([]byte{'x'})
+			st, _ := f.Stat()
+			f.Close()
+			if st.Size() > 1 {
+				fmt.Fprintln(os.Stderr, "tandem: no more")
+				return 1
+			}
+		case "parent": // start a sleeping child of one's own, tell its pid, and wait to be killed
+			g := New(Config{Program: os.Args[0], Stderr: os.Stderr})
+			if err := g.Start(context.Background(), Spec{Name: "grandchild", Args: []string{"child", "ready", "sleep"}}); err != nil {
+				return 1
+			}
+			fmt.Println(g.Pids()["grandchild"])
+			time.Sleep(time.Minute)
+		}
+	}
+	return 0
+}
+
+type lines struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func group(t *testing.T) (*Group, *lines) {
+	t.Helper()
+	out := &lines{}
+	return New(Config{Program: os.Args[0], Stderr: out, Grace: 300 * time.Millisecond, Stall: 5 * time.Second}), out
+}
+
+func spec(name string, restart bool, script ...string) Spec {
+	return Spec{Name: name, Restart: restart, Args: append([]string{"child"}, script...)}
+}
+
+func gone(pid int) bool { return syscall.Kill(pid, 0) == syscall.ESRCH }
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("not within 10 s: ", what)
+		}
+	}
+}
+
+func TestStartAndStop(t *testing.T) {
+	g, out := group(t)
+	if err := g.Start(t.Context(), spec("a", false, "say=hello", "ready", "sleep"), spec("b", true, "deaf", "ready", "sleep")); err != nil {
+		t.Fatal(err)
+	}
+	pids := g.Pids()
+	if len(pids) != 2 {
+		t.Fatalf("pids %v: want two", pids)
+	}
+	eventually(t, "the child's line", func() bool { return strings.Contains(out.String(), "a: hello\n") })
+	g.Stop(t.Context())
+	for name, pid := range pids {
+		if !gone(pid) {
+			t.Errorf("%s (%d) lives after Stop", name, pid)
+		}
+	}
+}
+
+func TestChildThatDiesAtItsStart(t *testing.T) {
+	g, out := group(t)
+	defer g.Stop(t.Context())
+	err := g.Start(t.Context(), spec("a", false, "ready", "sleep"), spec("b", true, "say=warming up", "say=tandem: no such file", "exit=1"))
+	if err == nil || err.Error() != "no such file" {
+		t.Fatalf("error %v: want the child's own words", err)
+	}
+	if got := out.String(); got != "b: warming up\n" {
+		t.Errorf("stderr %q: want only the line that is not the error", got)
+	}
+}
+
+func TestStartEndsWithItsContext(t *testing.T) {
+	g, _ := group(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := g.Start(ctx, spec("a", false, "sleep")); err != context.DeadlineExceeded {
+		t.Errorf("error %v: want the context's", err)
+	}
+	g.Stop(t.Context())
+}
+
+func TestSilentChild(t *testing.T) {
+	g := New(Config{Program: os.Args[0], Stderr: &lines{}, Stall: 50 * time.Millisecond})
+	defer g.Stop(t.Context())
+	err := g.Start(t.Context(), spec("a", false, "sleep"))
+	if err == nil || !strings.Contains(err.Error(), "a is not ready: nothing heard from it for 50ms") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestRestart(t *testing.T) {
+	g, out := group(t)
+	defer g.Stop(t.Context())
+	if err := g.Start(t.Context(), spec("a", true, "ready", "sleep")); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		pid := g.Pids()["a"]
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "another process", func() bool { now := g.Pids()["a"]; return now != 0 && now != pid })
+	}
+	if !strings.Contains(out.String(), "tandem: a died (signal: killed): starting it again\n") {
+		t.Errorf("stderr %q: the death is not told", out.String())
+	}
+}
+
+func TestDeathWithoutRestartAndGivingUp(t *testing.T) {
+	t.Run("no restart", func(t *testing.T) {
+		g, _ := group(t)
+		defer g.Stop(t.Context())
+		if err := g.Start(t.Context(), spec("a", false, "ready", "exit=7")); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-g.Failed(); err.Error() != "a ended: exit status 7" {
+			t.Error(err)
+		}
+	})
+	t.Run("given up", func(t *testing.T) {
+		g, _ := group(t)
+		defer g.Stop(t.Context())
+		count := filepath.Join(t.TempDir(), "lives")
+		if err := g.Start(t.Context(), spec("a", true, "count="+count, "ready", "exit=7")); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-g.Failed(); err.Error() != "a died 5 times in a row at its start: no more" {
+			t.Error(err)
+		}
+		if b, _ := os.ReadFile(count); len(b) != 6 {
+			t.Errorf("%d lives: want one and five more", len(b))
+		}
+	})
+}
+
+func TestForce(t *testing.T) {
+	g := New(Config{Program: os.Args[0], Stderr: &lines{}, Grace: time.Minute})
+	if err := g.Start(t.Context(), spec("a", false, "deaf", "ready", "sleep")); err != nil {
+		t.Fatal(err)
+	}
+	force, now := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer now()
+	start := time.Now()
+	g.Stop(force)
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("a forced stop took %v", took)
+	}
+}
+
+// TestChildrenEndWithTheirParent kills a process that has a child, and sees the child end.
+func TestChildrenEndWithTheirParent(t *testing.T) {
+	parent := exec.Command(os.Args[0], "child", "parent")
+	out, err := parent.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := parent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var pid int
+	if _, err := fmt.Fscan(out, &pid); err != nil {
+		t.Fatal(err)
+	}
+	if gone(pid) {
+		t.Fatal("the grandchild is dead already")
+	}
+	if err := parent.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = parent.Wait()
+	eventually(t, "end of the grandchild", func() bool { return gone(pid) || zombie(pid) })
+}
+
+// zombie reports whether pid has ended and only waits to be reaped, by whoever adopted it.
+func zombie(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	return err == nil && strings.HasPrefix(rest, "Z")
+}
+
+func TestRunDir(t *testing.T) {
+	base := t.TempDir()
+	d, err := NewRunDir(base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st, _ := os.Stat(d.Path); st.Mode().Perm() != 0o700 {
+		t.Errorf("mode %v: want 0700", st.Mode().Perm())
+	}
+	// As a process that was killed leaves it: the lock is gone, the directory not.
+	dead, err := NewRunDir(base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.lock.Close()
+	other, err := NewRunDir(base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(dead.Path); !os.IsNotExist(err) {
+		t.Error("a dead owner's directory is still there")
+	}
+	if _, err := os.Stat(d.Path); err != nil {
+		t.Error("a living owner's directory is gone")
+	}
+	for _, d := range []*RunDir{d, other} {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if left, _ := os.ReadDir(base); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestRunDirThatCannotBe(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "no")
+	if _, err := NewRunDir(missing); err == nil || !strings.Contains(err.Error(), missing+": no such file or directory") {
+		t.Errorf("missing directory: %v", err)
+	}
+	long := filepath.Join(t.TempDir(), strings.Repeat("x", 100))
+	if err := os.Mkdir(long, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := NewRunDir(long); err == nil || !strings.Contains(err.Error(), "unix socket") {
+		t.Errorf("path too long for a socket: %v", err)
+	}
+	if left, _ := os.ReadDir(long); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"runtime"
+	"runtime/debug"
+)
+
+// output is the flag of every command that prints a result.
+type output struct {
+	JSON bool `name:"json" help:"Print the result as JSON." setting:"-"`
+}
+
+// printJSON prints v as one line.
+func printJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+type versionCmd struct{ output }
+
+// Run prints the version.
+func (c *versionCmd) Run(a *app) error {
+	v := buildVersion()
+	if c.JSON {
+		return printJSON(a.stdout, v)
+	}
+	commit := ""
+	if v.Commit != "" {
+		commit = ", commit " + v.Commit
+	}
+	_, err := fmt.Fprintf(a.stdout, "tandem %s (%s, %s%s)\n", v.Version, v.Go, v.Platform, commit)
+	return err
+}
+
+type versionInfo struct {
+	Version  string `json:"version"`
+	Commit   string `json:"commit,omitempty"`
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+// buildVersion reads what the Go tool wrote into the binary.
+func buildVersion() versionInfo {
+	v := versionInfo{Version: "devel", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return v
+	}
+	if info.Main.Version != "" && info.Main.Version != "(devel)" {
+		v.Version = info.Main.Version
+	}
+	dirty := ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			v.Commit = s.Value
+		case s.Key == "vcs.modified" && s.Value == "true":
+			dirty = "+changes"
+		}
+	}
+	if v.Commit != "" {
+		v.Commit += dirty
+	}
+	return v
+}
