@@ -1,0 +1,262 @@
+// Package test runs the whole system: the real program, its three processes, the shipped models.
+package test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+var (
+	long    = flag.Bool("long", false, "also run the long forms, which take hours")
+	tags    = flag.String("with", "", "build tags of the program under test: brokenaccept and brokenkernel must make TestSameText fail")
+	rewrite = flag.Bool("rewrite", false, "write the golden text of the README's command")
+	filter  = flag.String("filter", "", "long forms: only prompts whose id begins with this")
+)
+
+// program is the path of the program under test, built once.
+var program string
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "tandem-test-bin")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		program = filepath.Join(dir, "tandem")
+		build := exec.Command("go", "build", "-tags", *tags, "-o", program, "../cmd/tandem")
+		if out, err := build.CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "building tandem: %v\n%s", err, out)
+			return 1
+		}
+		return m.Run()
+	}())
+}
+
+// world is one test's surroundings: an empty temporary directory, and a mark in the environment by
+// which processes that the test started are found.
+type world struct {
+	t    testing.TB
+	tmp  string
+	mark string
+}
+
+// newWorld returns a world that checks at the end of the test that nothing is left in it.
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	tmp, err := os.MkdirTemp("", "tw") // t.TempDir would be too long a path for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, tmp: tmp, mark: "TEST_WORLD=" + filepath.Base(tmp)}
+	t.Cleanup(func() {
+		w.empty()
+		os.RemoveAll(tmp)
+	})
+	return w
+}
+
+// empty fails the test if a process of this world lives or its temporary directory holds anything.
+func (w *world) empty() {
+	w.t.Helper()
+	for _, pid := range w.processes() {
+		cmd, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		w.t.Errorf("process %d is left behind: %s", pid, bytes.ReplaceAll(cmd, []byte{0}, []byte{' '}))
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	entries, err := os.ReadDir(w.tmp)
+	if err != nil {
+		w.t.Error(err)
+	}
+	for _, e := range entries {
+		w.t.Errorf("%s is left behind in the temporary directory", e.Name())
+	}
+}
+
+// processes returns the ids of the living processes of this world.
+func (w *world) processes() []int {
+	var pids []int
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, d := range dirs {
+		env, err := os.ReadFile(d + "/environ")
+		if err != nil || !bytes.Contains(env, []byte(w.mark+"\x00")) {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(d)); err == nil && pid != os.Getpid() && !zombie(pid) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// role returns the ids of the world's processes that run a command of tandem.
+func (w *world) role(command string) []int {
+	var pids []int
+	for _, pid := range w.processes() {
+		cmd, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if args := bytes.Split(cmd, []byte{0}); len(args) > 1 && string(args[1]) == command {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func zombie(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	return err == nil && strings.HasPrefix(rest, "Z")
+}
+
+// command returns a command of tandem in this world, not started.
+func (w *world) command(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Env = append(os.Environ(), "TMPDIR="+w.tmp, w.mark)
+	cmd.WaitDelay = 5 * time.Second
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return cmd
+}
+
+// ended is how a command ended.
+type ended struct {
+	stdout, stderr string
+	code           int // 128+n after signal n that it did not handle
+}
+
+// run runs a command to its end, at most a minute.
+func (w *world) run(args ...string) ended { return w.feed("", args...) }
+
+// feed is run with stdin.
+func (w *world) feed(stdin string, args ...string) ended {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	cmd := w.command(ctx, args...)
+	if stdin != "" {
+		cmd.Stdin = strings.NewReader(stdin)
+	}
+	return w.wait(cmd)
+}
+
+func (w *world) wait(cmd *exec.Cmd) ended {
+	w.t.Helper()
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		w.t.Fatalf("%v: %v", cmd.Args, err)
+	}
+	e := ended{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
+	if st := cmd.ProcessState.Sys().(syscall.WaitStatus); st.Signaled() {
+		e.code = 128 + int(st.Signal())
+	}
+	return e
+}
+
+// ok runs a command that must succeed, and returns what it printed.
+func (w *world) ok(args ...string) ended {
+	w.t.Helper()
+	e := w.run(args...)
+	if e.code != 0 {
+		w.t.Fatalf("tandem %s: exit code %d: %s", strings.Join(args, " "), e.code, e.stderr)
+	}
+	return e
+}
+
+// generation is the part of generate's JSON that tests look at.
+type generation struct {
+	Text         string  `json:"text"`
+	Tokens       []int32 `json:"tokens"`
+	PromptTokens int     `json:"prompt_tokens"`
+	FinishReason string  `json:"finish_reason"`
+	Stats        struct {
+		Rounds          int     `json:"rounds"`
+		Drafted         int     `json:"drafted"`
+		Accepted        int     `json:"accepted"`
+		PlainRounds     int     `json:"plain_rounds"`
+		Reopened        int     `json:"reopened"`
+		TokensPerRound  float64 `json:"tokens_per_round"`
+		TokensPerSecond float64 `json:"tokens_per_second"`
+		PrefillMS       float64 `json:"prefill_ms"`
+		DecodeMS        float64 `json:"decode_ms"`
+	} `json:"stats"`
+}
+
+// generate runs `tandem generate --json` and checks what holds for every generation.
+func (w *world) generate(args ...string) generation {
+	w.t.Helper()
+	e := w.ok(append([]string{"generate", "--json"}, args...)...)
+	return w.decode(e.stdout)
+}
+
+func (w *world) decode(out string) generation {
+	w.t.Helper()
+	var g generation
+	if err := json.Unmarshal([]byte(out), &g); err != nil {
+		w.t.Fatalf("generate --json printed %q: %v", out, err)
+	}
+	if s := g.Stats; s.Accepted+s.Rounds != len(g.Tokens) {
+		w.t.Errorf("%d accepted and %d rounds, but %d tokens", s.Accepted, s.Rounds, len(g.Tokens))
+	}
+	return g
+}
+
+// prompt is one line of testdata/prompts.jsonl.
+type prompt struct {
+	ID     string `json:"id"`
+	Domain string `json:"domain"`
+	Prompt string `json:"prompt"`
+}
+
+// prompts returns all test prompts.
+func prompts(t testing.TB) []prompt {
+	t.Helper()
+	data, err := os.ReadFile("../testdata/prompts.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []prompt
+	for _, line := range strings.Split(strings.TrimSpace(string(data)), "\n") {
+		var p prompt
+		if err := json.Unmarshal([]byte(line), &p); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+// shared returns the path of a file or folder below ../shared, beside the checkout, and skips the
+// test where it is not.
+func shared(t testing.TB, name string) string {
+	t.Helper()
+	path := filepath.Join("..", "..", "shared", name)
+	if _, err := os.Stat(path); err != nil {
+		t.Skipf("needs ../shared/%s beside the checkout: %v", name, err)
+	}
+	return path
+}
+
+// eventually waits up to 20 s for ok.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("not within 20 s: ", what)
+		}
+	}
+}
