@@ -1,0 +1,35 @@
+# Named checks. `make` lists them.
+GO ?= go
+
+.PHONY: help build test lint proto contracts race fuzz golden long broken bench ci
+
+help: ## list the checks
+	@grep -hE "^[a-z ]+:.*##" $(MAKEFILE_LIST) | sed "s/:.*## /\t/" | expand -t 28
+
+build: ## build ./tandem
+	$(GO) build -o tandem ./cmd/tandem
+
+test: ## what a change must pass, at most 5 minutes on 2 cores
+	$(GO) test ./...
+
+lint contracts race fuzz: ## one step of the CI (FUZZTIME=1m make fuzz for longer)
+	./.ci/run $@
+
+proto: ## generate the Go code of the contracts
+	$(GO) tool -modfile=tools/go.mod buf generate
+
+golden: ## logits and tokens against another engine's (needs ../shared)
+	$(GO) test ./test -run Golden -count 1 -v
+
+long: ## speculation = plain decoding for all prompts, seeds, trees, drafts, instruction sets: hours on 2 cores; FILTER=go-dev-0 for some
+	$(GO) test ./test -run TestLong -long -filter '$(FILTER)' -timeout 0 -count 1 -v
+
+bench: ## the three processes, plain and speculative in turn
+	$(GO) run ./cmd/tandem bench system
+
+ci: ## all that the CI does
+	./.ci/run
+
+broken: ## the tests catch a broken accept rule and a width-dependent kernel
+	! $(GO) test ./test -run 'TestSameText$$' -with brokenaccept
+	! $(GO) test ./test -run 'TestSameText$$' -with brokenkernel
