@@ -221,7 +221,7 @@ func (s *session) openVerifier(ctx context.Context) (err error) {
 		case tandem.Unavailable, tandem.Deadline, tandem.Canceled:
 		case tandem.Exhausted:
 			patience = min(patience, fullWait)
-		case tandem.Stale:
+		case tandem.Stale, tandem.UnknownSession: // another Open, or a Close of all sessions, came between
 			if s.repairs++; s.repairs > mostRepairs {
 				return err
 			}

@@ -50,9 +50,9 @@ func eightAtOnce(n int, f func(i int)) {
 	wg.Wait()
 }
 
-// keepKilling kills a process of the group at random moments, about twice a second, until the function
-// that it returns is called.
-func (g *group) keepKilling(role string) (stop func()) {
+// keepKilling kills a process of the group at random moments, every mean on average, until the
+// function that it returns is called.
+func (g *group) keepKilling(role string, mean time.Duration) (stop func()) {
 	done := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -60,7 +60,7 @@ func (g *group) keepKilling(role string) (stop func()) {
 			select {
 			case <-done:
 				return
-			case <-time.After(rand.N(time.Second)):
+			case <-time.After(rand.N(2 * mean)):
 			}
 			for _, pid := range g.w.role(role) {
 				_ = syscall.Kill(pid, syscall.SIGKILL)
@@ -123,10 +123,10 @@ func TestLongSameText(t *testing.T) {
 			compare(t, g, trees)
 		})
 	}
-	for _, role := range []string{"drafter", "verifier"} {
+	for role, mean := range map[string]time.Duration{"drafter": time.Second / 2, "verifier": 4 * time.Second} {
 		t.Run(role+" killed", func(t *testing.T) {
 			g := up(t)
-			defer g.keepKilling(role)()
+			defer g.keepKilling(role, mean)()
 			compare(t, g, trees[:1])
 		})
 	}

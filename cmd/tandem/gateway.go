@@ -23,8 +23,7 @@ import (
 )
 
 type gatewayCmd struct {
-	Target      string `help:"GGUF file of the target model, for its tokenizer (default: the shipped one)." placeholder:"FILE"`
-	InlineLimit int    `help:"Not used by a gateway, whose own tickets are small." default:"1024" hidden:""`
+	Target string `help:"GGUF file of the target model, for its tokenizer (default: the shipped one)." placeholder:"FILE"`
 	addressFlags
 	roleFlags
 }

@@ -17,7 +17,7 @@ import (
 type generateCmd struct {
 	Prompt     *string `help:"Text to continue." setting:"-"`
 	PromptFile string  `help:"File with the text to continue. Without --prompt and --prompt-file: stdin." placeholder:"FILE" setting:"-"`
-	Addr       string  `help:"Use the gateway at this address instead of starting processes." placeholder:"ADDR"`
+	Addr       string  `help:"Use the gateway at this address, with its models, instead of starting processes." placeholder:"ADDR"`
 	samplingFlags
 	groupFlags
 	output

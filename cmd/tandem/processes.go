@@ -71,8 +71,7 @@ func (l launch) specs(dir *supervise.RunDir, addr string) []supervise.Spec {
 	drafterThreads, verifierThreads := l.split(runtime.NumCPU())
 	drafter, verifier := "unix://"+dir.File("drafter.sock"), "unix://"+dir.File("verifier.sock")
 	pool := dir.File("pool")
-	common := []string{"--ready-fd", strconv.Itoa(supervise.ReadyFD), "--sessions", strconv.Itoa(l.sessions), "--ctx", strconv.Itoa(l.Ctx),
-		"--inline-limit", strconv.Itoa(l.InlineLimit)}
+	common := []string{"--ready-fd", strconv.Itoa(supervise.ReadyFD), "--sessions", strconv.Itoa(l.sessions), "--ctx", strconv.Itoa(l.Ctx)}
 	if l.OTLPEndpoint != "" {
 		common = append(common, "--otlp-endpoint", l.OTLPEndpoint)
 	}
@@ -93,7 +92,7 @@ func (l launch) specs(dir *supervise.RunDir, addr string) []supervise.Spec {
 	specs := []supervise.Spec{{Name: "gateway", Args: gatewayArgs}, {Name: "verifier", Restart: true, Args: verifierArgs}}
 	if l.draft != "" {
 		specs = append(specs, supervise.Spec{Name: "drafter", Restart: true,
-			Args: append([]string{"drafter", "--listen", drafter, "--draft", l.draft}, kernels(drafterThreads)...)})
+			Args: append([]string{"drafter", "--listen", drafter, "--draft", l.draft, "--inline-limit", strconv.Itoa(l.InlineLimit)}, kernels(drafterThreads)...)})
 	}
 	return specs
 }

@@ -13,8 +13,7 @@ import (
 )
 
 type verifierCmd struct {
-	Target      string `help:"GGUF file of the target model (default: the shipped one)." placeholder:"FILE"`
-	InlineLimit int    `default:"1024" hidden:"" setting:"-"`
+	Target string `help:"GGUF file of the target model (default: the shipped one)." placeholder:"FILE"`
 	addressFlags
 	kernelFlags
 	roleFlags

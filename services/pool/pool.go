@@ -84,14 +84,14 @@ func (c Config) validate() error {
 }
 
 // connect returns a connection that goes on trying for ever, so the server may start later or come
-// back. Nothing is buffered for a server that is away.
-func (c Config) connect(role string, onUp func()) (*nats.Conn, jetstream.JetStream, error) {
+// back, of which onBack is told. Nothing is buffered for a server that is away.
+func (c Config) connect(role string, onBack func()) (*nats.Conn, jetstream.JetStream, error) {
 	opts := []nats.Option{
 		nats.Name("tandem " + role), nats.Timeout(apiTime), nats.RetryOnFailedConnect(true),
 		nats.MaxReconnects(-1), nats.ReconnectWait(50 * time.Millisecond), nats.ReconnectJitter(10*time.Millisecond, 10*time.Millisecond),
 		nats.ReconnectBufSize(-1), nats.IgnoreAuthErrorAbort(), nats.PingInterval(2 * time.Second), nats.MaxPingsOutstanding(2),
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), // the default prints to stderr
-		nats.ConnectHandler(func(*nats.Conn) { onUp() }), nats.ReconnectHandler(func(*nats.Conn) { onUp() }),
+		nats.ReconnectHandler(func(*nats.Conn) { onBack() }),
 	}
 	if c.Token != "" {
 		opts = append(opts, nats.Token(c.Token))
