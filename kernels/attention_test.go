@@ -78,9 +78,14 @@ func randomPass(r *rand.Rand, rows, pages, most int) *kernels.Pass {
 	for i := 0; i < rows; i++ {
 		prefix := 1 + r.IntN(most)
 		first := r.IntN(pages*3/4 - most/kernels.PageRows)
-		p.Table = append(p.Table, int32(len(p.Pages)))
-		for g := 0; g*kernels.PageRows < prefix; g++ {
-			p.Pages = append(p.Pages, int32(order[first+g]))
+		if i > 0 && r.IntN(3) > 0 { // the session of the row before
+			p.Table = append(p.Table, p.Table[i-1])
+			prefix = 1 + r.IntN((len(p.Pages)-int(p.Table[i]))*kernels.PageRows)
+		} else {
+			p.Table = append(p.Table, int32(len(p.Pages)))
+			for g := 0; g*kernels.PageRows < prefix; g++ {
+				p.Pages = append(p.Pages, int32(order[first+g]))
+			}
 		}
 		anc := 0
 		own = kernels.Cell(p.Pages[int(p.Table[i])+(prefix-1)/kernels.PageRows])*kernels.PageRows + kernels.Cell((prefix-1)%kernels.PageRows)
@@ -117,7 +122,7 @@ func TestAttention(t *testing.T) {
 }
 
 func testAttention(t *testing.T, all []*kernels.Pool, shape kernels.KVShape, heads, most int, hostile bool) {
-	const rows, pages, layer = 7, 32, 1
+	const rows, pages, layer = 9, 32, 1
 	r := rng(uint64(heads*shape.HeadDim + most))
 	c := newCache(t, r, shape, pages)
 	n, kv := heads*shape.HeadDim, shape.KVHeads*shape.HeadDim
@@ -128,7 +133,7 @@ func testAttention(t *testing.T, all []*kernels.Pool, shape kernels.KVShape, hea
 	p.Attention(q, layer, heads, 0.3, act)
 	p.MatMul(identity(t, n), act, out, kernels.MatMulOpt{})
 	seal(t, p)
-	for round := 0; round < 3; round++ {
+	for round := 0; round < 4; round++ {
 		pass := randomPass(r, rows, pages, most)
 		xq, xk, xv := randomFloats(r, rows*n, hostile), randomFloats(r, rows*kv, hostile), randomFloats(r, rows*kv, hostile)
 		var want []float32

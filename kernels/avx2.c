@@ -3,6 +3,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 #include "avx2.h"
+#include "fused.h"
 
 INLINE __m256 exp8(__m256 x) {
     const __m256 magic = _mm256_set1_ps(0x1.8p23f);
@@ -79,15 +80,6 @@ TARGET static void silu_mul(const float *g, const float *u, int n, float *y) {
     tk_generic.silu_mul(g + i, u + i, n - i, y + i);
 }
 
-TARGET static void rope(float *x, const float *c, const float *s, int n, int halves) {
-    int step = halves ? 1 : 2, other = halves ? n / 2 : 1;
-    for (int i = 0; i < n / 2; i++) {
-        float x0 = x[i * step], x1 = x[i * step + other], t0 = x1 * s[i], t1 = x1 * c[i];
-        x[i * step] = __builtin_fmaf(x0, c[i], -t0);
-        x[i * step + other] = __builtin_fmaf(x0, s[i], t1);
-    }
-}
-
 TARGET static void narrow(const float *x, int n, uint16_t *y) {
     int i = 0;
     for (; i + 8 <= n; i += 8) {
@@ -95,10 +87,6 @@ TARGET static void narrow(const float *x, int n, uint16_t *y) {
         _mm_storeu_si128((__m128i *)(y + i), h);
     }
     tk_generic.narrow(x + i, n - i, y + i);
-}
-
-TARGET static void axpy(float c, const float *x, int n, float *y) {
-    for (int i = 0; i < n; i++) y[i] = __builtin_fmaf(c, x[i], y[i]);
 }
 
 // Widens n ≤ 16 rows of f16 to rows of d16 floats.

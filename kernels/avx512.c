@@ -3,6 +3,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 #include "avx512.h"
+#include "fused.h"
 
 INLINE __mmask16 first(int n) { return n >= 16 ? 0xffff : (__mmask16)((1u << n) - 1); }
 INLINE __m512 neg(__m512 x) { return _mm512_castsi512_ps(_mm512_xor_si512(_mm512_castps_si512(x), _mm512_set1_epi32((int)0x80000000))); }
@@ -97,15 +98,6 @@ TARGET static void silu_mul(const float *g, const float *u, int n, float *y) {
     }
 }
 
-TARGET static void rope(float *x, const float *c, const float *s, int n, int halves) {
-    int step = halves ? 1 : 2, other = halves ? n / 2 : 1;
-    for (int i = 0; i < n / 2; i++) {
-        float x0 = x[i * step], x1 = x[i * step + other], t0 = x1 * s[i], t1 = x1 * c[i];
-        x[i * step] = __builtin_fmaf(x0, c[i], -t0);
-        x[i * step + other] = __builtin_fmaf(x0, s[i], t1);
-    }
-}
-
 TARGET static void narrow(const float *x, int n, uint16_t *y) {
     for (int i = 0; i < n; i += 16) {
         __mmask16 m = first(n - i);
@@ -114,63 +106,74 @@ TARGET static void narrow(const float *x, int n, uint16_t *y) {
     }
 }
 
-TARGET static void axpy(float c, const float *x, int n, float *y) {
-    for (int i = 0; i < n; i++) y[i] = __builtin_fmaf(c, x[i], y[i]);
-}
-
-// Widens n ≤ 16 rows of f16 to rows of d16 floats; absent rows and columns become zeros.
-INLINE void widen(const uint16_t *const *row, ptrdiff_t off, int n, int dim, int d16, float *out) {
+// Widens n ≤ 16 rows of f16: columns 16c to 16c+15 of row j go to out[(16c+j)*16], so that all 16 rows
+// are at fixed distances. Absent rows and columns become zeros.
+INLINE void widen(const uint16_t *const *row, ptrdiff_t off, int n, int dim, float *out) {
     for (int j = 0; j < n; j++)
         for (int d = 0; d < dim; d += 16) {
             __m256i h = dim - d >= 16 ? _mm256_loadu_si256((const __m256i *)(row[j] + off + d))
                                       : _mm256_maskz_loadu_epi16(first(dim - d), row[j] + off + d);
-            _mm512_store_ps(out + j * d16 + d, _mm512_cvtph_ps(h));
+            _mm512_store_ps(out + d * 16 + j * 16, _mm512_cvtph_ps(h));
         }
-    for (int i = n * d16; i < 16 * d16; i += 16) _mm512_store_ps(out + i, _mm512_setzero_ps());
+    for (int j = n; j < 16; j++)
+        for (int d = 0; d < dim; d += 16) _mm512_store_ps(out + d * 16 + j * 16, _mm512_setzero_ps());
 }
 
 // Scores of 16 widened keys.
-INLINE __m512 scores(const float *q, const float *k, int dim, int d16) {
+INLINE __m512 scores(const float *q, const float *k, int dim) {
     __m512 acc[16];
     for (int j = 0; j < 16; j++) acc[j] = _mm512_setzero_ps();
     int d = 0;
     for (; d + 16 <= dim; d += 16) {
         __m512 v = _mm512_loadu_ps(q + d);
-        _Pragma("GCC unroll 16") for (int j = 0; j < 16; j++) acc[j] = _mm512_fmadd_ps(v, _mm512_load_ps(k + j * d16 + d), acc[j]);
+        _Pragma("GCC unroll 16") for (int j = 0; j < 16; j++) acc[j] = _mm512_fmadd_ps(v, _mm512_load_ps(k + d * 16 + j * 16), acc[j]);
     }
     if (d < dim) {
         __mmask16 m = first(dim - d);
         __m512 v = _mm512_maskz_loadu_ps(m, q + d);
-        _Pragma("GCC unroll 16") for (int j = 0; j < 16; j++) acc[j] = _mm512_mask3_fmadd_ps(v, _mm512_load_ps(k + j * d16 + d), acc[j], m);
+        _Pragma("GCC unroll 16") for (int j = 0; j < 16; j++) acc[j] = _mm512_mask3_fmadd_ps(v, _mm512_load_ps(k + d * 16 + j * 16), acc[j], m);
     }
     return reduce16(acc);
 }
 
-// o[0:16*N] += p[j] * v[j] over n keys in order; m masks the last vector.
-INLINE void add_values(const float *p, const float *v, int n, int d16, float *o, const int N, __mmask16 m) {
+// For H queries: o[0:16*N] += p[j] * v[j] over n keys in order; m masks the last vector.
+INLINE void add_values(const tk_attn *a, int h, int j0, int n, int d, const int H, const int N, __mmask16 m) {
+    const float *p = a->p + h * TK_SEG + j0, *v = a->widened + d * 16;
+    float *o = a->o + (size_t)h * a->dim + d;
     __m512 acc[8];
-    for (int i = 0; i < N; i++) acc[i] = _mm512_maskz_loadu_ps(i == N - 1 ? m : 0xffff, o + 16 * i);
-    for (int j = 0; j < n; j++) {
-        __m512 c = _mm512_set1_ps(p[j]);
-        _Pragma("GCC unroll 8") for (int i = 0; i < N; i++) acc[i] = _mm512_fmadd_ps(c, _mm512_load_ps(v + j * d16 + 16 * i), acc[i]);
-    }
-    for (int i = 0; i < N; i++) _mm512_mask_storeu_ps(o + 16 * i, i == N - 1 ? m : 0xffff, acc[i]);
+    for (int i = 0; i < H * N; i++) acc[i] = _mm512_maskz_loadu_ps(i % N == N - 1 ? m : 0xffff, o + i / N * a->dim + 16 * (i % N));
+    for (int j = 0; j < n; j++)
+        _Pragma("GCC unroll 4") for (int g = 0; g < H; g++) {
+            __m512 c = _mm512_set1_ps(p[g * TK_SEG + j]);
+            _Pragma("GCC unroll 4") for (int i = 0; i < N; i++)
+                acc[g * N + i] = _mm512_fmadd_ps(c, _mm512_load_ps(v + i * 256 + j * 16), acc[g * N + i]);
+        }
+    for (int i = 0; i < H * N; i++) _mm512_mask_storeu_ps(o + i / N * a->dim + 16 * (i % N), i % N == N - 1 ? m : 0xffff, acc[i]);
 }
 
-INLINE void values(const tk_attn *a, int h, int j0, int n, int d16) {
-    const float *p = a->p + h * TK_SEG + j0;
-    float *o = a->o + (size_t)h * a->dim;
+// 8 independent chains where there are enough queries: two for 64 columns, four for 32.
+INLINE void values(const tk_attn *a, int j0, int n) {
     int d = 0;
-    for (; d + 64 <= a->dim; d += 64) add_values(p, a->widened + d, n, d16, o + d, 4, 0xffff);
-    for (; d < a->dim; d += 16) add_values(p, a->widened + d, n, d16, o + d, 1, first(a->dim - d));
+    for (; d + 64 <= a->dim; d += 64) {
+        int h = 0;
+        for (; h + 2 <= a->heads; h += 2) add_values(a, h, j0, n, d, 2, 4, 0xffff);
+        for (; h < a->heads; h++) add_values(a, h, j0, n, d, 1, 4, 0xffff);
+    }
+    for (; d + 32 <= a->dim; d += 32) {
+        int h = 0;
+        for (; h + 4 <= a->heads; h += 4) add_values(a, h, j0, n, d, 4, 2, 0xffff);
+        for (; h < a->heads; h++) add_values(a, h, j0, n, d, 1, 2, 0xffff);
+    }
+    for (; d < a->dim; d += 16)
+        for (int h = 0; h < a->heads; h++) add_values(a, h, j0, n, d, 1, 1, first(a->dim - d));
 }
 
 TARGET static void attend(const tk_attn *a) {
-    int d16 = (a->dim + 15) / 16 * 16, n = a->n;
+    int n = a->n;
     for (int j = 0; j < n; j += 16) {
-        widen(a->key + j, 0, n - j < 16 ? n - j : 16, a->dim, d16, a->widened);
+        widen(a->key + j, 0, n - j < 16 ? n - j : 16, a->dim, a->widened);
         for (int h = 0; h < a->heads; h++) {
-            __m512 s = _mm512_mul_ps(_mm512_set1_ps(a->scale), scores(a->q + (size_t)h * a->dim, a->widened, a->dim, d16));
+            __m512 s = _mm512_mul_ps(_mm512_set1_ps(a->scale), scores(a->q + (size_t)h * a->dim, a->widened, a->dim));
             _mm512_store_ps(a->p + h * TK_SEG + j, s);
         }
     }
@@ -190,8 +193,8 @@ TARGET static void attend(const tk_attn *a) {
     }
     for (int j = 0; j < n; j += 16) {
         int c = n - j < 16 ? n - j : 16;
-        widen(a->key + j, a->voff, c, a->dim, d16, a->widened);
-        for (int h = 0; h < a->heads; h++) values(a, h, j, c, d16);
+        widen(a->key + j, a->voff, c, a->dim, a->widened);
+        values(a, j, c);
     }
 }
 

@@ -25,12 +25,18 @@ INLINE void put(const tk_mm *a, int g, int r, __m512 total) {
     _mm512_mask_storeu_ps(out, m, total);
 }
 
+INLINE const uint8_t *fetch(const uint8_t *ahead, int lines) {
+    for (; lines > 0; lines--, ahead += 64) _mm_prefetch((const char *)ahead, _MM_HINT_T1);
+    return ahead;
+}
+
 // acc = fma(float(sum), ws*scale, acc)
 INLINE __m512 scaled(__m512i sum, __m512 ws, float scale, __m512 acc) {
     return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(ws, _mm512_set1_ps(scale)), acc);
 }
 
 INLINE void q8_0_rows(const tk_mm *a, const int R) {
+    const uint8_t *ahead = a->ahead;
     for (int g = 0; g < a->ng; g++) {
         const uint8_t *w = a->w + g * a->gbytes;
         const tk_qblock *x = a->x;
@@ -41,6 +47,7 @@ INLINE void q8_0_rows(const tk_mm *a, const int R) {
             const uint8_t *q = w + (32 * nb + 63) / 64 * 64;
             ROWS acc[r] = _mm512_setzero_ps();
             for (int b = 0; b < nb; b++, q += 512, x += R) {
+                ahead = fetch(ahead, a->lines);
                 __m512i sum[TK_TILE];
                 ROWS sum[r] = bcast(&x[r].off128);
                 _Pragma("GCC unroll 8") for (int j = 0; j < 8; j++) {
@@ -69,6 +76,7 @@ INLINE void nibbles(const uint8_t *q, const tk_qblock *x, const int R, __m512i *
 }
 
 INLINE void q4_0_rows(const tk_mm *a, const int R) {
+    const uint8_t *ahead = a->ahead;
     for (int g = 0; g < a->ng; g++) {
         const uint8_t *w = a->w + g * a->gbytes;
         const tk_qblock *x = a->x;
@@ -79,6 +87,7 @@ INLINE void q4_0_rows(const tk_mm *a, const int R) {
             const uint8_t *q = w + (32 * nb + 63) / 64 * 64;
             ROWS acc[r] = _mm512_setzero_ps();
             for (int b = 0; b < nb; b++, q += 256, x += R) {
+                ahead = fetch(ahead, a->lines);
                 __m512i sum[TK_TILE];
                 ROWS sum[r] = bcast(&x[r].off8);
                 nibbles(q, x, R, sum);
@@ -107,6 +116,7 @@ INLINE __m512 u8_16(const uint8_t *p) { return _mm512_cvtepi32_ps(_mm512_cvtepu8
 
 INLINE void q4_k_rows(const tk_mm *a, const int R) {
     _Alignas(64) uint8_t sc[128], mn[128];
+    const uint8_t *ahead = a->ahead;
     for (int g = 0; g < a->ng; g++) {
         const uint8_t *w = a->w + g * a->gbytes;
         const tk_qblock *x = a->x;
@@ -117,6 +127,7 @@ INLINE void q4_k_rows(const tk_mm *a, const int R) {
             q4_k_scales(w + 64, sc, mn);
             ROWS acc[r] = _mm512_setzero_ps();
             for (int b = 0; b < 8; b++, x += R) {
+                ahead = fetch(ahead, a->lines);
                 __m512i sum[TK_TILE];
                 ROWS sum[r] = _mm512_setzero_si512();
                 nibbles(w + 256 + 256 * b, x, R, sum);
@@ -135,6 +146,7 @@ INLINE __m512i q6_code(__m512i lo, __m512i hi) {
 }
 
 INLINE void q6_k_rows(const tk_mm *a, const int R) {
+    const uint8_t *ahead = a->ahead;
     for (int g = 0; g < a->ng; g++) {
         const uint8_t *w = a->w + g * a->gbytes;
         const tk_qblock *x = a->x;
@@ -145,6 +157,7 @@ INLINE void q6_k_rows(const tk_mm *a, const int R) {
             const uint8_t *q = w + 320;
             ROWS acc[r] = _mm512_setzero_ps();
             for (int b = 0; b < 8; b++, q += 384, x += R) {
+                ahead = fetch(ahead, a->lines);
                 __m512i h0 = _mm512_loadu_si512(q + 256), h1 = _mm512_loadu_si512(q + 320);
                 _Pragma("GCC unroll 2") for (int half = 0; half < 2; half++) {
                     __m512i sum[TK_TILE];
@@ -175,7 +188,7 @@ INLINE __m512 widen16(const int type, const uint8_t *w, size_t k) {
 }
 
 // G groups at once give G*R independent chains of fused multiply-adds.
-INLINE void float_groups(const int type, const tk_mm *a, int g, const int G, const int R) {
+INLINE void float_groups(const int type, const tk_mm *a, int g, const int G, const int R, const uint8_t *ahead) {
     const uint8_t *w = a->w + g * a->gbytes;
     const float *x = a->x;
     __m512 total[8], acc[8];
@@ -184,6 +197,7 @@ INLINE void float_groups(const int type, const tk_mm *a, int g, const int G, con
         int end = a->k - k0 < TK_SEG ? a->k : k0 + TK_SEG;
         for (int i = 0; i < G * R; i++) acc[i] = _mm512_setzero_ps();
         for (int k = k0; k < end; k++, x += R) {
+            if (k % 32 == 0) ahead = fetch(ahead, G * a->lines);
             _Pragma("GCC unroll 8") for (int i = 0; i < G; i++) {
                 __m512 v = widen16(type, w + i * a->gbytes, k);
                 ROWS acc[i * R + r] = _mm512_fmadd_ps(v, _mm512_set1_ps(x[r]), acc[i * R + r]);
@@ -197,8 +211,9 @@ INLINE void float_groups(const int type, const tk_mm *a, int g, const int G, con
 INLINE void float_rows(const int type, const tk_mm *a, const int R) {
     const int G = 8 / R;
     int g = 0;
-    for (; g + G <= a->ng; g += G) float_groups(type, a, g, G, R);
-    for (; g < a->ng; g++) float_groups(type, a, g, 1, R);
+    const size_t part = (size_t)a->lines * 64 * (a->k / 32);  // fetched with one group
+    for (; g + G <= a->ng; g += G) float_groups(type, a, g, G, R, a->ahead + g * part);
+    for (; g < a->ng; g++) float_groups(type, a, g, 1, R, a->ahead + g * part);
 }
 
 INLINE void f32_rows(const tk_mm *a, const int R) { float_rows(TK_F32, a, R); }

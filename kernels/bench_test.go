@@ -13,6 +13,7 @@ import (
 
 // BenchmarkMatMul runs one matrix per type and width and reports its speed as a share of the limit that
 // is measured just before: the larger of the time to read the weights and the time of the multiply-adds.
+// A share above 1 means that the weights came from a cache.
 // TANDEM_BENCH_THREADS sets the number of threads (default: all cores).
 func BenchmarkMatMul(b *testing.B) {
 	const n, k = 8192, 2048
@@ -36,40 +37,110 @@ func BenchmarkMatMul(b *testing.B) {
 	}
 }
 
+// benchMatMul takes the matrices in turn, one a pass; the fastest pass counts, as it does for the limits.
 func benchMatMul(b *testing.B, pool *kernels.Pool, ws []*kernels.Matrix, width int) {
 	n, k, typ := ws[0].Rows(), ws[0].Cols(), ws[0].Type()
-	p := kernels.NewProgram(width, 0)
-	in, out, act := p.Buf(k), p.Buf(n), p.Act(k)
 	one := make([]float32, k)
 	for i := range one {
 		one[i] = 1
 	}
-	p.RMSNorm(in, one, 1e-5, act)
+	var programs []*kernels.Program
 	for _, w := range ws {
+		p := kernels.NewProgram(width, 0)
+		in, out, act := p.Buf(k), p.Buf(n), p.Act(k)
+		p.RMSNorm(in, one, 1e-5, act)
 		p.MatMul(w, act, out, kernels.MatMulOpt{})
+		programs = append(programs, seal(b, p))
+		copy(p.Rows(in), randomFloats(rng(2), width*k, false))
 	}
-	seal(b, p)
-	copy(p.Rows(in), randomFloats(rng(2), width*k, false))
 	limits, err := pool.Limits(512<<20, 200*time.Millisecond)
 	if err != nil {
 		b.Fatal(err)
 	}
 	pass := &kernels.Pass{Rows: width}
-	run(b, p, pool, pass)
-	for b.Loop() {
-		run(b, p, pool, pass)
+	best := time.Duration(1 << 62)
+	for i := 0; b.Loop(); i++ {
+		start := time.Now()
+		run(b, programs[i%len(ws)], pool, pass)
+		best = min(best, time.Since(start))
 	}
 	elems, size := typ.Block()
-	bytes, macs := float64(len(ws)*n*k/elems*size), float64(len(ws)*n*k*width)
+	bytes, macs, sec := float64(n*k/elems*size), float64(n*k*width), best.Seconds()
 	rate := limits.FloatMACs
 	if typ.Quantized() {
 		rate = limits.IntMACs
 	}
-	sec := b.Elapsed().Seconds() / float64(b.N)
 	b.ReportMetric(bytes/sec/1e9, "GB/s")
 	b.ReportMetric(macs/sec/1e9, "Gmac/s")
 	b.ReportMetric(max(bytes/limits.ReadBytes, macs/rate)/sec, "share")
 	b.ReportMetric(limits.ReadBytes/1e9, "limitGB/s")
 	b.ReportMetric(rate/1e9, "limitGmac/s")
 	b.ReportMetric(0, "ns/op")
+}
+
+// BenchmarkOperation runs a program of 100 small products one after the other: what an operation costs
+// beside its arithmetic.
+func BenchmarkOperation(b *testing.B) {
+	const ops, n = 100, 256
+	w := packed(b, kernels.Q8_0, n, n, randomRows(rng(1), kernels.Q8_0, n, n))
+	for _, threads := range []int{1, 2} {
+		b.Run(fmt.Sprintf("threads=%d", threads), func(b *testing.B) {
+			pool := newPool(b, threads, kernels.Auto)
+			p := kernels.NewProgram(1, 0)
+			in, out, act := p.Buf(n), p.Buf(n), p.Act(n)
+			p.RMSNorm(in, make([]float32, n), 1e-5, act)
+			for i := 0; i < ops; i++ {
+				p.MatMul(w, act, out, kernels.MatMulOpt{})
+			}
+			seal(b, p)
+			pass := &kernels.Pass{Rows: 1}
+			for b.Loop() {
+				run(b, p, pool, pass)
+			}
+			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/ops, "us/op")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// BenchmarkAttention runs one attention over long prefixes; its limit is the f32 multiply-add rate, or
+// reading keys and values once.
+func BenchmarkAttention(b *testing.B) {
+	const heads, context = 32, 2048
+	shape := kernels.KVShape{Layers: 1, KVHeads: 8, HeadDim: 64}
+	pool := newPool(b, runtime.NumCPU(), kernels.Auto)
+	c := newCache(b, rng(1), shape, context/kernels.PageRows+1)
+	for _, rows := range []int{1, 4, 16} {
+		b.Run(fmt.Sprintf("rows=%d", rows), func(b *testing.B) {
+			p := kernels.NewProgram(rows, 0)
+			q, act := p.Buf(heads*shape.HeadDim), p.Act(heads*shape.HeadDim)
+			p.SetKV(shape, c.arena)
+			p.Attention(q, 0, heads, 0.125, act)
+			seal(b, p)
+			copy(p.Rows(q), randomFloats(rng(2), rows*heads*shape.HeadDim, false))
+			pass := &kernels.Pass{Rows: rows}
+			for i := 0; i < context/kernels.PageRows; i++ {
+				pass.Pages = append(pass.Pages, int32(i))
+			}
+			for i := 0; i < rows; i++ {
+				cell := kernels.Cell(context + i)
+				pass.Pos, pass.Prefix = append(pass.Pos, context), append(pass.Prefix, context)
+				pass.Table, pass.AncLen = append(pass.Table, 0), append(pass.AncLen, 1)
+				pass.Anc, pass.AncOff, pass.Store = append(pass.Anc, cell), append(pass.AncOff, int32(i)), append(pass.Store, cell)
+			}
+			limits, err := pool.Limits(1<<24, 100*time.Millisecond)
+			if err != nil {
+				b.Fatal(err)
+			}
+			for b.Loop() {
+				run(b, p, pool, pass)
+			}
+			sec := b.Elapsed().Seconds() / float64(b.N)
+			macs, bytes := 2*float64(rows*heads*shape.HeadDim*context), 4*float64(shape.KVHeads*shape.HeadDim*context)
+			b.ReportMetric(macs/sec/1e9, "Gmac/s")
+			b.ReportMetric(bytes/sec/1e9, "GB/s")
+			b.ReportMetric(max(bytes/limits.ReadBytes, macs/limits.FloatMACs)/sec, "share")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
 }

@@ -166,7 +166,7 @@ func TestRunErrors(t *testing.T) {
 		"ancestors begin at -1":        func(a *kernels.Pass) { a.AncOff[2] = -1 },
 		"row 0 at position 100":        func(a *kernels.Pass) { a.Prefix[0] = 100 },
 		"sees -1 positions":            func(a *kernels.Pass) { a.Prefix[0], a.AncLen[0] = -1, 102 },
-		"of 12 and are 2000":           func(a *kernels.Pass) { a.Pos[2], a.AncLen[2], a.Prefix[2] = 2000, 2000, 1 },
+		"of 11 and are 2000":           func(a *kernels.Pass) { a.Pos[2], a.AncLen[2], a.Prefix[2] = 2000, 2000, 1 },
 		"begins at 0 of 8 for 2000":    func(a *kernels.Pass) { a.Pos[0], a.Prefix[0] = 1999, 2000 },
 		"wanted row 0 is 8 of 8":       func(a *kernels.Pass) { a.Wanted[0] = 8 },
 		"wanted row 1 is -1":           func(a *kernels.Pass) { a.Wanted[1] = -1 },

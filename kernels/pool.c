@@ -35,7 +35,8 @@ struct tk_pool {
     int quit;
     _Alignas(64) _Atomic uint32_t gen;            // generation of the newest pass; workers sleep on it
     _Atomic(tk_prog *) prog;                      // NULL between passes
-    _Alignas(64) _Atomic int sleepers;            // threads asleep on gen or on an operation
+    _Alignas(64) _Atomic int idle;                // threads asleep on gen
+    _Atomic int waiting;                          // threads asleep on an operation
     _Alignas(64) _Atomic int inside;              // workers that may hold a program
 };
 
@@ -56,21 +57,24 @@ static int64_t now_ns(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-// Waits while *word == seen: first spinning, then asleep.
-static void wait_change(tk_pool *pool, void *at, uint32_t seen) {
+// Waits while *word == seen: first spinning, then asleep and counted in sleepers.
+static void wait_change(void *at, uint32_t seen, _Atomic int *sleepers) {
     _Atomic uint32_t *word = at;
-    for (int64_t end = now_ns() + SPIN_NS; now_ns() < end;)
-        for (int i = 0; i < 16; i++) {
+    int64_t end = 0;
+    do {
+        for (int i = 0; i < 64; i++) {
             if (atomic_load(word) != seen) return;
             relax();
         }
-    atomic_fetch_add(&pool->sleepers, 1);
+        if (!end) end = now_ns() + SPIN_NS;
+    } while (now_ns() < end);
+    atomic_fetch_add(sleepers, 1);
     while (atomic_load(word) == seen) futex_wait(at, seen);
-    atomic_fetch_sub(&pool->sleepers, 1);
+    atomic_fetch_sub(sleepers, 1);
 }
 
-static void wake(tk_pool *pool, void *at) {
-    if (atomic_load(&pool->sleepers)) futex_wake_all(at);
+static void wake(void *at, _Atomic int *sleepers) {
+    if (atomic_load(sleepers)) futex_wake_all(at);
 }
 
 // Works on an operation until no unit is left to claim; returns 0 if the pass is no longer gen.
@@ -89,7 +93,7 @@ static int work(tk_pool *pool, tk_prog *p, int i, uint32_t gen, float *scratch) 
         did += to - from;
         seen = atomic_load(&s->next);
     }
-    if (did && atomic_fetch_add(&s->done, did) + did == op->units) wake(pool, &s->done);
+    if (did && atomic_fetch_add(&s->done, did) + did == op->units) wake(&s->done, &pool->waiting);
     return 1;
 }
 
@@ -99,7 +103,7 @@ static int finished(tk_pool *pool, tk_prog *p, int i, uint32_t gen) {
         int done = atomic_load(&s->done);
         if ((uint32_t)(atomic_load(&s->next) >> 32) != gen) return 0;
         if (done >= p->ops[i].units) return 1;
-        wait_change(pool, &s->done, (uint32_t)done);
+        wait_change(&s->done, (uint32_t)done, &pool->waiting);
     }
 }
 
@@ -116,7 +120,7 @@ static void *worker_main(void *arg) {
     worker *w = arg;
     tk_pool *pool = w->pool;
     for (uint32_t seen = 0;;) {
-        wait_change(pool, &pool->gen, seen);
+        wait_change(&pool->gen, seen, &pool->idle);
         atomic_fetch_add(&pool->inside, 1);
         tk_prog *p = atomic_load(&pool->prog);
         seen = atomic_load(&pool->gen);
@@ -162,7 +166,7 @@ int tk_pool_run(tk_pool *pool, tk_prog *p) {
     if (floats > pool->workers[0].floats) tk_pool_quiet(pool);
     for (int i = 0; i < pool->threads; i++)
         if (ensure_scratch(pool->workers + i, floats)) return ENOMEM;
-    int err = tk_prepare_pass(p);
+    int err = tk_prepare_pass(p, pool->threads);
     if (err) return err;
     if (pool->threads == 1) {
         tk_plan_pass(p, 1);
@@ -173,7 +177,7 @@ int tk_pool_run(tk_pool *pool, tk_prog *p) {
     open_pass(pool, p, gen);
     atomic_store(&pool->prog, p);
     atomic_store(&pool->gen, gen);
-    wake(pool, &pool->gen);
+    wake(&pool->gen, &pool->idle);
     run_list(pool, p, gen, pool->workers[0].scratch);
     atomic_store(&pool->prog, NULL);
     return 0;

@@ -16,12 +16,11 @@ type Limits struct {
 	FloatMACs float64 // f32 fused multiply-adds per second
 }
 
-// Limits measures for about a third of `long` each; it reads bytes of fresh memory, which should be far
-// more than the caches hold.
+// Limits measures for about a third of `long` each, in passes of a millisecond or so of which the best
+// counts, so that other work on the machine disturbs little. It reads bytes of fresh memory, which
+// should be far more than the caches hold.
 func (p *Pool) Limits(bytes int, long time.Duration) (Limits, error) {
-	const piece = 1 << 18
-	units := max(4*p.threads, bytes/piece)
-	buf, err := Alloc(units * piece)
+	buf, err := Alloc(max(1, bytes/probeWindow) * probeWindow)
 	if err != nil {
 		return Limits{}, err
 	}
@@ -30,20 +29,28 @@ func (p *Pool) Limits(bytes int, long time.Duration) (Limits, error) {
 		buf.b[i] = 1
 	}
 	var l Limits
-	if l.ReadBytes, err = p.rate(C.TK_PROBE_READ, units, buf, piece, long/3); err != nil {
-		return Limits{}, err
-	}
 	k := C.tk_kernels_of(C.int(p.isa))
-	macs := float64(C.tk_int_macs(k, probeRounds))
-	if l.IntMACs, err = p.rate(C.TK_PROBE_INT, 8*p.threads, buf, macs, long/3); err != nil {
-		return Limits{}, err
+	for _, m := range []struct {
+		kind, units int
+		each        float64
+		out         *float64
+	}{
+		{C.TK_PROBE_READ, probeWindow / probePiece, probePiece, &l.ReadBytes},
+		{C.TK_PROBE_INT, 8 * p.threads, float64(C.tk_int_macs(k, probeRounds)), &l.IntMACs},
+		{C.TK_PROBE_FLOAT, 8 * p.threads, float64(C.tk_float_macs(k, probeRounds)), &l.FloatMACs},
+	} {
+		if *m.out, err = p.rate(m.kind, m.units, buf, m.each, long/3); err != nil {
+			return Limits{}, err
+		}
 	}
-	macs = float64(C.tk_float_macs(k, probeRounds))
-	l.FloatMACs, err = p.rate(C.TK_PROBE_FLOAT, 8*p.threads, buf, macs, long/3)
-	return l, err
+	return l, nil
 }
 
-const probeRounds = 4000
+const (
+	probeRounds = 4000
+	probeWindow = 32 << 20 // read in one pass
+	probePiece  = 1 << 18  // read in one unit
+)
 
 // rate runs passes of one probe operation until the time is up and returns the best pass's amount per
 // second; each of the units counts for `each`.
@@ -59,10 +66,10 @@ func (p *Pool) rate(kind, units int, buf *Memory, each float64, long time.Durati
 	c, o := (*C.tk_prog)(mem.at(prog)), (*C.tk_op)(mem.at(op))
 	c.ops, c.sync, c.nops = o, (*C.tk_sync)(mem.at(sync)), 1
 	c.pass.rows = C.int(units)
-	o.kind, o.dim = C.int(kind), probeRounds
-	o.w, o.gbytes = (*C.uint8_t)(unsafe.Pointer(&buf.b[0])), C.size_t(len(buf.b)/units)
+	o.kind, o.dim, o.gbytes = C.int(kind), probeRounds, probePiece
 	best := 0.0
-	for start := time.Now(); time.Since(start) < long; {
+	for start, at := time.Now(), 0; time.Since(start) < long; at = (at + probeWindow) % len(buf.b) {
+		o.w = (*C.uint8_t)(unsafe.Pointer(&buf.b[at]))
 		t := time.Now()
 		if err := p.run(c); err != nil {
 			return 0, err

@@ -10,8 +10,9 @@ import (
 
 // Pass gives the rows of one pass. A row sees the positions 0 to Prefix-1 through its page table and
 // then its ancestors, the last of which is the row itself; Pos = Prefix+AncLen-1. A row that extends the
-// prefix has Prefix = Pos+1 and no ancestors: its own cell is in its table. Positions and tables are
-// needed by programs with RoPE or attention, Store by programs with StoreKV.
+// prefix has Prefix = Pos+1 and no ancestors: its own cell is in its table. Positions are needed by
+// programs with RoPE or a KV cache, the rest of the rows' lists by programs with a KV cache. Neighbouring
+// rows that name the same table share the work of fetching its keys.
 type Pass struct {
 	Rows           int
 	Tokens, Pos    []int32

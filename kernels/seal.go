@@ -114,7 +114,7 @@ func (p *Program) layBuffers(l *layout) {
 	}
 }
 
-type attentionLayout struct{ out, partialAt, unitAt, rowLeft, heads int }
+type attentionLayout struct{ out, partialAt, rowUnits, rowLeft, heads int }
 
 func (p *Program) layAttention(l *layout) (a attentionLayout) {
 	for _, o := range p.ops {
@@ -124,7 +124,7 @@ func (p *Program) layAttention(l *layout) (a attentionLayout) {
 	}
 	a.out = l.add(p.maxRows * a.heads * p.kv.HeadDim * 4)
 	a.partialAt = l.add(p.maxRows * 8)
-	a.unitAt = l.add((p.maxRows + 1) * 4)
+	a.rowUnits = l.add(p.maxRows * 4)
 	a.rowLeft = l.add(p.maxRows * 4)
 	return a
 }
@@ -158,7 +158,7 @@ func (p *Program) fillProg(list []operation, a attentionLayout) {
 	c.max_group = C.int(a.heads / p.kv.KVHeads)
 	c.attn_out = (*C.float)(s.mem.at(a.out))
 	c.partial_at = (*C.size_t)(s.mem.at(a.partialAt))
-	c.unit_at = (*C.int32_t)(s.mem.at(a.unitAt))
+	c.row_units = (*C.int32_t)(s.mem.at(a.rowUnits))
 	c.row_left = (*C.int32_t)(s.mem.at(a.rowLeft))
 }
 

@@ -50,13 +50,16 @@ typedef struct {
     size_t ldo;
     int cols;       // valid outputs from w on; more than 16*ng-16
     int add;        // out += instead of out =
+    const uint8_t *ahead;  // weights that are wanted next,
+    int lines;      // and how many of their cache lines to fetch with each 32 inputs
 } tk_mm;
 
-// Attention of the query heads that share one KV head, over n ≤ 256 keys of one block.
+// Attention of queries that see the same n ≤ 256 keys of one block: the query heads that share a KV
+// head, of one row or of several.
 typedef struct {
     const uint16_t *const *key;  // n pointers to f16 keys; a value lies voff elements behind its key
     ptrdiff_t voff;
-    int n, heads, dim;
+    int n, heads, dim;           // heads: queries
     const float *q;              // (heads, dim)
     float scale;
     float *widened, *p;          // scratch: 16*dim rounded up to 16, heads*256; 64-aligned
@@ -131,6 +134,9 @@ typedef struct {
     uint8_t *arena;
 } tk_kv;
 
+// Rows [row, row+rows) attend blocks [b0, b1): one row, or several that share all those keys.
+typedef struct { int row, rows, b0, b1; } tk_span;
+
 typedef struct tk_sync tk_sync;  // how far an operation is: pool.c
 
 typedef struct {
@@ -142,12 +148,14 @@ typedef struct {
     tk_kv kv;
     tk_pass pass;
     const tk_kernels *k;
-    int attn_blocks;             // blocks of 256 positions in one unit of attention
+    tk_span *spans;              // attention of this pass; times the KV heads its units
+    int nspans;
+    size_t spans_cap;
     float *partial;              // attention results of single blocks
     size_t partial_cap;          // floats
     size_t *partial_at;          // per row: where its results begin
-    int32_t *unit_at;            // per row and one more: its first unit of attention
-    int32_t *row_left;           // per row: units of attention still to finish
+    int32_t *row_units;          // per row: units of attention in one layer
+    int32_t *row_left;           // and those still to finish
     float *attn_out;             // (max rows, heads*head_dim)
     int32_t *top_ids;            // (max wanted, TK_MAXTOP)
     float *top_logits, *top_max, *top_sum;
@@ -161,10 +169,20 @@ int tk_pool_run(tk_pool *, tk_prog *);  // 0 or an errno
 
 size_t tk_sync_bytes(void);
 
+static inline int imin(int a, int b) { return a < b ? a : b; }
+static inline int imax(int a, int b) { return a > b ? a : b; }
+// Writes y, elements [k0, k0+n) of a row, in the forms the activation's readers want. For an int8 form
+// k0 and n are multiples of 32.
+void tk_fill(const tk_prog *, const tk_act *, int row, int k0, int n, const float *y);
+uint16_t *tk_cell(const tk_kv *, int layer, int head, int32_t at);  // keys of a cell
+ptrdiff_t tk_value_offset(const tk_kv *);                           // from keys to values, in elements
+void tk_attend(const tk_prog *, const tk_op *, int unit, float *scratch);
+size_t tk_attend_floats(const tk_prog *);  // of scratch
+
 // Per-thread scratch of a program, in floats.
 size_t tk_scratch_floats(const tk_prog *);
 void tk_plan_pass(tk_prog *, int threads);  // fills units and grain of each operation
 void tk_run_units(tk_prog *, tk_op *, int from, int to, float *scratch);
-int tk_prepare_pass(tk_prog *);             // grows what a pass of this size needs; 0 or ENOMEM
+int tk_prepare_pass(tk_prog *, int threads);  // cuts attention and grows what it needs; 0 or ENOMEM
 void tk_prog_release(tk_prog *);             // frees what passes grew
 #endif

@@ -42,12 +42,15 @@ func refIdentity(x []float32) []float32 {
 func TestRMSNorm(t *testing.T) {
 	for _, n := range []int{1, 15, 32, 100, 576} {
 		for _, hostile := range []bool{false, true} {
-			const rows = 9
+			rows := 1 + 1000/n
 			r := rng(uint64(n))
 			x, w := randomFloats(r, rows*n, hostile), randomFloats(r, n, false)
+			for i := range x { // roots of every size
+				x[i] *= float32(math.Exp(float64(i/n%60 - 30)))
+			}
 			p := kernels.NewProgram(rows, 0)
 			in, out, act := p.Buf(n), p.Buf(n), p.Act(n)
-			p.RMSNorm(in, w, 1e-5, act)
+			p.RMSNorm(in, w, 1e-25, act)
 			p.MatMul(identity(t, n), act, out, kernels.MatMulOpt{})
 			seal(t, p)
 			for _, pool := range pools(t, 1, 2) {
@@ -55,7 +58,7 @@ func TestRMSNorm(t *testing.T) {
 				run(t, p, pool, &kernels.Pass{Rows: rows})
 				for i := 0; i < rows; i++ {
 					y := make([]float32, n)
-					ref.RMSNorm(x[i*n:(i+1)*n], w, 1e-5, y)
+					ref.RMSNorm(x[i*n:(i+1)*n], w, 1e-25, y)
 					wantSame(t, fmt.Sprintf("%v n %d row %d", pool.ISA(), n, i), p.Rows(out)[i*n:(i+1)*n], refIdentity(y))
 				}
 			}
