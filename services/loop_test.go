@@ -66,7 +66,7 @@ func start(t testing.TB, inline int, unmapped bool) *stack {
 	dir := t.TempDir()
 	s := &stack{verdicts: make(chan tandem.Verdict, 16), counters: new(tandem.Counters)}
 
-	nats, err := pool.StartServer(filepath.Join(dir, "nats"))
+	nats, err := pool.StartServer()
 	must(err)
 	t.Cleanup(nats.Close)
 	cfg := pool.Config{Access: nats.Access(), Counters: s.counters}

@@ -1,6 +1,11 @@
-// Package pool carries tickets from drafters and gateway to the verifier through NATS: a memory
-// work-queue stream that holds at most a verifier batch and forgets what is old. Nothing in it is
-// precious: a ticket that is lost, doubled or late costs time, never correctness.
+// Package pool carries tickets from drafters and gateway to the verifier through NATS: a work-queue in
+// memory that holds at most a verifier batch and forgets what is old. Nothing in it is precious: a
+// ticket that is lost, doubled or late costs time, never correctness.
+//
+// Senders publish requests on one subject; one verifier of the queue group gets each, keeps it in a
+// bounded queue until it is taken, and replies whether there was room. The queue lies at the verifier's end
+// rather than in a JetStream stream because a ticket is worthless without the process that holds its
+// session: a stream would keep what nobody can use, and cost a round 0.2 ms more (docs/decisions.md).
 //
 // A tree travels inside its ticket if it is small, else as a shared-memory payload that the verifier
 // claims from the drafter. The sender's trace and the ticket's last moment travel in message headers.
@@ -17,10 +22,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/services/wire"
 )
 
 const (
@@ -29,16 +32,18 @@ const (
 	headerTrace    = "traceparent"
 	headerDeadline = "tandem-deadline" // Unix milliseconds after which the ticket is not worth a pass
 	headerClock    = "tandem-clock"    // boot id of the host whose clock the deadline is of
-	headerRoom     = 512               // bytes of headers that the stream lets through beside an envelope
 
-	apiTime = time.Second // for one request about streams and consumers
+	replyOK   = "ok"
+	replyFull = "full"
+
+	dialTime = time.Second // to connect
 )
 
 // Config is what publishers and sources of one pool share. Zero fields take the default named beside
 // them.
 type Config struct {
 	Access
-	Name     string           // of the stream, "tandem-drafts"; subject prefix too
+	Name     string           // subject prefix: "tandem-drafts"
 	Batch    int              // tickets that the pool holds: 32
 	MaxAge   time.Duration    // after which an untaken ticket is forgotten: 2 s
 	Counters *tandem.Counters // "tickets.<what>"; may be nil
@@ -84,28 +89,22 @@ func (c Config) validate() error {
 }
 
 // connect returns a connection that goes on trying for ever, so the server may start later or come
-// back, of which onBack is told. Nothing is buffered for a server that is away.
-func (c Config) connect(role string, onBack func()) (*nats.Conn, jetstream.JetStream, error) {
+// back. Nothing is buffered for a server that is away.
+func (c Config) connect(role string) (*nats.Conn, error) {
 	opts := []nats.Option{
-		nats.Name("tandem " + role), nats.Timeout(apiTime), nats.RetryOnFailedConnect(true),
+		nats.Name("tandem " + role), nats.Timeout(dialTime), nats.RetryOnFailedConnect(true),
 		nats.MaxReconnects(-1), nats.ReconnectWait(50 * time.Millisecond), nats.ReconnectJitter(10*time.Millisecond, 10*time.Millisecond),
 		nats.ReconnectBufSize(-1), nats.IgnoreAuthErrorAbort(), nats.PingInterval(2 * time.Second), nats.MaxPingsOutstanding(2),
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), // the default prints to stderr
-		nats.ReconnectHandler(func(*nats.Conn) { onBack() }),
 	}
 	if c.Token != "" {
 		opts = append(opts, nats.Token(c.Token))
 	}
 	nc, err := nats.Connect(c.URL, opts...)
 	if err != nil {
-		return nil, nil, tandem.Errorf(op, tandem.Invalid, "nats server %s: %w", redact(c.URL), err)
+		return nil, tandem.Errorf(op, tandem.Invalid, "nats server %s: %w", redact(c.URL), err)
 	}
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(apiTime))
-	if err != nil {
-		nc.Close()
-		return nil, nil, tandem.Errorf(op, tandem.Internal, "%w", err)
-	}
-	return nc, js, nil
+	return nc, nil
 }
 
 // redact removes a password or token from a NATS URL for use in a message.
@@ -116,30 +115,15 @@ func redact(u string) string {
 	return u
 }
 
-// stream makes sure that the stream exists as configured.
-func (c Config) stream(ctx context.Context, js jetstream.JetStream) (jetstream.Stream, error) {
-	s, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-		Name: c.Name, Subjects: []string{c.subject()}, Description: "tickets of tandem",
-		Retention: jetstream.WorkQueuePolicy, Storage: jetstream.MemoryStorage, Discard: jetstream.DiscardNew,
-		MaxMsgs: int64(c.Batch), MaxAge: c.MaxAge, MaxMsgSize: wire.MaxEnvelope + headerRoom, Duplicates: min(c.MaxAge, 100*time.Millisecond),
-	})
-	return s, poolError(err)
-}
-
-// jsStoreFailed is the JetStream error code of a message that the stream has no room for.
-const jsStoreFailed = 10077
-
 // poolError gives an error of the NATS client its kind.
 func poolError(err error) error {
-	var api *jetstream.APIError
-	var known *tandem.Error
 	switch {
-	case err == nil || errors.As(err, &known):
-		return err
+	case err == nil:
+		return nil
 	case errors.Is(err, context.Canceled):
 		return tandem.Errorf(op, tandem.Canceled, "%w", err)
-	case errors.As(err, &api) && api.ErrorCode == jsStoreFailed:
-		return tandem.Errorf(op, tandem.Exhausted, "pool is full: wait for the verifier")
+	case errors.Is(err, nats.ErrNoResponders):
+		return tandem.Errorf(op, tandem.Unavailable, "no verifier takes tickets")
 	}
 	return tandem.Errorf(op, tandem.Unavailable, "nats: %w", err)
 }

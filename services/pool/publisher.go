@@ -2,12 +2,10 @@ package pool
 
 import (
 	"context"
-	"errors"
 	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/shm"
@@ -17,9 +15,6 @@ import (
 // DefaultInline is the usual PublisherConfig.Inline: bytes of an encoded tree that travel faster
 // inside a ticket than through a claim.
 const DefaultInline = 1 << 10
-
-// fullPause is the first wait for a pool that says it is full.
-const fullPause = 200 * time.Microsecond
 
 // PublisherConfig describes a sender of tickets.
 type PublisherConfig struct {
@@ -35,7 +30,6 @@ type Publisher struct {
 	cfg   PublisherConfig
 	clock string
 	conn  *nats.Conn
-	js    jetstream.JetStream
 }
 
 // NewPublisher connects in the background: until the server is there, Put answers Unavailable. The
@@ -51,11 +45,11 @@ func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 	if cfg.Worth == 0 {
 		cfg.Worth = 30 * time.Second
 	}
-	nc, js, err := cfg.connect("publisher", func() {})
+	nc, err := cfg.connect("publisher")
 	if err != nil {
 		return nil, err
 	}
-	return &Publisher{cfg: cfg, clock: clock(), conn: nc, js: js}, nil
+	return &Publisher{cfg: cfg, clock: clock(), conn: nc}, nil
 }
 
 // Close gives the connection back. Puts in progress fail.
@@ -101,36 +95,20 @@ func (p *Publisher) envelope(t tandem.Ticket) (wire.Envelope, error) {
 	return e, nil
 }
 
-// publish sends one message and waits until the stream has it.
+// publish sends one message and waits until a verifier has it in its queue.
 func (p *Publisher) publish(ctx context.Context, data []byte, trace string) error {
 	h := nats.Header{headerClock: {p.clock}, headerDeadline: {strconv.FormatInt(time.Now().Add(p.cfg.Worth).UnixMilli(), 10)}}
 	if trace != "" {
 		h[headerTrace] = []string{trace}
 	}
-	m := &nats.Msg{Subject: p.cfg.subject(), Data: data, Header: h}
-	err := p.send(ctx, m)
-	// The server works acknowledgements off in the background: a pool that was just emptied may still
-	// count as full for a moment.
-	for wait := fullPause; wait <= 8*fullPause && errors.Is(err, tandem.Exhausted); wait *= 2 {
-		time.Sleep(wait)
-		err = p.send(ctx, m)
+	reply, err := p.conn.RequestMsgWithContext(ctx, &nats.Msg{Subject: p.cfg.subject(), Data: data, Header: h})
+	if err != nil {
+		return poolError(err)
 	}
-	switch tandem.KindOf(err) {
-	case tandem.OK:
-		p.cfg.Counters.Add("tickets.put", 1)
-	case tandem.Exhausted:
+	if string(reply.Data) != replyOK {
 		p.cfg.Counters.Add("tickets.pool_full", 1)
+		return tandem.Errorf(op, tandem.Exhausted, "pool is full: wait for the verifier")
 	}
-	return err
-}
-
-// send publishes m once, making the stream if a server that has just started holds none.
-func (p *Publisher) send(ctx context.Context, m *nats.Msg) error {
-	_, err := p.js.PublishMsg(ctx, m, jetstream.WithRetryAttempts(0))
-	if errors.Is(err, jetstream.ErrNoStreamResponse) {
-		if _, err = p.cfg.stream(ctx, p.js); err == nil {
-			_, err = p.js.PublishMsg(ctx, m, jetstream.WithRetryAttempts(0))
-		}
-	}
-	return poolError(err)
+	p.cfg.Counters.Add("tickets.put", 1)
+	return nil
 }

@@ -3,7 +3,6 @@ package pool
 import (
 	"crypto/rand"
 	"fmt"
-	"os"
 	"sync/atomic"
 	"time"
 
@@ -19,7 +18,6 @@ const startTime = 5 * time.Second
 // those who know its token.
 type Server struct {
 	nats   *server.Server
-	dir    string
 	access Access
 }
 
@@ -29,28 +27,22 @@ type Access struct {
 	Token string // secret; "" for none or one inside URL
 }
 
-// StartServer starts an embedded server that keeps its book-keeping in dir, which it makes and Close
-// removes; tickets stay in memory. Errors: Invalid (dir cannot be written), Unavailable.
-func StartServer(dir string) (*Server, error) {
-	return startServer(dir, "127.0.0.1", server.RANDOM_PORT, rand.Text())
+// StartServer starts an embedded server; it writes no file. Errors: Unavailable.
+func StartServer() (*Server, error) {
+	return startServer("127.0.0.1", server.RANDOM_PORT, rand.Text())
 }
 
-func startServer(dir, host string, port int, token string) (*Server, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, tandem.Errorf(op, tandem.Invalid, "%w: want a directory that can be written", err)
-	}
+func startServer(host string, port int, token string) (*Server, error) {
 	ns, err := server.NewServer(&server.Options{
 		ServerName: "tandem", Host: host, Port: port, Authorization: token,
-		JetStream: true, StoreDir: dir, JetStreamMaxMemory: 64 << 20, JetStreamMaxStore: 16 << 20,
 		NoLog: true, NoSigs: true,
 	})
 	if err != nil {
-		_ = os.RemoveAll(dir)
 		return nil, tandem.Errorf(op, tandem.Unavailable, "%w", err)
 	}
 	log := new(complaint)
 	ns.SetLoggerV2(log, false, false, false)
-	s := &Server{nats: ns, dir: dir}
+	s := &Server{nats: ns}
 	ns.Start()
 	if why := log.fatal.Load(); why != nil || !ns.ReadyForConnections(startTime) {
 		s.Close()
@@ -67,11 +59,10 @@ func startServer(dir, host string, port int, token string) (*Server, error) {
 // the environment, never on a command line.
 func (s *Server) Access() Access { return s.access }
 
-// Close stops the server, waits until it has, and removes its directory.
+// Close stops the server and waits until it has.
 func (s *Server) Close() {
 	s.nats.Shutdown()
 	s.nats.WaitForShutdown()
-	_ = os.RemoveAll(s.dir)
 }
 
 // complaint keeps why a server could not start, and is silent otherwise.

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/shm"
@@ -29,21 +28,21 @@ type SourceConfig struct {
 	Vocab     int           // tokens must be below it: no limit
 }
 
-// Source implements tandem.TicketSource over NATS.
-//
-// One goroutine keeps a standing consumer; when the server has gone and comes back, empty or not, it
-// makes stream and consumer again. Messages wait in a channel until Take acknowledges them, so the
-// pool's limit counts them until then.
+// Source implements tandem.TicketSource over NATS. It is the pool's queue: messages wait here until
+// Take, and senders are told when there is no room.
 type Source struct {
 	cfg      SourceConfig
 	clock    string
 	conn     *nats.Conn
-	js       jetstream.JetStream
-	messages chan jetstream.Msg
-	restart  chan struct{} // holds one wish to consume anew
+	messages chan arrival
 	cancel   context.CancelFunc
 	closing  context.Context
-	work     sync.WaitGroup
+}
+
+// arrival is a message and when it came.
+type arrival struct {
+	*nats.Msg
+	at time.Time
 }
 
 // NewSource connects in the background. The caller must Close it. Errors: Invalid.
@@ -61,84 +60,41 @@ func NewSource(cfg SourceConfig) (*Source, error) {
 	if cfg.Vocab == 0 {
 		cfg.Vocab = tandem.DefaultLimits.Vocab
 	}
-	s := &Source{cfg: cfg, clock: clock(), messages: make(chan jetstream.Msg, cfg.Batch), restart: make(chan struct{}, 1)}
-	s.closing, s.cancel = context.WithCancel(context.Background())
+	s := &Source{cfg: cfg, clock: clock(), messages: make(chan arrival, cfg.Batch)}
 	var err error
-	if s.conn, s.js, err = cfg.connect("source", s.again); err != nil {
-		s.cancel()
+	if s.conn, err = cfg.connect("source"); err != nil {
 		return nil, err
 	}
-	s.work.Go(s.consume)
+	// The client subscribes again by itself whenever it is connected again.
+	if _, err = s.conn.QueueSubscribe(cfg.subject(), "verifiers", s.queue); err != nil {
+		s.conn.Close()
+		return nil, tandem.Errorf(op, tandem.Internal, "subscribe to %s: %w", cfg.subject(), err)
+	}
+	s.closing, s.cancel = context.WithCancel(context.Background())
 	return s, nil
 }
 
-// Close ends Take and the consumer, and waits for both.
+// Close ends Take. What is in the queue is lost.
 func (s *Source) Close() {
 	s.cancel()
-	s.work.Wait()
 	s.conn.Close()
 }
 
 // Connected reports whether the server is reachable now.
 func (s *Source) Connected() bool { return s.conn.IsConnected() }
 
-// again asks consume to start over.
-func (s *Source) again() {
+// queue keeps m until it is taken, if there is room, and tells its sender.
+func (s *Source) queue(m *nats.Msg) {
+	reply := replyOK
 	select {
-	case s.restart <- struct{}{}:
+	case s.messages <- arrival{m, time.Now()}:
 	default:
+		reply = replyFull
+		s.cfg.Counters.Add("tickets.pool_full", 1)
 	}
-}
-
-// consume keeps a consumer running until the source closes.
-func (s *Source) consume() {
-	const pause = 50 * time.Millisecond // between attempts
-	for s.closing.Err() == nil {
-		if c, err := s.start(); err == nil {
-			select {
-			case <-s.restart:
-				s.cfg.Counters.Add("pool.restarts", 1)
-			case <-s.closing.Done():
-			}
-			c.Stop()
-			<-c.Closed()
-		}
-		select {
-		case <-time.After(pause):
-		case <-s.closing.Done():
-		}
+	if m.Reply != "" {
+		_ = m.Respond([]byte(reply)) // a sender that hears nothing puts its ticket again
 	}
-}
-
-// start makes stream and consumer if they are missing, and consumes.
-func (s *Source) start() (jetstream.ConsumeContext, error) {
-	if !s.conn.IsConnected() {
-		return nil, nats.ErrDisconnected
-	}
-	select {
-	case <-s.restart: // what it asked for is done below
-	default:
-	}
-	ctx, cancel := context.WithTimeout(s.closing, apiTime)
-	defer cancel()
-	stream, err := s.cfg.stream(ctx, s.js)
-	if err != nil {
-		return nil, err
-	}
-	consumer, err := stream.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
-		Durable: "verifier", AckPolicy: jetstream.AckExplicitPolicy, AckWait: 30 * time.Second,
-		MaxAckPending: 4 * s.cfg.Batch, MemoryStorage: true,
-	})
-	if err != nil {
-		return nil, err
-	}
-	return consumer.Consume(func(m jetstream.Msg) {
-		select {
-		case s.messages <- m:
-		case <-s.closing.Done():
-		}
-	}, jetstream.PullMaxMessages(s.cfg.Batch), jetstream.PullExpiry(10*time.Second), jetstream.PullHeartbeat(time.Second),
-		jetstream.ConsumeErrHandler(func(jetstream.ConsumeContext, error) { s.again() }))
 }
 
 // Take implements tandem.TicketSource.Take.
@@ -165,23 +121,23 @@ func (s *Source) Take(ctx context.Context, max int) ([]tandem.Ticket, error) {
 	return s.obtain(ctx, got), nil
 }
 
-// accept acknowledges m and appends its ticket to got, unless it is garbage or too old: that is counted.
-func (s *Source) accept(got []wire.Envelope, m jetstream.Msg) []wire.Envelope {
-	_ = m.Ack() // a ticket taken twice is harmless
-	e, err := wire.UnmarshalEnvelope(m.Data())
+// accept appends m's ticket to got, unless it is garbage or too old: that is counted.
+func (s *Source) accept(got []wire.Envelope, m arrival) []wire.Envelope {
+	e, err := wire.UnmarshalEnvelope(m.Data)
 	if err == nil && e.Handle == (shm.Handle{}) {
 		err = e.Ticket.Tree.Validate(s.cfg.MaxNodes, s.cfg.Vocab)
 	}
+	now := time.Now()
 	switch {
 	case err != nil:
 		s.cfg.Counters.Add("tickets.garbage", 1)
 		return got
-	case expired(m.Headers(), s.clock, time.Now()):
+	case now.Sub(m.at) > s.cfg.MaxAge || expired(m.Header, s.clock, now):
 		s.cfg.Counters.Add("tickets.expired", 1)
 		return got
 	}
 	s.cfg.Counters.Add("tickets.taken", 1)
-	e.Ticket.Trace = m.Headers().Get(headerTrace)
+	e.Ticket.Trace = m.Header.Get(headerTrace)
 	return append(got, e)
 }
 
