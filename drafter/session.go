@@ -59,7 +59,7 @@ func (j *job) wait() error {
 	}
 }
 
-// open starts the job of an Open call. Runs on the owner's thread, as everything below.
+// open starts the job of an Open call. Runs on the owner's goroutine, as everything below.
 func (d *Drafter) open(o tandem.Opening, j *job) error {
 	const op = "open"
 	cfg := d.cfg.Model.Config()

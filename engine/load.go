@@ -200,7 +200,7 @@ func packAll(matrices []pending, progress func(done, total int64)) error {
 		mu         sync.Mutex
 		first      error
 	)
-	for range min(runtime.GOMAXPROCS(0), len(jobs)) {
+	for range min(runtime.NumCPU(), len(jobs)) {
 		wg.Go(func() {
 			for {
 				i := int(next.Add(1)) - 1

@@ -30,7 +30,7 @@ type Options struct {
 
 func (o Options) withDefaults(context int) Options {
 	if o.Threads == 0 {
-		o.Threads = runtime.GOMAXPROCS(0)
+		o.Threads = runtime.NumCPU()
 	}
 	if o.ISA == "" {
 		o.ISA = "auto"

@@ -32,7 +32,7 @@ type prompt struct {
 	ended chan error
 }
 
-// open starts a session. Runs on the owner's thread, as everything below.
+// open starts a session. Runs on the owner's goroutine, as everything below.
 func (v *Verifier) open(o tandem.Opening, p *prompt) error {
 	const op = "open"
 	m := v.cfg.Model

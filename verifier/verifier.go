@@ -15,7 +15,7 @@ import (
 // Config says what a verifier works with.
 type Config struct {
 	Model    *engine.Model        // the verifier's alone until Shutdown has returned; not closed by it
-	Deliver  func(tandem.Verdict) // takes every verdict; called on the verifier's thread: must not block
+	Deliver  func(tandem.Verdict) // takes every verdict; called on the verifier's goroutine: must not block
 	Events   tandem.Events
 	Counters *tandem.Counters
 	Batch    int           // tickets that may wait for their verdicts; default 32

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -25,6 +24,7 @@ import (
 type gatewayCmd struct {
 	Target string `help:"GGUF file of the target model, for its tokenizer (default: the shipped one)." placeholder:"FILE"`
 	addressFlags
+	awakeFlags
 	roleFlags
 }
 
@@ -100,8 +100,12 @@ func (c *gatewayCmd) assemble(ctx context.Context, r *role, path string, vocab *
 	if g, err = gateway.New(config); err != nil {
 		return nil, undo, err
 	}
+	var generator tandem.Generator = g
+	if c.KeepAwake {
+		generator = &awake{Generator: g, counters: r.counters}
+	}
 	public.Register(r.server.Registrar(), public.Config{
-		Generator: g, Model: modelName(path), Defaults: requestDefaults(c.Drafter != ""), Describe: peers.describer(r, modelName(path), config.Limits)})
+		Generator: generator, Model: modelName(path), Defaults: requestDefaults(c.Drafter != ""), Describe: peers.describer(r, modelName(path), config.Limits)})
 	undo.add(follow(g, verifier, drafterConn))
 	return g, undo, nil
 }
@@ -146,18 +150,12 @@ func (c *gatewayCmd) openPool(ctx context.Context) (pool.Access, func(), error) 
 		access, err := poolAccess(ctx, c.Pool)
 		return access, func() {}, err
 	}
-	dir, err := os.MkdirTemp("", "tandem-pool-")
+	server, err := pool.StartServer()
 	if err != nil {
-		return pool.Access{}, nil, tandem.Errorf("", tandem.Invalid, "%s: %w", os.TempDir(), reason(err))
-	}
-	server, err := pool.StartServer(filepath.Join(dir, "nats"))
-	if err != nil {
-		os.RemoveAll(dir)
 		return pool.Access{}, nil, err
 	}
 	undo := func() {
 		server.Close()
-		os.RemoveAll(dir)
 		if c.PoolFile != "" {
 			os.Remove(c.PoolFile)
 		}

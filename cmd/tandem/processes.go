@@ -84,6 +84,9 @@ func (l launch) specs(dir *supervise.RunDir, addr string) []supervise.Spec {
 	}
 	gatewayArgs := append([]string{"gateway", "--listen", addr, "--target", l.target, "--verifier", verifier,
 		"--pool-file", pool, "--grace", l.Grace.String()}, common...)
+	if !l.KeepAwake {
+		gatewayArgs = append(gatewayArgs, "--no-keep-awake")
+	}
 	verifierArgs := append([]string{"verifier", "--listen", verifier, "--target", l.target}, kernels(verifierThreads)...)
 	if l.draft != "" {
 		gatewayArgs = append(gatewayArgs, "--drafter", drafter)

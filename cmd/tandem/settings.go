@@ -68,11 +68,17 @@ type telemetryFlags struct {
 	OTLPEndpoint string `name:"otlp-endpoint" help:"OTLP gRPC collector for traces, host:port or URL; the OTEL_… variables work too. Off by default." placeholder:"ADDR"`
 }
 
+// awakeFlags are the gateway's alone.
+type awakeFlags struct {
+	KeepAwake bool `help:"Keep processors out of deep idle states while requests run, where the system allows it (write access to /dev/cpu_dma_latency)." default:"true" negatable:""`
+}
+
 // groupFlags are the settings of the three processes run together.
 type groupFlags struct {
 	modelFlags
 	sizeFlags
 	telemetryFlags
+	awakeFlags
 	RunDir          string        `help:"Directory below which sockets live while the processes run (default: the temporary directory)." placeholder:"DIR"`
 	DrafterThreads  int           `help:"Threads of the drafter; 0 = a quarter of the cores, at least 1." default:"0"`
 	VerifierThreads int           `help:"Threads of the verifier; 0 = the cores that the drafter leaves, at least 1." default:"0"`

@@ -1,10 +1,9 @@
-// Package owner gives a model and its sequences to one goroutine on one OS thread of its own, and
-// everybody else a way to have things done there.
+// Package owner gives a model and its sequences to one goroutine, and everybody else a way to have
+// things done there.
 package owner
 
 import (
 	"context"
-	"runtime"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -13,7 +12,7 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// Work is what an owner does besides the functions it is given. All of it runs on the owner's thread.
+// Work is what an owner does besides the functions it is given. All of it runs on the owner's goroutine.
 type Work struct {
 	// Step does a bounded piece of what there is to do, such as one pass, and reports whether there may
 	// be more. It is called again and again while it returns true, and after any function.
@@ -27,7 +26,7 @@ type Work struct {
 	Last func()
 }
 
-// Owner is a goroutine, locked to an OS thread, that runs functions in the order they were given, and
+// Owner is a goroutine that runs functions in the order they were given, and
 // steps of work between them. Safe for concurrent use.
 type Owner struct {
 	work Work
@@ -61,7 +60,7 @@ func (o *Owner) Post(fn func()) bool {
 	return true
 }
 
-// Do runs fn on the owner's thread and returns its error. If ctx ends before fn begins, fn never runs.
+// Do runs fn on the owner's goroutine and returns its error. If ctx ends before fn begins, fn never runs.
 // A panic in fn comes back as an Internal error with its stack; Unavailable if the owner has stopped.
 func (o *Owner) Do(ctx context.Context, fn func() error) error {
 	var claimed atomic.Bool // by the owner to run fn, or by the caller to give it up
@@ -104,7 +103,6 @@ func (o *Owner) Stop(ctx context.Context) error {
 }
 
 func (o *Owner) run() {
-	runtime.LockOSThread()
 	defer close(o.done)
 	defer func() { o.check(Guard(func() error { o.work.Last(); return nil })) }()
 	ticker := time.NewTicker(o.work.Every)
