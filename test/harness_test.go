@@ -8,11 +8,14 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -47,6 +50,23 @@ func TestMain(m *testing.M) {
 	}())
 }
 
+// watchSources looks at every source file, once. The tests run a program that the go command does not know
+// they depend on; but it repeats a cached result only if the files that a test looked at have not changed.
+var watchSources = sync.OnceValue(func() error {
+	return filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			if err == nil && d.Name() == ".git" {
+				return filepath.SkipDir
+			}
+			return err
+		}
+		if slices.Contains([]string{".go", ".c", ".h", ".mod", ".sum"}, filepath.Ext(path)) {
+			_, err = os.Stat(path)
+		}
+		return err
+	})
+})
+
 // world is one test's surroundings: an empty temporary directory, and a mark in the environment by
 // which processes that the test started are found.
 type world struct {
@@ -58,6 +78,9 @@ type world struct {
 // newWorld returns a world that checks at the end of the test that nothing is left in it.
 func newWorld(t testing.TB) *world {
 	t.Helper()
+	if err := watchSources(); err != nil {
+		t.Fatal(err)
+	}
 	tmp, err := os.MkdirTemp("", "tw") // t.TempDir would be too long a path for a socket
 	if err != nil {
 		t.Fatal(err)
