@@ -113,6 +113,9 @@ func TestLongSameText(t *testing.T) {
 				}
 			})
 			for domain, n := range rounds {
+				if 5*tokens[domain] < 6*n {
+					t.Errorf("tree %v, %s: %d tokens in %d rounds: hardly anything was speculated", tree, domain, tokens[domain], n)
+				}
 				t.Logf("tree %v, %s, temperature 0: %.2f tokens per round", tree, domain, float64(tokens[domain])/float64(n))
 			}
 		}
@@ -123,10 +126,10 @@ func TestLongSameText(t *testing.T) {
 			compare(t, g, trees)
 		})
 	}
-	for role, mean := range map[string]time.Duration{"drafter": time.Second / 2, "verifier": 4 * time.Second} {
+	for _, role := range []string{"drafter", "verifier"} {
 		t.Run(role+" killed", func(t *testing.T) {
 			g := up(t)
-			defer g.keepKilling(role, mean)()
+			defer g.keepKilling(role, 4*time.Second)() // more often, and the pauses between restarts leave plain rounds alone
 			compare(t, g, trees[:1])
 		})
 	}

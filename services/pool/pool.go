@@ -5,7 +5,7 @@
 // Senders publish requests on one subject; one verifier of the queue group gets each, keeps it in a
 // bounded queue until it is taken, and replies whether there was room. The queue lies at the verifier's end
 // rather than in a JetStream stream because a ticket is worthless without the process that holds its
-// session: a stream would keep what nobody can use, and cost a round 0.2 ms more (docs/decisions.md).
+// session: a stream would keep what nobody can use, and cost a round about 0.15 ms more (docs/decisions.md).
 //
 // A tree travels inside its ticket if it is small, else as a shared-memory payload that the verifier
 // claims from the drafter. The sender's trace and the ticket's last moment travel in message headers.
