@@ -8,8 +8,9 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// Fingerprint returns a hash of what the ids mean: pieces, their types, and the special ids. Vocabularies
-// that Diff finds equal have equal fingerprints, on every machine.
+// Fingerprint returns a hash of what the ids mean: pieces, their types, the special ids, and the merges
+// and pre-tokenizer of a byte-level tokenizer. Vocabularies that Diff finds equal have equal fingerprints,
+// on every machine.
 func (v *Vocab) Fingerprint() uint64 {
 	h := fnv.New64a()
 	var b [8]byte
@@ -31,6 +32,15 @@ func (v *Vocab) Fingerprint() uint64 {
 	word(int64(v.eos))
 	for _, t := range v.ends {
 		word(int64(t))
+	}
+	if v.bpe != nil {
+		text(v.bpe.pre.names[0])
+		word(int64(len(v.bpe.order)))
+		for i := range v.bpe.order {
+			left, right := v.mergeText(i)
+			text(left)
+			text(right)
+		}
 	}
 	return h.Sum64()
 }
@@ -63,6 +73,21 @@ func Diff(a, b *Vocab) error {
 	}
 	if !slices.Equal(a.ends, b.ends) {
 		return differ("the tokens that end a generation are %d and %d", a.ends, b.ends)
+	}
+	if a.bpe == nil {
+		return nil
+	}
+	if p, q := a.bpe.pre.names[0], b.bpe.pre.names[0]; p != q {
+		return differ("pre-tokenizer %q and %q", p, q)
+	}
+	for i := range min(len(a.bpe.order), len(b.bpe.order)) {
+		l, r := a.mergeText(i)
+		if l2, r2 := b.mergeText(i); l != l2 || r != r2 {
+			return differ("merge %d is %.80q and %.80q", i, []string{l, r}, []string{l2, r2})
+		}
+	}
+	if p, q := len(a.bpe.order), len(b.bpe.order); p != q {
+		return differ("%d and %d merges", p, q)
 	}
 	return nil
 }

@@ -1,11 +1,12 @@
 package token
 
 import (
-	"bytes"
-	"encoding/json"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
+	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -27,7 +28,15 @@ func TestNoQuadraticTime(t *testing.T) {
 		stairs.add(normal, strings.Repeat("a", k))
 		stairs.scores[len(stairs.scores)-1] = float32(k)
 	}
-	user := newDraft(space, "a").add(userDefined, strings.Repeat("a", maxUser-1)+"b", strings.Repeat("a", maxUser/2)+"b")
+	user := newDraft(space, "a").add(userDefined, strings.Repeat("a", maxText-1)+"b", strings.Repeat("a", maxText/2)+"b")
+	long := newBytes("qwen2")
+	for k := 1; k < 1<<12; k *= 2 {
+		long.merge(strings.Repeat("a", k) + " " + strings.Repeat("a", k))
+	}
+	steps := newBytes("llama-bpe")
+	for k := 1; k <= 1000; k++ {
+		steps.merge(strings.Repeat("a", k) + " a")
+	}
 	ship := shipped(t)
 	for _, c := range []struct {
 		name string
@@ -42,6 +51,9 @@ func TestNoQuadraticTime(t *testing.T) {
 		{"noise", ship, string(noise)},
 		{"powers", powers.vocab(t), strings.Repeat("a", n)},
 		{"stairs", stairs.vocab(t), strings.Repeat("a", n)},
+		{"byte-level powers", long.vocab(t), strings.Repeat("a", n)},
+		{"byte-level stairs", steps.vocab(t), strings.Repeat("a", n)},
+		{"byte-level noise", long.vocab(t), string(noise)},
 		{"nearly user-defined", user.vocab(t), strings.Repeat("a", n)},
 	} {
 		start := time.Now()
@@ -57,34 +69,76 @@ func TestNoQuadraticTime(t *testing.T) {
 	}
 }
 
-func BenchmarkEncode(b *testing.B) {
-	prompts, err := os.ReadFile("../../testdata/prompts.jsonl")
-	if err != nil {
-		b.Fatal(err)
+// corpora are a book and source code that come with Go.
+func corpora(b *testing.B) map[string]string {
+	b.Helper()
+	book, err := os.ReadFile(filepath.Join(runtime.GOROOT(), "src/testdata/Isaac.Newton-Opticks.txt"))
+	files, _ := filepath.Glob(filepath.Join(runtime.GOROOT(), "src/net/http/*.go"))
+	if err != nil || len(files) == 0 {
+		b.Skipf("Go's sources are absent (%v, %d files): nothing to encode", err, len(files))
 	}
-	var p struct{ Prompt string }
-	var text string
-	for line := range bytes.Lines(prompts) {
-		if err := json.Unmarshal(line, &p); err != nil {
+	var code strings.Builder
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
 			b.Fatal(err)
 		}
-		text += p.Prompt
+		code.Write(text)
 	}
-	v := shipped(b)
-	tokens := v.Encode(text, false)
-	b.Run("encode", func(b *testing.B) {
-		b.SetBytes(int64(len(text)))
-		for b.Loop() {
-			v.Encode(text, false)
+	return map[string]string{"prose": string(book), "code": code.String()}
+}
+
+// BenchmarkEncode encodes prose and code, each time with an empty cache; cpu-MB/s is by the process's own
+// time, which others on the machine do not take from.
+func BenchmarkEncode(b *testing.B) {
+	texts := corpora(b)
+	for _, name := range []string{"shipped", "llama-spm", "gpt-2", "starcoder", "falcon", "deepseek-coder"} {
+		path := shared + "/tokenizers/ggml-vocab-" + name + ".gguf"
+		if name == "shipped" {
+			path = shippedPath
+		} else if _, err := os.Stat(path); err != nil {
+			b.Logf("%s is absent: its vocabulary is not measured", path)
+			continue
 		}
-	})
-	b.Run("decode", func(b *testing.B) {
-		b.SetBytes(int64(len(text)))
-		for b.Loop() {
+		v := load(b, path)
+		for _, kind := range []string{"prose", "code"} {
+			text := texts[kind]
+			perSecond(b, name+"/"+kind, len(text), func() {
+				v.cache = newCache()
+				v.Encode(text, false)
+			})
+		}
+		tokens := v.Encode(texts["code"], false)
+		perSecond(b, name+"/decode", len(texts["code"]), func() {
 			d := NewDecoder(v)
 			for _, t := range tokens {
 				d.Next(t)
 			}
+		})
+	}
+}
+
+func perSecond(b *testing.B, name string, size int, do func()) {
+	b.Run(name, func(b *testing.B) {
+		b.SetBytes(int64(size))
+		start := cpuTime(b)
+		for b.Loop() {
+			do()
 		}
+		b.ReportMetric(float64(size)*float64(b.N)/1e6/(cpuTime(b)-start).Seconds(), "cpu-MB/s")
 	})
+}
+
+func cpuTime(b *testing.B) time.Duration {
+	var r syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+}
+
+func BenchmarkLoad(b *testing.B) {
+	for b.Loop() {
+		load(b, shared+"/tokenizers/ggml-vocab-falcon.gguf")
+	}
 }

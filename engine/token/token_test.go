@@ -37,7 +37,9 @@ func load(t testing.TB, path string) *Vocab {
 	return v
 }
 
-func shipped(t testing.TB) *Vocab { return load(t, "../../models/gopher-19m-q8_0.gguf") }
+const shippedPath = "../../models/gopher-19m-q8_0.gguf"
+
+func shipped(t testing.TB) *Vocab { return load(t, shippedPath) }
 
 // draft is a vocabulary before it is checked: <unk>, <s>, </s>, the byte tokens, then pieces with
 // falling scores.
@@ -121,7 +123,12 @@ func pieces(v *Vocab, tokens []tandem.Token) string {
 
 // The vectors of ../shared/tokenizers, made by another engine.
 func TestVectors(t *testing.T) {
-	path := shared + "/tokenizers/ggml-vocab-llama-spm.gguf"
+	for _, name := range []string{"llama-spm", "gpt-2", "starcoder", "falcon", "deepseek-coder"} {
+		t.Run(name, func(t *testing.T) { vectors(t, shared+"/tokenizers/ggml-vocab-"+name+".gguf") })
+	}
+}
+
+func vectors(t *testing.T, path string) {
 	v := load(t, path)
 	in, err := os.ReadFile(path + ".inp")
 	if err != nil {
@@ -152,6 +159,14 @@ func TestVectors(t *testing.T) {
 		}
 		if back := v.Decode(got); back != text {
 			t.Errorf("%q decodes as %q", text, back)
+		}
+		d := NewDecoder(v)
+		var stream string
+		for _, id := range got {
+			stream += d.Next(id)
+		}
+		if stream += d.Flush(); stream != text {
+			t.Errorf("%q streams as %q", text, stream)
 		}
 	}
 }
@@ -387,33 +402,62 @@ func TestSpecialTokens(t *testing.T) {
 	}
 }
 
+// checkRoundTrip says what is wrong with the tokens of text: whole and as a stream they are the text again.
+func checkRoundTrip(v *Vocab, text string, tokens []tandem.Token, next func(*Decoder, tandem.Token) string) error {
+	want := text
+	if v.bpe == nil {
+		want = strings.ReplaceAll(text, space, " ")
+	}
+	if got := v.Decode(tokens); got != want {
+		return fmt.Errorf("%q became %q", want, got)
+	}
+	d := NewDecoder(v)
+	var out string
+	for _, id := range tokens {
+		piece := next(d, id)
+		if strings.ToValidUTF8(piece, "") != piece {
+			return fmt.Errorf("%q streams %q", text, piece)
+		}
+		out += piece
+	}
+	if out += d.Flush(); out != string([]rune(want)) {
+		return fmt.Errorf("%q streams as %q", want, out)
+	}
+	return nil
+}
+
 func FuzzEncode(f *testing.F) {
-	vocabs := []*Vocab{shipped(f), newDraft(space, "a", "ab", "é").add(userDefined, "<a>", "x y").vocab(f), newDraft("a").set("add_space_prefix", false).vocab(f)}
+	vocabs := []*Vocab{shipped(f), newDraft(space, "a", "ab", "é").add(userDefined, "<a>", "x y").vocab(f), newDraft("a").set("add_space_prefix", false).vocab(f),
+		newBytes("llama-bpe", "a b", "Ã ©").add(control, "<b>").add(userDefined, "<a>", "x y").set("bos_token_id", uint32(258)).vocab(f)}
 	for _, s := range []string{"", " ", "func main() {\n\tfmt.Println(\"héllo\")\n}", "\xff\xe2\x96 \xe2", "a<a>b x yé ", "日本語 🦙"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		for i, v := range vocabs {
 			tokens := v.Encode(text, true)
-			if tokens[0] != 1 {
+			if bos, _ := v.BOS(); tokens[0] != bos {
 				t.Fatalf("vocabulary %d: no BOS before %q", i, text)
 			}
-			want := strings.ReplaceAll(text, space, " ")
-			if got := v.Decode(tokens); got != want {
-				t.Fatalf("vocabulary %d: %q became %q", i, want, got)
-			}
-			d := NewDecoder(v)
-			var out string
-			for _, id := range tokens {
-				piece := d.Next(id)
-				if strings.ToValidUTF8(piece, "") != piece {
-					t.Fatalf("vocabulary %d: %q gives %q", i, text, piece)
-				}
-				out += piece
-			}
-			if out += d.Flush(); out != string([]rune(want)) {
-				t.Fatalf("vocabulary %d: streaming %q gives %q", i, want, out)
+			if err := checkRoundTrip(v, text, tokens, (*Decoder).Next); err != nil {
+				t.Fatalf("vocabulary %d: %v", i, err)
 			}
 		}
 	})
+}
+
+// The oracle of FuzzEncode finds a stream that cuts characters, and a text that loses a byte.
+func TestBrokenRoundTripsAreFound(t *testing.T) {
+	v := shipped(t)
+	const text = "aé\xff 🦙"
+	tokens := v.Encode(text, true)
+	if err := checkRoundTrip(v, text, tokens, (*Decoder).Next); err != nil {
+		t.Fatal(err)
+	}
+	if checkRoundTrip(v, text, tokens[:len(tokens)-1], (*Decoder).Next) == nil {
+		t.Error("a lost byte is not found")
+	}
+	cut := func(d *Decoder, t tandem.Token) string { return string(d.v.Bytes(t)) }
+	if checkRoundTrip(v, text, tokens, cut) == nil {
+		t.Error("cut characters are not found")
+	}
 }

@@ -1,0 +1,126 @@
+package token
+
+import (
+	"strings"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/gguf"
+)
+
+// bpe is what a byte-level tokenizer has beside its pieces (Radford et al., "Language Models are
+// Unsupervised Multitask Learners", 2019, section 2.2).
+//
+// A symbol is a string of bytes that merges make: a token (of equal ones the lowest), or the number of
+// tokens plus an index into extra, for files whose merges pass through strings that are no tokens. A
+// merge makes a longer string of two, so that merging always ends, whatever the file says.
+type bpe struct {
+	pre    *pre
+	bytes  [256]tandem.Token // the symbol of each byte
+	merges map[uint64]merge  // by the two symbols: left<<32 | right
+	order  []uint64          // the keys of merges, the best first
+	extra  []string
+}
+
+type merge struct {
+	rank   uint32 // the lower is made first
+	symbol tandem.Token
+}
+
+func mergeKey(left, right tandem.Token) uint64 {
+	return uint64(uint32(left))<<32 | uint64(uint32(right))
+}
+
+// runeBytes undoes the alphabet in which byte-level pieces are written: a character for each byte, itself
+// if it prints in Latin-1, otherwise the next from U+0100 on. -1 for characters of other kinds.
+var runeBytes = func() (table [0x144]int16) {
+	for i := range table {
+		table[i] = -1
+	}
+	next := 0x100
+	for b := range 0x100 {
+		if b >= '!' && b <= '~' || b >= 0xA1 && b != 0xAD {
+			table[b] = int16(b)
+		} else {
+			table[next] = int16(b)
+			next++
+		}
+	}
+	return table
+}()
+
+// rawBytes returns the bytes that a piece stands for, and false if it is not written in the alphabet.
+func rawBytes(piece string) (string, bool) {
+	var b strings.Builder
+	b.Grow(len(piece))
+	for _, r := range piece {
+		if int(r) >= len(runeBytes) || runeBytes[r] < 0 {
+			return "", false
+		}
+		b.WriteByte(byte(runeBytes[r]))
+	}
+	return b.String(), true
+}
+
+// readBPE reads the pre-tokenizer and the merges. It needs ids and prints.
+func (v *Vocab) readBPE(f *gguf.File) error {
+	const preKey, merges = "tokenizer.ggml.pre", "tokenizer.ggml.merges"
+	name, err := f.StringOr(preKey, "default")
+	if err != nil {
+		return err
+	}
+	p, known := findPre(name)
+	if p == nil {
+		return tandem.Errorf(op, tandem.Unsupported, "%s: %s is %.80q: want one of %s", f.Path(), preKey, name, strings.Join(known, ", "))
+	}
+	v.bpe = &bpe{pre: p}
+	lines, err := f.Strings(merges)
+	if err != nil {
+		return err
+	}
+	extra := map[string]tandem.Token{}
+	symbol := func(s string) tandem.Token {
+		if id, ok := v.ids[s]; ok {
+			return id
+		}
+		id, ok := extra[s]
+		if !ok {
+			id = tandem.Token(len(v.pieces) + len(extra))
+			extra[s] = id
+			v.bpe.extra = append(v.bpe.extra, s)
+		}
+		return id
+	}
+	for b := range v.bpe.bytes {
+		v.bpe.bytes[b] = symbol(string([]byte{byte(b)}))
+	}
+	v.bpe.merges = make(map[uint64]merge, len(lines))
+	for i, line := range lines {
+		l, r, two := strings.Cut(line, " ")
+		left, ok := rawBytes(l)
+		right, ok2 := rawBytes(r)
+		if !two || !ok || !ok2 || left == "" || right == "" {
+			return corrupt(f, "%s has %.80q as element %d: want two pieces in GPT-2's alphabet of bytes, with a space between",
+				merges, line, i)
+		}
+		key := mergeKey(symbol(left), symbol(right))
+		if _, twice := v.bpe.merges[key]; !twice {
+			v.bpe.merges[key] = merge{uint32(len(v.bpe.order)), symbol(left + right)}
+			v.bpe.order = append(v.bpe.order, key)
+		}
+	}
+	return nil
+}
+
+// symbolText returns the bytes of a symbol.
+func (v *Vocab) symbolText(t tandem.Token) string {
+	if n := len(v.pieces); int(t) >= n {
+		return v.bpe.extra[int(t)-n]
+	}
+	return v.prints[t]
+}
+
+// mergeText returns the i-th merge as two strings of bytes.
+func (v *Vocab) mergeText(i int) (left, right string) {
+	key := v.bpe.order[i]
+	return v.symbolText(tandem.Token(key >> 32)), v.symbolText(tandem.Token(uint32(key)))
+}

@@ -1,0 +1,167 @@
+package token
+
+import (
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/gguf"
+)
+
+// index builds what Encode and AppendBytes look up. Of equal pieces the one with the lowest id counts.
+func (v *Vocab) index(f *gguf.File) error {
+	v.ids = make(map[string]tandem.Token, len(v.pieces))
+	v.prints = make([]string, len(v.pieces))
+	if v.model == "llama" {
+		v.joins = &joins{beforeSpace: map[rune]bool{}}
+	}
+	for i := range v.bytes {
+		v.bytes[i] = -1
+	}
+	var users, controls []written
+	for i, piece := range v.pieces {
+		t := tandem.Token(i)
+		switch v.kinds[i] {
+		case unknown:
+		case control:
+			if 0 < len(piece) && len(piece) <= maxText && utf8.ValidString(piece) { // others are not found in writing
+				controls = append(controls, written{piece, t})
+			}
+		case userDefined:
+			if len(piece) > maxText {
+				return corrupt(f, "user-defined token %d has %d bytes: at most %d allowed", i, len(piece), maxText)
+			}
+			if !utf8.ValidString(piece) { // it could be found within a character
+				return corrupt(f, "user-defined token %d is %.80q: want valid UTF-8", i, piece)
+			}
+			text := piece
+			if v.prints[i] = piece; v.model == "llama" {
+				v.prints[i] = strings.ReplaceAll(piece, space, " ")
+				text = strings.ReplaceAll(piece, " ", space)
+			}
+			if piece != "" {
+				users = append(users, written{text, t})
+			}
+		case single:
+			b, ok := parseByte(piece)
+			if !ok {
+				return corrupt(f, "token %d is %.80q of type byte: want <0x00> to <0xFF>", i, piece)
+			}
+			v.prints[i] = string([]byte{b})
+			if v.bytes[b] < 0 {
+				v.bytes[b] = t
+			}
+		default:
+			v.indexText(t, piece)
+		}
+	}
+	v.user, v.control = newTexts(users), newTexts(controls)
+	return nil
+}
+
+// indexText enters a piece of text. In a byte-level vocabulary, one that is not written in the alphabet
+// of bytes prints as it is, and no text becomes it.
+func (v *Vocab) indexText(t tandem.Token, piece string) {
+	key := piece
+	if v.model == "llama" {
+		v.prints[t] = strings.ReplaceAll(piece, space, " ")
+	} else {
+		raw, ok := rawBytes(piece)
+		if !ok {
+			v.prints[t] = piece
+			return
+		}
+		key, v.prints[t] = raw, raw
+	}
+	if _, twice := v.ids[key]; twice || key == "" {
+		return
+	}
+	v.ids[key] = t
+	v.longest = max(v.longest, len(key))
+	if v.joins != nil {
+		v.joins.add(key)
+	}
+}
+
+// needBytes fills the table of bytes and refuses a vocabulary in which text cannot be written. Byte-level
+// ones of real models lack bytes that their training never met, but none of those that print.
+func (v *Vocab) needBytes(f *gguf.File) error {
+	if v.bpe == nil {
+		for b, t := range v.bytes {
+			if t < 0 {
+				return corrupt(f, "the vocabulary has no token <0x%02X> of type byte: want all 256, so that any text can be encoded", b)
+			}
+		}
+		return nil
+	}
+	unk, err := f.IntOr("tokenizer.ggml.unknown_token_id", 0, len(v.pieces)-1, -1)
+	if err != nil {
+		return err
+	}
+	if unk >= 0 && v.kinds[unk] != unknown {
+		unk = -1 // some name the token that ends a text
+	}
+	for b := range v.bytes {
+		if t, ok := v.ids[string([]byte{byte(b)})]; ok {
+			v.bytes[b] = t
+		}
+		if v.bytes[b] >= 0 {
+			continue
+		}
+		if b >= ' ' && b <= '~' || b == '\n' {
+			return corrupt(f, "the vocabulary has no token for the byte %q: want all that print, so that text can be encoded", b)
+		}
+		v.bytes[b] = tandem.Token(unk)
+	}
+	return nil
+}
+
+// joins knows which characters stand side by side in some piece of a SentencePiece vocabulary: between
+// others no merge is possible. It is exact for ASCII and the space, and allows the rest.
+type joins struct {
+	pairs       [utf8.RuneSelf + 1][utf8.RuneSelf + 1]bool // ASCII, then the space
+	beforeSpace map[rune]bool
+}
+
+func joinIndex(r rune) int {
+	switch {
+	case r == spaceRune:
+		return utf8.RuneSelf
+	case uint32(r) < utf8.RuneSelf:
+		return int(r)
+	}
+	return -1
+}
+
+func (j *joins) add(piece string) {
+	before := rune(-1)
+	for _, r := range piece {
+		if a, b := joinIndex(before), joinIndex(r); a >= 0 && b >= 0 {
+			j.pairs[a][b] = true
+		} else if r == spaceRune && before >= 0 {
+			j.beforeSpace[before] = true
+		}
+		before = r
+	}
+}
+
+func (j *joins) has(a, b rune) bool {
+	x, y := joinIndex(a), joinIndex(b)
+	switch {
+	case x >= 0 && y >= 0:
+		return j.pairs[x][y]
+	case b == spaceRune:
+		return j.beforeSpace[a]
+	}
+	return true
+}
+
+// parseByte reads <0xXX>.
+func parseByte(piece string) (byte, bool) {
+	if len(piece) != 6 || piece[:3] != "<0x" || piece[5] != '>' {
+		return 0, false
+	}
+	b, err := strconv.ParseUint(piece[3:5], 16, 8)
+	return byte(b), err == nil
+}
