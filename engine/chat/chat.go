@@ -1,0 +1,259 @@
+// Package chat turns a conversation into the text that a model was trained to continue, by the Jinja template
+// that its file carries (tokenizer.chat_template).
+//
+// A template is part of a downloaded file, so it is not trusted. The Jinja library gonja parses it; running it is done
+// here, because gonja's own evaluator cannot be bounded from outside: its operators allocate before anyone is
+// asked ('a' * 10**9), its errors print whole subtrees at every level, printing a list that holds itself overflows the
+// stack, which Go cannot recover from, and by reflection it reaches the methods of any Go value. So is splitting the
+// source into tokens (gonja's lexer loses line breaks and characters inside of tags).
+//
+// Invariants:
+//  1. Every evaluated node, loop turn and 256 bytes of copied text is a step; steps, nesting, allocated bytes,
+//     output bytes and time are bounded by limits, each checked before the work it allows.
+//  2. Template code sees none, bool, int64, float64, text, list, dict and the functions of this package, nothing else
+//     of Go, no file, no network, no environment; the only clock is Options.Now.
+//  3. Every byte of the output is known to come from the template (or the vocabulary) or from the caller.
+package chat
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/nikolalohinski/gonja/v2/nodes"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/engine/token"
+)
+
+const op = "chat"
+
+// limits bound what one template may cost. A conversation of 2,000 turns and 2 MB takes 170,000 steps in ChatML.
+type limits struct {
+	steps  int           // nodes evaluated, loop turns, 256-byte pieces copied
+	depth  int           // expressions, statements and macro calls inside one another
+	spent  int           // bytes of all strings, lists and dictionaries made, those already dropped included
+	output int           // bytes rendered
+	time   time.Duration // of one Render
+}
+
+// Together with the source and its tree the default keeps one rendering below 64 MiB.
+var defaults = limits{steps: 1 << 19, depth: 1000, spent: 32 << 20, output: 4 << 20, time: time.Second}
+
+const (
+	maxSource = 256 << 10 // bytes; the longest templates in use have some 20 KiB
+	maxTokens = 32 << 10
+	maxNest   = 64      // brackets, blocks and conditionals inside one another in the source
+	maxInput  = 4 << 20 // bytes of all messages, tools and further values of one Render
+)
+
+// Special are the texts of the tokens that templates name bos_token and eos_token; "" where a model has none.
+type Special struct{ BOS, EOS string }
+
+// Message is one turn of a conversation. All strings are data: nothing in them is run as template.
+type Message struct {
+	Role    string // "system", "user", "assistant", "tool", …: the template says which it knows
+	Content string
+
+	Name       string          // of who speaks or of the tool that answers; absent when ""
+	Reasoning  string          // message.reasoning_content; absent when ""
+	ToolCallID string          // message.tool_call_id; absent when ""
+	ToolCalls  json.RawMessage // message.tool_calls, a JSON array; absent when empty
+}
+
+// Options of one rendering.
+type Options struct {
+	AddGenerationPrompt bool            // end with the beginning of the assistant's turn
+	Tools               json.RawMessage // JSON array of tool descriptions, none when empty; keys keep their order
+	Extra               map[string]any  // further variables: nil, bool, int, float64, string, json.RawMessage, []any, map[string]any
+	Now                 time.Time       // what strftime_now tells; zero: the time of the call
+}
+
+// Template is a parsed chat template. Immutable, safe for concurrent use.
+type Template struct {
+	body    []nodes.Node
+	special Special
+	limits  limits
+}
+
+// Span is the bytes [From, To) of a text.
+type Span struct{ From, To int }
+
+// Rendered is the text of a conversation.
+type Rendered struct {
+	Text string
+
+	// User lists what the caller supplied (contents, roles, tools, extra values), ascending and disjoint. Special
+	// tokens are meant only where they lie wholly outside of these, so that a message that contains "<|im_end|>"
+	// cannot end its turn. Text must still be tokenized as one: splitting it at a span would change merges.
+	User []Span
+}
+
+// Parse reads a template. Errors are of kind Invalid for a source that is no template, Unsupported for one that uses
+// what this package does not run, and name the line.
+func Parse(source string, special Special) (*Template, error) {
+	if len(source) > maxSource {
+		return nil, tandem.Errorf(op, tandem.Invalid, "chat template has %d bytes: at most %d are read", len(source), maxSource)
+	}
+	body, err := parse(source)
+	if err != nil {
+		return nil, err
+	}
+	return &Template{body: body, special: special, limits: defaults}, nil
+}
+
+// FromGGUF returns the template of a model file, nil and no error when it has none. vocab supplies
+// bos_token and eos_token.
+func FromGGUF(f *gguf.File, vocab *token.Vocab) (*Template, error) {
+	const key = "tokenizer.chat_template"
+	if !f.Has(key) {
+		return nil, nil
+	}
+	source, err := f.String(key)
+	if err != nil {
+		return nil, err
+	}
+	var special Special
+	if t, ok := vocab.BOS(); ok {
+		special.BOS = vocab.Piece(t)
+	}
+	if t, ok := vocab.EOS(); ok {
+		special.EOS = vocab.Piece(t)
+	}
+	return Parse(source, special)
+}
+
+// Missing is the error for a model without template where one is needed.
+func Missing(model string) error {
+	return tandem.Errorf(op, tandem.Unsupported, "model %s has no tokenizer.chat_template: give one with --chat-template", model)
+}
+
+// Render renders messages. Errors: Invalid when the template refuses the conversation (raise_exception), fails on it or
+// passes a limit, Unsupported when it uses what this package does not run, Deadline and Canceled by ctx or the time limit.
+func (t *Template) Render(ctx context.Context, messages []Message, o Options) (out Rendered, err error) {
+	r := &run{ctx: ctx, limits: t.limits, deadline: time.Now().Add(t.limits.time), now: o.Now}
+	if r.now.IsZero() {
+		r.now = time.Now()
+	}
+	r.out = &builder{r: r}
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case failure:
+			out, err = Rendered{}, p.err
+		default:
+			out, err = Rendered{}, tandem.Errorf(op, tandem.Internal, "template line %d: %v", r.line, p)
+		}
+	}()
+	top := r.variables(t.special, messages, o)
+	r.exec(t.body, top)
+	done := r.out.text()
+	return Rendered{Text: done.s, User: done.user}, nil
+}
+
+// variables returns the scope that a template starts with.
+func (r *run) variables(special Special, messages []Message, o Options) *scope {
+	size := len(o.Tools)
+	turns := &list{}
+	for _, m := range messages {
+		size += len(m.Role) + len(m.Content) + len(m.Name) + len(m.Reasoning) + len(m.ToolCallID) + len(m.ToolCalls)
+		if size > maxInput {
+			r.fail(tandem.Invalid, "the conversation has more than %d bytes", maxInput)
+		}
+		r.push(turns, r.message(m))
+	}
+	sc := newScope(nil)
+	sc.vars["messages"] = turns
+	sc.vars["tools"] = r.decode("tools", o.Tools)
+	sc.vars["documents"] = nil
+	sc.vars["add_generation_prompt"] = o.AddGenerationPrompt
+	sc.vars["bos_token"], sc.vars["eos_token"] = lit(special.BOS), lit(special.EOS)
+	for name, v := range o.Extra {
+		sc.vars[name] = r.valueOf(name, v)
+	}
+	return sc
+}
+
+func (r *run) message(m Message) *dict {
+	d := &dict{}
+	r.put(d, lit("role"), caller(m.Role))
+	r.put(d, lit("content"), caller(m.Content))
+	for _, f := range [...]struct{ name, value string }{
+		{"name", m.Name}, {"reasoning_content", m.Reasoning}, {"tool_call_id", m.ToolCallID},
+	} {
+		if f.value != "" {
+			r.put(d, lit(f.name), caller(f.value))
+		}
+	}
+	if len(m.ToolCalls) > 0 {
+		r.put(d, lit("tool_calls"), r.decode("tool_calls", m.ToolCalls))
+	}
+	return d
+}
+
+// run is one rendering under way, of one goroutine. Its methods leave a rendering that cannot go on by
+// panicking with a failure, which Render turns into an error: an evaluator has an error path at every node.
+type run struct {
+	ctx      context.Context
+	limits   limits
+	deadline time.Time
+	now      time.Time
+
+	steps, polled int // polled: steps when the clock was last looked at
+	spentBytes    int
+	depth         int
+	line          int // of the statement under way
+	out           *builder
+}
+
+type failure struct{ err error }
+
+func (r *run) fail(k tandem.Kind, format string, args ...any) {
+	err := tandem.Errorf(op, k, format, args...)
+	if r.line > 0 {
+		var e *tandem.Error
+		errors.As(err, &e)
+		err = tandem.Errorf(op, k, "template line %d: %w", r.line, e.Err)
+	}
+	panic(failure{err})
+}
+
+// step counts n units of work.
+func (r *run) step(n int) {
+	r.steps += n
+	if r.steps > r.limits.steps {
+		r.fail(tandem.Invalid, "the template takes more than %d steps", r.limits.steps)
+	}
+	if r.steps-r.polled < 1024 {
+		return
+	}
+	r.polled = r.steps
+	if err := r.ctx.Err(); err != nil {
+		r.fail(tandem.KindOf(err), "%w", err)
+	}
+	if time.Now().After(r.deadline) {
+		r.fail(tandem.Deadline, "the template takes longer than %v", r.limits.time)
+	}
+}
+
+// spend counts bytes that are about to be allocated or looked through.
+func (r *run) spend(bytes int) {
+	r.work(bytes)
+	r.spentBytes += bytes
+	if r.spentBytes > r.limits.spent {
+		r.fail(tandem.Invalid, "the template makes more than %d bytes of values", r.limits.spent)
+	}
+}
+
+// work counts bytes that are about to be looked through.
+func (r *run) work(bytes int) { r.step(1 + bytes/256) }
+
+func (r *run) enter() {
+	if r.depth++; r.depth > r.limits.depth {
+		r.fail(tandem.Invalid, "the template nests or calls itself more than %d deep", r.limits.depth)
+	}
+}
+
+func (r *run) leave() { r.depth-- }

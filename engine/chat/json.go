@@ -1,0 +1,230 @@
+package chat
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// decode reads JSON from the caller into values; objects keep the order of their keys, because models were
+// trained on tool descriptions in the order in which they were written. No bytes are none.
+func (r *run) decode(what string, in json.RawMessage) any {
+	if len(in) == 0 {
+		return nil
+	}
+	if len(in) > maxInput {
+		r.fail(tandem.Invalid, "%s has %d bytes: at most %d are read", what, len(in), maxInput)
+	}
+	dec := json.NewDecoder(bytes.NewReader(in))
+	dec.UseNumber()
+	v := r.decodeNext(what, dec)
+	if _, err := dec.Token(); err != io.EOF {
+		r.fail(tandem.Invalid, "%s has more than one JSON value", what)
+	}
+	return v
+}
+
+func (r *run) decodeNext(what string, dec *json.Decoder) any {
+	r.enter()
+	defer r.leave()
+	t, err := dec.Token()
+	if err != nil {
+		r.fail(tandem.Invalid, "%s is not JSON: %v", what, err)
+	}
+	switch t := t.(type) {
+	case string:
+		r.spend(len(t))
+		return caller(t)
+	case json.Number:
+		if i, err := strconv.ParseInt(t.String(), 10, 64); err == nil {
+			return i
+		}
+		f, err := t.Float64()
+		if err != nil {
+			r.fail(tandem.Invalid, "%s: number %s is out of range", what, short(t.String()))
+		}
+		return f
+	case json.Delim:
+		if t == '[' {
+			l := r.listOf()
+			for dec.More() {
+				r.push(l, r.decodeNext(what, dec))
+			}
+			r.closing(what, dec)
+			return l
+		}
+		r.spend(perPair)
+		d := &dict{}
+		for dec.More() {
+			key := r.decodeNext(what, dec)
+			r.put(d, key, r.decodeNext(what, dec))
+		}
+		r.closing(what, dec)
+		return d
+	}
+	return t // nil, bool
+}
+
+func (r *run) closing(what string, dec *json.Decoder) {
+	if _, err := dec.Token(); err != nil {
+		r.fail(tandem.Invalid, "%s is not JSON: %v", what, err)
+	}
+}
+
+// valueOf turns a caller's value of Options.Extra into a template's.
+func (r *run) valueOf(what string, v any) any {
+	r.enter()
+	defer r.leave()
+	switch v := v.(type) {
+	case nil, bool, int64, float64:
+		return v
+	case int:
+		return int64(v)
+	case string:
+		r.spend(len(v))
+		return caller(v)
+	case json.RawMessage:
+		return r.decode(what, v)
+	case []any:
+		l := r.listOf()
+		for _, e := range v {
+			r.push(l, r.valueOf(what, e))
+		}
+		return l
+	case map[string]any:
+		r.spend(perPair)
+		d := &dict{}
+		for _, k := range slices.Sorted(maps.Keys(v)) {
+			r.put(d, caller(k), r.valueOf(what, v[k]))
+		}
+		return d
+	}
+	r.fail(tandem.Invalid, "variable %s holds a %T: want nil, bool, int, float64, string, JSON, []any or map[string]any", what, v)
+	return nil
+}
+
+// toJSON is the filter tojson as transformers has it: Python's json.dumps without ASCII escapes and sorted keys.
+func (r *run) toJSON(v any, a args) any {
+	j := &jsonWriter{builder: builder{r: r}, item: ", ", pair: ": ", sorted: truth(a.or(-1, "sort_keys", false)),
+		ascii: truth(a.or(-1, "ensure_ascii", false))}
+	if n := a.or(0, "indent", nil); n != nil {
+		width := r.intArg(a, 0, "indent", 0)
+		if width < 0 || width > 16 {
+			r.fail(tandem.Invalid, "tojson: indent %d: want 0 to 16", width)
+		}
+		j.indent, j.item = strings.Repeat(" ", width), ","
+		j.lines = true
+	}
+	if s, ok := a.or(-1, "separators", nil).(*list); ok {
+		if len(s.items) != 2 {
+			r.fail(tandem.Invalid, "tojson: %d separators: want 2", len(s.items))
+		}
+		j.item, j.pair = r.str(s.items[0]).s, r.str(s.items[1]).s
+	}
+	j.write(v, 0)
+	return j.text()
+}
+
+type jsonWriter struct {
+	builder
+	indent, item, pair   string
+	lines, sorted, ascii bool
+}
+
+func (j *jsonWriter) write(v any, level int) {
+	j.r.enter()
+	defer j.r.leave()
+	switch v := v.(type) {
+	case nil:
+		j.lit("null")
+	case bool:
+		j.lit(strconv.FormatBool(v))
+	case int64:
+		j.lit(strconv.FormatInt(v, 10))
+	case float64:
+		j.lit(strings.Replace(strings.Replace(pyFloat(v), "nan", "NaN", 1), "inf", "Infinity", 1))
+	case text:
+		j.quote(v)
+	case *list:
+		j.lit("[")
+		for i, e := range v.items {
+			j.next(i, level+1)
+			j.write(e, level+1)
+		}
+		j.end(len(v.items), level, "]")
+	case *dict:
+		order := make([]int, len(v.keys))
+		j.r.spend(8 * len(order))
+		for i := range order {
+			order[i] = i
+		}
+		if j.sorted {
+			slices.SortStableFunc(order, func(a, b int) int { return j.r.compare(v.keys[a], v.keys[b]) })
+		}
+		j.lit("{")
+		for i, k := range order {
+			j.next(i, level+1)
+			key, ok := v.keys[k].(text)
+			if !ok {
+				key = j.r.str(v.keys[k])
+			}
+			j.quote(key)
+			j.lit(j.pair)
+			j.write(v.vals[k], level+1)
+		}
+		j.end(len(order), level, "}")
+	default:
+		j.r.fail(tandem.Invalid, "tojson: %s has no JSON form", kind(v))
+	}
+}
+
+// next separates the i-th element from what stands before it.
+func (j *jsonWriter) next(i, level int) {
+	if i > 0 {
+		j.lit(j.item)
+	}
+	j.newline(level)
+}
+
+func (j *jsonWriter) end(count, level int, bracket string) {
+	if count > 0 {
+		j.newline(level)
+	}
+	j.lit(bracket)
+}
+
+func (j *jsonWriter) newline(level int) {
+	if j.lines {
+		j.r.spend(len(j.indent) * level)
+		j.lit("\n" + strings.Repeat(j.indent, level))
+	}
+}
+
+func (j *jsonWriter) quote(t text) {
+	j.r.spend(2 * len(t.s))
+	var b strings.Builder
+	for _, c := range t.s {
+		switch i := strings.IndexRune("\"\\\n\r\t\b\f", c); {
+		case i >= 0 && c != utf8.RuneError:
+			b.WriteByte('\\')
+			b.WriteByte(`"\nrtbf`[i])
+		case c < ' ' || j.ascii && c > 0x7e && c < 0x10000:
+			fmt.Fprintf(&b, `\u%04x`, c)
+		case j.ascii && c >= 0x10000:
+			fmt.Fprintf(&b, `\u%04x\u%04x`, 0xd800+(c-0x10000)>>10, 0xdc00+(c-0x10000)&0x3ff)
+		default:
+			b.WriteRune(c)
+		}
+	}
+	j.lit(`"`)
+	j.add(t.remade(b.String()))
+	j.lit(`"`)
+}
