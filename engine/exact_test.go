@@ -26,6 +26,16 @@ func openTest(t testing.TB, path string, o Options) *Model {
 	return m
 }
 
+// exactOptions returns options for every instruction set, with one thread and with two.
+func exactOptions() (all []Options) {
+	for _, isa := range kernels.Supported() {
+		for threads := 1; threads <= 2; threads++ {
+			all = append(all, Options{ISA: isa.String(), Threads: threads, KVPages: PagesFor(5, 320, 64)})
+		}
+	}
+	return all
+}
+
 func newSeq(t testing.TB, m *Model, capacity, nodes int) *Sequence {
 	t.Helper()
 	s, err := m.NewSequence(capacity, nodes)
@@ -86,13 +96,14 @@ func TestWideEqualsNarrow(t *testing.T) {
 			m := openTest(t, path, Options{Threads: threads, KVPages: PagesFor(5, 320, 64)})
 			r := rand.New(rand.NewPCG(1, uint64(threads)))
 			for range 3 {
-				compareTrees(t, m, r)
+				compareTrees(t, m, r, 80)
 			}
 		}
 	}
 }
 
-func compareTrees(t *testing.T, m *Model, r *rand.Rand) {
+// compareTrees takes three sessions whose prefixes are up to one, two and three times `prefix` long.
+func compareTrees(t *testing.T, m *Model, r *rand.Rand, prefix int) {
 	type session struct {
 		seq    *Sequence
 		prefix []tandem.Token
@@ -103,7 +114,7 @@ func compareTrees(t *testing.T, m *Model, r *rand.Rand) {
 	for i := range sessions {
 		x := &sessions[i]
 		x.seq = newSeq(t, m, 300, 40)
-		x.prefix = randomTokens(r, m, 1+r.IntN(80)*(1+i))
+		x.prefix = randomTokens(r, m, 1+r.IntN(prefix)*(1+i))
 		held := r.IntN(len(x.prefix))
 		forward(t, m, 0, Segment{Seq: x.seq, Extend: x.prefix[:held]})
 		n := r.IntN(20)

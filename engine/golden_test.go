@@ -70,6 +70,29 @@ func TestGolden(t *testing.T) {
 	}
 }
 
+// TestGoldenArchitectures compares tiny models of other architectures with another engine's figures.
+func TestGoldenArchitectures(t *testing.T) {
+	for _, arch := range []string{"gemma", "gemma2", "llama3", "qwen2"} {
+		t.Run(arch, func(t *testing.T) {
+			path := filepath.Join(shared, "golden/arch/arch-"+arch)
+			figures, err := os.ReadFile(path + ".json")
+			if err != nil {
+				t.Skipf("%v: figures of another engine are not here", err)
+			}
+			c := goldenCase{ID: arch, Tol: 0.1}
+			if err := json.Unmarshal(figures, &c); err != nil {
+				t.Fatal(err)
+			}
+			if len(c.PromptTop) != len(c.Tokens) || len(c.Greedy) == 0 || len(c.Top2) != len(c.Greedy) {
+				t.Fatalf("%d positions, %d tokens continued, %d with figures", len(c.PromptTop), len(c.Greedy), len(c.Top2))
+			}
+			m := openTest(t, path+".gguf", Options{KVPages: PagesFor(2, 64, 0)})
+			checkPrompt(t, m, c)
+			checkGreedy(t, m, c)
+		})
+	}
+}
+
 // checkPrompt returns the sum of squares and the number of differences from float arithmetic.
 func checkPrompt(t *testing.T, m *Model, c goldenCase) (square, count float64) {
 	s := newSeq(t, m, len(c.Tokens), 0)
@@ -86,6 +109,9 @@ func checkPrompt(t *testing.T, m *Model, c goldenCase) (square, count float64) {
 		}
 		if best := out.Top(i).IDs[0]; best != int32(top[0][0]) && top[0][1]-top[1][1] >= 2*c.Tol {
 			t.Errorf("%s position %d: best token %d, the other engine's %v", c.ID, cut+i, best, top[0][0])
+		}
+		if c.FloatTop == nil {
+			continue
 		}
 		for _, e := range c.FloatTop[i] {
 			d := float64(logits[int(e[0])]) - e[1]

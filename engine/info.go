@@ -1,22 +1,35 @@
 package engine
 
 import (
+	"fmt"
+
 	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// Info says what a model file holds and what running it takes.
+// Info says what a model file holds.
 type Info struct {
-	Config      Config
-	Parameters  int64            // weights of all tensors
-	FileBytes   int64            // size of the file
-	Tensors     map[string]int   // number of tensors by type
-	TypeBytes   map[string]int64 // bytes in the file by type
-	TiedHead    bool             // the output matrix is the embedding
-	WeightBytes int64            // repacked weights in memory
-	KVBytes     int64            // KV cache per position, all layers
-	Tokenizer   uint64           // fingerprint of the vocabulary
+	Config       Config
+	Traits       []string // what its architecture has beyond the plain llama, in words
+	Parameters   int64    // weights of all tensors
+	FileBytes    int64    // size of the file, or of all files of a split model
+	Parts        int      // files
+	Types        map[string]TypeUse
+	TiedHead     bool   // the output matrix is the embedding
+	WeightBytes  int64  // repacked weights in memory
+	Tokenizer    string // kind: llama (SentencePiece), gpt2 (byte-level BPE)
+	Pre          string // how text is split before it is encoded; "" where the kind has no such thing
+	ChatTemplate bool
+	Fingerprint  uint64 // of the vocabulary
+}
+
+// TypeUse is what the tensors of one type take, and what becomes of them.
+type TypeUse struct {
+	Tensors     int
+	FileBytes   int64
+	MemoryBytes int64
+	Kernel      string // native: computed with as it is; unpacked: to what at load; or a vector
 }
 
 // Inspect reads and checks the model file at path as Open does, without loading its weights. Errors
@@ -41,19 +54,83 @@ func Inspect(path string) (*Info, error) {
 		return nil, c.err
 	}
 	info := &Info{
-		Config:      cfg,
-		FileBytes:   int64(f.Size()),
-		Tensors:     map[string]int{},
-		TypeBytes:   map[string]int64{},
-		TiedHead:    f.Tensor("output.weight") == nil,
-		WeightBytes: int64(c.bytes),
-		KVBytes:     int64(cfg.kvShape().PageBytes() / kernels.PageRows),
-		Tokenizer:   vocab.Fingerprint(),
+		Config:       cfg,
+		Traits:       cfg.describe(w),
+		FileBytes:    f.Size(),
+		Parts:        f.Parts(),
+		Types:        typesOf(f, c.matrices),
+		TiedHead:     f.Tensor("output.weight") == nil,
+		WeightBytes:  int64(c.bytes),
+		ChatTemplate: f.Has("tokenizer.chat_template"),
+		Fingerprint:  vocab.Fingerprint(),
+	}
+	if info.Tokenizer, err = f.StringOr("tokenizer.ggml.model", ""); err != nil {
+		return nil, err
+	}
+	if info.Pre, err = f.StringOr("tokenizer.ggml.pre", ""); err != nil {
+		return nil, err
 	}
 	for _, t := range f.Tensors() {
 		info.Parameters += int64(t.Elements())
-		info.Tensors[t.Type.String()]++
-		info.TypeBytes[t.Type.String()] += int64(len(t.Data()))
 	}
 	return info, nil
+}
+
+// typesOf adds tensors up by type; matrices are those that kernels multiply with.
+func typesOf(f *gguf.File, matrices []pending) map[string]TypeUse {
+	types := map[string]TypeUse{}
+	for i := range f.Tensors() {
+		t := &f.Tensors()[i]
+		u := types[t.Type.String()]
+		u.Tensors++
+		u.FileBytes += int64(t.Size())
+		if len(t.Shape) == 1 {
+			u.MemoryBytes += int64(t.Size())
+		}
+		if u.Kernel == "" {
+			u.Kernel = "vectors"
+		}
+		types[t.Type.String()] = u
+	}
+	for i := range matrices {
+		p := &matrices[i]
+		kt := kernels.Type(p.tensor.Type)
+		u := types[p.tensor.Type.String()]
+		u.MemoryBytes += int64(kernels.PackedBytes(kt, p.rows, p.cols()))
+		if u.Kernel = "native"; kt.Unpacked() {
+			u.Kernel = "unpacked at load to int8 codes with float scales"
+		}
+		types[p.tensor.Type.String()] = u
+	}
+	return types
+}
+
+// describe words what sets the model apart from a plain llama.
+func (c *Config) describe(w *weights) (words []string) {
+	add := func(on bool, format string, args ...any) {
+		if on {
+			words = append(words, fmt.Sprintf(format, args...))
+		}
+	}
+	t := &c.traits
+	add(t.halves, "rope pairs halves of a head")
+	add(!t.halves, "rope pairs neighbours")
+	add(c.RopeDim != c.HeadDim, "rope on %d of %d elements", c.RopeDim, c.HeadDim)
+	add(c.rope.factor != 1 || c.rope.kind == "yarn" || c.rope.kind == "longrope", "rope scaling %s, factor %g, magnitude %.4g", c.rope.kind, c.rope.factor, c.rope.magnitude)
+	add(w.ropeFactors != nil, "rope factors for each frequency")
+	local := 0
+	for _, l := range c.layers {
+		if l.local {
+			local++
+		}
+	}
+	add(c.window > 0, "sliding window of %d in %d of %d layers", c.window, local, c.Layers)
+	add(c.window > 0 && t.localBase != 0, "rope base %g in those", t.localBase)
+	add(t.gelu, "GELU gate")
+	add(t.scaleEmbed, "embeddings scaled by the root of d")
+	add(t.headNorms, "norms of each query and key head")
+	add(t.postNorms, "norms after attention and feed-forward")
+	add(c.attnCap != 0, "attention scores capped at %g", c.attnCap)
+	add(c.finalCap != 0, "logits capped at %g", c.finalCap)
+	return words
 }

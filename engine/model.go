@@ -7,7 +7,6 @@
 package engine
 
 import (
-	"math"
 	"runtime"
 
 	"github.com/tandem-llm/tandem"
@@ -21,11 +20,13 @@ import (
 type Options struct {
 	Threads   int                     // of a pass; default: all cores
 	ISA       string                  // auto, generic, avx2, avx512; default auto
+	Context   int                     // positions that a sequence may hold; at most, and by default, the model's context. LongRoPE's factors are chosen by it
 	KVPages   int                     // pages in the KV cache; see PagesFor; default: one sequence of the whole context with 256 tree rows
+	KVType    string                  // of keys and values in the cache: f16, q8_0; default f16
 	MaxRows   int                     // rows in a pass; default 256
 	MaxWanted int                     // rows with logits in a pass; default MaxRows
 	Lock      bool                    // keep weights and cache in memory (mlock)
-	Progress  func(done, total int64) // bytes of weights repacked so far; called from one goroutine at a time
+	Progress  func(done, total int64) // bytes of weights and cache made ready so far; called from one goroutine at a time
 }
 
 func (o Options) withDefaults(context int) Options {
@@ -34,6 +35,9 @@ func (o Options) withDefaults(context int) Options {
 	}
 	if o.ISA == "" {
 		o.ISA = "auto"
+	}
+	if o.KVType == "" {
+		o.KVType = "f16"
 	}
 	if o.MaxRows == 0 {
 		o.MaxRows = 256
@@ -55,17 +59,16 @@ func PagesFor(sequences, capacity, nodes int) int {
 // Model is a loaded model with its KV cache, threads and planned pass. One goroutine at a time may
 // use it and its sequences.
 type Model struct {
-	config    Config
-	options   Options
-	vocab     *token.Vocab
-	weights   weights
-	invFreq   []float64 // (ropeDim/2) radians per position
-	attnScale float32   // 1/√headDim
-	cache     *kv.Cache
-	pool      *kernels.Pool
-	program   *kernels.Program
-	logits    kernels.Buf // (maxWanted, vocab)
-	pass      pass
+	config  Config
+	options Options
+	vocab   *token.Vocab
+	weights weights
+	pending []pending // matrices that are not filled yet
+	cache   *kv.Cache
+	pool    *kernels.Pool
+	program *kernels.Program
+	logits  kernels.Buf // (maxWanted, vocab)
+	pass    pass
 }
 
 // Open loads the model in the GGUF file at path. Errors: Invalid (no such file), Corrupt, Unsupported (architecture, type,
@@ -88,7 +91,32 @@ func Open(path string, o Options) (*Model, error) {
 	return m, nil
 }
 
+// load plans the model, checks that there is memory for all of it, and only then fills it.
 func (m *Model) load(f *gguf.File, isa kernels.ISA, o Options) error {
+	available := AvailableMemory() // before anything is laid out: what is, counts as addresses in use
+	if err := m.outline(f, o, kernels.Alloc); err != nil {
+		return err
+	}
+	if err := available.Fits(f.Path(), m.footprint()); err != nil {
+		return err
+	}
+	var err error
+	if m.pool, err = kernels.NewPool(m.options.Threads, isa); err != nil {
+		return err
+	}
+	if err := fill(m.pending, m.cache.Bytes(), o.Progress); err != nil {
+		return err
+	}
+	m.pending = nil
+	if m.options.Lock {
+		return m.lock()
+	}
+	return nil
+}
+
+// outline reads the header and lays out weights, KV cache and the operations of a pass. Nothing of the
+// memory is touched yet but the buffers' few constants.
+func (m *Model) outline(f *gguf.File, o Options, alloc func(bytes int) (*kernels.Memory, error)) error {
 	var err error
 	if m.vocab, err = token.FromGGUF(f); err != nil {
 		return err
@@ -97,27 +125,26 @@ func (m *Model) load(f *gguf.File, isa kernels.ISA, o Options) error {
 		return err
 	}
 	c := &m.config
+	if o.Context < 0 {
+		return tandem.Errorf("engine", tandem.Invalid, "context of %d positions: want at least 1, or 0 for the model's %d", o.Context, c.Context)
+	} else if o.Context > 0 {
+		c.Context = min(c.Context, o.Context)
+	}
 	m.options = o.withDefaults(c.Context)
-	w, err := loadWeights(f, c, o.Progress)
+	w, matrices, err := layWeights(f, c, alloc)
 	if err != nil {
 		return err
 	}
-	m.weights = *w
-	m.invFreq = inverseFrequencies(c.ropeBase, c.RopeDim, w.ropeFactors)
-	for i := range m.invFreq {
-		m.invFreq[i] /= c.ropeScale
+	m.weights, m.pending = *w, matrices
+	shape := c.kvShape()
+	if shape.Type, err = kernels.ParseKVType(m.options.KVType); err != nil {
+		return tandem.Errorf("engine", tandem.Invalid, "%w", err)
 	}
-	m.attnScale = float32(1 / math.Sqrt(float64(c.HeadDim)))
-	if m.cache, err = kv.New(c.kvShape(), m.options.KVPages); err != nil {
+	if p := (Footprint{PageBytes: int64(shape.PageBytes()), Pages: m.options.KVPages}); p.Pages < 1 || p.Pages > maxPages || p.KV() > maxKV {
+		return tandem.Errorf("engine", tandem.Exhausted, "%s: KV cache of %d pages of %d bytes: want 1 to %d pages of less than 2^46 bytes in all", f.Path(), p.Pages, p.PageBytes, maxPages)
+	}
+	if m.cache, err = kv.New(shape, m.options.KVPages); err != nil {
 		return err
-	}
-	if m.pool, err = kernels.NewPool(m.options.Threads, isa); err != nil {
-		return err
-	}
-	if m.options.Lock {
-		if err := m.lock(); err != nil {
-			return err
-		}
 	}
 	return m.buildProgram()
 }
@@ -132,7 +159,7 @@ func (m *Model) lock() error {
 }
 
 func (c *Config) kvShape() kernels.KVShape {
-	return kernels.KVShape{Layers: c.Layers, KVHeads: c.KVHeads, HeadDim: c.HeadDim}
+	return kernels.KVShape{Layers: c.Layers, KVHeads: c.cacheHeads, HeadDim: c.HeadDim}
 }
 
 // Close frees everything; the model and its sequences must not be used afterwards.

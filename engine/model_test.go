@@ -14,6 +14,15 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
+func bytesOf(t testing.TB, x *gguf.Tensor) []byte {
+	t.Helper()
+	b, err := x.Bytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
 // edited writes a copy of the draft model with changes and returns its path.
 func edited(t *testing.T, change func(w *gguf.Writer, f *gguf.File)) string {
 	t.Helper()
@@ -70,22 +79,22 @@ func TestBrokenModels(t *testing.T) {
 		{"rope base -1", tandem.Corrupt, "freq_base", set("llama.rope.freq_base", float32(-1))},
 		{"rope odd", tandem.Corrupt, "rope dimension count", set("llama.rope.dimension_count", uint32(63))},
 		{"rope wider than head", tandem.Corrupt, "rope dimension count", set("llama.rope.dimension_count", uint32(128))},
-		{"rope scaling", tandem.Unsupported, `"yarn"`, set("llama.rope.scaling.type", "yarn")},
+		{"rope scaling", tandem.Unsupported, `"ntk"`, set("llama.rope.scaling.type", "ntk")},
 		{"vocabulary size", tandem.Corrupt, "vocabulary size", set("llama.vocab_size", uint32(5000))},
 		{"experts", tandem.Unsupported, "expert_count", set("llama.expert_count", uint32(8))},
 		{"key missing", tandem.Corrupt, "llama.block_count", func(w *gguf.Writer, _ *gguf.File) { w.DropKey("llama.block_count") }},
 		{"tensor missing", tandem.Corrupt, "blk.1.ffn_up.weight", func(w *gguf.Writer, _ *gguf.File) { w.DropTensor("blk.1.ffn_up.weight") }},
 		{"tensor of no use", tandem.Unsupported, "blk.0.mystery.weight", func(w *gguf.Writer, f *gguf.File) {
 			n := f.Tensor("blk.0.attn_norm.weight")
-			w.Tensor("blk.0.mystery.weight", n.Type, n.Shape, n.Data())
+			w.Tensor("blk.0.mystery.weight", n.Type, n.Shape, bytesOf(t, n))
 		}},
 		{"tensor turned", tandem.Corrupt, "blk.0.attn_k.weight", func(w *gguf.Writer, f *gguf.File) {
 			k := f.Tensor("blk.0.attn_k.weight")
-			w.Tensor(k.Name, k.Type, []int{k.Shape[1], k.Shape[0]}, k.Data())
+			w.Tensor(k.Name, k.Type, []int{k.Shape[1], k.Shape[0]}, bytesOf(t, k))
 		}},
-		{"type not supported", tandem.Unsupported, "q5_0", func(w *gguf.Writer, f *gguf.File) {
+		{"type not supported", tandem.Unsupported, "iq2_xxs", func(w *gguf.Writer, f *gguf.File) {
 			k := f.Tensor("blk.0.attn_k.weight")
-			w.Tensor(k.Name, 6, k.Shape, make([]byte, k.Elements()/32*22))
+			w.Tensor(k.Name, 16, k.Shape, make([]byte, k.Elements()/256*66))
 		}},
 		{"norm not f32", tandem.Unsupported, "output_norm.weight", func(w *gguf.Writer, f *gguf.File) {
 			n := f.Tensor("output_norm.weight")
@@ -119,13 +128,13 @@ func TestNeutralEdits(t *testing.T) {
 		"widened": func(w *gguf.Writer, f *gguf.File) {
 			for _, x := range f.Tensors() {
 				if x.Type == gguf.Type(kernels.F16) {
-					w.Tensor(x.Name, gguf.Type(kernels.F32), x.Shape, widen(x.Data()))
+					w.Tensor(x.Name, gguf.Type(kernels.F32), x.Shape, widen(bytesOf(t, &x)))
 				}
 			}
 		},
 		"untied": func(w *gguf.Writer, f *gguf.File) {
 			e := f.Tensor("token_embd.weight")
-			w.Tensor("output.weight", e.Type, e.Shape, e.Data())
+			w.Tensor("output.weight", e.Type, e.Shape, bytesOf(t, e))
 		},
 		"rope factors of one": func(w *gguf.Writer, f *gguf.File) {
 			ones := make([]byte, 4*32)
@@ -162,7 +171,7 @@ func TestInverseFrequencies(t *testing.T) {
 	for _, c := range []struct {
 		base float64
 		n    int
-	}{{10000, 64}, {10000, 128}, {500000, 128}, {1e6, 80}, {10000, 2}} {
+	}{{10000, 64}, {10000, 128}, {500000, 128}, {1e6, 80}, {10000, 2}, {1e7, 128}, {1e9, 256}, {1e15, 4096}, {1, 64}, {1.5, 512}} {
 		for i, got := range inverseFrequencies(c.base, c.n, nil) {
 			want := math.Pow(c.base, -2*float64(i)/float64(c.n))
 			if math.Abs(got-want) > 1e-12*want {
@@ -181,8 +190,11 @@ func TestInspect(t *testing.T) {
 	if c.Layers != 6 || c.Dim != 512 || c.Heads != 8 || c.KVHeads != 4 || c.HeadDim != 64 || c.FFN != 1280 || c.Vocab != 4096 || c.Context != 1024 {
 		t.Errorf("shape %+v: models/README.md says otherwise", c)
 	}
-	if want := int64(6 * 2 * 4 * 64 * 2); info.KVBytes != want {
-		t.Errorf("%d bytes of cache per position: want %d", info.KVBytes, want)
+	if q := info.Types["q8_0"]; q.Kernel != "native" || q.Tensors != 43 || info.Types["f32"].Kernel != "vectors" || len(info.Types) != 2 {
+		t.Errorf("types %+v", info.Types)
+	}
+	if info.Tokenizer != "llama" || info.Pre == "?" || info.Parts != 1 {
+		t.Errorf("tokenizer %q %q, %d files", info.Tokenizer, info.Pre, info.Parts)
 	}
 	if !info.TiedHead || info.Parameters < 18_000_000 || info.Parameters > 19_000_000 {
 		t.Errorf("tied %v, %d parameters: want a tied head and 18.6 million", info.TiedHead, info.Parameters)

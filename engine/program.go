@@ -1,93 +1,148 @@
 package engine
 
-import "github.com/tandem-llm/tandem/kernels"
+import (
+	"math"
 
-// plan lays the pass of a llama-architecture model out as one list of operations:
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+// planner lays the pass of a model out as one list of operations. What is in brackets only some
+// architectures have (traits):
 //
-//	x = embed(tokens)
-//	per layer: n = norm(x); q, k, v = W n; RoPE(q, k); cache k, v; x += Wo attention(q)
-//	           n = norm(x); x += Wdown (SiLU(Wgate n) ∘ Wup n)
-//	wanted rows: logits = Whead norm(x); the best tokens of each
-func (m *Model) buildProgram() error {
-	c, w := &m.config, &m.weights
-	p := kernels.NewProgram(m.options.MaxRows, m.options.MaxWanted)
-	p.SetKV(m.cache.Shape(), m.cache.Bytes())
-	var (
-		x         = p.Buf(c.Dim)
-		normed    = p.Act(c.Dim)
-		q         = p.Buf(c.Heads * c.HeadDim)
-		k         = p.Buf(c.KVHeads * c.HeadDim)
-		v         = p.Buf(c.KVHeads * c.HeadDim)
-		attended  = p.Act(c.Heads * c.HeadDim)
-		gate      = p.Buf(c.FFN)
-		up        = p.Buf(c.FFN)
-		activated = p.Act(c.FFN)
-		last      = p.WantedBuf(c.Dim)
-		lastNorm  = p.WantedAct(c.Dim)
-	)
-	m.logits = p.WantedBuf(c.Vocab)
-	concurrent := kernels.MatMulOpt{Concurrent: true}
-	bias := func(b kernels.Buf, values []float32) {
-		if values != nil {
-			p.AddBias(b, values)
-		}
-	}
-	p.Embed(w.embed, x)
-	for i := range w.layers {
-		l := &w.layers[i]
-		p.RMSNorm(x, l.attnNorm, c.NormEps, normed)
-		p.MatMul(l.q, normed, q, concurrent)
-		p.MatMul(l.k, normed, k, concurrent)
-		p.MatMul(l.v, normed, v, kernels.MatMulOpt{})
-		bias(q, l.qBias)
-		bias(k, l.kBias)
-		bias(v, l.vBias)
-		p.RoPE(q, c.Heads, c.HeadDim, c.RopeDim, m.invFreq, false)
-		p.RoPE(k, c.KVHeads, c.HeadDim, c.RopeDim, m.invFreq, false)
-		p.StoreKV(k, v, i)
-		p.Attention(q, i, c.Heads, m.attnScale, attended)
-		p.MatMul(l.o, attended, x, kernels.MatMulOpt{Add: true})
-		bias(x, l.oBias)
-		p.RMSNorm(x, l.ffnNorm, c.NormEps, normed)
-		p.MatMul(l.gate, normed, gate, concurrent)
-		p.MatMul(l.up, normed, up, kernels.MatMulOpt{})
-		p.SiLUMul(gate, up, activated)
-		p.MatMul(l.down, activated, x, kernels.MatMulOpt{Add: true})
-	}
-	p.Gather(x, last)
-	p.RMSNorm(last, w.outputNorm, c.NormEps, lastNorm)
-	p.MatMul(w.head, lastNorm, m.logits, kernels.MatMulOpt{})
-	p.TopK(m.logits)
-	m.program = p
-	return p.Seal()
+//	x = embed(tokens) [·√d]
+//	per layer: n = norm(x); q, k, v = W n [+ b]; [q, k = norm of each head]; RoPE(q, k); cache k, v
+//	           x += [norm] Wo attention(q) [+ b]
+//	           n = norm(x); x += [norm] Wdown (act(Wgate n [+ b]) ∘ (Wup n [+ b])) [+ b]
+//	wanted rows: logits = Whead norm(x) [soft cap]; the best tokens of each
+type planner struct {
+	*kernels.Program
+	*Config
+	w      *weights
+	x      kernels.Buf // (rows, d): the residual stream
+	normed kernels.Act // (rows, d)
+	bufs   map[slot]kernels.Buf
+	acts   map[slot]kernels.Act
 }
 
-// inverseFrequencies returns base^(-2i/n) for i < n/2, each divided by factors[i] if there are any: the angle
-// per position of each rotated pair (RoFormer, section 3.4.2). The arithmetic uses only +, −, ×, ÷ in
-// float64, unfused, so that every machine gets the same bits.
-func inverseFrequencies(base float64, n int, factors []float32) []float64 {
-	half := n / 2
-	// Newton's iteration for root^half = base, from above, where it falls monotonically.
-	root := 1 + (base-1)/float64(half)
-	for {
-		pow := 1.0
-		for range half - 1 {
-			pow = float64(pow * root)
-		}
-		next := root - float64(float64(float64(pow*root)-base)/float64(float64(half)*pow))
-		if !(next < root) {
-			break
-		}
-		root = next
+// slot names a buffer of layers: those that want the same size share it.
+type slot struct {
+	what string
+	dim  int
+}
+
+var concurrent = kernels.MatMulOpt{Concurrent: true}
+
+func (m *Model) buildProgram() error {
+	c := &m.config
+	b := &planner{Program: kernels.NewProgram(m.options.MaxRows, m.options.MaxWanted), Config: c, w: &m.weights,
+		bufs: map[slot]kernels.Buf{}, acts: map[slot]kernels.Act{}}
+	m.program = b.Program
+	b.SetKV(m.cache.Shape(), m.cache.Bytes())
+	b.x, b.normed = b.Buf(c.Dim), b.Act(c.Dim)
+	m.logits = b.WantedBuf(c.Vocab)
+	b.Embed(b.w.embed, b.x)
+	if c.traits.scaleEmbed {
+		b.Scale(b.x, float32(math.Sqrt(float64(c.Dim))))
 	}
-	inv := make([]float64, half)
-	pow := 1.0
-	for i := range inv {
-		inv[i] = 1 / pow
-		if factors != nil {
-			inv[i] /= float64(factors[i])
-		}
-		pow = float64(pow * root)
+	for i := range b.w.layers {
+		b.attention(i)
+		b.feedForward(i)
 	}
-	return inv
+	last, lastNorm := b.WantedBuf(c.Dim), b.WantedAct(c.Dim)
+	b.Gather(b.x, last)
+	b.RMSNorm(last, b.w.outputNorm, c.NormEps, lastNorm)
+	b.MatMul(b.w.head, lastNorm, m.logits, kernels.MatMulOpt{})
+	if c.finalCap != 0 {
+		b.SoftCap(m.logits, c.finalCap)
+	}
+	b.TopK(m.logits)
+	return b.Seal()
+}
+
+func (b *planner) attention(i int) {
+	l, s := &b.w.layers[i], b.layers[i]
+	q, k, v := b.buf("q", s.heads*b.HeadDim), b.buf("k", s.kvHeads*b.HeadDim), b.buf("v", s.kvHeads*b.HeadDim)
+	out := b.act("attended", s.heads*b.HeadDim)
+	b.RMSNorm(b.x, l.attnNorm, b.NormEps, b.normed)
+	b.MatMul(l.q, b.normed, q, concurrent)
+	b.MatMul(l.k, b.normed, k, concurrent)
+	b.MatMul(l.v, b.normed, v, kernels.MatMulOpt{})
+	b.bias(q, l.qBias)
+	b.bias(k, l.kBias)
+	b.bias(v, l.vBias)
+	if l.qNorm != nil {
+		b.HeadNorm(q, s.heads, l.qNorm, b.NormEps)
+		b.HeadNorm(k, s.kvHeads, l.kNorm, b.NormEps)
+	}
+	turn := b.rotation(s.local, b.w.ropeFactors)
+	b.RoPE(q, s.heads, b.HeadDim, turn)
+	b.RoPE(k, s.kvHeads, b.HeadDim, turn)
+	b.StoreKV(b.stored("k stored", k, s.kvHeads), b.stored("v stored", v, s.kvHeads), i)
+	opt := kernels.AttentionOpt{Scale: b.attnScale, SoftCap: b.attnCap}
+	if s.local {
+		opt.Window = b.window
+	}
+	b.Attention(q, i, s.heads, opt, out)
+	b.add(l.o, out, l.oBias, l.attnPost)
+}
+
+// stored returns keys or values for as many heads as the cache has.
+func (b *planner) stored(what string, from kernels.Buf, heads int) kernels.Buf {
+	if heads == b.cacheHeads {
+		return from
+	}
+	to := b.buf(what, b.cacheHeads*b.HeadDim)
+	b.RepeatHeads(from, heads, b.HeadDim, to)
+	return to
+}
+
+func (b *planner) feedForward(i int) {
+	l, n := &b.w.layers[i], b.layers[i].ffn
+	gate, up, out := b.buf("gate", n), b.buf("up", n), b.act("activated", n)
+	b.RMSNorm(b.x, l.ffnNorm, b.NormEps, b.normed)
+	b.MatMul(l.gate, b.normed, gate, concurrent)
+	b.MatMul(l.up, b.normed, up, kernels.MatMulOpt{})
+	b.bias(gate, l.gateBias)
+	b.bias(up, l.upBias)
+	if b.traits.gelu {
+		b.GELUMul(gate, up, out)
+	} else {
+		b.SiLUMul(gate, up, out)
+	}
+	b.add(l.down, out, l.downBias, l.ffnPost)
+}
+
+// add adds w·in + bias to the residual stream, normalised first if there is a weight for that.
+func (b *planner) add(w *kernels.Matrix, in kernels.Act, bias, norm []float32) {
+	if norm == nil {
+		b.MatMul(w, in, b.x, kernels.MatMulOpt{Add: true})
+		b.bias(b.x, bias)
+		return
+	}
+	branch := b.buf("branch", b.Dim)
+	b.MatMul(w, in, branch, kernels.MatMulOpt{})
+	b.bias(branch, bias)
+	b.NormAdd(branch, norm, b.NormEps, b.x)
+}
+
+func (b *planner) bias(to kernels.Buf, values []float32) {
+	if values != nil {
+		b.AddBias(to, values)
+	}
+}
+
+func (b *planner) buf(what string, dim int) kernels.Buf {
+	s := slot{what, dim}
+	if _, ok := b.bufs[s]; !ok {
+		b.bufs[s] = b.Buf(dim)
+	}
+	return b.bufs[s]
+}
+
+func (b *planner) act(what string, dim int) kernels.Act {
+	s := slot{what, dim}
+	if _, ok := b.acts[s]; !ok {
+		b.acts[s] = b.Act(dim)
+	}
+	return b.acts[s]
 }

@@ -1,143 +1,122 @@
-// Attention over the paged KV cache: how a pass is cut into units, where the keys of a row are, and how
-// blocks of 256 positions become one result.
+// Attention over the paged KV cache: how a pass is cut into units, what a row sees of a block, and who
+// joins the blocks of a row.
 //
-// Neighbouring rows of one session see the same prefix, so the whole blocks of it are computed for
-// several rows at once, and keys are fetched and widened once for all of them. What is left of a row,
-// its last block with the ancestors in it, is computed for that row. Every block's result is kept; the
-// thread that finishes a row's last block combines them in order of position.
+// Neighbouring rows of one session see the same prefix, or nearly: they form a run, and a block's keys and
+// values are fetched once for all rows of a run. A unit is a KV head and a span of a run's blocks. If there
+// are runs enough to occupy the threads, a span is all blocks and its results stay in the thread's scratch;
+// otherwise runs are cut into several spans, and the thread that finishes the last span of a KV head joins.
+// How a pass is cut changes no result: a block's depends on its row alone (attention_tile.h), and blocks
+// are joined in order of position.
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include "tk.h"
 #include "scalar.h"
 
-enum { QUERIES = 32, RUN = 8 };  // most queries, and rows, that share one fetch of keys
+enum { QUERIES = 64, MOSTROWS = 64 };  // of a run: queries per KV head, and rows
 
 static int blocks_of(const tk_pass *a, int row) { return a->pos[row] / TK_SEG + 1; }
+static int clamp(int x) { return imax(0, imin(TK_SEG, x)); }
 
-uint16_t *tk_cell(const tk_kv *kv, int layer, int head, int32_t at) {
-    size_t plane = (size_t)kv->kv_heads * TK_PAGE * kv->head_dim;
-    uint16_t *page = (uint16_t *)kv->arena + (size_t)(at / TK_PAGE) * kv->layers * 2 * plane;
-    return page + layer * 2 * plane + ((size_t)head * TK_PAGE + at % TK_PAGE) * kv->head_dim;
-}
+static int first_seen(const tk_op *op, int pos) { return op->window ? imax(0, pos - op->window + 1) : 0; }
 
-ptrdiff_t tk_value_offset(const tk_kv *kv) { return (ptrdiff_t)kv->kv_heads * TK_PAGE * kv->head_dim; }
-
-static void gather_keys(const tk_prog *p, int layer, int head, int row, int from, int n, const uint16_t **key) {
+// Fills in what the rows of a run see of a block; returns how many positions of the prefix's pages.
+static int sights(const tk_prog *p, const tk_op *op, const tk_run *u, int block, tk_sight *see, int *any) {
     const tk_pass *a = &p->pass;
-    const int32_t *pages = a->pages + a->table[row], *anc = a->anc + a->anc_off[row];
-    for (int j = 0; j < n; j++) {
-        int pos = from + j;
-        if (pos >= a->prefix[row]) key[j] = tk_cell(&p->kv, layer, head, anc[pos - a->prefix[row]]);
-        else if (pos % TK_PAGE && j) key[j] = key[j - 1] + p->kv.head_dim;
-        else key[j] = tk_cell(&p->kv, layer, head, pages[pos / TK_PAGE] * TK_PAGE + pos % TK_PAGE);
+    int base = block * TK_SEG, used = 0;
+    *any = 0;
+    for (int i = 0; i < u->rows; i++) {
+        int row = u->row + i, prefix = a->prefix[row];
+        tk_sight s = {clamp(first_seen(op, a->pos[row]) - base), clamp(prefix - base), clamp(a->pos[row] + 1 - base), NULL};
+        if (s.lo >= s.hi) s = (tk_sight){0, 0, 0, NULL};
+        s.mid = imax(s.lo, s.mid);
+        if (s.lo < s.mid) used = imax(used, s.mid);
+        if (s.mid < s.hi) s.anc = a->anc + a->anc_off[row] + (base + s.mid - prefix);
+        if (s.lo < s.hi) *any = 1;
+        see[i] = s;
+    }
+    return used;
+}
+
+// The keys of a block's pages, as far as they hold the first n positions of it.
+static void block_pages(const tk_prog *p, int layer, int head, int row, int block, int n, const uint8_t **page) {
+    const int32_t *table = p->pass.pages + p->pass.table[row] + block * (TK_SEG / TK_PAGE);
+    for (int i = 0; i < TK_SEG / TK_PAGE; i++)
+        page[i] = i * TK_PAGE < n ? tk_keys(&p->kv, layer, head, table[i]) : NULL;
+}
+
+static size_t part_of_rows(const tk_prog *p, const tk_run *u, int group) {
+    return (size_t)u->rows * u->blocks * tk_part_floats(group, p->kv.head_dim);
+}
+
+static void join(const tk_prog *p, const tk_op *op, const tk_run *u, int head, const float *part) {
+    int group = op->heads / p->kv.kv_heads, d = p->kv.head_dim;
+    size_t one = tk_part_floats(group, d);
+    for (int i = 0; i < u->rows; i++, part += u->blocks * one) {
+        int row = u->row + i, b = first_seen(op, p->pass.pos[row]) / TK_SEG;
+        float *out = p->attn_out + ((size_t)row * op->heads + head * group) * d;
+        p->k->join(part + b * one, blocks_of(&p->pass, row) - b, group, d, out);
     }
 }
 
-// Where the results of one (row, KV head, block) lie: max, sum (group each), then o (group, dim).
-static float *partial(const tk_prog *p, int group, int row, int head, int block) {
-    size_t one = (size_t)group * (p->kv.head_dim + 2);
-    return p->partial + p->partial_at[row] + ((size_t)head * blocks_of(&p->pass, row) + block) * one;
-}
-
-static void combine(const tk_prog *p, const tk_op *op, int row, int head, int group) {
-    int d = p->kv.head_dim, blocks = blocks_of(&p->pass, row);
-    for (int h = 0; h < group; h++) {
-        float *o = p->attn_out + ((size_t)row * op->heads + head * group + h) * d, m = -bits_f32(0x7f800000), l = 0;
-        memset(o, 0, sizeof(float) * d);
-        for (int b = 0; b < blocks; b++) {
-            float mb = partial(p, group, row, head, b)[h];
-            if (mb > m) m = mb;
-        }
-        for (int b = 0; b < blocks; b++) {
-            const float *t = partial(p, group, row, head, b);
-            float c = p->k->expf1(t[h] - m);
-            p->k->axpy(c, t + group + h, 1, &l);
-            p->k->axpy(c, t + 2 * group + (size_t)h * d, d, o);
-        }
-        for (int i = 0; i < d; i++) o[i] = o[i] / l;
-    }
-}
-
-static size_t round16(size_t n) { return (n + 15) / 16 * 16; }
-static int run_rows(int group) { return imax(1, imin(RUN, QUERIES / group)); }
-
-size_t tk_attend_floats(const tk_prog *p) {
-    if (!p->max_group) return 0;
-    size_t d = p->kv.head_dim, queries = (size_t)run_rows(p->max_group) * p->max_group;
-    if (queries < QUERIES) queries = QUERIES;  // an operation with fewer heads may take more rows
-    return 16 * round16(d) + queries * (TK_SEG + 2 * d + 2);
-}
-
-static void attend_block(const tk_prog *p, tk_attn *a, tk_span s, int head, int block, float *results) {
-    int group = a->heads / s.rows, d = a->dim;
-    float *t = s.rows == 1 ? partial(p, group, s.row, head, block) : results;
-    a->max = t;
-    a->sum = t + a->heads;
-    a->o = a->sum + a->heads;
-    p->k->attend(a);
-    for (int r = 0; r < s.rows && s.rows > 1; r++) {
-        float *to = partial(p, group, s.row + r, head, block);
-        memcpy(to, a->max + r * group, sizeof(float) * group);
-        memcpy(to + group, a->sum + r * group, sizeof(float) * group);
-        memcpy(to + 2 * group, a->o + (size_t)r * group * d, sizeof(float) * group * d);
-    }
+// Counts one of n things done; returns 1 for the last, and starts again, for the next layer.
+static int last_of(int32_t *counter, int n) {
+    if (n > 1 && atomic_fetch_sub((_Atomic int32_t *)counter, 1) != 1) return 0;
+    atomic_store((_Atomic int32_t *)counter, n);
+    return 1;
 }
 
 void tk_attend(const tk_prog *p, const tk_op *op, int unit, float *scratch) {
     const tk_kv *kv = &p->kv;
-    tk_span s = p->spans[unit / kv->kv_heads];
-    int head = unit % kv->kv_heads, group = op->heads / kv->kv_heads, d = kv->head_dim;
-    const uint16_t *key[TK_SEG];
-    tk_attn a = {.key = key, .voff = tk_value_offset(kv), .heads = s.rows * group, .dim = d, .scale = op->scale,
-                 .widened = scratch, .p = scratch + 16 * round16(d)};
-    float *q = a.p + (size_t)a.heads * TK_SEG;
-    for (int r = 0; r < s.rows; r++)
-        memcpy(q + (size_t)r * group * d, op->in + ((size_t)(s.row + r) * op->heads + head * group) * d, sizeof(float) * group * d);
-    a.q = q;
+    int heads = kv->kv_heads, head = unit % heads, group = op->heads / heads, d = kv->head_dim, any;
+    tk_span s = p->spans[unit / heads];
+    tk_run *u = p->runs + s.run;
+    tk_sight see[MOSTROWS];
+    size_t one = tk_part_floats(group, d);
+    float *part = scratch;
+    if (u->spans > 1) part = p->part + u->part + head * part_of_rows(p, u, group);
+    tk_attn a = {.kv = kv, .layer = op->layer, .head = head, .rows = u->rows, .group = group, .see = see,
+                 .q = op->in + ((size_t)u->row * op->heads + head * group) * d, .ldq = (size_t)op->heads * d,
+                 .scale = op->scale, .softcap = op->softcap, .soft_cap = p->k->soft_cap, .ldout = u->blocks * one};
     for (int b = s.b0; b < s.b1; b++) {
-        a.n = imin(TK_SEG, p->pass.pos[s.row] + 1 - b * TK_SEG);
-        gather_keys(p, op->layer, head, s.row, b * TK_SEG, a.n, key);
-        attend_block(p, &a, s, head, b, q + (size_t)a.heads * d);
+        int n = sights(p, op, u, b, see, &any);
+        if (!any) continue;
+        block_pages(p, op->layer, head, u->row, b, n, a.page);
+        // A next block is fetched only where this one is whole: it is likely to be whole too.
+        block_pages(p, op->layer, head, u->row, b + 1, b + 1 < s.b1 && (b + 2) * TK_SEG <= p->pass.prefix[u->row] ? TK_SEG : 0, a.ahead);
+        a.out = part + b * one;
+        p->k->attend(&a);
     }
-    for (int row = s.row; row < s.row + s.rows; row++) {
-        _Atomic int32_t *left = (_Atomic int32_t *)(p->row_left + row);
-        if (atomic_fetch_sub(left, 1) != 1) continue;
-        for (int h = 0; h < kv->kv_heads; h++) combine(p, op, row, h, group);
-        atomic_store(left, p->row_units[row]);  // for the next layer
+    int32_t *left = p->left + (size_t)s.run * (heads + 1);
+    if (!last_of(left + head, u->spans)) return;
+    join(p, op, u, head, part);
+    if (!last_of(left + heads, heads)) return;
+    for (int row = u->row; row < u->row + u->rows; row++)
         tk_fill(p, &op->dst, row, 0, op->heads * d, p->attn_out + (size_t)row * op->heads * d);
-    }
 }
 
-// Appends spans of at most `per` blocks that cover [b0, b1) for some rows.
-static void cut(tk_prog *p, int row, int rows, int b0, int b1, int per) {
-    for (; b0 < b1; b0 += per) {
-        p->spans[p->nspans++] = (tk_span){row, rows, b0, imin(b0 + per, b1)};
-        for (int r = row; r < row + rows; r++) p->row_units[r] += p->kv.kv_heads;
-    }
+static int most_rows(const tk_prog *p) { return imax(1, imin(imin(MOSTROWS, QUERIES / p->max_group), p->pass.rows)); }
+
+size_t tk_attend_floats(const tk_prog *p) {
+    if (!p->max_group) return 0;
+    int blocks = 1;
+    for (int r = 0; r < p->pass.rows; r++) blocks = imax(blocks, blocks_of(&p->pass, r));
+    return (size_t)most_rows(p) * blocks * tk_part_floats(p->max_group, p->kv.head_dim);
 }
 
-// The rows from `row` on that share their first *shared blocks.
-static int run_from(const tk_prog *p, int row, int *shared) {
+// Cuts the pass into runs of at most `most` rows.
+static void find_runs(tk_prog *p, int most) {
     const tk_pass *a = &p->pass;
-    int n = 1, least = a->prefix[row], most = run_rows(p->max_group);
-    while (n < most && row + n < a->rows && a->table[row + n] == a->table[row] && a->prefix[row + n] >= TK_SEG) {
-        least = imin(least, a->prefix[row + n]);
-        n++;
+    p->nruns = 0;
+    for (int row = 0; row < a->rows;) {
+        tk_run u = {.row = row, .spans = 1};
+        while (u.rows < most && row < a->rows && a->table[row] == a->table[u.row]) {
+            u.blocks = imax(u.blocks, blocks_of(a, row));
+            u.rows++;
+            row++;
+        }
+        p->runs[p->nruns++] = u;
     }
-    *shared = n == 1 ? 0 : least / TK_SEG;
-    return *shared ? n : 1;
-}
-
-static void cut_pass(tk_prog *p, int per) {
-    p->nspans = 0;
-    memset(p->row_units, 0, sizeof(int32_t) * p->pass.rows);
-    for (int row = 0, n, shared; row < p->pass.rows; row += n) {
-        n = run_from(p, row, &shared);
-        cut(p, row, n, 0, shared, per);
-        for (int r = row; r < row + n; r++) cut(p, r, 1, shared, blocks_of(&p->pass, r), per);
-    }
-    memcpy(p->row_left, p->row_units, sizeof(int32_t) * p->pass.rows);
 }
 
 static int grow(void **mem, size_t *cap, size_t need, size_t size) {
@@ -151,27 +130,45 @@ static int grow(void **mem, size_t *cap, size_t need, size_t size) {
     return 0;
 }
 
-int tk_prepare_pass(tk_prog *p, int threads) {
-    if (!p->max_group) return 0;
-    size_t floats = 0, blocks = 0, one = (size_t)p->max_group * p->kv.kv_heads * (p->kv.head_dim + 2);
-    for (int r = 0; r < p->pass.rows; r++) {
-        p->partial_at[r] = floats;
-        floats += blocks_of(&p->pass, r) * one;
-        blocks += blocks_of(&p->pass, r);
+// Cuts runs into spans: enough units for the threads to even out, if there are blocks enough.
+static int cut(tk_prog *p, int threads) {
+    int heads = p->kv.kv_heads, per = threads == 1 ? 1 : (16 * threads + p->nruns * heads - 1) / (p->nruns * heads);
+    size_t floats = 0, spans = 0;
+    for (int i = 0; i < p->nruns; i++) {
+        tk_run *u = p->runs + i;
+        u->spans = imin(u->blocks, per);
+        u->part = floats;
+        if (u->spans > 1) floats += heads * part_of_rows(p, u, p->max_group);
+        spans += u->spans;
+        for (int h = 0; h < heads; h++) p->left[(size_t)i * (heads + 1) + h] = u->spans;
+        p->left[(size_t)i * (heads + 1) + heads] = heads;
     }
-    void *partial = p->partial, *spans = p->spans;
-    int err = grow(&partial, &p->partial_cap, floats, sizeof(float));
-    if (!err) err = grow(&spans, &p->spans_cap, blocks, sizeof(tk_span));
-    p->partial = partial;
-    p->spans = spans;
+    void *mem = p->part, *list = p->spans;
+    int err = grow(&mem, &p->part_cap, floats, sizeof(float));
+    if (!err) err = grow(&list, &p->spans_cap, spans, sizeof(tk_span));
+    p->part = mem;
+    p->spans = list;
     if (err) return err;
-    cut_pass(p, 1);
-    int per = imin(8, (int)((int64_t)p->nspans * p->kv.kv_heads / (16 * threads)));
-    if (per > 1) cut_pass(p, per);
+    p->nspans = 0;
+    for (int i = 0; i < p->nruns; i++) {
+        const tk_run *u = p->runs + i;
+        for (int s = 0; s < u->spans; s++)
+            p->spans[p->nspans++] = (tk_span){i, (int)((int64_t)u->blocks * s / u->spans), (int)((int64_t)u->blocks * (s + 1) / u->spans)};
+    }
     return 0;
 }
 
+int tk_prepare_pass(tk_prog *p, int threads) {
+    if (!p->max_group) return 0;
+    int most = most_rows(p), long_enough = 0;
+    for (int r = 0; r < p->pass.rows; r++) long_enough |= blocks_of(&p->pass, r) >= 4 * threads;
+    find_runs(p, most);
+    // Where the context is too short to cut by blocks, rows are shared out, though fewer then share a fetch.
+    while (threads > 1 && !long_enough && most > 1 && p->nruns * p->kv.kv_heads < 4 * threads) find_runs(p, most = (most + 1) / 2);
+    return cut(p, threads);
+}
+
 void tk_prog_release(tk_prog *p) {
-    free(p->partial);
+    free(p->part);
     free(p->spans);
 }

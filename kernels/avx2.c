@@ -5,21 +5,17 @@
 #include "avx2.h"
 #include "fused.h"
 
-INLINE __m256 exp8(__m256 x) {
-    const __m256 magic = _mm256_set1_ps(0x1.8p23f);
-    __m256 low = _mm256_cmp_ps(x, _mm256_set1_ps(EXP_LO), _CMP_LT_OQ);
-    x = _mm256_min_ps(_mm256_set1_ps(EXP_HI), x);  // NaN passes
-    __m256 n = _mm256_sub_ps(_mm256_add_ps(_mm256_mul_ps(x, _mm256_set1_ps(EXP_LOG2E)), magic), magic);
-    __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(EXP_LN2HI), x);
-    r = _mm256_fnmadd_ps(n, _mm256_set1_ps(EXP_LN2LO), r);
-    __m256 p = _mm256_fmadd_ps(_mm256_set1_ps(EXP_C6), r, _mm256_set1_ps(EXP_C5));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(EXP_C4));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(EXP_C3));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(EXP_C2));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1));
-    __m256i e = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
-    return _mm256_andnot_ps(low, _mm256_mul_ps(p, _mm256_castsi256_ps(e)));
+INLINE __m256 tanh8(__m256 x) {
+    const __m256 sign = _mm256_set1_ps(-0.0f), one = _mm256_set1_ps(1);
+    __m256 a = _mm256_andnot_ps(sign, x), z = _mm256_mul_ps(a, a);
+    __m256 t = _mm256_sub_ps(one, _mm256_div_ps(_mm256_set1_ps(2), _mm256_add_ps(exp8(_mm256_add_ps(a, a)), one)));
+    __m256 p = _mm256_fmadd_ps(_mm256_set1_ps(TANH_C5), z, _mm256_set1_ps(TANH_C4));
+    p = _mm256_fmadd_ps(p, z, _mm256_set1_ps(TANH_C3));
+    p = _mm256_fmadd_ps(p, z, _mm256_set1_ps(TANH_C2));
+    p = _mm256_fmadd_ps(p, z, _mm256_set1_ps(TANH_C1));
+    p = _mm256_fmadd_ps(_mm256_mul_ps(p, z), a, a);
+    t = _mm256_blendv_ps(t, p, _mm256_cmp_ps(a, _mm256_set1_ps(TANH_SMALL), _CMP_LT_OQ));
+    return _mm256_or_ps(_mm256_andnot_ps(sign, t), _mm256_and_ps(sign, x));
 }
 
 typedef struct { __m256 lo, hi; } lanes16;
@@ -80,6 +76,25 @@ TARGET static void silu_mul(const float *g, const float *u, int n, float *y) {
     tk_generic.silu_mul(g + i, u + i, n - i, y + i);
 }
 
+TARGET static void gelu_mul(const float *g, const float *u, int n, float *y) {
+    const __m256 one = _mm256_set1_ps(1), sign = _mm256_set1_ps(-0.0f);
+    int i = 0;
+    for (; i + 8 <= n; i += 8) {
+        __m256 a = _mm256_loadu_ps(g + i);
+        __m256 z = _mm256_mul_ps(a, _mm256_fmadd_ps(_mm256_mul_ps(a, a), _mm256_set1_ps(GELU_CUBIC), _mm256_set1_ps(GELU_LINEAR)));
+        __m256 t = _mm256_div_ps(a, _mm256_add_ps(one, exp8(_mm256_xor_ps(z, sign))));
+        _mm256_storeu_ps(y + i, _mm256_mul_ps(t, _mm256_loadu_ps(u + i)));
+    }
+    tk_generic.gelu_mul(g + i, u + i, n - i, y + i);
+}
+
+TARGET static void soft_cap(float *x, int n, float cap) {
+    const __m256 c = _mm256_set1_ps(cap), inv = _mm256_set1_ps(1 / cap);
+    int i = 0;
+    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(x + i, _mm256_mul_ps(c, tanh8(_mm256_mul_ps(_mm256_loadu_ps(x + i), inv))));
+    tk_generic.soft_cap(x + i, n - i, cap);
+}
+
 TARGET static void narrow(const float *x, int n, uint16_t *y) {
     int i = 0;
     for (; i + 8 <= n; i += 8) {
@@ -88,83 +103,6 @@ TARGET static void narrow(const float *x, int n, uint16_t *y) {
     }
     tk_generic.narrow(x + i, n - i, y + i);
 }
-
-// Widens n ≤ 16 rows of f16 to rows of d16 floats.
-INLINE void widen(const uint16_t *const *row, ptrdiff_t off, int n, int dim, int d16, float *out) {
-    for (int j = 0; j < n; j++) {
-        int d = 0;
-        for (; d + 8 <= dim; d += 8)
-            _mm256_storeu_ps(out + j * d16 + d, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(row[j] + off + d))));
-        for (; d < dim; d++) out[j * d16 + d] = f16_f32(row[j][off + d]);
-    }
-}
-
-// o += p[j] * v[j] over n values in order, for N vectors of 8 columns.
-INLINE void add_values(const float *p, const float *v, int n, int d16, float *o, const int N) {
-    __m256 acc[8];
-    for (int i = 0; i < N; i++) acc[i] = _mm256_loadu_ps(o + 8 * i);
-    for (int j = 0; j < n; j++) {
-        __m256 c = _mm256_set1_ps(p[j]);
-        _Pragma("GCC unroll 8") for (int i = 0; i < N; i++) acc[i] = _mm256_fmadd_ps(c, _mm256_loadu_ps(v + j * d16 + 8 * i), acc[i]);
-    }
-    for (int i = 0; i < N; i++) _mm256_storeu_ps(o + 8 * i, acc[i]);
-}
-
-INLINE void values(const tk_attn *a, int h, int j0, int n, int d16) {
-    const float *p = a->p + h * TK_SEG + j0;
-    float *o = a->o + (size_t)h * a->dim;
-    int d = 0;
-    for (; d + 64 <= a->dim; d += 64) add_values(p, a->widened + d, n, d16, o + d, 8);
-    for (; d + 8 <= a->dim; d += 8) add_values(p, a->widened + d, n, d16, o + d, 1);
-    for (int j = 0; j < n; j++)
-        for (int i = d; i < a->dim; i++) o[i] = __builtin_fmaf(p[j], a->widened[j * d16 + i], o[i]);
-}
-
-// p[j] = exp(p[j] - top) for n ≤ 256 scores; returns their sum in 16 lanes.
-INLINE float weigh(float *p, int n, float top) {
-    lanes16 sum = no_lanes();
-    const __m256 t = _mm256_set1_ps(top);
-    for (int j = n; j % 16; j++) p[j] = -bits_f32(0x7f800000);  // adds +0 where there is no key
-    for (int j = 0; j < n; j += 16) {
-        __m256 lo = exp8(_mm256_sub_ps(_mm256_loadu_ps(p + j), t)), hi = exp8(_mm256_sub_ps(_mm256_loadu_ps(p + j + 8), t));
-        if (j + 16 > n) {
-            __m256i keys = _mm256_set1_epi32(n - j);
-            __m256i i = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), i8 = _mm256_add_epi32(i, _mm256_set1_epi32(8));
-            lo = _mm256_and_ps(lo, _mm256_castsi256_ps(_mm256_cmpgt_epi32(keys, i)));
-            hi = _mm256_and_ps(hi, _mm256_castsi256_ps(_mm256_cmpgt_epi32(keys, i8)));
-        }
-        _mm256_storeu_ps(p + j, lo);
-        _mm256_storeu_ps(p + j + 8, hi);
-        sum.lo = _mm256_add_ps(sum.lo, lo);
-        sum.hi = _mm256_add_ps(sum.hi, hi);
-    }
-    return reduce(sum);
-}
-
-TARGET static void attend(const tk_attn *a) {
-    int d16 = (a->dim + 15) / 16 * 16, n = a->n;
-    for (int j = 0; j < n; j += 16) {
-        int c = n - j < 16 ? n - j : 16;
-        widen(a->key + j, 0, c, a->dim, d16, a->widened);
-        for (int h = 0; h < a->heads; h++)
-            for (int i = 0; i < c; i++)
-                a->p[h * TK_SEG + j + i] = a->scale * dot(a->q + (size_t)h * a->dim, a->widened + i * d16, a->dim);
-    }
-    for (int h = 0; h < a->heads; h++) {
-        float *p = a->p + h * TK_SEG, top = -bits_f32(0x7f800000);
-        for (int j = 0; j < n; j++) if (p[j] > top) top = p[j];
-        a->max[h] = top;
-        a->sum[h] = weigh(p, n, top);
-        for (int d = 0; d < a->dim; d++) a->o[(size_t)h * a->dim + d] = 0;
-    }
-    for (int j = 0; j < n; j += 16) {
-        int c = n - j < 16 ? n - j : 16;
-        widen(a->key + j, a->voff, c, a->dim, d16, a->widened);
-        for (int h = 0; h < a->heads; h++) values(a, h, j, c, d16);
-    }
-}
-
-TARGET static float exp_one(float x) { return _mm256_cvtss_f32(exp8(_mm256_set1_ps(x))); }
 
 TARGET static float max_of(const float *x, int n) {
     __m256 m = _mm256_set1_ps(-bits_f32(0x7f800000));
@@ -234,10 +172,9 @@ TARGET static double float_macs(int rounds) {
 }
 
 const tk_kernels tk_avx2 = {
-    .mm = {[TK_F32] = tk_avx2_f32, [TK_F16] = tk_avx2_f16, [TK_BF16] = tk_avx2_bf16, [TK_Q8_0] = tk_avx2_q8_0,
-           [TK_Q4_0] = tk_avx2_q4_0, [TK_Q4_K] = tk_avx2_q4_k, [TK_Q6_K] = tk_avx2_q6_k},
-    .quantize = quantize, .rmsnorm = rmsnorm, .silu_mul = silu_mul, .rope = rope, .narrow = narrow,
-    .attend = attend, .axpy = axpy, .expf1 = exp_one, .max = max_of, .sum_exp = sum_exp, .above = above,
+    .mm = tk_avx2_mm, .quantize = quantize, .quantize256 = tk_generic_quantize256,
+    .rmsnorm = rmsnorm, .silu_mul = silu_mul, .gelu_mul = gelu_mul, .soft_cap = soft_cap, .rope = rope, .narrow = narrow,
+    .attend = tk_avx2_attend, .join = tk_avx2_join, .max = max_of, .sum_exp = sum_exp, .above = above,
     .read = read_all, .int_macs = int_macs, .float_macs = float_macs,
 };
 #endif

@@ -1,24 +1,206 @@
-// Matrix kernels for AVX2: half a packed vector is 4 inputs of 8 outputs. Up to 4 rows at once, as many
-// as 16 registers hold.
+// Matrix kernels for AVX2: half a packed vector is 4 inputs of 8 outputs. A segment of 256 inputs of one
+// group at a time passes over all panels of rows, up to 4 rows at once, as many as 16 registers hold.
+#include <stddef.h>
 #include "tk.h"
 #if defined(__x86_64__)
 #include <immintrin.h>
 #include "avx2.h"
 
-enum { MAXR = 4 };
+enum { MAXR = 4, AHEAD = 4 };  // rows at once; segments that are fetched before they are used
 #define ROWS for (int r = 0; r < R; r++)
 
-// A call's rows [r0, r0+R), outputs [8*half, 8*half+8) of group g.
-typedef struct { const tk_mm *a; int g, half, r0; } part;
+// How a block's codes are stored, and what becomes of its sum.
+enum { BYTES, NIBBLES, FIVES, SIXES };
+enum { SMALL, SUPER, HALVES };  // a scale per 32 in both; integer scales per 32; integer scales per 16
+
+// One segment of 8 outputs, and up to 4 rows of a panel of `stride` rows.
+typedef struct {
+    const uint8_t *header, *code, *ahead;
+    int lines;             // of the cache, fetched from ahead with each block; 0: none
+    int blocks;
+    const tk_qblock *x;    // (blocks, stride)
+    size_t stride;
+    size_t start;          // offset in tk_qblock of where the sum of a block starts: Σ code·q = Σ stored·q + start
+    float (*total)[16];    // (R)
+    const float (*scale)[16];  // SUPER and HALVES: the weights' scales
+    const __m256i *level;      // SUPER: pairs of minima
+    __m256 step;
+} segment;
 
 INLINE __m256i bcast(const void *p) { return _mm256_set1_epi32(load_i32(p)); }
 INLINE __m256i load(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
 INLINE __m256 half8(const uint8_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
-INLINE __m256 u8_8(const uint8_t *p) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p))); }
-INLINE __m256 i8_8(const uint8_t *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p))); }
+INLINE __m256i u8_8(const uint8_t *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
+INLINE size_t piece(const int form) { return form == NIBBLES ? 256 : form == FIVES ? 320 : form == SIXES ? 384 : 512; }
+INLINE __m256i only(__m256i v, int bits) { return _mm256_and_si256(v, _mm256_set1_epi8((char)bits)); }
 
-INLINE void put(const tk_mm *a, int g, int half, int r, __m256 total) {
-    float *out = a->out + (size_t)r * a->ldo + 16 * g + 8 * half, t[8];
+// Codes of inputs [4j, 4j+4) of a block, unsigned.
+INLINE __m256i code(const int form, const uint8_t *q, const int j) {
+    if (form == BYTES) return load(q + 64 * j);
+    if (form == SIXES) {
+        q += 192 * (j / 4);
+        if (j % 4 < 3) return only(load(q + 64 * (j % 4)), 63);
+        __m256i a = only(_mm256_srli_epi16(load(q), 6), 3), b = only(_mm256_srli_epi16(load(q + 64), 4), 12);
+        return _mm256_or_si256(_mm256_or_si256(a, b), only(_mm256_srli_epi16(load(q + 128), 2), 48));
+    }
+    __m256i v = load(q + 64 * (j & 3));
+    if (j > 3) v = _mm256_srli_epi16(v, 4);
+    v = only(v, 15);
+    if (form == NIBBLES) return v;
+    __m256i h = load(q + 256);
+    h = j < 4 ? _mm256_slli_epi16(h, 4 - j) : j > 4 ? _mm256_srli_epi16(h, j - 4) : h;
+    return _mm256_or_si256(v, only(h, 16));
+}
+
+INLINE void fetch(const uint8_t *p, int lines) {
+    for (; lines > 0; lines--, p += 64) _mm_prefetch((const char *)p, _MM_HINT_T1);
+}
+
+// Keeps gcc from adding up in another order, for which it has not enough registers.
+#define AS_WRITTEN(x) __asm__("" : "+x"(x))
+
+// sum += the products of words [from, to) of a block. Products of unsigned codes below 2^b add up in 16
+// bits without overflow: 8 pairs for b = 4, 4 for 5, 2 for 6.
+INLINE void products(const int form, const uint8_t *q, const tk_qblock *x, const int R, const int from, const int to, __m256i *sum) {
+    const __m256i one = _mm256_set1_epi16(1);
+    const int most = form == NIBBLES ? 8 : form == FIVES ? 4 : 2;
+    __m256i s[MAXR];
+    _Pragma("GCC unroll 8") for (int j = from; j < to; j++) {
+        __m256i v = code(form, q, j);
+        int first = j % most == 0, last = (j + 1) % most == 0 || j + 1 == to;
+        _Pragma("GCC unroll 4") ROWS {
+            __m256i p = _mm256_maddubs_epi16(v, bcast(x[r].q + 4 * j));
+            s[r] = first ? p : _mm256_add_epi16(s[r], p);
+            if (last) sum[r] = _mm256_add_epi32(sum[r], _mm256_madd_epi16(s[r], one));
+            AS_WRITTEN(s[r]);
+            AS_WRITTEN(sum[r]);
+        }
+    }
+}
+
+// sum += the products of a block of codes of 8 bits, which saturate maddubs: as two nibbles they do not.
+INLINE void byte_products(const uint8_t *q, const tk_qblock *x, const int R, __m256i *sum) {
+    __m256i low[MAXR], high[MAXR];
+    _Pragma("GCC unroll 8") for (int j = 0; j < 8; j++) {
+        __m256i v = load(q + 64 * j), l = only(v, 15), h = only(_mm256_srli_epi16(v, 4), 15);
+        _Pragma("GCC unroll 4") ROWS {
+            __m256i b = bcast(x[r].q + 4 * j), p = _mm256_maddubs_epi16(l, b), t = _mm256_maddubs_epi16(h, b);
+            low[r] = j ? _mm256_add_epi16(low[r], p) : p;
+            high[r] = j ? _mm256_add_epi16(high[r], t) : t;
+            AS_WRITTEN(low[r]);
+            AS_WRITTEN(high[r]);
+        }
+    }
+    ROWS {
+        sum[r] = _mm256_add_epi32(sum[r], _mm256_madd_epi16(low[r], _mm256_set1_epi16(1)));
+        sum[r] = _mm256_add_epi32(sum[r], _mm256_madd_epi16(high[r], _mm256_set1_epi16(16)));
+    }
+}
+
+INLINE void run(const int form, const int kind, const int R, const segment *s) {
+    __m256 acc[MAXR];
+    const uint8_t *q = s->code;
+    const tk_qblock *x = s->x;
+    ROWS acc[r] = _mm256_setzero_ps();
+    for (int b = 0; b < s->blocks; b++, x += s->stride, q += piece(form)) {
+        fetch(s->ahead + 64 * s->lines * b, s->lines);
+        for (int half = 0; half < (kind == HALVES ? 2 : 1); half++) {
+            __m256i sum[MAXR];
+            ROWS sum[r] = kind == SUPER ? _mm256_setzero_si256() : bcast((const char *)&x[r] + s->start + 4 * half);
+            if (form == BYTES) byte_products(q, x, R, sum);
+            else if (kind != HALVES) products(form, q, x, R, 0, 8, sum);
+            else if (half == 0) products(form, q, x, R, 0, 4, sum);
+            else products(form, q, x, R, 4, 8, sum);
+            __m256 d = kind == SMALL ? half8(s->header + 32 * b) : _mm256_load_ps(s->scale[kind == HALVES ? 2 * b + half : b]);
+            _Pragma("GCC unroll 4") ROWS {
+                __m256 w = kind == SMALL ? _mm256_mul_ps(d, _mm256_set1_ps(x[r].scale)) : d;
+                acc[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[r]), w, acc[r]);
+            }
+        }
+    }
+    x = s->x;
+    _Pragma("GCC unroll 4") ROWS {
+        __m256 t = _mm256_load_ps(s->total[r]), a = acc[r];
+        if (kind == SMALL) {
+            _mm256_store_ps(s->total[r], _mm256_add_ps(t, a));
+            continue;
+        }
+        if (kind == SUPER) {
+            __m256i m = _mm256_setzero_si256();
+            for (int i = 0; i < 4; i++) m = _mm256_add_epi32(m, _mm256_madd_epi16(s->level[2 * i], bcast(x[2 * i * s->stride + r].pair)));
+            a = _mm256_fnmadd_ps(_mm256_cvtepi32_ps(m), s->step, a);
+        }
+        _mm256_store_ps(s->total[r], _mm256_fmadd_ps(a, _mm256_set1_ps(x[r].scale), t));
+    }
+}
+
+typedef void (*runner)(const segment *);
+#define RUN(name, form, kind)                                                \
+    TARGET static void name##1(const segment *s) { run(form, kind, 1, s); }  \
+    TARGET static void name##2(const segment *s) { run(form, kind, 2, s); }  \
+    TARGET static void name##3(const segment *s) { run(form, kind, 3, s); }  \
+    TARGET static void name##4(const segment *s) { run(form, kind, 4, s); }  \
+    static const runner name[MAXR + 1] = {0, name##1, name##2, name##3, name##4};
+
+RUN(small_bytes, BYTES, SMALL)
+RUN(small_nibbles, NIBBLES, SMALL)
+RUN(small_fives, FIVES, SMALL)
+RUN(super_nibbles, NIBBLES, SUPER)
+RUN(super_fives, FIVES, SUPER)
+RUN(halves_sixes, SIXES, HALVES)
+
+typedef struct {
+    const runner *run;
+    int kind;
+    size_t start;
+} recipe;
+
+static recipe recipe_of(int packed) {
+    switch (packed) {
+    case TK_Q4_0: return (recipe){small_nibbles, SMALL, offsetof(tk_qblock, off8)};
+    case TK_Q5_0: return (recipe){small_fives, SMALL, offsetof(tk_qblock, off16)};
+    case TK_Q4_K: return (recipe){super_nibbles, SUPER, 0};
+    case TK_Q5_K: return (recipe){super_fives, SUPER, 0};
+    case TK_Q6_K: return (recipe){halves_sixes, HALVES, offsetof(tk_qblock, off32)};
+    }
+    return (recipe){small_bytes, SMALL, offsetof(tk_qblock, off128)};
+}
+
+typedef struct {
+    _Alignas(64) float scale[16][16];
+    float total[TK_TILE * TK_PANELS][16];
+    __m256i level[8];  // [pair of blocks][half of the outputs]
+} scratch;
+
+// The eight 6-bit scales and minima of 16 outputs, from 12 bytes each.
+INLINE void open_super(const uint8_t *h, scratch *t) {
+    _Alignas(32) uint8_t sc[128], mn[128];
+    for (int i = 0; i < 64; i += 32) {
+        __m256i a = load(h + 64 + i), b = load(h + 128 + i), c = load(h + 192 + i);
+        __m256i at = only(_mm256_srli_epi16(a, 2), 0x30), bt = only(_mm256_srli_epi16(b, 2), 0x30);
+        _mm256_store_si256((__m256i *)(sc + i), only(a, 63));
+        _mm256_store_si256((__m256i *)(mn + i), only(b, 63));
+        _mm256_store_si256((__m256i *)(sc + 64 + i), _mm256_or_si256(only(c, 15), at));
+        _mm256_store_si256((__m256i *)(mn + 64 + i), _mm256_or_si256(only(_mm256_srli_epi16(c, 4), 15), bt));
+    }
+    for (int o = 0; o < 16; o += 8) {
+        __m256 d = half8(h + 2 * o);
+        for (int b = 0; b < 8; b++) _mm256_store_ps(t->scale[b] + o, _mm256_mul_ps(d, _mm256_cvtepi32_ps(u8_8(sc + 16 * b + o))));
+        for (int i = 0; i < 4; i++)
+            t->level[2 * i + o / 8] = _mm256_or_si256(u8_8(mn + 32 * i + o), _mm256_slli_epi32(u8_8(mn + 32 * i + 16 + o), 16));
+    }
+}
+
+INLINE void open_halves(const uint8_t *h, scratch *t) {
+    for (int o = 0; o < 16; o += 8)
+        for (int s = 0; s < 16; s++) {
+            __m256i v = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(h + 64 + 16 * s + o)));
+            _mm256_store_ps(t->scale[s] + o, _mm256_mul_ps(half8(h + 2 * o), _mm256_cvtepi32_ps(v)));
+        }
+}
+
+INLINE void put(const tk_mm *a, int g, int half, int row, __m256 total) {
+    float *out = a->out + (size_t)row * a->ldo + 16 * g + 8 * half, t[8];
     int n = a->cols - 16 * g - 8 * half;
     if (n >= 8) {
         if (a->add) total = _mm256_add_ps(_mm256_loadu_ps(out), total);
@@ -29,202 +211,148 @@ INLINE void put(const tk_mm *a, int g, int half, int r, __m256 total) {
     for (int i = 0; i < n; i++) out[i] = a->add ? out[i] + t[i] : t[i];
 }
 
-INLINE __m256 scaled(__m256i sum, __m256 ws, float scale, __m256 acc) {
-    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), _mm256_mul_ps(ws, _mm256_set1_ps(scale)), acc);
-}
-
-// Each of the following adds the products of one block of 32, exactly, to sum.
-
-// Codes of 8 bits would saturate maddubs, so the sign moves over to the activation.
-INLINE void dot8(const uint8_t *q, const tk_qblock *x, const int R, __m256i *sum) {
-    const __m256i flip = _mm256_set1_epi8((char)0x80), one = _mm256_set1_epi16(1);
-    _Pragma("GCC unroll 8") for (int j = 0; j < 8; j++) {
-        __m256i w = _mm256_xor_si256(load(q + 64 * j), flip), u = _mm256_abs_epi8(w);
-        ROWS {
-            __m256i p = _mm256_maddubs_epi16(u, _mm256_sign_epi8(bcast(x[r].q + 4 * j), w));
-            sum[r] = _mm256_add_epi32(sum[r], _mm256_madd_epi16(p, one));
-        }
-    }
-}
-
-// 8 products of two nibbles fit 16 bits: 8 * 2 * 15 * 127 < 2^15.
-INLINE void dot4(const uint8_t *q, const tk_qblock *x, const int R, __m256i *sum) {
-    const __m256i low = _mm256_set1_epi8(15), one = _mm256_set1_epi16(1);
-    __m256i s[MAXR];
-    ROWS s[r] = _mm256_setzero_si256();
-    _Pragma("GCC unroll 4") for (int j = 0; j < 4; j++) {
-        __m256i v = load(q + 64 * j), lo = _mm256_and_si256(v, low), hi = _mm256_and_si256(_mm256_srli_epi16(v, 4), low);
-        ROWS s[r] = _mm256_add_epi16(s[r], _mm256_maddubs_epi16(lo, bcast(x[r].q + 4 * j)));
-        ROWS s[r] = _mm256_add_epi16(s[r], _mm256_maddubs_epi16(hi, bcast(x[r].q + 16 + 4 * j)));
-    }
-    ROWS sum[r] = _mm256_add_epi32(sum[r], _mm256_madd_epi16(s[r], one));
-}
-
-// Half a block of 6-bit codes; two products fit 16 bits: 2 * 2 * 63 * 127 < 2^15.
-INLINE void dot6(const uint8_t *q, const int half, const tk_qblock *x, const int R, __m256i *sum) {
-    const __m256i low = _mm256_set1_epi8(15), top = _mm256_set1_epi8(0x30), one = _mm256_set1_epi16(1);
-    _Pragma("GCC unroll 2") for (int j = 0; j < 4; j += 2) {
-        __m256i w[2];
-        _Pragma("GCC unroll 2") for (int i = 0; i < 2; i++) {
-            __m256i lo = load(q + 64 * (j + i)), hi = load(q + 256 + 64 * i);
-            if (half) lo = _mm256_srli_epi16(lo, 4);
-            hi = half ? (j < 2 ? hi : _mm256_srli_epi16(hi, 2)) : _mm256_slli_epi16(hi, j < 2 ? 4 : 2);
-            w[i] = _mm256_or_si256(_mm256_and_si256(lo, low), _mm256_and_si256(hi, top));
-        }
-        ROWS {
-            const int8_t *y = x[r].q + 16 * half + 4 * j;
-            __m256i p = _mm256_add_epi16(_mm256_maddubs_epi16(w[0], bcast(y)), _mm256_maddubs_epi16(w[1], bcast(y + 4)));
-            sum[r] = _mm256_add_epi32(sum[r], _mm256_madd_epi16(p, one));
-        }
-    }
-}
-
-// One block of Q8_0 or Q4_0: w its 16 scales, q its codes, both at this half's outputs.
-INLINE void block_0(const int type, const uint8_t *w, const uint8_t *q, const tk_qblock *x, const int R, __m256 *acc) {
-    __m256i sum[MAXR];
-    ROWS sum[r] = type == TK_Q8_0 ? _mm256_setzero_si256() : bcast(&x[r].off8);
-    if (type == TK_Q8_0) dot8(q, x, R, sum);
-    else dot4(q, x, R, sum);
-    __m256 d = half8(w);
-    ROWS acc[r] = scaled(sum[r], d, x[r].scale, acc[r]);
-}
-
-INLINE void rows_0(const int type, part p, const int R) {
-    const tk_mm *a = p.a;
-    const uint8_t *w = a->w + p.g * a->gbytes;
-    const tk_qblock *x = (const tk_qblock *)a->x + p.r0;
-    const int size = type == TK_Q8_0 ? 512 : 256;
-    __m256 total[MAXR], acc[MAXR];
-    ROWS total[r] = _mm256_setzero_ps();
-    for (int left = a->k / 32; left > 0; left -= 8) {
-        int nb = left < 8 ? left : 8;
-        const uint8_t *q = w + (32 * nb + 63) / 64 * 64;
-        ROWS acc[r] = _mm256_setzero_ps();
-        for (int b = 0; b < nb; b++, q += size, x += a->h)
-            block_0(type, w + 32 * b + 16 * p.half, q + 32 * p.half, x, R, acc);
-        w = q;
-        ROWS total[r] = _mm256_add_ps(total[r], acc[r]);
-    }
-    ROWS put(a, p.g, p.half, p.r0 + r, total[r]);
-}
-
-// The 6-bit scale and minimum of 8 outputs in sub-block s, from the bytes c that hold eight of each.
-INLINE void q4_k_scale(const uint8_t *c, int s, __m256 d, __m256 dmin, __m256 *ws, __m256 *wm) {
-    uint8_t sc[8], mn[8];
-    for (int l = 0; l < 8; l++) {
-        sc[l] = s < 4 ? c[16 * s + l] & 63 : (c[16 * (s + 4) + l] & 15) | (c[16 * (s - 4) + l] >> 6) << 4;
-        mn[l] = s < 4 ? c[16 * (s + 4) + l] & 63 : c[16 * (s + 4) + l] >> 4 | (c[16 * s + l] >> 6) << 4;
-    }
-    *ws = _mm256_mul_ps(d, u8_8(sc));
-    *wm = _mm256_mul_ps(dmin, u8_8(mn));
-}
-
-INLINE void rows_q4_k(part p, const int R) {
-    const tk_mm *a = p.a;
-    const uint8_t *w = a->w + p.g * a->gbytes;
-    const tk_qblock *x = (const tk_qblock *)a->x + p.r0;
-    __m256 total[MAXR], acc[MAXR], ws, wm;
-    ROWS total[r] = _mm256_setzero_ps();
-    for (int left = a->k; left > 0; left -= TK_SEG, w += 2304) {
-        __m256 d = half8(w + 16 * p.half), dmin = half8(w + 32 + 16 * p.half);
-        ROWS acc[r] = _mm256_setzero_ps();
-        for (int b = 0; b < 8; b++, x += a->h) {
-            __m256i sum[MAXR];
-            ROWS sum[r] = _mm256_setzero_si256();
-            dot4(w + 256 + 256 * b + 32 * p.half, x, R, sum);
-            q4_k_scale(w + 64 + 8 * p.half, b, d, dmin, &ws, &wm);
-            ROWS acc[r] = scaled(sum[r], ws, x[r].scale, acc[r]);
-            ROWS acc[r] = _mm256_fnmadd_ps(wm, _mm256_set1_ps(x[r].xsum), acc[r]);
-        }
-        ROWS total[r] = _mm256_add_ps(total[r], acc[r]);
-    }
-    ROWS put(a, p.g, p.half, p.r0 + r, total[r]);
-}
-
-INLINE void rows_q6_k(part p, const int R) {
-    const tk_mm *a = p.a;
-    const uint8_t *w = a->w + p.g * a->gbytes;
-    const tk_qblock *x = (const tk_qblock *)a->x + p.r0;
-    __m256 total[MAXR], acc[MAXR];
-    ROWS total[r] = _mm256_setzero_ps();
-    for (int left = a->k; left > 0; left -= TK_SEG, w += 3392) {
-        __m256 d = half8(w + 16 * p.half);
-        ROWS acc[r] = _mm256_setzero_ps();
-        for (int b = 0; b < 8; b++, x += a->h)
-            _Pragma("GCC unroll 2") for (int half = 0; half < 2; half++) {
-                __m256i sum[MAXR];
-                ROWS sum[r] = bcast(&x[r].off32[half]);
-                dot6(w + 320 + 384 * b + 32 * p.half, half, x, R, sum);
-                __m256 ws = _mm256_mul_ps(d, i8_8(w + 64 + 32 * b + 16 * half + 8 * p.half));
-                ROWS acc[r] = scaled(sum[r], ws, x[r].scale, acc[r]);
+// One segment over all panels.
+TARGET static void segment_rows(const tk_mm *a, const recipe *rc, segment s, int k, scratch *t) {
+    const uint8_t *header = s.header, *q = s.code;
+    int first = tk_panel_at(a->rows, a->p0).r0;
+    for (int p = a->p0; p < a->p1; p++) {
+        tk_panel panel = tk_panel_at(a->rows, p);
+        const tk_qblock *x = a->q + (size_t)panel.r0 * (a->k / 32) + (size_t)(k / 32) * panel.h;
+        s.stride = panel.h;
+        for (int r0 = 0, n; r0 < panel.h; r0 += n) {
+            n = panel.h - r0 > MAXR ? (panel.h - r0 + 1) / 2 : panel.h - r0;
+            for (int half = 0; half < 2; half++) {
+                s.header = header + 16 * half;
+                s.code = q + 32 * half;
+                s.x = x + r0;
+                s.total = (float (*)[16])(t->total[panel.r0 - first + r0] + 8 * half);
+                s.scale = (const float (*)[16])(t->scale[0] + 8 * half);
+                s.level = t->level + half;
+                s.step = half8(header + 32 + 16 * half);
+                rc->run[n](&s);
+                s.lines = 0;
             }
-        ROWS total[r] = _mm256_add_ps(total[r], acc[r]);
+        }
     }
-    ROWS put(a, p.g, p.half, p.r0 + r, total[r]);
 }
 
-INLINE void rows_q8_0(part p, const int R) { rows_0(TK_Q8_0, p, R); }
-INLINE void rows_q4_0(part p, const int R) { rows_0(TK_Q4_0, p, R); }
-
-#define QUANTIZED(name, f)                                                  \
-    TARGET void name(const tk_mm *a) {                                      \
-        for (part p = {.a = a}; p.g < a->ng; p.g++)                         \
-            for (p.r0 = 0; p.r0 < a->h; p.r0 += MAXR)                       \
-                for (p.half = 0; p.half < 2; p.half++) switch (a->h - p.r0) { \
-                    case 1: f(p, 1); break;                                 \
-                    case 2: f(p, 2); break;                                 \
-                    case 3: f(p, 3); break;                                 \
-                    default: f(p, 4);                                       \
-                    }                                                       \
-    }
-
-QUANTIZED(tk_avx2_q8_0, rows_q8_0)
-QUANTIZED(tk_avx2_q4_0, rows_q4_0)
-QUANTIZED(tk_avx2_q4_k, rows_q4_k)
-QUANTIZED(tk_avx2_q6_k, rows_q6_k)
-
-INLINE __m256 widen8(const int type, const uint8_t *w, size_t i) {
-    if (type == TK_F32) return _mm256_loadu_ps((const float *)w + i);
-    if (type == TK_F16) return half8(w + 2 * i);
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(w + 2 * i))), 16));
-}
-
-// G groups, two halves each, against rows [r0, r0+R): 2*G*R independent chains.
-INLINE void float_groups(const int type, const tk_mm *a, int g, const int G, int r0, const int R) {
+TARGET static void group(const tk_mm *a, int packed, const recipe *rc, int g, scratch *t) {
+    tk_panel last = tk_panel_at(a->rows, a->p1 - 1);
+    int first = tk_panel_at(a->rows, a->p0).r0, rows = last.r0 + last.h - first;
     const uint8_t *w = a->w + g * a->gbytes;
-    const float *x = (const float *)a->x + r0;
-    __m256 total[8], acc[8];
-    for (int i = 0; i < 2 * G * R; i++) total[i] = _mm256_setzero_ps();
+    const size_t full = tk_segment_bytes(packed, TK_SEG);
+    memset(t->total, 0, sizeof t->total[0] * rows);
+    for (int k = 0; k < a->k; k += TK_SEG) {
+        int n = imin(a->k - k, TK_SEG);
+        if (rc->kind == SUPER) open_super(w, t);
+        if (rc->kind == HALVES) open_halves(w, t);
+        segment s = {.header = w, .code = w + tk_header_bytes(packed, n), .ahead = w + AHEAD * full, .blocks = n / 32,
+                     .lines = rows <= 2 ? 0 : (int)((full / 8 + 63) / 64), .start = rc->start};
+        segment_rows(a, rc, s, k, t);
+        w += tk_segment_bytes(packed, n);
+    }
+    for (int r = 0; r < rows; r++)
+        for (int half = 0; half < 2 && a->cols > 16 * g + 8 * half; half++) put(a, g, half, first + r, _mm256_load_ps(t->total[r] + 8 * half));
+}
+
+// The formats with float scales and minima, half a group and a row at a time.
+TARGET static void unpacked_row(const tk_mm *a, int packed, int g, int o, const tk_qblock *x, int h, int row) {
+    const uint8_t *w = a->w + g * a->gbytes;
+    const int halves = packed == TK_U16 ? 2 : 1, offset = packed == TK_U16 ? 32 : 128;
+    const __m256i one = _mm256_set1_epi16(1);
+    __m256 total = _mm256_setzero_ps();
+    for (int k = 0; k < a->k; k += TK_SEG) {
+        int n = imin(a->k - k, TK_SEG);
+        const uint8_t *q = w + tk_header_bytes(packed, n);
+        __m256 acc = _mm256_setzero_ps();
+        for (int s = 0; s < n / 32 * halves; s++, x += s % halves ? 0 : h) {
+            int half = s % halves;
+            __m256i sum = _mm256_setzero_si256();
+            for (int j = 0; j < 8 / halves; j++, q += 64) {
+                __m256i v = _mm256_sub_epi8(load(q + 4 * o), _mm256_set1_epi8((char)offset));
+                __m256i b = _mm256_sign_epi8(bcast(x->q + 16 * half + 4 * j), v);
+                sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(v), b), one));
+            }
+            float xsum = halves == 2 ? x->scale * (float)(x->off32[half] / -32) : x->xsum;
+            const float *d = (const float *)(w + 128 * s) + o;
+            acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), _mm256_mul_ps(_mm256_loadu_ps(d), _mm256_set1_ps(x->scale)), acc);
+            acc = _mm256_fnmadd_ps(_mm256_loadu_ps(d + 16), _mm256_set1_ps(xsum), acc);
+        }
+        w = q;
+        total = _mm256_add_ps(total, acc);
+    }
+    put(a, g, o / 8, row, total);
+}
+
+static void unpacked(const tk_mm *a, int packed) {
+    for (int g = 0; g < a->ng; g++)
+        for (int p = a->p0; p < a->p1; p++) {
+            tk_panel t = tk_panel_at(a->rows, p);
+            for (int r = 0; r < t.h; r++)
+                for (int o = 0; o < 16 && 16 * g + o < a->cols; o += 8)
+                    unpacked_row(a, packed, g, o, a->q + (size_t)t.r0 * (a->k / 32) + r, t.h, t.r0 + r);
+        }
+}
+
+INLINE __m256 widen8(const int type, const uint8_t *w, size_t k) {
+    if (type == TK_F32) return _mm256_loadu_ps((const float *)w + 16 * k);
+    if (type == TK_F16) return half8(w + 32 * k);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(w + 32 * k))), 16));
+}
+
+// R rows from r0 on of a panel of h rows, one group: 2*R chains of fused multiply-adds.
+INLINE void float_group(const int type, const tk_mm *a, int g, const int R, tk_panel t, int r0) {
+    const uint8_t *w = a->w + g * a->gbytes;
+    const float *x = a->x + (size_t)t.r0 * a->k + r0;
+    const int size = type == TK_F32 ? 64 : 32;
+    __m256 total[2 * MAXR], acc[2 * MAXR];
+    for (int i = 0; i < 2 * R; i++) total[i] = _mm256_setzero_ps();
     for (int k0 = 0; k0 < a->k; k0 += TK_SEG) {
         int end = a->k - k0 < TK_SEG ? a->k : k0 + TK_SEG;
-        for (int i = 0; i < 2 * G * R; i++) acc[i] = _mm256_setzero_ps();
-        for (int k = k0; k < end; k++, x += a->h)
-            _Pragma("GCC unroll 8") for (int i = 0; i < 2 * G; i++) {
-                __m256 v = widen8(type, w + i / 2 * a->gbytes, (size_t)k * 16 + i % 2 * 8);
-                ROWS acc[i * R + r] = _mm256_fmadd_ps(v, _mm256_set1_ps(x[r]), acc[i * R + r]);
+        for (int i = 0; i < 2 * R; i++) acc[i] = _mm256_setzero_ps();
+        for (int k = k0; k < end; k++, x += t.h) {
+            if (R > 2 && k % (64 / size) == 0) _mm_prefetch((const char *)w + (size_t)k * size + 4096, _MM_HINT_T0);
+            __m256 v0 = widen8(type, w, k), v1 = widen8(type, w + size / 2, k);
+            _Pragma("GCC unroll 4") ROWS {
+                __m256 b = _mm256_broadcast_ss(x + r);
+                acc[2 * r] = _mm256_fmadd_ps(v0, b, acc[2 * r]);
+                acc[2 * r + 1] = _mm256_fmadd_ps(v1, b, acc[2 * r + 1]);
             }
-        for (int i = 0; i < 2 * G * R; i++) total[i] = _mm256_add_ps(total[i], acc[i]);
-    }
-    for (int i = 0; i < 2 * G; i++) ROWS put(a, g + i / 2, i % 2, r0 + r, total[i * R + r]);
-}
-
-INLINE void float_rows(const int type, const tk_mm *a, int r0, const int R) {
-    const int G = 4 / R;
-    int g = 0;
-    for (; g + G <= a->ng; g += G) float_groups(type, a, g, G, r0, R);
-    for (; g < a->ng; g++) float_groups(type, a, g, 1, r0, R);
-}
-
-INLINE void float_all(const int type, const tk_mm *a) {
-    for (int r0 = 0; r0 < a->h; r0 += MAXR) switch (a->h - r0) {
-        case 1: float_rows(type, a, r0, 1); break;
-        case 2: float_rows(type, a, r0, 2); break;
-        case 3: float_rows(type, a, r0, 3); break;
-        default: float_rows(type, a, r0, 4);
         }
+        for (int i = 0; i < 2 * R; i++) total[i] = _mm256_add_ps(total[i], acc[i]);
+    }
+    ROWS for (int half = 0; half < 2 && a->cols > 16 * g + 8 * half; half++) put(a, g, half, t.r0 + r0 + r, total[2 * r + half]);
 }
 
-TARGET void tk_avx2_f32(const tk_mm *a) { float_all(TK_F32, a); }
-TARGET void tk_avx2_f16(const tk_mm *a) { float_all(TK_F16, a); }
-TARGET void tk_avx2_bf16(const tk_mm *a) { float_all(TK_BF16, a); }
+INLINE void floats(const int type, const tk_mm *a) {
+    for (int p = a->p0; p < a->p1; p++) {
+        tk_panel t = tk_panel_at(a->rows, p);
+        for (int g = 0; g < a->ng; g++)
+            for (int r0 = 0, n; r0 < t.h; r0 += n) {
+                n = t.h - r0 > MAXR ? (t.h - r0 + 1) / 2 : t.h - r0;
+                switch (n) {
+                case 1: float_group(type, a, g, 1, t, r0); break;
+                case 2: float_group(type, a, g, 2, t, r0); break;
+                case 3: float_group(type, a, g, 3, t, r0); break;
+                case 4: float_group(type, a, g, 4, t, r0); break;
+                }
+            }
+    }
+}
+
+TARGET static void f32(const tk_mm *a) { floats(TK_F32, a); }
+TARGET static void f16(const tk_mm *a) { floats(TK_F16, a); }
+TARGET static void bf16(const tk_mm *a) { floats(TK_BF16, a); }
+
+void tk_avx2_mm(int packed, const tk_mm *a) {
+    switch (packed) {
+    case TK_F32: f32(a); return;
+    case TK_F16: f16(a); return;
+    case TK_BF16: bf16(a); return;
+    case TK_U32: case TK_U16: unpacked(a, packed); return;
+    }
+    recipe rc = recipe_of(packed);
+    scratch t;
+    for (int g = 0; g < a->ng; g++) group(a, packed, &rc, g, &t);
+}
 #endif

@@ -1,183 +1,263 @@
-// Matrix kernels for AVX-512 with VNNI. One vector is 4 inputs of 16 outputs; sums and accumulators of
-// up to 8 rows stay in registers while a group's weights pass by once.
+// Matrix kernels for AVX-512 with VNNI. One vector is 4 inputs of 16 outputs. Quantised weights are taken
+// a segment of 256 inputs of two groups at a time over all panels of rows, and unpacked on the way to the
+// products: doing it once for all panels, into the first-level cache, was no faster.
+#include <stddef.h>
 #include "tk.h"
 #if defined(__x86_64__)
 #include <immintrin.h>
 #include "avx512.h"
 
+enum { G = 2, AHEAD = 4 };  // most groups at once; segments that are fetched before they are used
 #define ROWS for (int r = 0; r < R; r++)
+#define UNROLL(n) _Pragma(#n)
 
-// Calls f with the number of rows as a constant, so that every count has its own code.
-#define BY_ROWS(f, a)                                                                                   \
-    switch ((a)->h) {                                                                                   \
-    case 1: f(a, 1); break; case 2: f(a, 2); break; case 3: f(a, 3); break; case 4: f(a, 4); break;     \
-    case 5: f(a, 5); break; case 6: f(a, 6); break; case 7: f(a, 7); break; case 8: f(a, 8); break;     \
-    }
+// How a block's codes are stored, and what becomes of its sum.
+enum { BYTES, NIBBLES, FIVES, SIXES };
+enum { SMALL, SUPER, HALVES };  // a scale per 32 in both; integer scales per 32; integer scales per 16
+
+// One segment of G groups, and one panel of rows.
+typedef struct {
+    const uint8_t *header[G], *code[G], *ahead[G];
+    int lines;               // of the cache, fetched from ahead with each block and group; 0: none
+    int blocks;
+    const tk_qblock *x;      // (blocks, R)
+    size_t start;            // offset in tk_qblock of where the sum of a block starts: Σ code·q = Σ stored·q + start
+    float (*total)[G][16];   // (R)
+    const float (*scale)[16][16];  // (G): SUPER and HALVES: the weights' scales
+    const __m512i (*level)[4];     // (G): SUPER: pairs of minima
+    const __m512 *step;            // (G)
+} segment;
 
 INLINE __m512i bcast(const void *p) { return _mm512_set1_epi32(load_i32(p)); }
 INLINE __m512 half16(const uint8_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+INLINE size_t piece(const int form) { return form == NIBBLES ? 256 : form == FIVES ? 320 : form == SIXES ? 384 : 512; }
 
-INLINE void put(const tk_mm *a, int g, int r, __m512 total) {
-    float *out = a->out + (size_t)r * a->ldo + 16 * g;
+// Codes of inputs [4j, 4j+4) of a block, unsigned.
+INLINE __m512i code(const int form, const uint8_t *q, const int j) {
+    if (form == BYTES) return _mm512_loadu_si512(q + 64 * j);
+    if (form == SIXES) {
+        q += 192 * (j / 4);
+        const __m512i six = _mm512_set1_epi8(63);
+        if (j % 4 < 3) return _mm512_and_si512(_mm512_loadu_si512(q + 64 * (j % 4)), six);
+        __m512i a = _mm512_srli_epi16(_mm512_loadu_si512(q), 6), b = _mm512_srli_epi16(_mm512_loadu_si512(q + 64), 4);
+        __m512i c = _mm512_srli_epi16(_mm512_loadu_si512(q + 128), 2);
+        a = _mm512_and_si512(a, _mm512_set1_epi8(3));
+        a = _mm512_ternarylogic_epi32(a, b, _mm512_set1_epi8(12), 0xf8);  // a | (b & 12)
+        return _mm512_ternarylogic_epi32(a, c, _mm512_set1_epi8(48), 0xf8);
+    }
+    const __m512i low = _mm512_set1_epi8(15);
+    __m512i v = _mm512_loadu_si512(q + 64 * (j & 3));
+    if (j > 3) v = _mm512_srli_epi16(v, 4);
+    if (form == NIBBLES) return _mm512_and_si512(v, low);
+    __m512i h = _mm512_loadu_si512(q + 256);
+    h = j < 4 ? _mm512_slli_epi16(h, 4 - j) : j > 4 ? _mm512_srli_epi16(h, j - 4) : h;
+    return _mm512_and_si512(_mm512_ternarylogic_epi32(low, v, h, 0xca), _mm512_set1_epi8(31));  // low ? v : h
+}
+
+INLINE void fetch(const uint8_t *p, int lines) {
+    for (; lines > 0; lines--, p += 64) _mm_prefetch((const char *)p, _MM_HINT_T1);
+}
+
+// sum += the products of words [from, to) of a block.
+INLINE void products(const int form, const uint8_t *const *q, const tk_qblock *x, const int R, const int C, const int from, const int to, __m512i *sum) {
+    _Pragma("GCC unroll 8") for (int j = from; j < to; j++) {
+        __m512i v[G];
+        for (int g = 0; g < C; g++) v[g] = code(form, q[g], j);
+        _Pragma("GCC unroll 8") ROWS {
+            __m512i b = bcast(x[r].q + 4 * j);
+            for (int g = 0; g < C; g++) sum[r * C + g] = _mm512_dpbusd_epi32(sum[r * C + g], v[g], b);
+        }
+    }
+}
+
+INLINE void run(const int form, const int kind, const int R, const int C, const segment *s) {
+    __m512 acc[TK_TILE * G];
+    const uint8_t *q[G];
+    const tk_qblock *x = s->x;
+    for (int g = 0; g < C; g++) q[g] = s->code[g];
+    ROWS for (int g = 0; g < C; g++) acc[r * C + g] = _mm512_setzero_ps();
+    for (int b = 0; b < s->blocks; b++, x += R) {
+        for (int g = 0; g < C; g++) fetch(s->ahead[g] + 64 * s->lines * b, s->lines);
+        __m512i sum[TK_TILE * G];
+        for (int half = 0; half < (kind == HALVES ? 2 : 1); half++) {
+            ROWS for (int g = 0; g < C; g++)
+                sum[r * C + g] = kind == SUPER ? _mm512_setzero_si512() : bcast((const char *)&x[r] + s->start + 4 * half);
+            if (kind != HALVES) products(form, q, x, R, C, 0, 8, sum);
+            else if (half == 0) products(form, q, x, R, C, 0, 4, sum);
+            else products(form, q, x, R, C, 4, 8, sum);
+            for (int g = 0; g < C; g++) {
+                __m512 d = kind == SMALL ? half16(s->header[g] + 32 * b) : _mm512_load_ps(s->scale[g][kind == HALVES ? 2 * b + half : b]);
+                _Pragma("GCC unroll 8") ROWS {
+                    __m512 w = kind == SMALL ? _mm512_mul_ps(d, _mm512_set1_ps(x[r].scale)) : d;
+                    acc[r * C + g] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[r * C + g]), w, acc[r * C + g]);
+                }
+            }
+        }
+        for (int g = 0; g < C; g++) q[g] += piece(form);
+    }
+    x = s->x;
+    _Pragma("GCC unroll 8") ROWS for (int g = 0; g < C; g++) {
+        __m512 t = _mm512_load_ps(s->total[r][g]), a = acc[r * C + g];
+        if (kind == SMALL) {
+            _mm512_store_ps(s->total[r][g], _mm512_add_ps(t, a));
+            continue;
+        }
+        if (kind == SUPER) {
+            __m512i m = _mm512_setzero_si512();
+            for (int i = 0; i < 4; i++) m = _mm512_dpwssd_epi32(m, s->level[g][i], bcast(x[2 * i * R + r].pair));
+            a = _mm512_fnmadd_ps(_mm512_cvtepi32_ps(m), s->step[g], a);
+        }
+        _mm512_store_ps(s->total[r][g], _mm512_fmadd_ps(a, _mm512_set1_ps(x[r].scale), t));
+    }
+}
+
+// Every number of rows has its own code, with two groups (name2) and, for few rows, with one (name1).
+#define ONE(name, form, kind, R, C) \
+    TARGET static void name##C##_##R(const segment *s) { run(form, kind, R, C, s); }
+#define RUN(name, form, kind)                                                                            \
+    ONE(name, form, kind, 1, 1) ONE(name, form, kind, 2, 1) ONE(name, form, kind, 3, 1) ONE(name, form, kind, 4, 1)  \
+    ONE(name, form, kind, 1, 2) ONE(name, form, kind, 2, 2) ONE(name, form, kind, 3, 2) ONE(name, form, kind, 4, 2)  \
+    ONE(name, form, kind, 5, 2) ONE(name, form, kind, 6, 2) ONE(name, form, kind, 7, 2) ONE(name, form, kind, 8, 2)  \
+    static const runner name[G + 1][TK_TILE + 1] = {                                                     \
+        {0}, {0, name##1_1, name##1_2, name##1_3, name##1_4},                                            \
+        {0, name##2_1, name##2_2, name##2_3, name##2_4, name##2_5, name##2_6, name##2_7, name##2_8}};
+
+typedef void (*runner)(const segment *);
+RUN(small_bytes, BYTES, SMALL)
+RUN(small_nibbles, NIBBLES, SMALL)
+RUN(small_fives, FIVES, SMALL)
+RUN(super_nibbles, NIBBLES, SUPER)
+RUN(super_fives, FIVES, SUPER)
+RUN(halves_sixes, SIXES, HALVES)
+
+typedef struct {
+    const runner (*run)[TK_TILE + 1];
+    int kind;
+    size_t start;
+} recipe;
+
+static recipe recipe_of(int packed) {
+    switch (packed) {
+    case TK_Q4_0: return (recipe){small_nibbles, SMALL, offsetof(tk_qblock, off8)};
+    case TK_Q5_0: return (recipe){small_fives, SMALL, offsetof(tk_qblock, off16)};
+    case TK_Q4_K: return (recipe){super_nibbles, SUPER, 0};
+    case TK_Q5_K: return (recipe){super_fives, SUPER, 0};
+    case TK_Q6_K: return (recipe){halves_sixes, HALVES, offsetof(tk_qblock, off32)};
+    }
+    return (recipe){small_bytes, SMALL, offsetof(tk_qblock, off128)};
+}
+
+typedef struct {
+    float scale[G][16][16];
+    float total[TK_TILE * TK_PANELS][G][16];
+    __m512i level[G][4];
+    __m512 step[G];
+} scratch;
+
+// The eight 6-bit scales and minima of 16 outputs, from 12 bytes each.
+INLINE void open_super(const uint8_t *h, float (*scale)[16], __m512i *level, __m512 *step) {
+    const __m512i six = _mm512_set1_epi8(63), low = _mm512_set1_epi8(15), top = _mm512_set1_epi8(0x30);
+    __m512i a = _mm512_loadu_si512(h + 64), b = _mm512_loadu_si512(h + 128), c = _mm512_loadu_si512(h + 192);
+    __m512i at = _mm512_and_si512(_mm512_srli_epi16(a, 2), top), bt = _mm512_and_si512(_mm512_srli_epi16(b, 2), top);
+    __m512i sc[2] = {_mm512_and_si512(a, six), _mm512_or_si512(_mm512_and_si512(c, low), at)};
+    __m512i mn[2] = {_mm512_and_si512(b, six), _mm512_or_si512(_mm512_and_si512(_mm512_srli_epi16(c, 4), low), bt)};
+    __m512 d = half16(h);
+    *step = half16(h + 32);
+    _Alignas(64) uint8_t s[128], m[128];
+    for (int i = 0; i < 2; i++) { _mm512_store_si512(s + 64 * i, sc[i]); _mm512_store_si512(m + 64 * i, mn[i]); }
+    for (int b8 = 0; b8 < 8; b8++) {
+        __m512i u = _mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)(s + 16 * b8)));
+        _mm512_store_ps(scale[b8], _mm512_mul_ps(d, _mm512_cvtepi32_ps(u)));
+    }
+    for (int i = 0; i < 4; i++) {
+        __m512i even = _mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)(m + 32 * i)));
+        __m512i odd = _mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)(m + 32 * i + 16)));
+        level[i] = _mm512_or_si512(even, _mm512_slli_epi32(odd, 16));
+    }
+}
+
+INLINE void open_halves(const uint8_t *h, float (*scale)[16]) {
+    __m512 d = half16(h);
+    for (int s = 0; s < 16; s++) {
+        __m512i v = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(h + 64 + 16 * s)));
+        _mm512_store_ps(scale[s], _mm512_mul_ps(d, _mm512_cvtepi32_ps(v)));
+    }
+}
+
+INLINE void put(const tk_mm *a, int g, int row, __m512 total) {
+    float *out = a->out + (size_t)row * a->ldo + 16 * g;
     int n = a->cols - 16 * g;
     __mmask16 m = n >= 16 ? 0xffff : (__mmask16)((1u << n) - 1);
     if (a->add) total = _mm512_add_ps(_mm512_maskz_loadu_ps(m, out), total);
     _mm512_mask_storeu_ps(out, m, total);
 }
 
-INLINE const uint8_t *fetch(const uint8_t *ahead, int lines) {
-    for (; lines > 0; lines--, ahead += 64) _mm_prefetch((const char *)ahead, _MM_HINT_T1);
-    return ahead;
-}
-
-// acc = fma(float(sum), ws*scale, acc)
-INLINE __m512 scaled(__m512i sum, __m512 ws, float scale, __m512 acc) {
-    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(ws, _mm512_set1_ps(scale)), acc);
-}
-
-INLINE void q8_0_rows(const tk_mm *a, const int R) {
-    const uint8_t *ahead = a->ahead;
-    for (int g = 0; g < a->ng; g++) {
-        const uint8_t *w = a->w + g * a->gbytes;
-        const tk_qblock *x = a->x;
-        __m512 total[TK_TILE], acc[TK_TILE];
-        ROWS total[r] = _mm512_setzero_ps();
-        for (int left = a->k / 32; left > 0; left -= 8) {
-            int nb = left < 8 ? left : 8;
-            const uint8_t *q = w + (32 * nb + 63) / 64 * 64;
-            ROWS acc[r] = _mm512_setzero_ps();
-            for (int b = 0; b < nb; b++, q += 512, x += R) {
-                ahead = fetch(ahead, a->lines);
-                __m512i sum[TK_TILE];
-                ROWS sum[r] = bcast(&x[r].off128);
-                _Pragma("GCC unroll 8") for (int j = 0; j < 8; j++) {
-                    __m512i v = _mm512_loadu_si512(q + 64 * j);
-                    ROWS sum[r] = _mm512_dpbusd_epi32(sum[r], v, bcast(x[r].q + 4 * j));
-                }
-                __m512 d = half16(w + 32 * b);
-                ROWS acc[r] = scaled(sum[r], d, x[r].scale, acc[r]);
-            }
-            w = q;
-            ROWS total[r] = _mm512_add_ps(total[r], acc[r]);
+// Groups [g, g+count) over all panels. With two groups and only one left, that one is computed twice.
+// A single stream of weights is best left to the processor's own prefetcher.
+TARGET static void groups(const tk_mm *a, int packed, const recipe *rc, int g, int count, scratch *t) {
+    tk_panel last = tk_panel_at(a->rows, a->p1 - 1);
+    int first = tk_panel_at(a->rows, a->p0).r0, rows = last.r0 + last.h - first;
+    int valid = imin(count, a->ng - g);
+    const uint8_t *w[G] = {a->w + g * a->gbytes, a->w + (g + valid - 1) * a->gbytes};
+    const size_t full = tk_segment_bytes(packed, TK_SEG);
+    segment s = {.scale = (const float (*)[16][16])t->scale, .level = (const __m512i (*)[4])t->level, .step = t->step, .start = rc->start};
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < count; i++) _mm512_store_ps(t->total[r][i], _mm512_setzero_ps());
+    for (int k = 0; k < a->k; k += TK_SEG) {
+        int n = imin(a->k - k, TK_SEG);
+        size_t header = tk_header_bytes(packed, n), bytes = tk_segment_bytes(packed, n);
+        s.blocks = n / 32;
+        s.lines = rows <= 2 ? 0 : (int)((full / 8 + 63) / 64);
+        for (int i = 0; i < count; i++) {
+            s.header[i] = w[i];
+            s.code[i] = w[i] + header;
+            s.ahead[i] = w[i] + AHEAD * full + (k + AHEAD * TK_SEG < a->k ? 0 : (size_t)(count - 1) * a->gbytes);
+            if (rc->kind == SUPER) open_super(w[i], t->scale[i], t->level[i], &t->step[i]);
+            if (rc->kind == HALVES) open_halves(w[i], t->scale[i]);
+            w[i] += bytes;
         }
-        ROWS put(a, g, r, total[r]);
-    }
-}
-
-// sum += the 32 products of a block of nibbles.
-INLINE void nibbles(const uint8_t *q, const tk_qblock *x, const int R, __m512i *sum) {
-    const __m512i low = _mm512_set1_epi8(15);
-    _Pragma("GCC unroll 4") for (int j = 0; j < 4; j++) {
-        __m512i v = _mm512_loadu_si512(q + 64 * j);
-        __m512i lo = _mm512_and_si512(v, low), hi = _mm512_and_si512(_mm512_srli_epi16(v, 4), low);
-        ROWS sum[r] = _mm512_dpbusd_epi32(sum[r], lo, bcast(x[r].q + 4 * j));
-        ROWS sum[r] = _mm512_dpbusd_epi32(sum[r], hi, bcast(x[r].q + 16 + 4 * j));
-    }
-}
-
-INLINE void q4_0_rows(const tk_mm *a, const int R) {
-    const uint8_t *ahead = a->ahead;
-    for (int g = 0; g < a->ng; g++) {
-        const uint8_t *w = a->w + g * a->gbytes;
-        const tk_qblock *x = a->x;
-        __m512 total[TK_TILE], acc[TK_TILE];
-        ROWS total[r] = _mm512_setzero_ps();
-        for (int left = a->k / 32; left > 0; left -= 8) {
-            int nb = left < 8 ? left : 8;
-            const uint8_t *q = w + (32 * nb + 63) / 64 * 64;
-            ROWS acc[r] = _mm512_setzero_ps();
-            for (int b = 0; b < nb; b++, q += 256, x += R) {
-                ahead = fetch(ahead, a->lines);
-                __m512i sum[TK_TILE];
-                ROWS sum[r] = bcast(&x[r].off8);
-                nibbles(q, x, R, sum);
-                __m512 d = half16(w + 32 * b);
-                ROWS acc[r] = scaled(sum[r], d, x[r].scale, acc[r]);
-            }
-            w = q;
-            ROWS total[r] = _mm512_add_ps(total[r], acc[r]);
+        for (int p = a->p0; p < a->p1; p++) {
+            tk_panel panel = tk_panel_at(a->rows, p);
+            s.x = a->q + (size_t)panel.r0 * (a->k / 32) + (size_t)(k / 32) * panel.h;
+            s.total = t->total + panel.r0 - first;
+            rc->run[count][panel.h](&s);
+            s.lines = 0;
         }
-        ROWS put(a, g, r, total[r]);
     }
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < valid; i++) put(a, g + i, first + r, _mm512_load_ps(t->total[r][i]));
 }
 
-// The eight 6-bit scales and minima of 16 outputs, from 12 bytes each.
-INLINE void q4_k_scales(const uint8_t *w, uint8_t *sc, uint8_t *mn) {
-    const __m512i six = _mm512_set1_epi8(63), low = _mm512_set1_epi8(15), top = _mm512_set1_epi8(0x30);
-    __m512i a = _mm512_loadu_si512(w), b = _mm512_loadu_si512(w + 64), c = _mm512_loadu_si512(w + 128);
-    __m512i at = _mm512_and_si512(_mm512_srli_epi16(a, 2), top), bt = _mm512_and_si512(_mm512_srli_epi16(b, 2), top);
-    _mm512_store_si512(sc, _mm512_and_si512(a, six));
-    _mm512_store_si512(mn, _mm512_and_si512(b, six));
-    _mm512_store_si512(sc + 64, _mm512_or_si512(_mm512_and_si512(c, low), at));
-    _mm512_store_si512(mn + 64, _mm512_or_si512(_mm512_and_si512(_mm512_srli_epi16(c, 4), low), bt));
-}
-
-INLINE __m512 u8_16(const uint8_t *p) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)p))); }
-
-INLINE void q4_k_rows(const tk_mm *a, const int R) {
-    _Alignas(64) uint8_t sc[128], mn[128];
-    const uint8_t *ahead = a->ahead;
-    for (int g = 0; g < a->ng; g++) {
-        const uint8_t *w = a->w + g * a->gbytes;
-        const tk_qblock *x = a->x;
-        __m512 total[TK_TILE], acc[TK_TILE];
-        ROWS total[r] = _mm512_setzero_ps();
-        for (int left = a->k; left > 0; left -= TK_SEG, w += 2304) {
-            __m512 d = half16(w), dmin = half16(w + 32);
-            q4_k_scales(w + 64, sc, mn);
-            ROWS acc[r] = _mm512_setzero_ps();
-            for (int b = 0; b < 8; b++, x += R) {
-                ahead = fetch(ahead, a->lines);
-                __m512i sum[TK_TILE];
-                ROWS sum[r] = _mm512_setzero_si512();
-                nibbles(w + 256 + 256 * b, x, R, sum);
-                __m512 ws = _mm512_mul_ps(d, u8_16(sc + 16 * b)), wm = _mm512_mul_ps(dmin, u8_16(mn + 16 * b));
-                ROWS acc[r] = scaled(sum[r], ws, x[r].scale, acc[r]);
-                ROWS acc[r] = _mm512_fnmadd_ps(wm, _mm512_set1_ps(x[r].xsum), acc[r]);
-            }
-            ROWS total[r] = _mm512_add_ps(total[r], acc[r]);
+// The formats with float scales and minima, a group and a row at a time.
+TARGET static void unpacked_row(const tk_mm *a, int packed, int g, const tk_qblock *x, int h, int row) {
+    const uint8_t *w = a->w + g * a->gbytes;
+    const int halves = packed == TK_U16 ? 2 : 1;
+    __m512 total = _mm512_setzero_ps();
+    for (int k = 0; k < a->k; k += TK_SEG) {
+        int n = imin(a->k - k, TK_SEG);
+        const uint8_t *q = w + tk_header_bytes(packed, n);
+        __m512 acc = _mm512_setzero_ps();
+        for (int s = 0; s < n / 32 * halves; s++, x += s % halves ? 0 : h) {
+            int half = s % halves, words = 8 / halves;
+            __m512i sum = _mm512_set1_epi32(halves == 2 ? x->off32[half] : x->off128);
+            for (int j = 0; j < words; j++, q += 64) sum = _mm512_dpbusd_epi32(sum, _mm512_loadu_si512(q), bcast(x->q + 16 * half + 4 * j));
+            float xsum = halves == 2 ? x->scale * (float)(x->off32[half] / -32) : x->xsum;
+            __m512 d = _mm512_mul_ps(_mm512_loadu_ps(w + 128 * s), _mm512_set1_ps(x->scale));
+            acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), d, acc);
+            acc = _mm512_fnmadd_ps(_mm512_loadu_ps(w + 128 * s + 64), _mm512_set1_ps(xsum), acc);
         }
-        ROWS put(a, g, r, total[r]);
+        w = q;
+        total = _mm512_add_ps(total, acc);
     }
+    put(a, g, row, total);
 }
 
-INLINE __m512i q6_code(__m512i lo, __m512i hi) {
-    return _mm512_or_si512(_mm512_and_si512(lo, _mm512_set1_epi8(15)), _mm512_and_si512(hi, _mm512_set1_epi8(0x30)));
-}
-
-INLINE void q6_k_rows(const tk_mm *a, const int R) {
-    const uint8_t *ahead = a->ahead;
-    for (int g = 0; g < a->ng; g++) {
-        const uint8_t *w = a->w + g * a->gbytes;
-        const tk_qblock *x = a->x;
-        __m512 total[TK_TILE], acc[TK_TILE];
-        ROWS total[r] = _mm512_setzero_ps();
-        for (int left = a->k; left > 0; left -= TK_SEG, w += 3392) {
-            __m512 d = half16(w);
-            const uint8_t *q = w + 320;
-            ROWS acc[r] = _mm512_setzero_ps();
-            for (int b = 0; b < 8; b++, q += 384, x += R) {
-                ahead = fetch(ahead, a->lines);
-                __m512i h0 = _mm512_loadu_si512(q + 256), h1 = _mm512_loadu_si512(q + 320);
-                _Pragma("GCC unroll 2") for (int half = 0; half < 2; half++) {
-                    __m512i sum[TK_TILE];
-                    ROWS sum[r] = bcast(&x[r].off32[half]);
-                    _Pragma("GCC unroll 4") for (int j = 0; j < 4; j++) {
-                        __m512i lo = _mm512_loadu_si512(q + 64 * j), hi = j & 1 ? h1 : h0;
-                        if (half) lo = _mm512_srli_epi16(lo, 4);
-                        hi = half ? (j < 2 ? hi : _mm512_srli_epi16(hi, 2)) : _mm512_slli_epi16(hi, j < 2 ? 4 : 2);
-                        __m512i v = q6_code(lo, hi);
-                        ROWS sum[r] = _mm512_dpbusd_epi32(sum[r], v, bcast(x[r].q + 16 * half + 4 * j));
-                    }
-                    __m128i sc = _mm_loadu_si128((const __m128i *)(w + 64 + 32 * b + 16 * half));
-                    __m512 ws = _mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(sc)));
-                    ROWS acc[r] = scaled(sum[r], ws, x[r].scale, acc[r]);
-                }
-            }
-            ROWS total[r] = _mm512_add_ps(total[r], acc[r]);
+static void unpacked(const tk_mm *a, int packed) {
+    for (int g = 0; g < a->ng; g++)
+        for (int p = a->p0; p < a->p1; p++) {
+            tk_panel t = tk_panel_at(a->rows, p);
+            for (int r = 0; r < t.h; r++) unpacked_row(a, packed, g, a->q + (size_t)t.r0 * (a->k / 32) + r, t.h, t.r0 + r);
         }
-        ROWS put(a, g, r, total[r]);
-    }
 }
 
 INLINE __m512 widen16(const int type, const uint8_t *w, size_t k) {
@@ -187,44 +267,68 @@ INLINE __m512 widen16(const int type, const uint8_t *w, size_t k) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
 
-// G groups at once give G*R independent chains of fused multiply-adds.
-INLINE void float_groups(const int type, const tk_mm *a, int g, const int G, const int R, const uint8_t *ahead) {
+enum { FLOAT_AHEAD = 4096 };  // bytes
+
+// C groups at once give C*R independent chains of fused multiply-adds.
+INLINE void float_groups(const int type, const tk_mm *a, int g, const int C, const int R, tk_panel t) {
     const uint8_t *w = a->w + g * a->gbytes;
-    const float *x = a->x;
+    const float *x = a->x + (size_t)t.r0 * a->k;
+    const int size = type == TK_F32 ? 64 : 32;
     __m512 total[8], acc[8];
-    for (int i = 0; i < G * R; i++) total[i] = _mm512_setzero_ps();
+    for (int i = 0; i < C * R; i++) total[i] = _mm512_setzero_ps();
     for (int k0 = 0; k0 < a->k; k0 += TK_SEG) {
         int end = a->k - k0 < TK_SEG ? a->k : k0 + TK_SEG;
-        for (int i = 0; i < G * R; i++) acc[i] = _mm512_setzero_ps();
+        for (int i = 0; i < C * R; i++) acc[i] = _mm512_setzero_ps();
         for (int k = k0; k < end; k++, x += R) {
-            if (k % 32 == 0) ahead = fetch(ahead, G * a->lines);
-            _Pragma("GCC unroll 8") for (int i = 0; i < G; i++) {
+            if (R > 2 && k % (64 / size) == 0)
+                for (int i = 0; i < C; i++) _mm_prefetch((const char *)w + i * a->gbytes + (size_t)k * size + FLOAT_AHEAD, _MM_HINT_T0);
+            _Pragma("GCC unroll 8") for (int i = 0; i < C; i++) {
                 __m512 v = widen16(type, w + i * a->gbytes, k);
                 ROWS acc[i * R + r] = _mm512_fmadd_ps(v, _mm512_set1_ps(x[r]), acc[i * R + r]);
             }
         }
-        for (int i = 0; i < G * R; i++) total[i] = _mm512_add_ps(total[i], acc[i]);
+        for (int i = 0; i < C * R; i++) total[i] = _mm512_add_ps(total[i], acc[i]);
     }
-    for (int i = 0; i < G; i++) ROWS put(a, g + i, r, total[i * R + r]);
+    for (int i = 0; i < C; i++) ROWS put(a, g + i, t.r0 + r, total[i * R + r]);
 }
 
-INLINE void float_rows(const int type, const tk_mm *a, const int R) {
-    const int G = 8 / R;
+INLINE void float_rows(const int type, const tk_mm *a, const int R, tk_panel t) {
+    const int C = R < 3 ? 4 : R < 5 ? 2 : 1;
     int g = 0;
-    const size_t part = (size_t)a->lines * 64 * (a->k / 32);  // fetched with one group
-    for (; g + G <= a->ng; g += G) float_groups(type, a, g, G, R, a->ahead + g * part);
-    for (; g < a->ng; g++) float_groups(type, a, g, 1, R, a->ahead + g * part);
+    for (; g + C <= a->ng; g += C) float_groups(type, a, g, C, R, t);
+    for (; g < a->ng; g++) float_groups(type, a, g, 1, R, t);
 }
 
-INLINE void f32_rows(const tk_mm *a, const int R) { float_rows(TK_F32, a, R); }
-INLINE void f16_rows(const tk_mm *a, const int R) { float_rows(TK_F16, a, R); }
-INLINE void bf16_rows(const tk_mm *a, const int R) { float_rows(TK_BF16, a, R); }
+INLINE void floats(const int type, const tk_mm *a) {
+    for (int p = a->p0; p < a->p1; p++) {
+        tk_panel t = tk_panel_at(a->rows, p);
+        switch (t.h) {
+        case 1: float_rows(type, a, 1, t); break;
+        case 2: float_rows(type, a, 2, t); break;
+        case 3: float_rows(type, a, 3, t); break;
+        case 4: float_rows(type, a, 4, t); break;
+        case 5: float_rows(type, a, 5, t); break;
+        case 6: float_rows(type, a, 6, t); break;
+        case 7: float_rows(type, a, 7, t); break;
+        case 8: float_rows(type, a, 8, t); break;
+        }
+    }
+}
 
-TARGET void tk_avx512_q8_0(const tk_mm *a) { BY_ROWS(q8_0_rows, a) }
-TARGET void tk_avx512_q4_0(const tk_mm *a) { BY_ROWS(q4_0_rows, a) }
-TARGET void tk_avx512_q4_k(const tk_mm *a) { BY_ROWS(q4_k_rows, a) }
-TARGET void tk_avx512_q6_k(const tk_mm *a) { BY_ROWS(q6_k_rows, a) }
-TARGET void tk_avx512_f32(const tk_mm *a) { BY_ROWS(f32_rows, a) }
-TARGET void tk_avx512_f16(const tk_mm *a) { BY_ROWS(f16_rows, a) }
-TARGET void tk_avx512_bf16(const tk_mm *a) { BY_ROWS(bf16_rows, a) }
+TARGET static void f32(const tk_mm *a) { floats(TK_F32, a); }
+TARGET static void f16(const tk_mm *a) { floats(TK_F16, a); }
+TARGET static void bf16(const tk_mm *a) { floats(TK_BF16, a); }
+
+void tk_avx512_mm(int packed, const tk_mm *a) {
+    switch (packed) {
+    case TK_F32: f32(a); return;
+    case TK_F16: f16(a); return;
+    case TK_BF16: bf16(a); return;
+    case TK_U32: case TK_U16: unpacked(a, packed); return;
+    }
+    recipe rc = recipe_of(packed);
+    scratch t;
+    int count = a->rows <= 4 ? 1 : G;
+    for (int g = 0; g < a->ng; g += count) groups(a, packed, &rc, g, count, &t);
+}
 #endif

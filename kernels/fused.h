@@ -8,7 +8,3 @@ TARGET static void rope(float *x, const float *c, const float *s, int n, int hal
         x[i * step + other] = __builtin_fmaf(x0, s[i], t1);
     }
 }
-
-TARGET static void axpy(float c, const float *x, int n, float *y) {
-    for (int i = 0; i < n; i++) y[i] = __builtin_fmaf(c, x[i], y[i]);
-}

@@ -1,5 +1,9 @@
 // Choice of the instruction set at run time, by a table of functions.
 #include "tk.h"
+#if defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
 
 const tk_kernels *tk_kernels_of(int isa) {
     if (isa == TK_GENERIC) return &tk_generic;
@@ -10,6 +14,11 @@ const tk_kernels *tk_kernels_of(int isa) {
     if (isa == TK_AVX512 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni"))
         return &tk_avx512;
+#elif defined(__aarch64__)
+    int dot = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0, i8mm = (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0;
+    if (isa == TK_NEON) return &tk_neon;
+    if (isa == TK_NEON_DOT && dot) return &tk_neon_dot;
+    if (isa == TK_NEON_I8MM && dot && i8mm) return &tk_neon_i8mm;
 #endif
     return 0;
 }

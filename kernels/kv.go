@@ -1,6 +1,9 @@
 package kernels
 
-import "fmt"
+import (
+	"fmt"
+	"unsafe"
+)
 
 // PageRows is the number of positions in one page of the KV cache.
 const PageRows = 64
@@ -8,16 +11,82 @@ const PageRows = 64
 // Cell is one position's place in the KV cache: page*PageRows + slot.
 type Cell int32
 
-// KVShape gives the sizes of a KV cache. Keys and values are f16. A page holds PageRows positions: for
-// each layer K, then V, each (KVHeads, PageRows, HeadDim).
-type KVShape struct{ Layers, KVHeads, HeadDim int }
+// KVType is the format of keys and values in the cache.
+type KVType int
+
+const (
+	KVF16  KVType = iota // IEEE halves
+	KVQ8_0               // per 32 dimensions of a head a half scale and int8 codes
+)
+
+var kvTypes = [...]string{"f16", "q8_0"}
+
+// ParseKVType reads "f16" or "q8_0"; "" is f16.
+func ParseKVType(s string) (KVType, error) {
+	for i, n := range kvTypes {
+		if s == n {
+			return KVType(i), nil
+		}
+	}
+	if s == "" {
+		return KVF16, nil
+	}
+	return KVF16, fmt.Errorf("kernels: unknown KV cache type %q, want f16 or q8_0", s)
+}
+
+func (t KVType) String() string {
+	if t < 0 || int(t) >= len(kvTypes) {
+		return fmt.Sprintf("kv type %d", int(t))
+	}
+	return kvTypes[t]
+}
+
+// KVShape gives the sizes of a KV cache. A page holds PageRows positions: for each layer and KV head the
+// keys of all positions, then their values.
+//
+// Keys lie in groups of 16 positions, transposed, so that one vector is a dimension of 16 keys. F16:
+// (HeadDim, 16) halves. Q8_0: per 32 dimensions 16 half scales, then (32, 16) codes.
+// Values lie row by row. F16: HeadDim halves, padded to a multiple of 16. Q8_0: the HeadDim codes of each
+// position, and after those of the whole page the scales: (PageRows, HeadDim/32) halves.
+type KVShape struct {
+	Layers, KVHeads, HeadDim int
+	Type                     KVType
+}
+
+// kvLayout is where things lie in the piece of a page that belongs to one layer and KV head, in bytes.
+type kvLayout struct {
+	head        int // the whole piece
+	keyGroup    int // 16 positions' keys
+	values      int // from the piece's begin
+	valueRow    int // one position's values
+	valueScales int // from values; Q8_0 only
+}
+
+func (s KVShape) layout() kvLayout {
+	l := kvLayout{keyGroup: 32 * s.HeadDim, valueRow: 2 * ((s.HeadDim + 15) &^ 15)}
+	scales := 0
+	if s.Type == KVQ8_0 {
+		l.keyGroup, l.valueRow, scales = 17*s.HeadDim, s.HeadDim, PageRows*s.HeadDim/16
+	}
+	l.values = PageRows / 16 * l.keyGroup
+	l.valueScales = PageRows * l.valueRow
+	l.head = l.values + l.valueScales + scales
+	return l
+}
 
 // PageBytes returns the size of one page.
-func (s KVShape) PageBytes() int { return s.Layers * 2 * s.KVHeads * PageRows * s.HeadDim * 2 }
+func (s KVShape) PageBytes() int { return s.Layers * s.KVHeads * s.layout().head }
 
-func (s KVShape) check() error {
+// Check reports what is wrong with s.
+func (s KVShape) Check() error {
 	if s.Layers < 1 || s.KVHeads < 1 || s.HeadDim < 1 || s.Layers > 1<<12 || s.KVHeads > 1<<12 || s.HeadDim > 1<<12 {
 		return fmt.Errorf("kernels: KV cache of %d layers, %d heads of %d, want 1 to 4096 of each", s.Layers, s.KVHeads, s.HeadDim)
+	}
+	if s.Type != KVF16 && s.Type != KVQ8_0 {
+		return fmt.Errorf("kernels: KV cache of %v, want f16 or q8_0", s.Type)
+	}
+	if s.Type == KVQ8_0 && s.HeadDim%32 != 0 {
+		return fmt.Errorf("kernels: q8_0 KV cache with heads of %d, want a multiple of 32, or f16", s.HeadDim)
 	}
 	return nil
 }
@@ -25,11 +94,36 @@ func (s KVShape) check() error {
 // CopyCell copies the keys and values of all layers from cell src to cell dst of arena, which holds
 // whole pages. Both cells are inside.
 func (s KVShape) CopyCell(arena []byte, dst, src Cell) {
-	row := s.HeadDim * 2
-	from := int(src/PageRows)*s.PageBytes() + int(src%PageRows)*row
-	to := int(dst/PageRows)*s.PageBytes() + int(dst%PageRows)*row
-	for i := 0; i < s.Layers*2*s.KVHeads; i++ {
-		at := i * PageRows * row
-		copy(arena[to+at:to+at+row], arena[from+at:from+at+row])
+	l := s.layout()
+	to, from := int(dst/PageRows)*s.PageBytes(), int(src/PageRows)*s.PageBytes()
+	for i := 0; i < s.Layers*s.KVHeads; i++ {
+		s.copyHead(l, arena[to:to+l.head], arena[from:from+l.head], int(dst%PageRows), int(src%PageRows))
+		to, from = to+l.head, from+l.head
 	}
 }
+
+// copyHead copies a cell in the piece of one layer and KV head.
+func (s KVShape) copyHead(l kvLayout, to, from []byte, dst, src int) {
+	tk, fk := to[dst/16*l.keyGroup:][:l.keyGroup], from[src/16*l.keyGroup:][:l.keyGroup]
+	if dst, src := dst%16, src%16; s.Type == KVQ8_0 {
+		for ; len(tk) > 0; tk, fk = tk[544:], fk[544:] { // 16 scales and (32, 16) codes
+			copy(tk[2*dst:2*dst+2], fk[2*src:])
+			for d := 32; d < 544; d += 16 {
+				tk[d+dst] = fk[d+src]
+			}
+		}
+	} else {
+		th, fh := halves(tk), halves(fk)
+		for d := 0; d < len(th); d += 16 {
+			th[d+dst] = fh[d+src]
+		}
+	}
+	tv, fv := to[l.values:], from[l.values:]
+	copy(tv[dst*l.valueRow:(dst+1)*l.valueRow], fv[src*l.valueRow:])
+	if n := s.HeadDim / 16; s.Type == KVQ8_0 {
+		copy(tv[l.valueScales+dst*n:l.valueScales+(dst+1)*n], fv[l.valueScales+src*n:])
+	}
+}
+
+// halves views b, which begins at an even address, as 16-bit words.
+func halves(b []byte) []uint16 { return unsafe.Slice((*uint16)(unsafe.Pointer(&b[0])), len(b)/2) }

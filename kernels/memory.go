@@ -2,6 +2,7 @@ package kernels
 
 import (
 	"fmt"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 )
@@ -18,18 +19,53 @@ func Alloc(bytes int) (*Memory, error) {
 	if bytes == 0 {
 		return &Memory{}, nil
 	}
-	b, err := syscall.Mmap(-1, 0, bytes, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	return mapped(bytes, syscall.PROT_READ|syscall.PROT_WRITE, 0)
+}
+
+// Reserve maps bytes that are never to be touched: addresses for a plan of what Alloc would hold, at no
+// cost whatever the machine has.
+func Reserve(bytes int) (*Memory, error) {
+	if bytes <= 0 {
+		return Alloc(bytes)
+	}
+	return mapped(bytes, syscall.PROT_NONE, syscall.MAP_NORESERVE)
+}
+
+func mapped(bytes, prot, flags int) (*Memory, error) {
+	b, err := syscall.Mmap(-1, 0, bytes, prot, syscall.MAP_ANON|syscall.MAP_PRIVATE|flags)
 	if err != nil {
 		return nil, fmt.Errorf("kernels: the system refuses %d bytes of memory: %w", bytes, err)
 	}
 	if bytes >= 4<<20 {
 		_ = syscall.Madvise(b, 14) // MADV_HUGEPAGE: fewer TLB misses; only advice
 	}
+	guard(b)
 	return &Memory{b: b}, nil
 }
 
 // Bytes returns the memory, valid until Free.
 func (m *Memory) Bytes() []byte { return m.b }
+
+// Populate makes the pages of b real now, so that the first use of one costs no fault and memory that the
+// machine has not got is missed here. b is a part of a Memory that begins with a page; it keeps what it
+// holds.
+func Populate(b []byte) error {
+	const populateWrite = 23 // MADV_POPULATE_WRITE, Linux 5.14
+	if len(b) == 0 {
+		return nil
+	}
+	switch err := syscall.Madvise(b, populateWrite); err {
+	case nil:
+		return nil
+	case syscall.EINVAL: // an older system: touch every page
+		for i := 0; i+4 <= len(b); i += 4096 {
+			atomic.AddUint32((*uint32)(unsafe.Pointer(&b[i])), 0) // a write that keeps the value
+		}
+		return nil
+	default:
+		return fmt.Errorf("kernels: the system refuses %d bytes of memory: %w", len(b), err)
+	}
+}
 
 // Lock keeps the memory from being paged out.
 func (m *Memory) Lock() error {
@@ -45,6 +81,7 @@ func (m *Memory) Lock() error {
 // Free gives the memory back. A second Free does nothing.
 func (m *Memory) Free() {
 	if len(m.b) > 0 {
+		unguard(m.b)
 		_ = syscall.Munmap(m.b) // fails only for a slice that Mmap did not return
 	}
 	m.b = nil

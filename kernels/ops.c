@@ -23,11 +23,10 @@ void tk_fill(const tk_prog *p, const tk_act *a, int row, int k0, int n, const fl
     int rows = a->wanted ? p->pass.nwanted : p->pass.rows;
     tk_panel t = tk_panel_of(rows, row);
     int r = row - t.r0;
-    if (a->q) {
-        tk_qblock *q = a->q + (size_t)t.r0 * (a->dim / 32) + (size_t)(k0 / 32) * t.h + r;
-        if (p->broken && rows > 1) quantize_wide(y, n, q, t.h);
-        else p->k->quantize(y, n, q, t.h);
-    }
+    size_t at = (size_t)t.r0 * (a->dim / 32) + (size_t)(k0 / 32) * t.h + r;
+    if (a->q && p->broken && rows > 1) quantize_wide(y, n, a->q + at, t.h);
+    else if (a->q) p->k->quantize(y, n, a->q + at, t.h);
+    if (a->q256) p->k->quantize256(y, n, a->q256 + at, t.h);
     if (a->x) {
         float *x = a->x + (size_t)t.r0 * a->dim + (size_t)k0 * t.h + r;
         if (t.h == 1) memcpy(x, y, sizeof(float) * n);
@@ -35,25 +34,24 @@ void tk_fill(const tk_prog *p, const tk_act *a, int row, int k0, int n, const fl
     }
 }
 
+// Rows are taken some panels at a time, so many that their activations stay in the second-level cache; if
+// that is not all of them, then with some groups of weights that stay there too.
 static void matmul(const tk_prog *p, const tk_op *op, int from, int to) {
-    int rows = rows_of(p, op), k = op->dim, panels = tk_panels(rows);
-    tk_mm m = {.gbytes = op->gbytes, .k = k, .ldo = op->ldo, .add = op->add};
-    // Some groups stay in the cache while all panels of rows pass over them; each panel fetches its
-    // share of the groups that come next.
-    int step = imax(1, (int)((size_t)(128 << 10) / op->gbytes));
-    size_t per_block = op->gbytes / imax(1, k / 32) / panels;
+    int rows = rows_of(p, op), k = op->dim, panels = tk_panels(rows), packed = tk_packed(op->type);
+    size_t panel = (size_t)TK_TILE * k * (tk_is_float(op->type) ? 4 : 2);
+    int most = imax(1, imin(TK_PANELS, (int)((size_t)(512 << 10) / panel)));
+    if (tk_is_float(op->type)) most = 1;
+    int step = panels <= most ? to - from : imax(4, (int)((size_t)(256 << 10) / op->gbytes) / 4 * 4);
+    tk_mm m = {.gbytes = op->gbytes, .k = k, .rows = rows, .ldo = op->ldo, .add = op->add, .out = op->out, .x = op->src.x,
+               .q = op->src.q256 ? op->src.q256 : op->src.q};
     for (int g = op->g0 + from; g < op->g0 + to; g += m.ng) {
         m.ng = imin(step, op->g0 + to - g);
         m.w = op->w + g * op->gbytes;
         m.cols = op->cols - 16 * g;
-        m.lines = g + m.ng < op->g0 + to ? (int)((per_block + 63) / 64) : 0;
-        for (int i = 0; i < panels; i++) {
-            tk_panel t = tk_panel_at(rows, i);
-            m.h = t.h;
-            m.out = op->out + t.r0 * op->ldo + 16 * g;
-            m.x = op->src.q ? (const void *)(op->src.q + (size_t)t.r0 * (k / 32)) : op->src.x + (size_t)t.r0 * k;
-            m.ahead = m.w + m.ng * op->gbytes + (size_t)i * m.ng * (op->gbytes / panels);
-            p->k->mm[op->type](&m);
+        m.out = op->out + 16 * g;
+        for (m.p0 = 0; m.p0 < panels; m.p0 = m.p1) {
+            m.p1 = imin(panels, m.p0 + most);
+            p->k->mm(packed, &m);
         }
     }
 }
@@ -63,10 +61,31 @@ static void norm(const tk_prog *p, const tk_op *op, int row, float *scratch) {
     tk_fill(p, &op->dst, row, 0, op->dim, scratch);
 }
 
+static void norm_add(const tk_prog *p, const tk_op *op, int row, float *scratch) {
+    float *y = op->out + (size_t)row * op->dim;
+    p->k->rmsnorm(op->in + (size_t)row * op->dim, op->vec, op->dim, op->eps, scratch);
+    for (int i = 0; i < op->dim; i++) y[i] = y[i] + scratch[i];
+}
+
+static void head_norm(const tk_prog *p, const tk_op *op, int row) {
+    float *x = op->out + (size_t)row * op->dim;
+    for (int h = 0; h < op->heads; h++, x += op->head_dim) p->k->rmsnorm(x, op->vec, op->head_dim, op->eps, x);
+}
+
+// Head h of out is head h/(how many times more heads) of in.
+static void repeat(const tk_op *op, int row) {
+    int times = (int)op->ldo / op->dim;
+    const float *in = op->in + (size_t)row * op->dim;
+    float *out = op->out + (size_t)row * op->ldo;
+    for (int h = 0; h < op->heads * times; h++)
+        memcpy(out + (size_t)h * op->head_dim, in + (size_t)(h / times) * op->head_dim, sizeof(float) * op->head_dim);
+}
+
 static void angles(const tk_prog *p, const tk_op *op, int row) {
     int n = op->rope_dim / 2;
     float *c = op->angles + (size_t)row * op->rope_dim;
     for (int i = 0; i < n; i++) tk_rope_angle(p->pass.pos[row], op->freq[i], c + i, c + n + i);
+    for (int i = 0; i < 2 * n; i++) c[i] = c[i] * op->scale;
 }
 
 static void rope(const tk_prog *p, const tk_op *op, int row) {
@@ -76,20 +95,13 @@ static void rope(const tk_prog *p, const tk_op *op, int row) {
         p->k->rope(x + h * op->head_dim, c, c + op->rope_dim / 2, op->rope_dim, op->halves);
 }
 
-static void store(const tk_prog *p, const tk_op *op, int row) {
-    const tk_kv *kv = &p->kv;
-    for (int h = 0; h < kv->kv_heads; h++) {
-        uint16_t *k = tk_cell(kv, op->layer, h, p->pass.store[row]);
-        p->k->narrow(op->in + (size_t)row * op->dim + h * kv->head_dim, kv->head_dim, k);
-        p->k->narrow(op->in2 + (size_t)row * op->dim + h * kv->head_dim, kv->head_dim, k + tk_value_offset(kv));
-    }
-}
+static int gated(const tk_op *op) { return op->kind == TK_SILU || op->kind == TK_GELU; }
 
-static void silu(const tk_prog *p, const tk_op *op, int unit, float *scratch) {
+static void gate(const tk_prog *p, const tk_op *op, int unit, float *scratch) {
     int chunks = (op->dim + 1023) / 1024, row = unit / chunks, k0 = unit % chunks * 1024;
     int n = imin(1024, op->dim - k0);
     size_t at = (size_t)row * op->dim + k0;
-    p->k->silu_mul(op->in + at, op->in2 + at, n, scratch);
+    (op->kind == TK_GELU ? p->k->gelu_mul : p->k->silu_mul)(op->in + at, op->in2 + at, n, scratch);
     tk_fill(p, &op->dst, row, k0, n, scratch);
 }
 
@@ -121,9 +133,14 @@ static void row_op(const tk_prog *p, const tk_op *op, int row, float *scratch) {
     }
     case TK_NORM: norm(p, op, row, scratch); break;
     case TK_BIAS: for (int i = 0; i < op->dim; i++) op->out[at + i] = op->out[at + i] + op->vec[i]; break;
+    case TK_NORM_ADD: norm_add(p, op, row, scratch); break;
+    case TK_HEAD_NORM: head_norm(p, op, row); break;
+    case TK_REPEAT: repeat(op, row); break;
+    case TK_SCALE: for (int i = 0; i < op->dim; i++) op->out[at + i] = op->out[at + i] * op->scale; break;
+    case TK_SOFT_CAP: p->k->soft_cap(op->out + at, op->dim, op->scale); break;
     case TK_ANGLES: angles(p, op, row); break;
     case TK_ROPE: rope(p, op, row); break;
-    case TK_STORE: store(p, op, row); break;
+    case TK_STORE: tk_store(p, op->layer, row, op->in + at, op->in2 + at); break;
     case TK_GATHER: memcpy(op->out + at, op->in + (size_t)a->wanted[row] * op->dim, sizeof(float) * op->dim); break;
     case TK_TOPK: topk(p, op, row); break;
     case TK_PROBE_READ: p->k->read(op->w + (size_t)row * op->gbytes, op->gbytes); break;
@@ -137,7 +154,7 @@ void tk_run_units(tk_prog *p, tk_op *op, int from, int to, float *scratch) {
     if (op->kind == TK_MATMUL) { matmul(p, op, from, to); return; }
     for (int u = from; u < to; u++) {
         if (op->kind == TK_ATTEND) tk_attend(p, op, u, scratch);
-        else if (op->kind == TK_SILU) silu(p, op, u, scratch);
+        else if (gated(op)) gate(p, op, u, scratch);
         else for (int i = 0; i <= op->chain; i++) row_op(p, op + i, u, scratch);
     }
 }
@@ -153,13 +170,14 @@ void tk_plan_pass(tk_prog *p, int threads) {
         op->units = rows_of(p, op);
         op->grain = 1;
         if (op->kind == TK_ATTEND) op->units = p->nspans * p->kv.kv_heads;
-        if (op->kind == TK_SILU) op->units *= (op->dim + 1023) / 1024;
+        if (gated(op)) op->units *= (op->dim + 1023) / 1024;
         if (op->kind == TK_MATMUL && op->units) {
             // Enough chunks to even out the threads, but none of less than a microsecond or so.
             size_t bytes = op->gbytes * tk_panels(op->units);
             int least = (int)((32 << 10) / bytes) + 1, most = imax(1, (int)((512 << 10) / op->gbytes));
             op->units = op->g1 - op->g0;
             op->grain = imax(imin(op->units / (6 * threads), most), least);
+            op->grain = (op->grain + 3) / 4 * 4;  // matrix kernels take up to four groups at once
         }
     }
 }

@@ -3,74 +3,206 @@
 #include "tk.h"
 #include "scalar.h"
 
+static const int8_t nonlinear[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};  // IQ4
+static const int8_t mxfp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};  // twice E2M1
+
 static size_t round64(size_t n) { return (n + 63) / 64 * 64; }
+static uint32_t load_u32(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return v; }
+static void put_u32(uint8_t *p, uint32_t v) { memcpy(p, &v, 4); }
+static void put_f32(uint8_t *p, float v) { memcpy(p, &v, 4); }
+
+int tk_packed(int type) {
+    switch (type) {
+    case TK_Q4_1: case TK_Q5_1: case TK_IQ4_NL: case TK_IQ4_XS: case TK_MXFP4: return TK_U32;
+    case TK_Q2_K: case TK_Q3_K: return TK_U16;
+    }
+    return type;
+}
 
 size_t tk_group_bytes(int type, int k) {
-    size_t full = (size_t)k / TK_SEG, tail = (size_t)k % TK_SEG / 32;
+    int full = k / TK_SEG, tail = k % TK_SEG;
     switch (type) {
     case TK_F32: return (size_t)k * 64;
     case TK_F16: case TK_BF16: return round64((size_t)k * 32);
-    case TK_Q8_0: return full * (256 + 4096) + round64(32 * tail) + 512 * tail;
-    case TK_Q4_0: return full * (256 + 2048) + round64(32 * tail) + 256 * tail;
-    case TK_Q4_K: return full * 2304;
-    case TK_Q6_K: return full * 3392;
     }
-    return 0;
+    type = tk_packed(type);
+    return full * tk_segment_bytes(type, TK_SEG) + (tail ? tk_segment_bytes(type, tail) : 0);
 }
 
 static void pack_float(const uint8_t *row, int size, int lane, int k, uint8_t *dst) {
     for (int i = 0; i < k; i++) memcpy(dst + ((size_t)i * 16 + lane) * size, row + (size_t)i * size, size);
 }
 
-// Puts nibble (0-15) number v*4+i of a block of 32 into the 256 bytes that hold it for 16 outputs.
-static void put_nibble(uint8_t *q, int lane, int e, int nibble) {
-    int v = e / 4;
-    q[(v & 3) * 64 + lane * 4 + e % 4] |= (uint8_t)(v < 4 ? nibble : nibble << 4);
+// A block's 32 codes, 4 to a word, in the layouts of the packed types; q is the block's piece.
+static void put_bytes(uint8_t *q, int lane, const uint32_t *code) {
+    for (int j = 0; j < 8; j++) put_u32(q + 64 * j + 4 * lane, code[j]);
 }
-
-static void pack_q_0(int type, const uint8_t *row, int lane, int k, uint8_t *dst) {
-    int size = type == TK_Q8_0 ? 34 : 18;
-    for (int k0 = 0; k0 < k; k0 += TK_SEG) {
-        int nk = k - k0 < TK_SEG ? k - k0 : TK_SEG, blocks = nk / 32;
-        for (int b = 0; b < blocks; b++, row += size) {
-            memcpy(dst + 32 * b + 2 * lane, row, 2);
-            uint8_t *q = dst + round64(32 * (size_t)blocks) + (size_t)(type == TK_Q8_0 ? 512 : 256) * b;
-            for (int i = 0; i < 32; i++) {
-                if (type == TK_Q8_0) q[i / 4 * 64 + lane * 4 + i % 4] = row[2 + i] ^ 0x80;
-                else put_nibble(q, lane, i, i < 16 ? row[2 + i] & 15 : row[2 + i - 16] >> 4);
-            }
-        }
-        dst += tk_group_bytes(type, nk);
+static void put_nibbles(uint8_t *q, int lane, const uint32_t *code) {
+    for (int j = 0; j < 4; j++) put_u32(q + 64 * j + 4 * lane, (code[j] & 0x0f0f0f0f) | (code[j + 4] & 0x0f0f0f0f) << 4);
+}
+static void put_fives(uint8_t *q, int lane, const uint32_t *code) {
+    uint32_t high = 0;
+    for (int j = 0; j < 8; j++) high |= (code[j] >> 4 & 0x01010101) << j;
+    put_nibbles(q, lane, code);
+    put_u32(q + 256 + 4 * lane, high);
+}
+// Three words hold the codes of three, and in their upper bits that of a fourth.
+static void put_sixes(uint8_t *q, int lane, const uint32_t *code) {
+    for (int j = 0; j < 8; j += 4)
+        for (int i = 0; i < 3; i++)
+            put_u32(q + 48 * j + 64 * i + 4 * lane, code[j + i] | (code[j + 3] >> 2 * i & 0x03030303) << 6);
+}
+static void put_codes(int packed, uint8_t *q, int lane, const uint32_t *code) {
+    switch (packed) {
+    case TK_Q4_0: case TK_Q4_K: put_nibbles(q, lane, code); break;
+    case TK_Q5_0: case TK_Q5_K: put_fives(q, lane, code); break;
+    case TK_Q6_K: put_sixes(q, lane, code); break;
+    default: put_bytes(q, lane, code);
     }
 }
 
-static void pack_q4_k(const uint8_t *row, int lane, int k, uint8_t *dst) {
-    for (; k > 0; k -= TK_SEG, row += 144, dst += 2304) {
-        memcpy(dst + 2 * lane, row, 2);
-        memcpy(dst + 32 + 2 * lane, row + 2, 2);
-        for (int i = 0; i < 12; i++) dst[64 + 16 * i + lane] = row[4 + i];
-        for (int e = 0; e < TK_SEG; e++) {
-            uint8_t byte = row[16 + e / 64 * 32 + e % 32];
-            put_nibble(dst + 256 + 256 * (e / 32), lane, e % 32, e % 64 < 32 ? byte & 15 : byte >> 4);
+// Byte i of word j is element 4j+i of the 16 low and 16 high nibbles of 16 bytes.
+static void half_nibbles(const uint8_t *p, uint32_t *code) {
+    for (int j = 0; j < 4; j++) {
+        uint32_t w = load_u32(p + 4 * j);
+        code[j] = w & 0x0f0f0f0f;
+        code[j + 4] = w >> 4 & 0x0f0f0f0f;
+    }
+}
+static void add_bits(uint32_t bits, uint32_t *code) {  // bit e becomes bit 4 of element e
+    for (int j = 0; j < 8; j++) code[j] |= ((bits >> 4 * j & 15) * 0x00204081 & 0x01010101) << 4;
+}
+static void look_up(const int8_t *table, uint32_t *code) {  // + 128
+    uint8_t *b = (uint8_t *)code;
+    for (int i = 0; i < 32; i++) b[i] = (uint8_t)(table[b[i]] + 128);
+}
+
+// A block of 32 of a type with one scale: its codes, and at header the scale (and minimum).
+static void pack_small(int type, const uint8_t *row, int lane, uint8_t *header, uint32_t *code) {
+    float d = f16_f32(load_u16(row)), min = 0;
+    switch (type) {
+    case TK_Q8_0: for (int j = 0; j < 8; j++) code[j] = load_u32(row + 2 + 4 * j) ^ 0x80808080; break;
+    case TK_Q4_0: half_nibbles(row + 2, code); break;
+    case TK_Q5_0: half_nibbles(row + 6, code); add_bits(load_u32(row + 2), code); break;
+    case TK_Q4_1: half_nibbles(row + 4, code); min = -f16_f32(load_u16(row + 2)); break;
+    case TK_Q5_1: half_nibbles(row + 8, code); add_bits(load_u32(row + 4), code); min = -f16_f32(load_u16(row + 2)); break;
+    case TK_IQ4_NL: half_nibbles(row + 2, code); look_up(nonlinear, code); break;
+    case TK_MXFP4:  // the scale is half of 2^(e-127)
+        half_nibbles(row + 1, code);
+        look_up(mxfp4, code);
+        d = bits_f32(row[0] < 2 ? 0x200000u << row[0] : (uint32_t)(row[0] - 1) << 23);
+        break;
+    }
+    if (tk_packed(type) == type) { memcpy(header + 2 * lane, row, 2); return; }
+    if (type == TK_Q4_1 || type == TK_Q5_1) for (int j = 0; j < 8; j++) code[j] |= 0x80808080;
+    put_f32(header + 4 * lane, d);
+    put_f32(header + 64 + 4 * lane, min);
+}
+
+static int small_bytes(int type) {
+    switch (type) {
+    case TK_MXFP4: return 17;
+    case TK_Q4_0: case TK_IQ4_NL: return 18;
+    case TK_Q4_1: return 20;
+    case TK_Q5_0: return 22;
+    case TK_Q5_1: return 24;
+    case TK_Q8_0: return 34;
+    }
+    return 0;
+}
+
+static void pack_smalls(int type, const uint8_t *row, int lane, int k, uint8_t *dst) {
+    int size = small_bytes(type), packed = tk_packed(type);
+    uint32_t code[8];
+    for (; k > 0; k -= TK_SEG) {
+        int n = k < TK_SEG ? k : TK_SEG, step = packed == TK_U32 ? 128 : 32;
+        uint8_t *q = dst + tk_header_bytes(packed, n);
+        for (int b = 0; b < n / 32; b++, row += size, q += tk_code_bytes(packed)) {
+            pack_small(type, row, lane, dst + step * b, code);
+            put_codes(packed, q, lane, code);
         }
+        dst = q;
     }
 }
 
-static int q6_code(const uint8_t *row, int e) {
-    int half = e / 128, part = e % 128 / 32, i = e % 32;
-    uint8_t lo = row[half * 64 + (part & 1) * 32 + i], hi = row[128 + half * 32 + i];
-    return (part < 2 ? lo & 15 : lo >> 4) | (hi >> 2 * part & 3) << 4;
+// Block b of 32 codes of a block of 256 of a file.
+static void super_codes(int type, const uint8_t *row, int b, uint32_t *code) {
+    int half = b / 4, part = b % 4, high = b % 2 * 4;
+    for (int j = 0; j < 8; j++) {
+        const uint8_t *at = row + 4 * j;
+        switch (type) {
+        case TK_Q2_K: code[j] = (load_u32(at + 16 + half * 32) >> 2 * part & 0x03030303) + 0x20202020; break;
+        case TK_Q3_K:
+            code[j] = (load_u32(at + 32 + half * 32) >> 2 * part & 0x03030303) | (load_u32(at) >> b & 0x01010101) << 2;
+            code[j] += 0x1c1c1c1c;
+            break;
+        case TK_Q4_K: code[j] = load_u32(at + 16 + b / 2 * 32) >> high & 0x0f0f0f0f; break;
+        case TK_Q5_K: code[j] = (load_u32(at + 48 + b / 2 * 32) >> high & 0x0f0f0f0f) | (load_u32(at + 16) >> b & 0x01010101) << 4; break;
+        case TK_Q6_K:
+            code[j] = (load_u32(at + half * 64 + (part & 1) * 32) >> (part & 2) * 2 & 0x0f0f0f0f) |
+                      (load_u32(at + 128 + half * 32) >> 2 * part & 0x03030303) << 4;
+        }
+    }
+    if (type != TK_IQ4_XS) return;
+    half_nibbles(row + 8 + 16 * b, code);
+    look_up(nonlinear, code);
 }
 
-static void pack_q6_k(const uint8_t *row, int lane, int k, uint8_t *dst) {
-    for (; k > 0; k -= TK_SEG, row += 210, dst += 3392) {
-        memcpy(dst + 2 * lane, row + 208, 2);
-        for (int i = 0; i < 16; i++) dst[64 + 16 * i + lane] = row[192 + i];
-        for (int e = 0; e < TK_SEG; e++) {
-            int code = q6_code(row, e), v = e % 32 / 4;
-            uint8_t *q = dst + 320 + 384 * (e / 32);
-            put_nibble(q, lane, e % 32, code & 15);
-            q[256 + (v & 1) * 64 + lane * 4 + e % 4] |= (uint8_t)(code >> 4 << 2 * (v >> 1));
+// The scales of a block of 256, one lane's share of the header.
+static void super_scales(int type, const uint8_t *row, int lane, uint8_t *h) {
+    switch (type) {
+    case TK_Q4_K: case TK_Q5_K:
+        memcpy(h + 2 * lane, row, 2);
+        memcpy(h + 32 + 2 * lane, row + 2, 2);
+        for (int i = 0; i < 12; i++) h[64 + 16 * i + lane] = row[4 + i];
+        break;
+    case TK_Q6_K:
+        memcpy(h + 2 * lane, row + 208, 2);
+        for (int i = 0; i < 16; i++) h[64 + 16 * i + lane] = row[192 + i];
+        break;
+    case TK_Q2_K:
+        for (int s = 0; s < 16; s++) {
+            put_f32(h + 128 * s + 4 * lane, f16_f32(load_u16(row + 80)) * (float)(row[s] & 15));
+            put_f32(h + 128 * s + 64 + 4 * lane, f16_f32(load_u16(row + 82)) * (float)(row[s] >> 4));
+        }
+        break;
+    case TK_Q3_K:
+        for (int s = 0; s < 16; s++) {
+            const uint8_t *q = row + 96;
+            int v = (s < 8 ? q[s] & 15 : q[s - 8] >> 4) | (q[8 + s % 4] >> 2 * (s / 4) & 3) << 4;
+            put_f32(h + 128 * s + 4 * lane, f16_f32(load_u16(row + 108)) * (float)(v - 32));
+        }
+        break;
+    case TK_IQ4_XS:
+        for (int s = 0; s < 8; s++) {
+            int v = (row[4 + s / 2] >> s % 2 * 4 & 15) | (load_u16(row + 2) >> 2 * s & 3) << 4;
+            put_f32(h + 128 * s + 4 * lane, f16_f32(load_u16(row)) * (float)(v - 32));
+        }
+        break;
+    }
+}
+
+static int super_bytes(int type) {
+    switch (type) {
+    case TK_Q2_K: return 84;
+    case TK_Q3_K: return 110;
+    case TK_Q4_K: return 144;
+    case TK_Q5_K: return 176;
+    case TK_Q6_K: return 210;
+    case TK_IQ4_XS: return 136;
+    }
+    return 0;
+}
+
+static void pack_super(int type, const uint8_t *row, int lane, int k, uint8_t *dst) {
+    int size = super_bytes(type), packed = tk_packed(type);
+    size_t piece = tk_code_bytes(packed), header = tk_header_bytes(packed, TK_SEG);
+    uint32_t code[8];
+    for (; k > 0; k -= TK_SEG, row += size, dst += header + 8 * piece) {
+        super_scales(type, row, lane, dst);
+        for (int b = 0; b < 8; b++) {
+            super_codes(type, row, b, code);
+            put_codes(packed, dst + header + b * piece, lane, code);
         }
     }
 }
@@ -79,62 +211,73 @@ static void pack_q6_k(const uint8_t *row, int lane, int k, uint8_t *dst) {
 void tk_pack_group(int type, const uint8_t *src, size_t rowbytes, int rows, int k, uint8_t *dst) {
     memset(dst, 0, tk_group_bytes(type, k));
     for (int l = 0; l < rows; l++, src += rowbytes) {
-        switch (type) {
-        case TK_F32: pack_float(src, 4, l, k, dst); break;
-        case TK_F16: case TK_BF16: pack_float(src, 2, l, k, dst); break;
-        case TK_Q8_0: case TK_Q4_0: pack_q_0(type, src, l, k, dst); break;
-        case TK_Q4_K: pack_q4_k(src, l, k, dst); break;
-        case TK_Q6_K: pack_q6_k(src, l, k, dst); break;
-        }
+        if (type == TK_F32) pack_float(src, 4, l, k, dst);
+        else if (tk_is_float(type)) pack_float(src, 2, l, k, dst);
+        else if (small_bytes(type)) pack_smalls(type, src, l, k, dst);
+        else pack_super(type, src, l, k, dst);
     }
 }
 
-static int get_nibble(const uint8_t *q, int lane, int e) {
-    int v = e / 4;
-    uint8_t byte = q[(v & 3) * 64 + lane * 4 + e % 4];
-    return v < 4 ? byte & 15 : byte >> 4;
-}
-
-static void unpack_q_0(int type, const uint8_t *g, int lane, int k, float *out) {
-    for (int k0 = 0; k0 < k; k0 += TK_SEG) {
-        int nk = k - k0 < TK_SEG ? k - k0 : TK_SEG, blocks = nk / 32;
-        for (int e = 0; e < nk; e++) {
-            const uint8_t *q = g + round64(32 * (size_t)blocks) + (size_t)(type == TK_Q8_0 ? 512 : 256) * (e / 32);
-            float d = f16_f32(load_u16(g + 32 * (e / 32) + 2 * lane));
-            int i = e % 32;
-            int v = type == TK_Q8_0 ? q[i / 4 * 64 + lane * 4 + i % 4] - 128 : get_nibble(q, lane, i) - 8;
-            *out++ = d * (float)v;
-        }
-        g += tk_group_bytes(type, nk);
+// Code e of a lane, with the offset that its packed type adds.
+static int code_at(int packed, const uint8_t *q, int lane, int e) {
+    int v = e / 4, at = lane * 4 + e % 4;
+    size_t piece = tk_code_bytes(packed);
+    if (piece == 512) return q[v * 64 + at];
+    if (piece == 384) {
+        q += 192 * (v / 4) + at;
+        return v % 4 < 3 ? q[64 * (v % 4)] & 63 : q[0] >> 6 | (q[64] >> 6) << 2 | (q[128] >> 6) << 4;
     }
+    int c = q[(v & 3) * 64 + at] >> (v < 4 ? 0 : 4) & 15;
+    if (piece == 320) c |= (q[256 + at] >> v & 1) << 4;
+    return c;
 }
 
-static void unpack_q4_k(const uint8_t *g, int lane, int k, float *out) {
-    for (; k > 0; k -= TK_SEG, g += 2304) {
-        float d = f16_f32(load_u16(g + 2 * lane)), dmin = f16_f32(load_u16(g + 32 + 2 * lane));
-        const uint8_t *c = g + 64 + lane;
-        for (int s = 0; s < 8; s++) {
-            int sc = s < 4 ? c[16 * s] & 63 : (c[16 * (s + 4)] & 15) | (c[16 * (s - 4)] >> 6) << 4;
-            int m = s < 4 ? c[16 * (s + 4)] & 63 : c[16 * (s + 4)] >> 4 | (c[16 * s] >> 6) << 4;
-            float ws = d * (float)sc, wm = dmin * (float)m;
-            for (int i = 0; i < 32; i++) {
-                float t = ws * (float)get_nibble(g + 256 + 256 * s, lane, i);
-                *out++ = t - wm;
+// Scale and minimum of the 16 or 32 weights at block b, half `half`, of a lane.
+static void scale_at(int packed, const uint8_t *h, int lane, int b, int half, float *scale, float *min) {
+    const uint8_t *c = h + 64 + lane;
+    *min = 0;
+    switch (packed) {
+    case TK_Q4_K: case TK_Q5_K: {
+        int sc = b < 4 ? c[16 * b] & 63 : (c[16 * (b + 4)] & 15) | (c[16 * (b - 4)] >> 6) << 4;
+        int m = b < 4 ? c[16 * (b + 4)] & 63 : c[16 * (b + 4)] >> 4 | (c[16 * b] >> 6) << 4;
+        *scale = f16_f32(load_u16(h + 2 * lane)) * (float)sc;
+        *min = f16_f32(load_u16(h + 32 + 2 * lane)) * (float)m;
+        return;
+    }
+    case TK_Q6_K: *scale = f16_f32(load_u16(h + 2 * lane)) * (float)(int8_t)c[16 * (2 * b + half)]; return;
+    case TK_U32: case TK_U16: {
+        const uint8_t *s = h + 128 * (packed == TK_U16 ? 2 * b + half : b) + 4 * lane;
+        memcpy(scale, s, 4);
+        memcpy(min, s + 64, 4);
+        return;
+    }
+    }
+    *scale = f16_f32(load_u16(h + 32 * b + 2 * lane));
+}
+
+static int offset_of(int packed) {
+    switch (packed) {
+    case TK_Q4_0: return 8;
+    case TK_Q5_0: return 16;
+    case TK_Q6_K: case TK_U16: return 32;
+    case TK_Q8_0: case TK_U32: return 128;
+    }
+    return 0;
+}
+
+static void unpack_quant(int packed, const uint8_t *g, int lane, int k, float *out) {
+    int offset = offset_of(packed);
+    for (; k > 0; k -= TK_SEG) {
+        int n = k < TK_SEG ? k : TK_SEG;
+        const uint8_t *q = g + tk_header_bytes(packed, n);
+        for (int b = 0; b < n / 32; b++, q += tk_code_bytes(packed))
+            for (int e = 0; e < 32; e++) {
+                float scale, min;
+                if (e % 16 == 0) scale_at(packed, g, lane, b, e / 16, &scale, &min);
+                float t = scale * (float)(code_at(packed, q, lane, e) - offset);
+                *out++ = t - min;
             }
-        }
-    }
-}
-
-static void unpack_q6_k(const uint8_t *g, int lane, int k, float *out) {
-    for (; k > 0; k -= TK_SEG, g += 3392) {
-        float d = f16_f32(load_u16(g + 2 * lane));
-        for (int e = 0; e < TK_SEG; e++) {
-            const uint8_t *q = g + 320 + 384 * (e / 32);
-            int v = e % 32 / 4;
-            int hi = q[256 + (v & 1) * 64 + lane * 4 + e % 4] >> 2 * (v >> 1) & 3;
-            float ws = d * (float)(int8_t)g[64 + 16 * (e / 16) + lane];
-            *out++ = ws * (float)((get_nibble(q, lane, e % 32) | hi << 4) - 32);
-        }
+        g = q;
     }
 }
 
@@ -143,8 +286,6 @@ void tk_unpack_row(int type, const uint8_t *g, int lane, int k, float *out) {
     case TK_F32: for (int i = 0; i < k; i++) memcpy(out + i, g + ((size_t)i * 16 + lane) * 4, 4); break;
     case TK_F16: for (int i = 0; i < k; i++) out[i] = f16_f32(load_u16(g + ((size_t)i * 16 + lane) * 2)); break;
     case TK_BF16: for (int i = 0; i < k; i++) out[i] = bf16_f32(load_u16(g + ((size_t)i * 16 + lane) * 2)); break;
-    case TK_Q8_0: case TK_Q4_0: unpack_q_0(type, g, lane, k, out); break;
-    case TK_Q4_K: unpack_q4_k(g, lane, k, out); break;
-    case TK_Q6_K: unpack_q6_k(g, lane, k, out); break;
+    default: unpack_quant(tk_packed(type), g, lane, k, out);
     }
 }

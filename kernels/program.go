@@ -48,15 +48,16 @@ type buffer struct {
 }
 
 type activation struct {
-	dim          int
-	wanted       bool
-	int8, f32    bool // forms that are read
-	offQ, offF32 int
+	dim                  int
+	wanted               bool
+	int8, int256, f32    bool // forms that are read: int8 with a scale per 32 or 256, f32
+	offQ, off256, offF32 int
 }
 
 type angleTable struct {
-	freq []float64
-	off  int
+	freq      []float64
+	magnitude float32
+	off       int
 }
 
 type opKind int
@@ -73,6 +74,12 @@ const ( // in the order of tk_kind
 	opSiLU
 	opGather
 	opTopK
+	opGELU
+	opNormAdd
+	opHeadNorm
+	opScale
+	opSoftCap
+	opRepeat
 )
 
 // operation is one entry of the plan; -1 stands for no buffer, activation or table.
@@ -84,6 +91,8 @@ type operation struct {
 	table         int
 	vec           []float32
 	eps, scale    float32
+	window        int
+	softCap       float32
 	heads         int
 	headDim       int
 	ropeDim       int
@@ -101,6 +110,14 @@ type MatMulOpt struct {
 	Add        bool   // out += result: the residual connection
 	Concurrent bool   // the next operation does not depend on this one and may run beside it
 	Groups     [2]int // compute outputs [16·Groups[0], 16·Groups[1]) only; zero means all
+}
+
+// AttentionOpt says how an Attention weighs positions: score s = Scale·q·k, then with a SoftCap
+// s = SoftCap·tanh(s/SoftCap); with a Window, a query at position p sees position j only if p-j < Window.
+type AttentionOpt struct {
+	Scale   float32
+	Window  int     // positions, the query's own included; 0: all
+	SoftCap float32 // 0: none
 }
 
 // NewProgram returns an empty plan for passes of at most maxRows rows, of which at most maxWanted are
@@ -210,17 +227,6 @@ func (p *Program) Embed(w *Matrix, out Buf) {
 	p.push(o)
 }
 
-// RMSNorm fills out with in, divided by its root mean square and multiplied by weight.
-func (p *Program) RMSNorm(in Buf, weight []float32, eps float32, out Act) {
-	b, a := p.buf("rmsnorm", in), p.act("rmsnorm", out)
-	p.want("rmsnorm", "weight's length", len(weight), b.dim)
-	p.want("rmsnorm", "output's columns", a.dim, b.dim)
-	p.sameRows("rmsnorm", a.wanted, b.wanted)
-	o := none
-	o.kind, o.in, o.dst, o.vec, o.eps, o.dim, o.wanted = opNorm, in, out, weight, eps, b.dim, b.wanted
-	p.push(o)
-}
-
 // MatMul fills out with the products of w's rows and in.
 func (p *Program) MatMul(w *Matrix, in Act, out Buf, opt MatMulOpt) {
 	a, b := p.act("matmul", in), p.buf("matmul", out)
@@ -237,9 +243,12 @@ func (p *Program) MatMul(w *Matrix, in Act, out Buf, opt MatMulOpt) {
 	if g := opt.Groups; g[0] < 0 || g[0] >= g[1] || g[1] > groups {
 		p.fail("matmul: groups %d to %d of %d", g[0], g[1], groups)
 	}
-	if w.typ.Quantized() {
+	switch {
+	case w.typ.super():
+		p.acts[in].int256 = true
+	case w.typ.Quantized():
 		p.acts[in].int8 = true
-	} else {
+	default:
 		p.acts[in].f32 = true
 	}
 	o := none
@@ -248,61 +257,9 @@ func (p *Program) MatMul(w *Matrix, in Act, out Buf, opt MatMulOpt) {
 	p.push(o)
 }
 
-// AddBias adds bias to every row of buf.
-func (p *Program) AddBias(buf Buf, bias []float32) {
-	b := p.buf("bias", buf)
-	p.want("bias", "length", len(bias), b.dim)
-	o := none
-	o.kind, o.out, o.vec, o.dim, o.wanted = opBias, buf, bias, b.dim, b.wanted
-	p.push(o)
-}
-
-// RoPE turns the first ropeDim elements of each head of b by position·invFreq: pair i is elements
-// (2i, 2i+1), or (i, i+ropeDim/2) with halves. Cosines and sines are computed once per row and table.
-func (p *Program) RoPE(b Buf, heads, headDim, ropeDim int, invFreq []float64, halves bool) {
-	q := p.buf("rope", b)
-	if heads < 1 || headDim < 1 || heads > maxDim || headDim > maxDim {
-		p.fail("rope: %d heads of %d", heads, headDim)
-		return
-	}
-	p.want("rope", "heads·headDim", heads*headDim, q.dim)
-	p.sameRows("rope", q.wanted, false)
-	if ropeDim < 2 || ropeDim > headDim || ropeDim%2 != 0 {
-		p.fail("rope: %d of %d elements turn, want an even number from 2", ropeDim, headDim)
-		return
-	}
-	p.want("rope", "number of frequencies", len(invFreq), ropeDim/2)
-	for i, f := range invFreq {
-		if !(math.Abs(f) <= 16) {
-			p.fail("rope: frequency %d is %v, want at most 16", i, f)
-		}
-	}
-	o := none
-	o.kind, o.out, o.dim, o.heads, o.headDim, o.ropeDim, o.halves = opRoPE, b, q.dim, heads, headDim, ropeDim, halves
-	o.table = p.angleTable(invFreq)
-	p.push(o)
-}
-
-func (p *Program) angleTable(freq []float64) int {
-next:
-	for i, t := range p.angles {
-		if len(t.freq) != len(freq) {
-			continue
-		}
-		for j, f := range freq {
-			if t.freq[j] != f {
-				continue next
-			}
-		}
-		return i
-	}
-	p.angles = append(p.angles, angleTable{freq: append([]float64(nil), freq...)})
-	return len(p.angles) - 1
-}
-
 // SetKV names the KV cache that StoreKV and Attention use: whole pages, from Alloc, alive as long as p.
 func (p *Program) SetKV(shape KVShape, arena []byte) {
-	if err := shape.check(); err != nil {
+	if err := shape.Check(); err != nil {
 		p.fail("%v", err)
 		return
 	}
@@ -319,7 +276,7 @@ func (p *Program) layer(op string, layer int) {
 	}
 }
 
-// StoreKV writes each row's keys and values, as f16, into the cell that the pass names for it.
+// StoreKV writes each row's keys and values, in the format of the cache, into the cell that the pass names for it.
 func (p *Program) StoreKV(k, v Buf, layer int) {
 	p.layer("store", layer)
 	for _, b := range []buffer{p.buf("store", k), p.buf("store", v)} {
@@ -331,9 +288,15 @@ func (p *Program) StoreKV(k, v Buf, layer int) {
 	p.push(o)
 }
 
-// Attention fills out with softmax(scale·q·K)·V of each row over the positions it sees.
-func (p *Program) Attention(q Buf, layer, heads int, scale float32, out Act) {
+// Attention fills out with softmax(scores of q and K)·V of each row over the positions it sees.
+func (p *Program) Attention(q Buf, layer, heads int, opt AttentionOpt, out Act) {
 	p.layer("attention", layer)
+	if opt.Window < 0 || opt.Window > maxDim {
+		p.fail("attention: window of %d positions, want 1 to %d, or 0 for all", opt.Window, maxDim)
+	}
+	if !(opt.SoftCap >= 0) || opt.SoftCap > 1e6 {
+		p.fail("attention: soft cap %v, want more than 0 and at most 1e6, or 0 for none", opt.SoftCap)
+	}
 	b, a := p.buf("attention", q), p.act("attention", out)
 	if heads < 1 || heads > maxDim || p.kv.KVHeads < 1 || heads%p.kv.KVHeads != 0 {
 		p.fail("attention: %d heads on %d KV heads, want a multiple", heads, p.kv.KVHeads)
@@ -343,19 +306,8 @@ func (p *Program) Attention(q Buf, layer, heads int, scale float32, out Act) {
 	p.want("attention", "output's columns", a.dim, heads*p.kv.HeadDim)
 	p.sameRows("attention", a.wanted || b.wanted, false)
 	o := none
-	o.kind, o.in, o.dst, o.layer, o.heads, o.scale, o.dim = opAttend, q, out, layer, heads, scale, b.dim
-	p.push(o)
-}
-
-// SiLUMul fills out with silu(gate)·up.
-func (p *Program) SiLUMul(gate, up Buf, out Act) {
-	g, u, a := p.buf("silu", gate), p.buf("silu", up), p.act("silu", out)
-	p.want("silu", "up's columns", u.dim, g.dim)
-	p.want("silu", "output's columns", a.dim, g.dim)
-	p.sameRows("silu", g.wanted, u.wanted)
-	p.sameRows("silu", g.wanted, a.wanted)
-	o := none
-	o.kind, o.in, o.in2, o.dst, o.dim, o.wanted = opSiLU, gate, up, out, g.dim, g.wanted
+	o.kind, o.in, o.dst, o.layer, o.heads, o.dim = opAttend, q, out, layer, heads, b.dim
+	o.scale, o.window, o.softCap = opt.Scale, opt.Window, opt.SoftCap
 	p.push(o)
 }
 

@@ -85,10 +85,10 @@ func (n *network) plan(t testing.TB, arena []byte, broken bool) plan {
 	p.MatMul(n.k.m, act, k, side)
 	p.MatMul(n.v.m, act, v, kernels.MatMulOpt{})
 	p.AddBias(q, n.bias)
-	p.RoPE(q, n.heads, n.headDim, n.headDim, n.freq, false)
-	p.RoPE(k, n.shape.KVHeads, n.headDim, n.headDim, n.freq, false)
+	p.RoPE(q, n.heads, n.headDim, kernels.Rotation{InvFreq: n.freq})
+	p.RoPE(k, n.shape.KVHeads, n.headDim, kernels.Rotation{InvFreq: n.freq})
 	p.StoreKV(k, v, 0)
-	p.Attention(q, 0, n.heads, netScale, act)
+	p.Attention(q, 0, n.heads, kernels.AttentionOpt{Scale: netScale}, act)
 	p.MatMul(n.o.m, act, h, kernels.MatMulOpt{Add: true})
 	p.RMSNorm(h, n.ffnNorm, 1e-5, act)
 	p.MatMul(n.gate.m, act, gate, side)
@@ -122,18 +122,18 @@ func (n *network) ref(c *cache, p *kernels.Pass) []float32 {
 			row(q, i)[j] += n.bias[j]
 		}
 		for a := 0; a < n.heads; a++ {
-			ref.RoPE(row(q, i)[a*n.headDim:(a+1)*n.headDim], p.Pos[i], n.freq, false)
+			ref.RoPE(row(q, i)[a*n.headDim:(a+1)*n.headDim], p.Pos[i], n.freq, 1, false)
 		}
 		for a := 0; a < n.shape.KVHeads; a++ {
-			ref.RoPE(k[a*n.headDim:(a+1)*n.headDim], p.Pos[i], n.freq, false)
+			ref.RoPE(k[a*n.headDim:(a+1)*n.headDim], p.Pos[i], n.freq, 1, false)
 		}
-		c.store(p.Store[i], k, v)
+		c.store(p.Store[i], 0, k, v)
 	}
 	var logits []float32
 	gate, up := make([]float32, n.ffn), make([]float32, n.ffn)
 	for _, w := range p.Wanted {
 		i, x := int(w), row(h, int(w))
-		n.o.mul(refHeads(c, p, i, 0, n.heads, netScale, row(q, i)), x, true)
+		n.o.mul(refHeads(c, p, i, 0, n.heads, kernels.AttentionOpt{Scale: netScale}, row(q, i)), x, true)
 		ref.RMSNorm(x, n.ffnNorm, 1e-5, y)
 		n.gate.mul(y, gate, false)
 		n.up.mul(y, up, false)

@@ -10,7 +10,14 @@ import (
 	"github.com/tandem-llm/tandem/kernels/ref"
 )
 
-var types = []kernels.Type{kernels.F32, kernels.F16, kernels.BF16, kernels.Q8_0, kernels.Q4_0, kernels.Q4_K, kernels.Q6_K}
+var types = kernels.Types()
+
+// scales tells where a block's f16 scales are in a file.
+var scales = map[kernels.Type][]int{
+	kernels.F16: {0}, kernels.BF16: {0}, kernels.F32: {0}, kernels.Q8_0: {0}, kernels.Q4_0: {0}, kernels.Q5_0: {0}, kernels.IQ4_NL: {0},
+	kernels.Q4_1: {0, 2}, kernels.Q5_1: {0, 2}, kernels.Q4_K: {0, 2}, kernels.Q5_K: {0, 2}, kernels.Q6_K: {208}, kernels.Q2_K: {80, 82},
+	kernels.Q3_K: {108}, kernels.IQ4_XS: {0},
+}
 
 // half returns the f16 of x.
 func half(b []byte, x float32) { binary.LittleEndian.PutUint16(b, ref.ToF16(x)) }
@@ -31,13 +38,12 @@ func randomRows(r *rand.Rand, t kernels.Type, rows, cols int) []byte {
 			half(b[i:], scale())
 		case kernels.BF16:
 			binary.LittleEndian.PutUint16(b[i:], uint16(math.Float32bits(scale())>>16))
-		case kernels.Q8_0, kernels.Q4_0:
-			half(b[i:], scale())
-		case kernels.Q4_K:
-			half(b[i:], scale())
-			half(b[i+2:], scale())
-		case kernels.Q6_K:
-			half(b[i+208:], scale())
+		case kernels.MXFP4:
+			b[i] = byte(110 + r.IntN(20))
+		default:
+			for _, at := range scales[t] {
+				half(b[i+at:], scale())
+			}
 		}
 	}
 	return b
@@ -48,12 +54,8 @@ func hostileRows(r *rand.Rand, t kernels.Type, rows, cols int) []byte {
 	b := randomRows(r, t, rows, cols)
 	_, size := t.Block()
 	special := []uint16{0, 0x8000, 1, 0x83ff, 0x7bff, 0xfbff, 0x7c00, 0xfc00, 0x7e01, 0x0400}
-	at := map[kernels.Type][]int{kernels.Q4_K: {0, 2}, kernels.Q6_K: {208}}[t]
-	if at == nil {
-		at = []int{0}
-	}
 	for i := 0; i < len(b); i += size {
-		for _, o := range at {
+		for _, o := range scales[t] {
 			if r.IntN(8) == 0 {
 				s := special[r.IntN(len(special))]
 				if t == kernels.F32 {

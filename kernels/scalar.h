@@ -61,4 +61,32 @@ static inline float rne_f32(float x) { float t = x + 0x1.8p23f; return t - 0x1.8
 #define EXP_C4 0x1.55551ap-5f
 #define EXP_C5 0x1.120b7cp-7f
 #define EXP_C6 0x1.6d1116p-10f
+
+// Constants of gelu, 2√(2/π) and that times 0.044715, and of tanh: where its polynomial (Moshier's Cephes)
+// ends, and the coefficients.
+#define GELU_LINEAR 0x1.988454p+0f
+#define GELU_CUBIC 0x1.2444f2p-4f
+#define TANH_SMALL 0.625f
+#define TANH_C1 -0x1.555532p-2f
+#define TANH_C2 0x1.110726p-3f
+#define TANH_C3 -0x1.b83c5ap-5f
+#define TANH_C4 0x1.52269cp-6f
+#define TANH_C5 -0x1.75e1d4p-8f
+
+// e^x: docs/kernels.md.
+static inline float soft_exp(float x) {
+    if (x < EXP_LO) return 0;
+    if (x > EXP_HI) x = EXP_HI;
+    if (x != x) return x;
+    float n = rne_f32(x * EXP_LOG2E);
+    float r = soft_fma(-n, EXP_LN2HI, x);
+    r = soft_fma(-n, EXP_LN2LO, r);
+    float p = soft_fma(EXP_C6, r, EXP_C5);
+    p = soft_fma(p, r, EXP_C4);
+    p = soft_fma(p, r, EXP_C3);
+    p = soft_fma(p, r, EXP_C2);
+    p = soft_fma(p, r, 1);
+    p = soft_fma(p, r, 1);
+    return p * bits_f32((uint32_t)((int32_t)n + 127) << 23);
+}
 #endif

@@ -87,6 +87,7 @@ func (p *Program) ordered() []operation {
 	for i, t := range p.angles {
 		o := none
 		o.kind, o.table, o.ropeDim, o.dim = opAngles, i, 2*len(t.freq), 2*len(t.freq)
+		o.scale = t.magnitude
 		list = append(list, o)
 	}
 	return append(list, p.ops...)
@@ -108,13 +109,16 @@ func (p *Program) layBuffers(l *layout) {
 		if a.int8 {
 			a.offQ = l.add(rows(a.wanted) * (a.dim / 32) * C.sizeof_tk_qblock)
 		}
+		if a.int256 {
+			a.off256 = l.add(rows(a.wanted) * (a.dim / 32) * C.sizeof_tk_qblock)
+		}
 		if a.f32 {
 			a.offF32 = l.add(rows(a.wanted) * a.dim * 4)
 		}
 	}
 }
 
-type attentionLayout struct{ out, partialAt, rowUnits, rowLeft, heads int }
+type attentionLayout struct{ out, runs, left, heads int }
 
 func (p *Program) layAttention(l *layout) (a attentionLayout) {
 	for _, o := range p.ops {
@@ -123,9 +127,8 @@ func (p *Program) layAttention(l *layout) (a attentionLayout) {
 		}
 	}
 	a.out = l.add(p.maxRows * a.heads * p.kv.HeadDim * 4)
-	a.partialAt = l.add(p.maxRows * 8)
-	a.rowUnits = l.add(p.maxRows * 4)
-	a.rowLeft = l.add(p.maxRows * 4)
+	a.runs = l.add(p.maxRows * C.sizeof_tk_run)
+	a.left = l.add(p.maxRows * (p.kv.KVHeads + 1) * 4)
 	return a
 }
 
@@ -157,14 +160,15 @@ func (p *Program) fillProg(list []operation, a attentionLayout) {
 	p.fillKV()
 	c.max_group = C.int(a.heads / p.kv.KVHeads)
 	c.attn_out = (*C.float)(s.mem.at(a.out))
-	c.partial_at = (*C.size_t)(s.mem.at(a.partialAt))
-	c.row_units = (*C.int32_t)(s.mem.at(a.rowUnits))
-	c.row_left = (*C.int32_t)(s.mem.at(a.rowLeft))
+	c.runs = (*C.tk_run)(s.mem.at(a.runs))
+	c.left = (*C.int32_t)(s.mem.at(a.left))
 }
 
 func (p *Program) fillKV() {
-	kv := &p.sealed.prog.kv
-	kv.layers, kv.kv_heads, kv.head_dim = C.int(p.kv.Layers), C.int(p.kv.KVHeads), C.int(p.kv.HeadDim)
+	kv, l := &p.sealed.prog.kv, p.kv.layout()
+	kv.layers, kv.kv_heads, kv.head_dim, kv._type = C.int(p.kv.Layers), C.int(p.kv.KVHeads), C.int(p.kv.HeadDim), C.int(p.kv.Type)
+	kv.head_bytes, kv.key_group, kv.values = C.size_t(l.head), C.size_t(l.keyGroup), C.size_t(l.values)
+	kv.value_row, kv.value_scales = C.size_t(l.valueRow), C.size_t(l.valueScales)
 	kv.arena = (*C.uint8_t)(unsafe.Pointer(&p.arena[0]))
 }
 
@@ -182,18 +186,36 @@ func (p *Program) floats(b Buf) *C.float {
 	return (*C.float)(p.sealed.mem.at(p.bufs[b].off))
 }
 
-// actForms returns an activation for C: for a reader of the given kind only the form it reads.
-func (p *Program) actForms(a Act, int8, f32 bool) (t C.tk_act) {
+// actForms returns an activation for C with all its forms.
+func (p *Program) actForms(a Act) (t C.tk_act) {
 	if a < 0 || (p.acts[a].wanted && p.maxWanted == 0) {
 		return t
 	}
 	x := p.acts[a]
 	t.dim, t.wanted = C.int(x.dim), flag(x.wanted)
-	if x.int8 && int8 {
+	if x.int8 {
 		t.q = (*C.tk_qblock)(p.sealed.mem.at(x.offQ))
 	}
-	if x.f32 && f32 {
+	if x.int256 {
+		t.q256 = (*C.tk_qblock)(p.sealed.mem.at(x.off256))
+	}
+	if x.f32 {
 		t.x = (*C.float)(p.sealed.mem.at(x.offF32))
+	}
+	return t
+}
+
+// actForm returns an activation for a C reader: only the form that products with type w read.
+func (p *Program) actForm(a Act, w Type) C.tk_act {
+	t := p.actForms(a)
+	if !w.super() {
+		t.q256 = nil
+	}
+	if !w.Quantized() || w.super() {
+		t.q = nil
+	}
+	if w.Quantized() {
+		t.x = nil
 	}
 	return t
 }
@@ -203,6 +225,7 @@ func (p *Program) fillOp(c *C.tk_op, o operation, vec int) {
 	c.dim, c.add, c.halves = C.int(o.dim), flag(o.add), flag(o.halves)
 	c.layer, c.heads, c.head_dim, c.rope_dim = C.int(o.layer), C.int(o.heads), C.int(o.headDim), C.int(o.ropeDim)
 	c.eps, c.scale = C.float(o.eps), C.float(o.scale)
+	c.window, c.softcap = C.int(o.window), C.float(o.softCap)
 	c.in, c.in2, c.out = p.floats(o.in), p.floats(o.in2), p.floats(o.out)
 	if len(o.vec) > 0 {
 		c.vec = (*C.float)(p.sealed.mem.at(vec))
@@ -213,11 +236,11 @@ func (p *Program) fillOp(c *C.tk_op, o operation, vec int) {
 	if o.table >= 0 {
 		c.angles = (*C.float)(p.sealed.mem.at(p.angles[o.table].off))
 	}
-	c.dst = p.actForms(o.dst, true, true)
+	c.dst = p.actForms(o.dst)
 	if o.w == nil {
 		return
 	}
-	c.src = p.actForms(o.src, o.w.typ.Quantized(), !o.w.typ.Quantized())
+	c.src = p.actForm(o.src, o.w.typ)
 	c._type, c.cols = C.int(o.w.typ), C.int(o.w.rows)
 	c.g0, c.g1 = C.int(o.group0), C.int(o.group)
 	c.w, c.gbytes = (*C.uint8_t)(unsafe.Pointer(&o.w.mem[0])), C.size_t(groupBytes(o.w.typ, o.w.cols))
@@ -235,7 +258,7 @@ func chain(list []operation, cops []C.tk_op) {
 
 func (o *operation) byRow() bool {
 	switch o.kind {
-	case opMatMul, opAttend, opSiLU:
+	case opMatMul, opAttend, opSiLU, opGELU:
 		return false
 	}
 	return true
@@ -246,7 +269,7 @@ func (p *Program) Bytes() int {
 	if p.sealed == nil {
 		return 0
 	}
-	return len(p.sealed.mem.b) + len(p.sealed.pass.b) + int(p.sealed.prog.partial_cap)*4
+	return len(p.sealed.mem.b) + len(p.sealed.pass.b) + int(p.sealed.prog.part_cap)*4
 }
 
 // Free gives the program's memory back; what Rows and Top returned ends with it. A second Free does

@@ -10,23 +10,30 @@
 #pragma STDC FP_CONTRACT OFF
 #endif
 
-enum { TK_F32 = 0, TK_F16 = 1, TK_Q4_0 = 2, TK_Q8_0 = 8, TK_Q4_K = 12, TK_Q6_K = 14, TK_BF16 = 30, TK_TYPES = 31 };
-enum { TK_GENERIC = 1, TK_AVX2 = 2, TK_AVX512 = 3 };
-enum { TK_TILE = 8, TK_LANES = 16, TK_SEG = 256, TK_PAGE = 64, TK_MAXTOP = 64 };
+// Weight types as in GGUF files; and the two packed formats that the less common ones are unpacked to:
+// a float scale and minimum per 32 (codes + 128) or per 16 (codes + 32).
+enum {
+    TK_F32 = 0, TK_F16 = 1, TK_Q4_0 = 2, TK_Q4_1 = 3, TK_Q5_0 = 6, TK_Q5_1 = 7, TK_Q8_0 = 8, TK_Q2_K = 10, TK_Q3_K = 11,
+    TK_Q4_K = 12, TK_Q5_K = 13, TK_Q6_K = 14, TK_IQ4_NL = 20, TK_IQ4_XS = 23, TK_BF16 = 30, TK_MXFP4 = 39,
+    TK_U32 = 40, TK_U16 = 41, TK_TYPES = 42
+};
+enum { TK_GENERIC = 1, TK_AVX2 = 2, TK_AVX512 = 3, TK_NEON = 4, TK_NEON_DOT = 5, TK_NEON_I8MM = 6 };
+enum { TK_TILE = 8, TK_LANES = 16, TK_SEG = 256, TK_PAGE = 64, TK_MAXTOP = 64, TK_PANELS = 8 };
 
-// One block of 32 quantised activations of one row, with what every weight type needs beside it.
+// One block of 32 quantised activations of one row, with what every weight type needs beside it. The
+// scale is that of 32 activations or of 256 (K-quants), then repeated in each of the eight blocks.
 typedef struct {
     int8_t q[32];
     float scale, xsum;     // xsum = scale * float(sum of q)
-    int32_t off8, off128;  // -8 * sum, -128 * sum
+    int32_t off8, off16, off128;  // -8 * sum, -16 * sum, -128 * sum
     int32_t off32[2];      // -32 * sum of each half
-    int32_t pad[2];
+    int16_t pair[2];       // in even blocks: the sums of this block and of the next
 } tk_qblock;
 
 // An activation of W rows is cut into ceil(W/8) panels of nearly equal height, larger ones first. In the
 // panel of h rows that begins at row r0, block b of row r0+i is q[(r0*blocks) + b*h + i], and element k
 // is x[r0*dim + k*h + i]: a kernel walks one pointer however many rows it holds.
-typedef struct { tk_qblock *q; float *x; int dim, wanted; } tk_act;
+typedef struct { tk_qblock *q, *q256; float *x; int dim, wanted; } tk_act;
 typedef struct { int r0, h; } tk_panel;
 static inline int tk_panels(int rows) { return (rows + TK_TILE - 1) / TK_TILE; }
 static inline tk_panel tk_panel_at(int rows, int p) {
@@ -39,43 +46,72 @@ static inline tk_panel tk_panel_of(int rows, int row) {
     return tk_panel_at(rows, row < big ? row / (base + 1) : rem + (row - big) / base);
 }
 
-// One call of a matrix kernel: ng groups of 16 outputs from w on, against the h rows of a panel.
+// One call of a matrix kernel: ng groups of 16 outputs from w on, against panels [p0, p1) of rows.
 typedef struct {
     const uint8_t *w;
     size_t gbytes;  // from one group to the next
     int ng, k;      // groups, inputs
-    const void *x;  // tk_qblock[k/32][h] or float[k][h]
-    int h;
-    float *out;     // out[i*ldo + column]
+    int rows, p0, p1;  // rows of the pass, which the panels are cut from; at most TK_PANELS panels
+    const tk_qblock *q;  // all rows: tk_act.q, q256 or x
+    const float *x;
+    float *out;     // out[row*ldo + column]
     size_t ldo;
     int cols;       // valid outputs from w on; more than 16*ng-16
     int add;        // out += instead of out =
-    const uint8_t *ahead;  // weights that are wanted next,
-    int lines;      // and how many of their cache lines to fetch with each 32 inputs
 } tk_mm;
 
-// Attention of queries that see the same n ≤ 256 keys of one block: the query heads that share a KV
-// head, of one row or of several.
+enum { TK_KV_F16 = 0, TK_KV_Q8_0 = 1 };
+
+// The KV cache: kernels/kv.go says how a page is laid out.
 typedef struct {
-    const uint16_t *const *key;  // n pointers to f16 keys; a value lies voff elements behind its key
-    ptrdiff_t voff;
-    int n, heads, dim;           // heads: queries
-    const float *q;              // (heads, dim)
-    float scale;
-    float *widened, *p;          // scratch: 16*dim rounded up to 16, heads*256; 64-aligned
-    float *max, *sum, *o;        // results: (heads), (heads), (heads, dim)
+    int layers, kv_heads, head_dim, type;
+    size_t head_bytes;       // keys and values of one layer and KV head in a page
+    size_t key_group;        // bytes of 16 positions' keys
+    size_t values, value_row;  // from the keys of a head to its values, and from one value to the next
+    size_t value_scales;     // Q8_0: from the values to their scales
+    uint8_t *arena;
+} tk_kv;
+
+// The keys of a layer and KV head in a page.
+static inline uint8_t *tk_keys(const tk_kv *kv, int layer, int head, int32_t page) {
+    return kv->arena + (((size_t)page * kv->layers + layer) * kv->kv_heads + head) * kv->head_bytes;
+}
+
+// What a row sees of a block of 256 positions: [lo, mid) of the prefix and the cells anc of [mid, hi).
+// All are 0 if it sees nothing.
+typedef struct { int lo, mid, hi; const int32_t *anc; } tk_sight;
+static inline int32_t tk_cell_at(const tk_sight *s, int pos) { return s->anc[pos - s->mid]; }
+
+// Attention of one block for a KV head: rows that share a page table, `group` query heads of each.
+typedef struct {
+    const tk_kv *kv;
+    int layer, head, rows, group;
+    const uint8_t *page[TK_SEG / TK_PAGE];   // keys of the block's pages, as far as rows see them
+    const uint8_t *ahead[TK_SEG / TK_PAGE];  // keys wanted next, all or none
+    const tk_sight *see;                     // per row
+    const float *q;                          // row r: (group, head_dim) at q + r*ldq
+    size_t ldq;
+    float scale, softcap;
+    void (*soft_cap)(float *x, int n, float cap);
+    float *out;                              // row r's part at out + r*ldout: per query o (head_dim rounded up to 16),
+    size_t ldout;                            // the largest score, Σ exp
 } tk_attn;
+static inline int tk_round16(int n) { return (n + 15) / 16 * 16; }
+static inline size_t tk_part_floats(int group, int dim) { return ((size_t)group * (tk_round16(dim) + 2) + 15) / 16 * 16; }
 
 typedef struct {
-    void (*mm[TK_TYPES])(const tk_mm *);
+    void (*mm)(int packed, const tk_mm *);  // packed: tk_packed of a type
     void (*quantize)(const float *x, int n, tk_qblock *q, size_t stride);  // n a multiple of 32
+    void (*quantize256)(const float *x, int n, tk_qblock *q, size_t stride);  // n a multiple of 256
     void (*rmsnorm)(const float *x, const float *w, int n, float eps, float *y);
     void (*silu_mul)(const float *g, const float *u, int n, float *y);
+    void (*gelu_mul)(const float *g, const float *u, int n, float *y);
+    void (*soft_cap)(float *x, int n, float cap);                          // x = cap·tanh(x/cap)
     void (*rope)(float *x, const float *c, const float *s, int n, int halves);
     void (*narrow)(const float *x, int n, uint16_t *y);
     void (*attend)(const tk_attn *);
-    void (*axpy)(float c, const float *x, int n, float *y);                // y = fma(c, x, y)
-    float (*expf1)(float x);
+    // Joins the parts of blocks, one behind the other, to out: (group, dim).
+    void (*join)(const float *part, int blocks, int group, int dim, float *out);
     float (*max)(const float *x, int n);                                   // NaN counts as -Inf
     float (*sum_exp)(const float *x, int n, float max);                    // NaN counts as -Inf
     int (*above)(const float *x, int from, int n, float limit);            // first i ≥ from with x[i] > limit, or n
@@ -85,15 +121,53 @@ typedef struct {
     double (*float_macs)(int rounds);
 } tk_kernels;
 
-void tk_quantize_block(const float *x, float top, tk_qblock *q);  // top = max |x|, or larger
+void tk_generic_attend(const tk_attn *), tk_avx2_attend(const tk_attn *), tk_avx512_attend(const tk_attn *);
+void tk_generic_join(const float *part, int blocks, int group, int dim, float *out);
+void tk_avx2_join(const float *part, int blocks, int group, int dim, float *out);
+void tk_avx512_join(const float *part, int blocks, int group, int dim, float *out);
+void tk_quantize_block(const float *x, float top, tk_qblock *q);  // top = max |x|, or larger; all but pair
+void tk_generic_quantize(const float *x, int n, tk_qblock *q, size_t stride);
+void tk_generic_quantize256(const float *x, int n, tk_qblock *q, size_t stride);
+static inline void tk_pair(tk_qblock *q, size_t stride) {  // of block q and the next
+    q->pair[0] = (int16_t)(q->off8 / -8);
+    q->pair[1] = (int16_t)(q[stride].off8 / -8);
+}
+void tk_generic_mm(int packed, const tk_mm *);
+double tk_generic_int_macs(int rounds);
 const tk_kernels *tk_kernels_of(int isa);  // NULL where this machine lacks it
 extern const tk_kernels tk_generic;
 #if defined(__x86_64__)
 extern const tk_kernels tk_avx2, tk_avx512;
+#elif defined(__aarch64__)
+extern const tk_kernels tk_neon, tk_neon_dot, tk_neon_i8mm;
 #endif
 
 double tk_int_macs(const tk_kernels *, int rounds), tk_float_macs(const tk_kernels *, int rounds);
 
+// A segment of n ≤ 256 inputs of a packed group of quantised weights is a header (scales) and a piece of
+// codes for each 32 inputs.
+static inline size_t tk_header_bytes(int packed, int n) {
+    switch (packed) {
+    case TK_Q4_K: case TK_Q5_K: return 256;
+    case TK_Q6_K: return 320;
+    case TK_U32: return (size_t)n / 32 * 128;
+    case TK_U16: return (size_t)n / 32 * 256;
+    }
+    return ((size_t)n + 63) / 64 * 64;
+}
+static inline size_t tk_code_bytes(int packed) {
+    switch (packed) {
+    case TK_Q4_0: case TK_Q4_K: return 256;
+    case TK_Q5_0: case TK_Q5_K: return 320;
+    case TK_Q6_K: return 384;
+    }
+    return 512;
+}
+static inline size_t tk_segment_bytes(int packed, int n) { return tk_header_bytes(packed, n) + (size_t)n / 32 * tk_code_bytes(packed); }
+
+int tk_packed(int type);  // what a file's type is packed to
+static inline int tk_is_float(int type) { return type == TK_F32 || type == TK_F16 || type == TK_BF16; }
+static inline int tk_is_super(int type) { return type == TK_Q4_K || type == TK_Q5_K || type == TK_Q6_K; }
 size_t tk_group_bytes(int type, int k);
 void tk_pack_group(int type, const uint8_t *src, size_t rowbytes, int rows, int k, uint8_t *dst);
 void tk_unpack_row(int type, const uint8_t *group, int lane, int k, float *out);
@@ -101,6 +175,7 @@ void tk_rope_angle(int32_t pos, double freq, float *c, float *s);
 
 typedef enum {
     TK_EMBED, TK_NORM, TK_MATMUL, TK_BIAS, TK_ANGLES, TK_ROPE, TK_STORE, TK_ATTEND, TK_SILU, TK_GATHER, TK_TOPK,
+    TK_GELU, TK_NORM_ADD, TK_HEAD_NORM, TK_SCALE, TK_SOFT_CAP, TK_REPEAT,
     TK_PROBE_READ, TK_PROBE_INT, TK_PROBE_FLOAT
 } tk_kind;
 
@@ -120,7 +195,8 @@ typedef struct {
     tk_act src, dst;
     const double *freq;
     float *angles;    // (rows, 2, rope_dim/2): cosines, then sines
-    float eps, scale;
+    float eps, scale, softcap;  // softcap 0: none
+    int window;       // attention: positions seen, 0 for all
     int units, grain; // of this pass
 } tk_op;
 
@@ -129,13 +205,10 @@ typedef struct {
     const int32_t *tokens, *pos, *store, *pages, *table, *prefix, *anc, *anc_off, *anc_len, *wanted;
 } tk_pass;
 
-typedef struct {
-    int layers, kv_heads, head_dim;
-    uint8_t *arena;
-} tk_kv;
-
-// Rows [row, row+rows) attend blocks [b0, b1): one row, or several that share all those keys.
-typedef struct { int row, rows, b0, b1; } tk_span;
+// Neighbouring rows with one page table. Their parts are at float `part` of tk_prog.part, (KV heads, rows,
+// blocks), or in the thread's scratch if one span covers them.
+typedef struct { int row, rows, blocks, spans; size_t part; } tk_run;
+typedef struct { int run, b0, b1; } tk_span;  // blocks [b0, b1) of a run
 
 typedef struct tk_sync tk_sync;  // how far an operation is: pool.c
 
@@ -148,14 +221,13 @@ typedef struct {
     tk_kv kv;
     tk_pass pass;
     const tk_kernels *k;
+    tk_run *runs;                // (max rows)
+    int32_t *left;               // (max rows, KV heads + 1): per run, spans to finish per KV head, and KV heads
     tk_span *spans;              // attention of this pass; times the KV heads its units
-    int nspans;
+    int nruns, nspans;
     size_t spans_cap;
-    float *partial;              // attention results of single blocks
-    size_t partial_cap;          // floats
-    size_t *partial_at;          // per row: where its results begin
-    int32_t *row_units;          // per row: units of attention in one layer
-    int32_t *row_left;           // and those still to finish
+    float *part;                 // attention results of single blocks
+    size_t part_cap;             // floats
     float *attn_out;             // (max rows, heads*head_dim)
     int32_t *top_ids;            // (max wanted, TK_MAXTOP)
     float *top_logits, *top_max, *top_sum;
@@ -174,8 +246,7 @@ static inline int imax(int a, int b) { return a > b ? a : b; }
 // Writes y, elements [k0, k0+n) of a row, in the forms the activation's readers want. For an int8 form
 // k0 and n are multiples of 32.
 void tk_fill(const tk_prog *, const tk_act *, int row, int k0, int n, const float *y);
-uint16_t *tk_cell(const tk_kv *, int layer, int head, int32_t at);  // keys of a cell
-ptrdiff_t tk_value_offset(const tk_kv *);                           // from keys to values, in elements
+void tk_store(const tk_prog *, int layer, int row, const float *k, const float *v);  // to the row's cell
 void tk_attend(const tk_prog *, const tk_op *, int unit, float *scratch);
 size_t tk_attend_floats(const tk_prog *);  // of scratch
 

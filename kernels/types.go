@@ -1,60 +1,84 @@
 package kernels
 
-import "fmt"
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
 
 // Type is a weight format, numbered as in GGUF files.
 type Type uint32
 
 const (
-	F32  Type = 0
-	F16  Type = 1
-	Q4_0 Type = 2
-	Q8_0 Type = 8
-	Q4_K Type = 12
-	Q6_K Type = 14
-	BF16 Type = 30
+	F32    Type = 0
+	F16    Type = 1
+	Q4_0   Type = 2
+	Q4_1   Type = 3
+	Q5_0   Type = 6
+	Q5_1   Type = 7
+	Q8_0   Type = 8
+	Q2_K   Type = 10
+	Q3_K   Type = 11
+	Q4_K   Type = 12
+	Q5_K   Type = 13
+	Q6_K   Type = 14
+	IQ4_NL Type = 20
+	IQ4_XS Type = 23
+	BF16   Type = 30
+	MXFP4  Type = 39
 )
+
+// formats holds what is known of each type: a block's elements and bytes in a GGUF file.
+var formats = map[Type]struct {
+	name         string
+	elems, bytes int
+}{
+	F32:    {"f32", 1, 4},
+	F16:    {"f16", 1, 2},
+	BF16:   {"bf16", 1, 2},
+	Q8_0:   {"q8_0", 32, 34},
+	Q4_0:   {"q4_0", 32, 18},
+	Q4_1:   {"q4_1", 32, 20},
+	Q5_0:   {"q5_0", 32, 22},
+	Q5_1:   {"q5_1", 32, 24},
+	Q2_K:   {"q2_k", 256, 84},
+	Q3_K:   {"q3_k", 256, 110},
+	Q4_K:   {"q4_k", 256, 144},
+	Q5_K:   {"q5_k", 256, 176},
+	Q6_K:   {"q6_k", 256, 210},
+	IQ4_NL: {"iq4_nl", 32, 18},
+	IQ4_XS: {"iq4_xs", 256, 136},
+	MXFP4:  {"mxfp4", 32, 17},
+}
+
+// Types returns all supported types in order of their numbers.
+func Types() []Type { return slices.Sorted(maps.Keys(formats)) }
 
 // String returns the type's lower-case name, "q8_0", or "type 99" for one that is not supported.
 func (t Type) String() string {
-	switch t {
-	case F32:
-		return "f32"
-	case F16:
-		return "f16"
-	case BF16:
-		return "bf16"
-	case Q4_0:
-		return "q4_0"
-	case Q8_0:
-		return "q8_0"
-	case Q4_K:
-		return "q4_k"
-	case Q6_K:
-		return "q6_k"
+	if f, ok := formats[t]; ok {
+		return f.name
 	}
 	return fmt.Sprintf("type %d", uint32(t))
 }
 
 // Block returns how many elements of a row share one block, and the block's bytes in a GGUF file; 0, 0
 // for a type that is not supported.
-func (t Type) Block() (elems, bytes int) {
+func (t Type) Block() (elems, bytes int) { return formats[t].elems, formats[t].bytes }
+
+// Unpacked reports whether the weights are stored for the kernels as int8 codes with float scales, which
+// takes more memory than the file; the others are only put in another order.
+func (t Type) Unpacked() bool {
 	switch t {
-	case F32:
-		return 1, 4
-	case F16, BF16:
-		return 1, 2
-	case Q4_0:
-		return 32, 18
-	case Q8_0:
-		return 32, 34
-	case Q4_K:
-		return 256, 144
-	case Q6_K:
-		return 256, 210
+	case Q4_1, Q5_1, Q2_K, Q3_K, IQ4_NL, IQ4_XS, MXFP4:
+		return true
 	}
-	return 0, 0
+	return false
 }
+
+// super reports whether products with t take activations that have one scale per 256.
+func (t Type) super() bool { return t == Q4_K || t == Q5_K || t == Q6_K }
 
 // Supported reports whether there are kernels for t.
 func (t Type) Supported() bool { n, _ := t.Block(); return n > 0 }
@@ -70,18 +94,21 @@ const (
 	Generic
 	AVX2
 	AVX512
+	NEON     // any ARMv8
+	NEONDot  // with sdot
+	NEONI8MM // with sdot and smmla
 )
 
-var isaNames = [...]string{"auto", "generic", "avx2", "avx512"}
+var isaNames = [...]string{"auto", "generic", "avx2", "avx512", "neon", "neon-dot", "neon-i8mm"}
 
-// ParseISA reads "auto", "generic", "avx2" or "avx512".
+// ParseISA reads "auto" or the name of an instruction set, "avx512".
 func ParseISA(s string) (ISA, error) {
 	for i, n := range isaNames {
 		if s == n {
 			return ISA(i), nil
 		}
 	}
-	return Auto, fmt.Errorf("kernels: unknown instruction set %q, want auto, generic, avx2 or avx512", s)
+	return Auto, fmt.Errorf("kernels: unknown instruction set %q, want %s", s, strings.Join(isaNames[:], ", "))
 }
 
 func (i ISA) String() string {

@@ -66,31 +66,113 @@ func TestRMSNorm(t *testing.T) {
 	}
 }
 
-func TestSiLUMul(t *testing.T) {
-	const n = 1056
-	r := rng(3)
-	g, u := randomFloats(r, n, true), randomFloats(r, n, false)
-	for i := range g[64:] {
-		g[64+i] *= float32(math.Exp(r.Float64() * 5))
-	}
-	y := make([]float32, n)
-	ref.SiLUMul(g, u, y)
-	for i := range y { // the identity would spread what is not finite
-		if y[i]-y[i] != 0 {
-			g[i], u[i], y[i] = 0, 0, 0
+// TestNorms: the norms that work on buffers, over rows of all sizes.
+func TestNorms(t *testing.T) {
+	for _, n := range []int{1, 15, 32, 100, 256} {
+		const rows, heads = 3, 5
+		r := rng(uint64(n))
+		x, y, w := randomFloats(r, rows*heads*n, true), randomFloats(r, rows*heads*n, true), randomFloats(r, heads*n, false)
+		p := kernels.NewProgram(rows, 0)
+		in, out, twice := p.Buf(heads*n), p.Buf(heads*n), p.Buf(2*heads*n)
+		p.RepeatHeads(in, heads, n, twice)
+		p.NormAdd(in, w, 1e-6, out)
+		p.Scale(out, 1.7)
+		p.HeadNorm(in, heads, w[:n], 1e-5)
+		seal(t, p)
+		wantIn, wantOut := append([]float32(nil), x...), append([]float32(nil), y...)
+		for i := 0; i < rows; i++ {
+			row := wantOut[i*heads*n : (i+1)*heads*n]
+			ref.NormAdd(x[i*heads*n:(i+1)*heads*n], w, 1e-6, row)
+			for j := range row {
+				row[j] *= 1.7
+			}
+		}
+		var wantTwice []float32
+		for i := 0; i < len(x); i += n {
+			wantTwice = append(append(wantTwice, x[i:i+n]...), x[i:i+n]...)
+			ref.RMSNorm(x[i:i+n], w[:n], 1e-5, wantIn[i:i+n])
+		}
+		for _, pool := range pools(t, 1, 2) {
+			copy(p.Rows(in), x)
+			copy(p.Rows(out), y)
+			run(t, p, pool, &kernels.Pass{Rows: rows})
+			wantSame(t, fmt.Sprintf("%v n %d, sum", pool.ISA(), n), p.Rows(out), wantOut)
+			wantSame(t, fmt.Sprintf("%v n %d, heads", pool.ISA(), n), p.Rows(in), wantIn)
+			wantSame(t, fmt.Sprintf("%v n %d, repeated", pool.ISA(), n), p.Rows(twice), wantTwice)
 		}
 	}
-	want := refIdentity(y)
-	p := kernels.NewProgram(1, 0)
-	gate, up, out, act := p.Buf(n), p.Buf(n), p.Buf(n), p.Act(n)
-	p.SiLUMul(gate, up, act)
-	p.MatMul(identity(t, n), act, out, kernels.MatMulOpt{})
-	seal(t, p)
-	for _, pool := range pools(t, 1, 2) {
-		copy(p.Rows(gate), g)
-		copy(p.Rows(up), u)
-		run(t, p, pool, &kernels.Pass{Rows: 1})
-		wantSame(t, pool.ISA().String(), p.Rows(out), want)
+}
+
+// TestSoftCap: bits over all magnitudes, and that it is what the name says.
+func TestSoftCap(t *testing.T) {
+	const n = 5003
+	r := rng(8)
+	x := randomFloats(r, n, true)
+	for i := range x[64:] {
+		x[64+i] *= float32(math.Exp(r.Float64()*24 - 12))
+	}
+	for _, cap := range []float32{0.3, 1, 30, 50} {
+		want := make([]float32, n)
+		for i := range x {
+			want[i] = ref.SoftCap(x[i], cap)
+			exact := float64(cap) * math.Tanh(float64(x[i])/float64(cap))
+			if d := math.Abs(float64(want[i]) - exact); d > 5e-7*math.Abs(exact)+1e-40 {
+				t.Fatalf("soft cap %v of %v is %v: want %v", cap, x[i], want[i], exact)
+			}
+		}
+		p := kernels.NewProgram(1, 1)
+		in, out := p.Buf(n), p.WantedBuf(n)
+		p.Gather(in, out)
+		p.SoftCap(out, cap)
+		seal(t, p)
+		for _, pool := range pools(t, 1, 2) {
+			copy(p.Rows(in), x)
+			run(t, p, pool, &kernels.Pass{Rows: 1, Wanted: []int32{0}})
+			wantSame(t, fmt.Sprintf("%v cap %v", pool.ISA(), cap), p.Rows(out), want)
+		}
+	}
+}
+
+// TestGates: SiLU and GELU times up, and that they are what the names say.
+func TestGates(t *testing.T) {
+	const n = 1056
+	for name, gate := range map[string]struct {
+		plan  func(p *kernels.Program, gate, up kernels.Buf, out kernels.Act)
+		ref   func(g, u, y []float32)
+		exact func(g float64) float64
+	}{
+		"silu": {(*kernels.Program).SiLUMul, ref.SiLUMul, func(g float64) float64 { return g / (1 + math.Exp(-g)) }},
+		"gelu": {(*kernels.Program).GELUMul, ref.GELUMul, func(g float64) float64 {
+			return 0.5 * g * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(g+0.044715*g*g*g)))
+		}},
+	} {
+		r := rng(3)
+		g, u := randomFloats(r, n, true), randomFloats(r, n, false)
+		for i := range g[64:] {
+			g[64+i] *= float32(math.Exp(r.Float64() * 5))
+		}
+		y := make([]float32, n)
+		gate.ref(g, u, y)
+		for i := range y { // the identity would spread what is not finite
+			if y[i]-y[i] != 0 {
+				g[i], u[i], y[i] = 0, 0, 0
+			}
+			if want := gate.exact(float64(g[i])) * float64(u[i]); math.Abs(float64(g[i])) < 80 && math.Abs(float64(y[i])-want) > 1e-6*math.Abs(want)+1e-7 {
+				t.Fatalf("%s(%v)·%v is %v: want %v", name, g[i], u[i], y[i], want)
+			}
+		}
+		want := refIdentity(y)
+		p := kernels.NewProgram(1, 0)
+		g1, u1, out, act := p.Buf(n), p.Buf(n), p.Buf(n), p.Act(n)
+		gate.plan(p, g1, u1, act)
+		p.MatMul(identity(t, n), act, out, kernels.MatMulOpt{})
+		seal(t, p)
+		for _, pool := range pools(t, 1, 2) {
+			copy(p.Rows(g1), g)
+			copy(p.Rows(u1), u)
+			run(t, p, pool, &kernels.Pass{Rows: 1})
+			wantSame(t, name+" "+pool.ISA().String(), p.Rows(out), want)
+		}
 	}
 }
 
@@ -112,8 +194,9 @@ func TestRoPE(t *testing.T) {
 		p := kernels.NewProgram(rows, 0)
 		b := p.Buf(n)
 		p.AddBias(b, bias)
-		p.RoPE(b, s.heads, s.dim, s.rope, freq, s.halves)
-		p.RoPE(b, s.heads, s.dim, s.rope, other, s.halves)
+		p.RoPE(b, s.heads, s.dim, kernels.Rotation{InvFreq: freq, Halves: s.halves})
+		p.RoPE(b, s.heads, s.dim, kernels.Rotation{InvFreq: other, Magnitude: 1.25, Halves: s.halves})
+		p.RoPE(b, s.heads, s.dim, kernels.Rotation{InvFreq: other, Halves: s.halves})
 		seal(t, p)
 		want := append([]float32(nil), x...)
 		for i := 0; i < rows; i++ {
@@ -121,9 +204,9 @@ func TestRoPE(t *testing.T) {
 			for j := range row {
 				row[j] += bias[j]
 			}
-			for _, f := range [][]float64{freq, other} {
+			for j, f := range [][]float64{freq, other, other} {
 				for h := 0; h < s.heads; h++ {
-					ref.RoPE(row[h*s.dim:(h+1)*s.dim], pos[i], f, s.halves)
+					ref.RoPE(row[h*s.dim:(h+1)*s.dim], pos[i], f, []float32{1, 1.25, 1}[j], s.halves)
 				}
 			}
 		}

@@ -19,7 +19,9 @@ import (
 )
 
 type benchCmd struct {
-	System benchSystemCmd `cmd:"" help:"The three processes: tokens per second with and without speculation, in turn."`
+	Kernels benchKernelsCmd `cmd:"" help:"Single matrices: how near their products come to the limits of the machine."`
+	Decode  benchDecodeCmd  `cmd:"" help:"Whole passes of a model, by width: T_V(W) beside its limit."`
+	System  benchSystemCmd  `cmd:"" help:"The three processes: tokens per second with and without speculation, in turn."`
 }
 
 type benchSystemCmd struct {

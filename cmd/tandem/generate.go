@@ -10,6 +10,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/client"
+	"github.com/tandem-llm/tandem/drafter"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/token"
 )
@@ -96,8 +97,8 @@ func (c *generateCmd) prompt(a *app) (string, error) {
 	return readAll(a.stdin, "stdin")
 }
 
-// checkPair refuses, before any process is started, models that cannot run or do not belong together,
-// and a prompt that does not fit.
+// checkPair refuses, before any process is started, models that cannot run, do not belong together or
+// do not fit into memory, and a prompt that does not fit.
 func checkPair(l launch, r tandem.Request) error {
 	for _, f := range []struct {
 		name string
@@ -113,31 +114,37 @@ func checkPair(l launch, r tandem.Request) error {
 	if err := (sizeFlags{l.Ctx, l.sessions}).check(); err != nil {
 		return err
 	}
-	target, err := engine.Inspect(l.target)
-	if err != nil {
+	if err := l.kvFlags.check(); err != nil {
 		return err
 	}
 	vocab, err := readVocab(l.target)
 	if err != nil {
 		return err
 	}
+	room := room{sessions: l.sessions, ctx: l.Ctx, kvType: l.KVType}
+	if err := room.add(l.target, treeRows); err != nil {
+		return err
+	}
 	if l.draft != "" {
 		if err := checkDraft(l, vocab); err != nil {
 			return err
 		}
+		if err := room.add(l.draft, drafter.DefaultTreeRows); err != nil {
+			return err
+		}
+	}
+	if err := room.check(engine.AvailableMemory()); err != nil {
+		return err
 	}
 	if r.Prompt == "" {
 		return nil
 	}
-	limits := tandem.Limits{Context: l.context(target.Config.Context), Vocab: vocab.Size()}
+	limits := tandem.Limits{Context: l.context(room.models[0].context), Vocab: vocab.Size()}
 	return tandem.ValidatePromptTokens(vocab.Encode(r.Prompt, true), limits)
 }
 
 // checkDraft refuses a draft model that cannot run or speaks another vocabulary than the target.
 func checkDraft(l launch, target *token.Vocab) error {
-	if _, err := engine.Inspect(l.draft); err != nil {
-		return err
-	}
 	vocab, err := readVocab(l.draft)
 	if err != nil {
 		return err

@@ -23,10 +23,16 @@ type kernelFlags struct {
 	Threads int    `help:"Threads; 0 = all cores." default:"0"`
 	ISA     string `name:"isa" help:"Instruction set: auto, generic, avx2, avx512." default:"auto"`
 	Lock    bool   `help:"Lock the model in memory (mlock)."`
+	kvFlags
 }
 
 // check refuses values that no model can run with.
-func (k kernelFlags) check() error { return checkThreads("threads", k.Threads) }
+func (k kernelFlags) check() error {
+	if err := k.kvFlags.check(); err != nil {
+		return err
+	}
+	return checkThreads("threads", k.Threads)
+}
 
 func checkThreads(flag string, n int) error {
 	if n < 0 || n > 1024 {
@@ -68,7 +74,7 @@ func (c *logitsCmd) Run(a *app) error {
 	if total > info.Config.Context {
 		return tandem.Errorf("", tandem.Invalid, "%d prompt tokens and %d to generate: the context holds %d", len(tokens), c.Generate, info.Config.Context)
 	}
-	m, err := engine.Open(path, engine.Options{Threads: c.Threads, ISA: c.ISA, Lock: c.Lock, MaxRows: 64, KVPages: engine.PagesFor(1, total, 0)})
+	m, err := a.openModel(path, engine.Options{Threads: c.Threads, ISA: c.ISA, KVType: c.KVType, Lock: c.Lock, MaxRows: 64, KVPages: engine.PagesFor(1, total, 0)})
 	if err != nil {
 		return err
 	}

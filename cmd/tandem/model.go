@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/tandem-llm/tandem/engine"
@@ -12,12 +14,15 @@ import (
 )
 
 type modelCmd struct {
-	Info modelInfoCmd `cmd:"" help:"What a GGUF file holds, which kernels run it, what memory it needs."`
+	Info     modelInfoCmd     `cmd:"" help:"What a GGUF file holds, which kernels run it, what memory it needs."`
+	Quantize modelQuantizeCmd `cmd:"" help:"Store a model's weights as another type."`
+	Expand   modelExpandCmd   `cmd:"" help:"Make a larger model that computes the same function, to measure at its cost."`
 }
 
 type modelInfoCmd struct {
-	File string `arg:"" help:"GGUF file."`
+	File string `arg:"" help:"GGUF file; one of them for a model split into several."`
 	sizeFlags
+	kvFlags
 	output
 }
 
@@ -29,8 +34,10 @@ type sizeFlags struct {
 
 type modelInfo struct {
 	File       string            `json:"file"`
+	Files      int               `json:"files"` // that the model is split into
 	Name       string            `json:"name"`
 	Arch       string            `json:"architecture"`
+	Traits     []string          `json:"traits"`
 	GGUF       int               `json:"gguf_version"`
 	Parameters int64             `json:"parameters"`
 	FileBytes  int64             `json:"file_bytes"`
@@ -40,15 +47,30 @@ type modelInfo struct {
 	KVHeads    int               `json:"kv_heads"`
 	HeadDim    int               `json:"head_dim"`
 	FFN        int               `json:"ffn"`
-	Vocabulary int               `json:"vocabulary"`
-	Tokenizer  string            `json:"tokenizer_fingerprint"`
 	Context    int               `json:"context"`
 	TiedHead   bool              `json:"tied_head"`
-	Tensors    map[string]int    `json:"tensors"`    // number by type
-	TypeBytes  map[string]int64  `json:"type_bytes"` // bytes in the file by type
+	Tokenizer  tokenizerInfo     `json:"tokenizer"`
+	Types      []typeInfo        `json:"types"`
 	Kernels    kernelInfo        `json:"kernels"`
 	Memory     memoryInfo        `json:"memory"`
 	Keys       map[string]string `json:"keys"`
+}
+
+type tokenizerInfo struct {
+	Kind         string `json:"kind"`
+	Pre          string `json:"pre,omitempty"`
+	Vocabulary   int    `json:"vocabulary"`
+	Fingerprint  string `json:"fingerprint"`
+	ChatTemplate bool   `json:"chat_template"`
+}
+
+// typeInfo is what the tensors of one type take and how they are computed with.
+type typeInfo struct {
+	Type        string `json:"type"`
+	Tensors     int    `json:"tensors"`
+	FileBytes   int64  `json:"file_bytes"`
+	MemoryBytes int64  `json:"memory_bytes"`
+	Kernel      string `json:"kernel"`
 }
 
 type kernelInfo struct {
@@ -56,21 +78,32 @@ type kernelInfo struct {
 	Available []string `json:"available"`
 }
 
+// memoryInfo is what a process with the model reserves at start.
 type memoryInfo struct {
-	Weights    int64 `json:"weights_bytes"`
-	KVPosition int64 `json:"kv_bytes_per_position"`
-	Ctx        int   `json:"ctx"`
-	Sessions   int   `json:"sessions"`
-	KV         int64 `json:"kv_bytes"` // for ctx and sessions
-	Total      int64 `json:"total_bytes"`
+	Weights    int64  `json:"weights_bytes"`
+	KVType     string `json:"kv_type"`
+	KVPosition int64  `json:"kv_bytes_per_position"`
+	Ctx        int    `json:"ctx"`
+	Sessions   int    `json:"sessions"`
+	KV         int64  `json:"kv_bytes"` // for ctx and sessions, a spare one, and their trees
+	Scratch    int64  `json:"scratch_bytes"`
+	Total      int64  `json:"total_bytes"` // with the process itself
+	Available  int64  `json:"available_bytes"`
+	Bound      string `json:"available_by"`
+	Fits       bool   `json:"fits"`
+	Advice     string `json:"advice,omitempty"` // what would fit
 }
 
 // Run prints what a model file holds.
 func (c *modelInfoCmd) Run(a *app) error {
-	if err := c.sizeFlags.check(); err != nil {
+	if err := cmp.Or(c.sizeFlags.check(), c.kvFlags.check()); err != nil {
 		return err
 	}
 	info, err := engine.Inspect(c.File)
+	if err != nil {
+		return err
+	}
+	memory, err := c.memory(info)
 	if err != nil {
 		return err
 	}
@@ -79,57 +112,95 @@ func (c *modelInfoCmd) Run(a *app) error {
 		return err
 	}
 	defer f.Close()
-	m := c.describe(info, f)
+	m := describe(c.File, info, f, memory)
 	if c.JSON {
 		return printJSON(a.stdout, m)
 	}
-	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-	for _, row := range [][2]string{
-		{"file", fmt.Sprintf("%s (GGUF v%d, %s)", m.File, m.GGUF, mib(m.FileBytes))},
-		{"name", m.Name},
-		{"architecture", m.Arch},
-		{"parameters", fmt.Sprintf("%.1f million", float64(m.Parameters)/1e6)},
-		{"shape", fmt.Sprintf("%d layers, d %d, %d heads, %d kv heads of %d, ffn %d", m.Layers, m.Dim, m.Heads, m.KVHeads, m.HeadDim, m.FFN)},
-		{"vocabulary", fmt.Sprintf("%d tokens, fingerprint %s", m.Vocabulary, m.Tokenizer)},
-		{"context", fmt.Sprint(m.Context)},
-		{"kernels", fmt.Sprintf("%s (this machine has %v)", m.Kernels.ISA, m.Kernels.Available)},
-		{"memory", fmt.Sprintf("weights %s, KV cache %s for %d sessions of %d tokens", mib(m.Memory.Weights), mib(m.Memory.KV), m.Memory.Sessions, m.Memory.Ctx)},
-	} {
-		fmt.Fprintf(w, "%s\t%s\n", row[0], row[1])
-	}
-	for _, t := range slices.Sorted(maps.Keys(m.Tensors)) {
-		fmt.Fprintf(w, "tensors\t%d of %s, %s\n", m.Tensors[t], t, mib(m.TypeBytes[t]))
-	}
-	for _, k := range f.Keys() {
-		fmt.Fprintf(w, "key\t%s = %s\n", k.Name, m.Keys[k.Name])
-	}
-	return w.Flush()
+	return m.print(a, f)
 }
 
-func (c *modelInfoCmd) describe(info *engine.Info, f *gguf.File) modelInfo {
+// memory returns what a verifier with the model reserves, and whether there is as much.
+func (c *modelInfoCmd) memory(info *engine.Info) (memoryInfo, error) {
+	r := room{sessions: c.sessionsOr(defaultSessions), ctx: c.Ctx, kvType: c.KVType}
+	if err := r.add(c.File, treeRows); err != nil {
+		return memoryInfo{}, err
+	}
+	t, available := r.models[0], engine.AvailableMemory()
+	t.Pages = t.pages(r.sessions, r.ctx)
+	m := memoryInfo{
+		Weights: t.Weights, KVType: c.KVType, KVPosition: t.PageBytes / kernels.PageRows, Ctx: c.context(info.Config.Context), Sessions: r.sessions,
+		KV: t.KV(), Scratch: t.Scratch, Total: t.Total(), Available: available.Bytes, Bound: available.By, Fits: t.Total() <= available.Bytes,
+	}
+	if !m.Fits {
+		m.Advice = r.advice(available)
+	}
+	return m, nil
+}
+
+func describe(path string, info *engine.Info, f *gguf.File, memory memoryInfo) modelInfo {
 	isas := kernels.Supported()
 	available := make([]string, len(isas))
 	for i, isa := range isas {
 		available[i] = isa.String()
 	}
-	ctx := c.context(info.Config.Context)
-	sessions := c.sessionsOr(defaultSessions)
-	pages := int64(engine.PagesFor(sessions, ctx, treeRows))
-	kv := pages * kernels.PageRows * info.KVBytes
 	cfg := info.Config
 	m := modelInfo{
-		File: c.File, Name: cfg.Name, Arch: cfg.Arch, GGUF: f.Version(), Parameters: info.Parameters, FileBytes: info.FileBytes,
+		File: path, Files: info.Parts, Name: cfg.Name, Arch: cfg.Arch, Traits: append([]string{}, info.Traits...), GGUF: f.Version(),
+		Parameters: info.Parameters, FileBytes: info.FileBytes,
 		Layers: cfg.Layers, Dim: cfg.Dim, Heads: cfg.Heads, KVHeads: cfg.KVHeads, HeadDim: cfg.HeadDim, FFN: cfg.FFN,
-		Vocabulary: cfg.Vocab, Tokenizer: fmt.Sprintf("%016x", info.Tokenizer), Context: cfg.Context, TiedHead: info.TiedHead,
-		Tensors: info.Tensors, TypeBytes: info.TypeBytes,
-		Kernels: kernelInfo{ISA: available[len(available)-1], Available: available},
-		Memory:  memoryInfo{info.WeightBytes, info.KVBytes, ctx, sessions, kv, info.WeightBytes + kv},
-		Keys:    map[string]string{},
+		Context: cfg.Context, TiedHead: info.TiedHead,
+		Tokenizer: tokenizerInfo{info.Tokenizer, info.Pre, cfg.Vocab, fingerprint(info.Fingerprint), info.ChatTemplate},
+		Kernels:   kernelInfo{ISA: available[len(available)-1], Available: available},
+		Memory:    memory,
+		Keys:      map[string]string{},
+	}
+	for _, name := range slices.Sorted(maps.Keys(info.Types)) {
+		u := info.Types[name]
+		m.Types = append(m.Types, typeInfo{name, u.Tensors, u.FileBytes, u.MemoryBytes, u.Kernel})
 	}
 	for _, k := range f.Keys() {
 		m.Keys[k.Name] = f.Describe(k.Name)
 	}
 	return m
+}
+
+func (m *modelInfo) print(a *app, f *gguf.File) error {
+	files, template, fits := "", "no", "fits here"
+	if m.Files > 1 {
+		files = fmt.Sprintf(", %d files", m.Files)
+	}
+	if m.Tokenizer.ChatTemplate {
+		template = "yes"
+	}
+	if !m.Memory.Fits {
+		fits = "does not fit here: " + m.Memory.Advice
+	}
+	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	for _, row := range [][2]string{
+		{"file", fmt.Sprintf("%s (GGUF v%d, %s%s)", m.File, m.GGUF, mib(m.FileBytes), files)},
+		{"name", m.Name},
+		{"architecture", m.Arch},
+		{"traits", strings.Join(m.Traits, ", ")},
+		{"parameters", fmt.Sprintf("%.1f million", float64(m.Parameters)/1e6)},
+		{"shape", fmt.Sprintf("%d layers, d %d, %d heads, %d kv heads of %d, ffn %d", m.Layers, m.Dim, m.Heads, m.KVHeads, m.HeadDim, m.FFN)},
+		{"tokenizer", fmt.Sprintf("%s %s, %d tokens, fingerprint %s", m.Tokenizer.Kind, or(m.Tokenizer.Pre, "(no pre-tokenizer)"), m.Tokenizer.Vocabulary, m.Tokenizer.Fingerprint)},
+		{"chat template", template},
+		{"context", fmt.Sprint(m.Context)},
+		{"kernels", fmt.Sprintf("%s (this machine has %v)", m.Kernels.ISA, m.Kernels.Available)},
+		{"weights", mib(m.Memory.Weights)},
+		{"KV cache", fmt.Sprintf("%s for %d sessions of %d tokens, %s, %d bytes a token", mib(m.Memory.KV), m.Memory.Sessions, m.Memory.Ctx, m.Memory.KVType, m.Memory.KVPosition)},
+		{"buffers", mib(m.Memory.Scratch)},
+		{"memory", fmt.Sprintf("%s in all; %s allows %s: %s", mib(m.Memory.Total), m.Memory.Bound, mib(m.Memory.Available), fits)},
+	} {
+		fmt.Fprintf(w, "%s\t%s\n", row[0], row[1])
+	}
+	for _, t := range m.Types {
+		fmt.Fprintf(w, "tensors\t%d of %s, %s in the file, %s in memory, %s\n", t.Tensors, t.Type, mib(t.FileBytes), mib(t.MemoryBytes), t.Kernel)
+	}
+	for _, k := range f.Keys() {
+		fmt.Fprintf(w, "key\t%s = %s\n", k.Name, m.Keys[k.Name])
+	}
+	return w.Flush()
 }
 
 func mib(bytes int64) string { return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20)) }

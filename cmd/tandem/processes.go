@@ -76,7 +76,7 @@ func (l launch) specs(dir *supervise.RunDir, addr string) []supervise.Spec {
 		common = append(common, "--otlp-endpoint", l.OTLPEndpoint)
 	}
 	kernels := func(threads int) []string {
-		args := append(common[:len(common):len(common)], "--isa", l.ISA, "--threads", strconv.Itoa(threads), "--pool", "file:"+pool)
+		args := append(common[:len(common):len(common)], "--isa", l.ISA, "--threads", strconv.Itoa(threads), "--kv-type", l.KVType, "--pool", "file:"+pool)
 		if l.Lock {
 			args = append(args, "--lock")
 		}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -49,6 +50,7 @@ type role struct {
 	events   tandem.Events
 	counters *tandem.Counters
 	log      *slog.Logger
+	stderr   io.Writer
 	flush    func()
 }
 
@@ -58,7 +60,7 @@ func (a *app) startRole(name, listen string, f roleFlags, drain func()) (*role, 
 	if err := f.sizeFlags.check(); err != nil {
 		return nil, err
 	}
-	r := &role{flags: f, counters: new(tandem.Counters), flush: func() {},
+	r := &role{flags: f, counters: new(tandem.Counters), stderr: a.stderr, flush: func() {},
 		log: slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 	traces, err := telemetry.Setup(a.ctx, telemetry.Config{Service: "tandem-" + name, Endpoint: f.OTLPEndpoint,
 		Version: buildVersion().Version, Roots: name == "gateway", Counters: r.counters})
@@ -90,16 +92,23 @@ func (r *role) loadModel(path string, k kernelFlags, nodes int) (*engine.Model, 
 	if err := k.check(); err != nil {
 		return nil, err
 	}
-	info, err := engine.Inspect(path)
-	if err != nil {
+	room := room{sessions: r.flags.sessionsOr(defaultSessions), ctx: r.flags.Ctx, kvType: k.KVType}
+	if err := room.add(path, nodes); err != nil {
 		return nil, err
 	}
-	ctx := r.flags.context(info.Config.Context)
+	if err := room.check(engine.AvailableMemory()); err != nil {
+		return nil, err
+	}
+	show := newLoading(r.stderr, modelName(path))
+	defer show.end()
 	return engine.Open(path, engine.Options{
-		Threads: k.Threads, ISA: k.ISA, Lock: k.Lock,
-		KVPages:  engine.PagesFor(r.flags.sessionsOr(defaultSessions)+spareSessions, ctx, nodes),
-		MaxRows:  passRows,
-		Progress: func(int64, int64) { _ = supervise.Alive(r.flags.ReadyFD) },
+		Threads: k.Threads, ISA: k.ISA, Lock: k.Lock, KVType: k.KVType,
+		Context: r.flags.context(room.models[0].context), KVPages: room.models[0].pages(room.sessions, room.ctx),
+		MaxRows: passRows,
+		Progress: func(done, total int64) {
+			_ = supervise.Alive(r.flags.ReadyFD)
+			show.step(done, total)
+		},
 	})
 }
 

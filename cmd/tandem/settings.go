@@ -79,13 +79,14 @@ type groupFlags struct {
 	sizeFlags
 	telemetryFlags
 	awakeFlags
-	RunDir          string        `help:"Directory below which sockets live while the processes run (default: the temporary directory)." placeholder:"DIR"`
-	DrafterThreads  int           `help:"Threads of the drafter; 0 = a quarter of the cores, at least 1." default:"0"`
-	VerifierThreads int           `help:"Threads of the verifier; 0 = the cores that the drafter leaves, at least 1." default:"0"`
-	ISA             string        `name:"isa" help:"Instruction set: auto, generic, avx2, avx512." default:"auto"`
-	Lock            bool          `help:"Lock the models in memory (mlock)."`
-	InlineLimit     int           `help:"Trees of more bytes than this go through shared memory; 0 = all." default:"1024"`
-	Grace           time.Duration `help:"How long requests in progress may go on after SIGTERM." default:"25s"`
+	RunDir          string `help:"Directory below which sockets live while the processes run (default: the temporary directory)." placeholder:"DIR"`
+	DrafterThreads  int    `help:"Threads of the drafter; 0 = a quarter of the cores, at least 1." default:"0"`
+	VerifierThreads int    `help:"Threads of the verifier; 0 = the cores that the drafter leaves, at least 1." default:"0"`
+	ISA             string `name:"isa" help:"Instruction set: auto, generic, avx2, avx512." default:"auto"`
+	Lock            bool   `help:"Lock the models in memory (mlock)."`
+	kvFlags
+	InlineLimit int           `help:"Trees of more bytes than this go through shared memory; 0 = all." default:"1024"`
+	Grace       time.Duration `help:"How long requests in progress may go on after SIGTERM." default:"25s"`
 }
 
 // samplingFlags shape one generation.

@@ -1,8 +1,11 @@
 // Package gguf reads and writes GGUF files: keys with typed values, and tensors.
 //
 // A file is hostile until proven otherwise: every count, length and extent is compared with what the
-// file has left before it is used, and reading the header allocates at most a small multiple of the
-// file's size. Values and tensor data stay in the map and are decoded when asked for.
+// file has left before it is used, and reading the header allocates at most a small multiple of its
+// size. The header stays in memory, values are decoded when asked for; tensor data is read on demand.
+//
+// Files are read, never mapped: a mapped file that somebody shortens ends the process with a signal, a
+// read that comes up short is an error of one request.
 package gguf
 
 import (
@@ -10,22 +13,20 @@ import (
 	"io/fs"
 	"os"
 	"strconv"
-	"syscall"
 
 	"github.com/tandem-llm/tandem"
 )
 
 const op = "gguf"
 
-// File is an open GGUF file. Safe for concurrent use, except that nothing may be called, and no
-// slice of tensor data touched, during or after Close.
+// File is an open GGUF file, or a whole set of the files that a model was split into: the keys of the
+// first and the tensors of all. Safe for concurrent use, except that nothing may be called during or
+// after Close.
 type File struct {
-	path    string // as errors show it
-	data    []byte
-	mapped  bool
+	parts   []*part
+	data    []byte // the (first) file's header
 	version uint32
 	align   int
-	start   int // of the tensor data
 	keys    []Key
 	keyAt   map[string]int32
 	tensors []Tensor
@@ -46,14 +47,14 @@ type Tensor struct {
 	Name  string
 	Type  Type
 	Shape []int // 1 to 4 dimensions, Shape[0] is contiguous: a matrix is (inputs, outputs); read-only
-	off   int   // from the start of the tensor data
+	part  *part
+	off   int // from the start of the tensor data of its file
 	size  int
-	data  []byte
+	at    int64 // from the start of its file
 }
 
-// Data returns the tensor as it is in the file: rows of whole blocks. It is a read-only view, valid
-// until the file's Close.
-func (t *Tensor) Data() []byte { return t.data }
+// Size returns the bytes of the tensor in the file: rows of whole blocks.
+func (t *Tensor) Size() int { return t.size }
 
 // Elements returns the number of elements.
 func (t *Tensor) Elements() int {
@@ -64,11 +65,35 @@ func (t *Tensor) Elements() int {
 	return n
 }
 
-// Open maps the file at path and checks its header. Errors: Invalid when there is no such GGUF file,
-// Corrupt when it is damaged, Unsupported when it is of a version or holds a type that tandem does
-// not read. The file must not be shortened while it is open: the kernel ends a process that reads
-// beyond the end of a mapped file.
+// ReadAt fills dst with the tensor's bytes from off on. Errors: Corrupt when the file was shortened or
+// changed since it was opened, Unavailable when the system cannot read it, Invalid for bytes that the
+// tensor does not have; dst is then of no use.
+func (t *Tensor) ReadAt(dst []byte, off int64) error {
+	if off < 0 || off > int64(t.size) || int64(len(dst)) > int64(t.size)-off {
+		return tandem.Errorf(op, tandem.Invalid, "%s: reading %d bytes at byte %d of tensor %s, which has %d", t.part.path, len(dst), off, short(t.Name), t.size)
+	}
+	return t.part.readAt(dst, t.at+off, "tensor "+short(t.Name))
+}
+
+// Bytes reads the whole tensor, for small ones. Errors as ReadAt's.
+func (t *Tensor) Bytes() ([]byte, error) {
+	b := make([]byte, t.size) // the file has as many, or had when it was opened
+	return b, t.ReadAt(b, 0)
+}
+
+// Open opens the file at path and checks its header. If it is one of the files that a model was split
+// into, all of them are opened. Errors: Invalid when there is no such GGUF file, Corrupt when it is
+// damaged, Unsupported when it is of a version or holds a type that tandem does not read.
 func Open(path string) (*File, error) {
+	f, err := openFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return f.whole(path, openFile)
+}
+
+// openFile opens one file.
+func openFile(path string) (*File, error) {
 	shown := printable(path)
 	fail := func(err error) (*File, error) {
 		if pe := (*fs.PathError)(nil); errors.As(err, &pe) {
@@ -93,55 +118,73 @@ func Open(path string) (*File, error) {
 	if err != nil {
 		return fail(err)
 	}
-	defer file.Close()
 	if st, err = file.Stat(); err != nil {
+		file.Close()
 		return fail(err)
 	}
-	if st.Size() == 0 {
-		return nil, tandem.Errorf(op, tandem.Corrupt, "%s is empty: want a GGUF file", shown)
+	p := &part{path: shown, src: file, size: st.Size(), file: file, modified: st.ModTime()}
+	if p.size == 0 {
+		err = tandem.Errorf(op, tandem.Corrupt, "%s is empty: want a GGUF file", shown)
+	} else if int64(int(p.size)) != p.size {
+		err = tandem.Errorf(op, tandem.Unsupported, "%s has %d bytes: too many for this machine", shown, p.size)
 	}
-	if int64(int(st.Size())) != st.Size() {
-		return nil, tandem.Errorf(op, tandem.Unsupported, "%s has %d bytes: too many to map on this machine", shown, st.Size())
+	var f *File
+	if err == nil {
+		f, err = parse(p, nil, soundReader)
 	}
-	data, err := syscall.Mmap(int(file.Fd()), 0, int(st.Size()), syscall.PROT_READ, syscall.MAP_SHARED)
 	if err != nil {
-		return nil, tandem.Errorf(op, tandem.Exhausted, "%s: mapping its %d bytes: %w", shown, st.Size(), err)
-	}
-	f, err := parse(shown, data)
-	if err != nil {
-		_ = syscall.Munmap(data)
+		file.Close()
 		return nil, err
 	}
-	f.mapped = true
 	return f, nil
 }
 
 // Parse reads a GGUF file that is in memory. The File keeps data, which must not change.
-func Parse(data []byte) (*File, error) { return parse("(in memory)", data) }
-
-// Close unmaps the file. Closing twice is no error.
-func (f *File) Close() error {
-	if !f.mapped {
-		return nil
+func Parse(data []byte) (*File, error) {
+	f, err := parseBytes(data, soundReader)
+	if err != nil {
+		return nil, err
 	}
-	f.mapped = false
-	data := f.data
-	f.data, f.tensors, f.byName = nil, nil, nil
-	f.keys, f.keyAt = nil, nil
-	if err := syscall.Munmap(data); err != nil {
-		return tandem.Errorf(op, tandem.Internal, "%s: unmapping: %w", f.path, err)
+	at, err := f.place()
+	if err == nil && at.count > 1 {
+		err = tandem.Errorf(op, tandem.Unsupported, "%s: file %d of a model split into %d: want all of them, by their paths", f.Path(), at.no+1, at.count)
 	}
-	return nil
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
 }
 
-// Path returns the path the file was opened by, fit for messages.
-func (f *File) Path() string { return f.path }
+// Close closes the file. Closing twice is no error.
+func (f *File) Close() error {
+	var first error
+	for _, p := range f.parts {
+		if err := p.close(); err != nil && first == nil {
+			first = tandem.Errorf(op, tandem.Unavailable, "%s: closing: %w", p.path, err)
+		}
+	}
+	f.data, f.tensors, f.byName = nil, nil, nil
+	f.keys, f.keyAt = nil, nil
+	return first
+}
+
+// Path returns the path of the (first) file, fit for messages.
+func (f *File) Path() string { return f.parts[0].path }
+
+// Parts returns the number of files: more than 1 if the model was split.
+func (f *File) Parts() int { return len(f.parts) }
 
 // Version returns the version of the format, 2 or 3.
 func (f *File) Version() int { return int(f.version) }
 
-// Size returns the size of the file in bytes.
-func (f *File) Size() int { return len(f.data) }
+// Size returns the size of all files together in bytes.
+func (f *File) Size() int64 {
+	var n int64
+	for _, p := range f.parts {
+		n += p.size
+	}
+	return n
+}
 
 // Alignment returns the alignment of tensor data in bytes, a power of two.
 func (f *File) Alignment() int { return f.align }

@@ -149,9 +149,22 @@ func (f *File) Ints(key string, lo, hi int) ([]int, error) {
 		n, ok := f.intIn(k.Elem, k.off+i*size, lo, hi)
 		if !ok {
 			return nil, tandem.Errorf(op, tandem.Corrupt, "%s: key %s has %s (%s) as element %d: want an integer from %d to %d",
-				f.path, short(key), f.text(k.Elem, k.off+i*size), k.Elem, i, lo, hi)
+				f.Path(), short(key), f.text(k.Elem, k.off+i*size), k.Elem, i, lo, hi)
 		}
 		out[i] = n
+	}
+	return out, nil
+}
+
+// Bools returns an array of bools.
+func (f *File) Bools(key string) ([]bool, error) {
+	k, err := f.array(key, "bools", func(t ValueType) bool { return t == Bool })
+	if err != nil {
+		return nil, err
+	}
+	out := make([]bool, k.Len)
+	for i := range out {
+		out[i] = f.data[k.off+i] != 0
 	}
 	return out, nil
 }
@@ -169,7 +182,7 @@ func (f *File) Floats(key string) ([]float32, error) {
 		out[i] = float32(v)
 		if math.IsNaN(v) || math.IsInf(float64(out[i]), 0) {
 			return nil, tandem.Errorf(op, tandem.Corrupt, "%s: key %s has %g (%s) as element %d: want a finite number",
-				f.path, short(key), v, k.Elem, i)
+				f.Path(), short(key), v, k.Elem, i)
 		}
 	}
 	return out, nil
@@ -204,7 +217,7 @@ func (f *File) key(name string) (*Key, error) {
 	if i, ok := f.keyAt[name]; ok {
 		return &f.keys[i], nil
 	}
-	return nil, tandem.Errorf(op, tandem.Corrupt, "%s: key %s is missing", f.path, short(name))
+	return nil, tandem.Errorf(op, tandem.Corrupt, "%s: key %s is missing", f.Path(), short(name))
 }
 
 func (f *File) array(key, of string, fits func(ValueType) bool) (*Key, error) {
@@ -219,7 +232,7 @@ func (f *File) array(key, of string, fits func(ValueType) bool) (*Key, error) {
 }
 
 func (f *File) wrong(k *Key, want string) error {
-	return tandem.Errorf(op, tandem.Corrupt, "%s: key %s is %s (%s): want %s", f.path, short(k.Name), f.Describe(k.Name), k.Type, want)
+	return tandem.Errorf(op, tandem.Corrupt, "%s: key %s is %s (%s): want %s", f.Path(), short(k.Name), f.Describe(k.Name), k.Type, want)
 }
 
 func (t ValueType) integer() bool {

@@ -55,6 +55,19 @@ func NewWriter() *Writer { return &Writer{align: defaultAln} }
 
 // CopyOf returns a writer that holds all of f, which must stay open until the last WriteTo.
 func CopyOf(f *File) *Writer {
+	w := KeysOf(f)
+	for i := range f.tensors {
+		t := &f.tensors[i]
+		w.TensorFunc(t.Name, t.Type, t.Shape, func(to io.Writer) error {
+			_, err := io.Copy(to, io.NewSectionReader(tensorReader{t}, 0, int64(t.size)))
+			return err
+		})
+	}
+	return w
+}
+
+// KeysOf returns a writer that holds the keys of f, without those that say how f was split, and no tensors.
+func KeysOf(f *File) *Writer {
 	w := &Writer{align: f.align}
 	for i := range f.keys {
 		k := &f.keys[i]
@@ -68,11 +81,20 @@ func CopyOf(f *File) *Writer {
 		}
 		w.keys.set(k.Name, append(b, f.data[k.off:f.end(k)]...))
 	}
-	for i := range f.tensors {
-		t := &f.tensors[i]
-		w.Tensor(t.Name, t.Type, t.Shape, t.data)
+	for _, key := range []string{"split.no", "split.count", "split.tensors.count"} {
+		w.DropKey(key)
 	}
 	return w
+}
+
+// tensorReader makes a tensor an io.ReaderAt within its bounds.
+type tensorReader struct{ t *Tensor }
+
+func (r tensorReader) ReadAt(b []byte, off int64) (int, error) {
+	if err := r.t.ReadAt(b, off); err != nil {
+		return 0, err
+	}
+	return len(b), nil
 }
 
 // Set gives a key a value: a bool, string, float32, float64, an integer of stated width, or a slice of
@@ -99,10 +121,15 @@ func (w *Writer) Set(key string, value any) {
 }
 
 // DropKey removes a key, if it is there.
-func (w *Writer) DropKey(key string) { w.keys.drop(key) }
+func (w *Writer) DropKey(key string) {
+	if key == "general.alignment" {
+		w.align = defaultAln
+	}
+	w.keys.drop(key)
+}
 
 // Tensor adds a tensor, or replaces the one of that name. shape[0] is the contiguous dimension; data
-// is as Tensor.Data returns it and must not change until the last WriteTo.
+// is as Tensor.Bytes returns it and must not change until the last WriteTo.
 func (w *Writer) Tensor(name string, t Type, shape []int, data []byte) {
 	w.TensorFunc(name, t, shape, func(to io.Writer) error {
 		_, err := to.Write(data)
@@ -142,6 +169,18 @@ func (w *Writer) fail(format string, args ...any) {
 	}
 }
 
+// Size returns how many bytes WriteTo will write.
+func (w *Writer) Size() int64 {
+	n := w.aligned(len(w.header()))
+	for _, name := range w.tensors.names {
+		n += w.aligned(w.tensors.at[name].size)
+	}
+	return int64(n)
+}
+
+// aligned returns n rounded up to the alignment.
+func (w *Writer) aligned(n int) int { return (n + w.align - 1) &^ (w.align - 1) }
+
 // WriteTo writes the file and returns how many bytes it has written.
 func (w *Writer) WriteTo(to io.Writer) (int64, error) {
 	if w.err != nil {
@@ -155,20 +194,24 @@ func (w *Writer) WriteTo(to io.Writer) (int64, error) {
 	return out.n, err
 }
 
+// write pads the end too: some readers take the tensor data in one piece.
 func (w *Writer) write(out *counter) error {
 	if _, err := out.Write(w.header()); err != nil {
 		return err
 	}
+	if err := out.pad(w.align); err != nil {
+		return err
+	}
 	for _, name := range w.tensors.names {
-		if err := out.pad(w.align); err != nil {
-			return err
-		}
 		t, before := w.tensors.at[name], out.n
 		if err := t.write(out); err != nil {
 			return tandem.Errorf(op, tandem.KindOf(err), "tensor %s: %w", short(name), err)
 		}
 		if got := out.n - before; got != int64(t.size) {
 			return tandem.Errorf(op, tandem.Invalid, "tensor %s was written with %d bytes: want %d", short(name), got, t.size)
+		}
+		if err := out.pad(w.align); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -191,7 +234,7 @@ func (w *Writer) header() []byte {
 			b = le.AppendUint64(b, uint64(d))
 		}
 		b = le.AppendUint64(le.AppendUint32(b, uint32(t.typ)), uint64(off))
-		off += (t.size + w.align - 1) &^ (w.align - 1)
+		off += w.aligned(t.size)
 	}
 	return b
 }

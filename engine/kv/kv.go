@@ -29,8 +29,12 @@ type Cache struct {
 // PagesFor returns how many pages hold n rows.
 func PagesFor(n int) int { return (n + kernels.PageRows - 1) / kernels.PageRows }
 
-// New reserves an arena of pages. The kernel provides memory as pages are first written.
+// New reserves an arena of pages. The kernel provides memory as pages are first written. Errors: Unsupported (a
+// shape that the kernels do not have), Exhausted.
 func New(shape kernels.KVShape, pages int) (*Cache, error) {
+	if err := shape.Check(); err != nil {
+		return nil, tandem.Errorf("kv", tandem.Unsupported, "%w", err)
+	}
 	mem, err := kernels.Alloc(pages * shape.PageBytes())
 	if err != nil {
 		return nil, tandem.Errorf("kv", tandem.Exhausted, "cache of %d pages of %d bytes: %w", pages, shape.PageBytes(), err)

@@ -5,23 +5,35 @@ import "math"
 // Block is the number of positions whose attention is computed together, aligned to position 0.
 const Block = 256
 
-// Attention writes to out what one query head sees of keys and values, rows of f16 in order of absolute
-// position from 0. Where those rows are stored does not matter.
+// AttentionOpt is kernels.AttentionOpt.
+type AttentionOpt struct {
+	Scale   float32
+	Window  int
+	SoftCap float32
+}
+
+// Attention writes to out what one query head at the last position sees of keys and values, widened rows in
+// order of absolute position from 0. Where those rows are stored does not matter.
 //
-// Per block: scores scale·Dot(q, k), their largest m (NaN is not larger than anything), weights
-// Exp(s-m), their sum in 16 lanes by position mod 16, and Σ weight·v by FMA in order of position. Then
+// Per block: scores Scale·q·k, the product by FMA in order of dimension, capped; their largest m (NaN is not
+// larger than anything), weights Exp(s-m), their sum in 16 lanes by position mod 16, and Σ weight·v by FMA in
+// order of position. Positions outside the window do not take part, nor do blocks without any other. Then
 // the blocks enter in order with weight Exp(m - largest m), by FMA, and the result is divided.
-func Attention(q []float32, keys, values [][]uint16, scale float32, out []float32) {
+func Attention(q []float32, keys, values [][]float32, opt AttentionOpt, out []float32) {
 	type part struct {
 		max, sum float32
 		o        []float32
 	}
 	var parts []part
 	top := float32(math.Inf(-1))
-	for from := 0; from < len(keys); from += Block {
+	first := 0
+	if opt.Window > 0 {
+		first = max(0, len(keys)-opt.Window)
+	}
+	for from := first / Block * Block; from < len(keys); from += Block {
 		to := min(from+Block, len(keys))
 		p := part{o: make([]float32, len(q))}
-		p.max, p.sum = block(q, keys[from:to], values[from:to], scale, p.o)
+		p.max, p.sum = block(q, keys[:to], values[:to], max(from, first), opt, p.o)
 		if p.max > top {
 			top = p.max
 		}
@@ -41,25 +53,29 @@ func Attention(q []float32, keys, values [][]uint16, scale float32, out []float3
 	}
 }
 
-func block(q []float32, keys, values [][]uint16, scale float32, o []float32) (top, sum float32) {
+// block is the part of positions [from, len(keys)).
+func block(q []float32, keys, values [][]float32, from int, opt AttentionOpt, o []float32) (top, sum float32) {
 	top = float32(math.Inf(-1))
 	s := make([]float32, len(keys))
-	wide := make([]float32, len(q))
-	for j, k := range keys {
-		for d := range wide {
-			wide[d] = F16(k[d])
+	for j := from; j < len(keys); j++ {
+		var dot float32
+		for d, x := range q {
+			dot = FMA(x, keys[j][d], dot)
 		}
-		s[j] = scale * Dot(q, wide)
+		s[j] = opt.Scale * dot
+		if opt.SoftCap != 0 {
+			s[j] = SoftCap(s[j], opt.SoftCap)
+		}
 		if s[j] > top {
 			top = s[j]
 		}
 	}
 	var lanes [16]float32
-	for j, v := range values {
+	for j := from; j < len(keys); j++ {
 		p := Exp(s[j] - top)
 		lanes[j%16] += p
 		for d := range o {
-			o[d] = FMA(p, F16(v[d]), o[d])
+			o[d] = FMA(p, values[j][d], o[d])
 		}
 	}
 	return top, Reduce(lanes)

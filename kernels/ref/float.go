@@ -124,6 +124,53 @@ func SiLUMul(g, u, y []float32) {
 	}
 }
 
+// Constants of GELUMul: 2√(2/π), and that times 0.044715.
+const (
+	geluLinear float32 = 0x1.988454p+0
+	geluCubic  float32 = 0x1.2444f2p-4
+)
+
+// GELUMul writes gelu(g)·u to y, in the approximation 0.5·g·(1 + tanh(√(2/π)·(g + 0.044715·g³))) of Hendrycks and
+// Gimpel (2016), computed as g / (1 + e^-2z) with z what tanh is of: nothing cancels.
+func GELUMul(g, u, y []float32) {
+	for i, x := range g {
+		z := x * FMA(float32(x*x), geluCubic, geluLinear)
+		y[i] = float32(x/(1+Exp(-z))) * u[i]
+	}
+}
+
+// Constants of Tanh: where the polynomial ends, and its coefficients (Moshier's Cephes, tanhf).
+const tanhSmall float32 = 0.625
+
+var tanhPoly = [...]float32{-0x1.75e1d4p-8, 0x1.52269cp-6, -0x1.b83c5ap-5, 0x1.110726p-3, -0x1.555532p-2}
+
+// Tanh returns the hyperbolic tangent within 2 ulp: a polynomial below tanhSmall, else 1 - 2/(e^2|x| + 1).
+func Tanh(x float32) float32 {
+	a := math.Float32frombits(math.Float32bits(x) &^ (1 << 31))
+	t := 1 - 2/(Exp(2*a)+1)
+	if a < tanhSmall {
+		z := a * a
+		p := tanhPoly[0]
+		for _, c := range tanhPoly[1:] {
+			p = FMA(p, z, c)
+		}
+		t = FMA(float32(p*z), a, a)
+	}
+	return math.Float32frombits(math.Float32bits(t)&^(1<<31) | math.Float32bits(x)&(1<<31))
+}
+
+// SoftCap returns cap·tanh(x/cap), where x is multiplied by the rounded 1/cap.
+func SoftCap(x, cap float32) float32 { return cap * Tanh(float32(x*(1/cap))) }
+
+// NormAdd adds RMSNorm(x) to y.
+func NormAdd(x, w []float32, eps float32, y []float32) {
+	n := make([]float32, len(x))
+	RMSNorm(x, w, eps, n)
+	for i := range y {
+		y[i] += n[i]
+	}
+}
+
 // pi/2 in three parts of at most 33 bits, so that n·part is exact for n < 2^20 (Cody and Waite).
 const (
 	pio2a = 0x1.921fb544p+0
@@ -160,15 +207,16 @@ func Angle(pos int32, freq float64) (c, s float32) {
 	return float32(sn), float32(-cs)
 }
 
-// RoPE turns x, one head's first 2·len(freq) elements, at pos. Pairs are (2i, 2i+1), or with halves
-// (i, i+len(freq)).
-func RoPE(x []float32, pos int32, freq []float64, halves bool) {
+// RoPE turns x, one head's first 2·len(freq) elements, at pos, with cosine and sine multiplied by
+// magnitude. Pairs are (2i, 2i+1), or with halves (i, i+len(freq)).
+func RoPE(x []float32, pos int32, freq []float64, magnitude float32, halves bool) {
 	for i, f := range freq {
 		i0, i1 := 2*i, 2*i+1
 		if halves {
 			i0, i1 = i, i+len(freq)
 		}
 		c, s := Angle(pos, f)
+		c, s = float32(c*magnitude), float32(s*magnitude)
 		x0, x1 := x[i0], x[i1]
 		x[i0] = FMA(x0, c, -float32(x1*s))
 		x[i1] = FMA(x0, s, float32(x1*c))

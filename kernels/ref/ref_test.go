@@ -130,7 +130,7 @@ func TestQuantize(t *testing.T) {
 	}
 	x[40], x[64] = 1e-31, float32(math.NaN())
 	x[96] = float32(math.Inf(-1))
-	a := Quantize(x)
+	a := Quantize(x, 32)
 	if a.Q[0] != -127 || a.Q[16] != 0 || a.Q[31] != 119 || a.Scale[0] != float32(16)/127 {
 		t.Errorf("codes %d %d %d scale %v, want -127 0 119 and 16/127", a.Q[0], a.Q[16], a.Q[31], a.Scale[0])
 	}
@@ -142,11 +142,9 @@ func TestQuantize(t *testing.T) {
 			t.Errorf("block %d with Inf or NaN has scale %v, want NaN", b, a.Scale[b])
 		}
 	}
-	var sum int32
-	for i := range a.Q[:16] {
-		sum += int32(a.Q[i])
-	}
-	if a.Sum[0] != sum || a.XSum[0] != a.Scale[0]*float32(a.Sum[0]+a.Sum[1]) {
-		t.Errorf("sums %v, xsum %v", a.Sum[:2], a.XSum[0])
+	y := make([]float32, 512)
+	y[3], y[255], y[256] = 1, -127, 0.5
+	if b := Quantize(y, 256); b.Q[3] != 1 || b.Q[255] != -127 || b.Scale[0] != 1 || b.Scale[7] != 1 || b.Q[256] != 127 {
+		t.Errorf("spans of 256: codes %d %d %d scales %v", b.Q[3], b.Q[255], b.Q[256], b.Scale)
 	}
 }

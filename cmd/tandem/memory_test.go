@@ -1,0 +1,158 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+// Two models, of which the first has 1 MiB of weights and a MiB of cache for each page.
+func testRoom(sessions, ctx int) *room {
+	return &room{sessions: sessions, ctx: ctx, kvType: "q8_0", models: []tenant{
+		{path: "a.gguf", nodes: 1, context: 100 * kernels.PageRows, Footprint: engine.Footprint{Weights: 1 << 20, PageBytes: 1 << 20}},
+		{path: "b.gguf", nodes: 0, context: 10 * kernels.PageRows, Footprint: engine.Footprint{Weights: 1 << 20, PageBytes: 1 << 16}},
+	}}
+}
+
+func TestRoom(t *testing.T) {
+	const mib = 1 << 20
+	base := testRoom(0, 2).total(0, 2) - 2*mib - mib/16 // the spare session's three pages apart
+	for _, tc := range []struct {
+		sessions, ctx int
+		available     int64
+		says          []string // nil: fits
+	}{
+		{3, 640, base + 4*11*mib + 4*10*mib/16, nil},
+		{3, 640, base + 4*11*mib + 4*10*mib/16 - 1, []string{"a needs ", "of memory", "and b needs", "the test allows", "--ctx 576 or --sessions 2 would fit"}},
+		{1, 0, base + 50*mib, []string{": --ctx 1472 would fit"}}, // 2 × (23 + 1) pages of a, and b's
+		{4, 128, base, []string{": one session of 64 tokens needs "}},
+	} {
+		r := testRoom(tc.sessions, tc.ctx)
+		err := r.check(engine.Available{Bytes: tc.available, By: "the test"})
+		if tc.says == nil {
+			if err != nil {
+				t.Errorf("%+v: %v", tc, err)
+			}
+			continue
+		}
+		if tandem.KindOf(err) != tandem.Exhausted {
+			t.Errorf("%+v: error %v: want Exhausted", tc, err)
+			continue
+		}
+		for _, part := range tc.says {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%+v: error %q does not say %q", tc, err, part)
+			}
+		}
+	}
+}
+
+// A bound of each process by itself is not one of their sum.
+func TestRoomOfEach(t *testing.T) {
+	r := testRoom(3, 640)
+	largest := (&room{models: r.models[:1]}).total(3, 640)
+	for each, want := range map[bool]bool{true: true, false: false} {
+		if got := r.fits(engine.Available{Bytes: largest, Each: each}, 3, 640); got != want {
+			t.Errorf("for each %v: fits %v", each, got)
+		}
+	}
+	if r.fits(engine.Available{Bytes: largest - 1, Each: true}, 3, 640) {
+		t.Error("a process larger than the bound fits")
+	}
+}
+
+// What the advice names fits, and one page or session more does not.
+func TestAdviceIsTight(t *testing.T) {
+	for extra := range int64(40) {
+		available := engine.Available{Bytes: testRoom(0, 2).total(1, 64) + extra*3<<19, By: "the test"}
+		r := testRoom(8, 2000)
+		if r.check(available) == nil {
+			continue
+		}
+		ctx, sessions := 0, 0
+		for _, word := range strings.Split(r.advice(available), "--") {
+			var n int
+			if k, rest, ok := strings.Cut(word, " "); ok {
+				for _, c := range rest {
+					if c < '0' || c > '9' {
+						break
+					}
+					n = 10*n + int(c-'0')
+				}
+				switch k {
+				case "ctx":
+					ctx = n
+				case "sessions":
+					sessions = n
+				}
+			}
+		}
+		if ctx > 0 && (r.total(8, ctx) > available.Bytes || r.total(8, ctx+kernels.PageRows) <= available.Bytes) {
+			t.Errorf("%d bytes: --ctx %d is not the largest that fits", available.Bytes, ctx)
+		}
+		if sessions > 0 && (r.total(sessions, 2000) > available.Bytes || r.total(sessions+1, 2000) <= available.Bytes) {
+			t.Errorf("%d bytes: --sessions %d is not the largest that fits", available.Bytes, sessions)
+		}
+	}
+}
+
+func TestBenchFlags(t *testing.T) {
+	for _, tc := range []struct {
+		cmd  benchKernelsCmd
+		says string // "" if it is right
+	}{
+		{benchKernelsCmd{Type: []string{"q8_0", "f16"}, Rows: 16, Cols: 256, widthFlags: widthFlags{[]int{1}, 1}}, ""},
+		{benchKernelsCmd{Rows: 16, Cols: 256, widthFlags: widthFlags{[]int{1}, 1}}, ""},
+		{benchKernelsCmd{Type: []string{"q9_0"}, Rows: 16, Cols: 256, widthFlags: widthFlags{[]int{1}, 1}}, "--type q9_0: want of f32, f16, q4_0"},
+		{benchKernelsCmd{Type: []string{"q4_k"}, Rows: 16, Cols: 64, widthFlags: widthFlags{[]int{1}, 1}}, "a multiple of 256 for q4_k"},
+		{benchKernelsCmd{Type: []string{"q8_0"}, Rows: 0, Cols: 64, widthFlags: widthFlags{[]int{1}, 1}}, "--rows 0 --cols 64"},
+		{benchKernelsCmd{Rows: 16, Cols: 256, widthFlags: widthFlags{[]int{1, 0}, 1}}, "--width 0: want 1 to 1024"},
+		{benchKernelsCmd{Rows: 16, Cols: 256, widthFlags: widthFlags{[]int{1}, 0}}, "--rounds is 0"},
+		{benchKernelsCmd{Rows: 16, Cols: 256, widthFlags: widthFlags{nil, 5}}, "with 0 widths"},
+	} {
+		types, err := tc.cmd.types()
+		if tc.says == "" {
+			if err != nil || len(types) == 0 {
+				t.Errorf("%+v: %v, %v", tc.cmd, types, err)
+			}
+		} else if tandem.KindOf(err) != tandem.Invalid || !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("%+v: error %v: want Invalid that says %q", tc.cmd, err, tc.says)
+		}
+	}
+}
+
+func TestLoadingShows(t *testing.T) {
+	steps := func(terminal bool, since time.Duration) string {
+		var out strings.Builder
+		p := newLoading(&out, "m")
+		p.terminal, p.start = terminal, time.Now().Add(-since)
+		for done := int64(10); done <= 100; done += 10 {
+			p.step(done<<20, 100<<20)
+		}
+		p.end()
+		return out.String()
+	}
+	if got := steps(false, 0); got != "" {
+		t.Errorf("a short load shows %q", got)
+	}
+	if got, want := steps(false, time.Second), "10 30 50 80 100"; strings.Join(percents(got), " ") != want {
+		t.Errorf("lines of %v percent: want %s", percents(got), want)
+	}
+	if got := steps(true, time.Second); !strings.HasPrefix(got, "\rloading m:  10 % of 100.0 MiB") || !strings.HasSuffix(got, "100 % of 100.0 MiB\r\x1b[K") || strings.Contains(got, "\n") {
+		t.Errorf("on a terminal: %q", got)
+	}
+}
+
+// percents returns the numbers before "%" of lines.
+func percents(lines string) (all []string) {
+	for line := range strings.Lines(lines) {
+		_, rest, _ := strings.Cut(line, ": ")
+		n, _, _ := strings.Cut(rest, " ")
+		all = append(all, n)
+	}
+	return all
+}

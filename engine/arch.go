@@ -1,0 +1,209 @@
+package engine
+
+import (
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// traits are what sets the architectures apart; everything else they share (program.go). The first
+// three change what a pass computes, the others what a file holds and which defaults its keys have.
+type traits struct {
+	halves     bool // RoPE pairs elements (i, i+n/2) of a head instead of (2i, 2i+1)
+	gelu       bool // the feed-forward gate is GELU instead of SiLU
+	scaleEmbed bool // embeddings are multiplied by √d
+
+	headNorms   bool // q and k are normalised head by head before RoPE
+	postNorms   bool // the output of attention and feed-forward is normalised before it is added
+	fused       bool // one tensor may hold q, k and v, another gate and up
+	ropeFactors bool // tensors may hold a factor for each of RoPE's frequencies
+
+	// Of every `period` layers, all but the last attend through the sliding window; 0: every layer does;
+	// 1: none does, and a window in the file is refused.
+	period    int
+	window    int     // default of attention.sliding_window; 0: no window
+	localBase float64 // default RoPE base of layers with a window; 0: as in the others
+
+	caps              bool // reads the soft caps of attention scores and logits
+	attnCap, finalCap float64
+	wideScale         int // with so many layers, scores are scaled by 1/√(d/heads) instead of 1/√headDim
+}
+
+// architectures are those that run. What a file's keys do not say is as llama.cpp has it, which most files were
+// made for: gemma2's defaults and even local layers, gemma3's five local layers of six, and the 27-billion models'
+// scale of attention scores, known by their number of layers.
+var architectures = map[string]traits{
+	"llama": {ropeFactors: true},
+	"qwen2": {halves: true, period: 1},
+	"qwen3": {halves: true, period: 1, headNorms: true},
+	"gemma": {halves: true, period: 1, gelu: true, scaleEmbed: true},
+	"gemma2": {halves: true, period: 2, window: 4096, gelu: true, scaleEmbed: true, postNorms: true,
+		caps: true, attnCap: 50, finalCap: 30, wideScale: 46},
+	"gemma3": {halves: true, period: 6, localBase: 10000, gelu: true, scaleEmbed: true, postNorms: true, headNorms: true,
+		caps: true, wideScale: 62},
+	"phi3": {halves: true, fused: true, ropeFactors: true},
+}
+
+// refusedKeys change the function in ways that no architecture here knows: anything but absent, 0 or false is refused.
+var refusedKeys = []string{
+	"expert_count", "attention.scale", "attention.clamp_kqv", "attention.max_alibi_bias", "embedding_scale", "residual_scale",
+	"logit_scale", "use_parallel_residual", "rope.scaling.yarn_log_multiplier", "rope.scaling.yarn_ext_factor",
+	"rope.scaling.yarn_attn_factor",
+}
+
+// layerShape is what may differ from layer to layer.
+type layerShape struct {
+	heads, kvHeads, ffn int
+	local               bool // attends through the window, if the model has one
+}
+
+// readTraits finds the architecture.
+func (h *hyper) readTraits() (traits, error) {
+	arch, err := h.file.String("general.architecture")
+	if err != nil {
+		return traits{}, err
+	}
+	h.arch = arch
+	t, ok := architectures[arch]
+	if !ok {
+		var names []string
+		for name := range architectures {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		h.fail(tandem.Unsupported, "architecture %q: supported are %s", arch, strings.Join(names, ", "))
+	}
+	return t, h.err
+}
+
+// perLayer reads a count that may be one number or an array with one for each layer.
+func (h *hyper) perLayer(key string, def []int, most, layers int) []int {
+	full := h.arch + "." + key
+	if !h.file.IsArray(full) {
+		if def != nil && !h.file.Has(full) {
+			return def
+		}
+		return slices.Repeat([]int{h.count(key, -1, most)}, layers)
+	}
+	all, err := h.file.Ints(full, 1, most)
+	if h.keep(err); err == nil && len(all) != layers {
+		h.fail(tandem.Corrupt, "key %q has %d elements: want one for each of %d layers", full, len(all), layers)
+	}
+	if h.err != nil {
+		return make([]int, layers)
+	}
+	return all
+}
+
+// readLayers fills in the layers' shapes, and the largest of each in c. Call it when block_count is known.
+func (h *hyper) readLayers(c *Config) {
+	heads := h.perLayer("attention.head_count", nil, maxHeads, c.Layers)
+	kv := h.perLayer("attention.head_count_kv", heads, maxHeads, c.Layers)
+	ffn := h.perLayer("feed_forward_length", nil, maxDim, c.Layers)
+	if h.err != nil {
+		return
+	}
+	c.cacheHeads = 1
+	for i := range heads {
+		if heads[i]%kv[i] != 0 {
+			h.fail(tandem.Corrupt, "layer %d: %d heads are no multiple of %d key-value heads", i, heads[i], kv[i])
+		}
+		c.layers = append(c.layers, layerShape{heads: heads[i], kvHeads: kv[i], ffn: ffn[i]})
+		c.cacheHeads = min(maxHeads, c.cacheHeads/gcd(c.cacheHeads, kv[i])*kv[i])
+	}
+	for i := range heads {
+		if heads[i]%c.cacheHeads != 0 {
+			h.fail(tandem.Unsupported, "layer %d: %d heads, but the layers' key-value heads share a cache of %d: tandem runs multiples of that",
+				i, heads[i], c.cacheHeads)
+		}
+	}
+	c.Heads, c.KVHeads, c.FFN = slices.Max(heads), slices.Max(kv), slices.Max(ffn)
+}
+
+func gcd(a, b int) int {
+	for b > 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// readWindow finds which layers attend through a sliding window, and its size; a window that no sequence reaches is 0.
+func (h *hyper) readWindow(c *Config) {
+	key, pattern := h.arch+".attention.sliding_window", h.arch+".attention.sliding_window_pattern"
+	window := c.traits.window
+	if h.file.Has(key) {
+		v, err := h.file.Int(key, 0, math.MaxInt32)
+		h.keep(err)
+		window = v
+	}
+	period := c.traits.period
+	switch {
+	case window == 0:
+		return
+	case h.file.IsArray(pattern):
+		local, err := h.file.Bools(pattern)
+		if h.keep(err); err == nil && len(local) != c.Layers {
+			h.fail(tandem.Corrupt, "key %q has %d elements: want one for each of %d layers", pattern, len(local), c.Layers)
+		}
+		for i := 0; i < min(len(local), c.Layers); i++ {
+			c.layers[i].local = local[i]
+		}
+	case h.file.Has(pattern):
+		v, err := h.file.Int(pattern, 0, maxLayers)
+		h.keep(err)
+		period = v
+		fallthrough
+	default:
+		if period == 1 && window < c.Context && !h.file.Has(pattern) {
+			h.fail(tandem.Unsupported, "key %q is %d: the %s architecture has no sliding window as tandem runs it", key, window, h.arch)
+		}
+		for i := range c.layers {
+			c.layers[i].local = period == 0 || i%period < period-1
+		}
+	}
+	if window < c.Context {
+		c.window = window
+	}
+}
+
+// readScales reads what scores and logits are multiplied with and capped by.
+func (h *hyper) readScales(c *Config) {
+	c.attnScale = float32(1 / math.Sqrt(float64(c.HeadDim)))
+	if c.Layers == c.traits.wideScale {
+		c.attnScale = float32(1 / math.Sqrt(float64(c.Dim)/float64(c.layers[0].heads)))
+	}
+	limit := func(key string, def float64) float32 {
+		v, err := h.file.FloatOr(h.arch+"."+key, def)
+		h.keep(err)
+		switch {
+		case v != 0 && !c.traits.caps:
+			h.fail(tandem.Unsupported, "key %q is %v: the %s architecture has no soft cap as tandem runs it", h.arch+"."+key, v, h.arch)
+		case v != 0 && !(v >= 1e-3 && v <= 1e6):
+			h.fail(tandem.Corrupt, "key %q is %v: want 0, or from 0.001 to 1e6", h.arch+"."+key, v)
+		}
+		return float32(v)
+	}
+	c.attnCap = limit("attn_logit_softcapping", c.traits.attnCap)
+	c.finalCap = limit("final_logit_softcapping", c.traits.finalCap)
+}
+
+// refuse names the first key that would change the text and that nothing here reads.
+func (h *hyper) refuse() {
+	for _, name := range refusedKeys {
+		key := h.arch + "." + name
+		if !h.file.Has(key) {
+			continue
+		}
+		if off, err := h.file.Bool(key); err == nil && !off {
+			continue
+		}
+		if v, err := h.file.Float(key); err != nil || v != 0 {
+			h.fail(tandem.Unsupported, "key %q is %s: not part of the %s architecture as tandem runs it", key, h.file.Describe(key), h.arch)
+		}
+	}
+	if causal, err := h.file.BoolOr(h.arch+".attention.causal", true); err != nil || !causal {
+		h.fail(tandem.Unsupported, "key %q is not true: tandem runs causal models", h.arch+".attention.causal")
+	}
+}

@@ -1,0 +1,265 @@
+package engine
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// tiny returns a small model of an architecture as it is without further keys.
+func tiny(arch string, layers int) *naive {
+	n := &naive{arch: arch, dim: 48, headDim: 16, ropeDim: 16, context: 512, halves: arch != "llama"}
+	n.heads, n.kv, n.ffn = slices.Repeat([]int{4}, layers), slices.Repeat([]int{2}, layers), slices.Repeat([]int{80}, layers)
+	n.keys = map[string]any{}
+	switch arch {
+	case "qwen2":
+		n.biases = "qkv"
+	case "qwen3":
+		n.headNorms = true
+	case "phi3":
+		n.fused = true
+	}
+	if strings.HasPrefix(arch, "gemma") {
+		n.gelu, n.tied, n.embedScale = true, true, math.Sqrt(48)
+		n.postNorms, n.headNorms = arch != "gemma", arch == "gemma3"
+	}
+	return n
+}
+
+// with sets a key and returns n.
+func (n *naive) with(key string, v any) *naive {
+	n.keys[key] = v
+	return n
+}
+
+func frequency(base float64, i, n int) float64 { return math.Pow(base, -2*float64(i)/float64(n)) }
+
+// yarn is the angle of pair i by the YaRN paper's equations 17 to 23, with alpha 1 and beta 32 as there.
+func yarn(base float64, i, n int, factor, original float64) float64 {
+	find := func(turns float64) float64 {
+		return float64(n) * math.Log(original/(turns*2*math.Pi)) / (2 * math.Log(base))
+	}
+	low, high := math.Max(math.Floor(find(32)), 0), math.Min(math.Ceil(find(1)), float64(n-1))
+	ramp := math.Min(1, math.Max(0, (float64(i)-low)/math.Max(high-low, 0.001)))
+	f := frequency(base, i, n)
+	return f/factor*ramp + f*(1-ramp)
+}
+
+// archCase is a model, how many tokens to give it, and the model without the feature that the case is for: a
+// comparison that could not tell the two apart would prove nothing.
+type archCase struct {
+	model   *naive
+	tokens  int
+	without func(n *naive)
+}
+
+func archCases() map[string]archCase {
+	all := map[string]archCase{}
+	add := func(name string, tokens int, n *naive, with, without func(n *naive)) {
+		if with != nil {
+			with(n)
+		}
+		all[name] = archCase{n, tokens, without}
+	}
+	plain := func(n *naive) { n.angle, n.magnitude = nil, 0 }
+	wide := func(n *naive) { n.window = nil }
+	base := func(b float64) func(*naive) {
+		return func(n *naive) { n.angle = func(_, i int) float64 { return frequency(b, i, n.ropeDim) } }
+	}
+
+	add("llama", 40, tiny("llama", 2), nil, func(n *naive) { n.halves = true })
+	add("llama base 1e7", 40, tiny("llama", 2).with("rope.freq_base", float32(1e7)), base(1e7), plain)
+	add("llama partial rope", 40, tiny("llama", 2), func(n *naive) { n.ropeDim = 10 }, func(n *naive) { n.ropeDim = 16 })
+	add("llama biases", 40, tiny("llama", 2), func(n *naive) { n.biases = "qkvogud" }, func(n *naive) { delete(n.weights, "blk.1.ffn_up.bias") })
+	add("llama linear", 40, tiny("llama", 2).with("rope.scaling.type", "linear").with("rope.scaling.factor", float32(4)),
+		func(n *naive) { n.angle = func(_, i int) float64 { return frequency(10000, i, 16) / 4 } }, plain)
+	add("llama yarn", 90, tiny("llama", 2).with("rope.scaling.type", "yarn").with("rope.scaling.factor", float32(8)).with("rope.scaling.original_context_length", uint32(64)),
+		func(n *naive) {
+			n.angle = func(_, i int) float64 { return yarn(10000, i, 16, 8, 64) }
+			n.magnitude = 1 + 0.1*math.Log(8)
+		}, func(n *naive) { n.magnitude = 1 })
+	factors := []float64{1, 1, 1.5, 2, 4, 8, 8, 8}
+	add("llama rope_freqs", 40, tiny("llama", 2).with("rope.freq_base", float32(500000)), func(n *naive) {
+		n.factors = map[string][]float64{"rope_freqs.weight": factors}
+		n.angle = func(_, i int) float64 { return frequency(500000, i, 16) / factors[i] }
+	}, base(500000))
+	add("mistral", 40, tiny("llama", 2).with("attention.sliding_window", uint32(9)), func(n *naive) { n.window = func(int) int { return 9 } }, wide)
+	add("mistral, long", 420, tiny("llama", 2).with("attention.sliding_window", uint32(300)), func(n *naive) { n.window = func(int) int { return 300 } }, wide)
+	add("per layer", 40, tiny("llama", 3), func(n *naive) { n.heads, n.kv, n.ffn = []int{4, 8, 12}, []int{2, 4, 1}, []int{80, 48, 33} },
+		func(n *naive) { n.heads = []int{4, 8, 11} })
+
+	add("qwen2", 40, tiny("qwen2", 2).with("rope.freq_base", float32(1e6)), base(1e6), func(n *naive) { n.halves = false })
+	add("qwen2 yarn", 90, tiny("qwen2", 2).with("rope.freq_base", float32(1e6)).with("rope.scaling.type", "yarn").with("rope.scaling.factor", float32(4)).
+		with("rope.scaling.original_context_length", uint32(128)),
+		func(n *naive) {
+			n.angle = func(_, i int) float64 { return yarn(1e6, i, 16, 4, 128) }
+			n.magnitude = 1 + 0.1*math.Log(4)
+		}, plain)
+	add("qwen3", 40, tiny("qwen3", 2), func(n *naive) { n.headDim, n.ropeDim = 32, 32 }, func(n *naive) { n.headNorms = false })
+
+	add("gemma", 40, tiny("gemma", 2), func(n *naive) { n.headDim, n.ropeDim = 256, 256; n.kv = []int{1, 1} }, func(n *naive) { n.gelu = false })
+	local := func(period, window int) func(int) int {
+		return func(l int) int {
+			if l%period < period-1 {
+				return window
+			}
+			return 0
+		}
+	}
+	add("gemma2", 40, tiny("gemma2", 4).with("attention.sliding_window", uint32(8)).with("attn_logit_softcapping", float32(5)).with("final_logit_softcapping", float32(3)),
+		func(n *naive) { n.window, n.attnCap, n.finalCap = local(2, 8), 5, 3 }, wide)
+	add("gemma2 27b", 20, tiny("gemma2", 46).with("attn_logit_softcapping", float32(2)),
+		func(n *naive) { n.attnCap, n.finalCap, n.attnScale = 2, 30, 1/math.Sqrt(48.0/4) }, func(n *naive) { n.attnScale = 0 })
+	gemma3 := func(local func(int) int) func(*naive) {
+		return func(n *naive) {
+			n.window = local
+			n.angle = func(l, i int) float64 {
+				if local(l) > 0 {
+					return frequency(10000, i, 16)
+				}
+				return frequency(1e6, i, 16) / 8
+			}
+		}
+	}
+	add("gemma3 local base", 40, tiny("gemma3", 7).with("rope.freq_base_swa", float32(500)).with("attention.sliding_window", uint32(8)), func(n *naive) {
+		n.window = local(6, 8)
+		n.angle = func(l, i int) float64 { return frequency([]float64{500, 500, 500, 500, 500, 10000, 500}[l], i, 16) }
+	}, plain)
+	global := func() *naive {
+		return tiny("gemma3", 7).with("rope.freq_base", float32(1e6)).with("rope.scaling.type", "linear").with("rope.scaling.factor", float32(8)).
+			with("attention.sliding_window", uint32(8))
+	}
+	add("gemma3", 40, global(), gemma3(local(6, 8)), base(1e6))
+	add("gemma3 pattern", 40, global().with("attention.sliding_window_pattern", uint32(3)), gemma3(local(3, 8)), gemma3(local(6, 8)))
+	layers := []bool{true, false, false, true, true, false, true}
+	add("gemma3 layers", 40, global().with("attention.sliding_window_pattern", layers), gemma3(func(l int) int {
+		if layers[l] {
+			return 8
+		}
+		return 0
+	}), gemma3(local(6, 8)))
+
+	long, short := []float64{1, 1.2, 1.5, 2, 5, 9, 20, 30}, []float64{1, 1, 1.05, 1.1, 1.2, 1.4, 1.7, 2}
+	both := map[string][]float64{"rope_factors_long.weight": long, "rope_factors_short.weight": short}
+	longrope := func(f []float64) func(*naive) {
+		return func(n *naive) {
+			n.factors, n.magnitude = both, 1.19
+			n.angle = func(_, i int) float64 { return frequency(10000, i, 16) / f[i] }
+		}
+	}
+	add("phi3", 40, tiny("phi3", 2).with("attention.sliding_window", uint32(11)), func(n *naive) { n.window = func(int) int { return 11 } }, wide)
+	add("phi3 in parts", 40, tiny("phi3", 2), func(n *naive) { n.fused = false }, func(n *naive) { n.halves = false })
+	add("phi3 long", 40, tiny("phi3", 2).with("rope.scaling.type", "longrope").with("rope.scaling.original_context_length", uint32(128)).with("rope.scaling.attn_factor", float32(1.19)),
+		longrope(long), longrope(short))
+	add("phi3 short", 40, tiny("phi3", 2).with("rope.scaling.original_context_length", uint32(512)).with("rope.scaling.attn_factor", float32(1.19)), longrope(short), longrope(long))
+	return all
+}
+
+// TestArchitectures compares every architecture and feature with the formulas in float64.
+func TestArchitectures(t *testing.T) {
+	for name, c := range archCases() {
+		t.Run(name, func(t *testing.T) {
+			c.model.generate(uint64(len(name)))
+			m := openTest(t, c.model.write(t, t.TempDir()), Options{KVPages: PagesFor(1, 512, 0), MaxRows: 512})
+			tokens := randomTokens(rand.New(rand.NewPCG(5, 5)), m, c.tokens)
+			got := forward(t, m, 0, Segment{Seq: newSeq(t, m, c.tokens, 0), Extend: tokens, Want: WantAll})
+			rms, worst := distance(got, c.model.forward(tokens))
+			t.Logf("logits are %.2g (r.m.s.) and at most %.2g from the formulas'", rms, worst)
+			tolerance := 2e-4 * math.Sqrt(float64(c.model.layers())) // roundings add up
+			if rms > tolerance || worst > 100*tolerance || rms != rms {
+				t.Errorf("want r.m.s. %.2g, at most %.2g", tolerance, 100*tolerance)
+			}
+			c.without(c.model)
+			if rms, _ := distance(got, c.model.forward(tokens)); !(rms > 20*tolerance) {
+				t.Errorf("without its feature the model's logits are only %.2g away: the case shows nothing", rms)
+			}
+		})
+	}
+}
+
+// distance returns the r.m.s. and the largest difference of logits. A key or value that the cache rounds to the other
+// neighbour moves single logits by some thousandths.
+func distance(got *Output, want [][]float64) (rms, worst float64) {
+	n := 0
+	for i, row := range want {
+		for j, x := range got.Logits(i) {
+			d := math.Abs(float64(x) - row[j])
+			rms, n = rms+d*d, n+1
+			if !(d <= worst) {
+				worst = d
+			}
+		}
+	}
+	return math.Sqrt(rms / float64(n)), worst
+}
+
+// TestArchitecturesExact: on models of every architecture a row alone equals the row in a wide pass of several
+// sessions with trees, and all instruction sets give the same bits.
+func TestArchitecturesExact(t *testing.T) {
+	cases := archCases()
+	for _, name := range []string{"mistral", "per layer", "qwen2 yarn", "qwen3", "gemma", "gemma2", "gemma3", "phi3", "phi3 long"} {
+		t.Run(name, func(t *testing.T) {
+			c := cases[name].model
+			c.generate(3)
+			path := c.write(t, t.TempDir())
+			var first []float32
+			compareTrees(t, openTest(t, path, Options{KVPages: PagesFor(5, 320, 64)}), rand.New(rand.NewPCG(1, 9)), 25)
+			for _, o := range exactOptions() {
+				m := openTest(t, path, o)
+				tokens := randomTokens(rand.New(rand.NewPCG(2, 9)), m, 50)
+				logits := inPieces(t, m, tokens, []int{50})
+				if err := sameBits(logits, inPieces(t, m, tokens, []int{1, 20, 3, 26})); err != nil {
+					t.Errorf("%v: in pieces: %v", m.ISA(), err)
+				}
+				if first == nil {
+					first = logits
+				}
+				if err := sameBits(first, logits); err != nil {
+					t.Errorf("%v with %d threads: %v", m.ISA(), m.Threads(), err)
+				}
+			}
+		})
+	}
+}
+
+// inPieces returns the logits of all tokens, run in passes of the given sizes.
+func inPieces(t *testing.T, m *Model, tokens []tandem.Token, pieces []int) (logits []float32) {
+	s := newSeq(t, m, len(tokens), 0)
+	defer s.Close()
+	for _, n := range pieces {
+		out := forward(t, m, 0, Segment{Seq: s, Extend: tokens[:n], Want: WantAll})
+		for i := range out.Len() {
+			logits = append(logits, out.Logits(i)...)
+		}
+		tokens = tokens[n:]
+	}
+	return logits
+}
+
+// TestContextChoosesFactors: LongRoPE's long factors serve contexts beyond that of training, its short ones others.
+func TestContextChoosesFactors(t *testing.T) {
+	cases := archCases()
+	long, short := cases["phi3 long"].model, cases["phi3 short"].model
+	long.generate(1)
+	short.weights, short.shapes = long.weights, long.shapes
+	path := long.write(t, t.TempDir())
+	for context, model := range map[int]*naive{0: long, 129: long, 128: short} {
+		m := openTest(t, path, Options{Context: context, KVPages: 4})
+		tokens := randomTokens(rand.New(rand.NewPCG(6, 6)), m, 30)
+		got := forward(t, m, 0, Segment{Seq: newSeq(t, m, 30, 0), Extend: tokens, Want: WantAll})
+		if rms, _ := distance(got, model.forward(tokens)); !(rms < 3e-4) {
+			t.Errorf("context %d: logits are %.2g from the formulas'", context, rms)
+		}
+	}
+	m := openTest(t, path, Options{Context: 128})
+	if _, err := m.NewSequence(129, 0); tandem.KindOf(err) != tandem.Invalid || m.Config().Context != 128 {
+		t.Errorf("129 positions of %d: error %v: want kind invalid", m.Config().Context, err)
+	}
+	if _, err := Open(path, Options{Context: -1}); tandem.KindOf(err) != tandem.Invalid {
+		t.Errorf("context -1: error %v: want kind invalid", err)
+	}
+}

@@ -1,0 +1,62 @@
+package engine
+
+import (
+	"time"
+
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+// Work is what a pass has to do at least: read every weight once, and a multiply-add per weight and row.
+// The embedding is only looked up, unless it is the output matrix too.
+type Work struct {
+	Bytes              int64 // of the weights as in the file
+	IntMACs, FloatMACs int64 // per row, by quantised and by float weights, without the output matrix
+	HeadInt, HeadFloat int64 // of the output matrix, per row with logits
+}
+
+// workOf adds up the matrices that a pass multiplies with.
+func workOf(w *weights, matrices []pending) (sum Work) {
+	for i := range matrices {
+		p := &matrices[i]
+		head := p.into == &w.head || p.into == &w.embed
+		if p.into == &w.embed && w.head != w.embed {
+			continue
+		}
+		n := int64(p.rows) * int64(p.cols())
+		sum.Bytes += int64(p.rows) * int64(p.tensor.Size()/p.tensor.Shape[1])
+		switch quantized := kernels.Type(p.tensor.Type).Quantized(); {
+		case head && quantized:
+			sum.HeadInt += n
+		case head:
+			sum.HeadFloat += n
+		case quantized:
+			sum.IntMACs += n
+		default:
+			sum.FloatMACs += n
+		}
+	}
+	return sum
+}
+
+// MACs returns the multiply-adds of a pass with weights of the two kinds.
+func (w Work) MACs(rows, wanted int) (ints, floats float64) {
+	return float64(w.IntMACs)*float64(rows) + float64(w.HeadInt)*float64(wanted), float64(w.FloatMACs)*float64(rows) + float64(w.HeadFloat)*float64(wanted)
+}
+
+// Limit returns the least time of a pass on a machine with limits l: the larger of reading the weights
+// and the multiply-adds, those of each kind at its own rate.
+func (w Work) Limit(l kernels.Limits, rows, wanted int) time.Duration {
+	ints, floats := w.MACs(rows, wanted)
+	return seconds(max(float64(w.Bytes)/l.ReadBytes, ints/l.IntMACs+floats/l.FloatMACs))
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * 1e9) }
+
+// Work returns what m's passes have to do.
+func (m *Model) Work() Work { return m.weights.work }
+
+// KVBytes returns the bytes of the KV cache for one position, all layers.
+func (m *Model) KVBytes() int64 { return int64(m.cache.Shape().PageBytes() / kernels.PageRows) }
+
+// NewProbe returns a probe of the threads that run m's passes; it must be closed before m.
+func (m *Model) NewProbe(bytes int) (*kernels.Probe, error) { return m.pool.NewProbe(bytes) }

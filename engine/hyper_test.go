@@ -1,0 +1,165 @@
+package engine
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// TestBrokenTraits opens models whose keys or tensors contradict what their architecture says; each must be refused
+// with the right kind and a message that names the culprit.
+func TestBrokenTraits(t *testing.T) {
+	factors := func(name string, v ...float64) func(*naive) {
+		return func(n *naive) { n.factors = map[string][]float64{name: v} }
+	}
+	one := []float64{1, 1, 1, 1, 1, 1, 1, 1}
+	for _, c := range []struct {
+		name   string
+		model  *naive
+		change func(*naive)
+		kind   tandem.Kind
+		want   string
+	}{
+		{"array too short", tiny("llama", 3).with("attention.head_count", []uint32{4, 4}), nil, tandem.Corrupt, "attention.head_count"},
+		{"array with 0", tiny("llama", 2).with("feed_forward_length", []uint32{80, 0}), nil, tandem.Corrupt, "feed_forward_length"},
+		{"array that does not divide", tiny("llama", 2).with("attention.head_count_kv", []uint32{2, 3}), nil, tandem.Corrupt, "layer 1"},
+		{"arrays without a common cache", tiny("llama", 2).with("attention.head_count", []uint32{4, 6}).with("attention.head_count_kv", []uint32{2, 3}), nil, tandem.Unsupported, "layer 0"},
+		{"window -1", tiny("llama", 2).with("attention.sliding_window", int32(-1)), nil, tandem.Corrupt, "sliding_window"},
+		{"window of qwen2", tiny("qwen2", 2).with("attention.sliding_window", uint32(100)), nil, tandem.Unsupported, "qwen2.attention.sliding_window"},
+		{"pattern too short", tiny("gemma3", 2).with("attention.sliding_window", uint32(8)).with("attention.sliding_window_pattern", []bool{true}), nil, tandem.Corrupt, "sliding_window_pattern"},
+		{"pattern of text", tiny("gemma3", 2).with("attention.sliding_window", uint32(8)).with("attention.sliding_window_pattern", "even"), nil, tandem.Corrupt, "sliding_window_pattern"},
+		{"cap of llama", tiny("llama", 2).with("attn_logit_softcapping", float32(50)), nil, tandem.Unsupported, "attn_logit_softcapping"},
+		{"cap below 0", tiny("gemma2", 2).with("final_logit_softcapping", float32(-1)), nil, tandem.Corrupt, "final_logit_softcapping"},
+		{"cap NaN", tiny("gemma2", 2).with("attn_logit_softcapping", float32(math.NaN())), nil, tandem.Corrupt, "attn_logit_softcapping"},
+		{"value length", tiny("llama", 2).with("attention.value_length", uint32(8)), nil, tandem.Unsupported, "value length 8"},
+		{"rope base huge", tiny("llama", 2).with("rope.freq_base", 1e300), nil, tandem.Corrupt, "freq_base"},
+		{"rope base below 1", tiny("llama", 2).with("rope.freq_base", float32(0.5)), nil, tandem.Corrupt, "freq_base"},
+		{"rope factor 0", tiny("llama", 2).with("rope.scaling.factor", float32(0)), nil, tandem.Corrupt, "rope.scaling.factor"},
+		{"rope factor tiny", tiny("llama", 2).with("rope.scaling.factor", float32(1e-9)), nil, tandem.Corrupt, "rope scaling by"},
+		{"attn factor huge", tiny("llama", 2).with("rope.scaling.attn_factor", float32(1e9)), nil, tandem.Corrupt, "magnitude 1e+09"},
+		{"original context 0", tiny("llama", 2).with("rope.scaling.original_context_length", uint32(0)), nil, tandem.Corrupt, "original_context_length"},
+		{"yarn turned round", tiny("llama", 2).with("rope.scaling.type", "yarn").with("rope.scaling.yarn_beta_fast", float32(0.5)), nil, tandem.Corrupt, "yarn_beta_fast"},
+		{"longrope without tensors", tiny("phi3", 2).with("rope.scaling.type", "longrope"), nil, tandem.Corrupt, "rope_factors_long.weight"},
+		{"longrope of gemma", tiny("gemma", 2).with("rope.scaling.type", "longrope"), nil, tandem.Unsupported, `"longrope"`},
+		{"long without short", tiny("phi3", 2), factors("rope_factors_long.weight", one...), tandem.Corrupt, "rope_factors_short.weight"},
+		{"factor 0", tiny("llama", 2), factors("rope_freqs.weight", 1, 1, 1, 0, 1, 1, 1, 1), tandem.Corrupt, "rope factor 3 is 0"},
+		{"factor NaN", tiny("llama", 2), factors("rope_freqs.weight", 1, 1, 1, math.NaN(), 1, 1, 1, 1), tandem.Corrupt, "rope factor 3 is NaN"},
+		{"too few factors", tiny("llama", 2), factors("rope_freqs.weight", 1, 1), tandem.Corrupt, "rope_freqs.weight"},
+		{"factors of qwen2", tiny("qwen2", 2), factors("rope_freqs.weight", one...), tandem.Unsupported, "rope_freqs.weight"},
+		{"experts", tiny("qwen3", 2).with("expert_count", uint32(8)), nil, tandem.Unsupported, "qwen3.expert_count"},
+		{"scale of scores", tiny("llama", 2).with("attention.scale", float32(0.1)), nil, tandem.Unsupported, "attention.scale"},
+		{"not causal", tiny("gemma3", 2).with("attention.causal", false), nil, tandem.Unsupported, "attention.causal"},
+		{"q norms missing", tiny("qwen3", 2), func(n *naive) { n.headNorms = false }, tandem.Corrupt, "attn_q_norm"},
+		{"q norms of llama", tiny("llama", 2), func(n *naive) { n.headNorms = true }, tandem.Unsupported, "norm.weight"},
+		{"fused tensors of llama", tiny("llama", 2), func(n *naive) { n.fused = true }, tandem.Corrupt, "attn_q.weight"},
+		{"post norms missing", tiny("gemma2", 2), func(n *naive) { n.postNorms = false }, tandem.Corrupt, "post_attention_norm"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.change != nil {
+				c.change(c.model)
+			}
+			c.model.generate(1)
+			_, err := Inspect(c.model.write(t, t.TempDir()))
+			if tandem.KindOf(err) != c.kind || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("error %v (kind %v): want kind %v and a message that names %s", err, tandem.KindOf(err), c.kind, c.want)
+			}
+		})
+	}
+}
+
+// TestNeutralKeys: keys that are there but say nothing.
+func TestNeutralKeys(t *testing.T) {
+	for name, n := range map[string]*naive{
+		"experts 0":         tiny("llama", 1).with("expert_count", uint32(0)),
+		"window of qwen2":   tiny("qwen2", 1).with("attention.sliding_window", uint32(512)),
+		"cap 0":             tiny("llama", 1).with("attn_logit_softcapping", float32(0)),
+		"no scaling":        tiny("llama", 1).with("rope.scaling.type", "none").with("rope.scaling.factor", float32(4)),
+		"residuals in turn": tiny("llama", 1).with("use_parallel_residual", false),
+	} {
+		n.generate(1)
+		m := openTest(t, n.write(t, t.TempDir()), Options{KVPages: 2})
+		tokens := []tandem.Token{1, 50, 200, 7}
+		got := forward(t, m, 0, Segment{Seq: newSeq(t, m, 4, 0), Extend: tokens, Want: WantAll})
+		if rms, _ := distance(got, n.forward(tokens)); !(rms < 3e-4) {
+			t.Errorf("%s: logits are %.2g from the formulas'", name, rms)
+		}
+	}
+}
+
+// FuzzHyperParameters sets keys of every architecture to any value: the file is refused or runs, nothing else.
+func FuzzHyperParameters(f *testing.F) {
+	names := []string{"block_count", "context_length", "embedding_length", "feed_forward_length", "vocab_size", "attention.head_count",
+		"attention.head_count_kv", "attention.key_length", "attention.value_length", "attention.layer_norm_rms_epsilon", "attention.causal",
+		"attention.sliding_window", "attention.sliding_window_pattern", "attn_logit_softcapping", "final_logit_softcapping", "rope.dimension_count",
+		"rope.freq_base", "rope.scaling.type", "rope.scaling.factor", "rope.scaling.attn_factor", "rope.scaling.original_context_length",
+		"rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "rope.scale_linear", "expert_count"}
+	var archs []string
+	for a := range architectures {
+		archs = append(archs, a)
+	}
+	slices.Sort(archs)
+	for i := range names {
+		f.Add(uint8(i), uint8(i), uint8(0), uint64(i), uint8(17), uint8(8), uint64(0))
+		f.Add(uint8(i), uint8(i), uint8(2), uint64(1<<32-1), uint8(18), uint8(1), uint64(0x40800000))
+		f.Add(uint8(i), uint8(i), uint8(4+i%5), uint64(2), uint8(11), uint8(0), uint64(3))
+	}
+	value := func(kind uint8, v uint64) any {
+		switch kind % 9 {
+		case 0:
+			return uint32(v)
+		case 1:
+			return math.Float32frombits(uint32(v))
+		case 2:
+			return int64(v)
+		case 3:
+			return math.Float64frombits(v)
+		case 4:
+			return []uint32{uint32(v & 7), uint32(v >> 3 & 7)}
+		case 5:
+			return []bool{v&1 != 0, v&2 != 0}
+		case 6:
+			return v&1 != 0
+		case 7:
+			return []string{"none", "linear", "yarn", "longrope", "su"}[v%5]
+		}
+		return []float32{float32(v), 2}
+	}
+	dir := f.TempDir()
+	f.Fuzz(func(t *testing.T, arch, key1, kind1 uint8, v1 uint64, key2, kind2 uint8, v2 uint64) {
+		n := tiny(archs[int(arch)%len(archs)], 2)
+		n.context = 100
+		n.generate(1)
+		n.keys[names[int(key1)%len(names)]] = value(kind1, v1)
+		n.keys[names[int(key2)%len(names)]] = value(kind2, v2)
+		path := n.write(t, dir)
+		if _, err := Inspect(path); err != nil {
+			if tandem.KindOf(err) != tandem.Corrupt && tandem.KindOf(err) != tandem.Unsupported {
+				t.Fatalf("%v: kind %v: want corrupt or unsupported", err, tandem.KindOf(err))
+			}
+			return
+		}
+		m, err := Open(path, Options{KVPages: 2, MaxRows: 8, Threads: 1})
+		if err != nil {
+			t.Fatalf("inspected, but does not open: %v", err)
+		}
+		defer m.Close()
+		s, err := m.NewSequence(1, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.Forward([]Segment{{Seq: s, Extend: []tandem.Token{5}, Want: WantTail}}, 1); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestLn(t *testing.T) {
+	for _, x := range []float64{0x1p-1022, 1e-9, 0.5, 0.7071, 1, 1.0000001, math.Sqrt2, 2, 4, 10000, 1e15, 1e300} {
+		if got, want := ln(x), math.Log(x); math.Abs(got-want) > 1e-15*max(1, math.Abs(want)) {
+			t.Errorf("ln(%v) is %v: want %v", x, got, want)
+		}
+	}
+}

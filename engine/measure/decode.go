@@ -1,0 +1,82 @@
+package measure
+
+import (
+	"context"
+	"time"
+
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+// Pass is what passes of one kind cost beside what they must cost.
+type Pass struct {
+	Timing
+	Limit       time.Duration // of the best limits: the larger of reading the weights and the multiply-adds
+	KVBytes     int64         // of keys and values that the pass has to read
+	KVLimit     time.Duration // reading them at the best bandwidth; not part of Limit
+	Share       float64       // Limit ÷ the best time
+	MedianShare float64       // the median over rounds of the limit just before ÷ the time
+	MACShare    float64       // multiply-adds with weights ÷ (the best time · the peak rate)
+}
+
+// Decoded is the result of Decode.
+type Decoded struct {
+	Passes                []Pass
+	Limits, Before, After kernels.Limits // best, at the start, at the end
+}
+
+const (
+	probeBytes = 512 << 20              // read in turn, so that they come from memory
+	probeLong  = 50 * time.Millisecond  // of one limit at most
+	probeFirst = 100 * time.Millisecond // of each limit at the start and the end
+)
+
+// Decode measures n passes of each kind and the limits before each of them, over a time as long as the
+// pass's. See Passes.
+func Decode(ctx context.Context, m *engine.Model, points []Point, n int) (*Decoded, error) {
+	probe, err := m.NewProbe(probeBytes)
+	if err != nil {
+		return nil, err
+	}
+	defer probe.Close()
+	d := &Decoded{}
+	if d.Before, err = probe.Sample(probeFirst); err != nil {
+		return nil, err
+	}
+	samples := make([][]kernels.Limits, len(points))
+	d.Limits = d.Before
+	timings, err := Passes(ctx, m, points, n, func(i int, last time.Duration) error {
+		l, err := probe.Sample(min(last, probeLong))
+		samples[i] = append(samples[i], l)
+		d.Limits = d.Limits.Max(l)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if d.After, err = probe.Sample(probeFirst); err != nil {
+		return nil, err
+	}
+	d.Limits = d.Limits.Max(d.After)
+	for i, t := range timings {
+		d.Passes = append(d.Passes, d.pass(m, t, samples[i]))
+	}
+	return d, nil
+}
+
+// pass puts times and limits together; samples[i] was measured before Times[i].
+func (d *Decoded) pass(m *engine.Model, t Timing, samples []kernels.Limits) Pass {
+	work, rows, wanted := m.Work(), t.Rows, t.Wanted()
+	p := Pass{Timing: t, Limit: work.Limit(d.Limits, rows, wanted), KVBytes: m.KVBytes() * int64(t.Context)}
+	best := t.Best().Seconds()
+	p.KVLimit = time.Duration(float64(p.KVBytes) / d.Limits.ReadBytes * 1e9)
+	p.Share = p.Limit.Seconds() / best
+	ints, floats := work.MACs(rows, wanted)
+	p.MACShare = (ints/d.Limits.IntMACs + floats/d.Limits.FloatMACs) / best
+	shares := make([]float64, len(samples))
+	for i, l := range samples {
+		shares[i] = work.Limit(l, rows, wanted).Seconds() / t.Times[i].Seconds()
+	}
+	p.MedianShare = quantile(shares, 0.5)
+	return p
+}

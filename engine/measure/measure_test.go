@@ -1,0 +1,129 @@
+package measure
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+const draftPath = "../../models/gopher-draft-all-f16.gguf"
+
+var points = []Point{{Rows: 1, Context: 40}, {Rows: 7, Context: 40}, {Rows: 7, Context: 1}, {Rows: 20, Context: 5, Prefill: true}}
+
+func open(t *testing.T) *engine.Model {
+	t.Helper()
+	m, err := engine.Open(draftPath, engine.Options{Threads: 1, MaxRows: 32, KVPages: Pages(points)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.Close)
+	return m
+}
+
+// As many passes as asked for, each announced with how long the last of its kind took, and nothing left
+// in the cache.
+func TestPasses(t *testing.T) {
+	m := open(t)
+	before := make([]int, len(points))
+	timings, err := Passes(t.Context(), m, points, 6, func(i int, last time.Duration) error {
+		if last <= 0 && !points[i].Prefill {
+			t.Errorf("pass %d of kind %d: the last took %v", before[i], i, last)
+		}
+		before[i]++
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []int{6, 6, 6, 2} { // prompts in rounds 1 and 5
+		if tm := &timings[i]; tm.Point != points[i] || len(tm.Times) != want || before[i] != want || tm.Best() <= 0 || tm.Median() < tm.Best() || tm.Spread() < 0 {
+			t.Errorf("kind %d: %d announced, %+v: want %d passes of %+v", i, before[i], tm, want, points[i])
+		}
+	}
+	if m.FreePages() != m.Pages() {
+		t.Errorf("%d of %d pages are free", m.FreePages(), m.Pages())
+	}
+}
+
+func TestPassesEnd(t *testing.T) {
+	m := open(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	stop := errors.New("stop")
+	if _, err := Passes(ctx, m, points, 3, func(int, time.Duration) error { return stop }); err != stop {
+		t.Errorf("error %v: want that of the function", err)
+	}
+	cancel()
+	if _, err := Passes(ctx, m, points, 3, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v: want Canceled", err)
+	}
+	if _, err := Passes(t.Context(), m, []Point{{Rows: 33, Context: 1}}, 1, nil); err == nil {
+		t.Error("a pass of more rows than the model takes: no error")
+	}
+}
+
+func TestPages(t *testing.T) {
+	if got := Pages(points); got != 2+2+1 { // 40 and 7 rows, 1 and 7 rows, 25 rows
+		t.Errorf("%d pages: want 5", got)
+	}
+}
+
+// Shares are what the definitions say of the times and the limits that come with them.
+func TestDecodeShares(t *testing.T) {
+	m := open(t)
+	l := kernels.Limits{ReadBytes: 1e9, IntMACs: 1e12, FloatMACs: 1e10}
+	d := &Decoded{Limits: l}
+	work := m.Work()
+	p := d.pass(m, Timing{Point{Rows: 7, Context: 40}, []time.Duration{2 * time.Millisecond, 4 * time.Millisecond}}, []kernels.Limits{l, l})
+	seconds := max(float64(work.Bytes)/1e9, 7*float64(work.FloatMACs+work.HeadFloat)/1e10)
+	if work.IntMACs != 0 || work.HeadFloat != int64(m.Config().Vocab)*int64(m.Config().Dim) {
+		t.Errorf("work of an F16 model: %+v", work)
+	}
+	if want := time.Duration(seconds * 1e9); p.Limit-want > 1 || want-p.Limit > 1 {
+		t.Errorf("limit %v: want %v", p.Limit, want)
+	}
+	if got, want := p.Share, seconds/2e-3; got < 0.999*want || got > 1.001*want {
+		t.Errorf("share %g: want %g", got, want)
+	}
+	if want := m.KVBytes() * 40; p.KVBytes != want || p.KVLimit != time.Duration(want) {
+		t.Errorf("%d bytes of cache in %v: want %d at 1 GB/s", p.KVBytes, p.KVLimit, want)
+	}
+}
+
+func TestMatrices(t *testing.T) {
+	pool, err := kernels.NewPool(1, kernels.Auto)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	probe, err := pool.NewProbe(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer probe.Close()
+	for _, typ := range kernels.Types() {
+		set, err := NewMatrices(typ, 40, 512, 3, 1)
+		if err != nil {
+			t.Fatalf("%v: %v", typ, err)
+		}
+		var limits kernels.Limits
+		products, err := set.Measure(t.Context(), pool, probe, []int{1, 3}, 2, &limits)
+		if err != nil {
+			t.Fatalf("%v: %v", typ, err)
+		}
+		if limits.ReadBytes <= 0 || limits.IntMACs <= 0 || limits.FloatMACs <= 0 {
+			t.Errorf("%v: limits %+v", typ, limits)
+		}
+		for i, p := range products {
+			p.Settle(limits)
+			if len(p.Times) != 2 || p.Width != []int{1, 3}[i] || p.Best != slices.Min(p.Times) || p.Share <= 0 || p.Type != typ {
+				t.Errorf("%+v", p)
+			}
+		}
+		set.Close()
+	}
+}

@@ -1,0 +1,201 @@
+// Package measure finds out what passes cost on this machine: the times that a planner decides by, and
+// their share of what the hardware allows.
+package measure
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+)
+
+// Point is one kind of pass.
+type Point struct {
+	Rows    int  // of a token tree, all with logits; of the prompt when Prefill
+	Context int  // committed positions before them
+	Prefill bool // the rows extend the prefix, and the last has logits
+}
+
+// Wanted returns how many rows have logits.
+func (p Point) Wanted() int {
+	if p.Prefill {
+		return 1
+	}
+	return p.Rows
+}
+
+// Timing is how long passes of one kind took, in order.
+type Timing struct {
+	Point
+	Times []time.Duration
+}
+
+// Best returns the shortest time, 0 if there is none.
+func (t *Timing) Best() time.Duration {
+	if len(t.Times) == 0 {
+		return 0
+	}
+	return slices.Min(t.Times)
+}
+
+// Median returns the time in the middle.
+func (t *Timing) Median() time.Duration { return quantile(t.Times, 0.5) }
+
+// Spread returns how far the middle eight tenths of the times lie apart, as a share of the median.
+func (t *Timing) Spread() float64 {
+	if len(t.Times) == 0 {
+		return 0
+	}
+	return float64(quantile(t.Times, 0.9)-quantile(t.Times, 0.1)) / float64(t.Median())
+}
+
+func quantile[T int64 | float64 | time.Duration](values []T, q float64) T {
+	if len(values) == 0 {
+		return 0
+	}
+	s := slices.Sorted(slices.Values(values))
+	return s[int(q*float64(len(s)-1)+0.5)]
+}
+
+// Pages returns the KV pages that measuring the points needs.
+func Pages(points []Point) (pages int) {
+	seen := map[int]bool{}
+	for _, p := range points {
+		switch {
+		case p.Prefill:
+			pages += engine.PagesFor(1, p.Context+p.Rows, 0)
+		case !seen[p.Context]:
+			seen[p.Context] = true
+			pages += engine.PagesFor(1, p.Context, widest(points))
+		}
+	}
+	return pages
+}
+
+func widest(points []Point) (rows int) {
+	for _, p := range points {
+		if !p.Prefill {
+			rows = max(rows, p.Rows)
+		}
+	}
+	return rows
+}
+
+// Passes runs n rounds of one pass of each kind and returns their times, kinds in order. A first round
+// that warms the caches does not count; prompts, which take long and vary little, run in every fourth. before, if not nil, runs before each pass that counts; last is
+// how long the pass of that kind took in the round before. The model needs Pages free pages, and passes
+// of as many rows as the widest point. Errors: those of the model's, Invalid for a point that cannot be,
+// that of a ctx that ends.
+func Passes(ctx context.Context, m *engine.Model, points []Point, n int, before func(i int, last time.Duration) error) ([]Timing, error) {
+	r := rig{model: m, points: points, bases: map[int]*engine.Sequence{}}
+	defer r.close()
+	timings := make([]Timing, len(points))
+	last := make([]time.Duration, len(points))
+	for round := range n + 1 {
+		for i, p := range points {
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+			timings[i].Point = p
+			if p.Prefill && round%4 != 1 {
+				continue
+			}
+			if round > 0 && before != nil {
+				if err := before(i, last[i]); err != nil {
+					return nil, err
+				}
+			}
+			took, err := r.pass(ctx, p)
+			if err != nil {
+				return nil, err
+			}
+			last[i] = took
+			if round > 0 {
+				timings[i].Times = append(timings[i].Times, took)
+			}
+		}
+	}
+	return timings, nil
+}
+
+// rig holds the sequences that passes start from: one of random tokens for each context.
+type rig struct {
+	model  *engine.Model
+	points []Point
+	bases  map[int]*engine.Sequence
+}
+
+func (r *rig) close() {
+	for _, s := range r.bases {
+		s.Close()
+	}
+}
+
+// pass runs one pass and leaves everything as it was before.
+func (r *rig) pass(ctx context.Context, p Point) (time.Duration, error) {
+	if p.Prefill {
+		s, err := r.model.NewSequence(p.Context+p.Rows, 0)
+		if err != nil {
+			return 0, err
+		}
+		defer s.Close()
+		if err := r.extend(ctx, s, p.Context); err != nil {
+			return 0, err
+		}
+		return r.timed(engine.Segment{Seq: s, Extend: r.tokens(p.Context, p.Rows), Want: engine.WantTail})
+	}
+	s := r.bases[p.Context]
+	if s == nil {
+		var err error
+		if s, err = r.model.NewSequence(p.Context, widest(r.points)); err != nil {
+			return 0, err
+		}
+		r.bases[p.Context] = s
+		if err := r.extend(ctx, s, p.Context); err != nil {
+			return 0, err
+		}
+	}
+	parents := make([]int32, p.Rows)
+	for i := range parents {
+		parents[i] = int32(i+1)/2 - 1 // -1, 0, 0, 1, 1, 2 …: a binary tree
+	}
+	took, err := r.timed(engine.Segment{Seq: s, Nodes: r.tokens(p.Context, p.Rows), Parents: parents, Want: engine.WantTail})
+	if err != nil {
+		return 0, err
+	}
+	return took, s.Truncate(p.Context)
+}
+
+func (r *rig) timed(g engine.Segment) (time.Duration, error) {
+	batch := []engine.Segment{g}
+	start := time.Now()
+	_, err := r.model.Forward(batch, 1)
+	return time.Since(start), err
+}
+
+// extend fills s with n random tokens.
+func (r *rig) extend(ctx context.Context, s *engine.Sequence, n int) error {
+	for s.Len() < n {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		g := engine.Segment{Seq: s, Extend: r.tokens(s.Len(), min(n-s.Len(), r.model.MaxRows()))}
+		if _, err := r.model.Forward([]engine.Segment{g}, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tokens returns n tokens for the positions from at on, the same in every run.
+func (r *rig) tokens(at, n int) []tandem.Token {
+	tokens := make([]tandem.Token, n)
+	for i := range tokens {
+		x := uint64(at+i) * 0x9e3779b97f4a7c15 // splitmix64's increment and finaliser
+		x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+		tokens[i] = tandem.Token((x ^ x>>27) % uint64(r.model.Config().Vocab))
+	}
+	return tokens
+}

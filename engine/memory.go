@@ -1,0 +1,201 @@
+package engine
+
+import (
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+// Footprint is the memory that a model takes, in bytes. All of it is there from the start, so that no
+// pass runs out of memory.
+type Footprint struct {
+	Weights   int64 // repacked
+	PageBytes int64 // of one page of the KV cache: kernels.PageRows positions, all layers
+	Pages     int
+	Scratch   int64 // buffers of the widest pass
+}
+
+// processBytes is about what a process takes beside the model: its own code and heap, the vocabulary,
+// stacks, and what attention over long prefixes keeps for a pass.
+const processBytes = 64 << 20
+
+// A KV cache beyond these bounds is a mistake: cells are numbered in 31 bits, and no machine addresses
+// as much.
+const (
+	maxPages = math.MaxInt32 / kernels.PageRows
+	maxKV    = 1 << 46
+)
+
+// KV returns the size of the KV cache; one beyond maxKV if it is no number.
+func (p Footprint) KV() int64 {
+	if p.PageBytes > 0 && int64(p.Pages) > 2*maxKV/p.PageBytes {
+		return 2 * maxKV
+	}
+	return int64(p.Pages) * p.PageBytes
+}
+
+// Total returns all that the process takes.
+func (p Footprint) Total() int64 { return p.Weights + p.KV() + p.Scratch + processBytes }
+
+// String words the sum.
+func (p Footprint) String() string {
+	return fmt.Sprintf("%s of memory (weights %s, KV cache %s, buffers %s, the process %s)", Bytes(p.Total()),
+		Bytes(p.Weights), Bytes(p.KV()), Bytes(p.Scratch), Bytes(processBytes))
+}
+
+// Bytes shows a size: "1.5 GiB".
+func Bytes(n int64) string {
+	if n < 1<<30 {
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	}
+	return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+}
+
+// Measure plans the model in the file at path as Open does, without its weights and threads, and returns
+// the memory that it would take. Errors as Open's.
+func Measure(path string, o Options) (Footprint, error) {
+	f, err := gguf.Open(path)
+	if err != nil {
+		return Footprint{}, err
+	}
+	defer f.Close()
+	m := &Model{}
+	defer m.Close()
+	pages := o.KVPages
+	o.KVPages = 1
+	if err := m.outline(f, o, kernels.Reserve); err != nil {
+		return Footprint{}, err
+	}
+	p := m.footprint()
+	if p.Pages = pages; pages == 0 {
+		p.Pages = Options{}.withDefaults(m.config.Context).KVPages
+	}
+	return p, nil
+}
+
+// footprint returns what a planned model takes once it is filled.
+func (m *Model) footprint() Footprint {
+	return Footprint{Weights: int64(len(m.weights.memory.Bytes())), PageBytes: int64(m.cache.Shape().PageBytes()), Pages: m.options.KVPages,
+		Scratch: int64(m.program.Bytes())}
+}
+
+// Available is how much more memory this process may take, and what sets that bound.
+type Available struct {
+	Bytes int64
+	By    string
+	Each  bool // bounds every process by itself, not all together
+}
+
+// Fits refuses a sum that is not available: Exhausted, with the figures.
+func (a Available) Fits(name string, p Footprint) error {
+	if p.Total() <= a.Bytes {
+		return nil
+	}
+	return tandem.Errorf("engine", tandem.Exhausted, "%s needs %s; %s allows %s", name, p, a.By, Bytes(max(0, a.Bytes)))
+}
+
+// AvailableMemory asks the system: the least of what the machine has left (MemAvailable), what the
+// process's control groups (version 2) leave it, and its limit of address space.
+func AvailableMemory() Available {
+	root := os.DirFS("/")
+	a := availableIn(root)
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_AS, &limit) == nil && limit.Cur != unix.RLIM_INFINITY {
+		used, ok := number(root, "proc/self/statm")
+		if left := int64(min(limit.Cur, math.MaxInt64)) - used*int64(os.Getpagesize()); ok && left < a.Bytes {
+			a = Available{left, "the limit of address space (ulimit -v)", true}
+		}
+	}
+	return a
+}
+
+// availableIn reads what the files under root, those of Linux's proc and cgroup file systems, say.
+func availableIn(root fs.FS) Available {
+	a := Available{Bytes: math.MaxInt64, By: "this machine"}
+	if b, err := fs.ReadFile(root, "proc/meminfo"); err == nil {
+		if kib, ok := field(string(b), "MemAvailable:"); ok && kib < math.MaxInt64>>10 {
+			a.least(kib<<10, "this machine's free memory (MemAvailable)")
+		}
+	}
+	b, err := fs.ReadFile(root, "proc/self/cgroup")
+	if err != nil {
+		return a
+	}
+	group, ok := lineAfter(string(b), "0::")
+	for ; ok; group = path.Dir(group) { // a group is bounded by those above it, too
+		dir := path.Join("sys/fs/cgroup", group)
+		most, bounded := number(root, dir+"/memory.max")
+		if now, known := number(root, dir+"/memory.current"); bounded && known {
+			a.least(most-now+reclaimable(root, dir), "the control group "+group+" (memory.max)")
+		}
+		if group == "/" || group == "." || group == "" {
+			break
+		}
+	}
+	return a
+}
+
+// reclaimable returns the file pages that count as the group's memory and give way when it is short of it:
+// without them every second start of a large model would be refused.
+func reclaimable(root fs.FS, dir string) int64 {
+	b, err := fs.ReadFile(root, dir+"/memory.stat")
+	if err != nil {
+		return 0
+	}
+	active, _ := field(string(b), "active_file ")
+	inactive, _ := field(string(b), "inactive_file ")
+	return active + inactive
+}
+
+func (a *Available) least(n int64, by string) {
+	if n < a.Bytes {
+		a.Bytes, a.By = n, by
+	}
+}
+
+// lineAfter returns the rest of the line that begins with prefix.
+func lineAfter(text, prefix string) (string, bool) {
+	for line := range strings.Lines(text) {
+		if rest, ok := strings.CutPrefix(line, prefix); ok {
+			return strings.TrimSpace(rest), true
+		}
+	}
+	return "", false
+}
+
+// field returns the number after prefix.
+func field(text, prefix string) (int64, bool) {
+	rest, ok := lineAfter(text, prefix)
+	if !ok {
+		return 0, false
+	}
+	return first(rest)
+}
+
+// number returns the first number in a file; none for "max".
+func number(root fs.FS, name string) (int64, bool) {
+	b, err := fs.ReadFile(root, name)
+	if err != nil {
+		return 0, false
+	}
+	return first(string(b))
+}
+
+func first(s string) (int64, bool) {
+	words := strings.Fields(s)
+	if len(words) == 0 {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(words[0], 10, 64)
+	return n, err == nil && n >= 0
+}

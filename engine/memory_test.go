@@ -1,0 +1,126 @@
+package engine
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+func TestAvailableMemory(t *testing.T) {
+	const kib = 1 << 10
+	for name, c := range map[string]struct {
+		files map[string]string
+		want  int64
+		by    string
+	}{
+		"nothing known":  {nil, math.MaxInt64, "this machine"},
+		"machine":        {map[string]string{"proc/meminfo": "MemTotal: 9 kB\nMemAvailable:    1000 kB\n"}, 1000 * kib, "MemAvailable"},
+		"no such figure": {map[string]string{"proc/meminfo": "MemAvailable: many\n"}, math.MaxInt64, "this machine"},
+		"own group": {map[string]string{"proc/meminfo": "MemAvailable: 1000 kB\n", "proc/self/cgroup": "0::/a/b\n",
+			"sys/fs/cgroup/a/b/memory.max": "5000\n", "sys/fs/cgroup/a/b/memory.current": "2000\n"}, 3000, "control group /a/b"},
+		"group above": {map[string]string{"proc/self/cgroup": "1:name=x:/y\n0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "max\n", "sys/fs/cgroup/a/b/memory.current": "1",
+			"sys/fs/cgroup/a/memory.max": "9000", "sys/fs/cgroup/a/memory.current": "1000"}, 8000, "control group /a "},
+		"cached files give way": {map[string]string{"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "9000", "sys/fs/cgroup/memory.current": "8000",
+			"sys/fs/cgroup/memory.stat": "anon 1\nactive_file 2000\ninactive_file 3000\n"}, 6000, "control group /"},
+		"beyond its bound": {map[string]string{"proc/self/cgroup": "0::/", "sys/fs/cgroup/memory.max": "10", "sys/fs/cgroup/memory.current": "30"}, -20, "control group /"},
+	} {
+		root := fstest.MapFS{}
+		for path, text := range c.files {
+			root[path] = &fstest.MapFile{Data: []byte(text)}
+		}
+		if got := availableIn(root); got.Bytes != c.want || !strings.Contains(got.By, c.by) {
+			t.Errorf("%s: %+v: want %d by %q", name, got, c.want, c.by)
+		}
+	}
+	if a := AvailableMemory(); a.Bytes < 1<<20 || a.By == "" {
+		t.Errorf("this machine: %+v", a)
+	}
+}
+
+func TestFootprint(t *testing.T) {
+	p := Footprint{Weights: 1 << 30, PageBytes: 1 << 20, Pages: 512, Scratch: 1 << 20}
+	err := (Available{Bytes: 1 << 30, By: "the test"}).Fits("m.gguf", p)
+	if tandem.KindOf(err) != tandem.Exhausted {
+		t.Fatalf("error %v: want Exhausted", err)
+	}
+	for _, part := range []string{"m.gguf needs 1.6 GiB of memory", "weights 1.0 GiB", "KV cache 512.0 MiB", "buffers 1.0 MiB", "the test allows 1.0 GiB"} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("error %q does not say %q", err, part)
+		}
+	}
+	if err := (Available{Bytes: p.Total(), By: "the test"}).Fits("m.gguf", p); err != nil {
+		t.Error(err)
+	}
+	if kv := (Footprint{PageBytes: 1 << 52, Pages: math.MaxInt}).KV(); kv <= maxKV {
+		t.Errorf("a cache beyond all bounds has %d bytes", kv)
+	}
+}
+
+// What Measure says is what a loaded model holds.
+func TestMeasure(t *testing.T) {
+	o := Options{KVPages: 7, MaxRows: 33, MaxWanted: 5}
+	p, err := Measure(draftPath, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := Open(draftPath, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if got := (Footprint{int64(len(m.weights.memory.Bytes())), m.KVBytes() * kernels.PageRows, m.Pages(), int64(m.program.Bytes())}); got != p {
+		t.Errorf("measured %+v, loaded %+v", p, got)
+	}
+	o.KVType = "q8_0"
+	if q, err := Measure(draftPath, o); err != nil || q.PageBytes <= p.PageBytes/2 || q.PageBytes > p.PageBytes*6/10 || q.Weights != p.Weights {
+		t.Errorf("with a q8_0 cache %+v, %v: want a little more than half of the cache in %+v", q, err, p)
+	}
+	if len(m.cache.Bytes()) != int(p.KV()) {
+		t.Errorf("a cache of %d bytes, measured %d", len(m.cache.Bytes()), p.KV())
+	}
+}
+
+// A cache that cannot be is refused before anything is loaded.
+func TestTooLarge(t *testing.T) {
+	for _, pages := range []int{-1, 1 << 24, maxPages, math.MaxInt} {
+		loaded := false
+		_, err := Open(draftPath, Options{KVPages: pages, Progress: func(int64, int64) { loaded = true }})
+		if tandem.KindOf(err) != tandem.Exhausted || !strings.Contains(err.Error(), fmt.Sprint(pages)) && !strings.Contains(err.Error(), "allows") {
+			t.Errorf("%d pages: error %v: want Exhausted, with the number", pages, err)
+		}
+		if loaded {
+			t.Errorf("%d pages: weights were loaded", pages)
+		}
+	}
+}
+
+// Under a limit of address space (ulimit -v) that the weights do not fit into, loading is refused with
+// the figures. The test runs itself in a shell with that limit.
+func TestAddressSpace(t *testing.T) {
+	if os.Getenv("TANDEM_TEST_LIMITED") != "" {
+		p, err := Measure(draftPath, Options{KVPages: 1})
+		if err == nil {
+			_, err = Open(draftPath, Options{KVPages: int(1 << 30 / p.PageBytes)})
+		}
+		fmt.Println(tandem.KindOf(err), err)
+		return
+	}
+	used, ok := number(os.DirFS("/"), "proc/self/statm")
+	if !ok {
+		t.Skip("no /proc: the process's size is not known")
+	}
+	limit := used*int64(os.Getpagesize())>>10 + 512<<10
+	cmd := exec.Command("sh", "-c", fmt.Sprintf(`ulimit -v %d && exec "$0" -test.run '^TestAddressSpace$'`, limit), os.Args[0])
+	cmd.Env = append(os.Environ(), "TANDEM_TEST_LIMITED=1")
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "exhausted") {
+		t.Errorf("%v: %s: want an error of kind exhausted", err, out)
+	}
+}

@@ -1,0 +1,330 @@
+package engine
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+// naive is a tiny model with random weights, and what its architecture says about it, in the words of the published
+// formulas: nothing here is read back from a file or shared with the engine.
+type naive struct {
+	arch                  string
+	dim, headDim, ropeDim int
+	heads, kv, ffn        []int // per layer
+	context               int
+	keys                  map[string]any // further keys of the file, without the architecture's name
+	fused, tied           bool           // layout of the file
+	biases                string         // which of "qkvogud" have a bias
+	halves, gelu          bool
+	headNorms, postNorms  bool
+	embedScale            float64
+	attnScale             float64                    // 0: 1/√headDim
+	attnCap, finalCap     float64                    // 0: none
+	window                func(layer int) int        // nil: none
+	angle                 func(layer, i int) float64 // of pair i, per position; nil: 10000^(-2i/ropeDim)
+	magnitude             float64                    // 0: 1
+	factors               map[string][]float64       // rope factor tensors
+	weights               map[string][]float64       // by tensor name; row-major
+	shapes                map[string][2]int          // rows (outputs; 1 for a vector), columns
+}
+
+const naiveVocab = 260
+
+func (n *naive) layers() int { return len(n.heads) }
+
+// generate draws the weights; every matrix keeps the size of what it multiplies.
+func (n *naive) generate(seed uint64) {
+	r := rand.New(rand.NewPCG(seed, 11))
+	n.weights, n.shapes = map[string][]float64{}, map[string][2]int{}
+	add := func(name string, rows, cols int, mean, deviation float64) {
+		w := make([]float64, rows*cols)
+		for i := range w {
+			w[i] = float64(float32(mean + deviation*r.NormFloat64()))
+		}
+		n.weights[name], n.shapes[name] = w, [2]int{rows, cols}
+	}
+	matrix := func(name string, rows, cols int) { add(name+".weight", rows, cols, 0, 1.5/math.Sqrt(float64(cols))) }
+	norm := func(name string, size int) { add(name+".weight", 1, size, 1, 0.2) }
+	add("token_embd.weight", naiveVocab, n.dim, 0, 1)
+	norm("output_norm", n.dim)
+	if !n.tied {
+		matrix("output", naiveVocab, n.dim)
+	}
+	for i := range n.heads {
+		at := fmt.Sprintf("blk.%d.", i)
+		q, kv := n.heads[i]*n.headDim, n.kv[i]*n.headDim
+		for _, m := range []struct {
+			letter, name string
+			rows, cols   int
+		}{{"q", "attn_q", q, n.dim}, {"k", "attn_k", kv, n.dim}, {"v", "attn_v", kv, n.dim}, {"o", "attn_output", n.dim, q},
+			{"g", "ffn_gate", n.ffn[i], n.dim}, {"u", "ffn_up", n.ffn[i], n.dim}, {"d", "ffn_down", n.dim, n.ffn[i]}} {
+			matrix(at+m.name, m.rows, m.cols)
+			for _, b := range n.biases {
+				if string(b) == m.letter {
+					add(at+m.name+".bias", 1, m.rows, 0, 0.5)
+				}
+			}
+		}
+		norm(at+"attn_norm", n.dim)
+		norm(at+"ffn_norm", n.dim)
+		if n.headNorms {
+			norm(at+"attn_q_norm", n.headDim)
+			norm(at+"attn_k_norm", n.headDim)
+		}
+		if n.postNorms {
+			norm(at+"post_attention_norm", n.dim)
+			norm(at+"post_ffw_norm", n.dim)
+		}
+	}
+}
+
+// write writes the model as an F32 file into dir.
+func (n *naive) write(t testing.TB, dir string) string {
+	w := gguf.NewWriter()
+	w.Set("general.architecture", n.arch)
+	key := func(name string, v any) { w.Set(n.arch+"."+name, v) }
+	key("block_count", uint32(n.layers()))
+	key("context_length", uint32(n.context))
+	key("embedding_length", uint32(n.dim))
+	key("attention.key_length", uint32(n.headDim))
+	key("attention.value_length", uint32(n.headDim))
+	key("rope.dimension_count", uint32(n.ropeDim))
+	key("attention.layer_norm_rms_epsilon", float32(1e-5))
+	for name, counts := range map[string][]int{"attention.head_count": n.heads, "attention.head_count_kv": n.kv, "feed_forward_length": n.ffn} {
+		each, same := make([]uint32, len(counts)), true
+		for i, c := range counts {
+			each[i] = uint32(c)
+			same = same && c == counts[0]
+		}
+		if key(name, each[0]); !same {
+			key(name, each)
+		}
+	}
+	for name, v := range n.keys {
+		key(name, v)
+	}
+	writeVocab(w)
+	done := map[string]bool{}
+	stack := func(into string, parts ...string) {
+		var data []float64
+		for _, p := range parts {
+			data = append(data, n.weights[p]...)
+			done[p] = true
+		}
+		cols := n.shapes[parts[0]][1]
+		w.Tensor(into, gguf.Type(kernels.F32), []int{cols, len(data) / cols}, bytesOfFloats(data))
+	}
+	for i := 0; n.fused && i < n.layers(); i++ {
+		at := fmt.Sprintf("blk.%d.", i)
+		stack(at+"attn_qkv.weight", at+"attn_q.weight", at+"attn_k.weight", at+"attn_v.weight")
+		stack(at+"ffn_up.weight", at+"ffn_gate.weight", at+"ffn_up.weight")
+	}
+	for name, data := range n.weights {
+		if s := n.shapes[name]; !done[name] && s[0] == 1 {
+			w.Tensor(name, gguf.Type(kernels.F32), []int{s[1]}, bytesOfFloats(data))
+		} else if !done[name] {
+			w.Tensor(name, gguf.Type(kernels.F32), []int{s[1], s[0]}, bytesOfFloats(data))
+		}
+	}
+	for name, f := range n.factors {
+		w.Tensor(name, gguf.Type(kernels.F32), []int{len(f)}, bytesOfFloats(f))
+	}
+	path := filepath.Join(dir, n.arch+".gguf")
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := w.WriteTo(f); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func writeVocab(w *gguf.Writer) {
+	tokens, types := []string{"<unk>", "<s>", "</s>"}, []int32{2, 3, 3}
+	for i := range 256 {
+		tokens, types = append(tokens, fmt.Sprintf("<0x%02X>", i)), append(types, 6)
+	}
+	tokens, types = append(tokens, "\u2581"), append(types, 1)
+	w.Set("tokenizer.ggml.model", "llama")
+	w.Set("tokenizer.ggml.tokens", tokens)
+	w.Set("tokenizer.ggml.scores", make([]float32, len(tokens)))
+	w.Set("tokenizer.ggml.token_type", types)
+	w.Set("tokenizer.ggml.bos_token_id", uint32(1))
+	w.Set("tokenizer.ggml.eos_token_id", uint32(2))
+	w.Set("tokenizer.ggml.unknown_token_id", uint32(0))
+}
+
+func bytesOfFloats(v []float64) []byte {
+	b := make([]byte, 0, 4*len(v))
+	for _, x := range v {
+		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(float32(x)))
+	}
+	return b
+}
+
+// mul returns the named matrix times x, plus its bias.
+func (n *naive) mul(name string, x []float64) []float64 {
+	w, cols := n.weights[name+".weight"], n.shapes[name+".weight"][1]
+	out := make([]float64, len(w)/cols)
+	for i := range out {
+		for j, v := range x {
+			out[i] += w[i*cols+j] * v
+		}
+		if b := n.weights[name+".bias"]; b != nil {
+			out[i] += b[i]
+		}
+	}
+	return out
+}
+
+func (n *naive) norm(name string, x []float64) []float64 {
+	mean := 0.0
+	for _, v := range x {
+		mean += v * v / float64(len(x))
+	}
+	out := make([]float64, len(x))
+	for i, v := range x {
+		out[i] = v / math.Sqrt(mean+1e-5) * n.weights[name+".weight"][i]
+	}
+	return out
+}
+
+// turn rotates pair i of each head, (x, y), by position·angle: x·cos - y·sin, x·sin + y·cos.
+func (n *naive) turn(x []float64, layer, pos int) {
+	for h := 0; h < len(x); h += n.headDim {
+		for i := range n.ropeDim / 2 {
+			a := math.Pow(10000, -2*float64(i)/float64(n.ropeDim))
+			if n.angle != nil {
+				a = n.angle(layer, i)
+			}
+			at, other := h+2*i, h+2*i+1
+			if n.halves {
+				at, other = h+i, h+i+n.ropeDim/2
+			}
+			m := n.magnitude
+			if m == 0 {
+				m = 1
+			}
+			cos, sin := m*math.Cos(float64(pos)*a), m*math.Sin(float64(pos)*a)
+			x[at], x[other] = x[at]*cos-x[other]*sin, x[at]*sin+x[other]*cos
+		}
+	}
+}
+
+// half rounds to an IEEE half, as the cache of the engine does: nearest multiple of 2^(exponent-10).
+func half(v []float64) []float64 {
+	for i, x := range v {
+		_, e := math.Frexp(x)
+		unit := math.Ldexp(1, max(e-11, -24))
+		v[i] = math.RoundToEven(x/unit) * unit
+	}
+	return v
+}
+
+func softCap(x, limit float64) float64 {
+	if limit == 0 {
+		return x
+	}
+	return limit * math.Tanh(x/limit)
+}
+
+// forward returns the logits after each of the tokens.
+func (n *naive) forward(tokens []tandem.Token) [][]float64 {
+	keys, values := make([][][]float64, n.layers()), make([][][]float64, n.layers())
+	var logits [][]float64
+	for pos, token := range tokens {
+		x := append([]float64(nil), n.weights["token_embd.weight"][int(token)*n.dim:][:n.dim]...)
+		for i := range x {
+			x[i] *= max(1, n.embedScale)
+		}
+		for l := range n.heads {
+			at := fmt.Sprintf("blk.%d.", l)
+			y := n.norm(at+"attn_norm", x)
+			q, k, v := n.mul(at+"attn_q", y), n.mul(at+"attn_k", y), n.mul(at+"attn_v", y)
+			if n.headNorms {
+				for h := 0; h < len(q); h += n.headDim {
+					copy(q[h:], n.norm(at+"attn_q_norm", q[h:h+n.headDim]))
+				}
+				for h := 0; h < len(k); h += n.headDim {
+					copy(k[h:], n.norm(at+"attn_k_norm", k[h:h+n.headDim]))
+				}
+			}
+			n.turn(q, l, pos)
+			n.turn(k, l, pos)
+			keys[l], values[l] = append(keys[l], half(k)), append(values[l], half(v))
+			n.residual(x, n.mul(at+"attn_output", n.attend(q, keys[l], values[l], l)), at+"post_attention_norm")
+			y = n.norm(at+"ffn_norm", x)
+			gate, up := n.mul(at+"ffn_gate", y), n.mul(at+"ffn_up", y)
+			for i, g := range gate {
+				if n.gelu {
+					up[i] *= 0.5 * g * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(g+0.044715*g*g*g)))
+				} else {
+					up[i] *= g / (1 + math.Exp(-g))
+				}
+			}
+			n.residual(x, n.mul(at+"ffn_down", up), at+"post_ffw_norm")
+		}
+		head := "output"
+		if n.tied {
+			head = "token_embd"
+		}
+		out := n.mul(head, n.norm("output_norm", x))
+		for i := range out {
+			out[i] = softCap(out[i], n.finalCap)
+		}
+		logits = append(logits, out)
+	}
+	return logits
+}
+
+func (n *naive) residual(x, y []float64, post string) {
+	if n.postNorms {
+		y = n.norm(post, y)
+	}
+	for i := range x {
+		x[i] += y[i]
+	}
+}
+
+// attend returns what the heads of the last position see.
+func (n *naive) attend(q []float64, keys, values [][]float64, l int) []float64 {
+	first := 0
+	if n.window != nil && n.window(l) > 0 {
+		first = max(0, len(keys)-n.window(l))
+	}
+	scale := n.attnScale
+	if scale == 0 {
+		scale = 1 / math.Sqrt(float64(n.headDim))
+	}
+	out := make([]float64, len(q))
+	for h := range n.heads[l] {
+		from := h / (n.heads[l] / n.kv[l]) * n.headDim // of the key-value head
+		var weights []float64
+		sum := 0.0
+		for _, k := range keys[first:] {
+			s := 0.0
+			for d := range n.headDim {
+				s += q[h*n.headDim+d] * k[from+d]
+			}
+			w := math.Exp(softCap(s*scale, n.attnCap))
+			weights, sum = append(weights, w), sum+w
+		}
+		for j, w := range weights {
+			for d := range n.headDim {
+				out[h*n.headDim+d] += w / sum * values[first+j][from+d]
+			}
+		}
+	}
+	return out
+}

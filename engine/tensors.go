@@ -1,0 +1,221 @@
+package engine
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+// layer holds one transformer block's weights; biases are nil where the file has none.
+type layer struct {
+	attnNorm, ffnNorm          []float32 // (dim)
+	attnPost, ffnPost          []float32 // (dim), of what attention and feed-forward give; nil: none
+	qNorm, kNorm               []float32 // (headDim); nil: none
+	q, k, v, o                 *kernels.Matrix
+	qBias, kBias, vBias, oBias []float32
+	gate, up, down             *kernels.Matrix
+	gateBias, upBias, downBias []float32
+}
+
+// weights are a model's parameters, repacked for the kernels. head is embed where the file has no
+// matrix of its own for the output.
+type weights struct {
+	memory      *kernels.Memory
+	work        Work
+	embed, head *kernels.Matrix
+	outputNorm  []float32
+	ropeFactors []float32 // (ropeDim/2), or nil
+	layers      []layer
+}
+
+// catalog finds a model's tensors in its file, checks their shapes, and remembers which were asked
+// for, so that a tensor that nobody used is noticed. The first error sticks.
+type catalog struct {
+	file     *gguf.File
+	used     map[string]bool
+	matrices []pending
+	bytes    int // packed, of matrices
+	err      error
+}
+
+// pending is a matrix whose memory is not allocated yet: rows [row0, row0+rows) of a tensor, which lie
+// side by side in the file.
+type pending struct {
+	tensor     *gguf.Tensor
+	row0, rows int
+	at         int // offset into the weight memory
+	into       **kernels.Matrix
+}
+
+func (p *pending) cols() int { return p.tensor.Shape[0] }
+
+func (c *catalog) fail(k tandem.Kind, format string, args ...any) {
+	if c.err == nil {
+		c.err = tandem.Errorf("engine", k, "%s: %s", c.file.Path(), fmt.Sprintf(format, args...))
+	}
+}
+
+// find returns the named tensor if it has the shape, nil if it is absent or wrong.
+func (c *catalog) find(name string, required bool, shape ...int) *gguf.Tensor {
+	t := c.file.Tensor(name)
+	if t == nil {
+		if required {
+			c.fail(tandem.Corrupt, "tensor %q is missing", name)
+		}
+		return nil
+	}
+	c.used[name] = true
+	same := len(t.Shape) == len(shape)
+	for i := 0; same && i < len(shape); i++ {
+		same = t.Shape[i] == shape[i]
+	}
+	if !same {
+		c.fail(tandem.Corrupt, "tensor %q has shape %v: the hyper-parameters want %v", name, t.Shape, shape)
+		return nil
+	}
+	return t
+}
+
+// part is a matrix of so many rows of a tensor.
+type part struct {
+	into **kernels.Matrix
+	rows int
+}
+
+// matrix asks for a (rows, cols) weight matrix, rows being outputs; its memory comes later.
+func (c *catalog) matrix(into **kernels.Matrix, name string, required bool, rows, cols int) {
+	if required || c.file.Tensor(name) != nil {
+		c.stacked(name, cols, part{into, rows})
+	}
+}
+
+// stacked asks for matrices whose rows follow each other in one tensor.
+func (c *catalog) stacked(name string, cols int, parts ...part) {
+	rows := 0
+	for _, p := range parts {
+		rows += p.rows
+	}
+	t := c.find(name, true, cols, rows)
+	if t == nil {
+		return
+	}
+	kt := kernels.Type(t.Type)
+	if !kt.Supported() {
+		c.fail(tandem.Unsupported, "tensor %q has type %s: supported are f32, f16, bf16, q8_0, q4_0, q4_k, q6_k", name, t.Type)
+		return
+	}
+	row0 := 0
+	for _, p := range parts {
+		c.matrices = append(c.matrices, pending{t, row0, p.rows, c.bytes, p.into})
+		c.bytes += kernels.PackedBytes(kt, p.rows, cols)
+		row0 += p.rows
+	}
+}
+
+// vector reads an F32 tensor of n values; nil if it is absent and not required.
+func (c *catalog) vector(name string, required bool, n int) []float32 {
+	t := c.find(name, required, n)
+	if t == nil {
+		return nil
+	}
+	if t.Type != gguf.Type(kernels.F32) {
+		c.fail(tandem.Unsupported, "tensor %q has type %s: want f32", name, t.Type)
+		return nil
+	}
+	data, err := t.Bytes()
+	if err != nil {
+		if c.err == nil {
+			c.err = err
+		}
+		return nil
+	}
+	v := make([]float32, n)
+	for i := range v {
+		v[i] = math.Float32frombits(binary.LittleEndian.Uint32(data[4*i:]))
+	}
+	return v
+}
+
+// collect lists every tensor of a model.
+func (c *catalog) collect(w *weights, cfg *Config) {
+	c.matrix(&w.embed, "token_embd.weight", true, cfg.Vocab, cfg.Dim)
+	c.matrix(&w.head, "output.weight", false, cfg.Vocab, cfg.Dim)
+	w.outputNorm = c.vector("output_norm.weight", true, cfg.Dim)
+	c.collectRopeFactors(w, cfg)
+	w.layers = make([]layer, cfg.Layers)
+	for i := range w.layers {
+		if c.collectLayer(&w.layers[i], cfg, i); c.err != nil {
+			return
+		}
+	}
+	for _, t := range c.file.Tensors() {
+		if !c.used[t.Name] {
+			c.fail(tandem.Unsupported, "tensor %q has no place in the %s architecture: leaving it out would change the text", t.Name, cfg.Arch)
+			return
+		}
+	}
+}
+
+func (c *catalog) collectLayer(l *layer, cfg *Config, i int) {
+	t, s := &cfg.traits, cfg.layers[i]
+	attn, kv := s.heads*cfg.HeadDim, s.kvHeads*cfg.HeadDim
+	name := func(s string) string { return fmt.Sprintf("blk.%d.%s", i, s) }
+	l.attnNorm = c.vector(name("attn_norm.weight"), true, cfg.Dim)
+	l.ffnNorm = c.vector(name("ffn_norm.weight"), true, cfg.Dim)
+	if t.headNorms {
+		l.qNorm = c.vector(name("attn_q_norm.weight"), true, cfg.HeadDim)
+		l.kNorm = c.vector(name("attn_k_norm.weight"), true, cfg.HeadDim)
+	}
+	if t.postNorms {
+		l.attnPost = c.vector(name("post_attention_norm.weight"), true, cfg.Dim)
+		l.ffnPost = c.vector(name("post_ffw_norm.weight"), true, cfg.Dim)
+	}
+	if qkv := name("attn_qkv.weight"); t.fused && c.file.Tensor(qkv) != nil {
+		c.stacked(qkv, cfg.Dim, part{&l.q, attn}, part{&l.k, kv}, part{&l.v, kv})
+	} else {
+		c.matrix(&l.q, name("attn_q.weight"), true, attn, cfg.Dim)
+		c.matrix(&l.k, name("attn_k.weight"), true, kv, cfg.Dim)
+		c.matrix(&l.v, name("attn_v.weight"), true, kv, cfg.Dim)
+	}
+	c.matrix(&l.o, name("attn_output.weight"), true, cfg.Dim, attn)
+	l.qBias = c.vector(name("attn_q.bias"), false, attn)
+	l.kBias = c.vector(name("attn_k.bias"), false, kv)
+	l.vBias = c.vector(name("attn_v.bias"), false, kv)
+	l.oBias = c.vector(name("attn_output.bias"), false, cfg.Dim)
+	if t.fused && c.file.Tensor(name("ffn_gate.weight")) == nil {
+		c.stacked(name("ffn_up.weight"), cfg.Dim, part{&l.gate, s.ffn}, part{&l.up, s.ffn})
+	} else {
+		c.matrix(&l.gate, name("ffn_gate.weight"), true, s.ffn, cfg.Dim)
+		c.matrix(&l.up, name("ffn_up.weight"), true, s.ffn, cfg.Dim)
+	}
+	c.matrix(&l.down, name("ffn_down.weight"), true, cfg.Dim, s.ffn)
+	l.gateBias = c.vector(name("ffn_gate.bias"), false, s.ffn)
+	l.upBias = c.vector(name("ffn_up.bias"), false, s.ffn)
+	l.downBias = c.vector(name("ffn_down.bias"), false, cfg.Dim)
+}
+
+// collectRopeFactors finds what RoPE's frequencies are divided by: Llama 3.1's one table, or LongRoPE's for contexts
+// longer than that of training or for others. The choice is made once, for the context that the model is loaded with.
+func (c *catalog) collectRopeFactors(w *weights, cfg *Config) {
+	if !cfg.traits.ropeFactors {
+		return
+	}
+	need := cfg.rope.kind == "longrope"
+	w.ropeFactors = c.vector("rope_freqs.weight", false, cfg.RopeDim/2)
+	long := c.vector("rope_factors_long.weight", need, cfg.RopeDim/2)
+	short := c.vector("rope_factors_short.weight", need || long != nil, cfg.RopeDim/2)
+	if w.ropeFactors == nil && cfg.Context > cfg.rope.original {
+		w.ropeFactors = long
+	} else if w.ropeFactors == nil {
+		w.ropeFactors = short
+	}
+	for i, f := range w.ropeFactors {
+		if !(f >= minRopeFactor && f <= maxRopeFactor) {
+			c.fail(tandem.Corrupt, "rope factor %d is %v: want %v to %v", i, f, minRopeFactor, maxRopeFactor)
+		}
+	}
+}

@@ -1,0 +1,47 @@
+// Attention for AVX2: vectors of 8 floats.
+#include "tk.h"
+#if defined(__x86_64__)
+#include <immintrin.h>
+#include "avx2.h"
+
+#define VL 8
+#define QT 6
+#define TV(n) ((n) > 2 ? 2 : 4)
+
+typedef __m256 vf;
+INLINE vf v_zero(void) { return _mm256_setzero_ps(); }
+INLINE vf v_set(float x) { return _mm256_set1_ps(x); }
+INLINE vf v_load(const float *p) { return _mm256_loadu_ps(p); }
+INLINE void v_store(float *p, vf a) { _mm256_storeu_ps(p, a); }
+INLINE vf v_add(vf a, vf b) { return _mm256_add_ps(a, b); }
+INLINE vf v_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
+INLINE vf v_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
+INLINE vf v_div(vf a, vf b) { return _mm256_div_ps(a, b); }
+INLINE vf v_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+INLINE vf v_max(vf x, vf m) { return _mm256_max_ps(x, m); }  // the second operand where one is NaN
+INLINE vf v_exp(vf a) { return exp8(a); }
+INLINE vf v_half(const uint8_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+INLINE vf v_half1(const uint8_t *p) { return _mm256_cvtph_ps(_mm_set1_epi16((short)load_u16(p))); }
+INLINE vf v_codes(const uint8_t *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p))); }
+INLINE vf v_keep(vf a, int from, int to) {
+    const __m256i i = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    __m256i in = _mm256_andnot_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(from), i), _mm256_cmpgt_epi32(_mm256_set1_epi32(to), i));
+    return _mm256_and_ps(a, _mm256_castsi256_ps(in));
+}
+INLINE float v_sum16(const vf *a) {
+    __m256 r8 = _mm256_add_ps(a[0], a[1]);
+    __m128 r4 = _mm_add_ps(_mm256_castps256_ps128(r8), _mm256_extractf128_ps(r8, 1));
+    __m128 r2 = _mm_add_ps(r4, _mm_movehl_ps(r4, r4));
+    return _mm_cvtss_f32(_mm_add_ss(r2, _mm_movehdup_ps(r2)));
+}
+INLINE float v_top(vf a) {
+    __m128 r4 = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    __m128 r2 = _mm_max_ps(r4, _mm_movehl_ps(r4, r4));
+    return _mm_cvtss_f32(_mm_max_ss(r2, _mm_movehdup_ps(r2)));
+}
+INLINE void v_fetch(const uint8_t *p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }
+#include "attention_tile.h"
+
+TARGET void tk_avx2_attend(const tk_attn *a) { attend_block(a); }
+TARGET void tk_avx2_join(const float *part, int blocks, int group, int dim, float *out) { join_blocks(part, blocks, group, dim, out); }
+#endif

@@ -1,0 +1,9 @@
+//go:build amd64
+
+package kernels
+
+// TreePeer, Sparse and Dense show the peers of tree attention to the benchmark.
+type TreePeer = treePeer
+
+func (t *treePeer) Sparse() { t.sparse() }
+func (t *treePeer) Dense()  { t.dense() }

@@ -1,0 +1,43 @@
+// Writing keys and values into the cells of the KV cache; kernels/kv.go says where everything lies.
+#include "tk.h"
+#include "scalar.h"
+
+enum { MAXDIM = 4096 };  // of a head: KVShape.Check
+
+static void put16(uint8_t *at, uint16_t v) { memcpy(at, &v, sizeof v); }
+
+// Keys lie transposed: dimension d of 16 positions side by side.
+static void store_f16(const tk_prog *p, const float *k, const float *v, uint8_t *group, int lane, uint8_t *value) {
+    uint16_t half[MAXDIM];
+    int dim = p->kv.head_dim;
+    p->k->narrow(k, dim, half);
+    for (int d = 0; d < dim; d++) put16(group + 32 * d + 2 * lane, half[d]);
+    p->k->narrow(v, dim, (uint16_t *)value);
+}
+
+static void store_q8_0(const tk_prog *p, const float *k, const float *v, uint8_t *group, int lane, uint8_t *value, uint8_t *scale) {
+    tk_qblock q[MAXDIM / 32];
+    int blocks = p->kv.head_dim / 32;
+    p->k->quantize(k, 32 * blocks, q, 1);
+    for (int b = 0; b < blocks; b++, group += 544) {
+        put16(group + 2 * lane, f32_f16(q[b].scale));
+        for (int d = 0; d < 32; d++) group[32 + 16 * d + lane] = (uint8_t)q[b].q[d];
+    }
+    p->k->quantize(v, 32 * blocks, q, 1);
+    for (int b = 0; b < blocks; b++) {
+        put16(scale + 2 * b, f32_f16(q[b].scale));
+        memcpy(value + 32 * b, q[b].q, 32);
+    }
+}
+
+void tk_store(const tk_prog *p, int layer, int row, const float *k, const float *v) {
+    const tk_kv *kv = &p->kv;
+    int32_t cell = p->pass.store[row];
+    int slot = cell % TK_PAGE, dim = kv->head_dim;
+    for (int h = 0; h < kv->kv_heads; h++, k += dim, v += dim) {
+        uint8_t *keys = tk_keys(kv, layer, h, cell / TK_PAGE), *values = keys + kv->values;
+        uint8_t *group = keys + slot / 16 * kv->key_group, *value = values + slot * kv->value_row;
+        if (kv->type == TK_KV_Q8_0) store_q8_0(p, k, v, group, slot % 16, value, values + kv->value_scales + slot * (dim / 16));
+        else store_f16(p, k, v, group, slot % 16, value);
+    }
+}

@@ -1,0 +1,199 @@
+// Integer matrix kernels for ARM, once for each way to sum int8 products. The includer defines
+//   TARGET        the target attribute of its functions
+//   NAME(f)       the name of an exported function
+//   MAXR          the most rows at once, 4 or 8, and BY_MAXR, the cases up to it
+//   dot           adds to sum[r], for row r < R, the products of 4 outputs' weights in n inputs, 16 or 32, with
+//                 the int8 at q + r*sizeof(tk_qblock); w[j] holds inputs 4j to 4j+3 of each of the outputs
+//
+// A packed vector of 64 bytes is [16 outputs][4 inputs]. A quarter of it, 4 outputs of 4 inputs, is one ARM
+// register and just what one sdot by a lane of the activation takes: lanes are outputs, no sum ever crosses
+// them, and 16 bytes of activation serve four products. So the layout is the one of x86, read by quarters:
+// all four at once for a row or two, when weights must come from memory in order; one at a time, out of the
+// level-1 cache, where the accumulators of up to 8 rows need the registers.
+#define ROWS for (int r = 0; r < R; r++)
+#define INLINE_T static inline __attribute__((always_inline)) TARGET
+
+// A 16-byte quarter of each 64-byte vector of a block of 32 inputs, as signed codes, less what start returns.
+INLINE_T void open_codes(const int type, const uint8_t *q, int8x16_t *w) {
+    const uint8x16_t low = vdupq_n_u8(15), fifth = vdupq_n_u8(0x10), six = vdupq_n_u8(63);
+    if (tk_code_bytes(type) == 512) {
+        uint8x16_t flip = vdupq_n_u8(type == TK_U16 ? 0 : 0x80);
+        for (int j = 0; j < 8; j++) w[j] = vreinterpretq_s8_u8(veorq_u8(vld1q_u8(q + 64 * j), flip));
+        return;
+    }
+    if (tk_code_bytes(type) == 384) {  // three codes of 6 bits, and in their upper bits a fourth
+        for (int j = 0; j < 8; j += 4, q += 192) {
+            uint8x16_t a = vld1q_u8(q), b = vld1q_u8(q + 64), c = vld1q_u8(q + 128);
+            w[j] = vreinterpretq_s8_u8(vandq_u8(a, six));
+            w[j + 1] = vreinterpretq_s8_u8(vandq_u8(b, six));
+            w[j + 2] = vreinterpretq_s8_u8(vandq_u8(c, six));
+            w[j + 3] = vreinterpretq_s8_u8(vshrq_n_u8(vsriq_n_u8(vsriq_n_u8(c, b, 2), a, 4), 2));
+        }
+        return;
+    }
+    uint8x16_t v[8];
+    for (int j = 0; j < 4; j++) {
+        v[j + 4] = vshrq_n_u8(vld1q_u8(q + 64 * j), 4);
+        v[j] = vandq_u8(vld1q_u8(q + 64 * j), low);
+    }
+    if (tk_code_bytes(type) == 320) {  // bit j of a byte belongs to v[j]
+        uint8x16_t h = vld1q_u8(q + 256);
+        v[0] = vbslq_u8(fifth, vshlq_n_u8(h, 4), v[0]);
+        v[1] = vbslq_u8(fifth, vshlq_n_u8(h, 3), v[1]);
+        v[2] = vbslq_u8(fifth, vshlq_n_u8(h, 2), v[2]);
+        v[3] = vbslq_u8(fifth, vshlq_n_u8(h, 1), v[3]);
+        v[4] = vbslq_u8(fifth, h, v[4]);
+        v[5] = vbslq_u8(fifth, vshrq_n_u8(h, 1), v[5]);
+        v[6] = vbslq_u8(fifth, vshrq_n_u8(h, 2), v[6]);
+        v[7] = vbslq_u8(fifth, vshrq_n_u8(h, 3), v[7]);
+    }
+    for (int j = 0; j < 8; j++) w[j] = vreinterpretq_s8_u8(v[j]);
+}
+
+// The codes' offset times the sum of the activations: what a sum of products begins with.
+INLINE_T int32_t start(const int type, const tk_qblock *x, int half) {
+    switch (type) {
+    case TK_Q4_0: return x->off8;
+    case TK_Q5_0: return x->off16;
+    case TK_Q6_K: case TK_U16: return x->off32[half];
+    }
+    return 0;
+}
+
+INLINE_T int small_blocks(const int type) { return type == TK_Q6_K || type == TK_U16; }  // a scale per 16 inputs
+INLINE_T int has_levels(const int type) { return type == TK_Q4_K || type == TK_Q5_K; }
+
+// A segment's header, opened as far as it serves all quarters: scales and levels are those of Q4_K and Q5_K.
+typedef struct {
+    const uint8_t *at;
+    uint8_t scale[8 * 16], level[8 * 16];
+} header;
+
+INLINE_T void open_header(const int type, const uint8_t *at, header *h) {
+    h->at = at;
+    if (!has_levels(type)) return;
+    const uint8x16_t six = vdupq_n_u8(63), low = vdupq_n_u8(15), top = vdupq_n_u8(0x30);
+    for (int b = 0; b < 4; b++) {
+        uint8x16_t s = vld1q_u8(at + 64 + 16 * b), m = vld1q_u8(at + 128 + 16 * b), both = vld1q_u8(at + 192 + 16 * b);
+        vst1q_u8(h->scale + 16 * b, vandq_u8(s, six));
+        vst1q_u8(h->level + 16 * b, vandq_u8(m, six));
+        vst1q_u8(h->scale + 16 * (b + 4), vbslq_u8(top, vshrq_n_u8(s, 2), vandq_u8(both, low)));
+        vst1q_u8(h->level + 16 * (b + 4), vbslq_u8(top, vshrq_n_u8(m, 2), vshrq_n_u8(both, 4)));
+    }
+}
+
+INLINE_T float32x4_t float4(const uint8_t *p) { return vreinterpretq_f32_u8(vld1q_u8(p)); }
+INLINE_T uint16x8_t u8_4(const uint8_t *p) { return vmovl_u8(vreinterpret_u8_s32(vdup_n_s32(load_i32(p)))); }
+INLINE_T int32x4_t level4(const header *h, int b, int q) { return vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(u8_4(h->level + 16 * b + 4 * q)))); }
+
+// The scales of quarter q of the outputs in sub-block s; d is that of the segment.
+INLINE_T float32x4_t scale4(const int type, const header *h, int s, int q, float32x4_t d) {
+    switch (type) {
+    case TK_Q4_K: case TK_Q5_K: return vmulq_f32(d, vcvtq_f32_u32(vmovl_u16(vget_low_u16(u8_4(h->scale + 16 * s + 4 * q)))));
+    case TK_Q6_K: return vmulq_f32(d, vcvtq_f32_s32(signed4(h->at + 64 + 16 * s + 4 * q)));
+    case TK_U32: case TK_U16: return float4(h->at + 128 * s + 16 * q);
+    }
+    return half4(h->at + 32 * s + 8 * q);
+}
+
+// acc += a block of 32 inputs from `codes` on, for quarter q.
+INLINE_T void add_block(const int type, const header *h, const uint8_t *codes, int b, int q, const tk_qblock *x, float32x4_t d,
+                        const int R, float32x4_t *acc) {
+    const int parts = small_blocks(type) ? 2 : 1, n = 32 / parts;
+    int8x16_t w[8];
+    open_codes(type, codes + 16 * q, w);
+    _Pragma("GCC unroll 2") for (int i = 0; i < parts; i++) {
+        int32x4_t sum[TK_TILE];
+        int s = parts * b + i;
+        ROWS sum[r] = vdupq_n_s32(start(type, x + r, i));
+        dot(w + 4 * i, n, x->q + 16 * i, R, sum);
+        float32x4_t ws = scale4(type, h, s, q, d);
+        if (tk_is_super(type)) {
+            ROWS acc[r] = vfmaq_f32(acc[r], vcvtq_f32_s32(sum[r]), ws);
+            continue;
+        }
+        ROWS acc[r] = vfmaq_f32(acc[r], vcvtq_f32_s32(sum[r]), vmulq_n_f32(ws, x[r].scale));
+        if (type == TK_U32 || type == TK_U16) {
+            float32x4_t min = float4(h->at + 128 * s + 64 + 16 * q);
+            ROWS acc[r] = vfmsq_n_f32(acc[r], min, parts == 1 ? x[r].xsum : x[r].scale * (float)(x[r].off32[i] / -32));
+        }
+    }
+}
+
+// acc -= step * the sum over the segment of level * (sum of activations): off8 is -8 times that.
+INLINE_T void subtract_minima(const header *h, int q, const tk_qblock *x, int height, const int R, float32x4_t *acc) {
+    float32x4_t step = half4(h->at + 32 + 8 * q);
+    int32x4_t m[TK_TILE];
+    ROWS m[r] = vdupq_n_s32(0);
+    for (int b = 0; b < 8; b++, x += height) {
+        int32x4_t level = level4(h, b, q);
+        ROWS m[r] = vmlsq_n_s32(m[r], level, x[r].off8);
+    }
+    ROWS acc[r] = vfmsq_f32(acc[r], vcvtq_f32_s32(vshrq_n_s32(m[r], 3)), step);
+}
+
+// total += a segment of nb blocks, for N quarters of the outputs from q0 on and R rows of a panel.
+INLINE_T void segment(const int type, const header *h, int nb, const tk_qblock *x, int height, int q0, const int N, const int R,
+                      float32x4_t *total) {
+    const uint8_t *codes = h->at + tk_header_bytes(type, 32 * nb);
+    float32x4_t acc[TK_TILE], d[4] = {vdupq_n_f32(0)};
+    for (int i = 0; i < N * R; i++) acc[i] = vdupq_n_f32(0);
+    if (tk_is_super(type)) for (int i = 0; i < N; i++) d[i] = half4(h->at + 8 * (q0 + i));
+    for (int b = 0; b < nb; b++, codes += tk_code_bytes(type))
+        _Pragma("GCC unroll 4") for (int i = 0; i < N; i++) add_block(type, h, codes, b, q0 + i, x + b * height, d[i], R, acc + i * R);
+    for (int i = 0; i < N; i++) {
+        float32x4_t *t = total + (q0 + i) * R;
+        if (has_levels(type)) subtract_minima(h, q0 + i, x, height, R, acc + i * R);
+        if (tk_is_super(type)) ROWS t[r] = vfmaq_n_f32(t[r], acc[i * R + r], x[r].scale);
+        else ROWS t[r] = vaddq_f32(t[r], acc[i * R + r]);
+    }
+}
+
+// Rows [from, from+R) of a panel.
+INLINE_T void panel_rows(const int type, const tk_mm *a, int g, tk_panel t, int from, const int R) {
+    const int N = R <= 2 ? 4 : R <= 4 ? 2 : 1;
+    const uint8_t *w = a->w + g * a->gbytes;
+    const tk_qblock *x = a->q + (size_t)t.r0 * (a->k / 32) + from;
+    float32x4_t total[4 * TK_TILE];
+    header h;
+    for (int i = 0; i < 4 * R; i++) total[i] = vdupq_n_f32(0);
+    for (int k = 0; k < a->k; k += TK_SEG, x += 8 * t.h) {
+        int n = a->k - k < TK_SEG ? a->k - k : TK_SEG;
+        open_header(type, w, &h);
+        for (int q0 = 0; q0 < 4; q0 += N) segment(type, &h, n / 32, x, t.h, q0, N, R, total);
+        w += tk_segment_bytes(type, n);
+    }
+    for (int q = 0; q < 4; q++) ROWS tk_neon_put(a, g, q, t.r0 + from + r, total[q * R + r]);
+}
+
+// Every type and number of rows has its own code. Groups outside, so that weights come from memory once.
+#define KERNEL(type)                                                                                            \
+    TARGET static void mm_##type(const tk_mm *a) {                                                              \
+        for (int g = 0; g < a->ng; g++)                                                                         \
+            for (int p = a->p0; p < a->p1; p++) {                                                               \
+                tk_panel t = tk_panel_at(a->rows, p);                                                           \
+                for (int r = 0; r < t.h; r += MAXR) switch (imin(MAXR, t.h - r)) { BY_MAXR(panel_rows, TK_##type, a, g, t, r) } \
+            }                                                                                                   \
+    }
+KERNEL(Q8_0)
+KERNEL(Q4_0)
+KERNEL(Q5_0)
+KERNEL(Q4_K)
+KERNEL(Q5_K)
+KERNEL(Q6_K)
+KERNEL(U32)
+KERNEL(U16)
+
+void NAME(mm)(int packed, const tk_mm *a) {
+    switch (packed) {
+    case TK_Q8_0: mm_Q8_0(a); break;
+    case TK_Q4_0: mm_Q4_0(a); break;
+    case TK_Q5_0: mm_Q5_0(a); break;
+    case TK_Q4_K: mm_Q4_K(a); break;
+    case TK_Q5_K: mm_Q5_K(a); break;
+    case TK_Q6_K: mm_Q6_K(a); break;
+    case TK_U32: mm_U32(a); break;
+    case TK_U16: mm_U16(a); break;
+    default: tk_neon_float(packed, a);
+    }
+}
