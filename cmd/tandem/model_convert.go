@@ -1,0 +1,80 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/convert"
+)
+
+// convertFlags are common to commands that make a model file.
+type convertFlags struct {
+	Force   bool `help:"Replace OUT if it is there." setting:"-"`
+	Threads int  `help:"Threads; 0 = all cores." default:"0" setting:"-"`
+	output
+}
+
+type modelQuantizeCmd struct {
+	In    string `arg:"" name:"in" help:"GGUF file of f32, f16 or bf16."`
+	Out   string `arg:"" name:"out" help:"GGUF file to make."`
+	Type  string `help:"f32, f16, bf16, q8_0, q4_0, q5_0, q4_k_m or q6_k." required:"" placeholder:"TYPE" setting:"-"`
+	Again bool   `name:"allow-requantize" help:"Take weights that are quantised already; they lose more." setting:"-"`
+	convertFlags
+}
+
+type modelExpandCmd struct {
+	In   string `arg:"" name:"in" help:"GGUF file of the llama architecture."`
+	Out  string `arg:"" name:"out" help:"GGUF file to make."`
+	Like string `help:"1b (16 layers, d 2048, ffn 8192, head and group size as in IN), or LAYERS,D,HEADS,KV,FFN." required:"" placeholder:"SHAPE" setting:"-"`
+	Type string `help:"Type of the weights, as for quantize (default: f32 or bf16 if IN has it, else f16)." placeholder:"TYPE" setting:"-"`
+	convertFlags
+}
+
+// Run stores a model's weights as another type.
+func (c *modelQuantizeCmd) Run(a *app) error {
+	return c.run(a, c.Out, func(o convert.Options) (*convert.Result, error) {
+		return convert.Quantize(a.ctx, c.In, c.Out, c.Type, c.Again, o)
+	})
+}
+
+// Run makes a larger model that computes the same function.
+func (c *modelExpandCmd) Run(a *app) error {
+	shape, err := convert.ParseShape(c.Like)
+	if err != nil {
+		return err
+	}
+	return c.run(a, c.Out, func(o convert.Options) (*convert.Result, error) {
+		return convert.Expand(a.ctx, c.In, c.Out, shape, c.Type, o)
+	})
+}
+
+func (c *convertFlags) run(a *app, out string, do func(convert.Options) (*convert.Result, error)) error {
+	if err := checkThreads("threads", c.Threads); err != nil {
+		return err
+	}
+	threads := c.Threads
+	if threads == 0 {
+		threads = runtime.NumCPU()
+	}
+	runtime.GOMAXPROCS(threads) // the arithmetic is Go's here; main leaves it fewer
+	p := newLoading(a.stderr, "")
+	p.name = "writing " + modelName(out)
+	r, err := do(convert.Options{Threads: threads, Force: c.Force, Progress: p.step})
+	p.end()
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return printJSON(a.stdout, r)
+	}
+	parts := make([]string, 0, len(r.Types))
+	for _, t := range slices.Sorted(maps.Keys(r.Types)) {
+		parts = append(parts, fmt.Sprintf("%d of %s", r.Types[t], t))
+	}
+	_, err = fmt.Fprintf(a.stdout, "%s, tensors: %s, %.1f s\n", engine.Bytes(r.Bytes), strings.Join(parts, ", "), r.Seconds)
+	return err
+}

@@ -1,0 +1,167 @@
+package convert
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"github.com/tandem-llm/tandem/engine/gguf"
+)
+
+// encode writes the blocks of x, whole blocks of finite values, to dst. Errors: a value that the type
+// cannot hold.
+func encode(t gguf.Type, dst []byte, x []float32) error {
+	elems, size := t.Block()
+	var block func(dst []byte, x []float32) error
+	switch t {
+	case gguf.F32:
+		return encodeF32(dst, x)
+	case gguf.F16:
+		return encodeF16(dst, x)
+	case gguf.BF16:
+		return encodeBF16(dst, x)
+	case gguf.Q8_0:
+		block = encodeQ8_0
+	case gguf.Q4_0:
+		block = encodeQ4_0
+	case gguf.Q5_0:
+		block = encodeQ5_0
+	case gguf.Q4_K:
+		block = encodeQ4_K
+	case gguf.Q6_K:
+		block = encodeQ6_K
+	default:
+		return fmt.Errorf("no encoder for %s", t)
+	}
+	for ; len(x) > 0; x, dst = x[elems:], dst[size:] {
+		if err := block(dst[:size], x[:elems]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func encodeF32(dst []byte, x []float32) error {
+	for i, v := range x {
+		binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(v))
+	}
+	return nil
+}
+
+func encodeF16(dst []byte, x []float32) error {
+	for i, v := range x {
+		h := half(v)
+		if h&0x7fff == 0x7c00 {
+			return fmt.Errorf("%g is beyond f16, which ends at 65504: want bf16 or f32", v)
+		}
+		binary.LittleEndian.PutUint16(dst[2*i:], h)
+	}
+	return nil
+}
+
+func encodeBF16(dst []byte, x []float32) error {
+	for i, v := range x {
+		b := math.Float32bits(v)
+		h := (b + 0x7fff + b>>16&1) >> 16 // to nearest, ties to even
+		if h&0x7fff == 0x7f80 {
+			return fmt.Errorf("%g is beyond bf16: want f32", v)
+		}
+		binary.LittleEndian.PutUint16(dst[2*i:], uint16(h))
+	}
+	return nil
+}
+
+// half rounds v, which is no NaN, to an IEEE half, ties to even.
+func half(v float32) uint16 {
+	b := math.Float32bits(v)
+	sign := uint16(b >> 16 & 0x8000)
+	switch b &= 0x7fffffff; {
+	case b >= 0x47800000: // 65536
+		return sign | 0x7c00
+	case b < 0x38800000: // 2^-14: below it halves are multiples of 2^-24, as are floats from 1/2 on
+		return sign | uint16(math.Float32bits(math.Float32frombits(b)+0.5)-0x3f000000)
+	}
+	return sign | uint16((b-0x38000000+0xfff+b>>13&1)>>13)
+}
+
+// putScale writes d as f16 and returns the value that a reader will see.
+func putScale(dst []byte, d float32) (float32, error) {
+	h := half(d)
+	if h&0x7fff == 0x7c00 {
+		return 0, fmt.Errorf("weights as large as these need a scale of %g, beyond f16, which ends at 65504: want bf16 or f32", d)
+	}
+	binary.LittleEndian.PutUint16(dst, h)
+	return halves()[h], nil
+}
+
+// inverse returns 1/d for a scale whose f16 is stored; 0 if that is zero, so that all codes are.
+func inverse(d, stored float32) float32 {
+	if stored == 0 {
+		return 0
+	}
+	return 1 / d
+}
+
+// extreme returns the value of the largest magnitude; the first of equal ones.
+func extreme(x []float32) float32 {
+	var most, at float32
+	for _, v := range x {
+		if a := float32(math.Abs(float64(v))); a > most {
+			most, at = a, v
+		}
+	}
+	return at
+}
+
+// The types of 32 values follow ggml's reference (quantize_row_*_ref in ggml-quants.c), down to each
+// rounding: same input, same file.
+
+// encodeQ8_0: d = max|x| / 127, codes round(x/d), halves away from zero.
+func encodeQ8_0(dst []byte, x []float32) error {
+	d := float32(math.Abs(float64(extreme(x)))) / 127
+	stored, err := putScale(dst, d)
+	if err != nil {
+		return err
+	}
+	inv := inverse(d, stored)
+	for i, v := range x {
+		q := float64(float32(v * inv)) // the sum below is exact in float64
+		dst[2+i] = byte(int8(q + math.Copysign(0.5, q)))
+	}
+	return nil
+}
+
+// encodeQ4_0: d = extreme / -8, so that the extreme value gets code 0 of 0 to 15.
+func encodeQ4_0(dst []byte, x []float32) error {
+	d := extreme(x) / -8
+	stored, err := putScale(dst, d)
+	if err != nil {
+		return err
+	}
+	inv := inverse(d, stored)
+	for i := range 16 {
+		lo := min(15, byte(float32(x[i]*inv)+8.5))
+		hi := min(15, byte(float32(x[16+i]*inv)+8.5))
+		dst[2+i] = lo | hi<<4
+	}
+	return nil
+}
+
+// encodeQ5_0: as Q4_0 with -16; the fifth bits of all 32 codes lie together.
+func encodeQ5_0(dst []byte, x []float32) error {
+	d := extreme(x) / -16
+	stored, err := putScale(dst, d)
+	if err != nil {
+		return err
+	}
+	inv := inverse(d, stored)
+	var high uint32
+	for i := range 16 {
+		lo := min(31, uint32(float32(x[i]*inv)+16.5))
+		hi := min(31, uint32(float32(x[16+i]*inv)+16.5))
+		high |= lo>>4<<i | hi>>4<<(16+i)
+		dst[6+i] = byte(lo&15 | hi&15<<4)
+	}
+	binary.LittleEndian.PutUint32(dst[2:], high)
+	return nil
+}

@@ -1,0 +1,220 @@
+package convert
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/kernels/ref"
+)
+
+// kinds are sorts of weights that a block of 256 may hold.
+var kinds = map[string]func(r *rand.Rand, i int) float32{
+	"normal":       func(r *rand.Rand, _ int) float32 { return float32(r.NormFloat64()) * 0.02 },
+	"one outlier":  func(r *rand.Rand, i int) float32 { return float32(r.NormFloat64()) * max(0.02, float32(1-i)) },
+	"all positive": func(r *rand.Rand, _ int) float32 { return 5 + r.Float32() },
+	"all negative": func(r *rand.Rand, _ int) float32 { return -5 - r.Float32() },
+	"sub-blocks of other sizes": func(r *rand.Rand, i int) float32 {
+		return float32(r.NormFloat64()) * float32(math.Ldexp(1, -i/32))
+	},
+	"half zeros": func(r *rand.Rand, i int) float32 { return float32(r.NormFloat64()) * float32(i/128) },
+	"constant":   func(*rand.Rand, int) float32 { return -0.3 },
+	"zeros":      func(*rand.Rand, int) float32 { return 0 },
+	"large":      func(r *rand.Rand, _ int) float32 { return float32(r.NormFloat64()) * 1e4 },
+	"tiny":       func(r *rand.Rand, _ int) float32 { return float32(r.NormFloat64()) * 1e-6 },
+	"denormal":   func(r *rand.Rand, _ int) float32 { return float32(r.NormFloat64()) * 1e-40 },
+}
+
+// roundTrip returns what the definition of the type reads out of what encode wrote.
+func roundTrip(t *testing.T, typ gguf.Type, x []float32) (raw []byte, y []float32) {
+	t.Helper()
+	elems, size := typ.Block()
+	raw = bytes.Repeat([]byte{0xaa}, len(x)/elems*size) // what was there must not matter
+	if err := encode(typ, raw, x); err != nil {
+		t.Fatalf("%s: %v", typ, err)
+	}
+	y = make([]float32, len(x))
+	ref.Dequantize(uint32(typ), raw, y)
+	return raw, y
+}
+
+// The largest error in parts of the largest weight that shares a scale: half a step for symmetric codes, a
+// whole one where the other sign ends a step earlier. 5e-8 is what f16 scales round to below 2^-14.
+func TestRoundTrip(t *testing.T) {
+	for typ, c := range map[gguf.Type]struct {
+		span int
+		most float64
+		tiny float64
+	}{
+		gguf.F32: {1, 0, 0}, gguf.F16: {1, 0x1p-11, 0x1p-25}, gguf.BF16: {1, 0x1p-8, 0x1p-130},
+		gguf.Q8_0: {32, 0.5/127 + 0x1p-11, 127 * 0x1p-25}, gguf.Q4_0: {32, 1./8 + 0x1p-11, 8 * 0x1p-25}, gguf.Q5_0: {32, 1./16 + 0x1p-11, 16 * 0x1p-25},
+		gguf.Q6_K: {256, 1.5 / 32, 4096 * 0x1p-24}, gguf.Q4_K: {256, 1.8 / 15, 1024 * 0x1p-24},
+	} {
+		for name, kind := range kinds {
+			r := rand.New(rand.NewPCG(1, uint64(typ)))
+			for range 40 {
+				x := make([]float32, 256)
+				for i := range x {
+					x[i] = kind(r, i)
+				}
+				_, y := roundTrip(t, typ, x)
+				for i := range x {
+					from := i / c.span * c.span
+					top := math.Abs(float64(extreme(x[from : from+c.span])))
+					if e := math.Abs(float64(x[i]) - float64(y[i])); !(e <= top*c.most+c.tiny) {
+						t.Fatalf("%s, %s: weight %d is %g, was %g: off by %.3f of the largest, %g", typ, name, i, y[i], x[i], e/top, top)
+					}
+				}
+			}
+		}
+	}
+}
+
+// R.m.s. errors on normal weights, in parts of their r.m.s.: what the types are known to reach, and no more.
+func TestNormalWeights(t *testing.T) {
+	r := rand.New(rand.NewPCG(2, 3))
+	x := make([]float32, 1<<16)
+	for i := range x {
+		x[i] = float32(r.NormFloat64())
+	}
+	for typ, most := range map[gguf.Type]float64{gguf.Q8_0: 0.0055, gguf.Q6_K: 0.0175, gguf.Q5_0: 0.047, gguf.Q4_K: 0.075, gguf.Q4_0: 0.094} {
+		_, y := roundTrip(t, typ, x)
+		var sum float64
+		for i := range x {
+			sum += float64(x[i]-y[i]) * float64(x[i]-y[i])
+		}
+		if rms := math.Sqrt(sum / float64(len(x))); rms > most || rms < most*0.9 {
+			t.Errorf("%s: r.m.s. error %.4f: want %.4f or a little less", typ, rms, most)
+		}
+	}
+}
+
+// What the types of 32 give is given back exactly when it is stored again.
+func TestStoredAgain(t *testing.T) {
+	r := rand.New(rand.NewPCG(4, 5))
+	for _, typ := range []gguf.Type{gguf.F16, gguf.BF16, gguf.Q8_0, gguf.Q4_0, gguf.Q5_0} {
+		x := make([]float32, 4096)
+		for i := range x {
+			x[i] = float32(r.NormFloat64())
+		}
+		first, y := roundTrip(t, typ, x)
+		second, _ := roundTrip(t, typ, y)
+		if !bytes.Equal(first, second) {
+			t.Errorf("%s: other bytes the second time", typ)
+		}
+	}
+}
+
+// The searches come close to the best of a thousand scales, and of as many grids.
+func TestSearches(t *testing.T) {
+	r := rand.New(rand.NewPCG(6, 7))
+	var ours6, best6, ours4, best4 float64
+	for range 100 {
+		x := make([]float32, 32)
+		for i := range x {
+			x[i] = float32(r.NormFloat64())
+		}
+		top := extreme(x[:16])
+		least := math.Inf(1)
+		for k := range 1000 {
+			least = min(least, float64(errorOf6(x[:16], -top/float32(24+0.016*float64(k)))))
+		}
+		ours6, best6 = ours6+float64(errorOf6(x[:16], scaleOf(x[:16]))), best6+least
+		lo, hi := x[0], x[0]
+		for _, v := range x {
+			lo, hi = min(lo, v), max(hi, v)
+		}
+		least = math.Inf(1)
+		for k := range 60 {
+			for m := range 40 {
+				g := affine{(hi - lo) / float32(12+0.1*float64(k)), max(0, -lo*float32(0.8+0.01*float64(m)))}
+				least = min(least, float64(g.errorOf(x)))
+			}
+		}
+		ours4, best4 = ours4+float64(gridOf(x).errorOf(x)), best4+least
+	}
+	if ours6 > 1.05*best6 {
+		t.Errorf("scales of Q6_K: error %g, the best found %g", ours6, best6)
+	}
+	if ours4 > 1.1*best4 {
+		t.Errorf("grids of Q4_K: error %g, the best found %g", ours4, best4)
+	}
+}
+
+func TestHalf(t *testing.T) {
+	check := func(v float32) {
+		if got, want := half(v), ref.ToF16(v); got != want {
+			t.Fatalf("half(%g) = %04x: want %04x", v, got, want)
+		}
+	}
+	for h := range 0x7c00 { // every half, the middle to the next, and what lies beside both
+		at := math.Float32bits(ref.F16(uint16(h)))
+		middle := math.Float32bits((ref.F16(uint16(h)) + ref.F16(uint16(h+1))) / 2)
+		for _, b := range []uint32{at, at + 1, middle - 1, middle, middle + 1} {
+			if h < 0x7bff {
+				check(math.Float32frombits(b))
+				check(math.Float32frombits(b | 1<<31))
+			}
+		}
+	}
+	for _, v := range []float32{65504, 65519.996, 65520, 65536, 1e30, 0x1p-24, 0x1p-25, 0x1.000002p-25, 0x1p-149, float32(math.Inf(1)), float32(math.Inf(-1))} {
+		check(v)
+		check(-v)
+	}
+}
+
+func TestTooLarge(t *testing.T) {
+	for typ, v := range map[gguf.Type]float32{gguf.F16: 65520, gguf.BF16: math.MaxFloat32, gguf.Q8_0: 1e7, gguf.Q4_0: -6e5, gguf.Q5_0: 2e6, gguf.Q6_K: 3e8, gguf.Q4_K: -7e7} {
+		for _, v := range []float32{v, v / float32(math.Abs(float64(v))) * math.MaxFloat32} {
+			x := make([]float32, 256)
+			x[100] = v
+			elems, size := typ.Block()
+			if err := encode(typ, make([]byte, 256/elems*size), x); err == nil {
+				t.Errorf("%s takes a weight of %g", typ, v)
+			}
+		}
+	}
+}
+
+// fromBits makes weights of bytes, finite.
+func fromBits(data []byte) []float32 {
+	x := make([]float32, len(data)/1024*256)
+	for i := range x {
+		b := binary.LittleEndian.Uint32(data[4*i:])
+		if b&0x7f800000 == 0x7f800000 {
+			b &^= 0x40000000
+		}
+		x[i] = math.Float32frombits(b)
+	}
+	return x
+}
+
+// FuzzEncode: any finite weights are refused or come back finite, and the same again.
+func FuzzEncode(f *testing.F) {
+	f.Add(make([]byte, 1024))
+	f.Add(bytes.Repeat([]byte{0xff, 0xff, 0x7f, 0x7f, 1, 0, 0, 0x80}, 128))
+	f.Add(bytes.Repeat([]byte{0, 0, 0x80, 0x3f, 0, 0, 0x80, 0xbf, 1, 2, 3, 4}, 90)[:1024])
+	f.Fuzz(func(t *testing.T, data []byte) {
+		x := fromBits(data)
+		for _, r := range recipes {
+			elems, size := r.most.Block()
+			a, b := make([]byte, len(x)/elems*size), make([]byte, len(x)/elems*size)
+			if encode(r.most, a, x) != nil {
+				continue
+			}
+			y := make([]float32, len(x))
+			ref.Dequantize(uint32(r.most), a, y)
+			for i, v := range y {
+				if math.Float32bits(v)&0x7f800000 == 0x7f800000 {
+					t.Fatalf("%s: %g became %g", r.name, x[i], v)
+				}
+			}
+			if encode(r.most, b, x) != nil || !bytes.Equal(a, b) {
+				t.Fatalf("%s: other bytes the second time", r.name)
+			}
+		}
+	})
+}

@@ -1,0 +1,91 @@
+package convert
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+)
+
+const (
+	draft  = "../../models/gopher-draft-all-f16.gguf" // 2 layers, d 256, 4 heads of 64, 2 key heads, ffn 512
+	target = "../../models/gopher-19m-q8_0.gguf"      // 6 layers, d 512, 8 heads of 64, 4 key heads, ffn 1280
+)
+
+// logits returns those of each of 48 tokens, then of 16 that continue them, always the likeliest.
+func logits(t *testing.T, path string) (all [][]float32, greedy []tandem.Token) {
+	t.Helper()
+	m, err := engine.Open(path, engine.Options{KVPages: engine.PagesFor(1, 64, 0)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	seq, err := m.NewSequence(64, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer seq.Close()
+	next := make([]tandem.Token, 48)
+	for i := range next {
+		next[i] = tandem.Token(1 + 379*i%4000)
+	}
+	for len(greedy) < 16 {
+		out, err := m.Forward([]engine.Segment{{Seq: seq, Extend: next, Want: engine.WantAll}}, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range next {
+			all = append(all, append([]float32(nil), out.Logits(i)...))
+		}
+		next = []tandem.Token{tandem.Token(out.Top(len(next) - 1).IDs[0])}
+		greedy = append(greedy, next[0])
+	}
+	return all, greedy
+}
+
+// The expanded model computes the same function: to the bit where √(d/D) and d/D are powers of two, else
+// to the rounding of the norms.
+func TestSameFunction(t *testing.T) {
+	for _, c := range []struct {
+		name, in string
+		shape    Shape
+		typ      string
+		most     float64 // difference of logits
+	}{
+		{"four times as wide", draft, Shape{3, 1024, 16, 8, 640}, "", 0},
+		{"half as wide again, f32", draft, Shape{2, 384, 6, 3, 512}, "f32", 1e-3},
+		{"half as wide again", draft, Shape{4, 384, 6, 3, 576}, "f16", 1e-3},
+		{"as it is", draft, Shape{2, 256, 4, 2, 512}, "", 0},
+		{"quantised", target, Shape{7, 2048, 0, 0, 1344}, "q8_0", 0},
+		{"rope factors, an output matrix", "../../../shared/golden/arch/arch-llama3.gguf", Shape{4, 768, 24, 8, 400}, "", 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if _, err := os.Stat(c.in); err != nil {
+				t.Skipf("%v: this model is not here", err)
+			}
+			out := filepath.Join(t.TempDir(), "big.gguf")
+			if _, err := Expand(t.Context(), c.in, out, c.shape, c.typ, Options{}); err != nil {
+				t.Fatal(err)
+			}
+			want, tokens := logits(t, c.in)
+			got, continued := logits(t, out)
+			var most float64
+			for i := range want {
+				for j := range want[i] {
+					most = max(most, math.Abs(float64(got[i][j])-float64(want[i][j])))
+				}
+			}
+			if !(most <= c.most) {
+				t.Errorf("logits differ by up to %g: want at most %g", most, c.most)
+			}
+			for i := range tokens {
+				if tokens[i] != continued[i] {
+					t.Fatalf("greedy token %d is %d: want %d", i, continued[i], tokens[i])
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,98 @@
+package convert
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// create makes the file at out of size bytes: write fills a temporary file beside it, which takes its name
+// when it is whole and is removed when it is not.
+func create(in, out string, size int64, force bool, write func(io.Writer) error) error {
+	if err := checkOut(in, out, force); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(out), "."+filepath.Base(out)+".*.tmp")
+	if err != nil {
+		return outError(out, size, err)
+	}
+	defer os.Remove(f.Name()) // after the renaming there is none
+	defer f.Close()
+	// Reserving the space finds a full disk now, not after minutes. A file system that cannot reserve says
+	// so by another error: there the write that does not fit fails.
+	if err := unix.Fallocate(int(f.Fd()), 0, 0, size); errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EFBIG) {
+		return outError(out, size, err)
+	}
+	if err := write(f); err != nil {
+		return outError(out, size, err)
+	}
+	if err := errors.Join(f.Chmod(0o644), f.Close()); err != nil {
+		return outError(out, size, err)
+	}
+	if err := checkOut(in, out, force); err != nil {
+		return err // somebody else made it meanwhile
+	}
+	if err := os.Rename(f.Name(), out); err != nil {
+		return outError(out, size, err)
+	}
+	return nil
+}
+
+// checkOut refuses a path that must not be written to.
+func checkOut(in, out string, force bool) error {
+	if out == "" {
+		return tandem.Errorf(op, tandem.Invalid, "the path of the output is empty: want that of a file to make")
+	}
+	st, err := os.Lstat(out)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return outError(out, 0, err)
+	}
+	if !st.Mode().IsRegular() {
+		return tandem.Errorf(op, tandem.Invalid, "%q is there and is no regular file (%s): want the path of a file to make", out, st.Mode().Type())
+	}
+	if source, err := os.Stat(in); err == nil && os.SameFile(st, source) {
+		return tandem.Errorf(op, tandem.Invalid, "%q is the input: want another path for the output", out)
+	}
+	if !force {
+		return tandem.Errorf(op, tandem.Invalid, "%q is there already: want another path, or --force to replace it", out)
+	}
+	return nil
+}
+
+// outError names the file and says what to do about a full disk.
+func outError(out string, size int64, err error) error {
+	var known *tandem.Error
+	switch {
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EFBIG):
+		return tandem.Errorf(op, tandem.Exhausted, "writing %q: %w: want room for %d bytes", out, cause(err), size)
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ENAMETOOLONG),
+		errors.Is(err, syscall.EROFS), errors.Is(err, syscall.EINVAL):
+		return tandem.Errorf(op, tandem.Invalid, "%q cannot be written: %w", out, cause(err))
+	case errors.As(err, &known):
+		return err // of the input, or stopped
+	}
+	return tandem.Errorf(op, tandem.Unavailable, "writing %q: %w", out, err)
+}
+
+// cause returns the system's error without the temporary file's name.
+func cause(err error) error {
+	var path *fs.PathError
+	var link *os.LinkError
+	switch {
+	case errors.As(err, &path):
+		return path.Err
+	case errors.As(err, &link):
+		return link.Err
+	}
+	return err
+}
