@@ -43,13 +43,16 @@ INLINE __m256i code(const int form, const uint8_t *q, const int j) {
         __m256i a = only(_mm256_srli_epi16(load(q), 6), 3), b = only(_mm256_srli_epi16(load(q + 64), 4), 12);
         return _mm256_or_si256(_mm256_or_si256(a, b), only(_mm256_srli_epi16(load(q + 128), 2), 48));
     }
+    if (form == FIVES) {
+        if (j < 5) return only(load(q + 64 * j), 31);
+        const uint8_t *t = q + 128 * (j - 5);
+        __m256i a = only(_mm256_srli_epi16(load(t), 5), 7);
+        if (j < 7) return _mm256_or_si256(a, only(_mm256_srli_epi16(load(t + 64), 2), 24));
+        a = _mm256_or_si256(a, only(_mm256_srli_epi16(load(q + 64), 4), 8));
+        return _mm256_or_si256(a, only(_mm256_srli_epi16(load(q + 192), 3), 16));
+    }
     __m256i v = load(q + 64 * (j & 3));
-    if (j > 3) v = _mm256_srli_epi16(v, 4);
-    v = only(v, 15);
-    if (form == NIBBLES) return v;
-    __m256i h = load(q + 256);
-    h = j < 4 ? _mm256_slli_epi16(h, 4 - j) : j > 4 ? _mm256_srli_epi16(h, j - 4) : h;
-    return _mm256_or_si256(v, only(h, 16));
+    return only(j > 3 ? _mm256_srli_epi16(v, 4) : v, 15);
 }
 
 INLINE void fetch(const uint8_t *p, int lines) {

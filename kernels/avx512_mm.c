@@ -32,26 +32,30 @@ INLINE __m512i bcast(const void *p) { return _mm512_set1_epi32(load_i32(p)); }
 INLINE __m512 half16(const uint8_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
 INLINE size_t piece(const int form) { return form == NIBBLES ? 256 : form == FIVES ? 320 : form == SIXES ? 384 : 512; }
 
-// Codes of inputs [4j, 4j+4) of a block, unsigned.
+// a | (b & bits) in every byte
+INLINE __m512i pick(__m512i a, __m512i b, int bits) { return _mm512_ternarylogic_epi32(a, b, _mm512_set1_epi8((char)bits), 0xf8); }
+
+// Codes of inputs [4j, 4j+4) of a block, unsigned. See pack.c.
 INLINE __m512i code(const int form, const uint8_t *q, const int j) {
     if (form == BYTES) return _mm512_loadu_si512(q + 64 * j);
     if (form == SIXES) {
         q += 192 * (j / 4);
         const __m512i six = _mm512_set1_epi8(63);
         if (j % 4 < 3) return _mm512_and_si512(_mm512_loadu_si512(q + 64 * (j % 4)), six);
-        __m512i a = _mm512_srli_epi16(_mm512_loadu_si512(q), 6), b = _mm512_srli_epi16(_mm512_loadu_si512(q + 64), 4);
-        __m512i c = _mm512_srli_epi16(_mm512_loadu_si512(q + 128), 2);
-        a = _mm512_and_si512(a, _mm512_set1_epi8(3));
-        a = _mm512_ternarylogic_epi32(a, b, _mm512_set1_epi8(12), 0xf8);  // a | (b & 12)
-        return _mm512_ternarylogic_epi32(a, c, _mm512_set1_epi8(48), 0xf8);
+        __m512i a = _mm512_and_si512(_mm512_srli_epi16(_mm512_loadu_si512(q), 6), _mm512_set1_epi8(3));
+        a = pick(a, _mm512_srli_epi16(_mm512_loadu_si512(q + 64), 4), 12);
+        return pick(a, _mm512_srli_epi16(_mm512_loadu_si512(q + 128), 2), 48);
     }
-    const __m512i low = _mm512_set1_epi8(15);
+    if (form == FIVES) {
+        if (j < 5) return _mm512_and_si512(_mm512_loadu_si512(q + 64 * j), _mm512_set1_epi8(31));
+        const uint8_t *t = q + 128 * (j - 5);
+        __m512i a = _mm512_and_si512(_mm512_srli_epi16(_mm512_loadu_si512(t), 5), _mm512_set1_epi8(7));
+        if (j < 7) return pick(a, _mm512_srli_epi16(_mm512_loadu_si512(t + 64), 2), 24);
+        a = pick(a, _mm512_srli_epi16(_mm512_loadu_si512(q + 64), 4), 8);
+        return pick(a, _mm512_srli_epi16(_mm512_loadu_si512(q + 192), 3), 16);
+    }
     __m512i v = _mm512_loadu_si512(q + 64 * (j & 3));
-    if (j > 3) v = _mm512_srli_epi16(v, 4);
-    if (form == NIBBLES) return _mm512_and_si512(v, low);
-    __m512i h = _mm512_loadu_si512(q + 256);
-    h = j < 4 ? _mm512_slli_epi16(h, 4 - j) : j > 4 ? _mm512_srli_epi16(h, j - 4) : h;
-    return _mm512_and_si512(_mm512_ternarylogic_epi32(low, v, h, 0xca), _mm512_set1_epi8(31));  // low ? v : h
+    return _mm512_and_si512(j > 3 ? _mm512_srli_epi16(v, 4) : v, _mm512_set1_epi8(15));
 }
 
 INLINE void fetch(const uint8_t *p, int lines) {
@@ -328,7 +332,7 @@ void tk_avx512_mm(int packed, const tk_mm *a) {
     }
     recipe rc = recipe_of(packed);
     scratch t;
-    int count = a->rows <= 4 ? 1 : G;
+    int count = a->rows < 4 || (a->rows == 4 && rc.run == small_bytes) ? 1 : G;  // as measured
     for (int g = 0; g < a->ng; g += count) groups(a, packed, &rc, g, count, &t);
 }
 #endif

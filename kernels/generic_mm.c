@@ -51,17 +51,25 @@ typedef struct {
     int level[8][16];
 } opened;
 
+// A code of five bits of word j: five words hold five, and in their upper bits three more.
+static int five(const uint8_t *q, int j) {
+    const uint8_t *t = q + 128 * (j - 5);
+    if (j < 5) return q[64 * j] & 31;
+    if (j < 7) return t[0] >> 5 | (t[64] >> 5 & 3) << 3;
+    return t[0] >> 5 | (q[64] >> 7) << 3 | (q[192] >> 7) << 4;
+}
+
 static void open_codes(int type, const uint8_t *q, int8_t *w) {
     for (int j = 0; j < 8; j++)
         for (int i = 0; i < 64; i++) {
             int c;
             if (tk_code_bytes(type) == 512) c = q[64 * j + i];
+            else if (tk_code_bytes(type) == 320) c = five(q + i, j);
             else c = q[64 * (j & 3) + i] >> (j < 4 ? 0 : 4) & 15;
             switch (type) {
             case TK_Q8_0: case TK_U32: c -= 128; break;
             case TK_Q4_0: c -= 8; break;
-            case TK_Q5_0: c = (c | (q[256 + i] >> j & 1) << 4) - 16; break;
-            case TK_Q5_K: c |= (q[256 + i] >> j & 1) << 4; break;
+            case TK_Q5_0: c -= 16; break;
             case TK_Q6_K: {
                 const uint8_t *t = q + 192 * (j / 4) + i;  // three codes, and in their upper bits a fourth
                 c = (j % 4 < 3 ? t[64 * (j % 4)] & 63 : t[0] >> 6 | (t[64] >> 6) << 2 | (t[128] >> 6) << 4) - 32;

@@ -15,7 +15,7 @@
 
 // A 16-byte quarter of each 64-byte vector of a block of 32 inputs, as signed codes, less what start returns.
 INLINE_T void open_codes(const int type, const uint8_t *q, int8x16_t *w) {
-    const uint8x16_t low = vdupq_n_u8(15), fifth = vdupq_n_u8(0x10), six = vdupq_n_u8(63);
+    const uint8x16_t low = vdupq_n_u8(15), six = vdupq_n_u8(63);
     if (tk_code_bytes(type) == 512) {
         uint8x16_t flip = vdupq_n_u8(type == TK_U16 ? 0 : 0x80);
         for (int j = 0; j < 8; j++) w[j] = vreinterpretq_s8_u8(veorq_u8(vld1q_u8(q + 64 * j), flip));
@@ -31,23 +31,22 @@ INLINE_T void open_codes(const int type, const uint8_t *q, int8x16_t *w) {
         }
         return;
     }
-    uint8x16_t v[8];
+    if (tk_code_bytes(type) == 320) {  // five codes of 5 bits, and in their upper bits three more
+        uint8x16_t v[5];
+        for (int j = 0; j < 5; j++) {
+            v[j] = vld1q_u8(q + 64 * j);
+            w[j] = vreinterpretq_s8_u8(vandq_u8(v[j], vdupq_n_u8(31)));
+        }
+        uint8x16_t top[3] = {vandq_u8(vshrq_n_u8(v[1], 2), vdupq_n_u8(24)), vandq_u8(vshrq_n_u8(v[3], 2), vdupq_n_u8(24)),
+                             vorrq_u8(vshlq_n_u8(vshrq_n_u8(v[1], 7), 3), vshlq_n_u8(vshrq_n_u8(v[3], 7), 4))};
+        for (int j = 0; j < 3; j++) w[5 + j] = vreinterpretq_s8_u8(vorrq_u8(vshrq_n_u8(v[2 * j], 5), top[j]));
+        return;
+    }
     for (int j = 0; j < 4; j++) {
-        v[j + 4] = vshrq_n_u8(vld1q_u8(q + 64 * j), 4);
-        v[j] = vandq_u8(vld1q_u8(q + 64 * j), low);
+        uint8x16_t v = vld1q_u8(q + 64 * j);
+        w[j + 4] = vreinterpretq_s8_u8(vshrq_n_u8(v, 4));
+        w[j] = vreinterpretq_s8_u8(vandq_u8(v, low));
     }
-    if (tk_code_bytes(type) == 320) {  // bit j of a byte belongs to v[j]
-        uint8x16_t h = vld1q_u8(q + 256);
-        v[0] = vbslq_u8(fifth, vshlq_n_u8(h, 4), v[0]);
-        v[1] = vbslq_u8(fifth, vshlq_n_u8(h, 3), v[1]);
-        v[2] = vbslq_u8(fifth, vshlq_n_u8(h, 2), v[2]);
-        v[3] = vbslq_u8(fifth, vshlq_n_u8(h, 1), v[3]);
-        v[4] = vbslq_u8(fifth, h, v[4]);
-        v[5] = vbslq_u8(fifth, vshrq_n_u8(h, 1), v[5]);
-        v[6] = vbslq_u8(fifth, vshrq_n_u8(h, 2), v[6]);
-        v[7] = vbslq_u8(fifth, vshrq_n_u8(h, 3), v[7]);
-    }
-    for (int j = 0; j < 8; j++) w[j] = vreinterpretq_s8_u8(v[j]);
 }
 
 // The codes' offset times the sum of the activations: what a sum of products begins with.

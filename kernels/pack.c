@@ -40,11 +40,14 @@ static void put_bytes(uint8_t *q, int lane, const uint32_t *code) {
 static void put_nibbles(uint8_t *q, int lane, const uint32_t *code) {
     for (int j = 0; j < 4; j++) put_u32(q + 64 * j + 4 * lane, (code[j] & 0x0f0f0f0f) | (code[j + 4] & 0x0f0f0f0f) << 4);
 }
+// Five words hold the codes of five, and in their upper three bits those of three more.
 static void put_fives(uint8_t *q, int lane, const uint32_t *code) {
-    uint32_t high = 0;
-    for (int j = 0; j < 8; j++) high |= (code[j] >> 4 & 0x01010101) << j;
-    put_nibbles(q, lane, code);
-    put_u32(q + 256 + 4 * lane, high);
+    const uint32_t *c = code, low = 0x07070707, two = 0x03030303, one = 0x01010101;
+    put_u32(q + 4 * lane, c[0] | (c[5] & low) << 5);
+    put_u32(q + 64 + 4 * lane, c[1] | (c[5] >> 3 & two) << 5 | (c[7] >> 3 & one) << 7);
+    put_u32(q + 128 + 4 * lane, c[2] | (c[6] & low) << 5);
+    put_u32(q + 192 + 4 * lane, c[3] | (c[6] >> 3 & two) << 5 | (c[7] >> 4 & one) << 7);
+    put_u32(q + 256 + 4 * lane, c[4] | (c[7] & low) << 5);
 }
 // Three words hold the codes of three, and in their upper bits that of a fourth.
 static void put_sixes(uint8_t *q, int lane, const uint32_t *code) {
@@ -227,9 +230,13 @@ static int code_at(int packed, const uint8_t *q, int lane, int e) {
         q += 192 * (v / 4) + at;
         return v % 4 < 3 ? q[64 * (v % 4)] & 63 : q[0] >> 6 | (q[64] >> 6) << 2 | (q[128] >> 6) << 4;
     }
-    int c = q[(v & 3) * 64 + at] >> (v < 4 ? 0 : 4) & 15;
-    if (piece == 320) c |= (q[256 + at] >> v & 1) << 4;
-    return c;
+    if (piece == 320) {
+        const uint8_t *t = q + at + 128 * (v - 5);
+        if (v < 5) return q[64 * v + at] & 31;
+        if (v < 7) return t[0] >> 5 | (t[64] >> 5 & 3) << 3;
+        return t[0] >> 5 | (q[64 + at] >> 7) << 3 | (q[192 + at] >> 7) << 4;
+    }
+    return q[(v & 3) * 64 + at] >> (v < 4 ? 0 : 4) & 15;
 }
 
 // Scale and minimum of the 16 or 32 weights at block b, half `half`, of a lane.

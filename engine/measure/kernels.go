@@ -8,8 +8,8 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// Product is what multiplying with one weight matrix costs: normalising and, for quantised weights,
-// quantising the rows included.
+// Product is what multiplying with one weight matrix costs; normalising and, for quantised weights,
+// quantising the rows is paid once for perPass of them.
 type Product struct {
 	Type        kernels.Type
 	Rows, Cols  int // of the matrix: outputs, inputs
@@ -32,36 +32,44 @@ type Matrices struct {
 	programs   []*kernels.Program
 }
 
-// NewMatrices returns a set of random (rows, cols) matrices for passes of up to width rows, at least two
+// perPass is how many matrices one pass multiplies with, one after the other, into the same outputs: as in
+// a model, rows and outputs are in the caches for most of them.
+const perPass = 4
+
+// NewMatrices returns a set of random (rows, cols) matrices for passes of up to width rows, at least eight
 // and about so many bytes in all, which should be far more than a last-level cache holds.
 func NewMatrices(t kernels.Type, rows, cols, width, bytes int) (*Matrices, error) {
 	size := kernels.PackedBytes(t, rows, cols)
-	n := max(2, (bytes+size-1)/max(1, size))
+	n := max(2, (bytes+perPass*size-1)/max(1, perPass*size)) * perPass
 	mem, err := kernels.Alloc(n * size)
 	if err != nil {
 		return nil, err
 	}
 	s := &Matrices{typ: t, rows: rows, cols: cols, mem: mem}
-	for i := range n {
-		if err := s.add(mem.Bytes()[i*size:(i+1)*size], width); err != nil {
-			s.Close()
-			return nil, err
+	ws := make([]*kernels.Matrix, n)
+	for i := range ws {
+		b := mem.Bytes()[i*size : (i+1)*size]
+		if ws[i], err = kernels.NewMatrix(t, rows, cols, b); err != nil {
+			break
 		}
+		if i > 0 {
+			copy(b, mem.Bytes()[:size])
+		} else if err = ws[0].Pack(randomWeights(t, rows, cols), 0); err != nil {
+			break
+		}
+	}
+	for i := 0; i < n && err == nil; i += perPass {
+		err = s.add(ws[i:i+perPass], width)
+	}
+	if err != nil {
+		s.Close()
+		return nil, err
 	}
 	return s, nil
 }
 
-// add makes a matrix in b, a copy of the first, and the program that multiplies with it.
-func (s *Matrices) add(b []byte, width int) error {
-	w, err := kernels.NewMatrix(s.typ, s.rows, s.cols, b)
-	if err != nil {
-		return err
-	}
-	if len(s.programs) > 0 {
-		copy(b, s.mem.Bytes()[:len(b)])
-	} else if err := w.Pack(randomWeights(s.typ, s.rows, s.cols), 0); err != nil {
-		return err
-	}
+// add makes the program of a pass.
+func (s *Matrices) add(ws []*kernels.Matrix, width int) error {
 	ones := make([]float32, s.cols)
 	for i := range ones {
 		ones[i] = 1
@@ -70,7 +78,9 @@ func (s *Matrices) add(b []byte, width int) error {
 	s.programs = append(s.programs, p)
 	in, out, act := p.Buf(s.cols), p.Buf(s.rows), p.Act(s.cols)
 	p.RMSNorm(in, ones, 1e-5, act)
-	p.MatMul(w, act, out, kernels.MatMulOpt{})
+	for _, w := range ws {
+		p.MatMul(w, act, out, kernels.MatMulOpt{})
+	}
 	if err := p.Seal(); err != nil {
 		return err
 	}
@@ -104,7 +114,7 @@ func (s *Matrices) Close() {
 	s.mem.Free()
 }
 
-// Measure runs n rounds of one product of each width on pool's threads, each just after a measurement of
+// Measure runs n rounds of one pass of each width on pool's threads, each just after a measurement of
 // the limits over a time as long; a first round does not count. limits are the best so far, and are
 // raised by what is found.
 func (s *Matrices) Measure(ctx context.Context, pool *kernels.Pool, probe *kernels.Probe, widths []int, n int, limits *kernels.Limits) ([]Product, error) {
@@ -117,7 +127,7 @@ func (s *Matrices) Measure(ctx context.Context, pool *kernels.Pool, probe *kerne
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}
-			l, err := probe.Sample(min(last[i], probeLong))
+			l, err := probe.Sample(min(perPass*last[i], probeLong))
 			if err != nil {
 				return nil, err
 			}
@@ -126,7 +136,7 @@ func (s *Matrices) Measure(ctx context.Context, pool *kernels.Pool, probe *kerne
 			if err := s.programs[turn].Run(pool, pass); err != nil {
 				return nil, err
 			}
-			last[i] = time.Since(start)
+			last[i] = time.Since(start) / perPass
 			turn = (turn + 1) % len(s.programs)
 			if round > 0 {
 				*limits = limits.Max(l)
