@@ -173,6 +173,8 @@ typedef struct {
     _Alignas(64) float scale[16][16];
     float total[TK_TILE * TK_PANELS][16];
     __m256i level[8];  // [pair of blocks][half of the outputs]
+    tk_panel panel[TK_PANELS];  // of this call, from row `first` on
+    int panels, first, rows;
 } scratch;
 
 // The eight 6-bit scales and minima of 16 outputs, from 12 bytes each.
@@ -217,9 +219,8 @@ INLINE void put(const tk_mm *a, int g, int half, int row, __m256 total) {
 // One segment over all panels.
 TARGET static void segment_rows(const tk_mm *a, const recipe *rc, segment s, int k, scratch *t) {
     const uint8_t *header = s.header, *q = s.code;
-    int first = tk_panel_at(a->rows, a->p0).r0;
-    for (int p = a->p0; p < a->p1; p++) {
-        tk_panel panel = tk_panel_at(a->rows, p);
+    for (int p = 0; p < t->panels; p++) {
+        tk_panel panel = t->panel[p];
         const tk_qblock *x = a->q + (size_t)panel.r0 * (a->k / 32) + (size_t)(k / 32) * panel.h;
         s.stride = panel.h;
         for (int r0 = 0, n; r0 < panel.h; r0 += n) {
@@ -228,7 +229,7 @@ TARGET static void segment_rows(const tk_mm *a, const recipe *rc, segment s, int
                 s.header = header + 16 * half;
                 s.code = q + 32 * half;
                 s.x = x + r0;
-                s.total = (float (*)[16])(t->total[panel.r0 - first + r0] + 8 * half);
+                s.total = (float (*)[16])(t->total[panel.r0 - t->first + r0] + 8 * half);
                 s.scale = (const float (*)[16])(t->scale[0] + 8 * half);
                 s.level = t->level + half;
                 s.step = half8(header + 32 + 16 * half);
@@ -240,8 +241,7 @@ TARGET static void segment_rows(const tk_mm *a, const recipe *rc, segment s, int
 }
 
 TARGET static void group(const tk_mm *a, int packed, const recipe *rc, int g, scratch *t) {
-    tk_panel last = tk_panel_at(a->rows, a->p1 - 1);
-    int first = tk_panel_at(a->rows, a->p0).r0, rows = last.r0 + last.h - first;
+    int rows = t->rows;
     const uint8_t *w = a->w + g * a->gbytes;
     const size_t full = tk_segment_bytes(packed, TK_SEG);
     memset(t->total, 0, sizeof t->total[0] * rows);
@@ -255,7 +255,7 @@ TARGET static void group(const tk_mm *a, int packed, const recipe *rc, int g, sc
         w += tk_segment_bytes(packed, n);
     }
     for (int r = 0; r < rows; r++)
-        for (int half = 0; half < 2 && a->cols > 16 * g + 8 * half; half++) put(a, g, half, first + r, _mm256_load_ps(t->total[r] + 8 * half));
+        for (int half = 0; half < 2 && a->cols > 16 * g + 8 * half; half++) put(a, g, half, t->first + r, _mm256_load_ps(t->total[r] + 8 * half));
 }
 
 // The formats with float scales and minima, half a group and a row at a time.
@@ -356,6 +356,10 @@ void tk_avx2_mm(int packed, const tk_mm *a) {
     }
     recipe rc = recipe_of(packed);
     scratch t;
+    t.panels = a->p1 - a->p0;
+    for (int i = 0; i < t.panels; i++) t.panel[i] = tk_panel_at(a->rows, a->p0 + i);
+    t.first = t.panel[0].r0;
+    t.rows = t.panel[t.panels - 1].r0 + t.panel[t.panels - 1].h - t.first;
     for (int g = 0; g < a->ng; g++) group(a, packed, &rc, g, &t);
 }
 #endif

@@ -156,6 +156,8 @@ typedef struct {
     float total[TK_TILE * TK_PANELS][G][16];
     __m512i level[G][4];
     __m512 step[G];
+    tk_panel panel[TK_PANELS];  // of this call, from row `first` on
+    int panels, first, rows;
 } scratch;
 
 // The eight 6-bit scales and minima of 16 outputs, from 12 bytes each.
@@ -199,9 +201,7 @@ INLINE void put(const tk_mm *a, int g, int row, __m512 total) {
 // Groups [g, g+count) over all panels. With two groups and only one left, that one is computed twice.
 // A single stream of weights is best left to the processor's own prefetcher.
 TARGET static void groups(const tk_mm *a, int packed, const recipe *rc, int g, int count, scratch *t) {
-    tk_panel last = tk_panel_at(a->rows, a->p1 - 1);
-    int first = tk_panel_at(a->rows, a->p0).r0, rows = last.r0 + last.h - first;
-    int valid = imin(count, a->ng - g);
+    int rows = t->rows, valid = imin(count, a->ng - g);
     const uint8_t *w[G] = {a->w + g * a->gbytes, a->w + (g + valid - 1) * a->gbytes};
     const size_t full = tk_segment_bytes(packed, TK_SEG);
     segment s = {.scale = (const float (*)[16][16])t->scale, .level = (const __m512i (*)[4])t->level, .step = t->step, .start = rc->start};
@@ -220,16 +220,16 @@ TARGET static void groups(const tk_mm *a, int packed, const recipe *rc, int g, i
             if (rc->kind == HALVES) open_halves(w[i], t->scale[i]);
             w[i] += bytes;
         }
-        for (int p = a->p0; p < a->p1; p++) {
-            tk_panel panel = tk_panel_at(a->rows, p);
+        for (int p = 0; p < t->panels; p++) {
+            tk_panel panel = t->panel[p];
             s.x = a->q + (size_t)panel.r0 * (a->k / 32) + (size_t)(k / 32) * panel.h;
-            s.total = t->total + panel.r0 - first;
+            s.total = t->total + panel.r0 - t->first;
             rc->run[count][panel.h](&s);
             s.lines = 0;
         }
     }
     for (int r = 0; r < rows; r++)
-        for (int i = 0; i < valid; i++) put(a, g + i, first + r, _mm512_load_ps(t->total[r][i]));
+        for (int i = 0; i < valid; i++) put(a, g + i, t->first + r, _mm512_load_ps(t->total[r][i]));
 }
 
 // The formats with float scales and minima, a group and a row at a time.
@@ -332,6 +332,10 @@ void tk_avx512_mm(int packed, const tk_mm *a) {
     }
     recipe rc = recipe_of(packed);
     scratch t;
+    t.panels = a->p1 - a->p0;
+    for (int i = 0; i < t.panels; i++) t.panel[i] = tk_panel_at(a->rows, a->p0 + i);
+    t.first = t.panel[0].r0;
+    t.rows = t.panel[t.panels - 1].r0 + t.panel[t.panels - 1].h - t.first;
     int count = a->rows < 4 || (a->rows == 4 && rc.run == small_bytes) ? 1 : G;  // as measured
     for (int g = 0; g < a->ng; g += count) groups(a, packed, &rc, g, count, &t);
 }

@@ -97,3 +97,37 @@ func testMatMul(t *testing.T, all []*kernels.Pool, typ kernels.Type, n, k int, h
 		}
 	}
 }
+
+// TestWidePasses: passes of up to 70 rows, several calls of a kernel's worth and, with long rows, cut to
+// fit a cache, give each row the bits it has alone.
+func TestWidePasses(t *testing.T) {
+	all := pools(t, 1, 2)
+	for _, typ := range types {
+		t.Run(typ.String(), func(t *testing.T) {
+			for _, k := range []int{256, 9216} {
+				testWidePasses(t, all, typ, 40, k)
+			}
+		})
+	}
+}
+
+func testWidePasses(t *testing.T, all []*kernels.Pool, typ kernels.Type, n, k int) {
+	const rows = 70
+	r := rng(uint64(n*k) + uint64(typ))
+	w, x := randomRows(r, typ, n, k), randomFloats(r, rows*k, false)
+	m := newProduct(t, packed(t, typ, n, k, w), rows, kernels.MatMulOpt{}, false)
+	var want []float32
+	for i := range rows {
+		want = append(want, m.multiply(t, all[len(all)-1], x[i*k:], nil, 1)...)
+	}
+	wantSame(t, "a row alone", want[:2*n], refProduct(typ, w, n, k, x, nil, 2, false))
+	for _, pool := range all {
+		if pool.ISA() == kernels.Generic && k > 256 {
+			continue // slow
+		}
+		for _, width := range []int{24, 31, 33, 64, 70} {
+			got := m.multiply(t, pool, x, nil, width)
+			wantSame(t, fmt.Sprintf("%v, %d threads, %d inputs, width %d", pool.ISA(), pool.Threads(), k, width), got, want[:width*n])
+		}
+	}
+}
