@@ -23,7 +23,9 @@ typedef struct { pthread_t thread; tk_pool *pool; float *scratch; size_t floats;
 
 struct tk_sync {
     _Alignas(64) _Atomic uint64_t next;           // generation << 32 | first unclaimed unit
-    _Alignas(64) _Atomic int done;                // units finished
+    _Alignas(64) _Atomic uint32_t done;           // units finished, ever: only grows (modulo 2^32), so that a
+                                                  // thread late by a pass never finds the value it wants to sleep on
+    _Atomic uint32_t target;                      // what done comes to at the end of this pass
 };
 
 size_t tk_sync_bytes(void) { return sizeof(struct tk_sync); }
@@ -93,17 +95,19 @@ static int work(tk_pool *pool, tk_prog *p, int i, uint32_t gen, float *scratch) 
         did += to - from;
         seen = atomic_load(&s->next);
     }
-    if (did && atomic_fetch_add(&s->done, did) + did == op->units) wake(&s->done, &pool->waiting);
+    if (!did) return 1;
+    uint32_t target = atomic_load(&s->target);  // of this pass, which cannot end before did is added
+    if (atomic_fetch_add(&s->done, did) + did == target) wake(&s->done, &pool->waiting);
     return 1;
 }
 
 static int finished(tk_pool *pool, tk_prog *p, int i, uint32_t gen) {
     tk_sync *s = p->sync + i;
     for (;;) {
-        int done = atomic_load(&s->done);
+        uint32_t done = atomic_load(&s->done);
         if ((uint32_t)(atomic_load(&s->next) >> 32) != gen) return 0;
-        if (done >= p->ops[i].units) return 1;
-        wait_change(&s->done, (uint32_t)done, &pool->waiting);
+        if (done == atomic_load(&s->target)) return 1;
+        wait_change(&s->done, done, &pool->waiting);
     }
 }
 
@@ -155,7 +159,7 @@ static void open_pass(tk_pool *pool, tk_prog *p, uint32_t gen) {
     for (int i = 0; i < p->nops; i++) atomic_store(&p->sync[i].next, (uint64_t)gen << 32 | INT_MAX);
     tk_plan_pass(p, pool->threads);
     for (int i = 0; i < p->nops; i++) {
-        atomic_store(&p->sync[i].done, 0);
+        atomic_store(&p->sync[i].target, atomic_load(&p->sync[i].done) + (uint32_t)p->ops[i].units);
         atomic_store(&p->sync[i].next, (uint64_t)gen << 32);
     }
 }

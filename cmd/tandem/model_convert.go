@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/convert"
 )
@@ -27,10 +28,11 @@ type modelQuantizeCmd struct {
 }
 
 type modelExpandCmd struct {
-	In   string `arg:"" name:"in" help:"GGUF file of the llama architecture."`
-	Out  string `arg:"" name:"out" help:"GGUF file to make."`
-	Like string `help:"1b (16 layers, d 2048, ffn 8192, head and group size as in IN), or LAYERS,D,HEADS,KV,FFN." required:"" placeholder:"SHAPE" setting:"-"`
-	Type string `help:"Type of the weights, as for quantize (default: f32 or bf16 if IN has it, else f16)." placeholder:"TYPE" setting:"-"`
+	In      string `arg:"" name:"in" help:"GGUF file of the llama architecture."`
+	Out     string `arg:"" name:"out" help:"GGUF file to make."`
+	Like    string `help:"1b (16 layers, d 2048, ffn 8192, head and group size as in IN), or LAYERS,D,HEADS,KV,FFN." required:"" placeholder:"SHAPE" setting:"-"`
+	Type    string `help:"Type of the weights, as for quantize (default: f32 or bf16 if IN has it, else f16)." placeholder:"TYPE" setting:"-"`
+	Context int    `name:"context-length" help:"Context length to declare, for measurements beyond the one that IN was trained for; 0 keeps it." setting:"-"`
 	convertFlags
 }
 
@@ -47,6 +49,10 @@ func (c *modelExpandCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	if c.Context < 0 || c.Context > 1<<20 {
+		return tandem.Errorf("", tandem.Invalid, "--context-length %d: want 0 to %d", c.Context, 1<<20)
+	}
+	shape.Context = c.Context
 	return c.run(a, c.Out, func(o convert.Options) (*convert.Result, error) {
 		return convert.Expand(a.ctx, c.In, c.Out, shape, c.Type, o)
 	})

@@ -21,6 +21,7 @@ type Shape struct {
 	Layers, Dim    int
 	Heads, KVHeads int // 0: as many as Dim has room for, in groups as in the model
 	FFN            int
+	Context        int // context length that the file declares; 0: the model's
 }
 
 // ParseShape reads "1b", or LAYERS,D,HEADS,KV,FFN.
@@ -37,7 +38,7 @@ func ParseShape(s string) (Shape, error) {
 		}
 		n[i] = v
 	}
-	return Shape{n[0], n[1], n[2], n[3], n[4]}, nil
+	return Shape{Layers: n[0], Dim: n[1], Heads: n[2], KVHeads: n[3], FFN: n[4]}, nil
 }
 
 func (s Shape) String() string {
@@ -195,6 +196,9 @@ func (e *expansion) keys(w *gguf.Writer) error {
 	w.Set("llama.feed_forward_length", uint32(e.new.FFN))
 	w.Set("llama.attention.head_count", uint32(e.new.Heads))
 	w.Set("llama.attention.head_count_kv", uint32(e.new.KVHeads))
+	if e.new.Context > 0 {
+		w.Set("llama.context_length", uint32(e.new.Context))
+	}
 	if name, err := e.file.StringOr("general.name", ""); err == nil && name != "" {
 		w.Set("general.name", fmt.Sprintf("%s expanded to %s", name, e.new))
 	}

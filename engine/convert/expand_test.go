@@ -17,7 +17,7 @@ import (
 func TestExpandedWeights(t *testing.T) {
 	in := tiny(t, gguf.F16, func(string, int) float32 { return 1.5 }, nil)
 	out, again := filepath.Join(t.TempDir(), "a.gguf"), filepath.Join(t.TempDir(), "b.gguf")
-	shape := Shape{3, 128, 16, 8, 80}
+	shape := Shape{3, 128, 16, 8, 80, 4096}
 	r, err := Expand(t.Context(), in, out, shape, "", Options{Threads: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -35,7 +35,7 @@ func TestExpandedWeights(t *testing.T) {
 		checkExpanded(t, &f.Tensors()[i])
 	}
 	for key, want := range map[string]string{"llama.block_count": "3", "llama.embedding_length": "128", "llama.attention.head_count": "16",
-		"llama.attention.head_count_kv": "8", "llama.feed_forward_length": "80", "llama.attention.layer_norm_rms_epsilon": "2.5e-06",
+		"llama.attention.head_count_kv": "8", "llama.feed_forward_length": "80", "llama.context_length": "4096", "llama.attention.layer_norm_rms_epsilon": "2.5e-06",
 		"general.file_type": "1", "general.name": `"tiny expanded to 3,128,16,8,80"`} {
 		if got := f.Describe(key); got != want {
 			t.Errorf("%s is %s: want %s", key, got, want)
@@ -105,20 +105,20 @@ func TestRefusedShapes(t *testing.T) {
 		shape Shape
 		says  string
 	}{
-		{Shape{1, 64, 8, 4, 64}, "expanding 2,32,4,2,64 to 1,64,8,4,64: 1 layers: want 2, as the model has, to 4096"},
-		{Shape{5000, 64, 8, 4, 64}, "5000 layers: want 2"},
-		{Shape{2, 16, 2, 1, 64}, "16 D: want 32"},
-		{Shape{2, 64, 2, 1, 64}, "2 heads: want 4"},
-		{Shape{2, 64, 8, 1, 64}, "1 key heads: want 2"},
-		{Shape{2, 64, 8, 4, 32}, "32 FFN: want 64"},
-		{Shape{2, 64, 8, 8, 64}, "8 heads and 8 key heads: want 2 heads for a key head"},
-		{Shape{2, 64, 4, 2, 64}, "4 heads of D 64: want a multiple of the model's head size as D, and D/8 heads"},
-		{Shape{2, 68, 0, 0, 64}, "8 heads of D 68: want a multiple"},
+		{Shape{1, 64, 8, 4, 64, 0}, "expanding 2,32,4,2,64 to 1,64,8,4,64: 1 layers: want 2, as the model has, to 4096"},
+		{Shape{5000, 64, 8, 4, 64, 0}, "5000 layers: want 2"},
+		{Shape{2, 16, 2, 1, 64, 0}, "16 D: want 32"},
+		{Shape{2, 64, 2, 1, 64, 0}, "2 heads: want 4"},
+		{Shape{2, 64, 8, 1, 64, 0}, "1 key heads: want 2"},
+		{Shape{2, 64, 8, 4, 32, 0}, "32 FFN: want 64"},
+		{Shape{2, 64, 8, 8, 64, 0}, "8 heads and 8 key heads: want 2 heads for a key head"},
+		{Shape{2, 64, 4, 2, 64, 0}, "4 heads of D 64: want a multiple of the model's head size as D, and D/8 heads"},
+		{Shape{2, 68, 0, 0, 64, 0}, "8 heads of D 68: want a multiple"},
 	} {
 		_, err := Expand(t.Context(), in, out, c.shape, "", Options{})
 		refused(t, err, out, tandem.Invalid, c.says)
 	}
-	if _, err := Expand(t.Context(), in, out, Shape{2, 64, 8, 4, 64}, "q9", Options{}); tandem.KindOf(err) != tandem.Invalid {
+	if _, err := Expand(t.Context(), in, out, Shape{2, 64, 8, 4, 64, 0}, "q9", Options{}); tandem.KindOf(err) != tandem.Invalid {
 		t.Errorf("type q9: %v", err)
 	}
 }
@@ -149,7 +149,7 @@ func TestRefusedModels(t *testing.T) {
 		{"no epsilon", func(w *gguf.Writer) { w.DropKey("llama.attention.layer_norm_rms_epsilon") }, tandem.Corrupt, "rms_epsilon"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := Expand(t.Context(), tiny(t, gguf.F16, wave, c.change), out, Shape{3, 64, 8, 4, 96}, "", Options{})
+			_, err := Expand(t.Context(), tiny(t, gguf.F16, wave, c.change), out, Shape{3, 64, 8, 4, 96, 0}, "", Options{})
 			refused(t, err, out, c.kind, c.says)
 		})
 	}
@@ -200,7 +200,7 @@ func FuzzConvert(f *testing.F) {
 			}
 			check(t, out, err)
 		}
-		_, err := Expand(t.Context(), in, out, Shape{3, 64, 8, 4, 96}, "", o)
+		_, err := Expand(t.Context(), in, out, Shape{3, 64, 8, 4, 96, 0}, "", o)
 		check(t, out, err)
 	})
 }

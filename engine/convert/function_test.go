@@ -55,12 +55,12 @@ func TestSameFunction(t *testing.T) {
 		typ      string
 		most     float64 // difference of logits
 	}{
-		{"four times as wide", draft, Shape{3, 1024, 16, 8, 640}, "", 0},
-		{"half as wide again, f32", draft, Shape{2, 384, 6, 3, 512}, "f32", 1e-3},
-		{"half as wide again", draft, Shape{4, 384, 6, 3, 576}, "f16", 1e-3},
-		{"as it is", draft, Shape{2, 256, 4, 2, 512}, "", 0},
-		{"quantised", target, Shape{7, 2048, 0, 0, 1344}, "q8_0", 0},
-		{"rope factors, an output matrix", "../../../shared/golden/arch/arch-llama3.gguf", Shape{4, 768, 24, 8, 400}, "", 0},
+		{"four times as wide", draft, Shape{3, 1024, 16, 8, 640, 0}, "", 0},
+		{"half as wide again, f32", draft, Shape{2, 384, 6, 3, 512, 0}, "f32", 1e-3},
+		{"half as wide again", draft, Shape{4, 384, 6, 3, 576, 0}, "f16", 1e-3},
+		{"as it is", draft, Shape{2, 256, 4, 2, 512, 0}, "", 0},
+		{"quantised", target, Shape{7, 2048, 0, 0, 1344, 0}, "q8_0", 0},
+		{"rope factors, an output matrix", "../../../shared/golden/arch/arch-llama3.gguf", Shape{4, 768, 24, 8, 400, 0}, "", 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if _, err := os.Stat(c.in); err != nil {

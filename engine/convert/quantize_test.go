@@ -214,7 +214,7 @@ func TestRefusedWeights(t *testing.T) {
 			_, err := Quantize(t.Context(), in, out, typ, false, Options{})
 			refused(t, err, out, tandem.Corrupt, `"blk.1.ffn_up.weight"`, "weight 7 of row 5 is "+fmt.Sprint(v), "want finite numbers")
 		}
-		_, err := Expand(t.Context(), in, out, Shape{2, 64, 8, 4, 64}, "", Options{})
+		_, err := Expand(t.Context(), in, out, Shape{2, 64, 8, 4, 64, 0}, "", Options{})
 		refused(t, err, out, tandem.Corrupt, `"blk.1.ffn_up.weight"`, "weight 7 of row 5 is ")
 	}
 	_, err := Quantize(t.Context(), tiny(t, gguf.F32, bad(1e9), nil), out, "f16", false, Options{})
