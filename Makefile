@@ -1,7 +1,7 @@
 # Named checks. `make` lists them.
 GO ?= go
 
-.PHONY: help build test lint proto contracts race fuzz golden long broken bench ci
+.PHONY: help build test lint proto contracts race fuzz golden long broken bench arm sanitize ci
 
 help: ## list the checks
 	@grep -hE "^[a-z ]+:.*##" $(MAKEFILE_LIST) | sed "s/:.*## /\t/" | expand -t 28
@@ -26,6 +26,12 @@ long: ## speculation = plain decoding for all prompts, seeds, trees, drafts, ins
 
 bench: ## the three processes, plain and speculative in turn
 	$(GO) run ./cmd/tandem bench system
+
+arm: ## kernels and passes on ARM, cross-compiled, under qemu; installs the tools if it may
+	./scripts/arm
+
+sanitize: ## C code under the address and undefined-behaviour sanitizers; SHORT=-short for a minute's worth
+	./scripts/sanitize $(SHORT)
 
 ci: ## all that the CI does
 	./.ci/run
