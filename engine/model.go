@@ -19,7 +19,7 @@ import (
 // Options say how to load a model. The zero value of a field is its default.
 type Options struct {
 	Threads   int                     // of a pass; default: all cores
-	ISA       string                  // auto, generic, avx2, avx512; default auto
+	ISA       string                  // auto, or a name of kernels.ISA; default auto
 	Context   int                     // positions that a sequence may hold; at most, and by default, the model's context. LongRoPE's factors are chosen by it
 	KVPages   int                     // pages in the KV cache; see PagesFor; default: one sequence of the whole context with 256 tree rows
 	KVType    string                  // of keys and values in the cache: f16, q8_0; default f16

@@ -13,7 +13,7 @@ enum { MAXR = 4, AHEAD = 4 };  // rows at once; segments that are fetched before
 enum { BYTES, NIBBLES, FIVES, SIXES };
 enum { SMALL, SUPER, HALVES };  // a scale per 32 in both; integer scales per 32; integer scales per 16
 
-// One segment of 8 outputs, and up to 4 rows of a panel of `stride` rows.
+// One segment of 8 outputs, or of 16, and up to 4 rows of a panel of `stride` rows.
 typedef struct {
     const uint8_t *header, *code, *ahead;
     int lines;             // of the cache, fetched from ahead with each block; 0: none
@@ -24,7 +24,6 @@ typedef struct {
     float (*total)[16];    // (R)
     const float (*scale)[16];  // SUPER and HALVES: the weights' scales
     const __m256i *level;      // SUPER: pairs of minima
-    __m256 step;
 } segment;
 
 INLINE __m256i bcast(const void *p) { return _mm256_set1_epi32(load_i32(p)); }
@@ -64,85 +63,96 @@ INLINE void fetch(const uint8_t *p, int lines) {
 
 // sum += the products of words [from, to) of a block. Products of unsigned codes below 2^b add up in 16
 // bits without overflow: 8 pairs for b = 4, 4 for 5, 2 for 6.
-INLINE void products(const int form, const uint8_t *q, const tk_qblock *x, const int R, const int from, const int to, __m256i *sum) {
+INLINE void products(const int form, const uint8_t *q, const tk_qblock *x, const int R, const int C, const int from, const int to, __m256i *sum) {
     const __m256i one = _mm256_set1_epi16(1);
     const int most = form == NIBBLES ? 8 : form == FIVES ? 4 : 2;
     __m256i s[MAXR];
     _Pragma("GCC unroll 8") for (int j = from; j < to; j++) {
-        __m256i v = code(form, q, j);
+        __m256i v[2];
+        for (int c = 0; c < C; c++) v[c] = code(form, q + 32 * c, j);
         int first = j % most == 0, last = (j + 1) % most == 0 || j + 1 == to;
         _Pragma("GCC unroll 4") ROWS {
-            __m256i p = _mm256_maddubs_epi16(v, bcast(x[r].q + 4 * j));
-            s[r] = first ? p : _mm256_add_epi16(s[r], p);
-            if (last) sum[r] = _mm256_add_epi32(sum[r], _mm256_madd_epi16(s[r], one));
-            AS_WRITTEN(s[r]);
-            AS_WRITTEN(sum[r]);
+            __m256i b = bcast(x[r].q + 4 * j);
+            _Pragma("GCC unroll 2") for (int c = 0; c < C; c++) {
+                int i = r * C + c;
+                __m256i p = _mm256_maddubs_epi16(v[c], b);
+                s[i] = first ? p : _mm256_add_epi16(s[i], p);
+                if (last) sum[i] = _mm256_add_epi32(sum[i], _mm256_madd_epi16(s[i], one));
+                AS_WRITTEN(s[i]);
+                AS_WRITTEN(sum[i]);
+            }
         }
     }
 }
 
 // sum += the products of a block of codes of 8 bits, which saturate maddubs: as two nibbles they do not.
-INLINE void byte_products(const uint8_t *q, const tk_qblock *x, const int R, __m256i *sum) {
+INLINE void byte_products(const uint8_t *q, const tk_qblock *x, const int R, const int C, __m256i *sum) {
     __m256i low[MAXR], high[MAXR];
-    _Pragma("GCC unroll 8") for (int j = 0; j < 8; j++) {
-        __m256i v = load(q + 64 * j), l = only(v, 15), h = only(_mm256_srli_epi16(v, 4), 15);
-        _Pragma("GCC unroll 4") ROWS {
-            __m256i b = bcast(x[r].q + 4 * j), p = _mm256_maddubs_epi16(l, b), t = _mm256_maddubs_epi16(h, b);
-            low[r] = j ? _mm256_add_epi16(low[r], p) : p;
-            high[r] = j ? _mm256_add_epi16(high[r], t) : t;
-            AS_WRITTEN(low[r]);
-            AS_WRITTEN(high[r]);
+    _Pragma("GCC unroll 8") for (int j = 0; j < 8; j++)
+        _Pragma("GCC unroll 2") for (int c = 0; c < C; c++) {
+            __m256i v = load(q + 64 * j + 32 * c), l = only(v, 15), h = only(_mm256_srli_epi16(v, 4), 15);
+            _Pragma("GCC unroll 4") ROWS {
+                int i = r * C + c;
+                __m256i b = bcast(x[r].q + 4 * j), p = _mm256_maddubs_epi16(l, b), t = _mm256_maddubs_epi16(h, b);
+                low[i] = j ? _mm256_add_epi16(low[i], p) : p;
+                high[i] = j ? _mm256_add_epi16(high[i], t) : t;
+                AS_WRITTEN(low[i]);
+                AS_WRITTEN(high[i]);
+            }
         }
-    }
-    ROWS {
-        sum[r] = _mm256_add_epi32(sum[r], _mm256_madd_epi16(low[r], _mm256_set1_epi16(1)));
-        sum[r] = _mm256_add_epi32(sum[r], _mm256_madd_epi16(high[r], _mm256_set1_epi16(16)));
+    for (int i = 0; i < R * C; i++) {
+        sum[i] = _mm256_add_epi32(sum[i], _mm256_madd_epi16(low[i], _mm256_set1_epi16(1)));
+        sum[i] = _mm256_add_epi32(sum[i], _mm256_madd_epi16(high[i], _mm256_set1_epi16(16)));
     }
 }
 
-INLINE void run(const int form, const int kind, const int R, const segment *s) {
+INLINE void run(const int form, const int kind, const int R, const int C, const segment *s) {
     __m256 acc[MAXR];
     const uint8_t *q = s->code;
     const tk_qblock *x = s->x;
-    ROWS acc[r] = _mm256_setzero_ps();
+    for (int i = 0; i < R * C; i++) acc[i] = _mm256_setzero_ps();
     for (int b = 0; b < s->blocks; b++, x += s->stride, q += piece(form)) {
         fetch(s->ahead + 64 * s->lines * b, s->lines);
         for (int half = 0; half < (kind == HALVES ? 2 : 1); half++) {
             __m256i sum[MAXR];
-            ROWS sum[r] = kind == SUPER ? _mm256_setzero_si256() : bcast((const char *)&x[r] + s->start + 4 * half);
-            if (form == BYTES) byte_products(q, x, R, sum);
-            else if (kind != HALVES) products(form, q, x, R, 0, 8, sum);
-            else if (half == 0) products(form, q, x, R, 0, 4, sum);
-            else products(form, q, x, R, 4, 8, sum);
-            __m256 d = kind == SMALL ? half8(s->header + 32 * b) : _mm256_load_ps(s->scale[kind == HALVES ? 2 * b + half : b]);
-            _Pragma("GCC unroll 4") ROWS {
-                __m256 w = kind == SMALL ? _mm256_mul_ps(d, _mm256_set1_ps(x[r].scale)) : d;
-                acc[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[r]), w, acc[r]);
+            for (int i = 0; i < R * C; i++) sum[i] = kind == SUPER ? _mm256_setzero_si256() : bcast((const char *)&x[i / C] + s->start + 4 * half);
+            if (form == BYTES) byte_products(q, x, R, C, sum);
+            else if (kind != HALVES) products(form, q, x, R, C, 0, 8, sum);
+            else if (half == 0) products(form, q, x, R, C, 0, 4, sum);
+            else products(form, q, x, R, C, 4, 8, sum);
+            for (int c = 0; c < C; c++) {
+                __m256 d = kind == SMALL ? half8(s->header + 32 * b + 16 * c) : _mm256_load_ps(s->scale[kind == HALVES ? 2 * b + half : b] + 8 * c);
+                _Pragma("GCC unroll 4") ROWS {
+                    __m256 w = kind == SMALL ? _mm256_mul_ps(d, _mm256_set1_ps(x[r].scale)) : d;
+                    acc[r * C + c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[r * C + c]), w, acc[r * C + c]);
+                }
             }
         }
     }
     x = s->x;
-    _Pragma("GCC unroll 4") ROWS {
-        __m256 t = _mm256_load_ps(s->total[r]), a = acc[r];
+    _Pragma("GCC unroll 4") for (int i = 0; i < R * C; i++) {
+        int r = i / C, c = i % C;
+        __m256 t = _mm256_load_ps(s->total[r] + 8 * c), a = acc[i];
         if (kind == SMALL) {
-            _mm256_store_ps(s->total[r], _mm256_add_ps(t, a));
+            _mm256_store_ps(s->total[r] + 8 * c, _mm256_add_ps(t, a));
             continue;
         }
         if (kind == SUPER) {
             __m256i m = _mm256_setzero_si256();
-            for (int i = 0; i < 4; i++) m = _mm256_add_epi32(m, _mm256_madd_epi16(s->level[2 * i], bcast(x[2 * i * s->stride + r].pair)));
-            a = _mm256_fnmadd_ps(_mm256_cvtepi32_ps(m), s->step, a);
+            for (int k = 0; k < 4; k++) m = _mm256_add_epi32(m, _mm256_madd_epi16(s->level[2 * k + c], bcast(x[2 * k * s->stride + r].pair)));
+            a = _mm256_fnmadd_ps(_mm256_cvtepi32_ps(m), half8(s->header + 32 + 16 * c), a);
         }
-        _mm256_store_ps(s->total[r], _mm256_fmadd_ps(a, _mm256_set1_ps(x[r].scale), t));
+        _mm256_store_ps(s->total[r] + 8 * c, _mm256_fmadd_ps(a, _mm256_set1_ps(x[r].scale), t));
     }
 }
 
 typedef void (*runner)(const segment *);
-#define RUN(name, form, kind)                                                \
-    TARGET static void name##1(const segment *s) { run(form, kind, 1, s); }  \
-    TARGET static void name##2(const segment *s) { run(form, kind, 2, s); }  \
-    TARGET static void name##3(const segment *s) { run(form, kind, 3, s); }  \
-    TARGET static void name##4(const segment *s) { run(form, kind, 4, s); }  \
+// Up to two rows take all 16 outputs at once, more of them 8.
+#define RUN(name, form, kind)                                                   \
+    TARGET static void name##1(const segment *s) { run(form, kind, 1, 2, s); }  \
+    TARGET static void name##2(const segment *s) { run(form, kind, 2, 2, s); }  \
+    TARGET static void name##3(const segment *s) { run(form, kind, 3, 1, s); }  \
+    TARGET static void name##4(const segment *s) { run(form, kind, 4, 1, s); }  \
     static const runner name[MAXR + 1] = {0, name##1, name##2, name##3, name##4};
 
 RUN(small_bytes, BYTES, SMALL)
@@ -225,14 +235,13 @@ TARGET static void segment_rows(const tk_mm *a, const recipe *rc, segment s, int
         s.stride = panel.h;
         for (int r0 = 0, n; r0 < panel.h; r0 += n) {
             n = panel.h - r0 > MAXR ? (panel.h - r0 + 1) / 2 : panel.h - r0;
-            for (int half = 0; half < 2; half++) {
+            for (int half = 0; half < (n < 3 ? 1 : 2); half++) {
                 s.header = header + 16 * half;
                 s.code = q + 32 * half;
                 s.x = x + r0;
                 s.total = (float (*)[16])(t->total[panel.r0 - t->first + r0] + 8 * half);
                 s.scale = (const float (*)[16])(t->scale[0] + 8 * half);
                 s.level = t->level + half;
-                s.step = half8(header + 32 + 16 * half);
                 rc->run[n](&s);
                 s.lines = 0;
             }

@@ -16,7 +16,7 @@ import (
 // computeFlags say with what a benchmark computes.
 type computeFlags struct {
 	Threads int    `help:"Threads; 0 = all cores." default:"0"`
-	ISA     string `name:"isa" help:"Instruction set: auto, generic, avx2, avx512." default:"auto"`
+	ISA     string `name:"isa" help:"Instruction set: auto, generic, avx2, avx512, neon, neon-dot, neon-i8mm." default:"auto"`
 }
 
 // widthFlags say how many rows the passes of a benchmark have, and how many passes count.

@@ -21,7 +21,7 @@ type logitsCmd struct {
 // kernelFlags choose how one model computes.
 type kernelFlags struct {
 	Threads int    `help:"Threads; 0 = all cores." default:"0"`
-	ISA     string `name:"isa" help:"Instruction set: auto, generic, avx2, avx512." default:"auto"`
+	ISA     string `name:"isa" help:"Instruction set: auto, generic, avx2, avx512, neon, neon-dot, neon-i8mm." default:"auto"`
 	Lock    bool   `help:"Lock the model in memory (mlock)."`
 	kvFlags
 }
