@@ -23,10 +23,10 @@ INLINE vf v_exp(vf a) { return exp8(a); }
 INLINE vf v_half(const uint8_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
 INLINE vf v_half1(const uint8_t *p) { return _mm256_cvtph_ps(_mm_set1_epi16((short)load_u16(p))); }
 INLINE vf v_codes(const uint8_t *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p))); }
-INLINE vf v_keep(vf a, int from, int to) {
+INLINE vf v_only(vf a, int from, int to) {
     const __m256i i = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     __m256i in = _mm256_andnot_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(from), i), _mm256_cmpgt_epi32(_mm256_set1_epi32(to), i));
-    return _mm256_and_ps(a, _mm256_castsi256_ps(in));
+    return _mm256_blendv_ps(_mm256_set1_ps(-bits_f32(0x7f800000)), a, _mm256_castsi256_ps(in));
 }
 INLINE float v_sum16(const vf *a) {
     __m256 r8 = _mm256_add_ps(a[0], a[1]);

@@ -23,9 +23,9 @@ INLINE vf v_exp(vf a) { return exp16(a); }
 INLINE vf v_half(const uint8_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
 INLINE vf v_half1(const uint8_t *p) { return _mm512_cvtph_ps(_mm256_set1_epi16((short)load_u16(p))); }
 INLINE vf v_codes(const uint8_t *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p))); }
-INLINE vf v_keep(vf a, int from, int to) {
+INLINE vf v_only(vf a, int from, int to) {
     uint32_t in = (to >= 16 ? 0xffffu : (1u << imax(to, 0)) - 1) & ~(from <= 0 ? 0u : (1u << imin(from, 16)) - 1);
-    return _mm512_maskz_mov_ps((__mmask16)in, a);
+    return _mm512_mask_mov_ps(_mm512_set1_ps(-bits_f32(0x7f800000)), (__mmask16)in, a);
 }
 INLINE float v_sum16(const vf *a) {
     __m256 r8 = _mm256_add_ps(_mm512_castps512_ps256(*a), _mm512_extractf32x8_ps(*a, 1));

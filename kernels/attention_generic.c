@@ -23,7 +23,7 @@ INLINE vf v_exp(vf a) { return soft_exp(a); }
 INLINE vf v_half(const uint8_t *p) { return f16_f32(load_u16(p)); }
 INLINE vf v_half1(const uint8_t *p) { return f16_f32(load_u16(p)); }
 INLINE vf v_codes(const uint8_t *p) { return (float)(int8_t)*p; }
-INLINE vf v_keep(vf a, int from, int to) { return from <= 0 && to > 0 ? a : 0; }
+INLINE vf v_only(vf a, int from, int to) { return from <= 0 && to > 0 ? a : -bits_f32(0x7f800000); }
 INLINE float v_sum16(const vf *a) {
     float r8[8], r4[4];
     for (int i = 0; i < 8; i++) r8[i] = a[i] + a[i + 8];

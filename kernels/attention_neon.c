@@ -23,10 +23,10 @@ INLINE vf v_exp(vf a) { return exp4(a); }
 INLINE vf v_half(const uint8_t *p) { return half4(p); }
 INLINE vf v_half1(const uint8_t *p) { return vcvt_f32_f16(vld1_dup_f16((const float16_t *)p)); }
 INLINE vf v_codes(const uint8_t *p) { return vcvtq_f32_s32(signed4(p)); }
-INLINE vf v_keep(vf a, int from, int to) {
+INLINE vf v_only(vf a, int from, int to) {
     const int32x4_t i = {0, 1, 2, 3};
     uint32x4_t in = vandq_u32(vcgeq_s32(i, vdupq_n_s32(from)), vcltq_s32(i, vdupq_n_s32(to)));
-    return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(a), in));
+    return vbslq_f32(in, a, vdupq_n_f32(-bits_f32(0x7f800000)));
 }
 INLINE float v_sum16(const vf *a) { return reduce16(a); }
 INLINE float v_top(vf a) { return vmaxvq_f32(a); }

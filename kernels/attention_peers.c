@@ -1,11 +1,39 @@
 // For benchmarks only: the attention of a token tree's rows to each other as it is done without tandem's
-// kernel, to measure that against (Ghidorah, section on sparse attention: naive sparse and masked dense).
-// Both have keys and values as rows of f32, the best case for them; the arithmetic is the usual one.
+// kernel, to measure that against (Ghidorah, section on sparse attention: naive sparse and masked dense; and
+// sparse with vectors). All have keys and values as rows of f32, the best case for them; the arithmetic is the usual one.
 #include "tk.h"
 #if defined(__x86_64__)
 #include "avx2.h"
 
 enum { MAXNODES = 256 };
+
+// q and out are (rows, heads, d), k and v (rows, kv_heads, d), d a multiple of 8; pairs are the n (row, column)
+// of the tree's non-zero scores, by row, at most 256 in a row. This one is a loop over pairs in plain C, as
+// one writes it first; the compiler may use AVX2 but leaves a sum of floats in its order.
+TARGET void tk_peer_naive(const float *q, const float *k, const float *v, const int32_t *pairs, int n, int heads, int kv_heads,
+                   int d, float scale, float *out) {
+    for (int h = 0; h < heads; h++)
+        for (int from = 0, to; from < n; from = to) {
+            float s[MAXNODES], top = -bits_f32(0x7f800000), sum = 0;
+            const float *x = q + ((size_t)pairs[2 * from] * heads + h) * d;
+            float *o = out + ((size_t)pairs[2 * from] * heads + h) * d;
+            for (to = from; to < n && pairs[2 * to] == pairs[2 * from]; to++) {
+                const float *key = k + ((size_t)pairs[2 * to + 1] * kv_heads + h * kv_heads / heads) * d;
+                float dot = 0;
+                for (int i = 0; i < d; i++) dot += x[i] * key[i];
+                s[to - from] = dot * scale;
+                if (s[to - from] > top) top = s[to - from];
+            }
+            for (int i = 0; i < d; i++) o[i] = 0;
+            for (int e = from; e < to; e++) {
+                const float *value = v + ((size_t)pairs[2 * e + 1] * kv_heads + h * kv_heads / heads) * d;
+                float p = _mm256_cvtss_f32(exp8(_mm256_set1_ps(s[e - from] - top)));
+                sum += p;
+                for (int i = 0; i < d; i++) o[i] += p * value[i];
+            }
+            for (int i = 0; i < d; i++) o[i] /= sum;
+        }
+}
 
 INLINE float dot(const float *x, const float *y, int d) {
     __m256 a = _mm256_setzero_ps();
@@ -29,8 +57,6 @@ INLINE void add(float p, const float *v, int d, float *o) {
         _mm256_storeu_ps(o + i, _mm256_fmadd_ps(_mm256_set1_ps(p), _mm256_loadu_ps(v + i), _mm256_loadu_ps(o + i)));
 }
 
-// q and out are (rows, heads, d), k and v (rows, kv_heads, d), d a multiple of 8; pairs are the n (row, column)
-// of the tree's non-zero scores, by row, at most 256 in a row.
 TARGET void tk_peer_sparse(const float *q, const float *k, const float *v, const int32_t *pairs, int n, int heads, int kv_heads,
                            int d, float scale, float *out) {
     for (int from = 0, to; from < n; from = to) {

@@ -3,6 +3,8 @@
 package kernels
 
 // #include "tk.h"
+// void tk_peer_naive(const float *q, const float *k, const float *v, const int32_t *pairs, int n, int heads, int kv_heads,
+//                    int d, float scale, float *out);
 // void tk_peer_sparse(const float *q, const float *k, const float *v, const int32_t *pairs, int n, int heads, int kv_heads,
 //                     int d, float scale, float *out);
 // void tk_peer_dense(const float *q, const float *k, const float *v, const float *mask, int rows, int heads, int kv_heads,
@@ -17,6 +19,11 @@ type treePeer struct {
 	Pairs                         []int32
 	Rows, Heads, KVHeads, HeadDim int
 	Scale                         float32
+}
+
+func (t *treePeer) naive() {
+	C.tk_peer_naive(cfloats(t.Q), cfloats(t.K), cfloats(t.V), (*C.int32_t)(unsafe.Pointer(&t.Pairs[0])), C.int(len(t.Pairs)/2),
+		C.int(t.Heads), C.int(t.KVHeads), C.int(t.HeadDim), C.float(t.Scale), cfloats(t.Out))
 }
 
 func (t *treePeer) sparse() {

@@ -2,8 +2,9 @@
 
 package kernels
 
-// TreePeer, Sparse and Dense show the peers of tree attention to the benchmark.
+// TreePeer and its methods show the peers of tree attention to the benchmark.
 type TreePeer = treePeer
 
+func (t *treePeer) Naive()  { t.naive() }
 func (t *treePeer) Sparse() { t.sparse() }
 func (t *treePeer) Dense()  { t.dense() }

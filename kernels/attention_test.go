@@ -56,7 +56,7 @@ func (c *cache) at(cell kernels.Cell, layer, v, head, d int) (elem, scale int) {
 		block := base + (slot/16*(dim/32)+d/32)*(32+32*16)
 		return block + 32 + d%32*16 + slot%16, block + slot%16*2
 	}
-	return base + keys + slot*dim + d, base + keys + 64*dim + (slot*(dim/32)+d/32)*2
+	return base + keys + slot*dim + d, base + keys + 64*dim + (d/32*64+slot)*2
 }
 
 // row returns K (v 0) or V (v 1) of a cell, widened.
@@ -71,6 +71,22 @@ func (c *cache) row(cell kernels.Cell, layer, v, head int) []float32 {
 		}
 	}
 	return out
+}
+
+// refRow returns K (v 0) or V (v 1) of a cell as the definition takes it.
+func (c *cache) refRow(cell kernels.Cell, layer, v, head int) ref.Row {
+	if c.shape.Type == kernels.KVF16 {
+		return ref.Row{X: c.row(cell, layer, v, head)}
+	}
+	var r ref.Row
+	for d := range c.shape.HeadDim {
+		elem, scale := c.at(cell, layer, v, head, d)
+		r.X = append(r.X, float32(int8(c.arena[elem])))
+		if d%32 == 0 {
+			r.Scales = append(r.Scales, ref.F16(binary.LittleEndian.Uint16(c.arena[scale:])))
+		}
+	}
+	return r
 }
 
 // setRow writes x to K (v 0) or V (v 1) of a cell, in the format of the cache.
@@ -193,6 +209,7 @@ func TestAttention(t *testing.T) {
 		{heads: 2, kvHeads: 2, dim: 32, most: 600, window: 1},
 		{heads: 8, kvHeads: 2, dim: 64, most: 600, kv: kernels.KVQ8_0},
 		{heads: 3, kvHeads: 1, dim: 96, most: 400, kv: kernels.KVQ8_0, window: 257, softCap: 2},
+		{heads: 70, kvHeads: 1, dim: 16, most: 80},
 		{heads: 1, kvHeads: 1, dim: 160, most: 300, kv: kernels.KVQ8_0, hostile: true},
 	} {
 		t.Run(fmt.Sprintf("%+v", s), func(t *testing.T) { testAttention(t, all, s) })
@@ -290,10 +307,10 @@ func refHeads(c *cache, p *kernels.Pass, row, layer, heads int, opt kernels.Atte
 	out := make([]float32, heads*d)
 	group := heads / c.shape.KVHeads
 	for g := 0; g < c.shape.KVHeads; g++ {
-		var keys, values [][]float32
+		var keys, values []ref.Row
 		for _, cell := range seen(p, row) {
-			keys = append(keys, c.row(cell, layer, 0, g))
-			values = append(values, c.row(cell, layer, 1, g))
+			keys = append(keys, c.refRow(cell, layer, 0, g))
+			values = append(values, c.refRow(cell, layer, 1, g))
 		}
 		for h := g * group; h < (g+1)*group; h++ {
 			ref.Attention(q[h*d:(h+1)*d], keys, values, ref.AttentionOpt(opt), out[h*d:(h+1)*d])

@@ -8,108 +8,125 @@
 //   v_exp(a)              docs/kernels.md
 //   v_half(p) v_half1(p)  VL halves widened; one half in all lanes
 //   v_codes(p)            VL int8 as floats
-//   v_keep(a, from, to)   lanes [from, to) of a, zeros elsewhere
+//   v_only(a, from, to)   lanes [from, to) of a, -Inf elsewhere
 //   v_sum16(a)            the sum of 16/VL vectors in the order of reductions
 //   v_top(a)              the largest lane
 //   v_fetch(p)            asks for a cache line
 //
-// Scores: lanes are keys, so that a query's product with 16 of them runs in order over the dimensions and
+// Scores: lanes are keys, so that a query's product with VL of them runs in order over the dimensions and
 // nothing is added across lanes. Values: lanes are dimensions. A tile of queries shares each loaded vector.
-// Each query has its own range of positions; what all of a tile see is done for all at once, the rest
-// (the causal edge, a window's edge, ancestors) per row, in order of position.
+// The queries of a block go through it page by page. Each query has its own range of positions; what all of a tile see is done
+// for all at once, the rest (the causal edge, a window's edge, ancestors) per row, in order of position.
 #include "tk.h"
 #include "scalar.h"
 
-enum { NV = 16 / VL, ROW = TK_SEG + 16, MAXRUNS = TK_SEG + 8 };
+enum {
+    NV = 16 / VL, ROW = TK_SEG + 16, SLOTS = TK_PAGE + 16, BATCH = 64, MAXRUNS = TK_SEG + 8,
+    CELLS = QT == 6 ? 12 : 1,                // queries that share a vector of a tree's keys
+};
 
 #define UNROLL _Pragma("GCC unroll 16")
 
-typedef struct { const uint8_t *v, *scale; int at, n; } run;  // n values, one behind the other, from position at on
+// n values, one behind the other from v on, of positions from at on; they begin in a page's slot. scale is
+// that of the page's first position.
+typedef struct { const uint8_t *v, *scale; int at, slot, n; } run;
 
 typedef struct {
     const tk_attn *a;
     int t, n;                    // queries [t, t+n) of the block
-    int r0, r1;                  // their rows
-    int all0, all1;              // positions of the prefix that all of them see; none if all0 ≥ all1
-    const float *q[QT];
-    float *o[QT];
-    float *s;                    // (QT, ROW): scores, then weights
-} tile;
+    int row[BATCH];              // of each
+    const float *q[BATCH];
+    float *o[BATCH];
+    float *s;                    // (n, ROW): scores, then weights
+} batch;
 
-// Scores of N queries and G groups of 16 keys, to s. Meanwhile `fetch` bytes per dimension are fetched.
-INLINE void score_groups(const tk_attn *a, const uint8_t *k, const float *const *q, float *s, size_t lds,
-                         const uint8_t *ahead, size_t fetch, const int type, const int N, const int G) {
-    vf acc[QT][64 / VL], x[64 / VL], scale[64 / VL];
+// Scores of N queries and C vectors of keys, from vector `part` of the group at k on; to s. Meanwhile
+// `fetch` bytes per dimension are fetched.
+INLINE void score_vectors(const tk_attn *a, const uint8_t *k, int part, const float *const *q, float *s, size_t lds,
+                          const uint8_t *ahead, size_t fetch, const int type, const int N, const int C) {
+    vf acc[CELLS][64 / VL], x[64 / VL];
+    const int q8 = type == TK_KV_Q8_0, dim = a->kv->head_dim;
     const size_t group = a->kv->key_group;
-    UNROLL for (int i = 0; i < N; i++) UNROLL for (int c = 0; c < G * NV; c++) acc[i][c] = v_zero();
-    for (int d = 0, dim = a->kv->head_dim; d < dim;) {
-        int end = dim;
-        if (type == TK_KV_Q8_0) {
-            UNROLL for (int c = 0; c < G * NV; c++) scale[c] = v_half(k + c / NV * group + c % NV * VL * 2);
-            k += 32;
-            end = d + 32;
-        }
+    const vf f = v_set(a->scale);
+    for (int d = 0; d < dim;) {
+        const uint8_t *scale = k;
+        const int block = d, end = q8 ? d + 32 : dim;
+        if (q8) k += 32;
+        UNROLL for (int i = 0; i < N; i++) UNROLL for (int c = 0; c < C; c++) acc[i][c] = v_zero();
         for (; d < end; d++) {
-            UNROLL for (int c = 0; c < G * NV; c++) {
+            UNROLL for (int c = 0; c < C; c++) {
                 const uint8_t *at = k + c / NV * group;
-                if (type == TK_KV_Q8_0) x[c] = v_mul(v_codes(at + c % NV * VL), scale[c]);
-                else x[c] = v_half(at + c % NV * VL * 2);
+                x[c] = q8 ? v_codes(at + (c % NV + part) * VL) : v_half(at + (c % NV + part) * VL * 2);
             }
-            k += type == TK_KV_Q8_0 ? 16 : 32;
+            k += q8 ? 16 : 32;
             for (size_t b = 0; b < fetch; b += 64) v_fetch(ahead + b);
             ahead += fetch;
             UNROLL for (int i = 0; i < N; i++) {
                 vf y = v_set(q[i][d]);
-                UNROLL for (int c = 0; c < G * NV; c++) acc[i][c] = v_fma(y, x[c], acc[i][c]);
+                UNROLL for (int c = 0; c < C; c++) acc[i][c] = v_fma(y, x[c], acc[i][c]);
             }
         }
+        if (q8) UNROLL for (int c = 0; c < C; c++) {
+            vf by = v_half(scale + c / NV * group + (c % NV + part) * VL * 2);
+            UNROLL for (int i = 0; i < N; i++) {
+                float *at = s + i * lds + c * VL;
+                acc[i][c] = v_fma(by, acc[i][c], block ? v_load(at) : v_zero());
+                v_store(at, end == dim ? v_mul(f, acc[i][c]) : acc[i][c]);
+            }
+        } else UNROLL for (int i = 0; i < N; i++)
+            UNROLL for (int c = 0; c < C; c++) v_store(s + i * lds + c * VL, v_mul(f, acc[i][c]));
     }
-    const vf f = v_set(a->scale);
-    UNROLL for (int i = 0; i < N; i++)
-        UNROLL for (int c = 0; c < G * NV; c++) v_store(s + i * lds + c * VL, v_mul(f, acc[i][c]));
 }
 
-// Scores of N queries and the groups of 16 keys of a page, of which `count` are wanted and the page's others
-// may be computed too; meanwhile their values are fetched from v on, unless v is NULL.
-INLINE void scores_of(const tk_attn *a, const uint8_t *k, int count, const float *const *q, float *s, size_t lds,
-                      const uint8_t *v, const int type, const int N) {
+// Scores of N queries and `count` groups of 16 keys of a page; meanwhile their values are fetched from v on,
+// unless v is NULL.
+INLINE void keys_of(const tk_attn *a, const uint8_t *k, int count, const float *const *q, float *s,
+                    const uint8_t *v, const int type, const int N) {
     const int G = TV(N) / NV;
     const size_t each = v ? a->kv->value_row * 16 / a->kv->head_dim : 0;
     for (int g, at = 0; at < count; at += g, s += 16 * g, k += g * a->kv->key_group) {
         const uint8_t *ahead = v ? v + at * 16 * a->kv->value_row : k;
-        g = G >= 4 && count - at > 2 ? 4 : G >= 2 && count - at > 1 ? 2 : 1;
-        if (G >= 4 && g == 4) score_groups(a, k, q, s, lds, ahead, 4 * each, type, N, 4);
-        else if (G >= 2 && g == 2) score_groups(a, k, q, s, lds, ahead, 2 * each, type, N, 2);
-        else score_groups(a, k, q, s, lds, ahead, each, type, N, 1);
+        g = imin(G, count - at > 3 ? 4 : count - at > 1 ? 2 : 1);
+        if (G >= 4 && g == 4) score_vectors(a, k, 0, q, s, ROW, ahead, 4 * each, type, N, 4 * NV);
+        else if (G >= 2 && g == 2) score_vectors(a, k, 0, q, s, ROW, ahead, 2 * each, type, N, 2 * NV);
+        else score_vectors(a, k, 0, q, s, ROW, ahead, each, type, N, NV);
     }
+}
+
+// Weights times the scales of a block of 32 dimensions, to w by slot.
+INLINE void scaled(const run *u, int block, const float *p, float *w) {
+    const uint8_t *scale = u->scale + 2 * TK_PAGE * block;
+    if (u->at % 16 == u->slot % 16)
+        for (int j = u->slot / VL * VL; j < u->slot + u->n; j += VL)
+            v_store(w + j, v_mul(v_load(p + u->at - u->slot + j), v_half(scale + 2 * j)));
+    else
+        for (int j = 0; j < u->n; j++) v_store(w + u->slot + j, v_mul(v_set(p[u->at + j]), v_half1(scale + 2 * (u->slot + j))));
 }
 
 // o[i] += Σ p·v over the runs, for N queries and NT vectors from dimension d on. Meanwhile keys of the same
 // positions in the next block are fetched, if there is one: of each run, the part that d is of all dimensions.
 INLINE void value_columns(const tk_attn *a, const run *runs, int nruns, const float *p, float *const *o, int d,
                           const uint8_t *const *ahead, const int type, const int N, const int NT) {
-    vf acc[QT][64 / VL], x[64 / VL], scale[2];
-    const int d16 = tk_round16(a->kv->head_dim);
-    const size_t next = a->kv->value_row, key = a->kv->key_group / 16, fetch = ahead ? key * NT * VL / d16 : 0;
+    vf acc[QT][64 / VL], x[64 / VL], y[2];
+    float by[QT * 2 * SLOTS];
+    const int q8 = type == TK_KV_Q8_0, B = q8 ? (NT * VL + 31) / 32 : 1, d16 = tk_round16(a->kv->head_dim);
+    const size_t size = q8 ? 1 : 2, next = a->kv->value_row;
+    const size_t key = a->kv->key_group / 16, fetch = ahead ? key * NT * VL / d16 : 0;
     UNROLL for (int i = 0; i < N; i++) UNROLL for (int c = 0; c < NT; c++) acc[i][c] = v_load(o[i] + d + c * VL);
     for (int r = 0; r < nruns; r++) {
-        const uint8_t *v = runs[r].v + (type == TK_KV_Q8_0 ? d : 2 * d), *scales = runs[r].scale + d / 32 * 2;
-        const uint8_t *keys = v;
+        const uint8_t *v = runs[r].v + size * d, *keys = v;
         if (fetch) keys = ahead[runs[r].at / TK_PAGE] + (runs[r].at % TK_PAGE + runs[r].n * d / d16) * key;
-        const float *w = p + runs[r].at;
+        const float *w = q8 ? by + runs[r].slot : p + runs[r].at;
+        const int of_query = q8 ? 2 * SLOTS : ROW;
+        for (int i = 0; q8 && i < N; i++)
+            for (int b = 0; b < B; b++) scaled(runs + r, d / 32 + b, p + i * ROW, by + (2 * i + b) * SLOTS);
         for (int j = 0; j < runs[r].n; j++, v += next, w++) {
-            if (type == TK_KV_Q8_0) {
-                UNROLL for (int c = 0; c < (NT * VL + 31) / 32; c++) scale[c] = v_half1(scales + 2 * c);
-                scales += a->kv->head_dim / 16;
-                UNROLL for (int c = 0; c < NT; c++) x[c] = v_mul(v_codes(v + c * VL), scale[c * VL / 32]);
-            } else {
-                UNROLL for (int c = 0; c < NT; c++) x[c] = v_half(v + c * VL * 2);
-            }
+            UNROLL for (int c = 0; c < NT; c++) x[c] = q8 ? v_codes(v + c * VL) : v_half(v + c * VL * 2);
             for (size_t b = 0; b < fetch; b += 64) v_fetch(keys + b);
             keys += fetch;
             UNROLL for (int i = 0; i < N; i++) {
-                vf y = v_set(w[i * ROW]);
-                UNROLL for (int c = 0; c < NT; c++) acc[i][c] = v_fma(y, x[c], acc[i][c]);
+                UNROLL for (int b = 0; b < B; b++) y[b] = v_set(w[i * of_query + b * SLOTS]);
+                UNROLL for (int c = 0; c < NT; c++) acc[i][c] = v_fma(y[q8 ? c * VL / 32 : 0], x[c], acc[i][c]);
             }
         }
     }
@@ -132,102 +149,156 @@ INLINE void values_of(const tk_attn *a, const run *runs, int nruns, const float 
 
 // f with the number of queries as a constant.
 #if QT == 6
-#define CASES(n, f) switch (n) { case 1: f(1); break; case 2: f(2); break; case 3: f(3); break; case 4: f(4); break; \
-                                 case 5: f(5); break; default: f(6); }
+#define CASES(n, f, t) switch (n) { case 1: f(t, 1); break; case 2: f(t, 2); break; case 3: f(t, 3); break; \
+                                    case 4: f(t, 4); break; case 5: f(t, 5); break; default: f(t, 6); }
+#define FOURS(n, f, t) if (n > 8) { f(t, 12); } else if (n > 4) { f(t, 8); } else { f(t, 4); }
 #else
-#define CASES(n, f) (void)(n); f(1)
+#define CASES(n, f, t) (void)(n); f(t, 1)
+#define FOURS(n, f, t) (void)(n); f(t, 1)
 #endif
+#define KEYS(type, N) keys_of(a, k, count, q, s, v, type, N)
+#define CELL(type, N) score_vectors(a, k, part, q, s, VL, k, 0, type, N, 1)
+#define VALUES(type, N) values_of(a, runs, nruns, p, o, ahead, type, N)
+#define DEFINE(name, type)                                                                                              \
+    TARGET static void keys_##name(const tk_attn *a, const uint8_t *k, int count, const float *const *q, int n,         \
+                                   float *s, const uint8_t *v) { CASES(n, KEYS, type); }  \
+    TARGET static void values_##name(const tk_attn *a, const run *runs, int nruns, const float *p, float *const *o,     \
+                                     const uint8_t *const *ahead, int n) { CASES(n, VALUES, type); }
+#define DEFINE_CELLS(name, type)                                                                                        \
+    TARGET static void cells_##name(const tk_attn *a, const uint8_t *k, int part, const float *const *q, int n,         \
+                                    float *s) { FOURS(n, CELL, type); }
+DEFINE(f16, TK_KV_F16)
+DEFINE(q8, TK_KV_Q8_0)
+DEFINE_CELLS(f16, TK_KV_F16)
+DEFINE_CELLS(q8, TK_KV_Q8_0)
 
-// One function per type, so that each is compiled once.
-#define BOTH(a, f, ...) if ((a)->kv->type == TK_KV_Q8_0) f##_q8_0(__VA_ARGS__); else f##_f16(__VA_ARGS__)
-#define SCORES_f16(N) scores_of(a, k, count, q, s, lds, v, TK_KV_F16, N)
-#define VALUES_f16(N) values_of(a, runs, nruns, p, o, ahead, TK_KV_F16, N)
-#define SCORES_q8_0(N) scores_of(a, k, count, q, s, lds, v, TK_KV_Q8_0, N)
-#define VALUES_q8_0(N) values_of(a, runs, nruns, p, o, ahead, TK_KV_Q8_0, N)
-#define DEFINE(type)                                                                                                    \
-    TARGET static void scores_##type(const tk_attn *a, const uint8_t *k, int count, const float *const *q, int n,       \
-                                     float *s, size_t lds, const uint8_t *v) { CASES(n, SCORES_##type); }               \
-    TARGET static void values_##type(const tk_attn *a, const run *runs, int nruns, const float *p, float *const *o,     \
-                                     const uint8_t *const *ahead, int n) { CASES(n, VALUES_##type); }
-DEFINE(f16)
-DEFINE(q8_0)
+static void (*const keys_by[])(const tk_attn *, const uint8_t *, int, const float *const *, int, float *, const uint8_t *) = {
+    [TK_KV_F16] = keys_f16, [TK_KV_Q8_0] = keys_q8};
+static void (*const values_by[])(const tk_attn *, const run *, int, const float *, float *const *, const uint8_t *const *, int) = {
+    [TK_KV_F16] = values_f16, [TK_KV_Q8_0] = values_q8};
+
+// What any of queries [i, i+n) sees of a page of the prefix; returns 0 if it is nothing.
+static int page_seen(const batch *t, int i, int n, int page, int *lo, int *hi) {
+    *lo = TK_SEG;
+    *hi = 0;
+    for (int r = t->row[i]; r <= t->row[i + n - 1]; r++) {
+        int from = imax(t->a->see[r].lo, page * TK_PAGE), to = imin(t->a->see[r].mid, (page + 1) * TK_PAGE);
+        if (from >= to) continue;
+        *lo = imin(*lo, from);
+        *hi = imax(*hi, to);
+    }
+    return *lo < *hi;
+}
 
 // Scores of the prefix's keys. Lanes of keys that a query does not see are computed and not used.
-INLINE void score_prefix(tile *t, int first) {
+TARGET static void score_prefix(const batch *t) {
     const tk_attn *a = t->a;
-    int lo = TK_SEG, hi = 0;
-    for (int r = t->r0; r < t->r1; r++)
-        if (a->see[r].lo < a->see[r].mid) {
-            lo = imin(lo, a->see[r].lo);
-            hi = imax(hi, a->see[r].mid);
+    const size_t group = a->kv->key_group;
+    for (int page = 0, lo, hi; page < TK_SEG / TK_PAGE; page++) {
+        if (!page_seen(t, 0, t->n, page, &lo, &hi)) continue;
+        const uint8_t *keys = a->page[page];
+        for (int i = 0, m, parts = (t->n + QT - 1) / QT; i < t->n; i += m, parts--) {
+            m = (t->n - i + parts - 1) / parts;
+            if (!page_seen(t, i, m, page, &lo, &hi)) continue;
+            int g = lo / 16, count = (hi + 15) / 16 - g;
+            const uint8_t *v = i == 0 && t->t == 0 ? keys + a->kv->values + g % 4 * 16 * a->kv->value_row : NULL;
+            keys_by[a->kv->type](a, keys + g % 4 * group, count, t->q + i, m, t->s + i * ROW + 16 * g, v);
         }
-    for (int g = lo / 16, end; g * 16 < hi; g = end) {
-        const uint8_t *page = a->page[g / 4];
-        end = imin(g / 4 * 4 + 4, (hi + 15) / 16);
-        BOTH(a, scores, a, page + g % 4 * a->kv->key_group, end - g, t->q, t->n, t->s + 16 * g, ROW,
-             first ? page + a->kv->values + g % 4 * 16 * a->kv->value_row : NULL);
     }
 }
 
-// Scores of ancestors: cells of a tree lie side by side in order of arrival, so a group of 16 is computed
-// whole for all queries of the tile, and each row picks its own (Ghidorah's sparse part, made dense in
-// groups: 16 keys cost as many operations as one would with lanes along the dimensions).
-INLINE void score_tree(tile *t) {
+// Scores of some queries, of which n are in `of`, and cells [id·VL, (id+1)·VL).
+TARGET static void score_some(const batch *t, unsigned id, const int *of, int n) {
+    _Alignas(64) float some[CELLS * VL];
     const tk_attn *a = t->a;
-    _Alignas(64) float some[QT * 16];
-    int done[64], ndone = 0;
-    for (int r = t->r0; r < t->r1; r++)
-        for (int i = a->see[r].mid; i < a->see[r].hi; i++) {
-            int group = tk_cell_at(a->see + r, i) / 16, known = 0;
-            for (int j = ndone - 1; j >= 0 && !known; j--) known = done[j] == group;
-            if (known) continue;
-            if (ndone < 64) done[ndone++] = group;  // beyond that a group may be computed again
-            const uint8_t *page = tk_keys(a->kv, a->layer, a->head, group / 4);
-            BOTH(a, scores, a, page + group % 4 * a->kv->key_group, 1, t->q, t->n, some, 16, NULL);
-            for (int k = t->r0; k < t->r1; k++) {
-                int from = imax(0, k * a->group - t->t), to = imin(t->n, (k + 1) * a->group - t->t);
-                for (int j = a->see[k].mid; j < a->see[k].hi; j++) {
-                    int cell = tk_cell_at(a->see + k, j);
-                    if (cell / 16 == group)
-                        for (int h = from; h < to; h++) t->s[h * ROW + j] = some[h * 16 + cell % 16];
-                }
-            }
+    const float *q[CELLS];
+    if (n < 1 || n > CELLS) return;
+    const uint8_t *k = tk_keys(a->kv, a->layer, a->head, id / (TK_PAGE / VL)) + id / NV % 4 * a->kv->key_group;
+    for (int i = 0; i < CELLS; i++) q[i] = t->q[of[i < n ? i : 0]];
+    if (a->kv->type == TK_KV_Q8_0) cells_q8(a, k, id % NV, q, n, some);
+    else cells_f16(a, k, id % NV, q, n, some);
+    for (int i = 0, end; i < n; i = end) {
+        const tk_sight *see = a->see + t->row[of[i]];
+        for (end = i + 1; end < n && t->row[of[end]] == t->row[of[i]];) end++;
+        for (int j = see->mid; j < see->hi; j++) {
+            unsigned cell = (unsigned)tk_cell_at(see, j);
+            if (cell / VL != id) continue;
+            for (int h = i; h < end; h++) t->s[of[h] * ROW + j] = some[h * VL + cell % VL];
         }
+    }
 }
 
-// Turns the scores s[lo, hi) into weights exp(s - top); returns their sum in 16 lanes.
+// Scores of ancestors: cells of a tree lie side by side in order of arrival, so VL of them are computed at
+// once, for the queries of all rows that have an ancestor among them (Ghidorah's sparse part: sparse in
+// vectors of keys, dense inside).
+TARGET static void score_cells(const batch *t, int id, uint64_t rows) {
+    int group = t->a->group, all = imin(t->n, __builtin_popcountll(rows) * group), parts = (all + CELLS - 1) / CELLS;
+    int of[CELLS], n = 0, most = imin(CELLS, ((all + parts - 1) / parts + 3) / 4 * 4);
+    for (; rows; rows &= rows - 1) {
+        int r = t->row[0] + __builtin_ctzll(rows), from = imax(0, r * group - t->t), to = imin(t->n, (r + 1) * group - t->t);
+        for (int i = from; i < to; i++) {
+            of[n++] = i;
+            if (n < most) continue;
+            score_some(t, id, of, n);
+            n = 0;
+        }
+    }
+    if (n) score_some(t, id, of, n);
+}
+
+TARGET static void score_tree(const batch *t) {
+    struct { int id; uint64_t rows; } want[64];
+    int n = 0;
+    for (int r = t->row[0]; r <= t->row[t->n - 1]; r++) {
+        const tk_sight *see = t->a->see + r;
+        for (int j = see->mid; j < see->hi; j++) {
+            int id = tk_cell_at(see, j) / VL, i = n - 1;
+            while (i >= 0 && want[i].id != id) i--;
+            if (i < 0 && n == 64)
+                while (n > 0) { n--; score_cells(t, want[n].id, want[n].rows); }  // some may be computed again
+            if (i < 0) {
+                i = n++;
+                want[i].id = id;
+                want[i].rows = 0;
+            }
+            want[i].rows |= (uint64_t)1 << (r - t->row[0]);
+        }
+    }
+    while (n > 0) { n--; score_cells(t, want[n].id, want[n].rows); }
+}
+
+// Turns the scores s[lo, hi) into weights exp(s - top), and those beside them in the same vectors into 0 (or
+// NaN, if all are); returns their sum in 16 lanes.
 INLINE float weigh(const tk_attn *a, float *s, int lo, int hi, float *top) {
-    const float inf = bits_f32(0x7f800000);
-    int from = lo / 16 * 16;
+    int from = lo / VL * VL;
     if (a->softcap != 0) a->soft_cap(s + from, hi - from, a->softcap);
-    for (int j = from; j < lo; j++) s[j] = -inf;
-    for (int j = hi; j % 16; j++) s[j] = -inf;
-    vf m = v_set(-inf), sum[NV];
-    for (int j = from; j < hi; j += VL) m = v_max(v_load(s + j), m);
+    vf m = v_set(-bits_f32(0x7f800000)), sum[NV];
+    for (int j = from; j < hi; j += VL) {
+        vf x = v_load(s + j);
+        if (j < lo || j + VL > hi) v_store(s + j, x = v_only(x, lo - j, hi - j));
+        m = v_max(x, m);
+    }
     *top = v_top(m);
     m = v_set(*top);
     UNROLL for (int c = 0; c < NV; c++) sum[c] = v_zero();
-    for (int j = from; j < hi; j += 16)
+    for (int j = lo / 16 * 16; j < hi; j += 16)
         UNROLL for (int c = 0; c < NV; c++) {
             int at = j + c * VL;
-            vf e = v_exp(v_sub(v_load(s + at), m));
-            if (at < lo || at + VL > hi) e = v_keep(e, lo - at, hi - at);
-            v_store(s + at, e);
-            sum[c] = v_add(sum[c], e);
+            if (NV > 1 && (at < from || at >= hi)) continue;
+            vf x = v_exp(v_sub(v_load(s + at), m));
+            v_store(s + at, x);
+            sum[c] = v_add(sum[c], x);
         }
     return v_sum16(sum);
 }
 
-// The values of prefix positions [from, to), page by page.
-static int prefix_runs(const tk_attn *a, int from, int to, run *runs) {
-    int n = 0;
-    for (int end; from < to; from = end) {
-        const uint8_t *v = a->page[from / TK_PAGE] + a->kv->values;
-        int slot = from % TK_PAGE;
-        end = imin(to, from - slot + TK_PAGE);
-        runs[n++] = (run){v + slot * a->kv->value_row, v + a->kv->value_scales + slot * (a->kv->head_dim / 16), from, end - from};
+TARGET __attribute__((noinline)) static void weigh_all(const batch *t) {
+    const tk_attn *a = t->a;
+    int d16 = tk_round16(a->kv->head_dim);
+    for (int i = 0; i < t->n; i++) {
+        const tk_sight *see = a->see + t->row[i];
+        if (see->lo < see->hi) t->o[i][d16 + 1] = weigh(a, t->s + i * ROW, see->lo, see->hi, t->o[i] + d16);
     }
-    return n;
 }
 
 static int tree_runs(const tk_attn *a, const tk_sight *see, run *runs) {
@@ -236,78 +307,102 @@ static int tree_runs(const tk_attn *a, const tk_sight *see, run *runs) {
         int cell = tk_cell_at(see, j), slot = cell % TK_PAGE;
         if (n && slot && cell == tk_cell_at(see, j - 1) + 1) { runs[n - 1].n++; continue; }
         const uint8_t *v = tk_keys(a->kv, a->layer, a->head, cell / TK_PAGE) + a->kv->values;
-        runs[n++] = (run){v + slot * a->kv->value_row, v + a->kv->value_scales + slot * (a->kv->head_dim / 16), j, 1};
+        runs[n++] = (run){v + slot * a->kv->value_row, v + a->kv->value_scales, j, slot, 1};
     }
     return n;
 }
 
-// What row r sees before (or after) the positions that the whole tile sees.
-INLINE void row_values(tile *t, int r, int before) {
+// The values of positions [from, to) of a page of the prefix, for queries [i, i+n).
+INLINE void value_run(const batch *t, int i, int n, int page, int from, int to, const uint8_t *const *ahead) {
     const tk_attn *a = t->a;
-    const tk_sight *see = a->see + r;
-    run runs[MAXRUNS];
-    float *const *o;
-    int n, shared = t->all0 < t->all1;
-    if (see->lo == see->hi) return;
-    if (before) n = shared ? prefix_runs(a, see->lo, t->all0, runs) : 0;
-    else {
-        n = prefix_runs(a, shared ? t->all1 : see->lo, see->mid, runs);
-        n += tree_runs(a, see, runs + n);
-    }
-    if (!n) return;
-    int from = imax(0, r * a->group - t->t), to = imin(t->n, (r + 1) * a->group - t->t);
-    o = t->o + from;
-    BOTH(a, values, a, runs, n, t->s + from * ROW, o, NULL, to - from);
+    int slot = from - page * TK_PAGE;
+    if (from >= to) return;
+    const uint8_t *v = a->page[page] + a->kv->values;
+    run u = {v + slot * a->kv->value_row, v + a->kv->value_scales, from, slot, to - from};
+    values_by[a->kv->type](a, &u, 1, t->s + i * ROW, t->o + i, ahead, n);
 }
 
-TARGET static void attend_tile(const tk_attn *a, int first, int n) {
-    _Alignas(64) float s[QT * ROW];
-    tile t = {.a = a, .t = first, .n = n, .r0 = first / a->group, .r1 = (first + n - 1) / a->group + 1, .all1 = TK_SEG, .s = s};
-    int d16 = tk_round16(a->kv->head_dim), group = a->group, none = 1;
-    for (int i = 0; i < n; i++) {
-        int k = first + i;
-        t.q[i] = a->q + k / group * a->ldq + k % group * a->kv->head_dim;
-        t.o[i] = a->out + k / group * a->ldout + k % group * (d16 + 2);
-        memset(t.o[i], 0, sizeof(float) * d16);
-    }
-    for (int r = t.r0; r < t.r1; r++)
-        if (a->see[r].lo < a->see[r].hi) {
-            t.all0 = imax(t.all0, a->see[r].lo);
-            t.all1 = imin(t.all1, a->see[r].mid);
-            none = 0;
+// A page's values for a tile: what all of its rows see for all at once, and what only some see for each.
+INLINE void value_tile(const batch *t, int i, int n, int page, const uint8_t *const *ahead) {
+    const tk_sight *see = t->a->see;
+    int base = page * TK_PAGE, end = base + TK_PAGE, all0 = base, all1 = end;
+    for (int r = t->row[i]; r <= t->row[i + n - 1]; r++)
+        if (see[r].lo < see[r].hi) {
+            all0 = imax(all0, see[r].lo);
+            all1 = imin(all1, see[r].mid);
         }
-    if (none) return;
-    score_prefix(&t, first == 0);
-    score_tree(&t);
-    for (int i = 0; i < n; i++) {
-        int k = first + i;
-        t.o[i][d16 + 1] = weigh(a, s + i * ROW, a->see[k / group].lo, a->see[k / group].hi, t.o[i] + d16);
+    if (all0 >= all1) all0 = all1 = end;
+    for (int k = i, to; all0 > base && k < i + n; k = to) {
+        const tk_sight *row = see + t->row[k];
+        for (to = k + 1; to < i + n && t->row[to] == t->row[k];) to++;
+        value_run(t, k, to - k, page, imax(base, row->lo), imin(all0, row->mid), NULL);
     }
-    const uint8_t *const *ahead = first == 0 && a->ahead[0] ? a->ahead : NULL;
-    if (t.r1 - t.r0 == 1) {
-        run runs[MAXRUNS];
-        const tk_sight *see = a->see + t.r0;
-        int k = prefix_runs(a, see->lo, see->mid, runs);
-        k += tree_runs(a, see, runs + k);
-        BOTH(a, values, a, runs, k, s, t.o, ahead, n);
-        return;
+    value_run(t, i, n, page, all0, all1, ahead);
+    for (int k = i, to; all1 < end && k < i + n; k = to) {
+        const tk_sight *row = see + t->row[k];
+        for (to = k + 1; to < i + n && t->row[to] == t->row[k];) to++;
+        value_run(t, k, to - k, page, imax(all1, row->lo), imin(end, row->mid), NULL);
     }
-    for (int r = t.r0; r < t.r1; r++) row_values(&t, r, 1);
-    if (t.all0 < t.all1) {
-        run runs[8];
-        int k = prefix_runs(a, t.all0, t.all1, runs);
-        BOTH(a, values, a, runs, k, s, t.o, ahead, n);
+}
+
+// The most queries from i on that make a tile: some whole rows, or a part of one.
+INLINE int tile_at(const batch *t, int i) {
+    int group = t->a->group, parts = (group + QT - 1) / QT;
+    if (parts == 1) return imin(QT / group * group, t->n - i);
+    return imin((group + parts - 1) / parts, imin(group - (t->t + i) % group, t->n - i));
+}
+
+TARGET static void value_prefix(const batch *t) {
+    const tk_attn *a = t->a;
+    for (int page = 0, lo, hi; page < TK_SEG / TK_PAGE; page++) {
+        if (!page_seen(t, 0, t->n, page, &lo, &hi)) continue;
+        for (int i = 0, m; i < t->n; i += m) {
+            m = tile_at(t, i);
+            value_tile(t, i, m, page, i == 0 && t->t == 0 && a->ahead[0] ? a->ahead : NULL);
+        }
     }
-    for (int r = t.r0; r < t.r1; r++) row_values(&t, r, 0);
+}
+
+TARGET static void value_tree(const batch *t) {
+    const tk_attn *a = t->a;
+    run runs[MAXRUNS];
+    for (int i = 0, end; i < t->n; i = end) {
+        for (end = i + 1; end < t->n && t->row[end] == t->row[i];) end++;
+        int k = tree_runs(a, a->see + t->row[i], runs);
+        for (int at = i, m; k && at < end; at += m) {
+            m = imin(end - at, tile_at(t, at));
+            values_by[a->kv->type](a, runs, k, t->s + at * ROW, t->o + at, NULL, m);
+        }
+    }
+}
+
+INLINE void attend_batch(batch *t) {
+    const tk_attn *a = t->a;
+    int dim = a->kv->head_dim, d16 = tk_round16(dim), tree = 0;
+    for (int i = 0, r = t->t / a->group, h = t->t % a->group; i < t->n; i++) {
+        t->row[i] = r;
+        t->q[i] = a->q + r * a->ldq + h * dim;
+        t->o[i] = a->out + r * a->ldout + h * (d16 + 2);
+        for (int d = 0; d < d16; d += 16) UNROLL for (int c = 0; c < 16; c += VL) v_store(t->o[i] + d + c, v_zero());
+        tree |= a->see[r].mid < a->see[r].hi;
+        if (++h == a->group) { h = 0; r++; }
+    }
+    score_prefix(t);
+    if (tree) score_tree(t);
+    weigh_all(t);
+    value_prefix(t);
+    if (tree) value_tree(t);
 }
 
 TARGET static void attend_block(const tk_attn *a) {
-    // A tile is some whole rows, or a part of one.
-    int all = a->rows * a->group, parts = (a->group + QT - 1) / QT;
-    int most = parts > 1 ? (a->group + parts - 1) / parts : QT / a->group * a->group;
-    for (int at = 0, n; at < all; at += n) {
-        n = imin(most, (parts > 1 ? at / a->group * a->group + a->group : all) - at);
-        attend_tile(a, at, n);
+    _Alignas(64) float s[BATCH * ROW];
+    batch t;  // rows, q and o are filled in per batch
+    t.a = a;
+    t.s = s;
+    t.t = 0;
+    for (int all = a->rows * a->group; t.t < all; t.t += t.n) {
+        t.n = imin(BATCH, all - t.t);
+        attend_batch(&t);
     }
 }
 
@@ -330,6 +425,10 @@ TARGET static void join_blocks(const float *part, int blocks, int group, int dim
         float top = -bits_f32(0x7f800000), last[16];
         for (int b = 0; b < blocks; b++) if (part[b * one + d16] > top) top = part[b * one + d16];
         int d = 0;
+        // Of one block c = exp(0) = 1: only a negative zero of it changes.
+        if (blocks == 1 && top - top == 0)
+            for (vf l = v_set(part[d16 + 1]); d + 16 <= dim; d += 16)
+                UNROLL for (int c = d; c < d + 16; c += VL) v_store(out + c, v_div(v_add(v_load(part + c), v_zero()), l));
         for (; d + 64 <= dim; d += 64) join_columns(part + d, one, blocks, d16 - d, top, out + d, 64 / VL);
         for (; d + 16 <= dim; d += 16) join_columns(part + d, one, blocks, d16 - d, top, out + d, NV);
         if (d == dim) continue;

@@ -25,7 +25,7 @@ static void store_q8_0(const tk_prog *p, const float *k, const float *v, uint8_t
     }
     p->k->quantize(v, 32 * blocks, q, 1);
     for (int b = 0; b < blocks; b++) {
-        put16(scale + 2 * b, f32_f16(q[b].scale));
+        put16(scale + 2 * TK_PAGE * b, f32_f16(q[b].scale));
         memcpy(value + 32 * b, q[b].q, 32);
     }
 }
@@ -37,7 +37,7 @@ void tk_store(const tk_prog *p, int layer, int row, const float *k, const float 
     for (int h = 0; h < kv->kv_heads; h++, k += dim, v += dim) {
         uint8_t *keys = tk_keys(kv, layer, h, cell / TK_PAGE), *values = keys + kv->values;
         uint8_t *group = keys + slot / 16 * kv->key_group, *value = values + slot * kv->value_row;
-        if (kv->type == TK_KV_Q8_0) store_q8_0(p, k, v, group, slot % 16, value, values + kv->value_scales + slot * (dim / 16));
+        if (kv->type == TK_KV_Q8_0) store_q8_0(p, k, v, group, slot % 16, value, values + kv->value_scales + 2 * slot);
         else store_f16(p, k, v, group, slot % 16, value);
     }
 }

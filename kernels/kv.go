@@ -47,7 +47,7 @@ func (t KVType) String() string {
 // Keys lie in groups of 16 positions, transposed, so that one vector is a dimension of 16 keys. F16:
 // (HeadDim, 16) halves. Q8_0: per 32 dimensions 16 half scales, then (32, 16) codes.
 // Values lie row by row. F16: HeadDim halves, padded to a multiple of 16. Q8_0: the HeadDim codes of each
-// position, and after those of the whole page the scales: (PageRows, HeadDim/32) halves.
+// position, and after those of the whole page the scales: (HeadDim/32, PageRows) halves.
 type KVShape struct {
 	Layers, KVHeads, HeadDim int
 	Type                     KVType
@@ -120,8 +120,8 @@ func (s KVShape) copyHead(l kvLayout, to, from []byte, dst, src int) {
 	}
 	tv, fv := to[l.values:], from[l.values:]
 	copy(tv[dst*l.valueRow:(dst+1)*l.valueRow], fv[src*l.valueRow:])
-	if n := s.HeadDim / 16; s.Type == KVQ8_0 {
-		copy(tv[l.valueScales+dst*n:l.valueScales+(dst+1)*n], fv[l.valueScales+src*n:])
+	for at := l.valueScales; s.Type == KVQ8_0 && at < len(tv); at += 2 * PageRows {
+		copy(tv[at+2*dst:at+2*dst+2], fv[at+2*src:])
 	}
 }
 

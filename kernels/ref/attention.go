@@ -12,14 +12,19 @@ type AttentionOpt struct {
 	SoftCap float32
 }
 
-// Attention writes to out what one query head at the last position sees of keys and values, widened rows in
-// order of absolute position from 0. Where those rows are stored does not matter.
+// Row is one position's key or value: F16 elements widened, or the codes of Q8_0 as floats with the scales of
+// each 32.
+type Row struct{ X, Scales []float32 }
+
+// Attention writes to out what one query head at the last position sees of keys and values, in order of
+// absolute position from 0. Where those rows are stored does not matter.
 //
-// Per block: scores Scale·q·k, the product by FMA in order of dimension, capped; their largest m (NaN is not
+// Per block: scores Scale·q·k, the product by FMA in order of dimension (Q8_0: of each 32 dimensions from 0
+// on, and these enter in order by FMA with their scale), capped; their largest m (NaN is not
 // larger than anything), weights Exp(s-m), their sum in 16 lanes by position mod 16, and Σ weight·v by FMA in
-// order of position. Positions outside the window do not take part, nor do blocks without any other. Then
+// order of position (Q8_0: the weight times the scale, rounded, and the code). Positions outside the window do not take part, nor do blocks without any other. Then
 // the blocks enter in order with weight Exp(m - largest m), by FMA, and the result is divided.
-func Attention(q []float32, keys, values [][]float32, opt AttentionOpt, out []float32) {
+func Attention(q []float32, keys, values []Row, opt AttentionOpt, out []float32) {
 	type part struct {
 		max, sum float32
 		o        []float32
@@ -54,15 +59,11 @@ func Attention(q []float32, keys, values [][]float32, opt AttentionOpt, out []fl
 }
 
 // block is the part of positions [from, len(keys)).
-func block(q []float32, keys, values [][]float32, from int, opt AttentionOpt, o []float32) (top, sum float32) {
+func block(q []float32, keys, values []Row, from int, opt AttentionOpt, o []float32) (top, sum float32) {
 	top = float32(math.Inf(-1))
 	s := make([]float32, len(keys))
 	for j := from; j < len(keys); j++ {
-		var dot float32
-		for d, x := range q {
-			dot = FMA(x, keys[j][d], dot)
-		}
-		s[j] = opt.Scale * dot
+		s[j] = opt.Scale * dot(q, keys[j])
 		if opt.SoftCap != 0 {
 			s[j] = SoftCap(s[j], opt.SoftCap)
 		}
@@ -72,13 +73,34 @@ func block(q []float32, keys, values [][]float32, from int, opt AttentionOpt, o 
 	}
 	var lanes [16]float32
 	for j := from; j < len(keys); j++ {
-		p := Exp(s[j] - top)
+		p, v := Exp(s[j]-top), values[j]
 		lanes[j%16] += p
 		for d := range o {
-			o[d] = FMA(p, values[j][d], o[d])
+			w := p
+			if v.Scales != nil {
+				w = p * v.Scales[d/32]
+			}
+			o[d] = FMA(w, v.X[d], o[d])
 		}
 	}
 	return top, Reduce(lanes)
+}
+
+func dot(q []float32, k Row) (sum float32) {
+	if k.Scales == nil {
+		for d, x := range q {
+			sum = FMA(x, k.X[d], sum)
+		}
+		return sum
+	}
+	for b, scale := range k.Scales {
+		var t float32
+		for d := 32 * b; d < 32*b+32; d++ {
+			t = FMA(q[d], k.X[d], t)
+		}
+		sum = FMA(scale, t, sum)
+	}
+	return sum
 }
 
 // TopK returns the k best indices of x by (value descending, index ascending), the largest value, and
