@@ -1,17 +1,13 @@
 // Matrix kernels for AVX2: half a packed vector is 4 inputs of 8 outputs. A segment of 256 inputs of one
 // group at a time passes over all panels of rows, up to 4 rows at once, as many as 16 registers hold.
-#include <stddef.h>
 #include "tk.h"
 #if defined(__x86_64__)
 #include <immintrin.h>
 #include "avx2.h"
+#include "mm_x86.h"
 
 enum { MAXR = 4, AHEAD = 4 };  // rows at once; segments that are fetched before they are used
 #define ROWS for (int r = 0; r < R; r++)
-
-// How a block's codes are stored, and what becomes of its sum.
-enum { BYTES, NIBBLES, FIVES, SIXES };
-enum { SMALL, SUPER, HALVES };  // a scale per 32 in both; integer scales per 32; integer scales per 16
 
 // One segment of 8 outputs, or of 16, and up to 4 rows of a panel of `stride` rows.
 typedef struct {
@@ -20,7 +16,7 @@ typedef struct {
     int blocks;
     const tk_qblock *x;    // (blocks, stride)
     size_t stride;
-    size_t start;          // offset in tk_qblock of where the sum of a block starts: Σ code·q = Σ stored·q + start
+    size_t start;          // start_of
     float (*total)[16];    // (R)
     const float (*scale)[16];  // SUPER and HALVES: the weights' scales
     const __m256i *level;      // SUPER: pairs of minima
@@ -30,7 +26,6 @@ INLINE __m256i bcast(const void *p) { return _mm256_set1_epi32(load_i32(p)); }
 INLINE __m256i load(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
 INLINE __m256 half8(const uint8_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
 INLINE __m256i u8_8(const uint8_t *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
-INLINE size_t piece(const int form) { return form == NIBBLES ? 256 : form == FIVES ? 320 : form == SIXES ? 384 : 512; }
 INLINE __m256i only(__m256i v, int bits) { return _mm256_and_si256(v, _mm256_set1_epi8((char)bits)); }
 
 // Codes of inputs [4j, 4j+4) of a block, unsigned.
@@ -165,26 +160,24 @@ RUN(halves_sixes, SIXES, HALVES)
 typedef struct {
     const runner *run;
     int kind;
-    size_t start;
 } recipe;
 
 static recipe recipe_of(int packed) {
     switch (packed) {
-    case TK_Q4_0: return (recipe){small_nibbles, SMALL, offsetof(tk_qblock, off8)};
-    case TK_Q5_0: return (recipe){small_fives, SMALL, offsetof(tk_qblock, off16)};
-    case TK_Q4_K: return (recipe){super_nibbles, SUPER, 0};
-    case TK_Q5_K: return (recipe){super_fives, SUPER, 0};
-    case TK_Q6_K: return (recipe){halves_sixes, HALVES, offsetof(tk_qblock, off32)};
+    case TK_Q4_0: return (recipe){small_nibbles, SMALL};
+    case TK_Q5_0: return (recipe){small_fives, SMALL};
+    case TK_Q4_K: return (recipe){super_nibbles, SUPER};
+    case TK_Q5_K: return (recipe){super_fives, SUPER};
+    case TK_Q6_K: return (recipe){halves_sixes, HALVES};
     }
-    return (recipe){small_bytes, SMALL, offsetof(tk_qblock, off128)};
+    return (recipe){small_bytes, SMALL};
 }
 
 typedef struct {
     _Alignas(64) float scale[16][16];
     float total[TK_TILE * TK_PANELS][16];
     __m256i level[8];  // [pair of blocks][half of the outputs]
-    tk_panel panel[TK_PANELS];  // of this call, from row `first` on
-    int panels, first, rows;
+    row_panels rows;
 } scratch;
 
 // The eight 6-bit scales and minima of 16 outputs, from 12 bytes each.
@@ -229,8 +222,8 @@ INLINE void put(const tk_mm *a, int g, int half, int row, __m256 total) {
 // One segment over all panels.
 TARGET static void segment_rows(const tk_mm *a, const recipe *rc, segment s, int k, scratch *t) {
     const uint8_t *header = s.header, *q = s.code;
-    for (int p = 0; p < t->panels; p++) {
-        tk_panel panel = t->panel[p];
+    for (int p = 0; p < t->rows.panels; p++) {
+        tk_panel panel = t->rows.panel[p];
         const tk_qblock *x = a->q + (size_t)panel.r0 * (a->k / 32) + (size_t)(k / 32) * panel.h;
         s.stride = panel.h;
         for (int r0 = 0, n; r0 < panel.h; r0 += n) {
@@ -239,7 +232,7 @@ TARGET static void segment_rows(const tk_mm *a, const recipe *rc, segment s, int
                 s.header = header + 16 * half;
                 s.code = q + 32 * half;
                 s.x = x + r0;
-                s.total = (float (*)[16])(t->total[panel.r0 - t->first + r0] + 8 * half);
+                s.total = (float (*)[16])(t->total[panel.r0 - t->rows.first + r0] + 8 * half);
                 s.scale = (const float (*)[16])(t->scale[0] + 8 * half);
                 s.level = t->level + half;
                 rc->run[n](&s);
@@ -250,7 +243,7 @@ TARGET static void segment_rows(const tk_mm *a, const recipe *rc, segment s, int
 }
 
 TARGET static void group(const tk_mm *a, int packed, const recipe *rc, int g, scratch *t) {
-    int rows = t->rows;
+    int rows = t->rows.rows;
     const uint8_t *w = a->w + g * a->gbytes;
     const size_t full = tk_segment_bytes(packed, TK_SEG);
     memset(t->total, 0, sizeof t->total[0] * rows);
@@ -259,12 +252,12 @@ TARGET static void group(const tk_mm *a, int packed, const recipe *rc, int g, sc
         if (rc->kind == SUPER) open_super(w, t);
         if (rc->kind == HALVES) open_halves(w, t);
         segment s = {.header = w, .code = w + tk_header_bytes(packed, n), .ahead = w + AHEAD * full, .blocks = n / 32,
-                     .lines = rows <= 2 ? 0 : (int)((full / 8 + 63) / 64), .start = rc->start};
+                     .lines = rows <= 2 ? 0 : (int)((full / 8 + 63) / 64), .start = start_of(packed)};
         segment_rows(a, rc, s, k, t);
         w += tk_segment_bytes(packed, n);
     }
     for (int r = 0; r < rows; r++)
-        for (int half = 0; half < 2 && a->cols > 16 * g + 8 * half; half++) put(a, g, half, t->first + r, _mm256_load_ps(t->total[r] + 8 * half));
+        for (int half = 0; half < 2 && a->cols > 16 * g + 8 * half; half++) put(a, g, half, t->rows.first + r, _mm256_load_ps(t->total[r] + 8 * half));
 }
 
 // The formats with float scales and minima, half a group and a row at a time.
@@ -365,10 +358,7 @@ void tk_avx2_mm(int packed, const tk_mm *a) {
     }
     recipe rc = recipe_of(packed);
     scratch t;
-    t.panels = a->p1 - a->p0;
-    for (int i = 0; i < t.panels; i++) t.panel[i] = tk_panel_at(a->rows, a->p0 + i);
-    t.first = t.panel[0].r0;
-    t.rows = t.panel[t.panels - 1].r0 + t.panel[t.panels - 1].h - t.first;
+    t.rows = panels_of(a);
     for (int g = 0; g < a->ng; g++) group(a, packed, &rc, g, &t);
 }
 #endif

@@ -1,19 +1,14 @@
 // Matrix kernels for AVX-512 with VNNI. One vector is 4 inputs of 16 outputs. Quantised weights are taken
 // a segment of 256 inputs of two groups at a time over all panels of rows, and unpacked on the way to the
 // products: doing it once for all panels, into the first-level cache, was no faster.
-#include <stddef.h>
 #include "tk.h"
 #if defined(__x86_64__)
 #include <immintrin.h>
 #include "avx512.h"
+#include "mm_x86.h"
 
 enum { G = 2, AHEAD = 4 };  // most groups at once; segments that are fetched before they are used
 #define ROWS for (int r = 0; r < R; r++)
-#define UNROLL(n) _Pragma(#n)
-
-// How a block's codes are stored, and what becomes of its sum.
-enum { BYTES, NIBBLES, FIVES, SIXES };
-enum { SMALL, SUPER, HALVES };  // a scale per 32 in both; integer scales per 32; integer scales per 16
 
 // One segment of G groups, and one panel of rows.
 typedef struct {
@@ -21,7 +16,7 @@ typedef struct {
     int lines;               // of the cache, fetched from ahead with each block and group; 0: none
     int blocks;
     const tk_qblock *x;      // (blocks, R)
-    size_t start;            // offset in tk_qblock of where the sum of a block starts: Σ code·q = Σ stored·q + start
+    size_t start;            // start_of
     float (*total)[G][16];   // (R)
     const float (*scale)[16][16];  // (G): SUPER and HALVES: the weights' scales
     const __m512i (*level)[4];     // (G): SUPER: pairs of minima
@@ -30,7 +25,6 @@ typedef struct {
 
 INLINE __m512i bcast(const void *p) { return _mm512_set1_epi32(load_i32(p)); }
 INLINE __m512 half16(const uint8_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
-INLINE size_t piece(const int form) { return form == NIBBLES ? 256 : form == FIVES ? 320 : form == SIXES ? 384 : 512; }
 
 // a | (b & bits) in every byte
 INLINE __m512i pick(__m512i a, __m512i b, int bits) { return _mm512_ternarylogic_epi32(a, b, _mm512_set1_epi8((char)bits), 0xf8); }
@@ -137,18 +131,17 @@ RUN(halves_sixes, SIXES, HALVES)
 typedef struct {
     const runner (*run)[TK_TILE + 1];
     int kind;
-    size_t start;
 } recipe;
 
 static recipe recipe_of(int packed) {
     switch (packed) {
-    case TK_Q4_0: return (recipe){small_nibbles, SMALL, offsetof(tk_qblock, off8)};
-    case TK_Q5_0: return (recipe){small_fives, SMALL, offsetof(tk_qblock, off16)};
-    case TK_Q4_K: return (recipe){super_nibbles, SUPER, 0};
-    case TK_Q5_K: return (recipe){super_fives, SUPER, 0};
-    case TK_Q6_K: return (recipe){halves_sixes, HALVES, offsetof(tk_qblock, off32)};
+    case TK_Q4_0: return (recipe){small_nibbles, SMALL};
+    case TK_Q5_0: return (recipe){small_fives, SMALL};
+    case TK_Q4_K: return (recipe){super_nibbles, SUPER};
+    case TK_Q5_K: return (recipe){super_fives, SUPER};
+    case TK_Q6_K: return (recipe){halves_sixes, HALVES};
     }
-    return (recipe){small_bytes, SMALL, offsetof(tk_qblock, off128)};
+    return (recipe){small_bytes, SMALL};
 }
 
 typedef struct {
@@ -156,8 +149,7 @@ typedef struct {
     float total[TK_TILE * TK_PANELS][G][16];
     __m512i level[G][4];
     __m512 step[G];
-    tk_panel panel[TK_PANELS];  // of this call, from row `first` on
-    int panels, first, rows;
+    row_panels rows;
 } scratch;
 
 // The eight 6-bit scales and minima of 16 outputs, from 12 bytes each.
@@ -201,10 +193,10 @@ INLINE void put(const tk_mm *a, int g, int row, __m512 total) {
 // Groups [g, g+count) over all panels. With two groups and only one left, that one is computed twice.
 // A single stream of weights is best left to the processor's own prefetcher.
 TARGET static void groups(const tk_mm *a, int packed, const recipe *rc, int g, int count, scratch *t) {
-    int rows = t->rows, valid = imin(count, a->ng - g);
+    int rows = t->rows.rows, valid = imin(count, a->ng - g);
     const uint8_t *w[G] = {a->w + g * a->gbytes, a->w + (g + valid - 1) * a->gbytes};
     const size_t full = tk_segment_bytes(packed, TK_SEG);
-    segment s = {.scale = (const float (*)[16][16])t->scale, .level = (const __m512i (*)[4])t->level, .step = t->step, .start = rc->start};
+    segment s = {.scale = (const float (*)[16][16])t->scale, .level = (const __m512i (*)[4])t->level, .step = t->step, .start = start_of(packed)};
     for (int r = 0; r < rows; r++)
         for (int i = 0; i < count; i++) _mm512_store_ps(t->total[r][i], _mm512_setzero_ps());
     for (int k = 0; k < a->k; k += TK_SEG) {
@@ -220,16 +212,16 @@ TARGET static void groups(const tk_mm *a, int packed, const recipe *rc, int g, i
             if (rc->kind == HALVES) open_halves(w[i], t->scale[i]);
             w[i] += bytes;
         }
-        for (int p = 0; p < t->panels; p++) {
-            tk_panel panel = t->panel[p];
+        for (int p = 0; p < t->rows.panels; p++) {
+            tk_panel panel = t->rows.panel[p];
             s.x = a->q + (size_t)panel.r0 * (a->k / 32) + (size_t)(k / 32) * panel.h;
-            s.total = t->total + panel.r0 - t->first;
+            s.total = t->total + panel.r0 - t->rows.first;
             rc->run[count][panel.h](&s);
             s.lines = 0;
         }
     }
     for (int r = 0; r < rows; r++)
-        for (int i = 0; i < valid; i++) put(a, g + i, t->first + r, _mm512_load_ps(t->total[r][i]));
+        for (int i = 0; i < valid; i++) put(a, g + i, t->rows.first + r, _mm512_load_ps(t->total[r][i]));
 }
 
 // The formats with float scales and minima, a group and a row at a time.
@@ -332,10 +324,7 @@ void tk_avx512_mm(int packed, const tk_mm *a) {
     }
     recipe rc = recipe_of(packed);
     scratch t;
-    t.panels = a->p1 - a->p0;
-    for (int i = 0; i < t.panels; i++) t.panel[i] = tk_panel_at(a->rows, a->p0 + i);
-    t.first = t.panel[0].r0;
-    t.rows = t.panel[t.panels - 1].r0 + t.panel[t.panels - 1].h - t.first;
+    t.rows = panels_of(a);
     int count = a->rows < 4 || (a->rows == 4 && rc.run == small_bytes) ? 1 : G;  // as measured
     for (int g = 0; g < a->ng; g += count) groups(a, packed, &rc, g, count, &t);
 }

@@ -1,0 +1,38 @@
+// What the matrix kernels of AVX2 and AVX-512 have in common: how packed weights are taken apart, and which
+// rows a call is about.
+#ifndef MM_X86_H
+#define MM_X86_H
+#include <stddef.h>
+#include "tk.h"
+
+// How a block's codes are stored, and what becomes of its sum.
+enum { BYTES, NIBBLES, FIVES, SIXES };
+enum { SMALL, SUPER, HALVES };  // a scale per 32 in both; integer scales per 32; integer scales per 16
+
+// Bytes of a block of 32 inputs.
+static inline size_t piece(const int form) { return form == NIBBLES ? 256 : form == FIVES ? 320 : form == SIXES ? 384 : 512; }
+
+// Where in tk_qblock the sum of a block starts: Σ code·q = Σ stored·q + start. Types without offset do not look.
+static inline size_t start_of(int packed) {
+    switch (packed) {
+    case TK_Q4_0: return offsetof(tk_qblock, off8);
+    case TK_Q5_0: return offsetof(tk_qblock, off16);
+    case TK_Q6_K: return offsetof(tk_qblock, off32);
+    }
+    return offsetof(tk_qblock, off128);
+}
+
+// The panels of one call, and its rows: [first, first+rows) of the pass. Cut once, since it takes divisions.
+typedef struct {
+    tk_panel panel[TK_PANELS];
+    int panels, first, rows;
+} row_panels;
+
+static inline row_panels panels_of(const tk_mm *a) {
+    row_panels t = {.panels = a->p1 - a->p0};
+    for (int i = 0; i < t.panels; i++) t.panel[i] = tk_panel_at(a->rows, a->p0 + i);
+    t.first = t.panel[0].r0;
+    t.rows = t.panel[t.panels - 1].r0 + t.panel[t.panels - 1].h - t.first;
+    return t;
+}
+#endif
