@@ -92,9 +92,12 @@ func alone(t *testing.T, m *Model, tokens []tandem.Token) []float32 {
 // every row with the same row computed alone, one token at a time.
 func TestWideEqualsNarrow(t *testing.T) {
 	for _, path := range []string{targetPath, draftPath} {
-		for _, threads := range []int{1, 2} {
-			m := openTest(t, path, Options{Threads: threads, KVPages: PagesFor(5, 320, 64)})
-			r := rand.New(rand.NewPCG(1, uint64(threads)))
+		for _, c := range []struct {
+			threads int
+			kvType  string
+		}{{1, "f16"}, {2, "f16"}, {2, "q8_0"}} {
+			m := openTest(t, path, Options{Threads: c.threads, KVType: c.kvType, KVPages: PagesFor(5, 320, 64)})
+			r := rand.New(rand.NewPCG(1, uint64(c.threads)))
 			for range 3 {
 				compareTrees(t, m, r, 80)
 			}
@@ -181,7 +184,13 @@ func TestCommitEqualsExtend(t *testing.T) {
 
 // TestPrefillPieces fills the cache in one piece and in pieces of random size and compares its bytes.
 func TestPrefillPieces(t *testing.T) {
-	m := openTest(t, targetPath, Options{KVPages: PagesFor(2, 192, 0)})
+	for _, kvType := range []string{"f16", "q8_0"} {
+		t.Run(kvType, func(t *testing.T) { testPrefillPieces(t, kvType) })
+	}
+}
+
+func testPrefillPieces(t *testing.T, kvType string) {
+	m := openTest(t, targetPath, Options{KVType: kvType, KVPages: PagesFor(2, 192, 0)})
 	r := rand.New(rand.NewPCG(3, 3))
 	tokens := randomTokens(r, m, 180)
 	whole, pieces := newSeq(t, m, 192, 0), newSeq(t, m, 192, 0)

@@ -374,18 +374,11 @@ func (r *run) equal(a, b any) bool {
 
 // number returns the value of a number or, as in Python, of a bool.
 func number(v any) (float64, bool) {
-	switch v := v.(type) {
-	case bool:
-		if v {
-			return 1, true
-		}
-		return 0, true
-	case int64:
-		return float64(v), true
-	case float64:
-		return v, true
+	if f, ok := v.(float64); ok {
+		return f, true
 	}
-	return 0, false
+	i, ok := integer(v)
+	return float64(i), ok
 }
 
 // integer returns the value of a whole number, of a bool too.
