@@ -88,14 +88,63 @@ type Proposal struct {
 	Hash    PrefixHash // of the committed tokens [0, Base)
 	From    Position   // Suffix holds the committed tokens [From, Base)
 	Suffix  []Token    // what the gateway last told this drafter ends at From
-	Policy  Policy
+	Policy  Policy     // bounds of the tree
+	Growth  Growth
+	Branch  float64 // GrowPacer: a candidate beyond the best with at least this probability opens a branch
+	Stop    float64 // drafting ends when no branch has this probability any more (LLMCad's α); 0 = never
+	Plan    Plan    // what the tree's width and depth are decided by, within Policy; zero = Policy alone
+	Return  bool    // put no ticket: the caller merges this tree with others and puts one itself
+	Ahead   bool    // go on drafting after the answer, for what may come next
 }
 
-// Proposed describes the tree that a drafter put into the pool.
+// Cost is the time that a pass of a model takes on this machine.
+type Cost struct {
+	Rows    int // all with logits
+	Context int // committed positions before them
+	Time    time.Duration
+}
+
+// Growth is an order in which a tree grows.
+type Growth uint8
+
+const (
+	GrowLevels Growth = iota // the likeliest nodes of each level (EAGLE-2, Dovetail)
+	GrowBest                 // the likeliest nodes of any level (SpecExec)
+	GrowPacer                // the branch furthest below its fair share (LLMCad)
+)
+
+// Plan holds costs and chances. Whoever has drafted a tree keeps those of its likeliest nodes that make
+// expected tokens per time the largest (spec.Cut).
+type Plan struct {
+	Verify []time.Duration // Verify[w-1]: a target pass in which this tree has w rows; nil: no plan
+	Round  time.Duration   // the rest of a round, drafting excepted
+	Others float64         // tokens that other sessions gain from the same pass
+	Accept []float32       // chance of a node by its AcceptBin; nil: as the draft model says
+}
+
+// acceptBins is the number of bins of Plan.Accept, each half a nat of cumulative log-probability wide.
+const acceptBins = 24
+
+// AcceptBin returns the bin of a node with that cumulative log-probability, 0 for the likeliest.
+func AcceptBin(logProb float32) int {
+	if !(logProb < 0) {
+		return 0
+	}
+	return int(min(-2*logProb, acceptBins-1))
+}
+
+// AcceptBins returns the number of bins of Plan.Accept.
+func AcceptBins() int { return acceptBins }
+
+// Proposed describes the tree that a drafter put into the pool, or returns it.
 type Proposed struct {
-	Nodes int           // root included
-	Depth int           // of the deepest node; the root has depth 0
-	Busy  time.Duration // spent in draft arithmetic
+	Nodes  int           // root included
+	Depth  int           // of the deepest node; the root has depth 0
+	Busy   time.Duration // spent in draft arithmetic within this call
+	Passes int           // of the draft model within this call
+	Reused int           // nodes that were drafted ahead, before this call
+	Ahead  time.Duration // draft arithmetic done ahead since the answer before this one
+	Tree   Tree          // as it went into the pool, with LogProbs
 }
 
 // Drafter guesses what the target will say. Safe for concurrent use by many sessions.
@@ -157,6 +206,7 @@ type Verdict struct {
 	Tokens  []Token       // the tokens of Path and, last, the target's own next token: len(Path)+1
 	Nodes   int           // nodes verified, root included
 	Batch   int           // tickets that shared the pass
+	Rows    int           // rows of the pass: those of all trees and pieces of prompts
 	Busy    time.Duration // the pass and the draws, arithmetic only
 	Kind    Kind          // OK, or why there is no verdict: UnknownSession, Stale, Invalid, Internal
 	Message string        // for Kind ≠ OK: what was wrong
@@ -177,10 +227,43 @@ type Request struct {
 	Tokens    []Token // the prompt as ids, taken as they are
 	MaxTokens int
 	Sampling  Sampling
-	Policy    Policy // the tree to draft; Policy.Plain() for none
+	Policy    Policy // bounds of the trees to draft; Policy.Plain() for none
+	Strategy  Strategy
+	Vote      Vote
+	Drafters  []string  // those that may draft, by name; nil = all that are alive
+	Off       Technique // what a strategy goes without, for comparisons
 	IgnoreEOS bool
 	FullTrace bool // record every round as spans of its own, not one in 32
 }
+
+// Strategy decides, round by round, who drafts and how much.
+type Strategy string
+
+const (
+	StrategyPlanner Strategy = "planner" // the best of expected tokens per time, plain decoding included
+	StrategyFixed   Strategy = "fixed"   // the trees of Policy; "" means the same
+	StrategyLLMCad  Strategy = "llmcad"  // branch pacer, adaptive threshold, drafting ahead (Xu et al., 2023)
+	StrategyMinions Strategy = "minions" // weighted majority of several drafters, adaptive length (Wang et al., 2024)
+)
+
+// Vote says how the drafts of several drafters become one tree.
+type Vote string
+
+const (
+	VoteAuto     Vote = "auto"     // the strategy's own; "" means the same
+	VoteNone     Vote = "none"     // one drafter drafts
+	VoteMajority Vote = "majority" // the single path that the weighted majority goes
+	VoteTree     Vote = "tree"     // all of them merged, cut to the likeliest nodes
+)
+
+// Technique is a set of techniques that can be switched off one by one.
+type Technique uint8
+
+const (
+	TechniqueBranches Technique = 1 << iota // several branches: without, drafts are chains
+	TechniqueAdaptive                       // thresholds, lengths and weights that move
+	TechniqueAhead                          // drafting while the target verifies
+)
 
 // FinishReason says why a generation ended.
 type FinishReason string
@@ -227,6 +310,22 @@ type Stats struct {
 	DraftBusy    time.Duration   // draft arithmetic within rounds
 	VerifyBusy   time.Duration   // target arithmetic within rounds
 	Coordination []time.Duration // per round: what was neither draft nor target arithmetic
+	AheadHits    int             // rounds whose tree had been begun ahead
+	AheadTries   int             // rounds after which a drafter went on ahead
+	AheadBusy    time.Duration   // draft arithmetic ahead of the rounds
+	AheadUseful  time.Duration   // the part of it that went into trees
+	Drafters     []DrafterStats  // by name
+	Choices      map[string]int  // rounds by what the strategy chose, such as "plain" or "go 8/4"
+	Planning     time.Duration   // spent on votes, weights, lengths and choices
+}
+
+// DrafterStats counts what one drafter contributed to a generation.
+type DrafterStats struct {
+	Name     string
+	Rounds   int     // in which it drafted
+	Drafted  int     // nodes of its own drafts, roots not counted
+	Accepted int     // committed tokens that its own draft held
+	Weight   float64 // of its vote, at the end
 }
 
 // Result ends a generation.

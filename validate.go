@@ -52,10 +52,44 @@ func (r Request) Validate(l Limits) error {
 	if err := r.Sampling.validate(); err != nil {
 		return err
 	}
+	if err := r.validateSpeculation(); err != nil {
+		return err
+	}
 	if r.Policy == (Policy{}) {
 		return nil
 	}
 	return r.Policy.validate(l)
+}
+
+// maxDrafters is the number of drafters that a request may name.
+const maxDrafters = 16
+
+func (r Request) validateSpeculation() error {
+	const op = "request"
+	switch r.Strategy {
+	case "", StrategyPlanner, StrategyFixed, StrategyLLMCad, StrategyMinions:
+	default:
+		return Errorf(op, Invalid, "strategy is %q: want %s, %s, %s or %s", r.Strategy, StrategyPlanner, StrategyFixed, StrategyLLMCad, StrategyMinions)
+	}
+	switch r.Vote {
+	case "", VoteAuto, VoteNone, VoteMajority, VoteTree:
+	default:
+		return Errorf(op, Invalid, "vote is %q: want %s, %s, %s or %s", r.Vote, VoteAuto, VoteNone, VoteMajority, VoteTree)
+	}
+	if n := len(r.Drafters); n > maxDrafters {
+		return Errorf(op, Invalid, "%d drafters are named: at most %d allowed", n, maxDrafters)
+	}
+	seen := map[string]bool{}
+	for _, name := range r.Drafters {
+		if name == "" || len(name) > 200 || seen[name] {
+			return Errorf(op, Invalid, "drafter %.210q: want a name of 1 to 200 bytes, each once", name)
+		}
+		seen[name] = true
+	}
+	if all := TechniqueBranches | TechniqueAdaptive | TechniqueAhead; r.Off&^all != 0 {
+		return Errorf(op, Invalid, "techniques %#x are to be off: want a set within %#x", uint8(r.Off), uint8(all))
+	}
+	return nil
 }
 
 // ValidatePromptTokens checks a tokenised prompt against the context and the vocabulary.

@@ -23,11 +23,70 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Growth is an order in which a tree grows.
+type Growth int32
+
+const (
+	// Not told: levels.
+	Growth_GROWTH_UNSPECIFIED Growth = 0
+	// The likeliest nodes of each level.
+	Growth_GROWTH_LEVELS Growth = 1
+	// The likeliest nodes of any level.
+	Growth_GROWTH_BEST Growth = 2
+	// The branch furthest below its fair share.
+	Growth_GROWTH_PACER Growth = 3
+)
+
+// Enum value maps for Growth.
+var (
+	Growth_name = map[int32]string{
+		0: "GROWTH_UNSPECIFIED",
+		1: "GROWTH_LEVELS",
+		2: "GROWTH_BEST",
+		3: "GROWTH_PACER",
+	}
+	Growth_value = map[string]int32{
+		"GROWTH_UNSPECIFIED": 0,
+		"GROWTH_LEVELS":      1,
+		"GROWTH_BEST":        2,
+		"GROWTH_PACER":       3,
+	}
+)
+
+func (x Growth) Enum() *Growth {
+	p := new(Growth)
+	*p = x
+	return p
+}
+
+func (x Growth) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Growth) Descriptor() protoreflect.EnumDescriptor {
+	return file_tandem_internal_v1_drafter_proto_enumTypes[0].Descriptor()
+}
+
+func (Growth) Type() protoreflect.EnumType {
+	return &file_tandem_internal_v1_drafter_proto_enumTypes[0]
+}
+
+func (x Growth) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Growth.Descriptor instead.
+func (Growth) EnumDescriptor() ([]byte, []int) {
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{0}
+}
+
 // DrafterServiceOpenRequest asks to hold a session.
 type DrafterServiceOpenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Opening is the session.
-	Opening       *Opening `protobuf:"bytes,1,opt,name=opening,proto3" json:"opening,omitempty"`
+	Opening *Opening `protobuf:"bytes,1,opt,name=opening,proto3" json:"opening,omitempty"`
+	// Drafter is its name within the process; empty for the first.
+	Drafter       string `protobuf:"bytes,2,opt,name=drafter,proto3" json:"drafter,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -67,6 +126,13 @@ func (x *DrafterServiceOpenRequest) GetOpening() *Opening {
 		return x.Opening
 	}
 	return nil
+}
+
+func (x *DrafterServiceOpenRequest) GetDrafter() string {
+	if x != nil {
+		return x.Drafter
+	}
+	return ""
 }
 
 // DrafterServiceOpenResponse says that the session is held and its tokens are computed.
@@ -121,8 +187,22 @@ type ProposeRequest struct {
 	From int32 `protobuf:"varint,5,opt,name=from,proto3" json:"from,omitempty"`
 	// Suffix is the committed tokens from there to base.
 	Suffix []uint32 `protobuf:"varint,6,rep,packed,name=suffix,proto3" json:"suffix,omitempty"`
-	// Policy is the shape of the tree.
-	Policy        *Policy `protobuf:"bytes,7,opt,name=policy,proto3" json:"policy,omitempty"`
+	// Policy bounds the tree.
+	Policy *Policy `protobuf:"bytes,7,opt,name=policy,proto3" json:"policy,omitempty"`
+	// Drafter is its name within the process; empty for the first.
+	Drafter string `protobuf:"bytes,8,opt,name=drafter,proto3" json:"drafter,omitempty"`
+	// Growth is the order in which the tree grows.
+	Growth Growth `protobuf:"varint,9,opt,name=growth,proto3,enum=tandem.internal.v1.Growth" json:"growth,omitempty"`
+	// Branch is the probability from which on a candidate opens a branch.
+	Branch float64 `protobuf:"fixed64,10,opt,name=branch,proto3" json:"branch,omitempty"`
+	// Stop is the probability of the best branch below which drafting ends.
+	Stop float64 `protobuf:"fixed64,11,opt,name=stop,proto3" json:"stop,omitempty"`
+	// Plan is what width and depth are decided by; absent for the policy alone.
+	Plan *Plan `protobuf:"bytes,12,opt,name=plan,proto3" json:"plan,omitempty"`
+	// Return asks for the tree alone, without a ticket.
+	Return bool `protobuf:"varint,13,opt,name=return,proto3" json:"return,omitempty"`
+	// Ahead lets the drafter go on after its answer.
+	Ahead         bool `protobuf:"varint,14,opt,name=ahead,proto3" json:"ahead,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -206,6 +286,128 @@ func (x *ProposeRequest) GetPolicy() *Policy {
 	return nil
 }
 
+func (x *ProposeRequest) GetDrafter() string {
+	if x != nil {
+		return x.Drafter
+	}
+	return ""
+}
+
+func (x *ProposeRequest) GetGrowth() Growth {
+	if x != nil {
+		return x.Growth
+	}
+	return Growth_GROWTH_UNSPECIFIED
+}
+
+func (x *ProposeRequest) GetBranch() float64 {
+	if x != nil {
+		return x.Branch
+	}
+	return 0
+}
+
+func (x *ProposeRequest) GetStop() float64 {
+	if x != nil {
+		return x.Stop
+	}
+	return 0
+}
+
+func (x *ProposeRequest) GetPlan() *Plan {
+	if x != nil {
+		return x.Plan
+	}
+	return nil
+}
+
+func (x *ProposeRequest) GetReturn() bool {
+	if x != nil {
+		return x.Return
+	}
+	return false
+}
+
+func (x *ProposeRequest) GetAhead() bool {
+	if x != nil {
+		return x.Ahead
+	}
+	return false
+}
+
+// Plan holds the costs and chances by which a tree is cut.
+type Plan struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Verify_ns is the time of a target pass in which the tree has 1, 2, … rows.
+	VerifyNs []int64 `protobuf:"varint,1,rep,packed,name=verify_ns,json=verifyNs,proto3" json:"verify_ns,omitempty"`
+	// Round_ns is the time of the rest of a round, drafting excepted.
+	RoundNs int64 `protobuf:"varint,2,opt,name=round_ns,json=roundNs,proto3" json:"round_ns,omitempty"`
+	// Others is the number of tokens that other sessions gain from the same pass.
+	Others float64 `protobuf:"fixed64,3,opt,name=others,proto3" json:"others,omitempty"`
+	// Accept is the chance of a node by the bin of its log-probability.
+	Accept        []float32 `protobuf:"fixed32,4,rep,packed,name=accept,proto3" json:"accept,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Plan) Reset() {
+	*x = Plan{}
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Plan) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Plan) ProtoMessage() {}
+
+func (x *Plan) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Plan.ProtoReflect.Descriptor instead.
+func (*Plan) Descriptor() ([]byte, []int) {
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Plan) GetVerifyNs() []int64 {
+	if x != nil {
+		return x.VerifyNs
+	}
+	return nil
+}
+
+func (x *Plan) GetRoundNs() int64 {
+	if x != nil {
+		return x.RoundNs
+	}
+	return 0
+}
+
+func (x *Plan) GetOthers() float64 {
+	if x != nil {
+		return x.Others
+	}
+	return 0
+}
+
+func (x *Plan) GetAccept() []float32 {
+	if x != nil {
+		return x.Accept
+	}
+	return nil
+}
+
 // ProposeResponse describes the tree that went into the pool.
 type ProposeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -213,15 +415,23 @@ type ProposeResponse struct {
 	Nodes int32 `protobuf:"varint,1,opt,name=nodes,proto3" json:"nodes,omitempty"`
 	// Depth of the deepest node.
 	Depth int32 `protobuf:"varint,2,opt,name=depth,proto3" json:"depth,omitempty"`
-	// Busy nanoseconds of arithmetic.
-	BusyNs        int64 `protobuf:"varint,3,opt,name=busy_ns,json=busyNs,proto3" json:"busy_ns,omitempty"`
+	// Busy nanoseconds of arithmetic within the call.
+	BusyNs int64 `protobuf:"varint,3,opt,name=busy_ns,json=busyNs,proto3" json:"busy_ns,omitempty"`
+	// Passes of the draft model within the call.
+	Passes int32 `protobuf:"varint,4,opt,name=passes,proto3" json:"passes,omitempty"`
+	// Reused nodes: drafted ahead, before the call.
+	Reused int32 `protobuf:"varint,5,opt,name=reused,proto3" json:"reused,omitempty"`
+	// Ahead nanoseconds of arithmetic since the answer before.
+	AheadNs int64 `protobuf:"varint,6,opt,name=ahead_ns,json=aheadNs,proto3" json:"ahead_ns,omitempty"`
+	// Tree as it went into the pool.
+	Tree          *Tree `protobuf:"bytes,7,opt,name=tree,proto3" json:"tree,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ProposeResponse) Reset() {
 	*x = ProposeResponse{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[3]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -233,7 +443,7 @@ func (x *ProposeResponse) String() string {
 func (*ProposeResponse) ProtoMessage() {}
 
 func (x *ProposeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[3]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -246,7 +456,7 @@ func (x *ProposeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProposeResponse.ProtoReflect.Descriptor instead.
 func (*ProposeResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{3}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ProposeResponse) GetNodes() int32 {
@@ -270,18 +480,48 @@ func (x *ProposeResponse) GetBusyNs() int64 {
 	return 0
 }
 
+func (x *ProposeResponse) GetPasses() int32 {
+	if x != nil {
+		return x.Passes
+	}
+	return 0
+}
+
+func (x *ProposeResponse) GetReused() int32 {
+	if x != nil {
+		return x.Reused
+	}
+	return 0
+}
+
+func (x *ProposeResponse) GetAheadNs() int64 {
+	if x != nil {
+		return x.AheadNs
+	}
+	return 0
+}
+
+func (x *ProposeResponse) GetTree() *Tree {
+	if x != nil {
+		return x.Tree
+	}
+	return nil
+}
+
 // DrafterServiceCloseRequest names a session.
 type DrafterServiceCloseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Session id; unknown ones are no error.
-	Session       uint64 `protobuf:"fixed64,1,opt,name=session,proto3" json:"session,omitempty"`
+	Session uint64 `protobuf:"fixed64,1,opt,name=session,proto3" json:"session,omitempty"`
+	// Drafter is its name within the process; empty for the first.
+	Drafter       string `protobuf:"bytes,2,opt,name=drafter,proto3" json:"drafter,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DrafterServiceCloseRequest) Reset() {
 	*x = DrafterServiceCloseRequest{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[4]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -293,7 +533,7 @@ func (x *DrafterServiceCloseRequest) String() string {
 func (*DrafterServiceCloseRequest) ProtoMessage() {}
 
 func (x *DrafterServiceCloseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[4]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -306,7 +546,7 @@ func (x *DrafterServiceCloseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrafterServiceCloseRequest.ProtoReflect.Descriptor instead.
 func (*DrafterServiceCloseRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{4}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *DrafterServiceCloseRequest) GetSession() uint64 {
@@ -314,6 +554,13 @@ func (x *DrafterServiceCloseRequest) GetSession() uint64 {
 		return x.Session
 	}
 	return 0
+}
+
+func (x *DrafterServiceCloseRequest) GetDrafter() string {
+	if x != nil {
+		return x.Drafter
+	}
+	return ""
 }
 
 // DrafterServiceCloseResponse says that the session is gone.
@@ -325,7 +572,7 @@ type DrafterServiceCloseResponse struct {
 
 func (x *DrafterServiceCloseResponse) Reset() {
 	*x = DrafterServiceCloseResponse{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[5]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -337,7 +584,7 @@ func (x *DrafterServiceCloseResponse) String() string {
 func (*DrafterServiceCloseResponse) ProtoMessage() {}
 
 func (x *DrafterServiceCloseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[5]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -350,7 +597,7 @@ func (x *DrafterServiceCloseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrafterServiceCloseResponse.ProtoReflect.Descriptor instead.
 func (*DrafterServiceCloseResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{5}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{6}
 }
 
 // ClaimRequest asks for a payload.
@@ -368,7 +615,7 @@ type ClaimRequest struct {
 
 func (x *ClaimRequest) Reset() {
 	*x = ClaimRequest{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[6]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -380,7 +627,7 @@ func (x *ClaimRequest) String() string {
 func (*ClaimRequest) ProtoMessage() {}
 
 func (x *ClaimRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[6]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -393,7 +640,7 @@ func (x *ClaimRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimRequest.ProtoReflect.Descriptor instead.
 func (*ClaimRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{6}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ClaimRequest) GetHandle() *Handle {
@@ -428,7 +675,7 @@ type ClaimResponse struct {
 
 func (x *ClaimResponse) Reset() {
 	*x = ClaimResponse{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[7]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -440,7 +687,7 @@ func (x *ClaimResponse) String() string {
 func (*ClaimResponse) ProtoMessage() {}
 
 func (x *ClaimResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[7]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -453,7 +700,7 @@ func (x *ClaimResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimResponse.ProtoReflect.Descriptor instead.
 func (*ClaimResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{7}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ClaimResponse) GetPayload() []byte {
@@ -474,7 +721,7 @@ type ReleaseRequest struct {
 
 func (x *ReleaseRequest) Reset() {
 	*x = ReleaseRequest{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[8]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -486,7 +733,7 @@ func (x *ReleaseRequest) String() string {
 func (*ReleaseRequest) ProtoMessage() {}
 
 func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[8]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -499,7 +746,7 @@ func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{8}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ReleaseRequest) GetHandles() []*Handle {
@@ -518,7 +765,7 @@ type ReleaseResponse struct {
 
 func (x *ReleaseResponse) Reset() {
 	*x = ReleaseResponse{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[9]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -530,7 +777,7 @@ func (x *ReleaseResponse) String() string {
 func (*ReleaseResponse) ProtoMessage() {}
 
 func (x *ReleaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[9]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -543,7 +790,7 @@ func (x *ReleaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{9}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{10}
 }
 
 // DrafterServiceDescribeRequest asks what a drafter is.
@@ -555,7 +802,7 @@ type DrafterServiceDescribeRequest struct {
 
 func (x *DrafterServiceDescribeRequest) Reset() {
 	*x = DrafterServiceDescribeRequest{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[10]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -567,7 +814,7 @@ func (x *DrafterServiceDescribeRequest) String() string {
 func (*DrafterServiceDescribeRequest) ProtoMessage() {}
 
 func (x *DrafterServiceDescribeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[10]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -580,7 +827,7 @@ func (x *DrafterServiceDescribeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrafterServiceDescribeRequest.ProtoReflect.Descriptor instead.
 func (*DrafterServiceDescribeRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{10}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{11}
 }
 
 // DrafterServiceDescribeResponse tells what a drafter is.
@@ -594,7 +841,7 @@ type DrafterServiceDescribeResponse struct {
 
 func (x *DrafterServiceDescribeResponse) Reset() {
 	*x = DrafterServiceDescribeResponse{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[11]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -606,7 +853,7 @@ func (x *DrafterServiceDescribeResponse) String() string {
 func (*DrafterServiceDescribeResponse) ProtoMessage() {}
 
 func (x *DrafterServiceDescribeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[11]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -619,7 +866,7 @@ func (x *DrafterServiceDescribeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrafterServiceDescribeResponse.ProtoReflect.Descriptor instead.
 func (*DrafterServiceDescribeResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{11}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DrafterServiceDescribeResponse) GetDescription() *Description {
@@ -642,7 +889,7 @@ type VocabularyRequest struct {
 
 func (x *VocabularyRequest) Reset() {
 	*x = VocabularyRequest{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[12]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -654,7 +901,7 @@ func (x *VocabularyRequest) String() string {
 func (*VocabularyRequest) ProtoMessage() {}
 
 func (x *VocabularyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[12]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -667,7 +914,7 @@ func (x *VocabularyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VocabularyRequest.ProtoReflect.Descriptor instead.
 func (*VocabularyRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{12}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *VocabularyRequest) GetOffset() int32 {
@@ -695,7 +942,7 @@ type VocabularyResponse struct {
 
 func (x *VocabularyResponse) Reset() {
 	*x = VocabularyResponse{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[13]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -707,7 +954,7 @@ func (x *VocabularyResponse) String() string {
 func (*VocabularyResponse) ProtoMessage() {}
 
 func (x *VocabularyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[13]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -720,7 +967,7 @@ func (x *VocabularyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VocabularyResponse.ProtoReflect.Descriptor instead.
 func (*VocabularyResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{13}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *VocabularyResponse) GetPieces() [][]byte {
@@ -734,10 +981,11 @@ var File_tandem_internal_v1_drafter_proto protoreflect.FileDescriptor
 
 const file_tandem_internal_v1_drafter_proto_rawDesc = "" +
 	"\n" +
-	" tandem/internal/v1/drafter.proto\x12\x12tandem.internal.v1\x1a\x1etandem/internal/v1/model.proto\"R\n" +
+	" tandem/internal/v1/drafter.proto\x12\x12tandem.internal.v1\x1a\x1etandem/internal/v1/model.proto\"l\n" +
 	"\x19DrafterServiceOpenRequest\x125\n" +
-	"\aopening\x18\x01 \x01(\v2\x1b.tandem.internal.v1.OpeningR\aopening\"\x1c\n" +
-	"\x1aDrafterServiceOpenResponse\"\xc8\x01\n" +
+	"\aopening\x18\x01 \x01(\v2\x1b.tandem.internal.v1.OpeningR\aopening\x12\x18\n" +
+	"\adrafter\x18\x02 \x01(\tR\adrafter\"\x1c\n" +
+	"\x1aDrafterServiceOpenResponse\"\x9e\x03\n" +
 	"\x0eProposeRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\rR\x05epoch\x12\x12\n" +
@@ -745,13 +993,31 @@ const file_tandem_internal_v1_drafter_proto_rawDesc = "" +
 	"\x04hash\x18\x04 \x01(\x06R\x04hash\x12\x12\n" +
 	"\x04from\x18\x05 \x01(\x05R\x04from\x12\x16\n" +
 	"\x06suffix\x18\x06 \x03(\rR\x06suffix\x122\n" +
-	"\x06policy\x18\a \x01(\v2\x1a.tandem.internal.v1.PolicyR\x06policy\"V\n" +
+	"\x06policy\x18\a \x01(\v2\x1a.tandem.internal.v1.PolicyR\x06policy\x12\x18\n" +
+	"\adrafter\x18\b \x01(\tR\adrafter\x122\n" +
+	"\x06growth\x18\t \x01(\x0e2\x1a.tandem.internal.v1.GrowthR\x06growth\x12\x16\n" +
+	"\x06branch\x18\n" +
+	" \x01(\x01R\x06branch\x12\x12\n" +
+	"\x04stop\x18\v \x01(\x01R\x04stop\x12,\n" +
+	"\x04plan\x18\f \x01(\v2\x18.tandem.internal.v1.PlanR\x04plan\x12\x16\n" +
+	"\x06return\x18\r \x01(\bR\x06return\x12\x14\n" +
+	"\x05ahead\x18\x0e \x01(\bR\x05ahead\"n\n" +
+	"\x04Plan\x12\x1b\n" +
+	"\tverify_ns\x18\x01 \x03(\x03R\bverifyNs\x12\x19\n" +
+	"\bround_ns\x18\x02 \x01(\x03R\aroundNs\x12\x16\n" +
+	"\x06others\x18\x03 \x01(\x01R\x06others\x12\x16\n" +
+	"\x06accept\x18\x04 \x03(\x02R\x06accept\"\xcf\x01\n" +
 	"\x0fProposeResponse\x12\x14\n" +
 	"\x05nodes\x18\x01 \x01(\x05R\x05nodes\x12\x14\n" +
 	"\x05depth\x18\x02 \x01(\x05R\x05depth\x12\x17\n" +
-	"\abusy_ns\x18\x03 \x01(\x03R\x06busyNs\"6\n" +
+	"\abusy_ns\x18\x03 \x01(\x03R\x06busyNs\x12\x16\n" +
+	"\x06passes\x18\x04 \x01(\x05R\x06passes\x12\x16\n" +
+	"\x06reused\x18\x05 \x01(\x05R\x06reused\x12\x19\n" +
+	"\bahead_ns\x18\x06 \x01(\x03R\aaheadNs\x12,\n" +
+	"\x04tree\x18\a \x01(\v2\x18.tandem.internal.v1.TreeR\x04tree\"P\n" +
 	"\x1aDrafterServiceCloseRequest\x12\x18\n" +
-	"\asession\x18\x01 \x01(\x06R\asession\"\x1d\n" +
+	"\asession\x18\x01 \x01(\x06R\asession\x12\x18\n" +
+	"\adrafter\x18\x02 \x01(\tR\adrafter\"\x1d\n" +
 	"\x1bDrafterServiceCloseResponse\"n\n" +
 	"\fClaimRequest\x122\n" +
 	"\x06handle\x18\x01 \x01(\v2\x1a.tandem.internal.v1.HandleR\x06handle\x12\x12\n" +
@@ -769,7 +1035,12 @@ const file_tandem_internal_v1_drafter_proto_rawDesc = "" +
 	"\x06offset\x18\x01 \x01(\x05R\x06offset\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x05R\x05limit\",\n" +
 	"\x12VocabularyResponse\x12\x16\n" +
-	"\x06pieces\x18\x01 \x03(\fR\x06pieces2\xa7\x05\n" +
+	"\x06pieces\x18\x01 \x03(\fR\x06pieces*V\n" +
+	"\x06Growth\x12\x16\n" +
+	"\x12GROWTH_UNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rGROWTH_LEVELS\x10\x01\x12\x0f\n" +
+	"\vGROWTH_BEST\x10\x02\x12\x10\n" +
+	"\fGROWTH_PACER\x10\x032\xa7\x05\n" +
 	"\x0eDrafterService\x12e\n" +
 	"\x04Open\x12-.tandem.internal.v1.DrafterServiceOpenRequest\x1a..tandem.internal.v1.DrafterServiceOpenResponse\x12R\n" +
 	"\aPropose\x12\".tandem.internal.v1.ProposeRequest\x1a#.tandem.internal.v1.ProposeResponse\x12h\n" +
@@ -792,52 +1063,59 @@ func file_tandem_internal_v1_drafter_proto_rawDescGZIP() []byte {
 	return file_tandem_internal_v1_drafter_proto_rawDescData
 }
 
-var file_tandem_internal_v1_drafter_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_tandem_internal_v1_drafter_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_tandem_internal_v1_drafter_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_tandem_internal_v1_drafter_proto_goTypes = []any{
-	(*DrafterServiceOpenRequest)(nil),      // 0: tandem.internal.v1.DrafterServiceOpenRequest
-	(*DrafterServiceOpenResponse)(nil),     // 1: tandem.internal.v1.DrafterServiceOpenResponse
-	(*ProposeRequest)(nil),                 // 2: tandem.internal.v1.ProposeRequest
-	(*ProposeResponse)(nil),                // 3: tandem.internal.v1.ProposeResponse
-	(*DrafterServiceCloseRequest)(nil),     // 4: tandem.internal.v1.DrafterServiceCloseRequest
-	(*DrafterServiceCloseResponse)(nil),    // 5: tandem.internal.v1.DrafterServiceCloseResponse
-	(*ClaimRequest)(nil),                   // 6: tandem.internal.v1.ClaimRequest
-	(*ClaimResponse)(nil),                  // 7: tandem.internal.v1.ClaimResponse
-	(*ReleaseRequest)(nil),                 // 8: tandem.internal.v1.ReleaseRequest
-	(*ReleaseResponse)(nil),                // 9: tandem.internal.v1.ReleaseResponse
-	(*DrafterServiceDescribeRequest)(nil),  // 10: tandem.internal.v1.DrafterServiceDescribeRequest
-	(*DrafterServiceDescribeResponse)(nil), // 11: tandem.internal.v1.DrafterServiceDescribeResponse
-	(*VocabularyRequest)(nil),              // 12: tandem.internal.v1.VocabularyRequest
-	(*VocabularyResponse)(nil),             // 13: tandem.internal.v1.VocabularyResponse
-	(*Opening)(nil),                        // 14: tandem.internal.v1.Opening
-	(*Policy)(nil),                         // 15: tandem.internal.v1.Policy
-	(*Handle)(nil),                         // 16: tandem.internal.v1.Handle
-	(*Description)(nil),                    // 17: tandem.internal.v1.Description
+	(Growth)(0),                            // 0: tandem.internal.v1.Growth
+	(*DrafterServiceOpenRequest)(nil),      // 1: tandem.internal.v1.DrafterServiceOpenRequest
+	(*DrafterServiceOpenResponse)(nil),     // 2: tandem.internal.v1.DrafterServiceOpenResponse
+	(*ProposeRequest)(nil),                 // 3: tandem.internal.v1.ProposeRequest
+	(*Plan)(nil),                           // 4: tandem.internal.v1.Plan
+	(*ProposeResponse)(nil),                // 5: tandem.internal.v1.ProposeResponse
+	(*DrafterServiceCloseRequest)(nil),     // 6: tandem.internal.v1.DrafterServiceCloseRequest
+	(*DrafterServiceCloseResponse)(nil),    // 7: tandem.internal.v1.DrafterServiceCloseResponse
+	(*ClaimRequest)(nil),                   // 8: tandem.internal.v1.ClaimRequest
+	(*ClaimResponse)(nil),                  // 9: tandem.internal.v1.ClaimResponse
+	(*ReleaseRequest)(nil),                 // 10: tandem.internal.v1.ReleaseRequest
+	(*ReleaseResponse)(nil),                // 11: tandem.internal.v1.ReleaseResponse
+	(*DrafterServiceDescribeRequest)(nil),  // 12: tandem.internal.v1.DrafterServiceDescribeRequest
+	(*DrafterServiceDescribeResponse)(nil), // 13: tandem.internal.v1.DrafterServiceDescribeResponse
+	(*VocabularyRequest)(nil),              // 14: tandem.internal.v1.VocabularyRequest
+	(*VocabularyResponse)(nil),             // 15: tandem.internal.v1.VocabularyResponse
+	(*Opening)(nil),                        // 16: tandem.internal.v1.Opening
+	(*Policy)(nil),                         // 17: tandem.internal.v1.Policy
+	(*Tree)(nil),                           // 18: tandem.internal.v1.Tree
+	(*Handle)(nil),                         // 19: tandem.internal.v1.Handle
+	(*Description)(nil),                    // 20: tandem.internal.v1.Description
 }
 var file_tandem_internal_v1_drafter_proto_depIdxs = []int32{
-	14, // 0: tandem.internal.v1.DrafterServiceOpenRequest.opening:type_name -> tandem.internal.v1.Opening
-	15, // 1: tandem.internal.v1.ProposeRequest.policy:type_name -> tandem.internal.v1.Policy
-	16, // 2: tandem.internal.v1.ClaimRequest.handle:type_name -> tandem.internal.v1.Handle
-	16, // 3: tandem.internal.v1.ReleaseRequest.handles:type_name -> tandem.internal.v1.Handle
-	17, // 4: tandem.internal.v1.DrafterServiceDescribeResponse.description:type_name -> tandem.internal.v1.Description
-	0,  // 5: tandem.internal.v1.DrafterService.Open:input_type -> tandem.internal.v1.DrafterServiceOpenRequest
-	2,  // 6: tandem.internal.v1.DrafterService.Propose:input_type -> tandem.internal.v1.ProposeRequest
-	4,  // 7: tandem.internal.v1.DrafterService.Close:input_type -> tandem.internal.v1.DrafterServiceCloseRequest
-	6,  // 8: tandem.internal.v1.DrafterService.Claim:input_type -> tandem.internal.v1.ClaimRequest
-	8,  // 9: tandem.internal.v1.DrafterService.Release:input_type -> tandem.internal.v1.ReleaseRequest
-	10, // 10: tandem.internal.v1.DrafterService.Describe:input_type -> tandem.internal.v1.DrafterServiceDescribeRequest
-	12, // 11: tandem.internal.v1.DrafterService.Vocabulary:input_type -> tandem.internal.v1.VocabularyRequest
-	1,  // 12: tandem.internal.v1.DrafterService.Open:output_type -> tandem.internal.v1.DrafterServiceOpenResponse
-	3,  // 13: tandem.internal.v1.DrafterService.Propose:output_type -> tandem.internal.v1.ProposeResponse
-	5,  // 14: tandem.internal.v1.DrafterService.Close:output_type -> tandem.internal.v1.DrafterServiceCloseResponse
-	7,  // 15: tandem.internal.v1.DrafterService.Claim:output_type -> tandem.internal.v1.ClaimResponse
-	9,  // 16: tandem.internal.v1.DrafterService.Release:output_type -> tandem.internal.v1.ReleaseResponse
-	11, // 17: tandem.internal.v1.DrafterService.Describe:output_type -> tandem.internal.v1.DrafterServiceDescribeResponse
-	13, // 18: tandem.internal.v1.DrafterService.Vocabulary:output_type -> tandem.internal.v1.VocabularyResponse
-	12, // [12:19] is the sub-list for method output_type
-	5,  // [5:12] is the sub-list for method input_type
-	5,  // [5:5] is the sub-list for extension type_name
-	5,  // [5:5] is the sub-list for extension extendee
-	0,  // [0:5] is the sub-list for field type_name
+	16, // 0: tandem.internal.v1.DrafterServiceOpenRequest.opening:type_name -> tandem.internal.v1.Opening
+	17, // 1: tandem.internal.v1.ProposeRequest.policy:type_name -> tandem.internal.v1.Policy
+	0,  // 2: tandem.internal.v1.ProposeRequest.growth:type_name -> tandem.internal.v1.Growth
+	4,  // 3: tandem.internal.v1.ProposeRequest.plan:type_name -> tandem.internal.v1.Plan
+	18, // 4: tandem.internal.v1.ProposeResponse.tree:type_name -> tandem.internal.v1.Tree
+	19, // 5: tandem.internal.v1.ClaimRequest.handle:type_name -> tandem.internal.v1.Handle
+	19, // 6: tandem.internal.v1.ReleaseRequest.handles:type_name -> tandem.internal.v1.Handle
+	20, // 7: tandem.internal.v1.DrafterServiceDescribeResponse.description:type_name -> tandem.internal.v1.Description
+	1,  // 8: tandem.internal.v1.DrafterService.Open:input_type -> tandem.internal.v1.DrafterServiceOpenRequest
+	3,  // 9: tandem.internal.v1.DrafterService.Propose:input_type -> tandem.internal.v1.ProposeRequest
+	6,  // 10: tandem.internal.v1.DrafterService.Close:input_type -> tandem.internal.v1.DrafterServiceCloseRequest
+	8,  // 11: tandem.internal.v1.DrafterService.Claim:input_type -> tandem.internal.v1.ClaimRequest
+	10, // 12: tandem.internal.v1.DrafterService.Release:input_type -> tandem.internal.v1.ReleaseRequest
+	12, // 13: tandem.internal.v1.DrafterService.Describe:input_type -> tandem.internal.v1.DrafterServiceDescribeRequest
+	14, // 14: tandem.internal.v1.DrafterService.Vocabulary:input_type -> tandem.internal.v1.VocabularyRequest
+	2,  // 15: tandem.internal.v1.DrafterService.Open:output_type -> tandem.internal.v1.DrafterServiceOpenResponse
+	5,  // 16: tandem.internal.v1.DrafterService.Propose:output_type -> tandem.internal.v1.ProposeResponse
+	7,  // 17: tandem.internal.v1.DrafterService.Close:output_type -> tandem.internal.v1.DrafterServiceCloseResponse
+	9,  // 18: tandem.internal.v1.DrafterService.Claim:output_type -> tandem.internal.v1.ClaimResponse
+	11, // 19: tandem.internal.v1.DrafterService.Release:output_type -> tandem.internal.v1.ReleaseResponse
+	13, // 20: tandem.internal.v1.DrafterService.Describe:output_type -> tandem.internal.v1.DrafterServiceDescribeResponse
+	15, // 21: tandem.internal.v1.DrafterService.Vocabulary:output_type -> tandem.internal.v1.VocabularyResponse
+	15, // [15:22] is the sub-list for method output_type
+	8,  // [8:15] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_tandem_internal_v1_drafter_proto_init() }
@@ -851,13 +1129,14 @@ func file_tandem_internal_v1_drafter_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_internal_v1_drafter_proto_rawDesc), len(file_tandem_internal_v1_drafter_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   14,
+			NumEnums:      1,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_tandem_internal_v1_drafter_proto_goTypes,
 		DependencyIndexes: file_tandem_internal_v1_drafter_proto_depIdxs,
+		EnumInfos:         file_tandem_internal_v1_drafter_proto_enumTypes,
 		MessageInfos:      file_tandem_internal_v1_drafter_proto_msgTypes,
 	}.Build()
 	File_tandem_internal_v1_drafter_proto = out.File

@@ -639,7 +639,9 @@ type Verdict struct {
 	// Kind says why there is no verdict; unspecified when there is one.
 	Kind Kind `protobuf:"varint,10,opt,name=kind,proto3,enum=tandem.internal.v1.Kind" json:"kind,omitempty"`
 	// Message says what was wrong.
-	Message       string `protobuf:"bytes,11,opt,name=message,proto3" json:"message,omitempty"`
+	Message string `protobuf:"bytes,11,opt,name=message,proto3" json:"message,omitempty"`
+	// Rows of the whole pass.
+	Rows          int32 `protobuf:"varint,12,opt,name=rows,proto3" json:"rows,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -751,6 +753,13 @@ func (x *Verdict) GetMessage() string {
 	return ""
 }
 
+func (x *Verdict) GetRows() int32 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
 // Description tells what a process is.
 type Description struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -780,6 +789,12 @@ type Description struct {
 	Counters map[string]int64 `protobuf:"bytes,12,rep,name=counters,proto3" json:"counters,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	// Segment_socket is where the process passes out its shared memory; empty for nowhere.
 	SegmentSocket string `protobuf:"bytes,13,opt,name=segment_socket,json=segmentSocket,proto3" json:"segment_socket,omitempty"`
+	// Costs of passes, measured at the process's start.
+	Costs []*Cost `protobuf:"bytes,14,rep,name=costs,proto3" json:"costs,omitempty"`
+	// Drafters are the names of those in the process, the first first.
+	Drafters []string `protobuf:"bytes,15,rep,name=drafters,proto3" json:"drafters,omitempty"`
+	// Page_tokens is the number of tokens that share a page of the KV cache.
+	PageTokens    int32 `protobuf:"varint,16,opt,name=page_tokens,json=pageTokens,proto3" json:"page_tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -905,6 +920,91 @@ func (x *Description) GetSegmentSocket() string {
 	return ""
 }
 
+func (x *Description) GetCosts() []*Cost {
+	if x != nil {
+		return x.Costs
+	}
+	return nil
+}
+
+func (x *Description) GetDrafters() []string {
+	if x != nil {
+		return x.Drafters
+	}
+	return nil
+}
+
+func (x *Description) GetPageTokens() int32 {
+	if x != nil {
+		return x.PageTokens
+	}
+	return 0
+}
+
+// Cost is the time of one kind of pass.
+type Cost struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Rows of the pass, all with logits.
+	Rows int32 `protobuf:"varint,1,opt,name=rows,proto3" json:"rows,omitempty"`
+	// Context is the number of committed positions before them.
+	Context int32 `protobuf:"varint,2,opt,name=context,proto3" json:"context,omitempty"`
+	// Time_ns in nanoseconds.
+	TimeNs        int64 `protobuf:"varint,3,opt,name=time_ns,json=timeNs,proto3" json:"time_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Cost) Reset() {
+	*x = Cost{}
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Cost) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Cost) ProtoMessage() {}
+
+func (x *Cost) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Cost.ProtoReflect.Descriptor instead.
+func (*Cost) Descriptor() ([]byte, []int) {
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Cost) GetRows() int32 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
+func (x *Cost) GetContext() int32 {
+	if x != nil {
+		return x.Context
+	}
+	return 0
+}
+
+func (x *Cost) GetTimeNs() int64 {
+	if x != nil {
+		return x.TimeNs
+	}
+	return 0
+}
+
 var File_tandem_internal_v1_model_proto protoreflect.FileDescriptor
 
 const file_tandem_internal_v1_model_proto_rawDesc = "" +
@@ -950,7 +1050,7 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\adrafter\x18\x06 \x01(\tR\adrafter\x122\n" +
 	"\x06inline\x18\a \x01(\v2\x18.tandem.internal.v1.TreeH\x00R\x06inline\x124\n" +
 	"\x06handle\x18\b \x01(\v2\x1a.tandem.internal.v1.HandleH\x00R\x06handleB\t\n" +
-	"\apayload\"\x9a\x02\n" +
+	"\apayload\"\xae\x02\n" +
 	"\aVerdict\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\rR\x05epoch\x12\x12\n" +
@@ -963,7 +1063,8 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\abusy_ns\x18\t \x01(\x03R\x06busyNs\x12,\n" +
 	"\x04kind\x18\n" +
 	" \x01(\x0e2\x18.tandem.internal.v1.KindR\x04kind\x12\x18\n" +
-	"\amessage\x18\v \x01(\tR\amessage\"\xcf\x03\n" +
+	"\amessage\x18\v \x01(\tR\amessage\x12\x12\n" +
+	"\x04rows\x18\f \x01(\x05R\x04rows\"\xbc\x04\n" +
 	"\vDescription\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x14\n" +
@@ -981,10 +1082,18 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	" \x01(\tR\x03isa\x12\x10\n" +
 	"\x03pid\x18\v \x01(\x05R\x03pid\x12I\n" +
 	"\bcounters\x18\f \x03(\v2-.tandem.internal.v1.Description.CountersEntryR\bcounters\x12%\n" +
-	"\x0esegment_socket\x18\r \x01(\tR\rsegmentSocket\x1a;\n" +
+	"\x0esegment_socket\x18\r \x01(\tR\rsegmentSocket\x12.\n" +
+	"\x05costs\x18\x0e \x03(\v2\x18.tandem.internal.v1.CostR\x05costs\x12\x1a\n" +
+	"\bdrafters\x18\x0f \x03(\tR\bdrafters\x12\x1f\n" +
+	"\vpage_tokens\x18\x10 \x01(\x05R\n" +
+	"pageTokens\x1a;\n" +
 	"\rCountersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01*\xe3\x01\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"M\n" +
+	"\x04Cost\x12\x12\n" +
+	"\x04rows\x18\x01 \x01(\x05R\x04rows\x12\x18\n" +
+	"\acontext\x18\x02 \x01(\x05R\acontext\x12\x17\n" +
+	"\atime_ns\x18\x03 \x01(\x03R\x06timeNs*\xe3\x01\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fKIND_INVALID\x10\x01\x12\x18\n" +
@@ -1013,7 +1122,7 @@ func file_tandem_internal_v1_model_proto_rawDescGZIP() []byte {
 }
 
 var file_tandem_internal_v1_model_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_tandem_internal_v1_model_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_tandem_internal_v1_model_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_tandem_internal_v1_model_proto_goTypes = []any{
 	(Kind)(0),           // 0: tandem.internal.v1.Kind
 	(*Opening)(nil),     // 1: tandem.internal.v1.Opening
@@ -1024,19 +1133,21 @@ var file_tandem_internal_v1_model_proto_goTypes = []any{
 	(*Ticket)(nil),      // 6: tandem.internal.v1.Ticket
 	(*Verdict)(nil),     // 7: tandem.internal.v1.Verdict
 	(*Description)(nil), // 8: tandem.internal.v1.Description
-	nil,                 // 9: tandem.internal.v1.Description.CountersEntry
+	(*Cost)(nil),        // 9: tandem.internal.v1.Cost
+	nil,                 // 10: tandem.internal.v1.Description.CountersEntry
 }
 var file_tandem_internal_v1_model_proto_depIdxs = []int32{
-	2, // 0: tandem.internal.v1.Opening.sampling:type_name -> tandem.internal.v1.Sampling
-	4, // 1: tandem.internal.v1.Ticket.inline:type_name -> tandem.internal.v1.Tree
-	5, // 2: tandem.internal.v1.Ticket.handle:type_name -> tandem.internal.v1.Handle
-	0, // 3: tandem.internal.v1.Verdict.kind:type_name -> tandem.internal.v1.Kind
-	9, // 4: tandem.internal.v1.Description.counters:type_name -> tandem.internal.v1.Description.CountersEntry
-	5, // [5:5] is the sub-list for method output_type
-	5, // [5:5] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	2,  // 0: tandem.internal.v1.Opening.sampling:type_name -> tandem.internal.v1.Sampling
+	4,  // 1: tandem.internal.v1.Ticket.inline:type_name -> tandem.internal.v1.Tree
+	5,  // 2: tandem.internal.v1.Ticket.handle:type_name -> tandem.internal.v1.Handle
+	0,  // 3: tandem.internal.v1.Verdict.kind:type_name -> tandem.internal.v1.Kind
+	10, // 4: tandem.internal.v1.Description.counters:type_name -> tandem.internal.v1.Description.CountersEntry
+	9,  // 5: tandem.internal.v1.Description.costs:type_name -> tandem.internal.v1.Cost
+	6,  // [6:6] is the sub-list for method output_type
+	6,  // [6:6] is the sub-list for method input_type
+	6,  // [6:6] is the sub-list for extension type_name
+	6,  // [6:6] is the sub-list for extension extendee
+	0,  // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_tandem_internal_v1_model_proto_init() }
@@ -1055,7 +1166,7 @@ func file_tandem_internal_v1_model_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_internal_v1_model_proto_rawDesc), len(file_tandem_internal_v1_model_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   9,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

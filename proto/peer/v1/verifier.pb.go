@@ -272,6 +272,89 @@ func (x *VerdictsResponse) GetVerdicts() []*Verdict {
 	return nil
 }
 
+// SubmitRequest hands a ticket over.
+type SubmitRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Ticket with its tree inside.
+	Ticket        *Ticket `protobuf:"bytes,1,opt,name=ticket,proto3" json:"ticket,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SubmitRequest) Reset() {
+	*x = SubmitRequest{}
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SubmitRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SubmitRequest) ProtoMessage() {}
+
+func (x *SubmitRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SubmitRequest.ProtoReflect.Descriptor instead.
+func (*SubmitRequest) Descriptor() ([]byte, []int) {
+	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *SubmitRequest) GetTicket() *Ticket {
+	if x != nil {
+		return x.Ticket
+	}
+	return nil
+}
+
+// SubmitResponse says that the ticket waits for its verdict.
+type SubmitResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SubmitResponse) Reset() {
+	*x = SubmitResponse{}
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SubmitResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SubmitResponse) ProtoMessage() {}
+
+func (x *SubmitResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SubmitResponse.ProtoReflect.Descriptor instead.
+func (*SubmitResponse) Descriptor() ([]byte, []int) {
+	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{7}
+}
+
 // VerifierServiceDescribeRequest asks what a verifier is.
 type VerifierServiceDescribeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -281,7 +364,7 @@ type VerifierServiceDescribeRequest struct {
 
 func (x *VerifierServiceDescribeRequest) Reset() {
 	*x = VerifierServiceDescribeRequest{}
-	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[6]
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -293,7 +376,7 @@ func (x *VerifierServiceDescribeRequest) String() string {
 func (*VerifierServiceDescribeRequest) ProtoMessage() {}
 
 func (x *VerifierServiceDescribeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[6]
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -306,7 +389,7 @@ func (x *VerifierServiceDescribeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifierServiceDescribeRequest.ProtoReflect.Descriptor instead.
 func (*VerifierServiceDescribeRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{6}
+	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{8}
 }
 
 // VerifierServiceDescribeResponse tells what a verifier is.
@@ -320,7 +403,7 @@ type VerifierServiceDescribeResponse struct {
 
 func (x *VerifierServiceDescribeResponse) Reset() {
 	*x = VerifierServiceDescribeResponse{}
-	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[7]
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -332,7 +415,7 @@ func (x *VerifierServiceDescribeResponse) String() string {
 func (*VerifierServiceDescribeResponse) ProtoMessage() {}
 
 func (x *VerifierServiceDescribeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[7]
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -345,7 +428,7 @@ func (x *VerifierServiceDescribeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifierServiceDescribeResponse.ProtoReflect.Descriptor instead.
 func (*VerifierServiceDescribeResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{7}
+	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *VerifierServiceDescribeResponse) GetDescription() *Description {
@@ -368,14 +451,18 @@ const file_tandem_internal_v1_verifier_proto_rawDesc = "" +
 	"\x1cVerifierServiceCloseResponse\"\x11\n" +
 	"\x0fVerdictsRequest\"K\n" +
 	"\x10VerdictsResponse\x127\n" +
-	"\bverdicts\x18\x01 \x03(\v2\x1b.tandem.internal.v1.VerdictR\bverdicts\" \n" +
+	"\bverdicts\x18\x01 \x03(\v2\x1b.tandem.internal.v1.VerdictR\bverdicts\"C\n" +
+	"\rSubmitRequest\x122\n" +
+	"\x06ticket\x18\x01 \x01(\v2\x1a.tandem.internal.v1.TicketR\x06ticket\"\x10\n" +
+	"\x0eSubmitResponse\" \n" +
 	"\x1eVerifierServiceDescribeRequest\"d\n" +
 	"\x1fVerifierServiceDescribeResponse\x12A\n" +
-	"\vdescription\x18\x01 \x01(\v2\x1f.tandem.internal.v1.DescriptionR\vdescription2\xb4\x03\n" +
+	"\vdescription\x18\x01 \x01(\v2\x1f.tandem.internal.v1.DescriptionR\vdescription2\x85\x04\n" +
 	"\x0fVerifierService\x12g\n" +
 	"\x04Open\x12..tandem.internal.v1.VerifierServiceOpenRequest\x1a/.tandem.internal.v1.VerifierServiceOpenResponse\x12j\n" +
 	"\x05Close\x12/.tandem.internal.v1.VerifierServiceCloseRequest\x1a0.tandem.internal.v1.VerifierServiceCloseResponse\x12W\n" +
-	"\bVerdicts\x12#.tandem.internal.v1.VerdictsRequest\x1a$.tandem.internal.v1.VerdictsResponse0\x01\x12s\n" +
+	"\bVerdicts\x12#.tandem.internal.v1.VerdictsRequest\x1a$.tandem.internal.v1.VerdictsResponse0\x01\x12O\n" +
+	"\x06Submit\x12!.tandem.internal.v1.SubmitRequest\x1a\".tandem.internal.v1.SubmitResponse\x12s\n" +
 	"\bDescribe\x122.tandem.internal.v1.VerifierServiceDescribeRequest\x1a3.tandem.internal.v1.VerifierServiceDescribeResponseB3Z1github.com/tandem-llm/tandem/proto/peer/v1;peerv1b\x06proto3"
 
 var (
@@ -390,7 +477,7 @@ func file_tandem_internal_v1_verifier_proto_rawDescGZIP() []byte {
 	return file_tandem_internal_v1_verifier_proto_rawDescData
 }
 
-var file_tandem_internal_v1_verifier_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_tandem_internal_v1_verifier_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_tandem_internal_v1_verifier_proto_goTypes = []any{
 	(*VerifierServiceOpenRequest)(nil),      // 0: tandem.internal.v1.VerifierServiceOpenRequest
 	(*VerifierServiceOpenResponse)(nil),     // 1: tandem.internal.v1.VerifierServiceOpenResponse
@@ -398,29 +485,35 @@ var file_tandem_internal_v1_verifier_proto_goTypes = []any{
 	(*VerifierServiceCloseResponse)(nil),    // 3: tandem.internal.v1.VerifierServiceCloseResponse
 	(*VerdictsRequest)(nil),                 // 4: tandem.internal.v1.VerdictsRequest
 	(*VerdictsResponse)(nil),                // 5: tandem.internal.v1.VerdictsResponse
-	(*VerifierServiceDescribeRequest)(nil),  // 6: tandem.internal.v1.VerifierServiceDescribeRequest
-	(*VerifierServiceDescribeResponse)(nil), // 7: tandem.internal.v1.VerifierServiceDescribeResponse
-	(*Opening)(nil),                         // 8: tandem.internal.v1.Opening
-	(*Verdict)(nil),                         // 9: tandem.internal.v1.Verdict
-	(*Description)(nil),                     // 10: tandem.internal.v1.Description
+	(*SubmitRequest)(nil),                   // 6: tandem.internal.v1.SubmitRequest
+	(*SubmitResponse)(nil),                  // 7: tandem.internal.v1.SubmitResponse
+	(*VerifierServiceDescribeRequest)(nil),  // 8: tandem.internal.v1.VerifierServiceDescribeRequest
+	(*VerifierServiceDescribeResponse)(nil), // 9: tandem.internal.v1.VerifierServiceDescribeResponse
+	(*Opening)(nil),                         // 10: tandem.internal.v1.Opening
+	(*Verdict)(nil),                         // 11: tandem.internal.v1.Verdict
+	(*Ticket)(nil),                          // 12: tandem.internal.v1.Ticket
+	(*Description)(nil),                     // 13: tandem.internal.v1.Description
 }
 var file_tandem_internal_v1_verifier_proto_depIdxs = []int32{
-	8,  // 0: tandem.internal.v1.VerifierServiceOpenRequest.opening:type_name -> tandem.internal.v1.Opening
-	9,  // 1: tandem.internal.v1.VerdictsResponse.verdicts:type_name -> tandem.internal.v1.Verdict
-	10, // 2: tandem.internal.v1.VerifierServiceDescribeResponse.description:type_name -> tandem.internal.v1.Description
-	0,  // 3: tandem.internal.v1.VerifierService.Open:input_type -> tandem.internal.v1.VerifierServiceOpenRequest
-	2,  // 4: tandem.internal.v1.VerifierService.Close:input_type -> tandem.internal.v1.VerifierServiceCloseRequest
-	4,  // 5: tandem.internal.v1.VerifierService.Verdicts:input_type -> tandem.internal.v1.VerdictsRequest
-	6,  // 6: tandem.internal.v1.VerifierService.Describe:input_type -> tandem.internal.v1.VerifierServiceDescribeRequest
-	1,  // 7: tandem.internal.v1.VerifierService.Open:output_type -> tandem.internal.v1.VerifierServiceOpenResponse
-	3,  // 8: tandem.internal.v1.VerifierService.Close:output_type -> tandem.internal.v1.VerifierServiceCloseResponse
-	5,  // 9: tandem.internal.v1.VerifierService.Verdicts:output_type -> tandem.internal.v1.VerdictsResponse
-	7,  // 10: tandem.internal.v1.VerifierService.Describe:output_type -> tandem.internal.v1.VerifierServiceDescribeResponse
-	7,  // [7:11] is the sub-list for method output_type
-	3,  // [3:7] is the sub-list for method input_type
-	3,  // [3:3] is the sub-list for extension type_name
-	3,  // [3:3] is the sub-list for extension extendee
-	0,  // [0:3] is the sub-list for field type_name
+	10, // 0: tandem.internal.v1.VerifierServiceOpenRequest.opening:type_name -> tandem.internal.v1.Opening
+	11, // 1: tandem.internal.v1.VerdictsResponse.verdicts:type_name -> tandem.internal.v1.Verdict
+	12, // 2: tandem.internal.v1.SubmitRequest.ticket:type_name -> tandem.internal.v1.Ticket
+	13, // 3: tandem.internal.v1.VerifierServiceDescribeResponse.description:type_name -> tandem.internal.v1.Description
+	0,  // 4: tandem.internal.v1.VerifierService.Open:input_type -> tandem.internal.v1.VerifierServiceOpenRequest
+	2,  // 5: tandem.internal.v1.VerifierService.Close:input_type -> tandem.internal.v1.VerifierServiceCloseRequest
+	4,  // 6: tandem.internal.v1.VerifierService.Verdicts:input_type -> tandem.internal.v1.VerdictsRequest
+	6,  // 7: tandem.internal.v1.VerifierService.Submit:input_type -> tandem.internal.v1.SubmitRequest
+	8,  // 8: tandem.internal.v1.VerifierService.Describe:input_type -> tandem.internal.v1.VerifierServiceDescribeRequest
+	1,  // 9: tandem.internal.v1.VerifierService.Open:output_type -> tandem.internal.v1.VerifierServiceOpenResponse
+	3,  // 10: tandem.internal.v1.VerifierService.Close:output_type -> tandem.internal.v1.VerifierServiceCloseResponse
+	5,  // 11: tandem.internal.v1.VerifierService.Verdicts:output_type -> tandem.internal.v1.VerdictsResponse
+	7,  // 12: tandem.internal.v1.VerifierService.Submit:output_type -> tandem.internal.v1.SubmitResponse
+	9,  // 13: tandem.internal.v1.VerifierService.Describe:output_type -> tandem.internal.v1.VerifierServiceDescribeResponse
+	9,  // [9:14] is the sub-list for method output_type
+	4,  // [4:9] is the sub-list for method input_type
+	4,  // [4:4] is the sub-list for extension type_name
+	4,  // [4:4] is the sub-list for extension extendee
+	0,  // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_tandem_internal_v1_verifier_proto_init() }
@@ -435,7 +528,7 @@ func file_tandem_internal_v1_verifier_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_internal_v1_verifier_proto_rawDesc), len(file_tandem_internal_v1_verifier_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -24,6 +24,7 @@ const (
 	VerifierService_Open_FullMethodName     = "/tandem.internal.v1.VerifierService/Open"
 	VerifierService_Close_FullMethodName    = "/tandem.internal.v1.VerifierService/Close"
 	VerifierService_Verdicts_FullMethodName = "/tandem.internal.v1.VerifierService/Verdicts"
+	VerifierService_Submit_FullMethodName   = "/tandem.internal.v1.VerifierService/Submit"
 	VerifierService_Describe_FullMethodName = "/tandem.internal.v1.VerifierService/Describe"
 )
 
@@ -40,6 +41,8 @@ type VerifierServiceClient interface {
 	// Verdicts streams every verdict from now on. Its header is sent once the subscription holds; a
 	// reader that is too slow is cut off with RESOURCE_EXHAUSTED.
 	Verdicts(ctx context.Context, in *VerdictsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[VerdictsResponse], error)
+	// Submit takes tickets without the pool, for a gateway that cannot reach the pool's server.
+	Submit(ctx context.Context, in *SubmitRequest, opts ...grpc.CallOption) (*SubmitResponse, error)
 	// Describe tells what this verifier is.
 	Describe(ctx context.Context, in *VerifierServiceDescribeRequest, opts ...grpc.CallOption) (*VerifierServiceDescribeResponse, error)
 }
@@ -91,6 +94,16 @@ func (c *verifierServiceClient) Verdicts(ctx context.Context, in *VerdictsReques
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type VerifierService_VerdictsClient = grpc.ServerStreamingClient[VerdictsResponse]
 
+func (c *verifierServiceClient) Submit(ctx context.Context, in *SubmitRequest, opts ...grpc.CallOption) (*SubmitResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SubmitResponse)
+	err := c.cc.Invoke(ctx, VerifierService_Submit_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *verifierServiceClient) Describe(ctx context.Context, in *VerifierServiceDescribeRequest, opts ...grpc.CallOption) (*VerifierServiceDescribeResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(VerifierServiceDescribeResponse)
@@ -114,6 +127,8 @@ type VerifierServiceServer interface {
 	// Verdicts streams every verdict from now on. Its header is sent once the subscription holds; a
 	// reader that is too slow is cut off with RESOURCE_EXHAUSTED.
 	Verdicts(*VerdictsRequest, grpc.ServerStreamingServer[VerdictsResponse]) error
+	// Submit takes tickets without the pool, for a gateway that cannot reach the pool's server.
+	Submit(context.Context, *SubmitRequest) (*SubmitResponse, error)
 	// Describe tells what this verifier is.
 	Describe(context.Context, *VerifierServiceDescribeRequest) (*VerifierServiceDescribeResponse, error)
 	mustEmbedUnimplementedVerifierServiceServer()
@@ -134,6 +149,9 @@ func (UnimplementedVerifierServiceServer) Close(context.Context, *VerifierServic
 }
 func (UnimplementedVerifierServiceServer) Verdicts(*VerdictsRequest, grpc.ServerStreamingServer[VerdictsResponse]) error {
 	return status.Error(codes.Unimplemented, "method Verdicts not implemented")
+}
+func (UnimplementedVerifierServiceServer) Submit(context.Context, *SubmitRequest) (*SubmitResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Submit not implemented")
 }
 func (UnimplementedVerifierServiceServer) Describe(context.Context, *VerifierServiceDescribeRequest) (*VerifierServiceDescribeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Describe not implemented")
@@ -206,6 +224,24 @@ func _VerifierService_Verdicts_Handler(srv interface{}, stream grpc.ServerStream
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type VerifierService_VerdictsServer = grpc.ServerStreamingServer[VerdictsResponse]
 
+func _VerifierService_Submit_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SubmitRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(VerifierServiceServer).Submit(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: VerifierService_Submit_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(VerifierServiceServer).Submit(ctx, req.(*SubmitRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _VerifierService_Describe_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(VerifierServiceDescribeRequest)
 	if err := dec(in); err != nil {
@@ -238,6 +274,10 @@ var VerifierService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Close",
 			Handler:    _VerifierService_Close_Handler,
+		},
+		{
+			MethodName: "Submit",
+			Handler:    _VerifierService_Submit_Handler,
 		},
 		{
 			MethodName: "Describe",

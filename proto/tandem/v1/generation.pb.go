@@ -391,7 +391,15 @@ type Speculation struct {
 	// Depth of a tree.
 	Depth *int32 `protobuf:"varint,3,opt,name=depth,proto3,oneof" json:"depth,omitempty"`
 	// Width of a level of a tree; 1 drafts chains.
-	Width         *int32 `protobuf:"varint,4,opt,name=width,proto3,oneof" json:"width,omitempty"`
+	Width *int32 `protobuf:"varint,4,opt,name=width,proto3,oneof" json:"width,omitempty"`
+	// Strategy decides who drafts and how much: "planner", "fixed", "llmcad" or "minions".
+	Strategy *string `protobuf:"bytes,5,opt,name=strategy,proto3,oneof" json:"strategy,omitempty"`
+	// Vote makes one tree of several drafts: "auto", "none", "majority" or "tree".
+	Vote *string `protobuf:"bytes,6,opt,name=vote,proto3,oneof" json:"vote,omitempty"`
+	// Drafters that may draft, by name; none named means all that are alive.
+	Drafters []string `protobuf:"bytes,7,rep,name=drafters,proto3" json:"drafters,omitempty"`
+	// Without names techniques that the strategy goes without: "branches", "adaptive", "ahead".
+	Without       []string `protobuf:"bytes,8,rep,name=without,proto3" json:"without,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -452,6 +460,34 @@ func (x *Speculation) GetWidth() int32 {
 		return *x.Width
 	}
 	return 0
+}
+
+func (x *Speculation) GetStrategy() string {
+	if x != nil && x.Strategy != nil {
+		return *x.Strategy
+	}
+	return ""
+}
+
+func (x *Speculation) GetVote() string {
+	if x != nil && x.Vote != nil {
+		return *x.Vote
+	}
+	return ""
+}
+
+func (x *Speculation) GetDrafters() []string {
+	if x != nil {
+		return x.Drafters
+	}
+	return nil
+}
+
+func (x *Speculation) GetWithout() []string {
+	if x != nil {
+		return x.Without
+	}
+	return nil
 }
 
 // GenerateResponse is one event of a generation.
@@ -875,8 +911,22 @@ type Statistics struct {
 	VerifyBusyNs int64 `protobuf:"varint,10,opt,name=verify_busy_ns,json=verifyBusyNs,proto3" json:"verify_busy_ns,omitempty"`
 	// Nanoseconds of each round that were neither draft nor target arithmetic.
 	CoordinationNs []int64 `protobuf:"varint,11,rep,packed,name=coordination_ns,json=coordinationNs,proto3" json:"coordination_ns,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Rounds whose tree had been begun ahead, while the target verified.
+	AheadHits int32 `protobuf:"varint,12,opt,name=ahead_hits,json=aheadHits,proto3" json:"ahead_hits,omitempty"`
+	// Rounds after which a drafter went on ahead.
+	AheadTries int32 `protobuf:"varint,13,opt,name=ahead_tries,json=aheadTries,proto3" json:"ahead_tries,omitempty"`
+	// Nanoseconds of draft arithmetic ahead of the rounds.
+	AheadBusyNs int64 `protobuf:"varint,14,opt,name=ahead_busy_ns,json=aheadBusyNs,proto3" json:"ahead_busy_ns,omitempty"`
+	// Nanoseconds of it that went into trees.
+	AheadUsefulNs int64 `protobuf:"varint,15,opt,name=ahead_useful_ns,json=aheadUsefulNs,proto3" json:"ahead_useful_ns,omitempty"`
+	// Drafters and what each contributed.
+	Drafters []*DrafterStatistics `protobuf:"bytes,16,rep,name=drafters,proto3" json:"drafters,omitempty"`
+	// Choices of the strategy: rounds by what it chose.
+	Choices map[string]int32 `protobuf:"bytes,17,rep,name=choices,proto3" json:"choices,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	// Nanoseconds spent on votes, weights, lengths and choices.
+	PlanningNs    int64 `protobuf:"varint,18,opt,name=planning_ns,json=planningNs,proto3" json:"planning_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Statistics) Reset() {
@@ -986,6 +1036,137 @@ func (x *Statistics) GetCoordinationNs() []int64 {
 	return nil
 }
 
+func (x *Statistics) GetAheadHits() int32 {
+	if x != nil {
+		return x.AheadHits
+	}
+	return 0
+}
+
+func (x *Statistics) GetAheadTries() int32 {
+	if x != nil {
+		return x.AheadTries
+	}
+	return 0
+}
+
+func (x *Statistics) GetAheadBusyNs() int64 {
+	if x != nil {
+		return x.AheadBusyNs
+	}
+	return 0
+}
+
+func (x *Statistics) GetAheadUsefulNs() int64 {
+	if x != nil {
+		return x.AheadUsefulNs
+	}
+	return 0
+}
+
+func (x *Statistics) GetDrafters() []*DrafterStatistics {
+	if x != nil {
+		return x.Drafters
+	}
+	return nil
+}
+
+func (x *Statistics) GetChoices() map[string]int32 {
+	if x != nil {
+		return x.Choices
+	}
+	return nil
+}
+
+func (x *Statistics) GetPlanningNs() int64 {
+	if x != nil {
+		return x.PlanningNs
+	}
+	return 0
+}
+
+// DrafterStatistics counts what one drafter contributed to a generation.
+type DrafterStatistics struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the drafter.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Rounds in which it drafted.
+	Rounds int32 `protobuf:"varint,2,opt,name=rounds,proto3" json:"rounds,omitempty"`
+	// Drafted nodes of its own, roots not counted.
+	Drafted int32 `protobuf:"varint,3,opt,name=drafted,proto3" json:"drafted,omitempty"`
+	// Accepted tokens that its own draft held.
+	Accepted int32 `protobuf:"varint,4,opt,name=accepted,proto3" json:"accepted,omitempty"`
+	// Weight of its vote at the end.
+	Weight        float64 `protobuf:"fixed64,5,opt,name=weight,proto3" json:"weight,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrafterStatistics) Reset() {
+	*x = DrafterStatistics{}
+	mi := &file_tandem_v1_generation_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrafterStatistics) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrafterStatistics) ProtoMessage() {}
+
+func (x *DrafterStatistics) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_v1_generation_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrafterStatistics.ProtoReflect.Descriptor instead.
+func (*DrafterStatistics) Descriptor() ([]byte, []int) {
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *DrafterStatistics) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DrafterStatistics) GetRounds() int32 {
+	if x != nil {
+		return x.Rounds
+	}
+	return 0
+}
+
+func (x *DrafterStatistics) GetDrafted() int32 {
+	if x != nil {
+		return x.Drafted
+	}
+	return 0
+}
+
+func (x *DrafterStatistics) GetAccepted() int32 {
+	if x != nil {
+		return x.Accepted
+	}
+	return 0
+}
+
+func (x *DrafterStatistics) GetWeight() float64 {
+	if x != nil {
+		return x.Weight
+	}
+	return 0
+}
+
 // DescribeRequest asks what a gateway is.
 type DescribeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -995,7 +1176,7 @@ type DescribeRequest struct {
 
 func (x *DescribeRequest) Reset() {
 	*x = DescribeRequest{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[10]
+	mi := &file_tandem_v1_generation_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1007,7 +1188,7 @@ func (x *DescribeRequest) String() string {
 func (*DescribeRequest) ProtoMessage() {}
 
 func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[10]
+	mi := &file_tandem_v1_generation_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1020,7 +1201,7 @@ func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{10}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{11}
 }
 
 // DescribeResponse tells what a gateway is.
@@ -1050,7 +1231,7 @@ type DescribeResponse struct {
 
 func (x *DescribeResponse) Reset() {
 	*x = DescribeResponse{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[11]
+	mi := &file_tandem_v1_generation_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1062,7 +1243,7 @@ func (x *DescribeResponse) String() string {
 func (*DescribeResponse) ProtoMessage() {}
 
 func (x *DescribeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[11]
+	mi := &file_tandem_v1_generation_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1075,7 +1256,7 @@ func (x *DescribeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeResponse.ProtoReflect.Descriptor instead.
 func (*DescribeResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{11}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DescribeResponse) GetVersion() string {
@@ -1166,7 +1347,7 @@ type Process struct {
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[12]
+	mi := &file_tandem_v1_generation_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1178,7 +1359,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[12]
+	mi := &file_tandem_v1_generation_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1191,7 +1372,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{12}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Process) GetRole() string {
@@ -1280,17 +1461,23 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\f_temperatureB\b\n" +
 	"\x06_top_kB\b\n" +
 	"\x06_top_pB\a\n" +
-	"\x05_seed\"\xa7\x01\n" +
+	"\x05_seed\"\xad\x02\n" +
 	"\vSpeculation\x12\x1d\n" +
 	"\aenabled\x18\x01 \x01(\bH\x00R\aenabled\x88\x01\x01\x12\x19\n" +
 	"\x05nodes\x18\x02 \x01(\x05H\x01R\x05nodes\x88\x01\x01\x12\x19\n" +
 	"\x05depth\x18\x03 \x01(\x05H\x02R\x05depth\x88\x01\x01\x12\x19\n" +
-	"\x05width\x18\x04 \x01(\x05H\x03R\x05width\x88\x01\x01B\n" +
+	"\x05width\x18\x04 \x01(\x05H\x03R\x05width\x88\x01\x01\x12\x1f\n" +
+	"\bstrategy\x18\x05 \x01(\tH\x04R\bstrategy\x88\x01\x01\x12\x17\n" +
+	"\x04vote\x18\x06 \x01(\tH\x05R\x04vote\x88\x01\x01\x12\x1a\n" +
+	"\bdrafters\x18\a \x03(\tR\bdrafters\x12\x18\n" +
+	"\awithout\x18\b \x03(\tR\awithoutB\n" +
 	"\n" +
 	"\b_enabledB\b\n" +
 	"\x06_nodesB\b\n" +
 	"\x06_depthB\b\n" +
-	"\x06_width\"\xc4\x01\n" +
+	"\x06_widthB\v\n" +
+	"\t_strategyB\a\n" +
+	"\x05_vote\"\xc4\x01\n" +
 	"\x10GenerateResponse\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12.\n" +
 	"\astarted\x18\x02 \x01(\v2\x12.tandem.v1.StartedH\x00R\astarted\x12(\n" +
@@ -1318,7 +1505,7 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"statistics\"Q\n" +
 	"\x05Usage\x12#\n" +
 	"\rprompt_tokens\x18\x01 \x01(\x05R\fpromptTokens\x12#\n" +
-	"\routput_tokens\x18\x02 \x01(\x05R\foutputTokens\"\xed\x02\n" +
+	"\routput_tokens\x18\x02 \x01(\x05R\foutputTokens\"\xce\x05\n" +
 	"\n" +
 	"Statistics\x12\x16\n" +
 	"\x06rounds\x18\x01 \x01(\x05R\x06rounds\x12\x18\n" +
@@ -1333,7 +1520,26 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\rdraft_busy_ns\x18\t \x01(\x03R\vdraftBusyNs\x12$\n" +
 	"\x0everify_busy_ns\x18\n" +
 	" \x01(\x03R\fverifyBusyNs\x12'\n" +
-	"\x0fcoordination_ns\x18\v \x03(\x03R\x0ecoordinationNs\"\x11\n" +
+	"\x0fcoordination_ns\x18\v \x03(\x03R\x0ecoordinationNs\x12\x1d\n" +
+	"\n" +
+	"ahead_hits\x18\f \x01(\x05R\taheadHits\x12\x1f\n" +
+	"\vahead_tries\x18\r \x01(\x05R\n" +
+	"aheadTries\x12\"\n" +
+	"\rahead_busy_ns\x18\x0e \x01(\x03R\vaheadBusyNs\x12&\n" +
+	"\x0fahead_useful_ns\x18\x0f \x01(\x03R\raheadUsefulNs\x128\n" +
+	"\bdrafters\x18\x10 \x03(\v2\x1c.tandem.v1.DrafterStatisticsR\bdrafters\x12<\n" +
+	"\achoices\x18\x11 \x03(\v2\".tandem.v1.Statistics.ChoicesEntryR\achoices\x12\x1f\n" +
+	"\vplanning_ns\x18\x12 \x01(\x03R\n" +
+	"planningNs\x1a:\n" +
+	"\fChoicesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x05R\x05value:\x028\x01\"\x8d\x01\n" +
+	"\x11DrafterStatistics\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06rounds\x18\x02 \x01(\x05R\x06rounds\x12\x18\n" +
+	"\adrafted\x18\x03 \x01(\x05R\adrafted\x12\x1a\n" +
+	"\baccepted\x18\x04 \x01(\x05R\baccepted\x12\x16\n" +
+	"\x06weight\x18\x05 \x01(\x01R\x06weight\"\x11\n" +
 	"\x0fDescribeRequest\"\xbc\x03\n" +
 	"\x10DescribeResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x14\n" +
@@ -1388,25 +1594,27 @@ func file_tandem_v1_generation_proto_rawDescGZIP() []byte {
 }
 
 var file_tandem_v1_generation_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_tandem_v1_generation_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_tandem_v1_generation_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_tandem_v1_generation_proto_goTypes = []any{
-	(Origin)(0),              // 0: tandem.v1.Origin
-	(FinishReason)(0),        // 1: tandem.v1.FinishReason
-	(*GenerateRequest)(nil),  // 2: tandem.v1.GenerateRequest
-	(*TokenList)(nil),        // 3: tandem.v1.TokenList
-	(*Sampling)(nil),         // 4: tandem.v1.Sampling
-	(*Speculation)(nil),      // 5: tandem.v1.Speculation
-	(*GenerateResponse)(nil), // 6: tandem.v1.GenerateResponse
-	(*Started)(nil),          // 7: tandem.v1.Started
-	(*Delta)(nil),            // 8: tandem.v1.Delta
-	(*Finished)(nil),         // 9: tandem.v1.Finished
-	(*Usage)(nil),            // 10: tandem.v1.Usage
-	(*Statistics)(nil),       // 11: tandem.v1.Statistics
-	(*DescribeRequest)(nil),  // 12: tandem.v1.DescribeRequest
-	(*DescribeResponse)(nil), // 13: tandem.v1.DescribeResponse
-	(*Process)(nil),          // 14: tandem.v1.Process
-	nil,                      // 15: tandem.v1.DescribeResponse.CountersEntry
-	nil,                      // 16: tandem.v1.Process.CountersEntry
+	(Origin)(0),               // 0: tandem.v1.Origin
+	(FinishReason)(0),         // 1: tandem.v1.FinishReason
+	(*GenerateRequest)(nil),   // 2: tandem.v1.GenerateRequest
+	(*TokenList)(nil),         // 3: tandem.v1.TokenList
+	(*Sampling)(nil),          // 4: tandem.v1.Sampling
+	(*Speculation)(nil),       // 5: tandem.v1.Speculation
+	(*GenerateResponse)(nil),  // 6: tandem.v1.GenerateResponse
+	(*Started)(nil),           // 7: tandem.v1.Started
+	(*Delta)(nil),             // 8: tandem.v1.Delta
+	(*Finished)(nil),          // 9: tandem.v1.Finished
+	(*Usage)(nil),             // 10: tandem.v1.Usage
+	(*Statistics)(nil),        // 11: tandem.v1.Statistics
+	(*DrafterStatistics)(nil), // 12: tandem.v1.DrafterStatistics
+	(*DescribeRequest)(nil),   // 13: tandem.v1.DescribeRequest
+	(*DescribeResponse)(nil),  // 14: tandem.v1.DescribeResponse
+	(*Process)(nil),           // 15: tandem.v1.Process
+	nil,                       // 16: tandem.v1.Statistics.ChoicesEntry
+	nil,                       // 17: tandem.v1.DescribeResponse.CountersEntry
+	nil,                       // 18: tandem.v1.Process.CountersEntry
 }
 var file_tandem_v1_generation_proto_depIdxs = []int32{
 	3,  // 0: tandem.v1.GenerateRequest.tokens:type_name -> tandem.v1.TokenList
@@ -1423,20 +1631,22 @@ var file_tandem_v1_generation_proto_depIdxs = []int32{
 	1,  // 11: tandem.v1.Finished.reason:type_name -> tandem.v1.FinishReason
 	10, // 12: tandem.v1.Finished.usage:type_name -> tandem.v1.Usage
 	11, // 13: tandem.v1.Finished.statistics:type_name -> tandem.v1.Statistics
-	4,  // 14: tandem.v1.DescribeResponse.sampling:type_name -> tandem.v1.Sampling
-	5,  // 15: tandem.v1.DescribeResponse.speculation:type_name -> tandem.v1.Speculation
-	14, // 16: tandem.v1.DescribeResponse.processes:type_name -> tandem.v1.Process
-	15, // 17: tandem.v1.DescribeResponse.counters:type_name -> tandem.v1.DescribeResponse.CountersEntry
-	16, // 18: tandem.v1.Process.counters:type_name -> tandem.v1.Process.CountersEntry
-	2,  // 19: tandem.v1.GenerationService.Generate:input_type -> tandem.v1.GenerateRequest
-	12, // 20: tandem.v1.GenerationService.Describe:input_type -> tandem.v1.DescribeRequest
-	6,  // 21: tandem.v1.GenerationService.Generate:output_type -> tandem.v1.GenerateResponse
-	13, // 22: tandem.v1.GenerationService.Describe:output_type -> tandem.v1.DescribeResponse
-	21, // [21:23] is the sub-list for method output_type
-	19, // [19:21] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	12, // 14: tandem.v1.Statistics.drafters:type_name -> tandem.v1.DrafterStatistics
+	16, // 15: tandem.v1.Statistics.choices:type_name -> tandem.v1.Statistics.ChoicesEntry
+	4,  // 16: tandem.v1.DescribeResponse.sampling:type_name -> tandem.v1.Sampling
+	5,  // 17: tandem.v1.DescribeResponse.speculation:type_name -> tandem.v1.Speculation
+	15, // 18: tandem.v1.DescribeResponse.processes:type_name -> tandem.v1.Process
+	17, // 19: tandem.v1.DescribeResponse.counters:type_name -> tandem.v1.DescribeResponse.CountersEntry
+	18, // 20: tandem.v1.Process.counters:type_name -> tandem.v1.Process.CountersEntry
+	2,  // 21: tandem.v1.GenerationService.Generate:input_type -> tandem.v1.GenerateRequest
+	13, // 22: tandem.v1.GenerationService.Describe:input_type -> tandem.v1.DescribeRequest
+	6,  // 23: tandem.v1.GenerationService.Generate:output_type -> tandem.v1.GenerateResponse
+	14, // 24: tandem.v1.GenerationService.Describe:output_type -> tandem.v1.DescribeResponse
+	23, // [23:25] is the sub-list for method output_type
+	21, // [21:23] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_tandem_v1_generation_proto_init() }
@@ -1461,7 +1671,7 @@ func file_tandem_v1_generation_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_v1_generation_proto_rawDesc), len(file_tandem_v1_generation_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   15,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
