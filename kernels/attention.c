@@ -2,9 +2,12 @@
 // joins the blocks of a row.
 //
 // Neighbouring rows of one session see the same prefix, or nearly: they form a run, and a block's keys and
-// values are fetched once for all rows of a run. A unit is a KV head and a span of a run's blocks. If there
+// values are fetched once for all rows of a run. A unit is some KV heads and a span of a run's blocks. If there
 // are runs enough to occupy the threads, a span is all blocks and its results stay in the thread's scratch;
-// otherwise runs are cut into several spans, and the thread that finishes the last span of a KV head joins.
+// otherwise runs are cut into several spans, and the thread that finishes the last span of some KV heads joins.
+// The KV heads of a layer lie side by side in a page. Where a run is so small that reading takes longer than the
+// arithmetic, a unit has all of them, or many, and takes them in turn in each block, so that a page is read in
+// one go: the processor's own prefetcher then reaches the bandwidth of the memory, and no other way does.
 // How a pass is cut changes no result: a block's depends on its row alone (attention_tile.h), and blocks
 // are joined in order of position.
 #include <errno.h>
@@ -13,7 +16,7 @@
 #include "tk.h"
 #include "scalar.h"
 
-enum { QUERIES = 64, MOSTROWS = 64 };  // of a run: queries per KV head, and rows
+enum { QUERIES = 64, MOSTROWS = 64, FEW = 16 };  // of a run: queries per KV head, and rows; queries that wait for memory
 
 static int blocks_of(const tk_pass *a, int row) { return a->pos[row] / TK_SEG + 1; }
 static int clamp(int x) { return imax(0, imin(TK_SEG, x)); }
@@ -68,29 +71,35 @@ static int last_of(int32_t *counter, int n) {
 
 void tk_attend(const tk_prog *p, const tk_op *op, int unit, float *scratch) {
     const tk_kv *kv = &p->kv;
-    int heads = kv->kv_heads, head = unit % heads, group = op->heads / heads, d = kv->head_dim, any;
-    tk_span s = p->spans[unit / heads];
+    int units = kv->kv_heads / p->heads_at_once, head = unit % units * p->heads_at_once, end = head + p->heads_at_once;
+    int group = op->heads / kv->kv_heads, d = kv->head_dim, any;
+    tk_span s = p->spans[unit / units];
     tk_run *u = p->runs + s.run;
     tk_sight see[MOSTROWS];
-    size_t one = tk_part_floats(group, d);
+    size_t one = tk_part_floats(group, d), each = part_of_rows(p, u, group);
     float *part = scratch;
-    if (u->spans > 1) part = p->part + u->part + head * part_of_rows(p, u, group);
-    tk_attn a = {.kv = kv, .layer = op->layer, .head = head, .rows = u->rows, .group = group, .see = see,
-                 .q = op->in + ((size_t)u->row * op->heads + head * group) * d, .ldq = (size_t)op->heads * d,
+    if (u->spans > 1) part = p->part + u->part + head * each;
+    tk_attn a = {.kv = kv, .layer = op->layer, .rows = u->rows, .group = group, .see = see, .ldq = (size_t)op->heads * d,
                  .scale = op->scale, .softcap = op->softcap, .soft_cap = p->k->soft_cap, .ldout = u->blocks * one};
     for (int b = s.b0; b < s.b1; b++) {
         int n = sights(p, op, u, b, see, &any);
         if (!any) continue;
-        block_pages(p, op->layer, head, u->row, b, n, a.page);
-        // A next block is fetched only where this one is whole: it is likely to be whole too.
-        block_pages(p, op->layer, head, u->row, b + 1, b + 1 < s.b1 && (b + 2) * TK_SEG <= p->pass.prefix[u->row] ? TK_SEG : 0, a.ahead);
-        a.out = part + b * one;
-        p->k->attend(&a);
+        for (int h = head; h < end; h++) {
+            int last = h + 1 == end, whole = b + 1 < s.b1 && (b + 2) * TK_SEG <= p->pass.prefix[u->row];
+            a.head = h;
+            a.q = op->in + ((size_t)u->row * op->heads + h * group) * d;
+            a.out = part + (h - head) * each + b * one;
+            block_pages(p, op->layer, h, u->row, b, n, a.page);
+            // Next is the same block of the next KV head, or the next block, if the prefix fills it.
+            if (last) block_pages(p, op->layer, head, u->row, b + 1, whole ? TK_SEG : 0, a.ahead);
+            else block_pages(p, op->layer, h + 1, u->row, b, n, a.ahead);
+            p->k->attend(&a);
+        }
     }
-    int32_t *left = p->left + (size_t)s.run * (heads + 1);
-    if (!last_of(left + head, u->spans)) return;
-    join(p, op, u, head, part);
-    if (!last_of(left + heads, heads)) return;
+    int32_t *left = p->left + (size_t)s.run * (kv->kv_heads + 1);
+    if (!last_of(left + unit % units, u->spans)) return;
+    for (int h = head; h < end; h++) join(p, op, u, h, part + (h - head) * each);
+    if (!last_of(left + units, units)) return;
     for (int row = u->row; row < u->row + u->rows; row++)
         tk_fill(p, &op->dst, row, 0, op->heads * d, p->attn_out + (size_t)row * op->heads * d);
 }
@@ -99,9 +108,10 @@ static int most_rows(const tk_prog *p) { return imax(1, imin(imin(MOSTROWS, QUER
 
 size_t tk_attend_floats(const tk_prog *p) {
     if (!p->max_group) return 0;
-    int blocks = 1;
-    for (int r = 0; r < p->pass.rows; r++) blocks = imax(blocks, blocks_of(&p->pass, r));
-    return (size_t)most_rows(p) * blocks * tk_part_floats(p->max_group, p->kv.head_dim);
+    size_t floats = 0, one;
+    for (int i = 0; i < p->nruns; i++)
+        if (p->runs[i].spans == 1 && (one = part_of_rows(p, p->runs + i, p->max_group)) > floats) floats = one;
+    return floats * p->heads_at_once;
 }
 
 // Cuts the pass into runs of at most `most` rows.
@@ -130,9 +140,24 @@ static int grow(void **mem, size_t *cap, size_t need, size_t size) {
     return 0;
 }
 
+// How many KV heads a unit has: as many as leave the threads units enough.
+static int heads_at_once(const tk_prog *p, int threads) {
+    int heads = p->kv.kv_heads;
+    int64_t blocks = 0;
+    for (int i = 0; i < p->nruns; i++) {
+        if (p->runs[i].rows * p->max_group > FEW) return 1;
+        blocks += p->runs[i].blocks;
+    }
+    for (int n = heads; n > 1; n--)
+        if (heads % n == 0 && (threads == 1 || blocks * (heads / n) >= 8 * threads)) return n;
+    return 1;
+}
+
 // Cuts runs into spans: enough units for the threads to even out, if there are blocks enough.
 static int cut(tk_prog *p, int threads) {
-    int heads = p->kv.kv_heads, per = threads == 1 ? 1 : (16 * threads + p->nruns * heads - 1) / (p->nruns * heads);
+    p->heads_at_once = heads_at_once(p, threads);
+    int heads = p->kv.kv_heads, units = heads / p->heads_at_once;
+    int per = threads == 1 ? 1 : (16 * threads + p->nruns * units - 1) / (p->nruns * units);
     size_t floats = 0, spans = 0;
     for (int i = 0; i < p->nruns; i++) {
         tk_run *u = p->runs + i;
@@ -140,8 +165,8 @@ static int cut(tk_prog *p, int threads) {
         u->part = floats;
         if (u->spans > 1) floats += heads * part_of_rows(p, u, p->max_group);
         spans += u->spans;
-        for (int h = 0; h < heads; h++) p->left[(size_t)i * (heads + 1) + h] = u->spans;
-        p->left[(size_t)i * (heads + 1) + heads] = heads;
+        for (int h = 0; h < units; h++) p->left[(size_t)i * (heads + 1) + h] = u->spans;
+        p->left[(size_t)i * (heads + 1) + units] = units;
     }
     void *mem = p->part, *list = p->spans;
     int err = grow(&mem, &p->part_cap, floats, sizeof(float));
@@ -159,6 +184,7 @@ static int cut(tk_prog *p, int threads) {
 }
 
 int tk_prepare_pass(tk_prog *p, int threads) {
+    p->heads_at_once = 1;
     if (!p->max_group) return 0;
     int most = most_rows(p), long_enough = 0;
     for (int r = 0; r < p->pass.rows; r++) long_enough |= blocks_of(&p->pass, r) >= 4 * threads;

@@ -49,12 +49,12 @@ func (c *cache) at(cell kernels.Cell, layer, v, head, d int) (elem, scale int) {
 	base := ((int(cell/kernels.PageRows)*c.shape.Layers+layer)*c.shape.KVHeads + head) * (keys + values)
 	switch {
 	case c.shape.Type == kernels.KVF16 && v == 0:
-		return base + slot/16*dim*32 + d*32 + slot%16*2, -1
+		return base + (d*64+slot)*2, -1
 	case c.shape.Type == kernels.KVF16:
 		return base + keys + (slot*padded+d)*2, -1
 	case v == 0:
-		block := base + (slot/16*(dim/32)+d/32)*(32+32*16)
-		return block + 32 + d%32*16 + slot%16, block + slot%16*2
+		block := base + d/32*(2+32)*64
+		return block + (2+d%32)*64 + slot, block + slot*2
 	}
 	return base + keys + slot*dim + d, base + keys + 64*dim + (d/32*64+slot)*2
 }

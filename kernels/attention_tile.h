@@ -40,26 +40,28 @@ typedef struct {
     float *s;                    // (n, ROW): scores, then weights
 } batch;
 
-// Scores of N queries and C vectors of keys, from vector `part` of the group at k on; to s. Meanwhile
+// Asks for the n bytes at p: of more than two lines the rest is left to the processor's own prefetcher.
+INLINE void fetch_piece(const uint8_t *p, size_t n) {
+    v_fetch(p);
+    if (n > 64) v_fetch(p + 64);
+}
+
+// Scores of N queries and C vectors of keys, from vector `part` of the page at k on; to s. Meanwhile
 // `fetch` bytes per dimension are fetched.
 INLINE void score_vectors(const tk_attn *a, const uint8_t *k, int part, const float *const *q, float *s, size_t lds,
                           const uint8_t *ahead, size_t fetch, const int type, const int N, const int C) {
     vf acc[CELLS][64 / VL], x[64 / VL];
     const int q8 = type == TK_KV_Q8_0, dim = a->kv->head_dim;
-    const size_t group = a->kv->key_group;
     const vf f = v_set(a->scale);
     for (int d = 0; d < dim;) {
-        const uint8_t *scale = k;
+        const uint8_t *scale = k + part * VL * 2;
         const int block = d, end = q8 ? d + 32 : dim;
-        if (q8) k += 32;
+        if (q8) k += 2 * TK_PAGE;
         UNROLL for (int i = 0; i < N; i++) UNROLL for (int c = 0; c < C; c++) acc[i][c] = v_zero();
         for (; d < end; d++) {
-            UNROLL for (int c = 0; c < C; c++) {
-                const uint8_t *at = k + c / NV * group;
-                x[c] = q8 ? v_codes(at + (c % NV + part) * VL) : v_half(at + (c % NV + part) * VL * 2);
-            }
-            k += q8 ? 16 : 32;
-            for (size_t b = 0; b < fetch; b += 64) v_fetch(ahead + b);
+            UNROLL for (int c = 0; c < C; c++) x[c] = q8 ? v_codes(k + (part + c) * VL) : v_half(k + (part + c) * VL * 2);
+            k += q8 ? TK_PAGE : 2 * TK_PAGE;
+            if (fetch) fetch_piece(ahead, fetch);
             ahead += fetch;
             UNROLL for (int i = 0; i < N; i++) {
                 vf y = v_set(q[i][d]);
@@ -67,7 +69,7 @@ INLINE void score_vectors(const tk_attn *a, const uint8_t *k, int part, const fl
             }
         }
         if (q8) UNROLL for (int c = 0; c < C; c++) {
-            vf by = v_half(scale + c / NV * group + (c % NV + part) * VL * 2);
+            vf by = v_half(scale + c * VL * 2);
             UNROLL for (int i = 0; i < N; i++) {
                 float *at = s + i * lds + c * VL;
                 acc[i][c] = v_fma(by, acc[i][c], block ? v_load(at) : v_zero());
@@ -78,18 +80,19 @@ INLINE void score_vectors(const tk_attn *a, const uint8_t *k, int part, const fl
     }
 }
 
-// Scores of N queries and `count` groups of 16 keys of a page; meanwhile their values are fetched from v on,
+// Scores of N queries and `count` groups of 16 keys of a page from `first` on; meanwhile their values are fetched from v on,
 // unless v is NULL.
-INLINE void keys_of(const tk_attn *a, const uint8_t *k, int count, const float *const *q, float *s,
+INLINE void keys_of(const tk_attn *a, const uint8_t *k, int first, int count, const float *const *q, float *s,
                     const uint8_t *v, const int type, const int N) {
     const int G = TV(N) / NV;
     const size_t each = v ? a->kv->value_row * 16 / a->kv->head_dim : 0;
-    for (int g, at = 0; at < count; at += g, s += 16 * g, k += g * a->kv->key_group) {
+    for (int g, at = 0; at < count; at += g, s += 16 * g) {
         const uint8_t *ahead = v ? v + at * 16 * a->kv->value_row : k;
         g = imin(G, count - at > 3 ? 4 : count - at > 1 ? 2 : 1);
-        if (G >= 4 && g == 4) score_vectors(a, k, 0, q, s, ROW, ahead, 4 * each, type, N, 4 * NV);
-        else if (G >= 2 && g == 2) score_vectors(a, k, 0, q, s, ROW, ahead, 2 * each, type, N, 2 * NV);
-        else score_vectors(a, k, 0, q, s, ROW, ahead, each, type, N, NV);
+        int part = (first + at) * NV;
+        if (G >= 4 && g == 4) score_vectors(a, k, part, q, s, ROW, ahead, 4 * each, type, N, 4 * NV);
+        else if (G >= 2 && g == 2) score_vectors(a, k, part, q, s, ROW, ahead, 2 * each, type, N, 2 * NV);
+        else score_vectors(a, k, part, q, s, ROW, ahead, each, type, N, NV);
     }
 }
 
@@ -111,7 +114,7 @@ INLINE void value_columns(const tk_attn *a, const run *runs, int nruns, const fl
     float by[QT * 2 * SLOTS];
     const int q8 = type == TK_KV_Q8_0, B = q8 ? (NT * VL + 31) / 32 : 1, d16 = tk_round16(a->kv->head_dim);
     const size_t size = q8 ? 1 : 2, next = a->kv->value_row;
-    const size_t key = a->kv->key_group / 16, fetch = ahead ? key * NT * VL / d16 : 0;
+    const size_t key = a->kv->values / TK_PAGE, fetch = ahead ? key * NT * VL / d16 : 0;
     UNROLL for (int i = 0; i < N; i++) UNROLL for (int c = 0; c < NT; c++) acc[i][c] = v_load(o[i] + d + c * VL);
     for (int r = 0; r < nruns; r++) {
         const uint8_t *v = runs[r].v + size * d, *keys = v;
@@ -122,7 +125,7 @@ INLINE void value_columns(const tk_attn *a, const run *runs, int nruns, const fl
             for (int b = 0; b < B; b++) scaled(runs + r, d / 32 + b, p + i * ROW, by + (2 * i + b) * SLOTS);
         for (int j = 0; j < runs[r].n; j++, v += next, w++) {
             UNROLL for (int c = 0; c < NT; c++) x[c] = q8 ? v_codes(v + c * VL) : v_half(v + c * VL * 2);
-            for (size_t b = 0; b < fetch; b += 64) v_fetch(keys + b);
+            if (fetch) fetch_piece(keys, fetch);
             keys += fetch;
             UNROLL for (int i = 0; i < N; i++) {
                 UNROLL for (int b = 0; b < B; b++) y[b] = v_set(w[i * of_query + b * SLOTS]);
@@ -156,11 +159,11 @@ INLINE void values_of(const tk_attn *a, const run *runs, int nruns, const float 
 #define CASES(n, f, t) (void)(n); f(t, 1)
 #define FOURS(n, f, t) (void)(n); f(t, 1)
 #endif
-#define KEYS(type, N) keys_of(a, k, count, q, s, v, type, N)
+#define KEYS(type, N) keys_of(a, k, first, count, q, s, v, type, N)
 #define CELL(type, N) score_vectors(a, k, part, q, s, VL, k, 0, type, N, 1)
 #define VALUES(type, N) values_of(a, runs, nruns, p, o, ahead, type, N)
 #define DEFINE(name, type)                                                                                              \
-    TARGET static void keys_##name(const tk_attn *a, const uint8_t *k, int count, const float *const *q, int n,         \
+    TARGET static void keys_##name(const tk_attn *a, const uint8_t *k, int first, int count, const float *const *q, int n, \
                                    float *s, const uint8_t *v) { CASES(n, KEYS, type); }  \
     TARGET static void values_##name(const tk_attn *a, const run *runs, int nruns, const float *p, float *const *o,     \
                                      const uint8_t *const *ahead, int n) { CASES(n, VALUES, type); }
@@ -172,7 +175,7 @@ DEFINE(q8, TK_KV_Q8_0)
 DEFINE_CELLS(f16, TK_KV_F16)
 DEFINE_CELLS(q8, TK_KV_Q8_0)
 
-static void (*const keys_by[])(const tk_attn *, const uint8_t *, int, const float *const *, int, float *, const uint8_t *) = {
+static void (*const keys_by[])(const tk_attn *, const uint8_t *, int, int, const float *const *, int, float *, const uint8_t *) = {
     [TK_KV_F16] = keys_f16, [TK_KV_Q8_0] = keys_q8};
 static void (*const values_by[])(const tk_attn *, const run *, int, const float *, float *const *, const uint8_t *const *, int) = {
     [TK_KV_F16] = values_f16, [TK_KV_Q8_0] = values_q8};
@@ -193,7 +196,6 @@ static int page_seen(const batch *t, int i, int n, int page, int *lo, int *hi) {
 // Scores of the prefix's keys. Lanes of keys that a query does not see are computed and not used.
 TARGET static void score_prefix(const batch *t) {
     const tk_attn *a = t->a;
-    const size_t group = a->kv->key_group;
     for (int page = 0, lo, hi; page < TK_SEG / TK_PAGE; page++) {
         if (!page_seen(t, 0, t->n, page, &lo, &hi)) continue;
         const uint8_t *keys = a->page[page];
@@ -202,7 +204,7 @@ TARGET static void score_prefix(const batch *t) {
             if (!page_seen(t, i, m, page, &lo, &hi)) continue;
             int g = lo / 16, count = (hi + 15) / 16 - g;
             const uint8_t *v = i == 0 && t->t == 0 ? keys + a->kv->values + g % 4 * 16 * a->kv->value_row : NULL;
-            keys_by[a->kv->type](a, keys + g % 4 * group, count, t->q + i, m, t->s + i * ROW + 16 * g, v);
+            keys_by[a->kv->type](a, keys, g % 4, count, t->q + i, m, t->s + i * ROW + 16 * g, v);
         }
     }
 }
@@ -213,10 +215,10 @@ TARGET static void score_some(const batch *t, unsigned id, const int *of, int n)
     const tk_attn *a = t->a;
     const float *q[CELLS];
     if (n < 1 || n > CELLS) return;
-    const uint8_t *k = tk_keys(a->kv, a->layer, a->head, id / (TK_PAGE / VL)) + id / NV % 4 * a->kv->key_group;
+    const uint8_t *k = tk_keys(a->kv, a->layer, a->head, id / (TK_PAGE / VL));
     for (int i = 0; i < CELLS; i++) q[i] = t->q[of[i < n ? i : 0]];
-    if (a->kv->type == TK_KV_Q8_0) cells_q8(a, k, id % NV, q, n, some);
-    else cells_f16(a, k, id % NV, q, n, some);
+    if (a->kv->type == TK_KV_Q8_0) cells_q8(a, k, id % (TK_PAGE / VL), q, n, some);
+    else cells_f16(a, k, id % (TK_PAGE / VL), q, n, some);
     for (int i = 0, end; i < n; i = end) {
         const tk_sight *see = a->see + t->row[of[i]];
         for (end = i + 1; end < n && t->row[of[end]] == t->row[of[i]];) end++;

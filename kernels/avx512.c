@@ -41,9 +41,12 @@ INLINE void quantize_block(const float *x, float scale, __m512 inv, tk_qblock *q
         q0 = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), inv));
         q1 = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16), inv));
     }
-    _mm_storeu_si128((__m128i *)q->q, _mm512_cvtepi32_epi8(q0));
-    _mm_storeu_si128((__m128i *)(q->q + 16), _mm512_cvtepi32_epi8(q1));
-    int s0 = _mm512_reduce_add_epi32(q0), s1 = _mm512_reduce_add_epi32(q1);
+    __m256i codes = _mm256_set_m128i(_mm512_cvtepi32_epi8(q1), _mm512_cvtepi32_epi8(q0));
+    _mm256_storeu_si256((__m256i *)q->q, codes);
+    // The sums of 8 codes + 128.
+    __m256i sums = _mm256_sad_epu8(_mm256_xor_si256(codes, _mm256_set1_epi8((char)0x80)), _mm256_setzero_si256());
+    sums = _mm256_add_epi64(sums, _mm256_bsrli_epi128(sums, 8));
+    int s0 = _mm256_extract_epi32(sums, 0) - 16 * 128, s1 = _mm256_extract_epi32(sums, 4) - 16 * 128;
     q->scale = scale;
     q->xsum = scale * (float)(s0 + s1);
     q->off8 = -8 * (s0 + s1);
@@ -84,6 +87,17 @@ TARGET static void rmsnorm(const float *x, const float *w, int n, float eps, flo
     __m128 mean = _mm_set_ss(reduce(acc) / (float)n + eps);
     float s = 1 / _mm_cvtss_f32(_mm_sqrt_ss(mean));
     for (i = 0; i < n; i++) y[i] = (x[i] * s) * w[i];
+}
+
+// Neighbouring dimensions turn together: even lanes are fma(x0, c, -(x1·s)), odd ones fma(x0, s, x1·c).
+TARGET static void rope_pairs(float *x, const float *c, const float *s, int n, int halves) {
+    const __m512i both = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    for (; !halves && n >= 16; n -= 16, x += 16, c += 8, s += 8) {
+        __m512 a = _mm512_castps256_ps512(_mm256_loadu_ps(c)), b = _mm512_castps256_ps512(_mm256_loadu_ps(s)), v = _mm512_loadu_ps(x);
+        __m512 t = _mm512_mul_ps(_mm512_movehdup_ps(v), _mm512_permutex2var_ps(b, both, a));
+        _mm512_storeu_ps(x, _mm512_fmaddsub_ps(_mm512_moveldup_ps(v), _mm512_permutex2var_ps(a, both, b), t));
+    }
+    rope(x, c, s, n, halves);
 }
 
 TARGET static void silu_mul(const float *g, const float *u, int n, float *y) {
@@ -178,7 +192,7 @@ TARGET static double float_macs(int rounds) {
 
 const tk_kernels tk_avx512 = {
     .mm = tk_avx512_mm, .quantize = quantize, .quantize256 = quantize256,
-    .rmsnorm = rmsnorm, .silu_mul = silu_mul, .gelu_mul = gelu_mul, .soft_cap = soft_cap, .rope = rope, .narrow = narrow,
+    .rmsnorm = rmsnorm, .silu_mul = silu_mul, .gelu_mul = gelu_mul, .soft_cap = soft_cap, .rope = rope_pairs, .narrow = narrow,
     .attend = tk_avx512_attend, .join = tk_avx512_join, .max = max_of, .sum_exp = sum_exp, .above = above,
     .read = read_all, .int_macs = int_macs, .float_macs = float_macs,
 };

@@ -44,8 +44,9 @@ func (t KVType) String() string {
 // KVShape gives the sizes of a KV cache. A page holds PageRows positions: for each layer and KV head the
 // keys of all positions, then their values.
 //
-// Keys lie in groups of 16 positions, transposed, so that one vector is a dimension of 16 keys. F16:
-// (HeadDim, 16) halves. Q8_0: per 32 dimensions 16 half scales, then (32, 16) codes.
+// Keys lie transposed, so that one vector is a dimension of some keys, and a page's are read from the first
+// byte to the last. F16: (HeadDim, PageRows) halves. Q8_0: per 32 dimensions PageRows half scales, then
+// (32, PageRows) codes.
 // Values lie row by row. F16: HeadDim halves, padded to a multiple of 16. Q8_0: the HeadDim codes of each
 // position, and after those of the whole page the scales: (HeadDim/32, PageRows) halves.
 type KVShape struct {
@@ -56,19 +57,17 @@ type KVShape struct {
 // kvLayout is where things lie in the piece of a page that belongs to one layer and KV head, in bytes.
 type kvLayout struct {
 	head        int // the whole piece
-	keyGroup    int // 16 positions' keys
-	values      int // from the piece's begin
+	values      int // from the piece's begin, where the keys are
 	valueRow    int // one position's values
 	valueScales int // from values; Q8_0 only
 }
 
 func (s KVShape) layout() kvLayout {
-	l := kvLayout{keyGroup: 32 * s.HeadDim, valueRow: 2 * ((s.HeadDim + 15) &^ 15)}
+	l := kvLayout{values: PageRows * 2 * s.HeadDim, valueRow: 2 * ((s.HeadDim + 15) &^ 15)}
 	scales := 0
 	if s.Type == KVQ8_0 {
-		l.keyGroup, l.valueRow, scales = 17*s.HeadDim, s.HeadDim, PageRows*s.HeadDim/16
+		l.values, l.valueRow, scales = PageRows/16*17*s.HeadDim, s.HeadDim, PageRows*s.HeadDim/16
 	}
-	l.values = PageRows / 16 * l.keyGroup
 	l.valueScales = PageRows * l.valueRow
 	l.head = l.values + l.valueScales + scales
 	return l
@@ -104,17 +103,17 @@ func (s KVShape) CopyCell(arena []byte, dst, src Cell) {
 
 // copyHead copies a cell in the piece of one layer and KV head.
 func (s KVShape) copyHead(l kvLayout, to, from []byte, dst, src int) {
-	tk, fk := to[dst/16*l.keyGroup:][:l.keyGroup], from[src/16*l.keyGroup:][:l.keyGroup]
-	if dst, src := dst%16, src%16; s.Type == KVQ8_0 {
-		for ; len(tk) > 0; tk, fk = tk[544:], fk[544:] { // 16 scales and (32, 16) codes
+	tk, fk := to[:l.values], from[:l.values]
+	if s.Type == KVQ8_0 {
+		for ; len(tk) > 0; tk, fk = tk[34*PageRows:], fk[34*PageRows:] { // scales and (32, PageRows) codes
 			copy(tk[2*dst:2*dst+2], fk[2*src:])
-			for d := 32; d < 544; d += 16 {
+			for d := 2 * PageRows; d < 34*PageRows; d += PageRows {
 				tk[d+dst] = fk[d+src]
 			}
 		}
 	} else {
 		th, fh := halves(tk), halves(fk)
-		for d := 0; d < len(th); d += 16 {
+		for d := 0; d < len(th); d += PageRows {
 			th[d+dst] = fh[d+src]
 		}
 	}

@@ -169,7 +169,7 @@ void tk_plan_pass(tk_prog *p, int threads) {
         tk_op *op = p->ops + i;
         op->units = rows_of(p, op);
         op->grain = 1;
-        if (op->kind == TK_ATTEND) op->units = p->nspans * p->kv.kv_heads;
+        if (op->kind == TK_ATTEND) op->units = p->nspans * (p->kv.kv_heads / p->heads_at_once);
         if (gated(op)) op->units *= (op->dim + 1023) / 1024;
         if (op->kind == TK_MATMUL && op->units) {
             // Enough chunks to even out the threads, but none of less than a microsecond or so.

@@ -274,16 +274,22 @@ static int offset_of(int packed) {
 
 static void unpack_quant(int packed, const uint8_t *g, int lane, int k, float *out) {
     int offset = offset_of(packed);
+    float scale, min;
     for (; k > 0; k -= TK_SEG) {
         int n = k < TK_SEG ? k : TK_SEG;
         const uint8_t *q = g + tk_header_bytes(packed, n);
-        for (int b = 0; b < n / 32; b++, q += tk_code_bytes(packed))
+        for (int b = 0; b < n / 32; b++, q += tk_code_bytes(packed)) {
+            if (packed == TK_Q8_0) {  // the usual one, of embeddings: the same without choices
+                scale_at(packed, g, lane, b, 0, &scale, &min);
+                for (int e = 0; e < 32; e++) *out++ = scale * (float)(q[e / 4 * 64 + lane * 4 + e % 4] - 128) - min;
+                continue;
+            }
             for (int e = 0; e < 32; e++) {
-                float scale, min;
                 if (e % 16 == 0) scale_at(packed, g, lane, b, e / 16, &scale, &min);
                 float t = scale * (float)(code_at(packed, q, lane, e) - offset);
                 *out++ = t - min;
             }
+        }
         g = q;
     }
 }

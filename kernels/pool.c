@@ -165,13 +165,13 @@ static void open_pass(tk_pool *pool, tk_prog *p, uint32_t gen) {
 }
 
 int tk_pool_run(tk_pool *pool, tk_prog *p) {
-    size_t floats = tk_scratch_floats(p);
     p->k = pool->k;
+    int err = tk_prepare_pass(p, pool->threads);
+    if (err) return err;
+    size_t floats = tk_scratch_floats(p);
     if (floats > pool->workers[0].floats) tk_pool_quiet(pool);
     for (int i = 0; i < pool->threads; i++)
         if (ensure_scratch(pool->workers + i, floats)) return ENOMEM;
-    int err = tk_prepare_pass(p, pool->threads);
-    if (err) return err;
     if (pool->threads == 1) {
         tk_plan_pass(p, 1);
         run_alone(p, pool->workers[0].scratch);

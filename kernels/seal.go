@@ -167,7 +167,7 @@ func (p *Program) fillProg(list []operation, a attentionLayout) {
 func (p *Program) fillKV() {
 	kv, l := &p.sealed.prog.kv, p.kv.layout()
 	kv.layers, kv.kv_heads, kv.head_dim, kv._type = C.int(p.kv.Layers), C.int(p.kv.KVHeads), C.int(p.kv.HeadDim), C.int(p.kv.Type)
-	kv.head_bytes, kv.key_group, kv.values = C.size_t(l.head), C.size_t(l.keyGroup), C.size_t(l.values)
+	kv.head_bytes, kv.values = C.size_t(l.head), C.size_t(l.values)
 	kv.value_row, kv.value_scales = C.size_t(l.valueRow), C.size_t(l.valueScales)
 	kv.arena = (*C.uint8_t)(unsafe.Pointer(&p.arena[0]))
 }

@@ -66,7 +66,6 @@ enum { TK_KV_F16 = 0, TK_KV_Q8_0 = 1 };
 typedef struct {
     int layers, kv_heads, head_dim, type;
     size_t head_bytes;       // keys and values of one layer and KV head in a page
-    size_t key_group;        // bytes of 16 positions' keys
     size_t values, value_row;  // from the keys of a head to its values, and from one value to the next
     size_t value_scales;     // Q8_0: from the values to their scales
     uint8_t *arena;
@@ -222,9 +221,10 @@ typedef struct {
     tk_pass pass;
     const tk_kernels *k;
     tk_run *runs;                // (max rows)
-    int32_t *left;               // (max rows, KV heads + 1): per run, spans to finish per KV head, and KV heads
-    tk_span *spans;              // attention of this pass; times the KV heads its units
+    int32_t *left;               // (max rows, KV heads + 1): per run, spans to finish of each unit's KV heads, and how many such
+    tk_span *spans;              // attention of this pass; times KV heads ÷ heads_at_once its units
     int nruns, nspans;
+    int heads_at_once;           // KV heads of a unit
     size_t spans_cap;
     float *part;                 // attention results of single blocks
     size_t part_cap;             // floats
