@@ -100,17 +100,7 @@ func (m *Model) Forward(batch []Segment, topK int) (*Output, error) {
 func (g *Segment) commit() {
 	s := g.Seq
 	s.length += len(g.Extend)
-	for _, parent := range g.Parents {
-		s.parents = append(s.parents, parent)
-		s.depths = append(s.depths, 1+s.depthOf(parent))
-	}
-}
-
-func (s *Sequence) depthOf(node int32) int32 {
-	if node < 0 {
-		return 0
-	}
-	return s.depths[node]
+	s.parents = append(s.parents, g.Parents...)
 }
 
 // pass collects the rows of one Forward; its slices are reused from pass to pass.

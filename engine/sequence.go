@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"slices"
+
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/kv"
 )
@@ -13,9 +15,8 @@ type Sequence struct {
 	pages    *kv.Pages
 	capacity int // committed positions allowed
 	maxNodes int
-	length   int // committed positions held
-	parents  []int32
-	depths   []int32 // of tree rows; a child of the prefix has depth 1
+	length   int     // committed positions held
+	parents  []int32 // of tree rows; -1 is the prefix
 	inPass   bool    // guards against one sequence twice in a batch
 }
 
@@ -49,30 +50,55 @@ func (s *Sequence) Len() int { return s.length }
 // Capacity returns the number of committed positions that the sequence may hold.
 func (s *Sequence) Capacity() int { return s.capacity }
 
-// Nodes returns the number of tree rows held since the last Commit or Truncate.
+// Nodes returns the number of tree rows held.
 func (s *Sequence) Nodes() int { return len(s.parents) }
 
-func (s *Sequence) dropNodes() { s.parents, s.depths = s.parents[:0], s.depths[:0] }
+func (s *Sequence) dropNodes() { s.parents = s.parents[:0] }
 
 // Commit makes the tree rows of path, each the parent of the next and the first a child of the
 // prefix, the positions Len, Len+1 …; all other tree rows are dropped. On error nothing changes.
-func (s *Sequence) Commit(path []int32) error {
+func (s *Sequence) Commit(path []int32) error { return s.Reroot(path, nil) }
+
+// Reroot commits path as Commit does, but tree rows in keep stay: all of them below path's last row, or
+// below the prefix if path is empty, in ascending order, each with its parent in keep too or right below
+// the new end of the prefix. They become rows 0, 1 … in that order; every other row is dropped. What a
+// later pass computes below them is the same, bit for bit, as if all had been computed anew: a row's
+// position does not change. On error nothing changes.
+func (s *Sequence) Reroot(path, keep []int32) error {
 	const op = "engine"
 	if s.length+len(path) > s.capacity {
 		return tandem.Errorf(op, tandem.Invalid, "commit of %d rows at position %d: the sequence holds %d", len(path), s.length, s.capacity)
 	}
-	last := int32(-1)
+	root := int32(-1)
 	for i, n := range path {
-		if n < 0 || int(n) >= len(s.parents) || s.parents[n] != last {
+		if n < 0 || int(n) >= len(s.parents) || s.parents[n] != root {
 			return tandem.Errorf(op, tandem.Invalid, "commit path %v: entry %d is not a child of the one before", path, i)
 		}
-		last = n
+		root = n
+	}
+	parents := make([]int32, len(keep))
+	for i, n := range keep {
+		switch {
+		case n < 0 || int(n) >= len(s.parents) || i > 0 && n <= keep[i-1]:
+			return tandem.Errorf(op, tandem.Invalid, "rows %v to keep: entry %d is not one of the %d rows, ascending", keep, i, len(s.parents))
+		case s.parents[n] == root:
+			parents[i] = -1
+		default:
+			at, ok := slices.BinarySearch(keep[:i], s.parents[n])
+			if !ok {
+				return tandem.Errorf(op, tandem.Invalid, "rows %v to keep: entry %d has row %d as parent, which is neither kept nor the new end of the prefix", keep, i, s.parents[n])
+			}
+			parents[i] = int32(at)
+		}
 	}
 	for i, n := range path {
 		s.pages.Commit(s.length+i, int(n))
 	}
+	for i, n := range keep { // n ≥ i: no row is overwritten before it has moved
+		s.pages.Move(i, int(n))
+	}
+	s.parents = append(s.parents[:0], parents...)
 	s.length += len(path)
-	s.dropNodes()
 	return nil
 }
 

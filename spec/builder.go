@@ -16,9 +16,10 @@ const decay = float32(-0.051293295)
 
 // Row is a node to run through the draft model.
 type Row struct {
-	Token  tandem.Token
-	Parent int32 // row of the node's parent, -1 for a child of the root
-	Depth  int   // distance from the root
+	Token   tandem.Token
+	Parent  int32   // row of the node's parent, -1 for a child of the root
+	Depth   int     // distance from the root
+	LogProb float32 // cumulative, in nats; 0 for the root
 }
 
 // Candidate is a guess for the token after a node.
@@ -27,12 +28,34 @@ type Candidate struct {
 	LogProb float32 // of the token after that node, in nats, at most 0
 }
 
-// Builder grows one token tree; plain decoding and chains are trees of width 0 and 1.
+// Grower grows one token tree; plain decoding and chains are trees of width 0 and 1.
 //
-// The caller alternates Pending and Absorb until Pending returns nothing: the first pending row is the
-// root, the committed token whose successors are guessed; it has no row number. Every other pending row
-// gets the next row number, from 0, which is the place of its keys and values in the draft model's
-// cache.
+// The caller alternates Pending and Absorb until Pending returns nothing, or it wants no more: the first
+// pending row is the root, the committed token whose successors are guessed; it has no row number. Every
+// other pending row gets the next row number, from 0.
+type Grower interface {
+	// Pending returns the rows to run in the next draft pass, at most room (the root needs none). If
+	// there are none the tree is done.
+	Pending(room int) []Row
+	// Absorb takes the candidates after each pending row, in Pending's order, likeliest first. More than
+	// the policy's width for a row are ignored, and so are those that are no number or impossible.
+	Absorb(candidates [][]Candidate)
+	// Draft returns the tree as it is. It may be called at any time; the result is the caller's.
+	Draft() Draft
+}
+
+// NewGrower returns a grower of trees below root within p's Policy, as its Growth, Branch and Stop say.
+func NewGrower(root tandem.Token, p tandem.Proposal) Grower {
+	if p.Growth == tandem.GrowPacer {
+		return NewPacer(root, p.Policy, p.Branch, p.Stop)
+	}
+	return &Builder{root: root, policy: p.Policy, first: p.Growth == tandem.GrowBest, stop: logOf(p.Stop)}
+}
+
+// logOf returns the log-probability of a chance, -Inf for none.
+func logOf(chance float64) float32 { return float32(math.Log(max(chance, 0))) }
+
+// Builder is the Grower that runs the likeliest nodes.
 //
 // Two orders of growth share the type. Levels (EAGLE-2 section 4.1, as used by Dovetail) runs the Width
 // likeliest nodes of the newest level, Depth levels in all. Best-first (SpecExec) runs the Width best
@@ -50,7 +73,8 @@ type Candidate struct {
 type Builder struct {
 	root   tandem.Token
 	policy tandem.Policy
-	first  bool // best-first
+	first  bool    // best-first
+	stop   float32 // log-probability: nothing is run once every node to run has less
 
 	nodes   []node
 	issued  int32   // ids given out; the root is 0
@@ -70,15 +94,16 @@ type node struct {
 }
 
 // NewLevels returns a builder that grows by levels.
-func NewLevels(root tandem.Token, p tandem.Policy) *Builder { return &Builder{root: root, policy: p} }
+func NewLevels(root tandem.Token, p tandem.Policy) *Builder {
+	return &Builder{root: root, policy: p, stop: logOf(0)}
+}
 
 // NewBestFirst returns a builder that grows where the likeliest nodes are.
 func NewBestFirst(root tandem.Token, p tandem.Policy) *Builder {
-	return &Builder{root: root, policy: p, first: true}
+	return &Builder{root: root, policy: p, first: true, stop: logOf(0)}
 }
 
-// Pending returns the rows to run in the next draft pass, at most room (the root needs none). If there
-// are none the tree is done.
+// Pending implements Grower.
 func (b *Builder) Pending(room int) []Row {
 	b.pending = b.pending[:0]
 	if !b.started {
@@ -88,6 +113,9 @@ func (b *Builder) Pending(room int) []Row {
 		}
 		b.pending = append(b.pending, 0)
 		return []Row{{Token: b.root, Parent: -1}}
+	}
+	if !b.hopeful() {
+		return nil
 	}
 	var rows []Row
 	for i := range b.nodes {
@@ -105,9 +133,20 @@ func (b *Builder) Pending(room int) []Row {
 		if n.parent != 0 {
 			parent = b.nodes[b.find(n.parent)].row
 		}
-		rows = append(rows, Row{Token: n.token, Parent: parent, Depth: n.depth})
+		rows = append(rows, Row{Token: n.token, Parent: parent, Depth: n.depth, LogProb: n.logProb})
 	}
 	return rows
+}
+
+// hopeful reports whether a node that could be run is likely enough to go on: as in LLMCad's fallback, the
+// likeliest decides.
+func (b *Builder) hopeful() bool {
+	for i := range b.nodes {
+		if b.nodes[i].logProb >= b.stop && b.runnable(i) {
+			return true
+		}
+	}
+	return false
 }
 
 // runnable reports whether the node in place i has not been run and its children could be kept.
@@ -116,8 +155,7 @@ func (b *Builder) runnable(i int) bool {
 	return n.row < 0 && n.depth < b.policy.Depth && i < b.policy.Nodes-2 && (b.first || n.depth == b.level)
 }
 
-// Absorb takes the candidates after each pending row, in Pending's order, likeliest first. More than
-// policy.Width for a row are ignored, and so are those that are no number or impossible.
+// Absorb implements Grower.
 func (b *Builder) Absorb(candidates [][]Candidate) {
 	if len(candidates) != len(b.pending) {
 		panic(fmt.Sprintf("spec: %d candidate lists for %d pending rows", len(candidates), len(b.pending)))
@@ -166,21 +204,26 @@ func (b *Builder) find(id int32) int {
 	return slices.IndexFunc(b.nodes, func(n node) bool { return n.id == id })
 }
 
-// Draft is a finished tree. Rows[i] is the row number that node i was run as, -1 if it was not (the root
-// never is); a node with a row has a parent with a row or the root.
+// Draft is a finished tree. Rows[i] is the row number that Pending gave node i, -1 if it gave none (the
+// root never gets one); a node with a row has a parent with a row or the root.
 type Draft struct {
 	Tree tandem.Tree
 	Rows []int32
 }
 
-// Draft returns the tree as it is. It may be called at any time; the result is the caller's.
+// Draft implements Grower.
 func (b *Builder) Draft() Draft {
 	kept := slices.Clone(b.nodes)
 	slices.SortFunc(kept, func(x, y node) int { return cmp.Compare(x.id, y.id) }) // parents before children
+	return draftOf(b.root, kept)
+}
+
+// draftOf returns the tree of kept below root, whose id is 0; parents come before children.
+func draftOf(root tandem.Token, kept []node) Draft {
 	n := len(kept) + 1
 	d := Draft{Rows: make([]int32, 1, n), Tree: tandem.Tree{Tokens: make([]tandem.Token, 1, n),
 		Parents: make([]int32, 1, n), LogProbs: make([]float32, 1, n)}}
-	d.Rows[0], d.Tree.Tokens[0], d.Tree.Parents[0] = -1, b.root, -1
+	d.Rows[0], d.Tree.Tokens[0], d.Tree.Parents[0] = -1, root, -1
 	place := map[int32]int32{0: 0}
 	for i, k := range kept {
 		parent, ok := place[k.parent]
@@ -194,18 +237,4 @@ func (b *Builder) Draft() Draft {
 		d.Tree.LogProbs = append(d.Tree.LogProbs, k.logProb)
 	}
 	return d
-}
-
-// Follow returns how far tokens, what was committed after the root, go down the tree: the nodes they
-// pass, in order.
-func (d Draft) Follow(tokens []tandem.Token) []int32 {
-	var path []int32
-	at := int32(0)
-	for _, t := range tokens {
-		if at = child(d.Tree, at, t); at < 0 {
-			break
-		}
-		path = append(path, at)
-	}
-	return path
 }

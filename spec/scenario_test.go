@@ -64,20 +64,27 @@ func replay(t *testing.T, script string) string {
 type scenario struct {
 	t     *testing.T
 	out   *bytes.Buffer
-	b     *Builder
+	b     Grower
 	draft Draft
 }
 
 func (s *scenario) run(args []string) {
 	switch args[0] {
-	case "levels", "best-first":
+	case "levels", "best-first", "pacer":
 		p, err := tandem.ParsePolicy(args[1])
 		if err != nil {
 			s.t.Fatal(err)
 		}
 		s.b = NewLevels(100, p)
-		if args[0] == "best-first" {
+		switch args[0] {
+		case "best-first":
 			s.b = NewBestFirst(100, p)
+		case "pacer": // policy, branch threshold, stop threshold
+			var at [2]float64
+			for i, a := range args[2:] {
+				at[i], _ = strconv.ParseFloat(a, 64)
+			}
+			s.b = NewPacer(100, p, at[0], at[1])
 		}
 	case "pending":
 		room := 1000
@@ -117,12 +124,6 @@ func (s *scenario) run(args []string) {
 		depths, _ := s.draft.Tree.Depths()
 		path, tokens := Accept(s.draft.Tree, func(n int32) tandem.Token { return number(args[min(1+int(depths[n]), len(args)-1)]) })
 		fmt.Fprintln(s.out, "path", path, "tokens", tokens)
-	case "follow":
-		var tokens []tandem.Token
-		for _, a := range args[1:] {
-			tokens = append(tokens, number(a))
-		}
-		fmt.Fprintln(s.out, "path", s.draft.Follow(tokens))
 	default:
 		s.t.Fatalf("unknown command %q", args[0])
 	}

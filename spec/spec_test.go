@@ -46,17 +46,18 @@ func (m model) candidates(prefix []tandem.Token, k int) []Candidate {
 }
 
 // grow runs b to its end and checks the rows it asks for.
-func grow(t interface{ Fatalf(string, ...any) }, b *Builder, m model, room int) Draft {
+func grow(t interface{ Fatalf(string, ...any) }, b Grower, m model, room int) Draft {
 	paths := [][]tandem.Token{} // of each row
 	for rows := b.Pending(room); len(rows) > 0; rows = b.Pending(room - len(paths)) {
 		var lists [][]Candidate
 		old := len(paths)
 		for _, r := range rows {
-			path := []tandem.Token{b.root}
+			path := []tandem.Token{r.Token} // the root
 			if r.Depth > 0 {
 				if int(r.Parent) >= old {
 					t.Fatalf("row %+v has a parent that was not run before", r)
 				}
+				path = []tandem.Token{0}
 				if r.Parent >= 0 {
 					path = paths[r.Parent]
 				}
@@ -66,7 +67,7 @@ func grow(t interface{ Fatalf(string, ...any) }, b *Builder, m model, room int) 
 			if len(path) != r.Depth+1 {
 				t.Fatalf("row %+v has a path of %d tokens", r, len(path))
 			}
-			lists = append(lists, m.candidates(path, b.policy.Width))
+			lists = append(lists, m.candidates(path, m.vocab))
 		}
 		b.Absorb(lists)
 	}
@@ -137,6 +138,10 @@ func genPolicy(r *rapid.T) tandem.Policy {
 		Depth: rapid.IntRange(1, 8).Draw(r, "depth"), Width: rapid.IntRange(1, 10).Draw(r, "width")}
 }
 
+func genChance(r *rapid.T) float64 {
+	return rapid.SampledFrom([]float64{0, 1e-3, 0.05, 0.3, 0.6, 1}).Draw(r, "chance")
+}
+
 func genModel(r *rapid.T) model {
 	return model{rapid.Uint64().Draw(r, "model"), rapid.IntRange(1, 12).Draw(r, "vocab")}
 }
@@ -155,7 +160,7 @@ func TestTreesAreValid(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		m, p := genModel(r), genPolicy(r)
 		room := rapid.IntRange(0, 60).Draw(r, "room")
-		for _, b := range []*Builder{NewLevels(0, p), NewBestFirst(0, p)} {
+		for _, b := range []Grower{NewLevels(0, p), NewBestFirst(0, p), NewPacer(0, p, genChance(r), genChance(r))} {
 			tree := grow(r, b, m, room).Tree
 			if err := tree.Validate(p.Nodes, m.vocab); err != nil {
 				r.Fatal(err)

@@ -14,6 +14,8 @@
 package kv
 
 import (
+	"sync/atomic"
+
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
 )
@@ -23,6 +25,7 @@ type Cache struct {
 	shape kernels.KVShape
 	mem   *kernels.Memory
 	free  []int32
+	idle  atomic.Int64 // len(free), for anyone to read
 	total int
 }
 
@@ -43,6 +46,7 @@ func New(shape kernels.KVShape, pages int) (*Cache, error) {
 	for i := range c.free {
 		c.free[i] = int32(pages - 1 - i) // low pages go first
 	}
+	c.idle.Store(int64(pages))
 	return c, nil
 }
 
@@ -58,8 +62,8 @@ func (c *Cache) Bytes() []byte { return c.mem.Bytes() }
 // Shape returns the geometry of a page.
 func (c *Cache) Shape() kernels.KVShape { return c.shape }
 
-// FreePages returns how many pages no sequence has reserved.
-func (c *Cache) FreePages() int { return len(c.free) }
+// FreePages returns how many pages no sequence has reserved. Safe for concurrent use.
+func (c *Cache) FreePages() int { return int(c.idle.Load()) }
 
 // Pages are a sequence's cells.
 type Pages struct {
@@ -84,12 +88,14 @@ func (c *Cache) take(n int) []int32 {
 	at := len(c.free) - n
 	pages := append([]int32(nil), c.free[at:]...)
 	c.free = c.free[:at]
+	c.idle.Store(int64(at))
 	return pages
 }
 
 // Release gives all pages back; p is empty afterwards. Releasing twice is harmless.
 func (p *Pages) Release() {
 	p.cache.free = append(append(p.cache.free, p.Table...), p.nodes...)
+	p.cache.idle.Store(int64(len(p.cache.free)))
 	p.Table, p.nodes = nil, nil
 }
 
@@ -107,6 +113,13 @@ func (p *Pages) Node(i int) kernels.Cell { return cell(p.nodes, i) }
 // Commit copies tree row node to committed position i.
 func (p *Pages) Commit(i, node int) {
 	p.cache.shape.CopyCell(p.cache.mem.Bytes(), p.At(i), p.Node(node))
+}
+
+// Move copies tree row from to tree row to.
+func (p *Pages) Move(to, from int) {
+	if to != from {
+		p.cache.shape.CopyCell(p.cache.mem.Bytes(), p.Node(to), p.Node(from))
+	}
 }
 
 func cell(pages []int32, i int) kernels.Cell {

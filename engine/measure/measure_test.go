@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
 )
@@ -125,5 +126,68 @@ func TestMatrices(t *testing.T) {
 			}
 		}
 		set.Close()
+	}
+}
+
+// TestCosts: all widths of a small model several times, within the budget; of a model that is slow for the
+// budget the widths that matter most.
+func TestCosts(t *testing.T) {
+	m, err := engine.Open(draftPath, engine.Options{Threads: 1, MaxRows: 64, KVPages: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	passes := 0
+	for _, c := range []struct {
+		budget time.Duration
+		widths []int
+		passes int // at most
+	}{
+		{10 * time.Second, []int{1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64}, costRounds * len(costWidths)},
+		{time.Nanosecond, []int{1, 8}, 8},
+	} {
+		passes = 0
+		costs, err := Costs(t.Context(), m, c.budget, func() { passes++ })
+		if err != nil {
+			t.Fatal(err)
+		}
+		var widths []int
+		for i, k := range costs {
+			widths = append(widths, k.Rows)
+			if k.Time <= 0 || k.Context < 1 || k.Context > costContext || i > 0 && k.Time < costs[i-1].Time {
+				t.Errorf("budget %v: %+v", c.budget, costs)
+			}
+		}
+		if c.passes == 8 {
+			if len(widths) > 8 || widths[0] != 1 {
+				t.Errorf("budget %v: widths %v", c.budget, widths)
+			}
+		} else if !slices.Equal(widths, c.widths) {
+			t.Errorf("budget %v: widths %v, want %v", c.budget, widths, c.widths)
+		}
+		if passes > c.passes || m.FreePages() != m.Pages() {
+			t.Errorf("budget %v: %d passes, want at most %d; %d of %d pages free", c.budget, passes, c.passes, m.FreePages(), m.Pages())
+		}
+	}
+	narrow, err := engine.Open(draftPath, engine.Options{Threads: 1, MaxRows: 5, KVPages: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer narrow.Close()
+	if costs, err := Costs(t.Context(), narrow, time.Second, nil); err != nil || len(costs) != 3 || costs[2].Rows != 4 {
+		t.Errorf("passes of at most 5 rows: %+v, %v", costs, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Costs(ctx, m, time.Second, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v: want Canceled", err)
+	}
+	full, err := engine.Open(draftPath, engine.Options{Threads: 1, KVPages: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	if _, err := Costs(t.Context(), full, time.Second, nil); !errors.Is(err, tandem.Exhausted) {
+		t.Errorf("error %v: want Exhausted", err)
 	}
 }

@@ -157,15 +157,21 @@ func (r *rig) pass(ctx context.Context, p Point) (time.Duration, error) {
 			return 0, err
 		}
 	}
-	parents := make([]int32, p.Rows)
+	return r.tree(s, p.Rows)
+}
+
+// tree runs a pass over a binary tree of so many rows below s, and drops it again.
+func (r *rig) tree(s *engine.Sequence, rows int) (time.Duration, error) {
+	parents := make([]int32, rows)
 	for i := range parents {
-		parents[i] = int32(i+1)/2 - 1 // -1, 0, 0, 1, 1, 2 …: a binary tree
+		parents[i] = int32(i+1)/2 - 1 // -1, 0, 0, 1, 1, 2 …
 	}
-	took, err := r.timed(engine.Segment{Seq: s, Nodes: r.tokens(p.Context, p.Rows), Parents: parents, Want: engine.WantTail})
+	at := s.Len()
+	took, err := r.timed(engine.Segment{Seq: s, Nodes: r.tokens(at, rows), Parents: parents, Want: engine.WantTail})
 	if err != nil {
 		return 0, err
 	}
-	return took, s.Truncate(p.Context)
+	return took, s.Truncate(at)
 }
 
 func (r *rig) timed(g engine.Segment) (time.Duration, error) {

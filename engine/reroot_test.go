@@ -1,0 +1,126 @@
+package engine
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// twin is what a sequence should hold: the committed tokens, and each tree row's token and parent.
+type twin struct {
+	prefix  []tandem.Token
+	tokens  []tandem.Token
+	parents []int32
+}
+
+func (w *twin) path(row int32) []tandem.Token {
+	path := []tandem.Token{}
+	for ; row >= 0; row = w.parents[row] {
+		path = append(path, w.tokens[row])
+	}
+	slices.Reverse(path)
+	return append(slices.Clone(w.prefix), path...)
+}
+
+// TestRerootEqualsRecomputation grows trees, moves their roots along random paths with random parts of
+// what is below kept, and compares the logits of every row added afterwards with those of its path computed
+// alone, bit by bit.
+func TestRerootEqualsRecomputation(t *testing.T) {
+	for _, kvType := range []string{"f16", "q8_0"} {
+		m := openTest(t, draftPath, Options{KVType: kvType, Threads: 1, KVPages: PagesFor(1, 160, 48) + PagesFor(1, 160, 0)})
+		rapid.Check(t, func(r *rapid.T) { rerootEqualsRecomputation(t, r, m) })
+	}
+}
+
+func rerootEqualsRecomputation(t *testing.T, r *rapid.T, m *Model) {
+	s, err := m.NewSequence(160, 48)
+	if err != nil {
+		r.Fatal(err)
+	}
+	defer s.Close()
+	random := rand.New(rand.NewPCG(rapid.Uint64().Draw(r, "tokens"), 0))
+	w := twin{prefix: randomTokens(random, m, rapid.IntRange(1, 66).Draw(r, "prefix"))}
+	forward(t, m, 0, Segment{Seq: s, Extend: w.prefix})
+	for range rapid.IntRange(1, 4).Draw(r, "rounds") {
+		seg := Segment{Seq: s, Want: WantTail, Nodes: randomTokens(random, m, rapid.IntRange(0, min(12, 48-s.Nodes())).Draw(r, "rows"))}
+		for i := range seg.Nodes {
+			seg.Parents = append(seg.Parents, int32(rapid.IntRange(-1, s.Nodes()+i-1).Draw(r, "parent")))
+		}
+		out := forward(t, m, 0, seg)
+		old := int32(len(w.tokens))
+		w.tokens, w.parents = append(w.tokens, seg.Nodes...), append(w.parents, seg.Parents...)
+		got := make([][]float32, out.Len())
+		for i := range got {
+			got[i] = slices.Clone(out.Logits(i))
+		}
+		for i := range got {
+			if err := sameBits(got[i], alone(t, m, w.path(old+int32(i)))); err != nil {
+				r.Fatalf("row %d: %v", i, err)
+			}
+		}
+		w.reroot(r, s)
+	}
+}
+
+// reroot moves twin and sequence along.
+func (w *twin) reroot(r *rapid.T, s *Sequence) {
+	root, path := int32(-1), []int32{}
+	if n := len(w.tokens); n > 0 && rapid.Bool().Draw(r, "commit") {
+		for row := int32(rapid.IntRange(0, n-1).Draw(r, "root")); row >= 0; row = w.parents[row] {
+			path = append(path, row)
+		}
+		slices.Reverse(path)
+		root = path[len(path)-1]
+	}
+	next, place, keep := twin{prefix: w.path(root)}, map[int32]int32{root: -1}, []int32{}
+	for row := range int32(len(w.tokens)) {
+		at, ok := place[w.parents[row]]
+		if !ok || !rapid.Bool().Draw(r, "keep") {
+			continue
+		}
+		place[row] = int32(len(keep))
+		keep = append(keep, row)
+		next.tokens, next.parents = append(next.tokens, w.tokens[row]), append(next.parents, at)
+	}
+	if err := s.Reroot(path, keep); err != nil {
+		r.Fatal(err)
+	}
+	*w = next
+	if s.Len() != len(w.prefix) || s.Nodes() != len(w.tokens) {
+		r.Fatalf("%d positions and %d rows: want %d and %d", s.Len(), s.Nodes(), len(w.prefix), len(w.tokens))
+	}
+}
+
+func TestRerootRefuses(t *testing.T) {
+	m := openTest(t, draftPath, Options{KVPages: PagesFor(1, 3, 8)})
+	s := newSeq(t, m, 3, 8)
+	forward(t, m, 0, Segment{Seq: s, Extend: []tandem.Token{5}})
+	// 0 ── 1 ── 3, 4   and   2
+	forward(t, m, 0, Segment{Seq: s, Nodes: make([]tandem.Token, 5), Parents: []int32{-1, 0, -1, 1, 1}})
+	for name, c := range map[string]struct{ path, keep []int32 }{
+		"path is none":       {[]int32{1}, nil},
+		"no such row":        {nil, []int32{5}},
+		"negative":           {nil, []int32{-1}},
+		"descending":         {nil, []int32{2, 0}},
+		"twice":              {nil, []int32{0, 0}},
+		"parent missing":     {nil, []int32{1}},
+		"beside the path":    {[]int32{0}, []int32{2}},
+		"above the path":     {[]int32{0, 1}, []int32{0, 3}},
+		"the path's own":     {[]int32{0}, []int32{0, 1}},
+		"beyond the context": {[]int32{0, 1, 3}, nil},
+	} {
+		if err := s.Reroot(c.path, c.keep); tandem.KindOf(err) != tandem.Invalid {
+			t.Errorf("%s: %v, want Invalid", name, err)
+		}
+		if s.Len() != 1 || s.Nodes() != 5 {
+			t.Fatalf("%s: the sequence changed", name)
+		}
+	}
+	if err := s.Reroot([]int32{0, 1}, []int32{3, 4}); err != nil {
+		t.Error(err)
+	}
+}

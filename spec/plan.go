@@ -1,0 +1,195 @@
+package spec
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// Cut returns a copy of t cut to those of its likeliest nodes that maximise expected tokens per time,
+//
+//	(p.Others + 1 + Σ chance) / (draft + p.Round + p.Verify[w-1]),  1 ≤ w ≤ len(p.Verify) nodes, root included,
+//
+// and their places in t, ascending. draft is the time that drafting has taken: spent, but part of the round.
+// The chance of a node is p.Accept by the AcceptBin of its LogProb, or exp(LogProb) if there is no Accept; a
+// node is never likelier than its parent. So a node is kept only with its parent, and the sets to compare are
+// the n prefixes of one order: O(n log n). A plan without Verify keeps all.
+func Cut(t tandem.Tree, p tandem.Plan, draft time.Duration) (cut tandem.Tree, kept []int32) {
+	n := t.Len()
+	kept = make([]int32, n)
+	for i := range kept {
+		kept[i] = int32(i)
+	}
+	if len(p.Verify) > 0 && n > 0 {
+		logProbs := monotone(t)
+		slices.SortFunc(kept[1:], func(a, b int32) int { // parents first: likelier, or as likely and before
+			return cmp.Or(cmp.Compare(logProbs[b], logProbs[a]), cmp.Compare(a, b))
+		})
+		table := newChances(p.Accept)
+		chances := make([]float64, 0, n-1)
+		for _, i := range kept[1:] {
+			chances = append(chances, table.of(logProbs[i]))
+		}
+		w, _ := best(chances, p, draft)
+		kept = kept[:w]
+		slices.Sort(kept)
+	}
+	place := make([]int32, n)
+	cut.Tokens, cut.Parents = make([]tandem.Token, len(kept)), make([]int32, len(kept))
+	if t.LogProbs != nil {
+		cut.LogProbs = make([]float32, len(kept))
+	}
+	for i, at := range kept {
+		place[at] = int32(i)
+		cut.Tokens[i], cut.Parents[i] = t.Tokens[at], -1
+		if at > 0 {
+			cut.Parents[i] = place[t.Parents[at]]
+		}
+		if t.LogProbs != nil {
+			cut.LogProbs[i] = t.LogProbs[at]
+		}
+	}
+	return cut, kept
+}
+
+// Expected returns how many tokens a round with that tree is expected to commit, the target's own included:
+// 1 + Σ chance, as in Cut.
+func Expected(t tandem.Tree, accept []float32) float64 {
+	table, sum := newChances(accept), 1.0
+	for i, lp := range monotone(t) {
+		if i > 0 {
+			sum += table.of(lp)
+		}
+	}
+	return sum
+}
+
+// Worth reports whether one more draft pass, of duration step, that would give children to nodes with
+// these cumulative log-probabilities raises the best rate of Cut. How likely the children will be is taken
+// from the nodes of t that have some: the k-th best child has the same share of its parent's chance. Without
+// a plan it is always worth it, without leaves never.
+func Worth(t tandem.Tree, p tandem.Plan, draft, step time.Duration, leaves []float32) bool {
+	if len(leaves) == 0 {
+		return false
+	}
+	if len(p.Verify) == 0 {
+		return true
+	}
+	table := newChances(p.Accept)
+	logProbs := monotone(t)
+	chances := make([]float64, t.Len(), t.Len()+maxRank*len(leaves))
+	for i, lp := range logProbs {
+		chances[i] = table.of(lp)
+	}
+	chances[0] = 1
+	shares := ranks(t, chances)
+	chances = chances[1:]
+	byChance := func(a, b float64) int { return cmp.Compare(b, a) }
+	slices.SortFunc(chances, byChance)
+	_, now := best(chances, p, draft)
+	for _, lp := range leaves {
+		c := table.of(lp)
+		for _, share := range shares {
+			if share > 0 {
+				chances = append(chances, c*share)
+			}
+		}
+	}
+	slices.SortFunc(chances, byChance)
+	_, then := best(chances, p, draft+step)
+	return then > now
+}
+
+// maxRank is how many children of a node Worth foresees.
+const maxRank = 3
+
+// ranks returns the mean share of its parent's chance that a node's k-th best child has. A tree without
+// any children is thought to guess every second token.
+func ranks(t tandem.Tree, chances []float64) (shares [maxRank]float64) {
+	top := make([][maxRank]float64, t.Len())
+	for i := 1; i < t.Len(); i++ {
+		c := chances[i]
+		for k := range maxRank {
+			if best := &top[t.Parents[i]][k]; c > *best {
+				c, *best = *best, c
+			}
+		}
+	}
+	total := 0.0
+	for i, list := range top {
+		if list[0] == 0 {
+			continue
+		}
+		total += chances[i]
+		for k, c := range list {
+			shares[k] += c
+		}
+	}
+	if total == 0 {
+		return [maxRank]float64{0.5}
+	}
+	for k := range shares {
+		shares[k] = min(shares[k]/total, 1)
+	}
+	return shares
+}
+
+// best returns how many nodes, root included, give the highest rate, in tokens per second, the fewest of
+// several, when chances are those of the nodes below the root, likeliest first.
+func best(chances []float64, p tandem.Plan, draft time.Duration) (w int, rate float64) {
+	tokens := 1.0
+	if p.Others > 0 {
+		tokens += p.Others
+	}
+	for i := range min(len(chances)+1, len(p.Verify)) {
+		if i > 0 {
+			tokens += chances[i-1]
+		}
+		round := max(draft, 0) + max(p.Round, 0) + max(p.Verify[i], 0)
+		if r := tokens / max(round, 1).Seconds(); r > rate {
+			w, rate = i+1, r
+		}
+	}
+	return w, rate
+}
+
+// monotone returns the nodes' log-probabilities, none above its parent's or 0, and none that is no number.
+func monotone(t tandem.Tree) []float32 {
+	out := make([]float32, t.Len())
+	for i := 1; i < len(out) && t.LogProbs != nil; i++ {
+		lp := t.LogProbs[i]
+		if lp != lp {
+			lp = float32(math.Inf(-1))
+		}
+		out[i] = min(lp, out[t.Parents[i]])
+	}
+	return out
+}
+
+// chances is an Accept table in which no bin is likelier than one before it.
+type chances []float32
+
+func newChances(accept []float32) chances {
+	if len(accept) == 0 {
+		return nil
+	}
+	c := make(chances, len(accept))
+	least := float32(1)
+	for i, v := range accept {
+		if v = max(v, 0); v < least { // a comparison with NaN is false: the bin is as the one before
+			least = v
+		}
+		c[i] = least
+	}
+	return c
+}
+
+func (c chances) of(logProb float32) float64 {
+	if c == nil {
+		return chance(logProb)
+	}
+	return float64(c[min(tandem.AcceptBin(logProb), len(c)-1)])
+}
