@@ -4,6 +4,7 @@ package drafter
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/tandem-llm/tandem"
@@ -13,22 +14,26 @@ import (
 
 // DefaultTreeRows is how many tree nodes of a session the draft model's cache holds unless told
 // otherwise; engine.PagesFor wants it.
-const DefaultTreeRows = 128
+const DefaultTreeRows = 192
+
+// DefaultAhead is how many tree nodes a session runs at most while the target verifies, unless told
+// otherwise.
+const DefaultAhead = 96
 
 // maxWidth is the most candidates that a pass of the engine returns for a row.
 const maxWidth = 64
 
 // Config says what a drafter works with.
 type Config struct {
-	Model     *engine.Model // the drafter's alone until Shutdown has returned; not closed by it
-	Name      string        // Ticket.Drafter
-	Pool      tandem.Pool
-	Events    tandem.Events
-	Counters  *tandem.Counters
-	BestFirst bool          // grow trees best-first instead of by levels
-	TreeRows  int           // tree nodes per session to run at most; default DefaultTreeRows
-	Chunk     int           // prompt tokens per pass; default 128
-	Idle      time.Duration // a session nobody asked for this long is dropped; default 10 minutes
+	Model    *engine.Model // the drafter's alone until Shutdown has returned; not closed by it
+	Name     string        // Ticket.Drafter
+	Pool     tandem.Pool
+	Events   tandem.Events
+	Counters *tandem.Counters
+	TreeRows int           // tree nodes per session to run at most; default DefaultTreeRows
+	Ahead    int           // tree nodes to run ahead of a proposal at most; default DefaultAhead
+	Chunk    int           // prompt tokens per pass; default 128
+	Idle     time.Duration // a session nobody asked for this long is dropped; default 10 minutes
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -38,14 +43,17 @@ func (c Config) withDefaults() (Config, error) {
 	if c.TreeRows == 0 {
 		c.TreeRows = DefaultTreeRows
 	}
+	if c.Ahead == 0 {
+		c.Ahead = DefaultAhead
+	}
 	if c.Chunk == 0 {
 		c.Chunk = 128
 	}
 	if c.Idle == 0 {
 		c.Idle = 10 * time.Minute
 	}
-	if c.TreeRows < 1 || c.Chunk < 1 || c.Idle < 0 {
-		return c, tandem.Errorf("drafter", tandem.Invalid, "tree rows %d, chunk %d, idle %v: want at least 1, 1 and 0", c.TreeRows, c.Chunk, c.Idle)
+	if c.TreeRows < 1 || c.Ahead < 1 || c.Chunk < 1 || c.Idle < 0 {
+		return c, tandem.Errorf("drafter", tandem.Invalid, "tree rows %d, ahead %d, chunk %d, idle %v: want at least 1, 1, 1 and 0", c.TreeRows, c.Ahead, c.Chunk, c.Idle)
 	}
 	c.Chunk = min(c.Chunk, c.Model.MaxRows())
 	return c, nil
@@ -55,23 +63,32 @@ func (c Config) withDefaults() (Config, error) {
 //
 // All sessions belong to one goroutine, the owner. A call becomes a job of its session: Open the prefill
 // of all tokens but the last, Propose the growth of a tree. While there are jobs the owner runs passes
-// of the model: each takes the next level of every tree that is growing and fills up with pieces of
+// of the model: each takes the next rows of every tree that is growing and fills up with pieces of
 // prompts, so that neither a long prompt nor another session's tree holds anybody up for longer than
-// a pass. What waits, the pool above all, waits in the caller's goroutine.
+// a pass. While there are none it goes on for sessions that wait for the target, a small pass at a time,
+// so that a job waits no longer for that either. What waits, the pool above all, waits in the
+// caller's goroutine.
+//
+// What the model has said stays (spec.Explored): rows that the next tree wants and that were run before
+// cost nothing, be it for a tree that was cut, for a branch that was not taken, or ahead of time.
 //
 // Invariants of a session between passes:
 //  1. tokens is what the gateway committed, as far as the drafter was told; hash is its hash.
-//  2. The cache holds tokens[:Len], Len < len(tokens) unless a tree stands: the last token is left out so
-//     that the next pass starts from its logits.
-//  3. With a tree, Len = len(tokens), and tree row r is the node whose Rows entry is r.
+//  2. The cache holds tokens[:Len], Len < len(tokens) unless something is explored: the last token is left
+//     out so that the next pass starts from its logits.
+//  3. If something is explored, Len = len(tokens), its root is the last token, and its node i is tree row i-1.
 //  4. The cache is rolled back only where it contradicts the committed tokens or the root must be run
-//     again; accepted nodes that were run become positions without being run again.
+//     again; nodes that were run become positions, and their descendants stay tree rows, without being run
+//     again.
 type Drafter struct {
 	cfg   Config
 	owner *owner.Owner
 
 	sessions map[tandem.SessionID]*session // the owner's
 	active   []*session                    // with a job; those that waited longest first
+	ahead    []*session                    // going on while the target verifies; those that waited longest first
+	pace     time.Duration                 // running mean of a tree pass
+	answered bool                          // a job has ended since the last step
 	stepping bool                          // a pass is planned or running
 	inPass   []share                       // what it consists of
 	segments []engine.Segment
@@ -125,31 +142,21 @@ func (d *Drafter) Propose(ctx context.Context, p tandem.Proposal) (tandem.Propos
 		return tandem.Proposed{}, err
 	}
 	_, depth := j.tree.Depths()
-	done := tandem.Proposed{Nodes: j.tree.Len(), Depth: depth, Busy: j.busy}
-	end(nil, tandem.Attr{Key: "nodes", Int: int64(done.Nodes)}, tandem.Attr{Key: "depth", Int: int64(depth)})
+	done := tandem.Proposed{Nodes: j.tree.Len(), Depth: depth, Busy: j.busy, Passes: j.passes, Reused: j.reused, Ahead: j.ahead, Tree: j.tree}
+	end(nil, tandem.Attr{Key: "nodes", Int: int64(done.Nodes)}, tandem.Attr{Key: "depth", Int: int64(depth)},
+		tandem.Attr{Key: "passes", Int: int64(done.Passes)}, tandem.Attr{Key: "reused", Int: int64(done.Reused)})
 	d.cfg.Counters.Add("drafts", 1)
 	d.cfg.Counters.Add("drafts.nodes", int64(done.Nodes-1))
-	return done, d.send(ctx, tandem.Ticket{Session: p.Session, Epoch: p.Epoch, Base: p.Base, Hash: p.Hash,
-		Drafter: d.cfg.Name, Tree: j.tree})
+	if p.Return {
+		return done, nil
+	}
+	return done, send(ctx, d.cfg.Pool, d.cfg.Events, tandem.Ticket{Session: p.Session, Epoch: p.Epoch, Base: p.Base, Hash: p.Hash,
+		Drafter: d.cfg.Name, Tree: clone(j.tree)})
 }
 
-// send puts t into the pool, waiting while that is full: the pool holds what keeps the verifier busy
-// already (Minions' pause).
-func (d *Drafter) send(ctx context.Context, t tandem.Ticket) (err error) {
-	ctx, end := d.cfg.Events.Begin(ctx, tandem.StageSend)
-	defer func() { end(err) }()
-	t.Trace = d.cfg.Events.Carrier(ctx)
-	for pause := 200 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
-		err = d.cfg.Pool.Put(ctx, t)
-		if tandem.KindOf(err) != tandem.Exhausted {
-			return err
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return tandem.Errorf("propose", tandem.KindOf(ctx.Err()), "waiting for room in the pool: %w", ctx.Err())
-		}
-	}
+// clone returns a copy of t: the pool owns one, the caller of Propose another.
+func clone(t tandem.Tree) tandem.Tree {
+	return tandem.Tree{Tokens: slices.Clone(t.Tokens), Parents: slices.Clone(t.Parents), LogProbs: slices.Clone(t.LogProbs)}
 }
 
 // Close implements tandem.Drafter.

@@ -15,6 +15,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/mempool"
+	"github.com/tandem-llm/tandem/spec"
 )
 
 const (
@@ -26,13 +27,13 @@ var policy = tandem.Policy{Nodes: 16, Depth: 7, Width: 10}
 
 type rig struct {
 	*Drafter
-	t        *testing.T
+	t        testing.TB
 	pool     *mempool.Pool
 	counters *tandem.Counters
 	text     []tandem.Token // a prompt
 }
 
-func newRig(t *testing.T, c Config) *rig {
+func newRig(t testing.TB, c Config) *rig {
 	t.Helper()
 	m, err := engine.Open(modelFile, engine.Options{Threads: 1, MaxRows: 192, KVPages: engine.PagesFor(6, limit, DefaultTreeRows)})
 	if err != nil {
@@ -51,7 +52,9 @@ func newRig(t *testing.T, c Config) *rig {
 			t.Error(err)
 		}
 		m.Close()
-		goleak.VerifyNone(t)
+		if _, bench := t.(*testing.B); !bench { // testing's own goroutines would count
+			goleak.VerifyNone(t)
+		}
 	})
 	return r
 }
@@ -85,7 +88,8 @@ func (r *rig) draft(p tandem.Proposal) tandem.Ticket {
 	if k.Session != p.Session || k.Epoch != p.Epoch || k.Base != p.Base || k.Hash != p.Hash || k.Drafter != "test" {
 		r.t.Errorf("ticket %+v for %+v", k, p)
 	}
-	if done.Nodes != k.Tree.Len() || done.Depth != depth || (done.Busy == 0) != p.Policy.Plain() && done.Nodes > 1 {
+	if done.Nodes != k.Tree.Len() || done.Depth != depth || done.Busy == 0 || !reflect.DeepEqual(done.Tree, k.Tree) ||
+		(done.Passes == 0) != (done.Nodes == 1 || done.Reused == done.Nodes-1) {
 		r.t.Errorf("proposed %+v, tree of %d nodes and depth %d", done, k.Tree.Len(), depth)
 	}
 	if err := k.Tree.Validate(max(p.Policy.Nodes, 1), 4096); err != nil {
@@ -120,20 +124,38 @@ func leaf(t tandem.Tree) (path []tandem.Token) {
 // TestTreesDependOnTheTextAlone drafts the same texts after different pasts: kept nodes, rollbacks,
 // fresh sessions. The trees must be equal to the last bit of their log-probabilities.
 func TestTreesDependOnTheTextAlone(t *testing.T) {
-	for name, c := range map[string]Config{"levels": {}, "best-first": {BestFirst: true}, "short pieces": {Chunk: 3}} {
-		t.Run(name, func(t *testing.T) { treesDependOnTheTextAlone(t, newRig(t, c)) })
+	for name, c := range map[string]struct {
+		Config
+		change func(*tandem.Proposal)
+	}{
+		"levels":       {},
+		"best-first":   {change: func(p *tandem.Proposal) { p.Growth = tandem.GrowBest }},
+		"pacer":        {change: func(p *tandem.Proposal) { p.Growth, p.Branch = tandem.GrowPacer, 0.1 }},
+		"ahead":        {change: func(p *tandem.Proposal) { p.Ahead = true }},
+		"pacer, ahead": {change: func(p *tandem.Proposal) { p.Growth, p.Stop, p.Ahead = tandem.GrowPacer, 0.05, true }},
+		"few rows":     {Config{TreeRows: 20, Ahead: 100}, func(p *tandem.Proposal) { p.Ahead = true }},
+		"short pieces": {Config{Chunk: 3}, nil},
+	} {
+		t.Run(name, func(t *testing.T) { treesDependOnTheTextAlone(t, newRig(t, c.Config), c.change) })
 	}
 }
 
-func treesDependOnTheTextAlone(t *testing.T, r *rig) {
+func treesDependOnTheTextAlone(t *testing.T, r *rig, change func(*tandem.Proposal)) {
+	draft := func(id tandem.SessionID, text []tandem.Token, told int) tandem.Ticket {
+		p := proposal(id, text, told)
+		if change != nil {
+			change(&p)
+		}
+		return r.draft(p)
+	}
 	text := slices.Clone(r.text)
 	r.open(1, text)
 	told := len(text)
 	for round := range 8 {
-		got := r.draft(proposal(1, text, told))
+		got := draft(1, text, told)
 		fresh := tandem.SessionID(100 + round)
 		r.open(fresh, text)
-		if want := r.draft(proposal(fresh, text, len(text))); !reflect.DeepEqual(got.Tree, want.Tree) {
+		if want := draft(fresh, text, len(text)); !reflect.DeepEqual(got.Tree, want.Tree) {
 			t.Fatalf("round %d:\n got %v\nwant %v", round, got.Tree, want.Tree)
 		}
 		if err := r.Close(context.Background(), fresh); err != nil {
@@ -373,12 +395,17 @@ func TestPanicsEndOneSession(t *testing.T) {
 	r.open(1, r.text)
 	r.open(2, r.text)
 	r.draft(proposal(1, r.text, len(r.text)))
-	r.owner.Post(func() { r.sessions[1].draft.Tree.Parents = nil })
+	r.owner.Post(func() { // claims to have run nodes that the cache does not hold
+		s := r.sessions[1]
+		s.explored.Start([]spec.Candidate{{Token: 5}}, maxWidth)
+		s.explored.Add(0, 5, nil, 0)
+		_ = s.seq.Truncate(s.seq.Len())
+	})
 	r.owner.Post(func() { panic("posted") })
 	longer := append(slices.Clone(r.text), 5, 6)
 	_, err := r.Propose(context.Background(), proposal(1, longer, len(r.text)))
-	if !errors.Is(err, tandem.Internal) || !strings.Contains(err.Error(), "session.go") {
-		t.Errorf("got %v, want Internal with a stack", err)
+	if !errors.Is(err, tandem.Internal) || !strings.Contains(err.Error(), "commit path") {
+		t.Errorf("got %v, want Internal with the reason", err)
 	}
 	if _, err := r.Propose(context.Background(), proposal(1, longer, len(r.text))); !errors.Is(err, tandem.UnknownSession) {
 		t.Errorf("the damaged session: %v, want UnknownSession", err)
@@ -395,7 +422,26 @@ func TestPanicsEndOneSession(t *testing.T) {
 		t.Errorf("a pass that cannot be planned: %v, want Internal", err)
 	}
 	r.draft(proposal(2, append(slices.Clone(r.text), 8), len(r.text)))
-	if n := r.counters.Snapshot()["faults"]; n != 3 {
+	p := proposal(1, append(slices.Clone(longer), 9), len(longer))
+	p.Epoch, p.Ahead = 1, true
+	r.open(1, longer)
+	r.draft(p)
+	r.owner.Post(func() { // goes on ahead with nowhere to note it
+		s := r.sessions[1]
+		r.rest(s)
+		s.ahead.left, r.ahead = 50, append(r.ahead, s)
+		s.explored.Sent(tandem.Root(9), 0)
+	})
+	for end := time.Now().Add(10 * time.Second); r.counters.Snapshot()["faults"] < 4; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("drafting ahead without notes is no fault")
+		}
+	}
+	if _, err := r.Propose(context.Background(), p); !errors.Is(err, tandem.UnknownSession) {
+		t.Errorf("after a fault ahead: %v, want UnknownSession", err)
+	}
+	r.draft(proposal(2, append(slices.Clone(r.text), 8), len(r.text)+1))
+	if n := r.counters.Snapshot()["faults"]; n != 4 {
 		t.Errorf("%d faults", n)
 	}
 }

@@ -2,6 +2,7 @@ package drafter
 
 import (
 	"math"
+	"runtime"
 	"slices"
 	"time"
 
@@ -13,15 +14,20 @@ import (
 
 // share is one session's part in a pass.
 type share struct {
-	s    *session
-	seg  engine.Segment
-	tree bool // its wanted rows are for the tree's builder
+	s     *session
+	seg   engine.Segment
+	tree  bool // its wanted rows are for the tree that grows
+	ahead bool // they are for a tree to come
 }
 
-// step runs one pass for whoever has a job; false if nobody has.
+// step runs one pass for whoever has a job, or else for whoever goes on ahead; false if nobody does.
 func (d *Drafter) step() bool {
+	if d.answered { // who has waited goes on before this goroutine and its thread are in a pass again
+		d.answered = false
+		runtime.Gosched()
+	}
 	d.stepping = true
-	more := d.pass()
+	more := d.pass() || d.goOn()
 	d.stepping = false
 	return more
 }
@@ -32,7 +38,7 @@ func (d *Drafter) pass() bool {
 		if s.job.ctx.Err() == nil {
 			continue
 		}
-		if s.job.builder == nil {
+		if s.job.grower == nil {
 			d.drop(s, s.job.ctx.Err())
 		} else {
 			d.end(s, s.job.ctx.Err())
@@ -56,7 +62,7 @@ func (d *Drafter) plan() {
 	for _, trees := range []bool{true, false} {
 		for i := 0; i < len(d.active); i++ {
 			s := d.active[i]
-			if (s.job.builder != nil) != trees {
+			if (s.job.grower != nil) != trees {
 				continue
 			}
 			sh := share{s: s, seg: engine.Segment{Seq: s.seq}}
@@ -68,10 +74,7 @@ func (d *Drafter) plan() {
 			} else if trees {
 				sh.tree = true
 				sh.seg.Want = engine.WantTail
-				for _, r := range s.job.rows {
-					sh.seg.Nodes = append(sh.seg.Nodes, r.Token)
-					sh.seg.Parents = append(sh.seg.Parents, r.Parent)
-				}
+				s.job.missing(&sh.seg, rows)
 			} else {
 				d.end(s, nil)
 				i--
@@ -90,7 +93,7 @@ func (d *Drafter) plan() {
 
 // target returns how many tokens the job needs in the cache before it ends or its tree grows.
 func (s *session) target() int {
-	if s.job.builder == nil {
+	if s.job.grower == nil {
 		return max(len(s.tokens)-1, s.seq.Len())
 	}
 	return len(s.tokens)
@@ -130,17 +133,21 @@ func (d *Drafter) rotate() {
 // only the one at fault fails.
 func (d *Drafter) run(shares []share, begun time.Time) {
 	d.segments = d.segments[:0]
-	width := 0
+	width, rows, prompts := 0, 0, false
 	for _, sh := range shares {
 		d.segments = append(d.segments, sh.seg)
-		if sh.tree {
-			width = max(width, sh.s.job.width)
+		rows += len(sh.seg.Nodes)
+		if sh.tree || sh.ahead {
+			width = max(width, sh.s.width())
+		} else {
+			prompts = true
 		}
 	}
 	out, err := d.cfg.Model.Forward(d.segments, width)
 	if err != nil {
 		for i := range shares {
 			if len(shares) == 1 {
+				d.rest(shares[0].s)
 				d.end(shares[0].s, err)
 			} else {
 				d.run(shares[i:i+1], begun)
@@ -148,38 +155,46 @@ func (d *Drafter) run(shares []share, begun time.Time) {
 		}
 		return
 	}
-	for i, sh := range shares {
-		if !sh.tree {
-			continue
-		}
-		if err := owner.Guard(func() error { d.grow(sh, out, out.First(i)); return nil }); err != nil {
-			d.fail(sh.s, err)
-		}
-	}
 	spent := time.Since(begun)
-	for _, sh := range shares {
-		j := sh.s.job
-		if j == nil {
-			continue
+	if !prompts {
+		if d.pace == 0 {
+			d.pace = spent
 		}
-		j.busy += spent
-		if sh.tree && len(j.rows) == 0 {
-			d.end(sh.s, nil)
+		d.pace += (spent - d.pace) / 8
+	}
+	if shares[0].ahead { // a pass is for jobs, or ahead of them, never both
+		d.cfg.Counters.Add("ahead.nodes", int64(rows))
+		d.cfg.Counters.Add("ahead.busy_ns", int64(spent))
+	}
+	for i, sh := range shares {
+		if err := owner.Guard(func() error { d.take(sh, out, out.First(i), spent, rows); return nil }); err != nil {
+			d.fail(sh.s, err)
 		}
 	}
 }
 
-// grow gives the tree's builder the candidates of the rows that were run, from wanted row first on, and
-// asks it for the next; if there are none the tree is finished.
-func (d *Drafter) grow(sh share, out *engine.Output, first int) {
-	j := sh.s.job
-	lists := make([][]spec.Candidate, max(len(j.rows), 1)) // the first pass ran the root
-	for i := range lists {
-		lists[i] = candidates(out.Top(first+i), j.width)
+// take does with a share's results what it was run for; from wanted row first on they are its own. The pass took
+// spent, and had so many tree rows.
+func (d *Drafter) take(sh share, out *engine.Output, first int, spent time.Duration, rows int) {
+	s, j, cost := sh.s, sh.s.job, time.Duration(0)
+	begun := time.Now()
+	if sh.ahead {
+		s.ahead.take(len(sh.seg.Nodes), spent)
+		cost = max(spent/time.Duration(rows), 1)
+	} else {
+		j.busy += spent
+		j.passes++
 	}
-	j.builder.Absorb(lists)
-	if j.rows = j.builder.Pending(d.room(sh.s)); len(j.rows) == 0 {
-		sh.s.finish()
+	switch width := s.width(); {
+	case len(sh.seg.Nodes) > 0:
+		for i, token := range sh.seg.Nodes {
+			s.explored.Add(sh.seg.Parents[i]+1, token, candidates(out.Top(first+i), width), cost)
+		}
+	case sh.tree:
+		s.explored.Start(candidates(out.Top(first), width), width)
+	}
+	if sh.tree {
+		d.advance(s, begun)
 	}
 }
 
@@ -194,13 +209,13 @@ func candidates(top engine.Top, width int) []spec.Candidate {
 }
 
 // fault drops the sessions of a pass that panicked: what the model has written for them is unknown. If the
-// panic came while the pass was planned, it drops all that have a job.
+// panic came while the pass was planned, it drops all that it could have been for.
 func (d *Drafter) fault(err error) {
 	if !d.stepping {
 		d.cfg.Counters.Add("faults", 1)
 		return
 	}
-	victims := slices.Clone(d.active)
+	victims := append(slices.Clone(d.active), d.ahead...)
 	if len(d.inPass) > 0 {
 		victims = victims[:0]
 		for _, sh := range d.inPass {

@@ -35,7 +35,12 @@ var prompts = []string{
 
 func openModel(t testing.TB, file string, sessions int) *engine.Model {
 	t.Helper()
-	m, err := engine.Open(file, engine.Options{Threads: 1, MaxRows: 192, KVPages: engine.PagesFor(sessions, limit, drafter.DefaultTreeRows)})
+	return openThreads(t, file, sessions, 1)
+}
+
+func openThreads(t testing.TB, file string, sessions, threads int) *engine.Model {
+	t.Helper()
+	m, err := engine.Open(file, engine.Options{Threads: threads, MaxRows: 192, KVPages: engine.PagesFor(sessions, limit, drafter.DefaultTreeRows)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +76,10 @@ func newRig(t testing.TB, o rigOptions) *rig {
 	if o.pool != nil {
 		r.pool = o.pool(r.mem)
 	}
-	o.verifier.Model, o.verifier.Deliver, o.verifier.Counters = openModel(t, targetFile, max(o.sessions, 2)), r.deliver, r.counters
+	if o.verifier.Model == nil {
+		o.verifier.Model = openModel(t, targetFile, max(o.sessions, 2))
+	}
+	o.verifier.Deliver, o.verifier.Counters = r.deliver, r.counters
 	o.drafter.Model, o.drafter.Pool, o.drafter.Counters, o.drafter.Name = openModel(t, draftFile, max(o.sessions, 2)), r.pool, r.counters, "test"
 	var err error
 	if r.v, err = verifier.New(o.verifier); err != nil {
@@ -121,8 +129,10 @@ type asked struct {
 	prompt   []tandem.Token
 	sampling tandem.Sampling
 	policy   tandem.Policy
+	how      tandem.Proposal // Growth, Branch, Stop and Ahead of the session's proposals
 	tokens   int
 	disturb  func(*stream) // called before each round
+	seen     func(tandem.Verdict)
 }
 
 // stream is one request as the rig's gateway sees it.
@@ -180,7 +190,8 @@ func (s *stream) round(ctx context.Context) error {
 	policy := s.policy
 	policy.Depth = min(policy.Depth, s.tokens-(len(s.text)-len(s.prompt))-1)
 	p, err := s.d.Propose(ctx, tandem.Proposal{Session: s.id, Epoch: s.epoch, Base: want.Base, Hash: want.Hash,
-		From: tandem.Position(s.told), Suffix: s.text[s.told:], Policy: policy})
+		From: tandem.Position(s.told), Suffix: s.text[s.told:], Policy: policy,
+		Growth: s.how.Growth, Branch: s.how.Branch, Stop: s.how.Stop, Ahead: s.how.Ahead})
 	switch {
 	case err == nil:
 		s.told = len(s.text)
@@ -210,6 +221,9 @@ func (s *stream) round(ctx context.Context) error {
 			case tandem.OK:
 				if len(v.Tokens) != len(v.Path)+1 {
 					return fmt.Errorf("verdict %+v", v)
+				}
+				if s.seen != nil {
+					s.seen(v)
 				}
 				s.text = append(s.text, v.Tokens...)
 				s.rounds, s.accepted = s.rounds+1, s.accepted+len(v.Path)

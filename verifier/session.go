@@ -24,7 +24,39 @@ type session struct {
 	ticket   *check         // the one that waits
 	verdict  tandem.Verdict // the last; Base 0 if there is none
 	used     time.Time
+
+	answered time.Time     // when the last verdict was given; zero before the first
+	pace     time.Duration // running mean of the time from a verdict to the next ticket; 0 before the first
+	rows     int           // of the last tree
+	turn     int           // number of passes before which others' tickets come first
 }
+
+// paceOf is over about how many rounds the running mean of a session's pace goes.
+const paceOf = 4
+
+// came notes when a ticket arrived.
+func (s *session) came(at time.Time) {
+	if s.answered.IsZero() || at.Before(s.answered) {
+		return
+	}
+	took := at.Sub(s.answered)
+	if s.pace == 0 {
+		s.pace = took
+	}
+	s.pace += (took - s.pace) / paceOf
+}
+
+// due returns when the session's next ticket is expected; false if none is: it has one, has just begun, or is
+// late by more than it ever took, as a session is whose client reads slowly or that has ended.
+func (s *session) due(now time.Time) (time.Time, bool) {
+	if s.ticket != nil || s.prompt != nil || s.pace == 0 || now.After(s.overdue()) {
+		return time.Time{}, false
+	}
+	return s.answered.Add(s.pace), true
+}
+
+// overdue returns from when on the session's next ticket is not expected any more.
+func (s *session) overdue() time.Time { return s.answered.Add(2*s.pace + time.Millisecond) }
 
 // prompt is one call of Open.
 type prompt struct {

@@ -24,16 +24,18 @@ func TestSpeculationEqualsPlain(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		o    rigOptions
+		how  tandem.Proposal
 	}{
-		{"levels", rigOptions{sessions: 4}},
-		{"best-first", rigOptions{sessions: 4, drafter: drafter.Config{BestFirst: true}}},
-		{"few rows, short pieces", rigOptions{sessions: 4, drafter: drafter.Config{TreeRows: 5, Chunk: 3}, verifier: verifier.Config{Chunk: 5, Batch: 1}}},
+		{"levels", rigOptions{sessions: 4}, tandem.Proposal{}},
+		{"best-first", rigOptions{sessions: 4}, tandem.Proposal{Growth: tandem.GrowBest}},
+		{"pacer, ahead", rigOptions{sessions: 4}, tandem.Proposal{Growth: tandem.GrowPacer, Branch: 0.3, Stop: 0.01, Ahead: true}},
+		{"few rows, short pieces", rigOptions{sessions: 4, drafter: drafter.Config{TreeRows: 5, Chunk: 3}, verifier: verifier.Config{Chunk: 5, Batch: 1}}, tandem.Proposal{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t, c.o)
 			var all sync.WaitGroup
 			for i, policy := range []tandem.Policy{{Nodes: 16, Depth: 7, Width: 10}, {Nodes: 8, Depth: 4, Width: 4}, {Nodes: 5, Depth: 4, Width: 1}, {}} {
-				a := asked{prompt: twin.prompt(prompts[i]), policy: policy, tokens: tokens}
+				a := asked{prompt: twin.prompt(prompts[i]), policy: policy, tokens: tokens, how: c.how}
 				wants := [][]tandem.Token{}
 				for _, a.sampling = range []tandem.Sampling{greedy, sampled} {
 					wants = append(wants, twin.generate(t, a))

@@ -13,6 +13,7 @@ import (
 // check is a ticket on its way to a verdict.
 type check struct {
 	ticket tandem.Ticket
+	came   time.Time
 	s      *session    // nil until it is queued
 	tree   tandem.Tree // what is verified of the ticket's tree
 	nodes  []int32     // per node of tree: its number in the ticket's tree
@@ -23,13 +24,13 @@ type check struct {
 	end tandem.End
 }
 
-// admit takes a ticket from the pool: it is queued for a pass or answered at once.
-func (v *Verifier) admit(t tandem.Ticket) {
+// admit takes a ticket that came at that time: it is queued for a pass or answered at once.
+func (v *Verifier) admit(t tandem.Ticket, came time.Time) {
 	attrs := []tandem.Attr{{Key: "epoch", Int: int64(t.Epoch)}, {Key: "base", Int: int64(t.Base)}}
 	if t.Trace != "" {
 		attrs = append(attrs, tandem.Link(t.Trace))
 	}
-	c := &check{ticket: t}
+	c := &check{ticket: t, came: came}
 	c.ctx, c.end = v.cfg.Events.Begin(v.cfg.Events.Adopt(context.Background(), t.Trace), tandem.StageProcess, attrs...)
 	s := v.sessions[t.Session]
 	stale := func(reason, format string, args ...any) {
@@ -53,17 +54,29 @@ func (v *Verifier) admit(t tandem.Ticket) {
 		v.cfg.Counters.Add("tickets.repeated", 1)
 		v.forget(c, nil) // the one that waits will be answered
 	default:
+		now := time.Now()
+		if t.Drafter != "" && v.blames.distrusted(t.Drafter, now) {
+			v.cfg.Counters.Add("tickets.distrusted", 1)
+			c.ticket.Tree = tandem.Tree{}
+		}
 		if err := owner.Guard(func() error { return c.prepare(s, v.cfg.Model.Config().Vocab) }); err != nil {
 			v.cfg.Counters.Add("tickets.invalid", 1)
-			v.refuse(c, tandem.KindOf(err), err.Error())
+			message := err.Error()
+			if t.Drafter != "" {
+				message = fmt.Sprintf("drafter %q: %s", t.Drafter, message)
+				v.blames.blame(t.Drafter, now)
+			}
+			v.refuse(c, tandem.KindOf(err), message)
 			return
 		}
-		c.s, s.ticket, s.used = s, c, time.Now()
+		s.came(came)
+		c.s, s.ticket, s.used = s, c, now
 		v.queue = append(v.queue, c)
 	}
 }
 
-// prepare checks the ticket's tree and cuts it to what the session has room for.
+// prepare checks the ticket's tree and cuts it to what the session has room for. Every error is the fault of
+// whoever made the tree, except for a session that is full.
 func (c *check) prepare(s *session, vocab int) error {
 	const op = "ticket"
 	root := s.tokens[len(s.tokens)-1]

@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/owner"
 	"github.com/tandem-llm/tandem/engine/sample"
+	"github.com/tandem-llm/tandem/spec"
 )
 
 // Config says what a verifier works with.
@@ -19,7 +20,8 @@ type Config struct {
 	Events   tandem.Events
 	Counters *tandem.Counters
 	Batch    int           // tickets that may wait for their verdicts; default 32
-	Chunk    int           // prompt tokens per pass; default 128
+	Chunk    int           // prompt tokens per pass, fewer while other sessions are in rounds; default 128
+	Costs    []tandem.Cost // of the model's passes, as measured; those observed are learned from as well
 	Idle     time.Duration // a session without a ticket this long is dropped; default 60 s
 }
 
@@ -47,8 +49,9 @@ func (c Config) withDefaults() (Config, error) {
 // All sessions belong to one goroutine, the owner. Run takes tickets from the pool and hands them over;
 // the owner answers at once what needs no model, and puts the others in a queue. A pass takes all
 // queued tickets that fit, one segment each: the root, which extends the prefix, and below it the tree.
-// Rows that are left go to prompts. After the pass each tree is accepted from the root down and the
-// accepted nodes become positions of the cache.
+// Rows that are left go to prompts, as far as that keeps nobody's round waiting for long. After the pass each
+// tree is accepted from the root down and the accepted nodes become positions of the cache. Sessions join and
+// leave between any two passes. How a pass is filled is told beside plan.
 //
 // Invariants of a session between passes:
 //  1. tokens is what the gateway committed when it opened the session, plus the tokens of every verdict
@@ -58,7 +61,8 @@ func (c Config) withDefaults() (Config, error) {
 //     before is kept and given again to a ticket that was repeated; so a lost verdict costs no pass,
 //     and whether it was lost need not be known.
 //
-// A ticket answers to nobody: what is wrong with one is counted and told in a verdict of that kind.
+// A ticket answers to nobody: what is wrong with one is counted and told in a verdict of that kind. A drafter
+// whose trees were garbage a few times is not listened to for a while; see ledger.
 type Verifier struct {
 	cfg   Config
 	owner *owner.Owner
@@ -67,6 +71,11 @@ type Verifier struct {
 	sessions map[tandem.SessionID]*session // the owner's, as all below
 	opening  []*session                    // whose prompt is not in yet, first come first
 	queue    []*check                      // tickets for the next passes, first come first
+	blames   ledger                        // of drafters
+	costs    *spec.Costs                   // of passes by rows
+	free     time.Time                     // when the last pass ended
+	hold     *time.Timer                   // wakes the owner at the end of a wait for more tickets
+	passes   int                           // with tickets, so far
 	stepping bool                          // a pass is planned or running
 	inPass   []share                       // what it consists of
 	segments []engine.Segment
@@ -79,7 +88,10 @@ func New(cfg Config) (*Verifier, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &Verifier{cfg: cfg, room: make(chan struct{}, cfg.Batch), sessions: map[tandem.SessionID]*session{}}
+	v := &Verifier{cfg: cfg, room: make(chan struct{}, cfg.Batch), sessions: map[tandem.SessionID]*session{},
+		blames: ledger{counters: cfg.Counters}, costs: spec.NewCosts(cfg.Costs)}
+	v.hold = time.AfterFunc(time.Hour, func() { v.owner.Post(func() {}) })
+	v.hold.Stop()
 	v.owner = owner.Start(owner.Work{Step: v.step, Fault: v.fault, Tick: v.sweep, Every: max(cfg.Idle/4, time.Millisecond), Last: v.last})
 	return v, nil
 }
@@ -93,6 +105,7 @@ func (v *Verifier) Run(ctx context.Context, src tandem.TicketSource) error {
 		if err != nil {
 			return err
 		}
+		came := time.Now()
 		for len(tickets) > 0 {
 			n, err := v.reserve(ctx, len(tickets))
 			if err != nil {
@@ -102,7 +115,7 @@ func (v *Verifier) Run(ctx context.Context, src tandem.TicketSource) error {
 			tickets = tickets[n:]
 			posted := v.owner.Post(func() {
 				for _, t := range group {
-					v.admit(t)
+					v.admit(t, came)
 				}
 			})
 			if !posted {
@@ -110,6 +123,25 @@ func (v *Verifier) Run(ctx context.Context, src tandem.TicketSource) error {
 			}
 		}
 	}
+}
+
+// Submit hands over one ticket that goes past the pool, such as a gateway's whose pool is down; its tree is the verifier's from then
+// on. Errors: Exhausted while cfg.Batch tickets wait, Unavailable after Shutdown, that of a ctx that has ended.
+func (v *Verifier) Submit(ctx context.Context, t tandem.Ticket) error {
+	if err := ctx.Err(); err != nil {
+		return tandem.Errorf("verifier", tandem.KindOf(err), "ticket of session %v: %w", t.Session, err)
+	}
+	select {
+	case v.room <- struct{}{}:
+	default:
+		return tandem.Errorf("verifier", tandem.Exhausted, "%d tickets wait for a pass, as many as may", v.cfg.Batch)
+	}
+	came := time.Now()
+	if !v.owner.Post(func() { v.admit(t, came) }) {
+		<-v.room
+		return tandem.Errorf("verifier", tandem.Unavailable, "shutting down")
+	}
+	return nil
 }
 
 // reserve waits for room for a ticket, and takes room for up to most.
@@ -180,6 +212,7 @@ func (v *Verifier) CloseAll(ctx context.Context) error {
 func (v *Verifier) Shutdown(ctx context.Context) error { return v.owner.Stop(ctx) }
 
 func (v *Verifier) last() {
+	v.hold.Stop()
 	for _, s := range v.sessions {
 		v.drop(s, tandem.Errorf("verifier", tandem.Unavailable, "verifier is shutting down"))
 	}

@@ -1,0 +1,376 @@
+package drafter
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/spec"
+)
+
+// oracle drafts as the book says: every time anew, from the first token on.
+type oracle struct {
+	t testing.TB
+	m *engine.Model
+}
+
+func newOracle(t testing.TB) *oracle {
+	m, err := engine.Open(modelFile, engine.Options{Threads: 1, MaxRows: limit + 256, MaxWanted: 256, KVPages: engine.PagesFor(1, limit, 256)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.Close)
+	return &oracle{t, m}
+}
+
+// sequence returns one with text in it, and the candidates after text.
+func (o *oracle) sequence(text []tandem.Token) (*engine.Sequence, []spec.Candidate) {
+	seq, err := o.m.NewSequence(limit, 256)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	return seq, o.forward(engine.Segment{Seq: seq, Extend: text, Want: engine.WantTail})[0]
+}
+
+func (o *oracle) forward(seg engine.Segment) (lists [][]spec.Candidate) {
+	out, err := o.m.Forward([]engine.Segment{seg}, maxWidth)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	for i := range out.Len() {
+		lists = append(lists, candidates(out.Top(i), maxWidth))
+	}
+	return lists
+}
+
+// tree returns what p must be answered with below text if it has no plan.
+func (o *oracle) tree(text []tandem.Token, p tandem.Proposal, treeRows int) tandem.Tree {
+	seq, root := o.sequence(text)
+	defer seq.Close()
+	p.Policy.Nodes, p.Policy.Depth = min(p.Policy.Nodes, 64), min(p.Policy.Depth, limit-len(text))
+	g := spec.NewGrower(text[len(text)-1], p)
+	for {
+		rows := g.Pending(treeRows - seq.Nodes())
+		if len(rows) == 0 {
+			return g.Draft().Tree
+		}
+		lists := [][]spec.Candidate{root}
+		if rows[0].Depth > 0 {
+			seg := engine.Segment{Seq: seq, Want: engine.WantTail}
+			for _, r := range rows {
+				seg.Nodes, seg.Parents = append(seg.Nodes, r.Token), append(seg.Parents, r.Parent)
+			}
+			lists = o.forward(seg)
+		}
+		g.Absorb(lists)
+	}
+}
+
+// check compares the log-probabilities of any tree below text with the model's, bit by bit.
+func (o *oracle) check(text []tandem.Token, tree tandem.Tree) {
+	o.t.Helper()
+	seq, root := o.sequence(text)
+	defer seq.Close()
+	lists := [][]spec.Candidate{root}
+	if tree.Len() > 1 {
+		seg := engine.Segment{Seq: seq, Want: engine.WantTail, Nodes: tree.Tokens[1:]}
+		for _, parent := range tree.Parents[1:] {
+			seg.Parents = append(seg.Parents, parent-1)
+		}
+		lists = append(lists, o.forward(seg)...)
+	}
+	for i, token := range tree.Tokens[1:] {
+		parent := tree.Parents[i+1]
+		at := slices.IndexFunc(lists[parent], func(c spec.Candidate) bool { return c.Token == token })
+		if at < 0 {
+			o.t.Fatalf("node %d has token %d, none of the likeliest %d after its parent", i+1, token, maxWidth)
+		}
+		if want := tree.LogProbs[parent] + lists[parent][at].LogProb; math.Float32bits(tree.LogProbs[i+1]) != math.Float32bits(want) {
+			o.t.Fatalf("node %d has log-probability %v: want %v", i+1, tree.LogProbs[i+1], want)
+		}
+	}
+}
+
+// walk is a session whose committed tokens and proposals are random.
+type walk struct {
+	*rig
+	*oracle
+	random *rand.Rand
+	id     tandem.SessionID
+	text   []tandem.Token
+	told   int
+}
+
+func (w *walk) proposal() tandem.Proposal {
+	p := proposal(w.id, w.text, w.told)
+	r := w.random
+	p.Policy = tandem.Policy{Nodes: 2 + r.IntN(24), Depth: 1 + r.IntN(8), Width: 1 + r.IntN(12)}
+	if r.IntN(12) == 0 {
+		p.Policy = tandem.Policy{}
+	}
+	p.Growth, p.Branch, p.Stop = tandem.Growth(r.IntN(3)), []float64{0, 0.05, 0.5}[r.IntN(3)], []float64{0, 0, 0.1}[r.IntN(3)]
+	p.Ahead, p.Return = r.IntN(4) > 0, r.IntN(2) > 0
+	if r.IntN(3) == 0 {
+		p.Plan.Round = time.Duration(r.IntN(2000)) * time.Microsecond
+		for i := range 1 + r.IntN(20) {
+			p.Plan.Verify = append(p.Plan.Verify, time.Duration(20+i)*100*time.Microsecond)
+		}
+	}
+	return p
+}
+
+// round proposes once, checks the answer, and commits something.
+func (w *walk) round() {
+	p := w.proposal()
+	done, err := w.Propose(context.Background(), p)
+	if err != nil {
+		w.rig.t.Fatal(err)
+	}
+	w.told = len(w.text)
+	if !p.Return {
+		tickets, err := w.pool.Take(context.Background(), 1)
+		if err != nil || !reflect.DeepEqual(tickets[0].Tree, done.Tree) {
+			w.rig.t.Fatalf("ticket %v for %v, %v", tickets, done.Tree, err)
+		}
+		clear(tickets[0].Tree.Tokens) // it is the pool's
+	}
+	depth := 0
+	if _, depth = done.Tree.Depths(); done.Tree.Validate(max(p.Policy.Nodes, 1), 4096) != nil || depth > p.Policy.Depth || done.Depth != depth || done.Nodes != done.Tree.Len() {
+		w.rig.t.Fatalf("%+v for %v", done, p.Policy)
+	}
+	w.oracle.check(w.text, done.Tree)
+	if len(p.Plan.Verify) == 0 {
+		if want := w.oracle.tree(w.text, p, w.cfg.TreeRows); !reflect.DeepEqual(done.Tree, want) {
+			w.rig.t.Fatalf("%+v:\n got %v\nwant %v", p, done.Tree, want)
+		}
+	} else if done.Nodes > len(p.Plan.Verify) {
+		w.rig.t.Fatalf("%d nodes, costs of %d", done.Nodes, len(p.Plan.Verify))
+	}
+	time.Sleep(time.Duration(w.random.IntN(1500)) * time.Microsecond)
+	w.invariants()
+	w.commit(done.Tree)
+}
+
+// invariants looks at the session where nothing can be half done.
+func (w *walk) invariants() {
+	err := w.owner.Do(context.Background(), func() error {
+		s := w.sessions[w.id]
+		e, n := s.explored.Len(), s.seq.Len()
+		if e == 0 && (n >= len(s.tokens) || s.seq.Nodes() != 0) || e > 0 && (n != len(s.tokens) || s.seq.Nodes() != e-1) || s.seq.Nodes() > w.cfg.TreeRows {
+			w.rig.t.Errorf("%d tokens, %d positions, %d rows, %d explored", len(s.tokens), n, s.seq.Nodes(), e)
+		}
+		return nil
+	})
+	if err != nil {
+		w.rig.t.Fatal(err)
+	}
+}
+
+// commit goes some way down the tree and on with a token of the draft model's, or with any; or nowhere; or takes back
+// what was committed before.
+func (w *walk) commit(tree tandem.Tree) {
+	r := w.random
+	switch r.IntN(10) {
+	case 0: // the same again
+		return
+	case 1: // the drafter had believed something else
+		w.told -= 1 + r.IntN(3)
+		w.text = append(w.text[:w.told:w.told], tandem.Token(r.IntN(4096)), tandem.Token(r.IntN(4096)), tandem.Token(r.IntN(4096)), 7)
+		return
+	}
+	node := r.IntN(tree.Len())
+	var path []tandem.Token
+	for n := int32(node); n > 0; n = tree.Parents[n] {
+		path = append(path, tree.Tokens[n])
+	}
+	slices.Reverse(path)
+	w.text = append(slices.Clone(w.text), path...)
+	switch r.IntN(4) {
+	case 0:
+		w.text = append(w.text, tandem.Token(r.IntN(4096)))
+	case 1: // the tree was cut short by the budget
+	default:
+		seq, next := w.oracle.sequence(w.text)
+		seq.Close()
+		w.text = append(w.text, next[r.IntN(4)].Token)
+	}
+}
+
+// TestRandomCommits: hits, misses and everything between never change what a session drafts.
+func TestRandomCommits(t *testing.T) {
+	rounds := 40
+	if testing.Short() {
+		rounds = 10
+	}
+	for name, c := range map[string]Config{"as it is": {}, "few rows": {TreeRows: 24, Ahead: 9}, "many ahead": {TreeRows: 256, Ahead: 256}} {
+		t.Run(name, func(t *testing.T) {
+			r, o := newRig(t, c), newOracle(t)
+			for seed := range uint64(4) {
+				w := &walk{rig: r, oracle: o, random: rand.New(rand.NewPCG(seed, 0)), id: tandem.SessionID(seed + 1), text: slices.Clone(r.text), told: len(r.text)}
+				r.open(w.id, w.text)
+				for range rounds {
+					if len(w.text) > limit-10 {
+						w.text, w.told = slices.Clone(r.text), len(r.text)
+						r.open(w.id, w.text)
+					}
+					w.round()
+				}
+				if err := r.Close(context.Background(), w.id); err != nil {
+					t.Fatal(err)
+				}
+			}
+			n := r.counters.Snapshot()
+			if n["ahead.hits"] == 0 || n["ahead.misses"] == 0 || n["ahead.nodes"] == 0 || n["ahead.useful_ns"] == 0 ||
+				n["ahead.useful_ns"] > n["ahead.busy_ns"] || n["faults"] != 0 {
+				t.Errorf("counters %v", n)
+			}
+		})
+	}
+}
+
+// TestAheadOfManySessions has sessions draft ahead while others are opened, proposed for, cancelled and closed.
+func TestAheadOfManySessions(t *testing.T) {
+	r, o := newRig(t, Config{}), newOracle(t)
+	var all sync.WaitGroup
+	var one sync.Mutex // the oracle's
+	for i := range 4 {
+		all.Go(func() {
+			random, id, text := rand.New(rand.NewPCG(uint64(i), 1)), tandem.SessionID(i+1), r.text[:len(r.text)-i]
+			for range 6 {
+				if err := r.Open(context.Background(), tandem.Opening{Session: id, Epoch: 1, Tokens: text, Limit: limit, MaxNodes: 64}); err != nil {
+					t.Error(err)
+				}
+				told, text := len(text), slices.Clone(text)
+				for range 5 {
+					p := proposal(id, text, told)
+					p.Ahead, p.Return, p.Growth = true, true, tandem.Growth(i%3)
+					ctx, cancel := context.WithTimeout(context.Background(), []time.Duration{time.Minute, time.Millisecond}[random.IntN(5)/4])
+					done, err := r.Propose(ctx, p)
+					cancel()
+					if tandem.KindOf(err) == tandem.Deadline {
+						continue
+					}
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					one.Lock()
+					o.check(text, done.Tree)
+					one.Unlock()
+					told = len(text)
+					text = append(append(text, leaf(done.Tree)[:random.IntN(done.Depth+1)]...), tandem.Token(random.IntN(4096)))
+				}
+				if random.IntN(2) == 0 {
+					if err := r.Close(context.Background(), id); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	all.Wait()
+	if n := r.counters.Snapshot()["faults"]; n != 0 {
+		t.Errorf("%d faults", n)
+	}
+}
+
+// TestAHitNeedsNoPass waits until a session has prepared for the likeliest outcome, and takes it.
+func TestAHitNeedsNoPass(t *testing.T) {
+	r := newRig(t, Config{TreeRows: 256, Ahead: 200})
+	r.open(1, r.text)
+	p := proposal(1, r.text, len(r.text))
+	p.Policy, p.Ahead, p.Return = tandem.Policy{Nodes: 4, Depth: 3, Width: 1}, true, true
+	first, err := r.Propose(context.Background(), p)
+	if err != nil || first.Ahead != 0 || first.Reused != 0 || first.Passes != 3 {
+		t.Fatalf("%+v, %v", first, err)
+	}
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		idle := false
+		if err := r.owner.Do(context.Background(), func() error { idle = len(r.ahead) == 0; return nil }); err != nil || time.Now().After(end) {
+			t.Fatalf("still going on ahead: %v", err)
+		}
+		if idle {
+			break
+		}
+	}
+	o := newOracle(t)
+	text := append(slices.Clone(r.text), first.Tree.Tokens[1])
+	seq, next := o.sequence(text)
+	seq.Close()
+	text = append(text, next[1].Token) // not in the chain that was sent
+	p = proposal(1, text, len(r.text))
+	p.Policy, p.Return = tandem.Policy{Nodes: 4, Depth: 3, Width: 1}, true
+	hit, err := r.Propose(context.Background(), p)
+	if err != nil || hit.Passes != 0 || hit.Reused != hit.Nodes-1 || hit.Ahead == 0 || hit.Nodes != 4 {
+		t.Errorf("%+v, %v", hit, err)
+	}
+	if want := o.tree(text, p, 256); !reflect.DeepEqual(hit.Tree, want) {
+		t.Errorf("got %v\nwant %v", hit.Tree, want)
+	}
+	if n := r.counters.Snapshot(); n["ahead.hits"] != 1 || n["ahead.misses"] != 0 {
+		t.Errorf("counters %v", n)
+	}
+}
+
+// TestPlanBoundsTheTree gives costs under which a draft is worth nothing, and costs under which all of it is.
+func TestPlanBoundsTheTree(t *testing.T) {
+	r := newRig(t, Config{})
+	r.open(1, r.text)
+	p := proposal(1, r.text, len(r.text))
+	p.Return = true
+	steep := make([]time.Duration, 64)
+	for i := range steep {
+		steep[i] = time.Duration(i*i+1) * time.Second
+	}
+	p.Plan.Verify = steep
+	if done, err := r.Propose(context.Background(), p); err != nil || done.Nodes != 1 || done.Passes != 1 {
+		t.Errorf("every node costs a second: %+v, %v", done, err)
+	}
+	flat := slices.Repeat([]time.Duration{time.Hour}, 64)
+	p.Plan.Verify = flat
+	if done, err := r.Propose(context.Background(), p); err != nil || done.Nodes != policy.Nodes || done.Reused < 1 {
+		t.Errorf("nodes cost nothing: %+v, %v", done, err)
+	}
+	p.Plan.Verify = flat[:5]
+	if done, err := r.Propose(context.Background(), p); err != nil || done.Nodes != 5 {
+		t.Errorf("costs of 5 widths: %+v, %v", done, err)
+	}
+}
+
+func TestProposeRefusesShapes(t *testing.T) {
+	r := newRig(t, Config{})
+	r.open(1, r.text)
+	nan := math.NaN()
+	for name, change := range map[string]func(*tandem.Proposal){
+		"negative nodes": func(p *tandem.Proposal) { p.Policy.Nodes = -1 },
+		"negative depth": func(p *tandem.Proposal) { p.Policy.Depth = -1 },
+		"negative width": func(p *tandem.Proposal) { p.Policy.Width = -1 },
+		"growth":         func(p *tandem.Proposal) { p.Growth = 3 },
+		"branch NaN":     func(p *tandem.Proposal) { p.Branch = nan },
+		"branch above 1": func(p *tandem.Proposal) { p.Branch = 1.1 },
+		"stop NaN":       func(p *tandem.Proposal) { p.Stop = nan },
+		"stop below 0":   func(p *tandem.Proposal) { p.Stop = -0.1 },
+		"many costs":     func(p *tandem.Proposal) { p.Plan.Verify = make([]time.Duration, 4097) },
+		"negative cost":  func(p *tandem.Proposal) { p.Plan.Verify = []time.Duration{1, -1} },
+		"negative round": func(p *tandem.Proposal) { p.Plan.Round = -1 },
+		"others NaN":     func(p *tandem.Proposal) { p.Plan.Others = nan },
+		"others Inf":     func(p *tandem.Proposal) { p.Plan.Others = math.Inf(1) },
+		"few bins":       func(p *tandem.Proposal) { p.Plan.Accept = make([]float32, 3) },
+		"accept NaN":     func(p *tandem.Proposal) { p.Plan.Accept = slices.Repeat([]float32{float32(nan)}, tandem.AcceptBins()) },
+		"accept above 1": func(p *tandem.Proposal) { p.Plan.Accept = slices.Repeat([]float32{2}, tandem.AcceptBins()) },
+	} {
+		p := proposal(1, r.text, len(r.text))
+		change(&p)
+		if _, err := r.Propose(context.Background(), p); tandem.KindOf(err) != tandem.Invalid {
+			t.Errorf("%s: %v, want Invalid", name, err)
+		}
+	}
+	r.draft(proposal(1, r.text, len(r.text)))
+}

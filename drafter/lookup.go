@@ -1,0 +1,288 @@
+package drafter
+
+import (
+	"context"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/owner"
+	"github.com/tandem-llm/tandem/spec"
+)
+
+// LookupName is the name of the drafter without a model.
+const LookupName = "lookup"
+
+// LookupConfig says what a Lookup works with.
+type LookupConfig struct {
+	Name     string // Ticket.Drafter; default LookupName
+	Vocab    int    // of the target: tokens must be below it
+	Pool     tandem.Pool
+	Events   tandem.Events
+	Counters *tandem.Counters
+	Sessions int           // held at most; default 1024
+	Tokens   int           // of all sessions, each counted by its limit; about 100 bytes each once used; default 2²⁰
+	Idle     time.Duration // a session nobody asked for this long is dropped; default 10 minutes
+}
+
+func (c LookupConfig) withDefaults() (LookupConfig, error) {
+	const op = "lookup"
+	if c.Pool == nil || c.Counters == nil {
+		return c, tandem.Errorf(op, tandem.Invalid, "configuration without a pool or counters")
+	}
+	if c.Name == "" {
+		c.Name = LookupName
+	}
+	if c.Sessions == 0 {
+		c.Sessions = 1024
+	}
+	if c.Tokens == 0 {
+		c.Tokens = 1 << 20
+	}
+	if c.Idle == 0 {
+		c.Idle = 10 * time.Minute
+	}
+	if c.Vocab < 1 || c.Sessions < 1 || c.Tokens < 1 || c.Idle < 0 {
+		return c, tandem.Errorf(op, tandem.Invalid, "vocabulary %d, sessions %d, tokens %d, idle %v: want at least 1, 1, 1 and 0", c.Vocab, c.Sessions, c.Tokens, c.Idle)
+	}
+	return c, nil
+}
+
+// Lookup implements tandem.Drafter without a model: it proposes what followed the end of the text where the
+// same words stood before in it, by a suffix automaton for each session.
+//
+// A call takes microseconds, so it works in the caller's goroutine, one call of a session at a time. Invariant
+// of a session whose lock is free: the automaton is that of its tokens.
+type Lookup struct {
+	cfg  LookupConfig
+	stop chan struct{}
+	done chan struct{} // sweeper has ended
+
+	mu       sync.Mutex
+	sessions map[tandem.SessionID]*lookupSession
+	reserved int // sum of the sessions' limits
+	closed   bool
+}
+
+type lookupSession struct {
+	mu     sync.Mutex
+	prefix // tokens, hash and used under mu; the rest never changes
+	text   *spec.Automaton
+}
+
+// NewLookup returns a drafter with its sweeper running; Shutdown ends it.
+func NewLookup(cfg LookupConfig) (*Lookup, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	l := &Lookup{cfg: cfg, stop: make(chan struct{}), done: make(chan struct{}), sessions: map[tandem.SessionID]*lookupSession{}}
+	go func() {
+		defer close(l.done)
+		tick := time.NewTicker(max(cfg.Idle/4, time.Millisecond))
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				l.sweep()
+			case <-l.stop:
+				return
+			}
+		}
+	}()
+	return l, nil
+}
+
+// Open implements tandem.Drafter. Besides: Stale for an epoch older than the one held, Unsupported for a
+// limit that would not fit if the session were alone.
+func (l *Lookup) Open(ctx context.Context, o tandem.Opening) (err error) {
+	const op = "open"
+	_, end := l.cfg.Events.Begin(ctx, tandem.StageOpen, tandem.Attr{Key: "epoch", Int: int64(o.Epoch)},
+		tandem.Attr{Key: "tokens", Int: int64(len(o.Tokens))})
+	defer func() { end(err) }()
+	if err := ctx.Err(); err != nil {
+		return tandem.Errorf(op, tandem.KindOf(err), "session %v: %w", o.Session, err)
+	}
+	if err := checkOpening(o, l.cfg.Vocab); err != nil {
+		return err
+	}
+	if int(o.Limit) > l.cfg.Tokens {
+		return tandem.Errorf(op, tandem.Unsupported, "limit of %d tokens: %d are held in all", o.Limit, l.cfg.Tokens)
+	}
+	s := &lookupSession{prefix: newPrefix(o)}
+	s.mu.Lock() // filled before anybody else comes in, but not under l.mu
+	defer s.mu.Unlock()
+	if err := l.enter(s, o); err != nil {
+		return err
+	}
+	s.rebuild()
+	return nil
+}
+
+// enter puts an opened session in the place of an older one.
+func (l *Lookup) enter(s *lookupSession, o tandem.Opening) error {
+	const op = "open"
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	sessions, reserved := len(l.sessions)+1, l.reserved+int(s.limit)
+	old := l.sessions[s.id]
+	if old != nil {
+		if err := old.replace(o); err != nil {
+			return err
+		}
+		sessions, reserved = sessions-1, reserved-int(old.limit)
+	}
+	switch {
+	case l.closed:
+		return tandem.Errorf(op, tandem.Unavailable, "drafter is shutting down")
+	case sessions > l.cfg.Sessions:
+		return tandem.Errorf(op, tandem.Exhausted, "%d sessions are held, as many as may be", l.cfg.Sessions)
+	case reserved > l.cfg.Tokens:
+		return tandem.Errorf(op, tandem.Exhausted, "%d tokens would be held with this session: at most %d allowed", reserved, l.cfg.Tokens)
+	}
+	if old != nil {
+		l.drop(old)
+	}
+	l.sessions[s.id], l.reserved = s, reserved
+	return nil
+}
+
+// rebuild makes the automaton that of the tokens.
+func (s *lookupSession) rebuild() {
+	s.text = spec.NewAutomaton()
+	s.text.Append(s.tokens...)
+}
+
+// Propose implements tandem.Drafter. Besides: Invalid for a proposal that contradicts itself.
+func (l *Lookup) Propose(ctx context.Context, p tandem.Proposal) (done tandem.Proposed, err error) {
+	drafting, end := l.cfg.Events.Begin(ctx, tandem.StageDraft, tandem.Attr{Key: "epoch", Int: int64(p.Epoch)},
+		tandem.Attr{Key: "base", Int: int64(p.Base)}, tandem.Attr{Key: "width", Int: int64(p.Policy.Width)})
+	err = owner.Guard(func() (err error) { done, err = l.draft(drafting, p); return err })
+	if tandem.KindOf(err) == tandem.Internal { // a panic: what it left behind is unknown
+		l.cfg.Counters.Add("faults", 1)
+		_ = l.Close(ctx, p.Session)
+	}
+	if err != nil {
+		l.cfg.Counters.Add("drafts."+tandem.KindOf(err).String(), 1)
+		end(err)
+		return tandem.Proposed{}, err
+	}
+	end(nil, tandem.Attr{Key: "nodes", Int: int64(done.Nodes)}, tandem.Attr{Key: "depth", Int: int64(done.Depth)})
+	l.cfg.Counters.Add("drafts", 1)
+	l.cfg.Counters.Add("drafts.nodes", int64(done.Nodes-1))
+	if p.Return {
+		return done, nil
+	}
+	t := done.Tree
+	return done, send(ctx, l.cfg.Pool, l.cfg.Events, tandem.Ticket{Session: p.Session, Epoch: p.Epoch, Base: p.Base, Hash: p.Hash,
+		Drafter: l.cfg.Name, Tree: tandem.Tree{Tokens: slices.Clone(t.Tokens), Parents: slices.Clone(t.Parents), LogProbs: slices.Clone(t.LogProbs)}})
+}
+
+// draft brings the session up to the proposal and grows its tree.
+func (l *Lookup) draft(ctx context.Context, p tandem.Proposal) (tandem.Proposed, error) {
+	const op = "propose"
+	begun := time.Now()
+	if err := ctx.Err(); err != nil {
+		return tandem.Proposed{}, tandem.Errorf(op, tandem.KindOf(err), "given up while drafting: %w", err)
+	}
+	l.mu.Lock()
+	s, closed := l.sessions[p.Session], l.closed
+	l.mu.Unlock()
+	if closed {
+		return tandem.Proposed{}, tandem.Errorf(op, tandem.Unavailable, "drafter is shutting down")
+	}
+	if s == nil {
+		return tandem.Proposed{}, tandem.Errorf(op, tandem.UnknownSession, "session %v is not held", p.Session)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.check(p, l.cfg.Vocab); err != nil {
+		return tandem.Proposed{}, err
+	}
+	if held := len(s.tokens); s.follow(p) < held { // an automaton cannot forget
+		s.rebuild()
+	} else {
+		s.text.Append(s.tokens[held:]...)
+	}
+	tree := s.text.Continue(tandem.Policy{Nodes: min(p.Policy.Nodes, s.maxNodes), Depth: min(p.Policy.Depth, int(s.limit-p.Base)), Width: p.Policy.Width})
+	if p.Stop > 0 {
+		tree = above(tree, float32(math.Log(p.Stop)))
+	}
+	busy := time.Since(begun)
+	tree, _ = spec.Cut(tree, p.Plan, busy)
+	_, depth := tree.Depths()
+	return tandem.Proposed{Nodes: tree.Len(), Depth: depth, Busy: time.Since(begun), Tree: tree}, nil
+}
+
+// above keeps the nodes with at least that log-probability; they come first, being grown likeliest first.
+func above(t tandem.Tree, least float32) tandem.Tree {
+	n := 1
+	for n < t.Len() && t.LogProbs[n] >= least {
+		n++
+	}
+	return tandem.Tree{Tokens: t.Tokens[:n], Parents: t.Parents[:n], LogProbs: t.LogProbs[:n]}
+}
+
+// Close implements tandem.Drafter.
+func (l *Lookup) Close(_ context.Context, id tandem.SessionID) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s := l.sessions[id]; s != nil {
+		l.drop(s)
+	}
+	return nil
+}
+
+// CloseAll forgets all sessions, such as those of a gateway that is gone.
+func (l *Lookup) CloseAll(context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range l.sessions {
+		l.drop(s)
+	}
+	return nil
+}
+
+// Shutdown frees all sessions, refuses further calls with Unavailable and waits for the sweeper, which
+// waits for nothing.
+func (l *Lookup) Shutdown(context.Context) error {
+	l.mu.Lock()
+	first := !l.closed
+	l.closed = true
+	for _, s := range l.sessions {
+		l.drop(s)
+	}
+	l.mu.Unlock()
+	if first {
+		close(l.stop)
+	}
+	<-l.done
+	return nil
+}
+
+// drop forgets a session. l.mu is held.
+func (l *Lookup) drop(s *lookupSession) {
+	if l.sessions[s.id] == s {
+		delete(l.sessions, s.id)
+		l.reserved -= int(s.limit)
+	}
+}
+
+// sweep drops sessions that nobody asked for.
+func (l *Lookup) sweep() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range l.sessions {
+		if !s.mu.TryLock() {
+			continue // somebody is asking
+		}
+		idle := time.Since(s.used) > l.cfg.Idle
+		s.mu.Unlock()
+		if idle {
+			l.cfg.Counters.Add("sessions.idle", 1)
+			l.drop(s)
+		}
+	}
+}
