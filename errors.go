@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 )
 
 // Kind classifies an error for its receiver. The numbers are part of the wire: append only.
@@ -42,6 +43,8 @@ type Error struct {
 	Op   string // the operation or room that found it, lower case: "gguf", "verify"
 	Kind Kind
 	Err  error
+
+	RetryAfter time.Duration // of Exhausted: when trying again may work; 0 if nobody can say
 }
 
 func (e *Error) Error() string {
@@ -79,4 +82,15 @@ func KindOf(err error) Kind {
 		return Canceled
 	}
 	return Internal
+}
+
+// RetryAfter returns when trying again may work, as the first error of err's chain says that knows; 0 if
+// none does.
+func RetryAfter(err error) time.Duration {
+	for e := (*Error)(nil); errors.As(err, &e); err = e.Err {
+		if e.RetryAfter > 0 {
+			return e.RetryAfter
+		}
+	}
+	return 0
 }

@@ -183,7 +183,8 @@ type Pool interface {
 type TicketSource interface {
 	// Take waits for one ticket, then returns it with up to max-1 more that are there already.
 	// It returns an error only when ctx has ended or the source was closed. Trees are validated
-	// (Tree.Validate); a ticket whose tree could not be obtained has Tree.Tokens == nil.
+	// (Tree.Validate); a ticket whose tree could not be obtained has Tree.Tokens == nil, and one whose
+	// tree was garbage has Tokens that are empty but not nil.
 	Take(ctx context.Context, max int) ([]Ticket, error)
 }
 
@@ -309,7 +310,7 @@ type Stats struct {
 	Decode       time.Duration   // first round's start to the last commit
 	DraftBusy    time.Duration   // draft arithmetic within rounds
 	VerifyBusy   time.Duration   // target arithmetic within rounds
-	Coordination []time.Duration // per round: what was neither draft nor target arithmetic
+	Coordination []time.Duration // per round: what was neither draft nor target arithmetic; of more than 10,000 rounds an even sample
 	AheadHits    int             // rounds whose tree had been begun ahead
 	AheadTries   int             // rounds after which a drafter went on ahead
 	AheadBusy    time.Duration   // draft arithmetic ahead of the rounds

@@ -67,12 +67,16 @@ type Request struct {
 	Seed        *uint64
 	IgnoreEOS   bool
 
-	NoDraft   bool  // plain decoding: the same text, slower
-	Tree      *Tree // shape of the drafts
-	FullTrace bool  // record every round in the trace
+	NoDraft   bool     // plain decoding: the same text, slower
+	Tree      *Tree    // bounds of the drafts; without a Strategy, their shape
+	Strategy  string   // "planner", "fixed", "llmcad" or "minions"; "": the gateway's, or "fixed" with a Tree
+	Vote      string   // "auto", "none", "majority" or "tree"
+	Drafters  []string // those that may draft, by name; none: the gateway's default, usually all that are alive
+	Without   []string // what the strategy goes without: "branches", "adaptive", "ahead"
+	FullTrace bool     // record every round in the trace
 }
 
-// Tree is the shape of the trees to draft.
+// Tree bounds the trees to draft.
 type Tree struct{ Nodes, Depth, Width int }
 
 // Event is one event of a generation: exactly one field is set.
@@ -94,6 +98,10 @@ type Started struct {
 	TopP         float64
 	Seed         uint64
 	Tree         Tree // zero: plain decoding
+	Strategy     string
+	Vote         string
+	Drafters     []string // those that may draft; none: all that are alive
+	Without      []string
 }
 
 // Delta is a piece of output.
@@ -116,6 +124,23 @@ type Statistics struct {
 	Rounds, Drafted, DraftedDepth, Accepted, PlainRounds, Reopened int
 	Prefill, Decode, DraftBusy, VerifyBusy                         time.Duration
 	Coordination                                                   []time.Duration // per round
+
+	AheadHits   int            // rounds whose tree had been begun ahead, while the target verified
+	AheadTries  int            // rounds after which a drafter went on ahead
+	AheadBusy   time.Duration  // draft arithmetic ahead of the rounds
+	AheadUseful time.Duration  // the part of it that went into trees
+	Drafters    []Contribution // by name
+	Choices     map[string]int // rounds by what the strategy chose, such as "plain"
+	Planning    time.Duration  // spent on votes, weights, lengths and choices
+}
+
+// Contribution counts what one drafter contributed to a generation.
+type Contribution struct {
+	Name     string
+	Rounds   int     // in which it drafted
+	Drafted  int     // nodes of its own drafts, roots not counted
+	Accepted int     // tokens of the output that its own draft held
+	Weight   float64 // of its vote, at the end
 }
 
 // Generate runs one request. The sequence ends after Finished, or with an error after which nothing

@@ -83,7 +83,8 @@ func script() []*tandemv1.GenerateResponse {
 		{Sequence: 1, Event: &tandemv1.GenerateResponse_Delta{Delta: &tandemv1.Delta{Text: "ab", Tokens: &tandemv1.TokenList{Ids: []uint32{5, 6}},
 			Origins: []tandemv1.Origin{tandemv1.Origin_ORIGIN_DRAFT, tandemv1.Origin_ORIGIN_TARGET}}}},
 		{Sequence: 2, Event: &tandemv1.GenerateResponse_Finished{Finished: &tandemv1.Finished{Reason: tandemv1.FinishReason_FINISH_REASON_STOP,
-			Usage: &tandemv1.Usage{PromptTokens: 2, OutputTokens: 2}, Statistics: &tandemv1.Statistics{Rounds: 1, Accepted: 1, DecodeNs: 1000, CoordinationNs: []int64{7}}}}},
+			Usage: &tandemv1.Usage{PromptTokens: 2, OutputTokens: 2}, Statistics: &tandemv1.Statistics{Rounds: 1, Accepted: 1, DecodeNs: 1000, CoordinationNs: []int64{7}, AheadHits: 2, AheadTries: 3, AheadBusyNs: 4, AheadUsefulNs: 5,
+				PlanningNs: 6, Choices: map[string]int32{"go 8/4": 1}, Drafters: []*tandemv1.DrafterStatistics{{Name: "go", Rounds: 1, Drafted: 8, Accepted: 1, Weight: 1.5}}}}}},
 	}
 }
 
@@ -100,7 +101,8 @@ func TestGenerate(t *testing.T) {
 	want := []client.Event{
 		{Started: &client.Started{Session: "ab", PromptTokens: []uint32{1, 2}, Model: "gopher", Drafter: "d", MaxTokens: 9, Temperature: 0.5, TopK: 3, TopP: 0.9, Seed: 4, Tree: client.Tree{Nodes: 16, Depth: 7, Width: 10}}},
 		{Delta: &client.Delta{Text: "ab", Tokens: []uint32{5, 6}, Drafted: []bool{true, false}}},
-		{Finished: &client.Finished{Reason: "stop", PromptTokens: 2, OutputTokens: 2, Statistics: client.Statistics{Rounds: 1, Accepted: 1, Decode: time.Microsecond, Coordination: []time.Duration{7}}}},
+		{Finished: &client.Finished{Reason: "stop", PromptTokens: 2, OutputTokens: 2, Statistics: client.Statistics{Rounds: 1, Accepted: 1, Decode: time.Microsecond, Coordination: []time.Duration{7}, AheadHits: 2, AheadTries: 3, AheadBusy: 4, AheadUseful: 5,
+			Planning: 6, Choices: map[string]int{"go 8/4": 1}, Drafters: []client.Contribution{{Name: "go", Rounds: 1, Drafted: 8, Accepted: 1, Weight: 1.5}}}}},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v", got)

@@ -21,11 +21,18 @@ func (r Request) encode() *tandemv1.GenerateRequest {
 	if r.FullTrace {
 		m.FullTrace = &r.FullTrace
 	}
-	enabled := !r.NoDraft
+	m.Speculation = &tandemv1.Speculation{Drafters: r.Drafters, Without: r.Without}
 	if t := r.Tree; t != nil {
-		m.Speculation = &tandemv1.Speculation{Enabled: &enabled, Nodes: number(&t.Nodes), Depth: number(&t.Depth), Width: number(&t.Width)}
-	} else if r.NoDraft {
-		m.Speculation = &tandemv1.Speculation{Enabled: &enabled}
+		m.Speculation.Nodes, m.Speculation.Depth, m.Speculation.Width = number(&t.Nodes), number(&t.Depth), number(&t.Width)
+	}
+	if enabled := !r.NoDraft; r.Tree != nil || r.NoDraft {
+		m.Speculation.Enabled = &enabled
+	}
+	if r.Strategy != "" {
+		m.Speculation.Strategy = &r.Strategy
+	}
+	if r.Vote != "" {
+		m.Speculation.Vote = &r.Vote
 	}
 	return m
 }
@@ -65,6 +72,7 @@ func started(s *tandemv1.Started) *Started {
 		TopP: s.GetSampling().GetTopP(), Seed: s.GetSampling().GetSeed()}
 	if t := s.GetSpeculation(); t.GetEnabled() {
 		out.Tree = Tree{int(t.GetNodes()), int(t.GetDepth()), int(t.GetWidth())}
+		out.Strategy, out.Vote, out.Drafters, out.Without = t.GetStrategy(), t.GetVote(), t.GetDrafters(), t.GetWithout()
 	}
 	return out
 }
@@ -82,7 +90,19 @@ func finished(f *tandemv1.Finished) *Finished {
 		Statistics: Statistics{Rounds: int(s.GetRounds()), Drafted: int(s.GetDrafted()), DraftedDepth: int(s.GetDraftedDepth()),
 			Accepted: int(s.GetAccepted()), PlainRounds: int(s.GetPlainRounds()), Reopened: int(s.GetReopened()),
 			Prefill: time.Duration(s.GetPrefillNs()), Decode: time.Duration(s.GetDecodeNs()),
-			DraftBusy: time.Duration(s.GetDraftBusyNs()), VerifyBusy: time.Duration(s.GetVerifyBusyNs())}}
+			DraftBusy: time.Duration(s.GetDraftBusyNs()), VerifyBusy: time.Duration(s.GetVerifyBusyNs()),
+			AheadHits: int(s.GetAheadHits()), AheadTries: int(s.GetAheadTries()), AheadBusy: time.Duration(s.GetAheadBusyNs()),
+			AheadUseful: time.Duration(s.GetAheadUsefulNs()), Planning: time.Duration(s.GetPlanningNs())}}
+	for _, d := range s.GetDrafters() {
+		out.Statistics.Drafters = append(out.Statistics.Drafters, Contribution{Name: d.GetName(), Rounds: int(d.GetRounds()),
+			Drafted: int(d.GetDrafted()), Accepted: int(d.GetAccepted()), Weight: d.GetWeight()})
+	}
+	for name, n := range s.GetChoices() {
+		if out.Statistics.Choices == nil {
+			out.Statistics.Choices = map[string]int{}
+		}
+		out.Statistics.Choices[name] = int(n)
+	}
 	for _, ns := range s.GetCoordinationNs() {
 		out.Statistics.Coordination = append(out.Statistics.Coordination, time.Duration(ns))
 	}

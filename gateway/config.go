@@ -2,9 +2,11 @@ package gateway
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec"
 )
 
 // Vocab is what the gateway needs of the target's tokenizer. Safe for concurrent use.
@@ -28,7 +30,8 @@ type Decoder interface {
 
 // Timeouts bound every wait of a session. A zero field is the default of DefaultTimeouts.
 type Timeouts struct {
-	// ProposeMin and ProposeMax bound the deadline of one Propose, ten times its running mean.
+	// ProposeMin and ProposeMax bound the deadline of one Propose: ten times its running mean, but at most
+	// 200 ms more than that mean. Several drafters are not waited for that long (session.patience).
 	ProposeMin, ProposeMax time.Duration
 	// Round is the wait for a verdict before the ticket is put again; it doubles with each repetition.
 	Round time.Duration
@@ -48,18 +51,69 @@ var DefaultTimeouts = Timeouts{
 
 // Config is what New needs. Vocab, Verifier and Pool are required.
 type Config struct {
-	Vocab       Vocab
-	Verifier    tandem.Verifier
-	Drafter     tandem.Drafter // nil: every round is plain
-	DrafterName string
-	Pool        tandem.Pool
-	Limits      tandem.Limits // zero fields: tandem.DefaultLimits; Vocab: the vocabulary's size
-	Sessions    int           // requests that run at once; 0 = 8
-	Queue       int           // requests that may wait beyond those, first come first served
-	Timeouts    Timeouts
-	Events      tandem.Events
-	Counters    *tandem.Counters // nil: counted for nobody
-	ModelName   string           // the target's, for telemetry
+	Vocab     Vocab
+	Verifier  tandem.Verifier
+	Drafters  []Member // enlisted from the start; none: until one is, every round is plain
+	Pool      tandem.Pool
+	Limits    tandem.Limits // zero fields: tandem.DefaultLimits; Vocab: the vocabulary's size
+	Sessions  int           // requests that run at once; 0 = 8
+	Queue     int           // requests that may wait beyond those, first come first served
+	Timeouts  Timeouts
+	Events    tandem.Events
+	Counters  *tandem.Counters // nil: counted for nobody
+	ModelName string           // the target's, for telemetry
+	Rules     Rules
+	// PolicyHook, for tests, may change how a request is drafted before each of its rounds, the first
+	// being 1: Policy (never to more nodes than it began with), Strategy, Vote, Drafters, Off. It is
+	// called from the request's goroutine; nil in production.
+	PolicyHook func(round int, r *tandem.Request)
+}
+
+// Rules are the constants of the strategies. A zero field is its default, the paper's where there is one.
+type Rules struct {
+	Weights        spec.WeightRule // Minions: reward and punishment of drafters
+	Length         spec.LengthRule // Minions: speculation length
+	Alpha          float64         // LLMCad: the first threshold below which drafting ends, 0.01
+	Branch         float64         // LLMCad: what a candidate must reach to open a branch, 0.3
+	Planner        spec.PlannerRule
+	InitialWeights map[string]float64 // of drafters by name; 1 for those not in it
+}
+
+// withDefaults returns r checked and with every default filled in.
+func (r Rules) withDefaults() (Rules, error) {
+	const op = "gateway"
+	if r.Weights == (spec.WeightRule{}) {
+		r.Weights = spec.DefaultWeightRule
+	}
+	if r.Length == (spec.LengthRule{}) {
+		r.Length = spec.DefaultLengthRule
+	}
+	if r.Planner == (spec.PlannerRule{}) {
+		r.Planner = spec.DefaultPlannerRule
+	}
+	for _, f := range []struct {
+		name string
+		v    *float64
+		def  float64
+	}{{"alpha", &r.Alpha, 0.01}, {"branch threshold", &r.Branch, 0.3}} {
+		if *f.v == 0 {
+			*f.v = f.def
+		}
+		if !(*f.v > 0 && *f.v < 1) {
+			return r, tandem.Errorf(op, tandem.Invalid, "%s is %v: want more than 0 and less than 1", f.name, *f.v)
+		}
+	}
+	for _, name := range sortedNames(r.InitialWeights) {
+		if v := r.InitialWeights[name]; !(v > 0) || math.IsInf(v, 1) {
+			return r, tandem.Errorf(op, tandem.Invalid, "weight of drafter %q is %v: want a number above 0", name, v)
+		}
+	}
+	for _, err := range []error{r.Weights.Validate(), r.Length.Validate(), r.Planner.Validate()} {
+		if err != nil {
+			return r, tandem.Errorf(op, tandem.Invalid, "%w", err)
+		}
+	}
+	return r, nil
 }
 
 // withDefaults returns c checked and with every default filled in.
@@ -78,6 +132,18 @@ func (c Config) withDefaults() (Config, error) {
 		return c, tandem.Errorf(op, tandem.Invalid, "queue is %d: want 0 or more", c.Queue)
 	case c.Limits.Context < 0 || c.Limits.Context > math.MaxInt32:
 		return c, tandem.Errorf(op, tandem.Invalid, "context is %d: want 1 to %d, or 0 for no limit", c.Limits.Context, math.MaxInt32)
+	}
+	for i, m := range c.Drafters {
+		switch {
+		case m.Name == "" || m.Drafter == nil:
+			return c, tandem.Errorf(op, tandem.Invalid, "drafter %d, %q: want a name and a drafter", i, m.Name)
+		case slices.ContainsFunc(c.Drafters[:i], func(o Member) bool { return o.Name == m.Name }):
+			return c, tandem.Errorf(op, tandem.Invalid, "drafter %q is there twice: want each name once", m.Name)
+		}
+	}
+	var err error
+	if c.Rules, err = c.Rules.withDefaults(); err != nil {
+		return c, err
 	}
 	if c.Sessions == 0 {
 		c.Sessions = 8

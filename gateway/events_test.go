@@ -131,7 +131,7 @@ func TestTrace(t *testing.T) {
 					r.Policy = tandem.Policy{Nodes: 8, Depth: 4, Width: 2}
 				}
 				if test.tokens > 10000 { // a verifier without delay, without the cost of a world
-					c.Pool, c.Verifier, c.Drafter, s = echo{&w.gw}, echo{&w.gw}, nil, deaf{}
+					c.Pool, c.Verifier, c.Drafters, s = echo{&w.gw}, echo{&w.gw}, nil, deaf{}
 				}
 				w.gw, _ = New(c)
 				res, err := w.gw.Generate(context.Background(), r, s)

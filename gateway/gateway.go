@@ -23,7 +23,8 @@ type Gateway struct {
 	life     context.Context // ends when Shutdown stops waiting
 	kill     context.CancelCauseFunc
 	verifier recovery
-	drafter  recovery
+	roster   roster
+	learned  *learned
 
 	mu       sync.RWMutex
 	sessions map[tandem.SessionID]*mailbox
@@ -37,9 +38,13 @@ func New(c Config) (*Gateway, error) {
 	}
 	g := &Gateway{
 		cfg:      c,
-		gate:     &gate{sessions: c.Sessions, queue: c.Queue},
+		gate:     newGate(c.Sessions, c.Queue),
 		crew:     &crew{idle: make(chan struct{})},
+		learned:  newLearned(c.Rules),
 		sessions: map[tandem.SessionID]*mailbox{},
+	}
+	for _, m := range c.Drafters {
+		g.Enlist(m)
 	}
 	g.life, g.kill = context.WithCancelCause(context.Background())
 	return g, nil
@@ -66,11 +71,11 @@ func (g *Gateway) Generate(ctx context.Context, r tandem.Request, s tandem.Sink)
 			number("rounds", res.Stats.Rounds), number("accepted", res.Stats.Accepted), text("finish", string(res.Finish)))
 	}()
 
-	tokens, err := g.admit(ctx, r)
+	tokens, place, err := g.admit(ctx, r)
 	if err != nil {
 		return res, err
 	}
-	defer g.gate.leave()
+	defer g.gate.leave(place)
 	x := newSession(g, id, r, tokens, s)
 	g.register(id, x.box)
 	defer x.close() // last: a failure above leaves the peers nothing to forget
@@ -79,19 +84,24 @@ func (g *Gateway) Generate(ctx context.Context, r tandem.Request, s tandem.Sink)
 }
 
 // admit returns r's prompt as tokens once r may run; then the caller must leave the gate.
-func (g *Gateway) admit(ctx context.Context, r tandem.Request) (tokens []tandem.Token, err error) {
+func (g *Gateway) admit(ctx context.Context, r tandem.Request) (tokens []tandem.Token, p *place, err error) {
 	ctx, end := g.cfg.Events.Begin(ctx, tandem.StageAdmit)
 	defer func() { end(err, number("tokens_in", len(tokens))) }()
 	if err := r.Validate(g.cfg.Limits); err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	if err := g.roster.check(r.Drafters); err != nil {
+		return nil, nil, err
 	}
 	if tokens = r.Tokens; tokens == nil {
 		tokens = g.cfg.Vocab.Encode(r.Prompt, true)
 		if err := tandem.ValidatePromptTokens(tokens, g.cfg.Limits); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	return tokens, g.gate.enter(ctx)
+	limit := len(tokens) + min(r.MaxTokens, g.cfg.Limits.Context-len(tokens))
+	p, err = g.gate.enter(ctx, need{tokens: limit, rows: max(r.Policy.Nodes, 1) - 1})
+	return tokens, p, err
 }
 
 // Deliver takes a verdict from the verifier. It never blocks; a verdict that no session waits for is
@@ -113,8 +123,28 @@ func (g *Gateway) Deliver(v tandem.Verdict) {
 // the waits of sessions that have lost it.
 func (g *Gateway) VerifierState(up bool) { g.verifier.set(up) }
 
-// DrafterState is a hint like VerifierState, for the drafter.
-func (g *Gateway) DrafterState(up bool) { g.drafter.set(up) }
+// VerifierIs tells what the verifier is, whenever one has come up: what its passes cost (nil: not measured)
+// and how many tokens its KV cache holds, in pages of pageTokens (0 of either: unknown). It replaces what
+// was known; requests that wait for more memory than there is now are refused.
+func (g *Gateway) VerifierIs(costs []tandem.Cost, kvTokens int64, pageTokens int) {
+	g.learned.measured(costs)
+	g.gate.capacity(kvTokens, pageTokens)
+}
+
+// Enlist makes a drafter one that sessions may ask, those that run as well, or replaces the one of that
+// name, such as after a restart. A member without a name or a drafter is ignored.
+func (g *Gateway) Enlist(m Member) {
+	if m.Name != "" && m.Drafter != nil {
+		g.roster.enlist(m)
+	}
+}
+
+// Dismiss takes a drafter off: it is gone, or it is to end. Sessions stop asking it before their next
+// round; calls in flight may end, and sessions are closed at it.
+func (g *Gateway) Dismiss(name string) { g.roster.dismiss(name) }
+
+// DrafterState is a hint like VerifierState, for one drafter. It enlists and dismisses nobody.
+func (g *Gateway) DrafterState(name string, up bool) { g.roster.state(name, up) }
 
 // Shutdown refuses new requests, lets those that run or wait go on until ctx ends, cancels the rest,
 // and returns when every goroutine of the gateway has ended. A sink that never returns is given up
@@ -139,6 +169,15 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 		return tandem.Errorf("shutdown", tandem.Deadline, "%d requests were cut short", running)
 	case <-late.C:
 		return tandem.Errorf("shutdown", tandem.Deadline, "requests still held after %v", 2*g.cfg.Timeouts.Close)
+	}
+}
+
+// shut closes a session at a peer.
+func (g *Gateway) shut(id tandem.SessionID, at func(context.Context, tandem.SessionID) error) {
+	ctx, cancel := context.WithTimeout(context.Background(), g.cfg.Timeouts.Close)
+	defer cancel()
+	if guard(func() error { return at(ctx, id) }) != nil {
+		g.cfg.Counters.Add("sessions.close_failed", 1) // the peer is gone, or drops it when idle
 	}
 }
 

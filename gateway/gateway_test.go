@@ -37,6 +37,7 @@ func TestManyAtOnce(t *testing.T) {
 	c.Sessions, c.Queue = 8, 100
 	c.Timeouts.Round, c.Timeouts.VerifierWait = 10*time.Millisecond, time.Minute
 	c.Timeouts.ProposeMin, c.Timeouts.ProposeMax = 2*time.Millisecond, 10*time.Millisecond
+	c.Drafters = append(c.Drafters, w.member("b"), w.member("c"))
 	g, err := New(c)
 	if err != nil {
 		t.Fatal(err)
@@ -49,14 +50,22 @@ func TestManyAtOnce(t *testing.T) {
 			if pause(ctx, 15*time.Millisecond) != nil {
 				return
 			}
-			w.restart([]string{"verifier", "drafter"}[who%2])
+			w.restart([]string{"verifier", "drafter", "b", "c"}[who%4])
+			switch who % 3 {
+			case 0:
+				g.Dismiss("b")
+			case 1:
+				g.Enlist(w.member("b"))
+			}
 			g.VerifierState(who%4 == 0)
-			g.DrafterState(who%4 == 1)
+			g.DrafterState("fake", who%4 == 1)
 		}
 	})
 	for i := range 24 {
 		group.Go(func() {
-			r := tandem.Request{Prompt: fmt.Sprint("func ", i), MaxTokens: 40, Sampling: tandem.Sampling{TopP: 1, Seed: uint64(i)}, Policy: tandem.Policy{Nodes: 8, Depth: 4, Width: 2}}
+			r := tandem.Request{Prompt: fmt.Sprint("func ", i), MaxTokens: 40, Sampling: tandem.Sampling{TopP: 1, Seed: uint64(i)}, Policy: tandem.Policy{Nodes: 8, Depth: 4, Width: 2},
+				Strategy: []tandem.Strategy{tandem.StrategyFixed, tandem.StrategyPlanner, tandem.StrategyMinions, tandem.StrategyLLMCad}[i%4],
+				Vote:     []tandem.Vote{tandem.VoteAuto, tandem.VoteTree, tandem.VoteMajority}[i%3]}
 			s := &sink{}
 			if _, err := g.Generate(context.Background(), r, s); err != nil {
 				t.Errorf("request %d: %v", i, err)
@@ -76,7 +85,7 @@ func TestManyAtOnce(t *testing.T) {
 	if len(w.violations) > 0 {
 		t.Errorf("contracts broken: %q", w.violations)
 	}
-	if len(w.verifier)+len(w.drafter)+len(g.sessions) > 0 {
+	if w.held()+len(g.sessions) > 0 {
 		t.Error("sessions left")
 	}
 }
@@ -213,31 +222,6 @@ func TestQueueIsFair(t *testing.T) {
 		}
 		w.flights.Wait()
 	})
-}
-
-// TestTurnComesAsItsOwnerGivesUp: the place goes to the next in the queue, and is not lost.
-func TestTurnComesAsItsOwnerGivesUp(t *testing.T) {
-	g := &gate{sessions: 1, queue: 2}
-	if turn, err := g.join(); turn != nil || err != nil {
-		t.Fatalf("first request waits: %v", err)
-	}
-	second, _ := g.join()
-	third, _ := g.join()
-	if _, err := g.join(); tandem.KindOf(err) != tandem.Exhausted {
-		t.Errorf("fourth request: %v, want exhausted", err)
-	}
-	g.leave()
-	<-second
-	g.giveUp(second)
-	select {
-	case <-third:
-	default:
-		t.Error("place lost")
-	}
-	g.leave()
-	if g.running() != 0 {
-		t.Errorf("%d places taken after all have left", g.running())
-	}
 }
 
 // TestSlowSink blocks one request's sink for a minute: the other is not slowed.

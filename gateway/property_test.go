@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,7 +25,7 @@ var (
 	faultsOf = map[string][]string{
 		"open-verifier": {"fail", "slow"},
 		"open-drafter":  {"fail", "slow", "deaf"},
-		"propose":       {"fail", "slow", "lose", "die", "garbage", "bad-tree", "root", "deep"},
+		"propose":       {"fail", "slow", "lose", "die", "garbage", "bad-tree", "root", "deep", "vocab", "cycle", "other-root", "nan", "million"},
 		"ticket":        {"fail", "lose", "twice", "late"},
 		"verdict":       {"lose", "twice", "late", "epoch", "base", "hash", "length", "token", "path", "kind", "restart"},
 	}
@@ -32,10 +33,19 @@ var (
 )
 
 // genFaults draws up to most faults, spread over the first forty operations of each kind.
-func genFaults(rt *rapid.T, most int) map[string]fault {
+func genFaults(rt *rapid.T, most int, others ...string) map[string]fault {
 	out := map[string]fault{}
 	for range rapid.IntRange(0, most).Draw(rt, "faults") {
 		operation := rapid.SampledFrom([]string{"open-verifier", "open-drafter", "propose", "ticket", "verdict"}).Draw(rt, "operation")
+		where := operation
+		if operation == "propose" || operation == "open-drafter" {
+			if who := rapid.SampledFrom(append([]string{""}, others...)).Draw(rt, "whose"); who != "" {
+				where = strings.TrimSuffix(operation, "drafter") + who
+				if operation == "propose" {
+					where = "propose-" + who
+				}
+			}
+		}
 		f := fault{do: rapid.SampledFrom(faultsOf[operation]).Draw(rt, "do")}
 		f.kind = rapid.SampledFrom(passing).Draw(rt, "kind")
 		switch {
@@ -49,7 +59,7 @@ func genFaults(rt *rapid.T, most int) map[string]fault {
 		if f.do == "slow" || f.do == "late" || f.do == "deaf" {
 			f.wait = time.Duration(rapid.IntRange(1, 400).Draw(rt, "wait")) * time.Millisecond
 		}
-		out[fmt.Sprintf("%s %d", operation, rapid.IntRange(1, 40).Draw(rt, "n"))] = f
+		out[fmt.Sprintf("%s %d", where, rapid.IntRange(1, 40).Draw(rt, "n"))] = f
 	}
 	return out
 }
@@ -103,13 +113,14 @@ func faulty(w *world, c Config, rec *recorder, r tandem.Request, outages []outag
 		return err.Error()
 	}
 	w.gw = g
+	if w.then != nil {
+		w.then()
+	}
 	for _, o := range outages {
 		w.later(o.at, func() {
 			w.restart(o.who)
 			if o.hint {
-				state := map[string]func(bool){"verifier": g.VerifierState, "drafter": g.DrafterState}[o.who]
-				state(false)
-				state(true)
+				w.hint(o.who)
 			}
 		})
 	}
@@ -131,17 +142,115 @@ func faulty(w *world, c Config, rec *recorder, r tandem.Request, outages []outag
 		return fmt.Sprintf("finish %q, want %q", res.Finish, finish)
 	case len(w.violations) > 0:
 		return fmt.Sprintf("contracts broken: %q", w.violations)
-	case len(w.verifier)+len(w.drafter) > 0:
+	case w.held() > 0:
 		return "sessions left in the peers"
 	}
 	st := res.Stats
 	switch {
 	case res.OutputTokens != len(want) || st.Accepted+st.Rounds != len(want):
 		return fmt.Sprintf("%d tokens, but accepted %d + rounds %d", len(want), st.Accepted, st.Rounds)
+	case s.deltas != st.Rounds || slices.Contains(s.sizes, 0):
+		return fmt.Sprintf("%d deltas of %v tokens in %d rounds: want at least a token in each", s.deltas, s.sizes, st.Rounds)
 	case len(st.Coordination) != st.Rounds || st.PlainRounds > st.Rounds || st.Accepted > st.Drafted || st.DraftedDepth > st.Drafted || s.drafts != st.Accepted:
 		return fmt.Sprintf("figures contradict each other: %+v", st)
 	}
+	choices := 0
+	for _, n := range st.Choices {
+		choices += n
+	}
+	for _, d := range st.Drafters {
+		if d.Rounds > st.Rounds || d.Accepted > d.Drafted || !(d.Weight > 0) {
+			return fmt.Sprintf("figures contradict each other: %+v of %d rounds", d, st.Rounds)
+		}
+	}
+	if choices != st.Rounds || st.AheadHits > st.AheadTries || st.AheadUseful > st.AheadBusy {
+		return fmt.Sprintf("figures contradict each other: %+v", st)
+	}
 	return rec.problem(len(want))
+}
+
+// genSpeculation draws how a request drafts.
+func genSpeculation(rt *rapid.T, r *tandem.Request, names []string) {
+	r.Strategy = rapid.SampledFrom([]tandem.Strategy{"", tandem.StrategyPlanner, tandem.StrategyFixed, tandem.StrategyLLMCad, tandem.StrategyMinions}).Draw(rt, "strategy")
+	r.Vote = rapid.SampledFrom([]tandem.Vote{"", tandem.VoteAuto, tandem.VoteNone, tandem.VoteMajority, tandem.VoteTree}).Draw(rt, "vote")
+	r.Off = tandem.Technique(rapid.IntRange(0, 7).Draw(rt, "off"))
+	r.Drafters = nil
+	if rapid.Bool().Draw(rt, "named") {
+		r.Drafters = slices.Clone(rapid.Permutation(names).Draw(rt, "names"))[:rapid.IntRange(1, len(names)).Draw(rt, "how many")]
+	}
+}
+
+// TestStrategiesNeverChangeTheText: whatever strategy, vote and set of drafters a request has, while
+// drafters fail, send garbage, join and leave, and the request's policy changes from round to round, the
+// text is that of plain decoding.
+func TestStrategiesNeverChangeTheText(t *testing.T) {
+	names := []string{"drafter", "b", "c", "d"}
+	rapid.Check(t, func(rt *rapid.T) {
+		r := genRequest(rt)
+		genSpeculation(rt, &r, []string{"fake", "b", "c", "d"})
+		faults := genFaults(rt, 12, names[1:]...)
+		there := rapid.IntRange(1, len(names)).Draw(rt, "there from the start")
+		type change struct {
+			at      time.Duration
+			who, do string
+		}
+		var changes []change
+		for range rapid.IntRange(0, 6).Draw(rt, "changes") {
+			changes = append(changes, change{time.Duration(rapid.IntRange(0, 400).Draw(rt, "at")) * time.Millisecond,
+				rapid.SampledFrom(names).Draw(rt, "who"), rapid.SampledFrom([]string{"enlist", "dismiss", "restart", "up"}).Draw(rt, "change")})
+		}
+		hooks := map[int]tandem.Request{}
+		for range rapid.IntRange(0, 4).Draw(rt, "hooks") {
+			h := genRequest(rt)
+			genSpeculation(rt, &h, []string{"fake", "b", "c", "d"})
+			hooks[rapid.IntRange(1, 20).Draw(rt, "round")] = h
+		}
+		slow := time.Duration(rapid.IntRange(0, 20).Draw(rt, "slower")) * time.Millisecond
+		measured := rapid.Bool().Draw(rt, "measured")
+		var problem string
+		synctest.Test(t, func(*testing.T) {
+			w := newWorld()
+			w.quiet, w.faults = true, faults
+			w.slower["d"] = slow
+			c := w.config()
+			c.Drafters, c.Limits.Context = nil, 1000
+			for i, who := range names {
+				if m := w.member(who); i < there || slices.Contains(r.Drafters, m.Name) {
+					c.Drafters = append(c.Drafters, m)
+				}
+			}
+			rec := &recorder{}
+			c.Events = rec.events()
+			c.PolicyHook = func(round int, r *tandem.Request) {
+				if h, ok := hooks[round]; ok {
+					r.Policy, r.Strategy, r.Vote, r.Off, r.Drafters = h.Policy, h.Strategy, h.Vote, h.Off, h.Drafters
+				}
+			}
+			w.then = func() {
+				for _, x := range changes {
+					w.later(x.at, func() {
+						switch x.do {
+						case "enlist":
+							w.gw.Enlist(w.member(x.who))
+						case "dismiss":
+							w.gw.Dismiss(w.member(x.who).Name)
+						case "restart":
+							w.restart(x.who)
+						case "up":
+							w.hint(x.who)
+						}
+					})
+				}
+				if measured {
+					w.gw.VerifierIs([]tandem.Cost{{Rows: 1, Time: 5 * time.Millisecond}, {Rows: 8, Time: 6 * time.Millisecond}, {Rows: 16, Time: 12 * time.Millisecond}}, 0, 0)
+				}
+			}
+			problem = faulty(w, c, rec, r, nil)
+		})
+		if problem != "" {
+			rt.Fatal(problem)
+		}
+	})
 }
 
 // TestCancelAtEveryMoment cancels a request in each millisecond of its life: it ends at once, and both
@@ -183,7 +292,7 @@ func TestCancelAtEveryMoment(t *testing.T) {
 			time.Sleep(50 * time.Millisecond)
 			synctest.Wait()
 			w.mu.Lock()
-			if len(w.verifier)+len(w.drafter) > 0 {
+			if w.held() > 0 {
 				t.Errorf("cancelled after %v: sessions still held 50 ms later", at)
 			}
 			w.mu.Unlock()

@@ -18,9 +18,15 @@ import (
 
 const (
 	targetFile = "../models/gopher-19m-q8_0.gguf"
-	draftFile  = "../models/gopher-draft-all-f16.gguf"
 	positions  = 128
 )
+
+// room is a drafter and what ends it.
+type room interface {
+	tandem.Drafter
+	CloseAll(context.Context) error
+	Shutdown(context.Context) error
+}
 
 // tokensOf is a sink that keeps the tokens.
 type tokensOf []tandem.Token
@@ -31,7 +37,7 @@ func (s *tokensOf) Delta(d tandem.Delta) error { *s = append(*s, d.Tokens...); r
 // TestRoomsInOneProcess is a tandem without services: real models, all three rooms, several requests at
 // once. Speculation, and peers that forget everything, change no token.
 func TestRoomsInOneProcess(t *testing.T) {
-	g, d, v := assemble(t)
+	g, d, v := assemble(t, "all")
 	prompts := []string{"func (r *Reader) Read(", "def main(", "package sort\n\n// "}
 	request := func(i int, p tandem.Policy) tandem.Request {
 		s := tandem.Sampling{TopP: 1}
@@ -79,7 +85,7 @@ func TestRoomsInOneProcess(t *testing.T) {
 				return
 			case <-time.After(25 * time.Millisecond):
 			}
-			forget := d.CloseAll
+			forget := d[0].CloseAll
 			if who%3 == 1 {
 				forget = v.CloseAll
 			}
@@ -94,10 +100,65 @@ func TestRoomsInOneProcess(t *testing.T) {
 	same("peers forget", forgotten)
 }
 
-// assemble wires the three rooms over a pool in memory.
-func assemble(t *testing.T) (*gateway.Gateway, *drafter.Drafter, *verifier.Verifier) {
+// TestStrategiesInOneProcess runs every strategy and vote with three experts and the one without a model:
+// the text is that of plain decoding, the drafters have shares in it, and drafting makes fewer rounds.
+func TestStrategiesInOneProcess(t *testing.T) {
+	g, _, _ := assemble(t, "go", "py", "prose", drafter.LookupName)
+	prompts := []string{"func (r *Reader) Read(", "def main(", "It was a dark night, and the old man"}
+	request := tandem.Request{MaxTokens: 60, IgnoreEOS: true, Sampling: tandem.Sampling{TopP: 1}}
+	plain := make([]tokensOf, len(prompts))
+	for i, p := range prompts {
+		r := request
+		r.Prompt = p
+		if _, err := g.Generate(context.Background(), r, &plain[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, strategy := range []tandem.Strategy{tandem.StrategyFixed, tandem.StrategyLLMCad, tandem.StrategyMinions, tandem.StrategyPlanner} {
+		for _, vote := range []tandem.Vote{tandem.VoteNone, tandem.VoteMajority, tandem.VoteTree} {
+			for _, off := range []tandem.Technique{0, tandem.TechniqueBranches | tandem.TechniqueAdaptive | tandem.TechniqueAhead} {
+				var group sync.WaitGroup
+				stats := make([]tandem.Stats, len(prompts))
+				for i, p := range prompts {
+					group.Go(func() {
+						var got tokensOf
+						r := request
+						r.Prompt, r.Strategy, r.Vote, r.Off, r.Policy = p, strategy, vote, off, tandem.Policy{Nodes: 16, Depth: 7, Width: 4}
+						res, err := g.Generate(context.Background(), r, &got)
+						if stats[i] = res.Stats; err != nil || !slices.Equal(got, plain[i]) {
+							t.Errorf("%s, vote %s, without %v, prompt %d: tokens %v, error %v, want %v", strategy, vote, off.Names(), i, got, err, plain[i])
+						}
+					})
+				}
+				group.Wait()
+				rounds, held := 0, 0
+				for _, st := range stats {
+					rounds += st.Rounds
+					for _, d := range st.Drafters {
+						held += d.Accepted
+					}
+				}
+				if strategy != tandem.StrategyPlanner && (rounds > 170 || held < 10) {
+					t.Errorf("%s, vote %s, without %v: %d rounds for 180 tokens, %d held by drafts", strategy, vote, off.Names(), rounds, held)
+				}
+				t.Logf("%s, vote %s, without %v: %d rounds; %+v %v ahead %d of %d", strategy, vote, off.Names(), rounds, stats[0].Drafters, stats[0].Choices, stats[0].AheadHits, stats[0].AheadTries)
+			}
+		}
+	}
+}
+
+// assemble wires the three rooms over a pool in memory, with those draft models, and drafter.Lookup by its
+// name.
+func assemble(t *testing.T, drafts ...string) (*gateway.Gateway, []room, *verifier.Verifier) {
 	t.Helper()
-	for _, f := range []string{targetFile, draftFile} {
+	fileOf := func(name string) string { return "../models/gopher-draft-" + name + "-f16.gguf" }
+	needed := []string{targetFile}
+	for _, name := range drafts {
+		if name != drafter.LookupName {
+			needed = append(needed, fileOf(name))
+		}
+	}
+	for _, f := range needed {
 		if _, err := os.Stat(f); err != nil {
 			t.Skipf("no model: %v", err)
 		}
@@ -110,7 +171,7 @@ func assemble(t *testing.T) (*gateway.Gateway, *drafter.Drafter, *verifier.Verif
 		t.Cleanup(m.Close)
 		return m
 	}
-	target, draft := open(targetFile), open(draftFile)
+	target := open(targetFile)
 	pool := mempool.New(32)
 	counters := new(tandem.Counters)
 	var g *gateway.Gateway
@@ -118,11 +179,21 @@ func assemble(t *testing.T) (*gateway.Gateway, *drafter.Drafter, *verifier.Verif
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := drafter.New(drafter.Config{Model: draft, Name: "all", Pool: pool, Counters: counters})
-	if err != nil {
-		t.Fatal(err)
+	var rooms []room
+	var members []gateway.Member
+	for _, name := range drafts {
+		var d room
+		if name == drafter.LookupName {
+			d, err = drafter.NewLookup(drafter.LookupConfig{Vocab: target.Vocab().Size(), Pool: pool, Counters: counters})
+		} else {
+			d, err = drafter.New(drafter.Config{Model: open(fileOf(name)), Name: name, Pool: pool, Counters: counters})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		rooms, members = append(rooms, d), append(members, gateway.Member{Name: name, Drafter: d})
 	}
-	g, err = gateway.New(gateway.Config{Vocab: gateway.FromToken(target.Vocab()), Verifier: v, Drafter: d, DrafterName: "all", Pool: pool,
+	g, err = gateway.New(gateway.Config{Vocab: gateway.FromToken(target.Vocab()), Verifier: v, Drafters: members, Pool: pool,
 		Limits: tandem.Limits{Context: positions}, Sessions: 6, Counters: counters})
 	if err != nil {
 		t.Fatal(err)
@@ -138,12 +209,15 @@ func assemble(t *testing.T) (*gateway.Gateway, *drafter.Drafter, *verifier.Verif
 		}
 		stop()
 		running.Wait()
-		for _, shutdown := range []func(context.Context) error{d.Shutdown, v.Shutdown} {
-			if err := shutdown(limited); err != nil {
+		for _, d := range rooms {
+			if err := d.Shutdown(limited); err != nil {
 				t.Error(err)
 			}
 		}
+		if err := v.Shutdown(limited); err != nil {
+			t.Error(err)
+		}
 		t.Log(counters.Snapshot())
 	})
-	return g, d, v
+	return g, rooms, v
 }

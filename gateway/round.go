@@ -10,17 +10,39 @@ import (
 
 // answer is what one ask led to.
 type answer struct {
+	plan     plan
+	drafts   []draft // of those that answered in time, in the order of plan.asks
+	tree     tandem.Tree
+	by       string          // who drafted tree, "vote" for several
+	voted    int             // whose of drafts the majority was; 0 with one
+	proposed tandem.Proposed // of tree; zero if not drafted
+	drafted  bool            // a ticket with tree is in the pool, or is to be put
+	merged   bool            // by the session itself
 	verdict  tandem.Verdict
-	proposed tandem.Proposed // zero if not drafted
-	drafted  bool
-	tickets  int          // put in all
-	fault    error        // why there is no verdict to commit: the session must be rebuilt
-	delta    tandem.Delta // set by commit
+	tickets  int           // put in all
+	fault    error         // why there is no verdict to commit: the session must be rebuilt
+	delta    tandem.Delta  // set by commit
+	atEnd    bool          // text or budget ended with this round
+	wall     time.Duration // from the start of the round to its commit
+}
+
+// judged reports whether the verdict says something about the tree: all of it was verified.
+func (a *answer) judged() bool {
+	return a.drafted && a.tree.Len() > 1 && a.verdict.Nodes == a.tree.Len()
+}
+
+// coordination is the part of the round that was neither draft nor target arithmetic.
+func (a *answer) coordination() time.Duration {
+	return max(a.wall-a.proposed.Busy-max(a.verdict.Busy, 0), 0)
 }
 
 // attributes describe the round for telemetry.
-func (a answer) attributes(drafter string) []tandem.Attr {
-	attrs := []tandem.Attr{number("nodes", a.proposed.Nodes), number("depth", a.proposed.Depth), number("accepted", len(a.verdict.Path))}
+func (a *answer) attributes(s tandem.Strategy) []tandem.Attr {
+	if s == "" {
+		s = tandem.StrategyFixed
+	}
+	attrs := []tandem.Attr{number("nodes", a.proposed.Nodes), number("depth", a.proposed.Depth), number("accepted", len(a.verdict.Path)),
+		text("strategy", string(s)), text("choice", a.plan.choice)}
 	switch {
 	case a.fault != nil:
 		return append(attrs, text("outcome", "stale"))
@@ -34,32 +56,75 @@ func (a answer) attributes(drafter string) []tandem.Attr {
 	case a.proposed.Depth:
 		outcome = "accepted"
 	}
-	return append(attrs, text("drafter", drafter), text("outcome", outcome))
+	return append(attrs, text("drafter", a.by), text("outcome", outcome))
 }
 
 // ask puts one ticket, or has the drafter put one, and waits for its verdict. Repeated tickets go out
 // under again, so that a trace does not grow with them.
 func (s *session) ask(ctx, again context.Context) (a answer, err error) {
-	q := question{epoch: s.epoch, base: tandem.Position(len(s.tokens)), hash: s.hash}
+	q := s.question()
 	came := s.g.verifier.next() // before the ticket: a restart in between must not go unseen
 	s.box.arm(q)
-	a.proposed, a.drafted = s.propose(ctx, q)
+	s.draft(ctx, q, &a)
 	if err = s.await(ctx, again, q, &a, came); err == nil && a.fault == nil {
-		a.fault = s.check(a.verdict)
+		a.fault = s.check(&a)
 	}
 	return a, err
 }
 
-// propose asks the drafter for a tree that the rest of the budget can use.
-func (s *session) propose(ctx context.Context, q question) (tandem.Proposed, bool) {
-	p := s.req.Policy
-	p.Depth = min(p.Depth, s.limit-len(s.tokens)-1)
-	if s.draft.state != draftReady || p.Plain() {
-		return tandem.Proposed{}, false
+// draft has a tree drafted as the strategy wants it, within what the rest of the budget can use. A tree of
+// several drafters is left in a; a single drafter puts the ticket with its tree itself.
+func (s *session) draft(ctx context.Context, q question, a *answer) {
+	planning := time.Now()
+	a.plan = s.strategy.decide(s.ready(), s.policy())
+	s.stats.Planning += time.Since(planning)
+	switch {
+	case len(a.plan.asks) == 0:
+		return
+	case a.plan.vote != tandem.VoteNone:
+		s.vote(ctx, q, a)
+		return
 	}
-	from := s.draft.acked
-	return s.draft.propose(ctx, tandem.Proposal{Session: s.id, Epoch: q.epoch, Base: q.base, Hash: q.hash,
-		From: from, Suffix: s.tokens[from:q.base:q.base], Policy: p}, s.maxNodes())
+	by := a.plan.asks[0].of
+	d, err := by.propose(ctx, s.wish(q, a.plan.asks[0], false))
+	if err != nil {
+		return
+	}
+	a.drafts, a.by, a.proposed, a.tree, a.drafted = []draft{d}, by.of.Name, d.got, d.got.Tree, true
+}
+
+// ready returns the drafters that can be asked now, at most as many as a vote can count.
+func (s *session) ready() (out []*drafting) {
+	for _, d := range s.drafts {
+		if len(out) < mostVotes && d.ready() {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// policy returns what is left of the request's policy within its budget.
+func (s *session) policy() tandem.Policy {
+	p := s.req.Policy
+	if s.req.Off&tandem.TechniqueBranches != 0 {
+		p.Width, p.Nodes = min(p.Width, 1), min(p.Nodes, p.Depth+1)
+	}
+	p.Nodes = min(p.Nodes, s.nodes)
+	p.Depth = min(p.Depth, s.limit-len(s.tokens)-1)
+	return p
+}
+
+// wish fills in what a drafter is to be told.
+func (s *session) wish(q question, k ask, returned bool) wish {
+	p, from := k.shape, k.of.acked
+	p.Session, p.Epoch, p.Base, p.Hash = s.id, q.epoch, q.base, q.hash
+	p.From, p.Suffix, p.Return = from, s.tokens[from:q.base:q.base], returned
+	return wish{Proposal: p, root: s.tokens[q.base-1], nodes: s.nodes}
+}
+
+// question is what is asked about the session as it is now.
+func (s *session) question() question {
+	return question{epoch: s.epoch, base: tandem.Position(len(s.tokens)), hash: s.hash}
 }
 
 // await sets a.verdict to the answer to q, whatever its kind, or a.fault if the verifier seems lost.
@@ -68,13 +133,18 @@ func (s *session) propose(ctx context.Context, q question) (tandem.Proposed, boo
 func (s *session) await(ctx, again context.Context, q question, a *answer, came <-chan struct{}) error {
 	t := s.g.cfg.Timeouts
 	wait, retry := max(t.Round, min(10*s.pace, t.VerifierWait/8)), quickWait
+	overdue := false // the drafter's own ticket
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	put := func(ctx context.Context) {
-		if a.fault = s.put(ctx, q); a.fault != nil {
+		if a.fault = s.put(ctx, q, a); a.fault != nil {
 			s.g.cfg.Counters.Add("pool."+tandem.KindOf(a.fault).String(), 1)
 			s.suspect()
-			timer.Reset(retry)
+			pause := retry
+			if errors.Is(a.fault, tandem.Exhausted) {
+				pause = min(pause, fullPause)
+			}
+			timer.Reset(pause)
 			retry = min(2*retry, slowWait)
 			return
 		}
@@ -84,8 +154,9 @@ func (s *session) await(ctx, again context.Context, q question, a *answer, came 
 		timer.Reset(wait << a.tickets)
 		a.tickets, retry = a.tickets+1, quickWait
 	}
-	if a.drafted {
+	if a.drafted && !a.merged {
 		a.tickets = 1
+		timer.Reset(min(wait, max(10*s.pace, drafterWait))) // one ticket more costs nothing, and only its word says that there is one
 	} else if ctx.Err() == nil && !s.box.answered() {
 		put(ctx)
 	}
@@ -94,10 +165,10 @@ func (s *session) await(ctx, again context.Context, q question, a *answer, came 
 		case v := <-s.box.answer:
 			if v.Kind != tandem.Invalid || !a.drafted {
 				a.verdict, a.fault = v, nil
+				s.came(a, overdue)
 				return nil
 			}
-			a.drafted = false // the drafter's tree broke a contract, the session did not
-			s.draft.quarantine()
+			s.refused(a)
 			s.box.arm(q)
 			put(again)
 			continue
@@ -105,6 +176,7 @@ func (s *session) await(ctx, again context.Context, q question, a *answer, came 
 			came = s.g.verifier.next()
 			a.tickets = min(a.tickets, 1) // the others went to its predecessor
 		case <-timer.C:
+			overdue = overdue || a.drafted && !a.merged && a.tickets == 1
 		case <-ctx.Done():
 			return s.ended(ctx)
 		}
@@ -121,26 +193,60 @@ func (s *session) await(ctx, again context.Context, q question, a *answer, came 
 	}
 }
 
-// put puts a ticket with the root alone into the pool.
-func (s *session) put(ctx context.Context, q question) (err error) {
+// came notes whether the ticket that a single drafter put came, as far as the verdict tells.
+func (s *session) came(a *answer, overdue bool) {
+	if !a.drafted || a.merged || a.verdict.Kind != tandem.OK || a.proposed.Nodes < 2 {
+		return
+	}
+	switch by := a.drafts[0].by; {
+	case a.verdict.Nodes > 1:
+		by.missed = 0
+	case overdue && a.verdict.Nodes == 1:
+		by.miss()
+	}
+}
+
+// put puts a ticket into the pool: with the merged tree if there is one that has not been put yet, else
+// with the root alone.
+func (s *session) put(ctx context.Context, q question, a *answer) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.g.cfg.Timeouts.Round)
 	defer cancel()
 	ctx, end := s.g.cfg.Events.Begin(ctx, tandem.StageSend)
 	defer func() { end(err) }()
-	return s.g.cfg.Pool.Put(ctx, tandem.Ticket{Session: s.id, Epoch: q.epoch, Base: q.base, Hash: q.hash,
-		Tree: tandem.Root(s.tokens[q.base-1]), Trace: s.g.cfg.Events.Carrier(ctx)})
+	t := tandem.Ticket{Session: s.id, Epoch: q.epoch, Base: q.base, Hash: q.hash, Tree: tandem.Root(s.tokens[q.base-1])}
+	if a.merged && a.tickets == 0 {
+		t.Drafter, t.Tree = a.by, a.tree
+	}
+	t.Trace = s.g.cfg.Events.Carrier(ctx)
+	return s.g.cfg.Pool.Put(ctx, t)
 }
 
-// check returns nil if v may be committed, else why the session must be rebuilt.
-func (s *session) check(v tandem.Verdict) error {
+// refused draws the consequences of a tree that the verifier refused: it broke a contract, the session did
+// not. A drafter that put it itself is to blame; of a merged tree nobody can say.
+func (s *session) refused(a *answer) {
+	for _, d := range a.drafts {
+		if a.merged {
+			d.by.quarantine()
+		} else {
+			d.by.offend()
+		}
+	}
+	a.drafted, a.merged = false, false
+}
+
+// check returns nil if the verdict may be committed, else why the session must be rebuilt.
+func (s *session) check(a *answer) error {
+	v := a.verdict
 	if v.Kind != tandem.OK {
 		s.g.cfg.Counters.Add("verifier."+v.Kind.String(), 1)
 		return tandem.Errorf(op, v.Kind, "verifier answered %v: %s", v.Kind, v.Message)
 	}
-	err := wellFormed(v, s.maxNodes(), s.g.cfg.Vocab.Size())
+	err := wellFormed(v, s.nodes, s.g.cfg.Vocab.Size())
 	if err != nil {
 		s.g.cfg.Counters.Add("verdicts.garbage", 1)
-		s.draft.quarantine()
+		for _, d := range a.drafts {
+			d.by.quarantine() // it may have to do with the tree
+		}
 	}
 	return err
 }
@@ -190,7 +296,7 @@ func (s *session) rebuild(ctx context.Context, cause error) error {
 		}
 	}
 	s.epoch++
-	s.draft.restart(ctx, s.opening())
+	s.restart(ctx)
 	s.stats.Reopened++
 	return s.openVerifier(ctx)
 }
@@ -226,7 +332,7 @@ func (s *session) openVerifier(ctx context.Context) (err error) {
 				return err
 			}
 			s.epoch++
-			s.draft.restart(ctx, s.opening())
+			s.restart(ctx)
 		default:
 			return tandem.Errorf(op, kind, "opening session %s at the verifier: %w", s.id, err)
 		}
@@ -243,6 +349,13 @@ func (s *session) openVerifier(ctx context.Context) (err error) {
 		case <-ctx.Done():
 			return s.ended(ctx)
 		}
+	}
+}
+
+// restart makes the drafters hold the session in its new epoch.
+func (s *session) restart(ctx context.Context) {
+	for _, d := range s.drafts {
+		d.restart(ctx, s.opening())
 	}
 }
 

@@ -26,9 +26,12 @@ var rewrite = flag.Bool("rewrite", false, "write the scenarios' golden output an
 //
 //	set sessions|queue|context|eos N      the gateway's limits; the position from which the model ends its text
 //	set round|open|verifier-wait|… D      a timeout
-//	request NAME at D max N [tree T] [ignore-eos] [sink-error N]
-//	on OPERATION N DO [KIND|D]            what happens to the N-th open-verifier, open-drafter, propose, ticket or verdict
-//	at D restart|up verifier|drafter
+//	drafter NAME [slower D]               one more drafter from the start
+//	request NAME at D max N [tree T] [strategy S] [vote V] [drafters A,B] [ignore-eos] [sink-error N]
+//	on OPERATION N DO [KIND|D]            what happens to the N-th open-verifier, open-drafter, propose, ticket or verdict;
+//	                                      open-NAME and propose-NAME for another drafter
+//	at D restart|up verifier|drafter|NAME
+//	at D enlist|dismiss drafter|NAME
 //	at D cancel NAME
 //	at D shutdown D
 func TestScenarios(t *testing.T) {
@@ -72,6 +75,11 @@ func play(t *testing.T, script string) string {
 			continue
 		}
 		switch f[0] {
+		case "drafter":
+			if len(f) > 3 {
+				w.slower[f[1]] = duration(t, f[3])
+			}
+			c.Drafters = append(c.Drafters, w.member(f[1]))
 		case "set":
 			set(t, w, &c, f[1], f[2])
 		case "on":
@@ -93,9 +101,13 @@ func play(t *testing.T, script string) string {
 						w.restart(f[3])
 					case "up":
 						w.log("%s is up", f[3])
-						state := map[string]func(bool){"verifier": w.gw.VerifierState, "drafter": w.gw.DrafterState}[f[3]]
-						state(false)
-						state(true)
+						w.hint(f[3])
+					case "enlist":
+						w.log("%s enlists", f[3])
+						w.gw.Enlist(w.member(f[3]))
+					case "dismiss":
+						w.log("%s is dismissed", f[3])
+						w.gw.Dismiss(w.member(f[3]).Name)
 					case "cancel":
 						w.log("%s is cancelled", f[3])
 						mu.Lock()
@@ -148,8 +160,8 @@ func play(t *testing.T, script string) string {
 	if len(w.violations) > 0 {
 		t.Errorf("the gateway broke contracts: %q", w.violations)
 	}
-	if len(w.verifier)+len(w.drafter) > 0 {
-		t.Errorf("%d sessions left in the verifier, %d in the drafter", len(w.verifier), len(w.drafter))
+	if w.held() > 0 {
+		t.Errorf("%d sessions left in the verifier, %d in the drafter, %v in others", len(w.verifier), len(w.drafter), w.others)
 	}
 	counts := c.Counters.Snapshot()
 	for _, k := range slices.Sorted(maps.Keys(counts)) {
@@ -185,8 +197,17 @@ func verdictOn(w *world, r tandem.Request, res tandem.Result, s *sink, err error
 		end = tandem.KindOf(err).String()
 	}
 	st := res.Stats
-	return fmt.Sprintf("%s, %s: %d tokens in %d rounds, drafted %d, depth %d, accepted %d, plain %d, reopened %d",
+	story := fmt.Sprintf("%s, %s: %d tokens in %d rounds, drafted %d, depth %d, accepted %d, plain %d, reopened %d",
 		end, same, res.OutputTokens, st.Rounds, st.Drafted, st.DraftedDepth, st.Accepted, st.PlainRounds, st.Reopened)
+	if r.Strategy != "" || r.Vote != "" {
+		for _, d := range st.Drafters {
+			story += fmt.Sprintf("; %s %d rounds, drafted %d, held %d, weight %.2f", d.Name, d.Rounds, d.Drafted, d.Accepted, d.Weight)
+		}
+		for _, k := range sortedNames(st.Choices) {
+			story += fmt.Sprintf("; %s ×%d", k, st.Choices[k])
+		}
+	}
+	return story
 }
 
 func set(t *testing.T, w *world, c *Config, key, value string) {
@@ -225,6 +246,12 @@ func request(t *testing.T, f []string) (name string, at time.Duration, r tandem.
 				t.Fatal(err)
 			}
 			r.Policy = p
+		case "strategy":
+			r.Strategy = tandem.Strategy(f[i+1])
+		case "vote":
+			r.Vote = tandem.Vote(f[i+1])
+		case "drafters":
+			r.Drafters = strings.Split(f[i+1], ",")
 		default:
 			t.Fatalf("request: %q unknown", f[i])
 		}

@@ -2,10 +2,12 @@ package gateway
 
 import (
 	"context"
+	"math/rand/v2"
 	"strings"
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec"
 )
 
 const (
@@ -16,17 +18,22 @@ const (
 	fullWait    = 5 * time.Second        // for room in the verifier's memory
 	quickWait   = 2 * time.Millisecond   // before a ticket that the pool refused is put again; doubles
 	slowWait    = 250 * time.Millisecond //
+	drafterWait = 500 * time.Millisecond // for the verdict on a ticket that a drafter put, at least
+	fullPause   = 5 * time.Millisecond   // the most while the pool is merely full, for it is never full for long
+	mostVotes   = 16                     // drafters that are asked for one round
+	mostSamples = 10000                  // of a session's coordination times; of more rounds an even sample is kept
+	mostChoices = 64                     // different ones that are counted by name; the rest is "other"
 )
 
 // session is one admitted request: the truth about what it has said, and the loop that goes on from
-// there. One goroutine, the caller's, owns it; peers reach it through box and draft.task alone.
+// there. One goroutine, the caller's, owns it; peers reach it through box, opening and call alone.
 //
 //	open ─▶ ask ─ verdict ─▶ commit ─▶ ask … ─▶ finished
 //	         ▲ └─ lost, refused or garbage ─▶ rebuild ┐
 //	         └────────── epoch + 1 ◀──────────────────┘
 //
-// ask: have the drafter propose, else put the root alone; wait for the verdict; put the root alone
-// again while none comes. Plain decoding is this loop with a drafter that is off.
+// ask: have drafters propose as the strategy wants it, else put the root alone; wait for the verdict; put
+// the root alone again while none comes. Plain decoding is this loop without a drafter.
 //
 //  1. tokens only grow, in commit alone; hash is always that of tokens.
 //  2. A verdict is looked at only if its epoch, base and hash are those asked for. Loss, repetition and
@@ -43,40 +50,50 @@ const (
 //
 // The obvious other way is one scheduler for all sessions, fed with verdicts. It would need a queue per
 // sink to keep a slow client from stopping the others, and every wait below as a state; a goroutine per
-// request has both for nothing. Nor does the gateway keep the tree to put it again: it would have to
-// travel here and back for the rare loss that the root alone repairs in one plain round.
+// request has both for nothing. Nor does the gateway put a tree again that was lost: of a single
+// drafter's it need not even have a copy, and the root alone repairs the rare loss in one plain round.
 type session struct {
-	g       *Gateway
-	id      tandem.SessionID
-	req     tandem.Request
-	sink    tandem.Sink
-	prompt  int            // tokens of the prompt
-	tokens  []tandem.Token // committed, the prompt first
-	hash    tandem.PrefixHash
-	limit   int // tokens never grows beyond
-	epoch   tandem.Epoch
-	box     *mailbox
-	draft   drafting
-	decoder Decoder
-	spans   spans
-	stats   tandem.Stats
-	finish  tandem.FinishReason // "" while it runs
-	repairs int                 // rebuilds since the last commit
-	lost    time.Time           // first sign that the verifier is lost; zero since the last commit or Open
-	pace    time.Duration       // running mean of the time of a round
-	touched bool                // the verifier may hold the session
+	g        *Gateway
+	id       tandem.SessionID
+	req      tandem.Request
+	sink     tandem.Sink
+	prompt   int            // tokens of the prompt
+	tokens   []tandem.Token // committed, the prompt first
+	hash     tandem.PrefixHash
+	limit    int // tokens never grows beyond
+	epoch    tandem.Epoch
+	box      *mailbox
+	nodes    int                        // no tree has more
+	drafts   []*drafting                // of the drafters that may draft; the first is asked if one is enough
+	listed   uint64                     // the roster's version that drafts is right for
+	closing  map[string]<-chan struct{} // by drafter: a Close at an earlier life of it
+	who      map[string]*tandem.DrafterStats
+	weights  *spec.Weights
+	strategy strategy
+	sampler  *rand.Rand
+	decoder  Decoder
+	spans    spans
+	stats    tandem.Stats
+	finish   tandem.FinishReason // "" while it runs
+	repairs  int                 // rebuilds since the last commit
+	lost     time.Time           // first sign that the verifier is lost; zero since the last commit or Open
+	pace     time.Duration       // running mean of the time of a round
+	touched  bool                // the verifier may hold the session
 }
 
 func newSession(g *Gateway, id tandem.SessionID, r tandem.Request, prompt []tandem.Token, sink tandem.Sink) *session {
 	s := &session{
 		g: g, id: id, req: r, sink: sink, box: newMailbox(),
-		prompt: len(prompt),
-		tokens: append(make([]tandem.Token, 0, len(prompt)+min(r.MaxTokens, 1024)), prompt...),
-		hash:   tandem.EmptyPrefix.Add(prompt...),
-		limit:  len(prompt) + min(r.MaxTokens, g.cfg.Limits.Context-len(prompt)),
-		spans:  spans{full: r.FullTrace},
+		prompt:  len(prompt),
+		tokens:  append(make([]tandem.Token, 0, len(prompt)+min(r.MaxTokens, 1024)), prompt...),
+		hash:    tandem.EmptyPrefix.Add(prompt...),
+		limit:   len(prompt) + min(r.MaxTokens, g.cfg.Limits.Context-len(prompt)),
+		spans:   spans{full: r.FullTrace},
+		nodes:   max(r.Policy.Nodes, 1),
+		closing: map[string]<-chan struct{}{}, who: map[string]*tandem.DrafterStats{},
+		sampler: rand.New(rand.NewPCG(uint64(id), 0)),
 	}
-	s.draft = drafting{g: g, spans: &s.spans}
+	s.adopt()
 	s.decoder = g.cfg.Vocab.NewDecoder(s.tokens[:s.prompt:s.prompt]...)
 	return s
 }
@@ -84,20 +101,16 @@ func newSession(g *Gateway, id tandem.SessionID, r tandem.Request, prompt []tand
 // run takes the session from its opening to its end.
 func (s *session) run(ctx context.Context) error {
 	begun := time.Now()
-	if s.g.cfg.Drafter != nil && !s.req.Policy.Plain() {
-		s.draft.start(ctx, s.opening())
-	}
+	s.muster(ctx)
 	if err := s.openVerifier(ctx); err != nil {
 		return err
 	}
 	t := s.g.cfg.Timeouts
-	s.draft.settle(ctx, min(max(time.Since(begun), t.ProposeMin), t.ProposeMax))
+	s.settle(ctx, min(max(time.Since(begun), t.ProposeMin), t.ProposeMax))
 	s.stats.Prefill = time.Since(begun)
 	started := tandem.Started{Session: s.id, PromptTokens: append([]tandem.Token(nil), s.tokens...), Request: s.req}
 	started.Request.MaxTokens = s.limit - s.prompt
-	if s.draft.state == draftReady {
-		started.Drafter = s.g.cfg.DrafterName
-	}
+	started.Drafter = s.drafters()
 	if err := s.sink.Started(started); err != nil {
 		return sinkError(err)
 	}
@@ -120,9 +133,10 @@ func (s *session) group(ctx context.Context, decoding time.Time) (err error) {
 	}()
 	muted := events.Mute(inGroup)
 	for done := 0; done < size && s.finish == ""; {
-		if s.draft.tick(ctx, s.opening) {
-			s.stats.Reopened++
+		if s.g.cfg.PolicyHook != nil {
+			s.hook()
 		}
+		s.muster(ctx)
 		asked := time.Now()
 		a, err := s.round(inGroup, muted, done == 0)
 		if err != nil {
@@ -136,7 +150,8 @@ func (s *session) group(ctx context.Context, decoding time.Time) (err error) {
 		}
 		done++
 		s.stats.Decode = time.Since(decoding)
-		s.account(a, time.Since(asked))
+		a.wall = time.Since(asked)
+		s.account(&a)
 		if err := s.sink.Delta(a.delta); err != nil {
 			return sinkError(err)
 		}
@@ -154,8 +169,9 @@ func (s *session) round(inGroup, muted context.Context, first bool) (a answer, e
 			s.commit(&a)
 			endCommit(nil, number("tokens", len(a.delta.Tokens)))
 		}
-		end(err, a.attributes(s.g.cfg.DrafterName)...)
-		if !a.drafted && s.draft.state != draftOff {
+		end(err, a.attributes(s.req.Strategy)...)
+		s.spans.spent += max(len(a.plan.asks)-1, 0)
+		if !a.drafted && len(a.plan.asks) > 0 {
 			s.spans.spent += strayTicketSpans
 		}
 		return a, err
@@ -196,11 +212,12 @@ func (s *session) commit(a *answer) {
 	for i := range len(tokens) - 1 {
 		a.delta.Origins[i] = tandem.OriginDraft // the last of a round always counts as the target's own
 	}
+	a.atEnd = s.finish != ""
 	s.repairs, s.lost = 0, time.Time{}
 }
 
-// account counts a committed round that took wall, sink excluded.
-func (s *session) account(a answer, wall time.Duration) {
+// account counts a committed round and lets the strategy learn from it.
+func (s *session) account(a *answer) {
 	st := &s.stats
 	st.Rounds++
 	st.Accepted += len(a.delta.Tokens) - 1
@@ -215,46 +232,107 @@ func (s *session) account(a answer, wall time.Duration) {
 		st.PlainRounds++
 	}
 	busy := max(a.verdict.Busy, 0)
-	st.DraftBusy += a.proposed.Busy
 	st.VerifyBusy += busy
-	st.Coordination = append(st.Coordination, max(wall-a.proposed.Busy-busy, 0))
+	for _, d := range a.drafts {
+		s.tally(a, d)
+	}
+	s.aheads(a)
+	if rest := a.coordination(); len(st.Coordination) < mostSamples {
+		st.Coordination = append(st.Coordination, rest)
+	} else if i := s.sampler.IntN(st.Rounds); i < mostSamples {
+		st.Coordination[i] = rest // algorithm R: every round is as likely to be kept
+	}
+	choice := a.plan.choice
+	if st.Choices == nil {
+		st.Choices = map[string]int{}
+	}
+	if _, known := st.Choices[choice]; !known && len(st.Choices) >= mostChoices {
+		choice = "other"
+	}
+	st.Choices[choice]++
+	planning := time.Now()
+	s.g.learned.verified(a.verdict)
+	s.strategy.learn(a)
+	st.Planning += time.Since(planning)
+	wall := a.wall
 	if a.tickets > 1 {
 		wall = a.proposed.Busy + busy // the rest was a loss, not the pace of rounds
 	}
 	s.pace = mean(s.pace, wall)
 }
 
-// close ends the session at both peers, in the background: the request's caller need not wait, the
-// gateway's Shutdown does.
-func (s *session) close() {
-	s.g.forget(s.id)
-	opened := s.draft.cancelTask()
-	shut := func(f func(context.Context, tandem.SessionID) error) {
-		ctx, cancel := context.WithTimeout(context.Background(), s.g.cfg.Timeouts.Close)
-		defer cancel()
-		if guard(func() error { return f(ctx, s.id) }) != nil {
-			s.g.cfg.Counters.Add("sessions.close_failed", 1) // the peer is gone, or drops it when idle
+// tally counts what one drafter contributed to a round.
+func (s *session) tally(a *answer, d draft) {
+	st := s.who[d.by.of.Name]
+	if st == nil {
+		st = &tandem.DrafterStats{Name: d.by.of.Name}
+		s.who[st.Name] = st
+	}
+	st.Rounds++
+	st.Drafted += d.got.Nodes - 1
+	switch {
+	case d.got.Tree.Len() > 0:
+		st.Accepted += spec.Held(d.got.Tree, a.delta.Tokens)
+	case a.drafted: // it did not say what it had drafted
+		st.Accepted += len(a.delta.Tokens) - 1
+	}
+	s.stats.DraftBusy += d.got.Busy
+}
+
+// aheads counts what was drafted ahead of a round. A node that was there already is worth the arithmetic that
+// one drafted within the round costs, as far as that much was spent ahead at all.
+func (s *session) aheads(a *answer) {
+	hit, tried := false, false
+	for _, d := range a.drafts {
+		went := d.by.went
+		d.by.went = d.ahead
+		s.stats.AheadBusy += d.got.Ahead
+		tried = tried || went
+		hit = hit || went && d.got.Reused > 0
+		if fresh := d.got.Nodes - 1 - d.got.Reused; fresh > 0 && d.got.Busy > 0 {
+			d.by.node = mean(d.by.node, d.got.Busy/time.Duration(fresh))
+		}
+		useful := d.got.Ahead
+		if d.by.node > 0 {
+			useful = min(useful, time.Duration(d.got.Reused)*d.by.node)
+		}
+		if d.got.Reused > 0 {
+			s.stats.AheadUseful += useful
 		}
 	}
+	if hit {
+		s.stats.AheadHits++
+	}
+	if tried {
+		s.stats.AheadTries++
+	}
+}
+
+// close ends the session at both peers, in the background: the request's caller need not wait, the
+// gateway's Shutdown does. What the session has learned is folded in.
+func (s *session) close() {
+	s.g.forget(s.id)
 	if s.touched {
-		s.g.crew.run(func() { shut(s.g.cfg.Verifier.Close) })
+		s.g.crew.run(func() { s.g.shut(s.id, s.g.cfg.Verifier.Close) })
 	}
-	if opened != nil {
-		s.g.crew.run(func() {
-			<-opened // an Open that overtook the Close would hold the session for ever
-			shut(s.g.cfg.Drafter.Close)
-		})
+	for _, d := range s.drafts {
+		d.retire(s.id)
 	}
+	s.strategy.handOn()
 }
 
 func (s *session) opening() tandem.Opening {
 	n := len(s.tokens)
 	return tandem.Opening{Session: s.id, Epoch: s.epoch, Tokens: s.tokens[:n:n], Limit: tandem.Position(s.limit),
-		MaxNodes: s.maxNodes(), Sampling: s.req.Sampling}
+		MaxNodes: s.nodes, Sampling: s.req.Sampling}
 }
 
-func (s *session) maxNodes() int { return max(s.req.Policy.Nodes, 1) }
-
 func (s *session) result() tandem.Result {
+	s.stats.Drafters = nil
+	for _, name := range sortedNames(s.who) {
+		st := *s.who[name]
+		st.Weight = s.weights.Of(name)
+		s.stats.Drafters = append(s.stats.Drafters, st)
+	}
 	return tandem.Result{Finish: s.finish, PromptTokens: s.prompt, OutputTokens: len(s.tokens) - s.prompt, Stats: s.stats}
 }

@@ -44,7 +44,11 @@ func (p fakePool) Put(ctx context.Context, t tandem.Ticket) error {
 // arrive lets the verifier take a ticket.
 func (w *world) arrive(t tandem.Ticket) {
 	w.mu.Lock()
-	v := tandem.Verdict{Session: t.Session, Epoch: t.Epoch, Base: t.Base, Hash: t.Hash, Nodes: t.Tree.Len(), Batch: 1, Busy: w.verify}
+	busy := w.verify
+	if w.costs != nil {
+		busy = w.costs(t.Tree.Len())
+	}
+	v := tandem.Verdict{Session: t.Session, Epoch: t.Epoch, Base: t.Base, Hash: t.Hash, Nodes: t.Tree.Len(), Batch: 1, Rows: t.Tree.Len(), Busy: busy}
 	h := w.verifier[t.Session]
 	switch {
 	case h == nil:
@@ -61,7 +65,7 @@ func (w *world) arrive(t tandem.Ticket) {
 		w.accept(h, t.Tree, &v)
 	}
 	w.mu.Unlock()
-	w.later(w.verify, func() { w.answer(v) })
+	w.later(busy, func() { w.answer(v) })
 }
 
 // accept applies the exact rule.

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec"
 )
 
 // The fake model: tokens 0 (end of text) and 1 (begin of text), then one for each byte.
@@ -104,6 +106,7 @@ type fault struct {
 // them. Its times are those of the bubble it runs in.
 type world struct {
 	gw                                           *Gateway
+	then                                         func() // called once gw is there
 	eosAt                                        int
 	eosEvery                                     uint64
 	openV, openD, propose, carry, verify, closes time.Duration
@@ -117,7 +120,11 @@ type world struct {
 	names      map[tandem.SessionID]string
 	verifier   map[tandem.SessionID]*heldSession
 	drafter    map[tandem.SessionID]*heldSession
-	violations []string // contracts that the gateway broke
+	others     map[string]map[tandem.SessionID]*heldSession // of more drafters, by name
+	slower     map[string]time.Duration                     // than the first at drafting
+	knows      map[string]float64                           // chance that a drafter has the next token in its level; default 3/4
+	costs      func(rows int) time.Duration                 // of a pass; nil: verify
+	violations []string                                     // contracts that the gateway broke
 	flights    sync.WaitGroup
 }
 
@@ -134,6 +141,8 @@ func newWorld() *world {
 		carry: time.Millisecond, verify: 5 * time.Millisecond, closes: 1100 * time.Microsecond,
 		faults: map[string]fault{}, began: time.Now(), counts: map[string]int{}, names: map[tandem.SessionID]string{},
 		verifier: map[tandem.SessionID]*heldSession{}, drafter: map[tandem.SessionID]*heldSession{},
+		others: map[string]map[tandem.SessionID]*heldSession{}, slower: map[string]time.Duration{},
+		knows: map[string]float64{},
 	}
 }
 
@@ -230,8 +239,8 @@ func (p peer) Open(ctx context.Context, o tandem.Opening) error {
 
 func (p peer) Close(ctx context.Context, id tandem.SessionID) error {
 	d := p.w.closes
-	if p.who == "drafter" {
-		d *= 2
+	if p.who != "verifier" {
+		d = 2*d + p.w.lag(p.who)
 	}
 	if err := pause(ctx, d); err != nil {
 		return err
@@ -257,54 +266,142 @@ func (w *world) peer(who string) peer {
 	if who == "verifier" {
 		return peer{w, who, w.verifier, w.openV}
 	}
+	if who != "drafter" {
+		if w.others[who] == nil {
+			w.others[who] = map[tandem.SessionID]*heldSession{}
+			w.slower[who] += time.Duration(who[0]-'a') * 100 * time.Microsecond // tells apart what would happen at once
+		}
+		return peer{w, who, w.others[who], w.openD + w.slower[who]}
+	}
 	return peer{w, who, w.drafter, w.openD}
+}
+
+func (w *world) lag(who string) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.slower[who]
+}
+
+// member returns a drafter of the world; the first, "drafter" in scripts, is "fake" to the gateway.
+func (w *world) member(who string) Member {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	name := who
+	if who == "drafter" {
+		name = "fake"
+	}
+	return Member{name, fakeDrafter{w.peer(who)}}
+}
+
+// hint tells the gateway that a peer went down and came up.
+func (w *world) hint(who string) {
+	state := w.gw.VerifierState
+	if who != "verifier" {
+		name := w.member(who).Name
+		state = func(up bool) { w.gw.DrafterState(name, up) }
+	}
+	state(false)
+	state(true)
+}
+
+// held returns how many sessions the peers hold.
+func (w *world) held() int {
+	n := len(w.verifier) + len(w.drafter)
+	for _, h := range w.others {
+		n += len(h)
+	}
+	return n
 }
 
 type fakeDrafter struct{ peer }
 
 // Propose implements tandem.Drafter, strictly: it holds the gateway to From and Suffix.
 func (d fakeDrafter) Propose(ctx context.Context, p tandem.Proposal) (tandem.Proposed, error) {
-	w := d.w
-	f := w.fault("propose")
+	w, who := d.w, "propose"
+	if d.who != "drafter" {
+		who += "-" + d.who
+	}
+	f := w.fault(who)
 	if f.do == "fail" {
-		w.log("propose at %d fails: %v", p.Base, f.kind)
+		w.log("%s at %d fails: %v", who, p.Base, f.kind)
 		return tandem.Proposed{}, f.err()
 	}
-	if err := pause(ctx, w.propose+f.wait); err != nil {
-		w.log("propose at %d ends: %v", p.Base, err)
+	busy := w.propose + w.lag(d.who)
+	if err := pause(ctx, busy+f.wait); err != nil {
+		if p.Return {
+			time.Sleep(50 * time.Microsecond) // tells apart what would happen at once
+		}
+		w.log("%s at %d ends: %v", who, p.Base, err)
 		return tandem.Proposed{}, err
 	}
 	w.mu.Lock()
 	tree, err := d.draft(p, f.do == "deep")
 	w.mu.Unlock()
 	if err != nil {
-		w.log("propose at %d: %v", p.Base, err)
+		w.log("%s at %d: %v", who, p.Base, err)
 		return tandem.Proposed{}, err
+	}
+	if p.Plan.Verify != nil {
+		tree, _ = spec.Cut(tree, p.Plan, busy)
 	}
 	_, depth := tree.Depths()
-	done := tandem.Proposed{Nodes: tree.Len(), Depth: depth, Busy: w.propose}
-	t := tandem.Ticket{Session: p.Session, Epoch: p.Epoch, Base: p.Base, Hash: p.Hash, Drafter: "fake", Tree: tree}
+	done := tandem.Proposed{Nodes: tree.Len(), Depth: depth, Busy: busy, Passes: depth, Tree: tree}
+	if p.Ahead && depth > 1 {
+		done.Reused, done.Ahead = 1, w.propose
+	}
+	t := tandem.Ticket{Session: p.Session, Epoch: p.Epoch, Base: p.Base, Hash: p.Hash, Drafter: "fake",
+		Tree: tandem.Tree{Tokens: slices.Clone(tree.Tokens), Parents: slices.Clone(tree.Parents)}}
 	switch f.do {
 	case "lose":
-		w.log("propose at %d: %d nodes, depth %d; ticket lost", p.Base, done.Nodes, depth)
-		return done, nil
+		if !p.Return {
+			w.log("%s at %d: %d nodes, depth %d; ticket lost", who, p.Base, done.Nodes, depth)
+			return done, nil
+		}
 	case "bad-tree":
-		t.Tree.Parents[0] = 0
+		if t.Tree.Parents[0] = 0; p.Return {
+			done.Tree = t.Tree
+		}
+	case "vocab", "cycle", "other-root", "nan", "million":
+		done = spoil(done, f.do)
+		t.Tree = done.Tree
 	case "root":
-		t.Tree, done.Nodes, done.Depth = tandem.Root(tree.Tokens[0]), 1, 0
+		t.Tree, done.Tree, done.Nodes, done.Depth, done.Reused = tandem.Root(tree.Tokens[0]), tandem.Root(tree.Tokens[0]), 1, 0, 0
 	}
-	w.log("propose at %d: %d nodes, depth %d", p.Base, done.Nodes, done.Depth)
-	if err := (fakePool{w}).Put(ctx, t); err != nil {
-		return tandem.Proposed{}, err
+	w.log("%s at %d: %d nodes, depth %d%s", who, p.Base, done.Nodes, done.Depth, map[bool]string{true: ", returned"}[p.Return])
+	if !p.Return {
+		if err := (fakePool{w}).Put(ctx, t); err != nil {
+			return tandem.Proposed{}, err
+		}
 	}
 	switch f.do {
 	case "die":
-		w.restart("drafter")
+		w.restart(d.who)
 		return tandem.Proposed{}, tandem.Errorf("fake", tandem.Unavailable, "connection closed")
 	case "garbage":
 		done.Nodes = -1
 	}
 	return done, nil
+}
+
+// spoil returns what no drafter may say.
+func spoil(done tandem.Proposed, how string) tandem.Proposed {
+	t := tandem.Tree{Tokens: slices.Clone(done.Tree.Tokens), Parents: slices.Clone(done.Tree.Parents), LogProbs: slices.Clone(done.Tree.LogProbs)}
+	last := t.Len() - 1
+	switch how {
+	case "vocab":
+		t.Tokens[last] = vocabSize
+	case "cycle":
+		t.Parents[last] = int32(last)
+	case "other-root":
+		t.Tokens[0] = (t.Tokens[0] + 1) % vocabSize
+	case "nan":
+		t.LogProbs[last] = float32(math.NaN())
+	case "million":
+		t = tandem.Tree{Tokens: make([]tandem.Token, 1e6), Parents: make([]int32, 1e6)}
+		done.Nodes = 1e6
+	}
+	done.Tree = t
+	return done
 }
 
 // draft makes the drafter hold what p says and returns a tree that is right now and then; a deep one
@@ -335,20 +432,30 @@ func (d fakeDrafter) draft(p tandem.Proposal, deep bool) (tandem.Tree, error) {
 		p.Policy = tandem.Policy{Nodes: h.open.MaxNodes, Depth: h.open.MaxNodes, Width: 1}
 	}
 	tree := tandem.Root(h.tokens[p.Base-1])
+	tree.LogProbs = []float32{0}
+	salt := uint64(7) // others guess right elsewhere
+	if d.who != "drafter" {
+		salt = mix(uint64(d.who[0]))
+	}
 	hash, n, parent := h.hash, len(h.tokens), int32(0)
 	for range p.Policy.Depth {
 		right := w.next(hash, n, h.open.Sampling.Seed)
-		x := mix(uint64(hash) + 7)
+		x := mix(uint64(hash) + salt)
+		known := x%4 != 0
+		if q, set := w.knows[d.who]; set {
+			known = float64(x>>40) < q*(1<<24)
+		}
 		next := int32(-1)
 		for j := range p.Policy.Width {
 			if tree.Len() >= p.Policy.Nodes {
 				return tree, nil
 			}
 			t := (right + 1 + tandem.Token(j)) % vocabSize
-			if (deep || x%4 != 0) && j == int(x>>8)%p.Policy.Width {
+			if (deep || known) && j == int(x>>8)%p.Policy.Width {
 				t, next = right, int32(tree.Len())
 			}
 			tree.Tokens, tree.Parents = append(tree.Tokens, t), append(tree.Parents, parent)
+			tree.LogProbs = append(tree.LogProbs, tree.LogProbs[parent]-0.3*float32(p.Policy.Width))
 		}
 		if next < 0 {
 			return tree, nil
@@ -360,7 +467,7 @@ func (d fakeDrafter) draft(p tandem.Proposal, deep bool) (tandem.Tree, error) {
 
 // config returns a configuration of the gateway in this world.
 func (w *world) config() Config {
-	return Config{Vocab: fakeVocab{}, Verifier: w.peer("verifier"), Drafter: fakeDrafter{w.peer("drafter")}, DrafterName: "fake",
+	return Config{Vocab: fakeVocab{}, Verifier: w.peer("verifier"), Drafters: []Member{{"fake", fakeDrafter{w.peer("drafter")}}},
 		Pool: fakePool{w}, Counters: new(tandem.Counters), ModelName: "model",
 		Timeouts: Timeouts{ProposeMin: 20 * time.Millisecond, ProposeMax: 100 * time.Millisecond, Round: 50 * time.Millisecond,
 			Open: time.Second, VerifierWait: 5 * time.Second, Close: 100 * time.Millisecond}}
@@ -373,6 +480,7 @@ type sink struct {
 	text    string
 	drafts  int
 	deltas  int
+	sizes   []int // tokens of each delta
 	err     error // returned by delta number failAt, from 1 on; 0: by Started if err is set
 	failAt  int
 	each    func(tandem.Delta)
@@ -393,7 +501,7 @@ func (s *sink) Delta(d tandem.Delta) error {
 	if s.each != nil {
 		s.each(d)
 	}
-	s.tokens = append(s.tokens, d.Tokens...)
+	s.tokens, s.sizes = append(s.tokens, d.Tokens...), append(s.sizes, len(d.Tokens))
 	s.text += d.Text
 	for _, o := range d.Origins {
 		if o == tandem.OriginDraft {

@@ -34,7 +34,7 @@ func (d drafter) Propose(ctx context.Context, p tandem.Proposal) (tandem.Propose
 		t.Tokens, t.Parents = append(t.Tokens, tandem.Token(i)), append(t.Parents, int32(i-1))
 	}
 	err := d.pool.Put(ctx, tandem.Ticket{Session: p.Session, Epoch: p.Epoch, Base: p.Base, Hash: p.Hash, Drafter: "d", Tree: t})
-	return tandem.Proposed{Nodes: t.Len(), Depth: t.Len() - 1}, err
+	return tandem.Proposed{Nodes: t.Len(), Depth: t.Len() - 1, Tree: t}, err
 }
 
 type verifier struct{}
@@ -86,8 +86,8 @@ func start(t testing.TB, inline int, unmapped bool) *stack {
 	if unmapped {
 		description.SegmentSocket = ""
 	}
-	drafting.Register(draftServer.Registrar(), drafting.Config{Drafter: drafter{publisher}, Segment: s.segment,
-		Describe: func() wire.Description { return description }})
+	drafting.Register(draftServer.Registrar(), drafting.Config{Segment: s.segment,
+		Drafters: []drafting.Named{{Name: "d", Drafter: drafter{publisher}, Describe: func() wire.Description { return description }}}})
 	work.Go(func() { _ = draftServer.Run(ctx) })
 
 	verdicts := verifying.NewServer(verifying.Config{Verifier: verifier{}, Describe: func() wire.Description { return wire.Description{} }})
@@ -99,7 +99,7 @@ func start(t testing.TB, inline int, unmapped bool) *stack {
 	toDrafter, err := rpc.Dial(draftServer.Addr())
 	must(err)
 	t.Cleanup(func() { _ = toDrafter.Close() })
-	claimer := drafting.NewClaimer(drafting.NewClient(toDrafter))
+	claimer := drafting.NewClaimer(drafting.NewClient(toDrafter, ""))
 	t.Cleanup(claimer.Close)
 	source, err := pool.NewSource(pool.SourceConfig{Config: cfg, Claimer: claimer, ClaimTime: 2 * time.Second})
 	must(err)
@@ -123,7 +123,7 @@ func start(t testing.TB, inline int, unmapped bool) *stack {
 	toVerifier, err := rpc.Dial(verifyServer.Addr())
 	must(err)
 	t.Cleanup(func() { _ = toVerifier.Close() })
-	s.drafter = drafting.NewClient(gatewayToDrafter)
+	s.drafter = drafting.NewClient(gatewayToDrafter, "d")
 	up := make(chan bool, 2)
 	work.Go(func() {
 		verifying.NewClient(toVerifier).Run(ctx, func(v tandem.Verdict) { s.verdicts <- v }, func(now bool) { up <- now })

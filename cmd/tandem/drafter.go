@@ -4,45 +4,50 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"os"
+	"slices"
 	"strings"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/drafter"
 	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/services/discovery"
 	"github.com/tandem-llm/tandem/services/drafting"
 	"github.com/tandem-llm/tandem/services/pool"
 	"github.com/tandem-llm/tandem/services/rpc"
 	"github.com/tandem-llm/tandem/services/shm"
+	"github.com/tandem-llm/tandem/services/wire"
 )
 
 // kvPageRows is the number of tokens in a page of the KV cache.
 const kvPageRows = kernels.PageRows
 
 type drafterCmd struct {
-	Draft       string `help:"GGUF file of the draft model (default: the shipped one)." placeholder:"FILE"`
-	InlineLimit int    `help:"Trees of more bytes than this go through shared memory; 0 = all." default:"1024"`
+	Draft       []string `help:"GGUF file of a draft model, or lookup for drafts from the text itself; may be repeated (default: the shipped one)." placeholder:"FILE" sep:"none"`
+	InlineLimit int      `help:"Trees of more bytes than this go through shared memory; 0 = all." default:"1024"`
 	addressFlags
 	kernelFlags
 	roleFlags
 }
 
-// Run runs a drafter until it is stopped.
+// Run runs a drafter process until it is stopped.
 func (c *drafterCmd) Run(a *app) (err error) {
 	if c.InlineLimit < 0 {
 		return tandem.Errorf("", tandem.Invalid, "--inline-limit is %d: want 0 or more bytes", c.InlineLimit)
 	}
-	path, err := draftPath(c.Draft)
+	paths, err := draftPaths(c.Draft)
 	if err != nil {
 		return err
 	}
-	listen := or(c.Listen, drafterAddr)
-	r, err := a.startRole("drafter", listen, c.roleFlags, nil)
+	var announcer *discovery.Announcer // set before the address is served
+	r, err := a.startRole("drafter", or(c.Listen, drafterAddr), c.roleFlags, func() { announcer.Drain() })
 	if err != nil {
 		return err
 	}
 	defer r.flush()
-	undo, err := c.assemble(a.ctx, r, path)
+	announcer, undo, err := c.assemble(a.ctx, r, paths)
 	defer undo.run()
 	if err != nil {
 		r.server.Close()
@@ -51,35 +56,81 @@ func (c *drafterCmd) Run(a *app) (err error) {
 	return r.serve(a.ctx)
 }
 
-// assemble loads the model, puts the drafter together and registers it.
-func (c *drafterCmd) assemble(ctx context.Context, r *role, path string) (undo cleanup, err error) {
-	m, err := r.loadModel(path, c.kernelFlags, drafter.DefaultTreeRows)
+// assemble loads the models, puts the drafters together, registers and announces them.
+func (c *drafterCmd) assemble(ctx context.Context, r *role, paths []string) (announcer *discovery.Announcer, undo cleanup, err error) {
+	files := slices.DeleteFunc(slices.Clone(paths), func(p string) bool { return p == lookupDraft })
+	models, err := r.loadModels(files, c.kernelFlags, drafter.DefaultTreeRows)
 	if err != nil {
-		return undo, err
+		return nil, undo, err
 	}
-	undo.add(m.Close)
+	for _, m := range models {
+		undo.add(m.Close)
+	}
 	segment, socket, err := c.openSegment(r.server.Addr())
 	if err != nil {
-		return undo, err
+		return nil, undo, err
 	}
 	undo.add(func() { segment.Close() })
 	access, err := poolAccess(ctx, c.Pool)
 	if err != nil {
-		return undo, err
+		return nil, undo, err
 	}
-	publisher, err := pool.NewPublisher(pool.PublisherConfig{Config: pool.Config{Access: access, Counters: r.counters}, Segment: segment, Inline: c.InlineLimit})
+	poolConfig := pool.Config{Access: access, Counters: r.counters}
+	publisher, err := pool.NewPublisher(pool.PublisherConfig{Config: poolConfig, Segment: segment, Inline: c.InlineLimit})
 	if err != nil {
-		return undo, err
+		return nil, undo, err
 	}
 	undo.add(publisher.Close)
-	d, err := drafter.New(drafter.Config{Model: m, Name: modelName(path), Pool: publisher, Events: r.events, Counters: r.counters})
-	if err != nil {
-		return undo, err
+	served := drafting.Config{Segment: segment}
+	what := wire.Announcement{Addr: reachable(r.server.Addr()), Segment: segment.Segment()}
+	for _, path := range paths {
+		name := modelName(path)
+		if path == lookupDraft {
+			l, err := drafter.NewLookup(drafter.LookupConfig{Name: name, Vocab: tandem.DefaultLimits.Vocab, Pool: publisher, Events: r.events, Counters: r.counters,
+				Sessions: r.flags.sessionsOr(defaultSessions) + spareSessions})
+			if err != nil {
+				return nil, undo, err
+			}
+			undo.add(func() { shutdown(l.Shutdown) })
+			served.Drafters = append(served.Drafters, drafting.Named{Name: name, Drafter: l, Describe: r.describeProcess(name, socket)})
+			what.Drafters = append(what.Drafters, wire.Drafter{Name: name})
+			continue
+		}
+		m := models[0]
+		models = models[1:]
+		d, err := drafter.New(drafter.Config{Model: m, Name: name, Pool: publisher, Events: r.events, Counters: r.counters})
+		if err != nil {
+			return nil, undo, err
+		}
+		undo.add(func() { shutdown(d.Shutdown) })
+		describe := r.describe(name, path, socket, m)
+		served.Drafters = append(served.Drafters, drafting.Named{Name: name, Drafter: d, Describe: describe, Vocabulary: pieces(m.Vocab())})
+		told := describe()
+		what.Drafters = append(what.Drafters, wire.Drafter{Name: name, Model: told.Model, Vocab: told.Vocab, Fingerprint: told.Fingerprint})
 	}
-	undo.add(func() { shutdown(d.Shutdown) })
-	drafting.Register(r.server.Registrar(), drafting.Config{Drafter: d, Segment: segment,
-		Describe: r.describe(modelName(path), path, socket, m), Vocabulary: pieces(m.Vocab())})
-	return undo, nil
+	drafting.Register(r.server.Registrar(), served)
+	if announcer, err = discovery.Announce(poolConfig, what, 0); err != nil {
+		return nil, undo, err
+	}
+	undo.add(announcer.Close)
+	return announcer, undo, nil
+}
+
+// reachable returns a served address as others dial it: with this host's name where it is served on all of
+// the host's addresses.
+func reachable(addr string) string {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil || strings.HasPrefix(addr, "unix://") {
+		return addr
+	}
+	if ip := net.ParseIP(host); ip == nil || !ip.IsUnspecified() {
+		return addr
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return addr
+	}
+	return net.JoinHostPort(name, port)
 }
 
 // openSegment makes the shared memory for larger trees and serves its descriptor beside the drafter's

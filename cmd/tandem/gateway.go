@@ -6,13 +6,11 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/connectivity"
-
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/gateway"
+	"github.com/tandem-llm/tandem/services/discovery"
 	"github.com/tandem-llm/tandem/services/drafting"
 	"github.com/tandem-llm/tandem/services/pool"
 	"github.com/tandem-llm/tandem/services/public"
@@ -25,6 +23,8 @@ type gatewayCmd struct {
 	Target string `help:"GGUF file of the target model, for its tokenizer (default: the shipped one)." placeholder:"FILE"`
 	addressFlags
 	awakeFlags
+	speculationFlags
+	ruleFlags
 	roleFlags
 }
 
@@ -42,12 +42,22 @@ func (c *gatewayCmd) Run(a *app) (err error) {
 	if err != nil {
 		return err
 	}
+	rules, err := c.rules()
+	if err != nil {
+		return err
+	}
+	defaults, err := c.defaults()
+	if err != nil {
+		return err
+	}
 	r, err := a.startRole("gateway", or(c.Listen, gatewayAddr), c.roleFlags, nil)
 	if err != nil {
 		return err
 	}
 	defer r.flush()
-	g, undo, err := c.assemble(a.ctx, r, path, vocab, info.Config)
+	g, undo, err := c.assemble(a.ctx, r, gateway.Config{
+		Vocab: gateway.FromToken(vocab), Limits: tandem.Limits{Context: c.context(info.Config.Context), Vocab: vocab.Size()},
+		ModelName: modelName(path), Rules: rules}, defaults, vocab)
 	defer undo.run()
 	if err != nil {
 		r.server.Close()
@@ -62,14 +72,15 @@ func (c *gatewayCmd) Run(a *app) (err error) {
 	return err
 }
 
-// assemble puts the gateway together and registers it.
-func (c *gatewayCmd) assemble(ctx context.Context, r *role, path string, vocab *token.Vocab, cfg engine.Config) (g *gateway.Gateway, undo cleanup, err error) {
+// assemble puts the gateway together from the rest of its configuration and registers it.
+func (c *gatewayCmd) assemble(ctx context.Context, r *role, config gateway.Config, defaults public.Defaults, vocab *token.Vocab) (g *gateway.Gateway, undo cleanup, err error) {
 	access, closePool, err := c.openPool(ctx)
 	if err != nil {
 		return nil, undo, err
 	}
 	undo.add(closePool)
-	publisher, err := pool.NewPublisher(pool.PublisherConfig{Config: pool.Config{Access: access, Counters: r.counters}})
+	poolConfig := pool.Config{Access: access, Counters: r.counters}
+	publisher, err := pool.NewPublisher(pool.PublisherConfig{Config: poolConfig})
 	if err != nil {
 		return nil, undo, err
 	}
@@ -81,48 +92,45 @@ func (c *gatewayCmd) assemble(ctx context.Context, r *role, path string, vocab *
 	}
 	undo.add(func() { verifierConn.Close() })
 	verifier := verifying.NewClient(verifierConn)
-	sessions := c.sessionsOr(defaultSessions)
-	config := gateway.Config{
-		Vocab: gateway.FromToken(vocab), Verifier: verifier, Pool: publisher, Sessions: sessions, Queue: 16 * sessions,
-		Limits: tandem.Limits{Context: c.context(cfg.Context), Vocab: vocab.Size()},
-		Events: r.events, Counters: r.counters, ModelName: modelName(path),
-	}
-	peers := &peers{verifier: verifier}
-	var drafterConn *grpc.ClientConn
-	if c.Drafter != "" {
-		if drafterConn, err = rpc.Dial(c.Drafter); err != nil {
-			return nil, undo, err
-		}
-		undo.add(func() { drafterConn.Close() })
-		drafter := drafting.NewClient(drafterConn)
-		config.Drafter, config.DrafterName, peers.drafter = drafter, "drafter", drafter
-	}
+	tickets := &pool.Fallback{First: publisher, Second: verifier, Up: publisher.Connected, Counters: r.counters}
+	config.Verifier, config.Pool, config.Events, config.Counters = verifier, tickets, r.events, r.counters
+	config.Sessions = c.sessionsOr(defaultSessions)
+	config.Queue = 16 * config.Sessions
 	if g, err = gateway.New(config); err != nil {
 		return nil, undo, err
 	}
+	members := newMembers(g, vocab, r, tickets)
+	table, err := discovery.NewTable(discovery.Config{Pool: poolConfig, Static: c.Drafter, Counters: r.counters, Changed: members.update})
+	if err != nil {
+		return nil, undo, err
+	}
+	undo.add(table.Close)
+	peers := &peers{verifier: verifier, members: members}
 	var generator tandem.Generator = g
 	if c.KeepAwake {
 		generator = &awake{Generator: g, counters: r.counters}
 	}
 	public.Register(r.server.Registrar(), public.Config{
-		Generator: generator, Model: modelName(path), Defaults: requestDefaults(c.Drafter != ""), Describe: peers.describer(r, modelName(path), config.Limits)})
-	undo.add(follow(g, verifier, drafterConn))
+		Generator: generator, Model: config.ModelName, Defaults: defaults, Describe: peers.describer(r, config.ModelName, config.Limits)})
+	undo.add(follow(g, verifier))
 	return g, undo, nil
 }
 
-// requestDefaults are what a request gets that says nothing: the defaults of generate's flags.
-func requestDefaults(drafts bool) public.Defaults {
-	d := public.Defaults{MaxTokens: 128, Sampling: tandem.Sampling{TopP: 1}}
-	if drafts {
-		d.Policy = tandem.Policy{Nodes: 16, Depth: 7, Width: 10}
+// defaults are what requests get that say nothing.
+func (s speculationFlags) defaults() (public.Defaults, error) {
+	r := tandem.Request{Prompt: "x", MaxTokens: 128, Sampling: tandem.Sampling{TopP: 1}}
+	err := s.speculate(&r)
+	if err == nil {
+		err = r.Validate(tandem.Limits{})
 	}
-	return d
+	return public.Defaults{MaxTokens: r.MaxTokens, Sampling: r.Sampling, Policy: r.Policy, Strategy: r.Strategy, Vote: r.Vote,
+		Drafters: r.Drafters, Off: r.Off}, err
 }
 
-// peers are the processes behind a gateway; drafter is nil when there is none.
+// peers are the processes behind a gateway.
 type peers struct {
 	verifier *verifying.Client
-	drafter  *drafting.Client
+	members  *members
 }
 
 // describer tells what the gateway and the processes behind it are.
@@ -136,9 +144,12 @@ func (p *peers) describer(r *role, model string, l tandem.Limits) func(context.C
 			Description: wire.Description{Name: "gateway", Version: version, Model: model, PID: os.Getpid(), Counters: d.Counters}})
 		v, err := p.verifier.Describe(ctx)
 		d.Processes = append(d.Processes, public.Process{Role: "verifier", Up: err == nil, Description: v})
-		if p.drafter != nil {
-			v, err = p.drafter.Describe(ctx)
-			d.Processes = append(d.Processes, public.Process{Role: "drafter", Up: err == nil, Description: v})
+		for _, x := range p.members.processes() {
+			v, err := drafting.NewClient(x.Conn, "").Describe(ctx)
+			if v.Model = x.models(); v.Model == "" {
+				v.Model = v.Name
+			}
+			d.Processes = append(d.Processes, public.Process{Role: "drafter", Up: err == nil && x.used > 0, Description: v})
 		}
 		return d
 	}
@@ -169,27 +180,29 @@ func (c *gatewayCmd) openPool(ctx context.Context) (pool.Access, func(), error) 
 	return server.Access(), undo, nil
 }
 
-// follow hands the verifier's verdicts and the state of both peers to g until the function that it
-// returns is called.
-func follow(g *gateway.Gateway, verifier *verifying.Client, drafter *grpc.ClientConn) (stop func()) {
+// follow hands the verifier's verdicts and state to g until the function that it returns is called.
+func follow(g *gateway.Gateway, verifier *verifying.Client) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	wg.Go(func() { verifier.Run(ctx, g.Deliver, g.VerifierState) })
-	if drafter != nil {
-		wg.Go(func() {
-			for state := drafter.GetState(); ; state = drafter.GetState() {
-				if state == connectivity.Idle {
-					drafter.Connect()
-				}
-				g.DrafterState(state == connectivity.Ready)
-				if !drafter.WaitForStateChange(ctx, state) {
-					return
-				}
+	wg.Go(func() {
+		verifier.Run(ctx, g.Deliver, func(up bool) {
+			g.VerifierState(up)
+			if up {
+				wg.Go(func() { introduce(ctx, g, verifier) })
 			}
 		})
-	}
+	})
 	return func() {
 		cancel()
 		wg.Wait()
+	}
+}
+
+// introduce tells g what a verifier that has come up is, unless it is gone again.
+func introduce(ctx context.Context, g *gateway.Gateway, verifier *verifying.Client) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if d, err := verifier.Describe(ctx); err == nil {
+		g.VerifierIs(d.Costs, d.KVCapacity, d.PageTokens)
 	}
 }

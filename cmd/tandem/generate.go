@@ -41,7 +41,7 @@ func (c *generateCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	if err := checkPair(l, r); err != nil {
+	if l, err = a.checked(l, r); err != nil {
 		return err
 	}
 	p, err := a.startProcesses(l)
@@ -71,8 +71,8 @@ func (c *generateCmd) Run(a *app) error {
 // launch returns the processes that one generation needs. It has nothing to finish when it is told to
 // stop, so they get no time for it.
 func (c *generateCmd) launch(plain bool) (launch, error) {
-	target, draft, err := c.pair(plain)
-	l := launch{groupFlags: c.groupFlags, target: target, draft: draft, sessions: c.sessionsOr(1)}
+	target, drafts, err := c.pair(plain)
+	l := launch{groupFlags: c.groupFlags, target: target, drafts: drafts, sessions: c.sessionsOr(1)}
 	l.Grace = 0
 	return l, err
 }
@@ -95,6 +95,37 @@ func (c *generateCmd) prompt(a *app) (string, error) {
 		return "", tandem.Errorf("", tandem.Invalid, "no prompt: give --prompt TEXT, --prompt-file FILE, or text on stdin")
 	}
 	return readAll(a.stdin, "stdin")
+}
+
+// checked returns l without drafts of another vocabulary than the target's, if others are left, saying which
+// are left out and why; and refuses what checkPair refuses.
+func (a *app) checked(l launch, r tandem.Request) (launch, error) {
+	if len(l.drafts) > 1 {
+		vocab, err := readVocab(l.target)
+		if err != nil {
+			return l, err
+		}
+		var good []string
+		var bad []error
+		for _, d := range l.drafts {
+			err := checkDraft(l, d, vocab)
+			switch {
+			case err == nil:
+				good = append(good, d)
+			case errors.As(err, new(otherVocabulary)):
+				bad = append(bad, err)
+			default:
+				return l, err
+			}
+		}
+		if len(good) > 0 {
+			l.drafts = good
+			for _, err := range bad {
+				fmt.Fprintln(a.stderr, "tandem: left out: "+oneLine(err.Error()))
+			}
+		}
+	}
+	return l, checkPair(l, r)
 }
 
 // checkPair refuses, before any process is started, models that cannot run, do not belong together or
@@ -125,13 +156,19 @@ func checkPair(l launch, r tandem.Request) error {
 	if err := room.add(l.target, treeRows); err != nil {
 		return err
 	}
-	if l.draft != "" {
-		if err := checkDraft(l, vocab); err != nil {
+	for _, d := range l.drafts {
+		if err := checkDraft(l, d, vocab); err != nil {
 			return err
 		}
-		if err := room.add(l.draft, drafter.DefaultTreeRows); err != nil {
+		if d == lookupDraft {
+			continue
+		}
+		if err := room.add(d, drafter.DefaultTreeRows); err != nil {
 			return err
 		}
+	}
+	if _, err := l.rules(); err != nil {
+		return err
 	}
 	if err := room.check(engine.AvailableMemory()); err != nil {
 		return err
@@ -143,14 +180,22 @@ func checkPair(l launch, r tandem.Request) error {
 	return tandem.ValidatePromptTokens(vocab.Encode(r.Prompt, true), limits)
 }
 
+// otherVocabulary is the error of a draft model that is sound, but not for this target.
+type otherVocabulary struct{ error }
+
+func (e otherVocabulary) Unwrap() error { return e.error }
+
 // checkDraft refuses a draft model that cannot run or speaks another vocabulary than the target.
-func checkDraft(l launch, target *token.Vocab) error {
-	vocab, err := readVocab(l.draft)
+func checkDraft(l launch, draft string, target *token.Vocab) error {
+	if draft == lookupDraft {
+		return nil
+	}
+	vocab, err := readVocab(draft)
 	if err != nil {
 		return err
 	}
 	if err := token.Diff(target, vocab); err != nil {
-		return tandem.Errorf("", tandem.Invalid, "draft model %s does not speak the vocabulary of target %s: %w", l.draft, l.target, err)
+		return otherVocabulary{tandem.Errorf("", tandem.Invalid, "draft model %s does not speak the vocabulary of target %s: %w", draft, l.target, err)}
 	}
 	return nil
 }
@@ -183,11 +228,29 @@ type statistics struct {
 	CoordinationP50 float64 `json:"coordination_p50_us"`
 	TokensPerSecond float64 `json:"tokens_per_second"`
 	FirstTokenMS    float64 `json:"first_token_ms"` // from the request, the processes being up
+
+	Choices       map[string]int     `json:"choices"`         // rounds by what the strategy chose
+	Drafters      []drafterStatistic `json:"drafters"`        // what each contributed
+	AheadHits     int                `json:"ahead_hits"`      // rounds whose tree had been begun ahead, while the target verified
+	AheadTries    int                `json:"ahead_tries"`     // rounds after which a drafter went on ahead
+	AheadMS       float64            `json:"ahead_ms"`        // draft arithmetic ahead of the rounds
+	AheadUsefulMS float64            `json:"ahead_useful_ms"` // the part of it that went into trees
+	PlanningMS    float64            `json:"planning_ms"`     // spent on votes, weights, lengths and choices
+	PlanningShare float64            `json:"planning_share"`  // of the time to decode
+}
+
+// drafterStatistic is what one drafter contributed to a generation.
+type drafterStatistic struct {
+	Name     string  `json:"name"`
+	Rounds   int     `json:"rounds"`
+	Drafted  int     `json:"drafted"`
+	Accepted int     `json:"accepted"`
+	Weight   float64 `json:"weight"`
 }
 
 // summarise computes the statistics of a generation of n tokens.
 func summarise(s client.Statistics, n int, first time.Duration) statistics {
-	return statistics{
+	out := statistics{
 		Rounds: s.Rounds, Drafted: s.Drafted, DraftedDepth: s.DraftedDepth, Accepted: s.Accepted,
 		PlainRounds: s.PlainRounds, Reopened: s.Reopened,
 		TokensPerRound:  share(float64(n), float64(s.Rounds)),
@@ -197,7 +260,18 @@ func summarise(s client.Statistics, n int, first time.Duration) statistics {
 		CoordinationP50: us(quantile(s.Coordination, 0.5)),
 		TokensPerSecond: share(float64(n), s.Decode.Seconds()),
 		FirstTokenMS:    ms(first),
+
+		Choices: s.Choices, Drafters: []drafterStatistic{}, AheadHits: s.AheadHits, AheadTries: s.AheadTries,
+		AheadMS: ms(s.AheadBusy), AheadUsefulMS: ms(s.AheadUseful), PlanningMS: ms(s.Planning),
+		PlanningShare: share(s.Planning.Seconds(), s.Decode.Seconds()),
 	}
+	for _, d := range s.Drafters {
+		out.Drafters = append(out.Drafters, drafterStatistic(d))
+	}
+	if out.Choices == nil {
+		out.Choices = map[string]int{}
+	}
+	return out
 }
 
 // line words the statistics for the end of a generation of n tokens.

@@ -67,7 +67,7 @@ func run(args []string) int {
 	var c cli
 	settings := config.NewResolver(os.LookupEnv)
 	parser, err := kong.New(&c, kong.Name("tandem"), kong.Resolvers(settings), kong.KindMapper(reflect.String, kong.MapperFunc(rawString)),
-		kong.Description("Speculative decoding of language models, split into a drafter, a verifier and a gateway."),
+		ruleDefaults(), kong.Description("Speculative decoding of language models, split into a drafter, a verifier and a gateway."),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true}))
 	if err != nil {
 		return report(os.Stderr, err)

@@ -27,7 +27,11 @@ func TestSplit(t *testing.T) {
 		{cores: 16, draft: "d", drafter: 2, wantDrafter: 2, wantVerify: 14},
 		{cores: 16, draft: "d", drafter: 2, verifier: 3, wantDrafter: 2, wantVerify: 3},
 	} {
-		l := launch{draft: tc.draft, groupFlags: groupFlags{DrafterThreads: tc.drafter, VerifierThreads: tc.verifier}}
+		var drafts []string
+		if tc.draft != "" {
+			drafts = []string{tc.draft}
+		}
+		l := launch{drafts: drafts, groupFlags: groupFlags{DrafterThreads: tc.drafter, VerifierThreads: tc.verifier}}
 		if d, v := l.split(tc.cores); d != tc.wantDrafter || v != tc.wantVerify {
 			t.Errorf("%+v: %d and %d threads", tc, d, v)
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/drafter"
 )
 
 // The models that are used when none is named, below the folder models of the checkout.
@@ -22,6 +23,34 @@ func targetPath(path string) (string, error) { return modelPath(path, defaultTar
 
 // draftPath returns path, or the shipped draft model's if path is empty.
 func draftPath(path string) (string, error) { return modelPath(path, defaultDraft, "draft") }
+
+// lookupDraft is what --draft says for the drafter without a model, and that drafter's name.
+const lookupDraft = drafter.LookupName
+
+// draftPaths returns the paths of the drafts, the shipped one's if none is named. Errors: Invalid for two
+// drafters of one name.
+func draftPaths(drafts []string) ([]string, error) {
+	if len(drafts) == 0 {
+		path, err := draftPath("")
+		return []string{path}, err
+	}
+	times := map[string]int{}
+	for _, d := range drafts {
+		times[modelName(d)]++
+	}
+	for _, d := range drafts {
+		if n := times[modelName(d)]; n > 1 {
+			return nil, tandem.Errorf("", tandem.Invalid, "--draft is given %d times with the name %s: want each name once", n, modelName(d))
+		}
+	}
+	if len(drafts) > maxDrafts {
+		return nil, tandem.Errorf("", tandem.Invalid, "--draft is given %d times: at most %d fit in one process", len(drafts), maxDrafts)
+	}
+	return drafts, nil
+}
+
+// maxDrafts is the number of drafters in one process.
+const maxDrafts = 16
 
 func modelPath(path, name, flag string) (string, error) {
 	if path != "" {

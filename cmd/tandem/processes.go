@@ -4,11 +4,14 @@ import (
 	"context"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/cmd/tandem/supervise"
+	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
 )
 
 // processes are gateway, drafter and verifier as children of this process, with a run directory of
@@ -22,9 +25,11 @@ type processes struct {
 // launch says which processes to start.
 type launch struct {
 	groupFlags
-	target, draft string // paths; draft "" = no drafter
-	listen        string // the gateway's address, "" = a socket in the run directory
-	sessions      int
+	speculationFlags          // what the gateway takes for requests that say nothing
+	target           string   // path
+	drafts           []string // paths, or lookupDraft; none = no drafter
+	listen           string   // the gateway's address, "" = a socket in the run directory
+	sessions         int
 }
 
 // exitTime is what a process may take to end once its calls have: most of it is for its last traces.
@@ -50,7 +55,35 @@ func (a *app) startProcesses(l launch) (*processes, error) {
 		p.kill()
 		return nil, err
 	}
+	if len(l.drafts) > 0 {
+		p.awaitDrafters(a.ctx)
+	}
 	return p, nil
+}
+
+// enlistTime is how long a gateway may take to find the drafter that serves already; it needs milliseconds.
+const enlistTime = 2 * time.Second
+
+// awaitDrafters waits until the gateway has found the drafter, so that the first request does not begin
+// without it. One that it does not find is found later, or never: requests go on without it.
+func (p *processes) awaitDrafters(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, enlistTime)
+	defer cancel()
+	c, err := client.Dial(p.addr)
+	if err != nil {
+		return
+	}
+	defer c.Close()
+	for ctx.Err() == nil {
+		d, err := c.Describe(ctx)
+		if err == nil && slices.ContainsFunc(d.GetProcesses(), func(p *tandemv1.Process) bool { return p.GetRole() == "drafter" && p.GetUp() }) {
+			return
+		}
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
 }
 
 // stop ends the processes in order and removes the run directory.
@@ -88,22 +121,28 @@ func (l launch) specs(dir *supervise.RunDir, addr string) []supervise.Spec {
 		gatewayArgs = append(gatewayArgs, "--no-keep-awake")
 	}
 	verifierArgs := append([]string{"verifier", "--listen", verifier, "--target", l.target}, kernels(verifierThreads)...)
-	if l.draft != "" {
+	if !l.Measure {
+		verifierArgs = append(verifierArgs, "--no-measure")
+	}
+	gatewayArgs = append(append(gatewayArgs, l.ruleFlags.args()...), l.speculationFlags.args()...)
+	specs := []supervise.Spec{{Name: "gateway"}, {Name: "verifier", Restart: true}}
+	if len(l.drafts) > 0 {
 		gatewayArgs = append(gatewayArgs, "--drafter", drafter)
 		verifierArgs = append(verifierArgs, "--drafter", drafter)
+		args := []string{"drafter", "--listen", drafter, "--inline-limit", strconv.Itoa(l.InlineLimit)}
+		for _, d := range l.drafts {
+			args = append(args, "--draft", d)
+		}
+		specs = append(specs, supervise.Spec{Name: "drafter", Restart: true, Args: append(args, kernels(drafterThreads)...)})
 	}
-	specs := []supervise.Spec{{Name: "gateway", Args: gatewayArgs}, {Name: "verifier", Restart: true, Args: verifierArgs}}
-	if l.draft != "" {
-		specs = append(specs, supervise.Spec{Name: "drafter", Restart: true,
-			Args: append([]string{"drafter", "--listen", drafter, "--draft", l.draft, "--inline-limit", strconv.Itoa(l.InlineLimit)}, kernels(drafterThreads)...)})
-	}
+	specs[0].Args, specs[1].Args = gatewayArgs, verifierArgs
 	return specs
 }
 
 // split divides the cores between the processes: never more threads than cores, but one each.
 func (l launch) split(cores int) (drafter, verifier int) {
 	drafter, verifier = l.DrafterThreads, l.VerifierThreads
-	if l.draft != "" && drafter == 0 {
+	if len(l.drafts) > 0 && drafter == 0 {
 		drafter = max(1, cores/4)
 	}
 	if verifier == 0 {

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 
@@ -28,11 +30,11 @@ const (
 
 // addressFlags say where one process is and where it finds the others.
 type addressFlags struct {
-	Listen   string `help:"Address to serve on, host:port or unix:///path (default: gateway 127.0.0.1:8451, drafter 127.0.0.1:8452, verifier 127.0.0.1:8453)." placeholder:"ADDR"`
-	Pool     string `help:"NATS server of the pool: nats://[token@]host:port, or file:PATH of a file that holds such a URL. A gateway without it runs a server of its own." placeholder:"URL"`
-	PoolFile string `help:"File in which a gateway that runs the pool writes its URL for the others." placeholder:"FILE"`
-	Drafter  string `help:"Address of the drafter." placeholder:"ADDR"`
-	Verifier string `help:"Address of the verifier." placeholder:"ADDR"`
+	Listen   string   `help:"Address to serve on, host:port or unix:///path (default: gateway 127.0.0.1:8451, drafter 127.0.0.1:8452, verifier 127.0.0.1:8453)." placeholder:"ADDR"`
+	Pool     string   `help:"NATS server of the pool: nats://[token@]host:port, or file:PATH of a file that holds such a URL. A gateway without it runs a server of its own." placeholder:"URL"`
+	PoolFile string   `help:"File in which a gateway that runs the pool writes its URL for the others." placeholder:"FILE"`
+	Drafter  []string `help:"Address of a drafter process that need not announce itself through the pool's server; may be repeated. Others are found there." placeholder:"ADDR" sep:"none"`
+	Verifier string   `help:"Address of the verifier." placeholder:"ADDR"`
 }
 
 // roleFlags are what every single process has.
@@ -49,6 +51,7 @@ type role struct {
 	server   *rpc.Server
 	events   tandem.Events
 	counters *tandem.Counters
+	gauges   map[string]func() int64 // counters that go up and down; complete before the server serves
 	log      *slog.Logger
 	stderr   io.Writer
 	flush    func()
@@ -86,30 +89,61 @@ func (r *role) serve(ctx context.Context) error {
 	return r.server.Run(ctx)
 }
 
-// loadModel loads a model with a KV cache for the role's sessions of so many tree rows each, telling the
-// supervisor that it goes on.
-func (r *role) loadModel(path string, k kernelFlags, nodes int) (*engine.Model, error) {
+// loadModels loads models with KV caches for the role's sessions of so many tree rows each, telling the
+// supervisor that it goes on. They share the role's threads evenly, each getting at least one.
+func (r *role) loadModels(paths []string, k kernelFlags, nodes int) (models []*engine.Model, err error) {
 	if err := k.check(); err != nil {
 		return nil, err
 	}
 	room := room{sessions: r.flags.sessionsOr(defaultSessions), ctx: r.flags.Ctx, kvType: k.KVType}
-	if err := room.add(path, nodes); err != nil {
-		return nil, err
+	for _, path := range paths {
+		if err := room.add(path, nodes); err != nil {
+			return nil, err
+		}
 	}
 	if err := room.check(engine.AvailableMemory()); err != nil {
 		return nil, err
 	}
+	threads := k.Threads
+	if n := len(paths); n > 1 {
+		if threads == 0 {
+			threads = runtime.NumCPU()
+		}
+		threads = max(1, threads/n)
+	}
+	defer func() {
+		if err != nil {
+			for _, m := range models {
+				m.Close()
+			}
+		}
+	}()
+	for i, path := range paths {
+		m, err := r.open(path, engine.Options{Threads: threads, ISA: k.ISA, Lock: k.Lock, KVType: k.KVType, MaxRows: passRows,
+			Context: r.flags.context(room.models[i].context), KVPages: room.models[i].pages(room.sessions, room.ctx)})
+		if err != nil {
+			return models, err
+		}
+		models = append(models, m)
+	}
+	r.gauge("kv.pages", func() (used int64) {
+		for _, m := range models {
+			used += int64(m.Pages() - m.FreePages())
+		}
+		return used
+	})
+	return models, nil
+}
+
+// open opens one model.
+func (r *role) open(path string, o engine.Options) (*engine.Model, error) {
 	show := newLoading(r.stderr, modelName(path))
 	defer show.end()
-	return engine.Open(path, engine.Options{
-		Threads: k.Threads, ISA: k.ISA, Lock: k.Lock, KVType: k.KVType,
-		Context: r.flags.context(room.models[0].context), KVPages: room.models[0].pages(room.sessions, room.ctx),
-		MaxRows: passRows,
-		Progress: func(done, total int64) {
-			_ = supervise.Alive(r.flags.ReadyFD)
-			show.step(done, total)
-		},
-	})
+	o.Progress = func(done, total int64) {
+		_ = supervise.Alive(r.flags.ReadyFD)
+		show.step(done, total)
+	}
+	return engine.Open(path, o)
 }
 
 const (
@@ -121,16 +155,33 @@ const (
 
 // describe tells what a process with a model is.
 func (r *role) describe(name, path, socket string, m *engine.Model) func() wire.Description {
-	d := wire.Description{
-		Name: name, Version: buildVersion().Version, Model: m.Config().Name, File: filepath.Base(path), Vocab: m.Vocab().Size(),
-		Fingerprint: fingerprint(m.Vocab().Fingerprint()), Context: m.Config().Context, Threads: m.Threads(), ISA: m.ISA().String(), PID: os.Getpid(),
-		KVCapacity: int64(m.Pages()) * kvPageRows, SegmentSocket: socket,
-	}
+	process := r.describeProcess(name, socket)
 	return func() wire.Description {
-		now := d
-		now.Counters = r.counters.Snapshot()
-		return now
+		d := process()
+		d.Model, d.File, d.Vocab, d.Fingerprint = m.Config().Name, filepath.Base(path), m.Vocab().Size(), fingerprint(m.Vocab().Fingerprint())
+		d.Context, d.Threads, d.ISA, d.KVCapacity = m.Config().Context, m.Threads(), m.ISA().String(), int64(m.Pages())*kvPageRows
+		return d
 	}
+}
+
+// describeProcess tells what a process without a model is.
+func (r *role) describeProcess(name, socket string) func() wire.Description {
+	return func() wire.Description {
+		counters := map[string]int64{}
+		maps.Copy(counters, r.counters.Snapshot())
+		for name, now := range r.gauges {
+			counters[name] = now()
+		}
+		return wire.Description{Name: name, Version: buildVersion().Version, PID: os.Getpid(), SegmentSocket: socket, Counters: counters}
+	}
+}
+
+// gauge adds a counter that goes up and down.
+func (r *role) gauge(name string, now func() int64) {
+	if r.gauges == nil {
+		r.gauges = map[string]func() int64{}
+	}
+	r.gauges[name] = now
 }
 
 // modelName is how tickets and traces call a model: its file's name without the ending.

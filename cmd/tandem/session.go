@@ -83,6 +83,7 @@ func wireRequest(r tandem.Request) client.Request {
 	}
 	if !w.NoDraft {
 		w.Tree = &client.Tree{Nodes: r.Policy.Nodes, Depth: r.Policy.Depth, Width: r.Policy.Width}
+		w.Strategy, w.Vote, w.Drafters, w.Without = string(r.Strategy), string(r.Vote), r.Drafters, r.Off.Names()
 	}
 	return w
 }

@@ -41,26 +41,19 @@ func (s sizeFlags) context(model int) int {
 	return s.Ctx
 }
 
-// modelFlags name the pair of models.
+// modelFlags name the models.
 type modelFlags struct {
 	Target string   `help:"GGUF file of the target model (default: the shipped one)." placeholder:"FILE"`
-	Draft  []string `help:"GGUF file of the draft model (default: the shipped one)." placeholder:"FILE" sep:"none"`
+	Draft  []string `help:"GGUF file of a draft model, or lookup for drafts from the text itself; may be repeated: all work in one drafter process (default: the shipped one)." placeholder:"FILE" sep:"none"`
 }
 
-// pair returns the paths of target and draft; draft is "" when none is wanted.
-func (m modelFlags) pair(noDraft bool) (target, draft string, err error) {
+// pair returns the path of the target and those of its drafts; there are none when none is wanted.
+func (m modelFlags) pair(noDraft bool) (target string, drafts []string, err error) {
 	if target, err = targetPath(m.Target); err != nil || noDraft {
-		return target, "", err
+		return target, nil, err
 	}
-	switch len(m.Draft) {
-	case 0:
-		draft, err = draftPath("")
-	case 1:
-		draft, err = draftPath(m.Draft[0])
-	default:
-		err = tandem.Errorf("", tandem.Invalid, "--draft is given %d times: a tandem runs one drafter with one draft model", len(m.Draft))
-	}
-	return target, draft, err
+	drafts, err = draftPaths(m.Draft)
+	return target, drafts, err
 }
 
 // telemetryFlags say where traces go.
@@ -79,12 +72,14 @@ type groupFlags struct {
 	sizeFlags
 	telemetryFlags
 	awakeFlags
+	measureFlags
 	RunDir          string `help:"Directory below which sockets live while the processes run (default: the temporary directory)." placeholder:"DIR"`
 	DrafterThreads  int    `help:"Threads of the drafter; 0 = a quarter of the cores, at least 1." default:"0"`
 	VerifierThreads int    `help:"Threads of the verifier; 0 = the cores that the drafter leaves, at least 1." default:"0"`
 	ISA             string `name:"isa" help:"Instruction set: auto, generic, avx2, avx512, neon, neon-dot, neon-i8mm." default:"auto"`
 	Lock            bool   `help:"Lock the models in memory (mlock)."`
 	kvFlags
+	ruleFlags
 	InlineLimit int           `help:"Trees of more bytes than this go through shared memory; 0 = all." default:"1024"`
 	Grace       time.Duration `help:"How long requests in progress may go on after SIGTERM." default:"25s"`
 }
@@ -96,24 +91,23 @@ type samplingFlags struct {
 	TopK        int     `help:"Draw among the K likeliest tokens; 0 = all." default:"0"`
 	TopP        float64 `help:"Draw among the likeliest tokens with this probability in all." default:"1"`
 	Seed        uint64  `help:"Seed of the draws: the same seed gives the same text." default:"0"`
-	Tree        string  `help:"Shape of the drafted trees, nodes/depth/width; width 1 drafts chains; none drafts nothing." default:"16/7/10"`
-	NoDraft     bool    `help:"Decode without speculation."`
-	IgnoreEOS   bool    `name:"ignore-eos" help:"Go on beyond the end of the text."`
-	FullTrace   bool    `help:"Record every round in the trace, not one in 32."`
+	speculationFlags
+	NoDraft   bool `help:"Decode without speculation."`
+	IgnoreEOS bool `name:"ignore-eos" help:"Go on beyond the end of the text."`
+	FullTrace bool `help:"Record every round in the trace, not one in 32."`
 }
 
 // request returns the request for a prompt, validated.
 func (s samplingFlags) request(prompt string) (tandem.Request, error) {
-	policy, err := tandem.ParsePolicy(s.Tree)
-	if err != nil {
-		return tandem.Request{}, err
+	r := tandem.Request{
+		Prompt: prompt, MaxTokens: s.MaxTokens, IgnoreEOS: s.IgnoreEOS, FullTrace: s.FullTrace,
+		Sampling: tandem.Sampling{Temperature: s.Temperature, TopK: s.TopK, TopP: s.TopP, Seed: s.Seed},
+	}
+	if err := s.speculate(&r); err != nil {
+		return r, err
 	}
 	if s.NoDraft {
-		policy = tandem.Policy{}
-	}
-	r := tandem.Request{
-		Prompt: prompt, MaxTokens: s.MaxTokens, Policy: policy, IgnoreEOS: s.IgnoreEOS, FullTrace: s.FullTrace,
-		Sampling: tandem.Sampling{Temperature: s.Temperature, TopK: s.TopK, TopP: s.TopP, Seed: s.Seed},
+		r.Policy = tandem.Policy{}
 	}
 	return r, r.Validate(tandem.Limits{})
 }

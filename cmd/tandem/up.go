@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/tandem-llm/tandem"
 )
@@ -10,6 +11,7 @@ import (
 type upCmd struct {
 	Listen  string `help:"Address of the gateway, host:port or unix:///path." default:"127.0.0.1:8451" placeholder:"ADDR"`
 	NoDraft bool   `help:"Run without a drafter."`
+	speculationFlags
 	groupFlags
 	output
 }
@@ -19,25 +21,33 @@ type upResult struct {
 	Gateway string         `json:"gateway"`
 	RunDir  string         `json:"run_dir"`
 	Target  string         `json:"target"`
-	Draft   string         `json:"draft,omitempty"`
+	Draft   string         `json:"draft,omitempty"`  // the first
+	Drafts  []string       `json:"drafts,omitempty"` // all
 	PIDs    map[string]int `json:"pids"`
 }
 
 // Run runs the three processes until stopped.
 func (c *upCmd) Run(a *app) error {
-	target, draft, err := c.pair(c.NoDraft)
+	target, drafts, err := c.pair(c.NoDraft)
 	if err != nil {
 		return err
 	}
-	l := launch{groupFlags: c.groupFlags, target: target, draft: draft, listen: c.Listen, sessions: c.sessionsOr(defaultSessions)}
-	if err := checkPair(l, tandem.Request{}); err != nil {
+	if _, err := c.defaults(); err != nil {
+		return err
+	}
+	l := launch{groupFlags: c.groupFlags, speculationFlags: c.speculationFlags, target: target, drafts: drafts, listen: c.Listen, sessions: c.sessionsOr(defaultSessions)}
+	if l, err = a.checked(l, tandem.Request{}); err != nil {
 		return err
 	}
 	p, err := a.startProcesses(l)
 	if err != nil {
 		return err
 	}
-	err = c.print(a, upResult{Gateway: p.addr, RunDir: p.dir.Path, Target: target, Draft: draft, PIDs: p.group.Pids()})
+	up := upResult{Gateway: p.addr, RunDir: p.dir.Path, Target: target, Drafts: l.drafts, PIDs: p.group.Pids()}
+	if len(l.drafts) > 0 {
+		up.Draft = l.drafts[0]
+	}
+	err = c.print(a, up)
 	if err == nil {
 		select {
 		case err = <-p.group.Failed():
@@ -51,6 +61,6 @@ func (c *upCmd) print(a *app, r upResult) error {
 	if c.JSON {
 		return printJSON(a.stdout, r)
 	}
-	_, err := fmt.Fprintf(a.stdout, "gateway   %s\ntarget    %s\ndraft     %s\nprocesses %s\nstop with Ctrl-C\n", r.Gateway, r.Target, or(r.Draft, "none"), r.RunDir)
+	_, err := fmt.Fprintf(a.stdout, "gateway   %s\ntarget    %s\ndraft     %s\nprocesses %s\nstop with Ctrl-C\n", r.Gateway, r.Target, or(strings.Join(r.Drafts, ", "), "none"), r.RunDir)
 	return err
 }

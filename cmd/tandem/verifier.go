@@ -5,10 +5,10 @@ import (
 	"sync"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/services/drafting"
+	"github.com/tandem-llm/tandem/services/discovery"
 	"github.com/tandem-llm/tandem/services/pool"
-	"github.com/tandem-llm/tandem/services/rpc"
 	"github.com/tandem-llm/tandem/services/verifying"
+	"github.com/tandem-llm/tandem/services/wire"
 	"github.com/tandem-llm/tandem/verifier"
 )
 
@@ -17,6 +17,7 @@ type verifierCmd struct {
 	addressFlags
 	kernelFlags
 	roleFlags
+	measureFlags
 }
 
 // Run runs a verifier until it is stopped.
@@ -47,34 +48,43 @@ func (c *verifierCmd) assemble(ctx context.Context, r *role, path string) (serve
 	if err != nil {
 		return nil, undo, err
 	}
-	m, err := r.loadModel(path, c.kernelFlags, treeRows)
+	models, err := r.loadModels([]string{path}, c.kernelFlags, treeRows)
 	if err != nil {
 		return nil, undo, err
 	}
+	m := models[0]
 	undo.add(m.Close)
-	v, err := verifier.New(verifier.Config{Model: m, Events: r.events, Counters: r.counters,
+	var costs []tandem.Cost
+	if c.Measure {
+		costs = r.costs(ctx, m, path, c.Listen, c.KVType)
+	}
+	v, err := verifier.New(verifier.Config{Model: m, Events: r.events, Counters: r.counters, Costs: costs,
 		Deliver: func(d tandem.Verdict) { server.Deliver(d) }})
 	if err != nil {
 		return nil, undo, err
 	}
 	undo.add(func() { shutdown(v.Shutdown) })
-	server = verifying.NewServer(verifying.Config{Verifier: v, Describe: r.describe("verifier", path, "", m), Counters: r.counters})
+	describe := r.describe("verifier", path, "", m)
+	server = verifying.NewServer(verifying.Config{Verifier: v, Counters: r.counters, Submit: v.Submit, MaxNodes: treeRows, Vocab: m.Vocab().Size(), Describe: func() wire.Description {
+		d := describe()
+		d.Costs, d.PageTokens = costs, kvPageRows
+		return d
+	}})
 
-	source := pool.SourceConfig{Config: pool.Config{Access: access, Counters: r.counters}, MaxNodes: treeRows, Vocab: m.Vocab().Size()}
-	if c.Drafter != "" {
-		conn, err := rpc.Dial(c.Drafter)
-		if err != nil {
-			return nil, undo, err
-		}
-		undo.add(func() { conn.Close() })
-		claimer := drafting.NewClaimer(drafting.NewClient(conn))
-		undo.add(claimer.Close)
-		source.Claimer = claimer
+	poolConfig := pool.Config{Access: access, Counters: r.counters}
+	claimers := new(discovery.Claimers)
+	table, err := discovery.NewTable(discovery.Config{Pool: poolConfig, Static: c.Drafter, Counters: r.counters, Changed: claimers.Update})
+	if err != nil {
+		return nil, undo, err
 	}
+	undo.add(table.Close)
+	undo.add(claimers.Close)
+	source := pool.SourceConfig{Config: poolConfig, MaxNodes: treeRows, Vocab: m.Vocab().Size(), Claimer: claimers}
 	tickets, err := pool.NewSource(source)
 	if err != nil {
 		return nil, undo, err
 	}
+	r.gauge("pool.depth", func() int64 { return int64(tickets.Depth()) })
 	undo.add(tickets.Close)
 	running, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup

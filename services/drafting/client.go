@@ -2,7 +2,6 @@ package drafting
 
 import (
 	"context"
-	"time"
 
 	"google.golang.org/grpc"
 
@@ -15,37 +14,40 @@ import (
 const maxVocabulary = 4 << 20
 
 // Client implements tandem.Drafter over a connection from rpc.Dial, which stays the caller's.
-type Client struct{ rpc peerv1.DrafterServiceClient }
+type Client struct {
+	rpc  peerv1.DrafterServiceClient
+	name string
+}
 
-// NewClient returns the drafter at the other end of conn.
-func NewClient(conn grpc.ClientConnInterface) *Client {
-	return &Client{peerv1.NewDrafterServiceClient(conn)}
+// NewClient returns the named drafter of the process at the other end of conn, "" for its first.
+func NewClient(conn grpc.ClientConnInterface, name string) *Client {
+	return &Client{peerv1.NewDrafterServiceClient(conn), name}
 }
 
 // Open implements tandem.Drafter.Open.
 func (c *Client) Open(ctx context.Context, o tandem.Opening) error {
-	_, err := c.rpc.Open(ctx, &peerv1.DrafterServiceOpenRequest{Opening: wire.FromOpening(o)})
+	_, err := c.rpc.Open(ctx, &peerv1.DrafterServiceOpenRequest{Opening: wire.FromOpening(o), Drafter: c.name})
 	return err
 }
 
-// Propose implements tandem.Drafter.Propose.
+// Propose implements tandem.Drafter.Propose. Besides: Corrupt for an answer whose tree is none.
 func (c *Client) Propose(ctx context.Context, p tandem.Proposal) (tandem.Proposed, error) {
-	r, err := c.rpc.Propose(ctx, wire.FromProposal(p))
+	r, err := c.rpc.Propose(ctx, wire.FromProposal(p, c.name))
 	if err != nil {
 		return tandem.Proposed{}, err
 	}
-	return tandem.Proposed{Nodes: int(r.GetNodes()), Depth: int(r.GetDepth()), Busy: time.Duration(r.GetBusyNs())}, nil
+	return wire.ToProposed(r)
 }
 
 // Close implements tandem.Drafter.Close.
 func (c *Client) Close(ctx context.Context, id tandem.SessionID) error {
-	_, err := c.rpc.Close(ctx, &peerv1.DrafterServiceCloseRequest{Session: uint64(id)})
+	_, err := c.rpc.Close(ctx, &peerv1.DrafterServiceCloseRequest{Session: uint64(id), Drafter: c.name})
 	return err
 }
 
 // Describe tells what the drafter is.
 func (c *Client) Describe(ctx context.Context) (wire.Description, error) {
-	r, err := c.rpc.Describe(ctx, &peerv1.DrafterServiceDescribeRequest{})
+	r, err := c.rpc.Describe(ctx, &peerv1.DrafterServiceDescribeRequest{Drafter: c.name})
 	if err != nil {
 		return wire.Description{}, err
 	}
@@ -56,7 +58,7 @@ func (c *Client) Describe(ctx context.Context) (wire.Description, error) {
 func (c *Client) Vocabulary(ctx context.Context) ([][]byte, error) {
 	var pieces [][]byte
 	for {
-		r, err := c.rpc.Vocabulary(ctx, &peerv1.VocabularyRequest{Offset: int32(len(pieces)), Limit: maxPieces})
+		r, err := c.rpc.Vocabulary(ctx, &peerv1.VocabularyRequest{Offset: int32(len(pieces)), Limit: maxPieces, Drafter: c.name})
 		if err != nil {
 			return nil, err
 		}

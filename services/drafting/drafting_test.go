@@ -21,6 +21,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+var drafted = tandem.Proposed{Nodes: 3, Depth: 2, Busy: time.Millisecond, Passes: 2, Reused: 1, Ahead: time.Second,
+	Tree: tandem.Tree{Tokens: []tandem.Token{9, 4, 5}, Parents: []int32{-1, 0, 1}, LogProbs: []float32{0, -1, -2}}}
+
 // fake remembers what it was asked.
 type fake struct {
 	mu       sync.Mutex
@@ -41,7 +44,7 @@ func (f *fake) Propose(_ context.Context, p tandem.Proposal) (tandem.Proposed, e
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.proposal = p
-	return tandem.Proposed{Nodes: 16, Depth: 7, Busy: time.Millisecond}, f.err
+	return drafted, f.err
 }
 
 func (f *fake) Close(_ context.Context, id tandem.SessionID) error {
@@ -67,6 +70,12 @@ func serve(t *testing.T, addr string, cfg Config) (stop func()) {
 	return stop
 }
 
+// one is the configuration of a process with one drafter.
+func one(n Named, segment *shm.Owner) Config {
+	n.Name = "d"
+	return Config{Drafters: []Named{n}, Segment: segment}
+}
+
 func dial(t *testing.T, addr string) *Client {
 	t.Helper()
 	conn, err := rpc.Dial(addr)
@@ -74,20 +83,20 @@ func dial(t *testing.T, addr string) *Client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	return NewClient(conn)
+	return NewClient(conn, "")
 }
 
 func TestDrafterOverTheWire(t *testing.T) {
 	f := new(fake)
 	addr := "unix://" + filepath.Join(t.TempDir(), "d")
-	want := wire.Description{Name: "d", Vocab: 3, Counters: map[string]int64{"x": 1}}
+	want := wire.Description{Name: "d", Vocab: 3, Counters: map[string]int64{"x": 1}, Drafters: []string{"d"}}
 	var pieces [][]byte
 	for i := range 40000 {
 		pieces = append(pieces, fmt.Append(nil, i, "\xff"))
 	}
-	serve(t, addr, Config{Drafter: f, Describe: func() wire.Description { return want }, Vocabulary: func(offset, limit int) [][]byte {
+	serve(t, addr, one(Named{Drafter: f, Describe: func() wire.Description { return want }, Vocabulary: func(offset, limit int) [][]byte {
 		return pieces[min(offset, len(pieces)):min(offset+limit, len(pieces))]
-	}})
+	}}, nil))
 	var c tandem.Drafter = dial(t, addr)
 	ctx := context.Background()
 	o := tandem.Opening{Session: 3, Epoch: 1, Tokens: []tandem.Token{1, 2}, Limit: 10, MaxNodes: 8, Sampling: tandem.Sampling{TopP: 1}}
@@ -96,7 +105,7 @@ func TestDrafterOverTheWire(t *testing.T) {
 	}
 	p := tandem.Proposal{Session: 3, Epoch: 1, Base: 3, Hash: 7, From: 2, Suffix: []tandem.Token{9}, Policy: tandem.Policy{Nodes: 16, Depth: 7, Width: 10}}
 	got, err := c.Propose(ctx, p)
-	if err != nil || !reflect.DeepEqual(f.proposal, p) || got != (tandem.Proposed{Nodes: 16, Depth: 7, Busy: time.Millisecond}) {
+	if err != nil || !reflect.DeepEqual(f.proposal, p) || !reflect.DeepEqual(got, drafted) {
 		t.Errorf("proposed %+v for %+v, %v", got, f.proposal, err)
 	}
 	if err := c.Close(ctx, 3); err != nil || f.closed != 3 {
@@ -124,10 +133,66 @@ func TestDrafterOverTheWire(t *testing.T) {
 	}
 }
 
+func TestSeveralDraftersInOneProcess(t *testing.T) {
+	addr := "unix://" + filepath.Join(t.TempDir(), "d")
+	fakes := map[string]*fake{"go": new(fake), "py": new(fake), "lookup": new(fake)}
+	var cfg Config
+	for _, name := range []string{"go", "py", "lookup"} {
+		n := Named{Name: name, Drafter: fakes[name]}
+		if name != "lookup" {
+			n.Describe = func() wire.Description { return wire.Description{Fingerprint: "of " + name, Vocab: 2} }
+			n.Vocabulary = func(offset, limit int) [][]byte { return [][]byte{[]byte(name), nil}[min(offset, 2):] }
+		}
+		cfg.Drafters = append(cfg.Drafters, n)
+	}
+	serve(t, addr, cfg)
+	conn, err := rpc.Dial(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	ctx := context.Background()
+	for i, name := range []string{"", "py", "lookup"} {
+		c, f := NewClient(conn, name), fakes[[]string{"go", "py", "lookup"}[i]]
+		id := tandem.SessionID(i + 1)
+		if err := c.Open(ctx, tandem.Opening{Session: id, Tokens: []tandem.Token{1}}); err != nil || f.opening.Session != id {
+			t.Errorf("%q: opened %v, %v", name, f.opening, err)
+		}
+		if _, err := c.Propose(ctx, tandem.Proposal{Session: id}); err != nil || f.proposal.Session != id {
+			t.Errorf("%q: proposed %v, %v", name, f.proposal, err)
+		}
+		if err := c.Close(ctx, id); err != nil || f.closed != id {
+			t.Errorf("%q: closed %v, %v", name, f.closed, err)
+		}
+		d, err := c.Describe(ctx)
+		if err != nil || !reflect.DeepEqual(d.Drafters, []string{"go", "py", "lookup"}) || name != "" && d.Name != name {
+			t.Errorf("%q: described %+v, %v", name, d, err)
+		}
+		v, err := c.Vocabulary(ctx)
+		if name == "lookup" {
+			if d.Fingerprint != "" || !errors.Is(err, tandem.Unsupported) {
+				t.Errorf("a drafter without a model has fingerprint %q and vocabulary %v, %v", d.Fingerprint, v, err)
+			}
+		} else if err != nil || d.Fingerprint != "of "+string(v[0]) {
+			t.Errorf("%q: fingerprint %q, vocabulary %q, %v", name, d.Fingerprint, v, err)
+		}
+	}
+	other := NewClient(conn, "rust")
+	if err := other.Open(ctx, tandem.Opening{Session: 1, Tokens: []tandem.Token{1}}); !errors.Is(err, tandem.Unsupported) {
+		t.Errorf("a drafter that is not there opened: %v", err)
+	}
+	if _, err := other.Propose(ctx, tandem.Proposal{Session: 1}); !errors.Is(err, tandem.Unsupported) {
+		t.Errorf("a drafter that is not there proposed: %v", err)
+	}
+	if _, err := NewClient(conn, "").Propose(ctx, tandem.Proposal{Session: 1, Stop: 2}); !errors.Is(err, tandem.Invalid) {
+		t.Errorf("a threshold of 2: %v: want invalid", err)
+	}
+}
+
 func TestVocabularyOfLongPieces(t *testing.T) {
 	addr := "unix://" + filepath.Join(t.TempDir(), "d")
 	pieces := [][]byte{bytes.Repeat([]byte("a"), 700<<10), bytes.Repeat([]byte("b"), 700<<10), bytes.Repeat([]byte("c"), 2<<20), nil}
-	serve(t, addr, Config{Drafter: new(fake), Vocabulary: func(offset, limit int) [][]byte { return pieces[offset:] }})
+	serve(t, addr, one(Named{Drafter: new(fake), Vocabulary: func(offset, limit int) [][]byte { return pieces[offset:] }}, nil))
 	v, err := dial(t, addr).Vocabulary(context.Background())
 	if err != nil || len(v) != 4 || len(v[2]) != 2<<20 {
 		t.Errorf("%d pieces, %v", len(v), err)
@@ -175,7 +240,7 @@ func TestClaims(t *testing.T) {
 	addr, socket := "unix://"+filepath.Join(dir, "d"), filepath.Join(dir, "seg")
 	o := newSegment(t, socket)
 	describe := func() wire.Description { return wire.Description{SegmentSocket: socket} }
-	stop := serve(t, addr, Config{Drafter: new(fake), Segment: o, Describe: describe})
+	stop := serve(t, addr, one(Named{Drafter: new(fake), Describe: describe}, o))
 	c := NewClaimer(dial(t, addr))
 	defer c.Close()
 	for i := range 10 {
@@ -204,7 +269,7 @@ func TestClaims(t *testing.T) {
 		t.Errorf("claim from a dead drafter: %v: want unavailable", err)
 	}
 	o2 := newSegment(t, socket)
-	serve(t, addr, Config{Drafter: new(fake), Segment: o2, Describe: describe})
+	serve(t, addr, one(Named{Drafter: new(fake), Describe: describe}, o2))
 	for end := time.Now().Add(3 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		if _, err := c.client.Describe(context.Background()); err == nil {
 			break
@@ -225,7 +290,7 @@ func TestClaimsWhereNothingCanBeMapped(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			addr := "unix://" + filepath.Join(t.TempDir(), "d")
 			o := newSegment(t, filepath.Join(t.TempDir(), "seg"))
-			serve(t, addr, Config{Drafter: new(fake), Segment: o, Describe: func() wire.Description { return wire.Description{SegmentSocket: socket} }})
+			serve(t, addr, one(Named{Drafter: new(fake), Describe: func() wire.Description { return wire.Description{SegmentSocket: socket} }}, o))
 			c := NewClaimer(dial(t, addr))
 			defer c.Close()
 			claim(t, c, o, "copied")
@@ -236,10 +301,70 @@ func TestClaimsWhereNothingCanBeMapped(t *testing.T) {
 		})
 	}
 	addr := "unix://" + filepath.Join(dir, "none")
-	serve(t, addr, Config{Drafter: new(fake), Describe: func() wire.Description { return wire.Description{} }})
+	serve(t, addr, one(Named{Drafter: new(fake)}, nil))
 	c := NewClaimer(dial(t, addr))
 	defer c.Close()
 	if _, err := c.Claim(context.Background(), "d", shm.Handle{Segment: 1}); !errors.Is(err, tandem.Stale) {
 		t.Errorf("drafter without shared memory: %v: want stale", err)
+	}
+}
+
+// pond is a pool that keeps what it gets, after refusing some.
+type pond struct {
+	got    []tandem.Ticket
+	refuse int
+	err    error
+}
+
+func (p *pond) Put(_ context.Context, t tandem.Ticket) error {
+	if p.refuse > 0 {
+		p.refuse--
+		return tandem.Errorf("verifier", tandem.Exhausted, "full")
+	}
+	if p.err == nil {
+		p.got = append(p.got, t)
+	}
+	return p.err
+}
+
+func TestDraftsGoOnWithoutThePool(t *testing.T) {
+	f, p, up := new(fake), new(pond), true
+	addr := "unix://" + filepath.Join(t.TempDir(), "d")
+	serve(t, addr, one(Named{Drafter: f}, nil))
+	d := &Detour{Drafter: dial(t, addr), Name: "go", Pool: p, PoolUp: func() bool { return up }}
+	ctx := context.Background()
+	ask := tandem.Proposal{Session: 3, Epoch: 1, Base: 3, Hash: 7, From: 2, Suffix: []tandem.Token{9}}
+	want := tandem.Ticket{Session: 3, Epoch: 1, Base: 3, Hash: 7, Drafter: "go", Tree: drafted.Tree}
+	if _, err := d.Propose(ctx, ask); err != nil || f.proposal.Return || len(p.got) != 0 {
+		t.Errorf("with a pool: asked %+v, %d tickets, %v", f.proposal, len(p.got), err)
+	}
+	up, p.refuse = false, 3
+	if got, err := d.Propose(ctx, ask); err != nil || !f.proposal.Return || !reflect.DeepEqual(got, drafted) || !reflect.DeepEqual(p.got, []tandem.Ticket{want}) {
+		t.Errorf("without: asked %+v, got %+v, tickets %+v, %v", f.proposal, got, p.got, err)
+	}
+	merge := ask
+	merge.Return = true
+	if _, err := d.Propose(ctx, merge); err != nil || len(p.got) != 1 {
+		t.Errorf("a tree to be merged went into the pool: %v, %v", p.got, err)
+	}
+	p.refuse = 1 << 30
+	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	defer cancel()
+	if _, err := d.Propose(short, ask); !errors.Is(err, tandem.Deadline) {
+		t.Errorf("no room for long: %v", err)
+	}
+	p.refuse, p.err = 0, tandem.Errorf("rpc", tandem.Unavailable, "no verifier")
+	if _, err := d.Propose(ctx, ask); !errors.Is(err, tandem.Unavailable) {
+		t.Errorf("nobody there: %v", err)
+	}
+	// The gateway reaches the pool, the drafter does not.
+	up, p.err = true, nil
+	f.err = tandem.Errorf("pool", tandem.Unavailable, "not connected")
+	if _, err := d.Propose(ctx, ask); !f.proposal.Return || !errors.Is(err, tandem.Unavailable) {
+		t.Errorf("a drafter without a pool was asked %+v, %v", f.proposal, err)
+	}
+	f.err = tandem.Errorf("drafter", tandem.Stale, "another epoch")
+	if _, err := d.Propose(ctx, ask); f.proposal.Return || !errors.Is(err, tandem.Stale) {
+		t.Errorf("a stale proposal was repeated as %+v, %v", f.proposal, err)
 	}
 }

@@ -1,10 +1,11 @@
-// Package drafting puts a tandem.Drafter on the wire: Register serves one, Client is one whose drafting
-// happens in another process, and Claimer fetches for the verifier the trees that were too large for a
+// Package drafting puts tandem.Drafters on the wire: Register serves those of a process, Client is one
+// whose drafting happens in another process, and Claimer fetches for the verifier the trees that were too large for a
 // ticket.
 package drafting
 
 import (
 	"context"
+	"strings"
 
 	"google.golang.org/grpc"
 
@@ -21,12 +22,18 @@ const (
 	maxPieceBytes = 1 << 20
 )
 
+// Named is one drafter of a process.
+type Named struct {
+	Name       string
+	Drafter    tandem.Drafter
+	Describe   func() wire.Description          // called for every Describe; nil: the name alone is told
+	Vocabulary func(offset, limit int) [][]byte // pieces from offset on, at most limit; empty at the end; nil: none is told
+}
+
 // Config is what a drafter process serves.
 type Config struct {
-	Drafter    tandem.Drafter
-	Segment    *shm.Owner                       // holds the larger trees; nil: none
-	Describe   func() wire.Description          // called for every Describe
-	Vocabulary func(offset, limit int) [][]byte // pieces from offset on, at most limit; empty at the end
+	Drafters []Named    // at least one, each name once; calls that name none are for the first
+	Segment  *shm.Owner // holds the larger trees of all; nil: none
 }
 
 // Register serves cfg on r.
@@ -39,24 +46,58 @@ type server struct {
 	cfg Config
 }
 
+// names returns the names of the drafters in order.
+func (s *server) names() (names []string) {
+	for _, d := range s.cfg.Drafters {
+		names = append(names, d.Name)
+	}
+	return names
+}
+
+// of returns the named drafter. Errors: Unsupported.
+func (s *server) of(name string) (*Named, error) {
+	for i := range s.cfg.Drafters {
+		if d := &s.cfg.Drafters[i]; name == "" || d.Name == name {
+			return d, nil
+		}
+	}
+	return nil, tandem.Errorf(op, tandem.Unsupported, "drafter %.210q is not here: want one of %s", name, strings.Join(s.names(), ", "))
+}
+
 func (s *server) Open(ctx context.Context, r *peerv1.DrafterServiceOpenRequest) (*peerv1.DrafterServiceOpenResponse, error) {
+	d, err := s.of(r.GetDrafter())
+	if err != nil {
+		return nil, err
+	}
 	o, err := wire.ToOpening(r.GetOpening())
 	if err != nil {
 		return nil, err
 	}
-	return &peerv1.DrafterServiceOpenResponse{}, s.cfg.Drafter.Open(ctx, o)
+	return &peerv1.DrafterServiceOpenResponse{}, d.Drafter.Open(ctx, o)
 }
 
 func (s *server) Propose(ctx context.Context, r *peerv1.ProposeRequest) (*peerv1.ProposeResponse, error) {
-	p, err := s.cfg.Drafter.Propose(ctx, wire.ToProposal(r))
+	d, err := s.of(r.GetDrafter())
 	if err != nil {
 		return nil, err
 	}
-	return &peerv1.ProposeResponse{Nodes: int32(p.Nodes), Depth: int32(p.Depth), BusyNs: int64(p.Busy)}, nil
+	p, err := wire.ToProposal(r)
+	if err != nil {
+		return nil, err
+	}
+	done, err := d.Drafter.Propose(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	return wire.FromProposed(done), nil
 }
 
 func (s *server) Close(ctx context.Context, r *peerv1.DrafterServiceCloseRequest) (*peerv1.DrafterServiceCloseResponse, error) {
-	return &peerv1.DrafterServiceCloseResponse{}, s.cfg.Drafter.Close(ctx, tandem.SessionID(r.GetSession()))
+	d, err := s.of(r.GetDrafter())
+	if err != nil {
+		return nil, err
+	}
+	return &peerv1.DrafterServiceCloseResponse{}, d.Drafter.Close(ctx, tandem.SessionID(r.GetSession()))
 }
 
 func (s *server) Claim(_ context.Context, r *peerv1.ClaimRequest) (*peerv1.ClaimResponse, error) {
@@ -80,20 +121,32 @@ func (s *server) Release(_ context.Context, r *peerv1.ReleaseRequest) (*peerv1.R
 	return &peerv1.ReleaseResponse{}, nil
 }
 
-func (s *server) Describe(context.Context, *peerv1.DrafterServiceDescribeRequest) (*peerv1.DrafterServiceDescribeResponse, error) {
-	return &peerv1.DrafterServiceDescribeResponse{Description: wire.FromDescription(s.cfg.Describe())}, nil
+func (s *server) Describe(_ context.Context, r *peerv1.DrafterServiceDescribeRequest) (*peerv1.DrafterServiceDescribeResponse, error) {
+	named, err := s.of(r.GetDrafter())
+	if err != nil {
+		return nil, err
+	}
+	var d wire.Description
+	if named.Describe != nil {
+		d = named.Describe()
+	}
+	d.Name, d.Drafters = named.Name, s.names()
+	return &peerv1.DrafterServiceDescribeResponse{Description: wire.FromDescription(d)}, nil
 }
 
 func (s *server) Vocabulary(_ context.Context, r *peerv1.VocabularyRequest) (*peerv1.VocabularyResponse, error) {
-	if r.GetOffset() < 0 || r.GetLimit() < 1 {
+	d, err := s.of(r.GetDrafter())
+	switch {
+	case err != nil:
+		return nil, err
+	case r.GetOffset() < 0 || r.GetLimit() < 1:
 		return nil, tandem.Errorf(op, tandem.Invalid, "vocabulary from %d, %d pieces: want 0 or more, 1 or more", r.GetOffset(), r.GetLimit())
-	}
-	if s.cfg.Vocabulary == nil {
-		return nil, tandem.Errorf(op, tandem.Unsupported, "this drafter does not tell its vocabulary")
+	case d.Vocabulary == nil:
+		return nil, tandem.Errorf(op, tandem.Unsupported, "drafter %s does not tell its vocabulary", d.Name)
 	}
 	out := &peerv1.VocabularyResponse{}
 	size := 0
-	for _, p := range s.cfg.Vocabulary(int(r.GetOffset()), min(int(r.GetLimit()), maxPieces)) {
+	for _, p := range d.Vocabulary(int(r.GetOffset()), min(int(r.GetLimit()), maxPieces)) {
 		if size += len(p); size > maxPieceBytes && len(out.Pieces) > 0 {
 			break
 		}

@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -65,7 +66,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-func (c Config) subject() string { return c.Name + ".ticket" }
+func (c Config) subject() string { return c.Subject("ticket") }
 
 // validate refuses names that NATS could not take.
 func (c Config) validate() error {
@@ -88,10 +89,39 @@ func (c Config) validate() error {
 	return nil
 }
 
-// connect returns a connection that goes on trying for ever, so the server may start later or come
-// back. Nothing is buffered for a server that is away.
-func (c Config) connect(role string) (*nats.Conn, error) {
+// Subject returns the subject of this pool's messages of that kind, such as "ticket".
+func (c Config) Subject(kind string) string { return c.withDefaults().Name + "." + kind }
+
+// Conn is a connection to the pool's NATS server that knows, without waiting, whether it is connected: the
+// client's own IsConnected waits while it tries a server that does not answer.
+type Conn struct {
+	*nats.Conn
+	up atomic.Bool
+}
+
+// Connected reports whether the server was reachable when last heard of.
+func (c *Conn) Connected() bool { return c.up.Load() }
+
+// Connect returns a connection to the pool's server for a further purpose. It goes on trying for ever, so
+// the server may start later or come back, and calls connected, in a goroutine of the connection's own,
+// whenever it has come; nothing is buffered for a server that is away. The caller closes it. Errors: Invalid.
+func (c Config) Connect(role string, connected func()) (*Conn, error) {
+	c = c.withDefaults()
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	return c.connect(role, connected)
+}
+
+// connect is Connect for a checked configuration.
+func (c Config) connect(role string, connected func()) (*Conn, error) {
+	out := new(Conn)
+	come := func(*nats.Conn) {
+		out.up.Store(true)
+		connected()
+	}
 	opts := []nats.Option{
+		nats.ConnectHandler(come), nats.ReconnectHandler(come), nats.DisconnectErrHandler(func(*nats.Conn, error) { out.up.Store(false) }),
 		nats.Name("tandem " + role), nats.Timeout(dialTime), nats.RetryOnFailedConnect(true),
 		nats.MaxReconnects(-1), nats.ReconnectWait(50 * time.Millisecond), nats.ReconnectJitter(10*time.Millisecond, 10*time.Millisecond),
 		nats.ReconnectBufSize(-1), nats.IgnoreAuthErrorAbort(), nats.PingInterval(2 * time.Second), nats.MaxPingsOutstanding(2),
@@ -100,11 +130,14 @@ func (c Config) connect(role string) (*nats.Conn, error) {
 	if c.Token != "" {
 		opts = append(opts, nats.Token(c.Token))
 	}
-	nc, err := nats.Connect(c.URL, opts...)
-	if err != nil {
+	var err error
+	if out.Conn, err = nats.Connect(c.URL, opts...); err != nil {
 		return nil, tandem.Errorf(op, tandem.Invalid, "nats server %s: %w", redact(c.URL), err)
 	}
-	return nc, nil
+	if out.IsConnected() {
+		out.up.Store(true) // the handler may not have run yet
+	}
+	return out, nil
 }
 
 // redact removes a password or token from a NATS URL for use in a message.

@@ -29,7 +29,7 @@ type PublisherConfig struct {
 type Publisher struct {
 	cfg   PublisherConfig
 	clock string
-	conn  *nats.Conn
+	conn  *Conn
 }
 
 // NewPublisher connects in the background: until the server is there, Put answers Unavailable. The
@@ -45,7 +45,7 @@ func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 	if cfg.Worth == 0 {
 		cfg.Worth = 30 * time.Second
 	}
-	nc, err := cfg.connect("publisher")
+	nc, err := cfg.connect("publisher", func() {})
 	if err != nil {
 		return nil, err
 	}
@@ -56,11 +56,11 @@ func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 func (p *Publisher) Close() { p.conn.Close() }
 
 // Connected reports whether the server is reachable now.
-func (p *Publisher) Connected() bool { return p.conn.IsConnected() }
+func (p *Publisher) Connected() bool { return p.conn.Connected() }
 
 // Put implements tandem.Pool.Put.
 func (p *Publisher) Put(ctx context.Context, t tandem.Ticket) error {
-	if !p.conn.IsConnected() {
+	if !p.conn.Connected() {
 		return tandem.Errorf(op, tandem.Unavailable, "not connected to nats server %s", redact(p.cfg.URL))
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Wait)

@@ -33,7 +33,7 @@ type SourceConfig struct {
 type Source struct {
 	cfg      SourceConfig
 	clock    string
-	conn     *nats.Conn
+	conn     *Conn
 	messages chan arrival
 	cancel   context.CancelFunc
 	closing  context.Context
@@ -62,7 +62,7 @@ func NewSource(cfg SourceConfig) (*Source, error) {
 	}
 	s := &Source{cfg: cfg, clock: clock(), messages: make(chan arrival, cfg.Batch)}
 	var err error
-	if s.conn, err = cfg.connect("source"); err != nil {
+	if s.conn, err = cfg.connect("source", func() {}); err != nil {
 		return nil, err
 	}
 	// The client subscribes again by itself whenever it is connected again.
@@ -80,8 +80,11 @@ func (s *Source) Close() {
 	s.conn.Close()
 }
 
+// Depth returns how many tickets wait now.
+func (s *Source) Depth() int { return len(s.messages) }
+
 // Connected reports whether the server is reachable now.
-func (s *Source) Connected() bool { return s.conn.IsConnected() }
+func (s *Source) Connected() bool { return s.conn.Connected() }
 
 // queue keeps m until it is taken, if there is room, and tells its sender.
 func (s *Source) queue(m *nats.Msg) {
@@ -121,11 +124,20 @@ func (s *Source) Take(ctx context.Context, max int) ([]tandem.Ticket, error) {
 	return s.obtain(ctx, got), nil
 }
 
-// accept appends m's ticket to got, unless it is garbage or too old: that is counted.
+// refused is the tree of a ticket whose own was garbage. The verifier answers it as such, so that its session need not
+// wait for a verdict that never comes.
+func refused() tandem.Tree { return tandem.Tree{Tokens: []tandem.Token{}} }
+
+// accept appends m's ticket to got, unless nobody can tell whose it is or it is too old: that is counted, as are
+// trees that are garbage.
 func (s *Source) accept(got []wire.Envelope, m arrival) []wire.Envelope {
 	e, err := wire.UnmarshalEnvelope(m.Data)
 	if err == nil && e.Handle == (shm.Handle{}) {
 		err = e.Ticket.Tree.Validate(s.cfg.MaxNodes, s.cfg.Vocab)
+	}
+	if err != nil && e.Ticket.Session != 0 {
+		s.cfg.Counters.Add("tickets.garbage", 1)
+		e.Ticket.Tree, e.Handle, err = refused(), shm.Handle{}, nil
 	}
 	now := time.Now()
 	switch {
@@ -166,7 +178,7 @@ func (s *Source) obtain(ctx context.Context, got []wire.Envelope) []tandem.Ticke
 	return tickets
 }
 
-// claim returns e's tree, or the zero Tree with the reason counted.
+// claim returns e's tree, or the zero Tree if it was not to be had, with the reason counted.
 func (s *Source) claim(ctx context.Context, e wire.Envelope) tandem.Tree {
 	tree, err := s.fetch(ctx, e)
 	switch tandem.KindOf(err) {
@@ -177,6 +189,7 @@ func (s *Source) claim(ctx context.Context, e wire.Envelope) tandem.Tree {
 		s.cfg.Counters.Add("tickets.stale_handle", 1)
 	case tandem.Corrupt, tandem.Invalid:
 		s.cfg.Counters.Add("tickets.garbage", 1)
+		return refused()
 	default:
 		s.cfg.Counters.Add("tickets.claim_failed", 1)
 	}

@@ -3,6 +3,8 @@ package public
 import (
 	"context"
 	"errors"
+	"io"
+	"net"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -32,7 +34,7 @@ func (g generator) Generate(ctx context.Context, r tandem.Request, s tandem.Sink
 	return g.run(ctx, r, s)
 }
 
-var defaults = Defaults{MaxTokens: 128, Sampling: tandem.Sampling{TopP: 1}, Policy: tandem.Policy{Nodes: 16, Depth: 7, Width: 10}}
+var defaults = Defaults{MaxTokens: 128, Sampling: tandem.Sampling{TopP: 1}, Policy: tandem.Policy{Nodes: 16, Depth: 7, Width: 10}, Strategy: tandem.StrategyPlanner}
 
 func serve(t *testing.T, cfg Config) tandemv1.GenerationServiceClient {
 	t.Helper()
@@ -45,12 +47,25 @@ func serve(t *testing.T, cfg Config) tandemv1.GenerationServiceClient {
 	var work sync.WaitGroup
 	work.Go(func() { _ = s.Run(ctx) })
 	t.Cleanup(func() { cancel(); work.Wait() })
-	conn, err := rpc.Dial(s.Addr())
+	return dial(t, s.Addr())
+}
+
+// dialled is a client that knows where its server is.
+type dialled struct {
+	tandemv1.GenerationServiceClient
+	addr string
+}
+
+func (d dialled) address() string { return d.addr }
+
+func dial(t *testing.T, addr string) tandemv1.GenerationServiceClient {
+	t.Helper()
+	conn, err := rpc.Dial(addr)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	return tandemv1.NewGenerationServiceClient(conn)
+	return dialled{tandemv1.NewGenerationServiceClient(conn), addr}
 }
 
 // collect returns all events of one generation and how it ended.
@@ -88,7 +103,8 @@ func TestGeneration(t *testing.T) {
 			return tandem.Result{}, err
 		}
 		return tandem.Result{Finish: tandem.FinishLength, PromptTokens: 2, OutputTokens: 2, Stats: tandem.Stats{Rounds: 1, Drafted: 15, DraftedDepth: 7,
-			Accepted: 1, Prefill: 1, Decode: 2, DraftBusy: 3, VerifyBusy: 4, Coordination: []time.Duration{5}}}, nil
+			Accepted: 1, Prefill: 1, Decode: 2, DraftBusy: 3, VerifyBusy: 4, Coordination: []time.Duration{5}, AheadHits: 6, AheadTries: 7, AheadBusy: 8, AheadUseful: 9,
+			Planning: 10, Choices: map[string]int{"plain": 11}, Drafters: []tandem.DrafterStats{{Name: "go", Rounds: 12, Drafted: 13, Accepted: 14, Weight: 1.5}}}}, nil
 	}}})
 	all, err := collect(t, c, text("hello"))
 	if err == nil || len(all) != 3 {
@@ -109,6 +125,145 @@ func TestGeneration(t *testing.T) {
 		s.GetDecodeNs() != 2 || s.GetDraftBusyNs() != 3 || s.GetVerifyBusyNs() != 4 || !reflect.DeepEqual(s.GetCoordinationNs(), []int64{5}) {
 		t.Errorf("finished %v", f)
 	}
+	if s.GetAheadHits() != 6 || s.GetAheadTries() != 7 || s.GetAheadBusyNs() != 8 || s.GetAheadUsefulNs() != 9 || s.GetPlanningNs() != 10 || s.GetChoices()["plain"] != 11 ||
+		len(s.GetDrafters()) != 1 || s.Drafters[0].GetName() != "go" || s.Drafters[0].GetRounds() != 12 || s.Drafters[0].GetDrafted() != 13 || s.Drafters[0].GetAccepted() != 14 || s.Drafters[0].GetWeight() != 1.5 {
+		t.Errorf("statistics %v", s)
+	}
+	if p := st.GetSpeculation(); p.GetStrategy() != "planner" || p.GetVote() != "auto" {
+		t.Errorf("speculation in effect %v", p)
+	}
+}
+
+// TestSlowClients has one client that reads its socket a byte at a time and one that reads its stream not
+// at all: what is kept for them is bounded, and others get theirs at once.
+func TestSlowClients(t *testing.T) {
+	const piece = 1 << 10
+	var mu sync.Mutex
+	taken := map[string]int{} // bytes that the server took for a client
+	c := serve(t, Config{Defaults: defaults, Generator: generator{func(_ context.Context, r tandem.Request, s tandem.Sink) (tandem.Result, error) {
+		for n := 0; r.Prompt != "quick" || n < 500; n++ {
+			if err := s.Delta(tandem.Delta{Text: strings.Repeat("x", piece)}); err != nil {
+				return tandem.Result{}, err
+			}
+			mu.Lock()
+			taken[r.Prompt] += piece
+			mu.Unlock()
+		}
+		return tandem.Result{}, nil
+	}}})
+	address := c.(interface{ address() string }).address()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if _, err := c.Generate(ctx, text("idle")); err != nil {
+		t.Fatal(err)
+	}
+	slow := dial(t, trickle(t, ctx, address))
+	go func() { _, _ = slow.Generate(ctx, text("slow")) }()
+	held := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return taken["idle"] + taken["slow"]
+	}
+	const most = 2 << 20 // flow control windows and socket buffers
+	for end, still, last := time.Now().Add(10*time.Second), 0, -1; still < 10; time.Sleep(30 * time.Millisecond) {
+		if now := held(); now == last && now > 0 {
+			still++
+		} else {
+			still, last = 0, now
+		}
+		if last > most || time.Now().After(end) {
+			t.Fatalf("%d bytes are kept for clients that do not read: want at most %d", last, most)
+		}
+	}
+	for name, c := range map[string]tandemv1.GenerationServiceClient{"on the same connection": c, "on another": dial(t, address)} {
+		start := time.Now()
+		all, err := collect(t, c, text("quick"))
+		if len(all) != 501 || all[500].GetFinished() == nil {
+			t.Errorf("%s: %d events, %v", name, len(all), err)
+		}
+		if d := time.Since(start); d > 3*time.Second {
+			t.Errorf("%s: 500 events took %v", name, d)
+		}
+	}
+}
+
+// TestStalledClientIsGivenUp has a client that reads nothing: once no more fits into the transport, its
+// generation ends, so that its place is free for others.
+func TestStalledClientIsGivenUp(t *testing.T) {
+	const stall = 100 * time.Millisecond
+	ended := make(chan error, 1)
+	c := serve(t, Config{Defaults: defaults, Stall: stall, Generator: generator{func(ctx context.Context, _ tandem.Request, s tandem.Sink) (tandem.Result, error) {
+		for {
+			if err := s.Delta(tandem.Delta{Text: strings.Repeat("x", 1<<10)}); err != nil {
+				ended <- errors.Join(err, ctx.Err())
+				return tandem.Result{}, err
+			}
+		}
+	}}})
+	st, err := c.Generate(t.Context(), text("idle"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-ended:
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("the generation ended with %v: want its context cancelled", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("the generation waits for its client for ever")
+	}
+	for err == nil {
+		_, err = st.Recv()
+	}
+	if !errors.Is(rpc.FromStatus(err), tandem.Deadline) {
+		t.Errorf("the client is told %v: want a deadline", err)
+	}
+}
+
+// trickle returns an address whose connections go to address, with answers of a byte a millisecond.
+func trickle(t *testing.T, ctx context.Context, address string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "p")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var work sync.WaitGroup
+	t.Cleanup(work.Wait)
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	t.Cleanup(func() { stop(); _ = l.Close() })
+	work.Go(func() {
+		for {
+			a, err := l.Accept()
+			if err != nil {
+				return
+			}
+			b, err := net.Dial("unix", strings.TrimPrefix(address, "unix://"))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			end := func() { _, _ = a.Close(), b.Close() }
+			work.Go(func() { <-ctx.Done(); end() })
+			work.Go(func() { _, _ = io.Copy(b, a); end() })
+			work.Go(func() {
+				defer end()
+				var one [1]byte
+				for n := 0; ; n++ {
+					if _, err := b.Read(one[:]); err != nil {
+						return
+					}
+					if _, err := a.Write(one[:]); err != nil {
+						return
+					}
+					if n > 200 { // the connection's own first messages pass
+						time.Sleep(time.Millisecond)
+					}
+				}
+			})
+		}
+	})
+	return "unix://" + path
 }
 
 func TestOptions(t *testing.T) {
@@ -133,7 +288,7 @@ func TestOptions(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := tandem.Request{Tokens: []tandem.Token{3, 4}, MaxTokens: 5, Sampling: tandem.Sampling{Temperature: 0.5, TopK: 9, TopP: 0.25},
-		Policy: tandem.Policy{Nodes: 4, Depth: 4, Width: 1}, IgnoreEOS: true, FullTrace: true}
+		Policy: tandem.Policy{Nodes: 4, Depth: 4, Width: 1}, Strategy: tandem.StrategyFixed, IgnoreEOS: true, FullTrace: true}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
@@ -143,6 +298,15 @@ func TestOptions(t *testing.T) {
 	first := got.Sampling.Seed
 	if _ = ask(text("x")); got.Sampling.Seed == first {
 		t.Error("two requests without a seed got the same one")
+	}
+	if got.Strategy != tandem.StrategyPlanner {
+		t.Errorf("default strategy is %q", got.Strategy)
+	}
+	chosen := text("x")
+	chosen.Speculation = &tandemv1.Speculation{Nodes: new(int32(9)), Strategy: new("minions"), Vote: new("tree"), Drafters: []string{"go", "py"}, Without: []string{"ahead", "branches"}}
+	if err := ask(chosen); err != nil || got.Strategy != tandem.StrategyMinions || got.Vote != tandem.VoteTree || got.Policy != (tandem.Policy{Nodes: 9, Depth: 7, Width: 10}) ||
+		!reflect.DeepEqual(got.Drafters, []string{"go", "py"}) || got.Off != tandem.TechniqueAhead|tandem.TechniqueBranches {
+		t.Errorf("a chosen strategy gave %+v, %v", got, err)
 	}
 	no := text("x")
 	no.Speculation = &tandemv1.Speculation{Enabled: new(false), Nodes: new(int32(9))}
@@ -164,6 +328,12 @@ func TestOptions(t *testing.T) {
 		"top_k is -1":       func(r *tandemv1.GenerateRequest) { r.Sampling = &tandemv1.Sampling{TopK: new(int32(-1))} },
 		"tree 0/0/0": func(r *tandemv1.GenerateRequest) {
 			r.Speculation = &tandemv1.Speculation{Nodes: new(int32(0)), Depth: new(int32(0)), Width: new(int32(0))}
+		},
+		"strategy is": func(r *tandemv1.GenerateRequest) { r.Speculation = &tandemv1.Speculation{Strategy: new("best")} },
+		"vote is":     func(r *tandemv1.GenerateRequest) { r.Speculation = &tandemv1.Speculation{Vote: new("all")} },
+		"technique":   func(r *tandemv1.GenerateRequest) { r.Speculation = &tandemv1.Speculation{Without: []string{"luck"}} },
+		"drafter \"go\"": func(r *tandemv1.GenerateRequest) {
+			r.Speculation = &tandemv1.Speculation{Drafters: []string{"go", "go"}}
 		},
 		"tree 1000/7/10": func(r *tandemv1.GenerateRequest) { r.Speculation = &tandemv1.Speculation{Nodes: new(int32(1000))} },
 	} {

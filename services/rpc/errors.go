@@ -19,7 +19,7 @@ import (
 // Domain is the ErrorInfo domain of tandem's errors.
 const Domain = "tandem.dev"
 
-// retryAfter is what a caller is told to wait when there was no room.
+// retryAfter is the least that a caller is told to wait when there was no room.
 const retryAfter = 50 * time.Millisecond
 
 // code returns the gRPC code of a kind.
@@ -69,7 +69,7 @@ func ToStatus(err error) error {
 	}
 	s := status.New(code(kind), strings.ToValidUTF8(err.Error(), "\uFFFD"))
 	if kind == tandem.Exhausted {
-		s = detailed(s, info, &errdetails.RetryInfo{RetryDelay: durationpb.New(retryAfter)})
+		s = detailed(s, info, &errdetails.RetryInfo{RetryDelay: durationpb.New(max(tandem.RetryAfter(err), retryAfter))})
 	} else {
 		s = detailed(s, info)
 	}
@@ -90,17 +90,22 @@ func FromStatus(err error) error {
 	if !ok {
 		return &tandem.Error{Op: "rpc", Kind: tandem.KindOf(err), Err: err}
 	}
-	kind, op := kindOfCode(s.Code()), "rpc"
+	kind, op, wait := kindOfCode(s.Code()), "rpc", time.Duration(0)
 	for _, d := range s.Details() {
-		if info, ok := d.(*errdetails.ErrorInfo); ok && info.GetDomain() == Domain {
-			kind, op = kindOfReason(info.GetReason(), kind), info.GetMetadata()["op"]
+		switch d := d.(type) {
+		case *errdetails.ErrorInfo:
+			if d.GetDomain() == Domain {
+				kind, op = kindOfReason(d.GetReason(), kind), d.GetMetadata()["op"]
+			}
+		case *errdetails.RetryInfo:
+			wait = max(0, d.GetRetryDelay().AsDuration())
 		}
 	}
 	text := s.Message()
 	if op != "" {
 		text = strings.TrimPrefix(text, op+": ")
 	}
-	return &tandem.Error{Op: op, Kind: kind, Err: errors.New(text)}
+	return &tandem.Error{Op: op, Kind: kind, Err: errors.New(text), RetryAfter: wait}
 }
 
 func kindOfCode(c codes.Code) tandem.Kind {

@@ -117,6 +117,10 @@ func TestStatusDetails(t *testing.T) {
 	if retry, ok := s.Details()[1].(*errdetails.RetryInfo); !ok || retry.GetRetryDelay().AsDuration() <= 0 {
 		t.Errorf("detail %v", s.Details()[1])
 	}
+	full := fmt.Errorf("wrapped: %w", &tandem.Error{Op: "generate", Kind: tandem.Exhausted, Err: errors.New("queue is full"), RetryAfter: 3 * time.Second})
+	if got := FromStatus(ToStatus(full)); tandem.RetryAfter(got) != 3*time.Second || !errors.Is(got, tandem.Exhausted) {
+		t.Errorf("%v arrived with a retry after %v", got, tandem.RetryAfter(got))
+	}
 	invalid := status.Convert(ToStatus(tandem.Errorf("x", tandem.Invalid, "\xff")))
 	if len(invalid.Details()) != 1 || invalid.Code() != codes.InvalidArgument {
 		t.Errorf("status %v", invalid.Proto())

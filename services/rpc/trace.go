@@ -50,3 +50,11 @@ func extract(ctx context.Context) context.Context {
 	}
 	return propagation.TraceContext{}.Extract(ctx, carrier(md))
 }
+
+// Traceparent returns the span that ctx carries, such as its caller's within a server, in the form of
+// tandem.Ticket.Trace; "" for none.
+func Traceparent(ctx context.Context) string {
+	md := carrier{}
+	propagation.TraceContext{}.Inject(ctx, md)
+	return md.Get("traceparent")
+}

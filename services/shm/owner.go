@@ -83,6 +83,9 @@ func New(cfg Config) (*Owner, error) {
 	return o, nil
 }
 
+// Segment returns the segment's id, never 0: that of its handles.
+func (o *Owner) Segment() uint64 { return o.geometry.segment }
+
 // create returns a sealed memory file of size bytes and its writable mapping.
 func create(size int64) (fd int, mem []byte, err error) {
 	fd, err = unix.MemfdCreate("tandem", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)

@@ -36,6 +36,12 @@ func (c *Client) Close(ctx context.Context, id tandem.SessionID) error {
 	return err
 }
 
+// Put implements tandem.Pool.Put without a pool: it hands t straight to the verifier.
+func (c *Client) Put(ctx context.Context, t tandem.Ticket) error {
+	_, err := c.rpc.Submit(ctx, &peerv1.SubmitRequest{Ticket: wire.FromEnvelope(wire.Envelope{Ticket: t})})
+	return err
+}
+
 // Describe tells what the verifier is.
 func (c *Client) Describe(ctx context.Context) (wire.Description, error) {
 	r, err := c.rpc.Describe(ctx, &peerv1.VerifierServiceDescribeRequest{})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	peerv1 "github.com/tandem-llm/tandem/proto/peer/v1"
+	"github.com/tandem-llm/tandem/services/rpc"
 	"github.com/tandem-llm/tandem/services/wire"
 )
 
@@ -25,7 +26,13 @@ type Config struct {
 	Verifier tandem.Verifier
 	Describe func() wire.Description // called for every Describe
 	Buffer   int                     // verdicts that a subscriber may lag behind: 256
-	Counters *tandem.Counters        // "verdicts.cut_off": subscribers that lagged further; may be nil
+	Counters *tandem.Counters        // "verdicts.cut_off": subscribers that lagged further, "tickets.<what>"; may be nil
+
+	// Submit takes a ticket that came past the pool, without waiting; nil: none are taken. Errors: Exhausted
+	// (a full batch waits already), Unavailable. It gets valid tickets only.
+	Submit   func(context.Context, tandem.Ticket) error
+	MaxNodes int // largest valid tree: tandem.DefaultLimits.Nodes
+	Vocab    int // tokens must be below it: no limit
 }
 
 // Server serves a verifier. Its Deliver takes the verdicts and gives each to every subscriber.
@@ -51,6 +58,12 @@ func NewServer(cfg Config) *Server {
 	}
 	if cfg.Counters == nil {
 		cfg.Counters = new(tandem.Counters)
+	}
+	if cfg.MaxNodes == 0 {
+		cfg.MaxNodes = tandem.DefaultLimits.Nodes
+	}
+	if cfg.Vocab == 0 {
+		cfg.Vocab = tandem.DefaultLimits.Vocab
 	}
 	return &Server{cfg: cfg, subs: map[*subscription]struct{}{}}
 }
@@ -133,6 +146,36 @@ func (a *adapter) Close(ctx context.Context, r *peerv1.VerifierServiceCloseReque
 
 func (a *adapter) Describe(context.Context, *peerv1.VerifierServiceDescribeRequest) (*peerv1.VerifierServiceDescribeResponse, error) {
 	return &peerv1.VerifierServiceDescribeResponse{Description: wire.FromDescription(a.s.cfg.Describe())}, nil
+}
+
+// Submit takes one ticket, checked like one from the pool.
+func (a *adapter) Submit(ctx context.Context, r *peerv1.SubmitRequest) (*peerv1.SubmitResponse, error) {
+	if a.s.cfg.Submit == nil {
+		return nil, tandem.Errorf(op, tandem.Unsupported, "this verifier takes tickets from its pool alone")
+	}
+	t, err := a.s.ticket(r.GetTicket())
+	if err != nil {
+		a.s.cfg.Counters.Add("tickets.garbage", 1)
+		return nil, err
+	}
+	t.Trace = rpc.Traceparent(ctx)
+	if err := a.s.cfg.Submit(ctx, t); err != nil {
+		return nil, err
+	}
+	a.s.cfg.Counters.Add("tickets.submitted", 1)
+	return &peerv1.SubmitResponse{}, nil
+}
+
+// ticket decodes m. Errors: Corrupt, Unsupported, Invalid.
+func (s *Server) ticket(m *peerv1.Ticket) (tandem.Ticket, error) {
+	e, err := wire.ToEnvelope(m)
+	switch {
+	case err != nil:
+		return tandem.Ticket{}, err
+	case e.Handle.Segment != 0:
+		return tandem.Ticket{}, tandem.Errorf(op, tandem.Invalid, "ticket of session %s has a handle: want its tree inside", e.Ticket.Session)
+	}
+	return e.Ticket, e.Ticket.Tree.Validate(s.cfg.MaxNodes, s.cfg.Vocab)
 }
 
 // Verdicts serves one subscriber until it leaves, lags or the server closes.

@@ -15,6 +15,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	peerv1 "github.com/tandem-llm/tandem/proto/peer/v1"
 	"github.com/tandem-llm/tandem/services/rpc"
+	"github.com/tandem-llm/tandem/services/shm"
 	"github.com/tandem-llm/tandem/services/wire"
 )
 
@@ -99,6 +100,59 @@ func TestVerifierOverTheWire(t *testing.T) {
 	}
 	if d, err := dial(t, addr).Describe(ctx); err != nil || !reflect.DeepEqual(d, want) {
 		t.Errorf("described %+v, %v", d, err)
+	}
+}
+
+func TestTicketsPastThePool(t *testing.T) {
+	addr := "unix://" + filepath.Join(t.TempDir(), "v")
+	var got tandem.Ticket
+	var answer error
+	counters := new(tandem.Counters)
+	serve(t, addr, Config{Verifier: new(fake), Counters: counters, MaxNodes: 3, Vocab: 10,
+		Submit: func(_ context.Context, k tandem.Ticket) error { got = k; return answer }})
+	c := dial(t, addr)
+	ctx := context.Background()
+	good := tandem.Ticket{Session: 3, Epoch: 1, Base: 5, Hash: 7, Drafter: "go", Tree: tandem.Tree{Tokens: []tandem.Token{4, 9}, Parents: []int32{-1, 0}, LogProbs: []float32{0, -1}}}
+	if err := c.Put(ctx, good); err != nil || !reflect.DeepEqual(got, good) {
+		t.Errorf("submitted %+v, %v", got, err)
+	}
+	answer = tandem.Errorf("verifier", tandem.Exhausted, "8 tickets wait")
+	if err := c.Put(ctx, good); !errors.Is(err, tandem.Exhausted) {
+		t.Errorf("no room: %v", err)
+	}
+	answer = nil
+	for name, change := range map[string]func(*tandem.Ticket){
+		"no session": func(k *tandem.Ticket) { k.Session = 0 },
+		"no base":    func(k *tandem.Ticket) { k.Base = 0 },
+		"vocabulary": func(k *tandem.Ticket) { k.Tree = tandem.Root(10) },
+		"too large": func(k *tandem.Ticket) {
+			k.Tree = tandem.Tree{Tokens: make([]tandem.Token, 4), Parents: []int32{-1, 0, 1, 2}}
+		},
+		"no parent": func(k *tandem.Ticket) { k.Tree = tandem.Tree{Tokens: []tandem.Token{1, 2}, Parents: []int32{-1, 1}} },
+		"no siblings": func(k *tandem.Ticket) {
+			k.Tree = tandem.Tree{Tokens: []tandem.Token{1, 2, 2}, Parents: []int32{-1, 0, 0}}
+		},
+	} {
+		bad := good
+		change(&bad)
+		got = tandem.Ticket{}
+		if err := c.Put(ctx, bad); err == nil || got.Session != 0 || got.Tree.Len() != 0 {
+			t.Errorf("%s: %v, submitted %+v", name, err, got)
+		}
+	}
+	handle := wire.FromEnvelope(wire.Envelope{Ticket: good, Handle: shm.Handle{Segment: 1}})
+	for _, m := range []*peerv1.Ticket{nil, handle, {Version: 1, Session: 1, Base: 1}} {
+		if _, err := c.rpc.Submit(ctx, &peerv1.SubmitRequest{Ticket: m}); err == nil {
+			t.Errorf("%v was taken", m)
+		}
+	}
+	if n := counters.Snapshot(); n["tickets.garbage"] != 9 || n["tickets.submitted"] != 1 {
+		t.Errorf("counted %v", n)
+	}
+	other := "unix://" + filepath.Join(t.TempDir(), "v")
+	serve(t, other, Config{Verifier: new(fake)})
+	if err := dial(t, other).Put(ctx, good); !errors.Is(err, tandem.Unsupported) {
+		t.Errorf("a verifier that takes no tickets: %v", err)
 	}
 }
 

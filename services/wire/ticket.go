@@ -65,6 +65,18 @@ type Envelope struct {
 
 // Marshal encodes e. A result above MaxEnvelope is Exhausted.
 func (e Envelope) Marshal() ([]byte, error) {
+	b, err := proto.Marshal(FromEnvelope(e))
+	switch {
+	case err != nil:
+		return nil, tandem.Errorf(op, tandem.Invalid, "ticket of session %s: %w", e.Ticket.Session, err)
+	case len(b) > MaxEnvelope:
+		return nil, tandem.Errorf(op, tandem.Exhausted, "ticket of session %s has %d bytes: at most %d travel in the pool", e.Ticket.Session, len(b), MaxEnvelope)
+	}
+	return b, nil
+}
+
+// FromEnvelope encodes e, whose tree, unless it has a handle, must be valid.
+func FromEnvelope(e Envelope) *peerv1.Ticket {
 	t := e.Ticket
 	m := &peerv1.Ticket{Version: envelopeVersion, Session: uint64(t.Session), Epoch: uint32(t.Epoch), Base: int32(t.Base), Hash: uint64(t.Hash), Drafter: t.Drafter}
 	if e.Handle == (shm.Handle{}) {
@@ -72,14 +84,7 @@ func (e Envelope) Marshal() ([]byte, error) {
 	} else {
 		m.Payload = &peerv1.Ticket_Handle{Handle: FromHandle(e.Handle)}
 	}
-	b, err := proto.Marshal(m)
-	switch {
-	case err != nil:
-		return nil, tandem.Errorf(op, tandem.Invalid, "ticket of session %s: %w", t.Session, err)
-	case len(b) > MaxEnvelope:
-		return nil, tandem.Errorf(op, tandem.Exhausted, "ticket of session %s has %d bytes: at most %d travel in the pool", t.Session, len(b), MaxEnvelope)
-	}
-	return b, nil
+	return m
 }
 
 // UnmarshalEnvelope decodes what came out of the pool, where anything may have been put. Errors:
@@ -92,6 +97,11 @@ func UnmarshalEnvelope(b []byte) (Envelope, error) {
 	if err := proto.Unmarshal(b, &m); err != nil {
 		return Envelope{}, tandem.Errorf(op, tandem.Corrupt, "not a ticket: %w", err)
 	}
+	return ToEnvelope(&m)
+}
+
+// ToEnvelope decodes m, with the errors of UnmarshalEnvelope.
+func ToEnvelope(m *peerv1.Ticket) (Envelope, error) {
 	switch {
 	case m.GetVersion() != envelopeVersion:
 		return Envelope{}, tandem.Errorf(op, tandem.Unsupported, "ticket has version %d: want %d", m.GetVersion(), envelopeVersion)

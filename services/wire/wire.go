@@ -28,20 +28,35 @@ type Description struct {
 	PID           int
 	SegmentSocket string // where the process passes out its shared memory; "" for nowhere
 	Counters      map[string]int64
+	Costs         []tandem.Cost // of passes, measured at the process's start
+	Drafters      []string      // names of those in the process, the first first
+	PageTokens    int           // tokens that share a page of the KV cache
 }
 
 // FromDescription encodes d.
 func FromDescription(d Description) *peerv1.Description {
-	return &peerv1.Description{Name: d.Name, Version: d.Version, Model: d.Model, File: d.File, Vocabulary: int32(d.Vocab),
+	out := &peerv1.Description{Name: d.Name, Version: d.Version, Model: d.Model, File: d.File, Vocabulary: int32(d.Vocab),
 		Fingerprint: d.Fingerprint, Context: int32(d.Context), KvCapacity: d.KVCapacity, Threads: int32(d.Threads),
-		Isa: d.ISA, Pid: int32(d.PID), SegmentSocket: d.SegmentSocket, Counters: d.Counters}
+		Isa: d.ISA, Pid: int32(d.PID), SegmentSocket: d.SegmentSocket, Counters: d.Counters,
+		Drafters: d.Drafters, PageTokens: int32(d.PageTokens)}
+	for _, c := range d.Costs {
+		out.Costs = append(out.Costs, &peerv1.Cost{Rows: int32(c.Rows), Context: int32(c.Context), TimeNs: int64(c.Time)})
+	}
+	return out
 }
 
-// ToDescription decodes d.
+// ToDescription decodes d; costs that no pass can have are left out.
 func ToDescription(d *peerv1.Description) Description {
-	return Description{Name: d.GetName(), Version: d.GetVersion(), Model: d.GetModel(), File: d.GetFile(), Vocab: int(d.GetVocabulary()),
+	out := Description{Name: d.GetName(), Version: d.GetVersion(), Model: d.GetModel(), File: d.GetFile(), Vocab: int(d.GetVocabulary()),
 		Fingerprint: d.GetFingerprint(), Context: int(d.GetContext()), KVCapacity: d.GetKvCapacity(), Threads: int(d.GetThreads()),
-		ISA: d.GetIsa(), PID: int(d.GetPid()), SegmentSocket: d.GetSegmentSocket(), Counters: d.GetCounters()}
+		ISA: d.GetIsa(), PID: int(d.GetPid()), SegmentSocket: d.GetSegmentSocket(), Counters: d.GetCounters(),
+		Drafters: d.GetDrafters(), PageTokens: int(d.GetPageTokens())}
+	for _, c := range d.GetCosts() {
+		if c.GetRows() > 0 && c.GetContext() >= 0 && c.GetTimeNs() > 0 {
+			out.Costs = append(out.Costs, tandem.Cost{Rows: int(c.GetRows()), Context: int(c.GetContext()), Time: time.Duration(c.GetTimeNs())})
+		}
+	}
+	return out
 }
 
 // FromTokens encodes tokens.
@@ -86,21 +101,6 @@ func ToOpening(o *peerv1.Opening) (tandem.Opening, error) {
 			Temperature: s.GetTemperature(), TopK: int(s.GetTopK()), TopP: s.GetTopP(), Seed: s.GetSeed()}}, nil
 }
 
-// FromProposal encodes p.
-func FromProposal(p tandem.Proposal) *peerv1.ProposeRequest {
-	return &peerv1.ProposeRequest{Session: uint64(p.Session), Epoch: uint32(p.Epoch), Base: int32(p.Base), Hash: uint64(p.Hash),
-		From: int32(p.From), Suffix: FromTokens(p.Suffix),
-		Policy: &peerv1.Policy{Nodes: int32(p.Policy.Nodes), Depth: int32(p.Policy.Depth), Width: int32(p.Policy.Width)}}
-}
-
-// ToProposal decodes p.
-func ToProposal(p *peerv1.ProposeRequest) tandem.Proposal {
-	w := p.GetPolicy()
-	return tandem.Proposal{Session: tandem.SessionID(p.GetSession()), Epoch: tandem.Epoch(p.GetEpoch()), Base: tandem.Position(p.GetBase()),
-		Hash: tandem.PrefixHash(p.GetHash()), From: tandem.Position(p.GetFrom()), Suffix: ToTokens(p.GetSuffix()),
-		Policy: tandem.Policy{Nodes: int(w.GetNodes()), Depth: int(w.GetDepth()), Width: int(w.GetWidth())}}
-}
-
 // FromVerdict encodes v.
 func FromVerdict(v tandem.Verdict) *peerv1.Verdict {
 	path := make([]uint32, len(v.Path))
@@ -108,14 +108,14 @@ func FromVerdict(v tandem.Verdict) *peerv1.Verdict {
 		path[i] = uint32(n)
 	}
 	return &peerv1.Verdict{Session: uint64(v.Session), Epoch: uint32(v.Epoch), Base: int32(v.Base), Hash: uint64(v.Hash), Path: path,
-		Tokens: FromTokens(v.Tokens), Nodes: int32(v.Nodes), Batch: int32(v.Batch), BusyNs: int64(v.Busy), Kind: peerv1.Kind(v.Kind), Message: v.Message}
+		Tokens: FromTokens(v.Tokens), Nodes: int32(v.Nodes), Batch: int32(v.Batch), BusyNs: int64(v.Busy), Kind: peerv1.Kind(v.Kind), Message: v.Message, Rows: int32(v.Rows)}
 }
 
 // ToVerdict decodes v; a kind that this version does not know is Internal.
 func ToVerdict(v *peerv1.Verdict) tandem.Verdict {
 	out := tandem.Verdict{Session: tandem.SessionID(v.GetSession()), Epoch: tandem.Epoch(v.GetEpoch()), Base: tandem.Position(v.GetBase()),
 		Hash: tandem.PrefixHash(v.GetHash()), Tokens: ToTokens(v.GetTokens()), Nodes: int(v.GetNodes()), Batch: int(v.GetBatch()),
-		Busy: time.Duration(v.GetBusyNs()), Kind: tandem.Internal, Message: v.GetMessage()}
+		Busy: time.Duration(v.GetBusyNs()), Kind: tandem.Internal, Message: v.GetMessage(), Rows: int(v.GetRows())}
 	if k := v.GetKind(); k >= 0 && k <= peerv1.Kind(tandem.Internal) {
 		out.Kind = tandem.Kind(k)
 	}

@@ -2,7 +2,9 @@ package wire
 
 import (
 	"errors"
+	"math"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -53,10 +55,31 @@ func TestValuesSurvive(t *testing.T) {
 	}
 	same(t, gotO, zero)
 
-	p := tandem.Proposal{Session: 5, Epoch: 1, Base: 9, Hash: 1 << 63, From: 7, Suffix: []tandem.Token{4, 5}, Policy: tandem.Policy{Nodes: 16, Depth: 7, Width: 10}}
-	same(t, ToProposal(over(t, FromProposal(p))), p)
+	for _, p := range []tandem.Proposal{
+		{Session: 5, Epoch: 1, Base: 9, Hash: 1 << 63, From: 7, Suffix: []tandem.Token{4, 5}, Policy: tandem.Policy{Nodes: 16, Depth: 7, Width: 10}},
+		{Session: 5, Suffix: []tandem.Token{}, Growth: tandem.GrowBest, Return: true},
+		{Session: 5, Suffix: []tandem.Token{}, Growth: tandem.GrowPacer, Branch: 0.3, Stop: 0.01, Ahead: true,
+			Plan: tandem.Plan{Verify: []time.Duration{3, 4, 9}, Round: 7, Others: 1.5, Accept: make([]float32, tandem.AcceptBins())}},
+	} {
+		got, err := ToProposal(over(t, FromProposal(p, "go")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, got, p)
+		same(t, over(t, FromProposal(p, "go")).GetDrafter(), "go")
+	}
+	for _, p := range []tandem.Proposed{{Nodes: 1}, {Nodes: 4, Depth: 2, Busy: 5, Passes: 3, Reused: 2, Ahead: 9, Tree: tree}} {
+		got, err := ToProposed(over(t, FromProposed(p)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, got, p)
+	}
+	if _, err := ToProposed(&peerv1.ProposeResponse{Tree: &peerv1.Tree{Tokens: []uint32{1, 2}}}); !errors.Is(err, tandem.Corrupt) {
+		t.Errorf("proposed a tree without parents: %v", err)
+	}
 
-	v := tandem.Verdict{Session: 5, Epoch: 1, Base: 9, Hash: 77, Path: []int32{1, 3}, Tokens: []tandem.Token{8, 8, 2}, Nodes: 4, Batch: 2, Busy: time.Millisecond}
+	v := tandem.Verdict{Session: 5, Epoch: 1, Base: 9, Hash: 77, Path: []int32{1, 3}, Tokens: []tandem.Token{8, 8, 2}, Nodes: 4, Batch: 2, Rows: 132, Busy: time.Millisecond}
 	same(t, ToVerdict(over(t, FromVerdict(v))), v)
 	for k := tandem.OK; k <= tandem.Internal; k++ {
 		refused := tandem.Verdict{Session: 5, Tokens: []tandem.Token{}, Kind: k, Message: "why"}
@@ -69,7 +92,8 @@ func TestValuesSurvive(t *testing.T) {
 		t.Errorf("unknown kind became %v", got.Kind)
 	}
 
-	d := Description{"d", "1", "m", "f", 4096, "abc", 2048, 1 << 40, 2, "avx2", 17, "/s", map[string]int64{"a": 1}}
+	d := Description{"d", "1", "m", "f", 4096, "abc", 2048, 1 << 40, 2, "avx2", 17, "/s", map[string]int64{"a": 1},
+		[]tandem.Cost{{Rows: 1, Time: 5}, {Rows: 8, Context: 9, Time: 7}}, []string{"d", "lookup"}, 32}
 	same(t, ToDescription(over(t, FromDescription(d))), d)
 
 	b, err := MarshalTree(tree)
@@ -122,6 +146,109 @@ func TestOpeningsThatAreRefused(t *testing.T) {
 	if _, err := ToOpening(nil); !errors.Is(err, tandem.Invalid) {
 		t.Errorf("nothing at all: %v", err)
 	}
+}
+
+func TestProposalsThatAreRefused(t *testing.T) {
+	nan := math.NaN()
+	for name, p := range map[string]*peerv1.ProposeRequest{
+		"growth":       {Growth: 9},
+		"branch":       {Branch: nan},
+		"branch above": {Branch: 1.5},
+		"stop":         {Stop: -0.1},
+		"chances":      {Plan: &peerv1.Plan{Accept: make([]float32, 3)}},
+		"chance":       {Plan: &peerv1.Plan{Accept: slices.Repeat([]float32{2}, tandem.AcceptBins())}},
+		"widths":       {Plan: &peerv1.Plan{VerifyNs: make([]int64, maxCosts+1)}},
+		"cost":         {Plan: &peerv1.Plan{VerifyNs: []int64{1, -1}}},
+		"round":        {Plan: &peerv1.Plan{RoundNs: -1}},
+		"others":       {Plan: &peerv1.Plan{Others: nan}},
+	} {
+		if got, err := ToProposal(p); !errors.Is(err, tandem.Invalid) {
+			t.Errorf("%s: %+v, %v: want invalid", name, got, err)
+		}
+	}
+}
+
+var announcement = Announcement{Instance: 7, Sequence: 3, Addr: "unix:///d", Draining: true, Segment: 9,
+	Drafters: []Drafter{{"go", "m", 4096, "ab"}, {Name: "lookup"}}}
+
+func TestAnnouncements(t *testing.T) {
+	b, err := announcement.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := UnmarshalAnnouncement(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, got, announcement)
+	long := announcement
+	long.Addr = strings.Repeat("x", maxAnnouncement)
+	if _, err := long.Marshal(); !errors.Is(err, tandem.Invalid) {
+		t.Errorf("oversize announcement: %v", err)
+	}
+	for name, change := range map[string]func(*peerv1.Announcement){
+		"version":  func(a *peerv1.Announcement) { a.Version = 2 },
+		"instance": func(a *peerv1.Announcement) { a.Instance = 0 },
+		"address":  func(a *peerv1.Announcement) { a.Address = "" },
+		"state":    func(a *peerv1.Announcement) { a.State = 9 },
+		"none":     func(a *peerv1.Announcement) { a.Drafters = nil },
+		"twice":    func(a *peerv1.Announcement) { a.Drafters[1].Name = "go" },
+		"nameless": func(a *peerv1.Announcement) { a.Drafters[1].Name = "" },
+		"long":     func(a *peerv1.Announcement) { a.Drafters[1].Name = strings.Repeat("x", maxName+1) },
+		"negative": func(a *peerv1.Announcement) { a.Drafters[1].Vocabulary = -1 },
+	} {
+		var m peerv1.Announcement
+		if err := proto.Unmarshal(b, &m); err != nil {
+			t.Fatal(err)
+		}
+		change(&m)
+		bad, _ := proto.Marshal(&m)
+		if got, err := UnmarshalAnnouncement(bad); err == nil {
+			t.Errorf("%s: accepted %+v", name, got)
+		}
+	}
+}
+
+func FuzzUnmarshalAnnouncement(f *testing.F) {
+	b, err := announcement.Marshal()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		a, err := UnmarshalAnnouncement(b)
+		if err != nil {
+			if k := tandem.KindOf(err); k != tandem.Corrupt && k != tandem.Unsupported {
+				t.Errorf("error of kind %v", k)
+			}
+			return
+		}
+		if a.Instance == 0 || a.Addr == "" || len(a.Drafters) == 0 {
+			t.Errorf("accepted %+v", a)
+		}
+	})
+}
+
+func FuzzToProposal(f *testing.F) {
+	b, err := proto.Marshal(FromProposal(tandem.Proposal{Session: 1, Suffix: []tandem.Token{1}, Growth: tandem.GrowPacer, Branch: 0.3,
+		Plan: tandem.Plan{Verify: []time.Duration{1}, Accept: make([]float32, tandem.AcceptBins())}}, "go"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var m peerv1.ProposeRequest
+		if proto.Unmarshal(b, &m) != nil {
+			return
+		}
+		p, err := ToProposal(&m)
+		if err != nil {
+			return
+		}
+		if !(p.Stop >= 0 && p.Branch <= 1) || p.Growth > tandem.GrowPacer || len(p.Plan.Accept) != 0 && len(p.Plan.Accept) != tandem.AcceptBins() {
+			t.Errorf("accepted %+v", p)
+		}
+	})
 }
 
 func FuzzUnmarshalEnvelope(f *testing.F) {

@@ -795,7 +795,9 @@ func (*ReleaseResponse) Descriptor() ([]byte, []int) {
 
 // DrafterServiceDescribeRequest asks what a drafter is.
 type DrafterServiceDescribeRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Drafter is its name within the process; empty for the first.
+	Drafter       string `protobuf:"bytes,1,opt,name=drafter,proto3" json:"drafter,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -828,6 +830,13 @@ func (x *DrafterServiceDescribeRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use DrafterServiceDescribeRequest.ProtoReflect.Descriptor instead.
 func (*DrafterServiceDescribeRequest) Descriptor() ([]byte, []int) {
 	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *DrafterServiceDescribeRequest) GetDrafter() string {
+	if x != nil {
+		return x.Drafter
+	}
+	return ""
 }
 
 // DrafterServiceDescribeResponse tells what a drafter is.
@@ -882,7 +891,9 @@ type VocabularyRequest struct {
 	// Offset is the first token id.
 	Offset int32 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
 	// Limit of pieces to return; fewer may come, and none at the end.
-	Limit         int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	Limit int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	// Drafter is its name within the process; empty for the first.
+	Drafter       string `protobuf:"bytes,3,opt,name=drafter,proto3" json:"drafter,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -929,6 +940,13 @@ func (x *VocabularyRequest) GetLimit() int32 {
 		return x.Limit
 	}
 	return 0
+}
+
+func (x *VocabularyRequest) GetDrafter() string {
+	if x != nil {
+		return x.Drafter
+	}
+	return ""
 }
 
 // VocabularyResponse is a part of the vocabulary.
@@ -1027,13 +1045,15 @@ const file_tandem_internal_v1_drafter_proto_rawDesc = "" +
 	"\apayload\x18\x01 \x01(\fR\apayload\"F\n" +
 	"\x0eReleaseRequest\x124\n" +
 	"\ahandles\x18\x01 \x03(\v2\x1a.tandem.internal.v1.HandleR\ahandles\"\x11\n" +
-	"\x0fReleaseResponse\"\x1f\n" +
-	"\x1dDrafterServiceDescribeRequest\"c\n" +
+	"\x0fReleaseResponse\"9\n" +
+	"\x1dDrafterServiceDescribeRequest\x12\x18\n" +
+	"\adrafter\x18\x01 \x01(\tR\adrafter\"c\n" +
 	"\x1eDrafterServiceDescribeResponse\x12A\n" +
-	"\vdescription\x18\x01 \x01(\v2\x1f.tandem.internal.v1.DescriptionR\vdescription\"A\n" +
+	"\vdescription\x18\x01 \x01(\v2\x1f.tandem.internal.v1.DescriptionR\vdescription\"[\n" +
 	"\x11VocabularyRequest\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x05R\x06offset\x12\x14\n" +
-	"\x05limit\x18\x02 \x01(\x05R\x05limit\",\n" +
+	"\x05limit\x18\x02 \x01(\x05R\x05limit\x12\x18\n" +
+	"\adrafter\x18\x03 \x01(\tR\adrafter\",\n" +
 	"\x12VocabularyResponse\x12\x16\n" +
 	"\x06pieces\x18\x01 \x03(\fR\x06pieces*V\n" +
 	"\x06Growth\x12\x16\n" +

@@ -109,6 +109,59 @@ func (Kind) EnumDescriptor() ([]byte, []int) {
 	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{0}
 }
 
+// State of a process.
+type State int32
+
+const (
+	// Not told.
+	State_STATE_UNSPECIFIED State = 0
+	// Takes work.
+	State_STATE_UP State = 1
+	// Finishes what it has and takes nothing new.
+	State_STATE_DRAINING State = 2
+)
+
+// Enum value maps for State.
+var (
+	State_name = map[int32]string{
+		0: "STATE_UNSPECIFIED",
+		1: "STATE_UP",
+		2: "STATE_DRAINING",
+	}
+	State_value = map[string]int32{
+		"STATE_UNSPECIFIED": 0,
+		"STATE_UP":          1,
+		"STATE_DRAINING":    2,
+	}
+)
+
+func (x State) Enum() *State {
+	p := new(State)
+	*p = x
+	return p
+}
+
+func (x State) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (State) Descriptor() protoreflect.EnumDescriptor {
+	return file_tandem_internal_v1_model_proto_enumTypes[1].Descriptor()
+}
+
+func (State) Type() protoreflect.EnumType {
+	return &file_tandem_internal_v1_model_proto_enumTypes[1]
+}
+
+func (x State) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use State.Descriptor instead.
+func (State) EnumDescriptor() ([]byte, []int) {
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{1}
+}
+
 // Opening asks a process to hold a session.
 type Opening struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1005,6 +1058,179 @@ func (x *Cost) GetTimeNs() int64 {
 	return 0
 }
 
+// Announcement is what a drafter process tells about itself, again and again.
+type Announcement struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Version of this message: 1.
+	Version uint32 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	// Instance is random, another one at each start of the process.
+	Instance uint64 `protobuf:"fixed64,2,opt,name=instance,proto3" json:"instance,omitempty"`
+	// Sequence counts the announcements of an instance.
+	Sequence uint64 `protobuf:"varint,3,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	// Address at which the process serves.
+	Address string `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`
+	// State of the process.
+	State State `protobuf:"varint,5,opt,name=state,proto3,enum=tandem.internal.v1.State" json:"state,omitempty"`
+	// Drafters in the process, the first first.
+	Drafters []*AnnouncedDrafter `protobuf:"bytes,6,rep,name=drafters,proto3" json:"drafters,omitempty"`
+	// Segment is the id of its shared memory; 0 for none.
+	Segment       uint64 `protobuf:"fixed64,7,opt,name=segment,proto3" json:"segment,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Announcement) Reset() {
+	*x = Announcement{}
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Announcement) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Announcement) ProtoMessage() {}
+
+func (x *Announcement) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Announcement.ProtoReflect.Descriptor instead.
+func (*Announcement) Descriptor() ([]byte, []int) {
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Announcement) GetVersion() uint32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *Announcement) GetInstance() uint64 {
+	if x != nil {
+		return x.Instance
+	}
+	return 0
+}
+
+func (x *Announcement) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *Announcement) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *Announcement) GetState() State {
+	if x != nil {
+		return x.State
+	}
+	return State_STATE_UNSPECIFIED
+}
+
+func (x *Announcement) GetDrafters() []*AnnouncedDrafter {
+	if x != nil {
+		return x.Drafters
+	}
+	return nil
+}
+
+func (x *Announcement) GetSegment() uint64 {
+	if x != nil {
+		return x.Segment
+	}
+	return 0
+}
+
+// AnnouncedDrafter is one drafter of a process.
+type AnnouncedDrafter struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name within the process.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Model is the model's name; empty for a drafter without one.
+	Model string `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
+	// Vocabulary size; 0 for a drafter that takes any.
+	Vocabulary int32 `protobuf:"varint,3,opt,name=vocabulary,proto3" json:"vocabulary,omitempty"`
+	// Fingerprint of the vocabulary: equal for equal vocabularies; empty for any.
+	Fingerprint   string `protobuf:"bytes,4,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AnnouncedDrafter) Reset() {
+	*x = AnnouncedDrafter{}
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AnnouncedDrafter) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AnnouncedDrafter) ProtoMessage() {}
+
+func (x *AnnouncedDrafter) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AnnouncedDrafter.ProtoReflect.Descriptor instead.
+func (*AnnouncedDrafter) Descriptor() ([]byte, []int) {
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *AnnouncedDrafter) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *AnnouncedDrafter) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *AnnouncedDrafter) GetVocabulary() int32 {
+	if x != nil {
+		return x.Vocabulary
+	}
+	return 0
+}
+
+func (x *AnnouncedDrafter) GetFingerprint() string {
+	if x != nil {
+		return x.Fingerprint
+	}
+	return ""
+}
+
 var File_tandem_internal_v1_model_proto protoreflect.FileDescriptor
 
 const file_tandem_internal_v1_model_proto_rawDesc = "" +
@@ -1093,7 +1319,22 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\x04Cost\x12\x12\n" +
 	"\x04rows\x18\x01 \x01(\x05R\x04rows\x12\x18\n" +
 	"\acontext\x18\x02 \x01(\x05R\acontext\x12\x17\n" +
-	"\atime_ns\x18\x03 \x01(\x03R\x06timeNs*\xe3\x01\n" +
+	"\atime_ns\x18\x03 \x01(\x03R\x06timeNs\"\x87\x02\n" +
+	"\fAnnouncement\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1a\n" +
+	"\binstance\x18\x02 \x01(\x06R\binstance\x12\x1a\n" +
+	"\bsequence\x18\x03 \x01(\x04R\bsequence\x12\x18\n" +
+	"\aaddress\x18\x04 \x01(\tR\aaddress\x12/\n" +
+	"\x05state\x18\x05 \x01(\x0e2\x19.tandem.internal.v1.StateR\x05state\x12@\n" +
+	"\bdrafters\x18\x06 \x03(\v2$.tandem.internal.v1.AnnouncedDrafterR\bdrafters\x12\x18\n" +
+	"\asegment\x18\a \x01(\x06R\asegment\"~\n" +
+	"\x10AnnouncedDrafter\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05model\x18\x02 \x01(\tR\x05model\x12\x1e\n" +
+	"\n" +
+	"vocabulary\x18\x03 \x01(\x05R\n" +
+	"vocabulary\x12 \n" +
+	"\vfingerprint\x18\x04 \x01(\tR\vfingerprint*\xe3\x01\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fKIND_INVALID\x10\x01\x12\x18\n" +
@@ -1107,7 +1348,11 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\x10KIND_UNSUPPORTED\x10\b\x12\x10\n" +
 	"\fKIND_CORRUPT\x10\t\x12\x11\n" +
 	"\rKIND_INTERNAL\x10\n" +
-	"B3Z1github.com/tandem-llm/tandem/proto/peer/v1;peerv1b\x06proto3"
+	"*@\n" +
+	"\x05State\x12\x15\n" +
+	"\x11STATE_UNSPECIFIED\x10\x00\x12\f\n" +
+	"\bSTATE_UP\x10\x01\x12\x12\n" +
+	"\x0eSTATE_DRAINING\x10\x02B3Z1github.com/tandem-llm/tandem/proto/peer/v1;peerv1b\x06proto3"
 
 var (
 	file_tandem_internal_v1_model_proto_rawDescOnce sync.Once
@@ -1121,33 +1366,38 @@ func file_tandem_internal_v1_model_proto_rawDescGZIP() []byte {
 	return file_tandem_internal_v1_model_proto_rawDescData
 }
 
-var file_tandem_internal_v1_model_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_tandem_internal_v1_model_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_tandem_internal_v1_model_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_tandem_internal_v1_model_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_tandem_internal_v1_model_proto_goTypes = []any{
-	(Kind)(0),           // 0: tandem.internal.v1.Kind
-	(*Opening)(nil),     // 1: tandem.internal.v1.Opening
-	(*Sampling)(nil),    // 2: tandem.internal.v1.Sampling
-	(*Policy)(nil),      // 3: tandem.internal.v1.Policy
-	(*Tree)(nil),        // 4: tandem.internal.v1.Tree
-	(*Handle)(nil),      // 5: tandem.internal.v1.Handle
-	(*Ticket)(nil),      // 6: tandem.internal.v1.Ticket
-	(*Verdict)(nil),     // 7: tandem.internal.v1.Verdict
-	(*Description)(nil), // 8: tandem.internal.v1.Description
-	(*Cost)(nil),        // 9: tandem.internal.v1.Cost
-	nil,                 // 10: tandem.internal.v1.Description.CountersEntry
+	(Kind)(0),                // 0: tandem.internal.v1.Kind
+	(State)(0),               // 1: tandem.internal.v1.State
+	(*Opening)(nil),          // 2: tandem.internal.v1.Opening
+	(*Sampling)(nil),         // 3: tandem.internal.v1.Sampling
+	(*Policy)(nil),           // 4: tandem.internal.v1.Policy
+	(*Tree)(nil),             // 5: tandem.internal.v1.Tree
+	(*Handle)(nil),           // 6: tandem.internal.v1.Handle
+	(*Ticket)(nil),           // 7: tandem.internal.v1.Ticket
+	(*Verdict)(nil),          // 8: tandem.internal.v1.Verdict
+	(*Description)(nil),      // 9: tandem.internal.v1.Description
+	(*Cost)(nil),             // 10: tandem.internal.v1.Cost
+	(*Announcement)(nil),     // 11: tandem.internal.v1.Announcement
+	(*AnnouncedDrafter)(nil), // 12: tandem.internal.v1.AnnouncedDrafter
+	nil,                      // 13: tandem.internal.v1.Description.CountersEntry
 }
 var file_tandem_internal_v1_model_proto_depIdxs = []int32{
-	2,  // 0: tandem.internal.v1.Opening.sampling:type_name -> tandem.internal.v1.Sampling
-	4,  // 1: tandem.internal.v1.Ticket.inline:type_name -> tandem.internal.v1.Tree
-	5,  // 2: tandem.internal.v1.Ticket.handle:type_name -> tandem.internal.v1.Handle
+	3,  // 0: tandem.internal.v1.Opening.sampling:type_name -> tandem.internal.v1.Sampling
+	5,  // 1: tandem.internal.v1.Ticket.inline:type_name -> tandem.internal.v1.Tree
+	6,  // 2: tandem.internal.v1.Ticket.handle:type_name -> tandem.internal.v1.Handle
 	0,  // 3: tandem.internal.v1.Verdict.kind:type_name -> tandem.internal.v1.Kind
-	10, // 4: tandem.internal.v1.Description.counters:type_name -> tandem.internal.v1.Description.CountersEntry
-	9,  // 5: tandem.internal.v1.Description.costs:type_name -> tandem.internal.v1.Cost
-	6,  // [6:6] is the sub-list for method output_type
-	6,  // [6:6] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	13, // 4: tandem.internal.v1.Description.counters:type_name -> tandem.internal.v1.Description.CountersEntry
+	10, // 5: tandem.internal.v1.Description.costs:type_name -> tandem.internal.v1.Cost
+	1,  // 6: tandem.internal.v1.Announcement.state:type_name -> tandem.internal.v1.State
+	12, // 7: tandem.internal.v1.Announcement.drafters:type_name -> tandem.internal.v1.AnnouncedDrafter
+	8,  // [8:8] is the sub-list for method output_type
+	8,  // [8:8] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_tandem_internal_v1_model_proto_init() }
@@ -1165,8 +1415,8 @@ func file_tandem_internal_v1_model_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_internal_v1_model_proto_rawDesc), len(file_tandem_internal_v1_model_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   10,
+			NumEnums:      2,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,192 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/alecthomas/kong"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/gateway"
+	"github.com/tandem-llm/tandem/spec"
+)
+
+// defaultTree bounds the trees of a request that says nothing; it is also the shape of the fixed strategy.
+var defaultTree = tandem.Policy{Nodes: 16, Depth: 7, Width: 10}
+
+// plannedTree bounds the trees of the strategies that choose a shape themselves: wider than they want, so
+// that a plan and not the bound decides.
+var plannedTree = tandem.Policy{Nodes: 32, Depth: 8, Width: 8}
+
+// speculationFlags say how drafts are made.
+type speculationFlags struct {
+	Strategy string   `help:"Who drafts and how much, round by round: planner, fixed, llmcad or minions (default: planner; fixed with --tree)." placeholder:"NAME"`
+	Tree     string   `help:"Bounds of the drafted trees, nodes/depth/width; width 1 drafts chains; none drafts nothing (default: 32/8/8; fixed 16/7/10)." placeholder:"N/D/W"`
+	Vote     string   `help:"How the drafts of several drafters become one tree: auto, none, majority or tree." default:"auto"`
+	Drafters []string `help:"Only these drafters, by name, may draft (default: all that are alive)." placeholder:"NAME,…"`
+	Without  []string `help:"What the strategy goes without, for comparisons: branches, adaptive, ahead." placeholder:"NAME,…"`
+}
+
+// speculate sets what r says of speculation; r.Validate judges the values.
+func (s speculationFlags) speculate(r *tandem.Request) (err error) {
+	r.Strategy, r.Vote, r.Drafters = tandem.Strategy(s.Strategy), tandem.Vote(s.Vote), s.Drafters
+	if r.Strategy == "" {
+		if r.Strategy = tandem.StrategyPlanner; s.Tree != "" {
+			r.Strategy = tandem.StrategyFixed
+		}
+	}
+	if r.Policy = plannedTree; r.Strategy == tandem.StrategyFixed {
+		r.Policy = defaultTree
+	}
+	if s.Tree != "" {
+		if r.Policy, err = tandem.ParsePolicy(s.Tree); err != nil {
+			return err
+		}
+	}
+	r.Off, err = tandem.ParseTechniques(s.Without)
+	return err
+}
+
+// args returns the flags for a gateway that takes s for requests that say nothing.
+func (s speculationFlags) args() (args []string) {
+	for _, f := range []struct{ name, v string }{{"strategy", s.Strategy}, {"tree", s.Tree}, {"vote", s.Vote},
+		{"drafters", strings.Join(s.Drafters, ",")}, {"without", strings.Join(s.Without, ",")}} {
+		if f.v != "" {
+			args = append(args, "--"+f.name+"="+f.v)
+		}
+	}
+	return args
+}
+
+// ruleFlags are the constants of the strategies, a gateway's for all of its requests.
+type ruleFlags struct {
+	Alpha             float64 `help:"LLMCad: the first α; drafting ends when no branch is likelier. It adapts." default:"${alpha}"`
+	Branch            float64 `help:"LLMCad: probability from which on a candidate opens a branch." default:"${branch}"`
+	LengthStart       int     `help:"Minions: first speculation length s, in tokens." default:"${length_start}"`
+	LengthMax         int     `help:"Minions: s_max." default:"${length_max}"`
+	LengthPunish      int     `help:"Minions: s_punish, taken off s when longer drafts cost more per token." default:"${length_punish}"`
+	LengthReward      int     `help:"Minions: s_reward, added to s when longer drafts cost less per token." default:"${length_reward}"`
+	DecisionThreshold int     `help:"Minions: verifications of one s before it changes." default:"${decision_threshold}"`
+	AcceptanceWindow  int     `help:"Minions: voted outputs over which a drafter's acceptance rate is taken." default:"${acceptance_window}"`
+	RewardThreshold   float64 `help:"Minions: acceptance rate above which a drafter's weight grows." default:"${reward_threshold}"`
+	Reward            float64 `help:"Minions: factor by which it grows." default:"${reward}"`
+	PunishThreshold   float64 `help:"Minions: acceptance rate below which a drafter's weight shrinks." default:"${punish_threshold}"`
+	Punish            float64 `help:"Minions: factor by which it shrinks." default:"${punish}"`
+	WeightLeast       float64 `help:"Minions: least weight; the mean of all is 1." default:"${weight_least}"`
+	Weights           string  `help:"JSON file with the first weights of drafters, an object of name and number." placeholder:"FILE"`
+	Hysteresis        float64 `help:"Planner: share by which another choice must be better to be taken." default:"${hysteresis}"`
+	ProbeFirst        int     `help:"Planner: rounds after which a choice that lost is tried again; doubles." default:"${probe_first}"`
+	ProbeMax          int     `help:"Planner: most rounds between two trials." default:"${probe_max}"`
+}
+
+// ruleDefaults are the defaults of ruleFlags, for kong.
+func ruleDefaults() kong.Vars {
+	w, l, p := spec.DefaultWeightRule, spec.DefaultLengthRule, spec.DefaultPlannerRule
+	vars := kong.Vars{}
+	for name, v := range map[string]any{"alpha": 0.01, "branch": 0.3,
+		"length_start": l.Start, "length_max": l.Most, "length_punish": l.Punish, "length_reward": l.Reward, "decision_threshold": l.Records,
+		"acceptance_window": w.Window, "reward_threshold": w.RewardAbove, "reward": w.Reward, "punish_threshold": w.PunishBelow, "punish": w.Punish,
+		"weight_least": w.Least, "hysteresis": p.Hysteresis, "probe_first": p.ProbeFirst, "probe_max": p.ProbeMost} {
+		vars[name] = fmt.Sprint(v)
+	}
+	return vars
+}
+
+// args returns the flags for a gateway of the same rules.
+func (f ruleFlags) args() []string {
+	number := func(name string, v any) string { return fmt.Sprintf("--%s=%v", name, v) }
+	args := []string{number("alpha", f.Alpha), number("branch", f.Branch), number("length-start", f.LengthStart), number("length-max", f.LengthMax),
+		number("length-punish", f.LengthPunish), number("length-reward", f.LengthReward), number("decision-threshold", f.DecisionThreshold),
+		number("acceptance-window", f.AcceptanceWindow), number("reward-threshold", f.RewardThreshold), number("reward", f.Reward),
+		number("punish-threshold", f.PunishThreshold), number("punish", f.Punish), number("weight-least", f.WeightLeast),
+		number("hysteresis", f.Hysteresis), number("probe-first", f.ProbeFirst), number("probe-max", f.ProbeMax)}
+	if f.Weights != "" {
+		args = append(args, number("weights", f.Weights))
+	}
+	return args
+}
+
+// rules returns the rules that the flags describe. Errors: Invalid, naming the flag or the drafter.
+func (f ruleFlags) rules() (gateway.Rules, error) {
+	r := gateway.Rules{Alpha: f.Alpha, Branch: f.Branch, Planner: spec.DefaultPlannerRule,
+		Length:  spec.LengthRule{Start: f.LengthStart, Most: f.LengthMax, Punish: f.LengthPunish, Reward: f.LengthReward, Records: f.DecisionThreshold},
+		Weights: spec.WeightRule{Window: f.AcceptanceWindow, RewardAbove: f.RewardThreshold, Reward: f.Reward, PunishBelow: f.PunishThreshold, Punish: f.Punish, Least: f.WeightLeast}}
+	r.Planner.Hysteresis, r.Planner.ProbeFirst, r.Planner.ProbeMost = f.Hysteresis, f.ProbeFirst, f.ProbeMax
+	for name, v := range map[string]float64{"alpha": f.Alpha, "branch": f.Branch} {
+		if !(v > 0 && v < 1) {
+			return r, tandem.Errorf("", tandem.Invalid, "--%s is %v: want more than 0 and less than 1", name, v)
+		}
+	}
+	switch {
+	case !(f.Hysteresis >= 0 && f.Hysteresis < 1):
+		return r, tandem.Errorf("", tandem.Invalid, "--hysteresis is %v: want 0 or more and less than 1", f.Hysteresis)
+	case f.ProbeFirst < 1 || f.ProbeMax < f.ProbeFirst:
+		return r, tandem.Errorf("", tandem.Invalid, "--probe-first is %d and --probe-max %d: want 1 or more, the first not above the second", f.ProbeFirst, f.ProbeMax)
+	}
+	if err := r.Length.Validate(); err != nil {
+		return r, err
+	}
+	if err := r.Weights.Validate(); err != nil {
+		return r, err
+	}
+	var err error
+	if f.Weights != "" {
+		r.InitialWeights, err = readWeights(f.Weights)
+	}
+	return r, err
+}
+
+// maxWeights bounds a weights file in bytes.
+const maxWeights = 1 << 20
+
+// maxDrafterName bounds the name of a drafter in bytes, as a request's validation does.
+const maxDrafterName = 200
+
+// readWeights reads a JSON object of drafter names and weights. It is read as YAML, of which JSON is a part,
+// because that can tell which drafter's weight is NaN.
+func readWeights(path string) (map[string]float64, error) {
+	bad := func(format string, args ...any) (map[string]float64, error) {
+		return nil, tandem.Errorf("", tandem.Invalid, "--weights %s: %w", path, fmt.Errorf(format, args...))
+	}
+	if info, err := os.Stat(path); err == nil && info.Size() > maxWeights {
+		return bad("has %d bytes: at most %d", info.Size(), maxWeights)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return bad("%w", reason(err))
+	}
+	var doc, more yaml.Node
+	documents := yaml.NewDecoder(bytes.NewReader(data))
+	if err := documents.Decode(&doc); err != nil && !errors.Is(err, io.EOF) {
+		return bad("%w", err)
+	}
+	if err := documents.Decode(&more); !errors.Is(err, io.EOF) {
+		return bad("goes on after the first object: want one")
+	}
+	if len(doc.Content) != 1 || doc.Content[0].Kind != yaml.MappingNode {
+		return bad(`want an object of names and numbers, like {"go": 1.5}`)
+	}
+	weights := map[string]float64{}
+	for nodes := doc.Content[0].Content; len(nodes) > 1; nodes = nodes[2:] {
+		name, value := nodes[0].Value, nodes[1]
+		v, err := strconv.ParseFloat(value.Value, 64)
+		_, twice := weights[name]
+		switch {
+		case name == "" || len(name) > maxDrafterName:
+			return bad("drafter %.50q: want a name of 1 to %d bytes", name, maxDrafterName)
+		case twice:
+			return bad("drafter %q is there twice", name)
+		case value.Kind != yaml.ScalarNode || err != nil || !(v > 0) || math.IsInf(v, 0):
+			return bad("weight of drafter %q is %.50s: want a number above 0", name, oneLine(value.Value))
+		}
+		weights[name] = v
+	}
+	return weights, nil
+}

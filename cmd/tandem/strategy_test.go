@@ -1,0 +1,147 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/gateway"
+	"github.com/tandem-llm/tandem/spec"
+)
+
+func TestSpeculationFlags(t *testing.T) {
+	for _, c := range []struct {
+		flags    speculationFlags
+		strategy tandem.Strategy
+		policy   string
+	}{
+		{speculationFlags{}, tandem.StrategyPlanner, plannedTree.String()},
+		{speculationFlags{Tree: "8/4/2"}, tandem.StrategyFixed, "8/4/2"},
+		{speculationFlags{Tree: "none"}, tandem.StrategyFixed, "none"},
+		{speculationFlags{Strategy: "fixed"}, tandem.StrategyFixed, defaultTree.String()},
+		{speculationFlags{Strategy: "minions"}, tandem.StrategyMinions, plannedTree.String()},
+		{speculationFlags{Strategy: "planner", Tree: "8/4/2"}, tandem.StrategyPlanner, "8/4/2"},
+	} {
+		var r tandem.Request
+		if err := c.flags.speculate(&r); err != nil || r.Strategy != c.strategy || r.Policy.String() != c.policy {
+			t.Errorf("%+v: strategy %s, tree %s, %v: want %s, %s", c.flags, r.Strategy, r.Policy, err, c.strategy, c.policy)
+		}
+	}
+	s := samplingFlags{MaxTokens: 1, TopP: 1, speculationFlags: speculationFlags{Vote: "tree", Drafters: []string{"go", "py"}, Without: []string{"ahead"}}}
+	r, err := s.request("x")
+	if err != nil || r.Vote != tandem.VoteTree || !slices.Equal(r.Drafters, []string{"go", "py"}) || r.Off != tandem.TechniqueAhead {
+		t.Errorf("request %+v, %v", r, err)
+	}
+	w := wireRequest(r)
+	if w.Strategy != "planner" || w.Vote != "tree" || len(w.Drafters) != 2 || !slices.Equal(w.Without, []string{"ahead"}) {
+		t.Errorf("on the wire %+v", w)
+	}
+	for want, f := range map[string]speculationFlags{
+		`strategy is "best"`: {Strategy: "best"}, `vote is "all"`: {Vote: "all"}, `technique "luck"`: {Without: []string{"luck"}},
+		"nodes is 100000": {Tree: "100000/7/10"}, `drafter "go"`: {Drafters: []string{"go", "go"}},
+	} {
+		if _, err := (samplingFlags{MaxTokens: 1, TopP: 1, speculationFlags: f}).request("x"); tandem.KindOf(err) != tandem.Invalid || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v: want %s", f, err, want)
+		}
+		if _, err := f.defaults(); tandem.KindOf(err) != tandem.Invalid {
+			t.Errorf("%+v as a gateway's defaults: %v", f, err)
+		}
+	}
+}
+
+// parseRules reads rule flags as the command line does.
+func parseRules(t *testing.T, args ...string) (ruleFlags, error) {
+	t.Helper()
+	var c struct{ ruleFlags }
+	k, err := kong.New(&c, ruleDefaults())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = k.Parse(args)
+	return c.ruleFlags, err
+}
+
+func TestRules(t *testing.T) {
+	f, err := parseRules(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := f.rules()
+	if want := (gateway.Rules{Alpha: 0.01, Branch: 0.3, Weights: spec.DefaultWeightRule, Length: spec.DefaultLengthRule, Planner: spec.DefaultPlannerRule}); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("defaults %+v, %v: want %+v", got, err, want)
+	}
+	f, err = parseRules(t, "--alpha=0.02", "--length-start=2", "--length-max=9", "--reward=1.3", "--acceptance-window=3", "--hysteresis=0.1", "--probe-max=9")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err = f.rules()
+	if err != nil || got.Alpha != 0.02 || got.Length.Start != 2 || got.Length.Most != 9 || got.Weights.Reward != 1.3 || got.Weights.Window != 3 || got.Planner.Hysteresis != 0.1 || got.Planner.ProbeMost != 9 {
+		t.Errorf("changed %+v, %v", got, err)
+	}
+	if again, err := parseRules(t, f.args()...); err != nil || again != f {
+		t.Errorf("handed on: %+v, %v: want %+v", again, err, f)
+	}
+	for want, arg := range map[string]string{"--alpha is 0": "--alpha=0", "--branch is NaN": "--branch=NaN", "length": "--length-start=0", "reward": "--reward=0.5",
+		"punish": "--punish=2", "--hysteresis": "--hysteresis=-1", "--probe-first": "--probe-first=0", "--weights /no/such": "--weights=/no/such"} {
+		f, err := parseRules(t, arg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.rules(); tandem.KindOf(err) != tandem.Invalid || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v: want %s", arg, err, want)
+		}
+	}
+}
+
+func TestWeightsFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "w.json")
+	read := func(text string) (map[string]float64, error) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return readWeights(path)
+	}
+	got, err := read(`{"go": 1.5, "prose": 2e-1}`)
+	if want := map[string]float64{"go": 1.5, "prose": 0.2}; err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("read %v, %v", got, err)
+	}
+	for text, want := range map[string]string{
+		`{"go": 0}`: `drafter "go" is 0`, `{"go": NaN}`: `drafter "go" is NaN`, `{"a": 1, "py": -1}`: `drafter "py" is -1`, `{"go": Infinity}`: `drafter "go" is Infinity`,
+		`{"go": "much"}`: `drafter "go" is much`, `{"go": 1, "go": 2}`: `drafter "go"`, `{"go": [1]}`: `drafter "go"`, `{"go": 1e999}`: `drafter "go" is 1e999`, `{"go": null}`: `drafter "go"`,
+		`[1]`: "want an object", ``: "want an object", `{"go": `: path,
+	} {
+		if got, err := read(text); tandem.KindOf(err) != tandem.Invalid || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, %v: want %s", text, got, err, want)
+		}
+	}
+}
+
+func TestDraftPaths(t *testing.T) {
+	got, err := draftPaths([]string{"a/go.gguf", "lookup"})
+	if err != nil || !slices.Equal(got, []string{"a/go.gguf", "lookup"}) {
+		t.Errorf("%v, %v", got, err)
+	}
+	for _, bad := range [][]string{{"a/go.gguf", "b/go.gguf"}, {"lookup", "lookup"}, slices.Repeat([]string{"x"}, 3)} {
+		if _, err := draftPaths(bad); tandem.KindOf(err) != tandem.Invalid {
+			t.Errorf("%v: %v", bad, err)
+		}
+	}
+}
+
+func TestReachable(t *testing.T) {
+	name, err := os.Hostname()
+	if err != nil {
+		t.Skip(err)
+	}
+	for addr, want := range map[string]string{"127.0.0.1:5": "127.0.0.1:5", "unix:///a": "unix:///a", "0.0.0.0:7": name + ":7", "[::]:7": name + ":7", "host:9": "host:9"} {
+		if got := reachable(addr); got != want {
+			t.Errorf("%s is announced as %s: want %s", addr, got, want)
+		}
+	}
+}

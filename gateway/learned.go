@@ -1,0 +1,109 @@
+package gateway
+
+import (
+	"sync"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec"
+)
+
+const (
+	// inherited is what the acceptance that other sessions have seen counts for in a new one: enough to
+	// begin well, little enough that a text of another kind shows within some ten rounds.
+	inherited = 0.2
+	// handedOn is the weight of one session's drafter weights in those that the next one begins with.
+	handedOn = 0.25
+)
+
+// learned is what sessions have found out and others begin with. What the machine costs is the same for
+// all and kept here alone; everything else a session copies at its start, goes on with by itself, and
+// folds in at its end. Safe for concurrent use; nothing in it grows with the number of sessions.
+type learned struct {
+	mu      sync.Mutex
+	costs   *spec.Costs
+	planner *spec.Planner
+	weights *spec.Weights
+	chances map[string]*spec.Calibration // by drafter; of merged trees under ""
+	tokens  float64                      // running mean of the tokens of a round; 0 before the first
+	rows    int                          // of the latest pass that was seen, and its time: several sessions tell
+	took    time.Duration                // of the same one
+}
+
+func newLearned(r Rules) *learned {
+	l := &learned{costs: spec.NewCosts(nil), planner: spec.NewPlanner(r.Planner, nil), weights: spec.NewWeights(r.Weights), chances: map[string]*spec.Calibration{}}
+	for name, v := range r.InitialWeights {
+		_ = l.weights.Set(name, v) // checked with the configuration
+	}
+	return l
+}
+
+// measured replaces what passes cost.
+func (l *learned) measured(costs []tandem.Cost) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.costs = spec.NewCosts(costs)
+}
+
+// verified takes a pass of the verifier and what a round of it brought.
+func (l *learned) verified(v tandem.Verdict) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if rows := max(v.Rows, v.Nodes); rows != l.rows || v.Busy != l.took {
+		l.rows, l.took = rows, v.Busy
+		l.costs.Observe(rows, v.Busy)
+	}
+	l.tokens = average(l.tokens, float64(len(v.Tokens)))
+}
+
+// curve returns what a pass costs in which a session has 1 to nodes rows and others have the rest, and how
+// many tokens a round of others brings. No curve before the first pass is known.
+func (l *learned) curve(nodes, others int) (verify []time.Duration, tokens float64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.costs.Time(1+others) == 0 {
+		return nil, l.tokens
+	}
+	verify = make([]time.Duration, nodes)
+	for w := range verify {
+		verify[w] = l.costs.Time(w + 1 + others)
+	}
+	return verify, l.tokens
+}
+
+// newWeights returns a session's weights: those that sessions ended with if it is to learn, else the
+// configured ones.
+func (g *Gateway) newWeights(learns bool) *spec.Weights {
+	w := spec.NewWeights(g.cfg.Rules.Weights)
+	set := g.cfg.Rules.InitialWeights
+	if learns {
+		g.learned.mu.Lock()
+		set = g.learned.weights.Snapshot()
+		g.learned.mu.Unlock()
+	}
+	for name, v := range set {
+		_ = w.Set(name, v) // was in a set of weights before
+	}
+	return w
+}
+
+// handOn folds a session's weights in.
+func (l *learned) handOn(w *spec.Weights) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.weights.Snapshot()) > mostMembers {
+		l.weights = spec.NewWeights(spec.WeightRule{}) // names that came and went
+	}
+	for name, v := range w.Snapshot() {
+		_ = l.weights.Set(name, l.weights.Of(name)+handedOn*(v-l.weights.Of(name))) // between two good weights
+	}
+}
+
+// average is the running mean of a series with weight 1/8 for the newest value; an old value of 0 counts
+// for nothing.
+func average(old, latest float64) float64 {
+	if old == 0 {
+		return latest
+	}
+	return old + (latest-old)/8
+}

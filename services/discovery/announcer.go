@@ -1,0 +1,126 @@
+// Package discovery lets gateway and verifier find the drafter processes that are alive: each Announcer
+// tells through NATS what its process is, again and again, and a Table keeps what was heard together with
+// a gRPC connection to every process. NATS says who should be there, gRPC who is: while the NATS server is
+// away the table stays as it is, and the connections alone decide.
+package discovery
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/tandem-llm/tandem/services/pool"
+	"github.com/tandem-llm/tandem/services/wire"
+)
+
+const (
+	op = "discovery"
+
+	// DefaultBeat is the time between two announcements of a process.
+	DefaultBeat = 500 * time.Millisecond
+
+	kindAnnounce = "drafters"     // subject of announcements
+	kindAsk      = "drafters.ask" // subject of requests to announce at once
+)
+
+// Announcer tells others about one drafter process. Safe for concurrent use.
+type Announcer struct {
+	beat    time.Duration
+	subject string
+	conn    *pool.Conn
+
+	mu   sync.Mutex
+	what wire.Announcement
+
+	poke chan struct{}
+	stop chan struct{}
+	work sync.WaitGroup
+}
+
+// Announce announces a process every beat, 0 for DefaultBeat, and at once when somebody asks; Instance and
+// Sequence of what are filled in. The caller must Close the Announcer. Errors: Invalid.
+func Announce(cfg pool.Config, what wire.Announcement, beat time.Duration) (*Announcer, error) {
+	if beat == 0 {
+		beat = DefaultBeat
+	}
+	what.Instance = random()
+	if _, err := what.Marshal(); err != nil {
+		return nil, err
+	}
+	a := &Announcer{beat: beat, subject: cfg.Subject(kindAnnounce), what: what, poke: make(chan struct{}, 1), stop: make(chan struct{})}
+	var err error
+	if a.conn, err = cfg.Connect("announcer", a.now); err != nil {
+		return nil, err
+	}
+	if _, err := a.conn.Subscribe(cfg.Subject(kindAsk), func(*nats.Msg) { a.now() }); err != nil {
+		a.conn.Close()
+		return nil, err
+	}
+	a.now()
+	a.work.Go(a.run)
+	return a, nil
+}
+
+// now has an announcement sent soon.
+func (a *Announcer) now() {
+	select {
+	case a.poke <- struct{}{}:
+	default:
+	}
+}
+
+func (a *Announcer) run() {
+	t := time.NewTicker(a.beat)
+	defer t.Stop()
+	for {
+		select {
+		case <-a.stop:
+			return
+		case <-a.poke:
+		case <-t.C:
+		}
+		a.send()
+	}
+}
+
+// send publishes one announcement; a server that is away loses it.
+func (a *Announcer) send() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.what.Sequence++
+	if data, err := a.what.Marshal(); err == nil {
+		_ = a.conn.Publish(a.subject, data)
+	}
+}
+
+// Drain tells at once, and from now on, that the process takes no new work.
+func (a *Announcer) Drain() {
+	a.mu.Lock()
+	a.what.Draining = true
+	a.mu.Unlock()
+	a.send()
+	if a.conn.Connected() {
+		_ = a.conn.FlushTimeout(a.beat)
+	}
+}
+
+// Close ends the announcements. Others notice when the process no longer answers.
+func (a *Announcer) Close() {
+	close(a.stop)
+	a.work.Wait()
+	a.conn.Close()
+}
+
+// random returns a random number other than 0.
+func random() uint64 {
+	for {
+		var b [8]byte
+		_, _ = rand.Read(b[:])
+		if n := binary.LittleEndian.Uint64(b[:]); n != 0 {
+			return n
+		}
+	}
+}

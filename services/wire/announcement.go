@@ -1,0 +1,83 @@
+package wire
+
+import (
+	"google.golang.org/protobuf/proto"
+
+	"github.com/tandem-llm/tandem"
+	peerv1 "github.com/tandem-llm/tandem/proto/peer/v1"
+)
+
+const (
+	announcementVersion = 1
+	maxAnnouncement     = 16 << 10 // bytes
+	maxName             = 200      // bytes of a drafter's name
+	maxDrafters         = 16       // of one process
+)
+
+// Announcement is what a drafter process tells about itself, again and again.
+type Announcement struct {
+	Instance uint64 // random, another one at each start of the process
+	Sequence uint64 // counts the announcements of an instance
+	Addr     string // as rpc.Dial takes it
+	Draining bool   // it finishes what it has and takes nothing new
+	Drafters []Drafter
+	Segment  uint64 // id of its shared memory, 0 for none
+}
+
+// Drafter is one drafter of a process.
+type Drafter struct {
+	Name        string // within the process
+	Model       string // "" for none
+	Vocab       int    // size of the vocabulary; 0: it takes any
+	Fingerprint string // of the vocabulary; "": it takes any
+}
+
+// Marshal encodes a. A result too large to travel is Invalid.
+func (a Announcement) Marshal() ([]byte, error) {
+	m := &peerv1.Announcement{Version: announcementVersion, Instance: a.Instance, Sequence: a.Sequence, Address: a.Addr,
+		State: peerv1.State_STATE_UP, Segment: a.Segment}
+	if a.Draining {
+		m.State = peerv1.State_STATE_DRAINING
+	}
+	for _, d := range a.Drafters {
+		m.Drafters = append(m.Drafters, &peerv1.AnnouncedDrafter{Name: d.Name, Model: d.Model, Vocabulary: int32(d.Vocab), Fingerprint: d.Fingerprint})
+	}
+	b, err := proto.Marshal(m)
+	if err != nil || len(b) > maxAnnouncement {
+		return nil, tandem.Errorf(op, tandem.Invalid, "announcement of %s has %d bytes: at most %d of valid UTF-8", a.Addr, len(b), maxAnnouncement)
+	}
+	return b, nil
+}
+
+// UnmarshalAnnouncement decodes what somebody announced. Errors: Corrupt, Unsupported (another version).
+func UnmarshalAnnouncement(b []byte) (Announcement, error) {
+	var m peerv1.Announcement
+	if len(b) > maxAnnouncement {
+		return Announcement{}, tandem.Errorf(op, tandem.Corrupt, "announcement has %d bytes: at most %d", len(b), maxAnnouncement)
+	}
+	if err := proto.Unmarshal(b, &m); err != nil {
+		return Announcement{}, tandem.Errorf(op, tandem.Corrupt, "not an announcement: %w", err)
+	}
+	switch n := len(m.GetDrafters()); {
+	case m.GetVersion() != announcementVersion:
+		return Announcement{}, tandem.Errorf(op, tandem.Unsupported, "announcement has version %d: want %d", m.GetVersion(), announcementVersion)
+	case m.GetInstance() == 0 || m.GetAddress() == "":
+		return Announcement{}, tandem.Errorf(op, tandem.Corrupt, "announcement without an instance or an address")
+	case m.GetState() != peerv1.State_STATE_UP && m.GetState() != peerv1.State_STATE_DRAINING:
+		return Announcement{}, tandem.Errorf(op, tandem.Corrupt, "announcement has state %d: want 1 or 2", m.GetState())
+	case n < 1 || n > maxDrafters:
+		return Announcement{}, tandem.Errorf(op, tandem.Corrupt, "announcement has %d drafters: want 1 to %d", n, maxDrafters)
+	}
+	a := Announcement{Instance: m.GetInstance(), Sequence: m.GetSequence(), Addr: m.GetAddress(),
+		Draining: m.GetState() == peerv1.State_STATE_DRAINING, Segment: m.GetSegment()}
+	seen := map[string]bool{}
+	for _, d := range m.GetDrafters() {
+		name := d.GetName()
+		if name == "" || len(name) > maxName || seen[name] || d.GetVocabulary() < 0 {
+			return Announcement{}, tandem.Errorf(op, tandem.Corrupt, "announcement has drafter %.210q with %d tokens: want names of 1 to %d bytes, each once, and 0 tokens or more", name, d.GetVocabulary(), maxName)
+		}
+		seen[name] = true
+		a.Drafters = append(a.Drafters, Drafter{Name: name, Model: d.GetModel(), Vocab: int(d.GetVocabulary()), Fingerprint: d.GetFingerprint()})
+	}
+	return a, nil
+}
