@@ -77,8 +77,8 @@ func (d *Drafter) goOn() bool {
 			break
 		}
 		sh := share{s: s, seg: engine.Segment{Seq: s.seq, Want: engine.WantTail}, ahead: true}
-		d.prepare(s, &sh.seg, min(rows, aheadShare, s.ahead.left))
-		if n := len(sh.seg.Nodes); n > 0 {
+		gain := d.prepare(s, &sh.seg, min(rows, aheadShare, s.ahead.left))
+		if n := len(sh.seg.Nodes); n > 0 && gain >= d.cfg.AheadGain {
 			rows -= n
 			d.inPass, ran = append(d.inPass, sh), append(ran, s)
 		}
@@ -92,8 +92,9 @@ func (d *Drafter) goOn() bool {
 	return true
 }
 
-// prepare adds at most n rows to a segment, the worthiest first.
-func (d *Drafter) prepare(s *session, seg *engine.Segment, n int) {
+// prepare adds at most n rows to a segment, the worthiest first. gain is how many passes they are expected to
+// spare.
+func (d *Drafter) prepare(s *session, seg *engine.Segment, n int) (gain float64) {
 	type work struct {
 		worth float64
 		row   spec.Row
@@ -112,15 +113,18 @@ func (d *Drafter) prepare(s *session, seg *engine.Segment, n int) {
 	}
 	slices.SortStableFunc(list, func(a, b work) int { return cmp.Compare(b.worth, a.worth) })
 	for _, w := range list {
-		if len(seg.Nodes) >= n {
-			return
+		before := len(seg.Nodes)
+		if before >= n {
+			break
 		}
 		if w.tree != nil {
 			w.tree.missing(seg, n)
 		} else {
 			seg.Nodes, seg.Parents = append(seg.Nodes, w.row.Token), append(seg.Parents, w.row.Parent)
 		}
+		gain += w.worth * float64(len(seg.Nodes)-before)
 	}
+	return gain
 }
 
 // tree returns the tree that grows below an outcome, and how many rows must be run before it can go on; 0

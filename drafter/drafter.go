@@ -30,10 +30,13 @@ type Config struct {
 	Pool     tandem.Pool
 	Events   tandem.Events
 	Counters *tandem.Counters
-	TreeRows int           // tree nodes per session to run at most; default DefaultTreeRows
-	Ahead    int           // tree nodes to run ahead of a proposal at most; default DefaultAhead
-	Chunk    int           // prompt tokens per pass; default 128
-	Idle     time.Duration // a session nobody asked for this long is dropped; default 10 minutes
+	TreeRows int // tree nodes per session to run at most; default DefaultTreeRows
+	Ahead    int // tree nodes to run ahead of a proposal at most; default DefaultAhead
+	// AheadGain is how many later passes a pass ahead must be expected to spare: about what it costs the
+	// verifier on cores that both use, 0 where the drafter has a processor of its own.
+	AheadGain float64
+	Chunk     int           // prompt tokens per pass; default 128
+	Idle      time.Duration // a session nobody asked for this long is dropped; default 10 minutes
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -54,6 +57,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.TreeRows < 1 || c.Ahead < 1 || c.Chunk < 1 || c.Idle < 0 {
 		return c, tandem.Errorf("drafter", tandem.Invalid, "tree rows %d, ahead %d, chunk %d, idle %v: want at least 1, 1, 1 and 0", c.TreeRows, c.Ahead, c.Chunk, c.Idle)
+	}
+	if !(c.AheadGain >= 0 && c.AheadGain <= 1) {
+		return c, tandem.Errorf("drafter", tandem.Invalid, "a pass ahead is to spare %v: want 0 to 1", c.AheadGain)
 	}
 	c.Chunk = min(c.Chunk, c.Model.MaxRows())
 	return c, nil

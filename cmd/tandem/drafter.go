@@ -27,6 +27,7 @@ const kvPageRows = kernels.PageRows
 type drafterCmd struct {
 	Draft       []string `help:"GGUF file of a draft model, or lookup for drafts from the text itself; may be repeated (default: the shipped one)." placeholder:"FILE" sep:"none"`
 	InlineLimit int      `help:"Trees of more bytes than this go through shared memory; 0 = all." default:"1024"`
+	aheadFlags
 	addressFlags
 	kernelFlags
 	roleFlags
@@ -98,7 +99,7 @@ func (c *drafterCmd) assemble(ctx context.Context, r *role, paths []string) (ann
 		}
 		m := models[0]
 		models = models[1:]
-		d, err := drafter.New(drafter.Config{Model: m, Name: name, Pool: publisher, Events: r.events, Counters: r.counters})
+		d, err := drafter.New(drafter.Config{Model: m, Name: name, Pool: publisher, Events: r.events, Counters: r.counters, AheadGain: c.AheadGain})
 		if err != nil {
 			return nil, undo, err
 		}

@@ -129,7 +129,8 @@ func (l launch) specs(dir *supervise.RunDir, addr string) []supervise.Spec {
 	if len(l.drafts) > 0 {
 		gatewayArgs = append(gatewayArgs, "--drafter", drafter)
 		verifierArgs = append(verifierArgs, "--drafter", drafter)
-		args := []string{"drafter", "--listen", drafter, "--inline-limit", strconv.Itoa(l.InlineLimit)}
+		args := []string{"drafter", "--listen", drafter, "--inline-limit", strconv.Itoa(l.InlineLimit),
+			"--ahead-gain", strconv.FormatFloat(l.AheadGain, 'g', -1, 64)}
 		for _, d := range l.drafts {
 			args = append(args, "--draft", d)
 		}

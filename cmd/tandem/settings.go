@@ -80,8 +80,14 @@ type groupFlags struct {
 	Lock            bool   `help:"Lock the models in memory (mlock)."`
 	kvFlags
 	ruleFlags
+	aheadFlags
 	InlineLimit int           `help:"Trees of more bytes than this go through shared memory; 0 = all." default:"1024"`
 	Grace       time.Duration `help:"How long requests in progress may go on after SIGTERM." default:"25s"`
+}
+
+// aheadFlags bound what a drafter does while the target verifies.
+type aheadFlags struct {
+	AheadGain float64 `help:"Passes of the draft model that one pass ahead of a verdict must be expected to spare: about what it costs the verifier on cores that both use; 0 where the drafter has a processor of its own." default:"0.35"`
 }
 
 // samplingFlags shape one generation.
