@@ -134,13 +134,12 @@ func (p *planning) learn(a *answer) {
 		if !a.merged {
 			continue
 		}
-		held := spec.Held(d.got.Tree, v.Tokens)
 		if !a.atEnd {
-			p.planner.Witness(alone(d.by), held+1)
+			p.planner.Witness(alone(d.by), spec.Held(d.got.Tree, v.Tokens)+1)
 		}
-		if p.adaptive && d.got.Depth > 0 {
-			p.weights.Record(d.by.of.Name, held, d.got.Depth)
-		}
+	}
+	if p.adaptive {
+		a.compare(p.weights)
 	}
 }
 

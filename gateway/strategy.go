@@ -98,15 +98,27 @@ func newStrategy(s *session) strategy {
 	case tandem.StrategyPlanner:
 		return newPlanning(s, vote(tandem.VoteTree), r.Off&tandem.TechniqueAhead == 0)
 	}
-	return fixed{vote(tandem.VoteNone)}
+	f := fixed{vote: vote(tandem.VoteNone)}
+	if adaptive {
+		f.weights = s.weights
+	}
+	return f
 }
 
-// fixed drafts trees of the policy by levels, in turn with the verifier. It learns nothing.
-type fixed struct{ vote tandem.Vote }
+// fixed drafts trees of the policy by levels, in turn with the verifier. All that it learns is whom to
+// believe when several drafts are merged.
+type fixed struct {
+	vote    tandem.Vote
+	weights *spec.Weights // nil: they stay
+}
 
 func (f fixed) several() bool { return f.vote != tandem.VoteNone }
-func (f fixed) learn(*answer) {}
 func (f fixed) handOn()       {}
+func (f fixed) learn(a *answer) {
+	if f.weights != nil && f.vote == tandem.VoteTree && a.judged() {
+		a.compare(f.weights)
+	}
+}
 func (f fixed) decide(ready []*drafting, p tandem.Policy) plan {
 	return poll(ready, f.vote, tandem.Proposal{Policy: p, Growth: tandem.GrowLevels})
 }
@@ -211,15 +223,25 @@ func (m *minions) learn(a *answer) {
 	if m.length == nil || !a.judged() {
 		return
 	}
-	for i, d := range a.drafts {
-		if i != a.voted && a.plan.vote != tandem.VoteTree {
-			continue // of a majority, only the voted one's output was verified
-		}
-		if n := d.got.Tree.Len() - 1; n > 0 {
-			m.weights.Record(d.by.of.Name, spec.Held(d.got.Tree, a.verdict.Tokens), n)
-		}
+	if a.plan.vote == tandem.VoteTree {
+		a.compare(m.weights)
+	} else if a.voted < len(a.drafts) { // of a majority, only the voted one's output was verified
+		d := a.drafts[a.voted]
+		m.weights.Record(d.by.of.Name, spec.Held(d.got.Tree, a.verdict.Tokens), d.got.Tree.Len()-1)
 	}
 	m.length.Record(m.asked, a.verdict.Busy, len(a.verdict.Tokens))
+}
+
+// compare weighs those that drafted for the round's tree by how much of what was committed each had known.
+func (a *answer) compare(w *spec.Weights) {
+	if !a.merged {
+		return
+	}
+	held := make(map[string]int, len(a.drafts))
+	for _, d := range a.drafts {
+		held[d.by.of.Name] = spec.Held(d.got.Tree, a.verdict.Tokens)
+	}
+	w.Compare(held)
 }
 
 // lengthWithin returns the rule for lengths that a policy allows.

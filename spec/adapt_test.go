@@ -199,3 +199,38 @@ func TestAlpha(t *testing.T) {
 		}
 	})
 }
+
+// TestCompareFindsTheExpert lets three drafters know texts of three kinds to different depths, and the text
+// change its kind: within a dozen rounds the one that knows most has most of the weight.
+func TestCompareFindsTheExpert(t *testing.T) {
+	w := NewWeights(WeightRule{})
+	r := rand.New(rand.NewPCG(1, 2))
+	names := []string{"go", "py", "prose"}
+	for _, expert := range []string{"go", "prose", "py", "go"} {
+		for range 14 {
+			held := map[string]int{}
+			for _, n := range names {
+				if held[n] = r.IntN(4); n == expert {
+					held[n] += 1 + r.IntN(2)
+				}
+			}
+			w.Compare(held)
+		}
+		s := w.Snapshot()
+		for _, n := range names {
+			if n != expert && s[n] >= s[expert] {
+				t.Errorf("expert %s: weights %v", expert, s)
+			}
+			if s[n] < DefaultWeightRule.Least-1e-12 {
+				t.Errorf("weight %v of %s is below the least", s[n], n)
+			}
+		}
+	}
+	before := w.Snapshot()
+	w.Compare(map[string]int{"go": 2, "py": 2, "prose": 2})
+	for n, v := range w.Snapshot() {
+		if math.Abs(v-before[n]) > 1e-9 {
+			t.Errorf("equals changed the weight of %s from %v to %v", n, before[n], v)
+		}
+	}
+}

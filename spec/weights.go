@@ -99,6 +99,26 @@ func (w *Weights) Record(name string, accepted, proposed int) {
 	w.weights[name], w.normal = w.weights[name]*factor, nil
 }
 
+// compareRate is how much of its weight, in nats, a drafter loses for each token that it knew less than the best.
+const compareRate = 0.35
+
+// Compare takes a round in which several drafters drafted for the same place: held[name] is how many of the
+// tokens committed there the drafter's own tree held. Each loses weight by how far it stays behind the
+// best: multiplicative weights (Freund and Schapire, 1997), whose floor Least lets one come back soon when the
+// text changes (Herbster and Warmuth, 1998). For votes that merge all trees, of which every one is verified.
+func (w *Weights) Compare(held map[string]int) {
+	best := 0
+	for name, n := range held {
+		w.meet(name)
+		best = max(best, n)
+	}
+	w.weights = w.Snapshot()
+	for name, n := range held {
+		w.weights[name] *= math.Exp(-compareRate * float64(best-max(n, 0)))
+	}
+	w.normal = nil
+}
+
 // Set gives a drafter a weight, relative to those of the others, such as one kept from before. Refused with
 // Invalid: NaN, infinities, 0 and less.
 func (w *Weights) Set(name string, v float64) error {

@@ -247,23 +247,59 @@ func TestReadOnlyTemporaryDirectory(t *testing.T) {
 	}
 }
 
-// absolute adds the models to a command line by paths that hold for every user.
+// absolute adds the models to a command line by paths that hold for every user. Where the command will
+// run as another user these are copies: the checkout may lie below a directory that is its owner's alone.
 func absolute(t *testing.T, args ...string) []string {
 	t.Helper()
-	target, err := filepath.Abs(targetModel)
+	dir := ""
+	if os.Getuid() == 0 {
+		dir = forAll(t)
+	}
+	for _, m := range []struct{ flag, path string }{{"--target", targetModel}, {"--draft", draftModel}} {
+		path, err := filepath.Abs(m.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if dir != "" {
+			data, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			path = filepath.Join(dir, filepath.Base(path))
+			if err := os.WriteFile(path, data, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Chmod(path, 0o644); err != nil { // whatever the umask
+				t.Fatal(err)
+			}
+		}
+		args = append(args, m.flag, path)
+	}
+	return args
+}
+
+// forAll returns an empty directory that every user may enter, or skips the test where the temporary
+// directory itself is closed to others.
+func forAll(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "tw-all")
 	if err != nil {
 		t.Fatal(err)
 	}
-	draft, err := filepath.Abs(draftModel)
-	if err != nil {
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if f, err := os.Open(target); err != nil {
-		t.Skip("models are not readable here: ", err)
-	} else {
-		f.Close()
+	for d := dir; d != "/"; d = filepath.Dir(d) {
+		info, err := os.Stat(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode()&0o005 != 0o005 {
+			t.Skipf("a user without rights cannot enter %s (%v): set TMPDIR to a directory that all may enter", d, info.Mode())
+		}
 	}
-	return append(args, "--target", target, "--draft", draft)
+	return dir
 }
 
 func TestFullTemporaryDirectory(t *testing.T) {

@@ -32,6 +32,9 @@ var (
 var program string
 
 func TestMain(m *testing.M) {
+	if addr := os.Getenv(natsAddress); addr != "" {
+		os.Exit(serveNATS(addr)) // this process is a test's NATS server
+	}
 	flag.Parse()
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "tandem-test-bin")
