@@ -57,16 +57,19 @@ func (l *learned) verified(v tandem.Verdict) {
 }
 
 // curve returns what a pass costs in which a session has 1 to nodes rows and others have the rest, and how
-// many tokens a round of others brings. No curve before the first pass is known.
-func (l *learned) curve(nodes, others int) (verify []time.Duration, tokens float64) {
+// many tokens a round of others brings. No curve before the first pass is known. slope is the share of what
+// wider passes cost more that is believed: less than 1 makes trees wider than pays as far as is known, so
+// that costs that were measured too high, on a busy machine, are found out.
+func (l *learned) curve(nodes, others int, slope float64) (verify []time.Duration, tokens float64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.costs.Time(1+others) == 0 {
+	least := l.costs.Time(1 + others)
+	if least == 0 {
 		return nil, l.tokens
 	}
 	verify = make([]time.Duration, nodes)
 	for w := range verify {
-		verify[w] = l.costs.Time(w + 1 + others)
+		verify[w] = least + time.Duration(slope*float64(l.costs.Time(w+1+others)-least))
 	}
 	return verify, l.tokens
 }

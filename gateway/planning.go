@@ -28,7 +28,13 @@ type planning struct {
 	rows     float64       // of others in the same pass, and
 	tickets  float64       // their tickets, running means
 	rest     time.Duration // running mean of a round without draft and pass
+	drafted  int           // rounds with a draft
 }
+
+const (
+	wideEvery = 12  // one in so many rounds with a draft is wider than costs say that it pays: see learned.curve
+	wideSlope = 0.4 //
+)
 
 // inTurn is what the name of a way that goes without drafting ahead ends with.
 const inTurn = " in turn"
@@ -59,7 +65,11 @@ func (p *planning) decide(ready []*drafting, policy tandem.Policy) plan {
 		return out
 	}
 	costs := tandem.Plan{Round: p.rest}
-	costs.Verify, costs.Others = p.g.learned.curve(policy.Nodes, int(p.rows+0.5))
+	slope := 1.0
+	if p.drafted++; p.drafted%wideEvery == wideEvery/2 {
+		slope = wideSlope
+	}
+	costs.Verify, costs.Others = p.g.learned.curve(policy.Nodes, int(p.rows+0.5), slope)
 	costs.Others *= p.tickets
 	for _, d := range ready {
 		if len(p.arm.Drafters) > 1 || p.arm.Drafters[0] == d.of.Name {

@@ -12,8 +12,9 @@ import (
 const (
 	// costGain is the weight of a new observation in the running ratios of observed to predicted time.
 	costGain = 0.1
-	// costTrust is how many observations of a region make its own ratio count as much as that of all.
-	costTrust = 4
+	// costTrust is how many observations of a region make its own ratio count as much as that of all: few, because
+	// what was measured on a busy start is to be forgotten soon.
+	costTrust = 1
 	// costFade is what a point's own observations and ratio count for after each later one, anywhere.
 	costFade = 0.98
 	// costOutlier bounds how far one observation may be from what was expected: a stalled pass is no new cost.

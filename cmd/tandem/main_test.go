@@ -20,11 +20,11 @@ func TestSplit(t *testing.T) {
 		wantDrafter, wantVerify  int
 	}{
 		{cores: 1, draft: "d", wantDrafter: 1, wantVerify: 1},
-		{cores: 2, draft: "d", wantDrafter: 1, wantVerify: 1},
-		{cores: 4, draft: "d", wantDrafter: 1, wantVerify: 3},
-		{cores: 16, draft: "d", wantDrafter: 4, wantVerify: 12},
+		{cores: 2, draft: "d", wantDrafter: 1, wantVerify: 2},
+		{cores: 4, draft: "d", wantDrafter: 1, wantVerify: 4},
+		{cores: 16, draft: "d", wantDrafter: 4, wantVerify: 16},
 		{cores: 16, wantDrafter: 0, wantVerify: 16},
-		{cores: 16, draft: "d", drafter: 2, wantDrafter: 2, wantVerify: 14},
+		{cores: 16, draft: "d", drafter: 2, wantDrafter: 2, wantVerify: 16},
 		{cores: 16, draft: "d", drafter: 2, verifier: 3, wantDrafter: 2, wantVerify: 3},
 	} {
 		var drafts []string

@@ -75,7 +75,7 @@ type groupFlags struct {
 	measureFlags
 	RunDir          string `help:"Directory below which sockets live while the processes run (default: the temporary directory)." placeholder:"DIR"`
 	DrafterThreads  int    `help:"Threads of the drafter; 0 = a quarter of the cores, at least 1." default:"0"`
-	VerifierThreads int    `help:"Threads of the verifier; 0 = the cores that the drafter leaves, at least 1." default:"0"`
+	VerifierThreads int    `help:"Threads of the verifier; 0 = all cores." default:"0"`
 	ISA             string `name:"isa" help:"Instruction set: auto, generic, avx2, avx512, neon, neon-dot, neon-i8mm." default:"auto"`
 	Lock            bool   `help:"Lock the models in memory (mlock)."`
 	kvFlags

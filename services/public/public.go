@@ -53,11 +53,13 @@ type Config struct {
 	Model     string // the target's name, told in Started
 	Defaults  Defaults
 	Describe  func(ctx context.Context) Description
-	Stall     time.Duration // a client that takes none of its output for so long is given up; 0 = 30 s
+	Stall     time.Duration // a client that keeps its output waiting so long for stallEvents of it is given up; 0 = 30 s
 }
 
-// defaultStall is the usual Config.Stall.
-const defaultStall = 30 * time.Second
+const (
+	defaultStall = 30 * time.Second
+	stallEvents  = 32 // about a kilobyte
+)
 
 // Register serves cfg on r.
 func Register(r grpc.ServiceRegistrar, cfg Config) {
@@ -74,7 +76,7 @@ type server struct {
 
 // Generate decodes the request, runs it, and ends the stream with Finished. What a client has not read
 // yet waits in the transport, which holds 64 KiB of a stream. Beyond that the generation waits, with its
-// place and its memory, so a client that reads nothing for too long must not keep it: the generation runs
+// place and its memory, so a client that reads next to nothing must not keep it: the generation runs
 // beside the call, whose return cuts the stream and with it the send and the generation that wait.
 func (s *server) Generate(r *tandemv1.GenerateRequest, stream grpc.ServerStreamingServer[tandemv1.GenerateResponse]) error {
 	req, err := s.cfg.Defaults.request(r)
@@ -91,7 +93,7 @@ func (s *server) Generate(r *tandemv1.GenerateRequest, stream grpc.ServerStreami
 	case err := <-done:
 		return err
 	case <-stalled:
-		return tandem.Errorf(op, tandem.Deadline, "the client took none of its output for %v", s.cfg.Stall)
+		return tandem.Errorf(op, tandem.Deadline, "the client kept its output waiting for %v: want %d events taken in that time", s.cfg.Stall, stallEvents)
 	}
 }
 
@@ -209,15 +211,23 @@ type sink struct {
 	stream grpc.ServerStreamingServer[tandemv1.GenerateResponse]
 	next   uint64
 	stall  time.Duration
-	watch  *time.Timer // runs while a send does
+	watch  *time.Timer   // runs while a send does
+	waited time.Duration // for the latest sends
+	sends  int           // that took so long, fewer than stallEvents
 }
 
 func (s *sink) send(r *tandemv1.GenerateResponse) error {
 	r.Sequence = s.next
 	s.next++
-	s.watch.Reset(s.stall)
-	defer s.watch.Stop()
-	return s.stream.Send(r)
+	if s.sends++; s.sends == stallEvents {
+		s.sends, s.waited = 0, 0
+	}
+	begun := time.Now()
+	s.watch.Reset(s.stall - s.waited)
+	err := s.stream.Send(r)
+	s.watch.Stop()
+	s.waited += time.Since(begun)
+	return err
 }
 
 // Started implements tandem.Sink.
