@@ -1,7 +1,7 @@
 # Named checks. `make` lists them.
 GO ?= go
 
-.PHONY: help build test lint proto contracts race fuzz golden long broken bench arm sanitize ci
+.PHONY: help build test lint proto contracts race fuzz golden long faults broken bench arm sanitize ci
 
 help: ## list the checks
 	@grep -hE "^[a-z ]+:.*##" $(MAKEFILE_LIST) | sed "s/:.*## /\t/" | expand -t 28
@@ -23,6 +23,9 @@ golden: ## logits and tokens against another engine's (needs ../shared)
 
 long: ## speculation = plain decoding for all prompts, seeds, trees, drafts, instruction sets: hours on 2 cores; FILTER=go-dev-0 for some
 	$(GO) test ./test -run TestLong -long -filter '$(FILTER)' -timeout 0 -count 1 -v
+
+faults: ## killed, stopped, lost and garbage, the long forms: about half an hour on 2 cores
+	$(GO) test ./test -run 'TestFaults|TestGatewayKilled|TestNATSKilled|TestPoolChaos|TestBadDrafter|TestStalledClients|TestSlowClients|TestExactness' -long -timeout 0 -count 1 -v
 
 bench: ## the three processes, plain and speculative in turn
 	$(GO) run ./cmd/tandem bench system

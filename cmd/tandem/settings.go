@@ -87,7 +87,7 @@ type groupFlags struct {
 
 // aheadFlags bound what a drafter does while the target verifies.
 type aheadFlags struct {
-	AheadGain float64 `help:"Passes of the draft model that one pass ahead of a verdict must be expected to spare: about what it costs the verifier on cores that both use; 0 where the drafter has a processor of its own." default:"0.35"`
+	AheadGain float64 `help:"Passes of the draft model that one pass ahead of a verdict must be expected to spare: about what it costs the verifier on cores that both use; 0 where the drafter has a processor of its own." default:"0.7"`
 }
 
 // samplingFlags shape one generation.

@@ -65,11 +65,16 @@ func (c *verifierCmd) assemble(ctx context.Context, r *role, path string) (serve
 	}
 	undo.add(func() { shutdown(v.Shutdown) })
 	describe := r.describe("verifier", path, "", m)
-	server = verifying.NewServer(verifying.Config{Verifier: v, Counters: r.counters, Submit: v.Submit, MaxNodes: treeRows, Vocab: m.Vocab().Size(), Describe: func() wire.Description {
-		d := describe()
-		d.Costs, d.PageTokens = costs, kvPageRows
-		return d
-	}})
+	server = verifying.NewServer(verifying.Config{Verifier: v, Counters: r.counters, Submit: v.Submit, MaxNodes: treeRows, Vocab: m.Vocab().Size(),
+		Describe: func() wire.Description {
+			d := describe()
+			d.Costs, d.PageTokens = costs, kvPageRows
+			return d
+		},
+		Abandoned: func() {
+			r.counters.Add("sessions.abandoned", 1)
+			shutdown(v.CloseAll)
+		}})
 
 	poolConfig := pool.Config{Access: access, Counters: r.counters}
 	claimers := new(discovery.Claimers)

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"time"
 
@@ -101,7 +102,7 @@ func (p *Publisher) publish(ctx context.Context, data []byte, trace string) erro
 	if trace != "" {
 		h[headerTrace] = []string{trace}
 	}
-	reply, err := p.conn.RequestMsgWithContext(ctx, &nats.Msg{Subject: p.cfg.subject(), Data: data, Header: h})
+	reply, err := p.request(ctx, &nats.Msg{Subject: p.cfg.subject(), Data: data, Header: h})
 	if err != nil {
 		return poolError(err)
 	}
@@ -111,4 +112,21 @@ func (p *Publisher) publish(ctx context.Context, data []byte, trace string) erro
 	}
 	p.cfg.Counters.Add("tickets.put", 1)
 	return nil
+}
+
+// answerTime is the first wait for a reply, which takes well under a millisecond on one host.
+const answerTime = 20 * time.Millisecond
+
+// request sends m until a reply comes or ctx ends, waiting twice as long each time: whether the message or
+// the reply was lost, a verifier answers a ticket that it has already like a new one.
+func (p *Publisher) request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
+	for wait := answerTime; ; wait *= 2 {
+		attempt, cancel := context.WithTimeout(ctx, wait)
+		reply, err := p.conn.RequestMsgWithContext(attempt, m)
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+			return reply, err
+		}
+		p.cfg.Counters.Add("tickets.resent", 1)
+	}
 }

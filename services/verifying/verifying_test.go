@@ -258,3 +258,38 @@ func TestSlowSubscriberIsCutOff(t *testing.T) {
 		}
 	}
 }
+
+// TestAbandoned wants the verifier told when the only subscriber has gone for good, and not when it comes
+// back in time.
+func TestAbandoned(t *testing.T) {
+	addr := "unix://" + filepath.Join(t.TempDir(), "v")
+	gone := make(chan time.Time, 10)
+	const after = 200 * time.Millisecond
+	serve(t, addr, Config{Verifier: new(fake), AbandonedAfter: after, Abandoned: func() { gone <- time.Now() }})
+	subscribe := func() (leave func()) {
+		ctx, cancel := context.WithCancel(context.Background())
+		states := make(chan bool, 10)
+		var work sync.WaitGroup
+		work.Go(func() { dial(t, addr).Run(ctx, func(tandem.Verdict) {}, func(up bool) { states <- up }) })
+		wantState(t, states, true)
+		return func() { cancel(); work.Wait() }
+	}
+	leave := subscribe()
+	leave()
+	leave = subscribe() // in time
+	select {
+	case <-gone:
+		t.Fatal("abandoned although somebody follows")
+	case <-time.After(2 * after):
+	}
+	left := time.Now()
+	leave()
+	select {
+	case at := <-gone:
+		if at.Sub(left) < after {
+			t.Errorf("abandoned after %v: want %v", at.Sub(left), after)
+		}
+	case <-time.After(5 * time.Second):
+		t.Fatal("nobody was told")
+	}
+}
