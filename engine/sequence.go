@@ -91,12 +91,8 @@ func (s *Sequence) Reroot(path, keep []int32) error {
 			parents[i] = int32(at)
 		}
 	}
-	for i, n := range path {
-		s.pages.Commit(s.length+i, int(n))
-	}
-	for i, n := range keep { // n ≥ i: no row is overwritten before it has moved
-		s.pages.Move(i, int(n))
-	}
+	s.pages.Commit(s.length, path)
+	s.pages.Move(keep) // entry i is at least i: no row is overwritten before it has moved
 	s.parents = append(s.parents[:0], parents...)
 	s.length += len(path)
 	return nil

@@ -319,29 +319,44 @@ func refHeads(c *cache, p *kernels.Pass, row, layer, heads int, opt kernels.Atte
 	return out
 }
 
-func TestCopyCell(t *testing.T) {
+func TestCopyCells(t *testing.T) {
 	for _, shape := range []kernels.KVShape{{Layers: 3, KVHeads: 2, HeadDim: 20}, {Layers: 2, KVHeads: 3, HeadDim: 64, Type: kernels.KVQ8_0}} {
-		c := newCache(t, rng(3), shape, 2)
+		c := newCache(t, rng(3), shape, 3)
 		want := append([]byte(nil), c.arena...)
-		const dst, src = kernels.Cell(5), kernels.Cell(70)
-		shape.CopyCell(c.arena, dst, src)
+		dst := []kernels.Cell{62, 63, 64, 65, 128, 129, 130} // over the end of a page, and within one
+		src := []kernels.Cell{130, 128, 62, 140, 128, 131, 129}
+		shape.CopyCells(c.arena, dst, src)
 		word := func(to, from, n int) { copy(want[to:to+n], want[from:from+n]) }
-		for i := 0; i < shape.Layers*2*shape.KVHeads*shape.HeadDim; i++ {
-			d, j := i%shape.HeadDim, i/shape.HeadDim
-			to, toScale := c.at(dst, j/2/shape.KVHeads, j/shape.KVHeads%2, j%shape.KVHeads, d)
-			from, fromScale := c.at(src, j/2/shape.KVHeads, j/shape.KVHeads%2, j%shape.KVHeads, d)
-			if toScale < 0 {
-				word(to, from, 2)
-				continue
+		for k := range dst {
+			for i := 0; i < shape.Layers*2*shape.KVHeads*shape.HeadDim; i++ {
+				d, j := i%shape.HeadDim, i/shape.HeadDim
+				to, toScale := c.at(dst[k], j/2/shape.KVHeads, j/shape.KVHeads%2, j%shape.KVHeads, d)
+				from, fromScale := c.at(src[k], j/2/shape.KVHeads, j/shape.KVHeads%2, j%shape.KVHeads, d)
+				if toScale < 0 {
+					word(to, from, 2)
+					continue
+				}
+				word(to, from, 1)
+				if d%32 == 0 { // a block's scale moves once
+					word(toScale, fromScale, 2)
+				}
 			}
-			word(to, from, 1)
-			word(toScale, fromScale, 2)
 		}
 		for i := range want { // a cell's padding may be copied or not: it is never read
 			if c.arena[i] != want[i] && !c.padding(i) {
 				t.Fatalf("%+v: byte %d of the arena is %d, want %d", shape, i, c.arena[i], want[i])
 			}
 		}
+	}
+}
+
+func BenchmarkCopyCells(b *testing.B) {
+	shape := kernels.KVShape{Layers: 16, KVHeads: 16, HeadDim: 64}
+	arena := make([]byte, 40*shape.PageBytes())
+	page := kernels.Cell(kernels.PageRows)
+	for i := 0; b.Loop(); i++ { // other pages each time: they are not in the cache
+		at := kernels.Cell(i%19) * 2 * page
+		shape.CopyCells(arena, []kernels.Cell{at, at + 1, at + 2, at + 3}, []kernels.Cell{at + page, at + page + 2, at + page + 5, at + page + 6})
 	}
 }
 

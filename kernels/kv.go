@@ -90,37 +90,51 @@ func (s KVShape) Check() error {
 	return nil
 }
 
-// CopyCell copies the keys and values of all layers from cell src to cell dst of arena, which holds
-// whole pages. Both cells are inside.
-func (s KVShape) CopyCell(arena []byte, dst, src Cell) {
+// CopyCells copies the keys and values of all layers from cell src[i] to cell dst[i] of arena, which holds
+// whole pages, one after the other: a cell that was copied to may be copied from. All cells are inside.
+//
+// A key has a cache line of its own for every dimension, and neighbours in a page share them: so all cells
+// are copied dimension by dimension, and each line is fetched once.
+func (s KVShape) CopyCells(arena []byte, dst, src []Cell) {
 	l := s.layout()
-	to, from := int(dst/PageRows)*s.PageBytes(), int(src/PageRows)*s.PageBytes()
-	for i := 0; i < s.Layers*s.KVHeads; i++ {
-		s.copyHead(l, arena[to:to+l.head], arena[from:from+l.head], int(dst%PageRows), int(src%PageRows))
-		to, from = to+l.head, from+l.head
+	page := func(c Cell) int { return int(c/PageRows) * s.PageBytes() }
+	for n := 0; len(dst) > 0; dst, src = dst[n:], src[n:] {
+		for n = 1; n < len(dst) && page(dst[n]) == page(dst[0]) && page(src[n]) == page(src[0]); n++ {
+		}
+		to, from := page(dst[0]), page(src[0])
+		for i := 0; i < s.Layers*s.KVHeads; i++ {
+			s.copyHead(l, arena[to:to+l.head], arena[from:from+l.head], dst[:n], src[:n])
+			to, from = to+l.head, from+l.head
+		}
 	}
 }
 
-// copyHead copies a cell in the piece of one layer and KV head.
-func (s KVShape) copyHead(l kvLayout, to, from []byte, dst, src int) {
+// copyHead copies cells of one page to cells of one page, in the piece of one layer and KV head.
+func (s KVShape) copyHead(l kvLayout, to, from []byte, dst, src []Cell) {
 	tk, fk := to[:l.values], from[:l.values]
+	tv, fv := to[l.values:], from[l.values:]
 	if s.Type == KVQ8_0 {
 		for ; len(tk) > 0; tk, fk = tk[34*PageRows:], fk[34*PageRows:] { // scales and (32, PageRows) codes
-			copy(tk[2*dst:2*dst+2], fk[2*src:])
-			for d := 2 * PageRows; d < 34*PageRows; d += PageRows {
-				tk[d+dst] = fk[d+src]
-			}
+			copyColumns(halves(tk[:2*PageRows]), halves(fk[:2*PageRows]), dst, src)
+			copyColumns(tk[2*PageRows:34*PageRows], fk[2*PageRows:34*PageRows], dst, src)
 		}
+		copyColumns(halves(tv[l.valueScales:]), halves(fv[l.valueScales:]), dst, src)
 	} else {
-		th, fh := halves(tk), halves(fk)
-		for d := 0; d < len(th); d += PageRows {
-			th[d+dst] = fh[d+src]
-		}
+		copyColumns(halves(tk), halves(fk), dst, src)
 	}
-	tv, fv := to[l.values:], from[l.values:]
-	copy(tv[dst*l.valueRow:(dst+1)*l.valueRow], fv[src*l.valueRow:])
-	for at := l.valueScales; s.Type == KVQ8_0 && at < len(tv); at += 2 * PageRows {
-		copy(tv[at+2*dst:at+2*dst+2], fv[at+2*src:])
+	for i := range dst {
+		d, f := int(dst[i]%PageRows), int(src[i]%PageRows)
+		copy(tv[d*l.valueRow:(d+1)*l.valueRow], fv[f*l.valueRow:])
+	}
+}
+
+// copyColumns copies columns of a (n, PageRows) matrix.
+func copyColumns[T uint8 | uint16](to, from []T, dst, src []Cell) {
+	for ; len(to) >= PageRows; to, from = to[PageRows:], from[PageRows:] {
+		t, f := to[:PageRows], from[:PageRows]
+		for i, d := range dst {
+			t[d%PageRows] = f[src[i]%PageRows]
+		}
 	}
 }
 

@@ -213,20 +213,22 @@ func (v *Verifier) run(shares []share) {
 	v.cfg.Counters.Add("passes", 1)
 	v.cfg.Counters.Add("passes.rows", int64(rows))
 	v.cfg.Counters.Add("passes.busy_us", spent.Microseconds())
+	var judged []share
 	for i, sh := range shares {
 		if sh.check == nil {
 			continue
 		}
 		var verdict tandem.Verdict
-		err := owner.Guard(func() (err error) {
-			verdict, err = v.judge(sh, out, out.First(i))
-			return err
+		err := owner.Guard(func() error {
+			verdict = v.judge(sh, out, out.First(i))
+			return nil
 		})
 		sh.end(err)
 		if err != nil {
 			v.fail(sh.s, err)
 			continue
 		}
+		judged = append(judged, sh)
 		verdict.Batch, verdict.Rows = tickets, rows
 		verdict.Busy += spent
 		now := time.Now()
@@ -234,11 +236,25 @@ func (v *Verifier) run(shares []share) {
 		v.cfg.Counters.Add("verdicts", 1)
 		v.answer(sh.check, verdict)
 	}
+	// The cache follows while the verdicts are on their way: what is told is decided, and nothing comes for a
+	// session before this goroutine looks again.
+	for _, sh := range judged {
+		if err := owner.Guard(func() error { return sh.s.commit() }); err != nil {
+			v.fail(sh.s, err)
+		}
+	}
 }
 
-// judge accepts what the target agrees with and moves the session on. The root's logits are in wanted
+// commit makes the rows of the latest verdict's path positions of the cache.
+func (s *session) commit() error {
+	rows := s.accepted
+	s.accepted = nil
+	return s.seq.Commit(rows)
+}
+
+// judge accepts what the target agrees with and moves the session on, but for its cache: see commit. The root's logits are in wanted
 // row first, those of node i in row first+i.
-func (v *Verifier) judge(sh share, out *engine.Output, first int) (tandem.Verdict, error) {
+func (v *Verifier) judge(sh share, out *engine.Output, first int) tandem.Verdict {
 	begun := time.Now()
 	s, c := sh.s, sh.check
 	path, tokens := spec.Accept(c.tree, func(node int32) tandem.Token {
@@ -250,17 +266,14 @@ func (v *Verifier) judge(sh share, out *engine.Output, first int) (tandem.Verdic
 	})
 	verdict := tandem.Verdict{Session: s.id, Epoch: s.epoch, Base: c.ticket.Base, Hash: c.ticket.Hash,
 		Tokens: tokens, Nodes: c.tree.Len(), Path: make([]int32, len(path))}
-	rows := make([]int32, len(path))
+	s.accepted = make([]int32, len(path))
 	for i, node := range path {
-		verdict.Path[i], rows[i] = c.nodes[node], node-1
-	}
-	if err := s.seq.Commit(rows); err != nil {
-		return verdict, err
+		verdict.Path[i], s.accepted[i] = c.nodes[node], node-1
 	}
 	s.tokens = append(s.tokens, tokens...)
 	s.hash = s.hash.Add(tokens...)
 	verdict.Busy = time.Since(begun)
-	return verdict, nil
+	return verdict
 }
 
 // fault drops the sessions of a pass that panicked: what the model has written for them is unknown. If the

@@ -23,6 +23,7 @@ type session struct {
 	opened   *prompt        // what opened it
 	ticket   *check         // the one that waits
 	verdict  tandem.Verdict // the last; Base 0 if there is none
+	accepted []int32        // tree rows of its path, not yet in place
 	used     time.Time
 
 	answered time.Time     // when the last verdict was given; zero before the first

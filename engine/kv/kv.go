@@ -110,16 +110,25 @@ func (p *Pages) At(i int) kernels.Cell { return cell(p.Table, i) }
 // Node returns the cell of tree row i.
 func (p *Pages) Node(i int) kernels.Cell { return cell(p.nodes, i) }
 
-// Commit copies tree row node to committed position i.
-func (p *Pages) Commit(i, node int) {
-	p.cache.shape.CopyCell(p.cache.mem.Bytes(), p.At(i), p.Node(node))
+// Commit copies tree rows to the committed positions from i on, in order.
+func (p *Pages) Commit(i int, rows []int32) {
+	p.copy(rows, func(n int) kernels.Cell { return p.At(i + n) })
 }
 
-// Move copies tree row from to tree row to.
-func (p *Pages) Move(to, from int) {
-	if to != from {
-		p.cache.shape.CopyCell(p.cache.mem.Bytes(), p.Node(to), p.Node(from))
+// Move copies tree rows, ascending, to tree rows 0, 1 …
+func (p *Pages) Move(rows []int32) {
+	if len(rows) > 0 && int(rows[len(rows)-1]) == len(rows)-1 {
+		return // all are there
 	}
+	p.copy(rows, p.Node)
+}
+
+func (p *Pages) copy(rows []int32, to func(n int) kernels.Cell) {
+	dst, src := make([]kernels.Cell, len(rows)), make([]kernels.Cell, len(rows))
+	for n, row := range rows {
+		dst[n], src[n] = to(n), p.Node(int(row))
+	}
+	p.cache.shape.CopyCells(p.cache.mem.Bytes(), dst, src)
 }
 
 func cell(pages []int32, i int) kernels.Cell {
