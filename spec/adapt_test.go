@@ -184,9 +184,15 @@ func TestAlpha(t *testing.T) {
 	if a.Now() != 0.005 {
 		t.Errorf("all right: %v, want half", a.Now())
 	}
-	a.Record(4, 1, 0.0016) // formula 3: 0.005 / 0.0016^(3/4)
-	if want := 0.005 / 0.008; math.Abs(a.Now()-want) > 1e-12 {
+	a.Record(4, 1, 0.0625) // formula 3: 0.005 / 0.0625^(3/4)
+	if want := 0.005 / 0.125; math.Abs(a.Now()-want) > 1e-12 {
 		t.Errorf("one of four right: %v, want %v", a.Now(), want)
+	}
+	for range 9 {
+		a.Record(4, 0, 0.01)
+	}
+	if a.Now() != 0.1 {
+		t.Errorf("nothing right for long: %v, want ten times the start", a.Now())
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		a := NewAlpha(rapid.Float64().Draw(t, "start"))
