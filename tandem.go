@@ -92,6 +92,7 @@ type Proposal struct {
 	Growth  Growth
 	Branch  float64 // GrowPacer: a candidate beyond the best with at least this probability opens a branch
 	Stop    float64 // drafting ends when no branch has this probability any more (LLMCad's α); 0 = never
+	Temper  float64 // temperature of the draft's probabilities, 0 < Temper ≤ 1, below which its favourites count for more; 0 = 1
 	Plan    Plan    // what the tree's width and depth are decided by, within Policy; zero = Policy alone
 	Return  bool    // put no ticket: the caller merges this tree with others and puts one itself
 	Ahead   bool    // go on drafting after the answer, for what may come next

@@ -133,7 +133,7 @@ func (d *Drafter) tree(s *session, node int32) (g *growth, run int) {
 	p := s.ahead.proposal
 	if g = s.ahead.trees[node]; g == nil {
 		p.Policy.Depth = min(p.Policy.Depth, s.capacity-len(s.tokens)-s.explored.Depth(node))
-		g = &growth{root: node, grower: spec.NewGrower(0, p)}
+		g = &growth{root: node, grower: spec.NewGrower(0, p), temper: p.Temper}
 		s.ahead.trees[node] = g
 	}
 	for g.grower != nil {

@@ -26,6 +26,8 @@ func checkShape(p tandem.Proposal) error {
 		return tandem.Errorf(op, tandem.Invalid, "branch threshold %v: want 0 to 1", p.Branch)
 	case !chance(p.Stop):
 		return tandem.Errorf(op, tandem.Invalid, "stop threshold %v: want 0 to 1", p.Stop)
+	case !chance(p.Temper):
+		return tandem.Errorf(op, tandem.Invalid, "temperature %v of the draft: want more than 0 and at most 1, or 0 for 1", p.Temper)
 	case len(plan.Verify) > maxVerify:
 		return tandem.Errorf(op, tandem.Invalid, "plan with costs of %d widths: at most %d allowed", len(plan.Verify), maxVerify)
 	case plan.Round < 0:
@@ -68,6 +70,7 @@ type growth struct {
 	at      []int32    // the explored node of each pending row, -1 if it must be run
 	rows    []int32    // the explored node of each of the grower's rows
 	wanted  bool       // by the plan: the pending rows, judged once
+	temper  float64    // Proposal.Temper
 }
 
 // next looks for the grower's pending rows among the explored nodes, after asking it for some, at most room, if there
@@ -119,7 +122,7 @@ func (g *growth) missing(seg *engine.Segment, n int) {
 func (g *growth) absorb(e *spec.Explored) {
 	lists := make([][]spec.Candidate, len(g.at))
 	for i, node := range g.at {
-		lists[i] = e.Candidates(node)
+		lists[i] = spec.Temper(e.Candidates(node), g.temper)
 	}
 	g.grower.Absorb(lists)
 	g.pending = nil

@@ -119,7 +119,7 @@ func (d *Drafter) propose(p tandem.Proposal, j *job) error {
 		return err
 	}
 	j.ahead = d.comeBack(s)
-	j.proposal, j.growth, j.known = p, growth{grower: spec.NewGrower(s.tokens[p.Base-1], p)}, s.explored.Len()
+	j.proposal, j.growth, j.known = p, growth{grower: spec.NewGrower(s.tokens[p.Base-1], p), temper: p.Temper}, s.explored.Len()
 	d.begin(s, j)
 	if err := owner.Guard(func() error { d.advance(s, begun); return nil }); err != nil {
 		d.fail(s, err)

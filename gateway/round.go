@@ -119,7 +119,20 @@ func (s *session) wish(q question, k ask, returned bool) wish {
 	p, from := k.shape, k.of.acked
 	p.Session, p.Epoch, p.Base, p.Hash = s.id, q.epoch, q.base, q.hash
 	p.From, p.Suffix, p.Return = from, s.tokens[from:q.base:q.base], returned
+	if p.Growth != tandem.GrowPacer { // whose thresholds are of plain probabilities
+		p.Temper = temper(s.req.Sampling)
+	}
 	return wish{Proposal: p, root: s.tokens[q.base-1], nodes: s.nodes}
+}
+
+// greedyTemper is the temperature of drafts for a target at temperature 0, whose next token is rather
+// the draft's first choice than a draw from the draft's distribution. With it trees of as many nodes go deeper:
+// 3.1 tokens a round on prose against 2.4 with 1; 0.25 to 0.5 do about as well.
+const greedyTemper = 0.4
+
+// temper returns the temperature of drafts for a target that samples so.
+func temper(s tandem.Sampling) float64 {
+	return greedyTemper + (1-greedyTemper)*min(s.Temperature, 1)
 }
 
 // question is what is asked about the session as it is now.

@@ -238,3 +238,26 @@ func draftOf(root tandem.Token, kept []node) Draft {
 	}
 	return d
 }
+
+const othersCount = 32
+
+// Temper returns what the candidates' probabilities are at a temperature, 0 < t < 1: p^(1/t), normalised. How
+// much of the probability all other tokens have is known, not how it is shared among them; they count as
+// othersCount equal ones.
+func Temper(list []Candidate, t float64) []Candidate {
+	if !(t > 0 && t < 1) || len(list) == 0 {
+		return list
+	}
+	rest, sum := 1.0, 0.0
+	for _, c := range list {
+		p := chance(c.LogProb)
+		rest -= p
+		sum += math.Pow(p, 1/t)
+	}
+	sum += othersCount * math.Pow(max(rest, 0)/othersCount, 1/t)
+	out := make([]Candidate, len(list))
+	for i, c := range list {
+		out[i] = Candidate{c.Token, float32(float64(c.LogProb)/t - math.Log(sum))}
+	}
+	return out
+}

@@ -311,3 +311,40 @@ func BenchmarkLevels(b *testing.B) {
 		t.Draft()
 	}
 }
+
+func TestTemper(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		m := genModel(r)
+		weights, sum := make([]float64, rapid.IntRange(1, 9).Draw(r, "candidates")), 0.0
+		for i := range weights {
+			weights[i] = rapid.Float64Range(1e-6, 1).Draw(r, "weight")
+			sum += weights[i]
+		}
+		slices.SortFunc(weights, func(a, b float64) int { return cmp.Compare(b, a) })
+		share := rapid.Float64Range(0.05, 1).Draw(r, "share") // of the probability that the candidates have
+		var list []Candidate
+		for i, w := range weights {
+			list = append(list, Candidate{tandem.Token(i % m.vocab), float32(math.Log(share * w / sum))})
+		}
+		cold := Temper(list, rapid.Float64Range(0.1, 0.99).Draw(r, "temperature"))
+		total := 0.0
+		for i, c := range cold {
+			total += chance(c.LogProb)
+			if c.Token != list[i].Token || i > 0 && c.LogProb > cold[i-1].LogProb {
+				r.Fatalf("%v became %v: another order", list, cold)
+			}
+		}
+		if total > 1+1e-5 {
+			r.Fatalf("%v became %v: %v in all", list, cold, total)
+		}
+		if first := list[0].LogProb; chance(first) > 0.5 && cold[0].LogProb < first-1e-5 {
+			r.Fatalf("%v became %v: the favourite counts for less", list, cold)
+		}
+	})
+	list := []Candidate{{1, -0.5}, {2, -1.5}}
+	for _, t0 := range []float64{0, 1, 2, -1, math.NaN()} {
+		if got := Temper(list, t0); !slices.Equal(got, list) {
+			t.Errorf("temperature %v: %v", t0, got)
+		}
+	}
+}

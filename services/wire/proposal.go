@@ -23,7 +23,7 @@ func FromProposal(p tandem.Proposal, drafter string) *peerv1.ProposeRequest {
 	return &peerv1.ProposeRequest{Session: uint64(p.Session), Epoch: uint32(p.Epoch), Base: int32(p.Base), Hash: uint64(p.Hash),
 		From: int32(p.From), Suffix: FromTokens(p.Suffix), Drafter: drafter,
 		Policy: &peerv1.Policy{Nodes: int32(p.Policy.Nodes), Depth: int32(p.Policy.Depth), Width: int32(p.Policy.Width)},
-		Growth: growths[p.Growth], Branch: p.Branch, Stop: p.Stop, Plan: fromPlan(p.Plan), Return: p.Return, Ahead: p.Ahead}
+		Growth: growths[p.Growth], Branch: p.Branch, Stop: p.Stop, Plan: fromPlan(p.Plan), Return: p.Return, Ahead: p.Ahead, Temper: p.Temper}
 }
 
 // ToProposal decodes p. A growth, probability or plan that no proposal can have is Invalid; the rest is for
@@ -33,7 +33,7 @@ func ToProposal(p *peerv1.ProposeRequest) (tandem.Proposal, error) {
 	out := tandem.Proposal{Session: tandem.SessionID(p.GetSession()), Epoch: tandem.Epoch(p.GetEpoch()), Base: tandem.Position(p.GetBase()),
 		Hash: tandem.PrefixHash(p.GetHash()), From: tandem.Position(p.GetFrom()), Suffix: ToTokens(p.GetSuffix()),
 		Policy: tandem.Policy{Nodes: int(w.GetNodes()), Depth: int(w.GetDepth()), Width: int(w.GetWidth())},
-		Branch: p.GetBranch(), Stop: p.GetStop(), Return: p.GetReturn(), Ahead: p.GetAhead()}
+		Branch: p.GetBranch(), Stop: p.GetStop(), Return: p.GetReturn(), Ahead: p.GetAhead(), Temper: p.GetTemper()}
 	switch g := p.GetGrowth(); g {
 	case peerv1.Growth_GROWTH_UNSPECIFIED, peerv1.Growth_GROWTH_LEVELS:
 	case peerv1.Growth_GROWTH_BEST:
@@ -43,7 +43,7 @@ func ToProposal(p *peerv1.ProposeRequest) (tandem.Proposal, error) {
 	default:
 		return out, tandem.Errorf(op, tandem.Invalid, "growth is %d: want 0 to %d", g, len(growths))
 	}
-	for name, v := range map[string]float64{"branch": out.Branch, "stop": out.Stop} {
+	for name, v := range map[string]float64{"branch": out.Branch, "stop": out.Stop, "temper": out.Temper} {
 		if !(v >= 0 && v <= 1) {
 			return out, tandem.Errorf(op, tandem.Invalid, "%s is %v: want a probability, 0 to 1", name, v)
 		}

@@ -202,7 +202,9 @@ type ProposeRequest struct {
 	// Return asks for the tree alone, without a ticket.
 	Return bool `protobuf:"varint,13,opt,name=return,proto3" json:"return,omitempty"`
 	// Ahead lets the drafter go on after its answer.
-	Ahead         bool `protobuf:"varint,14,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	Ahead bool `protobuf:"varint,14,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	// Temper is the temperature of the draft's probabilities; 0 for 1.
+	Temper        float64 `protobuf:"fixed64,15,opt,name=temper,proto3" json:"temper,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -333,6 +335,13 @@ func (x *ProposeRequest) GetAhead() bool {
 		return x.Ahead
 	}
 	return false
+}
+
+func (x *ProposeRequest) GetTemper() float64 {
+	if x != nil {
+		return x.Temper
+	}
+	return 0
 }
 
 // Plan holds the costs and chances by which a tree is cut.
@@ -1003,7 +1012,7 @@ const file_tandem_internal_v1_drafter_proto_rawDesc = "" +
 	"\x19DrafterServiceOpenRequest\x125\n" +
 	"\aopening\x18\x01 \x01(\v2\x1b.tandem.internal.v1.OpeningR\aopening\x12\x18\n" +
 	"\adrafter\x18\x02 \x01(\tR\adrafter\"\x1c\n" +
-	"\x1aDrafterServiceOpenResponse\"\x9e\x03\n" +
+	"\x1aDrafterServiceOpenResponse\"\xb6\x03\n" +
 	"\x0eProposeRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\rR\x05epoch\x12\x12\n" +
@@ -1019,7 +1028,8 @@ const file_tandem_internal_v1_drafter_proto_rawDesc = "" +
 	"\x04stop\x18\v \x01(\x01R\x04stop\x12,\n" +
 	"\x04plan\x18\f \x01(\v2\x18.tandem.internal.v1.PlanR\x04plan\x12\x16\n" +
 	"\x06return\x18\r \x01(\bR\x06return\x12\x14\n" +
-	"\x05ahead\x18\x0e \x01(\bR\x05ahead\"n\n" +
+	"\x05ahead\x18\x0e \x01(\bR\x05ahead\x12\x16\n" +
+	"\x06temper\x18\x0f \x01(\x01R\x06temper\"n\n" +
 	"\x04Plan\x12\x1b\n" +
 	"\tverify_ns\x18\x01 \x03(\x03R\bverifyNs\x12\x19\n" +
 	"\bround_ns\x18\x02 \x01(\x03R\aroundNs\x12\x16\n" +
