@@ -102,7 +102,7 @@ func (m *members) update(peers []discovery.Peer) {
 func (m *members) enter(at place, p discovery.Peer) {
 	e := m.here[at]
 	if e == nil || e.conn != p.Conn {
-		name := at.name
+		var name string
 		if e != nil {
 			name = e.name
 		} else {
