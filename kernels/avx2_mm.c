@@ -1,31 +1,34 @@
-// Matrix kernels for AVX2: half a packed vector is 4 inputs of 8 outputs. A segment of 256 inputs of one
-// group at a time passes over all panels of rows, up to 4 rows at once, as many as 16 registers hold.
+// Matrix kernels for AVX2: half a packed vector is 4 inputs of 8 outputs. A span of a few segments of one
+// group at a time passes over all panels of rows, a panel at once: the sums of a block for its 8 rows are in
+// registers, what blocks add up to is in memory.
 #include "tk.h"
 #if defined(__x86_64__)
 #include <immintrin.h>
 #include "avx2.h"
 #include "mm_x86.h"
 
-enum { MAXR = 4, AHEAD = 4 };  // rows at once; segments that are fetched before they are used
+// Segments of a span; most rows at once, and of floats; segments that are fetched before they are used.
+enum { SPAN = 4, MAXR = TK_TILE, FLOATR = 4, AHEAD = 4 };
 #define ROWS for (int r = 0; r < R; r++)
 
-// One segment of 8 outputs, or of 16, and up to 4 rows of a panel of `stride` rows.
+// A span of one group and a panel of rows: 8 outputs, or all 16.
 typedef struct {
-    const uint8_t *header, *code, *ahead;
-    int lines;             // of the cache, fetched from ahead with each block; 0: none
+    const uint8_t *w;      // the first segment's header
+    int half;              // 1: the upper 8 outputs
+    int fetch;             // the caches are filled AHEAD, each half every second line
     int blocks;
-    const tk_qblock *x;    // (blocks, stride)
-    size_t stride;
+    const tk_qblock *x;    // (blocks, R)
     size_t start;          // start_of
-    float (*total)[16];    // (R)
-    const float (*scale)[16];  // SUPER and HALVES: the weights' scales
-    const __m256i *level;      // SUPER: pairs of minima
-} segment;
+    float (*total)[16];    // (R), from the first output on
+    const float (*scale)[16];  // SUPER: the weights' scales, 8 a segment
+    const __m256i *level;      // SUPER: pairs of minima, 8 a segment: [pair of blocks][half of the outputs]
+} span;
 
 INLINE __m256i bcast(const void *p) { return _mm256_set1_epi32(load_i32(p)); }
 INLINE __m256i load(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
 INLINE __m256 half8(const uint8_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
 INLINE __m256i u8_8(const uint8_t *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
+INLINE __m256i i8_8(const uint8_t *p) { return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
 INLINE __m256i only(__m256i v, int bits) { return _mm256_and_si256(v, _mm256_set1_epi8((char)bits)); }
 
 // Codes of inputs [4j, 4j+4) of a block, unsigned.
@@ -49,10 +52,6 @@ INLINE __m256i code(const int form, const uint8_t *q, const int j) {
     return only(j > 3 ? _mm256_srli_epi16(v, 4) : v, 15);
 }
 
-INLINE void fetch(const uint8_t *p, int lines) {
-    for (; lines > 0; lines--, p += 64) _mm_prefetch((const char *)p, _MM_HINT_T1);
-}
-
 // Keeps gcc from adding up in another order, for which it has not enough registers.
 #define AS_WRITTEN(x) __asm__("" : "+x"(x))
 
@@ -61,71 +60,63 @@ INLINE void fetch(const uint8_t *p, int lines) {
 INLINE void products(const int form, const uint8_t *q, const tk_qblock *x, const int R, const int C, const int from, const int to, __m256i *sum) {
     const __m256i one = _mm256_set1_epi16(1);
     const int most = form == NIBBLES ? 8 : form == FIVES ? 4 : 2;
-    __m256i s[MAXR];
-    _Pragma("GCC unroll 8") for (int j = from; j < to; j++) {
-        __m256i v[2];
-        for (int c = 0; c < C; c++) v[c] = code(form, q + 32 * c, j);
-        int first = j % most == 0, last = (j + 1) % most == 0 || j + 1 == to;
-        _Pragma("GCC unroll 4") ROWS {
-            __m256i b = bcast(x[r].q + 4 * j);
-            _Pragma("GCC unroll 2") for (int c = 0; c < C; c++) {
+    _Pragma("GCC unroll 4") for (int j = from; j < to; j += most) {
+        __m256i t[MAXR], v[8];
+        if (form == NIBBLES || C == 2) {  // a word at a time: few codes and many sums in registers
+            _Pragma("GCC unroll 8") for (int m = 0; m < most; m++) {
+                for (int c = 0; c < C; c++) v[c] = code(form, q + 32 * c, j + m);
+                _Pragma("GCC unroll 8") ROWS {
+                    __m256i b = bcast(x[r].q + 4 * (j + m));
+                    _Pragma("GCC unroll 2") for (int c = 0; c < C; c++) {
+                        int i = r * C + c;
+                        __m256i p = _mm256_maddubs_epi16(v[c], b);
+                        t[i] = m ? _mm256_add_epi16(t[i], p) : p;
+                        AS_WRITTEN(t[i]);
+                    }
+                }
+            }
+            _Pragma("GCC unroll 8") for (int i = 0; i < R * C; i++) {
+                sum[i] = _mm256_add_epi32(sum[i], _mm256_madd_epi16(t[i], one));
+                AS_WRITTEN(sum[i]);
+            }
+            continue;
+        }
+        _Pragma("GCC unroll 4") for (int m = 0; m < most; m++) v[m] = code(form, q, j + m);
+        _Pragma("GCC unroll 8") ROWS {
+            t[0] = _mm256_maddubs_epi16(v[0], bcast(x[r].q + 4 * j));
+            _Pragma("GCC unroll 4") for (int m = 1; m < most; m++) t[0] = _mm256_add_epi16(t[0], _mm256_maddubs_epi16(v[m], bcast(x[r].q + 4 * (j + m))));
+            sum[r] = _mm256_add_epi32(sum[r], _mm256_madd_epi16(t[0], one));
+            AS_WRITTEN(sum[r]);
+        }
+    }
+}
+
+// sum = the products of a block of codes of 8 bits, which would saturate maddubs: |code| ≤ 128 and the activation with the
+// code's sign, at most 127 in magnitude, do not.
+INLINE void byte_products(const uint8_t *q, const tk_qblock *x, const int R, const int C, __m256i *sum) {
+    const __m256i one = _mm256_set1_epi16(1), flip = _mm256_set1_epi8((char)128);
+    _Pragma("GCC unroll 8") for (int j = 0; j < 8; j++)
+        _Pragma("GCC unroll 2") for (int c = 0; c < C; c++) {
+            __m256i v = _mm256_xor_si256(load(q + 64 * j + 32 * c), flip), u = _mm256_abs_epi8(v);
+            _Pragma("GCC unroll 8") ROWS {
                 int i = r * C + c;
-                __m256i p = _mm256_maddubs_epi16(v[c], b);
-                s[i] = first ? p : _mm256_add_epi16(s[i], p);
-                if (last) sum[i] = _mm256_add_epi32(sum[i], _mm256_madd_epi16(s[i], one));
-                AS_WRITTEN(s[i]);
+                __m256i p = _mm256_madd_epi16(_mm256_maddubs_epi16(u, _mm256_sign_epi8(bcast(x[r].q + 4 * j), v)), one);
+                sum[i] = j ? _mm256_add_epi32(sum[i], p) : p;
                 AS_WRITTEN(sum[i]);
             }
         }
-    }
 }
 
-// sum += the products of a block of codes of 8 bits, which saturate maddubs: as two nibbles they do not.
-INLINE void byte_products(const uint8_t *q, const tk_qblock *x, const int R, const int C, __m256i *sum) {
-    __m256i low[MAXR], high[MAXR];
-    _Pragma("GCC unroll 8") for (int j = 0; j < 8; j++)
-        _Pragma("GCC unroll 2") for (int c = 0; c < C; c++) {
-            __m256i v = load(q + 64 * j + 32 * c), l = only(v, 15), h = only(_mm256_srli_epi16(v, 4), 15);
-            _Pragma("GCC unroll 4") ROWS {
-                int i = r * C + c;
-                __m256i b = bcast(x[r].q + 4 * j), p = _mm256_maddubs_epi16(l, b), t = _mm256_maddubs_epi16(h, b);
-                low[i] = j ? _mm256_add_epi16(low[i], p) : p;
-                high[i] = j ? _mm256_add_epi16(high[i], t) : t;
-                AS_WRITTEN(low[i]);
-                AS_WRITTEN(high[i]);
-            }
-        }
-    for (int i = 0; i < R * C; i++) {
-        sum[i] = _mm256_add_epi32(sum[i], _mm256_madd_epi16(low[i], _mm256_set1_epi16(1)));
-        sum[i] = _mm256_add_epi32(sum[i], _mm256_madd_epi16(high[i], _mm256_set1_epi16(16)));
-    }
+// The scales of 8 outputs in block b of a segment at w, or in half of it; o is 8 for the upper outputs.
+INLINE __m256 scale_of(const int kind, const uint8_t *w, const float (*scale)[16], int b, int half, int o) {
+    if (kind == SMALL) return half8(w + 32 * b + 2 * o);
+    if (kind == SUPER) return _mm256_load_ps(scale[b] + o);
+    return _mm256_mul_ps(half8(w + 2 * o), _mm256_cvtepi32_ps(i8_8(w + 64 + 16 * (2 * b + half) + o)));
 }
 
-INLINE void run(const int form, const int kind, const int R, const int C, const segment *s) {
-    __m256 acc[MAXR];
-    const uint8_t *q = s->code;
-    const tk_qblock *x = s->x;
-    for (int i = 0; i < R * C; i++) acc[i] = _mm256_setzero_ps();
-    for (int b = 0; b < s->blocks; b++, x += s->stride, q += piece(form)) {
-        fetch(s->ahead + 64 * s->lines * b, s->lines);
-        for (int half = 0; half < (kind == HALVES ? 2 : 1); half++) {
-            __m256i sum[MAXR];
-            for (int i = 0; i < R * C; i++) sum[i] = kind == SUPER ? _mm256_setzero_si256() : bcast((const char *)&x[i / C] + s->start + 4 * half);
-            if (form == BYTES) byte_products(q, x, R, C, sum);
-            else if (kind != HALVES) products(form, q, x, R, C, 0, 8, sum);
-            else if (half == 0) products(form, q, x, R, C, 0, 4, sum);
-            else products(form, q, x, R, C, 4, 8, sum);
-            for (int c = 0; c < C; c++) {
-                __m256 d = kind == SMALL ? half8(s->header + 32 * b + 16 * c) : _mm256_load_ps(s->scale[kind == HALVES ? 2 * b + half : b] + 8 * c);
-                _Pragma("GCC unroll 4") ROWS {
-                    __m256 w = kind == SMALL ? _mm256_mul_ps(d, _mm256_set1_ps(x[r].scale)) : d;
-                    acc[r * C + c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[r * C + c]), w, acc[r * C + c]);
-                }
-            }
-        }
-    }
-    x = s->x;
-    _Pragma("GCC unroll 4") for (int i = 0; i < R * C; i++) {
+// A segment's sums enter the totals.
+INLINE void end_segment(const int kind, const int R, const int C, const span *s, const uint8_t *w, const __m256i *level, const tk_qblock *x, const __m256 *acc) {
+    _Pragma("GCC unroll 8") for (int i = 0; i < R * C; i++) {
         int r = i / C, c = i % C;
         __m256 t = _mm256_load_ps(s->total[r] + 8 * c), a = acc[i];
         if (kind == SMALL) {
@@ -134,21 +125,59 @@ INLINE void run(const int form, const int kind, const int R, const int C, const 
         }
         if (kind == SUPER) {
             __m256i m = _mm256_setzero_si256();
-            for (int k = 0; k < 4; k++) m = _mm256_add_epi32(m, _mm256_madd_epi16(s->level[2 * k + c], bcast(x[2 * k * s->stride + r].pair)));
-            a = _mm256_fnmadd_ps(_mm256_cvtepi32_ps(m), half8(s->header + 32 + 16 * c), a);
+            for (int j = 0; j < 4; j++) m = _mm256_add_epi32(m, _mm256_madd_epi16(level[2 * j + c], bcast(x[2 * j * R + r].pair)));
+            a = _mm256_fnmadd_ps(_mm256_cvtepi32_ps(m), half8(w + 32 + 16 * (c + s->half)), a);
         }
         _mm256_store_ps(s->total[r] + 8 * c, _mm256_fmadd_ps(a, _mm256_set1_ps(x[r].scale), t));
     }
 }
 
-typedef void (*runner)(const segment *);
+INLINE void run(const int form, const int kind, const int R, const int C, const span *s) {
+    const uint8_t *w = s->w;
+    const tk_qblock *x = s->x;
+    for (int k = 0; k < s->blocks; k += 8) {
+        __m256 acc[MAXR];
+        const int n = s->blocks - k < 8 ? s->blocks - k : 8, lines = lines_of(form, kind);
+        const uint8_t *q = w + header_of(kind, n) + 32 * s->half;
+        for (int i = 0; i < R * C; i++) acc[i] = _mm256_setzero_ps();
+        for (int b = 0; b < n; b++, x += R, q += piece(form)) {
+            if (s->fetch) {
+                const char *ahead = (const char *)w + AHEAD * (header_of(kind, 8) + 8 * piece(form)) + 64 * (lines * b + s->half);
+                _Pragma("GCC unroll 9") for (int i = 0; i < lines; i += 2) _mm_prefetch(ahead + 64 * i, _MM_HINT_T1);
+            }
+            for (int half = 0; half < (kind == HALVES ? 2 : 1); half++) {
+                __m256i sum[MAXR];
+                for (int i = 0; i < R * C; i++) sum[i] = kind == SUPER ? _mm256_setzero_si256() : bcast((const char *)&x[i / C] + s->start + 4 * half);
+                if (form == BYTES) byte_products(q, x, R, C, sum);
+                else if (kind != HALVES) products(form, q, x, R, C, 0, 8, sum);
+                else if (half == 0) products(form, q, x, R, C, 0, 4, sum);
+                else products(form, q, x, R, C, 4, 8, sum);
+                for (int c = 0; c < C; c++) {
+                    __m256 d = scale_of(kind, w, s->scale + k, b, half, 8 * (c + s->half));
+                    _Pragma("GCC unroll 8") ROWS {
+                        __m256 f = kind == SMALL ? _mm256_mul_ps(d, _mm256_set1_ps(x[r].scale)) : d;
+                        acc[r * C + c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[r * C + c]), f, acc[r * C + c]);
+                    }
+                }
+            }
+        }
+        end_segment(kind, R, C, s, w, s->level + k + s->half, x - n * R, acc);
+        w += header_of(kind, n) + n * piece(form);
+    }
+}
+
+typedef void (*runner)(const span *);
 // Up to two rows take all 16 outputs at once, more of them 8.
 #define RUN(name, form, kind)                                                   \
-    TARGET static void name##1(const segment *s) { run(form, kind, 1, 2, s); }  \
-    TARGET static void name##2(const segment *s) { run(form, kind, 2, 2, s); }  \
-    TARGET static void name##3(const segment *s) { run(form, kind, 3, 1, s); }  \
-    TARGET static void name##4(const segment *s) { run(form, kind, 4, 1, s); }  \
-    static const runner name[MAXR + 1] = {0, name##1, name##2, name##3, name##4};
+    TARGET static void name##1(const span *s) { run(form, kind, 1, 2, s); }  \
+    TARGET static void name##2(const span *s) { run(form, kind, 2, 2, s); }  \
+    TARGET static void name##3(const span *s) { run(form, kind, 3, 1, s); }  \
+    TARGET static void name##4(const span *s) { run(form, kind, 4, 1, s); }  \
+    TARGET static void name##5(const span *s) { run(form, kind, 5, 1, s); }  \
+    TARGET static void name##6(const span *s) { run(form, kind, 6, 1, s); }  \
+    TARGET static void name##7(const span *s) { run(form, kind, 7, 1, s); }  \
+    TARGET static void name##8(const span *s) { run(form, kind, 8, 1, s); }  \
+    static const runner name[MAXR + 1] = {0, name##1, name##2, name##3, name##4, name##5, name##6, name##7, name##8};
 
 RUN(small_bytes, BYTES, SMALL)
 RUN(small_nibbles, NIBBLES, SMALL)
@@ -174,14 +203,14 @@ static recipe recipe_of(int packed) {
 }
 
 typedef struct {
-    _Alignas(64) float scale[16][16];
+    _Alignas(64) float scale[8 * SPAN][16];  // 8 a segment
     float total[TK_TILE * TK_PANELS][16];
-    __m256i level[8];  // [pair of blocks][half of the outputs]
+    __m256i level[8 * SPAN];                 // a segment's: [pair of blocks][half of the outputs]
     row_panels rows;
 } scratch;
 
 // The eight 6-bit scales and minima of 16 outputs, from 12 bytes each.
-INLINE void open_super(const uint8_t *h, scratch *t) {
+INLINE void open_super(const uint8_t *h, float (*scale)[16], __m256i *level) {
     _Alignas(32) uint8_t sc[128], mn[128];
     for (int i = 0; i < 64; i += 32) {
         __m256i a = load(h + 64 + i), b = load(h + 128 + i), c = load(h + 192 + i);
@@ -193,18 +222,10 @@ INLINE void open_super(const uint8_t *h, scratch *t) {
     }
     for (int o = 0; o < 16; o += 8) {
         __m256 d = half8(h + 2 * o);
-        for (int b = 0; b < 8; b++) _mm256_store_ps(t->scale[b] + o, _mm256_mul_ps(d, _mm256_cvtepi32_ps(u8_8(sc + 16 * b + o))));
+        for (int b = 0; b < 8; b++) _mm256_store_ps(scale[b] + o, _mm256_mul_ps(d, _mm256_cvtepi32_ps(u8_8(sc + 16 * b + o))));
         for (int i = 0; i < 4; i++)
-            t->level[2 * i + o / 8] = _mm256_or_si256(u8_8(mn + 32 * i + o), _mm256_slli_epi32(u8_8(mn + 32 * i + 16 + o), 16));
+            level[2 * i + o / 8] = _mm256_or_si256(u8_8(mn + 32 * i + o), _mm256_slli_epi32(u8_8(mn + 32 * i + 16 + o), 16));
     }
-}
-
-INLINE void open_halves(const uint8_t *h, scratch *t) {
-    for (int o = 0; o < 16; o += 8)
-        for (int s = 0; s < 16; s++) {
-            __m256i v = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(h + 64 + 16 * s + o)));
-            _mm256_store_ps(t->scale[s] + o, _mm256_mul_ps(half8(h + 2 * o), _mm256_cvtepi32_ps(v)));
-        }
 }
 
 INLINE void put(const tk_mm *a, int g, int half, int row, __m256 total) {
@@ -219,25 +240,16 @@ INLINE void put(const tk_mm *a, int g, int half, int row, __m256 total) {
     for (int i = 0; i < n; i++) out[i] = a->add ? out[i] + t[i] : t[i];
 }
 
-// One segment over all panels.
-TARGET static void segment_rows(const tk_mm *a, const recipe *rc, segment s, int k, scratch *t) {
-    const uint8_t *header = s.header, *q = s.code;
+// One span over all panels. The first panel fetches what comes AHEAD; a single stream of weights is best left to the
+// processor's own prefetcher.
+TARGET static void span_rows(const tk_mm *a, const recipe *rc, span s, int k, scratch *t) {
     for (int p = 0; p < t->rows.panels; p++) {
         tk_panel panel = t->rows.panel[p];
-        const tk_qblock *x = a->q + (size_t)panel.r0 * (a->k / 32) + (size_t)(k / 32) * panel.h;
-        s.stride = panel.h;
-        for (int r0 = 0, n; r0 < panel.h; r0 += n) {
-            n = panel.h - r0 > MAXR ? (panel.h - r0 + 1) / 2 : panel.h - r0;
-            for (int half = 0; half < (n < 3 ? 1 : 2); half++) {
-                s.header = header + 16 * half;
-                s.code = q + 32 * half;
-                s.x = x + r0;
-                s.total = (float (*)[16])(t->total[panel.r0 - t->rows.first + r0] + 8 * half);
-                s.scale = (const float (*)[16])(t->scale[0] + 8 * half);
-                s.level = t->level + half;
-                rc->run[n](&s);
-                s.lines = 0;
-            }
+        s.x = a->q + (size_t)panel.r0 * (a->k / 32) + (size_t)(k / 32) * panel.h;
+        s.fetch = p == 0 && t->rows.rows > 2;
+        for (s.half = 0; s.half < (panel.h < 3 ? 1 : 2); s.half++) {
+            s.total = (float (*)[16])(t->total[panel.r0 - t->rows.first] + 8 * s.half);
+            rc->run[panel.h](&s);
         }
     }
 }
@@ -247,14 +259,12 @@ TARGET static void group(const tk_mm *a, int packed, const recipe *rc, int g, sc
     const uint8_t *w = a->w + g * a->gbytes;
     const size_t full = tk_segment_bytes(packed, TK_SEG);
     memset(t->total, 0, sizeof t->total[0] * rows);
-    for (int k = 0; k < a->k; k += TK_SEG) {
-        int n = imin(a->k - k, TK_SEG);
-        if (rc->kind == SUPER) open_super(w, t);
-        if (rc->kind == HALVES) open_halves(w, t);
-        segment s = {.header = w, .code = w + tk_header_bytes(packed, n), .ahead = w + AHEAD * full, .blocks = n / 32,
-                     .lines = rows <= 2 ? 0 : (int)((full / 8 + 63) / 64), .start = start_of(packed)};
-        segment_rows(a, rc, s, k, t);
-        w += tk_segment_bytes(packed, n);
+    const int segments = rows > 2 ? SPAN : 1;  // headers read ahead of their codes would break a single stream
+    for (int k = 0; k < a->k; k += segments * TK_SEG, w += segments * full) {
+        int n = imin(a->k - k, segments * TK_SEG);
+        for (int i = 0; rc->kind == SUPER && i * TK_SEG < n; i++) open_super(w + i * full, t->scale + 8 * i, t->level + 8 * i);
+        span s = {.w = w, .blocks = n / 32, .start = start_of(packed), .scale = (const float (*)[16])t->scale, .level = t->level};
+        span_rows(a, rc, s, k, t);
     }
     for (int r = 0; r < rows; r++)
         for (int half = 0; half < 2 && a->cols > 16 * g + 8 * half; half++) put(a, g, half, t->rows.first + r, _mm256_load_ps(t->total[r] + 8 * half));
@@ -310,7 +320,7 @@ INLINE void float_group(const int type, const tk_mm *a, int g, const int R, tk_p
     const uint8_t *w = a->w + g * a->gbytes;
     const float *x = a->x + (size_t)t.r0 * a->k + r0;
     const int size = type == TK_F32 ? 64 : 32;
-    __m256 total[2 * MAXR], acc[2 * MAXR];
+    __m256 total[2 * FLOATR], acc[2 * FLOATR];
     for (int i = 0; i < 2 * R; i++) total[i] = _mm256_setzero_ps();
     for (int k0 = 0; k0 < a->k; k0 += TK_SEG) {
         int end = a->k - k0 < TK_SEG ? a->k : k0 + TK_SEG;
@@ -318,7 +328,7 @@ INLINE void float_group(const int type, const tk_mm *a, int g, const int R, tk_p
         for (int k = k0; k < end; k++, x += t.h) {
             if (R > 2 && k % (64 / size) == 0) _mm_prefetch((const char *)w + (size_t)k * size + 4096, _MM_HINT_T0);
             __m256 v0 = widen8(type, w, k), v1 = widen8(type, w + size / 2, k);
-            _Pragma("GCC unroll 4") ROWS {
+            _Pragma("GCC unroll 8") ROWS {
                 __m256 b = _mm256_broadcast_ss(x + r);
                 acc[2 * r] = _mm256_fmadd_ps(v0, b, acc[2 * r]);
                 acc[2 * r + 1] = _mm256_fmadd_ps(v1, b, acc[2 * r + 1]);
@@ -334,7 +344,7 @@ INLINE void floats(const int type, const tk_mm *a) {
         tk_panel t = tk_panel_at(a->rows, p);
         for (int g = 0; g < a->ng; g++)
             for (int r0 = 0, n; r0 < t.h; r0 += n) {
-                n = t.h - r0 > MAXR ? (t.h - r0 + 1) / 2 : t.h - r0;
+                n = t.h - r0 > FLOATR ? (t.h - r0 + 1) / 2 : t.h - r0;
                 switch (n) {
                 case 1: float_group(type, a, g, 1, t, r0); break;
                 case 2: float_group(type, a, g, 2, t, r0); break;

@@ -2,6 +2,7 @@ package kernels_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/tandem-llm/tandem/kernels"
@@ -94,6 +95,43 @@ func testMatMul(t *testing.T, all []*kernels.Pool, typ kernels.Type, n, k int, h
 			from := r.IntN(rows - width + 1)
 			got := m.multiply(t, pool, x[from*k:], before[from*n:(from+width)*n], width)
 			wantSame(t, fmt.Sprintf("%v, %d threads, width %d", pool.ISA(), pool.Threads(), width), got, want[from*n:(from+width)*n])
+		}
+	}
+}
+
+// TestMatMulExtremes: the largest sums that codes and activations can give, where narrow ones would overflow.
+func TestMatMulExtremes(t *testing.T) {
+	const n, k, rows = 16, 512, 11
+	all := pools(t, 1)
+	for _, typ := range types {
+		if !typ.Quantized() {
+			continue
+		}
+		for _, fill := range []byte{0x00, 0x7f, 0x80, 0xff} {
+			t.Run(fmt.Sprintf("%v/%#x", typ, fill), func(t *testing.T) {
+				r := rng(uint64(typ))
+				w := randomRows(r, typ, n, k)
+				_, size := typ.Block()
+				for i := range w {
+					if !slices.ContainsFunc(scales[typ], func(at int) bool { return i%size/2 == at/2 }) && typ != kernels.MXFP4 {
+						w[i] = fill
+					}
+				}
+				x := make([]float32, rows*k)
+				for i := range x {
+					x[i] = 1
+					if row := i / k; row == 1 || row > 1 && r.IntN(2) == 0 {
+						x[i] = -1
+					}
+				}
+				want := refProduct(typ, w, n, k, x, nil, rows, false)
+				m := newProduct(t, packed(t, typ, n, k, w), rows, kernels.MatMulOpt{}, false)
+				for _, pool := range all {
+					for _, width := range []int{1, 2, 3, 8, rows} {
+						wantSame(t, fmt.Sprintf("%v, width %d", pool.ISA(), width), m.multiply(t, pool, x, nil, width), want[:width*n])
+					}
+				}
+			})
 		}
 	}
 }

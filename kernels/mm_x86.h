@@ -12,6 +12,11 @@ enum { SMALL, SUPER, HALVES };  // a scale per 32 in both; integer scales per 32
 // Bytes of a block of 32 inputs.
 static inline size_t piece(const int form) { return form == NIBBLES ? 256 : form == FIVES ? 320 : form == SIXES ? 384 : 512; }
 
+// Bytes of the header of a segment of n blocks, and cache lines of a full segment in an eighth of it: as tk_header_bytes, but
+// known to the compiler.
+static inline size_t header_of(const int kind, int n) { return kind == SUPER ? 256 : kind == HALVES ? 320 : (size_t)(n + 1) / 2 * 64; }
+static inline int lines_of(const int form, const int kind) { return (int)((header_of(kind, 8) / 8 + piece(form) + 63) / 64); }
+
 // Where in tk_qblock the sum of a block starts: Σ code·q = Σ stored·q + start. Types without offset do not look.
 static inline size_t start_of(int packed) {
     switch (packed) {
