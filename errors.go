@@ -11,21 +11,22 @@ import (
 type Kind uint8
 
 const (
-	OK             Kind = iota
-	Invalid             // the caller's value is wrong; trying again is useless
-	UnknownSession      // the process does not hold that session; open it again
-	Stale               // another epoch, base, prefix or generation; what it belongs to is gone
-	Exhausted           // no room now; trying again later may work
-	Unavailable         // a peer is down or restarting
-	Deadline            // not done in the time allowed
-	Canceled            // the caller gave up
-	Unsupported         // valid, but not something tandem does
-	Corrupt             // data that contradicts itself: a damaged file, a garbage ticket
-	Internal            // a fault of tandem's own
+	OK              Kind = iota
+	Invalid              // the caller's value is wrong; trying again is useless
+	UnknownSession       // the process does not hold that session; open it again
+	Stale                // another epoch, base, prefix or generation; what it belongs to is gone
+	Exhausted            // no room now; trying again later may work
+	Unavailable          // a peer is down or restarting
+	Deadline             // not done in the time allowed
+	Canceled             // the caller gave up
+	Unsupported          // valid, but not something tandem does
+	Corrupt              // data that contradicts itself: a damaged file, a garbage ticket
+	Internal             // a fault of tandem's own
+	Unauthenticated      // no bearer token, or one that is not known
 )
 
 var kindNames = [...]string{"ok", "invalid", "unknown_session", "stale", "exhausted", "unavailable",
-	"deadline", "canceled", "unsupported", "corrupt", "internal"}
+	"deadline", "canceled", "unsupported", "corrupt", "internal", "unauthenticated"}
 
 func (k Kind) String() string {
 	if int(k) < len(kindNames) {
@@ -44,6 +45,7 @@ type Error struct {
 	Kind Kind
 	Err  error
 
+	Field      string        // of Invalid: the field of the request that was wrong, such as "top_p"; "" if none is to blame
 	RetryAfter time.Duration // of Exhausted: when trying again may work; 0 if nobody can say
 }
 
@@ -93,4 +95,15 @@ func RetryAfter(err error) time.Duration {
 		}
 	}
 	return 0
+}
+
+// FieldOf returns the field of the request that was wrong, as the first error of err's chain says that names
+// one; "" if none does.
+func FieldOf(err error) string {
+	for e := (*Error)(nil); errors.As(err, &e); err = e.Err {
+		if e.Field != "" {
+			return e.Field
+		}
+	}
+	return ""
 }

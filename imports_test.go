@@ -38,14 +38,16 @@ var rooms = map[string][]string{
 	"proto": {"google.golang.org/grpc", "google.golang.org/protobuf"},
 	"services": {".", "proto", "google.golang.org/grpc", "google.golang.org/protobuf", "google.golang.org/genproto",
 		"github.com/nats-io", "go.opentelemetry.io", "golang.org/x/sys"},
-	"client": {"proto", "google.golang.org/grpc", "google.golang.org/protobuf", "google.golang.org/genproto"},
+	// what is measured and how it is shown is telemetry's alone
+	"services/telemetry": {".", "services", "google.golang.org/grpc", "go.opentelemetry.io", "github.com/prometheus"},
+	"client":             {"proto", "google.golang.org/grpc", "google.golang.org/protobuf", "google.golang.org/genproto"},
 
 	"cmd":  {"*"},
 	"test": {"*"},
 }
 
 // testOnly lists what test files of any room may import on top.
-var testOnly = []string{"pgregory.net/rapid", "go.uber.org/goleak"}
+var testOnly = []string{"pgregory.net/rapid", "go.uber.org/goleak", "github.com/openai/openai-go"}
 
 // domainTests are rooms whose tests may run the other domain rooms with them in one process, but never
 // the wire.

@@ -61,13 +61,43 @@ func (h PrefixHash) Add(tokens ...Token) PrefixHash {
 	return h
 }
 
-// Sampling says how the next token is drawn from the target's logits: divide by Temperature, keep the
-// TopK likeliest, of those the smallest set with at least TopP of the probability, draw.
+// Sampling says how the next token is drawn from the target's logits: add Bias, apply the penalties for
+// what the text holds already, divide by Temperature, keep the TopK likeliest, of those the smallest set with at
+// least TopP of the probability, of those what has at least MinP of the likeliest's probability, draw.
 type Sampling struct {
 	Temperature float64 // 0 = the likeliest token, ties to the lowest id
 	TopK        int     // 0 = all
 	TopP        float64 // 0 < TopP ≤ 1
+	MinP        float64 // 0 ≤ MinP ≤ 1; 0 = all
 	Seed        uint64  // the draw at a position depends on (Seed, position) alone
+
+	// RepeatPenalty divides positive logits and multiplies others of the tokens among the last RepeatLast of
+	// prompt and output (Keskar et al., 2019; llama.cpp's window). 0 or 1 = none; else more than 0, at most 10.
+	RepeatPenalty float64
+	RepeatLast    int // 0 = DefaultRepeatLast
+	// FrequencyPenalty is subtracted from a token's logit for each time that the output holds it, PresencePenalty
+	// once if it holds it at all; −2 to 2, 0 = none (OpenAI's definition; the prompt does not count).
+	FrequencyPenalty, PresencePenalty float64
+	Bias                              []Bias // ascending by token, each token once
+
+	// Logprobs has verdicts tell the log-probability of each token, and TopLogprobs those of so many likeliest
+	// (0 to 20): of the softmax of the target's own logits, before everything above.
+	Logprobs    bool
+	TopLogprobs int
+}
+
+// DefaultRepeatLast is the window of RepeatPenalty where none is given, as in llama.cpp.
+const DefaultRepeatLast = 64
+
+// Bias is added to one token's logit, −100 to 100.
+type Bias struct {
+	Token Token
+	Add   float32
+}
+
+// Shapes reports whether s changes logits by more than a temperature, so that a draw needs to know the text.
+func (s Sampling) Shapes() bool {
+	return s.RepeatPenalty != 0 && s.RepeatPenalty != 1 || s.FrequencyPenalty != 0 || s.PresencePenalty != 0 || len(s.Bias) > 0
 }
 
 // Opening asks a drafter or verifier to hold a session.
@@ -77,7 +107,14 @@ type Opening struct {
 	Tokens   []Token  // committed so far, at least one; read-only for the receiver
 	Limit    Position // the session never holds more committed tokens than this
 	MaxNodes int      // no tree of the session has more nodes, root included
+	Prompt   int      // so many of Tokens are the prompt, the others output; 0 = all
+	Tenant   string   // whose sessions may share memory of equal prefixes with it; see Request.Tenant
 	Sampling Sampling
+}
+
+// Opened says how a session was made.
+type Opened struct {
+	Reused int // of Opening.Tokens: found in memory that another session of the tenant had filled
 }
 
 // Proposal asks a drafter for one tree.
@@ -152,7 +189,7 @@ type Proposed struct {
 type Drafter interface {
 	// Open makes the drafter hold a session, prefilled with o.Tokens; a session of that id that it held
 	// before is replaced. Errors: Exhausted (no KV memory), Invalid, Unavailable.
-	Open(ctx context.Context, o Opening) error
+	Open(ctx context.Context, o Opening) (Opened, error)
 	// Propose drafts a tree below the last committed token and puts a ticket with it into the pool
 	// before it returns. Errors: UnknownSession (open it again), Stale (another epoch, or Hash differs
 	// from what the drafter holds: open it again), Unavailable. After any error the caller may
@@ -193,25 +230,38 @@ type TicketSource interface {
 type Verifier interface {
 	// Open makes the verifier hold a session, prefilled with o.Tokens; a session of that id that it held
 	// before is replaced. Errors: Exhausted (no KV memory), Invalid, Unavailable.
-	Open(ctx context.Context, o Opening) error
+	Open(ctx context.Context, o Opening) (Opened, error)
 	// Close forgets the session and frees its memory. Closing an unknown session is no error.
 	Close(ctx context.Context, id SessionID) error
 }
 
 // Verdict answers one ticket.
 type Verdict struct {
-	Session SessionID
-	Epoch   Epoch
-	Base    Position
-	Hash    PrefixHash
-	Path    []int32       // accepted nodes below the root, each a child of the one before
-	Tokens  []Token       // the tokens of Path and, last, the target's own next token: len(Path)+1
-	Nodes   int           // nodes verified, root included
-	Batch   int           // tickets that shared the pass
-	Rows    int           // rows of the pass: those of all trees and pieces of prompts
-	Busy    time.Duration // the pass and the draws, arithmetic only
-	Kind    Kind          // OK, or why there is no verdict: UnknownSession, Stale, Invalid, Internal
-	Message string        // for Kind ≠ OK: what was wrong
+	Session  SessionID
+	Epoch    Epoch
+	Base     Position
+	Hash     PrefixHash
+	Path     []int32       // accepted nodes below the root, each a child of the one before
+	Tokens   []Token       // the tokens of Path and, last, the target's own next token: len(Path)+1
+	Nodes    int           // nodes verified, root included
+	Batch    int           // tickets that shared the pass
+	Rows     int           // rows of the pass: those of all trees and pieces of prompts
+	Busy     time.Duration // the pass and the draws, arithmetic only
+	Logprobs []Logprob     // one per token of Tokens if the session's Sampling wants them, else nil
+	Kind     Kind          // OK, or why there is no verdict: UnknownSession, Stale, Invalid, Internal
+	Message  string        // for Kind ≠ OK: what was wrong
+}
+
+// Logprob tells how likely a token was.
+type Logprob struct {
+	LogProb float32      // natural logarithm, at most 0
+	Top     []TopLogprob // the likeliest tokens, likeliest first, ties to lower ids
+}
+
+// TopLogprob is a token that might have been.
+type TopLogprob struct {
+	Token   Token
+	LogProb float32
 }
 
 // Origin says who guessed a token of the output.
@@ -234,9 +284,17 @@ type Request struct {
 	Vote      Vote
 	Drafters  []string  // those that may draft, by name; nil = all that are alive
 	Off       Technique // what a strategy goes without, for comparisons
+	Stop      []string  // the output ends before the first of them that it would hold; at most MostStops
 	IgnoreEOS bool
 	FullTrace bool // record every round as spans of its own, not one in 32
+	Report    bool // each Delta of a round carries its Round
+	// Tenant names whose request it is; "" is a tenant like any other. Requests of one tenant share memory of equal
+	// prefixes, so that one may tell from the time its prompt takes what another has asked; others never do.
+	Tenant string
 }
+
+// MostStops is the number of stop sequences that a request may have.
+const MostStops = 4
 
 // Strategy decides, round by round, who drafts and how much.
 type Strategy string
@@ -247,6 +305,15 @@ const (
 	StrategyLLMCad  Strategy = "llmcad"  // branch pacer, adaptive threshold, drafting ahead (Xu et al., 2023)
 	StrategyMinions Strategy = "minions" // weighted majority of several drafters, adaptive length (Wang et al., 2024)
 )
+
+// DefaultPolicy returns the trees of a request that names a strategy and no tree: the shape of the fixed strategy; for those
+// that choose a shape themselves bounds wider than they want, so that a plan and not the bound decides.
+func DefaultPolicy(s Strategy) Policy {
+	if s == StrategyFixed || s == "" {
+		return Policy{Nodes: 16, Depth: 7, Width: 10}
+	}
+	return Policy{Nodes: 32, Depth: 8, Width: 8}
+}
 
 // Vote says how the drafts of several drafters become one tree.
 type Vote string
@@ -271,7 +338,7 @@ const (
 type FinishReason string
 
 const (
-	FinishStop   FinishReason = "stop"   // the model ended the text
+	FinishStop   FinishReason = "stop"   // the model ended the text, or a stop sequence came
 	FinishLength FinishReason = "length" // MaxTokens reached, or the context is full
 )
 
@@ -284,11 +351,34 @@ type Started struct {
 }
 
 // Delta is a piece of output. Text is valid UTF-8 and may lag behind Tokens while a character is
-// incomplete; the last delta of a generation leaves nothing out.
+// incomplete or a stop sequence may have begun; the last delta of a generation leaves nothing out but a stop
+// sequence that ended it.
 type Delta struct {
-	Text    string
-	Tokens  []Token
-	Origins []Origin // one per token
+	Text     string
+	Tokens   []Token
+	Origins  []Origin  // one per token
+	Logprobs []Logprob // one per token if the request wants them, else nil
+	Round    *Round    // of Request.Report: how Tokens came about
+}
+
+// Round tells how one piece of output came about. Times count from the request's admission.
+type Round struct {
+	Index    int // from 0
+	Base     Position
+	Choice   string // what the strategy chose, as in Stats.Choices
+	Why      string // one line, with the figures that decided
+	Tree     Tree   // that was verified; node 0 is the committed token at Base-1
+	Drafters []string
+	Votes    []uint16 // one per node: bit i is set where the draft of Drafters[i] held the node
+	Path     []int32  // accepted nodes, root not counted
+	Lanes    []Lane
+}
+
+// Lane is a stretch of time that one stage of a round took.
+type Lane struct {
+	Stage    string // "draft", "ahead", "pool", "verify", "commit"
+	By       string // the drafter's name; "" where there is one of the kind
+	From, To time.Duration
 }
 
 // Sink receives one generation's output in order. An error ends the generation. Called from one
@@ -318,7 +408,11 @@ type Stats struct {
 	AheadUseful  time.Duration   // the part of it that went into trees
 	Drafters     []DrafterStats  // by name
 	Choices      map[string]int  // rounds by what the strategy chose, such as "plain" or "go 8/4"
+	Reasons      map[string]int  // rounds by why, such as "best", "probe" or "plain: nobody drafts"
 	Planning     time.Duration   // spent on votes, weights, lengths and choices
+
+	DraftedByDepth  []int // [i]: rounds whose tree was at least i+1 deep; sums up to DraftedDepth
+	AcceptedByDepth []int // [i]: rounds that took a drafted token at depth i+1; sums up to Accepted
 }
 
 // DrafterStats counts what one drafter contributed to a generation.
@@ -333,7 +427,9 @@ type DrafterStats struct {
 // Result ends a generation.
 type Result struct {
 	Finish       FinishReason
+	Stopped      string // the stop sequence that ended it, "" if none did
 	PromptTokens int
+	CachedTokens int // of the prompt: found in the verifier's memory
 	OutputTokens int
 	Stats        Stats
 }

@@ -15,7 +15,7 @@ next:
 				continue next
 			}
 		}
-		return 0, Errorf("request", Invalid, "technique %.50q: want %s", name, strings.Join(techniqueNames[:], ", "))
+		return 0, invalid("without", "technique %.50q: want %s", name, strings.Join(techniqueNames[:], ", "))
 	}
 	return t, nil
 }

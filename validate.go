@@ -1,6 +1,7 @@
 package tandem
 
 import (
+	"fmt"
 	"math"
 	"unicode/utf8"
 )
@@ -29,27 +30,32 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Validate is the one check of a request, whichever front end it came through. The length of a
-// textual prompt in tokens is checked by ValidatePromptTokens once it is known.
+// Validate is the one check of a request, whichever front end it came through. Its errors name the field
+// that is wrong, as proto/tandem/v1 calls it; see Error.Field. The length of a textual prompt in tokens is
+// checked by ValidatePromptTokens once it is known.
 func (r Request) Validate(l Limits) error {
-	const op = "request"
 	l = l.withDefaults()
 	switch {
 	case r.Tokens == nil && r.Prompt == "":
-		return Errorf(op, Invalid, "prompt is empty: want at least one character")
+		return invalid("prompt", "prompt is empty: want at least one character")
 	case len(r.Prompt) > l.PromptBytes:
-		return Errorf(op, Invalid, "prompt has %d bytes: at most %d allowed", len(r.Prompt), l.PromptBytes)
+		return invalid("prompt", "prompt has %d bytes: at most %d allowed", len(r.Prompt), l.PromptBytes)
 	case !utf8.ValidString(r.Prompt):
-		return Errorf(op, Invalid, "prompt is not valid UTF-8 at byte %d", invalidUTF8(r.Prompt))
+		return invalid("prompt", "prompt is not valid UTF-8 at byte %d", invalidUTF8(r.Prompt))
 	case r.MaxTokens < 1:
-		return Errorf(op, Invalid, "max_tokens is %d: want at least 1", r.MaxTokens)
+		return invalid("max_tokens", "max_tokens is %d: want at least 1", r.MaxTokens)
+	case len(r.Tenant) > maxTenant || !utf8.ValidString(r.Tenant):
+		return invalid("tenant", "tenant has %d bytes: want at most %d of valid UTF-8", len(r.Tenant), maxTenant)
 	}
 	if r.Tokens != nil {
 		if err := ValidatePromptTokens(r.Tokens, l); err != nil {
 			return err
 		}
 	}
-	if err := r.Sampling.validate(); err != nil {
+	if err := r.Sampling.validate(l); err != nil {
+		return err
+	}
+	if err := r.validateStop(); err != nil {
 		return err
 	}
 	if err := r.validateSpeculation(); err != nil {
@@ -61,77 +67,128 @@ func (r Request) Validate(l Limits) error {
 	return r.Policy.validate(l)
 }
 
-// maxDrafters is the number of drafters that a request may name.
-const maxDrafters = 16
+const (
+	maxDrafters = 16  // that a request may name
+	maxStop     = 256 // bytes of a stop sequence
+	maxTenant   = 128 // bytes of a tenant's name
+	maxBias     = 300 // tokens of a logit_bias
+	maxTop      = 20  // tokens of top_logprobs
+	maxRepeat   = 10  // repeat_penalty
+	maxWindow   = 4096
+)
+
+// invalid returns an error that blames a field.
+func invalid(field, format string, args ...any) error {
+	return &Error{Op: "request", Kind: Invalid, Field: field, Err: fmt.Errorf(format, args...)}
+}
+
+func (r Request) validateStop() error {
+	if n := len(r.Stop); n > MostStops {
+		return invalid("stop", "stop has %d sequences: at most %d allowed", n, MostStops)
+	}
+	for i, s := range r.Stop {
+		switch {
+		case s == "" || len(s) > maxStop:
+			return invalid("stop", "stop sequence %d has %d bytes: want 1 to %d", i, len(s), maxStop)
+		case !utf8.ValidString(s):
+			return invalid("stop", "stop sequence %d is not valid UTF-8 at byte %d", i, invalidUTF8(s))
+		}
+	}
+	return nil
+}
 
 func (r Request) validateSpeculation() error {
-	const op = "request"
 	switch r.Strategy {
 	case "", StrategyPlanner, StrategyFixed, StrategyLLMCad, StrategyMinions:
 	default:
-		return Errorf(op, Invalid, "strategy is %q: want %s, %s, %s or %s", r.Strategy, StrategyPlanner, StrategyFixed, StrategyLLMCad, StrategyMinions)
+		return invalid("strategy", "strategy is %.50q: want %s, %s, %s or %s", r.Strategy, StrategyPlanner, StrategyFixed, StrategyLLMCad, StrategyMinions)
 	}
 	switch r.Vote {
 	case "", VoteAuto, VoteNone, VoteMajority, VoteTree:
 	default:
-		return Errorf(op, Invalid, "vote is %q: want %s, %s, %s or %s", r.Vote, VoteAuto, VoteNone, VoteMajority, VoteTree)
+		return invalid("vote", "vote is %.50q: want %s, %s, %s or %s", r.Vote, VoteAuto, VoteNone, VoteMajority, VoteTree)
 	}
 	if n := len(r.Drafters); n > maxDrafters {
-		return Errorf(op, Invalid, "%d drafters are named: at most %d allowed", n, maxDrafters)
+		return invalid("drafters", "%d drafters are named: at most %d allowed", n, maxDrafters)
 	}
 	seen := map[string]bool{}
 	for _, name := range r.Drafters {
 		if name == "" || len(name) > 200 || seen[name] {
-			return Errorf(op, Invalid, "drafter %.210q: want a name of 1 to 200 bytes, each once", name)
+			return invalid("drafters", "drafter %.210q: want a name of 1 to 200 bytes, each once", name)
 		}
 		seen[name] = true
 	}
 	if all := TechniqueBranches | TechniqueAdaptive | TechniqueAhead; r.Off&^all != 0 {
-		return Errorf(op, Invalid, "techniques %#x are to be off: want a set within %#x", uint8(r.Off), uint8(all))
+		return invalid("without", "techniques %#x are to be off: want a set within %#x", uint8(r.Off), uint8(all))
 	}
 	return nil
 }
 
 // ValidatePromptTokens checks a tokenised prompt against the context and the vocabulary.
 func ValidatePromptTokens(tokens []Token, l Limits) error {
-	const op = "request"
 	l = l.withDefaults()
 	switch {
 	case len(tokens) == 0:
-		return Errorf(op, Invalid, "prompt is empty: want at least one token")
+		return invalid("prompt", "prompt is empty: want at least one token")
 	case len(tokens) >= l.Context:
-		return Errorf(op, Invalid, "prompt has %d tokens: the context holds %d, and at least one must be left to generate", len(tokens), l.Context)
+		return invalid("prompt", "prompt has %d tokens: the context holds %d, and at least one must be left to generate", len(tokens), l.Context)
 	}
 	for i, t := range tokens {
 		if t < 0 || int(t) >= l.Vocab {
-			return Errorf(op, Invalid, "prompt token %d is %d: vocabulary has %d", i, t, l.Vocab)
+			return invalid("prompt", "prompt token %d is %d: vocabulary has %d", i, t, l.Vocab)
 		}
 	}
 	return nil
 }
 
-func (s Sampling) validate() error {
-	const op = "request"
+func (s Sampling) validate(l Limits) error {
+	for _, f := range []struct {
+		name      string
+		v, lo, hi float64
+	}{
+		{"temperature", s.Temperature, 0, 100}, {"min_p", s.MinP, 0, 1}, {"repeat_penalty", s.RepeatPenalty, 0, maxRepeat},
+		{"frequency_penalty", s.FrequencyPenalty, -2, 2}, {"presence_penalty", s.PresencePenalty, -2, 2},
+	} {
+		if !(f.v >= f.lo && f.v <= f.hi) { // a NaN is neither
+			return invalid(f.name, "%s is %v: want %v to %v", f.name, f.v, f.lo, f.hi)
+		}
+	}
 	switch {
-	case math.IsNaN(s.Temperature) || s.Temperature < 0 || s.Temperature > 100:
-		return Errorf(op, Invalid, "temperature is %v: want 0 to 100", s.Temperature)
 	case s.TopK < 0:
-		return Errorf(op, Invalid, "top_k is %d: want 0 (all) or more", s.TopK)
-	case math.IsNaN(s.TopP) || s.TopP <= 0 || s.TopP > 1:
-		return Errorf(op, Invalid, "top_p is %v: want more than 0 and at most 1", s.TopP)
+		return invalid("top_k", "top_k is %d: want 0 (all) or more", s.TopK)
+	case !(s.TopP > 0 && s.TopP <= 1):
+		return invalid("top_p", "top_p is %v: want more than 0 and at most 1", s.TopP)
+	case s.RepeatLast < 0 || s.RepeatLast > maxWindow:
+		return invalid("repeat_last", "repeat_last is %d: want 1 to %d, or 0 for %d", s.RepeatLast, maxWindow, DefaultRepeatLast)
+	case s.TopLogprobs < 0 || s.TopLogprobs > maxTop:
+		return invalid("top_logprobs", "top_logprobs is %d: want 0 to %d", s.TopLogprobs, maxTop)
+	case s.TopLogprobs > 0 && !s.Logprobs:
+		return invalid("top_logprobs", "top_logprobs is %d without logprobs: want logprobs as well", s.TopLogprobs)
+	case len(s.Bias) > maxBias:
+		return invalid("logit_bias", "logit_bias has %d tokens: at most %d allowed", len(s.Bias), maxBias)
+	}
+	for i, b := range s.Bias {
+		switch {
+		case b.Token < 0 || int(b.Token) >= l.Vocab:
+			return invalid("logit_bias", "logit_bias names token %d: vocabulary has %d", b.Token, l.Vocab)
+		case i > 0 && b.Token <= s.Bias[i-1].Token:
+			return invalid("logit_bias", "logit_bias names token %d after token %d: want each once, ascending", b.Token, s.Bias[i-1].Token)
+		case !(b.Add >= -100 && b.Add <= 100):
+			return invalid("logit_bias", "logit_bias of token %d is %v: want -100 to 100", b.Token, b.Add)
+		}
 	}
 	return nil
 }
 
 func (p Policy) validate(l Limits) error {
-	const op = "tree"
 	l = l.withDefaults()
 	for _, f := range []struct {
 		name       string
 		v, lo, top int
 	}{{"nodes", p.Nodes, 2, l.Nodes}, {"depth", p.Depth, 1, l.Depth}, {"width", p.Width, 1, l.Width}} {
 		if f.v < f.lo || f.v > f.top {
-			return Errorf(op, Invalid, "tree %d/%d/%d: %s is %d: want %d to %d", p.Nodes, p.Depth, p.Width, f.name, f.v, f.lo, f.top)
+			return &Error{Op: "tree", Kind: Invalid, Field: f.name,
+				Err: fmt.Errorf("tree %d/%d/%d: %s is %d: want %d to %d", p.Nodes, p.Depth, p.Width, f.name, f.v, f.lo, f.top)}
 		}
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"iter"
+	"net"
 	"path/filepath"
 	"strings"
 	"time"
@@ -14,6 +15,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 
@@ -27,27 +29,45 @@ type Client struct {
 }
 
 // Dial returns a client of the gateway at "host:port" or "unix:///absolute/path". It does not wait
-// for the gateway: calls answer Unavailable while it is away. Options are added to the client's own,
-// which are made for loopback and unix sockets: no encryption. The caller must Close it.
-func Dial(addr string, opts ...grpc.DialOption) (*Client, error) {
-	target := "passthrough:///" + addr
+// for the gateway: calls answer Unavailable while it is away. The caller must Close it.
+func Dial(addr string, opts ...Option) (*Client, error) {
+	var o options
+	for _, opt := range opts {
+		opt(&o)
+	}
+	target, creds, local := "passthrough:///"+addr, insecure.NewCredentials(), false
 	if path, ok := strings.CutPrefix(addr, "unix://"); ok {
-		if target = addr; !filepath.IsAbs(path) {
-			return nil, &Error{Reason: Invalid, Message: "address " + addr + ": want unix:///absolute/path or host:port"}
+		if target, local = addr, true; !filepath.IsAbs(path) {
+			return nil, &Error{Kind: Invalid, Message: "address " + addr + ": want unix:///absolute/path or host:port"}
 		}
-	} else if i := strings.LastIndex(addr, ":"); i < 0 || i == len(addr)-1 || strings.Contains(addr, "/") {
-		return nil, &Error{Reason: Invalid, Message: "address " + addr + ": want host:port or unix:///absolute/path"}
+	} else {
+		host, port, err := net.SplitHostPort(addr)
+		if err != nil || port == "" || strings.Contains(addr, "/") {
+			return nil, &Error{Kind: Invalid, Message: "address " + addr + ": want host:port or unix:///absolute/path"}
+		}
+		ip := net.ParseIP(host)
+		local = host == "" || host == "localhost" || ip != nil && ip.IsLoopback()
+		if o.tls != nil {
+			creds = credentials.NewTLS(o.tls)
+		}
 	}
 	const limit = 4 << 20 // the gateway's own, bytes
-	conn, err := grpc.NewClient(target, append([]grpc.DialOption{
-		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(),
+	dial := []grpc.DialOption{
+		grpc.WithTransportCredentials(creds), grpc.WithNoProxy(),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: time.Second,
 			Backoff: backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 15 * time.Second, Timeout: 5 * time.Second}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(limit), grpc.MaxCallSendMsgSize(limit)),
-	}, opts...)...)
+	}
+	if o.token != nil {
+		if err := o.checkToken(addr, local); err != nil {
+			return nil, err
+		}
+		dial = append(dial, grpc.WithPerRPCCredentials(bearer(*o.token)))
+	}
+	conn, err := grpc.NewClient(target, append(dial, o.dial...)...)
 	if err != nil {
-		return nil, &Error{Reason: Invalid, Message: "address " + addr + ": " + err.Error()}
+		return nil, &Error{Kind: Invalid, Message: "address " + addr + ": " + err.Error()}
 	}
 	return &Client{conn: conn, rpc: tandemv1.NewGenerationServiceClient(conn)}, nil
 }
@@ -55,102 +75,14 @@ func Dial(addr string, opts ...grpc.DialOption) (*Client, error) {
 // Close ends the connection and the calls on it.
 func (c *Client) Close() error { return c.conn.Close() }
 
-// Request is one prompt and how to continue it; a nil field takes the gateway's default.
-type Request struct {
-	Prompt string   // tokenised by the gateway; unused if Tokens is set
-	Tokens []uint32 // the prompt as token ids
-
-	MaxTokens   *int     // largest number of output tokens
-	Temperature *float64 // 0: always the likeliest token
-	TopK        *int     // 0: all
-	TopP        *float64
-	Seed        *uint64
-	IgnoreEOS   bool
-
-	NoDraft   bool     // plain decoding: the same text, slower
-	Tree      *Tree    // bounds of the drafts; without a Strategy, their shape
-	Strategy  string   // "planner", "fixed", "llmcad" or "minions"; "": the gateway's, or "fixed" with a Tree
-	Vote      string   // "auto", "none", "majority" or "tree"
-	Drafters  []string // those that may draft, by name; none: the gateway's default, usually all that are alive
-	Without   []string // what the strategy goes without: "branches", "adaptive", "ahead"
-	FullTrace bool     // record every round in the trace
-}
-
-// Tree bounds the trees to draft.
-type Tree struct{ Nodes, Depth, Width int }
-
-// Event is one event of a generation: exactly one field is set.
-type Event struct {
-	Started  *Started
-	Delta    *Delta
-	Finished *Finished
-}
-
-// Started is the first event of a generation: the request was admitted with these options.
-type Started struct {
-	Session      string
-	PromptTokens []uint32
-	Model        string
-	Drafter      string // "" for none
-	MaxTokens    int
-	Temperature  float64
-	TopK         int
-	TopP         float64
-	Seed         uint64
-	Tree         Tree // zero: plain decoding
-	Strategy     string
-	Vote         string
-	Drafters     []string // those that may draft; none: all that are alive
-	Without      []string
-}
-
-// Delta is a piece of output.
-type Delta struct {
-	Text    string // valid UTF-8; lags behind Tokens while a character is incomplete
-	Tokens  []uint32
-	Drafted []bool // per token: guessed by a drafter, and accepted
-}
-
-// Finished is the last event of a generation.
-type Finished struct {
-	Reason       string // "stop" or "length"
-	PromptTokens int
-	OutputTokens int
-	Statistics   Statistics
-}
-
-// Statistics counts one generation's speculation: Accepted + Rounds = output tokens.
-type Statistics struct {
-	Rounds, Drafted, DraftedDepth, Accepted, PlainRounds, Reopened int
-	Prefill, Decode, DraftBusy, VerifyBusy                         time.Duration
-	Coordination                                                   []time.Duration // per round
-
-	AheadHits   int            // rounds whose tree had been begun ahead, while the target verified
-	AheadTries  int            // rounds after which a drafter went on ahead
-	AheadBusy   time.Duration  // draft arithmetic ahead of the rounds
-	AheadUseful time.Duration  // the part of it that went into trees
-	Drafters    []Contribution // by name
-	Choices     map[string]int // rounds by what the strategy chose, such as "plain"
-	Planning    time.Duration  // spent on votes, weights, lengths and choices
-}
-
-// Contribution counts what one drafter contributed to a generation.
-type Contribution struct {
-	Name     string
-	Rounds   int     // in which it drafted
-	Drafted  int     // nodes of its own drafts, roots not counted
-	Accepted int     // tokens of the output that its own draft held
-	Weight   float64 // of its vote, at the end
-}
-
 // Generate runs one request. The sequence ends after Finished, or with an error after which nothing
 // follows; events before an error were right. Leaving the loop, or the end of ctx, cancels the request.
 func (c *Client) Generate(ctx context.Context, r Request) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		if !utf8.ValidString(r.Prompt) {
-			yield(Event{}, &Error{Reason: Invalid, Message: "request: prompt is not valid UTF-8"})
+		if err := r.check(); err != nil {
+			yield(Event{}, err)
 			return
 		}
 		stream, err := c.rpc.Generate(ctx, r.encode())
@@ -161,7 +93,7 @@ func (c *Client) Generate(ctx context.Context, r Request) iter.Seq2[Event, error
 		for next := uint64(0); ; next++ {
 			m, err := stream.Recv()
 			if errors.Is(err, io.EOF) {
-				err = &Error{Reason: Unavailable, Message: "the gateway ended the stream before the generation"}
+				err = &Error{Kind: Unavailable, Message: "the gateway ended the stream before the generation"}
 			}
 			if err != nil {
 				yield(Event{}, fromStatus(err))
@@ -179,4 +111,19 @@ func (c *Client) Generate(ctx context.Context, r Request) iter.Seq2[Event, error
 func (c *Client) Describe(ctx context.Context) (*tandemv1.DescribeResponse, error) {
 	d, err := c.rpc.Describe(ctx, &tandemv1.DescribeRequest{})
 	return d, fromStatus(err)
+}
+
+// Tokenize returns the tokens that a prompt becomes, special tokens included, and the bytes that each stands for.
+func (c *Client) Tokenize(ctx context.Context, text string) (tokens []uint32, pieces [][]byte, err error) {
+	if !utf8.ValidString(text) {
+		return nil, nil, &Error{Kind: Invalid, Field: "text", Message: "request: text is not valid UTF-8"}
+	}
+	r, err := c.rpc.Tokenize(ctx, &tandemv1.TokenizeRequest{Text: text})
+	return r.GetTokens().GetIds(), r.GetPieces(), fromStatus(err)
+}
+
+// Detokenize returns the text that tokens stand for, with U+FFFD in place of bytes that are no UTF-8.
+func (c *Client) Detokenize(ctx context.Context, tokens []uint32) (string, error) {
+	r, err := c.rpc.Detokenize(ctx, &tandemv1.DetokenizeRequest{Tokens: &tandemv1.TokenList{Ids: tokens}})
+	return r.GetText(), fromStatus(err)
 }

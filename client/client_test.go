@@ -2,8 +2,13 @@ package client_test
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
-	"fmt"
+	"math/big"
 	"net"
 	"path/filepath"
 	"reflect"
@@ -15,7 +20,10 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tandem-llm/tandem/client"
@@ -152,7 +160,7 @@ func TestErrors(t *testing.T) {
 	if _, err := end(c, client.Request{Prompt: "\xff"}); !errors.Is(err, client.Invalid) {
 		t.Errorf("invalid UTF-8: %v", err)
 	}
-	for code, reason := range map[codes.Code]client.Reason{codes.InvalidArgument: client.Invalid, codes.Unavailable: client.Unavailable, codes.Unknown: client.Internal} {
+	for code, reason := range map[codes.Code]client.Kind{codes.InvalidArgument: client.Invalid, codes.Unavailable: client.Unavailable, codes.Unknown: client.Internal} {
 		g.err = status.Error(code, "x")
 		if _, err := c.Describe(context.Background()); !errors.Is(err, reason) {
 			t.Errorf("%v became %v", code, err)
@@ -198,25 +206,155 @@ func TestDial(t *testing.T) {
 	}
 }
 
-func ExampleClient_Generate() {
-	c, err := client.Dial("127.0.0.1:7070")
-	if err != nil {
-		fmt.Println(err)
-		return
+// TestOptions has every field of a request arrive, and every field of the answers.
+func TestOptions(t *testing.T) {
+	events := script()
+	events[0].GetStarted().Sampling = &tandemv1.Sampling{MinP: new(0.1), RepeatPenalty: new(1.5), RepeatLast: new(int32(9)),
+		FrequencyPenalty: new(-0.5), PresencePenalty: new(0.75), LogitBias: map[uint32]float32{2: 1.5}}
+	d := events[1].GetDelta()
+	d.Logprobs = []*tandemv1.Logprob{{LogProb: -1, Top: []*tandemv1.TopLogprob{{Token: 5, LogProb: -1}, {Token: 3, LogProb: -2}}}, {LogProb: -0.5}}
+	d.Round = &tandemv1.Round{Index: 4, Base: 12, Choice: "go 8/4", Why: "x", Drafters: []string{"go"},
+		Nodes: []*tandemv1.RoundNode{{Token: 6, Parent: -1}, {Token: 5, LogProb: new(float32(-3)), Votes: 1, Accepted: true}},
+		Lanes: []*tandemv1.Lane{{Stage: "draft", By: "go", FromNs: 1e6, ToNs: 2e6}}}
+	f := events[2].GetFinished()
+	f.Stopped, f.Usage.CachedPromptTokens, f.Statistics.DraftedByDepth, f.Statistics.AcceptedByDepth = "()", 1, []int32{2, 1}, []int32{1}
+	g := &gateway{events: events}
+	var got []client.Event
+	for e, err := range serve(t, g).Generate(context.Background(), client.Request{Tokens: []uint32{1}, MinP: new(0.1), RepeatPenalty: new(1.5), RepeatLast: new(9),
+		FrequencyPenalty: new(-0.5), PresencePenalty: new(0.75), LogitBias: map[uint32]float32{2: 1.5}, Logprobs: true, TopLogprobs: 2, Stop: []string{"()"}, Report: true}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, e)
 	}
-	defer c.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	for e, err := range c.Generate(ctx, client.Request{Prompt: "func main() {", MaxTokens: new(64), Temperature: new(0.0)}) {
-		switch {
-		case errors.Is(err, client.Unavailable):
-			fmt.Println("is the gateway running?")
-		case err != nil:
-			fmt.Println(err)
-		case e.Delta != nil:
-			fmt.Print(e.Delta.Text)
-		case e.Finished != nil:
-			fmt.Printf("\n%d tokens in %d rounds\n", e.Finished.OutputTokens, e.Finished.Statistics.Rounds)
+	want := &tandemv1.GenerateRequest{Prompt: &tandemv1.GenerateRequest_Tokens{Tokens: &tandemv1.TokenList{Ids: []uint32{1}}},
+		Sampling: &tandemv1.Sampling{MinP: new(0.1), RepeatPenalty: new(1.5), RepeatLast: new(int32(9)), FrequencyPenalty: new(-0.5),
+			PresencePenalty: new(0.75), LogitBias: map[uint32]float32{2: 1.5}, Logprobs: new(true), TopLogprobs: new(int32(2))},
+		Speculation: &tandemv1.Speculation{}, Stop: []string{"()"}, Report: new(true)}
+	if !proto.Equal(g.got, want) {
+		t.Errorf("sent %v, want %v", g.got, want)
+	}
+	if s := got[0].Started; s.MinP != 0.1 || s.RepeatPenalty != 1.5 || s.RepeatLast != 9 || s.FrequencyPenalty != -0.5 || s.PresencePenalty != 0.75 || s.LogitBias[2] != 1.5 {
+		t.Errorf("started %+v", s)
+	}
+	delta := &client.Delta{Text: "ab", Tokens: []uint32{5, 6}, Drafted: []bool{true, false},
+		Logprobs: []client.Logprob{{LogProb: -1, Top: []client.TopLogprob{{Token: 5, LogProb: -1}, {Token: 3, LogProb: -2}}}, {LogProb: -0.5}},
+		Round: &client.Round{Index: 4, Base: 12, Choice: "go 8/4", Why: "x", Drafters: []string{"go"},
+			Nodes: []client.Node{{Token: 6, Parent: -1}, {Token: 5, LogProb: new(float32(-3)), Votes: 1, Accepted: true}},
+			Lanes: []client.Lane{{Stage: "draft", By: "go", From: time.Millisecond, To: 2 * time.Millisecond}}}}
+	if !reflect.DeepEqual(got[1].Delta, delta) {
+		t.Errorf("delta %+v", got[1].Delta)
+	}
+	if f := got[2].Finished; f.Stopped != "()" || f.CachedPromptTokens != 1 || len(f.Statistics.DraftedByDepth) != 2 || f.Statistics.AcceptedByDepth[0] != 1 {
+		t.Errorf("finished %+v", f)
+	}
+}
+
+func TestFieldOfErrors(t *testing.T) {
+	bad, err := status.New(codes.InvalidArgument, "top_p is 2").WithDetails(&errdetails.ErrorInfo{Domain: "tandem.dev", Reason: "INVALID"},
+		&errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: "sampling.top_p", Description: "top_p is 2"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := serve(t, &gateway{err: bad.Err()})
+	_, err = end(c, client.Request{Prompt: "x"})
+	var e *client.Error
+	if !errors.As(err, &e) || e.Kind != client.Invalid || e.Field != "sampling.top_p" {
+		t.Errorf("%+v", err)
+	}
+	if _, err = end(c, client.Request{Prompt: "x", Stop: []string{"\xff"}}); !errors.As(err, &e) || e.Kind != client.Invalid || e.Field != "stop" {
+		t.Errorf("a stop sequence of no UTF-8: %+v", err)
+	}
+}
+
+// guarded serves g over TLS to who has the key "alpha", and returns its address and certificates.
+func guarded(t *testing.T, g *gateway) (addr string, roots *x509.CertPool) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	about := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
+	der, err := x509.CreateCertificate(rand.Reader, about, about, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots = x509.NewCertPool()
+	roots.AddCert(cert)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer(grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}})),
+		grpc.UnaryInterceptor(func(ctx context.Context, r any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+			if got := metadata.ValueFromIncomingContext(ctx, "authorization"); len(got) != 1 || got[0] != "Bearer alpha" {
+				return nil, status.Error(codes.Unauthenticated, "no key")
+			}
+			return next(ctx, r)
+		}))
+	tandemv1.RegisterGenerationServiceServer(s, g)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = s.Serve(l)
+	}()
+	t.Cleanup(func() { s.Stop(); <-done })
+	return l.Addr().String(), roots
+}
+
+func TestTLSAndToken(t *testing.T) {
+	addr, roots := guarded(t, &gateway{})
+	secure := client.WithTLS(&tls.Config{RootCAs: roots})
+	for _, c := range []struct {
+		name    string
+		options []client.Option
+		want    error
+	}{
+		{"all", []client.Option{secure, client.WithToken("alpha")}, nil},
+		{"no token", []client.Option{secure}, client.Unauthenticated},
+		{"another token", []client.Option{secure, client.WithToken("beta")}, client.Unauthenticated},
+		{"no TLS", []client.Option{client.WithToken("alpha")}, client.Unavailable},
+		{"another authority", []client.Option{client.WithTLS(&tls.Config{RootCAs: x509.NewCertPool()}), client.WithToken("alpha")}, client.Unavailable},
+	} {
+		conn, err := client.Dial(addr, c.options...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		if _, err := conn.Describe(ctx); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+		cancel()
+		_ = conn.Close()
+	}
+}
+
+func TestTokensThatDoNotTravel(t *testing.T) {
+	for _, c := range []struct {
+		addr string
+		good bool
+		with []client.Option
+	}{
+		{"192.0.2.1:80", false, nil}, {"example.com:80", false, nil}, {"192.0.2.1:80", true, []client.Option{client.WithCleartext()}},
+		{"192.0.2.1:80", true, []client.Option{client.WithTLS(&tls.Config{})}}, {"127.0.0.1:80", true, nil}, {"[::1]:80", true, nil},
+		{"localhost:80", true, nil}, {":80", true, nil}, {"unix:///tmp/x", true, nil},
+	} {
+		conn, err := client.Dial(c.addr, append(c.with, client.WithToken("alpha"))...)
+		if (err == nil) != c.good || err != nil && (!errors.Is(err, client.Invalid) || !strings.Contains(err.Error(), "clear text") || strings.Contains(err.Error(), "alpha")) {
+			t.Errorf("%s: %v", c.addr, err)
+		}
+		if conn != nil {
+			_ = conn.Close()
+		}
+	}
+	for _, bad := range []string{"", "a b", "a\n", "é"} {
+		if _, err := client.Dial("127.0.0.1:80", client.WithToken(bad)); !errors.Is(err, client.Invalid) {
+			t.Errorf("token %q: %v", bad, err)
 		}
 	}
 }

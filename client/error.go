@@ -10,40 +10,42 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Reason classifies an error; compare with errors.Is(err, client.Exhausted).
-type Reason string
+// Kind classifies an error; compare with errors.Is(err, client.Exhausted).
+type Kind string
 
-// The reasons of a gateway's errors.
+// The kinds of a gateway's errors.
 const (
-	Invalid        Reason = "INVALID"         // the request is wrong; trying again is useless
-	UnknownSession Reason = "UNKNOWN_SESSION" // the gateway lost the session
-	Stale          Reason = "STALE"           // what the call was about has changed
-	Exhausted      Reason = "EXHAUSTED"       // no room now; see Error.RetryAfter
-	Unavailable    Reason = "UNAVAILABLE"     // the gateway or a process behind it is down or restarting
-	Deadline       Reason = "DEADLINE"        // not done in the time allowed
-	Canceled       Reason = "CANCELED"        // the caller gave up
-	Unsupported    Reason = "UNSUPPORTED"     // valid, but not something tandem does
-	Corrupt        Reason = "CORRUPT"         // data that contradicts itself
-	Internal       Reason = "INTERNAL"        // a fault of tandem's own
+	Invalid         Kind = "INVALID"         // the request is wrong; trying again is useless
+	UnknownSession  Kind = "UNKNOWN_SESSION" // the gateway lost the session
+	Stale           Kind = "STALE"           // what the call was about has changed
+	Exhausted       Kind = "EXHAUSTED"       // no room now; see Error.RetryAfter
+	Unavailable     Kind = "UNAVAILABLE"     // the gateway or a process behind it is down or restarting
+	Deadline        Kind = "DEADLINE"        // not done in the time allowed
+	Canceled        Kind = "CANCELED"        // the caller gave up
+	Unsupported     Kind = "UNSUPPORTED"     // valid, but not something tandem does
+	Corrupt         Kind = "CORRUPT"         // data that contradicts itself
+	Internal        Kind = "INTERNAL"        // a fault of tandem's own
+	Unauthenticated Kind = "UNAUTHENTICATED" // no token, or not one of the gateway's; see WithToken
 )
 
-// Error makes a Reason a target for errors.Is.
-func (r Reason) Error() string { return string(r) }
+// Error makes a Kind a target for errors.Is.
+func (k Kind) Error() string { return string(k) }
 
 // Error is the one error type of this package.
 type Error struct {
-	Reason     Reason
+	Kind       Kind
 	Message    string        // what was wrong, with the value, and what would be right
+	Field      string        // for Invalid: the field of the request, such as "sampling.top_p"; "" if none is to blame
 	RetryAfter time.Duration // for Exhausted; 0 if the gateway did not say
 }
 
 func (e *Error) Error() string { return e.Message }
 
-// Is reports whether target is e's Reason, or the context error that corresponds to it.
+// Is reports whether target is e's Kind, or the context error that corresponds to it.
 func (e *Error) Is(target error) bool {
-	r, ok := target.(Reason)
-	return ok && r == e.Reason || target == context.Canceled && e.Reason == Canceled ||
-		target == context.DeadlineExceeded && e.Reason == Deadline
+	k, ok := target.(Kind)
+	return ok && k == e.Kind || target == context.Canceled && e.Kind == Canceled ||
+		target == context.DeadlineExceeded && e.Kind == Deadline
 }
 
 // fromStatus returns a gRPC error as an *Error; nil and an *Error pass unchanged.
@@ -53,21 +55,25 @@ func fromStatus(err error) error {
 		return err
 	}
 	s := status.Convert(err)
-	out := &Error{Reason: ofCode(s.Code()), Message: s.Message()}
+	out := &Error{Kind: ofCode(s.Code()), Message: s.Message()}
 	for _, d := range s.Details() {
 		switch d := d.(type) {
 		case *errdetails.ErrorInfo:
 			if d.GetDomain() == "tandem.dev" {
-				out.Reason = Reason(d.GetReason())
+				out.Kind = Kind(d.GetReason())
 			}
 		case *errdetails.RetryInfo:
 			out.RetryAfter = d.GetRetryDelay().AsDuration()
+		case *errdetails.BadRequest:
+			if v := d.GetFieldViolations(); len(v) > 0 {
+				out.Field = v[0].GetField()
+			}
 		}
 	}
 	return out
 }
 
-func ofCode(c codes.Code) Reason {
+func ofCode(c codes.Code) Kind {
 	switch c {
 	case codes.InvalidArgument, codes.OutOfRange:
 		return Invalid
@@ -87,6 +93,8 @@ func ofCode(c codes.Code) Reason {
 		return Unsupported
 	case codes.DataLoss:
 		return Corrupt
+	case codes.Unauthenticated, codes.PermissionDenied:
+		return Unauthenticated
 	}
 	return Internal
 }

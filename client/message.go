@@ -2,14 +2,38 @@ package client
 
 import (
 	"fmt"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
 )
 
+// check refuses text that no message can carry.
+func (r Request) check() error {
+	for field, texts := range map[string][]string{"prompt": {r.Prompt}, "stop": r.Stop, "speculation.strategy": {r.Strategy},
+		"speculation.vote": {r.Vote}, "speculation.drafters": r.Drafters, "speculation.without": r.Without} {
+		if !utf8.ValidString(strings.Join(texts, " ")) {
+			return &Error{Kind: Invalid, Field: field, Message: "request: " + field + " is not valid UTF-8"}
+		}
+	}
+	return nil
+}
+
 func (r Request) encode() *tandemv1.GenerateRequest {
-	m := &tandemv1.GenerateRequest{MaxTokens: number(r.MaxTokens),
-		Sampling: &tandemv1.Sampling{Temperature: r.Temperature, TopK: number(r.TopK), TopP: r.TopP, Seed: r.Seed}}
+	m := &tandemv1.GenerateRequest{MaxTokens: number(r.MaxTokens), Stop: r.Stop,
+		Sampling: &tandemv1.Sampling{Temperature: r.Temperature, TopK: number(r.TopK), TopP: r.TopP, MinP: r.MinP, Seed: r.Seed,
+			RepeatPenalty: r.RepeatPenalty, RepeatLast: number(r.RepeatLast), FrequencyPenalty: r.FrequencyPenalty,
+			PresencePenalty: r.PresencePenalty, LogitBias: r.LogitBias}}
+	if r.Logprobs {
+		m.Sampling.Logprobs = &r.Logprobs
+	}
+	if r.TopLogprobs != 0 {
+		m.Sampling.TopLogprobs = number(&r.TopLogprobs)
+	}
+	if r.Report {
+		m.Report = &r.Report
+	}
 	if r.Tokens != nil {
 		m.Prompt = &tandemv1.GenerateRequest_Tokens{Tokens: &tandemv1.TokenList{Ids: r.Tokens}}
 	} else {
@@ -49,7 +73,7 @@ func number(n *int) *int32 {
 // decode returns the event of m, which must be number next of its stream.
 func decode(m *tandemv1.GenerateResponse, next uint64) (Event, error) {
 	if m.GetSequence() != next {
-		return Event{}, &Error{Reason: Corrupt, Message: fmt.Sprintf("event %d arrived where event %d was due", m.GetSequence(), next)}
+		return Event{}, &Error{Kind: Corrupt, Message: fmt.Sprintf("event %d arrived where event %d was due", m.GetSequence(), next)}
 	}
 	switch e := m.GetEvent().(type) {
 	case *tandemv1.GenerateResponse_Started:
@@ -59,17 +83,42 @@ func decode(m *tandemv1.GenerateResponse, next uint64) (Event, error) {
 		for i, o := range e.Delta.GetOrigins() {
 			d.Drafted[i] = o == tandemv1.Origin_ORIGIN_DRAFT
 		}
+		for _, l := range e.Delta.GetLogprobs() {
+			out := Logprob{LogProb: l.GetLogProb()}
+			for _, t := range l.GetTop() {
+				out.Top = append(out.Top, TopLogprob{t.GetToken(), t.GetLogProb()})
+			}
+			d.Logprobs = append(d.Logprobs, out)
+		}
+		d.Round = round(e.Delta.GetRound())
 		return Event{Delta: d}, nil
 	case *tandemv1.GenerateResponse_Finished:
 		return Event{Finished: finished(e.Finished)}, nil
 	}
-	return Event{}, &Error{Reason: Unsupported, Message: fmt.Sprintf("event %d is of a kind that this client does not know", next)}
+	return Event{}, &Error{Kind: Unsupported, Message: fmt.Sprintf("event %d is of a kind that this client does not know", next)}
+}
+
+func round(r *tandemv1.Round) *Round {
+	if r == nil {
+		return nil
+	}
+	out := &Round{Index: int(r.GetIndex()), Base: int(r.GetBase()), Choice: r.GetChoice(), Why: r.GetWhy(), Drafters: r.GetDrafters()}
+	for _, n := range r.GetNodes() {
+		out.Nodes = append(out.Nodes, Node{n.GetToken(), int(n.GetParent()), n.LogProb, n.GetVotes(), n.GetAccepted()})
+	}
+	for _, l := range r.GetLanes() {
+		out.Lanes = append(out.Lanes, Lane{l.GetStage(), l.GetBy(), time.Duration(l.GetFromNs()), time.Duration(l.GetToNs())})
+	}
+	return out
 }
 
 func started(s *tandemv1.Started) *Started {
 	out := &Started{Session: s.GetSession(), PromptTokens: s.GetPrompt().GetIds(), Model: s.GetModel(), Drafter: s.GetDrafter(),
 		MaxTokens: int(s.GetMaxTokens()), Temperature: s.GetSampling().GetTemperature(), TopK: int(s.GetSampling().GetTopK()),
-		TopP: s.GetSampling().GetTopP(), Seed: s.GetSampling().GetSeed()}
+		TopP: s.GetSampling().GetTopP(), MinP: s.GetSampling().GetMinP(), Seed: s.GetSampling().GetSeed(),
+		RepeatPenalty: s.GetSampling().GetRepeatPenalty(), RepeatLast: int(s.GetSampling().GetRepeatLast()),
+		FrequencyPenalty: s.GetSampling().GetFrequencyPenalty(), PresencePenalty: s.GetSampling().GetPresencePenalty(),
+		LogitBias: s.GetSampling().GetLogitBias()}
 	if t := s.GetSpeculation(); t.GetEnabled() {
 		out.Tree = Tree{int(t.GetNodes()), int(t.GetDepth()), int(t.GetWidth())}
 		out.Strategy, out.Vote, out.Drafters, out.Without = t.GetStrategy(), t.GetVote(), t.GetDrafters(), t.GetWithout()
@@ -86,7 +135,7 @@ func finished(f *tandemv1.Finished) *Finished {
 		reason = "length"
 	}
 	s := f.GetStatistics()
-	out := &Finished{Reason: reason, PromptTokens: int(f.GetUsage().GetPromptTokens()), OutputTokens: int(f.GetUsage().GetOutputTokens()),
+	out := &Finished{Reason: reason, Stopped: f.GetStopped(), CachedPromptTokens: int(f.GetUsage().GetCachedPromptTokens()), PromptTokens: int(f.GetUsage().GetPromptTokens()), OutputTokens: int(f.GetUsage().GetOutputTokens()),
 		Statistics: Statistics{Rounds: int(s.GetRounds()), Drafted: int(s.GetDrafted()), DraftedDepth: int(s.GetDraftedDepth()),
 			Accepted: int(s.GetAccepted()), PlainRounds: int(s.GetPlainRounds()), Reopened: int(s.GetReopened()),
 			Prefill: time.Duration(s.GetPrefillNs()), Decode: time.Duration(s.GetDecodeNs()),
@@ -102,6 +151,18 @@ func finished(f *tandemv1.Finished) *Finished {
 			out.Statistics.Choices = map[string]int{}
 		}
 		out.Statistics.Choices[name] = int(n)
+	}
+	for name, n := range s.GetReasons() {
+		if out.Statistics.Reasons == nil {
+			out.Statistics.Reasons = map[string]int{}
+		}
+		out.Statistics.Reasons[name] = int(n)
+	}
+	for _, n := range s.GetAcceptedByDepth() {
+		out.Statistics.AcceptedByDepth = append(out.Statistics.AcceptedByDepth, int(n))
+	}
+	for _, n := range s.GetDraftedByDepth() {
+		out.Statistics.DraftedByDepth = append(out.Statistics.DraftedByDepth, int(n))
 	}
 	for _, ns := range s.GetCoordinationNs() {
 		out.Statistics.Coordination = append(out.Statistics.Coordination, time.Duration(ns))

@@ -244,7 +244,7 @@ func TestAheadOfManySessions(t *testing.T) {
 		all.Go(func() {
 			random, id, text := rand.New(rand.NewPCG(uint64(i), 1)), tandem.SessionID(i+1), r.text[:len(r.text)-i]
 			for range 6 {
-				if err := r.Open(context.Background(), tandem.Opening{Session: id, Epoch: 1, Tokens: text, Limit: limit, MaxNodes: 64}); err != nil {
+				if _, err := r.Open(context.Background(), tandem.Opening{Session: id, Epoch: 1, Tokens: text, Limit: limit, MaxNodes: 64}); err != nil {
 					t.Error(err)
 				}
 				told, text := len(text), slices.Clone(text)

@@ -37,6 +37,9 @@ type Config struct {
 	AheadGain float64
 	Chunk     int           // prompt tokens per pass; default 128
 	Idle      time.Duration // a session nobody asked for this long is dropped; default 10 minutes
+	// PrefixCache bounds the pages of KV memory that hold prefixes of sessions that have ended, for later ones of the same
+	// tenant; they are pages that no session needs. 0: all such pages; negative: sessions share nothing.
+	PrefixCache int
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -94,6 +97,7 @@ type Drafter struct {
 	active   []*session                    // with a job; those that waited longest first
 	ahead    []*session                    // going on while the target verifies; those that waited longest first
 	pace     time.Duration                 // running mean of a tree pass
+	evicted  int64                         // pages of prefixes, as counted
 	answered bool                          // a job has ended since the last step
 	stepping bool                          // a pass is planned or running
 	inPass   []share                       // what it consists of
@@ -107,19 +111,21 @@ func New(cfg Config) (*Drafter, error) {
 		return nil, err
 	}
 	d := &Drafter{cfg: cfg, sessions: map[tandem.SessionID]*session{}}
+	cfg.Model.BoundPrefixes(cfg.PrefixCache)
 	d.owner = owner.Start(owner.Work{Step: d.step, Fault: d.fault, Tick: d.sweep, Every: max(cfg.Idle/4, time.Millisecond), Last: d.last})
 	return d, nil
 }
 
-// Open implements tandem.Drafter. It returns when all tokens but the last are in the cache. Besides:
-// Unsupported if the tokens exceed the draft model's context, Stale for an epoch older than the one held.
-func (d *Drafter) Open(ctx context.Context, o tandem.Opening) (err error) {
+// Open implements tandem.Drafter. It returns when all tokens but the last are in the cache: those of their begin that other
+// sessions of the tenant have computed are not computed again (engine.Model.NewShared). Besides: Unsupported if the tokens
+// exceed the draft model's context, Stale for an epoch older than the one held.
+func (d *Drafter) Open(ctx context.Context, o tandem.Opening) (opened tandem.Opened, err error) {
 	ctx, end := d.cfg.Events.Begin(ctx, tandem.StageOpen, tandem.Attr{Key: "epoch", Int: int64(o.Epoch)},
 		tandem.Attr{Key: "tokens", Int: int64(len(o.Tokens))})
-	defer func() { end(err) }()
+	defer func() { end(err, tandem.Attr{Key: "reused", Int: int64(opened.Reused)}) }()
 	j := newJob(ctx)
 	if err := d.owner.Do(ctx, func() error { return d.open(o, j) }); err != nil {
-		return err
+		return opened, err
 	}
 	err = j.wait()
 	if err != nil {
@@ -128,15 +134,17 @@ func (d *Drafter) Open(ctx context.Context, o tandem.Opening) (err error) {
 				d.drop(s, err)
 			}
 		})
+		return opened, err
 	}
-	return err
+	opened.Reused = j.reused
+	return opened, nil
 }
 
 // Propose implements tandem.Drafter. Besides: Unsupported when the tokens exceed the draft model's
 // context, Invalid for a proposal that contradicts itself.
 func (d *Drafter) Propose(ctx context.Context, p tandem.Proposal) (tandem.Proposed, error) {
 	drafting, end := d.cfg.Events.Begin(ctx, tandem.StageDraft, tandem.Attr{Key: "epoch", Int: int64(p.Epoch)},
-		tandem.Attr{Key: "base", Int: int64(p.Base)}, tandem.Attr{Key: "width", Int: int64(p.Policy.Width)})
+		tandem.Attr{Key: "base", Int: int64(p.Base)}, tandem.Attr{Key: "width", Int: int64(p.Policy.Width)}, tandem.Attr{Key: "drafter", Str: d.cfg.Name})
 	j := newJob(drafting)
 	err := tandem.Errorf("propose", tandem.Unavailable, "drafter is shutting down")
 	if d.owner.Post(func() { d.start(p, j) }) { // not Do: one wait is enough
@@ -150,7 +158,8 @@ func (d *Drafter) Propose(ctx context.Context, p tandem.Proposal) (tandem.Propos
 	_, depth := j.tree.Depths()
 	done := tandem.Proposed{Nodes: j.tree.Len(), Depth: depth, Busy: j.busy, Passes: j.passes, Reused: j.reused, Ahead: j.ahead, Tree: j.tree}
 	end(nil, tandem.Attr{Key: "nodes", Int: int64(done.Nodes)}, tandem.Attr{Key: "depth", Int: int64(depth)},
-		tandem.Attr{Key: "passes", Int: int64(done.Passes)}, tandem.Attr{Key: "reused", Int: int64(done.Reused)})
+		tandem.Attr{Key: "passes", Int: int64(done.Passes)}, tandem.Attr{Key: "reused", Int: int64(done.Reused)},
+		tandem.Attr{Key: "device_ns", Int: int64(done.Busy)})
 	d.cfg.Counters.Add("drafts", 1)
 	d.cfg.Counters.Add("drafts.nodes", int64(done.Nodes-1))
 	if p.Return {

@@ -35,6 +35,17 @@ type rig struct {
 
 func newRig(t testing.TB, c Config) *rig {
 	t.Helper()
+	t.Cleanup(func() {
+		if _, bench := t.(*testing.B); !bench { // testing's own goroutines would count
+			goleak.VerifyNone(t)
+		}
+	})
+	return newTwin(t, c)
+}
+
+// newTwin returns a rig beside another.
+func newTwin(t testing.TB, c Config) *rig {
+	t.Helper()
 	m, err := engine.Open(modelFile, engine.Options{Threads: 1, MaxRows: 192, KVPages: engine.PagesFor(6, limit, DefaultTreeRows)})
 	if err != nil {
 		t.Fatal(err)
@@ -52,16 +63,13 @@ func newRig(t testing.TB, c Config) *rig {
 			t.Error(err)
 		}
 		m.Close()
-		if _, bench := t.(*testing.B); !bench { // testing's own goroutines would count
-			goleak.VerifyNone(t)
-		}
 	})
 	return r
 }
 
 func (r *rig) open(id tandem.SessionID, text []tandem.Token) {
 	r.t.Helper()
-	if err := r.Open(context.Background(), tandem.Opening{Session: id, Epoch: 1, Tokens: text, Limit: limit, MaxNodes: 64}); err != nil {
+	if _, err := r.Open(context.Background(), tandem.Opening{Session: id, Epoch: 1, Tokens: text, Limit: limit, MaxNodes: 64}); err != nil {
 		r.t.Fatal(err)
 	}
 }
@@ -253,7 +261,7 @@ func TestOpenRefuses(t *testing.T) {
 	} {
 		o := good
 		c.change(&o)
-		if err := r.Open(ctx, o); tandem.KindOf(err) != c.kind {
+		if _, err := r.Open(ctx, o); tandem.KindOf(err) != c.kind {
 			t.Errorf("%s: %v, want %v", c.name, err, c.kind)
 		}
 	}
@@ -307,7 +315,7 @@ func TestSessionsShareThePass(t *testing.T) {
 	for i, text := range texts {
 		all.Go(func() {
 			id := tandem.SessionID(20 + i)
-			if err := r.Open(context.Background(), tandem.Opening{Session: id, Epoch: 1, Tokens: text, Limit: limit, MaxNodes: 64}); err != nil {
+			if _, err := r.Open(context.Background(), tandem.Opening{Session: id, Epoch: 1, Tokens: text, Limit: limit, MaxNodes: 64}); err != nil {
 				t.Error(err)
 			}
 			if _, err := r.Propose(context.Background(), proposal(id, text, len(text))); err != nil {
@@ -332,7 +340,7 @@ func TestCancelEndsTheWork(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Millisecond)
 	defer cancel()
 	long := slices.Repeat(r.text, 20)[:limit-1]
-	err := r.Open(ctx, tandem.Opening{Session: 1, Tokens: long, Limit: limit, MaxNodes: 4})
+	_, err := r.Open(ctx, tandem.Opening{Session: 1, Tokens: long, Limit: limit, MaxNodes: 4})
 	if !errors.Is(err, tandem.Deadline) {
 		t.Fatalf("Open: %v, want Deadline", err)
 	}
@@ -463,7 +471,8 @@ func TestShutdownEndsCalls(t *testing.T) {
 	r := newRig(t, Config{Chunk: 1})
 	ended := make(chan error)
 	go func() {
-		ended <- r.Open(context.Background(), tandem.Opening{Session: 1, Tokens: slices.Repeat(r.text, 20)[:limit], Limit: limit, MaxNodes: 4})
+		_, err := r.Open(context.Background(), tandem.Opening{Session: 1, Tokens: slices.Repeat(r.text, 20)[:limit], Limit: limit, MaxNodes: 4})
+		ended <- err
 	}()
 	time.Sleep(2 * time.Millisecond)
 	if err := r.Shutdown(context.Background()); err != nil {

@@ -97,28 +97,28 @@ func NewLookup(cfg LookupConfig) (*Lookup, error) {
 
 // Open implements tandem.Drafter. Besides: Stale for an epoch older than the one held, Unsupported for a
 // limit that would not fit if the session were alone.
-func (l *Lookup) Open(ctx context.Context, o tandem.Opening) (err error) {
+func (l *Lookup) Open(ctx context.Context, o tandem.Opening) (opened tandem.Opened, err error) {
 	const op = "open"
 	_, end := l.cfg.Events.Begin(ctx, tandem.StageOpen, tandem.Attr{Key: "epoch", Int: int64(o.Epoch)},
 		tandem.Attr{Key: "tokens", Int: int64(len(o.Tokens))})
 	defer func() { end(err) }()
 	if err := ctx.Err(); err != nil {
-		return tandem.Errorf(op, tandem.KindOf(err), "session %v: %w", o.Session, err)
+		return opened, tandem.Errorf(op, tandem.KindOf(err), "session %v: %w", o.Session, err)
 	}
 	if err := checkOpening(o, l.cfg.Vocab); err != nil {
-		return err
+		return opened, err
 	}
 	if int(o.Limit) > l.cfg.Tokens {
-		return tandem.Errorf(op, tandem.Unsupported, "limit of %d tokens: %d are held in all", o.Limit, l.cfg.Tokens)
+		return opened, tandem.Errorf(op, tandem.Unsupported, "limit of %d tokens: %d are held in all", o.Limit, l.cfg.Tokens)
 	}
 	s := &lookupSession{prefix: newPrefix(o)}
 	s.mu.Lock() // filled before anybody else comes in, but not under l.mu
 	defer s.mu.Unlock()
 	if err := l.enter(s, o); err != nil {
-		return err
+		return opened, err
 	}
 	s.rebuild()
-	return nil
+	return opened, nil
 }
 
 // enter puts an opened session in the place of an older one.
@@ -158,7 +158,7 @@ func (s *lookupSession) rebuild() {
 // Propose implements tandem.Drafter. Besides: Invalid for a proposal that contradicts itself.
 func (l *Lookup) Propose(ctx context.Context, p tandem.Proposal) (done tandem.Proposed, err error) {
 	drafting, end := l.cfg.Events.Begin(ctx, tandem.StageDraft, tandem.Attr{Key: "epoch", Int: int64(p.Epoch)},
-		tandem.Attr{Key: "base", Int: int64(p.Base)}, tandem.Attr{Key: "width", Int: int64(p.Policy.Width)})
+		tandem.Attr{Key: "base", Int: int64(p.Base)}, tandem.Attr{Key: "width", Int: int64(p.Policy.Width)}, tandem.Attr{Key: "drafter", Str: l.cfg.Name})
 	err = owner.Guard(func() (err error) { done, err = l.draft(drafting, p); return err })
 	if tandem.KindOf(err) == tandem.Internal { // a panic: what it left behind is unknown
 		l.cfg.Counters.Add("faults", 1)

@@ -61,7 +61,7 @@ const repeated = "if err != nil { return err }; x := f(); if err !"
 func TestLookupProposesWhatStoodBefore(t *testing.T) {
 	r := newLookupRig(t, LookupConfig{})
 	text := tokensOf(repeated)
-	if err := r.Open(context.Background(), opening(1, text)); err != nil {
+	if _, err := r.Open(context.Background(), opening(1, text)); err != nil {
 		t.Fatal(err)
 	}
 	p := proposal(1, text, len(text))
@@ -126,7 +126,7 @@ func TestLookupFollowsTheGateway(t *testing.T) {
 			}
 		}
 		grow("prompt")
-		if err := r.Open(ctx, opening(1, text)); err != nil {
+		if _, err := r.Open(ctx, opening(1, text)); err != nil {
 			t.Fatal(err)
 		}
 		told := len(text)
@@ -143,7 +143,7 @@ func TestLookupFollowsTheGateway(t *testing.T) {
 				t.Fatal(err)
 			}
 			told = len(text)
-			if err := r.Open(ctx, opening(2, text)); err != nil {
+			if _, err := r.Open(ctx, opening(2, text)); err != nil {
 				t.Fatal(err)
 			}
 			p = proposal(2, text, told)
@@ -183,8 +183,9 @@ func TestLookupRefuses(t *testing.T) {
 		{"one too many", func(o *tandem.Opening) { o.Session, o.Limit = 3, 60 }, tandem.Exhausted},
 	} {
 		o := opening(1, text)
-		if c.change(&o); tandem.KindOf(r.Open(ctx, o)) != c.kind {
-			t.Errorf("open %s: %v, want %v", c.name, r.Open(ctx, o), c.kind)
+		c.change(&o)
+		if _, err := r.Open(ctx, o); tandem.KindOf(err) != c.kind {
+			t.Errorf("open %s: %v, want %v", c.name, err, c.kind)
 		}
 	}
 	if _, err := r.Propose(ctx, proposal(1, longer, len(text))); err != nil {
@@ -220,7 +221,7 @@ func TestLookupRefuses(t *testing.T) {
 	if _, err := r.Propose(ended, proposal(1, longer, len(text))); !errors.Is(err, tandem.Canceled) {
 		t.Errorf("canceled: %v", err)
 	}
-	if err := r.Open(ended, opening(1, text)); !errors.Is(err, tandem.Canceled) {
+	if _, err := r.Open(ended, opening(1, text)); !errors.Is(err, tandem.Canceled) {
 		t.Errorf("canceled: %v", err)
 	}
 	if err := errors.Join(r.Close(ctx, 2), r.Close(ctx, 77), r.CloseAll(ctx)); err != nil || r.reserved != 0 || len(r.sessions) != 0 {
@@ -236,7 +237,7 @@ func TestLookupRefuses(t *testing.T) {
 func TestLookupWaitsForThePool(t *testing.T) {
 	r := newLookupRig(t, LookupConfig{})
 	text := tokensOf(repeated)
-	if err := r.Open(context.Background(), opening(1, text)); err != nil {
+	if _, err := r.Open(context.Background(), opening(1, text)); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -266,7 +267,7 @@ func TestLookupWaitsForThePool(t *testing.T) {
 func TestLookupDropsIdleSessionsAndEnds(t *testing.T) {
 	r := newLookupRig(t, LookupConfig{Idle: 20 * time.Millisecond})
 	text := tokensOf(repeated)
-	if err := r.Open(context.Background(), opening(1, text)); err != nil {
+	if _, err := r.Open(context.Background(), opening(1, text)); err != nil {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(10 * time.Second); r.counters.Snapshot()["sessions.idle"] == 0; time.Sleep(5 * time.Millisecond) {
@@ -280,7 +281,7 @@ func TestLookupDropsIdleSessionsAndEnds(t *testing.T) {
 	if err := r.Shutdown(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Open(context.Background(), opening(1, text)); !errors.Is(err, tandem.Unavailable) {
+	if _, err := r.Open(context.Background(), opening(1, text)); !errors.Is(err, tandem.Unavailable) {
 		t.Errorf("Open after shutdown: %v", err)
 	}
 	if _, err := r.Propose(context.Background(), proposal(1, text, len(text))); !errors.Is(err, tandem.Unavailable) {
@@ -297,7 +298,7 @@ func TestLookupSessionsAtOnce(t *testing.T) {
 		all.Go(func() {
 			id := tandem.SessionID(1 + g/2) // two for each
 			for range 50 {
-				_ = r.Open(context.Background(), opening(id, text))
+				_, _ = r.Open(context.Background(), opening(id, text))
 				p := proposal(id, text, len(text))
 				p.Return = true
 				if _, err := r.Propose(context.Background(), p); err != nil && !errors.Is(err, tandem.UnknownSession) {
@@ -320,7 +321,7 @@ func TestLookupSurvivesAPanic(t *testing.T) {
 	r := newLookupRig(t, LookupConfig{})
 	text := tokensOf(repeated)
 	for id := range tandem.SessionID(2) {
-		if err := r.Open(context.Background(), opening(1+id, text)); err != nil {
+		if _, err := r.Open(context.Background(), opening(1+id, text)); err != nil {
 			t.Fatal(err)
 		}
 	}

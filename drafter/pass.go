@@ -65,6 +65,9 @@ func (d *Drafter) plan() {
 			if (s.job.grower != nil) != trees {
 				continue
 			}
+			if !trees {
+				s.job.reused += s.seq.Resume()
+			}
 			sh := share{s: s, seg: engine.Segment{Seq: s.seq}}
 			if missing := s.tokens[s.seq.Len():s.target()]; len(missing) > 0 {
 				sh.seg.Extend = missing[:min(len(missing), prompt, rows)]
@@ -76,12 +79,12 @@ func (d *Drafter) plan() {
 				sh.seg.Want = engine.WantTail
 				s.job.missing(&sh.seg, rows)
 			} else {
-				d.end(s, nil)
+				d.opened(s)
 				i--
 				continue
 			}
 			n, w := sh.cost()
-			if n == 0 || n > rows || w > wanted {
+			if n == 0 || n > rows || w > wanted || !trees && d.waits(s) {
 				continue
 			}
 			rows, wanted, prompt = rows-n, wanted-w, prompt-len(sh.seg.Extend)
@@ -89,6 +92,12 @@ func (d *Drafter) plan() {
 		}
 	}
 	d.rotate()
+}
+
+// waits reports whether another session is about to compute what s, which is being opened, needs next: n choices for one prompt
+// cost one prefill.
+func (d *Drafter) waits(s *session) bool {
+	return slices.ContainsFunc(d.active, func(o *session) bool { return o.job.grower == nil && s.seq.Follows(o.seq) })
 }
 
 // target returns how many tokens the job needs in the cache before it ends or its tree grows.
@@ -133,10 +142,11 @@ func (d *Drafter) rotate() {
 // only the one at fault fails.
 func (d *Drafter) run(shares []share, begun time.Time) {
 	d.segments = d.segments[:0]
-	width, rows, prompts := 0, 0, false
+	width, rows, all, prompts := 0, 0, 0, false
 	for _, sh := range shares {
 		d.segments = append(d.segments, sh.seg)
 		rows += len(sh.seg.Nodes)
+		all += len(sh.seg.Extend) + len(sh.seg.Nodes)
 		if sh.tree || sh.ahead {
 			width = max(width, sh.s.width())
 		} else {
@@ -156,6 +166,9 @@ func (d *Drafter) run(shares []share, begun time.Time) {
 		return
 	}
 	spent := time.Since(begun)
+	d.cfg.Counters.Add("passes", 1)
+	d.cfg.Counters.Add("passes.rows", int64(all))
+	d.cfg.Counters.Add("passes.busy_us", spent.Microseconds())
 	if !prompts {
 		if d.pace == 0 {
 			d.pace = spent
@@ -230,8 +243,10 @@ func (d *Drafter) fault(err error) {
 	}
 }
 
-// fail drops a session after a fault of tandem's own, so that it is opened again from what is known.
+// fail drops a session after a fault of tandem's own, so that it is opened again from what is known: its tokens alone, not what
+// was computed of them.
 func (d *Drafter) fail(s *session, err error) {
 	d.cfg.Counters.Add("faults", 1)
+	s.seq.Distrust()
 	d.drop(s, err)
 }

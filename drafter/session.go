@@ -33,7 +33,7 @@ type job struct {
 	tree   tandem.Tree // results, valid once ended has delivered nil
 	busy   time.Duration
 	passes int
-	reused int
+	reused int // tokens of Open that were found in memory; nodes of Propose from before the call
 	ahead  time.Duration
 }
 
@@ -74,10 +74,12 @@ func (d *Drafter) open(o tandem.Opening, j *job) error {
 		d.drop(old, tandem.Errorf(op, tandem.Stale, "session %v was opened again", o.Session))
 	}
 	capacity := min(int(o.Limit), cfg.Context)
-	seq, err := d.cfg.Model.NewSequence(capacity, d.cfg.TreeRows)
+	seq, err := d.cfg.Model.NewShared(o.Tenant, o.Tokens[:len(o.Tokens)-1], capacity, d.cfg.TreeRows)
+	d.countEvicted()
 	if err != nil {
 		return err
 	}
+	j.reused = seq.Len()
 	s := &session{prefix: newPrefix(o), capacity: capacity, seq: seq, opened: j}
 	d.sessions[s.id] = s
 	d.begin(s, j)
@@ -160,6 +162,15 @@ func rowsOf(nodes []int32) []int32 {
 	return nodes
 }
 
+// opened ends the job of an Open call whose tokens are in.
+func (d *Drafter) opened(s *session) {
+	if n := s.job.reused; n > 0 {
+		d.cfg.Counters.Add("prefix.hits", 1)
+		d.cfg.Counters.Add("prefix.reused_tokens", int64(n))
+	}
+	d.end(s, nil)
+}
+
 func (d *Drafter) begin(s *session, j *job) {
 	s.job = j
 	d.active = append(d.active, s)
@@ -177,10 +188,19 @@ func (d *Drafter) end(s *session, err error) {
 	d.answered = true
 }
 
-// drop forgets the session; its job, if there is one, ends with err.
+// drop forgets the session, but not what it computed (engine.Sequence.Close); its job, if there is one, ends with err.
 func (d *Drafter) drop(s *session, err error) {
 	delete(d.sessions, s.id)
 	d.rest(s)
 	d.end(s, err)
 	s.seq.Close()
+	d.countEvicted()
+}
+
+// countEvicted counts what was forgotten of earlier prefixes since the last time.
+func (d *Drafter) countEvicted() {
+	if now := d.cfg.Model.EvictedPages(); now > d.evicted {
+		d.cfg.Counters.Add("prefix.evicted_pages", now-d.evicted)
+		d.evicted = now
+	}
 }

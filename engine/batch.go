@@ -88,6 +88,9 @@ func (m *Model) Forward(batch []Segment, topK int) (*Output, error) {
 		return nil, tandem.Errorf("engine", tandem.Invalid, "a pass with %d rows of logits: at most %d allowed", out.n, m.options.MaxWanted)
 	}
 	if err := m.program.Run(m.pool, &p.Pass); err != nil {
+		for _, g := range batch {
+			g.Seq.Distrust()
+		}
 		return nil, tandem.Errorf("engine", tandem.Internal, "pass of %d rows: %w", p.Rows, err)
 	}
 	for i := range batch {
@@ -99,8 +102,9 @@ func (m *Model) Forward(batch []Segment, topK int) (*Output, error) {
 // commit records the rows that a pass has written.
 func (g *Segment) commit() {
 	s := g.Seq
-	s.length += len(g.Extend)
-	s.parents = append(s.parents, g.Parents...)
+	s.length, s.tokens = s.length+len(g.Extend), append(s.tokens, g.Extend...)
+	s.parents, s.rows = append(s.parents, g.Parents...), append(s.rows, g.Nodes...)
+	s.pages.Publish(s.tokens)
 }
 
 // pass collects the rows of one Forward; its slices are reused from pass to pass.

@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -105,7 +106,7 @@ func (a Available) Fits(name string, p Footprint) error {
 }
 
 // AvailableMemory asks the system: the least of what the machine has left (MemAvailable), what the
-// process's control groups (version 2) leave it, and its limit of address space.
+// process's control groups leave it, and its limit of address space.
 func AvailableMemory() Available {
 	root := os.DirFS("/")
 	a := availableIn(root)
@@ -131,29 +132,49 @@ func availableIn(root fs.FS) Available {
 	if err != nil {
 		return a
 	}
-	group, ok := lineAfter(string(b), "0::")
-	for ; ok; group = path.Dir(group) { // a group is bounded by those above it, too
-		dir := path.Join("sys/fs/cgroup", group)
-		most, bounded := number(root, dir+"/memory.max")
-		if now, known := number(root, dir+"/memory.current"); bounded && known {
-			a.least(most-now+reclaimable(root, dir), "the control group "+group+" (memory.max)")
-		}
-		if group == "/" || group == "." || group == "" {
-			break
+	for line := range strings.Lines(string(b)) { // number:controllers:group
+		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		switch {
+		case len(parts) != 3:
+		case parts[0] == "0":
+			a.bound(root, parts[2], groupFiles{"sys/fs/cgroup", "memory.max", "memory.current", ""})
+		case slices.Contains(strings.Split(parts[1], ","), "memory"):
+			a.bound(root, parts[2], groupFiles{"sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"})
 		}
 	}
 	return a
 }
 
+// groupFiles say where a version of the control groups keeps what it knows of memory.
+type groupFiles struct {
+	root         string
+	most, now    string
+	statsOfBelow string // prefix of the statistics that include the groups below
+}
+
+// bound lowers a to what a control group leaves, and those above it.
+func (a *Available) bound(root fs.FS, group string, files groupFiles) {
+	for ; ; group = path.Dir(group) {
+		dir := path.Join(files.root, group)
+		most, bounded := number(root, path.Join(dir, files.most))
+		if now, known := number(root, path.Join(dir, files.now)); bounded && known {
+			a.least(most-now+reclaimable(root, dir, files.statsOfBelow), "the control group "+group+" ("+files.most+")")
+		}
+		if group == "/" || group == "." || group == "" {
+			return
+		}
+	}
+}
+
 // reclaimable returns the file pages that count as the group's memory and give way when it is short of it:
 // without them every second start of a large model would be refused.
-func reclaimable(root fs.FS, dir string) int64 {
+func reclaimable(root fs.FS, dir, prefix string) int64 {
 	b, err := fs.ReadFile(root, dir+"/memory.stat")
 	if err != nil {
 		return 0
 	}
-	active, _ := field(string(b), "active_file ")
-	inactive, _ := field(string(b), "inactive_file ")
+	active, _ := field(string(b), prefix+"active_file ")
+	inactive, _ := field(string(b), prefix+"inactive_file ")
 	return active + inactive
 }
 

@@ -29,6 +29,11 @@ func TestAvailableMemory(t *testing.T) {
 			"sys/fs/cgroup/a/memory.max": "9000", "sys/fs/cgroup/a/memory.current": "1000"}, 8000, "control group /a "},
 		"cached files give way": {map[string]string{"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "9000", "sys/fs/cgroup/memory.current": "8000",
 			"sys/fs/cgroup/memory.stat": "anon 1\nactive_file 2000\ninactive_file 3000\n"}, 6000, "control group /"},
+		"version 1": {map[string]string{"proc/self/cgroup": "9:cpu,memory:/a\n1:name=systemd:/x\n0::/\n", "sys/fs/cgroup/memory/a/memory.limit_in_bytes": "9000",
+			"sys/fs/cgroup/memory/a/memory.usage_in_bytes": "8000", "sys/fs/cgroup/memory/a/memory.stat": "active_file 1\ntotal_active_file 500\ntotal_inactive_file 200\n",
+			"sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712", "sys/fs/cgroup/memory/memory.usage_in_bytes": "1"}, 1700, "control group /a "},
+		"version 1 in a container": {map[string]string{"proc/self/cgroup": "9:memory:/docker/abc\n", "sys/fs/cgroup/memory/memory.limit_in_bytes": "9000",
+			"sys/fs/cgroup/memory/memory.usage_in_bytes": "1000"}, 8000, "control group / "},
 		"beyond its bound": {map[string]string{"proc/self/cgroup": "0::/", "sys/fs/cgroup/memory.max": "10", "sys/fs/cgroup/memory.current": "30"}, -20, "control group /"},
 	} {
 		root := fstest.MapFS{}

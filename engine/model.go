@@ -69,6 +69,7 @@ type Model struct {
 	program *kernels.Program
 	logits  kernels.Buf // (maxWanted, vocab)
 	pass    pass
+	shared  int // sequences with NewShared so far
 }
 
 // Open loads the model in the GGUF file at path. Errors: Invalid (no such file), Corrupt, Unsupported (architecture, type,
@@ -192,6 +193,18 @@ func (m *Model) MaxWanted() int { return m.options.MaxWanted }
 // Threads returns how many threads a pass uses, ISA the instruction set of its kernels.
 func (m *Model) Threads() int     { return m.pool.Threads() }
 func (m *Model) ISA() kernels.ISA { return m.pool.ISA() }
+
+// SetThreads has later passes use n threads. No pass may be running. After an error, which is kernels' own, the
+// model goes on with as many as before.
+func (m *Model) SetThreads(n int) error {
+	pool, err := kernels.NewPool(n, m.pool.ISA())
+	if err != nil {
+		return err
+	}
+	m.pool.Close()
+	m.pool = pool
+	return nil
+}
 
 // FreePages and Pages tell how much of the KV cache is unreserved and how much there is.
 func (m *Model) FreePages() int { return m.cache.FreePages() }

@@ -15,20 +15,20 @@ type Sequence struct {
 	pages    *kv.Pages
 	capacity int // committed positions allowed
 	maxNodes int
-	length   int     // committed positions held
-	parents  []int32 // of tree rows; -1 is the prefix
-	inPass   bool    // guards against one sequence twice in a batch
+	length   int            // committed positions held
+	tokens   []tandem.Token // of them
+	prompt   []tandem.Token // of a shared one: what Resume looks for
+	born     int            // of a shared one: how many there were before it
+	parents  []int32        // of tree rows; -1 is the prefix
+	rows     []tandem.Token // of tree rows
+	inPass   bool           // guards against one sequence twice in a batch
 }
 
 // NewSequence reserves KV memory for capacity committed positions and nodes tree rows. Errors:
 // Exhausted when the cache has too few free pages, Invalid when the model cannot hold so many.
 func (m *Model) NewSequence(capacity, nodes int) (*Sequence, error) {
-	const op = "engine"
-	if capacity < 1 || capacity > m.config.Context {
-		return nil, tandem.Errorf(op, tandem.Invalid, "a sequence of %d positions: %s has a context of %d", capacity, m.config.Name, m.config.Context)
-	}
-	if nodes < 0 {
-		return nil, tandem.Errorf(op, tandem.Invalid, "a sequence with %d tree rows: want 0 or more", nodes)
+	if err := m.checkSequence(capacity, nodes); err != nil {
+		return nil, err
 	}
 	pages, err := m.cache.Reserve(capacity, nodes)
 	if err != nil {
@@ -37,10 +37,23 @@ func (m *Model) NewSequence(capacity, nodes int) (*Sequence, error) {
 	return &Sequence{model: m, pages: pages, capacity: capacity, maxNodes: nodes}, nil
 }
 
-// Close gives the sequence's memory back. Closing twice is harmless.
+func (m *Model) checkSequence(capacity, nodes int) error {
+	const op = "engine"
+	if capacity < 1 || capacity > m.config.Context {
+		return tandem.Errorf(op, tandem.Invalid, "a sequence of %d positions: %s has a context of %d", capacity, m.config.Name, m.config.Context)
+	}
+	if nodes < 0 {
+		return tandem.Errorf(op, tandem.Invalid, "a sequence with %d tree rows: want 0 or more", nodes)
+	}
+	return nil
+}
+
+// Close gives the sequence's memory back; what a shared one holds is kept for later ones as long as nobody needs the memory.
+// Closing twice is harmless.
 func (s *Sequence) Close() {
-	s.pages.Release()
+	s.pages.Keep(s.tokens)
 	s.length, s.capacity, s.maxNodes = 0, 0, 0
+	s.tokens, s.prompt = nil, nil
 	s.dropNodes()
 }
 
@@ -53,7 +66,7 @@ func (s *Sequence) Capacity() int { return s.capacity }
 // Nodes returns the number of tree rows held.
 func (s *Sequence) Nodes() int { return len(s.parents) }
 
-func (s *Sequence) dropNodes() { s.parents = s.parents[:0] }
+func (s *Sequence) dropNodes() { s.parents, s.rows = s.parents[:0], s.rows[:0] }
 
 // Commit makes the tree rows of path, each the parent of the next and the first a child of the
 // prefix, the positions Len, Len+1 …; all other tree rows are dropped. On error nothing changes.
@@ -76,7 +89,7 @@ func (s *Sequence) Reroot(path, keep []int32) error {
 		}
 		root = n
 	}
-	parents := make([]int32, len(keep))
+	parents, rows := make([]int32, len(keep)), make([]tandem.Token, len(keep))
 	for i, n := range keep {
 		switch {
 		case n < 0 || int(n) >= len(s.parents) || i > 0 && n <= keep[i-1]:
@@ -91,19 +104,30 @@ func (s *Sequence) Reroot(path, keep []int32) error {
 			parents[i] = int32(at)
 		}
 	}
+	for i, n := range keep {
+		rows[i] = s.rows[n]
+	}
 	s.pages.Commit(s.length, path)
 	s.pages.Move(keep) // entry i is at least i: no row is overwritten before it has moved
-	s.parents = append(s.parents[:0], parents...)
+	for _, n := range path {
+		s.tokens = append(s.tokens, s.rows[n])
+	}
+	s.parents, s.rows = append(s.parents[:0], parents...), append(s.rows[:0], rows...)
 	s.length += len(path)
+	s.pages.Publish(s.tokens)
 	return nil
 }
 
-// Truncate rolls back to the first n committed positions and drops all tree rows.
+// Truncate rolls back to the first n committed positions and drops all tree rows. Rolling a shared sequence back to before its prompt's
+// end, or by more than a position, may be Exhausted: what others share cannot be written to. On error nothing changes.
 func (s *Sequence) Truncate(n int) error {
 	if n < 0 || n > s.length {
 		return tandem.Errorf("engine", tandem.Invalid, "truncate to %d positions: the sequence holds %d", n, s.length)
 	}
-	s.length = n
+	if err := s.pages.Truncate(n); err != nil {
+		return err
+	}
+	s.length, s.tokens = n, s.tokens[:n]
 	s.dropNodes()
 	return nil
 }

@@ -6,7 +6,8 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/spec"
+	"github.com/tandem-llm/tandem/gateway/roster"
+	"github.com/tandem-llm/tandem/gateway/strategy"
 )
 
 // Vocab is what the gateway needs of the target's tokenizer. Safe for concurrent use.
@@ -69,52 +70,11 @@ type Config struct {
 	PolicyHook func(round int, r *tandem.Request)
 }
 
-// Rules are the constants of the strategies. A zero field is its default, the paper's where there is one.
-type Rules struct {
-	Weights        spec.WeightRule // Minions: reward and punishment of drafters
-	Length         spec.LengthRule // Minions: speculation length
-	Alpha          float64         // LLMCad: the first threshold below which drafting ends, 0.01
-	Branch         float64         // LLMCad: what a candidate must reach to open a branch, 0.3
-	Planner        spec.PlannerRule
-	InitialWeights map[string]float64 // of drafters by name; 1 for those not in it
-}
+// Member is a drafter that a gateway may ask, under the name that requests know it by.
+type Member = roster.Member
 
-// withDefaults returns r checked and with every default filled in.
-func (r Rules) withDefaults() (Rules, error) {
-	const op = "gateway"
-	if r.Weights == (spec.WeightRule{}) {
-		r.Weights = spec.DefaultWeightRule
-	}
-	if r.Length == (spec.LengthRule{}) {
-		r.Length = spec.DefaultLengthRule
-	}
-	if r.Planner == (spec.PlannerRule{}) {
-		r.Planner = spec.DefaultPlannerRule
-	}
-	for _, f := range []struct {
-		name string
-		v    *float64
-		def  float64
-	}{{"alpha", &r.Alpha, 0.01}, {"branch threshold", &r.Branch, 0.3}} {
-		if *f.v == 0 {
-			*f.v = f.def
-		}
-		if !(*f.v > 0 && *f.v < 1) {
-			return r, tandem.Errorf(op, tandem.Invalid, "%s is %v: want more than 0 and less than 1", f.name, *f.v)
-		}
-	}
-	for _, name := range sortedNames(r.InitialWeights) {
-		if v := r.InitialWeights[name]; !(v > 0) || math.IsInf(v, 1) {
-			return r, tandem.Errorf(op, tandem.Invalid, "weight of drafter %q is %v: want a number above 0", name, v)
-		}
-	}
-	for _, err := range []error{r.Weights.Validate(), r.Length.Validate(), r.Planner.Validate()} {
-		if err != nil {
-			return r, tandem.Errorf(op, tandem.Invalid, "%w", err)
-		}
-	}
-	return r, nil
-}
+// Rules are the constants of the strategies.
+type Rules = strategy.Rules
 
 // withDefaults returns c checked and with every default filled in.
 func (c Config) withDefaults() (Config, error) {
@@ -142,7 +102,7 @@ func (c Config) withDefaults() (Config, error) {
 		}
 	}
 	var err error
-	if c.Rules, err = c.Rules.withDefaults(); err != nil {
+	if c.Rules, err = c.Rules.WithDefaults(); err != nil {
 		return c, err
 	}
 	if c.Sessions == 0 {

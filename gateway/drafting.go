@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/gateway/roster"
+	"github.com/tandem-llm/tandem/spec/learn"
 )
 
 // draftState is where a session stands with one drafter.
@@ -18,6 +20,10 @@ const (
 	draftTried                     // a Propose that no round waits for shows whether it answers again
 	draftOff                       // given up for this session
 )
+
+// draftStates words the states, for people.
+var draftStates = [...]string{draftNew: "not asked yet", draftOpening: "opening", draftReady: "busy", draftPaused: "paused after a failure",
+	draftTried: "tried again", draftOff: "given up"}
 
 const (
 	firstPause = 50 * time.Millisecond
@@ -50,7 +56,7 @@ const (
 type drafting struct {
 	g      *Gateway
 	spans  *spans
-	of     *life
+	of     *roster.Life
 	state  draftState
 	acked  tandem.Position // the drafter was last told the tokens [0, acked)
 	task   *opening        // the latest; nil before the first
@@ -66,6 +72,7 @@ type drafting struct {
 	went   bool            // it was to go on ahead after its latest answer
 	node   time.Duration   // running mean of the arithmetic that a node costs
 	late   bool            // its first Open was not over when the session began
+	told   time.Time       // when it has answered last
 	missed int             // rounds in a row whose ticket it said to have put and the verifier never saw
 }
 
@@ -95,10 +102,13 @@ func (d *drafting) start(ctx context.Context, o tandem.Opening) {
 			<-prev
 		}
 		if t.err = begun.Err(); t.err == nil {
-			t.err = guard(func() error { return d.of.Drafter.Open(begun, o) })
+			t.err = guard(func() error {
+				_, err := d.of.Drafter.Open(begun, o)
+				return err
+			})
 		}
 	})
-	d.task, d.state, d.up = t, draftOpening, d.of.seat.up.next()
+	d.task, d.state, d.up = t, draftOpening, d.of.Seat.Up.Next()
 }
 
 // cancelTask gives up an Open under way and returns the channel that closes when it has ended.
@@ -148,7 +158,7 @@ func (d *drafting) collect() (rebuilt bool) {
 	}
 	rebuilt = d.opened
 	d.state, d.acked, d.opened = draftReady, t.held, true
-	if d.of.seat.silent.Load() { // no session need wait to see what another has seen
+	if d.of.Seat.Silent.Load() { // no session need wait to see what another has seen
 		d.state, d.reopen, d.retry = draftPaused, false, time.Now()
 	}
 	return rebuilt
@@ -190,7 +200,7 @@ func (d *drafting) tick(ctx context.Context, o func() tandem.Opening, try func(*
 
 // ready reports whether the drafter can be asked for a tree now.
 func (d *drafting) ready() bool {
-	return d.state == draftReady && (d.call == nil || d.call.ended()) && !d.of.seat.conduct.aside()
+	return d.state == draftReady && (d.call == nil || d.call.ended()) && !d.of.Seat.Conduct.Aside()
 }
 
 // wish is a proposal and what the answer to it is checked against.
@@ -206,16 +216,19 @@ type draft struct {
 	by    *drafting
 	got   tandem.Proposed
 	ahead bool          // it was to go on ahead after this
+	begun time.Time     // when it was asked
+	last  time.Time     // when it had answered before; zero: never
 	extra time.Duration // what it took longer than usual because it had to catch up first
 }
 
-// call is one Propose. got, err and took may be read once done is closed.
+// call is one Propose. got, err, begun and took may be read once done is closed.
 type call struct {
 	d      *drafting
 	wish   wish
 	done   chan struct{}
 	got    tandem.Proposed
 	err    error
+	begun  time.Time
 	took   time.Duration
 	cancel context.CancelFunc
 }
@@ -225,28 +238,27 @@ type call struct {
 func (d *drafting) propose(ctx context.Context, w wish) (draft, error) {
 	limited, cancel := context.WithTimeout(ctx, d.deadline())
 	defer cancel()
-	d.up = d.of.seat.up.next()
-	begun := time.Now()
-	c := &call{d: d, wish: w}
+	d.up = d.of.Seat.Up.Next()
+	c := &call{d: d, wish: w, begun: time.Now()}
 	c.got, c.err = d.of.Drafter.Propose(limited, w.Proposal)
-	c.took = time.Since(begun)
+	c.took = time.Since(c.begun)
 	return d.judge(ctx, c)
 }
 
 // begin asks for one tree in the background, within limit; told receives the call when it has ended.
 func (d *drafting) begin(ctx context.Context, w wish, limit time.Duration, told chan<- *call) *call {
 	limited, cancel := context.WithTimeout(ctx, limit)
-	d.up = d.of.seat.up.next()
+	d.up = d.of.Seat.Up.Next()
 	c := &call{d: d, wish: w, done: make(chan struct{}), cancel: cancel}
 	d.call = c
 	d.g.crew.run(func() {
 		defer cancel()
-		begun := time.Now()
+		c.begun = time.Now()
 		c.err = guard(func() (err error) {
 			c.got, err = d.of.Drafter.Propose(limited, w.Proposal)
 			return err
 		})
-		c.took = time.Since(begun)
+		c.took = time.Since(c.begun)
 		close(c.done)
 		told <- c
 	})
@@ -268,7 +280,7 @@ func (c *call) cut(took time.Duration) {
 	c.cancel()
 	d := c.d
 	d.g.cfg.Counters.Add("drafter.cut_off", 1)
-	d.pace = mean(d.pace, took)
+	d.pace = learn.Mean(d.pace, took)
 	if d.cuts++; d.cuts > mostCuts {
 		d.rest(false)
 	}
@@ -281,10 +293,10 @@ func (d *drafting) judge(ctx context.Context, c *call) (draft, error) {
 	}
 	usual, lagging := d.pace, len(c.wish.Suffix) > catchUp || c.wish.trial
 	if c.err == nil && !(lagging && usual > 0) || tandem.KindOf(c.err) == tandem.Deadline {
-		d.pace = mean(d.pace, c.took)
-		d.of.seat.pace.Store(int64(d.pace))
+		d.pace = learn.Mean(d.pace, c.took)
+		d.of.Seat.Pace.Store(int64(d.pace))
 	}
-	d.of.seat.silent.Store(tandem.KindOf(c.err) == tandem.Deadline)
+	d.of.Seat.Silent.Store(tandem.KindOf(c.err) == tandem.Deadline)
 	if c.err != nil {
 		d.failed(c.err, false)
 		return draft{}, c.err
@@ -294,8 +306,9 @@ func (d *drafting) judge(ctx context.Context, c *call) (draft, error) {
 		d.offend()
 		return draft{}, err
 	}
-	d.of.seat.conduct.good()
-	out := draft{by: d, got: c.got, ahead: c.wish.Ahead}
+	d.of.Seat.Conduct.Good()
+	out := draft{by: d, got: c.got, ahead: c.wish.Ahead, begun: c.begun, last: d.told}
+	d.told = c.begun.Add(c.took)
 	if lagging && usual > 0 {
 		out.extra = max(c.took-usual, 0)
 	}
@@ -336,7 +349,7 @@ func sound(w wish, got tandem.Proposed, vocab int) error {
 func (d *drafting) deadline() time.Duration {
 	t, pace := d.g.cfg.Timeouts, d.pace
 	if pace == 0 {
-		pace = time.Duration(d.of.seat.pace.Load())
+		pace = time.Duration(d.of.Seat.Pace.Load())
 	}
 	if pace == 0 {
 		return t.ProposeMax
@@ -382,7 +395,7 @@ func (d *drafting) restart(ctx context.Context, o tandem.Opening) {
 // offend gives the drafter up for this session because it sent garbage, and counts that against it.
 func (d *drafting) offend() {
 	d.g.cfg.Counters.Add("drafter.garbage", 1)
-	if d.of.seat.conduct.offend(time.Now()) {
+	if d.of.Seat.Conduct.Offend(time.Now()) {
 		d.g.cfg.Counters.Add("drafter.put_aside", 1)
 	}
 	d.quarantine()
@@ -424,12 +437,4 @@ func (d *drafting) retire(id tandem.SessionID) <-chan struct{} {
 		d.g.shut(id, d.of.Drafter.Close)
 	})
 	return done
-}
-
-// mean is the running mean of a series with weight 1/4 for the newest value.
-func mean(old, latest time.Duration) time.Duration {
-	if old == 0 {
-		return max(latest, 1)
-	}
-	return max(old+(latest-old)/4, 1)
 }

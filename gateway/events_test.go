@@ -170,8 +170,8 @@ func (e echo) Put(_ context.Context, t tandem.Ticket) error {
 	(*e.g).Deliver(tandem.Verdict{Session: t.Session, Epoch: t.Epoch, Base: t.Base, Hash: t.Hash, Nodes: 1, Tokens: []tandem.Token{9}, Busy: time.Microsecond})
 	return nil
 }
-func (echo) Open(context.Context, tandem.Opening) error    { return nil }
-func (echo) Close(context.Context, tandem.SessionID) error { return nil }
+func (echo) Open(context.Context, tandem.Opening) (tandem.Opened, error) { return tandem.Opened{}, nil }
+func (echo) Close(context.Context, tandem.SessionID) error               { return nil }
 
 // deaf is a sink that keeps nothing.
 type deaf struct{}

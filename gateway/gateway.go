@@ -11,6 +11,9 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/gateway/admit"
+	"github.com/tandem-llm/tandem/gateway/roster"
+	"github.com/tandem-llm/tandem/gateway/strategy"
 )
 
 const op = "generate"
@@ -18,13 +21,14 @@ const op = "generate"
 // Gateway implements tandem.Generator. Verdicts reach it through Deliver. Safe for concurrent use.
 type Gateway struct {
 	cfg      Config
-	gate     *gate
+	gate     *admit.Gate
 	crew     *crew
 	life     context.Context // ends when Shutdown stops waiting
 	kill     context.CancelCauseFunc
-	verifier recovery
-	roster   roster
-	learned  *learned
+	verifier roster.Recovery
+	roster   roster.Roster
+	shared   *strategy.Shared
+	states   *standings
 
 	mu       sync.RWMutex
 	sessions map[tandem.SessionID]*mailbox
@@ -38,9 +42,10 @@ func New(c Config) (*Gateway, error) {
 	}
 	g := &Gateway{
 		cfg:      c,
-		gate:     newGate(c.Sessions, c.Queue),
+		gate:     admit.New(c.Sessions, c.Queue),
 		crew:     &crew{idle: make(chan struct{})},
-		learned:  newLearned(c.Rules),
+		shared:   strategy.NewShared(c.Rules),
+		states:   newStandings(c.Counters),
 		sessions: map[tandem.SessionID]*mailbox{},
 	}
 	for _, m := range c.Drafters {
@@ -62,12 +67,12 @@ func (g *Gateway) Generate(ctx context.Context, r tandem.Request, s tandem.Sink)
 	defer context.AfterFunc(g.life, func() { cancel(context.Cause(g.life)) })()
 
 	id := tandem.NewSessionID()
-	ctx, end := g.cfg.Events.Begin(ctx, tandem.StageRequest, text("model", g.cfg.ModelName), text("session", id.String()))
+	ctx, end := g.cfg.Events.Begin(ctx, tandem.StageRequest, text("model", g.cfg.ModelName), text("session", id.String()), number("max_tokens", r.MaxTokens))
 	defer func() {
 		if p := recover(); p != nil {
 			err = panicked(p)
 		}
-		end(err, number("tokens_in", res.PromptTokens), number("tokens_out", res.OutputTokens),
+		end(err, number("tokens_in", res.PromptTokens), number("tokens_out", res.OutputTokens), number("tokens_cached", res.CachedTokens),
 			number("rounds", res.Stats.Rounds), number("accepted", res.Stats.Accepted), text("finish", string(res.Finish)))
 	}()
 
@@ -75,7 +80,7 @@ func (g *Gateway) Generate(ctx context.Context, r tandem.Request, s tandem.Sink)
 	if err != nil {
 		return res, err
 	}
-	defer g.gate.leave(place)
+	defer g.gate.Leave(place)
 	x := newSession(g, id, r, tokens, s)
 	g.register(id, x.box)
 	defer x.close() // last: a failure above leaves the peers nothing to forget
@@ -84,13 +89,13 @@ func (g *Gateway) Generate(ctx context.Context, r tandem.Request, s tandem.Sink)
 }
 
 // admit returns r's prompt as tokens once r may run; then the caller must leave the gate.
-func (g *Gateway) admit(ctx context.Context, r tandem.Request) (tokens []tandem.Token, p *place, err error) {
+func (g *Gateway) admit(ctx context.Context, r tandem.Request) (tokens []tandem.Token, p *admit.Place, err error) {
 	ctx, end := g.cfg.Events.Begin(ctx, tandem.StageAdmit)
 	defer func() { end(err, number("tokens_in", len(tokens))) }()
 	if err := r.Validate(g.cfg.Limits); err != nil {
 		return nil, nil, err
 	}
-	if err := g.roster.check(r.Drafters); err != nil {
+	if err := g.roster.Check(r.Drafters); err != nil {
 		return nil, nil, err
 	}
 	if tokens = r.Tokens; tokens == nil {
@@ -100,7 +105,7 @@ func (g *Gateway) admit(ctx context.Context, r tandem.Request) (tokens []tandem.
 		}
 	}
 	limit := len(tokens) + min(r.MaxTokens, g.cfg.Limits.Context-len(tokens))
-	p, err = g.gate.enter(ctx, need{tokens: limit, rows: max(r.Policy.Nodes, 1) - 1})
+	p, err = g.gate.Enter(ctx, admit.Need{Tokens: limit, Rows: max(r.Policy.Nodes, 1) - 1})
 	return tokens, p, err
 }
 
@@ -121,30 +126,30 @@ func (g *Gateway) Deliver(v tandem.Verdict) {
 
 // VerifierState is a hint that the connection to the verifier came up or went down. Coming up ends
 // the waits of sessions that have lost it.
-func (g *Gateway) VerifierState(up bool) { g.verifier.set(up) }
+func (g *Gateway) VerifierState(up bool) { g.verifier.Set(up) }
 
 // VerifierIs tells what the verifier is, whenever one has come up: what its passes cost (nil: not measured)
 // and how many tokens its KV cache holds, in pages of pageTokens (0 of either: unknown). It replaces what
 // was known; requests that wait for more memory than there is now are refused.
 func (g *Gateway) VerifierIs(costs []tandem.Cost, kvTokens int64, pageTokens int) {
-	g.learned.measured(costs)
-	g.gate.capacity(kvTokens, pageTokens)
+	g.shared.Measured(costs)
+	g.gate.Capacity(kvTokens, pageTokens)
 }
 
 // Enlist makes a drafter one that sessions may ask, those that run as well, or replaces the one of that
 // name, such as after a restart. A member without a name or a drafter is ignored.
 func (g *Gateway) Enlist(m Member) {
 	if m.Name != "" && m.Drafter != nil {
-		g.roster.enlist(m)
+		g.roster.Enlist(m)
 	}
 }
 
 // Dismiss takes a drafter off: it is gone, or it is to end. Sessions stop asking it before their next
 // round; calls in flight may end, and sessions are closed at it.
-func (g *Gateway) Dismiss(name string) { g.roster.dismiss(name) }
+func (g *Gateway) Dismiss(name string) { g.roster.Dismiss(name) }
 
 // DrafterState is a hint like VerifierState, for one drafter. It enlists and dismisses nobody.
-func (g *Gateway) DrafterState(name string, up bool) { g.roster.state(name, up) }
+func (g *Gateway) DrafterState(name string, up bool) { g.roster.State(name, up) }
 
 // Shutdown refuses new requests, lets those that run or wait go on until ctx ends, cancels the rest,
 // and returns when every goroutine of the gateway has ended. A sink that never returns is given up
@@ -157,7 +162,7 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 	}
-	running := g.gate.running()
+	running, _ := g.gate.Load()
 	g.kill(tandem.Errorf(op, tandem.Unavailable, "gateway is shutting down"))
 	late := time.NewTimer(2 * g.cfg.Timeouts.Close)
 	defer late.Stop()
@@ -206,6 +211,9 @@ func guard(f func() error) (err error) {
 func panicked(p any) error {
 	return tandem.Errorf(op, tandem.Internal, "panic: %v\n%s", p, debug.Stack())
 }
+
+// Load returns how many requests have a place now and how many wait for one.
+func (g *Gateway) Load() (running, waiting int) { return g.gate.Load() }
 
 // ended returns the error of a request whose ctx has ended.
 func ended(ctx context.Context, at string) error {

@@ -88,6 +88,9 @@ func TestManyAtOnce(t *testing.T) {
 	if w.held()+len(g.sessions) > 0 {
 		t.Error("sessions left")
 	}
+	if p := unsettled(c.Counters); p != "" {
+		t.Error(p)
+	}
 }
 
 func TestBadRequests(t *testing.T) {

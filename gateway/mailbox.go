@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"sync"
+	"time"
 
 	"github.com/tandem-llm/tandem"
 )
@@ -17,10 +18,12 @@ type question struct {
 // offer that fits fills it, then nothing fits until it is armed again. offer never blocks.
 type mailbox struct {
 	answer chan tandem.Verdict // capacity 1
+	stamps bool                // came is wanted; set before the first offer
 
 	mu    sync.Mutex
 	asked question
 	armed bool
+	came  time.Time // of the answer; whoever has taken it may read came until the next arm
 }
 
 func newMailbox() *mailbox { return &mailbox{answer: make(chan tandem.Verdict, 1)} }
@@ -51,36 +54,12 @@ func (b *mailbox) offer(v tandem.Verdict) string {
 		return "duplicate"
 	}
 	b.armed = false
+	if b.stamps {
+		b.came = time.Now()
+	}
 	b.answer <- v
 	return ""
 }
 
 // answered reports whether the answer is there already.
 func (b *mailbox) answered() bool { return len(b.answer) > 0 }
-
-// recovery tells sessions that a peer came up. The zero value is ready: nothing is known.
-type recovery struct {
-	mu   sync.Mutex
-	up   bool
-	came chan struct{} // closed and replaced whenever the peer comes up
-}
-
-func (r *recovery) set(up bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if up && !r.up && r.came != nil {
-		close(r.came)
-		r.came = nil
-	}
-	r.up = up
-}
-
-// next returns a channel that closes when the peer comes up the next time.
-func (r *recovery) next() <-chan struct{} {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.came == nil {
-		r.came = make(chan struct{})
-	}
-	return r.came
-}

@@ -7,17 +7,15 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/gateway/strategy"
 )
 
 // adopt takes the request's strategy as it is now. What a strategy before it has learned is handed on.
 func (s *session) adopt() {
 	if s.strategy != nil {
-		s.strategy.handOn()
+		s.strategy.HandOn()
 	}
-	r := s.req
-	learns := r.Off&tandem.TechniqueAdaptive == 0 && r.Strategy != "" && r.Strategy != tandem.StrategyFixed
-	s.weights = s.g.newWeights(learns)
-	s.strategy = newStrategy(s)
+	s.strategy, s.weights = strategy.New(s.req, s.g.shared)
 }
 
 // hook lets a test change how the session drafts.
@@ -37,7 +35,7 @@ func (s *session) hook() {
 // muster takes the session's drafters forward at the start of a round: those that came or went, Opens
 // that have ended, retries that are due, and those that are wanted from now on.
 func (s *session) muster(ctx context.Context) {
-	if s.listed != s.g.roster.version.Load() {
+	if s.listed != s.g.roster.Version() {
 		s.enlist()
 	}
 	if s.policy().Plain() {
@@ -49,10 +47,10 @@ func (s *session) muster(ctx context.Context) {
 		}
 	}
 	for _, d := range s.drafts {
-		if d.state == draftNew && !d.of.seat.conduct.aside() {
+		if d.state == draftNew && !d.of.Seat.Conduct.Aside() {
 			d.start(ctx, s.opening())
 		}
-		if !s.strategy.several() && (d.state == draftOpening && !d.late || d.ready()) {
+		if !s.strategy.Several() && (d.state == draftOpening && !d.late || d.ready()) {
 			return // the others are opened if this one fails
 		}
 	}
@@ -67,7 +65,7 @@ func (s *session) trial(d *drafting) wish {
 
 // enlist brings drafts up to date with the roster.
 func (s *session) enlist() {
-	lives, version := s.g.roster.list(s.req.Drafters)
+	lives, version := s.g.roster.List(s.req.Drafters)
 	before := s.drafts
 	s.drafts, s.listed = make([]*drafting, 0, len(lives)), version
 	opened := map[string]bool{}

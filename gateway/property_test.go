@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -71,6 +72,7 @@ func genRequest(rt *rapid.T) tandem.Request {
 		Sampling:  tandem.Sampling{TopP: 1, Seed: rapid.Uint64().Draw(rt, "seed")},
 		IgnoreEOS: rapid.Bool().Draw(rt, "ignore"),
 		FullTrace: rapid.Bool().Draw(rt, "full"),
+		Report:    rapid.Bool().Draw(rt, "report"),
 	}
 	if rapid.IntRange(0, 5).Draw(rt, "drafts") > 0 {
 		r.Policy = tandem.Policy{Nodes: rapid.IntRange(2, 16).Draw(rt, "nodes"), Depth: rapid.IntRange(1, 7).Draw(rt, "depth"), Width: rapid.IntRange(1, 4).Draw(rt, "width")}
@@ -124,7 +126,8 @@ func faulty(w *world, c Config, rec *recorder, r tandem.Request, outages []outag
 			}
 		})
 	}
-	s := &sink{}
+	reports := &reports{want: r.Report, base: len(fakeVocab{}.Encode(r.Prompt, true)), choices: map[string]int{}}
+	s := &sink{each: reports.take}
 	res, err := g.Generate(context.Background(), r, s)
 	w.flights.Wait()
 	if shut := g.Shutdown(context.Background()); shut != nil {
@@ -145,6 +148,9 @@ func faulty(w *world, c Config, rec *recorder, r tandem.Request, outages []outag
 	case w.held() > 0:
 		return "sessions left in the peers"
 	}
+	if p := unsettled(c.Counters); p != "" {
+		return p
+	}
 	st := res.Stats
 	switch {
 	case res.OutputTokens != len(want) || st.Accepted+st.Rounds != len(want):
@@ -154,19 +160,39 @@ func faulty(w *world, c Config, rec *recorder, r tandem.Request, outages []outag
 	case len(st.Coordination) != st.Rounds || st.PlainRounds > st.Rounds || st.Accepted > st.Drafted || st.DraftedDepth > st.Drafted || s.drafts != st.Accepted:
 		return fmt.Sprintf("figures contradict each other: %+v", st)
 	}
-	choices := 0
+	choices, reasons := 0, 0
 	for _, n := range st.Choices {
 		choices += n
+	}
+	for _, n := range st.Reasons {
+		reasons += n
 	}
 	for _, d := range st.Drafters {
 		if d.Rounds > st.Rounds || d.Accepted > d.Drafted || !(d.Weight > 0) {
 			return fmt.Sprintf("figures contradict each other: %+v of %d rounds", d, st.Rounds)
 		}
 	}
-	if choices != st.Rounds || st.AheadHits > st.AheadTries || st.AheadUseful > st.AheadBusy {
+	if reports.problem != "" {
+		return reports.problem
+	}
+	if r.Report && !maps.Equal(reports.choices, st.Choices) {
+		return fmt.Sprintf("choices reported %v, counted %v", reports.choices, st.Choices)
+	}
+	if choices != st.Rounds || reasons != st.Rounds || st.AheadHits > st.AheadTries || st.AheadUseful > st.AheadBusy {
 		return fmt.Sprintf("figures contradict each other: %+v", st)
 	}
 	return rec.problem(len(want))
+}
+
+// unsettled returns what is wrong with the states of requests after all have ended.
+func unsettled(c *tandem.Counters) string {
+	counts := c.Snapshot()
+	for _, name := range append(stateCounters[:], "sessions.illegal") {
+		if n := counts[name]; n != 0 {
+			return fmt.Sprintf("%s is %d after the last request: want 0", name, n)
+		}
+	}
+	return ""
 }
 
 // genSpeculation draws how a request drafts.

@@ -5,6 +5,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -34,6 +35,14 @@ type tokensOf []tandem.Token
 func (*tokensOf) Started(tandem.Started) error { return nil }
 func (s *tokensOf) Delta(d tandem.Delta) error { *s = append(*s, d.Tokens...); return nil }
 
+// progress is a sink that counts rounds as well.
+type progress struct {
+	*tokensOf
+	rounds *atomic.Int64
+}
+
+func (p progress) Delta(d tandem.Delta) error { p.rounds.Add(1); return p.tokensOf.Delta(d) }
+
 // TestRoomsInOneProcess is a tandem without services: real models, all three rooms, several requests at
 // once. Speculation, and peers that forget everything, change no token.
 func TestRoomsInOneProcess(t *testing.T) {
@@ -46,12 +55,16 @@ func TestRoomsInOneProcess(t *testing.T) {
 		}
 		return tandem.Request{Prompt: prompts[i%len(prompts)], MaxTokens: 40, IgnoreEOS: true, Sampling: s, Policy: p}
 	}
+	var rounds [6]atomic.Int64 // of the requests that run, over when they have ended
+	const over = 1 << 40
 	all := func(p tandem.Policy) (out [6]tokensOf, accepted int) {
 		var mu sync.Mutex
 		var group sync.WaitGroup
 		for i := range out {
 			group.Go(func() {
-				res, err := g.Generate(context.Background(), request(i, p), &out[i])
+				rounds[i].Store(0)
+				res, err := g.Generate(context.Background(), request(i, p), progress{&out[i], &rounds[i]})
+				rounds[i].Store(over)
 				if err != nil {
 					t.Errorf("request %d, tree %v: %v", i, p, err)
 				}
@@ -76,14 +89,21 @@ func TestRoomsInOneProcess(t *testing.T) {
 	if same("drafted", drafted); accepted < 40 {
 		t.Errorf("%d of 240 tokens were accepted drafts: want at least 40", accepted)
 	}
+	for i := range rounds {
+		rounds[i].Store(0)
+	}
 	var forgetting sync.WaitGroup
 	ctx, stop := context.WithCancel(context.Background())
 	forgetting.Go(func() {
 		for who := 0; ; who++ {
-			select {
-			case <-ctx.Done():
+			time.Sleep(25 * time.Millisecond)
+			for i := range rounds { // nobody is made to forget a request again before it has gone on
+				for before := rounds[i].Load(); rounds[i].Load() == before && before < over; {
+					time.Sleep(time.Millisecond)
+				}
+			}
+			if ctx.Err() != nil {
 				return
-			case <-time.After(25 * time.Millisecond):
 			}
 			forget := d[0].CloseAll
 			if who%3 == 1 {

@@ -1,17 +1,22 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/gateway/strategy"
+	"github.com/tandem-llm/tandem/spec"
 )
 
 // answer is what one ask led to.
 type answer struct {
-	plan     plan
-	drafts   []draft // of those that answered in time, in the order of plan.asks
+	plan     strategy.Plan
+	asks     []ask   // of plan
+	drafts   []draft // of those that answered in time, in the order of asks
 	tree     tandem.Tree
 	by       string          // who drafted tree, "vote" for several
 	voted    int             // whose of drafts the majority was; 0 with one
@@ -24,6 +29,24 @@ type answer struct {
 	delta    tandem.Delta  // set by commit
 	atEnd    bool          // text or budget ended with this round
 	wall     time.Duration // from the start of the round to its commit
+	why      string        // explain's answer, once asked
+	put      time.Time     // of the first ticket that the session put itself, for a report
+}
+
+// ask is a drafter and the shape of the tree that is wanted of it.
+type ask struct {
+	of    *drafting
+	shape tandem.Proposal
+}
+
+// outcome returns what a strategy may learn from.
+func (a *answer) outcome() *strategy.Outcome {
+	o := &strategy.Outcome{Plan: a.plan, Drafts: make([]strategy.Draft, len(a.drafts)), Tree: a.tree, Merged: a.merged, Voted: a.voted, Verdict: a.verdict,
+		Judged: a.judged(), Tokens: len(a.delta.Tokens), AtEnd: a.atEnd, Lossy: a.tickets > 1, Wall: a.wall, Rest: a.coordination()}
+	for i, d := range a.drafts {
+		o.Drafts[i] = strategy.Draft{Drafter: d.by.of.Name, Got: d.got, Extra: d.extra}
+	}
+	return o
 }
 
 // judged reports whether the verdict says something about the tree: all of it was verified.
@@ -37,12 +60,12 @@ func (a *answer) coordination() time.Duration {
 }
 
 // attributes describe the round for telemetry.
-func (a *answer) attributes(s tandem.Strategy) []tandem.Attr {
-	if s == "" {
-		s = tandem.StrategyFixed
+func (s *session) attributes(a *answer) []tandem.Attr {
+	if s.g.cfg.Events.BeginFunc == nil {
+		return nil
 	}
 	attrs := []tandem.Attr{number("nodes", a.proposed.Nodes), number("depth", a.proposed.Depth), number("accepted", len(a.verdict.Path)),
-		text("strategy", string(s)), text("choice", a.plan.choice)}
+		text("strategy", string(cmp.Or(s.req.Strategy, tandem.StrategyFixed))), text("choice", a.plan.Choice), text("why", s.why(a))}
 	switch {
 	case a.fault != nil:
 		return append(attrs, text("outcome", "stale"))
@@ -50,10 +73,12 @@ func (a *answer) attributes(s tandem.Strategy) []tandem.Attr {
 		return attrs
 	}
 	outcome := "partial"
-	switch len(a.verdict.Path) {
-	case 0:
+	switch path := len(a.verdict.Path); {
+	case a.proposed.Nodes > 1 && a.verdict.Nodes < 2:
+		outcome = "expired" // the tree was lost or late, and the root alone was verified
+	case path == 0:
 		outcome = "rejected"
-	case a.proposed.Depth:
+	case path == a.proposed.Depth:
 		outcome = "accepted"
 	}
 	return append(attrs, text("drafter", a.by), text("outcome", outcome))
@@ -63,7 +88,7 @@ func (a *answer) attributes(s tandem.Strategy) []tandem.Attr {
 // under again, so that a trace does not grow with them.
 func (s *session) ask(ctx, again context.Context) (a answer, err error) {
 	q := s.question()
-	came := s.g.verifier.next() // before the ticket: a restart in between must not go unseen
+	came := s.g.verifier.Next() // before the ticket: a restart in between must not go unseen
 	s.box.arm(q)
 	s.draft(ctx, q, &a)
 	if err = s.await(ctx, again, q, &a, came); err == nil && a.fault == nil {
@@ -76,21 +101,37 @@ func (s *session) ask(ctx, again context.Context) (a answer, err error) {
 // several drafters is left in a; a single drafter puts the ticket with its tree itself.
 func (s *session) draft(ctx context.Context, q question, a *answer) {
 	planning := time.Now()
-	a.plan = s.strategy.decide(s.ready(), s.policy())
+	ready, policy := s.ready(), s.policy()
+	s.decide(a, ready, policy)
 	s.stats.Planning += time.Since(planning)
 	switch {
-	case len(a.plan.asks) == 0:
+	case len(a.asks) == 0:
 		return
-	case a.plan.vote != tandem.VoteNone:
+	case a.plan.Vote != tandem.VoteNone:
 		s.vote(ctx, q, a)
 		return
 	}
-	by := a.plan.asks[0].of
-	d, err := by.propose(ctx, s.wish(q, a.plan.asks[0], false))
+	by := a.asks[0].of
+	d, err := by.propose(ctx, s.wish(q, a.asks[0], false))
 	if err != nil {
 		return
 	}
 	a.drafts, a.by, a.proposed, a.tree, a.drafted = []draft{d}, by.of.Name, d.got, d.got.Tree, true
+}
+
+// decide has the strategy plan the round.
+func (s *session) decide(a *answer, ready []*drafting, p tandem.Policy) {
+	names := make([]string, len(ready))
+	for i, d := range ready {
+		names[i] = d.of.Name
+	}
+	if a.plan = s.strategy.Decide(names, p); len(ready) == 0 || p.Plain() {
+		a.plan.Reason = s.idle(p)
+	}
+	a.asks = make([]ask, len(a.plan.Asks))
+	for i, k := range a.plan.Asks {
+		a.asks[i] = ask{ready[slices.Index(names, k.Drafter)], k.Shape}
+	}
 }
 
 // ready returns the drafters that can be asked now, at most as many as a vote can count.
@@ -164,11 +205,13 @@ func (s *session) await(ctx, again context.Context, q question, a *answer, came 
 		if a.tickets > 0 {
 			s.g.cfg.Counters.Add("tickets.repeated", 1)
 		}
+		s.g.states.tell(s.standing, spec.RequestPut)
 		timer.Reset(wait << a.tickets)
 		a.tickets, retry = a.tickets+1, quickWait
 	}
 	if a.drafted && !a.merged {
 		a.tickets = 1
+		s.g.states.tell(s.standing, spec.RequestPut)
 		timer.Reset(min(wait, max(10*s.pace, drafterWait))) // one ticket more costs nothing, and only its word says that there is one
 	} else if ctx.Err() == nil && !s.box.answered() {
 		put(ctx)
@@ -186,7 +229,7 @@ func (s *session) await(ctx, again context.Context, q question, a *answer, came 
 			put(again)
 			continue
 		case <-came:
-			came = s.g.verifier.next()
+			came = s.g.verifier.Next()
 			a.tickets = min(a.tickets, 1) // the others went to its predecessor
 		case <-timer.C:
 			overdue = overdue || a.drafted && !a.merged && a.tickets == 1
@@ -231,6 +274,9 @@ func (s *session) put(ctx context.Context, q question, a *answer) (err error) {
 		t.Drafter, t.Tree = a.by, a.tree
 	}
 	t.Trace = s.g.cfg.Events.Carrier(ctx)
+	if s.req.Report && a.put.IsZero() {
+		a.put = time.Now()
+	}
 	return s.g.cfg.Pool.Put(ctx, t)
 }
 
@@ -255,6 +301,9 @@ func (s *session) check(a *answer) error {
 		return tandem.Errorf(op, v.Kind, "verifier answered %v: %s", v.Kind, v.Message)
 	}
 	err := wellFormed(v, s.nodes, s.g.cfg.Vocab.Size())
+	if err == nil {
+		err = checkLogprobs(v, s.req.Sampling.Logprobs, s.g.cfg.Vocab.Size())
+	}
 	if err != nil {
 		s.g.cfg.Counters.Add("verdicts.garbage", 1)
 		for _, d := range a.drafts {
@@ -309,6 +358,7 @@ func (s *session) rebuild(ctx context.Context, cause error) error {
 		}
 	}
 	s.epoch++
+	s.g.states.tell(s.standing, spec.RequestReopened)
 	s.restart(ctx)
 	s.stats.Reopened++
 	return s.openVerifier(ctx)
@@ -321,13 +371,16 @@ func (s *session) openVerifier(ctx context.Context) (err error) {
 	traced, end := s.g.cfg.Events.Begin(s.spans.open(ctx, s.g.cfg.Events), tandem.StagePrefill, text("process", "verifier"), number("epoch", int(s.epoch)))
 	defer func() { end(err) }()
 	for wait := firstWait; ; wait = min(2*wait, longWait) {
-		came := s.g.verifier.next()
+		came := s.g.verifier.Next()
 		patience := t.VerifierWait
 		limited, cancel := context.WithTimeout(traced, t.Open)
 		s.touched = true
-		err := s.g.cfg.Verifier.Open(limited, s.opening())
+		opened, err := s.g.cfg.Verifier.Open(limited, s.opening())
 		cancel()
 		if err == nil {
+			if s.epoch == 0 {
+				s.cached = opened.Reused
+			}
 			s.lost = time.Time{}
 			return nil
 		}

@@ -163,8 +163,14 @@ func play(t *testing.T, script string) string {
 	if w.held() > 0 {
 		t.Errorf("%d sessions left in the verifier, %d in the drafter, %v in others", len(w.verifier), len(w.drafter), w.others)
 	}
+	if p := unsettled(c.Counters); p != "" {
+		t.Error(p)
+	}
 	counts := c.Counters.Snapshot()
 	for _, k := range slices.Sorted(maps.Keys(counts)) {
+		if counts[k] == 0 { // a state that nobody is in any more
+			continue
+		}
 		w.lines = append(w.lines, fmt.Sprintf("%s %d", k, counts[k]))
 	}
 	return strings.Join(w.lines, "\n") + "\n"
@@ -203,7 +209,7 @@ func verdictOn(w *world, r tandem.Request, res tandem.Result, s *sink, err error
 		for _, d := range st.Drafters {
 			story += fmt.Sprintf("; %s %d rounds, drafted %d, held %d, weight %.2f", d.Name, d.Rounds, d.Drafted, d.Accepted, d.Weight)
 		}
-		for _, k := range sortedNames(st.Choices) {
+		for _, k := range slices.Sorted(maps.Keys(st.Choices)) {
 			story += fmt.Sprintf("; %s ×%d", k, st.Choices[k])
 		}
 	}
@@ -277,7 +283,7 @@ func duration(t *testing.T, s string) time.Duration {
 }
 
 func kind(t *testing.T, s string) tandem.Kind {
-	for k := tandem.OK; k <= tandem.Internal; k++ {
+	for k := tandem.OK; k <= tandem.Unauthenticated; k++ {
 		if k.String() == s {
 			return k
 		}

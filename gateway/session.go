@@ -2,12 +2,17 @@ package gateway
 
 import (
 	"context"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/gateway/stop"
+	"github.com/tandem-llm/tandem/gateway/strategy"
 	"github.com/tandem-llm/tandem/spec"
+	"github.com/tandem-llm/tandem/spec/learn"
 )
 
 const (
@@ -58,6 +63,7 @@ type session struct {
 	req      tandem.Request
 	sink     tandem.Sink
 	prompt   int            // tokens of the prompt
+	cached   int            // of them that the verifier had in memory
 	tokens   []tandem.Token // committed, the prompt first
 	hash     tandem.PrefixHash
 	limit    int // tokens never grows beyond
@@ -68,8 +74,8 @@ type session struct {
 	listed   uint64                     // the roster's version that drafts is right for
 	closing  map[string]<-chan struct{} // by drafter: a Close at an earlier life of it
 	who      map[string]*tandem.DrafterStats
-	weights  *spec.Weights
-	strategy strategy
+	weights  *learn.Weights
+	strategy strategy.Strategy
 	sampler  *rand.Rand
 	decoder  Decoder
 	spans    spans
@@ -79,6 +85,9 @@ type session struct {
 	lost     time.Time           // first sign that the verifier is lost; zero since the last commit or Open
 	pace     time.Duration       // running mean of the time of a round
 	touched  bool                // the verifier may hold the session
+	standing *standing
+	begun    time.Time // when it was admitted
+	stops    *stop.Sequences
 }
 
 func newSession(g *Gateway, id tandem.SessionID, r tandem.Request, prompt []tandem.Token, sink tandem.Sink) *session {
@@ -91,8 +100,9 @@ func newSession(g *Gateway, id tandem.SessionID, r tandem.Request, prompt []tand
 		spans:   spans{full: r.FullTrace},
 		nodes:   max(r.Policy.Nodes, 1),
 		closing: map[string]<-chan struct{}{}, who: map[string]*tandem.DrafterStats{},
-		sampler: rand.New(rand.NewPCG(uint64(id), 0)),
+		sampler: rand.New(rand.NewPCG(uint64(id), 0)), standing: g.states.enter(), begun: time.Now(), stops: stop.New(r.Stop),
 	}
+	s.box.stamps = r.Report
 	s.adopt()
 	s.decoder = g.cfg.Vocab.NewDecoder(s.tokens[:s.prompt:s.prompt]...)
 	return s
@@ -100,23 +110,22 @@ func newSession(g *Gateway, id tandem.SessionID, r tandem.Request, prompt []tand
 
 // run takes the session from its opening to its end.
 func (s *session) run(ctx context.Context) error {
-	begun := time.Now()
 	s.muster(ctx)
 	if err := s.openVerifier(ctx); err != nil {
 		return err
 	}
 	t := s.g.cfg.Timeouts
-	s.settle(ctx, min(max(time.Since(begun), t.ProposeMin), t.ProposeMax))
-	s.stats.Prefill = time.Since(begun)
+	s.settle(ctx, min(max(time.Since(s.begun), t.ProposeMin), t.ProposeMax))
+	s.stats.Prefill = time.Since(s.begun)
 	started := tandem.Started{Session: s.id, PromptTokens: append([]tandem.Token(nil), s.tokens...), Request: s.req}
 	started.Request.MaxTokens = s.limit - s.prompt
 	started.Drafter = s.drafters()
 	if err := s.sink.Started(started); err != nil {
 		return sinkError(err)
 	}
-	begun = time.Now()
+	decoding := time.Now()
 	for s.finish == "" {
-		if err := s.group(ctx, begun); err != nil {
+		if err := s.group(ctx, decoding); err != nil {
 			return err
 		}
 	}
@@ -169,9 +178,9 @@ func (s *session) round(inGroup, muted context.Context, first bool) (a answer, e
 			s.commit(&a)
 			endCommit(nil, number("tokens", len(a.delta.Tokens)))
 		}
-		end(err, a.attributes(s.req.Strategy)...)
-		s.spans.spent += max(len(a.plan.asks)-1, 0)
-		if !a.drafted && len(a.plan.asks) > 0 {
+		end(err, s.attributes(&a)...)
+		s.spans.spent += max(len(a.asks)-1, 0)
+		if !a.drafted && len(a.asks) > 0 {
 			s.spans.spent += strayTicketSpans
 		}
 		return a, err
@@ -182,38 +191,68 @@ func (s *session) round(inGroup, muted context.Context, first bool) (a answer, e
 	return a, err
 }
 
-// commit makes the verdict's tokens part of the truth, as far as budget and end of text let them
+// commit makes the verdict's tokens part of the truth, as far as budget, end of text and stop sequences let them
 // through, and turns them into a.delta. The end token counts as output, as it does in OpenAI's and
-// llama.cpp's figures, but prints nothing.
+// llama.cpp's figures, but prints nothing; so do tokens of a stop sequence.
 func (s *session) commit(a *answer) {
-	vocab := s.g.cfg.Vocab
-	tokens := a.verdict.Tokens[:min(len(a.verdict.Tokens), s.limit-len(s.tokens))]
-	var out strings.Builder
-	for i, t := range tokens {
-		switch {
-		case !vocab.IsEnd(t):
-			out.WriteString(s.decoder.Next(t))
-			continue
-		case s.req.IgnoreEOS:
-			continue
-		}
-		tokens, s.finish = tokens[:i+1], tandem.FinishStop
-		break
-	}
+	s.g.states.tell(s.standing, spec.RequestVerdict)
+	v := a.verdict
+	tokens := v.Tokens[:min(len(v.Tokens), s.limit-len(s.tokens))]
+	n, out := s.write(tokens)
+	tokens = tokens[:n]
 	s.tokens = append(s.tokens, tokens...)
 	s.hash = s.hash.Add(tokens...)
 	if s.finish == "" && len(s.tokens) == s.limit {
 		s.finish = tandem.FinishLength
 	}
 	if s.finish != "" {
-		out.WriteString(s.decoder.Flush())
+		out += s.endText()
 	}
-	a.delta = tandem.Delta{Text: out.String(), Tokens: append([]tandem.Token(nil), tokens...), Origins: make([]tandem.Origin, len(tokens))}
+	a.delta = tandem.Delta{Text: out, Tokens: slices.Clone(tokens), Origins: make([]tandem.Origin, n)}
+	if s.req.Sampling.Logprobs {
+		a.delta.Logprobs = slices.Clone(v.Logprobs[:min(n, len(v.Logprobs))])
+	}
 	for i := range len(tokens) - 1 {
 		a.delta.Origins[i] = tandem.OriginDraft // the last of a round always counts as the target's own
 	}
 	a.atEnd = s.finish != ""
 	s.repairs, s.lost = 0, time.Time{}
+	if s.req.Report {
+		a.delta.Round = s.report(a)
+	}
+}
+
+// write turns tokens into text, up to the one that ends it, which sets finish, and returns how many it took.
+func (s *session) write(tokens []tandem.Token) (n int, out string) {
+	var b strings.Builder
+	for i, t := range tokens {
+		if s.g.cfg.Vocab.IsEnd(t) {
+			if s.req.IgnoreEOS {
+				continue
+			}
+			s.finish = tandem.FinishStop
+			return i + 1, b.String()
+		}
+		piece, stopped := s.stops.Next(s.decoder.Next(t))
+		if b.WriteString(piece); stopped {
+			s.finish = tandem.FinishStop
+			return i + 1, b.String()
+		}
+	}
+	return len(tokens), b.String()
+}
+
+// endText returns what was held back of a text that is over, as far as no stop sequence takes it away.
+func (s *session) endText() string {
+	if s.stops.Done() {
+		return ""
+	}
+	out, _ := s.stops.Next(s.decoder.Flush())
+	rest, stopped := s.stops.End()
+	if stopped {
+		s.finish = tandem.FinishStop
+	}
+	return out + rest
 }
 
 // account counts a committed round and lets the strategy learn from it.
@@ -221,16 +260,20 @@ func (s *session) account(a *answer) {
 	st := &s.stats
 	st.Rounds++
 	st.Accepted += len(a.delta.Tokens) - 1
+	st.AcceptedByDepth = deeper(st.AcceptedByDepth, len(a.delta.Tokens)-1)
+	depth := 0
 	switch path := len(a.verdict.Path); {
 	case a.proposed.Nodes > 1:
 		st.Drafted += a.proposed.Nodes - 1
-		st.DraftedDepth += a.proposed.Depth
+		depth = a.proposed.Depth
 	case path > 0: // the drafter's answer was lost or late, its ticket was not
 		st.Drafted += max(a.verdict.Nodes-1, path)
-		st.DraftedDepth += path
+		depth = path
 	default:
 		st.PlainRounds++
 	}
+	st.DraftedDepth += depth
+	st.DraftedByDepth = deeper(st.DraftedByDepth, depth)
 	busy := max(a.verdict.Busy, 0)
 	st.VerifyBusy += busy
 	for _, d := range a.drafts {
@@ -242,7 +285,7 @@ func (s *session) account(a *answer) {
 	} else if i := s.sampler.IntN(st.Rounds); i < mostSamples {
 		st.Coordination[i] = rest // algorithm R: every round is as likely to be kept
 	}
-	choice := a.plan.choice
+	choice := a.plan.Choice
 	if st.Choices == nil {
 		st.Choices = map[string]int{}
 	}
@@ -250,15 +293,30 @@ func (s *session) account(a *answer) {
 		choice = "other"
 	}
 	st.Choices[choice]++
+	if st.Reasons == nil {
+		st.Reasons = map[string]int{}
+	}
+	st.Reasons[a.reason()]++
 	planning := time.Now()
-	s.g.learned.verified(a.verdict)
-	s.strategy.learn(a)
+	s.g.shared.Verified(a.verdict)
+	s.strategy.Learn(a.outcome())
 	st.Planning += time.Since(planning)
 	wall := a.wall
 	if a.tickets > 1 {
 		wall = a.proposed.Busy + busy // the rest was a loss, not the pace of rounds
 	}
-	s.pace = mean(s.pace, wall)
+	s.pace = learn.Mean(s.pace, wall)
+}
+
+// deeper counts a round that went so deep in n, which has one count for each depth.
+func deeper(n []int, depth int) []int {
+	for len(n) < depth {
+		n = append(n, 0)
+	}
+	for i := range depth {
+		n[i]++
+	}
+	return n
 }
 
 // tally counts what one drafter contributed to a round.
@@ -290,7 +348,7 @@ func (s *session) aheads(a *answer) {
 		tried = tried || went
 		hit = hit || went && d.got.Reused > 0
 		if fresh := d.got.Nodes - 1 - d.got.Reused; fresh > 0 && d.got.Busy > 0 {
-			d.by.node = mean(d.by.node, d.got.Busy/time.Duration(fresh))
+			d.by.node = learn.Mean(d.by.node, d.got.Busy/time.Duration(fresh))
 		}
 		useful := d.got.Ahead
 		if d.by.node > 0 {
@@ -312,27 +370,28 @@ func (s *session) aheads(a *answer) {
 // gateway's Shutdown does. What the session has learned is folded in.
 func (s *session) close() {
 	s.g.forget(s.id)
+	s.g.states.tell(s.standing, spec.RequestEnded)
 	if s.touched {
 		s.g.crew.run(func() { s.g.shut(s.id, s.g.cfg.Verifier.Close) })
 	}
 	for _, d := range s.drafts {
 		d.retire(s.id)
 	}
-	s.strategy.handOn()
+	s.strategy.HandOn()
 }
 
 func (s *session) opening() tandem.Opening {
 	n := len(s.tokens)
 	return tandem.Opening{Session: s.id, Epoch: s.epoch, Tokens: s.tokens[:n:n], Limit: tandem.Position(s.limit),
-		MaxNodes: s.nodes, Sampling: s.req.Sampling}
+		MaxNodes: s.nodes, Prompt: s.prompt, Tenant: s.req.Tenant, Sampling: s.req.Sampling}
 }
 
 func (s *session) result() tandem.Result {
 	s.stats.Drafters = nil
-	for _, name := range sortedNames(s.who) {
+	for _, name := range slices.Sorted(maps.Keys(s.who)) {
 		st := *s.who[name]
 		st.Weight = s.weights.Of(name)
 		s.stats.Drafters = append(s.stats.Drafters, st)
 	}
-	return tandem.Result{Finish: s.finish, PromptTokens: s.prompt, OutputTokens: len(s.tokens) - s.prompt, Stats: s.stats}
+	return tandem.Result{Finish: s.finish, Stopped: s.stops.Text(), PromptTokens: s.prompt, CachedTokens: s.cached, OutputTokens: len(s.tokens) - s.prompt, Stats: s.stats}
 }

@@ -13,23 +13,26 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/spec"
+	"github.com/tandem-llm/tandem/gateway/strategy"
+	"github.com/tandem-llm/tandem/spec/learn"
 )
 
 func TestBadRules(t *testing.T) {
 	w := newWorld()
 	for want, change := range map[string]func(*Config){
-		`weight of drafter "go" is 0`:       func(c *Config) { c.Rules.InitialWeights = map[string]float64{"go": 0} },
-		`weight of drafter "py" is NaN`:     func(c *Config) { c.Rules.InitialWeights = map[string]float64{"go": 1, "py": math.NaN()} },
-		`weight of drafter "py" is +Inf`:    func(c *Config) { c.Rules.InitialWeights = map[string]float64{"py": math.Inf(1)} },
-		"alpha is 1: want":                  func(c *Config) { c.Rules.Alpha = 1 },
-		"branch threshold is NaN: want":     func(c *Config) { c.Rules.Branch = math.NaN() },
-		"length starts at 5 with at most 4": func(c *Config) { c.Rules.Length = spec.LengthRule{Start: 5, Most: 4, Punish: 1, Reward: 1, Records: 1} },
-		"window of 0 outputs":               func(c *Config) { c.Rules.Weights = spec.WeightRule{Reward: 2} },
-		"decay is 2: want":                  func(c *Config) { c.Rules.Planner = spec.PlannerRule{Decay: 2, ProbeFirst: 1, ProbeMost: 1} },
-		`drafter 0, "": want a name`:        func(c *Config) { c.Drafters = []Member{{"", fakeDrafter{}}} },
-		`drafter 1, "b": want`:              func(c *Config) { c.Drafters = append(c.Drafters, Member{Name: "b"}) },
-		`drafter "fake" is there twice`:     func(c *Config) { c.Drafters = append(c.Drafters, c.Drafters[0]) },
+		`weight of drafter "go" is 0`:    func(c *Config) { c.Rules.InitialWeights = map[string]float64{"go": 0} },
+		`weight of drafter "py" is NaN`:  func(c *Config) { c.Rules.InitialWeights = map[string]float64{"go": 1, "py": math.NaN()} },
+		`weight of drafter "py" is +Inf`: func(c *Config) { c.Rules.InitialWeights = map[string]float64{"py": math.Inf(1)} },
+		"alpha is 1: want":               func(c *Config) { c.Rules.Alpha = 1 },
+		"branch threshold is NaN: want":  func(c *Config) { c.Rules.Branch = math.NaN() },
+		"length starts at 5 with at most 4": func(c *Config) {
+			c.Rules.Length = learn.LengthRule{Start: 5, Most: 4, Punish: 1, Reward: 1, Records: 1}
+		},
+		"window of 0 outputs":           func(c *Config) { c.Rules.Weights = learn.WeightRule{Reward: 2} },
+		"decay is 2: want":              func(c *Config) { c.Rules.Planner = learn.PlannerRule{Decay: 2, ProbeFirst: 1, ProbeMost: 1} },
+		`drafter 0, "": want a name`:    func(c *Config) { c.Drafters = []Member{{Name: "", Drafter: fakeDrafter{}}} },
+		`drafter 1, "b": want`:          func(c *Config) { c.Drafters = append(c.Drafters, Member{Name: "b"}) },
+		`drafter "fake" is there twice`: func(c *Config) { c.Drafters = append(c.Drafters, c.Drafters[0]) },
 	} {
 		c := w.config()
 		change(&c)
@@ -82,68 +85,6 @@ func TestUnknownDrafter(t *testing.T) {
 	})
 }
 
-// TestConduct follows one drafter through offences, being put aside, and good behaviour.
-func TestConduct(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var c conduct
-		offend := func(n int, want time.Duration) {
-			t.Helper()
-			for i := range n {
-				if aside := c.offend(time.Now()); aside != (i == n-1) {
-					t.Errorf("put aside after offence %d of %d: %v", i+1, n, aside)
-				}
-			}
-			time.Sleep(want - time.Millisecond)
-			if !c.aside() {
-				t.Errorf("asked again before %v", want)
-			}
-			time.Sleep(time.Millisecond)
-			if c.aside() {
-				t.Errorf("still put aside after %v", want)
-			}
-		}
-		offend(3, 30*time.Second)
-		for _, want := range []time.Duration{1, 2, 4, 8, 10, 10} {
-			offend(3, want*time.Minute)
-		}
-		c.good()
-		offend(3, 30*time.Second)
-		c.good()
-		for range 10 { // seldom enough
-			if c.offend(time.Now()) {
-				t.Error("put aside for an offence every 40 s")
-			}
-			time.Sleep(40 * time.Second)
-		}
-	})
-}
-
-func TestBestBranch(t *testing.T) {
-	// 0 ─ 5 ─ 6 ─ 7
-	//   │   └ 8
-	//   └ 9
-	tree := tandem.Tree{Tokens: []tandem.Token{1, 5, 9, 6, 8, 7}, Parents: []int32{-1, 0, 0, 1, 1, 3}, LogProbs: []float32{0, -1, -0.5, -1.5, -2, -3}}
-	for _, test := range []struct {
-		committed []tandem.Token
-		all, ok   int
-	}{
-		{[]tandem.Token{4}, 1, 0},          // the likeliest way down is 9
-		{[]tandem.Token{9, 4}, 1, 1},       //
-		{[]tandem.Token{5, 4}, 3, 1},       // on along 6, 7
-		{[]tandem.Token{5, 8, 4}, 2, 2},    //
-		{[]tandem.Token{5, 6, 7, 4}, 3, 3}, //
-		{[]tandem.Token{5}, 3, 1},          // the text ends in the path
-	} {
-		all, ok, confidence := bestBranch(tree, test.committed)
-		if all != test.all || ok != test.ok || math.Abs(confidence-math.Exp(-0.5)) > 1e-6 {
-			t.Errorf("committed %v: %d of %d, confidence %v: want %d of %d, %v", test.committed, ok, all, confidence, test.ok, test.all, math.Exp(-0.5))
-		}
-	}
-	if all, _, _ := bestBranch(tandem.Root(3), []tandem.Token{1}); all != 0 {
-		t.Error("a root is a branch")
-	}
-}
-
 func TestPatience(t *testing.T) {
 	s := &session{pace: 40 * time.Millisecond}
 	for _, test := range []struct {
@@ -176,7 +117,7 @@ func TestCoordinationStaysFlat(t *testing.T) {
 	s := newSession(g, 1, tandem.Request{MaxTokens: 1}, []tandem.Token{1}, deaf{})
 	const rounds = 5 * mostSamples
 	for i := range rounds {
-		a := &answer{wall: time.Duration(i), plan: plan{choice: fmt.Sprint("choice ", i%1000)}, verdict: tandem.Verdict{Nodes: 1, Tokens: []tandem.Token{1}}}
+		a := &answer{wall: time.Duration(i), plan: strategy.Plan{Choice: fmt.Sprint("choice ", i%1000)}, verdict: tandem.Verdict{Nodes: 1, Tokens: []tandem.Token{1}}}
 		a.delta.Tokens = a.verdict.Tokens
 		s.account(a)
 	}
@@ -219,7 +160,7 @@ func TestRoundsSayWhatWasChosen(t *testing.T) {
 			for _, a := range s.attrs {
 				got[a.Key] = a.Str
 			}
-			if got["strategy"] != "minions" || !strings.HasPrefix(got["choice"], "vote of 2 ") && got["choice"] != plainChoice {
+			if got["strategy"] != "minions" || !strings.HasPrefix(got["choice"], "vote of 2 ") && got["choice"] != strategy.Plain {
 				t.Errorf("round says %v", got)
 			}
 			who = append(who, got["drafter"])
@@ -245,7 +186,7 @@ func desk(t testing.TB, r tandem.Request, names ...string) *session {
 	c := newWorld().config()
 	c.Drafters = nil
 	for _, n := range names {
-		c.Drafters = append(c.Drafters, Member{n, fakeDrafter{}})
+		c.Drafters = append(c.Drafters, Member{Name: n, Drafter: fakeDrafter{}})
 	}
 	g, err := New(c)
 	if err != nil {
@@ -289,31 +230,32 @@ func TestShapes(t *testing.T) {
 	} {
 		test.r.Policy = policy
 		s := desk(t, test.r, "go", "py", "prose")
-		shape := func() (plan, tandem.Proposal) {
-			p := s.strategy.decide(s.ready(), s.policy())
-			if len(p.asks) == 0 {
+		shape := func() (*answer, tandem.Proposal) {
+			a := new(answer)
+			s.decide(a, s.ready(), s.policy())
+			if len(a.asks) == 0 {
 				t.Fatalf("%s asks nobody", test.name)
 			}
-			return p, p.asks[0].shape
+			return a, a.asks[0].shape
 		}
-		p, first := shape()
-		if len(p.asks) != test.asks || p.vote != test.vote || !reflect.DeepEqual(first, test.shape) || p.choice != test.choice {
-			t.Errorf("%s: asks %d, vote %s, shape %+v, choice %q: want %d, %s, %+v, %q", test.name, len(p.asks), p.vote, first, p.choice, test.asks, test.vote, test.shape, test.choice)
+		a, first := shape()
+		if p := a.plan; len(p.Asks) != test.asks || p.Vote != test.vote || !reflect.DeepEqual(first, test.shape) || p.Choice != test.choice {
+			t.Errorf("%s: asks %d, vote %s, shape %+v, choice %q: want %d, %s, %+v, %q", test.name, len(p.Asks), p.Vote, first, p.Choice, test.asks, test.vote, test.shape, test.choice)
 		}
 		for _, d := range s.drafts {
 			s.weights.Of(d.of.Name) // as a vote does
 		}
 		for i := range 100 {
-			p, now := shape()
+			a, now := shape()
 			chain := tandem.Root(1)
 			chain.LogProbs = []float32{0}
 			for n := range now.Policy.Depth {
 				chain.Tokens, chain.Parents, chain.LogProbs = append(chain.Tokens, tandem.Token(n)), append(chain.Parents, int32(n)), append(chain.LogProbs, chain.LogProbs[n]-0.1)
 			}
-			a := &answer{plan: p, tree: chain, drafted: true, drafts: []draft{{by: p.asks[0].of, got: tandem.Proposed{Nodes: chain.Len(), Depth: chain.Len() - 1, Tree: chain}}}}
+			a.tree, a.drafted, a.drafts = chain, true, []draft{{by: a.asks[0].of, got: tandem.Proposed{Nodes: chain.Len(), Depth: chain.Len() - 1, Tree: chain}}}
 			a.verdict = tandem.Verdict{Nodes: chain.Len(), Busy: 40*time.Millisecond + time.Duration(i%3)*time.Millisecond, Tokens: append(slices.Clone(chain.Tokens[1:]), 99)}
 			a.delta.Tokens = a.verdict.Tokens
-			s.strategy.learn(a)
+			s.strategy.Learn(a.outcome())
 		}
 		if _, last := shape(); reflect.DeepEqual(last, first) == test.moves {
 			t.Errorf("%s: shape was %+v, is %+v after a hundred good drafts", test.name, first, last)
@@ -338,8 +280,9 @@ func benchmarkRound(b *testing.B, strategy tandem.Strategy, vote tandem.Vote) {
 		trees[i] = t
 	}
 	for i := 0; b.Loop(); i++ {
-		a := &answer{plan: s.strategy.decide(s.ready(), s.policy())}
-		for j, k := range a.plan.asks {
+		a := new(answer)
+		s.decide(a, s.ready(), s.policy())
+		for j, k := range a.asks {
 			t := trees[(i+j)%len(trees)]
 			_, depth := t.Depths()
 			a.drafts = append(a.drafts, draft{by: k.of, got: tandem.Proposed{Nodes: t.Len(), Depth: depth, Busy: time.Millisecond, Tree: t}})

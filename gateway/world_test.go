@@ -206,15 +206,15 @@ type peer struct {
 	opens time.Duration
 }
 
-func (p peer) Open(ctx context.Context, o tandem.Opening) error {
+func (p peer) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error) {
 	w := p.w
 	f := w.fault("open-" + p.who)
 	if f.do == "fail" {
 		if err := pause(ctx, p.opens/30); err != nil {
-			return err
+			return tandem.Opened{}, err
 		}
 		w.log("%s fails to open: %v", p.who, f.kind)
-		return f.err()
+		return tandem.Opened{}, f.err()
 	}
 	tokens := slices.Clone(o.Tokens)
 	if f.do == "deaf" { // to its context: the cancelled Open is carried out all the same
@@ -222,7 +222,7 @@ func (p peer) Open(ctx context.Context, o tandem.Opening) error {
 	}
 	if err := pause(ctx, p.opens+f.wait); err != nil {
 		w.log("%s stops opening: %v", p.who, err)
-		return err
+		return tandem.Opened{}, err
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -234,7 +234,7 @@ func (p peer) Open(ctx context.Context, o tandem.Opening) error {
 	}
 	p.held[o.Session] = &heldSession{open: o, tokens: tokens, hash: tandem.EmptyPrefix.Add(tokens...)}
 	w.logf("%s holds %s, epoch %d: %d tokens of at most %d", p.who, w.name(o.Session), o.Epoch, len(tokens), o.Limit)
-	return nil
+	return tandem.Opened{}, nil
 }
 
 func (p peer) Close(ctx context.Context, id tandem.SessionID) error {
@@ -290,7 +290,7 @@ func (w *world) member(who string) Member {
 	if who == "drafter" {
 		name = "fake"
 	}
-	return Member{name, fakeDrafter{w.peer(who)}}
+	return Member{Name: name, Drafter: fakeDrafter{w.peer(who)}}
 }
 
 // hint tells the gateway that a peer went down and came up.
@@ -467,7 +467,7 @@ func (d fakeDrafter) draft(p tandem.Proposal, deep bool) (tandem.Tree, error) {
 
 // config returns a configuration of the gateway in this world.
 func (w *world) config() Config {
-	return Config{Vocab: fakeVocab{}, Verifier: w.peer("verifier"), Drafters: []Member{{"fake", fakeDrafter{w.peer("drafter")}}},
+	return Config{Vocab: fakeVocab{}, Verifier: w.peer("verifier"), Drafters: []Member{{Name: "fake", Drafter: fakeDrafter{w.peer("drafter")}}},
 		Pool: fakePool{w}, Counters: new(tandem.Counters), ModelName: "model",
 		Timeouts: Timeouts{ProposeMin: 20 * time.Millisecond, ProposeMax: 100 * time.Millisecond, Round: 50 * time.Millisecond,
 			Open: time.Second, VerifierWait: 5 * time.Second, Close: 100 * time.Millisecond}}

@@ -26,7 +26,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // drafter proposes the same chain always.
 type drafter struct{ pool tandem.Pool }
 
-func (drafter) Open(context.Context, tandem.Opening) error    { return nil }
+func (drafter) Open(context.Context, tandem.Opening) (tandem.Opened, error) {
+	return tandem.Opened{}, nil
+}
 func (drafter) Close(context.Context, tandem.SessionID) error { return nil }
 func (d drafter) Propose(ctx context.Context, p tandem.Proposal) (tandem.Proposed, error) {
 	t := tandem.Root(p.Suffix[len(p.Suffix)-1])
@@ -39,7 +41,9 @@ func (d drafter) Propose(ctx context.Context, p tandem.Proposal) (tandem.Propose
 
 type verifier struct{}
 
-func (verifier) Open(context.Context, tandem.Opening) error    { return nil }
+func (verifier) Open(context.Context, tandem.Opening) (tandem.Opened, error) {
+	return tandem.Opened{}, nil
+}
 func (verifier) Close(context.Context, tandem.SessionID) error { return nil }
 
 // stack is the three processes in one, with real sockets between them.

@@ -31,6 +31,12 @@ func merge(ballots []Ballot) union {
 	if len(ballots) == 0 {
 		return u
 	}
+	most := 1
+	for _, b := range ballots {
+		most += b.Tree.Len()
+	}
+	u.tokens, u.parents, u.first, u.next = make([]tandem.Token, 0, most), make([]int32, 0, most), make([]int32, 0, most), make([]int32, 0, most)
+	u.confidence, u.weight, u.support = make([]float64, 0, most), make([]float64, 0, most), make([]uint32, 0, most)
 	u.add(ballots[0].Tree.Tokens[0], -1)
 	total := 0.0
 	var place []int32  // of a ballot's nodes in u
@@ -188,6 +194,27 @@ func heaviestOf(ballots []Ballot, set uint32) int {
 		}
 	}
 	return max(best, 0)
+}
+
+// Support returns, for each node of t, which of several trees over the same root hold it, a bit each by their
+// order; from the 17th on they have no bit.
+func Support(t tandem.Tree, trees []tandem.Tree) []uint16 {
+	out := make([]uint16, t.Len())
+	place := make([]int32, t.Len()) // of a node in another tree, -1 if it is not there
+	for i, other := range trees[:min(len(trees), 16)] {
+		for n := range place {
+			place[n] = 0
+			if n > 0 {
+				if place[n] = place[t.Parents[n]]; place[n] >= 0 {
+					place[n] = child(other, place[n], t.Tokens[n])
+				}
+			}
+			if place[n] >= 0 {
+				out[n] |= 1 << i
+			}
+		}
+	}
+	return out
 }
 
 // Held returns how many of the tokens committed after its root a tree holds, as a path from the root.

@@ -218,8 +218,8 @@ func TestAddressInUse(t *testing.T) {
 	}
 	defer l.Close()
 	w := newWorld(t)
-	refused(t, w.run("up", "--listen", l.Addr().String()), "address in use")
-	refused(t, w.run("gateway", "--target", targetModel, "--verifier", "127.0.0.1:1", "--listen", l.Addr().String()), "address in use")
+	refused(t, w.run("up", "--http", "off", "--listen", l.Addr().String()), "address in use")
+	refused(t, w.run("gateway", "--http", "off", "--target", targetModel, "--verifier", "127.0.0.1:1", "--listen", l.Addr().String()), "address in use")
 }
 
 // unprivileged runs a command of the world as a user without rights, where the test has the right to.

@@ -278,7 +278,7 @@ func TestBadDrafter(t *testing.T) {
 // usual reports whether a counter grows without a fault.
 func usual(name string) bool {
 	_, name, _ = strings.Cut(name, " ")
-	return slices.Contains([]string{"tickets.put", "tickets.taken", "tickets.claimed", "awake.denied", "verdicts", "kv.pages", "pool.depth"}, name) || strings.HasPrefix(name, "passes")
+	return slices.Contains([]string{"tickets.put", "tickets.taken", "tickets.claimed", "awake.denied", "verdicts", "kv.pages", "pool.depth"}, name) || strings.HasPrefix(name, "passes") || strings.HasPrefix(name, "prefix.")
 }
 
 // allCounters returns the counters of all processes, each name after its role.

@@ -181,7 +181,7 @@ func TestCrowd(t *testing.T) {
 		switch {
 		case e.err == nil:
 			ran++
-		case errors.As(e.err, &refusal) && refusal.Reason == client.Exhausted:
+		case errors.As(e.err, &refusal) && refusal.Kind == client.Exhausted:
 			refusals++
 			slowest = max(slowest, e.took)
 			if least == 0 || refusal.RetryAfter < least {

@@ -16,7 +16,7 @@ func TestReadmeCommand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := regexp.MustCompile(`(?m)^    go run ./cmd/tandem generate --prompt '([^']*)'`).FindSubmatch(readme)
+	m := regexp.MustCompile(`(?m)^go run ./cmd/tandem generate --prompt '([^']*)'`).FindSubmatch(readme)
 	if m == nil {
 		t.Fatal("README.md has no main command")
 	}

@@ -1,7 +1,9 @@
 package test
 
 import (
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/tandem-llm/tandem/services/telemetry/collectortest"
 )
@@ -94,4 +96,21 @@ func checkTrace(t *testing.T, id string, spans []collectortest.Span, tokens []in
 		t.Errorf("accepted + rounds = %d: want the tokens of one of the requests, %v", sum, tokens)
 	}
 	t.Logf("trace of %d spans: %v", len(spans), services)
+}
+
+// TestCollectorAway runs a request with a collector that is not there: nothing of it is seen.
+func TestCollectorAway(t *testing.T) {
+	w := newWorld(t)
+	begun := time.Now()
+	g := w.generate("--prompt", "package main", "--max-tokens", "64", "--ignore-eos", "--otlp-endpoint", "127.0.0.1:1")
+	if len(g.Tokens) != 64 {
+		t.Errorf("%d tokens: want 64", len(g.Tokens))
+	}
+	plain := w.generate("--prompt", "package main", "--max-tokens", "64", "--ignore-eos")
+	if !slices.Equal(g.Tokens, plain.Tokens) {
+		t.Error("the text differs from that without a collector")
+	}
+	if took := time.Since(begun); took > 30*time.Second {
+		t.Errorf("two requests took %v", took)
+	}
 }

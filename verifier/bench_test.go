@@ -9,7 +9,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/measure"
-	"github.com/tandem-llm/tandem/spec"
+	"github.com/tandem-llm/tandem/spec/learn"
 	"github.com/tandem-llm/tandem/verifier"
 )
 
@@ -45,7 +45,7 @@ func measureWaits(t *testing.T, sessions int, policy tandem.Policy) {
 		t.Fatal(err)
 	}
 	r := newRig(t, rigOptions{sessions: sessions + 1, verifier: verifier.Config{Model: m, Costs: costs}})
-	quiet := spec.NewCosts(quietCosts)
+	quiet := learn.NewCosts(quietCosts)
 	type figures struct {
 		wall, busy, quiet time.Duration
 		tickets, passes   int64

@@ -37,7 +37,7 @@ func TestPanicsEndOneSession(t *testing.T) {
 	text := []tandem.Token{1, 40, 50}
 	for id := range tandem.SessionID(2) {
 		o := tandem.Opening{Session: id + 1, Tokens: text, Limit: 32, MaxNodes: 4, Sampling: tandem.Sampling{TopP: 1}}
-		if err := v.Open(ctx, o); err != nil {
+		if _, err := v.Open(ctx, o); err != nil {
 			t.Fatal(err)
 		}
 	}

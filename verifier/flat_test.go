@@ -50,7 +50,7 @@ func TestMemoryIsFlat(t *testing.T) {
 			delete(waiting, s.id)
 			mu.Unlock()
 		}()
-		if err := v.Open(ctx, s.opening()); err != nil {
+		if _, err := v.Open(ctx, s.opening()); err != nil {
 			t.Error(err)
 			return
 		}

@@ -29,6 +29,7 @@ func (v *Verifier) step() bool {
 
 func (v *Verifier) pass() bool {
 	for _, s := range slices.Clone(v.opening) {
+		s.prompt.reused += s.seq.Resume()
 		switch {
 		case s.prompt.ctx.Err() != nil:
 			v.drop(s, s.prompt.ctx.Err())
@@ -55,7 +56,8 @@ func (v *Verifier) pass() bool {
 // Then prompts, one piece after the other; whose piece was in this pass comes last in the next. While any
 // session is in rounds, pieces are so short that the pass takes at most half as long again as its trees
 // alone. Up to where a pass stops being bound by memory that costs next to nothing, and beyond it a row in a short piece
-// costs about as much as in a long one.
+// costs about as much as in a long one. A prompt that begins as another that is further waits for what the other computes
+// rather than compute it too; so n choices for one prompt cost one prefill.
 func (v *Verifier) plan() {
 	v.inPass = v.inPass[:0]
 	if len(v.opening) == 0 && v.waits(time.Now()) {
@@ -83,17 +85,19 @@ func (v *Verifier) plan() {
 			sh.s.turn = v.passes + len(sh.seg.Nodes)/max(rows/4, 1)
 		}
 	}
-	left, fed := v.piece(taken, rows-taken), 0
+	left := v.piece(taken, rows-taken)
+	var fed, waiting []*session
 	for _, s := range v.opening {
 		missing := s.tokens[s.seq.Len() : len(s.tokens)-1]
 		n := min(len(missing), left)
-		if n == 0 {
-			break
+		if n == 0 || slices.ContainsFunc(v.opening, func(o *session) bool { return s.seq.Follows(o.seq) }) {
+			waiting = append(waiting, s)
+			continue
 		}
-		left, fed = left-n, fed+1
+		left, fed = left-n, append(fed, s)
 		v.inPass = append(v.inPass, share{s: s, seg: engine.Segment{Seq: s.seq, Extend: missing[:n]}})
 	}
-	v.opening = append(slices.Clone(v.opening[fed:]), v.opening[:fed]...)
+	v.opening = append(waiting, fed...)
 }
 
 const (
@@ -223,7 +227,7 @@ func (v *Verifier) run(shares []share) {
 			verdict = v.judge(sh, out, out.First(i))
 			return nil
 		})
-		sh.end(err)
+		sh.end(err, tandem.Attr{Key: "device_ns", Int: int64(spent)}, tandem.Attr{Key: "rows", Int: int64(rows)}, tandem.Attr{Key: "batch", Int: int64(tickets)})
 		if err != nil {
 			v.fail(sh.s, err)
 			continue
@@ -257,15 +261,20 @@ func (s *session) commit() error {
 func (v *Verifier) judge(sh share, out *engine.Output, first int) tandem.Verdict {
 	begun := time.Now()
 	s, c := sh.s, sh.check
+	var logprobs []tandem.Logprob
 	path, tokens := spec.Accept(c.tree, func(node int32) tandem.Token {
-		row := first + int(node)
-		if s.sampling.Temperature == 0 {
-			return tandem.Token(out.Top(row).IDs[0])
+		if node > 0 {
+			s.history.Push(c.tree.Tokens[node]) // the text before a draw is that of the path down to its node
 		}
-		return v.sampler.Draw(out.Logits(row), s.sampling, c.ticket.Base+tandem.Position(c.depths[node]))
+		t := v.draw(s, out, first+int(node), c.ticket.Base+tandem.Position(c.depths[node]))
+		if p := s.sampling; p.Logprobs {
+			logprobs = append(logprobs, v.sampler.Logprob(out.Logits(first+int(node)), t, p.TopLogprobs))
+		}
+		return t
 	})
+	s.history.Push(tokens[len(tokens)-1])
 	verdict := tandem.Verdict{Session: s.id, Epoch: s.epoch, Base: c.ticket.Base, Hash: c.ticket.Hash,
-		Tokens: tokens, Nodes: c.tree.Len(), Path: make([]int32, len(path))}
+		Tokens: tokens, Logprobs: logprobs, Nodes: c.tree.Len(), Path: make([]int32, len(path))}
 	s.accepted = make([]int32, len(path))
 	for i, node := range path {
 		verdict.Path[i], s.accepted[i] = c.nodes[node], node-1
@@ -274,6 +283,15 @@ func (v *Verifier) judge(sh share, out *engine.Output, first int) tandem.Verdict
 	s.hash = s.hash.Add(tokens...)
 	verdict.Busy = time.Since(begun)
 	return verdict
+}
+
+// draw returns the token that follows at a position, by the logits of a wanted row and the text that s.history has
+// counted.
+func (v *Verifier) draw(s *session, out *engine.Output, row int, at tandem.Position) tandem.Token {
+	if s.sampling.Temperature == 0 && !s.sampling.Shapes() {
+		return tandem.Token(out.Top(row).IDs[0])
+	}
+	return v.sampler.Draw(v.sampler.Shape(out.Logits(row), s.sampling, s.history), s.sampling, at)
 }
 
 // fault drops the sessions of a pass that panicked: what the model has written for them is unknown. If the
@@ -304,8 +322,10 @@ func (v *Verifier) fault(err error) {
 	}
 }
 
-// fail drops a session after a fault of tandem's own, so that it is opened again from what is known.
+// fail drops a session after a fault of tandem's own, so that it is opened again from what is known: its tokens alone, not what
+// was computed of them.
 func (v *Verifier) fail(s *session, err error) {
 	v.cfg.Counters.Add("faults", 1)
+	s.seq.Distrust()
 	v.drop(s, tandem.Errorf("verifier", tandem.Internal, "session %v: %w", s.id, err))
 }

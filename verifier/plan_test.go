@@ -2,6 +2,7 @@ package verifier
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -10,7 +11,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/spec"
+	"github.com/tandem-llm/tandem/spec/learn"
 )
 
 const (
@@ -45,15 +46,18 @@ func benchOf(t testing.TB, m *engine.Model) *bench {
 		t.Fatal(err)
 	}
 	b.Verifier = &Verifier{cfg: cfg, room: make(chan struct{}, 1000), sessions: map[tandem.SessionID]*session{},
-		blames: ledger{counters: cfg.Counters}, costs: spec.NewCosts(flat), hold: time.AfterFunc(time.Hour, func() {})}
+		blames: ledger{counters: cfg.Counters}, costs: learn.NewCosts(flat), hold: time.AfterFunc(time.Hour, func() {})}
 	return b
 }
 
-// open opens a session whose prompt has so many tokens.
+// openPrompt opens a session whose prompt has so many tokens, of a tenant of its own.
 func (b *bench) openPrompt(id tandem.SessionID, n int) *session {
+	return b.openOf(fmt.Sprint(id), id, slices.Repeat([]tandem.Token{5}, n))
+}
+
+func (b *bench) openOf(tenant string, id tandem.SessionID, tokens []tandem.Token) *session {
 	b.t.Helper()
-	tokens := slices.Repeat([]tandem.Token{5}, n)
-	o := tandem.Opening{Session: id, Tokens: tokens, Limit: 400, MaxNodes: benchRows, Sampling: tandem.Sampling{TopP: 1}}
+	o := tandem.Opening{Session: id, Tenant: tenant, Tokens: tokens, Limit: 400, MaxNodes: benchRows, Sampling: tandem.Sampling{TopP: 1}}
 	if err := b.open(o, &prompt{ctx: context.Background(), ended: make(chan error, 1)}); err != nil {
 		b.t.Fatal(err)
 	}
@@ -67,7 +71,7 @@ func (b *bench) ask(s *session, nodes int, came time.Time) {
 		tree.Tokens, tree.Parents = append(tree.Tokens, tandem.Token(i)), append(tree.Parents, 0)
 	}
 	b.room <- struct{}{}
-	b.admit(tandem.Ticket{Session: s.id, Base: tandem.Position(len(s.tokens)), Hash: s.hash, Tree: tree}, came)
+	b.admit(tandem.Ticket{Session: s.id, Epoch: s.epoch, Base: tandem.Position(len(s.tokens)), Hash: s.hash, Tree: tree}, came)
 }
 
 // run runs a pass and returns who got how many rows: of trees, of prompts.
@@ -115,7 +119,7 @@ func TestPromptsBesideRounds(t *testing.T) {
 	talks := b.openPrompt(3, 1)
 	b.ready(talks, nil)
 	for _, c := range []struct{ nodes, rows int }{{1, 12}, {8, 5 + 3}, {20, 11}, {60, 4}} { // 10 ms → 15 ms: 13 rows in all …
-		b.costs = spec.NewCosts(flat)
+		b.costs = learn.NewCosts(flat)
 		at := [2]int{long.seq.Len(), other.seq.Len()}
 		b.ask(talks, c.nodes, time.Now())
 		trees, prompts := b.run()
@@ -128,7 +132,7 @@ func TestPromptsBesideRounds(t *testing.T) {
 	}
 	// Between its rounds a session that is expected back counts as well.
 	talks.answered, talks.pace = time.Now(), time.Minute
-	b.costs = spec.NewCosts(flat)
+	b.costs = learn.NewCosts(flat)
 	if _, prompts := b.run(); prompts[1]+prompts[2] != 13 {
 		t.Errorf("while a ticket is expected: %v, want 13 rows", prompts)
 	}
@@ -151,7 +155,7 @@ func TestPassesAreFair(t *testing.T) {
 	model := b.cfg.Model
 	rapid.Check(t, func(t *rapid.T) {
 		b := benchOf(b.t, model)
-		b.costs = spec.NewCosts(nil)
+		b.costs = learn.NewCosts(nil)
 		defer b.last()
 		n := rapid.IntRange(1, 12).Draw(t, "sessions")
 		nodes := make([]int, n)

@@ -126,6 +126,7 @@ func (r *rig) expect(id tandem.SessionID) chan tandem.Verdict {
 }
 
 type asked struct {
+	tenant   string
 	prompt   []tandem.Token
 	sampling tandem.Sampling
 	policy   tandem.Policy
@@ -169,15 +170,17 @@ func (r *rig) generate(a asked) (*stream, error) {
 }
 
 func (s *stream) opening() tandem.Opening {
-	return tandem.Opening{Session: s.id, Epoch: s.epoch, Tokens: s.text, Limit: limit, MaxNodes: maxNodes, Sampling: s.sampling}
+	return tandem.Opening{Session: s.id, Epoch: s.epoch, Tenant: s.tenant, Tokens: s.text, Limit: limit, MaxNodes: maxNodes,
+		Prompt: len(s.prompt), Sampling: s.sampling}
 }
 
 func (s *stream) open(ctx context.Context) error {
-	if err := s.v.Open(ctx, s.opening()); err != nil {
+	if _, err := s.v.Open(ctx, s.opening()); err != nil {
 		return err
 	}
 	s.told = len(s.text)
-	return s.d.Open(ctx, s.opening())
+	_, err := s.d.Open(ctx, s.opening())
+	return err
 }
 
 func (s *stream) ticket() tandem.Ticket {
@@ -200,7 +203,7 @@ func (s *stream) round(ctx context.Context) error {
 		}
 	case tandem.KindOf(err) == tandem.UnknownSession || tandem.KindOf(err) == tandem.Stale:
 		s.told = len(s.text)
-		if err := s.d.Open(ctx, s.opening()); err != nil {
+		if _, err := s.d.Open(ctx, s.opening()); err != nil {
 			return err
 		}
 		fallthrough
@@ -248,21 +251,35 @@ type plain struct{ m *engine.Model }
 
 func (p plain) generate(t testing.TB, a asked) []tandem.Token {
 	t.Helper()
+	text, _ := p.explain(t, a)
+	return text
+}
+
+// explain is generate with the log-probabilities of what it has drawn, if they are wanted. It counts the text anew
+// for every token.
+func (p plain) explain(t testing.TB, a asked) (text []tandem.Token, logprobs []tandem.Logprob) {
+	t.Helper()
 	seq, err := p.m.NewSequence(limit, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer seq.Close()
 	var s sample.Sampler
-	text := slices.Clone(a.prompt)
+	text = slices.Clone(a.prompt)
 	for len(text) < len(a.prompt)+a.tokens {
 		out, err := p.m.Forward([]engine.Segment{{Seq: seq, Extend: text[seq.Len():], Want: engine.WantTail}}, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
-		text = append(text, s.Draw(out.Logits(out.First(0)), a.sampling, tandem.Position(len(text))))
+		logits := out.Logits(out.First(0))
+		shaped := s.Shape(logits, a.sampling, sample.NewHistory(a.sampling, text, len(a.prompt)))
+		x := s.Draw(shaped, a.sampling, tandem.Position(len(text)))
+		if a.sampling.Logprobs {
+			logprobs = append(logprobs, s.Logprob(logits, x, a.sampling.TopLogprobs))
+		}
+		text = append(text, x)
 	}
-	return text
+	return text, logprobs
 }
 
 func (p plain) prompt(text string) []tandem.Token { return p.m.Vocab().Encode(text, true) }

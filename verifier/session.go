@@ -7,6 +7,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/sample"
 )
 
 // session is one request's state in the target model; see Verifier for its invariants.
@@ -16,6 +17,7 @@ type session struct {
 	limit    tandem.Position // of tokens: the smaller of the gateway's limit and the context
 	maxNodes int
 	sampling tandem.Sampling
+	history  *sample.History // of tokens, as far as sampling needs it
 	seq      *engine.Sequence
 	tokens   []tandem.Token
 	hash     tandem.PrefixHash
@@ -61,8 +63,9 @@ func (s *session) overdue() time.Time { return s.answered.Add(2*s.pace + time.Mi
 
 // prompt is one call of Open.
 type prompt struct {
-	ctx   context.Context // of the call
-	ended chan error
+	ctx    context.Context // of the call
+	reused int             // of its tokens: found in memory; for the caller once ended has delivered
+	ended  chan error
 }
 
 // open starts a session. Runs on the owner's goroutine, as everything below.
@@ -89,12 +92,15 @@ func (v *Verifier) open(o tandem.Opening, p *prompt) error {
 		}
 		v.drop(old, tandem.Errorf(op, tandem.Stale, "session %v was opened again", o.Session))
 	}
-	seq, err := m.NewSequence(limit, o.MaxNodes-1)
+	seq, err := m.NewShared(o.Tenant, o.Tokens[:len(o.Tokens)-1], limit, o.MaxNodes-1)
+	v.countEvicted()
 	if err != nil {
 		return err
 	}
-	s := &session{id: o.Session, epoch: o.Epoch, limit: tandem.Position(limit), maxNodes: o.MaxNodes, sampling: o.Sampling,
-		seq: seq, tokens: slices.Clone(o.Tokens), hash: tandem.EmptyPrefix.Add(o.Tokens...), prompt: p, opened: p, used: time.Now()}
+	p.reused = seq.Len()
+	s := &session{id: o.Session, epoch: o.Epoch, limit: tandem.Position(limit), maxNodes: o.MaxNodes,
+		sampling: o.Sampling, history: sample.NewHistory(o.Sampling, o.Tokens, o.Prompt), seq: seq,
+		tokens: slices.Clone(o.Tokens), hash: tandem.EmptyPrefix.Add(o.Tokens...), prompt: p, opened: p, used: time.Now()}
 	v.sessions[s.id] = s
 	v.opening = append(v.opening, s)
 	return nil
@@ -106,12 +112,16 @@ func (v *Verifier) ready(s *session, err error) {
 		return
 	}
 	v.opening = slices.DeleteFunc(v.opening, func(x *session) bool { return x == s })
+	if n := s.prompt.reused; err == nil && n > 0 {
+		v.cfg.Counters.Add("prefix.hits", 1)
+		v.cfg.Counters.Add("prefix.reused_tokens", int64(n))
+	}
 	s.prompt.ended <- err
 	s.prompt = nil
 	s.used = time.Now()
 }
 
-// drop forgets the session. What waits for it ends with err.
+// drop forgets the session, but not what it computed (engine.Sequence.Close). What waits for it ends with err.
 func (v *Verifier) drop(s *session, err error) {
 	delete(v.sessions, s.id)
 	v.ready(s, err)
@@ -119,4 +129,13 @@ func (v *Verifier) drop(s *session, err error) {
 		v.refuse(c, tandem.KindOf(err), err.Error())
 	}
 	s.seq.Close()
+	v.countEvicted()
+}
+
+// countEvicted counts what was forgotten of earlier prefixes since the last time.
+func (v *Verifier) countEvicted() {
+	if now := v.cfg.Model.EvictedPages(); now > v.evicted {
+		v.cfg.Counters.Add("prefix.evicted_pages", now-v.evicted)
+		v.evicted = now
+	}
 }

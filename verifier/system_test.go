@@ -181,12 +181,12 @@ func TestCutTrees(t *testing.T) {
 		s := &stream{rig: r, asked: a, id: tandem.NewSessionID(), text: a.prompt}
 		s.verdicts = r.expect(s.id)
 		if left == 0 {
-			if err := r.v.Open(ctx, s.opening()); tandem.KindOf(err) != tandem.Invalid {
+			if _, err := r.v.Open(ctx, s.opening()); tandem.KindOf(err) != tandem.Invalid {
 				t.Errorf("a full session opened: %v, want Invalid", err)
 			}
 			continue
 		}
-		if err := r.v.Open(ctx, s.opening()); err != nil {
+		if _, err := r.v.Open(ctx, s.opening()); err != nil {
 			t.Fatal(err)
 		}
 		want := twin.generate(t, a)[len(a.prompt):]

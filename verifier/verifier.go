@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/owner"
 	"github.com/tandem-llm/tandem/engine/sample"
-	"github.com/tandem-llm/tandem/spec"
+	"github.com/tandem-llm/tandem/spec/learn"
 )
 
 // Config says what a verifier works with.
@@ -23,6 +23,9 @@ type Config struct {
 	Chunk    int           // prompt tokens per pass, fewer while other sessions are in rounds; default 128
 	Costs    []tandem.Cost // of the model's passes, as measured; those observed are learned from as well
 	Idle     time.Duration // a session without a ticket this long is dropped; default 60 s
+	// PrefixCache bounds the pages of KV memory that hold prefixes of sessions that have ended, for later ones of the same
+	// tenant; they are pages that no session needs. 0: all such pages; negative: sessions share nothing.
+	PrefixCache int
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -71,8 +74,9 @@ type Verifier struct {
 	sessions map[tandem.SessionID]*session // the owner's, as all below
 	opening  []*session                    // whose prompt is not in yet, first come first
 	queue    []*check                      // tickets for the next passes, first come first
+	evicted  int64                         // pages of prefixes, as counted
 	blames   ledger                        // of drafters
-	costs    *spec.Costs                   // of passes by rows
+	costs    *learn.Costs                  // of passes by rows
 	free     time.Time                     // when the last pass ended
 	hold     *time.Timer                   // wakes the owner at the end of a wait for more tickets
 	passes   int                           // with tickets, so far
@@ -89,7 +93,8 @@ func New(cfg Config) (*Verifier, error) {
 		return nil, err
 	}
 	v := &Verifier{cfg: cfg, room: make(chan struct{}, cfg.Batch), sessions: map[tandem.SessionID]*session{},
-		blames: ledger{counters: cfg.Counters}, costs: spec.NewCosts(cfg.Costs)}
+		blames: ledger{counters: cfg.Counters}, costs: learn.NewCosts(cfg.Costs)}
+	cfg.Model.BoundPrefixes(cfg.PrefixCache)
 	v.hold = time.AfterFunc(time.Hour, func() { v.owner.Post(func() {}) })
 	v.hold.Stop()
 	v.owner = owner.Start(owner.Work{Step: v.step, Fault: v.fault, Tick: v.sweep, Every: max(cfg.Idle/4, time.Millisecond), Last: v.last})
@@ -161,15 +166,16 @@ func (v *Verifier) reserve(ctx context.Context, most int) (n int, err error) {
 	return n, nil
 }
 
-// Open implements tandem.Verifier. It returns when all tokens but the last are in the cache. Besides:
-// Stale for an epoch older than the one held.
-func (v *Verifier) Open(ctx context.Context, o tandem.Opening) (err error) {
+// Open implements tandem.Verifier. It returns when all tokens but the last are in the cache: those of their begin that other
+// sessions of the tenant have computed are not computed again (engine.Model.NewShared). Besides: Stale for an epoch
+// older than the one held.
+func (v *Verifier) Open(ctx context.Context, o tandem.Opening) (opened tandem.Opened, err error) {
 	ctx, end := v.cfg.Events.Begin(ctx, tandem.StageOpen, tandem.Attr{Key: "epoch", Int: int64(o.Epoch)},
 		tandem.Attr{Key: "tokens", Int: int64(len(o.Tokens))})
-	defer func() { end(err) }()
+	defer func() { end(err, tandem.Attr{Key: "reused", Int: int64(opened.Reused)}) }()
 	p := &prompt{ctx: ctx, ended: make(chan error, 1)}
 	if err := v.owner.Do(ctx, func() error { return v.open(o, p) }); err != nil {
-		return err
+		return opened, err
 	}
 	select {
 	case err = <-p.ended:
@@ -182,8 +188,10 @@ func (v *Verifier) Open(ctx context.Context, o tandem.Opening) (err error) {
 				v.drop(s, err)
 			}
 		})
+		return opened, err
 	}
-	return err
+	opened.Reused = p.reused
+	return opened, nil
 }
 
 // Close implements tandem.Verifier.

@@ -22,7 +22,7 @@ func openStream(t *testing.T, r *rig, text ...tandem.Token) *stream {
 	t.Helper()
 	s := &stream{rig: r, asked: asked{sampling: greedy}, id: tandem.NewSessionID(), epoch: 3, text: text}
 	s.verdicts = r.expect(s.id)
-	if err := r.v.Open(context.Background(), s.opening()); err != nil {
+	if _, err := r.v.Open(context.Background(), s.opening()); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -161,7 +161,7 @@ func TestOpenRefuses(t *testing.T) {
 	r := newRig(t, rigOptions{})
 	good := tandem.Opening{Session: 9, Epoch: 2, Tokens: []tandem.Token{1, 2}, Limit: 10, MaxNodes: 4, Sampling: greedy}
 	ctx := context.Background()
-	if err := r.v.Open(ctx, good); err != nil {
+	if _, err := r.v.Open(ctx, good); err != nil {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
@@ -184,12 +184,12 @@ func TestOpenRefuses(t *testing.T) {
 	} {
 		o := good
 		c.change(&o)
-		if err := r.v.Open(ctx, o); tandem.KindOf(err) != c.kind {
+		if _, err := r.v.Open(ctx, o); tandem.KindOf(err) != c.kind {
 			t.Errorf("%s: %v, want %v", name, err, c.kind)
 		}
 		if c.kind == tandem.OK {
 			_ = r.v.Close(ctx, o.Session)
-			if err := r.v.Open(ctx, good); err != nil {
+			if _, err := r.v.Open(ctx, good); err != nil {
 				t.Error(err)
 			}
 		}
@@ -200,7 +200,7 @@ func TestOpenRefuses(t *testing.T) {
 	if err := r.v.CloseAll(ctx); err != nil {
 		t.Error(err)
 	}
-	if err := r.v.Open(ctx, tandem.Opening{Session: 10, Tokens: []tandem.Token{1}, Limit: 2 * limit, MaxNodes: 1, Sampling: greedy}); err != nil {
+	if _, err := r.v.Open(ctx, tandem.Opening{Session: 10, Tokens: []tandem.Token{1}, Limit: 2 * limit, MaxNodes: 1, Sampling: greedy}); err != nil {
 		t.Errorf("all memory should be free: %v", err)
 	}
 }
@@ -211,13 +211,13 @@ func TestCancelledOpenFreesItsMemory(t *testing.T) {
 	o := tandem.Opening{Session: 5, Tokens: slices.Repeat([]tandem.Token{5, 6, 7}, 60), Limit: limit, MaxNodes: 4, Sampling: greedy}
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Millisecond)
 	defer cancel()
-	if err := r.v.Open(ctx, o); !errors.Is(err, tandem.Deadline) {
+	if _, err := r.v.Open(ctx, o); !errors.Is(err, tandem.Deadline) {
 		t.Skipf("prefill ended before its deadline: %v", err)
 	}
 	begun := time.Now()
 	o.Session = 6
 	for {
-		err := r.v.Open(context.Background(), tandem.Opening{Session: 6, Tokens: []tandem.Token{1}, Limit: limit, MaxNodes: 4, Sampling: greedy})
+		_, err := r.v.Open(context.Background(), tandem.Opening{Session: 6, Tokens: []tandem.Token{1}, Limit: limit, MaxNodes: 4, Sampling: greedy})
 		if err == nil {
 			break
 		}
@@ -247,7 +247,8 @@ func TestShutdownEndsOpens(t *testing.T) {
 	r := newRig(t, rigOptions{verifier: verifier.Config{Chunk: 1}})
 	ended := make(chan error)
 	go func() {
-		ended <- r.v.Open(context.Background(), tandem.Opening{Session: 5, Tokens: slices.Repeat([]tandem.Token{5}, limit-1), Limit: limit, MaxNodes: 4, Sampling: greedy})
+		_, err := r.v.Open(context.Background(), tandem.Opening{Session: 5, Tokens: slices.Repeat([]tandem.Token{5}, limit-1), Limit: limit, MaxNodes: 4, Sampling: greedy})
+		ended <- err
 	}()
 	time.Sleep(2 * time.Millisecond)
 	if err := r.v.Shutdown(context.Background()); err != nil {
@@ -256,7 +257,7 @@ func TestShutdownEndsOpens(t *testing.T) {
 	if err := <-ended; err != nil && !errors.Is(err, tandem.Unavailable) {
 		t.Errorf("Open during shutdown: %v, want Unavailable", err)
 	}
-	if err := r.v.Open(context.Background(), tandem.Opening{Session: 6, Tokens: []tandem.Token{1}, Limit: 5, MaxNodes: 1}); !errors.Is(err, tandem.Unavailable) {
+	if _, err := r.v.Open(context.Background(), tandem.Opening{Session: 6, Tokens: []tandem.Token{1}, Limit: 5, MaxNodes: 1}); !errors.Is(err, tandem.Unavailable) {
 		t.Errorf("Open after shutdown: %v, want Unavailable", err)
 	}
 }

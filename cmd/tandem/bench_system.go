@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/tandem-llm/tandem"
@@ -117,6 +116,9 @@ type scenarioResult struct {
 	VerifierBusy   float64 `json:"verifier_busy"` // share of the time that a request spends in passes of the target
 	DrafterBusy    float64 `json:"drafter_busy"`
 	Equal          bool    `json:"equal"` // plain and speculative ids were the same
+
+	Choices map[string]int `json:"choices"` // rounds of the speculative runs by what the strategy chose
+	Reasons map[string]int `json:"reasons"` // and by why
 }
 
 type quantiles struct {
@@ -282,7 +284,7 @@ func (c *benchSystemCmd) measure(a *app, b *bench, drafts, names []string, resul
 			continue
 		}
 		l := launch{groupFlags: c.groupFlags, speculationFlags: c.speculationFlags, target: b.target, drafts: drafts, sessions: b.parallel}
-		l.Grace = 0
+		l.Grace, l.PrefixCache = 0, "off" // the same prompts again and again, each measured like a new one
 		if slices.Contains(mine, "sessions") {
 			l.sessions = max(l.sessions, manySessions)
 		}
@@ -364,17 +366,7 @@ func (c *benchSystemCmd) group(a *app, b *bench, l launch, do func(*bench)) erro
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancelCause(a.ctx)
-	watched := make(chan struct{})
-	go func() { // a process that is gone for good ends the suites
-		defer close(watched)
-		select {
-		case err := <-p.group.Failed():
-			cancel(err)
-		case <-ctx.Done():
-		}
-	}()
-	err = func() error {
+	return p.during(a, func(ctx context.Context) error {
 		conn, err := client.Dial(p.addr)
 		if err != nil {
 			return fromClient(err)
@@ -387,10 +379,7 @@ func (c *benchSystemCmd) group(a *app, b *bench, l launch, do func(*bench)) erro
 		}
 		do(&mine)
 		return context.Cause(ctx)
-	}()
-	cancel(nil)
-	<-watched
-	return errors.Join(err, p.stop(a.force))
+	})
 }
 
 // rule is what issue 4 asks of the shipped target expanded to the shape 1b, by the type of its weights:
@@ -413,63 +402,6 @@ func (b *bench) headline(set string) float64 {
 		}
 	}
 	return rule[most][set]
-}
-
-func (r *benchResult) print(w io.Writer) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	if len(r.Scenarios) > 0 {
-		fmt.Fprintln(t, "scenario\tdraft\tat once\tplain tok/s\tspec tok/s\tratio\tmedian\ttokens/round\tverifier busy\tequal\t")
-	}
-	for _, s := range r.Scenarios {
-		fmt.Fprintf(t, "%s\t%s\t%d\t%.1f\t%.1f\t%.2f\t%.2f\t%.2f\t%.2f\t%v\t\n", s.Name, s.Draft, s.Sessions, s.PlainTokS, s.SpecTokS, s.Ratio, s.MedianRatio, s.TokensPerRound, s.VerifierBusy, s.Equal)
-	}
-	for _, s := range r.Suites {
-		s.print(t)
-	}
-	if r.Coordination.P50 > 0 {
-		fmt.Fprintf(t, "coordination per round: p50 %.0f µs, p99 %.0f µs\n", r.Coordination.P50, r.Coordination.P99)
-	}
-	for _, d := range r.Differ {
-		fmt.Fprintln(t, "NOT EQUAL: "+d)
-	}
-	return t.Flush()
-}
-
-func (s *suiteResult) print(t *tabwriter.Writer) {
-	_ = t.Flush()
-	fmt.Fprintf(t, "\n%s: %s, drafts %s, %.0f s\n", s.Name, s.Target, strings.Join(s.Drafts, " "), s.Seconds)
-	for _, set := range s.Sets {
-		if len(s.scenarios) > 0 {
-			break // in the table of scenarios
-		}
-		fmt.Fprintf(t, "%s\ttok/s\tratio\tmedian\ttokens/round\taccepted/depth\tplanning µs\tahead hits\tplain rounds\t\n", set.Name)
-		for _, v := range set.Variants {
-			fmt.Fprintf(t, "%s\t%.1f\t%.3f\t%.3f\t%.2f\t%.2f\t%.0f\t%.2f\t%.2f\t\n", v.Name, v.TokS, v.Ratio.Total, v.Ratio.Median, v.TokensPerRound, v.PerDepth, v.PlanningUS, v.AheadHits, v.PlainRounds)
-		}
-	}
-	_ = t.Flush()
-	s.Memory.print(t)
-	if len(s.Bars) > 0 {
-		fmt.Fprintln(t, "figure\tvalue\twanted\t\t")
-	}
-	for _, b := range s.Bars {
-		wanted, met := "", b.Note
-		if b.Bar != nil {
-			sign := "≥"
-			if b.AtMost {
-				sign = "≤"
-			}
-			wanted, met = fmt.Sprintf("%s %.4g", sign, *b.Bar), map[bool]string{true: "met", false: "NOT MET"}[*b.Met]
-		}
-		fmt.Fprintf(t, "%s\t%.4g\t%s\t%s\t\n", b.Name, b.Value, wanted, met)
-	}
-	_ = t.Flush()
-	for _, n := range s.Notes {
-		fmt.Fprintln(t, "note: "+n)
-	}
-	if s.Error != "" {
-		fmt.Fprintln(t, "error: "+s.Error)
-	}
 }
 
 // residentBytes returns the memory of a process that is in RAM, 0 if it is gone.

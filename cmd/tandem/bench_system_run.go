@@ -50,7 +50,7 @@ type tally struct {
 }
 
 func newTally(parallel int) *tally {
-	return &tally{parallel: parallel, stats: client.Statistics{Choices: map[string]int{}}, weights: map[string][]float64{}}
+	return &tally{parallel: parallel, stats: client.Statistics{Choices: map[string]int{}, Reasons: map[string]int{}}, weights: map[string][]float64{}}
 }
 
 // add adds a generation.
@@ -92,6 +92,9 @@ func (t *tally) merge(s client.Statistics) {
 	d.Planning += s.Planning
 	for name, n := range s.Choices {
 		d.Choices[name] += n
+	}
+	for name, n := range s.Reasons {
+		d.Reasons[name] += n
 	}
 }
 
@@ -343,8 +346,9 @@ type variantResult struct {
 	AheadHits      float64            `json:"ahead_hit_rate"` // of the rounds after which a drafter went on
 	AheadUseful    float64            `json:"ahead_useful_ms"`
 	AheadWasted    float64            `json:"ahead_wasted_ms"`
-	PlainRounds    float64            `json:"plain_rounds"` // share
-	Choices        map[string]int     `json:"choices,omitempty"`
+	PlainRounds    float64            `json:"plain_rounds"`      // share
+	Choices        map[string]int     `json:"choices,omitempty"` // rounds by what was chosen
+	Reasons        map[string]int     `json:"reasons,omitempty"` // and by why
 	Weights        map[string]float64 `json:"weights,omitempty"` // medians at the end of a text
 }
 
@@ -376,7 +380,7 @@ func (c *comparison) result() setResult {
 			VerifierBusy: share(float64(s.VerifyBusy), decode), DrafterBusy: share(float64(s.DraftBusy), decode),
 			Planning: share(float64(s.Planning), decode), PlanningUS: share(us(s.Planning), rounds),
 			AheadHits: share(float64(s.AheadHits), float64(s.AheadTries)), AheadUseful: ms(s.AheadUseful), AheadWasted: ms(max(0, s.AheadBusy-s.AheadUseful)),
-			PlainRounds: share(float64(s.PlainRounds), rounds), Choices: maps.Clone(s.Choices), Weights: weights,
+			PlainRounds: share(float64(s.PlainRounds), rounds), Choices: maps.Clone(s.Choices), Reasons: maps.Clone(s.Reasons), Weights: weights,
 		})
 	}
 	return r

@@ -72,6 +72,7 @@ func (r *suiteResult) scenario(b *bench, c *comparison, v int) {
 		Name: c.set, Draft: draft, Strategy: string(req.Strategy), Tree: req.Policy.String(), Sessions: b.parallel, Prompts: c.prompts, Tokens: s.tokens,
 		PlainTokS: c.sum(0).rate(), SpecTokS: s.rate(), Ratio: res.Ratio.Total, MedianRatio: res.Ratio.Median,
 		TokensPerRound: res.TokensPerRound, Acceptance: res.PerNode, VerifierBusy: res.VerifierBusy, DrafterBusy: res.DrafterBusy, Equal: c.equal,
+		Choices: res.Choices, Reasons: res.Reasons,
 	})
 	r.coordination = append(r.coordination, s.stats.Coordination...)
 }

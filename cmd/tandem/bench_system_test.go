@@ -87,7 +87,7 @@ func TestRatio(t *testing.T) {
 func TestTally(t *testing.T) {
 	one := func(n int, w float64) *outcome {
 		return &outcome{tokens: make([]tandem.Token, n), finished: client.Finished{Statistics: client.Statistics{Rounds: 2, Accepted: n - 2, Decode: time.Second,
-			Planning: time.Millisecond, Choices: map[string]int{"plain": 1, "go 8/4": 1}, Coordination: []time.Duration{1, 2}, Drafters: []client.Contribution{{Name: "go", Weight: w}, {Name: "py", Weight: 1}}}}}
+			Planning: time.Millisecond, Choices: map[string]int{"plain": 1, "go 8/4": 1}, Reasons: map[string]int{"best": 2}, Coordination: []time.Duration{1, 2}, Drafters: []client.Contribution{{Name: "go", Weight: w}, {Name: "py", Weight: 1}}}}}
 	}
 	a, b, sum := newTally(1), newTally(1), newTally(1)
 	a.add(one(4, 2))
@@ -96,7 +96,7 @@ func TestTally(t *testing.T) {
 	sum.join(a)
 	sum.join(b)
 	s := sum.stats
-	if sum.tokens != 20 || s.Rounds != 6 || s.Accepted != 14 || s.Decode != 3*time.Second || s.Planning != 3*time.Millisecond || s.Choices["plain"] != 3 || len(s.Coordination) != 6 {
+	if sum.tokens != 20 || s.Rounds != 6 || s.Accepted != 14 || s.Decode != 3*time.Second || s.Planning != 3*time.Millisecond || s.Choices["plain"] != 3 || s.Reasons["best"] != 6 || len(s.Coordination) != 6 {
 		t.Errorf("sum %+v", sum)
 	}
 	if got := spread(sum); got != 3 {
@@ -107,6 +107,19 @@ func TestTally(t *testing.T) {
 	}
 	if a.stats.Choices["plain"] != 1 {
 		t.Error("joining changed what was joined")
+	}
+}
+
+func TestShares(t *testing.T) {
+	for want, counts := range map[string]map[string]int{
+		"nothing":                         nil,
+		"plain 100 %":                     {"plain": 3},
+		"go 60 %, plain 39 %, others 1 %": {"plain": 78, "go": 120, "py": 1, "prose": 1},
+		"a 50 %, b 50 %":                  {"b": 1, "a": 1},
+	} {
+		if got := shares(counts); got != want {
+			t.Errorf("shares of %v are %q: want %q", counts, got, want)
+		}
 	}
 }
 

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,9 +20,19 @@ import (
 // measureTime is what a verifier spends at its start to find out what its passes cost.
 const measureTime = time.Second
 
+// mostSlower is how much longer the verifier's passes may take, on average, for it to leave cores to a drafter. What a
+// drafter can do meanwhile is worth little more than that: 0.91 to 1.00 of the time of taking turns where
+// both use all cores, 1.17 × the speed at best (docs/speculation.md).
+const mostSlower = 1.05
+
 // measureFlags are the verifier's alone.
 type measureFlags struct {
 	Measure bool `help:"Measure at the start, for at most a second or eight passes, what passes of the target cost, as the planner needs it; without, it learns from the passes that it sees." default:"true" negatable:""`
+}
+
+// spareFlags say what a verifier may leave to others on the same machine.
+type spareFlags struct {
+	SpareThreads int `help:"Threads that the verifier does without if its passes, measured at the start, take no more than a twentieth longer for it: those of a drafter on the same machine." default:"0"`
 }
 
 // measured is what a verifier leaves beside its socket for its successor in the same run, which must be
@@ -30,25 +42,30 @@ type measured struct {
 	Bytes    int64
 	Modified time.Time
 	Threads  int
+	Spare    int
 	ISA      string
 	KVType   string
+	Used     int // threads of the passes that Costs are of
 	Costs    []tandem.Cost
 }
 
 // costs returns what passes of m cost: as a predecessor measured it that served on the same socket, else
-// measured now. Nil if that cannot be; then the planner learns it.
-func (r *role) costs(ctx context.Context, m *engine.Model, path, listen, kvType string) []tandem.Cost {
-	now := measured{Model: path, Threads: m.Threads(), ISA: m.ISA().String(), KVType: kvType}
+// measured now. Nil if that cannot be; then the planner learns it. If m's passes are about as quick without the
+// last spare of its threads, as on a machine with more cores than its memory can feed, m goes on without them.
+func (r *role) costs(ctx context.Context, m *engine.Model, path, listen, kvType string, spare int) []tandem.Cost {
+	now := measured{Model: path, Threads: m.Threads(), Spare: spare, ISA: m.ISA().String(), KVType: kvType}
 	if info, err := os.Stat(path); err == nil {
 		now.Bytes, now.Modified = info.Size(), info.ModTime().UTC()
 	}
 	file := costsFile(listen)
-	if costs := now.read(file); costs != nil {
-		return costs
+	if old := now.read(file); old != nil {
+		if err := m.SetThreads(old.Used); err != nil {
+			r.log.Warn("costs of passes not used", "error", err)
+			return nil
+		}
+		return old.Costs
 	}
-	var err error
-	now.Costs, err = measure.Costs(ctx, m, measureTime, func() { _ = supervise.Alive(r.flags.ReadyFD) })
-	if err != nil {
+	if err := now.measure(ctx, m, func() { _ = supervise.Alive(r.flags.ReadyFD) }); err != nil {
 		r.log.Warn("costs of passes not measured", "error", err)
 		return nil
 	}
@@ -56,6 +73,50 @@ func (r *role) costs(ctx context.Context, m *engine.Model, path, listen, kvType 
 		r.log.Warn("costs of passes not kept for a restart", "file", file, "error", err)
 	}
 	return now.Costs
+}
+
+// measure fills in the costs, and the threads to use. Other processes start at the same time and take cores, which makes
+// passes on all of them look slow; so fewer threads must also do as well as all do afterwards.
+func (now *measured) measure(ctx context.Context, m *engine.Model, alive func()) (err error) {
+	now.Used = now.Threads
+	if now.Costs, err = measure.Costs(ctx, m, measureTime, alive); err != nil || now.Spare < 1 || now.Spare >= now.Threads {
+		return err
+	}
+	on := func(threads int) (costs []tandem.Cost) {
+		if err == nil {
+			err = m.SetThreads(threads)
+		}
+		if err == nil {
+			costs, err = measure.Costs(ctx, m, measureTime/2, alive)
+		}
+		return costs
+	}
+	enough := now.Threads - now.Spare
+	fewer := on(enough)
+	if err != nil || slower(fewer, now.Costs) > mostSlower {
+		return errors.Join(err, m.SetThreads(now.Threads))
+	}
+	if again := on(now.Threads); err != nil || slower(fewer, again) > mostSlower {
+		return err
+	}
+	now.Used, now.Costs = enough, fewer
+	return m.SetThreads(enough)
+}
+
+// slower returns how much longer passes take by a than by b: the mean of the widths in both up to that of a usual tree.
+func slower(a, b []tandem.Cost) float64 {
+	const widest = 16
+	sum, n := 0.0, 0
+	for _, x := range a {
+		i := slices.IndexFunc(b, func(y tandem.Cost) bool { return y.Rows == x.Rows })
+		if i >= 0 && x.Rows <= widest {
+			sum, n = sum+float64(x.Time)/float64(b[i].Time), n+1
+		}
+	}
+	if n == 0 {
+		return math.Inf(1)
+	}
+	return sum / float64(n)
 }
 
 // costsFile returns where a process that listens on a socket keeps its costs; "" for one that does not.
@@ -67,8 +128,8 @@ func costsFile(listen string) string {
 	return socket + ".costs.json"
 }
 
-// read returns the costs in file if they were measured under the same conditions, else nil.
-func (now measured) read(file string) []tandem.Cost {
+// read returns what is in file if it was measured under the same conditions, else nil.
+func (now measured) read(file string) *measured {
 	if file == "" {
 		return nil
 	}
@@ -81,12 +142,12 @@ func (now measured) read(file string) []tandem.Cost {
 		return nil
 	}
 	same := old.Model == now.Model && old.Bytes == now.Bytes && old.Modified.Equal(now.Modified) &&
-		old.Threads == now.Threads && old.ISA == now.ISA && old.KVType == now.KVType
+		old.Threads == now.Threads && old.Spare == now.Spare && old.ISA == now.ISA && old.KVType == now.KVType
 	impossible := func(c tandem.Cost) bool { return c.Rows < 1 || c.Context < 0 || c.Time <= 0 }
-	if !same || slices.ContainsFunc(old.Costs, impossible) {
+	if !same || len(old.Costs) == 0 || old.Used < 1 || old.Used > now.Threads || slices.ContainsFunc(old.Costs, impossible) {
 		return nil
 	}
-	return old.Costs
+	return &old
 }
 
 // write keeps the costs in file, all at once.

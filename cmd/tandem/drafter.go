@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"os"
 	"slices"
 	"strings"
 
@@ -27,9 +25,11 @@ const kvPageRows = kernels.PageRows
 type drafterCmd struct {
 	Draft       []string `help:"GGUF file of a draft model, or lookup for drafts from the text itself; may be repeated (default: the shipped one)." placeholder:"FILE" sep:"none"`
 	InlineLimit int      `help:"Trees of more bytes than this go through shared memory; 0 = all." default:"1024"`
+	Advertise   string   `help:"Address under which the other processes reach this drafter (default: where it listens)." placeholder:"ADDR"`
 	aheadFlags
 	addressFlags
 	kernelFlags
+	prefixFlags
 	roleFlags
 }
 
@@ -37,6 +37,11 @@ type drafterCmd struct {
 func (c *drafterCmd) Run(a *app) (err error) {
 	if c.InlineLimit < 0 {
 		return tandem.Errorf("", tandem.Invalid, "--inline-limit is %d: want 0 or more bytes", c.InlineLimit)
+	}
+	if c.Advertise != "" {
+		if err := rpc.CheckAddress(c.Advertise); err != nil {
+			return tandem.Errorf("", tandem.Invalid, "--advertise: %w", err)
+		}
 	}
 	paths, err := draftPaths(c.Draft)
 	if err != nil {
@@ -60,6 +65,10 @@ func (c *drafterCmd) Run(a *app) (err error) {
 // assemble loads the models, puts the drafters together, registers and announces them.
 func (c *drafterCmd) assemble(ctx context.Context, r *role, paths []string) (announcer *discovery.Announcer, undo cleanup, err error) {
 	files := slices.DeleteFunc(slices.Clone(paths), func(p string) bool { return p == lookupDraft })
+	prefixes, err := c.prefixFlags.pages()
+	if err != nil {
+		return nil, undo, err
+	}
 	models, err := r.loadModels(files, c.kernelFlags, drafter.DefaultTreeRows)
 	if err != nil {
 		return nil, undo, err
@@ -72,7 +81,9 @@ func (c *drafterCmd) assemble(ctx context.Context, r *role, paths []string) (ann
 		return nil, undo, err
 	}
 	undo.add(func() { segment.Close() })
-	access, err := poolAccess(ctx, c.Pool)
+	r.gauge("shm.leased", func() int64 { return int64(segment.Leased()) })
+	r.gauge("shm.slots", func() int64 { return int64(segment.Slots()) })
+	access, err := r.poolAccess(ctx, c.Pool)
 	if err != nil {
 		return nil, undo, err
 	}
@@ -83,7 +94,7 @@ func (c *drafterCmd) assemble(ctx context.Context, r *role, paths []string) (ann
 	}
 	undo.add(publisher.Close)
 	served := drafting.Config{Segment: segment}
-	what := wire.Announcement{Addr: reachable(r.server.Addr()), Segment: segment.Segment()}
+	what := wire.Announcement{Addr: or(c.Advertise, reachable(r.server.Addr(), r.identity)), Segment: segment.Segment()}
 	for _, path := range paths {
 		name := modelName(path)
 		if path == lookupDraft {
@@ -99,7 +110,8 @@ func (c *drafterCmd) assemble(ctx context.Context, r *role, paths []string) (ann
 		}
 		m := models[0]
 		models = models[1:]
-		d, err := drafter.New(drafter.Config{Model: m, Name: name, Pool: publisher, Events: r.events, Counters: r.counters, AheadGain: c.AheadGain})
+		d, err := drafter.New(drafter.Config{Model: m, Name: name, Pool: publisher, Events: r.events, Counters: r.counters, AheadGain: c.AheadGain,
+			PrefixCache: prefixes})
 		if err != nil {
 			return nil, undo, err
 		}
@@ -115,23 +127,6 @@ func (c *drafterCmd) assemble(ctx context.Context, r *role, paths []string) (ann
 	}
 	undo.add(announcer.Close)
 	return announcer, undo, nil
-}
-
-// reachable returns a served address as others dial it: with this host's name where it is served on all of
-// the host's addresses.
-func reachable(addr string) string {
-	host, port, err := net.SplitHostPort(addr)
-	if err != nil || strings.HasPrefix(addr, "unix://") {
-		return addr
-	}
-	if ip := net.ParseIP(host); ip == nil || !ip.IsUnspecified() {
-		return addr
-	}
-	name, err := os.Hostname()
-	if err != nil {
-		return addr
-	}
-	return net.JoinHostPort(name, port)
 }
 
 // openSegment makes the shared memory for larger trees and serves its descriptor beside the drafter's

@@ -13,15 +13,18 @@ import (
 	"github.com/tandem-llm/tandem/drafter"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/token"
+	"github.com/tandem-llm/tandem/services/http/oai"
 )
 
 type generateCmd struct {
-	Prompt     *string `help:"Text to continue." setting:"-"`
-	PromptFile string  `help:"File with the text to continue. Without --prompt and --prompt-file: stdin." placeholder:"FILE" setting:"-"`
-	Addr       string  `help:"Use the gateway at this address, with its models, instead of starting processes." placeholder:"ADDR"`
+	Prompt     *string  `help:"Text to continue." setting:"-"`
+	PromptFile string   `help:"File with the text to continue. Without --prompt and --prompt-file: stdin." placeholder:"FILE" setting:"-"`
+	Addr       string   `help:"Use the gateway at this address, with its models, instead of starting processes." placeholder:"ADDR"`
+	APIKey     []string `name:"api-key" help:"Key for the gateway at --addr, if it wants one; of several the first." placeholder:"KEY" sep:"none"`
 	samplingFlags
 	groupFlags
 	output
+	seen func(*outcome) error `kong:"-"` // called at the end of a request that reports its rounds; nil: it does not
 }
 
 // Run continues one prompt.
@@ -34,6 +37,7 @@ func (c *generateCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	r.Report = c.seen != nil
 	if c.Addr != "" {
 		return c.generate(a.ctx, a, c.Addr, r)
 	}
@@ -48,24 +52,7 @@ func (c *generateCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancelCause(a.ctx)
-	defer cancel(nil)
-	watched := make(chan struct{})
-	go func() { // a process that is gone for good ends the request
-		defer close(watched)
-		select {
-		case err := <-p.group.Failed():
-			cancel(err)
-		case <-ctx.Done():
-		}
-	}()
-	err = c.generate(ctx, a, p.addr, r)
-	if gone := context.Cause(ctx); err != nil && gone != nil {
-		err = gone
-	}
-	cancel(nil)
-	<-watched
-	return errors.Join(err, p.stop(a.force))
+	return p.during(a, func(ctx context.Context) error { return c.generate(ctx, a, p.addr, r) })
 }
 
 // launch returns the processes that one generation needs. It has nothing to finish when it is told to
@@ -139,6 +126,9 @@ func checkPair(l launch, r tandem.Request) error {
 			return err
 		}
 	}
+	if _, err := l.prefixFlags.pages(); err != nil {
+		return err
+	}
 	if l.InlineLimit < 0 {
 		return tandem.Errorf("", tandem.Invalid, "--inline-limit is %d: want 0 or more bytes", l.InlineLimit)
 	}
@@ -206,72 +196,28 @@ type generation struct {
 	Tokens         []tandem.Token `json:"tokens"`
 	PromptTokens   int            `json:"prompt_tokens"`
 	PromptTokenIDs []tandem.Token `json:"prompt_token_ids"`
+	CachedTokens   int            `json:"cached_prompt_tokens"` // found in the verifier's memory
+	Logprobs       []logprob      `json:"logprobs,omitempty"`   // of --logprobs: one per token
 	FinishReason   string         `json:"finish_reason"`
+	Stopped        string         `json:"stopped,omitempty"` // the stop sequence that ended it
 	Stats          statistics     `json:"stats"`
 }
 
-// statistics sums up one generation.
-type statistics struct {
-	Rounds          int     `json:"rounds"`
-	Drafted         int     `json:"drafted"`
-	DraftedDepth    int     `json:"drafted_depth"`
-	Accepted        int     `json:"accepted"`
-	PlainRounds     int     `json:"plain_rounds"`
-	Reopened        int     `json:"reopened"`
-	TokensPerRound  float64 `json:"tokens_per_round"`
-	NodeAcceptance  float64 `json:"acceptance_per_node"`
-	DepthAcceptance float64 `json:"acceptance_per_depth"`
-	PrefillMS       float64 `json:"prefill_ms"`
-	DecodeMS        float64 `json:"decode_ms"`
-	DraftMS         float64 `json:"draft_ms"`
-	VerifyMS        float64 `json:"verify_ms"`
-	CoordinationP50 float64 `json:"coordination_p50_us"`
-	TokensPerSecond float64 `json:"tokens_per_second"`
-	FirstTokenMS    float64 `json:"first_token_ms"` // from the request, the processes being up
+// statistics sums up one generation, as the answers over HTTP do.
+type statistics struct{ oai.Stats }
 
-	Choices       map[string]int     `json:"choices"`         // rounds by what the strategy chose
-	Drafters      []drafterStatistic `json:"drafters"`        // what each contributed
-	AheadHits     int                `json:"ahead_hits"`      // rounds whose tree had been begun ahead, while the target verified
-	AheadTries    int                `json:"ahead_tries"`     // rounds after which a drafter went on ahead
-	AheadMS       float64            `json:"ahead_ms"`        // draft arithmetic ahead of the rounds
-	AheadUsefulMS float64            `json:"ahead_useful_ms"` // the part of it that went into trees
-	PlanningMS    float64            `json:"planning_ms"`     // spent on votes, weights, lengths and choices
-	PlanningShare float64            `json:"planning_share"`  // of the time to decode
-}
-
-// drafterStatistic is what one drafter contributed to a generation.
-type drafterStatistic struct {
-	Name     string  `json:"name"`
-	Rounds   int     `json:"rounds"`
-	Drafted  int     `json:"drafted"`
-	Accepted int     `json:"accepted"`
-	Weight   float64 `json:"weight"`
-}
-
-// summarise computes the statistics of a generation of n tokens.
+// summarise computes the statistics of a generation of n tokens, the first of which came so long after the request, the
+// processes being up.
 func summarise(s client.Statistics, n int, first time.Duration) statistics {
-	out := statistics{
-		Rounds: s.Rounds, Drafted: s.Drafted, DraftedDepth: s.DraftedDepth, Accepted: s.Accepted,
-		PlainRounds: s.PlainRounds, Reopened: s.Reopened,
-		TokensPerRound:  share(float64(n), float64(s.Rounds)),
-		NodeAcceptance:  share(float64(s.Accepted), float64(s.Drafted)),
-		DepthAcceptance: share(float64(s.Accepted), float64(s.DraftedDepth)),
-		PrefillMS:       ms(s.Prefill), DecodeMS: ms(s.Decode), DraftMS: ms(s.DraftBusy), VerifyMS: ms(s.VerifyBusy),
-		CoordinationP50: us(quantile(s.Coordination, 0.5)),
-		TokensPerSecond: share(float64(n), s.Decode.Seconds()),
-		FirstTokenMS:    ms(first),
-
-		Choices: s.Choices, Drafters: []drafterStatistic{}, AheadHits: s.AheadHits, AheadTries: s.AheadTries,
-		AheadMS: ms(s.AheadBusy), AheadUsefulMS: ms(s.AheadUseful), PlanningMS: ms(s.Planning),
-		PlanningShare: share(s.Planning.Seconds(), s.Decode.Seconds()),
-	}
+	r := tandem.Result{OutputTokens: n, Stats: tandem.Stats{
+		Rounds: s.Rounds, Drafted: s.Drafted, DraftedDepth: s.DraftedDepth, Accepted: s.Accepted, PlainRounds: s.PlainRounds, Reopened: s.Reopened,
+		Prefill: s.Prefill, Decode: s.Decode, DraftBusy: s.DraftBusy, VerifyBusy: s.VerifyBusy, Coordination: s.Coordination,
+		AheadHits: s.AheadHits, AheadTries: s.AheadTries, AheadBusy: s.AheadBusy, AheadUseful: s.AheadUseful,
+		Choices: s.Choices, Reasons: s.Reasons, Planning: s.Planning}}
 	for _, d := range s.Drafters {
-		out.Drafters = append(out.Drafters, drafterStatistic(d))
+		r.Stats.Drafters = append(r.Stats.Drafters, tandem.DrafterStats(d))
 	}
-	if out.Choices == nil {
-		out.Choices = map[string]int{}
-	}
-	return out
+	return statistics{*oai.NewStats(r, first)}
 }
 
 // line words the statistics for the end of a generation of n tokens.

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -25,14 +26,19 @@ type cli struct {
 	Config string `help:"YAML file with settings, named like the flags (TANDEM_CONFIG)." placeholder:"FILE"`
 
 	Generate   generateCmd   `cmd:"" help:"Continue a prompt: starts gateway, drafter and verifier, streams the text."`
+	Chat       runCmd        `cmd:"" name:"run" help:"Chat with a model in the terminal, or have it continue what you write."`
 	Up         upCmd         `cmd:"" help:"Run gateway, drafter and verifier until stopped."`
 	Gateway    gatewayCmd    `cmd:"" help:"Run a gateway alone."`
 	Drafter    drafterCmd    `cmd:"" help:"Run a drafter alone."`
 	Verifier   verifierCmd   `cmd:"" help:"Run a verifier alone."`
+	Health     healthCmd     `cmd:"" help:"Ask whether a process serves: exit code 0 if it does, 1 if not."`
+	Trace      traceCmd      `cmd:"" help:"Continue a prompt and draw its rounds on one clock, for Perfetto."`
 	Tokenize   tokenizeCmd   `cmd:"" help:"Turn text into token ids."`
 	Logits     logitsCmd     `cmd:"" help:"Print top logits and a greedy continuation, without speculation."`
 	Model      modelCmd      `cmd:"" help:"Look into model files."`
 	Bench      benchCmd      `cmd:"" help:"Measure."`
+	Ps         psCmd         `cmd:"" help:"List the processes behind a running gateway."`
+	Top        topCmd        `cmd:"" help:"Show what a running gateway and its processes do."`
 	ShowConfig showConfigCmd `cmd:"" name:"config" help:"Print the effective settings and where each comes from."`
 	Version    versionCmd    `cmd:"" help:"Print the version."`
 }
@@ -43,6 +49,7 @@ type app struct {
 	stdout, stderr io.Writer
 	ctx            context.Context // ends with the first signal; its cause is a stopSignal
 	force          context.Context // ends with the second signal: stop at once
+	interrupts     *interrupts     // what SIGINT does instead, while a command has set it
 	kong           *kong.Context
 	settings       *config.Resolver
 }
@@ -61,14 +68,18 @@ func main() {
 	os.Exit(run(os.Args[1:]))
 }
 
-// run runs one command line and returns the exit code: 0, 1 for a failure, 2 for a wrong value or
-// usage, 128+n after signal n.
-func run(args []string) int {
-	var c cli
-	settings := config.NewResolver(os.LookupEnv)
-	parser, err := kong.New(&c, kong.Name("tandem"), kong.Resolvers(settings), kong.KindMapper(reflect.String, kong.MapperFunc(rawString)),
+// newParser returns a parser of command lines, with settings for what they leave out.
+func newParser(settings *config.Resolver) (*kong.Kong, error) {
+	return kong.New(new(cli), kong.Name("tandem"), kong.Resolvers(settings), kong.KindMapper(reflect.String, kong.MapperFunc(rawString)),
 		ruleDefaults(), kong.Description("Speculative decoding of language models, split into a drafter, a verifier and a gateway."),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true}))
+}
+
+// run runs one command line and returns the exit code: 0, 1 for a failure, 2 for a wrong value or
+// usage, 128+n after signal n, which ends what serves with 0.
+func run(args []string) int {
+	settings := config.NewResolver(os.LookupEnv)
+	parser, err := newParser(settings)
 	if err != nil {
 		return report(os.Stderr, err)
 	}
@@ -77,15 +88,28 @@ func run(args []string) int {
 		report(os.Stderr, err)
 		return 2
 	}
-	ctx, force, release := untilSignals()
+	chats := new(interrupts)
+	ctx, force, release := untilSignals(chats)
 	defer release()
-	a := &app{os.Stdin, os.Stdout, os.Stderr, ctx, force, parsed, settings}
+	a := &app{os.Stdin, os.Stdout, os.Stderr, ctx, force, chats, parsed, settings}
 	err = parsed.Run(a)
 	var sig stopSignal
 	if errors.As(context.Cause(ctx), &sig) && err != nil {
+		if slices.Contains(serving, parsed.Command()) && stopped(err) {
+			return 0
+		}
 		return 128 + int(sig.Signal)
 	}
 	return report(os.Stderr, err)
+}
+
+// serving are the commands that run until they are told to stop: a signal is their usual end, also while
+// they load.
+var serving = []string{"up", "gateway", "drafter", "verifier"}
+
+// stopped reports whether err says no more than that the command was stopped.
+func stopped(err error) bool {
+	return errors.As(err, new(stopSignal)) || errors.Is(err, context.Canceled) || tandem.KindOf(err) == tandem.Canceled
 }
 
 // rawString reads a string flag byte for byte; kong's own mapper would mend what is not UTF-8.
@@ -121,9 +145,9 @@ func oneLine(s string) string {
 }
 
 // untilSignals returns a context that ends with the first SIGINT, SIGTERM or SIGHUP and one that ends
-// with the second. A closed pipe on stdout becomes an error of the write instead of a death that would
+// with the second; a SIGINT that chats takes is none. A closed pipe on stdout becomes an error of the write instead of a death that would
 // leave things behind.
-func untilSignals() (ctx, force context.Context, release func()) {
+func untilSignals(chats *interrupts) (ctx, force context.Context, release func()) {
 	ctx, stop := context.WithCancelCause(context.Background())
 	force, kill := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
@@ -135,7 +159,9 @@ func untilSignals() (ctx, force context.Context, release func()) {
 		for n := 0; ; n++ {
 			select {
 			case s := <-signals:
-				if n == 0 {
+				if s == syscall.SIGINT && chats.taken() {
+					n--
+				} else if n == 0 {
 					stop(stopSignal{s.(syscall.Signal)})
 				} else {
 					kill()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -96,8 +97,9 @@ func TestPoolFile(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	access, err := poolAccess(t.Context(), "file:"+path)
-	if err != nil || access.URL != "nats://secret@127.0.0.1:1234" {
+	r := &role{log: slog.New(slog.DiscardHandler)}
+	access, err := r.poolAccess(t.Context(), "file:"+path)
+	if err != nil || access.URL != "nats://127.0.0.1:1234" || access.File != path {
 		t.Errorf("access %+v, %v", access, err)
 	}
 	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o600 {
@@ -106,10 +108,16 @@ func TestPoolFile(t *testing.T) {
 	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), ".pool-*")); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
 	}
-	if _, err := poolAccess(t.Context(), ""); tandem.KindOf(err) != tandem.Invalid {
+	if _, err := r.poolAccess(t.Context(), ""); tandem.KindOf(err) != tandem.Invalid {
 		t.Errorf("no pool: %v", err)
 	}
-	if _, err := poolAccess(t.Context(), "file:/"); tandem.KindOf(err) != tandem.Invalid {
+	if _, err := r.poolAccess(t.Context(), "file:/nowhere/pool"); tandem.KindOf(err) != tandem.Invalid {
+		t.Errorf("no such directory: %v", err)
+	}
+	if access, err := r.poolAccess(t.Context(), "file:"+path+".later"); err != nil || access.File != path+".later" || access.URL != "" {
+		t.Errorf("file not written yet: %+v, %v: want to go on", access, err)
+	}
+	if _, err := r.poolAccess(t.Context(), "file:/"); tandem.KindOf(err) != tandem.Invalid {
 		t.Errorf("directory: %v", err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -198,5 +199,18 @@ func (m *members) processes() (out []drafterProcess) {
 		}
 		out = append(out, x)
 	}
+	return out
+}
+
+// names returns the drafters that requests may name and that can be reached, ascending.
+func (m *members) names() (out []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, e := range m.here {
+		if e.up {
+			out = append(out, e.name)
+		}
+	}
+	slices.Sort(out)
 	return out
 }

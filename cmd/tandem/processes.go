@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
 	"runtime"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/cmd/tandem/supervise"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
+	"github.com/tandem-llm/tandem/services/pool"
 )
 
 // processes are gateway, drafter and verifier as children of this process, with a run directory of
@@ -26,10 +28,12 @@ type processes struct {
 type launch struct {
 	groupFlags
 	speculationFlags          // what the gateway takes for requests that say nothing
+	httpFlags                 // zero: no HTTP
 	target           string   // path
 	drafts           []string // paths, or lookupDraft; none = no drafter
 	listen           string   // the gateway's address, "" = a socket in the run directory
 	sessions         int
+	keyFile          string // of the clients' keys, "" for none
 }
 
 // exitTime is what a process may take to end once its calls have: most of it is for its last traces.
@@ -51,13 +55,17 @@ func (a *app) startProcesses(l launch) (*processes, error) {
 		p.addr = "unix://" + dir.File("gateway.sock")
 	}
 	p.group = supervise.New(supervise.Config{Program: program, Env: childEnv(os.Environ(), dir.Path), Stderr: a.stderr, Grace: l.Grace + exitTime})
-	if err := p.group.Start(a.ctx, l.specs(dir, p.addr)...); err != nil {
+	if l.keyFile, err = l.writeKeys(dir.File("keys")); err == nil {
+		err = p.group.Start(a.ctx, l.specs(dir, p.addr)...)
+	}
+	if err != nil {
 		p.kill()
 		return nil, err
 	}
 	if len(l.drafts) > 0 {
-		p.awaitDrafters(a.ctx)
+		p.awaitDrafters(a.ctx, l)
 	}
+	awaitHTTP(a.ctx, l.url())
 	return p, nil
 }
 
@@ -66,10 +74,17 @@ const enlistTime = 2 * time.Second
 
 // awaitDrafters waits until the gateway has found the drafter, so that the first request does not begin
 // without it. One that it does not find is found later, or never: requests go on without it.
-func (p *processes) awaitDrafters(ctx context.Context) {
+func (p *processes) awaitDrafters(ctx context.Context, l launch) {
 	ctx, cancel := context.WithTimeout(ctx, enlistTime)
 	defer cancel()
-	c, err := client.Dial(p.addr)
+	options, err := l.dialing(p.addr)
+	if err != nil {
+		return
+	}
+	if tokens, err := l.tokens(); err == nil && len(tokens) > 0 {
+		options = append(options, client.WithToken(tokens[0]), client.WithCleartext())
+	}
+	c, err := client.Dial(p.addr, options...)
 	if err != nil {
 		return
 	}
@@ -84,6 +99,34 @@ func (p *processes) awaitDrafters(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	}
+}
+
+// pool returns the address of the pool, without its secret.
+func (p *processes) pool() string {
+	access, _ := pool.FromFile(p.dir.File("pool"))
+	return access.URL
+}
+
+// during calls do with a ctx that also ends, with the reason as its cause, when a process is gone for good. Then it ends
+// the processes. An error of do that has to do with the end of that ctx becomes its cause.
+func (p *processes) during(a *app, do func(ctx context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(a.ctx)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		select {
+		case err := <-p.group.Failed():
+			cancel(err)
+		case <-ctx.Done():
+		}
+	}()
+	err := do(ctx)
+	if gone := context.Cause(ctx); err != nil && gone != nil {
+		err = gone
+	}
+	cancel(nil)
+	<-watched
+	return errors.Join(err, p.stop(a.force))
 }
 
 // stop ends the processes in order and removes the run directory.
@@ -109,7 +152,7 @@ func (l launch) specs(dir *supervise.RunDir, addr string) []supervise.Spec {
 		common = append(common, "--otlp-endpoint", l.OTLPEndpoint)
 	}
 	kernels := func(threads int) []string {
-		args := append(common[:len(common):len(common)], "--isa", l.ISA, "--threads", strconv.Itoa(threads), "--kv-type", l.KVType, "--pool", "file:"+pool)
+		args := append(common[:len(common):len(common)], "--isa", l.ISA, "--threads", strconv.Itoa(threads), "--kv-type", l.KVType, "--prefix-cache", or(l.PrefixCache, "auto"), "--pool", "file:"+pool)
 		if l.Lock {
 			args = append(args, "--lock")
 		}
@@ -121,10 +164,14 @@ func (l launch) specs(dir *supervise.RunDir, addr string) []supervise.Spec {
 		gatewayArgs = append(gatewayArgs, "--no-keep-awake")
 	}
 	verifierArgs := append([]string{"verifier", "--listen", verifier, "--target", l.target}, kernels(verifierThreads)...)
+	if l.VerifierThreads == 0 && len(l.drafts) > 0 {
+		verifierArgs = append(verifierArgs, "--spare-threads", strconv.Itoa(drafterThreads))
+	}
 	if !l.Measure {
 		verifierArgs = append(verifierArgs, "--no-measure")
 	}
-	gatewayArgs = append(append(gatewayArgs, l.ruleFlags.args()...), l.speculationFlags.args()...)
+	gatewayArgs = append(append(append(gatewayArgs, l.ruleFlags.args()...), l.speculationFlags.args()...), l.httpFlags.args(l.keyFile)...)
+	gatewayArgs = append(gatewayArgs, l.secureFlags.args()...)
 	specs := []supervise.Spec{{Name: "gateway"}, {Name: "verifier", Restart: true}}
 	if len(l.drafts) > 0 {
 		gatewayArgs = append(gatewayArgs, "--drafter", drafter)
@@ -140,9 +187,10 @@ func (l launch) specs(dir *supervise.RunDir, addr string) []supervise.Spec {
 	return specs
 }
 
-// split divides the cores between the processes. The verifier takes all: drafting and verifying mostly take
-// turns, and what a drafter does meanwhile is bounded by what it spares (aheadFlags). On 2 cores this
-// brings 1.4 times the tokens per second of a core each (docs/speculation.md).
+// split divides the cores between the processes. The verifier takes all, unless it finds at its start that it is about
+// as quick without the drafter's (spareFlags): drafting and verifying mostly take turns, and what a drafter does meanwhile
+// is bounded by what it spares (aheadFlags). On 2 cores this brings 1.4 times the tokens per second of a core
+// each (docs/speculation.md).
 func (l launch) split(cores int) (drafter, verifier int) {
 	drafter, verifier = l.DrafterThreads, l.VerifierThreads
 	if len(l.drafts) > 0 && drafter == 0 {

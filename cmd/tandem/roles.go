@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"io"
 	"log/slog"
 	"maps"
@@ -15,7 +14,6 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/cmd/tandem/supervise"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/services/pool"
 	"github.com/tandem-llm/tandem/services/rpc"
 	"github.com/tandem-llm/tandem/services/telemetry"
 	"github.com/tandem-llm/tandem/services/wire"
@@ -30,17 +28,19 @@ const (
 
 // addressFlags say where one process is and where it finds the others.
 type addressFlags struct {
-	Listen   string   `help:"Address to serve on, host:port or unix:///path (default: gateway 127.0.0.1:8451, drafter 127.0.0.1:8452, verifier 127.0.0.1:8453)." placeholder:"ADDR"`
-	Pool     string   `help:"NATS server of the pool: nats://[token@]host:port, or file:PATH of a file that holds such a URL. A gateway without it runs a server of its own." placeholder:"URL"`
-	PoolFile string   `help:"File in which a gateway that runs the pool writes its URL for the others." placeholder:"FILE"`
-	Drafter  []string `help:"Address of a drafter process that need not announce itself through the pool's server; may be repeated. Others are found there." placeholder:"ADDR" sep:"none"`
-	Verifier string   `help:"Address of the verifier." placeholder:"ADDR"`
+	Listen     string   `help:"Address to serve on, host:port or unix:///path (default: gateway 127.0.0.1:8451, drafter 127.0.0.1:8452, verifier 127.0.0.1:8453)." placeholder:"ADDR"`
+	Pool       string   `help:"NATS server of the pool: nats://[token@]host:port, or file:PATH of a file that holds such a URL. A gateway without it runs a server of its own." placeholder:"URL"`
+	PoolListen string   `help:"Address, host:port, on which a gateway without --pool serves the pool (default: a port of 127.0.0.1 that the system chooses)." placeholder:"ADDR"`
+	PoolFile   string   `help:"File in which a gateway that runs the pool writes its URL for the others." placeholder:"FILE"`
+	Drafter    []string `help:"Address of a drafter process that need not announce itself through the pool's server; may be repeated. Others are found there." placeholder:"ADDR" sep:"none"`
+	Verifier   string   `help:"Address of the verifier." placeholder:"ADDR"`
 }
 
 // roleFlags are what every single process has.
 type roleFlags struct {
 	sizeFlags
 	telemetryFlags
+	secureFlags
 	Grace   time.Duration `help:"How long calls in progress may go on after SIGTERM." default:"25s"`
 	ReadyFD int           `name:"ready-fd" hidden:"" setting:"-"`
 }
@@ -49,12 +49,14 @@ type roleFlags struct {
 type role struct {
 	flags    roleFlags
 	server   *rpc.Server
+	identity *rpc.Identity // nil without --tls-cert
 	events   tandem.Events
 	counters *tandem.Counters
 	gauges   map[string]func() int64 // counters that go up and down; complete before the server serves
 	log      *slog.Logger
 	stderr   io.Writer
 	flush    func()
+	traces   *telemetry.Telemetry // nil: off
 }
 
 // startRole opens the traces and the server's address, so that an address in use is known before a model
@@ -63,15 +65,19 @@ func (a *app) startRole(name, listen string, f roleFlags, drain func()) (*role, 
 	if err := f.sizeFlags.check(); err != nil {
 		return nil, err
 	}
-	r := &role{flags: f, counters: new(tandem.Counters), stderr: a.stderr, flush: func() {},
+	identity, err := f.identity()
+	if err != nil {
+		return nil, err
+	}
+	r := &role{flags: f, identity: identity, counters: new(tandem.Counters), stderr: a.stderr, flush: func() {},
 		log: slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 	traces, err := telemetry.Setup(a.ctx, telemetry.Config{Service: "tandem-" + name, Endpoint: f.OTLPEndpoint,
 		Version: buildVersion().Version, Roots: name == "gateway", Counters: r.counters})
 	if err != nil {
 		return nil, err
 	}
-	r.events, r.flush = traces.Events(), traces.Shutdown
-	r.server, err = rpc.NewServer(rpc.Config{Listen: listen, Grace: f.Grace, Drain: drain, Log: r.log, Counters: r.counters})
+	r.traces, r.events, r.flush = traces, traces.Events(), traces.Shutdown
+	r.server, err = rpc.NewServer(rpc.Config{Listen: listen, TLS: identity, Insecure: f.InsecureListen, Grace: f.Grace, Drain: drain, Log: r.log, Counters: r.counters})
 	if err != nil {
 		r.flush()
 		return nil, err
@@ -132,6 +138,18 @@ func (r *role) loadModels(paths []string, k kernelFlags, nodes int) (models []*e
 		}
 		return used
 	})
+	r.gauge("prefix.pages", func() (kept int64) { // none of those in kv.pages
+		for _, m := range models {
+			kept += int64(m.PrefixPages())
+		}
+		return kept
+	})
+	r.gauge("kv.pages_limit", func() (all int64) {
+		for _, m := range models {
+			all += int64(m.Pages())
+		}
+		return all
+	})
 	return models, nil
 }
 
@@ -186,51 +204,6 @@ func (r *role) gauge(name string, now func() int64) {
 
 // modelName is how tickets and traces call a model: its file's name without the ending.
 func modelName(path string) string { return strings.TrimSuffix(filepath.Base(path), ".gguf") }
-
-// poolAccess turns --pool into an address with its secret. A file may still have to be written.
-func poolAccess(ctx context.Context, flag string) (pool.Access, error) {
-	if flag == "" {
-		return pool.Access{}, tandem.Errorf("", tandem.Invalid, "--pool is missing: want nats://host:port, or file:PATH as a gateway writes it with --pool-file")
-	}
-	path, isFile := strings.CutPrefix(flag, "file:")
-	if !isFile {
-		return pool.Access{URL: flag}, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
-	defer cancel()
-	for {
-		b, err := os.ReadFile(path)
-		if err == nil {
-			return pool.Access{URL: strings.TrimSpace(string(b))}, nil
-		}
-		if !errors.Is(err, os.ErrNotExist) {
-			return pool.Access{}, tandem.Errorf("", tandem.Invalid, "--pool %s: %w", flag, reason(err))
-		}
-		select {
-		case <-time.After(2 * time.Millisecond):
-		case <-ctx.Done():
-			return pool.Access{}, tandem.Errorf("", tandem.Unavailable, "--pool %s: no gateway has written it", flag)
-		}
-	}
-}
-
-// writePoolFile writes the URL of a pool, with its secret, for this user alone, all at once.
-func writePoolFile(path string, access pool.Access) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".pool-*")
-	if err != nil {
-		return tandem.Errorf("", tandem.Invalid, "--pool-file %s: %w", path, reason(err))
-	}
-	defer os.Remove(tmp.Name())
-	url := strings.Replace(access.URL, "nats://", "nats://"+access.Token+"@", 1)
-	_, err = tmp.WriteString(url + "\n")
-	if err = errors.Join(err, tmp.Close()); err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err != nil {
-		return tandem.Errorf("", tandem.Invalid, "--pool-file %s: %w", path, reason(err))
-	}
-	return nil
-}
 
 // or returns v, or def if v is empty.
 func or(v, def string) string {

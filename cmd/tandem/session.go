@@ -15,7 +15,9 @@ type outcome struct {
 	text     strings.Builder
 	prompt   []tandem.Token
 	tokens   []tandem.Token
-	first    time.Duration // from the call to the first token
+	logprobs []logprob      // one per token if the request wants them
+	first    time.Duration  // from the call to the first token
+	rounds   []client.Round // of a request that reports them
 	finished client.Finished
 }
 
@@ -34,6 +36,10 @@ func collect(ctx context.Context, c *client.Client, r tandem.Request, show func(
 				out.first = time.Since(start)
 			}
 			out.tokens = append(out.tokens, fromIDs(event.Delta.Tokens)...)
+			if r := event.Delta.Round; r != nil {
+				out.rounds = append(out.rounds, *r)
+			}
+			out.logprobs = append(out.logprobs, fromLogprobs(event.Delta.Logprobs)...)
 			out.text.WriteString(event.Delta.Text)
 			if err := show(event.Delta.Text); err != nil {
 				return out, err
@@ -47,7 +53,14 @@ func collect(ctx context.Context, c *client.Client, r tandem.Request, show func(
 
 // generate runs r on the gateway at addr and prints the result.
 func (c *generateCmd) generate(ctx context.Context, a *app, addr string, r tandem.Request) error {
-	conn, err := client.Dial(addr)
+	options, err := c.dialing(addr)
+	if err != nil {
+		return err
+	}
+	if c.Addr != "" && len(c.APIKey) > 0 {
+		options = append(options, client.WithToken(c.APIKey[0]))
+	}
+	conn, err := client.Dial(addr, options...)
 	if err != nil {
 		return fromClient(err)
 	}
@@ -66,10 +79,16 @@ func (c *generateCmd) generate(ctx context.Context, a *app, addr string, r tande
 	if err != nil {
 		return err
 	}
+	if c.seen != nil {
+		if err := c.seen(out); err != nil {
+			return err
+		}
+	}
 	stats := summarise(out.finished.Statistics, len(out.tokens), out.first)
 	if c.JSON {
 		return printJSON(a.stdout, generation{Text: out.text.String(), Tokens: out.tokens, PromptTokens: out.finished.PromptTokens,
-			PromptTokenIDs: out.prompt, FinishReason: out.finished.Reason, Stats: stats})
+			PromptTokenIDs: out.prompt, CachedTokens: out.finished.CachedPromptTokens, Logprobs: out.logprobs,
+			FinishReason: out.finished.Reason, Stopped: out.finished.Stopped, Stats: stats})
 	}
 	_, err = a.stderr.Write([]byte(stats.line(len(out.tokens)) + "\n"))
 	return err
@@ -79,7 +98,10 @@ func (c *generateCmd) generate(ctx context.Context, a *app, addr string, r tande
 func wireRequest(r tandem.Request) client.Request {
 	w := client.Request{
 		Prompt: r.Prompt, MaxTokens: &r.MaxTokens, IgnoreEOS: r.IgnoreEOS, FullTrace: r.FullTrace, NoDraft: r.Policy.Plain(),
-		Temperature: &r.Sampling.Temperature, TopK: &r.Sampling.TopK, TopP: &r.Sampling.TopP, Seed: &r.Sampling.Seed,
+		Temperature: &r.Sampling.Temperature, TopK: &r.Sampling.TopK, TopP: &r.Sampling.TopP, MinP: &r.Sampling.MinP, Seed: &r.Sampling.Seed,
+		RepeatPenalty: &r.Sampling.RepeatPenalty, RepeatLast: &r.Sampling.RepeatLast, FrequencyPenalty: &r.Sampling.FrequencyPenalty,
+		PresencePenalty: &r.Sampling.PresencePenalty, LogitBias: fromBias(r.Sampling.Bias), Logprobs: r.Sampling.Logprobs,
+		TopLogprobs: r.Sampling.TopLogprobs, Stop: r.Stop, Report: r.Report,
 	}
 	if !w.NoDraft {
 		w.Tree = &client.Tree{Nodes: r.Policy.Nodes, Depth: r.Policy.Depth, Width: r.Policy.Width}
@@ -95,7 +117,7 @@ func fromClient(err error) error {
 		return err
 	}
 	kind := tandem.Unavailable
-	if e.Reason == client.Invalid {
+	if e.Kind == client.Invalid {
 		kind = tandem.Invalid
 	}
 	return tandem.Errorf("", kind, "%s", e.Message)

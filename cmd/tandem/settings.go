@@ -71,14 +71,16 @@ type groupFlags struct {
 	modelFlags
 	sizeFlags
 	telemetryFlags
+	secureFlags
 	awakeFlags
 	measureFlags
 	RunDir          string `help:"Directory below which sockets live while the processes run (default: the temporary directory)." placeholder:"DIR"`
 	DrafterThreads  int    `help:"Threads of the drafter; 0 = a quarter of the cores, at least 1." default:"0"`
-	VerifierThreads int    `help:"Threads of the verifier; 0 = all cores." default:"0"`
+	VerifierThreads int    `help:"Threads of the verifier; 0 = all cores, or those that the drafter does not use if its passes, measured at the start, are about as quick on them." default:"0"`
 	ISA             string `name:"isa" help:"Instruction set: auto, generic, avx2, avx512, neon, neon-dot, neon-i8mm." default:"auto"`
 	Lock            bool   `help:"Lock the models in memory (mlock)."`
 	kvFlags
+	prefixFlags
 	ruleFlags
 	aheadFlags
 	InlineLimit int           `help:"Trees of more bytes than this go through shared memory; 0 = all." default:"1024"`
@@ -97,6 +99,7 @@ type samplingFlags struct {
 	TopK        int     `help:"Draw among the K likeliest tokens; 0 = all." default:"0"`
 	TopP        float64 `help:"Draw among the likeliest tokens with this probability in all." default:"1"`
 	Seed        uint64  `help:"Seed of the draws: the same seed gives the same text." default:"0"`
+	shapeFlags
 	speculationFlags
 	NoDraft   bool `help:"Decode without speculation."`
 	IgnoreEOS bool `name:"ignore-eos" help:"Go on beyond the end of the text."`
@@ -108,6 +111,9 @@ func (s samplingFlags) request(prompt string) (tandem.Request, error) {
 	r := tandem.Request{
 		Prompt: prompt, MaxTokens: s.MaxTokens, IgnoreEOS: s.IgnoreEOS, FullTrace: s.FullTrace,
 		Sampling: tandem.Sampling{Temperature: s.Temperature, TopK: s.TopK, TopP: s.TopP, Seed: s.Seed},
+	}
+	if err := s.shape(&r); err != nil {
+		return r, err
 	}
 	if err := s.speculate(&r); err != nil {
 		return r, err
@@ -121,8 +127,10 @@ func (s samplingFlags) request(prompt string) (tandem.Request, error) {
 // showConfigCmd has every setting of every command, so that all are shown and checked.
 type showConfigCmd struct {
 	samplingFlags
+	httpFlags
 	groupFlags
 	addressFlags
+	spareFlags
 	Threads int    `help:"Threads of a single process; 0 = all cores." default:"0"`
 	Addr    string `help:"Address of a running gateway for generate." placeholder:"ADDR"`
 	output

@@ -15,15 +15,8 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/gateway"
-	"github.com/tandem-llm/tandem/spec"
+	"github.com/tandem-llm/tandem/spec/learn"
 )
-
-// defaultTree bounds the trees of a request that says nothing; it is also the shape of the fixed strategy.
-var defaultTree = tandem.Policy{Nodes: 16, Depth: 7, Width: 10}
-
-// plannedTree bounds the trees of the strategies that choose a shape themselves: wider than they want, so
-// that a plan and not the bound decides.
-var plannedTree = tandem.Policy{Nodes: 32, Depth: 8, Width: 8}
 
 // speculationFlags say how drafts are made.
 type speculationFlags struct {
@@ -42,9 +35,7 @@ func (s speculationFlags) speculate(r *tandem.Request) (err error) {
 			r.Strategy = tandem.StrategyFixed
 		}
 	}
-	if r.Policy = plannedTree; r.Strategy == tandem.StrategyFixed {
-		r.Policy = defaultTree
-	}
+	r.Policy = tandem.DefaultPolicy(r.Strategy)
 	if s.Tree != "" {
 		if r.Policy, err = tandem.ParsePolicy(s.Tree); err != nil {
 			return err
@@ -88,7 +79,7 @@ type ruleFlags struct {
 
 // ruleDefaults are the defaults of ruleFlags, for kong.
 func ruleDefaults() kong.Vars {
-	w, l, p := spec.DefaultWeightRule, spec.DefaultLengthRule, spec.DefaultPlannerRule
+	w, l, p := learn.DefaultWeightRule, learn.DefaultLengthRule, learn.DefaultPlannerRule
 	vars := kong.Vars{}
 	for name, v := range map[string]any{"alpha": 0.01, "branch": 0.3,
 		"length_start": l.Start, "length_max": l.Most, "length_punish": l.Punish, "length_reward": l.Reward, "decision_threshold": l.Records,
@@ -115,9 +106,9 @@ func (f ruleFlags) args() []string {
 
 // rules returns the rules that the flags describe. Errors: Invalid, naming the flag or the drafter.
 func (f ruleFlags) rules() (gateway.Rules, error) {
-	r := gateway.Rules{Alpha: f.Alpha, Branch: f.Branch, Planner: spec.DefaultPlannerRule,
-		Length:  spec.LengthRule{Start: f.LengthStart, Most: f.LengthMax, Punish: f.LengthPunish, Reward: f.LengthReward, Records: f.DecisionThreshold},
-		Weights: spec.WeightRule{Window: f.AcceptanceWindow, RewardAbove: f.RewardThreshold, Reward: f.Reward, PunishBelow: f.PunishThreshold, Punish: f.Punish, Least: f.WeightLeast}}
+	r := gateway.Rules{Alpha: f.Alpha, Branch: f.Branch, Planner: learn.DefaultPlannerRule,
+		Length:  learn.LengthRule{Start: f.LengthStart, Most: f.LengthMax, Punish: f.LengthPunish, Reward: f.LengthReward, Records: f.DecisionThreshold},
+		Weights: learn.WeightRule{Window: f.AcceptanceWindow, RewardAbove: f.RewardThreshold, Reward: f.Reward, PunishBelow: f.PunishThreshold, Punish: f.Punish, Least: f.WeightLeast}}
 	r.Planner.Hysteresis, r.Planner.ProbeFirst, r.Planner.ProbeMost = f.Hysteresis, f.ProbeFirst, f.ProbeMax
 	for name, v := range map[string]float64{"alpha": f.Alpha, "branch": f.Branch} {
 		if !(v > 0 && v < 1) {

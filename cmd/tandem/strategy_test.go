@@ -12,7 +12,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/gateway"
-	"github.com/tandem-llm/tandem/spec"
+	"github.com/tandem-llm/tandem/spec/learn"
 )
 
 func TestSpeculationFlags(t *testing.T) {
@@ -21,11 +21,11 @@ func TestSpeculationFlags(t *testing.T) {
 		strategy tandem.Strategy
 		policy   string
 	}{
-		{speculationFlags{}, tandem.StrategyPlanner, plannedTree.String()},
+		{speculationFlags{}, tandem.StrategyPlanner, tandem.DefaultPolicy(tandem.StrategyPlanner).String()},
 		{speculationFlags{Tree: "8/4/2"}, tandem.StrategyFixed, "8/4/2"},
 		{speculationFlags{Tree: "none"}, tandem.StrategyFixed, "none"},
-		{speculationFlags{Strategy: "fixed"}, tandem.StrategyFixed, defaultTree.String()},
-		{speculationFlags{Strategy: "minions"}, tandem.StrategyMinions, plannedTree.String()},
+		{speculationFlags{Strategy: "fixed"}, tandem.StrategyFixed, tandem.DefaultPolicy(tandem.StrategyFixed).String()},
+		{speculationFlags{Strategy: "minions"}, tandem.StrategyMinions, tandem.DefaultPolicy(tandem.StrategyPlanner).String()},
 		{speculationFlags{Strategy: "planner", Tree: "8/4/2"}, tandem.StrategyPlanner, "8/4/2"},
 	} {
 		var r tandem.Request
@@ -73,7 +73,7 @@ func TestRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := f.rules()
-	if want := (gateway.Rules{Alpha: 0.01, Branch: 0.3, Weights: spec.DefaultWeightRule, Length: spec.DefaultLengthRule, Planner: spec.DefaultPlannerRule}); err != nil || !reflect.DeepEqual(got, want) {
+	if want := (gateway.Rules{Alpha: 0.01, Branch: 0.3, Weights: learn.DefaultWeightRule, Length: learn.DefaultLengthRule, Planner: learn.DefaultPlannerRule}); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("defaults %+v, %v: want %+v", got, err, want)
 	}
 	f, err = parseRules(t, "--alpha=0.02", "--length-start=2", "--length-max=9", "--reward=1.3", "--acceptance-window=3", "--hysteresis=0.1", "--probe-max=9")
@@ -140,7 +140,7 @@ func TestReachable(t *testing.T) {
 		t.Skip(err)
 	}
 	for addr, want := range map[string]string{"127.0.0.1:5": "127.0.0.1:5", "unix:///a": "unix:///a", "0.0.0.0:7": name + ":7", "[::]:7": name + ":7", "host:9": "host:9"} {
-		if got := reachable(addr); got != want {
+		if got := reachable(addr, nil); got != want {
 			t.Errorf("%s is announced as %s: want %s", addr, got, want)
 		}
 	}

@@ -13,12 +13,15 @@ type upCmd struct {
 	NoDraft bool   `help:"Run without a drafter."`
 	speculationFlags
 	groupFlags
+	httpFlags
 	output
 }
 
 // upResult is what up prints once all processes serve.
 type upResult struct {
 	Gateway string         `json:"gateway"`
+	HTTP    string         `json:"http,omitempty"`
+	Pool    string         `json:"pool"` // without its secret
 	RunDir  string         `json:"run_dir"`
 	Target  string         `json:"target"`
 	Draft   string         `json:"draft,omitempty"`  // the first
@@ -35,7 +38,10 @@ func (c *upCmd) Run(a *app) error {
 	if _, err := c.defaults(); err != nil {
 		return err
 	}
-	l := launch{groupFlags: c.groupFlags, speculationFlags: c.speculationFlags, target: target, drafts: drafts, listen: c.Listen, sessions: c.sessionsOr(defaultSessions)}
+	if err := c.httpFlags.check(); err != nil {
+		return err
+	}
+	l := launch{groupFlags: c.groupFlags, speculationFlags: c.speculationFlags, httpFlags: c.httpFlags, target: target, drafts: drafts, listen: c.Listen, sessions: c.sessionsOr(defaultSessions)}
 	if l, err = a.checked(l, tandem.Request{}); err != nil {
 		return err
 	}
@@ -43,7 +49,7 @@ func (c *upCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	up := upResult{Gateway: p.addr, RunDir: p.dir.Path, Target: target, Drafts: l.drafts, PIDs: p.group.Pids()}
+	up := upResult{Gateway: p.addr, HTTP: c.url(), Pool: p.pool(), RunDir: p.dir.Path, Target: target, Drafts: l.drafts, PIDs: p.group.Pids()}
 	if len(l.drafts) > 0 {
 		up.Draft = l.drafts[0]
 	}
@@ -61,6 +67,6 @@ func (c *upCmd) print(a *app, r upResult) error {
 	if c.JSON {
 		return printJSON(a.stdout, r)
 	}
-	_, err := fmt.Fprintf(a.stdout, "gateway   %s\ntarget    %s\ndraft     %s\nprocesses %s\nstop with Ctrl-C\n", r.Gateway, r.Target, or(strings.Join(r.Drafts, ", "), "none"), r.RunDir)
+	_, err := fmt.Fprintf(a.stdout, "gateway   %s\nhttp      %s\npool      %s\ntarget    %s\ndraft     %s\nprocesses %s\nstop with Ctrl-C\n", r.Gateway, or(r.HTTP, "none"), r.Pool, r.Target, or(strings.Join(r.Drafts, ", "), "none"), r.RunDir)
 	return err
 }

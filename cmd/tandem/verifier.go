@@ -16,8 +16,10 @@ type verifierCmd struct {
 	Target string `help:"GGUF file of the target model (default: the shipped one)." placeholder:"FILE"`
 	addressFlags
 	kernelFlags
+	prefixFlags
 	roleFlags
 	measureFlags
+	spareFlags
 }
 
 // Run runs a verifier until it is stopped.
@@ -44,7 +46,11 @@ func (c *verifierCmd) Run(a *app) error {
 
 // assemble loads the model, puts the verifier together and starts its work on the pool.
 func (c *verifierCmd) assemble(ctx context.Context, r *role, path string) (server *verifying.Server, undo cleanup, err error) {
-	access, err := poolAccess(ctx, c.Pool)
+	access, err := r.poolAccess(ctx, c.Pool)
+	if err != nil {
+		return nil, undo, err
+	}
+	prefixes, err := c.prefixFlags.pages()
 	if err != nil {
 		return nil, undo, err
 	}
@@ -56,9 +62,9 @@ func (c *verifierCmd) assemble(ctx context.Context, r *role, path string) (serve
 	undo.add(m.Close)
 	var costs []tandem.Cost
 	if c.Measure {
-		costs = r.costs(ctx, m, path, c.Listen, c.KVType)
+		costs = r.costs(ctx, m, path, c.Listen, c.KVType, c.SpareThreads)
 	}
-	v, err := verifier.New(verifier.Config{Model: m, Events: r.events, Counters: r.counters, Costs: costs,
+	v, err := verifier.New(verifier.Config{Model: m, Events: r.events, Counters: r.counters, Costs: costs, PrefixCache: prefixes,
 		Deliver: func(d tandem.Verdict) { server.Deliver(d) }})
 	if err != nil {
 		return nil, undo, err
@@ -78,7 +84,7 @@ func (c *verifierCmd) assemble(ctx context.Context, r *role, path string) (serve
 
 	poolConfig := pool.Config{Access: access, Counters: r.counters}
 	claimers := new(discovery.Claimers)
-	table, err := discovery.NewTable(discovery.Config{Pool: poolConfig, Static: c.Drafter, Counters: r.counters, Changed: claimers.Update})
+	table, err := discovery.NewTable(discovery.Config{Pool: poolConfig, Dial: r.identity.Dial, Static: c.Drafter, Counters: r.counters, Changed: claimers.Update})
 	if err != nil {
 		return nil, undo, err
 	}

@@ -5,7 +5,8 @@
 // roles: its table maps committed positions 0, 1, 2 … to cells in order; its node pages hold tree rows,
 // one cell per row in order of their arrival, until a commit copies the accepted ones into the table.
 //
-// Invariants: (1) a page belongs to at most one sequence; (2) pages are reserved when a sequence is
+// Invariants: (1) a page that is written to belongs to one sequence; full pages of committed positions may be in the tables of several
+// (see entry); (2) pages are reserved when a sequence is
 // opened, for all it may ever need, so no pass can run out of memory half-way; (3) committed cells are never written again
 // before a truncation gives them up.
 //
@@ -20,13 +21,16 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// Cache is the arena and its free pages. Not safe for concurrent use.
+// Cache is the arena, its free pages, and what is kept of earlier sequences in pages that nobody needs. Not safe for
+// concurrent use.
 type Cache struct {
 	shape kernels.KVShape
 	mem   *kernels.Memory
 	free  []int32
-	idle  atomic.Int64 // len(free), for anyone to read
 	total int
+	prefixes
+
+	spare atomic.Int64 // pages that a sequence can have, for anyone to read
 }
 
 // PagesFor returns how many pages hold n rows.
@@ -46,7 +50,7 @@ func New(shape kernels.KVShape, pages int) (*Cache, error) {
 	for i := range c.free {
 		c.free[i] = int32(pages - 1 - i) // low pages go first
 	}
-	c.idle.Store(int64(pages))
+	c.counted()
 	return c, nil
 }
 
@@ -62,41 +66,75 @@ func (c *Cache) Bytes() []byte { return c.mem.Bytes() }
 // Shape returns the geometry of a page.
 func (c *Cache) Shape() kernels.KVShape { return c.shape }
 
-// FreePages returns how many pages no sequence has reserved. Safe for concurrent use.
-func (c *Cache) FreePages() int { return int(c.idle.Load()) }
+// FreePages returns how many pages no sequence has reserved; those kept of earlier ones are among them. Safe for
+// concurrent use.
+func (c *Cache) FreePages() int { return int(c.spare.Load()) }
+
+// available is FreePages for the owner, in the middle of things.
+func (c *Cache) available() int { return len(c.free) + c.idle.Len() }
+
+// counted tells the world what has changed.
+func (c *Cache) counted() {
+	c.spare.Store(int64(c.available()))
+	c.kept.Store(int64(c.idle.Len()))
+}
 
 // Pages are a sequence's cells.
 type Pages struct {
 	cache *Cache
-	Table []int32 // pages of committed positions, in order
-	nodes []int32 // pages of tree rows
+	Table []int32  // pages of committed positions, in order
+	nodes []int32  // pages of tree rows
+	root  *entry   // the tenant's, as long as p shares; or nil
+	chain []*entry // whose pages are the first of Table: not p's own, not to be written to
 }
 
 // Reserve takes pages for capacity committed positions and nodes tree rows; Exhausted if too few are
 // free, in which case nothing is taken.
 func (c *Cache) Reserve(capacity, nodes int) (*Pages, error) {
-	table, extra := PagesFor(capacity), PagesFor(nodes)
-	if need := table + extra; need > len(c.free) {
-		return nil, tandem.Errorf("kv", tandem.Exhausted,
-			"a sequence of %d positions and %d tree rows needs %d pages of %d rows: %d of %d are free",
-			capacity, nodes, need, kernels.PageRows, len(c.free), c.total)
+	p := &Pages{cache: c}
+	if err := p.reserve(capacity, nodes); err != nil {
+		return nil, err
 	}
-	return &Pages{cache: c, Table: c.take(table), nodes: c.take(extra)}, nil
+	return p, nil
 }
 
+// reserve takes what p does not share.
+func (p *Pages) reserve(capacity, nodes int) error {
+	c, table, extra := p.cache, PagesFor(capacity)-len(p.chain), PagesFor(nodes)
+	if free := c.available(); table+extra > free {
+		return tandem.Errorf("kv", tandem.Exhausted,
+			"a sequence of %d positions and %d tree rows needs %d pages of %d rows: %d of %d are free",
+			capacity, nodes, table+extra, kernels.PageRows, free, c.total)
+	}
+	for _, e := range p.chain {
+		p.Table = append(p.Table, e.page)
+	}
+	p.Table, p.nodes = append(p.Table, c.take(table)...), c.take(extra)
+	c.counted()
+	return nil
+}
+
+// take returns n of the available pages, those first that hold nothing. What a kept page held stays in it until
+// somebody writes to it.
 func (c *Cache) take(n int) []int32 {
+	for len(c.free) < n {
+		c.evict()
+	}
 	at := len(c.free) - n
 	pages := append([]int32(nil), c.free[at:]...)
 	c.free = c.free[:at]
-	c.idle.Store(int64(at))
 	return pages
 }
 
 // Release gives all pages back; p is empty afterwards. Releasing twice is harmless.
 func (p *Pages) Release() {
-	p.cache.free = append(append(p.cache.free, p.Table...), p.nodes...)
-	p.cache.idle.Store(int64(len(p.cache.free)))
+	c := p.cache
+	own := p.Table[min(len(p.chain), len(p.Table)):]
+	c.free = append(append(c.free, own...), p.nodes...)
+	p.leave(0)
 	p.Table, p.nodes = nil, nil
+	p.part()
+	c.counted()
 }
 
 // Capacity returns how many committed positions p holds, and how many tree rows.

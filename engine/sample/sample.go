@@ -1,6 +1,6 @@
-// Package sample draws tokens from logits. A draw depends on the logits, the sampling options and the
-// position alone, down to the last bit, on every machine: plain and speculative decoding therefore
-// draw the same token.
+// Package sample draws tokens from logits. A draw depends on the logits, the sampling options, the position
+// and, with penalties, the text before it alone, down to the last bit, on every machine: plain and speculative
+// decoding therefore draw the same token.
 package sample
 
 import (
@@ -19,17 +19,20 @@ type Prob struct {
 // Sampler draws tokens. It keeps scratch memory between draws, so it is not safe for concurrent use;
 // the zero value is ready.
 //
-// A draw works in four steps. (1) Candidates: with top-k the k largest logits, ties to lower ids, else
+// A draw works in five steps, on logits that Shape has changed, if they are to be changed. (1) Candidates: with top-k the k largest logits, ties to lower ids, else
 // all; never a NaN. (2) Weights: float32 e^((logit-max)/temperature). (3) With top-p the smallest set,
 // heaviest first, ties to lower ids, that holds at least that share of the weight. Shares are summed in
 // fixed point (2⁻⁴⁰), so that no order of summation matters and the set is found by digits (radix
-// selection) without sorting. (4) Inverse of the cumulative weight, summed in float64 by ascending id.
+// selection) without sorting. (4) With min-p no weight below that share of the largest. (5) Inverse of the cumulative weight,
+// summed in float64 by ascending id.
 type Sampler struct {
 	ids     []tandem.Token // candidates, ascending
 	weights []float32      // of ids
 	keys    []uint32
 	shares  []uint64
 	probs   []Prob
+	shaped  []float32
+	added   []shift
 }
 
 // Draw returns the token drawn from logits (vocabulary long, at least one) at position pos. Temperature
@@ -105,6 +108,9 @@ func (s *Sampler) restrict(logits []float32, p tandem.Sampling) float64 {
 	if p.TopP > 0 && p.TopP < 1 {
 		s.nucleus(p.TopP)
 	}
+	if p.MinP > 0 {
+		s.floor(p.MinP)
+	}
 	total := 0.0
 	for _, w := range s.weights {
 		total += float64(w)
@@ -165,6 +171,18 @@ func (s *Sampler) nucleus(p float64) {
 			ties--
 		}
 		kept += keep
+	}
+	s.ids, s.weights = s.ids[:kept], s.weights[:kept]
+}
+
+// floor cuts ids and weights to those of at least the share p of the largest weight, which is 1.
+func (s *Sampler) floor(p float64) {
+	kept := 0
+	for i, w := range s.weights {
+		if float64(w) >= p {
+			s.ids[kept], s.weights[kept] = s.ids[i], w
+			kept++
+		}
 	}
 	s.ids, s.weights = s.ids[:kept], s.weights[:kept]
 }

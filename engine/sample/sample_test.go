@@ -135,7 +135,7 @@ func twin(logits []float32, p tandem.Sampling) map[tandem.Token]bool {
 			break
 		}
 		held += fixed(c.w)
-		if c.w > 0 {
+		if c.w > 0 && float64(c.w) >= p.MinP {
 			set[c.id] = true
 		}
 	}
@@ -157,6 +157,7 @@ func genSampling(r *rapid.T) tandem.Sampling {
 		Temperature: rapid.SampledFrom([]float64{0.1, 0.8, 1, 5}).Draw(r, "temperature"),
 		TopK:        rapid.IntRange(0, 70).Draw(r, "k"),
 		TopP:        rapid.SampledFrom([]float64{1, 0.999, 0.95, 0.5, 0.01}).Draw(r, "p"),
+		MinP:        rapid.SampledFrom([]float64{0, 0, 0.01, 0.3, 1}).Draw(r, "min-p"),
 		Seed:        rapid.Uint64().Draw(r, "seed"),
 	}
 }

@@ -26,7 +26,9 @@ const beat = 20 * time.Millisecond
 // still is a drafter that does nothing.
 type still struct{}
 
-func (still) Open(context.Context, tandem.Opening) error    { return nil }
+func (still) Open(context.Context, tandem.Opening) (tandem.Opened, error) {
+	return tandem.Opened{}, nil
+}
 func (still) Close(context.Context, tandem.SessionID) error { return nil }
 func (still) Propose(context.Context, tandem.Proposal) (tandem.Proposed, error) {
 	return tandem.Proposed{Nodes: 1}, nil

@@ -41,9 +41,10 @@ type Peer struct {
 // Config describes a table. Zero fields take the default named beside them.
 type Config struct {
 	Pool     pool.Config
-	Static   []string         // addresses of processes that need not announce themselves
-	Beat     time.Duration    // of the announcers: DefaultBeat
-	Counters *tandem.Counters // "announcements.<what>"; may be nil
+	Dial     func(addr string) (*grpc.ClientConn, error) // rpc.Dial
+	Static   []string                                    // addresses of processes that need not announce themselves
+	Beat     time.Duration                               // of the announcers: DefaultBeat
+	Counters *tandem.Counters                            // "announcements.<what>"; may be nil
 	// Changed is told all peers, by address, whenever one of them has changed, from one goroutine. A peer's
 	// Conn stays open until the first Changed without the peer has returned, or the last before Close.
 	Changed func([]Peer)
@@ -93,6 +94,9 @@ func NewTable(cfg Config) (*Table, error) {
 	}
 	if cfg.Counters == nil {
 		cfg.Counters = new(tandem.Counters)
+	}
+	if cfg.Dial == nil {
+		cfg.Dial = rpc.Dial
 	}
 	t := &Table{cfg: cfg, heard: make(chan wire.Announcement, inbox), poke: make(chan struct{}, 1), told: make(chan told), peers: map[string]*entry{}}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -224,7 +228,7 @@ func (t *Table) add(ctx context.Context, addr string, static bool) error {
 	if len(t.peers) >= maxPeers {
 		return tandem.Errorf(op, tandem.Exhausted, "drafter process %s: %d are known already, and no more may be", addr, len(t.peers))
 	}
-	conn, err := rpc.Dial(addr)
+	conn, err := t.cfg.Dial(addr)
 	if err != nil {
 		return err
 	}

@@ -33,11 +33,11 @@ type fake struct {
 	err      error
 }
 
-func (f *fake) Open(_ context.Context, o tandem.Opening) error {
+func (f *fake) Open(_ context.Context, o tandem.Opening) (tandem.Opened, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.opening = o
-	return f.err
+	return tandem.Opened{Reused: 1}, f.err
 }
 
 func (f *fake) Propose(_ context.Context, p tandem.Proposal) (tandem.Proposed, error) {
@@ -100,7 +100,7 @@ func TestDrafterOverTheWire(t *testing.T) {
 	var c tandem.Drafter = dial(t, addr)
 	ctx := context.Background()
 	o := tandem.Opening{Session: 3, Epoch: 1, Tokens: []tandem.Token{1, 2}, Limit: 10, MaxNodes: 8, Sampling: tandem.Sampling{TopP: 1}}
-	if err := c.Open(ctx, o); err != nil || !reflect.DeepEqual(f.opening, o) {
+	if _, err := c.Open(ctx, o); err != nil || !reflect.DeepEqual(f.opening, o) {
 		t.Errorf("opened %+v, %v", f.opening, err)
 	}
 	p := tandem.Proposal{Session: 3, Epoch: 1, Base: 3, Hash: 7, From: 2, Suffix: []tandem.Token{9}, Policy: tandem.Policy{Nodes: 16, Depth: 7, Width: 10}}
@@ -112,7 +112,7 @@ func TestDrafterOverTheWire(t *testing.T) {
 		t.Errorf("closed %v, %v", f.closed, err)
 	}
 	f.err = tandem.Errorf("draft", tandem.UnknownSession, "session 3 is not held")
-	for name, err := range map[string]error{"open": c.Open(ctx, o), "close": c.Close(ctx, 3)} {
+	for name, err := range map[string]error{"open": second(c.Open(ctx, o)), "close": c.Close(ctx, 3)} {
 		if !errors.Is(err, tandem.UnknownSession) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -120,7 +120,7 @@ func TestDrafterOverTheWire(t *testing.T) {
 	if _, err := c.Propose(ctx, p); !errors.Is(err, tandem.UnknownSession) {
 		t.Errorf("propose: %v", err)
 	}
-	if err := c.Open(ctx, tandem.Opening{Session: 3}); !errors.Is(err, tandem.Invalid) {
+	if _, err := c.Open(ctx, tandem.Opening{Session: 3}); !errors.Is(err, tandem.Invalid) {
 		t.Errorf("opening without tokens: %v", err)
 	}
 	d, err := dial(t, addr).Describe(ctx)
@@ -155,7 +155,7 @@ func TestSeveralDraftersInOneProcess(t *testing.T) {
 	for i, name := range []string{"", "py", "lookup"} {
 		c, f := NewClient(conn, name), fakes[[]string{"go", "py", "lookup"}[i]]
 		id := tandem.SessionID(i + 1)
-		if err := c.Open(ctx, tandem.Opening{Session: id, Tokens: []tandem.Token{1}}); err != nil || f.opening.Session != id {
+		if _, err := c.Open(ctx, tandem.Opening{Session: id, Tokens: []tandem.Token{1}}); err != nil || f.opening.Session != id {
 			t.Errorf("%q: opened %v, %v", name, f.opening, err)
 		}
 		if _, err := c.Propose(ctx, tandem.Proposal{Session: id}); err != nil || f.proposal.Session != id {
@@ -178,7 +178,7 @@ func TestSeveralDraftersInOneProcess(t *testing.T) {
 		}
 	}
 	other := NewClient(conn, "rust")
-	if err := other.Open(ctx, tandem.Opening{Session: 1, Tokens: []tandem.Token{1}}); !errors.Is(err, tandem.Unsupported) {
+	if _, err := other.Open(ctx, tandem.Opening{Session: 1, Tokens: []tandem.Token{1}}); !errors.Is(err, tandem.Unsupported) {
 		t.Errorf("a drafter that is not there opened: %v", err)
 	}
 	if _, err := other.Propose(ctx, tandem.Proposal{Session: 1}); !errors.Is(err, tandem.Unsupported) {
@@ -368,3 +368,6 @@ func TestDraftsGoOnWithoutThePool(t *testing.T) {
 		t.Errorf("a stale proposal was repeated as %+v, %v", f.proposal, err)
 	}
 }
+
+// second returns the error of an Open.
+func second(_ tandem.Opened, err error) error { return err }

@@ -73,7 +73,8 @@ func (s *server) Open(ctx context.Context, r *peerv1.DrafterServiceOpenRequest) 
 	if err != nil {
 		return nil, err
 	}
-	return &peerv1.DrafterServiceOpenResponse{}, d.Drafter.Open(ctx, o)
+	opened, err := d.Drafter.Open(ctx, o)
+	return &peerv1.DrafterServiceOpenResponse{Reused: int32(opened.Reused)}, err
 }
 
 func (s *server) Propose(ctx context.Context, r *peerv1.ProposeRequest) (*peerv1.ProposeResponse, error) {

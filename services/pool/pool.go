@@ -71,6 +71,9 @@ func (c Config) subject() string { return c.Subject("ticket") }
 // validate refuses names that NATS could not take.
 func (c Config) validate() error {
 	for _, u := range strings.Split(c.URL, ",") {
+		if c.File != "" && c.URL == "" {
+			break
+		}
 		if !strings.Contains(u, "://") {
 			u = "nats://" + u
 		}
@@ -127,12 +130,10 @@ func (c Config) connect(role string, connected func()) (*Conn, error) {
 		nats.ReconnectBufSize(-1), nats.IgnoreAuthErrorAbort(), nats.PingInterval(2 * time.Second), nats.MaxPingsOutstanding(2),
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), // the default prints to stderr
 	}
-	if c.Token != "" {
-		opts = append(opts, nats.Token(c.Token))
-	}
+	server, access := c.options()
 	var err error
-	if out.Conn, err = nats.Connect(c.URL, opts...); err != nil {
-		return nil, tandem.Errorf(op, tandem.Invalid, "nats server %s: %w", redact(c.URL), err)
+	if out.Conn, err = nats.Connect(server, append(opts, access...)...); err != nil {
+		return nil, tandem.Errorf(op, tandem.Invalid, "nats server %s: %w", c.where(), err)
 	}
 	if out.IsConnected() {
 		out.up.Store(true) // the handler may not have run yet

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"go.uber.org/goleak"
 
@@ -333,7 +334,7 @@ func TestServerLostAndBack(t *testing.T) {
 	if d := time.Since(start); d > 50*time.Millisecond {
 		t.Errorf("put without a server took %v", d)
 	}
-	again, err := startServer("127.0.0.1", port, cfg.Token)
+	again, err := startServer(&server.Options{Host: "127.0.0.1", Port: port, Authorization: cfg.Token})
 	if err != nil {
 		t.Skipf("port was taken meanwhile: %v", err)
 	}

@@ -62,7 +62,7 @@ func (p *Publisher) Connected() bool { return p.conn.Connected() }
 // Put implements tandem.Pool.Put.
 func (p *Publisher) Put(ctx context.Context, t tandem.Ticket) error {
 	if !p.conn.Connected() {
-		return tandem.Errorf(op, tandem.Unavailable, "not connected to nats server %s", redact(p.cfg.URL))
+		return tandem.Errorf(op, tandem.Unavailable, "not connected to nats server %s", p.cfg.where())
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Wait)
 	defer cancel()

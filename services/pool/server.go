@@ -2,7 +2,10 @@ package pool
 
 import (
 	"crypto/rand"
+	"crypto/tls"
 	"fmt"
+	"net"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -23,20 +26,50 @@ type Server struct {
 
 // Access says how to reach a NATS server.
 type Access struct {
-	URL   string // "nats://host:port", several separated by commas
+	URL   string // "nats://host:port" or "tls://host:port", several separated by commas
 	Token string // secret; "" for none or one inside URL
+	// File holds such a URL with the secret, and is read at every attempt to connect: a gateway that is
+	// started again has another port and secret. URL is then what it held first, without the secret, or "".
+	File string
+	TLS  *tls.Config // for "tls://"; nil: the system's roots, and no certificate of one's own
 }
 
-// StartServer starts an embedded server; it writes no file. Errors: Unavailable.
-func StartServer() (*Server, error) {
-	return startServer("127.0.0.1", server.RANDOM_PORT, rand.Text())
+// ServerConfig describes an embedded server.
+type ServerConfig struct {
+	Listen string      // host:port; "": a port of 127.0.0.1 that the system chooses
+	TLS    *tls.Config // clients must show a certificate that it accepts, and need no token; nil: they need the token
 }
 
-func startServer(host string, port int, token string) (*Server, error) {
-	ns, err := server.NewServer(&server.Options{
-		ServerName: "tandem", Host: host, Port: port, Authorization: token,
-		NoLog: true, NoSigs: true,
-	})
+// StartServer starts an embedded server on loopback; it writes no file. Errors: Unavailable.
+func StartServer() (*Server, error) { return ServerConfig{}.Start() }
+
+// Start starts an embedded server; it writes no file. Errors: Invalid, Unavailable.
+func (c ServerConfig) Start() (*Server, error) {
+	o := server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT}
+	if c.Listen != "" {
+		host, port, err := net.SplitHostPort(c.Listen)
+		n, errPort := strconv.ParseUint(port, 10, 16)
+		if err != nil || errPort != nil {
+			return nil, tandem.Errorf(op, tandem.Invalid, "nats server at %q: want host:port", c.Listen)
+		}
+		if host != "" {
+			o.Host = host
+		}
+		if n != 0 {
+			o.Port = int(n)
+		}
+	}
+	if c.TLS != nil {
+		o.TLS, o.TLSVerify, o.TLSConfig, o.TLSTimeout = true, true, c.TLS, dialTime.Seconds()
+	} else {
+		o.Authorization = rand.Text()
+	}
+	return startServer(&o)
+}
+
+func startServer(o *server.Options) (*Server, error) {
+	o.ServerName, o.NoLog, o.NoSigs = "tandem", true, true
+	ns, err := server.NewServer(o)
 	if err != nil {
 		return nil, tandem.Errorf(op, tandem.Unavailable, "%w", err)
 	}
@@ -51,7 +84,7 @@ func startServer(host string, port int, token string) (*Server, error) {
 		}
 		return nil, tandem.Errorf(op, tandem.Unavailable, "nats server did not start: %s", *why)
 	}
-	s.access = Access{URL: ns.ClientURL(), Token: token}
+	s.access = Access{URL: ns.ClientURL(), Token: o.Authorization}
 	return s, nil
 }
 

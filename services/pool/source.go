@@ -149,6 +149,7 @@ func (s *Source) accept(got []wire.Envelope, m arrival) []wire.Envelope {
 		return got
 	}
 	s.cfg.Counters.Add("tickets.taken", 1)
+	s.cfg.Counters.Add("tickets.waited_us", now.Sub(m.at).Microseconds())
 	e.Ticket.Trace = m.Header.Get(headerTrace)
 	return append(got, e)
 }

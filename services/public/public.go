@@ -2,10 +2,7 @@
 package public
 
 import (
-	"cmp"
 	"context"
-	crand "crypto/rand"
-	"encoding/binary"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -14,8 +11,12 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
+	"github.com/tandem-llm/tandem/services/access"
 	"github.com/tandem-llm/tandem/services/wire"
 )
+
+// Method is the full name of the call that generates, without a slash in front.
+const Method = "tandem.v1.GenerationService/Generate"
 
 const op = "request"
 
@@ -53,6 +54,8 @@ type Config struct {
 	Model     string // the target's name, told in Started
 	Defaults  Defaults
 	Describe  func(ctx context.Context) Description
+	Vocab     Vocab         // for Tokenize and Detokenize; may be nil
+	Keys      *access.Keys  // of clients; nil lets everybody in
 	Stall     time.Duration // a client that keeps its output waiting so long for stallEvents of it is given up; 0 = 30 s
 }
 
@@ -79,10 +82,15 @@ type server struct {
 // place and its memory, so a client that reads next to nothing must not keep it: the generation runs
 // beside the call, whose return cuts the stream and with it the send and the generation that wait.
 func (s *server) Generate(r *tandemv1.GenerateRequest, stream grpc.ServerStreamingServer[tandemv1.GenerateResponse]) error {
-	req, err := s.cfg.Defaults.request(r)
+	tenant, err := s.tenant(stream.Context())
 	if err != nil {
 		return err
 	}
+	req, err := s.cfg.Defaults.request(r)
+	if err != nil {
+		return withPath(err)
+	}
+	req.Tenant = tenant
 	stalled := make(chan struct{})
 	sink := &sink{model: s.cfg.Model, stream: stream, stall: s.cfg.Stall,
 		watch: time.AfterFunc(s.cfg.Stall, sync.OnceFunc(func() { close(stalled) }))}
@@ -91,7 +99,7 @@ func (s *server) Generate(r *tandemv1.GenerateRequest, stream grpc.ServerStreami
 	go func() { done <- s.generate(stream.Context(), req, sink) }()
 	select {
 	case err := <-done:
-		return err
+		return withPath(err)
 	case <-stalled:
 		return tandem.Errorf(op, tandem.Deadline, "the client kept its output waiting for %v: want %d events taken in that time", s.cfg.Stall, stallEvents)
 	}
@@ -113,6 +121,9 @@ func (s *server) generate(ctx context.Context, req tandem.Request, sink *sink) (
 
 // Describe serves the description.
 func (s *server) Describe(ctx context.Context, _ *tandemv1.DescribeRequest) (*tandemv1.DescribeResponse, error) {
+	if _, err := s.tenant(ctx); err != nil {
+		return nil, err
+	}
 	d := s.cfg.Describe(ctx)
 	out := &tandemv1.DescribeResponse{Version: d.Version, Model: d.Model, Vocabulary: int32(d.Vocab), Context: int32(d.Context),
 		Sampling: fromSampling(s.cfg.Defaults.Sampling), Speculation: s.cfg.Defaults.speculation(),
@@ -123,86 +134,6 @@ func (s *server) Describe(ctx context.Context, _ *tandemv1.DescribeRequest) (*ta
 			Isa: p.ISA, Threads: int32(p.Threads), Pid: int32(p.PID), Counters: p.Counters})
 	}
 	return out, nil
-}
-
-// request decodes r with d for what it leaves out; the values are the generator's to validate.
-func (d Defaults) request(r *tandemv1.GenerateRequest) (tandem.Request, error) {
-	req := tandem.Request{MaxTokens: d.MaxTokens, Sampling: d.Sampling, IgnoreEOS: r.GetIgnoreEos(), FullTrace: r.GetFullTrace()}
-	switch p := r.GetPrompt().(type) {
-	case *tandemv1.GenerateRequest_Text:
-		req.Prompt = p.Text
-	case *tandemv1.GenerateRequest_Tokens:
-		req.Tokens = wire.ToTokens(p.Tokens.GetIds())
-	}
-	if r.MaxTokens != nil {
-		req.MaxTokens = int(r.GetMaxTokens())
-	}
-	s := r.GetSampling()
-	if s == nil {
-		s = &tandemv1.Sampling{}
-	}
-	if s.Temperature != nil {
-		req.Sampling.Temperature = s.GetTemperature()
-	}
-	if s.TopK != nil {
-		req.Sampling.TopK = int(s.GetTopK())
-	}
-	if s.TopP != nil {
-		req.Sampling.TopP = s.GetTopP()
-	}
-	if req.Sampling.Seed = s.GetSeed(); s.Seed == nil {
-		req.Sampling.Seed = randomSeed()
-	}
-	speculation := r.GetSpeculation()
-	if speculation == nil {
-		speculation = &tandemv1.Speculation{}
-	}
-	return req, d.speculate(&req, speculation)
-}
-
-// speculate decodes s into req; zeros that were asked for are no way to say "none". A tree that was asked
-// for without a strategy is meant as it is.
-func (d Defaults) speculate(req *tandem.Request, s *tandemv1.Speculation) (err error) {
-	req.Strategy, req.Vote, req.Drafters, req.Off = d.Strategy, d.Vote, d.Drafters, d.Off
-	if s.Enabled != nil && !s.GetEnabled() {
-		return nil
-	}
-	req.Policy = d.Policy
-	p := &req.Policy
-	asked := false
-	for _, f := range []struct {
-		from *int32
-		to   *int
-	}{{s.Nodes, &p.Nodes}, {s.Depth, &p.Depth}, {s.Width, &p.Width}} {
-		if f.from != nil {
-			*f.to, asked = int(*f.from), true
-		}
-	}
-	if asked && *p == (tandem.Policy{}) {
-		return tandem.Errorf(op, tandem.Invalid, "tree 0/0/0: want at least 2/1/1, or speculation not enabled")
-	}
-	if asked {
-		req.Strategy = tandem.StrategyFixed
-	}
-	if s.Strategy != nil {
-		req.Strategy = tandem.Strategy(s.GetStrategy())
-	}
-	if s.Vote != nil {
-		req.Vote = tandem.Vote(s.GetVote())
-	}
-	if len(s.GetDrafters()) > 0 {
-		req.Drafters = s.GetDrafters()
-	}
-	if len(s.GetWithout()) > 0 {
-		req.Off, err = tandem.ParseTechniques(s.GetWithout())
-	}
-	return err
-}
-
-func randomSeed() uint64 {
-	var b [8]byte
-	_, _ = crand.Read(b[:])
-	return binary.LittleEndian.Uint64(b[:])
 }
 
 // sink implements tandem.Sink by sending events.
@@ -240,62 +171,5 @@ func (s *sink) Started(e tandem.Started) error {
 
 // Delta implements tandem.Sink.
 func (s *sink) Delta(d tandem.Delta) error {
-	origins := make([]tandemv1.Origin, len(d.Origins))
-	for i, o := range d.Origins {
-		origins[i] = tandemv1.Origin_ORIGIN_TARGET
-		if o == tandem.OriginDraft {
-			origins[i] = tandemv1.Origin_ORIGIN_DRAFT
-		}
-	}
-	return s.send(&tandemv1.GenerateResponse{Event: &tandemv1.GenerateResponse_Delta{Delta: &tandemv1.Delta{
-		Text: d.Text, Tokens: &tandemv1.TokenList{Ids: wire.FromTokens(d.Tokens)}, Origins: origins}}})
-}
-
-func finished(r tandem.Result) *tandemv1.Finished {
-	reason := tandemv1.FinishReason_FINISH_REASON_UNSPECIFIED
-	switch r.Finish {
-	case tandem.FinishStop:
-		reason = tandemv1.FinishReason_FINISH_REASON_STOP
-	case tandem.FinishLength:
-		reason = tandemv1.FinishReason_FINISH_REASON_LENGTH
-	}
-	return &tandemv1.Finished{Reason: reason, Statistics: fromStats(r.Stats),
-		Usage: &tandemv1.Usage{PromptTokens: int32(r.PromptTokens), OutputTokens: int32(r.OutputTokens)}}
-}
-
-func fromStats(s tandem.Stats) *tandemv1.Statistics {
-	out := &tandemv1.Statistics{Rounds: int32(s.Rounds), Drafted: int32(s.Drafted), DraftedDepth: int32(s.DraftedDepth),
-		Accepted: int32(s.Accepted), PlainRounds: int32(s.PlainRounds), Reopened: int32(s.Reopened), PrefillNs: int64(s.Prefill),
-		DecodeNs: int64(s.Decode), DraftBusyNs: int64(s.DraftBusy), VerifyBusyNs: int64(s.VerifyBusy),
-		CoordinationNs: make([]int64, len(s.Coordination)), AheadHits: int32(s.AheadHits), AheadTries: int32(s.AheadTries),
-		AheadBusyNs: int64(s.AheadBusy), AheadUsefulNs: int64(s.AheadUseful), PlanningNs: int64(s.Planning), Choices: map[string]int32{}}
-	for i, d := range s.Coordination {
-		out.CoordinationNs[i] = int64(d)
-	}
-	for _, d := range s.Drafters {
-		out.Drafters = append(out.Drafters, &tandemv1.DrafterStatistics{Name: d.Name, Rounds: int32(d.Rounds), Drafted: int32(d.Drafted),
-			Accepted: int32(d.Accepted), Weight: d.Weight})
-	}
-	for name, n := range s.Choices {
-		out.Choices[name] = int32(n)
-	}
-	return out
-}
-
-func fromSampling(s tandem.Sampling) *tandemv1.Sampling {
-	k := int32(s.TopK)
-	return &tandemv1.Sampling{Temperature: &s.Temperature, TopK: &k, TopP: &s.TopP, Seed: &s.Seed}
-}
-
-// speculation encodes d, every field set.
-func (d Defaults) speculation() *tandemv1.Speculation {
-	return fromSpeculation(tandem.Request{Policy: d.Policy, Strategy: d.Strategy, Vote: d.Vote, Drafters: d.Drafters, Off: d.Off})
-}
-
-// fromSpeculation encodes what r says of speculation, every field set.
-func fromSpeculation(r tandem.Request) *tandemv1.Speculation {
-	p, strategy, vote := r.Policy, string(cmp.Or(r.Strategy, tandem.StrategyFixed)), string(cmp.Or(r.Vote, tandem.VoteAuto))
-	enabled, n, d, w := !p.Plain(), int32(p.Nodes), int32(p.Depth), int32(p.Width)
-	return &tandemv1.Speculation{Enabled: &enabled, Nodes: &n, Depth: &d, Width: &w, Strategy: &strategy, Vote: &vote,
-		Drafters: r.Drafters, Without: r.Off.Names()}
+	return s.send(&tandemv1.GenerateResponse{Event: &tandemv1.GenerateResponse_Delta{Delta: fromDelta(d)}})
 }

@@ -2,10 +2,12 @@ package rpc
 
 import (
 	"context"
+	"crypto/tls"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 
@@ -19,19 +21,24 @@ const callDeadline = 2 * time.Minute
 // fail with Unavailable at once while it is down, and a peer that comes back is found within about
 // 200 ms. Calls carry the trace of their context, get a deadline if they have none, and return
 // *tandem.Error. The caller closes the connection.
-func Dial(addr string) (*grpc.ClientConn, error) {
+func Dial(addr string) (*grpc.ClientConn, error) { return dial(addr, nil) }
+
+// dial is Dial, with TLS to TCP addresses if secure is not nil.
+func dial(addr string, secure *tls.Config) (*grpc.ClientConn, error) {
 	rest, isUnix, err := split(addr)
 	if err != nil {
 		return nil, err
 	}
 	// passthrough leaves names to the dialer: it resolves again at every attempt, and a restarted peer
 	// may have another address.
-	target := "passthrough:///" + rest
+	target, creds := "passthrough:///"+rest, insecure.NewCredentials()
 	if isUnix {
 		target = "unix://" + rest
+	} else if secure != nil {
+		creds = credentials.NewTLS(secure)
 	}
 	conn, err := grpc.NewClient(target,
-		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(), grpc.WithIdleTimeout(0),
+		grpc.WithTransportCredentials(creds), grpc.WithNoProxy(), grpc.WithIdleTimeout(0),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 200 * time.Millisecond},
 			MinConnectTimeout: time.Second,

@@ -45,13 +45,15 @@ func code(k tandem.Kind) codes.Code {
 		return codes.Unimplemented
 	case tandem.Corrupt:
 		return codes.DataLoss
+	case tandem.Unauthenticated:
+		return codes.Unauthenticated
 	}
 	return codes.Internal
 }
 
 // ToStatus returns err as a gRPC status error: the code of its kind, its text, one ErrorInfo with the
-// kind as reason and the operation as metadata, and a RetryInfo for Exhausted. Status errors and nil
-// pass unchanged.
+// kind as reason and the operation as metadata, a RetryInfo for Exhausted, and a BadRequest with one violation
+// for an error that names a field. Status errors and nil pass unchanged.
 func ToStatus(err error) error {
 	if err == nil {
 		return nil
@@ -67,13 +69,15 @@ func ToStatus(err error) error {
 	if e != nil && e.Op != "" {
 		info.Metadata = map[string]string{"op": e.Op}
 	}
-	s := status.New(code(kind), strings.ToValidUTF8(err.Error(), "\uFFFD"))
+	text := strings.ToValidUTF8(err.Error(), "\uFFFD")
+	details := []protoadapt.MessageV1{info}
 	if kind == tandem.Exhausted {
-		s = detailed(s, info, &errdetails.RetryInfo{RetryDelay: durationpb.New(max(tandem.RetryAfter(err), retryAfter))})
-	} else {
-		s = detailed(s, info)
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(max(tandem.RetryAfter(err), retryAfter))})
 	}
-	return s.Err()
+	if field := tandem.FieldOf(err); field != "" {
+		details = append(details, &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: field, Description: text}}})
+	}
+	return detailed(status.New(code(kind), text), details...).Err()
 }
 
 // FromStatus returns a gRPC error as a *tandem.Error, the inverse of ToStatus; a status that did not
@@ -90,7 +94,7 @@ func FromStatus(err error) error {
 	if !ok {
 		return &tandem.Error{Op: "rpc", Kind: tandem.KindOf(err), Err: err}
 	}
-	kind, op, wait := kindOfCode(s.Code()), "rpc", time.Duration(0)
+	kind, op, field, wait := kindOfCode(s.Code()), "rpc", "", time.Duration(0)
 	for _, d := range s.Details() {
 		switch d := d.(type) {
 		case *errdetails.ErrorInfo:
@@ -99,17 +103,21 @@ func FromStatus(err error) error {
 			}
 		case *errdetails.RetryInfo:
 			wait = max(0, d.GetRetryDelay().AsDuration())
+		case *errdetails.BadRequest:
+			if v := d.GetFieldViolations(); len(v) > 0 {
+				field = v[0].GetField()
+			}
 		}
 	}
 	text := s.Message()
 	if op != "" {
 		text = strings.TrimPrefix(text, op+": ")
 	}
-	return &tandem.Error{Op: op, Kind: kind, Err: errors.New(text), RetryAfter: wait}
+	return &tandem.Error{Op: op, Kind: kind, Err: errors.New(text), Field: field, RetryAfter: wait}
 }
 
 func kindOfCode(c codes.Code) tandem.Kind {
-	for k := tandem.OK; k <= tandem.Internal; k++ {
+	for k := tandem.OK; k <= tandem.Unauthenticated; k++ {
 		if code(k) == c {
 			return k
 		}
@@ -121,7 +129,7 @@ func kindOfCode(c codes.Code) tandem.Kind {
 }
 
 func kindOfReason(reason string, other tandem.Kind) tandem.Kind {
-	for k := tandem.Invalid; k <= tandem.Internal; k++ {
+	for k := tandem.Invalid; k <= tandem.Unauthenticated; k++ {
 		if strings.EqualFold(reason, k.String()) {
 			return k
 		}

@@ -41,6 +41,12 @@ func Listen(addr string) (net.Listener, error) {
 	return l, nil
 }
 
+// CheckAddress refuses what Listen and Dial could not take. Errors: Invalid.
+func CheckAddress(addr string) error {
+	_, _, err := split(addr)
+	return err
+}
+
 // split returns the socket path, or host:port with the default host filled in.
 func split(addr string) (rest string, isUnix bool, err error) {
 	const op = "address"

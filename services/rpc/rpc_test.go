@@ -77,7 +77,7 @@ func serve(t *testing.T, cfg Config, svc *service) (tandemv1.GenerationServiceCl
 func TestErrorsSurviveTheWire(t *testing.T) {
 	var answer error
 	c, _, _ := serve(t, Config{}, &service{describe: func(context.Context) error { return answer }})
-	for k := tandem.Invalid; k <= tandem.Internal; k++ {
+	for k := tandem.Invalid; k <= tandem.Unauthenticated; k++ {
 		answer = tandem.Errorf("verify", k, "session %d is wrong: want %q", 7, "é")
 		_, err := c.Describe(context.Background(), &tandemv1.DescribeRequest{})
 		if !errors.Is(err, k) {
@@ -120,6 +120,14 @@ func TestStatusDetails(t *testing.T) {
 	full := fmt.Errorf("wrapped: %w", &tandem.Error{Op: "generate", Kind: tandem.Exhausted, Err: errors.New("queue is full"), RetryAfter: 3 * time.Second})
 	if got := FromStatus(ToStatus(full)); tandem.RetryAfter(got) != 3*time.Second || !errors.Is(got, tandem.Exhausted) {
 		t.Errorf("%v arrived with a retry after %v", got, tandem.RetryAfter(got))
+	}
+	field := &tandem.Error{Op: "request", Kind: tandem.Invalid, Field: "sampling.top_p", Err: errors.New("top_p is 2: want at most 1")}
+	bad, ok := status.Convert(ToStatus(fmt.Errorf("wrapped: %w", field))).Details()[1].(*errdetails.BadRequest)
+	if !ok || len(bad.GetFieldViolations()) != 1 || bad.FieldViolations[0].GetField() != "sampling.top_p" || !strings.Contains(bad.FieldViolations[0].GetDescription(), "top_p is 2") {
+		t.Errorf("field violation %v", bad)
+	}
+	if got := FromStatus(ToStatus(field)); tandem.FieldOf(got) != "sampling.top_p" || got.Error() != field.Error() {
+		t.Errorf("%v arrived as %v of field %q", field, got, tandem.FieldOf(got))
 	}
 	invalid := status.Convert(ToStatus(tandem.Errorf("x", tandem.Invalid, "\xff")))
 	if len(invalid.Details()) != 1 || invalid.Code() != codes.InvalidArgument {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
@@ -31,6 +33,8 @@ type Config struct {
 	StreamDeadline time.Duration    // of a stream that came without one: 2 hours
 	Grace          time.Duration    // for calls in progress when Run's context ends: 2 s
 	Drain          func()           // called first when Run's context ends: end standing streams; may be nil
+	TLS            *Identity        // for mutual TLS where other machines reach the address; nil for none
+	Insecure       bool             // other machines may reach the address although TLS is nil
 	Log            *slog.Logger     // for panics; nil discards
 	Counters       *tandem.Counters // "rpc.panics", "rpc.errors.<kind>"; may be nil
 }
@@ -60,12 +64,19 @@ func NewServer(cfg Config) (*Server, error) {
 	if cfg.Counters == nil {
 		cfg.Counters = new(tandem.Counters)
 	}
+	if err := Guard(cfg.Listen, cfg.TLS, cfg.Insecure); err != nil {
+		return nil, err
+	}
 	l, err := Listen(cfg.Listen)
 	if err != nil {
 		return nil, err
 	}
+	creds := insecure.NewCredentials()
+	if cfg.TLS != nil && !local(l) {
+		creds = credentials.NewTLS(cfg.TLS.Server())
+	}
 	s := &Server{cfg: cfg, listener: l, health: health.NewServer()}
-	s.grpc = grpc.NewServer(
+	s.grpc = grpc.NewServer(grpc.Creds(creds),
 		grpc.MaxRecvMsgSize(MaxMessage), grpc.MaxSendMsgSize(MaxMessage),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 		grpc.ForceServerCodecV2(newCodec()), grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream), grpc.WaitForHandlers(true), grpc.NumStreamWorkers(4))

@@ -235,6 +235,9 @@ func (o *Owner) Release(h Handle) {
 	}
 }
 
+// Slots returns how many slots there are.
+func (o *Owner) Slots() int { return len(o.slots) }
+
 // Leased returns how many slots are leased now.
 func (o *Owner) Leased() int {
 	o.mu.Lock()

@@ -17,9 +17,12 @@ import (
 // OpenTelemetry conventions for generative AI where these have a name, and every other attribute is
 // prefixed "tandem.". No text of a prompt, an output or an error's message is recorded.
 func Events(provider trace.TracerProvider) tandem.Events {
-	r := &recorder{provider.Tracer("github.com/tandem-llm/tandem")}
+	r := &recorder{provider.Tracer(scope)}
 	return tandem.Events{BeginFunc: r.begin, CarrierFunc: carrier, AdoptFunc: adopt, MuteFunc: mute}
 }
+
+// scope names the instrumentation in exported spans.
+const scope = "github.com/tandem-llm/tandem"
 
 type recorder struct{ tracer trace.Tracer }
 
@@ -33,8 +36,10 @@ func (r *recorder) begin(ctx context.Context, s tandem.Stage, attrs []tandem.Att
 	opts := make([]trace.SpanStartOption, 0, 4)
 	switch s {
 	case tandem.StageRequest:
-		opts = append(opts, trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(
-			attribute.String("gen_ai.operation.name", "chat"), attribute.String("gen_ai.provider.name", "tandem")))
+		if !trace.SpanFromContext(ctx).IsRecording() { // no front end of this process has a span for it
+			opts = append(opts, trace.WithSpanKind(trace.SpanKindServer))
+		}
+		opts = append(opts, trace.WithAttributes(attribute.String("gen_ai.operation.name", "chat"), attribute.String("gen_ai.provider.name", "tandem")))
 		for _, a := range attrs {
 			if a.Key == "model" {
 				name += " " + a.Str
@@ -89,14 +94,21 @@ func value(s tandem.Stage, a tandem.Attr) attribute.KeyValue {
 			return attribute.String("gen_ai.request.model", a.Str)
 		case "tokens_in":
 			return attribute.Int64("gen_ai.usage.input_tokens", a.Int)
+		case "tokens_cached":
+			return attribute.Int64("gen_ai.usage.cache_read.input_tokens", a.Int)
 		case "tokens_out":
 			return attribute.Int64("gen_ai.usage.output_tokens", a.Int)
+		case "max_tokens":
+			return attribute.Int64("gen_ai.request.max_tokens", a.Int)
 		case "finish":
 			return attribute.StringSlice("gen_ai.response.finish_reasons", []string{a.Str})
 		}
 	}
-	if a.Str != "" {
+	switch {
+	case a.Str != "":
 		return attribute.String("tandem."+a.Key, a.Str)
+	case a.Key == "device_ns":
+		return attribute.Float64("tandem.device_ms", float64(a.Int)/1e6)
 	}
 	return attribute.Int64("tandem."+a.Key, a.Int)
 }

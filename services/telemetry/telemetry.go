@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/tandem-llm/tandem"
 )
@@ -36,6 +37,7 @@ type Config struct {
 // Telemetry records and exports the spans of this process; a nil Telemetry does neither.
 type Telemetry struct {
 	provider *sdk.TracerProvider
+	tracer   trace.Tracer
 	exporter *quiet
 	events   tandem.Events
 }
@@ -69,7 +71,7 @@ func Setup(ctx context.Context, cfg Config) (*Telemetry, error) {
 		opts = append(opts, sdk.WithSampler(sdk.ParentBased(sdk.NeverSample())))
 	}
 	provider := sdk.NewTracerProvider(opts...)
-	return &Telemetry{provider: provider, exporter: q, events: Events(provider)}, nil
+	return &Telemetry{provider: provider, tracer: provider.Tracer(scope), exporter: q, events: Events(provider)}, nil
 }
 
 // Events returns callbacks that record, and ones that do nothing for a nil Telemetry.

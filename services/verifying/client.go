@@ -25,9 +25,9 @@ func NewClient(conn grpc.ClientConnInterface) *Client {
 }
 
 // Open implements tandem.Verifier.Open.
-func (c *Client) Open(ctx context.Context, o tandem.Opening) error {
-	_, err := c.rpc.Open(ctx, &peerv1.VerifierServiceOpenRequest{Opening: wire.FromOpening(o)})
-	return err
+func (c *Client) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error) {
+	r, err := c.rpc.Open(ctx, &peerv1.VerifierServiceOpenRequest{Opening: wire.FromOpening(o)})
+	return tandem.Opened{Reused: int(r.GetReused())}, err
 }
 
 // Close implements tandem.Verifier.Close.

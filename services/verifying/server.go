@@ -159,7 +159,8 @@ func (a *adapter) Open(ctx context.Context, r *peerv1.VerifierServiceOpenRequest
 	if err != nil {
 		return nil, err
 	}
-	return &peerv1.VerifierServiceOpenResponse{}, a.s.cfg.Verifier.Open(ctx, o)
+	opened, err := a.s.cfg.Verifier.Open(ctx, o)
+	return &peerv1.VerifierServiceOpenResponse{Reused: int32(opened.Reused)}, err
 }
 
 func (a *adapter) Close(ctx context.Context, r *peerv1.VerifierServiceCloseRequest) (*peerv1.VerifierServiceCloseResponse, error) {

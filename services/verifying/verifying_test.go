@@ -27,7 +27,10 @@ type fake struct {
 	err     error
 }
 
-func (f *fake) Open(_ context.Context, o tandem.Opening) error     { f.opening = o; return f.err }
+func (f *fake) Open(_ context.Context, o tandem.Opening) (tandem.Opened, error) {
+	f.opening = o
+	return tandem.Opened{Reused: 1}, f.err
+}
 func (f *fake) Close(_ context.Context, id tandem.SessionID) error { f.closed = id; return f.err }
 
 func serve(t *testing.T, addr string, cfg Config) (*Server, func()) {
@@ -88,14 +91,14 @@ func TestVerifierOverTheWire(t *testing.T) {
 	var c tandem.Verifier = dial(t, addr)
 	ctx := context.Background()
 	o := tandem.Opening{Session: 3, Epoch: 1, Tokens: []tandem.Token{1, 2}, Limit: 10, MaxNodes: 8, Sampling: tandem.Sampling{TopP: 1, Seed: 4}}
-	if err := c.Open(ctx, o); err != nil || !reflect.DeepEqual(f.opening, o) {
+	if _, err := c.Open(ctx, o); err != nil || !reflect.DeepEqual(f.opening, o) {
 		t.Errorf("opened %+v, %v", f.opening, err)
 	}
 	if err := c.Close(ctx, 3); err != nil || f.closed != 3 {
 		t.Errorf("closed %v, %v", f.closed, err)
 	}
 	f.err = tandem.Errorf("kv", tandem.Exhausted, "no pages")
-	if err := c.Open(ctx, o); !errors.Is(err, tandem.Exhausted) {
+	if _, err := c.Open(ctx, o); !errors.Is(err, tandem.Exhausted) {
 		t.Errorf("open: %v", err)
 	}
 	if d, err := dial(t, addr).Describe(ctx); err != nil || !reflect.DeepEqual(d, want) {

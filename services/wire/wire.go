@@ -79,26 +79,24 @@ func ToTokens(ids []uint32) []tandem.Token {
 
 // FromOpening encodes o.
 func FromOpening(o tandem.Opening) *peerv1.Opening {
-	s := o.Sampling
-	k := int32(s.TopK)
 	return &peerv1.Opening{Session: uint64(o.Session), Epoch: uint32(o.Epoch), Tokens: FromTokens(o.Tokens), Limit: int32(o.Limit),
-		MaxNodes: int32(o.MaxNodes), Sampling: &peerv1.Sampling{Temperature: &s.Temperature, TopK: &k, TopP: &s.TopP, Seed: &s.Seed}}
+		MaxNodes: int32(o.MaxNodes), Prompt: int32(o.Prompt), Tenant: o.Tenant, Sampling: fromSampling(o.Sampling)}
 }
 
 // ToOpening decodes o; a message without a session, tokens or sampling is Invalid.
 func ToOpening(o *peerv1.Opening) (tandem.Opening, error) {
-	s := o.GetSampling()
 	switch {
 	case o.GetSession() == 0:
 		return tandem.Opening{}, tandem.Errorf(op, tandem.Invalid, "opening has no session")
 	case len(o.GetTokens()) == 0:
 		return tandem.Opening{}, tandem.Errorf(op, tandem.Invalid, "opening of session %s has no tokens: want at least one", tandem.SessionID(o.GetSession()))
-	case s == nil || s.Temperature == nil || s.TopK == nil || s.TopP == nil || s.Seed == nil:
-		return tandem.Opening{}, tandem.Errorf(op, tandem.Invalid, "opening of session %s leaves sampling open: want every field", tandem.SessionID(o.GetSession()))
+	}
+	sampling, err := toSampling(o.GetSampling())
+	if err != nil {
+		return tandem.Opening{}, tandem.Errorf(op, tandem.Invalid, "opening of session %s: %w", tandem.SessionID(o.GetSession()), err)
 	}
 	return tandem.Opening{Session: tandem.SessionID(o.GetSession()), Epoch: tandem.Epoch(o.GetEpoch()), Tokens: ToTokens(o.GetTokens()),
-		Limit: tandem.Position(o.GetLimit()), MaxNodes: int(o.GetMaxNodes()), Sampling: tandem.Sampling{
-			Temperature: s.GetTemperature(), TopK: int(s.GetTopK()), TopP: s.GetTopP(), Seed: s.GetSeed()}}, nil
+		Limit: tandem.Position(o.GetLimit()), MaxNodes: int(o.GetMaxNodes()), Prompt: int(o.GetPrompt()), Tenant: o.GetTenant(), Sampling: sampling}, nil
 }
 
 // FromVerdict encodes v.
@@ -108,19 +106,25 @@ func FromVerdict(v tandem.Verdict) *peerv1.Verdict {
 		path[i] = uint32(n)
 	}
 	return &peerv1.Verdict{Session: uint64(v.Session), Epoch: uint32(v.Epoch), Base: int32(v.Base), Hash: uint64(v.Hash), Path: path,
-		Tokens: FromTokens(v.Tokens), Nodes: int32(v.Nodes), Batch: int32(v.Batch), BusyNs: int64(v.Busy), Kind: peerv1.Kind(v.Kind), Message: v.Message, Rows: int32(v.Rows)}
+		Tokens: FromTokens(v.Tokens), Nodes: int32(v.Nodes), Batch: int32(v.Batch), BusyNs: int64(v.Busy), Kind: peerv1.Kind(v.Kind), Message: v.Message, Rows: int32(v.Rows),
+		Logprobs: fromLogprobs(v.Logprobs)}
 }
 
-// ToVerdict decodes v; a kind that this version does not know is Internal.
+// ToVerdict decodes v; a kind that this version does not know is Internal, and a verdict whose lists do not
+// belong together Corrupt.
 func ToVerdict(v *peerv1.Verdict) tandem.Verdict {
 	out := tandem.Verdict{Session: tandem.SessionID(v.GetSession()), Epoch: tandem.Epoch(v.GetEpoch()), Base: tandem.Position(v.GetBase()),
 		Hash: tandem.PrefixHash(v.GetHash()), Tokens: ToTokens(v.GetTokens()), Nodes: int(v.GetNodes()), Batch: int(v.GetBatch()),
 		Busy: time.Duration(v.GetBusyNs()), Kind: tandem.Internal, Message: v.GetMessage(), Rows: int(v.GetRows())}
-	if k := v.GetKind(); k >= 0 && k <= peerv1.Kind(tandem.Internal) {
+	if k := v.GetKind(); k >= 0 && k <= peerv1.Kind(tandem.Unauthenticated) {
 		out.Kind = tandem.Kind(k)
 	}
 	for _, n := range v.GetPath() {
 		out.Path = append(out.Path, int32(n))
+	}
+	var err error
+	if out.Logprobs, err = toLogprobs(v.GetLogprobs()); err != nil && out.Kind == tandem.OK {
+		out.Kind, out.Message = tandem.Corrupt, err.Error()
 	}
 	return out
 }

@@ -54,6 +54,15 @@ func TestValuesSurvive(t *testing.T) {
 		t.Fatalf("temperature 0 was taken as unset: %v", err)
 	}
 	same(t, gotO, zero)
+	full := o
+	full.Prompt, full.Tenant = 1, "t"
+	full.Sampling = tandem.Sampling{Temperature: 0.8, TopK: 40, TopP: 0.95, MinP: 0.05, Seed: 7, RepeatPenalty: 1.1, RepeatLast: 99, FrequencyPenalty: -0.5,
+		PresencePenalty: 2, Bias: []tandem.Bias{{Token: 0, Add: -100}, {Token: 31999, Add: 0.5}}, Logprobs: true, TopLogprobs: 20}
+	gotO, err = ToOpening(over(t, FromOpening(full)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, gotO, full)
 
 	for _, p := range []tandem.Proposal{
 		{Session: 5, Epoch: 1, Base: 9, Hash: 1 << 63, From: 7, Suffix: []tandem.Token{4, 5}, Policy: tandem.Policy{Nodes: 16, Depth: 7, Width: 10}},
@@ -81,7 +90,14 @@ func TestValuesSurvive(t *testing.T) {
 
 	v := tandem.Verdict{Session: 5, Epoch: 1, Base: 9, Hash: 77, Path: []int32{1, 3}, Tokens: []tandem.Token{8, 8, 2}, Nodes: 4, Batch: 2, Rows: 132, Busy: time.Millisecond}
 	same(t, ToVerdict(over(t, FromVerdict(v))), v)
-	for k := tandem.OK; k <= tandem.Internal; k++ {
+	v.Logprobs = []tandem.Logprob{{LogProb: -0.5}, {LogProb: -2, Top: []tandem.TopLogprob{{Token: 3, LogProb: -0.1}, {Token: 4, LogProb: -9999}}}, {}}
+	same(t, ToVerdict(over(t, FromVerdict(v))), v)
+	torn := FromVerdict(v)
+	torn.Logprobs[1].TopTokens = torn.Logprobs[1].TopTokens[1:]
+	if got := ToVerdict(torn); got.Kind != tandem.Corrupt || got.Logprobs != nil {
+		t.Errorf("log-probabilities without tokens: %+v", got)
+	}
+	for k := tandem.OK; k <= tandem.Unauthenticated; k++ {
 		refused := tandem.Verdict{Session: 5, Tokens: []tandem.Token{}, Kind: k, Message: "why"}
 		same(t, ToVerdict(over(t, FromVerdict(refused))), refused)
 		if _, named := peerv1.Kind_name[int32(k)]; !named {
@@ -136,6 +152,7 @@ func TestOpeningsThatAreRefused(t *testing.T) {
 		"tokens":      func(o *peerv1.Opening) { o.Tokens = nil },
 		"sampling":    func(o *peerv1.Opening) { o.Sampling = nil },
 		"temperature": func(o *peerv1.Opening) { o.Sampling.Temperature = nil },
+		"bias":        func(o *peerv1.Opening) { o.Sampling.BiasTokens = []uint32{1} },
 	} {
 		bad := proto.Clone(good).(*peerv1.Opening)
 		change(bad)
@@ -300,6 +317,51 @@ func FuzzUnmarshalTree(f *testing.F) {
 		}
 		if got.Validate(1<<20, 1<<30) == nil {
 			got.Depths()
+		}
+	})
+}
+
+func FuzzToOpening(f *testing.F) {
+	b, err := proto.Marshal(FromOpening(tandem.Opening{Session: 1, Tokens: []tandem.Token{1}, Sampling: tandem.Sampling{TopP: 1,
+		Bias: []tandem.Bias{{Token: 1, Add: 2}}}}))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var m peerv1.Opening
+		if proto.Unmarshal(b, &m) != nil {
+			return
+		}
+		o, err := ToOpening(&m)
+		if err != nil {
+			return
+		}
+		r := tandem.Request{Tokens: o.Tokens, MaxTokens: 1, Sampling: o.Sampling, Tenant: o.Tenant}
+		if r.Validate(tandem.Limits{}) != nil {
+			return
+		}
+		again, err := ToOpening(over(t, FromOpening(o)))
+		if err != nil || !reflect.DeepEqual(again, o) {
+			t.Errorf("encoded again: %+v, %v, was %+v", again, err, o)
+		}
+	})
+}
+
+func FuzzToVerdict(f *testing.F) {
+	b, err := proto.Marshal(FromVerdict(tandem.Verdict{Session: 1, Path: []int32{1}, Tokens: []tandem.Token{1, 2},
+		Logprobs: []tandem.Logprob{{LogProb: -1, Top: []tandem.TopLogprob{{Token: 1, LogProb: -1}}}, {}}}))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var m peerv1.Verdict
+		if proto.Unmarshal(b, &m) != nil {
+			return
+		}
+		if v := ToVerdict(&m); v.Kind > tandem.Unauthenticated || v.Kind == tandem.OK && len(v.Logprobs) != len(m.GetLogprobs()) {
+			t.Errorf("%+v of %v", v, &m)
 		}
 	})
 }

@@ -28,6 +28,9 @@ const (
 // perCall tags a flag that belongs to one call and is no setting: `setting:"-"`.
 const perCall = "setting"
 
+// secret tags a flag whose value is not shown: `secret:"x"`.
+const secret = "secret"
+
 // Resolver is a kong.Resolver over the environment and the file. Use one per parse.
 type Resolver struct {
 	environ func(string) (string, bool)
@@ -259,7 +262,11 @@ func (r *Resolver) Effective(ctx *kong.Context) []Setting {
 	var out []Setting
 	for _, f := range ctx.Selected().Flags {
 		if isSetting(f) {
-			out = append(out, Setting{f.Name, ctx.FlagValue(f), r.Origin(ctx, f), EnvName(f.Name)})
+			value := ctx.FlagValue(f)
+			if v := reflect.ValueOf(value); f.Tag.Get(secret) != "" && !v.IsZero() {
+				value = "(hidden)"
+			}
+			out = append(out, Setting{f.Name, value, r.Origin(ctx, f), EnvName(f.Name)})
 		}
 	}
 	return out

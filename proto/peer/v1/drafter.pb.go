@@ -137,7 +137,9 @@ func (x *DrafterServiceOpenRequest) GetDrafter() string {
 
 // DrafterServiceOpenResponse says that the session is held and its tokens are computed.
 type DrafterServiceOpenResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Reused tokens: found in memory that another session of the tenant had filled.
+	Reused        int32 `protobuf:"varint,1,opt,name=reused,proto3" json:"reused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -170,6 +172,13 @@ func (x *DrafterServiceOpenResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use DrafterServiceOpenResponse.ProtoReflect.Descriptor instead.
 func (*DrafterServiceOpenResponse) Descriptor() ([]byte, []int) {
 	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *DrafterServiceOpenResponse) GetReused() int32 {
+	if x != nil {
+		return x.Reused
+	}
+	return 0
 }
 
 // ProposeRequest asks for one tree.
@@ -1011,8 +1020,9 @@ const file_tandem_internal_v1_drafter_proto_rawDesc = "" +
 	" tandem/internal/v1/drafter.proto\x12\x12tandem.internal.v1\x1a\x1etandem/internal/v1/model.proto\"l\n" +
 	"\x19DrafterServiceOpenRequest\x125\n" +
 	"\aopening\x18\x01 \x01(\v2\x1b.tandem.internal.v1.OpeningR\aopening\x12\x18\n" +
-	"\adrafter\x18\x02 \x01(\tR\adrafter\"\x1c\n" +
-	"\x1aDrafterServiceOpenResponse\"\xb6\x03\n" +
+	"\adrafter\x18\x02 \x01(\tR\adrafter\"4\n" +
+	"\x1aDrafterServiceOpenResponse\x12\x16\n" +
+	"\x06reused\x18\x01 \x01(\x05R\x06reused\"\xb6\x03\n" +
 	"\x0eProposeRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\rR\x05epoch\x12\x12\n" +

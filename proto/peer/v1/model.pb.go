@@ -50,6 +50,8 @@ const (
 	Kind_KIND_CORRUPT Kind = 9
 	// A fault of tandem's own.
 	Kind_KIND_INTERNAL Kind = 10
+	// No bearer token, or one that is not known.
+	Kind_KIND_UNAUTHENTICATED Kind = 11
 )
 
 // Enum value maps for Kind.
@@ -66,6 +68,7 @@ var (
 		8:  "KIND_UNSUPPORTED",
 		9:  "KIND_CORRUPT",
 		10: "KIND_INTERNAL",
+		11: "KIND_UNAUTHENTICATED",
 	}
 	Kind_value = map[string]int32{
 		"KIND_UNSPECIFIED":     0,
@@ -79,6 +82,7 @@ var (
 		"KIND_UNSUPPORTED":     8,
 		"KIND_CORRUPT":         9,
 		"KIND_INTERNAL":        10,
+		"KIND_UNAUTHENTICATED": 11,
 	}
 )
 
@@ -176,7 +180,11 @@ type Opening struct {
 	// Max_nodes of one tree, root included.
 	MaxNodes int32 `protobuf:"varint,5,opt,name=max_nodes,json=maxNodes,proto3" json:"max_nodes,omitempty"`
 	// Sampling of the session's draws.
-	Sampling      *Sampling `protobuf:"bytes,6,opt,name=sampling,proto3" json:"sampling,omitempty"`
+	Sampling *Sampling `protobuf:"bytes,6,opt,name=sampling,proto3" json:"sampling,omitempty"`
+	// Prompt is the number of tokens that are the prompt, the others being output; 0 for all.
+	Prompt int32 `protobuf:"varint,7,opt,name=prompt,proto3" json:"prompt,omitempty"`
+	// Tenant whose sessions may share memory of equal prefixes with it.
+	Tenant        string `protobuf:"bytes,8,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -253,6 +261,20 @@ func (x *Opening) GetSampling() *Sampling {
 	return nil
 }
 
+func (x *Opening) GetPrompt() int32 {
+	if x != nil {
+		return x.Prompt
+	}
+	return 0
+}
+
+func (x *Opening) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
 // Sampling says how a token is drawn; unlike the public message it has no defaults.
 type Sampling struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -263,7 +285,25 @@ type Sampling struct {
 	// Top_p, 0 < top_p ≤ 1.
 	TopP *float64 `protobuf:"fixed64,3,opt,name=top_p,json=topP,proto3,oneof" json:"top_p,omitempty"`
 	// Seed of the draws.
-	Seed          *uint64 `protobuf:"varint,4,opt,name=seed,proto3,oneof" json:"seed,omitempty"`
+	Seed *uint64 `protobuf:"varint,4,opt,name=seed,proto3,oneof" json:"seed,omitempty"`
+	// Min_p; 0 keeps all tokens.
+	MinP float64 `protobuf:"fixed64,5,opt,name=min_p,json=minP,proto3" json:"min_p,omitempty"`
+	// Repeat_penalty; 0 or 1 for none.
+	RepeatPenalty float64 `protobuf:"fixed64,6,opt,name=repeat_penalty,json=repeatPenalty,proto3" json:"repeat_penalty,omitempty"`
+	// Repeat_last is the window of repeat_penalty; 0 for the default.
+	RepeatLast int32 `protobuf:"varint,7,opt,name=repeat_last,json=repeatLast,proto3" json:"repeat_last,omitempty"`
+	// Frequency_penalty; 0 for none.
+	FrequencyPenalty float64 `protobuf:"fixed64,8,opt,name=frequency_penalty,json=frequencyPenalty,proto3" json:"frequency_penalty,omitempty"`
+	// Presence_penalty; 0 for none.
+	PresencePenalty float64 `protobuf:"fixed64,9,opt,name=presence_penalty,json=presencePenalty,proto3" json:"presence_penalty,omitempty"`
+	// Bias_tokens, ascending.
+	BiasTokens []uint32 `protobuf:"varint,10,rep,packed,name=bias_tokens,json=biasTokens,proto3" json:"bias_tokens,omitempty"`
+	// Bias_adds, one per token.
+	BiasAdds []float32 `protobuf:"fixed32,11,rep,packed,name=bias_adds,json=biasAdds,proto3" json:"bias_adds,omitempty"`
+	// Logprobs asks for the log-probability of each token.
+	Logprobs bool `protobuf:"varint,12,opt,name=logprobs,proto3" json:"logprobs,omitempty"`
+	// Top_logprobs is for how many of the likeliest tokens to tell it too.
+	TopLogprobs   int32 `protobuf:"varint,13,opt,name=top_logprobs,json=topLogprobs,proto3" json:"top_logprobs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -322,6 +362,69 @@ func (x *Sampling) GetTopP() float64 {
 func (x *Sampling) GetSeed() uint64 {
 	if x != nil && x.Seed != nil {
 		return *x.Seed
+	}
+	return 0
+}
+
+func (x *Sampling) GetMinP() float64 {
+	if x != nil {
+		return x.MinP
+	}
+	return 0
+}
+
+func (x *Sampling) GetRepeatPenalty() float64 {
+	if x != nil {
+		return x.RepeatPenalty
+	}
+	return 0
+}
+
+func (x *Sampling) GetRepeatLast() int32 {
+	if x != nil {
+		return x.RepeatLast
+	}
+	return 0
+}
+
+func (x *Sampling) GetFrequencyPenalty() float64 {
+	if x != nil {
+		return x.FrequencyPenalty
+	}
+	return 0
+}
+
+func (x *Sampling) GetPresencePenalty() float64 {
+	if x != nil {
+		return x.PresencePenalty
+	}
+	return 0
+}
+
+func (x *Sampling) GetBiasTokens() []uint32 {
+	if x != nil {
+		return x.BiasTokens
+	}
+	return nil
+}
+
+func (x *Sampling) GetBiasAdds() []float32 {
+	if x != nil {
+		return x.BiasAdds
+	}
+	return nil
+}
+
+func (x *Sampling) GetLogprobs() bool {
+	if x != nil {
+		return x.Logprobs
+	}
+	return false
+}
+
+func (x *Sampling) GetTopLogprobs() int32 {
+	if x != nil {
+		return x.TopLogprobs
 	}
 	return 0
 }
@@ -694,7 +797,9 @@ type Verdict struct {
 	// Message says what was wrong.
 	Message string `protobuf:"bytes,11,opt,name=message,proto3" json:"message,omitempty"`
 	// Rows of the whole pass.
-	Rows          int32 `protobuf:"varint,12,opt,name=rows,proto3" json:"rows,omitempty"`
+	Rows int32 `protobuf:"varint,12,opt,name=rows,proto3" json:"rows,omitempty"`
+	// Logprobs, one per token if the session wants them.
+	Logprobs      []*Logprob `protobuf:"bytes,13,rep,name=logprobs,proto3" json:"logprobs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -813,6 +918,77 @@ func (x *Verdict) GetRows() int32 {
 	return 0
 }
 
+func (x *Verdict) GetLogprobs() []*Logprob {
+	if x != nil {
+		return x.Logprobs
+	}
+	return nil
+}
+
+// Logprob tells how likely a token was.
+type Logprob struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Log_prob is the natural logarithm of its probability.
+	LogProb float32 `protobuf:"fixed32,1,opt,name=log_prob,json=logProb,proto3" json:"log_prob,omitempty"`
+	// Top_tokens are the likeliest tokens, likeliest first.
+	TopTokens []uint32 `protobuf:"varint,2,rep,packed,name=top_tokens,json=topTokens,proto3" json:"top_tokens,omitempty"`
+	// Top_log_probs, one per token.
+	TopLogProbs   []float32 `protobuf:"fixed32,3,rep,packed,name=top_log_probs,json=topLogProbs,proto3" json:"top_log_probs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Logprob) Reset() {
+	*x = Logprob{}
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Logprob) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Logprob) ProtoMessage() {}
+
+func (x *Logprob) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Logprob.ProtoReflect.Descriptor instead.
+func (*Logprob) Descriptor() ([]byte, []int) {
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Logprob) GetLogProb() float32 {
+	if x != nil {
+		return x.LogProb
+	}
+	return 0
+}
+
+func (x *Logprob) GetTopTokens() []uint32 {
+	if x != nil {
+		return x.TopTokens
+	}
+	return nil
+}
+
+func (x *Logprob) GetTopLogProbs() []float32 {
+	if x != nil {
+		return x.TopLogProbs
+	}
+	return nil
+}
+
 // Description tells what a process is.
 type Description struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -854,7 +1030,7 @@ type Description struct {
 
 func (x *Description) Reset() {
 	*x = Description{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[7]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -866,7 +1042,7 @@ func (x *Description) String() string {
 func (*Description) ProtoMessage() {}
 
 func (x *Description) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[7]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -879,7 +1055,7 @@ func (x *Description) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Description.ProtoReflect.Descriptor instead.
 func (*Description) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{7}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Description) GetName() string {
@@ -1009,7 +1185,7 @@ type Cost struct {
 
 func (x *Cost) Reset() {
 	*x = Cost{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[8]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1021,7 +1197,7 @@ func (x *Cost) String() string {
 func (*Cost) ProtoMessage() {}
 
 func (x *Cost) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[8]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1034,7 +1210,7 @@ func (x *Cost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cost.ProtoReflect.Descriptor instead.
 func (*Cost) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{8}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Cost) GetRows() int32 {
@@ -1081,7 +1257,7 @@ type Announcement struct {
 
 func (x *Announcement) Reset() {
 	*x = Announcement{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[9]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1093,7 +1269,7 @@ func (x *Announcement) String() string {
 func (*Announcement) ProtoMessage() {}
 
 func (x *Announcement) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[9]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1106,7 +1282,7 @@ func (x *Announcement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Announcement.ProtoReflect.Descriptor instead.
 func (*Announcement) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{9}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Announcement) GetVersion() uint32 {
@@ -1175,7 +1351,7 @@ type AnnouncedDrafter struct {
 
 func (x *AnnouncedDrafter) Reset() {
 	*x = AnnouncedDrafter{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[10]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1187,7 +1363,7 @@ func (x *AnnouncedDrafter) String() string {
 func (*AnnouncedDrafter) ProtoMessage() {}
 
 func (x *AnnouncedDrafter) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[10]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1200,7 +1376,7 @@ func (x *AnnouncedDrafter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnouncedDrafter.ProtoReflect.Descriptor instead.
 func (*AnnouncedDrafter) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{10}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *AnnouncedDrafter) GetName() string {
@@ -1235,19 +1411,33 @@ var File_tandem_internal_v1_model_proto protoreflect.FileDescriptor
 
 const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\n" +
-	"\x1etandem/internal/v1/model.proto\x12\x12tandem.internal.v1\"\xbe\x01\n" +
+	"\x1etandem/internal/v1/model.proto\x12\x12tandem.internal.v1\"\xee\x01\n" +
 	"\aOpening\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\rR\x05epoch\x12\x16\n" +
 	"\x06tokens\x18\x03 \x03(\rR\x06tokens\x12\x14\n" +
 	"\x05limit\x18\x04 \x01(\x05R\x05limit\x12\x1b\n" +
 	"\tmax_nodes\x18\x05 \x01(\x05R\bmaxNodes\x128\n" +
-	"\bsampling\x18\x06 \x01(\v2\x1c.tandem.internal.v1.SamplingR\bsampling\"\xab\x01\n" +
+	"\bsampling\x18\x06 \x01(\v2\x1c.tandem.internal.v1.SamplingR\bsampling\x12\x16\n" +
+	"\x06prompt\x18\a \x01(\x05R\x06prompt\x12\x16\n" +
+	"\x06tenant\x18\b \x01(\tR\x06tenant\"\xdd\x03\n" +
 	"\bSampling\x12%\n" +
 	"\vtemperature\x18\x01 \x01(\x01H\x00R\vtemperature\x88\x01\x01\x12\x18\n" +
 	"\x05top_k\x18\x02 \x01(\x05H\x01R\x04topK\x88\x01\x01\x12\x18\n" +
 	"\x05top_p\x18\x03 \x01(\x01H\x02R\x04topP\x88\x01\x01\x12\x17\n" +
-	"\x04seed\x18\x04 \x01(\x04H\x03R\x04seed\x88\x01\x01B\x0e\n" +
+	"\x04seed\x18\x04 \x01(\x04H\x03R\x04seed\x88\x01\x01\x12\x13\n" +
+	"\x05min_p\x18\x05 \x01(\x01R\x04minP\x12%\n" +
+	"\x0erepeat_penalty\x18\x06 \x01(\x01R\rrepeatPenalty\x12\x1f\n" +
+	"\vrepeat_last\x18\a \x01(\x05R\n" +
+	"repeatLast\x12+\n" +
+	"\x11frequency_penalty\x18\b \x01(\x01R\x10frequencyPenalty\x12)\n" +
+	"\x10presence_penalty\x18\t \x01(\x01R\x0fpresencePenalty\x12\x1f\n" +
+	"\vbias_tokens\x18\n" +
+	" \x03(\rR\n" +
+	"biasTokens\x12\x1b\n" +
+	"\tbias_adds\x18\v \x03(\x02R\bbiasAdds\x12\x1a\n" +
+	"\blogprobs\x18\f \x01(\bR\blogprobs\x12!\n" +
+	"\ftop_logprobs\x18\r \x01(\x05R\vtopLogprobsB\x0e\n" +
 	"\f_temperatureB\b\n" +
 	"\x06_top_kB\b\n" +
 	"\x06_top_pB\a\n" +
@@ -1276,7 +1466,7 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\adrafter\x18\x06 \x01(\tR\adrafter\x122\n" +
 	"\x06inline\x18\a \x01(\v2\x18.tandem.internal.v1.TreeH\x00R\x06inline\x124\n" +
 	"\x06handle\x18\b \x01(\v2\x1a.tandem.internal.v1.HandleH\x00R\x06handleB\t\n" +
-	"\apayload\"\xae\x02\n" +
+	"\apayload\"\xe7\x02\n" +
 	"\aVerdict\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\rR\x05epoch\x12\x12\n" +
@@ -1290,7 +1480,13 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\x04kind\x18\n" +
 	" \x01(\x0e2\x18.tandem.internal.v1.KindR\x04kind\x12\x18\n" +
 	"\amessage\x18\v \x01(\tR\amessage\x12\x12\n" +
-	"\x04rows\x18\f \x01(\x05R\x04rows\"\xbc\x04\n" +
+	"\x04rows\x18\f \x01(\x05R\x04rows\x127\n" +
+	"\blogprobs\x18\r \x03(\v2\x1b.tandem.internal.v1.LogprobR\blogprobs\"g\n" +
+	"\aLogprob\x12\x19\n" +
+	"\blog_prob\x18\x01 \x01(\x02R\alogProb\x12\x1d\n" +
+	"\n" +
+	"top_tokens\x18\x02 \x03(\rR\ttopTokens\x12\"\n" +
+	"\rtop_log_probs\x18\x03 \x03(\x02R\vtopLogProbs\"\xbc\x04\n" +
 	"\vDescription\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x14\n" +
@@ -1334,7 +1530,7 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\n" +
 	"vocabulary\x18\x03 \x01(\x05R\n" +
 	"vocabulary\x12 \n" +
-	"\vfingerprint\x18\x04 \x01(\tR\vfingerprint*\xe3\x01\n" +
+	"\vfingerprint\x18\x04 \x01(\tR\vfingerprint*\xfd\x01\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fKIND_INVALID\x10\x01\x12\x18\n" +
@@ -1348,7 +1544,8 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\x10KIND_UNSUPPORTED\x10\b\x12\x10\n" +
 	"\fKIND_CORRUPT\x10\t\x12\x11\n" +
 	"\rKIND_INTERNAL\x10\n" +
-	"*@\n" +
+	"\x12\x18\n" +
+	"\x14KIND_UNAUTHENTICATED\x10\v*@\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\f\n" +
 	"\bSTATE_UP\x10\x01\x12\x12\n" +
@@ -1367,7 +1564,7 @@ func file_tandem_internal_v1_model_proto_rawDescGZIP() []byte {
 }
 
 var file_tandem_internal_v1_model_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_tandem_internal_v1_model_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_tandem_internal_v1_model_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_tandem_internal_v1_model_proto_goTypes = []any{
 	(Kind)(0),                // 0: tandem.internal.v1.Kind
 	(State)(0),               // 1: tandem.internal.v1.State
@@ -1378,26 +1575,28 @@ var file_tandem_internal_v1_model_proto_goTypes = []any{
 	(*Handle)(nil),           // 6: tandem.internal.v1.Handle
 	(*Ticket)(nil),           // 7: tandem.internal.v1.Ticket
 	(*Verdict)(nil),          // 8: tandem.internal.v1.Verdict
-	(*Description)(nil),      // 9: tandem.internal.v1.Description
-	(*Cost)(nil),             // 10: tandem.internal.v1.Cost
-	(*Announcement)(nil),     // 11: tandem.internal.v1.Announcement
-	(*AnnouncedDrafter)(nil), // 12: tandem.internal.v1.AnnouncedDrafter
-	nil,                      // 13: tandem.internal.v1.Description.CountersEntry
+	(*Logprob)(nil),          // 9: tandem.internal.v1.Logprob
+	(*Description)(nil),      // 10: tandem.internal.v1.Description
+	(*Cost)(nil),             // 11: tandem.internal.v1.Cost
+	(*Announcement)(nil),     // 12: tandem.internal.v1.Announcement
+	(*AnnouncedDrafter)(nil), // 13: tandem.internal.v1.AnnouncedDrafter
+	nil,                      // 14: tandem.internal.v1.Description.CountersEntry
 }
 var file_tandem_internal_v1_model_proto_depIdxs = []int32{
 	3,  // 0: tandem.internal.v1.Opening.sampling:type_name -> tandem.internal.v1.Sampling
 	5,  // 1: tandem.internal.v1.Ticket.inline:type_name -> tandem.internal.v1.Tree
 	6,  // 2: tandem.internal.v1.Ticket.handle:type_name -> tandem.internal.v1.Handle
 	0,  // 3: tandem.internal.v1.Verdict.kind:type_name -> tandem.internal.v1.Kind
-	13, // 4: tandem.internal.v1.Description.counters:type_name -> tandem.internal.v1.Description.CountersEntry
-	10, // 5: tandem.internal.v1.Description.costs:type_name -> tandem.internal.v1.Cost
-	1,  // 6: tandem.internal.v1.Announcement.state:type_name -> tandem.internal.v1.State
-	12, // 7: tandem.internal.v1.Announcement.drafters:type_name -> tandem.internal.v1.AnnouncedDrafter
-	8,  // [8:8] is the sub-list for method output_type
-	8,  // [8:8] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	9,  // 4: tandem.internal.v1.Verdict.logprobs:type_name -> tandem.internal.v1.Logprob
+	14, // 5: tandem.internal.v1.Description.counters:type_name -> tandem.internal.v1.Description.CountersEntry
+	11, // 6: tandem.internal.v1.Description.costs:type_name -> tandem.internal.v1.Cost
+	1,  // 7: tandem.internal.v1.Announcement.state:type_name -> tandem.internal.v1.State
+	13, // 8: tandem.internal.v1.Announcement.drafters:type_name -> tandem.internal.v1.AnnouncedDrafter
+	9,  // [9:9] is the sub-list for method output_type
+	9,  // [9:9] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_tandem_internal_v1_model_proto_init() }
@@ -1416,7 +1615,7 @@ func file_tandem_internal_v1_model_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_internal_v1_model_proto_rawDesc), len(file_tandem_internal_v1_model_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   12,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -71,7 +71,9 @@ func (x *VerifierServiceOpenRequest) GetOpening() *Opening {
 
 // VerifierServiceOpenResponse says that the session is held and its tokens are computed.
 type VerifierServiceOpenResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Reused tokens: found in memory that another session of the tenant had filled.
+	Reused        int32 `protobuf:"varint,1,opt,name=reused,proto3" json:"reused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -104,6 +106,13 @@ func (x *VerifierServiceOpenResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use VerifierServiceOpenResponse.ProtoReflect.Descriptor instead.
 func (*VerifierServiceOpenResponse) Descriptor() ([]byte, []int) {
 	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *VerifierServiceOpenResponse) GetReused() int32 {
+	if x != nil {
+		return x.Reused
+	}
+	return 0
 }
 
 // VerifierServiceCloseRequest names a session.
@@ -444,8 +453,9 @@ const file_tandem_internal_v1_verifier_proto_rawDesc = "" +
 	"\n" +
 	"!tandem/internal/v1/verifier.proto\x12\x12tandem.internal.v1\x1a\x1etandem/internal/v1/model.proto\"S\n" +
 	"\x1aVerifierServiceOpenRequest\x125\n" +
-	"\aopening\x18\x01 \x01(\v2\x1b.tandem.internal.v1.OpeningR\aopening\"\x1d\n" +
-	"\x1bVerifierServiceOpenResponse\"7\n" +
+	"\aopening\x18\x01 \x01(\v2\x1b.tandem.internal.v1.OpeningR\aopening\"5\n" +
+	"\x1bVerifierServiceOpenResponse\x12\x16\n" +
+	"\x06reused\x18\x01 \x01(\x05R\x06reused\"7\n" +
 	"\x1bVerifierServiceCloseRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\"\x1e\n" +
 	"\x1cVerifierServiceCloseResponse\"\x11\n" +

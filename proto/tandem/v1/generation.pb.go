@@ -82,7 +82,7 @@ type FinishReason int32
 const (
 	// Not told.
 	FinishReason_FINISH_REASON_UNSPECIFIED FinishReason = 0
-	// The model ended the text.
+	// The model ended the text, or a stop sequence came.
 	FinishReason_FINISH_REASON_STOP FinishReason = 1
 	// The token limit was reached or the context is full.
 	FinishReason_FINISH_REASON_LENGTH FinishReason = 2
@@ -149,7 +149,11 @@ type GenerateRequest struct {
 	// True goes on beyond the model's end-of-text token.
 	IgnoreEos *bool `protobuf:"varint,6,opt,name=ignore_eos,json=ignoreEos,proto3,oneof" json:"ignore_eos,omitempty"`
 	// True records every round of this request as trace spans of its own.
-	FullTrace     *bool `protobuf:"varint,7,opt,name=full_trace,json=fullTrace,proto3,oneof" json:"full_trace,omitempty"`
+	FullTrace *bool `protobuf:"varint,7,opt,name=full_trace,json=fullTrace,proto3,oneof" json:"full_trace,omitempty"`
+	// Stop sequences: the output ends before the first of them that it would hold. At most 4, of 1 to 256 bytes.
+	Stop []string `protobuf:"bytes,8,rep,name=stop,proto3" json:"stop,omitempty"`
+	// True has each Delta of a round carry its Round.
+	Report        *bool `protobuf:"varint,9,opt,name=report,proto3,oneof" json:"report,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -244,6 +248,20 @@ func (x *GenerateRequest) GetFullTrace() bool {
 	return false
 }
 
+func (x *GenerateRequest) GetStop() []string {
+	if x != nil {
+		return x.Stop
+	}
+	return nil
+}
+
+func (x *GenerateRequest) GetReport() bool {
+	if x != nil && x.Report != nil {
+		return *x.Report
+	}
+	return false
+}
+
 type isGenerateRequest_Prompt interface {
 	isGenerateRequest_Prompt()
 }
@@ -308,7 +326,8 @@ func (x *TokenList) GetIds() []uint32 {
 	return nil
 }
 
-// Sampling says how the next token is drawn from the target's logits.
+// Sampling says how the next token is drawn from the target's logits: add the bias, apply the penalties, divide
+// by the temperature, keep the top_k, top_p and min_p likeliest, draw.
 type Sampling struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Temperature divides the logits; 0 takes the likeliest token.
@@ -318,7 +337,23 @@ type Sampling struct {
 	// Top_p keeps the smallest set of likeliest tokens with at least this probability, 0 < top_p ≤ 1.
 	TopP *float64 `protobuf:"fixed64,3,opt,name=top_p,json=topP,proto3,oneof" json:"top_p,omitempty"`
 	// Seed of the random draws; the draw at a position depends on seed and position alone.
-	Seed          *uint64 `protobuf:"varint,4,opt,name=seed,proto3,oneof" json:"seed,omitempty"`
+	Seed *uint64 `protobuf:"varint,4,opt,name=seed,proto3,oneof" json:"seed,omitempty"`
+	// Min_p keeps what has at least this share of the likeliest token's probability, 0 to 1; 0 keeps all.
+	MinP *float64 `protobuf:"fixed64,5,opt,name=min_p,json=minP,proto3,oneof" json:"min_p,omitempty"`
+	// Repeat_penalty divides positive logits of the latest tokens and multiplies others, at most 10; 0 or 1 for none.
+	RepeatPenalty *float64 `protobuf:"fixed64,6,opt,name=repeat_penalty,json=repeatPenalty,proto3,oneof" json:"repeat_penalty,omitempty"`
+	// Repeat_last is how many tokens of prompt and output repeat_penalty looks at, at most 4096; 0 for 64.
+	RepeatLast *int32 `protobuf:"varint,7,opt,name=repeat_last,json=repeatLast,proto3,oneof" json:"repeat_last,omitempty"`
+	// Frequency_penalty is subtracted for each time that the output holds a token, -2 to 2.
+	FrequencyPenalty *float64 `protobuf:"fixed64,8,opt,name=frequency_penalty,json=frequencyPenalty,proto3,oneof" json:"frequency_penalty,omitempty"`
+	// Presence_penalty is subtracted once if the output holds a token, -2 to 2.
+	PresencePenalty *float64 `protobuf:"fixed64,9,opt,name=presence_penalty,json=presencePenalty,proto3,oneof" json:"presence_penalty,omitempty"`
+	// Logit_bias is added to the logits of tokens, -100 to 100 each, at most 300 of them.
+	LogitBias map[uint32]float32 `protobuf:"bytes,10,rep,name=logit_bias,json=logitBias,proto3" json:"logit_bias,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"fixed32,2,opt,name=value"`
+	// True has deltas tell the log-probability of each token, under the target's own logits.
+	Logprobs *bool `protobuf:"varint,11,opt,name=logprobs,proto3,oneof" json:"logprobs,omitempty"`
+	// Top_logprobs is for how many of the likeliest tokens they tell it too, 0 to 20.
+	TopLogprobs   *int32 `protobuf:"varint,12,opt,name=top_logprobs,json=topLogprobs,proto3,oneof" json:"top_logprobs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -377,6 +412,62 @@ func (x *Sampling) GetTopP() float64 {
 func (x *Sampling) GetSeed() uint64 {
 	if x != nil && x.Seed != nil {
 		return *x.Seed
+	}
+	return 0
+}
+
+func (x *Sampling) GetMinP() float64 {
+	if x != nil && x.MinP != nil {
+		return *x.MinP
+	}
+	return 0
+}
+
+func (x *Sampling) GetRepeatPenalty() float64 {
+	if x != nil && x.RepeatPenalty != nil {
+		return *x.RepeatPenalty
+	}
+	return 0
+}
+
+func (x *Sampling) GetRepeatLast() int32 {
+	if x != nil && x.RepeatLast != nil {
+		return *x.RepeatLast
+	}
+	return 0
+}
+
+func (x *Sampling) GetFrequencyPenalty() float64 {
+	if x != nil && x.FrequencyPenalty != nil {
+		return *x.FrequencyPenalty
+	}
+	return 0
+}
+
+func (x *Sampling) GetPresencePenalty() float64 {
+	if x != nil && x.PresencePenalty != nil {
+		return *x.PresencePenalty
+	}
+	return 0
+}
+
+func (x *Sampling) GetLogitBias() map[uint32]float32 {
+	if x != nil {
+		return x.LogitBias
+	}
+	return nil
+}
+
+func (x *Sampling) GetLogprobs() bool {
+	if x != nil && x.Logprobs != nil {
+		return *x.Logprobs
+	}
+	return false
+}
+
+func (x *Sampling) GetTopLogprobs() int32 {
+	if x != nil && x.TopLogprobs != nil {
+		return *x.TopLogprobs
 	}
 	return 0
 }
@@ -706,12 +797,16 @@ func (x *Started) GetSpeculation() *Speculation {
 // Delta is a piece of output.
 type Delta struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Text is valid UTF-8; it lags behind the tokens while a character is incomplete.
+	// Text is valid UTF-8; it lags behind the tokens while a character is incomplete or a stop sequence may have begun.
 	Text string `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
 	// Tokens of the output.
 	Tokens *TokenList `protobuf:"bytes,2,opt,name=tokens,proto3" json:"tokens,omitempty"`
 	// Origins, one per token.
-	Origins       []Origin `protobuf:"varint,3,rep,packed,name=origins,proto3,enum=tandem.v1.Origin" json:"origins,omitempty"`
+	Origins []Origin `protobuf:"varint,3,rep,packed,name=origins,proto3,enum=tandem.v1.Origin" json:"origins,omitempty"`
+	// Logprobs, one per token if the request wants them.
+	Logprobs []*Logprob `protobuf:"bytes,4,rep,name=logprobs,proto3" json:"logprobs,omitempty"`
+	// Round that made the tokens, if the request wants a report.
+	Round         *Round `protobuf:"bytes,5,opt,name=round,proto3" json:"round,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -767,6 +862,385 @@ func (x *Delta) GetOrigins() []Origin {
 	return nil
 }
 
+func (x *Delta) GetLogprobs() []*Logprob {
+	if x != nil {
+		return x.Logprobs
+	}
+	return nil
+}
+
+func (x *Delta) GetRound() *Round {
+	if x != nil {
+		return x.Round
+	}
+	return nil
+}
+
+// Logprob tells how likely a token was.
+type Logprob struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Log_prob is the natural logarithm of its probability.
+	LogProb float32 `protobuf:"fixed32,1,opt,name=log_prob,json=logProb,proto3" json:"log_prob,omitempty"`
+	// Top are the likeliest tokens at its position, likeliest first.
+	Top           []*TopLogprob `protobuf:"bytes,2,rep,name=top,proto3" json:"top,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Logprob) Reset() {
+	*x = Logprob{}
+	mi := &file_tandem_v1_generation_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Logprob) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Logprob) ProtoMessage() {}
+
+func (x *Logprob) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_v1_generation_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Logprob.ProtoReflect.Descriptor instead.
+func (*Logprob) Descriptor() ([]byte, []int) {
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Logprob) GetLogProb() float32 {
+	if x != nil {
+		return x.LogProb
+	}
+	return 0
+}
+
+func (x *Logprob) GetTop() []*TopLogprob {
+	if x != nil {
+		return x.Top
+	}
+	return nil
+}
+
+// TopLogprob is a token that might have been.
+type TopLogprob struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Token id.
+	Token uint32 `protobuf:"varint,1,opt,name=token,proto3" json:"token,omitempty"`
+	// Log_prob is the natural logarithm of its probability.
+	LogProb       float32 `protobuf:"fixed32,2,opt,name=log_prob,json=logProb,proto3" json:"log_prob,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TopLogprob) Reset() {
+	*x = TopLogprob{}
+	mi := &file_tandem_v1_generation_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TopLogprob) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TopLogprob) ProtoMessage() {}
+
+func (x *TopLogprob) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_v1_generation_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TopLogprob.ProtoReflect.Descriptor instead.
+func (*TopLogprob) Descriptor() ([]byte, []int) {
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *TopLogprob) GetToken() uint32 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *TopLogprob) GetLogProb() float32 {
+	if x != nil {
+		return x.LogProb
+	}
+	return 0
+}
+
+// Round tells how one piece of output came about. Times count from the request's admission.
+type Round struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Index of the round, from 0.
+	Index int32 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	// Base is the number of committed tokens before it, the prompt included.
+	Base int32 `protobuf:"varint,2,opt,name=base,proto3" json:"base,omitempty"`
+	// Choice of the strategy.
+	Choice string `protobuf:"bytes,3,opt,name=choice,proto3" json:"choice,omitempty"`
+	// Why it chose so, one line.
+	Why string `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
+	// Drafters whose drafts the tree holds, by name.
+	Drafters []string `protobuf:"bytes,5,rep,name=drafters,proto3" json:"drafters,omitempty"`
+	// Nodes of the tree that was verified; the first is its root, the last committed token.
+	Nodes []*RoundNode `protobuf:"bytes,6,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	// Lanes are the stretches of time that the round took.
+	Lanes         []*Lane `protobuf:"bytes,7,rep,name=lanes,proto3" json:"lanes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Round) Reset() {
+	*x = Round{}
+	mi := &file_tandem_v1_generation_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Round) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Round) ProtoMessage() {}
+
+func (x *Round) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_v1_generation_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Round.ProtoReflect.Descriptor instead.
+func (*Round) Descriptor() ([]byte, []int) {
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Round) GetIndex() int32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *Round) GetBase() int32 {
+	if x != nil {
+		return x.Base
+	}
+	return 0
+}
+
+func (x *Round) GetChoice() string {
+	if x != nil {
+		return x.Choice
+	}
+	return ""
+}
+
+func (x *Round) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *Round) GetDrafters() []string {
+	if x != nil {
+		return x.Drafters
+	}
+	return nil
+}
+
+func (x *Round) GetNodes() []*RoundNode {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *Round) GetLanes() []*Lane {
+	if x != nil {
+		return x.Lanes
+	}
+	return nil
+}
+
+// RoundNode is one guess.
+type RoundNode struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Token id.
+	Token uint32 `protobuf:"varint,1,opt,name=token,proto3" json:"token,omitempty"`
+	// Parent is the number of its parent node; -1 for the root.
+	Parent int32 `protobuf:"varint,2,opt,name=parent,proto3" json:"parent,omitempty"`
+	// Log_prob of the path down to it as the drafters saw it; absent if they did not say.
+	LogProb *float32 `protobuf:"fixed32,3,opt,name=log_prob,json=logProb,proto3,oneof" json:"log_prob,omitempty"`
+	// Votes has bit i set where the draft of drafter i held the node.
+	Votes uint32 `protobuf:"varint,4,opt,name=votes,proto3" json:"votes,omitempty"`
+	// Accepted is whether the target drew the token too; false for the root.
+	Accepted      bool `protobuf:"varint,5,opt,name=accepted,proto3" json:"accepted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RoundNode) Reset() {
+	*x = RoundNode{}
+	mi := &file_tandem_v1_generation_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RoundNode) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RoundNode) ProtoMessage() {}
+
+func (x *RoundNode) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_v1_generation_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RoundNode.ProtoReflect.Descriptor instead.
+func (*RoundNode) Descriptor() ([]byte, []int) {
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *RoundNode) GetToken() uint32 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *RoundNode) GetParent() int32 {
+	if x != nil {
+		return x.Parent
+	}
+	return 0
+}
+
+func (x *RoundNode) GetLogProb() float32 {
+	if x != nil && x.LogProb != nil {
+		return *x.LogProb
+	}
+	return 0
+}
+
+func (x *RoundNode) GetVotes() uint32 {
+	if x != nil {
+		return x.Votes
+	}
+	return 0
+}
+
+func (x *RoundNode) GetAccepted() bool {
+	if x != nil {
+		return x.Accepted
+	}
+	return false
+}
+
+// Lane is a stretch of time that one stage of a round took.
+type Lane struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Stage is "draft", "ahead", "pool", "verify" or "commit".
+	Stage string `protobuf:"bytes,1,opt,name=stage,proto3" json:"stage,omitempty"`
+	// By is the drafter's name; empty where there is one of the kind.
+	By string `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	// From_ns since the request's admission.
+	FromNs int64 `protobuf:"varint,3,opt,name=from_ns,json=fromNs,proto3" json:"from_ns,omitempty"`
+	// To_ns since the request's admission.
+	ToNs          int64 `protobuf:"varint,4,opt,name=to_ns,json=toNs,proto3" json:"to_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Lane) Reset() {
+	*x = Lane{}
+	mi := &file_tandem_v1_generation_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Lane) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Lane) ProtoMessage() {}
+
+func (x *Lane) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_v1_generation_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Lane.ProtoReflect.Descriptor instead.
+func (*Lane) Descriptor() ([]byte, []int) {
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Lane) GetStage() string {
+	if x != nil {
+		return x.Stage
+	}
+	return ""
+}
+
+func (x *Lane) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *Lane) GetFromNs() int64 {
+	if x != nil {
+		return x.FromNs
+	}
+	return 0
+}
+
+func (x *Lane) GetToNs() int64 {
+	if x != nil {
+		return x.ToNs
+	}
+	return 0
+}
+
 // Finished ends a generation.
 type Finished struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -775,14 +1249,16 @@ type Finished struct {
 	// Usage counts tokens as they are billed: drafts never count.
 	Usage *Usage `protobuf:"bytes,2,opt,name=usage,proto3" json:"usage,omitempty"`
 	// Statistics of the speculation.
-	Statistics    *Statistics `protobuf:"bytes,3,opt,name=statistics,proto3" json:"statistics,omitempty"`
+	Statistics *Statistics `protobuf:"bytes,3,opt,name=statistics,proto3" json:"statistics,omitempty"`
+	// Stopped is the stop sequence that ended it; empty if none did.
+	Stopped       string `protobuf:"bytes,4,opt,name=stopped,proto3" json:"stopped,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Finished) Reset() {
 	*x = Finished{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[7]
+	mi := &file_tandem_v1_generation_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -794,7 +1270,7 @@ func (x *Finished) String() string {
 func (*Finished) ProtoMessage() {}
 
 func (x *Finished) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[7]
+	mi := &file_tandem_v1_generation_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -807,7 +1283,7 @@ func (x *Finished) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finished.ProtoReflect.Descriptor instead.
 func (*Finished) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{7}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Finished) GetReason() FinishReason {
@@ -831,20 +1307,29 @@ func (x *Finished) GetStatistics() *Statistics {
 	return nil
 }
 
+func (x *Finished) GetStopped() string {
+	if x != nil {
+		return x.Stopped
+	}
+	return ""
+}
+
 // Usage counts tokens.
 type Usage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Tokens of the prompt.
 	PromptTokens int32 `protobuf:"varint,1,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`
 	// Tokens of the output.
-	OutputTokens  int32 `protobuf:"varint,2,opt,name=output_tokens,json=outputTokens,proto3" json:"output_tokens,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	OutputTokens int32 `protobuf:"varint,2,opt,name=output_tokens,json=outputTokens,proto3" json:"output_tokens,omitempty"`
+	// Tokens of the prompt that were found in the verifier's memory.
+	CachedPromptTokens int32 `protobuf:"varint,3,opt,name=cached_prompt_tokens,json=cachedPromptTokens,proto3" json:"cached_prompt_tokens,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[8]
+	mi := &file_tandem_v1_generation_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -856,7 +1341,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[8]
+	mi := &file_tandem_v1_generation_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -869,7 +1354,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{8}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Usage) GetPromptTokens() int32 {
@@ -882,6 +1367,13 @@ func (x *Usage) GetPromptTokens() int32 {
 func (x *Usage) GetOutputTokens() int32 {
 	if x != nil {
 		return x.OutputTokens
+	}
+	return 0
+}
+
+func (x *Usage) GetCachedPromptTokens() int32 {
+	if x != nil {
+		return x.CachedPromptTokens
 	}
 	return 0
 }
@@ -924,14 +1416,20 @@ type Statistics struct {
 	// Choices of the strategy: rounds by what it chose.
 	Choices map[string]int32 `protobuf:"bytes,17,rep,name=choices,proto3" json:"choices,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	// Nanoseconds spent on votes, weights, lengths and choices.
-	PlanningNs    int64 `protobuf:"varint,18,opt,name=planning_ns,json=planningNs,proto3" json:"planning_ns,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	PlanningNs int64 `protobuf:"varint,18,opt,name=planning_ns,json=planningNs,proto3" json:"planning_ns,omitempty"`
+	// Reasons of the choices: rounds by why, such as "best", "probe" or "plain: nobody drafts".
+	Reasons map[string]int32 `protobuf:"bytes,19,rep,name=reasons,proto3" json:"reasons,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	// Accepted_by_depth counts rounds by depth, from 1: those whose output reached so deep into the draft.
+	AcceptedByDepth []int32 `protobuf:"varint,20,rep,packed,name=accepted_by_depth,json=acceptedByDepth,proto3" json:"accepted_by_depth,omitempty"`
+	// Drafted_by_depth counts rounds by depth, from 1: those whose draft was at least so deep.
+	DraftedByDepth []int32 `protobuf:"varint,21,rep,packed,name=drafted_by_depth,json=draftedByDepth,proto3" json:"drafted_by_depth,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Statistics) Reset() {
 	*x = Statistics{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[9]
+	mi := &file_tandem_v1_generation_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -943,7 +1441,7 @@ func (x *Statistics) String() string {
 func (*Statistics) ProtoMessage() {}
 
 func (x *Statistics) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[9]
+	mi := &file_tandem_v1_generation_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -956,7 +1454,7 @@ func (x *Statistics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Statistics.ProtoReflect.Descriptor instead.
 func (*Statistics) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{9}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Statistics) GetRounds() int32 {
@@ -1085,6 +1583,27 @@ func (x *Statistics) GetPlanningNs() int64 {
 	return 0
 }
 
+func (x *Statistics) GetReasons() map[string]int32 {
+	if x != nil {
+		return x.Reasons
+	}
+	return nil
+}
+
+func (x *Statistics) GetAcceptedByDepth() []int32 {
+	if x != nil {
+		return x.AcceptedByDepth
+	}
+	return nil
+}
+
+func (x *Statistics) GetDraftedByDepth() []int32 {
+	if x != nil {
+		return x.DraftedByDepth
+	}
+	return nil
+}
+
 // DrafterStatistics counts what one drafter contributed to a generation.
 type DrafterStatistics struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1104,7 +1623,7 @@ type DrafterStatistics struct {
 
 func (x *DrafterStatistics) Reset() {
 	*x = DrafterStatistics{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[10]
+	mi := &file_tandem_v1_generation_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1116,7 +1635,7 @@ func (x *DrafterStatistics) String() string {
 func (*DrafterStatistics) ProtoMessage() {}
 
 func (x *DrafterStatistics) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[10]
+	mi := &file_tandem_v1_generation_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1129,7 +1648,7 @@ func (x *DrafterStatistics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrafterStatistics.ProtoReflect.Descriptor instead.
 func (*DrafterStatistics) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{10}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DrafterStatistics) GetName() string {
@@ -1176,7 +1695,7 @@ type DescribeRequest struct {
 
 func (x *DescribeRequest) Reset() {
 	*x = DescribeRequest{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[11]
+	mi := &file_tandem_v1_generation_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1188,7 +1707,7 @@ func (x *DescribeRequest) String() string {
 func (*DescribeRequest) ProtoMessage() {}
 
 func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[11]
+	mi := &file_tandem_v1_generation_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1201,7 +1720,7 @@ func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{11}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{16}
 }
 
 // DescribeResponse tells what a gateway is.
@@ -1231,7 +1750,7 @@ type DescribeResponse struct {
 
 func (x *DescribeResponse) Reset() {
 	*x = DescribeResponse{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[12]
+	mi := &file_tandem_v1_generation_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1243,7 +1762,7 @@ func (x *DescribeResponse) String() string {
 func (*DescribeResponse) ProtoMessage() {}
 
 func (x *DescribeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[12]
+	mi := &file_tandem_v1_generation_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1256,7 +1775,7 @@ func (x *DescribeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeResponse.ProtoReflect.Descriptor instead.
 func (*DescribeResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{12}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DescribeResponse) GetVersion() string {
@@ -1347,7 +1866,7 @@ type Process struct {
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_tandem_v1_generation_proto_msgTypes[13]
+	mi := &file_tandem_v1_generation_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1359,7 +1878,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_v1_generation_proto_msgTypes[13]
+	mi := &file_tandem_v1_generation_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1372,7 +1891,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{13}
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Process) GetRole() string {
@@ -1431,11 +1950,213 @@ func (x *Process) GetCounters() map[string]int64 {
 	return nil
 }
 
+// TokenizeRequest is a text, as a prompt would be.
+type TokenizeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Text to tokenise, at most as long as a prompt may be.
+	Text string `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
+	// True leaves out the special tokens that the model wants around a prompt.
+	NoSpecial     bool `protobuf:"varint,2,opt,name=no_special,json=noSpecial,proto3" json:"no_special,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TokenizeRequest) Reset() {
+	*x = TokenizeRequest{}
+	mi := &file_tandem_v1_generation_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TokenizeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TokenizeRequest) ProtoMessage() {}
+
+func (x *TokenizeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_v1_generation_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TokenizeRequest.ProtoReflect.Descriptor instead.
+func (*TokenizeRequest) Descriptor() ([]byte, []int) {
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *TokenizeRequest) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *TokenizeRequest) GetNoSpecial() bool {
+	if x != nil {
+		return x.NoSpecial
+	}
+	return false
+}
+
+// TokenizeResponse is what a text becomes.
+type TokenizeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Tokens of the text.
+	Tokens *TokenList `protobuf:"bytes,1,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	// Pieces of the tokens: the bytes that each stands for, together the text.
+	Pieces        [][]byte `protobuf:"bytes,2,rep,name=pieces,proto3" json:"pieces,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TokenizeResponse) Reset() {
+	*x = TokenizeResponse{}
+	mi := &file_tandem_v1_generation_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TokenizeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TokenizeResponse) ProtoMessage() {}
+
+func (x *TokenizeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_v1_generation_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TokenizeResponse.ProtoReflect.Descriptor instead.
+func (*TokenizeResponse) Descriptor() ([]byte, []int) {
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *TokenizeResponse) GetTokens() *TokenList {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
+func (x *TokenizeResponse) GetPieces() [][]byte {
+	if x != nil {
+		return x.Pieces
+	}
+	return nil
+}
+
+// DetokenizeRequest is a sequence of tokens.
+type DetokenizeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Tokens to turn into text.
+	Tokens        *TokenList `protobuf:"bytes,1,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DetokenizeRequest) Reset() {
+	*x = DetokenizeRequest{}
+	mi := &file_tandem_v1_generation_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DetokenizeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DetokenizeRequest) ProtoMessage() {}
+
+func (x *DetokenizeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_v1_generation_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DetokenizeRequest.ProtoReflect.Descriptor instead.
+func (*DetokenizeRequest) Descriptor() ([]byte, []int) {
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *DetokenizeRequest) GetTokens() *TokenList {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
+// DetokenizeResponse is what tokens stand for.
+type DetokenizeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Text of the tokens, with U+FFFD in place of bytes that are no UTF-8.
+	Text          string `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DetokenizeResponse) Reset() {
+	*x = DetokenizeResponse{}
+	mi := &file_tandem_v1_generation_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DetokenizeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DetokenizeResponse) ProtoMessage() {}
+
+func (x *DetokenizeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_v1_generation_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DetokenizeResponse.ProtoReflect.Descriptor instead.
+func (*DetokenizeResponse) Descriptor() ([]byte, []int) {
+	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *DetokenizeResponse) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
 var File_tandem_v1_generation_proto protoreflect.FileDescriptor
 
 const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\n" +
-	"\x1atandem/v1/generation.proto\x12\ttandem.v1\"\xe5\x02\n" +
+	"\x1atandem/v1/generation.proto\x12\ttandem.v1\"\xa1\x03\n" +
 	"\x0fGenerateRequest\x12\x14\n" +
 	"\x04text\x18\x01 \x01(\tH\x00R\x04text\x12.\n" +
 	"\x06tokens\x18\x02 \x01(\v2\x14.tandem.v1.TokenListH\x00R\x06tokens\x12\"\n" +
@@ -1446,22 +2167,47 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\n" +
 	"ignore_eos\x18\x06 \x01(\bH\x02R\tignoreEos\x88\x01\x01\x12\"\n" +
 	"\n" +
-	"full_trace\x18\a \x01(\bH\x03R\tfullTrace\x88\x01\x01B\b\n" +
+	"full_trace\x18\a \x01(\bH\x03R\tfullTrace\x88\x01\x01\x12\x12\n" +
+	"\x04stop\x18\b \x03(\tR\x04stop\x12\x1b\n" +
+	"\x06report\x18\t \x01(\bH\x04R\x06report\x88\x01\x01B\b\n" +
 	"\x06promptB\r\n" +
 	"\v_max_tokensB\r\n" +
 	"\v_ignore_eosB\r\n" +
-	"\v_full_trace\"\x1d\n" +
+	"\v_full_traceB\t\n" +
+	"\a_report\"\x1d\n" +
 	"\tTokenList\x12\x10\n" +
-	"\x03ids\x18\x01 \x03(\rR\x03ids\"\xab\x01\n" +
+	"\x03ids\x18\x01 \x03(\rR\x03ids\"\xb9\x05\n" +
 	"\bSampling\x12%\n" +
 	"\vtemperature\x18\x01 \x01(\x01H\x00R\vtemperature\x88\x01\x01\x12\x18\n" +
 	"\x05top_k\x18\x02 \x01(\x05H\x01R\x04topK\x88\x01\x01\x12\x18\n" +
 	"\x05top_p\x18\x03 \x01(\x01H\x02R\x04topP\x88\x01\x01\x12\x17\n" +
-	"\x04seed\x18\x04 \x01(\x04H\x03R\x04seed\x88\x01\x01B\x0e\n" +
+	"\x04seed\x18\x04 \x01(\x04H\x03R\x04seed\x88\x01\x01\x12\x18\n" +
+	"\x05min_p\x18\x05 \x01(\x01H\x04R\x04minP\x88\x01\x01\x12*\n" +
+	"\x0erepeat_penalty\x18\x06 \x01(\x01H\x05R\rrepeatPenalty\x88\x01\x01\x12$\n" +
+	"\vrepeat_last\x18\a \x01(\x05H\x06R\n" +
+	"repeatLast\x88\x01\x01\x120\n" +
+	"\x11frequency_penalty\x18\b \x01(\x01H\aR\x10frequencyPenalty\x88\x01\x01\x12.\n" +
+	"\x10presence_penalty\x18\t \x01(\x01H\bR\x0fpresencePenalty\x88\x01\x01\x12A\n" +
+	"\n" +
+	"logit_bias\x18\n" +
+	" \x03(\v2\".tandem.v1.Sampling.LogitBiasEntryR\tlogitBias\x12\x1f\n" +
+	"\blogprobs\x18\v \x01(\bH\tR\blogprobs\x88\x01\x01\x12&\n" +
+	"\ftop_logprobs\x18\f \x01(\x05H\n" +
+	"R\vtopLogprobs\x88\x01\x01\x1a<\n" +
+	"\x0eLogitBiasEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\rR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x02R\x05value:\x028\x01B\x0e\n" +
 	"\f_temperatureB\b\n" +
 	"\x06_top_kB\b\n" +
 	"\x06_top_pB\a\n" +
-	"\x05_seed\"\xad\x02\n" +
+	"\x05_seedB\b\n" +
+	"\x06_min_pB\x11\n" +
+	"\x0f_repeat_penaltyB\x0e\n" +
+	"\f_repeat_lastB\x14\n" +
+	"\x12_frequency_penaltyB\x13\n" +
+	"\x11_presence_penaltyB\v\n" +
+	"\t_logprobsB\x0f\n" +
+	"\r_top_logprobs\"\xad\x02\n" +
 	"\vSpeculation\x12\x1d\n" +
 	"\aenabled\x18\x01 \x01(\bH\x00R\aenabled\x88\x01\x01\x12\x19\n" +
 	"\x05nodes\x18\x02 \x01(\x05H\x01R\x05nodes\x88\x01\x01\x12\x19\n" +
@@ -1492,20 +2238,51 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\n" +
 	"max_tokens\x18\x05 \x01(\x05R\tmaxTokens\x12/\n" +
 	"\bsampling\x18\x06 \x01(\v2\x13.tandem.v1.SamplingR\bsampling\x128\n" +
-	"\vspeculation\x18\a \x01(\v2\x16.tandem.v1.SpeculationR\vspeculation\"v\n" +
+	"\vspeculation\x18\a \x01(\v2\x16.tandem.v1.SpeculationR\vspeculation\"\xce\x01\n" +
 	"\x05Delta\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12,\n" +
 	"\x06tokens\x18\x02 \x01(\v2\x14.tandem.v1.TokenListR\x06tokens\x12+\n" +
-	"\aorigins\x18\x03 \x03(\x0e2\x11.tandem.v1.OriginR\aorigins\"\x9a\x01\n" +
+	"\aorigins\x18\x03 \x03(\x0e2\x11.tandem.v1.OriginR\aorigins\x12.\n" +
+	"\blogprobs\x18\x04 \x03(\v2\x12.tandem.v1.LogprobR\blogprobs\x12&\n" +
+	"\x05round\x18\x05 \x01(\v2\x10.tandem.v1.RoundR\x05round\"M\n" +
+	"\aLogprob\x12\x19\n" +
+	"\blog_prob\x18\x01 \x01(\x02R\alogProb\x12'\n" +
+	"\x03top\x18\x02 \x03(\v2\x15.tandem.v1.TopLogprobR\x03top\"=\n" +
+	"\n" +
+	"TopLogprob\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\rR\x05token\x12\x19\n" +
+	"\blog_prob\x18\x02 \x01(\x02R\alogProb\"\xca\x01\n" +
+	"\x05Round\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\x05R\x05index\x12\x12\n" +
+	"\x04base\x18\x02 \x01(\x05R\x04base\x12\x16\n" +
+	"\x06choice\x18\x03 \x01(\tR\x06choice\x12\x10\n" +
+	"\x03why\x18\x04 \x01(\tR\x03why\x12\x1a\n" +
+	"\bdrafters\x18\x05 \x03(\tR\bdrafters\x12*\n" +
+	"\x05nodes\x18\x06 \x03(\v2\x14.tandem.v1.RoundNodeR\x05nodes\x12%\n" +
+	"\x05lanes\x18\a \x03(\v2\x0f.tandem.v1.LaneR\x05lanes\"\x98\x01\n" +
+	"\tRoundNode\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\rR\x05token\x12\x16\n" +
+	"\x06parent\x18\x02 \x01(\x05R\x06parent\x12\x1e\n" +
+	"\blog_prob\x18\x03 \x01(\x02H\x00R\alogProb\x88\x01\x01\x12\x14\n" +
+	"\x05votes\x18\x04 \x01(\rR\x05votes\x12\x1a\n" +
+	"\baccepted\x18\x05 \x01(\bR\bacceptedB\v\n" +
+	"\t_log_prob\"Z\n" +
+	"\x04Lane\x12\x14\n" +
+	"\x05stage\x18\x01 \x01(\tR\x05stage\x12\x0e\n" +
+	"\x02by\x18\x02 \x01(\tR\x02by\x12\x17\n" +
+	"\afrom_ns\x18\x03 \x01(\x03R\x06fromNs\x12\x13\n" +
+	"\x05to_ns\x18\x04 \x01(\x03R\x04toNs\"\xb4\x01\n" +
 	"\bFinished\x12/\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x17.tandem.v1.FinishReasonR\x06reason\x12&\n" +
 	"\x05usage\x18\x02 \x01(\v2\x10.tandem.v1.UsageR\x05usage\x125\n" +
 	"\n" +
 	"statistics\x18\x03 \x01(\v2\x15.tandem.v1.StatisticsR\n" +
-	"statistics\"Q\n" +
+	"statistics\x12\x18\n" +
+	"\astopped\x18\x04 \x01(\tR\astopped\"\x83\x01\n" +
 	"\x05Usage\x12#\n" +
 	"\rprompt_tokens\x18\x01 \x01(\x05R\fpromptTokens\x12#\n" +
-	"\routput_tokens\x18\x02 \x01(\x05R\foutputTokens\"\xce\x05\n" +
+	"\routput_tokens\x18\x02 \x01(\x05R\foutputTokens\x120\n" +
+	"\x14cached_prompt_tokens\x18\x03 \x01(\x05R\x12cachedPromptTokens\"\x9e\a\n" +
 	"\n" +
 	"Statistics\x12\x16\n" +
 	"\x06rounds\x18\x01 \x01(\x05R\x06rounds\x12\x18\n" +
@@ -1530,8 +2307,14 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\bdrafters\x18\x10 \x03(\v2\x1c.tandem.v1.DrafterStatisticsR\bdrafters\x12<\n" +
 	"\achoices\x18\x11 \x03(\v2\".tandem.v1.Statistics.ChoicesEntryR\achoices\x12\x1f\n" +
 	"\vplanning_ns\x18\x12 \x01(\x03R\n" +
-	"planningNs\x1a:\n" +
+	"planningNs\x12<\n" +
+	"\areasons\x18\x13 \x03(\v2\".tandem.v1.Statistics.ReasonsEntryR\areasons\x12*\n" +
+	"\x11accepted_by_depth\x18\x14 \x03(\x05R\x0facceptedByDepth\x12(\n" +
+	"\x10drafted_by_depth\x18\x15 \x03(\x05R\x0edraftedByDepth\x1a:\n" +
 	"\fChoicesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x05R\x05value:\x028\x01\x1a:\n" +
+	"\fReasonsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x05R\x05value:\x028\x01\"\x8d\x01\n" +
 	"\x11DrafterStatistics\x12\x12\n" +
@@ -1568,7 +2351,18 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\bcounters\x18\b \x03(\v2 .tandem.v1.Process.CountersEntryR\bcounters\x1a;\n" +
 	"\rCountersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01*E\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"D\n" +
+	"\x0fTokenizeRequest\x12\x12\n" +
+	"\x04text\x18\x01 \x01(\tR\x04text\x12\x1d\n" +
+	"\n" +
+	"no_special\x18\x02 \x01(\bR\tnoSpecial\"X\n" +
+	"\x10TokenizeResponse\x12,\n" +
+	"\x06tokens\x18\x01 \x01(\v2\x14.tandem.v1.TokenListR\x06tokens\x12\x16\n" +
+	"\x06pieces\x18\x02 \x03(\fR\x06pieces\"A\n" +
+	"\x11DetokenizeRequest\x12,\n" +
+	"\x06tokens\x18\x01 \x01(\v2\x14.tandem.v1.TokenListR\x06tokens\"(\n" +
+	"\x12DetokenizeResponse\x12\x12\n" +
+	"\x04text\x18\x01 \x01(\tR\x04text*E\n" +
 	"\x06Origin\x12\x16\n" +
 	"\x12ORIGIN_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rORIGIN_TARGET\x10\x01\x12\x10\n" +
@@ -1576,10 +2370,13 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\fFinishReason\x12\x1d\n" +
 	"\x19FINISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12FINISH_REASON_STOP\x10\x01\x12\x18\n" +
-	"\x14FINISH_REASON_LENGTH\x10\x022\x9f\x01\n" +
+	"\x14FINISH_REASON_LENGTH\x10\x022\xaf\x02\n" +
 	"\x11GenerationService\x12E\n" +
 	"\bGenerate\x12\x1a.tandem.v1.GenerateRequest\x1a\x1b.tandem.v1.GenerateResponse0\x01\x12C\n" +
-	"\bDescribe\x12\x1a.tandem.v1.DescribeRequest\x1a\x1b.tandem.v1.DescribeResponseB7Z5github.com/tandem-llm/tandem/proto/tandem/v1;tandemv1b\x06proto3"
+	"\bDescribe\x12\x1a.tandem.v1.DescribeRequest\x1a\x1b.tandem.v1.DescribeResponse\x12C\n" +
+	"\bTokenize\x12\x1a.tandem.v1.TokenizeRequest\x1a\x1b.tandem.v1.TokenizeResponse\x12I\n" +
+	"\n" +
+	"Detokenize\x12\x1c.tandem.v1.DetokenizeRequest\x1a\x1d.tandem.v1.DetokenizeResponseB7Z5github.com/tandem-llm/tandem/proto/tandem/v1;tandemv1b\x06proto3"
 
 var (
 	file_tandem_v1_generation_proto_rawDescOnce sync.Once
@@ -1594,59 +2391,83 @@ func file_tandem_v1_generation_proto_rawDescGZIP() []byte {
 }
 
 var file_tandem_v1_generation_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_tandem_v1_generation_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_tandem_v1_generation_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_tandem_v1_generation_proto_goTypes = []any{
-	(Origin)(0),               // 0: tandem.v1.Origin
-	(FinishReason)(0),         // 1: tandem.v1.FinishReason
-	(*GenerateRequest)(nil),   // 2: tandem.v1.GenerateRequest
-	(*TokenList)(nil),         // 3: tandem.v1.TokenList
-	(*Sampling)(nil),          // 4: tandem.v1.Sampling
-	(*Speculation)(nil),       // 5: tandem.v1.Speculation
-	(*GenerateResponse)(nil),  // 6: tandem.v1.GenerateResponse
-	(*Started)(nil),           // 7: tandem.v1.Started
-	(*Delta)(nil),             // 8: tandem.v1.Delta
-	(*Finished)(nil),          // 9: tandem.v1.Finished
-	(*Usage)(nil),             // 10: tandem.v1.Usage
-	(*Statistics)(nil),        // 11: tandem.v1.Statistics
-	(*DrafterStatistics)(nil), // 12: tandem.v1.DrafterStatistics
-	(*DescribeRequest)(nil),   // 13: tandem.v1.DescribeRequest
-	(*DescribeResponse)(nil),  // 14: tandem.v1.DescribeResponse
-	(*Process)(nil),           // 15: tandem.v1.Process
-	nil,                       // 16: tandem.v1.Statistics.ChoicesEntry
-	nil,                       // 17: tandem.v1.DescribeResponse.CountersEntry
-	nil,                       // 18: tandem.v1.Process.CountersEntry
+	(Origin)(0),                // 0: tandem.v1.Origin
+	(FinishReason)(0),          // 1: tandem.v1.FinishReason
+	(*GenerateRequest)(nil),    // 2: tandem.v1.GenerateRequest
+	(*TokenList)(nil),          // 3: tandem.v1.TokenList
+	(*Sampling)(nil),           // 4: tandem.v1.Sampling
+	(*Speculation)(nil),        // 5: tandem.v1.Speculation
+	(*GenerateResponse)(nil),   // 6: tandem.v1.GenerateResponse
+	(*Started)(nil),            // 7: tandem.v1.Started
+	(*Delta)(nil),              // 8: tandem.v1.Delta
+	(*Logprob)(nil),            // 9: tandem.v1.Logprob
+	(*TopLogprob)(nil),         // 10: tandem.v1.TopLogprob
+	(*Round)(nil),              // 11: tandem.v1.Round
+	(*RoundNode)(nil),          // 12: tandem.v1.RoundNode
+	(*Lane)(nil),               // 13: tandem.v1.Lane
+	(*Finished)(nil),           // 14: tandem.v1.Finished
+	(*Usage)(nil),              // 15: tandem.v1.Usage
+	(*Statistics)(nil),         // 16: tandem.v1.Statistics
+	(*DrafterStatistics)(nil),  // 17: tandem.v1.DrafterStatistics
+	(*DescribeRequest)(nil),    // 18: tandem.v1.DescribeRequest
+	(*DescribeResponse)(nil),   // 19: tandem.v1.DescribeResponse
+	(*Process)(nil),            // 20: tandem.v1.Process
+	(*TokenizeRequest)(nil),    // 21: tandem.v1.TokenizeRequest
+	(*TokenizeResponse)(nil),   // 22: tandem.v1.TokenizeResponse
+	(*DetokenizeRequest)(nil),  // 23: tandem.v1.DetokenizeRequest
+	(*DetokenizeResponse)(nil), // 24: tandem.v1.DetokenizeResponse
+	nil,                        // 25: tandem.v1.Sampling.LogitBiasEntry
+	nil,                        // 26: tandem.v1.Statistics.ChoicesEntry
+	nil,                        // 27: tandem.v1.Statistics.ReasonsEntry
+	nil,                        // 28: tandem.v1.DescribeResponse.CountersEntry
+	nil,                        // 29: tandem.v1.Process.CountersEntry
 }
 var file_tandem_v1_generation_proto_depIdxs = []int32{
 	3,  // 0: tandem.v1.GenerateRequest.tokens:type_name -> tandem.v1.TokenList
 	4,  // 1: tandem.v1.GenerateRequest.sampling:type_name -> tandem.v1.Sampling
 	5,  // 2: tandem.v1.GenerateRequest.speculation:type_name -> tandem.v1.Speculation
-	7,  // 3: tandem.v1.GenerateResponse.started:type_name -> tandem.v1.Started
-	8,  // 4: tandem.v1.GenerateResponse.delta:type_name -> tandem.v1.Delta
-	9,  // 5: tandem.v1.GenerateResponse.finished:type_name -> tandem.v1.Finished
-	3,  // 6: tandem.v1.Started.prompt:type_name -> tandem.v1.TokenList
-	4,  // 7: tandem.v1.Started.sampling:type_name -> tandem.v1.Sampling
-	5,  // 8: tandem.v1.Started.speculation:type_name -> tandem.v1.Speculation
-	3,  // 9: tandem.v1.Delta.tokens:type_name -> tandem.v1.TokenList
-	0,  // 10: tandem.v1.Delta.origins:type_name -> tandem.v1.Origin
-	1,  // 11: tandem.v1.Finished.reason:type_name -> tandem.v1.FinishReason
-	10, // 12: tandem.v1.Finished.usage:type_name -> tandem.v1.Usage
-	11, // 13: tandem.v1.Finished.statistics:type_name -> tandem.v1.Statistics
-	12, // 14: tandem.v1.Statistics.drafters:type_name -> tandem.v1.DrafterStatistics
-	16, // 15: tandem.v1.Statistics.choices:type_name -> tandem.v1.Statistics.ChoicesEntry
-	4,  // 16: tandem.v1.DescribeResponse.sampling:type_name -> tandem.v1.Sampling
-	5,  // 17: tandem.v1.DescribeResponse.speculation:type_name -> tandem.v1.Speculation
-	15, // 18: tandem.v1.DescribeResponse.processes:type_name -> tandem.v1.Process
-	17, // 19: tandem.v1.DescribeResponse.counters:type_name -> tandem.v1.DescribeResponse.CountersEntry
-	18, // 20: tandem.v1.Process.counters:type_name -> tandem.v1.Process.CountersEntry
-	2,  // 21: tandem.v1.GenerationService.Generate:input_type -> tandem.v1.GenerateRequest
-	13, // 22: tandem.v1.GenerationService.Describe:input_type -> tandem.v1.DescribeRequest
-	6,  // 23: tandem.v1.GenerationService.Generate:output_type -> tandem.v1.GenerateResponse
-	14, // 24: tandem.v1.GenerationService.Describe:output_type -> tandem.v1.DescribeResponse
-	23, // [23:25] is the sub-list for method output_type
-	21, // [21:23] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	25, // 3: tandem.v1.Sampling.logit_bias:type_name -> tandem.v1.Sampling.LogitBiasEntry
+	7,  // 4: tandem.v1.GenerateResponse.started:type_name -> tandem.v1.Started
+	8,  // 5: tandem.v1.GenerateResponse.delta:type_name -> tandem.v1.Delta
+	14, // 6: tandem.v1.GenerateResponse.finished:type_name -> tandem.v1.Finished
+	3,  // 7: tandem.v1.Started.prompt:type_name -> tandem.v1.TokenList
+	4,  // 8: tandem.v1.Started.sampling:type_name -> tandem.v1.Sampling
+	5,  // 9: tandem.v1.Started.speculation:type_name -> tandem.v1.Speculation
+	3,  // 10: tandem.v1.Delta.tokens:type_name -> tandem.v1.TokenList
+	0,  // 11: tandem.v1.Delta.origins:type_name -> tandem.v1.Origin
+	9,  // 12: tandem.v1.Delta.logprobs:type_name -> tandem.v1.Logprob
+	11, // 13: tandem.v1.Delta.round:type_name -> tandem.v1.Round
+	10, // 14: tandem.v1.Logprob.top:type_name -> tandem.v1.TopLogprob
+	12, // 15: tandem.v1.Round.nodes:type_name -> tandem.v1.RoundNode
+	13, // 16: tandem.v1.Round.lanes:type_name -> tandem.v1.Lane
+	1,  // 17: tandem.v1.Finished.reason:type_name -> tandem.v1.FinishReason
+	15, // 18: tandem.v1.Finished.usage:type_name -> tandem.v1.Usage
+	16, // 19: tandem.v1.Finished.statistics:type_name -> tandem.v1.Statistics
+	17, // 20: tandem.v1.Statistics.drafters:type_name -> tandem.v1.DrafterStatistics
+	26, // 21: tandem.v1.Statistics.choices:type_name -> tandem.v1.Statistics.ChoicesEntry
+	27, // 22: tandem.v1.Statistics.reasons:type_name -> tandem.v1.Statistics.ReasonsEntry
+	4,  // 23: tandem.v1.DescribeResponse.sampling:type_name -> tandem.v1.Sampling
+	5,  // 24: tandem.v1.DescribeResponse.speculation:type_name -> tandem.v1.Speculation
+	20, // 25: tandem.v1.DescribeResponse.processes:type_name -> tandem.v1.Process
+	28, // 26: tandem.v1.DescribeResponse.counters:type_name -> tandem.v1.DescribeResponse.CountersEntry
+	29, // 27: tandem.v1.Process.counters:type_name -> tandem.v1.Process.CountersEntry
+	3,  // 28: tandem.v1.TokenizeResponse.tokens:type_name -> tandem.v1.TokenList
+	3,  // 29: tandem.v1.DetokenizeRequest.tokens:type_name -> tandem.v1.TokenList
+	2,  // 30: tandem.v1.GenerationService.Generate:input_type -> tandem.v1.GenerateRequest
+	18, // 31: tandem.v1.GenerationService.Describe:input_type -> tandem.v1.DescribeRequest
+	21, // 32: tandem.v1.GenerationService.Tokenize:input_type -> tandem.v1.TokenizeRequest
+	23, // 33: tandem.v1.GenerationService.Detokenize:input_type -> tandem.v1.DetokenizeRequest
+	6,  // 34: tandem.v1.GenerationService.Generate:output_type -> tandem.v1.GenerateResponse
+	19, // 35: tandem.v1.GenerationService.Describe:output_type -> tandem.v1.DescribeResponse
+	22, // 36: tandem.v1.GenerationService.Tokenize:output_type -> tandem.v1.TokenizeResponse
+	24, // 37: tandem.v1.GenerationService.Detokenize:output_type -> tandem.v1.DetokenizeResponse
+	34, // [34:38] is the sub-list for method output_type
+	30, // [30:34] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_tandem_v1_generation_proto_init() }
@@ -1665,13 +2486,14 @@ func file_tandem_v1_generation_proto_init() {
 		(*GenerateResponse_Delta)(nil),
 		(*GenerateResponse_Finished)(nil),
 	}
+	file_tandem_v1_generation_proto_msgTypes[10].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_v1_generation_proto_rawDesc), len(file_tandem_v1_generation_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   17,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,8 +21,10 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	GenerationService_Generate_FullMethodName = "/tandem.v1.GenerationService/Generate"
-	GenerationService_Describe_FullMethodName = "/tandem.v1.GenerationService/Describe"
+	GenerationService_Generate_FullMethodName   = "/tandem.v1.GenerationService/Generate"
+	GenerationService_Describe_FullMethodName   = "/tandem.v1.GenerationService/Describe"
+	GenerationService_Tokenize_FullMethodName   = "/tandem.v1.GenerationService/Tokenize"
+	GenerationService_Detokenize_FullMethodName = "/tandem.v1.GenerationService/Detokenize"
 )
 
 // GenerationServiceClient is the client API for GenerationService service.
@@ -30,13 +32,19 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
 // GenerationService continues prompts with the gateway's target model. Errors carry one
-// google.rpc.ErrorInfo with domain "tandem.dev" and the kind as reason, for example EXHAUSTED.
+// google.rpc.ErrorInfo with domain "tandem.dev" and the kind as reason, for example EXHAUSTED; a BadRequest where
+// a field is wrong, and a RetryInfo where trying again later may work. A gateway with API keys wants one as
+// "authorization: Bearer KEY" in the metadata, else it answers UNAUTHENTICATED.
 type GenerationServiceClient interface {
 	// Generate continues one prompt. The stream is one Started, any number of Delta, one Finished;
 	// an error status ends it early, and everything received before it was right.
 	Generate(ctx context.Context, in *GenerateRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GenerateResponse], error)
 	// Describe tells what this gateway is and whether its processes are up.
 	Describe(ctx context.Context, in *DescribeRequest, opts ...grpc.CallOption) (*DescribeResponse, error)
+	// Tokenize tells which tokens a text becomes.
+	Tokenize(ctx context.Context, in *TokenizeRequest, opts ...grpc.CallOption) (*TokenizeResponse, error)
+	// Detokenize tells which text tokens stand for.
+	Detokenize(ctx context.Context, in *DetokenizeRequest, opts ...grpc.CallOption) (*DetokenizeResponse, error)
 }
 
 type generationServiceClient struct {
@@ -76,18 +84,44 @@ func (c *generationServiceClient) Describe(ctx context.Context, in *DescribeRequ
 	return out, nil
 }
 
+func (c *generationServiceClient) Tokenize(ctx context.Context, in *TokenizeRequest, opts ...grpc.CallOption) (*TokenizeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TokenizeResponse)
+	err := c.cc.Invoke(ctx, GenerationService_Tokenize_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *generationServiceClient) Detokenize(ctx context.Context, in *DetokenizeRequest, opts ...grpc.CallOption) (*DetokenizeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DetokenizeResponse)
+	err := c.cc.Invoke(ctx, GenerationService_Detokenize_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // GenerationServiceServer is the server API for GenerationService service.
 // All implementations must embed UnimplementedGenerationServiceServer
 // for forward compatibility.
 //
 // GenerationService continues prompts with the gateway's target model. Errors carry one
-// google.rpc.ErrorInfo with domain "tandem.dev" and the kind as reason, for example EXHAUSTED.
+// google.rpc.ErrorInfo with domain "tandem.dev" and the kind as reason, for example EXHAUSTED; a BadRequest where
+// a field is wrong, and a RetryInfo where trying again later may work. A gateway with API keys wants one as
+// "authorization: Bearer KEY" in the metadata, else it answers UNAUTHENTICATED.
 type GenerationServiceServer interface {
 	// Generate continues one prompt. The stream is one Started, any number of Delta, one Finished;
 	// an error status ends it early, and everything received before it was right.
 	Generate(*GenerateRequest, grpc.ServerStreamingServer[GenerateResponse]) error
 	// Describe tells what this gateway is and whether its processes are up.
 	Describe(context.Context, *DescribeRequest) (*DescribeResponse, error)
+	// Tokenize tells which tokens a text becomes.
+	Tokenize(context.Context, *TokenizeRequest) (*TokenizeResponse, error)
+	// Detokenize tells which text tokens stand for.
+	Detokenize(context.Context, *DetokenizeRequest) (*DetokenizeResponse, error)
 	mustEmbedUnimplementedGenerationServiceServer()
 }
 
@@ -103,6 +137,12 @@ func (UnimplementedGenerationServiceServer) Generate(*GenerateRequest, grpc.Serv
 }
 func (UnimplementedGenerationServiceServer) Describe(context.Context, *DescribeRequest) (*DescribeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Describe not implemented")
+}
+func (UnimplementedGenerationServiceServer) Tokenize(context.Context, *TokenizeRequest) (*TokenizeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Tokenize not implemented")
+}
+func (UnimplementedGenerationServiceServer) Detokenize(context.Context, *DetokenizeRequest) (*DetokenizeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Detokenize not implemented")
 }
 func (UnimplementedGenerationServiceServer) mustEmbedUnimplementedGenerationServiceServer() {}
 func (UnimplementedGenerationServiceServer) testEmbeddedByValue()                           {}
@@ -154,6 +194,42 @@ func _GenerationService_Describe_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _GenerationService_Tokenize_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TokenizeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(GenerationServiceServer).Tokenize(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: GenerationService_Tokenize_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(GenerationServiceServer).Tokenize(ctx, req.(*TokenizeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _GenerationService_Detokenize_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DetokenizeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(GenerationServiceServer).Detokenize(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: GenerationService_Detokenize_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(GenerationServiceServer).Detokenize(ctx, req.(*DetokenizeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // GenerationService_ServiceDesc is the grpc.ServiceDesc for GenerationService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -164,6 +240,14 @@ var GenerationService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Describe",
 			Handler:    _GenerationService_Describe_Handler,
+		},
+		{
+			MethodName: "Tokenize",
+			Handler:    _GenerationService_Tokenize_Handler,
+		},
+		{
+			MethodName: "Detokenize",
+			Handler:    _GenerationService_Detokenize_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

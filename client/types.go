@@ -1,0 +1,157 @@
+package client
+
+import "time"
+
+// Request is one prompt and how to continue it; a nil field takes the gateway's default.
+type Request struct {
+	Prompt string   // tokenised by the gateway; unused if Tokens is set
+	Tokens []uint32 // the prompt as token ids
+
+	MaxTokens   *int     // largest number of output tokens
+	Temperature *float64 // 0: always the likeliest token
+	TopK        *int     // 0: all
+	TopP        *float64
+	MinP        *float64 // share of the likeliest token's probability; 0: all
+	Seed        *uint64
+
+	RepeatPenalty    *float64 // of the latest RepeatLast tokens; 1: none
+	RepeatLast       *int     // 0: 64
+	FrequencyPenalty *float64 // per time that the output holds a token, -2 to 2
+	PresencePenalty  *float64 // if the output holds a token, -2 to 2
+	LogitBias        map[uint32]float32
+	Logprobs         bool // each Delta tells the log-probability of its tokens
+	TopLogprobs      int  // and that of so many likeliest ones, at most 20
+
+	Stop      []string // the output ends before the first of them that it would hold; at most 4
+	IgnoreEOS bool
+	Report    bool // each Delta tells how its round went
+
+	NoDraft   bool     // plain decoding: the same text, slower
+	Tree      *Tree    // bounds of the drafts; without a Strategy, their shape
+	Strategy  string   // "planner", "fixed", "llmcad" or "minions"; "": the gateway's, or "fixed" with a Tree
+	Vote      string   // "auto", "none", "majority" or "tree"
+	Drafters  []string // those that may draft, by name; none: the gateway's default, usually all that are alive
+	Without   []string // what the strategy goes without: "branches", "adaptive", "ahead"
+	FullTrace bool     // record every round in the trace
+}
+
+// Tree bounds the trees to draft.
+type Tree struct{ Nodes, Depth, Width int }
+
+// Event is one event of a generation: exactly one field is set.
+type Event struct {
+	Started  *Started
+	Delta    *Delta
+	Finished *Finished
+}
+
+// Started is the first event of a generation: the request was admitted with these options.
+type Started struct {
+	Session      string
+	PromptTokens []uint32
+	Model        string
+	Drafter      string // "" for none
+	MaxTokens    int
+	Temperature  float64
+	TopK         int
+	TopP         float64
+	MinP         float64
+	Seed         uint64
+
+	RepeatPenalty    float64
+	RepeatLast       int
+	FrequencyPenalty float64
+	PresencePenalty  float64
+	LogitBias        map[uint32]float32
+
+	Tree     Tree // zero: plain decoding
+	Strategy string
+	Vote     string
+	Drafters []string // those that may draft; none: all that are alive
+	Without  []string
+}
+
+// Delta is a piece of output.
+type Delta struct {
+	Text     string // valid UTF-8; lags behind Tokens while a character is incomplete or a stop sequence may have begun
+	Tokens   []uint32
+	Drafted  []bool    // per token: guessed by a drafter, and accepted
+	Logprobs []Logprob // per token, if the request wants them
+	Round    *Round    // of a request with Report: how Tokens came about
+}
+
+// Logprob tells how likely a token was under the target model.
+type Logprob struct {
+	LogProb float32      // natural logarithm, at most 0
+	Top     []TopLogprob // the likeliest tokens, likeliest first
+}
+
+// TopLogprob is a token that might have been.
+type TopLogprob struct {
+	Token   uint32
+	LogProb float32
+}
+
+// Round tells how one piece of output came about. Times count from the request's admission.
+type Round struct {
+	Index    int    // from 0
+	Base     int    // tokens before it, the prompt included
+	Choice   string // of the strategy
+	Why      string // it chose so
+	Drafters []string
+	Nodes    []Node // of the tree that was verified; the first is its root, the last token before the round
+	Lanes    []Lane
+}
+
+// Node is one guess.
+type Node struct {
+	Token    uint32
+	Parent   int      // -1 for the root
+	LogProb  *float32 // of the path down to it as the drafters saw it; nil if they did not say
+	Votes    uint32   // bit i: the draft of Drafters[i] held it
+	Accepted bool
+}
+
+// Lane is a stretch of time that one stage of a round took.
+type Lane struct {
+	Stage    string // "draft", "ahead", "pool", "verify" or "commit"
+	By       string // the drafter's name; "" where there is one of the kind
+	From, To time.Duration
+}
+
+// Finished is the last event of a generation.
+type Finished struct {
+	Reason             string // "stop" or "length"
+	Stopped            string // the stop sequence that ended it, "" if none did
+	PromptTokens       int
+	CachedPromptTokens int // of them: found in the gateway's memory
+	OutputTokens       int
+	Statistics         Statistics
+}
+
+// Statistics counts one generation's speculation: Accepted + Rounds = output tokens.
+type Statistics struct {
+	Rounds, Drafted, DraftedDepth, Accepted, PlainRounds, Reopened int
+	Prefill, Decode, DraftBusy, VerifyBusy                         time.Duration
+	Coordination                                                   []time.Duration // per round
+
+	AheadHits                       int            // rounds whose tree had been begun ahead, while the target verified
+	AheadTries                      int            // rounds after which a drafter went on ahead
+	AheadBusy                       time.Duration  // draft arithmetic ahead of the rounds
+	AheadUseful                     time.Duration  // the part of it that went into trees
+	Drafters                        []Contribution // by name
+	Choices                         map[string]int // rounds by what the strategy chose, such as "plain"
+	Reasons                         map[string]int // rounds by why, such as "best" or "plain: nobody drafts"
+	AcceptedByDepth, DraftedByDepth []int          // rounds by depth, from 1: that took a drafted token there; whose draft was that deep
+
+	Planning time.Duration // spent on votes, weights, lengths and choices
+}
+
+// Contribution counts what one drafter contributed to a generation.
+type Contribution struct {
+	Name     string
+	Rounds   int     // in which it drafted
+	Drafted  int     // nodes of its own drafts, roots not counted
+	Accepted int     // tokens of the output that its own draft held
+	Weight   float64 // of its vote, at the end
+}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"unicode"
+)
+
+// interrupts is what Ctrl-C does instead of ending the program. Safe for concurrent use.
+type interrupts struct {
+	mu sync.Mutex
+	f  func()
+}
+
+// set has SIGINT call f until the function that it returns is called.
+func (i *interrupts) set(f func()) (restore func()) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.f = f
+	return func() {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		i.f = nil
+	}
+}
+
+// taken calls what is set, and reports whether anything is.
+func (i *interrupts) taken() bool {
+	i.mu.Lock()
+	f := i.f
+	i.mu.Unlock()
+	if f != nil {
+		f()
+	}
+	return f != nil
+}
+
+// Looks of a terminal's text.
+const (
+	drafted = "\x1b[36m" // cyan
+	dim     = "\x1b[2m"
+	red     = "\x1b[31m"
+	reset   = "\x1b[0m"
+)
+
+// console prints a conversation: answers on out, everything about them on err.
+type console struct {
+	out, err io.Writer
+	colour   bool // out shows colours
+	look     bool // err does
+}
+
+func newConsole(out, err io.Writer) console {
+	return console{out: out, err: err, colour: coloured(out), look: coloured(err)}
+}
+
+// coloured reports whether w is a terminal whose user has nothing against colours (no-color.org).
+func coloured(w io.Writer) bool {
+	f, isFile := w.(*os.File)
+	return isFile && isTerminal(f) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+}
+
+// print prints text of the model, as drafted or as the target's own.
+func (c console) print(text string, byDraft bool) error {
+	text = harmless(text)
+	if byDraft && c.colour && text != "" {
+		text = drafted + text + reset
+	}
+	_, err := io.WriteString(c.out, text)
+	return err
+}
+
+// endAnswer ends the last line of an answer.
+func (c console) endAnswer(text string) {
+	if !strings.HasSuffix(text, "\n") {
+		fmt.Fprintln(c.out)
+	}
+}
+
+func (c console) dimmed(text string) string {
+	if !c.look {
+		return text
+	}
+	return dim + text + reset
+}
+
+// note says something about the conversation. Names of models and errors may stand in it.
+func (c console) note(format string, args ...any) {
+	fmt.Fprintln(c.err, c.dimmed(harmless(fmt.Sprintf(format, args...))))
+}
+
+// alarm says what must not be missed.
+func (c console) alarm(format string, args ...any) {
+	text := harmless(fmt.Sprintf(format, args...))
+	if c.look {
+		text = red + text + reset
+	}
+	fmt.Fprintln(c.err, text)
+}
+
+// progress shows a line that the next one replaces, "" for none, where that can be seen.
+func (c console) progress(format string, args ...any) {
+	if c.look {
+		fmt.Fprint(c.err, "\r\x1b[K"+dim+fmt.Sprintf(format, args...)+reset)
+	}
+}
+
+// tell says what is wrong with a line; the conversation goes on.
+func (c console) tell(err error) error {
+	c.note("%s", oneLine(err.Error()))
+	return nil
+}
+
+// harmless returns text without anything that a terminal would obey: control characters are shown as pictures of them,
+// marks that turn the direction of writing as U+FFFD. Line ends and tabs stay.
+func harmless(text string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t':
+			return r
+		case r < ' ':
+			return '␀' + r
+		case r == 0x7f:
+			return '␡'
+		case unicode.IsControl(r), unicode.Is(unicode.Bidi_Control, r), r == '\u2028', r == '\u2029':
+			return unicode.ReplacementChar
+		}
+		return r
+	}, text)
+}

@@ -1,0 +1,187 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"text/tabwriter"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/client"
+	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
+)
+
+type psCmd struct {
+	Addr string `help:"Address of the gateway." default:"127.0.0.1:8451" placeholder:"ADDR" setting:"-"`
+	output
+}
+
+type topCmd struct {
+	Addr  string        `help:"Address of the gateway." default:"127.0.0.1:8451" placeholder:"ADDR" setting:"-"`
+	Every time.Duration `help:"Time between two looks." default:"1s" setting:"-"`
+	Count int           `help:"Looks to take; 0 = until stopped." default:"0" setting:"-"`
+}
+
+// psResult is what ps prints with --json.
+type psResult struct {
+	Model     string      `json:"model"`
+	Version   string      `json:"version"`
+	Context   int         `json:"context"`
+	Processes []psProcess `json:"processes"`
+}
+
+type psProcess struct {
+	Role     string           `json:"role"`
+	Up       bool             `json:"up"`
+	Model    string           `json:"model,omitempty"`
+	PID      int              `json:"pid,omitempty"`
+	Threads  int              `json:"threads,omitempty"`
+	ISA      string           `json:"isa,omitempty"`
+	Counters map[string]int64 `json:"counters,omitempty"`
+}
+
+// Run lists the processes behind a gateway.
+func (c *psCmd) Run(a *app) error {
+	conn, err := client.Dial(c.Addr)
+	if err != nil {
+		return fromClient(err)
+	}
+	defer conn.Close()
+	d, err := look(a.ctx, conn)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return printJSON(a.stdout, fromDescribe(d))
+	}
+	return listProcesses(a.stdout, fromDescribe(d))
+}
+
+// Run shows, look by look, what a gateway and its processes do.
+func (c *topCmd) Run(a *app) error {
+	if c.Every < 100*time.Millisecond {
+		return tandem.Errorf("", tandem.Invalid, "--every is %v: want at least 100ms", c.Every)
+	}
+	if c.Count < 0 {
+		return tandem.Errorf("", tandem.Invalid, "--count is %d: want 0 or more", c.Count)
+	}
+	conn, err := client.Dial(c.Addr)
+	if err != nil {
+		return fromClient(err)
+	}
+	defer conn.Close()
+	var before activity
+	for n := 0; ; n++ {
+		d, err := look(a.ctx, conn)
+		if a.ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		now := activityOf(d, time.Now())
+		if n > 0 {
+			if f, ok := a.stdout.(*os.File); ok && isTerminal(f) {
+				fmt.Fprint(a.stdout, "\x1b[H\x1b[2J")
+			}
+			if err := errors.Join(now.print(a.stdout, before), listProcesses(a.stdout, fromDescribe(d))); err != nil {
+				return err
+			}
+		}
+		if before = now; c.Count > 0 && n == c.Count {
+			return nil
+		}
+		select {
+		case <-time.After(c.Every):
+		case <-a.ctx.Done():
+			return nil
+		}
+	}
+}
+
+// look asks a gateway what it is.
+func look(ctx context.Context, conn *client.Client) (*tandemv1.DescribeResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	d, err := conn.Describe(ctx)
+	return d, fromClient(err)
+}
+
+func fromDescribe(d *tandemv1.DescribeResponse) psResult {
+	out := psResult{Model: d.GetModel(), Version: d.GetVersion(), Context: int(d.GetContext())}
+	for _, p := range d.GetProcesses() {
+		out.Processes = append(out.Processes, psProcess{Role: p.GetRole(), Up: p.GetUp(), Model: p.GetModel(), PID: int(p.GetPid()),
+			Threads: int(p.GetThreads()), ISA: p.GetIsa(), Counters: p.GetCounters()})
+	}
+	return out
+}
+
+func listProcesses(to io.Writer, r psResult) error {
+	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "ROLE\tSTATE\tPID\tTHREADS\tISA\tKV PAGES\tMODEL")
+	for _, p := range r.Processes {
+		state := "down"
+		if p.Up {
+			state = "up"
+		}
+		pages := "-"
+		if n, found := p.Counters["kv.pages"]; found {
+			pages = fmt.Sprint(n)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Role, state, orDash(p.PID), orDash(p.Threads), or(p.ISA, "-"), pages, or(p.Model, "-"))
+	}
+	return w.Flush()
+}
+
+func orDash(n int) string {
+	if n == 0 {
+		return "-"
+	}
+	return fmt.Sprint(n)
+}
+
+// activity is what a gateway's processes had done at a time.
+type activity struct {
+	at       time.Time
+	verifier map[string]int64
+	drafts   int64 // trees
+	nodes    int64 // of them, roots not counted
+	depth    int64 // tickets in the pool now
+}
+
+func activityOf(d *tandemv1.DescribeResponse, at time.Time) activity {
+	out := activity{at: at}
+	for _, p := range d.GetProcesses() {
+		switch n := p.GetCounters(); p.GetRole() {
+		case "verifier":
+			out.verifier, out.depth = n, n["pool.depth"]
+		case "drafter":
+			out.drafts += n["drafts"]
+			out.nodes += n["drafts.nodes"]
+		}
+	}
+	return out
+}
+
+// print writes one line of rates since before. A process that was started again in between counts from 0.
+func (a activity) print(w io.Writer, before activity) error {
+	seconds := a.at.Sub(before.at).Seconds()
+	since := func(name string) int64 {
+		if n := a.verifier[name] - before.verifier[name]; n >= 0 {
+			return n
+		}
+		return a.verifier[name]
+	}
+	passes, verdicts := since("passes"), since("verdicts")
+	perPass := 0.0
+	if passes > 0 {
+		perPass = float64(since("passes.rows")) / float64(passes)
+	}
+	_, err := fmt.Fprintf(w, "%s  %.1f passes/s of %.1f rows  %.1f verdicts/s  verifier busy %.0f %%  %.1f drafts/s of %.0f nodes/s  pool %d\n",
+		a.at.Format(time.TimeOnly), float64(passes)/seconds, perPass, float64(verdicts)/seconds, float64(since("passes.busy_us"))/seconds/1e4,
+		max(float64(a.drafts-before.drafts), 0)/seconds, max(float64(a.nodes-before.nodes), 0)/seconds, a.depth)
+	return err
+}

@@ -1,0 +1,193 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/client"
+	httpapi "github.com/tandem-llm/tandem/services/http"
+)
+
+type runCmd struct {
+	Addr         string   `help:"Use the gateway at this address instead of starting processes; chats need --target too, for its tokenizer and template." placeholder:"ADDR"`
+	APIKey       []string `name:"api-key" help:"Key for the gateway at --addr, if it wants one; of several the first." placeholder:"KEY" sep:"none"`
+	ChatTemplate string   `help:"File with the Jinja template of chats, for a model that has none or a wrong one." placeholder:"FILE"`
+	samplingFlags
+	groupFlags
+}
+
+// Run talks with the model until the input ends. Lines of stdin are what the user says: with a chat template they are
+// turns of a conversation, without one the text so far is continued.
+func (c *runCmd) Run(a *app) error {
+	r, err := c.request("x")
+	if err != nil {
+		return err
+	}
+	room, name, err := c.chat()
+	if err != nil {
+		return err
+	}
+	talk := &conversation{cmd: c, room: room, model: name, console: newConsole(a.stdout, a.stderr)}
+	if c.Addr != "" {
+		options, err := c.dialing(c.Addr)
+		if err != nil {
+			return err
+		}
+		if len(c.APIKey) > 0 {
+			options = append(options, client.WithToken(c.APIKey[0]))
+		}
+		return talk.with(a.ctx, a, c.Addr, options...)
+	}
+	target, drafts, err := c.pair(c.NoDraft)
+	if err != nil {
+		return err
+	}
+	l := launch{groupFlags: c.groupFlags, target: target, drafts: drafts, sessions: c.sessionsOr(1)}
+	l.Grace = 0
+	if l, err = a.checked(l, r); err != nil {
+		return err
+	}
+	p, err := a.startProcesses(l)
+	if err != nil {
+		return err
+	}
+	return p.during(a, func(ctx context.Context) error { return talk.with(ctx, a, p.addr) })
+}
+
+// chat returns how conversations are rendered, nil if the text is continued instead, and the model's name.
+func (c *runCmd) chat() (httpapi.Chat, string, error) {
+	if c.Addr != "" && c.Target == "" {
+		if c.ChatTemplate != "" {
+			return nil, "", tandem.Errorf("", tandem.Invalid, "--chat-template with --addr: want --target too, the file of the gateway's model, for its tokenizer")
+		}
+		return nil, c.Addr, nil
+	}
+	path, err := targetPath(c.Target)
+	if err != nil {
+		return nil, "", err
+	}
+	vocab, err := readVocab(path)
+	if err != nil {
+		return nil, "", err
+	}
+	room, err := newChat(c.ChatTemplate, path, vocab)
+	return room, modelName(path), err
+}
+
+// with talks through the gateway at addr until the input or ctx ends.
+func (t *conversation) with(ctx context.Context, a *app, addr string, options ...client.Option) error {
+	conn, err := client.Dial(addr, options...)
+	if err != nil {
+		return fromClient(err)
+	}
+	defer conn.Close()
+	t.client = conn
+	typed := isTerminal(a.stdin)
+	if typed {
+		what := "what you write is continued"
+		if t.room != nil {
+			what = "a chat"
+		}
+		t.note("%s: %s. /help tells what there is; Ctrl-C stops an answer, Ctrl-D ends.", t.model, what)
+		if t.colour {
+			fmt.Fprintln(t.err, t.dimmed("Tokens that were drafted and accepted ")+drafted+"look like this"+reset+t.dimmed(", the target's own like the rest."))
+		}
+	}
+	lines, release := readLines(a.stdin)
+	defer release()
+	for {
+		if typed {
+			fmt.Fprint(t.out, ">>> ")
+		}
+		restore := a.interrupts.set(func() { t.note("\nCtrl-D or /bye ends the chat.") })
+		line, ok, err := nextMessage(ctx, lines)
+		restore()
+		if err != nil || !ok {
+			if typed && err == nil {
+				fmt.Fprintln(t.out)
+			}
+			return err
+		}
+		answer, stop := context.WithCancel(ctx)
+		restore = a.interrupts.set(stop)
+		bye, err := t.say(answer, line)
+		restore()
+		stop()
+		if gone := context.Cause(ctx); gone != nil {
+			return gone
+		}
+		if err != nil || bye {
+			return err
+		}
+	}
+}
+
+// maxLine bounds one line of input in bytes.
+const maxLine = 4 << 20
+
+// line is one line of input, or why there are no more.
+type line struct {
+	text string
+	err  error
+}
+
+// readLines reads lines until the input ends. The reader is left behind in a read that nobody can end when release
+// is called before.
+func readLines(in io.Reader) (lines <-chan line, release func()) {
+	out, done := make(chan line), make(chan struct{})
+	go func() {
+		defer close(out)
+		s := bufio.NewScanner(in)
+		s.Buffer(nil, maxLine)
+		for s.Scan() {
+			select {
+			case out <- line{text: strings.TrimSuffix(s.Text(), "\r")}:
+			case <-done:
+				return
+			}
+		}
+		if err := s.Err(); err != nil {
+			select {
+			case out <- line{err: tandem.Errorf("", tandem.Invalid, "stdin: %w", err)}:
+			case <-done:
+			}
+		}
+	}()
+	return out, func() { close(done) }
+}
+
+// quotes begin and end a message of several lines.
+const quotes = `"""`
+
+// nextMessage returns what the user says next: a line, or several between quotes. ok is false at the end of the input.
+func nextMessage(ctx context.Context, lines <-chan line) (text string, ok bool, err error) {
+	next := func() (line, bool) {
+		select {
+		case l, more := <-lines:
+			return l, more
+		case <-ctx.Done():
+			return line{err: context.Cause(ctx)}, true
+		}
+	}
+	l, more := next()
+	if l.err != nil || !more {
+		return "", false, l.err
+	}
+	rest, several := strings.CutPrefix(l.text, quotes)
+	if !several {
+		return l.text, true, nil
+	}
+	for {
+		if before, ended := strings.CutSuffix(rest, quotes); ended {
+			return before, true, nil
+		}
+		if l, more = next(); l.err != nil || !more {
+			return rest, l.err == nil, l.err
+		}
+		rest += "\n" + l.text
+	}
+}

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+)
+
+func TestHarmless(t *testing.T) {
+	for in, want := range map[string]string{
+		"plain text\n\twith é 世界": "plain text\n\twith é 世界",
+		"\x1b[2J\x1b]0;title\x07": "␛[2J␛]0;title␇",
+		"a\rb\x08c\x00\x7f":       "a␍b␈c␀␡",
+		"\u009b31m\u0085":         "\ufffd31m\ufffd",
+		"\u202egnp.exe\u2066":     "\ufffdgnp.exe\ufffd",
+	} {
+		if got := harmless(in); got != want {
+			t.Errorf("%q becomes %q: want %q", in, got, want)
+		}
+	}
+}
+
+func TestCommand(t *testing.T) {
+	for in, want := range map[string][2]string{
+		"/bye": {"bye", ""}, "  /set  top_p 0.5 ": {"set", "top_p 0.5"}, "/?": {"?", ""}, "/nope x": {"nope", "x"},
+		"// a comment": {}, "/": {}, "/* c */": {}, "/usr/bin/env": {}, "text /bye": {}, "": {}, "/Set": {},
+	} {
+		name, rest, is := command(in)
+		if is != (want[0] != "") || is && (name != want[0] || rest != want[1]) {
+			t.Errorf("%q is %q, %q, %v: want %q", in, name, rest, is, want)
+		}
+	}
+}
+
+func TestSet(t *testing.T) {
+	var said strings.Builder
+	c := &conversation{cmd: &runCmd{samplingFlags: samplingFlags{MaxTokens: 8, TopP: 1, shapeFlags: shapeFlags{RepeatPenalty: 1, RepeatLast: 64}}}, console: newConsole(&said, &said)}
+	for _, tc := range []struct{ in, says string }{
+		{"temperature 0.7", "temperature is 0.7"},
+		{"temperature", "no such number"},
+		{"temperature NaN", "/set temperature:"},
+		{"temperature -1", "want 0 to"},
+		{"max_tokens 0", "max_tokens is 0"},
+		{"max_tokens 1e3", "no such number"},
+		{"tree 1/2", "want nodes/depth/width"},
+		{"tree 16/7/10", "tree is 16/7/10"},
+		{"strategy best", "strategy"},
+		{"nothing 1", "want one of max_tokens, min_p"},
+		{"", "temperature      0.7"},
+	} {
+		said.Reset()
+		if err := c.set(tc.in); err != nil || !strings.Contains(said.String(), tc.says) {
+			t.Errorf("/set %s: says %q, %v: want %q in it", tc.in, said.String(), err, tc.says)
+		}
+	}
+	if c.cmd.Temperature != 0.7 || c.cmd.MaxTokens != 8 || c.cmd.Tree != "16/7/10" || c.cmd.Strategy != "" {
+		t.Errorf("options are %+v: want what was right alone to hold", c.cmd.samplingFlags)
+	}
+}
+
+func TestNextMessage(t *testing.T) {
+	lines, release := readLines(strings.NewReader("one\r\n\n\"\"\"two\nthree\"\"\"\n\"\"\"\nfour\n\"\"\"\n\"\"\"five\nsix"))
+	defer release()
+	for _, want := range []string{"one", "", "two\nthree", "\nfour\n", "five\nsix"} {
+		got, ok, err := nextMessage(t.Context(), lines)
+		if got != want || !ok || err != nil {
+			t.Errorf("message %q, %v, %v: want %q", got, ok, err, want)
+		}
+	}
+	if got, ok, err := nextMessage(t.Context(), lines); ok || err != nil {
+		t.Errorf("after the end: %q, %v, %v", got, ok, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, ok, err := nextMessage(ctx, make(chan line)); ok || err == nil {
+		t.Errorf("of a chat that ended: %v, %v: want why", ok, err)
+	}
+	long, release := readLines(strings.NewReader(strings.Repeat("x", maxLine+1)))
+	defer release()
+	if _, _, err := nextMessage(t.Context(), long); tandem.KindOf(err) != tandem.Invalid {
+		t.Errorf("of a line of %d bytes: %v: want Invalid", maxLine+1, err)
+	}
+}
+
+func TestDifference(t *testing.T) {
+	run := func(text string, tokens ...tandem.Token) *turn { return &turn{text: text, tokens: tokens} }
+	for _, tc := range []struct {
+		b    *turn
+		want string
+	}{
+		{run("ab", 1, 2), ""},
+		{run("ab", 1, 3), "token 2 is 2 in one run and 3 in another"},
+		{run("a", 1), "one run has 2 tokens, another 1"},
+		{run("ac", 1, 2), "the token ids are equal, but the text is not"},
+	} {
+		if got := difference([]*turn{run("ab", 1, 2), run("ab", 1, 2), tc.b}); got != tc.want {
+			t.Errorf("difference %q: want %q", got, tc.want)
+		}
+	}
+}
+
+func TestInterrupts(t *testing.T) {
+	var i interrupts
+	if i.taken() {
+		t.Error("taken by nobody")
+	}
+	n := 0
+	restore := i.set(func() { n++ })
+	if !i.taken() || n != 1 {
+		t.Errorf("called %d times: want once", n)
+	}
+	restore()
+	if i.taken() || n != 1 {
+		t.Error("taken after it was given back")
+	}
+	done := make(chan struct{})
+	go func() { i.taken(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(time.Second):
+		t.Error("locked")
+	}
+}

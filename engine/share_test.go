@@ -1,0 +1,185 @@
+package engine
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// sharer is a shared sequence with what it should hold.
+type sharer struct {
+	*Sequence
+	tenant string
+	prompt []tandem.Token
+	ran    bool // its last position is its own, and was not taken back
+	twin
+}
+
+// TestSharedEqualsAlone opens shared sequences whose prompts begin alike, fills them in pieces, grows and commits trees, rolls
+// back, and closes them in the middle of it, with too little memory for all that might be kept. Every logit equals that of
+// another model that has computed the text anew, bit by bit; and all memory is free at the end.
+func TestSharedEqualsAlone(t *testing.T) {
+	for _, kvType := range []string{"f16", "q8_0"} {
+		pages := PagesFor(3, 230, 16)
+		m := openTest(t, draftPath, Options{KVType: kvType, Threads: 1, KVPages: pages})
+		fresh := openTest(t, draftPath, Options{KVType: kvType, Threads: 1, KVPages: PagesFor(1, 400, 0)})
+		found, evicted := 0, m.EvictedPages()
+		rapid.Check(t, func(r *rapid.T) { found += sharedEqualsAlone(r, m, fresh) })
+		t.Logf("%s: %d positions found, %d pages evicted", kvType, found, m.EvictedPages()-evicted)
+		if found < 2000 || m.EvictedPages()-evicted < 20 {
+			t.Fatalf("%d positions found and %d pages evicted: want more", found, m.EvictedPages()-evicted)
+		}
+	}
+}
+
+func sharedEqualsAlone(r *rapid.T, m, fresh *Model) (found int) {
+	var open []*sharer
+	defer func() {
+		for _, s := range open {
+			s.Close()
+		}
+	}()
+	same := func(s *sharer, text []tandem.Token, got []float32) {
+		seq, err := fresh.NewSequence(len(text), 0)
+		if err != nil {
+			r.Fatal(err)
+		}
+		defer seq.Close()
+		out, err := fresh.Forward([]Segment{{Seq: seq, Extend: text, Want: WantTail}}, 0)
+		if err != nil {
+			r.Fatal(err)
+		}
+		if err := sameBits(got, out.Logits(0)); err != nil {
+			r.Fatalf("after %d tokens: %v", len(text), err)
+		}
+	}
+	run := func(s *sharer, seg Segment) *Output {
+		seg.Seq, seg.Want = s.Sequence, WantTail
+		out, err := m.Forward([]Segment{seg}, 0)
+		if err != nil {
+			r.Fatal(err)
+		}
+		return out
+	}
+	shut := func(s *sharer) {
+		open = slices.DeleteFunc(open, func(x *sharer) bool { return x == s })
+		s.Close()
+	}
+	some := func() *sharer { return rapid.SampledFrom(open).Draw(r, "which") }
+	dice := rand.New(rand.NewPCG(rapid.Uint64().Draw(r, "dice"), 0)) // where rapid would take small numbers too often
+	for range rapid.IntRange(5, 40).Draw(r, "steps") {
+		what := rapid.SampledFrom([]string{"open", "open", "fill", "fill", "tree", "back", "close", "close", "distrust"}).Draw(r, "what")
+		switch {
+		case what == "open":
+			rng := rand.New(rand.NewPCG(rapid.Uint64Range(0, 1).Draw(r, "begin"), 0))
+			prompt := randomTokens(rng, m, 1+dice.IntN(200))
+			if part := dice.IntN(len(prompt) + 1); rapid.Bool().Draw(r, "parts") {
+				prompt = append(prompt[:part], randomTokens(dice, m, len(prompt)-part)...)
+			}
+			s := &sharer{tenant: rapid.SampledFrom([]string{"a", "a", "a", "b"}).Draw(r, "tenant"), prompt: prompt}
+			var err error
+			if s.Sequence, err = m.NewShared(s.tenant, prompt, len(prompt)+30, 16); err != nil {
+				if tandem.KindOf(err) != tandem.Exhausted || len(open) < 3 {
+					r.Fatalf("with %d sequences open: %v", len(open), err)
+				}
+				continue
+			}
+			found += s.Len()
+			s.twin.prefix = slices.Clone(prompt[:s.Len()])
+			open = append(open, s)
+		case len(open) == 0:
+		case what == "fill":
+			s := some()
+			if n := s.Resume(); n > 0 {
+				found += n
+				s.twin.prefix, s.ran = slices.Clone(s.prompt[:s.Len()]), false
+			}
+			left := s.prompt[min(s.Len(), len(s.prompt)):]
+			if len(left) == 0 || s.Nodes() > 0 {
+				continue
+			}
+			piece := left[:1+dice.IntN(len(left))]
+			out := run(s, Segment{Extend: piece})
+			s.twin.prefix, s.ran = append(s.twin.prefix, piece...), true
+			same(s, s.twin.prefix, out.Logits(0))
+		case what == "tree":
+			s := some()
+			if s.Len() == 0 || s.Len() > s.Capacity()-4 {
+				continue
+			}
+			if err := s.Reroot(nil, nil); err != nil {
+				r.Fatal(err)
+			}
+			text := s.twin.prefix
+			s.twin = twin{prefix: text}
+			seg := Segment{Nodes: randomTokens(dice, m, rapid.IntRange(1, 4).Draw(r, "rows"))}
+			for i := range seg.Nodes {
+				seg.Parents = append(seg.Parents, int32(rapid.IntRange(-1, i-1).Draw(r, "parent")))
+			}
+			out := run(s, seg)
+			s.twin.tokens, s.twin.parents = seg.Nodes, seg.Parents
+			for i := range seg.Nodes {
+				same(s, s.twin.path(int32(i)), out.Logits(i))
+			}
+			s.twin.reroot(r, s.Sequence)
+			s.ran = s.ran || s.Len() > len(text)
+		case what == "back":
+			s := some()
+			if s.Len() == 0 {
+				continue
+			}
+			if err := s.Truncate(s.Len() - 1); err == nil {
+				s.twin, s.ran = twin{prefix: s.twin.prefix[:s.Len()]}, false
+			} else if tandem.KindOf(err) != tandem.Exhausted || s.ran {
+				r.Fatal(err)
+			}
+		case what == "distrust":
+			s := some()
+			s.Distrust()
+			shut(s)
+		default:
+			shut(some())
+		}
+	}
+	for len(open) > 0 {
+		shut(some())
+	}
+	if m.FreePages() != m.Pages() {
+		r.Fatalf("%d of %d pages are free", m.FreePages(), m.Pages())
+	}
+	if rapid.IntRange(0, 9).Draw(r, "drop") == 0 {
+		m.DropPrefixes()
+	}
+	return found
+}
+
+// TestSharedInEveryArchitecture finds a prefix in models with windows, heads that differ by layer and longer rotations: the logits
+// behind it are those of the whole text computed at once.
+func TestSharedInEveryArchitecture(t *testing.T) {
+	for name, c := range archCases() {
+		t.Run(name, func(t *testing.T) {
+			c.model.generate(uint64(len(name)))
+			m := openTest(t, c.model.write(t, t.TempDir()), Options{KVPages: PagesFor(3, 200, 0)})
+			tokens := randomTokens(rand.New(rand.NewPCG(6, 6)), m, 200)
+			want := slices.Clone(forward(t, m, 0, Segment{Seq: newSeq(t, m, 200, 0), Extend: tokens, Want: WantTail}).Logits(0))
+			for i, found := range []int{0, 150} { // two whole pages shared, 22 rows copied
+				s, err := m.NewShared("", tokens[:150+49*i], 200, 0)
+				if err != nil || s.Len() != found {
+					t.Fatalf("%v: %d found, want %d", err, s.Len(), found)
+				}
+				forward(t, m, 0, Segment{Seq: s, Extend: tokens[found : 150+20*i]})
+				if i > 0 {
+					out := forward(t, m, 0, Segment{Seq: s, Extend: tokens[s.Len():], Want: WantTail})
+					if err := sameBits(out.Logits(0), want); err != nil {
+						t.Error(err)
+					}
+				}
+				s.Close()
+			}
+		})
+	}
+}

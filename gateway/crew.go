@@ -1,0 +1,58 @@
+package gateway
+
+import (
+	"sync"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// crew counts the gateway's requests and goroutines, so that Shutdown can wait for all of them.
+type crew struct {
+	mu     sync.Mutex
+	n      int
+	closed bool
+	idle   chan struct{} // closed once closed is set and n is 0
+}
+
+// join admits a request unless the crew is closed.
+func (c *crew) join() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return tandem.Errorf(op, tandem.Unavailable, "gateway is shutting down")
+	}
+	c.n++
+	return nil
+}
+
+func (c *crew) leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.n--; c.n == 0 && c.closed {
+		close(c.idle)
+	}
+}
+
+// run starts f in a goroutine. The caller must be of the crew, so that n is not 0 here.
+func (c *crew) run(f func()) {
+	c.mu.Lock()
+	c.n++
+	c.mu.Unlock()
+	go func() {
+		defer c.leave()
+		f()
+	}()
+}
+
+// close refuses newcomers and returns the channel that closes when the last has left.
+func (c *crew) close() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.closed = true
+		if c.n == 0 {
+			close(c.idle)
+		}
+	}
+	return c.idle
+}

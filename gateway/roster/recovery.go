@@ -1,0 +1,31 @@
+package roster
+
+import "sync"
+
+// Recovery tells sessions that a peer came up. The zero value is ready: nothing is known.
+type Recovery struct {
+	mu   sync.Mutex
+	up   bool
+	came chan struct{} // closed and replaced whenever the peer comes up
+}
+
+// Set tells that the peer is up or down.
+func (r *Recovery) Set(up bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if up && !r.up && r.came != nil {
+		close(r.came)
+		r.came = nil
+	}
+	r.up = up
+}
+
+// Next returns a channel that closes when the peer comes up the next time.
+func (r *Recovery) Next() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.came == nil {
+		r.came = make(chan struct{})
+	}
+	return r.came
+}

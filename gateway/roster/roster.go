@@ -1,0 +1,204 @@
+// Package roster knows who may draft: names, the drafters behind them as they come and go, and how each behaves.
+package roster
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// Member is a drafter that a gateway may ask, under the name that requests know it by.
+type Member struct {
+	Name    string
+	Drafter tandem.Drafter
+}
+
+const (
+	offences    = 3                // garbage answers within offenceAge, after which nobody asks a drafter
+	offenceAge  = time.Minute      //
+	firstAside  = 30 * time.Second // the first time; doubles
+	longAside   = 10 * time.Minute //
+	mostMembers = 256              // names remembered, those that are gone included
+)
+
+// Roster is who may draft. A name stays known after its drafter is gone, so that a request which names
+// one that is just being restarted is no mistake, and what a drafter did before its restart counts
+// against it. Safe for concurrent use.
+type Roster struct {
+	version atomic.Uint64 // moves on with every change of who is enlisted
+
+	mu    sync.Mutex
+	seats []*Seat // in the order in which the names were first enlisted
+}
+
+// Seat is one name and what belongs to it for longer than one process lives.
+type Seat struct {
+	name    string
+	Up      Recovery
+	Conduct Conduct
+	Pace    atomic.Int64 // a recent mean of the time of a Propose in some session, ns
+	Silent  atomic.Bool  // its latest Propose in some session was not answered in time
+	life    *Life        // nil: gone or draining
+}
+
+// Life is a drafter from its Enlist to its Dismiss, or to the Enlist that replaces it.
+type Life struct {
+	Member
+	Seat *Seat
+}
+
+// Enlist puts a member on the roster, or in the place of the one of that name.
+func (r *Roster) Enlist(m Member) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.seat(m.Name)
+	if s == nil {
+		if len(r.seats) >= mostMembers {
+			r.seats = slices.DeleteFunc(r.seats, func(s *Seat) bool { return s.life == nil })
+		}
+		s = &Seat{name: m.Name}
+		r.seats = append(r.seats, s)
+	}
+	if s.life == nil || !same(s.life.Drafter, m.Drafter) {
+		s.life = &Life{Member: m, Seat: s}
+		r.version.Add(1)
+	}
+	s.Up.Set(false)
+	s.Up.Set(true)
+}
+
+// same reports whether both are one drafter, so that to enlist it again changes nothing.
+func same(a, b tandem.Drafter) bool { return reflect.ValueOf(a).Comparable() && a == b }
+
+// Dismiss takes a member off; its name stays known.
+func (r *Roster) Dismiss(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s := r.seat(name); s != nil && s.life != nil {
+		s.life = nil
+		s.Up.Set(false)
+		r.version.Add(1)
+	}
+}
+
+// seat returns the seat of a name, nil if it is not known. r.mu must be held.
+func (r *Roster) seat(name string) *Seat {
+	for _, s := range r.seats {
+		if s.name == name {
+			return s
+		}
+	}
+	return nil
+}
+
+// State is a hint that a drafter came up or went down.
+func (r *Roster) State(name string, up bool) {
+	r.mu.Lock()
+	s := r.seat(name)
+	r.mu.Unlock()
+	if s != nil {
+		s.Up.Set(up)
+	}
+}
+
+// List returns those that are enlisted now, the named ones in the order of names, all for no names,
+// and the version that this is true for.
+func (r *Roster) List(names []string) ([]*Life, uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []*Life
+	if names == nil {
+		for _, s := range r.seats {
+			if s.life != nil {
+				out = append(out, s.life)
+			}
+		}
+	}
+	for _, n := range names {
+		if s := r.seat(n); s != nil && s.life != nil {
+			out = append(out, s.life)
+		}
+	}
+	return out, r.version.Load()
+}
+
+// Check returns an error of kind Invalid if a name was never enlisted.
+func (r *Roster) Check(names []string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, n := range names {
+		if r.seat(n) != nil {
+			continue
+		}
+		var known []string
+		for _, s := range r.seats {
+			known = append(known, s.name)
+		}
+		if known == nil {
+			return tandem.Errorf("request", tandem.Invalid, "drafter %q is not there: no drafter is", n)
+		}
+		return &tandem.Error{Op: "request", Kind: tandem.Invalid, Field: "drafters",
+			Err: fmt.Errorf("drafter %q is not there: want some of %s", n, strings.Join(known, ", "))}
+	}
+	return nil
+}
+
+// Conduct is what a drafter has to answer for. Garbage is a tree or a figure that no drafter may send;
+// one session is done with it at once, and after several of them in a short time all are for a
+// while. Its time doubles with each repetition until a good answer comes after it. Safe for
+// concurrent use; the zero value is a clean sheet.
+type Conduct struct {
+	marked atomic.Bool // anything below is set
+
+	mu    sync.Mutex
+	times []time.Time // of the latest offences
+	term  time.Duration
+	until time.Time
+}
+
+// Offend counts a garbage answer and reports whether the drafter is put aside for it.
+func (c *Conduct) Offend(now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.marked.Store(true)
+	c.times = append(slices.DeleteFunc(c.times, func(t time.Time) bool { return now.Sub(t) > offenceAge }), now)
+	if len(c.times) < offences {
+		return false
+	}
+	c.times = nil
+	c.term = min(max(2*c.term, firstAside), longAside)
+	c.until = now.Add(c.term)
+	return true
+}
+
+// Aside reports whether nobody is to ask the drafter now.
+func (c *Conduct) Aside() bool {
+	if !c.marked.Load() {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Now().Before(c.until)
+}
+
+// Good takes an answer that was as it should be.
+func (c *Conduct) Good() {
+	if !c.marked.Load() {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.term > 0 && !time.Now().Before(c.until) {
+		c.term, c.until = 0, time.Time{}
+		c.marked.Store(len(c.times) > 0)
+	}
+}
+
+// Version moves on with every change of who is enlisted.
+func (r *Roster) Version() uint64 { return r.version.Load() }

@@ -1,0 +1,76 @@
+package strategy
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec/learn"
+)
+
+// llmcad is LLMCad (Xu et al., 2023): trees grown by the branch pacer, drafting until no branch is likelier
+// than α, which moves with what is verified, and drafting on while the target verifies.
+type llmcad struct {
+	vote            tandem.Vote
+	alpha           *learn.Alpha
+	branch          float64
+	adaptive, ahead bool
+}
+
+func (l *llmcad) Several() bool { return l.vote != tandem.VoteNone }
+func (l *llmcad) HandOn()       {}
+
+func (l *llmcad) Decide(ready []string, p tandem.Policy) Plan {
+	return poll(ready, l.vote, tandem.Proposal{Policy: p, Growth: tandem.GrowPacer, Branch: l.branch, Stop: l.alpha.Now(), Ahead: l.ahead}, reasonThreshold)
+}
+
+func (l *llmcad) Explain(p Plan) string {
+	return fmt.Sprintf("α %.3g, branches from %.3g", l.alpha.Now(), l.branch)
+}
+
+func (l *llmcad) Learn(o *Outcome) {
+	if !l.adaptive || !o.Judged {
+		return
+	}
+	if all, ok, confidence := bestBranch(o.Tree, o.Verdict.Tokens); all > 0 {
+		l.alpha.Record(all, ok, confidence)
+	}
+}
+
+// bestBranch returns how long the branch of t is that goes with the committed tokens furthest, and on
+// from there to the likeliest leaf; how much of it was right; and the confidence of the likeliest
+// leaf of all when drafting stopped (LLMCad's N_all, N_ok and Tc).
+func bestBranch(t tandem.Tree, committed []tandem.Token) (all, ok int, confidence float64) {
+	if len(t.LogProbs) != t.Len() {
+		return 0, 0, 0
+	}
+	at, best := int32(0), float32(math.Inf(-1))
+	inner := make([]bool, t.Len())
+	for i := t.Len() - 1; i > 0; i-- {
+		if !inner[i] {
+			best = max(best, t.LogProbs[i])
+		}
+		inner[t.Parents[i]] = true
+	}
+	for deeper := true; deeper; {
+		deeper = false
+		next := int32(-1)
+		for i := int(at) + 1; i < t.Len(); i++ {
+			switch {
+			case t.Parents[i] != at:
+			case ok == all && ok < len(committed) && t.Tokens[i] == committed[ok]:
+				next, deeper = int32(i), true
+			case !deeper && (next < 0 || t.LogProbs[i] > t.LogProbs[next]):
+				next = int32(i)
+			}
+		}
+		if next < 0 {
+			break
+		}
+		if deeper {
+			ok++
+		}
+		all, at, deeper = all+1, next, true
+	}
+	return all, ok, math.Exp(float64(min(best, 0)))
+}

@@ -1,0 +1,206 @@
+package strategy
+
+import (
+	"strings"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec"
+	"github.com/tandem-llm/tandem/spec/learn"
+)
+
+// planner is the default strategy: each round it takes the way to draft that has brought the most tokens per
+// time, plain decoding included (learn.Planner), and leaves width and depth to whoever drafts, who knows from
+// costs and acceptance how far it pays (spec.Cut, spec.Worth). The ways are: not at all, each drafter
+// alone, and, with several, all of them in one tree.
+//
+// Drafting ahead is nearly always worth it, so every way has it; only the way in use is also tried without,
+// so that a machine on which it costs more than it brings loses little, and learning stays cheap.
+type planner struct {
+	shared   *Shared
+	vote     tandem.Vote // of all; VoteNone: never
+	ahead    bool
+	adaptive bool // weights move
+	weights  *learn.Weights
+	choices  *learn.Planner
+	chances  map[string]*learn.Calibration
+	arm      learn.Arm
+	base     string        // the way in use, as it is named with drafting ahead
+	rows     float64       // of others in the same pass, and
+	tickets  float64       // their tickets, running means
+	rest     time.Duration // running mean of a round without draft and pass
+	drafted  int           // rounds with a draft
+}
+
+const (
+	wideEvery = 12  // one in so many rounds with a draft is wider than costs say that it pays: see Shared.curve
+	wideSlope = 0.4 //
+)
+
+// inTurn is what the name of a way that goes without drafting ahead ends with.
+const inTurn = " in turn"
+
+func newPlanner(l *Shared, vote tandem.Vote, w *learn.Weights, adaptive, ahead bool) *planner {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := &planner{shared: l, vote: vote, ahead: ahead, adaptive: adaptive, weights: w,
+		choices: learn.NewPlanner(l.rules.Planner, l.planner), chances: map[string]*learn.Calibration{}}
+	for name, c := range l.chances {
+		p.chances[name] = c.Inherit(inherited)
+	}
+	return p
+}
+
+func (p *planner) Several() bool { return true }
+
+func (p *planner) Decide(ready []string, policy tandem.Policy) Plan {
+	arms := p.arms(ready, policy)
+	var why learn.Reason
+	p.arm, why = p.choices.Choose(arms)
+	if why == learn.ReasonBest || why == learn.ReasonHysteresis {
+		p.base = strings.TrimSuffix(p.arm.Name, inTurn)
+	}
+	out := Plan{Vote: p.arm.Vote, Nodes: policy.Nodes, Choice: p.arm.Name, Reason: string(why)}
+	if len(p.arm.Drafters) == 0 {
+		return out
+	}
+	costs := tandem.Plan{Round: p.rest}
+	slope := 1.0
+	if p.drafted++; p.drafted%wideEvery == wideEvery/2 {
+		slope = wideSlope
+	}
+	costs.Verify, costs.Others = p.shared.curve(policy.Nodes, int(p.rows+0.5), slope)
+	costs.Others *= p.tickets
+	for _, d := range ready {
+		if len(p.arm.Drafters) > 1 || p.arm.Drafters[0] == d {
+			own := costs
+			own.Accept = p.accept(d)
+			out.Asks = append(out.Asks, Ask{d, tandem.Proposal{Policy: policy, Growth: tandem.GrowBest, Plan: own, Ahead: p.arm.Ahead}})
+		}
+	}
+	if len(out.Asks) > 1 {
+		out.Cut = costs
+		out.Cut.Accept = p.accept("")
+	}
+	return out
+}
+
+func (p *planner) Explain(Plan) string { return p.choices.Explain() }
+
+// arms returns the ways to spend a round.
+func (p *planner) arms(ready []string, policy tandem.Policy) []learn.Arm {
+	arms := []learn.Arm{{Name: Plain, Vote: tandem.VoteNone}}
+	if policy.Plain() {
+		return arms
+	}
+	for _, d := range ready {
+		arm := alone(d)
+		arm.Ahead = p.ahead
+		arms = append(arms, arm)
+	}
+	if len(ready) > 1 && p.vote != tandem.VoteNone {
+		arms = append(arms, learn.Arm{Name: "vote of " + strings.Join(ready, ", "), Drafters: ready, Vote: p.vote, Ahead: p.ahead})
+	}
+	if p.ahead {
+		for _, a := range arms[1:] {
+			if a.Name == p.base {
+				a.Name, a.Ahead = a.Name+inTurn, false
+				return append(arms, a)
+			}
+		}
+	}
+	return arms
+}
+
+// accept returns what a drafter's nodes are worth; nil: what it says itself.
+func (p *planner) accept(name string) []float32 {
+	if c := p.chances[name]; c != nil {
+		return c.Accept()
+	}
+	return nil
+}
+
+func (p *planner) Learn(o *Outcome) {
+	if o.Lossy {
+		return // something was lost; that is no way's fault
+	}
+	v, wall := o.Verdict, o.Wall
+	for _, d := range o.Drafts {
+		wall = min(wall, o.Wall-d.Extra) // to catch up costs once, not every round
+	}
+	p.foresee(o)
+	p.choices.Observe(p.arm, o.Tokens, wall, o.AtEnd)
+	p.rest = learn.Mean(p.rest, o.Rest)
+	p.rows += (float64(max(v.Rows-v.Nodes, 0)) - p.rows) / 8
+	p.tickets += (float64(max(v.Batch-1, 0)) - p.tickets) / 8
+	if !o.Judged {
+		return
+	}
+	if o.Merged {
+		p.record("", o.Tree, v.Tokens)
+	}
+	for _, d := range o.Drafts {
+		p.record(d.Drafter, d.Got.Tree, v.Tokens)
+		if !o.Merged {
+			continue
+		}
+		if !o.AtEnd {
+			p.choices.Witness(alone(d.Drafter), spec.Held(d.Got.Tree, v.Tokens)+1)
+		}
+	}
+	if p.adaptive {
+		o.compare(p.weights)
+	}
+}
+
+// foresee tells the planner what the round's trees promised.
+func (p *planner) foresee(o *Outcome) {
+	if o.Merged {
+		p.choices.Expect(p.arm, spec.Expected(o.Tree, o.Plan.Cut.Accept))
+	}
+	for i, k := range o.Plan.Asks {
+		for _, d := range o.Drafts {
+			if d.Drafter == k.Drafter && d.Got.Tree.LogProbs != nil {
+				arm := p.arm
+				if len(o.Plan.Asks) > 1 {
+					arm = alone(k.Drafter)
+				}
+				p.choices.Expect(arm, spec.Expected(d.Got.Tree, o.Plan.Asks[i].Shape.Plan.Accept))
+			}
+		}
+	}
+}
+
+// alone is the way to ask one drafter only.
+func alone(drafter string) learn.Arm {
+	return learn.Arm{Name: drafter, Drafters: []string{drafter}, Vote: tandem.VoteNone}
+}
+
+// record tells what became of a tree to this session and, for those that come, to all.
+func (p *planner) record(name string, t tandem.Tree, committed []tandem.Token) {
+	if t.Len() < 2 {
+		return
+	}
+	l := p.shared
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.chances) > mostNames {
+		clear(l.chances) // names that came and went
+	}
+	for _, of := range []map[string]*learn.Calibration{p.chances, l.chances} {
+		if of[name] == nil {
+			of[name] = learn.NewCalibration()
+		}
+		of[name].Record(t, committed)
+	}
+}
+
+func (p *planner) HandOn() {
+	l := p.shared
+	if p.adaptive {
+		l.handOn(p.weights)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p.choices.Merge(l.planner)
+}

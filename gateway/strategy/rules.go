@@ -1,0 +1,57 @@
+package strategy
+
+import (
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec/learn"
+)
+
+// Rules are the constants of the strategies. A zero field is its default, the paper's where there is one.
+type Rules struct {
+	Weights        learn.WeightRule // Minions: reward and punishment of drafters
+	Length         learn.LengthRule // Minions: speculation length
+	Alpha          float64          // LLMCad: the first threshold below which drafting ends, 0.01
+	Branch         float64          // LLMCad: what a candidate must reach to open a branch, 0.3
+	Planner        learn.PlannerRule
+	InitialWeights map[string]float64 // of drafters by name; 1 for those not in it
+}
+
+// WithDefaults returns r checked and with every default filled in.
+func (r Rules) WithDefaults() (Rules, error) {
+	const op = "gateway"
+	if r.Weights == (learn.WeightRule{}) {
+		r.Weights = learn.DefaultWeightRule
+	}
+	if r.Length == (learn.LengthRule{}) {
+		r.Length = learn.DefaultLengthRule
+	}
+	if r.Planner == (learn.PlannerRule{}) {
+		r.Planner = learn.DefaultPlannerRule
+	}
+	for _, f := range []struct {
+		name string
+		v    *float64
+		def  float64
+	}{{"alpha", &r.Alpha, 0.01}, {"branch threshold", &r.Branch, 0.3}} {
+		if *f.v == 0 {
+			*f.v = f.def
+		}
+		if !(*f.v > 0 && *f.v < 1) {
+			return r, tandem.Errorf(op, tandem.Invalid, "%s is %v: want more than 0 and less than 1", f.name, *f.v)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.InitialWeights)) {
+		if v := r.InitialWeights[name]; !(v > 0) || math.IsInf(v, 1) {
+			return r, tandem.Errorf(op, tandem.Invalid, "weight of drafter %q is %v: want a number above 0", name, v)
+		}
+	}
+	for _, err := range []error{r.Weights.Validate(), r.Length.Validate(), r.Planner.Validate()} {
+		if err != nil {
+			return r, tandem.Errorf(op, tandem.Invalid, "%w", err)
+		}
+	}
+	return r, nil
+}

@@ -1,0 +1,117 @@
+package strategy
+
+import (
+	"sync"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec/learn"
+)
+
+const (
+	// mostNames is how many drafters' names are remembered, those that are gone included.
+	mostNames = 256
+	// inherited is what the acceptance that other sessions have seen counts for in a new one: enough to
+	// begin well, little enough that a text of another kind shows within some ten rounds.
+	inherited = 0.2
+	// handedOn is the weight of one session's drafter weights in those that the next one begins with.
+	handedOn = 0.25
+)
+
+// Shared is what sessions have found out and others begin with. What the machine costs is the same for
+// all and kept here alone; everything else a session copies at its start, goes on with by itself, and
+// folds in at its end. Safe for concurrent use; nothing in it grows with the number of sessions.
+type Shared struct {
+	rules Rules
+
+	mu      sync.Mutex
+	costs   *learn.Costs
+	planner *learn.Planner
+	weights *learn.Weights
+	chances map[string]*learn.Calibration // by drafter; of merged trees under ""
+	tokens  float64                       // running mean of the tokens of a round; 0 before the first
+	rows    int                           // of the latest pass that was seen, and its time: several sessions tell
+	took    time.Duration                 // of the same one
+}
+
+// NewShared returns what a gateway with those rules begins with; r must be complete (Rules.WithDefaults).
+func NewShared(r Rules) *Shared {
+	l := &Shared{rules: r, costs: learn.NewCosts(nil), planner: learn.NewPlanner(r.Planner, nil), weights: learn.NewWeights(r.Weights), chances: map[string]*learn.Calibration{}}
+	for name, v := range r.InitialWeights {
+		_ = l.weights.Set(name, v) // checked with the configuration
+	}
+	return l
+}
+
+// Measured replaces what passes cost.
+func (l *Shared) Measured(costs []tandem.Cost) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.costs = learn.NewCosts(costs)
+}
+
+// Verified takes a pass of the verifier and what a round of it brought.
+func (l *Shared) Verified(v tandem.Verdict) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if rows := max(v.Rows, v.Nodes); rows != l.rows || v.Busy != l.took {
+		l.rows, l.took = rows, v.Busy
+		l.costs.Observe(rows, v.Busy)
+	}
+	l.tokens = average(l.tokens, float64(len(v.Tokens)))
+}
+
+// curve returns what a pass costs in which a session has 1 to nodes rows and others have the rest, and how
+// many tokens a round of others brings. No curve before the first pass is known. slope is the share of what
+// wider passes cost more that is believed: less than 1 makes trees wider than pays as far as is known, so
+// that costs that were measured too high, on a busy machine, are found out.
+func (l *Shared) curve(nodes, others int, slope float64) (verify []time.Duration, tokens float64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	least := l.costs.Time(1 + others)
+	if least == 0 {
+		return nil, l.tokens
+	}
+	verify = make([]time.Duration, nodes)
+	for w := range verify {
+		verify[w] = least + time.Duration(slope*float64(l.costs.Time(w+1+others)-least))
+	}
+	return verify, l.tokens
+}
+
+// newWeights returns a session's weights: those that sessions ended with if it is to learn, else the
+// configured ones.
+func (l *Shared) newWeights(learns bool) *learn.Weights {
+	w := learn.NewWeights(l.rules.Weights)
+	set := l.rules.InitialWeights
+	if learns {
+		l.mu.Lock()
+		set = l.weights.Snapshot()
+		l.mu.Unlock()
+	}
+	for name, v := range set {
+		_ = w.Set(name, v) // was in a set of weights before
+	}
+	return w
+}
+
+// handOn folds a session's weights in.
+func (l *Shared) handOn(w *learn.Weights) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.weights.Snapshot()) > mostNames {
+		l.weights = learn.NewWeights(learn.WeightRule{}) // names that came and went
+	}
+	for name, v := range w.Snapshot() {
+		_ = l.weights.Set(name, l.weights.Of(name)+handedOn*(v-l.weights.Of(name))) // between two good weights
+	}
+}
+
+// average is the running mean of a series with weight 1/8 for the newest value; an old value of 0 counts
+// for nothing.
+func average(old, latest float64) float64 {
+	if old == 0 {
+		return latest
+	}
+	return old + (latest-old)/8
+}

@@ -1,0 +1,64 @@
+// Package access knows a gateway's clients by their bearer tokens, for every front end.
+package access
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"strings"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// maxToken is the length limit of a token in bytes.
+const maxToken = 4096
+
+// Keys are the tokens that let clients in. Safe for concurrent use; nil lets everybody in.
+type Keys struct {
+	sums    [][sha256.Size]byte
+	tenants []string
+}
+
+// New returns the keys with those tokens, nil if there are none. A token is 1 to 4,096 visible ASCII characters, as they
+// fit into a header. Errors do not show it.
+func New(tokens []string) (*Keys, error) {
+	if len(tokens) == 0 {
+		return nil, nil
+	}
+	k := &Keys{}
+	for i, t := range tokens {
+		if t == "" || len(t) > maxToken || strings.ContainsFunc(t, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			return nil, tandem.Errorf("api key", tandem.Invalid, "key %d of %d has %d bytes: want 1 to %d visible ASCII characters", i+1, len(tokens), len(t), maxToken)
+		}
+		sum := sha256.Sum256([]byte(t))
+		k.sums, k.tenants = append(k.sums, sum), append(k.tenants, tenant(sum))
+	}
+	return k, nil
+}
+
+// tenant returns the name of the tenant with a token of that hash: another hash, for names travel to other processes.
+func tenant(sum [sha256.Size]byte) string {
+	name := sha256.Sum256(append([]byte("tandem tenant "), sum[:]...))
+	return hex.EncodeToString(name[:16])
+}
+
+// Tenant returns whose the token of an Authorization header ("Bearer TOKEN") is, and whether it is known. It takes
+// as long for a wrong token as for a right one. Nil keys know everybody, as the tenant "".
+func (k *Keys) Tenant(header string) (name string, ok bool) {
+	if k == nil {
+		return "", true
+	}
+	scheme, token, _ := strings.Cut(strings.TrimSpace(header), " ")
+	if !strings.EqualFold(scheme, "bearer") {
+		return "", false
+	}
+	sum := sha256.Sum256([]byte(strings.TrimSpace(token)))
+	found := -1
+	for i := range k.sums {
+		found = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(k.sums[i][:], sum[:]), i, found)
+	}
+	if found < 0 {
+		return "", false
+	}
+	return k.tenants[found], true
+}

@@ -1,0 +1,235 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/http/oai"
+)
+
+// choice is one generation of a call.
+type choice struct {
+	index   int
+	first   bool // of its prompt
+	request tandem.Request
+
+	sink   tandem.Sink
+	began  time.Duration // the first token, from the request's arrival; 0 before
+	result tandem.Result
+}
+
+// chat answers /v1/chat/completions.
+func (s *Server) chat(w http.ResponseWriter, c *call) error {
+	o, err := s.read(w, c, oai.ReadChat)
+	if err != nil {
+		return err
+	}
+	p, err := s.conversation(c.Context(), o.Messages)
+	if err != nil {
+		return err
+	}
+	return s.complete(w, c, o, []oai.Prompt{{Tokens: p.Tokens}})
+}
+
+// completion answers /v1/completions.
+func (s *Server) completion(w http.ResponseWriter, c *call) error {
+	o, err := s.read(w, c, oai.ReadCompletion)
+	if err != nil {
+		return err
+	}
+	return s.complete(w, c, o, o.Prompts)
+}
+
+// read decodes the body of a call that generates.
+func (s *Server) read(w http.ResponseWriter, c *call, decode func([]byte, defaults) (*oai.Call, error)) (*oai.Call, error) {
+	if reason := s.cfg.Loading(); reason != "" {
+		return nil, tandem.Errorf(op, tandem.Unavailable, "the model is loading: %s", reason)
+	}
+	body, done, err := s.body(w, c)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	o, err := decode(body, s.cfg.Defaults)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.served(o.Model); err != nil {
+		return nil, err
+	}
+	o.Request.Tenant = c.tenant
+	return o, nil
+}
+
+// served refuses a model that is not this server's.
+func (s *Server) served(model string) error {
+	if model == "" || model == s.cfg.Model.Name {
+		return nil
+	}
+	return s.noModel(model)
+}
+
+func (s *Server) noModel(model string) error {
+	e := oai.Refusal(http.StatusNotFound, "model_not_found", "model %.200q does not exist: this server has %s", model, s.cfg.Model.Name)
+	e.Param = "model"
+	return e
+}
+
+// conversation renders messages with the model's template.
+func (s *Server) conversation(ctx context.Context, messages []oai.Message) (Prompt, error) {
+	if s.cfg.Chat == nil {
+		return Prompt{}, &tandem.Error{Kind: tandem.Unsupported, Field: "messages", Err: tandem.Errorf("chat", tandem.Unsupported,
+			"model %s has no tokenizer.chat_template: give one with --chat-template, or use /v1/completions", s.cfg.Model.Name)}
+	}
+	p, err := s.cfg.Chat.Prompt(ctx, messages)
+	switch kind := tandem.KindOf(err); {
+	case err == nil || ctx.Err() != nil:
+		return p, err
+	case kind == tandem.Unsupported:
+		err = &tandem.Error{Kind: tandem.Unsupported, Field: "messages", Err: err}
+	case kind == tandem.Invalid || kind == tandem.Deadline: // a template that takes too long is as wrong as one that refuses
+		err = &tandem.Error{Kind: tandem.Invalid, Field: "messages", Err: err}
+	}
+	return p, err
+}
+
+// complete runs every choice of a call and answers it.
+func (s *Server) complete(w http.ResponseWriter, c *call, o *oai.Call, prompts []oai.Prompt) error {
+	choices, err := s.choices(o, prompts)
+	if err != nil {
+		return err
+	}
+	if o.Stream {
+		return s.stream(w, c, o, choices)
+	}
+	return s.answer(w, c, o, choices)
+}
+
+// choices returns the generations of a call, all validated.
+func (s *Server) choices(o *oai.Call, prompts []oai.Prompt) ([]*choice, error) {
+	var all []*choice
+	for _, p := range prompts {
+		r := o.Request
+		r.Prompt, r.Tokens = p.Text, p.Tokens
+		if len(r.Tokens) >= s.cfg.Limits.Context {
+			return nil, s.tooLong(o, len(r.Tokens))
+		}
+		if len(r.Prompt) > s.cfg.Limits.PromptBytes {
+			e := oai.Refusal(http.StatusRequestEntityTooLarge, "prompt_too_large", "prompt has %d bytes: at most %d allowed", len(r.Prompt), s.cfg.Limits.PromptBytes)
+			e.Param = "prompt"
+			return nil, e
+		}
+		if err := r.Validate(s.cfg.Limits); err != nil {
+			return nil, o.InItsWords(err)
+		}
+		if r.Tokens == nil {
+			r.Tokens, r.Prompt = s.cfg.Vocab.Encode(r.Prompt, true), ""
+			if len(r.Tokens) >= s.cfg.Limits.Context {
+				return nil, s.tooLong(o, len(r.Tokens))
+			}
+		}
+		for i := range o.N {
+			x := &choice{index: len(all), first: i == 0, request: r}
+			x.request.Sampling.Seed += uint64(i)
+			all = append(all, x)
+		}
+	}
+	return all, nil
+}
+
+func (s *Server) tooLong(o *oai.Call, tokens int) error {
+	e := oai.Refusal(http.StatusRequestEntityTooLarge, "context_length_exceeded",
+		"prompt has %d tokens: the context holds %d, and at least one must be left to generate", tokens, s.cfg.Limits.Context)
+	if e.Param = "prompt"; o.Chat {
+		e.Param = "messages"
+	}
+	return e
+}
+
+// run runs all choices, each with its sink, and calls end in the goroutine of each that is complete. The first error
+// ends all. The later choices of a prompt begin when the first has its first token: they find what it has computed.
+func (s *Server) run(ctx context.Context, c *call, choices []*choice, end func(*choice) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var (
+		wg    sync.WaitGroup
+		once  sync.Once
+		first error
+		warm  chan struct{}
+	)
+	for _, x := range choices {
+		if x.first {
+			warm = make(chan struct{})
+		}
+		prompt := warm
+		wg.Go(func() {
+			ready := sync.OnceFunc(func() { close(prompt) })
+			if x.first {
+				defer ready()
+			} else {
+				ready = func() {}
+				select {
+				case <-prompt:
+				case <-ctx.Done():
+					return
+				}
+			}
+			err := s.one(ctx, c, x, ready)
+			if err == nil {
+				err = end(x)
+			}
+			if err != nil {
+				once.Do(func() {
+					first = err
+					cancel(err)
+				})
+			}
+		})
+	}
+	wg.Wait()
+	if first == nil && ctx.Err() != nil {
+		first = context.Cause(ctx)
+	}
+	return first
+}
+
+// one runs one choice, and returns a panic as an error: a server recovers only in its own goroutines.
+func (s *Server) one(ctx context.Context, c *call, x *choice, ready func()) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.cfg.Counters.Add("http.panics", 1)
+			err = tandem.Errorf(op, tandem.Internal, "panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	x.result, err = s.cfg.Generator.Generate(ctx, x.request, timed{x, c.begun, ready})
+	return err
+}
+
+// timed is a choice's sink that notes when the first token comes.
+type timed struct {
+	x     *choice
+	begun time.Time
+	ready func()
+}
+
+// Started implements tandem.Sink.
+func (t timed) Started(e tandem.Started) error { return t.x.sink.Started(e) }
+
+// Delta implements tandem.Sink.
+func (t timed) Delta(d tandem.Delta) error {
+	if t.x.began == 0 {
+		t.x.began = time.Since(t.begun)
+		t.ready()
+	}
+	return t.x.sink.Delta(d)
+}
+
+// word returns how a token is written.
+func (s *Server) word(t tandem.Token) oai.Word {
+	b := s.cfg.Vocab.AppendBytes(make([]byte, 0, 16), t)
+	return oai.Word{Text: lossy(b), Bytes: b}
+}

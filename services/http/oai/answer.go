@@ -1,0 +1,210 @@
+package oai
+
+import (
+	"encoding/json"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// Head is what every answer and chunk of a call begins with.
+type Head struct {
+	ID          string `json:"id"`
+	Object      string `json:"object"`
+	Created     int64  `json:"created"`
+	Model       string `json:"model"`
+	Fingerprint string `json:"system_fingerprint"`
+}
+
+// Choice is one choice of an answer or of a chunk.
+type Choice struct {
+	Index    int      `json:"index"`
+	Message  *Turn    `json:"message,omitempty"` // of a chat's answer
+	Delta    *Turn    `json:"delta,omitempty"`   // of a chat's chunk
+	Text     *string  `json:"text,omitempty"`    // of a completion's answer and chunk
+	Logprobs any      `json:"logprobs"`          // *ChatLogprobs, *Logprobs or nil
+	Finish   *string  `json:"finish_reason"`
+	Tandem   *Account `json:"tandem,omitempty"` // of an answer that reports
+}
+
+// Turn is an assistant's turn, or a piece of it.
+type Turn struct {
+	Role    string  `json:"role,omitempty"`
+	Content *string `json:"content,omitempty"`
+}
+
+// Answer is a whole answer.
+type Answer struct {
+	Head
+	Choices []Choice `json:"choices"`
+	Usage   *Usage   `json:"usage"`
+	Timings *Timings `json:"timings,omitempty"`
+	Tandem  *Account `json:"tandem,omitempty"` // with the only choice's statistics
+}
+
+// Chunk is one event of a stream.
+type Chunk struct {
+	Head
+	Choices []Choice        `json:"choices"`
+	Usage   json.RawMessage `json:"usage,omitempty"` // null in all chunks but the last, of a call that includes usage
+	Timings *Timings        `json:"timings,omitempty"`
+	Tandem  *Account        `json:"tandem,omitempty"`
+}
+
+// Null is JSON's null.
+var Null = json.RawMessage("null")
+
+// Usage counts tokens. Drafts are never output.
+type Usage struct {
+	Prompt     int `json:"prompt_tokens"`
+	Completion int `json:"completion_tokens"`
+	Total      int `json:"total_tokens"`
+	Details    struct {
+		Cached int `json:"cached_tokens"`
+	} `json:"prompt_tokens_details"`
+}
+
+// Add counts one more generation; its prompt only if it is the first of that prompt.
+func (u *Usage) Add(r tandem.Result, first bool) {
+	if first {
+		u.Prompt += r.PromptTokens
+		u.Details.Cached += r.CachedTokens
+	}
+	u.Completion += r.OutputTokens
+	u.Total = u.Prompt + u.Completion
+}
+
+// Timings are llama.cpp's. Of several generations they are the sums of the tokens, and the longest times.
+type Timings struct {
+	CacheN             int     `json:"cache_n"`
+	PromptN            int     `json:"prompt_n"` // computed, the cached ones not counted
+	PromptMS           float64 `json:"prompt_ms"`
+	PromptPerToken     float64 `json:"prompt_per_token_ms"`
+	PromptPerSecond    float64 `json:"prompt_per_second"`
+	PredictedN         int     `json:"predicted_n"`
+	PredictedMS        float64 `json:"predicted_ms"`
+	PredictedPerToken  float64 `json:"predicted_per_token_ms"`
+	PredictedPerSecond float64 `json:"predicted_per_second"`
+	DraftN             int     `json:"draft_n"`
+	DraftAccepted      int     `json:"draft_n_accepted"`
+}
+
+// Add counts one more generation.
+func (t *Timings) Add(r tandem.Result) {
+	t.CacheN += r.CachedTokens
+	t.PromptN += r.PromptTokens - r.CachedTokens
+	t.PredictedN += r.OutputTokens
+	t.DraftN += r.Stats.Drafted
+	t.DraftAccepted += r.Stats.Accepted
+	t.PromptMS = max(t.PromptMS, milliseconds(r.Stats.Prefill))
+	t.PredictedMS = max(t.PredictedMS, milliseconds(r.Stats.Decode))
+	t.PromptPerToken, t.PromptPerSecond = share(t.PromptMS, float64(t.PromptN)), share(1000*float64(t.PromptN), t.PromptMS)
+	t.PredictedPerToken, t.PredictedPerSecond = share(t.PredictedMS, float64(t.PredictedN)), share(1000*float64(t.PredictedN), t.PredictedMS)
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / 1e6 }
+
+// share returns a/b, 0 for b = 0.
+func share(a, b float64) float64 {
+	if b == 0 {
+		return 0
+	}
+	return a / b
+}
+
+// Word is how a token is written: Text is the UTF-8 of its bytes, with U+FFFD for what is none.
+type Word struct {
+	Text  string
+	Bytes []byte
+}
+
+// ints is bytes as a JSON array of numbers.
+type ints []byte
+
+func (b ints) MarshalJSON() ([]byte, error) {
+	out := append(make([]byte, 0, 4*len(b)+2), '[')
+	for i, c := range b {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = strconv.AppendInt(out, int64(c), 10)
+	}
+	return append(out, ']'), nil
+}
+
+// ChatLogprobs is how chats tell log-probabilities.
+type ChatLogprobs struct {
+	Content []TokenLogprob `json:"content"`
+	Refusal []TokenLogprob `json:"refusal"`
+}
+
+// TokenLogprob is one token of a chat with its log-probability.
+type TokenLogprob struct {
+	topLogprob
+	Top []topLogprob `json:"top_logprobs"`
+}
+
+type topLogprob struct {
+	Token   string  `json:"token"`
+	LogProb float64 `json:"logprob"`
+	Bytes   ints    `json:"bytes"`
+}
+
+// NewChatLogprobs returns the log-probabilities of tokens.
+func NewChatLogprobs(tokens []tandem.Token, logprobs []tandem.Logprob, word func(tandem.Token) Word) *ChatLogprobs {
+	out := &ChatLogprobs{Content: make([]TokenLogprob, len(logprobs))}
+	one := func(t tandem.Token, p float32) topLogprob {
+		w := word(t)
+		return topLogprob{w.Text, finite(p), w.Bytes}
+	}
+	for i, l := range logprobs {
+		c := TokenLogprob{topLogprob: one(tokens[i], l.LogProb), Top: make([]topLogprob, len(l.Top))}
+		for j, t := range l.Top {
+			c.Top[j] = one(t.Token, t.LogProb)
+		}
+		out.Content[i] = c
+	}
+	return out
+}
+
+// Logprobs is how the older completions tell log-probabilities: lists of one entry per token.
+type Logprobs struct {
+	Tokens   []string             `json:"tokens"`
+	LogProbs []float64            `json:"token_logprobs"`
+	Top      []map[string]float64 `json:"top_logprobs"` // null if none were asked for
+	Offsets  []int                `json:"text_offset"`  // in characters, from the start of the output
+}
+
+// NewLogprobs returns the log-probabilities of tokens, the first of which stands at character offset, and the offset
+// behind the last.
+func NewLogprobs(tokens []tandem.Token, logprobs []tandem.Logprob, offset int, word func(tandem.Token) Word) (*Logprobs, int) {
+	n := len(logprobs)
+	out := &Logprobs{Tokens: make([]string, n), LogProbs: make([]float64, n), Offsets: make([]int, n)}
+	for i, l := range logprobs {
+		w := word(tokens[i])
+		out.Tokens[i], out.LogProbs[i], out.Offsets[i] = w.Text, finite(l.LogProb), offset
+		offset += len([]rune(w.Text))
+		if len(l.Top) == 0 {
+			continue
+		}
+		top := make(map[string]float64, len(l.Top))
+		for _, t := range l.Top {
+			w := word(t.Token)
+			if _, twice := top[w.Text]; !twice { // halves of characters look alike: the likeliest counts
+				top[w.Text] = finite(t.LogProb)
+			}
+		}
+		out.Top = append(out.Top, top)
+	}
+	return out, offset
+}
+
+// finite returns p as JSON can say it; OpenAI's API says -9999 for a token that cannot be.
+func finite(p float32) float64 {
+	if math.IsNaN(float64(p)) || p < -9999 {
+		return -9999
+	}
+	return float64(p)
+}

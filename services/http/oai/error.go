@@ -1,0 +1,124 @@
+package oai
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// Error is an answer that is an error, in OpenAI's form.
+type Error struct {
+	Status     int // of HTTP
+	Message    string
+	Type       string
+	Param      string // the field that was wrong, "" for none
+	Code       string // "" for none
+	RetryAfter time.Duration
+}
+
+func (e *Error) Error() string { return e.Message }
+
+// StatusClientClosed is what nginx logs for a client that left: nobody receives it.
+const StatusClientClosed = 499
+
+// errorBody is Error's JSON: absent values are null there, not left out.
+type errorBody struct {
+	Error struct {
+		Message string  `json:"message"`
+		Type    string  `json:"type"`
+		Param   *string `json:"param"`
+		Code    *string `json:"code"`
+	} `json:"error"`
+}
+
+// Body returns what to send as JSON.
+func (e *Error) Body() any {
+	var b errorBody
+	b.Error.Message, b.Error.Type = e.Message, e.Type
+	if e.Param != "" {
+		b.Error.Param = &e.Param
+	}
+	if e.Code != "" {
+		b.Error.Code = &e.Code
+	}
+	return b
+}
+
+// Refusal returns an error of a request that is wrong as a whole.
+func Refusal(status int, code, format string, args ...any) *Error {
+	return &Error{Status: status, Type: "invalid_request_error", Code: code, Message: fmt.Sprintf(format, args...)}
+}
+
+// FromError returns err as an answer. What is tandem's own fault is not told to clients: the text of such an
+// error may hold a stack.
+func FromError(err error) *Error {
+	var e *Error
+	if errors.As(err, &e) {
+		return e
+	}
+	out := &Error{Type: "invalid_request_error", Message: err.Error(), Param: tandem.FieldOf(err), RetryAfter: tandem.RetryAfter(err)}
+	switch tandem.KindOf(err) {
+	case tandem.Invalid:
+		out.Status, out.Code = http.StatusBadRequest, "invalid_value"
+	case tandem.Unsupported:
+		out.Status, out.Code = http.StatusBadRequest, "unsupported_value"
+	case tandem.Unauthenticated:
+		out.Status, out.Code = http.StatusUnauthorized, "invalid_api_key"
+	case tandem.Exhausted:
+		out.Status, out.Type, out.Code = http.StatusTooManyRequests, "rate_limit_error", "rate_limit_exceeded"
+	case tandem.Unavailable, tandem.UnknownSession, tandem.Stale:
+		out.Status, out.Type, out.Code = http.StatusServiceUnavailable, "unavailable_error", "unavailable"
+	case tandem.Deadline:
+		out.Status, out.Type, out.Code = http.StatusGatewayTimeout, "timeout_error", "timeout"
+	case tandem.Canceled:
+		out.Status, out.Type, out.Code = StatusClientClosed, "canceled_error", "canceled"
+	default:
+		out.Status, out.Type, out.Code = http.StatusInternalServerError, "server_error", "internal"
+		out.Message = "internal error: the gateway's log has it under this X-Request-Id"
+	}
+	if retries(out.Status) && out.RetryAfter <= 0 {
+		out.RetryAfter = time.Second
+	}
+	return out
+}
+
+// retries reports whether trying again may help.
+func retries(status int) bool {
+	return status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable
+}
+
+// httpNames are the names that fields of tandem.Request have in bodies, where they differ.
+var httpNames = map[string]string{
+	"nodes": "speculation.max_width", "depth": "speculation.max_depth", "width": "speculation.max_branches",
+	"strategy": "speculation.strategy", "vote": "speculation.vote", "drafters": "speculation.drafters", "without": "speculation.without",
+	"repeat_last": "repeat_last_n",
+}
+
+// InItsWords returns err with the field of tandem.Request that it blames, if it does, as the body that c came from calls it.
+func (c *Call) InItsWords(err error) error {
+	var e *tandem.Error
+	if !errors.As(err, &e) || e.Field == "" {
+		return err
+	}
+	field, text := e.Field, e.Err.Error()
+	name := httpNames[field]
+	switch {
+	case name != "":
+	case field == "prompt" && c.Chat:
+		name = "messages"
+	case field == "max_tokens":
+		name = c.maxName
+	case field == "top_logprobs" && !c.Chat:
+		name = "logprobs"
+	default:
+		name = field
+	}
+	if at := strings.Index(text, field+" is "); at >= 0 { // what stands before says where in a Go value it is
+		text = name + text[at+len(field):]
+	}
+	return &tandem.Error{Kind: e.Kind, Field: name, RetryAfter: e.RetryAfter, Err: errors.New(text)}
+}

@@ -1,0 +1,167 @@
+package oai
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// Account tells how output came about, for calls that ask for a report.
+type Account struct {
+	Tokens []OriginToken `json:"tokens,omitempty"`
+	Round  *Round        `json:"round,omitempty"`  // of a chunk
+	Rounds []Round       `json:"rounds,omitempty"` // of an answer
+	Stats  *Stats        `json:"stats,omitempty"`
+}
+
+// OriginToken is a token with who guessed it: "target" or "draft".
+type OriginToken struct {
+	ID     tandem.Token `json:"id"`
+	Text   string       `json:"text"`
+	Origin string       `json:"origin"`
+}
+
+// Round is tandem.Round.
+type Round struct {
+	Index    int      `json:"index"`
+	Base     int      `json:"base"`
+	Choice   string   `json:"choice"`
+	Why      string   `json:"why"`
+	Drafters []string `json:"drafters"`
+	Nodes    []Node   `json:"nodes"`
+	Lanes    []Lane   `json:"lanes"`
+}
+
+// Node is a node of the round's tree; node 0 is the token before the round.
+type Node struct {
+	ID       tandem.Token `json:"id"`
+	Text     string       `json:"text"`
+	Parent   int32        `json:"parent"`
+	LogProb  float64      `json:"logprob"`
+	Votes    []int        `json:"votes"` // indices into Drafters
+	Accepted bool         `json:"accepted"`
+}
+
+// Lane is a stretch of time of one stage, from the request's admission.
+type Lane struct {
+	Stage string  `json:"stage"`
+	By    string  `json:"by"`
+	From  float64 `json:"from_ms"`
+	To    float64 `json:"to_ms"`
+}
+
+// OriginTokens returns d's tokens.
+func OriginTokens(d tandem.Delta, word func(tandem.Token) Word) []OriginToken {
+	out := make([]OriginToken, len(d.Tokens))
+	for i, t := range d.Tokens {
+		out[i] = OriginToken{t, word(t).Text, "target"}
+		if i < len(d.Origins) && d.Origins[i] == tandem.OriginDraft {
+			out[i].Origin = "draft"
+		}
+	}
+	return out
+}
+
+// NewRound returns r as JSON tells it; nil for nil.
+func NewRound(r *tandem.Round, word func(tandem.Token) Word) *Round {
+	if r == nil {
+		return nil
+	}
+	out := &Round{Index: r.Index, Base: int(r.Base), Choice: r.Choice, Why: r.Why,
+		Drafters: append([]string{}, r.Drafters...), Nodes: make([]Node, len(r.Tree.Tokens)), Lanes: make([]Lane, len(r.Lanes))}
+	for i, t := range r.Tree.Tokens {
+		n := Node{ID: t, Text: word(t).Text, Parent: -1, Votes: []int{}, Accepted: i == 0 || slices.Contains(r.Path, int32(i))}
+		if i < len(r.Tree.Parents) {
+			n.Parent = int32(r.Tree.Parents[i])
+		}
+		if i < len(r.Tree.LogProbs) {
+			n.LogProb = finite(r.Tree.LogProbs[i])
+		}
+		if i < len(r.Votes) {
+			for bit := range r.Drafters {
+				if r.Votes[i]>>bit&1 == 1 {
+					n.Votes = append(n.Votes, bit)
+				}
+			}
+		}
+		out.Nodes[i] = n
+	}
+	for i, l := range r.Lanes {
+		out.Lanes[i] = Lane{l.Stage, l.By, milliseconds(l.From), milliseconds(l.To)}
+	}
+	return out
+}
+
+// Stats sums up one generation, here and in `tandem generate --json`.
+type Stats struct {
+	Rounds          int     `json:"rounds"`
+	Drafted         int     `json:"drafted"`
+	DraftedDepth    int     `json:"drafted_depth"`
+	Accepted        int     `json:"accepted"`
+	PlainRounds     int     `json:"plain_rounds"`
+	Reopened        int     `json:"reopened"`
+	TokensPerRound  float64 `json:"tokens_per_round"`
+	NodeAcceptance  float64 `json:"acceptance_per_node"`
+	DepthAcceptance float64 `json:"acceptance_per_depth"`
+	PrefillMS       float64 `json:"prefill_ms"`
+	DecodeMS        float64 `json:"decode_ms"`
+	DraftMS         float64 `json:"draft_ms"`
+	VerifyMS        float64 `json:"verify_ms"`
+	CoordinationP50 float64 `json:"coordination_p50_us"`
+	TokensPerSecond float64 `json:"tokens_per_second"`
+	FirstTokenMS    float64 `json:"first_token_ms"` // from the request's arrival
+
+	Choices       map[string]int `json:"choices"`         // rounds by what the strategy chose
+	Reasons       map[string]int `json:"reasons"`         // rounds by why
+	Drafters      []DrafterStats `json:"drafters"`        // what each contributed
+	AheadHits     int            `json:"ahead_hits"`      // rounds whose tree had been begun ahead, while the target verified
+	AheadTries    int            `json:"ahead_tries"`     // rounds after which a drafter went on ahead
+	AheadMS       float64        `json:"ahead_ms"`        // draft arithmetic ahead of the rounds
+	AheadUsefulMS float64        `json:"ahead_useful_ms"` // the part of it that went into trees
+	PlanningMS    float64        `json:"planning_ms"`     // spent on votes, weights, lengths and choices
+	PlanningShare float64        `json:"planning_share"`  // of the time to decode
+}
+
+// DrafterStats is what one drafter contributed.
+type DrafterStats struct {
+	Name     string  `json:"name"`
+	Rounds   int     `json:"rounds"`
+	Drafted  int     `json:"drafted"`
+	Accepted int     `json:"accepted"`
+	Weight   float64 `json:"weight"`
+}
+
+// NewStats sums up a generation whose first token came after first.
+func NewStats(r tandem.Result, first time.Duration) *Stats {
+	s, n := r.Stats, float64(r.OutputTokens)
+	out := &Stats{
+		Rounds: s.Rounds, Drafted: s.Drafted, DraftedDepth: s.DraftedDepth, Accepted: s.Accepted, PlainRounds: s.PlainRounds, Reopened: s.Reopened,
+		TokensPerRound: share(n, float64(s.Rounds)), NodeAcceptance: share(float64(s.Accepted), float64(s.Drafted)),
+		DepthAcceptance: share(float64(s.Accepted), float64(s.DraftedDepth)), PrefillMS: milliseconds(s.Prefill), DecodeMS: milliseconds(s.Decode),
+		DraftMS: milliseconds(s.DraftBusy), VerifyMS: milliseconds(s.VerifyBusy), CoordinationP50: median(s.Coordination),
+		TokensPerSecond: share(n, s.Decode.Seconds()), FirstTokenMS: milliseconds(first), Choices: map[string]int{}, Reasons: map[string]int{}, Drafters: []DrafterStats{},
+		AheadHits: s.AheadHits, AheadTries: s.AheadTries, AheadMS: milliseconds(s.AheadBusy), AheadUsefulMS: milliseconds(s.AheadUseful),
+		PlanningMS: milliseconds(s.Planning), PlanningShare: share(s.Planning.Seconds(), s.Decode.Seconds()),
+	}
+	for name, n := range s.Choices {
+		out.Choices[name] = n
+	}
+	for why, n := range s.Reasons {
+		out.Reasons[why] = n
+	}
+	for _, d := range s.Drafters {
+		out.Drafters = append(out.Drafters, DrafterStats(d))
+	}
+	return out
+}
+
+// median returns the median in microseconds, 0 of none.
+func median(all []time.Duration) float64 {
+	if len(all) == 0 {
+		return 0
+	}
+	sorted := slices.SortedFunc(slices.Values(all), cmp.Compare[time.Duration])
+	return float64(sorted[len(sorted)/2]) / 1e3
+}

@@ -1,0 +1,250 @@
+package httpapi
+
+import (
+	"context"
+	crand "crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/propagation"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/http/oai"
+)
+
+// route is what is served at a path.
+type route struct {
+	name   string // as it is counted: paths with a model's name are one
+	post   bool   // POST, else GET and HEAD
+	open   bool   // without a key
+	handle func(s *Server, w http.ResponseWriter, r *call) error
+}
+
+// call is one request under way.
+type call struct {
+	*http.Request
+	id     string // X-Request-Id
+	tenant string
+	begun  time.Time
+}
+
+// left reports whether the client has closed the connection.
+func (c *call) left() bool { return errors.Is(context.Cause(c.Context()), context.Canceled) }
+
+// routes returns the handler of all requests. A path that ends in "/" stands for all below it.
+func (s *Server) routes() http.Handler {
+	all := map[string]route{
+		"/v1/chat/completions": {post: true, handle: (*Server).chat},
+		"/v1/completions":      {post: true, handle: (*Server).completion},
+		"/v1/models":           {handle: (*Server).models},
+		"/v1/models/":          {handle: (*Server).model},
+		"/tokenize":            {post: true, handle: (*Server).tokenize},
+		"/detokenize":          {post: true, handle: (*Server).detokenize},
+		"/apply-template":      {post: true, handle: (*Server).applyTemplate},
+		"/health":              {open: true, handle: (*Server).health},
+		"/livez":               {open: true, handle: (*Server).livez},
+		"/readyz":              {open: true, handle: (*Server).readyz},
+	}
+	if s.cfg.Describe != nil {
+		all["/tandem/v1/describe"] = route{handle: (*Server).describe}
+	}
+	if s.cfg.Metrics != nil {
+		all["/metrics"] = route{handle: func(s *Server, w http.ResponseWriter, r *call) error {
+			s.cfg.Metrics.ServeHTTP(w, r.Request)
+			return nil
+		}}
+	}
+	if s.cfg.Page != nil {
+		page := route{open: true, handle: func(s *Server, w http.ResponseWriter, r *call) error {
+			s.cfg.Page.ServeHTTP(w, r.Request)
+			return nil
+		}}
+		all["/"], all["/playground"], all["/playground/"] = page, page, page
+	}
+	for path, r := range all {
+		r.name = path
+		all[path] = r
+	}
+	var h http.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, all) })
+	if s.cfg.Wrap != nil {
+		h = s.cfg.Wrap(h)
+	}
+	return h
+}
+
+// find returns the route of a path.
+func find(all map[string]route, path string) (route, bool) {
+	if r, ok := all[path]; ok && (path == "/" || !strings.HasSuffix(path, "/")) {
+		return r, true
+	}
+	for _, below := range []string{"/v1/models/", "/playground/"} {
+		if r, ok := all[below]; ok && strings.HasPrefix(path, below) {
+			return r, true
+		}
+	}
+	return route{}, false
+}
+
+// serve answers one request: it names it, judges whether it may be made, and turns an error or a panic into an answer.
+func (s *Server) serve(w http.ResponseWriter, r *http.Request, all map[string]route) {
+	c := &call{Request: r, id: requestID(r.Header.Get("X-Request-Id")), begun: time.Now()}
+	seen := &watched{ResponseWriter: w}
+	h := w.Header()
+	h.Set("X-Request-Id", c.id)
+	h.Set("X-Content-Type-Options", "nosniff")
+	to, known := find(all, r.URL.Path)
+	r.Pattern = to.name
+	defer func() { s.ended(c, to.name, seen, recover()) }()
+	err := s.admit(c, h, to, known)
+	if err == nil {
+		ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
+		c.Request = r.WithContext(ctx)
+		err = to.handle(s, seen, c)
+	}
+	if err != nil {
+		s.fail(seen, c, err)
+	}
+}
+
+// admit judges whether a request may be made.
+func (s *Server) admit(c *call, h http.Header, to route, known bool) error {
+	r := c.Request
+	if s.local && !localHost(r.Host) {
+		return oai.Refusal(http.StatusForbidden, "host_not_allowed", "host %.100q is not this machine: want localhost, 127.0.0.1 or [::1]", r.Host)
+	}
+	if err := http.NewCrossOriginProtection().Check(r); err != nil {
+		return oai.Refusal(http.StatusForbidden, "cross_origin", "a page of another origin must not use this server: %v", err)
+	}
+	if !known {
+		return oai.Refusal(http.StatusNotFound, "unknown_url", "%s %.200s: there is no such path", r.Method, r.URL.Path)
+	}
+	var ok bool
+	if c.tenant, ok = s.cfg.Keys.Tenant(r.Header.Get("Authorization")); !ok && !to.open {
+		h.Set("WWW-Authenticate", "Bearer")
+		return oai.Refusal(http.StatusUnauthorized, "invalid_api_key", "the key is missing or wrong: want \"Authorization: Bearer KEY\"")
+	}
+	want := "GET, HEAD"
+	if to.post {
+		want = "POST"
+	}
+	if r.Method != "POST" == to.post || !to.post && r.Method != "GET" && r.Method != "HEAD" {
+		h.Set("Allow", want)
+		return oai.Refusal(http.StatusMethodNotAllowed, "method_not_allowed", "%.20s %s: want %s", r.Method, to.name, want)
+	}
+	return nil
+}
+
+// ended counts a request, and answers one that panicked.
+func (s *Server) ended(c *call, name string, w *watched, panicked any) {
+	if panicked != nil {
+		s.cfg.Counters.Add("http.panics", 1)
+		s.cfg.Log.Error("panic in a request", "path", name, "request", c.id, "panic", fmt.Sprint(panicked), "stack", string(debug.Stack()))
+		s.fail(w, c, tandem.Errorf(op, tandem.Internal, "panic: %v", panicked))
+	}
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	s.cfg.Counters.Add("http.requests."+strconv.Itoa(w.status), 1)
+	s.cfg.Log.Debug("request", "method", c.Method, "path", name, "status", w.status, "request", c.id, "ms", time.Since(c.begun).Milliseconds())
+}
+
+// fail answers a request with err, or notes it where an answer has begun or nobody waits for one.
+func (s *Server) fail(w *watched, c *call, err error) {
+	e := oai.FromError(err)
+	switch {
+	case e.Status == http.StatusInternalServerError:
+		s.cfg.Log.Error("request", "path", c.URL.Path, "request", c.id, "status", e.Status, "error", err)
+	case c.left() && e.Status != http.StatusRequestTimeout || e.Status == oai.StatusClientClosed: // a late body ends the context too
+		if w.status == 0 {
+			w.WriteHeader(oai.StatusClientClosed) // for whoever counts: the connection is gone
+		}
+		w.status = oai.StatusClientClosed
+		s.cfg.Log.Info("client left", "path", c.URL.Path, "request", c.id, "status", w.status)
+		return
+	}
+	if w.status != 0 {
+		return
+	}
+	if e.RetryAfter > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(e.RetryAfter.Seconds()))))
+	}
+	s.reply(w, e.Status, e.Body())
+}
+
+// reply sends an answer as JSON.
+func (s *Server) reply(w http.ResponseWriter, status int, v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // every answer is of plain values
+	}
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.cfg.Stall))
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)+1))
+	w.WriteHeader(status)
+	_, _ = w.Write(append(body, '\n'))
+}
+
+// watched remembers the status of an answer, 0 before it has begun.
+type watched struct {
+	http.ResponseWriter
+	status int
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (w *watched) WriteHeader(status int) {
+	if w.status == 0 {
+		w.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (w *watched) Write(p []byte) (int, error) {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	return w.ResponseWriter.Write(p)
+}
+
+// Unwrap lets http.ResponseController find what lies below.
+func (w *watched) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// localHost reports whether a Host header names this machine's loopback. A name that somebody else's DNS points here
+// would let that one's pages in (DNS rebinding).
+func localHost(host string) bool {
+	name, _, err := net.SplitHostPort(host)
+	if err != nil {
+		name = strings.Trim(host, "[]")
+	}
+	ip := net.ParseIP(name)
+	return strings.EqualFold(name, "localhost") || ip != nil && ip.IsLoopback()
+}
+
+const maxRequestID = 128 // bytes
+
+// requestID returns the client's own id of a request if it is a sane one, else a random one.
+func requestID(own string) string {
+	sane := own != "" && len(own) <= maxRequestID
+	for i := 0; i < len(own); i++ {
+		sane = sane && own[i] > ' ' && own[i] < 0x7f
+	}
+	if sane {
+		return own
+	}
+	return "req_" + randomHex(8)
+}
+
+func randomHex(n int) string {
+	b := make([]byte, n)
+	_, _ = crand.Read(b)
+	return hex.EncodeToString(b)
+}

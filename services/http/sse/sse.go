@@ -1,0 +1,128 @@
+// Package sse sends server-sent events to clients that may be slow, silent or gone.
+package sse
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// Writer writes server-sent events. Each is flushed by itself; those who write wait until the connection has taken it.
+// When nothing has been written for the ping time it sends a comment, so that proxies and clients see that the
+// connection lives. Nothing is sent before the first event or comment, so that an error before it has a status of its
+// own. Safe for concurrent use.
+type Writer struct {
+	w     http.ResponseWriter
+	rc    *http.ResponseController
+	stall time.Duration
+	ping  time.Duration
+
+	mu     sync.Mutex
+	buf    bytes.Buffer
+	enc    *json.Encoder // into buf
+	timer  *time.Timer
+	begun  bool
+	closed bool
+	err    error         // of the connection: nothing more is written
+	waited time.Duration // for the latest writes
+	writes int           // that took so long, fewer than stallWrites
+}
+
+const (
+	stallWrites = 32       // about a kilobyte: a client that takes no more in the stall time is given up
+	keptBuffer  = 32 << 10 // bytes: a larger event's memory is given back
+)
+
+// New returns a writer of a request's answer; it must be closed before the handler returns. A client that keeps its
+// output waiting for the stall time is given up.
+func New(w http.ResponseWriter, stall, ping time.Duration) *Writer {
+	e := &Writer{w: w, rc: http.NewResponseController(w), stall: stall, ping: ping}
+	e.enc = json.NewEncoder(&e.buf)
+	e.enc.SetEscapeHTML(false)
+	e.mu.Lock() // it may fire before it is known
+	defer e.mu.Unlock()
+	e.timer = time.AfterFunc(ping, e.alive)
+	return e
+}
+
+// Send sends v as one event of a kind, "" for the usual.
+func (e *Writer) Send(kind string, v any) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.buf.Reset()
+	if kind != "" {
+		e.buf.WriteString("event: " + kind + "\n")
+	}
+	e.buf.WriteString("data: ")
+	if err := e.enc.Encode(v); err != nil { // ends the line
+		return tandem.Errorf("http", tandem.Internal, "event: %w", err)
+	}
+	e.buf.WriteByte('\n')
+	err := e.write(e.buf.Bytes())
+	if e.buf.Cap() > keptBuffer {
+		e.buf = bytes.Buffer{}
+	}
+	return err
+}
+
+// Done ends the stream as OpenAI's do.
+func (e *Writer) Done() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.write([]byte("data: [DONE]\n\n"))
+}
+
+// Close ends the pings; the handler may return then.
+func (e *Writer) Close() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.closed = true
+	e.timer.Stop()
+}
+
+// State returns whether anything was sent, and the error of the connection.
+func (e *Writer) State() (begun bool, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.begun, e.err
+}
+
+func (e *Writer) alive() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	_ = e.write([]byte(": ping\n\n"))
+}
+
+// write writes and flushes p; e is locked.
+func (e *Writer) write(p []byte) error {
+	if e.closed || e.err != nil {
+		return e.err
+	}
+	if !e.begun {
+		e.begun = true
+		h := e.w.Header()
+		h.Set("Content-Type", "text/event-stream; charset=utf-8")
+		h.Set("Cache-Control", "no-cache")
+		h.Set("X-Accel-Buffering", "no")
+		e.w.WriteHeader(http.StatusOK)
+	}
+	if e.writes++; e.writes == stallWrites {
+		e.writes, e.waited = 0, 0
+	}
+	begun := time.Now()
+	_ = e.rc.SetWriteDeadline(begun.Add(e.stall - e.waited))
+	_, err := e.w.Write(p)
+	if err == nil {
+		err = e.rc.Flush()
+	}
+	e.waited += time.Since(begun)
+	if err != nil {
+		e.err = tandem.Errorf("http", tandem.Canceled, "the client takes no more: %w", err)
+	}
+	e.timer.Reset(e.ping)
+	return e.err
+}

@@ -1,0 +1,120 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/http/oai"
+	"github.com/tandem-llm/tandem/services/http/sse"
+)
+
+// streamed is the sink of a choice that is sent piece by piece.
+type streamed struct {
+	server *Server
+	call   *oai.Call
+	events *sse.Writer
+	head   oai.Head
+	usage  json.RawMessage // what chunks say of it
+	index  int
+	offset int // in characters, of the next token
+}
+
+// chunk returns a chunk with this choice.
+func (s *streamed) chunk(c oai.Choice) oai.Chunk {
+	c.Index = s.index
+	return oai.Chunk{Head: s.head, Choices: []oai.Choice{c}, Usage: s.usage}
+}
+
+// piece returns a choice with a piece of text.
+func (s *streamed) piece(text string) oai.Choice {
+	if s.call.Chat {
+		return oai.Choice{Delta: &oai.Turn{Content: &text}}
+	}
+	return oai.Choice{Text: &text}
+}
+
+// Started implements tandem.Sink.
+func (s *streamed) Started(tandem.Started) error {
+	if !s.call.Chat {
+		return nil
+	}
+	c := s.piece("")
+	c.Delta.Role = "assistant"
+	return s.events.Send("", s.chunk(c))
+}
+
+// Delta implements tandem.Sink.
+func (s *streamed) Delta(d tandem.Delta) error {
+	report := s.call.Request.Report
+	if d.Text == "" && len(d.Logprobs) == 0 && !report {
+		return nil // half a character, or the beginning of a stop sequence
+	}
+	choice := s.piece(d.Text)
+	if len(d.Logprobs) > 0 {
+		choice.Logprobs, s.offset = s.server.logprobs(s.call, d.Tokens, d.Logprobs, s.offset)
+	}
+	c := s.chunk(choice)
+	if report {
+		c.Tandem = &oai.Account{Tokens: oai.OriginTokens(d, s.server.word), Round: oai.NewRound(d.Round, s.server.word)}
+	}
+	return s.events.Send("", c)
+}
+
+// end sends the last chunk of a choice.
+func (s *streamed) end(x *choice) error {
+	finish := string(x.result.Finish)
+	last := oai.Choice{Delta: &oai.Turn{}, Finish: &finish}
+	if !s.call.Chat {
+		last = s.piece("")
+		last.Finish = &finish
+	}
+	c := s.chunk(last)
+	c.Timings = new(oai.Timings)
+	c.Timings.Add(x.result)
+	if s.call.Request.Report {
+		c.Tandem = &oai.Account{Stats: oai.NewStats(x.result, x.began)}
+	}
+	return s.events.Send("", c)
+}
+
+// stream runs choices and sends their pieces as they come.
+func (s *Server) stream(w http.ResponseWriter, c *call, o *oai.Call, choices []*choice) error {
+	head := s.head(o, true)
+	var usage json.RawMessage
+	if o.IncludeUsage {
+		usage = oai.Null
+	}
+	e := sse.New(w, s.cfg.Stall, s.cfg.Ping)
+	defer e.Close()
+	for _, x := range choices {
+		x.sink = &streamed{server: s, call: o, events: e, head: head, usage: usage, index: x.index}
+	}
+	err := o.InItsWords(s.run(c.Context(), c, choices, func(x *choice) error { return x.sink.(*streamed).end(x) }))
+	if err == nil && o.IncludeUsage {
+		err = e.Send("", total(head, choices))
+	}
+	if err == nil {
+		err = e.Done()
+	}
+	begun, broken := e.State()
+	if err == nil || !begun {
+		return err
+	}
+	if broken == nil && !c.left() {
+		s.cfg.Counters.Add("http.stream_errors", 1)
+		_ = e.Send("error", oai.FromError(err).Body())
+	}
+	return err
+}
+
+// total returns the chunk that counts the tokens of all choices.
+func total(head oai.Head, choices []*choice) oai.Chunk {
+	usage, timings := new(oai.Usage), new(oai.Timings)
+	for _, x := range choices {
+		usage.Add(x.result, x.first)
+		timings.Add(x.result)
+	}
+	raw, _ := json.Marshal(usage) // of integers alone
+	return oai.Chunk{Head: head, Choices: []oai.Choice{}, Usage: raw, Timings: timings}
+}

@@ -1,0 +1,105 @@
+package pool
+
+import (
+	"errors"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// maxFile bounds what is read of a file that names a server, in bytes.
+const maxFile = 4 << 10
+
+// fileServer is a server that a file names. It is a nats.CustomDialer that reads the file at every attempt,
+// and gives the secret that it read with the address.
+type fileServer struct {
+	path string
+
+	mu    sync.Mutex
+	token string
+}
+
+// Dial implements nats.CustomDialer: the address that the client believes in is the file's first one.
+func (f *fileServer) Dial(network, _ string) (net.Conn, error) {
+	u, err := readURL(f.path)
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	f.token = u.User.Username()
+	f.mu.Unlock()
+	return net.DialTimeout(network, u.Host, dialTime)
+}
+
+func (f *fileServer) secret() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.token
+}
+
+// readURL returns the one URL, with a port, in the file at path. Errors: Invalid, wrapping fs.ErrNotExist.
+func readURL(path string) (*url.URL, error) {
+	r, err := os.Open(path)
+	if err != nil {
+		var p *os.PathError
+		if errors.As(err, &p) {
+			err = p.Err
+		}
+		return nil, tandem.Errorf(op, tandem.Invalid, "file %s: %w", path, err)
+	}
+	defer r.Close()
+	b := make([]byte, maxFile)
+	n, err := r.Read(b)
+	if err != nil {
+		return nil, tandem.Errorf(op, tandem.Invalid, "file %s cannot be read or is empty", path)
+	}
+	u, err := url.Parse(strings.TrimSpace(string(b[:n])))
+	if err != nil || u.Hostname() == "" || u.Port() == "" || (u.Scheme != "nats" && u.Scheme != "tls") {
+		return nil, tandem.Errorf(op, tandem.Invalid, "file %s: want nats://TOKEN@host:port in it, as a gateway writes it with --pool-file", path) // never what it holds
+	}
+	return u, nil
+}
+
+// FromFile returns the access that the file at path names now, or will name: its server, port and secret may
+// change at any time. Errors: Invalid; one that wraps fs.ErrNotExist means that nobody has written the file
+// yet, and the access is sound.
+func FromFile(path string) (Access, error) {
+	a := Access{File: path}
+	u, err := readURL(path)
+	if err == nil {
+		a.URL = u.Scheme + "://" + u.Host
+	}
+	return a, err
+}
+
+// where names the server in messages, without its secret.
+func (a Access) where() string {
+	if a.File != "" {
+		return "of file " + a.File
+	}
+	return redact(a.URL)
+}
+
+// options are what the client needs to get in.
+func (a Access) options() (url string, opts []nats.Option) {
+	url = a.URL
+	if a.File != "" {
+		if url == "" {
+			url = "nats://127.0.0.1:4222" // never dialed
+		}
+		f := &fileServer{path: a.File}
+		opts = append(opts, nats.SetCustomDialer(f), nats.TokenHandler(f.secret))
+	} else if a.Token != "" {
+		opts = append(opts, nats.Token(a.Token))
+	}
+	if a.TLS != nil && strings.Contains(url, "tls://") {
+		opts = append(opts, nats.Secure(a.TLS))
+	}
+	return url, opts
+}

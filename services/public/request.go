@@ -1,0 +1,163 @@
+package public
+
+import (
+	"cmp"
+	"context"
+	crand "crypto/rand"
+	"encoding/binary"
+	"errors"
+	"slices"
+
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/tandem-llm/tandem"
+	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
+	"github.com/tandem-llm/tandem/services/wire"
+)
+
+// tenant returns whose call it is, by the token in its metadata.
+func (s *server) tenant(ctx context.Context) (string, error) {
+	header := metadata.ValueFromIncomingContext(ctx, "authorization")
+	if len(header) > 1 {
+		return "", tandem.Errorf(op, tandem.Unauthenticated, "%d authorization headers: want one", len(header))
+	}
+	name, ok := s.cfg.Keys.Tenant(append(header, "")[0])
+	switch {
+	case ok:
+		return name, nil
+	case len(header) == 0:
+		return "", tandem.Errorf(op, tandem.Unauthenticated, "no API key: want authorization: Bearer KEY in the metadata")
+	}
+	return "", tandem.Errorf(op, tandem.Unauthenticated, "the API key is not one of this gateway's: want authorization: Bearer KEY in the metadata")
+}
+
+// messages are the paths of the messages within GenerateRequest that hold a field, by field.
+var messages = func() map[string]string {
+	out := map[string]string{}
+	for path, m := range map[string]protoreflect.ProtoMessage{"sampling.": &tandemv1.Sampling{}, "speculation.": &tandemv1.Speculation{}} {
+		fields := m.ProtoReflect().Descriptor().Fields()
+		for i := range fields.Len() {
+			out[string(fields.Get(i).Name())] = path
+		}
+	}
+	return out
+}()
+
+// withPath returns err with its field, if it names one, as a path from GenerateRequest.
+func withPath(err error) error {
+	var e *tandem.Error
+	if field := tandem.FieldOf(err); field != "" && errors.As(err, &e) {
+		located := *e
+		located.Field = messages[field] + field
+		return &located
+	}
+	return err
+}
+
+// request decodes r with d for what it leaves out; the values are the generator's to validate.
+func (d Defaults) request(r *tandemv1.GenerateRequest) (tandem.Request, error) {
+	req := tandem.Request{MaxTokens: d.MaxTokens, Sampling: d.Sampling, Stop: r.GetStop(), IgnoreEOS: r.GetIgnoreEos(),
+		FullTrace: r.GetFullTrace(), Report: r.GetReport()}
+	switch p := r.GetPrompt().(type) {
+	case *tandemv1.GenerateRequest_Text:
+		req.Prompt = p.Text
+	case *tandemv1.GenerateRequest_Tokens:
+		req.Tokens = wire.ToTokens(p.Tokens.GetIds())
+	}
+	if r.MaxTokens != nil {
+		req.MaxTokens = int(r.GetMaxTokens())
+	}
+	sample(&req.Sampling, r.GetSampling())
+	speculation := r.GetSpeculation()
+	if speculation == nil {
+		speculation = &tandemv1.Speculation{}
+	}
+	return req, d.Speculate(&req, speculation)
+}
+
+// sample decodes what from says into to. A seed that it leaves out is random.
+func sample(to *tandem.Sampling, from *tandemv1.Sampling) {
+	if from == nil {
+		from = &tandemv1.Sampling{}
+	}
+	for _, f := range []struct {
+		from *float64
+		to   *float64
+	}{{from.Temperature, &to.Temperature}, {from.TopP, &to.TopP}, {from.MinP, &to.MinP}, {from.RepeatPenalty, &to.RepeatPenalty},
+		{from.FrequencyPenalty, &to.FrequencyPenalty}, {from.PresencePenalty, &to.PresencePenalty}} {
+		if f.from != nil {
+			*f.to = *f.from
+		}
+	}
+	for _, f := range []struct {
+		from *int32
+		to   *int
+	}{{from.TopK, &to.TopK}, {from.RepeatLast, &to.RepeatLast}, {from.TopLogprobs, &to.TopLogprobs}} {
+		if f.from != nil {
+			*f.to = int(*f.from)
+		}
+	}
+	if from.Logprobs != nil {
+		to.Logprobs = from.GetLogprobs()
+	}
+	if len(from.GetLogitBias()) > 0 {
+		to.Bias = nil
+		for t, add := range from.GetLogitBias() {
+			to.Bias = append(to.Bias, tandem.Bias{Token: tandem.Token(t), Add: add})
+		}
+		slices.SortFunc(to.Bias, func(a, b tandem.Bias) int { return cmp.Compare(a.Token, b.Token) })
+	}
+	if to.Seed = from.GetSeed(); from.Seed == nil {
+		to.Seed = randomSeed()
+	}
+}
+
+// Speculate sets what req says of speculation to s, and to d where s leaves something out. Zeros that were asked for are no
+// way to say "none". A tree that was asked for without a strategy is meant as it is; a strategy without a
+// tree gets its own usual one.
+func (d Defaults) Speculate(req *tandem.Request, s *tandemv1.Speculation) (err error) {
+	req.Strategy, req.Vote, req.Drafters, req.Off = d.Strategy, d.Vote, d.Drafters, d.Off
+	if s.Enabled != nil && !s.GetEnabled() {
+		return nil
+	}
+	req.Policy = d.Policy
+	p := &req.Policy
+	asked := false
+	for _, f := range []struct {
+		from *int32
+		to   *int
+	}{{s.Nodes, &p.Nodes}, {s.Depth, &p.Depth}, {s.Width, &p.Width}} {
+		if f.from != nil {
+			*f.to, asked = int(*f.from), true
+		}
+	}
+	if asked && *p == (tandem.Policy{}) {
+		return wrong("nodes", "tree 0/0/0: want at least 2/1/1, or speculation not enabled")
+	}
+	if asked {
+		req.Strategy = tandem.StrategyFixed
+	}
+	if s.Strategy != nil {
+		req.Strategy = tandem.Strategy(s.GetStrategy())
+		if !asked && req.Strategy != d.Strategy {
+			req.Policy = tandem.DefaultPolicy(req.Strategy)
+		}
+	}
+	if s.Vote != nil {
+		req.Vote = tandem.Vote(s.GetVote())
+	}
+	if len(s.GetDrafters()) > 0 {
+		req.Drafters = s.GetDrafters()
+	}
+	if len(s.GetWithout()) > 0 {
+		req.Off, err = tandem.ParseTechniques(s.GetWithout())
+	}
+	return err
+}
+
+func randomSeed() uint64 {
+	var b [8]byte
+	_, _ = crand.Read(b[:])
+	return binary.LittleEndian.Uint64(b[:])
+}

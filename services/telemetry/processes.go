@@ -1,0 +1,241 @@
+package telemetry
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-llm/tandem/services/public"
+)
+
+const (
+	describeTime = time.Second // for one look at all processes
+	describeAge  = time.Second // a look this old is still good
+)
+
+// figure is a metric made of a counter or gauge of a process. Every figure has the labels process and name on top
+// of its own.
+type figure struct {
+	metric  string
+	help    string
+	gauge   bool
+	scale   float64           // of the counter's unit in the metric's
+	labels  map[string]string // fixed
+	by      string            // label that takes the rest of a counter's name
+	role    string            // of the process; "" = any
+	counter string            // its name, or with by the beginning of it
+}
+
+const (
+	helpStale = "Drafts and verdicts that came too late or for another state of their session, by reason."
+	helpPool  = "Tickets by what became of them."
+	helpBusy  = "Time that a device was in passes of a model: draft or verify."
+	helpPass  = "Passes of a model."
+	helpRows  = "Rows of passes of a model: nodes of drafts and pieces of prompts."
+)
+
+// figures says which counters of the processes are exported, and as what. Counters are named in the rooms that
+// count; one that a process does not know is left out.
+var figures = []figure{
+	{metric: "tandem:num_requests_running", help: "Requests that have a place.", gauge: true, role: "gateway", counter: "requests.running"},
+	{metric: "tandem:num_requests_waiting", help: "Requests that wait for a place.", gauge: true, role: "gateway", counter: "requests.waiting"},
+	{metric: "tandem_pool_depth", help: "Tickets that wait in the pool now.", gauge: true, role: "verifier", counter: "pool.depth"},
+	{metric: "tandem_pool_age_seconds_total", help: "Time that tickets waited in the pool, all together; over tandem_pool_tickets_total{event=\"taken\"} it is their mean age.",
+		scale: 1e-6, role: "verifier", counter: "tickets.waited_us"},
+	{metric: "tandem_stale_drafts_total", help: helpStale, by: "reason", role: "verifier", counter: "tickets.stale_"},
+	{metric: "tandem_stale_drafts_total", help: helpStale, labels: map[string]string{"reason": "expired"}, role: "verifier", counter: "tickets.expired"},
+	{metric: "tandem_stale_drafts_total", help: helpStale, labels: map[string]string{"reason": "unknown_session"}, role: "verifier", counter: "tickets.unknown_session"},
+	{metric: "tandem_stale_drafts_total", help: helpStale, by: "reason", role: "gateway", counter: "verdicts."},
+	{metric: "tandem_pool_tickets_total", help: helpPool, labels: map[string]string{"event": "taken"}, role: "verifier", counter: "tickets.taken"},
+	{metric: "tandem_pool_tickets_total", help: helpPool, labels: map[string]string{"event": "claimed"}, role: "verifier", counter: "tickets.claimed"},
+	{metric: "tandem_pool_tickets_total", help: helpPool, labels: map[string]string{"event": "direct"}, counter: "tickets.direct"},
+	{metric: "tandem_pool_tickets_total", help: helpPool, labels: map[string]string{"event": "put"}, counter: "tickets.put"},
+	{metric: "tandem_pool_tickets_total", help: helpPool, labels: map[string]string{"event": "resent"}, counter: "tickets.resent"},
+	{metric: "tandem_pool_tickets_total", help: helpPool, labels: map[string]string{"event": "full"}, counter: "tickets.pool_full"},
+	{metric: "tandem_pool_tickets_total", help: helpPool, labels: map[string]string{"event": "no_slot"}, counter: "tickets.no_slot"},
+	{metric: "tandem_pool_tickets_total", help: helpPool, labels: map[string]string{"event": "garbage"}, role: "verifier", counter: "tickets.garbage"},
+	{metric: "tandem_device_busy_seconds_total", help: helpBusy, scale: 1e-6, labels: map[string]string{"device": "verify"}, role: "verifier", counter: "passes.busy_us"},
+	{metric: "tandem_device_busy_seconds_total", help: helpBusy, scale: 1e-6, labels: map[string]string{"device": "draft"}, role: "drafter", counter: "passes.busy_us"},
+	{metric: "tandem_passes_total", help: helpPass, labels: map[string]string{"device": "verify"}, role: "verifier", counter: "passes"},
+	{metric: "tandem_passes_total", help: helpPass, labels: map[string]string{"device": "draft"}, role: "drafter", counter: "passes"},
+	{metric: "tandem_pass_rows_total", help: helpRows, labels: map[string]string{"device": "verify"}, role: "verifier", counter: "passes.rows"},
+	{metric: "tandem_pass_rows_total", help: helpRows, labels: map[string]string{"device": "draft"}, role: "drafter", counter: "passes.rows"},
+	{metric: "tandem_kv_pages", help: "Pages of the KV cache that hold something.", gauge: true, counter: "kv.pages"},
+	{metric: "tandem_kv_pages_limit", help: "Pages of the KV cache.", gauge: true, counter: "kv.pages_limit"},
+	{metric: "tandem_prefix_pages", help: "Free pages of the KV cache that hold prefixes of ended sessions.", gauge: true, counter: "prefix.pages"},
+	{metric: "tandem_prefix_hits_total", help: "Sessions opened with a prefix that was found in the KV cache.", counter: "prefix.hits"},
+	{metric: "tandem_prefix_reused_tokens_total", help: "Prompt tokens found in the KV cache.", counter: "prefix.reused_tokens"},
+	{metric: "tandem_prefix_evicted_pages_total", help: "Pages of prefixes whose memory was needed.", counter: "prefix.evicted_pages"},
+	{metric: "tandem_shm_slots", help: "Slots of shared memory that are leased.", gauge: true, role: "drafter", counter: "shm.leased"},
+	{metric: "tandem_shm_slots_limit", help: "Slots of shared memory.", gauge: true, role: "drafter", counter: "shm.slots"},
+	{metric: "tandem_faults_total", help: "Panics in a pass or a call that were caught.", counter: "faults"},
+	{metric: "tandem_lost_spans_total", help: "Spans that the collector did not take.", counter: "telemetry.lost_spans"},
+}
+
+// processes is a prometheus.Collector of what the processes behind a gateway tell. A process that is away is a
+// tandem_up of 0, never an error.
+type processes struct {
+	describe func(context.Context) public.Description
+	up       *prometheus.Desc
+	descs    map[string]*prometheus.Desc
+	drafters names
+
+	mu   sync.Mutex // held while the processes are asked, so that scrapes at once ask once
+	at   time.Time
+	last public.Description
+	seen map[string]bool // drafters that were there once
+}
+
+func newProcesses(describe func(context.Context) public.Description) *processes {
+	p := &processes{describe: describe, descs: map[string]*prometheus.Desc{}, seen: map[string]bool{},
+		up: prometheus.NewDesc("tandem_up", "1 if the gateway can reach the process, 0 if it is away.", []string{"process", "name"}, nil)}
+	for _, f := range figures {
+		if p.descs[f.metric] == nil {
+			p.descs[f.metric] = prometheus.NewDesc(f.metric, f.help, append([]string{"process", "name"}, f.labelNames()...), nil)
+		}
+	}
+	return p
+}
+
+// labelNames returns the names of a figure's own labels, ascending.
+func (f figure) labelNames() []string {
+	out := slices.Collect(maps.Keys(f.labels))
+	if f.by != "" {
+		out = append(out, f.by)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Describe implements prometheus.Collector.
+func (p *processes) Describe(ch chan<- *prometheus.Desc) {
+	ch <- p.up
+	for _, d := range p.descs {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (p *processes) Collect(ch chan<- prometheus.Metric) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if time.Since(p.at) >= describeAge {
+		ctx, cancel := context.WithTimeout(context.Background(), describeTime)
+		p.last = p.describe(ctx)
+		cancel()
+		p.at = time.Now()
+	}
+	for _, x := range p.instances() {
+		up := 0.0
+		if x.Up {
+			up = 1
+		}
+		ch <- prometheus.MustNewConstMetric(p.up, prometheus.GaugeValue, up, x.role, x.name)
+		for _, f := range figures {
+			if f.role == "" || f.role == x.role {
+				p.tell(ch, f, x)
+			}
+		}
+	}
+}
+
+// instance is a process by its labels.
+type instance struct {
+	public.Process
+	role, name string
+}
+
+// instances returns the processes, each with labels of its own: gateway and verifier have no name, for there is one of
+// each; drafters have theirs, once. A drafter that was there and is gone is one that is away.
+func (p *processes) instances() (out []instance) {
+	there := map[[2]string]bool{}
+	for _, x := range p.last.Processes {
+		i := instance{Process: x, role: x.Role}
+		if x.Role == "drafter" {
+			if i.name = x.Name; i.name == "" {
+				i.name = x.Model
+			}
+			i.name = p.drafters.known(i.name)
+			if len(p.seen) < mostDrafters {
+				p.seen[i.name] = true
+			}
+		}
+		if key := [2]string{i.role, i.name}; !there[key] {
+			there[key] = true
+			out = append(out, i)
+		}
+	}
+	for name := range p.seen {
+		if !there[[2]string{"drafter", name}] {
+			out = append(out, instance{role: "drafter", name: name})
+		}
+	}
+	return out
+}
+
+// tell sends what x says about f.
+func (p *processes) tell(ch chan<- prometheus.Metric, f figure, x instance) {
+	kind, scale := prometheus.CounterValue, f.scale
+	if f.gauge {
+		kind = prometheus.GaugeValue
+	}
+	if scale == 0 {
+		scale = 1
+	}
+	send := func(n int64, rest string) {
+		labels := []string{x.role, x.name}
+		for _, name := range f.labelNames() {
+			if name == f.by {
+				labels = append(labels, rest)
+			} else {
+				labels = append(labels, f.labels[name])
+			}
+		}
+		if m, err := prometheus.NewConstMetric(p.descs[f.metric], kind, float64(n)*scale, labels...); err == nil {
+			ch <- m
+		}
+	}
+	if f.by == "" {
+		if n, there := x.Counters[f.counter]; there {
+			send(n, "")
+		}
+		return
+	}
+	told := 0
+	for _, name := range slices.Sorted(maps.Keys(x.Counters)) {
+		if rest, ok := strings.CutPrefix(name, f.counter); ok && rest != "" && told < mostReasons {
+			told++
+			send(x.Counters[name], rest)
+		}
+	}
+}
+
+// mostReasons bounds the series that a process can make by the names of its counters.
+const mostReasons = 32
+
+// names bounds the labels that others can make. The zero value is ready; safe for concurrent use.
+type names struct {
+	mu   sync.Mutex
+	seen map[string]bool
+}
+
+// known returns name if it is one of the first mostDrafters, else "other".
+func (n *names) known(name string) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case n.seen[name]:
+	case len(n.seen) >= mostDrafters:
+		return "other"
+	case n.seen == nil:
+		n.seen = map[string]bool{name: true}
+	default:
+		n.seen[name] = true
+	}
+	return name
+}

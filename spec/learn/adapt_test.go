@@ -1,0 +1,264 @@
+package learn
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/tandem-llm/tandem"
+)
+
+func TestWeights(t *testing.T) {
+	w := NewWeights(WeightRule{})
+	for _, v := range []float64{0, -1, math.NaN(), math.Inf(1), math.Inf(-1)} {
+		if err := w.Set("go", v); !errors.Is(err, tandem.Invalid) {
+			t.Errorf("weight %v: %v, want Invalid", v, err)
+		}
+	}
+	for _, name := range []string{"go", "py", "prose"} {
+		if w.Of(name) != 1 {
+			t.Errorf("%s starts with %v", name, w.Of(name))
+		}
+	}
+	for range 100 {
+		w.Record("go", 4, 6)
+		w.Record("py", 0, 6)
+		w.Record("prose", 2, 6) // between the thresholds
+		w.Record("py", 1, 0)    // nothing was proposed
+	}
+	if s := w.Snapshot(); !(s["go"] > 2.5 && math.Abs(s["py"]-DefaultWeightRule.Least) < 1e-9 && s["prose"] >= s["py"]) {
+		t.Errorf("weights %v", s)
+	}
+	for range 40 { // the text turns to Python
+		w.Record("go", 0, 6)
+		w.Record("py", 5, 6)
+	}
+	if s := w.Snapshot(); !(s["py"] > s["go"]) {
+		t.Errorf("weights %v after a change", s)
+	}
+	if got := w.Of("new"); math.Abs(got-1) > 1e-9 {
+		t.Errorf("a new drafter weighs %v", got)
+	}
+
+	w = NewWeights(WeightRule{})
+	for name, v := range map[string]float64{"a": 2, "b": 1, "c": 1e-300, "d": 1e308} {
+		if err := w.Set(name, v); err != nil {
+			t.Error(err)
+		}
+	}
+	for name, want := range map[string]float64{"a": 0.1, "b": 0.1, "c": 0.1, "d": 3.7} {
+		if got := w.Of(name); math.Abs(got-want) > 1e-9 {
+			t.Errorf("%s weighs %v, want %v", name, got, want)
+		}
+	}
+}
+
+func TestWeightsStayNormal(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := NewWeights(WeightRule{})
+		for i := range rapid.IntRange(1, 200).Draw(t, "records") {
+			w.Record(rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, fmt.Sprint(i)), rapid.IntRange(-1, 9).Draw(t, fmt.Sprint("ok ", i)), rapid.IntRange(0, 8).Draw(t, fmt.Sprint("of ", i)))
+		}
+		s := w.Snapshot()
+		sum := 0.0
+		for name, v := range s {
+			if sum += v; !(v >= DefaultWeightRule.Least-1e-9) {
+				t.Fatalf("%s weighs %v", name, v)
+			}
+		}
+		if math.Abs(sum-float64(len(s))) > 1e-6 {
+			t.Fatalf("weights %v have the sum %v", s, sum)
+		}
+	})
+}
+
+func TestRules(t *testing.T) {
+	if err := DefaultWeightRule.Validate(); err != nil {
+		t.Error(err)
+	}
+	if err := DefaultLengthRule.Validate(); err != nil {
+		t.Error(err)
+	}
+	for i, change := range []func(*WeightRule){
+		func(r *WeightRule) { r.Window = 0 }, func(r *WeightRule) { r.RewardAbove = math.NaN() }, func(r *WeightRule) { r.PunishBelow = 0.9 },
+		func(r *WeightRule) { r.Reward = 0.5 }, func(r *WeightRule) { r.Punish = 0 }, func(r *WeightRule) { r.Punish = math.NaN() }, func(r *WeightRule) { r.Least = 1 },
+	} {
+		r := DefaultWeightRule
+		if change(&r); !errors.Is(r.Validate(), tandem.Invalid) {
+			t.Errorf("%d: %+v was accepted", i, r)
+		}
+	}
+	for i, change := range []func(*LengthRule){
+		func(r *LengthRule) { r.Start = 0 }, func(r *LengthRule) { r.Most = 3 }, func(r *LengthRule) { r.Punish = 0 },
+		func(r *LengthRule) { r.Reward = -1 }, func(r *LengthRule) { r.Records = 0 },
+	} {
+		r := DefaultLengthRule
+		if change(&r); !errors.Is(r.Validate(), tandem.Invalid) {
+			t.Errorf("%d: %+v was accepted", i, r)
+		}
+	}
+}
+
+// TestLengthSettles runs the rule on a cost per token that is least at some length, with the luck of draws, from
+// every start, with verdicts of the old length coming in after each change.
+func TestLengthSettles(t *testing.T) {
+	verify := func(s int) float64 { return 39 + max(0, float64(s-7))*3 } // ms
+	for _, p := range []float64{0.3, 0.6, 0.8} {
+		tokens := func(s int) float64 { return (1 - math.Pow(p, float64(s+1))) / (1 - p) }
+		least := math.Inf(1)
+		for s := 1; s <= 12; s++ {
+			least = min(least, verify(s)/tokens(s))
+		}
+		for _, start := range []int{1, 4, 12} {
+			sum, time0 := 0.0, 0.0
+			for seed := range uint64(20) {
+				r := rand.New(rand.NewPCG(seed, 3))
+				l := NewLength(LengthRule{Start: start, Most: 12, Punish: 1, Reward: 1, Records: 8})
+				pool := []int{start, start}
+				for round := range 600 {
+					s := pool[0]
+					pool = append(pool[1:], l.Now())
+					got := 1
+					for got <= s && r.Float64() < p {
+						got++
+					}
+					l.Record(s, time.Duration(verify(s)*(1+0.05*r.NormFloat64())*1e6), got)
+					if round >= 200 {
+						sum, time0 = sum+tokens(s), time0+verify(s)
+					}
+				}
+			}
+			if share := sum / time0 * least; share < 0.93 {
+				t.Errorf("acceptance %v from length %d: %.3f of the best fixed length", p, start, share)
+			} else {
+				t.Logf("acceptance %v from length %d: %.3f of the best fixed length", p, start, share)
+			}
+		}
+	}
+}
+
+func TestLengthCountsTheTransition(t *testing.T) {
+	l := NewLength(LengthRule{Start: 4, Most: 5, Punish: 1, Reward: 1, Records: 3})
+	rec := func(s, n, ms int) {
+		for range n {
+			l.Record(s, time.Duration(ms)*time.Millisecond, 1)
+		}
+	}
+	rec(4, 2, 10)
+	rec(0, 5, 10)
+	rec(6, 5, 10)
+	l.Record(4, -1, 1)
+	l.Record(4, time.Second, 0)
+	if l.Now() != 4 {
+		t.Errorf("decided after 2 records: %d", l.Now())
+	}
+	rec(4, 1, 10)
+	if l.Now() != 5 {
+		t.Fatalf("%d, want 5: nothing to compare with", l.Now())
+	}
+	rec(4, 9, 10)
+	if l.Now() != 5 {
+		t.Errorf("%d: drafts of the old length decided", l.Now())
+	}
+	rec(5, 3, 20)
+	if l.Now() != 4 {
+		t.Errorf("%d, want 4: 5 cost twice as much", l.Now())
+	}
+	rec(4, 3, 10)
+	if l.Now() != 3 {
+		t.Errorf("%d, want 3: the fall paid", l.Now())
+	}
+}
+
+func TestAlpha(t *testing.T) {
+	a := NewAlpha(0)
+	if a.Now() != 0.01 {
+		t.Errorf("starts at %v, the paper at 0.01", a.Now())
+	}
+	a.Record(4, 4, 0.008)
+	if a.Now() != 0.005 {
+		t.Errorf("all right: %v, want half", a.Now())
+	}
+	a.Record(4, 1, 0.0625) // formula 3: 0.005 / 0.0625^(3/4)
+	if want := 0.005 / 0.125; math.Abs(a.Now()-want) > 1e-12 {
+		t.Errorf("one of four right: %v, want %v", a.Now(), want)
+	}
+	for range 9 {
+		a.Record(4, 0, 0.01)
+	}
+	if a.Now() != 0.1 {
+		t.Errorf("nothing right for long: %v, want ten times the start", a.Now())
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		a := NewAlpha(rapid.Float64().Draw(t, "start"))
+		for i := range rapid.IntRange(0, 50).Draw(t, "records") {
+			c := rapid.SampledFrom([]float64{0, -1, 2, 1, 1e-300, 0.3, math.NaN(), math.Inf(1)}).Draw(t, fmt.Sprint(i))
+			a.Record(rapid.IntRange(-1, 9).Draw(t, fmt.Sprint("all ", i)), rapid.IntRange(-1, 9).Draw(t, fmt.Sprint("ok ", i)), c)
+			if !(a.Now() > 0 && a.Now() < 1) {
+				t.Fatalf("α = %v", a.Now())
+			}
+		}
+	})
+}
+
+// TestCompareFindsTheExpert lets three drafters know texts of three kinds to different depths, and the text
+// change its kind: within a dozen rounds the one that knows most has most of the weight.
+func TestCompareFindsTheExpert(t *testing.T) {
+	w := NewWeights(WeightRule{})
+	r := rand.New(rand.NewPCG(1, 2))
+	names := []string{"go", "py", "prose"}
+	for _, expert := range []string{"go", "prose", "py", "go"} {
+		for range 14 {
+			held := map[string]int{}
+			for _, n := range names {
+				if held[n] = r.IntN(4); n == expert {
+					held[n] += 1 + r.IntN(2)
+				}
+			}
+			w.Compare(held)
+		}
+		s := w.Snapshot()
+		for _, n := range names {
+			if n != expert && s[n] >= s[expert] {
+				t.Errorf("expert %s: weights %v", expert, s)
+			}
+			if s[n] < DefaultWeightRule.Least-1e-12 {
+				t.Errorf("weight %v of %s is below the least", s[n], n)
+			}
+		}
+	}
+	before := w.Snapshot()
+	w.Compare(map[string]int{"go": 2, "py": 2, "prose": 2})
+	for n, v := range w.Snapshot() {
+		if math.Abs(v-before[n]) > 1e-9 {
+			t.Errorf("equals changed the weight of %s from %v to %v", n, before[n], v)
+		}
+	}
+}
+
+// TestLengthExplains: the length, the slope of the latest decision, and whether it is judged already.
+func TestLengthExplains(t *testing.T) {
+	l := NewLength(LengthRule{Start: 4, Most: 8, Punish: 1, Reward: 1, Records: 2})
+	step := func(want string, transition bool) {
+		t.Helper()
+		if got := l.Explain(); got != want || l.InTransition() != transition {
+			t.Errorf("%q, in transition %v: want %q, %v", got, l.InTransition(), want, transition)
+		}
+		l.Record(l.Now(), 40*time.Millisecond, 1) // nothing is ever right: a longer draft brings nothing
+	}
+	step("4 tokens, 0 of 2 records", false)
+	step("4 tokens, 1 of 2 records", false)
+	step("5 tokens, slope +0 ms a token, 0 of 2 records", true)
+	step("5 tokens, slope +0 ms a token, 1 of 2 records", true)
+	step("6 tokens, slope +0 ms a token, 0 of 2 records", true)
+	l = NewLength(LengthRule{Start: 4, Most: 8, Punish: 1, Reward: 1, Records: 2})
+	for range 4 {
+		l.Record(l.Now(), time.Duration(10*l.Now())*time.Millisecond, 1)
+	}
+	step("4 tokens, slope +10 ms a token, 0 of 2 records", true)
+}

@@ -1,0 +1,49 @@
+package learn
+
+import "math"
+
+// leastAlpha and mostAlpha keep α within (0, 1): below, drafts would never end; above, none would begin. Nor does
+// it rise beyond alphaRange times its start, a bound that the paper does not have: where a draft pass costs
+// next to nothing, a threshold that rises with every wrong guess ends drafts long before they cease to pay
+// (0.77 to 0.94 of the tokens per second without it, docs/speculation.md).
+const (
+	leastAlpha = 1e-6
+	mostAlpha  = 0.99
+	alphaRange = 10
+)
+
+// Alpha is LLMCad's self-adaptive threshold (Xu et al., 2023, section 3.3, formula 3): drafting ends when the
+// likeliest branch's cumulative confidence falls below it. Not safe for concurrent use.
+type Alpha struct{ now, most float64 }
+
+// NewAlpha returns a threshold that starts there; 0 means the paper's 0.01. Other values are brought
+// within (0, 1).
+func NewAlpha(start float64) *Alpha {
+	if start == 0 || math.IsNaN(start) {
+		start = 0.01
+	}
+	start = min(max(start, leastAlpha), mostAlpha)
+	return &Alpha{now: start, most: min(alphaRange*start, mostAlpha)}
+}
+
+// Now returns the threshold, more than 0 and less than 1.
+func (a *Alpha) Now() float64 { return a.now }
+
+// Record takes a verified draft: the tokens on the branch that matched best, how many of them were right,
+// and Tc, the likeliest branch's cumulative confidence when drafting stopped. All right halves α; otherwise
+// α ← α / Tc^((all−ok)/all), which raises it. A Tc outside (0, 1] counts as α, which it had fallen to.
+func (a *Alpha) Record(all, ok int, confidence float64) {
+	if all < 1 {
+		return
+	}
+	if !(confidence > 0 && confidence <= 1) {
+		confidence = a.now
+	}
+	if ok >= all {
+		a.now /= 2
+	} else {
+		wrong := float64(all-max(ok, 0)) / float64(all)
+		a.now /= math.Pow(confidence, wrong)
+	}
+	a.now = min(max(a.now, leastAlpha), a.most)
+}

@@ -1,0 +1,101 @@
+package learn
+
+import (
+	"math"
+
+	"github.com/tandem-llm/tandem"
+)
+
+const (
+	// priorNodes is how many nodes the draft model's own opinion of a bin counts for.
+	priorNodes = 8
+	// forget is what older trees count for with each new one: about 100 trees are remembered.
+	forget = 0.99
+)
+
+// Calibration learns the chance that a node of one drafter is accepted from the cumulative
+// log-probability that the drafter gave it, by AcceptBin. Counts fade; where there are few the drafter is
+// believed. Not safe for concurrent use.
+//
+// A tree says of every node whether it was accepted, also of those below a rejected one, so that the
+// cumulative chance of a bin is a plain frequency: nothing has to be multiplied along paths.
+type Calibration struct{ seen, accepted []float64 }
+
+// NewCalibration returns one that believes the drafter.
+func NewCalibration() *Calibration {
+	return &Calibration{make([]float64, tandem.AcceptBins()), make([]float64, tandem.AcceptBins())}
+}
+
+// Record takes a verified tree and what was committed after its root. If the text was cut off, nodes below
+// its end say nothing. A tree without LogProbs says nothing.
+func (c *Calibration) Record(t tandem.Tree, committed []tandem.Token) {
+	if t.LogProbs == nil || t.Len() < 2 {
+		return
+	}
+	for i := range c.seen {
+		c.seen[i] *= forget
+		c.accepted[i] *= forget
+	}
+	depth := make([]int, t.Len())    // of accepted nodes
+	verdict := make([]int8, t.Len()) // accepted 1, rejected 0, unknown -1
+	verdict[0] = 1
+	for i := 1; i < t.Len(); i++ {
+		switch parent := t.Parents[i]; {
+		case verdict[parent] < 1:
+			verdict[i] = verdict[parent]
+		case depth[parent] >= len(committed):
+			verdict[i] = -1
+		case committed[depth[parent]] == t.Tokens[i]:
+			verdict[i], depth[i] = 1, depth[parent]+1
+		}
+		if verdict[i] >= 0 {
+			bin := tandem.AcceptBin(t.LogProbs[i])
+			c.seen[bin]++
+			c.accepted[bin] += float64(verdict[i])
+		}
+	}
+}
+
+// Accept returns the chance of each bin, never rising, for Plan.Accept. The slice is the caller's.
+//
+// The frequencies are made monotone by isotonic regression (pooling neighbours that violate the order), which
+// keeps the evidence; running minima would let one unlucky bin push down all after it.
+func (c *Calibration) Accept() []float32 {
+	type pool struct {
+		accepted, seen float64
+		bins           int
+	}
+	pools := make([]pool, 0, len(c.seen))
+	step := math.Exp(-0.5)
+	prior := math.Exp(-0.25) / step // at the middle of a bin
+	for i := range c.seen {
+		prior *= step
+		p := pool{c.accepted[i] + priorNodes*prior, c.seen[i] + priorNodes, 1}
+		for len(pools) > 0 {
+			last := pools[len(pools)-1]
+			if last.accepted*p.seen >= p.accepted*last.seen {
+				break
+			}
+			p = pool{last.accepted + p.accepted, last.seen + p.seen, last.bins + p.bins}
+			pools = pools[:len(pools)-1]
+		}
+		pools = append(pools, p)
+	}
+	out := make([]float32, 0, len(c.seen))
+	for _, p := range pools {
+		for range p.bins {
+			out = append(out, float32(p.accepted/p.seen))
+		}
+	}
+	return out
+}
+
+// Inherit returns a calibration that begins with what c has learned, counted for share (0 to 1) of what it
+// counts in c, and goes on by itself.
+func (c *Calibration) Inherit(share float64) *Calibration {
+	out := NewCalibration()
+	for i := range c.seen {
+		out.seen[i], out.accepted[i] = share*c.seen[i], share*c.accepted[i]
+	}
+	return out
+}

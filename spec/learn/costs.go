@@ -1,0 +1,153 @@
+package learn
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+)
+
+const (
+	// costGain is the weight of a new observation in the running ratios of observed to predicted time.
+	costGain = 0.1
+	// costTrust is how many observations of a region make its own ratio count as much as that of all: few, because
+	// what was measured on a busy start is to be forgotten soon.
+	costTrust = 1
+	// costFade is what a point's own observations and ratio count for after each later one, anywhere.
+	costFade = 0.98
+	// costOutlier bounds how far one observation may be from what was expected: a stalled pass is no new cost.
+	costOutlier = 2
+)
+
+// Costs is T_V(W), the time of a target pass by its rows: measured at start, corrected by what passes take
+// while it serves. Not safe for concurrent use.
+//
+// The measured points are joined by straight lines, so that steps stay where they were measured. Two
+// kinds of running ratios correct them: one for all, because memory bandwidth and clock rates move every
+// width at once, and one for each measured point, because contexts and kernels do not. A point's own ratio
+// fades while others are observed, so what was right an hour ago does not stay for ever.
+type Costs struct {
+	knots  []knot // by rows, at least one
+	scale  float64
+	seen   int  // observations, up to where they count in full
+	blind  bool // nothing was measured: the shape is a guess, its scale the first observation's
+	steady []float64
+}
+
+type knot struct {
+	rows     int
+	measured float64 // seconds
+	ratio    float64 // of observed to measured × scale
+	weight   float64 // of that ratio, in observations
+}
+
+// NewCosts returns costs as measured; of several measurements with the same rows the mean counts. Points
+// without rows or time are ignored. With none, a pass is thought to cost the same up to 8 rows and from there
+// in proportion, and Time is 0 until the first observation.
+func NewCosts(measured []tandem.Cost) *Costs {
+	c := &Costs{scale: 1}
+	times := map[int][]time.Duration{}
+	for _, m := range measured {
+		if m.Rows > 0 && m.Time > 0 {
+			times[m.Rows] = append(times[m.Rows], m.Time)
+		}
+	}
+	if c.blind = len(times) == 0; c.blind {
+		for rows := 1; rows <= 256; rows *= 2 {
+			c.knots = append(c.knots, knot{rows: rows, measured: max(float64(rows)/8, 1), ratio: 1})
+		}
+	}
+	for rows, list := range times {
+		sum := 0.0
+		for _, t := range list {
+			sum += t.Seconds()
+		}
+		c.knots = append(c.knots, knot{rows: rows, measured: sum / float64(len(list)), ratio: 1})
+	}
+	slices.SortFunc(c.knots, func(a, b knot) int { return cmp.Compare(a.rows, b.rows) })
+	c.steady = make([]float64, len(c.knots))
+	c.correct()
+	return c
+}
+
+// Observe takes a pass of that many rows, such as Verdict.Rows and Verdict.Busy.
+func (c *Costs) Observe(rows int, took time.Duration) {
+	if rows < 1 || took <= 0 {
+		return
+	}
+	if c.blind && c.seen == 0 {
+		c.scale = took.Seconds() / c.time(rows)
+		c.correct()
+	}
+	c.seen = min(c.seen+1, int(1/costGain))
+	gain := max(costGain, 1/float64(c.seen+costTrust))
+	off := min(max(took.Seconds()/c.time(rows), 1.0/costOutlier), costOutlier)
+	c.scale *= math.Pow(off, gain)
+	for i := range c.knots {
+		c.knots[i].weight *= costFade
+		c.knots[i].ratio = math.Pow(c.knots[i].ratio, costFade) // what lasts is everybody's
+	}
+	// The observation lies between two points; each learns by how near it is.
+	at, share := c.place(rows)
+	c.knots[at].learn(off, gain, 1-share)
+	if share > 0 {
+		c.knots[at+1].learn(off, gain, share)
+	}
+	c.correct()
+}
+
+func (k *knot) learn(off, gain, share float64) {
+	k.ratio *= math.Pow(off, (1-gain)*share*max(costGain, 1/(k.weight+costTrust)))
+	k.weight += share
+}
+
+// place returns the point at or before rows and how far rows is on the way to the next, 0 to 1.
+func (c *Costs) place(rows int) (at int, share float64) {
+	at, exact := slices.BinarySearchFunc(c.knots, rows, func(k knot, rows int) int { return cmp.Compare(k.rows, rows) })
+	switch {
+	case exact:
+		return at, 0
+	case at == 0:
+		return 0, 0
+	case at == len(c.knots):
+		return at - 1, 0
+	}
+	a, b := c.knots[at-1].rows, c.knots[at].rows
+	return at - 1, float64(rows-a) / float64(b-a)
+}
+
+// correct applies the ratios and makes the times non-decreasing.
+func (c *Costs) correct() {
+	longest := 0.0
+	for i, k := range c.knots {
+		own := math.Pow(k.ratio, k.weight/(k.weight+costTrust))
+		longest = max(longest, k.measured*c.scale*own)
+		c.steady[i] = longest
+	}
+}
+
+// Time returns what a pass of that many rows is expected to take, never less than one of fewer rows.
+func (c *Costs) Time(rows int) time.Duration {
+	if c.blind && c.seen == 0 {
+		return 0
+	}
+	return time.Duration(c.time(max(rows, 1)) * float64(time.Second))
+}
+
+func (c *Costs) time(rows int) float64 {
+	at, share := c.place(rows)
+	t := c.steady[at]
+	last := len(c.knots) - 1
+	switch {
+	case share > 0:
+		t += share * (c.steady[at+1] - t)
+	case rows > c.knots[last].rows && last > 0: // beyond: as steep as the last line
+		a, b := c.knots[last-1], c.knots[last]
+		t += (t - c.steady[last-1]) * float64(rows-b.rows) / float64(b.rows-a.rows)
+	case rows > c.knots[last].rows: // a single point: in proportion, as arithmetic would be
+		t *= float64(rows) / float64(c.knots[last].rows)
+	}
+	return t
+}

@@ -1,0 +1,285 @@
+package learn
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// world is a made-up machine and text: for each arm the mean of accepted tokens, for drafts without an end,
+// and the time of a round. Arm 0 is plain.
+type world struct {
+	r       *rand.Rand
+	mu      []float64
+	ms      []float64
+	promise float64 // false hopes of every tree, in tokens
+	expect  bool    // the planner is told what trees promise, 10 % too much, by a standard deviation of half a token
+}
+
+const drafted = 7 // depth of the drafts of a world
+
+// round draws a round: tokens are geometric, times log-normal by 5 %.
+func (w *world) round(arm int) (tokens int, took time.Duration) {
+	tokens = 1
+	if p := w.mu[arm] / (1 + w.mu[arm]); arm > 0 {
+		for tokens <= drafted && w.r.Float64() < p {
+			tokens++
+		}
+	}
+	return tokens, time.Duration(w.ms[arm] * math.Exp(0.05*w.r.NormFloat64()) * float64(time.Millisecond))
+}
+
+// tokens is the mean of round.
+func (w *world) tokens(arm int) float64 {
+	sum, q := 1.0, 1.0
+	for range drafted {
+		q *= w.mu[arm] / (1 + w.mu[arm])
+		sum += q
+	}
+	return sum
+}
+
+func (w *world) best() (rate float64) {
+	for i := range w.mu {
+		rate = max(rate, w.tokens(i)/w.ms[i])
+	}
+	return rate
+}
+
+func (w *world) arms() []Arm {
+	list := []Arm{{Name: "plain"}}
+	for i := 1; i < len(w.mu); i++ {
+		list = append(list, Arm{Name: fmt.Sprint("arm ", i), Drafters: []string{fmt.Sprint(i)}})
+	}
+	return list
+}
+
+// play lets p choose for n rounds and returns its tokens per millisecond, as a share of the best arm's. The
+// luck of the draws moves its choices, not their account.
+func (w *world) play(p *Planner, n int) float64 {
+	tokens, ms := 0.0, 0.0
+	list := w.arms()
+	for range n {
+		a, _ := p.Choose(list)
+		i := 0
+		for list[i].Name != a.Name {
+			i++
+		}
+		got, took := w.round(i)
+		if w.expect && i > 0 {
+			p.Expect(a, 1+w.promise+(w.tokens(i)-1)*1.1*math.Exp(0.3*w.r.NormFloat64()))
+		}
+		p.Observe(a, got, took, false)
+		tokens, ms = tokens+w.tokens(i), ms+w.ms[i]
+	}
+	return tokens / ms / w.best()
+}
+
+// mean plays with many seeds. before, if not nil, returns the prior of a session.
+func (w world) mean(n int, before func(seed uint64) *Planner) float64 {
+	const runs = 100
+	sum := 0.0
+	for seed := range uint64(runs) {
+		w.r = rand.New(rand.NewPCG(seed, 7))
+		var prior *Planner
+		if before != nil {
+			prior = before(seed)
+		}
+		sum += w.play(NewPlanner(PlannerRule{}, prior), n) / runs
+	}
+	return sum
+}
+
+// learned returns a prior made from sessions over this world.
+func (w world) learned(sessions, n int) func(uint64) *Planner {
+	return func(seed uint64) *Planner {
+		prior := NewPlanner(PlannerRule{}, nil)
+		w.r = rand.New(rand.NewPCG(seed, 8))
+		for range sessions {
+			p := NewPlanner(PlannerRule{}, prior)
+			w.play(p, n)
+			p.Merge(prior)
+		}
+		return prior
+	}
+}
+
+var (
+	flat     = []float64{39, 46, 46, 46, 46}
+	hostile  = world{mu: []float64{0, 0.02, 0.02, 0.02, 0.02}, ms: flat}
+	friendly = world{mu: []float64{0, 0.8, 1.2, 1, 2.2}, ms: flat}
+)
+
+func TestPlannerComesNearTheBestArm(t *testing.T) {
+	two := world{mu: []float64{0, 1.5}, ms: []float64{39, 46}}
+	foreseen := friendly
+	foreseen.expect = true
+	vain := hostile
+	vain.expect, vain.promise = true, 0.5
+	for _, c := range []struct {
+		name   string
+		w      world
+		rounds int
+		before func(uint64) *Planner
+		want   float64
+	}{
+		{"hostile", hostile, 128, nil, 0.975},
+		{"hostile, trees promise half a token", vain, 128, nil, 0.965},
+		{"hostile, one drafter", world{mu: []float64{0, 0.02}, ms: []float64{39, 46}}, 128, nil, 0.98},
+		{"hostile, drafts cost much", world{mu: []float64{0, 0, 0}, ms: []float64{39, 66, 80}}, 128, nil, 0.975},
+		{"hostile after friendly sessions", hostile, 128, friendly.learned(8, 100), 0.97},
+		{"a tiny target", world{mu: []float64{0, 1, 1.2}, ms: []float64{1, 3, 3}}, 200, nil, 0.96},
+		{"one drafter", two, 200, nil, 0.98},
+		{"one drafter, other sessions", two, 200, two.learned(8, 100), 0.99},
+		{"an expert among four", friendly, 200, nil, 0.90},
+		{"an expert among four, trees judged", foreseen, 200, nil, 0.96},
+		{"an expert among four, other sessions", friendly, 200, friendly.learned(8, 100), 0.97},
+		{"friendly after hostile sessions", friendly, 200, hostile.learned(8, 100), 0.88},
+	} {
+		got := c.w.mean(c.rounds, c.before)
+		t.Logf("%-40s %.3f of the best arm", c.name, got)
+		if got < c.want {
+			t.Errorf("%s: %.3f of the best arm in %d rounds, want %.3f", c.name, got, c.rounds, c.want)
+		}
+	}
+}
+
+// TestPlannerFindsASwitch changes which arm is best in the middle of a session.
+func TestPlannerFindsASwitch(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		from, to []float64
+		want     float64 // of the best arm, over the 100 rounds from 50 after the switch on
+	}{
+		{"other expert", []float64{0, 2, 1, 0.8}, []float64{0, 0.8, 1, 2}, 0.85},
+		{"becomes hostile", []float64{0, 2, 1, 0.8}, []float64{0, 0.02, 0.02, 0.02}, 0.95},
+		{"ends being hostile", []float64{0, 0.02, 0.02, 0.02}, []float64{0, 2, 1, 0.8}, 0.8},
+	} {
+		const runs = 100
+		sum := 0.0
+		for seed := range uint64(runs) {
+			w := world{r: rand.New(rand.NewPCG(seed, 9)), mu: c.from, ms: flat[:4]}
+			p := NewPlanner(PlannerRule{}, nil)
+			w.play(p, 120)
+			w.mu = c.to
+			w.play(p, 50)
+			sum += w.play(p, 100) / runs
+		}
+		t.Logf("%-20s %.3f of the best arm", c.name, sum)
+		if sum < c.want {
+			t.Errorf("%s: %.3f of the best arm, want %.3f", c.name, sum, c.want)
+		}
+	}
+}
+
+func TestPlannerEdges(t *testing.T) {
+	p := NewPlanner(PlannerRule{}, nil)
+	if a, _ := p.Choose(nil); a.Drafters != nil {
+		t.Errorf("without arms: %+v, want plain decoding", a)
+	}
+	plain, draft := Arm{Name: "plain"}, Arm{Name: "d", Drafters: []string{"d"}}
+	if a, why := p.Choose([]Arm{plain, draft}); a.Name != "d" || why != ReasonLearning {
+		t.Errorf("first choice is %q, %q", a.Name, why)
+	}
+	for _, took := range []time.Duration{-1, 0, time.Nanosecond, 10 * time.Millisecond, time.Hour} {
+		p.Observe(draft, 0, took, false)
+		p.Observe(draft, 1000, took, true)
+		p.Observe(plain, 1, took, false)
+		p.Expect(draft, math.NaN())
+		p.Expect(draft, math.Inf(1))
+	}
+	for _, e := range []estimate{p.estimate(plain, p.common), p.estimate(draft, p.common)} {
+		if !(e.rate > 0) || math.IsInf(e.rate, 1) || math.IsNaN(e.hope) {
+			t.Errorf("estimate %+v", e)
+		}
+	}
+	p = NewPlanner(PlannerRule{}, nil)
+	for range 20 {
+		p.Observe(plain, 1, 10*time.Millisecond, false)
+		p.Observe(draft, 2, 10*time.Millisecond, false)
+	}
+	p.Observe(draft, 1, 10*time.Millisecond, true) // cut off: says nothing about the drafter
+	if a, why := p.Choose([]Arm{plain, draft}); a.Name != "d" || why != "best" {
+		t.Errorf("chose %q, %q", a.Name, why)
+	}
+	if s := p.arms["d"]; s.accepted != 1 {
+		t.Errorf("%v tokens accepted on average, want 1", s.accepted)
+	}
+	for range 20 {
+		p.Witness(draft, 4)
+	}
+	if s := p.arms["d"]; s.accepted < 1.9 {
+		t.Errorf("%v tokens accepted on average, want more after what was witnessed", s.accepted)
+	}
+	into := NewPlanner(PlannerRule{}, nil)
+	p.Merge(into)
+	p.Merge(into)
+	if s := into.arms["d"]; s.n != 20 || s.accepted != 1 || math.Abs(s.seconds-0.01) > 1e-9 {
+		t.Errorf("merged twice: %+v", s)
+	}
+}
+
+func TestPlannerRule(t *testing.T) {
+	if err := DefaultPlannerRule.Validate(); err != nil {
+		t.Error(err)
+	}
+	for i, change := range []func(*PlannerRule){
+		func(r *PlannerRule) { r.Decay = 0 }, func(r *PlannerRule) { r.Decay = math.NaN() }, func(r *PlannerRule) { r.Hysteresis = -1 },
+		func(r *PlannerRule) { r.ProbeFirst = 0 }, func(r *PlannerRule) { r.ProbeMost = 1 }, func(r *PlannerRule) { r.Explore = 2 },
+	} {
+		r := DefaultPlannerRule
+		if change(&r); !errors.Is(r.Validate(), tandem.Invalid) {
+			t.Errorf("%d: %+v was accepted", i, r)
+		}
+	}
+}
+
+func BenchmarkPlanner(b *testing.B) {
+	w := world{r: rand.New(rand.NewPCG(1, 1)), mu: []float64{0, 1, 1, 1, 1, 1, 1, 1, 1, 1}, ms: make([]float64, 10)}
+	p, list := NewPlanner(PlannerRule{}, nil), w.arms()
+	for b.Loop() {
+		a, _ := p.Choose(list)
+		p.Observe(a, 2, 10*time.Millisecond, false)
+	}
+}
+
+// TestExplain: the reason and the figures of every kind of choice, in one line.
+func TestExplain(t *testing.T) {
+	arms := []Arm{{Name: "plain"}, {Name: "go", Drafters: []string{"go"}}, {Name: "py", Drafters: []string{"py"}}}
+	shapes := map[Reason]*regexp.Regexp{
+		ReasonLearning:   regexp.MustCompile(`^(plain|go|py): never tried(, perhaps [\d.]+/s; best is \S+ [\d.]+/s)?(; \S+ (never tried|[\d.]+/s))*$`),
+		ReasonProbe:      regexp.MustCompile(`^(plain|go|py): [\d.]+ tokens in [\d.]+ ms = [\d.]+/s, perhaps [\d.]+/s; best is \S+ [\d.]+/s; \S+ ([\d.]+/s|never tried)$`),
+		ReasonBest:       regexp.MustCompile(`^(plain|go|py): [\d.]+ tokens in [\d.]+ ms = [\d.]+/s; \S+ (never tried|[\d.]+/s); \S+ (never tried|[\d.]+/s)$`),
+		ReasonHysteresis: regexp.MustCompile(`^(go|py): [\d.]+ tokens in [\d.]+ ms = [\d.]+/s; (go|py) [\d.]+/s is \+[0-2]\.\d %, less than 3 %; plain [\d.]+/s$`),
+	}
+	p := NewPlanner(PlannerRule{}, nil)
+	if got := p.Explain(); got != "nothing to choose from" {
+		t.Errorf("before the first choice: %q", got)
+	}
+	w := world{r: rand.New(rand.NewPCG(3, 9)), mu: []float64{0, 1.2, 1.2}, ms: []float64{40, 44, 44}}
+	seen := map[Reason]string{}
+	for range 2000 {
+		arm, why := p.Choose(arms)
+		line := p.Explain()
+		if seen[why] = line; !shapes[why].MatchString(line) || !strings.HasPrefix(line, arm.Name+": ") {
+			t.Fatalf("%s of %s: %q", why, arm.Name, line)
+		}
+		i := slices.IndexFunc(arms, func(a Arm) bool { return a.Name == arm.Name })
+		tokens, took := w.round(i)
+		p.Observe(arm, tokens, took, false)
+	}
+	for why := range shapes {
+		if seen[why] == "" {
+			t.Errorf("no round was chosen by %s", why)
+		}
+		t.Logf("%s: %s", why, seen[why])
+	}
+}

@@ -1,0 +1,201 @@
+package test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// composeFile is the part of deploy/compose.yaml that the test looks at.
+type composeFile struct {
+	Services map[string]struct {
+		Image       string
+		User        string
+		ReadOnly    bool     `yaml:"read_only"`
+		CapDrop     []string `yaml:"cap_drop"`
+		SecurityOpt []string `yaml:"security_opt"`
+		MemLimit    string   `yaml:"mem_limit"`
+		Grace       string   `yaml:"stop_grace_period"`
+		Restart     string
+		Runtime     string
+		Command     []string
+		Profiles    []string
+		Ports       []string
+		Volumes     []string
+		Privileged  bool
+		NetworkMode string                                `yaml:"network_mode"`
+		DependsOn   map[string]struct{ Condition string } `yaml:"depends_on"`
+		Healthcheck struct{ Test []string }
+		Build       struct{ Target string }
+	}
+	Networks map[string]struct{ Internal bool }
+	Volumes  map[string]struct {
+		DriverOpts map[string]string `yaml:"driver_opts"`
+	}
+}
+
+// TestComposeFile holds what deploy/compose.yaml promises, service by service, where there is no Docker either.
+func TestComposeFile(t *testing.T) {
+	text, err := os.ReadFile("../deploy/compose.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c composeFile
+	if err := yaml.Unmarshal(text, &c); err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t)
+	profiles := map[string][]string{"gateway": nil, "verifier": nil, "drafter": {"cpu"}, "drafter-jetson": {"jetson"}, "jaeger": {"trace"}}
+	if len(c.Services) != len(profiles) {
+		t.Errorf("%d services: want those of %v", len(c.Services), profiles)
+	}
+	for name, want := range profiles {
+		s, ok := c.Services[name]
+		if !ok || !slices.Equal(s.Profiles, want) {
+			t.Errorf("%s: profiles %v, want %v", name, s.Profiles, want)
+			continue
+		}
+		if !s.ReadOnly || !slices.Equal(s.CapDrop, []string{"ALL"}) || !slices.Contains(s.SecurityOpt, "no-new-privileges:true") || s.Privileged ||
+			s.User == "" || strings.HasPrefix(s.User, "0") || s.MemLimit == "" || s.Grace != "30s" || s.Restart != "unless-stopped" || s.NetworkMode != "" {
+			t.Errorf("%s is not closed as it should be: %+v", name, s)
+		}
+		for _, p := range s.Ports {
+			if !strings.HasPrefix(p, "127.0.0.1:") || name != "gateway" && name != "jaeger" {
+				t.Errorf("%s publishes %s", name, p)
+			}
+		}
+		if name == "jaeger" {
+			continue
+		}
+		role, _, _ := strings.Cut(name, "-")
+		if s.Build.Target != role || len(s.Healthcheck.Test) < 3 || !slices.Equal(s.Healthcheck.Test[:3], []string{"CMD", "/tandem", "health"}) {
+			t.Errorf("%s: image %s, health check %v", name, s.Build.Target, s.Healthcheck.Test)
+		}
+		for _, v := range s.Volumes {
+			if strings.HasSuffix(v, ":ro") != strings.Contains(v, ":/models") {
+				t.Errorf("%s mounts %s: want models read-only, and the sockets not", name, v)
+			}
+		}
+		w.checkFlags(t, role, s.Command)
+		w.checkFlags(t, "health", s.Healthcheck.Test[3:])
+		for on, d := range s.DependsOn {
+			if d.Condition != "service_healthy" {
+				t.Errorf("%s waits for %s to be %s", name, on, d.Condition)
+			}
+		}
+	}
+	if _, ok := c.Services["gateway"].DependsOn["verifier"]; !ok {
+		t.Error("the gateway does not wait for the verifier: it would be stopped after it, and could not finish what runs")
+	}
+	if c.Services["drafter-jetson"].Runtime != "nvidia" {
+		t.Error("the Jetson's drafter does not use the NVIDIA runtime")
+	}
+	if !c.Networks["inside"].Internal || c.Volumes["run"].DriverOpts["type"] != "tmpfs" {
+		t.Errorf("network %+v and volume %+v: want no way out, and memory", c.Networks["inside"], c.Volumes["run"])
+	}
+}
+
+// checkFlags fails the test for arguments of a command of tandem that it does not know.
+func (w *world) checkFlags(t *testing.T, command string, args []string) {
+	t.Helper()
+	help := w.ok(command, "--help").stdout
+	for _, a := range args {
+		m := regexp.MustCompile(`^--(no-)?([a-z][a-z0-9-]*)`).FindStringSubmatch(a)
+		if m == nil {
+			t.Errorf("tandem %s: %q is no flag", command, a)
+			continue
+		}
+		known := regexp.MustCompile(`--(\[no-\])?` + regexp.QuoteMeta(m[2]) + `\b`).MatchString(help)
+		if m[1] != "" {
+			known = strings.Contains(help, "--[no-]"+m[2]) || strings.Contains(help, "--no-"+m[2])
+		}
+		if !known {
+			t.Errorf("tandem %s has no flag %s", command, m[0])
+		}
+	}
+}
+
+// TestUnits checks the systemd units: flags that exist, settings that exist, who dies first, and what systemd-analyze
+// says where it is installed.
+func TestUnits(t *testing.T) {
+	w := newWorld(t)
+	settings := w.ok("config").stdout
+	dir := t.TempDir()
+	oom := map[string]int{}
+	files, err := filepath.Glob("../deploy/systemd/tandem*.*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var units []string
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if filepath.Ext(f) == ".sysusers" {
+			continue
+		}
+		text := strings.ReplaceAll(string(b), "\\\n", " ")
+		unit := filepath.Join(dir, filepath.Base(f))
+		units = append(units, unit)
+		if err := os.WriteFile(unit, []byte(strings.ReplaceAll(string(b), "/usr/local/bin/tandem", program)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		role, isRole := strings.CutSuffix(strings.TrimPrefix(filepath.Base(f), "tandem-"), ".service")
+		if !isRole {
+			continue
+		}
+		for line := range strings.Lines(text) {
+			key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+			switch key {
+			case "ExecStart":
+				args := strings.Fields(value)
+				if len(args) < 2 || args[0] != "/usr/local/bin/tandem" || args[1] != role {
+					t.Errorf("%s starts %q", f, value)
+					continue
+				}
+				w.checkFlags(t, role, args[2:])
+			case "Environment":
+				name, _, _ := strings.Cut(value, "=")
+				flag := strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, "TANDEM_")), "_", "-")
+				if !strings.HasPrefix(name, "TANDEM_") || !regexp.MustCompile(`(?m)^`+flag+`\s`).MatchString(settings) {
+					t.Errorf("%s sets %s, which is no setting", f, name)
+				}
+			case "OOMScoreAdjust":
+				if oom[role], err = strconv.Atoi(value); err != nil {
+					t.Errorf("%s: %s: %v", f, line, err)
+				}
+			}
+		}
+		for _, must := range []string{"ProtectSystem=strict", "NoNewPrivileges=yes", "User=tandem", "MemoryMax=", "CapabilityBoundingSet=\n", "Restart=on-failure", "TimeoutStopSec=30s"} {
+			if !strings.Contains(text, must) {
+				t.Errorf("%s lacks %q", f, must)
+			}
+		}
+	}
+	if len(oom) != 3 || oom["drafter"] <= oom["verifier"] || oom["verifier"] <= oom["gateway"] {
+		t.Errorf("OOMScoreAdjust %v: want the drafter to die first, the gateway last", oom)
+	}
+	if _, err := exec.LookPath("systemd-analyze"); err != nil {
+		t.Skip("no systemd-analyze here: the units are not verified further")
+	}
+	if out, err := exec.Command("systemd-analyze", append([]string{"verify", "--man=no"}, units...)...).CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
+	}
+	for _, u := range units {
+		if filepath.Ext(u) != ".service" {
+			continue
+		}
+		const worst = "20" // tenths of 10: "OK" begins at 4.9
+		if out, err := exec.Command("systemd-analyze", "security", "--offline=yes", "--threshold="+worst, u).CombinedOutput(); err != nil {
+			t.Errorf("%s is more open than %s: %v\n%s", filepath.Base(u), worst, err, out)
+		}
+	}
+}

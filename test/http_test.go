@@ -1,0 +1,419 @@
+package test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/openai/openai-go/v3"
+	"github.com/openai/openai-go/v3/option"
+)
+
+// freeAddr returns an address of loopback that nobody listens on.
+func freeAddr(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// webGroup is a running `tandem up` with HTTP.
+type webGroup struct {
+	*group
+	url string
+	key string
+}
+
+// template is a chat template for the shipped models, which have none.
+const template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+
+// upWeb starts `tandem up` with HTTP and a chat template, "" for none.
+func upWeb(t testing.TB, template string, flags ...string) *webGroup {
+	t.Helper()
+	addr := freeAddr(t)
+	flags = append([]string{"--http", addr}, flags...)
+	if template != "" {
+		path := filepath.Join(t.TempDir(), "chat.jinja")
+		if err := os.WriteFile(path, []byte(template), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		flags = append(flags, "--chat-template", path)
+	}
+	return &webGroup{group: up(t, flags...), url: "http://" + addr}
+}
+
+// ask sends a request as curl does and returns status and body.
+func (g *webGroup) ask(t testing.TB, method, path, body string) (int, string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, method, g.url+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if g.key != "" {
+		r.Header.Set("Authorization", "Bearer "+g.key)
+	}
+	a, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Body.Close()
+	all, err := io.ReadAll(a.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a.StatusCode, string(all)
+}
+
+// completion is the part of an answer of /v1/completions that tests look at.
+type completion struct {
+	Choices []struct {
+		Text     string
+		Finish   string `json:"finish_reason"`
+		Logprobs struct {
+			Tokens   []string
+			LogProbs []float64            `json:"token_logprobs"`
+			Top      []map[string]float64 `json:"top_logprobs"`
+		}
+	}
+	Usage struct {
+		Prompt     int `json:"prompt_tokens"`
+		Completion int `json:"completion_tokens"`
+	}
+	Timings struct {
+		PredictedN int `json:"predicted_n"`
+		DraftN     int `json:"draft_n"`
+	}
+}
+
+// complete sends a body that must be answered.
+func (g *webGroup) complete(t testing.TB, body map[string]any) (c completion) {
+	t.Helper()
+	raw, err := json.Marshal(body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, all := g.ask(t, "POST", "/v1/completions", string(raw))
+	if status != 200 || json.Unmarshal([]byte(all), &c) != nil {
+		t.Fatalf("%s: %d: %s", raw, status, all)
+	}
+	return c
+}
+
+const story = "// Package heap provides heap operations for any type"
+
+// TestHTTP asks the real processes over HTTP: with OpenAI's client, as curl does, and beside gRPC.
+func TestHTTP(t *testing.T) {
+	g := upWeb(t, template)
+	oc := openai.NewClient(option.WithBaseURL(g.url+"/v1"), option.WithAPIKey("any"), option.WithMaxRetries(0))
+
+	t.Run("official client", func(t *testing.T) {
+		p := openai.ChatCompletionNewParams{Model: "gopher-19m-q8_0", Seed: openai.Int(5), MaxTokens: openai.Int(40), Temperature: openai.Float(0.8),
+			Messages: []openai.ChatCompletionMessageParamUnion{openai.SystemMessage("You write Go."), openai.UserMessage("func main() {")}}
+		a, err := oc.Chat.Completions.New(t.Context(), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.StreamOptions.IncludeUsage = openai.Bool(true)
+		st := oc.Chat.Completions.NewStreaming(t.Context(), p)
+		var acc openai.ChatCompletionAccumulator
+		for st.Next() {
+			acc.AddChunk(st.Current())
+		}
+		if err := st.Err(); err != nil {
+			t.Fatal(err)
+		}
+		if a.Choices[0].Message.Content == "" || acc.Choices[0].Message.Content != a.Choices[0].Message.Content || acc.Usage.CompletionTokens != a.Usage.CompletionTokens {
+			t.Errorf("streamed %q with %+v, whole %q with %+v", acc.Choices[0].Message.Content, acc.Usage, a.Choices[0].Message.Content, a.Usage)
+		}
+		status, prompt := g.ask(t, "POST", "/apply-template", `{"messages":[{"role":"system","content":"You write Go."},{"role":"user","content":"func main() {"}]}`)
+		if want := `{"prompt":"system: You write Go.\nuser: func main() {\nassistant:"}` + "\n"; status != 200 || prompt != want {
+			t.Errorf("the template makes %d %s, want %s", status, prompt, want)
+		}
+	})
+	t.Run("the same text as gRPC, with and without speculation", func(t *testing.T) {
+		for _, s := range []setting{{0, 0}, {0.8, 7}} {
+			want := g.run(t, s.request(story, 48))
+			for _, enabled := range []bool{true, false} {
+				body := map[string]any{"prompt": story, "max_tokens": 48, "temperature": s.temperature, "seed": s.seed, "speculation": map[string]any{"enabled": enabled}}
+				if s.temperature > 0 {
+					body["top_k"], body["top_p"] = 100, 0.95
+				}
+				c := g.complete(t, body)
+				if c.Choices[0].Text != want.text || c.Usage.Completion != len(want.tokens) || c.Timings.PredictedN != len(want.tokens) || !enabled && c.Timings.DraftN != 0 {
+					t.Errorf("%v, speculation %v: %q, %+v; over gRPC %q", s, enabled, c.Choices[0].Text, c.Timings, want.text)
+				}
+			}
+		}
+	})
+	t.Run("n is n requests", func(t *testing.T) {
+		body := map[string]any{"prompt": story, "max_tokens": 24, "temperature": 1, "seed": 11, "n": 4}
+		all := g.complete(t, body)
+		delete(body, "n")
+		for i, c := range all.Choices {
+			body["seed"] = 11 + i
+			if one := g.complete(t, body).Choices[0].Text; one != c.Text {
+				t.Errorf("choice %d is %q, alone %q", i, c.Text, one)
+			}
+		}
+	})
+	t.Run("stop across chunks", func(t *testing.T) { stopsAcrossChunks(t, g) })
+	t.Run("logprobs", func(t *testing.T) {
+		c := g.complete(t, map[string]any{"prompt": story, "max_tokens": 24, "logprobs": 3}).Choices[0]
+		if strings.Join(c.Logprobs.Tokens, "") != c.Text || len(c.Logprobs.Top) != 24 {
+			t.Errorf("tokens %q of text %q", c.Logprobs.Tokens, c.Text)
+		}
+		for i, p := range c.Logprobs.LogProbs { // greedy: each token is the likeliest
+			if best, ok := c.Logprobs.Top[i][c.Logprobs.Tokens[i]]; !ok || best != p || p > 0 || len(c.Logprobs.Top[i]) != 3 {
+				t.Errorf("token %d, %q, has %v, and the likeliest are %v", i, c.Logprobs.Tokens[i], p, c.Logprobs.Top[i])
+			}
+		}
+	})
+	t.Run("logit_bias", func(t *testing.T) {
+		_, all := g.ask(t, "POST", "/tokenize", `{"content":"zz","with_pieces":true}`)
+		var tokens struct{ Tokens []struct{ ID int } }
+		if err := json.Unmarshal([]byte(all), &tokens); err != nil || len(tokens.Tokens) == 0 {
+			t.Fatal(all)
+		}
+		id := fmt.Sprint(tokens.Tokens[len(tokens.Tokens)-1].ID)
+		c := g.complete(t, map[string]any{"prompt": story, "max_tokens": 8, "logit_bias": map[string]any{id: 100}, "logprobs": 0}).Choices[0]
+		for _, token := range c.Logprobs.Tokens {
+			if token != c.Logprobs.Tokens[0] {
+				t.Errorf("a bias of 100 for one token makes %q", c.Logprobs.Tokens)
+				break
+			}
+		}
+	})
+	t.Run("penalties", func(t *testing.T) {
+		plain := g.complete(t, map[string]any{"prompt": "x x x x x x x x", "max_tokens": 32}).Choices[0].Text
+		for _, p := range []map[string]any{{"repeat_penalty": 1.8, "repeat_last_n": 64}, {"frequency_penalty": 2, "presence_penalty": 2}} {
+			p["prompt"], p["max_tokens"] = "x x x x x x x x", 32
+			if got := g.complete(t, p).Choices[0].Text; got == plain {
+				t.Errorf("%v changes nothing in %q", p, got)
+			}
+		}
+	})
+	t.Run("a closed connection", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		r, _ := http.NewRequestWithContext(ctx, "POST", g.url+"/v1/completions", strings.NewReader(`{"prompt":"a","max_tokens":900,"ignore_eos":true,"stream":true,"n":4}`))
+		a, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.Body.Read(make([]byte, 64)); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		a.Body.Close()
+		eventually(t, "no request to run", func() bool {
+			_, all := g.ask(t, "GET", "/tandem/v1/describe", "")
+			return strings.Contains(all, `"requests.running":0`)
+		})
+	})
+	t.Run("bad requests beside a stream", func(t *testing.T) {
+		want := g.run(t, setting{0.8, 3}.request(story, 200))
+		var wg sync.WaitGroup
+		done := make(chan struct{})
+		wg.Go(func() {
+			defer close(done)
+			body := map[string]any{"prompt": story, "max_tokens": 200, "temperature": 0.8, "seed": 3, "top_k": 100, "top_p": 0.95}
+			if got := g.complete(t, body).Choices[0].Text; got != want.text {
+				t.Errorf("beside bad requests %q, alone %q", got, want.text)
+			}
+		})
+		for i := 0; ; i++ {
+			bad := []string{"", "{", `{"prompt":"a","temperature":NaN}`, "{\"prompt\":\"\xff\"}", `{"prompt":"a","foo":1}`, `{"prompt":"` + strings.Repeat("a ", 4000) + `"}`, strings.Repeat("[", 5000)}[i%7]
+			if status, all := g.ask(t, "POST", "/v1/completions", bad); status != 400 && status != 413 {
+				t.Errorf("%.40s: %d %s", bad, status, all)
+			}
+			select {
+			case <-done:
+				wg.Wait()
+				return
+			default:
+			}
+		}
+	})
+	t.Run("a verifier that is killed", func(t *testing.T) {
+		pid := g.w.one(t, "verifier")
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the gateway to say that it is not ready", func() bool {
+			status, _ := g.ask(t, "GET", "/readyz", "")
+			return status == 503
+		})
+		if status, _ := g.ask(t, "GET", "/livez", ""); status != 200 {
+			t.Errorf("livez says %d", status)
+		}
+		c := g.complete(t, map[string]any{"prompt": story, "max_tokens": 8}) // it waits for the next verifier
+		if c.Usage.Completion != 8 {
+			t.Errorf("%+v", c)
+		}
+		if status, all := g.ask(t, "GET", "/health", ""); status != 200 {
+			t.Errorf("health says %d: %s", status, all)
+		}
+	})
+}
+
+// stopsAcrossChunks cuts a text at sequences that begin and end anywhere in its tokens: what is left is what stands
+// before the first place where one of them is whole, over every front and with and without speculation.
+func stopsAcrossChunks(t *testing.T, g *webGroup) {
+	text := g.complete(t, map[string]any{"prompt": story, "max_tokens": 40}).Choices[0].Text
+	runes := []rune(text)
+	for from := 4; from+7 < len(runes); from += 9 {
+		sequence := string(runes[from : from+7])
+		for _, speculate := range []bool{true, false} {
+			body := map[string]any{"prompt": story, "max_tokens": 40, "stop": []string{"\x00never", sequence}, "speculation": map[string]any{"enabled": speculate}}
+			c := g.complete(t, body).Choices[0]
+			if want := text[:strings.Index(text, sequence)]; c.Text != want || c.Finish != "stop" {
+				t.Errorf("stop %q, speculation %v: %q (%s), want %q", sequence, speculate, c.Text, c.Finish, want)
+			}
+		}
+		body := fmt.Sprintf(`{"prompt":%q,"max_tokens":40,"stop":%q,"stream":true}`, story, sequence)
+		_, all := g.ask(t, "POST", "/v1/completions", body)
+		streamed := ""
+		for _, line := range strings.Split(all, "\n") {
+			var c completion
+			if data, ok := strings.CutPrefix(line, "data: {"); ok && json.Unmarshal([]byte("{"+data), &c) == nil {
+				streamed += c.Choices[0].Text
+			}
+		}
+		if want := text[:strings.Index(text, sequence)]; streamed != want {
+			t.Errorf("stop %q, streamed: %q, want %q", sequence, streamed, want)
+		}
+	}
+}
+
+// TestHTTPKeys has keys in a file, which no process shows in its arguments, and a model without a template.
+func TestHTTPKeys(t *testing.T) {
+	keys := filepath.Join(t.TempDir(), "keys")
+	if err := os.WriteFile(keys, []byte("# of tests\n\nsecret-one\n  secret-two\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	g := upWeb(t, "", "--api-keys", keys, "--no-draft")
+	for _, pid := range g.w.processes() {
+		if line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); bytes.Contains(line, []byte("secret")) {
+			t.Errorf("a key stands in the arguments of process %d", pid)
+		}
+	}
+	for key, want := range map[string]int{"": 401, "wrong": 401, "secret-one": 200, "secret-two": 200} {
+		g.key = key
+		if status, all := g.ask(t, "POST", "/v1/completions", `{"prompt":"a","max_tokens":2}`); status != want {
+			t.Errorf("key %q: %d %s, want %d", key, status, all, want)
+		}
+		if status, all := g.ask(t, "GET", "/readyz", ""); status != 200 {
+			t.Errorf("readyz: %d %s", status, all)
+		}
+	}
+	g.key = "secret-one"
+	if status, all := g.ask(t, "POST", "/v1/chat/completions", `{"messages":[{"role":"user","content":"a"}]}`); status != 400 || !strings.Contains(all, "--chat-template") {
+		t.Errorf("a chat without a template: %d %s", status, all)
+	}
+}
+
+// TestHTTPTemplateThatLoops gives a template without an end: chats are refused, and everything else goes on.
+func TestHTTPTemplateThatLoops(t *testing.T) {
+	g := upWeb(t, "{% for i in range(1000000000) %}{% for j in range(1000000000) %}x{% endfor %}{% endfor %}", "--no-draft")
+	begun := time.Now()
+	if status, all := g.ask(t, "POST", "/v1/chat/completions", `{"messages":[{"role":"user","content":"a"}]}`); status != 400 || !strings.Contains(all, "template") {
+		t.Errorf("%d %s", status, all)
+	}
+	if took := time.Since(begun); took > 20*time.Second {
+		t.Errorf("the template was run for %v", took)
+	}
+	g.complete(t, map[string]any{"prompt": "a", "max_tokens": 2})
+}
+
+// TestHTTPFlags refuses flags before any process is started.
+func TestHTTPFlags(t *testing.T) {
+	w := newWorld(t)
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	sock := "unix://" + filepath.Join(dir, "g")
+	for _, tc := range []struct {
+		args []string
+		says string
+	}{
+		{[]string{"--http", "0.0.0.0:1"}, "--api-key"},
+		{[]string{"--http", "nonsense"}, "host:port"},
+		{[]string{"--http", l.Addr().String()}, "in use"},
+		{[]string{"--chat-template", write("broken", "{% for %}")}, "--chat-template"},
+		{[]string{"--chat-template", filepath.Join(dir, "absent")}, "no such file"},
+		{[]string{"--api-keys", filepath.Join(dir, "absent")}, "no such file"},
+		{[]string{"--api-keys", write("empty", "# none\n")}, "holds no key"},
+		{[]string{"--api-key", "with space"}, "visible ASCII"},
+	} {
+		args := append([]string{"up", "--listen", sock, "--http", "off", "--no-draft", "--target", targetModel}, tc.args...)
+		e := w.run(args...)
+		if e.code == 0 || !strings.Contains(e.stderr, tc.says) {
+			t.Errorf("%v: code %d, %s: want %q", tc.args, e.code, e.stderr, tc.says)
+		}
+	}
+}
+
+// TestHTTPTermUnderLoad stops `up` while requests over HTTP run: all are answered.
+func TestHTTPTermUnderLoad(t *testing.T) {
+	g := upWeb(t, "", "--sessions", "4", "--grace", "25s")
+	want := g.complete(t, map[string]any{"prompt": story, "max_tokens": 200, "ignore_eos": true}).Choices[0].Text
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	begun := 0
+	for range 6 {
+		wg.Go(func() {
+			st := openai.NewClient(option.WithBaseURL(g.url+"/v1"), option.WithAPIKey("any"), option.WithMaxRetries(0))
+			s := st.Completions.NewStreaming(context.Background(), openai.CompletionNewParams{Model: "gopher-19m-q8_0",
+				Prompt: openai.CompletionNewParamsPromptUnion{OfString: openai.String(story)}, MaxTokens: openai.Int(200)}, option.WithJSONSet("ignore_eos", true))
+			text := ""
+			for s.Next() {
+				if text == "" {
+					mu.Lock()
+					begun++
+					mu.Unlock()
+				}
+				text += s.Current().Choices[0].Text
+			}
+			if s.Err() != nil || text != want {
+				t.Errorf("ended with %v after %q", s.Err(), text)
+			}
+		})
+	}
+	eventually(t, "output of every session that there is room for", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return begun >= 4
+	})
+	if err := g.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	if _, err := http.Get(g.url + "/livez"); err == nil {
+		t.Error("somebody is let in after SIGTERM")
+	}
+}

@@ -1,0 +1,485 @@
+package test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tandem-llm/tandem/client"
+	"github.com/tandem-llm/tandem/services/telemetry/timeline"
+)
+
+const jaegerVersion = "v1.76.0" // as in scripts/jaeger
+
+// jaeger is a running Jaeger.
+type jaeger struct {
+	otlp, query string // host:port
+}
+
+// startJaeger starts the Jaeger that scripts/jaeger has built or $TANDEM_JAEGER names, and ends it with the test.
+// Without one the test is skipped: building it takes minutes, and the module proxy.
+func startJaeger(t *testing.T) *jaeger {
+	t.Helper()
+	binary := os.Getenv("TANDEM_JAEGER")
+	if binary == "" {
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			t.Skip("no cache directory: ", err)
+		}
+		binary = filepath.Join(cache, "tandem", "jaeger-"+jaegerVersion)
+		if _, err := os.Stat(binary); err != nil {
+			t.Skip("no Jaeger: run scripts/jaeger once, which builds it in some minutes, or name one by TANDEM_JAEGER")
+		}
+	}
+	j := &jaeger{otlp: freePort(t), query: freePort(t)}
+	args := []string{"--log-level", "error", "--collector.otlp.grpc.host-port", j.otlp, "--query.http-server.host-port", j.query}
+	for _, other := range []string{"collector.otlp.http", "collector.grpc-server", "collector.http-server", "query.grpc-server", "admin.http"} {
+		args = append(args, "--"+other+".host-port", freePort(t))
+	}
+	cmd := exec.Command(binary, args...)
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Logf("Jaeger said:\n%s", &said)
+		}
+	})
+	eventually(t, "Jaeger answers", func() bool {
+		_, err := j.get("/api/services")
+		return err == nil
+	})
+	return j
+}
+
+func (j *jaeger) get(path string) ([]byte, error) {
+	r, err := http.Get("http://" + j.query + path)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	if err == nil && r.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", r.Status, b)
+	}
+	return b, err
+}
+
+// jaegerTrace is a trace as Jaeger's query API tells it.
+type jaegerTrace struct {
+	ID        string        `json:"traceID"`
+	Spans     []*jaegerSpan `json:"spans"`
+	Processes map[string]struct {
+		Service string `json:"serviceName"`
+	} `json:"processes"`
+}
+
+type jaegerSpan struct {
+	ID         string            `json:"spanID"`
+	Name       string            `json:"operationName"`
+	Process    string            `json:"processID"`
+	Start      int64             `json:"startTime"` // µs
+	Duration   int64             `json:"duration"`  // µs
+	References []jaegerReference `json:"references"`
+	Tags       []struct {
+		Key   string `json:"key"`
+		Value any    `json:"value"`
+	} `json:"tags"`
+
+	trace    *jaegerTrace
+	parent   *jaegerSpan
+	children []*jaegerSpan // by start
+}
+
+// jaegerReference is a span's parent (CHILD_OF) or link (FOLLOWS_FROM).
+type jaegerReference struct {
+	Type  string `json:"refType"`
+	Trace string `json:"traceID"`
+	Span  string `json:"spanID"`
+}
+
+// tag returns a tag, nil if there is none.
+func (s *jaegerSpan) tag(key string) any {
+	for _, t := range s.Tags {
+		if t.Key == key {
+			return t.Value
+		}
+	}
+	return nil
+}
+
+func (s *jaegerSpan) service() string { return s.trace.Processes[s.Process].Service }
+
+// below returns the spans of that name directly below s.
+func (s *jaegerSpan) below(name string) (out []*jaegerSpan) {
+	for _, c := range s.children {
+		if c.Name == name {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// traces asks for all traces of the gateway and ties their spans together.
+func (j *jaeger) traces(t *testing.T) (all []*jaegerTrace, raw []byte) {
+	t.Helper()
+	raw, err := j.get("/api/traces?service=tandem-gateway&limit=100&lookback=1h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var answer struct {
+		Data []*jaegerTrace `json:"data"`
+	}
+	if err := json.Unmarshal(raw, &answer); err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range answer.Data {
+		x.tie()
+	}
+	return answer.Data, raw
+}
+
+func (x *jaegerTrace) tie() {
+	byID := map[string]*jaegerSpan{}
+	slices.SortFunc(x.Spans, func(a, b *jaegerSpan) int { return int(a.Start - b.Start) })
+	for _, s := range x.Spans {
+		s.trace, byID[s.ID] = x, s
+	}
+	for _, s := range x.Spans {
+		for _, r := range s.References {
+			if p := byID[r.Span]; p != nil && s.parent == nil { // a span that is linked to its parent has that one reference, FOLLOWS_FROM
+				s.parent = p
+				p.children = append(p.children, s)
+			}
+		}
+	}
+}
+
+// root returns the one span without a parent in the trace, nil if there is not exactly one.
+func (x *jaegerTrace) root() (root *jaegerSpan) {
+	for _, s := range x.Spans {
+		if s.parent == nil {
+			if root != nil {
+				return nil
+			}
+			root = s
+		}
+	}
+	return root
+}
+
+// tracedRequest is a request of TestJaeger and what its trace must show.
+type tracedRequest struct {
+	client.Request
+	root     string
+	drafters int
+	tokens   []uint32
+	trace    *jaegerTrace
+}
+
+const tracedModel = "gopher-19m-q8_0"
+
+// TestJaeger runs requests with a real Jaeger as collector and asks it for their traces.
+func TestJaeger(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts Jaeger")
+	}
+	j := startJaeger(t)
+	listen := freePort(t)
+	models := []string{"gopher-draft-go-f16", "gopher-draft-py-f16"}
+	flags := []string{"--otlp-endpoint", j.otlp, "--http", listen, "--target", filepath.Join("..", "models", tracedModel+".gguf")}
+	for _, m := range models {
+		flags = append(flags, "--draft", filepath.Join("..", "models", m+".gguf"))
+	}
+	g := up(t, flags...)
+
+	const secret = "quetzalcoatl"
+	prompt := "// Package " + secret + " reads.\npackage " + secret + "\n" + strings.Repeat("import \"io\"\n", 3)
+	n, seed := 40, uint64(1)
+	fixed := &client.Tree{Nodes: 8, Depth: 4, Width: 2}
+	base := client.Request{Prompt: prompt, MaxTokens: &n, Seed: &seed, IgnoreEOS: true, FullTrace: true}
+	rpc := "tandem.v1.GenerationService/Generate"
+	requests := []*tracedRequest{
+		{Request: base, root: rpc, drafters: 1}, {Request: base, root: rpc, drafters: 2}, {Request: base, root: rpc},
+	}
+	requests[0].Tree, requests[0].Drafters = fixed, models[:1]
+	requests[1].Tree, requests[1].Vote = fixed, "tree"
+	requests[2].NoDraft = true
+	for i, r := range requests {
+		r.Prompt = fmt.Sprintf("// File %d.\n%s", i, prompt) // none finds another's in the cache
+		r.tokens = g.run(t, r.Request).tokens
+	}
+	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	postCompletion(t, listen, "// File of HTTP.\n"+prompt, n, parent)
+	requests = append(requests, &tracedRequest{Request: base, root: "POST /v1/completions", drafters: 1, tokens: make([]uint32, n)})
+
+	var all []*jaegerTrace
+	var raw []byte
+	missing := ""
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		if all, raw = j.traces(t); len(all) != len(requests) {
+			missing = fmt.Sprintf("%d traces of %d requests", len(all), len(requests))
+		} else {
+			missing = ""
+			for _, x := range all {
+				missing += x.missing()
+			}
+		}
+		if missing == "" {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("after 20 s Jaeger still lacks: ", missing)
+		}
+	}
+	if bytes.Contains(raw, []byte(secret)) {
+		t.Error("the prompt is told in a trace")
+	}
+	slices.SortFunc(all, func(a, b *jaegerTrace) int { return int(a.Spans[0].Start - b.Spans[0].Start) })
+	for i, r := range requests {
+		r.trace = all[i]
+		t.Run(fmt.Sprint(i, " ", r.root), func(t *testing.T) { r.check(t) })
+	}
+	if id := requests[3].trace.ID; !strings.Contains(parent, id) {
+		t.Errorf("the client's trace %s goes on as %s", parent, id)
+	}
+	if *rewrite {
+		picture := filepath.Join("..", "docs", "pictures", "trace.svg")
+		f, err := os.Create(picture)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if err := requests[1].trace.timeline(3).WriteSVG(f); err != nil {
+			t.Fatal(err)
+		}
+		t.Log("written: ", picture)
+	}
+}
+
+// postCompletion asks for a completion over HTTP, as part of a client's trace.
+func postCompletion(t *testing.T, addr, prompt string, n int, traceparent string) {
+	t.Helper()
+	body, _ := json.Marshal(map[string]any{"prompt": prompt, "max_tokens": n, "seed": 1, "ignore_eos": true,
+		"speculation": map[string]any{"max_width": 8, "max_depth": 4, "drafter": "gopher-draft-go-f16"}})
+	r, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+addr+"/v1/completions", bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("traceparent", traceparent)
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if text, _ := io.ReadAll(answer.Body); answer.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s", answer.Status, text)
+	}
+}
+
+// missing says what of a trace has not arrived yet, "" if nothing: its root, its tokens' rounds, all processes.
+func (x *jaegerTrace) missing() string {
+	if x.root() == nil {
+		return fmt.Sprintf("one root of trace %s with %d spans; ", x.ID, len(x.Spans))
+	}
+	told, rounds, processes := -1, 0, map[string]bool{}
+	for _, s := range x.Spans {
+		processes[s.service()] = true
+		switch {
+		case strings.HasPrefix(s.Name, "chat "):
+			told = number(s.tag("gen_ai.usage.output_tokens"))
+		case s.Name == "rounds":
+			rounds += number(s.tag("tandem.accepted")) + number(s.tag("tandem.rounds"))
+		}
+	}
+	if told != rounds || !processes["tandem-verifier"] {
+		return fmt.Sprintf("rounds of trace %s: %d tokens are told, the rounds have %d, spans of %v; ", x.ID, told, rounds, processes)
+	}
+	return ""
+}
+
+// number returns an integer tag, -1 if it is none.
+func number(v any) int {
+	if f, ok := v.(float64); ok {
+		return int(f)
+	}
+	return -1
+}
+
+// tags fails the test where a span does not have these tags.
+func (s *jaegerSpan) tags(t *testing.T, want map[string]any) {
+	t.Helper()
+	for key, v := range want {
+		if got := s.tag(key); fmt.Sprint(got) != fmt.Sprint(v) {
+			t.Errorf("span %q of %s has %s = %v: want %v", s.Name, s.service(), key, got, v)
+		}
+	}
+}
+
+// check compares a trace with what every trace shows: server span → chat → admit, prefills beside one another, rounds.
+func (r *tracedRequest) check(t *testing.T) {
+	x := r.trace
+	root := x.root()
+	if len(x.Spans) > 1000 {
+		t.Errorf("%d spans: want at most 1000", len(x.Spans))
+	}
+	if root.Name != r.root {
+		t.Errorf("the root is %q: want %q", root.Name, r.root)
+	}
+	root.tags(t, map[string]any{"span.kind": "server"})
+	if r.root[:4] == "POST" {
+		root.tags(t, map[string]any{"http.request.method": "POST", "http.route": "/v1/completions", "http.response.status_code": 200})
+	} else {
+		root.tags(t, map[string]any{"rpc.system.name": "grpc", "rpc.method": r.root, "rpc.response.status_code": "OK"})
+	}
+	chats := root.below("chat " + tracedModel)
+	if len(chats) != 1 {
+		t.Fatalf("%d spans chat %s below the root: want 1", len(chats), tracedModel)
+	}
+	chat := chats[0]
+	chat.tags(t, map[string]any{"gen_ai.operation.name": "chat", "gen_ai.provider.name": "tandem", "gen_ai.request.model": tracedModel,
+		"gen_ai.request.max_tokens": *r.MaxTokens, "gen_ai.usage.output_tokens": len(r.tokens), "gen_ai.response.finish_reasons": `["length"]`})
+	if n := number(chat.tag("gen_ai.usage.input_tokens")); n < 20 {
+		t.Errorf("chat has %d input tokens: want those of the prompt", n)
+	}
+	if n := len(chat.below("admit")); n != 1 {
+		t.Errorf("%d spans admit: want 1", n)
+	}
+	r.checkPrefills(t, chat.below("prefill"))
+	sum, full := 0, 0
+	for _, group := range chat.below("rounds") {
+		sum += number(group.tag("tandem.accepted")) + number(group.tag("tandem.rounds"))
+		for _, round := range group.below("round") {
+			full++
+			r.checkRound(t, round)
+		}
+	}
+	if sum != len(r.tokens) || full == 0 {
+		t.Errorf("rounds add up to %d tokens, %d are told in full: want %d and some", sum, full, len(r.tokens))
+	}
+}
+
+// checkPrefills wants one prefill of the verifier and one of each drafter, the open of the process below each.
+func (r *tracedRequest) checkPrefills(t *testing.T, prefills []*jaegerSpan) {
+	var target *jaegerSpan
+	drafters := 0
+	for _, p := range prefills {
+		service := "tandem-drafter"
+		if p.tag("tandem.process") == "verifier" {
+			target, service = p, "tandem-verifier"
+		} else {
+			drafters++
+		}
+		if open := p.below("open"); len(open) != 1 || open[0].service() != service {
+			t.Errorf("prefill of %v has %d spans open below: want one of %s", p.tag("tandem.process"), len(open), service)
+		}
+	}
+	if target == nil || drafters < r.drafters {
+		t.Fatalf("%d prefills of drafters and verifier's %v: want %d and one", drafters, target != nil, r.drafters)
+	}
+	for _, p := range prefills {
+		if p.Start > target.Start+target.Duration || p.Start+p.Duration < target.Start {
+			t.Errorf("prefill of %v runs %d to %d µs, the verifier's %d to %d: want them side by side", p.tag("tandem.drafter"),
+				p.Start, p.Start+p.Duration, target.Start, target.Start+target.Duration)
+		}
+	}
+}
+
+// checkRound wants draft → send → process → verify → commit, with their kinds, links and attributes.
+func (r *tracedRequest) checkRound(t *testing.T, round *jaegerSpan) {
+	x := r.trace
+	for _, key := range []string{"tandem.round", "tandem.base", "tandem.nodes", "tandem.accepted"} {
+		if round.tag(key) == nil {
+			t.Errorf("a round has no %s", key)
+		}
+	}
+	round.tags(t, map[string]any{"tandem.epoch": 0})
+	if len(round.below("commit")) != 1 {
+		t.Errorf("%d spans commit below a round: want 1", len(round.below("commit")))
+	}
+	drafts, sends := round.below("draft"), round.below("send")
+	for _, d := range drafts {
+		d.tags(t, map[string]any{"tandem.base": round.tag("tandem.base")})
+		sends = append(sends, d.below("send")...)
+		ms, _ := d.tag("tandem.device_ms").(float64)
+		if d.service() != "tandem-drafter" || d.tag("tandem.drafter") == nil || number(d.tag("tandem.nodes")) < 1 || ms < 0 || ms > float64(d.Duration)/1000+1 {
+			t.Errorf("draft of %s has drafter %v, %v nodes, %v ms: want some of each", d.service(), d.tag("tandem.drafter"), d.tag("tandem.nodes"), ms)
+		}
+	}
+	if drafted := round.tag("tandem.outcome") != nil; drafted && len(drafts) < r.drafters || r.drafters == 0 && len(drafts) > 0 {
+		t.Errorf("%d drafts in a round: want %d", len(drafts), r.drafters)
+	}
+	if outcome, ok := round.tag("tandem.outcome").(string); ok && !slices.Contains([]string{"accepted", "partial", "rejected", "stale", "expired"}, outcome) {
+		t.Errorf("outcome %q", outcome)
+	}
+	if len(sends) == 0 {
+		t.Error("a round has no send")
+	}
+	for _, send := range sends {
+		send.tags(t, map[string]any{"span.kind": "producer"})
+		for _, process := range send.below("process") {
+			process.tags(t, map[string]any{"span.kind": "consumer", "tandem.base": round.tag("tandem.base")})
+			if process.service() != "tandem-verifier" {
+				t.Errorf("process is of %s", process.service())
+			}
+			if !slices.Contains(process.References, jaegerReference{"FOLLOWS_FROM", x.ID, send.ID}) {
+				t.Errorf("process has references %+v: want a link to its send %s", process.References, send.ID)
+			}
+			for _, verify := range process.below("verify") {
+				ms, _ := verify.tag("tandem.device_ms").(float64)
+				if ms <= 0 || number(verify.tag("tandem.width")) < 1 || number(verify.tag("tandem.rows")) < 1 || verify.tag("tandem.depth") == nil {
+					t.Errorf("verify has %v ms, width %v, depth %v, %v rows: want some of each", ms, verify.tag("tandem.width"), verify.tag("tandem.depth"), verify.tag("tandem.rows"))
+				}
+			}
+		}
+	}
+}
+
+// timeline lays a trace out as Jaeger does, a line for each span in the order of the tree, with the rounds up to one.
+func (x *jaegerTrace) timeline(rounds int) timeline.Timeline {
+	root := x.root()
+	out := timeline.Timeline{Title: fmt.Sprintf("%s, trace %s: the first %d rounds", root.Name, x.ID, rounds)}
+	at := func(us int64) time.Duration { return time.Duration(us-root.Start) * time.Microsecond }
+	end := int64(0) // of the last round shown
+	var visit func(s *jaegerSpan, depth int)
+	visit = func(s *jaegerSpan, depth int) {
+		if s.Name == "round" {
+			if number(s.tag("tandem.round")) > rounds {
+				return
+			}
+			end = max(end, s.Start+s.Duration)
+		}
+		name := s.Name
+		for _, key := range []string{"tandem.process", "tandem.round", "tandem.drafter"} {
+			if v := s.tag(key); v != nil && (key != "tandem.drafter" || s.Name == "draft" || s.Name == "prefill") {
+				name += " " + strings.TrimPrefix(fmt.Sprint(v), "gopher-draft-")
+			}
+		}
+		if s.parent == nil || s.parent.service() != s.service() {
+			name += " · " + strings.TrimPrefix(s.service(), "tandem-")
+		}
+		out.Lanes = append(out.Lanes, timeline.Lane{Name: name, Indent: depth})
+		out.Stretches = append(out.Stretches, timeline.Stretch{Lane: len(out.Lanes) - 1, Name: name, Kind: strings.Fields(s.Name)[0], From: at(s.Start), To: at(s.Start + s.Duration)})
+		for _, c := range s.children {
+			visit(c, depth+1)
+		}
+	}
+	visit(root, 0)
+	return out.Between(0, at(end)+at(end)/50)
+}
