@@ -146,8 +146,17 @@ TARGET static int above(const float *x, int from, int n, float limit) {
 TARGET static void read_all(const uint8_t *p, size_t n) {
     __m256i s[8];
     for (int i = 0; i < 8; i++) s[i] = _mm256_setzero_si256();
-    for (size_t at = 0; at < n; at += 256)
-        for (int i = 0; i < 8; i++) s[i] = _mm256_xor_si256(s[i], _mm256_loadu_si256((const __m256i *)(p + at + 32 * i)));
+    if (tk_streams) {
+        const uint8_t *q[4] = {p, p + n / 4, p + n / 2, p + n / 4 * 3};
+        for (size_t at = 0; at < n / 4; at += 64)
+            for (int i = 0; i < 8; i++) {
+                if (i % 2 == 0) _mm_prefetch((const char *)q[i / 2] + at + 1024, _MM_HINT_T0);
+                s[i] = _mm256_xor_si256(s[i], _mm256_loadu_si256((const __m256i *)(q[i / 2] + at + 32 * (i % 2))));
+            }
+    } else {
+        for (size_t at = 0; at < n; at += 256)
+            for (int i = 0; i < 8; i++) s[i] = _mm256_xor_si256(s[i], _mm256_loadu_si256((const __m256i *)(p + at + 32 * i)));
+    }
     for (int i = 0; i < 8; i++) __asm__ volatile("" : : "x"(s[i]));
 }
 

@@ -8,20 +8,22 @@
 #include "mm_x86.h"
 
 // Segments of a span; most rows at once, and of floats; segments that are fetched before they are used.
-enum { SPAN = 4, MAXR = TK_TILE, FLOATR = 4, AHEAD = 4 };
+enum { SPAN = 4, MAXR = TK_TILE, FLOATR = 4, AHEAD = 4, MAXROWS = TK_TILE * TK_PANELS };
+enum { FLOAT_AHEAD = 4096 };  // bytes
 #define ROWS for (int r = 0; r < R; r++)
 
-// A span of one group and a panel of rows: 8 outputs, or all 16.
+// A span of one group and a panel of rows: C halves of 8 outputs, which are one of them, both, or both of two groups.
 typedef struct {
     const uint8_t *w;      // the first segment's header
+    size_t gbytes;         // to the second group
     int half;              // 1: the upper 8 outputs
     int fetch;             // the caches are filled AHEAD, each half every second line
     int blocks;
     const tk_qblock *x;    // (blocks, R)
     size_t start;          // start_of
-    float (*total)[16];    // (R), from the first output on
-    const float (*scale)[16];  // SUPER: the weights' scales, 8 a segment
-    const __m256i *level;      // SUPER: pairs of minima, 8 a segment: [pair of blocks][half of the outputs]
+    float (*total)[16];    // (groups, MAXROWS), from the first output on
+    const float (*scale)[16];  // SUPER: the weights' scales, 8 a segment, 8·SPAN a group
+    const __m256i *level;      // SUPER: pairs of minima, as many: [pair of blocks][half of the outputs]
 } span;
 
 INLINE __m256i bcast(const void *p) { return _mm256_set1_epi32(load_i32(p)); }
@@ -57,17 +59,17 @@ INLINE __m256i code(const int form, const uint8_t *q, const int j) {
 
 // sum += the products of words [from, to) of a block. Products of unsigned codes below 2^b add up in 16
 // bits without overflow: 8 pairs for b = 4, 4 for 5, 2 for 6.
-INLINE void products(const int form, const uint8_t *q, const tk_qblock *x, const int R, const int C, const int from, const int to, __m256i *sum) {
+INLINE void products(const int form, const uint8_t *q, size_t gbytes, const tk_qblock *x, const int R, const int C, const int from, const int to, __m256i *sum) {
     const __m256i one = _mm256_set1_epi16(1);
     const int most = form == NIBBLES ? 8 : form == FIVES ? 4 : 2;
     _Pragma("GCC unroll 4") for (int j = from; j < to; j += most) {
         __m256i t[MAXR], v[8];
-        if (form == NIBBLES || C == 2) {  // a word at a time: few codes and many sums in registers
+        if (form == NIBBLES || C > 1) {  // a word at a time: few codes and many sums in registers
             _Pragma("GCC unroll 8") for (int m = 0; m < most; m++) {
-                for (int c = 0; c < C; c++) v[c] = code(form, q + 32 * c, j + m);
+                for (int c = 0; c < C; c++) v[c] = code(form, q + c / 2 * gbytes + c % 2 * 32, j + m);
                 _Pragma("GCC unroll 8") ROWS {
                     __m256i b = bcast(x[r].q + 4 * (j + m));
-                    _Pragma("GCC unroll 2") for (int c = 0; c < C; c++) {
+                    _Pragma("GCC unroll 4") for (int c = 0; c < C; c++) {
                         int i = r * C + c;
                         __m256i p = _mm256_maddubs_epi16(v[c], b);
                         t[i] = m ? _mm256_add_epi16(t[i], p) : p;
@@ -93,11 +95,11 @@ INLINE void products(const int form, const uint8_t *q, const tk_qblock *x, const
 
 // sum = the products of a block of codes of 8 bits, which would saturate maddubs: |code| ≤ 128 and the activation with the
 // code's sign, at most 127 in magnitude, do not.
-INLINE void byte_products(const uint8_t *q, const tk_qblock *x, const int R, const int C, __m256i *sum) {
+INLINE void byte_products(const uint8_t *q, size_t gbytes, const tk_qblock *x, const int R, const int C, __m256i *sum) {
     const __m256i one = _mm256_set1_epi16(1), flip = _mm256_set1_epi8((char)128);
     _Pragma("GCC unroll 8") for (int j = 0; j < 8; j++)
-        _Pragma("GCC unroll 2") for (int c = 0; c < C; c++) {
-            __m256i v = _mm256_xor_si256(load(q + 64 * j + 32 * c), flip), u = _mm256_abs_epi8(v);
+        _Pragma("GCC unroll 4") for (int c = 0; c < C; c++) {
+            __m256i v = _mm256_xor_si256(load(q + c / 2 * gbytes + c % 2 * 32 + 64 * j), flip), u = _mm256_abs_epi8(v);
             _Pragma("GCC unroll 8") ROWS {
                 int i = r * C + c;
                 __m256i p = _mm256_madd_epi16(_mm256_maddubs_epi16(u, _mm256_sign_epi8(bcast(x[r].q + 4 * j), v)), one);
@@ -118,17 +120,18 @@ INLINE __m256 scale_of(const int kind, const uint8_t *w, const float (*scale)[16
 INLINE void end_segment(const int kind, const int R, const int C, const span *s, const uint8_t *w, const __m256i *level, const tk_qblock *x, const __m256 *acc) {
     _Pragma("GCC unroll 8") for (int i = 0; i < R * C; i++) {
         int r = i / C, c = i % C;
-        __m256 t = _mm256_load_ps(s->total[r] + 8 * c), a = acc[i];
+        float *total = s->total[c / 2 * MAXROWS + r] + c % 2 * 8;
+        __m256 t = _mm256_load_ps(total), a = acc[i];
         if (kind == SMALL) {
-            _mm256_store_ps(s->total[r] + 8 * c, _mm256_add_ps(t, a));
+            _mm256_store_ps(total, _mm256_add_ps(t, a));
             continue;
         }
         if (kind == SUPER) {
             __m256i m = _mm256_setzero_si256();
-            for (int j = 0; j < 4; j++) m = _mm256_add_epi32(m, _mm256_madd_epi16(level[2 * j + c], bcast(x[2 * j * R + r].pair)));
-            a = _mm256_fnmadd_ps(_mm256_cvtepi32_ps(m), half8(w + 32 + 16 * (c + s->half)), a);
+            for (int j = 0; j < 4; j++) m = _mm256_add_epi32(m, _mm256_madd_epi16(level[c / 2 * 8 * SPAN + 2 * j + c % 2], bcast(x[2 * j * R + r].pair)));
+            a = _mm256_fnmadd_ps(_mm256_cvtepi32_ps(m), half8(w + c / 2 * s->gbytes + 32 + 16 * (c % 2 + s->half)), a);
         }
-        _mm256_store_ps(s->total[r] + 8 * c, _mm256_fmadd_ps(a, _mm256_set1_ps(x[r].scale), t));
+        _mm256_store_ps(total, _mm256_fmadd_ps(a, _mm256_set1_ps(x[r].scale), t));
     }
 }
 
@@ -143,17 +146,19 @@ INLINE void run(const int form, const int kind, const int R, const int C, const 
         for (int b = 0; b < n; b++, x += R, q += piece(form)) {
             if (s->fetch) {
                 const char *ahead = (const char *)w + AHEAD * (header_of(kind, 8) + 8 * piece(form)) + 64 * (lines * b + s->half);
-                _Pragma("GCC unroll 9") for (int i = 0; i < lines; i += 2) _mm_prefetch(ahead + 64 * i, _MM_HINT_T1);
+                const int every = C == 1 ? 2 : 1;
+                for (int c = 0; c < C; c += 2)
+                    _Pragma("GCC unroll 9") for (int i = 0; i < lines; i += every) _mm_prefetch(ahead + c / 2 * s->gbytes + 64 * i, _MM_HINT_T1);
             }
             for (int half = 0; half < (kind == HALVES ? 2 : 1); half++) {
                 __m256i sum[MAXR];
                 for (int i = 0; i < R * C; i++) sum[i] = kind == SUPER ? _mm256_setzero_si256() : bcast((const char *)&x[i / C] + s->start + 4 * half);
-                if (form == BYTES) byte_products(q, x, R, C, sum);
-                else if (kind != HALVES) products(form, q, x, R, C, 0, 8, sum);
-                else if (half == 0) products(form, q, x, R, C, 0, 4, sum);
-                else products(form, q, x, R, C, 4, 8, sum);
+                if (form == BYTES) byte_products(q, s->gbytes, x, R, C, sum);
+                else if (kind != HALVES) products(form, q, s->gbytes, x, R, C, 0, 8, sum);
+                else if (half == 0) products(form, q, s->gbytes, x, R, C, 0, 4, sum);
+                else products(form, q, s->gbytes, x, R, C, 4, 8, sum);
                 for (int c = 0; c < C; c++) {
-                    __m256 d = scale_of(kind, w, s->scale + k, b, half, 8 * (c + s->half));
+                    __m256 d = scale_of(kind, w + c / 2 * s->gbytes, s->scale + c / 2 * 8 * SPAN + k, b, half, 8 * (c % 2 + s->half));
                     _Pragma("GCC unroll 8") ROWS {
                         __m256 f = kind == SMALL ? _mm256_mul_ps(d, _mm256_set1_ps(x[r].scale)) : d;
                         acc[r * C + c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[r * C + c]), f, acc[r * C + c]);
@@ -167,8 +172,9 @@ INLINE void run(const int form, const int kind, const int R, const int C, const 
 }
 
 typedef void (*runner)(const span *);
-// Up to two rows take all 16 outputs at once, more of them 8.
+// Up to two rows take all 16 outputs at once, or 32 (name0, one row), more of them 8.
 #define RUN(name, form, kind)                                                   \
+    TARGET static void name##0(const span *s) { run(form, kind, 1, 4, s); }  \
     TARGET static void name##1(const span *s) { run(form, kind, 1, 2, s); }  \
     TARGET static void name##2(const span *s) { run(form, kind, 2, 2, s); }  \
     TARGET static void name##3(const span *s) { run(form, kind, 3, 1, s); }  \
@@ -177,7 +183,7 @@ typedef void (*runner)(const span *);
     TARGET static void name##6(const span *s) { run(form, kind, 6, 1, s); }  \
     TARGET static void name##7(const span *s) { run(form, kind, 7, 1, s); }  \
     TARGET static void name##8(const span *s) { run(form, kind, 8, 1, s); }  \
-    static const runner name[MAXR + 1] = {0, name##1, name##2, name##3, name##4, name##5, name##6, name##7, name##8};
+    static const runner name[MAXR + 1] = {name##0, name##1, name##2, name##3, name##4, name##5, name##6, name##7, name##8};
 
 RUN(small_bytes, BYTES, SMALL)
 RUN(small_nibbles, NIBBLES, SMALL)
@@ -203,9 +209,9 @@ static recipe recipe_of(int packed) {
 }
 
 typedef struct {
-    _Alignas(64) float scale[8 * SPAN][16];  // 8 a segment
-    float total[TK_TILE * TK_PANELS][16];
-    __m256i level[8 * SPAN];                 // a segment's: [pair of blocks][half of the outputs]
+    _Alignas(64) float scale[2][8 * SPAN][16];  // of a group, 8 a segment
+    float total[2][MAXROWS][16];
+    __m256i level[2][8 * SPAN];                 // a segment's: [pair of blocks][half of the outputs]
     row_panels rows;
 } scratch;
 
@@ -241,33 +247,37 @@ INLINE void put(const tk_mm *a, int g, int half, int row, __m256 total) {
 }
 
 // One span over all panels. The first panel fetches what comes AHEAD; a single stream of weights is best left to the
-// processor's own prefetcher.
-TARGET static void span_rows(const tk_mm *a, const recipe *rc, span s, int k, scratch *t) {
+// processor's own prefetcher, unless it wants several (tk_streams).
+TARGET static void span_rows(const tk_mm *a, const recipe *rc, span s, int k, int count, scratch *t) {
     for (int p = 0; p < t->rows.panels; p++) {
         tk_panel panel = t->rows.panel[p];
         s.x = a->q + (size_t)panel.r0 * (a->k / 32) + (size_t)(k / 32) * panel.h;
-        s.fetch = p == 0 && t->rows.rows > 2;
+        s.fetch = p == 0 && (t->rows.rows > 2 || tk_streams);
         for (s.half = 0; s.half < (panel.h < 3 ? 1 : 2); s.half++) {
-            s.total = (float (*)[16])(t->total[panel.r0 - t->rows.first] + 8 * s.half);
-            rc->run[panel.h](&s);
+            s.total = (float (*)[16])(t->total[0][panel.r0 - t->rows.first] + 8 * s.half);
+            rc->run[count == 2 ? 0 : panel.h](&s);
         }
     }
 }
 
-TARGET static void group(const tk_mm *a, int packed, const recipe *rc, int g, scratch *t) {
+// Groups [g, g+count): one, or two of one row.
+TARGET static void groups(const tk_mm *a, int packed, const recipe *rc, int g, int count, scratch *t) {
     int rows = t->rows.rows;
     const uint8_t *w = a->w + g * a->gbytes;
     const size_t full = tk_segment_bytes(packed, TK_SEG);
-    memset(t->total, 0, sizeof t->total[0] * rows);
-    const int segments = rows > 2 ? SPAN : 1;  // headers read ahead of their codes would break a single stream
+    for (int i = 0; i < count; i++) memset(t->total[i], 0, sizeof t->total[0][0] * rows);
+    const int segments = rows > 2 || tk_streams ? SPAN : 1;  // headers read ahead of their codes would break a single stream
     for (int k = 0; k < a->k; k += segments * TK_SEG, w += segments * full) {
         int n = imin(a->k - k, segments * TK_SEG);
-        for (int i = 0; rc->kind == SUPER && i * TK_SEG < n; i++) open_super(w + i * full, t->scale + 8 * i, t->level + 8 * i);
-        span s = {.w = w, .blocks = n / 32, .start = start_of(packed), .scale = (const float (*)[16])t->scale, .level = t->level};
-        span_rows(a, rc, s, k, t);
+        for (int c = 0; c < count; c++)
+            for (int i = 0; rc->kind == SUPER && i * TK_SEG < n; i++) open_super(w + c * a->gbytes + i * full, t->scale[c] + 8 * i, t->level[c] + 8 * i);
+        span s = {.w = w, .gbytes = a->gbytes, .blocks = n / 32, .start = start_of(packed), .scale = (const float (*)[16])t->scale, .level = t->level[0]};
+        span_rows(a, rc, s, k, count, t);
     }
-    for (int r = 0; r < rows; r++)
-        for (int half = 0; half < 2 && a->cols > 16 * g + 8 * half; half++) put(a, g, half, t->rows.first + r, _mm256_load_ps(t->total[r] + 8 * half));
+    for (int i = 0; i < 2 * count * rows; i++) {
+        int half = i % 2, c = i / 2 % count, r = i / 2 / count;
+        if (a->cols > 16 * (g + c) + 8 * half) put(a, g + c, half, t->rows.first + r, _mm256_load_ps(t->total[c][r] + 8 * half));
+    }
 }
 
 // The formats with float scales and minima, half a group and a row at a time.
@@ -315,41 +325,56 @@ INLINE __m256 widen8(const int type, const uint8_t *w, size_t k) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(w + 32 * k))), 16));
 }
 
-// R rows from r0 on of a panel of h rows, one group: 2*R chains of fused multiply-adds.
-INLINE void float_group(const int type, const tk_mm *a, int g, const int R, tk_panel t, int r0) {
+// R rows from r0 on of a panel of h rows, C groups: 2*R*C chains of fused multiply-adds.
+INLINE void float_groups(const int type, const tk_mm *a, int g, const int R, const int C, tk_panel t, int r0) {
     const uint8_t *w = a->w + g * a->gbytes;
     const float *x = a->x + (size_t)t.r0 * a->k + r0;
-    const int size = type == TK_F32 ? 64 : 32;
+    const int size = type == TK_F32 ? 64 : 32, N = 2 * R * C;
     __m256 total[2 * FLOATR], acc[2 * FLOATR];
-    for (int i = 0; i < 2 * R; i++) total[i] = _mm256_setzero_ps();
+    for (int i = 0; i < N; i++) total[i] = _mm256_setzero_ps();
     for (int k0 = 0; k0 < a->k; k0 += TK_SEG) {
         int end = a->k - k0 < TK_SEG ? a->k : k0 + TK_SEG;
-        for (int i = 0; i < 2 * R; i++) acc[i] = _mm256_setzero_ps();
+        for (int i = 0; i < N; i++) acc[i] = _mm256_setzero_ps();
         for (int k = k0; k < end; k++, x += t.h) {
-            if (R > 2 && k % (64 / size) == 0) _mm_prefetch((const char *)w + (size_t)k * size + 4096, _MM_HINT_T0);
-            __m256 v0 = widen8(type, w, k), v1 = widen8(type, w + size / 2, k);
-            _Pragma("GCC unroll 8") ROWS {
-                __m256 b = _mm256_broadcast_ss(x + r);
-                acc[2 * r] = _mm256_fmadd_ps(v0, b, acc[2 * r]);
-                acc[2 * r + 1] = _mm256_fmadd_ps(v1, b, acc[2 * r + 1]);
+            if ((R > 2 || tk_streams) && k % (64 / size) == 0)
+                for (int c = 0; c < C; c++) _mm_prefetch((const char *)w + c * a->gbytes + (size_t)k * size + FLOAT_AHEAD, _MM_HINT_T0);
+            _Pragma("GCC unroll 4") for (int c = 0; c < C; c++) {
+                const uint8_t *v = w + c * a->gbytes;
+                __m256 v0 = widen8(type, v, k), v1 = widen8(type, v + size / 2, k);
+                _Pragma("GCC unroll 8") ROWS {
+                    __m256 b = _mm256_broadcast_ss(x + r);
+                    acc[2 * (c * R + r)] = _mm256_fmadd_ps(v0, b, acc[2 * (c * R + r)]);
+                    acc[2 * (c * R + r) + 1] = _mm256_fmadd_ps(v1, b, acc[2 * (c * R + r) + 1]);
+                }
             }
         }
-        for (int i = 0; i < 2 * R; i++) total[i] = _mm256_add_ps(total[i], acc[i]);
+        for (int i = 0; i < N; i++) total[i] = _mm256_add_ps(total[i], acc[i]);
     }
-    ROWS for (int half = 0; half < 2 && a->cols > 16 * g + 8 * half; half++) put(a, g, half, t.r0 + r0 + r, total[2 * r + half]);
+    for (int i = 0; i < N; i++) {
+        int half = i % 2, row = i / 2 % R, group = g + i / 2 / R;
+        if (a->cols > 16 * group + 8 * half) put(a, group, half, t.r0 + r0 + row, total[i]);
+    }
+}
+
+// Groups [g, end) for R rows, as many groups at once as there are registers for.
+INLINE void float_rows(const int type, const tk_mm *a, int g, int end, const int R, tk_panel t, int r0) {
+    const int C = FLOATR / R;
+    for (; g + C <= end; g += C) float_groups(type, a, g, R, C, t, r0);
+    for (; g < end; g++) float_groups(type, a, g, R, 1, t, r0);
 }
 
 INLINE void floats(const int type, const tk_mm *a) {
     for (int p = a->p0; p < a->p1; p++) {
         tk_panel t = tk_panel_at(a->rows, p);
-        for (int g = 0; g < a->ng; g++)
-            for (int r0 = 0, n; r0 < t.h; r0 += n) {
+        const int step = t.h < 3 ? FLOATR : 1;
+        for (int g = 0; g < a->ng; g += step)
+            for (int r0 = 0, n, end = imin(g + step, a->ng); r0 < t.h; r0 += n) {
                 n = t.h - r0 > FLOATR ? (t.h - r0 + 1) / 2 : t.h - r0;
                 switch (n) {
-                case 1: float_group(type, a, g, 1, t, r0); break;
-                case 2: float_group(type, a, g, 2, t, r0); break;
-                case 3: float_group(type, a, g, 3, t, r0); break;
-                case 4: float_group(type, a, g, 4, t, r0); break;
+                case 1: float_rows(type, a, g, end, 1, t, r0); break;
+                case 2: float_rows(type, a, g, end, 2, t, r0); break;
+                case 3: float_rows(type, a, g, end, 3, t, r0); break;
+                case 4: float_rows(type, a, g, end, 4, t, r0); break;
                 }
             }
     }
@@ -369,6 +394,8 @@ void tk_avx2_mm(int packed, const tk_mm *a) {
     recipe rc = recipe_of(packed);
     scratch t;
     t.rows = panels_of(a);
-    for (int g = 0; g < a->ng; g++) group(a, packed, &rc, g, &t);
+    int g = 0;
+    for (; tk_streams && t.rows.rows == 1 && g + 2 <= a->ng; g += 2) groups(a, packed, &rc, g, 2, &t);
+    for (; g < a->ng; g++) groups(a, packed, &rc, g, 1, &t);
 }
 #endif

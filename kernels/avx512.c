@@ -166,8 +166,17 @@ TARGET static int above(const float *x, int from, int n, float limit) {
 TARGET static void read_all(const uint8_t *p, size_t n) {
     __m512i s[8];
     for (int i = 0; i < 8; i++) s[i] = _mm512_setzero_si512();
-    for (size_t at = 0; at < n; at += 512)
-        for (int i = 0; i < 8; i++) s[i] = _mm512_xor_si512(s[i], _mm512_loadu_si512(p + at + 64 * i));
+    if (tk_streams) {
+        const uint8_t *q[4] = {p, p + n / 4, p + n / 2, p + n / 4 * 3};
+        for (size_t at = 0; at < n / 4; at += 128)
+            for (int i = 0; i < 8; i++) {
+                _mm_prefetch((const char *)q[i / 2] + at + 64 * (i % 2) + 1024, _MM_HINT_T0);
+                s[i] = _mm512_xor_si512(s[i], _mm512_loadu_si512(q[i / 2] + at + 64 * (i % 2)));
+            }
+    } else {
+        for (size_t at = 0; at < n; at += 512)
+            for (int i = 0; i < 8; i++) s[i] = _mm512_xor_si512(s[i], _mm512_loadu_si512(p + at + 64 * i));
+    }
     for (int i = 1; i < 8; i++) s[0] = _mm512_xor_si512(s[0], s[i]);
     __asm__ volatile("" : : "v"(s[0]));
 }

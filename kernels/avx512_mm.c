@@ -1,13 +1,14 @@
 // Matrix kernels for AVX-512 with VNNI. One vector is 4 inputs of 16 outputs. Quantised weights are taken
-// a segment of 256 inputs of two groups at a time over all panels of rows, and unpacked on the way to the
-// products: doing it once for all panels, into the first-level cache, was no faster.
+// a segment of 256 inputs of a few groups at a time over all panels of rows, and unpacked on the way to the
+// products, or, where there are several panels and vectors of 512 bits have two ports (tk_streams), once for all of them.
 #include "tk.h"
 #if defined(__x86_64__)
 #include <immintrin.h>
 #include "avx512.h"
 #include "mm_x86.h"
 
-enum { G = 2, AHEAD = 4 };  // most groups at once; segments that are fetched before they are used
+// Most groups at once, and with more than two rows; segments that are fetched before they are used.
+enum { G = 4, PAIR = 2, AHEAD = 4 };
 #define ROWS for (int r = 0; r < R; r++)
 
 // One segment of G groups, and one panel of rows.
@@ -109,16 +110,18 @@ INLINE void run(const int form, const int kind, const int R, const int C, const 
     }
 }
 
-// Every number of rows has its own code, with two groups (name2) and, for few rows, with one (name1).
+// Every number of rows has its own code, with two groups (name2) and, for few rows, with one (name1) and four (name4).
 #define ONE(name, form, kind, R, C) \
     TARGET static void name##C##_##R(const segment *s) { run(form, kind, R, C, s); }
 #define RUN(name, form, kind)                                                                            \
     ONE(name, form, kind, 1, 1) ONE(name, form, kind, 2, 1) ONE(name, form, kind, 3, 1) ONE(name, form, kind, 4, 1)  \
     ONE(name, form, kind, 1, 2) ONE(name, form, kind, 2, 2) ONE(name, form, kind, 3, 2) ONE(name, form, kind, 4, 2)  \
     ONE(name, form, kind, 5, 2) ONE(name, form, kind, 6, 2) ONE(name, form, kind, 7, 2) ONE(name, form, kind, 8, 2)  \
+    ONE(name, form, kind, 1, 4) ONE(name, form, kind, 2, 4)                                              \
     static const runner name[G + 1][TK_TILE + 1] = {                                                     \
         {0}, {0, name##1_1, name##1_2, name##1_3, name##1_4},                                            \
-        {0, name##2_1, name##2_2, name##2_3, name##2_4, name##2_5, name##2_6, name##2_7, name##2_8}};
+        {0, name##2_1, name##2_2, name##2_3, name##2_4, name##2_5, name##2_6, name##2_7, name##2_8},  \
+        {0}, {0, name##4_1, name##4_2}};
 
 typedef void (*runner)(const segment *);
 RUN(small_bytes, BYTES, SMALL)
@@ -127,21 +130,34 @@ RUN(small_fives, FIVES, SMALL)
 RUN(super_nibbles, NIBBLES, SUPER)
 RUN(super_fives, FIVES, SUPER)
 RUN(halves_sixes, SIXES, HALVES)
+// Codes that are unpacked already.
+RUN(super_bytes, BYTES, SUPER)
+RUN(halves_bytes, BYTES, HALVES)
+
+INLINE void open_codes(const int form, const uint8_t *q, int blocks, uint8_t *to) {
+    for (int b = 0; b < blocks; b++, q += piece(form), to += piece(BYTES))
+        _Pragma("GCC unroll 8") for (int j = 0; j < 8; j++) _mm512_store_si512(to + 64 * j, code(form, q, j));
+}
+TARGET static void open_nibbles(const uint8_t *q, int blocks, uint8_t *to) { open_codes(NIBBLES, q, blocks, to); }
+TARGET static void open_fives(const uint8_t *q, int blocks, uint8_t *to) { open_codes(FIVES, q, blocks, to); }
+TARGET static void open_sixes(const uint8_t *q, int blocks, uint8_t *to) { open_codes(SIXES, q, blocks, to); }
 
 typedef struct {
     const runner (*run)[TK_TILE + 1];
     int kind;
+    const runner (*opened)[TK_TILE + 1];  // for codes that open has unpacked
+    void (*open)(const uint8_t *q, int blocks, uint8_t *to);
 } recipe;
 
 static recipe recipe_of(int packed) {
     switch (packed) {
-    case TK_Q4_0: return (recipe){small_nibbles, SMALL};
-    case TK_Q5_0: return (recipe){small_fives, SMALL};
-    case TK_Q4_K: return (recipe){super_nibbles, SUPER};
-    case TK_Q5_K: return (recipe){super_fives, SUPER};
-    case TK_Q6_K: return (recipe){halves_sixes, HALVES};
+    case TK_Q4_0: return (recipe){small_nibbles, SMALL, small_bytes, open_nibbles};
+    case TK_Q5_0: return (recipe){small_fives, SMALL, small_bytes, open_fives};
+    case TK_Q4_K: return (recipe){super_nibbles, SUPER, super_bytes, open_nibbles};
+    case TK_Q5_K: return (recipe){super_fives, SUPER, super_bytes, open_fives};
+    case TK_Q6_K: return (recipe){halves_sixes, HALVES, halves_bytes, open_sixes};
     }
-    return (recipe){small_bytes, SMALL};
+    return (recipe){.run = small_bytes, .kind = SMALL};
 }
 
 typedef struct {
@@ -149,6 +165,7 @@ typedef struct {
     float total[TK_TILE * TK_PANELS][G][16];
     __m512i level[G][4];
     __m512 step[G];
+    _Alignas(64) uint8_t codes[PAIR][16 * TK_SEG];  // unpacked
     row_panels rows;
 } scratch;
 
@@ -194,11 +211,14 @@ INLINE void put(const tk_mm *a, int g, int row, __m512 total) {
     _mm512_mask_storeu_ps(out, m, total);
 }
 
-// Groups [g, g+count) over all panels. With two groups and only one left, that one is computed twice.
-// A single stream of weights is best left to the processor's own prefetcher.
+// Groups [g, g+count) over all panels. Where fewer are left, the last one is computed several times. A single stream of weights
+// is best left to the processor's own prefetcher, unless it wants several.
 TARGET static void groups(const tk_mm *a, int packed, const recipe *rc, int g, int count, scratch *t) {
     int rows = t->rows.rows, valid = imin(count, a->ng - g);
-    const uint8_t *w[G] = {a->w + g * a->gbytes, a->w + (g + valid - 1) * a->gbytes};
+    const int opened = tk_streams && rc->open && t->rows.panels > 1;
+    const runner *run = (opened ? rc->opened : rc->run)[count];
+    const uint8_t *w[G];
+    for (int i = 0; i < count; i++) w[i] = a->w + (g + imin(i, valid - 1)) * a->gbytes;
     const size_t full = tk_segment_bytes(packed, TK_SEG);
     segment s = {.scale = (const float (*)[16][16])t->scale, .level = (const __m512i (*)[4])t->level, .step = t->step, .start = start_of(packed)};
     for (int r = 0; r < rows; r++)
@@ -207,20 +227,24 @@ TARGET static void groups(const tk_mm *a, int packed, const recipe *rc, int g, i
         int n = imin(a->k - k, TK_SEG);
         size_t header = tk_header_bytes(packed, n), bytes = tk_segment_bytes(packed, n);
         s.blocks = n / 32;
-        s.lines = rows <= 2 ? 0 : (int)((full / 8 + 63) / 64);
+        s.lines = rows <= 2 && !tk_streams ? 0 : (int)((full / 8 + 63) / 64);
         for (int i = 0; i < count; i++) {
             s.header[i] = w[i];
             s.code[i] = w[i] + header;
             s.ahead[i] = w[i] + AHEAD * full + (k + AHEAD * TK_SEG < a->k ? 0 : (size_t)(count - 1) * a->gbytes);
             if (rc->kind == SUPER) open_super(w[i], t->scale[i], t->level[i], &t->step[i]);
             if (rc->kind == HALVES) open_halves(w[i], t->scale[i]);
+            if (opened) {
+                rc->open(s.code[i], s.blocks, t->codes[i]);
+                s.code[i] = t->codes[i];
+            }
             w[i] += bytes;
         }
         for (int p = 0; p < t->rows.panels; p++) {
             tk_panel panel = t->rows.panel[p];
             s.x = a->q + (size_t)panel.r0 * (a->k / 32) + (size_t)(k / 32) * panel.h;
             s.total = t->total + panel.r0 - t->rows.first;
-            rc->run[count][panel.h](&s);
+            run[panel.h](&s);
             s.lines = 0;
         }
     }
@@ -329,7 +353,9 @@ void tk_avx512_mm(int packed, const tk_mm *a) {
     recipe rc = recipe_of(packed);
     scratch t;
     t.rows = panels_of(a);
-    int count = a->rows < 4 || (a->rows == 4 && rc.run == small_bytes) ? 1 : G;  // as measured
+    int count = PAIR;  // as measured
+    if (tk_streams && a->rows < 3) count = G;
+    if (!tk_streams && (a->rows < 4 || (a->rows == 4 && rc.run == small_bytes))) count = 1;
     for (int g = 0; g < a->ng; g += count) groups(a, packed, &rc, g, count, &t);
 }
 #endif

@@ -90,11 +90,15 @@ func testMatMul(t *testing.T, all []*kernels.Pool, typ kernels.Type, n, k int, h
 	x, before := randomFloats(r, rows*k, hostile), randomFloats(r, rows*n, hostile)
 	want := refProduct(typ, w, n, k, x, before, rows, true)
 	m := newProduct(t, packed(t, typ, n, k, w), rows, kernels.MatMulOpt{Add: true}, false)
-	for _, pool := range all {
-		for width := 1; width <= rows; width++ {
-			from := r.IntN(rows - width + 1)
-			got := m.multiply(t, pool, x[from*k:], before[from*n:(from+width)*n], width)
-			wantSame(t, fmt.Sprintf("%v, %d threads, width %d", pool.ISA(), pool.Threads(), width), got, want[from*n:(from+width)*n])
+	defer kernels.SetStreams(kernels.SetStreams(false))
+	for _, streams := range []bool{false, true} {
+		kernels.SetStreams(streams)
+		for _, pool := range all {
+			for width := 1; width <= rows; width++ {
+				from := r.IntN(rows - width + 1)
+				got := m.multiply(t, pool, x[from*k:], before[from*n:(from+width)*n], width)
+				wantSame(t, fmt.Sprintf("%v, %d threads, width %d, several streams %t", pool.ISA(), pool.Threads(), width, streams), got, want[from*n:(from+width)*n])
+			}
 		}
 	}
 }

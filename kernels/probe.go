@@ -127,3 +127,13 @@ func (b *Probe) rate(kind, units int, each float64, long time.Duration) (float64
 	}
 	return float64(n*units) * each / time.Since(start).Seconds(), nil
 }
+
+// setStreams switches between reading weights as one stream and as several, and returns what it was: see tk_streams. For tests.
+func setStreams(on bool) (was bool) {
+	was = C.tk_streams != 0
+	C.tk_streams = 0
+	if on {
+		C.tk_streams = 1
+	}
+	return was
+}

@@ -120,6 +120,10 @@ typedef struct {
     double (*float_macs)(int rounds);
 } tk_kernels;
 
+// 1: weights are best read as several streams at once and fetched ahead, however few the rows. Changes no result; set before
+// main, by tests in between.
+extern int tk_streams;
+
 void tk_generic_attend(const tk_attn *), tk_avx2_attend(const tk_attn *), tk_avx512_attend(const tk_attn *);
 void tk_generic_join(const float *part, int blocks, int group, int dim, float *out);
 void tk_avx2_join(const float *part, int blocks, int group, int dim, float *out);
