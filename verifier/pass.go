@@ -1,6 +1,7 @@
 package verifier
 
 import (
+	"runtime"
 	"slices"
 	"sort"
 	"time"
@@ -241,7 +242,11 @@ func (v *Verifier) run(shares []share) {
 		v.answer(sh.check, verdict)
 	}
 	// The cache follows while the verdicts are on their way: what is told is decided, and nothing comes for a
-	// session before this goroutine looks again.
+	// session before this goroutine looks again. With one processor for Go code they leave only if this goroutine steps
+	// aside for those that write them: the stream's, and gRPC's behind it.
+	for range 3 {
+		runtime.Gosched()
+	}
 	for _, sh := range judged {
 		if err := owner.Guard(func() error { return sh.s.commit() }); err != nil {
 			v.fail(sh.s, err)
