@@ -112,6 +112,17 @@ func (p *planner) arms(ready []string, policy tandem.Policy) []learn.Arm {
 	return arms
 }
 
+// twin returns the way in use with drafting ahead if it goes without, and without if it has it.
+func (p *planner) twin() learn.Arm {
+	a := p.arm
+	if a.Ahead = !a.Ahead; a.Ahead {
+		a.Name = strings.TrimSuffix(a.Name, inTurn)
+	} else {
+		a.Name += inTurn
+	}
+	return a
+}
+
 // accept returns what a drafter's nodes are worth; nil: what it says itself.
 func (p *planner) accept(name string) []float32 {
 	if c := p.chances[name]; c != nil {
@@ -130,6 +141,9 @@ func (p *planner) Learn(o *Outcome) {
 	}
 	p.foresee(o)
 	p.choices.Observe(p.arm, o.Tokens, wall, o.AtEnd)
+	if p.ahead && len(p.arm.Drafters) > 0 && !o.AtEnd {
+		p.choices.Witness(p.twin(), o.Tokens) // the same drafts: only their time differs
+	}
 	p.rest = learn.Mean(p.rest, o.Rest)
 	p.rows += (float64(max(v.Rows-v.Nodes, 0)) - p.rows) / 8
 	p.tickets += (float64(max(v.Batch-1, 0)) - p.tickets) / 8

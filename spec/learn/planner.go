@@ -52,8 +52,13 @@ const (
 	plannerGuess = 1.0
 	// plannerPrior is how many rounds the experience of other sessions counts for, at most.
 	plannerPrior = 3
+	// plannerPriorTime is the same for times.
+	plannerPriorTime = 1
 	// plannerLeast is the least that experience may say of accepted tokens, so that it is put to the test.
 	plannerLeast = 0.5
+	// plannerSlowest is the most that experience may say of the time of a round, in plain rounds, for the same reason: the machine
+	// may have been busy with something else when it was gathered.
+	plannerSlowest = 2.5
 	// plannerStale is the number of rounds in which half of what is known of an arm becomes doubtful.
 	plannerStale = 40
 	// plannerHope is the share of the shortest known round that a plain one of unknown length might take.
@@ -61,6 +66,8 @@ const (
 	// plannerStart and plannerSave bound, in rounds of the arm in use, what probes may cost at the start, and at
 	// once later on.
 	plannerStart, plannerSave = 0.6, 3
+	// plannerYoung is within how many rounds a session puts all drafters to the test together.
+	plannerYoung = 6
 	// plannerAlike is how many rounds the mean time of all arms with a draft counts for in that of each.
 	plannerAlike = 1
 	// plannerBelief and plannerBeliefMost say how many rounds of accepted tokens a foresight is worth, and all.
@@ -92,13 +99,15 @@ const (
 //     tried, scales what is expected of the others. Where one drafter knows nothing, the next will hardly.
 //  4. Rounds have the machine in common: when rounds of one arm become longer (another session shares the pass,
 //     memory is slower, the context grew), those of the others are expected to.
-//  5. The experience of other sessions counts for a few rounds, no more: a text that differs overrules it.
+//  5. The experience of other sessions counts for a few rounds, no more: a text that differs overrules it. A young session
+//     puts all drafters to the test together once, which shows what each of them is worth.
 type Planner struct {
 	rule  PlannerRule
 	arms  map[string]*armState
 	inUse string // the best arm when last chosen
 
 	rounds             int
+	surveyed           bool
 	choice             choice  // the latest
 	common             pool    // of it
 	credit             float64 // what probes may still cost, in rounds of the arm in use
@@ -132,8 +141,14 @@ func NewPlanner(r PlannerRule, prior *Planner) *Planner {
 	}
 	p := &Planner{rule: r, arms: map[string]*armState{}, credit: plannerStart, level: 1}
 	if prior != nil {
+		most := math.Inf(1)
+		for _, s := range prior.arms {
+			if s.plain && s.timed > 0 {
+				most = plannerSlowest * s.seconds
+			}
+		}
 		for name, s := range prior.arms {
-			a := &armState{plain: s.plain, guessN: 1, guess: plannerGuess, timed: min(s.timed, plannerPrior), seconds: s.seconds * prior.level}
+			a := &armState{plain: s.plain, guessN: 1, guess: plannerGuess, timed: min(s.timed, plannerPriorTime), seconds: min(s.seconds, most) * prior.level}
 			if s.n > 0 {
 				a.guessN, a.guess = min(s.n, plannerPrior), max(s.accepted, plannerLeast)
 			}
@@ -265,6 +280,9 @@ func (p *Planner) Choose(arms []Arm) (arm Arm, why Reason) {
 		}
 	}
 	taken := best
+	if s := p.survey(arms, estimates, top); s >= 0 {
+		probe = s
+	}
 	if probe >= 0 {
 		taken = probe
 	}
@@ -280,6 +298,21 @@ func (p *Planner) Choose(arms []Arm) (arm Arm, why Reason) {
 	}
 	p.choice = choice{arms: arms, estimates: estimates, taken: taken, best: best, first: first, reason: why}
 	return arms[taken], why
+}
+
+// survey returns the arm that shows what all drafters are worth, if a session is so young that it should know and the
+// round is affordable; else -1. Other sessions may have been about something else.
+func (p *Planner) survey(arms []Arm, estimates []estimate, top estimate) int {
+	if p.surveyed || p.rounds >= plannerYoung || !top.known {
+		return -1
+	}
+	for i, a := range arms {
+		if len(a.Drafters) > 1 && a.Name != p.inUse && estimates[i].loss(top) <= p.credit {
+			p.surveyed = true
+			return i
+		}
+	}
+	return -1
 }
 
 // Explain words the latest choice with the figures that decided: tokens, time and rate of the arm that was taken,
@@ -442,7 +475,7 @@ func (p *Planner) settle(arm Arm, rate float64) {
 // Merge folds what this planner's own session has shown into another, such as the prior of later ones; a
 // second call adds only what has come since.
 func (p *Planner) Merge(into *Planner) {
-	const most = 100 // rounds that the past counts for
+	const most, recent = 100, 30 // rounds that the past counts for; for times, which vary little and change with the machine's load
 	for name, s := range p.arms {
 		if s.rounds == 0 {
 			continue
@@ -453,7 +486,7 @@ func (p *Planner) Merge(into *Planner) {
 			into.arms[name] = to
 		}
 		n := float64(s.rounds)
-		to.timed = min(to.timed+n, most)
+		to.timed = min(to.timed+n, recent)
 		to.seconds += (s.elapsed/n/into.level - to.seconds) * min(n/to.timed, 1)
 		to.n = min(to.n+n, most)
 		to.accepted += (s.tokens/n - 1 - to.accepted) * min(n/to.n, 1)
