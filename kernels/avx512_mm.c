@@ -130,9 +130,14 @@ RUN(small_fives, FIVES, SMALL)
 RUN(super_nibbles, NIBBLES, SUPER)
 RUN(super_fives, FIVES, SUPER)
 RUN(halves_sixes, SIXES, HALVES)
-// Codes that are unpacked already.
-RUN(super_bytes, BYTES, SUPER)
-RUN(halves_bytes, BYTES, HALVES)
+// Codes that are unpacked already, for panels of which there are several.
+#define OPENED(name, kind)                                                                               \
+    ONE(name, BYTES, kind, 4, 2) ONE(name, BYTES, kind, 5, 2) ONE(name, BYTES, kind, 6, 2)                \
+    ONE(name, BYTES, kind, 7, 2) ONE(name, BYTES, kind, 8, 2)                                            \
+    static const runner name[G + 1][TK_TILE + 1] = {                                                     \
+        {0}, {0}, {0, 0, 0, 0, name##2_4, name##2_5, name##2_6, name##2_7, name##2_8}};
+OPENED(super_bytes, SUPER)
+OPENED(halves_bytes, HALVES)
 
 INLINE void open_codes(const int form, const uint8_t *q, int blocks, uint8_t *to) {
     for (int b = 0; b < blocks; b++, q += piece(form), to += piece(BYTES))
