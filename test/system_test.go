@@ -341,20 +341,19 @@ func TestClosedPipe(t *testing.T) {
 	}
 }
 
-// TestQuickCommands holds the promise about commands that load no model, 50 ms, and the first token. Machines on which others compute
-// too have been seen to take 55 ms at best, so the test fails at twice the promise.
+// TestQuickCommands holds the promise about commands that load no model, and the first token.
 func TestQuickCommands(t *testing.T) {
 	w := newWorld(t)
 	for _, args := range [][]string{{"version"}, {"--help"}} {
 		best := time.Hour
-		for try := 0; try < 20 && best > 50*time.Millisecond; try++ { // a busy machine has quiet moments
+		for range 5 {
 			start := time.Now()
 			w.ok(args...)
 			best = min(best, time.Since(start))
 		}
 		t.Logf("%v: %v", args, best)
-		if best > 100*time.Millisecond {
-			t.Errorf("tandem %v takes %v: want 50 ms, and less than 100 anywhere", args, best)
+		if best > 50*time.Millisecond {
+			t.Errorf("tandem %v takes %v: want less than 50 ms", args, best)
 		}
 	}
 	best := time.Hour

@@ -77,17 +77,27 @@ type ruleFlags struct {
 	ProbeMax          int     `help:"Planner: most rounds between two trials." default:"${probe_max}"`
 }
 
-// ruleDefaults are the defaults of ruleFlags, for kong.
-func ruleDefaults() kong.Vars {
+// ruleDefaults fills in the defaults of ruleFlags. They are no kong.Vars: kong looks through all variables with a regular
+// expression for every flag of every command, which took longer than all else at the start.
+func ruleDefaults() kong.Option {
 	w, l, p := learn.DefaultWeightRule, learn.DefaultLengthRule, learn.DefaultPlannerRule
-	vars := kong.Vars{}
+	defaults := map[string]string{}
 	for name, v := range map[string]any{"alpha": 0.01, "branch": 0.3,
 		"length_start": l.Start, "length_max": l.Most, "length_punish": l.Punish, "length_reward": l.Reward, "decision_threshold": l.Records,
 		"acceptance_window": w.Window, "reward_threshold": w.RewardAbove, "reward": w.Reward, "punish_threshold": w.PunishBelow, "punish": w.Punish,
 		"weight_least": w.Least, "hysteresis": p.Hysteresis, "probe_first": p.ProbeFirst, "probe_max": p.ProbeMost} {
-		vars[name] = fmt.Sprint(v)
+		defaults["${"+name+"}"] = fmt.Sprint(v)
 	}
-	return vars
+	return kong.PostBuild(func(k *kong.Kong) error {
+		return kong.Visit(k.Model, func(n kong.Visitable, next kong.Next) error {
+			if f, ok := n.(*kong.Flag); ok {
+				if v, ok := defaults[f.Default]; ok {
+					f.Default = v
+				}
+			}
+			return next(nil)
+		})
+	})
 }
 
 // args returns the flags for a gateway of the same rules.
