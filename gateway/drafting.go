@@ -365,6 +365,8 @@ func (d *drafting) failed(err error, opening bool) {
 	switch kind {
 	case tandem.Invalid, tandem.Unsupported:
 		d.state = draftOff // it would refuse again
+	case tandem.Corrupt: // its answer could not be read
+		d.offend()
 	case tandem.Deadline, tandem.Exhausted:
 		d.rest(opening)
 	default:
