@@ -21,6 +21,9 @@ type Segment struct {
 	Nodes   []tandem.Token // tree rows, numbered Seq.Nodes(), Seq.Nodes()+1 …
 	Parents []int32        // per node: a tree row of Seq with a smaller number, or -1 for the end of the prefix
 	Want    Want
+
+	places []place // of Nodes
+	line   []int32 // the sequence's, with what of Nodes goes on it
 }
 
 // Top holds the best tokens of one row of logits: (k) ids and logits, best first, ties to the lower
@@ -104,7 +107,35 @@ func (g *Segment) commit() {
 	s := g.Seq
 	s.length, s.tokens = s.length+len(g.Extend), append(s.tokens, g.Extend...)
 	s.parents, s.rows = append(s.parents, g.Parents...), append(s.rows, g.Nodes...)
+	s.places, s.line = append(s.places, g.places...), append(s.line[:0], g.line...)
+	for _, p := range g.places {
+		if p.node >= 0 {
+			s.taken[p.node] = true
+		}
+	}
 	s.pages.Publish(s.tokens)
+}
+
+// settle chooses where the tree rows of a segment go, whose prefix will end at end: a row that goes on the line behind it, the others to
+// free node cells. Callers name the likeliest children first, so that what is accepted most often needs no copy.
+func (g *Segment) settle(end int) {
+	s, node := g.Seq, 0
+	g.line, g.places = append(g.line[:0], s.line...), g.places[:0]
+	for i, parent := range g.Parents {
+		tip := int32(-1)
+		if n := len(g.line); n > 0 {
+			tip = g.line[n-1]
+		}
+		if pos := end + len(g.line); parent == tip && pos < s.capacity {
+			g.line, g.places = append(g.line, int32(len(s.parents)+i)), append(g.places, place{s.pages.At(pos), -1})
+			continue
+		}
+		for s.taken[node] {
+			node++
+		}
+		g.places = append(g.places, place{s.pages.Node(node), node})
+		node++
+	}
 }
 
 // pass collects the rows of one Forward; its slices are reused from pass to pass.
@@ -148,18 +179,18 @@ func (m *Model) plan(g *Segment) error {
 		pos := s.length + i
 		row(t, pos, s.pages.At(pos), pos+1, nil, g.Want == WantAll || g.Want == WantTail && pos == end-1)
 	}
+	g.settle(end)
 	old := len(s.parents)
 	for i, t := range g.Nodes {
-		p.anc = append(p.anc[:0], s.pages.Node(old+i))
+		p.anc = append(p.anc[:0], g.places[i].cell)
 		for n := g.Parents[i]; n >= 0; {
-			p.anc = append(p.anc, s.pages.Node(int(n)))
-			if int(n) >= old {
-				n = g.Parents[int(n)-old]
+			if i := int(n) - old; i >= 0 {
+				p.anc, n = append(p.anc, g.places[i].cell), g.Parents[i]
 			} else {
-				n = s.parents[n]
+				p.anc, n = append(p.anc, s.places[n].cell), s.parents[n]
 			}
 		}
-		row(t, end+len(p.anc)-1, s.pages.Node(old+i), end, p.anc, g.Want != WantNone)
+		row(t, end+len(p.anc)-1, g.places[i].cell, end, p.anc, g.Want != WantNone)
 	}
 	return nil
 }

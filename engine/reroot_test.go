@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/kernels"
 )
 
 // twin is what a sequence should hold: the committed tokens, and each tree row's token and parent.
@@ -62,7 +63,9 @@ func rerootEqualsRecomputation(t *testing.T, r *rapid.T, m *Model) {
 				r.Fatalf("row %d: %v", i, err)
 			}
 		}
+		checkPlaces(r, s)
 		w.reroot(r, s)
+		checkPlaces(r, s)
 	}
 }
 
@@ -122,5 +125,65 @@ func TestRerootRefuses(t *testing.T) {
 	}
 	if err := s.Reroot([]int32{0, 1}, []int32{3, 4}); err != nil {
 		t.Error(err)
+	}
+}
+
+// checkPlaces checks where tree rows lie: each in a cell of its own, those of the line where their positions will be, the
+// others in the node cells that are marked as taken.
+func checkPlaces(t interface{ Fatalf(string, ...any) }, s *Sequence) {
+	seen, taken := map[kernels.Cell]bool{}, make([]bool, s.maxNodes)
+	for row, p := range s.places {
+		switch at := slices.Index(s.line, int32(row)); {
+		case seen[p.cell]:
+			t.Fatalf("cell %d of row %d is another row's too", p.cell, row)
+		case at < 0 && (p.node < 0 || p.cell != s.pages.Node(p.node)), at >= 0 && (p.node >= 0 || p.cell != s.pages.At(s.length+at)):
+			t.Fatalf("row %d, %d on the line %v from position %d, lies in %+v", row, at, s.line, s.length, p)
+		case at == 0 && s.parents[row] != -1, at > 0 && s.parents[row] != s.line[at-1]:
+			t.Fatalf("row %d, %d on the line %v, has parent %d", row, at, s.line, s.parents[row])
+		}
+		if seen[p.cell] = true; p.node >= 0 {
+			taken[p.node] = true
+		}
+	}
+	if len(s.places) != len(s.parents) || !slices.Equal(taken, s.taken) {
+		t.Fatalf("%d places of %d rows, node cells taken %v: want %v", len(s.places), len(s.parents), s.taken, taken)
+	}
+}
+
+// TestLineIsInPlace runs a tree whose first children form a line that goes on beyond what the sequence may hold.
+func TestLineIsInPlace(t *testing.T) {
+	m := openTest(t, draftPath, Options{Threads: 1, KVPages: PagesFor(1, 160, 0) + PagesFor(1, 66, 8)})
+	s, err := m.NewSequence(66, 8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	prefix := randomTokens(rand.New(rand.NewPCG(1, 2)), m, 63)
+	forward(t, m, 0, Segment{Seq: s, Extend: prefix})
+	nodes := []tandem.Token{5, 6, 7, 8, 9, 10}
+	out := forward(t, m, 0, Segment{Seq: s, Nodes: nodes, Parents: []int32{-1, -1, 0, 2, 0, 3}, Want: WantTail}) // line 0, 2, 3, and 5 beyond
+	if !slices.Equal(s.line, []int32{0, 2, 3}) {
+		t.Fatalf("line %v: want rows 0, 2, 3", s.line)
+	}
+	if err := sameBits(out.Logits(5), alone(t, m, append(slices.Clone(prefix), 5, 7, 8, 10))); err != nil {
+		t.Errorf("the row beyond: %v", err)
+	}
+	checkPlaces(t, s)
+	if err := s.Commit([]int32{0, 2, 3, 5}); tandem.KindOf(err) != tandem.Invalid {
+		t.Errorf("commit beyond the capacity: %v", err)
+	}
+	if err := s.Reroot([]int32{0}, []int32{2, 3, 4}); err != nil {
+		t.Fatal(err)
+	}
+	checkPlaces(t, s)
+	if !slices.Equal(s.line, []int32{0, 1}) {
+		t.Errorf("line %v after its first row was committed: want rows 0 and 1, which were 2 and 3", s.line)
+	}
+	if err := s.Commit([]int32{2}); err != nil { // off the line
+		t.Fatal(err)
+	}
+	out = forward(t, m, 0, Segment{Seq: s, Nodes: nodes[:1], Parents: []int32{-1}, Want: WantTail})
+	if err := sameBits(out.Logits(0), alone(t, m, append(slices.Clone(prefix), 5, 9, 5))); err != nil {
+		t.Errorf("after a commit off the line: %v", err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/kv"
+	"github.com/tandem-llm/tandem/kernels"
 )
 
 // Sequence is one session's state in the KV cache of a Model: a committed prefix and, behind it, the
@@ -21,7 +22,16 @@ type Sequence struct {
 	born     int            // of a shared one: how many there were before it
 	parents  []int32        // of tree rows; -1 is the prefix
 	rows     []tandem.Token // of tree rows
+	places   []place        // of tree rows
+	line     []int32        // tree rows that lie at Len, Len+1 …: the first a child of the prefix, each the parent of the next
+	taken    []bool         // (maxNodes) node cells that tree rows have
 	inPass   bool           // guards against one sequence twice in a batch
+}
+
+// place is where a tree row lies: in a node cell, or, with node -1, where a commit would put it.
+type place struct {
+	cell kernels.Cell
+	node int
 }
 
 // NewSequence reserves KV memory for capacity committed positions and nodes tree rows. Errors:
@@ -34,7 +44,7 @@ func (m *Model) NewSequence(capacity, nodes int) (*Sequence, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Sequence{model: m, pages: pages, capacity: capacity, maxNodes: nodes}, nil
+	return &Sequence{model: m, pages: pages, capacity: capacity, maxNodes: nodes, taken: make([]bool, nodes)}, nil
 }
 
 func (m *Model) checkSequence(capacity, nodes int) error {
@@ -66,7 +76,10 @@ func (s *Sequence) Capacity() int { return s.capacity }
 // Nodes returns the number of tree rows held.
 func (s *Sequence) Nodes() int { return len(s.parents) }
 
-func (s *Sequence) dropNodes() { s.parents, s.rows = s.parents[:0], s.rows[:0] }
+func (s *Sequence) dropNodes() {
+	s.parents, s.rows, s.places, s.line = s.parents[:0], s.rows[:0], s.places[:0], s.line[:0]
+	clear(s.taken)
+}
 
 // Commit makes the tree rows of path, each the parent of the next and the first a child of the
 // prefix, the positions Len, Len+1 …; all other tree rows are dropped. On error nothing changes.
@@ -104,15 +117,30 @@ func (s *Sequence) Reroot(path, keep []int32) error {
 			parents[i] = int32(at)
 		}
 	}
-	for i, n := range keep {
-		rows[i] = s.rows[n]
-	}
-	s.pages.Commit(s.length, path)
-	s.pages.Move(keep) // entry i is at least i: no row is overwritten before it has moved
-	for _, n := range path {
+	var dst, src []kernels.Cell
+	for i, n := range path {
+		if at := s.pages.At(s.length + i); at != s.places[n].cell {
+			dst, src = append(dst, at), append(src, s.places[n].cell)
+		}
 		s.tokens = append(s.tokens, s.rows[n])
 	}
-	s.parents, s.rows = append(s.parents[:0], parents...), append(s.rows[:0], rows...)
+	s.pages.Copy(dst, src)
+	line, places := s.line[:0], make([]place, len(keep))
+	if len(dst) == 0 { // the line goes on behind the path, else it has ended: what was on it is overwritten or dropped
+		for _, n := range s.line[min(len(path), len(s.line)):] {
+			if at, ok := slices.BinarySearch(keep, n); ok {
+				line = append(line, int32(at))
+			}
+		}
+	}
+	clear(s.taken)
+	for i, n := range keep {
+		rows[i], places[i] = s.rows[n], s.places[n]
+		if node := places[i].node; node >= 0 {
+			s.taken[node] = true
+		}
+	}
+	s.parents, s.rows, s.places, s.line = append(s.parents[:0], parents...), append(s.rows[:0], rows...), append(s.places[:0], places...), line
 	s.length += len(path)
 	s.pages.Publish(s.tokens)
 	return nil

@@ -21,7 +21,7 @@ func (m *Model) NewShared(tenant string, prompt []tandem.Token, capacity, nodes 
 		return nil, err
 	}
 	m.shared++
-	return &Sequence{model: m, pages: pages, born: m.shared, capacity: capacity, maxNodes: nodes, length: found,
+	return &Sequence{model: m, pages: pages, born: m.shared, capacity: capacity, maxNodes: nodes, taken: make([]bool, nodes), length: found,
 		tokens: slices.Clone(prompt[:found]), prompt: slices.Clone(prompt[:min(len(prompt), capacity)])}, nil
 }
 

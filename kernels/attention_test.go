@@ -352,7 +352,15 @@ func TestCopyCells(t *testing.T) {
 
 func BenchmarkCopyCells(b *testing.B) {
 	shape := kernels.KVShape{Layers: 16, KVHeads: 16, HeadDim: 64}
-	arena := make([]byte, 40*shape.PageBytes())
+	mem, err := kernels.Alloc(40 * shape.PageBytes())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer mem.Free()
+	arena := mem.Bytes()
+	if err := kernels.Populate(arena); err != nil {
+		b.Fatal(err)
+	}
 	page := kernels.Cell(kernels.PageRows)
 	for i := 0; b.Loop(); i++ { // other pages each time: they are not in the cache
 		at := kernels.Cell(i%19) * 2 * page

@@ -249,7 +249,7 @@ func (p *Pages) copyRows(page int32, i, from, to int) {
 	for row := from; row < to; row++ {
 		dst, src = append(dst, cell(p.Table[i:], row)), append(src, cell([]int32{page}, row))
 	}
-	p.cache.shape.CopyCells(p.cache.mem.Bytes(), dst, src)
+	p.Copy(dst, src)
 }
 
 // publish makes the first n pages of p, which holds tokens, entries that p uses.
