@@ -109,6 +109,7 @@ type Opening struct {
 	MaxNodes int      // no tree of the session has more nodes, root included
 	Prompt   int      // so many of Tokens are the prompt, the others output; 0 = all
 	Tenant   string   // whose sessions may share memory of equal prefixes with it; see Request.Tenant
+	Owner    uint64   // the process that opens the session, which ends with it; 0: nobody
 	Sampling Sampling
 }
 

@@ -184,10 +184,15 @@ func (d *Drafter) Close(ctx context.Context, id tandem.SessionID) error {
 	})
 }
 
-// CloseAll forgets all sessions, such as those of a gateway that is gone.
-func (d *Drafter) CloseAll(ctx context.Context) error {
+// CloseOwned forgets the sessions that owner has opened: a gateway that is gone. See tandem.Opening.
+func (d *Drafter) CloseOwned(ctx context.Context, owner uint64) error {
 	return d.owner.Do(ctx, func() error {
-		d.dropAll(tandem.Errorf("drafter", tandem.UnknownSession, "all sessions were closed"))
+		for _, s := range d.sessions {
+			if s.owner == owner {
+				d.drop(s, tandem.Errorf("drafter", tandem.UnknownSession, "the process that had opened session %v is gone", s.id))
+				d.cfg.Counters.Add("sessions.orphaned", 1)
+			}
+		}
 		return nil
 	})
 }

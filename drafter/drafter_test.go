@@ -265,14 +265,17 @@ func TestOpenRefuses(t *testing.T) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.kind)
 		}
 	}
-	if err := r.CloseAll(ctx); err != nil {
+	if err := errors.Join(r.CloseOwned(ctx, 7), r.CloseOwned(ctx, 0)); err != nil {
 		t.Error(err)
+	}
+	if n := r.counters.Snapshot()["sessions.orphaned"]; n != 2 {
+		t.Errorf("%d sessions closed with their owners: want 2, of owner 0 alone", n)
 	}
 	if err := r.Close(ctx, 1); err != nil {
 		t.Errorf("closing an unknown session: %v", err)
 	}
 	if _, err := r.Propose(ctx, proposal(1, good.Tokens, 2)); !errors.Is(err, tandem.UnknownSession) {
-		t.Errorf("after CloseAll: %v", err)
+		t.Errorf("after CloseOwned: %v", err)
 	}
 }
 

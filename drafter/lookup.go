@@ -235,12 +235,15 @@ func (l *Lookup) Close(_ context.Context, id tandem.SessionID) error {
 	return nil
 }
 
-// CloseAll forgets all sessions, such as those of a gateway that is gone.
-func (l *Lookup) CloseAll(context.Context) error {
+// CloseOwned forgets the sessions that owner has opened: a gateway that is gone. See tandem.Opening.
+func (l *Lookup) CloseOwned(_ context.Context, owner uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, s := range l.sessions {
-		l.drop(s)
+		if s.owner == owner {
+			l.drop(s)
+			l.cfg.Counters.Add("sessions.orphaned", 1)
+		}
 	}
 	return nil
 }

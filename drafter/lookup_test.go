@@ -224,7 +224,10 @@ func TestLookupRefuses(t *testing.T) {
 	if _, err := r.Open(ended, opening(1, text)); !errors.Is(err, tandem.Canceled) {
 		t.Errorf("canceled: %v", err)
 	}
-	if err := errors.Join(r.Close(ctx, 2), r.Close(ctx, 77), r.CloseAll(ctx)); err != nil || r.reserved != 0 || len(r.sessions) != 0 {
+	if err := r.CloseOwned(ctx, 7); err != nil || len(r.sessions) == 0 {
+		t.Errorf("%v, no sessions are left of another owner", err)
+	}
+	if err := errors.Join(r.Close(ctx, 2), r.Close(ctx, 77), r.CloseOwned(ctx, 0)); err != nil || r.reserved != 0 || len(r.sessions) != 0 {
 		t.Errorf("after closing: %v, %d tokens reserved, %d sessions", err, r.reserved, len(r.sessions))
 	}
 	for _, c := range []LookupConfig{{}, {Pool: r.pool, Counters: r.counters}, {Pool: r.pool, Counters: r.counters, Vocab: 1, Sessions: -1}} {
@@ -311,7 +314,7 @@ func TestLookupSessionsAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if err := r.CloseAll(context.Background()); err != nil || r.reserved != 0 {
+	if err := r.CloseOwned(context.Background(), 0); err != nil || r.reserved != 0 {
 		t.Errorf("%v, %d tokens are still reserved", err, r.reserved)
 	}
 }

@@ -12,6 +12,7 @@ import (
 // told.
 type prefix struct {
 	id       tandem.SessionID
+	owner    uint64 // see tandem.Opening
 	epoch    tandem.Epoch
 	limit    tandem.Position
 	maxNodes int
@@ -22,7 +23,7 @@ type prefix struct {
 
 // newPrefix returns the prefix of a checked opening.
 func newPrefix(o tandem.Opening) prefix {
-	return prefix{id: o.Session, epoch: o.Epoch, limit: o.Limit, maxNodes: o.MaxNodes,
+	return prefix{id: o.Session, owner: o.Owner, epoch: o.Epoch, limit: o.Limit, maxNodes: o.MaxNodes,
 		tokens: slices.Clone(o.Tokens), hash: tandem.EmptyPrefix.Add(o.Tokens...), used: time.Now()}
 }
 

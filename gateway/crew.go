@@ -44,6 +44,13 @@ func (c *crew) run(f func()) {
 	}()
 }
 
+// leaving reports whether close was called.
+func (c *crew) leaving() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closed
+}
+
 // close refuses newcomers and returns the channel that closes when the last has left.
 func (c *crew) close() <-chan struct{} {
 	c.mu.Lock()

@@ -177,12 +177,23 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 	}
 }
 
-// shut closes a session at a peer.
+// mostCloses bounds the attempts to close a session at a peer that does not answer.
+const mostCloses = 30
+
+// shut closes a session at a peer. One that is gone has forgotten it; one that does not answer is told again when it may, until the gateway
+// is to end.
 func (g *Gateway) shut(id tandem.SessionID, at func(context.Context, tandem.SessionID) error) {
-	ctx, cancel := context.WithTimeout(context.Background(), g.cfg.Timeouts.Close)
-	defer cancel()
-	if guard(func() error { return at(ctx, id) }) != nil {
-		g.cfg.Counters.Add("sessions.close_failed", 1) // the peer is gone, or drops it when idle
+	for range mostCloses {
+		ctx, cancel := context.WithTimeout(context.Background(), g.cfg.Timeouts.Close)
+		err := guard(func() error { return at(ctx, id) })
+		cancel()
+		if err == nil {
+			return
+		}
+		g.cfg.Counters.Add("sessions.close_failed", 1)
+		if tandem.KindOf(err) != tandem.Deadline || g.crew.leaving() {
+			return
+		}
 	}
 }
 

@@ -25,7 +25,7 @@ const (
 // room is a drafter and what ends it.
 type room interface {
 	tandem.Drafter
-	CloseAll(context.Context) error
+	CloseOwned(ctx context.Context, owner uint64) error
 	Shutdown(context.Context) error
 }
 
@@ -105,11 +105,11 @@ func TestRoomsInOneProcess(t *testing.T) {
 			if ctx.Err() != nil {
 				return
 			}
-			forget := d[0].CloseAll
+			forget := d[0].CloseOwned
 			if who%3 == 1 {
-				forget = v.CloseAll
+				forget = v.CloseOwned
 			}
-			if err := forget(context.Background()); err != nil {
+			if err := forget(context.Background(), 0); err != nil {
 				t.Error(err)
 			}
 		}

@@ -161,11 +161,7 @@ func TestGatewayKilled(t *testing.T) {
 		c.once(t, jobs)
 		t.Logf("%d requests completed and %d failed; 16 requests to the new gateway took %v", x.completed, x.failed, time.Since(served))
 	}
-	var patience time.Duration
-	if *long {
-		patience = 90 * time.Second // verifier and drafter forget what a dead gateway left when it has been idle for a minute
-	}
-	c.settled(t, before, patience)
+	c.settled(t, before, 8*time.Second)
 	if left := sessionsIn(c.gateway.goroutines()); len(left) > 0 {
 		t.Errorf("%d goroutines of requests that have ended are left in the gateway, such as\n%s", len(left), left[0])
 	}

@@ -86,7 +86,7 @@ func TestMemoryIsFlat(t *testing.T) {
 			})
 		}
 		group.Wait()
-		if err := v.CloseAll(ctx); err != nil { // after all that was submitted
+		if err := v.CloseOwned(ctx, 0); err != nil { // after all that was submitted
 			t.Error(err)
 		}
 		if free := m.FreePages(); free != m.Pages() {

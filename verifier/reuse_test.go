@@ -70,7 +70,7 @@ func TestSharedPrefixesChangeNothing(t *testing.T) {
 			t.Errorf("%s: %v, text %v", a.tenant, err, s.text)
 		}
 	}
-	if err := r.v.CloseAll(context.Background()); err != nil {
+	if err := r.v.CloseOwned(context.Background(), 0); err != nil {
 		t.Error(err)
 	}
 	n := r.counters.Snapshot()

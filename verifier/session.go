@@ -13,6 +13,7 @@ import (
 // session is one request's state in the target model; see Verifier for its invariants.
 type session struct {
 	id       tandem.SessionID
+	owner    uint64 // see tandem.Opening
 	epoch    tandem.Epoch
 	limit    tandem.Position // of tokens: the smaller of the gateway's limit and the context
 	maxNodes int
@@ -98,7 +99,7 @@ func (v *Verifier) open(o tandem.Opening, p *prompt) error {
 		return err
 	}
 	p.reused = seq.Len()
-	s := &session{id: o.Session, epoch: o.Epoch, limit: tandem.Position(limit), maxNodes: o.MaxNodes,
+	s := &session{id: o.Session, owner: o.Owner, epoch: o.Epoch, limit: tandem.Position(limit), maxNodes: o.MaxNodes,
 		sampling: o.Sampling, history: sample.NewHistory(o.Sampling, o.Tokens, o.Prompt), seq: seq,
 		tokens: slices.Clone(o.Tokens), hash: tandem.EmptyPrefix.Add(o.Tokens...), prompt: p, opened: p, used: time.Now()}
 	v.sessions[s.id] = s

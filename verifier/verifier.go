@@ -204,11 +204,14 @@ func (v *Verifier) Close(ctx context.Context, id tandem.SessionID) error {
 	})
 }
 
-// CloseAll forgets all sessions, such as those of a gateway that is gone.
-func (v *Verifier) CloseAll(ctx context.Context) error {
+// CloseOwned forgets the sessions that owner has opened: a gateway that is gone. See tandem.Opening.
+func (v *Verifier) CloseOwned(ctx context.Context, owner uint64) error {
 	return v.owner.Do(ctx, func() error {
 		for _, s := range v.sessions {
-			v.drop(s, tandem.Errorf("verifier", tandem.UnknownSession, "all sessions were closed"))
+			if s.owner == owner {
+				v.drop(s, tandem.Errorf("verifier", tandem.UnknownSession, "the process that had opened session %v is gone", s.id))
+				v.cfg.Counters.Add("sessions.orphaned", 1)
+			}
 		}
 		return nil
 	})

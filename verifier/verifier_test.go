@@ -197,8 +197,12 @@ func TestOpenRefuses(t *testing.T) {
 	if err := r.v.Close(ctx, 777); err != nil {
 		t.Errorf("closing an unknown session: %v", err)
 	}
-	if err := r.v.CloseAll(ctx); err != nil {
+	before := r.counters.Snapshot()["sessions.orphaned"]
+	if err := errors.Join(r.v.CloseOwned(ctx, 7), r.v.CloseOwned(ctx, 0)); err != nil {
 		t.Error(err)
+	}
+	if n := r.counters.Snapshot()["sessions.orphaned"] - before; n != 1 {
+		t.Errorf("%d sessions closed with their owners: want 1, of owner 0 alone", n)
 	}
 	if _, err := r.v.Open(ctx, tandem.Opening{Session: 10, Tokens: []tandem.Token{1}, Limit: 2 * limit, MaxNodes: 1, Sampling: greedy}); err != nil {
 		t.Errorf("all memory should be free: %v", err)

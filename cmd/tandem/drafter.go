@@ -94,6 +94,7 @@ func (c *drafterCmd) assemble(ctx context.Context, r *role, paths []string) (ann
 	}
 	undo.add(publisher.Close)
 	served := drafting.Config{Segment: segment}
+	var closers []func(ctx context.Context, owner uint64) error
 	what := wire.Announcement{Addr: or(c.Advertise, reachable(r.server.Addr(), r.identity)), Segment: segment.Segment()}
 	for _, path := range paths {
 		name := modelName(path)
@@ -104,6 +105,7 @@ func (c *drafterCmd) assemble(ctx context.Context, r *role, paths []string) (ann
 				return nil, undo, err
 			}
 			undo.add(func() { shutdown(l.Shutdown) })
+			closers = append(closers, l.CloseOwned)
 			served.Drafters = append(served.Drafters, drafting.Named{Name: name, Drafter: l, Describe: r.describeProcess(name, socket)})
 			what.Drafters = append(what.Drafters, wire.Drafter{Name: name})
 			continue
@@ -116,12 +118,18 @@ func (c *drafterCmd) assemble(ctx context.Context, r *role, paths []string) (ann
 			return nil, undo, err
 		}
 		undo.add(func() { shutdown(d.Shutdown) })
+		closers = append(closers, d.CloseOwned)
 		describe := r.describe(name, path, socket, m)
 		served.Drafters = append(served.Drafters, drafting.Named{Name: name, Drafter: d, Describe: describe, Vocabulary: pieces(m.Vocab())})
 		told := describe()
 		what.Drafters = append(what.Drafters, wire.Drafter{Name: name, Model: told.Model, Vocab: told.Vocab, Fingerprint: told.Fingerprint})
 	}
 	drafting.Register(r.server.Registrar(), served)
+	r.server.WhenGone(func(process uint64) {
+		for _, end := range closers {
+			_ = end(context.Background(), process)
+		}
+	})
 	if announcer, err = discovery.Announce(poolConfig, what, 0); err != nil {
 		return nil, undo, err
 	}

@@ -76,11 +76,8 @@ func (c *verifierCmd) assemble(ctx context.Context, r *role, path string) (serve
 			d := describe()
 			d.Costs, d.PageTokens = costs, kvPageRows
 			return d
-		},
-		Abandoned: func() {
-			r.counters.Add("sessions.abandoned", 1)
-			shutdown(v.CloseAll)
 		}})
+	r.server.WhenGone(func(process uint64) { _ = v.CloseOwned(context.Background(), process) })
 
 	poolConfig := pool.Config{Access: access, Counters: r.counters}
 	claimers := new(discovery.Claimers)

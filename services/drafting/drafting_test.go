@@ -100,7 +100,8 @@ func TestDrafterOverTheWire(t *testing.T) {
 	var c tandem.Drafter = dial(t, addr)
 	ctx := context.Background()
 	o := tandem.Opening{Session: 3, Epoch: 1, Tokens: []tandem.Token{1, 2}, Limit: 10, MaxNodes: 8, Sampling: tandem.Sampling{TopP: 1}}
-	if _, err := c.Open(ctx, o); err != nil || !reflect.DeepEqual(f.opening, o) {
+	_, err := c.Open(ctx, o)
+	if o.Owner = f.opening.Owner; err != nil || o.Owner == 0 || !reflect.DeepEqual(f.opening, o) {
 		t.Errorf("opened %+v, %v", f.opening, err)
 	}
 	p := tandem.Proposal{Session: 3, Epoch: 1, Base: 3, Hash: 7, From: 2, Suffix: []tandem.Token{9}, Policy: tandem.Policy{Nodes: 16, Depth: 7, Width: 10}}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	peerv1 "github.com/tandem-llm/tandem/proto/peer/v1"
+	"github.com/tandem-llm/tandem/services/rpc"
 	"github.com/tandem-llm/tandem/services/shm"
 	"github.com/tandem-llm/tandem/services/wire"
 )
@@ -73,6 +74,7 @@ func (s *server) Open(ctx context.Context, r *peerv1.DrafterServiceOpenRequest) 
 	if err != nil {
 		return nil, err
 	}
+	o.Owner = rpc.Caller(ctx)
 	opened, err := d.Drafter.Open(ctx, o)
 	return &peerv1.DrafterServiceOpenResponse{Reused: int32(opened.Reused)}, err
 }

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/tandem-llm/tandem"
 )
@@ -19,7 +20,7 @@ const callDeadline = 2 * time.Minute
 
 // Dial returns a connection to "unix:///path" or "host:port". It does not wait for the peer: calls
 // fail with Unavailable at once while it is down, and a peer that comes back is found within about
-// 200 ms. Calls carry the trace of their context, get a deadline if they have none, and return
+// 200 ms. Calls carry the trace of their context and this process' number, get a deadline if they have none, and return
 // *tandem.Error. The caller closes the connection.
 func Dial(addr string) (*grpc.ClientConn, error) { return dial(addr, nil) }
 
@@ -52,14 +53,19 @@ func dial(addr string, secure *tls.Config) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
+// outgoing returns ctx with what every call carries in its metadata.
+func outgoing(ctx context.Context) context.Context {
+	return metadata.AppendToOutgoingContext(inject(ctx), headerProcess, process)
+}
+
 func callUnary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	ctx, cancel := withDeadline(inject(ctx), callDeadline)
+	ctx, cancel := withDeadline(outgoing(ctx), callDeadline)
 	defer cancel()
 	return FromStatus(invoke(ctx, method, req, reply, cc, opts...))
 }
 
 func callStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	s, err := open(inject(ctx), desc, cc, method, opts...)
+	s, err := open(outgoing(ctx), desc, cc, method, opts...)
 	if err != nil {
 		return nil, FromStatus(err)
 	}

@@ -45,6 +45,7 @@ type Server struct {
 	listener net.Listener
 	grpc     *grpc.Server
 	health   *health.Server
+	callers  *callers // nil: nobody wants to know
 }
 
 // NewServer listens and prepares a server; its health service answers NOT_SERVING until SetServing.
@@ -94,6 +95,12 @@ func (s *Server) Registrar() grpc.ServiceRegistrar { return s.grpc }
 // Addr returns the address in the form that Dial takes, with the port that the system chose.
 func (s *Server) Addr() string { return address(s.listener) }
 
+// WhenGone has gone called with the number (see Caller) of each process that has called and then had no connection for 3 s:
+// it has died, or will open a new one for new work. Call it before Run.
+func (s *Server) WhenGone(gone func(process uint64)) {
+	s.callers = &callers{after: goneAfter, gone: gone, of: map[uint64]*caller{}}
+}
+
 // SetServing sets what the health service answers.
 func (s *Server) SetServing(up bool) {
 	st := grpc_health_v1.HealthCheckResponse_NOT_SERVING
@@ -107,8 +114,12 @@ func (s *Server) SetServing(up bool) {
 // time, cancels the rest, waits for their handlers and removes the socket. It returns nil after an
 // end of ctx.
 func (s *Server) Run(ctx context.Context) error {
-	done := make(chan error, 1)
-	go func() { done <- s.grpc.Serve(s.listener) }()
+	done, l := make(chan error, 1), s.listener
+	if s.callers != nil {
+		defer s.callers.close()
+		l = &listener{l, s.callers}
+	}
+	go func() { done <- s.grpc.Serve(l) }()
 	select {
 	case err := <-done:
 		s.grpc.Stop()
@@ -133,6 +144,7 @@ func (s *Server) Close() {
 }
 
 func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+	s.from(ctx)
 	ctx, cancel := withDeadline(extract(ctx), s.cfg.Deadline)
 	defer cancel()
 	defer func() { err = s.outcome(ctx, info.FullMethod, recover(), err) }()
@@ -143,10 +155,18 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 }
 
 func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+	s.from(ss.Context())
 	ctx, cancel := withDeadline(extract(ss.Context()), s.cfg.StreamDeadline)
 	defer cancel()
 	defer func() { err = s.outcome(ctx, info.FullMethod, recover(), err) }()
 	return handler(srv, &serverStream{ServerStream: ss, ctx: ctx})
+}
+
+// from notes who calls.
+func (s *Server) from(ctx context.Context) {
+	if s.callers != nil {
+		s.callers.seen(ctx)
+	}
 }
 
 // outcome turns a handler's panic or error into the status to send.

@@ -5,7 +5,6 @@ package verifying
 import (
 	"context"
 	"sync"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
@@ -27,11 +26,7 @@ type Config struct {
 	Verifier tandem.Verifier
 	Describe func() wire.Description // called for every Describe
 	Buffer   int                     // verdicts that a subscriber may lag behind: 256
-	// Abandoned is called when nobody has followed the verdicts for AbandonedAfter although somebody had:
-	// the gateway is gone, and its sessions with it. May be nil.
-	Abandoned      func()
-	AbandonedAfter time.Duration    // default 3 s
-	Counters       *tandem.Counters // "verdicts.cut_off": subscribers that lagged further, "tickets.<what>"; may be nil
+	Counters *tandem.Counters        // "verdicts.cut_off": subscribers that lagged further, "tickets.<what>"; may be nil
 
 	// Submit takes a ticket that came past the pool, without waiting; nil: none are taken. Errors: Exhausted
 	// (a full batch waits already), Unavailable. It gets valid tickets only.
@@ -40,18 +35,13 @@ type Config struct {
 	Vocab    int // tokens must be below it: no limit
 }
 
-// abandonedAfter is how long nobody may follow the verdicts before the gateway is taken for dead: it
-// subscribes again within milliseconds when only its connection was lost.
-const abandonedAfter = 3 * time.Second
-
 // Server serves a verifier. Its Deliver takes the verdicts and gives each to every subscriber.
 type Server struct {
 	cfg Config
 
-	mu        sync.Mutex
-	subs      map[*subscription]struct{}
-	closed    bool
-	abandoned *time.Timer // runs while nobody is subscribed who was; nil before
+	mu     sync.Mutex
+	subs   map[*subscription]struct{}
+	closed bool
 }
 
 // subscription is one Verdicts stream. Its channel is closed, under Server.mu, when the server closes
@@ -68,9 +58,6 @@ func NewServer(cfg Config) *Server {
 	}
 	if cfg.Counters == nil {
 		cfg.Counters = new(tandem.Counters)
-	}
-	if cfg.AbandonedAfter == 0 {
-		cfg.AbandonedAfter = abandonedAfter
 	}
 	if cfg.MaxNodes == 0 {
 		cfg.MaxNodes = tandem.DefaultLimits.Nodes
@@ -108,9 +95,6 @@ func (s *Server) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
-	if s.abandoned != nil {
-		s.abandoned.Stop()
-	}
 	for sub := range s.subs {
 		s.end(sub)
 	}
@@ -122,9 +106,6 @@ func (s *Server) subscribe() *subscription {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.subs[sub] = struct{}{}
-	if s.abandoned != nil {
-		s.abandoned.Stop()
-	}
 	if s.closed {
 		s.end(sub)
 	}
@@ -142,9 +123,6 @@ func (s *Server) end(sub *subscription) {
 	if _, there := s.subs[sub]; there {
 		delete(s.subs, sub)
 		close(sub.verdicts)
-		if len(s.subs) == 0 && !s.closed && s.cfg.Abandoned != nil {
-			s.abandoned = time.AfterFunc(s.cfg.AbandonedAfter, s.cfg.Abandoned)
-		}
 	}
 }
 
@@ -159,6 +137,7 @@ func (a *adapter) Open(ctx context.Context, r *peerv1.VerifierServiceOpenRequest
 	if err != nil {
 		return nil, err
 	}
+	o.Owner = rpc.Caller(ctx)
 	opened, err := a.s.cfg.Verifier.Open(ctx, o)
 	return &peerv1.VerifierServiceOpenResponse{Reused: int32(opened.Reused)}, err
 }
