@@ -3,6 +3,7 @@ package strategy
 import (
 	"fmt"
 	"math"
+	"time"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/spec/learn"
@@ -15,6 +16,7 @@ type llmcad struct {
 	alpha           *learn.Alpha
 	branch          float64
 	adaptive, ahead bool
+	pass, token     time.Duration // running means: of a draft pass, and of a committed token
 }
 
 func (l *llmcad) Several() bool { return l.vote != tandem.VoteNone }
@@ -32,9 +34,24 @@ func (l *llmcad) Learn(o *Outcome) {
 	if !l.adaptive || !o.Judged {
 		return
 	}
+	l.weigh(o)
 	if all, ok, confidence := bestBranch(o.Tree, o.Verdict.Tokens); all > 0 {
 		l.alpha.Record(all, ok, confidence)
 	}
+}
+
+// weigh compares what drafting costs with what it is to spare.
+func (l *llmcad) weigh(o *Outcome) {
+	var busy time.Duration
+	passes := 0
+	for _, d := range o.Drafts {
+		busy, passes = busy+d.Got.Busy, passes+d.Got.Passes
+	}
+	if passes == 0 || o.Tokens == 0 || o.AtEnd || o.Lossy {
+		return
+	}
+	l.pass, l.token = learn.Mean(l.pass, busy/time.Duration(passes)), learn.Mean(l.token, o.Wall/time.Duration(o.Tokens))
+	l.alpha.Bound(float64(l.pass) / float64(l.token))
 }
 
 // bestBranch returns how long the branch of t is that goes with the committed tokens furthest, and on

@@ -194,10 +194,21 @@ func TestAlpha(t *testing.T) {
 	if a.Now() != 0.1 {
 		t.Errorf("nothing right for long: %v, want ten times the start", a.Now())
 	}
+	for cost, want := range map[float64]float64{0.05: 0.05, 0.001: 0.01, 3: 0.99, math.NaN(): 0.1} {
+		a := NewAlpha(0)
+		for range 30 {
+			a.Bound(cost)
+			a.Record(4, 0, 0.01)
+		}
+		if a.Now() != want {
+			t.Errorf("nothing right for long, a draft pass worth %v tokens: %v, want %v", cost, a.Now(), want)
+		}
+	}
 	rapid.Check(t, func(t *rapid.T) {
 		a := NewAlpha(rapid.Float64().Draw(t, "start"))
 		for i := range rapid.IntRange(0, 50).Draw(t, "records") {
 			c := rapid.SampledFrom([]float64{0, -1, 2, 1, 1e-300, 0.3, math.NaN(), math.Inf(1)}).Draw(t, fmt.Sprint(i))
+			a.Bound(c)
 			a.Record(rapid.IntRange(-1, 9).Draw(t, fmt.Sprint("all ", i)), rapid.IntRange(-1, 9).Draw(t, fmt.Sprint("ok ", i)), c)
 			if !(a.Now() > 0 && a.Now() < 1) {
 				t.Fatalf("α = %v", a.Now())

@@ -2,10 +2,8 @@ package learn
 
 import "math"
 
-// leastAlpha and mostAlpha keep α within (0, 1): below, drafts would never end; above, none would begin. Nor does
-// it rise beyond alphaRange times its start, a bound that the paper does not have: where a draft pass costs
-// next to nothing, a threshold that rises with every wrong guess ends drafts long before they cease to pay
-// (0.77 to 0.94 of the tokens per second without it, docs/speculation.md).
+// leastAlpha and mostAlpha keep α within (0, 1): below, drafts would never end; above, none would begin. Until Bound knows better
+// it rises to alphaRange times its start.
 const (
 	leastAlpha = 1e-6
 	mostAlpha  = 0.99
@@ -14,7 +12,7 @@ const (
 
 // Alpha is LLMCad's self-adaptive threshold (Xu et al., 2023, section 3.3, formula 3): drafting ends when the
 // likeliest branch's cumulative confidence falls below it. Not safe for concurrent use.
-type Alpha struct{ now, most float64 }
+type Alpha struct{ now, start, most float64 }
 
 // NewAlpha returns a threshold that starts there; 0 means the paper's 0.01. Other values are brought
 // within (0, 1).
@@ -23,7 +21,18 @@ func NewAlpha(start float64) *Alpha {
 		start = 0.01
 	}
 	start = min(max(start, leastAlpha), mostAlpha)
-	return &Alpha{now: start, most: min(alphaRange*start, mostAlpha)}
+	return &Alpha{now: start, start: start, most: min(alphaRange*start, mostAlpha)}
+}
+
+// Bound takes what a draft pass costs in tokens: its time over that of a committed token. α rises no further, nor is it kept below
+// its start. The paper has no bound; but a pass that adds a token of confidence C pays where C is more than it costs, and where
+// passes cost next to nothing a threshold that rises with every wrong guess ends drafts long before that (0.77 to 0.94 of the
+// tokens per second, docs/speculation.md). NaN changes nothing.
+func (a *Alpha) Bound(cost float64) {
+	if !math.IsNaN(cost) {
+		a.most = min(max(cost, a.start), mostAlpha)
+		a.now = min(a.now, a.most)
+	}
 }
 
 // Now returns the threshold, more than 0 and less than 1.
