@@ -20,7 +20,7 @@ type WeightRule struct {
 
 // DefaultWeightRule separates an expert in its domain from one outside it at the lengths that pay on a
 // CPU (4 to 8), where even good drafts have less than half of their tokens accepted.
-var DefaultWeightRule = WeightRule{Window: 8, RewardAbove: 0.4, Reward: 1.1, PunishBelow: 0.25, Punish: 0.9, Least: 0.1}
+var DefaultWeightRule = WeightRule{Window: 8, RewardAbove: 0.4, Reward: 1.5, PunishBelow: 0.25, Punish: 0.6, Least: 0.1}
 
 // Validate returns Invalid for a rule that has no meaning.
 func (r WeightRule) Validate() error {
