@@ -202,12 +202,8 @@ func (d *Drafter) CloseOwned(ctx context.Context, owner uint64) error {
 func (d *Drafter) Shutdown(ctx context.Context) error { return d.owner.Stop(ctx) }
 
 func (d *Drafter) last() {
-	d.dropAll(tandem.Errorf("drafter", tandem.Unavailable, "drafter is shutting down"))
-}
-
-func (d *Drafter) dropAll(err error) {
 	for _, s := range d.sessions {
-		d.drop(s, err)
+		d.drop(s, tandem.Errorf("drafter", tandem.Unavailable, "drafter is shutting down"))
 	}
 }
 

@@ -40,7 +40,7 @@ type Timeouts struct {
 	Open time.Duration
 	// VerifierWait is how long a session waits for a lost verifier before its request fails.
 	VerifierWait time.Duration
-	// Close bounds the closing of a session at both peers after its request has ended.
+	// Close bounds one attempt to close a session at a peer; a peer that does not answer gets up to mostCloses.
 	Close time.Duration
 }
 

@@ -180,7 +180,7 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 // mostCloses bounds the attempts to close a session at a peer that does not answer.
 const mostCloses = 30
 
-// shut closes a session at a peer. One that is gone has forgotten it; one that does not answer is told again when it may, until the gateway
+// shut closes a session at a peer. One that is gone has forgotten it; one that does not answer is told again, until the gateway
 // is to end.
 func (g *Gateway) shut(id tandem.SessionID, at func(context.Context, tandem.SessionID) error) {
 	for range mostCloses {

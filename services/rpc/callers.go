@@ -87,8 +87,11 @@ func (l *link) Close() error {
 	return l.Conn.Close()
 }
 
-// seen notes whose connection ctx's call came by.
+// seen notes whose connection ctx's call came by. A nil c does not care.
 func (c *callers) seen(ctx context.Context) {
+	if c == nil {
+		return
+	}
 	from, ok := peer.FromContext(ctx)
 	if !ok {
 		return

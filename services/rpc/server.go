@@ -144,7 +144,7 @@ func (s *Server) Close() {
 }
 
 func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
-	s.from(ctx)
+	s.callers.seen(ctx)
 	ctx, cancel := withDeadline(extract(ctx), s.cfg.Deadline)
 	defer cancel()
 	defer func() { err = s.outcome(ctx, info.FullMethod, recover(), err) }()
@@ -155,18 +155,11 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 }
 
 func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
-	s.from(ss.Context())
+	s.callers.seen(ss.Context())
 	ctx, cancel := withDeadline(extract(ss.Context()), s.cfg.StreamDeadline)
 	defer cancel()
 	defer func() { err = s.outcome(ctx, info.FullMethod, recover(), err) }()
 	return handler(srv, &serverStream{ServerStream: ss, ctx: ctx})
-}
-
-// from notes who calls.
-func (s *Server) from(ctx context.Context) {
-	if s.callers != nil {
-		s.callers.seen(ctx)
-	}
 }
 
 // outcome turns a handler's panic or error into the status to send.
