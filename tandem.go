@@ -115,7 +115,26 @@ type Opening struct {
 
 // Opened says how a session was made.
 type Opened struct {
-	Reused int // of Opening.Tokens: found in memory that another session of the tenant had filled
+	Reused    int       // of Opening.Tokens: found in memory that another session of the tenant had filled
+	Hindsight Hindsight // of a drafter, on Opening.Tokens
+}
+
+// Hindsight says which of the latest tokens of a session a drafter would have guessed: what it is worth on this text, whether or
+// not it was asked to draft there.
+type Hindsight struct {
+	Tokens int    // known of so many, at most MaxHindsight; 0: of none
+	Hits   uint64 // bit i: the token i before the last was the drafter's first choice
+}
+
+// MaxHindsight is the most tokens that a Hindsight covers.
+const MaxHindsight = 64
+
+// Validate returns Corrupt for what no drafter could know.
+func (h Hindsight) Validate() error {
+	if h.Tokens < 0 || h.Tokens > MaxHindsight || h.Tokens < MaxHindsight && h.Hits>>h.Tokens != 0 {
+		return Errorf("hindsight", Corrupt, "hits %#x among %d tokens: want 0 to %d tokens, and hits among them", h.Hits, h.Tokens, MaxHindsight)
+	}
+	return nil
 }
 
 // Proposal asks a drafter for one tree.
@@ -184,6 +203,8 @@ type Proposed struct {
 	Reused int           // nodes that were drafted ahead, before this call
 	Ahead  time.Duration // draft arithmetic done ahead since the answer before this one
 	Tree   Tree          // as it went into the pool, with LogProbs
+	// Hindsight is of the committed tokens [0, Base).
+	Hindsight Hindsight
 }
 
 // Drafter guesses what the target will say. Safe for concurrent use by many sessions.

@@ -27,7 +27,7 @@ func NewClient(conn grpc.ClientConnInterface, name string) *Client {
 // Open implements tandem.Drafter.Open.
 func (c *Client) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error) {
 	r, err := c.rpc.Open(ctx, &peerv1.DrafterServiceOpenRequest{Opening: wire.FromOpening(o), Drafter: c.name})
-	return tandem.Opened{Reused: int(r.GetReused())}, err
+	return tandem.Opened{Reused: int(r.GetReused()), Hindsight: wire.ToHindsight(r.GetHindsight())}, err
 }
 
 // Propose implements tandem.Drafter.Propose. Besides: Corrupt for an answer whose tree is none.

@@ -21,6 +21,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+var opened = tandem.Opened{Reused: 1, Hindsight: tandem.Hindsight{Tokens: 3, Hits: 5}}
+
 var drafted = tandem.Proposed{Nodes: 3, Depth: 2, Busy: time.Millisecond, Passes: 2, Reused: 1, Ahead: time.Second,
 	Tree: tandem.Tree{Tokens: []tandem.Token{9, 4, 5}, Parents: []int32{-1, 0, 1}, LogProbs: []float32{0, -1, -2}}}
 
@@ -37,7 +39,7 @@ func (f *fake) Open(_ context.Context, o tandem.Opening) (tandem.Opened, error) 
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.opening = o
-	return tandem.Opened{Reused: 1}, f.err
+	return opened, f.err
 }
 
 func (f *fake) Propose(_ context.Context, p tandem.Proposal) (tandem.Proposed, error) {
@@ -100,8 +102,8 @@ func TestDrafterOverTheWire(t *testing.T) {
 	var c tandem.Drafter = dial(t, addr)
 	ctx := context.Background()
 	o := tandem.Opening{Session: 3, Epoch: 1, Tokens: []tandem.Token{1, 2}, Limit: 10, MaxNodes: 8, Sampling: tandem.Sampling{TopP: 1}}
-	_, err := c.Open(ctx, o)
-	if o.Owner = f.opening.Owner; err != nil || o.Owner == 0 || !reflect.DeepEqual(f.opening, o) {
+	how, err := c.Open(ctx, o)
+	if o.Owner = f.opening.Owner; err != nil || how != opened || o.Owner == 0 || !reflect.DeepEqual(f.opening, o) {
 		t.Errorf("opened %+v, %v", f.opening, err)
 	}
 	p := tandem.Proposal{Session: 3, Epoch: 1, Base: 3, Hash: 7, From: 2, Suffix: []tandem.Token{9}, Policy: tandem.Policy{Nodes: 16, Depth: 7, Width: 10}}

@@ -76,7 +76,7 @@ func (s *server) Open(ctx context.Context, r *peerv1.DrafterServiceOpenRequest) 
 	}
 	o.Owner = rpc.Caller(ctx)
 	opened, err := d.Drafter.Open(ctx, o)
-	return &peerv1.DrafterServiceOpenResponse{Reused: int32(opened.Reused)}, err
+	return &peerv1.DrafterServiceOpenResponse{Reused: int32(opened.Reused), Hindsight: wire.FromHindsight(opened.Hindsight)}, err
 }
 
 func (s *server) Propose(ctx context.Context, r *peerv1.ProposeRequest) (*peerv1.ProposeResponse, error) {

@@ -95,7 +95,7 @@ func toPlan(p *peerv1.Plan) (out tandem.Plan, err error) {
 // FromProposed encodes p. A tree, if there is one, must be valid.
 func FromProposed(p tandem.Proposed) *peerv1.ProposeResponse {
 	out := &peerv1.ProposeResponse{Nodes: int32(p.Nodes), Depth: int32(p.Depth), BusyNs: int64(p.Busy), Passes: int32(p.Passes),
-		Reused: int32(p.Reused), AheadNs: int64(p.Ahead)}
+		Reused: int32(p.Reused), AheadNs: int64(p.Ahead), Hindsight: FromHindsight(p.Hindsight)}
 	if p.Tree.Len() > 0 {
 		out.Tree = FromTree(p.Tree)
 	}
@@ -105,10 +105,23 @@ func FromProposed(p tandem.Proposed) *peerv1.ProposeResponse {
 // ToProposed decodes p. Its tree, if there is one, must still pass Tree.Validate. Errors: Corrupt.
 func ToProposed(p *peerv1.ProposeResponse) (tandem.Proposed, error) {
 	out := tandem.Proposed{Nodes: int(p.GetNodes()), Depth: int(p.GetDepth()), Busy: time.Duration(p.GetBusyNs()), Passes: int(p.GetPasses()),
-		Reused: int(p.GetReused()), Ahead: time.Duration(p.GetAheadNs())}
+		Reused: int(p.GetReused()), Ahead: time.Duration(p.GetAheadNs()), Hindsight: ToHindsight(p.GetHindsight())}
 	var err error
 	if p.GetTree() != nil {
 		out.Tree, err = ToTree(p.GetTree())
 	}
 	return out, err
+}
+
+// FromHindsight encodes h; nil if nothing is known.
+func FromHindsight(h tandem.Hindsight) *peerv1.Hindsight {
+	if h == (tandem.Hindsight{}) {
+		return nil
+	}
+	return &peerv1.Hindsight{Tokens: int32(h.Tokens), Hits: h.Hits}
+}
+
+// ToHindsight decodes h, which must still pass Hindsight.Validate.
+func ToHindsight(h *peerv1.Hindsight) tandem.Hindsight {
+	return tandem.Hindsight{Tokens: int(h.GetTokens()), Hits: h.GetHits()}
 }

@@ -77,7 +77,7 @@ func TestValuesSurvive(t *testing.T) {
 		same(t, got, p)
 		same(t, over(t, FromProposal(p, "go")).GetDrafter(), "go")
 	}
-	for _, p := range []tandem.Proposed{{Nodes: 1}, {Nodes: 4, Depth: 2, Busy: 5, Passes: 3, Reused: 2, Ahead: 9, Tree: tree}} {
+	for _, p := range []tandem.Proposed{{Nodes: 1}, {Nodes: 4, Depth: 2, Busy: 5, Passes: 3, Reused: 2, Ahead: 9, Tree: tree, Hindsight: tandem.Hindsight{Tokens: 64, Hits: 1<<63 | 5}}} {
 		got, err := ToProposed(over(t, FromProposed(p)))
 		if err != nil {
 			t.Fatal(err)

@@ -139,7 +139,9 @@ func (x *DrafterServiceOpenRequest) GetDrafter() string {
 type DrafterServiceOpenResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Reused tokens: found in memory that another session of the tenant had filled.
-	Reused        int32 `protobuf:"varint,1,opt,name=reused,proto3" json:"reused,omitempty"`
+	Reused int32 `protobuf:"varint,1,opt,name=reused,proto3" json:"reused,omitempty"`
+	// Hindsight of the session's tokens.
+	Hindsight     *Hindsight `protobuf:"bytes,2,opt,name=hindsight,proto3" json:"hindsight,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -177,6 +179,68 @@ func (*DrafterServiceOpenResponse) Descriptor() ([]byte, []int) {
 func (x *DrafterServiceOpenResponse) GetReused() int32 {
 	if x != nil {
 		return x.Reused
+	}
+	return 0
+}
+
+func (x *DrafterServiceOpenResponse) GetHindsight() *Hindsight {
+	if x != nil {
+		return x.Hindsight
+	}
+	return nil
+}
+
+// Hindsight says which of the latest tokens of a session a drafter would have guessed.
+type Hindsight struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Tokens of which that is known, at most 64.
+	Tokens int32 `protobuf:"varint,1,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	// Hits has a bit for each, the last token's lowest: it was the drafter's first choice.
+	Hits          uint64 `protobuf:"fixed64,2,opt,name=hits,proto3" json:"hits,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Hindsight) Reset() {
+	*x = Hindsight{}
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Hindsight) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Hindsight) ProtoMessage() {}
+
+func (x *Hindsight) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Hindsight.ProtoReflect.Descriptor instead.
+func (*Hindsight) Descriptor() ([]byte, []int) {
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Hindsight) GetTokens() int32 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
+func (x *Hindsight) GetHits() uint64 {
+	if x != nil {
+		return x.Hits
 	}
 	return 0
 }
@@ -220,7 +284,7 @@ type ProposeRequest struct {
 
 func (x *ProposeRequest) Reset() {
 	*x = ProposeRequest{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[2]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -232,7 +296,7 @@ func (x *ProposeRequest) String() string {
 func (*ProposeRequest) ProtoMessage() {}
 
 func (x *ProposeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[2]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -245,7 +309,7 @@ func (x *ProposeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProposeRequest.ProtoReflect.Descriptor instead.
 func (*ProposeRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{2}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ProposeRequest) GetSession() uint64 {
@@ -370,7 +434,7 @@ type Plan struct {
 
 func (x *Plan) Reset() {
 	*x = Plan{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[3]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -382,7 +446,7 @@ func (x *Plan) String() string {
 func (*Plan) ProtoMessage() {}
 
 func (x *Plan) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[3]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -395,7 +459,7 @@ func (x *Plan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Plan.ProtoReflect.Descriptor instead.
 func (*Plan) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{3}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Plan) GetVerifyNs() []int64 {
@@ -442,14 +506,16 @@ type ProposeResponse struct {
 	// Ahead nanoseconds of arithmetic since the answer before.
 	AheadNs int64 `protobuf:"varint,6,opt,name=ahead_ns,json=aheadNs,proto3" json:"ahead_ns,omitempty"`
 	// Tree as it went into the pool.
-	Tree          *Tree `protobuf:"bytes,7,opt,name=tree,proto3" json:"tree,omitempty"`
+	Tree *Tree `protobuf:"bytes,7,opt,name=tree,proto3" json:"tree,omitempty"`
+	// Hindsight of the committed tokens.
+	Hindsight     *Hindsight `protobuf:"bytes,8,opt,name=hindsight,proto3" json:"hindsight,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ProposeResponse) Reset() {
 	*x = ProposeResponse{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[4]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -461,7 +527,7 @@ func (x *ProposeResponse) String() string {
 func (*ProposeResponse) ProtoMessage() {}
 
 func (x *ProposeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[4]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -474,7 +540,7 @@ func (x *ProposeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProposeResponse.ProtoReflect.Descriptor instead.
 func (*ProposeResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{4}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ProposeResponse) GetNodes() int32 {
@@ -526,6 +592,13 @@ func (x *ProposeResponse) GetTree() *Tree {
 	return nil
 }
 
+func (x *ProposeResponse) GetHindsight() *Hindsight {
+	if x != nil {
+		return x.Hindsight
+	}
+	return nil
+}
+
 // DrafterServiceCloseRequest names a session.
 type DrafterServiceCloseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -539,7 +612,7 @@ type DrafterServiceCloseRequest struct {
 
 func (x *DrafterServiceCloseRequest) Reset() {
 	*x = DrafterServiceCloseRequest{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[5]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -551,7 +624,7 @@ func (x *DrafterServiceCloseRequest) String() string {
 func (*DrafterServiceCloseRequest) ProtoMessage() {}
 
 func (x *DrafterServiceCloseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[5]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -564,7 +637,7 @@ func (x *DrafterServiceCloseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrafterServiceCloseRequest.ProtoReflect.Descriptor instead.
 func (*DrafterServiceCloseRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{5}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *DrafterServiceCloseRequest) GetSession() uint64 {
@@ -590,7 +663,7 @@ type DrafterServiceCloseResponse struct {
 
 func (x *DrafterServiceCloseResponse) Reset() {
 	*x = DrafterServiceCloseResponse{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[6]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -602,7 +675,7 @@ func (x *DrafterServiceCloseResponse) String() string {
 func (*DrafterServiceCloseResponse) ProtoMessage() {}
 
 func (x *DrafterServiceCloseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[6]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -615,7 +688,7 @@ func (x *DrafterServiceCloseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrafterServiceCloseResponse.ProtoReflect.Descriptor instead.
 func (*DrafterServiceCloseResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{6}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{7}
 }
 
 // ClaimRequest asks for a payload.
@@ -633,7 +706,7 @@ type ClaimRequest struct {
 
 func (x *ClaimRequest) Reset() {
 	*x = ClaimRequest{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[7]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -645,7 +718,7 @@ func (x *ClaimRequest) String() string {
 func (*ClaimRequest) ProtoMessage() {}
 
 func (x *ClaimRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[7]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -658,7 +731,7 @@ func (x *ClaimRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimRequest.ProtoReflect.Descriptor instead.
 func (*ClaimRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{7}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ClaimRequest) GetHandle() *Handle {
@@ -693,7 +766,7 @@ type ClaimResponse struct {
 
 func (x *ClaimResponse) Reset() {
 	*x = ClaimResponse{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[8]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -705,7 +778,7 @@ func (x *ClaimResponse) String() string {
 func (*ClaimResponse) ProtoMessage() {}
 
 func (x *ClaimResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[8]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -718,7 +791,7 @@ func (x *ClaimResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimResponse.ProtoReflect.Descriptor instead.
 func (*ClaimResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{8}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ClaimResponse) GetPayload() []byte {
@@ -739,7 +812,7 @@ type ReleaseRequest struct {
 
 func (x *ReleaseRequest) Reset() {
 	*x = ReleaseRequest{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[9]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -751,7 +824,7 @@ func (x *ReleaseRequest) String() string {
 func (*ReleaseRequest) ProtoMessage() {}
 
 func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[9]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -764,7 +837,7 @@ func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{9}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ReleaseRequest) GetHandles() []*Handle {
@@ -783,7 +856,7 @@ type ReleaseResponse struct {
 
 func (x *ReleaseResponse) Reset() {
 	*x = ReleaseResponse{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[10]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -795,7 +868,7 @@ func (x *ReleaseResponse) String() string {
 func (*ReleaseResponse) ProtoMessage() {}
 
 func (x *ReleaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[10]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -808,7 +881,7 @@ func (x *ReleaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{10}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{11}
 }
 
 // DrafterServiceDescribeRequest asks what a drafter is.
@@ -822,7 +895,7 @@ type DrafterServiceDescribeRequest struct {
 
 func (x *DrafterServiceDescribeRequest) Reset() {
 	*x = DrafterServiceDescribeRequest{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[11]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -834,7 +907,7 @@ func (x *DrafterServiceDescribeRequest) String() string {
 func (*DrafterServiceDescribeRequest) ProtoMessage() {}
 
 func (x *DrafterServiceDescribeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[11]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -847,7 +920,7 @@ func (x *DrafterServiceDescribeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrafterServiceDescribeRequest.ProtoReflect.Descriptor instead.
 func (*DrafterServiceDescribeRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{11}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DrafterServiceDescribeRequest) GetDrafter() string {
@@ -868,7 +941,7 @@ type DrafterServiceDescribeResponse struct {
 
 func (x *DrafterServiceDescribeResponse) Reset() {
 	*x = DrafterServiceDescribeResponse{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[12]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -880,7 +953,7 @@ func (x *DrafterServiceDescribeResponse) String() string {
 func (*DrafterServiceDescribeResponse) ProtoMessage() {}
 
 func (x *DrafterServiceDescribeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[12]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -893,7 +966,7 @@ func (x *DrafterServiceDescribeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrafterServiceDescribeResponse.ProtoReflect.Descriptor instead.
 func (*DrafterServiceDescribeResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{12}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DrafterServiceDescribeResponse) GetDescription() *Description {
@@ -918,7 +991,7 @@ type VocabularyRequest struct {
 
 func (x *VocabularyRequest) Reset() {
 	*x = VocabularyRequest{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[13]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -930,7 +1003,7 @@ func (x *VocabularyRequest) String() string {
 func (*VocabularyRequest) ProtoMessage() {}
 
 func (x *VocabularyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[13]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -943,7 +1016,7 @@ func (x *VocabularyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VocabularyRequest.ProtoReflect.Descriptor instead.
 func (*VocabularyRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{13}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *VocabularyRequest) GetOffset() int32 {
@@ -978,7 +1051,7 @@ type VocabularyResponse struct {
 
 func (x *VocabularyResponse) Reset() {
 	*x = VocabularyResponse{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[14]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -990,7 +1063,7 @@ func (x *VocabularyResponse) String() string {
 func (*VocabularyResponse) ProtoMessage() {}
 
 func (x *VocabularyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[14]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1003,7 +1076,7 @@ func (x *VocabularyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VocabularyResponse.ProtoReflect.Descriptor instead.
 func (*VocabularyResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{14}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *VocabularyResponse) GetPieces() [][]byte {
@@ -1020,9 +1093,13 @@ const file_tandem_internal_v1_drafter_proto_rawDesc = "" +
 	" tandem/internal/v1/drafter.proto\x12\x12tandem.internal.v1\x1a\x1etandem/internal/v1/model.proto\"l\n" +
 	"\x19DrafterServiceOpenRequest\x125\n" +
 	"\aopening\x18\x01 \x01(\v2\x1b.tandem.internal.v1.OpeningR\aopening\x12\x18\n" +
-	"\adrafter\x18\x02 \x01(\tR\adrafter\"4\n" +
+	"\adrafter\x18\x02 \x01(\tR\adrafter\"q\n" +
 	"\x1aDrafterServiceOpenResponse\x12\x16\n" +
-	"\x06reused\x18\x01 \x01(\x05R\x06reused\"\xb6\x03\n" +
+	"\x06reused\x18\x01 \x01(\x05R\x06reused\x12;\n" +
+	"\thindsight\x18\x02 \x01(\v2\x1d.tandem.internal.v1.HindsightR\thindsight\"7\n" +
+	"\tHindsight\x12\x16\n" +
+	"\x06tokens\x18\x01 \x01(\x05R\x06tokens\x12\x12\n" +
+	"\x04hits\x18\x02 \x01(\x06R\x04hits\"\xb6\x03\n" +
 	"\x0eProposeRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\rR\x05epoch\x12\x12\n" +
@@ -1044,7 +1121,7 @@ const file_tandem_internal_v1_drafter_proto_rawDesc = "" +
 	"\tverify_ns\x18\x01 \x03(\x03R\bverifyNs\x12\x19\n" +
 	"\bround_ns\x18\x02 \x01(\x03R\aroundNs\x12\x16\n" +
 	"\x06others\x18\x03 \x01(\x01R\x06others\x12\x16\n" +
-	"\x06accept\x18\x04 \x03(\x02R\x06accept\"\xcf\x01\n" +
+	"\x06accept\x18\x04 \x03(\x02R\x06accept\"\x8c\x02\n" +
 	"\x0fProposeResponse\x12\x14\n" +
 	"\x05nodes\x18\x01 \x01(\x05R\x05nodes\x12\x14\n" +
 	"\x05depth\x18\x02 \x01(\x05R\x05depth\x12\x17\n" +
@@ -1052,7 +1129,8 @@ const file_tandem_internal_v1_drafter_proto_rawDesc = "" +
 	"\x06passes\x18\x04 \x01(\x05R\x06passes\x12\x16\n" +
 	"\x06reused\x18\x05 \x01(\x05R\x06reused\x12\x19\n" +
 	"\bahead_ns\x18\x06 \x01(\x03R\aaheadNs\x12,\n" +
-	"\x04tree\x18\a \x01(\v2\x18.tandem.internal.v1.TreeR\x04tree\"P\n" +
+	"\x04tree\x18\a \x01(\v2\x18.tandem.internal.v1.TreeR\x04tree\x12;\n" +
+	"\thindsight\x18\b \x01(\v2\x1d.tandem.internal.v1.HindsightR\thindsight\"P\n" +
 	"\x1aDrafterServiceCloseRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x18\n" +
 	"\adrafter\x18\x02 \x01(\tR\adrafter\"\x1d\n" +
@@ -1104,58 +1182,61 @@ func file_tandem_internal_v1_drafter_proto_rawDescGZIP() []byte {
 }
 
 var file_tandem_internal_v1_drafter_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_tandem_internal_v1_drafter_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_tandem_internal_v1_drafter_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_tandem_internal_v1_drafter_proto_goTypes = []any{
 	(Growth)(0),                            // 0: tandem.internal.v1.Growth
 	(*DrafterServiceOpenRequest)(nil),      // 1: tandem.internal.v1.DrafterServiceOpenRequest
 	(*DrafterServiceOpenResponse)(nil),     // 2: tandem.internal.v1.DrafterServiceOpenResponse
-	(*ProposeRequest)(nil),                 // 3: tandem.internal.v1.ProposeRequest
-	(*Plan)(nil),                           // 4: tandem.internal.v1.Plan
-	(*ProposeResponse)(nil),                // 5: tandem.internal.v1.ProposeResponse
-	(*DrafterServiceCloseRequest)(nil),     // 6: tandem.internal.v1.DrafterServiceCloseRequest
-	(*DrafterServiceCloseResponse)(nil),    // 7: tandem.internal.v1.DrafterServiceCloseResponse
-	(*ClaimRequest)(nil),                   // 8: tandem.internal.v1.ClaimRequest
-	(*ClaimResponse)(nil),                  // 9: tandem.internal.v1.ClaimResponse
-	(*ReleaseRequest)(nil),                 // 10: tandem.internal.v1.ReleaseRequest
-	(*ReleaseResponse)(nil),                // 11: tandem.internal.v1.ReleaseResponse
-	(*DrafterServiceDescribeRequest)(nil),  // 12: tandem.internal.v1.DrafterServiceDescribeRequest
-	(*DrafterServiceDescribeResponse)(nil), // 13: tandem.internal.v1.DrafterServiceDescribeResponse
-	(*VocabularyRequest)(nil),              // 14: tandem.internal.v1.VocabularyRequest
-	(*VocabularyResponse)(nil),             // 15: tandem.internal.v1.VocabularyResponse
-	(*Opening)(nil),                        // 16: tandem.internal.v1.Opening
-	(*Policy)(nil),                         // 17: tandem.internal.v1.Policy
-	(*Tree)(nil),                           // 18: tandem.internal.v1.Tree
-	(*Handle)(nil),                         // 19: tandem.internal.v1.Handle
-	(*Description)(nil),                    // 20: tandem.internal.v1.Description
+	(*Hindsight)(nil),                      // 3: tandem.internal.v1.Hindsight
+	(*ProposeRequest)(nil),                 // 4: tandem.internal.v1.ProposeRequest
+	(*Plan)(nil),                           // 5: tandem.internal.v1.Plan
+	(*ProposeResponse)(nil),                // 6: tandem.internal.v1.ProposeResponse
+	(*DrafterServiceCloseRequest)(nil),     // 7: tandem.internal.v1.DrafterServiceCloseRequest
+	(*DrafterServiceCloseResponse)(nil),    // 8: tandem.internal.v1.DrafterServiceCloseResponse
+	(*ClaimRequest)(nil),                   // 9: tandem.internal.v1.ClaimRequest
+	(*ClaimResponse)(nil),                  // 10: tandem.internal.v1.ClaimResponse
+	(*ReleaseRequest)(nil),                 // 11: tandem.internal.v1.ReleaseRequest
+	(*ReleaseResponse)(nil),                // 12: tandem.internal.v1.ReleaseResponse
+	(*DrafterServiceDescribeRequest)(nil),  // 13: tandem.internal.v1.DrafterServiceDescribeRequest
+	(*DrafterServiceDescribeResponse)(nil), // 14: tandem.internal.v1.DrafterServiceDescribeResponse
+	(*VocabularyRequest)(nil),              // 15: tandem.internal.v1.VocabularyRequest
+	(*VocabularyResponse)(nil),             // 16: tandem.internal.v1.VocabularyResponse
+	(*Opening)(nil),                        // 17: tandem.internal.v1.Opening
+	(*Policy)(nil),                         // 18: tandem.internal.v1.Policy
+	(*Tree)(nil),                           // 19: tandem.internal.v1.Tree
+	(*Handle)(nil),                         // 20: tandem.internal.v1.Handle
+	(*Description)(nil),                    // 21: tandem.internal.v1.Description
 }
 var file_tandem_internal_v1_drafter_proto_depIdxs = []int32{
-	16, // 0: tandem.internal.v1.DrafterServiceOpenRequest.opening:type_name -> tandem.internal.v1.Opening
-	17, // 1: tandem.internal.v1.ProposeRequest.policy:type_name -> tandem.internal.v1.Policy
-	0,  // 2: tandem.internal.v1.ProposeRequest.growth:type_name -> tandem.internal.v1.Growth
-	4,  // 3: tandem.internal.v1.ProposeRequest.plan:type_name -> tandem.internal.v1.Plan
-	18, // 4: tandem.internal.v1.ProposeResponse.tree:type_name -> tandem.internal.v1.Tree
-	19, // 5: tandem.internal.v1.ClaimRequest.handle:type_name -> tandem.internal.v1.Handle
-	19, // 6: tandem.internal.v1.ReleaseRequest.handles:type_name -> tandem.internal.v1.Handle
-	20, // 7: tandem.internal.v1.DrafterServiceDescribeResponse.description:type_name -> tandem.internal.v1.Description
-	1,  // 8: tandem.internal.v1.DrafterService.Open:input_type -> tandem.internal.v1.DrafterServiceOpenRequest
-	3,  // 9: tandem.internal.v1.DrafterService.Propose:input_type -> tandem.internal.v1.ProposeRequest
-	6,  // 10: tandem.internal.v1.DrafterService.Close:input_type -> tandem.internal.v1.DrafterServiceCloseRequest
-	8,  // 11: tandem.internal.v1.DrafterService.Claim:input_type -> tandem.internal.v1.ClaimRequest
-	10, // 12: tandem.internal.v1.DrafterService.Release:input_type -> tandem.internal.v1.ReleaseRequest
-	12, // 13: tandem.internal.v1.DrafterService.Describe:input_type -> tandem.internal.v1.DrafterServiceDescribeRequest
-	14, // 14: tandem.internal.v1.DrafterService.Vocabulary:input_type -> tandem.internal.v1.VocabularyRequest
-	2,  // 15: tandem.internal.v1.DrafterService.Open:output_type -> tandem.internal.v1.DrafterServiceOpenResponse
-	5,  // 16: tandem.internal.v1.DrafterService.Propose:output_type -> tandem.internal.v1.ProposeResponse
-	7,  // 17: tandem.internal.v1.DrafterService.Close:output_type -> tandem.internal.v1.DrafterServiceCloseResponse
-	9,  // 18: tandem.internal.v1.DrafterService.Claim:output_type -> tandem.internal.v1.ClaimResponse
-	11, // 19: tandem.internal.v1.DrafterService.Release:output_type -> tandem.internal.v1.ReleaseResponse
-	13, // 20: tandem.internal.v1.DrafterService.Describe:output_type -> tandem.internal.v1.DrafterServiceDescribeResponse
-	15, // 21: tandem.internal.v1.DrafterService.Vocabulary:output_type -> tandem.internal.v1.VocabularyResponse
-	15, // [15:22] is the sub-list for method output_type
-	8,  // [8:15] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	17, // 0: tandem.internal.v1.DrafterServiceOpenRequest.opening:type_name -> tandem.internal.v1.Opening
+	3,  // 1: tandem.internal.v1.DrafterServiceOpenResponse.hindsight:type_name -> tandem.internal.v1.Hindsight
+	18, // 2: tandem.internal.v1.ProposeRequest.policy:type_name -> tandem.internal.v1.Policy
+	0,  // 3: tandem.internal.v1.ProposeRequest.growth:type_name -> tandem.internal.v1.Growth
+	5,  // 4: tandem.internal.v1.ProposeRequest.plan:type_name -> tandem.internal.v1.Plan
+	19, // 5: tandem.internal.v1.ProposeResponse.tree:type_name -> tandem.internal.v1.Tree
+	3,  // 6: tandem.internal.v1.ProposeResponse.hindsight:type_name -> tandem.internal.v1.Hindsight
+	20, // 7: tandem.internal.v1.ClaimRequest.handle:type_name -> tandem.internal.v1.Handle
+	20, // 8: tandem.internal.v1.ReleaseRequest.handles:type_name -> tandem.internal.v1.Handle
+	21, // 9: tandem.internal.v1.DrafterServiceDescribeResponse.description:type_name -> tandem.internal.v1.Description
+	1,  // 10: tandem.internal.v1.DrafterService.Open:input_type -> tandem.internal.v1.DrafterServiceOpenRequest
+	4,  // 11: tandem.internal.v1.DrafterService.Propose:input_type -> tandem.internal.v1.ProposeRequest
+	7,  // 12: tandem.internal.v1.DrafterService.Close:input_type -> tandem.internal.v1.DrafterServiceCloseRequest
+	9,  // 13: tandem.internal.v1.DrafterService.Claim:input_type -> tandem.internal.v1.ClaimRequest
+	11, // 14: tandem.internal.v1.DrafterService.Release:input_type -> tandem.internal.v1.ReleaseRequest
+	13, // 15: tandem.internal.v1.DrafterService.Describe:input_type -> tandem.internal.v1.DrafterServiceDescribeRequest
+	15, // 16: tandem.internal.v1.DrafterService.Vocabulary:input_type -> tandem.internal.v1.VocabularyRequest
+	2,  // 17: tandem.internal.v1.DrafterService.Open:output_type -> tandem.internal.v1.DrafterServiceOpenResponse
+	6,  // 18: tandem.internal.v1.DrafterService.Propose:output_type -> tandem.internal.v1.ProposeResponse
+	8,  // 19: tandem.internal.v1.DrafterService.Close:output_type -> tandem.internal.v1.DrafterServiceCloseResponse
+	10, // 20: tandem.internal.v1.DrafterService.Claim:output_type -> tandem.internal.v1.ClaimResponse
+	12, // 21: tandem.internal.v1.DrafterService.Release:output_type -> tandem.internal.v1.ReleaseResponse
+	14, // 22: tandem.internal.v1.DrafterService.Describe:output_type -> tandem.internal.v1.DrafterServiceDescribeResponse
+	16, // 23: tandem.internal.v1.DrafterService.Vocabulary:output_type -> tandem.internal.v1.VocabularyResponse
+	17, // [17:24] is the sub-list for method output_type
+	10, // [10:17] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_tandem_internal_v1_drafter_proto_init() }
@@ -1170,7 +1251,7 @@ func file_tandem_internal_v1_drafter_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_internal_v1_drafter_proto_rawDesc), len(file_tandem_internal_v1_drafter_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   15,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
