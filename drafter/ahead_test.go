@@ -98,6 +98,27 @@ func (o *oracle) check(text []tandem.Token, tree tandem.Tree) {
 	}
 }
 
+// hindsight compares h with what the model would have guessed of text, and returns of how many tokens it is.
+func (o *oracle) hindsight(text []tandem.Token, h tandem.Hindsight) int {
+	o.t.Helper()
+	if err := h.Validate(); err != nil || h.Tokens >= len(text) {
+		o.t.Fatalf("hindsight of %d tokens of %d: %v", h.Tokens, len(text), err)
+	}
+	seq, err := o.m.NewSequence(limit, 256)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	defer seq.Close()
+	lists := o.forward(engine.Segment{Seq: seq, Extend: text, Want: engine.WantAll})
+	for i := range h.Tokens {
+		at := len(text) - 1 - i
+		if hit := lists[at-1][0].Token == text[at]; hit != (h.Hits>>i&1 == 1) {
+			o.t.Fatalf("hindsight of token %d of %d is %v: want %v", at, len(text), !hit, hit)
+		}
+	}
+	return h.Tokens
+}
+
 // walk is a session whose committed tokens and proposals are random.
 type walk struct {
 	*rig
@@ -106,6 +127,8 @@ type walk struct {
 	id     tandem.SessionID
 	text   []tandem.Token
 	told   int
+
+	hindsight int // tokens that were known in all
 }
 
 func (w *walk) proposal() tandem.Proposal {
@@ -153,6 +176,7 @@ func (w *walk) round() {
 	} else if done.Nodes > len(p.Plan.Verify) {
 		w.rig.t.Fatalf("%d nodes, costs of %d", done.Nodes, len(p.Plan.Verify))
 	}
+	w.hindsight += w.oracle.hindsight(w.text, done.Hindsight)
 	time.Sleep(time.Duration(w.random.IntN(1500)) * time.Microsecond)
 	w.invariants()
 	w.commit(done.Tree)
@@ -221,6 +245,9 @@ func TestRandomCommits(t *testing.T) {
 						r.open(w.id, w.text)
 					}
 					w.round()
+				}
+				if w.hindsight < 5*rounds {
+					t.Errorf("hindsight of %d tokens in %d rounds", w.hindsight, rounds)
 				}
 				if err := r.Close(context.Background(), w.id); err != nil {
 					t.Fatal(err)

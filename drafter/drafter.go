@@ -136,8 +136,7 @@ func (d *Drafter) Open(ctx context.Context, o tandem.Opening) (opened tandem.Ope
 		})
 		return opened, err
 	}
-	opened.Reused = j.reused
-	return opened, nil
+	return tandem.Opened{Reused: j.reused, Hindsight: j.hindsight}, nil
 }
 
 // Propose implements tandem.Drafter. Besides: Unsupported when the tokens exceed the draft model's
@@ -156,7 +155,7 @@ func (d *Drafter) Propose(ctx context.Context, p tandem.Proposal) (tandem.Propos
 		return tandem.Proposed{}, err
 	}
 	_, depth := j.tree.Depths()
-	done := tandem.Proposed{Nodes: j.tree.Len(), Depth: depth, Busy: j.busy, Passes: j.passes, Reused: j.reused, Ahead: j.ahead, Tree: j.tree}
+	done := tandem.Proposed{Nodes: j.tree.Len(), Depth: depth, Busy: j.busy, Passes: j.passes, Reused: j.reused, Ahead: j.ahead, Tree: j.tree, Hindsight: j.hindsight}
 	end(nil, tandem.Attr{Key: "nodes", Int: int64(done.Nodes)}, tandem.Attr{Key: "depth", Int: int64(depth)},
 		tandem.Attr{Key: "passes", Int: int64(done.Passes)}, tandem.Attr{Key: "reused", Int: int64(done.Reused)},
 		tandem.Attr{Key: "device_ns", Int: int64(done.Busy)})

@@ -159,7 +159,7 @@ func (d *Drafter) advance(s *session, begun time.Time) {
 		}
 		j.absorb(&s.explored)
 	}
-	j.tree = j.grower.Draft().Tree
+	j.tree, j.hindsight = j.grower.Draft().Tree, s.recall.Of(len(s.tokens))
 	j.busy += time.Since(begun)
 	if plan := j.proposal.Plan; len(plan.Verify) > 0 {
 		j.tree, _ = spec.Cut(j.tree, plan, j.busy)

@@ -70,6 +70,7 @@ type lookupSession struct {
 	mu     sync.Mutex
 	prefix // tokens, hash and used under mu; the rest never changes
 	text   *spec.Automaton
+	recall spec.Recall
 }
 
 // NewLookup returns a drafter with its sweeper running; Shutdown ends it.
@@ -118,7 +119,7 @@ func (l *Lookup) Open(ctx context.Context, o tandem.Opening) (opened tandem.Open
 		return opened, err
 	}
 	s.rebuild()
-	return opened, nil
+	return tandem.Opened{Hindsight: s.recall.Of(len(s.tokens))}, nil
 }
 
 // enter puts an opened session in the place of an older one.
@@ -151,8 +152,20 @@ func (l *Lookup) enter(s *lookupSession, o tandem.Opening) error {
 
 // rebuild makes the automaton that of the tokens.
 func (s *lookupSession) rebuild() {
-	s.text = spec.NewAutomaton()
-	s.text.Append(s.tokens...)
+	s.text, s.recall = spec.NewAutomaton(), spec.Recall{}
+	s.append(0)
+}
+
+// append continues the automaton with the tokens from position from on.
+func (s *lookupSession) append(from int) {
+	first := tandem.Policy{Nodes: 2, Depth: 1, Width: 1}
+	for i, t := range s.tokens[from:] {
+		if len(s.tokens)-from-i <= tandem.MaxHindsight {
+			guess := s.text.Continue(first)
+			s.recall.Saw(from+i, guess.Len() > 1 && guess.Tokens[1] == t)
+		}
+		s.text.Append(t)
+	}
 }
 
 // Propose implements tandem.Drafter. Besides: Invalid for a proposal that contradicts itself.
@@ -204,7 +217,7 @@ func (l *Lookup) draft(ctx context.Context, p tandem.Proposal) (tandem.Proposed,
 	if held := len(s.tokens); s.follow(p) < held { // an automaton cannot forget
 		s.rebuild()
 	} else {
-		s.text.Append(s.tokens[held:]...)
+		s.append(held)
 	}
 	tree := s.text.Continue(tandem.Policy{Nodes: min(p.Policy.Nodes, s.maxNodes), Depth: min(p.Policy.Depth, int(s.limit-p.Base)), Width: p.Policy.Width})
 	if p.Stop > 0 {
@@ -213,7 +226,7 @@ func (l *Lookup) draft(ctx context.Context, p tandem.Proposal) (tandem.Proposed,
 	busy := time.Since(begun)
 	tree, _ = spec.Cut(tree, p.Plan, busy)
 	_, depth := tree.Depths()
-	return tandem.Proposed{Nodes: tree.Len(), Depth: depth, Busy: time.Since(begun), Tree: tree}, nil
+	return tandem.Proposed{Nodes: tree.Len(), Depth: depth, Busy: time.Since(begun), Tree: tree, Hindsight: s.recall.Of(len(s.tokens))}, nil
 }
 
 // above keeps the nodes with at least that log-probability; they come first, being grown likeliest first.

@@ -61,8 +61,12 @@ const repeated = "if err != nil { return err }; x := f(); if err !"
 func TestLookupProposesWhatStoodBefore(t *testing.T) {
 	r := newLookupRig(t, LookupConfig{})
 	text := tokensOf(repeated)
-	if _, err := r.Open(context.Background(), opening(1, text)); err != nil {
+	opened, err := r.Open(context.Background(), opening(1, text))
+	if err != nil {
 		t.Fatal(err)
+	}
+	if h := opened.Hindsight; h.Tokens != len(text) || h.Hits&0b1111111 != 0b0111111 { // of "if err !" all that follows "if"
+		t.Errorf("hindsight of %d tokens: %b", h.Tokens, h.Hits)
 	}
 	p := proposal(1, text, len(text))
 	p.Policy = tandem.Policy{Nodes: 8, Depth: 7, Width: 1}
@@ -154,6 +158,9 @@ func TestLookupFollowsTheGateway(t *testing.T) {
 			}
 			if !reflect.DeepEqual(got.Tree, want.Tree) {
 				t.Fatalf("round %d of %v:\n got %v\nwant %v", round, text, got.Tree, want.Tree)
+			}
+			if got.Hindsight != want.Hindsight || got.Hindsight.Tokens != min(len(text), tandem.MaxHindsight) {
+				t.Fatalf("round %d of %v: hindsight %b, want %b", round, text, got.Hindsight, want.Hindsight)
 			}
 		}
 	})

@@ -70,9 +70,9 @@ func (d *Drafter) plan() {
 			}
 			sh := share{s: s, seg: engine.Segment{Seq: s.seq}}
 			if missing := s.tokens[s.seq.Len():s.target()]; len(missing) > 0 {
-				sh.seg.Extend = missing[:min(len(missing), prompt, rows)]
+				sh.extend(missing[:min(len(missing), prompt, rows)], wanted)
 				if sh.tree = trees && len(sh.seg.Extend) == len(missing); sh.tree {
-					sh.seg.Want = engine.WantTail
+					sh.seg.Want = max(sh.seg.Want, engine.WantTail)
 				}
 			} else if trees {
 				sh.tree = true
@@ -94,6 +94,18 @@ func (d *Drafter) plan() {
 	d.rotate()
 }
 
+// extend gives the share the next tokens that its session lacks, up to those that hindsight is for; these it has show what would
+// have been guessed after them, if there is room for so many rows with logits: that less is known is no reason to wait.
+func (sh *share) extend(tokens []tandem.Token, wanted int) {
+	before := len(sh.s.tokens) - 1 - tandem.MaxHindsight - sh.s.seq.Len()
+	if before > 0 {
+		tokens = tokens[:min(len(tokens), before)]
+	} else if len(tokens) <= wanted {
+		sh.seg.Want = engine.WantAll
+	}
+	sh.seg.Extend = tokens
+}
+
 // waits reports whether another session is about to compute what s, which is being opened, needs next: n choices for one prompt
 // cost one prefill.
 func (d *Drafter) waits(s *session) bool {
@@ -111,7 +123,10 @@ func (s *session) target() int {
 // cost returns the rows of a share and how many of them want logits.
 func (sh share) cost() (rows, wanted int) {
 	rows = len(sh.seg.Extend) + len(sh.seg.Nodes)
-	if sh.seg.Want != engine.WantNone {
+	switch sh.seg.Want {
+	case engine.WantAll:
+		wanted = rows
+	case engine.WantTail:
 		wanted = len(sh.seg.Nodes) + min(len(sh.seg.Extend), 1)
 	}
 	return rows, wanted
@@ -150,7 +165,7 @@ func (d *Drafter) run(shares []share, begun time.Time) {
 		if sh.tree || sh.ahead {
 			width = max(width, sh.s.width())
 		} else {
-			prompts = true
+			width, prompts = max(width, 1), true
 		}
 	}
 	out, err := d.cfg.Model.Forward(d.segments, width)
@@ -198,13 +213,20 @@ func (d *Drafter) take(sh share, out *engine.Output, first int, spent time.Durat
 		j.busy += spent
 		j.passes++
 	}
+	tail := first
+	if n := len(sh.seg.Extend); sh.seg.Want == engine.WantAll {
+		tail += n - 1
+		for i, next := 0, s.seq.Len()-n+1; i < n && next+i < len(s.tokens); i++ {
+			s.recall.Saw(next+i, out.Top(first + i).IDs[0] == int32(s.tokens[next+i]))
+		}
+	}
 	switch width := s.width(); {
 	case len(sh.seg.Nodes) > 0:
 		for i, token := range sh.seg.Nodes {
 			s.explored.Add(sh.seg.Parents[i]+1, token, candidates(out.Top(first+i), width), cost)
 		}
 	case sh.tree:
-		s.explored.Start(candidates(out.Top(first), width), width)
+		s.explored.Start(candidates(out.Top(tail), width), width)
 	}
 	if sh.tree {
 		d.advance(s, begun)

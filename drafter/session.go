@@ -17,6 +17,7 @@ type session struct {
 	capacity int // positions in the cache
 	seq      *engine.Sequence
 	explored spec.Explored // below the last token; nothing if Len < len(tokens)
+	recall   spec.Recall
 	ahead    ahead
 	job      *job // what is being done; nil if nothing
 	opened   *job // what opened it
@@ -35,6 +36,8 @@ type job struct {
 	passes int
 	reused int // tokens of Open that were found in memory; nodes of Propose from before the call
 	ahead  time.Duration
+
+	hindsight tandem.Hindsight
 }
 
 func newJob(ctx context.Context) *job { return &job{ctx: ctx, ended: make(chan error, 1)} }
@@ -134,6 +137,10 @@ func (d *Drafter) propose(p tandem.Proposal, j *job) error {
 func (s *session) adopt(p tandem.Proposal) error {
 	held := len(s.tokens)
 	keep := s.follow(p)
+	s.recall.Keep(keep)
+	if keep == held && s.explored.Len() > 0 {
+		s.explored.Hits(s.tokens[held:], func(i int, hit bool) { s.recall.Saw(held+i, hit) })
+	}
 	fresh := int(p.Base) - 1 // the position of the root: it must be run for its logits unless they are known
 	if s.explored.Len() == 0 || keep < held {
 		s.explored.Clear()
@@ -168,6 +175,7 @@ func (d *Drafter) opened(s *session) {
 		d.cfg.Counters.Add("prefix.hits", 1)
 		d.cfg.Counters.Add("prefix.reused_tokens", int64(n))
 	}
+	s.job.hindsight = s.recall.Of(len(s.tokens))
 	d.end(s, nil)
 }
 

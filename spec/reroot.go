@@ -100,6 +100,17 @@ func (e *Explored) Follow(tokens []tandem.Token) (path []int32) {
 	return path
 }
 
+// Hits tells saw of each of tokens, what was committed after the root, whether it was the first candidate after those before it,
+// as far as what came before it was run.
+func (e *Explored) Hits(tokens []tandem.Token, saw func(i int, hit bool)) {
+	at := int32(0)
+	for i := 0; i < len(tokens) && at >= 0; i++ {
+		list := e.nodes[at].list
+		saw(i, len(list) > 0 && list[0].Token == tokens[i])
+		at = e.Child(at, tokens[i])
+	}
+}
+
 // Reroot makes node the root and forgets what is not below it. It returns the nodes below it that stay,
 // ascending, by their numbers before; they are 1, 2 … now.
 func (e *Explored) Reroot(node int32) (kept []int32) {
