@@ -74,12 +74,15 @@ type drafting struct {
 	late   bool            // its first Open was not over when the session began
 	told   time.Time       // when it has answered last
 	missed int             // rounds in a row whose ticket it said to have put and the verifier never saw
+	follow bool            // call is for nothing but what it says of the text
+	hear   func(*drafting, tandem.Position, tandem.Hindsight, time.Duration)
 }
 
 // opening is one Open of the drafter. err may be read once done is closed.
 type opening struct {
 	done   chan struct{}
 	err    error
+	opened tandem.Opened
 	held   tandem.Position
 	cancel context.CancelFunc
 	end    tandem.End // nil once called
@@ -102,13 +105,13 @@ func (d *drafting) start(ctx context.Context, o tandem.Opening) {
 			<-prev
 		}
 		if t.err = begun.Err(); t.err == nil {
-			t.err = guard(func() error {
-				_, err := d.of.Drafter.Open(begun, o)
+			t.err = guard(func() (err error) {
+				t.opened, err = d.of.Drafter.Open(begun, o)
 				return err
 			})
 		}
 	})
-	d.task, d.state, d.up = t, draftOpening, d.of.Seat.Up.Next()
+	d.task, d.state, d.follow, d.up = t, draftOpening, false, d.of.Seat.Up.Next()
 }
 
 // cancelTask gives up an Open under way and returns the channel that closes when it has ended.
@@ -156,8 +159,13 @@ func (d *drafting) collect() (rebuilt bool) {
 		d.failed(t.err, true)
 		return false
 	}
+	if err := t.opened.Hindsight.Validate(); err != nil {
+		d.offend()
+		return false
+	}
 	rebuilt = d.opened
 	d.state, d.acked, d.opened = draftReady, t.held, true
+	d.hear(d, t.held, t.opened.Hindsight, 0)
 	if d.of.Seat.Silent.Load() { // no session need wait to see what another has seen
 		d.state, d.reopen, d.retry = draftPaused, false, time.Now()
 	}
@@ -173,6 +181,11 @@ func (d *drafting) tick(ctx context.Context, o func() tandem.Opening, try func(*
 		case <-d.task.done:
 			return d.collect()
 		default:
+		}
+	case draftReady:
+		if d.follow && d.call.ended() {
+			d.follow = false
+			_, _ = d.judge(ctx, d.call)
 		}
 	case draftTried:
 		if d.call.ended() {
@@ -250,7 +263,7 @@ func (d *drafting) begin(ctx context.Context, w wish, limit time.Duration, told 
 	limited, cancel := context.WithTimeout(ctx, limit)
 	d.up = d.of.Seat.Up.Next()
 	c := &call{d: d, wish: w, done: make(chan struct{}), cancel: cancel}
-	d.call = c
+	d.call, d.follow = c, false
 	d.g.crew.run(func() {
 		defer cancel()
 		c.begun = time.Now()
@@ -307,6 +320,11 @@ func (d *drafting) judge(ctx context.Context, c *call) (draft, error) {
 		return draft{}, err
 	}
 	d.of.Seat.Conduct.Good()
+	spent := time.Duration(0)
+	if c.wish.trial {
+		spent = c.got.Busy
+	}
+	d.hear(d, c.wish.Base, c.got.Hindsight, spent)
 	out := draft{by: d, got: c.got, ahead: c.wish.Ahead, begun: c.begun, last: d.told}
 	d.told = c.begun.Add(c.took)
 	if lagging && usual > 0 {
@@ -326,8 +344,9 @@ func sound(w wish, got tandem.Proposed, vocab int) error {
 		return tandem.Errorf(op, tandem.Corrupt, "drafter says depth %d with %d nodes: want 0 to %d", got.Depth, got.Nodes, got.Nodes-1)
 	case got.Busy < 0 || got.Ahead < 0 || got.Reused < 0 || got.Reused >= got.Nodes:
 		return tandem.Errorf(op, tandem.Corrupt, "drafter says busy %v, ahead %v, %d of %d nodes reused: want none below 0", got.Busy, got.Ahead, got.Reused, got.Nodes)
-	case got.Tree.Tokens == nil && !w.Return:
-		return nil
+	}
+	if err := got.Hindsight.Validate(); err != nil || got.Tree.Tokens == nil && !w.Return {
+		return err
 	}
 	if err := got.Tree.Validate(w.nodes, vocab); err != nil {
 		return err

@@ -63,6 +63,27 @@ func (s *session) trial(d *drafting) wish {
 	return w
 }
 
+// follow has drafters that the round does without hear what was committed, and say what they would have guessed. Nobody waits
+// for them: it is heard at the start of a later round.
+func (s *session) follow(ctx context.Context, a *answer) {
+	for _, name := range a.plan.Follow {
+		i := slices.IndexFunc(s.drafts, func(d *drafting) bool { return d.of.Name == name })
+		if i < 0 || !s.drafts[i].ready() {
+			continue
+		}
+		d := s.drafts[i]
+		d.begin(s.g.cfg.Events.Mute(ctx), s.trial(d), s.g.cfg.Timeouts.ProposeMax, make(chan *call, 1))
+		d.follow = true
+	}
+}
+
+// hear passes on what a drafter says of the session's first base tokens, for which it had spent that long if for nothing else.
+func (s *session) hear(d *drafting, base tandem.Position, h tandem.Hindsight, spent time.Duration) {
+	if base <= tandem.Position(len(s.tokens)) {
+		s.strategy.Hear(d.of.Name, base, h, spent)
+	}
+}
+
 // enlist brings drafts up to date with the roster.
 func (s *session) enlist() {
 	lives, version := s.g.roster.List(s.req.Drafters)
@@ -83,7 +104,7 @@ func (s *session) enlist() {
 			s.drafts = append(s.drafts, before[i])
 			continue
 		}
-		s.drafts = append(s.drafts, &drafting{g: s.g, spans: &s.spans, of: l, after: s.closing[l.Name], opened: opened[l.Name]})
+		s.drafts = append(s.drafts, &drafting{g: s.g, spans: &s.spans, of: l, after: s.closing[l.Name], opened: opened[l.Name], hear: s.hear})
 	}
 }
 

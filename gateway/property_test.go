@@ -26,7 +26,7 @@ var (
 	faultsOf = map[string][]string{
 		"open-verifier": {"fail", "slow"},
 		"open-drafter":  {"fail", "slow", "deaf"},
-		"propose":       {"fail", "slow", "lose", "die", "garbage", "bad-tree", "root", "deep", "vocab", "cycle", "other-root", "nan", "million"},
+		"propose":       {"fail", "slow", "lose", "die", "garbage", "bad-tree", "root", "deep", "vocab", "cycle", "other-root", "nan", "million", "hindsight"},
 		"ticket":        {"fail", "lose", "twice", "late"},
 		"verdict":       {"lose", "twice", "late", "epoch", "base", "hash", "length", "token", "path", "kind", "restart"},
 	}

@@ -91,6 +91,7 @@ func (s *session) ask(ctx, again context.Context) (a answer, err error) {
 	came := s.g.verifier.Next() // before the ticket: a restart in between must not go unseen
 	s.box.arm(q)
 	s.draft(ctx, q, &a)
+	s.follow(again, &a)
 	if err = s.await(ctx, again, q, &a, came); err == nil && a.fault == nil {
 		a.fault = s.check(&a)
 	}

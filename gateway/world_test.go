@@ -294,6 +294,7 @@ func (d fakeDrafter) Propose(ctx context.Context, p tandem.Proposal) (tandem.Pro
 	}
 	w.mu.Lock()
 	tree, err := d.draft(p, f.do == "deep")
+	hindsight := d.hindsight(p.Session)
 	w.mu.Unlock()
 	if err != nil {
 		w.log("%s at %d: %v", who, p.Base, err)
@@ -303,7 +304,7 @@ func (d fakeDrafter) Propose(ctx context.Context, p tandem.Proposal) (tandem.Pro
 		tree, _ = spec.Cut(tree, p.Plan, busy)
 	}
 	_, depth := tree.Depths()
-	done := tandem.Proposed{Nodes: tree.Len(), Depth: depth, Busy: busy, Passes: depth, Tree: tree}
+	done := tandem.Proposed{Nodes: tree.Len(), Depth: depth, Busy: busy, Passes: depth, Tree: tree, Hindsight: hindsight}
 	if p.Ahead && depth > 1 {
 		done.Reused, done.Ahead = 1, w.propose
 	}
@@ -319,7 +320,7 @@ func (d fakeDrafter) Propose(ctx context.Context, p tandem.Proposal) (tandem.Pro
 		if t.Tree.Parents[0] = 0; p.Return {
 			done.Tree = t.Tree
 		}
-	case "vocab", "cycle", "other-root", "nan", "million":
+	case "vocab", "cycle", "other-root", "nan", "million", "hindsight":
 		done = spoil(done, f.do)
 		t.Tree = done.Tree
 	case "root":
@@ -354,6 +355,8 @@ func spoil(done tandem.Proposed, how string) tandem.Proposed {
 		t.Tokens[0] = (t.Tokens[0] + 1) % vocabSize
 	case "nan":
 		t.LogProbs[last] = float32(math.NaN())
+	case "hindsight":
+		done.Hindsight = tandem.Hindsight{Tokens: 3, Hits: 8}
 	case "million":
 		t = tandem.Tree{Tokens: make([]tandem.Token, 1e6), Parents: make([]int32, 1e6)}
 		done.Nodes = 1e6
@@ -391,18 +394,10 @@ func (d fakeDrafter) draft(p tandem.Proposal, deep bool) (tandem.Tree, error) {
 	}
 	tree := tandem.Root(h.tokens[p.Base-1])
 	tree.LogProbs = []float32{0}
-	salt := uint64(7) // others guess right elsewhere
-	if d.who != "drafter" {
-		salt = mix(uint64(d.who[0]))
-	}
 	hash, n, parent := h.hash, len(h.tokens), int32(0)
 	for range p.Policy.Depth {
 		right := w.next(hash, n, h.open.Sampling.Seed)
-		x := mix(uint64(hash) + salt)
-		known := x%4 != 0
-		if q, set := w.knows[d.who]; set {
-			known = float64(x>>40) < q*(1<<24)
-		}
+		x, known := d.knows(hash)
 		next := int32(-1)
 		for j := range p.Policy.Width {
 			if tree.Len() >= p.Policy.Nodes {
@@ -421,6 +416,36 @@ func (d fakeDrafter) draft(p tandem.Proposal, deep bool) (tandem.Tree, error) {
 		parent, hash, n = next, hash.Add(right), n+1
 	}
 	return tree, nil
+}
+
+// knows reports whether the drafter guesses right after the tokens with that hash, and a number by which it varies.
+func (d fakeDrafter) knows(hash tandem.PrefixHash) (x uint64, known bool) {
+	salt := uint64(7) // others guess right elsewhere
+	if d.who != "drafter" {
+		salt = mix(uint64(d.who[0]))
+	}
+	x = mix(uint64(hash) + salt)
+	if q, set := d.w.knows[d.who]; set {
+		return x, float64(x>>40) < q*(1<<24)
+	}
+	return x, x%4 != 0
+}
+
+func (d fakeDrafter) hindsight(id tandem.SessionID) (out tandem.Hindsight) {
+	h := d.held[id]
+	if h == nil {
+		return out
+	}
+	out.Tokens = min(len(h.tokens)-1, tandem.MaxHindsight)
+	hash := tandem.EmptyPrefix.Add(h.tokens[:len(h.tokens)-out.Tokens]...)
+	for _, t := range h.tokens[len(h.tokens)-out.Tokens:] {
+		out.Hits <<= 1
+		if _, known := d.knows(hash); known {
+			out.Hits |= 1
+		}
+		hash = hash.Add(t)
+	}
+	return out
 }
 
 // config returns a configuration of the gateway in this world.

@@ -55,18 +55,6 @@ func Cut(t tandem.Tree, p tandem.Plan, draft time.Duration) (cut tandem.Tree, ke
 	return cut, kept
 }
 
-// Expected returns how many tokens a round with that tree is expected to commit, the target's own included:
-// 1 + Σ chance, as in Cut.
-func Expected(t tandem.Tree, accept []float32) float64 {
-	table, sum := newChances(accept), 1.0
-	for i, lp := range monotone(t) {
-		if i > 0 {
-			sum += table.of(lp)
-		}
-	}
-	return sum
-}
-
 // Worth reports whether one more draft pass, of duration step, that would give children to nodes with
 // these cumulative log-probabilities raises the best rate of Cut. How likely the children will be is taken
 // from the nodes of t that have some: the k-th best child has the same share of its parent's chance. Without

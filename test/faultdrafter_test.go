@@ -69,6 +69,8 @@ var lies = []lie{
 	{name: "deeper than its nodes", answer: func(r *peerv1.ProposeResponse) { r.Depth = 9 }},
 	{name: "negative time", answer: func(r *peerv1.ProposeResponse) { r.BusyNs, r.AheadNs = -1, -1 }},
 	{name: "more reused than there are", answer: func(r *peerv1.ProposeResponse) { r.Reused = 1 << 30 }},
+	{name: "hindsight of 65 tokens", answer: func(r *peerv1.ProposeResponse) { r.Hindsight = &peerv1.Hindsight{Tokens: 65} }},
+	{name: "more right than there were", answer: func(r *peerv1.ProposeResponse) { r.Hindsight = &peerv1.Hindsight{Tokens: 3, Hits: 8} }},
 	{name: "error", fail: status.Error(codes.Internal, "no drafts today"), honest: true},
 	{name: "unknown session", fail: status.Error(codes.NotFound, "who is that?"), honest: true},
 	{name: "stale", fail: status.Error(codes.FailedPrecondition, "that was long ago"), honest: true},

@@ -12,6 +12,7 @@ import (
 // llmcad is LLMCad (Xu et al., 2023): trees grown by the branch pacer, drafting until no branch is likelier
 // than α, which moves with what is verified, and drafting on while the target verifies.
 type llmcad struct {
+	deaf
 	vote            tandem.Vote
 	alpha           *learn.Alpha
 	branch          float64

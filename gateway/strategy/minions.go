@@ -13,6 +13,7 @@ import (
 // the length of the chains follows the slope of the verification time per token. Drafts of one session
 // overlap the verification of others, as in the paper; nobody drafts ahead.
 type minions struct {
+	deaf
 	shared  *Shared
 	vote    tandem.Vote
 	weights *learn.Weights

@@ -30,6 +30,7 @@ type planner struct {
 	tickets  float64       // their tickets, running means
 	rest     time.Duration // running mean of a round without draft and pass
 	drafted  int           // rounds with a draft
+	heard    heard
 }
 
 const (
@@ -44,7 +45,7 @@ func newPlanner(l *Shared, vote tandem.Vote, w *learn.Weights, adaptive, ahead b
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	p := &planner{shared: l, vote: vote, ahead: ahead, adaptive: adaptive, weights: w,
-		choices: learn.NewPlanner(l.rules.Planner, l.planner), chances: map[string]*learn.Calibration{}}
+		choices: learn.NewPlanner(l.rules.Planner, l.planner), chances: map[string]*learn.Calibration{}, heard: heard{of: map[string]said{}}}
 	for name, c := range l.chances {
 		p.chances[name] = c.Inherit(inherited)
 	}
@@ -55,12 +56,16 @@ func (p *planner) Several() bool { return true }
 
 func (p *planner) Decide(ready []string, policy tandem.Policy) Plan {
 	arms := p.arms(ready, policy)
+	p.recall(ready, arms)
 	var why learn.Reason
 	p.arm, why = p.choices.Choose(arms)
 	if why == learn.ReasonBest || why == learn.ReasonHysteresis {
 		p.base = strings.TrimSuffix(p.arm.Name, inTurn)
 	}
 	out := Plan{Vote: p.arm.Vote, Nodes: policy.Nodes, Choice: p.arm.Name, Reason: string(why)}
+	if len(ready) > 1 && !policy.Plain() {
+		out.Follow = p.heard.follow(ready, p.arm.Drafters)
+	}
 	if len(p.arm.Drafters) == 0 {
 		return out
 	}
@@ -136,10 +141,10 @@ func (p *planner) Learn(o *Outcome) {
 		return // something was lost; that is no way's fault
 	}
 	v, wall := o.Verdict, o.Wall
+	p.heard.committed(v.Base+tandem.Position(o.Tokens), time.Duration(float64(wall)/(1+p.tickets)))
 	for _, d := range o.Drafts {
 		wall = min(wall, o.Wall-d.Extra) // to catch up costs once, not every round
 	}
-	p.foresee(o)
 	p.choices.Observe(p.arm, o.Tokens, wall, o.AtEnd)
 	if p.ahead && len(p.arm.Drafters) > 0 && !o.AtEnd {
 		p.choices.Witness(p.twin(), o.Tokens) // the same drafts: only their time differs
@@ -167,20 +172,27 @@ func (p *planner) Learn(o *Outcome) {
 	}
 }
 
-// foresee tells the planner what the round's trees promised.
-func (p *planner) foresee(o *Outcome) {
-	if o.Merged {
-		p.choices.Expect(p.arm, spec.Expected(o.Tree, o.Plan.Cut.Accept))
+// Hear implements Strategy.
+func (p *planner) Hear(drafter string, base tandem.Position, h tandem.Hindsight, spent time.Duration) {
+	p.heard.hear(drafter, base, h, spent)
+}
+
+// recall tells the choice what each way would have brought on the latest tokens on which all drafters have been heard. A merged tree
+// is thought to bring what the best of its drafters does: it holds others' first choices where that one has second choices.
+func (p *planner) recall(ready []string, arms []learn.Arm) {
+	hindsights, news := p.heard.together(ready)
+	if !news {
+		return
 	}
-	for i, k := range o.Plan.Asks {
-		for _, d := range o.Drafts {
-			if d.Drafter == k.Drafter && d.Got.Tree.LogProbs != nil {
-				arm := p.arm
-				if len(o.Plan.Asks) > 1 {
-					arm = alone(k.Drafter)
-				}
-				p.choices.Expect(arm, spec.Expected(d.Got.Tree, o.Plan.Asks[i].Shape.Plan.Accept))
+	for _, a := range arms {
+		best, known := 0.0, 0.0
+		for _, d := range a.Drafters {
+			if accepted, rounds := spec.Foretold(hindsights[d]); rounds > 0 && accepted >= best {
+				best, known = accepted, rounds
 			}
+		}
+		if known > 0 {
+			p.choices.Recall(a, best, known)
 		}
 	}
 }

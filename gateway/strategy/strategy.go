@@ -26,6 +26,9 @@ type Strategy interface {
 	// Explain words, with the figures that decided, why the latest Decide chose p, which asks somebody or was weighed
 	// against that. It comes before Learn.
 	Explain(p Plan) string
+	// Hear takes what a drafter says of the session's first base tokens, for which it had spent that long: when it was opened,
+	// with every draft, and after Plan.Follow.
+	Hear(drafter string, base tandem.Position, h tandem.Hindsight, spent time.Duration)
 	// Learn takes a committed round that Decide has planned.
 	Learn(o *Outcome)
 	// HandOn folds what it has learned into what other sessions begin with, at the session's end.
@@ -40,7 +43,13 @@ type Plan struct {
 	Cut    tandem.Plan // what the merged tree is cut by; zero: by Nodes alone
 	Choice string      // for Stats.Choices
 	Reason string      // for Stats.Reasons
+	Follow []string    // drafters that are not asked and yet are to hear what was committed, for their hindsight
 }
+
+// deaf goes by no hindsight.
+type deaf struct{}
+
+func (deaf) Hear(string, tandem.Position, tandem.Hindsight, time.Duration) {}
 
 // Ask is a drafter and the shape of the tree that is wanted of it: a proposal without session and tokens.
 type Ask struct {
@@ -148,6 +157,7 @@ func New(r tandem.Request, shared *Shared) (Strategy, *learn.Weights) {
 // fixed drafts trees of the policy by levels, in turn with the verifier. All that it learns is whom to
 // believe when several drafts are merged.
 type fixed struct {
+	deaf
 	vote    tandem.Vote
 	weights *learn.Weights // nil: they stay
 }

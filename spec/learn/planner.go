@@ -68,10 +68,16 @@ const (
 	plannerStart, plannerSave = 0.6, 3
 	// plannerYoung is within how many rounds a session puts all drafters to the test together.
 	plannerYoung = 6
-	// plannerAlike is how many rounds the mean time of all arms with a draft counts for in that of each.
-	plannerAlike = 1
-	// plannerBelief and plannerBeliefMost say how many rounds of accepted tokens a foresight is worth, and all.
-	plannerBelief, plannerBeliefMost = 2, 8
+	// plannerAlike is how many rounds the mean time of all arms with one drafter counts for in that of each.
+	plannerAlike = 8
+	// plannerRecall is how many rounds of accepted tokens a hindsight is worth at most, and plannerPaired how much better it tells
+	// arms apart than rounds do, because it is of the same text for all.
+	plannerRecall, plannerPaired = 24, 50
+	// plannerOwn and plannerCommon are the tokens that must have been foretold until what an arm brought against its hindsight
+	// counts as much as what all did, and that as much as hindsight alone.
+	plannerOwn, plannerCommon = 60, 5
+	// plannerLow and plannerHigh bound what all arms bring against hindsight.
+	plannerLow, plannerHigh = 0.5, 3
 	// plannerGain is how much more may be spent on the choice between arms with a draft: there it pays.
 	plannerGain = 2.5
 	// plannerJitter is the relative standard error of the time of one round.
@@ -99,32 +105,35 @@ const (
 //     tried, scales what is expected of the others. Where one drafter knows nothing, the next will hardly.
 //  4. Rounds have the machine in common: when rounds of one arm become longer (another session shares the pass,
 //     memory is slower, the context grew), those of the others are expected to.
-//  5. The experience of other sessions counts for a few rounds, no more: a text that differs overrules it. A young session
-//     puts all drafters to the test together once, which shows what each of them is worth.
+//  5. The experience of other sessions counts for a few rounds, no more: a text that differs overrules it.
+//  6. Where drafters say what they would have guessed of the text so far (Recall), that decides between them, scaled by what rounds
+//     brought against it: all arms' for the most part, a little each arm's own. Where they do not, a young session
+//     puts all to the test together once, which shows what each of them is worth.
 type Planner struct {
 	rule  PlannerRule
 	arms  map[string]*armState
 	inUse string // the best arm when last chosen
 
-	rounds             int
+	rounds, drafted    int // and the latest with a draft
 	surveyed           bool
 	choice             choice  // the latest
 	common             pool    // of it
 	credit             float64 // what probes may still cost, in rounds of the arm in use
 	level              float64 // of all times, relative to those kept in the arms
 	accepted, expected float64 // decayed sums over rounds with a draft
-	came, promised     float64 // decayed sums over rounds of arms with a foresight
+	all                scale   // of all arms
 }
 
 type armState struct {
-	plain bool
+	plain, several bool // no drafter, more than one
 
 	n, accepted     float64 // rounds that count, mean accepted tokens of a round
 	lately          float64 // the same of the latest few
 	timed, seconds  float64 // the same for its time, divided by level
 	guessN, guess   float64 // what was known of accepted tokens before
-	foreseen        float64 // rounds with a foresight, and its running mean in accepted tokens
-	foresight       float64
+	recalled        float64 // rounds that hindsight is of, and their accepted tokens
+	hindsight       float64
+	own             scale   // of this arm
 	last            int     // round in which it was observed last; rounds are counted from 1
 	wait, due       int     // back-off: rounds to wait after the next lost probe, first round of another one
 	against         float64 // best rate when it lost
@@ -148,12 +157,13 @@ func NewPlanner(r PlannerRule, prior *Planner) *Planner {
 			}
 		}
 		for name, s := range prior.arms {
-			a := &armState{plain: s.plain, guessN: 1, guess: plannerGuess, timed: min(s.timed, plannerPriorTime), seconds: min(s.seconds, most) * prior.level}
+			a := &armState{plain: s.plain, several: s.several, guessN: 1, guess: plannerGuess, timed: min(s.timed, plannerPriorTime), seconds: min(s.seconds, most) * prior.level}
 			if s.n > 0 {
 				a.guessN, a.guess = min(s.n, plannerPrior), max(s.accepted, plannerLeast)
 			}
 			p.arms[name] = a
 		}
+		p.all = prior.all.atMost(plannerPrior)
 	}
 	return p
 }
@@ -182,7 +192,7 @@ type choice struct {
 type estimate struct {
 	tokens, doubt float64 // mean, its standard error; plain rounds have no doubt
 	seconds       float64
-	known         bool    // it has been used
+	known         bool    // it has been used, or hindsight tells
 	rate, hope    float64 // tokens per second: mean, and with one standard error more
 }
 
@@ -190,23 +200,25 @@ type estimate struct {
 func (p *Planner) estimate(arm Arm, pool pool) estimate {
 	s := p.arms[arm.Name]
 	if s == nil {
-		s = &armState{plain: arm.Drafters == nil, guessN: 1, guess: plannerGuess}
+		s = newArm(arm)
 	}
 	e := estimate{tokens: 1, seconds: pool.shortest}
 	if e.known = s.timed > 0; e.known {
 		e.seconds = s.seconds * p.level
+	} else if s.recalled > 0 && pool.mean > 0 {
+		e.known, e.seconds = true, pool.mean // about as long as others
 	}
 	if !s.plain {
-		if e.known && pool.mean > 0 {
+		if s.timed > 0 && pool.mean > 0 && !s.several {
 			e.seconds = (s.timed*e.seconds + plannerAlike*pool.mean) / (s.timed + plannerAlike)
 		}
-		guessN, believed := s.guessN, min(plannerBelief*s.foreseen, plannerBeliefMost)/(1+s.n/plannerBeliefMost)
-		if believed > 0 {
-			guessN /= 2
+		n, mean, guessN := s.n, s.accepted, s.guessN
+		fresh := n * math.Exp2(-float64(p.rounds-s.last)/plannerStale)
+		if s.recalled > 0 {
+			n, mean, guessN = s.recalled, s.hindsight*p.scale(s), guessN/4
+			fresh += plannerPaired * n
 		}
-		rest := guessN + believed
-		mu := (s.n*s.accepted + guessN*s.guess*p.text() + believed*s.foresight*p.kept()) / (s.n + rest)
-		fresh := (s.n + believed) * math.Exp2(-float64(p.rounds-s.last)/plannerStale)
+		mu := (n*mean + guessN*s.guess*p.text()) / (n + guessN)
 		e.tokens, e.doubt = max(1+mu, 0.1), math.Sqrt(max(mu, 0.05)*(1+max(mu, 0.05))/(fresh+guessN+min(p.expected/4, plannerPrior)))
 	}
 	e.rate = e.tokens / e.seconds
@@ -216,14 +228,42 @@ func (p *Planner) estimate(arm Arm, pool pool) estimate {
 	return e
 }
 
-// text returns how well the text can be guessed, against what was expected.
-func (p *Planner) text() float64 { return (p.accepted + 0.5) / (p.expected + 0.5) }
+// text returns how well the text can be guessed, against what was expected; without a draft for long, as well as any.
+func (p *Planner) text() float64 {
+	fresh := math.Exp2(-float64(p.rounds-p.drafted) / (2 * plannerStale))
+	return (p.accepted*fresh + 0.5) / (p.expected*fresh + 0.5)
+}
 
-// kept returns what share of the accepted tokens that trees promised came true.
-func (p *Planner) kept() float64 { return min((p.came+1)/(p.promised+1), 1.25) }
+// scale is what rounds brought against what hindsight said: decayed sums of accepted tokens.
+type scale struct{ came, foretold float64 }
+
+// atMost returns the same ratio, of at most n foretold tokens.
+func (s scale) atMost(n float64) scale {
+	if s.foretold > n {
+		s.came, s.foretold = s.came*n/s.foretold, n
+	}
+	return s
+}
+
+// of returns their ratio; as long as less than sure tokens were foretold it is nearer to usual.
+func (s scale) of(usual, sure float64) float64 {
+	return (s.came + sure*usual) / (s.foretold + sure)
+}
+
+func (s *scale) take(came, foretold float64) {
+	s.came, s.foretold = s.came*plannerTextFade+came, s.foretold*plannerTextFade+foretold
+}
+
+// scale returns what an arm's rounds bring against its hindsight, as far as is known: about what all arms' do, unless its own were
+// quite different. That of a text is never far from 1; who says he knows it all and does not must not spoil the others' name.
+func (p *Planner) scale(s *armState) float64 {
+	usual := min(max(p.all.of(1, plannerCommon), plannerLow), plannerHigh)
+	seen := s.own.of(usual, plannerCommon)
+	return s.own.of(min(max(usual, seen/2), 2*seen), plannerOwn)
+}
 
 // pool is what arms have in common: the shortest known time of a round, 1 s if none is known, and the mean of
-// those with a draft, 0 if none is known.
+// those with a single drafter, 0 if none is known.
 type pool struct{ shortest, mean float64 }
 
 func (p *Planner) pool(arms []Arm) pool {
@@ -232,7 +272,7 @@ func (p *Planner) pool(arms []Arm) pool {
 	for _, a := range arms {
 		if s := p.arms[a.Name]; s != nil && s.timed > 0 {
 			out.shortest = min(out.shortest, s.seconds*p.level)
-			if !s.plain {
+			if !s.plain && !s.several {
 				n += s.timed
 				out.mean += (s.seconds*p.level - out.mean) * s.timed / n
 			}
@@ -382,9 +422,11 @@ func (p *Planner) Observe(arm Arm, tokens int, round time.Duration, atEnd bool) 
 	}
 	if !atEnd && !s.plain {
 		x := float64(tokens - 1)
+		p.drafted = p.rounds
 		p.accepted, p.expected = p.accepted*plannerTextFade+max(x, 0), p.expected*plannerTextFade+s.guess
-		if s.foreseen > 0 {
-			p.came, p.promised = p.came*plannerTextFade+max(x, 0), p.promised*plannerTextFade+s.foresight
+		if s.recalled > 0 {
+			s.own.take(max(x, 0), s.hindsight)
+			p.all.take(max(x, 0), s.hindsight)
 		}
 		s.n *= fresh
 		s.take(x, p.rule.Decay)
@@ -395,16 +437,13 @@ func (p *Planner) Observe(arm Arm, tokens int, round time.Duration, atEnd bool) 
 	p.settle(arm, float64(tokens)/max(round.Seconds(), 1e-9))
 }
 
-// Expect takes what an arm's tree of a round promises, the target's own token included (see spec.Expected),
-// whether or not the arm was used. Chances say far more than the tokens of a single round, which are mostly
-// luck. They count for a few rounds; what really was accepted corrects them.
-func (p *Planner) Expect(arm Arm, tokens float64) {
-	if !(tokens >= 1) || math.IsInf(tokens, 1) {
-		return
-	}
+// Recall takes how many tokens would have been accepted in the mean of rounds of chains by the arm's drafters on the latest text
+// (spec.Foretold), whether or not the arm was used: that says far more than the tokens of single rounds, which are mostly luck.
+// What trees bring beyond chains, or less, corrects it. It must be of the same text for all arms.
+func (p *Planner) Recall(arm Arm, accepted, rounds float64) {
 	s := p.state(arm)
-	s.foreseen = min(s.foreseen+1, 1/p.rule.Decay)
-	s.foresight += (tokens - 1 - s.foresight) / s.foreseen
+	s.hindsight, s.recalled = accepted, min(rounds, plannerRecall)
+	p.surveyed = p.surveyed || rounds > 0 // all drafters have been put to the test by this
 }
 
 // Witness takes the tokens that an arm would have brought in the last round although another was used: its
@@ -416,10 +455,15 @@ func (p *Planner) Witness(arm Arm, tokens int) {
 	}
 }
 
+// newArm returns what is known of an arm of which nothing is known.
+func newArm(arm Arm) *armState {
+	return &armState{plain: arm.Drafters == nil, several: len(arm.Drafters) > 1, guessN: 1, guess: plannerGuess}
+}
+
 func (p *Planner) state(arm Arm) *armState {
 	s := p.arms[arm.Name]
 	if s == nil {
-		s = &armState{plain: arm.Drafters == nil, guessN: 1, guess: plannerGuess}
+		s = newArm(arm)
 		p.arms[arm.Name] = s
 	}
 	return s
@@ -476,13 +520,15 @@ func (p *Planner) settle(arm Arm, rate float64) {
 // second call adds only what has come since.
 func (p *Planner) Merge(into *Planner) {
 	const most, recent = 100, 30 // rounds that the past counts for; for times, which vary little and change with the machine's load
+	into.all.take(p.all.came, p.all.foretold)
+	into.all = into.all.atMost(most)
 	for name, s := range p.arms {
 		if s.rounds == 0 {
 			continue
 		}
 		to := into.arms[name]
 		if to == nil {
-			to = &armState{plain: s.plain, guessN: 1, guess: plannerGuess}
+			to = &armState{plain: s.plain, several: s.several, guessN: 1, guess: plannerGuess}
 			into.arms[name] = to
 		}
 		n := float64(s.rounds)

@@ -1,0 +1,89 @@
+package strategy
+
+import (
+	"slices"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec"
+)
+
+const (
+	// followEvery is how many committed tokens a drafter that is not asked lags behind before it is told of them.
+	followEvery = 6
+	// followShare bounds the drafting time that this takes, as a share of that of the rounds.
+	followShare = 0.02
+	// mostLag is how many tokens a drafter may lag behind the others and still be compared with them.
+	mostLag = 24
+	// leastHeard is of how many tokens all drafters must have been heard.
+	leastHeard = 4
+)
+
+// heard is what drafters have said of a session's text.
+type heard struct {
+	of    map[string]said
+	base  tandem.Position // committed
+	spent time.Duration   // by drafters on nothing but this
+	took  time.Duration   // its share of all rounds
+	news  bool            // since together
+}
+
+// said is what one drafter has said of the first base tokens.
+type said struct {
+	base      tandem.Position
+	hindsight tandem.Hindsight
+}
+
+func (h *heard) hear(drafter string, base tandem.Position, s tandem.Hindsight, spent time.Duration) {
+	h.base, h.spent = max(h.base, base), h.spent+spent
+	if len(h.of) < mostNames || h.of[drafter].base > 0 {
+		h.of[drafter], h.news = said{base, s}, true
+	}
+}
+
+// committed takes a round, after which the session has base tokens; took is its share of the round's time if others share the pass.
+func (h *heard) committed(base tandem.Position, took time.Duration) {
+	h.base, h.took = base, h.took+took
+}
+
+// follow returns who of those that are ready and not asked is to be told what was committed.
+func (h *heard) follow(ready, asked []string) (list []string) {
+	if float64(h.spent) > followShare*float64(h.took) {
+		return nil
+	}
+	for _, d := range ready {
+		if h.base-h.of[d].base >= followEvery && !slices.Contains(asked, d) {
+			list = append(list, d)
+		}
+	}
+	return list
+}
+
+// together returns the hindsights, of the same tokens, of those that are ready and not too far behind; news: some are new.
+func (h *heard) together(ready []string) (of map[string]tandem.Hindsight, news bool) {
+	if !h.news {
+		return nil, false
+	}
+	h.news = false
+	end, begin := h.base, tandem.Position(0)
+	for _, d := range ready {
+		if s, ok := h.of[d]; ok && s.current(h.base) {
+			end, begin = min(end, s.base), max(begin, s.base-tandem.Position(s.hindsight.Tokens))
+		}
+	}
+	if end-begin < leastHeard {
+		return nil, false
+	}
+	of = map[string]tandem.Hindsight{}
+	for _, d := range ready {
+		if s, ok := h.of[d]; ok && s.current(h.base) {
+			of[d] = spec.Latest(spec.Before(s.hindsight, int(s.base-end)), int(end-begin))
+		}
+	}
+	return of, true
+}
+
+// current reports whether what was said is worth comparing when base tokens are committed.
+func (s said) current(base tandem.Position) bool {
+	return s.hindsight.Tokens >= leastHeard && base-s.base <= mostLag
+}

@@ -1,0 +1,61 @@
+package strategy
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// TestTogether: drafters are compared on the tokens that all of them have been heard on.
+func TestTogether(t *testing.T) {
+	h := heard{of: map[string]said{}}
+	ready := []string{"a", "b", "c"}
+	if of, news := h.together(ready); news || of != nil {
+		t.Errorf("nobody was heard: %v", of)
+	}
+	h.hear("a", 100, tandem.Hindsight{Tokens: 64, Hits: 0b110101}, 0)
+	h.hear("b", 98, tandem.Hindsight{Tokens: 10, Hits: 0b11}, 0)
+	h.hear("c", 60, tandem.Hindsight{Tokens: 60, Hits: 1}, 0) // too far behind
+	h.hear("gone", 100, tandem.Hindsight{Tokens: 4}, 0)
+	of, news := h.together(ready)
+	want := map[string]tandem.Hindsight{"a": {Tokens: 10, Hits: 0b1101}, "b": {Tokens: 10, Hits: 0b11}} // of the tokens 88 to 97
+	if !news || !reflect.DeepEqual(of, want) {
+		t.Errorf("together %v, want %v", of, want)
+	}
+	if _, news := h.together(ready); news {
+		t.Error("nothing was heard since")
+	}
+	h.hear("b", 100, tandem.Hindsight{Tokens: 3}, 0) // it has lost what it knew
+	want = map[string]tandem.Hindsight{"a": {Tokens: 64, Hits: 0b110101}}
+	if of, _ := h.together(ready); !reflect.DeepEqual(of, want) {
+		t.Errorf("together %v, want %v", of, want)
+	}
+}
+
+// TestFollow: who lags behind is told, as far as that takes no more than its share of the time.
+func TestFollow(t *testing.T) {
+	h := heard{of: map[string]said{}}
+	ready := []string{"a", "b", "c"}
+	for _, d := range ready {
+		h.hear(d, 100, tandem.Hindsight{Tokens: 64}, 0)
+	}
+	h.committed(103, 40*time.Millisecond)
+	if got := h.follow(ready, ready[:1]); got != nil {
+		t.Errorf("%v follow after three tokens", got)
+	}
+	h.committed(106, 40*time.Millisecond)
+	if got := h.follow(ready, ready[:1]); !reflect.DeepEqual(got, []string{"b", "c"}) {
+		t.Errorf("%v follow: want b and c", got)
+	}
+	h.hear("b", 106, tandem.Hindsight{Tokens: 64}, 2*time.Millisecond)
+	h.committed(120, 10*time.Millisecond)
+	if got := h.follow(ready, ready[:1]); got != nil {
+		t.Errorf("%v follow although 2 ms of 90 were spent", got)
+	}
+	h.committed(123, 20*time.Millisecond)
+	if got := h.follow(ready, ready[:1]); !reflect.DeepEqual(got, []string{"b", "c"}) {
+		t.Errorf("%v follow: want b and c", got)
+	}
+}
