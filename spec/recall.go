@@ -61,11 +61,14 @@ const (
 	foretoldDepth = 8
 	// foretoldFade is the age, in tokens, at which a round counts half of what the newest does.
 	foretoldFade = 32
+	// foretoldPrompt is what a round in the prompt counts, against one in the output: nobody knows yet what the target makes of it.
+	foretoldPrompt = 0.25
 )
 
 // Foretold replays a text by h as rounds of chains, each from where the one before has ended, and returns how many tokens of a chain
-// were accepted in the mean, and of how many rounds that is known. Newer rounds count for more, as texts change.
-func Foretold(h tandem.Hindsight) (accepted, rounds float64) {
+// were accepted in the mean, and of how many rounds that is known. Newer rounds count for more, as texts change, and of all
+// tokens but the latest so many, the output, for less.
+func Foretold(h tandem.Hindsight, output int) (accepted, rounds float64) {
 	run := 0
 	for i := h.Tokens - 1; i >= 0; i-- {
 		if h.Hits>>i&1 == 1 {
@@ -74,6 +77,9 @@ func Foretold(h tandem.Hindsight) (accepted, rounds float64) {
 			}
 		}
 		w := math.Exp2(-float64(i) / foretoldFade)
+		if i >= output {
+			w *= foretoldPrompt
+		}
 		accepted, rounds = accepted+w*float64(run), rounds+w
 		if run == foretoldDepth {
 			i-- // the target's own

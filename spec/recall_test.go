@@ -79,7 +79,11 @@ func TestForetold(t *testing.T) {
 		{9, 1<<9 - 2, 8, math.Exp2(-1. / 32)}, // eight at most; the next is the target's own, whatever it is
 		{10, 1<<10 - 4, 8 * math.Exp2(-2./32) / (math.Exp2(-2./32) + 1), math.Exp2(-2./32) + 1},
 	} {
-		accepted, rounds := Foretold(tandem.Hindsight{Tokens: c.tokens, Hits: c.hits})
+		h := tandem.Hindsight{Tokens: c.tokens, Hits: c.hits}
+		if _, rounds := Foretold(h, 0); math.Abs(rounds-c.rounds/4) > 1e-9 {
+			t.Errorf("%d tokens of a prompt, hits %b: %v rounds, want %v", c.tokens, c.hits, rounds, c.rounds/4)
+		}
+		accepted, rounds := Foretold(h, c.tokens)
 		if math.Abs(accepted-c.accepted) > 1e-9 || math.Abs(rounds-c.rounds) > 1e-9 {
 			t.Errorf("%d tokens, hits %b: %v accepted in %v rounds, want %v in %v", c.tokens, c.hits, accepted, rounds, c.accepted, c.rounds)
 		}

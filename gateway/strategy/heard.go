@@ -22,6 +22,7 @@ const (
 // heard is what drafters have said of a session's text.
 type heard struct {
 	of    map[string]said
+	begin tandem.Position // committed when the first was heard: the prompt
 	base  tandem.Position // committed
 	spent time.Duration   // by drafters on nothing but this
 	took  time.Duration   // its share of all rounds
@@ -35,6 +36,9 @@ type said struct {
 }
 
 func (h *heard) hear(drafter string, base tandem.Position, s tandem.Hindsight, spent time.Duration) {
+	if len(h.of) == 0 {
+		h.begin = base
+	}
 	h.base, h.spent = max(h.base, base), h.spent+spent
 	if len(h.of) < mostNames || h.of[drafter].base > 0 {
 		h.of[drafter], h.news = said{base, s}, true
@@ -59,20 +63,21 @@ func (h *heard) follow(ready, asked []string) (list []string) {
 	return list
 }
 
-// together returns the hindsights, of the same tokens, of those that are ready and not too far behind; news: some are new.
-func (h *heard) together(ready []string) (of map[string]tandem.Hindsight, news bool) {
+// together returns the hindsights, of the same tokens, of those that are ready and not too far behind; output: so many of the
+// tokens, the latest, are not of the prompt; news: something was heard since it was asked last.
+func (h *heard) together(ready []string) (of map[string]tandem.Hindsight, output int, news bool) {
 	if !h.news {
-		return nil, false
+		return nil, 0, false
 	}
 	h.news = false
-	end, begin := h.base, tandem.Position(0)
+	end, begin := h.base, tandem.Position(0) // of the tokens
 	for _, d := range ready {
 		if s, ok := h.of[d]; ok && s.current(h.base) {
 			end, begin = min(end, s.base), max(begin, s.base-tandem.Position(s.hindsight.Tokens))
 		}
 	}
 	if end-begin < leastHeard {
-		return nil, false
+		return nil, 0, false
 	}
 	of = map[string]tandem.Hindsight{}
 	for _, d := range ready {
@@ -80,7 +85,7 @@ func (h *heard) together(ready []string) (of map[string]tandem.Hindsight, news b
 			of[d] = spec.Latest(spec.Before(s.hindsight, int(s.base-end)), int(end-begin))
 		}
 	}
-	return of, true
+	return of, max(int(end-h.begin), 0), true
 }
 
 // current reports whether what was said is worth comparing when base tokens are committed.

@@ -12,24 +12,25 @@ import (
 func TestTogether(t *testing.T) {
 	h := heard{of: map[string]said{}}
 	ready := []string{"a", "b", "c"}
-	if of, news := h.together(ready); news || of != nil {
+	if of, _, news := h.together(ready); news || of != nil {
 		t.Errorf("nobody was heard: %v", of)
 	}
+	h.hear("a", 95, tandem.Hindsight{Tokens: 9}, 0)
 	h.hear("a", 100, tandem.Hindsight{Tokens: 64, Hits: 0b110101}, 0)
 	h.hear("b", 98, tandem.Hindsight{Tokens: 10, Hits: 0b11}, 0)
 	h.hear("c", 60, tandem.Hindsight{Tokens: 60, Hits: 1}, 0) // too far behind
 	h.hear("gone", 100, tandem.Hindsight{Tokens: 4}, 0)
-	of, news := h.together(ready)
+	of, output, news := h.together(ready)
 	want := map[string]tandem.Hindsight{"a": {Tokens: 10, Hits: 0b1101}, "b": {Tokens: 10, Hits: 0b11}} // of the tokens 88 to 97
-	if !news || !reflect.DeepEqual(of, want) {
-		t.Errorf("together %v, want %v", of, want)
+	if !news || output != 3 || !reflect.DeepEqual(of, want) {
+		t.Errorf("together %v, %d of the output, want %v, 3", of, output, want)
 	}
-	if _, news := h.together(ready); news {
+	if _, _, news := h.together(ready); news {
 		t.Error("nothing was heard since")
 	}
 	h.hear("b", 100, tandem.Hindsight{Tokens: 3}, 0) // it has lost what it knew
 	want = map[string]tandem.Hindsight{"a": {Tokens: 64, Hits: 0b110101}}
-	if of, _ := h.together(ready); !reflect.DeepEqual(of, want) {
+	if of, _, _ := h.together(ready); !reflect.DeepEqual(of, want) {
 		t.Errorf("together %v, want %v", of, want)
 	}
 }

@@ -34,7 +34,7 @@ type planner struct {
 }
 
 const (
-	wideEvery = 12  // one in so many rounds with a draft is wider than costs say that it pays: see Shared.curve
+	wideEvery = 24  // one in so many rounds with a draft is wider than costs say that it pays: see Shared.curve
 	wideSlope = 0.4 //
 )
 
@@ -180,14 +180,14 @@ func (p *planner) Hear(drafter string, base tandem.Position, h tandem.Hindsight,
 // recall tells the choice what each way would have brought on the latest tokens on which all drafters have been heard. A merged tree
 // is thought to bring what the best of its drafters does: it holds others' first choices where that one has second choices.
 func (p *planner) recall(ready []string, arms []learn.Arm) {
-	hindsights, news := p.heard.together(ready)
+	hindsights, output, news := p.heard.together(ready)
 	if !news {
 		return
 	}
 	for _, a := range arms {
 		best, known := 0.0, 0.0
 		for _, d := range a.Drafters {
-			if accepted, rounds := spec.Foretold(hindsights[d]); rounds > 0 && accepted >= best {
+			if accepted, rounds := spec.Foretold(hindsights[d], output); rounds > 0 && accepted >= best {
 				best, known = accepted, rounds
 			}
 		}

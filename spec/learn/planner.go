@@ -68,8 +68,8 @@ const (
 	plannerStart, plannerSave = 0.6, 3
 	// plannerYoung is within how many rounds a session puts all drafters to the test together.
 	plannerYoung = 6
-	// plannerAlike is how many rounds the mean time of all arms with one drafter counts for in that of each.
-	plannerAlike = 8
+	// plannerAlike is how many rounds the mean time of all arms with a draft counts for in that of each that has one drafter.
+	plannerAlike = 6
 	// plannerRecall is how many rounds of accepted tokens a hindsight is worth at most, and plannerPaired how much better it tells
 	// arms apart than rounds do, because it is of the same text for all.
 	plannerRecall, plannerPaired = 24, 50
@@ -263,7 +263,7 @@ func (p *Planner) scale(s *armState) float64 {
 }
 
 // pool is what arms have in common: the shortest known time of a round, 1 s if none is known, and the mean of
-// those with a single drafter, 0 if none is known.
+// those with a draft, 0 if none is known.
 type pool struct{ shortest, mean float64 }
 
 func (p *Planner) pool(arms []Arm) pool {
@@ -272,7 +272,7 @@ func (p *Planner) pool(arms []Arm) pool {
 	for _, a := range arms {
 		if s := p.arms[a.Name]; s != nil && s.timed > 0 {
 			out.shortest = min(out.shortest, s.seconds*p.level)
-			if !s.plain && !s.several {
+			if !s.plain {
 				n += s.timed
 				out.mean += (s.seconds*p.level - out.mean) * s.timed / n
 			}
@@ -377,7 +377,7 @@ func (p *Planner) Explain() string {
 		told = c.best
 	case c.reason == ReasonHysteresis:
 		fmt.Fprintf(&out, "; %s %.3g/s is +%.1f %%, less than %.3g %%", c.arms[c.first].Name, c.estimates[c.first].rate,
-			100*(c.estimates[c.first].rate/best-1), 100*p.rule.Hysteresis)
+			math.Floor(1000*(c.estimates[c.first].rate/best-1))/10, 100*p.rule.Hysteresis) // not rounded up to what it is less than
 		told = c.first
 	}
 	for i, a := range c.arms {
