@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -365,4 +366,60 @@ func TestPlannerPays(t *testing.T) {
 			}
 		})
 	}
+}
+
+// listener notes what a drafter is asked for.
+type listener struct {
+	tandem.Drafter
+	mu    sync.Mutex
+	asked []tandem.Proposal
+}
+
+func (l *listener) Propose(ctx context.Context, p tandem.Proposal) (tandem.Proposed, error) {
+	l.mu.Lock()
+	l.asked = append(l.asked, p)
+	l.mu.Unlock()
+	return l.Drafter.Propose(ctx, p)
+}
+
+// TestRestingDraftersFollow: a drafter that knows little is told what was committed while another drafts, by the smallest proposals
+// that there are, and costs the rounds nothing.
+func TestRestingDraftersFollow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.quiet, w.knows, w.costs = true, map[string]float64{"drafter": 0.1, "b": 0.85}, func(int) time.Duration { return 40 * time.Millisecond }
+		c := w.config()
+		c.Timeouts = DefaultTimeouts
+		resting := &listener{Drafter: c.Drafters[0].Drafter}
+		c.Drafters[0].Drafter = resting
+		c.Drafters = append(c.Drafters, w.member("b"))
+		g, err := New(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.gw = g
+		g.VerifierIs([]tandem.Cost{{Rows: 1, Time: 40 * time.Millisecond}, {Rows: 64, Time: 41 * time.Millisecond}}, 0, 0)
+		res, err := g.Generate(context.Background(), tandem.Request{Prompt: "func (s *session) put(ctx context.Context", MaxTokens: 400, IgnoreEOS: true,
+			Policy: tandem.Policy{Nodes: 16, Depth: 8, Width: 1}, Strategy: tandem.StrategyPlanner, Sampling: tandem.Sampling{TopP: 1}}, &sink{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		followed, latest := 0, tandem.Position(0)
+		for _, p := range resting.asked {
+			if p.Return && p.Policy.Nodes == 2 && !p.Ahead {
+				followed++
+			}
+			if latest > 0 && p.Base-latest > 64 {
+				t.Errorf("not told of the tokens from %d to %d for so long", latest, p.Base)
+			}
+			latest = p.Base
+		}
+		if followed < res.Stats.Rounds/10 || res.Stats.Choices["b"]+res.Stats.Choices["b in turn"] < res.Stats.Rounds/2 {
+			t.Errorf("told %d times in %d rounds: %v", followed, res.Stats.Rounds, res.Stats.Choices)
+		}
+		if err := g.Shutdown(context.Background()); err != nil {
+			t.Error(err)
+		}
+		w.flights.Wait()
+	})
 }

@@ -6,7 +6,8 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// Recall keeps a drafter's hindsight of one session while that grows.
+// Recall keeps a drafter's hindsight of one session while that grows. The zero value is that of an empty session. Not safe for
+// concurrent use.
 type Recall struct {
 	at   int // the session's first so many tokens have passed
 	last tandem.Hindsight
@@ -66,8 +67,8 @@ const (
 )
 
 // Foretold replays a text by h as rounds of chains, each from where the one before has ended, and returns how many tokens of a chain
-// were accepted in the mean, and of how many rounds that is known. Newer rounds count for more, as texts change, and of all
-// tokens but the latest so many, the output, for less.
+// were accepted in the mean, and of how many rounds, by weight, that is known; 0 and 0 without tokens. Newer rounds count for more, as
+// texts change. The latest output tokens are the session's output; what comes before them, the prompt, counts for less.
 func Foretold(h tandem.Hindsight, output int) (accepted, rounds float64) {
 	run := 0
 	for i := h.Tokens - 1; i >= 0; i-- {
