@@ -15,7 +15,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
-	httpapi "github.com/tandem-llm/tandem/services/http"
+	httpapi "github.com/tandem-llm/tandem/services/httpapi"
 	"github.com/tandem-llm/tandem/services/public"
 	"github.com/tandem-llm/tandem/services/rpc"
 )

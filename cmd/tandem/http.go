@@ -17,8 +17,8 @@ import (
 	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/services/access"
-	httpapi "github.com/tandem-llm/tandem/services/http"
-	"github.com/tandem-llm/tandem/services/http/oai"
+	httpapi "github.com/tandem-llm/tandem/services/httpapi"
+	"github.com/tandem-llm/tandem/services/httpapi/oai"
 )
 
 // httpFlags say where and for whom a gateway serves HTTP.

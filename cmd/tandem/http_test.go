@@ -9,7 +9,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/chat"
-	"github.com/tandem-llm/tandem/services/http/oai"
+	"github.com/tandem-llm/tandem/services/httpapi/oai"
 )
 
 // TestChatPrompt renders conversations for the shipped model: control tokens come from the template alone, the text

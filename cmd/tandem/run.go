@@ -9,7 +9,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/client"
-	httpapi "github.com/tandem-llm/tandem/services/http"
+	httpapi "github.com/tandem-llm/tandem/services/httpapi"
 )
 
 type runCmd struct {

@@ -10,8 +10,8 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/client"
-	httpapi "github.com/tandem-llm/tandem/services/http"
-	"github.com/tandem-llm/tandem/services/http/oai"
+	httpapi "github.com/tandem-llm/tandem/services/httpapi"
+	"github.com/tandem-llm/tandem/services/httpapi/oai"
 )
 
 // conversation is what tandem run knows of a chat.

@@ -5,8 +5,8 @@ import (
 	"net/http"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/services/http/oai"
-	"github.com/tandem-llm/tandem/services/http/sse"
+	"github.com/tandem-llm/tandem/services/httpapi/oai"
+	"github.com/tandem-llm/tandem/services/httpapi/sse"
 )
 
 // streamed is the sink of a choice that is sent piece by piece.

@@ -18,7 +18,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/services/http/oai"
+	"github.com/tandem-llm/tandem/services/httpapi/oai"
 )
 
 // route is what is served at a path.

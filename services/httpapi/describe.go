@@ -5,7 +5,7 @@ import (
 	"net/http"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/services/http/oai"
+	"github.com/tandem-llm/tandem/services/httpapi/oai"
 )
 
 // description is what /tandem/v1/describe answers.

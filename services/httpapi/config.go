@@ -15,7 +15,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/access"
-	"github.com/tandem-llm/tandem/services/http/oai"
+	"github.com/tandem-llm/tandem/services/httpapi/oai"
 	"github.com/tandem-llm/tandem/services/public"
 )
 

@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/services/http/oai"
+	"github.com/tandem-llm/tandem/services/httpapi/oai"
 )
 
 // modelObject is a model as /v1/models lists it; meta is llama.cpp's.
