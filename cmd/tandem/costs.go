@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/cmd/tandem/supervise"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/measure"
+	"github.com/tandem-llm/tandem/services/supervise"
 )
 
 // measureTime is what a verifier spends at its start to find out what its passes cost.

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem/client"
-	"github.com/tandem-llm/tandem/cmd/tandem/supervise"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
 	"github.com/tandem-llm/tandem/services/pool"
+	"github.com/tandem-llm/tandem/services/supervise"
 )
 
 // processes are gateway, drafter and verifier as children of this process, with a run directory of

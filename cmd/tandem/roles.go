@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/cmd/tandem/supervise"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/services/rpc"
+	"github.com/tandem-llm/tandem/services/supervise"
 	"github.com/tandem-llm/tandem/services/telemetry"
 	"github.com/tandem-llm/tandem/services/wire"
 )
