@@ -30,8 +30,10 @@ var rooms = map[string][]string{
 	// gonja's parser only: its evaluator and loaders would run what a model file says without a limit
 	"engine/chat": {".", "engine/gguf", "engine/token", gonja + "config", gonja + "nodes", gonja + "parser", gonja + "tokens"},
 
-	"drafter":  {".", "spec", "engine"},
-	"verifier": {".", "spec", "engine"},
+	"schedule": {"."},
+
+	"drafter":  {".", "spec", "engine", "schedule"},
+	"verifier": {".", "spec", "engine", "schedule"},
 	"gateway":  {".", "spec", "engine"},
 	"mempool":  {"."},
 

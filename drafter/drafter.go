@@ -9,7 +9,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/engine/owner"
+	"github.com/tandem-llm/tandem/schedule/owner"
 )
 
 // DefaultTreeRows is how many tree nodes of a session the draft model's cache holds unless told

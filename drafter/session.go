@@ -7,7 +7,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/engine/owner"
+	"github.com/tandem-llm/tandem/schedule/owner"
 	"github.com/tandem-llm/tandem/spec"
 )
 

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/owner"
+	"github.com/tandem-llm/tandem/schedule/owner"
 )
 
 // check is a ticket on its way to a verdict.
