@@ -2,7 +2,7 @@ package engine
 
 import (
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/kernels"
+	kernels "github.com/tandem-llm/tandem/kernels/cpu"
 )
 
 // Want says which rows of a segment get logits.

@@ -3,7 +3,7 @@ package engine
 import (
 	"time"
 
-	"github.com/tandem-llm/tandem/kernels"
+	kernels "github.com/tandem-llm/tandem/kernels/cpu"
 )
 
 // Work is what a pass has to do at least: read every weight once, and a multiply-add per weight and row.

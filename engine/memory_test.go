@@ -10,7 +10,7 @@ import (
 	"testing/fstest"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/kernels"
+	kernels "github.com/tandem-llm/tandem/kernels/cpu"
 )
 
 func TestAvailableMemory(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/engine/kv"
 	"github.com/tandem-llm/tandem/engine/token"
-	"github.com/tandem-llm/tandem/kernels"
+	kernels "github.com/tandem-llm/tandem/kernels/cpu"
 )
 
 // Options say how to load a model. The zero value of a field is its default.

@@ -3,7 +3,7 @@ package engine
 import (
 	"math"
 
-	"github.com/tandem-llm/tandem/kernels"
+	kernels "github.com/tandem-llm/tandem/kernels/cpu"
 )
 
 // planner lays the pass of a model out as one list of operations. What is in brackets only some

@@ -4,7 +4,7 @@ import (
 	"math"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/kernels"
+	kernels "github.com/tandem-llm/tandem/kernels/cpu"
 )
 
 // ropeConfig says how RoPE's angles differ from position·base^(-2i/n). The arithmetic on it uses only

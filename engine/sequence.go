@@ -5,7 +5,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/kv"
-	"github.com/tandem-llm/tandem/kernels"
+	kernels "github.com/tandem-llm/tandem/kernels/cpu"
 )
 
 // Sequence is one session's state in the KV cache of a Model: a committed prefix and, behind it, the

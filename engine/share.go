@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/kernels"
+	kernels "github.com/tandem-llm/tandem/kernels/cpu"
 )
 
 // NewShared returns a sequence as NewSequence does, with the same errors, which will hold prompt and shares

@@ -7,7 +7,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/gguf"
-	"github.com/tandem-llm/tandem/kernels"
+	kernels "github.com/tandem-llm/tandem/kernels/cpu"
 )
 
 // layer holds one transformer block's weights; biases are nil where the file has none.

@@ -76,8 +76,8 @@ func TestARM(t *testing.T) {
 	dir := t.TempDir()
 	arm, kernels := filepath.Join(dir, "tandem"), filepath.Join(dir, "kernels.test")
 
-	x.build(t, "test", "-c", "-o", kernels, "../kernels")
-	out, err := x.run("max", "../kernels", kernels, "-test.short", "-test.run",
+	x.build(t, "test", "-c", "-o", kernels, "../kernels/cpu")
+	out, err := x.run("max", "../kernels/cpu", kernels, "-test.short", "-test.run",
 		"TestMatMul/(bf16|q8_0|q4_0|q5_0|q4_k|q5_k|q6_k|q4_1|q2_k)/(33x|5x)|TestAttention/.*dim:80_|TestGates|TestSoftCap")
 	if err != nil {
 		t.Errorf("the kernels' tests: %v\n%s", err, out)

@@ -18,7 +18,7 @@ import (
 	"sync/atomic"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/kernels"
+	kernels "github.com/tandem-llm/tandem/kernels/cpu"
 )
 
 // Cache is the arena, its free pages, and what is kept of earlier sequences in pages that nobody needs. Not safe for

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/kernels"
+	kernels "github.com/tandem-llm/tandem/kernels/cpu"
 )
 
 // entry is a page whose rows are known to hold certain tokens: a node of its tenant's tree of prefixes. Its

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/kernels"
+	kernels "github.com/tandem-llm/tandem/kernels/cpu"
 )
 
 // Pass is what passes of one kind cost beside what they must cost.

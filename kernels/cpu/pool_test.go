@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-llm/tandem/kernels"
+	kernels "github.com/tandem-llm/tandem/kernels/cpu"
 )
 
 func TestPoolErrors(t *testing.T) {

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-llm/tandem/kernels"
+	kernels "github.com/tandem-llm/tandem/kernels/cpu"
 )
 
 // attentionBench attends the layers of one cache, 8 KV heads of 64 with 4 query heads each, in turn: a program

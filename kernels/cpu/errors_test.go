@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-llm/tandem/kernels"
+	kernels "github.com/tandem-llm/tandem/kernels/cpu"
 )
 
 func wantError(t *testing.T, what string, err error, text string) {

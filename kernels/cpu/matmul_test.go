@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/tandem-llm/tandem/kernels"
+	kernels "github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/kernels/ref"
 )
 
