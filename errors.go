@@ -7,6 +7,38 @@ import (
 	"time"
 )
 
+// Values of Error.Op by which a peer refuses another because the two do not match. Such an error is Unavailable, because the
+// right peer may still come.
+const (
+	OpIdentity   = "identity"   // it would compute another text than the session began with
+	OpVocabulary = "vocabulary" // its token ids stand for other texts
+	OpProtocol   = "protocol"   // it speaks another version of tandem's protocol
+)
+
+// OtherIdentity returns the error of a session that began with one identity and came to a verifier of another.
+func OtherIdentity(id SessionID, began, here Identity) error {
+	return Errorf(OpIdentity, Unavailable, "session %v began with %s, but the verifier is %s: they differ in %s",
+		id, began, orNone(here), began.Difference(here))
+}
+
+func orNone(i Identity) string {
+	if i == "" {
+		return "an unknown identity"
+	}
+	return string(i)
+}
+
+// Refusal returns err's Op if it is one of the operations above, else "".
+func Refusal(err error) string {
+	if e := (*Error)(nil); errors.As(err, &e) && e.Kind == Unavailable {
+		switch e.Op {
+		case OpIdentity, OpVocabulary, OpProtocol:
+			return e.Op
+		}
+	}
+	return ""
+}
+
 // Kind classifies an error for its receiver. The numbers are part of the wire: append only.
 type Kind uint8
 
@@ -14,7 +46,7 @@ const (
 	OK              Kind = iota
 	Invalid              // the caller's value is wrong; trying again is useless
 	UnknownSession       // the process does not hold that session; open it again
-	Stale                // another epoch, base, prefix or generation; what it belongs to is gone
+	Stale                // it belongs to another epoch, base, prefix or generation, which is gone
 	Exhausted            // no room now; trying again later may work
 	Unavailable          // a peer is down or restarting
 	Deadline             // not done in the time allowed
@@ -45,8 +77,8 @@ type Error struct {
 	Kind Kind
 	Err  error
 
-	Field      string        // of Invalid: the field of the request that was wrong, such as "top_p"; "" if none is to blame
-	RetryAfter time.Duration // of Exhausted: when trying again may work; 0 if nobody can say
+	Field      string        // for Invalid: the wrong field of the request, such as "top_p"; "" if none is to blame
+	RetryAfter time.Duration // for Exhausted: how long to wait before trying again; 0 if unknown
 }
 
 func (e *Error) Error() string {
@@ -86,7 +118,7 @@ func KindOf(err error) Kind {
 	return Internal
 }
 
-// RetryAfter returns when trying again may work, as the first error of err's chain says that knows; 0 if
+// RetryAfter returns how long to wait before trying again, from the first error in err's chain that says so; 0 if
 // none does.
 func RetryAfter(err error) time.Duration {
 	for e := (*Error)(nil); errors.As(err, &e); err = e.Err {
@@ -97,8 +129,7 @@ func RetryAfter(err error) time.Duration {
 	return 0
 }
 
-// FieldOf returns the field of the request that was wrong, as the first error of err's chain says that names
-// one; "" if none does.
+// FieldOf returns the wrong field of the request, from the first error in err's chain that names one; "" if none does.
 func FieldOf(err error) string {
 	for e := (*Error)(nil); errors.As(err, &e); err = e.Err {
 		if e.Field != "" {

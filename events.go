@@ -16,6 +16,7 @@ const (
 	StageRounds  Stage = "rounds"  // gateway: up to 32 rounds
 	StageRound   Stage = "round"   // gateway: one round
 	StageCommit  Stage = "commit"  // gateway: verdict to text
+	StageParked  Stage = "parked"  // gateway: a session without a place, because its client does not read
 	StageOpen    Stage = "open"    // drafter, verifier: a session's prefill
 	StageDraft   Stage = "draft"   // drafter: one tree
 	StageSend    Stage = "send"    // drafter or gateway: ticket into the pool (producer)

@@ -16,7 +16,7 @@ type Limits struct {
 	Vocab       int // tokens given as ids must be below it
 }
 
-// DefaultLimits are the limits of a server that was told nothing.
+// DefaultLimits are the limits of a server that sets none.
 var DefaultLimits = Limits{PromptBytes: 4 << 20, Context: math.MaxInt32, Nodes: 256, Depth: 64, Width: 64, Vocab: math.MaxInt32}
 
 func (l Limits) withDefaults() Limits {
@@ -30,9 +30,8 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Validate is the one check of a request, whichever front end it came through. Its errors name the field
-// that is wrong, as proto/tandem/v1 calls it; see Error.Field. The length of a textual prompt in tokens is
-// checked by ValidatePromptTokens once it is known.
+// Validate checks a request of any front end. Its errors name the wrong field as proto/tandem/v1 calls it; see
+// Error.Field. The length of a textual prompt in tokens is checked by ValidatePromptTokens once it is known.
 func (r Request) Validate(l Limits) error {
 	l = l.withDefaults()
 	switch {
@@ -52,7 +51,7 @@ func (r Request) Validate(l Limits) error {
 			return err
 		}
 	}
-	if err := r.Sampling.validate(l); err != nil {
+	if err := r.Sampling.Validate(l); err != nil {
 		return err
 	}
 	if err := r.validateStop(); err != nil {
@@ -61,10 +60,10 @@ func (r Request) Validate(l Limits) error {
 	if err := r.validateSpeculation(); err != nil {
 		return err
 	}
-	if r.Policy == (Policy{}) {
+	if r.Bounds == (Bounds{}) {
 		return nil
 	}
-	return r.Policy.validate(l)
+	return r.Bounds.validate(l)
 }
 
 const (
@@ -101,7 +100,8 @@ func (r Request) validateSpeculation() error {
 	switch r.Strategy {
 	case "", StrategyPlanner, StrategyFixed, StrategyLLMCad, StrategyMinions:
 	default:
-		return invalid("strategy", "strategy is %.50q: want %s, %s, %s or %s", r.Strategy, StrategyPlanner, StrategyFixed, StrategyLLMCad, StrategyMinions)
+		return invalid("strategy", "strategy is %.50q: want %s, %s, %s or %s", r.Strategy, StrategyPlanner, StrategyFixed, StrategyLLMCad,
+			StrategyMinions)
 	}
 	switch r.Vote {
 	case "", VoteAuto, VoteNone, VoteMajority, VoteTree:
@@ -118,8 +118,8 @@ func (r Request) validateSpeculation() error {
 		}
 		seen[name] = true
 	}
-	if all := TechniqueBranches | TechniqueAdaptive | TechniqueAhead; r.Off&^all != 0 {
-		return invalid("without", "techniques %#x are to be off: want a set within %#x", uint8(r.Off), uint8(all))
+	if all := TechniqueBranches | TechniqueAdaptive | TechniqueAhead; r.Without&^all != 0 {
+		return invalid("without", "techniques %#x: want a set within %#x", uint8(r.Without), uint8(all))
 	}
 	return nil
 }
@@ -131,7 +131,8 @@ func ValidatePromptTokens(tokens []Token, l Limits) error {
 	case len(tokens) == 0:
 		return invalid("prompt", "prompt is empty: want at least one token")
 	case len(tokens) >= l.Context:
-		return invalid("prompt", "prompt has %d tokens: the context holds %d, and at least one must be left to generate", len(tokens), l.Context)
+		return invalid("prompt", "prompt has %d tokens: the context holds %d, and at least one must be left to generate", len(tokens),
+			l.Context)
 	}
 	for i, t := range tokens {
 		if t < 0 || int(t) >= l.Vocab {
@@ -141,7 +142,9 @@ func ValidatePromptTokens(tokens []Token, l Limits) error {
 	return nil
 }
 
-func (s Sampling) validate(l Limits) error {
+// Validate checks s alone, against l.Vocab; its errors are like those of Request.Validate.
+func (s Sampling) Validate(l Limits) error {
+	l = l.withDefaults()
 	for _, f := range []struct {
 		name      string
 		v, lo, hi float64
@@ -180,15 +183,15 @@ func (s Sampling) validate(l Limits) error {
 	return nil
 }
 
-func (p Policy) validate(l Limits) error {
+func (b Bounds) validate(l Limits) error {
 	l = l.withDefaults()
 	for _, f := range []struct {
 		name       string
 		v, lo, top int
-	}{{"nodes", p.Nodes, 2, l.Nodes}, {"depth", p.Depth, 1, l.Depth}, {"width", p.Width, 1, l.Width}} {
+	}{{"nodes", b.Nodes, 2, l.Nodes}, {"depth", b.Depth, 1, l.Depth}, {"width", b.Width, 1, l.Width}} {
 		if f.v < f.lo || f.v > f.top {
 			return &Error{Op: "tree", Kind: Invalid, Field: f.name,
-				Err: fmt.Errorf("tree %d/%d/%d: %s is %d: want %d to %d", p.Nodes, p.Depth, p.Width, f.name, f.v, f.lo, f.top)}
+				Err: fmt.Errorf("tree %d/%d/%d: %s is %d: want %d to %d", b.Nodes, b.Depth, b.Width, f.name, f.v, f.lo, f.top)}
 		}
 	}
 	return nil

@@ -28,19 +28,29 @@ func TestRangesOfNumbers(t *testing.T) {
 		good, bad []float64
 	}{
 		{"max_tokens", func(r *tandem.Request, v float64) { r.MaxTokens = int(v) }, []float64{1, 1 << 30}, []float64{0, -1, math.MinInt32}},
-		{"temperature", func(r *tandem.Request, v float64) { r.Sampling.Temperature = v }, []float64{0, 1e-300, 2, 100}, []float64{-1e-300, -1, 101, nan, inf, -inf}},
+		{"temperature", func(r *tandem.Request, v float64) { r.Sampling.Temperature = v }, []float64{0, 1e-300, 2, 100},
+			[]float64{-1e-300, -1, 101, nan, inf, -inf}},
 		{"top_k", func(r *tandem.Request, v float64) { r.Sampling.TopK = int(v) }, []float64{0, 1, 1 << 30}, []float64{-1}},
-		{"top_p", func(r *tandem.Request, v float64) { r.Sampling.TopP = v }, []float64{1e-300, 0.5, 1}, []float64{0, -1, 1.0000001, nan, inf}},
+		{"top_p", func(r *tandem.Request, v float64) { r.Sampling.TopP = v }, []float64{1e-300, 0.5, 1},
+			[]float64{0, -1, 1.0000001, nan, inf}},
 		{"min_p", func(r *tandem.Request, v float64) { r.Sampling.MinP = v }, []float64{0, 0.05, 1}, []float64{-0.01, 1.01, nan, inf}},
-		{"repeat_penalty", func(r *tandem.Request, v float64) { r.Sampling.RepeatPenalty = v }, []float64{0, 0.1, 1, 10}, []float64{-0.1, 10.1, nan, inf}},
+		{"repeat_penalty", func(r *tandem.Request, v float64) { r.Sampling.RepeatPenalty = v }, []float64{0, 0.1, 1, 10},
+			[]float64{-0.1, 10.1, nan, inf}},
 		{"repeat_last", func(r *tandem.Request, v float64) { r.Sampling.RepeatLast = int(v) }, []float64{0, 1, 4096}, []float64{-1, 4097}},
-		{"frequency_penalty", func(r *tandem.Request, v float64) { r.Sampling.FrequencyPenalty = v }, []float64{-2, 0, 2}, []float64{-2.01, 2.01, nan, inf, -inf}},
-		{"presence_penalty", func(r *tandem.Request, v float64) { r.Sampling.PresencePenalty = v }, []float64{-2, 0, 2}, []float64{-2.01, 2.01, nan, inf, -inf}},
-		{"top_logprobs", func(r *tandem.Request, v float64) { r.Sampling.Logprobs, r.Sampling.TopLogprobs = true, int(v) }, []float64{0, 20}, []float64{-1, 21}},
-		{"logit_bias", func(r *tandem.Request, v float64) { r.Sampling.Bias = []tandem.Bias{{Token: 3, Add: float32(v)}} }, []float64{-100, 0, 100}, []float64{-100.1, 100.1, nan, inf, -inf}},
-		{"nodes", func(r *tandem.Request, v float64) { r.Policy = tandem.Policy{Nodes: int(v), Depth: 2, Width: 2} }, []float64{2, 64}, []float64{1, -1, 65}},
-		{"depth", func(r *tandem.Request, v float64) { r.Policy = tandem.Policy{Nodes: 9, Depth: int(v), Width: 2} }, []float64{1, 16}, []float64{0, 17}},
-		{"width", func(r *tandem.Request, v float64) { r.Policy = tandem.Policy{Nodes: 9, Depth: 2, Width: int(v)} }, []float64{1, 8}, []float64{0, 9}},
+		{"frequency_penalty", func(r *tandem.Request, v float64) { r.Sampling.FrequencyPenalty = v }, []float64{-2, 0, 2},
+			[]float64{-2.01, 2.01, nan, inf, -inf}},
+		{"presence_penalty", func(r *tandem.Request, v float64) { r.Sampling.PresencePenalty = v }, []float64{-2, 0, 2},
+			[]float64{-2.01, 2.01, nan, inf, -inf}},
+		{"top_logprobs", func(r *tandem.Request, v float64) { r.Sampling.Logprobs, r.Sampling.TopLogprobs = true, int(v) },
+			[]float64{0, 20}, []float64{-1, 21}},
+		{"logit_bias", func(r *tandem.Request, v float64) { r.Sampling.Bias = []tandem.Bias{{Token: 3, Add: float32(v)}} },
+			[]float64{-100, 0, 100}, []float64{-100.1, 100.1, nan, inf, -inf}},
+		{"nodes", func(r *tandem.Request, v float64) { r.Bounds = tandem.Bounds{Nodes: int(v), Depth: 2, Width: 2} }, []float64{2, 64},
+			[]float64{1, -1, 65}},
+		{"depth", func(r *tandem.Request, v float64) { r.Bounds = tandem.Bounds{Nodes: 9, Depth: int(v), Width: 2} }, []float64{1, 16},
+			[]float64{0, 17}},
+		{"width", func(r *tandem.Request, v float64) { r.Bounds = tandem.Bounds{Nodes: 9, Depth: 2, Width: int(v)} }, []float64{1, 8},
+			[]float64{0, 9}},
 	} {
 		for _, v := range c.good {
 			r := request()
@@ -53,8 +63,14 @@ func TestRangesOfNumbers(t *testing.T) {
 			r := request()
 			c.set(&r, v)
 			err := r.Validate(limits)
-			if !errors.Is(err, tandem.Invalid) || tandem.FieldOf(err) != c.field || !strings.Contains(err.Error(), c.field) || !strings.Contains(err.Error(), "want") {
+			if !errors.Is(err, tandem.Invalid) || tandem.FieldOf(err) != c.field || !strings.Contains(err.Error(), c.field) ||
+				!strings.Contains(err.Error(), "want") {
 				t.Errorf("%s %v: %v of field %q", c.field, v, err, tandem.FieldOf(err))
+			}
+			plain := r
+			plain.Sampling = request().Sampling
+			if alone := r.Sampling.Validate(limits); plain.Validate(limits) == nil && (alone == nil || alone.Error() != err.Error()) {
+				t.Errorf("%s %v: the sampling alone is %v, the request %v", c.field, v, alone, err)
 			}
 		}
 	}
@@ -95,7 +111,7 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		{"vote", func(r *tandem.Request) { r.Vote = "all" }, `"all"`},
 		{"drafters", func(r *tandem.Request) { r.Drafters = []string{"go", "go"} }, `"go"`},
 		{"drafters", func(r *tandem.Request) { r.Drafters = make([]string, 17) }, "17 drafters"},
-		{"without", func(r *tandem.Request) { r.Off = 1 << 7 }, "0x80"},
+		{"without", func(r *tandem.Request) { r.Without = 1 << 7 }, "0x80"},
 	} {
 		r := request()
 		c.set(&r)

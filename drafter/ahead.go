@@ -132,7 +132,7 @@ func (d *Drafter) prepare(s *session, seg *engine.Segment, n int) (gain float64)
 func (d *Drafter) tree(s *session, node int32) (g *growth, run int) {
 	p := s.ahead.proposal
 	if g = s.ahead.trees[node]; g == nil {
-		p.Policy.Depth = min(p.Policy.Depth, s.capacity-len(s.tokens)-s.explored.Depth(node))
+		p.Bounds.Depth = min(p.Bounds.Depth, s.capacity-len(s.tokens)-s.explored.Depth(node))
 		g = &growth{root: node, grower: spec.NewGrower(0, p), temper: p.Temper}
 		s.ahead.trees[node] = g
 	}

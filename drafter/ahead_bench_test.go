@@ -47,18 +47,18 @@ func BenchmarkAhead(b *testing.B) {
 	for _, verify := range []time.Duration{10 * time.Millisecond, 40 * time.Millisecond} {
 		for _, shape := range []struct {
 			name string
-			tandem.Policy
+			tandem.Bounds
 			tandem.Growth
 			tandem.Plan
 		}{
 			{"levels", policy, tandem.GrowLevels, tandem.Plan{}},
 			{"pacer", policy, tandem.GrowPacer, tandem.Plan{}},
-			{"chain", tandem.Policy{Nodes: 8, Depth: 7, Width: 1}, tandem.GrowLevels, tandem.Plan{}},
-			{"plan", tandem.Policy{Nodes: 32, Depth: 12, Width: 10}, tandem.GrowBest, plan},
+			{"chain", tandem.Bounds{Nodes: 8, Depth: 7, Width: 1}, tandem.GrowLevels, tandem.Plan{}},
+			{"plan", tandem.Bounds{Nodes: 32, Depth: 12, Width: 10}, tandem.GrowBest, plan},
 		} {
 			for _, ahead := range []bool{false, true} {
 				b.Run(fmt.Sprintf("verify=%v/%s/ahead=%v", verify, shape.name, ahead), func(b *testing.B) {
-					r.decode(b, all, verify, tandem.Proposal{Policy: shape.Policy, Growth: shape.Growth, Plan: shape.Plan, Ahead: ahead, Return: true})
+					r.decode(b, all, verify, tandem.Proposal{Bounds: shape.Bounds, Growth: shape.Growth, Plan: shape.Plan, Ahead: ahead, Return: true})
 				})
 			}
 		}
@@ -79,7 +79,7 @@ func (r *rig) decode(b *testing.B, all []tandem.Token, verify time.Duration, p t
 			b.StartTimer()
 		}
 		q := proposal(1, all[:at], told)
-		q.Policy, q.Growth, q.Plan, q.Ahead, q.Return = p.Policy, p.Growth, p.Plan, p.Ahead, p.Return
+		q.Bounds, q.Growth, q.Plan, q.Ahead, q.Return = p.Bounds, p.Growth, p.Plan, p.Ahead, p.Return
 		asked := time.Now()
 		done, err := r.Propose(context.Background(), q)
 		waited += time.Since(asked)

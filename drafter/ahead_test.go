@@ -54,7 +54,7 @@ func (o *oracle) forward(seg engine.Segment) (lists [][]spec.Candidate) {
 func (o *oracle) tree(text []tandem.Token, p tandem.Proposal, treeRows int) tandem.Tree {
 	seq, root := o.sequence(text)
 	defer seq.Close()
-	p.Policy.Nodes, p.Policy.Depth = min(p.Policy.Nodes, 64), min(p.Policy.Depth, limit-len(text))
+	p.Bounds.Nodes, p.Bounds.Depth = min(p.Bounds.Nodes, 64), min(p.Bounds.Depth, limit-len(text))
 	g := spec.NewGrower(text[len(text)-1], p)
 	for {
 		rows := g.Pending(treeRows - seq.Nodes())
@@ -134,9 +134,9 @@ type walk struct {
 func (w *walk) proposal() tandem.Proposal {
 	p := proposal(w.id, w.text, w.told)
 	r := w.random
-	p.Policy = tandem.Policy{Nodes: 2 + r.IntN(24), Depth: 1 + r.IntN(8), Width: 1 + r.IntN(12)}
+	p.Bounds = tandem.Bounds{Nodes: 2 + r.IntN(24), Depth: 1 + r.IntN(8), Width: 1 + r.IntN(12)}
 	if r.IntN(12) == 0 {
-		p.Policy = tandem.Policy{}
+		p.Bounds = tandem.Bounds{}
 	}
 	p.Growth, p.Branch, p.Stop = tandem.Growth(r.IntN(3)), []float64{0, 0.05, 0.5}[r.IntN(3)], []float64{0, 0, 0.1}[r.IntN(3)]
 	p.Ahead, p.Return = r.IntN(4) > 0, r.IntN(2) > 0
@@ -165,8 +165,8 @@ func (w *walk) round() {
 		clear(tickets[0].Tree.Tokens) // it is the pool's
 	}
 	depth := 0
-	if _, depth = done.Tree.Depths(); done.Tree.Validate(max(p.Policy.Nodes, 1), 4096) != nil || depth > p.Policy.Depth || done.Depth != depth || done.Nodes != done.Tree.Len() {
-		w.rig.t.Fatalf("%+v for %v", done, p.Policy)
+	if _, depth = done.Tree.Depths(); done.Tree.Validate(max(p.Bounds.Nodes, 1), 4096) != nil || depth > p.Bounds.Depth || done.Depth != depth || done.Nodes != done.Tree.Len() {
+		w.rig.t.Fatalf("%+v for %v", done, p.Bounds)
 	}
 	w.oracle.check(w.text, done.Tree)
 	if len(p.Plan.Verify) == 0 {
@@ -313,7 +313,7 @@ func TestAHitNeedsNoPass(t *testing.T) {
 	r := newRig(t, Config{TreeRows: 256, Ahead: 200})
 	r.open(1, r.text)
 	p := proposal(1, r.text, len(r.text))
-	p.Policy, p.Ahead, p.Return = tandem.Policy{Nodes: 4, Depth: 3, Width: 1}, true, true
+	p.Bounds, p.Ahead, p.Return = tandem.Bounds{Nodes: 4, Depth: 3, Width: 1}, true, true
 	first, err := r.Propose(context.Background(), p)
 	if err != nil || first.Ahead != 0 || first.Reused != 0 || first.Passes != 3 {
 		t.Fatalf("%+v, %v", first, err)
@@ -333,7 +333,7 @@ func TestAHitNeedsNoPass(t *testing.T) {
 	seq.Close()
 	text = append(text, next[1].Token) // not in the chain that was sent
 	p = proposal(1, text, len(r.text))
-	p.Policy, p.Return = tandem.Policy{Nodes: 4, Depth: 3, Width: 1}, true
+	p.Bounds, p.Return = tandem.Bounds{Nodes: 4, Depth: 3, Width: 1}, true
 	hit, err := r.Propose(context.Background(), p)
 	if err != nil || hit.Passes != 0 || hit.Reused != hit.Nodes-1 || hit.Ahead == 0 || hit.Nodes != 4 {
 		t.Errorf("%+v, %v", hit, err)
@@ -376,9 +376,9 @@ func TestProposeRefusesShapes(t *testing.T) {
 	r.open(1, r.text)
 	nan := math.NaN()
 	for name, change := range map[string]func(*tandem.Proposal){
-		"negative nodes": func(p *tandem.Proposal) { p.Policy.Nodes = -1 },
-		"negative depth": func(p *tandem.Proposal) { p.Policy.Depth = -1 },
-		"negative width": func(p *tandem.Proposal) { p.Policy.Width = -1 },
+		"negative nodes": func(p *tandem.Proposal) { p.Bounds.Nodes = -1 },
+		"negative depth": func(p *tandem.Proposal) { p.Bounds.Depth = -1 },
+		"negative width": func(p *tandem.Proposal) { p.Bounds.Width = -1 },
 		"growth":         func(p *tandem.Proposal) { p.Growth = 3 },
 		"branch NaN":     func(p *tandem.Proposal) { p.Branch = nan },
 		"branch above 1": func(p *tandem.Proposal) { p.Branch = 1.1 },

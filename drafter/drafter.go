@@ -143,7 +143,7 @@ func (d *Drafter) Open(ctx context.Context, o tandem.Opening) (opened tandem.Ope
 // context, Invalid for a proposal that contradicts itself.
 func (d *Drafter) Propose(ctx context.Context, p tandem.Proposal) (tandem.Proposed, error) {
 	drafting, end := d.cfg.Events.Begin(ctx, tandem.StageDraft, tandem.Attr{Key: "epoch", Int: int64(p.Epoch)},
-		tandem.Attr{Key: "base", Int: int64(p.Base)}, tandem.Attr{Key: "width", Int: int64(p.Policy.Width)}, tandem.Attr{Key: "drafter", Str: d.cfg.Name})
+		tandem.Attr{Key: "base", Int: int64(p.Base)}, tandem.Attr{Key: "width", Int: int64(p.Bounds.Width)}, tandem.Attr{Key: "drafter", Str: d.cfg.Name})
 	j := newJob(drafting)
 	err := tandem.Errorf("propose", tandem.Unavailable, "drafter is shutting down")
 	if d.owner.Post(func() { d.start(p, j) }) { // not Do: one wait is enough

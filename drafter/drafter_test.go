@@ -23,7 +23,7 @@ const (
 	limit     = 160
 )
 
-var policy = tandem.Policy{Nodes: 16, Depth: 7, Width: 10}
+var policy = tandem.Bounds{Nodes: 16, Depth: 7, Width: 10}
 
 type rig struct {
 	*Drafter
@@ -77,7 +77,7 @@ func (r *rig) open(id tandem.SessionID, text []tandem.Token) {
 // proposal asks for a tree below text, when told tokens of it are known.
 func proposal(id tandem.SessionID, text []tandem.Token, told int) tandem.Proposal {
 	return tandem.Proposal{Session: id, Epoch: 1, Base: tandem.Position(len(text)), Hash: tandem.EmptyPrefix.Add(text...),
-		From: tandem.Position(told), Suffix: text[told:], Policy: policy}
+		From: tandem.Position(told), Suffix: text[told:], Bounds: policy}
 }
 
 // draft proposes and returns the ticket that came into the pool.
@@ -100,7 +100,7 @@ func (r *rig) draft(p tandem.Proposal) tandem.Ticket {
 		(done.Passes == 0) != (done.Nodes == 1 || done.Reused == done.Nodes-1) {
 		r.t.Errorf("proposed %+v, tree of %d nodes and depth %d", done, k.Tree.Len(), depth)
 	}
-	if err := k.Tree.Validate(max(p.Policy.Nodes, 1), 4096); err != nil {
+	if err := k.Tree.Validate(max(p.Bounds.Nodes, 1), 4096); err != nil {
 		r.t.Error(err)
 	}
 	return k
@@ -293,11 +293,11 @@ func TestTreesFitTheLimits(t *testing.T) {
 	}
 	r.open(2, r.text)
 	p := proposal(2, r.text, len(r.text))
-	p.Policy = tandem.Policy{}
+	p.Bounds = tandem.Bounds{}
 	if k := r.draft(p); k.Tree.Len() != 1 {
 		t.Errorf("a plain policy gave %v", k.Tree)
 	}
-	p.Policy = tandem.Policy{Nodes: 1000, Depth: 60, Width: 1000}
+	p.Bounds = tandem.Bounds{Nodes: 1000, Depth: 60, Width: 1000}
 	if k := r.draft(p); k.Tree.Len() > 64 {
 		t.Errorf("%d nodes, 64 allowed", k.Tree.Len())
 	}

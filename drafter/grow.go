@@ -18,8 +18,8 @@ func checkShape(p tandem.Proposal) error {
 	const op = "propose"
 	chance := func(v float64) bool { return v >= 0 && v <= 1 } // not NaN
 	switch plan := p.Plan; {
-	case p.Policy.Nodes < 0 || p.Policy.Depth < 0 || p.Policy.Width < 0:
-		return tandem.Errorf(op, tandem.Invalid, "tree of %d nodes, depth %d, width %d: want 0 or more", p.Policy.Nodes, p.Policy.Depth, p.Policy.Width)
+	case p.Bounds.Nodes < 0 || p.Bounds.Depth < 0 || p.Bounds.Width < 0:
+		return tandem.Errorf(op, tandem.Invalid, "tree of %d nodes, depth %d, width %d: want 0 or more", p.Bounds.Nodes, p.Bounds.Depth, p.Bounds.Width)
 	case p.Growth > tandem.GrowPacer:
 		return tandem.Errorf(op, tandem.Invalid, "growth %d: want 0 to %d", p.Growth, tandem.GrowPacer)
 	case !chance(p.Branch):
@@ -56,7 +56,7 @@ func (s *session) width() int {
 	if n := s.explored.Width(); n > 0 {
 		return n
 	}
-	return min(max(s.job.proposal.Policy.Width, leastWidth), maxWidth)
+	return min(max(s.job.proposal.Bounds.Width, leastWidth), maxWidth)
 }
 
 // leastWidth is how many candidates of a node are held at least.
@@ -168,7 +168,7 @@ func (d *Drafter) advance(s *session, begun time.Time) {
 		j.reused = s.explored.Sent(j.tree, j.known)
 	}
 	d.end(s, nil)
-	if p := j.proposal; p.Ahead && !p.Policy.Plain() {
+	if p := j.proposal; p.Ahead && !p.Bounds.Plain() {
 		d.goAhead(s, p)
 	}
 }

@@ -158,7 +158,7 @@ func (s *lookupSession) rebuild() {
 
 // append continues the automaton with the tokens from position from on.
 func (s *lookupSession) append(from int) {
-	first := tandem.Policy{Nodes: 2, Depth: 1, Width: 1}
+	first := tandem.Bounds{Nodes: 2, Depth: 1, Width: 1}
 	for i, t := range s.tokens[from:] {
 		if len(s.tokens)-from-i <= tandem.MaxHindsight {
 			guess := s.text.Continue(first)
@@ -171,7 +171,7 @@ func (s *lookupSession) append(from int) {
 // Propose implements tandem.Drafter. Besides: Invalid for a proposal that contradicts itself.
 func (l *Lookup) Propose(ctx context.Context, p tandem.Proposal) (done tandem.Proposed, err error) {
 	drafting, end := l.cfg.Events.Begin(ctx, tandem.StageDraft, tandem.Attr{Key: "epoch", Int: int64(p.Epoch)},
-		tandem.Attr{Key: "base", Int: int64(p.Base)}, tandem.Attr{Key: "width", Int: int64(p.Policy.Width)}, tandem.Attr{Key: "drafter", Str: l.cfg.Name})
+		tandem.Attr{Key: "base", Int: int64(p.Base)}, tandem.Attr{Key: "width", Int: int64(p.Bounds.Width)}, tandem.Attr{Key: "drafter", Str: l.cfg.Name})
 	err = owner.Guard(func() (err error) { done, err = l.draft(drafting, p); return err })
 	if tandem.KindOf(err) == tandem.Internal { // a panic: what it left behind is unknown
 		l.cfg.Counters.Add("faults", 1)
@@ -219,7 +219,7 @@ func (l *Lookup) draft(ctx context.Context, p tandem.Proposal) (tandem.Proposed,
 	} else {
 		s.append(held)
 	}
-	tree := s.text.Continue(tandem.Policy{Nodes: min(p.Policy.Nodes, s.maxNodes), Depth: min(p.Policy.Depth, int(s.limit-p.Base)), Width: p.Policy.Width})
+	tree := s.text.Continue(tandem.Bounds{Nodes: min(p.Bounds.Nodes, s.maxNodes), Depth: min(p.Bounds.Depth, int(s.limit-p.Base)), Width: p.Bounds.Width})
 	if p.Stop > 0 {
 		tree = above(tree, float32(math.Log(p.Stop)))
 	}

@@ -69,7 +69,7 @@ func TestLookupProposesWhatStoodBefore(t *testing.T) {
 		t.Errorf("hindsight of %d tokens: %b", h.Tokens, h.Hits)
 	}
 	p := proposal(1, text, len(text))
-	p.Policy = tandem.Policy{Nodes: 8, Depth: 7, Width: 1}
+	p.Bounds = tandem.Bounds{Nodes: 8, Depth: 7, Width: 1}
 	done, err := r.Propose(context.Background(), p)
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +108,7 @@ func TestLookupProposesWhatStoodBefore(t *testing.T) {
 	if n := done.Tree.Len(); n == 1 || n == 8 || done.Tree.LogProbs[n-1] < float32(math.Log(0.5)) {
 		t.Errorf("α of 0.5 gave %v", done.Tree)
 	}
-	p.Policy = tandem.Policy{}
+	p.Bounds = tandem.Bounds{}
 	if done, err := r.Propose(context.Background(), p); err != nil || done.Nodes != 1 {
 		t.Errorf("a plain policy gave %+v, %v", done, err)
 	}

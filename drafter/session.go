@@ -27,7 +27,7 @@ type session struct {
 type job struct {
 	ctx      context.Context // of the call
 	ended    chan error
-	proposal tandem.Proposal // with the Policy that the session can follow
+	proposal tandem.Proposal // with the Bounds that the session can follow
 	growth                   // no grower for Open
 	known    int             // explored nodes from before the call
 
@@ -116,8 +116,8 @@ func (d *Drafter) propose(p tandem.Proposal, j *job) error {
 		d.end(s, tandem.Errorf(op, tandem.Stale, "session %v: another proposal came", s.id))
 	}
 	begun := time.Now()
-	p.Policy = tandem.Policy{Nodes: min(p.Policy.Nodes, s.maxNodes), Depth: min(p.Policy.Depth, s.capacity-int(p.Base)),
-		Width: min(p.Policy.Width, maxWidth, d.cfg.Model.MaxRows(), d.cfg.Model.MaxWanted())}
+	p.Bounds = tandem.Bounds{Nodes: min(p.Bounds.Nodes, s.maxNodes), Depth: min(p.Bounds.Depth, s.capacity-int(p.Base)),
+		Width: min(p.Bounds.Width, maxWidth, d.cfg.Model.MaxRows(), d.cfg.Model.MaxWanted())}
 	if err := owner.Guard(func() error { return s.adopt(p) }); err != nil {
 		err = tandem.Errorf(op, tandem.Internal, "session %v: %w", s.id, err)
 		d.fail(s, err)
@@ -147,7 +147,7 @@ func (s *session) adopt(p tandem.Proposal) error {
 		return s.seq.Truncate(min(s.seq.Len(), keep, fresh))
 	}
 	path := s.explored.Follow(s.tokens[held:])
-	if len(path) == int(p.Base)-held && p.Policy.Width <= s.explored.Width() {
+	if len(path) == int(p.Base)-held && p.Bounds.Width <= s.explored.Width() {
 		root := int32(0)
 		if len(path) > 0 {
 			root = path[len(path)-1]

@@ -65,7 +65,7 @@ type Config struct {
 	ModelName string           // the target's, for telemetry
 	Rules     Rules
 	// PolicyHook, for tests, may change how a request is drafted before each of its rounds, the first
-	// being 1: Policy (never to more nodes than it began with), Strategy, Vote, Drafters, Off. It is
+	// being 1: Bounds (never to more nodes than it began with), Strategy, Vote, Drafters, Off. It is
 	// called from the request's goroutine; nil in production.
 	PolicyHook func(round int, r *tandem.Request)
 }

@@ -128,7 +128,7 @@ func TestTrace(t *testing.T) {
 				r := tandem.Request{Prompt: "x", MaxTokens: test.tokens, Sampling: tandem.Sampling{TopP: 1}, FullTrace: test.full}
 				var s tandem.Sink = &sink{}
 				if test.drafts {
-					r.Policy = tandem.Policy{Nodes: 8, Depth: 4, Width: 2}
+					r.Bounds = tandem.Bounds{Nodes: 8, Depth: 4, Width: 2}
 				}
 				if test.tokens > 10000 { // a verifier without delay, without the cost of a world
 					c.Pool, c.Verifier, c.Drafters, s = echo{&w.gw}, echo{&w.gw}, nil, deaf{}

@@ -105,7 +105,7 @@ func (g *Gateway) admit(ctx context.Context, r tandem.Request) (tokens []tandem.
 		}
 	}
 	limit := len(tokens) + min(r.MaxTokens, g.cfg.Limits.Context-len(tokens))
-	p, err = g.gate.Enter(ctx, admit.Need{Tokens: limit, Rows: max(r.Policy.Nodes, 1) - 1})
+	p, err = g.gate.Enter(ctx, admit.Need{Tokens: limit, Rows: max(r.Bounds.Nodes, 1) - 1})
 	return tokens, p, err
 }
 

@@ -63,7 +63,7 @@ func TestManyAtOnce(t *testing.T) {
 	})
 	for i := range 24 {
 		group.Go(func() {
-			r := tandem.Request{Prompt: fmt.Sprint("func ", i), MaxTokens: 40, Sampling: tandem.Sampling{TopP: 1, Seed: uint64(i)}, Policy: tandem.Policy{Nodes: 8, Depth: 4, Width: 2},
+			r := tandem.Request{Prompt: fmt.Sprint("func ", i), MaxTokens: 40, Sampling: tandem.Sampling{TopP: 1, Seed: uint64(i)}, Bounds: tandem.Bounds{Nodes: 8, Depth: 4, Width: 2},
 				Strategy: []tandem.Strategy{tandem.StrategyFixed, tandem.StrategyPlanner, tandem.StrategyMinions, tandem.StrategyLLMCad}[i%4],
 				Vote:     []tandem.Vote{tandem.VoteAuto, tandem.VoteTree, tandem.VoteMajority}[i%3]}
 			s := &sink{}
@@ -115,7 +115,7 @@ func TestBadRequests(t *testing.T) {
 		"max_tokens is 0":                 func(r *tandem.Request) { r.MaxTokens = 0 },
 		"prompt token 1 is 258":           func(r *tandem.Request) { r.Tokens = []tandem.Token{5, 258} },
 		"temperature is NaN":              func(r *tandem.Request) { r.Sampling.Temperature = math.NaN() },
-		"tree 17/2/2: nodes is 17: want ": func(r *tandem.Request) { r.Policy = tandem.Policy{Nodes: 17, Depth: 2, Width: 2} },
+		"tree 17/2/2: nodes is 17: want ": func(r *tandem.Request) { r.Bounds = tandem.Bounds{Nodes: 17, Depth: 2, Width: 2} },
 	} {
 		r := good
 		change(&r)

@@ -23,8 +23,8 @@ func (s *session) hook() {
 	before := s.req
 	r := s.req
 	s.g.cfg.PolicyHook(s.stats.Rounds+1, &r)
-	s.req.Policy, s.req.Strategy, s.req.Vote, s.req.Drafters, s.req.Off = r.Policy, r.Strategy, r.Vote, r.Drafters, r.Off
-	if before.Strategy != r.Strategy || before.Vote != r.Vote || before.Off != r.Off {
+	s.req.Bounds, s.req.Strategy, s.req.Vote, s.req.Drafters, s.req.Without = r.Bounds, r.Strategy, r.Vote, r.Drafters, r.Without
+	if before.Strategy != r.Strategy || before.Vote != r.Vote || before.Without != r.Without {
 		s.adopt()
 	}
 	if !slices.Equal(before.Drafters, r.Drafters) {
@@ -58,7 +58,7 @@ func (s *session) muster(ctx context.Context) {
 
 // trial is the smallest thing that a drafter can be asked.
 func (s *session) trial(d *drafting) wish {
-	w := s.wish(s.question(), ask{d, tandem.Proposal{Policy: tandem.Policy{Nodes: 2, Depth: 1, Width: 1}}}, true)
+	w := s.wish(s.question(), ask{d, tandem.Proposal{Bounds: tandem.Bounds{Nodes: 2, Depth: 1, Width: 1}}}, true)
 	w.trial = true
 	return w
 }

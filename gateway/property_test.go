@@ -75,7 +75,7 @@ func genRequest(rt *rapid.T) tandem.Request {
 		Report:    rapid.Bool().Draw(rt, "report"),
 	}
 	if rapid.IntRange(0, 5).Draw(rt, "drafts") > 0 {
-		r.Policy = tandem.Policy{Nodes: rapid.IntRange(2, 16).Draw(rt, "nodes"), Depth: rapid.IntRange(1, 7).Draw(rt, "depth"), Width: rapid.IntRange(1, 4).Draw(rt, "width")}
+		r.Bounds = tandem.Bounds{Nodes: rapid.IntRange(2, 16).Draw(rt, "nodes"), Depth: rapid.IntRange(1, 7).Draw(rt, "depth"), Width: rapid.IntRange(1, 4).Draw(rt, "width")}
 	}
 	return r
 }
@@ -199,7 +199,7 @@ func unsettled(c *tandem.Counters) string {
 func genSpeculation(rt *rapid.T, r *tandem.Request, names []string) {
 	r.Strategy = rapid.SampledFrom([]tandem.Strategy{"", tandem.StrategyPlanner, tandem.StrategyFixed, tandem.StrategyLLMCad, tandem.StrategyMinions}).Draw(rt, "strategy")
 	r.Vote = rapid.SampledFrom([]tandem.Vote{"", tandem.VoteAuto, tandem.VoteNone, tandem.VoteMajority, tandem.VoteTree}).Draw(rt, "vote")
-	r.Off = tandem.Technique(rapid.IntRange(0, 7).Draw(rt, "off"))
+	r.Without = tandem.Technique(rapid.IntRange(0, 7).Draw(rt, "off"))
 	r.Drafters = nil
 	if rapid.Bool().Draw(rt, "named") {
 		r.Drafters = slices.Clone(rapid.Permutation(names).Draw(rt, "names"))[:rapid.IntRange(1, len(names)).Draw(rt, "how many")]
@@ -249,7 +249,7 @@ func TestStrategiesNeverChangeTheText(t *testing.T) {
 			c.Events = rec.events()
 			c.PolicyHook = func(round int, r *tandem.Request) {
 				if h, ok := hooks[round]; ok {
-					r.Policy, r.Strategy, r.Vote, r.Off, r.Drafters = h.Policy, h.Strategy, h.Vote, h.Off, h.Drafters
+					r.Bounds, r.Strategy, r.Vote, r.Without, r.Drafters = h.Bounds, h.Strategy, h.Vote, h.Without, h.Drafters
 				}
 			}
 			w.then = func() {
@@ -282,7 +282,7 @@ func TestStrategiesNeverChangeTheText(t *testing.T) {
 // TestCancelAtEveryMoment cancels a request in each millisecond of its life: it ends at once, and both
 // peers have forgotten it within 50 ms.
 func TestCancelAtEveryMoment(t *testing.T) {
-	r := tandem.Request{Prompt: "func", MaxTokens: 12, Sampling: tandem.Sampling{TopP: 1}, Policy: tandem.Policy{Nodes: 8, Depth: 4, Width: 2}}
+	r := tandem.Request{Prompt: "func", MaxTokens: 12, Sampling: tandem.Sampling{TopP: 1}, Bounds: tandem.Bounds{Nodes: 8, Depth: 4, Width: 2}}
 	for at := time.Duration(0); at < 300*time.Millisecond; at += 997 * time.Microsecond {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld()

@@ -20,9 +20,9 @@ func (a *answer) reason() string {
 }
 
 // idle says why nothing can be drafted.
-func (s *session) idle(p tandem.Policy) string {
+func (s *session) idle(p tandem.Bounds) string {
 	switch {
-	case s.req.Policy.Plain():
+	case s.req.Bounds.Plain():
 		return strategy.ReasonNotAsked
 	case p.Plain():
 		return strategy.ReasonBudget

@@ -88,7 +88,7 @@ func (r *reports) wrong(d tandem.Delta) string {
 // TestReport looks at whole reports. A proposal takes 3 ms, a ticket 1 ms on its way, half as much more of the
 // root alone, a pass 5 ms.
 func TestReport(t *testing.T) {
-	tree := tandem.Policy{Nodes: 5, Depth: 4, Width: 1}
+	tree := tandem.Bounds{Nodes: 5, Depth: 4, Width: 1}
 	for _, test := range []struct {
 		name     string
 		r        tandem.Request
@@ -100,17 +100,17 @@ func TestReport(t *testing.T) {
 		lanes    string // in ms
 	}{
 		{"not asked", tandem.Request{}, nil, 0, "plain", "plain: not asked for", nil, "pool 10.0-11.5 verify 11.5-16.5"},
-		{"nobody", tandem.Request{Policy: tree, Drafters: []string{"gone"}}, nil, 1, "plain", "plain: nobody drafts, none is alive", nil, "pool 16.5-18.0 verify 18.0-23.0"},
-		{"opening", tandem.Request{Policy: tree}, map[string]fault{"open-drafter 1": {do: "slow", wait: 80 * time.Millisecond}}, 0,
+		{"nobody", tandem.Request{Bounds: tree, Drafters: []string{"gone"}}, nil, 1, "plain", "plain: nobody drafts, none is alive", nil, "pool 16.5-18.0 verify 18.0-23.0"},
+		{"opening", tandem.Request{Bounds: tree}, map[string]fault{"open-drafter 1": {do: "slow", wait: 80 * time.Millisecond}}, 0,
 			"plain", "plain: nobody drafts: fake opening", nil, "pool 30.0-31.5 verify 31.5-36.5"},
-		{"fixed", tandem.Request{Policy: tree}, nil, 0, "fake 5/4", "fixed: tree 5/4/1", []string{"fake"}, "draft fake 10.0-13.0 pool 13.0-14.0 verify 14.0-19.0"},
-		{"refused", tandem.Request{Policy: tree}, map[string]fault{"propose 1": {do: "fail", kind: tandem.Internal}}, 0,
+		{"fixed", tandem.Request{Bounds: tree}, nil, 0, "fake 5/4", "fixed: tree 5/4/1", []string{"fake"}, "draft fake 10.0-13.0 pool 13.0-14.0 verify 14.0-19.0"},
+		{"refused", tandem.Request{Bounds: tree}, map[string]fault{"propose 1": {do: "fail", kind: tandem.Internal}}, 0,
 			"fake 5/4", "fixed: tree 5/4/1; no draft came", nil, "pool 10.0-11.5 verify 11.5-16.5"},
-		{"pacer", tandem.Request{Policy: tree, Strategy: tandem.StrategyLLMCad}, nil, 1, "fake 5/4", "threshold: α 0.0", []string{"fake"},
+		{"pacer", tandem.Request{Bounds: tree, Strategy: tandem.StrategyLLMCad}, nil, 1, "fake 5/4", "threshold: α 0.0", []string{"fake"},
 			"ahead fake 13.0-16.0 draft fake 19.0-22.0 pool 22.0-23.0 verify 23.0-28.0"},
-		{"chains", tandem.Request{Policy: tree, Strategy: tandem.StrategyMinions, Drafters: []string{"fake", "b"}}, nil, 0, "vote of 2 5/4",
+		{"chains", tandem.Request{Bounds: tree, Strategy: tandem.StrategyMinions, Drafters: []string{"fake", "b"}}, nil, 0, "vote of 2 5/4",
 			"length: 4 tokens, 0 of 8 records; weights fake 1.00, b 1.00", []string{"fake", "b"}, "draft fake 10.0-13.0 draft b 10.0-13.1 pool 13.1-14.1 verify 14.1-19.1"},
-		{"planner", tandem.Request{Policy: tree, Strategy: tandem.StrategyPlanner, Vote: tandem.VoteNone, Drafters: []string{"fake"}}, nil, 0, "fake", "learning: fake: never tried; plain never tried",
+		{"planner", tandem.Request{Bounds: tree, Strategy: tandem.StrategyPlanner, Vote: tandem.VoteNone, Drafters: []string{"fake"}}, nil, 0, "fake", "learning: fake: never tried; plain never tried",
 			[]string{"fake"}, "draft fake 10.0-13.0 pool 13.0-14.0 verify 14.0-19.0"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -163,7 +163,7 @@ func wordLanes(lanes []tandem.Lane) string {
 
 // TestReportOfMergedTree: votes are of those whose own draft held a node.
 func TestReportOfMergedTree(t *testing.T) {
-	s := desk(t, tandem.Request{Report: true, Vote: tandem.VoteTree, Policy: tandem.Policy{Nodes: 8, Depth: 4, Width: 1}}, "go", "py", "prose")
+	s := desk(t, tandem.Request{Report: true, Vote: tandem.VoteTree, Bounds: tandem.Bounds{Nodes: 8, Depth: 4, Width: 1}}, "go", "py", "prose")
 	chain := func(tokens ...tandem.Token) tandem.Proposed {
 		tree := tandem.Root(1)
 		tree.LogProbs = []float32{0}
@@ -203,7 +203,7 @@ func TestReportOfMergedTree(t *testing.T) {
 // TestLogprobsGoWithTokens: a delta has those of its tokens, none of what the budget cut off; a verdict without
 // them is no verdict.
 func TestLogprobsGoWithTokens(t *testing.T) {
-	s := desk(t, tandem.Request{Sampling: tandem.Sampling{Logprobs: true}, Policy: tandem.Policy{Nodes: 8, Depth: 4, Width: 1}})
+	s := desk(t, tandem.Request{Sampling: tandem.Sampling{Logprobs: true}, Bounds: tandem.Bounds{Nodes: 8, Depth: 4, Width: 1}})
 	s.limit = 3
 	a := &answer{verdict: tandem.Verdict{Base: 1, Nodes: 4, Path: []int32{1, 2}, Tokens: []tandem.Token{5, 6, 7}, Logprobs: []tandem.Logprob{{LogProb: -1}, {LogProb: -2}, {LogProb: -3}}}}
 	if err := s.check(a); err != nil {

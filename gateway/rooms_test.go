@@ -48,16 +48,16 @@ func (p progress) Delta(d tandem.Delta) error { p.rounds.Add(1); return p.tokens
 func TestRoomsInOneProcess(t *testing.T) {
 	g, d, v := assemble(t, "all")
 	prompts := []string{"func (r *Reader) Read(", "def main(", "package sort\n\n// "}
-	request := func(i int, p tandem.Policy) tandem.Request {
+	request := func(i int, p tandem.Bounds) tandem.Request {
 		s := tandem.Sampling{TopP: 1}
 		if i%2 == 1 {
 			s = tandem.Sampling{Temperature: 0.8, TopP: 0.95, Seed: uint64(i)}
 		}
-		return tandem.Request{Prompt: prompts[i%len(prompts)], MaxTokens: 40, IgnoreEOS: true, Sampling: s, Policy: p}
+		return tandem.Request{Prompt: prompts[i%len(prompts)], MaxTokens: 40, IgnoreEOS: true, Sampling: s, Bounds: p}
 	}
 	var rounds [6]atomic.Int64 // of the requests that run, over when they have ended
 	const over = 1 << 40
-	all := func(p tandem.Policy) (out [6]tokensOf, accepted int) {
+	all := func(p tandem.Bounds) (out [6]tokensOf, accepted int) {
 		var mu sync.Mutex
 		var group sync.WaitGroup
 		for i := range out {
@@ -76,8 +76,8 @@ func TestRoomsInOneProcess(t *testing.T) {
 		group.Wait()
 		return out, accepted
 	}
-	plain, _ := all(tandem.Policy{})
-	tree := tandem.Policy{Nodes: 16, Depth: 7, Width: 10}
+	plain, _ := all(tandem.Bounds{})
+	tree := tandem.Bounds{Nodes: 16, Depth: 7, Width: 10}
 	same := func(when string, got [6]tokensOf) {
 		for i := range got {
 			if len(got[i]) != 40 || !slices.Equal(got[i], plain[i]) {
@@ -143,7 +143,7 @@ func TestStrategiesInOneProcess(t *testing.T) {
 					group.Go(func() {
 						var got tokensOf
 						r := request
-						r.Prompt, r.Strategy, r.Vote, r.Off, r.Policy = p, strategy, vote, off, tandem.Policy{Nodes: 16, Depth: 7, Width: 4}
+						r.Prompt, r.Strategy, r.Vote, r.Without, r.Bounds = p, strategy, vote, off, tandem.Bounds{Nodes: 16, Depth: 7, Width: 4}
 						res, err := g.Generate(context.Background(), r, &got)
 						if stats[i] = res.Stats; err != nil || !slices.Equal(got, plain[i]) {
 							t.Errorf("%s, vote %s, without %v, prompt %d: tokens %v, error %v, want %v", strategy, vote, off.Names(), i, got, err, plain[i])

@@ -121,7 +121,7 @@ func (s *session) draft(ctx context.Context, q question, a *answer) {
 }
 
 // decide has the strategy plan the round.
-func (s *session) decide(a *answer, ready []*drafting, p tandem.Policy) {
+func (s *session) decide(a *answer, ready []*drafting, p tandem.Bounds) {
 	names := make([]string, len(ready))
 	for i, d := range ready {
 		names[i] = d.of.Name
@@ -146,9 +146,9 @@ func (s *session) ready() (out []*drafting) {
 }
 
 // policy returns what is left of the request's policy within its budget.
-func (s *session) policy() tandem.Policy {
-	p := s.req.Policy
-	if s.req.Off&tandem.TechniqueBranches != 0 {
+func (s *session) policy() tandem.Bounds {
+	p := s.req.Bounds
+	if s.req.Without&tandem.TechniqueBranches != 0 {
 		p.Width, p.Nodes = min(p.Width, 1), min(p.Nodes, p.Depth+1)
 	}
 	p.Nodes = min(p.Nodes, s.nodes)

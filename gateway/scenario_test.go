@@ -247,11 +247,11 @@ func request(t *testing.T, f []string) (name string, at time.Duration, r tandem.
 		case "sink-error":
 			s.failAt, s.err = integer(t, f[i+1]), errors.New("connection reset")
 		case "tree":
-			p, err := tandem.ParsePolicy(f[i+1])
+			p, err := tandem.ParseBounds(f[i+1])
 			if err != nil {
 				t.Fatal(err)
 			}
-			r.Policy = p
+			r.Bounds = p
 		case "strategy":
 			r.Strategy = tandem.Strategy(f[i+1])
 		case "vote":

@@ -98,7 +98,7 @@ func newSession(g *Gateway, id tandem.SessionID, r tandem.Request, prompt []tand
 		hash:    tandem.EmptyPrefix.Add(prompt...),
 		limit:   len(prompt) + min(r.MaxTokens, g.cfg.Limits.Context-len(prompt)),
 		spans:   spans{full: r.FullTrace},
-		nodes:   max(r.Policy.Nodes, 1),
+		nodes:   max(r.Bounds.Nodes, 1),
 		closing: map[string]<-chan struct{}{}, who: map[string]*tandem.DrafterStats{},
 		sampler: rand.New(rand.NewPCG(uint64(id), 0)), standing: g.states.enter(), begun: time.Now(), stops: stop.New(r.Stop),
 	}

@@ -63,7 +63,7 @@ func TestStatesOfRequests(t *testing.T) {
 		for i := range 2 {
 			group.Go(func() {
 				time.Sleep(time.Duration(i) * 2 * time.Millisecond)
-				r := tandem.Request{Prompt: "func", MaxTokens: 20, Sampling: tandem.Sampling{TopP: 1}, Policy: tandem.Policy{Nodes: 5, Depth: 4, Width: 1}}
+				r := tandem.Request{Prompt: "func", MaxTokens: 20, Sampling: tandem.Sampling{TopP: 1}, Bounds: tandem.Bounds{Nodes: 5, Depth: 4, Width: 1}}
 				if _, err := w.gw.Generate(context.Background(), r, &sink{}); err != nil {
 					t.Error(err)
 				}

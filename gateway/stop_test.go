@@ -29,7 +29,7 @@ func cutAt(text string, sequences []string) (kept, stopped string) {
 func TestStopSequences(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := genRequest(rt)
-		r.Policy = tandem.Policy{Nodes: 8, Depth: 7, Width: 1}
+		r.Bounds = tandem.Bounds{Nodes: 8, Depth: 7, Width: 1}
 		eosEvery := rapid.SampledFrom([]uint64{0, 30}).Draw(rt, "eos")
 		faults := genFaults(rt, 3)
 		w := newWorld()

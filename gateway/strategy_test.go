@@ -52,7 +52,7 @@ func TestUnknownDrafter(t *testing.T) {
 		c := w.config()
 		c.Drafters = append(c.Drafters, w.member("b"))
 		w.gw, _ = New(c)
-		r := tandem.Request{Prompt: "x", MaxTokens: 5, Sampling: tandem.Sampling{TopP: 1}, Policy: tandem.Policy{Nodes: 8, Depth: 4, Width: 2}}
+		r := tandem.Request{Prompt: "x", MaxTokens: 5, Sampling: tandem.Sampling{TopP: 1}, Bounds: tandem.Bounds{Nodes: 8, Depth: 4, Width: 2}}
 		for _, test := range []struct {
 			names   []string
 			want    string // in the error
@@ -147,7 +147,7 @@ func TestRoundsSayWhatWasChosen(t *testing.T) {
 		c.Events, c.Drafters = rec.events(), append(c.Drafters, w.member("b"))
 		w.gw, _ = New(c)
 		_, err := w.gw.Generate(context.Background(), tandem.Request{Prompt: "x", MaxTokens: 30, Sampling: tandem.Sampling{TopP: 1}, FullTrace: true,
-			Policy: tandem.Policy{Nodes: 8, Depth: 4, Width: 2}, Strategy: tandem.StrategyMinions}, &sink{})
+			Bounds: tandem.Bounds{Nodes: 8, Depth: 4, Width: 2}, Strategy: tandem.StrategyMinions}, &sink{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -207,7 +207,7 @@ func desk(t testing.TB, r tandem.Request, names ...string) *session {
 // TestShapes looks at what each strategy asks for, and whether that moves when all that is drafted is right or
 // all is wrong.
 func TestShapes(t *testing.T) {
-	policy := tandem.Policy{Nodes: 16, Depth: 7, Width: 4}
+	policy := tandem.Bounds{Nodes: 16, Depth: 7, Width: 4}
 	for _, test := range []struct {
 		name   string
 		r      tandem.Request
@@ -217,19 +217,19 @@ func TestShapes(t *testing.T) {
 		moves  bool
 		choice string
 	}{
-		{"fixed", tandem.Request{}, 1, tandem.VoteNone, tandem.Proposal{Policy: policy}, false, "go 16/7"},
-		{"fixed, vote", tandem.Request{Vote: tandem.VoteTree}, 3, tandem.VoteTree, tandem.Proposal{Policy: policy}, false, "vote of 3 16/7"},
-		{"fixed, chains", tandem.Request{Off: tandem.TechniqueBranches}, 1, tandem.VoteNone, tandem.Proposal{Policy: tandem.Policy{Nodes: 8, Depth: 7, Width: 1}}, false, "go 8/7"},
+		{"fixed", tandem.Request{}, 1, tandem.VoteNone, tandem.Proposal{Bounds: policy}, false, "go 16/7"},
+		{"fixed, vote", tandem.Request{Vote: tandem.VoteTree}, 3, tandem.VoteTree, tandem.Proposal{Bounds: policy}, false, "vote of 3 16/7"},
+		{"fixed, chains", tandem.Request{Without: tandem.TechniqueBranches}, 1, tandem.VoteNone, tandem.Proposal{Bounds: tandem.Bounds{Nodes: 8, Depth: 7, Width: 1}}, false, "go 8/7"},
 		{"llmcad", tandem.Request{Strategy: tandem.StrategyLLMCad}, 1, tandem.VoteNone,
-			tandem.Proposal{Policy: policy, Growth: tandem.GrowPacer, Branch: 0.3, Stop: 0.01, Ahead: true}, true, "go 16/7"},
-		{"llmcad without techniques", tandem.Request{Strategy: tandem.StrategyLLMCad, Off: tandem.TechniqueAhead | tandem.TechniqueAdaptive | tandem.TechniqueBranches}, 1, tandem.VoteNone,
-			tandem.Proposal{Policy: tandem.Policy{Nodes: 8, Depth: 7, Width: 1}, Growth: tandem.GrowPacer, Branch: 0.3, Stop: 0.01}, false, "go 8/7"},
-		{"minions", tandem.Request{Strategy: tandem.StrategyMinions}, 3, tandem.VoteMajority, tandem.Proposal{Policy: tandem.Policy{Nodes: 5, Depth: 4, Width: 1}}, true, "vote of 3 5/4"},
-		{"minions without adaptation", tandem.Request{Strategy: tandem.StrategyMinions, Off: tandem.TechniqueAdaptive}, 3, tandem.VoteMajority,
-			tandem.Proposal{Policy: tandem.Policy{Nodes: 8, Depth: 7, Width: 1}}, false, "vote of 3 8/7"},
-		{"minions alone", tandem.Request{Strategy: tandem.StrategyMinions, Drafters: []string{"py"}}, 1, tandem.VoteNone, tandem.Proposal{Policy: tandem.Policy{Nodes: 5, Depth: 4, Width: 1}}, true, "py 5/4"},
+			tandem.Proposal{Bounds: policy, Growth: tandem.GrowPacer, Branch: 0.3, Stop: 0.01, Ahead: true}, true, "go 16/7"},
+		{"llmcad without techniques", tandem.Request{Strategy: tandem.StrategyLLMCad, Without: tandem.TechniqueAhead | tandem.TechniqueAdaptive | tandem.TechniqueBranches}, 1, tandem.VoteNone,
+			tandem.Proposal{Bounds: tandem.Bounds{Nodes: 8, Depth: 7, Width: 1}, Growth: tandem.GrowPacer, Branch: 0.3, Stop: 0.01}, false, "go 8/7"},
+		{"minions", tandem.Request{Strategy: tandem.StrategyMinions}, 3, tandem.VoteMajority, tandem.Proposal{Bounds: tandem.Bounds{Nodes: 5, Depth: 4, Width: 1}}, true, "vote of 3 5/4"},
+		{"minions without adaptation", tandem.Request{Strategy: tandem.StrategyMinions, Without: tandem.TechniqueAdaptive}, 3, tandem.VoteMajority,
+			tandem.Proposal{Bounds: tandem.Bounds{Nodes: 8, Depth: 7, Width: 1}}, false, "vote of 3 8/7"},
+		{"minions alone", tandem.Request{Strategy: tandem.StrategyMinions, Drafters: []string{"py"}}, 1, tandem.VoteNone, tandem.Proposal{Bounds: tandem.Bounds{Nodes: 5, Depth: 4, Width: 1}}, true, "py 5/4"},
 	} {
-		test.r.Policy = policy
+		test.r.Bounds = policy
 		s := desk(t, test.r, "go", "py", "prose")
 		shape := func() (*answer, tandem.Proposal) {
 			a := new(answer)
@@ -250,7 +250,7 @@ func TestShapes(t *testing.T) {
 			a, now := shape()
 			chain := tandem.Root(1)
 			chain.LogProbs = []float32{0}
-			for n := range now.Policy.Depth {
+			for n := range now.Bounds.Depth {
 				chain.Tokens, chain.Parents, chain.LogProbs = append(chain.Tokens, tandem.Token(n)), append(chain.Parents, int32(n)), append(chain.LogProbs, chain.LogProbs[n]-0.1)
 			}
 			a.tree, a.drafted, a.drafts = chain, true, []draft{{by: a.asks[0].of, got: tandem.Proposed{Nodes: chain.Len(), Depth: chain.Len() - 1, Tree: chain}}}
@@ -268,7 +268,7 @@ func TestShapes(t *testing.T) {
 }
 
 func benchmarkRound(b *testing.B, strategy tandem.Strategy, vote tandem.Vote) {
-	s := desk(b, tandem.Request{Strategy: strategy, Vote: vote, Policy: tandem.Policy{Nodes: 16, Depth: 7, Width: 4}}, "go", "py", "prose", "lookup")
+	s := desk(b, tandem.Request{Strategy: strategy, Vote: vote, Bounds: tandem.Bounds{Nodes: 16, Depth: 7, Width: 4}}, "go", "py", "prose", "lookup")
 	rng := rand.New(rand.NewPCG(1, 2))
 	trees := make([]tandem.Tree, 64)
 	for i := range trees {
@@ -353,13 +353,13 @@ func TestPlannerPays(t *testing.T) {
 			plain, _ := rate(test.knows, tandem.Request{})
 			best, how := 0.0, ""
 			for _, who := range []string{"fake", "b", "c"} {
-				for _, p := range []tandem.Policy{{Nodes: 3, Depth: 2, Width: 1}, {Nodes: 5, Depth: 4, Width: 1}, {Nodes: 8, Depth: 7, Width: 1}, {Nodes: 12, Depth: 11, Width: 1}} {
-					if got, _ := rate(test.knows, tandem.Request{Policy: p, Drafters: []string{who}}); got > best {
+				for _, p := range []tandem.Bounds{{Nodes: 3, Depth: 2, Width: 1}, {Nodes: 5, Depth: 4, Width: 1}, {Nodes: 8, Depth: 7, Width: 1}, {Nodes: 12, Depth: 11, Width: 1}} {
+					if got, _ := rate(test.knows, tandem.Request{Bounds: p, Drafters: []string{who}}); got > best {
 						best, how = got, fmt.Sprint(who, " ", p)
 					}
 				}
 			}
-			got, st := rate(test.knows, tandem.Request{Policy: tandem.Policy{Nodes: 32, Depth: 12, Width: 1}, Strategy: tandem.StrategyPlanner})
+			got, st := rate(test.knows, tandem.Request{Bounds: tandem.Bounds{Nodes: 32, Depth: 12, Width: 1}, Strategy: tandem.StrategyPlanner})
 			t.Logf("plain %.1f, best fixed %.1f (%s), planner %.1f tokens/s: %v", plain, best, how, got, st.Choices)
 			if got < test.least*best || got < test.plain*plain {
 				t.Errorf("planner makes %.1f tokens/s, plain decoding %.1f, the best fixed way (%s) %.1f: %v", got, plain, how, best, st.Choices)
@@ -400,13 +400,13 @@ func TestRestingDraftersFollow(t *testing.T) {
 		w.gw = g
 		g.VerifierIs([]tandem.Cost{{Rows: 1, Time: 40 * time.Millisecond}, {Rows: 64, Time: 41 * time.Millisecond}}, 0, 0)
 		res, err := g.Generate(context.Background(), tandem.Request{Prompt: "func (s *session) put(ctx context.Context", MaxTokens: 400, IgnoreEOS: true,
-			Policy: tandem.Policy{Nodes: 16, Depth: 8, Width: 1}, Strategy: tandem.StrategyPlanner, Sampling: tandem.Sampling{TopP: 1}}, &sink{})
+			Bounds: tandem.Bounds{Nodes: 16, Depth: 8, Width: 1}, Strategy: tandem.StrategyPlanner, Sampling: tandem.Sampling{TopP: 1}}, &sink{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		followed, latest := 0, tandem.Position(0)
 		for _, p := range resting.asked {
-			if p.Return && p.Policy.Nodes == 2 && !p.Ahead {
+			if p.Return && p.Bounds.Nodes == 2 && !p.Ahead {
 				followed++
 			}
 			if latest > 0 && p.Base-latest > 64 {

@@ -369,8 +369,8 @@ func spoil(done tandem.Proposed, how string) tandem.Proposed {
 // is always right and goes beyond the depth asked for.
 func (d fakeDrafter) draft(p tandem.Proposal, deep bool) (tandem.Tree, error) {
 	w, h := d.w, d.held[p.Session]
-	if int(p.Base)-int(p.From) != len(p.Suffix) || p.Policy.Plain() {
-		w.violate("proposal at %d from %d has %d tokens, policy %v", p.Base, p.From, len(p.Suffix), p.Policy)
+	if int(p.Base)-int(p.From) != len(p.Suffix) || p.Bounds.Plain() {
+		w.violate("proposal at %d from %d has %d tokens, policy %v", p.Base, p.From, len(p.Suffix), p.Bounds)
 	}
 	switch {
 	case h == nil:
@@ -386,29 +386,29 @@ func (d fakeDrafter) draft(p tandem.Proposal, deep bool) (tandem.Tree, error) {
 	if h.hash != p.Hash {
 		w.violate("proposal at %d has another hash than its tokens", p.Base)
 	}
-	if int(p.Base)+p.Policy.Depth+1 > int(h.open.Limit) {
-		w.violate("proposal at %d of depth %d is beyond the limit %d", p.Base, p.Policy.Depth, h.open.Limit)
+	if int(p.Base)+p.Bounds.Depth+1 > int(h.open.Limit) {
+		w.violate("proposal at %d of depth %d is beyond the limit %d", p.Base, p.Bounds.Depth, h.open.Limit)
 	}
 	if deep {
-		p.Policy = tandem.Policy{Nodes: h.open.MaxNodes, Depth: h.open.MaxNodes, Width: 1}
+		p.Bounds = tandem.Bounds{Nodes: h.open.MaxNodes, Depth: h.open.MaxNodes, Width: 1}
 	}
 	tree := tandem.Root(h.tokens[p.Base-1])
 	tree.LogProbs = []float32{0}
 	hash, n, parent := h.hash, len(h.tokens), int32(0)
-	for range p.Policy.Depth {
+	for range p.Bounds.Depth {
 		right := w.next(hash, n, h.open.Sampling.Seed)
 		x, known := d.knows(hash)
 		next := int32(-1)
-		for j := range p.Policy.Width {
-			if tree.Len() >= p.Policy.Nodes {
+		for j := range p.Bounds.Width {
+			if tree.Len() >= p.Bounds.Nodes {
 				return tree, nil
 			}
 			t := (right + 1 + tandem.Token(j)) % vocabSize
-			if (deep || known) && j == int(x>>8)%p.Policy.Width {
+			if (deep || known) && j == int(x>>8)%p.Bounds.Width {
 				t, next = right, int32(tree.Len())
 			}
 			tree.Tokens, tree.Parents = append(tree.Tokens, t), append(tree.Parents, parent)
-			tree.LogProbs = append(tree.LogProbs, tree.LogProbs[parent]-0.3*float32(p.Policy.Width))
+			tree.LogProbs = append(tree.LogProbs, tree.LogProbs[parent]-0.3*float32(p.Bounds.Width))
 		}
 		if next < 0 {
 			return tree, nil

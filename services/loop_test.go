@@ -32,7 +32,7 @@ func (drafter) Open(context.Context, tandem.Opening) (tandem.Opened, error) {
 func (drafter) Close(context.Context, tandem.SessionID) error { return nil }
 func (d drafter) Propose(ctx context.Context, p tandem.Proposal) (tandem.Proposed, error) {
 	t := tandem.Root(p.Suffix[len(p.Suffix)-1])
-	for i := 1; i < p.Policy.Nodes; i++ {
+	for i := 1; i < p.Bounds.Nodes; i++ {
 		t.Tokens, t.Parents = append(t.Tokens, tandem.Token(i)), append(t.Parents, int32(i-1))
 	}
 	err := d.pool.Put(ctx, tandem.Ticket{Session: p.Session, Epoch: p.Epoch, Base: p.Base, Hash: p.Hash, Drafter: "d", Tree: t})
@@ -153,7 +153,7 @@ const warmUp = 1 << 20
 
 func proposal(base, nodes int) tandem.Proposal {
 	return tandem.Proposal{Session: 7, Epoch: 1, Base: tandem.Position(base), Hash: 9, From: tandem.Position(base - 1),
-		Suffix: []tandem.Token{1}, Policy: tandem.Policy{Nodes: nodes, Depth: nodes, Width: 1}}
+		Suffix: []tandem.Token{1}, Bounds: tandem.Bounds{Nodes: nodes, Depth: nodes, Width: 1}}
 }
 
 func (s *stack) round(t testing.TB, base, nodes int) tandem.Verdict {

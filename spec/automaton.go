@@ -165,7 +165,7 @@ type guess struct {
 // suffix come with m/(m+3) of the probability for its m tokens, divided by how often each followed it, and
 // shorter suffixes share the rest in the same way, also for the same guesses. With every guess that comes true the match is longer. Nothing
 // appended, or nothing seen before: the root alone; without tokens there is no root and the tree is empty.
-func (a *Automaton) Continue(p tandem.Policy) tandem.Tree {
+func (a *Automaton) Continue(p tandem.Bounds) tandem.Tree {
 	if a.tokens == 0 {
 		return tandem.Tree{}
 	}

@@ -47,7 +47,7 @@ func TestAutomatonAgainstSearch(t *testing.T) {
 				t.Fatalf("%v: longest suffix of %d, want %d", text, got, longest(text))
 			}
 		}
-		p := tandem.Policy{Nodes: rapid.IntRange(1, 20).Draw(t, "nodes"), Depth: rapid.IntRange(1, 6).Draw(t, "depth"), Width: rapid.IntRange(1, 4).Draw(t, "width")}
+		p := tandem.Bounds{Nodes: rapid.IntRange(1, 20).Draw(t, "nodes"), Depth: rapid.IntRange(1, 6).Draw(t, "depth"), Width: rapid.IntRange(1, 4).Draw(t, "width")}
 		tree := a.Continue(p)
 		if err := tree.Validate(max(p.Nodes, 1), alphabet); err != nil {
 			t.Fatal(err)
@@ -76,7 +76,7 @@ func TestAutomatonAgainstSearch(t *testing.T) {
 		}
 		// The likeliest children are those of the longest suffix: with room for all of them, each is there.
 		if m := longest(text); m > 0 && p.Nodes > 1 {
-			all := a.Continue(tandem.Policy{Nodes: 1000, Depth: 1, Width: 100})
+			all := a.Continue(tandem.Bounds{Nodes: 1000, Depth: 1, Width: 100})
 			for x := range tandem.Token(alphabet) {
 				if occurs(text, append(slices.Clone(text[len(text)-m:]), x)) && child(all, 0, x) < 0 {
 					t.Fatalf("%v: %d followed the longest suffix but is no guess", text, x)
@@ -96,11 +96,11 @@ func TestAutomatonContinues(t *testing.T) {
 		return out
 	}
 	a := NewAutomaton()
-	if a.Continue(tandem.Policy{Nodes: 9, Depth: 9, Width: 9}).Len() != 0 {
+	if a.Continue(tandem.Bounds{Nodes: 9, Depth: 9, Width: 9}).Len() != 0 {
 		t.Error("a tree without tokens")
 	}
 	a.Append(text("if err != nil { return err }; x := f(); if err !")...)
-	tree := a.Continue(tandem.Policy{Nodes: 11, Depth: 10, Width: 1})
+	tree := a.Continue(tandem.Bounds{Nodes: 11, Depth: 10, Width: 1})
 	var got []rune
 	for _, x := range pathOf(tree, int32(tree.Len()-1)) {
 		got = append(got, rune(x))
@@ -108,13 +108,13 @@ func TestAutomatonContinues(t *testing.T) {
 	if string(got) != "!= nil { re" {
 		t.Errorf("continued with %q", string(got))
 	}
-	if a.Continue(tandem.Policy{}).Len() != 1 {
+	if a.Continue(tandem.Bounds{}).Len() != 1 {
 		t.Error("a plain policy gave more than the root")
 	}
 	// What followed more often is likelier, of equals what followed later.
 	a = NewAutomaton()
 	a.Append(text("ab ab ac ad a")...)
-	tree = a.Continue(tandem.Policy{Nodes: 4, Depth: 1, Width: 3})
+	tree = a.Continue(tandem.Bounds{Nodes: 4, Depth: 1, Width: 3})
 	if want := text("abdc"); !slices.Equal(tree.Tokens, want) {
 		t.Errorf("guesses %v, want %v", tree.Tokens, want)
 	}
@@ -165,7 +165,7 @@ func BenchmarkAutomatonContinue(b *testing.B) {
 				a.Append(tandem.Token(r.IntN(50)))
 			}
 			for b.Loop() {
-				a.Continue(tandem.Policy{Nodes: nodes, Depth: 7, Width: 4})
+				a.Continue(tandem.Bounds{Nodes: nodes, Depth: 7, Width: 4})
 			}
 		})
 	}

@@ -44,12 +44,12 @@ type Grower interface {
 	Draft() Draft
 }
 
-// NewGrower returns a grower of trees below root within p's Policy, as its Growth, Branch and Stop say.
+// NewGrower returns a grower of trees below root within p's Bounds, as its Growth, Branch and Stop say.
 func NewGrower(root tandem.Token, p tandem.Proposal) Grower {
 	if p.Growth == tandem.GrowPacer {
-		return NewPacer(root, p.Policy, p.Branch, p.Stop)
+		return NewPacer(root, p.Bounds, p.Branch, p.Stop)
 	}
-	return &Builder{root: root, policy: p.Policy, first: p.Growth == tandem.GrowBest, stop: logOf(p.Stop)}
+	return &Builder{root: root, policy: p.Bounds, first: p.Growth == tandem.GrowBest, stop: logOf(p.Stop)}
 }
 
 // logOf returns the log-probability of a chance, -Inf for none.
@@ -72,7 +72,7 @@ func logOf(chance float64) float32 { return float32(math.Log(max(chance, 0))) }
 //     same as if every level had been run in full.
 type Builder struct {
 	root   tandem.Token
-	policy tandem.Policy
+	policy tandem.Bounds
 	first  bool    // best-first
 	stop   float32 // log-probability: nothing is run once every node to run has less
 
@@ -94,12 +94,12 @@ type node struct {
 }
 
 // NewLevels returns a builder that grows by levels.
-func NewLevels(root tandem.Token, p tandem.Policy) *Builder {
+func NewLevels(root tandem.Token, p tandem.Bounds) *Builder {
 	return &Builder{root: root, policy: p, stop: logOf(0)}
 }
 
 // NewBestFirst returns a builder that grows where the likeliest nodes are.
-func NewBestFirst(root tandem.Token, p tandem.Policy) *Builder {
+func NewBestFirst(root tandem.Token, p tandem.Bounds) *Builder {
 	return &Builder{root: root, policy: p, first: true, stop: logOf(0)}
 }
 

@@ -34,7 +34,7 @@ const paceTogether = 4
 // branch's last entry is a node without children.
 type Pacer struct {
 	root         tandem.Token
-	policy       tandem.Policy
+	policy       tandem.Bounds
 	branch, stop float32 // log-probabilities
 
 	nodes    []node // ids count from 1
@@ -52,7 +52,7 @@ type branch struct {
 
 // NewPacer returns a pacer below root. A candidate of probability branch or more opens a branch, 0 means
 // DefaultBranch; drafting ends below stop, 0 means never.
-func NewPacer(root tandem.Token, p tandem.Policy, branch, stop float64) *Pacer {
+func NewPacer(root tandem.Token, p tandem.Bounds, branch, stop float64) *Pacer {
 	if branch == 0 {
 		branch = DefaultBranch
 	}

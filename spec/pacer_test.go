@@ -12,7 +12,7 @@ import (
 )
 
 // pacerByTheBook is the pacer on paths of tokens, with every sum done anew.
-func pacerByTheBook(m model, p tandem.Policy, threshold, stop float64, together int) tandem.Tree {
+func pacerByTheBook(m model, p tandem.Bounds, threshold, stop float64, together int) tandem.Tree {
 	type branch struct {
 		path    []tandem.Token // root included
 		logProb float32
@@ -120,7 +120,7 @@ func (a alone) Pending(room int) []Row { return a.Grower.Pending(min(room, 1)) }
 func TestStop(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		m, p := genModel(r), genPolicy(r)
-		q := tandem.Proposal{Policy: p, Growth: rapid.SampledFrom([]tandem.Growth{tandem.GrowLevels, tandem.GrowBest, tandem.GrowPacer}).Draw(r, "growth"), Branch: genChance(r)}
+		q := tandem.Proposal{Bounds: p, Growth: rapid.SampledFrom([]tandem.Growth{tandem.GrowLevels, tandem.GrowBest, tandem.GrowPacer}).Draw(r, "growth"), Branch: genChance(r)}
 		free := NewGrower(0, q)
 		q.Stop = genChance(r)
 		bound := NewGrower(0, q)
@@ -158,7 +158,7 @@ func BenchmarkPacer(b *testing.B) {
 		lists[i] = m.candidates([]tandem.Token{tandem.Token(i)}, 10)
 	}
 	for b.Loop() {
-		t := NewPacer(0, tandem.Policy{Nodes: 16, Depth: 7, Width: 10}, 0.3, 0)
+		t := NewPacer(0, tandem.Bounds{Nodes: 16, Depth: 7, Width: 10}, 0.3, 0)
 		for rows := t.Pending(999); len(rows) > 0; rows = t.Pending(999) {
 			t.Absorb(lists[:len(rows)])
 		}

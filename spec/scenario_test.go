@@ -71,7 +71,7 @@ type scenario struct {
 func (s *scenario) run(args []string) {
 	switch args[0] {
 	case "levels", "best-first", "pacer":
-		p, err := tandem.ParsePolicy(args[1])
+		p, err := tandem.ParseBounds(args[1])
 		if err != nil {
 			s.t.Fatal(err)
 		}

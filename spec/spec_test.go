@@ -92,7 +92,7 @@ func pathOf(t tandem.Tree, node int32) (path []tandem.Token) {
 }
 
 // levelsByTheBook is the algorithm without any shortcut: every level run in full, everything recorded.
-func levelsByTheBook(m model, root tandem.Token, p tandem.Policy) tandem.Tree {
+func levelsByTheBook(m model, root tandem.Token, p tandem.Bounds) tandem.Tree {
 	type rec struct {
 		node
 		path []tandem.Token
@@ -133,8 +133,8 @@ func levelsByTheBook(m model, root tandem.Token, p tandem.Policy) tandem.Tree {
 	return t
 }
 
-func genPolicy(r *rapid.T) tandem.Policy {
-	return tandem.Policy{Nodes: rapid.IntRange(2, 40).Draw(r, "nodes"),
+func genPolicy(r *rapid.T) tandem.Bounds {
+	return tandem.Bounds{Nodes: rapid.IntRange(2, 40).Draw(r, "nodes"),
 		Depth: rapid.IntRange(1, 8).Draw(r, "depth"), Width: rapid.IntRange(1, 10).Draw(r, "width")}
 }
 
@@ -183,7 +183,7 @@ func TestAbsorbWantsOneListPerRow(t *testing.T) {
 			t.Error("Absorb took two lists for one row")
 		}
 	}()
-	b := NewLevels(0, tandem.Policy{Nodes: 4, Depth: 2, Width: 2})
+	b := NewLevels(0, tandem.Bounds{Nodes: 4, Depth: 2, Width: 2})
 	b.Pending(9)
 	b.Absorb(make([][]Candidate, 2))
 }
@@ -298,7 +298,7 @@ func TestBrokenRulesAreCaught(t *testing.T) {
 
 func BenchmarkLevels(b *testing.B) {
 	m := model{1, 64}
-	p := tandem.Policy{Nodes: 16, Depth: 7, Width: 10}
+	p := tandem.Bounds{Nodes: 16, Depth: 7, Width: 10}
 	lists := make([][]Candidate, 10)
 	for i := range lists {
 		lists[i] = m.candidates([]tandem.Token{tandem.Token(i)}, 10)

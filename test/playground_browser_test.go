@@ -100,7 +100,7 @@ func (p *tab) note(event any) {
 	case *runtime.EventExceptionThrown:
 		p.errors = append(p.errors, fmt.Sprintf("%+v", e.ExceptionDetails))
 	case *cdplog.EventEntryAdded:
-		if e.Entry.Source == cdplog.EntrySourceSecurity || strings.Contains(e.Entry.Text, "Content Security Policy") {
+		if e.Entry.Source == cdplog.EntrySourceSecurity || strings.Contains(e.Entry.Text, "Content Security Bounds") {
 			p.errors = append(p.errors, e.Entry.Text)
 		}
 	case *network.EventRequestWillBeSent:

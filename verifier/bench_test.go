@@ -24,12 +24,12 @@ func TestWaitsMeasured(t *testing.T) {
 	if *big == "" {
 		t.Skip("needs -big")
 	}
-	policy := func(nodes, depth, width int) tandem.Policy {
-		return tandem.Policy{Nodes: nodes, Depth: depth, Width: width}
+	policy := func(nodes, depth, width int) tandem.Bounds {
+		return tandem.Bounds{Nodes: nodes, Depth: depth, Width: width}
 	}
 	for _, c := range []struct {
 		sessions int
-		policy   tandem.Policy
+		policy   tandem.Bounds
 	}{{8, policy(2, 1, 1)}, {8, policy(4, 3, 2)}, {8, policy(12, 6, 4)}, {2, policy(8, 5, 4)}} {
 		t.Run(fmt.Sprint(c.sessions, " ", c.policy), func(t *testing.T) { measureWaits(t, c.sessions, c.policy) })
 	}
@@ -37,7 +37,7 @@ func TestWaitsMeasured(t *testing.T) {
 
 // measureWaits runs the sessions with and without waits in turn. Passes count with what they cost on a quiet
 // machine, so that it matters little what else runs on this one.
-func measureWaits(t *testing.T, sessions int, policy tandem.Policy) {
+func measureWaits(t *testing.T, sessions int, policy tandem.Bounds) {
 	const turns, tokens = 3, 24
 	m := openThreads(t, *big, sessions+1, 2)
 	costs, err := measure.Costs(t.Context(), m, time.Second, nil)

@@ -26,7 +26,7 @@ var choices = []func(a *asked, i int){
 	},
 	func(a *asked, i int) { a.sampling.Logprobs, a.sampling.TopLogprobs = i > 0, []int{0, 0, 5}[i] },
 	func(a *asked, i int) {
-		a.policy = []tandem.Policy{{Nodes: 16, Depth: 7, Width: 6}, {Nodes: 6, Depth: 5, Width: 1}, {Nodes: 12, Depth: 3, Width: 8}}[i]
+		a.policy = []tandem.Bounds{{Nodes: 16, Depth: 7, Width: 6}, {Nodes: 6, Depth: 5, Width: 1}, {Nodes: 12, Depth: 3, Width: 8}}[i]
 	},
 }
 

@@ -30,7 +30,7 @@ func TestSharedPrefixesChangeNothing(t *testing.T) {
 		all.Go(func() {
 			rng := rand.New(rand.NewPCG(uint64(chat), 5))
 			a := asked{tenant: fmt.Sprint(chat % 2), prompt: twin.prompt(prompts[chat%2] + prompts[2] + prompts[3]), tokens: tokens,
-				policy: tandem.Policy{Nodes: 8, Depth: 4, Width: 4}}
+				policy: tandem.Bounds{Nodes: 8, Depth: 4, Width: 4}}
 			a.disturb = func(s *stream) {
 				switch rng.IntN(8) {
 				case 0:
@@ -65,7 +65,7 @@ func TestSharedPrefixesChangeNothing(t *testing.T) {
 	all.Wait()
 	for other := range 8 { // more tenants than there is memory for what they leave
 		a := asked{tenant: fmt.Sprint("other ", other), prompt: twin.prompt(prompts[0] + prompts[2] + prompts[3]), tokens: 4,
-			policy: tandem.Policy{Nodes: 4, Depth: 3, Width: 1}, sampling: greedy}
+			policy: tandem.Bounds{Nodes: 4, Depth: 3, Width: 1}, sampling: greedy}
 		if s, err := r.generate(a); err != nil || !slices.Equal(s.text, twin.generate(t, a)) {
 			t.Errorf("%s: %v, text %v", a.tenant, err, s.text)
 		}

@@ -129,7 +129,7 @@ type asked struct {
 	tenant   string
 	prompt   []tandem.Token
 	sampling tandem.Sampling
-	policy   tandem.Policy
+	policy   tandem.Bounds
 	how      tandem.Proposal // Growth, Branch, Stop and Ahead of the session's proposals
 	tokens   int
 	disturb  func(*stream) // called before each round
@@ -193,7 +193,7 @@ func (s *stream) round(ctx context.Context) error {
 	policy := s.policy
 	policy.Depth = min(policy.Depth, s.tokens-(len(s.text)-len(s.prompt))-1)
 	p, err := s.d.Propose(ctx, tandem.Proposal{Session: s.id, Epoch: s.epoch, Base: want.Base, Hash: want.Hash,
-		From: tandem.Position(s.told), Suffix: s.text[s.told:], Policy: policy,
+		From: tandem.Position(s.told), Suffix: s.text[s.told:], Bounds: policy,
 		Growth: s.how.Growth, Branch: s.how.Branch, Stop: s.how.Stop, Ahead: s.how.Ahead})
 	switch {
 	case err == nil:

@@ -34,7 +34,7 @@ func TestSpeculationEqualsPlain(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t, c.o)
 			var all sync.WaitGroup
-			for i, policy := range []tandem.Policy{{Nodes: 16, Depth: 7, Width: 10}, {Nodes: 8, Depth: 4, Width: 4}, {Nodes: 5, Depth: 4, Width: 1}, {}} {
+			for i, policy := range []tandem.Bounds{{Nodes: 16, Depth: 7, Width: 10}, {Nodes: 8, Depth: 4, Width: 4}, {Nodes: 5, Depth: 4, Width: 1}, {}} {
 				a := asked{prompt: twin.prompt(prompts[i]), policy: policy, tokens: tokens, how: c.how}
 				wants := [][]tandem.Token{}
 				for _, a.sampling = range []tandem.Sampling{greedy, sampled} {
@@ -121,7 +121,7 @@ func TestFaultsChangeNothing(t *testing.T) {
 				s.t.Error(err)
 			}
 		case 3: // a gateway that believes in another text
-			p := tandem.Proposal{Session: s.id, Epoch: s.epoch, Base: 3, Suffix: []tandem.Token{1, 2, 3}, Policy: s.policy}
+			p := tandem.Proposal{Session: s.id, Epoch: s.epoch, Base: 3, Suffix: []tandem.Token{1, 2, 3}, Bounds: s.policy}
 			if _, err := s.d.Propose(ctx, p); tandem.KindOf(err) != tandem.Stale && tandem.KindOf(err) != tandem.UnknownSession {
 				s.t.Errorf("proposal with a wrong hash: %v", err)
 			}
@@ -129,13 +129,13 @@ func TestFaultsChangeNothing(t *testing.T) {
 			short, cancel := context.WithTimeout(ctx, time.Millisecond)
 			want := s.ticket()
 			_, _ = s.d.Propose(short, tandem.Proposal{Session: s.id, Epoch: s.epoch, Base: want.Base, Hash: want.Hash,
-				From: tandem.Position(s.told), Suffix: s.text[s.told:], Policy: s.policy})
+				From: tandem.Position(s.told), Suffix: s.text[s.told:], Bounds: s.policy})
 			cancel()
 		}
 	}
 	var all sync.WaitGroup
 	for i := range 6 {
-		a := asked{prompt: twin.prompt(prompts[i%len(prompts)]), policy: tandem.Policy{Nodes: 8, Depth: 4, Width: 4}, tokens: tokens, sampling: greedy}
+		a := asked{prompt: twin.prompt(prompts[i%len(prompts)]), policy: tandem.Bounds{Nodes: 8, Depth: 4, Width: 4}, tokens: tokens, sampling: greedy}
 		if i%2 == 1 {
 			a.sampling = sampled
 		}
@@ -163,7 +163,7 @@ func TestFaultsChangeNothing(t *testing.T) {
 func TestTextEndsAtTheLimit(t *testing.T) {
 	twin := plain{openModel(t, targetFile, 1)}
 	r := newRig(t, rigOptions{})
-	a := asked{prompt: slices.Repeat(twin.prompt(prompts[0]), 20)[:limit-9], sampling: greedy, policy: tandem.Policy{Nodes: 16, Depth: 7, Width: 4}, tokens: 9}
+	a := asked{prompt: slices.Repeat(twin.prompt(prompts[0]), 20)[:limit-9], sampling: greedy, policy: tandem.Bounds{Nodes: 16, Depth: 7, Width: 4}, tokens: 9}
 	want := twin.generate(t, a)
 	s, err := r.generate(a)
 	if err != nil || !slices.Equal(s.text, want) {

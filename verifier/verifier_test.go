@@ -115,7 +115,7 @@ func TestTicketsAreAnsweredByKind(t *testing.T) {
 func TestGarbageHarmsNobody(t *testing.T) {
 	twin := plain{openModel(t, targetFile, 1)}
 	r := newRig(t, rigOptions{})
-	a := asked{prompt: twin.prompt(prompts[0]), sampling: sampled, policy: tandem.Policy{Nodes: 8, Depth: 4, Width: 4}, tokens: 16}
+	a := asked{prompt: twin.prompt(prompts[0]), sampling: sampled, policy: tandem.Bounds{Nodes: 8, Depth: 4, Width: 4}, tokens: 16}
 	want := twin.generate(t, a)
 	rng := rand.New(rand.NewPCG(8, 9))
 	a.disturb = func(s *stream) {

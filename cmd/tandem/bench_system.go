@@ -148,7 +148,7 @@ func (c *benchSystemCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	if base.Policy.Plain() {
+	if base.Bounds.Plain() {
 		return tandem.Errorf("", tandem.Invalid, "bench system compares with plain decoding: leave --no-draft and --tree none out")
 	}
 	target, drafts, err := c.models(names)
@@ -175,7 +175,7 @@ func (c *benchSystemCmd) Run(a *app) error {
 	}
 	start := time.Now()
 	b := &bench{ctx: a.ctx, cmd: c, target: target, base: base, plain: base, sets: sets, truth: &truth{}, parallel: c.sessionsOr(1)}
-	b.plain.Policy = tandem.Policy{}
+	b.plain.Bounds = tandem.Bounds{}
 	if c.Budget > 0 {
 		b.until = start.Add(c.Budget)
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // chain returns the shape of a single path of n tokens.
-func chain(n int) tandem.Policy { return tandem.Policy{Nodes: n + 1, Depth: n, Width: 1} }
+func chain(n int) tandem.Bounds { return tandem.Bounds{Nodes: n + 1, Depth: n, Width: 1} }
 
 // as returns a variant: the request asked for on the command line, changed.
 func (b *bench) as(name string, change func(*tandem.Request)) variant {
@@ -23,24 +23,24 @@ func (b *bench) plainly() variant { return variant{"plain", b.plain} }
 
 // strategy returns a variant of a strategy without further choices.
 func (b *bench) strategy(s tandem.Strategy) variant {
-	return b.as(string(s), func(r *tandem.Request) { r.Strategy, r.Vote, r.Off, r.Policy = s, tandem.VoteAuto, 0, b.policy(s) })
+	return b.as(string(s), func(r *tandem.Request) { r.Strategy, r.Vote, r.Without, r.Bounds = s, tandem.VoteAuto, 0, b.policy(s) })
 }
 
 // policy returns the bounds of a strategy's trees: --tree, or its own.
-func (b *bench) policy(s tandem.Strategy) tandem.Policy {
+func (b *bench) policy(s tandem.Strategy) tandem.Bounds {
 	flags := b.cmd.speculationFlags
 	flags.Strategy = string(s)
 	var r tandem.Request
 	if err := flags.speculate(&r); err != nil {
-		return b.base.Policy // checked at the start
+		return b.base.Bounds // checked at the start
 	}
-	return r.Policy
+	return r.Bounds
 }
 
 // fixed returns a variant with one drafter and trees of one shape.
-func (b *bench) fixed(drafter string, p tandem.Policy) variant {
+func (b *bench) fixed(drafter string, p tandem.Bounds) variant {
 	return b.as(fmt.Sprintf("%s %s", drafter, p), func(r *tandem.Request) {
-		r.Strategy, r.Vote, r.Off, r.Drafters, r.Policy = tandem.StrategyFixed, tandem.VoteNone, 0, []string{drafter}, p
+		r.Strategy, r.Vote, r.Without, r.Drafters, r.Bounds = tandem.StrategyFixed, tandem.VoteNone, 0, []string{drafter}, p
 	})
 }
 
@@ -69,7 +69,7 @@ func (r *suiteResult) scenario(b *bench, c *comparison, v int) {
 		}
 	}
 	r.scenarios = append(r.scenarios, scenarioResult{
-		Name: c.set, Draft: draft, Strategy: string(req.Strategy), Tree: req.Policy.String(), Sessions: b.parallel, Prompts: c.prompts, Tokens: s.tokens,
+		Name: c.set, Draft: draft, Strategy: string(req.Strategy), Tree: req.Bounds.String(), Sessions: b.parallel, Prompts: c.prompts, Tokens: s.tokens,
 		PlainTokS: c.sum(0).rate(), SpecTokS: s.rate(), Ratio: res.Ratio.Total, MedianRatio: res.Ratio.Median,
 		TokensPerRound: res.TokensPerRound, Acceptance: res.PerNode, VerifierBusy: res.VerifierBusy, DrafterBusy: res.DrafterBusy, Equal: c.equal,
 		Choices: res.Choices, Reasons: res.Reasons,
@@ -170,8 +170,8 @@ func (b *bench) plannerSuite() (*suiteResult, error) {
 		few := set.take(min(2, len(set.Prompts)))
 		at := struct {
 			drafter string
-			tandem.Policy
-		}{b.expert(set.Name), tandem.Policy{Nodes: 8, Depth: 4, Width: b.policy(tandem.StrategyFixed).Width}}
+			tandem.Bounds
+		}{b.expert(set.Name), tandem.Bounds{Nodes: 8, Depth: 4, Width: b.policy(tandem.StrategyFixed).Width}}
 		if at.drafter == "" {
 			at.drafter = b.drafters[0]
 		}
@@ -186,11 +186,11 @@ func (b *bench) plannerSuite() (*suiteResult, error) {
 			}
 			return err
 		}
-		policy := func(nodes, depth int) tandem.Policy {
-			return tandem.Policy{Nodes: nodes, Depth: depth, Width: at.Width}
+		policy := func(nodes, depth int) tandem.Bounds {
+			return tandem.Bounds{Nodes: nodes, Depth: depth, Width: at.Width}
 		}
 		for pass := range 2 {
-			if err := axis(len(b.drafters), func(i int) variant { return b.fixed(b.drafters[i], at.Policy) }, func(i int) { at.drafter = b.drafters[i] }); err != nil {
+			if err := axis(len(b.drafters), func(i int) variant { return b.fixed(b.drafters[i], at.Bounds) }, func(i int) { at.drafter = b.drafters[i] }); err != nil {
 				return err
 			}
 			if err := axis(len(sweepNodes), func(i int) variant { return b.fixed(at.drafter, policy(sweepNodes[i], at.Depth)) }, func(i int) { at.Nodes = sweepNodes[i] }); err != nil {
@@ -204,7 +204,7 @@ func (b *bench) plannerSuite() (*suiteResult, error) {
 				break
 			}
 		}
-		best := b.fixed(at.drafter, at.Policy)
+		best := b.fixed(at.drafter, at.Bounds)
 		c, err := b.compare(set, b.plainly(), best, b.strategy(tandem.StrategyPlanner))
 		if err != nil {
 			return err
@@ -228,9 +228,9 @@ func (b *bench) lengthSuite() (*suiteResult, error) {
 		if drafter == "" {
 			drafter = b.drafters[0]
 		}
-		minions := func(name string, p tandem.Policy, off tandem.Technique) variant {
+		minions := func(name string, p tandem.Bounds, off tandem.Technique) variant {
 			return b.as(name, func(r *tandem.Request) {
-				r.Strategy, r.Vote, r.Drafters, r.Policy, r.Off = tandem.StrategyMinions, tandem.VoteNone, []string{drafter}, p, off|tandem.TechniqueAhead
+				r.Strategy, r.Vote, r.Drafters, r.Bounds, r.Without = tandem.StrategyMinions, tandem.VoteNone, []string{drafter}, p, off|tandem.TechniqueAhead
 			})
 		}
 		var lengths []variant
@@ -264,17 +264,17 @@ func (b *bench) voteSuite() (*suiteResult, error) {
 		return r, tandem.Errorf("", tandem.Invalid, "%d draft model: a vote wants several, give --draft more than once", len(b.drafters))
 	}
 	path, tree := chain(b.cmd.LengthStart), b.policy(tandem.StrategyFixed)
-	voting := func(name string, s tandem.Strategy, v tandem.Vote, p tandem.Policy) variant {
-		return b.as(name, func(r *tandem.Request) { r.Strategy, r.Vote, r.Off, r.Policy = s, v, tandem.TechniqueAhead, p })
+	voting := func(name string, s tandem.Strategy, v tandem.Vote, p tandem.Bounds) variant {
+		return b.as(name, func(r *tandem.Request) { r.Strategy, r.Vote, r.Without, r.Bounds = s, v, tandem.TechniqueAhead, p })
 	}
 	kinds := []struct {
 		name  string
-		alone tandem.Policy
+		alone tandem.Bounds
 		votes []variant
 	}{
 		{"chains", path, []variant{
 			voting("majority", tandem.StrategyMinions, tandem.VoteMajority, path),
-			voting("merged", tandem.StrategyMinions, tandem.VoteTree, tandem.Policy{Nodes: tree.Nodes, Depth: path.Depth, Width: 1}),
+			voting("merged", tandem.StrategyMinions, tandem.VoteTree, tandem.Bounds{Nodes: tree.Nodes, Depth: path.Depth, Width: 1}),
 		}},
 		{"trees", tree, []variant{voting("merged", tandem.StrategyFixed, tandem.VoteTree, tree)}},
 	}
@@ -336,7 +336,7 @@ func (b *bench) llmcadSuite() (*suiteResult, error) {
 	r := &suiteResult{}
 	step := func(name string, off tandem.Technique) variant {
 		return b.as(name, func(r *tandem.Request) {
-			r.Strategy, r.Vote, r.Off, r.Policy = tandem.StrategyLLMCad, tandem.VoteAuto, off, b.policy(tandem.StrategyLLMCad)
+			r.Strategy, r.Vote, r.Without, r.Bounds = tandem.StrategyLLMCad, tandem.VoteAuto, off, b.policy(tandem.StrategyLLMCad)
 		})
 	}
 	return r, b.each(b.pick(b.domains()...), func(b *bench, set promptSet) error {
@@ -377,7 +377,7 @@ func (b *bench) overlapSuite() (*suiteResult, error) {
 			for _, off := range []tandem.Technique{tandem.TechniqueAhead, 0} {
 				name := string(s) + map[bool]string{true: ", ahead", false: ", in turn"}[off == 0]
 				variants = append(variants, b.as(name, func(r *tandem.Request) {
-					r.Strategy, r.Vote, r.Off, r.Drafters, r.Policy = s, tandem.VoteNone, off, b.one(set.Name), b.policy(s)
+					r.Strategy, r.Vote, r.Without, r.Drafters, r.Bounds = s, tandem.VoteNone, off, b.one(set.Name), b.policy(s)
 				}))
 			}
 		}

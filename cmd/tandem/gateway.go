@@ -148,8 +148,8 @@ func (s speculationFlags) defaults() (public.Defaults, error) {
 	if err == nil {
 		err = r.Validate(tandem.Limits{})
 	}
-	return public.Defaults{MaxTokens: r.MaxTokens, Sampling: r.Sampling, Policy: r.Policy, Strategy: r.Strategy, Vote: r.Vote,
-		Drafters: r.Drafters, Off: r.Off}, err
+	return public.Defaults{MaxTokens: r.MaxTokens, Sampling: r.Sampling, Bounds: r.Bounds, Strategy: r.Strategy, Vote: r.Vote,
+		Drafters: r.Drafters, Without: r.Without}, err
 }
 
 // peers are the processes behind a gateway.

@@ -41,7 +41,7 @@ func (c *generateCmd) Run(a *app) error {
 	if c.Addr != "" {
 		return c.generate(a.ctx, a, c.Addr, r)
 	}
-	l, err := c.launch(r.Policy.Plain())
+	l, err := c.launch(r.Bounds.Plain())
 	if err != nil {
 		return err
 	}

@@ -167,13 +167,13 @@ func (t *conversation) measure(ctx context.Context) error {
 		return t.tell(tandem.Errorf("", tandem.Invalid, "/measure: nothing was asked yet"))
 	}
 	with := t.last.request
-	if with.Policy.Plain() {
+	if with.Bounds.Plain() {
 		if err := t.cmd.speculate(&with); err != nil {
 			return t.tell(err)
 		}
 	}
 	plain := with
-	plain.Policy = tandem.Policy{}
+	plain.Bounds = tandem.Bounds{}
 	var runs []*turn
 	took := map[bool]float64{}                                   // ms to decode, of the faster run: what else the machine does only makes one slower
 	for i, speculate := range []bool{true, false, false, true} { // so that neither is always first

@@ -97,15 +97,15 @@ func (c *generateCmd) generate(ctx context.Context, a *app, addr string, r tande
 // wireRequest turns a validated request into the client's form, every field set.
 func wireRequest(r tandem.Request) client.Request {
 	w := client.Request{
-		Prompt: r.Prompt, MaxTokens: &r.MaxTokens, IgnoreEOS: r.IgnoreEOS, FullTrace: r.FullTrace, NoDraft: r.Policy.Plain(),
+		Prompt: r.Prompt, MaxTokens: &r.MaxTokens, IgnoreEOS: r.IgnoreEOS, FullTrace: r.FullTrace, NoDraft: r.Bounds.Plain(),
 		Temperature: &r.Sampling.Temperature, TopK: &r.Sampling.TopK, TopP: &r.Sampling.TopP, MinP: &r.Sampling.MinP, Seed: &r.Sampling.Seed,
 		RepeatPenalty: &r.Sampling.RepeatPenalty, RepeatLast: &r.Sampling.RepeatLast, FrequencyPenalty: &r.Sampling.FrequencyPenalty,
 		PresencePenalty: &r.Sampling.PresencePenalty, LogitBias: fromBias(r.Sampling.Bias), Logprobs: r.Sampling.Logprobs,
 		TopLogprobs: r.Sampling.TopLogprobs, Stop: r.Stop, Report: r.Report,
 	}
 	if !w.NoDraft {
-		w.Tree = &client.Tree{Nodes: r.Policy.Nodes, Depth: r.Policy.Depth, Width: r.Policy.Width}
-		w.Strategy, w.Vote, w.Drafters, w.Without = string(r.Strategy), string(r.Vote), r.Drafters, r.Off.Names()
+		w.Tree = &client.Tree{Nodes: r.Bounds.Nodes, Depth: r.Bounds.Depth, Width: r.Bounds.Width}
+		w.Strategy, w.Vote, w.Drafters, w.Without = string(r.Strategy), string(r.Vote), r.Drafters, r.Without.Names()
 	}
 	return w
 }

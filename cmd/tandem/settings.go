@@ -119,7 +119,7 @@ func (s samplingFlags) request(prompt string) (tandem.Request, error) {
 		return r, err
 	}
 	if s.NoDraft {
-		r.Policy = tandem.Policy{}
+		r.Bounds = tandem.Bounds{}
 	}
 	return r, r.Validate(tandem.Limits{})
 }

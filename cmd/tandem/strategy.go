@@ -35,13 +35,13 @@ func (s speculationFlags) speculate(r *tandem.Request) (err error) {
 			r.Strategy = tandem.StrategyFixed
 		}
 	}
-	r.Policy = tandem.DefaultPolicy(r.Strategy)
+	r.Bounds = tandem.DefaultBounds(r.Strategy)
 	if s.Tree != "" {
-		if r.Policy, err = tandem.ParsePolicy(s.Tree); err != nil {
+		if r.Bounds, err = tandem.ParseBounds(s.Tree); err != nil {
 			return err
 		}
 	}
-	r.Off, err = tandem.ParseTechniques(s.Without)
+	r.Without, err = tandem.ParseTechniques(s.Without)
 	return err
 }
 

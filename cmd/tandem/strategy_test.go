@@ -21,21 +21,21 @@ func TestSpeculationFlags(t *testing.T) {
 		strategy tandem.Strategy
 		policy   string
 	}{
-		{speculationFlags{}, tandem.StrategyPlanner, tandem.DefaultPolicy(tandem.StrategyPlanner).String()},
+		{speculationFlags{}, tandem.StrategyPlanner, tandem.DefaultBounds(tandem.StrategyPlanner).String()},
 		{speculationFlags{Tree: "8/4/2"}, tandem.StrategyFixed, "8/4/2"},
 		{speculationFlags{Tree: "none"}, tandem.StrategyFixed, "none"},
-		{speculationFlags{Strategy: "fixed"}, tandem.StrategyFixed, tandem.DefaultPolicy(tandem.StrategyFixed).String()},
-		{speculationFlags{Strategy: "minions"}, tandem.StrategyMinions, tandem.DefaultPolicy(tandem.StrategyPlanner).String()},
+		{speculationFlags{Strategy: "fixed"}, tandem.StrategyFixed, tandem.DefaultBounds(tandem.StrategyFixed).String()},
+		{speculationFlags{Strategy: "minions"}, tandem.StrategyMinions, tandem.DefaultBounds(tandem.StrategyPlanner).String()},
 		{speculationFlags{Strategy: "planner", Tree: "8/4/2"}, tandem.StrategyPlanner, "8/4/2"},
 	} {
 		var r tandem.Request
-		if err := c.flags.speculate(&r); err != nil || r.Strategy != c.strategy || r.Policy.String() != c.policy {
-			t.Errorf("%+v: strategy %s, tree %s, %v: want %s, %s", c.flags, r.Strategy, r.Policy, err, c.strategy, c.policy)
+		if err := c.flags.speculate(&r); err != nil || r.Strategy != c.strategy || r.Bounds.String() != c.policy {
+			t.Errorf("%+v: strategy %s, tree %s, %v: want %s, %s", c.flags, r.Strategy, r.Bounds, err, c.strategy, c.policy)
 		}
 	}
 	s := samplingFlags{MaxTokens: 1, TopP: 1, speculationFlags: speculationFlags{Vote: "tree", Drafters: []string{"go", "py"}, Without: []string{"ahead"}}}
 	r, err := s.request("x")
-	if err != nil || r.Vote != tandem.VoteTree || !slices.Equal(r.Drafters, []string{"go", "py"}) || r.Off != tandem.TechniqueAhead {
+	if err != nil || r.Vote != tandem.VoteTree || !slices.Equal(r.Drafters, []string{"go", "py"}) || r.Without != tandem.TechniqueAhead {
 		t.Errorf("request %+v, %v", r, err)
 	}
 	w := wireRequest(r)

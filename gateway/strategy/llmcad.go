@@ -23,8 +23,8 @@ type llmcad struct {
 func (l *llmcad) Several() bool { return l.vote != tandem.VoteNone }
 func (l *llmcad) HandOn()       {}
 
-func (l *llmcad) Decide(ready []string, p tandem.Policy) Plan {
-	return poll(ready, l.vote, tandem.Proposal{Policy: p, Growth: tandem.GrowPacer, Branch: l.branch, Stop: l.alpha.Now(), Ahead: l.ahead}, reasonThreshold)
+func (l *llmcad) Decide(ready []string, p tandem.Bounds) Plan {
+	return poll(ready, l.vote, tandem.Proposal{Bounds: p, Growth: tandem.GrowPacer, Branch: l.branch, Stop: l.alpha.Now(), Ahead: l.ahead}, reasonThreshold)
 }
 
 func (l *llmcad) Explain(p Plan) string {

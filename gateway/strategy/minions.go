@@ -29,7 +29,7 @@ func (m *minions) HandOn() {
 	}
 }
 
-func (m *minions) Decide(ready []string, p tandem.Policy) Plan {
+func (m *minions) Decide(ready []string, p tandem.Bounds) Plan {
 	s := p.Depth
 	if m.length != nil {
 		s = min(s, m.length.Now())
@@ -43,7 +43,7 @@ func (m *minions) Decide(ready []string, p tandem.Policy) Plan {
 	default:
 		reason = reasonLength
 	}
-	chains := poll(ready, m.vote, tandem.Proposal{Policy: tandem.Policy{Nodes: m.asked + 1, Depth: m.asked, Width: 1}}, reason)
+	chains := poll(ready, m.vote, tandem.Proposal{Bounds: tandem.Bounds{Nodes: m.asked + 1, Depth: m.asked, Width: 1}}, reason)
 	if chains.Vote == tandem.VoteTree {
 		chains.Nodes = p.Nodes
 	}
@@ -72,7 +72,7 @@ func (m *minions) Learn(o *Outcome) {
 }
 
 // lengthWithin returns the rule for lengths that a policy allows.
-func lengthWithin(r learn.LengthRule, p tandem.Policy) learn.LengthRule {
+func lengthWithin(r learn.LengthRule, p tandem.Bounds) learn.LengthRule {
 	most := min(r.Most, max(p.Depth, 1), max(p.Nodes-1, 1))
 	r.Most, r.Start = most, min(r.Start, most)
 	return r

@@ -54,7 +54,7 @@ func newPlanner(l *Shared, vote tandem.Vote, w *learn.Weights, adaptive, ahead b
 
 func (p *planner) Several() bool { return true }
 
-func (p *planner) Decide(ready []string, policy tandem.Policy) Plan {
+func (p *planner) Decide(ready []string, policy tandem.Bounds) Plan {
 	arms := p.arms(ready, policy)
 	p.recall(ready, arms)
 	var why learn.Reason
@@ -80,7 +80,7 @@ func (p *planner) Decide(ready []string, policy tandem.Policy) Plan {
 		if len(p.arm.Drafters) > 1 || p.arm.Drafters[0] == d {
 			own := costs
 			own.Accept = p.accept(d)
-			out.Asks = append(out.Asks, Ask{d, tandem.Proposal{Policy: policy, Growth: tandem.GrowBest, Plan: own, Ahead: p.arm.Ahead}})
+			out.Asks = append(out.Asks, Ask{d, tandem.Proposal{Bounds: policy, Growth: tandem.GrowBest, Plan: own, Ahead: p.arm.Ahead}})
 		}
 	}
 	if len(out.Asks) > 1 {
@@ -93,7 +93,7 @@ func (p *planner) Decide(ready []string, policy tandem.Policy) Plan {
 func (p *planner) Explain(Plan) string { return p.choices.Explain() }
 
 // arms returns the ways to spend a round.
-func (p *planner) arms(ready []string, policy tandem.Policy) []learn.Arm {
+func (p *planner) arms(ready []string, policy tandem.Bounds) []learn.Arm {
 	arms := []learn.Arm{{Name: Plain, Vote: tandem.VoteNone}}
 	if policy.Plain() {
 		return arms

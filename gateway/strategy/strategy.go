@@ -16,13 +16,13 @@ import (
 // and never asks anybody; it has one user. Whatever it decides, the text stays the same.
 //
 // None fails for want of drafters: without any a round is plain, with one a vote is that one's own
-// draft. All go by the request's bounds: Policy, Drafters, Vote and Off.
+// draft. All go by the request's bounds: Bounds, Drafters, Vote and Off.
 type Strategy interface {
 	// Several reports whether it may ask more drafters than the first that is there.
 	Several() bool
 	// Decide returns what to draft next. ready are the drafters that can be asked, first the one to ask
 	// if only one is; p is what is left of the policy within the request's budget. Either may be nothing.
-	Decide(ready []string, p tandem.Policy) Plan
+	Decide(ready []string, p tandem.Bounds) Plan
 	// Explain words, with the figures that decided, why the latest Decide chose p, which asks somebody or was weighed
 	// against that. It comes before Learn.
 	Explain(p Plan) string
@@ -99,17 +99,17 @@ const (
 // poll returns a plan that asks all that are ready for trees of one shape if vote wants several drafts,
 // else the first.
 func poll(ready []string, vote tandem.Vote, shape tandem.Proposal, reason string) Plan {
-	if len(ready) == 0 || shape.Policy.Plain() {
+	if len(ready) == 0 || shape.Bounds.Plain() {
 		return Plan{Vote: tandem.VoteNone, Choice: Plain}
 	}
 	if vote == tandem.VoteNone || len(ready) == 1 {
 		ready, vote = ready[:1], tandem.VoteNone
 	}
-	p := Plan{Vote: vote, Nodes: shape.Policy.Nodes, Asks: make([]Ask, len(ready)), Reason: reason}
+	p := Plan{Vote: vote, Nodes: shape.Bounds.Nodes, Asks: make([]Ask, len(ready)), Reason: reason}
 	for i, d := range ready {
 		p.Asks[i] = Ask{d, shape}
 	}
-	p.Choice = fmt.Sprintf("%s %d/%d", p.who(), shape.Policy.Nodes, shape.Policy.Depth)
+	p.Choice = fmt.Sprintf("%s %d/%d", p.who(), shape.Bounds.Nodes, shape.Bounds.Depth)
 	return p
 }
 
@@ -133,7 +133,7 @@ func New(r tandem.Request, shared *Shared) (Strategy, *learn.Weights) {
 		}
 		return r.Vote
 	}
-	adaptive, ahead := r.Off&tandem.TechniqueAdaptive == 0, r.Off&tandem.TechniqueAhead == 0
+	adaptive, ahead := r.Without&tandem.TechniqueAdaptive == 0, r.Without&tandem.TechniqueAhead == 0
 	rules, w := shared.rules, shared.newWeights(adaptive && r.Strategy != "" && r.Strategy != tandem.StrategyFixed)
 	switch r.Strategy {
 	case tandem.StrategyLLMCad:
@@ -141,7 +141,7 @@ func New(r tandem.Request, shared *Shared) (Strategy, *learn.Weights) {
 	case tandem.StrategyMinions:
 		m := &minions{shared: shared, vote: vote(tandem.VoteMajority), weights: w}
 		if adaptive {
-			m.length = learn.NewLength(lengthWithin(rules.Length, r.Policy))
+			m.length = learn.NewLength(lengthWithin(rules.Length, r.Bounds))
 		}
 		return m, w
 	case tandem.StrategyPlanner:
@@ -169,11 +169,11 @@ func (f fixed) Learn(o *Outcome) {
 		o.compare(f.weights)
 	}
 }
-func (f fixed) Decide(ready []string, p tandem.Policy) Plan {
-	return poll(ready, f.vote, tandem.Proposal{Policy: p, Growth: tandem.GrowLevels}, reasonFixed)
+func (f fixed) Decide(ready []string, p tandem.Bounds) Plan {
+	return poll(ready, f.vote, tandem.Proposal{Bounds: p, Growth: tandem.GrowLevels}, reasonFixed)
 }
 func (f fixed) Explain(p Plan) string {
-	return "tree " + p.Asks[0].Shape.Policy.String() + weighed(f.weights, p)
+	return "tree " + p.Asks[0].Shape.Bounds.String() + weighed(f.weights, p)
 }
 
 // compare weighs those that drafted for the round's tree by how much of what was committed each had known.

@@ -106,7 +106,7 @@ func TestDrafterOverTheWire(t *testing.T) {
 	if o.Owner = f.opening.Owner; err != nil || how != opened || o.Owner == 0 || !reflect.DeepEqual(f.opening, o) {
 		t.Errorf("opened %+v, %v", f.opening, err)
 	}
-	p := tandem.Proposal{Session: 3, Epoch: 1, Base: 3, Hash: 7, From: 2, Suffix: []tandem.Token{9}, Policy: tandem.Policy{Nodes: 16, Depth: 7, Width: 10}}
+	p := tandem.Proposal{Session: 3, Epoch: 1, Base: 3, Hash: 7, From: 2, Suffix: []tandem.Token{9}, Bounds: tandem.Bounds{Nodes: 16, Depth: 7, Width: 10}}
 	got, err := c.Propose(ctx, p)
 	if err != nil || !reflect.DeepEqual(f.proposal, p) || !reflect.DeepEqual(got, drafted) {
 		t.Errorf("proposed %+v for %+v, %v", got, f.proposal, err)

@@ -93,7 +93,7 @@ func values(d defaults) defaultValues {
 	return defaultValues{MaxTokens: d.MaxTokens, Temperature: sampling.Temperature, TopK: sampling.TopK, TopP: sampling.TopP, MinP: sampling.MinP,
 		RepeatPenalty: cmp.Or(sampling.RepeatPenalty, 1), RepeatLast: cmp.Or(sampling.RepeatLast, tandem.DefaultRepeatLast),
 		FrequencyPenalty: sampling.FrequencyPenalty, PresencePenalty: sampling.PresencePenalty,
-		Speculation: speculationValue{Enabled: !d.Policy.Plain(), Strategy: cmp.Or(d.Strategy, tandem.StrategyFixed), Vote: cmp.Or(d.Vote, tandem.VoteAuto),
-			Drafters: append([]string{}, d.Drafters...), Width: d.Policy.Nodes, Depth: d.Policy.Depth, Branches: d.Policy.Width,
-			Without: append([]string{}, d.Off.Names()...)}}
+		Speculation: speculationValue{Enabled: !d.Bounds.Plain(), Strategy: cmp.Or(d.Strategy, tandem.StrategyFixed), Vote: cmp.Or(d.Vote, tandem.VoteAuto),
+			Drafters: append([]string{}, d.Drafters...), Width: d.Bounds.Nodes, Depth: d.Bounds.Depth, Branches: d.Bounds.Width,
+			Without: append([]string{}, d.Without.Names()...)}}
 }

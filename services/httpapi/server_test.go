@@ -136,7 +136,7 @@ func (lines) Prompt(_ context.Context, messages []oai.Message) (Prompt, error) {
 	return Prompt{Text: b.String(), Tokens: alphabet{}.Encode(b.String(), true)}, nil
 }
 
-var testDefaults = public.Defaults{MaxTokens: 5, Sampling: tandem.Sampling{TopP: 1}, Policy: tandem.Policy{Nodes: 16, Depth: 7, Width: 10},
+var testDefaults = public.Defaults{MaxTokens: 5, Sampling: tandem.Sampling{TopP: 1}, Bounds: tandem.Bounds{Nodes: 16, Depth: 7, Width: 10},
 	Strategy: tandem.StrategyPlanner}
 
 // site is a running server.

@@ -24,11 +24,11 @@ const op = "request"
 type Defaults struct {
 	MaxTokens int
 	Sampling  tandem.Sampling // Seed is not used
-	Policy    tandem.Policy   // plain: no speculation unless a request describes a tree
+	Bounds    tandem.Bounds   // plain: no speculation unless a request describes a tree
 	Strategy  tandem.Strategy
 	Vote      tandem.Vote
 	Drafters  []string // that may draft; nil: all that are alive
-	Off       tandem.Technique
+	Without   tandem.Technique
 }
 
 // Process is one process behind the gateway, or the gateway itself.

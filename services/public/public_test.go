@@ -34,7 +34,7 @@ func (g generator) Generate(ctx context.Context, r tandem.Request, s tandem.Sink
 	return g.run(ctx, r, s)
 }
 
-var defaults = Defaults{MaxTokens: 128, Sampling: tandem.Sampling{TopP: 1}, Policy: tandem.Policy{Nodes: 16, Depth: 7, Width: 10}, Strategy: tandem.StrategyPlanner}
+var defaults = Defaults{MaxTokens: 128, Sampling: tandem.Sampling{TopP: 1}, Bounds: tandem.Bounds{Nodes: 16, Depth: 7, Width: 10}, Strategy: tandem.StrategyPlanner}
 
 func serve(t *testing.T, cfg Config) tandemv1.GenerationServiceClient {
 	t.Helper()
@@ -288,11 +288,11 @@ func TestOptions(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := tandem.Request{Tokens: []tandem.Token{3, 4}, MaxTokens: 5, Sampling: tandem.Sampling{Temperature: 0.5, TopK: 9, TopP: 0.25},
-		Policy: tandem.Policy{Nodes: 4, Depth: 4, Width: 1}, Strategy: tandem.StrategyFixed, IgnoreEOS: true, FullTrace: true}
+		Bounds: tandem.Bounds{Nodes: 4, Depth: 4, Width: 1}, Strategy: tandem.StrategyFixed, IgnoreEOS: true, FullTrace: true}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
-	if err := ask(text("x")); err != nil || got.Policy != defaults.Policy || got.MaxTokens != 128 || got.Sampling.TopP != 1 {
+	if err := ask(text("x")); err != nil || got.Bounds != defaults.Bounds || got.MaxTokens != 128 || got.Sampling.TopP != 1 {
 		t.Errorf("defaults gave %+v, %v", got, err)
 	}
 	first := got.Sampling.Seed
@@ -304,14 +304,14 @@ func TestOptions(t *testing.T) {
 	}
 	chosen := text("x")
 	chosen.Speculation = &tandemv1.Speculation{Nodes: new(int32(9)), Strategy: new("minions"), Vote: new("tree"), Drafters: []string{"go", "py"}, Without: []string{"ahead", "branches"}}
-	if err := ask(chosen); err != nil || got.Strategy != tandem.StrategyMinions || got.Vote != tandem.VoteTree || got.Policy != (tandem.Policy{Nodes: 9, Depth: 7, Width: 10}) ||
-		!reflect.DeepEqual(got.Drafters, []string{"go", "py"}) || got.Off != tandem.TechniqueAhead|tandem.TechniqueBranches {
+	if err := ask(chosen); err != nil || got.Strategy != tandem.StrategyMinions || got.Vote != tandem.VoteTree || got.Bounds != (tandem.Bounds{Nodes: 9, Depth: 7, Width: 10}) ||
+		!reflect.DeepEqual(got.Drafters, []string{"go", "py"}) || got.Without != tandem.TechniqueAhead|tandem.TechniqueBranches {
 		t.Errorf("a chosen strategy gave %+v, %v", got, err)
 	}
 	no := text("x")
 	no.Speculation = &tandemv1.Speculation{Enabled: new(false), Nodes: new(int32(9))}
-	if err := ask(no); err != nil || !got.Policy.Plain() {
-		t.Errorf("speculation switched off gave %v, %v", got.Policy, err)
+	if err := ask(no); err != nil || !got.Bounds.Plain() {
+		t.Errorf("speculation switched off gave %v, %v", got.Bounds, err)
 	}
 	for name, change := range map[string]func(*tandemv1.GenerateRequest){
 		"prompt is empty": func(r *tandemv1.GenerateRequest) { r.Prompt = nil },

@@ -117,12 +117,12 @@ func sample(to *tandem.Sampling, from *tandemv1.Sampling) {
 // way to say "none". A tree that was asked for without a strategy is meant as it is; a strategy without a
 // tree gets its own usual one.
 func (d Defaults) Speculate(req *tandem.Request, s *tandemv1.Speculation) (err error) {
-	req.Strategy, req.Vote, req.Drafters, req.Off = d.Strategy, d.Vote, d.Drafters, d.Off
+	req.Strategy, req.Vote, req.Drafters, req.Without = d.Strategy, d.Vote, d.Drafters, d.Without
 	if s.Enabled != nil && !s.GetEnabled() {
 		return nil
 	}
-	req.Policy = d.Policy
-	p := &req.Policy
+	req.Bounds = d.Bounds
+	p := &req.Bounds
 	asked := false
 	for _, f := range []struct {
 		from *int32
@@ -132,7 +132,7 @@ func (d Defaults) Speculate(req *tandem.Request, s *tandemv1.Speculation) (err e
 			*f.to, asked = int(*f.from), true
 		}
 	}
-	if asked && *p == (tandem.Policy{}) {
+	if asked && *p == (tandem.Bounds{}) {
 		return wrong("nodes", "tree 0/0/0: want at least 2/1/1, or speculation not enabled")
 	}
 	if asked {
@@ -141,7 +141,7 @@ func (d Defaults) Speculate(req *tandem.Request, s *tandemv1.Speculation) (err e
 	if s.Strategy != nil {
 		req.Strategy = tandem.Strategy(s.GetStrategy())
 		if !asked && req.Strategy != d.Strategy {
-			req.Policy = tandem.DefaultPolicy(req.Strategy)
+			req.Bounds = tandem.DefaultBounds(req.Strategy)
 		}
 	}
 	if s.Vote != nil {
@@ -151,7 +151,7 @@ func (d Defaults) Speculate(req *tandem.Request, s *tandemv1.Speculation) (err e
 		req.Drafters = s.GetDrafters()
 	}
 	if len(s.GetWithout()) > 0 {
-		req.Off, err = tandem.ParseTechniques(s.GetWithout())
+		req.Without, err = tandem.ParseTechniques(s.GetWithout())
 	}
 	return err
 }

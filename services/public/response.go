@@ -111,13 +111,13 @@ func fromSampling(s tandem.Sampling) *tandemv1.Sampling {
 
 // speculation encodes d, every field set.
 func (d Defaults) speculation() *tandemv1.Speculation {
-	return fromSpeculation(tandem.Request{Policy: d.Policy, Strategy: d.Strategy, Vote: d.Vote, Drafters: d.Drafters, Off: d.Off})
+	return fromSpeculation(tandem.Request{Bounds: d.Bounds, Strategy: d.Strategy, Vote: d.Vote, Drafters: d.Drafters, Without: d.Without})
 }
 
 // fromSpeculation encodes what r says of speculation, every field set.
 func fromSpeculation(r tandem.Request) *tandemv1.Speculation {
-	p, strategy, vote := r.Policy, string(cmp.Or(r.Strategy, tandem.StrategyFixed)), string(cmp.Or(r.Vote, tandem.VoteAuto))
+	p, strategy, vote := r.Bounds, string(cmp.Or(r.Strategy, tandem.StrategyFixed)), string(cmp.Or(r.Vote, tandem.VoteAuto))
 	enabled, n, d, w := !p.Plain(), int32(p.Nodes), int32(p.Depth), int32(p.Width)
 	return &tandemv1.Speculation{Enabled: &enabled, Nodes: &n, Depth: &d, Width: &w, Strategy: &strategy, Vote: &vote,
-		Drafters: r.Drafters, Without: r.Off.Names()}
+		Drafters: r.Drafters, Without: r.Without.Names()}
 }

@@ -22,7 +22,7 @@ const maxCosts = 1 << 12
 func FromProposal(p tandem.Proposal, drafter string) *peerv1.ProposeRequest {
 	return &peerv1.ProposeRequest{Session: uint64(p.Session), Epoch: uint32(p.Epoch), Base: int32(p.Base), Hash: uint64(p.Hash),
 		From: int32(p.From), Suffix: FromTokens(p.Suffix), Drafter: drafter,
-		Policy: &peerv1.Policy{Nodes: int32(p.Policy.Nodes), Depth: int32(p.Policy.Depth), Width: int32(p.Policy.Width)},
+		Policy: &peerv1.Policy{Nodes: int32(p.Bounds.Nodes), Depth: int32(p.Bounds.Depth), Width: int32(p.Bounds.Width)},
 		Growth: growths[p.Growth], Branch: p.Branch, Stop: p.Stop, Plan: fromPlan(p.Plan), Return: p.Return, Ahead: p.Ahead, Temper: p.Temper}
 }
 
@@ -32,7 +32,7 @@ func ToProposal(p *peerv1.ProposeRequest) (tandem.Proposal, error) {
 	w := p.GetPolicy()
 	out := tandem.Proposal{Session: tandem.SessionID(p.GetSession()), Epoch: tandem.Epoch(p.GetEpoch()), Base: tandem.Position(p.GetBase()),
 		Hash: tandem.PrefixHash(p.GetHash()), From: tandem.Position(p.GetFrom()), Suffix: ToTokens(p.GetSuffix()),
-		Policy: tandem.Policy{Nodes: int(w.GetNodes()), Depth: int(w.GetDepth()), Width: int(w.GetWidth())},
+		Bounds: tandem.Bounds{Nodes: int(w.GetNodes()), Depth: int(w.GetDepth()), Width: int(w.GetWidth())},
 		Branch: p.GetBranch(), Stop: p.GetStop(), Return: p.GetReturn(), Ahead: p.GetAhead(), Temper: p.GetTemper()}
 	switch g := p.GetGrowth(); g {
 	case peerv1.Growth_GROWTH_UNSPECIFIED, peerv1.Growth_GROWTH_LEVELS:

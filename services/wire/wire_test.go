@@ -65,7 +65,7 @@ func TestValuesSurvive(t *testing.T) {
 	same(t, gotO, full)
 
 	for _, p := range []tandem.Proposal{
-		{Session: 5, Epoch: 1, Base: 9, Hash: 1 << 63, From: 7, Suffix: []tandem.Token{4, 5}, Policy: tandem.Policy{Nodes: 16, Depth: 7, Width: 10}},
+		{Session: 5, Epoch: 1, Base: 9, Hash: 1 << 63, From: 7, Suffix: []tandem.Token{4, 5}, Bounds: tandem.Bounds{Nodes: 16, Depth: 7, Width: 10}},
 		{Session: 5, Suffix: []tandem.Token{}, Growth: tandem.GrowBest, Return: true},
 		{Session: 5, Suffix: []tandem.Token{}, Growth: tandem.GrowPacer, Branch: 0.3, Stop: 0.01, Ahead: true,
 			Plan: tandem.Plan{Verify: []time.Duration{3, 4, 9}, Round: 7, Others: 1.5, Accept: make([]float32, tandem.AcceptBins())}},

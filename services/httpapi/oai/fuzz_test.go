@@ -9,7 +9,7 @@ import (
 	"github.com/tandem-llm/tandem/services/public"
 )
 
-var defaults = public.Defaults{MaxTokens: 5, Sampling: tandem.Sampling{TopP: 1, Bias: []tandem.Bias{{Token: 3, Add: 1}}}, Policy: tandem.Policy{Nodes: 16, Depth: 7, Width: 10}}
+var defaults = public.Defaults{MaxTokens: 5, Sampling: tandem.Sampling{TopP: 1, Bias: []tandem.Bias{{Token: 3, Add: 1}}}, Bounds: tandem.Bounds{Nodes: 16, Depth: 7, Width: 10}}
 
 // seeds are bodies that reach every reader.
 var seeds = []string{
@@ -45,7 +45,7 @@ func sound(t *testing.T, c *Call, err error) {
 			t.Fatalf("%v was read out of JSON", f)
 		}
 	}
-	for _, n := range []int{r.MaxTokens, r.Sampling.TopK, r.Sampling.RepeatLast, r.Policy.Nodes, r.Policy.Depth, r.Policy.Width} {
+	for _, n := range []int{r.MaxTokens, r.Sampling.TopK, r.Sampling.RepeatLast, r.Bounds.Nodes, r.Bounds.Depth, r.Bounds.Width} {
 		if n > math.MaxInt32 || n < math.MinInt32 {
 			t.Fatalf("%d does not fit into 32 bits", n)
 		}

@@ -6,43 +6,52 @@ import (
 	"strings"
 )
 
-// Policy is the shape of the trees to draft: levels of the Width likeliest nodes, Depth of them, cut
-// to the Nodes best nodes, root included (Dovetail's γ/depth/k). Width 1 is a chain.
-type Policy struct {
+// DefaultBounds returns the bounds of a request that names strategy s but no bounds. The fixed strategy drafts trees of exactly
+// this shape. The others choose their shapes; their bounds are generous, so that the plan decides and not the bounds.
+func DefaultBounds(s Strategy) Bounds {
+	if s == StrategyFixed || s == "" {
+		return Bounds{Nodes: 16, Depth: 7, Width: 10}
+	}
+	return Bounds{Nodes: 32, Depth: 8, Width: 8}
+}
+
+// Bounds limits the trees to draft: the Width likeliest nodes of each level have children, down to Depth levels, and the Nodes best
+// nodes are kept, root included (Dovetail's γ/depth/k). Width 1 is a chain.
+type Bounds struct {
 	Nodes int
 	Depth int
 	Width int
 }
 
-// Plain reports whether the policy asks for no draft at all.
-func (p Policy) Plain() bool { return p.Nodes <= 1 || p.Depth <= 0 || p.Width <= 0 }
+// Plain reports whether b allows no draft at all.
+func (b Bounds) Plain() bool { return b.Nodes <= 1 || b.Depth <= 0 || b.Width <= 0 }
 
-func (p Policy) String() string {
-	if p.Plain() {
+func (b Bounds) String() string {
+	if b.Plain() {
 		return "none"
 	}
-	return fmt.Sprintf("%d/%d/%d", p.Nodes, p.Depth, p.Width)
+	return fmt.Sprintf("%d/%d/%d", b.Nodes, b.Depth, b.Width)
 }
 
-// ParsePolicy reads "nodes/depth/width", for example "16/7/10", or "none".
-func ParsePolicy(s string) (Policy, error) {
+// ParseBounds reads "nodes/depth/width", for example "16/7/10", or "none".
+func ParseBounds(s string) (Bounds, error) {
 	if s == "none" {
-		return Policy{}, nil
+		return Bounds{}, nil
 	}
 	parts := strings.Split(s, "/")
 	if len(parts) != 3 {
-		return Policy{}, Errorf("tree", Invalid, "tree %q: want nodes/depth/width, for example 16/7/10, or none", s)
+		return Bounds{}, Errorf("tree", Invalid, "tree %q: want nodes/depth/width, for example 16/7/10, or none", s)
 	}
 	var n [3]int
 	for i, name := range []string{"nodes", "depth", "width"} {
 		v, err := strconv.Atoi(parts[i])
 		if err != nil {
-			return Policy{}, Errorf("tree", Invalid, "tree %q: %s %q is not a number", s, name, parts[i])
+			return Bounds{}, Errorf("tree", Invalid, "tree %q: %s %q is not a number", s, name, parts[i])
 		}
 		n[i] = v
 	}
-	p := Policy{n[0], n[1], n[2]}
-	return p, p.validate(Limits{})
+	b := Bounds{n[0], n[1], n[2]}
+	return b, b.validate(Limits{})
 }
 
 // Tree is a token tree. Node 0 is the root, a token already committed; every other node is a guess

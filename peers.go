@@ -1,0 +1,210 @@
+package tandem
+
+import (
+	"context"
+	"time"
+)
+
+// Opening asks a drafter or verifier to hold a session.
+type Opening struct {
+	Session  SessionID
+	Epoch    Epoch
+	Tokens   []Token  // committed so far, at least one; the receiver must not change them
+	Limit    Position // the session never holds more committed tokens than this
+	MaxNodes int      // no tree of the session has more nodes, root included
+	Prompt   int      // how many of Tokens are the prompt, the others being output; 0 = all
+	Tenant   string   // sessions of one tenant may share memory of equal prefixes; see Request.Tenant
+	Owner    uint64   // the process that opens the session; the session ends with it; 0: none
+	Vocab    int      // the target's vocabulary size: drafted tokens are below it, whatever the draft model has; 0: the receiver's own size
+	Sampling Sampling
+
+	Identity    Identity // that the session began with; "": it begins now, with the receiver's
+	Fingerprint string   // of the vocabulary of Tokens; "": unknown
+}
+
+// Opened describes a session that was just opened.
+type Opened struct {
+	Identity  Identity  // of the receiver; "" for a drafter without a model
+	Reused    int       // how many of Opening.Tokens were found in memory that another session of the tenant had filled
+	Hindsight Hindsight // from a drafter: on Opening.Tokens
+}
+
+// Hindsight says which of a session's latest tokens a drafter would have guessed, whether or not it was asked to draft there. It
+// shows what the drafter is worth on this text.
+type Hindsight struct {
+	Tokens int    // how many of the latest tokens it covers, 0 to MaxHindsight
+	Hits   uint64 // bit i: the token i places before the last was the drafter's first choice
+}
+
+// MaxHindsight is the most tokens that a Hindsight covers.
+const MaxHindsight = 64
+
+// Validate returns Corrupt if Tokens is out of range or Hits has bits beyond Tokens.
+func (h Hindsight) Validate() error {
+	if h.Tokens < 0 || h.Tokens > MaxHindsight || h.Tokens < MaxHindsight && h.Hits>>h.Tokens != 0 {
+		return Errorf("hindsight", Corrupt, "hits %#x among %d tokens: want 0 to %d tokens, and hits among them", h.Hits, h.Tokens,
+			MaxHindsight)
+	}
+	return nil
+}
+
+// Proposal asks a drafter for one tree.
+type Proposal struct {
+	Session SessionID
+	Epoch   Epoch
+	Base    Position   // number of committed tokens; the tree's root is the token at Base-1
+	Hash    PrefixHash // of the committed tokens [0, Base)
+	From    Position   // Suffix holds the committed tokens [From, Base)
+	Suffix  []Token    // From is where the gateway's previous message to this drafter ended
+	Bounds  Bounds     // of the tree
+	Growth  Growth
+	Branch  float64 // GrowPacer: a candidate other than the best opens a branch if its probability is at least this
+	Stop    float64 // drafting ends when every branch has fallen below this probability (LLMCad's α); 0 = never
+	Temper  float64 // temperature of the draft's probabilities, 0 < Temper ≤ 1; a lower one favours likely tokens; 0 = 1
+	Plan    Plan    // decides the tree's width and depth within Bounds; zero = Bounds alone
+	Return  bool    // put no ticket: the caller merges this tree with others and puts one itself
+	Ahead   bool    // after the answer, go on drafting for the next round
+}
+
+// Growth is an order in which a tree grows.
+type Growth uint8
+
+const (
+	GrowLevels Growth = iota // the likeliest nodes of each level (EAGLE-2, Dovetail)
+	GrowBest                 // the likeliest nodes of any level (SpecExec)
+	GrowPacer                // the branch furthest below its fair share (LLMCad)
+)
+
+// Proposed describes the tree that a drafter put into the pool or, with Proposal.Return, only returns.
+type Proposed struct {
+	Nodes  int           // root included
+	Depth  int           // of the deepest node; the root has depth 0
+	Busy   time.Duration // spent in draft arithmetic within this call
+	Passes int           // of the draft model within this call
+	Reused int           // nodes that were drafted ahead, before this call
+	Ahead  time.Duration // draft arithmetic done ahead since the previous answer
+	Tree   Tree          // as it went into the pool, with LogProbs
+	// Hindsight covers the committed tokens [0, Base).
+	Hindsight Hindsight
+}
+
+// Drafter guesses what the target will say. Safe for concurrent use by many sessions.
+type Drafter interface {
+	// Open makes the drafter hold a session, prefilled with o.Tokens; a session of that id that it held
+	// before is replaced. Errors: Exhausted (no KV memory), Invalid, Unavailable.
+	Open(ctx context.Context, o Opening) (Opened, error)
+	// Propose drafts a tree below the last committed token and puts a ticket with it into the pool
+	// before it returns. Errors: UnknownSession (open it again), Stale (another epoch, or Hash differs
+	// from what the drafter holds: open it again), Unavailable. After any error the caller may
+	// put a ticket with a root alone.
+	Propose(ctx context.Context, p Proposal) (Proposed, error)
+	// Close forgets the session and frees its memory. Closing an unknown session is no error.
+	Close(ctx context.Context, id SessionID) error
+}
+
+// Ticket asks the verifier to check one tree. At most one ticket per (Session, Epoch, Base) counts.
+type Ticket struct {
+	Session SessionID
+	Epoch   Epoch
+	Base    Position   // as in Proposal
+	Hash    PrefixHash // as in Proposal
+	Drafter string     // who drafted; "" for the gateway's own tickets without a draft
+	Tree    Tree       // node 0 is the committed token at Base-1
+	Trace   string     // W3C traceparent of the sending stage; "" when not traced
+}
+
+// Pool carries the tickets of all drafters and gateways to the verifier in one queue. Implementations may lose, repeat and reorder
+// tickets.
+type Pool interface {
+	// Put hands a ticket over; t.Tree is the pool's from then on. Errors: Exhausted (the pool holds a
+	// full verifier batch: wait and try again), Unavailable.
+	Put(ctx context.Context, t Ticket) error
+}
+
+// TicketSource is the verifier's end of a pool that keeps its tickets until they are taken; other pools call Verifier.Submit.
+type TicketSource interface {
+	// Take waits for one ticket, then returns it with up to max-1 more that are there already.
+	// It returns an error only when ctx has ended or the source was closed. Trees are validated
+	// (Tree.Validate); a ticket whose tree could not be obtained has Tree.Tokens == nil, and one whose
+	// tree was garbage has Tokens that are empty but not nil.
+	Take(ctx context.Context, max int) ([]Ticket, error)
+}
+
+// Verifier checks trees with the target model. The rooms use only this interface, whether the verifier is in this process,
+// behind gRPC or behind a pool. Safe for concurrent use by many sessions.
+type Verifier interface {
+	// Open makes the verifier hold a session, prefilled with o.Tokens; a session of that id that it held
+	// before is replaced. Errors: Exhausted (no KV memory), Invalid, Unavailable. If o names another identity or vocabulary than
+	// the verifier's, it is Unavailable with OpIdentity or OpVocabulary: the session has to wait for the right verifier.
+	Open(ctx context.Context, o Opening) (Opened, error)
+	// Close forgets the session and frees its memory. Closing an unknown session is no error.
+	Close(ctx context.Context, id SessionID) error
+}
+
+// Subscription says whose verdicts are wanted. Its functions are called from one goroutine at a time.
+type Subscription struct {
+	// Owner is the process that opened the sessions, as in Opening; 0: sessions without an owner, and unknown ones. Over the wire
+	// it is always the calling process, and this field is ignored.
+	Owner uint64
+	// Sessions returns the owner's current sessions, so that a restarted verifier can report those that it does not
+	// hold; nil: none. Called whenever the subscription begins or begins again.
+	Sessions func() []SessionID
+	Began    func()          // called when the subscription has begun, before its first verdict; may be nil
+	Deliver  func([]Verdict) // takes verdicts in order, several at once if they came together; if it is slow, s lags
+}
+
+// Description tells what a drafter or verifier process is.
+type Description struct {
+	Name          string // as tickets carry it
+	Version       string // of tandem
+	Model         string
+	File          string // of the model
+	Vocab         int    // size of the vocabulary
+	Fingerprint   string // of the vocabulary: equal for equal vocabularies
+	Context       int    // of the model, tokens
+	KVCapacity    int64  // tokens, over all sessions
+	Threads       int
+	ISA           string
+	PID           int
+	SegmentSocket string // unix socket that hands out the process's shared memory; "" for none
+	Counters      map[string]int64
+	Costs         []Cost   // of passes, measured at the process's start
+	Drafters      []string // names of the process's drafters, in order
+	PageTokens    int      // tokens that share a page of the KV cache
+	Protocol      int      // that it speaks; 0 is older than protocol 1
+	Identity      Identity
+	Lineage       string // of the model
+}
+
+// Verdict answers one ticket.
+type Verdict struct {
+	Session  SessionID
+	Epoch    Epoch
+	Base     Position
+	Hash     PrefixHash
+	Path     []int32       // accepted nodes below the root, each a child of the one before
+	Tokens   []Token       // the tokens of Path and, last, the target's own next token: len(Path)+1
+	Nodes    int           // nodes verified, root included
+	Batch    int           // number of tickets that shared the pass
+	Rows     int           // rows of the pass: those of all trees and pieces of prompts
+	Busy     time.Duration // the pass and the draws, arithmetic only
+	Logprobs []Logprob     // one per token of Tokens if the session's Sampling wants them, else nil
+	Kind     Kind          // OK, or why there is no verdict: UnknownSession, Stale, Invalid, Internal
+	Message  string        // for Kind ≠ OK: what was wrong
+}
+
+// Logprob tells how likely a token was.
+type Logprob struct {
+	LogProb float32      // natural logarithm, at most 0
+	Top     []TopLogprob // the likeliest tokens, likeliest first, ties to lower ids
+}
+
+// TopLogprob is one of the likeliest tokens at a position.
+type TopLogprob struct {
+	Token   Token
+	LogProb float32
+}
+
+// Protocol is the version of the messages between gateway, drafter and verifier. It grows when an older process would be
+// misunderstood; messages only gain fields, and names stay. Processes of another protocol are refused; 0 is older than protocol 1.
+const Protocol = 1
