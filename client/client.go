@@ -56,7 +56,7 @@ func Dial(addr string, opts ...Option) (*Client, error) {
 		grpc.WithTransportCredentials(creds), grpc.WithNoProxy(),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: time.Second,
 			Backoff: backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}}),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 15 * time.Second, Timeout: 5 * time.Second}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 15 * time.Second, Timeout: 15 * time.Second}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(limit), grpc.MaxCallSendMsgSize(limit)),
 	}
 	if o.token != nil {
@@ -75,8 +75,8 @@ func Dial(addr string, opts ...Option) (*Client, error) {
 // Close ends the connection and the calls on it.
 func (c *Client) Close() error { return c.conn.Close() }
 
-// Generate runs one request. The sequence ends after Finished, or with an error after which nothing
-// follows; events before an error were right. Leaving the loop, or the end of ctx, cancels the request.
+// Generate runs one request. The sequence ends after Finished or with an error; events before an error are
+// valid. Leaving the loop, or the end of ctx, cancels the request.
 func (c *Client) Generate(ctx context.Context, r Request) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -107,7 +107,7 @@ func (c *Client) Generate(ctx context.Context, r Request) iter.Seq2[Event, error
 	}
 }
 
-// Describe tells what the gateway is. The message is the caller's.
+// Describe returns the gateway's description. The caller owns the message.
 func (c *Client) Describe(ctx context.Context) (*tandemv1.DescribeResponse, error) {
 	d, err := c.rpc.Describe(ctx, &tandemv1.DescribeRequest{})
 	return d, fromStatus(err)
@@ -122,7 +122,7 @@ func (c *Client) Tokenize(ctx context.Context, text string) (tokens []uint32, pi
 	return r.GetTokens().GetIds(), r.GetPieces(), fromStatus(err)
 }
 
-// Detokenize returns the text that tokens stand for, with U+FFFD in place of bytes that are no UTF-8.
+// Detokenize returns the text that tokens stand for, with U+FFFD in place of invalid UTF-8.
 func (c *Client) Detokenize(ctx context.Context, tokens []uint32) (string, error) {
 	r, err := c.rpc.Detokenize(ctx, &tandemv1.DetokenizeRequest{Tokens: &tandemv1.TokenList{Ids: tokens}})
 	return r.GetText(), fromStatus(err)

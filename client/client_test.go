@@ -52,6 +52,8 @@ func (g *gateway) Generate(r *tandemv1.GenerateRequest, st grpc.ServerStreamingS
 	if g.hang {
 		<-st.Context().Done()
 		close(g.left)
+		// as every gateway answers; a plain end may overtake the caller's own deadline
+		return status.FromContextError(st.Context().Err()).Err()
 	}
 	return g.err
 }
@@ -85,14 +87,20 @@ func serve(t testing.TB, g *gateway) *client.Client {
 
 func script() []*tandemv1.GenerateResponse {
 	return []*tandemv1.GenerateResponse{
-		{Sequence: 0, Event: &tandemv1.GenerateResponse_Started{Started: &tandemv1.Started{Session: "ab", Prompt: &tandemv1.TokenList{Ids: []uint32{1, 2}},
-			Model: "gopher", Drafter: "d", MaxTokens: 9, Sampling: &tandemv1.Sampling{Temperature: new(0.5), TopK: new(int32(3)), TopP: new(0.9), Seed: new(uint64(4))},
+		{Sequence: 0, Event: &tandemv1.GenerateResponse_Started{Started: &tandemv1.Started{Session: "ab",
+			Prompt: &tandemv1.TokenList{Ids: []uint32{1, 2}},
+			Model:  "gopher", Drafter: "d", MaxTokens: 9, Sampling: &tandemv1.Sampling{Temperature: new(0.5), TopK: new(int32(3)),
+				TopP: new(0.9), Seed: new(uint64(4))},
 			Speculation: &tandemv1.Speculation{Enabled: new(true), Nodes: new(int32(16)), Depth: new(int32(7)), Width: new(int32(10))}}}},
-		{Sequence: 1, Event: &tandemv1.GenerateResponse_Delta{Delta: &tandemv1.Delta{Text: "ab", Tokens: &tandemv1.TokenList{Ids: []uint32{5, 6}},
+		{Sequence: 1, Event: &tandemv1.GenerateResponse_Delta{Delta: &tandemv1.Delta{Text: "ab",
+			Tokens:  &tandemv1.TokenList{Ids: []uint32{5, 6}},
 			Origins: []tandemv1.Origin{tandemv1.Origin_ORIGIN_DRAFT, tandemv1.Origin_ORIGIN_TARGET}}}},
-		{Sequence: 2, Event: &tandemv1.GenerateResponse_Finished{Finished: &tandemv1.Finished{Reason: tandemv1.FinishReason_FINISH_REASON_STOP,
-			Usage: &tandemv1.Usage{PromptTokens: 2, OutputTokens: 2}, Statistics: &tandemv1.Statistics{Rounds: 1, Accepted: 1, DecodeNs: 1000, CoordinationNs: []int64{7}, AheadHits: 2, AheadTries: 3, AheadBusyNs: 4, AheadUsefulNs: 5,
-				PlanningNs: 6, Choices: map[string]int32{"go 8/4": 1}, Drafters: []*tandemv1.DrafterStatistics{{Name: "go", Rounds: 1, Drafted: 8, Accepted: 1, Weight: 1.5}}}}}},
+		{Sequence: 2, Event: &tandemv1.GenerateResponse_Finished{Finished: &tandemv1.Finished{
+			Reason: tandemv1.FinishReason_FINISH_REASON_STOP,
+			Usage:  &tandemv1.Usage{PromptTokens: 2, OutputTokens: 2}, Statistics: &tandemv1.Statistics{Rounds: 1, Accepted: 1,
+				DecodeNs: 1000, CoordinationNs: []int64{7}, AheadHits: 2, AheadTries: 3, AheadBusyNs: 4, AheadUsefulNs: 5,
+				PlanningNs: 6, Choices: map[string]int32{"go 8/4": 1},
+				Drafters: []*tandemv1.DrafterStatistics{{Name: "go", Rounds: 1, Drafted: 8, Accepted: 1, Weight: 1.5}}}}}},
 	}
 }
 
@@ -100,17 +108,21 @@ func TestGenerate(t *testing.T) {
 	g := &gateway{events: script()}
 	c := serve(t, g)
 	var got []client.Event
-	for e, err := range c.Generate(context.Background(), client.Request{Prompt: "x", Temperature: new(0.0), MaxTokens: new(9), Seed: new(uint64(0)), NoDraft: true}) {
+	for e, err := range c.Generate(context.Background(), client.Request{Prompt: "x", Temperature: new(0.0), MaxTokens: new(9),
+		Seed: new(uint64(0)), NoDraft: true}) {
 		if err != nil {
 			t.Fatal(err)
 		}
 		got = append(got, e)
 	}
 	want := []client.Event{
-		{Started: &client.Started{Session: "ab", PromptTokens: []uint32{1, 2}, Model: "gopher", Drafter: "d", MaxTokens: 9, Temperature: 0.5, TopK: 3, TopP: 0.9, Seed: 4, Tree: client.Tree{Nodes: 16, Depth: 7, Width: 10}}},
+		{Started: &client.Started{Session: "ab", PromptTokens: []uint32{1, 2}, Model: "gopher", Drafter: "d", MaxTokens: 9,
+			Temperature: 0.5, TopK: 3, TopP: 0.9, Seed: 4, Tree: client.Tree{Nodes: 16, Depth: 7, Width: 10}}},
 		{Delta: &client.Delta{Text: "ab", Tokens: []uint32{5, 6}, Drafted: []bool{true, false}}},
-		{Finished: &client.Finished{Reason: "stop", PromptTokens: 2, OutputTokens: 2, Statistics: client.Statistics{Rounds: 1, Accepted: 1, Decode: time.Microsecond, Coordination: []time.Duration{7}, AheadHits: 2, AheadTries: 3, AheadBusy: 4, AheadUseful: 5,
-			Planning: 6, Choices: map[string]int{"go 8/4": 1}, Drafters: []client.Contribution{{Name: "go", Rounds: 1, Drafted: 8, Accepted: 1, Weight: 1.5}}}}},
+		{Finished: &client.Finished{Reason: "stop", PromptTokens: 2, OutputTokens: 2, Statistics: client.Statistics{Rounds: 1, Accepted: 1,
+			Decode: time.Microsecond, Coordination: []time.Duration{7}, AheadHits: 2, AheadTries: 3, AheadBusy: 4, AheadUseful: 5,
+			Planning: 6, Choices: map[string]int{"go 8/4": 1},
+			Drafters: []client.Contribution{{Name: "go", Rounds: 1, Drafted: 8, Accepted: 1, Weight: 1.5}}}}},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v", got)
@@ -133,7 +145,8 @@ func end(c *client.Client, r client.Request) (events int, err error) {
 }
 
 func TestErrors(t *testing.T) {
-	full, err := status.New(codes.ResourceExhausted, "queue is full").WithDetails(&errdetails.ErrorInfo{Domain: "tandem.dev", Reason: "EXHAUSTED"},
+	full, err := status.New(codes.ResourceExhausted, "queue is full").WithDetails(&errdetails.ErrorInfo{Domain: "tandem.dev",
+		Reason: "EXHAUSTED"},
 		&errdetails.RetryInfo{RetryDelay: durationpb.New(50 * time.Millisecond)})
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +155,8 @@ func TestErrors(t *testing.T) {
 	c := serve(t, g)
 	n, err := end(c, client.Request{Prompt: "x"})
 	var e *client.Error
-	if n != 2 || !errors.As(err, &e) || !errors.Is(err, client.Exhausted) || e.RetryAfter != 50*time.Millisecond || e.Error() != "queue is full" {
+	if n != 2 || !errors.As(err, &e) || !errors.Is(err, client.Exhausted) || e.RetryAfter != 50*time.Millisecond ||
+		e.Error() != "queue is full" {
 		t.Errorf("%d events, then %+v", n, err)
 	}
 	g.err = nil
@@ -160,7 +174,8 @@ func TestErrors(t *testing.T) {
 	if _, err := end(c, client.Request{Prompt: "\xff"}); !errors.Is(err, client.Invalid) {
 		t.Errorf("invalid UTF-8: %v", err)
 	}
-	for code, reason := range map[codes.Code]client.Kind{codes.InvalidArgument: client.Invalid, codes.Unavailable: client.Unavailable, codes.Unknown: client.Internal} {
+	for code, reason := range map[codes.Code]client.Kind{codes.InvalidArgument: client.Invalid, codes.Unavailable: client.Unavailable,
+		codes.Unknown: client.Internal} {
 		g.err = status.Error(code, "x")
 		if _, err := c.Describe(context.Background()); !errors.Is(err, reason) {
 			t.Errorf("%v became %v", code, err)
@@ -175,7 +190,7 @@ func TestLeavingTheLoopCancels(t *testing.T) {
 	}
 	select {
 	case <-g.left:
-	case <-time.After(5 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Fatal("the gateway was not told")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
@@ -212,7 +227,8 @@ func TestOptions(t *testing.T) {
 	events[0].GetStarted().Sampling = &tandemv1.Sampling{MinP: new(0.1), RepeatPenalty: new(1.5), RepeatLast: new(int32(9)),
 		FrequencyPenalty: new(-0.5), PresencePenalty: new(0.75), LogitBias: map[uint32]float32{2: 1.5}}
 	d := events[1].GetDelta()
-	d.Logprobs = []*tandemv1.Logprob{{LogProb: -1, Top: []*tandemv1.TopLogprob{{Token: 5, LogProb: -1}, {Token: 3, LogProb: -2}}}, {LogProb: -0.5}}
+	d.Logprobs = []*tandemv1.Logprob{{LogProb: -1, Top: []*tandemv1.TopLogprob{{Token: 5, LogProb: -1}, {Token: 3, LogProb: -2}}},
+		{LogProb: -0.5}}
 	d.Round = &tandemv1.Round{Index: 4, Base: 12, Choice: "go 8/4", Why: "x", Drafters: []string{"go"},
 		Nodes: []*tandemv1.RoundNode{{Token: 6, Parent: -1}, {Token: 5, LogProb: new(float32(-3)), Votes: 1, Accepted: true}},
 		Lanes: []*tandemv1.Lane{{Stage: "draft", By: "go", FromNs: 1e6, ToNs: 2e6}}}
@@ -220,8 +236,10 @@ func TestOptions(t *testing.T) {
 	f.Stopped, f.Usage.CachedPromptTokens, f.Statistics.DraftedByDepth, f.Statistics.AcceptedByDepth = "()", 1, []int32{2, 1}, []int32{1}
 	g := &gateway{events: events}
 	var got []client.Event
-	for e, err := range serve(t, g).Generate(context.Background(), client.Request{Tokens: []uint32{1}, MinP: new(0.1), RepeatPenalty: new(1.5), RepeatLast: new(9),
-		FrequencyPenalty: new(-0.5), PresencePenalty: new(0.75), LogitBias: map[uint32]float32{2: 1.5}, Logprobs: true, TopLogprobs: 2, Stop: []string{"()"}, Report: true}) {
+	for e, err := range serve(t, g).Generate(context.Background(), client.Request{Tokens: []uint32{1}, MinP: new(0.1),
+		RepeatPenalty: new(1.5), RepeatLast: new(9),
+		FrequencyPenalty: new(-0.5), PresencePenalty: new(0.75), LogitBias: map[uint32]float32{2: 1.5}, Logprobs: true, TopLogprobs: 2,
+		Stop: []string{"()"}, Report: true}) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -234,25 +252,29 @@ func TestOptions(t *testing.T) {
 	if !proto.Equal(g.got, want) {
 		t.Errorf("sent %v, want %v", g.got, want)
 	}
-	if s := got[0].Started; s.MinP != 0.1 || s.RepeatPenalty != 1.5 || s.RepeatLast != 9 || s.FrequencyPenalty != -0.5 || s.PresencePenalty != 0.75 || s.LogitBias[2] != 1.5 {
+	if s := got[0].Started; s.MinP != 0.1 || s.RepeatPenalty != 1.5 || s.RepeatLast != 9 || s.FrequencyPenalty != -0.5 ||
+		s.PresencePenalty != 0.75 || s.LogitBias[2] != 1.5 {
 		t.Errorf("started %+v", s)
 	}
 	delta := &client.Delta{Text: "ab", Tokens: []uint32{5, 6}, Drafted: []bool{true, false},
-		Logprobs: []client.Logprob{{LogProb: -1, Top: []client.TopLogprob{{Token: 5, LogProb: -1}, {Token: 3, LogProb: -2}}}, {LogProb: -0.5}},
+		Logprobs: []client.Logprob{{LogProb: -1, Top: []client.TopLogprob{{Token: 5, LogProb: -1}, {Token: 3, LogProb: -2}}},
+			{LogProb: -0.5}},
 		Round: &client.Round{Index: 4, Base: 12, Choice: "go 8/4", Why: "x", Drafters: []string{"go"},
 			Nodes: []client.Node{{Token: 6, Parent: -1}, {Token: 5, LogProb: new(float32(-3)), Votes: 1, Accepted: true}},
 			Lanes: []client.Lane{{Stage: "draft", By: "go", From: time.Millisecond, To: 2 * time.Millisecond}}}}
 	if !reflect.DeepEqual(got[1].Delta, delta) {
 		t.Errorf("delta %+v", got[1].Delta)
 	}
-	if f := got[2].Finished; f.Stopped != "()" || f.CachedPromptTokens != 1 || len(f.Statistics.DraftedByDepth) != 2 || f.Statistics.AcceptedByDepth[0] != 1 {
+	if f := got[2].Finished; f.Stopped != "()" || f.CachedPromptTokens != 1 || len(f.Statistics.DraftedByDepth) != 2 ||
+		f.Statistics.AcceptedByDepth[0] != 1 {
 		t.Errorf("finished %+v", f)
 	}
 }
 
 func TestFieldOfErrors(t *testing.T) {
 	bad, err := status.New(codes.InvalidArgument, "top_p is 2").WithDetails(&errdetails.ErrorInfo{Domain: "tandem.dev", Reason: "INVALID"},
-		&errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: "sampling.top_p", Description: "top_p is 2"}}})
+		&errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: "sampling.top_p",
+			Description: "top_p is 2"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -262,7 +284,8 @@ func TestFieldOfErrors(t *testing.T) {
 	if !errors.As(err, &e) || e.Kind != client.Invalid || e.Field != "sampling.top_p" {
 		t.Errorf("%+v", err)
 	}
-	if _, err = end(c, client.Request{Prompt: "x", Stop: []string{"\xff"}}); !errors.As(err, &e) || e.Kind != client.Invalid || e.Field != "stop" {
+	if _, err = end(c, client.Request{Prompt: "x", Stop: []string{"\xff"}}); !errors.As(err, &e) || e.Kind != client.Invalid ||
+		e.Field != "stop" {
 		t.Errorf("a stop sequence of no UTF-8: %+v", err)
 	}
 }
@@ -290,7 +313,8 @@ func guarded(t *testing.T, g *gateway) (addr string, roots *x509.CertPool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := grpc.NewServer(grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}})),
+	s := grpc.NewServer(grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der},
+		PrivateKey: key}}})),
 		grpc.UnaryInterceptor(func(ctx context.Context, r any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 			if got := metadata.ValueFromIncomingContext(ctx, "authorization"); len(got) != 1 || got[0] != "Bearer alpha" {
 				return nil, status.Error(codes.Unauthenticated, "no key")
@@ -319,13 +343,14 @@ func TestTLSAndToken(t *testing.T) {
 		{"no token", []client.Option{secure}, client.Unauthenticated},
 		{"another token", []client.Option{secure, client.WithToken("beta")}, client.Unauthenticated},
 		{"no TLS", []client.Option{client.WithToken("alpha")}, client.Unavailable},
-		{"another authority", []client.Option{client.WithTLS(&tls.Config{RootCAs: x509.NewCertPool()}), client.WithToken("alpha")}, client.Unavailable},
+		{"another authority", []client.Option{client.WithTLS(&tls.Config{RootCAs: x509.NewCertPool()}), client.WithToken("alpha")},
+			client.Unavailable},
 	} {
 		conn, err := client.Dial(addr, c.options...)
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		if _, err := conn.Describe(ctx); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
@@ -345,7 +370,8 @@ func TestTokensThatDoNotTravel(t *testing.T) {
 		{"localhost:80", true, nil}, {":80", true, nil}, {"unix:///tmp/x", true, nil},
 	} {
 		conn, err := client.Dial(c.addr, append(c.with, client.WithToken("alpha"))...)
-		if (err == nil) != c.good || err != nil && (!errors.Is(err, client.Invalid) || !strings.Contains(err.Error(), "clear text") || strings.Contains(err.Error(), "alpha")) {
+		if (err == nil) != c.good || err != nil && (!errors.Is(err, client.Invalid) || !strings.Contains(err.Error(), "clear text") ||
+			strings.Contains(err.Error(), "alpha")) {
 			t.Errorf("%s: %v", c.addr, err)
 		}
 		if conn != nil {

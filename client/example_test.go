@@ -34,14 +34,16 @@ func (parrot) Generate(r *tandemv1.GenerateRequest, st grpc.ServerStreamingServe
 	}
 	events := []*tandemv1.GenerateResponse{{Event: &tandemv1.GenerateResponse_Started{Started: &tandemv1.Started{Model: "parrot"}}}}
 	for i, word := range strings.SplitAfter(r.GetText(), " ") {
-		d := &tandemv1.Delta{Text: word, Tokens: &tandemv1.TokenList{Ids: []uint32{uint32(i)}}, Origins: []tandemv1.Origin{tandemv1.Origin_ORIGIN_DRAFT}}
+		d := &tandemv1.Delta{Text: word, Tokens: &tandemv1.TokenList{Ids: []uint32{uint32(i)}},
+			Origins: []tandemv1.Origin{tandemv1.Origin_ORIGIN_DRAFT}}
 		if r.GetSampling().GetLogprobs() {
 			d.Logprobs = []*tandemv1.Logprob{{LogProb: -0.5}}
 		}
 		events = append(events, &tandemv1.GenerateResponse{Event: &tandemv1.GenerateResponse_Delta{Delta: d}})
 	}
 	events = append(events, &tandemv1.GenerateResponse{Event: &tandemv1.GenerateResponse_Finished{Finished: &tandemv1.Finished{
-		Reason: tandemv1.FinishReason_FINISH_REASON_STOP, Usage: &tandemv1.Usage{OutputTokens: int32(len(events) - 1)}, Statistics: &tandemv1.Statistics{Rounds: 2}}}})
+		Reason: tandemv1.FinishReason_FINISH_REASON_STOP, Usage: &tandemv1.Usage{OutputTokens: int32(len(events) - 1)},
+		Statistics: &tandemv1.Statistics{Rounds: 2}}}})
 	for i, e := range events {
 		e.Sequence = uint64(i)
 		if err := st.Send(e); err != nil {
@@ -87,7 +89,8 @@ func ExampleClient_Generate() {
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	for e, err := range c.Generate(ctx, client.Request{Prompt: "again and again", MaxTokens: new(64), Temperature: new(0.0), Stop: []string{"\n\n"}}) {
+	for e, err := range c.Generate(ctx, client.Request{Prompt: "again and again", MaxTokens: new(64), Temperature: new(0.0),
+		Stop: []string{"\n\n"}}) {
 		switch {
 		case errors.Is(err, client.Unavailable):
 			fmt.Println("is the gateway running?")

@@ -9,7 +9,7 @@ import (
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
 )
 
-// check refuses text that no message can carry.
+// check refuses text that is not UTF-8, which no message can carry.
 func (r Request) check() error {
 	for field, texts := range map[string][]string{"prompt": {r.Prompt}, "stop": r.Stop, "speculation.strategy": {r.Strategy},
 		"speculation.vote": {r.Vote}, "speculation.drafters": r.Drafters, "speculation.without": r.Without} {
@@ -61,7 +61,7 @@ func (r Request) encode() *tandemv1.GenerateRequest {
 	return m
 }
 
-// number returns n for the wire, where a number too large or too small stays one, and so is refused.
+// number returns n clamped to int32: a number out of range stays out of range, and the gateway refuses it.
 func number(n *int) *int32 {
 	if n == nil {
 		return nil
@@ -114,6 +114,7 @@ func round(r *tandemv1.Round) *Round {
 
 func started(s *tandemv1.Started) *Started {
 	out := &Started{Session: s.GetSession(), PromptTokens: s.GetPrompt().GetIds(), Model: s.GetModel(), Drafter: s.GetDrafter(),
+		Identity:  s.GetIdentity(),
 		MaxTokens: int(s.GetMaxTokens()), Temperature: s.GetSampling().GetTemperature(), TopK: int(s.GetSampling().GetTopK()),
 		TopP: s.GetSampling().GetTopP(), MinP: s.GetSampling().GetMinP(), Seed: s.GetSampling().GetSeed(),
 		RepeatPenalty: s.GetSampling().GetRepeatPenalty(), RepeatLast: int(s.GetSampling().GetRepeatLast()),
@@ -135,7 +136,8 @@ func finished(f *tandemv1.Finished) *Finished {
 		reason = "length"
 	}
 	s := f.GetStatistics()
-	out := &Finished{Reason: reason, Stopped: f.GetStopped(), CachedPromptTokens: int(f.GetUsage().GetCachedPromptTokens()), PromptTokens: int(f.GetUsage().GetPromptTokens()), OutputTokens: int(f.GetUsage().GetOutputTokens()),
+	out := &Finished{Reason: reason, Stopped: f.GetStopped(), CachedPromptTokens: int(f.GetUsage().GetCachedPromptTokens()),
+		PromptTokens: int(f.GetUsage().GetPromptTokens()), OutputTokens: int(f.GetUsage().GetOutputTokens()),
 		Statistics: Statistics{Rounds: int(s.GetRounds()), Drafted: int(s.GetDrafted()), DraftedDepth: int(s.GetDraftedDepth()),
 			Accepted: int(s.GetAccepted()), PlainRounds: int(s.GetPlainRounds()), Reopened: int(s.GetReopened()),
 			Prefill: time.Duration(s.GetPrefillNs()), Decode: time.Duration(s.GetDecodeNs()),

@@ -22,19 +22,19 @@ type options struct {
 // text, unless told WithCleartext.
 func WithToken(token string) Option { return func(o *options) { o.token = &token } }
 
-// WithTLS encrypts the connection to a TCP address; a gateway's certificates are in cfg.RootCAs, this client's, if
-// the gateway asks for one, in cfg.Certificates.
+// WithTLS encrypts the connection to a TCP address. cfg.RootCAs verifies the gateway; cfg.Certificates holds this client's
+// certificate, if the gateway asks for one.
 func WithTLS(cfg *tls.Config) Option { return func(o *options) { o.tls = cfg } }
 
 // WithCleartext allows a token to go to another machine without TLS, in a network that all its users trust.
 func WithCleartext() Option { return func(o *options) { o.cleartext = true } }
 
-// WithDialOptions adds to the client's own options of its gRPC connection, or changes them.
+// WithDialOptions adds gRPC dial options after the client's own, which they may override.
 func WithDialOptions(opts ...grpc.DialOption) Option {
 	return func(o *options) { o.dial = append(o.dial, opts...) }
 }
 
-// checkToken refuses a token that cannot be sent, or must not be sent to that address. It does not show it.
+// checkToken refuses a token that cannot be sent, or must not be sent to that address. Its errors do not show the token.
 func (o *options) checkToken(addr string, local bool) error {
 	switch t := *o.token; {
 	case t == "" || strings.ContainsFunc(t, func(r rune) bool { return r <= ' ' || r > '~' }):

@@ -20,9 +20,9 @@ type Request struct {
 	PresencePenalty  *float64 // if the output holds a token, -2 to 2
 	LogitBias        map[uint32]float32
 	Logprobs         bool // each Delta tells the log-probability of its tokens
-	TopLogprobs      int  // and that of so many likeliest ones, at most 20
+	TopLogprobs      int  // and of the TopLogprobs likeliest tokens, at most 20
 
-	Stop      []string // the output ends before the first of them that it would hold; at most 4
+	Stop      []string // the output ends before the first of these that appears; at most 4
 	IgnoreEOS bool
 	Report    bool // each Delta tells how its round went
 
@@ -51,6 +51,7 @@ type Started struct {
 	PromptTokens []uint32
 	Model        string
 	Drafter      string // "" for none
+	Identity     string // of the verifier: equal requests give equal texts while it stays the same
 	MaxTokens    int
 	Temperature  float64
 	TopK         int
@@ -77,7 +78,7 @@ type Delta struct {
 	Tokens   []uint32
 	Drafted  []bool    // per token: guessed by a drafter, and accepted
 	Logprobs []Logprob // per token, if the request wants them
-	Round    *Round    // of a request with Report: how Tokens came about
+	Round    *Round    // if the request has Report: how Tokens came about
 }
 
 // Logprob tells how likely a token was under the target model.
@@ -86,7 +87,7 @@ type Logprob struct {
 	Top     []TopLogprob // the likeliest tokens, likeliest first
 }
 
-// TopLogprob is a token that might have been.
+// TopLogprob is one of the likeliest tokens at a position.
 type TopLogprob struct {
 	Token   uint32
 	LogProb float32
@@ -96,8 +97,8 @@ type TopLogprob struct {
 type Round struct {
 	Index    int    // from 0
 	Base     int    // tokens before it, the prompt included
-	Choice   string // of the strategy
-	Why      string // it chose so
+	Choice   string // what the strategy chose
+	Why      string // its reason
 	Drafters []string
 	Nodes    []Node // of the tree that was verified; the first is its root, the last token before the round
 	Lanes    []Lane
@@ -112,10 +113,10 @@ type Node struct {
 	Accepted bool
 }
 
-// Lane is a stretch of time that one stage of a round took.
+// Lane is the time interval of one stage of a round.
 type Lane struct {
 	Stage    string // "draft", "ahead", "pool", "verify" or "commit"
-	By       string // the drafter's name; "" where there is one of the kind
+	By       string // the drafter's name; "" if no drafter did it
 	From, To time.Duration
 }
 
@@ -124,12 +125,13 @@ type Finished struct {
 	Reason             string // "stop" or "length"
 	Stopped            string // the stop sequence that ended it, "" if none did
 	PromptTokens       int
-	CachedPromptTokens int // of them: found in the gateway's memory
+	CachedPromptTokens int // of PromptTokens: found in the verifier's memory
 	OutputTokens       int
 	Statistics         Statistics
 }
 
-// Statistics counts one generation's speculation: Accepted + Rounds = output tokens.
+// Statistics counts one generation's speculation: Accepted + Rounds = output tokens. It has the fields of tandem.Stats, so that
+// each converts to the other; the compiler checks this.
 type Statistics struct {
 	Rounds, Drafted, DraftedDepth, Accepted, PlainRounds, Reopened int
 	Prefill, Decode, DraftBusy, VerifyBusy                         time.Duration
@@ -138,17 +140,16 @@ type Statistics struct {
 	AheadHits                       int            // rounds whose tree had been begun ahead, while the target verified
 	AheadTries                      int            // rounds after which a drafter went on ahead
 	AheadBusy                       time.Duration  // draft arithmetic ahead of the rounds
-	AheadUseful                     time.Duration  // the part of it that went into trees
+	AheadUseful                     time.Duration  // the part of AheadBusy that went into trees
 	Drafters                        []Contribution // by name
 	Choices                         map[string]int // rounds by what the strategy chose, such as "plain"
-	Reasons                         map[string]int // rounds by why, such as "best" or "plain: nobody drafts"
-	AcceptedByDepth, DraftedByDepth []int          // rounds by depth, from 1: that took a drafted token there; whose draft was that deep
-
-	Planning time.Duration // spent on votes, weights, lengths and choices
+	Reasons                         map[string]int // rounds by the strategy's reason, such as "best" or "plain: nobody drafts"
+	Planning                        time.Duration  // spent on votes, weights, lengths and choices
+	DraftedByDepth, AcceptedByDepth []int          // [i]: rounds whose draft was at least i+1 deep; that accepted a token at depth i+1
 }
 
 // Contribution counts what one drafter contributed to a generation.
-type Contribution struct {
+type Contribution = struct {
 	Name     string
 	Rounds   int     // in which it drafted
 	Drafted  int     // nodes of its own drafts, roots not counted

@@ -27,7 +27,7 @@ const (
 type Growth int32
 
 const (
-	// Not told: levels.
+	// Not set: as GROWTH_LEVELS.
 	Growth_GROWTH_UNSPECIFIED Growth = 0
 	// The likeliest nodes of each level.
 	Growth_GROWTH_LEVELS Growth = 1
@@ -141,7 +141,9 @@ type DrafterServiceOpenResponse struct {
 	// Reused tokens: found in memory that another session of the tenant had filled.
 	Reused int32 `protobuf:"varint,1,opt,name=reused,proto3" json:"reused,omitempty"`
 	// Hindsight of the session's tokens.
-	Hindsight     *Hindsight `protobuf:"bytes,2,opt,name=hindsight,proto3" json:"hindsight,omitempty"`
+	Hindsight *Hindsight `protobuf:"bytes,2,opt,name=hindsight,proto3" json:"hindsight,omitempty"`
+	// Identity of what computes the drafts; empty for a drafter without a model.
+	Identity      string `protobuf:"bytes,3,opt,name=identity,proto3" json:"identity,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -190,12 +192,19 @@ func (x *DrafterServiceOpenResponse) GetHindsight() *Hindsight {
 	return nil
 }
 
+func (x *DrafterServiceOpenResponse) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
+}
+
 // Hindsight says which of the latest tokens of a session a drafter would have guessed.
 type Hindsight struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Tokens of which that is known, at most 64.
+	// Tokens is the number of latest tokens for which this is known, at most 64.
 	Tokens int32 `protobuf:"varint,1,opt,name=tokens,proto3" json:"tokens,omitempty"`
-	// Hits has a bit for each, the last token's lowest: it was the drafter's first choice.
+	// Hits has one bit for each, the lowest for the last token: set if the token was the drafter's first choice.
 	Hits          uint64 `protobuf:"fixed64,2,opt,name=hits,proto3" json:"hits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -266,18 +275,21 @@ type ProposeRequest struct {
 	Drafter string `protobuf:"bytes,8,opt,name=drafter,proto3" json:"drafter,omitempty"`
 	// Growth is the order in which the tree grows.
 	Growth Growth `protobuf:"varint,9,opt,name=growth,proto3,enum=tandem.internal.v1.Growth" json:"growth,omitempty"`
-	// Branch is the probability from which on a candidate opens a branch.
+	// Branch is the least probability with which a candidate opens a branch.
 	Branch float64 `protobuf:"fixed64,10,opt,name=branch,proto3" json:"branch,omitempty"`
 	// Stop is the probability of the best branch below which drafting ends.
 	Stop float64 `protobuf:"fixed64,11,opt,name=stop,proto3" json:"stop,omitempty"`
-	// Plan is what width and depth are decided by; absent for the policy alone.
+	// Plan is the basis for choosing width and depth; absent if the policy alone decides.
 	Plan *Plan `protobuf:"bytes,12,opt,name=plan,proto3" json:"plan,omitempty"`
 	// Return asks for the tree alone, without a ticket.
 	Return bool `protobuf:"varint,13,opt,name=return,proto3" json:"return,omitempty"`
 	// Ahead lets the drafter go on after its answer.
 	Ahead bool `protobuf:"varint,14,opt,name=ahead,proto3" json:"ahead,omitempty"`
 	// Temper is the temperature of the draft's probabilities; 0 for 1.
-	Temper        float64 `protobuf:"fixed64,15,opt,name=temper,proto3" json:"temper,omitempty"`
+	Temper float64 `protobuf:"fixed64,15,opt,name=temper,proto3" json:"temper,omitempty"`
+	// Mapped is the shared-memory segment of this process that the caller has mapped; the answer may then hold a handle in
+	// place of the tree. 0 for none.
+	Mapped        uint64 `protobuf:"fixed64,16,opt,name=mapped,proto3" json:"mapped,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -417,16 +429,23 @@ func (x *ProposeRequest) GetTemper() float64 {
 	return 0
 }
 
+func (x *ProposeRequest) GetMapped() uint64 {
+	if x != nil {
+		return x.Mapped
+	}
+	return 0
+}
+
 // Plan holds the costs and chances by which a tree is cut.
 type Plan struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Verify_ns is the time of a target pass in which the tree has 1, 2, … rows.
 	VerifyNs []int64 `protobuf:"varint,1,rep,packed,name=verify_ns,json=verifyNs,proto3" json:"verify_ns,omitempty"`
-	// Round_ns is the time of the rest of a round, drafting excepted.
+	// Round_ns is the time of the rest of a round, without drafting.
 	RoundNs int64 `protobuf:"varint,2,opt,name=round_ns,json=roundNs,proto3" json:"round_ns,omitempty"`
 	// Others is the number of tokens that other sessions gain from the same pass.
 	Others float64 `protobuf:"fixed64,3,opt,name=others,proto3" json:"others,omitempty"`
-	// Accept is the chance of a node by the bin of its log-probability.
+	// Accept is the rate of acceptance of nodes, by the bin of their log-probability.
 	Accept        []float32 `protobuf:"fixed32,4,rep,packed,name=accept,proto3" json:"accept,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -503,12 +522,15 @@ type ProposeResponse struct {
 	Passes int32 `protobuf:"varint,4,opt,name=passes,proto3" json:"passes,omitempty"`
 	// Reused nodes: drafted ahead, before the call.
 	Reused int32 `protobuf:"varint,5,opt,name=reused,proto3" json:"reused,omitempty"`
-	// Ahead nanoseconds of arithmetic since the answer before.
+	// Ahead nanoseconds of arithmetic since the previous answer.
 	AheadNs int64 `protobuf:"varint,6,opt,name=ahead_ns,json=aheadNs,proto3" json:"ahead_ns,omitempty"`
-	// Tree as it went into the pool.
+	// Tree as it went into the pool; absent where handle is set.
 	Tree *Tree `protobuf:"bytes,7,opt,name=tree,proto3" json:"tree,omitempty"`
 	// Hindsight of the committed tokens.
-	Hindsight     *Hindsight `protobuf:"bytes,8,opt,name=hindsight,proto3" json:"hindsight,omitempty"`
+	Hindsight *Hindsight `protobuf:"bytes,8,opt,name=hindsight,proto3" json:"hindsight,omitempty"`
+	// Handle of a payload that holds the encoded tree, in the segment that the request names. It stays until the session's
+	// next tree, or for two seconds.
+	Handle        *Handle `protobuf:"bytes,9,opt,name=handle,proto3" json:"handle,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -595,6 +617,13 @@ func (x *ProposeResponse) GetTree() *Tree {
 func (x *ProposeResponse) GetHindsight() *Hindsight {
 	if x != nil {
 		return x.Hindsight
+	}
+	return nil
+}
+
+func (x *ProposeResponse) GetHandle() *Handle {
+	if x != nil {
+		return x.Handle
 	}
 	return nil
 }
@@ -696,7 +725,7 @@ type ClaimRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Handle of the payload.
 	Handle *Handle `protobuf:"bytes,1,opt,name=handle,proto3" json:"handle,omitempty"`
-	// Peer id under which the caller holds the segment; the lease ends with that connection. 0 for none.
+	// Peer id under which a caller of an earlier release holds the segment; ignored.
 	Peer uint64 `protobuf:"fixed64,2,opt,name=peer,proto3" json:"peer,omitempty"`
 	// Inline asks for a copy of the payload: the caller has not mapped the segment.
 	Inline        bool `protobuf:"varint,3,opt,name=inline,proto3" json:"inline,omitempty"`
@@ -758,7 +787,7 @@ func (x *ClaimRequest) GetInline() bool {
 // ClaimResponse grants a payload.
 type ClaimResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Payload, when the request asked for a copy. The lease has ended then.
+	// Payload, when the request asked for a copy.
 	Payload       []byte `protobuf:"bytes,1,opt,name=payload,proto3" json:"payload,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1044,7 +1073,14 @@ func (x *VocabularyRequest) GetDrafter() string {
 type VocabularyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Pieces of the tokens offset, offset+1, …, as raw bytes.
-	Pieces        [][]byte `protobuf:"bytes,1,rep,name=pieces,proto3" json:"pieces,omitempty"`
+	Pieces [][]byte `protobuf:"bytes,1,rep,name=pieces,proto3" json:"pieces,omitempty"`
+	// Kinds of the same tokens, one byte each: their types in the model's file. Empty from a drafter that drafts for its own
+	// vocabulary alone.
+	Kinds []byte `protobuf:"bytes,2,opt,name=kinds,proto3" json:"kinds,omitempty"`
+	// Tokenizer is its name in the model's file.
+	Tokenizer string `protobuf:"bytes,3,opt,name=tokenizer,proto3" json:"tokenizer,omitempty"`
+	// Eos is the token that ends a text, absent for none.
+	Eos           *uint32 `protobuf:"varint,4,opt,name=eos,proto3,oneof" json:"eos,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1086,6 +1122,27 @@ func (x *VocabularyResponse) GetPieces() [][]byte {
 	return nil
 }
 
+func (x *VocabularyResponse) GetKinds() []byte {
+	if x != nil {
+		return x.Kinds
+	}
+	return nil
+}
+
+func (x *VocabularyResponse) GetTokenizer() string {
+	if x != nil {
+		return x.Tokenizer
+	}
+	return ""
+}
+
+func (x *VocabularyResponse) GetEos() uint32 {
+	if x != nil && x.Eos != nil {
+		return *x.Eos
+	}
+	return 0
+}
+
 var File_tandem_internal_v1_drafter_proto protoreflect.FileDescriptor
 
 const file_tandem_internal_v1_drafter_proto_rawDesc = "" +
@@ -1093,13 +1150,14 @@ const file_tandem_internal_v1_drafter_proto_rawDesc = "" +
 	" tandem/internal/v1/drafter.proto\x12\x12tandem.internal.v1\x1a\x1etandem/internal/v1/model.proto\"l\n" +
 	"\x19DrafterServiceOpenRequest\x125\n" +
 	"\aopening\x18\x01 \x01(\v2\x1b.tandem.internal.v1.OpeningR\aopening\x12\x18\n" +
-	"\adrafter\x18\x02 \x01(\tR\adrafter\"q\n" +
+	"\adrafter\x18\x02 \x01(\tR\adrafter\"\x8d\x01\n" +
 	"\x1aDrafterServiceOpenResponse\x12\x16\n" +
 	"\x06reused\x18\x01 \x01(\x05R\x06reused\x12;\n" +
-	"\thindsight\x18\x02 \x01(\v2\x1d.tandem.internal.v1.HindsightR\thindsight\"7\n" +
+	"\thindsight\x18\x02 \x01(\v2\x1d.tandem.internal.v1.HindsightR\thindsight\x12\x1a\n" +
+	"\bidentity\x18\x03 \x01(\tR\bidentity\"7\n" +
 	"\tHindsight\x12\x16\n" +
 	"\x06tokens\x18\x01 \x01(\x05R\x06tokens\x12\x12\n" +
-	"\x04hits\x18\x02 \x01(\x06R\x04hits\"\xb6\x03\n" +
+	"\x04hits\x18\x02 \x01(\x06R\x04hits\"\xce\x03\n" +
 	"\x0eProposeRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\rR\x05epoch\x12\x12\n" +
@@ -1116,12 +1174,13 @@ const file_tandem_internal_v1_drafter_proto_rawDesc = "" +
 	"\x04plan\x18\f \x01(\v2\x18.tandem.internal.v1.PlanR\x04plan\x12\x16\n" +
 	"\x06return\x18\r \x01(\bR\x06return\x12\x14\n" +
 	"\x05ahead\x18\x0e \x01(\bR\x05ahead\x12\x16\n" +
-	"\x06temper\x18\x0f \x01(\x01R\x06temper\"n\n" +
+	"\x06temper\x18\x0f \x01(\x01R\x06temper\x12\x16\n" +
+	"\x06mapped\x18\x10 \x01(\x06R\x06mapped\"n\n" +
 	"\x04Plan\x12\x1b\n" +
 	"\tverify_ns\x18\x01 \x03(\x03R\bverifyNs\x12\x19\n" +
 	"\bround_ns\x18\x02 \x01(\x03R\aroundNs\x12\x16\n" +
 	"\x06others\x18\x03 \x01(\x01R\x06others\x12\x16\n" +
-	"\x06accept\x18\x04 \x03(\x02R\x06accept\"\x8c\x02\n" +
+	"\x06accept\x18\x04 \x03(\x02R\x06accept\"\xc0\x02\n" +
 	"\x0fProposeResponse\x12\x14\n" +
 	"\x05nodes\x18\x01 \x01(\x05R\x05nodes\x12\x14\n" +
 	"\x05depth\x18\x02 \x01(\x05R\x05depth\x12\x17\n" +
@@ -1130,7 +1189,8 @@ const file_tandem_internal_v1_drafter_proto_rawDesc = "" +
 	"\x06reused\x18\x05 \x01(\x05R\x06reused\x12\x19\n" +
 	"\bahead_ns\x18\x06 \x01(\x03R\aaheadNs\x12,\n" +
 	"\x04tree\x18\a \x01(\v2\x18.tandem.internal.v1.TreeR\x04tree\x12;\n" +
-	"\thindsight\x18\b \x01(\v2\x1d.tandem.internal.v1.HindsightR\thindsight\"P\n" +
+	"\thindsight\x18\b \x01(\v2\x1d.tandem.internal.v1.HindsightR\thindsight\x122\n" +
+	"\x06handle\x18\t \x01(\v2\x1a.tandem.internal.v1.HandleR\x06handle\"P\n" +
 	"\x1aDrafterServiceCloseRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x18\n" +
 	"\adrafter\x18\x02 \x01(\tR\adrafter\"\x1d\n" +
@@ -1151,9 +1211,13 @@ const file_tandem_internal_v1_drafter_proto_rawDesc = "" +
 	"\x11VocabularyRequest\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x05R\x06offset\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x05R\x05limit\x12\x18\n" +
-	"\adrafter\x18\x03 \x01(\tR\adrafter\",\n" +
+	"\adrafter\x18\x03 \x01(\tR\adrafter\"\x7f\n" +
 	"\x12VocabularyResponse\x12\x16\n" +
-	"\x06pieces\x18\x01 \x03(\fR\x06pieces*V\n" +
+	"\x06pieces\x18\x01 \x03(\fR\x06pieces\x12\x14\n" +
+	"\x05kinds\x18\x02 \x01(\fR\x05kinds\x12\x1c\n" +
+	"\ttokenizer\x18\x03 \x01(\tR\ttokenizer\x12\x15\n" +
+	"\x03eos\x18\x04 \x01(\rH\x00R\x03eos\x88\x01\x01B\x06\n" +
+	"\x04_eos*V\n" +
 	"\x06Growth\x12\x16\n" +
 	"\x12GROWTH_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rGROWTH_LEVELS\x10\x01\x12\x0f\n" +
@@ -1215,28 +1279,29 @@ var file_tandem_internal_v1_drafter_proto_depIdxs = []int32{
 	5,  // 4: tandem.internal.v1.ProposeRequest.plan:type_name -> tandem.internal.v1.Plan
 	19, // 5: tandem.internal.v1.ProposeResponse.tree:type_name -> tandem.internal.v1.Tree
 	3,  // 6: tandem.internal.v1.ProposeResponse.hindsight:type_name -> tandem.internal.v1.Hindsight
-	20, // 7: tandem.internal.v1.ClaimRequest.handle:type_name -> tandem.internal.v1.Handle
-	20, // 8: tandem.internal.v1.ReleaseRequest.handles:type_name -> tandem.internal.v1.Handle
-	21, // 9: tandem.internal.v1.DrafterServiceDescribeResponse.description:type_name -> tandem.internal.v1.Description
-	1,  // 10: tandem.internal.v1.DrafterService.Open:input_type -> tandem.internal.v1.DrafterServiceOpenRequest
-	4,  // 11: tandem.internal.v1.DrafterService.Propose:input_type -> tandem.internal.v1.ProposeRequest
-	7,  // 12: tandem.internal.v1.DrafterService.Close:input_type -> tandem.internal.v1.DrafterServiceCloseRequest
-	9,  // 13: tandem.internal.v1.DrafterService.Claim:input_type -> tandem.internal.v1.ClaimRequest
-	11, // 14: tandem.internal.v1.DrafterService.Release:input_type -> tandem.internal.v1.ReleaseRequest
-	13, // 15: tandem.internal.v1.DrafterService.Describe:input_type -> tandem.internal.v1.DrafterServiceDescribeRequest
-	15, // 16: tandem.internal.v1.DrafterService.Vocabulary:input_type -> tandem.internal.v1.VocabularyRequest
-	2,  // 17: tandem.internal.v1.DrafterService.Open:output_type -> tandem.internal.v1.DrafterServiceOpenResponse
-	6,  // 18: tandem.internal.v1.DrafterService.Propose:output_type -> tandem.internal.v1.ProposeResponse
-	8,  // 19: tandem.internal.v1.DrafterService.Close:output_type -> tandem.internal.v1.DrafterServiceCloseResponse
-	10, // 20: tandem.internal.v1.DrafterService.Claim:output_type -> tandem.internal.v1.ClaimResponse
-	12, // 21: tandem.internal.v1.DrafterService.Release:output_type -> tandem.internal.v1.ReleaseResponse
-	14, // 22: tandem.internal.v1.DrafterService.Describe:output_type -> tandem.internal.v1.DrafterServiceDescribeResponse
-	16, // 23: tandem.internal.v1.DrafterService.Vocabulary:output_type -> tandem.internal.v1.VocabularyResponse
-	17, // [17:24] is the sub-list for method output_type
-	10, // [10:17] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	20, // 7: tandem.internal.v1.ProposeResponse.handle:type_name -> tandem.internal.v1.Handle
+	20, // 8: tandem.internal.v1.ClaimRequest.handle:type_name -> tandem.internal.v1.Handle
+	20, // 9: tandem.internal.v1.ReleaseRequest.handles:type_name -> tandem.internal.v1.Handle
+	21, // 10: tandem.internal.v1.DrafterServiceDescribeResponse.description:type_name -> tandem.internal.v1.Description
+	1,  // 11: tandem.internal.v1.DrafterService.Open:input_type -> tandem.internal.v1.DrafterServiceOpenRequest
+	4,  // 12: tandem.internal.v1.DrafterService.Propose:input_type -> tandem.internal.v1.ProposeRequest
+	7,  // 13: tandem.internal.v1.DrafterService.Close:input_type -> tandem.internal.v1.DrafterServiceCloseRequest
+	9,  // 14: tandem.internal.v1.DrafterService.Claim:input_type -> tandem.internal.v1.ClaimRequest
+	11, // 15: tandem.internal.v1.DrafterService.Release:input_type -> tandem.internal.v1.ReleaseRequest
+	13, // 16: tandem.internal.v1.DrafterService.Describe:input_type -> tandem.internal.v1.DrafterServiceDescribeRequest
+	15, // 17: tandem.internal.v1.DrafterService.Vocabulary:input_type -> tandem.internal.v1.VocabularyRequest
+	2,  // 18: tandem.internal.v1.DrafterService.Open:output_type -> tandem.internal.v1.DrafterServiceOpenResponse
+	6,  // 19: tandem.internal.v1.DrafterService.Propose:output_type -> tandem.internal.v1.ProposeResponse
+	8,  // 20: tandem.internal.v1.DrafterService.Close:output_type -> tandem.internal.v1.DrafterServiceCloseResponse
+	10, // 21: tandem.internal.v1.DrafterService.Claim:output_type -> tandem.internal.v1.ClaimResponse
+	12, // 22: tandem.internal.v1.DrafterService.Release:output_type -> tandem.internal.v1.ReleaseResponse
+	14, // 23: tandem.internal.v1.DrafterService.Describe:output_type -> tandem.internal.v1.DrafterServiceDescribeResponse
+	16, // 24: tandem.internal.v1.DrafterService.Vocabulary:output_type -> tandem.internal.v1.VocabularyResponse
+	18, // [18:25] is the sub-list for method output_type
+	11, // [11:18] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_tandem_internal_v1_drafter_proto_init() }
@@ -1245,6 +1310,7 @@ func file_tandem_internal_v1_drafter_proto_init() {
 		return
 	}
 	file_tandem_internal_v1_model_proto_init()
+	file_tandem_internal_v1_drafter_proto_msgTypes[15].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

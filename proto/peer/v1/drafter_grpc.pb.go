@@ -42,7 +42,7 @@ type DrafterServiceClient interface {
 	Propose(ctx context.Context, in *ProposeRequest, opts ...grpc.CallOption) (*ProposeResponse, error)
 	// Close forgets a session.
 	Close(ctx context.Context, in *DrafterServiceCloseRequest, opts ...grpc.CallOption) (*DrafterServiceCloseResponse, error)
-	// Claim extends the lease of a payload, or answers with a copy of it.
+	// Claim extends the lease of a payload, or answers with a copy of it: for a verifier on another host, or of an earlier release.
 	Claim(ctx context.Context, in *ClaimRequest, opts ...grpc.CallOption) (*ClaimResponse, error)
 	// Release ends the lease of payloads.
 	Release(ctx context.Context, in *ReleaseRequest, opts ...grpc.CallOption) (*ReleaseResponse, error)
@@ -142,7 +142,7 @@ type DrafterServiceServer interface {
 	Propose(context.Context, *ProposeRequest) (*ProposeResponse, error)
 	// Close forgets a session.
 	Close(context.Context, *DrafterServiceCloseRequest) (*DrafterServiceCloseResponse, error)
-	// Claim extends the lease of a payload, or answers with a copy of it.
+	// Claim extends the lease of a payload, or answers with a copy of it: for a verifier on another host, or of an earlier release.
 	Claim(context.Context, *ClaimRequest) (*ClaimResponse, error)
 	// Release ends the lease of payloads.
 	Release(context.Context, *ReleaseRequest) (*ReleaseResponse, error)

@@ -117,7 +117,7 @@ func (Kind) EnumDescriptor() ([]byte, []int) {
 type State int32
 
 const (
-	// Not told.
+	// Not set.
 	State_STATE_UNSPECIFIED State = 0
 	// Takes work.
 	State_STATE_UP State = 1
@@ -181,10 +181,16 @@ type Opening struct {
 	MaxNodes int32 `protobuf:"varint,5,opt,name=max_nodes,json=maxNodes,proto3" json:"max_nodes,omitempty"`
 	// Sampling of the session's draws.
 	Sampling *Sampling `protobuf:"bytes,6,opt,name=sampling,proto3" json:"sampling,omitempty"`
-	// Prompt is the number of tokens that are the prompt, the others being output; 0 for all.
+	// Prompt is the number of tokens of the prompt; the others are output. 0: all are the prompt.
 	Prompt int32 `protobuf:"varint,7,opt,name=prompt,proto3" json:"prompt,omitempty"`
 	// Tenant whose sessions may share memory of equal prefixes with it.
-	Tenant        string `protobuf:"bytes,8,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Tenant string `protobuf:"bytes,8,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// Identity that the session began with; empty for a new one. A verifier with another identity refuses it.
+	Identity string `protobuf:"bytes,9,opt,name=identity,proto3" json:"identity,omitempty"`
+	// Fingerprint of the tokens' vocabulary; empty if unknown. A verifier with another vocabulary refuses the session.
+	Fingerprint string `protobuf:"bytes,10,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	// Vocabulary is the size of the target's vocabulary; drafted tokens are below it. 0: the same as the receiver's.
+	Vocabulary    int32 `protobuf:"varint,25,opt,name=vocabulary,proto3" json:"vocabulary,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -275,6 +281,27 @@ func (x *Opening) GetTenant() string {
 	return ""
 }
 
+func (x *Opening) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
+}
+
+func (x *Opening) GetFingerprint() string {
+	if x != nil {
+		return x.Fingerprint
+	}
+	return ""
+}
+
+func (x *Opening) GetVocabulary() int32 {
+	if x != nil {
+		return x.Vocabulary
+	}
+	return 0
+}
+
 // Sampling says how a token is drawn; unlike the public message it has no defaults.
 type Sampling struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -302,7 +329,7 @@ type Sampling struct {
 	BiasAdds []float32 `protobuf:"fixed32,11,rep,packed,name=bias_adds,json=biasAdds,proto3" json:"bias_adds,omitempty"`
 	// Logprobs asks for the log-probability of each token.
 	Logprobs bool `protobuf:"varint,12,opt,name=logprobs,proto3" json:"logprobs,omitempty"`
-	// Top_logprobs is for how many of the likeliest tokens to tell it too.
+	// Top_logprobs is the number of most likely tokens whose log-probabilities are added too.
 	TopLogprobs   int32 `protobuf:"varint,13,opt,name=top_logprobs,json=topLogprobs,proto3" json:"top_logprobs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -633,7 +660,7 @@ func (x *Handle) GetGeneration() uint64 {
 // Ticket is what travels through the pool: at most 4 KiB encoded.
 type Ticket struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Version of this envelope: 1.
+	// Version of the protocol between processes, as the sender speaks it.
 	Version uint32 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	// Session id, not 0.
 	Session uint64 `protobuf:"fixed64,2,opt,name=session,proto3" json:"session,omitempty"`
@@ -651,7 +678,10 @@ type Ticket struct {
 	//
 	//	*Ticket_Inline
 	//	*Ticket_Handle
-	Payload       isTicket_Payload `protobuf_oneof:"payload"`
+	Payload isTicket_Payload `protobuf_oneof:"payload"`
+	// Lease_ms is how many milliseconds the payload stays after the ticket was sent, unless the session's next tree
+	// comes first. A receiver that has mapped the segment reads it without a Claim. 0: the payload must be claimed first.
+	LeaseMs       uint32 `protobuf:"varint,9,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -751,6 +781,13 @@ func (x *Ticket) GetHandle() *Handle {
 		}
 	}
 	return nil
+}
+
+func (x *Ticket) GetLeaseMs() uint32 {
+	if x != nil {
+		return x.LeaseMs
+	}
+	return 0
 }
 
 type isTicket_Payload interface {
@@ -925,7 +962,7 @@ func (x *Verdict) GetLogprobs() []*Logprob {
 	return nil
 }
 
-// Logprob tells how likely a token was.
+// Logprob says how likely a token was.
 type Logprob struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Log_prob is the natural logarithm of its probability.
@@ -989,7 +1026,7 @@ func (x *Logprob) GetTopLogProbs() []float32 {
 	return nil
 }
 
-// Description tells what a process is.
+// Description says what a process is.
 type Description struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the process, as tickets carry it.
@@ -1016,14 +1053,20 @@ type Description struct {
 	Pid int32 `protobuf:"varint,11,opt,name=pid,proto3" json:"pid,omitempty"`
 	// Counters by name, since the start of the process.
 	Counters map[string]int64 `protobuf:"bytes,12,rep,name=counters,proto3" json:"counters,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
-	// Segment_socket is where the process passes out its shared memory; empty for nowhere.
+	// Segment_socket is the socket on which the process hands out its shared memory; empty for none.
 	SegmentSocket string `protobuf:"bytes,13,opt,name=segment_socket,json=segmentSocket,proto3" json:"segment_socket,omitempty"`
 	// Costs of passes, measured at the process's start.
 	Costs []*Cost `protobuf:"bytes,14,rep,name=costs,proto3" json:"costs,omitempty"`
-	// Drafters are the names of those in the process, the first first.
+	// Drafters are the names of the drafters in the process, in order.
 	Drafters []string `protobuf:"bytes,15,rep,name=drafters,proto3" json:"drafters,omitempty"`
 	// Page_tokens is the number of tokens that share a page of the KV cache.
-	PageTokens    int32 `protobuf:"varint,16,opt,name=page_tokens,json=pageTokens,proto3" json:"page_tokens,omitempty"`
+	PageTokens int32 `protobuf:"varint,16,opt,name=page_tokens,json=pageTokens,proto3" json:"page_tokens,omitempty"`
+	// Protocol between processes that it speaks; 0 is older than protocol 1.
+	Protocol uint32 `protobuf:"varint,17,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	// Identity of what computes; empty for a process without a model.
+	Identity string `protobuf:"bytes,18,opt,name=identity,proto3" json:"identity,omitempty"`
+	// Lineage of its model: which one it is, whatever its quantisation or expansion.
+	Lineage       string `protobuf:"bytes,19,opt,name=lineage,proto3" json:"lineage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1170,6 +1213,27 @@ func (x *Description) GetPageTokens() int32 {
 	return 0
 }
 
+func (x *Description) GetProtocol() uint32 {
+	if x != nil {
+		return x.Protocol
+	}
+	return 0
+}
+
+func (x *Description) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
+}
+
+func (x *Description) GetLineage() string {
+	if x != nil {
+		return x.Lineage
+	}
+	return ""
+}
+
 // Cost is the time of one kind of pass.
 type Cost struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1234,12 +1298,12 @@ func (x *Cost) GetTimeNs() int64 {
 	return 0
 }
 
-// Announcement is what a drafter process tells about itself, again and again.
+// Announcement is what a drafter process says about itself at regular intervals.
 type Announcement struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Version of this message: 1.
 	Version uint32 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
-	// Instance is random, another one at each start of the process.
+	// Instance is a random number, different at each start of the process.
 	Instance uint64 `protobuf:"fixed64,2,opt,name=instance,proto3" json:"instance,omitempty"`
 	// Sequence counts the announcements of an instance.
 	Sequence uint64 `protobuf:"varint,3,opt,name=sequence,proto3" json:"sequence,omitempty"`
@@ -1247,10 +1311,12 @@ type Announcement struct {
 	Address string `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`
 	// State of the process.
 	State State `protobuf:"varint,5,opt,name=state,proto3,enum=tandem.internal.v1.State" json:"state,omitempty"`
-	// Drafters in the process, the first first.
+	// Drafters in the process, in order.
 	Drafters []*AnnouncedDrafter `protobuf:"bytes,6,rep,name=drafters,proto3" json:"drafters,omitempty"`
 	// Segment is the id of its shared memory; 0 for none.
-	Segment       uint64 `protobuf:"fixed64,7,opt,name=segment,proto3" json:"segment,omitempty"`
+	Segment uint64 `protobuf:"fixed64,7,opt,name=segment,proto3" json:"segment,omitempty"`
+	// Protocol between processes that it speaks; 0 is older than protocol 1.
+	Protocol      uint32 `protobuf:"varint,8,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1334,6 +1400,13 @@ func (x *Announcement) GetSegment() uint64 {
 	return 0
 }
 
+func (x *Announcement) GetProtocol() uint32 {
+	if x != nil {
+		return x.Protocol
+	}
+	return 0
+}
+
 // AnnouncedDrafter is one drafter of a process.
 type AnnouncedDrafter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1344,7 +1417,11 @@ type AnnouncedDrafter struct {
 	// Vocabulary size; 0 for a drafter that takes any.
 	Vocabulary int32 `protobuf:"varint,3,opt,name=vocabulary,proto3" json:"vocabulary,omitempty"`
 	// Fingerprint of the vocabulary: equal for equal vocabularies; empty for any.
-	Fingerprint   string `protobuf:"bytes,4,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	Fingerprint string `protobuf:"bytes,4,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	// Identity of what computes the drafts; empty for a drafter without a model.
+	Identity string `protobuf:"bytes,5,opt,name=identity,proto3" json:"identity,omitempty"`
+	// Lineage of its model.
+	Lineage       string `protobuf:"bytes,6,opt,name=lineage,proto3" json:"lineage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1407,11 +1484,25 @@ func (x *AnnouncedDrafter) GetFingerprint() string {
 	return ""
 }
 
+func (x *AnnouncedDrafter) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
+}
+
+func (x *AnnouncedDrafter) GetLineage() string {
+	if x != nil {
+		return x.Lineage
+	}
+	return ""
+}
+
 var File_tandem_internal_v1_model_proto protoreflect.FileDescriptor
 
 const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\n" +
-	"\x1etandem/internal/v1/model.proto\x12\x12tandem.internal.v1\"\xee\x01\n" +
+	"\x1etandem/internal/v1/model.proto\x12\x12tandem.internal.v1\"\xcc\x02\n" +
 	"\aOpening\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\rR\x05epoch\x12\x16\n" +
@@ -1420,7 +1511,13 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\tmax_nodes\x18\x05 \x01(\x05R\bmaxNodes\x128\n" +
 	"\bsampling\x18\x06 \x01(\v2\x1c.tandem.internal.v1.SamplingR\bsampling\x12\x16\n" +
 	"\x06prompt\x18\a \x01(\x05R\x06prompt\x12\x16\n" +
-	"\x06tenant\x18\b \x01(\tR\x06tenant\"\xdd\x03\n" +
+	"\x06tenant\x18\b \x01(\tR\x06tenant\x12\x1a\n" +
+	"\bidentity\x18\t \x01(\tR\bidentity\x12 \n" +
+	"\vfingerprint\x18\n" +
+	" \x01(\tR\vfingerprint\x12\x1e\n" +
+	"\n" +
+	"vocabulary\x18\x19 \x01(\x05R\n" +
+	"vocabulary\"\xdd\x03\n" +
 	"\bSampling\x12%\n" +
 	"\vtemperature\x18\x01 \x01(\x01H\x00R\vtemperature\x88\x01\x01\x12\x18\n" +
 	"\x05top_k\x18\x02 \x01(\x05H\x01R\x04topK\x88\x01\x01\x12\x18\n" +
@@ -1456,7 +1553,7 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\x06length\x18\x03 \x01(\rR\x06length\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x04 \x01(\x06R\n" +
-	"generation\"\x89\x02\n" +
+	"generation\"\xa4\x02\n" +
 	"\x06Ticket\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x18\n" +
 	"\asession\x18\x02 \x01(\x06R\asession\x12\x14\n" +
@@ -1465,7 +1562,8 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\x04hash\x18\x05 \x01(\x06R\x04hash\x12\x18\n" +
 	"\adrafter\x18\x06 \x01(\tR\adrafter\x122\n" +
 	"\x06inline\x18\a \x01(\v2\x18.tandem.internal.v1.TreeH\x00R\x06inline\x124\n" +
-	"\x06handle\x18\b \x01(\v2\x1a.tandem.internal.v1.HandleH\x00R\x06handleB\t\n" +
+	"\x06handle\x18\b \x01(\v2\x1a.tandem.internal.v1.HandleH\x00R\x06handle\x12\x19\n" +
+	"\blease_ms\x18\t \x01(\rR\aleaseMsB\t\n" +
 	"\apayload\"\xe7\x02\n" +
 	"\aVerdict\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x14\n" +
@@ -1486,7 +1584,7 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\blog_prob\x18\x01 \x01(\x02R\alogProb\x12\x1d\n" +
 	"\n" +
 	"top_tokens\x18\x02 \x03(\rR\ttopTokens\x12\"\n" +
-	"\rtop_log_probs\x18\x03 \x03(\x02R\vtopLogProbs\"\xbc\x04\n" +
+	"\rtop_log_probs\x18\x03 \x03(\x02R\vtopLogProbs\"\x8e\x05\n" +
 	"\vDescription\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x14\n" +
@@ -1508,14 +1606,17 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\x05costs\x18\x0e \x03(\v2\x18.tandem.internal.v1.CostR\x05costs\x12\x1a\n" +
 	"\bdrafters\x18\x0f \x03(\tR\bdrafters\x12\x1f\n" +
 	"\vpage_tokens\x18\x10 \x01(\x05R\n" +
-	"pageTokens\x1a;\n" +
+	"pageTokens\x12\x1a\n" +
+	"\bprotocol\x18\x11 \x01(\rR\bprotocol\x12\x1a\n" +
+	"\bidentity\x18\x12 \x01(\tR\bidentity\x12\x18\n" +
+	"\alineage\x18\x13 \x01(\tR\alineage\x1a;\n" +
 	"\rCountersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"M\n" +
 	"\x04Cost\x12\x12\n" +
 	"\x04rows\x18\x01 \x01(\x05R\x04rows\x12\x18\n" +
 	"\acontext\x18\x02 \x01(\x05R\acontext\x12\x17\n" +
-	"\atime_ns\x18\x03 \x01(\x03R\x06timeNs\"\x87\x02\n" +
+	"\atime_ns\x18\x03 \x01(\x03R\x06timeNs\"\xa3\x02\n" +
 	"\fAnnouncement\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\x06R\binstance\x12\x1a\n" +
@@ -1523,14 +1624,17 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\aaddress\x18\x04 \x01(\tR\aaddress\x12/\n" +
 	"\x05state\x18\x05 \x01(\x0e2\x19.tandem.internal.v1.StateR\x05state\x12@\n" +
 	"\bdrafters\x18\x06 \x03(\v2$.tandem.internal.v1.AnnouncedDrafterR\bdrafters\x12\x18\n" +
-	"\asegment\x18\a \x01(\x06R\asegment\"~\n" +
+	"\asegment\x18\a \x01(\x06R\asegment\x12\x1a\n" +
+	"\bprotocol\x18\b \x01(\rR\bprotocol\"\xb4\x01\n" +
 	"\x10AnnouncedDrafter\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12\x1e\n" +
 	"\n" +
 	"vocabulary\x18\x03 \x01(\x05R\n" +
 	"vocabulary\x12 \n" +
-	"\vfingerprint\x18\x04 \x01(\tR\vfingerprint*\xfd\x01\n" +
+	"\vfingerprint\x18\x04 \x01(\tR\vfingerprint\x12\x1a\n" +
+	"\bidentity\x18\x05 \x01(\tR\bidentity\x12\x18\n" +
+	"\alineage\x18\x06 \x01(\tR\alineage*\xfd\x01\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fKIND_INVALID\x10\x01\x12\x18\n" +

@@ -73,7 +73,9 @@ func (x *VerifierServiceOpenRequest) GetOpening() *Opening {
 type VerifierServiceOpenResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Reused tokens: found in memory that another session of the tenant had filled.
-	Reused        int32 `protobuf:"varint,1,opt,name=reused,proto3" json:"reused,omitempty"`
+	Reused int32 `protobuf:"varint,1,opt,name=reused,proto3" json:"reused,omitempty"`
+	// Identity of what computes the session's text.
+	Identity      string `protobuf:"bytes,2,opt,name=identity,proto3" json:"identity,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -113,6 +115,13 @@ func (x *VerifierServiceOpenResponse) GetReused() int32 {
 		return x.Reused
 	}
 	return 0
+}
+
+func (x *VerifierServiceOpenResponse) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
 }
 
 // VerifierServiceCloseRequest names a session.
@@ -198,9 +207,14 @@ func (*VerifierServiceCloseResponse) Descriptor() ([]byte, []int) {
 	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{3}
 }
 
-// VerdictsRequest subscribes to verdicts.
+// VerdictsRequest subscribes to the verdicts on the sessions of the calling process.
 type VerdictsRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Sessions that the process opened before this verifier was started.
+	Sessions []uint64 `protobuf:"fixed64,1,rep,packed,name=sessions,proto3" json:"sessions,omitempty"`
+	// Segment_socket is the socket on which the process hands out its shared memory, which may hold the trees of its tickets; empty for
+	// none. Only a verifier on the same host connects to it.
+	SegmentSocket string `protobuf:"bytes,2,opt,name=segment_socket,json=segmentSocket,proto3" json:"segment_socket,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -235,7 +249,21 @@ func (*VerdictsRequest) Descriptor() ([]byte, []int) {
 	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{4}
 }
 
-// VerdictsResponse is the verdicts of a pass, or some of them.
+func (x *VerdictsRequest) GetSessions() []uint64 {
+	if x != nil {
+		return x.Sessions
+	}
+	return nil
+}
+
+func (x *VerdictsRequest) GetSegmentSocket() string {
+	if x != nil {
+		return x.SegmentSocket
+	}
+	return ""
+}
+
+// VerdictsResponse holds the verdicts of a pass, or some of them.
 type VerdictsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Verdicts in the order they were made.
@@ -453,13 +481,16 @@ const file_tandem_internal_v1_verifier_proto_rawDesc = "" +
 	"\n" +
 	"!tandem/internal/v1/verifier.proto\x12\x12tandem.internal.v1\x1a\x1etandem/internal/v1/model.proto\"S\n" +
 	"\x1aVerifierServiceOpenRequest\x125\n" +
-	"\aopening\x18\x01 \x01(\v2\x1b.tandem.internal.v1.OpeningR\aopening\"5\n" +
+	"\aopening\x18\x01 \x01(\v2\x1b.tandem.internal.v1.OpeningR\aopening\"Q\n" +
 	"\x1bVerifierServiceOpenResponse\x12\x16\n" +
-	"\x06reused\x18\x01 \x01(\x05R\x06reused\"7\n" +
+	"\x06reused\x18\x01 \x01(\x05R\x06reused\x12\x1a\n" +
+	"\bidentity\x18\x02 \x01(\tR\bidentity\"7\n" +
 	"\x1bVerifierServiceCloseRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\"\x1e\n" +
-	"\x1cVerifierServiceCloseResponse\"\x11\n" +
-	"\x0fVerdictsRequest\"K\n" +
+	"\x1cVerifierServiceCloseResponse\"T\n" +
+	"\x0fVerdictsRequest\x12\x1a\n" +
+	"\bsessions\x18\x01 \x03(\x06R\bsessions\x12%\n" +
+	"\x0esegment_socket\x18\x02 \x01(\tR\rsegmentSocket\"K\n" +
 	"\x10VerdictsResponse\x127\n" +
 	"\bverdicts\x18\x01 \x03(\v2\x1b.tandem.internal.v1.VerdictR\bverdicts\"C\n" +
 	"\rSubmitRequest\x122\n" +

@@ -38,10 +38,10 @@ type VerifierServiceClient interface {
 	Open(ctx context.Context, in *VerifierServiceOpenRequest, opts ...grpc.CallOption) (*VerifierServiceOpenResponse, error)
 	// Close forgets a session.
 	Close(ctx context.Context, in *VerifierServiceCloseRequest, opts ...grpc.CallOption) (*VerifierServiceCloseResponse, error)
-	// Verdicts streams every verdict from now on. Its header is sent once the subscription holds; a
-	// reader that is too slow is cut off with RESOURCE_EXHAUSTED.
+	// Verdicts streams every further verdict on the caller's sessions. Its header is sent once the subscription is in effect. A
+	// reader that is too slow is disconnected with RESOURCE_EXHAUSTED.
 	Verdicts(ctx context.Context, in *VerdictsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[VerdictsResponse], error)
-	// Submit takes tickets without the pool, for a gateway that cannot reach the pool's server.
+	// Submit takes a ticket directly, for a gateway that cannot reach the pool's server.
 	Submit(ctx context.Context, in *SubmitRequest, opts ...grpc.CallOption) (*SubmitResponse, error)
 	// Describe tells what this verifier is.
 	Describe(ctx context.Context, in *VerifierServiceDescribeRequest, opts ...grpc.CallOption) (*VerifierServiceDescribeResponse, error)
@@ -124,10 +124,10 @@ type VerifierServiceServer interface {
 	Open(context.Context, *VerifierServiceOpenRequest) (*VerifierServiceOpenResponse, error)
 	// Close forgets a session.
 	Close(context.Context, *VerifierServiceCloseRequest) (*VerifierServiceCloseResponse, error)
-	// Verdicts streams every verdict from now on. Its header is sent once the subscription holds; a
-	// reader that is too slow is cut off with RESOURCE_EXHAUSTED.
+	// Verdicts streams every further verdict on the caller's sessions. Its header is sent once the subscription is in effect. A
+	// reader that is too slow is disconnected with RESOURCE_EXHAUSTED.
 	Verdicts(*VerdictsRequest, grpc.ServerStreamingServer[VerdictsResponse]) error
-	// Submit takes tickets without the pool, for a gateway that cannot reach the pool's server.
+	// Submit takes a ticket directly, for a gateway that cannot reach the pool's server.
 	Submit(context.Context, *SubmitRequest) (*SubmitResponse, error)
 	// Describe tells what this verifier is.
 	Describe(context.Context, *VerifierServiceDescribeRequest) (*VerifierServiceDescribeResponse, error)

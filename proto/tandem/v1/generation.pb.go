@@ -27,7 +27,7 @@ const (
 type Origin int32
 
 const (
-	// Not told.
+	// Not set.
 	Origin_ORIGIN_UNSPECIFIED Origin = 0
 	// The target's own draw.
 	Origin_ORIGIN_TARGET Origin = 1
@@ -80,7 +80,7 @@ func (Origin) EnumDescriptor() ([]byte, []int) {
 type FinishReason int32
 
 const (
-	// Not told.
+	// Not set.
 	FinishReason_FINISH_REASON_UNSPECIFIED FinishReason = 0
 	// The model ended the text, or a stop sequence came.
 	FinishReason_FINISH_REASON_STOP FinishReason = 1
@@ -146,7 +146,7 @@ type GenerateRequest struct {
 	Sampling *Sampling `protobuf:"bytes,4,opt,name=sampling,proto3" json:"sampling,omitempty"`
 	// Speculation says how drafts are made. It changes the speed, never the text.
 	Speculation *Speculation `protobuf:"bytes,5,opt,name=speculation,proto3" json:"speculation,omitempty"`
-	// True goes on beyond the model's end-of-text token.
+	// True continues after the model's end-of-text token.
 	IgnoreEos *bool `protobuf:"varint,6,opt,name=ignore_eos,json=ignoreEos,proto3,oneof" json:"ignore_eos,omitempty"`
 	// True records every round of this request as trace spans of its own.
 	FullTrace *bool `protobuf:"varint,7,opt,name=full_trace,json=fullTrace,proto3,oneof" json:"full_trace,omitempty"`
@@ -267,12 +267,12 @@ type isGenerateRequest_Prompt interface {
 }
 
 type GenerateRequest_Text struct {
-	// Text to tokenise, with the special tokens that the model wants around it.
+	// Text to tokenise; special tokens are added around it as the model requires.
 	Text string `protobuf:"bytes,1,opt,name=text,proto3,oneof"`
 }
 
 type GenerateRequest_Tokens struct {
-	// Tokens taken as they are.
+	// Tokens, used unchanged.
 	Tokens *TokenList `protobuf:"bytes,2,opt,name=tokens,proto3,oneof"`
 }
 
@@ -338,7 +338,7 @@ type Sampling struct {
 	TopP *float64 `protobuf:"fixed64,3,opt,name=top_p,json=topP,proto3,oneof" json:"top_p,omitempty"`
 	// Seed of the random draws; the draw at a position depends on seed and position alone.
 	Seed *uint64 `protobuf:"varint,4,opt,name=seed,proto3,oneof" json:"seed,omitempty"`
-	// Min_p keeps what has at least this share of the likeliest token's probability, 0 to 1; 0 keeps all.
+	// Min_p keeps the tokens with at least this share of the likeliest token's probability, 0 to 1; 0 keeps all.
 	MinP *float64 `protobuf:"fixed64,5,opt,name=min_p,json=minP,proto3,oneof" json:"min_p,omitempty"`
 	// Repeat_penalty divides positive logits of the latest tokens and multiplies others, at most 10; 0 or 1 for none.
 	RepeatPenalty *float64 `protobuf:"fixed64,6,opt,name=repeat_penalty,json=repeatPenalty,proto3,oneof" json:"repeat_penalty,omitempty"`
@@ -350,9 +350,9 @@ type Sampling struct {
 	PresencePenalty *float64 `protobuf:"fixed64,9,opt,name=presence_penalty,json=presencePenalty,proto3,oneof" json:"presence_penalty,omitempty"`
 	// Logit_bias is added to the logits of tokens, -100 to 100 each, at most 300 of them.
 	LogitBias map[uint32]float32 `protobuf:"bytes,10,rep,name=logit_bias,json=logitBias,proto3" json:"logit_bias,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"fixed32,2,opt,name=value"`
-	// True has deltas tell the log-probability of each token, under the target's own logits.
+	// True adds the log-probability of each token to deltas, computed from the target's unchanged logits.
 	Logprobs *bool `protobuf:"varint,11,opt,name=logprobs,proto3,oneof" json:"logprobs,omitempty"`
-	// Top_logprobs is for how many of the likeliest tokens they tell it too, 0 to 20.
+	// Top_logprobs is the number of most likely tokens at each position whose log-probabilities are added too, 0 to 20.
 	TopLogprobs   *int32 `protobuf:"varint,12,opt,name=top_logprobs,json=topLogprobs,proto3,oneof" json:"top_logprobs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -472,7 +472,7 @@ func (x *Sampling) GetTopLogprobs() int32 {
 	return 0
 }
 
-// Speculation is the shape of the trees to draft.
+// Speculation says who drafts, and how large trees may be.
 type Speculation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// False asks for plain decoding.
@@ -489,7 +489,7 @@ type Speculation struct {
 	Vote *string `protobuf:"bytes,6,opt,name=vote,proto3,oneof" json:"vote,omitempty"`
 	// Drafters that may draft, by name; none named means all that are alive.
 	Drafters []string `protobuf:"bytes,7,rep,name=drafters,proto3" json:"drafters,omitempty"`
-	// Without names techniques that the strategy goes without: "branches", "adaptive", "ahead".
+	// Without names the techniques that the strategy must not use: "branches", "adaptive", "ahead".
 	Without       []string `protobuf:"bytes,8,rep,name=without,proto3" json:"without,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -703,14 +703,17 @@ type Started struct {
 	Prompt *TokenList `protobuf:"bytes,2,opt,name=prompt,proto3" json:"prompt,omitempty"`
 	// Model is the target's name.
 	Model string `protobuf:"bytes,3,opt,name=model,proto3" json:"model,omitempty"`
-	// Drafter is its name; empty when none is alive or none was asked for.
+	// Drafter is the drafter's name; empty when none is alive or none was asked for.
 	Drafter string `protobuf:"bytes,4,opt,name=drafter,proto3" json:"drafter,omitempty"`
 	// Max_tokens in effect.
 	MaxTokens int32 `protobuf:"varint,5,opt,name=max_tokens,json=maxTokens,proto3" json:"max_tokens,omitempty"`
 	// Sampling in effect, every field set.
 	Sampling *Sampling `protobuf:"bytes,6,opt,name=sampling,proto3" json:"sampling,omitempty"`
 	// Speculation in effect, every field set.
-	Speculation   *Speculation `protobuf:"bytes,7,opt,name=speculation,proto3" json:"speculation,omitempty"`
+	Speculation *Speculation `protobuf:"bytes,7,opt,name=speculation,proto3" json:"speculation,omitempty"`
+	// Identity of what computes the text: while it stays the same, the same request and seed give the same text. It is the
+	// system_fingerprint of OpenAI's API.
+	Identity      string `protobuf:"bytes,8,opt,name=identity,proto3" json:"identity,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -792,6 +795,13 @@ func (x *Started) GetSpeculation() *Speculation {
 		return x.Speculation
 	}
 	return nil
+}
+
+func (x *Started) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
 }
 
 // Delta is a piece of output.
@@ -876,7 +886,7 @@ func (x *Delta) GetRound() *Round {
 	return nil
 }
 
-// Logprob tells how likely a token was.
+// Logprob says how likely a token was.
 type Logprob struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Log_prob is the natural logarithm of its probability.
@@ -931,7 +941,7 @@ func (x *Logprob) GetTop() []*TopLogprob {
 	return nil
 }
 
-// TopLogprob is a token that might have been.
+// TopLogprob is one of the most likely tokens at a position.
 type TopLogprob struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Token id.
@@ -986,7 +996,7 @@ func (x *TopLogprob) GetLogProb() float32 {
 	return 0
 }
 
-// Round tells how one piece of output came about. Times count from the request's admission.
+// Round says how one piece of output was made. Times count from the request's admission.
 type Round struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Index of the round, from 0.
@@ -1001,7 +1011,7 @@ type Round struct {
 	Drafters []string `protobuf:"bytes,5,rep,name=drafters,proto3" json:"drafters,omitempty"`
 	// Nodes of the tree that was verified; the first is its root, the last committed token.
 	Nodes []*RoundNode `protobuf:"bytes,6,rep,name=nodes,proto3" json:"nodes,omitempty"`
-	// Lanes are the stretches of time that the round took.
+	// Lanes are the periods of the round's stages.
 	Lanes         []*Lane `protobuf:"bytes,7,rep,name=lanes,proto3" json:"lanes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1093,7 +1103,7 @@ type RoundNode struct {
 	Token uint32 `protobuf:"varint,1,opt,name=token,proto3" json:"token,omitempty"`
 	// Parent is the number of its parent node; -1 for the root.
 	Parent int32 `protobuf:"varint,2,opt,name=parent,proto3" json:"parent,omitempty"`
-	// Log_prob of the path down to it as the drafters saw it; absent if they did not say.
+	// Log_prob of the path down to the node, by the drafters' models; absent if they did not report it.
 	LogProb *float32 `protobuf:"fixed32,3,opt,name=log_prob,json=logProb,proto3,oneof" json:"log_prob,omitempty"`
 	// Votes has bit i set where the draft of drafter i held the node.
 	Votes uint32 `protobuf:"varint,4,opt,name=votes,proto3" json:"votes,omitempty"`
@@ -1168,12 +1178,12 @@ func (x *RoundNode) GetAccepted() bool {
 	return false
 }
 
-// Lane is a stretch of time that one stage of a round took.
+// Lane is the period of one stage of a round.
 type Lane struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Stage is "draft", "ahead", "pool", "verify" or "commit".
 	Stage string `protobuf:"bytes,1,opt,name=stage,proto3" json:"stage,omitempty"`
-	// By is the drafter's name; empty where there is one of the kind.
+	// By is the drafter's name; empty for a stage that is not a drafter's.
 	By string `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
 	// From_ns since the request's admission.
 	FromNs int64 `protobuf:"varint,3,opt,name=from_ns,json=fromNs,proto3" json:"from_ns,omitempty"`
@@ -1405,11 +1415,11 @@ type Statistics struct {
 	CoordinationNs []int64 `protobuf:"varint,11,rep,packed,name=coordination_ns,json=coordinationNs,proto3" json:"coordination_ns,omitempty"`
 	// Rounds whose tree had been begun ahead, while the target verified.
 	AheadHits int32 `protobuf:"varint,12,opt,name=ahead_hits,json=aheadHits,proto3" json:"ahead_hits,omitempty"`
-	// Rounds after which a drafter went on ahead.
+	// Rounds after which a drafter drafted ahead.
 	AheadTries int32 `protobuf:"varint,13,opt,name=ahead_tries,json=aheadTries,proto3" json:"ahead_tries,omitempty"`
 	// Nanoseconds of draft arithmetic ahead of the rounds.
 	AheadBusyNs int64 `protobuf:"varint,14,opt,name=ahead_busy_ns,json=aheadBusyNs,proto3" json:"ahead_busy_ns,omitempty"`
-	// Nanoseconds of it that went into trees.
+	// Nanoseconds of ahead_busy_ns whose results went into trees.
 	AheadUsefulNs int64 `protobuf:"varint,15,opt,name=ahead_useful_ns,json=aheadUsefulNs,proto3" json:"ahead_useful_ns,omitempty"`
 	// Drafters and what each contributed.
 	Drafters []*DrafterStatistics `protobuf:"bytes,16,rep,name=drafters,proto3" json:"drafters,omitempty"`
@@ -1419,7 +1429,7 @@ type Statistics struct {
 	PlanningNs int64 `protobuf:"varint,18,opt,name=planning_ns,json=planningNs,proto3" json:"planning_ns,omitempty"`
 	// Reasons of the choices: rounds by why, such as "best", "probe" or "plain: nobody drafts".
 	Reasons map[string]int32 `protobuf:"bytes,19,rep,name=reasons,proto3" json:"reasons,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
-	// Accepted_by_depth counts rounds by depth, from 1: those whose output reached so deep into the draft.
+	// Accepted_by_depth counts rounds by depth, from 1: those whose accepted path was at least so deep.
 	AcceptedByDepth []int32 `protobuf:"varint,20,rep,packed,name=accepted_by_depth,json=acceptedByDepth,proto3" json:"accepted_by_depth,omitempty"`
 	// Drafted_by_depth counts rounds by depth, from 1: those whose draft was at least so deep.
 	DraftedByDepth []int32 `protobuf:"varint,21,rep,packed,name=drafted_by_depth,json=draftedByDepth,proto3" json:"drafted_by_depth,omitempty"`
@@ -1723,7 +1733,7 @@ func (*DescribeRequest) Descriptor() ([]byte, []int) {
 	return file_tandem_v1_generation_proto_rawDescGZIP(), []int{16}
 }
 
-// DescribeResponse tells what a gateway is.
+// DescribeResponse says what a gateway is.
 type DescribeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Version of tandem.
@@ -1859,7 +1869,13 @@ type Process struct {
 	// Process id on its host.
 	Pid int32 `protobuf:"varint,7,opt,name=pid,proto3" json:"pid,omitempty"`
 	// Counters by name, since its start.
-	Counters      map[string]int64 `protobuf:"bytes,8,rep,name=counters,proto3" json:"counters,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	Counters map[string]int64 `protobuf:"bytes,8,rep,name=counters,proto3" json:"counters,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	// Identity of what it computes, empty for a process without a model.
+	Identity string `protobuf:"bytes,9,opt,name=identity,proto3" json:"identity,omitempty"`
+	// Lineage of its model: which one it is, whatever its quantisation or expansion.
+	Lineage string `protobuf:"bytes,10,opt,name=lineage,proto3" json:"lineage,omitempty"`
+	// Protocol between processes that it speaks.
+	Protocol      uint32 `protobuf:"varint,11,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1950,12 +1966,33 @@ func (x *Process) GetCounters() map[string]int64 {
 	return nil
 }
 
+func (x *Process) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
+}
+
+func (x *Process) GetLineage() string {
+	if x != nil {
+		return x.Lineage
+	}
+	return ""
+}
+
+func (x *Process) GetProtocol() uint32 {
+	if x != nil {
+		return x.Protocol
+	}
+	return 0
+}
+
 // TokenizeRequest is a text, as a prompt would be.
 type TokenizeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Text to tokenise, at most as long as a prompt may be.
 	Text string `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
-	// True leaves out the special tokens that the model wants around a prompt.
+	// True leaves out the special tokens that the model requires around a prompt.
 	NoSpecial     bool `protobuf:"varint,2,opt,name=no_special,json=noSpecial,proto3" json:"no_special,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2010,7 +2047,7 @@ type TokenizeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Tokens of the text.
 	Tokens *TokenList `protobuf:"bytes,1,opt,name=tokens,proto3" json:"tokens,omitempty"`
-	// Pieces of the tokens: the bytes that each stands for, together the text.
+	// Pieces of the tokens: the bytes of each; together they are the text.
 	Pieces        [][]byte `protobuf:"bytes,2,rep,name=pieces,proto3" json:"pieces,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2109,7 +2146,7 @@ func (x *DetokenizeRequest) GetTokens() *TokenList {
 // DetokenizeResponse is what tokens stand for.
 type DetokenizeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Text of the tokens, with U+FFFD in place of bytes that are no UTF-8.
+	// Text of the tokens, with U+FFFD in place of bytes that are not valid UTF-8.
 	Text          string `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2229,7 +2266,7 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\astarted\x18\x02 \x01(\v2\x12.tandem.v1.StartedH\x00R\astarted\x12(\n" +
 	"\x05delta\x18\x03 \x01(\v2\x10.tandem.v1.DeltaH\x00R\x05delta\x121\n" +
 	"\bfinished\x18\x04 \x01(\v2\x13.tandem.v1.FinishedH\x00R\bfinishedB\a\n" +
-	"\x05event\"\x8b\x02\n" +
+	"\x05event\"\xa7\x02\n" +
 	"\aStarted\x12\x18\n" +
 	"\asession\x18\x01 \x01(\tR\asession\x12,\n" +
 	"\x06prompt\x18\x02 \x01(\v2\x14.tandem.v1.TokenListR\x06prompt\x12\x14\n" +
@@ -2238,7 +2275,8 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\n" +
 	"max_tokens\x18\x05 \x01(\x05R\tmaxTokens\x12/\n" +
 	"\bsampling\x18\x06 \x01(\v2\x13.tandem.v1.SamplingR\bsampling\x128\n" +
-	"\vspeculation\x18\a \x01(\v2\x16.tandem.v1.SpeculationR\vspeculation\"\xce\x01\n" +
+	"\vspeculation\x18\a \x01(\v2\x16.tandem.v1.SpeculationR\vspeculation\x12\x1a\n" +
+	"\bidentity\x18\b \x01(\tR\bidentity\"\xce\x01\n" +
 	"\x05Delta\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12,\n" +
 	"\x06tokens\x18\x02 \x01(\v2\x14.tandem.v1.TokenListR\x06tokens\x12+\n" +
@@ -2339,7 +2377,7 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\bcounters\x18\t \x03(\v2).tandem.v1.DescribeResponse.CountersEntryR\bcounters\x1a;\n" +
 	"\rCountersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\x96\x02\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xe8\x02\n" +
 	"\aProcess\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12\x0e\n" +
 	"\x02up\x18\x02 \x01(\bR\x02up\x12\x14\n" +
@@ -2348,7 +2386,11 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\x03isa\x18\x05 \x01(\tR\x03isa\x12\x18\n" +
 	"\athreads\x18\x06 \x01(\x05R\athreads\x12\x10\n" +
 	"\x03pid\x18\a \x01(\x05R\x03pid\x12<\n" +
-	"\bcounters\x18\b \x03(\v2 .tandem.v1.Process.CountersEntryR\bcounters\x1a;\n" +
+	"\bcounters\x18\b \x03(\v2 .tandem.v1.Process.CountersEntryR\bcounters\x12\x1a\n" +
+	"\bidentity\x18\t \x01(\tR\bidentity\x12\x18\n" +
+	"\alineage\x18\n" +
+	" \x01(\tR\alineage\x12\x1a\n" +
+	"\bprotocol\x18\v \x01(\rR\bprotocol\x1a;\n" +
 	"\rCountersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"D\n" +

@@ -33,17 +33,17 @@ const (
 //
 // GenerationService continues prompts with the gateway's target model. Errors carry one
 // google.rpc.ErrorInfo with domain "tandem.dev" and the kind as reason, for example EXHAUSTED; a BadRequest where
-// a field is wrong, and a RetryInfo where trying again later may work. A gateway with API keys wants one as
+// a field is wrong, and a RetryInfo where trying again later may work. A gateway with API keys requires one as
 // "authorization: Bearer KEY" in the metadata, else it answers UNAUTHENTICATED.
 type GenerationServiceClient interface {
 	// Generate continues one prompt. The stream is one Started, any number of Delta, one Finished;
-	// an error status ends it early, and everything received before it was right.
+	// an error status ends it early, and everything received before the error is valid.
 	Generate(ctx context.Context, in *GenerateRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GenerateResponse], error)
-	// Describe tells what this gateway is and whether its processes are up.
+	// Describe returns what this gateway is and whether its processes are up.
 	Describe(ctx context.Context, in *DescribeRequest, opts ...grpc.CallOption) (*DescribeResponse, error)
-	// Tokenize tells which tokens a text becomes.
+	// Tokenize returns the tokens of a text.
 	Tokenize(ctx context.Context, in *TokenizeRequest, opts ...grpc.CallOption) (*TokenizeResponse, error)
-	// Detokenize tells which text tokens stand for.
+	// Detokenize returns the text of tokens.
 	Detokenize(ctx context.Context, in *DetokenizeRequest, opts ...grpc.CallOption) (*DetokenizeResponse, error)
 }
 
@@ -110,17 +110,17 @@ func (c *generationServiceClient) Detokenize(ctx context.Context, in *Detokenize
 //
 // GenerationService continues prompts with the gateway's target model. Errors carry one
 // google.rpc.ErrorInfo with domain "tandem.dev" and the kind as reason, for example EXHAUSTED; a BadRequest where
-// a field is wrong, and a RetryInfo where trying again later may work. A gateway with API keys wants one as
+// a field is wrong, and a RetryInfo where trying again later may work. A gateway with API keys requires one as
 // "authorization: Bearer KEY" in the metadata, else it answers UNAUTHENTICATED.
 type GenerationServiceServer interface {
 	// Generate continues one prompt. The stream is one Started, any number of Delta, one Finished;
-	// an error status ends it early, and everything received before it was right.
+	// an error status ends it early, and everything received before the error is valid.
 	Generate(*GenerateRequest, grpc.ServerStreamingServer[GenerateResponse]) error
-	// Describe tells what this gateway is and whether its processes are up.
+	// Describe returns what this gateway is and whether its processes are up.
 	Describe(context.Context, *DescribeRequest) (*DescribeResponse, error)
-	// Tokenize tells which tokens a text becomes.
+	// Tokenize returns the tokens of a text.
 	Tokenize(context.Context, *TokenizeRequest) (*TokenizeResponse, error)
-	// Detokenize tells which text tokens stand for.
+	// Detokenize returns the text of tokens.
 	Detokenize(context.Context, *DetokenizeRequest) (*DetokenizeResponse, error)
 	mustEmbedUnimplementedGenerationServiceServer()
 }
