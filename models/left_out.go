@@ -1,0 +1,7 @@
+//go:build nomodels
+
+package models
+
+import "embed"
+
+var files embed.FS
