@@ -2,10 +2,10 @@
 //
 // A file is hostile until proven otherwise: every count, length and extent is compared with what the
 // file has left before it is used, and reading the header allocates at most a small multiple of its
-// size. The header stays in memory, values are decoded when asked for; tensor data is read on demand.
+// size. The header stays in memory, values are decoded on request; tensor data is read on demand.
 //
-// Files are read, never mapped: a mapped file that somebody shortens ends the process with a signal, a
-// read that comes up short is an error of one request.
+// Files are read, never mapped: if somebody shortens a mapped file, a signal ends the process, while a
+// short read is an error of one request.
 package gguf
 
 import (
@@ -13,15 +13,15 @@ import (
 	"io/fs"
 	"os"
 	"strconv"
+	"strings"
 
 	"github.com/tandem-llm/tandem"
 )
 
 const op = "gguf"
 
-// File is an open GGUF file, or a whole set of the files that a model was split into: the keys of the
-// first and the tensors of all. Safe for concurrent use, except that nothing may be called during or
-// after Close.
+// File is an open GGUF file, or all files of a split model: the keys of the first and the tensors of
+// all. Safe for concurrent use, except that nothing may be called during or after Close.
 type File struct {
 	parts   []*part
 	data    []byte // the (first) file's header
@@ -39,7 +39,7 @@ type Key struct {
 	Type ValueType
 	Elem ValueType // of the elements when Type is Array
 	Len  int       // elements when Type is Array, bytes when it is String
-	off  int       // of the value; of the first byte or element where there is a length
+	off  int       // of the value; after the length if there is one
 }
 
 // Tensor is one tensor of a file.
@@ -66,24 +66,25 @@ func (t *Tensor) Elements() int {
 }
 
 // ReadAt fills dst with the tensor's bytes from off on. Errors: Corrupt when the file was shortened or
-// changed since it was opened, Unavailable when the system cannot read it, Invalid for bytes that the
-// tensor does not have; dst is then of no use.
+// changed since it was opened, Unavailable when the system cannot read it, Invalid for bytes outside the
+// tensor. After an error the contents of dst are undefined.
 func (t *Tensor) ReadAt(dst []byte, off int64) error {
 	if off < 0 || off > int64(t.size) || int64(len(dst)) > int64(t.size)-off {
-		return tandem.Errorf(op, tandem.Invalid, "%s: reading %d bytes at byte %d of tensor %s, which has %d", t.part.path, len(dst), off, short(t.Name), t.size)
+		return tandem.Errorf(op, tandem.Invalid, "%s: reading %d bytes at byte %d of tensor %s, which has %d", t.part.path, len(dst), off,
+			short(t.Name), t.size)
 	}
 	return t.part.readAt(dst, t.at+off, "tensor "+short(t.Name))
 }
 
 // Bytes reads the whole tensor, for small ones. Errors as ReadAt's.
 func (t *Tensor) Bytes() ([]byte, error) {
-	b := make([]byte, t.size) // the file has as many, or had when it was opened
+	b := make([]byte, t.size) // the file had as many when it was opened
 	return b, t.ReadAt(b, 0)
 }
 
-// Open opens the file at path and checks its header. If it is one of the files that a model was split
-// into, all of them are opened. Errors: Invalid when there is no such GGUF file, Corrupt when it is
-// damaged, Unsupported when it is of a version or holds a type that tandem does not read.
+// Open opens the file at path and checks its header. A path that begins with Builtin names a file that the program carries
+// (Carry). If the file is part of a split model, all its files are opened. Errors: Invalid when there is no such
+// GGUF file, Corrupt when it is damaged, Unsupported for a version or a type that tandem does not read.
 func Open(path string) (*File, error) {
 	f, err := openFile(path)
 	if err != nil {
@@ -104,6 +105,9 @@ func openFile(path string) (*File, error) {
 	if path == "" {
 		return nil, tandem.Errorf(op, tandem.Invalid, "the path is empty: want that of a GGUF file")
 	}
+	if name, is := strings.CutPrefix(path, Builtin); is {
+		return openBuiltin(name)
+	}
 	st, err := os.Stat(path) // before opening: opening a pipe waits for its other end
 	if err != nil {
 		return fail(err)
@@ -122,18 +126,21 @@ func openFile(path string) (*File, error) {
 		file.Close()
 		return fail(err)
 	}
-	p := &part{path: shown, src: file, size: st.Size(), file: file, modified: st.ModTime()}
+	return openPart(&part{path: shown, src: file, size: st.Size(), file: file, modified: st.ModTime()})
+}
+
+// openPart checks the header of one file, which it closes if it returns an error.
+func openPart(p *part) (f *File, err error) {
 	if p.size == 0 {
-		err = tandem.Errorf(op, tandem.Corrupt, "%s is empty: want a GGUF file", shown)
+		err = tandem.Errorf(op, tandem.Corrupt, "%s is empty: want a GGUF file", p.path)
 	} else if int64(int(p.size)) != p.size {
-		err = tandem.Errorf(op, tandem.Unsupported, "%s has %d bytes: too many for this machine", shown, p.size)
+		err = tandem.Errorf(op, tandem.Unsupported, "%s has %d bytes: too many for this machine", p.path, p.size)
 	}
-	var f *File
 	if err == nil {
 		f, err = parse(p, nil, soundReader)
 	}
 	if err != nil {
-		file.Close()
+		p.close()
 		return nil, err
 	}
 	return f, nil
@@ -147,7 +154,8 @@ func Parse(data []byte) (*File, error) {
 	}
 	at, err := f.place()
 	if err == nil && at.count > 1 {
-		err = tandem.Errorf(op, tandem.Unsupported, "%s: file %d of a model split into %d: want all of them, by their paths", f.Path(), at.no+1, at.count)
+		err = tandem.Errorf(op, tandem.Unsupported, "%s: file %d of a model split into %d: want all of them, by their paths", f.Path(),
+			at.no+1, at.count)
 	}
 	if err != nil {
 		return nil, err

@@ -105,7 +105,8 @@ func TestValues(t *testing.T) {
 	}
 	s, err := f.String("general.architecture")
 	same("String", s, err, "llama")
-	for key, want := range map[string]int{"u8": 200, "i8": -3, "u16": 60000, "i16": -300, "u32": 4000000000, "i32": -1, "i64": math.MinInt64} {
+	for key, want := range map[string]int{"u8": 200, "i8": -3, "u16": 60000, "i16": -300, "u32": 4000000000, "i32": -1,
+		"i64": math.MinInt64} {
 		n, err := f.Int(key, math.MinInt, math.MaxInt)
 		same(key, n, err, want)
 	}
@@ -183,7 +184,8 @@ func TestTensors(t *testing.T) {
 		t.Fatal(err)
 	}
 	a, c := f.Tensor("a"), f.Tensor("c")
-	if a == nil || a.Type != F32 || !reflect.DeepEqual(a.Shape, []int{3, 2}) || string(bytesOf(t, a)) != "0123456789abcdefghijklmn" || a.Elements() != 6 {
+	if a == nil || a.Type != F32 || !reflect.DeepEqual(a.Shape, []int{3, 2}) || string(bytesOf(t, a)) != "0123456789abcdefghijklmn" ||
+		a.Elements() != 6 {
 		t.Errorf("a = %+v", a)
 	}
 	if c == nil || string(bytesOf(t, c)) != "ABCDEFGH" || c.Elements() != 4 {
@@ -195,12 +197,14 @@ func TestTensors(t *testing.T) {
 }
 
 func TestTypes(t *testing.T) {
-	for typ, want := range map[Type]string{F32: "f32", Q4_K: "q4_k", IQ4_XS: "iq4_xs", BF16: "bf16", MXFP4: "mxfp4", 16: "iq2_xxs", 77: "type 77"} {
+	for typ, want := range map[Type]string{F32: "f32", Q4_K: "q4_k", IQ4_XS: "iq4_xs", BF16: "bf16", MXFP4: "mxfp4", 16: "iq2_xxs",
+		77: "type 77"} {
 		if typ.String() != want {
 			t.Errorf("type %d is %q: want %q", uint32(typ), typ, want)
 		}
 	}
-	for typ, want := range map[Type][2]int{F32: {1, 4}, Q4_0: {32, 18}, Q6_K: {256, 210}, IQ4_NL: {32, 18}, IQ4_XS: {256, 136}, BF16: {1, 2}, MXFP4: {32, 17}, 4: {}, 1 << 31: {}} {
+	for typ, want := range map[Type][2]int{F32: {1, 4}, Q4_0: {32, 18}, Q6_K: {256, 210}, IQ4_NL: {32, 18}, IQ4_XS: {256, 136},
+		BF16: {1, 2}, MXFP4: {32, 17}, 4: {}, 1 << 31: {}} {
 		if e, b := typ.Block(); e != want[0] || b != want[1] {
 			t.Errorf("block of %s is %d, %d: want %d", typ, e, b, want)
 		}
@@ -274,7 +278,8 @@ func TestCutShort(t *testing.T) {
 		}
 	}
 	_, err = Parse(whole[:len(whole)-1])
-	wantError(t, err, tandem.Corrupt, fmt.Sprintf(`tensor "t4" ends at byte %d but the file has %d: the file is cut short or damaged`, len(whole), len(whole)-1))
+	wantError(t, err, tandem.Corrupt, fmt.Sprintf(`tensor "t4" ends at byte %d but the file has %d: the file is cut short or damaged`,
+		len(whole), len(whole)-1))
 }
 
 func TestShippedModels(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -65,9 +67,13 @@ func TestHostile(t *testing.T) {
 		{"tensor count", begin(3, math.MaxUint64, 0), tandem.Corrupt, "has 18446744073709551615 tensors"},
 		{"tensor count beyond the file", begin(3, 1000, 0), tandem.Corrupt, "has 1000 tensors but the file has"},
 		{"key count", begin(3, 0, math.MaxInt64), tandem.Corrupt, "has 9223372036854775807 keys"},
+		{"most keys", begin(3, 0, maxKeys+1).zeros(minKey * (maxKeys + 1)), tandem.Corrupt, "has 65537 keys: at most 65536 allowed"},
+		{"most tensors", begin(3, maxTensors+1, 0).zeros(minTensor * (maxTensors + 1)), tandem.Corrupt,
+			"has 262145 tensors: at most 262144 allowed"},
 		{"key count beyond the file", begin(3, 0, 99).zeros(99), tandem.Corrupt, "has 99 keys but the file has"},
 		{"key without a name", begin(3, 0, 1).put("", u8).zeros(9), tandem.Corrupt, "the name of key 0 is empty"},
-		{"name too long", begin(3, 0, 1).put(uint64(1 << 40)).zeros(99), tandem.Corrupt, "the name of key 0 at byte 24 has 1099511627776 bytes: at most 16777216 allowed"},
+		{"name too long", begin(3, 0, 1).put(uint64(1 << 40)).zeros(99), tandem.Corrupt,
+			"the name of key 0 at byte 24 has 1099511627776 bytes: at most 16777216 allowed"},
 		{"name cut", begin(3, 0, 1).put(uint64(500)).zeros(99), tandem.Corrupt, "500 bytes but the file has 99"},
 		{"value type", begin(3, 0, 1).put("k", uint32(13)).zeros(9), tandem.Unsupported, `key "k" has value type 13: want 0 to 12`},
 		{"bool 2", begin(3, 0, 1).put("k", uint32(Bool), uint8(2)).zeros(9), tandem.Corrupt, `key "k" is a bool of value 2`},
@@ -75,12 +81,17 @@ func TestHostile(t *testing.T) {
 		{"array type", begin(3, 0, 1).put("k", arr, uint32(99), uint64(1)).zeros(9), tandem.Unsupported, "array of value type 99"},
 		{"array too long", begin(3, 0, 1).put("k", arr, u8, uint64(65<<20)).zeros(9), tandem.Corrupt, "at most 67108864 allowed"},
 		{"array beyond the file", begin(3, 0, 1).put("k", arr, uint32(Float64), uint64(10)).zeros(79), tandem.Corrupt, `key "k" at byte`},
-		{"strings beyond the file", begin(3, 0, 1).put("k", arr, str, uint64(2), "a", uint64(99)).zeros(9), tandem.Corrupt, "has 99 bytes but the file has 9"},
-		{"key twice", begin(3, 0, 2).put("k", u8, uint8(0), "k", u8, uint8(0)).zeros(9), tandem.Corrupt, `key "k" is there twice, as number 0 and 1`},
-		{"alignment 0", begin(3, 0, 1).put("general.alignment", uint32(U32), uint32(0)), tandem.Corrupt, `"general.alignment" is 0: want a power of two`},
+		{"strings beyond the file", begin(3, 0, 1).put("k", arr, str, uint64(2), "a", uint64(99)).zeros(9), tandem.Corrupt,
+			"has 99 bytes but the file has 9"},
+		{"key twice", begin(3, 0, 2).put("k", u8, uint8(0), "k", u8, uint8(0)).zeros(9), tandem.Corrupt,
+			`key "k" is there twice, as number 0 and 1`},
+		{"alignment 0", begin(3, 0, 1).put("general.alignment", uint32(U32), uint32(0)), tandem.Corrupt,
+			`"general.alignment" is 0: want a power of two`},
 		{"alignment 48", begin(3, 0, 1).put("general.alignment", uint32(U32), uint32(48)), tandem.Corrupt, "is 48: want a power of two"},
-		{"alignment of another type", begin(3, 0, 1).put("general.alignment", str, "x"), tandem.Corrupt, `is "x" (string): want an integer`},
-		{"split", begin(3, 0, 2).put("split.no", uint32(U16), uint16(1), "split.count", uint32(U16), uint16(3)), tandem.Unsupported, "file 2 of a model split into 3: want all of them"},
+		{"alignment of another type", begin(3, 0, 1).put("general.alignment", str, "x"), tandem.Corrupt,
+			`is "x" (string): want an integer`},
+		{"split", begin(3, 0, 2).put("split.no", uint32(U16), uint16(1), "split.count", uint32(U16), uint16(3)), tandem.Unsupported,
+			"file 2 of a model split into 3: want all of them"},
 		{"split of another type", begin(3, 0, 1).put("split.count", str, "x"), tandem.Corrupt, `"split.count" is "x" (string)`},
 		{"no dimensions", one(0, 0), tandem.Corrupt, `tensor "w" has 0 dimensions: want 1 to 4`},
 		{"five dimensions", one(0, 0, 1, 1, 1, 1, 1), tandem.Corrupt, "has 5 dimensions"},
@@ -96,8 +107,10 @@ func TestHostile(t *testing.T) {
 		{"overlap", two("w", 32), tandem.Corrupt, `tensors "v" and "w" overlap at byte`},
 		{"same place", two("w", 0), tandem.Corrupt, "overlap"},
 		{"tensor twice", two("v", 64), tandem.Corrupt, `tensor "v" is there twice`},
-		{"name of control characters", begin(3, 0, 2).put("k\n\x00", u8, uint8(0), "k\n\x00", u8, uint8(0)).zeros(9), tandem.Corrupt, `"k\n\x00"`},
-		{"long name", begin(3, 1, 0).put(tensorInfo(strings.Repeat("x", 100000), 4, 0, 32)...).zeros(99), tandem.Unsupported, `xxx"… has type q4_2`},
+		{"name of control characters", begin(3, 0, 2).put("k\n\x00", u8, uint8(0), "k\n\x00", u8, uint8(0)).zeros(9), tandem.Corrupt,
+			`"k\n\x00"`},
+		{"long name", begin(3, 1, 0).put(tensorInfo(strings.Repeat("x", 100000), 4, 0, 32)...).zeros(99), tandem.Unsupported,
+			`xxx"… has type q4_2`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := Parse(c.file.Bytes())
@@ -129,7 +142,8 @@ func TestMemoryBound(t *testing.T) {
 	tensors.zeros(32 * n)
 	strs := begin(3, 0, 1).put("k", uint32(Array), uint32(String), uint64(100*n)).zeros(800 * n)
 	lie := begin(3, 0, 1).put("k", uint32(Array), uint32(String), uint64(100*n)).put(uint64(16 << 20)).zeros(800*n - 8)
-	for name, file := range map[string][]byte{"keys": keys.Bytes(), "tensors": tensors.Bytes(), "strings": strs.Bytes(), "a lie": lie.Bytes()} {
+	for name, file := range map[string][]byte{"keys": keys.Bytes(), "tensors": tensors.Bytes(), "strings": strs.Bytes(),
+		"a lie": lie.Bytes()} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		f, err := Parse(file)
@@ -144,6 +158,36 @@ func TestMemoryBound(t *testing.T) {
 		t.Logf("%s: %d bytes, %.1f bytes allocated for each", name, len(file), got)
 		if got > 12 {
 			t.Errorf("%s: %.1f bytes allocated per byte of the file: want at most 12", name, got)
+		}
+	}
+}
+
+// A header of 24 bytes in a sparse file of 5 GB, which has room for whatever the header counts, is refused at
+// once and for next to no memory.
+func TestSparseFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "sparse.gguf")
+	for _, c := range []struct {
+		tensors, keys uint64
+		says          string
+	}{
+		{0, 369_098_752, "has 369098752 keys: at most 65536 allowed"},
+		{100_000_000, 0, "has 100000000 tensors: at most 262144 allowed"},
+		{0, maxKeys, "the name of key 0 is empty"},
+		{maxTensors, 0, "the name of tensor 0 is empty"},
+	} {
+		if err := os.WriteFile(path, begin(3, c.tensors, c.keys).Bytes(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Truncate(path, 5<<30); err != nil {
+			t.Skip("no sparse files here: ", err)
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := Open(path)
+		runtime.ReadMemStats(&after)
+		wantError(t, err, tandem.Corrupt, c.says)
+		if got := after.TotalAlloc - before.TotalAlloc; got > 16<<20 {
+			t.Errorf("%d tensors and %d keys: %d bytes allocated for a header of 24: want at most 16 MiB", c.tensors, c.keys, got)
 		}
 	}
 }

@@ -18,6 +18,8 @@ const (
 	maxString  = 16 << 20  // bytes
 	maxArray   = 64 << 20  // elements
 	maxDims    = 4
+	maxKeys    = 1 << 16            // of a file: a thousand times what models have
+	maxTensors = 1 << 18            // of a file: five times what the largest models have if each expert's matrices are tensors
 	minKey     = 8 + 1 + 4 + 1      // bytes that a key takes at least: name, type, value
 	minTensor  = 8 + 1 + 4 + 8 + 12 // and a tensor: name, dimensions, type, offset
 	defaultAln = 32
@@ -55,17 +57,17 @@ func (r *reader) fail(k tandem.Kind, format string, args ...any) {
 	}
 }
 
-// plant is a mistake of the reader's that tests switch on: their oracle must notice it.
+// plant is a deliberate mistake of the reader. Tests switch it on to show that their oracle notices it.
 type plant int
 
 const (
 	soundReader   plant = iota
-	plantCounts         // counts are not compared with what the file has left
-	plantExtents        // nor the end of a tensor with the end of the file
-	plantOverlaps       // nor tensors with each other
+	plantCounts         // counts are not compared with what the file has left, and room is made for all at once
+	plantExtents        // a tensor's end is not compared with the end of the file
+	plantOverlaps       // tensors may overlap
 )
 
-// load makes sure that the first end bytes of the file, which has as many, are in data.
+// load makes sure that the first end bytes of the file are in data; the file has at least that many.
 func (r *reader) load(end int) bool {
 	if end <= len(r.data) {
 		return true
@@ -118,8 +120,8 @@ func (r *reader) u64() uint64 {
 	return 0
 }
 
-// count reads the number of things that take at least size bytes each; most bounds it, and so does
-// what is left of the file.
+// count reads the number of things that take at least size bytes each. It is at most most, and no more
+// than fit into the rest of the file.
 func (r *reader) count(things string, size, most int) int {
 	at := r.off
 	n := r.u64()
@@ -136,6 +138,15 @@ func (r *reader) count(things string, size, most int) int {
 		return 0
 	}
 	return int(n)
+}
+
+// room returns for how many of n things of at least size bytes to allocate at once: no more than fit into the bytes
+// read so far. Room for the others is made as they come.
+func (r *reader) room(n, size int) int {
+	if r.planted == plantCounts {
+		return n
+	}
+	return min(n, (len(r.data)-r.off)/size)
 }
 
 // text reads a string without copying it.
@@ -161,8 +172,8 @@ func parse(p *part, data []byte, planted plant) (*File, error) {
 	r := &reader{part: p, size: int(p.size), data: data, planted: planted}
 	f := &File{parts: []*part{p}, align: defaultAln}
 	f.version = r.version()
-	tensors := r.count("tensors", minTensor, math.MaxInt32)
-	keys := r.count("keys", minKey, math.MaxInt32)
+	tensors := r.count("tensors", minTensor, maxTensors)
+	keys := r.count("keys", minKey, maxKeys)
 	f.readKeys(r, keys)
 	f.data = r.data // the getters need it
 	f.readAlignment(r)
@@ -172,7 +183,7 @@ func parse(p *part, data []byte, planted plant) (*File, error) {
 		return nil, r.err
 	}
 	f.data = r.data[:r.off:r.off]
-	if p.file != nil { // more was read than the header
+	if p.file != nil { // r.data may reach beyond the header
 		f.data = bytes.Clone(f.data)
 	}
 	return f, nil
@@ -208,8 +219,8 @@ func (f *File) readKeys(r *reader, n int) {
 	if r.err != nil {
 		return
 	}
-	f.keys = make([]Key, 0, n)
-	f.keyAt = make(map[string]int32, n)
+	room := r.room(n, minKey)
+	f.keys, f.keyAt = make([]Key, 0, room), make(map[string]int32, room)
 	for i := range n {
 		k := Key{Name: r.name("key", i)}
 		k.Type = ValueType(r.u32())
@@ -226,7 +237,7 @@ func (f *File) readKeys(r *reader, n int) {
 	}
 }
 
-// value notes where k's value is and steps over it.
+// value records where k's value is and skips it.
 func (r *reader) value(k *Key) {
 	switch {
 	case r.err != nil:
@@ -292,8 +303,8 @@ func (f *File) readTensors(r *reader, n int) {
 	if r.err != nil {
 		return
 	}
-	f.tensors = make([]Tensor, 0, n)
-	f.byName = make(map[string]int32, n)
+	room := r.room(n, minTensor)
+	f.tensors, f.byName = make([]Tensor, 0, room), make(map[string]int32, room)
 	for i := range n {
 		t := Tensor{Name: r.name("tensor", i)}
 		r.shape(&t)
@@ -367,7 +378,8 @@ func (f *File) locate(r *reader) {
 		}
 		// No term is above 2^62: off ≤ the file's size, size < 2^62.
 		if end := uint64(start) + uint64(t.off) + uint64(t.size); end > uint64(r.size) && r.planted != plantExtents {
-			r.fail(tandem.Corrupt, "tensor %s ends at byte %d but the file has %d: the file is cut short or damaged", short(t.Name), end, r.size)
+			r.fail(tandem.Corrupt, "tensor %s ends at byte %d but the file has %d: the file is cut short or damaged", short(t.Name), end,
+				r.size)
 			return
 		}
 		t.part, t.at = r.part, int64(start+t.off)

@@ -9,7 +9,7 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// part is one file on disk, or in memory: then file is nil.
+// part is one file, on disk or, with file nil, in memory.
 type part struct {
 	path     string // as errors show it
 	src      io.ReaderAt
@@ -18,20 +18,21 @@ type part struct {
 	modified time.Time // when it was opened
 }
 
-// readAt fills dst from byte off of the file on; what names the thing that is read.
+// readAt fills dst from byte off of the file on; what names the thing read, for messages.
 func (p *part) readAt(dst []byte, off int64, what string) error {
 	n, err := p.src.ReadAt(dst, off)
 	switch {
 	case n == len(dst):
 		return p.unchanged(off, what)
 	case errors.Is(err, io.EOF):
-		return tandem.Errorf(op, tandem.Corrupt, "%s: %s: the file ends at byte %d, it had %d when it was opened: somebody has shortened it",
+		return tandem.Errorf(op, tandem.Corrupt,
+			"%s: %s: the file ends at byte %d, it had %d when it was opened: somebody has shortened it",
 			p.path, what, off+int64(n), p.size)
 	}
 	return tandem.Errorf(op, tandem.Unavailable, "%s: %s: reading at byte %d: %w", p.path, what, off+int64(n), err)
 }
 
-// unchanged refuses a file that was written to since it was opened: half of what was read may be old.
+// unchanged refuses a file that was written to since it was opened: what was read may mix old and new bytes.
 func (p *part) unchanged(off int64, what string) error {
 	if p.file == nil {
 		return nil
@@ -41,7 +42,8 @@ func (p *part) unchanged(off int64, what string) error {
 		return tandem.Errorf(op, tandem.Unavailable, "%s: %s: reading at byte %d: %w", p.path, what, off, err)
 	}
 	if st.Size() != p.size || !st.ModTime().Equal(p.modified) {
-		return tandem.Errorf(op, tandem.Corrupt, "%s: %s: the file was written to while it was read at byte %d: want a file that stays as it is",
+		return tandem.Errorf(op, tandem.Corrupt,
+			"%s: %s: the file was written to while it was read at byte %d: want a file that stays as it is",
 			p.path, what, off)
 	}
 	return nil

@@ -14,9 +14,9 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// judge is the oracle of the fuzz targets: it reads data and says what is wrong with how that went, ""
-// if nothing: an allocation beyond a small multiple of the file, an error of no clear kind, tensors
-// outside of the file or over each other.
+// judge is the oracle of the fuzz targets: it reads data and says what went wrong, "" for nothing: an
+// allocation beyond a small multiple of the file, an error of no clear kind, tensors outside the file or
+// overlapping.
 func judge(data []byte, parse func([]byte) (*File, error)) (verdict string) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -56,8 +56,8 @@ func judge(data []byte, parse func([]byte) (*File, error)) (verdict string) {
 	return ""
 }
 
-// mutate changes one to three words of data to values that counts, lengths and offsets of hostile files
-// have. What a reader would believe stays small enough to be tried.
+// mutate changes one to three words of data to values typical of counts, lengths and offsets in hostile files. They are
+// small enough that a reader which believes them survives.
 func mutate(rng *rand.Rand, seed []byte) []byte {
 	values := []uint64{0, 1, 2, 3, 4, 31, 32, 33, 64, 128, 255, 1000, 1 << 16, 1 << 20, 1 << 62, 1<<63 - 1, 1 << 63, 1<<64 - 1}
 	data := bytes.Clone(seed)
@@ -103,7 +103,8 @@ func TestPlantedMistakesAreFound(t *testing.T) {
 	if n, says := find(soundReader); says != "" {
 		t.Errorf("the reader itself, file %d: %s", n, says)
 	}
-	for p, name := range map[plant]string{plantCounts: "counts unchecked", plantExtents: "extents unchecked", plantOverlaps: "overlaps unchecked"} {
+	for p, name := range map[plant]string{plantCounts: "counts unchecked", plantExtents: "extents unchecked",
+		plantOverlaps: "overlaps unchecked"} {
 		n, says := find(p)
 		if says == "" {
 			t.Errorf("%s: not found in %d files", name, most)

@@ -33,7 +33,7 @@ func splitSet(t testing.TB, n int, change func(i int, w *Writer)) [][]byte {
 	return files
 }
 
-// saveSet writes files by the names that a split model's have and returns their paths.
+// saveSet writes the files of a split model and returns their paths.
 func saveSet(t testing.TB, files [][]byte) []string {
 	t.Helper()
 	dir := t.TempDir()
@@ -105,15 +105,21 @@ func TestBrokenSplits(t *testing.T) {
 		{"part missing", missing, tandem.Invalid, []string{"file 2 of the 3", "m-00002-of-00003.gguf: no such file"}},
 		{"part cut", cut, tandem.Corrupt, []string{"file 3 of the 3", `tensor "t5" ends at byte`}},
 		{"part no GGUF", text, tandem.Invalid, []string{"file 2 of the 2", "not a GGUF file"}},
-		{"number of another", on(1, "split.no", uint16(2)), tandem.Corrupt, []string{"m-00002-of-00003.gguf says that it is file 3 of 3: want 2 of 3"}},
-		{"number beyond the count", on(1, "split.no", uint16(3)), tandem.Corrupt, []string{`key "split.no" is 3 (u16): want an integer from 0 to 2`}},
+		{"number of another", on(1, "split.no", uint16(2)), tandem.Corrupt,
+			[]string{"m-00002-of-00003.gguf says that it is file 3 of 3: want 2 of 3"}},
+		{"number beyond the count", on(1, "split.no", uint16(3)), tandem.Corrupt,
+			[]string{`key "split.no" is 3 (u16): want an integer from 0 to 2`}},
 		{"number of no type", on(2, "split.no", "x"), tandem.Corrupt, []string{`key "split.no" is "x"`}},
 		{"other count", on(1, "split.count", uint16(4)), tandem.Corrupt, []string{"file 2 of 4: want 2 of 3"}},
 		{"count of one", on(1, "split.count", uint16(1)), tandem.Corrupt, []string{"file 1 of 1: want 2 of 3"}},
-		{"tensors of another", on(2, "split.tensors.count", int32(7)), tandem.Corrupt, []string{"m-00003-of-00003.gguf counts 7 tensors in all files: another of the files counts 6"}},
-		{"tensors", splitSet(t, 3, func(_ int, w *Writer) { w.Set("split.tensors.count", int32(7)) }), tandem.Corrupt, []string{`"split.tensors.count" is 7: the 3 files hold 6 tensors`}},
-		{"tensor twice", splitSet(t, 2, func(i int, w *Writer) { w.Tensor("x", F32, []int{1}, make([]byte, 4)) }), tandem.Corrupt, []string{`tensor "x" is there twice, in`, "m-00002-of-00002.gguf"}},
-		{"too many parts", on(0, "split.count", uint16(5000)), tandem.Unsupported, []string{`"split.count" is 5000: want at most 1024 files`}},
+		{"tensors of another", on(2, "split.tensors.count", int32(7)), tandem.Corrupt,
+			[]string{"m-00003-of-00003.gguf counts 7 tensors in all files: another of the files counts 6"}},
+		{"tensors", splitSet(t, 3, func(_ int, w *Writer) { w.Set("split.tensors.count", int32(7)) }), tandem.Corrupt,
+			[]string{`"split.tensors.count" is 7: the 3 files hold 6 tensors`}},
+		{"tensor twice", splitSet(t, 2, func(i int, w *Writer) { w.Tensor("x", F32, []int{1}, make([]byte, 4)) }), tandem.Corrupt,
+			[]string{`tensor "x" is there twice, in`, "m-00002-of-00002.gguf"}},
+		{"too many parts", on(0, "split.count", uint16(5000)), tandem.Unsupported,
+			[]string{`"split.count" is 5000: want at most 1024 files`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := Open(saveSet(t, c.files)[0])

@@ -25,7 +25,7 @@ const (
 	MXFP4  Type = 39
 )
 
-// layouts holds every number that ggml ever gave out: name, and elements and bytes of a block; no
+// layouts holds every type number that ggml has assigned: name, and elements and bytes of a block; no
 // block for types that ggml has withdrawn. Source: GGML_QUANT_SIZES of ggml's gguf-py and ggml.h.
 var layouts = [...]struct {
 	name         string
@@ -42,7 +42,7 @@ var layouts = [...]struct {
 	{"nvfp4", 64, 36}, {"q1_0", 128, 18},
 }
 
-// String returns the lower-case ggml name, "q8_0"; "type 77" for a number that ggml has not given out.
+// String returns the lower-case ggml name, "q8_0"; "type 77" for a number that ggml has not assigned.
 func (t Type) String() string {
 	if uint64(t) < uint64(len(layouts)) {
 		return layouts[t].name

@@ -23,7 +23,7 @@ func (f *File) IsArray(key string) bool {
 }
 
 // The getters below return an error of kind Corrupt that names key, type and value when the key is
-// missing or its value is not what is asked for. The …Or forms return the default when it is missing.
+// missing or its value is of another type or range. The …Or forms return the default when it is missing.
 
 // String returns a copy of a string value.
 func (f *File) String(key string) (string, error) {
@@ -188,7 +188,7 @@ func (f *File) Floats(key string) ([]float32, error) {
 	return out, nil
 }
 
-// Describe returns the value of a key on one short line, for people; "" when there is no such key.
+// Describe returns the value of a key as one short, readable line; "" when there is no such key.
 func (f *File) Describe(key string) string {
 	i, ok := f.keyAt[key]
 	if !ok {

@@ -239,7 +239,7 @@ func (w *Writer) header() []byte {
 	return b
 }
 
-// counter counts what it passes on.
+// counter is a writer that counts bytes.
 type counter struct {
 	to *bufio.Writer
 	n  int64
