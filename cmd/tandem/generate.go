@@ -184,7 +184,11 @@ func checkDraft(l launch, draft string, target *token.Vocab) error {
 	if err != nil {
 		return err
 	}
-	if err := token.Diff(target, vocab); err != nil {
+	note, err := token.Compare(target.Listing(), vocab.Listing())
+	if err == nil && note != "" {
+		err = errors.New(note) // drafters cannot stand in for tokens that they lack yet
+	}
+	if err != nil {
 		return otherVocabulary{tandem.Errorf("", tandem.Invalid, "draft model %s does not speak the vocabulary of target %s: %w", draft, l.target, err)}
 	}
 	return nil

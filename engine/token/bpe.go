@@ -7,12 +7,12 @@ import (
 	"github.com/tandem-llm/tandem/engine/gguf"
 )
 
-// bpe is what a byte-level tokenizer has beside its pieces (Radford et al., "Language Models are
+// bpe holds the pre-tokenizer and merges of a byte-level tokenizer (Radford et al., "Language Models are
 // Unsupervised Multitask Learners", 2019, section 2.2).
 //
-// A symbol is a string of bytes that merges make: a token (of equal ones the lowest), or the number of
-// tokens plus an index into extra, for files whose merges pass through strings that are no tokens. A
-// merge makes a longer string of two, so that merging always ends, whatever the file says.
+// A symbol stands for a string of bytes that merges make. It is a token's id (the lowest for that string) or, for a
+// string that is not a token, the number of tokens plus an index into extra. A merge makes one longer string
+// of two, so merging always ends, whatever the file says.
 type bpe struct {
 	pre    *pre
 	bytes  [256]tandem.Token // the symbol of each byte
@@ -22,7 +22,7 @@ type bpe struct {
 }
 
 type merge struct {
-	rank   uint32 // the lower is made first
+	rank   uint32 // lower ranks are merged first
 	symbol tandem.Token
 }
 
@@ -30,8 +30,8 @@ func mergeKey(left, right tandem.Token) uint64 {
 	return uint64(uint32(left))<<32 | uint64(uint32(right))
 }
 
-// runeBytes undoes the alphabet in which byte-level pieces are written: a character for each byte, itself
-// if it prints in Latin-1, otherwise the next from U+0100 on. -1 for characters of other kinds.
+// runeBytes maps the characters in which byte-level pieces are written back to bytes. A byte that prints in Latin-1 is
+// written as itself, the others as U+0100, U+0101 … in order. -1 for any other character.
 var runeBytes = func() (table [0x144]int16) {
 	for i := range table {
 		table[i] = -1

@@ -13,8 +13,8 @@ const (
 	cacheWord  = 32 // bytes; longer words seldom come again
 )
 
-// cache remembers the tokens of words: texts repeat theirs. Each word has one slot, which the last one
-// that wanted it holds; entries never change, so that readers need no lock. It stays below 2 MiB.
+// cache remembers the tokens of words, since words are repeated. Each word has one slot, which holds the last word
+// entered there; entries never change, so readers need no lock. It stays below 2 MiB.
 type cache struct {
 	seed  maphash.Seed
 	slots [cacheSlots]atomic.Pointer[cached]
@@ -31,7 +31,7 @@ func (c *cache) slot(word string) *atomic.Pointer[cached] {
 	return &c.slots[maphash.String(c.seed, word)%cacheSlots]
 }
 
-// newCached returns an entry that keeps neither word nor tokens.
+// newCached returns an entry with copies of word and tokens.
 func newCached(word string, tokens []tandem.Token) *cached {
 	return &cached{word: strings.Clone(word), tokens: append([]tandem.Token(nil), tokens...)}
 }

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// class is a set of the properties of a character that the splitters ask for. A byte that is not UTF-8
+// class is a set of the properties of a character that the splitters use. A byte that is not UTF-8
 // has none.
 type class uint8
 
@@ -98,7 +98,7 @@ func (t *set) parts(lead bool, most int) stage {
 			from -= n
 		}
 		if from > 0 {
-			return from // what precedes the match, or all of s without one
+			return from // the text before the match, or all of s without a match
 		}
 		for n := 0; n < most && at < len(s); n++ {
 			if in, size = t.at(s, at); !in {
@@ -149,8 +149,8 @@ var (
 	cased       = oneOf(casedRanges)
 )
 
-// casedRanges are the letters that come in two cases, as deepseek-llm's tokenizer.json lists them (those of
-// about Unicode 11): pairs of first and last. Written as numbers, because normalising would merge some.
+// casedRanges are the letters with upper and lower case in deepseek-llm's tokenizer.json (about those of
+// Unicode 11): pairs of first and last. Written as numbers, because normalising would merge some.
 const casedRanges = "" +
 	"AZaz\u00b5\u00b5\u00c0\u00d6\u00d8\u00f6\u00f8\u01ba\u01bc\u01bf\u01c4\u0293\u0295\u02af\u0370\u0373\u0376\u0377" +
 	"\u037b\u037d\u037f\u037f\u0386\u0386\u0388\u038a\u038c\u038c\u038e\u03a1\u03a3\u03f5\u03f7\u0481\u048a\u052f" +

@@ -2,15 +2,17 @@ package token
 
 import (
 	"encoding/binary"
+	"fmt"
 	"hash/fnv"
 	"slices"
+	"strings"
 
 	"github.com/tandem-llm/tandem"
 )
 
-// Fingerprint returns a hash of what the ids mean: pieces, their types, the special ids, and the merges
-// and pre-tokenizer of a byte-level tokenizer. Vocabularies that Diff finds equal have equal fingerprints,
-// on every machine.
+// Fingerprint returns a hash of the meaning of the ids: pieces, their types, the special ids, and the merges
+// and pre-tokenizer of a byte-level tokenizer. Scores and the flags that only Encode uses are left out. It is the same on
+// every machine.
 func (v *Vocab) Fingerprint() uint64 {
 	h := fnv.New64a()
 	var b [8]byte
@@ -30,7 +32,7 @@ func (v *Vocab) Fingerprint() uint64 {
 	}
 	word(int64(v.bos))
 	word(int64(v.eos))
-	for _, t := range v.ends {
+	for _, t := range v.declared {
 		word(int64(t))
 	}
 	if v.bpe != nil {
@@ -45,49 +47,92 @@ func (v *Vocab) Fingerprint() uint64 {
 	return h.Sum64()
 }
 
-// Diff returns nil if the ids of a and b mean the same, and otherwise an error of kind Invalid that names
-// the first difference. Scores and the flags that only Encode uses do not count.
-func Diff(a, b *Vocab) error {
-	differ := func(format string, args ...any) error {
-		return tandem.Errorf(op, tandem.Invalid, "vocabularies differ: "+format, args...)
+// Listing is the part of a vocabulary that Compare needs.
+type Listing struct {
+	Tokenizer string       // Vocab.Model
+	Size      int          // tokens in all
+	Pieces    []string     // by id; may end early, but not before the end of the smaller of the two vocabularies
+	Kinds     []byte       // types of the same tokens, by their numbers in the file
+	EOS       tandem.Token // -1 for none
+}
+
+// Listing returns what Compare needs of v. Its pieces are v's: read-only.
+func (v *Vocab) Listing() Listing {
+	kinds := make([]byte, len(v.kinds))
+	for i, k := range v.kinds {
+		kinds[i] = byte(k)
 	}
-	if a.model != b.model {
-		return differ("tokenizer %q and %q", a.model, b.model)
-	}
-	for i := range min(len(a.pieces), len(b.pieces)) {
-		if a.pieces[i] != b.pieces[i] {
-			return differ("token %d is %.80q and %.80q", i, a.pieces[i], b.pieces[i])
-		}
-		if a.kinds[i] != b.kinds[i] {
-			return differ("token %d, %.80q, is of type %d and %d", i, a.pieces[i], a.kinds[i], b.kinds[i])
-		}
-	}
-	if len(a.pieces) != len(b.pieces) {
-		return differ("%d and %d tokens", len(a.pieces), len(b.pieces))
-	}
-	if a.bos != b.bos {
-		return differ("the token that begins a text is %d and %d (-1: none)", a.bos, b.bos)
-	}
-	if a.eos != b.eos {
-		return differ("the token that ends a text is %d and %d (-1: none)", a.eos, b.eos)
-	}
-	if !slices.Equal(a.ends, b.ends) {
-		return differ("the tokens that end a generation are %d and %d", a.ends, b.ends)
-	}
-	if a.bpe == nil {
-		return nil
-	}
-	if p, q := a.bpe.pre.names[0], b.bpe.pre.names[0]; p != q {
-		return differ("pre-tokenizer %q and %q", p, q)
-	}
-	for i := range min(len(a.bpe.order), len(b.bpe.order)) {
-		l, r := a.mergeText(i)
-		if l2, r2 := b.mergeText(i); l != l2 || r != r2 {
-			return differ("merge %d is %.80q and %.80q", i, []string{l, r}, []string{l2, r2})
+	return Listing{Tokenizer: v.model, Size: len(v.pieces), Pieces: v.pieces, Kinds: kinds, EOS: v.eos}
+}
+
+// Compare checks whether a model with the vocabulary draft can draft for one with target: every id in both must mean
+// the same text. The note says in words what else differs, which can only lower acceptance; "" for nothing. Ids in only
+// one of them, types, special ids and whatever only Encode uses may differ, and so may the names of
+// entries that both leave unused. Errors: Invalid, naming the first id that differs and both texts.
+func Compare(target, draft Listing) (note string, err error) {
+	both := min(target.Size, draft.Size)
+	for _, l := range []Listing{target, draft} {
+		if n := len(l.Pieces); n < both || len(l.Kinds) != n {
+			return "", tandem.Errorf(op, tandem.Invalid, "vocabulary of %d tokens lists %d and the types of %d: want %d of both", l.Size, n,
+				len(l.Kinds), both)
 		}
 	}
-	if p, q := len(a.bpe.order), len(b.bpe.order); p != q {
-		return differ("%d and %d merges", p, q)
+	first, kinds := 0, 0
+	for i := range both {
+		if !target.same(draft, i) {
+			return "", tandem.Errorf(op, tandem.Invalid, "vocabularies differ: token %d is %.80q in the target and %.80q in the draft",
+				i, target.Pieces[i], draft.Pieces[i])
+		}
+		if target.Kinds[i] != draft.Kinds[i] {
+			if kinds++; kinds == 1 {
+				first = i
+			}
+		}
 	}
-	return nil
+	var notes []string
+	if t, d := target.Size, draft.Size; d > t {
+		notes = append(notes, fmt.Sprintf("it has %d tokens, the target %d: it never drafts the others", d, t))
+	} else if d < t {
+		notes = append(notes, fmt.Sprintf("it has %d tokens, the target %d: it reads a stand-in for the others", d, t))
+	}
+	if target.EOS != draft.EOS {
+		notes = append(notes, fmt.Sprintf("its texts end with token %d, the target's with %d (-1: none)", draft.EOS, target.EOS))
+	}
+	if kinds > 0 {
+		notes = append(notes, fmt.Sprintf("%d tokens have another type, the first is token %d, %.80q: type %d instead of %d",
+			kinds, first, target.Pieces[first], draft.Kinds[first], target.Kinds[first]))
+	}
+	return strings.Join(notes, "; "), nil
+}
+
+// same reports whether token i means the same text in both listings: its pieces are equal, it prints the same, or neither uses it.
+func (l Listing) same(m Listing, i int) bool {
+	if l.Pieces[i] == m.Pieces[i] || kind(l.Kinds[i]) == unused && kind(m.Kinds[i]) == unused {
+		return true
+	}
+	text := l.prints(i)
+	return text != "" && text == m.prints(i)
+}
+
+// prints returns what token i prints.
+func (l Listing) prints(i int) string {
+	switch piece := l.Pieces[i]; kind(l.Kinds[i]) {
+	case unknown, control:
+		return ""
+	case single:
+		b, _ := parseByte(piece)
+		return string([]byte{b})
+	default:
+		text, _ := printed(l.Tokenizer, kind(l.Kinds[i]), piece)
+		return text
+	}
+}
+
+// StandIn returns the token that a model reads in place of one that it lacks: the unknown token, else the end-of-text
+// token, else the first.
+func (v *Vocab) StandIn() tandem.Token {
+	if i := slices.Index(v.kinds, unknown); i >= 0 {
+		return tandem.Token(i)
+	}
+	return max(v.eos, 0)
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// Decode returns the text of tokens, with any bytes that are not UTF-8 as they are. Where the model's
+// Decode returns the text of tokens; bytes that are not UTF-8 stay as they are. If the model's
 // texts begin with an added space, one leading space is left out: Decode undoes Encode.
 func (v *Vocab) Decode(tokens []tandem.Token) string {
 	var out []byte
@@ -20,16 +20,16 @@ func (v *Vocab) Decode(tokens []tandem.Token) string {
 }
 
 // Decoder turns a stream of tokens into text, character by character: an incomplete character waits
-// for its other bytes, and bytes that are no UTF-8 become U+FFFD, one for each. Not safe for concurrent
+// for its other bytes, and each byte that is not UTF-8 becomes U+FFFD. Not safe for concurrent
 // use.
 type Decoder struct {
 	v       *Vocab
-	begun   bool   // something was printed, so that a space is a space
+	begun   bool   // something was printed, so a leading space is no longer dropped
 	pending []byte // the first bytes of a character
 }
 
-// NewDecoder returns a decoder for the tokens that follow prev. After a prompt that prints anything,
-// the first token keeps its leading space; a character that prev left incomplete comes out whole.
+// NewDecoder returns a decoder for the tokens that follow prev. If prev prints anything, the next token
+// keeps its leading space; a character that prev left incomplete comes out whole.
 func NewDecoder(v *Vocab, prev ...tandem.Token) *Decoder {
 	d := &Decoder{v: v, begun: !v.spacePrefix}
 	for _, t := range prev {

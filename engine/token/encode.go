@@ -6,20 +6,20 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// Encode turns text into tokens; special adds the tokens that begin and end a text where the model
-// wants them. Any bytes will do: what no piece holds becomes the tokens of its bytes. (Some byte-level
-// vocabularies lack bytes that are not found in UTF-8, or hardly: such a byte becomes the unknown token,
-// or nothing where there is none, as in other engines.) Control tokens are never read out of text;
+// Encode turns text into tokens; special adds the tokens that begin and end a text if the model
+// wants them. Any bytes will do: text in no piece becomes the tokens of its bytes. (Some byte-level
+// vocabularies lack bytes that never or hardly ever occur in UTF-8: such a byte becomes the unknown token,
+// or nothing without one, as in other engines.) Control tokens are never recognised in text;
 // user-defined tokens are, the leftmost first and of those the longest. With SentencePiece a U+2581 in
 // text cannot be told from a space. The time is O(n log n) in the length of the text.
 func (v *Vocab) Encode(text string, special bool) []tandem.Token {
 	return v.encode(nil, text, special)
 }
 
-// EncodeWithControl is Encode for what a template made of a conversation: the control tokens written in
-// text become those tokens, and are found before user-defined ones, the leftmost first and of those the
-// longest. Whoever wrote any of text can steer the model. A SentencePiece text begins anew, with an
-// added space, behind each control token.
+// EncodeWithControl is Encode for a conversation rendered by a template: control tokens written in
+// text are recognised, before user-defined ones, the leftmost first and of those the longest. So whoever
+// wrote a part of text can steer the model. A SentencePiece text begins anew, with an added space, after each
+// control token.
 func (v *Vocab) EncodeWithControl(text string, special bool) []tandem.Token {
 	return v.encode(v.control, text, special)
 }
@@ -38,9 +38,9 @@ func (v *Vocab) encode(control *texts, text string, special bool) []tandem.Token
 
 // encoder is the state of one Encode.
 //
-// A text is cut at control tokens, where they are asked for, then at user-defined ones, and what lies
-// between them into words that no merge can cross: those of the pre-tokenizer, or, for SentencePiece,
-// before each character that no piece holds behind the one before it.
+// A text is cut at control tokens, if they are wanted, then at user-defined ones. The text between them is cut into
+// words that no merge can cross: by the pre-tokenizer or, for SentencePiece, between two characters that stand
+// side by side in no piece.
 type encoder struct {
 	v    *Vocab
 	out  []tandem.Token
@@ -51,7 +51,7 @@ type encoder struct {
 
 const maxWord = 1 << 28 // bytes; longer words are cut, so that offsets fit
 
-// cut emits the tokens that s holds in writing, and gives what lies between them to rest.
+// cut emits the tokens that are written in s and passes the text between them to rest.
 func (e *encoder) cut(tokens *texts, s string, rest func(string)) {
 	for s != "" {
 		at, id, n := tokens.find(s)

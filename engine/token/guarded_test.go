@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestEncodeGuarded takes a vocabulary with control tokens: without spans the text is EncodeWithControl's; what others
-// wrote is Encode's, and so is a token that they complete.
+// TestEncodeGuarded takes a vocabulary with control tokens: without spans the result is EncodeWithControl's. Text that others
+// wrote is encoded by Encode, also if it only completes a control token.
 func TestEncodeGuarded(t *testing.T) {
 	v := newDraft("▁", "▁one", "two", "▁three", "o", "n", "e").vocab(t)
 	control := v.Piece(v.bos)

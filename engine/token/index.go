@@ -9,7 +9,7 @@ import (
 	"github.com/tandem-llm/tandem/engine/gguf"
 )
 
-// index builds what Encode and AppendBytes look up. Of equal pieces the one with the lowest id counts.
+// index builds the tables of Encode and AppendBytes. Of equal pieces the one with the lowest id counts.
 func (v *Vocab) index(f *gguf.File) error {
 	v.ids = make(map[string]tandem.Token, len(v.pieces))
 	v.prints = make([]string, len(v.pieces))
@@ -36,8 +36,7 @@ func (v *Vocab) index(f *gguf.File) error {
 				return corrupt(f, "user-defined token %d is %.80q: want valid UTF-8", i, piece)
 			}
 			text := piece
-			if v.prints[i] = piece; v.model == "llama" {
-				v.prints[i] = strings.ReplaceAll(piece, space, " ")
+			if v.prints[i], _ = printed(v.model, userDefined, piece); v.model == "llama" {
 				text = strings.ReplaceAll(piece, " ", space)
 			}
 			if piece != "" {
@@ -60,19 +59,17 @@ func (v *Vocab) index(f *gguf.File) error {
 	return nil
 }
 
-// indexText enters a piece of text. In a byte-level vocabulary, one that is not written in the alphabet
-// of bytes prints as it is, and no text becomes it.
+// indexText enters a piece of text. In a byte-level vocabulary, a piece that is not written in the alphabet
+// of bytes prints as it is, and no text is encoded as it.
 func (v *Vocab) indexText(t tandem.Token, piece string) {
+	text, ok := printed(v.model, v.kinds[t], piece)
+	v.prints[t] = text
+	if !ok {
+		return
+	}
 	key := piece
-	if v.model == "llama" {
-		v.prints[t] = strings.ReplaceAll(piece, space, " ")
-	} else {
-		raw, ok := rawBytes(piece)
-		if !ok {
-			v.prints[t] = piece
-			return
-		}
-		key, v.prints[t] = raw, raw
+	if v.model != "llama" {
+		key = text
 	}
 	if _, twice := v.ids[key]; twice || key == "" {
 		return
@@ -84,8 +81,23 @@ func (v *Vocab) indexText(t tandem.Token, piece string) {
 	}
 }
 
-// needBytes fills the table of bytes and refuses a vocabulary in which text cannot be written. Byte-level
-// ones of real models lack bytes that their training never met, but none of those that print.
+// printed returns what a token of text prints; ok is false for a piece that should be written in the alphabet of bytes but
+// is not.
+func printed(model string, k kind, piece string) (text string, ok bool) {
+	switch {
+	case model == "llama":
+		return strings.ReplaceAll(piece, space, " "), true
+	case k == userDefined:
+		return piece, true
+	}
+	if raw, ok := rawBytes(piece); ok {
+		return raw, true
+	}
+	return piece, false
+}
+
+// needBytes fills the table of bytes and refuses a vocabulary that cannot encode all text. Real byte-level
+// vocabularies lack bytes that never occurred in training, but never printable ones.
 func (v *Vocab) needBytes(f *gguf.File) error {
 	if v.bpe == nil {
 		for b, t := range v.bytes {
@@ -100,7 +112,7 @@ func (v *Vocab) needBytes(f *gguf.File) error {
 		return err
 	}
 	if unk >= 0 && v.kinds[unk] != unknown {
-		unk = -1 // some name the token that ends a text
+		unk = -1 // some files name the end-of-text token
 	}
 	for b := range v.bytes {
 		if t, ok := v.ids[string([]byte{byte(b)})]; ok {
@@ -117,8 +129,8 @@ func (v *Vocab) needBytes(f *gguf.File) error {
 	return nil
 }
 
-// joins knows which characters stand side by side in some piece of a SentencePiece vocabulary: between
-// others no merge is possible. It is exact for ASCII and the space, and allows the rest.
+// joins knows which characters stand side by side in some piece of a SentencePiece vocabulary: other
+// neighbours cannot be merged. It is exact for ASCII and the space, and allows all other pairs.
 type joins struct {
 	pairs       [utf8.RuneSelf + 1][utf8.RuneSelf + 1]bool // ASCII, then the space
 	beforeSpace map[rune]bool

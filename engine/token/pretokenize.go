@@ -6,12 +6,12 @@ import (
 	"unicode"
 )
 
-// stage cuts a text: it returns the length of the first part of s, which is not empty; neither is the
-// part. A part is a match of the stage's regular expression or what lies between two matches, and
-// depends on s alone; cutting all of s takes linear time.
+// stage cuts a text: it returns the length of the first part of s. s and the part are not empty. A part is a
+// match of the stage's regular expression or the text before the next match, and depends on s alone; cutting all of
+// s takes linear time.
 type stage func(s string) int
 
-// pre is a pre-tokenizer: what cuts a text into the words that merges stay within. Each stage cuts the
+// pre is a pre-tokenizer: it cuts a text into words that merges do not cross. Each stage cuts the
 // parts of the one before.
 type pre struct {
 	names  []string // in tokenizer.ggml.pre; the first stands for all
@@ -68,7 +68,7 @@ func split(s string, stages []stage, word func(string)) {
 //
 //	's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)
 //
-// which leaves nothing unmatched but single spaces.
+// which leaves only single spaces unmatched.
 func gpt2(s string) int {
 	if n := contraction(s, false); n > 0 {
 		return n
@@ -156,8 +156,8 @@ func contraction(s string, fold bool) int {
 	return 0
 }
 
-// spaces returns the end of the spaces that s begins with, less the last one if it stands before
-// something else and is not the only one: \s+(?!\S)|\s+
+// spaces returns the length of the spaces that s begins with, without the last if other text follows and there are
+// several: \s+(?!\S)|\s+
 func spaces(s string) int {
 	end, last := 0, 0
 	for end < len(s) {

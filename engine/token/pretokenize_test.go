@@ -55,8 +55,8 @@ func compiled(t testing.TB, p *pre) (list []regex) {
 	return list
 }
 
-// nasty are the strings that random texts are made of: every class, and what only one of Go's tables, the
-// regular expressions and UTF-8 might see in another way.
+// nasty are the strings that random texts are made of: every class, and characters that Go's tables, the
+// regular expressions and UTF-8 might treat differently.
 var nasty = []string{"a", "Z", "é", "e\u0301", "ſ", "\u212a", "µ", "ʔ", "1", "23", "٣", "½", "Ⅷ", " ", " ", "  ", "\t", "\n", "\r", "\r\n",
 	"\v", "\x1c", "\x00", "\u0085", "\u00a0", "\u3000", "\u2028", "\u200d", "'", "s", "t", "re", "l", "'S", "'Ve", "'LL", "!", "$", "+",
 	"`", "_", "~", "|", "…", "。", "！", "漢", "가", "\ud7ff", "ก", "\u0941", "😀", "«", "\xff", "\xe2\x82", "\xc2", "\ufffd"}
@@ -115,7 +115,8 @@ func TestUnknownPreIsRefused(t *testing.T) {
 	if !errors.Is(err, tandem.Unsupported) {
 		t.Fatalf("error %v of kind %v", err, tandem.KindOf(err))
 	}
-	for _, name := range []string{`tokenizer.ggml.pre is "tekken"`, "default", "deepseek-coder", "deepseek-llm", "deepseek-r1-qwen", "falcon3", "codeshell", "stablelm2"} {
+	for _, name := range []string{`tokenizer.ggml.pre is "tekken"`, "default", "deepseek-coder", "deepseek-llm", "deepseek-r1-qwen",
+		"falcon3", "codeshell", "stablelm2"} {
 		if !strings.Contains(err.Error(), name) {
 			t.Errorf("error %v does not say %s", err, name)
 		}
@@ -152,7 +153,8 @@ const mebi = 1 << 20
 // FuzzPretokenize cuts unit by one of the pre-tokenizers, as its regular expressions say, and a mebibyte
 // of it in linear time.
 func FuzzPretokenize(f *testing.F) {
-	for i, unit := range []string{" ", "'", "\n ", " \n", "a", "\xff", "1", "a 1! \n", " \u3000", "'ll've", "漢é\r\n", "!\n\n  x", "\t\ty=12'S"} {
+	for i, unit := range []string{" ", "'", "\n ", " \n", "a", "\xff", "1", "a 1! \n", " \u3000", "'ll've", "漢é\r\n", "!\n\n  x",
+		"\t\ty=12'S"} {
 		f.Add(unit, byte(i), byte(8*i))
 	}
 	lists := make([][]regex, len(pres))

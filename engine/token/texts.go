@@ -37,8 +37,8 @@ func newTexts(list []written) *texts {
 	return u
 }
 
-// find returns the place, token and length of the first one in s, of those there the longest; length 0
-// at the end of s for none.
+// find returns the position, token and length of the first token in s, the longest at that position; for none, the end
+// of s and length 0.
 func (u *texts) find(s string) (at int, id tandem.Token, length int) {
 	if u == nil {
 		return len(s), 0, 0
@@ -54,7 +54,7 @@ func (u *texts) find(s string) (at int, id tandem.Token, length int) {
 	return len(s), 0, 0
 }
 
-// match returns the token and its length in s, which is not empty; length 0 for none.
+// match returns the longest token that s, which is not empty, begins with, and its length; 0 for none.
 func (u *texts) match(s string) (id tandem.Token, length int) {
 	span := u.first[s[0]]
 	group := u.list[span.lo:span.hi] // those that agree with s in depth bytes

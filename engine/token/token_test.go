@@ -334,7 +334,8 @@ func TestEncodeIsItsDefinition(t *testing.T) {
 		for range 5 {
 			text := strings.ReplaceAll(word(40), space, " ")
 			if got, want := v.Encode(text, false), slow(v, text); !slices.Equal(got, want) {
-				t.Fatalf("%q with pieces %q of types %d and scores %v:\n got %q\nwant %q", text, d.pieces[259:], d.kinds[259:], d.scores[259:], pieces(v, got), pieces(v, want))
+				t.Fatalf("%q with pieces %q of types %d and scores %v:\n got %q\nwant %q", text, d.pieces[259:], d.kinds[259:],
+					d.scores[259:], pieces(v, got), pieces(v, want))
 			}
 		}
 	}
@@ -373,7 +374,8 @@ func TestEncodeCases(t *testing.T) {
 }
 
 func TestSpecialTokens(t *testing.T) {
-	v := newDraft("a").add(control, "<|eot|>", "<|eom|>").set("add_eos_token", true).set("eot_token_id", uint32(260)).set("eom_token_id", uint32(261)).vocab(t)
+	v := newDraft("a").add(control, "<|eot|>", "<|eom|>").set("add_eos_token", true).set("eot_token_id", uint32(260)).set("eom_token_id",
+		uint32(261)).vocab(t)
 	if got := pieces(v, v.Encode("", true)); got != "<s>|</s>" {
 		t.Errorf("an empty text is %s", got)
 	}
@@ -427,7 +429,8 @@ func checkRoundTrip(v *Vocab, text string, tokens []tandem.Token, next func(*Dec
 }
 
 func FuzzEncode(f *testing.F) {
-	vocabs := []*Vocab{shipped(f), newDraft(space, "a", "ab", "é").add(userDefined, "<a>", "x y").vocab(f), newDraft("a").set("add_space_prefix", false).vocab(f),
+	vocabs := []*Vocab{shipped(f), newDraft(space, "a", "ab", "é").add(userDefined, "<a>", "x y").vocab(f),
+		newDraft("a").set("add_space_prefix", false).vocab(f),
 		newBytes("llama-bpe", "a b", "Ã ©").add(control, "<b>").add(userDefined, "<a>", "x y").set("bos_token_id", uint32(258)).vocab(f)}
 	for _, s := range []string{"", " ", "func main() {\n\tfmt.Println(\"héllo\")\n}", "\xff\xe2\x96 \xe2", "a<a>b x yé ", "日本語 🦙"} {
 		f.Add(s)

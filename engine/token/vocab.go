@@ -41,20 +41,24 @@ type Vocab struct {
 	scores []float32 // nil without
 	kinds  []kind
 
-	bos, eos    tandem.Token // -1 for none
-	ends        []tandem.Token
+	bos, eos    tandem.Token   // -1 for none
+	declared    []tandem.Token // eos, eot and eom, as far as the file has them
+	ends        []tandem.Token // those and what else ends a generation
 	addBOS      bool
 	addEOS      bool
 	spacePrefix bool
 
 	ids     map[string]tandem.Token // of the pieces that text can become: SentencePiece's as they are, bytes otherwise
 	longest int                     // of those, in bytes
-	bytes   [256]tandem.Token       // a byte-level vocabulary may lack some: the unknown token, or -1
+	bytes   [256]tandem.Token       // by byte; a byte that the vocabulary lacks has the unknown token, or -1
 	control *texts
 	user    *texts
+	marks   *texts // of user: those that are markers
+	others  *texts // of user: the rest
 	joins   *joins // nil for bpe
 	bpe     *bpe   // nil for SentencePiece
 	cache   *cache
+	share   [256]float64 // what a byte adds to AtLeast
 }
 
 // Size returns the number of tokens.
@@ -69,7 +73,8 @@ func (v *Vocab) BOS() (tandem.Token, bool) { return v.bos, v.bos >= 0 }
 // EOS returns the token that ends a text, if the model has one.
 func (v *Vocab) EOS() (tandem.Token, bool) { return v.eos, v.eos >= 0 }
 
-// IsEnd reports whether t ends a generation: the end of the text, of a turn or of a message.
+// IsEnd reports whether t ends a generation. Such tokens are the file's ends of a text, a turn or a message; the marker with which
+// the chat template ends the assistant's turn (WithTemplate); without tokenizer.ggml.eot_token_id also the well-known ends.
 func (v *Vocab) IsEnd(t tandem.Token) bool { return slices.Contains(v.ends, t) }
 
 // Piece returns t as it is in the file; "" for a token that is not in the vocabulary.
@@ -82,8 +87,8 @@ func (v *Vocab) Piece(t tandem.Token) string {
 
 func (v *Vocab) has(t tandem.Token) bool { return t >= 0 && int(t) < len(v.pieces) }
 
-// Bytes returns what t prints: nothing for control and unknown tokens and for those that are not in
-// the vocabulary, otherwise text with its spaces, or a single byte of it.
+// Bytes returns what t prints: nothing for control and unknown tokens and for ids outside the
+// vocabulary, otherwise text with its spaces, or a single byte of it.
 func (v *Vocab) Bytes(t tandem.Token) []byte { return v.AppendBytes(nil, t) }
 
 // AppendBytes appends what t prints to dst.
@@ -94,22 +99,32 @@ func (v *Vocab) AppendBytes(dst []byte, t tandem.Token) []byte {
 	return append(dst, v.prints[t]...)
 }
 
+// Open reads the vocabulary of the model file at path alone, as FromGGUF does.
+func Open(path string) (*Vocab, error) {
+	f, err := gguf.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return FromGGUF(f)
+}
+
 // FromGGUF reads the vocabulary of a model file and checks it; it keeps nothing of f. A "gpt2" file
-// without tokenizer.ggml.pre, as they were made before May 2024, gets the pre-tokenizer "default", as in
-// llama.cpp: the model's own may cut numbers and punctuation in another way, at some cost in quality.
-// Errors: Unsupported for a tokenizer or pre-tokenizer that tandem does not have, Corrupt for a vocabulary
-// that makes no sense.
+// without tokenizer.ggml.pre, as files from before May 2024 are, gets the pre-tokenizer "default", as in
+// llama.cpp: the model's own may cut numbers and punctuation differently, which costs some quality.
+// Errors: Unsupported for a tokenizer or pre-tokenizer that tandem does not have, Corrupt for an inconsistent
+// vocabulary.
 func FromGGUF(f *gguf.File) (*Vocab, error) {
 	model, err := f.String("tokenizer.ggml.model")
 	if err != nil {
 		return nil, err
 	}
 	v := &Vocab{model: model, cache: newCache()}
-	steps := []func(*gguf.File) error{v.readPieces, v.readScores, v.index, v.readFlags, v.readSpecials, v.needBytes}
+	steps := []func(*gguf.File) error{v.readPieces, v.readScores, v.index, v.readFlags, v.readSpecials, v.readMarkers, v.needBytes}
 	switch model {
 	case "llama":
 	case "gpt2":
-		steps = []func(*gguf.File) error{v.readPieces, v.index, v.readBPE, v.readFlags, v.readSpecials, v.needBytes}
+		steps = []func(*gguf.File) error{v.readPieces, v.index, v.readBPE, v.readFlags, v.readSpecials, v.readMarkers, v.needBytes}
 	default:
 		return nil, tandem.Errorf(op, tandem.Unsupported,
 			"%s: tokenizer.ggml.model is %.80q: want \"llama\" (SentencePiece) or \"gpt2\" (byte-level)", f.Path(), model)
@@ -119,6 +134,7 @@ func FromGGUF(f *gguf.File) (*Vocab, error) {
 			return nil, err
 		}
 	}
+	v.shareOut()
 	return v, nil
 }
 
@@ -180,8 +196,8 @@ func (v *Vocab) readFlags(f *gguf.File) error {
 	return nil
 }
 
-// readSpecials reads the ids that have a meaning. SentencePiece files without ids for the beginning and
-// end of a text mean its own, 1 and 2, if those are control tokens; byte-level ones have no such ids.
+// readSpecials reads the special ids. SentencePiece files without ids for the beginning and end of a text
+// get SentencePiece's, 1 and 2, if those are control tokens; byte-level ones have no such default.
 func (v *Vocab) readSpecials(f *gguf.File) error {
 	id := func(name string, def int) (tandem.Token, error) {
 		if def >= len(v.kinds) || def >= 0 && (v.kinds[def] != control || v.bpe != nil) {
@@ -203,7 +219,7 @@ func (v *Vocab) readSpecials(f *gguf.File) error {
 	}
 	for _, t := range []tandem.Token{v.eos, eot, eom} {
 		if t >= 0 {
-			v.ends = append(v.ends, t)
+			v.declared = append(v.declared, t)
 		}
 	}
 	if v.bos < 0 && v.bpe != nil && !f.Has("tokenizer.ggml.add_bos_token") {

@@ -25,8 +25,10 @@ func TestDecoder(t *testing.T) {
 		{"after a text it stays", []tandem.Token{1, spaceA}, []tandem.Token{spaceA}, []string{" a", ""}},
 		{"a space of its own goes", nil, []tandem.Token{259, a}, []string{"", "a", ""}},
 		{"a text may begin without", nil, []tandem.Token{a, spaceA}, []string{"a", " a", ""}},
-		{"a character of four bytes", []tandem.Token{a}, []tandem.Token{byteToken(0xF0), byteToken(0x9F), byteToken(0xA6), byteToken(0x99)}, []string{"", "", "", "🦙", ""}},
-		{"half a character", []tandem.Token{a}, []tandem.Token{byteToken(0xC3), a, byteToken(0xE2), byteToken(0x96)}, []string{"", "\uFFFDa", "", "", "\uFFFD\uFFFD"}},
+		{"a character of four bytes", []tandem.Token{a}, []tandem.Token{byteToken(0xF0), byteToken(0x9F), byteToken(0xA6), byteToken(0x99)},
+			[]string{"", "", "", "🦙", ""}},
+		{"half a character", []tandem.Token{a}, []tandem.Token{byteToken(0xC3), a, byteToken(0xE2), byteToken(0x96)},
+			[]string{"", "\uFFFDa", "", "", "\uFFFD\uFFFD"}},
 		{"no start of a character", []tandem.Token{a}, []tandem.Token{byteToken(0x80), byteToken(0xFF)}, []string{"\uFFFD", "\uFFFD", ""}},
 		{"overlong", []tandem.Token{a}, []tandem.Token{byteToken(0xC0), byteToken(0x80)}, []string{"\uFFFD", "\uFFFD", ""}},
 		{"begun in the prompt", []tandem.Token{a, byteToken(0xC3)}, []tandem.Token{byteToken(0xA9)}, []string{"é", ""}},
@@ -61,7 +63,8 @@ func TestBadVocabulary(t *testing.T) {
 		says string
 	}{
 		{"no tokenizer", newDraft().set("model", nil), tandem.Corrupt, `key "tokenizer.ggml.model" is missing`},
-		{"bert", newDraft().set("model", "bert"), tandem.Unsupported, `tokenizer.ggml.model is "bert": want "llama" (SentencePiece) or "gpt2" (byte-level)`},
+		{"bert", newDraft().set("model", "bert"), tandem.Unsupported,
+			`tokenizer.ggml.model is "bert": want "llama" (SentencePiece) or "gpt2" (byte-level)`},
 		{"model of another type", newDraft().set("model", uint32(3)), tandem.Corrupt, `"tokenizer.ggml.model" is 3 (u32): want a string`},
 		{"no tokens", newDraft().set("tokens", nil), tandem.Corrupt, `"tokenizer.ggml.tokens" is missing`},
 		{"tokens of another type", newDraft().set("tokens", []int32{1}), tandem.Corrupt, "want an array of strings"},
@@ -69,16 +72,22 @@ func TestBadVocabulary(t *testing.T) {
 		{"no scores", newDraft().set("scores", nil), tandem.Corrupt, `"tokenizer.ggml.scores" is missing`},
 		{"few scores", newDraft().set("scores", []float32{1}), tandem.Corrupt, "tokenizer.ggml.scores has 1 elements: want 259"},
 		{"no types", newDraft().set("token_type", nil), tandem.Corrupt, `"tokenizer.ggml.token_type" is missing`},
-		{"many types", newDraft().set("token_type", make([]int32, 300)), tandem.Corrupt, "tokenizer.ggml.token_type has 300 elements: want 259"},
+		{"many types", newDraft().set("token_type", make([]int32, 300)), tandem.Corrupt,
+			"tokenizer.ggml.token_type has 300 elements: want 259"},
 		{"type 7", newDraft().add(kinds, "x"), tandem.Corrupt, "has 7 (i32) as element 259: want an integer from 0 to 6"},
-		{"bos -1", newDraft().set("bos_token_id", int32(-1)), tandem.Corrupt, `"tokenizer.ggml.bos_token_id" is -1 (i32): want an integer from 0 to 258`},
-		{"eos 259", newDraft().set("eos_token_id", uint32(259)), tandem.Corrupt, `eos_token_id" is 259 (u32): want an integer from 0 to 258`},
+		{"bos -1", newDraft().set("bos_token_id", int32(-1)), tandem.Corrupt,
+			`"tokenizer.ggml.bos_token_id" is -1 (i32): want an integer from 0 to 258`},
+		{"eos 259", newDraft().set("eos_token_id", uint32(259)), tandem.Corrupt,
+			`eos_token_id" is 259 (u32): want an integer from 0 to 258`},
 		{"eot huge", newDraft().set("eot_token_id", uint64(1<<63)), tandem.Corrupt, `eot_token_id" is 9223372036854775808`},
 		{"eom a string", newDraft().set("eom_token_id", "x"), tandem.Corrupt, `eom_token_id" is "x" (string)`},
 		{"flag of another type", newDraft().set("add_bos_token", uint8(1)), tandem.Corrupt, `add_bos_token" is 1 (u8): want a bool`},
-		{"byte token of another form", newDraft().add(single, "<0xGG>"), tandem.Corrupt, `token 259 is "<0xGG>" of type byte: want <0x00> to <0xFF>`},
-		{"user-defined and long", newDraft().add(userDefined, strings.Repeat("x", 257)), tandem.Corrupt, "user-defined token 259 has 257 bytes"},
-		{"user-defined and no text", newDraft().add(userDefined, "a\x96"), tandem.Corrupt, `user-defined token 259 is "a\x96": want valid UTF-8`},
+		{"byte token of another form", newDraft().add(single, "<0xGG>"), tandem.Corrupt,
+			`token 259 is "<0xGG>" of type byte: want <0x00> to <0xFF>`},
+		{"user-defined and long", newDraft().add(userDefined, strings.Repeat("x", 257)), tandem.Corrupt,
+			"user-defined token 259 has 257 bytes"},
+		{"user-defined and no text", newDraft().add(userDefined, "a\x96"), tandem.Corrupt,
+			`user-defined token 259 is "a\x96": want valid UTF-8`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			v, err := c.d.parse(t)
@@ -104,37 +113,76 @@ func TestBadVocabulary(t *testing.T) {
 	}
 }
 
-func TestDiff(t *testing.T) {
-	base := func() *draft { return newDraft("a", "b").add(control, "<|eot|>") }
-	a := base().vocab(t)
-	renamed := base()
-	renamed.pieces[260] = "c"
-	retyped := base()
-	retyped.kinds[260] = int32(userDefined)
+// TestCompare: a draft may have more tokens, fewer, another eos and other types; ids that both have must mean the same text.
+func TestCompare(t *testing.T) {
+	base := func() *draft { return newDraft("a", "b").add(control, "<|eot|>").add(unused, "[PAD262]") }
+	target := base().vocab(t)
+	with := func(i int, k kind, piece string) *draft {
+		d := base()
+		d.kinds[i], d.pieces[i] = int32(k), piece
+		return d
+	}
 	rescored := base().set("add_eos_token", true)
 	rescored.scores[260] = 9
-	for _, c := range []struct {
-		d    *draft
-		says string // "" for no difference
+	short := base()
+	short.pieces, short.scores, short.kinds = short.pieces[:261], short.scores[:261], short.kinds[:261]
+	for name, c := range map[string]struct {
+		d          *draft
+		note, says string // parts of the note, "" for none, and of the error, "" for none
+		other      bool   // its fingerprint
 	}{
-		{base(), ""},
-		{rescored, ""},
-		{renamed, `token 260 is "b" and "c"`},
-		{retyped, `token 260, "b", is of type 1 and 4`},
-		{base().add(normal, "x"), "262 and 263 tokens"},
-		{base().set("bos_token_id", uint32(2)), "begins a text is 1 and 2"},
-		{base().set("eos_token_id", uint32(261)), "ends a text is 2 and 261"},
-		{base().set("eot_token_id", uint32(261)), "end a generation are [2] and [2 261]"},
+		"the same":               {base(), "", "", false},
+		"other scores and flags": {rescored, "", "", false},
+		"another begin":          {base().set("bos_token_id", uint32(2)), "", "", true},
+		"more tokens": {base().add(unused, "[PAD263]", "[PAD264]"),
+			"it has 265 tokens, the target 263: it never drafts the others", "", true},
+		"fewer tokens":          {short, "it has 261 tokens, the target 263: it reads a stand-in", "", true},
+		"another eos":           {base().set("eos_token_id", uint32(261)), "its texts end with token 261, the target's with 2", "", true},
+		"another end of a turn": {base().set("eot_token_id", uint32(261)), "", "", true},
+		"another type": {with(260, userDefined, "b"),
+			`1 tokens have another type, the first is token 260, "b": type 4 instead of 1`, "", true},
+		"padding of another name":   {with(262, unused, "<pad3>"), "", "", true},
+		"padding that is text here": {with(262, normal, "c"), "", `token 262 is "[PAD262]" in the target and "c" in the draft`, true},
+		"another text":              {with(260, normal, "c"), "", `token 260 is "b" in the target and "c" in the draft`, true},
+		"another text and size":     {with(260, normal, "c").add(normal, "d"), "", `token 260 is "b"`, true},
+		"another control token": {with(261, control, "<|end|>"), "", `token 261 is "<|eot|>" in the target and "<|end|>" in the draft`,
+			true},
 	} {
-		b := c.d.vocab(t)
-		err := Diff(a, b)
-		switch {
-		case c.says == "" && err != nil, c.says != "" && (!errors.Is(err, tandem.Invalid) || !strings.Contains(err.Error(), c.says)):
-			t.Errorf("difference %v: want %q", err, c.says)
+		draft := c.d.vocab(t)
+		note, err := Compare(target.Listing(), draft.Listing())
+		if c.says == "" && err != nil || c.says != "" && (!errors.Is(err, tandem.Invalid) || !strings.Contains(err.Error(), c.says)) {
+			t.Errorf("%s: error %v: want %q", name, err, c.says)
 		}
-		if (a.Fingerprint() == b.Fingerprint()) != (err == nil) {
-			t.Errorf("fingerprints %x and %x, but difference %v", a.Fingerprint(), b.Fingerprint(), err)
+		if (note == "") != (c.note == "") || !strings.Contains(note, c.note) {
+			t.Errorf("%s: note %q: want %q", name, note, c.note)
 		}
+		if (target.Fingerprint() != draft.Fingerprint()) != c.other {
+			t.Errorf("%s: fingerprints %x and %x", name, target.Fingerprint(), draft.Fingerprint())
+		}
+	}
+	spaces, written := newDraft(space+space).vocab(t), newDraft().add(userDefined, "  ").vocab(t)
+	if _, err := Compare(spaces.Listing(), written.Listing()); err != nil {
+		t.Errorf("two ways of writing two spaces: %v", err)
+	}
+	part := target.Listing()
+	part.Pieces, part.Kinds = part.Pieces[:9], part.Kinds[:9]
+	if _, err := Compare(target.Listing(), part); !errors.Is(err, tandem.Invalid) {
+		t.Errorf("a vocabulary of which most is not known: %v", err)
+	}
+}
+
+// TestStandIn: it is always a token that the model has.
+func TestStandIn(t *testing.T) {
+	if got := shipped(t).StandIn(); shipped(t).Piece(got) != "<unk>" {
+		t.Errorf("stand-in %d of a vocabulary with an unknown token", got)
+	}
+	d := newBytes("llama3").add(control, "<|end|>")
+	last := len(d.pieces) - 1
+	if got := d.set("eos_token_id", uint32(last)).vocab(t).StandIn(); int(got) != last {
+		t.Errorf("stand-in %d: want the end of the text, %d", got, last)
+	}
+	if got := newBytes("llama3").vocab(t).StandIn(); got != 0 {
+		t.Errorf("stand-in %d: want the first token", got)
 	}
 }
 
@@ -144,11 +192,14 @@ func TestShippedVocabulariesAgree(t *testing.T) {
 		t.Errorf("size %d, model %q", target.Size(), target.Model())
 	}
 	for _, name := range []string{"all", "go", "py", "prose"} {
-		if err := Diff(target, load(t, "../../models/gopher-draft-"+name+"-f16.gguf")); err != nil {
-			t.Error(err)
+		draft := load(t, "../../models/gopher-draft-"+name+"-f16.gguf")
+		if note, err := Compare(target.Listing(), draft.Listing()); note != "" || err != nil ||
+			target.Fingerprint() != draft.Fingerprint() {
+			t.Errorf("%s: %s, %v, fingerprints %x and %x", name, note, err, target.Fingerprint(), draft.Fingerprint())
 		}
 	}
-	if err := Diff(target, load(t, shared+"/tokenizers/ggml-vocab-llama-spm.gguf")); err == nil || !strings.Contains(err.Error(), "token 260 is") {
+	if _, err := Compare(target.Listing(), load(t, shared+"/tokenizers/ggml-vocab-llama-spm.gguf").Listing()); err == nil ||
+		!strings.Contains(err.Error(), "token 260 is") {
 		t.Errorf("difference from another model: %v", err)
 	}
 }
@@ -179,8 +230,8 @@ func FuzzVocab(f *testing.F) {
 			}
 			return
 		}
-		if err := Diff(v, v); err != nil {
-			t.Fatal(err)
+		if note, err := Compare(v.Listing(), v.Listing()); note != "" || err != nil {
+			t.Fatal(note, err)
 		}
 		if err := checkPieces(v, text, v.Encode(text, false)); err != nil {
 			t.Fatal(err)
@@ -199,7 +250,7 @@ func checkPieces(v *Vocab, text string, got []tandem.Token) error {
 	return nil
 }
 
-// The oracle of FuzzVocab finds encoders with a fault: one that takes scores for equal, one that cuts a word
+// The oracle of FuzzVocab finds faulty encoders: one that treats scores as equal, one that cuts a word
 // where a merge could cross.
 func TestBrokenEncodersAreFound(t *testing.T) {
 	v := newDraft(space, "a", "ab", "bc", space+"a", "é", "aé").vocab(t)

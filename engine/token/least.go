@@ -1,0 +1,48 @@
+package token
+
+import "strings"
+
+// AtLeast returns a lower bound on the number of tokens of text. It looks at each byte once and allocates nothing, so that
+// a text that is far too long is cheap to refuse.
+//
+// A byte adds one over the length of the longest token that contains it. A token of n bytes covers n bytes that each add at
+// most 1/n, so together they add at most one.
+func (v *Vocab) AtLeast(text string) int {
+	var sum float64
+	for i := range len(text) {
+		sum += v.share[text[i]]
+	}
+	return int(sum * (1 - 1e-9)) // sums are rounded
+}
+
+// shareOut fills share. If pieces write a space as U+2581, a text may hold either. So the lengths of pieces count with
+// spaces for the byte of a space, and with U+2581, which makes them no shorter, for all other bytes.
+func (v *Vocab) shareOut() {
+	var longest [256]int
+	enter := func(piece string) {
+		for i := range len(piece) {
+			longest[piece[i]] = max(longest[piece[i]], len(piece))
+		}
+		if n := strings.Count(piece, space); v.bpe == nil && n > 0 {
+			longest[' '] = max(longest[' '], len(piece)-n*(len(space)-1))
+		}
+	}
+	for piece := range v.ids {
+		enter(piece)
+	}
+	for _, t := range []*texts{v.user, v.control} {
+		if t != nil {
+			for _, w := range t.list {
+				enter(w.text)
+			}
+		}
+	}
+	if v.bpe == nil {
+		enter(space) // without a piece for it, a space is a token of one byte
+	}
+	for b := range longest {
+		if v.share[b] = 0; v.bytes[b] >= 0 { // others may become nothing
+			v.share[b] = 1 / float64(max(longest[b], 1))
+		}
+	}
+}

@@ -1,0 +1,182 @@
+package token
+
+import (
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/gguf"
+)
+
+// A marker is a token that says who speaks or where a turn ends. Control tokens are markers. Many files give their markers the type
+// user-defined, which ordinary text that is always one token also has: runs of spaces, HTML's tags. Three kinds of user-defined
+// tokens are markers: those with a special id (bos, eos, eot, eom), those with a marker's shape (shaped), and those that the chat
+// template writes, unless they are a plain word, a number, or only space and punctuation.
+//
+// A marker without a token of its own cannot be told from text: if a template writes "[INST]" and no token stands for it, a
+// message with "[INST]" becomes the same tokens.
+
+// wellKnownEnds are the texts with which the models of well-known families end a turn or a text.
+var wellKnownEnds = []string{
+	"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|eot|>", "<|eom|>", "<|end|>", "<|return|>", "<|call|>",
+	"<|endoftext|>", "<|end_of_text|>", "<|end_of_turn|>", "<|END_OF_TURN_TOKEN|>", "<end_of_turn>", "<end_of_utterance>",
+	"<｜end▁of▁sentence｜>", "<EOT>", "_<EOT>", space + "<EOT>", "[EOT]", "[EOS]", "<eos>", "</s>",
+}
+
+// html are the names of HTML's elements, whose tags count as text.
+var html = func() map[string]bool {
+	names := map[string]bool{}
+	for _, name := range strings.Fields(`a abbr address area article aside audio b base bdi bdo big blockquote body br button canvas caption
+		center cite code col colgroup data datalist dd del details dfn dialog div dl dt em embed fieldset figcaption figure font footer form
+		frame frameset h1 h2 h3 h4 h5 h6 head header hgroup hr html i iframe img input ins kbd label legend li link main map mark math menu
+		meta meter nav noscript object ol optgroup option output p param picture pre progress q rp rt ruby s samp script section select
+		slot small source span strike strong style sub summary sup svg table tbody td template textarea tfoot th thead time title tr
+		track tt u ul var video wbr`) {
+		names[name] = true
+	}
+	return names
+}()
+
+// shaped reports whether a user-defined token is written as a marker is: <|anything|> with bars at either end, plain or
+// full-width; <name> or </name>, but for the names of HTML; [NAME] or [/NAME] with at least two capitals.
+func shaped(piece string) bool {
+	p := strings.Trim(piece, " \t\r\n_"+space)
+	if inner, ok := within(p, "<", ">"); ok {
+		const bars = "|｜"
+		if name := strings.Trim(inner, bars); name != inner {
+			return name != ""
+		}
+		inner = strings.Trim(inner, "<>/")
+		return named(inner) && !html[strings.ToLower(inner)]
+	}
+	if inner, ok := within(p, "[", "]"); ok {
+		capitals := 0
+		for _, c := range inner {
+			if unicode.IsUpper(c) {
+				capitals++
+			}
+		}
+		return capitals >= 2 && named(strings.TrimPrefix(inner, "/"))
+	}
+	return false
+}
+
+// within returns the text between open and shut, unless that is empty.
+func within(s, open, shut string) (inner string, ok bool) {
+	if len(s) <= len(open)+len(shut) || !strings.HasPrefix(s, open) || !strings.HasSuffix(s, shut) {
+		return "", false
+	}
+	return s[len(open) : len(s)-len(shut)], true
+}
+
+// named reports whether s is a name: a letter, and nothing but letters, digits and what joins them.
+func named(s string) bool {
+	letter := false
+	for _, c := range s {
+		letter = letter || unicode.IsLetter(c)
+		if !unicode.IsLetter(c) && !unicode.IsDigit(c) && !strings.ContainsRune("_-.:|@"+space, c) {
+			return false
+		}
+	}
+	return letter
+}
+
+// telling reports whether a text that a template writes is more than a word, a number, space or punctuation.
+func telling(piece string) bool {
+	letter, other := false, false
+	for _, c := range piece {
+		letter = letter || unicode.IsLetter(c)
+		other = other || !unicode.IsLetter(c) && !unicode.IsDigit(c) && !unicode.IsSpace(c) && c != spaceRune
+	}
+	return letter && other
+}
+
+// divide divides the user-defined tokens into markers and others, given a template's source; "" for none.
+func (v *Vocab) divide(source string) {
+	v.marks, v.others = nil, v.user
+	if v.user == nil {
+		return
+	}
+	wrote := v.written(source)
+	var marks, others []written
+	for _, e := range v.user.list {
+		if piece := v.pieces[e.id]; shaped(piece) || e.id == v.bos || slices.Contains(v.declared, e.id) || wrote[e.id] && telling(piece) {
+			marks = append(marks, e)
+		} else {
+			others = append(others, e)
+		}
+	}
+	v.marks, v.others = newTexts(marks), newTexts(others)
+}
+
+// written returns the user-defined tokens that occur in a template's source.
+func (v *Vocab) written(source string) map[tandem.Token]bool {
+	wrote := map[tandem.Token]bool{}
+	if v.bpe == nil {
+		source = strings.ReplaceAll(source, " ", space)
+	}
+	for source != "" {
+		at, id, n := v.user.find(source)
+		if n == 0 {
+			break
+		}
+		wrote[id] = true
+		source = source[at+n:]
+	}
+	return wrote
+}
+
+// isMarker reports whether t is a control token or a user-defined marker.
+func (v *Vocab) isMarker(t tandem.Token) bool {
+	switch {
+	case !v.has(t):
+		return false
+	case v.kinds[t] == control:
+		return true
+	}
+	return v.kinds[t] == userDefined && v.marks != nil && slices.ContainsFunc(v.marks.list, func(e written) bool { return e.id == t })
+}
+
+// readMarkers divides the user-defined tokens. If the file does not say what ends a turn, it adds the markers written like
+// well-known ends to the ends of a generation.
+func (v *Vocab) readMarkers(f *gguf.File) error {
+	v.divide("")
+	v.ends = slices.Clone(v.declared)
+	if f.Has(eotKey) {
+		return nil
+	}
+	for i, piece := range v.pieces {
+		if k := v.kinds[i]; k != control && k != userDefined {
+			continue
+		}
+		if t := tandem.Token(i); slices.Contains(wellKnownEnds, piece) && v.isMarker(t) && !v.IsEnd(t) {
+			v.ends = append(v.ends, t)
+		}
+	}
+	return nil
+}
+
+const eotKey = "tokenizer.ggml.eot_token_id"
+
+// WithTemplate returns v adapted to a chat template: user-defined tokens in source become markers (see divide), and the
+// first marker in after, which the template writes after the assistant's content, ends a generation. The meaning of ids and
+// the Fingerprint stay the same.
+func (v *Vocab) WithTemplate(source, after string) *Vocab {
+	out := *v
+	out.divide(source)
+	if t, ok := out.firstMarker(after); ok && !out.IsEnd(t) {
+		out.ends = append(slices.Clone(out.ends), t)
+	}
+	return &out
+}
+
+// firstMarker returns the first marker in a template's text.
+func (v *Vocab) firstMarker(text string) (tandem.Token, bool) {
+	for _, t := range v.EncodeWithControl(text, false) {
+		if v.isMarker(t) {
+			return t, true
+		}
+	}
+	return -1, false
+}
