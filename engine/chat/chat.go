@@ -1,15 +1,17 @@
 // Package chat turns a conversation into the text that a model was trained to continue, by the Jinja template
 // that its file carries (tokenizer.chat_template).
 //
-// A template is part of a downloaded file, so it is not trusted. The Jinja library gonja parses it; running it is done
-// here, because gonja's own evaluator cannot be bounded from outside: its operators allocate before anyone is
-// asked ('a' * 10**9), its errors print whole subtrees at every level, printing a list that holds itself overflows the
-// stack, which Go cannot recover from, and by reflection it reaches the methods of any Go value. So is splitting the
-// source into tokens (gonja's lexer loses line breaks and characters inside of tags).
+// A template is part of a downloaded file, so it is not trusted. The Jinja library gonja parses it. This package evaluates
+// it, because gonja's own evaluator cannot be bounded from outside: its operators allocate without a check
+// ('a' * 10**9), its errors print whole subtrees at every level, printing a list that holds itself overflows the
+// stack, which Go cannot recover from, and by reflection it reaches the methods of any Go value. This package also splits
+// the source into tokens, since gonja's lexer loses line breaks and characters inside tags.
 //
 // Invariants:
-//  1. Every evaluated node, loop turn and 256 bytes of copied text is a step; steps, nesting, allocated bytes,
-//     output bytes and time are bounded by limits, each checked before the work it allows.
+//  1. Every evaluated node, loop turn and 256 bytes of copied text is a step; steps, nesting, allocated bytes and
+//     output bytes are bounded by limits, each checked before the work it allows. They count work, so whether a
+//     template passes depends only on it and the conversation, never on the machine's load. Processor
+//     time is bounded too, far above what the steps take, in case a step costs more than expected.
 //  2. Template code sees none, bool, int64, float64, text, list, dict and the functions of this package, nothing else
 //     of Go, no file, no network, no environment; the only clock is Options.Now.
 //  3. Every byte of the output is known to come from the template (or the vocabulary) or from the caller.
@@ -19,6 +21,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"runtime"
+	"syscall"
 	"time"
 
 	"github.com/nikolalohinski/gonja/v2/nodes"
@@ -34,13 +38,13 @@ const op = "chat"
 type limits struct {
 	steps  int           // nodes evaluated, loop turns, 256-byte pieces copied
 	depth  int           // expressions, statements and macro calls inside one another
-	spent  int           // bytes of all strings, lists and dictionaries made, those already dropped included
+	spent  int           // bytes of all strings, lists and dictionaries made, including those already dropped
 	output int           // bytes rendered
-	time   time.Duration // of one Render
+	cpu    time.Duration // processor time of one Render
 }
 
-// Together with the source and its tree the default keeps one rendering below 64 MiB.
-var defaults = limits{steps: 1 << 19, depth: 1000, spent: 32 << 20, output: 4 << 20, time: time.Second}
+// defaults keep one rendering, with the source and its tree, below 64 MiB.
+var defaults = limits{steps: 1 << 19, depth: 1000, spent: 32 << 20, output: 4 << 20, cpu: 5 * time.Second}
 
 const (
 	maxSource = 256 << 10 // bytes; the longest templates in use have some 20 KiB
@@ -54,7 +58,7 @@ type Special struct{ BOS, EOS string }
 
 // Message is one turn of a conversation. All strings are data: nothing in them is run as template.
 type Message struct {
-	Role    string // "system", "user", "assistant", "tool", …: the template says which it knows
+	Role    string // "system", "user", "assistant", "tool", …, as far as the template knows them
 	Content string
 
 	Name       string          // of who speaks or of the tool that answers; absent when ""
@@ -68,11 +72,12 @@ type Options struct {
 	AddGenerationPrompt bool            // end with the beginning of the assistant's turn
 	Tools               json.RawMessage // JSON array of tool descriptions, none when empty; keys keep their order
 	Extra               map[string]any  // further variables: nil, bool, int, float64, string, json.RawMessage, []any, map[string]any
-	Now                 time.Time       // what strftime_now tells; zero: the time of the call
+	Now                 time.Time       // for strftime_now; zero: the time of the call
 }
 
 // Template is a parsed chat template. Immutable, safe for concurrent use.
 type Template struct {
+	source  string
 	body    []nodes.Node
 	special Special
 	limits  limits
@@ -85,14 +90,14 @@ type Span struct{ From, To int }
 type Rendered struct {
 	Text string
 
-	// User lists what the caller supplied (contents, roles, tools, extra values), ascending and disjoint. Special
-	// tokens are meant only where they lie wholly outside of these, so that a message that contains "<|im_end|>"
+	// User lists the spans that the caller supplied (contents, names, tools, extra values; not the roles of the API), ascending
+	// and disjoint. Special tokens count only wholly outside these, so that a message that contains "<|im_end|>"
 	// cannot end its turn. Text must still be tokenized as one: splitting it at a span would change merges.
 	User []Span
 }
 
-// Parse reads a template. Errors are of kind Invalid for a source that is no template, Unsupported for one that uses
-// what this package does not run, and name the line.
+// Parse reads a template. Errors name the line: Invalid for a source that is not a template, Unsupported for one that uses
+// something this package does not run.
 func Parse(source string, special Special) (*Template, error) {
 	if len(source) > maxSource {
 		return nil, tandem.Errorf(op, tandem.Invalid, "chat template has %d bytes: at most %d are read", len(source), maxSource)
@@ -101,7 +106,7 @@ func Parse(source string, special Special) (*Template, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Template{body: body, special: special, limits: defaults}, nil
+	return &Template{source: source, body: body, special: special, limits: defaults}, nil
 }
 
 // FromGGUF returns the template of a model file, nil and no error when it has none. vocab supplies
@@ -125,15 +130,17 @@ func FromGGUF(f *gguf.File, vocab *token.Vocab) (*Template, error) {
 	return Parse(source, special)
 }
 
-// Missing is the error for a model without template where one is needed.
+// Missing is the error for a model without the template that it needs.
 func Missing(model string) error {
 	return tandem.Errorf(op, tandem.Unsupported, "model %s has no tokenizer.chat_template: give one with --chat-template", model)
 }
 
 // Render renders messages. Errors: Invalid when the template refuses the conversation (raise_exception), fails on it or
-// passes a limit, Unsupported when it uses what this package does not run, Deadline and Canceled by ctx or the time limit.
+// passes a limit, Unsupported when it uses what this package does not run, Deadline and Canceled by ctx.
 func (t *Template) Render(ctx context.Context, messages []Message, o Options) (out Rendered, err error) {
-	r := &run{ctx: ctx, limits: t.limits, deadline: time.Now().Add(t.limits.time), now: o.Now}
+	runtime.LockOSThread() // so that the thread's processor time is the rendering's
+	defer runtime.UnlockOSThread()
+	r := &run{ctx: ctx, limits: t.limits, begun: threadTime(), now: o.Now}
 	if r.now.IsZero() {
 		r.now = time.Now()
 	}
@@ -153,7 +160,7 @@ func (t *Template) Render(ctx context.Context, messages []Message, o Options) (o
 	return Rendered{Text: done.s, User: done.user}, nil
 }
 
-// variables returns the scope that a template starts with.
+// variables returns a template's initial scope.
 func (r *run) variables(special Special, messages []Message, o Options) *scope {
 	size := len(o.Tools)
 	turns := &list{}
@@ -178,7 +185,7 @@ func (r *run) variables(special Special, messages []Message, o Options) *scope {
 
 func (r *run) message(m Message) *dict {
 	d := &dict{}
-	r.put(d, lit("role"), caller(m.Role))
+	r.put(d, lit("role"), role(m.Role))
 	r.put(d, lit("content"), caller(m.Content))
 	for _, f := range [...]struct{ name, value string }{
 		{"name", m.Name}, {"reasoning_content", m.Reasoning}, {"tool_call_id", m.ToolCallID},
@@ -193,13 +200,13 @@ func (r *run) message(m Message) *dict {
 	return d
 }
 
-// run is one rendering under way, of one goroutine. Its methods leave a rendering that cannot go on by
-// panicking with a failure, which Render turns into an error: an evaluator has an error path at every node.
+// run is one rendering in progress, on one goroutine. Its methods panic with a failure when the rendering cannot go
+// on, and Render turns that into an error: otherwise every node of the evaluator would need an error path.
 type run struct {
-	ctx      context.Context
-	limits   limits
-	deadline time.Time
-	now      time.Time
+	ctx    context.Context
+	limits limits
+	begun  time.Duration // the thread's processor time then
+	now    time.Time
 
 	steps, polled int // polled: steps when the clock was last looked at
 	spentBytes    int
@@ -233,12 +240,22 @@ func (r *run) step(n int) {
 	if err := r.ctx.Err(); err != nil {
 		r.fail(tandem.KindOf(err), "%w", err)
 	}
-	if time.Now().After(r.deadline) {
-		r.fail(tandem.Deadline, "the template takes longer than %v", r.limits.time)
+	if threadTime()-r.begun > r.limits.cpu {
+		r.fail(tandem.Invalid, "the template takes more than %v of processor time", r.limits.cpu)
 	}
 }
 
-// spend counts bytes that are about to be allocated or looked through.
+// threadTime returns the processor time of the calling thread, 0 if the system does not tell it.
+func threadTime() time.Duration {
+	const thread = 1 // RUSAGE_THREAD of Linux
+	var u syscall.Rusage
+	if syscall.Getrusage(thread, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// spend counts bytes that are about to be allocated or read.
 func (r *run) spend(bytes int) {
 	r.work(bytes)
 	r.spentBytes += bytes
@@ -247,7 +264,7 @@ func (r *run) spend(bytes int) {
 	}
 }
 
-// work counts bytes that are about to be looked through.
+// work counts bytes that are about to be read.
 func (r *run) work(bytes int) { r.step(1 + bytes/256) }
 
 func (r *run) enter() {

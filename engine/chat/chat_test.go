@@ -204,7 +204,8 @@ func TestFamilies(t *testing.T) {
     {%- endif %}
 {%- endif %}`,
 			Options{AddGenerationPrompt: true, Extra: map[string]any{"enable_thinking": false}},
-			append(say("user", "1", "assistant", "<think>\nhm\n</think>\n\nA", "user", "2"), Message{Role: "assistant", Content: "B", Reasoning: "so\n"}),
+			append(say("user", "1", "assistant", "<think>\nhm\n</think>\n\nA", "user", "2"),
+				Message{Role: "assistant", Content: "B", Reasoning: "so\n"}),
 			"<|im_start|>user\n1<|im_end|>\n<|im_start|>assistant\nA<|im_end|>\n<|im_start|>user\n2<|im_end|>\n" +
 				"<|im_start|>assistant\n<think>\nso\n</think>\n\nB<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"},
 
@@ -262,17 +263,19 @@ func TestFamilies(t *testing.T) {
 			Options{}, say("system", "", "user", "u"), "<|user|>\nu<|end|>\n</s>"},
 
 		{"zephyr: block lines vanish, others keep their break", "{% for message in messages %}\n{% if message['role'] == 'user' %}\n" +
-			"{{ '<|user|>\n' + message['content'] + eos_token }}\n{% elif message['role'] == 'assistant' %}\n{{ '<|assistant|>\n'  + message['content'] + eos_token }}\n" +
+			"{{ '<|user|>\n' + message['content'] + eos_token }}\n{% elif message['role'] == 'assistant' %}\n{{ '<|assistant|>\n'  + " +
+			"message['content'] + eos_token }}\n" +
 			"{% endif %}\n  {% if loop.last and add_generation_prompt %}\n{{ '<|assistant|>' }}\n{% endif %}\n{% endfor %}\n",
 			Options{AddGenerationPrompt: true}, say("user", "u"), "<|user|>\nu</s>\n<|assistant|>\n"},
 
-		{"deepseek: a flag in a namespace, the thought cut off", `{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}` +
-			`{% set ns = namespace(is_first=false, system_prompt='') %}{%- for message in messages %}{%- if message['role'] == 'system' %}` +
-			`{% set ns.system_prompt = message['content'] %}{%- endif %}{%- endfor %}{{bos_token}}{{ns.system_prompt}}{%- for message in messages %}` +
-			`{%- if message['role'] == 'user' %}{{'<｜User｜>' + message['content']}}{%- endif %}` +
-			`{%- if message['role'] == 'assistant' and message['content'] is not none %}{% set content = message['content'] %}` +
-			`{% if '</think>' in content %}{% set content = content.split('</think>')[-1] %}{% endif %}{{'<｜Assistant｜>' + content + '<｜end｜>'}}{%- endif %}` +
-			`{%- endfor -%}{% if add_generation_prompt %}{{'<｜Assistant｜><think>\n'}}{% endif %}`,
+		{"deepseek: a flag in a namespace, the thought cut off",
+			`{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}` +
+				`{% set ns = namespace(is_first=false, system_prompt='') %}{%- for message in messages %}{%- if message['role'] == 'system' %}` +
+				`{% set ns.system_prompt = message['content'] %}{%- endif %}{%- endfor %}{{bos_token}}{{ns.system_prompt}}{%- for message in messages %}` +
+				`{%- if message['role'] == 'user' %}{{'<｜User｜>' + message['content']}}{%- endif %}` +
+				`{%- if message['role'] == 'assistant' and message['content'] is not none %}{% set content = message['content'] %}` +
+				`{% if '</think>' in content %}{% set content = content.split('</think>')[-1] %}{% endif %}{{'<｜Assistant｜>' + content + '<｜end｜>'}}{%- endif %}` +
+				`{%- endfor -%}{% if add_generation_prompt %}{{'<｜Assistant｜><think>\n'}}{% endif %}`,
 			Options{AddGenerationPrompt: true}, say("system", "S", "user", "u", "assistant", "<think>x</think>y", "user", "v"),
 			"<s>S<｜User｜>u<｜Assistant｜>y<｜end｜><｜User｜>v<｜Assistant｜><think>\n"},
 
@@ -323,8 +326,9 @@ func TestExpressions(t *testing.T) {
 		`{% macro f(n) %}{{ n }}{% if n > 0 %}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(3) }}`:                "3210",
 		`{{ 'X' in 'axb'|upper }} {{ 'a' in ['b'] + ['a'] and 1 not in [1] }} {{ ['q' if 1 in [1] else 'r'] }}`: "True False ['q']",
 		`{% for m in ['A', 'b'] if 'a' in m|lower %}{{ m }}{% endfor %}{{ 'y' if not u|default(false) }}`:       "Ay",
-		`{{ 'x=1=2'.partition('=') }}{{ 3 * 'ab' }}{{ ['b', 'A']|sort }}{{ u in {'a': 1} }}`:                    "('x', '=', '1=2')ababab['A', 'b']False",
-		`{{ '12'|int + 1 }}{{ 'x'|int(7) }}{{ 3.9|int }}{{ '1.5'|float }}{{ (1,2) }}`:                           "13731.5(1, 2)",
+		`{{ 'x=1=2'.partition('=') }}{{ 3 * 'ab' }}{{ ['b', 'A']|sort }}{{ u in {'a': 1} }}`: "('x', '=', " +
+			"'1=2')ababab['A', 'b']False",
+		`{{ '12'|int + 1 }}{{ 'x'|int(7) }}{{ 3.9|int }}{{ '1.5'|float }}{{ (1,2) }}`: "13731.5(1, 2)",
 	} {
 		if got := render(t, source, Options{}); got != want {
 			t.Errorf("%s\n got %q\nwant %q", source, got, want)
@@ -356,7 +360,7 @@ func TestErrors(t *testing.T) {
 		`{{ 1 / 0 }}`:                    {tandem.Invalid, "division by zero"},
 		`{{ 9223372036854775807 + 1 }}`:  {tandem.Invalid, "does not fit into 64 bits"},
 		`{% if true %}x`:                 {tandem.Invalid, "line 1"},
-		"x\n{% endfor %}":                {tandem.Invalid, "template line 2: {% endfor %} belongs to nothing open"},
+		"x\n{% endfor %}":                {tandem.Invalid, "template line 2: {% endfor %} without an open block"},
 		`{{ 'abc }}`:                     {tandem.Invalid, "a string has no end"},
 		`{{ 1 `:                          {tandem.Invalid, "a tag has no end: want }}"},
 		`{# x`:                           {tandem.Invalid, "a comment has no end"},
@@ -392,7 +396,8 @@ func TestCallersValues(t *testing.T) {
 		{Options{Tools: make(json.RawMessage, maxInput+1)}, "at most"},
 		{Options{Extra: map[string]any{"e": struct{ X int }{1}}}, "variable e holds a struct"},
 	} {
-		if _, err := tmpl.Render(context.Background(), nil, tc.o); !errors.Is(err, tandem.Invalid) || !strings.Contains(err.Error(), tc.want) {
+		if _, err := tmpl.Render(context.Background(), nil, tc.o); !errors.Is(err, tandem.Invalid) ||
+			!strings.Contains(err.Error(), tc.want) {
 			t.Errorf("error %v, want Invalid with %q", err, tc.want)
 		}
 	}
@@ -425,7 +430,8 @@ func TestUserSpans(t *testing.T) {
 			t.Errorf("%s: user spans %v, want [%v]", source, out.User, want)
 		}
 	}
-	for _, source := range []string{`{{ messages[0].content|upper }}`, `{{ messages|tojson }}`, `{{ messages }}`, `{{ messages[0].content * 3 }}`,
+	for _, source := range []string{`{{ messages[0].content|upper }}`, `{{ messages|tojson }}`, `{{ messages }}`,
+		`{{ messages[0].content * 3 }}`,
 		`{{ messages[0].content|title }}`, `{{ messages[0].content|lower|indent }}`, `{{ messages|map(attribute='content')|join }}`} {
 		out, err := mustParse(t, source).Render(context.Background(), say("user", evil), Options{})
 		if err != nil {

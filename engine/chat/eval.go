@@ -286,7 +286,7 @@ func (r *run) cut(n *nodes.GetSlice, sc *scope) any {
 	return out
 }
 
-// bounds returns the first index and the one to stop at, of a slice of n items.
+// bounds returns the first index of a slice of n items and the index at which it stops.
 func bounds(n, from, to, step int, hasFrom, hasTo bool) (int, int) {
 	low, high := 0, n
 	if step < 0 {
@@ -403,7 +403,7 @@ func (r *run) repeat(v, times any) (any, bool) {
 	return nil, false
 }
 
-// arithmetic computes with numbers as Python does, but for whole numbers beyond 64 bits, which are an error.
+// arithmetic computes with numbers as Python does, except that whole numbers beyond 64 bits are an error.
 func (r *run) arithmetic(op string, left, right any) any {
 	x, xok := number(left)
 	y, yok := number(right)

@@ -6,7 +6,7 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// scope holds the variables of a loop's or macro's body; if and generation have none of their own.
+// scope holds the variables of a loop's or macro's body; if and generation have no scope of their own.
 type scope struct {
 	vars map[string]any
 	up   *scope
@@ -101,7 +101,7 @@ func (r *run) loop(n *forLoop, up *scope) flow {
 	return onward
 }
 
-// loopState is the variable loop. A copy is never made: as in Jinja it is the current turn's.
+// loopState is the variable loop. It is never copied: as in Jinja it always describes the current turn.
 type loopState struct {
 	items []any
 	index int
@@ -136,7 +136,7 @@ func (l *loopState) attr(name string) any {
 	return undefined{"loop." + name}
 }
 
-// unpack gives v to names: to one as it is, to more item by item.
+// unpack assigns v to a single name, or its items to several.
 func (r *run) unpack(names []string, v any, sc *scope) {
 	if len(names) == 1 {
 		sc.vars[names[0]] = v
@@ -169,7 +169,7 @@ func (r *run) assign(n *set, sc *scope) {
 	r.put(space, lit(n.attr), v)
 }
 
-// capture returns what body prints. Its set statements do not reach out of it.
+// capture returns what body prints. Its set statements have no effect outside it.
 func (r *run) capture(body []nodes.Node, sc *scope) text {
 	outer := r.out
 	b := &builder{r: r}

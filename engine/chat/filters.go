@@ -71,10 +71,10 @@ func (r *run) filter(name string, v any, a args) any {
 	return r.listFilter(name, v, a)
 }
 
-// listFilter holds the filters whose input is looped over.
+// listFilter holds the filters that loop over their input.
 func (r *run) listFilter(name string, v any, a args) any {
 	if strings.HasPrefix(name, "select") || strings.HasPrefix(name, "reject") || name == "map" {
-		if !truth(v) { // Jinja does not look at what is false
+		if !truth(v) { // Jinja does not look into false values
 			v = &list{}
 		}
 	}
@@ -135,6 +135,7 @@ func (r *run) toInt(v any, a args) any {
 	case undefined:
 		r.fail(tandem.Invalid, "%s is no number", kind(v))
 	case text:
+		r.work(len(v.s))
 		s := strings.TrimSpace(v.s)
 		if i, err := strconv.ParseInt(s, r.intArg(a, 1, "base", 10), 64); err == nil {
 			return i
@@ -154,6 +155,7 @@ func (r *run) toFloat(v any, a args) any {
 	case undefined:
 		r.fail(tandem.Invalid, "%s is no number", kind(v))
 	case text:
+		r.work(len(v.s))
 		if f, err := strconv.ParseFloat(strings.TrimSpace(v.s), 64); err == nil {
 			return f
 		}
@@ -207,7 +209,8 @@ func (r *run) path(v, attr any) any {
 		return r.item(v, attr)
 	}
 	r.work(len(name.s))
-	for _, part := range strings.Split(name.s, ".") {
+	for part := range strings.SplitSeq(name.s, ".") {
+		r.step(1)
 		if i, err := strconv.Atoi(part); err == nil {
 			v = r.item(v, int64(i))
 		} else {
@@ -315,7 +318,7 @@ func (r *run) folded(name string, v any, a args) any {
 	return items[len(items)-1]
 }
 
-// folding is what v is sorted by: strings in lower case unless exact.
+// folding returns the key that v is sorted by: strings in lower case unless exact.
 func (r *run) folding(v any, exact bool) any {
 	if t, ok := v.(text); ok && !exact {
 		r.spend(2 * len(t.s))

@@ -15,7 +15,7 @@ import (
 )
 
 // decode reads JSON from the caller into values; objects keep the order of their keys, because models were
-// trained on tool descriptions in the order in which they were written. No bytes are none.
+// trained on tool descriptions in the order in which they were written. Empty input gives none.
 func (r *run) decode(what string, in json.RawMessage) any {
 	if len(in) == 0 {
 		return nil
@@ -186,7 +186,7 @@ func (j *jsonWriter) write(v any, level int) {
 	}
 }
 
-// next separates the i-th element from what stands before it.
+// next writes the separator before the i-th element.
 func (j *jsonWriter) next(i, level int) {
 	if i > 0 {
 		j.lit(j.item)

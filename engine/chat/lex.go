@@ -12,15 +12,15 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// lexer splits a template's source into gonja's tokens, with white space as chat templates are written
-// for: trim_blocks and lstrip_blocks on, one line break at the end dropped. Text between tags leaves it as it will be
-// printed, comments not at all. Panics with a failure.
+// lexer splits a template's source into gonja's tokens. White space follows the settings that chat templates are written
+// for: trim_blocks and lstrip_blocks on, one line break at the end dropped. Tokens of text between tags hold it as it will
+// be printed; comments are dropped. Panics with a failure.
 type lexer struct {
 	src       string
 	pos       int
-	lineStart bool // all that stands before pos on its line is gone from the output
+	lineStart bool // nothing before pos on its line is in the output
 	out       []*tokens.Token
-	brackets  []byte // the closing ones that are awaited
+	brackets  []byte // closing brackets still to come
 
 	line, counted int // line number at byte counted
 }
@@ -122,7 +122,7 @@ func (l *lexer) text(s string, pos int) {
 	}
 }
 
-// closed follows the end of a tag: what it takes away of the text behind it.
+// closed removes the white space after a tag that the end of the tag takes away.
 func (l *lexer) closed(sign byte, block bool) {
 	l.lineStart = false
 	switch {
@@ -345,7 +345,7 @@ func (l *lexer) str(quote byte) {
 	}
 }
 
-// escape writes what the escape whose letter is at i stands for and returns its length with the backslash.
+// escape writes the character for the escape whose letter is at i and returns the escape's length with the backslash.
 func (l *lexer) escape(b *strings.Builder, i int) int {
 	if plain, ok := escapes[l.src[i]]; ok {
 		b.WriteString(plain)

@@ -8,6 +8,7 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -33,18 +34,24 @@ var hostile = map[string]struct {
 	"macro that calls itself": {`{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}`, tandem.Invalid},
 	"macros that call each other twice": {`{% macro f(n) %}{% if n %}{{ g(n-1) }}{{ g(n-1) }}{% endif %}{% endmacro %}` +
 		`{% macro g(n) %}{{ f(n) }}{% endmacro %}{{ f(60) }}`, tandem.Invalid},
-	"repeated string":                         {`{{ 'a' * 10**9 }}`, tandem.Invalid},
-	"repeated list":                           {`{{ ([1] * 10**9)|length }}`, tandem.Invalid},
-	"power":                                   {`{{ 10 ** 10 ** 10 }}{{ 9**99999999|int }}{% for i in range(10**8) %}{% endfor %}`, tandem.Invalid},
-	"doubling":                                {`{% set n = namespace(s='ab') %}{% for i in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor %}{{ n.s }}`, tandem.Invalid},
-	"doubling by replace":                     {`{% set n = namespace(s='aa') %}{% for i in range(60) %}{% set n.s = n.s.replace('a', 'aaa') %}{% endfor %}`, tandem.Invalid},
-	"doubling by join":                        {`{% set n = namespace(s='aa') %}{% for i in range(60) %}{% set n.s = n.s.join(n.s) %}{% endfor %}`, tandem.Invalid},
-	"doubling by indent":                      {`{% set n = namespace(s='\n\na') %}{% for i in range(60) %}{% set n.s = n.s|indent(n.s, true, true) %}{% endfor %}`, tandem.Invalid},
-	"doubling by tojson":                      {`{% set n = namespace(s='"') %}{% for i in range(60) %}{% set n.s = n.s|tojson %}{% endfor %}`, tandem.Invalid},
-	"doubling by block set":                   {`{% set s = 'a' %}` + strings.Repeat(`{% set s %}{{ s }}{{ s }}{% endset %}`, 60) + `{{ s }}`, tandem.Invalid},
-	"wide padding":                            {`{{ 'a'|indent(10**9, true) }}`, tandem.Invalid},
-	"wide JSON":                               {`{{ [[[[1]]]]|tojson(indent=10**9) }}`, tandem.Invalid},
-	"long output":                             {`{% for i in range(100000) %}` + strings.Repeat("long", 100) + `{% endfor %}`, tandem.Invalid},
+	"repeated string": {`{{ 'a' * 10**9 }}`, tandem.Invalid},
+	"repeated list":   {`{{ ([1] * 10**9)|length }}`, tandem.Invalid},
+	"power": {`{{ 10 ** 10 ** 10 }}{{ 9**99999999|int }}{% for i in range(10**8) %}{% endfor %}`,
+		tandem.Invalid},
+	"doubling": {`{% set n = namespace(s='ab') %}{% for i in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor %}{{ n.s }}`,
+		tandem.Invalid},
+	"doubling by replace": {`{% set n = namespace(s='aa') %}{% for i in range(60) %}{% set n.s = n.s.replace('a', 'aaa') %}{% endfor %}`,
+		tandem.Invalid},
+	"doubling by join": {`{% set n = namespace(s='aa') %}{% for i in range(60) %}{% set n.s = n.s.join(n.s) %}{% endfor %}`,
+		tandem.Invalid},
+	"doubling by indent": {`{% set n = namespace(s='\n\na') %}{% for i in range(60) %}{% set n.s = n.s|indent(n.s, true, true) %}{% endfor %}`, tandem.Invalid},
+	"doubling by tojson": {`{% set n = namespace(s='"') %}{% for i in range(60) %}{% set n.s = n.s|tojson %}{% endfor %}`, tandem.Invalid},
+	"doubling by block set": {`{% set s = 'a' %}` + strings.Repeat(`{% set s %}{{ s }}{{ s }}{% endset %}`, 60) +
+		`{{ s }}`, tandem.Invalid},
+	"wide padding": {`{{ 'a'|indent(10**9, true) }}`, tandem.Invalid},
+	"wide JSON":    {`{{ [[[[1]]]]|tojson(indent=10**9) }}`, tandem.Invalid},
+	"long output": {`{% for i in range(100000) %}` + strings.Repeat("long", 100) + `{% endfor %}`,
+		tandem.Invalid},
 	"lists that share themselves":             {`{% set n = namespace(l=[1]) %}{% for i in range(60) %}{% set n.l = [n.l, n.l] %}{% endfor %}{{ n.l }}`, tandem.Invalid},
 	"JSON that shares itself":                 {`{% set n = namespace(l=[1]) %}{% for i in range(60) %}{% set n.l = [n.l, n.l] %}{% endfor %}{{ n.l|tojson }}`, tandem.Invalid},
 	"comparing what shares itself":            {`{% set n = namespace(l=[1],m=[1]) %}{% for i in range(60) %}{% set n.l = [n.l, n.l] %}{% set n.m = [n.m, n.m] %}{% endfor %}{{ n.l == n.m }}`, tandem.Invalid},
@@ -52,26 +59,37 @@ var hostile = map[string]struct {
 	"a namespace in itself":                   {`{% set n = namespace() %}{% set n.n = n %}{{ n|tojson }}`, tandem.Invalid},
 	"equality of namespaces in themselves":    {`{% set n = namespace() %}{% set n.n = n %}{% set m = namespace() %}{% set m.n = m %}{{ n == m }}`, tandem.Invalid},
 	"sorting long strings":                    {`{% set s = 'a' * 100000 %}{% for i in range(10000) %}{% set x = [s ~ 1, s ~ 2, s ~ 0]|sort %}{% endfor %}`, tandem.Invalid},
-	"searching long strings":                  {`{% set s = 'a' * 3000000 %}{% for i in range(500000) %}{% set x = 'b' in s %}{% endfor %}`, tandem.Invalid},
-	"splitting into characters":               {`{% set s = 'a' * 5000000 %}{{ s|list|length }}`, tandem.Invalid},
-	"splitting at every character":            {`{% set s = 'a' * 5000000 %}{{ s.split('a')|length }}`, tandem.Invalid},
-	"keys without end":                        {`{% set n = namespace(d={}) %}{% for i in range(300000) %}{% set n.d = dict(n.d, a=i) %}{{ n.d|length }}{% endfor %}`, tandem.Invalid},
-	"macros kept":                             {`{% set n = namespace(l=none) %}{% for i in range(300000) %}{% macro f() %}{% endmacro %}{% set n.l = [f, n.l] %}{% endfor %}`, tandem.Invalid},
-	"deep brackets":                           {`{{ ` + strings.Repeat("(", 100000) + `1` + strings.Repeat(")", 100000) + ` }}`, tandem.Invalid},
-	"deep lists":                              {`{{ ` + strings.Repeat("[", 65) + strings.Repeat("]", 65) + ` }}`, tandem.Invalid},
-	"deep blocks":                             {strings.Repeat("{% if 1 %}", 10000) + strings.Repeat("{% endif %}", 10000), tandem.Invalid},
-	"long sum":                                {`{{ 1` + strings.Repeat("+1", 15000) + ` }}`, tandem.Invalid},
-	"long chain of conditionals":              {`{{ ` + strings.Repeat("1 if 0 else ", 8000) + `2 }}`, tandem.Invalid},
-	"long chain of attributes":                {`{{ a` + strings.Repeat(".b", 15000) + ` }}`, tandem.Invalid},
-	"long sum as a keyword":                   {`{{ f(` + strings.Repeat("1+", 15000) + `1=2) }}`, tandem.Unsupported},
-	"many tokens":                             {`{{ ` + strings.Repeat("+", 200000), tandem.Invalid},
-	"many strings":                            {`{{ ` + strings.Repeat(`'a'`, 80000) + strings.Repeat(".x", 40000), tandem.Invalid},
-	"many raw blocks without end":             {strings.Repeat(`{% raw %}`, 25000), tandem.Invalid},
-	"many comments without end":               {strings.Repeat(`{#`, 100000), tandem.Invalid},
-	"many line breaks and open tag":           {strings.Repeat("\n", 200000) + `{{`, tandem.Invalid},
-	"a megabyte":                              {strings.Repeat("x", 1<<20), tandem.Invalid},
-	"a megabyte of brackets":                  {`{{` + strings.Repeat("[", 1<<20), tandem.Invalid},
-	"error with a huge value":                 {`{{ ('a' * 10000000)() }}{{ {}[('a' * 9000000)].x }}`, tandem.Unsupported},
+	"searching long strings": {`{% set s = 'a' * 3000000 %}{% for i in range(500000) %}{% set x = 'b' in s %}{% endfor %}`,
+		tandem.Invalid},
+	"splitting into characters":    {`{% set s = 'a' * 5000000 %}{{ s|list|length }}`, tandem.Invalid},
+	"splitting at every character": {`{% set s = 'a' * 5000000 %}{{ s.split('a')|length }}`, tandem.Invalid},
+	"keys without end":             {`{% set n = namespace(d={}) %}{% for i in range(300000) %}{% set n.d = dict(n.d, a=i) %}{{ n.d|length }}{% endfor %}`, tandem.Invalid},
+	"macros kept":                  {`{% set n = namespace(l=none) %}{% for i in range(300000) %}{% macro f() %}{% endmacro %}{% set n.l = [f, n.l] %}{% endfor %}`, tandem.Invalid},
+	"numbers in long strings": {`{% set s = ' ' * 3000000 %}{% for i in range(300000) %}{% set x = s|int %}{% endfor %}`,
+		tandem.Invalid},
+	"fractions in long strings": {`{% set s = ' ' * 3000000 %}{% for i in range(300000) %}{% set x = s|float %}{% endfor %}`,
+		tandem.Invalid},
+	"long keys": {`{% set s = 'a' * 3000000 %}{% set d = {s: 1} %}{% for i in range(300000) %}{% set x = d[s] %}{% endfor %}`,
+		tandem.Invalid},
+	"long paths": {`{% set n = namespace() %}{% set n.n = n %}{% set p = 'n' ~ '.n' * 2000000 %}{% for i in range(10000) %}{% set x = [n]|map(attribute=p)|list %}{% endfor %}`, tandem.Invalid},
+	"variables far outside": {strings.Repeat(`{% for i in [1] %}`, 60) +
+		`{% for i in range(300000) %}{% set x = messages %}{% endfor %}` + strings.Repeat(`{% endfor %}`, 60), tandem.Invalid},
+	"deep brackets": {`{{ ` + strings.Repeat("(", 100000) + `1` + strings.Repeat(")", 100000) + ` }}`,
+		tandem.Invalid},
+	"deep lists":                    {`{{ ` + strings.Repeat("[", 65) + strings.Repeat("]", 65) + ` }}`, tandem.Invalid},
+	"deep blocks":                   {strings.Repeat("{% if 1 %}", 10000) + strings.Repeat("{% endif %}", 10000), tandem.Invalid},
+	"long sum":                      {`{{ 1` + strings.Repeat("+1", 15000) + ` }}`, tandem.Invalid},
+	"long chain of conditionals":    {`{{ ` + strings.Repeat("1 if 0 else ", 8000) + `2 }}`, tandem.Invalid},
+	"long chain of attributes":      {`{{ a` + strings.Repeat(".b", 15000) + ` }}`, tandem.Invalid},
+	"long sum as a keyword":         {`{{ f(` + strings.Repeat("1+", 15000) + `1=2) }}`, tandem.Unsupported},
+	"many tokens":                   {`{{ ` + strings.Repeat("+", 200000), tandem.Invalid},
+	"many strings":                  {`{{ ` + strings.Repeat(`'a'`, 80000) + strings.Repeat(".x", 40000), tandem.Invalid},
+	"many raw blocks without end":   {strings.Repeat(`{% raw %}`, 25000), tandem.Invalid},
+	"many comments without end":     {strings.Repeat(`{#`, 100000), tandem.Invalid},
+	"many line breaks and open tag": {strings.Repeat("\n", 200000) + `{{`, tandem.Invalid},
+	"a megabyte":                    {strings.Repeat("x", 1<<20), tandem.Invalid},
+	"a megabyte of brackets":        {`{{` + strings.Repeat("[", 1<<20), tandem.Invalid},
+	"error with a huge value":       {`{{ ('a' * 10000000)() }}{{ {}[('a' * 9000000)].x }}`, tandem.Unsupported},
 }
 
 // cost is what one Parse and Render took.
@@ -99,8 +117,8 @@ func (c cost) over() string {
 	return ""
 }
 
-// measure runs a template under limits. What was allocated in all is an upper bound of the heap, so that only what
-// allocates more than the promise is run again with the heap sampled, and garbage collected early.
+// measure runs a template under limits. The total allocation is an upper bound of the heap. So only a template that
+// allocates more than the promise is run again, with the heap sampled and garbage collected early.
 func measure(source string, l limits, messages ...Message) cost {
 	c := runOnce(source, l, messages)
 	if c.heap > mostHeap && c.time <= patience*mostTime {
@@ -111,7 +129,7 @@ func measure(source string, l limits, messages ...Message) cost {
 	return c
 }
 
-// runOnce returns a cost whose heap is all that was allocated.
+// runOnce returns a cost whose heap is the total allocation.
 func runOnce(source string, l limits, messages []Message) (c cost) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience*mostTime+100*time.Millisecond) // ends what has no limits
 	defer cancel()
@@ -174,8 +192,8 @@ func TestHostileTemplates(t *testing.T) {
 	}
 }
 
-// TestOracleSeesMissingLimits plants the faults that the limits guard against: without one limit, the oracle of the
-// tests above and of FuzzTemplate must cry.
+// TestOracleSeesMissingLimits removes one limit after the other: each time the oracle of the tests above and of
+// FuzzTemplate must report it.
 func TestOracleSeesMissingLimits(t *testing.T) {
 	const none = 1 << 60
 	for name, tc := range map[string]struct {
@@ -187,8 +205,8 @@ func TestOracleSeesMissingLimits(t *testing.T) {
 			func(l *limits) { l.spent, l.steps = none, none }, "bytes of heap"},
 		"output": {`{% for i in range(2000) %}` + strings.Repeat("long", 1000) + `{% endfor %}`,
 			func(l *limits) { l.output = none }, "bytes printed"},
-		"steps and time": {`{% for a in range(2000) %}{% for b in range(3000) %}{% for c in [1,2,3,4] %}{% endfor %}{% endfor %}{% endfor %}`,
-			func(l *limits) { l.steps, l.spent, l.time = none, none, time.Hour }, "took"},
+		"steps and processor time": {`{% for a in range(2000) %}{% for b in range(3000) %}{% for c in [1,2,3,4] %}{% endfor %}{% endfor %}{% endfor %}`,
+			func(l *limits) { l.steps, l.spent, l.cpu = none, none, time.Hour }, "took"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := defaults
@@ -205,9 +223,10 @@ func TestOracleSeesMissingLimits(t *testing.T) {
 
 func TestTimeAndContext(t *testing.T) {
 	tmpl := mustParse(t, `{% for i in range(10000) %}{% for i in range(10) %}{% endfor %}{% endfor %}`)
-	tmpl.limits.time = 100 * time.Microsecond
-	if _, err := tmpl.Render(context.Background(), nil, Options{}); !errors.Is(err, tandem.Deadline) {
-		t.Errorf("error %v, want Deadline", err)
+	tmpl.limits.cpu = 100 * time.Microsecond
+	if _, err := tmpl.Render(context.Background(), nil, Options{}); !errors.Is(err, tandem.Invalid) ||
+		!strings.Contains(err.Error(), "processor time") {
+		t.Errorf("error %v, want Invalid for too much processor time", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -216,15 +235,55 @@ func TestTimeAndContext(t *testing.T) {
 	}
 }
 
-// TestLongConversation: the limits leave room for a million tokens' worth of text.
-func TestLongConversation(t *testing.T) {
-	tmpl := mustParse(t, `{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content|trim + '<|im_end|>' + '\n' }}{% endfor %}`)
-	var messages []Message
-	for range 2000 {
+// starved is a context whose first Err takes half a second, in which other goroutines have the processors.
+type starved struct {
+	context.Context
+	once sync.Once
+}
+
+func (s *starved) Err() error {
+	s.once.Do(func() {
+		var others sync.WaitGroup
+		for range 8 {
+			others.Go(func() {
+				for begun := time.Now(); time.Since(begun) < 600*time.Millisecond; {
+				}
+			})
+		}
+		others.Wait()
+	})
+	return s.Context.Err()
+}
+
+// chatML prints each message as a turn.
+const chatML = `{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content|trim + '<|im_end|>' + '\n' }}{% endfor %}`
+
+func turns(n int) (messages []Message) {
+	for range n {
 		messages = append(messages, Message{Role: "user", Content: strings.Repeat("word ", 200)})
 	}
-	out, err := tmpl.Render(context.Background(), messages, Options{})
-	if err != nil || len(out.Text) < 2_000_000 || len(out.User) != 4000 {
+	return messages
+}
+
+// TestBusyMachine renders an innocent conversation on a busy machine: neither the time by the clock nor other threads' processor
+// time is a reason to refuse it.
+func TestBusyMachine(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	tmpl := mustParse(t, chatML)
+	want, err := tmpl.Render(context.Background(), turns(100), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tmpl.limits.cpu = 500 * time.Millisecond // more than fifty times of what it takes
+	if out, err := tmpl.Render(&starved{Context: context.Background()}, turns(100), Options{}); err != nil || out.Text != want.Text {
+		t.Errorf("%d bytes, error %v: want %d", len(out.Text), err, len(want.Text))
+	}
+}
+
+// TestLongConversation: the limits leave room for a million tokens' worth of text.
+func TestLongConversation(t *testing.T) {
+	out, err := mustParse(t, chatML).Render(context.Background(), turns(2000), Options{})
+	if err != nil || len(out.Text) < 2_000_000 || len(out.User) != 2000 {
 		t.Errorf("%d bytes, %d spans, error %v", len(out.Text), len(out.User), err)
 	}
 }
@@ -254,7 +313,7 @@ func FuzzTemplate(f *testing.F) {
 	})
 }
 
-// secret is a character that stands in messages alone, so that wherever it is in the output is the caller's.
+// secret is a character that occurs only in messages, so wherever it is in the output, that text is the caller's.
 const secret = "\ue000"
 
 func checkSpans(t *testing.T, out Rendered) {

@@ -8,8 +8,8 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// method is obj.name(a), for the methods of Python's str, dict and list that templates use; ok is false when there
-// is none of that name. None of them changes obj, as in the sandbox that chat templates are written for.
+// method is obj.name(a), for the methods of Python's str, dict and list that templates use; ok is false if there
+// is no such method. No method changes obj, as in the sandbox that chat templates are written for.
 func (r *run) method(obj any, name string, a args) (v any, ok bool) {
 	switch obj := obj.(type) {
 	case text:
@@ -54,12 +54,12 @@ func (r *run) dictMethod(d *dict, name string, a args) (v any, ok bool) {
 	return nil, false
 }
 
-// copied detaches a list from the dict whose slice it was made of.
+// copied detaches a list from the dict whose slice it shares.
 func (l *list) copied() *list { return &list{items: append([]any(nil), l.items...)} }
 
 func (r *run) textMethod(t text, name string, a args) (v any, ok bool) {
 	r.work(len(t.s))
-	r.spend(16 * len(t.user)) // spans of what is cut
+	r.spend(16 * len(t.user)) // spans of the parts
 	switch name {
 	case "strip", "lstrip", "rstrip":
 		r.take(a, 0, 1)
@@ -249,7 +249,7 @@ func (r *run) partition(t, sep text, last bool) *list {
 	return l
 }
 
-// titleWords is the filter title, which begins words elsewhere than Python's method: behind white space and - ( { [ <.
+// titleWords is the filter title. Unlike Python's method it begins words after white space and - ( { [ <.
 func titleWords(s string) string {
 	first := true
 	return strings.Map(func(c rune) rune {
@@ -275,7 +275,7 @@ func title(s string) string {
 	}, s)
 }
 
-// is tests that s has characters and all are of a class; isupper and islower look at letters alone.
+// is tests that s has characters and all are of a class; isupper and islower look only at letters.
 func is(s, class string) bool {
 	found := false
 	for _, c := range s {

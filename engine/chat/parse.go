@@ -20,7 +20,7 @@ func parse(source string) (body []nodes.Node, err error) {
 		case failure:
 			body, err = nil, p.err
 		default: // gonja's parser dereferences nil on some incomplete expressions
-			body, err = nil, tandem.Errorf(op, tandem.Invalid, "the chat template is no template: %.200s", fmt.Sprint(p))
+			body, err = nil, tandem.Errorf(op, tandem.Invalid, "the chat template cannot be parsed: %.200s", fmt.Sprint(p))
 		}
 	}()
 	stream := tokens.NewStream(operands(conditionals(lex(source))))
@@ -38,7 +38,7 @@ func parse(source string) (body []nodes.Node, err error) {
 	case errors.As(err, &syntax):
 		return nil, tandem.Errorf(op, tandem.Invalid, "template line %d: %.200s, near %.40q", syntax.Line, syntax.Message, syntax.Raw)
 	}
-	return nil, tandem.Errorf(op, tandem.Invalid, "the chat template is no template: %.200s", err)
+	return nil, tandem.Errorf(op, tandem.Invalid, "the chat template cannot be parsed: %.200s", err)
 }
 
 // The statements. Each holds expressions and bodies as gonja's nodes.
@@ -107,11 +107,11 @@ func (g *grammar) Get(name string) (parser.ControlStructureParser, bool) {
 		"if": (*grammar).parseIf, "for": (*grammar).parseFor, "set": (*grammar).parseSet, "macro": (*grammar).parseMacro,
 		"generation": (*grammar).parseGeneration, "break": parseJump(breaks), "continue": parseJump(continues),
 	}[name]
-	at := place{g.whole.Current()} // the token behind the name, in the same tag
+	at := place{g.whole.Current()} // the token after the name, in the same tag
 	return func(p, args *parser.Parser) (nodes.ControlStructure, error) {
 		switch {
 		case !known && misplaced[name]:
-			g.fail(at, tandem.Invalid, "{%% %s %%} belongs to nothing open", name)
+			g.fail(at, tandem.Invalid, "{%% %s %%} without an open block", name)
 		case !known:
 			g.fail(at, tandem.Unsupported, "{%% %.40s %%} is not a statement that tandem runs (it runs if, for, set, macro, break, "+
 				"continue, generation, raw): give another template with --chat-template", name)
@@ -153,7 +153,7 @@ func (g *grammar) expression(at place, args *parser.Parser) nodes.Expression {
 
 func (g *grammar) end(at place, args *parser.Parser) {
 	if !args.End() {
-		g.fail(at, tandem.Invalid, "%.40q is too much in this tag", args.Current().Val)
+		g.fail(at, tandem.Invalid, "unexpected %.40q in this tag", args.Current().Val)
 	}
 }
 
@@ -167,7 +167,7 @@ func (g *grammar) until(at place, p *parser.Parser, ends ...string) (body []node
 func (g *grammar) name(at place, args *parser.Parser) string {
 	t := args.Match(tokens.Name)
 	if t == nil {
-		g.fail(at, tandem.Invalid, "%.40q stands where a name is wanted", args.Current().Val)
+		g.fail(at, tandem.Invalid, "want a name, not %.40q", args.Current().Val)
 	}
 	return t.Val
 }
@@ -195,7 +195,7 @@ func (g *grammar) parseFor(at place, p, args *parser.Parser) nodes.ControlStruct
 	paren := args.Match(tokens.LeftParenthesis) != nil
 	n.targets = g.names(at, args)
 	if paren && args.Match(tokens.RightParenthesis) == nil || args.Match(tokens.In) == nil {
-		g.fail(at, tandem.Invalid, "%.40q stands where a loop wants: in", args.Current().Val)
+		g.fail(at, tandem.Invalid, "want \"in\" in a loop, not %.40q", args.Current().Val)
 	}
 	n.over = g.expression(at, args)
 	if args.MatchName("if") != nil {
@@ -269,7 +269,7 @@ func (g *grammar) parseMacro(at place, p, args *parser.Parser) nodes.ControlStru
 	return n
 }
 
-// parseGeneration: {% generation %} marks what is trained on; it prints its body.
+// parseGeneration: {% generation %} marks text for training; it prints its body.
 func (g *grammar) parseGeneration(at place, p, args *parser.Parser) nodes.ControlStructure {
 	g.end(at, args)
 	n := &block{place: at}

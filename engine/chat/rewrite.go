@@ -6,7 +6,7 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// What gonja's grammar lacks of Jinja's is rewritten, token by token, into what it has.
+// Jinja syntax that gonja's grammar lacks is rewritten, token by token, into syntax that it has.
 
 // choose is the function that stands for a conditional expression; no source can spell it.
 const choose = " if"
@@ -23,13 +23,13 @@ func conditionals(in []*tokens.Token) []*tokens.Token {
 		}
 		j := i + 1
 		for in[j].Type != tokens.VariableEnd && in[j].Type != tokens.BlockEnd {
-			j++ // the lexer has seen to it that there is one
+			j++ // the lexer has made sure that there is one
 		}
 		tag := in[i+1 : j]
 		switch {
 		case t.Type == tokens.VariableBegin:
 			out = choice(out, tag, 0)
-		case len(tag) > 0 && (tag[0].Val == "for" || tag[0].Val == "macro"): // their own if and commas are no expression's
+		case len(tag) > 0 && (tag[0].Val == "for" || tag[0].Val == "macro"): // their if and commas belong to no expression
 			out = inBrackets(append(out, tag[0]), tag[1:], 0)
 		case len(tag) > 0:
 			out = segments(append(out, tag[0]), tag[1:], 0)
@@ -88,7 +88,7 @@ func choice(out, in []*tokens.Token, depth int) []*tokens.Token {
 	return append(out, mark(tokens.RightParenthesis, ")"))
 }
 
-// inBrackets rewrites what stands in the outermost brackets of in.
+// inBrackets rewrites the contents of the outermost brackets of in.
 func inBrackets(out, in []*tokens.Token, depth int) []*tokens.Token {
 	open, from := 0, 0
 	for i, t := range in {
@@ -124,7 +124,7 @@ func operands(in []*tokens.Token) []*tokens.Token {
 	mark := func(t tokens.Type, val string, at *tokens.Token) {
 		out = append(out, &tokens.Token{Type: t, Val: val, Pos: at.Pos, Line: at.Line})
 	}
-	var open []int // the depths at which a right side is under way
+	var open []int // the depths at which a right side is open
 	depth := 0
 	for _, t := range in {
 		step := opens(t)

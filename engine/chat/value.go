@@ -15,14 +15,14 @@ import (
 // The values of a template are none (nil), bool, int64, float64 and these.
 type (
 	// text is a string that knows which of its bytes the caller supplied (user: ascending, disjoint, not
-	// empty, not touching). Operations that cut or join keep that per byte; those that rewrite mark the whole result.
+	// empty, not touching). Operations that cut or join keep this for each byte; others mark the whole result.
 	text struct {
 		s    string
 		user []Span
 	}
 	list struct {
 		items []any
-		tuple bool // prints in parentheses; the only difference made
+		tuple bool // prints in parentheses, the only difference from a list
 	}
 	// dict keeps the order in which keys came. space: a namespace, which set may change.
 	dict struct {
@@ -30,7 +30,7 @@ type (
 		at         map[any]int // plain(key) → index
 		space      bool
 	}
-	undefined struct{ name string } // what is not there: empty, false, and an error once used as more
+	undefined struct{ name string } // a missing value: empty, false, and an error in any other use
 	function  func(r *run, a args) any
 	macro     struct {
 		def   *macroDef
@@ -40,7 +40,7 @@ type (
 
 func lit(s string) text { return text{s: s} }
 
-// caller returns a text that came from the caller, all of it.
+// caller returns s as a text supplied wholly by the caller.
 func caller(s string) text {
 	if s == "" {
 		return text{}
@@ -48,7 +48,7 @@ func caller(s string) text {
 	return text{s, []Span{{0, len(s)}}}
 }
 
-// remade returns s, made out of t as a whole.
+// remade returns s as the result of rewriting t.
 func (t text) remade(s string) text {
 	if len(t.user) > 0 {
 		return caller(s)
@@ -94,7 +94,7 @@ func (b *builder) add(t text) {
 	}
 }
 
-// grow makes room for n more bytes, and pays for all of the new room.
+// grow makes room for n more bytes, and counts all the new room as spent.
 func (b *builder) grow(n int) {
 	b.r.spend(2*b.b.Cap() + n) // as strings.Builder grows
 	b.b.Grow(n)
@@ -117,7 +117,7 @@ func (r *run) join(parts ...text) text {
 	return b.text()
 }
 
-// Bytes that a list item, a dict entry and a macro are counted as, with what they point to.
+// Bytes counted for a list item, a dict entry and a macro, with what they point to.
 const perItem, perPair, perMacro = 96, 192, 512
 
 func (r *run) push(l *list, v any) {
@@ -130,10 +130,11 @@ func (r *run) listOf(items ...any) *list {
 	return &list{items: items}
 }
 
-// plain returns what a dictionary finds a key by.
+// plain returns the Go map key for a dictionary's key.
 func (r *run) plain(key any) any {
 	switch k := key.(type) {
 	case text:
+		r.step(len(k.s) / 256) // it is hashed
 		return k.s
 	case nil, bool, int64, float64:
 		return k
@@ -381,7 +382,7 @@ func number(v any) (float64, bool) {
 	return float64(i), ok
 }
 
-// integer returns the value of a whole number, of a bool too.
+// integer returns the value of a whole number or a bool.
 func integer(v any) (int64, bool) {
 	switch v := v.(type) {
 	case bool:
