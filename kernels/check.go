@@ -1,0 +1,448 @@
+package kernels
+
+import (
+	"fmt"
+	"math"
+)
+
+// Check returns the first mistake in the plan, such as an invalid handle or a size that does not fit. A device may still refuse
+// a correct plan: see Unsupported.
+func (p *Program) Check() error {
+	if p.MaxRows < 1 || p.MaxRows > 1<<20 || p.MaxWanted < 0 || p.MaxWanted > p.MaxRows {
+		return fmt.Errorf("kernels: program of %d rows and %d wanted ones, want 1 to %d rows and no more wanted", p.MaxRows, p.MaxWanted,
+			1<<20)
+	}
+	if len(p.Ops) == 0 {
+		return fmt.Errorf("kernels: program without operations")
+	}
+	if err := p.checkSizes(); err != nil {
+		return err
+	}
+	c := checker{Program: p, sides: map[Parts]AttendBlocks{}}
+	for i, o := range p.Ops {
+		if c.op(o); c.err != nil {
+			return fmt.Errorf("kernels: operation %d, %w", i, c.err)
+		}
+	}
+	return p.checkTaps()
+}
+
+// checkSizes checks everything but operations.
+func (p *Program) checkSizes() error {
+	for i, b := range p.Buffers {
+		if b.Dim < 1 || b.Dim > maxDim {
+			return fmt.Errorf("kernels: buffer %d of %d columns, want 1 to %d", i, b.Dim, maxDim)
+		}
+	}
+	for i, a := range p.Activations {
+		if a.Dim < 1 || a.Dim > maxDim {
+			return fmt.Errorf("kernels: activation %d of %d columns, want 1 to %d", i, a.Dim, maxDim)
+		}
+	}
+	for i := range p.Weights {
+		if err := p.Weights[i].check(); err != nil {
+			return fmt.Errorf("kernels: weight %d %q: %w", i, p.Weights[i].Name, err)
+		}
+	}
+	for i, s := range p.Parts {
+		if s.Heads < 1 || s.Dim < 1 || s.Heads > maxDim || s.Dim > maxDim {
+			return fmt.Errorf("kernels: parts %d of %d heads of %d", i, s.Heads, s.Dim)
+		}
+	}
+	for i, r := range p.Routes {
+		if r.Used < 1 || r.Used > r.Experts || r.Experts > maxDim {
+			return fmt.Errorf("kernels: route %d to %d of %d experts, want 1 to as many as there are", i, r.Used, r.Experts)
+		}
+	}
+	for i, s := range p.States {
+		if s.Layer < 0 || s.Floats < 1 || s.Floats > 1<<30 || s.Kind == "" {
+			return fmt.Errorf("kernels: state %d of layer %d, %q of %d numbers: want a layer, a kind and 1 to %d",
+				i, s.Layer, s.Kind, s.Floats, 1<<30)
+		}
+	}
+	for i, s := range p.Stages {
+		if i == 0 && s.First != 0 || s.First < 0 || s.First >= len(p.Ops) || i > 0 && s.First <= p.Stages[i-1].First {
+			return fmt.Errorf("kernels: stage %d %q begins with operation %d of %d, want 0 for the first and ascending numbers",
+				i, s.Name, s.First, len(p.Ops))
+		}
+	}
+	if len(p.KV.Layers) > 0 {
+		return p.KV.Check()
+	}
+	return nil
+}
+
+func (w *Weight) check() error {
+	const limit = 1 << 30
+	elems, _ := w.Type.Block()
+	switch {
+	case elems == 0:
+		return fmt.Errorf("no kernels for weights of %v", w.Type)
+	case w.Rows < 1 || w.Cols < 1 || w.Rows > limit || w.Cols > limit:
+		return fmt.Errorf("matrix of %d outputs and %d inputs, want 1 to %d of each", w.Rows, w.Cols, limit)
+	case w.Cols%elems != 0:
+		return fmt.Errorf("rows of %d elements in %v, want a multiple of %d", w.Cols, w.Type, elems)
+	case w.Experts < 0 || w.Experts > maxDim:
+		return fmt.Errorf("%d experts, want 1 to %d, or 0 for a plain matrix", w.Experts, maxDim)
+	case w.Layout != Rows && w.Layout != Groups16:
+		return fmt.Errorf("unknown layout %q, want %s or %s", w.Layout, Rows, Groups16)
+	}
+	return nil
+}
+
+// checkTaps checks that exactly one operation writes to each tapped buffer.
+func (p *Program) checkTaps() error {
+	for i, t := range p.Taps {
+		if t.Layer < 0 || t.Buf < 0 || int(t.Buf) >= len(p.Buffers) {
+			return fmt.Errorf("kernels: tap %d of layer %d in buffer %d of %d", i, t.Layer, t.Buf, len(p.Buffers))
+		}
+		writers := 0
+		for _, o := range p.Ops {
+			if writes(o) == t.Buf {
+				writers++
+			}
+		}
+		if writers != 1 {
+			return fmt.Errorf("kernels: the buffer of tap %d, layer %d, is written to by %d operations, want 1", i, t.Layer, writers)
+		}
+	}
+	return nil
+}
+
+// writes returns the buffer that an operation changes, or None.
+func writes(o Op) Buf {
+	switch o := o.(type) {
+	case Embed:
+		return o.Out
+	case NormAdd:
+		return o.Out
+	case HeadNorm:
+		return o.Buf
+	case RepeatHeads:
+		return o.Out
+	case Copy:
+		return o.Out
+	case Scale:
+		return o.Buf
+	case SoftCap:
+		return o.Buf
+	case AddBias:
+		return o.Buf
+	case RoPE:
+		return o.Buf
+	case MatMul:
+		return o.Out
+	case Gather:
+		return o.Out
+	case ExpertMatMul:
+		return o.Out
+	case Recur:
+		return o.Out
+	}
+	return None
+}
+
+// checker checks one operation after the other; the first mistake sticks.
+type checker struct {
+	*Program
+	name  string
+	err   error
+	sides map[Parts]AttendBlocks // computed since the last join; another device may compute the other side
+}
+
+func (c *checker) fail(format string, args ...any) {
+	if c.err == nil {
+		c.err = fmt.Errorf(c.name+": "+format, args...)
+	}
+}
+
+func (c *checker) want(what string, got, want int) {
+	if got != want {
+		c.fail("%s is %d, want %d", what, got, want)
+	}
+}
+
+func (c *checker) sameRows(a, b bool) {
+	if a != b {
+		c.fail("one side has all rows, the other the wanted rows")
+	}
+}
+
+// of returns the entry that a handle names; an invalid handle fails the plan.
+func of[H ~int, T any](c *checker, what string, all []T, h H) (t T) {
+	if h < 0 || int(h) >= len(all) {
+		c.fail("%s %d of %d", what, int(h), len(all))
+		return t
+	}
+	return all[h]
+}
+
+func (c *checker) buf(b Buf) Buffer     { return of(c, "buffer", c.Buffers, b) }
+func (c *checker) act(a Act) Activation { return of(c, "activation", c.Activations, a) }
+func (c *checker) weight(w W) Weight    { return of(c, "weight", c.Weights, w) }
+
+func (c *checker) heads(heads, dim int) {
+	if heads < 1 || dim < 1 || heads > maxDim || dim > maxDim {
+		c.fail("%d heads of %d, want at least 1 of each", heads, dim)
+	}
+}
+
+func (c *checker) op(o Op) {
+	switch o := o.(type) {
+	case Embed:
+		c.name = "embed"
+		c.embed(o)
+	case RMSNorm:
+		c.name = "rmsnorm"
+		in, out := c.buf(o.In), c.act(o.Out)
+		c.want("weight's length", len(o.Weight), in.Dim)
+		c.want("output's columns", out.Dim, in.Dim)
+		c.sameRows(out.Wanted, in.Wanted)
+	case NormAdd:
+		c.name = "normadd"
+		in, out := c.buf(o.In), c.buf(o.Out)
+		c.want("weight's length", len(o.Weight), in.Dim)
+		c.want("output's columns", out.Dim, in.Dim)
+		c.sameRows(out.Wanted, in.Wanted)
+	case HeadNorm:
+		c.name = "headnorm"
+		b := c.buf(o.Buf)
+		c.heads(o.Heads, len(o.Weight))
+		c.want("heads·headDim", o.Heads*len(o.Weight), b.Dim)
+	case RepeatHeads:
+		c.name = "repeat"
+		c.repeat(o)
+	case Copy:
+		c.name = "copy"
+		in, out := c.buf(o.In), c.buf(o.Out)
+		c.want("output's columns", out.Dim, in.Dim)
+		c.sameRows(out.Wanted, in.Wanted)
+	case Scale:
+		c.name = "scale"
+		c.buf(o.Buf)
+	case SoftCap:
+		c.name = "softcap"
+		if c.buf(o.Buf); !(o.Cap >= 1e-6) || o.Cap > 1e6 {
+			c.fail("cap %v, want 1e-6 to 1e6", o.Cap)
+		}
+	case AddBias:
+		c.name = "bias"
+		c.want("length", len(o.Bias), c.buf(o.Buf).Dim)
+	case RoPE:
+		c.name = "rope"
+		c.rope(o)
+	case Gate:
+		c.name = "gate"
+		g, u, out := c.buf(o.Gate), c.buf(o.Up), c.act(o.Out)
+		c.want("up's columns", u.Dim, g.Dim)
+		c.want("output's columns", out.Dim, g.Dim)
+		c.sameRows(g.Wanted, u.Wanted)
+		c.sameRows(g.Wanted, out.Wanted)
+	case MatMul:
+		c.name = "matmul"
+		c.matmul(o)
+	case Gather:
+		c.name = "gather"
+		in, out := c.buf(o.In), c.buf(o.Out)
+		c.want("output's columns", out.Dim, in.Dim)
+		c.sameRows(in.Wanted, false)
+		c.sameRows(out.Wanted, true)
+	case TopK:
+		c.name = "topk"
+		c.sameRows(c.buf(o.Logits).Wanted, true)
+	default:
+		c.layered(o)
+	}
+}
+
+func (c *checker) embed(o Embed) {
+	w, out := c.weight(o.W), c.buf(o.Out)
+	c.want("buffer's columns", out.Dim, w.Cols)
+	c.want("experts", w.Experts, 0)
+	c.sameRows(out.Wanted, false)
+}
+
+func (c *checker) repeat(o RepeatHeads) {
+	in, out := c.buf(o.In), c.buf(o.Out)
+	c.heads(o.Heads, o.HeadDim)
+	if in.Dim == 0 || out.Dim%in.Dim != 0 {
+		c.fail("%d heads of %d from %d to %d columns, want a multiple", o.Heads, o.HeadDim, in.Dim, out.Dim)
+	}
+	c.want("heads·headDim", o.Heads*o.HeadDim, in.Dim)
+	c.sameRows(out.Wanted, in.Wanted)
+}
+
+func (c *checker) rope(o RoPE) {
+	b := c.buf(o.Buf)
+	c.heads(o.Heads, o.HeadDim)
+	c.want("heads·headDim", o.Heads*o.HeadDim, b.Dim)
+	c.sameRows(b.Wanted, false)
+	if n := 2 * len(o.Rotation.InvFreq); n < 2 || n > o.HeadDim {
+		c.fail("%d of %d elements turn, want at least 2 and no more than there are", n, o.HeadDim)
+	}
+	for i, f := range o.Rotation.InvFreq {
+		if !(math.Abs(f) <= 16) {
+			c.fail("frequency %d is %v, want at most 16", i, f)
+		}
+	}
+}
+
+func (c *checker) matmul(o MatMul) {
+	w, in, out := c.weight(o.W), c.act(o.In), c.buf(o.Out)
+	c.want("input's columns", in.Dim, w.Cols)
+	c.want("output's columns", out.Dim, w.Rows)
+	c.want("experts", w.Experts, 0)
+	c.sameRows(in.Wanted, out.Wanted)
+	r := o.Outputs.Of(w.Rows)
+	if r.From < 0 || r.From >= r.To || r.To > w.Rows {
+		c.fail("outputs %d to %d of %d", r.From, r.To, w.Rows)
+	}
+	if r.From%GroupRows != 0 || r.To%GroupRows != 0 && r.To != w.Rows {
+		c.fail("outputs %d to %d of %d, want multiples of %d, or the end", r.From, r.To, w.Rows, GroupRows)
+	}
+}
+
+// layered checks operations on the KV cache, recurrent states and experts.
+func (c *checker) layered(o Op) {
+	switch o := o.(type) {
+	case StoreKV:
+		c.name = "store"
+		c.store(o)
+	case Attention:
+		c.name = "attention"
+		heads, dim := c.attention(o.AttentionOpt, o.Q, o.Layer, o.Heads)
+		out := c.act(o.Out)
+		c.want("output's columns", out.Dim, heads*dim)
+		c.sameRows(out.Wanted, false)
+	case AttendBlocks:
+		c.name = "attend blocks"
+		c.attendBlocks(o)
+	case JoinBlocks:
+		c.name = "join blocks"
+		s, out := of(c, "parts", c.Parts, o.In), c.act(o.Out)
+		c.layer(o.Layer)
+		delete(c.sides, o.In)
+		c.want("output's columns", out.Dim, s.Heads*s.Dim)
+		c.sameRows(out.Wanted, false)
+		c.window(o.AttentionOpt)
+	case ChooseExperts:
+		c.name = "choose experts"
+		r, b := of(c, "route", c.Routes, o.Out), c.buf(o.Logits)
+		c.want("logits' columns", b.Dim, r.Experts)
+		c.sameRows(b.Wanted, false)
+	case ExpertMatMul:
+		c.name = "expert matmul"
+		c.experts(o)
+	case Recur:
+		c.name = "recur"
+		of(c, "state", c.States, o.State)
+		for _, b := range append([]Buf{o.Out}, o.In...) {
+			c.sameRows(c.buf(b).Wanted, false)
+		}
+	default:
+		c.name = fmt.Sprintf("%T", o)
+		c.fail("unknown operation")
+	}
+}
+
+// layer returns the shape of the keys and values that layer i reads, its own or shared ones. ok is false if there are none.
+func (c *checker) layer(i int) (l KVLayer, ok bool) {
+	if i < 0 || i >= len(c.KV.Layers) {
+		c.fail("layer %d of a KV cache of %d", i, len(c.KV.Layers))
+		return l, false
+	}
+	if l = c.KV.Layers[c.KV.Kept(i)]; l.Heads == 0 && l.Latent == 0 {
+		c.fail("layer %d keeps no keys and values", i)
+		return l, false
+	}
+	return l, true
+}
+
+func (c *checker) store(o StoreKV) {
+	l, ok := c.layer(o.Layer)
+	if !ok {
+		return
+	}
+	if c.KV.Layers[o.Layer].Shared {
+		c.fail("layer %d shares the keys and values of layer %d, which stores them", o.Layer, c.KV.Layers[o.Layer].Source)
+		return
+	}
+	k, v := l.Heads*l.Dim, l.Heads*l.Dim
+	if l.Latent > 0 {
+		k, v = l.Rotated, l.Latent
+	}
+	if k == 0 && o.K == None {
+		c.want("values' columns", c.buf(o.V).Dim, v)
+		return
+	}
+	c.want("keys' columns", c.buf(o.K).Dim, k)
+	c.want("values' columns", c.buf(o.V).Dim, v)
+	c.sameRows(c.buf(o.K).Wanted || c.buf(o.V).Wanted, false)
+}
+
+func (c *checker) window(opt AttentionOpt) {
+	if opt.Window < 0 || opt.Window > maxDim {
+		c.fail("window of %d positions, want 1 to %d, or 0 for all", opt.Window, maxDim)
+	}
+	if !(opt.SoftCap >= 0) || opt.SoftCap > 1e6 {
+		c.fail("soft cap %v, want more than 0 and at most 1e6, or 0 for none", opt.SoftCap)
+	}
+}
+
+// attention checks what whole and divided attention have in common. It returns the number of heads in the result and their size.
+func (c *checker) attention(opt AttentionOpt, q Buf, layer, heads int) (int, int) {
+	c.window(opt)
+	b := c.buf(q)
+	l, ok := c.layer(layer)
+	if !ok {
+		return 0, 0
+	}
+	if most := l.Window; most > 0 && (opt.Window == 0 || opt.Window > most) {
+		c.fail("window of %d positions in layer %d, which keeps %d", opt.Window, layer, most)
+	}
+	kv, key, value := l.Heads, l.Dim, l.Dim
+	if l.Latent > 0 {
+		kv, key, value = 1, l.Latent+l.Rotated, l.Latent
+	}
+	if heads < 1 || heads > maxDim || heads%kv != 0 {
+		c.fail("%d heads on %d KV heads, want a multiple", heads, kv)
+	}
+	c.want("query's columns", b.Dim, heads*key)
+	c.sameRows(b.Wanted, false)
+	return heads, value
+}
+
+func (c *checker) attendBlocks(o AttendBlocks) {
+	heads, dim := c.attention(o.AttentionOpt, o.Q, o.Layer, o.Heads)
+	s := of(c, "parts", c.Parts, o.Out)
+	l, ok := c.layer(o.Layer)
+	if c.want("parts' heads", s.Heads, heads); !ok {
+		return
+	}
+	c.want("parts' head size", s.Dim, dim)
+	other, begun := c.sides[o.Out]
+	c.sides[o.Out] = o
+	switch {
+	case o.Side < Whole || o.Side > Right:
+		c.fail("side %d, want whole, left or right", o.Side)
+	case o.Shared < 0 || o.Shared > max(1, l.Heads) || o.Side == Whole && o.Shared != 0:
+		c.fail("%d KV heads of the block at the cut, want 0 to %d", o.Shared, max(1, l.Heads))
+	case begun && (o.Side == Whole || other.Side == Whole || other.Side == o.Side):
+		c.fail("parts %d are computed twice before they are joined", int(o.Out))
+	case begun && (other.Shared != o.Shared || other.Layer != o.Layer || other.AttentionOpt != o.AttentionOpt || other.Heads != o.Heads):
+		c.fail("the two sides in parts %d belong to different attentions", int(o.Out))
+	}
+}
+
+func (c *checker) experts(o ExpertMatMul) {
+	w, r, in, out := c.weight(o.W), of(c, "route", c.Routes, o.Route), c.buf(o.In), c.buf(o.Out)
+	c.want("matrix's experts", w.Experts, r.Experts)
+	if o.Join {
+		c.want("input's columns", in.Dim, r.Used*w.Cols)
+		c.want("output's columns", out.Dim, w.Rows)
+	} else {
+		c.want("input's columns", in.Dim, w.Cols)
+		c.want("output's columns", out.Dim, r.Used*w.Rows)
+	}
+	c.sameRows(in.Wanted || out.Wanted, false)
+}

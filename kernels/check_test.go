@@ -1,0 +1,301 @@
+package kernels
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func wantError(t *testing.T, what string, err error, text string) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), text) {
+		t.Errorf("%s: error %v, want one that says %q", what, err, text)
+	}
+}
+
+func turn(freq ...float64) Rotation { return Rotation{InvFreq: freq} }
+
+func q8(p *Program, rows, cols int) W {
+	return p.Weight(Weight{Name: "w", Type: Q8_0, Rows: rows, Cols: cols, Layout: Groups16})
+}
+
+// compressed is a shape whose layer 1 keeps a latent vector, and layer 2 shares the keys and values of layer 0.
+func compressed() KVShape {
+	return KVShape{Layers: []KVLayer{{Heads: 2, Dim: 16, Window: 100}, {Latent: 64, Rotated: 16}, {Shared: true}, {}}}
+}
+
+func TestCheck(t *testing.T) {
+	one := AttentionOpt{Scale: 1}
+	for text, plan := range map[string]func(p *Program){
+		"without operations":                      func(p *Program) {},
+		"matmul: output's columns is 17, want 16": func(p *Program) { p.MatMul(q8(p, 16, 64), p.Act(64), p.Buf(17), MatMulOpt{}) },
+		"matmul: input's columns is 32, want 64":  func(p *Program) { p.MatMul(q8(p, 16, 64), p.Act(32), p.Buf(16), MatMulOpt{}) },
+		"outputs 0 to 17 of 16": func(p *Program) {
+			p.MatMul(q8(p, 16, 64), p.Act(64), p.Buf(16), MatMulOpt{Outputs: Range{0, 17}})
+		},
+		"outputs 16 to 16 of 40": func(p *Program) {
+			p.MatMul(q8(p, 40, 64), p.Act(64), p.Buf(40), MatMulOpt{Outputs: Range{16, 16}})
+		},
+		"outputs 0 to 20 of 40, want multiples": func(p *Program) {
+			p.MatMul(q8(p, 40, 64), p.Act(64), p.Buf(40), MatMulOpt{Outputs: Range{0, 20}})
+		},
+		"outputs 8 to 40 of 40, want multiples": func(p *Program) {
+			p.MatMul(q8(p, 40, 64), p.Act(64), p.Buf(40), MatMulOpt{Outputs: Range{8, 40}})
+		},
+		"operation 0, embed: weight -1 of 0":    func(p *Program) { p.Embed(None, p.Buf(64)) },
+		"embed: weight 3 of 1":                  func(p *Program) { q8(p, 16, 64); p.Embed(3, p.Buf(64)) },
+		"bias: buffer 9 of 0":                   func(p *Program) { p.AddBias(9, nil) },
+		"matmul: activation -1 of 0":            func(p *Program) { p.MatMul(q8(p, 16, 64), None, p.Buf(16), MatMulOpt{}) },
+		"weight's length is 3":                  func(p *Program) { p.RMSNorm(p.Buf(4), make([]float32, 3), 0, p.Act(4)) },
+		"all rows":                              func(p *Program) { p.RMSNorm(p.WantedBuf(4), make([]float32, 4), 0, p.Act(4)) },
+		"heads·headDim is 30":                   func(p *Program) { p.RoPE(p.Buf(32), 3, 10, turn(1, 1, 1)) },
+		"12 of 10 elements turn":                func(p *Program) { p.RoPE(p.Buf(30), 3, 10, turn(1, 1, 1, 1, 1, 1)) },
+		"0 of 10 elements turn":                 func(p *Program) { p.RoPE(p.Buf(30), 3, 10, turn()) },
+		"frequency 0 is 1e+300":                 func(p *Program) { p.RoPE(p.Buf(2), 1, 2, turn(1e300)) },
+		"normadd: weight's":                     func(p *Program) { p.NormAdd(p.Buf(4), make([]float32, 3), 1, p.Buf(4)) },
+		"normadd: output's":                     func(p *Program) { p.NormAdd(p.Buf(4), make([]float32, 4), 1, p.Buf(5)) },
+		"headnorm: heads·head":                  func(p *Program) { p.HeadNorm(p.Buf(9), 2, make([]float32, 4), 1) },
+		"headnorm: 2 heads of 0":                func(p *Program) { p.HeadNorm(p.Buf(9), 2, nil, 1) },
+		"repeat: 2 heads of 4 ":                 func(p *Program) { p.RepeatHeads(p.Buf(8), 2, 4, p.Buf(12)) },
+		"copy: output's columns is 3, want 4":   func(p *Program) { p.Copy(p.Buf(4), p.Buf(3)) },
+		"scale: buffer 5 of 0":                  func(p *Program) { p.Scale(5, 2) },
+		"softcap: cap 0":                        func(p *Program) { p.SoftCap(p.Buf(4), 0) },
+		"gate: output's columns is 48":          func(p *Program) { p.SiLUMul(p.Buf(32), p.Buf(32), p.Act(48)) },
+		"topk: one side has all rows":           func(p *Program) { p.TopK(p.Buf(3)) },
+		"store: layer 1 of a KV cache of 0":     func(p *Program) { p.StoreKV(p.Buf(32), p.Buf(32), 1) },
+		"attention: layer 0 of a KV cache of 0": func(p *Program) { p.Attention(p.Buf(32), 0, 2, one, p.Act(32)) },
+		"3 heads on 2 KV heads": func(p *Program) {
+			p.KV = UniformKV(1, 2, 16, KVF16)
+			p.Attention(p.Buf(48), 0, 3, one, p.Act(48))
+		},
+		"window of -1 positions": func(p *Program) {
+			p.KV = UniformKV(1, 2, 16, KVF16)
+			p.Attention(p.Buf(32), 0, 2, AttentionOpt{Window: -1}, p.Act(32))
+		},
+		"soft cap -1": func(p *Program) {
+			p.KV = UniformKV(1, 2, 16, KVF16)
+			p.Attention(p.Buf(32), 0, 2, AttentionOpt{SoftCap: -1}, p.Act(32))
+		},
+		"0 heads of 16": func(p *Program) { p.KV = UniformKV(1, 0, 16, KVF16); p.Scale(p.Buf(1), 1) },
+		"layer 1: shares the keys and values of l": func(p *Program) {
+			p.KV = UniformKV(2, 2, 16, KVF16)
+			p.KV.Layers[1] = KVLayer{Shared: true, Source: 1}
+			p.Scale(p.Buf(1), 1)
+		},
+		"which keeps none of its own": func(p *Program) { p.KV = KVShape{Layers: []KVLayer{{}, {Shared: true}}}; p.Scale(p.Buf(1), 1) },
+		"keeps keys and values of its own and": func(p *Program) {
+			p.KV = UniformKV(2, 2, 16, KVF16)
+			p.KV.Layers[1].Shared = true
+			p.Scale(p.Buf(1), 1)
+		},
+		"q8_0 of 40 and 0 elements": func(p *Program) {
+			p.KV = KVShape{Layers: []KVLayer{{Latent: 40}}, Type: KVQ8_0}
+			p.Scale(p.Buf(1), 1)
+		},
+		"compressed to 0 elements and 8 rotated": func(p *Program) {
+			p.KV = KVShape{Layers: []KVLayer{{Rotated: 8}}}
+			p.Scale(p.Buf(1),
+				1)
+		},
+		"window of -5 positions": func(p *Program) {
+			p.KV = KVShape{Layers: []KVLayer{{Window: -5}}}
+			p.Scale(p.Buf(1),
+				1)
+		},
+		"heads of 16, want a multiple of 32":      func(p *Program) { p.KV = UniformKV(1, 2, 16, KVQ8_0); p.Scale(p.Buf(1), 1) },
+		"layer 2 shares the keys and values of":   func(p *Program) { p.KV = compressed(); p.StoreKV(p.Buf(32), p.Buf(32), 2) },
+		"layer 3 keeps no keys":                   func(p *Program) { p.KV = compressed(); p.Attention(p.Buf(32), 3, 2, one, p.Act(32)) },
+		"window of 0 positions in layer 0, which": func(p *Program) { p.KV = compressed(); p.Attention(p.Buf(32), 0, 2, one, p.Act(32)) },
+		"values' columns is 16, want 64":          func(p *Program) { p.KV = compressed(); p.StoreKV(p.Buf(16), p.Buf(16), 1) },
+		"query's columns is 128, want 160":        func(p *Program) { p.KV = compressed(); p.Attention(p.Buf(128), 1, 2, one, p.Act(128)) },
+		"buffer 0 of 0 columns":                   func(p *Program) { p.Buf(0); p.Scale(0, 1) },
+		"activation 0 of -4 columns":              func(p *Program) { p.Act(-4); p.Scale(p.Buf(1), 1) },
+		"no kernels for weights of type 99":       func(p *Program) { p.Weight(Weight{Type: 99}); p.Scale(p.Buf(1), 1) },
+		"rows of 96 elements in q4_k": func(p *Program) {
+			p.Weight(Weight{Type: Q4_K, Rows: 16, Cols: 96, Layout: Rows})
+			p.Scale(p.Buf(1), 1)
+		},
+		"matrix of 0 outputs": func(p *Program) {
+			p.Weight(Weight{Type: Q8_0, Cols: 32, Layout: Rows})
+			p.Scale(p.Buf(1), 1)
+		},
+		`unknown layout ""`: func(p *Program) { p.Weight(Weight{Type: F32, Rows: 1, Cols: 1}); p.Scale(p.Buf(1), 1) },
+		"-1 experts": func(p *Program) {
+			p.Weight(Weight{Type: F32, Rows: 1, Cols: 1, Experts: -1})
+			p.Scale(p.Buf(1), 1)
+		},
+		"stage 0 \"late\" begins with operation 1": func(p *Program) {
+			p.Scale(p.Buf(1), 1)
+			p.Scale(0,
+				1)
+			p.Stages = []Stage{{"late", 1}}
+		},
+		"stage 1 \"none\" begins with operation 1": func(p *Program) { p.Stage("all"); p.Scale(p.Buf(1), 1); p.Stage("none") },
+		"tap 0 of layer 2 in buffer 7 of 1":        func(p *Program) { p.Scale(p.Buf(1), 1); p.Taps = []Tap{{2, 7}} },
+		"is written to by 2 operations":            func(p *Program) { p.Scale(p.Buf(1), 1); p.Scale(0, 1); p.Taps = []Tap{{2, 0}} },
+		"state 0 of layer -1":                      func(p *Program) { p.States = []State{{-1, "delta net", 8}}; p.Scale(p.Buf(1), 1) },
+		"recur: state 1 of 1": func(p *Program) {
+			p.States = []State{{0, "delta net", 8}}
+			p.Add(Recur{State: 1, Out: p.Buf(1)})
+		},
+		"recur: buffer -1 of 1": func(p *Program) {
+			p.States = []State{{0, "delta net", 8}}
+			p.Add(Recur{In: []Buf{None}, Out: p.Buf(1)})
+		},
+		"route 0 to 9 of 8 experts":    func(p *Program) { p.Routes = []RouteShape{{8, 9}}; p.Scale(p.Buf(1), 1) },
+		"logits' columns is 4, want 8": func(p *Program) { p.Routes = []RouteShape{{8, 2}}; p.Add(ChooseExperts{Logits: p.Buf(4)}) },
+		"matrix's experts is 0, want 8": func(p *Program) {
+			p.Routes = []RouteShape{{8, 2}}
+			p.Add(ExpertMatMul{W: q8(p, 16, 32), In: p.Buf(32), Out: p.Buf(32)})
+		},
+		"parts 0 of 0 heads":        func(p *Program) { p.Parts = []PartShape{{0, 16}}; p.Scale(p.Buf(1), 1) },
+		"join blocks: parts 0 of 0": func(p *Program) { p.KV = UniformKV(1, 2, 16, KVF16); p.Add(JoinBlocks{Out: p.Act(32)}) },
+	} {
+		p := NewProgram(4, 2)
+		plan(p)
+		wantError(t, text, p.Check(), text)
+	}
+	wantError(t, "rows", NewProgram(0, 0).Check(), "program of 0 rows")
+	wantError(t, "wanted", NewProgram(2, 3).Check(), "3 wanted")
+}
+
+// TestCheckDivided: the sides of an attention fit together.
+func TestCheckDivided(t *testing.T) {
+	opt := AttentionOpt{Scale: 1, Window: 90}
+	for text, change := range map[string]func(left, right *AttendBlocks){
+		"":                              func(_, _ *AttendBlocks) {},
+		"side 3":                        func(_, r *AttendBlocks) { r.Side = 3 },
+		"3 KV heads of the block":       func(l, _ *AttendBlocks) { l.Shared = 3 },
+		"different attentions":          func(l, _ *AttendBlocks) { l.Shared = 2 },
+		"computed twice":                func(l, _ *AttendBlocks) { l.Side = Right },
+		"computed twice before":         func(l, _ *AttendBlocks) { l.Side, l.Shared = Whole, 0 },
+		"window of 91 positions":        func(l, r *AttendBlocks) { l.Window, r.Window = 101, 91 },
+		"parts' heads is 4, want 2":     func(l, r *AttendBlocks) { l.Heads, l.Q, r.Heads, r.Q = 2, 1, 2, 1 },
+		"attend blocks: parts -1 of 1":  func(l, _ *AttendBlocks) { l.Out = None },
+		"query's columns is 64, want 3": func(l, _ *AttendBlocks) { l.Heads = 2 },
+	} {
+		p := NewProgram(4, 2)
+		p.KV = compressed()
+		p.Parts = []PartShape{{4, 16}}
+		q, out := p.Buf(64), p.Act(64)
+		p.Buf(32)
+		left := AttendBlocks{AttentionOpt: opt, Q: q, Heads: 4, Side: Left, Shared: 1}
+		right := left
+		right.Side = Right
+		change(&left, &right)
+		for range 2 { // layer after layer the same parts
+			p.Add(left)
+			p.Add(right)
+			p.Add(JoinBlocks{AttentionOpt: opt, Out: out})
+		}
+		if text == "window of 91 positions" {
+			text = "window of 101 positions in layer 0, which keeps 100"
+		}
+		if err := p.Check(); text == "" && err != nil {
+			t.Error(err)
+		} else if text != "" {
+			wantError(t, text, err, text)
+		}
+	}
+}
+
+// TestLater: a plan can say what later architectures need.
+func TestLater(t *testing.T) {
+	p := NewProgram(4, 2)
+	p.KV = compressed()
+	p.States = []State{{Layer: 3, Kind: "delta net", Floats: 1 << 16}}
+	p.Routes = []RouteShape{{Experts: 8, Used: 2}}
+	x := p.Buf(64)
+	p.Stage("layer 1")
+	p.StoreKV(p.Buf(16), x, 1)
+	p.Attention(p.Buf(4*80), 1, 4, AttentionOpt{Scale: 1}, p.Act(4*64))
+	p.Stage("layer 2")
+	p.Attention(p.Buf(32), 2, 2, AttentionOpt{Scale: 1, Window: 100}, p.Act(32))
+	p.Stage("layer 3")
+	p.Add(Recur{State: 0, In: []Buf{x, x}, Out: x})
+	p.Stage("layer 3, routing")
+	p.Add(ChooseExperts{Logits: p.Buf(8)})
+	p.Stage("layer 3, experts")
+	up := p.Weight(Weight{Name: "up", Type: Q8_0, Rows: 96, Cols: 64, Experts: 8, Layout: Groups16})
+	down := p.Weight(Weight{Name: "down", Type: Q8_0, Rows: 64, Cols: 96, Experts: 8, Layout: Groups16})
+	wide, tap := p.Buf(2*96), p.Buf(64)
+	p.Add(ExpertMatMul{W: up, In: x, Out: wide})
+	p.Add(ExpertMatMul{W: down, In: wide, Join: true, Out: x})
+	p.Copy(x, tap)
+	p.Taps = []Tap{{Layer: 3, Buf: tap}}
+	if err := p.Check(); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.StageWeights(4); !slices.Equal(got, []W{up, down}) || p.StageCount() != 5 || p.StageName(4) != "layer 3, experts" {
+		t.Errorf("weights %v of %d stages", got, p.StageCount())
+	}
+	if got, want := p.MACs(3, 0), int64(3*2*2*96*64); got != want {
+		t.Errorf("%d multiply-adds, want %d", got, want)
+	}
+	if got, want := p.Weights[up].Bytes(), 8*Groups16.Bytes(Q8_0, 96, 64); got != want {
+		t.Errorf("%d bytes of experts, want %d", got, want)
+	}
+}
+
+// TestStages: stages follow each other and cover all operations.
+func TestStages(t *testing.T) {
+	p := NewProgram(4, 2)
+	b, w := p.Buf(64), q8(p, 64, 64)
+	if from, to := p.StageOps(0); from != 0 || to != 0 || p.StageCount() != 1 {
+		t.Errorf("an empty plan: %d to %d", from, to)
+	}
+	p.Scale(b, 1)
+	p.Stage("a")
+	p.Stage("b")
+	p.MatMul(w, p.Act(64), b, MatMulOpt{Outputs: Range{0, 32}, Concurrent: true})
+	p.MatMul(w, 0, b, MatMulOpt{Outputs: Range{32, 64}})
+	p.Stage("c")
+	p.Embed(w, b)
+	want := []Stage{{"", 0}, {"b", 1}, {"c", 3}}
+	if !reflect.DeepEqual(p.Stages, want) || p.Check() != nil {
+		t.Errorf("stages %+v, %v: want %+v", p.Stages, p.Check(), want)
+	}
+	for i, c := range []struct {
+		from, to int
+		weights  []W
+		name     string
+	}{{0, 1, nil, "stage 0"}, {1, 3, []W{w}, "b"}, {3, 4, []W{w}, "c"}} {
+		if from, to := p.StageOps(i); from != c.from || to != c.to || !slices.Equal(p.StageWeights(i), c.weights) ||
+			p.StageName(i) != c.name {
+			t.Errorf("stage %d: operations %d to %d, weights %v, %q: want %+v", i, from, to, p.StageWeights(i), p.StageName(i), c)
+		}
+	}
+	if got := p.MACs(5, 1); got != 5*64*64 {
+		t.Errorf("%d multiply-adds, want %d", got, 5*64*64)
+	}
+}
+
+func TestTypes(t *testing.T) {
+	for _, typ := range Types() {
+		if elems, bytes := typ.Block(); elems == 0 || bytes == 0 || !typ.Supported() || typ.Quantized() != (elems > 1) {
+			t.Errorf("%v: block %d/%d, supported %v, quantized %v", typ, elems, bytes, typ.Supported(), typ.Quantized())
+		}
+		elems, size := typ.Block()
+		if got := Rows.Bytes(typ, 3, 2*elems); got != 6*size {
+			t.Errorf("%v: %d bytes of 6 blocks, want %d", typ, got, 6*size)
+		}
+		if got := Groups16.Bytes(typ, 17, 256); got != 2*Groups16.Bytes(typ, 1, 256) || got%128 != 0 {
+			t.Errorf("%v: %d bytes of two groups", typ, got)
+		}
+	}
+	if bad := Type(4); bad.Supported() || bad.String() != "type 4" || Groups16.Bytes(bad, 16, 256) != 0 ||
+		Layout("other").Bytes(F32, 1, 1) != 0 {
+		t.Errorf("type 4: supported %v, %q", bad.Supported(), bad)
+	}
+}
+
+func TestParseKVType(t *testing.T) {
+	for name, want := range map[string]KVType{"": KVF16, "f16": KVF16, "q8_0": KVQ8_0} {
+		if got, err := ParseKVType(name); err != nil || got != want {
+			t.Errorf("%q is %v, %v", name, got, err)
+		}
+	}
+	_, err := ParseKVType("q3")
+	wantError(t, "q3", err, `"q3"`)
+}

@@ -1,0 +1,169 @@
+package kernels
+
+import (
+	"fmt"
+	"time"
+)
+
+// Device is a processor, or several that act as one, with the memory that it computes from. Whoever makes a Device
+// chooses where things run; everything else is handed one. Its methods may be called from several goroutines.
+type Device interface {
+	// About describes the device.
+	About() About
+	// Layout names the order in which the device wants weights of a type; "" for a type that it does not compute with.
+	Layout(t Type) Layout
+	// Footprint returns the memory that p will take, before any of it is allocated. Errors: as for Compile.
+	Footprint(p *Program) (Footprint, error)
+	// NewWeights returns memory for all weights of p, which stay resident. Errors: not enough memory.
+	NewWeights(p *Program) (Store, error)
+	// NewCache returns a KV cache of so many pages. The system may provide its memory later: see Cache.Populate. Errors:
+	// *Unsupported for a shape that the device cannot keep; not enough memory.
+	NewCache(shape KVShape, pages int) (Cache, error)
+	// Compile makes p ready to run with weights and a cache of this device; c is nil for a program without a cache. Both belong
+	// to the caller and must outlive the Runner. Errors: the first mistake in the plan (Program.Check); *Unsupported, naming
+	// what the device cannot do; not enough memory.
+	Compile(p *Program, w Weights, c Cache) (Runner, error)
+	// NewProbe returns a probe of the device's limits. It reads that many bytes in turn, which should far exceed the caches.
+	NewProbe(bytes int) (Probe, error)
+}
+
+// About tells what a device is.
+type About struct {
+	Name    string // of the kind of device: "cpu"
+	Kernels string // which of its kernels it uses: "avx512"
+	Threads int    // used by a pass, the caller's included; 0 for a device without threads
+}
+
+func (a About) String() string {
+	return fmt.Sprintf("%s (%s, %d threads)", a.Name, a.Kernels, a.Threads)
+}
+
+// Threaded is a Device whose number of threads can change.
+type Threaded interface {
+	Device
+	// SetThreads makes later passes use n threads; it waits for the running pass to end. After an error nothing has changed.
+	SetThreads(n int) error
+}
+
+// Footprint is memory in bytes.
+type Footprint struct {
+	Weights int64 // of all stages
+	Page    int64 // of one page of the KV cache, all layers
+	Buffers int64 // of the Runner, with passes of any width
+}
+
+// Weights hands out weights stage by stage, so that they may be resident or come from a ring. A Runner acquires a
+// stage before its operations run and releases it afterwards; in between the bytes stay where they are. Calls come from one
+// goroutine at a time, stages in order within a pass.
+type Weights interface {
+	// Acquire waits until the weights of a stage can be read and returns where each lies, in order of Program.StageWeights and
+	// in the layout that the plan names. Of a weight with experts only those listed in experts (ascending; nil: all) need be
+	// there: a stage with experts is acquired after an earlier stage has routed the rows to them.
+	Acquire(stage int, experts []int32) ([][]byte, error)
+	Release(stage int)
+	// Resident reports whether the weights never move, so that a Runner may acquire each stage once for all passes.
+	Resident() bool
+}
+
+// Store is Weights in a device's own memory, filled once before the first pass.
+type Store interface {
+	Weights
+	// Pack takes rows [row, row+n) of a matrix in GGUF layout. row is a multiple of GroupRows; so is n, unless the rows end
+	// the matrix. Calls for different rows may run at the same time.
+	Pack(w W, row int, src []byte) error
+	Bytes() int64
+	// Lock keeps the memory from being paged out.
+	Lock() error
+	// Close gives the memory back. A second Close does nothing.
+	Close()
+}
+
+// Cache is the KV cache of one model in a device's memory: cells, in pages of PageRows.
+type Cache interface {
+	Shape() KVShape
+	Pages() int
+	Bytes() int64
+	// Copy copies cell src[i] of every layer to cell dst[i], in order of i: a cell just written may be copied again. No pass
+	// may be running.
+	Copy(dst, src []Cell)
+	// Populate makes the system provide bytes [from, to) now, so that a lack of memory is an error here and first use
+	// costs no page fault. from is a multiple of PopulateBytes. The bytes keep their values.
+	Populate(from, to int64) error
+	Lock() error
+	Close()
+}
+
+// PopulateBytes is the alignment of the first byte given to Cache.Populate.
+const PopulateBytes = 1 << 20
+
+// Runner is a compiled program. It is used by one goroutine at a time.
+type Runner interface {
+	// Run runs all stages once for the rows of the pass. Every index is checked before anything is written.
+	Run(a *Pass) error
+	// Start checks a pass and keeps it; then Stage(0), Stage(1) … run it stage by stage, with other devices' parts in
+	// between. The caller may change the pass again once its last stage has run.
+	Start(a *Pass) error
+	Stage(i int) error
+	// Row returns row i of a buffer as later stages will read it: the caller may write to it between stages and before a pass.
+	// Only the rows of the last pass hold results. Valid until the next pass; nil if the buffer has no such row.
+	Row(b Buf, i int) []float32
+	// Top returns what TopK found in wanted row i of the last pass; zero if the pass had no such row. Valid until the next pass.
+	Top(i int) Top
+	// Part points to the result of one row, block and query head. Before JoinBlocks the caller reads there what AttendBlocks
+	// computed, or writes what another device computed. Zero if the pass has no such part.
+	Part(p Parts, row, block, head int) Part
+	// Close frees the runner's memory, including what Row, Top and Part returned. A second Close does nothing.
+	Close()
+}
+
+// Top holds the best values of one row by (value descending, id ascending), with the largest value and Σ exp(value-Max) over all;
+// NaN counts as -Inf.
+type Top struct {
+	IDs      []int32
+	Logits   []float32
+	Max, Sum float32
+}
+
+// Part is the attention of one row and query head to one block.
+type Part struct {
+	Max, Sum *float32  // largest score, and Σ exp(score-Max)
+	O        []float32 // Σ exp(score-Max)·value
+}
+
+// Limits are a device's highest measured rates. The speed of a pass is reported as a share of them.
+type Limits struct {
+	ReadBytes float64 // bytes per second read from memory
+	IntMACs   float64 // int8 multiply-adds per second
+	FloatMACs float64 // f32 fused multiply-adds per second
+}
+
+// Max returns the larger value of each limit.
+func (l Limits) Max(o Limits) Limits {
+	return Limits{max(l.ReadBytes, o.ReadBytes), max(l.IntMACs, o.IntMACs), max(l.FloatMACs, o.FloatMACs)}
+}
+
+// Probe measures limits repeatedly, between passes of other work. It owns the memory that it reads, is used by one
+// goroutine at a time, and ends with Close.
+type Probe interface {
+	// Sample measures each limit for about long, in at least one pass of about a millisecond. long should be the duration
+	// of what the limits are compared with.
+	Sample(long time.Duration) (Limits, error)
+	Close()
+}
+
+// MeasureLimits takes samples for about `long` and returns the best, so that other work on the machine has little influence.
+func MeasureLimits(p Probe, long time.Duration) (best Limits, err error) {
+	for start := time.Now(); time.Since(start) < long; {
+		l, err := p.Sample(0)
+		if err != nil {
+			return Limits{}, err
+		}
+		best = best.Max(l)
+	}
+	return best, nil
+}
+
+// Unsupported is the error for a correct plan that uses a feature the device lacks.
+type Unsupported struct{ Device, What string }
+
+func (u *Unsupported) Error() string { return u.Device + ": no " + u.What + " on this device yet" }

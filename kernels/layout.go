@@ -1,0 +1,66 @@
+package kernels
+
+// Layout names the order in which the bytes of a weight matrix lie. It is part of a plan, so that whoever keeps
+// weights (a ring, a packed file) and whoever computes with them mean the same bytes.
+type Layout string
+
+const (
+	Rows     Layout = "rows"     // row after row, as in a GGUF file
+	Groups16 Layout = "groups16" // packed in groups of 16 outputs: docs/kernels.md, "Packed weights"
+)
+
+// GroupRows is the number of outputs in a group of Groups16; a matrix is cut between groups only.
+const GroupRows = 16
+
+// segment is the number of inputs that share a header in Groups16.
+const segment = 256
+
+// Bytes returns the size of a matrix in this layout; 0 for an invalid layout, type or shape.
+func (l Layout) Bytes(t Type, rows, cols int) int {
+	elems, size := t.Block()
+	if elems == 0 || rows < 1 || cols < 1 || cols%elems != 0 {
+		return 0
+	}
+	switch l {
+	case Rows:
+		return rows * (cols / elems * size)
+	case Groups16:
+		return (rows + GroupRows - 1) / GroupRows * groupBytes(t, cols)
+	}
+	return 0
+}
+
+// groupBytes returns the size of one group of Groups16, a multiple of 64.
+func groupBytes(t Type, cols int) int {
+	if !t.Quantized() {
+		_, size := t.Block()
+		return (cols*size*GroupRows + 63) &^ 63
+	}
+	n := cols / segment * segmentBytes(t, segment)
+	if tail := cols % segment; tail > 0 {
+		n += segmentBytes(t, tail)
+	}
+	return n
+}
+
+// segmentBytes returns the size of a header and the codes of n inputs.
+func segmentBytes(t Type, n int) int {
+	header, codes := (n+63)/64*64, 512
+	switch t {
+	case Q4_0:
+		codes = 256
+	case Q5_0:
+		codes = 320
+	case Q4_K:
+		header, codes = 256, 256
+	case Q5_K:
+		header, codes = 256, 320
+	case Q6_K:
+		header, codes = 320, 384
+	case Q4_1, Q5_1, IQ4_NL, IQ4_XS, MXFP4: // unpacked: a scale and a minimum per 32
+		header = n / 32 * 128
+	case Q2_K, Q3_K: // per 16
+		header = n / 32 * 256
+	}
+	return header + n/32*codes
+}

@@ -1,0 +1,269 @@
+package kernels
+
+// Op is one operation of a Program: one of the types of this file. docs/kernels.md and kernels/ref say what each computes to
+// the bit.
+type Op interface{ op() }
+
+// Range is [From, To); the zero Range means all.
+type Range struct{ From, To int }
+
+// Of returns r itself, or [0, n) for the zero Range.
+func (r Range) Of(n int) Range {
+	if r == (Range{}) {
+		return Range{0, n}
+	}
+	return r
+}
+
+type (
+	// Embed fills Out with the rows of W that the pass's tokens name, widened to f32, or with the pass's Given embeddings.
+	Embed struct {
+		W   W
+		Out Buf
+	}
+	// RMSNorm fills Out with In, divided by its root mean square and multiplied by Weight.
+	RMSNorm struct {
+		In     Buf
+		Weight []float32
+		Eps    float32
+		Out    Act
+	}
+	// NormAdd adds the RMSNorm of In to Out: the residual connection of models that normalise a block's output.
+	NormAdd struct {
+		In     Buf
+		Weight []float32
+		Eps    float32
+		Out    Buf
+	}
+	// HeadNorm replaces each of the heads in a row of Buf by its RMSNorm; Weight is one head long.
+	HeadNorm struct {
+		Buf    Buf
+		Heads  int
+		Weight []float32
+		Eps    float32
+	}
+	// RepeatHeads fills Out with the heads of In, each repeated Out.Dim/In.Dim times in a row.
+	RepeatHeads struct {
+		In             Buf
+		Heads, HeadDim int
+		Out            Buf
+	}
+	// Copy fills Out with In: the hidden state of a Tap.
+	Copy struct{ In, Out Buf }
+	// Scale multiplies every value of Buf by Factor.
+	Scale struct {
+		Buf    Buf
+		Factor float32
+	}
+	// SoftCap replaces every value x of Buf by Cap·tanh(x/Cap).
+	SoftCap struct {
+		Buf Buf
+		Cap float32
+	}
+	// AddBias adds Bias to every row of Buf.
+	AddBias struct {
+		Buf  Buf
+		Bias []float32
+	}
+	// RoPE turns each head of Buf by the row's position.
+	RoPE struct {
+		Buf            Buf
+		Heads, HeadDim int
+		Rotation       Rotation
+	}
+	// Gate fills Out with silu(Gate)·Up or, with GELU, gelu(Gate)·Up, gelu in its tanh approximation.
+	Gate struct {
+		GELU     bool
+		Gate, Up Buf
+		Out      Act
+	}
+	// MatMul fills the columns Outputs of Out with the products of those rows of W and In. A range begins at a multiple of
+	// GroupRows and ends at one, or at the end.
+	MatMul struct {
+		W          W
+		In         Act
+		Out        Buf
+		Outputs    Range
+		Add        bool // Out += result: the residual connection
+		Concurrent bool // the next operation does not depend on this one and may run beside it
+	}
+	// StoreKV writes each row's keys and values, in the format of the cache, into the cell that the pass names for it. To a
+	// compressed layer K is the rotated key and V the latent vector; without a rotated key K is None.
+	StoreKV struct {
+		K, V  Buf
+		Layer int
+	}
+	// Attention fills Out with softmax(scores of Q and K)·V of each row over the positions it sees.
+	Attention struct {
+		AttentionOpt
+		Q     Buf
+		Layer int
+		Heads int
+		Out   Act
+	}
+	// AttendBlocks computes Attention's blocks of 256 positions and hands each over as (m, l, o): the largest score, Σ exp(s-m), Σ
+	// exp(s-m)·v. Two of them, one on each Side, make a whole.
+	AttendBlocks struct {
+		AttentionOpt
+		Q     Buf
+		Layer int
+		Heads int
+		Side  Side
+		// Shared is how many KV heads of the block at the cut belong to the Left; the others to the Right.
+		Shared int
+		Out    Parts
+	}
+	// JoinBlocks fills Out with the attention of each row: its blocks, joined in order of position.
+	JoinBlocks struct {
+		AttentionOpt // of the AttendBlocks
+		In           Parts
+		Layer        int
+		Out          Act
+	}
+	// Gather copies the wanted rows of In to Out, a WantedBuf.
+	Gather struct{ In, Out Buf }
+	// TopK finds the best Pass.TopK values of each wanted row and the softmax sum over all; see Runner.Top.
+	TopK struct{ Logits Buf }
+
+	// ChooseExperts fills Out with the experts of each row: the Used largest of Logits, weighted by their softmax.
+	ChooseExperts struct {
+		Logits Buf
+		Out    Route
+	}
+	// ExpertMatMul multiplies each row of In by the Used experts of W that it chose and fills Out with the products side by side.
+	// With Join, In has one input per expert side by side, and Out gets the weighted sum of the products.
+	ExpertMatMul struct {
+		W     W
+		In    Buf
+		Route Route
+		Join  bool
+		Out   Buf
+	}
+	// Recur fills Out with a recurrent state's output for the inputs of each row, and updates the state.
+	Recur struct {
+		State int // index in Program.States
+		In    []Buf
+		Out   Buf
+	}
+)
+
+// AttentionOpt says how an Attention weighs positions: score s = Scale·q·k, then with a SoftCap
+// s = SoftCap·tanh(s/SoftCap); with a Window, a query at position p sees position j only if p-j < Window.
+type AttentionOpt struct {
+	Scale   float32
+	Window  int     // positions, the query's own included; 0: all
+	SoftCap float32 // 0: none
+}
+
+// Rotation says how RoPE turns a head: pair i by the angle position·InvFreq[i]. The pairs are elements
+// (2i, 2i+1), or with Halves (i, i+len(InvFreq)); elements behind the pairs stay. Cosines and sines are
+// multiplied by Magnitude; 0 stands for 1.
+type Rotation struct {
+	InvFreq   []float64
+	Magnitude float32
+	Halves    bool
+}
+
+// Side says which of a row's blocks an AttendBlocks computes. Pass.Cut is the row's block that both sides share.
+type Side int
+
+const (
+	Whole Side = iota
+	Left       // blocks before the cut, and the first Shared KV heads of the block at the cut
+	Right      // the other KV heads of that block, and the blocks behind it
+)
+
+func (Embed) op()         {}
+func (RMSNorm) op()       {}
+func (NormAdd) op()       {}
+func (HeadNorm) op()      {}
+func (RepeatHeads) op()   {}
+func (Copy) op()          {}
+func (Scale) op()         {}
+func (SoftCap) op()       {}
+func (AddBias) op()       {}
+func (RoPE) op()          {}
+func (Gate) op()          {}
+func (MatMul) op()        {}
+func (StoreKV) op()       {}
+func (Attention) op()     {}
+func (AttendBlocks) op()  {}
+func (JoinBlocks) op()    {}
+func (Gather) op()        {}
+func (TopK) op()          {}
+func (ChooseExperts) op() {}
+func (ExpertMatMul) op()  {}
+func (Recur) op()         {}
+
+// WeightOf returns the matrix that an operation reads, or None.
+func WeightOf(o Op) W {
+	switch o := o.(type) {
+	case Embed:
+		return o.W
+	case MatMul:
+		return o.W
+	case ExpertMatMul:
+		return o.W
+	}
+	return None
+}
+
+// Add appends an operation.
+func (p *Program) Add(o Op) { p.Ops = append(p.Ops, o) }
+
+// MatMulOpt modifies a MatMul: see its fields.
+type MatMulOpt struct {
+	Add        bool
+	Concurrent bool
+	Outputs    Range
+}
+
+// The methods below append the operation of their name.
+
+func (p *Program) Embed(w W, out Buf) { p.Add(Embed{w, out}) }
+
+func (p *Program) RMSNorm(in Buf, weight []float32, eps float32, out Act) {
+	p.Add(RMSNorm{in, weight, eps, out})
+}
+
+func (p *Program) NormAdd(in Buf, weight []float32, eps float32, out Buf) {
+	p.Add(NormAdd{in, weight, eps, out})
+}
+
+func (p *Program) HeadNorm(b Buf, heads int, weight []float32, eps float32) {
+	p.Add(HeadNorm{b, heads, weight, eps})
+}
+
+func (p *Program) RepeatHeads(in Buf, heads, headDim int, out Buf) {
+	p.Add(RepeatHeads{in, heads, headDim, out})
+}
+
+func (p *Program) Copy(in, out Buf) { p.Add(Copy{in, out}) }
+
+func (p *Program) Scale(b Buf, factor float32) { p.Add(Scale{b, factor}) }
+
+func (p *Program) SoftCap(b Buf, cap float32) { p.Add(SoftCap{b, cap}) }
+
+func (p *Program) AddBias(b Buf, bias []float32) { p.Add(AddBias{b, bias}) }
+
+func (p *Program) RoPE(b Buf, heads, headDim int, r Rotation) {
+	p.Add(RoPE{b, heads, headDim, r})
+}
+
+func (p *Program) SiLUMul(gate, up Buf, out Act) { p.Add(Gate{false, gate, up, out}) }
+
+func (p *Program) GELUMul(gate, up Buf, out Act) { p.Add(Gate{true, gate, up, out}) }
+
+func (p *Program) MatMul(w W, in Act, out Buf, opt MatMulOpt) {
+	p.Add(MatMul{w, in, out, opt.Outputs, opt.Add, opt.Concurrent})
+}
+
+func (p *Program) StoreKV(k, v Buf, layer int) { p.Add(StoreKV{k, v, layer}) }
+
+func (p *Program) Attention(q Buf, layer, heads int, opt AttentionOpt, out Act) {
+	p.Add(Attention{opt, q, layer, heads, out})
+}
+
+func (p *Program) Gather(in, out Buf) { p.Add(Gather{in, out}) }
+
+func (p *Program) TopK(logits Buf) { p.Add(TopK{logits}) }

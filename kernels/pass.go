@@ -1,0 +1,154 @@
+package kernels
+
+import (
+	"fmt"
+	"math"
+)
+
+// Pass gives the rows of one pass. A row sees the positions 0 to Prefix-1 through its page table and
+// then its ancestors, the last of which is the row itself; Pos = Prefix+AncLen-1. A row that extends the
+// prefix has Prefix = Pos+1 and no ancestors: its own cell is in its table. Positions are needed by
+// programs with RoPE or a KV cache, the rest of the rows' lists by programs with a KV cache. Neighbouring
+// rows that name the same table share the work of fetching its keys.
+type Pass struct {
+	Rows           int
+	Tokens         []int32   // what Embed looks up; -1-i for row i of Given
+	Given          []float32 // embeddings for rows without a token, one after the other, each as long as a row of the matrix
+	Pos            []int32
+	Store          []Cell  // where the row's K and V go
+	Pages          []int32 // page tables, one after the other
+	Table          []int32 // per row: where its table begins in Pages
+	Prefix         []int32 // per row: positions visible through the table
+	Anc            []Cell  // ancestors' cells, in order of position
+	AncOff, AncLen []int32 // per row: where its ancestors are in Anc
+	Cut            []int32 // per row: the block at which AttendBlocks is divided; needed by programs that divide
+	Wanted         []int32 // rows with logits
+	TopK           int     // values that TopK returns for each of them, at most MaxTop
+}
+
+// MaxTop is the most values that TopK returns for a row.
+const MaxTop = 64
+
+// MaxPages bounds a KV cache: cells are numbered in 31 bits.
+const MaxPages = math.MaxInt32 / PageRows
+
+// PassLimits are the limits on the passes of a program, computed once so that checking each pass is quick.
+type PassLimits struct {
+	rows, wanted     int
+	embedRows, embed int // smallest matrix that tokens index, and its columns; 0 without one
+	positions, cut   bool
+	pages            int // 0: no KV cache
+}
+
+// PassLimits returns the limits of passes of p, a program that Check has accepted, with a KV cache of so many pages.
+func (p *Program) PassLimits(pages int) PassLimits {
+	l := PassLimits{rows: p.MaxRows, wanted: p.MaxWanted, pages: pages, positions: pages > 0}
+	for _, o := range p.Ops {
+		switch o := o.(type) {
+		case Embed:
+			if w := p.Weights[o.W]; l.embedRows == 0 || w.Rows < l.embedRows {
+				l.embedRows, l.embed = w.Rows, w.Cols
+			}
+		case RoPE:
+			l.positions = true
+		case AttendBlocks:
+			l.cut = l.cut || o.Side != Whole
+		}
+	}
+	return l
+}
+
+// Check returns an error for a pass with an invalid size or index; nothing of it must be computed.
+func (l *PassLimits) Check(a *Pass) error {
+	if a.Rows < 1 || a.Rows > l.rows {
+		return fmt.Errorf("kernels: pass of %d rows, want 1 to %d", a.Rows, l.rows)
+	}
+	if len(a.Wanted) > l.wanted {
+		return fmt.Errorf("kernels: pass with %d wanted rows, want at most %d", len(a.Wanted), l.wanted)
+	}
+	if a.TopK < 0 || a.TopK > MaxTop {
+		return fmt.Errorf("kernels: top %d of the logits, want 0 to %d", a.TopK, MaxTop)
+	}
+	for i, w := range a.Wanted {
+		if w < 0 || int(w) >= a.Rows {
+			return fmt.Errorf("kernels: wanted row %d is %d of %d", i, w, a.Rows)
+		}
+	}
+	if err := l.checkTokens(a); err != nil {
+		return err
+	}
+	if l.positions {
+		if len(a.Pos) != a.Rows {
+			return fmt.Errorf("kernels: %d positions for %d rows", len(a.Pos), a.Rows)
+		}
+		for i, pos := range a.Pos {
+			if pos < 0 || pos >= 1<<24 {
+				return fmt.Errorf("kernels: position %d of row %d, want 0 to %d", pos, i, 1<<24-1)
+			}
+		}
+	}
+	if l.cut && len(a.Cut) != a.Rows {
+		return fmt.Errorf("kernels: %d cuts of attention for %d rows", len(a.Cut), a.Rows)
+	}
+	if l.pages > 0 {
+		return l.checkKV(a)
+	}
+	return nil
+}
+
+func (l *PassLimits) checkTokens(a *Pass) error {
+	if l.embedRows == 0 {
+		return nil
+	}
+	if len(a.Tokens) != a.Rows {
+		return fmt.Errorf("kernels: %d tokens for %d rows", len(a.Tokens), a.Rows)
+	}
+	given := len(a.Given) / l.embed
+	if len(a.Given)%l.embed != 0 {
+		return fmt.Errorf("kernels: %d numbers of given embeddings, want a multiple of %d", len(a.Given), l.embed)
+	}
+	for i, t := range a.Tokens {
+		if int(t) < -given || int(t) >= l.embedRows {
+			return fmt.Errorf("kernels: token %d of row %d, want 0 to %d, or -1 to -%d for one of %d given embeddings",
+				t, i, l.embedRows-1, given, given)
+		}
+	}
+	return nil
+}
+
+func (l *PassLimits) checkKV(a *Pass) error {
+	for _, c := range []struct {
+		name string
+		n    int
+	}{{"cells to store", len(a.Store)}, {"page tables", len(a.Table)}, {"prefixes", len(a.Prefix)},
+		{"ancestor lists", len(a.AncOff)}, {"ancestor counts", len(a.AncLen)}} {
+		if c.n != a.Rows {
+			return fmt.Errorf("kernels: %d %s for %d rows", c.n, c.name, a.Rows)
+		}
+	}
+	cells := l.pages * PageRows
+	for i, g := range a.Pages {
+		if g < 0 || int(g) >= l.pages {
+			return fmt.Errorf("kernels: entry %d of the page tables is page %d of %d", i, g, l.pages)
+		}
+	}
+	for i, c := range a.Anc {
+		if c < 0 || int(c) >= cells {
+			return fmt.Errorf("kernels: ancestor %d is cell %d of %d", i, c, cells)
+		}
+	}
+	for r := 0; r < a.Rows; r++ {
+		prefix, anc := int(a.Prefix[r]), int(a.AncLen[r])
+		switch {
+		case a.Store[r] < 0 || int(a.Store[r]) >= cells:
+			return fmt.Errorf("kernels: row %d is stored in cell %d of %d", r, a.Store[r], cells)
+		case prefix < 0 || anc < 0 || int(a.Pos[r]) != prefix+anc-1:
+			return fmt.Errorf("kernels: row %d at position %d sees %d positions and %d ancestors", r, a.Pos[r], prefix, anc)
+		case a.Table[r] < 0 || int(a.Table[r])+(prefix+PageRows-1)/PageRows > len(a.Pages):
+			return fmt.Errorf("kernels: row %d's table begins at %d of %d for %d positions", r, a.Table[r], len(a.Pages), prefix)
+		case a.AncOff[r] < 0 || int(a.AncOff[r])+anc > len(a.Anc):
+			return fmt.Errorf("kernels: row %d's ancestors begin at %d of %d for %d ancestors", r, a.AncOff[r], len(a.Anc), anc)
+		}
+	}
+	return nil
+}

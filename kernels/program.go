@@ -1,0 +1,192 @@
+package kernels
+
+import "fmt"
+
+// Program is the plan of a pass as a plain value: buffers, weights, and the operations in the order in which they run. It says
+// what is computed, not where: a Device compiles it into a Runner.
+//
+// Its fields may be filled in by hand or by the methods that are named like the operations; Check finds mistakes in either.
+//
+// Invariants:
+//  1. An operation ends before the next starts, unless it is a MatMul with Concurrent.
+//  2. An activation is filled by one operation and made in the forms that products with it need: f32, or int8
+//     with scales, so that a row is quantised once for all its readers.
+//  3. No operation's result depends on the number of rows or threads, or on how a device divides it (docs/kernels.md).
+//  4. A stage is a run of operations whose weights are there together: see Weights.
+type Program struct {
+	MaxRows, MaxWanted int // rows of a pass, and how many of them may have logits
+	KV                 KVShape
+	States             []State
+	Buffers            []Buffer
+	Activations        []Activation
+	Weights            []Weight
+	Parts              []PartShape
+	Routes             []RouteShape
+	Ops                []Op
+	Stages             []Stage // in order, the first from operation 0 on; none: all is one stage
+	Taps               []Tap
+}
+
+// Handles name what a Program has, by index.
+type (
+	Buf   int // Buffers
+	Act   int // Activations
+	W     int // Weights
+	Parts int // Parts
+	Route int // Routes
+)
+
+// None is the handle of nothing.
+const None = -1
+
+// Buffer is (MaxRows, Dim) or, if Wanted, (MaxWanted, Dim) numbers in f32, by row.
+type Buffer struct {
+	Dim    int
+	Wanted bool
+}
+
+// Activation is the input of products, like a Buffer but in the forms that they need.
+type Activation struct {
+	Dim    int
+	Wanted bool
+}
+
+// Weight is a matrix of Rows outputs and Cols inputs.
+type Weight struct {
+	Name       string // for messages
+	Type       Type
+	Rows, Cols int
+	Experts    int    // number of such matrices, one after the other; a pass reads those its rows need. 0: one matrix, always read
+	Layout     Layout // in which Weights hands it over
+}
+
+// Bytes returns what w takes in its layout.
+func (w *Weight) Bytes() int { return max(1, w.Experts) * w.Layout.Bytes(w.Type, w.Rows, w.Cols) }
+
+// PartShape is what AttendBlocks hands over for each row and each of its blocks: Heads times (m, l, o), o of Dim numbers.
+type PartShape struct{ Heads, Dim int }
+
+// RouteShape is the choice of Used of Experts for each row, with a weight for each.
+type RouteShape struct{ Experts, Used int }
+
+// State is a recurrent layer's memory: Floats numbers that each row takes from the row before it (in a tree, its parent),
+// updates and passes on.
+type State struct {
+	Layer  int
+	Kind   string // names the recurrence: "delta net"
+	Floats int
+}
+
+// Tap makes the hidden state after a layer readable outside the pass: it stays in Buf, which no other operation writes to,
+// until the next pass. Layer counts from the model's first layer.
+type Tap struct {
+	Layer int
+	Buf   Buf
+}
+
+// Stage begins with operation First and ends where the next one begins: a layer, or less, such as one matrix of a large one.
+type Stage struct {
+	Name  string
+	First int
+}
+
+const maxDim = 1 << 24
+
+// NewProgram returns an empty plan for passes of at most maxRows rows, of which at most maxWanted are
+// wanted (have logits).
+func NewProgram(maxRows, maxWanted int) *Program {
+	return &Program{MaxRows: maxRows, MaxWanted: maxWanted}
+}
+
+// Buf adds a buffer of MaxRows rows.
+func (p *Program) Buf(dim int) Buf { return p.buffer(Buffer{Dim: dim}) }
+
+// WantedBuf adds a buffer of MaxWanted rows.
+func (p *Program) WantedBuf(dim int) Buf { return p.buffer(Buffer{dim, true}) }
+
+func (p *Program) buffer(b Buffer) Buf {
+	p.Buffers = append(p.Buffers, b)
+	return Buf(len(p.Buffers) - 1)
+}
+
+// Act adds an activation of MaxRows rows.
+func (p *Program) Act(dim int) Act { return p.activation(Activation{Dim: dim}) }
+
+// WantedAct adds an activation of MaxWanted rows.
+func (p *Program) WantedAct(dim int) Act { return p.activation(Activation{dim, true}) }
+
+func (p *Program) activation(a Activation) Act {
+	p.Activations = append(p.Activations, a)
+	return Act(len(p.Activations) - 1)
+}
+
+// Weight adds a matrix.
+func (p *Program) Weight(w Weight) W {
+	p.Weights = append(p.Weights, w)
+	return W(len(p.Weights) - 1)
+}
+
+// Stage begins a stage with the next operation.
+func (p *Program) Stage(name string) {
+	if n := len(p.Stages); n > 0 && p.Stages[n-1].First == len(p.Ops) {
+		p.Stages[n-1].Name = name // the new stage replaces one without operations
+		return
+	}
+	if len(p.Stages) == 0 && len(p.Ops) > 0 {
+		p.Stages = append(p.Stages, Stage{})
+	}
+	p.Stages = append(p.Stages, Stage{name, len(p.Ops)})
+}
+
+// StageCount returns the number of stages, at least 1.
+func (p *Program) StageCount() int { return max(1, len(p.Stages)) }
+
+// StageOps returns the operations [from, to) of stage i.
+func (p *Program) StageOps(i int) (from, to int) {
+	to = len(p.Ops)
+	if i < len(p.Stages) {
+		from = p.Stages[i].First
+	}
+	if i+1 < len(p.Stages) {
+		to = p.Stages[i+1].First
+	}
+	return from, to
+}
+
+// StageName names stage i for messages.
+func (p *Program) StageName(i int) string {
+	if i < len(p.Stages) && p.Stages[i].Name != "" {
+		return p.Stages[i].Name
+	}
+	return fmt.Sprintf("stage %d", i)
+}
+
+// StageWeights returns the weights that the operations of stage i read, each once, in order of first use.
+func (p *Program) StageWeights(i int) (all []W) {
+	from, to := p.StageOps(i)
+	seen := map[W]bool{}
+	for _, o := range p.Ops[from:to] {
+		if w := WeightOf(o); w != None && !seen[w] {
+			seen[w] = true
+			all = append(all, w)
+		}
+	}
+	return all
+}
+
+// MACs returns the multiply-adds with weights in a pass of so many rows, of which wanted have logits. For each row only the
+// experts that it uses count.
+func (p *Program) MACs(rows, wanted int) (n int64) {
+	for _, o := range p.Ops {
+		switch o := o.(type) {
+		case MatMul:
+			w, r := p.Weights[o.W], o.Outputs.Of(p.Weights[o.W].Rows)
+			if n += int64(r.To-r.From) * int64(w.Cols) * int64(rows); p.Activations[o.In].Wanted {
+				n -= int64(r.To-r.From) * int64(w.Cols) * int64(rows-wanted)
+			}
+		case ExpertMatMul:
+			n += int64(p.Weights[o.W].Rows) * int64(p.Weights[o.W].Cols) * int64(rows) * int64(p.Routes[o.Route].Used)
+		}
+	}
+	return n
+}
