@@ -16,74 +16,89 @@ type AttentionOpt struct {
 // each 32.
 type Row struct{ X, Scales []float32 }
 
-// Attention writes to out what one query head at the last position sees of keys and values, in order of
-// absolute position from 0. Where those rows are stored does not matter.
+// Attention writes to out the attention of one query head at the last position over keys and values, which are in order of
+// absolute position from 0.
 //
 // Per block: scores Scale·q·k, the product by FMA in order of dimension (Q8_0: of each 32 dimensions from 0
 // on, and these enter in order by FMA with their scale), capped; their largest m (NaN is not
 // larger than anything), weights Exp(s-m), their sum in 16 lanes by position mod 16, and Σ weight·v by FMA in
-// order of position (Q8_0: the weight times the scale, rounded, and the code). Positions outside the window do not take part, nor do blocks without any other. Then
-// the blocks enter in order with weight Exp(m - largest m), by FMA, and the result is divided.
+// order of position (Q8_0: the weight times the scale, rounded, and the code). Positions outside the window are left out, and
+// so are blocks wholly outside it. Then the blocks enter in order with weight Exp(m - largest m), by FMA, and the result is divided.
 func Attention(q []float32, keys, values []Row, opt AttentionOpt, out []float32) {
-	type part struct {
-		max, sum float32
-		o        []float32
+	var parts []Part
+	for b := FirstBlock(len(keys), opt); b*Block < len(keys); b++ {
+		parts = append(parts, AttendBlock(q, keys, values, b, opt))
 	}
-	var parts []part
-	top := float32(math.Inf(-1))
-	first := 0
+	Join(parts, out)
+}
+
+// Part is a query head's attention to one block: the largest score, Σ Exp(s-Max), Σ Exp(s-Max)·v.
+type Part struct {
+	Max, Sum float32
+	O        []float32
+}
+
+// first returns the first position that position n-1 sees.
+func first(n int, opt AttentionOpt) int {
 	if opt.Window > 0 {
-		first = max(0, len(keys)-opt.Window)
+		return max(0, n-opt.Window)
 	}
-	for from := first / Block * Block; from < len(keys); from += Block {
-		to := min(from+Block, len(keys))
-		p := part{o: make([]float32, len(q))}
-		p.max, p.sum = block(q, keys[:to], values[:to], max(from, first), opt, p.o)
-		if p.max > top {
-			top = p.max
+	return 0
+}
+
+// FirstBlock returns the block that holds the first position seen from position n-1.
+func FirstBlock(n int, opt AttentionOpt) int { return first(n, opt) / Block }
+
+// AttendBlock returns the part of block b in Attention.
+func AttendBlock(q []float32, keys, values []Row, b int, opt AttentionOpt) Part {
+	from, to := max(b*Block, first(len(keys), opt)), min((b+1)*Block, len(keys))
+	p := Part{Max: float32(math.Inf(-1)), O: make([]float32, len(q))}
+	s := make([]float32, to)
+	for j := from; j < to; j++ {
+		s[j] = opt.Scale * dot(q, keys[j])
+		if opt.SoftCap != 0 {
+			s[j] = SoftCap(s[j], opt.SoftCap)
 		}
-		parts = append(parts, p)
+		if s[j] > p.Max {
+			p.Max = s[j]
+		}
+	}
+	var lanes [16]float32
+	for j := from; j < to; j++ {
+		e, v := Exp(s[j]-p.Max), values[j]
+		lanes[j%16] += e
+		for d := range p.O {
+			w := e
+			if v.Scales != nil {
+				w = e * v.Scales[d/32]
+			}
+			p.O[d] = FMA(w, v.X[d], p.O[d])
+		}
+	}
+	p.Sum = Reduce(lanes)
+	return p
+}
+
+// Join writes to out the attention of a row, given the parts of its blocks in order of position.
+func Join(parts []Part, out []float32) {
+	top := float32(math.Inf(-1))
+	for _, p := range parts {
+		if p.Max > top {
+			top = p.Max
+		}
 	}
 	var sum float32
 	clear(out)
 	for _, p := range parts {
-		c := Exp(p.max - top)
-		sum = FMA(c, p.sum, sum)
+		c := Exp(p.Max - top)
+		sum = FMA(c, p.Sum, sum)
 		for d := range out {
-			out[d] = FMA(c, p.o[d], out[d])
+			out[d] = FMA(c, p.O[d], out[d])
 		}
 	}
 	for d := range out {
 		out[d] /= sum
 	}
-}
-
-// block is the part of positions [from, len(keys)).
-func block(q []float32, keys, values []Row, from int, opt AttentionOpt, o []float32) (top, sum float32) {
-	top = float32(math.Inf(-1))
-	s := make([]float32, len(keys))
-	for j := from; j < len(keys); j++ {
-		s[j] = opt.Scale * dot(q, keys[j])
-		if opt.SoftCap != 0 {
-			s[j] = SoftCap(s[j], opt.SoftCap)
-		}
-		if s[j] > top {
-			top = s[j]
-		}
-	}
-	var lanes [16]float32
-	for j := from; j < len(keys); j++ {
-		p, v := Exp(s[j]-top), values[j]
-		lanes[j%16] += p
-		for d := range o {
-			w := p
-			if v.Scales != nil {
-				w = p * v.Scales[d/32]
-			}
-			o[d] = FMA(w, v.X[d], o[d])
-		}
-	}
-	return top, Reduce(lanes)
 }
 
 func dot(q []float32, k Row) (sum float32) {

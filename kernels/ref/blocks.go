@@ -34,7 +34,7 @@ type subBlock struct {
 	code       []int32
 }
 
-// nonlinear holds the codes that IQ4_NL and IQ4_XS give to nibbles, mxfp4 twice those of MXFP4 (E2M1).
+// nonlinear holds the codes that nibbles stand for in IQ4_NL and IQ4_XS; mxfp4 holds twice the values of MXFP4 (E2M1).
 var (
 	nonlinear = [16]int32{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
 	mxfp4     = [16]int32{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}
@@ -88,7 +88,7 @@ func blockShape(typ uint32) (elems, bytes int) {
 	panic("ref: not a quantised type")
 }
 
-// subBlocks takes a quantised row of k elements apart.
+// subBlocks decodes a quantised row of k elements.
 func subBlocks(typ uint32, row []byte, k int) []subBlock {
 	var all []subBlock
 	elems, size := blockShape(typ)
@@ -113,7 +113,7 @@ func subBlocks(typ uint32, row []byte, k int) []subBlock {
 	return all
 }
 
-// small takes a block of 32 apart.
+// small decodes a block of 32.
 func small(typ uint32, row []byte) subBlock {
 	b := subBlock{code: make([]int32, 32)}
 	if typ != MXFP4Type {

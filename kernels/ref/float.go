@@ -131,7 +131,7 @@ const (
 )
 
 // GELUMul writes gelu(g)·u to y, in the approximation 0.5·g·(1 + tanh(√(2/π)·(g + 0.044715·g³))) of Hendrycks and
-// Gimpel (2016), computed as g / (1 + e^-2z) with z what tanh is of: nothing cancels.
+// Gimpel (2016), computed as g / (1 + e^-2z), where z is the argument of tanh, so that nothing cancels.
 func GELUMul(g, u, y []float32) {
 	for i, x := range g {
 		z := x * FMA(float32(x*x), geluCubic, geluLinear)

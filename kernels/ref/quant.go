@@ -23,7 +23,7 @@ func Span(typ uint32) int {
 }
 
 // Unpacked reports whether a weight type is stored for the kernels as int8 codes with a float scale and
-// minimum per sub-block. All of these take the step of the minima, also where those are zero.
+// minimum per sub-block. Their products include the step for minima even where these are zero.
 func Unpacked(typ uint32) bool {
 	switch typ {
 	case Q4_1Type, Q5_1Type, Q2_KType, Q3_KType, IQ4_NLType, IQ4_XSType, MXFP4Type:
@@ -33,7 +33,7 @@ func Unpacked(typ uint32) bool {
 }
 
 // Quantize rounds x, a multiple of span long, to int8 codes with a scale of max|x|/127 per span. A span
-// below 1e-30 becomes zeros; one that holds an infinity or NaN gets a NaN scale, so that it stays seen.
+// below 1e-30 becomes zeros; one that holds an infinity or NaN gets a NaN scale, so that the fault is not hidden.
 func Quantize(x []float32, span int) Activation {
 	a := Activation{span, make([]int8, len(x)), make([]float32, len(x)/32)}
 	for from := 0; from < len(x); from += span {

@@ -88,7 +88,8 @@ func TestExp(t *testing.T) {
 		t.Errorf("largest error %v ulp, want at most 2", worst)
 	}
 	nan := float32(math.NaN())
-	for x, want := range map[float32]float32{0: 1, -88: 0, -1e30: 0, float32(math.Inf(-1)): 0, 1000: Exp(88.3), float32(math.Inf(1)): Exp(88.3)} {
+	for x, want := range map[float32]float32{0: 1, -88: 0, -1e30: 0, float32(math.Inf(-1)): 0, 1000: Exp(88.3),
+		float32(math.Inf(1)): Exp(88.3)} {
 		if got := Exp(x); got != want {
 			t.Errorf("Exp(%v) = %v, want %v", x, got, want)
 		}

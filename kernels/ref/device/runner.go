@@ -1,0 +1,360 @@
+package device
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/ref"
+)
+
+// runner interprets a program.
+type runner struct {
+	*kernels.Program
+	weights kernels.Weights
+	cache   *cache // nil without one
+	limits  kernels.PassLimits
+	bufs    [][]float32
+	acts    [][]float32
+	parts   []parts
+	tops    []kernels.Top
+	pass    *kernels.Pass
+	closed  bool
+}
+
+// parts is what AttendBlocks has computed of the pass: per row its blocks, per block the heads.
+type parts struct {
+	first []int // per row
+	all   []ref.Part
+}
+
+// Compile keeps the program as it is.
+func (*Device) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache) (kernels.Runner, error) {
+	if err := check(p); err != nil {
+		return nil, err
+	}
+	r := &runner{Program: p, weights: w, parts: make([]parts, len(p.Parts))}
+	pages := 0
+	if len(p.KV.Layers) > 0 {
+		var ok bool
+		if r.cache, ok = c.(*cache); !ok {
+			return nil, fmt.Errorf("ref: a KV cache of type %T, want one that this device has made", c)
+		}
+		if r.cache.shape.Type != p.KV.Type || !slices.Equal(r.cache.shape.Layers, p.KV.Layers) {
+			return nil, errors.New("ref: the KV cache is not of the shape that the program wants")
+		}
+		pages = r.cache.pages
+	}
+	r.limits = p.PassLimits(pages)
+	rows := func(dim int, wanted bool) []float32 {
+		if wanted {
+			return make([]float32, dim*p.MaxWanted)
+		}
+		return make([]float32, dim*p.MaxRows)
+	}
+	for _, b := range p.Buffers {
+		r.bufs = append(r.bufs, rows(b.Dim, b.Wanted))
+	}
+	for _, a := range p.Activations {
+		r.acts = append(r.acts, rows(a.Dim, a.Wanted))
+	}
+	return r, nil
+}
+
+// Run runs all stages.
+func (r *runner) Run(a *kernels.Pass) error {
+	if err := r.Start(a); err != nil {
+		return err
+	}
+	for i := range r.StageCount() {
+		if err := r.Stage(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Start checks the pass.
+func (r *runner) Start(a *kernels.Pass) error {
+	if r.closed {
+		return errors.New("ref: the runner is closed")
+	}
+	if err := r.limits.Check(a); err != nil {
+		return err
+	}
+	r.pass, r.tops = a, make([]kernels.Top, len(a.Wanted))
+	for i, s := range r.Program.Parts {
+		p, n := &r.parts[i], 0
+		p.first = make([]int, a.Rows)
+		for row, pos := range a.Pos {
+			p.first[row] = n
+			n += (int(pos)/kernels.Block + 1) * s.Heads
+		}
+		p.all = make([]ref.Part, n)
+		for j := range p.all {
+			p.all[j].O = make([]float32, s.Dim)
+		}
+	}
+	return nil
+}
+
+// Stage runs the operations of a stage, one row after the other.
+func (r *runner) Stage(i int) error {
+	if r.pass == nil || i < 0 || i >= r.StageCount() {
+		return fmt.Errorf("ref: stage %d of %d, want one of a pass that is started", i, r.StageCount())
+	}
+	data := make([][]byte, len(r.Weights))
+	if ws := r.StageWeights(i); len(ws) > 0 {
+		all, err := r.weights.Acquire(i, nil)
+		if err != nil {
+			return fmt.Errorf("ref: weights of %s: %w", r.StageName(i), err)
+		}
+		defer r.weights.Release(i)
+		for j, w := range ws {
+			data[w] = all[j]
+		}
+	}
+	from, to := r.StageOps(i)
+	for _, o := range r.Ops[from:to] {
+		r.run(o, data)
+	}
+	if i+1 == r.StageCount() {
+		r.pass = nil
+	}
+	return nil
+}
+
+// row returns row i of a buffer, act of an activation.
+func (r *runner) row(b kernels.Buf, i int) []float32 {
+	n := r.Buffers[b].Dim
+	return r.bufs[b][i*n : (i+1)*n : (i+1)*n]
+}
+
+func (r *runner) act(a kernels.Act, i int) []float32 {
+	n := r.Activations[a].Dim
+	return r.acts[a][i*n : (i+1)*n]
+}
+
+// rows calls f for each row of the pass, or each wanted one.
+func (r *runner) rows(wanted bool, f func(i int)) {
+	n := r.pass.Rows
+	if wanted {
+		n = len(r.pass.Wanted)
+	}
+	for i := range n {
+		f(i)
+	}
+}
+
+func (r *runner) each(b kernels.Buf, f func(i int, x []float32)) {
+	r.rows(r.Buffers[b].Wanted, func(i int) { f(i, r.row(b, i)) })
+}
+
+func (r *runner) run(o kernels.Op, data [][]byte) {
+	switch o := o.(type) {
+	case kernels.Embed:
+		r.each(o.Out, func(i int, out []float32) { r.embed(data[o.W], o, r.pass.Tokens[i], out) })
+	case kernels.RMSNorm:
+		r.each(o.In, func(i int, x []float32) { ref.RMSNorm(x, o.Weight, o.Eps, r.act(o.Out, i)) })
+	case kernels.NormAdd:
+		r.each(o.In, func(i int, x []float32) { ref.NormAdd(x, o.Weight, o.Eps, r.row(o.Out, i)) })
+	case kernels.HeadNorm:
+		r.each(o.Buf, func(_ int, x []float32) {
+			for h := range slices.Chunk(x, len(o.Weight)) {
+				ref.RMSNorm(h, o.Weight, o.Eps, h)
+			}
+		})
+	case kernels.RepeatHeads:
+		r.each(o.In, func(i int, x []float32) {
+			out := r.row(o.Out, i)
+			for h, times := 0, len(out)/len(x); h < len(out)/o.HeadDim; h++ {
+				copy(out[h*o.HeadDim:(h+1)*o.HeadDim], x[h/times*o.HeadDim:])
+			}
+		})
+	case kernels.Copy:
+		r.each(o.In, func(i int, x []float32) { copy(r.row(o.Out, i), x) })
+	case kernels.Scale:
+		r.values(o.Buf, func(_ int, x float32) float32 { return x * o.Factor })
+	case kernels.SoftCap:
+		r.values(o.Buf, func(_ int, x float32) float32 { return ref.SoftCap(x, o.Cap) })
+	case kernels.AddBias:
+		r.values(o.Buf, func(j int, x float32) float32 { return x + o.Bias[j] })
+	case kernels.RoPE:
+		magnitude := o.Rotation.Magnitude
+		if magnitude == 0 {
+			magnitude = 1
+		}
+		r.each(o.Buf, func(i int, x []float32) {
+			for h := range slices.Chunk(x, o.HeadDim) {
+				ref.RoPE(h, r.pass.Pos[i], o.Rotation.InvFreq, magnitude, o.Rotation.Halves)
+			}
+		})
+	case kernels.Gate:
+		gate := ref.SiLUMul
+		if o.GELU {
+			gate = ref.GELUMul
+		}
+		r.each(o.Gate, func(i int, g []float32) { gate(g, r.row(o.Up, i), r.act(o.Out, i)) })
+	case kernels.MatMul:
+		r.matmul(o, data[o.W])
+	case kernels.Gather:
+		r.each(o.Out, func(i int, out []float32) { copy(out, r.row(o.In, int(r.pass.Wanted[i]))) })
+	case kernels.TopK:
+		r.each(o.Logits, func(i int, x []float32) {
+			t := &r.tops[i]
+			t.IDs, t.Logits, t.Max, t.Sum = ref.TopK(x, r.pass.TopK)
+		})
+	case kernels.StoreKV:
+		r.each(o.K, func(i int, k []float32) {
+			r.cache.put(o.Layer, 0, r.pass.Store[i], k)
+			r.cache.put(o.Layer, 1, r.pass.Store[i], r.row(o.V, i))
+		})
+	default:
+		r.attention(o)
+	}
+}
+
+func (r *runner) values(b kernels.Buf, f func(j int, x float32) float32) {
+	r.each(b, func(_ int, x []float32) {
+		for j := range x {
+			x[j] = f(j, x[j])
+		}
+	})
+}
+
+func (r *runner) embed(data []byte, o kernels.Embed, token int32, out []float32) {
+	if token < 0 {
+		copy(out, r.pass.Given[int(-1-token)*len(out):])
+		return
+	}
+	w := &r.Weights[o.W]
+	size := len(data) / w.Rows
+	ref.Dequantize(uint32(w.Type), data[int(token)*size:(int(token)+1)*size], out)
+}
+
+func (r *runner) matmul(o kernels.MatMul, data []byte) {
+	const most = 64 // outputs at a time
+	w := &r.Weights[o.W]
+	size, outs := len(data)/w.Rows, o.Outputs.Of(w.Rows)
+	pieces := (outs.To - outs.From + most - 1) / most
+	n := r.pass.Rows
+	if r.Buffers[o.Out].Wanted {
+		n = len(r.pass.Wanted)
+	}
+	parallel(n*pieces, func(u int) {
+		row, from := u/pieces, outs.From+u%pieces*most
+		to := min(from+most, outs.To)
+		ref.MatVec(uint32(w.Type), data[from*size:to*size], size, r.act(o.In, row), r.row(o.Out, row)[from:to], o.Add)
+	})
+}
+
+func (r *runner) attention(o kernels.Op) {
+	switch o := o.(type) {
+	case kernels.Attention:
+		r.heads(o.Q, o.Layer, o.Heads, func(row, _, head int, q []float32, keys, values []ref.Row) {
+			ref.Attention(q, keys, values, ref.AttentionOpt(o.AttentionOpt), r.act(o.Out, row)[head*len(q):][:len(q)])
+		})
+	case kernels.AttendBlocks:
+		r.heads(o.Q, o.Layer, o.Heads, func(row, kvHead, head int, q []float32, keys, values []ref.Row) {
+			opt := ref.AttentionOpt(o.AttentionOpt)
+			for b := ref.FirstBlock(len(keys), opt); b*kernels.Block < len(keys); b++ {
+				if !r.mine(o, row, b, kvHead) {
+					continue
+				}
+				p := r.part(o.Out, row, b, head)
+				got := ref.AttendBlock(q, keys, values, b, opt)
+				p.Max, p.Sum = got.Max, got.Sum
+				copy(p.O, got.O)
+			}
+		})
+	case kernels.JoinBlocks:
+		s := r.Program.Parts[o.In]
+		r.rows(false, func(row int) {
+			n := int(r.pass.Pos[row]) + 1
+			for head := range s.Heads {
+				var all []ref.Part
+				for b := ref.FirstBlock(n, ref.AttentionOpt(o.AttentionOpt)); b*kernels.Block < n; b++ {
+					all = append(all, *r.part(o.In, row, b, head))
+				}
+				ref.Join(all, r.act(o.Out, row)[head*s.Dim:][:s.Dim])
+			}
+		})
+	}
+}
+
+// mine reports whether an operation computes a row's block for a KV head.
+func (r *runner) mine(o kernels.AttendBlocks, row, block, kvHead int) bool {
+	if o.Side == kernels.Whole {
+		return true
+	}
+	cut := int(r.pass.Cut[row])
+	return (block < cut || block == cut && kvHead < o.Shared) == (o.Side == kernels.Left)
+}
+
+func (r *runner) part(p kernels.Parts, row, block, head int) *ref.Part {
+	return &r.parts[p].all[r.parts[p].first[row]+block*r.Program.Parts[p].Heads+head]
+}
+
+// heads calls f for every row and query head, with the keys and values that it sees in order of position.
+func (r *runner) heads(q kernels.Buf, layer, heads int, f func(row, kvHead, head int, q []float32, keys, values []ref.Row)) {
+	layer = r.KV.Kept(layer)
+	shape := r.KV.Layers[layer]
+	group := heads / shape.Heads
+	parallel(r.pass.Rows*shape.Heads, func(u int) {
+		row, kvHead := u/shape.Heads, u%shape.Heads
+		var keys, values []ref.Row
+		for _, cell := range r.seen(row) {
+			keys, values = append(keys, r.cache.row(layer, 0, kvHead, cell)), append(values, r.cache.row(layer, 1, kvHead, cell))
+		}
+		for head := kvHead * group; head < (kvHead+1)*group; head++ {
+			f(row, kvHead, head, r.row(q, row)[head*shape.Dim:][:shape.Dim], keys, values)
+		}
+	})
+}
+
+// seen returns the cells that a row sees, in order of position.
+func (r *runner) seen(row int) (cells []kernels.Cell) {
+	p := r.pass
+	for pos := range int(p.Prefix[row]) {
+		page := p.Pages[int(p.Table[row])+pos/kernels.PageRows]
+		cells = append(cells, kernels.Cell(page)*kernels.PageRows+kernels.Cell(pos%kernels.PageRows))
+	}
+	return append(cells, p.Anc[p.AncOff[row]:p.AncOff[row]+p.AncLen[row]]...)
+}
+
+// Row returns row i of a buffer.
+func (r *runner) Row(b kernels.Buf, i int) []float32 {
+	if r.closed || b < 0 || int(b) >= len(r.bufs) || i < 0 || (i+1)*r.Buffers[b].Dim > len(r.bufs[b]) {
+		return nil
+	}
+	return r.row(b, i)
+}
+
+// Top returns what TopK found.
+func (r *runner) Top(i int) kernels.Top {
+	if r.closed || i < 0 || i >= len(r.tops) {
+		return kernels.Top{}
+	}
+	return r.tops[i]
+}
+
+// Part returns a block's result.
+func (r *runner) Part(p kernels.Parts, row, block, head int) kernels.Part {
+	if r.closed || p < 0 || int(p) >= len(r.parts) || head < 0 || head >= r.Program.Parts[p].Heads || row < 0 ||
+		row >= len(r.parts[p].first) {
+		return kernels.Part{}
+	}
+	end := len(r.parts[p].all)
+	if row+1 < len(r.parts[p].first) {
+		end = r.parts[p].first[row+1]
+	}
+	if at := r.parts[p].first[row] + block*r.Program.Parts[p].Heads + head; block < 0 || at >= end {
+		return kernels.Part{}
+	}
+	x := r.part(p, row, block, head)
+	return kernels.Part{Max: &x.Max, Sum: &x.Sum, O: x.O}
+}
+
+// Close ends the runner.
+func (r *runner) Close() { r.closed = true }
