@@ -2,13 +2,13 @@ package sample
 
 import "github.com/tandem-llm/tandem"
 
-// History counts a text as penalties need it: each token's occurrences in the output, if a frequency or
-// presence penalty applies, and among the last tokens of prompt and output, if a repeat penalty does. It
-// grows token by token, at a cost that does not depend on the text's length, and keeps no more of the text
-// than the repeat penalty's window. Not safe for concurrent use.
+// History counts the tokens of a text for penalties: each token's occurrences in the output, if a frequency or
+// presence penalty applies, and among the last tokens of prompt and output, if a repeat penalty does. The cost of
+// a token does not depend on the text's length, and only the repeat penalty's window of the text is kept. Not
+// safe for concurrent use.
 //
 // A text has one history, whatever trees its tokens came from: along a path of a tree each token is pushed
-// before the draw after it. Nothing need be taken back, because a draw's token follows in any case.
+// before the next draw. Nothing is ever taken back, because a drawn token always becomes part of the text.
 type History struct {
 	cells   []cell               // of the tokens with a count, in no order
 	at      map[tandem.Token]int // where a token's cell is
@@ -23,8 +23,8 @@ type cell struct {
 	output, recent int32
 }
 
-// NewHistory returns the history of tokens, of which the first prompt are no output (0: all of them). It is nil
-// if s has no penalty: then nothing need be counted.
+// NewHistory returns the history of tokens, of which the first prompt tokens are not output (0: none of them is output). It
+// is nil if s has no penalty.
 func NewHistory(s tandem.Sampling, tokens []tandem.Token, prompt int) *History {
 	h := &History{outputs: s.FrequencyPenalty != 0 || s.PresencePenalty != 0}
 	if s.RepeatPenalty != 0 && s.RepeatPenalty != 1 {
@@ -61,7 +61,7 @@ func (h *History) Push(t tandem.Token) {
 	h.see(t)
 }
 
-// see moves the window on to t.
+// see moves the window forward to t.
 func (h *History) see(t tandem.Token) {
 	size := cap(h.window)
 	if size == 0 {
@@ -89,7 +89,7 @@ func (h *History) see(t tandem.Token) {
 	delete(h.at, gone)
 }
 
-// cell returns the counts of t, to be raised.
+// cell returns the counts of t for the caller to change.
 func (h *History) cell(t tandem.Token) *cell {
 	i, ok := h.at[t]
 	if !ok {
@@ -100,7 +100,7 @@ func (h *History) cell(t tandem.Token) *cell {
 	return &h.cells[i]
 }
 
-// Shape returns logits with p's bias and penalties for the text that h has counted: logits itself if
+// Shape returns logits with p's bias, and its penalties for the text that h has counted: logits itself if
 // p.Shapes() is false, else a copy that is valid until the sampler's next Shape. Each token's logit is computed
 // in float64, in the order bias, repeat, frequency and presence, and rounded once.
 func (s *Sampler) Shape(logits []float32, p tandem.Sampling, h *History) []float32 {
@@ -150,7 +150,7 @@ func (s *Sampler) biased(i int, logits []float32) float64 {
 	return float64(logits[i])
 }
 
-// penalize returns a logit of a token with those counts. Products are converted explicitly so that no compiler
+// penalize returns logit v with p's penalties for counts c. Products are converted explicitly so that no compiler
 // fuses them with a sum.
 func penalize(v float64, p tandem.Sampling, c cell) float64 {
 	if c.recent > 0 && p.RepeatPenalty > 0 { // 1 changes nothing

@@ -124,7 +124,8 @@ func TestShapeValues(t *testing.T) {
 		{"frequency", tandem.Sampling{FrequencyPenalty: 0.5}, []float32{2, -3, 1, 0.5}},
 		{"presence", tandem.Sampling{PresencePenalty: 0.5}, []float32{2, -2.5, 1, 0.5}},
 		{"bias", tandem.Sampling{Bias: []tandem.Bias{{Token: 1, Add: 100}, {Token: 2, Add: -100}}}, []float32{2, 98, -99, 0.5}},
-		{"all", tandem.Sampling{RepeatPenalty: 2, FrequencyPenalty: 0.5, PresencePenalty: 0.25, Bias: []tandem.Bias{{Token: 1, Add: 4}}}, []float32{1, -0.25, 1, 0.25}},
+		{"all", tandem.Sampling{RepeatPenalty: 2, FrequencyPenalty: 0.5, PresencePenalty: 0.25, Bias: []tandem.Bias{{Token: 1, Add: 4}}},
+			[]float32{1, -0.25, 1, 0.25}},
 	} {
 		var s Sampler
 		got := s.Shape(logits, c.s, NewHistory(c.s, text, 2))

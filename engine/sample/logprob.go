@@ -9,9 +9,9 @@ import (
 // leastLogProb stands for a probability of 0, as in OpenAI's answers: JSON has no infinity.
 const leastLogProb = -9999
 
-// Logprob returns the log-probability of token t, and of the top likeliest, under the softmax of logits
-// (vocabulary long): at least -9999, and that for a NaN. It depends on them alone, down to the last bit, on every
-// machine.
+// Logprob returns the log-probability of token t, and of the top likeliest tokens, under the softmax of logits
+// (vocabulary long). None is below -9999, which also stands for NaN. The result depends on the logits alone and is the
+// same on every machine, down to the last bit.
 func (s *Sampler) Logprob(logits []float32, t tandem.Token, top int) tandem.Logprob {
 	peak := logits[Argmax(logits)]
 	sum := 0.0 // ascending by id
@@ -62,18 +62,22 @@ func (s *Sampler) likeliest(logits []float32, n int) []tandem.Token {
 	return best
 }
 
-// log returns the natural logarithm of x ≥ 1, a number, to about 1e-16 of it plus 1e-16. It is a function of its own for the reason
-// that exp is: log x = k ln 2 + 2 artanh((m-1)/(m+1)) with x = 2^k·m, m within √½ to √2, and artanh's series
-// to its 11th term, whose successor is below 2e-19.
+// log returns the natural logarithm of a finite x ≥ 1, with an error of about 1e-16 of it plus 1e-16. The standard library is
+// not used, for the same reason as in exp. log x = k ln 2 + 2 artanh((m-1)/(m+1)) with x = 2^k·m, m within √½ to √2, and
+// artanh's series to its 11th term, whose successor is below 2e-19.
 func log(x float64) float64 {
 	m, k := math.Frexp(x) // exact on every machine; m within ½ to 1
 	if m < math.Sqrt2/2 {
 		m, k = 2*m, k-1
 	}
-	s := (m - 1) / (m + 1)
+	return float64(float64(k)*math.Ln2) + float64(2*artanh((m-1)/(m+1)))
+}
+
+// artanh returns the inverse hyperbolic tangent of s, |s| ≤ 0.172, by its series.
+func artanh(s float64) float64 {
 	square, series := float64(s*s), 0.0
 	for n := 21; n >= 1; n -= 2 {
 		series = float64(series*square) + 1/float64(n)
 	}
-	return float64(float64(k)*math.Ln2) + float64(2*float64(s*series))
+	return float64(s * series)
 }

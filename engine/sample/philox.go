@@ -1,17 +1,6 @@
 package sample
 
-import "github.com/tandem-llm/tandem"
-
-// Uniform returns a number in [0, 1) that depends on (seed, pos) alone: 53 bits of Philox4x32-10
-// (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), keyed by the seed, with the
-// position as counter.
-func Uniform(seed uint64, pos tandem.Position) float64 {
-	r := philox([4]uint32{uint32(pos)}, [2]uint32{uint32(seed), uint32(seed >> 32)})
-	bits := (uint64(r[1])<<32 | uint64(r[0])) >> 11
-	return float64(bits) / (1 << 53)
-}
-
-// philox is one block of Philox4x32 with ten rounds.
+// philox is one block of Philox4x32 with ten rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 func philox(c [4]uint32, k [2]uint32) [4]uint32 {
 	for range 10 {
 		a, b := uint64(c[0])*0xD2511F53, uint64(c[2])*0xCD9E8D57

@@ -1,6 +1,6 @@
-// Package sample draws tokens from logits. A draw depends on the logits, the sampling options, the position
-// and, with penalties, the text before it alone, down to the last bit, on every machine: plain and speculative
-// decoding therefore draw the same token.
+// Package sample draws tokens from logits. A draw depends only on the logits, the sampling options, the position
+// and, with penalties, the text before it. It is the same on every machine, so plain and speculative
+// decoding draw the same token.
 package sample
 
 import (
@@ -19,12 +19,13 @@ type Prob struct {
 // Sampler draws tokens. It keeps scratch memory between draws, so it is not safe for concurrent use;
 // the zero value is ready.
 //
-// A draw works in five steps, on logits that Shape has changed, if they are to be changed. (1) Candidates: with top-k the k largest logits, ties to lower ids, else
-// all; never a NaN. (2) Weights: float32 e^((logit-max)/temperature). (3) With top-p the smallest set,
-// heaviest first, ties to lower ids, that holds at least that share of the weight. Shares are summed in
-// fixed point (2⁻⁴⁰), so that no order of summation matters and the set is found by digits (radix
-// selection) without sorting. (4) With min-p no weight below that share of the largest. (5) Inverse of the cumulative weight,
-// summed in float64 by ascending id.
+// A draw works in five steps, after Shape has applied bias and penalties. (1) Candidates: with top-k the k largest logits,
+// ties to lower ids, else all; never a NaN. (2) Weights: float32 e^((logit-max)/temperature). (3) With top-p the smallest
+// set, heaviest first, ties to lower ids, that holds at least that share of the weight. Shares are summed in
+// fixed point (2⁻⁴⁰), so that the order of summation does not matter and the set is found by digits (radix
+// selection) without sorting. (4) With min-p no weight below that share of the largest. (5) The token with the
+// largest logit + temperature · g, ties to lower ids, where g is Gumbel noise of (seed, position, token). Each token of the set wins
+// with the chance that its weight has of the sum (Gumbel, 1954).
 type Sampler struct {
 	ids     []tandem.Token // candidates, ascending
 	weights []float32      // of ids
@@ -41,21 +42,12 @@ func (s *Sampler) Draw(logits []float32, p tandem.Sampling, pos tandem.Position)
 	if !(p.Temperature > 0) {
 		return Argmax(logits)
 	}
-	total := s.restrict(logits, p)
-	target := Uniform(p.Seed, pos) * total
-	sum, last := 0.0, 0
-	for i, w := range s.weights {
-		if sum += float64(w); sum > target {
-			return s.ids[i]
-		}
-		if w > 0 {
-			last = i
-		}
+	n := noiseAt(p.Seed, pos)
+	if (p.TopK <= 0 || p.TopK >= len(logits)) && !(p.TopP > 0 && p.TopP < 1) && !(p.MinP > 0) {
+		return n.pick(nil, logits, p.Temperature) // no need for weights
 	}
-	if len(s.ids) == 0 {
-		return 0
-	}
-	return s.ids[last] // the product above was rounded up to the sum itself
+	s.restrict(logits, p)
+	return n.pick(s.ids, logits, p.Temperature)
 }
 
 // Distribution returns the set that Draw draws from, ids ascending, probabilities summing to 1. It is
@@ -77,8 +69,7 @@ func (s *Sampler) Distribution(logits []float32, p tandem.Sampling) []Prob {
 	return s.probs
 }
 
-// Argmax returns the token with the largest logit, ties to the lowest id, never a NaN; 0 if there is no
-// number at all.
+// Argmax returns the token with the largest logit, ties to the lowest id, never a NaN; 0 if all are NaN.
 func Argmax(logits []float32) tandem.Token {
 	best, at := float32(math.Inf(-1)), -1
 	for i, v := range logits {
@@ -161,7 +152,7 @@ func (s *Sampler) nucleus(p float64) {
 	key, ties := selectKey(s.keys, s.shares, min(want, sum))
 	kept := 0
 	for i, x := range s.keys {
-		s.ids[kept], s.weights[kept] = s.ids[i], s.weights[i] // kept ≤ i; written always, for no branch
+		s.ids[kept], s.weights[kept] = s.ids[i], s.weights[i] // kept ≤ i; always written, to avoid a branch
 		keep := 0
 		if x > key {
 			keep = 1
@@ -200,8 +191,8 @@ func sortable(v float32) uint32 {
 }
 
 // selectKey takes keys from the largest down until their shares (nil: 1 each; equal keys have equal
-// shares) add up to want, and returns the key it stops at and how many of its equals it takes: all, if
-// there is not as much as want.
+// shares) add up to want. It returns the last key taken and how many equal to it are taken: all, if the
+// total is less than want.
 func selectKey(keys []uint32, shares []uint64, want uint64) (key uint32, ties uint64) {
 	var above, each uint64 // shares of the keys taken already; share of the key that it stops at
 	for _, digit := range [...]struct{ shift, bits uint32 }{{21, 11}, {10, 11}, {0, 10}} {

@@ -1,6 +1,7 @@
 package sample
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -31,24 +32,121 @@ func TestPhilox(t *testing.T) {
 	}
 }
 
-func TestUniformIsUniform(t *testing.T) {
-	const draws, cells = 200_000, 64
-	var n [cells]int
-	for i := range draws {
-		u := Uniform(uint64(i%7), tandem.Position(i))
-		if u < 0 || u >= 1 {
-			t.Fatalf("Uniform = %v", u)
-		}
-		n[int(u*cells)]++
-	}
-	chi := 0.0
+// chiSquare returns the statistic of counts that should be equal.
+func chiSquare(n []int) float64 {
+	total, chi := 0, 0.0
 	for _, c := range n {
-		d := float64(c) - draws/cells
-		chi += d * d / (draws / cells)
+		total += c
 	}
-	if chi > 120 { // 63 degrees of freedom: 1 in 100,000
-		t.Errorf("chi-square %v over %d cells", chi, cells)
+	want := float64(total) / float64(len(n))
+	for _, c := range n {
+		chi += (float64(c) - want) * (float64(c) - want) / want
 	}
+	return chi
+}
+
+// TestNoise: the words of a draw are uniform, over tokens, positions and seeds, and so are pairs of neighbours in each.
+func TestNoise(t *testing.T) {
+	const draws, cells = 200_000, 8
+	word := func(seed, pos, token int) uint64 {
+		return noiseAt(uint64(seed), tandem.Position(pos)).word(tandem.Token(token))
+	}
+	for name, at := range map[string]func(i int) uint64{
+		"tokens":    func(i int) uint64 { return word(3, 5, i) },
+		"positions": func(i int) uint64 { return word(3, i, 17) },
+		"seeds":     func(i int) uint64 { return word(i, 5, 17) },
+	} {
+		var n [cells * cells]int
+		for i := range draws {
+			w := at(i)
+			if w>>53 != 0 {
+				t.Fatalf("%s: word %#x: want 53 bits", name, w)
+			}
+			n[w>>50*cells+at(i+1)>>50]++
+		}
+		if chi := chiSquare(n[:]); chi > 120 { // 63 degrees of freedom: 1 in 100,000
+			t.Errorf("%s: chi-square %v over %d cells", name, chi, len(n))
+		}
+		clear(n[:])
+		for i := range draws {
+			n[at(i)>>20&(cells*cells-1)]++ // low bits
+		}
+		if chi := chiSquare(n[:]); chi > 120 {
+			t.Errorf("%s: chi-square %v of low bits", name, chi)
+		}
+	}
+}
+
+func TestGumbel(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	for i := range 20_000 {
+		w := r.Uint64() >> (11 + i%50)
+		got, want := gumbel(w), -math.Log(-math.Log1p(-float64(w|1)/(1<<53)))
+		if math.Abs(got-want) > 2e-15*math.Max(1, math.Abs(want)) || got > most(w) {
+			t.Fatalf("word %#x: %v: want %v, at most %v", w, got, want, most(w))
+		}
+	}
+	if least, largest := gumbel(1<<53-1), gumbel(0); !(least > -3.7 && least < -3.6 && largest > 36.7 && largest < 36.8) {
+		t.Errorf("noise between %v and %v: want -3.61 and 36.74", least, largest)
+	}
+}
+
+// TestDrawIsTheDefinition: a draw is the largest log-probability + Gumbel noise, without the shortcuts.
+func TestDrawIsTheDefinition(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		logits, p, pos := genLogits(r), genSampling(r), tandem.Position(rapid.IntRange(0, 1<<20).Draw(r, "pos"))
+		var s Sampler
+		best, want := math.Inf(-1), tandem.Token(0)
+		for _, c := range s.Distribution(logits, p) {
+			if score := math.Log(c.P) + gumbel(noiseAt(p.Seed, pos).word(c.Token)); score > best {
+				best, want = score, c.Token
+			}
+		}
+		if got := s.Draw(logits, p, pos); got != want {
+			r.Fatalf("drew %d: want %d", got, want)
+		}
+	})
+}
+
+// TestCoupled: the tokens with the largest logit + temperature × noise, without the shortcuts; the first is the draw of plain sampling.
+func TestCoupled(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		logits, p, pos := genLogits(r), tandem.Sampling{TopP: 1, Seed: rapid.Uint64().Draw(r, "seed")}, tandem.Position(7)
+		p.Temperature = rapid.SampledFrom([]float64{0, 0.3, 1, 2}).Draw(r, "temperature")
+		k := rapid.IntRange(1, 20).Draw(r, "k")
+		type scored struct {
+			id tandem.Token
+			v  float32
+		}
+		var want []scored
+		for i, v := range logits {
+			if v != v {
+				continue
+			}
+			if p.Temperature > 0 {
+				v = float32(float64(v) + p.Temperature*gumbel(noiseAt(p.Seed, pos).word(tandem.Token(i))))
+			}
+			want = append(want, scored{tandem.Token(i), v})
+		}
+		sort.SliceStable(want, func(i, j int) bool { return want[i].v > want[j].v })
+		want = want[:min(k, len(want))]
+		var s Sampler
+		ids, scores := s.Coupled(logits, p, pos, k)
+		if len(ids) != len(want) || len(scores) != len(want) {
+			r.Fatalf("%d tokens: want %d", len(ids), len(want))
+		}
+		for i, w := range want {
+			if ids[i] != w.id || scores[i] != w.v {
+				r.Fatalf("place %d: %d with %v: want %d with %v", i, ids[i], scores[i], w.id, w.v)
+			}
+		}
+		if len(ids) > 0 && !math.IsInf(float64(scores[0]), 0) {
+			first := ids[0]
+			if got := s.Draw(logits, p, pos); got != first {
+				r.Fatalf("the first is %d, the draw %d", first, got)
+			}
+		}
+	})
 }
 
 func TestExp(t *testing.T) {
@@ -82,7 +180,8 @@ func TestArgmaxEdges(t *testing.T) {
 		{nil, 0},
 	} {
 		var s Sampler
-		for _, p := range []tandem.Sampling{{TopP: 1}, {Temperature: math.NaN(), TopP: 1}, {Temperature: 1, TopK: 1, TopP: 1}, {Temperature: 1e-300, TopP: 1e-9}} {
+		for _, p := range []tandem.Sampling{{TopP: 1}, {Temperature: math.NaN(), TopP: 1}, {Temperature: 1, TopK: 1, TopP: 1},
+			{Temperature: 1e-300, TopP: 1e-9}} {
 			if got := s.Draw(c.logits, p, 3); got != c.want {
 				t.Errorf("Draw(%v, %+v) = %d, want %d", c.logits, p, got, c.want)
 			}
@@ -214,7 +313,9 @@ func TestChiSquare(t *testing.T) {
 		}
 		n := make([]int, len(logits))
 		for pos := range tandem.Position(draws) {
-			n[s.Draw(logits, p, pos)]++
+			if n[s.Draw(logits, p, pos)]++; pos%100 == 0 {
+				p.Seed++
+			}
 		}
 		chi, freedom := 0.0, -1.0
 		for id, c := range n {
@@ -253,20 +354,28 @@ func TestDrawDoesNotAllocate(t *testing.T) {
 	}
 }
 
+// A draw from 151,936 logits, and the best 64 tokens for a draft, of which the target's own draw is to cost at most 2 % of a pass.
 func BenchmarkDraw(b *testing.B) {
-	logits := vocabulary(4096)
-	for _, c := range []struct {
-		name string
-		p    tandem.Sampling
-	}{
-		{"all", tandem.Sampling{Temperature: 0.8, TopP: 1}},
-		{"top-p", tandem.Sampling{Temperature: 0.8, TopP: 0.95}},
-		{"top-k", tandem.Sampling{Temperature: 0.8, TopK: 40, TopP: 0.95}},
-	} {
-		b.Run(c.name, func(b *testing.B) {
-			var s Sampler
+	var s Sampler
+	for _, vocab := range []int{4096, 151_936} {
+		logits := vocabulary(vocab)
+		for _, c := range []struct {
+			name string
+			p    tandem.Sampling
+		}{
+			{"all", tandem.Sampling{Temperature: 0.8, TopP: 1}},
+			{"top-p", tandem.Sampling{Temperature: 0.8, TopP: 0.95}},
+			{"top-k", tandem.Sampling{Temperature: 0.8, TopK: 40, TopP: 0.95}},
+		} {
+			b.Run(fmt.Sprintf("%d/%s", vocab, c.name), func(b *testing.B) {
+				for i := range b.N {
+					s.Draw(logits, c.p, tandem.Position(i))
+				}
+			})
+		}
+		b.Run(fmt.Sprintf("%d/coupled", vocab), func(b *testing.B) {
 			for i := range b.N {
-				s.Draw(logits, c.p, tandem.Position(i))
+				s.Coupled(logits, tandem.Sampling{Temperature: 0.8}, tandem.Position(i), 64)
 			}
 		})
 	}

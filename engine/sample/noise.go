@@ -1,0 +1,122 @@
+package sample
+
+import (
+	"math"
+	"math/bits"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// noise is the randomness of one draw: a number for each token, which depends on (seed, position, token) alone. Whoever knows a
+// request's seed knows it, so that a drafter can lean the way the target's draw will go (Daliri, Musco and Suresh,
+// "Coupling without communication and drafter-invariant speculative decoding", 2024, arXiv 2408.07978).
+type noise uint64
+
+// noiseAt returns the noise of a draw: a block of Philox, keyed by the seed, with the position as counter.
+func noiseAt(seed uint64, pos tandem.Position) noise {
+	r := philox([4]uint32{uint32(pos)}, [2]uint32{uint32(seed), uint32(seed >> 32)})
+	return noise(uint64(r[1])<<32 | uint64(r[0]))
+}
+
+// word returns 53 random bits for a token: SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
+// OOPSLA 2014), begun at the noise.
+func (n noise) word(t tandem.Token) uint64 {
+	z := uint64(n) + (uint64(t)+1)*0x9E3779B97F4A7C15
+	z = (z ^ z>>30) * 0xBF58476D1CE4E5B9
+	z = (z ^ z>>27) * 0x94D049BB133111EB
+	return (z ^ z>>31) >> 11
+}
+
+// gumbel returns a word as a Gumbel variate: -ln E, where E = -ln(1-v) with v = (w|1)/2⁵³ is an exponential variate of mean 1. It is
+// between -3.7 and 36.8.
+func gumbel(w uint64) float64 {
+	v := float64(w|1) * (1.0 / (1 << 53))
+	var e float64
+	if v < 0.25 {
+		e = 2 * artanh(v/(2-v)) // exact to the last bits for small v, where log would see 1
+	} else {
+		e = log(1 / (1 - v))
+	}
+	if e < 1 {
+		return log(1 / e)
+	}
+	return -log(e)
+}
+
+// most returns a bound that gumbel(w) does not exceed: E is at least v, so it is at most -ln v.
+func most(w uint64) float64 { return float64(bits.LeadingZeros64(w|1)-10) * math.Ln2 }
+
+// score returns logit v with noise at a temperature; the product is rounded on its own, so that no compiler fuses it with the sum.
+func score(v float32, temperature float64, w uint64) float64 {
+	return float64(v) + float64(temperature*gumbel(w))
+}
+
+// pick returns the token of ids (nil: all tokens) with the largest logit + temperature · noise, ties to the lowest id, never a NaN; 0
+// if there is none. ids holds no NaN.
+func (n noise) pick(ids []tandem.Token, logits []float32, temperature float64) tandem.Token {
+	at := tandem.Token(0)
+	if ids == nil {
+		at = Argmax(logits)
+	} else if len(ids) > 0 {
+		at = ids[0]
+		for _, t := range ids {
+			if logits[t] > logits[at] {
+				at = t
+			}
+		}
+	}
+	if int(at) >= len(logits) || logits[at] != logits[at] {
+		return at
+	}
+	best := score(logits[at], temperature, n.word(at)) // the likeliest: few others come near
+	try := func(t tandem.Token, v float32) {
+		w := n.word(t)
+		if !(float64(v)+float64(temperature*most(w)) >= best) {
+			return // as almost all; so does a NaN
+		}
+		if s := score(v, temperature, w); s > best || s == best && t < at {
+			best, at = s, t
+		}
+	}
+	for _, t := range ids {
+		try(t, logits[t])
+	}
+	if ids == nil {
+		for i, v := range logits {
+			try(tandem.Token(i), v)
+		}
+	}
+	return at
+}
+
+// Coupled returns the k tokens (or all, if there are fewer) that are likeliest to be drawn at position pos by somebody whose logits are
+// about these, likeliest first, ties to lower ids, and their scores: logit + Temperature · g, where g is the Gumbel noise that
+// Draw uses for the token there. Only Temperature and Seed of p count; temperature 0 gives the logits themselves. NaNs are left out.
+// The slices are valid until the sampler's next call.
+func (s *Sampler) Coupled(logits []float32, p tandem.Sampling, pos tandem.Position, k int) ([]tandem.Token, []float32) {
+	n := noiseAt(p.Seed, pos)
+	ids, scores := s.ids[:0], s.weights[:0]
+	for i, v := range logits {
+		last, x := len(ids)-1, v
+		if p.Temperature > 0 {
+			w := n.word(tandem.Token(i))
+			if last+1 == k && float64(v)+float64(p.Temperature*most(w)) < float64(scores[last]) {
+				continue
+			}
+			x = float32(score(v, p.Temperature, w))
+		}
+		switch {
+		case x != x || last+1 == k && x <= scores[last]:
+			continue
+		case last+1 < k:
+			ids, scores = append(ids, 0), append(scores, 0)
+			last++
+		}
+		for ; last > 0 && x > scores[last-1]; last-- {
+			ids[last], scores[last] = ids[last-1], scores[last-1]
+		}
+		ids[last], scores[last] = tandem.Token(i), x
+	}
+	s.ids, s.weights = ids, scores
+	return ids, scores
+}
