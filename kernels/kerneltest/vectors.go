@@ -1,0 +1,184 @@
+package kerneltest
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+func rmsNorm(t *testing.T, devices []kernels.Device) {
+	for _, n := range []int{1, 15, 32, 100, 576} {
+		for _, hostile := range []bool{false, true} {
+			rows := 1 + 1000/n
+			r := rng(uint64(n))
+			x, w := RandomFloats(r, rows*n, hostile), RandomFloats(r, n, false)
+			for i := range x { // roots of every size
+				x[i] *= float32(math.Exp(float64(i/n%60 - 30)))
+			}
+			p := kernels.NewProgram(rows, 0)
+			in, out, act := p.Buf(n), p.Buf(n), p.Act(n)
+			p.RMSNorm(in, w, 1e-25, act)
+			p.MatMul(weight(p, kernels.F32, n, n), act, out, kernels.MatMulOpt{})
+			m := newRig(t, devices, p, [][]byte{identity(n)}, 0)
+			m.set(in, x)
+			m.run(&kernels.Pass{Rows: rows})
+			m.same(fmt.Sprint("n ", n), out, rows)
+		}
+	}
+}
+
+// norms: operations on buffers, with rows of all sizes.
+func norms(t *testing.T, devices []kernels.Device) {
+	for _, n := range []int{1, 15, 32, 100, 256} {
+		const rows, heads = 3, 5
+		r := rng(uint64(n))
+		x, y, w := RandomFloats(r, rows*heads*n, true), RandomFloats(r, rows*heads*n, true), RandomFloats(r, heads*n, false)
+		p := kernels.NewProgram(rows, 0)
+		in, out, twice := p.Buf(heads*n), p.Buf(heads*n), p.Buf(2*heads*n)
+		p.RepeatHeads(in, heads, n, twice)
+		p.NormAdd(in, w, 1e-6, out)
+		p.Scale(out, 1.7)
+		p.HeadNorm(in, heads, w[:n], 1e-5)
+		m := newRig(t, devices, p, nil, 0)
+		m.set(in, x)
+		m.set(out, y)
+		m.run(&kernels.Pass{Rows: rows})
+		m.same(fmt.Sprintf("n %d, sum", n), out, rows)
+		m.same(fmt.Sprintf("n %d, heads", n), in, rows)
+		m.same(fmt.Sprintf("n %d, repeated", n), twice, rows)
+		wantSame(t, "the second head of the repeated", m[0].get(twice, 1)[n:2*n], x[:n])
+	}
+}
+
+// softCap: bits over all magnitudes.
+func softCap(t *testing.T, devices []kernels.Device) {
+	const n = 5003
+	r := rng(8)
+	x := RandomFloats(r, n, true)
+	for i := range x[64:] {
+		x[64+i] *= float32(math.Exp(r.Float64()*24 - 12))
+	}
+	for _, cap := range []float32{0.3, 1, 30, 50} {
+		p := kernels.NewProgram(1, 1)
+		in, out := p.Buf(n), p.WantedBuf(n)
+		p.Gather(in, out)
+		p.SoftCap(out, cap)
+		m := newRig(t, devices, p, nil, 0)
+		m.set(in, x)
+		m.run(&kernels.Pass{Rows: 1, Wanted: []int32{0}})
+		m.same(fmt.Sprint("cap ", cap), out, 1)
+	}
+}
+
+// gates: SiLU and GELU times up.
+func gates(t *testing.T, devices []kernels.Device) {
+	const n = 1056
+	for name, plan := range map[string]func(p *kernels.Program, gate, up kernels.Buf, out kernels.Act){
+		"silu": (*kernels.Program).SiLUMul, "gelu": (*kernels.Program).GELUMul,
+	} {
+		r := rng(3)
+		g, u := RandomFloats(r, n, true), RandomFloats(r, n, false)
+		for i := range g {
+			if i >= 64 {
+				g[i] *= float32(math.Exp(r.Float64() * 5))
+			}
+			if v := g[i]; !(math.Abs(float64(v)) < 1e30) { // the identity would spread what is not finite
+				g[i] = 0
+			}
+		}
+		p := kernels.NewProgram(1, 0)
+		gate, up, out, act := p.Buf(n), p.Buf(n), p.Buf(n), p.Act(n)
+		plan(p, gate, up, act)
+		p.MatMul(weight(p, kernels.F32, n, n), act, out, kernels.MatMulOpt{})
+		m := newRig(t, devices, p, [][]byte{identity(n)}, 0)
+		m.set(gate, g)
+		m.set(up, u)
+		m.run(&kernels.Pass{Rows: 1})
+		m.same(name, out, 1)
+	}
+}
+
+func rope(t *testing.T, devices []kernels.Device) {
+	for _, s := range []struct {
+		heads, dim, rope int
+		halves           bool
+	}{{3, 32, 32, false}, {2, 80, 80, true}, {4, 64, 24, false}, {1, 128, 34, true}, {5, 6, 2, true}} {
+		n := s.heads * s.dim
+		freq, other := make([]float64, s.rope/2), make([]float64, s.rope/2)
+		for i := range freq {
+			freq[i] = math.Pow(10000, -2*float64(i)/float64(s.rope))
+			other[i] = freq[i] / 8
+		}
+		r := rng(uint64(n))
+		pos := []int32{0, 1, 77, 5000, 1<<20 - 1}
+		p := kernels.NewProgram(len(pos), 0)
+		b := p.Buf(n)
+		p.AddBias(b, RandomFloats(r, n, true))
+		p.RoPE(b, s.heads, s.dim, kernels.Rotation{InvFreq: freq, Halves: s.halves})
+		p.RoPE(b, s.heads, s.dim, kernels.Rotation{InvFreq: other, Magnitude: 1.25, Halves: s.halves})
+		p.RoPE(b, s.heads, s.dim, kernels.Rotation{InvFreq: other, Halves: s.halves})
+		m := newRig(t, devices, p, nil, 0)
+		m.set(b, RandomFloats(r, len(pos)*n, true))
+		m.run(&kernels.Pass{Rows: len(pos), Pos: pos})
+		m.same(fmt.Sprintf("%+v", s), b, len(pos))
+	}
+}
+
+func topK(t *testing.T, devices []kernels.Device) {
+	for _, n := range []int{1, 5, 100, 4099} {
+		const rows = 4
+		r := rng(uint64(n))
+		x := RandomFloats(r, rows*n, false)
+		for i := range x[n : 3*n] { // many equal values; then NaN and -Inf
+			x[n+i] = float32(r.IntN(4))
+			if i >= n && r.IntN(3) == 0 {
+				x[n+i] = float32([]float64{math.NaN(), math.Inf(-1)}[r.IntN(2)])
+			}
+		}
+		for i := range x[3*n:] { // ascending: every value is a new best one
+			x[3*n+i] = float32(i)
+		}
+		p := kernels.NewProgram(rows, 3)
+		in, logits := p.Buf(n), p.WantedBuf(n)
+		p.Gather(in, logits)
+		p.TopK(logits)
+		m := newRig(t, devices, p, nil, 0)
+		m.set(in, x)
+		for _, k := range []int{0, 1, 7, 64} {
+			for _, wanted := range [][]int32{{0, 1, 2}, {3}, nil, {3, 3, 1}} {
+				m.run(&kernels.Pass{Rows: rows, Wanted: wanted, TopK: k})
+				m.sameTop(fmt.Sprintf("n %d k %d", n, k), len(wanted))
+				for _, on := range m {
+					if top := on.runner.Top(len(wanted)); top.IDs != nil {
+						t.Errorf("%s: a row that the pass did not have has %v", on.name, top)
+					}
+				}
+			}
+		}
+	}
+}
+
+// taps: a hidden state that leaves the pass is what it was when it was tapped.
+func taps(t *testing.T, devices []kernels.Device) {
+	const n, rows = 70, 3
+	p := kernels.NewProgram(rows, 0)
+	x, tap := p.Buf(n), p.Buf(n)
+	p.Scale(x, 2)
+	p.Copy(x, tap)
+	p.Taps = []kernels.Tap{{Layer: 0, Buf: tap}}
+	p.Scale(x, 3)
+	m := newRig(t, devices, p, nil, 0)
+	in := RandomFloats(rng(1), rows*n, true)
+	m.set(x, in)
+	m.run(&kernels.Pass{Rows: rows})
+	m.same("the tap", p.Taps[0].Buf, rows)
+	m.same("what comes after", x, rows)
+	twice := slices.Clone(in)
+	for i := range twice {
+		twice[i] *= 2
+	}
+	wantSame(t, "the tap", m[0].get(tap, rows), twice)
+}
