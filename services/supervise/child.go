@@ -26,7 +26,8 @@ type child struct {
 	cmd     *exec.Cmd
 	started time.Time
 	words   chan string   // lines on ReadyFD; closed at its end
-	ended   chan struct{} // closed when the process was waited for and its stderr read to the end
+	ended   chan struct{} // closed when the process has been waited for and its stderr read to the end
+	pulse   page          // its keeper's, until released
 
 	mu      sync.Mutex
 	isReady bool
@@ -34,27 +35,44 @@ type child struct {
 	exit    error  // set before ended is closed
 }
 
-// startChild starts spec's program. To be called on a thread that outlives the child.
-func startChild(g *Group, spec Spec) (*child, error) {
-	wordsR, wordsW, err := os.Pipe()
+// startChild starts spec's program; restarts counts its earlier restarts, kills those because it hung. It must be called
+// on a thread that outlives the child.
+func startChild(g *Group, spec Spec, restarts, kills int) (*child, error) {
+	pulse, memory, err := newPage(restarts, kills)
 	if err != nil {
 		return nil, fmt.Errorf("starting %s: %w", spec.Name, err)
+	}
+	defer memory.Close()
+	c, err := spawn(g, spec, memory)
+	if err != nil {
+		pulse.release()
+		return nil, fmt.Errorf("starting %s: %w", spec.Name, err)
+	}
+	c.pulse = pulse
+	return c, nil
+}
+
+// spawn starts the process with its descriptors.
+func spawn(g *Group, spec Spec, memory *os.File) (*child, error) {
+	wordsR, wordsW, err := os.Pipe()
+	if err != nil {
+		return nil, err
 	}
 	errR, errW, err := os.Pipe()
 	if err != nil {
 		_, _ = wordsR.Close(), wordsW.Close()
-		return nil, fmt.Errorf("starting %s: %w", spec.Name, err)
+		return nil, err
 	}
 	cmd := exec.Command(g.cfg.Program, spec.Args...)
 	cmd.Env = g.cfg.Env
 	cmd.Stderr = errW
-	cmd.ExtraFiles = []*os.File{wordsW}
+	cmd.ExtraFiles = []*os.File{wordsW, memory} // ReadyFD, PulseFD
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	err = cmd.Start()
 	_, _ = wordsW.Close(), errW.Close()
 	if err != nil {
 		_, _ = wordsR.Close(), errR.Close()
-		return nil, fmt.Errorf("starting %s: %w", spec.Name, err)
+		return nil, err
 	}
 	c := &child{cmd: cmd, started: time.Now(), words: make(chan string), ended: make(chan struct{})}
 	go c.readWords(wordsR)
@@ -127,8 +145,8 @@ func (c *child) passOn(g *Group, name string, r io.Reader) {
 	}
 }
 
-// cause says why the child ended; to be called after ended is closed. A child that died before it was
-// ready gives its own last word.
+// cause says why the child ended; call it after ended is closed. For a child that died before it was
+// ready it is the child's own last error line.
 func (c *child) cause() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -136,6 +154,13 @@ func (c *child) cause() error {
 		return errors.New(strings.TrimPrefix(c.held, "tandem: "))
 	}
 	return c.exit
+}
+
+// wasReady reports whether the child has said "ready".
+func (c *child) wasReady() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.isReady
 }
 
 func (c *child) age() time.Duration { return time.Since(c.started) }

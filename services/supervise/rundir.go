@@ -46,7 +46,8 @@ func NewRunDir(base string) (*RunDir, error) {
 	}
 	if len(path) > longestName {
 		d.Close()
-		return nil, fmt.Errorf("run directory: path %q has %d bytes, and a unix socket in it allows %d: choose a shorter one with --run-dir or TMPDIR", path, len(path), longestName)
+		return nil, fmt.Errorf("run directory: path %q has %d bytes, and a unix socket in it allows %d: choose a shorter one with "+
+			"--run-dir or TMPDIR", path, len(path), longestName)
 	}
 	return d, nil
 }

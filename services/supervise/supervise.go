@@ -1,5 +1,5 @@
 // Package supervise keeps child processes of this program running: it starts them together, waits
-// until each says that it is ready, starts those again that die, and stops them in order. No child
+// until each says that it is ready, restarts those that die or hang, and stops them in order. No child
 // outlives the parent, however the parent ends.
 package supervise
 
@@ -27,6 +27,7 @@ type Config struct {
 	Env          []string      // the children's environment
 	Stderr       io.Writer     // receives the children's lines, each with "name: " before it
 	Stall        time.Duration // a starting child that says nothing for so long has failed; 0 = 30 s
+	Hang         time.Duration // a child that is ready hangs if it finishes nothing for so long (see watch); 0 = 5 s
 	Grace        time.Duration // between SIGTERM and SIGKILL; 0 = 2 s
 	StartsToLive int           // deaths before readiness, in a row, after which a restart is given up; 0 = 5
 }
@@ -34,6 +35,9 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	if c.Stall == 0 {
 		c.Stall = 30 * time.Second
+	}
+	if c.Hang == 0 {
+		c.Hang = 5 * time.Second
 	}
 	if c.Grace == 0 {
 		c.Grace = 2 * time.Second
@@ -56,6 +60,9 @@ func (c Config) withDefaults() Config {
 //     it alone starts it and waits for it. Stop returns after all keepers.
 //  2. A keeper never starts a process after its stop channel is closed.
 //  3. A process that was started is waited for, so none is left as a zombie.
+//
+// A child shows its progress in memory that it shares with the parent, file descriptor 4: a child that hangs cannot answer, and
+// over its socket a healthy one may be slow because it has many clients.
 //
 // Polling pids or a health port instead of a pipe would be later by the polling interval, and could
 // not tell a child that died at once from one that is slow.
@@ -99,7 +106,7 @@ func (g *Group) Start(ctx context.Context, specs ...Spec) error {
 	return nil
 }
 
-// Failed receives one error when a process has died that is not to be restarted, or whose restart was
+// Failed receives one error when a process has died that is not restarted, or whose restart was
 // given up.
 func (g *Group) Failed() <-chan error { return g.failed }
 
@@ -152,7 +159,14 @@ type keeper struct {
 
 	mu  sync.Mutex
 	now *child // the process that lives, nil when there is none
+
+	starts, kills int // so far, of its processes; kills because they hung. Run's, and those of the thread that starts them
 }
+
+// hung is the death of a child that hung.
+type hung struct{ what string }
+
+func (h hung) Error() string { return h.what }
 
 // run starts the process, again and again if the spec says so, until stopped or given up.
 func (k *keeper) run() {
@@ -180,7 +194,7 @@ func (k *keeper) run() {
 		if c.age() > 5*time.Second {
 			delay, early = 0, 0
 		}
-		k.g.say("tandem", fmt.Sprintf("%s died (%v): starting it again", k.spec.Name, died))
+		k.again(died)
 		for {
 			if !k.pause(delay) {
 				return
@@ -200,16 +214,52 @@ func (k *keeper) run() {
 				k.g.fail(fmt.Errorf("%s died %d times in a row at its start: %w", k.spec.Name, early, err))
 				return
 			}
+			if errors.As(err, new(hung)) {
+				k.again(err)
+			}
 			delay = min(max(2*delay, 50*time.Millisecond), 2*time.Second)
 		}
 	}
 }
 
-// live waits for c's end and returns why it ended.
+// again reports that the process is restarted, and why.
+func (k *keeper) again(why error) {
+	if errors.As(why, new(hung)) {
+		k.g.say("tandem", fmt.Sprintf("%s hung and was killed (%v): starting it again", k.spec.Name, why))
+		return
+	}
+	k.g.say("tandem", fmt.Sprintf("%s died (%v): starting it again", k.spec.Name, why))
+}
+
+// live waits for c's end, kills c if it hangs, and returns why it ended.
 func (k *keeper) live(c *child) error {
-	<-c.ended
+	every := k.g.cfg.Hang / looks
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	w, q := watch{hang: k.g.cfg.Hang}, queued{pid: c.cmd.Process.Pid}
+	for {
+		select {
+		case <-c.ended:
+			k.clear(c)
+			return c.cause()
+		case <-tick.C:
+			// Also while it is to end: a child stopped by a signal would use up the grace time.
+			if what := w.look(c.pulse.beats(), every, q.waited); what != "" {
+				if stopped(q.pid) {
+					what += "; a signal had stopped it"
+				}
+				k.kills++
+				k.reap(c)
+				return hung{what}
+			}
+		}
+	}
+}
+
+// clear forgets c, which has ended.
+func (k *keeper) clear(c *child) {
 	k.set(nil)
-	return c.cause()
+	c.pulse.release()
 }
 
 // reap kills c, if there is one, and waits for its end.
@@ -219,28 +269,36 @@ func (k *keeper) reap(c *child) {
 	}
 	c.signal(syscall.SIGKILL)
 	<-c.ended
-	k.set(nil)
+	k.clear(c)
 }
 
-// awaitReady waits for c's word that it is ready, or for its end, stop, or a silence longer than Stall.
+// awaitReady waits until c says that it is ready, ends, is stopped, or is silent for longer than Stall, counted
+// in ticks as watch does.
 func (k *keeper) awaitReady(c *child) error {
-	stall := time.NewTimer(k.g.cfg.Stall)
-	defer stall.Stop()
+	every, silent := k.g.cfg.Stall/looks, time.Duration(0)
+	tick := time.NewTicker(every)
+	defer tick.Stop()
 	for {
 		select {
 		case line, open := <-c.words:
 			if !open {
 				<-c.ended
+				if c.wasReady() { // and died at once: nobody may have read the word
+					return nil
+				}
 				return c.cause()
 			}
 			if line == "ready" {
 				return nil
 			}
-			stall.Reset(k.g.cfg.Stall)
+			silent = 0
 		case <-k.stop:
 			return errors.New(k.spec.Name + " was stopped while it started")
-		case <-stall.C:
-			return fmt.Errorf("%s is not ready: nothing heard from it for %v", k.spec.Name, k.g.cfg.Stall)
+		case <-tick.C:
+			if silent += every; silent >= k.g.cfg.Stall {
+				k.kills++
+				return hung{fmt.Sprintf("%s is not ready: nothing heard from it for %v", k.spec.Name, k.g.cfg.Stall)}
+			}
 		}
 	}
 }
@@ -315,15 +373,16 @@ func (k *keeper) start() (*child, error) {
 			out <- result{nil, errors.New(k.spec.Name + " was stopped before it started")}
 			return
 		}
-		c, err := startChild(k.g, k.spec)
+		c, err := startChild(k.g, k.spec, k.starts, k.kills)
 		k.now = c
+		k.starts++
 		out <- result{c, err}
 	}
 	r := <-out
 	return r.c, r.err
 }
 
-// exitReason words the end of a process.
+// exitReason describes the end of a process.
 func exitReason(err error) string {
 	var exit *exec.ExitError
 	switch {

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-llm/tandem/testkit"
+
 	"go.uber.org/goleak"
 )
 
@@ -23,10 +25,12 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "child" {
 		os.Exit(play(os.Args[2:]))
 	}
+	testkit.AtOnce(16)
 	goleak.VerifyTestMain(m)
 }
 
 func play(script []string) int {
+	var pulse *Pulse
 	for _, step := range script {
 		verb, arg, _ := strings.Cut(step, "=")
 		switch verb {
@@ -49,6 +53,26 @@ func play(script []string) int {
 			if st.Size() > 1 {
 				fmt.Fprintln(os.Stderr, "tandem: no more")
 				return 1
+			}
+		case "lives": // tell how many there were
+			pulse, _ = OpenPulse(PulseFD)
+			all, hung := pulse.Restarts()
+			fmt.Fprintf(os.Stderr, "life %d, %d hung\n", all+1, hung)
+		case "pass": // in a pass that never ends
+			if pulse == nil {
+				pulse, _ = OpenPulse(PulseFD)
+			}
+			pulse.Beat(arg).Expect(4, 20*time.Millisecond)
+		case "beat":
+			go func(b *Beat) {
+				for {
+					b.Finished()
+					time.Sleep(100 * time.Millisecond)
+				}
+			}(pulse.Beat("often"))
+		case "stuck-on": // a file: take it away and hang
+			if os.Remove(arg) == nil {
+				time.Sleep(time.Minute)
 			}
 		case "parent": // start a sleeping child of one's own, tell its pid, and wait to be killed
 			g := New(Config{Program: os.Args[0], Stderr: os.Stderr})
@@ -82,7 +106,7 @@ func (l *lines) String() string {
 func group(t *testing.T) (*Group, *lines) {
 	t.Helper()
 	out := &lines{}
-	return New(Config{Program: os.Args[0], Stderr: out, Grace: 300 * time.Millisecond, Stall: 5 * time.Second}), out
+	return New(Config{Program: os.Args[0], Stderr: out, Grace: 300 * time.Millisecond}), out
 }
 
 func spec(name string, restart bool, script ...string) Spec {
@@ -91,16 +115,8 @@ func spec(name string, restart bool, script ...string) Spec {
 
 func gone(pid int) bool { return syscall.Kill(pid, 0) == syscall.ESRCH }
 
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("not within 10 s: ", what)
-		}
-	}
-}
-
 func TestStartAndStop(t *testing.T) {
+	t.Parallel()
 	g, out := group(t)
 	if err := g.Start(t.Context(), spec("a", false, "say=hello", "ready", "sleep"), spec("b", true, "deaf", "ready", "sleep")); err != nil {
 		t.Fatal(err)
@@ -109,7 +125,7 @@ func TestStartAndStop(t *testing.T) {
 	if len(pids) != 2 {
 		t.Fatalf("pids %v: want two", pids)
 	}
-	eventually(t, "the child's line", func() bool { return strings.Contains(out.String(), "a: hello\n") })
+	testkit.Eventually(t, "the child's line", func() bool { return strings.Contains(out.String(), "a: hello\n") })
 	g.Stop(t.Context())
 	for name, pid := range pids {
 		if !gone(pid) {
@@ -119,6 +135,7 @@ func TestStartAndStop(t *testing.T) {
 }
 
 func TestChildThatDiesAtItsStart(t *testing.T) {
+	t.Parallel()
 	g, out := group(t)
 	defer g.Stop(t.Context())
 	err := g.Start(t.Context(), spec("a", false, "ready", "sleep"), spec("b", true, "say=warming up", "say=tandem: no such file", "exit=1"))
@@ -131,6 +148,7 @@ func TestChildThatDiesAtItsStart(t *testing.T) {
 }
 
 func TestStartEndsWithItsContext(t *testing.T) {
+	t.Parallel()
 	g, _ := group(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -141,6 +159,7 @@ func TestStartEndsWithItsContext(t *testing.T) {
 }
 
 func TestSilentChild(t *testing.T) {
+	t.Parallel()
 	g := New(Config{Program: os.Args[0], Stderr: &lines{}, Stall: 50 * time.Millisecond})
 	defer g.Stop(t.Context())
 	err := g.Start(t.Context(), spec("a", false, "sleep"))
@@ -150,6 +169,7 @@ func TestSilentChild(t *testing.T) {
 }
 
 func TestRestart(t *testing.T) {
+	t.Parallel()
 	g, out := group(t)
 	defer g.Stop(t.Context())
 	if err := g.Start(t.Context(), spec("a", true, "ready", "sleep")); err != nil {
@@ -160,7 +180,7 @@ func TestRestart(t *testing.T) {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "another process", func() bool { now := g.Pids()["a"]; return now != 0 && now != pid })
+		testkit.Eventually(t, "another process", func() bool { now := g.Pids()["a"]; return now != 0 && now != pid })
 	}
 	if !strings.Contains(out.String(), "tandem: a died (signal: killed): starting it again\n") {
 		t.Errorf("stderr %q: the death is not told", out.String())
@@ -169,16 +189,18 @@ func TestRestart(t *testing.T) {
 
 func TestDeathWithoutRestartAndGivingUp(t *testing.T) {
 	t.Run("no restart", func(t *testing.T) {
+		t.Parallel()
 		g, _ := group(t)
 		defer g.Stop(t.Context())
 		if err := g.Start(t.Context(), spec("a", false, "ready", "exit=7")); err != nil {
-			t.Fatal(err)
+			t.Fatal(err) // also if it was dead before anybody read that it was ready
 		}
 		if err := <-g.Failed(); err.Error() != "a ended: exit status 7" {
 			t.Error(err)
 		}
 	})
 	t.Run("given up", func(t *testing.T) {
+		t.Parallel()
 		g, _ := group(t)
 		defer g.Stop(t.Context())
 		count := filepath.Join(t.TempDir(), "lives")
@@ -195,6 +217,7 @@ func TestDeathWithoutRestartAndGivingUp(t *testing.T) {
 }
 
 func TestForce(t *testing.T) {
+	t.Parallel()
 	g := New(Config{Program: os.Args[0], Stderr: &lines{}, Grace: time.Minute})
 	if err := g.Start(t.Context(), spec("a", false, "deaf", "ready", "sleep")); err != nil {
 		t.Fatal(err)
@@ -203,13 +226,14 @@ func TestForce(t *testing.T) {
 	defer now()
 	start := time.Now()
 	g.Stop(force)
-	if took := time.Since(start); took > 5*time.Second {
+	if took := time.Since(start); took > 30*time.Second {
 		t.Errorf("a forced stop took %v", took)
 	}
 }
 
 // TestChildrenEndWithTheirParent kills a process that has a child, and sees the child end.
 func TestChildrenEndWithTheirParent(t *testing.T) {
+	t.Parallel()
 	parent := exec.Command(os.Args[0], "child", "parent")
 	out, err := parent.StdoutPipe()
 	if err != nil {
@@ -229,7 +253,7 @@ func TestChildrenEndWithTheirParent(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = parent.Wait()
-	eventually(t, "end of the grandchild", func() bool { return gone(pid) || zombie(pid) })
+	testkit.Eventually(t, "end of the grandchild", func() bool { return gone(pid) || zombie(pid) })
 }
 
 // zombie reports whether pid has ended and only waits to be reaped, by whoever adopted it.
@@ -240,6 +264,7 @@ func zombie(pid int) bool {
 }
 
 func TestRunDir(t *testing.T) {
+	t.Parallel()
 	base := t.TempDir()
 	d, err := NewRunDir(base)
 	if err != nil {
@@ -275,6 +300,7 @@ func TestRunDir(t *testing.T) {
 }
 
 func TestRunDirThatCannotBe(t *testing.T) {
+	t.Parallel()
 	missing := filepath.Join(t.TempDir(), "no")
 	if _, err := NewRunDir(missing); err == nil || !strings.Contains(err.Error(), missing+": no such file or directory") {
 		t.Errorf("missing directory: %v", err)
