@@ -3,8 +3,8 @@ package spec
 import "github.com/tandem-llm/tandem"
 
 // Accept applies the exact rule: at each node, from the root down, draw the target's token; if it is a
-// child of the node go down to it, else stop. path holds the nodes gone down to, tokens theirs and, last,
-// the token that had no node: len(path)+1, always at least one.
+// child of the node go down to it, else stop. path holds the accepted nodes, from the top; tokens holds their
+// tokens and, last, the token that had no node: len(path)+1, always at least one.
 //
 // draw(node) returns the target's own token after that node, with the random number of that position; it
 // is called once for each node visited, in order. So the tokens are those of plain decoding, whatever the

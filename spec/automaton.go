@@ -13,8 +13,8 @@ import (
 // and 3 edges a token (Blumer et al., 1985). Not safe for concurrent use.
 //
 // After each token, last is the state of the whole text. Its link leads to the longest suffix that has also
-// ended somewhere before: the edges of that state are what followed it there. All substrings of a state end
-// at the same places, so walking on along edges from there spells out text that really stood after an earlier
+// ended somewhere before: the edges of that state are the tokens that followed it there. All substrings of a
+// state end at the same places, so the edges from there on spell out text that really followed an earlier
 // occurrence of that suffix.
 type Automaton struct {
 	states []state
@@ -27,7 +27,7 @@ type Automaton struct {
 
 type state struct {
 	length int32 // of its longest substring
-	link   int32 // the state of the longest suffix that is in another, -1 at the root
+	link   int32 // the state of the longest suffix that belongs to another state, -1 at the root
 	first  int32 // its newest edge, -1 if none
 	degree int32
 }
@@ -36,16 +36,16 @@ type edge struct {
 	token tandem.Token
 	to    int32
 	next  int32 // the state's next edge, -1 at the end
-	count int32 // how often it was taken, as far as that is known without walking all suffixes
-	at    int32 // where it was taken last: number of tokens then
+	count int32 // how often it was taken; a lower bound, since not all suffixes are walked
+	at    int32 // number of tokens when it was last taken
 }
 
 const (
 	// few is how many edges a state has before they are looked up by hash.
 	few = 8
-	// countLinks is how many suffixes, longest first, count what follows them: all would not be O(1).
+	// countLinks is how many suffixes, longest first, count the token that follows them: all would not be O(1).
 	countLinks = 6
-	// doubt makes a match of m tokens continue as before with chance m/(m+doubt).
+	// doubt sets the chance m/(m+doubt) that a match of m tokens continues as before.
 	doubt = 3
 )
 
@@ -67,7 +67,7 @@ func (a *Automaton) Append(tokens ...tandem.Token) {
 func (a *Automaton) append(t tandem.Token) {
 	a.tokens++
 	a.newest = t
-	// What follows the suffixes that were seen before: counted where the edge is there already.
+	// For suffixes that were seen before, the token is counted if they have an edge for it.
 	for s, n := a.states[a.last].link, 0; s >= 0 && n < countLinks; s, n = a.states[s].link, n+1 {
 		if e := a.find(s, t); e >= 0 {
 			a.edges[e].count++
@@ -89,8 +89,8 @@ func (a *Automaton) append(t tandem.Token) {
 	a.last = added
 }
 
-// split returns the state that edge e of state s must lead to for the suffix that ends there to have the
-// places that it has: the old one, or a copy of it for the shorter substrings.
+// split returns the state for the suffix that ends with edge e of state s: the state that e leads to, if that
+// has no longer substrings, else a new copy of it for the shorter ones.
 func (a *Automaton) split(s, e int32) int32 {
 	old := a.edges[e].to
 	if a.states[old].length == a.states[s].length+1 {
@@ -159,12 +159,12 @@ type guess struct {
 	at      int32 // as in edge
 }
 
-// Continue returns a tree below the newest token: what followed the longest suffixes of the text that had
-// been seen before, the likeliest guesses first, within p. Every path from the root has stood in the text right
-// after an earlier occurrence of some suffix of it, one token long at least; the children of the longest
-// suffix come with m/(m+3) of the probability for its m tokens, divided by how often each followed it, and
-// shorter suffixes share the rest in the same way, also for the same guesses. With every guess that comes true the match is longer. Nothing
-// appended, or nothing seen before: the root alone; without tokens there is no root and the tree is empty.
+// Continue returns a tree below the newest token, within p, likeliest guesses first: the tokens that followed the
+// longest suffixes of the text that had occurred before. Every path from the root followed an earlier occurrence
+// of some suffix of the text, at least one token long. The tokens after the longest suffix, of m tokens, share
+// m/(m+3) of the probability by how often each followed it; shorter suffixes share the rest in the same way and
+// may add to the same guesses. Each guessed token makes the match one longer. If no suffix has occurred before, the tree
+// is the root alone; without any tokens there is no root and the tree is empty.
 func (a *Automaton) Continue(p tandem.Bounds) tandem.Tree {
 	if a.tokens == 0 {
 		return tandem.Tree{}

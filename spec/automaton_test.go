@@ -47,13 +47,14 @@ func TestAutomatonAgainstSearch(t *testing.T) {
 				t.Fatalf("%v: longest suffix of %d, want %d", text, got, longest(text))
 			}
 		}
-		p := tandem.Bounds{Nodes: rapid.IntRange(1, 20).Draw(t, "nodes"), Depth: rapid.IntRange(1, 6).Draw(t, "depth"), Width: rapid.IntRange(1, 4).Draw(t, "width")}
+		p := tandem.Bounds{Nodes: rapid.IntRange(1, 20).Draw(t, "nodes"), Depth: rapid.IntRange(1, 6).Draw(t, "depth"),
+			Width: rapid.IntRange(1, 4).Draw(t, "width")}
 		tree := a.Continue(p)
 		if err := tree.Validate(max(p.Nodes, 1), alphabet); err != nil {
 			t.Fatal(err)
 		}
 		if _, depth := tree.Depths(); depth > p.Depth {
-			t.Fatalf("depth %d, policy %v", depth, p)
+			t.Fatalf("depth %d, bounds %v", depth, p)
 		}
 		children := map[int32]int{}
 		mass := map[int32]float64{}
@@ -109,7 +110,7 @@ func TestAutomatonContinues(t *testing.T) {
 		t.Errorf("continued with %q", string(got))
 	}
 	if a.Continue(tandem.Bounds{}).Len() != 1 {
-		t.Error("a plain policy gave more than the root")
+		t.Error("plain bounds gave more than the root")
 	}
 	// What followed more often is likelier, of equals what followed later.
 	a = NewAutomaton()
@@ -126,7 +127,8 @@ func TestAutomatonIsLinear(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	for name, next := range map[string]func(i int) int{
 		"equal": func(int) int { return 1 }, "pairs": func(i int) int { return i % 2 }, "random bits": func(int) int { return r.IntN(2) },
-		"random tokens": func(int) int { return r.IntN(4096) }, "few tokens": func(int) int { return r.IntN(40) }, "a^n b^n": func(i int) int { return i / (n / 2) },
+		"random tokens": func(int) int { return r.IntN(4096) }, "few tokens": func(int) int { return r.IntN(40) },
+		"a^n b^n": func(i int) int { return i / (n / 2) },
 	} {
 		var before, after runtime.MemStats
 		runtime.GC()

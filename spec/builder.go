@@ -1,5 +1,5 @@
 // Package spec is speculation as pure functions and small state: how a tree of guesses grows, and which
-// of them the target accepts. It has no I/O, goroutine or clock.
+// guesses the target accepts. It has no I/O, goroutine or clock.
 package spec
 
 import (
@@ -30,15 +30,15 @@ type Candidate struct {
 
 // Grower grows one token tree; plain decoding and chains are trees of width 0 and 1.
 //
-// The caller alternates Pending and Absorb until Pending returns nothing, or it wants no more: the first
+// The caller alternates Pending and Absorb until Pending returns nothing, or it wants no more. The first
 // pending row is the root, the committed token whose successors are guessed; it has no row number. Every
 // other pending row gets the next row number, from 0.
 type Grower interface {
 	// Pending returns the rows to run in the next draft pass, at most room (the root needs none). If
 	// there are none the tree is done.
 	Pending(room int) []Row
-	// Absorb takes the candidates after each pending row, in Pending's order, likeliest first. More than
-	// the policy's width for a row are ignored, and so are those that are no number or impossible.
+	// Absorb takes the candidates after each pending row, in Pending's order, likeliest first. It ignores a
+	// row's candidates beyond the bounds' width, and those of probability NaN or 0.
 	Absorb(candidates [][]Candidate)
 	// Draft returns the tree as it is. It may be called at any time; the result is the caller's.
 	Draft() Draft
@@ -49,7 +49,7 @@ func NewGrower(root tandem.Token, p tandem.Proposal) Grower {
 	if p.Growth == tandem.GrowPacer {
 		return NewPacer(root, p.Bounds, p.Branch, p.Stop)
 	}
-	return &Builder{root: root, policy: p.Bounds, first: p.Growth == tandem.GrowBest, stop: logOf(p.Stop)}
+	return &Builder{root: root, bounds: p.Bounds, first: p.Growth == tandem.GrowBest, stop: logOf(p.Stop)}
 }
 
 // logOf returns the log-probability of a chance, -Inf for none.
@@ -60,21 +60,21 @@ func logOf(chance float64) float32 { return float32(math.Log(max(chance, 0))) }
 // Two orders of growth share the type. Levels (EAGLE-2 section 4.1, as used by Dovetail) runs the Width
 // likeliest nodes of the newest level, Depth levels in all. Best-first (SpecExec) runs the Width best
 // nodes of any depth, by log-probability with a decay per step. Both keep, of all nodes guessed, the
-// best policy.Nodes-1 below the root.
+// best bounds.Nodes-1 below the root.
 //
 // Invariants:
-//  1. nodes holds the best policy.Nodes-1 guesses so far, best first: score down, depth up, id up.
+//  1. nodes holds the best bounds.Nodes-1 guesses so far, best first: score down, depth up, id up.
 //  2. The parent of a node in nodes is the root or comes before it in nodes: a child's score is at most
 //     its parent's, and the deeper of two equals comes later. A child of probability 1 would otherwise
 //     push its own parent out.
 //  3. A guess that is not in nodes can never come back, nor can its descendants; so they are not
-//     stored. The same holds for children of the last place, which is therefore never run. Trees are the
-//     same as if every level had been run in full.
+//     stored. The same holds for children of a node in the last of the places, which is therefore never run. Trees are
+//     the same as if every level had been run in full.
 type Builder struct {
 	root   tandem.Token
-	policy tandem.Bounds
+	bounds tandem.Bounds
 	first  bool    // best-first
-	stop   float32 // log-probability: nothing is run once every node to run has less
+	stop   float32 // log-probability: growth ends once every node left to run has less
 
 	nodes   []node
 	issued  int32   // ids given out; the root is 0
@@ -95,12 +95,12 @@ type node struct {
 
 // NewLevels returns a builder that grows by levels.
 func NewLevels(root tandem.Token, p tandem.Bounds) *Builder {
-	return &Builder{root: root, policy: p, stop: logOf(0)}
+	return &Builder{root: root, bounds: p, stop: logOf(0)}
 }
 
 // NewBestFirst returns a builder that grows where the likeliest nodes are.
 func NewBestFirst(root tandem.Token, p tandem.Bounds) *Builder {
-	return &Builder{root: root, policy: p, first: true, stop: logOf(0)}
+	return &Builder{root: root, bounds: p, first: true, stop: logOf(0)}
 }
 
 // Pending implements Grower.
@@ -108,7 +108,7 @@ func (b *Builder) Pending(room int) []Row {
 	b.pending = b.pending[:0]
 	if !b.started {
 		b.started = true
-		if b.policy.Plain() {
+		if b.bounds.Plain() {
 			return nil
 		}
 		b.pending = append(b.pending, 0)
@@ -120,7 +120,7 @@ func (b *Builder) Pending(room int) []Row {
 	var rows []Row
 	for i := range b.nodes {
 		n := &b.nodes[i]
-		if len(rows) >= min(b.policy.Width, room) {
+		if len(rows) >= min(b.bounds.Width, room) {
 			break
 		}
 		if !b.runnable(i) {
@@ -152,7 +152,7 @@ func (b *Builder) hopeful() bool {
 // runnable reports whether the node in place i has not been run and its children could be kept.
 func (b *Builder) runnable(i int) bool {
 	n := b.nodes[i]
-	return n.row < 0 && n.depth < b.policy.Depth && i < b.policy.Nodes-2 && (b.first || n.depth == b.level)
+	return n.row < 0 && n.depth < b.bounds.Depth && i < b.bounds.Nodes-2 && (b.first || n.depth == b.level)
 }
 
 // Absorb implements Grower.
@@ -165,11 +165,11 @@ func (b *Builder) Absorb(candidates [][]Candidate) {
 		if id := b.pending[i]; id != 0 {
 			at := b.find(id)
 			if at < 0 {
-				continue // siblings' children pushed it out
+				continue // children of other rows pushed it out
 			}
 			parent = b.nodes[at]
 		}
-		b.guess(parent, list[:min(len(list), b.policy.Width)])
+		b.guess(parent, list[:min(len(list), b.bounds.Width)])
 	}
 	b.pending = b.pending[:0]
 	b.level++
@@ -188,8 +188,8 @@ func (b *Builder) guess(parent node, list []Candidate) {
 			n.score += decay
 		}
 		at, _ := slices.BinarySearchFunc(b.nodes, n, better)
-		if at < b.policy.Nodes-1 {
-			b.nodes = slices.Insert(b.nodes[:min(len(b.nodes), b.policy.Nodes-2)], at, n)
+		if at < b.bounds.Nodes-1 {
+			b.nodes = slices.Insert(b.nodes[:min(len(b.nodes), b.bounds.Nodes-2)], at, n)
 		}
 	}
 }
@@ -241,9 +241,9 @@ func draftOf(root tandem.Token, kept []node) Draft {
 
 const othersCount = 32
 
-// Temper returns what the candidates' probabilities are at a temperature, 0 < t < 1: p^(1/t), normalised. How
-// much of the probability all other tokens have is known, not how it is shared among them; they count as
-// othersCount equal ones.
+// Temper returns the candidates with their probabilities at a temperature, 0 < t < 1: p^(1/t), normalised. Of all
+// other tokens only the total probability is known, so they count as othersCount tokens of equal
+// probability.
 func Temper(list []Candidate, t float64) []Candidate {
 	if !(t > 0 && t < 1) || len(list) == 0 {
 		return list

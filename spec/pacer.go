@@ -17,24 +17,23 @@ const paceTogether = 4
 // Pacer is the Grower of LLMCad (section 3.2, confidence-based branch pacer): a tree of a few long
 // branches, the more confident ones longer.
 //
-// A step of branch i runs its newest token. The best candidate becomes its next token; every other one of
-// at least the threshold opens a branch. With C_i the product of the probabilities of the tokens from the
+// A step of branch i runs its newest token. The best candidate becomes its next token; every other candidate of
+// at least the threshold opens a branch. Let C_i be the product of the probabilities of the tokens from the
 // root to the branch's newest, T_i the tokens made for it since it opened, and M = ΣT the tokens made in
-// all, the next step is that of the branch furthest below its fair share: the largest M·C_i/ΣC − T_i, of
-// equals the oldest. The sum goes over all branches; those at the policy's depth take no more steps.
+// all. The next step is that of the branch furthest below its fair share: the largest M·C_i/ΣC − T_i, among
+// equals the oldest. The sum goes over all branches; those at the bounds' depth take no more steps.
 //
-// A draft pass takes several steps as long as the rule would choose the same branches if every C stayed as it is:
-// it takes the best branch, counts its token, and goes on until the rule chooses a branch that is in
-// the pass already, and so must wait for its result.
+// A draft pass takes several steps, as if no C changed: it takes the best branch, counts its token, and goes on
+// until the rule chooses a branch that is in the pass already and so must wait for its result.
 //
 // Drafting ends when the likeliest branch that could go on has less probability than stop (α), or at
-// the policy's bounds: Nodes in all, Depth tokens from the root to a branch's end, Width branches.
+// its bounds: Nodes in all, Depth tokens from the root to a branch's end, Width branches.
 //
-// Invariants: (1) nodes holds the tree in order of making, so parents come before children; (2) each
+// Invariants: (1) nodes holds the tree in order of creation, so parents come before children; (2) each
 // branch's last entry is a node without children.
 type Pacer struct {
 	root         tandem.Token
-	policy       tandem.Bounds
+	bounds       tandem.Bounds
 	branch, stop float32 // log-probabilities
 
 	nodes    []node // ids count from 1
@@ -56,7 +55,7 @@ func NewPacer(root tandem.Token, p tandem.Bounds, branch, stop float64) *Pacer {
 	if branch == 0 {
 		branch = DefaultBranch
 	}
-	return &Pacer{root: root, policy: p, branch: logOf(branch), stop: logOf(stop)}
+	return &Pacer{root: root, bounds: p, branch: logOf(branch), stop: logOf(stop)}
 }
 
 // Pending implements Grower.
@@ -64,7 +63,7 @@ func (p *Pacer) Pending(room int) []Row {
 	p.pending = p.pending[:0]
 	if !p.started {
 		p.started = true
-		if p.policy.Plain() {
+		if p.bounds.Plain() {
 			return nil
 		}
 		p.opening = true
@@ -74,7 +73,7 @@ func (p *Pacer) Pending(room int) []Row {
 		return nil
 	}
 	var rows []Row
-	for len(rows) < min(paceTogether, room, p.policy.Nodes-1-len(p.nodes)) {
+	for len(rows) < min(paceTogether, room, p.bounds.Nodes-1-len(p.nodes)) {
 		next := p.next()
 		if next < 0 {
 			break
@@ -103,11 +102,11 @@ func (p *Pacer) hopeful() bool {
 }
 
 // live reports whether a branch that ends with n can go on: n has not been run, and lies above the
-// policy's depth.
-func (p *Pacer) live(n node) bool { return n.row < 0 && n.depth < p.policy.Depth }
+// bounds' depth.
+func (p *Pacer) live(n node) bool { return n.row < 0 && n.depth < p.bounds.Depth }
 
-// next returns the branch of the next step, counting the steps that are pending; -1 if there is none, or
-// it is pending already.
+// next returns the branch of the next step, counting pending steps as done; -1 if there is none, or
+// if it is pending already.
 func (p *Pacer) next() int {
 	made, confidence := len(p.pending), 0.0
 	for _, b := range p.branches {
@@ -169,16 +168,16 @@ func (p *Pacer) Absorb(candidates [][]Candidate) {
 // the others open branches if they are likely enough.
 func (p *Pacer) extend(at int, parent node, list []Candidate) {
 	first := true
-	for _, c := range list[:min(len(list), p.policy.Width)] {
+	for _, c := range list[:min(len(list), p.bounds.Width)] {
 		lp := min(c.LogProb, 0)
 		if !(lp > float32(math.Inf(-1))) {
 			continue
 		}
-		if len(p.nodes) >= p.policy.Nodes-1 {
+		if len(p.nodes) >= p.bounds.Nodes-1 {
 			return
 		}
 		opens := at < 0 || !first
-		if opens && (len(p.branches) >= p.policy.Width || !first && lp < p.branch) {
+		if opens && (len(p.branches) >= p.bounds.Width || !first && lp < p.branch) {
 			return
 		}
 		first = false

@@ -51,7 +51,8 @@ func pacerByTheBook(m model, p tandem.Bounds, threshold, stop float64, together 
 			default:
 				return
 			}
-			t.Tokens, t.Parents, t.LogProbs = append(t.Tokens, c.Token), append(t.Parents, place(from.path)), append(t.LogProbs, next.logProb)
+			t.Tokens, t.Parents, t.LogProbs = append(t.Tokens, c.Token), append(t.Parents, place(from.path)),
+				append(t.LogProbs, next.logProb)
 		}
 	}
 	step(branch{path: []tandem.Token{0}}, nil)
@@ -97,7 +98,7 @@ func pacerByTheBook(m model, p tandem.Bounds, threshold, stop float64, together 
 
 func TestPacerEqualsTheBook(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
-		m, p := genModel(r), genPolicy(r)
+		m, p := genModel(r), genBounds(r)
 		branch, stop := genChance(r), genChance(r)
 		got := grow(r, NewPacer(0, p, branch, stop), m, math.MaxInt).Tree
 		if want := pacerByTheBook(m, p, branch, stop, paceTogether); !reflect.DeepEqual(got, want) {
@@ -119,8 +120,9 @@ func (a alone) Pending(room int) []Row { return a.Grower.Pending(min(room, 1)) }
 // threshold, and the tree is the one without a threshold until then.
 func TestStop(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
-		m, p := genModel(r), genPolicy(r)
-		q := tandem.Proposal{Bounds: p, Growth: rapid.SampledFrom([]tandem.Growth{tandem.GrowLevels, tandem.GrowBest, tandem.GrowPacer}).Draw(r, "growth"), Branch: genChance(r)}
+		m, p := genModel(r), genBounds(r)
+		q := tandem.Proposal{Bounds: p, Growth: rapid.SampledFrom([]tandem.Growth{tandem.GrowLevels, tandem.GrowBest,
+			tandem.GrowPacer}).Draw(r, "growth"), Branch: genChance(r)}
 		free := NewGrower(0, q)
 		q.Stop = genChance(r)
 		bound := NewGrower(0, q)

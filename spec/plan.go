@@ -9,14 +9,14 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// Cut returns a copy of t cut to those of its likeliest nodes that maximise expected tokens per time,
+// Cut keeps the likeliest nodes of t, as many as maximise expected tokens per time,
 //
-//	(p.Others + 1 + Σ chance) / (draft + p.Round + p.Verify[w-1]),  1 ≤ w ≤ len(p.Verify) nodes, root included,
+//	(p.Others + 1 + Σ chance) / (draft + p.Round + p.Verify[w-1]),  1 ≤ w ≤ len(p.Verify) nodes, root included.
 //
-// and their places in t, ascending. draft is the time that drafting has taken: spent, but part of the round.
-// The chance of a node is p.Accept by the AcceptBin of its LogProb, or exp(LogProb) if there is no Accept; a
-// node is never likelier than its parent. So a node is kept only with its parent, and the sets to compare are
-// the n prefixes of one order: O(n log n). A plan without Verify keeps all.
+// It returns the smaller tree, a copy, and the kept nodes' indices in t, ascending. draft is the time that drafting
+// has taken: spent, but part of the round. The chance of a node is p.Accept by the AcceptBin of its LogProb, or
+// exp(LogProb) if there is no Accept; a node is never likelier than its parent. So a node is kept only with its parent,
+// and only the n prefixes of one order need comparing: O(n log n). A plan without Verify keeps all.
 func Cut(t tandem.Tree, p tandem.Plan, draft time.Duration) (cut tandem.Tree, kept []int32) {
 	n := t.Len()
 	kept = make([]int32, n)
@@ -25,7 +25,7 @@ func Cut(t tandem.Tree, p tandem.Plan, draft time.Duration) (cut tandem.Tree, ke
 	}
 	if len(p.Verify) > 0 && n > 0 {
 		logProbs := monotone(t)
-		slices.SortFunc(kept[1:], func(a, b int32) int { // parents first: likelier, or as likely and before
+		slices.SortFunc(kept[1:], func(a, b int32) int { // parents first: likelier, or equally likely with a lower index
 			return cmp.Or(cmp.Compare(logProbs[b], logProbs[a]), cmp.Compare(a, b))
 		})
 		table := newChances(p.Accept)
@@ -55,10 +55,10 @@ func Cut(t tandem.Tree, p tandem.Plan, draft time.Duration) (cut tandem.Tree, ke
 	return cut, kept
 }
 
-// Worth reports whether one more draft pass, of duration step, that would give children to nodes with
-// these cumulative log-probabilities raises the best rate of Cut. How likely the children will be is taken
-// from the nodes of t that have some: the k-th best child has the same share of its parent's chance. Without
-// a plan it is always worth it, without leaves never.
+// Worth reports whether one more draft pass, of duration step, raises the best rate of Cut. The pass would give
+// children to nodes with the cumulative log-probabilities in leaves. Their chances are estimated from the children
+// in t: the k-th best child has the same share of its parent's chance. Without a plan a pass is always
+// worth it, without leaves never.
 func Worth(t tandem.Tree, p tandem.Plan, draft, step time.Duration, leaves []float32) bool {
 	if len(leaves) == 0 {
 		return false
@@ -94,8 +94,8 @@ func Worth(t tandem.Tree, p tandem.Plan, draft, step time.Duration, leaves []flo
 // maxRank is how many children of a node Worth foresees.
 const maxRank = 3
 
-// ranks returns the mean share of its parent's chance that a node's k-th best child has. A tree without
-// any children is thought to guess every second token.
+// ranks returns the mean share that the k-th best child has of its parent's chance. A tree without
+// any children is assumed to guess every second token.
 func ranks(t tandem.Tree, chances []float64) (shares [maxRank]float64) {
 	top := make([][maxRank]float64, t.Len())
 	for i := 1; i < t.Len(); i++ {
@@ -125,8 +125,8 @@ func ranks(t tandem.Tree, chances []float64) (shares [maxRank]float64) {
 	return shares
 }
 
-// best returns how many nodes, root included, give the highest rate, in tokens per second, the fewest of
-// several, when chances are those of the nodes below the root, likeliest first.
+// best returns the number of nodes, root included, with the highest rate, and that rate in tokens per second; among
+// equals the fewest nodes. chances are those of the nodes below the root, likeliest first.
 func best(chances []float64, p tandem.Plan, draft time.Duration) (w int, rate float64) {
 	tokens := 1.0
 	if p.Others > 0 {
@@ -144,7 +144,7 @@ func best(chances []float64, p tandem.Plan, draft time.Duration) (w int, rate fl
 	return w, rate
 }
 
-// monotone returns the nodes' log-probabilities, none above its parent's or 0, and none that is no number.
+// monotone returns the nodes' log-probabilities, none above its parent's or 0, and none NaN.
 func monotone(t tandem.Tree) []float32 {
 	out := make([]float32, t.Len())
 	for i := 1; i < len(out) && t.LogProbs != nil; i++ {
@@ -167,7 +167,7 @@ func newChances(accept []float32) chances {
 	c := make(chances, len(accept))
 	least := float32(1)
 	for i, v := range accept {
-		if v = max(v, 0); v < least { // a comparison with NaN is false: the bin is as the one before
+		if v = max(v, 0); v < least { // a comparison with NaN is false: the bin gets the value before it
 			least = v
 		}
 		c[i] = least

@@ -18,7 +18,8 @@ import (
 func TestCutByTheBook(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		tree := treeOf(t, "tree")
-		plan := tandem.Plan{Round: time.Duration(rapid.IntRange(0, 5).Draw(t, "round")) * time.Millisecond, Others: float64(rapid.IntRange(0, 3).Draw(t, "others"))}
+		plan := tandem.Plan{Round: time.Duration(rapid.IntRange(0, 5).Draw(t, "round")) * time.Millisecond,
+			Others: float64(rapid.IntRange(0, 3).Draw(t, "others"))}
 		for i := range rapid.IntRange(1, 16).Draw(t, "widths") {
 			plan.Verify = append(plan.Verify, time.Duration(rapid.IntRange(1, 40).Draw(t, fmt.Sprint("verify ", i)))*time.Millisecond)
 		}

@@ -6,15 +6,15 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// Recall keeps a drafter's hindsight of one session while that grows. The zero value is that of an empty session. Not safe for
+// Recall keeps a drafter's hindsight of one session while the session grows. The zero value is for an empty session. Not safe for
 // concurrent use.
 type Recall struct {
-	at   int // the session's first so many tokens have passed
+	at   int // position after the last one seen
 	last tandem.Hindsight
 }
 
-// Saw takes what the drafter would have guessed where the token at position p stands. What comes again is passed over; what
-// does not follow the position before begins anew.
+// Saw records whether the drafter would have guessed the token at position p. Positions that were seen already are ignored;
+// after a gap the hindsight begins anew.
 func (r *Recall) Saw(p int, hit bool) {
 	switch {
 	case p < r.at:
@@ -36,7 +36,7 @@ func (r *Recall) Keep(n int) {
 	}
 }
 
-// Of returns the hindsight of the session's first n tokens: nothing unless they are the last that were seen.
+// Of returns the hindsight of the session's first n tokens; the zero value unless the n-th is the last that was seen.
 func (r *Recall) Of(n int) tandem.Hindsight {
 	if n != r.at {
 		return tandem.Hindsight{}
@@ -62,13 +62,13 @@ const (
 	foretoldDepth = 8
 	// foretoldFade is the age, in tokens, at which a round counts half of what the newest does.
 	foretoldFade = 32
-	// foretoldPrompt is what a round in the prompt counts, against one in the output: nobody knows yet what the target makes of it.
+	// foretoldPrompt is the weight of a round in the prompt, against 1 for one in the output: the target did not write the prompt.
 	foretoldPrompt = 0.25
 )
 
-// Foretold replays a text by h as rounds of chains, each from where the one before has ended, and returns how many tokens of a chain
-// were accepted in the mean, and of how many rounds, by weight, that is known; 0 and 0 without tokens. Newer rounds count for more, as
-// texts change. The latest output tokens are the session's output; what comes before them, the prompt, counts for less.
+// Foretold replays a text, as far as h knows it, in rounds of chains that follow each other. It returns the mean number of accepted
+// tokens of a chain, and the number of rounds, by weight, behind that mean; 0 and 0 without tokens. Newer rounds count for more,
+// since texts change. The latest output tokens are the session's output; those before them are the prompt and count for less.
 func Foretold(h tandem.Hindsight, output int) (accepted, rounds float64) {
 	run := 0
 	for i := h.Tokens - 1; i >= 0; i-- {
@@ -83,7 +83,7 @@ func Foretold(h tandem.Hindsight, output int) (accepted, rounds float64) {
 		}
 		accepted, rounds = accepted+w*float64(run), rounds+w
 		if run == foretoldDepth {
-			i-- // the target's own
+			i-- // the target's own token
 		}
 		run = 0
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// TestRecall compares Recall with a list of all that was seen, while tokens come, come again, are left out and are taken back.
+// TestRecall compares Recall with a list of all tokens seen, while tokens come, are repeated, left out and taken back.
 func TestRecall(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var r Recall
@@ -47,7 +47,8 @@ func TestRecall(t *testing.T) {
 			}
 			cut := rapid.IntRange(0, 70).Draw(t, "cut")
 			before, latest := Before(h, cut), Latest(h, cut)
-			if before.Validate() != nil || latest.Validate() != nil || before.Tokens != max(h.Tokens-cut, 0) || latest.Tokens != min(h.Tokens, cut) {
+			if before.Validate() != nil || latest.Validate() != nil || before.Tokens != max(h.Tokens-cut, 0) ||
+				latest.Tokens != min(h.Tokens, cut) {
 				t.Fatalf("%b without the latest %d: %b, those alone %b", h, cut, before, latest)
 			}
 		}
@@ -85,7 +86,8 @@ func TestForetold(t *testing.T) {
 		}
 		accepted, rounds := Foretold(h, c.tokens)
 		if math.Abs(accepted-c.accepted) > 1e-9 || math.Abs(rounds-c.rounds) > 1e-9 {
-			t.Errorf("%d tokens, hits %b: %v accepted in %v rounds, want %v in %v", c.tokens, c.hits, accepted, rounds, c.accepted, c.rounds)
+			t.Errorf("%d tokens, hits %b: %v accepted in %v rounds, want %v in %v", c.tokens, c.hits, accepted, rounds, c.accepted,
+				c.rounds)
 		}
 	}
 }

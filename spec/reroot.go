@@ -8,13 +8,13 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// Explored is all that a draft model has said below a session's last committed token: the nodes that it
+// Explored is all that a draft model has computed below a session's last committed token: the nodes that it
 // ran, each with the candidates after it. Node 0 is the root; node i is tree row i-1 of the draft
-// model's cache. It outlives the tree that was sent: what the tree did not take, and what was
-// run while the target verified, is there when the next tree grows.
+// model's cache. It outlives the tree that was sent: nodes that the tree left out, and nodes that were run while
+// the target verified, are there when the next tree grows.
 //
-// A tree grows out of it by a Grower, whose rows are answered from here where they were run before. So a tree
-// depends on the committed tokens alone, not on what happened to be explored.
+// A Grower grows each tree; rows that were run before are answered from here. So a tree depends only on the
+// committed tokens, not on what happened to be explored.
 //
 // Invariants: (1) parents come before children, no two children of a node are equal; (2) every node but
 // the root is one of its parent's candidates; (3) lists hold the likeliest candidates, width of them.
@@ -30,8 +30,8 @@ type explored struct {
 	depth   int
 	logProb float32 // cumulative, from the root
 	list    []Candidate
-	run     uint64 // bits of list: those that are nodes
-	sent    uint64 // bits of list: those in the tree that was sent
+	run     uint64 // bit i: candidate i of list is a node
+	sent    uint64 // bit i: candidate i of list is in the tree that was sent
 	inSent  bool
 	cost    time.Duration // of running it ahead of time, until somebody used it; 0 if it was not
 }
@@ -48,14 +48,14 @@ func (e *Explored) Clear() {
 	e.nodes, e.width = e.nodes[:0], 0
 }
 
-// Start makes the root of an empty Explored: list are the likeliest candidates after it. It keeps list,
-// and so holds width ≤ 64 candidates of each node, if there are so many.
+// Start makes the root of an empty Explored; list holds the likeliest candidates after it and is kept. width ≤ 64 is
+// the number of candidates that each node has, unless there are fewer.
 func (e *Explored) Start(list []Candidate, width int) {
 	e.nodes, e.width = append(e.nodes[:0], explored{parent: -1, list: list}), width
 }
 
-// Add adds the child of parent with that token, one of its candidates, after which the likeliest are list, and
-// returns the new node. cost is what it took if nobody has asked for it yet, else 0.
+// Add adds the child of parent with that token, one of parent's candidates, and returns the new node; list holds the
+// likeliest candidates after it. cost is the time it took if it was run ahead of time, else 0.
 func (e *Explored) Add(parent int32, token tandem.Token, list []Candidate, cost time.Duration) int32 {
 	n := explored{token: token, at: e.find(parent, token), parent: parent, list: list, cost: cost}
 	e.hang(&n)
@@ -80,15 +80,14 @@ func (e *Explored) Depth(node int32) int { return e.nodes[node].depth }
 // Candidates returns the candidates after a node, to be read only.
 func (e *Explored) Candidates(node int32) []Candidate { return e.nodes[node].list }
 
-// Use takes a node for a tree and returns what it had cost ahead of time, 0 the second time.
+// Use marks a node as used in a tree and returns its cost ahead of time; later calls return 0.
 func (e *Explored) Use(node int32) time.Duration {
 	cost := e.nodes[node].cost
 	e.nodes[node].cost = 0
 	return cost
 }
 
-// Follow returns how far tokens, what was committed after the root, go down the nodes that were run: the
-// nodes they pass, in order.
+// Follow returns the nodes, in order, on the path of tokens, those committed after the root, as far as they were run.
 func (e *Explored) Follow(tokens []tandem.Token) (path []int32) {
 	at := int32(0)
 	for _, t := range tokens {
@@ -100,8 +99,8 @@ func (e *Explored) Follow(tokens []tandem.Token) (path []int32) {
 	return path
 }
 
-// Hits tells saw of each of tokens, what was committed after the root, whether it was the first candidate after those before it,
-// as far as what came before it was run.
+// Hits calls saw for each of tokens, those committed after the root, with whether it was the first candidate after the tokens
+// before it. It stops at the first token whose predecessor was not run.
 func (e *Explored) Hits(tokens []tandem.Token, saw func(i int, hit bool)) {
 	at := int32(0)
 	for i := 0; i < len(tokens) && at >= 0; i++ {
@@ -111,8 +110,8 @@ func (e *Explored) Hits(tokens []tandem.Token, saw func(i int, hit bool)) {
 	}
 }
 
-// Reroot makes node the root and forgets what is not below it. It returns the nodes below it that stay,
-// ascending, by their numbers before; they are 1, 2 … now.
+// Reroot makes node the root and forgets all nodes that are not below it. It returns the old numbers of those that
+// stay, ascending; their new numbers are 1, 2 …
 func (e *Explored) Reroot(node int32) (kept []int32) {
 	in := make([]bool, len(e.nodes))
 	in[node] = true
@@ -143,15 +142,15 @@ func (e *Explored) retain(root int32, kept []int32) {
 	e.nodes = e.nodes[:len(kept)+1]
 }
 
-// hang derives what a node has from its parent.
+// hang attaches n to its parent and derives its depth and log-probability.
 func (e *Explored) hang(n *explored) {
 	p := &e.nodes[n.parent]
 	p.run |= 1 << n.at
 	n.depth, n.logProb = p.depth+1, p.logProb+min(p.list[n.at].LogProb, 0)
 }
 
-// Sent notes the tree that was sent to the target; Likely goes by it. Every node of it is the root or a
-// candidate of a node. It returns how many nodes are candidates of the first known nodes.
+// Sent records the tree that was sent to the target, for Likely. Every node of it must be the root or a
+// candidate of a node here. It returns how many of its nodes are candidates of the first known nodes.
 func (e *Explored) Sent(t tandem.Tree, known int) (old int) {
 	for i := range e.nodes {
 		e.nodes[i].sent, e.nodes[i].inSent = 0, i == 0
@@ -182,13 +181,13 @@ func (e *Explored) find(node int32, token tandem.Token) int {
 	return at
 }
 
-// Likely returns the at most n rows to run next while the target verifies the tree that was sent, likeliest
-// first, their Parent as in the draft model's cache; none deeper than depth or of less chance than least.
+// Likely returns at most n rows to run next while the target verifies the tree that was sent, likeliest
+// first; Parent is the row in the draft model's cache. None is deeper than depth or less likely than least.
 //
-// It enumerates outcomes. The next root is a pair (v, b): the walk through the tree that was sent stops
-// at v, and the target's own token there is b, which is no child of v in that tree. The draft model's chance
-// of the pair is the cumulative probability of the candidate b of v. Leaves of the sent tree that were
-// not run come in the same order, so that their pairs are known.
+// It enumerates outcomes. The next root is a pair (v, b): the walk through the sent tree stops at v, and the
+// target's own token there is b, which is not a child of v in that tree. The draft model's chance of the pair is
+// the cumulative probability of candidate b of v. Leaves of the sent tree that were not run are in the
+// same order, because running them shows their pairs.
 func (e *Explored) Likely(n, depth int, least float64) []Row {
 	if n < 1 {
 		return nil
@@ -219,8 +218,8 @@ func (e *Explored) Likely(n, depth int, least float64) []Row {
 	return rows
 }
 
-// Outcomes returns the nodes that would be the next root if the walk stopped at their parent, of those of
-// at least that chance, and their log-probabilities.
+// Outcomes returns the nodes that become the next root if the walk stops at their parent and the target draws their token,
+// and their log-probabilities. It leaves out nodes of less chance than least.
 func (e *Explored) Outcomes(least float64) (nodes []int32, logProbs []float32) {
 	for i := range e.nodes {
 		if x := &e.nodes[i]; i > 0 && !x.inSent && e.nodes[x.parent].inSent && x.logProb >= logOf(least) {

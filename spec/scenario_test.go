@@ -2,7 +2,6 @@ package spec
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,10 +9,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tandem-llm/tandem/testkit"
+
 	"github.com/tandem-llm/tandem"
 )
-
-var rewrite = flag.Bool("rewrite", false, "write the output of the scenarios into testdata")
 
 // TestScenarios replays testdata/*.txt: blocks of a command line, "----" and its output, separated by
 // empty lines.
@@ -29,7 +28,7 @@ func TestScenarios(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := replay(t, string(want))
-			if *rewrite {
+			if *testkit.Rewrite {
 				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 					t.Fatal(err)
 				}
@@ -79,7 +78,7 @@ func (s *scenario) run(args []string) {
 		switch args[0] {
 		case "best-first":
 			s.b = NewBestFirst(100, p)
-		case "pacer": // policy, branch threshold, stop threshold
+		case "pacer": // bounds, branch threshold, stop threshold
 			var at [2]float64
 			for i, a := range args[2:] {
 				at[i], _ = strconv.ParseFloat(a, 64)
@@ -118,7 +117,8 @@ func (s *scenario) run(args []string) {
 	case "draft":
 		s.draft = s.b.Draft()
 		for i, tok := range s.draft.Tree.Tokens {
-			fmt.Fprintf(s.out, "%d: token %d parent %d row %d %.2f\n", i, tok, s.draft.Tree.Parents[i], s.draft.Rows[i], s.draft.Tree.LogProbs[i])
+			fmt.Fprintf(s.out, "%d: token %d parent %d row %d %.2f\n", i, tok, s.draft.Tree.Parents[i], s.draft.Rows[i],
+				s.draft.Tree.LogProbs[i])
 		}
 	case "accept":
 		depths, _ := s.draft.Tree.Depths()

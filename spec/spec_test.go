@@ -133,7 +133,7 @@ func levelsByTheBook(m model, root tandem.Token, p tandem.Bounds) tandem.Tree {
 	return t
 }
 
-func genPolicy(r *rapid.T) tandem.Bounds {
+func genBounds(r *rapid.T) tandem.Bounds {
 	return tandem.Bounds{Nodes: rapid.IntRange(2, 40).Draw(r, "nodes"),
 		Depth: rapid.IntRange(1, 8).Draw(r, "depth"), Width: rapid.IntRange(1, 10).Draw(r, "width")}
 }
@@ -148,7 +148,7 @@ func genModel(r *rapid.T) model {
 
 func TestLevelsEqualTheBook(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
-		m, p := genModel(r), genPolicy(r)
+		m, p := genModel(r), genBounds(r)
 		got := grow(r, NewLevels(0, p), m, math.MaxInt).Tree
 		if want := levelsByTheBook(m, 0, p); !reflect.DeepEqual(got, want) {
 			r.Fatalf("%v:\n got %v\nwant %v", p, got, want)
@@ -158,7 +158,7 @@ func TestLevelsEqualTheBook(t *testing.T) {
 
 func TestTreesAreValid(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
-		m, p := genModel(r), genPolicy(r)
+		m, p := genModel(r), genBounds(r)
 		room := rapid.IntRange(0, 60).Draw(r, "room")
 		for _, b := range []Grower{NewLevels(0, p), NewBestFirst(0, p), NewPacer(0, p, genChance(r), genChance(r))} {
 			tree := grow(r, b, m, room).Tree

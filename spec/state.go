@@ -6,37 +6,40 @@ import "github.com/tandem-llm/tandem"
 // section 3.4):
 //
 //	pending ─ put ▶ drafted ─ taken ▶ verifying ─ verdict ▶ running ─ put ▶ drafted …
-//	   ▲                                                       │
-//	   └────────── reopened: any of the four ──────────────────┘      ended: any of the four ▶ done
+//	   ▲                                                       │ └ left ▶ parked
+//	   └────────── reopened: any of the five ──────────────────┴──────────────┘      ended: any of the five ▶ done
 //
-// A ticket that is put again while the first may still be on its way changes nothing.
+// Parked is not part of Minions: the client does not read, and the request waits outside the pipeline until it does. A ticket that
+// is put again while the first may still be on its way changes nothing.
 type RequestState uint8
 
 const (
 	RequestPending   RequestState = iota // nothing of it is in the pool: it is new, or was opened anew
 	RequestDrafted                       // its ticket is in the pool
-	RequestVerifying                     // a pass of the target checks its tree
+	RequestVerifying                     // a target pass checks its tree
 	RequestRunning                       // verified, and drafted for again
+	RequestParked                        // it has no place, because its client does not read
 	RequestDone                          // it has ended
 )
 
 // RequestStates lists all states, in order.
-var RequestStates = []RequestState{RequestPending, RequestDrafted, RequestVerifying, RequestRunning, RequestDone}
+var RequestStates = []RequestState{RequestPending, RequestDrafted, RequestVerifying, RequestRunning, RequestParked, RequestDone}
 
 // RequestEvent is what moves a request from one state to another.
 type RequestEvent uint8
 
 const (
 	RequestPut      RequestEvent = iota // a ticket was put into the pool
-	RequestTaken                        // a pass began that the ticket is in
+	RequestTaken                        // a pass with the ticket began
 	RequestVerdict                      // the verdict came
 	RequestReopened                     // verifier or drafter must hold the session anew
+	RequestLeft                         // its place was given back
 	RequestEnded                        // with the whole text or an error
 )
 
 var (
-	stateNames = [...]string{"pending", "drafted", "verifying", "running", "done"}
-	eventNames = [...]string{"put", "taken", "verdict", "reopened", "ended"}
+	stateNames = [...]string{"pending", "drafted", "verifying", "running", "parked", "done"}
+	eventNames = [...]string{"put", "taken", "verdict", "reopened", "left", "ended"}
 )
 
 func (s RequestState) String() string { return nameOf(stateNames[:], int(s)) }
@@ -49,15 +52,18 @@ func nameOf(names []string, i int) string {
 	return "unknown"
 }
 
-// Next returns the state after an event. An event that cannot come in this state is an Internal error, and the
-// state stays.
+// Next returns the state after an event. An event that is impossible in this state gives an Internal error and
+// the state s.
 func (s RequestState) Next(e RequestEvent) (RequestState, error) {
 	switch {
-	case s > RequestRunning:
+	case s >= RequestDone:
 	case e == RequestEnded:
 		return RequestDone, nil
 	case e == RequestReopened:
 		return RequestPending, nil
+	case s == RequestParked:
+	case e == RequestLeft && s == RequestRunning:
+		return RequestParked, nil
 	case e == RequestPut && s == RequestVerifying:
 		return s, nil
 	case e == RequestPut:

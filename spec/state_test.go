@@ -16,8 +16,9 @@ func TestRequestStates(t *testing.T) {
 		{RequestPending, RequestPut}: RequestDrafted, {RequestDrafted, RequestPut}: RequestDrafted,
 		{RequestVerifying, RequestPut}: RequestVerifying, {RequestRunning, RequestPut}: RequestDrafted,
 		{RequestDrafted, RequestTaken}: RequestVerifying, {RequestVerifying, RequestVerdict}: RequestRunning,
+		{RequestRunning, RequestLeft}: RequestParked,
 	}
-	for _, s := range RequestStates[:4] {
+	for _, s := range RequestStates[:5] {
 		allowed[move{s, RequestReopened}], allowed[move{s, RequestEnded}] = RequestPending, RequestDone
 	}
 	for _, s := range RequestStates {
@@ -33,7 +34,8 @@ func TestRequestStates(t *testing.T) {
 		}
 	}
 	life, now := "", RequestPending
-	for _, e := range []RequestEvent{RequestPut, RequestTaken, RequestVerdict, RequestPut, RequestTaken, RequestReopened, RequestPut, RequestEnded} {
+	for _, e := range []RequestEvent{RequestPut, RequestTaken, RequestVerdict, RequestPut, RequestTaken, RequestReopened, RequestPut,
+		RequestTaken, RequestVerdict, RequestLeft, RequestReopened, RequestPut, RequestEnded} {
 		life += now.String() + " "
 		next, err := now.Next(e)
 		if err != nil {
@@ -41,7 +43,8 @@ func TestRequestStates(t *testing.T) {
 		}
 		now = next
 	}
-	if want := "pending drafted verifying running drafted verifying pending drafted done"; life+now.String() != want {
+	want := "pending drafted verifying running drafted verifying pending drafted verifying running parked pending drafted done"
+	if life+now.String() != want {
 		t.Errorf("a life is %s%v: want %s", life, now, want)
 	}
 	if RequestState(9).String() != "unknown" || RequestEvent(9).String() != "unknown" || RequestVerdict.String() != "verdict" {

@@ -11,8 +11,8 @@ import (
 
 // Ballot is one drafter's tree with the weight of its vote.
 type Ballot struct {
-	Tree   tandem.Tree // valid, of the same root in all; without LogProbs every node counts as certain
-	Weight float64     // a ballot whose weight is no positive finite number has no vote
+	Tree   tandem.Tree // valid, with the same root in all ballots; without LogProbs every node counts as certain
+	Weight float64     // a ballot whose weight is not positive and finite has no vote
 }
 
 // union is several trees over one root laid on top of each other, node by node. A parent comes before its
@@ -35,7 +35,8 @@ func merge(ballots []Ballot) union {
 	for _, b := range ballots {
 		most += b.Tree.Len()
 	}
-	u.tokens, u.parents, u.first, u.next = make([]tandem.Token, 0, most), make([]int32, 0, most), make([]int32, 0, most), make([]int32, 0, most)
+	u.tokens, u.parents, u.first, u.next = make([]tandem.Token, 0, most), make([]int32, 0, most), make([]int32, 0, most),
+		make([]int32, 0, most)
 	u.confidence, u.weight, u.support = make([]float64, 0, most), make([]float64, 0, most), make([]uint32, 0, most)
 	u.add(ballots[0].Tree.Tokens[0], -1)
 	total := 0.0
@@ -67,14 +68,14 @@ func merge(ballots []Ballot) union {
 		if total > 0 {
 			u.confidence[i] /= total
 		}
-		if p := u.parents[i]; p >= 0 { // rounding of sums aside it is so already
+		if p := u.parents[i]; p >= 0 { // already true, except for rounding
 			u.confidence[i] = min(u.confidence[i], u.confidence[p])
 		}
 	}
 	return u
 }
 
-// chance turns a log-probability into a probability; what is no number is impossible.
+// chance turns a log-probability into a probability; NaN counts as impossible.
 func chance(logProb float32) float64 {
 	if logProb != logProb {
 		return 0
@@ -109,11 +110,10 @@ func (u *union) vote(at int32, ballot int, weight, mass float64) {
 	}
 }
 
-// Merge lays all ballots on top of each other. LogProbs are the logarithms of the weighted mean
-// confidence, Σ w_d·P_d(node) / Σ w_d, where a drafter without the node has P_d = 0; of all nodes the
-// most confident are kept, at most nodes, root included, and with each its parent. support[i] is the set of
-// ballots, by index as bits, that hold node i; ballots from the 33rd on have no bit. Without ballots the
-// tree is empty.
+// Merge merges the trees of all ballots into one. LogProbs are the logarithms of the weighted mean
+// confidence, Σ w_d·P_d(node) / Σ w_d, where a drafter without the node has P_d = 0. The most confident
+// nodes are kept, at most nodes of them, root included, each with its parent. Bit d of support[i] is set if ballot
+// d has node i; ballots from the 33rd on have no bit. Without ballots the tree is empty.
 func Merge(ballots []Ballot, nodes int) (t tandem.Tree, support []uint32) {
 	u := merge(ballots)
 	if len(u.tokens) == 0 {
@@ -152,11 +152,11 @@ func (u *union) logProb(at int32) float32 {
 	return float32(math.Log(u.confidence[at]))
 }
 
-// Majority is Minions' tree-based weighted majority (Wang et al., 2024, section 3.2). A node weighs the
-// sum of the weights of the ballots that hold it; from the root the path goes to the heaviest child each
-// time. Of children that weigh the same the one with the higher confidence is taken (see Merge), then the
-// one of the lower ballot. voted is the heaviest ballot that goes the whole path, the lowest of several: it is
-// the one that the paper calls voted. Without ballots the chain is empty and voted -1.
+// Majority is Minions' tree-based weighted majority (Wang et al., 2024, section 3.2). A node's weight is the
+// sum of the weights of the ballots that hold it; from the root the path always goes to the heaviest child. Among
+// children of equal weight it takes the one with the higher confidence (see Merge), then the
+// one of the lower ballot. voted is the heaviest ballot that holds the whole path, the lowest of several; the
+// paper calls it voted. Without ballots the chain is empty and voted -1.
 func Majority(ballots []Ballot) (chain tandem.Tree, voted int) {
 	u := merge(ballots)
 	if len(u.tokens) == 0 {
@@ -169,11 +169,11 @@ func Majority(ballots []Ballot) (chain tandem.Tree, voted int) {
 		chain.LogProbs = append(chain.LogProbs, u.logProb(at))
 		last = at
 	}
-	// Who holds the last node holds all before it.
+	// A ballot that holds the last node holds all before it.
 	return chain, heaviestOf(ballots, u.support[last])
 }
 
-// heaviest returns the child of a node to go to, -1 at a leaf.
+// heaviest returns the child that the path goes to from a node, -1 at a leaf.
 func (u *union) heaviest(of int32) int32 {
 	best := int32(-1)
 	for at := u.first[of]; at >= 0; at = u.next[at] {
@@ -196,8 +196,8 @@ func heaviestOf(ballots []Ballot, set uint32) int {
 	return max(best, 0)
 }
 
-// Support returns, for each node of t, which of several trees over the same root hold it, a bit each by their
-// order; from the 17th on they have no bit.
+// Support returns, for each node of t, which of several trees over the same root hold it: bit i for tree i; trees
+// from the 17th on have no bit.
 func Support(t tandem.Tree, trees []tandem.Tree) []uint16 {
 	out := make([]uint16, t.Len())
 	place := make([]int32, t.Len()) // of a node in another tree, -1 if it is not there
@@ -217,7 +217,7 @@ func Support(t tandem.Tree, trees []tandem.Tree) []uint16 {
 	return out
 }
 
-// Held returns how many of the tokens committed after its root a tree holds, as a path from the root.
+// Held returns how many of the first committed tokens t holds as a path from the root.
 func Held(t tandem.Tree, committed []tandem.Token) int {
 	at := int32(0)
 	for i, x := range committed {
