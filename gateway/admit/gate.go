@@ -1,8 +1,11 @@
-// Package admit lets requests run as far as there are places and memory for them, and lets others wait in order.
+// Package admit lets requests run while there are places and memory for them, and makes others wait in order.
 package admit
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -16,39 +19,85 @@ const (
 	// mostPassed is how many later requests may be admitted before one that waits for memory: enough that
 	// short requests use what a long one cannot, few enough that it need not wait for long.
 	mostPassed = 4
-	// firstRetry is the retry time that a refused request is told before any has ended.
+	// firstRetry is the RetryAfter of a refused request while none has ended yet.
 	firstRetry = time.Second
-	// meanOf is over about how many requests the running mean of their durations goes.
+	// meanOf is about how many requests the running mean of durations covers.
 	meanOf = 8
 )
 
-// Need is what a request may come to hold in the verifier's KV cache.
+// Need says whose a request is, and the most that it may hold in the verifier's KV cache.
 type Need struct {
-	Tokens int // committed: prompt and budget
-	Rows   int // of its largest tree, the root not counted: it is committed
+	Tenant string // "" where clients have no keys: then all are one tenant
+	Tokens int    // committed: prompt and budget
+	Rows   int    // of its largest tree, the root not counted: it is committed
 }
 
-// pages returns how many pages of so many tokens that takes, as engine/kv reserves them.
+// pages returns how many pages of page tokens that takes, as engine/kv reserves them.
 func (n Need) pages(page int) int { return (n.Tokens+page-1)/page + (n.Rows+page-1)/page }
 
-// Place is one request's, from the gate's queue to the request's end.
+// Place belongs to one request, from the gate's queue to the request's end. A parked request gives it up for a while.
 type Place struct {
-	need   Need
-	turn   chan struct{} // closed when the request may run, or err is set
-	err    error         // why it never will
-	passed int           // later requests that were admitted before it
-	begun  time.Time     // when it was admitted
+	need     Need
+	number   uint64        // of all that came, in order
+	turn     chan struct{} // closed when the request may run, or err is set
+	err      error         // why it never may run
+	passed   int           // later requests that were admitted before it
+	begun    time.Time     // when it was admitted
+	parked   bool          // it gave its place back and may return
+	returned bool          // it was inside before: a full queue does not refuse it
 }
 
-// Gate lets requests run as far as there are places and KV memory at the verifier for all they may come
-// to hold, and lets a bounded number wait. Whatever becomes free goes to those that wait, first come first
-// served, so no newcomer can overtake them. One exception: while the first in the queue does not fit in
-// the memory that is free, later ones that do fit may pass it, mostPassed times; then all wait until it fits.
+// tenant holds the requests of one tenant at the gate.
+type tenant struct {
+	name    string
+	waiting []*Place // in the order of admission: those that return, then the others as they came
+	inside  int
+	parked  int    // that gave their places back and may return
+	held    int    // pages of those inside
+	served  uint64 // when one of its requests was last admitted, in admissions; 0: never
+}
+
+// queued returns how many requests of the tenant count against the queue's length.
+func (t *tenant) queued() (n int) {
+	for _, p := range t.waiting {
+		if !p.returned {
+			n++
+		}
+	}
+	return n
+}
+
+// since returns the number of the tenant's request that waits longest. There must be one.
+func (t *tenant) since() uint64 {
+	first := t.waiting[0].number
+	for _, p := range t.waiting {
+		first = min(first, p.number)
+	}
+	return first
+}
+
+// Gate lets a request run when there is a place, and KV memory at the verifier for the most that it may
+// hold; it lets a bounded number wait. Whatever becomes free goes to those that wait, so no newcomer can
+// overtake them.
+//
+// Whose turn it is. The tenant with the smallest share comes first; its share is that of the places or that of the
+// memory, whichever is larger (dominant resource fairness, Ghodsi et al., 2011). Among equals, such as those that hold
+// nothing, the one served longest ago comes first; among those never served, the one that came first. Within a tenant
+// it is first come, first served. So a lone tenant may have all places, and a newcomer gets the next that becomes
+// free, however many of the other's wait. Without keys all are one tenant, and it is first come, first served for all.
+//
+// One exception: while the first in this order does not fit in the memory that is free, later ones that
+// do fit may pass it, mostPassed times; then all wait until it fits. Tenants with a smaller share than its own need not
+// wait for it, and do not count: a tenant that holds much cannot stop the others by asking for more.
+//
+// The queue is shared too: when it is full, the tenant with the most requests in it loses its youngest. So a tenant that
+// has at most an equal share of the queue is never refused because of the others. Each tenant may have as many requests
+// parked as the queue has room for, or as there are places.
 //
 // Invariants, once the capacity has been the same since the requests inside came in: (1) at most sessions
-// requests are inside, and their pages are at most those of the capacity; (2) at most queue requests wait;
-// (3) while any wait, a place or memory for the first of those that may not be passed is missing; (4)
-// no request waits for a capacity that there is not.
+// requests are inside, and their pages are at most those of the capacity; (2) at most queue requests wait,
+// those that return not counted; (3) while any wait, a place or memory for the first of those that may not be
+// passed is missing; (4) no request waits for more than the capacity.
 type Gate struct {
 	sessions int // may run at once
 	queue    int // may wait
@@ -57,14 +106,16 @@ type Gate struct {
 	total   int // pages of the verifier; 0 while unknown: then sessions alone count
 	page    int // tokens of a page
 	inside  map[*Place]struct{}
-	held    int // pages of those inside
-	waiting []*Place
-	mean    time.Duration // running mean of the time that requests were inside; 0 before the first has ended
+	held    int                // pages of those inside
+	tenants map[string]*tenant // those inside or waiting, and, while any wait, former ones
+	came    uint64             // requests so far
+	served  uint64             // admissions so far
+	mean    time.Duration      // running mean of the time that requests were inside; 0 before the first has ended
 }
 
-// New returns a gate for so many requests at once, and so many that wait.
+// New returns a gate that lets sessions requests run at once and queue requests wait.
 func New(sessions, queue int) *Gate {
-	return &Gate{sessions: sessions, queue: queue, inside: map[*Place]struct{}{}}
+	return &Gate{sessions: sessions, queue: queue, inside: map[*Place]struct{}{}, tenants: map[string]*tenant{}}
 }
 
 // Capacity tells the gate how many tokens the verifier's KV cache holds, in pages of pageTokens; 0 of
@@ -76,16 +127,20 @@ func (g *Gate) Capacity(kvTokens int64, pageTokens int) {
 	if kvTokens > 0 && pageTokens > 0 {
 		g.total, g.page = int(kvTokens/int64(pageTokens)), pageTokens
 	}
+	for _, t := range g.tenants {
+		t.held = 0
+		t.waiting = slices.DeleteFunc(t.waiting, func(p *Place) bool {
+			if p.err = g.impossible(p.need); p.err == nil {
+				return false
+			}
+			close(p.turn)
+			return true
+		})
+	}
 	for p := range g.inside {
 		g.held += g.pages(p)
+		g.tenants[p.need.Tenant].held += g.pages(p)
 	}
-	g.waiting = slices.DeleteFunc(g.waiting, func(p *Place) bool {
-		if p.err = g.impossible(p.need); p.err == nil {
-			return false
-		}
-		close(p.turn)
-		return true
-	})
 	g.admit()
 }
 
@@ -99,12 +154,26 @@ func (g *Gate) Enter(ctx context.Context, n Need) (*Place, error) {
 	if err != nil {
 		return nil, err
 	}
+	return p, g.wait(ctx, p)
+}
+
+// Return waits until a parked request may run again. It comes before its tenant's others, but not before other tenants
+// whose turn it is, and a full queue does not refuse it. Otherwise the errors are those of Enter.
+func (g *Gate) Return(ctx context.Context, p *Place) error {
+	if err := g.rejoin(p); err != nil {
+		return err
+	}
+	return g.wait(ctx, p)
+}
+
+// wait waits for p's turn.
+func (g *Gate) wait(ctx context.Context, p *Place) error {
 	select {
 	case <-p.turn:
-		return p, p.err
+		return p.err
 	case <-ctx.Done():
 		g.giveUp(p)
-		return nil, ended(ctx, "while it waited for a place")
+		return ended(ctx, "while it waited for a place")
 	}
 }
 
@@ -115,14 +184,90 @@ func (g *Gate) join(n Need) (*Place, error) {
 	if err := g.impossible(n); err != nil {
 		return nil, err
 	}
-	p := &Place{need: n, turn: make(chan struct{})}
-	g.waiting = append(g.waiting, p)
+	g.came++
+	p, t := &Place{need: n, number: g.came, turn: make(chan struct{})}, g.tenant(n.Tenant)
+	t.waiting = append(t.waiting, p)
 	g.admit()
-	if at := len(g.waiting); at > g.queue && g.waiting[at-1] == p {
-		g.waiting = g.waiting[:at-1]
-		return nil, g.refuse()
+	if _, queued := g.waiting(); queued <= g.queue || !slices.Contains(t.waiting, p) {
+		return p, nil
 	}
-	return p, nil
+	if most := g.longest(); most.queued() > t.queued() {
+		youngest := most.waiting[len(most.waiting)-1]
+		youngest.err = g.refuse(most)
+		g.unqueue(youngest)
+		close(youngest.turn)
+		return p, nil
+	}
+	err := g.refuse(t)
+	g.unqueue(p)
+	g.forget()
+	return nil, err
+}
+
+// rejoin puts a request that was parked at the head of its tenant's queue, behind those that have come back before it.
+func (g *Gate) rejoin(p *Place) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := g.impossible(p.need); err != nil {
+		return err
+	}
+	g.unpark(p)
+	g.came++
+	p.turn, p.number, p.passed, p.returned = make(chan struct{}), g.came, 0, true
+	t := g.tenant(p.need.Tenant)
+	at := slices.IndexFunc(t.waiting, func(o *Place) bool { return !o.returned })
+	if at < 0 {
+		at = len(t.waiting)
+	}
+	t.waiting = slices.Insert(t.waiting, at, p)
+	g.admit()
+	return nil
+}
+
+// tenant returns the named tenant, a new one if need be. g.mu must be held.
+func (g *Gate) tenant(name string) *tenant {
+	t := g.tenants[name]
+	if t == nil {
+		t = &tenant{name: name}
+		g.tenants[name] = t
+	}
+	return t
+}
+
+// waiting returns how many requests wait, and how many of them count against the queue's length. g.mu must be held.
+func (g *Gate) waiting() (all, queued int) {
+	for _, t := range g.tenants {
+		all += len(t.waiting)
+		queued += t.queued()
+	}
+	return all, queued
+}
+
+// longest returns the tenant with the most requests in the queue; of several the one that was served last.
+// g.mu must be held; there must be a tenant.
+func (g *Gate) longest() *tenant {
+	return slices.MaxFunc(slices.Collect(maps.Values(g.tenants)), func(a, b *tenant) int {
+		return cmp.Or(cmp.Compare(a.queued(), b.queued()), cmp.Compare(a.served, b.served), cmp.Compare(a.name, b.name))
+	})
+}
+
+// unqueue ends p's wait, if it waits. g.mu must be held.
+func (g *Gate) unqueue(p *Place) {
+	t := g.tenants[p.need.Tenant]
+	if t == nil {
+		return
+	}
+	if i := slices.Index(t.waiting, p); i >= 0 {
+		t.waiting = slices.Delete(t.waiting, i, i+1)
+	}
+}
+
+// forget drops tenants that have no requests here. While any request waits it keeps them, because the order depends on
+// when each was last served; there are no more of them than keys. g.mu must be held.
+func (g *Gate) forget() {
+	if all, _ := g.waiting(); all == 0 {
+		maps.DeleteFunc(g.tenants, func(_ string, t *tenant) bool { return t.inside+t.parked == 0 })
+	}
 }
 
 // impossible refuses what could not run even alone. g.mu must be held.
@@ -130,19 +275,25 @@ func (g *Gate) impossible(n Need) error {
 	if g.total == 0 || n.pages(g.page) <= g.total {
 		return nil
 	}
-	return tandem.Errorf(op, tandem.Invalid, "prompt and max_tokens make %d tokens, with %d rows for trees %d pages of %d Tokens: the verifier's memory holds %d pages",
+	return tandem.Errorf(op, tandem.Invalid,
+		"prompt and max_tokens make %d tokens, with %d rows for trees %d pages of %d Tokens: the verifier's memory holds %d pages",
 		n.Tokens, n.Rows, n.pages(g.page), g.page, g.total)
 }
 
-// refuse says that there is no room, and when there may be: the requests before this one, at the rate at
-// which those inside end. g.mu must be held.
-func (g *Gate) refuse() error {
+// refuse returns the error that there is no room for t, with the time after which to try again: that of the requests
+// before this one, at the rate at which those inside end. g.mu must be held.
+func (g *Gate) refuse(t *tenant) error {
+	waiting, _ := g.waiting()
 	after := firstRetry
 	if g.mean > 0 {
-		after = g.mean * time.Duration(len(g.waiting)+1) / time.Duration(max(len(g.inside), 1))
+		after = g.mean * time.Duration(waiting) / time.Duration(max(len(g.inside), 1))
 	}
-	err := tandem.Errorf(op, tandem.Exhausted, "%d requests run and %d wait, and no more may: try again in %v",
-		len(g.inside), len(g.waiting), after.Round(time.Millisecond))
+	own := ""
+	if t.name != "" {
+		own = fmt.Sprintf(", %d of them yours", len(t.waiting)-1)
+	}
+	err := tandem.Errorf(op, tandem.Exhausted, "%d requests run and %d wait%s, and no more may: try again in %v",
+		len(g.inside), waiting-1, own, after.Round(time.Millisecond))
 	err.(*tandem.Error).RetryAfter = after
 	return err
 }
@@ -154,67 +305,134 @@ func (g *Gate) pages(p *Place) int {
 	return p.need.pages(g.page)
 }
 
-// admit lets in who may come in. g.mu must be held.
+// admit lets in all requests that may run now. g.mu must be held.
 func (g *Gate) admit() {
-	for i := 0; i < len(g.waiting) && len(g.inside) < g.sessions; {
-		p := g.waiting[i]
-		n := g.pages(p)
-		if g.total > 0 && g.held+n > g.total {
-			if p.passed == mostPassed {
-				return
-			}
-			i++
-			continue
+	for len(g.inside) < g.sessions {
+		p := g.next()
+		if p == nil {
+			return
 		}
-		for _, other := range g.waiting[:i] {
-			other.passed++
-		}
-		g.waiting = slices.Delete(g.waiting, i, i+1)
+		g.unqueue(p)
+		t, n := g.tenants[p.need.Tenant], g.pages(p)
+		g.served++
+		t.served = g.served
+		t.inside, t.held, g.held = t.inside+1, t.held+n, g.held+n
 		g.inside[p] = struct{}{}
-		g.held += n
 		p.begun = time.Now()
 		close(p.turn)
-		i = 0 // those before may have been passed often enough now
 	}
 }
+
+// next returns the request to admit next if there is a place, nil for none. g.mu must be held.
+func (g *Gate) next() *Place {
+	var before []*Place
+	for _, t := range g.order() {
+		for _, p := range t.waiting {
+			if g.total == 0 || g.held+g.pages(p) <= g.total {
+				for _, o := range before {
+					o.passed++
+				}
+				return p
+			}
+			if p.passed == mostPassed {
+				return nil
+			}
+			before = append(before, p)
+		}
+	}
+	return nil
+}
+
+// order returns the tenants that wait, the one whose turn it is first. g.mu must be held.
+func (g *Gate) order() []*tenant {
+	var out []*tenant
+	for _, t := range g.tenants {
+		if len(t.waiting) > 0 {
+			out = append(out, t)
+		}
+	}
+	slices.SortFunc(out, func(a, b *tenant) int {
+		return cmp.Or(cmp.Compare(g.share(a), g.share(b)), cmp.Compare(a.served, b.served), cmp.Compare(a.since(), b.since()))
+	})
+	return out
+}
+
+// share returns t's dominant share, in units of 1/(sessions · total). g.mu must be held.
+func (g *Gate) share(t *tenant) int { return max(t.inside*max(g.total, 1), t.held*g.sessions) }
 
 // giveUp ends a request's wait.
 func (g *Gate) giveUp(p *Place) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if i := slices.Index(g.waiting, p); i >= 0 {
-		g.waiting = slices.Delete(g.waiting, i, i+1)
-	}
+	g.unqueue(p)
 	g.remove(p) // its turn may have come in the same moment
 	g.admit()
+	g.forget()
 }
 
-// Leave gives a place back.
+// Park gives a place back until the request wants to Return. Exhausted if its tenant has too many parked already; then nothing
+// changes. The caller must Leave in any case.
+func (g *Gate) Park(p *Place) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	t := g.tenants[p.need.Tenant]
+	if most := max(g.queue, g.sessions); t.parked >= most {
+		return tandem.Errorf(op, tandem.Exhausted,
+			"%d requests wait for their clients to read, and no more may: want output read as it comes", t.parked)
+	}
+	p.parked = true
+	t.parked++
+	g.leave(p)
+	return nil
+}
+
+// unpark takes p off the parked requests, if it is parked. g.mu must be held.
+func (g *Gate) unpark(p *Place) {
+	if p.parked {
+		p.parked = false
+		g.tenants[p.need.Tenant].parked--
+	}
+}
+
+// Leave gives a place back, or ends a request that is parked. Leaving without a place, as after a Return that failed, is harmless.
 func (g *Gate) Leave(p *Place) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.unpark(p)
+	g.leave(p)
+}
+
+// leave gives a place back. g.mu must be held.
+func (g *Gate) leave(p *Place) {
+	defer g.forget()
+	if !g.remove(p) {
+		return
+	}
 	took := time.Since(p.begun)
 	if g.mean == 0 {
 		g.mean = took
 	}
 	g.mean += (took - g.mean) / meanOf
-	g.remove(p)
 	g.admit()
 }
 
-// remove forgets a place inside, if p has one. g.mu must be held.
-func (g *Gate) remove(p *Place) {
-	if _, in := g.inside[p]; in {
-		delete(g.inside, p)
-		g.held -= g.pages(p)
+// remove forgets a place inside, and reports whether p had one. g.mu must be held.
+func (g *Gate) remove(p *Place) bool {
+	if _, in := g.inside[p]; !in {
+		return false
 	}
+	t, n := g.tenants[p.need.Tenant], g.pages(p)
+	delete(g.inside, p)
+	t.inside, t.held, g.held = t.inside-1, t.held-n, g.held-n
+	return true
 }
 
 // Load returns how many requests are inside and how many wait.
 func (g *Gate) Load() (running, waiting int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return len(g.inside), len(g.waiting)
+	waiting, _ = g.waiting()
+	return len(g.inside), waiting
 }
 
 // ended returns the error of a request whose ctx has ended.

@@ -85,14 +85,16 @@ func TestGate(t *testing.T) {
 				held += p.need.pages(page)
 			}
 			if held > total || len(inside) > sessions || len(waiting) > queue || running(g) != len(inside) || g.held != held {
-				t.Fatalf("%d inside of %d, %d wait of %d; the gate says %d inside; they hold %d pages, it says %d, of %d", len(inside), sessions, len(waiting), queue, running(g), held, g.held, total)
+				t.Fatalf("%d inside of %d, %d wait of %d; the gate says %d inside; they hold %d pages, it says %d, of %d", len(inside),
+					sessions, len(waiting), queue, running(g), held, g.held, total)
 			}
 			for i, p := range waiting {
 				if overtaken[p] > mostPassed {
 					t.Fatalf("a request of %d pages was passed %d times", p.need.pages(page), overtaken[p])
 				}
 				if i == 0 && len(inside) < sessions && held+p.need.pages(page) <= total {
-					t.Fatalf("the first waits for %d pages with %d of %d in use and %d of %d inside", p.need.pages(page), held, total, len(inside), sessions)
+					t.Fatalf("the first waits for %d pages with %d of %d in use and %d of %d inside", p.need.pages(page), held, total,
+						len(inside), sessions)
 				}
 			}
 		}
@@ -184,7 +186,9 @@ func TestCapacity(t *testing.T) {
 	if waits.admitted() {
 		t.Error("admitted beside one that takes all memory and more")
 	}
-	if _, err = g.join(huge); !errors.Is(err, tandem.Invalid) || !strings.Contains(err.Error(), "1048576 tokens, with 255 rows for trees 16388 pages of 64 Tokens: the verifier's memory holds 64 pages") {
+	if _, err = g.join(huge); !errors.Is(err, tandem.Invalid) ||
+		!strings.Contains(err.Error(),
+			"1048576 tokens, with 255 rows for trees 16388 pages of 64 Tokens: the verifier's memory holds 64 pages") {
 		t.Errorf("a request beyond all memory: %v", err)
 	}
 	g.Capacity(63*64, 64)
