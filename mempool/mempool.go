@@ -9,15 +9,16 @@ import (
 )
 
 // Pool is a bounded queue of tickets. It implements tandem.Pool and tandem.TicketSource and loses,
-// repeats and reorders nothing. Trees pass as they are: what never leaves the process was checked by
-// whoever made it, and the verifier checks again. Safe for concurrent use.
+// repeats and reorders nothing. It does not check trees: within a process their maker has checked them, and
+// the verifier checks again. Safe for concurrent use.
 type Pool struct {
 	tickets chan tandem.Ticket
 	closed  chan struct{}
 	once    sync.Once
 }
 
-// New returns a pool that holds up to capacity tickets, at least one.
+// New returns a pool that holds up to capacity tickets, at least one. Tickets that already wait at the verifier do not
+// count (verifier.Config.MaxWaiting).
 func New(capacity int) *Pool {
 	return &Pool{tickets: make(chan tandem.Ticket, max(capacity, 1)), closed: make(chan struct{})}
 }
@@ -60,6 +61,17 @@ func (p *Pool) Take(ctx context.Context, most int) ([]tandem.Ticket, error) {
 	}
 	return taken, nil
 }
+
+// Before returns v with this pool in front of it: submitted tickets are put into the pool, from which v must take
+// them.
+func (p *Pool) Before(v tandem.Verifier) tandem.Verifier { return before{v, p} }
+
+type before struct {
+	tandem.Verifier
+	pool *Pool
+}
+
+func (b before) Submit(ctx context.Context, t tandem.Ticket) error { return b.pool.Put(ctx, t) }
 
 // Close ends all Takes and refuses further Puts; tickets in the pool are forgotten.
 func (p *Pool) Close() { p.once.Do(func() { close(p.closed) }) }

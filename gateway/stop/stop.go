@@ -1,13 +1,13 @@
 // Package stop ends texts at stop sequences.
 package stop
 
-// Sequences ends a text before the first stop sequence that it would hold. The text comes in pieces, as tokens
-// happen to cut it, and goes on as soon as no sequence can begin in it any more; where it is cut does not
-// depend on the pieces. Not safe for concurrent use; without sequences it passes everything on.
+// Sequences ends a text before the first stop sequence in it. The text comes in pieces, one per token, and each
+// part is passed on as soon as no sequence can begin in it any more; the pieces do not affect where the
+// text ends. Not safe for concurrent use; without sequences it passes everything on.
 //
-// Of several sequences the one counts that begins first, even if another that begins later is complete before:
-// then the text goes on until the earlier one is complete as well or turns out not to be there. Of those that
-// begin at the same place the shortest counts, which changes no text. Each byte is looked at once: every
+// Of several sequences the one that begins first counts, even if another that begins later is complete before:
+// then the text goes on until the earlier one is complete as well or turns out not to match. Of those that
+// begin at the same place the shortest counts, which changes no text. Each byte is read once: every
 // sequence has an automaton (Knuth, Morris and Pratt, 1977) that knows how much of it the text ends with.
 type Sequences struct {
 	sequences []sequence
@@ -25,7 +25,7 @@ type sequence struct {
 	matched int
 }
 
-// New returns the end of texts before any of these sequences, none of which is empty.
+// New returns the Sequences of one text; none of texts may be empty.
 func New(texts []string) *Sequences {
 	s := &Sequences{found: -1}
 	for _, t := range texts {
@@ -101,7 +101,7 @@ func (s *Sequences) earliest() int {
 	return at
 }
 
-// release passes the text on up to a place, or to where the sequence begins that was found.
+// release passes the text on up to a position, at most to where the found sequence begins.
 func (s *Sequences) release(to int) string {
 	if s.found >= 0 {
 		to = min(to, s.begin)

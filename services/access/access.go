@@ -19,8 +19,8 @@ type Keys struct {
 	tenants []string
 }
 
-// New returns the keys with those tokens, nil if there are none. A token is 1 to 4,096 visible ASCII characters, as they
-// fit into a header. Errors do not show it.
+// New returns the keys with those tokens, nil if there are none. A token is 1 to 4,096 visible ASCII characters, so that it
+// fits into a header. Errors do not show it.
 func New(tokens []string) (*Keys, error) {
 	if len(tokens) == 0 {
 		return nil, nil
@@ -28,7 +28,8 @@ func New(tokens []string) (*Keys, error) {
 	k := &Keys{}
 	for i, t := range tokens {
 		if t == "" || len(t) > maxToken || strings.ContainsFunc(t, func(r rune) bool { return r <= ' ' || r > '~' }) {
-			return nil, tandem.Errorf("api key", tandem.Invalid, "key %d of %d has %d bytes: want 1 to %d visible ASCII characters", i+1, len(tokens), len(t), maxToken)
+			return nil, tandem.Errorf("api key", tandem.Invalid, "key %d of %d has %d bytes: want 1 to %d visible ASCII characters", i+1,
+				len(tokens), len(t), maxToken)
 		}
 		sum := sha256.Sum256([]byte(t))
 		k.sums, k.tenants = append(k.sums, sum), append(k.tenants, tenant(sum))
@@ -36,14 +37,14 @@ func New(tokens []string) (*Keys, error) {
 	return k, nil
 }
 
-// tenant returns the name of the tenant with a token of that hash: another hash, for names travel to other processes.
+// tenant returns the name of the tenant with a token of that hash. It hashes again, because names travel to other processes.
 func tenant(sum [sha256.Size]byte) string {
 	name := sha256.Sum256(append([]byte("tandem tenant "), sum[:]...))
 	return hex.EncodeToString(name[:16])
 }
 
-// Tenant returns whose the token of an Authorization header ("Bearer TOKEN") is, and whether it is known. It takes
-// as long for a wrong token as for a right one. Nil keys know everybody, as the tenant "".
+// Tenant returns the tenant of the token in an Authorization header ("Bearer TOKEN"), and whether it is known. It takes
+// as long for a wrong token as for a right one. Nil keys know every caller, as the tenant "".
 func (k *Keys) Tenant(header string) (name string, ok bool) {
 	if k == nil {
 		return "", true

@@ -46,7 +46,8 @@ func TestNoKeys(t *testing.T) {
 func TestTokensThatAreRefused(t *testing.T) {
 	for _, bad := range []string{"", "a b", "a\n", "é", "\xff", "a\x7f", strings.Repeat("x", maxToken+1)} {
 		_, err := New([]string{"good", bad})
-		if !errors.Is(err, tandem.Invalid) || !strings.Contains(err.Error(), "key 2 of 2") || len(bad) > 1 && strings.Contains(err.Error(), bad) {
+		if !errors.Is(err, tandem.Invalid) || !strings.Contains(err.Error(), "key 2 of 2") || len(bad) > 1 &&
+			strings.Contains(err.Error(), bad) {
 			t.Errorf("%.20q: %v", bad, err)
 		}
 	}

@@ -1,5 +1,5 @@
-// Package playground serves the page on which speculation can be watched: plain HTML, CSS and JavaScript that is
-// part of the binary and talks to the OpenAI API of the server that it came from, and to nobody else.
+// Package playground serves a page that shows speculation at work: plain HTML, CSS and JavaScript inside the
+// binary, which talks only to the OpenAI API of the server that it came from.
 package playground
 
 import (
@@ -17,9 +17,9 @@ import (
 //go:embed static
 var static embed.FS
 
-// Policy is the Content-Security-Policy of every answer. The page loads its own files and asks its own server; text of
-// a model could not run even if a script wrote it as markup: inline scripts and styles are refused, and so is every
-// sink that makes markup of text (trusted types, none of which exist).
+// Policy is the Content-Security-Policy of every answer. The page loads its own files and calls its own server. A model's
+// text could not run even if a script wrote it as markup: inline scripts and styles are refused, and so is every
+// sink that turns text into markup (trusted types, with no policy).
 const Policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
@@ -34,7 +34,7 @@ type asset struct {
 }
 
 // Handler serves the page at "/" and its files below "/playground/"; everything else is 404. Browsers
-// ask again every time, and mostly hear 304: a page never meets the scripts of another version. Safe for
+// revalidate every file, mostly with answer 304, so that a page never runs the scripts of another version. Safe for
 // concurrent use.
 func Handler() http.Handler {
 	assets := map[string]asset{}
@@ -103,7 +103,7 @@ func matches(list, etag string) bool {
 	return false
 }
 
-// contentType goes by the name's ending, whatever the system's own tables say.
+// contentType goes by the name's ending, not by the system's tables.
 func contentType(name string) string {
 	switch path.Ext(name) {
 	case ".html":

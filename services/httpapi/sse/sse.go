@@ -4,17 +4,19 @@ package sse
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"net/http"
+	"os"
 	"sync"
 	"time"
 
 	"github.com/tandem-llm/tandem"
 )
 
-// Writer writes server-sent events. Each is flushed by itself; those who write wait until the connection has taken it.
+// Writer writes server-sent events. Each is flushed by itself; a call returns when the connection has taken it.
 // When nothing has been written for the ping time it sends a comment, so that proxies and clients see that the
-// connection lives. Nothing is sent before the first event or comment, so that an error before it has a status of its
-// own. Safe for concurrent use.
+// connection is alive. Nothing, not even the header, is sent before the first event or comment, so that an earlier error
+// can have its own status. Safe for concurrent use.
 type Writer struct {
 	w     http.ResponseWriter
 	rc    *http.ResponseController
@@ -49,7 +51,7 @@ func New(w http.ResponseWriter, stall, ping time.Duration) *Writer {
 	return e
 }
 
-// Send sends v as one event of a kind, "" for the usual.
+// Send sends v as one event of a kind, "" for the default.
 func (e *Writer) Send(kind string, v any) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -120,7 +122,11 @@ func (e *Writer) write(p []byte) error {
 		err = e.rc.Flush()
 	}
 	e.waited += time.Since(begun)
-	if err != nil {
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		e.err = tandem.Errorf("http", tandem.Deadline, "the client kept its output waiting for %v: want %d events taken in that time",
+			e.stall, stallWrites)
+	case err != nil:
 		e.err = tandem.Errorf("http", tandem.Canceled, "the client takes no more: %w", err)
 	}
 	e.timer.Reset(e.ping)

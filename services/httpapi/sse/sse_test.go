@@ -59,7 +59,8 @@ func TestBrokenConnection(t *testing.T) {
 	}
 	first := e.Send("", 2)
 	w.left = 9
-	if again := e.Send("", 3); tandem.KindOf(first) != tandem.Canceled || !errors.Is(again, first) || !strings.Contains(first.Error(), "reset by peer") {
+	if again := e.Send("", 3); tandem.KindOf(first) != tandem.Canceled || !errors.Is(again, first) ||
+		!strings.Contains(first.Error(), "reset by peer") {
 		t.Errorf("errors %v, then %v", first, again)
 	}
 	if _, err := e.State(); !errors.Is(err, first) {

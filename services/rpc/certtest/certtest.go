@@ -10,6 +10,7 @@ import (
 	"encoding/pem"
 	"math/big"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"time"
@@ -25,8 +26,9 @@ type CA struct {
 // NewCA makes an authority and writes its certificate to dir/ca.pem.
 func NewCA(dir string) (*CA, error) {
 	ca := &CA{File: filepath.Join(dir, "ca.pem")}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test CA"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test CA"}, IsCA: true,
+		BasicConstraintsValid: true,
+		NotBefore:             time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign}
 	var err error
 	if ca.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
 		return nil, err
@@ -44,6 +46,7 @@ func NewCA(dir string) (*CA, error) {
 // Options say what is in a certificate.
 type Options struct {
 	Names      []string // host names and IP addresses
+	Roles      []string // "gateway", "drafter", "verifier"
 	Expired    bool
 	ServerOnly bool // not for the calling end of a connection
 }
@@ -69,6 +72,9 @@ func (ca *CA) Issue(dir string, o Options) (cert, key string, err error) {
 		} else {
 			template.DNSNames = append(template.DNSNames, n)
 		}
+	}
+	for _, r := range o.Roles {
+		template.URIs = append(template.URIs, &url.URL{Scheme: "tandem", Host: "role", Path: "/" + r})
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, ca.cert, &k.PublicKey, ca.key)
 	if err != nil {

@@ -109,7 +109,8 @@ func (c *Collector) Export(_ context.Context, r *collectorv1.ExportTraceServiceR
 func decode(service string, s *tracev1.Span) Span {
 	out := Span{Service: service, Name: s.GetName(), Kind: s.GetKind().String()[len("SPAN_KIND_"):],
 		Trace: hex.EncodeToString(s.GetTraceId()), ID: hex.EncodeToString(s.GetSpanId()), Parent: hex.EncodeToString(s.GetParentSpanId()),
-		Start: time.Unix(0, int64(s.GetStartTimeUnixNano())), End: time.Unix(0, int64(s.GetEndTimeUnixNano())), Attrs: attributes(s.GetAttributes())}
+		Start: time.Unix(0, int64(s.GetStartTimeUnixNano())), End: time.Unix(0, int64(s.GetEndTimeUnixNano())),
+		Attrs: attributes(s.GetAttributes())}
 	for _, l := range s.GetLinks() {
 		out.Links = append(out.Links, Ref{hex.EncodeToString(l.GetTraceId()), hex.EncodeToString(l.GetSpanId())})
 	}

@@ -22,7 +22,8 @@ const (
 
 // colours of kinds, in the order in which they first appear beyond those that are named.
 var (
-	named  = map[string]string{"draft": "#2b7de9", "ahead": "#8fbdf5", "pool": "#b9b9b9", "send": "#b9b9b9", "verify": "#e0772d", "process": "#f0b98a", "commit": "#3a9d5d"}
+	named = map[string]string{"draft": "#2b7de9", "ahead": "#8fbdf5", "pool": "#b9b9b9", "send": "#b9b9b9", "verify": "#e0772d",
+		"process": "#f0b98a", "commit": "#3a9d5d"}
 	others = []string{"#7a6fbf", "#4aa3a3", "#a86d8f", "#8d8d5a", "#6f7f8f"}
 )
 
@@ -95,7 +96,7 @@ func tick(all time.Duration) time.Duration {
 	return time.Duration(10 * power)
 }
 
-// label writes a time in milliseconds, with three digits that say something.
+// label writes a time in milliseconds, with three significant digits.
 func label(d time.Duration) string {
 	v := float64(d) / float64(time.Millisecond)
 	switch {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Timeline is what happened, on one clock.
+// Timeline is a set of events on one clock.
 type Timeline struct {
 	Title     string
 	Lanes     []Lane // from top to bottom
@@ -27,9 +27,9 @@ type Lane struct {
 type Stretch struct {
 	Lane     int // index into Timeline.Lanes
 	Name     string
-	Kind     string // what is alike has one: it decides the colour
+	Kind     string // equal kinds have equal colours
 	From, To time.Duration
-	Args     map[string]any // told where a reader clicks on it
+	Args     map[string]any // shown when a reader clicks on it
 }
 
 // event is one of the Trace Event Format (Chromium), as far as it is used here. Times are microseconds.
@@ -73,7 +73,7 @@ func (t Timeline) sorted() []Stretch {
 	return out
 }
 
-// Between returns the part of t from one time to another; what is half inside is cut.
+// Between returns the part of t from one time to another; stretches that are partly inside are cut.
 func (t Timeline) Between(from, to time.Duration) Timeline {
 	out := Timeline{Title: t.Title, Lanes: t.Lanes}
 	for _, s := range t.Stretches {

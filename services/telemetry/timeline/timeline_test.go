@@ -65,7 +65,8 @@ func TestSVG(t *testing.T) {
 	if rects != 4 {
 		t.Errorf("%d rectangles: want 3 stretches and the ground", rects)
 	}
-	for _, want := range []string{"two &lt;rounds&gt;", "draft &#34;a&#34;", `fill="#2b7de9"`, "<title>verify 0: 3.0 ms</title>", ">5.0 ms<"} {
+	for _, want := range []string{"two &lt;rounds&gt;", "draft &#34;a&#34;", `fill="#2b7de9"`, "<title>verify 0: 3.0 ms</title>",
+		">5.0 ms<"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %s in\n%s", want, b.String())
 		}
