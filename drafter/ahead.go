@@ -76,7 +76,7 @@ func (d *Drafter) goOn() bool {
 			waiting = append(waiting, d.ahead[i:]...)
 			break
 		}
-		sh := share{s: s, seg: engine.Segment{Seq: s.seq, Want: engine.WantTail}, ahead: true}
+		sh := share{s: s, seg: engine.Part{Seq: s.seq, Want: engine.WantTail}, ahead: true}
 		gain := d.prepare(s, &sh.seg, min(rows, aheadShare, s.ahead.left))
 		if n := len(sh.seg.Nodes); n > 0 && gain >= d.cfg.AheadGain {
 			rows -= n
@@ -94,7 +94,7 @@ func (d *Drafter) goOn() bool {
 
 // prepare adds at most n rows to a segment, the worthiest first. gain is how many passes they are expected to
 // spare.
-func (d *Drafter) prepare(s *session, seg *engine.Segment, n int) (gain float64) {
+func (d *Drafter) prepare(s *session, seg *engine.Part, n int) (gain float64) {
 	type work struct {
 		worth float64
 		row   spec.Row

@@ -9,13 +9,14 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
 
 const targetFile = "../models/gopher-19m-q8_0.gguf"
 
 // truth returns text and what the target goes on with at temperature 0, n tokens in all.
 func truth(b *testing.B, text []tandem.Token, n int) []tandem.Token {
-	m, err := engine.Open(targetFile, engine.Options{Threads: 1, KVPages: engine.PagesFor(1, n, 0)})
+	m, err := engine.Open(targetFile, engine.Options{Device: testdevice.CPU(b, 1), KVPages: engine.PagesFor(1, n, 0)})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -26,7 +27,7 @@ func truth(b *testing.B, text []tandem.Token, n int) []tandem.Token {
 	}
 	all := slices.Clone(text)
 	for next := all; len(all) < n; next = all[len(all)-1:] {
-		out, err := m.Forward([]engine.Segment{{Seq: seq, Extend: next, Want: engine.WantTail}}, 1)
+		out, err := m.Forward([]engine.Part{{Seq: seq, Extend: next, Want: engine.WantTail}}, 1)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/spec"
 )
 
@@ -22,7 +23,7 @@ type oracle struct {
 }
 
 func newOracle(t testing.TB) *oracle {
-	m, err := engine.Open(modelFile, engine.Options{Threads: 1, MaxRows: limit + 256, MaxWanted: 256, KVPages: engine.PagesFor(1, limit, 256)})
+	m, err := engine.Open(modelFile, engine.Options{Device: testdevice.CPU(t, 1), MaxRows: limit + 256, MaxWanted: 256, KVPages: engine.PagesFor(1, limit, 256)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,11 +37,11 @@ func (o *oracle) sequence(text []tandem.Token) (*engine.Sequence, []spec.Candida
 	if err != nil {
 		o.t.Fatal(err)
 	}
-	return seq, o.forward(engine.Segment{Seq: seq, Extend: text, Want: engine.WantTail})[0]
+	return seq, o.forward(engine.Part{Seq: seq, Extend: text, Want: engine.WantTail})[0]
 }
 
-func (o *oracle) forward(seg engine.Segment) (lists [][]spec.Candidate) {
-	out, err := o.m.Forward([]engine.Segment{seg}, maxWidth)
+func (o *oracle) forward(seg engine.Part) (lists [][]spec.Candidate) {
+	out, err := o.m.Forward([]engine.Part{seg}, maxWidth)
 	if err != nil {
 		o.t.Fatal(err)
 	}
@@ -63,7 +64,7 @@ func (o *oracle) tree(text []tandem.Token, p tandem.Proposal, treeRows int) tand
 		}
 		lists := [][]spec.Candidate{root}
 		if rows[0].Depth > 0 {
-			seg := engine.Segment{Seq: seq, Want: engine.WantTail}
+			seg := engine.Part{Seq: seq, Want: engine.WantTail}
 			for _, r := range rows {
 				seg.Nodes, seg.Parents = append(seg.Nodes, r.Token), append(seg.Parents, r.Parent)
 			}
@@ -80,7 +81,7 @@ func (o *oracle) check(text []tandem.Token, tree tandem.Tree) {
 	defer seq.Close()
 	lists := [][]spec.Candidate{root}
 	if tree.Len() > 1 {
-		seg := engine.Segment{Seq: seq, Want: engine.WantTail, Nodes: tree.Tokens[1:]}
+		seg := engine.Part{Seq: seq, Want: engine.WantTail, Nodes: tree.Tokens[1:]}
 		for _, parent := range tree.Parents[1:] {
 			seg.Parents = append(seg.Parents, parent-1)
 		}
@@ -109,7 +110,7 @@ func (o *oracle) hindsight(text []tandem.Token, h tandem.Hindsight) int {
 		o.t.Fatal(err)
 	}
 	defer seq.Close()
-	lists := o.forward(engine.Segment{Seq: seq, Extend: text, Want: engine.WantAll})
+	lists := o.forward(engine.Part{Seq: seq, Extend: text, Want: engine.WantAll})
 	for i := range h.Tokens {
 		at := len(text) - 1 - i
 		if hit := lists[at-1][0].Token == text[at]; hit != (h.Hits>>i&1 == 1) {

@@ -101,7 +101,7 @@ type Drafter struct {
 	answered bool                          // a job has ended since the last step
 	stepping bool                          // a pass is planned or running
 	inPass   []share                       // what it consists of
-	segments []engine.Segment
+	segments []engine.Part
 }
 
 // New returns a drafter with its goroutine running; Shutdown ends it.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/mempool"
 	"github.com/tandem-llm/tandem/spec"
 )
@@ -46,7 +47,7 @@ func newRig(t testing.TB, c Config) *rig {
 // newTwin returns a rig beside another.
 func newTwin(t testing.TB, c Config) *rig {
 	t.Helper()
-	m, err := engine.Open(modelFile, engine.Options{Threads: 1, MaxRows: 192, KVPages: engine.PagesFor(6, limit, DefaultTreeRows)})
+	m, err := engine.Open(modelFile, engine.Options{Device: testdevice.CPU(t, 1), MaxRows: 192, KVPages: engine.PagesFor(6, limit, DefaultTreeRows)})
 	if err != nil {
 		t.Fatal(err)
 	}

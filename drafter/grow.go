@@ -110,7 +110,7 @@ func (g *growth) parent(r spec.Row) int32 {
 }
 
 // missing adds the pending rows that must be run, but the root and not more than n in all, to a segment.
-func (g *growth) missing(seg *engine.Segment, n int) {
+func (g *growth) missing(seg *engine.Part, n int) {
 	for i, r := range g.pending {
 		if r.Depth > 0 && g.at[i] < 0 && len(seg.Nodes) < n {
 			seg.Nodes, seg.Parents = append(seg.Nodes, r.Token), append(seg.Parents, g.parent(r)-1)

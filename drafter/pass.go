@@ -15,7 +15,7 @@ import (
 // share is one session's part in a pass.
 type share struct {
 	s     *session
-	seg   engine.Segment
+	seg   engine.Part
 	tree  bool // its wanted rows are for the tree that grows
 	ahead bool // they are for a tree to come
 }
@@ -68,7 +68,7 @@ func (d *Drafter) plan() {
 			if !trees {
 				s.job.reused += s.seq.Resume()
 			}
-			sh := share{s: s, seg: engine.Segment{Seq: s.seq}}
+			sh := share{s: s, seg: engine.Part{Seq: s.seq}}
 			if missing := s.tokens[s.seq.Len():s.target()]; len(missing) > 0 {
 				sh.extend(missing[:min(len(missing), prompt, rows)], wanted)
 				if sh.tree = trees && len(sh.seg.Extend) == len(missing); sh.tree {

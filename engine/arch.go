@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// traits are what sets the architectures apart; everything else they share (program.go). The first
+// traits are the differences between the architectures; program.go has what they share. The first
 // three change what a pass computes, the others what a file holds and which defaults its keys have.
 type traits struct {
 	halves     bool // RoPE pairs elements (i, i+n/2) of a head instead of (2i, 2i+1)
@@ -31,9 +31,9 @@ type traits struct {
 	wideScale         int // with so many layers, scores are scaled by 1/√(d/heads) instead of 1/√headDim
 }
 
-// architectures are those that run. What a file's keys do not say is as llama.cpp has it, which most files were
-// made for: gemma2's defaults and even local layers, gemma3's five local layers of six, and the 27-billion models'
-// scale of attention scores, known by their number of layers.
+// architectures are those that run. Defaults for absent keys are llama.cpp's, which most files were made for:
+// gemma2's defaults and even local layers, gemma3's five local layers of six, and the scale of attention scores
+// of the 27-billion models, which are recognised by their number of layers.
 var architectures = map[string]traits{
 	"llama": {ropeFactors: true},
 	"qwen2": {halves: true, period: 1},
@@ -46,20 +46,20 @@ var architectures = map[string]traits{
 	"phi3": {halves: true, fused: true, ropeFactors: true},
 }
 
-// refusedKeys change the function in ways that no architecture here knows: anything but absent, 0 or false is refused.
+// refusedKeys change the function in ways that tandem does not compute: a value other than 0 or false is refused.
 var refusedKeys = []string{
 	"expert_count", "attention.scale", "attention.clamp_kqv", "attention.max_alibi_bias", "embedding_scale", "residual_scale",
 	"logit_scale", "use_parallel_residual", "rope.scaling.yarn_log_multiplier", "rope.scaling.yarn_ext_factor",
 	"rope.scaling.yarn_attn_factor",
 }
 
-// layerShape is what may differ from layer to layer.
+// layerShape holds what may differ from layer to layer.
 type layerShape struct {
 	heads, kvHeads, ffn int
 	local               bool // attends through the window, if the model has one
 }
 
-// readTraits finds the architecture.
+// readTraits returns the traits of the file's architecture.
 func (h *hyper) readTraits() (traits, error) {
 	arch, err := h.file.String("general.architecture")
 	if err != nil {
@@ -97,7 +97,7 @@ func (h *hyper) perLayer(key string, def []int, most, layers int) []int {
 	return all
 }
 
-// readLayers fills in the layers' shapes, and the largest of each in c. Call it when block_count is known.
+// readLayers fills in the layers' shapes, and in c the largest of each size. block_count must be known.
 func (h *hyper) readLayers(c *Config) {
 	heads := h.perLayer("attention.head_count", nil, maxHeads, c.Layers)
 	kv := h.perLayer("attention.head_count_kv", heads, maxHeads, c.Layers)
@@ -115,7 +115,8 @@ func (h *hyper) readLayers(c *Config) {
 	}
 	for i := range heads {
 		if heads[i]%c.cacheHeads != 0 {
-			h.fail(tandem.Unsupported, "layer %d: %d heads, but the layers' key-value heads share a cache of %d: tandem runs multiples of that",
+			h.fail(tandem.Unsupported,
+				"layer %d: %d heads, but the layers' key-value heads share a cache of %d: tandem runs multiples of that",
 				i, heads[i], c.cacheHeads)
 		}
 	}
@@ -189,7 +190,7 @@ func (h *hyper) readScales(c *Config) {
 	c.finalCap = limit("final_logit_softcapping", c.traits.finalCap)
 }
 
-// refuse names the first key that would change the text and that nothing here reads.
+// refuse reports the first key that would change the text but is not supported.
 func (h *hyper) refuse() {
 	for _, name := range refusedKeys {
 		key := h.arch + "." + name

@@ -8,9 +8,10 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
 
-// tiny returns a small model of an architecture as it is without further keys.
+// tiny returns a small model of an architecture without optional keys.
 func tiny(arch string, layers int) *naive {
 	n := &naive{arch: arch, dim: 48, headDim: 16, ropeDim: 16, context: 512, halves: arch != "llama"}
 	n.heads, n.kv, n.ffn = slices.Repeat([]int{4}, layers), slices.Repeat([]int{2}, layers), slices.Repeat([]int{80}, layers)
@@ -74,10 +75,12 @@ func archCases() map[string]archCase {
 	add("llama", 40, tiny("llama", 2), nil, func(n *naive) { n.halves = true })
 	add("llama base 1e7", 40, tiny("llama", 2).with("rope.freq_base", float32(1e7)), base(1e7), plain)
 	add("llama partial rope", 40, tiny("llama", 2), func(n *naive) { n.ropeDim = 10 }, func(n *naive) { n.ropeDim = 16 })
-	add("llama biases", 40, tiny("llama", 2), func(n *naive) { n.biases = "qkvogud" }, func(n *naive) { delete(n.weights, "blk.1.ffn_up.bias") })
+	add("llama biases", 40, tiny("llama", 2), func(n *naive) { n.biases = "qkvogud" },
+		func(n *naive) { delete(n.weights, "blk.1.ffn_up.bias") })
 	add("llama linear", 40, tiny("llama", 2).with("rope.scaling.type", "linear").with("rope.scaling.factor", float32(4)),
 		func(n *naive) { n.angle = func(_, i int) float64 { return frequency(10000, i, 16) / 4 } }, plain)
-	add("llama yarn", 90, tiny("llama", 2).with("rope.scaling.type", "yarn").with("rope.scaling.factor", float32(8)).with("rope.scaling.original_context_length", uint32(64)),
+	add("llama yarn", 90, tiny("llama", 2).with("rope.scaling.type", "yarn").with("rope.scaling.factor",
+		float32(8)).with("rope.scaling.original_context_length", uint32(64)),
 		func(n *naive) {
 			n.angle = func(_, i int) float64 { return yarn(10000, i, 16, 8, 64) }
 			n.magnitude = 1 + 0.1*math.Log(8)
@@ -87,13 +90,16 @@ func archCases() map[string]archCase {
 		n.factors = map[string][]float64{"rope_freqs.weight": factors}
 		n.angle = func(_, i int) float64 { return frequency(500000, i, 16) / factors[i] }
 	}, base(500000))
-	add("mistral", 40, tiny("llama", 2).with("attention.sliding_window", uint32(9)), func(n *naive) { n.window = func(int) int { return 9 } }, wide)
-	add("mistral, long", 420, tiny("llama", 2).with("attention.sliding_window", uint32(300)), func(n *naive) { n.window = func(int) int { return 300 } }, wide)
+	add("mistral", 40, tiny("llama", 2).with("attention.sliding_window", uint32(9)),
+		func(n *naive) { n.window = func(int) int { return 9 } }, wide)
+	add("mistral, long", 420, tiny("llama", 2).with("attention.sliding_window", uint32(300)),
+		func(n *naive) { n.window = func(int) int { return 300 } }, wide)
 	add("per layer", 40, tiny("llama", 3), func(n *naive) { n.heads, n.kv, n.ffn = []int{4, 8, 12}, []int{2, 4, 1}, []int{80, 48, 33} },
 		func(n *naive) { n.heads = []int{4, 8, 11} })
 
 	add("qwen2", 40, tiny("qwen2", 2).with("rope.freq_base", float32(1e6)), base(1e6), func(n *naive) { n.halves = false })
-	add("qwen2 yarn", 90, tiny("qwen2", 2).with("rope.freq_base", float32(1e6)).with("rope.scaling.type", "yarn").with("rope.scaling.factor", float32(4)).
+	add("qwen2 yarn", 90, tiny("qwen2", 2).with("rope.freq_base", float32(1e6)).with("rope.scaling.type",
+		"yarn").with("rope.scaling.factor", float32(4)).
 		with("rope.scaling.original_context_length", uint32(128)),
 		func(n *naive) {
 			n.angle = func(_, i int) float64 { return yarn(1e6, i, 16, 4, 128) }
@@ -101,7 +107,8 @@ func archCases() map[string]archCase {
 		}, plain)
 	add("qwen3", 40, tiny("qwen3", 2), func(n *naive) { n.headDim, n.ropeDim = 32, 32 }, func(n *naive) { n.headNorms = false })
 
-	add("gemma", 40, tiny("gemma", 2), func(n *naive) { n.headDim, n.ropeDim = 256, 256; n.kv = []int{1, 1} }, func(n *naive) { n.gelu = false })
+	add("gemma", 40, tiny("gemma", 2), func(n *naive) { n.headDim, n.ropeDim = 256, 256; n.kv = []int{1, 1} },
+		func(n *naive) { n.gelu = false })
 	local := func(period, window int) func(int) int {
 		return func(l int) int {
 			if l%period < period-1 {
@@ -110,7 +117,8 @@ func archCases() map[string]archCase {
 			return 0
 		}
 	}
-	add("gemma2", 40, tiny("gemma2", 4).with("attention.sliding_window", uint32(8)).with("attn_logit_softcapping", float32(5)).with("final_logit_softcapping", float32(3)),
+	add("gemma2", 40, tiny("gemma2", 4).with("attention.sliding_window", uint32(8)).with("attn_logit_softcapping",
+		float32(5)).with("final_logit_softcapping", float32(3)),
 		func(n *naive) { n.window, n.attnCap, n.finalCap = local(2, 8), 5, 3 }, wide)
 	add("gemma2 27b", 20, tiny("gemma2", 46).with("attn_logit_softcapping", float32(2)),
 		func(n *naive) { n.attnCap, n.finalCap, n.attnScale = 2, 30, 1/math.Sqrt(48.0/4) }, func(n *naive) { n.attnScale = 0 })
@@ -125,12 +133,14 @@ func archCases() map[string]archCase {
 			}
 		}
 	}
-	add("gemma3 local base", 40, tiny("gemma3", 7).with("rope.freq_base_swa", float32(500)).with("attention.sliding_window", uint32(8)), func(n *naive) {
-		n.window = local(6, 8)
-		n.angle = func(l, i int) float64 { return frequency([]float64{500, 500, 500, 500, 500, 10000, 500}[l], i, 16) }
-	}, plain)
+	add("gemma3 local base", 40, tiny("gemma3", 7).with("rope.freq_base_swa", float32(500)).with("attention.sliding_window", uint32(8)),
+		func(n *naive) {
+			n.window = local(6, 8)
+			n.angle = func(l, i int) float64 { return frequency([]float64{500, 500, 500, 500, 500, 10000, 500}[l], i, 16) }
+		}, plain)
 	global := func() *naive {
-		return tiny("gemma3", 7).with("rope.freq_base", float32(1e6)).with("rope.scaling.type", "linear").with("rope.scaling.factor", float32(8)).
+		return tiny("gemma3", 7).with("rope.freq_base", float32(1e6)).with("rope.scaling.type", "linear").with("rope.scaling.factor",
+			float32(8)).
 			with("attention.sliding_window", uint32(8))
 	}
 	add("gemma3", 40, global(), gemma3(local(6, 8)), base(1e6))
@@ -151,11 +161,14 @@ func archCases() map[string]archCase {
 			n.angle = func(_, i int) float64 { return frequency(10000, i, 16) / f[i] }
 		}
 	}
-	add("phi3", 40, tiny("phi3", 2).with("attention.sliding_window", uint32(11)), func(n *naive) { n.window = func(int) int { return 11 } }, wide)
+	add("phi3", 40, tiny("phi3", 2).with("attention.sliding_window", uint32(11)), func(n *naive) { n.window = func(int) int { return 11 } },
+		wide)
 	add("phi3 in parts", 40, tiny("phi3", 2), func(n *naive) { n.fused = false }, func(n *naive) { n.halves = false })
-	add("phi3 long", 40, tiny("phi3", 2).with("rope.scaling.type", "longrope").with("rope.scaling.original_context_length", uint32(128)).with("rope.scaling.attn_factor", float32(1.19)),
+	add("phi3 long", 40, tiny("phi3", 2).with("rope.scaling.type", "longrope").with("rope.scaling.original_context_length",
+		uint32(128)).with("rope.scaling.attn_factor", float32(1.19)),
 		longrope(long), longrope(short))
-	add("phi3 short", 40, tiny("phi3", 2).with("rope.scaling.original_context_length", uint32(512)).with("rope.scaling.attn_factor", float32(1.19)), longrope(short), longrope(long))
+	add("phi3 short", 40, tiny("phi3", 2).with("rope.scaling.original_context_length", uint32(512)).with("rope.scaling.attn_factor",
+		float32(1.19)), longrope(short), longrope(long))
 	return all
 }
 
@@ -166,7 +179,7 @@ func TestArchitectures(t *testing.T) {
 			c.model.generate(uint64(len(name)))
 			m := openTest(t, c.model.write(t, t.TempDir()), Options{KVPages: PagesFor(1, 512, 0), MaxRows: 512})
 			tokens := randomTokens(rand.New(rand.NewPCG(5, 5)), m, c.tokens)
-			got := forward(t, m, 0, Segment{Seq: newSeq(t, m, c.tokens, 0), Extend: tokens, Want: WantAll})
+			got := forward(t, m, 0, Part{Seq: newSeq(t, m, c.tokens, 0), Extend: tokens, Want: WantAll})
 			rms, worst := distance(got, c.model.forward(tokens))
 			t.Logf("logits are %.2g (r.m.s.) and at most %.2g from the formulas'", rms, worst)
 			tolerance := 2e-4 * math.Sqrt(float64(c.model.layers())) // roundings add up
@@ -181,8 +194,8 @@ func TestArchitectures(t *testing.T) {
 	}
 }
 
-// distance returns the r.m.s. and the largest difference of logits. A key or value that the cache rounds to the other
-// neighbour moves single logits by some thousandths.
+// distance returns the r.m.s. and the largest difference of logits. A key or value that the cache rounds the other
+// way changes single logits by some thousandths.
 func distance(got *Output, want [][]float64) (rms, worst float64) {
 	n := 0
 	for i, row := range want {
@@ -208,7 +221,7 @@ func TestArchitecturesExact(t *testing.T) {
 			path := c.write(t, t.TempDir())
 			var first []float32
 			compareTrees(t, openTest(t, path, Options{KVPages: PagesFor(5, 320, 64)}), rand.New(rand.NewPCG(1, 9)), 25)
-			for _, o := range exactOptions() {
+			for _, o := range exactOptions(t) {
 				m := openTest(t, path, o)
 				tokens := randomTokens(rand.New(rand.NewPCG(2, 9)), m, 50)
 				logits := inPieces(t, m, tokens, []int{50})
@@ -231,7 +244,7 @@ func inPieces(t *testing.T, m *Model, tokens []tandem.Token, pieces []int) (logi
 	s := newSeq(t, m, len(tokens), 0)
 	defer s.Close()
 	for _, n := range pieces {
-		out := forward(t, m, 0, Segment{Seq: s, Extend: tokens[:n], Want: WantAll})
+		out := forward(t, m, 0, Part{Seq: s, Extend: tokens[:n], Want: WantAll})
 		for i := range out.Len() {
 			logits = append(logits, out.Logits(i)...)
 		}
@@ -250,7 +263,7 @@ func TestContextChoosesFactors(t *testing.T) {
 	for context, model := range map[int]*naive{0: long, 129: long, 128: short} {
 		m := openTest(t, path, Options{Context: context, KVPages: 4})
 		tokens := randomTokens(rand.New(rand.NewPCG(6, 6)), m, 30)
-		got := forward(t, m, 0, Segment{Seq: newSeq(t, m, 30, 0), Extend: tokens, Want: WantAll})
+		got := forward(t, m, 0, Part{Seq: newSeq(t, m, 30, 0), Extend: tokens, Want: WantAll})
 		if rms, _ := distance(got, model.forward(tokens)); !(rms < 3e-4) {
 			t.Errorf("context %d: logits are %.2g from the formulas'", context, rms)
 		}
@@ -259,7 +272,7 @@ func TestContextChoosesFactors(t *testing.T) {
 	if _, err := m.NewSequence(129, 0); tandem.KindOf(err) != tandem.Invalid || m.Config().Context != 128 {
 		t.Errorf("129 positions of %d: error %v: want kind invalid", m.Config().Context, err)
 	}
-	if _, err := Open(path, Options{Context: -1}); tandem.KindOf(err) != tandem.Invalid {
+	if _, err := Open(path, Options{Device: testdevice.CPU(t, 0), Context: -1}); tandem.KindOf(err) != tandem.Invalid {
 		t.Errorf("context -1: error %v: want kind invalid", err)
 	}
 }

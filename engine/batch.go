@@ -1,11 +1,15 @@
 package engine
 
 import (
+	"math"
+	"slices"
+	"sort"
+
 	"github.com/tandem-llm/tandem"
-	kernels "github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels"
 )
 
-// Want says which rows of a segment get logits.
+// Want says which rows of a part get logits.
 type Want uint8
 
 const (
@@ -14,8 +18,8 @@ const (
 	WantAll       // every row
 )
 
-// Segment is one sequence's share of a pass.
-type Segment struct {
+// Part is one sequence's share of a pass.
+type Part struct {
 	Seq     *Sequence
 	Extend  []tandem.Token // appended to the committed prefix, causally; not while tree rows are held
 	Nodes   []tandem.Token // tree rows, numbered Seq.Nodes(), Seq.Nodes()+1 …
@@ -23,7 +27,7 @@ type Segment struct {
 	Want    Want
 
 	places []place // of Nodes
-	line   []int32 // the sequence's, with what of Nodes goes on it
+	line   []int32 // the sequence's line, extended by some of Nodes
 }
 
 // Top holds the best tokens of one row of logits: (k) ids and logits, best first, ties to the lower
@@ -34,7 +38,7 @@ type Top struct {
 	Max, Sum float32
 }
 
-// Output holds the results of a pass for its wanted rows, segment by segment, in order. It is valid
+// Output holds the results of a pass for its wanted rows, part by part, in order. It is valid
 // until the model's next Forward.
 type Output struct {
 	model *Model
@@ -45,38 +49,64 @@ type Output struct {
 // Len returns the number of wanted rows.
 func (o *Output) Len() int { return o.n }
 
-// First returns the index of segment seg's first wanted row.
-func (o *Output) First(seg int) int { return o.first[seg] }
+// First returns the index of the first wanted row of part i of the batch.
+func (o *Output) First(i int) int { return o.first[i] }
 
 // Logits returns the logits of wanted row i: (vocab).
 func (o *Output) Logits(i int) []float32 {
-	v := o.model.config.Vocab
-	return o.model.program.Rows(o.model.logits)[i*v : (i+1)*v : (i+1)*v]
+	return o.model.runner.Row(o.model.logits, i)
 }
 
 // Top returns the best tokens of wanted row i, as many as Forward was asked for.
 func (o *Output) Top(i int) Top {
-	ids, logits, mx, sum := o.model.program.Top(i)
-	return Top{ids, logits, mx, sum}
+	return Top(o.model.runner.Top(i))
+}
+
+// TopBelow returns the k best of the first limit tokens of wanted row i, for a caller that may use only those: Sum is over
+// them alone. Unlike Top it scans the row. NaN counts as the lowest.
+func (o *Output) TopBelow(i, k, limit int) Top {
+	logits := o.Logits(i)[:min(limit, o.model.config.Vocab)]
+	k = min(k, len(logits))
+	top := Top{IDs: make([]int32, 0, k+1), Logits: make([]float32, 0, k+1)}
+	for id, v := range logits {
+		if v != v {
+			v = float32(math.Inf(-1))
+		}
+		if n := len(top.IDs); n == k && v <= top.Logits[n-1] {
+			continue
+		}
+		at := sort.Search(len(top.Logits), func(i int) bool { return top.Logits[i] < v })
+		top.IDs, top.Logits = slices.Insert(top.IDs, at, int32(id)), slices.Insert(top.Logits, at, v)
+		top.IDs, top.Logits = top.IDs[:min(k, len(top.IDs))], top.Logits[:min(k, len(top.IDs))]
+	}
+	top.Max = top.Logits[0]
+	sum := 0.0
+	for _, v := range logits {
+		if v == v {
+			sum += math.Exp(float64(v - top.Max))
+		}
+	}
+	top.Sum = float32(sum)
+	return top
 }
 
 // Forward runs one pass over all rows of the batch and fills the topK best tokens of each wanted row
 // (0 ≤ topK ≤ 64). When it returns nil, Extend rows are committed and tree rows held; on error no sequence
 // has changed. A row's result depends on its own tokens alone, not on what else is in the pass.
-func (m *Model) Forward(batch []Segment, topK int) (*Output, error) {
+func (m *Model) Forward(batch []Part, topK int) (*Output, error) {
 	p := &m.pass
 	p.reset(topK)
 	defer func() {
-		for _, g := range batch {
-			if g.Seq != nil {
-				g.Seq.inPass = false
+		for _, part := range batch {
+			if part.Seq != nil {
+				part.Seq.inPass = false
 			}
 		}
 	}()
 	out := &Output{model: m, first: make([]int, len(batch))}
 	for i := range batch {
 		out.first[i] = len(p.Wanted)
-		if err := m.plan(&batch[i]); err != nil {
+		if err := m.add(&batch[i]); err != nil {
 			return nil, err
 		}
 	}
@@ -90,9 +120,9 @@ func (m *Model) Forward(batch []Segment, topK int) (*Output, error) {
 	case out.n > m.options.MaxWanted:
 		return nil, tandem.Errorf("engine", tandem.Invalid, "a pass with %d rows of logits: at most %d allowed", out.n, m.options.MaxWanted)
 	}
-	if err := m.program.Run(m.pool, &p.Pass); err != nil {
-		for _, g := range batch {
-			g.Seq.Distrust()
+	if err := m.runner.Run(&p.Pass); err != nil {
+		for _, part := range batch {
+			part.Seq.Distrust()
 		}
 		return nil, tandem.Errorf("engine", tandem.Internal, "pass of %d rows: %w", p.Rows, err)
 	}
@@ -103,12 +133,12 @@ func (m *Model) Forward(batch []Segment, topK int) (*Output, error) {
 }
 
 // commit records the rows that a pass has written.
-func (g *Segment) commit() {
-	s := g.Seq
-	s.length, s.tokens = s.length+len(g.Extend), append(s.tokens, g.Extend...)
-	s.parents, s.rows = append(s.parents, g.Parents...), append(s.rows, g.Nodes...)
-	s.places, s.line = append(s.places, g.places...), append(s.line[:0], g.line...)
-	for _, p := range g.places {
+func (part *Part) commit() {
+	s := part.Seq
+	s.length, s.tokens = s.length+len(part.Extend), append(s.tokens, part.Extend...)
+	s.parents, s.rows = append(s.parents, part.Parents...), append(s.rows, part.Nodes...)
+	s.places, s.line = append(s.places, part.places...), append(s.line[:0], part.line...)
+	for _, p := range part.places {
 		if p.node >= 0 {
 			s.taken[p.node] = true
 		}
@@ -116,24 +146,25 @@ func (g *Segment) commit() {
 	s.pages.Publish(s.tokens)
 }
 
-// settle chooses where the tree rows of a segment go, whose prefix will end at end: a row that goes on the line behind it, the others to
-// free node cells. Callers name the likeliest children first, so that what is accepted most often needs no copy.
-func (g *Segment) settle(end int) {
-	s, node := g.Seq, 0
-	g.line, g.places = append(g.line[:0], s.line...), g.places[:0]
-	for i, parent := range g.Parents {
+// settle chooses cells for the tree rows of a part whose prefix will end at end: a row that continues the line goes to the
+// next position, the others to free node cells. Callers name the likeliest children first, so that the rows accepted most
+// often need no copy.
+func (part *Part) settle(end int) {
+	s, node := part.Seq, 0
+	part.line, part.places = append(part.line[:0], s.line...), part.places[:0]
+	for i, parent := range part.Parents {
 		tip := int32(-1)
-		if n := len(g.line); n > 0 {
-			tip = g.line[n-1]
+		if n := len(part.line); n > 0 {
+			tip = part.line[n-1]
 		}
-		if pos := end + len(g.line); parent == tip && pos < s.capacity {
-			g.line, g.places = append(g.line, int32(len(s.parents)+i)), append(g.places, place{s.pages.At(pos), -1})
+		if pos := end + len(part.line); parent == tip && pos < s.capacity {
+			part.line, part.places = append(part.line, int32(len(s.parents)+i)), append(part.places, place{s.pages.At(pos), -1})
 			continue
 		}
 		for s.taken[node] {
 			node++
 		}
-		g.places = append(g.places, place{s.pages.Node(node), node})
+		part.places = append(part.places, place{s.pages.Node(node), node})
 		node++
 	}
 }
@@ -150,15 +181,15 @@ func (p *pass) reset(topK int) {
 		Prefix: q.Prefix[:0], Anc: q.Anc[:0], AncOff: q.AncOff[:0], AncLen: q.AncLen[:0], Wanted: q.Wanted[:0], TopK: topK}
 }
 
-// plan checks a segment and appends its rows to the pass.
-func (m *Model) plan(g *Segment) error {
-	if err := m.check(g); err != nil {
+// add checks a part and appends its rows to the pass.
+func (m *Model) add(part *Part) error {
+	if err := m.check(part); err != nil {
 		return err
 	}
-	p, s := &m.pass, g.Seq
+	p, s := &m.pass, part.Seq
 	s.inPass = true
 	table := int32(len(p.Pages))
-	end := s.length + len(g.Extend)
+	end := s.length + len(part.Extend)
 	p.Pages = append(p.Pages, s.pages.Table...)
 	row := func(t tandem.Token, pos int, store kernels.Cell, prefix int, anc []kernels.Cell, wanted bool) {
 		if wanted {
@@ -175,52 +206,55 @@ func (m *Model) plan(g *Segment) error {
 			p.Anc = append(p.Anc, anc[i])
 		}
 	}
-	for i, t := range g.Extend {
+	for i, t := range part.Extend {
 		pos := s.length + i
-		row(t, pos, s.pages.At(pos), pos+1, nil, g.Want == WantAll || g.Want == WantTail && pos == end-1)
+		row(t, pos, s.pages.At(pos), pos+1, nil, part.Want == WantAll || part.Want == WantTail && pos == end-1)
 	}
-	g.settle(end)
+	part.settle(end)
 	old := len(s.parents)
-	for i, t := range g.Nodes {
-		p.anc = append(p.anc[:0], g.places[i].cell)
-		for n := g.Parents[i]; n >= 0; {
+	for i, t := range part.Nodes {
+		p.anc = append(p.anc[:0], part.places[i].cell)
+		for n := part.Parents[i]; n >= 0; {
 			if i := int(n) - old; i >= 0 {
-				p.anc, n = append(p.anc, g.places[i].cell), g.Parents[i]
+				p.anc, n = append(p.anc, part.places[i].cell), part.Parents[i]
 			} else {
 				p.anc, n = append(p.anc, s.places[n].cell), s.parents[n]
 			}
 		}
-		row(t, end+len(p.anc)-1, g.places[i].cell, end, p.anc, g.Want != WantNone)
+		row(t, end+len(p.anc)-1, part.places[i].cell, end, p.anc, part.Want != WantNone)
 	}
 	return nil
 }
 
-// check refuses a segment that does not fit its sequence or the vocabulary.
-func (m *Model) check(g *Segment) error {
+// check refuses a part that does not fit its sequence or the vocabulary.
+func (m *Model) check(part *Part) error {
 	const op = "engine"
-	s := g.Seq
+	s := part.Seq
 	switch {
 	case s == nil || s.model != m:
-		return tandem.Errorf(op, tandem.Invalid, "segment of another model's sequence")
+		return tandem.Errorf(op, tandem.Invalid, "part with another model's sequence")
 	case s.inPass:
 		return tandem.Errorf(op, tandem.Invalid, "one sequence twice in a pass")
-	case s.length+len(g.Extend) > s.capacity:
-		return tandem.Errorf(op, tandem.Invalid, "%d more positions after %d: the sequence holds %d", len(g.Extend), s.length, s.capacity)
-	case len(s.parents)+len(g.Nodes) > s.maxNodes:
-		return tandem.Errorf(op, tandem.Invalid, "%d more tree rows after %d: the sequence holds %d", len(g.Nodes), len(s.parents), s.maxNodes)
-	case len(g.Extend) > 0 && len(s.parents) > 0:
+	case s.length+len(part.Extend) > s.capacity:
+		return tandem.Errorf(op, tandem.Invalid, "%d more positions after %d: the sequence holds %d",
+			len(part.Extend), s.length, s.capacity)
+	case len(s.parents)+len(part.Nodes) > s.maxNodes:
+		return tandem.Errorf(op, tandem.Invalid, "%d more tree rows after %d: the sequence holds %d",
+			len(part.Nodes), len(s.parents), s.maxNodes)
+	case len(part.Extend) > 0 && len(s.parents) > 0:
 		return tandem.Errorf(op, tandem.Invalid, "prefix extended under %d tree rows: commit or truncate first", len(s.parents))
-	case len(g.Parents) != len(g.Nodes):
-		return tandem.Errorf(op, tandem.Invalid, "%d tree rows but %d parents", len(g.Nodes), len(g.Parents))
-	case s.length+len(g.Extend) == 0 && len(g.Nodes) > 0:
+	case len(part.Parents) != len(part.Nodes):
+		return tandem.Errorf(op, tandem.Invalid, "%d tree rows but %d parents", len(part.Nodes), len(part.Parents))
+	case s.length+len(part.Extend) == 0 && len(part.Nodes) > 0:
 		return tandem.Errorf(op, tandem.Invalid, "tree rows below an empty prefix")
 	}
-	for i, parent := range g.Parents {
+	for i, parent := range part.Parents {
 		if parent < -1 || int(parent) >= len(s.parents)+i {
-			return tandem.Errorf(op, tandem.Invalid, "tree row %d has parent %d: want -1 to %d", len(s.parents)+i, parent, len(s.parents)+i-1)
+			return tandem.Errorf(op, tandem.Invalid, "tree row %d has parent %d: want -1 to %d", len(s.parents)+i, parent,
+				len(s.parents)+i-1)
 		}
 	}
-	for _, tokens := range [][]tandem.Token{g.Extend, g.Nodes} {
+	for _, tokens := range [][]tandem.Token{part.Extend, part.Nodes} {
 		for _, t := range tokens {
 			if t < 0 || int(t) >= m.config.Vocab {
 				return tandem.Errorf(op, tandem.Invalid, "token %d: vocabulary has %d", t, m.config.Vocab)

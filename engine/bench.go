@@ -3,10 +3,10 @@ package engine
 import (
 	"time"
 
-	kernels "github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels"
 )
 
-// Work is what a pass has to do at least: read every weight once, and a multiply-add per weight and row.
+// Work is the least that a pass has to do: read every weight once, and a multiply-add per weight and row.
 // The embedding is only looked up, unless it is the output matrix too.
 type Work struct {
 	Bytes              int64 // of the weights as in the file
@@ -15,16 +15,16 @@ type Work struct {
 }
 
 // workOf adds up the matrices that a pass multiplies with.
-func workOf(w *weights, matrices []pending) (sum Work) {
+func workOf(w *weights, matrices []matrix) (sum Work) {
 	for i := range matrices {
 		p := &matrices[i]
-		head := p.into == &w.head || p.into == &w.embed
-		if p.into == &w.embed && w.head != w.embed {
+		head := kernels.W(i) == w.head
+		if !head && kernels.W(i) == w.embed {
 			continue
 		}
 		n := int64(p.rows) * int64(p.cols())
 		sum.Bytes += int64(p.rows) * int64(p.tensor.Size()/p.tensor.Shape[1])
-		switch quantized := kernels.Type(p.tensor.Type).Quantized(); {
+		switch quantized := p.kind().Quantized(); {
 		case head && quantized:
 			sum.HeadInt += n
 		case head:
@@ -40,11 +40,12 @@ func workOf(w *weights, matrices []pending) (sum Work) {
 
 // MACs returns the multiply-adds of a pass with weights of the two kinds.
 func (w Work) MACs(rows, wanted int) (ints, floats float64) {
-	return float64(w.IntMACs)*float64(rows) + float64(w.HeadInt)*float64(wanted), float64(w.FloatMACs)*float64(rows) + float64(w.HeadFloat)*float64(wanted)
+	return float64(w.IntMACs)*float64(rows) + float64(w.HeadInt)*float64(wanted),
+		float64(w.FloatMACs)*float64(rows) + float64(w.HeadFloat)*float64(wanted)
 }
 
-// Limit returns the least time of a pass on a machine with limits l: the larger of reading the weights
-// and the multiply-adds, those of each kind at its own rate.
+// Limit returns the least time of a pass on a machine with limits l: the longer of reading the weights
+// and doing the multiply-adds, each kind at its own rate.
 func (w Work) Limit(l kernels.Limits, rows, wanted int) time.Duration {
 	ints, floats := w.MACs(rows, wanted)
 	return seconds(max(float64(w.Bytes)/l.ReadBytes, ints/l.IntMACs+floats/l.FloatMACs))
@@ -52,11 +53,11 @@ func (w Work) Limit(l kernels.Limits, rows, wanted int) time.Duration {
 
 func seconds(s float64) time.Duration { return time.Duration(s * 1e9) }
 
-// Work returns what m's passes have to do.
+// Work returns the least work of m's passes.
 func (m *Model) Work() Work { return m.weights.work }
 
 // KVBytes returns the bytes of the KV cache for one position, all layers.
-func (m *Model) KVBytes() int64 { return int64(m.cache.Shape().PageBytes() / kernels.PageRows) }
+func (m *Model) KVBytes() int64 { return m.footprint.PageBytes / kernels.PageRows }
 
-// NewProbe returns a probe of the threads that run m's passes; it must be closed before m.
-func (m *Model) NewProbe(bytes int) (*kernels.Probe, error) { return m.pool.NewProbe(bytes) }
+// NewProbe returns a probe of the device that runs m's passes. Close the probe before the device.
+func (m *Model) NewProbe(bytes int) (kernels.Probe, error) { return m.device.NewProbe(bytes) }

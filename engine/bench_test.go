@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
 
 // BenchmarkPass times one pass over the shipped models at a context of 128, by model and width.
@@ -12,15 +13,15 @@ func BenchmarkPass(b *testing.B) {
 	for name, path := range map[string]string{"target": targetPath, "draft": draftPath} {
 		for _, width := range []int{1, 4, 10, 16, 64} {
 			b.Run(fmt.Sprintf("%s/W=%d", name, width), func(b *testing.B) {
-				m := openTest(b, path, Options{Threads: 1})
+				m := openTest(b, path, Options{Device: testdevice.CPU(b, 1)})
 				s := newSeq(b, m, 200, 64)
-				forward(b, m, 0, Segment{Seq: s, Extend: make([]tandem.Token, 128)})
+				forward(b, m, 0, Part{Seq: s, Extend: make([]tandem.Token, 128)})
 				parents := make([]int32, width)
 				for i := range parents {
 					parents[i] = int32(i) - 1
 				}
 				for b.Loop() {
-					forward(b, m, 10, Segment{Seq: s, Nodes: make([]tandem.Token, width), Parents: parents, Want: WantTail})
+					forward(b, m, 10, Part{Seq: s, Nodes: make([]tandem.Token, width), Parents: parents, Want: WantTail})
 					if err := s.Truncate(128); err != nil {
 						b.Fatal(err)
 					}

@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-llm/tandem/engine/gguf"
 )
 
-// Config is the shape of a model, as its file says.
+// Config is the shape of a model, as stated in its file.
 type Config struct {
 	Arch    string
 	Name    string
@@ -32,7 +32,7 @@ type Config struct {
 	attnCap, finalCap float32 // soft caps of attention scores and logits; 0: none
 }
 
-// Bounds of the hyper-parameters: beyond them a file is damaged or made to do harm.
+// Bounds of the hyper-parameters: a file beyond them is damaged or malicious.
 const (
 	maxLayers = 1 << 12
 	maxDim    = 1 << 20
@@ -42,7 +42,7 @@ const (
 	maxCtx    = 1 << 28
 )
 
-// hyper reads hyper-parameters under the keys of an architecture; the first error sticks.
+// hyper reads the hyper-parameters of an architecture from its keys; the first error sticks.
 type hyper struct {
 	file *gguf.File
 	arch string

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/tandem-llm/tandem"
-	kernels "github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
 
 const (
@@ -18,6 +20,9 @@ const (
 
 func openTest(t testing.TB, path string, o Options) *Model {
 	t.Helper()
+	if o.Device == nil {
+		o.Device = testdevice.CPU(t, 0)
+	}
 	m, err := Open(path, o)
 	if err != nil {
 		t.Fatal(err)
@@ -27,10 +32,10 @@ func openTest(t testing.TB, path string, o Options) *Model {
 }
 
 // exactOptions returns options for every instruction set, with one thread and with two.
-func exactOptions() (all []Options) {
-	for _, isa := range kernels.Supported() {
+func exactOptions(t testing.TB) (all []Options) {
+	for _, isa := range cpu.Supported() {
 		for threads := 1; threads <= 2; threads++ {
-			all = append(all, Options{ISA: isa.String(), Threads: threads, KVPages: PagesFor(5, 320, 64)})
+			all = append(all, Options{Device: testdevice.ISA(t, threads, isa), KVPages: PagesFor(5, 320, 64)})
 		}
 	}
 	return all
@@ -46,7 +51,7 @@ func newSeq(t testing.TB, m *Model, capacity, nodes int) *Sequence {
 	return s
 }
 
-func forward(t testing.TB, m *Model, topK int, batch ...Segment) *Output {
+func forward(t testing.TB, m *Model, topK int, batch ...Part) *Output {
 	t.Helper()
 	out, err := m.Forward(batch, topK)
 	if err != nil {
@@ -80,12 +85,35 @@ func alone(t *testing.T, m *Model, tokens []tandem.Token) []float32 {
 	}
 	defer s.Close()
 	for i := range tokens {
-		out := forward(t, m, 0, Segment{Seq: s, Extend: tokens[i : i+1], Want: WantTail})
+		out := forward(t, m, 0, Part{Seq: s, Extend: tokens[i : i+1], Want: WantTail})
 		if i == len(tokens)-1 {
 			return append([]float32(nil), out.Logits(0)...)
 		}
 	}
 	return nil
+}
+
+// narrow computes a row at a time, in passes of one row, in a sequence of its own. It keeps the rows that one text and the next
+// begin with: each of them was computed in a pass of one row too.
+type narrow struct {
+	m   *Model
+	seq *Sequence
+}
+
+// after returns the logits after tokens.
+func (n narrow) after(t testing.TB, tokens []tandem.Token) (logits []float32) {
+	t.Helper()
+	same := 0
+	for same < min(len(tokens)-1, len(n.seq.tokens)) && n.seq.tokens[same] == tokens[same] {
+		same++
+	}
+	if err := n.seq.Truncate(same); err != nil {
+		t.Fatal(err)
+	}
+	for i := same; i < len(tokens); i++ {
+		logits = forward(t, n.m, 0, Part{Seq: n.seq, Extend: tokens[i : i+1], Want: WantTail}).Logits(0)
+	}
+	return slices.Clone(logits)
 }
 
 // TestWideEqualsNarrow runs random trees of several sessions in shared passes and compares the bits of
@@ -96,7 +124,7 @@ func TestWideEqualsNarrow(t *testing.T) {
 			threads int
 			kvType  string
 		}{{1, "f16"}, {2, "f16"}, {2, "q8_0"}} {
-			m := openTest(t, path, Options{Threads: c.threads, KVType: c.kvType, KVPages: PagesFor(5, 320, 64)})
+			m := openTest(t, path, Options{Device: testdevice.CPU(t, c.threads), KVType: c.kvType, KVPages: PagesFor(5, 320, 64)})
 			r := rand.New(rand.NewPCG(1, uint64(c.threads)))
 			for range 3 {
 				compareTrees(t, m, r, 80)
@@ -110,22 +138,24 @@ func compareTrees(t *testing.T, m *Model, r *rand.Rand, prefix int) {
 	type session struct {
 		seq    *Sequence
 		prefix []tandem.Token
-		seg    Segment
+		part   Part
 	}
 	sessions := make([]session, 3)
-	var batch []Segment
+	single := narrow{m, newSeq(t, m, 300, 0)}
+	defer single.seq.Close()
+	var batch []Part
 	for i := range sessions {
 		x := &sessions[i]
 		x.seq = newSeq(t, m, 300, 40)
 		x.prefix = randomTokens(r, m, 1+r.IntN(prefix)*(1+i))
 		held := r.IntN(len(x.prefix))
-		forward(t, m, 0, Segment{Seq: x.seq, Extend: x.prefix[:held]})
+		forward(t, m, 0, Part{Seq: x.seq, Extend: x.prefix[:held]})
 		n := r.IntN(20)
-		x.seg = Segment{Seq: x.seq, Extend: x.prefix[held:], Nodes: randomTokens(r, m, n), Parents: make([]int32, n), Want: WantTail}
-		for j := range x.seg.Parents {
-			x.seg.Parents[j] = int32(r.IntN(j+1)) - 1
+		x.part = Part{Seq: x.seq, Extend: x.prefix[held:], Nodes: randomTokens(r, m, n), Parents: make([]int32, n), Want: WantTail}
+		for j := range x.part.Parents {
+			x.part.Parents[j] = int32(r.IntN(j+1)) - 1
 		}
-		batch = append(batch, x.seg)
+		batch = append(batch, x.part)
 	}
 	out := forward(t, m, 3, batch...)
 	wide := make([][]float32, out.Len())
@@ -134,16 +164,12 @@ func compareTrees(t *testing.T, m *Model, r *rand.Rand, prefix int) {
 	}
 	first := append([]int(nil), out.first...)
 	for i, x := range sessions {
-		if err := sameBits(wide[first[i]], alone(t, m, x.prefix)); err != nil {
+		if err := sameBits(wide[first[i]], single.after(t, x.prefix)); err != nil {
 			t.Fatalf("session %d, end of prefix: %v", i, err)
 		}
-		for j := range x.seg.Nodes {
-			var path []tandem.Token
-			for n := int32(j); n >= 0; n = x.seg.Parents[n] {
-				path = append([]tandem.Token{x.seg.Nodes[n]}, path...)
-			}
-			tokens := append(append([]tandem.Token(nil), x.prefix...), path...)
-			if err := sameBits(wide[first[i]+1+j], alone(t, m, tokens)); err != nil {
+		for _, j := range byBranch(x.part.Nodes, x.part.Parents) {
+			path := branch(x.part.Nodes, x.part.Parents, j)
+			if err := sameBits(wide[first[i]+1+j], single.after(t, slices.Concat(x.prefix, path))); err != nil {
 				t.Fatalf("session %d, node %d at depth %d: %v", i, j, len(path), err)
 			}
 		}
@@ -158,9 +184,9 @@ func TestCommitEqualsExtend(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 2))
 	prefix, a, b := randomTokens(r, m, 70), randomTokens(r, m, 4), randomTokens(r, m, 6)
 	s := newSeq(t, m, 200, 64)
-	forward(t, m, 0, Segment{Seq: s, Extend: prefix})
-	forward(t, m, 0, Segment{Seq: s, Nodes: a, Parents: []int32{-1, -1, 0, 1}})
-	forward(t, m, 0, Segment{Seq: s, Nodes: b, Parents: []int32{3, 3, 2, 4, 5, 7}})
+	forward(t, m, 0, Part{Seq: s, Extend: prefix})
+	forward(t, m, 0, Part{Seq: s, Nodes: a, Parents: []int32{-1, -1, 0, 1}})
+	forward(t, m, 0, Part{Seq: s, Nodes: b, Parents: []int32{3, 3, 2, 4, 5, 7}})
 	if err := s.Commit([]int32{1, 2}); err == nil {
 		t.Fatal("a path that skips a generation was committed")
 	}
@@ -169,14 +195,14 @@ func TestCommitEqualsExtend(t *testing.T) {
 	}
 	tokens := append(append([]tandem.Token(nil), prefix...), a[1], a[3], b[1], b[4])
 	next := randomTokens(r, m, 1)
-	got := append([]float32(nil), forward(t, m, 0, Segment{Seq: s, Extend: next, Want: WantTail}).Logits(0)...)
+	got := append([]float32(nil), forward(t, m, 0, Part{Seq: s, Extend: next, Want: WantTail}).Logits(0)...)
 	if err := sameBits(got, alone(t, m, append(tokens, next...))); err != nil {
 		t.Fatalf("after the commit: %v", err)
 	}
 	if err := s.Truncate(50); err != nil {
 		t.Fatal(err)
 	}
-	got = append([]float32(nil), forward(t, m, 0, Segment{Seq: s, Extend: next, Want: WantTail}).Logits(0)...)
+	got = append([]float32(nil), forward(t, m, 0, Part{Seq: s, Extend: next, Want: WantTail}).Logits(0)...)
 	if err := sameBits(got, alone(t, m, append(append([]tandem.Token(nil), prefix[:50]...), next...))); err != nil {
 		t.Fatalf("after the truncation: %v", err)
 	}
@@ -194,13 +220,14 @@ func testPrefillPieces(t *testing.T, kvType string) {
 	r := rand.New(rand.NewPCG(3, 3))
 	tokens := randomTokens(r, m, 180)
 	whole, pieces := newSeq(t, m, 192, 0), newSeq(t, m, 192, 0)
-	forward(t, m, 0, Segment{Seq: whole, Extend: tokens})
+	forward(t, m, 0, Part{Seq: whole, Extend: tokens})
 	for at := 0; at < len(tokens); {
 		n := min(1+r.IntN(40), len(tokens)-at)
-		forward(t, m, 0, Segment{Seq: pieces, Extend: tokens[at : at+n]})
+		forward(t, m, 0, Part{Seq: pieces, Extend: tokens[at : at+n]})
 		at += n
 	}
-	bytesPerPage, arena := m.cache.Shape().PageBytes(), m.cache.Bytes()
+	arena := m.memory.(*cpu.Cache).Memory()
+	bytesPerPage := len(arena) / m.Pages()
 	for i := range whole.pages.Table {
 		a, b := int(whole.pages.Table[i])*bytesPerPage, int(pieces.pages.Table[i])*bytesPerPage
 		if !bytes.Equal(arena[a:a+bytesPerPage], arena[b:b+bytesPerPage]) {
@@ -211,16 +238,16 @@ func testPrefillPieces(t *testing.T, kvType string) {
 
 // TestInstructionSets compares logits over all instruction sets of this machine.
 func TestInstructionSets(t *testing.T) {
-	sets := kernels.Supported()
+	sets := cpu.Supported()
 	if len(sets) < 2 {
 		t.Skipf("this machine runs %v alone", sets)
 	}
 	for _, path := range []string{targetPath, draftPath} {
 		var want []float32
 		for _, isa := range sets {
-			m := openTest(t, path, Options{ISA: isa.String(), KVPages: 4})
+			m := openTest(t, path, Options{Device: testdevice.ISA(t, 0, isa), KVPages: 4})
 			tokens := randomTokens(rand.New(rand.NewPCG(4, 4)), m, 24)
-			out := forward(t, m, 0, Segment{Seq: newSeq(t, m, 24, 0), Extend: tokens, Want: WantAll})
+			out := forward(t, m, 0, Part{Seq: newSeq(t, m, 24, 0), Extend: tokens, Want: WantAll})
 			var got []float32
 			for i := range out.Len() {
 				got = append(got, out.Logits(i)...)
@@ -234,25 +261,25 @@ func TestInstructionSets(t *testing.T) {
 	}
 }
 
-// TestForwardRefuses gives Forward segments that do not fit and checks that nothing changes.
+// TestForwardRefuses gives Forward parts that do not fit and checks that nothing changes.
 func TestForwardRefuses(t *testing.T) {
 	m := openTest(t, draftPath, Options{KVPages: PagesFor(2, 64, 8), MaxRows: 16, MaxWanted: 4})
 	s := newSeq(t, m, 20, 4)
 	one := []tandem.Token{5}
-	forward(t, m, 0, Segment{Seq: s, Extend: one})
-	for name, batch := range map[string][]Segment{
-		"no sequence":          {{Extend: one}},
-		"twice in a pass":      {{Seq: s, Extend: one}, {Seq: s, Extend: one}},
-		"over capacity":        {{Seq: s, Extend: make([]tandem.Token, 20)}},
-		"too many nodes":       {{Seq: s, Nodes: make([]tandem.Token, 5), Parents: []int32{-1, -1, -1, -1, -1}}},
-		"parents missing":      {{Seq: s, Nodes: one}},
-		"parent itself":        {{Seq: s, Nodes: one, Parents: []int32{0}}},
-		"parent below -1":      {{Seq: s, Nodes: one, Parents: []int32{-2}}},
-		"token too large":      {{Seq: s, Extend: []tandem.Token{4096}}},
-		"token negative":       {{Seq: s, Extend: []tandem.Token{-1}}},
-		"too many rows":        {{Seq: s, Extend: make([]tandem.Token, 17)}},
-		"too many logits":      {{Seq: s, Extend: make([]tandem.Token, 5), Want: WantAll}},
-		"second segment wrong": {{Seq: s, Extend: one}, {Extend: one}},
+	forward(t, m, 0, Part{Seq: s, Extend: one})
+	for name, batch := range map[string][]Part{
+		"no sequence":       {{Extend: one}},
+		"twice in a pass":   {{Seq: s, Extend: one}, {Seq: s, Extend: one}},
+		"over capacity":     {{Seq: s, Extend: make([]tandem.Token, 20)}},
+		"too many nodes":    {{Seq: s, Nodes: make([]tandem.Token, 5), Parents: []int32{-1, -1, -1, -1, -1}}},
+		"parents missing":   {{Seq: s, Nodes: one}},
+		"parent itself":     {{Seq: s, Nodes: one, Parents: []int32{0}}},
+		"parent below -1":   {{Seq: s, Nodes: one, Parents: []int32{-2}}},
+		"token too large":   {{Seq: s, Extend: []tandem.Token{4096}}},
+		"token negative":    {{Seq: s, Extend: []tandem.Token{-1}}},
+		"too many rows":     {{Seq: s, Extend: make([]tandem.Token, 17)}},
+		"too many logits":   {{Seq: s, Extend: make([]tandem.Token, 5), Want: WantAll}},
+		"second part wrong": {{Seq: s, Extend: one}, {Extend: one}},
 	} {
 		if _, err := m.Forward(batch, 0); tandem.KindOf(err) != tandem.Invalid {
 			t.Errorf("%s: error %v: want kind invalid", name, err)
@@ -267,8 +294,8 @@ func TestForwardRefuses(t *testing.T) {
 	if _, err := m.NewSequence(1000, 0); tandem.KindOf(err) != tandem.Exhausted {
 		t.Errorf("sequence beyond the cache: %v", err)
 	}
-	forward(t, m, 0, Segment{Seq: s, Nodes: one, Parents: []int32{-1}})
-	if _, err := m.Forward([]Segment{{Seq: s, Extend: one}}, 0); tandem.KindOf(err) != tandem.Invalid {
+	forward(t, m, 0, Part{Seq: s, Nodes: one, Parents: []int32{-1}})
+	if _, err := m.Forward([]Part{{Seq: s, Extend: one}}, 0); tandem.KindOf(err) != tandem.Invalid {
 		t.Errorf("prefix extended under tree rows: %v", err)
 	}
 }

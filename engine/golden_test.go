@@ -98,8 +98,8 @@ func checkPrompt(t *testing.T, m *Model, c goldenCase) (square, count float64) {
 	s := newSeq(t, m, len(c.Tokens), 0)
 	defer s.Close()
 	cut := len(c.Tokens) - len(c.PromptTop)
-	forward(t, m, 0, Segment{Seq: s, Extend: c.Tokens[:cut]})
-	out := forward(t, m, 1, Segment{Seq: s, Extend: c.Tokens[cut:], Want: WantAll})
+	forward(t, m, 0, Part{Seq: s, Extend: c.Tokens[:cut]})
+	out := forward(t, m, 1, Part{Seq: s, Extend: c.Tokens[cut:], Want: WantAll})
 	for i, top := range c.PromptTop {
 		logits := out.Logits(i)
 		for _, e := range top {
@@ -126,7 +126,7 @@ func checkGreedy(t *testing.T, m *Model, c goldenCase) {
 	defer s.Close()
 	next := c.Tokens
 	for i, want := range c.Greedy {
-		top := forward(t, m, 1, Segment{Seq: s, Extend: next, Want: WantTail}).Top(0)
+		top := forward(t, m, 1, Part{Seq: s, Extend: next, Want: WantTail}).Top(0)
 		if c.Top2[i][0][1]-c.Top2[i][1][1] < 2*c.Tol {
 			return // from here on both continuations are right
 		}

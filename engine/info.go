@@ -5,31 +5,31 @@ import (
 
 	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/engine/token"
-	kernels "github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels"
 )
 
-// Info says what a model file holds.
+// Info describes a model file.
 type Info struct {
 	Config       Config
-	Traits       []string // what its architecture has beyond the plain llama, in words
+	Traits       []string // what its architecture adds to the plain llama, in words
 	Parameters   int64    // weights of all tensors
 	FileBytes    int64    // size of the file, or of all files of a split model
 	Parts        int      // files
 	Types        map[string]TypeUse
 	TiedHead     bool   // the output matrix is the embedding
-	WeightBytes  int64  // repacked weights in memory
+	WeightBytes  int64  // weights in memory, packed as a CPU wants them (kernels.Groups16)
 	Tokenizer    string // kind: llama (SentencePiece), gpt2 (byte-level BPE)
-	Pre          string // how text is split before it is encoded; "" where the kind has no such thing
+	Pre          string // name of the pre-tokenizer; "" for a tokenizer without one
 	ChatTemplate bool
 	Fingerprint  uint64 // of the vocabulary
 }
 
-// TypeUse is what the tensors of one type take, and what becomes of them.
+// TypeUse describes the tensors of one type: their size, and how they are computed with.
 type TypeUse struct {
 	Tensors     int
 	FileBytes   int64
 	MemoryBytes int64
-	Kernel      string // native: computed with as it is; unpacked: to what at load; or a vector
+	Kernel      string // native; unpacked at load, and to what; or a vector
 }
 
 // Inspect reads and checks the model file at path as Open does, without loading its weights. Errors
@@ -60,9 +60,11 @@ func Inspect(path string) (*Info, error) {
 		Parts:        f.Parts(),
 		Types:        typesOf(f, c.matrices),
 		TiedHead:     f.Tensor("output.weight") == nil,
-		WeightBytes:  int64(c.bytes),
 		ChatTemplate: f.Has("tokenizer.chat_template"),
 		Fingerprint:  vocab.Fingerprint(),
+	}
+	for i := range c.matrices {
+		info.WeightBytes += c.matrices[i].packed()
 	}
 	if info.Tokenizer, err = f.StringOr("tokenizer.ggml.model", ""); err != nil {
 		return nil, err
@@ -77,7 +79,7 @@ func Inspect(path string) (*Info, error) {
 }
 
 // typesOf adds tensors up by type; matrices are those that kernels multiply with.
-func typesOf(f *gguf.File, matrices []pending) map[string]TypeUse {
+func typesOf(f *gguf.File, matrices []matrix) map[string]TypeUse {
 	types := map[string]TypeUse{}
 	for i := range f.Tensors() {
 		t := &f.Tensors()[i]
@@ -94,10 +96,9 @@ func typesOf(f *gguf.File, matrices []pending) map[string]TypeUse {
 	}
 	for i := range matrices {
 		p := &matrices[i]
-		kt := kernels.Type(p.tensor.Type)
 		u := types[p.tensor.Type.String()]
-		u.MemoryBytes += int64(kernels.PackedBytes(kt, p.rows, p.cols()))
-		if u.Kernel = "native"; kt.Unpacked() {
+		u.MemoryBytes += p.packed()
+		if u.Kernel = "native"; p.kind().Unpacked() {
 			u.Kernel = "unpacked at load to int8 codes with float scales"
 		}
 		types[p.tensor.Type.String()] = u
@@ -105,7 +106,10 @@ func typesOf(f *gguf.File, matrices []pending) map[string]TypeUse {
 	return types
 }
 
-// describe words what sets the model apart from a plain llama.
+// packed returns the bytes that the matrix takes in memory.
+func (m *matrix) packed() int64 { return int64(kernels.Groups16.Bytes(m.kind(), m.rows, m.cols())) }
+
+// describe lists, in words, how the model differs from a plain llama.
 func (c *Config) describe(w *weights) (words []string) {
 	add := func(on bool, format string, args ...any) {
 		if on {
@@ -116,7 +120,8 @@ func (c *Config) describe(w *weights) (words []string) {
 	add(t.halves, "rope pairs halves of a head")
 	add(!t.halves, "rope pairs neighbours")
 	add(c.RopeDim != c.HeadDim, "rope on %d of %d elements", c.RopeDim, c.HeadDim)
-	add(c.rope.factor != 1 || c.rope.kind == "yarn" || c.rope.kind == "longrope", "rope scaling %s, factor %g, magnitude %.4g", c.rope.kind, c.rope.factor, c.rope.magnitude)
+	add(c.rope.factor != 1 || c.rope.kind == "yarn" || c.rope.kind == "longrope", "rope scaling %s, factor %g, magnitude %.4g", c.rope.kind,
+		c.rope.factor, c.rope.magnitude)
 	add(w.ropeFactors != nil, "rope factors for each frequency")
 	local := 0
 	for _, l := range c.layers {

@@ -2,109 +2,113 @@ package engine
 
 import (
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/gguf"
-	kernels "github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels"
 )
 
-// layWeights checks every tensor and gives each matrix its place in memory, from alloc; the matrices come
-// back unfilled, for fill.
-func layWeights(f *gguf.File, cfg *Config, alloc func(bytes int) (*kernels.Memory, error)) (*weights, []pending, error) {
-	w := &weights{}
-	c := &catalog{file: f, used: map[string]bool{}}
-	if c.collect(w, cfg); c.err != nil {
-		return nil, nil, c.err
-	}
-	mem, err := alloc(c.bytes)
-	if err != nil {
-		return nil, nil, tandem.Errorf("engine", tandem.Exhausted, "%s: %d bytes of weights: %w", f.Path(), c.bytes, err)
-	}
-	w.memory = mem
-	for _, m := range c.matrices {
-		rows, cols := m.rows, m.cols()
-		kt := kernels.Type(m.tensor.Type)
-		packed := mem.Bytes()[m.at : m.at+kernels.PackedBytes(kt, rows, cols)]
-		if *m.into, err = kernels.NewMatrix(kt, rows, cols, packed); err != nil {
-			mem.Free()
-			return nil, nil, tandem.Errorf("engine", tandem.Unsupported, "%s: tensor %q: %w", f.Path(), m.tensor.Name, err)
-		}
-	}
-	if w.head == nil {
-		w.head = w.embed
-	}
-	w.work = workOf(w, c.matrices)
-	return w, c.matrices, nil
-}
+// blankBytes is how much of the KV cache is populated at a time.
+const blankBytes = 32 * kernels.PopulateBytes
 
-// chunkBytes is about what a worker reads and repacks at a time: what it has read is still in its
-// core's cache when it is repacked, and beyond the weights loading takes no more memory than a chunk
-// for each core.
-const chunkBytes = 512 << 10
-
-// blankBytes is how much of the KV cache is made real at a time.
-const blankBytes = 32 << 20
-
-// chunk is rows of a matrix that are read and repacked together: at least a group of 16, unless the
-// rows end the matrix. Or it is a piece of the KV cache, to be made real.
+// chunk is a number of rows of a tensor that are read, repacked and hashed together, while they are in the core's cache.
+// So loading needs only one chunk per core beside the weights. A chunk is a leaf of the file's digest (gguf.Digest), so at
+// least a group of 16 rows unless they end the tensor. Or it is a piece of the KV cache to be populated.
 type chunk struct {
-	matrix *kernels.Matrix
 	tensor *gguf.Tensor
-	off    int64 // of the rows in the tensor, bytes
-	size   int
-	row0   int    // in the matrix
-	blank  []byte // of the KV cache, nil for rows
+	row    int // the first, in the tensor
+	size   int // bytes
+	into   []piece
+	split  bool  // less than a leaf: parts of the tensor do not begin with a group
+	blank  int64 // instead of rows: where a piece of the KV cache begins, which ends size bytes later
 }
 
-func (c *chunk) load(buf []byte) error {
-	if c.blank != nil {
-		if err := kernels.Populate(c.blank); err != nil {
+// piece is the rows of a chunk that belong to one matrix.
+type piece struct {
+	matrix kernels.W
+	row    int // the first, in the matrix
+	from   int // byte in the chunk
+	size   int
+}
+
+func (c *chunk) load(buf []byte, into kernels.Store, cache kernels.Cache, d *gguf.Digest) error {
+	if c.tensor == nil {
+		if err := cache.Populate(c.blank, c.blank+int64(c.size)); err != nil {
 			return tandem.Errorf("engine", tandem.Exhausted, "KV cache: %w", err)
 		}
 		return nil
 	}
 	src := buf[:c.size]
-	if err := c.tensor.ReadAt(src, c.off); err != nil {
+	if err := c.tensor.ReadAt(src, int64(c.row)*int64(perRow(c.tensor))); err != nil {
 		return err
 	}
-	if err := c.matrix.Pack(src, c.row0); err != nil {
-		return tandem.Errorf("engine", tandem.Corrupt, "tensor %q: %w", c.tensor.Name, err)
+	for _, p := range c.into {
+		if err := into.Pack(p.matrix, p.row, src[p.from:p.from+p.size]); err != nil {
+			return tandem.Errorf("engine", tandem.Corrupt, "tensor %q: %w", c.tensor.Name, err)
+		}
+	}
+	if !c.split {
+		d.Add(c.tensor, c.row, src)
 	}
 	return nil
 }
 
-// chunksOf cuts matrices into chunks; largest is the bytes of the largest.
-func chunksOf(matrices []pending) (chunks []chunk, largest int, total int64) {
-	for i := range matrices {
-		p := &matrices[i]
-		perRow := p.tensor.Size() / p.tensor.Shape[1]
-		step := max(16, chunkBytes/perRow&^15)
-		for r := 0; r < p.rows; r += step {
-			n := min(step, p.rows-r) * perRow
-			chunks = append(chunks, chunk{matrix: *p.into, tensor: p.tensor, off: int64(p.row0+r) * int64(perRow), size: n, row0: r})
-			largest = max(largest, n)
-			total += int64(n)
+// perRow returns the bytes of a row of a matrix.
+func perRow(t *gguf.Tensor) int { return t.Size() / t.Shape[1] }
+
+// chunksOf cuts the tensors of matrices into chunks; largest is the bytes of the largest.
+func chunksOf(matrices []matrix) (chunks []chunk, largest int, total int64) {
+	for from, to := 0, 0; from < len(matrices); from = to {
+		t, split := matrices[from].tensor, false
+		for to = from; to < len(matrices) && matrices[to].tensor == t; to++ {
+			split = split || matrices[to].row0%kernels.GroupRows != 0
 		}
+		if !split {
+			chunks = append(chunks, cut(t, 0, t.Shape[1], matrices[from:to], from, false)...)
+			continue
+		}
+		for i := from; i < to; i++ {
+			chunks = append(chunks, cut(t, matrices[i].row0, matrices[i].rows, matrices[i:i+1], i, true)...)
+		}
+	}
+	for _, c := range chunks {
+		largest = max(largest, c.size)
+		total += int64(c.size)
 	}
 	return chunks, largest, total
 }
 
-// fill makes cache real, and reads and repacks all matrices, on all cores, reporting the bytes of both as
-// they are done. The first error ends it.
+// cut returns the chunks of n rows of t from row on. The rows belong to parts, whose handles count from first.
+func cut(t *gguf.Tensor, row, n int, parts []matrix, first int, split bool) (out []chunk) {
+	bytes, step := perRow(t), t.LeafRows()
+	for end := row + n; row < end; row += step {
+		last := min(row+step, end)
+		c := chunk{tensor: t, row: row, size: (last - row) * bytes, split: split}
+		for i, p := range parts {
+			if from, to := max(row, p.row0), min(last, p.row0+p.rows); from < to {
+				c.into = append(c.into, piece{kernels.W(first + i), from - p.row0, (from - row) * bytes, (to - from) * bytes})
+			}
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// fill populates cache, and reads and repacks all matrices, on all cores. It reports the bytes of both as
+// they are done and adds what it reads to d. The first error ends it.
 //
-// The cache comes first: what it takes is missed at the start, not by a pass hours later, and passes pay for
-// no page faults. The file's pages stay in the system's cache, for the next start: it
+// The cache comes first, so that a lack of memory shows at the start, not in a pass hours later, and passes have
+// no page faults. The file's pages stay in the system's cache for the next start; the system
 // takes them back when memory is short. Advice to read ahead (posix_fadvise) changed nothing measurable.
-func fill(matrices []pending, cache []byte, progress func(done, total int64)) error {
+func fill(matrices []matrix, into kernels.Store, cache kernels.Cache, d *gguf.Digest, progress func(done, total int64)) error {
 	chunks, largest, total := chunksOf(matrices)
 	var blank []chunk
-	for piece := range slices.Chunk(cache, blankBytes) {
-		blank = append(blank, chunk{blank: piece, size: len(piece)})
-		total += int64(len(piece))
+	for at := int64(0); at < cache.Bytes(); at += blankBytes {
+		blank = append(blank, chunk{blank: at, size: int(min(blankBytes, cache.Bytes()-at))})
 	}
+	total += cache.Bytes()
 	chunks = append(blank, chunks...)
 	var (
 		next  atomic.Int64
@@ -121,7 +125,7 @@ func fill(matrices []pending, cache []byte, progress func(done, total int64)) er
 			if i >= len(chunks) {
 				return
 			}
-			err := chunks[i].load(buf)
+			err := chunks[i].load(buf, into, cache, d)
 			mu.Lock()
 			if err != nil && first == nil {
 				first = err

@@ -12,7 +12,8 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/gguf"
-	kernels "github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
 
 // Chunks cover every row of every matrix once, in groups of 16.
@@ -23,27 +24,32 @@ func TestChunks(t *testing.T) {
 	}
 	defer f.Close()
 	m := &Model{}
-	defer m.Close()
-	if err := m.outline(f, Options{KVPages: 1, MaxRows: 1}, kernels.Reserve); err != nil {
+	if err := m.outline(f, Options{}); err != nil {
 		t.Fatal(err)
 	}
-	chunks, largest, total := chunksOf(m.pending)
-	covered := map[string]int{}
+	chunks, largest, total := chunksOf(m.matrices)
+	covered := map[kernels.W]int{}
+	last := map[string]int{}
 	for _, c := range chunks {
-		perRow := c.tensor.Size() / c.tensor.Shape[1]
-		if c.size > largest || c.size > max(chunkBytes, 16*perRow) || c.row0%16 != 0 || c.off != int64(covered[c.tensor.Name]) {
-			t.Errorf("%s: %d bytes from %d on, row %d, after %d bytes", c.tensor.Name, c.size, c.off, c.row0, covered[c.tensor.Name])
+		if c.size > largest || c.row != last[c.tensor.Name] || c.split {
+			t.Errorf("%s: %d bytes from row %d on, after row %d", c.tensor.Name, c.size, c.row, last[c.tensor.Name])
 		}
-		covered[c.tensor.Name] += c.size
+		last[c.tensor.Name] += c.size / perRow(c.tensor)
+		for _, p := range c.into {
+			if p.row%16 != 0 || p.row != covered[p.matrix] {
+				t.Errorf("%s: row %d of a matrix, after row %d", c.tensor.Name, p.row, covered[p.matrix])
+			}
+			covered[p.matrix] += p.size / perRow(c.tensor)
+		}
 		total -= int64(c.size)
 	}
-	for _, p := range m.pending {
-		if covered[p.tensor.Name] != p.tensor.Size() {
-			t.Errorf("%s: %d bytes of %d", p.tensor.Name, covered[p.tensor.Name], p.tensor.Size())
+	for i, p := range m.matrices {
+		if got := covered[kernels.W(i)]; got != p.rows {
+			t.Errorf("%s: %d rows of %d", p.tensor.Name, got, p.rows)
 		}
 	}
-	if total != 0 || len(chunks) <= len(m.pending) {
-		t.Errorf("%d chunks of %d matrices, %d bytes apart", len(chunks), len(m.pending), total)
+	if total != 0 || len(chunks) <= len(m.matrices) {
+		t.Errorf("%d chunks of %d matrices, %d bytes apart", len(chunks), len(m.matrices), total)
 	}
 }
 
@@ -65,7 +71,7 @@ func TestChangedWhileLoading(t *testing.T) {
 			}
 			var spoilt error
 			steps := 0
-			_, err := Open(path, Options{KVPages: 1, Progress: func(int64, int64) {
+			_, err := Open(path, Options{Device: testdevice.CPU(t, 0), KVPages: 1, Progress: func(int64, int64) {
 				if steps++; steps == 1 {
 					spoilt = spoil(path)
 				}
@@ -83,7 +89,7 @@ func TestChangedWhileLoading(t *testing.T) {
 // Progress goes up to the whole, in steps of whole chunks.
 func TestProgress(t *testing.T) {
 	var last, whole int64
-	m, err := Open(targetPath, Options{KVPages: 1, Progress: func(done, total int64) {
+	m, err := Open(targetPath, Options{Device: testdevice.CPU(t, 0), KVPages: 1, Progress: func(done, total int64) {
 		if done <= last || done > total {
 			t.Errorf("%d of %d bytes after %d", done, total, last)
 		}
@@ -98,7 +104,7 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// A model in three files computes what it does in one.
+// A model in three files computes the same as in one file.
 func TestSplitModel(t *testing.T) {
 	whole, err := gguf.Open(draftPath)
 	if err != nil {
@@ -132,7 +138,7 @@ func TestSplitModel(t *testing.T) {
 		}
 	}
 	logits := func(path string) []float32 {
-		m, err := Open(path, Options{KVPages: 2})
+		m, err := Open(path, Options{Device: testdevice.CPU(t, 0), KVPages: 2})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -141,14 +147,17 @@ func TestSplitModel(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		out, err := m.Forward([]Segment{{Seq: s, Extend: []tandem.Token{1, 2, 3}, Want: WantTail}}, 8)
+		out, err := m.Forward([]Part{{Seq: s, Extend: []tandem.Token{1, 2, 3}, Want: WantTail}}, 8)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return slices.Clone(out.Top(0).Logits)
 	}
-	want := logits(draftPath)
+	want, name := logits(draftPath), identify(t, draftPath, Options{})
 	for _, path := range paths[:2] {
+		if got := identify(t, path, Options{}); got != name {
+			t.Errorf("%s is %v: want %v, as in one file", path, got, name)
+		}
 		if got := logits(path); !slices.Equal(got, want) {
 			t.Errorf("%s: logits %v: want %v", path, got, want)
 		}

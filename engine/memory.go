@@ -14,11 +14,10 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/gguf"
-	kernels "github.com/tandem-llm/tandem/kernels/cpu"
 )
 
-// Footprint is the memory that a model takes, in bytes. All of it is there from the start, so that no
-// pass runs out of memory.
+// Footprint is the memory that a model takes, in bytes. All of it is allocated at the start. What passes take besides is small
+// and part of processBytes: see there.
 type Footprint struct {
 	Weights   int64 // repacked
 	PageBytes int64 // of one page of the KV cache: kernels.PageRows positions, all layers
@@ -26,18 +25,15 @@ type Footprint struct {
 	Scratch   int64 // buffers of the widest pass
 }
 
-// processBytes is about what a process takes beside the model: its own code and heap, the vocabulary,
-// stacks, and what attention over long prefixes keeps for a pass.
+// processBytes is an estimate of what a process takes beside the model: its code and heap, the vocabulary, stacks, and the
+// results of attention for each row and block of keys, which grow to the largest pass so far. It is no bound: wide passes over very
+// long contexts take more.
 const processBytes = 64 << 20
 
-// A KV cache beyond these bounds is a mistake: cells are numbered in 31 bits, and no machine addresses
-// as much.
-const (
-	maxPages = math.MaxInt32 / kernels.PageRows
-	maxKV    = 1 << 46
-)
+// A larger KV cache is a mistake: no machine addresses as much.
+const maxKV = 1 << 46
 
-// KV returns the size of the KV cache; one beyond maxKV if it is no number.
+// KV returns the size of the KV cache, or a number beyond maxKV on overflow.
 func (p Footprint) KV() int64 {
 	if p.PageBytes > 0 && int64(p.Pages) > 2*maxKV/p.PageBytes {
 		return 2 * maxKV
@@ -45,16 +41,16 @@ func (p Footprint) KV() int64 {
 	return int64(p.Pages) * p.PageBytes
 }
 
-// Total returns all that the process takes.
+// Total returns the memory of the whole process.
 func (p Footprint) Total() int64 { return p.Weights + p.KV() + p.Scratch + processBytes }
 
-// String words the sum.
+// String returns the total and its parts in words.
 func (p Footprint) String() string {
 	return fmt.Sprintf("%s of memory (weights %s, KV cache %s, buffers %s, the process %s)", Bytes(p.Total()),
 		Bytes(p.Weights), Bytes(p.KV()), Bytes(p.Scratch), Bytes(processBytes))
 }
 
-// Bytes shows a size: "1.5 GiB".
+// Bytes formats a size: "1.5 GiB".
 func Bytes(n int64) string {
 	if n < 1<<30 {
 		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
@@ -62,8 +58,7 @@ func Bytes(n int64) string {
 	return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
 }
 
-// Measure plans the model in the file at path as Open does, without its weights and threads, and returns
-// the memory that it would take. Errors as Open's.
+// Measure plans the model in the file at path for o.Device, as Open does, and returns the memory that it would take. Errors: as Open's.
 func Measure(path string, o Options) (Footprint, error) {
 	f, err := gguf.Open(path)
 	if err != nil {
@@ -71,23 +66,13 @@ func Measure(path string, o Options) (Footprint, error) {
 	}
 	defer f.Close()
 	m := &Model{}
-	defer m.Close()
-	pages := o.KVPages
-	o.KVPages = 1
-	if err := m.outline(f, o, kernels.Reserve); err != nil {
+	if err := m.outline(f, o); err != nil {
 		return Footprint{}, err
 	}
-	p := m.footprint()
-	if p.Pages = pages; pages == 0 {
-		p.Pages = Options{}.withDefaults(m.config.Context).KVPages
+	if _, err := m.layOut(f.Path()); err != nil {
+		return Footprint{}, err
 	}
-	return p, nil
-}
-
-// footprint returns what a planned model takes once it is filled.
-func (m *Model) footprint() Footprint {
-	return Footprint{Weights: int64(len(m.weights.memory.Bytes())), PageBytes: int64(m.cache.Shape().PageBytes()), Pages: m.options.KVPages,
-		Scratch: int64(m.program.Bytes())}
+	return m.footprint, nil
 }
 
 // Available is how much more memory this process may take, and what sets that bound.
@@ -97,7 +82,7 @@ type Available struct {
 	Each  bool // bounds every process by itself, not all together
 }
 
-// Fits refuses a sum that is not available: Exhausted, with the figures.
+// Fits returns Exhausted, with the figures, if p is more than is available.
 func (a Available) Fits(name string, p Footprint) error {
 	if p.Total() <= a.Bytes {
 		return nil
@@ -105,7 +90,7 @@ func (a Available) Fits(name string, p Footprint) error {
 	return tandem.Errorf("engine", tandem.Exhausted, "%s needs %s; %s allows %s", name, p, a.By, Bytes(max(0, a.Bytes)))
 }
 
-// AvailableMemory asks the system: the least of what the machine has left (MemAvailable), what the
+// AvailableMemory asks the system for the least of three: the machine's free memory (MemAvailable), what the
 // process's control groups leave it, and its limit of address space.
 func AvailableMemory() Available {
 	root := os.DirFS("/")
@@ -120,7 +105,7 @@ func AvailableMemory() Available {
 	return a
 }
 
-// availableIn reads what the files under root, those of Linux's proc and cgroup file systems, say.
+// availableIn reads Linux's proc and cgroup file systems under root.
 func availableIn(root fs.FS) Available {
 	a := Available{Bytes: math.MaxInt64, By: "this machine"}
 	if b, err := fs.ReadFile(root, "proc/meminfo"); err == nil {
@@ -145,20 +130,22 @@ func availableIn(root fs.FS) Available {
 	return a
 }
 
-// groupFiles say where a version of the control groups keeps what it knows of memory.
+// groupFiles names the files of a cgroup version that describe memory.
 type groupFiles struct {
 	root         string
 	most, now    string
 	statsOfBelow string // prefix of the statistics that include the groups below
 }
 
-// bound lowers a to what a control group leaves, and those above it.
+// bound lowers a to what a control group and its ancestors leave.
 func (a *Available) bound(root fs.FS, group string, files groupFiles) {
 	for ; ; group = path.Dir(group) {
 		dir := path.Join(files.root, group)
 		most, bounded := number(root, path.Join(dir, files.most))
 		if now, known := number(root, path.Join(dir, files.now)); bounded && known {
-			a.least(most-now+reclaimable(root, dir, files.statsOfBelow), "the control group "+group+" ("+files.most+")")
+			// The files are read one after the other: what can be dropped may seem to be more than what is used.
+			used := now - min(now, reclaimable(root, dir, files.statsOfBelow))
+			a.least(most-used, "the control group "+group+" ("+files.most+")")
 		}
 		if group == "/" || group == "." || group == "" {
 			return
@@ -166,8 +153,8 @@ func (a *Available) bound(root fs.FS, group string, files groupFiles) {
 	}
 }
 
-// reclaimable returns the file pages that count as the group's memory and give way when it is short of it:
-// without them every second start of a large model would be refused.
+// reclaimable returns the file pages that count as the group's memory but are dropped when memory is short. If they
+// counted as used, every second start of a large model would be refused.
 func reclaimable(root fs.FS, dir, prefix string) int64 {
 	b, err := fs.ReadFile(root, dir+"/memory.stat")
 	if err != nil {

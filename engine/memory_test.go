@@ -10,7 +10,8 @@ import (
 	"testing/fstest"
 
 	"github.com/tandem-llm/tandem"
-	kernels "github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
 
 func TestAvailableMemory(t *testing.T) {
@@ -25,16 +26,28 @@ func TestAvailableMemory(t *testing.T) {
 		"no such figure": {map[string]string{"proc/meminfo": "MemAvailable: many\n"}, math.MaxInt64, "this machine"},
 		"own group": {map[string]string{"proc/meminfo": "MemAvailable: 1000 kB\n", "proc/self/cgroup": "0::/a/b\n",
 			"sys/fs/cgroup/a/b/memory.max": "5000\n", "sys/fs/cgroup/a/b/memory.current": "2000\n"}, 3000, "control group /a/b"},
-		"group above": {map[string]string{"proc/self/cgroup": "1:name=x:/y\n0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "max\n", "sys/fs/cgroup/a/b/memory.current": "1",
-			"sys/fs/cgroup/a/memory.max": "9000", "sys/fs/cgroup/a/memory.current": "1000"}, 8000, "control group /a "},
-		"cached files give way": {map[string]string{"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "9000", "sys/fs/cgroup/memory.current": "8000",
-			"sys/fs/cgroup/memory.stat": "anon 1\nactive_file 2000\ninactive_file 3000\n"}, 6000, "control group /"},
-		"version 1": {map[string]string{"proc/self/cgroup": "9:cpu,memory:/a\n1:name=systemd:/x\n0::/\n", "sys/fs/cgroup/memory/a/memory.limit_in_bytes": "9000",
-			"sys/fs/cgroup/memory/a/memory.usage_in_bytes": "8000", "sys/fs/cgroup/memory/a/memory.stat": "active_file 1\ntotal_active_file 500\ntotal_inactive_file 200\n",
-			"sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712", "sys/fs/cgroup/memory/memory.usage_in_bytes": "1"}, 1700, "control group /a "},
-		"version 1 in a container": {map[string]string{"proc/self/cgroup": "9:memory:/docker/abc\n", "sys/fs/cgroup/memory/memory.limit_in_bytes": "9000",
+		"group above": {map[string]string{"proc/self/cgroup": "1:name=x:/y\n0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "max\n",
+			"sys/fs/cgroup/a/b/memory.current": "1",
+			"sys/fs/cgroup/a/memory.max":       "9000", "sys/fs/cgroup/a/memory.current": "1000"}, 8000, "control group /a "},
+		"cached files give way": {map[string]string{"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "9000",
+			"sys/fs/cgroup/memory.current": "8000",
+			"sys/fs/cgroup/memory.stat":    "anon 1\nactive_file 2000\ninactive_file 3000\n"}, 6000, "control group /"},
+		"version 1": {map[string]string{"proc/self/cgroup": "9:cpu,memory:/a\n1:name=systemd:/x\n0::/\n",
+			"sys/fs/cgroup/memory/a/memory.limit_in_bytes": "9000",
+			"sys/fs/cgroup/memory/a/memory.usage_in_bytes": "8000",
+			"sys/fs/cgroup/memory/a/memory.stat":           "active_file 1\ntotal_active_file 500\ntotal_inactive_file 200\n",
+			"sys/fs/cgroup/memory/memory.limit_in_bytes":   "9223372036854771712", "sys/fs/cgroup/memory/memory.usage_in_bytes": "1"}, 1700,
+			"control group /a "},
+		"version 1 in a container": {map[string]string{"proc/self/cgroup": "9:memory:/docker/abc\n",
+			"sys/fs/cgroup/memory/memory.limit_in_bytes": "9000",
 			"sys/fs/cgroup/memory/memory.usage_in_bytes": "1000"}, 8000, "control group / "},
-		"beyond its bound": {map[string]string{"proc/self/cgroup": "0::/", "sys/fs/cgroup/memory.max": "10", "sys/fs/cgroup/memory.current": "30"}, -20, "control group /"},
+		"more cached than used, without a limit": {map[string]string{"proc/self/cgroup": "9:memory:/\n",
+			"proc/meminfo": "MemAvailable: 5 kB\n", "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
+			"sys/fs/cgroup/memory/memory.usage_in_bytes": "1000000",
+			"sys/fs/cgroup/memory/memory.stat":           "total_active_file 1000000\ntotal_inactive_file 8192\n"}, 5 << 10,
+			"MemAvailable"},
+		"beyond its bound": {map[string]string{"proc/self/cgroup": "0::/", "sys/fs/cgroup/memory.max": "10",
+			"sys/fs/cgroup/memory.current": "30"}, -20, "control group /"},
 	} {
 		root := fstest.MapFS{}
 		for path, text := range c.files {
@@ -55,7 +68,8 @@ func TestFootprint(t *testing.T) {
 	if tandem.KindOf(err) != tandem.Exhausted {
 		t.Fatalf("error %v: want Exhausted", err)
 	}
-	for _, part := range []string{"m.gguf needs 1.6 GiB of memory", "weights 1.0 GiB", "KV cache 512.0 MiB", "buffers 1.0 MiB", "the test allows 1.0 GiB"} {
+	for _, part := range []string{"m.gguf needs 1.6 GiB of memory", "weights 1.0 GiB", "KV cache 512.0 MiB", "buffers 1.0 MiB",
+		"the test allows 1.0 GiB"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("error %q does not say %q", err, part)
 		}
@@ -68,9 +82,9 @@ func TestFootprint(t *testing.T) {
 	}
 }
 
-// What Measure says is what a loaded model holds.
+// Measure returns the memory that a loaded model takes.
 func TestMeasure(t *testing.T) {
-	o := Options{KVPages: 7, MaxRows: 33, MaxWanted: 5}
+	o := Options{Device: testdevice.CPU(t, 1), KVPages: 7, MaxRows: 33, MaxWanted: 5}
 	p, err := Measure(draftPath, o)
 	if err != nil {
 		t.Fatal(err)
@@ -80,24 +94,26 @@ func TestMeasure(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	if got := (Footprint{int64(len(m.weights.memory.Bytes())), m.KVBytes() * kernels.PageRows, m.Pages(), int64(m.program.Bytes())}); got != p {
+	if got := (Footprint{m.store.Bytes(), m.KVBytes() * kernels.PageRows, m.Pages(), m.footprint.Scratch}); got != p {
 		t.Errorf("measured %+v, loaded %+v", p, got)
 	}
 	o.KVType = "q8_0"
-	if q, err := Measure(draftPath, o); err != nil || q.PageBytes <= p.PageBytes/2 || q.PageBytes > p.PageBytes*6/10 || q.Weights != p.Weights {
+	if q, err := Measure(draftPath, o); err != nil || q.PageBytes <= p.PageBytes/2 || q.PageBytes > p.PageBytes*6/10 ||
+		q.Weights != p.Weights {
 		t.Errorf("with a q8_0 cache %+v, %v: want a little more than half of the cache in %+v", q, err, p)
 	}
-	if len(m.cache.Bytes()) != int(p.KV()) {
-		t.Errorf("a cache of %d bytes, measured %d", len(m.cache.Bytes()), p.KV())
+	if m.memory.Bytes() != p.KV() {
+		t.Errorf("a cache of %d bytes, measured %d", m.memory.Bytes(), p.KV())
 	}
 }
 
-// A cache that cannot be is refused before anything is loaded.
+// An impossible cache is refused before anything is loaded.
 func TestTooLarge(t *testing.T) {
-	for _, pages := range []int{-1, 1 << 24, maxPages, math.MaxInt} {
+	for _, pages := range []int{-1, 1 << 24, kernels.MaxPages, math.MaxInt} {
 		loaded := false
-		_, err := Open(draftPath, Options{KVPages: pages, Progress: func(int64, int64) { loaded = true }})
-		if tandem.KindOf(err) != tandem.Exhausted || !strings.Contains(err.Error(), fmt.Sprint(pages)) && !strings.Contains(err.Error(), "allows") {
+		_, err := Open(draftPath, Options{Device: testdevice.CPU(t, 0), KVPages: pages, Progress: func(int64, int64) { loaded = true }})
+		if tandem.KindOf(err) != tandem.Exhausted || !strings.Contains(err.Error(), fmt.Sprint(pages)) &&
+			!strings.Contains(err.Error(), "allows") {
 			t.Errorf("%d pages: error %v: want Exhausted, with the number", pages, err)
 		}
 		if loaded {
@@ -110,9 +126,9 @@ func TestTooLarge(t *testing.T) {
 // the figures. The test runs itself in a shell with that limit.
 func TestAddressSpace(t *testing.T) {
 	if os.Getenv("TANDEM_TEST_LIMITED") != "" {
-		p, err := Measure(draftPath, Options{KVPages: 1})
+		p, err := Measure(draftPath, Options{Device: testdevice.CPU(t, 0), KVPages: 1})
 		if err == nil {
-			_, err = Open(draftPath, Options{KVPages: int(1 << 30 / p.PageBytes)})
+			_, err = Open(draftPath, Options{Device: testdevice.CPU(t, 0), KVPages: int(1 << 30 / p.PageBytes)})
 		}
 		fmt.Println(tandem.KindOf(err), err)
 		return

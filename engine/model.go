@@ -2,26 +2,27 @@
 // pass, each row with its place in its session's prefix or token tree.
 //
 // A Model is loaded from a GGUF file; weights are repacked for the kernels and the operations of a pass are planned once. A
-// Sequence holds one session's keys and values. Forward runs a Batch of segments. See package kernels for the arithmetic,
+// Sequence holds one session's keys and values. Forward runs a batch of parts. See package kernels for the arithmetic,
 // which is the same to the bit on every machine and for every width of a pass.
 package engine
 
 import (
-	"runtime"
+	"context"
+	"errors"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/engine/kv"
 	"github.com/tandem-llm/tandem/engine/token"
-	kernels "github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels"
 )
 
 // Options say how to load a model. The zero value of a field is its default.
 type Options struct {
-	Threads   int                     // of a pass; default: all cores
-	ISA       string                  // auto, or a name of kernels.ISA; default auto
-	Context   int                     // positions that a sequence may hold; at most, and by default, the model's context. LongRoPE's factors are chosen by it
-	KVPages   int                     // pages in the KV cache; see PagesFor; default: one sequence of the whole context with 256 tree rows
+	Device kernels.Device // where passes run, with memory for weights, cache and buffers; needed. It outlives the model
+	// positions that a sequence may hold; at most, and by default, the model's context. LongRoPE's factors are chosen by it
+	Context   int
+	KVPages   int                     // pages in the KV cache: see PagesFor; default: one sequence of the whole context with 256 tree rows
 	KVType    string                  // of keys and values in the cache: f16, q8_0; default f16
 	MaxRows   int                     // rows in a pass; default 256
 	MaxWanted int                     // rows with logits in a pass; default MaxRows
@@ -30,15 +31,6 @@ type Options struct {
 }
 
 func (o Options) withDefaults(context int) Options {
-	if o.Threads == 0 {
-		o.Threads = runtime.NumCPU()
-	}
-	if o.ISA == "" {
-		o.ISA = "auto"
-	}
-	if o.KVType == "" {
-		o.KVType = "f16"
-	}
 	if o.MaxRows == 0 {
 		o.MaxRows = 256
 	}
@@ -56,68 +48,89 @@ func PagesFor(sequences, capacity, nodes int) int {
 	return sequences * (kv.PagesFor(capacity) + kv.PagesFor(nodes))
 }
 
-// Model is a loaded model with its KV cache, threads and planned pass. One goroutine at a time may
+// Model is a loaded model on a device, with its KV cache and compiled pass. One goroutine at a time may
 // use it and its sequences.
 type Model struct {
-	config  Config
-	options Options
-	vocab   *token.Vocab
-	weights weights
-	pending []pending // matrices that are not filled yet
-	cache   *kv.Cache
-	pool    *kernels.Pool
-	program *kernels.Program
-	logits  kernels.Buf // (maxWanted, vocab)
-	pass    pass
-	shared  int // sequences with NewShared so far
+	config    Config
+	options   Options
+	vocab     *token.Vocab
+	kvType    kernels.KVType
+	weights   weights
+	matrices  []matrix // by their handle in the program
+	device    kernels.Device
+	footprint Footprint
+	store     kernels.Store
+	memory    kernels.Cache // of cache
+	cache     *kv.Cache
+	runner    kernels.Runner
+	logits    kernels.Buf // (maxWanted, vocab)
+	pass      pass
+	names     Names
+	shared    int // sequences with NewShared so far
 }
 
 // Open loads the model in the GGUF file at path. Errors: Invalid (no such file), Corrupt, Unsupported (architecture, type,
 // tokenizer), Exhausted (memory).
 func Open(path string, o Options) (*Model, error) {
-	isa, err := kernels.ParseISA(o.withDefaults(1).ISA)
-	if err != nil {
-		return nil, err
-	}
 	f, err := gguf.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
 	m := &Model{}
-	if err := m.load(f, isa, o); err != nil {
+	if err := m.load(f, o); err != nil {
 		m.Close()
 		return nil, err
 	}
 	return m, nil
 }
 
-// load plans the model, checks that there is memory for all of it, and only then fills it.
-func (m *Model) load(f *gguf.File, isa kernels.ISA, o Options) error {
-	available := AvailableMemory() // before anything is laid out: what is, counts as addresses in use
-	if err := m.outline(f, o, kernels.Alloc); err != nil {
+// load plans the model, checks that there is memory for all of it, and only then allocates and fills it.
+func (m *Model) load(f *gguf.File, o Options) error {
+	available := AvailableMemory()
+	if err := m.outline(f, o); err != nil {
 		return err
 	}
-	if err := available.Fits(f.Path(), m.footprint()); err != nil {
+	program, err := m.layOut(f.Path())
+	if err != nil {
 		return err
 	}
-	var err error
-	if m.pool, err = kernels.NewPool(m.options.Threads, isa); err != nil {
+	if err := available.Fits(f.Path(), m.footprint); err != nil {
 		return err
 	}
-	if err := fill(m.pending, m.cache.Bytes(), o.Progress); err != nil {
+	if m.memory, err = m.device.NewCache(program.KV, m.options.KVPages); err != nil {
+		return deviceError(f.Path(), err)
+	}
+	m.cache = kv.New(m.memory)
+	if m.store, err = m.device.NewWeights(program); err != nil {
+		return deviceError(f.Path(), err)
+	}
+	if m.runner, err = m.device.Compile(program, m.store, m.memory); err != nil {
+		return deviceError(f.Path(), err)
+	}
+	digest := f.NewDigest()
+	if err := fill(m.matrices, m.store, m.memory, digest, o.Progress); err != nil {
 		return err
 	}
-	m.pending = nil
+	if m.names, err = m.nameOf(context.Background(), f, digest); err != nil {
+		return err
+	}
 	if m.options.Lock {
 		return m.lock()
 	}
 	return nil
 }
 
-// outline reads the header and lays out weights, KV cache and the operations of a pass. Nothing of the
-// memory is touched yet but the buffers' few constants.
-func (m *Model) outline(f *gguf.File, o Options, alloc func(bytes int) (*kernels.Memory, error)) error {
+// deviceError gives a device's error its kind: Unsupported or, since plans have been checked by then, Exhausted.
+func deviceError(path string, err error) error {
+	if unsupported := (*kernels.Unsupported)(nil); errors.As(err, &unsupported) {
+		return tandem.Errorf("engine", tandem.Unsupported, "%s: %w", path, err)
+	}
+	return tandem.Errorf("engine", tandem.Exhausted, "%s: %w", path, err)
+}
+
+// outline reads the header: vocabulary, shape, and which tensor holds which weights.
+func (m *Model) outline(f *gguf.File, o Options) error {
 	var err error
 	if m.vocab, err = token.FromGGUF(f); err != nil {
 		return err
@@ -127,31 +140,48 @@ func (m *Model) outline(f *gguf.File, o Options, alloc func(bytes int) (*kernels
 	}
 	c := &m.config
 	if o.Context < 0 {
-		return tandem.Errorf("engine", tandem.Invalid, "context of %d positions: want at least 1, or 0 for the model's %d", o.Context, c.Context)
+		return tandem.Errorf("engine", tandem.Invalid, "context of %d positions: want at least 1, or 0 for the model's %d", o.Context,
+			c.Context)
 	} else if o.Context > 0 {
 		c.Context = min(c.Context, o.Context)
 	}
 	m.options = o.withDefaults(c.Context)
-	w, matrices, err := layWeights(f, c, alloc)
-	if err != nil {
-		return err
-	}
-	m.weights, m.pending = *w, matrices
-	shape := c.kvShape()
-	if shape.Type, err = kernels.ParseKVType(m.options.KVType); err != nil {
+	if m.kvType, err = kernels.ParseKVType(o.KVType); err != nil {
 		return tandem.Errorf("engine", tandem.Invalid, "%w", err)
 	}
-	if p := (Footprint{PageBytes: int64(shape.PageBytes()), Pages: m.options.KVPages}); p.Pages < 1 || p.Pages > maxPages || p.KV() > maxKV {
-		return tandem.Errorf("engine", tandem.Exhausted, "%s: KV cache of %d pages of %d bytes: want 1 to %d pages of less than 2^46 bytes in all", f.Path(), p.Pages, p.PageBytes, maxPages)
+	tensors := &catalog{file: f, used: map[string]bool{}}
+	if tensors.collect(&m.weights, c); tensors.err != nil {
+		return tensors.err
 	}
-	if m.cache, err = kv.New(shape, m.options.KVPages); err != nil {
-		return err
+	m.matrices = tensors.matrices
+	m.weights.work = workOf(&m.weights, m.matrices)
+	return nil
+}
+
+// layOut lays out the operations of a pass and computes the model's footprint on its device. It allocates nothing yet.
+func (m *Model) layOut(path string) (*kernels.Program, error) {
+	if m.device = m.options.Device; m.device == nil {
+		return nil, tandem.Errorf("engine", tandem.Invalid, "%s: no device to run on", path)
 	}
-	return m.buildProgram()
+	p := m.program(m.device.Layout)
+	if err := p.Check(); err != nil {
+		return nil, tandem.Errorf("engine", tandem.Unsupported, "%s: %w", path, err)
+	}
+	need, err := m.device.Footprint(p)
+	if err != nil {
+		return nil, deviceError(path, err)
+	}
+	m.footprint = Footprint{Weights: need.Weights, PageBytes: need.Page, Pages: m.options.KVPages, Scratch: need.Buffers}
+	if q := m.footprint; q.Pages < 1 || q.Pages > kernels.MaxPages || q.KV() > maxKV {
+		return nil, tandem.Errorf("engine", tandem.Exhausted,
+			"%s: KV cache of %d pages of %d bytes: want 1 to %d pages of less than 2^46 bytes in all",
+			path, q.Pages, q.PageBytes, kernels.MaxPages)
+	}
+	return p, nil
 }
 
 func (m *Model) lock() error {
-	for _, l := range []interface{ Lock() error }{m.weights.memory, m.cache} {
+	for _, l := range []interface{ Lock() error }{m.store, m.memory} {
 		if err := l.Lock(); err != nil {
 			return tandem.Errorf("engine", tandem.Exhausted, "lock memory: %w: raise the limit (ulimit -l) or leave --lock out", err)
 		}
@@ -159,23 +189,16 @@ func (m *Model) lock() error {
 	return nil
 }
 
-func (c *Config) kvShape() kernels.KVShape {
-	return kernels.KVShape{Layers: c.Layers, KVHeads: c.cacheHeads, HeadDim: c.HeadDim}
-}
-
-// Close frees everything; the model and its sequences must not be used afterwards.
+// Close frees everything but the device; the model and its sequences must not be used afterwards.
 func (m *Model) Close() {
-	if m.program != nil {
-		m.program.Free()
+	if m.runner != nil {
+		m.runner.Close()
 	}
-	if m.pool != nil {
-		m.pool.Close()
+	if m.memory != nil {
+		m.memory.Close()
 	}
-	if m.cache != nil {
-		m.cache.Free()
-	}
-	if m.weights.memory != nil {
-		m.weights.memory.Free()
+	if m.store != nil {
+		m.store.Close()
 	}
 	*m = Model{}
 }
@@ -190,22 +213,23 @@ func (m *Model) Vocab() *token.Vocab { return m.vocab }
 func (m *Model) MaxRows() int   { return m.options.MaxRows }
 func (m *Model) MaxWanted() int { return m.options.MaxWanted }
 
-// Threads returns how many threads a pass uses, ISA the instruction set of its kernels.
-func (m *Model) Threads() int     { return m.pool.Threads() }
-func (m *Model) ISA() kernels.ISA { return m.pool.ISA() }
+// Threads returns how many threads a pass uses, ISA the name of the device's kernels in use.
+func (m *Model) Threads() int { return m.device.About().Threads }
+func (m *Model) ISA() string  { return m.device.About().Kernels }
 
-// SetThreads has later passes use n threads. No pass may be running. After an error, which is kernels' own, the
-// model goes on with as many as before.
+// SetThreads makes later passes use n threads, if the device has threads. No pass may be running. After an error the
+// model keeps its number of threads.
 func (m *Model) SetThreads(n int) error {
-	pool, err := kernels.NewPool(n, m.pool.ISA())
-	if err != nil {
-		return err
+	d, ok := m.device.(kernels.Threaded)
+	if !ok {
+		return tandem.Errorf("engine", tandem.Unsupported, "%d threads: %s has none", n, m.device.About())
 	}
-	m.pool.Close()
-	m.pool = pool
-	return nil
+	return d.SetThreads(n)
 }
 
-// FreePages and Pages tell how much of the KV cache is unreserved and how much there is.
+// PageTokens is the number of tokens whose keys and values share a page of the KV cache.
+const PageTokens = kernels.PageRows
+
+// FreePages returns how many pages of the KV cache are unreserved, Pages how many there are.
 func (m *Model) FreePages() int { return m.cache.FreePages() }
 func (m *Model) Pages() int     { return m.options.KVPages }

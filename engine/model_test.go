@@ -11,7 +11,8 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/gguf"
-	kernels "github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
 
 func bytesOf(t testing.TB, x *gguf.Tensor) []byte {
@@ -83,7 +84,8 @@ func TestBrokenModels(t *testing.T) {
 		{"vocabulary size", tandem.Corrupt, "vocabulary size", set("llama.vocab_size", uint32(5000))},
 		{"experts", tandem.Unsupported, "expert_count", set("llama.expert_count", uint32(8))},
 		{"key missing", tandem.Corrupt, "llama.block_count", func(w *gguf.Writer, _ *gguf.File) { w.DropKey("llama.block_count") }},
-		{"tensor missing", tandem.Corrupt, "blk.1.ffn_up.weight", func(w *gguf.Writer, _ *gguf.File) { w.DropTensor("blk.1.ffn_up.weight") }},
+		{"tensor missing", tandem.Corrupt, "blk.1.ffn_up.weight",
+			func(w *gguf.Writer, _ *gguf.File) { w.DropTensor("blk.1.ffn_up.weight") }},
 		{"tensor of no use", tandem.Unsupported, "blk.0.mystery.weight", func(w *gguf.Writer, f *gguf.File) {
 			n := f.Tensor("blk.0.attn_norm.weight")
 			w.Tensor("blk.0.mystery.weight", n.Type, n.Shape, bytesOf(t, n))
@@ -103,7 +105,7 @@ func TestBrokenModels(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			path := edited(t, c.change)
-			_, err := Open(path, Options{})
+			_, err := Open(path, Options{Device: testdevice.CPU(t, 0)})
 			_, also := Inspect(path)
 			for _, err := range []error{err, also} {
 				if tandem.KindOf(err) != c.kind || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
@@ -120,7 +122,7 @@ func TestNeutralEdits(t *testing.T) {
 	logits := func(path string) []float32 {
 		m := openTest(t, path, Options{KVPages: 4})
 		tokens := randomTokens(rand.New(rand.NewPCG(7, 7)), m, 20)
-		out := forward(t, m, 0, Segment{Seq: newSeq(t, m, 20, 0), Extend: tokens, Want: WantTail})
+		out := forward(t, m, 0, Part{Seq: newSeq(t, m, 20, 0), Extend: tokens, Want: WantTail})
 		return append([]float32(nil), out.Logits(0)...)
 	}
 	want := logits(draftPath)
@@ -187,7 +189,8 @@ func TestInspect(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := info.Config
-	if c.Layers != 6 || c.Dim != 512 || c.Heads != 8 || c.KVHeads != 4 || c.HeadDim != 64 || c.FFN != 1280 || c.Vocab != 4096 || c.Context != 1024 {
+	if c.Layers != 6 || c.Dim != 512 || c.Heads != 8 || c.KVHeads != 4 || c.HeadDim != 64 || c.FFN != 1280 || c.Vocab != 4096 ||
+		c.Context != 1024 {
 		t.Errorf("shape %+v: models/README.md says otherwise", c)
 	}
 	if q := info.Types["q8_0"]; q.Kernel != "native" || q.Tensors != 43 || info.Types["f32"].Kernel != "vectors" || len(info.Types) != 2 {

@@ -11,11 +11,11 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/gguf"
-	kernels "github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels"
 )
 
-// naive is a tiny model with random weights, and what its architecture says about it, in the words of the published
-// formulas: nothing here is read back from a file or shared with the engine.
+// naive is a tiny model with random weights, computed by the published formulas of its architecture: nothing here is read
+// back from a file or shared with the engine.
 type naive struct {
 	arch                  string
 	dim, headDim, ropeDim int
@@ -99,7 +99,8 @@ func (n *naive) write(t testing.TB, dir string) string {
 	key("attention.value_length", uint32(n.headDim))
 	key("rope.dimension_count", uint32(n.ropeDim))
 	key("attention.layer_norm_rms_epsilon", float32(1e-5))
-	for name, counts := range map[string][]int{"attention.head_count": n.heads, "attention.head_count_kv": n.kv, "feed_forward_length": n.ffn} {
+	for name, counts := range map[string][]int{"attention.head_count": n.heads, "attention.head_count_kv": n.kv,
+		"feed_forward_length": n.ffn} {
 		each, same := make([]uint32, len(counts)), true
 		for i, c := range counts {
 			each[i] = uint32(c)
@@ -297,7 +298,7 @@ func (n *naive) residual(x, y []float64, post string) {
 	}
 }
 
-// attend returns what the heads of the last position see.
+// attend returns the attention of the last position's heads.
 func (n *naive) attend(q []float64, keys, values [][]float64, l int) []float64 {
 	first := 0
 	if n.window != nil && n.window(l) > 0 {

@@ -1,13 +1,14 @@
 package engine
 
 import (
+	"fmt"
 	"math"
 
-	kernels "github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels"
 )
 
-// planner lays the pass of a model out as one list of operations. What is in brackets only some
-// architectures have (traits):
+// planner lays the pass of a model out as one list of operations. Only some architectures have the parts
+// in brackets (traits):
 //
 //	x = embed(tokens) [·√d]
 //	per layer: n = norm(x); q, k, v = W n [+ b]; [q, k = norm of each head]; RoPE(q, k); cache k, v
@@ -24,7 +25,7 @@ type planner struct {
 	acts   map[slot]kernels.Act
 }
 
-// slot names a buffer of layers: those that want the same size share it.
+// slot names a buffer of layers: layers that need the same size share it.
 type slot struct {
 	what string
 	dim  int
@@ -32,12 +33,18 @@ type slot struct {
 
 var concurrent = kernels.MatMulOpt{Concurrent: true}
 
-func (m *Model) buildProgram() error {
+// program lays out a pass over the model for a device that wants weights in these layouts. Each layer's products and attention are a
+// stage; the norm before them is at the end of the previous stage, where it can be chained with the operation that made its input.
+func (m *Model) program(layout func(kernels.Type) kernels.Layout) *kernels.Program {
 	c := &m.config
 	b := &planner{Program: kernels.NewProgram(m.options.MaxRows, m.options.MaxWanted), Config: c, w: &m.weights,
 		bufs: map[slot]kernels.Buf{}, acts: map[slot]kernels.Act{}}
-	m.program = b.Program
-	b.SetKV(m.cache.Shape(), m.cache.Bytes())
+	b.KV = kernels.UniformKV(c.Layers, c.cacheHeads, c.HeadDim, m.kvType)
+	for i := range m.matrices {
+		x := &m.matrices[i]
+		b.Weight(kernels.Weight{Name: x.name(), Type: x.kind(), Rows: x.rows, Cols: x.cols(), Layout: layout(x.kind())})
+	}
+	b.Stage("the embedding")
 	b.x, b.normed = b.Buf(c.Dim), b.Act(c.Dim)
 	m.logits = b.WantedBuf(c.Vocab)
 	b.Embed(b.w.embed, b.x)
@@ -51,12 +58,13 @@ func (m *Model) buildProgram() error {
 	last, lastNorm := b.WantedBuf(c.Dim), b.WantedAct(c.Dim)
 	b.Gather(b.x, last)
 	b.RMSNorm(last, b.w.outputNorm, c.NormEps, lastNorm)
+	b.Stage("the output")
 	b.MatMul(b.w.head, lastNorm, m.logits, kernels.MatMulOpt{})
 	if c.finalCap != 0 {
 		b.SoftCap(m.logits, c.finalCap)
 	}
 	b.TopK(m.logits)
-	return b.Seal()
+	return b.Program
 }
 
 func (b *planner) attention(i int) {
@@ -64,6 +72,7 @@ func (b *planner) attention(i int) {
 	q, k, v := b.buf("q", s.heads*b.HeadDim), b.buf("k", s.kvHeads*b.HeadDim), b.buf("v", s.kvHeads*b.HeadDim)
 	out := b.act("attended", s.heads*b.HeadDim)
 	b.RMSNorm(b.x, l.attnNorm, b.NormEps, b.normed)
+	b.Stage(fmt.Sprintf("layer %d", i))
 	b.MatMul(l.q, b.normed, q, concurrent)
 	b.MatMul(l.k, b.normed, k, concurrent)
 	b.MatMul(l.v, b.normed, v, kernels.MatMulOpt{})
@@ -86,7 +95,7 @@ func (b *planner) attention(i int) {
 	b.add(l.o, out, l.oBias, l.attnPost)
 }
 
-// stored returns keys or values for as many heads as the cache has.
+// stored returns keys or values repeated to the cache's number of heads.
 func (b *planner) stored(what string, from kernels.Buf, heads int) kernels.Buf {
 	if heads == b.cacheHeads {
 		return from
@@ -112,8 +121,8 @@ func (b *planner) feedForward(i int) {
 	b.add(l.down, out, l.downBias, l.ffnPost)
 }
 
-// add adds w·in + bias to the residual stream, normalised first if there is a weight for that.
-func (b *planner) add(w *kernels.Matrix, in kernels.Act, bias, norm []float32) {
+// add adds w·in + bias to the residual stream; norm, if not nil, is the weight of a norm that is applied first.
+func (b *planner) add(w kernels.W, in kernels.Act, bias, norm []float32) {
 	if norm == nil {
 		b.MatMul(w, in, b.x, kernels.MatMulOpt{Add: true})
 		b.bias(b.x, bias)

@@ -8,7 +8,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tandem-llm/tandem"
-	kernels "github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
 
 // twin is what a sequence should hold: the committed tokens, and each tree row's token and parent.
@@ -27,12 +28,13 @@ func (w *twin) path(row int32) []tandem.Token {
 	return append(slices.Clone(w.prefix), path...)
 }
 
-// TestRerootEqualsRecomputation grows trees, moves their roots along random paths with random parts of
-// what is below kept, and compares the logits of every row added afterwards with those of its path computed
+// TestRerootEqualsRecomputation grows trees, moves their roots along random paths, keeps random parts of
+// the trees below, and compares the logits of every row added afterwards with those of its path computed
 // alone, bit by bit.
 func TestRerootEqualsRecomputation(t *testing.T) {
 	for _, kvType := range []string{"f16", "q8_0"} {
-		m := openTest(t, draftPath, Options{KVType: kvType, Threads: 1, KVPages: PagesFor(1, 160, 48) + PagesFor(1, 160, 0)})
+		m := openTest(t, draftPath, Options{KVType: kvType, Device: testdevice.CPU(t, 1), KVPages: PagesFor(1, 160, 48) + PagesFor(1, 160,
+			0)})
 		rapid.Check(t, func(r *rapid.T) { rerootEqualsRecomputation(t, r, m) })
 	}
 }
@@ -43,23 +45,29 @@ func rerootEqualsRecomputation(t *testing.T, r *rapid.T, m *Model) {
 		r.Fatal(err)
 	}
 	defer s.Close()
+	seq, err := m.NewSequence(160, 0)
+	if err != nil {
+		r.Fatal(err)
+	}
+	defer seq.Close()
+	single := narrow{m, seq}
 	random := rand.New(rand.NewPCG(rapid.Uint64().Draw(r, "tokens"), 0))
 	w := twin{prefix: randomTokens(random, m, rapid.IntRange(1, 66).Draw(r, "prefix"))}
-	forward(t, m, 0, Segment{Seq: s, Extend: w.prefix})
+	forward(t, m, 0, Part{Seq: s, Extend: w.prefix})
 	for range rapid.IntRange(1, 4).Draw(r, "rounds") {
-		seg := Segment{Seq: s, Want: WantTail, Nodes: randomTokens(random, m, rapid.IntRange(0, min(12, 48-s.Nodes())).Draw(r, "rows"))}
-		for i := range seg.Nodes {
-			seg.Parents = append(seg.Parents, int32(rapid.IntRange(-1, s.Nodes()+i-1).Draw(r, "parent")))
+		part := Part{Seq: s, Want: WantTail, Nodes: randomTokens(random, m, rapid.IntRange(0, min(12, 48-s.Nodes())).Draw(r, "rows"))}
+		for i := range part.Nodes {
+			part.Parents = append(part.Parents, int32(rapid.IntRange(-1, s.Nodes()+i-1).Draw(r, "parent")))
 		}
-		out := forward(t, m, 0, seg)
+		out := forward(t, m, 0, part)
 		old := int32(len(w.tokens))
-		w.tokens, w.parents = append(w.tokens, seg.Nodes...), append(w.parents, seg.Parents...)
+		w.tokens, w.parents = append(w.tokens, part.Nodes...), append(w.parents, part.Parents...)
 		got := make([][]float32, out.Len())
 		for i := range got {
 			got[i] = slices.Clone(out.Logits(i))
 		}
 		for i := range got {
-			if err := sameBits(got[i], alone(t, m, w.path(old+int32(i)))); err != nil {
+			if err := sameBits(got[i], single.after(t, w.path(old+int32(i)))); err != nil {
 				r.Fatalf("row %d: %v", i, err)
 			}
 		}
@@ -101,9 +109,9 @@ func (w *twin) reroot(r *rapid.T, s *Sequence) {
 func TestRerootRefuses(t *testing.T) {
 	m := openTest(t, draftPath, Options{KVPages: PagesFor(1, 3, 8)})
 	s := newSeq(t, m, 3, 8)
-	forward(t, m, 0, Segment{Seq: s, Extend: []tandem.Token{5}})
+	forward(t, m, 0, Part{Seq: s, Extend: []tandem.Token{5}})
 	// 0 ── 1 ── 3, 4   and   2
-	forward(t, m, 0, Segment{Seq: s, Nodes: make([]tandem.Token, 5), Parents: []int32{-1, 0, -1, 1, 1}})
+	forward(t, m, 0, Part{Seq: s, Nodes: make([]tandem.Token, 5), Parents: []int32{-1, 0, -1, 1, 1}})
 	for name, c := range map[string]struct{ path, keep []int32 }{
 		"path is none":       {[]int32{1}, nil},
 		"no such row":        {nil, []int32{5}},
@@ -128,8 +136,8 @@ func TestRerootRefuses(t *testing.T) {
 	}
 }
 
-// checkPlaces checks where tree rows lie: each in a cell of its own, those of the line where their positions will be, the
-// others in the node cells that are marked as taken.
+// checkPlaces checks where tree rows lie: each in a cell of its own, those of the line at their final positions, the
+// others in node cells that are marked as taken.
 func checkPlaces(t interface{ Fatalf(string, ...any) }, s *Sequence) {
 	seen, taken := map[kernels.Cell]bool{}, make([]bool, s.maxNodes)
 	for row, p := range s.places {
@@ -152,16 +160,16 @@ func checkPlaces(t interface{ Fatalf(string, ...any) }, s *Sequence) {
 
 // TestLineIsInPlace runs a tree whose first children form a line that goes on beyond what the sequence may hold.
 func TestLineIsInPlace(t *testing.T) {
-	m := openTest(t, draftPath, Options{Threads: 1, KVPages: PagesFor(1, 160, 0) + PagesFor(1, 66, 8)})
+	m := openTest(t, draftPath, Options{Device: testdevice.CPU(t, 1), KVPages: PagesFor(1, 160, 0) + PagesFor(1, 66, 8)})
 	s, err := m.NewSequence(66, 8)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
 	prefix := randomTokens(rand.New(rand.NewPCG(1, 2)), m, 63)
-	forward(t, m, 0, Segment{Seq: s, Extend: prefix})
+	forward(t, m, 0, Part{Seq: s, Extend: prefix})
 	nodes := []tandem.Token{5, 6, 7, 8, 9, 10}
-	out := forward(t, m, 0, Segment{Seq: s, Nodes: nodes, Parents: []int32{-1, -1, 0, 2, 0, 3}, Want: WantTail}) // line 0, 2, 3, and 5 beyond
+	out := forward(t, m, 0, Part{Seq: s, Nodes: nodes, Parents: []int32{-1, -1, 0, 2, 0, 3}, Want: WantTail}) // line 0, 2, 3, and 5 beyond
 	if !slices.Equal(s.line, []int32{0, 2, 3}) {
 		t.Fatalf("line %v: want rows 0, 2, 3", s.line)
 	}
@@ -182,7 +190,7 @@ func TestLineIsInPlace(t *testing.T) {
 	if err := s.Commit([]int32{2}); err != nil { // off the line
 		t.Fatal(err)
 	}
-	out = forward(t, m, 0, Segment{Seq: s, Nodes: nodes[:1], Parents: []int32{-1}, Want: WantTail})
+	out = forward(t, m, 0, Part{Seq: s, Nodes: nodes[:1], Parents: []int32{-1}, Want: WantTail})
 	if err := sameBits(out.Logits(0), alone(t, m, append(slices.Clone(prefix), 5, 9, 5))); err != nil {
 		t.Errorf("after a commit off the line: %v", err)
 	}

@@ -4,7 +4,7 @@ import (
 	"math"
 
 	"github.com/tandem-llm/tandem"
-	kernels "github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels"
 )
 
 // ropeConfig says how RoPE's angles differ from position·base^(-2i/n). The arithmetic on it uses only
@@ -12,14 +12,17 @@ import (
 type ropeConfig struct {
 	base, localBase    float64 // localBase: of layers with a window, which are not scaled; 0: as the others
 	kind               string  // none, linear, yarn, longrope
-	factor             float64 // of the context; 1: not extended
+	factor             float64 // by which the context is extended; 1: not extended
 	magnitude          float64 // cosines and sines are multiplied by it
 	original           int     // positions of training before the extension
 	betaFast, betaSlow float64 // YaRN: turns over `original` above and below which a pair is kept or interpolated
 }
 
-// Bounds of what divides RoPE's frequencies, by key and by tensor.
+// Bounds of the factors, from keys or tensors, that divide RoPE's frequencies.
 const minRopeFactor, maxRopeFactor = 0.25, 1e6
+
+// Bounds of YaRN's turns, whose logarithms must be finite. Published models have 1 and 32.
+const minRopeTurns, maxRopeTurns = 1e-6, 1e6
 
 // readRoPE reads the keys below rope. c.Context and c.RopeDim are known.
 func (h *hyper) readRoPE(c *Config) {
@@ -37,19 +40,21 @@ func (h *hyper) readRoPE(c *Config) {
 	switch r.kind = kind; kind {
 	case "none":
 		r.factor = 1
-	case "", "linear": // files of before the key had a type
+	case "", "linear": // files older than the key for the type
 		r.kind = "linear"
 	case "yarn":
 		if factor > 1 {
 			r.magnitude *= 1 + float64(0.1*ln(factor))
 		}
-		if r.betaFast < r.betaSlow || r.base == 1 {
-			h.fail(tandem.Corrupt, "yarn rope scaling of base %v, from %v to %v turns: want a base above 1 and more turns as %q",
-				r.base, r.betaSlow, r.betaFast, h.arch+".rope.scaling.yarn_beta_fast")
+		if r.betaSlow < minRopeTurns || r.betaFast < r.betaSlow || r.betaFast > maxRopeTurns || r.base == 1 {
+			h.fail(tandem.Corrupt,
+				"yarn rope scaling of base %v, from %v to %v turns: want a base above 1 and %v to %v turns, not fewer as %q",
+				r.base, r.betaSlow, r.betaFast, minRopeTurns, maxRopeTurns, h.arch+".rope.scaling.yarn_beta_fast")
 		}
 	case "longrope":
 		if factor != 1 || !c.traits.ropeFactors {
-			h.fail(tandem.Unsupported, "rope scaling %q of the %s architecture with factor %v: tandem runs it for llama and phi3, its factors in tensors",
+			h.fail(tandem.Unsupported,
+				"rope scaling %q of the %s architecture with factor %v: tandem runs it for llama and phi3, its factors in tensors",
 				kind, h.arch, factor)
 		}
 	default:
@@ -69,7 +74,7 @@ func (h *hyper) ropeBase(key string, def float64) float64 {
 	return base
 }
 
-// rotation returns how RoPE turns the heads of a layer; factors divide its frequencies one by one, unless nil.
+// rotation returns RoPE's rotation for the heads of a layer; factors, if not nil, divide its frequencies one by one.
 func (c *Config) rotation(local bool, factors []float32) kernels.Rotation {
 	r := c.rope
 	if local && r.localBase != 0 {
@@ -91,7 +96,7 @@ func (c *Config) rotation(local bool, factors []float32) kernels.Rotation {
 	return kernels.Rotation{InvFreq: freq, Magnitude: float32(r.magnitude), Halves: c.traits.halves}
 }
 
-// blend returns the pairs between which YaRN goes over from frequencies as trained to interpolated ones:
+// blend returns the pairs between which YaRN passes from trained to interpolated frequencies:
 // those that turn betaFast and betaSlow times over the original context, rounded outwards.
 func (r *ropeConfig) blend(n int) (low, high float64) {
 	pair := func(turns float64) float64 {

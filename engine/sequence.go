@@ -5,11 +5,11 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/kv"
-	kernels "github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels"
 )
 
-// Sequence is one session's state in the KV cache of a Model: a committed prefix and, behind it, the
-// rows of a token tree that a pass has computed but nobody has accepted yet. It belongs to the owner
+// Sequence is one session's state in the KV cache of a Model: a committed prefix and, after it, the
+// rows of a token tree that a pass has computed and that are not accepted yet. It belongs to the owner
 // of its Model and is not safe for concurrent use.
 type Sequence struct {
 	model    *Model
@@ -17,18 +17,18 @@ type Sequence struct {
 	capacity int // committed positions allowed
 	maxNodes int
 	length   int            // committed positions held
-	tokens   []tandem.Token // of them
-	prompt   []tandem.Token // of a shared one: what Resume looks for
-	born     int            // of a shared one: how many there were before it
+	tokens   []tandem.Token // of those positions
+	prompt   []tandem.Token // of a shared sequence: what Resume looks for
+	born     int            // of a shared sequence: how many were made before it
 	parents  []int32        // of tree rows; -1 is the prefix
 	rows     []tandem.Token // of tree rows
 	places   []place        // of tree rows
 	line     []int32        // tree rows that lie at Len, Len+1 …: the first a child of the prefix, each the parent of the next
-	taken    []bool         // (maxNodes) node cells that tree rows have
+	taken    []bool         // (maxNodes) node cells in use by tree rows
 	inPass   bool           // guards against one sequence twice in a batch
 }
 
-// place is where a tree row lies: in a node cell, or, with node -1, where a commit would put it.
+// place is where a tree row lies: in a node cell or, with node -1, at its final position.
 type place struct {
 	cell kernels.Cell
 	node int
@@ -50,7 +50,8 @@ func (m *Model) NewSequence(capacity, nodes int) (*Sequence, error) {
 func (m *Model) checkSequence(capacity, nodes int) error {
 	const op = "engine"
 	if capacity < 1 || capacity > m.config.Context {
-		return tandem.Errorf(op, tandem.Invalid, "a sequence of %d positions: %s has a context of %d", capacity, m.config.Name, m.config.Context)
+		return tandem.Errorf(op, tandem.Invalid, "a sequence of %d positions: %s has a context of %d", capacity, m.config.Name,
+			m.config.Context)
 	}
 	if nodes < 0 {
 		return tandem.Errorf(op, tandem.Invalid, "a sequence with %d tree rows: want 0 or more", nodes)
@@ -58,7 +59,7 @@ func (m *Model) checkSequence(capacity, nodes int) error {
 	return nil
 }
 
-// Close gives the sequence's memory back; what a shared one holds is kept for later ones as long as nobody needs the memory.
+// Close frees the sequence's memory. The pages of a shared sequence are kept for later ones until the memory is needed.
 // Closing twice is harmless.
 func (s *Sequence) Close() {
 	s.pages.Keep(s.tokens)
@@ -81,15 +82,14 @@ func (s *Sequence) dropNodes() {
 	clear(s.taken)
 }
 
-// Commit makes the tree rows of path, each the parent of the next and the first a child of the
-// prefix, the positions Len, Len+1 …; all other tree rows are dropped. On error nothing changes.
+// Commit makes the tree rows in path the positions Len, Len+1 …: the first is a child of the prefix, each the
+// parent of the next. All other tree rows are dropped. On error nothing changes.
 func (s *Sequence) Commit(path []int32) error { return s.Reroot(path, nil) }
 
-// Reroot commits path as Commit does, but tree rows in keep stay: all of them below path's last row, or
-// below the prefix if path is empty, in ascending order, each with its parent in keep too or right below
-// the new end of the prefix. They become rows 0, 1 … in that order; every other row is dropped. What a
-// later pass computes below them is the same, bit for bit, as if all had been computed anew: a row's
-// position does not change. On error nothing changes.
+// Reroot commits path as Commit does, but the tree rows in keep stay. keep is ascending; each of its rows has its
+// parent in keep or is a child of the new end of the prefix. The kept rows become rows 0, 1 … in that order; every
+// other row is dropped. Positions do not change, so later passes compute the same bits below the kept rows as if
+// all had been computed anew. On error nothing changes.
 func (s *Sequence) Reroot(path, keep []int32) error {
 	const op = "engine"
 	if s.length+len(path) > s.capacity {
@@ -106,13 +106,16 @@ func (s *Sequence) Reroot(path, keep []int32) error {
 	for i, n := range keep {
 		switch {
 		case n < 0 || int(n) >= len(s.parents) || i > 0 && n <= keep[i-1]:
-			return tandem.Errorf(op, tandem.Invalid, "rows %v to keep: entry %d is not one of the %d rows, ascending", keep, i, len(s.parents))
+			return tandem.Errorf(op, tandem.Invalid, "rows %v to keep: entry %d is not one of the %d rows, ascending", keep, i,
+				len(s.parents))
 		case s.parents[n] == root:
 			parents[i] = -1
 		default:
 			at, ok := slices.BinarySearch(keep[:i], s.parents[n])
 			if !ok {
-				return tandem.Errorf(op, tandem.Invalid, "rows %v to keep: entry %d has row %d as parent, which is neither kept nor the new end of the prefix", keep, i, s.parents[n])
+				return tandem.Errorf(op, tandem.Invalid,
+					"rows %v to keep: entry %d has row %d as parent, which is neither kept nor the new end of the prefix", keep, i,
+					s.parents[n])
 			}
 			parents[i] = int32(at)
 		}
@@ -126,7 +129,7 @@ func (s *Sequence) Reroot(path, keep []int32) error {
 	}
 	s.pages.Copy(dst, src)
 	line, places := s.line[:0], make([]place, len(keep))
-	if len(dst) == 0 { // the line goes on behind the path, else it has ended: what was on it is overwritten or dropped
+	if len(dst) == 0 { // path lay on the line, which goes on; else the line ends: its rows are overwritten or dropped
 		for _, n := range s.line[min(len(path), len(s.line)):] {
 			if at, ok := slices.BinarySearch(keep, n); ok {
 				line = append(line, int32(at))
@@ -140,14 +143,16 @@ func (s *Sequence) Reroot(path, keep []int32) error {
 			s.taken[node] = true
 		}
 	}
-	s.parents, s.rows, s.places, s.line = append(s.parents[:0], parents...), append(s.rows[:0], rows...), append(s.places[:0], places...), line
+	s.parents, s.rows, s.places, s.line = append(s.parents[:0], parents...), append(s.rows[:0], rows...), append(s.places[:0], places...),
+		line
 	s.length += len(path)
 	s.pages.Publish(s.tokens)
 	return nil
 }
 
-// Truncate rolls back to the first n committed positions and drops all tree rows. Rolling a shared sequence back to before its prompt's
-// end, or by more than a position, may be Exhausted: what others share cannot be written to. On error nothing changes.
+// Truncate rolls back to the first n committed positions and drops all tree rows. Exhausted is possible if a shared sequence
+// is rolled back into its prompt or by more than one position, because pages that others share must be replaced. On error
+// nothing changes.
 func (s *Sequence) Truncate(n int) error {
 	if n < 0 || n > s.length {
 		return tandem.Errorf("engine", tandem.Invalid, "truncate to %d positions: the sequence holds %d", n, s.length)

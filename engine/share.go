@@ -4,14 +4,14 @@ import (
 	"slices"
 
 	"github.com/tandem-llm/tandem"
-	kernels "github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels"
 )
 
-// NewShared returns a sequence as NewSequence does, with the same errors, which will hold prompt and shares
-// memory with the other shared sequences of its tenant, those that are closed included: it begins with as much of
-// the prompt as is found with them (Len), and what it computes is found by later ones. Every bit is as if
-// it had computed all by itself. Nothing passes from one tenant to another; within a tenant the time that a prompt takes
-// tells whether another has begun alike.
+// NewShared returns a sequence as NewSequence does, with the same errors, that will hold prompt and shares
+// memory with the other shared sequences of its tenant, also closed ones. It begins with as much of the prompt as
+// they have computed (Len), and later sequences find what it computes. Results are the same, bit for bit, as without
+// sharing. Tenants share nothing with each other; within a tenant the time that a prompt takes shows whether an earlier
+// one began alike.
 func (m *Model) NewShared(tenant string, prompt []tandem.Token, capacity, nodes int) (*Sequence, error) {
 	if err := m.checkSequence(capacity, nodes); err != nil {
 		return nil, err
@@ -25,8 +25,8 @@ func (m *Model) NewShared(tenant string, prompt []tandem.Token, capacity, nodes 
 		tokens: slices.Clone(prompt[:found]), prompt: slices.Clone(prompt[:min(len(prompt), capacity)])}, nil
 }
 
-// Resume goes on to as much of the prompt as is found by now, and returns how many positions that are. It does nothing once
-// the sequence holds all of it, or anything else.
+// Resume takes over what other sequences have computed of the prompt by now, and returns how many positions that adds. It
+// does nothing once the sequence holds the whole prompt or anything else.
 func (s *Sequence) Resume() int {
 	held := s.length
 	if !s.filling() {
@@ -42,8 +42,8 @@ func (s *Sequence) filling() bool {
 	return s.length < len(s.prompt) && len(s.parents) == 0 && slices.Equal(s.tokens, s.prompt[:s.length])
 }
 
-// Follows reports whether s had better wait: o is about to compute the same page of the same prompt, which Resume will then
-// find. Of several sequences that follow each other one does not.
+// Follows reports whether s should wait because o is about to compute the same page of the same prompt, which Resume will then
+// find. Among sequences with the same prompt, the one that is furthest follows none.
 func (s *Sequence) Follows(o *Sequence) bool {
 	end := (s.length/kernels.PageRows + 1) * kernels.PageRows // of the page that s needs next
 	switch {
@@ -53,21 +53,22 @@ func (s *Sequence) Follows(o *Sequence) bool {
 		return false
 	}
 	last := end - kernels.PageRows
-	return slices.Equal(s.prompt[last:end], o.prompt[last:end]) && slices.Equal(s.prompt[:last], o.prompt[:last]) && s.filling() && o.filling()
+	return slices.Equal(s.prompt[last:end], o.prompt[last:end]) && slices.Equal(s.prompt[:last], o.prompt[:last]) && s.filling() &&
+		o.filling()
 }
 
-// Distrust keeps what s holds, and what it shares with others, from being found by anybody after a failure that may
-// have to do with it. Those that share it go on.
+// Distrust, called after a failure that the pages of s may have caused, makes sure that no sequence finds them any more.
+// Sequences that share them already go on.
 func (s *Sequence) Distrust() { s.pages.Distrust() }
 
-// BoundPrefixes sets how many pages may be kept that no sequence uses: 0 for all that are free, negative for none; then
-// shared sequences share nothing. Call it before there are any.
+// BoundPrefixes sets how many pages that no sequence uses may be kept: 0 for all free ones, negative for none, and then
+// sequences share nothing. Call it before the first shared sequence.
 func (m *Model) BoundPrefixes(pages int) { m.cache.Bound(pages) }
 
-// DropPrefixes forgets all that is kept.
+// DropPrefixes forgets all kept pages.
 func (m *Model) DropPrefixes() { m.cache.Drop() }
 
-// PrefixPages returns how many of FreePages hold what was kept, EvictedPages how many that did were taken for sequences
-// or the bound so far. Safe for concurrent use.
+// PrefixPages returns how many of FreePages hold kept prefixes, EvictedPages how many such pages were given up so far, for
+// sequences or because of the bound. Safe for concurrent use.
 func (m *Model) PrefixPages() int    { return m.cache.Kept() }
 func (m *Model) EvictedPages() int64 { return m.cache.Evicted() }

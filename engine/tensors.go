@@ -4,54 +4,59 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/gguf"
-	kernels "github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels"
 )
 
 // layer holds one transformer block's weights; biases are nil where the file has none.
 type layer struct {
 	attnNorm, ffnNorm          []float32 // (dim)
-	attnPost, ffnPost          []float32 // (dim), of what attention and feed-forward give; nil: none
+	attnPost, ffnPost          []float32 // (dim), norms of the outputs of attention and feed-forward; nil: none
 	qNorm, kNorm               []float32 // (headDim); nil: none
-	q, k, v, o                 *kernels.Matrix
+	q, k, v, o                 kernels.W
 	qBias, kBias, vBias, oBias []float32
-	gate, up, down             *kernels.Matrix
+	gate, up, down             kernels.W
 	gateBias, upBias, downBias []float32
 }
 
-// weights are a model's parameters, repacked for the kernels. head is embed where the file has no
-// matrix of its own for the output.
+// weights are a model's parameters: matrices by their handle in the program, vectors as they are. head is embed if the file has no
+// output matrix.
 type weights struct {
-	memory      *kernels.Memory
 	work        Work
-	embed, head *kernels.Matrix
+	embed, head kernels.W
 	outputNorm  []float32
 	ropeFactors []float32 // (ropeDim/2), or nil
 	layers      []layer
 }
 
 // catalog finds a model's tensors in its file, checks their shapes, and remembers which were asked
-// for, so that a tensor that nobody used is noticed. The first error sticks.
+// for, so that unused tensors are noticed. The first error sticks.
 type catalog struct {
 	file     *gguf.File
 	used     map[string]bool
-	matrices []pending
-	bytes    int // packed, of matrices
+	matrices []matrix
 	err      error
 }
 
-// pending is a matrix whose memory is not allocated yet: rows [row0, row0+rows) of a tensor, which lie
-// side by side in the file.
-type pending struct {
+// matrix is a weight matrix of the program: rows [row0, row0+rows) of a tensor. Its handle is its index in the catalog.
+type matrix struct {
 	tensor     *gguf.Tensor
 	row0, rows int
-	at         int // offset into the weight memory
-	into       **kernels.Matrix
 }
 
-func (p *pending) cols() int { return p.tensor.Shape[0] }
+func (m *matrix) cols() int          { return m.tensor.Shape[0] }
+func (m *matrix) kind() kernels.Type { return kernels.Type(m.tensor.Type) }
+
+// name returns the tensor's name, with the rows if they are not all of it.
+func (m *matrix) name() string {
+	if m.rows == m.tensor.Shape[1] {
+		return m.tensor.Name
+	}
+	return fmt.Sprintf("%s[%d:%d]", m.tensor.Name, m.row0, m.row0+m.rows)
+}
 
 func (c *catalog) fail(k tandem.Kind, format string, args ...any) {
 	if c.err == nil {
@@ -80,24 +85,24 @@ func (c *catalog) find(name string, required bool, shape ...int) *gguf.Tensor {
 	return t
 }
 
-// part is a matrix of so many rows of a tensor.
-type part struct {
-	into **kernels.Matrix
+// band is a matrix that takes some rows of a tensor.
+type band struct {
+	into *kernels.W
 	rows int
 }
 
-// matrix asks for a (rows, cols) weight matrix, rows being outputs; its memory comes later.
-func (c *catalog) matrix(into **kernels.Matrix, name string, required bool, rows, cols int) {
+// matrix asks for a (rows, cols) weight matrix, rows being outputs.
+func (c *catalog) matrix(into *kernels.W, name string, required bool, rows, cols int) {
 	if required || c.file.Tensor(name) != nil {
-		c.stacked(name, cols, part{into, rows})
+		c.stacked(name, cols, band{into, rows})
 	}
 }
 
 // stacked asks for matrices whose rows follow each other in one tensor.
-func (c *catalog) stacked(name string, cols int, parts ...part) {
+func (c *catalog) stacked(name string, cols int, bands ...band) {
 	rows := 0
-	for _, p := range parts {
-		rows += p.rows
+	for _, b := range bands {
+		rows += b.rows
 	}
 	t := c.find(name, true, cols, rows)
 	if t == nil {
@@ -105,15 +110,24 @@ func (c *catalog) stacked(name string, cols int, parts ...part) {
 	}
 	kt := kernels.Type(t.Type)
 	if !kt.Supported() {
-		c.fail(tandem.Unsupported, "tensor %q has type %s: supported are f32, f16, bf16, q8_0, q4_0, q4_k, q6_k", name, t.Type)
+		c.fail(tandem.Unsupported, "tensor %q has type %s: supported are %s", name, t.Type, supported())
 		return
 	}
 	row0 := 0
-	for _, p := range parts {
-		c.matrices = append(c.matrices, pending{t, row0, p.rows, c.bytes, p.into})
-		c.bytes += kernels.PackedBytes(kt, p.rows, cols)
-		row0 += p.rows
+	for _, b := range bands {
+		*b.into = kernels.W(len(c.matrices))
+		c.matrices = append(c.matrices, matrix{t, row0, b.rows})
+		row0 += b.rows
 	}
+}
+
+// supported lists the types of weights for which there are kernels.
+func supported() string {
+	var names []string
+	for _, t := range kernels.Types() {
+		names = append(names, t.String())
+	}
+	return strings.Join(names, ", ")
 }
 
 // vector reads an F32 tensor of n values; nil if it is absent and not required.
@@ -143,6 +157,7 @@ func (c *catalog) vector(name string, required bool, n int) []float32 {
 // collect lists every tensor of a model.
 func (c *catalog) collect(w *weights, cfg *Config) {
 	c.matrix(&w.embed, "token_embd.weight", true, cfg.Vocab, cfg.Dim)
+	w.head = w.embed
 	c.matrix(&w.head, "output.weight", false, cfg.Vocab, cfg.Dim)
 	w.outputNorm = c.vector("output_norm.weight", true, cfg.Dim)
 	c.collectRopeFactors(w, cfg)
@@ -154,7 +169,8 @@ func (c *catalog) collect(w *weights, cfg *Config) {
 	}
 	for _, t := range c.file.Tensors() {
 		if !c.used[t.Name] {
-			c.fail(tandem.Unsupported, "tensor %q has no place in the %s architecture: leaving it out would change the text", t.Name, cfg.Arch)
+			c.fail(tandem.Unsupported, "tensor %q has no place in the %s architecture: leaving it out would change the text", t.Name,
+				cfg.Arch)
 			return
 		}
 	}
@@ -175,7 +191,7 @@ func (c *catalog) collectLayer(l *layer, cfg *Config, i int) {
 		l.ffnPost = c.vector(name("post_ffw_norm.weight"), true, cfg.Dim)
 	}
 	if qkv := name("attn_qkv.weight"); t.fused && c.file.Tensor(qkv) != nil {
-		c.stacked(qkv, cfg.Dim, part{&l.q, attn}, part{&l.k, kv}, part{&l.v, kv})
+		c.stacked(qkv, cfg.Dim, band{&l.q, attn}, band{&l.k, kv}, band{&l.v, kv})
 	} else {
 		c.matrix(&l.q, name("attn_q.weight"), true, attn, cfg.Dim)
 		c.matrix(&l.k, name("attn_k.weight"), true, kv, cfg.Dim)
@@ -187,7 +203,7 @@ func (c *catalog) collectLayer(l *layer, cfg *Config, i int) {
 	l.vBias = c.vector(name("attn_v.bias"), false, kv)
 	l.oBias = c.vector(name("attn_output.bias"), false, cfg.Dim)
 	if t.fused && c.file.Tensor(name("ffn_gate.weight")) == nil {
-		c.stacked(name("ffn_up.weight"), cfg.Dim, part{&l.gate, s.ffn}, part{&l.up, s.ffn})
+		c.stacked(name("ffn_up.weight"), cfg.Dim, band{&l.gate, s.ffn}, band{&l.up, s.ffn})
 	} else {
 		c.matrix(&l.gate, name("ffn_gate.weight"), true, s.ffn, cfg.Dim)
 		c.matrix(&l.up, name("ffn_up.weight"), true, s.ffn, cfg.Dim)
@@ -198,8 +214,8 @@ func (c *catalog) collectLayer(l *layer, cfg *Config, i int) {
 	l.downBias = c.vector(name("ffn_down.bias"), false, cfg.Dim)
 }
 
-// collectRopeFactors finds what RoPE's frequencies are divided by: Llama 3.1's one table, or LongRoPE's for contexts
-// longer than that of training or for others. The choice is made once, for the context that the model is loaded with.
+// collectRopeFactors finds the factors that divide RoPE's frequencies: Llama 3.1's single table, or one of LongRoPE's two, for
+// contexts longer than the training context and for others. The model's context, set when it is loaded, decides.
 func (c *catalog) collectRopeFactors(w *weights, cfg *Config) {
 	if !cfg.traits.ropeFactors {
 		return

@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-llm/tandem/drafter"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/gateway"
+	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/mempool"
 	"github.com/tandem-llm/tandem/verifier"
 )
@@ -184,7 +185,7 @@ func assemble(t *testing.T, drafts ...string) (*gateway.Gateway, []room, *verifi
 		}
 	}
 	open := func(file string) *engine.Model {
-		m, err := engine.Open(file, engine.Options{Threads: 1, MaxRows: 192, KVPages: engine.PagesFor(8, positions, drafter.DefaultTreeRows)})
+		m, err := engine.Open(file, engine.Options{Device: testdevice.CPU(t, 1), MaxRows: 192, KVPages: engine.PagesFor(8, positions, drafter.DefaultTreeRows)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,13 +8,14 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/mempool"
 )
 
 // TestPanicsEndOneSession makes the owner stumble over a session that is damaged on purpose, and over a
 // receiver of verdicts that panics.
 func TestPanicsEndOneSession(t *testing.T) {
-	m, err := engine.Open("../models/gopher-draft-all-f16.gguf", engine.Options{Threads: 1})
+	m, err := engine.Open("../models/gopher-draft-all-f16.gguf", engine.Options{Device: testdevice.CPU(t, 1)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 type share struct {
 	s     *session
 	check *check
-	seg   engine.Segment
+	seg   engine.Part
 	end   tandem.End // of the verify stage; nil for a prompt
 }
 
@@ -73,7 +73,7 @@ func (v *Verifier) plan() {
 			continue
 		}
 		taken += n
-		sh := share{s: c.s, check: c, seg: engine.Segment{Seq: c.s.seq, Want: engine.WantTail,
+		sh := share{s: c.s, check: c, seg: engine.Part{Seq: c.s.seq, Want: engine.WantTail,
 			Extend: c.s.tokens[c.s.seq.Len():], Nodes: c.tree.Tokens[1:], Parents: make([]int32, n-1)}}
 		for i, parent := range c.tree.Parents[1:] {
 			sh.seg.Parents[i] = parent - 1 // rows do not count the root
@@ -96,7 +96,7 @@ func (v *Verifier) plan() {
 			continue
 		}
 		left, fed = left-n, append(fed, s)
-		v.inPass = append(v.inPass, share{s: s, seg: engine.Segment{Seq: s.seq, Extend: missing[:n]}})
+		v.inPass = append(v.inPass, share{s: s, seg: engine.Part{Seq: s.seq, Extend: missing[:n]}})
 	}
 	v.opening = append(waiting, fed...)
 }

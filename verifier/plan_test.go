@@ -11,6 +11,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/spec/learn"
 )
 
@@ -31,7 +32,7 @@ type bench struct {
 var flat = []tandem.Cost{{Rows: 1, Time: 10 * time.Millisecond}, {Rows: 8, Time: 10 * time.Millisecond}, {Rows: 64, Time: 66 * time.Millisecond}}
 
 func newBench(t testing.TB) *bench {
-	m, err := engine.Open(smallModel, engine.Options{Threads: 1, MaxRows: benchRows, MaxWanted: benchRows, KVPages: 120})
+	m, err := engine.Open(smallModel, engine.Options{Device: testdevice.CPU(t, 1), MaxRows: benchRows, MaxWanted: benchRows, KVPages: 120})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/tandem-llm/tandem/drafter"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/sample"
+	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/mempool"
 	"github.com/tandem-llm/tandem/verifier"
 )
@@ -40,7 +41,7 @@ func openModel(t testing.TB, file string, sessions int) *engine.Model {
 
 func openThreads(t testing.TB, file string, sessions, threads int) *engine.Model {
 	t.Helper()
-	m, err := engine.Open(file, engine.Options{Threads: threads, MaxRows: 192, KVPages: engine.PagesFor(sessions, limit, drafter.DefaultTreeRows)})
+	m, err := engine.Open(file, engine.Options{Device: testdevice.CPU(t, threads), MaxRows: 192, KVPages: engine.PagesFor(sessions, limit, drafter.DefaultTreeRows)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +268,7 @@ func (p plain) explain(t testing.TB, a asked) (text []tandem.Token, logprobs []t
 	var s sample.Sampler
 	text = slices.Clone(a.prompt)
 	for len(text) < len(a.prompt)+a.tokens {
-		out, err := p.m.Forward([]engine.Segment{{Seq: seq, Extend: text[seq.Len():], Want: engine.WantTail}}, 1)
+		out, err := p.m.Forward([]engine.Part{{Seq: seq, Extend: text[seq.Len():], Want: engine.WantTail}}, 1)
 		if err != nil {
 			t.Fatal(err)
 		}

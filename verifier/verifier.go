@@ -82,7 +82,7 @@ type Verifier struct {
 	passes   int                           // with tickets, so far
 	stepping bool                          // a pass is planned or running
 	inPass   []share                       // what it consists of
-	segments []engine.Segment
+	segments []engine.Part
 	sampler  sample.Sampler
 }
 

@@ -1,14 +1,128 @@
 package main
 
 import (
+	"cmp"
+	"io"
 	"slices"
 	"time"
+
+	"github.com/tandem-llm/tandem"
+	rooms "github.com/tandem-llm/tandem/bench"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/kernels/cpu"
 )
 
 type benchCmd struct {
-	Kernels benchKernelsCmd `cmd:"" help:"Single matrices: how near their products come to the limits of the machine."`
-	Decode  benchDecodeCmd  `cmd:"" help:"Whole passes of a model, by width: T_V(W) beside its limit."`
-	System  benchSystemCmd  `cmd:"" help:"All processes together: speculation against plain decoding, and strategies against each other, in turn."`
+	Kernels benchKernelsCmd `cmd:"" help:"Products of single matrices, beside the limits of the machine."`
+	Decode  benchDecodeCmd  `cmd:"" help:"Whole passes of a model, by width: time T_V(W) beside its limit."`
+	System  benchSystemCmd  `cmd:"" help:"All processes together: speculation against plain decoding, and strategies against each other."`
+}
+
+// computeFlags say which threads and kernels a benchmark uses.
+type computeFlags struct {
+	Threads int    `help:"Threads; 0 = all cores." default:"0"`
+	ISA     string `name:"isa" help:"Instruction set: auto, generic, avx2, avx512, neon, neon-dot, neon-i8mm." default:"auto"`
+}
+
+// widthFlags say how many rows the passes of a benchmark have, and how many passes count.
+type widthFlags struct {
+	Width  []int `help:"Rows of a pass." default:"1,2,4,8,16,32,64" placeholder:"N,…" setting:"-"`
+	Rounds int   `help:"Passes of each kind, in turn; the best and the median count." default:"20" setting:"-"`
+}
+
+func (w widthFlags) passes() rooms.Passes { return rooms.Passes{Widths: w.Width, Rounds: w.Rounds} }
+
+type benchKernelsCmd struct {
+	Type []string `help:"Weight types, like q8_0; default: all with kernels of their own." placeholder:"TYPE,…" setting:"-"`
+	Rows int      `help:"Outputs of a matrix." default:"8192" setting:"-"`
+	Cols int      `help:"Inputs of a matrix." default:"2048" setting:"-"`
+	widthFlags
+	computeFlags
+	output
+}
+
+// Run measures single matrices.
+func (c *benchKernelsCmd) Run(a *app) error {
+	b := rooms.Kernels{Types: c.Type, Rows: c.Rows, Cols: c.Cols, Passes: c.passes()}
+	if err := b.Validate(); err != nil {
+		return err
+	}
+	dev, err := c.open()
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	r, err := b.Run(a.ctx, dev)
+	if err != nil {
+		return err
+	}
+	return c.show(a, r)
+}
+
+// open starts the threads.
+func (c computeFlags) open() (*cpu.Device, error) {
+	if err := checkThreads("threads", c.Threads); err != nil {
+		return nil, err
+	}
+	dev, err := openDevice(c.Threads, c.ISA)
+	if err != nil {
+		return nil, tandem.Errorf("", tandem.Invalid, "--isa %s --threads %d: %w", c.ISA, c.Threads, err)
+	}
+	return dev, nil
+}
+
+type benchDecodeCmd struct {
+	Model   string `help:"GGUF file (default: the shipped target)." placeholder:"FILE" setting:"-"`
+	Context int    `help:"Tokens in the KV cache before each pass." default:"256" setting:"-"`
+	Prefill int    `help:"Also measure a prompt of this many tokens in one pass; 0 = none." default:"0" placeholder:"N" setting:"-"`
+	widthFlags
+	computeFlags
+	kvFlags
+	output
+}
+
+// Run measures whole passes.
+func (c *benchDecodeCmd) Run(a *app) error {
+	if err := cmp.Or(c.passes().Validate(), checkThreads("threads", c.Threads)); err != nil {
+		return err
+	}
+	path, err := targetPath(c.Model)
+	if err != nil {
+		return err
+	}
+	info, err := engine.Inspect(path)
+	if err != nil {
+		return err
+	}
+	b := rooms.Decode{Name: modelName(path), Context: c.Context, Prefill: c.Prefill, KVType: c.KVType, Passes: c.passes()}
+	o, err := b.Options(info.Config.Context)
+	if err != nil {
+		return err
+	}
+	dev, err := c.open()
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	o.Device = dev
+	m, err := a.openModel(path, o)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	r, err := b.Run(a.ctx, m)
+	if err != nil {
+		return err
+	}
+	return c.show(a, r)
+}
+
+// show prints a result as JSON or as text.
+func (o output) show(a *app, r interface{ Print(to io.Writer) error }) error {
+	if o.JSON {
+		return printJSON(a.stdout, r)
+	}
+	return r.Print(a.stdout)
 }
 
 // quantile returns the q-th quantile of values, 0 if there are none.

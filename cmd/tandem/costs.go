@@ -53,7 +53,7 @@ type measured struct {
 // measured now. Nil if that cannot be; then the planner learns it. If m's passes are about as quick without the
 // last spare of its threads, as on a machine with more cores than its memory can feed, m goes on without them.
 func (r *role) costs(ctx context.Context, m *engine.Model, path, listen, kvType string, spare int) []tandem.Cost {
-	now := measured{Model: path, Threads: m.Threads(), Spare: spare, ISA: m.ISA().String(), KVType: kvType}
+	now := measured{Model: path, Threads: m.Threads(), Spare: spare, ISA: m.ISA(), KVType: kvType}
 	if info, err := os.Stat(path); err == nil {
 		now.Bytes, now.Modified = info.Size(), info.ModTime().UTC()
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
 
 // TestCostsAreKept: what a verifier measured is there for the next on its socket, and for no other model, machine or
@@ -91,7 +92,7 @@ func TestSpareThreads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := engine.Open(path, engine.Options{Threads: 2, Context: 256, KVPages: 16, MaxRows: 64})
+	m, err := engine.Open(path, engine.Options{Device: testdevice.CPU(t, 2), Context: 256, KVPages: 16, MaxRows: 64})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/drafter"
 	"github.com/tandem-llm/tandem/engine/token"
-	kernels "github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/services/discovery"
 	"github.com/tandem-llm/tandem/services/drafting"
 	"github.com/tandem-llm/tandem/services/pool"

@@ -74,7 +74,12 @@ func (c *logitsCmd) Run(a *app) error {
 	if total > info.Config.Context {
 		return tandem.Errorf("", tandem.Invalid, "%d prompt tokens and %d to generate: the context holds %d", len(tokens), c.Generate, info.Config.Context)
 	}
-	m, err := a.openModel(path, engine.Options{Threads: c.Threads, ISA: c.ISA, KVType: c.KVType, Lock: c.Lock, MaxRows: 64, KVPages: engine.PagesFor(1, total, 0)})
+	device, err := openDevice(c.Threads, c.ISA)
+	if err != nil {
+		return err
+	}
+	defer device.Close()
+	m, err := a.openModel(path, engine.Options{Device: device, KVType: c.KVType, Lock: c.Lock, MaxRows: 64, KVPages: engine.PagesFor(1, total, 0)})
 	if err != nil {
 		return err
 	}
@@ -113,7 +118,7 @@ func evaluate(a *app, m *engine.Model, tokens []tandem.Token, top, n int) (*logi
 		}
 		chunk := rest[:min(len(rest), m.MaxRows())]
 		rest = rest[len(chunk):]
-		out, err := m.Forward([]engine.Segment{{Seq: seq, Extend: chunk, Want: engine.WantAll}}, top)
+		out, err := m.Forward([]engine.Part{{Seq: seq, Extend: chunk, Want: engine.WantAll}}, top)
 		if err != nil {
 			return nil, err
 		}
@@ -138,7 +143,7 @@ func evaluate(a *app, m *engine.Model, tokens []tandem.Token, top, n int) (*logi
 		if a.ctx.Err() != nil {
 			return nil, a.ctx.Err()
 		}
-		out, err := m.Forward([]engine.Segment{{Seq: seq, Extend: []tandem.Token{next}, Want: engine.WantTail}}, 1)
+		out, err := m.Forward([]engine.Part{{Seq: seq, Extend: []tandem.Token{next}, Want: engine.WantTail}}, 1)
 		if err != nil {
 			return nil, err
 		}

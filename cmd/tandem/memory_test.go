@@ -7,7 +7,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
-	kernels "github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels"
 )
 
 // Two models, of which the first has 1 MiB of weights and a MiB of cache for each page.
@@ -96,31 +96,6 @@ func TestAdviceIsTight(t *testing.T) {
 		}
 		if sessions > 0 && (r.total(sessions, 2000) > available.Bytes || r.total(sessions+1, 2000) <= available.Bytes) {
 			t.Errorf("%d bytes: --sessions %d is not the largest that fits", available.Bytes, sessions)
-		}
-	}
-}
-
-func TestBenchFlags(t *testing.T) {
-	for _, tc := range []struct {
-		cmd  benchKernelsCmd
-		says string // "" if it is right
-	}{
-		{benchKernelsCmd{Type: []string{"q8_0", "f16"}, Rows: 16, Cols: 256, widthFlags: widthFlags{[]int{1}, 1}}, ""},
-		{benchKernelsCmd{Rows: 16, Cols: 256, widthFlags: widthFlags{[]int{1}, 1}}, ""},
-		{benchKernelsCmd{Type: []string{"q9_0"}, Rows: 16, Cols: 256, widthFlags: widthFlags{[]int{1}, 1}}, "--type q9_0: want of f32, f16, q4_0"},
-		{benchKernelsCmd{Type: []string{"q4_k"}, Rows: 16, Cols: 64, widthFlags: widthFlags{[]int{1}, 1}}, "a multiple of 256 for q4_k"},
-		{benchKernelsCmd{Type: []string{"q8_0"}, Rows: 0, Cols: 64, widthFlags: widthFlags{[]int{1}, 1}}, "--rows 0 --cols 64"},
-		{benchKernelsCmd{Rows: 16, Cols: 256, widthFlags: widthFlags{[]int{1, 0}, 1}}, "--width 0: want 1 to 1024"},
-		{benchKernelsCmd{Rows: 16, Cols: 256, widthFlags: widthFlags{[]int{1}, 0}}, "--rounds is 0"},
-		{benchKernelsCmd{Rows: 16, Cols: 256, widthFlags: widthFlags{nil, 5}}, "with 0 widths"},
-	} {
-		types, err := tc.cmd.types()
-		if tc.says == "" {
-			if err != nil || len(types) == 0 {
-				t.Errorf("%+v: %v, %v", tc.cmd, types, err)
-			}
-		} else if tandem.KindOf(err) != tandem.Invalid || !strings.Contains(err.Error(), tc.says) {
-			t.Errorf("%+v: error %v: want Invalid that says %q", tc.cmd, err, tc.says)
 		}
 	}
 }

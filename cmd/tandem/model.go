@@ -10,7 +10,8 @@ import (
 
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/gguf"
-	kernels "github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/cpu"
 )
 
 type modelCmd struct {
@@ -138,7 +139,7 @@ func (c *modelInfoCmd) memory(info *engine.Info) (memoryInfo, error) {
 }
 
 func describe(path string, info *engine.Info, f *gguf.File, memory memoryInfo) modelInfo {
-	isas := kernels.Supported()
+	isas := cpu.Supported()
 	available := make([]string, len(isas))
 	for i, isa := range isas {
 		available[i] = isa.String()

@@ -125,7 +125,11 @@ func (r *role) loadModels(paths []string, k kernelFlags, nodes int) (models []*e
 		}
 	}()
 	for i, path := range paths {
-		m, err := r.open(path, engine.Options{Threads: threads, ISA: k.ISA, Lock: k.Lock, KVType: k.KVType, MaxRows: passRows,
+		device, err := openDevice(threads, k.ISA)
+		if err != nil {
+			return models, tandem.Errorf("", tandem.Invalid, "%w", err)
+		}
+		m, err := r.open(path, engine.Options{Device: device, Lock: k.Lock, KVType: k.KVType, MaxRows: passRows,
 			Context: r.flags.context(room.models[i].context), KVPages: room.models[i].pages(room.sessions, room.ctx)})
 		if err != nil {
 			return models, err
@@ -177,7 +181,7 @@ func (r *role) describe(name, path, socket string, m *engine.Model) func() wire.
 	return func() wire.Description {
 		d := process()
 		d.Model, d.File, d.Vocab, d.Fingerprint = m.Config().Name, filepath.Base(path), m.Vocab().Size(), fingerprint(m.Vocab().Fingerprint())
-		d.Context, d.Threads, d.ISA, d.KVCapacity = m.Config().Context, m.Threads(), m.ISA().String(), int64(m.Pages())*kvPageRows
+		d.Context, d.Threads, d.ISA, d.KVCapacity = m.Config().Context, m.Threads(), m.ISA(), int64(m.Pages())*kvPageRows
 		return d
 	}
 }

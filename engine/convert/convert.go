@@ -1,9 +1,9 @@
-// Package convert makes model files out of model files: Quantize stores weights in other types, Expand
+// Package convert makes model files from model files: Quantize stores weights in other types, Expand
 // makes a larger model that computes the same function.
 //
-// Both are a list of tensors to make, each with a function that yields its values row by row. The list is
-// written in one go, some rows at a time on all cores, so memory does not depend on the model. The result
-// is equal to the byte on every machine: float32 operations in a fixed order, none of them fused.
+// Both build a list of tensors to make, each with a function that yields its values row by row. The list is
+// written some rows at a time on all cores, so memory does not depend on the model. The result has the same
+// bytes on every machine: float32 operations run in a fixed order, none of them fused.
 package convert
 
 import (
@@ -27,18 +27,18 @@ const op = "convert"
 // Options say how to convert. The zero value of a field is its default.
 type Options struct {
 	Threads  int                     // default: as many as Go uses
-	Force    bool                    // replace a file that is there
+	Force    bool                    // replace an existing file
 	Progress func(done, total int64) // bytes written so far; called from one goroutine, often
 }
 
-// Result says what was made.
+// Result describes the file that was made.
 type Result struct {
 	Types   map[string]int `json:"types"` // tensors by type
 	Bytes   int64          `json:"bytes"` // of the file
 	Seconds float64        `json:"seconds"`
 }
 
-// tensor is one tensor to make: of the values that fill gives, or of the bytes of another one.
+// tensor is one tensor to make, from the values that fill gives or from another tensor's bytes.
 type tensor struct {
 	name  string
 	typ   gguf.Type
@@ -48,7 +48,7 @@ type tensor struct {
 }
 
 const (
-	chunkValues = 1 << 18 // that a worker makes at a time; at least a row
+	chunkValues = 1 << 18 // values that a worker makes at a time, but at least a row
 	maxRow      = 1 << 24 // values in a row
 )
 
@@ -70,6 +70,22 @@ func layerOf(name string) int {
 	return n
 }
 
+// keepLineage writes f's lineage to w: the one that f states or, if it states none, the digest of its tensors (gguf.File.Lineage).
+func keepLineage(ctx context.Context, f *gguf.File, w *gguf.Writer) (err error) {
+	tensors := ""
+	if !f.Has(gguf.LineageKey) {
+		if tensors, err = f.NewDigest().Sum(ctx); err != nil {
+			return err
+		}
+	}
+	lineage, err := f.Lineage(tensors)
+	if err != nil {
+		return err
+	}
+	w.Set(gguf.LineageKey, lineage)
+	return nil
+}
+
 // write makes the file at out: keys of w, then tensors in the order in which other tools write them.
 func write(ctx context.Context, in, out string, w *gguf.Writer, tensors []tensor, o Options) (*Result, error) {
 	start := time.Now()
@@ -84,7 +100,8 @@ func write(ctx context.Context, in, out string, w *gguf.Writer, tensors []tensor
 	for i := range tensors {
 		t := &tensors[i]
 		if _, cols := t.rowsOf(); cols > maxRow {
-			return nil, tandem.Errorf(op, tandem.Unsupported, "%s: tensor %q has rows of %d values: want at most %d", in, t.name, cols, maxRow)
+			return nil, tandem.Errorf(op, tandem.Unsupported, "%s: tensor %q has rows of %d values: want at most %d", in, t.name, cols,
+				maxRow)
 		}
 		r.Types[t.typ.String()]++
 		w.TensorFunc(t.name, t.typ, t.shape, func(to io.Writer) error { return m.make(to, t) })
@@ -101,7 +118,7 @@ func write(ctx context.Context, in, out string, w *gguf.Writer, tensors []tensor
 	return r, nil
 }
 
-// maker makes one tensor after the other.
+// maker makes the tensors one after the other.
 type maker struct {
 	ctx         context.Context
 	workers     []worker
@@ -109,7 +126,7 @@ type maker struct {
 	progress    func(done, total int64)
 }
 
-// worker makes some rows of a tensor. Its buffers grow to the largest chunk and are used again.
+// worker makes some rows of a tensor. Its buffers grow to the largest chunk and are reused.
 type worker struct {
 	values []float32
 	raw    []byte // of the source
@@ -117,7 +134,7 @@ type worker struct {
 	err    error
 }
 
-// sized returns a slice of n values, buf's memory if it has enough.
+// sized returns a slice of n values, in buf's memory if that is large enough.
 func sized[T any](buf *[]T, n int) []T {
 	if cap(*buf) < n {
 		*buf = make([]T, n)
@@ -125,7 +142,7 @@ func sized[T any](buf *[]T, n int) []T {
 	return (*buf)[:n]
 }
 
-// make writes the tensor to a file: as many chunks at a time as there are workers.
+// make writes the tensor to a file, as many chunks at a time as there are workers.
 func (m *maker) make(to io.Writer, t *tensor) error {
 	rows, cols := t.rowsOf()
 	per := max(1, chunkValues/cols)
@@ -158,7 +175,7 @@ func (m *maker) make(to io.Writer, t *tensor) error {
 	return nil
 }
 
-// make leaves n rows of t from row on, encoded, in w.out.
+// make puts n rows of t from row on, encoded, into w.out.
 func (w *worker) make(t *tensor, row, n, cols int) error {
 	block, size := t.typ.Block()
 	bytes := cols / block * size

@@ -47,8 +47,8 @@ var halves = sync.OnceValue(func() *[1 << 16]float32 {
 	return &all
 })
 
-// decode writes the values of one row of a decodable type. The quantised types go the definition's way,
-// which is not made for speed: only small sources have them.
+// decode writes the values of one row of a decodable type. Quantised types are decoded by kernels/ref,
+// which is slow: only small sources have them.
 func decode(t gguf.Type, row []byte, dst []float32) {
 	switch t {
 	case gguf.F32:

@@ -71,7 +71,7 @@ func encodeBF16(dst []byte, x []float32) error {
 	return nil
 }
 
-// half rounds v, which is no NaN, to an IEEE half, ties to even.
+// half rounds v, which is not NaN, to an IEEE half, ties to even.
 func half(v float32) uint16 {
 	b := math.Float32bits(v)
 	sign := uint16(b >> 16 & 0x8000)
@@ -84,7 +84,7 @@ func half(v float32) uint16 {
 	return sign | uint16((b-0x38000000+0xfff+b>>13&1)>>13)
 }
 
-// putScale writes d as f16 and returns the value that a reader will see.
+// putScale writes d as f16 and returns the rounded value.
 func putScale(dst []byte, d float32) (float32, error) {
 	h := half(d)
 	if h&0x7fff == 0x7c00 {
@@ -94,7 +94,7 @@ func putScale(dst []byte, d float32) (float32, error) {
 	return halves()[h], nil
 }
 
-// inverse returns 1/d for a scale whose f16 is stored; 0 if that is zero, so that all codes are.
+// inverse returns 1/d for a scale d stored as f16; 0 if stored is 0, so that all codes become 0.
 func inverse(d, stored float32) float32 {
 	if stored == 0 {
 		return 0
@@ -102,7 +102,7 @@ func inverse(d, stored float32) float32 {
 	return 1 / d
 }
 
-// extreme returns the value of the largest magnitude; the first of equal ones.
+// extreme returns the value with the largest magnitude, the first of several.
 func extreme(x []float32) float32 {
 	var most, at float32
 	for _, v := range x {

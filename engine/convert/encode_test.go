@@ -50,7 +50,8 @@ func TestRoundTrip(t *testing.T) {
 		tiny float64
 	}{
 		gguf.F32: {1, 0, 0}, gguf.F16: {1, 0x1p-11, 0x1p-25}, gguf.BF16: {1, 0x1p-8, 0x1p-130},
-		gguf.Q8_0: {32, 0.5/127 + 0x1p-11, 127 * 0x1p-25}, gguf.Q4_0: {32, 1./8 + 0x1p-11, 8 * 0x1p-25}, gguf.Q5_0: {32, 1./16 + 0x1p-11, 16 * 0x1p-25},
+		gguf.Q8_0: {32, 0.5/127 + 0x1p-11, 127 * 0x1p-25}, gguf.Q4_0: {32, 1./8 + 0x1p-11, 8 * 0x1p-25},
+		gguf.Q5_0: {32, 1./16 + 0x1p-11, 16 * 0x1p-25},
 		gguf.Q6_K: {256, 1.5 / 32, 4096 * 0x1p-24}, gguf.Q4_K: {256, 1.8 / 15, 1024 * 0x1p-24},
 	} {
 		for name, kind := range kinds {
@@ -73,14 +74,15 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// R.m.s. errors on normal weights, in parts of their r.m.s.: what the types are known to reach, and no more.
+// R.m.s. errors on normal weights, relative to the weights' r.m.s., are no larger than the types are known to reach.
 func TestNormalWeights(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 3))
 	x := make([]float32, 1<<16)
 	for i := range x {
 		x[i] = float32(r.NormFloat64())
 	}
-	for typ, most := range map[gguf.Type]float64{gguf.Q8_0: 0.0055, gguf.Q6_K: 0.0175, gguf.Q5_0: 0.047, gguf.Q4_K: 0.075, gguf.Q4_0: 0.094} {
+	for typ, most := range map[gguf.Type]float64{gguf.Q8_0: 0.0055, gguf.Q6_K: 0.0175, gguf.Q5_0: 0.047, gguf.Q4_K: 0.075,
+		gguf.Q4_0: 0.094} {
 		_, y := roundTrip(t, typ, x)
 		var sum float64
 		for i := range x {
@@ -92,7 +94,7 @@ func TestNormalWeights(t *testing.T) {
 	}
 }
 
-// What the types of 32 give is given back exactly when it is stored again.
+// Values decoded from the types of 32 are encoded again without a change.
 func TestStoredAgain(t *testing.T) {
 	r := rand.New(rand.NewPCG(4, 5))
 	for _, typ := range []gguf.Type{gguf.F16, gguf.BF16, gguf.Q8_0, gguf.Q4_0, gguf.Q5_0} {
@@ -160,14 +162,16 @@ func TestHalf(t *testing.T) {
 			}
 		}
 	}
-	for _, v := range []float32{65504, 65519.996, 65520, 65536, 1e30, 0x1p-24, 0x1p-25, 0x1.000002p-25, 0x1p-149, float32(math.Inf(1)), float32(math.Inf(-1))} {
+	for _, v := range []float32{65504, 65519.996, 65520, 65536, 1e30, 0x1p-24, 0x1p-25, 0x1.000002p-25, 0x1p-149, float32(math.Inf(1)),
+		float32(math.Inf(-1))} {
 		check(v)
 		check(-v)
 	}
 }
 
 func TestTooLarge(t *testing.T) {
-	for typ, v := range map[gguf.Type]float32{gguf.F16: 65520, gguf.BF16: math.MaxFloat32, gguf.Q8_0: 1e7, gguf.Q4_0: -6e5, gguf.Q5_0: 2e6, gguf.Q6_K: 3e8, gguf.Q4_K: -7e7} {
+	for typ, v := range map[gguf.Type]float32{gguf.F16: 65520, gguf.BF16: math.MaxFloat32, gguf.Q8_0: 1e7, gguf.Q4_0: -6e5, gguf.Q5_0: 2e6,
+		gguf.Q6_K: 3e8, gguf.Q4_K: -7e7} {
 		for _, v := range []float32{v, v / float32(math.Abs(float64(v))) * math.MaxFloat32} {
 			x := make([]float32, 256)
 			x[100] = v

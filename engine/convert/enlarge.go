@@ -10,17 +10,17 @@ import (
 	"github.com/tandem-llm/tandem/engine/gguf"
 )
 
-// part is a tensor of an expanded model: that of the model in one corner, and zeros or random weights.
+// part is a tensor of an expanded model: the original tensor in one corner, zeros or random weights elsewhere.
 type part struct {
 	name     string
 	was, to  []int   // shapes in the model and in the expanded one, inputs first
-	optional bool    // models without it are whole
-	random   bool    // outputs that the model does not have are random, not zero
-	scale    float64 // of all that the model has; 0 = 1
+	optional bool    // the model may lack it
+	random   bool    // additional outputs are random, not zero
+	scale    float64 // factor on the original values; 0 = 1
 }
 
-// collect lists the tensors to make; the first error sticks. Whatever is not expected is refused: without
-// it, or with it unchanged, the model would compute something else.
+// collect lists the tensors to make; the first error sticks. Unexpected tensors are refused: without
+// them, or with them unchanged, the model would compute something else.
 func (e *expansion) collect() {
 	old, to, head := e.old, e.new, e.headDim
 	vocab := 0
@@ -92,7 +92,7 @@ func (e *expansion) add(layer int, parts ...part) {
 	}
 }
 
-// source finds a tensor of the model; nil when there is none or it is wrong.
+// source returns a tensor of the model; nil if it is missing or wrong.
 func (e *expansion) source(p *part) *gguf.Tensor {
 	t := e.file.Tensor(p.name)
 	e.taken[p.name] = true
@@ -110,7 +110,7 @@ func (e *expansion) source(p *part) *gguf.Tensor {
 	return nil
 }
 
-// vector returns a function that fills in t and then zeros; ones for a layer that the model does not have.
+// vector returns a function that fills in t and then zeros; ones for an additional layer.
 func (p part) vector(t *gguf.Tensor) func([]float32, *[]byte, int) error {
 	return func(dst []float32, buf *[]byte, _ int) error {
 		clear(dst)
@@ -131,7 +131,7 @@ func (p part) vector(t *gguf.Tensor) func([]float32, *[]byte, int) error {
 }
 
 // matrix returns a function that fills in rows of t, zeros right of them, and zeros or random rows below;
-// t is nil for a layer that the model does not have.
+// t is nil for an additional layer.
 func (p part) matrix(t *gguf.Tensor) func([]float32, *[]byte, int) error {
 	cols := p.to[0]
 	name := fnv.New64a()
@@ -164,8 +164,8 @@ func mixBits(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// fillRandom gives a row of weights, none of them zero in any type, that turns inputs of mean square 1 over
-// so many channels into outputs of about 1: uniform of variance 1/inputs.
+// fillRandom fills a row with random weights, uniform with variance 1/inputs: so that many inputs of mean square 1
+// give an output of about 1. No weight is zero in any type.
 func fillRandom(row []float32, seed uint64, inputs int) {
 	const levels = 1 << 11 // few enough for the least to be above zero as f16
 	scale := float32(math.Sqrt(3/float64(inputs))) / levels

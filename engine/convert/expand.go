@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-llm/tandem/engine/gguf"
 )
 
-// Bounds of a shape: beyond them it is a typing error.
+// Bounds of a shape: anything beyond them is a typing error.
 const (
 	maxLayers = 1 << 12
 	maxDim    = 1 << 20
@@ -47,12 +47,12 @@ func (s Shape) String() string {
 
 // expansion makes a larger llama model of a smaller one, which computes the same function:
 //
-//   - The residual stream is D wide, and from d on always zero: the embedding has zero columns there, and
-//     the matrices that write into it (attn_output, ffn_down) zero rows.
+//   - The residual stream has D channels, from d on always zero: there the embedding has zero columns, and
+//     the matrices that write into the stream (attn_output, ffn_down) have zero rows.
 //   - RMS norm divides by √(Σx²/D + ε'), which is √(d/D)·√(Σx²/d + ε) for ε' = ε·d/D; so its weights are
 //     multiplied by √(d/D). They are zero from d on.
-//   - Heads and feed-forward units beyond the model's, and whole layers after its last, have random weights
-//     and so compute something, but the matrices that would bring it into the residual are zero there. A
+//   - Additional heads, feed-forward units and layers, which come last, have random weights, so they do real
+//     work, but the matrices that would add their results to the residual stream are zero. A
 //     query head finds the same key head because groups keep their size and new heads come last.
 type expansion struct {
 	file    *gguf.File
@@ -65,9 +65,12 @@ type expansion struct {
 	err     error
 }
 
+// ExpandVersion numbers the output of Expand: programs with the same version write the same file for the same call.
+const ExpandVersion = 1
+
 // Expand writes a model of the given shape to out that computes the same function as the one at in. typ is
-// how weights are stored, see Types; "" keeps f32 and bf16 and makes f16 of the others. The same call gives
-// the same file. Errors: as Quantize's; Invalid for a shape that cannot be, Unsupported for an architecture
+// the type to store weights in, see Types; "" keeps f32 and bf16 and makes f16 of the others. The same call gives
+// the same file. Errors: as Quantize's; Invalid for an impossible shape, Unsupported for an architecture
 // other than llama.
 func Expand(ctx context.Context, in, out string, shape Shape, typ string, o Options) (*Result, error) {
 	if err := checkOut(in, out, o.Force); err != nil {
@@ -78,30 +81,56 @@ func Expand(ctx context.Context, in, out string, shape Shape, typ string, o Opti
 		return nil, err
 	}
 	defer f.Close()
-	e := &expansion{file: f, new: shape, taken: map[string]bool{}}
-	if err := e.readShape(); err != nil {
+	e, w, err := plan(ctx, f, shape, typ)
+	if err != nil {
 		return nil, err
 	}
+	return write(ctx, f.Path(), out, w, e.tensors, o)
+}
+
+// ExpandedSize returns the bytes of the file that Expand would write. Errors: as Expand's.
+func ExpandedSize(ctx context.Context, in string, shape Shape, typ string) (int64, error) {
+	f, err := gguf.Open(in)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	e, w, err := plan(ctx, f, shape, typ)
+	if err != nil {
+		return 0, err
+	}
+	for _, t := range e.tensors {
+		w.TensorFunc(t.name, t.typ, t.shape, nil)
+	}
+	return w.Size(), nil
+}
+
+// plan returns the expanded tensors of f, and the keys of the file to write.
+func plan(ctx context.Context, f *gguf.File, shape Shape, typ string) (*expansion, *gguf.Writer, error) {
+	e := &expansion{file: f, new: shape, taken: map[string]bool{}}
+	if err := e.readShape(); err != nil {
+		return nil, nil, err
+	}
 	if err := e.checkShape(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if typ == "" {
 		typ = e.keptType()
 	}
 	r, err := findRecipe(typ)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	e.mix = r.mixOf(f, e.new.Layers)
 	if e.collect(); e.err != nil {
-		return nil, e.err
+		return nil, nil, e.err
 	}
 	w := gguf.KeysOf(f)
 	if err := e.keys(w); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	e.mix.keys(w)
-	return write(ctx, f.Path(), out, w, e.tensors, o)
+	return e, w, keepLineage(ctx, f, w)
 }
 
 // readShape reads the shape of the model.
@@ -137,7 +166,8 @@ func (e *expansion) readShape() error {
 	}
 	switch {
 	case e.headDim == 0 || value != e.headDim:
-		return tandem.Errorf(op, tandem.Unsupported, "%s: heads of %d keys and %d values: want equal sizes of at least 1", e.file.Path(), e.headDim, value)
+		return tandem.Errorf(op, tandem.Unsupported, "%s: heads of %d keys and %d values: want equal sizes of at least 1", e.file.Path(),
+			e.headDim, value)
 	case e.old.Heads%e.old.KVHeads != 0:
 		return tandem.Errorf(op, tandem.Corrupt, "%s: %d heads are no multiple of %d key heads", e.file.Path(), e.old.Heads, e.old.KVHeads)
 	}
@@ -175,7 +205,7 @@ func (e *expansion) checkShape() error {
 	return nil
 }
 
-// keptType is the type of the model's weights where that is a float type.
+// keptType returns the type that weights have for typ "".
 func (e *expansion) keptType() string {
 	if t := e.file.Tensor("token_embd.weight"); t != nil && isFloat(t.Type) {
 		return t.Type.String()
@@ -203,7 +233,7 @@ func (e *expansion) keys(w *gguf.Writer) error {
 		w.Set("general.name", fmt.Sprintf("%s expanded to %s", name, e.new))
 	}
 	for _, key := range []string{"general.size_label", "general.parameter_count"} {
-		w.DropKey(key) // they told the old size
+		w.DropKey(key) // they describe the old size
 	}
 	return nil
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/tandem-llm/tandem/engine/gguf"
 )
 
-// Where the model has nothing, a matrix that reads the residual has no zeros, one that writes it has only
+// In the additional parts, a matrix that reads the residual has no zeros, one that writes it has only
 // zeros; threads change nothing.
 func TestExpandedWeights(t *testing.T) {
 	in := tiny(t, gguf.F16, func(string, int) float32 { return 1.5 }, nil)
@@ -25,6 +25,9 @@ func TestExpandedWeights(t *testing.T) {
 	if _, err := Expand(t.Context(), in, again, shape, "f16", Options{Threads: 3}); err != nil {
 		t.Fatal(err)
 	}
+	if n, err := ExpandedSize(t.Context(), in, shape, ""); err != nil || n != r.Bytes {
+		t.Errorf("foretold %d bytes, %v: want %d", n, err, r.Bytes)
+	}
 	a, _ := os.ReadFile(out)
 	b, _ := os.ReadFile(again)
 	if !bytes.Equal(a, b) || int64(len(a)) != r.Bytes {
@@ -35,8 +38,9 @@ func TestExpandedWeights(t *testing.T) {
 		checkExpanded(t, &f.Tensors()[i])
 	}
 	for key, want := range map[string]string{"llama.block_count": "3", "llama.embedding_length": "128", "llama.attention.head_count": "16",
-		"llama.attention.head_count_kv": "8", "llama.feed_forward_length": "80", "llama.context_length": "4096", "llama.attention.layer_norm_rms_epsilon": "2.5e-06",
-		"general.file_type": "1", "general.name": `"tiny expanded to 3,128,16,8,80"`} {
+		"llama.attention.head_count_kv": "8", "llama.feed_forward_length": "80", "llama.context_length": "4096",
+		"llama.attention.layer_norm_rms_epsilon": "2.5e-06",
+		"general.file_type":                      "1", "general.name": `"tiny expanded to 3,128,16,8,80"`} {
 		if got := f.Describe(key); got != want {
 			t.Errorf("%s is %s: want %s", key, got, want)
 		}
@@ -131,21 +135,28 @@ func TestRefusedModels(t *testing.T) {
 		kind   tandem.Kind
 		says   string
 	}{
-		{"architecture", func(w *gguf.Writer) { w.Set("general.architecture", "gemma"); w.Set("gemma.block_count", uint32(2)) }, tandem.Unsupported,
+		{"architecture", func(w *gguf.Writer) { w.Set("general.architecture", "gemma"); w.Set("gemma.block_count", uint32(2)) },
+			tandem.Unsupported,
 			`architecture "gemma": only llama`},
-		{"unknown tensor", func(w *gguf.Writer) { w.Tensor("blk.0.ffn_gate_inp.weight", gguf.F32, []int{32}, make([]byte, 128)) }, tandem.Unsupported,
+		{"unknown tensor", func(w *gguf.Writer) { w.Tensor("blk.0.ffn_gate_inp.weight", gguf.F32, []int{32}, make([]byte, 128)) },
+			tandem.Unsupported,
 			`tensor "blk.0.ffn_gate_inp.weight" has no place`},
-		{"layer too many", func(w *gguf.Writer) { w.Tensor("blk.2.attn_norm.weight", gguf.F32, []int{32}, make([]byte, 128)) }, tandem.Unsupported,
+		{"layer too many", func(w *gguf.Writer) { w.Tensor("blk.2.attn_norm.weight", gguf.F32, []int{32}, make([]byte, 128)) },
+			tandem.Unsupported,
 			`tensor "blk.2.attn_norm.weight" has no place`},
-		{"missing tensor", func(w *gguf.Writer) { w.DropTensor("blk.1.ffn_up.weight") }, tandem.Corrupt, `"blk.1.ffn_up.weight" is missing`},
+		{"missing tensor", func(w *gguf.Writer) { w.DropTensor("blk.1.ffn_up.weight") }, tandem.Corrupt,
+			`"blk.1.ffn_up.weight" is missing`},
 		{"no embedding", func(w *gguf.Writer) { w.DropTensor("token_embd.weight") }, tandem.Corrupt, `"token_embd.weight" is missing`},
 		{"turned", func(w *gguf.Writer) { w.Tensor("blk.0.attn_k.weight", gguf.F16, []int{16, 32}, make([]byte, 1024)) }, tandem.Corrupt,
 			`"blk.0.attn_k.weight" has shape [16 32]: the hyper-parameters want [32 16]`},
 		{"integers", func(w *gguf.Writer) { w.Tensor("blk.0.attn_k.weight", 24, []int{32, 16}, make([]byte, 512)) }, tandem.Unsupported,
 			`"blk.0.attn_k.weight" is i8, which tandem cannot convert`},
-		{"heads by layer", func(w *gguf.Writer) { w.Set("llama.attention.head_count", []uint32{4, 2}) }, tandem.Corrupt, `"llama.attention.head_count" is 2 × u32 [4, 2]`},
-		{"no group", func(w *gguf.Writer) { w.Set("llama.attention.head_count_kv", uint32(3)) }, tandem.Corrupt, "4 heads are no multiple of 3 key heads"},
-		{"value size", func(w *gguf.Writer) { w.Set("llama.attention.value_length", uint32(16)) }, tandem.Unsupported, "heads of 8 keys and 16 values"},
+		{"heads by layer", func(w *gguf.Writer) { w.Set("llama.attention.head_count", []uint32{4, 2}) }, tandem.Corrupt,
+			`"llama.attention.head_count" is 2 × u32 [4, 2]`},
+		{"no group", func(w *gguf.Writer) { w.Set("llama.attention.head_count_kv", uint32(3)) }, tandem.Corrupt,
+			"4 heads are no multiple of 3 key heads"},
+		{"value size", func(w *gguf.Writer) { w.Set("llama.attention.value_length", uint32(16)) }, tandem.Unsupported,
+			"heads of 8 keys and 16 values"},
 		{"no epsilon", func(w *gguf.Writer) { w.DropKey("llama.attention.layer_norm_rms_epsilon") }, tandem.Corrupt, "rms_epsilon"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -156,7 +167,8 @@ func TestRefusedModels(t *testing.T) {
 }
 
 func FuzzParseShape(f *testing.F) {
-	for _, s := range []string{"1b", "16,2048,32,8,8192", " 1, 2,3,4,5", "", "1b,", "1,2,3,4", "1,2,3,4,5,6", "0,1,1,1,1", "-1,2,3,4,5", "99999999999999999999,1,1,1,1", "1,,3,4,5"} {
+	for _, s := range []string{"1b", "16,2048,32,8,8192", " 1, 2,3,4,5", "", "1b,", "1,2,3,4", "1,2,3,4,5,6", "0,1,1,1,1", "-1,2,3,4,5",
+		"99999999999999999999,1,1,1,1", "1,,3,4,5"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

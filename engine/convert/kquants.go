@@ -5,11 +5,11 @@ import (
 	"math"
 )
 
-// The types of 256 values. A sub-block's values are a scale, which is an integer times the block's f16,
-// times codes; Q4_K subtracts a minimum of the same kind. What is minimised is the sum of squared errors:
-// first each sub-block alone, with real scales, by trying scales around the one that just reaches the
-// largest value and solving for the best scale of the codes that it gives (least squares); then, when the
-// block's f16 is known, over the integers next to the best.
+// The types of 256 values. A value is a code times its sub-block's scale, which is an integer times the block's
+// f16; Q4_K subtracts a minimum of the same kind. The encoders minimise the sum of squared errors. First each
+// sub-block alone, with real scales: they try scales around the one that just reaches the largest value and
+// compute the best scale for the codes that each gives (least squares). Then, when the block's f16 is known, they
+// choose among the integers next to the best.
 
 // nearest rounds v to the nearest integer, ties to even; |v| < 2^22.
 func nearest(v float32) int32 {
@@ -17,7 +17,7 @@ func nearest(v float32) int32 {
 	return int32(math.Float32bits(float32(v)+magic)&0x7fffff) - 1<<22
 }
 
-// bounded refuses values whose squares would not be numbers to sum; no type of 256 reaches that far.
+// bounded refuses values whose squares would overflow; no type of 256 reaches that far.
 func bounded(x []float32) error {
 	if top := extreme(x); math.Abs(float64(top)) > 1e12 {
 		return fmt.Errorf("%g is beyond the quantised types: want bf16 or f32", top)
@@ -79,7 +79,7 @@ func errorOf6(x []float32, d float32) float32 {
 // scaleOf returns the scale d that lets d·code, codes −32 to 31, come closest to x.
 func scaleOf(x []float32) float32 {
 	top := extreme(x)
-	if math.Abs(float64(top)) < 1e-30 { // its square would not be a number to divide by
+	if math.Abs(float64(top)) < 1e-30 { // its square would underflow
 		return 0
 	}
 	var best, gain float32
@@ -149,7 +149,7 @@ func putSixBits(q []byte, s int, scale, min int32) {
 	q[s] |= byte(min >> 4 << 6)
 }
 
-// nearGrid returns the integers, 0 to 63, for which the grid (d·scale, dmin·min) fits x best among those
+// nearGrid returns the integers, 0 to 63, whose grid (d·scale, dmin·min) fits x best among those
 // next to g.
 func nearGrid(x []float32, g affine, d, dmin float32) (scale, min int32) {
 	s0, m0 := ratio(g.scale, d), ratio(g.min, dmin)

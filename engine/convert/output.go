@@ -13,8 +13,8 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// create makes the file at out of size bytes: write fills a temporary file beside it, which takes its name
-// when it is whole and is removed when it is not.
+// create makes the file at out, of size bytes: write fills a temporary file beside it, which is renamed
+// when complete and removed on an error.
 func create(in, out string, size int64, force bool, write func(io.Writer) error) error {
 	if err := checkOut(in, out, force); err != nil {
 		return err
@@ -23,10 +23,10 @@ func create(in, out string, size int64, force bool, write func(io.Writer) error)
 	if err != nil {
 		return outError(out, size, err)
 	}
-	defer os.Remove(f.Name()) // after the renaming there is none
+	defer os.Remove(f.Name()) // after the renaming it does not exist
 	defer f.Close()
-	// Reserving the space finds a full disk now, not after minutes. A file system that cannot reserve says
-	// so by another error: there the write that does not fit fails.
+	// Reserving the space finds a full disk now, not after minutes. A file system that cannot reserve returns
+	// another error: there a write fails when the disk is full.
 	if err := unix.Fallocate(int(f.Fd()), 0, 0, size); errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EFBIG) {
 		return outError(out, size, err)
 	}
@@ -58,7 +58,8 @@ func checkOut(in, out string, force bool) error {
 		return outError(out, 0, err)
 	}
 	if !st.Mode().IsRegular() {
-		return tandem.Errorf(op, tandem.Invalid, "%q is there and is no regular file (%s): want the path of a file to make", out, st.Mode().Type())
+		return tandem.Errorf(op, tandem.Invalid, "%q is there and is no regular file (%s): want the path of a file to make", out,
+			st.Mode().Type())
 	}
 	if source, err := os.Stat(in); err == nil && os.SameFile(st, source) {
 		return tandem.Errorf(op, tandem.Invalid, "%q is the input: want another path for the output", out)
@@ -75,7 +76,8 @@ func outError(out string, size int64, err error) error {
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EFBIG):
 		return tandem.Errorf(op, tandem.Exhausted, "writing %q: %w: want room for %d bytes", out, cause(err), size)
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ENAMETOOLONG),
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.ENOTDIR),
+		errors.Is(err, syscall.ENAMETOOLONG),
 		errors.Is(err, syscall.EROFS), errors.Is(err, syscall.EINVAL):
 		return tandem.Errorf(op, tandem.Invalid, "%q cannot be written: %w", out, cause(err))
 	case errors.As(err, &known):

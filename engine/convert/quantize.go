@@ -7,9 +7,9 @@ import (
 	"github.com/tandem-llm/tandem/engine/gguf"
 )
 
-// Quantize writes the model at in to out with its weights stored as the named type, see Types. Weights that
-// are quantised already lose more when they are quantised again, so again must be true for them; those
-// that have their type already are copied. Errors: Invalid (type, paths), Corrupt (input, weights that are
+// Quantize writes the model at in to out with its weights stored as the named type, see Types. Quantising
+// weights that are quantised already loses precision again, so again must be true for them; weights
+// that already have the wanted type are copied. Errors: Invalid (type, paths), Corrupt (input, weights that are
 // not finite), Unsupported (types that cannot be read, weights too large for the type), Exhausted (disk),
 // Canceled.
 func Quantize(ctx context.Context, in, out, typ string, again bool, o Options) (*Result, error) {
@@ -39,6 +39,9 @@ func Quantize(ctx context.Context, in, out, typ string, again bool, o Options) (
 	}
 	w := gguf.KeysOf(f)
 	m.keys(w)
+	if err := keepLineage(ctx, f, w); err != nil {
+		return nil, err
+	}
 	return write(ctx, f.Path(), out, w, tensors, o)
 }
 
@@ -54,9 +57,11 @@ func (m *mix) restore(path string, t *gguf.Tensor, again bool) (tensor, error) {
 		to.bytes = t
 		return to, nil
 	case !decodable(t.Type):
-		return to, tandem.Errorf(op, tandem.Unsupported, "%s: tensor %q is %s, which tandem cannot convert: want a model of f32, f16 or bf16", path, t.Name, t.Type)
+		return to, tandem.Errorf(op, tandem.Unsupported,
+			"%s: tensor %q is %s, which tandem cannot convert: want a model of f32, f16 or bf16", path, t.Name, t.Type)
 	case !isFloat(t.Type) && !again:
-		return to, tandem.Errorf(op, tandem.Invalid, "%s: tensor %q is %s: quantising again loses more; want a model of f32, f16 or bf16, or --allow-requantize",
+		return to, tandem.Errorf(op, tandem.Invalid,
+			"%s: tensor %q is %s: quantising again loses more; want a model of f32, f16 or bf16, or --allow-requantize",
 			path, t.Name, t.Type)
 	}
 	to.fill = func(dst []float32, buf *[]byte, row int) error {

@@ -45,7 +45,7 @@ type mix struct {
 	tied   bool // token_embd is the output matrix too
 }
 
-// typeOf returns the type of a tensor that is of float values, or of quantised ones to be stored anew.
+// typeOf returns the type in which a tensor is stored; was is its type in the source.
 func (m *mix) typeOf(name string, shape []int, was gguf.Type) gguf.Type {
 	switch {
 	case len(shape) == 1:
@@ -93,7 +93,7 @@ func fallback(t gguf.Type, cols int) gguf.Type {
 
 // keys sets the keys that say how the weights are stored.
 func (m *mix) keys(w *gguf.Writer) {
-	// The usual alignment will do.
+	// The default alignment will do.
 	w.DropKey("general.alignment")
 	w.DropKey("general.quantization_version") // both move to the end, where other tools have them
 	w.DropKey("general.file_type")
@@ -103,7 +103,7 @@ func (m *mix) keys(w *gguf.Writer) {
 	w.Set("general.file_type", m.fileType)
 }
 
-// mixOf reads what a recipe must know of the model in f; layers is the number of those it will have.
+// mixOf applies the recipe to the model in f; layers is the number of layers of the result.
 func (r *recipe) mixOf(f *gguf.File, layers int) *mix {
 	return &mix{recipe: r, layers: layers, tied: f.Tensor("output.weight") == nil}
 }

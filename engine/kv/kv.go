@@ -1,82 +1,62 @@
-// Package kv is the paged key-value cache of one model: an arena of pages, sized once, that sequences
-// reserve whole pages from.
+// Package kv manages the pages of a model's key-value cache. The memory is a device's and has a fixed number of pages;
+// sequences reserve whole pages.
 //
-// A page holds PageRows positions of all layers (kernels.KVShape). A sequence uses pages in two
+// A page holds PageRows positions of all layers (kernels.Cache). A sequence uses pages in two
 // roles: its table maps positions 0, 1, 2 … to cells in order; its node pages hold tree rows in any order.
 //
 // Invariants: (1) a page that is written to belongs to one sequence; full pages of committed positions may be in the tables of several
-// (see entry); (2) pages are reserved when a sequence is
-// opened, for all it may ever need, so no pass can run out of memory half-way; (3) committed cells are never written again
-// before a truncation gives them up.
+// (see entry); (2) a sequence reserves all pages that it may ever need when it is opened, so no pass can run out of
+// memory half-way; (3) committed cells are not written again until a truncation gives them up.
 //
-// A tree's siblings share positions, and only after acceptance is it known which of them a position belongs to. The likeliest
-// line of a tree lies where its positions will be, the other rows in node pages; what is accepted of those is copied. A key's dimensions lie a line of
-// the cache apart, so copying even one row of a large model passes over most of two pages: a millisecond for 16 layers of 16 heads.
+// Siblings in a tree share a position, and only acceptance decides which of them gets it. The likeliest line of a tree is
+// stored at its final positions, the other rows in node pages; rows of those are copied if they are accepted. The dimensions
+// of a key lie a cache line apart, so copying even one row of a large model touches most of two pages: a millisecond for
+// 16 layers of 16 heads.
 package kv
 
 import (
 	"sync/atomic"
 
 	"github.com/tandem-llm/tandem"
-	kernels "github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels"
 )
 
-// Cache is the arena, its free pages, and what is kept of earlier sequences in pages that nobody needs. Not safe for
-// concurrent use.
+// Cache holds the pages of a device's cache: those in use, the free ones, and prefixes of earlier sequences that are kept in
+// pages nobody needs. Not safe for concurrent use.
 type Cache struct {
-	shape kernels.KVShape
-	mem   *kernels.Memory
+	mem   kernels.Cache
 	free  []int32
 	total int
 	prefixes
 
-	spare atomic.Int64 // pages that a sequence can have, for anyone to read
+	spare atomic.Int64 // pages that a sequence can reserve; any goroutine may read it
 }
 
 // PagesFor returns how many pages hold n rows.
 func PagesFor(n int) int { return (n + kernels.PageRows - 1) / kernels.PageRows }
 
-// New reserves an arena of pages. The kernel provides memory as pages are first written. Errors: Unsupported (a
-// shape that the kernels do not have), Exhausted.
-func New(shape kernels.KVShape, pages int) (*Cache, error) {
-	if err := shape.Check(); err != nil {
-		return nil, tandem.Errorf("kv", tandem.Unsupported, "%w", err)
-	}
-	mem, err := kernels.Alloc(pages * shape.PageBytes())
-	if err != nil {
-		return nil, tandem.Errorf("kv", tandem.Exhausted, "cache of %d pages of %d bytes: %w", pages, shape.PageBytes(), err)
-	}
-	c := &Cache{shape: shape, mem: mem, total: pages, free: make([]int32, pages)}
+// New returns a cache of the pages of mem. The caller frees mem.
+func New(mem kernels.Cache) *Cache {
+	pages := mem.Pages()
+	c := &Cache{mem: mem, total: pages, free: make([]int32, pages)}
 	for i := range c.free {
 		c.free[i] = int32(pages - 1 - i) // low pages go first
 	}
 	c.counted()
-	return c, nil
+	return c
 }
 
-// Free gives the arena back; no page may be used afterwards.
-func (c *Cache) Free() { c.mem.Free() }
-
-// Lock keeps the arena in memory.
-func (c *Cache) Lock() error { return c.mem.Lock() }
-
-// Bytes is the arena, for the kernels.
-func (c *Cache) Bytes() []byte { return c.mem.Bytes() }
-
-// Shape returns the geometry of a page.
-func (c *Cache) Shape() kernels.KVShape { return c.shape }
-
-// FreePages returns how many pages no sequence has reserved; those kept of earlier ones are among them. Safe for
+// FreePages returns how many pages no sequence has reserved, including those that keep earlier prefixes. Safe for
 // concurrent use.
 func (c *Cache) FreePages() int { return int(c.spare.Load()) }
 
-// available is FreePages for the owner, in the middle of things.
-func (c *Cache) available() int { return len(c.free) + c.idle.Len() }
+// available is FreePages for the owner, exact also while a call is changing it.
+func (c *Cache) available() int { return len(c.free) + c.idle }
 
-// counted tells the world what has changed.
+// counted publishes the new counts.
 func (c *Cache) counted() {
 	c.spare.Store(int64(c.available()))
-	c.kept.Store(int64(c.idle.Len()))
+	c.kept.Store(int64(c.idle))
 }
 
 // Pages are a sequence's cells.
@@ -84,8 +64,8 @@ type Pages struct {
 	cache *Cache
 	Table []int32  // pages of committed positions, in order
 	nodes []int32  // pages of tree rows
-	root  *entry   // the tenant's, as long as p shares; or nil
-	chain []*entry // whose pages are the first of Table: not p's own, not to be written to
+	root  *entry   // the tenant's; nil if p does not share
+	chain []*entry // entries of the first pages of Table, which are shared and must not be written to
 }
 
 // Reserve takes pages for capacity committed positions and nodes tree rows; Exhausted if too few are
@@ -98,7 +78,7 @@ func (c *Cache) Reserve(capacity, nodes int) (*Pages, error) {
 	return p, nil
 }
 
-// reserve takes what p does not share.
+// reserve takes the pages that p does not share.
 func (p *Pages) reserve(capacity, nodes int) error {
 	c, table, extra := p.cache, PagesFor(capacity)-len(p.chain), PagesFor(nodes)
 	if free := c.available(); table+extra > free {
@@ -114,8 +94,8 @@ func (p *Pages) reserve(capacity, nodes int) error {
 	return nil
 }
 
-// take returns n of the available pages, those first that hold nothing. What a kept page held stays in it until
-// somebody writes to it.
+// take returns n of the available pages, empty ones first. A kept page holds its old rows until somebody writes
+// to it.
 func (c *Cache) take(n int) []int32 {
 	for len(c.free) < n {
 		c.evict()
@@ -148,10 +128,10 @@ func (p *Pages) At(i int) kernels.Cell { return cell(p.Table, i) }
 // Node returns cell i of the node pages.
 func (p *Pages) Node(i int) kernels.Cell { return cell(p.nodes, i) }
 
-// Copy copies what cells src hold to cells dst, in order.
+// Copy copies the contents of cells src to cells dst, in order.
 func (p *Pages) Copy(dst, src []kernels.Cell) {
 	if len(dst) > 0 {
-		p.cache.shape.CopyCells(p.cache.mem.Bytes(), dst, src)
+		p.cache.mem.Copy(dst, src)
 	}
 }
 

@@ -6,72 +6,79 @@ import (
 	"sync/atomic"
 
 	"github.com/tandem-llm/tandem"
-	kernels "github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels"
 )
 
 // entry is a page whose rows are known to hold certain tokens: a node of its tenant's tree of prefixes. Its
 // ancestors hold the tokens before them, so that a path from the root spells a prefix, page by page.
 //
-// An entry with PageRows tokens may stand in the tables of many sequences at a time, which read it and never write to it.
-// One with fewer is a leaf that nobody reads in place: what another sequence can use of it is copied, and so
-// are the first rows of a full page where texts part.
+// An entry with PageRows tokens may be in the tables of many sequences at a time, which read it and never write to it.
+// One with fewer is a leaf that nobody reads in place: the rows that another sequence can use are copied. So are the
+// first rows of a full page if the texts differ within it.
 //
 // What is shared, and when. A sequence puts each page into the tree once it is full and one more position is committed
-// behind it (the last may be taken back, to be run again for its logits), and at its end the rows of the page it had begun. If
-// the tree holds such a page already the sequence goes on with that and frees its own: the same tokens at the
-// same positions have the same keys and values, bit for bit, whoever computed them and in whatever passes.
+// after it (the last may be taken back, to be run again for its logits). When it ends, it adds the page it had begun. If
+// the tree already holds such a page, the sequence uses that one and frees its own: the same tokens at the same
+// positions have the same keys and values, bit for bit, whichever sequence and passes computed them.
 //
 // Invariants:
 //  1. Whoever uses an entry uses all its ancestors; so the descendants of an idle one are idle.
-//  2. An entry that nobody uses is idle: its page counts as free, and the entry goes when the page is needed,
-//     least recently used first. It was used whenever a descendant was, so the descendants have gone by then.
+//  2. An entry that nobody uses is idle: its page counts as free, and the entry is evicted when the page is needed. The
+//     tenant with the most idle pages loses its least recently used one. So a tenant that keeps no more than the
+//     others loses nothing to them, whatever they do. Whoever uses a descendant uses the entry too, so descendants are
+//     evicted before it.
 //  3. A condemned entry is in no tree: nobody finds it, and its page is free when its last user leaves.
 //
-// Nothing is shared between tenants, not even pages of equal tokens. Within a tenant the time that a prompt takes tells
-// whether somebody has sent one that begins alike: whoever may not learn that must be another tenant, or the
-// cache be off.
+// Nothing is shared between tenants, not even pages of equal tokens. So the time that a tenant's own prompts take tells it
+// nothing of other tenants' prompts; losing pages tells it only that all together need much memory. Within a tenant the
+// time that a prompt takes shows whether somebody has sent one that begins alike. Users who must not learn that need
+// different tenants, or the cache switched off.
 //
-// A tree of pages with a scan of the children needs no hash, so there are no collisions to think of; as each entry
-// is the child of one, a look-up compares no more pages than the arena has, and in practice as many as the prompt.
+// A tree of pages whose children are scanned needs no hash, so there are no collisions. As each entry has one parent, a
+// look-up compares at most as many pages as the arena has, and in practice as many as the prompt has.
 type entry struct {
-	parent    *entry // nil: the root of a tenant, which has no page
-	tenant    string // of a root
+	parent    *entry     // nil: the root of a tenant, which has no page
+	root      *entry     // of its tenant; itself for a root
+	tenant    string     // of a root
+	lru       *list.List // of a root: the tenant's idle entries, least recently used first
 	children  []*entry
 	tokens    []tandem.Token // of its rows
 	page      int32
-	users     int           // sequences that have it in their tables; of a root, that share with the tenant
-	idle      *list.Element // its place in prefixes.idle
+	users     int           // sequences that have it in their tables; for a root, sequences that share within the tenant
+	idle      *list.Element // its place in its root's lru
+	at        uint64        // value of prefixes.rested when it became idle or was refreshed
 	condemned bool
 }
 
-// prefixes is what the cache keeps for later sequences.
+// prefixes are the pages that the cache keeps for later sequences.
 type prefixes struct {
 	roots   map[string]*entry // by tenant
-	idle    list.List         // of *entry; least recently used first
+	idle    int               // idle entries
+	rested  uint64            // how often entries became idle or were refreshed
 	most    int               // idle pages to keep; 0 = all, negative = nothing is shared or kept
 	evicted atomic.Int64
-	kept    atomic.Int64 // idle.Len(), for anyone to read
+	kept    atomic.Int64 // copy of idle; any goroutine may read it
 }
 
-// Bound sets how many pages may be kept that no sequence uses: 0 for all that are free, negative for none, nor any
-// sharing between those that sequences use. Call it before anything is reserved.
+// Bound sets how many unused pages may be kept: 0 for all free ones; a negative number switches keeping and sharing off.
+// Call it before anything is reserved.
 func (c *Cache) Bound(pages int) { c.most = pages }
 
-// Kept returns how many free pages hold prefixes, Evicted how many prefixes' pages were needed otherwise so far.
+// Kept returns how many free pages hold prefixes, Evicted how many pages with prefixes were evicted so far.
 // Safe for concurrent use.
 func (c *Cache) Kept() int      { return int(c.kept.Load()) }
 func (c *Cache) Evicted() int64 { return c.evicted.Load() }
 
-// Drop forgets all that is kept.
+// Drop forgets all kept prefixes.
 func (c *Cache) Drop() {
-	for c.idle.Len() > 0 {
-		c.remove(c.idle.Front().Value.(*entry))
+	for c.idle > 0 {
+		c.remove(c.oldest())
 	}
 	c.counted()
 }
 
-// ReserveShared is Reserve for a sequence that will hold tokens and share pages with its tenant's others. The
-// first found of the tokens, found ≤ len(tokens), are in its cells.
+// ReserveShared is Reserve for a sequence that will hold tokens and shares pages with others of its tenant. Its cells
+// already hold the first found tokens, found ≤ len(tokens).
 func (c *Cache) ReserveShared(tenant string, tokens []tandem.Token, capacity, nodes int) (p *Pages, found int, err error) {
 	if c.most < 0 {
 		p, err = c.Reserve(capacity, nodes)
@@ -92,7 +99,7 @@ func (c *Cache) ReserveShared(tenant string, tokens []tandem.Token, capacity, no
 	return p, found + rows, nil
 }
 
-// Resume looks for more of tokens, of which p holds the first held, and returns how many it holds then.
+// Resume looks for more of tokens, of which p holds the first held, and returns how many p then holds.
 func (p *Pages) Resume(tokens []tandem.Token, held int) int {
 	if p.root == nil {
 		return held
@@ -111,10 +118,10 @@ func (p *Pages) Resume(tokens []tandem.Token, held int) int {
 	return max(held, full+rows)
 }
 
-// Publish lets others find what p holds, which is tokens: its full pages but the one that ends with the last token.
+// Publish makes p's full pages available to others, except one that ends with the last token. tokens are those p holds.
 func (p *Pages) Publish(tokens []tandem.Token) { p.publish(tokens, (len(tokens)-1)/kernels.PageRows) }
 
-// Keep leaves what p holds, which is tokens, for later sequences, and releases p.
+// Keep keeps the pages of p for later sequences and releases p. tokens are those p holds.
 func (p *Pages) Keep(tokens []tandem.Token) {
 	p.publish(tokens, len(tokens)/kernels.PageRows)
 	if rest := tokens[min(len(tokens), len(p.chain)*kernels.PageRows):]; p.root != nil && len(rest) > 0 && len(rest) < kernels.PageRows {
@@ -123,8 +130,8 @@ func (p *Pages) Keep(tokens []tandem.Token) {
 	p.Release()
 }
 
-// Distrust takes what p shares out of the tree, and all below it, and shares nothing of p any more: what a computation that
-// failed has read may be the cause.
+// Distrust removes the pages that p shares, and all below them, from the tree, and ends p's sharing. It is for a failed
+// computation, whose cause may be in the pages that it read.
 func (p *Pages) Distrust() {
 	if len(p.chain) > 0 {
 		p.cache.condemn(p.chain[0])
@@ -133,8 +140,8 @@ func (p *Pages) Distrust() {
 	p.cache.counted()
 }
 
-// Truncate gives up the positions from n on. Shared pages among theirs are replaced by p's own; Exhausted if there are not
-// enough, which cannot be where nobody else uses them; then nothing changes.
+// Truncate gives up the positions from n on and replaces their shared pages by pages of p's own. Exhausted if too few are
+// free, in which case nothing changes; this cannot happen if nobody else uses the shared pages.
 func (p *Pages) Truncate(n int) error {
 	keep := n / kernels.PageRows
 	if len(p.chain) <= keep {
@@ -147,7 +154,8 @@ func (p *Pages) Truncate(n int) error {
 		}
 	}
 	if free := c.available() + alone; len(lost) > free {
-		return tandem.Errorf("kv", tandem.Exhausted, "%d shared pages to be written to: %d of %d are free to take their place", len(lost), free, c.total)
+		return tandem.Errorf("kv", tandem.Exhausted, "%d shared pages to be written to: %d of %d are free to take their place", len(lost),
+			free, c.total)
 	}
 	from, count := lost[0].page, len(lost)
 	p.leave(keep)
@@ -165,7 +173,8 @@ func (p *Pages) join(tenant string) {
 		if c.roots == nil {
 			c.roots = map[string]*entry{}
 		}
-		p.root = &entry{tenant: tenant}
+		p.root = &entry{tenant: tenant, lru: list.New()}
+		p.root.root = p.root
 		c.roots[tenant] = p.root
 	}
 	p.root.users++
@@ -176,7 +185,7 @@ func (p *Pages) SharesWith(o *Pages) bool {
 	return p.root != nil && p.root == o.root && !o.end().condemned
 }
 
-// part ends that; of a tenant that nobody shares with and nothing is kept of, nothing is left.
+// part undoes join. The root of a tenant without users and kept pages is removed.
 func (p *Pages) part() {
 	if p.root != nil {
 		p.root.users--
@@ -185,7 +194,7 @@ func (p *Pages) part() {
 	}
 }
 
-// end returns the entry that p's next page is or would be a child of.
+// end returns the parent of p's next page in the tree.
 func (p *Pages) end() *entry {
 	if n := len(p.chain); n > 0 {
 		return p.chain[n-1]
@@ -193,16 +202,14 @@ func (p *Pages) end() *entry {
 	return p.root
 }
 
-// use adds e to what p has in its table.
+// use adds e to the entries in p's table.
 func (p *Pages) use(e *entry) {
-	if e.users++; e.idle != nil {
-		p.cache.idle.Remove(e.idle)
-		e.idle = nil
-	}
+	e.users++
+	p.cache.unrest(e)
 	p.chain = append(p.chain, e)
 }
 
-// leave ends p's use of all but the first keep entries, those that others need least first.
+// leave ends p's use of all but the first keep entries, the last first.
 func (p *Pages) leave(keep int) {
 	c := p.cache
 	for i := len(p.chain) - 1; i >= keep; i-- {
@@ -220,7 +227,7 @@ func (p *Pages) leave(keep int) {
 	p.chain = p.chain[:keep]
 }
 
-// follow uses all entries, from where p is, that hold tokens whole; the first rows rows of tail hold what comes next.
+// follow uses all further entries whose whole pages hold tokens. The first rows rows of tail hold the tokens after them.
 func (p *Pages) follow(tokens []tandem.Token) (tail *entry, rows int) {
 	for {
 		left := tokens[min(len(tokens), len(p.chain)*kernels.PageRows):]
@@ -231,12 +238,12 @@ func (p *Pages) follow(tokens []tandem.Token) (tail *entry, rows int) {
 		p.use(tail)
 	}
 	if tail != nil && tail.idle != nil {
-		p.cache.idle.MoveToBack(tail.idle) // if it must go even so, its rows stay long enough
+		p.cache.refresh(tail) // even if it is evicted, its rows stay long enough
 	}
 	return tail, rows
 }
 
-// fill copies rows [from, to) of tail to the page behind the shared ones.
+// fill copies rows [from, to) of tail to the page after the shared ones.
 func (p *Pages) fill(tail *entry, from, to int) {
 	if from < to {
 		p.copyRows(tail.page, len(p.chain), from, to)
@@ -252,7 +259,7 @@ func (p *Pages) copyRows(page int32, i, from, to int) {
 	p.Copy(dst, src)
 }
 
-// publish makes the first n pages of p, which holds tokens, entries that p uses.
+// publish makes the first n pages of p entries that p uses. tokens are those p holds.
 func (p *Pages) publish(tokens []tandem.Token, n int) {
 	c, had := p.cache, len(p.chain)
 	for p.root != nil && len(p.chain) < n && !p.end().condemned {
@@ -272,7 +279,7 @@ func (p *Pages) publish(tokens []tandem.Token, n int) {
 	}
 }
 
-// keepRest makes the page behind the shared ones, whose rows are for tokens, an idle entry.
+// keepRest makes the page after the shared ones, whose rows hold tokens, an idle entry.
 func (p *Pages) keepRest(tokens []tandem.Token) {
 	c, parent, i := p.cache, p.end(), len(p.chain)
 	if parent.condemned {
@@ -280,7 +287,7 @@ func (p *Pages) keepRest(tokens []tandem.Token) {
 	}
 	if e, rows := parent.child(tokens); rows == len(tokens) {
 		if e.idle != nil {
-			c.idle.MoveToBack(e.idle)
+			c.refresh(e)
 		}
 		return
 	}
@@ -288,55 +295,88 @@ func (p *Pages) keepRest(tokens []tandem.Token) {
 	p.Table = slices.Delete(p.Table, i, i+1)
 }
 
-// add makes page a child of parent, in the place of those that hold less of the same.
+// add makes page a child of parent. It replaces children that hold only a beginning of tokens.
 func (c *Cache) add(parent *entry, tokens []tandem.Token, page int32) *entry {
 	for _, old := range slices.Clone(parent.children) {
 		if len(old.tokens) < kernels.PageRows && common(old.tokens, tokens) == len(old.tokens) {
 			c.remove(old)
 		}
 	}
-	e := &entry{parent: parent, tokens: slices.Clone(tokens), page: page}
+	e := &entry{parent: parent, root: parent.root, tokens: slices.Clone(tokens), page: page}
 	parent.children = append(parent.children, e)
 	return e
 }
 
-// rest makes an entry that nobody uses the last one to go.
+// rest makes an unused entry idle, as the last of its tenant to be evicted.
 func (c *Cache) rest(e *entry) {
-	e.idle = c.idle.PushBack(e)
-	for c.most > 0 && c.idle.Len() > c.most {
+	e.idle = e.root.lru.PushBack(e)
+	c.idle++
+	c.refresh(e)
+	for c.most > 0 && c.idle > c.most {
 		c.evict()
 	}
 }
 
-// evict frees a page that is kept.
+// refresh makes an idle entry the last of its tenant to be evicted.
+func (c *Cache) refresh(e *entry) {
+	e.root.lru.MoveToBack(e.idle)
+	c.rested++
+	e.at = c.rested
+}
+
+// unrest ends an entry's idleness.
+func (c *Cache) unrest(e *entry) {
+	if e.idle != nil {
+		e.root.lru.Remove(e.idle)
+		e.idle = nil
+		c.idle--
+	}
+}
+
+// oldest returns the idle entry to evict first: the least recently used one of the tenant that has the most. Among tenants
+// with equally many it is the least recently used. There must be one. Each call scans all tenants; there are no more of
+// them than keys.
+func (c *Cache) oldest() (first *entry) {
+	for _, root := range c.roots {
+		if root.lru.Len() == 0 {
+			continue
+		}
+		e := root.lru.Front().Value.(*entry)
+		if first == nil || root.lru.Len() > first.root.lru.Len() || root.lru.Len() == first.root.lru.Len() && e.at < first.at {
+			first = e
+		}
+	}
+	return first
+}
+
+// evict frees a kept page.
 func (c *Cache) evict() {
-	c.remove(c.idle.Front().Value.(*entry))
+	c.remove(c.oldest())
 	c.evicted.Add(1)
 }
 
 // remove frees the page of an idle entry without children.
 func (c *Cache) remove(e *entry) {
-	c.idle.Remove(e.idle)
-	e.idle = nil
+	c.unrest(e)
 	c.free = append(c.free, e.page)
 	c.unlink(e)
 }
 
-// unlink takes e and what is below it out of the tree.
+// unlink removes e and all below it from the tree.
 func (c *Cache) unlink(e *entry) {
 	i := slices.Index(e.parent.children, e)
 	e.parent.children = slices.Delete(e.parent.children, i, i+1)
 	c.prune(e.parent)
 }
 
-// prune forgets a root that is not needed.
+// prune forgets a root without users and entries.
 func (c *Cache) prune(e *entry) {
 	if e.parent == nil && e.users == 0 && len(e.children) == 0 {
 		delete(c.roots, e.tenant)
 	}
 }
 
-// condemn sees to it that e and all below it are not found any more.
+// condemn makes sure that e and all below it are not found any more.
 func (c *Cache) condemn(e *entry) {
 	if e.condemned {
 		return
@@ -346,14 +386,13 @@ func (c *Cache) condemn(e *entry) {
 		e, below = below[0], append(below[1:], below[0].children...)
 		e.condemned, e.children = true, nil
 		if e.idle != nil {
-			c.idle.Remove(e.idle)
-			e.idle = nil
+			c.unrest(e)
 			c.free = append(c.free, e.page)
 		}
 	}
 }
 
-// child returns the child of e whose page begins with the most of tokens, and how many rows these are; nil, 0 if none does.
+// child returns the child of e that shares the longest beginning with tokens, and its length in rows; nil, 0 if none does.
 func (e *entry) child(tokens []tandem.Token) (best *entry, rows int) {
 	for _, c := range e.children {
 		if n := common(c.tokens, tokens); n > rows {
@@ -363,7 +402,7 @@ func (e *entry) child(tokens []tandem.Token) (best *entry, rows int) {
 	return best, rows
 }
 
-// common returns how many tokens at the begin of a and b are the same.
+// common returns how many tokens at the start of a and b are the same.
 func common(a, b []tandem.Token) (n int) {
 	for n < len(a) && n < len(b) && a[n] == b[n] {
 		n++

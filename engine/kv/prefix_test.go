@@ -1,8 +1,8 @@
 package kv
 
 import (
-	"encoding/binary"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tandem-llm/tandem"
-	kernels "github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels"
 )
 
 const testPages = 24
@@ -23,24 +23,32 @@ type held struct {
 	tokens []tandem.Token // that its cells hold
 }
 
-// rig is a cache whose cells hold a number that tells the tenant's tokens up to their position.
+// rig is a cache whose cells hold a number that identifies the tenant and its tokens up to their position.
 type rig struct {
 	*rapid.T
 	cache *Cache
 	open  []*held
 }
 
-func newCache(t testing.TB, pages int) *Cache {
-	t.Helper()
-	c, err := New(kernels.KVShape{Layers: 1, KVHeads: 1, HeadDim: 4}, pages)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Free)
-	return c
+func newCache(pages int) *Cache {
+	return New(&memory{cells: make([]uint64, pages*kernels.PageRows)})
 }
 
-// code is what the cell of a prefix's last position holds: 64 bits, in the key's four dimensions.
+// memory is a device's cache that keeps one number in each cell.
+type memory struct {
+	kernels.Cache
+	cells []uint64
+}
+
+func (m *memory) Pages() int { return len(m.cells) / kernels.PageRows }
+
+func (m *memory) Copy(dst, src []kernels.Cell) {
+	for i := range dst {
+		m.cells[dst[i]] = m.cells[src[i]]
+	}
+}
+
+// code is what the cell of a prefix's last position holds.
 func code(tenant string, tokens []tandem.Token) uint64 {
 	h := tandem.EmptyPrefix.Add(tandem.Token(len(tenant)))
 	for _, b := range []byte(tenant) {
@@ -49,19 +57,14 @@ func code(tenant string, tokens []tandem.Token) uint64 {
 	return uint64(h.Add(tokens...))
 }
 
-func (c *Cache) key(at kernels.Cell, d int) []byte {
-	page, slot := int(at)/kernels.PageRows, int(at)%kernels.PageRows
-	return c.mem.Bytes()[page*c.shape.PageBytes()+2*(d*kernels.PageRows+slot):][:2]
-}
+// at returns what a cell holds.
+func (c *Cache) at(cell kernels.Cell) *uint64 { return &c.mem.(*memory).cells[cell] }
 
 // write is a pass that appends tokens.
 func (h *held) write(tokens ...tandem.Token) {
 	for _, t := range tokens {
 		h.tokens = append(h.tokens, t)
-		x := code(h.tenant, h.tokens)
-		for d := range 4 {
-			binary.LittleEndian.PutUint16(h.cache.key(h.At(len(h.tokens)-1), d), uint16(x>>(16*d)))
-		}
+		*h.cache.at(h.At(len(h.tokens) - 1)) = code(h.tenant, h.tokens)
 	}
 	h.Publish(h.tokens)
 }
@@ -69,11 +72,8 @@ func (h *held) write(tokens ...tandem.Token) {
 // check reads all cells of h.
 func (h *held) check() error {
 	for i := range h.tokens {
-		x := uint64(0)
-		for d := range 4 {
-			x |= uint64(binary.LittleEndian.Uint16(h.cache.key(h.At(i), d))) << (16 * d)
-		}
-		if want := code(h.tenant, h.tokens[:i+1]); x != want {
+		x, want := *h.cache.at(h.At(i)), code(h.tenant, h.tokens[:i+1])
+		if x != want {
 			return fmt.Errorf("position %d of %d holds %x, want %x", i, len(h.tokens), x, want)
 		}
 	}
@@ -119,7 +119,8 @@ func (r *rig) consistent() {
 		for _, k := range e.children {
 			entries[k] = true
 			put(k.page, "an entry's")
-			if k.parent != e || k.condemned || k.users != users[k] || (k.users == 0) != (k.idle != nil) || len(k.tokens) < kernels.PageRows && k.users+len(k.children) > 0 {
+			if k.parent != e || k.condemned || k.users != users[k] || (k.users == 0) != (k.idle != nil) ||
+				len(k.tokens) < kernels.PageRows && k.users+len(k.children) > 0 {
 				r.Fatalf("entry %+v: %d users", k, users[k])
 			}
 			if k.idle != nil {
@@ -134,13 +135,20 @@ func (r *rig) consistent() {
 		}
 		walk(root)
 	}
-	gone := map[*entry]bool{}
-	for x := c.idle.Front(); x != nil; x = x.Next() {
-		e := x.Value.(*entry)
-		gone[e] = true
-		for _, k := range e.children {
-			if !gone[k] {
-				r.Fatalf("entry %+v would go before its child %+v", e, k)
+	listed := 0
+	for _, root := range c.roots {
+		gone, last := map[*entry]bool{}, uint64(0)
+		for x := root.lru.Front(); x != nil; x = x.Next() {
+			e := x.Value.(*entry)
+			if gone[e] = true; e.root != root || e.idle != x || e.at <= last {
+				r.Fatalf("entry %+v is listed as idle for tenant %q after number %d", e, root.tenant, last)
+			}
+			last = e.at
+			listed++
+			for _, k := range e.children {
+				if !gone[k] {
+					r.Fatalf("entry %+v would go before its child %+v", e, k)
+				}
 			}
 		}
 	}
@@ -152,8 +160,10 @@ func (r *rig) consistent() {
 			put(e.page, "condemned")
 		}
 	}
-	if len(where) != testPages || idle != c.idle.Len() || c.FreePages() != len(c.free)+idle || c.Kept() != idle || c.most > 0 && idle > c.most {
-		r.Fatalf("%d pages in all, %d entries idle and %d listed, %d free, %d kept, at most %d", len(where), idle, c.idle.Len(), c.FreePages(), c.Kept(), c.most)
+	if len(where) != testPages || idle != c.idle || idle != listed || c.FreePages() != len(c.free)+idle || c.Kept() != idle ||
+		c.most > 0 && idle > c.most {
+		r.Fatalf("%d pages in all, %d entries idle and %d listed, %d free, %d kept, at most %d", len(where), idle, listed, c.FreePages(),
+			c.Kept(), c.most)
 	}
 }
 
@@ -176,7 +186,7 @@ func text(r *rapid.T) []tandem.Token {
 func TestPrefixes(t *testing.T) {
 	for _, most := range []int{0, 3} {
 		rapid.Check(t, func(t2 *rapid.T) {
-			c := newCache(t, testPages)
+			c := newCache(testPages)
 			c.Bound(most)
 			r := &rig{T: t2, cache: c}
 			some := func() *held { return rapid.SampledFrom(r.open).Draw(t2, "which") }
@@ -239,6 +249,18 @@ func TestPrefixes(t *testing.T) {
 					}
 					some().Distrust()
 				},
+				"reserve": func(*rapid.T) {
+					n := rapid.IntRange(0, c.FreePages()).Draw(t2, "pages")
+					want := left(c, n-len(c.free))
+					p, err := c.Reserve(n*kernels.PageRows, 0)
+					if err != nil {
+						t2.Fatal(err)
+					}
+					if got := left(c, 0); !maps.Equal(got, want) {
+						t2.Fatalf("after %d pages were needed, the pages kept are %v: want %v", n, got, want)
+					}
+					p.Release()
+				},
 				"close": func(*rapid.T) {
 					if len(r.open) == 0 {
 						return
@@ -266,7 +288,7 @@ func TestPrefixes(t *testing.T) {
 	}
 }
 
-// prefix returns n tokens that no other number's begin with.
+// prefix returns n tokens whose beginning is different for every number.
 func prefix(number, n int) []tandem.Token {
 	tokens := make([]tandem.Token, n)
 	for i := range tokens {
@@ -297,7 +319,7 @@ func begin(t *testing.T, c *Cache, tenant string, tokens []tandem.Token) (*held,
 }
 
 func TestWhatIsFound(t *testing.T) {
-	c := newCache(t, 16)
+	c := newCache(16)
 	long := prefix(1, 300)
 	other := append(slices.Clone(long[:150]), prefix(2, 40)...)
 	for _, s := range []struct {
@@ -316,7 +338,8 @@ func TestWhatIsFound(t *testing.T) {
 		{"nothing alike", "a", prefix(3, 1), 0, 9},
 	} {
 		if got := put(t, c, s.tenant, s.tokens); got != s.found || c.Kept() != s.kept || c.FreePages() != 16 {
-			t.Errorf("%s: %d found, then %d pages kept and %d free: want %d, %d and 16", s.name, got, c.Kept(), c.FreePages(), s.found, s.kept)
+			t.Errorf("%s: %d found, then %d pages kept and %d free: want %d, %d and 16", s.name, got, c.Kept(), c.FreePages(), s.found,
+				s.kept)
 		}
 	}
 	if c.Evicted() != 0 {
@@ -324,7 +347,7 @@ func TestWhatIsFound(t *testing.T) {
 	}
 }
 
-// What was used least recently goes first, the ends of texts before their begins.
+// The least recently used pages are evicted first, the ends of texts before their beginnings.
 func TestEviction(t *testing.T) {
 	texts := [3][]tandem.Token{prefix(1, 192), prefix(2, 100), prefix(3, 64)}
 	for _, s := range []struct {
@@ -342,7 +365,7 @@ func TestEviction(t *testing.T) {
 		{"two may stay", 2, 0, [3]int{128, 0, 0}, 4},
 		{"none may stay", -1, 0, [3]int{0, 0, 0}, 0},
 	} {
-		c := newCache(t, 10)
+		c := newCache(10)
 		c.Bound(s.most)
 		for _, i := range []int{1, 2, 0} {
 			put(t, c, "", texts[i])
@@ -368,10 +391,10 @@ func TestEviction(t *testing.T) {
 	}
 }
 
-// Sequences that run at the same time share: what one has filled another need not, nor have pages for. A page
-// in use is not evicted, and only the one who shares it with nobody can always write to it again.
+// Sequences that run at the same time share: a page that one has filled serves another, which needs none of its own. A page
+// in use is not evicted, and only a sequence that shares it with nobody can always write to it again.
 func TestSharingWhileRunning(t *testing.T) {
-	c := newCache(t, 6)
+	c := newCache(6)
 	text := prefix(1, 130)
 	a, _ := begin(t, c, "", text) // 3 pages and 1 for tree rows
 	a.write(text[:128]...)
@@ -422,7 +445,7 @@ func TestSharingWhileRunning(t *testing.T) {
 
 func BenchmarkLookup(b *testing.B) {
 	const entries, length = 200, 10_000
-	c := newCache(b, entries*3+length/kernels.PageRows+2)
+	c := newCache(entries*3 + length/kernels.PageRows + 2)
 	system := prefix(0, length-100)
 	open := func(n int) (*Pages, int) {
 		p, found, err := c.ReserveShared("", append(slices.Clone(system), prefix(n, 100)...), length, 1)

@@ -12,22 +12,22 @@ import (
 const (
 	costContext = 128 // committed positions that the passes of Costs reach
 	costRounds  = 3   // most passes of a width
-	costPasses  = 8   // that a model gets in any case, however slow it is: in time, so many of one row
+	costPasses  = 8   // the least time of Costs, in passes of one row, however slow the model is
 )
 
-// costWidths are the widths of Costs, the one first that a plan would miss most: plain decoding, then
-// about where a CPU's pass stops being bound by memory, then what lies between and beyond.
+// costWidths are the widths of Costs, those that a plan needs most first: plain decoding, then about where
+// a CPU's pass stops being bound by memory, then widths between and beyond.
 var costWidths = []int{1, 8, 16, 4, 32, 2, 12, 24, 6, 48, 64}
 
-// Costs measures what passes of a few widths take, each row with logits, in about budget, or in the time of
-// eight passes of one row if they take longer. It returns the lower quartile of each width that it came to, by
-// width, and no more than that of a wider one, which does all that a narrower one does: what disturbs a pass,
-// such as other processes that start at the same time, only ever makes it longer. alive, if not nil, is called before each pass. The model's
-// cache must have free pages for 128 positions (or its context) and 64 tree rows. Errors: the model's, that
-// of a ctx that ends.
+// Costs measures the time of passes of a few widths, each row with logits, for about budget, or for the time of
+// eight passes of one row if that is longer. It returns the lower quartile for each width that it reached, in order of
+// width, and never more than for a wider pass: that does more work, and disturbances, such as other processes that
+// start at the same time, only make passes longer. alive, if not nil, is called before each pass. The model's
+// cache must have free pages for 128 positions (or its context) and 64 tree rows. Errors: the model's, and ctx's
+// once it has ended.
 //
-// The first pass of a width extends the prefix by so many rows with logits, the same work as a tree's, so
-// that the positions which later passes attend to cost no time of their own.
+// The first pass of a width extends the prefix by that many rows with logits, which is the same work as a tree.
+// So filling the positions that later passes attend to takes no extra time.
 func Costs(ctx context.Context, m *engine.Model, budget time.Duration, alive func()) ([]tandem.Cost, error) {
 	widths := slices.DeleteFunc(slices.Clone(costWidths), func(w int) bool { return w > min(m.MaxRows(), m.MaxWanted()) })
 	r := rig{model: m}
@@ -37,7 +37,7 @@ func Costs(ctx context.Context, m *engine.Model, budget time.Duration, alive fun
 	}
 	defer s.Close()
 	// The first pass finds caches, buffers and page tables cold, and does not count.
-	if _, err := r.timed(engine.Segment{Seq: s, Extend: r.tokens(0, 1), Want: engine.WantTail}); err != nil {
+	if _, err := r.timed(engine.Part{Seq: s, Extend: r.tokens(0, 1), Want: engine.WantTail}); err != nil {
 		return nil, err
 	}
 	begun := time.Now()
@@ -82,13 +82,13 @@ func Costs(ctx context.Context, m *engine.Model, budget time.Duration, alive fun
 func (r *rig) widePass(s *engine.Sequence, w int, extend bool) (time.Duration, error) {
 	at := s.Len()
 	if extend && at+w <= s.Capacity() {
-		return r.timed(engine.Segment{Seq: s, Extend: r.tokens(at, w), Want: engine.WantAll})
+		return r.timed(engine.Part{Seq: s, Extend: r.tokens(at, w), Want: engine.WantAll})
 	}
 	return r.tree(s, w)
 }
 
-// expected returns how long a pass of w rows may take: as long as the last, or, for the first, as the widest
-// narrower one with the rows beyond in proportion.
+// expected returns how long a pass of w rows may take: as long as the last of that width; for the first, as long as
+// the widest narrower one, scaled by the number of rows.
 func expected(widths []int, times [][]time.Duration, w int) (t time.Duration) {
 	widest := 0
 	for i, known := range widths {

@@ -5,17 +5,17 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem/engine"
-	kernels "github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels"
 )
 
-// Pass is what passes of one kind cost beside what they must cost.
+// Pass compares the time of passes of one kind with the hardware's limit.
 type Pass struct {
 	Timing
-	Limit       time.Duration // of the best limits: the larger of reading the weights and the multiply-adds
+	Limit       time.Duration // by the best limits: the longer of reading the weights and the multiply-adds
 	KVBytes     int64         // of keys and values that the pass has to read
 	KVLimit     time.Duration // reading them at the best bandwidth; not part of Limit
 	Share       float64       // Limit ÷ the best time
-	MedianShare float64       // the median over rounds of the limit just before ÷ the time
+	MedianShare float64       // median over rounds of (limit measured just before ÷ time)
 	MACShare    float64       // multiply-adds with weights ÷ (the best time · the peak rate)
 }
 
@@ -31,8 +31,8 @@ const (
 	probeFirst = 100 * time.Millisecond // of each limit at the start and the end
 )
 
-// Decode measures n passes of each kind and the limits before each of them, over a time as long as the
-// pass's. See Passes.
+// Decode measures n passes of each kind, and before each pass the limits, for as long as the pass takes.
+// See Passes.
 func Decode(ctx context.Context, m *engine.Model, points []Point, n int) (*Decoded, error) {
 	probe, err := m.NewProbe(probeBytes)
 	if err != nil {
@@ -64,7 +64,7 @@ func Decode(ctx context.Context, m *engine.Model, points []Point, n int) (*Decod
 	return d, nil
 }
 
-// pass puts times and limits together; samples[i] was measured before Times[i].
+// pass compares times with limits; samples[i] was measured before Times[i].
 func (d *Decoded) pass(m *engine.Model, t Timing, samples []kernels.Limits) Pass {
 	work, rows, wanted := m.Work(), t.Rows, t.Wanted()
 	p := Pass{Timing: t, Limit: work.Limit(d.Limits, rows, wanted), KVBytes: m.KVBytes() * int64(t.Context)}

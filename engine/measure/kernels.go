@@ -3,13 +3,14 @@ package measure
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"time"
 
-	kernels "github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels"
 )
 
-// Product is what multiplying with one weight matrix costs; normalising and, for quantised weights,
-// quantising the rows is paid once for perPass of them.
+// Product is the time to multiply with one weight matrix. It includes 1/perPass of the time to normalise the rows
+// and, for quantised weights, to quantise them.
 type Product struct {
 	Type        kernels.Type
 	Rows, Cols  int // of the matrix: outputs, inputs
@@ -20,46 +21,45 @@ type Product struct {
 	Median      time.Duration
 	Limit       time.Duration // of the best limits
 	Share       float64       // Limit ÷ Best
-	MedianShare float64       // the median over rounds of the limit just before ÷ the time
+	MedianShare float64       // median over rounds of (limit measured just before ÷ time)
 }
 
-// Matrices is a set of equal weight matrices that are used in turn, so that weights come from memory as
-// they do in a model. Not safe for concurrent use.
+// Matrices is a set of weight matrices of equal shape that are used in turn, so that weights come from memory as
+// in a model. Not safe for concurrent use.
 type Matrices struct {
 	typ        kernels.Type
 	rows, cols int
-	mem        *kernels.Memory
-	programs   []*kernels.Program
+	sets       []set
+}
+
+// set holds the matrices of one pass.
+type set struct {
+	weights kernels.Store
+	runner  kernels.Runner
 }
 
 // perPass is how many matrices one pass multiplies with, one after the other, into the same outputs: as in
 // a model, rows and outputs are in the caches for most of them.
 const perPass = 4
 
-// NewMatrices returns a set of random (rows, cols) matrices for passes of up to width rows, at least eight
-// and about so many bytes in all, which should be far more than a last-level cache holds.
-func NewMatrices(t kernels.Type, rows, cols, width, bytes int) (*Matrices, error) {
-	size := kernels.PackedBytes(t, rows, cols)
-	n := max(2, (bytes+perPass*size-1)/max(1, perPass*size)) * perPass
-	mem, err := kernels.Alloc(n * size)
+// NewMatrices returns a set of random (rows, cols) matrices on a device for passes of up to width rows: at least eight,
+// of about the given bytes in all, which should be far more than a last-level cache holds.
+func NewMatrices(d kernels.Device, t kernels.Type, rows, cols, width, bytes int) (*Matrices, error) {
+	p := kernels.NewProgram(width, 0)
+	in, out, act := p.Buf(cols), p.Buf(rows), p.Act(cols)
+	p.RMSNorm(in, slices.Repeat([]float32{1}, max(0, cols)), 1e-5, act)
+	for range perPass {
+		w := p.Weight(kernels.Weight{Name: "random", Type: t, Rows: rows, Cols: cols, Layout: d.Layout(t)})
+		p.MatMul(w, act, out, kernels.MatMulOpt{})
+	}
+	need, err := d.Footprint(p)
 	if err != nil {
 		return nil, err
 	}
-	s := &Matrices{typ: t, rows: rows, cols: cols, mem: mem}
-	ws := make([]*kernels.Matrix, n)
-	for i := range ws {
-		b := mem.Bytes()[i*size : (i+1)*size]
-		if ws[i], err = kernels.NewMatrix(t, rows, cols, b); err != nil {
-			break
-		}
-		if i > 0 {
-			copy(b, mem.Bytes()[:size])
-		} else if err = ws[0].Pack(randomWeights(t, rows, cols), 0); err != nil {
-			break
-		}
-	}
-	for i := 0; i < n && err == nil; i += perPass {
-		err = s.add(ws[i:i+perPass], width)
+	s := &Matrices{typ: t, rows: rows, cols: cols}
+	src := randomWeights(t, rows, cols)
+	for len(s.sets) < max(2, (bytes+int(need.Weights)-1)/int(need.Weights)) && err == nil {
+		err = s.add(d, p, in, src)
 	}
 	if err != nil {
 		s.Close()
@@ -68,26 +68,29 @@ func NewMatrices(t kernels.Type, rows, cols, width, bytes int) (*Matrices, error
 	return s, nil
 }
 
-// add makes the program of a pass.
-func (s *Matrices) add(ws []*kernels.Matrix, width int) error {
-	ones := make([]float32, s.cols)
-	for i := range ones {
-		ones[i] = 1
-	}
-	p := kernels.NewProgram(width, 0)
-	s.programs = append(s.programs, p)
-	in, out, act := p.Buf(s.cols), p.Buf(s.rows), p.Act(s.cols)
-	p.RMSNorm(in, ones, 1e-5, act)
-	for _, w := range ws {
-		p.MatMul(w, act, out, kernels.MatMulOpt{})
-	}
-	if err := p.Seal(); err != nil {
+// add makes the set of one pass.
+func (s *Matrices) add(d kernels.Device, p *kernels.Program, in kernels.Buf, src []byte) error {
+	weights, err := d.NewWeights(p)
+	if err != nil {
 		return err
 	}
+	s.sets = append(s.sets, set{weights: weights})
+	for w := range p.Weights {
+		if err := weights.Pack(kernels.W(w), 0, src); err != nil {
+			return err
+		}
+	}
+	r, err := d.Compile(p, weights, nil)
+	if err != nil {
+		return err
+	}
+	s.sets[len(s.sets)-1].runner = r
 	rng := rand.New(rand.NewPCG(1, 2))
-	rows := p.Rows(in)
-	for i := range rows {
-		rows[i] = float32(rng.NormFloat64())
+	for i := range p.MaxRows {
+		row := r.Row(in, i)
+		for j := range row {
+			row[j] = float32(rng.NormFloat64())
+		}
 	}
 	return nil
 }
@@ -108,16 +111,17 @@ func randomWeights(t kernels.Type, rows, cols int) []byte {
 
 // Close gives the memory back.
 func (s *Matrices) Close() {
-	for _, p := range s.programs {
-		p.Free()
+	for _, x := range s.sets {
+		if x.runner != nil {
+			x.runner.Close()
+		}
+		x.weights.Close()
 	}
-	s.mem.Free()
 }
 
-// Measure runs n rounds of one pass of each width on pool's threads, each just after a measurement of
-// the limits over a time as long; a first round does not count. limits are the best so far, and are
-// raised by what is found.
-func (s *Matrices) Measure(ctx context.Context, pool *kernels.Pool, probe *kernels.Probe, widths []int, n int, limits *kernels.Limits) ([]Product, error) {
+// Measure runs n rounds of one pass of each width, after a first round that does not count. Before each pass it
+// measures the limits for as long as the pass takes, and raises limits, the best so far, to what it finds.
+func (s *Matrices) Measure(ctx context.Context, probe kernels.Probe, widths []int, n int, limits *kernels.Limits) ([]Product, error) {
 	products := make([]Product, len(widths))
 	samples := make([][]kernels.Limits, len(widths))
 	last := make([]time.Duration, len(widths))
@@ -133,11 +137,11 @@ func (s *Matrices) Measure(ctx context.Context, pool *kernels.Pool, probe *kerne
 			}
 			pass := &kernels.Pass{Rows: width}
 			start := time.Now()
-			if err := s.programs[turn].Run(pool, pass); err != nil {
+			if err := s.sets[turn].runner.Run(pass); err != nil {
 				return nil, err
 			}
 			last[i] = time.Since(start) / perPass
-			turn = (turn + 1) % len(s.programs)
+			turn = (turn + 1) % len(s.sets)
 			if round > 0 {
 				*limits = limits.Max(l)
 				samples[i] = append(samples[i], l)
@@ -164,7 +168,7 @@ func (s *Matrices) finish(p *Product, width int, samples []kernels.Limits) {
 	p.MedianShare = quantile(shares, 0.5)
 }
 
-// Settle computes what depends on the limits, once all are known.
+// Settle computes the fields that depend on the limits, once these are final.
 func (p *Product) Settle(l kernels.Limits) {
 	p.Limit = p.limit(l)
 	p.Share = p.Limit.Seconds() / p.Best.Seconds()

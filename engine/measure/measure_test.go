@@ -9,7 +9,8 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
-	kernels "github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
 
 const draftPath = "../../models/gopher-draft-all-f16.gguf"
@@ -18,7 +19,7 @@ var points = []Point{{Rows: 1, Context: 40}, {Rows: 7, Context: 40}, {Rows: 7, C
 
 func open(t *testing.T) *engine.Model {
 	t.Helper()
-	m, err := engine.Open(draftPath, engine.Options{Threads: 1, MaxRows: 32, KVPages: Pages(points)})
+	m, err := engine.Open(draftPath, engine.Options{Device: testdevice.CPU(t, 1), MaxRows: 32, KVPages: Pages(points)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,7 +27,7 @@ func open(t *testing.T) *engine.Model {
 	return m
 }
 
-// As many passes as asked for, each announced with how long the last of its kind took, and nothing left
+// Passes runs as many passes as asked for, announces each with the time of the last of its kind, and leaves nothing
 // in the cache.
 func TestPasses(t *testing.T) {
 	m := open(t)
@@ -42,7 +43,8 @@ func TestPasses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, want := range []int{6, 6, 6, 2} { // prompts in rounds 1 and 5
-		if tm := &timings[i]; tm.Point != points[i] || len(tm.Times) != want || before[i] != want || tm.Best() <= 0 || tm.Median() < tm.Best() || tm.Spread() < 0 {
+		if tm := &timings[i]; tm.Point != points[i] || len(tm.Times) != want || before[i] != want || tm.Best() <= 0 ||
+			tm.Median() < tm.Best() || tm.Spread() < 0 {
 			t.Errorf("kind %d: %d announced, %+v: want %d passes of %+v", i, before[i], tm, want, points[i])
 		}
 	}
@@ -73,7 +75,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// Shares are what the definitions say of the times and the limits that come with them.
+// Shares follow by their definitions from the times and limits in the result.
 func TestDecodeShares(t *testing.T) {
 	m := open(t)
 	l := kernels.Limits{ReadBytes: 1e9, IntMACs: 1e12, FloatMACs: 1e10}
@@ -96,23 +98,19 @@ func TestDecodeShares(t *testing.T) {
 }
 
 func TestMatrices(t *testing.T) {
-	pool, err := kernels.NewPool(1, kernels.Auto)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
-	probe, err := pool.NewProbe(1)
+	dev := testdevice.CPU(t, 1)
+	probe, err := dev.NewProbe(1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer probe.Close()
 	for _, typ := range kernels.Types() {
-		set, err := NewMatrices(typ, 40, 512, 3, 1)
+		set, err := NewMatrices(dev, typ, 40, 512, 3, 1)
 		if err != nil {
 			t.Fatalf("%v: %v", typ, err)
 		}
 		var limits kernels.Limits
-		products, err := set.Measure(t.Context(), pool, probe, []int{1, 3}, 2, &limits)
+		products, err := set.Measure(t.Context(), probe, []int{1, 3}, 2, &limits)
 		if err != nil {
 			t.Fatalf("%v: %v", typ, err)
 		}
@@ -129,10 +127,10 @@ func TestMatrices(t *testing.T) {
 	}
 }
 
-// TestCosts: all widths of a small model several times, within the budget; of a model that is slow for the
-// budget the widths that matter most.
+// TestCosts: within the budget all widths of a small model are measured several times; of a slow model, the widths that
+// matter most.
 func TestCosts(t *testing.T) {
-	m, err := engine.Open(draftPath, engine.Options{Threads: 1, MaxRows: 64, KVPages: 4})
+	m, err := engine.Open(draftPath, engine.Options{Device: testdevice.CPU(t, 1), MaxRows: 64, KVPages: 4})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +167,7 @@ func TestCosts(t *testing.T) {
 			t.Errorf("budget %v: %d passes, want at most %d; %d of %d pages free", c.budget, passes, c.passes, m.FreePages(), m.Pages())
 		}
 	}
-	narrow, err := engine.Open(draftPath, engine.Options{Threads: 1, MaxRows: 5, KVPages: 4})
+	narrow, err := engine.Open(draftPath, engine.Options{Device: testdevice.CPU(t, 1), MaxRows: 5, KVPages: 4})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +180,7 @@ func TestCosts(t *testing.T) {
 	if _, err := Costs(ctx, m, time.Second, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v: want Canceled", err)
 	}
-	full, err := engine.Open(draftPath, engine.Options{Threads: 1, KVPages: 1})
+	full, err := engine.Open(draftPath, engine.Options{Device: testdevice.CPU(t, 1), KVPages: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,5 +1,5 @@
-// Package measure finds out what passes cost on this machine: the times that a planner decides by, and
-// their share of what the hardware allows.
+// Package measure measures passes on this machine: the times that a planner decides by, and how close they
+// come to the hardware's limits.
 package measure
 
 import (
@@ -40,10 +40,10 @@ func (t *Timing) Best() time.Duration {
 	return slices.Min(t.Times)
 }
 
-// Median returns the time in the middle.
+// Median returns the median time.
 func (t *Timing) Median() time.Duration { return quantile(t.Times, 0.5) }
 
-// Spread returns how far the middle eight tenths of the times lie apart, as a share of the median.
+// Spread returns the range of the middle eight tenths of the times, as a share of the median.
 func (t *Timing) Spread() float64 {
 	if len(t.Times) == 0 {
 		return 0
@@ -84,10 +84,10 @@ func widest(points []Point) (rows int) {
 }
 
 // Passes runs n rounds of one pass of each kind and returns their times, kinds in order. A first round
-// that warms the caches does not count; prompts, which take long and vary little, run in every fourth. before, if not nil, runs before each pass that counts; last is
-// how long the pass of that kind took in the round before. The model needs Pages free pages, and passes
-// of as many rows as the widest point. Errors: those of the model's, Invalid for a point that cannot be,
-// that of a ctx that ends.
+// that warms the caches does not count; prompts, which take long and vary little, run in every fourth round. before,
+// if not nil, runs before each pass that counts; last is the time of the latest pass of that kind. The
+// model needs Pages free pages, and passes of as many rows as the widest point. Errors: the model's, Invalid for an
+// impossible point, and ctx's once it has ended.
 func Passes(ctx context.Context, m *engine.Model, points []Point, n int, before func(i int, last time.Duration) error) ([]Timing, error) {
 	r := rig{model: m, points: points, bases: map[int]*engine.Sequence{}}
 	defer r.close()
@@ -120,7 +120,7 @@ func Passes(ctx context.Context, m *engine.Model, points []Point, n int, before 
 	return timings, nil
 }
 
-// rig holds the sequences that passes start from: one of random tokens for each context.
+// rig holds the sequences from which passes start: one of random tokens for each context.
 type rig struct {
 	model  *engine.Model
 	points []Point
@@ -144,7 +144,7 @@ func (r *rig) pass(ctx context.Context, p Point) (time.Duration, error) {
 		if err := r.extend(ctx, s, p.Context); err != nil {
 			return 0, err
 		}
-		return r.timed(engine.Segment{Seq: s, Extend: r.tokens(p.Context, p.Rows), Want: engine.WantTail})
+		return r.timed(engine.Part{Seq: s, Extend: r.tokens(p.Context, p.Rows), Want: engine.WantTail})
 	}
 	s := r.bases[p.Context]
 	if s == nil {
@@ -160,22 +160,22 @@ func (r *rig) pass(ctx context.Context, p Point) (time.Duration, error) {
 	return r.tree(s, p.Rows)
 }
 
-// tree runs a pass over a binary tree of so many rows below s, and drops it again.
+// tree runs a pass over a binary tree of that many rows below s, and drops it again.
 func (r *rig) tree(s *engine.Sequence, rows int) (time.Duration, error) {
 	parents := make([]int32, rows)
 	for i := range parents {
 		parents[i] = int32(i+1)/2 - 1 // -1, 0, 0, 1, 1, 2 …
 	}
 	at := s.Len()
-	took, err := r.timed(engine.Segment{Seq: s, Nodes: r.tokens(at, rows), Parents: parents, Want: engine.WantTail})
+	took, err := r.timed(engine.Part{Seq: s, Nodes: r.tokens(at, rows), Parents: parents, Want: engine.WantTail})
 	if err != nil {
 		return 0, err
 	}
 	return took, s.Truncate(at)
 }
 
-func (r *rig) timed(g engine.Segment) (time.Duration, error) {
-	batch := []engine.Segment{g}
+func (r *rig) timed(g engine.Part) (time.Duration, error) {
+	batch := []engine.Part{g}
 	start := time.Now()
 	_, err := r.model.Forward(batch, 1)
 	return time.Since(start), err
@@ -187,8 +187,8 @@ func (r *rig) extend(ctx context.Context, s *engine.Sequence, n int) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		g := engine.Segment{Seq: s, Extend: r.tokens(s.Len(), min(n-s.Len(), r.model.MaxRows()))}
-		if _, err := r.model.Forward([]engine.Segment{g}, 0); err != nil {
+		g := engine.Part{Seq: s, Extend: r.tokens(s.Len(), min(n-s.Len(), r.model.MaxRows()))}
+		if _, err := r.model.Forward([]engine.Part{g}, 0); err != nil {
 			return err
 		}
 	}

@@ -7,7 +7,7 @@
 // otherwise runs are cut into several spans, and the thread that finishes the last span of some KV heads joins.
 // The KV heads of a layer lie side by side in a page. Where a run is so small that reading takes longer than the
 // arithmetic, a unit has all of them, or many, and takes them in turn in each block, so that a page is read in
-// one go: the processor's own prefetcher then reaches the bandwidth of the memory, and no other way does.
+// one go: only then does the processor's own prefetcher reach the bandwidth of the memory.
 // How a pass is cut changes no result: a block's depends on its row alone (attention_tile.h), and blocks
 // are joined in order of position.
 #include <errno.h>
@@ -16,14 +16,15 @@
 #include "tk.h"
 #include "scalar.h"
 
-enum { QUERIES = 64, MOSTROWS = 64, FEW = 16 };  // of a run: queries per KV head, and rows; queries that wait for memory
+// Limits of a run: queries per KV head, and rows. With at most FEW queries per KV head, reading takes longer than the arithmetic.
+enum { QUERIES = 64, MOSTROWS = 64, FEW = 16 };
 
 static int blocks_of(const tk_pass *a, int row) { return a->pos[row] / TK_SEG + 1; }
 static int clamp(int x) { return imax(0, imin(TK_SEG, x)); }
 
 static int first_seen(const tk_op *op, int pos) { return op->window ? imax(0, pos - op->window + 1) : 0; }
 
-// Fills in what the rows of a run see of a block; returns how many positions of the prefix's pages.
+// Fills in what each row of a run sees of a block; returns how many of its positions are read from the prefix's pages.
 static int sights(const tk_prog *p, const tk_op *op, const tk_run *u, int block, tk_sight *see, int *any) {
     const tk_pass *a = &p->pass;
     int base = block * TK_SEG, used = 0;
@@ -41,11 +42,18 @@ static int sights(const tk_prog *p, const tk_op *op, const tk_run *u, int block,
     return used;
 }
 
-// The keys of a block's pages, as far as they hold the first n positions of it.
+// The keys of those pages of a block that hold its first n positions.
 static void block_pages(const tk_prog *p, int layer, int head, int row, int block, int n, const uint8_t **page) {
     const int32_t *table = p->pass.pages + p->pass.table[row] + block * (TK_SEG / TK_PAGE);
     for (int i = 0; i < TK_SEG / TK_PAGE; i++)
         page[i] = i * TK_PAGE < n ? tk_keys(&p->kv, layer, head, table[i]) : NULL;
+}
+
+// Whether an operation computes a block of a row for a KV head.
+static int mine(const tk_prog *p, const tk_op *op, int row, int block, int head) {
+    if (op->side == TK_WHOLE) return 1;
+    int cut = p->pass.cut[row], left = block < cut || (block == cut && head < op->shared);
+    return left == (op->side == TK_LEFT);
 }
 
 static size_t part_of_rows(const tk_prog *p, const tk_run *u, int group) {
@@ -62,7 +70,7 @@ static void join(const tk_prog *p, const tk_op *op, const tk_run *u, int head, c
     }
 }
 
-// Counts one of n things done; returns 1 for the last, and starts again, for the next layer.
+// Counts one of n things done. For the last it returns 1 and resets the counter for the next layer.
 static int last_of(int32_t *counter, int n) {
     if (n > 1 && atomic_fetch_sub((_Atomic int32_t *)counter, 1) != 1) return 0;
     atomic_store((_Atomic int32_t *)counter, n);
@@ -104,6 +112,51 @@ void tk_attend(const tk_prog *p, const tk_op *op, int unit, float *scratch) {
         tk_fill(p, &op->dst, row, 0, op->heads * d, p->attn_out + (size_t)row * op->heads * d);
 }
 
+// A unit of attention whose blocks are handed over: rows that another side computes are left out.
+void tk_attend_blocks(const tk_prog *p, const tk_op *op, int unit) {
+    const tk_kv *kv = &p->kv;
+    int units = kv->kv_heads / p->heads_at_once, head = unit % units * p->heads_at_once, any;
+    int group = op->heads / kv->kv_heads, d = kv->head_dim;
+    tk_span s = p->spans[unit / units];
+    tk_run *u = p->runs + s.run;
+    tk_sight see[MOSTROWS];
+    size_t one = tk_part_floats(group, d), each = part_of_rows(p, u, group);
+    tk_attn a = {.kv = kv, .layer = op->layer, .group = group, .ldq = (size_t)op->heads * d,
+                 .scale = op->scale, .softcap = op->softcap, .soft_cap = p->k->soft_cap, .ldout = u->blocks * one};
+    for (int b = s.b0; b < s.b1; b++) {
+        int n = sights(p, op, u, b, see, &any);
+        for (a.head = head; any && a.head < head + p->heads_at_once; a.head++)
+            for (int from = 0, to; from < u->rows; from = to + 1) {
+                for (to = from; to < u->rows && see[to].lo < see[to].hi && mine(p, op, u->row + to, b, a.head);) to++;
+                if (from == to) continue;
+                a.rows = to - from;
+                a.see = see + from;
+                a.q = op->in + ((size_t)(u->row + from) * op->heads + a.head * group) * d;
+                a.out = p->parts[op->parts].mem + u->all + a.head * each + ((size_t)from * u->blocks + b) * one;
+                block_pages(p, op->layer, a.head, u->row, b, n, a.page);
+                p->k->attend(&a);
+            }
+    }
+}
+
+float *tk_part_at(const tk_prog *p, int parts, int group, int row, int block, int head) {
+    for (const tk_run *u = p->runs; u < p->runs + p->nruns; u++) {
+        int i = row - u->row, d16 = tk_round16(p->kv.head_dim);
+        if (i < 0 || i >= u->rows || block < 0 || block >= u->blocks) continue;
+        size_t at = head / group * part_of_rows(p, u, group) + ((size_t)i * u->blocks + block) * tk_part_floats(group, p->kv.head_dim);
+        return p->parts[parts].mem + u->all + at + head % group * (d16 + 2);
+    }
+    return NULL;
+}
+
+void tk_join_row(const tk_prog *p, const tk_op *op, int row) {
+    int group = op->heads / p->kv.kv_heads, d = p->kv.head_dim, b = first_seen(op, p->pass.pos[row]) / TK_SEG;
+    float *out = p->attn_out + (size_t)row * op->heads * d;
+    for (int h = 0; h < op->heads; h += group)
+        p->k->join(tk_part_at(p, op->parts, group, row, b, h), blocks_of(&p->pass, row) - b, group, d, out + (size_t)h * d);
+    tk_fill(p, &op->dst, row, 0, op->heads * d, out);
+}
+
 static int most_rows(const tk_prog *p) { return imax(1, imin(imin(MOSTROWS, QUERIES / p->max_group), p->pass.rows)); }
 
 size_t tk_attend_floats(const tk_prog *p) {
@@ -140,7 +193,7 @@ static int grow(void **mem, size_t *cap, size_t need, size_t size) {
     return 0;
 }
 
-// How many KV heads a unit has: as many as leave the threads units enough.
+// How many KV heads a unit has: the most that still leave enough units for all threads.
 static int heads_at_once(const tk_prog *p, int threads) {
     int heads = p->kv.kv_heads;
     int64_t blocks = 0;
@@ -158,11 +211,13 @@ static int cut(tk_prog *p, int threads) {
     p->heads_at_once = heads_at_once(p, threads);
     int heads = p->kv.kv_heads, units = heads / p->heads_at_once;
     int per = threads == 1 ? 1 : (16 * threads + p->nruns * units - 1) / (p->nruns * units);
-    size_t floats = 0, spans = 0;
+    size_t floats = 0, spans = 0, all = 0;
     for (int i = 0; i < p->nruns; i++) {
         tk_run *u = p->runs + i;
         u->spans = imin(u->blocks, per);
         u->part = floats;
+        u->all = all;
+        all += heads * part_of_rows(p, u, p->max_group);
         if (u->spans > 1) floats += heads * part_of_rows(p, u, p->max_group);
         spans += u->spans;
         for (int h = 0; h < units; h++) p->left[(size_t)i * (heads + 1) + h] = u->spans;
@@ -173,6 +228,11 @@ static int cut(tk_prog *p, int threads) {
     if (!err) err = grow(&list, &p->spans_cap, spans, sizeof(tk_span));
     p->part = mem;
     p->spans = list;
+    for (int i = 0; i < p->nparts && !err; i++) {
+        void *parts = p->parts[i].mem;
+        err = grow(&parts, &p->parts[i].cap, all, sizeof(float));
+        p->parts[i].mem = parts;
+    }
     if (err) return err;
     p->nspans = 0;
     for (int i = 0; i < p->nruns; i++) {
@@ -195,6 +255,7 @@ int tk_prepare_pass(tk_prog *p, int threads) {
 }
 
 void tk_prog_release(tk_prog *p) {
+    for (int i = 0; i < p->nparts; i++) free(p->parts[i].mem);
     free(p->part);
     free(p->spans);
 }

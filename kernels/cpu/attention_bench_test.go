@@ -1,42 +1,42 @@
-package kernels_test
+package cpu_test
 
 import (
 	"fmt"
 	"testing"
 	"time"
 
-	kernels "github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels/kerneltest"
+	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
 
 // attentionBench attends the layers of one cache, 8 KV heads of 64 with 4 query heads each, in turn: a program
 // for each, so that keys come from memory as they do in a model, and passes are short.
 type attentionBench struct {
-	layers []*kernels.Program
-	pass   *kernels.Pass
-	shape  kernels.KVShape
+	layers    []kernels.Runner
+	pass      *kernels.Pass
+	pageBytes int64 // of one layer
 }
 
-const benchGroup = 4
+const benchGroup, benchHeads, benchDim = 4, 8, 64
 
 // newAttentionBench makes rows of a session at a context: a tree of random parents below the prefix, or
 // rows that extend it.
-func newAttentionBench(b *testing.B, typ kernels.KVType, layers, context, rows int, chunk bool) attentionBench {
-	shape := kernels.KVShape{Layers: layers, KVHeads: 8, HeadDim: 64, Type: typ}
+func newAttentionBench(b *testing.B, dev *cpu.Device, typ kernels.KVType, layers, context, rows int, chunk bool) attentionBench {
 	pages := (context + rows + 2*kernels.PageRows) / kernels.PageRows
-	arena := alloc(b, pages*shape.PageBytes())
-	one := newCache(b, rng(1), kernels.KVShape{Layers: 1, KVHeads: 8, HeadDim: 64, Type: typ}, 1)
-	for at := 0; at < len(arena); {
-		at += copy(arena[at:], one.arena)
-	}
-	heads := benchGroup * shape.KVHeads
-	a := attentionBench{pass: &kernels.Pass{Rows: rows}, shape: shape}
+	cache := newCache(b, kernels.UniformKV(layers, benchHeads, benchDim, typ), pages)
+	fillCache(b, dev, cache)
+	const n = benchGroup * benchHeads * benchDim
+	a := attentionBench{pass: &kernels.Pass{Rows: rows}, pageBytes: cache.Bytes() / int64(pages*layers)}
 	for l := range layers {
 		p := kernels.NewProgram(rows, 0)
-		q, act := p.Buf(heads*shape.HeadDim), p.Act(heads*shape.HeadDim)
-		p.SetKV(shape, arena)
-		p.Attention(q, l, heads, kernels.AttentionOpt{Scale: 0.125}, act)
-		a.layers = append(a.layers, seal(b, p))
-		copy(p.Rows(q), randomFloats(rng(2), rows*heads*shape.HeadDim, false))
+		p.KV = cache.Shape()
+		q := p.Buf(n)
+		p.Attention(q, l, benchGroup*benchHeads, kernels.AttentionOpt{Scale: 0.125}, p.Act(n))
+		r := compile(b, dev, p, nil, cache)
+		setRows(r, q, rows, kerneltest.RandomFloats(rng(2), rows*n, false))
+		a.layers = append(a.layers, r)
 	}
 	r, p := rng(3), a.pass
 	for i := range pages {
@@ -64,11 +64,11 @@ func newAttentionBench(b *testing.B, typ kernels.KVType, layers, context, rows i
 }
 
 // best returns the fastest pass, over one layer.
-func (a *attentionBench) best(b *testing.B, pool *kernels.Pool) time.Duration {
+func (a *attentionBench) best(b *testing.B) time.Duration {
 	best := time.Duration(1 << 62)
 	for i := 0; b.Loop(); i++ {
 		start := time.Now()
-		run(b, a.layers[i%len(a.layers)], pool, a.pass)
+		run(b, a.layers[i%len(a.layers)], a.pass)
 		best = min(best, time.Since(start))
 	}
 	return best
@@ -78,27 +78,27 @@ func (a *attentionBench) best(b *testing.B, pool *kernels.Pool) time.Duration {
 // the same run: of reading keys and values once (kvshare), and of that or the multiply-adds, whichever takes
 // longer (share).
 func BenchmarkAttention(b *testing.B) {
-	for _, isa := range kernels.Supported()[1:] {
+	for _, isa := range cpu.Supported()[1:] {
 		for _, threads := range []int{1, 2} {
-			pool := newPool(b, threads, isa)
+			dev := testdevice.ISA(b, threads, isa)
 			for _, typ := range []kernels.KVType{kernels.KVF16, kernels.KVQ8_0} {
 				for _, c := range []struct {
 					context, rows int
 					chunk         bool
 				}{{8192, 1, false}, {8192, 16, false}, {128, 1, false}, {128, 10, false}, {512, 256, true}} {
 					b.Run(fmt.Sprintf("%v/%d/%v/context=%d/rows=%d", isa, threads, typ, c.context, c.rows), func(b *testing.B) {
-						a := newAttentionBench(b, typ, 16, c.context, c.rows, c.chunk)
-						limits, err := pool.Limits(1<<28, 150*time.Millisecond)
+						a := newAttentionBench(b, dev, typ, 16, c.context, c.rows, c.chunk)
+						limits, err := limitsOf(dev, 1<<28, 150*time.Millisecond)
 						if err != nil {
 							b.Fatal(err)
 						}
-						sec := a.best(b, pool).Seconds()
+						sec := a.best(b).Seconds()
 						seen := 0.0
 						for _, pos := range a.pass.Pos {
 							seen += float64(pos + 1)
 						}
-						macs := 2 * seen * float64(benchGroup*a.shape.KVHeads*a.shape.HeadDim)
-						kv := float64(a.shape.PageBytes()/a.shape.Layers) * float64(c.context) / kernels.PageRows
+						macs := 2 * seen * float64(benchGroup*benchHeads*benchDim)
+						kv := float64(a.pageBytes) * float64(c.context) / kernels.PageRows
 						b.ReportMetric(sec*1e6, "us/layer")
 						b.ReportMetric(macs/sec/1e9, "Gmac/s")
 						b.ReportMetric(kv/limits.ReadBytes/sec, "kvshare")

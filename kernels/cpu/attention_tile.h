@@ -15,8 +15,8 @@
 //
 // Scores: lanes are keys, so that a query's product with VL of them runs in order over the dimensions and
 // nothing is added across lanes. Values: lanes are dimensions. A tile of queries shares each loaded vector.
-// The queries of a block go through it page by page. Each query has its own range of positions; what all of a tile see is done
-// for all at once, the rest (the causal edge, a window's edge, ancestors) per row, in order of position.
+// The queries of a block go through it page by page. Each query has its own range of positions: positions that all queries
+// of a tile see are done for all at once, the others (at the causal edge or a window's edge, ancestors) per row, in order of position.
 #include "tk.h"
 #include "scalar.h"
 
@@ -27,7 +27,7 @@ enum {
 
 #define UNROLL _Pragma("GCC unroll 16")
 
-// n values, one behind the other from v on, of positions from at on; they begin in a page's slot. scale is
+// n values, one after the other at v, of positions [at, at+n); the first is in `slot` of its page. scale is
 // that of the page's first position.
 typedef struct { const uint8_t *v, *scale; int at, slot, n; } run;
 
@@ -40,7 +40,7 @@ typedef struct {
     float *s;                    // (n, ROW): scores, then weights
 } batch;
 
-// Asks for the n bytes at p: of more than two lines the rest is left to the processor's own prefetcher.
+// Prefetches the n bytes at p; all beyond two lines is left to the processor's own prefetcher.
 INLINE void fetch_piece(const uint8_t *p, size_t n) {
     v_fetch(p);
     if (n > 64) v_fetch(p + 64);
@@ -106,8 +106,8 @@ INLINE void scaled(const run *u, int block, const float *p, float *w) {
         for (int j = 0; j < u->n; j++) v_store(w + u->slot + j, v_mul(v_set(p[u->at + j]), v_half1(scale + 2 * (u->slot + j))));
 }
 
-// o[i] += Σ p·v over the runs, for N queries and NT vectors from dimension d on. Meanwhile keys of the same
-// positions in the next block are fetched, if there is one: of each run, the part that d is of all dimensions.
+// o[i] += Σ p·v over the runs, for N queries and NT vectors from dimension d on. Meanwhile keys of the same positions
+// in the next block, if there is one, are fetched: NT·VL of head_dim dimensions fetch that share of each run's keys.
 INLINE void value_columns(const tk_attn *a, const run *runs, int nruns, const float *p, float *const *o, int d,
                           const uint8_t *const *ahead, const int type, const int N, const int NT) {
     vf acc[QT][64 / VL], x[64 / VL], y[2];
@@ -136,7 +136,7 @@ INLINE void value_columns(const tk_attn *a, const run *runs, int nruns, const fl
     UNROLL for (int i = 0; i < N; i++) UNROLL for (int c = 0; c < NT; c++) v_store(o[i] + d + c * VL, acc[i][c]);
 }
 
-// About a page of values at a time, which stays in the first-level cache for all dimensions.
+// Takes about a page of values at a time, which stays in the first-level cache for all dimensions.
 INLINE void values_of(const tk_attn *a, const run *runs, int nruns, const float *p, float *const *o,
                       const uint8_t *const *ahead, const int type, const int N) {
     const int T = TV(N) * VL;
@@ -209,7 +209,7 @@ TARGET static void score_prefix(const batch *t) {
     }
 }
 
-// Scores of some queries, of which n are in `of`, and cells [id·VL, (id+1)·VL).
+// Scores of the n queries listed in `of` and cells [id·VL, (id+1)·VL).
 TARGET static void score_some(const batch *t, unsigned id, const int *of, int n) {
     _Alignas(64) float some[CELLS * VL];
     const tk_attn *a = t->a;
@@ -324,7 +324,7 @@ INLINE void value_run(const batch *t, int i, int n, int page, int from, int to, 
     values_by[a->kv->type](a, &u, 1, t->s + i * ROW, t->o + i, ahead, n);
 }
 
-// A page's values for a tile: what all of its rows see for all at once, and what only some see for each.
+// A page's values for a tile: positions that all its rows see for all at once, the others for each row.
 INLINE void value_tile(const batch *t, int i, int n, int page, const uint8_t *const *ahead) {
     const tk_sight *see = t->a->see;
     int base = page * TK_PAGE, end = base + TK_PAGE, all0 = base, all1 = end;

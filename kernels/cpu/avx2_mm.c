@@ -1,23 +1,23 @@
 // Matrix kernels for AVX2: half a packed vector is 4 inputs of 8 outputs. A span of a few segments of one
-// group at a time passes over all panels of rows, a panel at once: the sums of a block for its 8 rows are in
-// registers, what blocks add up to is in memory.
+// group at a time is multiplied with all panels of rows, one panel after the other: the sums of a block for its 8 rows
+// are in registers, the totals over blocks in memory.
 #include "tk.h"
 #if defined(__x86_64__)
 #include <immintrin.h>
 #include "avx2.h"
 #include "mm_x86.h"
 
-// Segments of a span; most rows at once, and of floats; segments that are fetched before they are used.
+// SPAN: segments in a span; MAXR, FLOATR: most rows at once, quantised and float; AHEAD: how many segments ahead is fetched.
 enum { SPAN = 4, MAXR = TK_TILE, FLOATR = 4, AHEAD = 4, MAXROWS = TK_TILE * TK_PANELS };
 enum { FLOAT_AHEAD = 4096 };  // bytes
 #define ROWS for (int r = 0; r < R; r++)
 
-// A span of one group and a panel of rows: C halves of 8 outputs, which are one of them, both, or both of two groups.
+// A span of one group and a panel of rows, with C halves of 8 outputs: one or both of the group, or both of two groups.
 typedef struct {
     const uint8_t *w;      // the first segment's header
     size_t gbytes;         // to the second group
     int half;              // 1: the upper 8 outputs
-    int fetch;             // the caches are filled AHEAD, each half every second line
+    int fetch;             // fetch AHEAD; each half fetches every second line
     int blocks;
     const tk_qblock *x;    // (blocks, R)
     size_t start;          // start_of
@@ -54,12 +54,13 @@ INLINE __m256i code(const int form, const uint8_t *q, const int j) {
     return only(j > 3 ? _mm256_srli_epi16(v, 4) : v, 15);
 }
 
-// Keeps gcc from adding up in another order, for which it has not enough registers.
+// Keeps gcc from adding up in another order, which needs more registers than there are.
 #define AS_WRITTEN(x) __asm__("" : "+x"(x))
 
 // sum += the products of words [from, to) of a block. Products of unsigned codes below 2^b add up in 16
 // bits without overflow: 8 pairs for b = 4, 4 for 5, 2 for 6.
-INLINE void products(const int form, const uint8_t *q, size_t gbytes, const tk_qblock *x, const int R, const int C, const int from, const int to, __m256i *sum) {
+INLINE void products(const int form, const uint8_t *q, size_t gbytes, const tk_qblock *x,
+                     const int R, const int C, const int from, const int to, __m256i *sum) {
     const __m256i one = _mm256_set1_epi16(1);
     const int most = form == NIBBLES ? 8 : form == FIVES ? 4 : 2;
     _Pragma("GCC unroll 4") for (int j = from; j < to; j += most) {
@@ -86,15 +87,17 @@ INLINE void products(const int form, const uint8_t *q, size_t gbytes, const tk_q
         _Pragma("GCC unroll 4") for (int m = 0; m < most; m++) v[m] = code(form, q, j + m);
         _Pragma("GCC unroll 8") ROWS {
             t[0] = _mm256_maddubs_epi16(v[0], bcast(x[r].q + 4 * j));
-            _Pragma("GCC unroll 4") for (int m = 1; m < most; m++) t[0] = _mm256_add_epi16(t[0], _mm256_maddubs_epi16(v[m], bcast(x[r].q + 4 * (j + m))));
+            _Pragma("GCC unroll 4")
+            for (int m = 1; m < most; m++)
+                t[0] = _mm256_add_epi16(t[0], _mm256_maddubs_epi16(v[m], bcast(x[r].q + 4 * (j + m))));
             sum[r] = _mm256_add_epi32(sum[r], _mm256_madd_epi16(t[0], one));
             AS_WRITTEN(sum[r]);
         }
     }
 }
 
-// sum = the products of a block of codes of 8 bits, which would saturate maddubs: |code| ≤ 128 and the activation with the
-// code's sign, at most 127 in magnitude, do not.
+// sum = the products of a block of 8-bit codes. Unsigned codes would saturate maddubs, so it multiplies |code| ≤ 128 with
+// the activation, at most 127 in magnitude, given the code's sign.
 INLINE void byte_products(const uint8_t *q, size_t gbytes, const tk_qblock *x, const int R, const int C, __m256i *sum) {
     const __m256i one = _mm256_set1_epi16(1), flip = _mm256_set1_epi8((char)128);
     _Pragma("GCC unroll 8") for (int j = 0; j < 8; j++)
@@ -117,7 +120,8 @@ INLINE __m256 scale_of(const int kind, const uint8_t *w, const float (*scale)[16
 }
 
 // A segment's sums enter the totals.
-INLINE void end_segment(const int kind, const int R, const int C, const span *s, const uint8_t *w, const __m256i *level, const tk_qblock *x, const __m256 *acc) {
+INLINE void end_segment(const int kind, const int R, const int C, const span *s, const uint8_t *w,
+                        const __m256i *level, const tk_qblock *x, const __m256 *acc) {
     _Pragma("GCC unroll 8") for (int i = 0; i < R * C; i++) {
         int r = i / C, c = i % C;
         float *total = s->total[c / 2 * MAXROWS + r] + c % 2 * 8;
@@ -128,7 +132,8 @@ INLINE void end_segment(const int kind, const int R, const int C, const span *s,
         }
         if (kind == SUPER) {
             __m256i m = _mm256_setzero_si256();
-            for (int j = 0; j < 4; j++) m = _mm256_add_epi32(m, _mm256_madd_epi16(level[c / 2 * 8 * SPAN + 2 * j + c % 2], bcast(x[2 * j * R + r].pair)));
+            for (int j = 0; j < 4; j++)
+                m = _mm256_add_epi32(m, _mm256_madd_epi16(level[c / 2 * 8 * SPAN + 2 * j + c % 2], bcast(x[2 * j * R + r].pair)));
             a = _mm256_fnmadd_ps(_mm256_cvtepi32_ps(m), half8(w + c / 2 * s->gbytes + 32 + 16 * (c % 2 + s->half)), a);
         }
         _mm256_store_ps(total, _mm256_fmadd_ps(a, _mm256_set1_ps(x[r].scale), t));
@@ -148,11 +153,14 @@ INLINE void run(const int form, const int kind, const int R, const int C, const 
                 const char *ahead = (const char *)w + AHEAD * (header_of(kind, 8) + 8 * piece(form)) + 64 * (lines * b + s->half);
                 const int every = C == 1 ? 2 : 1;
                 for (int c = 0; c < C; c += 2)
-                    _Pragma("GCC unroll 9") for (int i = 0; i < lines; i += every) _mm_prefetch(ahead + c / 2 * s->gbytes + 64 * i, _MM_HINT_T1);
+                    _Pragma("GCC unroll 9")
+                    for (int i = 0; i < lines; i += every)
+                        _mm_prefetch(ahead + c / 2 * s->gbytes + 64 * i, _MM_HINT_T1);
             }
             for (int half = 0; half < (kind == HALVES ? 2 : 1); half++) {
                 __m256i sum[MAXR];
-                for (int i = 0; i < R * C; i++) sum[i] = kind == SUPER ? _mm256_setzero_si256() : bcast((const char *)&x[i / C] + s->start + 4 * half);
+                for (int i = 0; i < R * C; i++)
+                    sum[i] = kind == SUPER ? _mm256_setzero_si256() : bcast((const char *)&x[i / C] + s->start + 4 * half);
                 if (form == BYTES) byte_products(q, s->gbytes, x, R, C, sum);
                 else if (kind != HALVES) products(form, q, s->gbytes, x, R, C, 0, 8, sum);
                 else if (half == 0) products(form, q, s->gbytes, x, R, C, 0, 4, sum);
@@ -270,8 +278,10 @@ TARGET static void groups(const tk_mm *a, int packed, const recipe *rc, int g, i
     for (int k = 0; k < a->k; k += segments * TK_SEG, w += segments * full) {
         int n = imin(a->k - k, segments * TK_SEG);
         for (int c = 0; c < count; c++)
-            for (int i = 0; rc->kind == SUPER && i * TK_SEG < n; i++) open_super(w + c * a->gbytes + i * full, t->scale[c] + 8 * i, t->level[c] + 8 * i);
-        span s = {.w = w, .gbytes = a->gbytes, .blocks = n / 32, .start = start_of(packed), .scale = (const float (*)[16])t->scale, .level = t->level[0]};
+            for (int i = 0; rc->kind == SUPER && i * TK_SEG < n; i++)
+                open_super(w + c * a->gbytes + i * full, t->scale[c] + 8 * i, t->level[c] + 8 * i);
+        span s = {.w = w, .gbytes = a->gbytes, .blocks = n / 32,
+                  .start = start_of(packed), .scale = (const float (*)[16])t->scale, .level = t->level[0]};
         span_rows(a, rc, s, k, count, t);
     }
     for (int i = 0; i < 2 * count * rows; i++) {

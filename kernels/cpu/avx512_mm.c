@@ -1,13 +1,13 @@
-// Matrix kernels for AVX-512 with VNNI. One vector is 4 inputs of 16 outputs. Quantised weights are taken
-// a segment of 256 inputs of a few groups at a time over all panels of rows, and unpacked on the way to the
-// products, or, where there are several panels and vectors of 512 bits have two ports (tk_streams), once for all of them.
+// Matrix kernels for AVX-512 with VNNI. One vector is 4 inputs of 16 outputs. A segment of 256 inputs of a few groups
+// of quantised weights is multiplied with all panels of rows. Its codes are unpacked in each product, or once for all panels
+// if there are several and vectors of 512 bits have two ports (tk_streams).
 #include "tk.h"
 #if defined(__x86_64__)
 #include <immintrin.h>
 #include "avx512.h"
 #include "mm_x86.h"
 
-// Most groups at once, and with more than two rows; segments that are fetched before they are used.
+// G, PAIR: most groups at once, and with more than two rows; AHEAD: how many segments ahead is fetched.
 enum { G = 4, PAIR = 2, AHEAD = 4 };
 #define ROWS for (int r = 0; r < R; r++)
 
@@ -58,7 +58,8 @@ INLINE void fetch(const uint8_t *p, int lines) {
 }
 
 // sum += the products of words [from, to) of a block.
-INLINE void products(const int form, const uint8_t *const *q, const tk_qblock *x, const int R, const int C, const int from, const int to, __m512i *sum) {
+INLINE void products(const int form, const uint8_t *const *q, const tk_qblock *x,
+                     const int R, const int C, const int from, const int to, __m512i *sum) {
     _Pragma("GCC unroll 8") for (int j = from; j < to; j++) {
         __m512i v[G];
         for (int g = 0; g < C; g++) v[g] = code(form, q[g], j);
@@ -130,7 +131,7 @@ RUN(small_fives, FIVES, SMALL)
 RUN(super_nibbles, NIBBLES, SUPER)
 RUN(super_fives, FIVES, SUPER)
 RUN(halves_sixes, SIXES, HALVES)
-// Codes that are unpacked already, for panels of which there are several.
+// The same for codes that were unpacked once for several panels.
 #define OPENED(name, kind)                                                                               \
     ONE(name, BYTES, kind, 4, 2) ONE(name, BYTES, kind, 5, 2) ONE(name, BYTES, kind, 6, 2)                \
     ONE(name, BYTES, kind, 7, 2) ONE(name, BYTES, kind, 8, 2)                                            \
@@ -216,8 +217,8 @@ INLINE void put(const tk_mm *a, int g, int row, __m512 total) {
     _mm512_mask_storeu_ps(out, m, total);
 }
 
-// Groups [g, g+count) over all panels. Where fewer are left, the last one is computed several times. A single stream of weights
-// is best left to the processor's own prefetcher, unless it wants several.
+// Groups [g, g+count) over all panels. If fewer are left, the last one is computed several times. A single stream of weights
+// is left to the processor's own prefetcher, unless that is faster with several (tk_streams).
 TARGET static void groups(const tk_mm *a, int packed, const recipe *rc, int g, int count, scratch *t) {
     int rows = t->rows.rows, valid = imin(count, a->ng - g);
     const int opened = tk_streams && rc->open && t->rows.panels > 1;
@@ -225,7 +226,8 @@ TARGET static void groups(const tk_mm *a, int packed, const recipe *rc, int g, i
     const uint8_t *w[G];
     for (int i = 0; i < count; i++) w[i] = a->w + (g + imin(i, valid - 1)) * a->gbytes;
     const size_t full = tk_segment_bytes(packed, TK_SEG);
-    segment s = {.scale = (const float (*)[16][16])t->scale, .level = (const __m512i (*)[4])t->level, .step = t->step, .start = start_of(packed)};
+    segment s = {.scale = (const float (*)[16][16])t->scale, .level = (const __m512i (*)[4])t->level,
+                 .step = t->step, .start = start_of(packed)};
     for (int r = 0; r < rows; r++)
         for (int i = 0; i < count; i++) _mm512_store_ps(t->total[r][i], _mm512_setzero_ps());
     for (int k = 0; k < a->k; k += TK_SEG) {

@@ -1,14 +1,18 @@
-package kernels_test
+package cpu_test
 
 import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
 
-	kernels "github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels/kerneltest"
+	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
 
 // BenchmarkMatMul runs one matrix per type and width and reports its speed as a share of the limit that
@@ -21,39 +25,32 @@ func BenchmarkMatMul(b *testing.B) {
 	if v, err := strconv.Atoi(os.Getenv("TANDEM_BENCH_THREADS")); err == nil {
 		threads = v
 	}
-	for _, isa := range kernels.Supported()[1:] {
-		pool := newPool(b, threads, isa)
-		for _, typ := range types {
-			// Several copies, so that weights come from memory as they do in a model.
-			var ws []*kernels.Matrix
-			src := randomRows(rng(1), typ, n, k)
-			for have := 0; have < 512<<20 && len(ws) < 32; have += kernels.PackedBytes(typ, n, k) {
-				ws = append(ws, packed(b, typ, n, k, src))
-			}
+	for _, isa := range cpu.Supported()[1:] {
+		dev := testdevice.ISA(b, threads, isa)
+		for _, typ := range kernels.Types() {
 			for _, width := range []int{1, 2, 4, 8, 16, 32} {
-				b.Run(fmt.Sprintf("%v/%v/%d", isa, typ, width), func(b *testing.B) { benchMatMul(b, pool, ws, width) })
+				b.Run(fmt.Sprintf("%v/%v/%d", isa, typ, width), func(b *testing.B) { benchMatMul(b, dev, typ, n, k, width) })
 			}
 		}
 	}
 }
 
-// benchMatMul takes the matrices in turn, one a pass; the fastest pass counts, as it does for the limits.
-func benchMatMul(b *testing.B, pool *kernels.Pool, ws []*kernels.Matrix, width int) {
-	n, k, typ := ws[0].Rows(), ws[0].Cols(), ws[0].Type()
-	one := make([]float32, k)
-	for i := range one {
-		one[i] = 1
+// benchMatMul takes several copies of a matrix in turn, one a pass, so that weights come from memory as they do in a model; the
+// fastest pass counts, as it does for the limits.
+func benchMatMul(b *testing.B, dev *cpu.Device, typ kernels.Type, n, k, width int) {
+	p := kernels.NewProgram(width, 0)
+	in, out, act := p.Buf(k), p.Buf(n), p.Act(k)
+	p.RMSNorm(in, slices.Repeat([]float32{1}, k), 1e-5, act)
+	w := p.Weight(matrix(typ, n, k))
+	p.MatMul(w, act, out, kernels.MatMulOpt{})
+	src := kerneltest.RandomRows(rng(1), typ, n, k)
+	var runners []kernels.Runner
+	for have := 0; have < 512<<20 && len(runners) < 32; have += p.Weights[w].Bytes() {
+		r := compile(b, dev, p, [][]byte{src}, nil)
+		setRows(r, in, width, kerneltest.RandomFloats(rng(2), width*k, false))
+		runners = append(runners, r)
 	}
-	var programs []*kernels.Program
-	for _, w := range ws {
-		p := kernels.NewProgram(width, 0)
-		in, out, act := p.Buf(k), p.Buf(n), p.Act(k)
-		p.RMSNorm(in, one, 1e-5, act)
-		p.MatMul(w, act, out, kernels.MatMulOpt{})
-		programs = append(programs, seal(b, p))
-		copy(p.Rows(in), randomFloats(rng(2), width*k, false))
-	}
-	limits, err := pool.Limits(512<<20, 200*time.Millisecond)
+	limits, err := limitsOf(dev, 512<<20, 200*time.Millisecond)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -61,7 +58,7 @@ func benchMatMul(b *testing.B, pool *kernels.Pool, ws []*kernels.Matrix, width i
 	best := time.Duration(1 << 62)
 	for i := 0; b.Loop(); i++ {
 		start := time.Now()
-		run(b, programs[i%len(ws)], pool, pass)
+		run(b, runners[i%len(runners)], pass)
 		best = min(best, time.Since(start))
 	}
 	elems, size := typ.Block()
@@ -82,20 +79,18 @@ func benchMatMul(b *testing.B, pool *kernels.Pool, ws []*kernels.Matrix, width i
 // beside its arithmetic.
 func BenchmarkOperation(b *testing.B) {
 	const ops, n = 100, 256
-	w := packed(b, kernels.Q8_0, n, n, randomRows(rng(1), kernels.Q8_0, n, n))
 	for _, threads := range []int{1, 2} {
 		b.Run(fmt.Sprintf("threads=%d", threads), func(b *testing.B) {
-			pool := newPool(b, threads, kernels.Auto)
 			p := kernels.NewProgram(1, 0)
-			in, out, act := p.Buf(n), p.Buf(n), p.Act(n)
+			in, out, act, w := p.Buf(n), p.Buf(n), p.Act(n), p.Weight(matrix(kernels.Q8_0, n, n))
 			p.RMSNorm(in, make([]float32, n), 1e-5, act)
 			for i := 0; i < ops; i++ {
 				p.MatMul(w, act, out, kernels.MatMulOpt{})
 			}
-			seal(b, p)
+			r := compile(b, testdevice.CPU(b, threads), p, [][]byte{kerneltest.RandomRows(rng(1), kernels.Q8_0, n, n)}, nil)
 			pass := &kernels.Pass{Rows: 1}
 			for b.Loop() {
-				run(b, p, pool, pass)
+				run(b, r, pass)
 			}
 			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/ops, "us/op")
 			b.ReportMetric(0, "ns/op")

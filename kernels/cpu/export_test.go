@@ -1,7 +1,7 @@
-package kernels
+package cpu
 
-// SetWidthDependent makes a program, before Seal, use the broken kernel of docs/kernels.md.
-func SetWidthDependent(p *Program) { p.widthDependent = true }
-
-// SetStreams makes the kernels read weights as processors of the one or the other kind want it, for as long as a test runs.
+// SetStreams makes the kernels read weights as one stream or as several until the test ends.
 var SetStreams = setStreams
+
+// GroupBytes is the size of a group in C.
+var GroupBytes = groupBytes

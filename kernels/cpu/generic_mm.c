@@ -43,7 +43,7 @@ void tk_generic_quantize256(const float *x, int n, tk_qblock *q, size_t stride) 
     }
 }
 
-// One segment of a group, apart: signed codes w[block][k/4][output][k%4], and per sub-block of 32 or 16
+// One segment of a group, unpacked: signed codes w[block][k/4][output][k%4], and per sub-block of 32 or 16
 // the scale and minimum of each output; of a type with integer minima, their scale and levels.
 typedef struct {
     int8_t code[TK_SEG * 16];
@@ -51,7 +51,7 @@ typedef struct {
     int level[8][16];
 } opened;
 
-// A code of five bits of word j: five words hold five, and in their upper bits three more.
+// A 5-bit code of word j: five stored words hold words 0 to 4 and, in their upper bits, words 5 to 7.
 static int five(const uint8_t *q, int j) {
     const uint8_t *t = q + 128 * (j - 5);
     if (j < 5) return q[64 * j] & 31;

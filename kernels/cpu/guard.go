@@ -1,8 +1,8 @@
 //go:build !asan
 
-package kernels
+package cpu
 
-// guard and unguard mark the end of mapped memory for the address sanitizer; see guard_asan.go.
+// guard and unguard mark the end of mapped memory for the address sanitizer: see guard_asan.go.
 func guard([]byte) {}
 
 func unguard([]byte) {}

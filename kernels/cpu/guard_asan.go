@@ -1,14 +1,14 @@
 //go:build asan
 
-package kernels
+package cpu
 
 // #include <sanitizer/asan_interface.h>
 import "C"
 
 import "unsafe"
 
-// Mapped memory is unknown to the address sanitizer. These make what lies between the end of b and the end of
-// its last page forbidden, and allowed again before the pages are given back.
+// The address sanitizer does not know mapped memory. guard forbids access between the end of b and the end of its last
+// page; unguard allows it again, before the pages are unmapped.
 
 func guard(b []byte) { C.__asan_poison_memory_region(tail(b)) }
 

@@ -1,8 +1,8 @@
-// Writing keys and values into the cells of the KV cache; kernels/kv.go says where everything lies.
+// Writing keys and values into the cells of the KV cache; kernels/cpu/cache.go says where everything lies.
 #include "tk.h"
 #include "scalar.h"
 
-enum { MAXDIM = 4096 };  // of a head: KVShape.Check
+enum { MAXDIM = 4096 };  // of a head: kernels.KVShape.Check
 
 static void put16(uint8_t *at, uint16_t v) { memcpy(at, &v, sizeof v); }
 

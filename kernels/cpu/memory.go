@@ -1,4 +1,4 @@
-package kernels
+package cpu
 
 import (
 	"fmt"
@@ -7,11 +7,11 @@ import (
 	"unsafe"
 )
 
-// Memory is zeroed, page-aligned memory outside the Go heap, so that C may keep pointers into it. Free
-// ends it; using its bytes afterwards faults.
+// Memory is zeroed, page-aligned memory outside the Go heap, so that C may keep pointers into it. Its bytes
+// must not be used after Free: that faults.
 type Memory struct{ b []byte }
 
-// Alloc maps bytes of memory. The pages are real only once touched. bytes 0 is allowed.
+// Alloc maps bytes of memory. The system provides a page when it is first touched. bytes may be 0.
 func Alloc(bytes int) (*Memory, error) {
 	if bytes < 0 {
 		return nil, fmt.Errorf("kernels: memory of %d bytes", bytes)
@@ -19,20 +19,11 @@ func Alloc(bytes int) (*Memory, error) {
 	if bytes == 0 {
 		return &Memory{}, nil
 	}
-	return mapped(bytes, syscall.PROT_READ|syscall.PROT_WRITE, 0)
+	return mapped(bytes)
 }
 
-// Reserve maps bytes that are never to be touched: addresses for a plan of what Alloc would hold, at no
-// cost whatever the machine has.
-func Reserve(bytes int) (*Memory, error) {
-	if bytes <= 0 {
-		return Alloc(bytes)
-	}
-	return mapped(bytes, syscall.PROT_NONE, syscall.MAP_NORESERVE)
-}
-
-func mapped(bytes, prot, flags int) (*Memory, error) {
-	b, err := syscall.Mmap(-1, 0, bytes, prot, syscall.MAP_ANON|syscall.MAP_PRIVATE|flags)
+func mapped(bytes int) (*Memory, error) {
+	b, err := syscall.Mmap(-1, 0, bytes, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
 	if err != nil {
 		return nil, fmt.Errorf("kernels: the system refuses %d bytes of memory: %w", bytes, err)
 	}
@@ -46,10 +37,9 @@ func mapped(bytes, prot, flags int) (*Memory, error) {
 // Bytes returns the memory, valid until Free.
 func (m *Memory) Bytes() []byte { return m.b }
 
-// Populate makes the pages of b real now, so that the first use of one costs no fault and memory that the
-// machine has not got is missed here. b is a part of a Memory that begins with a page; it keeps what it
-// holds.
-func Populate(b []byte) error {
+// populate makes the system provide the pages of b now, so that a lack of memory is an error here and first use
+// costs no page fault. b is a part of a Memory that begins at a page; it keeps its values.
+func populate(b []byte) error {
 	const populateWrite = 23 // MADV_POPULATE_WRITE, Linux 5.14
 	if len(b) == 0 {
 		return nil

@@ -1,5 +1,5 @@
-// What the matrix kernels of AVX2 and AVX-512 have in common: how packed weights are taken apart, and which
-// rows a call is about.
+// What the matrix kernels of AVX2 and AVX-512 have in common: how packed weights are unpacked, and which
+// rows a call computes.
 #ifndef MM_X86_H
 #define MM_X86_H
 #include <stddef.h>
@@ -12,8 +12,8 @@ enum { SMALL, SUPER, HALVES };  // a scale per 32 in both; integer scales per 32
 // Bytes of a block of 32 inputs.
 static inline size_t piece(const int form) { return form == NIBBLES ? 256 : form == FIVES ? 320 : form == SIXES ? 384 : 512; }
 
-// Bytes of the header of a segment of n blocks, and cache lines of a full segment in an eighth of it: as tk_header_bytes, but
-// known to the compiler.
+// Bytes of the header of a segment of n blocks, as tk_header_bytes but known to the compiler; and cache lines in an eighth
+// of a full segment.
 static inline size_t header_of(const int kind, int n) { return kind == SUPER ? 256 : kind == HALVES ? 320 : (size_t)(n + 1) / 2 * 64; }
 static inline int lines_of(const int form, const int kind) { return (int)((header_of(kind, 8) / 8 + piece(form) + 63) / 64); }
 

@@ -5,7 +5,8 @@
 #define TARGET __attribute__((target("arch=armv8.2-a+dotprod")))
 #define NAME(f) tk_neon_dot_##f
 
-static inline __attribute__((always_inline)) TARGET void dot(const int8x16_t *w, const int n, const int8_t *q, const int R, int32x4_t *sum) {
+static inline __attribute__((always_inline)) TARGET void dot(const int8x16_t *w, const int n, const int8_t *q,
+        const int R, int32x4_t *sum) {
     for (int r = 0; r < R; r++, q += sizeof(tk_qblock))
         for (int j = 0; j < n / 4; j += 4) {
             int8x16_t x = vld1q_s8(q + 4 * j);

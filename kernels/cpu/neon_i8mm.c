@@ -20,10 +20,18 @@ INLINE_I void dot_row(const int8x16_t *w, const int n, const int8_t *q, int32x4_
     }
 }
 
-INLINE_I int8x16_t zip_lo(int8x16_t a, int8x16_t b) { return vreinterpretq_s8_s32(vzip1q_s32(vreinterpretq_s32_s8(a), vreinterpretq_s32_s8(b))); }
-INLINE_I int8x16_t zip_hi(int8x16_t a, int8x16_t b) { return vreinterpretq_s8_s32(vzip2q_s32(vreinterpretq_s32_s8(a), vreinterpretq_s32_s8(b))); }
-INLINE_I int32x4_t low_halves(int32x4_t a, int32x4_t b) { return vreinterpretq_s32_s64(vzip1q_s64(vreinterpretq_s64_s32(a), vreinterpretq_s64_s32(b))); }
-INLINE_I int32x4_t high_halves(int32x4_t a, int32x4_t b) { return vreinterpretq_s32_s64(vzip2q_s64(vreinterpretq_s64_s32(a), vreinterpretq_s64_s32(b))); }
+INLINE_I int8x16_t zip_lo(int8x16_t a, int8x16_t b) {
+    return vreinterpretq_s8_s32(vzip1q_s32(vreinterpretq_s32_s8(a), vreinterpretq_s32_s8(b)));
+}
+INLINE_I int8x16_t zip_hi(int8x16_t a, int8x16_t b) {
+    return vreinterpretq_s8_s32(vzip2q_s32(vreinterpretq_s32_s8(a), vreinterpretq_s32_s8(b)));
+}
+INLINE_I int32x4_t low_halves(int32x4_t a, int32x4_t b) {
+    return vreinterpretq_s32_s64(vzip1q_s64(vreinterpretq_s64_s32(a), vreinterpretq_s64_s32(b)));
+}
+INLINE_I int32x4_t high_halves(int32x4_t a, int32x4_t b) {
+    return vreinterpretq_s32_s64(vzip2q_s64(vreinterpretq_s64_s32(a), vreinterpretq_s64_s32(b)));
+}
 
 INLINE_I void dot(const int8x16_t *w, const int n, const int8_t *q, const int R, int32x4_t *sum) {
     if (R == 1) {

@@ -83,7 +83,9 @@ INLINE_T void open_header(const int type, const uint8_t *at, header *h) {
 
 INLINE_T float32x4_t float4(const uint8_t *p) { return vreinterpretq_f32_u8(vld1q_u8(p)); }
 INLINE_T uint16x8_t u8_4(const uint8_t *p) { return vmovl_u8(vreinterpret_u8_s32(vdup_n_s32(load_i32(p)))); }
-INLINE_T int32x4_t level4(const header *h, int b, int q) { return vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(u8_4(h->level + 16 * b + 4 * q)))); }
+INLINE_T int32x4_t level4(const header *h, int b, int q) {
+    return vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(u8_4(h->level + 16 * b + 4 * q))));
+}
 
 // The scales of quarter q of the outputs in sub-block s; d is that of the segment.
 INLINE_T float32x4_t scale4(const int type, const header *h, int s, int q, float32x4_t d) {

@@ -6,7 +6,8 @@
 
 static int rows_of(const tk_prog *p, const tk_op *op) { return op->wanted ? p->pass.nwanted : p->pass.rows; }
 
-// The kernel that must be caught: in passes of several rows, one scale for up to 256 activations.
+#ifdef TK_BROKEN
+// The kernel that must be caught (docs/kernels.md): in passes of several rows, one scale for up to 256 activations.
 static void quantize_wide(const float *x, int n, tk_qblock *q, size_t stride) {
     for (int k0 = 0; k0 < n; k0 += TK_SEG) {
         int end = imin(n, k0 + TK_SEG);
@@ -18,14 +19,17 @@ static void quantize_wide(const float *x, int n, tk_qblock *q, size_t stride) {
         for (int k = k0; k < end; k += 32) tk_quantize_block(x + k, bits_f32(top), q + k / 32 * stride);
     }
 }
+#endif
 
 void tk_fill(const tk_prog *p, const tk_act *a, int row, int k0, int n, const float *y) {
     int rows = a->wanted ? p->pass.nwanted : p->pass.rows;
     tk_panel t = tk_panel_of(rows, row);
     int r = row - t.r0;
     size_t at = (size_t)t.r0 * (a->dim / 32) + (size_t)(k0 / 32) * t.h + r;
-    if (a->q && p->broken && rows > 1) quantize_wide(y, n, a->q + at, t.h);
-    else if (a->q) p->k->quantize(y, n, a->q + at, t.h);
+    if (a->q) p->k->quantize(y, n, a->q + at, t.h);
+#ifdef TK_BROKEN
+    if (a->q && rows > 1) quantize_wide(y, n, a->q + at, t.h);
+#endif
     if (a->q256) p->k->quantize256(y, n, a->q256 + at, t.h);
     if (a->x) {
         float *x = a->x + (size_t)t.r0 * a->dim + (size_t)k0 * t.h + r;
@@ -128,7 +132,8 @@ static void row_op(const tk_prog *p, const tk_op *op, int row, float *scratch) {
     switch (op->kind) {
     case TK_EMBED: {
         int t = a->tokens[row];
-        tk_unpack_row(op->type, op->w + (size_t)(t / 16) * op->gbytes, t % 16, op->dim, op->out + at);
+        if (t < 0) memcpy(op->out + at, a->given + (size_t)(-1 - t) * op->dim, sizeof(float) * op->dim);
+        else tk_unpack_row(op->type, op->w + (size_t)(t / 16) * op->gbytes, t % 16, op->dim, op->out + at);
         break;
     }
     case TK_NORM: norm(p, op, row, scratch); break;
@@ -136,6 +141,8 @@ static void row_op(const tk_prog *p, const tk_op *op, int row, float *scratch) {
     case TK_NORM_ADD: norm_add(p, op, row, scratch); break;
     case TK_HEAD_NORM: head_norm(p, op, row); break;
     case TK_REPEAT: repeat(op, row); break;
+    case TK_COPY: memcpy(op->out + at, op->in + at, sizeof(float) * op->dim); break;
+    case TK_JOIN: tk_join_row(p, op, row); break;
     case TK_SCALE: for (int i = 0; i < op->dim; i++) op->out[at + i] = op->out[at + i] * op->scale; break;
     case TK_SOFT_CAP: p->k->soft_cap(op->out + at, op->dim, op->scale); break;
     case TK_ANGLES: angles(p, op, row); break;
@@ -154,6 +161,7 @@ void tk_run_units(tk_prog *p, tk_op *op, int from, int to, float *scratch) {
     if (op->kind == TK_MATMUL) { matmul(p, op, from, to); return; }
     for (int u = from; u < to; u++) {
         if (op->kind == TK_ATTEND) tk_attend(p, op, u, scratch);
+        else if (op->kind == TK_ATTEND_BLOCKS) tk_attend_blocks(p, op, u);
         else if (gated(op)) gate(p, op, u, scratch);
         else for (int i = 0; i <= op->chain; i++) row_op(p, op + i, u, scratch);
     }
@@ -165,11 +173,11 @@ size_t tk_scratch_floats(const tk_prog *p) {
 }
 
 void tk_plan_pass(tk_prog *p, int threads) {
-    for (int i = 0; i < p->nops; i++) {
+    for (int i = p->first; i < p->end; i++) {
         tk_op *op = p->ops + i;
         op->units = rows_of(p, op);
         op->grain = 1;
-        if (op->kind == TK_ATTEND) op->units = p->nspans * (p->kv.kv_heads / p->heads_at_once);
+        if (op->kind == TK_ATTEND || op->kind == TK_ATTEND_BLOCKS) op->units = p->nspans * (p->kv.kv_heads / p->heads_at_once);
         if (gated(op)) op->units *= (op->dim + 1023) / 1024;
         if (op->kind == TK_MATMUL && op->units) {
             // Enough chunks to even out the threads, but none of less than a microsecond or so.

@@ -40,7 +40,7 @@ static void put_bytes(uint8_t *q, int lane, const uint32_t *code) {
 static void put_nibbles(uint8_t *q, int lane, const uint32_t *code) {
     for (int j = 0; j < 4; j++) put_u32(q + 64 * j + 4 * lane, (code[j] & 0x0f0f0f0f) | (code[j + 4] & 0x0f0f0f0f) << 4);
 }
-// Five words hold the codes of five, and in their upper three bits those of three more.
+// Eight words of codes in five: the upper three bits of five words hold the other three.
 static void put_fives(uint8_t *q, int lane, const uint32_t *code) {
     const uint32_t *c = code, low = 0x07070707, two = 0x03030303, one = 0x01010101;
     put_u32(q + 4 * lane, c[0] | (c[5] & low) << 5);
@@ -49,7 +49,7 @@ static void put_fives(uint8_t *q, int lane, const uint32_t *code) {
     put_u32(q + 192 + 4 * lane, c[3] | (c[6] >> 3 & two) << 5 | (c[7] >> 4 & one) << 7);
     put_u32(q + 256 + 4 * lane, c[4] | (c[7] & low) << 5);
 }
-// Three words hold the codes of three, and in their upper bits that of a fourth.
+// Four words of codes in three: the upper bits of three words hold the fourth.
 static void put_sixes(uint8_t *q, int lane, const uint32_t *code) {
     for (int j = 0; j < 8; j += 4)
         for (int i = 0; i < 3; i++)

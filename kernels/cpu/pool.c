@@ -1,8 +1,8 @@
-// The thread pool. One call runs a whole operation list; the caller is one of the threads.
+// The thread pool. One call runs an operation list or a part of it; the caller is one of the threads.
 //
 // An operation's units are claimed in runs of `grain` from one atomic word that also carries the
 // generation of the pass, and it is over when all its units are done, not when all threads have
-// arrived: a worker the system has put aside holds nobody up unless it holds a unit, and one that
+// arrived: a worker that the system has descheduled delays the others only if it holds a unit, and one that
 // comes late sees another generation and leaves. So two processes may share the same cores.
 // Waiting spins for some tens of microseconds, then sleeps on a futex; an idle pool uses no time.
 #include <errno.h>
@@ -25,7 +25,7 @@ struct tk_sync {
     _Alignas(64) _Atomic uint64_t next;           // generation << 32 | first unclaimed unit
     _Alignas(64) _Atomic uint32_t done;           // units finished, ever: only grows (modulo 2^32), so that a
                                                   // thread late by a pass never finds the value it wants to sleep on
-    _Atomic uint32_t target;                      // what done comes to at the end of this pass
+    _Atomic uint32_t target;                      // value of done at the end of this pass
 };
 
 size_t tk_sync_bytes(void) { return sizeof(struct tk_sync); }
@@ -112,9 +112,9 @@ static int finished(tk_pool *pool, tk_prog *p, int i, uint32_t gen) {
 }
 
 static void run_list(tk_pool *pool, tk_prog *p, uint32_t gen, float *scratch) {
-    for (int i = 0, first = 0; i < p->nops; i += 1 + p->ops[i].chain) {
+    for (int i = p->first, first = i, end = p->end; i < end; i += 1 + p->ops[i].chain) {
         if (!work(pool, p, i, gen, scratch)) return;
-        if (p->ops[i].concurrent && i + 1 < p->nops) continue;
+        if (p->ops[i].concurrent && i + 1 < end) continue;
         for (; first <= i; first += 1 + p->ops[first].chain)
             if (!finished(pool, p, first, gen)) return;
     }
@@ -150,15 +150,16 @@ static int ensure_scratch(worker *w, size_t floats) {
 }
 
 static void run_alone(tk_prog *p, float *scratch) {
-    for (int i = 0; i < p->nops; i += 1 + p->ops[i].chain)
+    for (int i = p->first; i < p->end; i += 1 + p->ops[i].chain)
         tk_run_units(p, p->ops + i, 0, p->ops[i].units, scratch);
 }
 
 static void open_pass(tk_pool *pool, tk_prog *p, uint32_t gen) {
-    // A late worker of the last pass must not see new sizes under the old generation.
-    for (int i = 0; i < p->nops; i++) atomic_store(&p->sync[i].next, (uint64_t)gen << 32 | INT_MAX);
+    // A late worker of the last pass must not see new sizes under the old generation. Operations that this call does not run
+    // keep theirs, and their sizes.
+    for (int i = p->first; i < p->end; i++) atomic_store(&p->sync[i].next, (uint64_t)gen << 32 | INT_MAX);
     tk_plan_pass(p, pool->threads);
-    for (int i = 0; i < p->nops; i++) {
+    for (int i = p->first; i < p->end; i++) {
         atomic_store(&p->sync[i].target, atomic_load(&p->sync[i].done) + (uint32_t)p->ops[i].units);
         atomic_store(&p->sync[i].next, (uint64_t)gen << 32);
     }

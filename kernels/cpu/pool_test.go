@@ -1,4 +1,4 @@
-package kernels_test
+package cpu_test
 
 import (
 	"sync"
@@ -6,60 +6,84 @@ import (
 	"testing"
 	"time"
 
-	kernels "github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels/kerneltest"
+	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
 
-func TestPoolErrors(t *testing.T) {
+func TestDeviceErrors(t *testing.T) {
 	for _, n := range []int{0, -1, 5000} {
-		_, err := kernels.NewPool(n, kernels.Auto)
+		_, err := cpu.New(n, cpu.Auto)
 		wantError(t, "threads", err, "threads, want 1 to 1024")
 	}
-	_, err := kernels.NewPool(1, kernels.ISA(9))
+	_, err := cpu.New(1, cpu.ISA(9))
 	wantError(t, "isa", err, "isa(9)")
-	p := newPool(t, 2, kernels.Auto)
-	all := kernels.Supported()
-	if p.Threads() != 2 || p.ISA() != all[len(all)-1] {
-		t.Errorf("%d threads of %v, want 2 of %v", p.Threads(), p.ISA(), all[len(all)-1])
+	d := testdevice.CPU(t, 2)
+	all := cpu.Supported()
+	if d.Threads() != 2 || d.ISA() != all[len(all)-1] {
+		t.Errorf("%d threads of %v, want 2 of %v", d.Threads(), d.ISA(), all[len(all)-1])
 	}
-	w := packed(t, kernels.F32, 16, 16, make([]byte, 1024))
-	m := newProduct(t, w, 1, kernels.MatMulOpt{}, false)
-	p.Close()
-	p.Close()
-	wantError(t, "closed", m.Run(p, &kernels.Pass{Rows: 1}), "closed")
+	r, _, _ := scaling(t, d)
+	for _, n := range []int{3, 1} {
+		if err := d.SetThreads(n); err != nil || d.Threads() != n {
+			t.Errorf("%v, %d threads: want %d", err, d.Threads(), n)
+		}
+		run(t, r, &kernels.Pass{Rows: 1})
+	}
+	wantError(t, "threads", d.SetThreads(0), "pool of 0 threads")
+	run(t, r, &kernels.Pass{Rows: 1})
+	d.Close()
+	d.Close()
+	wantError(t, "closed", r.Run(&kernels.Pass{Rows: 1}), "closed")
+	wantError(t, "closed", d.SetThreads(2), "closed")
 }
 
-// TestPoolsShareCores: several pools with more threads than cores run many short passes at the same
-// time, all of them right, and each program moves between pools.
-func TestPoolsShareCores(t *testing.T) {
+// scaling returns a small product and its buffers.
+func scaling(t testing.TB, d *cpu.Device) (r kernels.Runner, in, out kernels.Buf) {
 	const n, k, rows = 96, 64, 3
-	r := rng(4)
-	w, x := randomRows(r, kernels.Q8_0, n, k), randomFloats(r, rows*k, false)
-	want := refProduct(kernels.Q8_0, w, n, k, x, nil, rows, false)
-	m := packed(t, kernels.Q8_0, n, k, w)
-	shared := newPool(t, 3, kernels.Auto)
+	p := kernels.NewProgram(rows, 0)
+	in, out = p.Buf(k), p.Buf(n)
+	act, w := p.Act(k), p.Weight(matrix(kernels.Q8_0, n, k))
+	p.SiLUMul(in, in, act)
+	p.MatMul(w, act, out, kernels.MatMulOpt{})
+	return compile(t, d, p, [][]byte{kerneltest.RandomRows(rng(4), kernels.Q8_0, n, k)}, nil), in, out
+}
+
+// TestDevicesShareCores: several devices with more threads than cores run many short passes at the same
+// time, all of them right, and several programs share one device.
+func TestDevicesShareCores(t *testing.T) {
+	const rows, k = 3, 64
+	x := kerneltest.RandomFloats(rng(4), rows*k, false)
+	shared := testdevice.CPU(t, 3)
+	alone, in, out := scaling(t, testdevice.CPU(t, 1))
+	setRows(alone, in, rows, x)
+	run(t, alone, &kernels.Pass{Rows: rows})
+	want := getRows(alone, out, rows)
 	var wg sync.WaitGroup
-	for i := 0; i < 3; i++ {
-		p, own := newProduct(t, m, rows, kernels.MatMulOpt{}, false), newPool(t, 2+i, kernels.Auto)
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			for j := 0; j < 200; j++ {
-				pool := own
+	for i := range 3 {
+		own, _, _ := scaling(t, testdevice.CPU(t, 2+i))
+		common, _, _ := scaling(t, shared)
+		wg.Go(func() {
+			for j := range 200 {
+				r := own
 				if j%5 == 0 {
-					pool = shared
+					r = common
 				}
-				copy(p.Rows(p.up), x)
-				clear(p.Rows(p.out))
-				if err := p.Run(pool, &kernels.Pass{Rows: rows}); err != nil {
+				setRows(r, in, rows, x)
+				for row := range rows {
+					clear(r.Row(out, row))
+				}
+				if err := r.Run(&kernels.Pass{Rows: rows}); err != nil {
 					t.Error(err)
 					return
 				}
-				if at := firstDifference(p.Rows(p.out), want); at >= 0 {
+				if at := kerneltest.FirstDifference(getRows(r, out, rows), want); at >= 0 {
 					t.Errorf("pass %d: element %d is wrong", j, at)
 					return
 				}
 			}
-		}()
+		})
 	}
 	wg.Wait()
 }
@@ -72,27 +96,26 @@ func cpuTime(t *testing.T) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// TestIdlePoolSleeps: threads that wait for a pass use no time.
-func TestIdlePoolSleeps(t *testing.T) {
-	pool := newPool(t, 4, kernels.Auto)
-	m := newProduct(t, packed(t, kernels.F32, 16, 16, make([]byte, 1024)), 1, kernels.MatMulOpt{}, false)
-	run(t, m.Program, pool, &kernels.Pass{Rows: 1})
+// TestIdleDeviceSleeps: threads that wait for a pass use no time.
+func TestIdleDeviceSleeps(t *testing.T) {
+	r, _, _ := scaling(t, testdevice.CPU(t, 4))
+	run(t, r, &kernels.Pass{Rows: 1})
 	time.Sleep(5 * time.Millisecond)
 	before := cpuTime(t)
 	time.Sleep(100 * time.Millisecond)
 	if used := cpuTime(t) - before; used > 20*time.Millisecond {
-		t.Errorf("an idle pool of 4 threads used %v in 100 ms", used)
+		t.Errorf("idle threads used %v in 100 ms", used)
 	}
 }
 
 func TestLimits(t *testing.T) {
-	for _, pool := range pools(t, 2) {
-		l, err := pool.Limits(1<<22, 30*time.Millisecond)
+	for _, d := range testdevice.CPUs(t, 2) {
+		l, err := limitsOf(d, 1<<22, 30*time.Millisecond)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if l.ReadBytes < 1e8 || l.IntMACs < 1e7 || l.FloatMACs < 1e6 {
-			t.Errorf("%v: %+v", pool.ISA(), l)
+			t.Errorf("%v: %+v", d.About(), l)
 		}
 	}
 }

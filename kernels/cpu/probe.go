@@ -1,4 +1,4 @@
-package kernels
+package cpu
 
 // #include "tk.h"
 import "C"
@@ -6,40 +6,9 @@ import "C"
 import (
 	"time"
 	"unsafe"
+
+	"github.com/tandem-llm/tandem/kernels"
 )
-
-// Limits is what a pool's threads can do at most together, measured: the bounds that the speed of a
-// pass is a share of.
-type Limits struct {
-	ReadBytes float64 // bytes per second read from memory
-	IntMACs   float64 // int8 multiply-adds per second
-	FloatMACs float64 // f32 fused multiply-adds per second
-}
-
-// Max returns the larger of each.
-func (l Limits) Max(o Limits) Limits {
-	return Limits{max(l.ReadBytes, o.ReadBytes), max(l.IntMACs, o.IntMACs), max(l.FloatMACs, o.FloatMACs)}
-}
-
-// Limits measures for about a third of `long` each, in passes of a millisecond or so of which the best
-// counts, so that other work on the machine disturbs little. It reads bytes of fresh memory, which
-// should be far more than the caches hold.
-func (p *Pool) Limits(bytes int, long time.Duration) (Limits, error) {
-	b, err := p.NewProbe(bytes)
-	if err != nil {
-		return Limits{}, err
-	}
-	defer b.Close()
-	var best Limits
-	for start := time.Now(); time.Since(start) < long; {
-		l, err := b.Sample(0)
-		if err != nil {
-			return Limits{}, err
-		}
-		best = best.Max(l)
-	}
-	return best, nil
-}
 
 const (
 	probeRounds = 4000
@@ -47,10 +16,9 @@ const (
 	probePiece  = 1 << 18  // read in one unit
 )
 
-// Probe measures limits again and again, between the passes of something else. It holds memory of its
-// own to read, is used by one goroutine at a time, and ends with Close.
-type Probe struct {
-	pool *Pool
+// probe is a kernels.Probe of a device's threads.
+type probe struct {
+	dev  *Device
 	buf  *Memory // read from, window by window
 	at   int     // of the next window
 	mem  *Memory // prog and op, where C sees them
@@ -58,9 +26,8 @@ type Probe struct {
 	op   *C.tk_op
 }
 
-// NewProbe returns a probe of p's threads that reads bytes of memory in turn, which should be far more
-// than the caches hold.
-func (p *Pool) NewProbe(bytes int) (*Probe, error) {
+// NewProbe returns a probe of the device's threads.
+func (d *Device) NewProbe(bytes int) (kernels.Probe, error) {
 	buf, err := Alloc(max(1, bytes/probeWindow) * probeWindow)
 	if err != nil {
 		return nil, err
@@ -75,26 +42,25 @@ func (p *Pool) NewProbe(bytes int) (*Probe, error) {
 		buf.Free()
 		return nil, err
 	}
-	b := &Probe{pool: p, buf: buf, mem: mem, prog: (*C.tk_prog)(mem.at(prog)), op: (*C.tk_op)(mem.at(op))}
+	b := &probe{dev: d, buf: buf, mem: mem, prog: (*C.tk_prog)(mem.at(prog)), op: (*C.tk_op)(mem.at(op))}
 	b.prog.ops, b.prog.sync, b.prog.nops = b.op, (*C.tk_sync)(mem.at(sync)), 1
 	b.op.dim, b.op.gbytes = probeRounds, probePiece
 	return b, nil
 }
 
 // Close gives the probe's memory back; a second Close does nothing.
-func (b *Probe) Close() {
-	b.pool.quiet()
+func (b *probe) Close() {
+	b.dev.quiet()
 	b.buf.Free()
 	b.mem.Free()
 	b.prog, b.op = nil, nil
 }
 
-// Sample measures each limit over about long, in passes of a millisecond or so one after the other, at
-// least one: what the machine gives in a time as long as that of the thing that it is compared with.
-func (b *Probe) Sample(long time.Duration) (Limits, error) {
-	var l Limits
-	k := C.tk_kernels_of(C.int(b.pool.isa))
-	threads := b.pool.threads
+// Sample measures each limit.
+func (b *probe) Sample(long time.Duration) (kernels.Limits, error) {
+	var l kernels.Limits
+	k := C.tk_kernels_of(C.int(b.dev.isa))
+	threads := b.dev.Threads()
 	for _, m := range []struct {
 		kind, units int
 		each        float64
@@ -106,21 +72,20 @@ func (b *Probe) Sample(long time.Duration) (Limits, error) {
 	} {
 		var err error
 		if *m.out, err = b.rate(m.kind, m.units, m.each, long); err != nil {
-			return Limits{}, err
+			return kernels.Limits{}, err
 		}
 	}
 	return l, nil
 }
 
-// rate runs passes of one probe operation until long is over and returns the amount per second; each of
-// the units counts for `each`.
-func (b *Probe) rate(kind, units int, each float64, long time.Duration) (float64, error) {
+// rate runs passes of one probe operation for long and returns the amount per second; each unit counts for `each`.
+func (b *probe) rate(kind, units int, each float64, long time.Duration) (float64, error) {
 	b.prog.pass.rows, b.op.kind = C.int(units), C.int(kind)
 	start, n := time.Now(), 0
 	for n == 0 || time.Since(start) < long {
 		b.op.w = (*C.uint8_t)(unsafe.Pointer(&b.buf.b[b.at]))
 		b.at = (b.at + probeWindow) % len(b.buf.b)
-		if err := b.pool.run(b.prog); err != nil {
+		if err := b.dev.run(b.prog, 0, 1); err != nil {
 			return 0, err
 		}
 		n++
@@ -128,7 +93,7 @@ func (b *Probe) rate(kind, units int, each float64, long time.Duration) (float64
 	return float64(n*units) * each / time.Since(start).Seconds(), nil
 }
 
-// setStreams switches between reading weights as one stream and as several, and returns what it was: see tk_streams. For tests.
+// setStreams sets tk_streams, whether weights are read as several streams, and returns its old value. For tests.
 func setStreams(on bool) (was bool) {
 	was = C.tk_streams != 0
 	C.tk_streams = 0

@@ -60,11 +60,14 @@ typedef struct {
     int add;        // out += instead of out =
 } tk_mm;
 
+enum { TK_WHOLE = 0, TK_LEFT = 1, TK_RIGHT = 2 };  // kernels.Side
 enum { TK_KV_F16 = 0, TK_KV_Q8_0 = 1 };
 
-// The KV cache: kernels/kv.go says how a page is laid out.
+// The KV cache: kernels/cpu/cache.go says how a page is laid out.
 typedef struct {
-    int layers, kv_heads, head_dim, type;
+    int kv_heads, head_dim, type;
+    const size_t *layer;     // offset of each layer in a page
+    size_t page_bytes;
     size_t head_bytes;       // keys and values of one layer and KV head in a page
     size_t values, value_row;  // from the keys of a head to its values, and from one value to the next
     size_t value_scales;     // Q8_0: from the values to their scales
@@ -73,7 +76,7 @@ typedef struct {
 
 // The keys of a layer and KV head in a page.
 static inline uint8_t *tk_keys(const tk_kv *kv, int layer, int head, int32_t page) {
-    return kv->arena + (((size_t)page * kv->layers + layer) * kv->kv_heads + head) * kv->head_bytes;
+    return kv->arena + page * kv->page_bytes + kv->layer[layer] + head * kv->head_bytes;
 }
 
 // What a row sees of a block of 256 positions: [lo, mid) of the prefix and the cells anc of [mid, hi).
@@ -120,8 +123,8 @@ typedef struct {
     double (*float_macs)(int rounds);
 } tk_kernels;
 
-// 1: weights are best read as several streams at once and fetched ahead, however few the rows. Changes no result; set before
-// main, by tests in between.
+// 1: reading weights as several streams, fetched ahead, is fastest even for few rows. Changes no result. Set before main,
+// and by tests.
 extern int tk_streams;
 
 void tk_generic_attend(const tk_attn *), tk_avx2_attend(const tk_attn *), tk_avx512_attend(const tk_attn *);
@@ -178,7 +181,7 @@ void tk_rope_angle(int32_t pos, double freq, float *c, float *s);
 
 typedef enum {
     TK_EMBED, TK_NORM, TK_MATMUL, TK_BIAS, TK_ANGLES, TK_ROPE, TK_STORE, TK_ATTEND, TK_SILU, TK_GATHER, TK_TOPK,
-    TK_GELU, TK_NORM_ADD, TK_HEAD_NORM, TK_SCALE, TK_SOFT_CAP, TK_REPEAT,
+    TK_GELU, TK_NORM_ADD, TK_HEAD_NORM, TK_SCALE, TK_SOFT_CAP, TK_REPEAT, TK_COPY, TK_ATTEND_BLOCKS, TK_JOIN,
     TK_PROBE_READ, TK_PROBE_INT, TK_PROBE_FLOAT
 } tk_kind;
 
@@ -200,18 +203,21 @@ typedef struct {
     float *angles;    // (rows, 2, rope_dim/2): cosines, then sines
     float eps, scale, softcap;  // softcap 0: none
     int window;       // attention: positions seen, 0 for all
+    int side, shared, parts;  // TK_ATTEND_BLOCKS, TK_JOIN: kernels.AttendBlocks, and which of tk_prog.parts
     int units, grain; // of this pass
 } tk_op;
 
 typedef struct {
     int rows, nwanted, topk;
-    const int32_t *tokens, *pos, *store, *pages, *table, *prefix, *anc, *anc_off, *anc_len, *wanted;
+    const int32_t *tokens, *pos, *store, *pages, *table, *prefix, *anc, *anc_off, *anc_len, *cut, *wanted;
+    const float *given;  // embeddings of rows whose token is -1, -2 ...
 } tk_pass;
 
 // Neighbouring rows with one page table. Their parts are at float `part` of tk_prog.part, (KV heads, rows,
-// blocks), or in the thread's scratch if one span covers them.
-typedef struct { int row, rows, blocks, spans; size_t part; } tk_run;
+// blocks), or in the thread's scratch if one span covers them; in a tk_parts they are at float `all`.
+typedef struct { int row, rows, blocks, spans; size_t part, all; } tk_run;
 typedef struct { int run, b0, b1; } tk_span;  // blocks [b0, b1) of a run
+typedef struct { float *mem; size_t cap; } tk_parts;  // what AttendBlocks hands over, of all runs
 
 typedef struct tk_sync tk_sync;  // how far an operation is: pool.c
 
@@ -219,19 +225,21 @@ typedef struct {
     tk_op *ops;
     tk_sync *sync;               // one for each operation
     int nops, max_dim;
+    int first, end;              // operations of this call
     int max_group;               // query heads per KV head
-    int broken;                  // docs/kernels.md, "A kernel that must be caught"
     tk_kv kv;
     tk_pass pass;
     const tk_kernels *k;
     tk_run *runs;                // (max rows)
-    int32_t *left;               // (max rows, KV heads + 1): per run, spans to finish of each unit's KV heads, and how many such
-    tk_span *spans;              // attention of this pass; times KV heads ÷ heads_at_once its units
+    int32_t *left;               // (max rows, KV heads + 1): per run: unfinished spans of each unit's KV heads, and unfinished such units
+    tk_span *spans;              // attention of this pass: nspans · KV heads ÷ heads_at_once units
     int nruns, nspans;
     int heads_at_once;           // KV heads of a unit
     size_t spans_cap;
     float *part;                 // attention results of single blocks
     size_t part_cap;             // floats
+    tk_parts *parts;
+    int nparts;
     float *attn_out;             // (max rows, heads*head_dim)
     int32_t *top_ids;            // (max wanted, TK_MAXTOP)
     float *top_logits, *top_max, *top_sum;
@@ -252,11 +260,14 @@ static inline int imax(int a, int b) { return a > b ? a : b; }
 void tk_fill(const tk_prog *, const tk_act *, int row, int k0, int n, const float *y);
 void tk_store(const tk_prog *, int layer, int row, const float *k, const float *v);  // to the row's cell
 void tk_attend(const tk_prog *, const tk_op *, int unit, float *scratch);
+void tk_attend_blocks(const tk_prog *, const tk_op *, int unit);
+void tk_join_row(const tk_prog *, const tk_op *, int row);
+float *tk_part_at(const tk_prog *, int parts, int group, int row, int block, int head);  // o, largest score, sum; NULL for none
 size_t tk_attend_floats(const tk_prog *);  // of scratch
 
 // Per-thread scratch of a program, in floats.
 size_t tk_scratch_floats(const tk_prog *);
-void tk_plan_pass(tk_prog *, int threads);  // fills units and grain of each operation
+void tk_plan_pass(tk_prog *, int threads);  // fills units and grain of the operations of this call
 void tk_run_units(tk_prog *, tk_op *, int from, int to, float *scratch);
 int tk_prepare_pass(tk_prog *, int threads);  // cuts attention and grows what it needs; 0 or ENOMEM
 void tk_prog_release(tk_prog *);             // frees what passes grew

@@ -1,9 +1,9 @@
-// For benchmarks only: the attention of a token tree's rows to each other as it is done without tandem's
-// kernel, to measure that against (Ghidorah, section on sparse attention: naive sparse and masked dense; and
-// sparse with vectors). All have keys and values as rows of f32, the best case for them; the arithmetic is the usual one.
-#include "tk.h"
+// For benchmarks only: other ways to compute the attention of a token tree's rows to each other, to compare with tandem's
+// kernel (Ghidorah, section on sparse attention: naive sparse and masked dense; and sparse with vectors). Keys and values
+// are rows of f32, the best case for these; the arithmetic is the usual one.
+#include "../tk.h"
 #if defined(__x86_64__)
-#include "avx2.h"
+#include "../avx2.h"
 
 enum { MAXNODES = 256 };
 

@@ -1,0 +1,134 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/bench/figures"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/measure"
+)
+
+// Decode measures whole passes of a model by their width: T_V(W) beside its limit.
+type Decode struct {
+	Name    string // of the model
+	Context int    // tokens before the rows of a pass
+	Prefill int    // also measure a prompt of this many tokens in one pass; 0: none
+	KVType  string
+	Passes
+}
+
+// passResult is one kind of pass.
+type passResult struct {
+	Width       int     `json:"width"`
+	Context     int     `json:"context"`
+	Prefill     bool    `json:"prefill,omitempty"` // the rows are a prompt
+	MS          float64 `json:"ms"`                // of the best pass: T_V(width)
+	LimitMS     float64 `json:"limit_ms"`          // reading the weights or the multiply-adds, the larger
+	Share       float64 `json:"share"`
+	MedianMS    float64 `json:"median_ms"`
+	MedianShare float64 `json:"median_share"` // of the limits just before each pass
+	Spread      float64 `json:"spread"`       // between the tenth and the ninetieth of 100 passes, as a share of the median
+	MACShare    float64 `json:"mac_share"`    // of the peak multiply-add rate
+	KVBytes     int64   `json:"kv_bytes"`
+	KVLimitMS   float64 `json:"kv_limit_ms"`     // reading keys and values once; not part of limit_ms
+	KVRatio     float64 `json:"kv_ratio"`        // (ms − limit_ms) ÷ kv_limit_ms: what the context costs at most
+	AttentionMS float64 `json:"attention_ms"`    // what the pass takes longer than with a context of one token
+	Attention   float64 `json:"attention_share"` // of the pass
+}
+
+// DecodeResult is the result of Decode.
+type DecodeResult struct {
+	Model   string       `json:"model"`
+	ISA     string       `json:"isa"`
+	Threads int          `json:"threads"`
+	KVType  string       `json:"kv_type"`
+	Weights int64        `json:"weight_bytes"` // that a pass reads
+	Limits  limits       `json:"limits"`       // the best of the run
+	Before  limits       `json:"limits_before"`
+	After   limits       `json:"limits_after"`
+	Passes  []passResult `json:"passes"`
+}
+
+// Options returns the options with which a model of that context must be opened: buffers and KV memory for the passes. The
+// caller adds the device. Errors: Invalid, in the words of the command line.
+func (d Decode) Options(context int) (engine.Options, error) {
+	if err := d.Passes.Validate(); err != nil {
+		return engine.Options{}, err
+	}
+	if d.Context < 1 || d.Context > context || d.Prefill < 0 || d.Prefill > min(context, 4096) {
+		return engine.Options{}, tandem.Errorf("", tandem.Invalid, "--context %d --prefill %d: %s has a context of %d tokens",
+			d.Context, d.Prefill, d.Name, context)
+	}
+	widest := slices.Max(d.Widths)
+	return engine.Options{KVType: d.KVType, MaxRows: max(256, widest, d.Prefill), MaxWanted: widest, KVPages: measure.Pages(d.points())},
+		nil
+}
+
+// Run measures passes of m, which was opened with Options. Errors: those of the model, and that of ctx.
+func (d Decode) Run(ctx context.Context, m *engine.Model) (*DecodeResult, error) {
+	found, err := measure.Decode(ctx, m, d.points(), d.Rounds)
+	if err != nil {
+		return nil, err
+	}
+	r := &DecodeResult{
+		Model: d.Name, ISA: m.ISA(), Threads: m.Threads(), KVType: d.KVType, Weights: m.Work().Bytes,
+		Limits: limitsOf(found.Limits), Before: limitsOf(found.Before), After: limitsOf(found.After),
+	}
+	for i := range found.Passes {
+		if p := &found.Passes[i]; p.Prefill || p.Context == d.Context {
+			r.Passes = append(r.Passes, passOf(p, found.Passes))
+		}
+	}
+	return r, nil
+}
+
+// points returns the kinds of passes: each width with the context, and with next to none.
+func (d Decode) points() (points []measure.Point) {
+	for _, w := range d.Widths {
+		points = append(points, measure.Point{Rows: w, Context: d.Context})
+		if d.Context > 1 {
+			points = append(points, measure.Point{Rows: w, Context: 1})
+		}
+	}
+	if d.Prefill > 0 {
+		points = append(points, measure.Point{Rows: d.Prefill, Prefill: true})
+	}
+	return points
+}
+
+// passOf compares p with the pass of the same width and next to no context.
+func passOf(p *measure.Pass, all []measure.Pass) passResult {
+	ms := figures.MS
+	r := passResult{
+		Width: p.Rows, Context: p.Context, Prefill: p.Prefill,
+		MS: ms(p.Best()), LimitMS: ms(p.Limit), Share: p.Share, MedianMS: ms(p.Median()), MedianShare: p.MedianShare, Spread: p.Spread(),
+		MACShare: p.MACShare, KVBytes: p.KVBytes, KVLimitMS: ms(p.KVLimit), KVRatio: figures.Share(ms(p.Best()-p.Limit), ms(p.KVLimit)),
+	}
+	for i := range all {
+		if q := &all[i]; !p.Prefill && !q.Prefill && q.Rows == p.Rows && q.Context < p.Context {
+			r.AttentionMS = max(0, ms(p.Median()-q.Median()))
+			r.Attention = figures.Share(r.AttentionMS, r.MedianMS)
+		}
+	}
+	return r
+}
+
+// Print writes the result as text.
+func (r *DecodeResult) Print(to io.Writer) error {
+	fmt.Fprintf(to, "%s, %s, %d threads, %s of weights a pass, %s cache: %s (before: %s; after: %s)\n",
+		r.Model, r.ISA, r.Threads, figures.MiB(r.Weights), r.KVType, r.Limits, r.Before, r.After)
+	t := figures.NewTable(to, "%s\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f")
+	t.Head("rows", "context", "ms", "limit", "share", "median ms", "median share", "spread", "KV ms", "attention ms", "of peak")
+	for _, p := range r.Passes {
+		rows := fmt.Sprint(p.Width)
+		if p.Prefill {
+			rows = "prompt " + rows
+		}
+		t.Row(rows, p.Context, p.MS, p.LimitMS, p.Share, p.MedianMS, p.MedianShare, p.Spread, p.KVLimitMS, p.AttentionMS, p.MACShare)
+	}
+	return t.Flush()
+}

@@ -1,0 +1,34 @@
+// Package figures formats measured values.
+package figures
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Share returns a/b, 0 for b = 0.
+func Share(a, b float64) float64 {
+	if b == 0 {
+		return 0
+	}
+	return a / b
+}
+
+// MS returns d in milliseconds, as JSON has it.
+func MS(d time.Duration) float64 { return float64(d) / 1e6 }
+
+// US returns d in microseconds, as JSON has it.
+func US(d time.Duration) float64 { return float64(d) / 1e3 }
+
+// MiB formats a number of bytes.
+func MiB(bytes int64) string { return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20)) }
+
+// Quantile returns the q-th quantile of values, 0 if there are none.
+func Quantile(values []time.Duration, q float64) time.Duration {
+	if len(values) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	return sorted[int(q*float64(len(sorted)-1)+0.5)]
+}

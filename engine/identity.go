@@ -1,0 +1,86 @@
+package engine
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"math"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/kernels/ref"
+)
+
+// Names identify a loaded model.
+type Names struct {
+	Identity tandem.Identity // of the function computed with these options
+	Lineage  string          // which model it is, whatever its quantisation or expansion: 32 hexadecimal digits
+
+	Vocabulary string // fingerprint of its vocabulary: 16 hexadecimal digits
+}
+
+// Names returns the names of the model.
+func (m *Model) Names() Names { return m.names }
+
+// Identify reads the whole model file at path and returns the names that the model would have if opened with o. Errors: as
+// Open's, and ctx's once it has ended.
+func Identify(ctx context.Context, path string, o Options) (Names, error) {
+	f, err := gguf.Open(path)
+	if err != nil {
+		return Names{}, err
+	}
+	defer f.Close()
+	m := &Model{}
+	if err := m.outline(f, o); err != nil {
+		return Names{}, err
+	}
+	return m.nameOf(ctx, f, f.NewDigest())
+}
+
+// nameOf returns the names of the planned model of f. d holds the tensors that were read already.
+func (m *Model) nameOf(ctx context.Context, f *gguf.File, d *gguf.Digest) (n Names, err error) {
+	tensors, err := d.Sum(ctx)
+	if err != nil {
+		return n, err
+	}
+	if n.Lineage, err = f.Lineage(tensors); err != nil {
+		return n, err
+	}
+	n.Vocabulary = fmt.Sprintf("%016x", m.vocab.Fingerprint())
+	n.Identity = tandem.IdentityParts{Tensors: tensors, Shape: digestOf(m.config.writeShape), Rope: digestOf(m.writeRope),
+		KV: m.kvType.String(), Arithmetic: ref.Version}.Identity()
+	return n, nil
+}
+
+// digestOf returns the hash of write's output, as 8 hexadecimal digits.
+func digestOf(write func(io.Writer)) string {
+	h := sha256.New()
+	write(h)
+	return hex.EncodeToString(h.Sum(nil)[:4])
+}
+
+// writeShape writes the hyper-parameters that determine the function, except RoPE's. Names, and limits on what may be asked
+// for, are left out.
+func (c *Config) writeShape(w io.Writer) {
+	t := c.traits
+	fmt.Fprintln(w, "shape 1", t.gelu, t.scaleEmbed, t.headNorms, t.postNorms)
+	fmt.Fprintln(w, c.Layers, c.Dim, c.HeadDim, c.Vocab, bits(c.NormEps), bits(c.attnScale), bits(c.attnCap), bits(c.finalCap), c.window)
+	for _, l := range c.layers {
+		fmt.Fprintln(w, l.heads, l.kvHeads, l.ffn, l.local)
+	}
+}
+
+// writeRope writes the rotation of heads in layers without and with a window.
+func (m *Model) writeRope(w io.Writer) {
+	for _, local := range []bool{false, true} {
+		r := m.config.rotation(local, m.weights.ropeFactors)
+		fmt.Fprintln(w, "rope 1", r.Halves, bits(r.Magnitude))
+		for _, f := range r.InvFreq {
+			fmt.Fprintf(w, "%016x\n", math.Float64bits(f))
+		}
+	}
+}
+
+func bits(x float32) uint32 { return math.Float32bits(x) }

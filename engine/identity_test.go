@@ -1,0 +1,187 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/kernels/ref"
+)
+
+func identify(t *testing.T, path string, o Options) Names {
+	t.Helper()
+	n, err := Identify(t.Context(), path, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// A change to the numbers of a pass changes the part of the identity for it; other changes leave the identity as it is.
+func TestIdentity(t *testing.T) {
+	base := identify(t, draftPath, Options{})
+	if p, ok := base.Identity.Parts(); !ok || p.Tensors != base.Lineage || p.KV != "f16" || p.Arithmetic != ref.Version {
+		t.Errorf("identity %s, lineage %s: want the tensors as lineage, f16 and arithmetic %d", base.Identity, base.Lineage, ref.Version)
+	}
+	for _, c := range []struct {
+		name    string
+		options Options
+		change  func(*gguf.Writer, *gguf.File)
+		want    string // what differs
+	}{
+		{"nothing", Options{}, func(*gguf.Writer, *gguf.File) {}, ""},
+		{"name", Options{}, func(w *gguf.Writer, _ *gguf.File) { w.Set("general.name", "another") }, ""},
+		{"template", Options{}, func(w *gguf.Writer, _ *gguf.File) { w.Set("tokenizer.chat_template", "{{ x }}") }, ""},
+		{"alignment", Options{}, func(w *gguf.Writer, _ *gguf.File) { w.Set("general.alignment", uint32(256)) }, ""},
+		{"less context", Options{Context: 64}, nil, ""},
+		{"threads", Options{MaxRows: 7, KVPages: 3}, nil, ""},
+		{"order", Options{}, func(w *gguf.Writer, f *gguf.File) { moveFirst(t, w, f) }, ""},
+		{"a bit", Options{}, func(w *gguf.Writer, f *gguf.File) { flip(t, w, f, "blk.1.ffn_down.weight") }, "tensors"},
+		{"a bit of a norm", Options{}, func(w *gguf.Writer, f *gguf.File) { flip(t, w, f, "output_norm.weight") }, "tensors"},
+		{"epsilon", Options{}, func(w *gguf.Writer, _ *gguf.File) {
+			w.Set("llama.attention.layer_norm_rms_epsilon", float32(2e-5))
+		}, "shape"},
+		{"rope base", Options{}, func(w *gguf.Writer, _ *gguf.File) { w.Set("llama.rope.freq_base", float32(20000)) }, "rope"},
+		{"rope scaling", Options{}, func(w *gguf.Writer, _ *gguf.File) {
+			w.Set("llama.rope.scaling.type", "linear")
+			w.Set("llama.rope.scaling.factor", float32(2))
+		}, "rope"},
+		{"KV type", Options{KVType: "q8_0"}, nil, "KV type"},
+	} {
+		path := draftPath
+		if c.change != nil {
+			path = edited(t, c.change)
+		}
+		if got := base.Identity.Difference(identify(t, path, c.options).Identity); got != c.want {
+			t.Errorf("%s: differs in %q: want %q", c.name, got, c.want)
+		}
+	}
+}
+
+// flip changes one bit of a tensor in the middle.
+func flip(t *testing.T, w *gguf.Writer, f *gguf.File, name string) {
+	x := f.Tensor(name)
+	data := bytesOf(t, x)
+	data[len(data)/2] ^= 1
+	w.Tensor(name, x.Type, x.Shape, data)
+}
+
+// moveFirst puts the first tensor last.
+func moveFirst(t *testing.T, w *gguf.Writer, f *gguf.File) {
+	x := &f.Tensors()[0]
+	w.DropTensor(x.Name)
+	w.Tensor(x.Name, x.Type, x.Shape, bytesOf(t, x))
+}
+
+// A loaded model has the identity that Identify returns, whichever way its tensors are read: in leaves, or part by part if
+// parts begin within a group of rows.
+func TestIdentityOfLoaded(t *testing.T) {
+	fused, odd := tiny("phi3", 2), tiny("phi3", 2)
+	odd.ffn = []int{72, 40} // the second half begins within a group of 16
+	for name, n := range map[string]*naive{"llama": tiny("llama", 2), "fused": fused, "odd": odd} {
+		n.headDim, n.ropeDim = 32, 32
+		n.generate(1)
+		path := n.write(t, t.TempDir())
+		for _, o := range []Options{{KVPages: 2}, {KVPages: 2, KVType: "q8_0"}} {
+			if got, want := openTest(t, path, o).Names(), identify(t, path, o); got != want {
+				t.Errorf("%s: loaded as %v, identified as %v", name, got, want)
+			}
+		}
+	}
+}
+
+// LongRoPE's factors are chosen by the context that a model is loaded with.
+func TestIdentityOfContext(t *testing.T) {
+	n := tiny("phi3", 2).with("rope.scaling.type", "longrope").with("rope.scaling.original_context_length", uint32(128))
+	n.factors = map[string][]float64{"rope_factors_long.weight": {1, 1, 2, 2, 4, 4, 8, 8}, "rope_factors_short.weight": {1, 1, 1, 1, 1, 1,
+		1, 2}}
+	n.generate(1)
+	path := n.write(t, t.TempDir())
+	long := identify(t, path, Options{}).Identity
+	for context, want := range map[int]string{512: "", 129: "", 128: "rope", 16: "rope"} {
+		if got := long.Difference(identify(t, path, Options{Context: context}).Identity); got != want {
+			t.Errorf("context %d: differs in %q: want %q", context, got, want)
+		}
+	}
+}
+
+// Every field of a configuration is in the identity or known not to affect results.
+func TestIdentityOfShape(t *testing.T) {
+	apart := []string{"Arch", "Name", "Context", // names and bounds
+		"Heads", "KVHeads", "FFN", "cacheHeads", // follow from layers
+		"RopeDim", "rope", "halves", "localBase", // are in the rope part
+		"fused", "ropeFactors", "period", "wideScale", "caps"} // say how a file is read
+	var walk func(c *Config, v reflect.Value, name string)
+	walk = func(c *Config, v reflect.Value, name string) {
+		if slices.Contains(apart, name) {
+			return
+		}
+		before := digestOf(c.writeShape)
+		v = reflect.NewAt(v.Type(), v.Addr().UnsafePointer()).Elem()
+		switch v.Kind() {
+		case reflect.Struct:
+			for i := range v.NumField() {
+				field := v.Type().Field(i).Name
+				if name == "traits" && slices.Contains([]string{"window", "attnCap", "finalCap"}, field) {
+					continue // defaults of keys
+				}
+				walk(c, v.Field(i), field)
+			}
+			return
+		case reflect.Slice:
+			for i := range v.Len() {
+				walk(c, v.Index(i), fmt.Sprint(name, i))
+			}
+			return
+		case reflect.Bool:
+			v.SetBool(!v.Bool())
+		case reflect.Int:
+			v.SetInt(v.Int() + 1)
+		case reflect.Float32, reflect.Float64:
+			v.SetFloat(v.Float() + 1)
+		default:
+			t.Errorf("field %s is a %s: teach this test to change it", name, v.Kind())
+		}
+		if digestOf(c.writeShape) == before {
+			t.Errorf("field %s is not in the identity: add it to Config.writeShape, or here to those that do not compute", name)
+		}
+	}
+	m := openTest(t, draftPath, Options{KVPages: 2})
+	c := m.Config()
+	c.layers = slices.Clone(c.layers)
+	walk(&c, reflect.ValueOf(&c).Elem(), "Config")
+}
+
+// A malformed lineage is refused, by loading and identifying alike, and reading ends with its context.
+func TestBadLineage(t *testing.T) {
+	for _, v := range []any{"", "short", strings.Repeat("g", 32), uint32(7), strings.Repeat("0", 4096)} {
+		path := edited(t, func(w *gguf.Writer, _ *gguf.File) { w.Set(gguf.LineageKey, v) })
+		_, err := Identify(t.Context(), path, Options{})
+		if tandem.KindOf(err) != tandem.Corrupt || !strings.Contains(err.Error(), gguf.LineageKey) {
+			t.Errorf("lineage %.40v: error %v: want one of kind corrupt that names the key", v, err)
+		}
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Identify(ended, draftPath, Options{}); tandem.KindOf(err) != tandem.Canceled {
+		t.Errorf("error %v: want canceled", err)
+	}
+	cut := filepath.Join(t.TempDir(), "cut.gguf")
+	data, err := os.ReadFile(draftPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(cut, data[:len(data)-100], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Identify(t.Context(), cut, Options{}); tandem.KindOf(err) != tandem.Corrupt {
+		t.Errorf("error %v: want corrupt", err)
+	}
+}

@@ -1,5 +1,0 @@
-//go:build brokenkernel
-
-package kernels
-
-const brokenKernel = true

@@ -1,0 +1,309 @@
+package cpu
+
+// #include "tk.h"
+import "C"
+
+import (
+	"slices"
+
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+type opKind int
+
+const ( // in the order of tk_kind
+	opEmbed opKind = iota
+	opNorm
+	opMatMul
+	opBias
+	opAngles
+	opRoPE
+	opStore
+	opAttend
+	opSiLU
+	opGather
+	opTopK
+	opGELU
+	opNormAdd
+	opHeadNorm
+	opScale
+	opSoftCap
+	opRepeat
+	opCopy
+	opAttendBlocks
+	opJoin
+)
+
+// operation is one entry of the list that C runs; -1 stands for no buffer, activation, weight, parts or table.
+type operation struct {
+	kind         opKind
+	w            kernels.W
+	in, in2, out kernels.Buf
+	src, dst     kernels.Act
+	parts        kernels.Parts
+	table        int
+	vec          []float32
+	eps, scale   float32
+	window       int
+	softCap      float32
+	heads        int
+	headDim      int
+	ropeDim      int
+	layer        int
+	side, shared int
+	halves       bool
+	add          bool
+	concurrent   bool
+	outputs      kernels.Range
+	wanted       bool
+	dim          int
+}
+
+var none = operation{w: -1, in: -1, in2: -1, out: -1, src: -1, dst: -1, parts: -1, table: -1}
+
+// angleTable holds cosines and sines, computed once per row for all RoPE operations with the same frequencies.
+type angleTable struct {
+	freq      []float64
+	magnitude float32
+}
+
+// forms are the forms in which products read an activation: int8 with a scale per 32 or 256, f32.
+type forms struct{ int8, int256, f32 bool }
+
+// lowered is a program as C runs it: first operations that compute angles, then those of the program one to one.
+type lowered struct {
+	*kernels.Program
+	list   []operation
+	angles []angleTable
+	forms  []forms
+	kv     kvLayout
+	heads  int // most query heads of an attention; 0 without any
+}
+
+// lower translates a checked plan; the error is *kernels.Unsupported.
+func lower(p *kernels.Program) (*lowered, error) {
+	if err := checkWeights(p); err != nil {
+		return nil, err
+	}
+	l := &lowered{Program: p, forms: make([]forms, len(p.Activations))}
+	if len(p.States) > 0 {
+		return nil, unsupported("recurrent state (layer %d: %s)", p.States[0].Layer, p.States[0].Kind)
+	}
+	if len(p.Routes) > 0 {
+		return nil, unsupported("experts (%d of %d for each row)", p.Routes[0].Used, p.Routes[0].Experts)
+	}
+	if len(p.KV.Layers) > 0 {
+		var err error
+		if l.kv, err = layoutOf(p.KV); err != nil {
+			return nil, err
+		}
+	}
+	for _, o := range p.Ops {
+		l.list = append(l.list, l.operation(o))
+	}
+	var first []operation
+	for i, t := range l.angles {
+		o := none
+		o.kind, o.table, o.ropeDim, o.dim, o.scale = opAngles, i, 2*len(t.freq), 2*len(t.freq), t.magnitude
+		first = append(first, o)
+	}
+	l.list = append(first, l.list...)
+	return l, nil
+}
+
+func (l *lowered) operation(op kernels.Op) operation {
+	o := none
+	switch op := op.(type) {
+	case kernels.Embed:
+		o.kind, o.w, o.out = opEmbed, op.W, op.Out
+	case kernels.RMSNorm:
+		o.kind, o.in, o.dst, o.vec, o.eps = opNorm, op.In, op.Out, op.Weight, op.Eps
+	case kernels.NormAdd:
+		o.kind, o.in, o.out, o.vec, o.eps = opNormAdd, op.In, op.Out, op.Weight, op.Eps
+	case kernels.HeadNorm:
+		o.kind, o.out, o.vec, o.eps, o.heads, o.headDim = opHeadNorm, op.Buf, op.Weight, op.Eps, op.Heads, len(op.Weight)
+	case kernels.RepeatHeads:
+		o.kind, o.in, o.out, o.heads, o.headDim = opRepeat, op.In, op.Out, op.Heads, op.HeadDim
+	case kernels.Copy:
+		o.kind, o.in, o.out = opCopy, op.In, op.Out
+	case kernels.Scale:
+		o.kind, o.out, o.scale = opScale, op.Buf, op.Factor
+	case kernels.SoftCap:
+		o.kind, o.out, o.scale = opSoftCap, op.Buf, op.Cap
+	case kernels.AddBias:
+		o.kind, o.out, o.vec = opBias, op.Buf, op.Bias
+	case kernels.RoPE:
+		o.kind, o.out, o.heads, o.headDim, o.halves = opRoPE, op.Buf, op.Heads, op.HeadDim, op.Rotation.Halves
+		o.ropeDim, o.table = 2*len(op.Rotation.InvFreq), l.table(op.Rotation)
+	case kernels.Gate:
+		if o.kind = opSiLU; op.GELU {
+			o.kind = opGELU
+		}
+		o.in, o.in2, o.dst = op.Gate, op.Up, op.Out
+	case kernels.MatMul:
+		l.form(op)
+		o.kind, o.w, o.src, o.out, o.add, o.concurrent = opMatMul, op.W, op.In, op.Out, op.Add, op.Concurrent
+		o.outputs = op.Outputs.Of(l.Weights[op.W].Rows)
+	case kernels.StoreKV:
+		o.kind, o.in, o.in2, o.layer = opStore, op.K, op.V, op.Layer
+	case kernels.Attention:
+		o = l.attention(opAttend, op.AttentionOpt, op.Layer, op.Heads)
+		o.in, o.dst = op.Q, op.Out
+	case kernels.AttendBlocks:
+		o = l.attention(opAttendBlocks, op.AttentionOpt, op.Layer, op.Heads)
+		o.in, o.parts, o.side, o.shared = op.Q, op.Out, int(op.Side), op.Shared
+	case kernels.JoinBlocks:
+		o = l.attention(opJoin, op.AttentionOpt, op.Layer, l.Parts[op.In].Heads)
+		o.parts, o.dst = op.In, op.Out
+	case kernels.Gather:
+		o.kind, o.in, o.out = opGather, op.In, op.Out
+	case kernels.TopK:
+		o.kind, o.in = opTopK, op.Logits
+	}
+	o.dim, o.wanted = l.rowOf(o)
+	return o
+}
+
+func (l *lowered) attention(kind opKind, opt kernels.AttentionOpt, layer, heads int) operation {
+	o := none
+	o.kind, o.layer, o.heads, o.scale, o.window, o.softCap = kind, layer, heads, opt.Scale, opt.Window, opt.SoftCap
+	l.heads = max(l.heads, heads)
+	return o
+}
+
+// rowOf returns the number of elements in a row of an operation, and whether it runs on the wanted rows only.
+func (l *lowered) rowOf(o operation) (dim int, wanted bool) {
+	switch {
+	case o.kind == opGather:
+		return l.Buffers[o.in].Dim, true
+	case o.src >= 0:
+		return l.Activations[o.src].Dim, l.Activations[o.src].Wanted
+	case o.in >= 0:
+		return l.Buffers[o.in].Dim, l.Buffers[o.in].Wanted
+	case o.out >= 0:
+		return l.Buffers[o.out].Dim, l.Buffers[o.out].Wanted
+	}
+	return l.Activations[o.dst].Dim, l.Activations[o.dst].Wanted
+}
+
+// form records the form in which a product reads its input.
+func (l *lowered) form(op kernels.MatMul) {
+	f, t := &l.forms[op.In], l.Weights[op.W].Type
+	switch {
+	case t.Super():
+		f.int256 = true
+	case t.Quantized():
+		f.int8 = true
+	default:
+		f.f32 = true
+	}
+}
+
+func (l *lowered) table(r kernels.Rotation) int {
+	if r.Magnitude == 0 {
+		r.Magnitude = 1
+	}
+	for i, t := range l.angles {
+		if t.magnitude == r.Magnitude && slices.Equal(t.freq, r.InvFreq) {
+			return i
+		}
+	}
+	l.angles = append(l.angles, angleTable{slices.Clone(r.InvFreq), r.Magnitude})
+	return len(l.angles) - 1
+}
+
+// stage returns the operations [from, to) of the list that belong to stage i of the program.
+func (l *lowered) stage(i int) (from, to int) {
+	from, to = l.StageOps(i)
+	if n := len(l.angles); i > 0 {
+		return from + n, to + n
+	}
+	return from, to + len(l.angles)
+}
+
+// offsets are where everything of a runner lies in its memory.
+type offsets struct {
+	layout
+	prog, ops, sync        int
+	vecs                   []int // per operation
+	freqs, tables          []int // per table of angles
+	bufs                   []int
+	q, q256, f32           []int // per activation, the forms that are read
+	ids, sums              int
+	attnOut, runs, left    int
+	layerOffsets, partList int
+}
+
+func (l *lowered) place() *offsets {
+	o := &offsets{}
+	o.prog, o.ops = o.add(C.sizeof_tk_prog), o.add(len(l.list)*C.sizeof_tk_op)
+	o.sync = o.add(len(l.list) * int(C.tk_sync_bytes()))
+	for _, op := range l.list {
+		o.vecs = append(o.vecs, o.add(4*len(op.vec)))
+	}
+	for _, t := range l.angles {
+		o.freqs = append(o.freqs, o.add(8*len(t.freq)))
+		o.tables = append(o.tables, o.add(l.MaxRows*2*len(t.freq)*4))
+	}
+	rows := func(wanted bool) int {
+		if wanted {
+			return l.MaxWanted
+		}
+		return l.MaxRows
+	}
+	for _, b := range l.Buffers {
+		o.bufs = append(o.bufs, o.add(rows(b.Wanted)*b.Dim*4))
+	}
+	o.q, o.q256, o.f32 = make([]int, len(l.forms)), make([]int, len(l.forms)), make([]int, len(l.forms))
+	for i, a := range l.Activations {
+		if l.forms[i].int8 {
+			o.q[i] = o.add(rows(a.Wanted) * (a.Dim / 32) * C.sizeof_tk_qblock)
+		}
+		if l.forms[i].int256 {
+			o.q256[i] = o.add(rows(a.Wanted) * (a.Dim / 32) * C.sizeof_tk_qblock)
+		}
+		if l.forms[i].f32 {
+			o.f32[i] = o.add(rows(a.Wanted) * a.Dim * 4)
+		}
+	}
+	o.ids, o.sums = o.add(l.MaxWanted*kernels.MaxTop*8), o.add(l.MaxWanted*8)
+	o.attnOut = o.add(l.MaxRows * l.heads * l.kv.dim * 4)
+	o.runs = o.add(l.MaxRows * C.sizeof_tk_run)
+	o.left = o.add(l.MaxRows * (l.kv.heads + 1) * 4)
+	o.layerOffsets, o.partList = o.add(8*len(l.kv.layers)), o.add(len(l.Parts)*C.sizeof_tk_parts)
+	return o
+}
+
+// Footprint returns what p takes in host memory.
+func (d *Device) Footprint(p *kernels.Program) (f kernels.Footprint, err error) {
+	l, err := lower(p)
+	if err != nil {
+		return f, err
+	}
+	for i := range p.Weights {
+		f.Weights += int64(p.Weights[i].Bytes())
+	}
+	f.Page, f.Buffers = int64(l.kv.page), int64(l.place().size)
+	return f, nil
+}
+
+// chain marks runs of operations that touch one row at a time, so that a row passes through all of a
+// run in one unit. A chain does not reach into the next stage.
+func (l *lowered) chain(cops []C.tk_op) {
+	for s := range l.StageCount() {
+		from, to := l.stage(s)
+		for i := to - 2; i >= from; i-- {
+			if l.list[i].byRow() && l.list[i+1].byRow() && l.list[i].wanted == l.list[i+1].wanted {
+				cops[i].chain = cops[i+1].chain + 1
+			}
+		}
+	}
+}
+
+func (o *operation) byRow() bool {
+	switch o.kind {
+	case opMatMul, opAttend, opAttendBlocks, opSiLU, opGELU:
+		return false
+	}
+	return true
+}

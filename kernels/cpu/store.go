@@ -1,0 +1,110 @@
+package cpu
+
+// #include "tk.h"
+import "C"
+
+import (
+	"fmt"
+
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+// store is a kernels.Store: all weights of a program, packed, in one piece of memory.
+type store struct {
+	mem     *Memory
+	weights []kernels.Weight
+	at      []int      // where each begins
+	stages  [][][]byte // per stage, its weights
+}
+
+// Layout returns the layout of packed weights.
+func (d *Device) Layout(t kernels.Type) kernels.Layout {
+	if !t.Supported() {
+		return ""
+	}
+	return kernels.Groups16
+}
+
+// NewWeights reserves memory for the weights of p.
+func (d *Device) NewWeights(p *kernels.Program) (kernels.Store, error) {
+	if err := checkWeights(p); err != nil {
+		return nil, err
+	}
+	s := &store{weights: p.Weights}
+	var l layout
+	for i := range p.Weights {
+		s.at = append(s.at, l.add(p.Weights[i].Bytes()))
+	}
+	var err error
+	if s.mem, err = Alloc(l.size); err != nil {
+		return nil, err
+	}
+	for i := range p.StageCount() {
+		var all [][]byte
+		for _, w := range p.StageWeights(i) {
+			all = append(all, s.bytes(w))
+		}
+		s.stages = append(s.stages, all)
+	}
+	return s, nil
+}
+
+// checkWeights refuses weights that the kernels cannot use.
+func checkWeights(p *kernels.Program) error {
+	for i := range p.Weights {
+		switch w := &p.Weights[i]; {
+		case w.Experts > 0:
+			return unsupported("experts (weight %q has %d)", w.Name, w.Experts)
+		case w.Layout != kernels.Groups16:
+			return unsupported("weights in layout %q (weight %q): this device wants %q", w.Layout, w.Name, kernels.Groups16)
+		}
+	}
+	return p.Check()
+}
+
+func (s *store) bytes(w kernels.W) []byte { return s.mem.b[s.at[w]:][:s.weights[w].Bytes()] }
+
+func (s *store) Acquire(stage int, _ []int32) ([][]byte, error) { return s.stages[stage], nil }
+func (s *store) Release(int)                                    {}
+func (s *store) Resident() bool                                 { return true }
+func (s *store) Bytes() int64                                   { return int64(len(s.mem.b)) }
+func (s *store) Lock() error                                    { return s.mem.Lock() }
+func (s *store) Close()                                         { s.mem.Free() }
+
+// Pack takes rows in GGUF layout.
+func (s *store) Pack(w kernels.W, row int, src []byte) error {
+	if w < 0 || int(w) >= len(s.weights) {
+		return fmt.Errorf("kernels: packing weight %d of %d", int(w), len(s.weights))
+	}
+	return Pack(s.bytes(w), s.weights[w], row, src)
+}
+
+// Pack packs rows [row, row+n) of m from src, in GGUF layout, into their places in dst: m.Bytes() bytes at a multiple
+// of 64. The rules for row and n are those of kernels.Store.
+func Pack(dst []byte, m kernels.Weight, row int, src []byte) error {
+	elems, size := m.Type.Block()
+	rowBytes := m.Cols / elems * size
+	n := len(src) / rowBytes
+	switch {
+	case len(src) == 0 || len(src)%rowBytes != 0:
+		return fmt.Errorf("kernels: packing %d bytes, want a multiple of a row's %d", len(src), rowBytes)
+	case row < 0 || row%lanes != 0 || row > m.Rows-n:
+		return fmt.Errorf("kernels: packing rows %d to %d of %d, want a first row divisible by 16 and the last inside", row, row+n-1,
+			m.Rows)
+	case n%lanes != 0 && row+n != m.Rows:
+		return fmt.Errorf("kernels: packing %d rows before the matrix ends, want a multiple of 16", n)
+	}
+	group := groupBytes(&m)
+	for r := 0; r < n; r += lanes {
+		to := dst[(row+r)/lanes*group:][:group]
+		C.tk_pack_group(C.int(m.Type), (*C.uint8_t)(&src[r*rowBytes]), C.size_t(rowBytes), C.int(min(lanes, n-r)),
+			C.int(m.Cols), (*C.uint8_t)(&to[0]))
+	}
+	return nil
+}
+
+// lanes is the number of outputs that one vector of packed weights holds.
+const lanes = kernels.GroupRows
+
+// groupBytes returns the size of a packed group of m.
+func groupBytes(m *kernels.Weight) int { return int(C.tk_group_bytes(C.int(m.Type), C.int(m.Cols))) }

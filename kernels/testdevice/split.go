@@ -1,0 +1,309 @@
+package testdevice
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+// Split returns a device made of two, to show that the contracts carry a split: each matrix is cut in two ranges of
+// outputs and attention in two ranges of keys, each half is computed by one of the devices at the same time, and after
+// each such operation what one has computed is handed to the other. Both do everything else. It is not built for speed.
+func Split(left, right kernels.Device) kernels.Device { return &split{left, right} }
+
+type split [2]kernels.Device
+
+func (d *split) About() kernels.About {
+	return kernels.About{Name: "split", Kernels: fmt.Sprint(d[0].About(), " and ", d[1].About())}
+}
+
+// Layout returns the left device's; each half's weights have the layout of its own device.
+func (d *split) Layout(t kernels.Type) kernels.Layout { return d[0].Layout(t) }
+
+func (d *split) NewProbe(bytes int) (kernels.Probe, error) { return d[0].NewProbe(bytes) }
+
+func (d *split) Footprint(p *kernels.Program) (sum kernels.Footprint, err error) {
+	for i, half := range d.divide(p) {
+		f, err := d[i].Footprint(half.p)
+		if err != nil {
+			return sum, err
+		}
+		sum = kernels.Footprint{Weights: sum.Weights + f.Weights, Page: sum.Page + f.Page, Buffers: sum.Buffers + f.Buffers}
+	}
+	return sum, nil
+}
+
+// half is the program of one device. Each of its stages ends with something to hand over; own is the part computed here.
+type half struct {
+	p   *kernels.Program
+	own []own // per stage
+}
+
+// own is what one device computes before the two hand over: outputs of a buffer, or blocks of parts.
+type own struct {
+	out   kernels.Buf
+	cols  kernels.Range
+	parts kernels.Parts
+	kv    int // heads, of parts
+	at    int // stage of the whole program
+}
+
+// divide returns the programs of the two devices, with the same stages.
+func (d *split) divide(p *kernels.Program) (halves [2]half) {
+	for side := range halves {
+		q := *p
+		q.Ops, q.Stages, q.Weights = nil, nil, nil
+		for _, w := range p.Weights {
+			w.Layout = d[side].Layout(w.Type)
+			q.Weights = append(q.Weights, w)
+		}
+		h := half{p: &q}
+		begin := func(at int) {
+			if n := len(q.Stages); n == 0 || q.Stages[n-1].First < len(q.Ops) {
+				q.Stages = append(q.Stages, kernels.Stage{Name: p.StageName(at), First: len(q.Ops)})
+				h.own = append(h.own, own{out: kernels.None, parts: kernels.None, at: at})
+			}
+		}
+		for at := range p.StageCount() {
+			begin(at)
+			from, to := p.StageOps(at)
+			for _, o := range p.Ops[from:to] {
+				h.own[len(h.own)-1].at = at
+				if h.add(o, side) {
+					begin(at)
+				}
+			}
+		}
+		if n := len(q.Stages); q.Stages[n-1].First == len(q.Ops) {
+			q.Stages, h.own = q.Stages[:n-1], h.own[:n-1]
+		}
+		halves[side] = h
+	}
+	return halves
+}
+
+// add appends a side's part of an operation; it reports whether the devices must then hand something over.
+func (h *half) add(o kernels.Op, side int) bool {
+	q, mine := h.p, &h.own[len(h.own)-1]
+	switch o := o.(type) {
+	case kernels.MatMul:
+		r := o.Outputs.Of(q.Weights[o.W].Rows)
+		cut := r.From + (r.To-r.From)/2/kernels.GroupRows*kernels.GroupRows
+		if cut == r.From { // a single group: both compute it
+			q.Add(o)
+			return false
+		}
+		o.Concurrent, o.Outputs = false, [2]kernels.Range{{From: r.From, To: cut}, {From: cut, To: r.To}}[side]
+		q.Add(o)
+		mine.out, mine.cols = o.Out, o.Outputs
+		return true
+	case kernels.Attention:
+		kept := q.KV.Layers[q.KV.Kept(o.Layer)]
+		q.Parts = append(q.Parts[:len(q.Parts):len(q.Parts)], kernels.PartShape{Heads: o.Heads, Dim: kept.Dim})
+		mine.parts, mine.kv = kernels.Parts(len(q.Parts)-1), kept.Heads
+		q.Add(kernels.AttendBlocks{AttentionOpt: o.AttentionOpt, Q: o.Q, Layer: o.Layer, Heads: o.Heads,
+			Side: [2]kernels.Side{kernels.Left, kernels.Right}[side], Shared: shared(kept.Heads), Out: mine.parts})
+		q.Stages = append(q.Stages, kernels.Stage{Name: "join", First: len(q.Ops)})
+		h.own = append(h.own, own{out: kernels.None, parts: kernels.None, at: mine.at})
+		q.Add(kernels.JoinBlocks{AttentionOpt: o.AttentionOpt, In: kernels.Parts(len(q.Parts) - 1), Layer: o.Layer, Out: o.Out})
+		return false
+	}
+	q.Add(o)
+	return false
+}
+
+// shared is how many KV heads of the block at the cut are the left's.
+func shared(kvHeads int) int { return (kvHeads + 1) / 2 }
+
+// twoStores are the weights of both.
+type twoStores struct {
+	halves [2]half
+	stores [2]kernels.Store
+}
+
+func (d *split) NewWeights(p *kernels.Program) (kernels.Store, error) {
+	s := &twoStores{halves: d.divide(p)}
+	for i := range s.stores {
+		var err error
+		if s.stores[i], err = d[i].NewWeights(s.halves[i].p); err != nil {
+			s.Close()
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+func (s *twoStores) Acquire(int, []int32) ([][]byte, error) {
+	return nil, errors.New("split: its weights are two devices'")
+}
+func (s *twoStores) Release(int)    {}
+func (s *twoStores) Resident() bool { return true }
+func (s *twoStores) Bytes() int64   { return s.stores[0].Bytes() + s.stores[1].Bytes() }
+func (s *twoStores) Lock() error    { return errors.Join(s.stores[0].Lock(), s.stores[1].Lock()) }
+
+func (s *twoStores) Pack(w kernels.W, row int, src []byte) error {
+	return errors.Join(s.stores[0].Pack(w, row, src), s.stores[1].Pack(w, row, src))
+}
+
+func (s *twoStores) Close() {
+	for _, x := range s.stores {
+		if x != nil {
+			x.Close()
+		}
+	}
+}
+
+// twoCaches are the caches of both, which hold the same.
+type twoCaches [2]kernels.Cache
+
+func (d *split) NewCache(shape kernels.KVShape, pages int) (kernels.Cache, error) {
+	var c twoCaches
+	for i := range c {
+		var err error
+		if c[i], err = d[i].NewCache(shape, pages); err != nil {
+			if i > 0 {
+				c[0].Close()
+			}
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+func (c twoCaches) Shape() kernels.KVShape { return c[0].Shape() }
+func (c twoCaches) Pages() int             { return c[0].Pages() }
+func (c twoCaches) Bytes() int64           { return c[0].Bytes() + c[1].Bytes() }
+func (c twoCaches) Lock() error            { return errors.Join(c[0].Lock(), c[1].Lock()) }
+
+func (c twoCaches) Populate(from, to int64) error {
+	if from >= c[0].Bytes() {
+		return nil // the other's become real with use
+	}
+	return c[0].Populate(from, min(to, c[0].Bytes()))
+}
+
+func (c twoCaches) Copy(dst, src []kernels.Cell) {
+	c[0].Copy(dst, src)
+	c[1].Copy(dst, src)
+}
+
+func (c twoCaches) Close() {
+	c[0].Close()
+	c[1].Close()
+}
+
+// splitRunner runs both halves stage by stage.
+type splitRunner struct {
+	halves  [2]half
+	runners [2]kernels.Runner
+	pass    kernels.Pass
+	stage   int
+}
+
+func (d *split) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache) (kernels.Runner, error) {
+	r := &splitRunner{}
+	s, ok := w.(*twoStores)
+	if !ok {
+		return nil, fmt.Errorf("split: weights of type %T, want its own", w)
+	}
+	caches, _ := c.(twoCaches)
+	r.halves = s.halves
+	for i := range r.runners {
+		var err error
+		if r.runners[i], err = d[i].Compile(r.halves[i].p, s.stores[i], caches[i]); err != nil {
+			r.Close()
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+func (r *splitRunner) Run(a *kernels.Pass) error {
+	if err := r.Start(a); err != nil {
+		return err
+	}
+	return r.until(len(r.halves[0].own))
+}
+
+// Start cuts each row's attention in the middle of its blocks.
+func (r *splitRunner) Start(a *kernels.Pass) error {
+	r.pass, r.stage = *a, 0
+	r.pass.Cut = nil
+	for _, pos := range a.Pos {
+		r.pass.Cut = append(r.pass.Cut, pos/kernels.Block/2)
+	}
+	return errors.Join(r.runners[0].Start(&r.pass), r.runners[1].Start(&r.pass))
+}
+
+func (r *splitRunner) Stage(i int) error {
+	end := r.stage
+	for end < len(r.halves[0].own) && r.halves[0].own[end].at == i {
+		end++
+	}
+	return r.until(end)
+}
+
+// until runs both halves at the same time, stage by stage, up to one.
+func (r *splitRunner) until(end int) error {
+	for ; r.stage < end; r.stage++ {
+		var errs [2]error
+		var wg sync.WaitGroup
+		for side, x := range r.runners {
+			wg.Go(func() { errs[side] = x.Stage(r.stage) })
+		}
+		wg.Wait()
+		if err := errors.Join(errs[:]...); err != nil {
+			return err
+		}
+		for from := range 2 {
+			r.handOver(from, 1-from)
+		}
+	}
+	return nil
+}
+
+// handOver gives what one device has computed in a stage to the other.
+func (r *splitRunner) handOver(from, to int) {
+	mine := r.halves[from].own[r.stage]
+	if mine.out != kernels.None {
+		rows := r.pass.Rows
+		if r.halves[0].p.Buffers[mine.out].Wanted {
+			rows = len(r.pass.Wanted)
+		}
+		for i := range rows {
+			copy(r.runners[to].Row(mine.out, i)[mine.cols.From:mine.cols.To], r.runners[from].Row(mine.out, i)[mine.cols.From:])
+		}
+	}
+	if mine.parts == kernels.None {
+		return
+	}
+	heads := r.halves[0].p.Parts[mine.parts].Heads
+	for row := range r.pass.Rows {
+		for b := range int(r.pass.Pos[row])/kernels.Block + 1 {
+			for h := range heads {
+				cut := int(r.pass.Cut[row])
+				if left := b < cut || b == cut && h/(heads/mine.kv) < shared(mine.kv); left == (from == 0) {
+					dst, src := r.runners[to].Part(mine.parts, row, b, h), r.runners[from].Part(mine.parts, row, b, h)
+					*dst.Max, *dst.Sum = *src.Max, *src.Sum
+					copy(dst.O, src.O)
+				}
+			}
+		}
+	}
+}
+
+func (r *splitRunner) Row(b kernels.Buf, i int) []float32 { return r.runners[0].Row(b, i) }
+func (r *splitRunner) Top(i int) kernels.Top              { return r.runners[0].Top(i) }
+
+// Part returns nothing: the whole program has no divided attention.
+func (r *splitRunner) Part(kernels.Parts, int, int, int) kernels.Part { return kernels.Part{} }
+
+func (r *splitRunner) Close() {
+	for _, x := range r.runners {
+		if x != nil {
+			x.Close()
+		}
+	}
+}
