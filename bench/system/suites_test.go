@@ -1,0 +1,207 @@
+package system
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// scripted are processes that compute nothing: each prompt has one continuation, whatever drafts it, and speculation takes
+// half the time.
+type scripted struct {
+	group  Group
+	rounds *atomic.Int64
+	broken string // the name of a drafter under which texts change
+	dies   error  // cause of the ctx's end after the first text
+	cancel context.CancelCauseFunc
+}
+
+func (s *scripted) Generate(ctx context.Context, r tandem.Request, heard func([]tandem.Token)) (out tandem.Result, err error) {
+	if err := context.Cause(ctx); err != nil {
+		return out, err
+	}
+	h := fnv.New64a()
+	fmt.Fprint(h, r.Prompt, r.Tokens)
+	seed := h.Sum64()
+	if slices.Equal(r.Drafters, []string{s.broken}) {
+		seed++
+	}
+	perRound, took := 1, 2*time.Millisecond
+	if !r.Bounds.Plain() {
+		perRound, took = 2, time.Millisecond
+		out.Stats.Drafters = []tandem.DrafterStats{{Name: "go", Weight: 2}, {Name: "py", Weight: 1}}
+	}
+	for n := 0; n < r.MaxTokens; n += perRound {
+		runtime.Gosched() // so that several decode at once
+		tokens := make([]tandem.Token, min(perRound, r.MaxTokens-n))
+		for i := range tokens {
+			tokens[i] = tandem.Token(seed>>(n+i)%8) & 0xff
+		}
+		heard(tokens)
+		s.rounds.Add(1)
+		out.Stats.Rounds++
+		out.Stats.Accepted += len(tokens) - 1
+		out.Stats.Decode += took
+		out.Stats.VerifyBusy += took / 2
+		out.Stats.Coordination = append(out.Stats.Coordination, 100*time.Microsecond)
+	}
+	out.Stats.Drafted, out.Stats.DraftedDepth = 2*out.Stats.Accepted, out.Stats.Accepted
+	out.Stats.Choices, out.Stats.Reasons = map[string]int{"go 8/4": out.Stats.Rounds}, map[string]int{"best": out.Stats.Rounds}
+	out.Finish, out.OutputTokens = tandem.FinishLength, r.MaxTokens
+	if s.dies != nil {
+		s.cancel(s.dies)
+	}
+	return out, nil
+}
+
+func (s *scripted) Counters(context.Context) map[string]map[string]int64 {
+	return map[string]map[string]int64{"verifier": {busyCounter: 20 * s.rounds.Load(), "kv.pages": 0}, "gateway": {}}
+}
+
+func (s *scripted) PIDs() map[string]int { return map[string]int{"gateway": os.Getpid()} }
+
+func (s *scripted) Drafts() []string { return s.group.Drafts }
+
+// scriptedConfig is of all suites on scripted processes; the groups that are started are added to groups.
+func scriptedConfig(t *testing.T, groups *[]Group, change func(*scripted)) Config {
+	t.Helper()
+	prompts := filepath.Join(t.TempDir(), "prompts.jsonl")
+	var lines string
+	for _, domain := range []string{"go", "python"} {
+		for i := range 3 {
+			lines += fmt.Sprintf("{\"id\":\"%s-%d\",\"domain\":%[1]q,\"prompt\":\"%[1]s text %d\"}\n", domain, i, i)
+		}
+	}
+	if err := os.WriteFile(prompts, []byte(lines), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	all, err := Choose([]string{"all"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := tandem.Request{MaxTokens: 16, Strategy: tandem.StrategyPlanner, Bounds: tandem.DefaultBounds(tandem.StrategyPlanner)}
+	return Config{Suites: all, Count: 2, Repeat: 1, Rounds: 500, Parallel: 1, Prompts: prompts, Vocab: 512, LengthStart: 4,
+		Request: request,
+		Target:  "/m/target.gguf", SmallTarget: "/m/small.gguf", Drafts: []string{"/m/x-go-f16.gguf", "/m/x-py-f16.gguf"},
+		Start: func(g Group, do func(context.Context, Processes) error) error {
+			*groups = append(*groups, g)
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			s := &scripted{group: g, rounds: new(atomic.Int64), cancel: cancel}
+			if change != nil {
+				change(s)
+			}
+			err := do(ctx, s)
+			if gone := context.Cause(ctx); gone != nil {
+				return gone
+			}
+			return err
+		}}
+}
+
+// TestSuites: every suite runs, on the group of processes that it needs, compares all texts, and puts each figure beside its bar.
+func TestSuites(t *testing.T) {
+	var groups []Group
+	c := scriptedConfig(t, &groups, nil)
+	r, err := Run(t.Context(), c)
+	if err != nil || r.Err() != nil {
+		t.Fatal(err, r.Err())
+	}
+	want := []Group{
+		{Target: "/m/target.gguf", Drafts: c.Drafts, Sessions: manySessions},
+		{Target: "/m/target.gguf", Drafts: c.Drafts, Sessions: 1, OneSize: true},
+		{Target: "/m/small.gguf", Drafts: c.Drafts, Sessions: memorySessions},
+	}
+	if fmt.Sprint(groups) != fmt.Sprint(want) {
+		t.Errorf("groups %+v: want %+v", groups, want)
+	}
+	ran := map[string]bool{}
+	for _, s := range r.Suites {
+		ran[s.Name] = true
+		if s.Error != "" || len(s.Bars) == 0 && s.Name != "drafts" || len(s.Sets) == 0 && s.Sessions == nil && s.Memory == nil {
+			t.Errorf("suite %s: %d figures, %d sets, error %q", s.Name, len(s.Bars), len(s.Sets), s.Error)
+		}
+		for _, b := range s.Bars {
+			if (b.Bar == nil) != (b.Met == nil) || b.Met != nil && *b.Met != (b.AtMost && b.Value <= *b.Bar ||
+				!b.AtMost && b.Value >= *b.Bar) {
+				t.Errorf("suite %s: %+v", s.Name, b)
+			}
+		}
+		for _, set := range s.Sets {
+			for i, v := range set.Variants {
+				if v.Name == "plain" && (i != 0 || v.TokensPerRound != 1) || v.Name != "plain" && v.TokensPerRound != 2 || v.TokS <= 0 {
+					t.Errorf("suite %s, %s: %+v", s.Name, set.Name, v)
+				}
+			}
+			if !set.Equal || set.Tokens != 16*set.Prompts {
+				t.Errorf("suite %s: set %s: equal %v, %d tokens of %d prompts", s.Name, set.Name, set.Equal, set.Tokens, set.Prompts)
+			}
+		}
+	}
+	if len(ran) != len(suites) {
+		t.Errorf("ran %v: want all of %d", ran, len(suites))
+	}
+	for _, s := range r.Scenarios {
+		if !s.Equal || s.Ratio < 3.9 || s.Ratio > 4.1 || s.VerifierBusy != 0.5 || s.Choices["go 8/4"] == 0 {
+			t.Errorf("scenario %+v: want four times plain decoding", s)
+		}
+	}
+	if len(r.Scenarios) != 9 { // go, python by any and by an expert, hostile by any; go, python by each draft
+		t.Errorf("%d scenarios", len(r.Scenarios))
+	}
+	if r.Coordination.P50 != 100 || r.Coordination.P99 != 100 {
+		t.Errorf("coordination %+v: want 100 µs", r.Coordination)
+	}
+}
+
+// TestOtherText: a text that is not the same for all is found, and is the run's error.
+func TestOtherText(t *testing.T) {
+	var groups []Group
+	c := scriptedConfig(t, &groups, func(s *scripted) { s.broken = "x-py-f16" })
+	c.Suites, c.Scenario, c.Count = []string{"drafts"}, []string{"go"}, 1
+	r, err := Run(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Err(); r.Equal || tandem.KindOf(err) != tandem.Internal || len(r.Differ) != 1 || r.Suites[0].Sets[0].Equal {
+		t.Errorf("equal %v, differ %q, error %v", r.Equal, r.Differ, err)
+	}
+}
+
+// TestProcessesThatDie: the error is theirs; what was measured before is kept.
+func TestProcessesThatDie(t *testing.T) {
+	dead := errors.New("the verifier died")
+	for _, c := range []struct {
+		at   int // in this group of processes
+		left int // suites of which something is told
+	}{{1, 0}, {2, len(suites) - 2}} {
+		var groups []Group
+		config := scriptedConfig(t, &groups, nil)
+		start := config.Start
+		config.Start = func(g Group, do func(context.Context, Processes) error) error {
+			if len(groups)+1 == c.at {
+				return dead
+			}
+			return start(g, do)
+		}
+		r, err := Run(t.Context(), config)
+		if !errors.Is(err, dead) || (r == nil) != (c.left == 0) || r != nil && len(r.Suites) != c.left {
+			t.Errorf("dead at the start of group %d: %v, %+v", c.at, err, r)
+		}
+	}
+	var groups []Group
+	config := scriptedConfig(t, &groups, func(s *scripted) { s.dies = dead })
+	if r, err := Run(t.Context(), config); !errors.Is(err, dead) || r == nil || len(r.Suites) != 1 || r.Suites[0].Error != dead.Error() {
+		t.Errorf("dead after the first text: %v, %+v", err, r)
+	}
+}
