@@ -139,6 +139,16 @@ type Verifier interface {
 	Open(ctx context.Context, o Opening) (Opened, error)
 	// Close forgets the session and frees its memory. Closing an unknown session is no error.
 	Close(ctx context.Context, id SessionID) error
+	// Submit hands over one ticket and does not wait for its verdict; t.Tree is the verifier's from then on. The ticket
+	// may still be lost after Submit returned nil. Errors: Exhausted (a full batch waits: wait and try again), Unavailable; over
+	// the wire also UnknownSession (not a session of the caller's) and Invalid or Corrupt (not a valid ticket).
+	Submit(ctx context.Context, t Ticket) error
+	// Verdicts passes s the verdicts on its owner's sessions until ctx ends or the subscription breaks, and returns why it
+	// ended; verdicts may then have been lost. Errors: ctx's, Exhausted (s lags too far behind, or its owner has too many
+	// subscriptions), Unavailable, and those by which peers refuse each other (Refusal).
+	Verdicts(ctx context.Context, s Subscription) error
+	// Describe returns the verifier's current description. Errors: Unavailable.
+	Describe(ctx context.Context) (Description, error)
 }
 
 // Subscription says whose verdicts are wanted. Its functions are called from one goroutine at a time.

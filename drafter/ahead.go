@@ -8,24 +8,25 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/schedule"
 	"github.com/tandem-llm/tandem/spec"
 )
 
 const (
-	aheadRows   = 16    // of a pass: so few that a job is not kept waiting for long
-	aheadShare  = 8     // of them, one session's: what comes back decides what is worth running next
-	aheadChance = 0.005 // what is less likely than this to come is not prepared for
+	aheadRows   = 16    // of a pass: few, so that a job does not wait for long
+	aheadShare  = 8     // one session's part of them: the results decide what is worth running next
+	aheadChance = 0.005 // less likely outcomes are not prepared for
 )
 
 // ahead is what a session does between an answer and the next proposal: it prepares for the outcomes of
 // verifying the tree that was sent, as LLMCad's speculative generation does for the likeliest one alone.
 //
-// An outcome is a next root, and has a chance by the draft model (spec.Explored.Likely). Once it has been
-// run the candidates after it are known, which spares the next tree its first pass; then the tree that the same
-// proposal would have there is grown, pass by pass. Rows are run in the order of what they are worth: the
-// chance of their outcome, divided by how many of them it takes to spare one pass.
+// An outcome is a next root, with a probability by the draft model (spec.Explored.Likely). Once it has been
+// run the candidates after it are known, which saves the next tree its first pass; then the tree that the same
+// proposal would have there is grown, pass by pass. Rows are run in the order of their worth: the
+// probability of their outcome, divided by the number of rows that it takes to save one pass.
 type ahead struct {
-	proposal tandem.Proposal // that was answered
+	proposal tandem.Proposal // the last one answered
 	trees    map[int32]*growth
 	left     int // nodes that may still be run
 	ran      int
@@ -37,23 +38,17 @@ func (a *ahead) take(nodes int, spent time.Duration) {
 	a.left, a.ran, a.busy = a.left-nodes, a.ran+nodes, a.busy+spent
 }
 
-// goAhead lets a session that has answered p draft for what may come next.
+// goAhead lets a session that has answered p draft for the next round.
 func (d *Drafter) goAhead(s *session, p tandem.Proposal) {
 	s.ahead.proposal, s.ahead.trees = p, map[int32]*growth{}
 	s.ahead.left = min(d.cfg.Ahead, d.cfg.TreeRows-s.seq.Nodes())
-	d.ahead = append(d.ahead, s)
+	d.sched.Spare(s)
 }
 
-// rest ends a session's drafting ahead.
-func (d *Drafter) rest(s *session) {
-	d.ahead = slices.DeleteFunc(d.ahead, func(x *session) bool { return x == s })
-	s.ahead.trees = nil
-}
-
-// comeBack ends a session's drafting ahead because its next tree is wanted and what was committed
+// comeBack ends a session's drafting ahead when its next tree is wanted and the committed tokens are
 // adopted. It returns the time that drafting ahead took.
 func (d *Drafter) comeBack(s *session) time.Duration {
-	d.rest(s)
+	d.sched.Rest(s)
 	if s.ahead.ran > 0 {
 		if s.explored.Len() > 0 {
 			d.cfg.Counters.Add("ahead.hits", 1)
@@ -66,35 +61,19 @@ func (d *Drafter) comeBack(s *session) time.Duration {
 	return busy
 }
 
-// goOn runs one pass for sessions that draft ahead; false if there are none.
-func (d *Drafter) goOn() bool {
-	begun := time.Now()
-	rows := min(aheadRows, d.cfg.Model.MaxRows(), d.cfg.Model.MaxWanted())
-	var waiting, ran []*session
-	for i, s := range d.ahead {
-		if rows == 0 {
-			waiting = append(waiting, d.ahead[i:]...)
-			break
-		}
-		sh := share{s: s, seg: engine.Part{Seq: s.seq, Want: engine.WantTail}, ahead: true}
-		gain := d.prepare(s, &sh.seg, min(rows, aheadShare, s.ahead.left))
-		if n := len(sh.seg.Nodes); n > 0 && gain >= d.cfg.AheadGain {
-			rows -= n
-			d.inPass, ran = append(d.inPass, sh), append(ran, s)
-		}
+// Spare implements schedule.Session: rows ahead of a proposal, as long as they are worth a pass.
+func (s *session) Spare(space schedule.Space) schedule.Part {
+	p := schedule.Part{Part: engine.Part{Seq: s.seq, Want: engine.WantTail}, TopK: s.width()}
+	gain := s.d.prepare(s, &p.Part, min(space.Rows, aheadShare, s.ahead.left))
+	if gain < s.d.cfg.AheadGain {
+		return schedule.Part{}
 	}
-	d.ahead = append(waiting, ran...)
-	if len(d.inPass) == 0 {
-		return false
-	}
-	d.run(d.inPass, begun)
-	d.inPass = d.inPass[:0]
-	return true
+	return p
 }
 
-// prepare adds at most n rows to a segment, the worthiest first. gain is how many passes they are expected to
-// spare.
-func (d *Drafter) prepare(s *session, seg *engine.Part, n int) (gain float64) {
+// prepare adds at most n rows to a part, the worthiest first. gain is how many passes they are expected to
+// save.
+func (d *Drafter) prepare(s *session, part *engine.Part, n int) (gain float64) {
 	type work struct {
 		worth float64
 		row   spec.Row
@@ -113,16 +92,16 @@ func (d *Drafter) prepare(s *session, seg *engine.Part, n int) (gain float64) {
 	}
 	slices.SortStableFunc(list, func(a, b work) int { return cmp.Compare(b.worth, a.worth) })
 	for _, w := range list {
-		before := len(seg.Nodes)
+		before := len(part.Nodes)
 		if before >= n {
 			break
 		}
 		if w.tree != nil {
-			w.tree.missing(seg, n)
+			w.tree.missing(part, n)
 		} else {
-			seg.Nodes, seg.Parents = append(seg.Nodes, w.row.Token), append(seg.Parents, w.row.Parent)
+			part.Nodes, part.Parents = append(part.Nodes, w.row.Token), append(part.Parents, w.row.Parent)
 		}
-		gain += w.worth * float64(len(seg.Nodes)-before)
+		gain += w.worth * float64(len(part.Nodes)-before)
 	}
 	return gain
 }

@@ -52,14 +52,15 @@ func BenchmarkAhead(b *testing.B) {
 			tandem.Growth
 			tandem.Plan
 		}{
-			{"levels", policy, tandem.GrowLevels, tandem.Plan{}},
-			{"pacer", policy, tandem.GrowPacer, tandem.Plan{}},
+			{"levels", bounds, tandem.GrowLevels, tandem.Plan{}},
+			{"pacer", bounds, tandem.GrowPacer, tandem.Plan{}},
 			{"chain", tandem.Bounds{Nodes: 8, Depth: 7, Width: 1}, tandem.GrowLevels, tandem.Plan{}},
 			{"plan", tandem.Bounds{Nodes: 32, Depth: 12, Width: 10}, tandem.GrowBest, plan},
 		} {
 			for _, ahead := range []bool{false, true} {
 				b.Run(fmt.Sprintf("verify=%v/%s/ahead=%v", verify, shape.name, ahead), func(b *testing.B) {
-					r.decode(b, all, verify, tandem.Proposal{Bounds: shape.Bounds, Growth: shape.Growth, Plan: shape.Plan, Ahead: ahead, Return: true})
+					r.decode(b, all, verify, tandem.Proposal{Bounds: shape.Bounds, Growth: shape.Growth, Plan: shape.Plan, Ahead: ahead,
+						Return: true})
 				})
 			}
 		}

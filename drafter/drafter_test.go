@@ -24,7 +24,7 @@ const (
 	limit     = 160
 )
 
-var policy = tandem.Bounds{Nodes: 16, Depth: 7, Width: 10}
+var bounds = tandem.Bounds{Nodes: 16, Depth: 7, Width: 10}
 
 type rig struct {
 	*Drafter
@@ -47,11 +47,13 @@ func newRig(t testing.TB, c Config) *rig {
 // newTwin returns a rig beside another.
 func newTwin(t testing.TB, c Config) *rig {
 	t.Helper()
-	m, err := engine.Open(modelFile, engine.Options{Device: testdevice.CPU(t, 1), MaxRows: 192, KVPages: engine.PagesFor(6, limit, DefaultTreeRows)})
+	m, err := engine.Open(modelFile, engine.Options{Device: testdevice.CPU(t, 1), MaxRows: 192,
+		KVPages: engine.PagesFor(6, limit, DefaultTreeRows)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{t: t, pool: mempool.New(8), counters: &tandem.Counters{}, text: m.Vocab().Encode("func (r *Reader) Read(p []byte) (n int, err error) {\n", true)}
+	r := &rig{t: t, pool: mempool.New(8), counters: &tandem.Counters{},
+		text: m.Vocab().Encode("func (r *Reader) Read(p []byte) (n int, err error) {\n", true)}
 	c.Model, c.Counters, c.Name = m, r.counters, "test"
 	if c.Pool == nil {
 		c.Pool = r.pool
@@ -78,7 +80,7 @@ func (r *rig) open(id tandem.SessionID, text []tandem.Token) {
 // proposal asks for a tree below text, when told tokens of it are known.
 func proposal(id tandem.SessionID, text []tandem.Token, told int) tandem.Proposal {
 	return tandem.Proposal{Session: id, Epoch: 1, Base: tandem.Position(len(text)), Hash: tandem.EmptyPrefix.Add(text...),
-		From: tandem.Position(told), Suffix: text[told:], Bounds: policy}
+		From: tandem.Position(told), Suffix: text[told:], Bounds: bounds}
 }
 
 // draft proposes and returns the ticket that came into the pool.
@@ -110,8 +112,8 @@ func (r *rig) draft(p tandem.Proposal) tandem.Ticket {
 // state looks at a session on the owner's thread: positions and tree rows in the cache.
 func (r *rig) state(id tandem.SessionID) (positions, rows int) {
 	r.t.Helper()
-	err := r.owner.Do(context.Background(), func() error {
-		positions, rows = r.sessions[id].seq.Len(), r.sessions[id].seq.Nodes()
+	err := r.sched.Do(context.Background(), func() error {
+		positions, rows = r.session(id).seq.Len(), r.session(id).seq.Nodes()
 		return nil
 	})
 	if err != nil {
@@ -196,8 +198,8 @@ func TestAcceptedNodesAreNotRunAgain(t *testing.T) {
 	}
 	text := append(append(slices.Clone(r.text), leaf(k.Tree)...), 7)
 	var kept int
-	if err := r.owner.Do(context.Background(), func() error {
-		s := r.sessions[1]
+	if err := r.sched.Do(context.Background(), func() error {
+		s := r.session(1)
 		err := s.adopt(proposal(1, text, len(r.text)))
 		kept = s.seq.Len()
 		return err
@@ -296,7 +298,7 @@ func TestTreesFitTheLimits(t *testing.T) {
 	p := proposal(2, r.text, len(r.text))
 	p.Bounds = tandem.Bounds{}
 	if k := r.draft(p); k.Tree.Len() != 1 {
-		t.Errorf("a plain policy gave %v", k.Tree)
+		t.Errorf("plain bounds gave %v", k.Tree)
 	}
 	p.Bounds = tandem.Bounds{Nodes: 1000, Depth: 60, Width: 1000}
 	if k := r.draft(p); k.Tree.Len() > 64 {
@@ -319,7 +321,8 @@ func TestSessionsShareThePass(t *testing.T) {
 	for i, text := range texts {
 		all.Go(func() {
 			id := tandem.SessionID(20 + i)
-			if _, err := r.Open(context.Background(), tandem.Opening{Session: id, Epoch: 1, Tokens: text, Limit: limit, MaxNodes: 64}); err != nil {
+			if _, err := r.Open(context.Background(), tandem.Opening{Session: id, Epoch: 1, Tokens: text, Limit: limit,
+				MaxNodes: 64}); err != nil {
 				t.Error(err)
 			}
 			if _, err := r.Propose(context.Background(), proposal(id, text, len(text))); err != nil {
@@ -355,9 +358,9 @@ func TestCancelEndsTheWork(t *testing.T) {
 	if _, err := r.Propose(again, proposal(2, grown, len(r.text))); !errors.Is(err, tandem.Deadline) {
 		t.Fatalf("Propose: %v, want Deadline", err)
 	}
-	err = r.owner.Do(context.Background(), func() error {
-		if len(r.sessions) != 1 || len(r.active) > 1 {
-			t.Errorf("%d sessions, %d at work", len(r.sessions), len(r.active))
+	err = r.sched.Do(context.Background(), func() error {
+		if l := r.sched.Load(); l.Sessions != 1 || l.Opening+l.Queued > 1 {
+			t.Errorf("%+v", l)
 		}
 		return nil
 	})
@@ -383,18 +386,32 @@ func TestFullPoolPauses(t *testing.T) {
 	if _, err := r.Propose(ctx, proposal(1, r.text, len(r.text))); !errors.Is(err, tandem.Deadline) {
 		t.Errorf("pool stays full: %v, want Deadline", err)
 	}
+	paused := func(now, all int64) {
+		t.Helper()
+		for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+			n := r.counters.Snapshot()
+			if n["pool.paused"] == now && n["pool.pauses"] == all && (now > 0 || n["pool.paused_us"] > 0) {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("counted %v: want %d paused now, %d in all", n, now, all)
+			}
+		}
+	}
+	before := r.counters.Snapshot()["pool.pauses"] // 1, unless drafting alone took the 30 ms
 	ended := make(chan error)
 	go func() {
 		_, err := r.Propose(context.Background(), proposal(1, r.text, len(r.text)))
 		ended <- err
 	}()
-	time.Sleep(10 * time.Millisecond)
+	paused(1, before+1)
 	if _, err := r.pool.Take(context.Background(), 8); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-ended; err != nil {
 		t.Errorf("pool has room again: %v", err)
 	}
+	paused(0, before+1)
 	r.pool.Close()
 	if _, err := r.Propose(context.Background(), proposal(1, r.text, len(r.text))); !errors.Is(err, tandem.Unavailable) {
 		t.Errorf("pool is closed: %v, want Unavailable", err)
@@ -407,13 +424,13 @@ func TestPanicsEndOneSession(t *testing.T) {
 	r.open(1, r.text)
 	r.open(2, r.text)
 	r.draft(proposal(1, r.text, len(r.text)))
-	r.owner.Post(func() { // claims to have run nodes that the cache does not hold
-		s := r.sessions[1]
+	r.sched.Post(func() { // claims to have run nodes that the cache does not hold
+		s := r.session(1)
 		s.explored.Start([]spec.Candidate{{Token: 5}}, maxWidth)
 		s.explored.Add(0, 5, nil, 0)
 		_ = s.seq.Truncate(s.seq.Len())
 	})
-	r.owner.Post(func() { panic("posted") })
+	r.sched.Post(func() { panic("posted") })
 	longer := append(slices.Clone(r.text), 5, 6)
 	_, err := r.Propose(context.Background(), proposal(1, longer, len(r.text)))
 	if !errors.Is(err, tandem.Internal) || !strings.Contains(err.Error(), "commit path") {
@@ -426,11 +443,12 @@ func TestPanicsEndOneSession(t *testing.T) {
 	r.open(1, longer)
 	r.draft(proposal(1, longer, len(longer)))
 	damaged := newJob(context.Background())
-	r.owner.Post(func() {
-		r.sessions[1].tokens = nil
-		r.begin(r.sessions[1], damaged)
+	r.sched.Post(func() {
+		s := r.session(1)
+		s.tokens, s.job = nil, damaged
+		r.sched.Queue(s, damaged.Call, time.Now(), 1)
 	})
-	if err := damaged.wait(); !errors.Is(err, tandem.Internal) {
+	if err := damaged.Wait(); !errors.Is(err, tandem.Internal) {
 		t.Errorf("a pass that cannot be planned: %v, want Internal", err)
 	}
 	r.draft(proposal(2, append(slices.Clone(r.text), 8), len(r.text)))
@@ -438,13 +456,14 @@ func TestPanicsEndOneSession(t *testing.T) {
 	p.Epoch, p.Ahead = 1, true
 	r.open(1, longer)
 	r.draft(p)
-	r.owner.Post(func() { // goes on ahead with nowhere to note it
-		s := r.sessions[1]
-		r.rest(s)
-		s.ahead.left, r.ahead = 50, append(r.ahead, s)
+	r.sched.Post(func() { // goes on ahead with nowhere to note it
+		s := r.session(1)
+		r.sched.Rest(s)
+		s.ahead.left, s.ahead.trees = 50, nil
+		r.sched.Spare(s)
 		s.explored.Sent(tandem.Root(9), 0)
 	})
-	for end := time.Now().Add(10 * time.Second); r.counters.Snapshot()["faults"] < 4; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); r.counters.Snapshot()["faults"] < 4; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("drafting ahead without notes is no fault")
 		}
@@ -461,7 +480,7 @@ func TestPanicsEndOneSession(t *testing.T) {
 func TestIdleSessionsAreDropped(t *testing.T) {
 	r := newRig(t, Config{Idle: 20 * time.Millisecond})
 	r.open(1, r.text)
-	for end := time.Now().Add(10 * time.Second); r.counters.Snapshot()["sessions.idle"] == 0; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); r.counters.Snapshot()["sessions.idle"] == 0; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("session was never dropped")
 		}
@@ -475,7 +494,8 @@ func TestShutdownEndsCalls(t *testing.T) {
 	r := newRig(t, Config{Chunk: 1})
 	ended := make(chan error)
 	go func() {
-		_, err := r.Open(context.Background(), tandem.Opening{Session: 1, Tokens: slices.Repeat(r.text, 20)[:limit], Limit: limit, MaxNodes: 4})
+		_, err := r.Open(context.Background(), tandem.Opening{Session: 1, Tokens: slices.Repeat(r.text, 20)[:limit], Limit: limit,
+			MaxNodes: 4})
 		ended <- err
 	}()
 	time.Sleep(2 * time.Millisecond)

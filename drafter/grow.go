@@ -10,16 +10,17 @@ import (
 	"github.com/tandem-llm/tandem/spec"
 )
 
-// maxVerify is the most entries of a Plan's costs that are believed to be meant.
+// maxVerify is the most entries of a Plan's costs that are accepted.
 const maxVerify = 4096
 
-// checkShape refuses a proposal whose bounds, thresholds or plan make no sense.
-func checkShape(p tandem.Proposal) error {
+// checkProposal refuses a proposal whose bounds, thresholds or plan make no sense.
+func checkProposal(p tandem.Proposal) error {
 	const op = "propose"
 	chance := func(v float64) bool { return v >= 0 && v <= 1 } // not NaN
 	switch plan := p.Plan; {
 	case p.Bounds.Nodes < 0 || p.Bounds.Depth < 0 || p.Bounds.Width < 0:
-		return tandem.Errorf(op, tandem.Invalid, "tree of %d nodes, depth %d, width %d: want 0 or more", p.Bounds.Nodes, p.Bounds.Depth, p.Bounds.Width)
+		return tandem.Errorf(op, tandem.Invalid, "tree of %d nodes, depth %d, width %d: want 0 or more", p.Bounds.Nodes, p.Bounds.Depth,
+			p.Bounds.Width)
 	case p.Growth > tandem.GrowPacer:
 		return tandem.Errorf(op, tandem.Invalid, "growth %d: want 0 to %d", p.Growth, tandem.GrowPacer)
 	case !chance(p.Branch):
@@ -51,7 +52,7 @@ func checkShape(p tandem.Proposal) error {
 }
 
 // width returns how many candidates of each node the session wants from its passes: a few more than
-// its trees may be wide, since what the target draws instead of a draft is often the next best.
+// its trees may be wide, because the target often draws the next best one instead of a draft.
 func (s *session) width() int {
 	if n := s.explored.Width(); n > 0 {
 		return n
@@ -62,14 +63,14 @@ func (s *session) width() int {
 // leastWidth is how many candidates of a node are held at least.
 const leastWidth = 8
 
-// growth is a tree that grows out of what is explored.
+// growth is a tree that grows from the explored nodes.
 type growth struct {
 	root    int32 // explored node
 	grower  spec.Grower
 	pending []spec.Row // the grower's, not absorbed yet
 	at      []int32    // the explored node of each pending row, -1 if it must be run
 	rows    []int32    // the explored node of each of the grower's rows
-	wanted  bool       // by the plan: the pending rows, judged once
+	wanted  bool       // the plan wants the pending rows; judged once
 	temper  float64    // Proposal.Temper
 }
 
@@ -109,11 +110,11 @@ func (g *growth) parent(r spec.Row) int32 {
 	return g.rows[r.Parent]
 }
 
-// missing adds the pending rows that must be run, but the root and not more than n in all, to a segment.
-func (g *growth) missing(seg *engine.Part, n int) {
+// missing adds the pending rows that must be run, but the root and not more than n in all, to a part.
+func (g *growth) missing(part *engine.Part, n int) {
 	for i, r := range g.pending {
-		if r.Depth > 0 && g.at[i] < 0 && len(seg.Nodes) < n {
-			seg.Nodes, seg.Parents = append(seg.Nodes, r.Token), append(seg.Parents, g.parent(r)-1)
+		if r.Depth > 0 && g.at[i] < 0 && len(part.Nodes) < n {
+			part.Nodes, part.Parents = append(part.Nodes, r.Token), append(part.Parents, g.parent(r)-1)
 		}
 	}
 }
@@ -133,8 +134,8 @@ func (d *Drafter) room(g *growth) int {
 	return min(d.cfg.TreeRows-len(g.rows), d.cfg.Model.MaxRows(), d.cfg.Model.MaxWanted())
 }
 
-// advance answers the grower's rows from what is explored until some must be run, or the tree is finished and
-// with it the job. The time since begun is the job's.
+// advance answers the grower's rows from the explored nodes until some must be run, or the tree and with it
+// the job is finished. The time since begun counts as the job's.
 func (d *Drafter) advance(s *session, begun time.Time) {
 	j := s.job
 	for {
@@ -167,7 +168,7 @@ func (d *Drafter) advance(s *session, begun time.Time) {
 	if s.explored.Len() > 0 {
 		j.reused = s.explored.Sent(j.tree, j.known)
 	}
-	d.end(s, nil)
+	d.sched.End(s, nil)
 	if p := j.proposal; p.Ahead && !p.Bounds.Plain() {
 		d.goAhead(s, p)
 	}
@@ -182,11 +183,11 @@ func (d *Drafter) worth(g *growth, plan tandem.Plan, drafted time.Duration) bool
 	for i, r := range g.pending {
 		leaves[i] = r.LogProb
 	}
-	g.wanted = spec.Worth(g.grower.Draft().Tree, plan, drafted, d.pace, leaves)
+	g.wanted = spec.Worth(g.grower.Draft().Tree, plan, drafted, d.sched.Pace(), leaves)
 	return g.wanted
 }
 
-// compact gives up the tree rows that the tree that is growing does not use.
+// compact gives up the tree rows that the growing tree does not use.
 func (s *session) compact() {
 	j, used := s.job, slices.DeleteFunc(slices.Clone(s.job.rows), func(n int32) bool { return n < 0 })
 	slices.Sort(used)

@@ -3,11 +3,11 @@ package drafter
 import (
 	"context"
 	"math"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/schedule"
 	"github.com/tandem-llm/tandem/schedule/owner"
 	"github.com/tandem-llm/tandem/spec"
 )
@@ -18,13 +18,13 @@ const LookupName = "lookup"
 // LookupConfig says what a Lookup works with.
 type LookupConfig struct {
 	Name     string // Ticket.Drafter; default LookupName
-	Vocab    int    // of the target: tokens must be below it
+	Vocab    int    // tokens are below it, and below Opening.Vocab
 	Pool     tandem.Pool
 	Events   tandem.Events
 	Counters *tandem.Counters
 	Sessions int           // held at most; default 1024
 	Tokens   int           // of all sessions, each counted by its limit; about 100 bytes each once used; default 2²⁰
-	Idle     time.Duration // a session nobody asked for this long is dropped; default 10 minutes
+	Idle     time.Duration // a session without a call for this long is dropped; default 10 minutes
 }
 
 func (c LookupConfig) withDefaults() (LookupConfig, error) {
@@ -45,20 +45,20 @@ func (c LookupConfig) withDefaults() (LookupConfig, error) {
 		c.Idle = 10 * time.Minute
 	}
 	if c.Vocab < 1 || c.Sessions < 1 || c.Tokens < 1 || c.Idle < 0 {
-		return c, tandem.Errorf(op, tandem.Invalid, "vocabulary %d, sessions %d, tokens %d, idle %v: want at least 1, 1, 1 and 0", c.Vocab, c.Sessions, c.Tokens, c.Idle)
+		return c, tandem.Errorf(op, tandem.Invalid, "vocabulary %d, sessions %d, tokens %d, idle %v: want at least 1, 1, 1 and 0", c.Vocab,
+			c.Sessions, c.Tokens, c.Idle)
 	}
 	return c, nil
 }
 
-// Lookup implements tandem.Drafter without a model: it proposes what followed the end of the text where the
-// same words stood before in it, by a suffix automaton for each session.
+// Lookup implements tandem.Drafter without a model: it finds earlier occurrences of the end of the text and
+// proposes what followed them, by a suffix automaton for each session.
 //
 // A call takes microseconds, so it works in the caller's goroutine, one call of a session at a time. Invariant
 // of a session whose lock is free: the automaton is that of its tokens.
 type Lookup struct {
-	cfg  LookupConfig
-	stop chan struct{}
-	done chan struct{} // sweeper has ended
+	cfg     LookupConfig
+	sweeper *owner.Owner
 
 	mu       sync.Mutex
 	sessions map[tandem.SessionID]*lookupSession
@@ -68,7 +68,9 @@ type Lookup struct {
 
 type lookupSession struct {
 	mu     sync.Mutex
-	prefix // tokens, hash and used under mu; the rest never changes
+	prefix        // tokens and hash under mu; the rest never changes
+	owner  uint64 // see tandem.Opening
+	used   time.Time
 	text   *spec.Automaton
 	recall spec.Recall
 }
@@ -79,25 +81,15 @@ func NewLookup(cfg LookupConfig) (*Lookup, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Lookup{cfg: cfg, stop: make(chan struct{}), done: make(chan struct{}), sessions: map[tandem.SessionID]*lookupSession{}}
-	go func() {
-		defer close(l.done)
-		tick := time.NewTicker(max(cfg.Idle/4, time.Millisecond))
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				l.sweep()
-			case <-l.stop:
-				return
-			}
-		}
-	}()
+	l := &Lookup{cfg: cfg, sessions: map[tandem.SessionID]*lookupSession{}}
+	l.sweeper = owner.New(owner.Work{Tick: l.sweep, Every: schedule.SweepEvery(cfg.Idle),
+		Fault: func(error) { cfg.Counters.Add("faults", 1) }})
+	l.sweeper.Start()
 	return l, nil
 }
 
-// Open implements tandem.Drafter. Besides: Stale for an epoch older than the one held, Unsupported for a
-// limit that would not fit if the session were alone.
+// Open implements tandem.Drafter. Further errors: Stale for an epoch older than the one held, Unsupported for a
+// limit that would not fit even if the session were alone.
 func (l *Lookup) Open(ctx context.Context, o tandem.Opening) (opened tandem.Opened, err error) {
 	const op = "open"
 	_, end := l.cfg.Events.Begin(ctx, tandem.StageOpen, tandem.Attr{Key: "epoch", Int: int64(o.Epoch)},
@@ -112,8 +104,8 @@ func (l *Lookup) Open(ctx context.Context, o tandem.Opening) (opened tandem.Open
 	if int(o.Limit) > l.cfg.Tokens {
 		return opened, tandem.Errorf(op, tandem.Unsupported, "limit of %d tokens: %d are held in all", o.Limit, l.cfg.Tokens)
 	}
-	s := &lookupSession{prefix: newPrefix(o)}
-	s.mu.Lock() // filled before anybody else comes in, but not under l.mu
+	s := &lookupSession{prefix: newPrefix(o, l.cfg.Vocab), owner: o.Owner, used: time.Now()}
+	s.mu.Lock() // filled before any other call comes in, but not under l.mu
 	defer s.mu.Unlock()
 	if err := l.enter(s, o); err != nil {
 		return opened, err
@@ -130,8 +122,8 @@ func (l *Lookup) enter(s *lookupSession, o tandem.Opening) error {
 	sessions, reserved := len(l.sessions)+1, l.reserved+int(s.limit)
 	old := l.sessions[s.id]
 	if old != nil {
-		if err := old.replace(o); err != nil {
-			return err
+		if o.Epoch < old.epoch {
+			return tandem.Errorf(op, tandem.Stale, "epoch %d of session %v: epoch %d is held", o.Epoch, o.Session, old.epoch)
 		}
 		sessions, reserved = sessions-1, reserved-int(old.limit)
 	}
@@ -150,7 +142,7 @@ func (l *Lookup) enter(s *lookupSession, o tandem.Opening) error {
 	return nil
 }
 
-// rebuild makes the automaton that of the tokens.
+// rebuild makes the automaton from the tokens.
 func (s *lookupSession) rebuild() {
 	s.text, s.recall = spec.NewAutomaton(), spec.Recall{}
 	s.append(0)
@@ -168,12 +160,13 @@ func (s *lookupSession) append(from int) {
 	}
 }
 
-// Propose implements tandem.Drafter. Besides: Invalid for a proposal that contradicts itself.
+// Propose implements tandem.Drafter. Further errors: Invalid for a proposal that contradicts itself.
 func (l *Lookup) Propose(ctx context.Context, p tandem.Proposal) (done tandem.Proposed, err error) {
 	drafting, end := l.cfg.Events.Begin(ctx, tandem.StageDraft, tandem.Attr{Key: "epoch", Int: int64(p.Epoch)},
-		tandem.Attr{Key: "base", Int: int64(p.Base)}, tandem.Attr{Key: "width", Int: int64(p.Bounds.Width)}, tandem.Attr{Key: "drafter", Str: l.cfg.Name})
+		tandem.Attr{Key: "base", Int: int64(p.Base)}, tandem.Attr{Key: "width", Int: int64(p.Bounds.Width)},
+		tandem.Attr{Key: "drafter", Str: l.cfg.Name})
 	err = owner.Guard(func() (err error) { done, err = l.draft(drafting, p); return err })
-	if tandem.KindOf(err) == tandem.Internal { // a panic: what it left behind is unknown
+	if tandem.KindOf(err) == tandem.Internal { // a panic: the session's state is unknown
 		l.cfg.Counters.Add("faults", 1)
 		_ = l.Close(ctx, p.Session)
 	}
@@ -188,9 +181,8 @@ func (l *Lookup) Propose(ctx context.Context, p tandem.Proposal) (done tandem.Pr
 	if p.Return {
 		return done, nil
 	}
-	t := done.Tree
-	return done, send(ctx, l.cfg.Pool, l.cfg.Events, tandem.Ticket{Session: p.Session, Epoch: p.Epoch, Base: p.Base, Hash: p.Hash,
-		Drafter: l.cfg.Name, Tree: tandem.Tree{Tokens: slices.Clone(t.Tokens), Parents: slices.Clone(t.Parents), LogProbs: slices.Clone(t.LogProbs)}})
+	return done, send(ctx, l.cfg.Pool, l.cfg.Events, l.cfg.Counters, tandem.Ticket{Session: p.Session, Epoch: p.Epoch,
+		Base: p.Base, Hash: p.Hash, Drafter: l.cfg.Name, Tree: clone(done.Tree)})
 }
 
 // draft brings the session up to the proposal and grows its tree.
@@ -211,15 +203,17 @@ func (l *Lookup) draft(ctx context.Context, p tandem.Proposal) (tandem.Proposed,
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.check(p, l.cfg.Vocab); err != nil {
+	if err := s.check(p); err != nil {
 		return tandem.Proposed{}, err
 	}
+	s.used = time.Now()
 	if held := len(s.tokens); s.follow(p) < held { // an automaton cannot forget
 		s.rebuild()
 	} else {
 		s.append(held)
 	}
-	tree := s.text.Continue(tandem.Bounds{Nodes: min(p.Bounds.Nodes, s.maxNodes), Depth: min(p.Bounds.Depth, int(s.limit-p.Base)), Width: p.Bounds.Width})
+	tree := s.text.Continue(tandem.Bounds{Nodes: min(p.Bounds.Nodes, s.maxNodes), Depth: min(p.Bounds.Depth, int(s.limit-p.Base)),
+		Width: p.Bounds.Width})
 	if p.Stop > 0 {
 		tree = above(tree, float32(math.Log(p.Stop)))
 	}
@@ -229,7 +223,7 @@ func (l *Lookup) draft(ctx context.Context, p tandem.Proposal) (tandem.Proposed,
 	return tandem.Proposed{Nodes: tree.Len(), Depth: depth, Busy: time.Since(begun), Tree: tree, Hindsight: s.recall.Of(len(s.tokens))}, nil
 }
 
-// above keeps the nodes with at least that log-probability; they come first, being grown likeliest first.
+// above keeps the nodes with at least that log-probability; they come first, because the likeliest grow first.
 func above(t tandem.Tree, least float32) tandem.Tree {
 	n := 1
 	for n < t.Len() && t.LogProbs[n] >= least {
@@ -248,7 +242,7 @@ func (l *Lookup) Close(_ context.Context, id tandem.SessionID) error {
 	return nil
 }
 
-// CloseOwned forgets the sessions that owner has opened: a gateway that is gone. See tandem.Opening.
+// CloseOwned forgets the sessions of an owner, such as a gateway that is gone. See tandem.Opening.
 func (l *Lookup) CloseOwned(_ context.Context, owner uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -261,21 +255,15 @@ func (l *Lookup) CloseOwned(_ context.Context, owner uint64) error {
 	return nil
 }
 
-// Shutdown frees all sessions, refuses further calls with Unavailable and waits for the sweeper, which
-// waits for nothing.
-func (l *Lookup) Shutdown(context.Context) error {
+// Shutdown frees all sessions, refuses further calls with Unavailable and waits for the sweeper, no longer than ctx.
+func (l *Lookup) Shutdown(ctx context.Context) error {
 	l.mu.Lock()
-	first := !l.closed
 	l.closed = true
 	for _, s := range l.sessions {
 		l.drop(s)
 	}
 	l.mu.Unlock()
-	if first {
-		close(l.stop)
-	}
-	<-l.done
-	return nil
+	return l.sweeper.Stop(ctx)
 }
 
 // drop forgets a session. l.mu is held.
@@ -286,7 +274,7 @@ func (l *Lookup) drop(s *lookupSession) {
 	}
 }
 
-// sweep drops sessions that nobody asked for.
+// sweep drops idle sessions.
 func (l *Lookup) sweep() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -82,7 +82,8 @@ func TestLookupProposesWhatStoodBefore(t *testing.T) {
 	if k.Session != 1 || k.Epoch != 1 || k.Base != p.Base || k.Hash != p.Hash || k.Drafter != LookupName {
 		t.Errorf("ticket %+v", k)
 	}
-	if !slices.Equal(k.Tree.Tokens, tokensOf("!= nil {")) || !reflect.DeepEqual(k.Tree, done.Tree) || done.Nodes != 8 || done.Depth != 7 || done.Passes != 0 {
+	if !slices.Equal(k.Tree.Tokens, tokensOf("!= nil {")) || !reflect.DeepEqual(k.Tree, done.Tree) || done.Nodes != 8 || done.Depth != 7 ||
+		done.Passes != 0 {
 		t.Errorf("proposed %+v, ticket %v", done, k.Tree)
 	}
 	if k.Tree.Tokens[0] = 9; done.Tree.Tokens[0] == 9 {
@@ -110,7 +111,7 @@ func TestLookupProposesWhatStoodBefore(t *testing.T) {
 	}
 	p.Bounds = tandem.Bounds{}
 	if done, err := r.Propose(context.Background(), p); err != nil || done.Nodes != 1 {
-		t.Errorf("a plain policy gave %+v, %v", done, err)
+		t.Errorf("plain bounds gave %+v, %v", done, err)
 	}
 	if n := r.counters.Snapshot(); n["drafts"] != 6 {
 		t.Errorf("counters %v", n)
@@ -237,7 +238,8 @@ func TestLookupRefuses(t *testing.T) {
 	if err := errors.Join(r.Close(ctx, 2), r.Close(ctx, 77), r.CloseOwned(ctx, 0)); err != nil || r.reserved != 0 || len(r.sessions) != 0 {
 		t.Errorf("after closing: %v, %d tokens reserved, %d sessions", err, r.reserved, len(r.sessions))
 	}
-	for _, c := range []LookupConfig{{}, {Pool: r.pool, Counters: r.counters}, {Pool: r.pool, Counters: r.counters, Vocab: 1, Sessions: -1}} {
+	for _, c := range []LookupConfig{{}, {Pool: r.pool, Counters: r.counters}, {Pool: r.pool, Counters: r.counters, Vocab: 1,
+		Sessions: -1}} {
 		if _, err := NewLookup(c); !errors.Is(err, tandem.Invalid) {
 			t.Errorf("configuration %+v: %v", c, err)
 		}
@@ -280,7 +282,7 @@ func TestLookupDropsIdleSessionsAndEnds(t *testing.T) {
 	if _, err := r.Open(context.Background(), opening(1, text)); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(10 * time.Second); r.counters.Snapshot()["sessions.idle"] == 0; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); r.counters.Snapshot()["sessions.idle"] == 0; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("session was never dropped")
 		}

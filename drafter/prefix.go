@@ -8,27 +8,34 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// prefix is what any drafter holds of a session: the tokens that the gateway committed, as far as it was
-// told.
+// prefix is what any drafter holds of a session: the committed tokens, as far as the gateway has told
+// them.
 type prefix struct {
 	id       tandem.SessionID
-	owner    uint64 // see tandem.Opening
 	epoch    tandem.Epoch
 	limit    tandem.Position
 	maxNodes int
+	vocab    int // tokens of the target
 	tokens   []tandem.Token
 	hash     tandem.PrefixHash // of tokens
-	used     time.Time
 }
 
-// newPrefix returns the prefix of a checked opening.
-func newPrefix(o tandem.Opening) prefix {
-	return prefix{id: o.Session, owner: o.Owner, epoch: o.Epoch, limit: o.Limit, maxNodes: o.MaxNodes,
-		tokens: slices.Clone(o.Tokens), hash: tandem.EmptyPrefix.Add(o.Tokens...), used: time.Now()}
+// newPrefix returns the prefix of a checked opening at a drafter whose own vocabulary has own tokens.
+func newPrefix(o tandem.Opening, own int) prefix {
+	return prefix{id: o.Session, epoch: o.Epoch, limit: o.Limit, maxNodes: o.MaxNodes, vocab: targetVocab(o, own),
+		tokens: slices.Clone(o.Tokens), hash: tandem.EmptyPrefix.Add(o.Tokens...)}
 }
 
-// checkOpening refuses an opening that no drafter could follow.
-func checkOpening(o tandem.Opening, vocab int) error {
+// targetVocab returns how many tokens the target has: as many as the drafter, unless the opening says otherwise.
+func targetVocab(o tandem.Opening, own int) int {
+	if o.Vocab == 0 {
+		return own
+	}
+	return o.Vocab
+}
+
+// checkOpening refuses an impossible opening. own is the size of the drafter's own vocabulary.
+func checkOpening(o tandem.Opening, own int) error {
 	const op = "open"
 	switch n := len(o.Tokens); {
 	case o.Session == 0:
@@ -39,35 +46,30 @@ func checkOpening(o tandem.Opening, vocab int) error {
 		return tandem.Errorf(op, tandem.Invalid, "%d tokens exceed the limit of %d", n, o.Limit)
 	case o.MaxNodes < 1:
 		return tandem.Errorf(op, tandem.Invalid, "trees of %d nodes: want at least 1", o.MaxNodes)
+	case o.Vocab < 0:
+		return tandem.Errorf(op, tandem.Invalid, "a target with a vocabulary of %d: want at least 1, or 0 for the draft's", o.Vocab)
 	}
-	return checkTokens(op, o.Tokens, vocab)
-}
-
-// replace refuses an opening that is older than what is held.
-func (s *prefix) replace(o tandem.Opening) error {
-	if o.Epoch < s.epoch {
-		return tandem.Errorf("open", tandem.Stale, "epoch %d of session %v: epoch %d is held", o.Epoch, o.Session, s.epoch)
-	}
-	return nil
+	return checkTokens(op, o.Tokens, targetVocab(o, own))
 }
 
 // check refuses a proposal that the session cannot follow; it changes nothing.
-func (s *prefix) check(p tandem.Proposal, vocab int) error {
+func (s *prefix) check(p tandem.Proposal) error {
 	const op = "propose"
-	if err := checkShape(p); err != nil {
+	if err := checkProposal(p); err != nil {
 		return err
 	}
 	switch held := len(s.tokens); {
 	case p.Epoch != s.epoch:
 		return tandem.Errorf(op, tandem.Stale, "epoch %d of session %v: epoch %d is held", p.Epoch, s.id, s.epoch)
 	case p.Base < 1 || p.From < 0 || int(p.Base)-int(p.From) != len(p.Suffix):
-		return tandem.Errorf(op, tandem.Invalid, "base %d from %d with %d tokens: want base = from + tokens, at least 1", p.Base, p.From, len(p.Suffix))
+		return tandem.Errorf(op, tandem.Invalid, "base %d from %d with %d tokens: want base = from + tokens, at least 1", p.Base, p.From,
+			len(p.Suffix))
 	case p.Base > s.limit:
 		return tandem.Errorf(op, tandem.Invalid, "base %d exceeds the session's limit of %d", p.Base, s.limit)
 	case int(p.From) > held:
 		return tandem.Errorf(op, tandem.Stale, "tokens from %d: %d are held", p.From, held)
 	}
-	if err := checkTokens(op, p.Suffix, vocab); err != nil {
+	if err := checkTokens(op, p.Suffix, s.vocab); err != nil {
 		return err
 	}
 	hash := s.hash
@@ -84,14 +86,13 @@ func (s *prefix) check(p tandem.Proposal, vocab int) error {
 }
 
 // follow makes the checked proposal's tokens the session's. It returns how many of those held before
-// agree with them: what was made of the others is wrong.
+// agree with them: state derived from the others is invalid.
 func (s *prefix) follow(p tandem.Proposal) (keep int) {
 	held := len(s.tokens)
 	for keep = int(p.From); keep < min(held, int(p.Base)) && s.tokens[keep] == p.Suffix[keep-int(p.From)]; keep++ {
 	}
 	s.tokens = append(s.tokens[:p.From], p.Suffix...)
 	s.hash = p.Hash
-	s.used = time.Now()
 	return keep
 }
 
@@ -104,21 +105,31 @@ func checkTokens(op string, tokens []tandem.Token, vocab int) error {
 	return nil
 }
 
-// send puts t into the pool, waiting while that is full: the pool holds what keeps the verifier busy
-// already (Minions' pause).
-func send(ctx context.Context, pool tandem.Pool, events tandem.Events, t tandem.Ticket) (err error) {
+// send puts t into the pool, waiting while that is full: a full pool keeps the verifier busy
+// already (Minions' pause). It counts "pool.pauses", and in "pool.paused" the calls that wait now.
+func send(ctx context.Context, pool tandem.Pool, events tandem.Events, counters *tandem.Counters, t tandem.Ticket) (err error) {
 	ctx, end := events.Begin(ctx, tandem.StageSend)
-	defer func() { end(err) }()
 	t.Trace = events.Carrier(ctx)
+	if err = pool.Put(ctx, t); tandem.KindOf(err) != tandem.Exhausted {
+		end(err)
+		return err
+	}
+	begun := time.Now()
+	counters.Add("pool.pauses", 1)
+	counters.Add("pool.paused", 1)
+	defer func() {
+		counters.Add("pool.paused", -1)
+		counters.Add("pool.paused_us", time.Since(begun).Microseconds())
+		end(err, tandem.Attr{Key: "paused_us", Int: time.Since(begun).Microseconds()})
+	}()
 	for pause := 200 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
-		err = pool.Put(ctx, t)
-		if tandem.KindOf(err) != tandem.Exhausted {
-			return err
-		}
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
 			return tandem.Errorf("propose", tandem.KindOf(ctx.Err()), "waiting for room in the pool: %w", ctx.Err())
+		}
+		if err = pool.Put(ctx, t); tandem.KindOf(err) != tandem.Exhausted {
+			return err
 		}
 	}
 }

@@ -1,139 +1,125 @@
 package drafter
 
 import (
+	"cmp"
 	"context"
-	"slices"
 	"time"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/schedule"
 	"github.com/tandem-llm/tandem/schedule/owner"
 	"github.com/tandem-llm/tandem/spec"
 )
 
 // session is one request's state in the draft model; see Drafter for its invariants.
 type session struct {
+	schedule.Seat
 	prefix
-	capacity int // positions in the cache
-	seq      *engine.Sequence
-	explored spec.Explored // below the last token; nothing if Len < len(tokens)
-	recall   spec.Recall
-	ahead    ahead
-	job      *job // what is being done; nil if nothing
-	opened   *job // what opened it
+	d         *Drafter
+	capacity  int // positions in the cache
+	seq       *engine.Sequence
+	own       int          // tokens of the draft model
+	standIn   tandem.Token // of the draft model, for tokens that it lacks
+	prompt    int          // how many of its tokens the target did not draw
+	sampling  tandem.Sampling
+	explored  spec.Explored // below the last token; nothing if Len < len(tokens)
+	recall    spec.Recall
+	hindsight tandem.Hindsight // of what it was opened with
+	ahead     ahead
+	job       *job // the latest; in progress while the session is queued
 }
 
-// job is one call of Open or Propose. Until it has ended it belongs to the owner.
+// job is one call of Propose. Until it has ended it belongs to the schedule's goroutine.
 type job struct {
-	ctx      context.Context // of the call
-	ended    chan error
-	proposal tandem.Proposal // with the Bounds that the session can follow
-	growth                   // no grower for Open
-	known    int             // explored nodes from before the call
+	*schedule.Call
+	proposal tandem.Proposal // with the Bounds within which the session can draft
+	growth
+	known int // explored nodes from before the call
 
-	tree   tandem.Tree // results, valid once ended has delivered nil
+	tree   tandem.Tree // results, valid once Wait has returned nil
 	busy   time.Duration
 	passes int
-	reused int // tokens of Open that were found in memory; nodes of Propose from before the call
+	reused int // nodes from before the call
 	ahead  time.Duration
 
 	hindsight tandem.Hindsight
 }
 
-func newJob(ctx context.Context) *job { return &job{ctx: ctx, ended: make(chan error, 1)} }
+func newJob(ctx context.Context) *job { return &job{Call: schedule.NewCall(ctx)} }
 
-// end tells the caller how the job ended; the first time counts.
-func (j *job) end(err error) {
-	select {
-	case j.ended <- err:
-	default:
-	}
+// session returns the session of that id, or nil. Call it, and everything below, on the schedule's goroutine.
+func (d *Drafter) session(id tandem.SessionID) *session {
+	s, _ := d.sched.Session(id).(*session)
+	return s
 }
 
-// wait returns how the job ended, or that its caller gave up.
-func (j *job) wait() error {
-	select {
-	case err := <-j.ended:
-		return err
-	case <-j.ctx.Done():
-		return tandem.Errorf("drafter", tandem.KindOf(j.ctx.Err()), "given up while drafting: %w", j.ctx.Err())
-	}
-}
-
-// open starts the job of an Open call. Runs on the owner's goroutine, as everything below.
-func (d *Drafter) open(o tandem.Opening, j *job) error {
-	const op = "open"
+// open makes the session of o.
+func (d *Drafter) open(o tandem.Opening) (*session, error) {
 	cfg := d.cfg.Model.Config()
 	if err := checkOpening(o, cfg.Vocab); err != nil {
-		return err
+		return nil, err
 	}
 	if n := len(o.Tokens); n > cfg.Context {
-		return tandem.Errorf(op, tandem.Unsupported, "%d tokens: draft model %s has a context of %d", n, cfg.Name, cfg.Context)
+		return nil, tandem.Errorf("open", tandem.Unsupported, "%d tokens: draft model %s has a context of %d", n, cfg.Name, cfg.Context)
 	}
-	if old := d.sessions[o.Session]; old != nil {
-		if err := old.replace(o); err != nil {
-			return err
-		}
-		d.drop(old, tandem.Errorf(op, tandem.Stale, "session %v was opened again", o.Session))
+	if err := d.sched.Replace(o); err != nil {
+		return nil, err
 	}
-	capacity := min(int(o.Limit), cfg.Context)
-	seq, err := d.cfg.Model.NewShared(o.Tenant, o.Tokens[:len(o.Tokens)-1], capacity, d.cfg.TreeRows)
-	d.countEvicted()
+	s := &session{prefix: newPrefix(o, cfg.Vocab), d: d, capacity: min(int(o.Limit), cfg.Context),
+		own: cfg.Vocab, standIn: d.cfg.Model.Vocab().StandIn(), prompt: cmp.Or(o.Prompt, len(o.Tokens)), sampling: o.Sampling}
+	seq, err := d.cfg.Model.NewShared(o.Tenant, s.known(o.Tokens[:len(o.Tokens)-1]), s.capacity, d.cfg.TreeRows)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	j.reused = seq.Len()
-	s := &session{prefix: newPrefix(o), capacity: capacity, seq: seq, opened: j}
-	d.sessions[s.id] = s
-	d.begin(s, j)
-	return nil
+	s.Seat, s.seq = schedule.NewSeat(o, schedule.Shared(seq)), seq
+	return s, nil
 }
 
-// start starts the job of a Propose call, unless its caller has given up already.
-func (d *Drafter) start(p tandem.Proposal, j *job) {
-	if j.ctx.Err() != nil {
+// start starts the job of a Propose call that came at time came, unless its caller has given up already.
+func (d *Drafter) start(p tandem.Proposal, j *job, came time.Time) {
+	if j.GivenUp() != nil {
 		return
 	}
-	if err := owner.Guard(func() error { return d.propose(p, j) }); err != nil {
-		j.end(err)
+	if err := owner.Guard(func() error { return d.propose(p, j, came) }); err != nil {
+		j.End(err)
 	}
 }
 
-// propose starts the job, or returns why it cannot; then the job is not the session's.
-func (d *Drafter) propose(p tandem.Proposal, j *job) error {
+// propose starts the job, or returns why it cannot; then the session does not get the job.
+func (d *Drafter) propose(p tandem.Proposal, j *job, came time.Time) error {
 	const op = "propose"
-	s := d.sessions[p.Session]
+	s := d.session(p.Session)
 	if s == nil {
 		return tandem.Errorf(op, tandem.UnknownSession, "session %v is not held", p.Session)
 	}
-	if err := s.check(p, d.cfg.Model.Config().Vocab); err != nil {
+	if err := s.check(p); err != nil {
 		return err
 	}
 	if int(p.Base) > s.capacity {
 		return tandem.Errorf(op, tandem.Unsupported, "%d tokens: the draft model holds %d", p.Base, s.capacity)
 	}
-	if s.job != nil {
-		d.end(s, tandem.Errorf(op, tandem.Stale, "session %v: another proposal came", s.id))
-	}
+	d.sched.End(s, tandem.Errorf(op, tandem.Stale, "session %v: another proposal came", s.id))
 	begun := time.Now()
 	p.Bounds = tandem.Bounds{Nodes: min(p.Bounds.Nodes, s.maxNodes), Depth: min(p.Bounds.Depth, s.capacity-int(p.Base)),
 		Width: min(p.Bounds.Width, maxWidth, d.cfg.Model.MaxRows(), d.cfg.Model.MaxWanted())}
 	if err := owner.Guard(func() error { return s.adopt(p) }); err != nil {
 		err = tandem.Errorf(op, tandem.Internal, "session %v: %w", s.id, err)
-		d.fail(s, err)
+		d.sched.Fail(s, err)
 		return err
 	}
 	j.ahead = d.comeBack(s)
 	j.proposal, j.growth, j.known = p, growth{grower: spec.NewGrower(s.tokens[p.Base-1], p), temper: p.Temper}, s.explored.Len()
-	d.begin(s, j)
+	s.job = j
+	d.sched.Queue(s, j.Call, came, max(s.Missing(), 1))
 	if err := owner.Guard(func() error { d.advance(s, begun); return nil }); err != nil {
-		d.fail(s, err)
+		d.sched.Fail(s, err)
 	}
 	return nil
 }
 
-// adopt makes the checked proposal's tokens the session's and the cache agree with them. If the tokens that
-// are new lead to an explored node, that becomes the root, and what was explored below it stays.
+// adopt makes the checked proposal's tokens the session's, and the cache agree with them. If the new tokens
+// lead to an explored node, that becomes the root, and what was explored below it stays.
 func (s *session) adopt(p tandem.Proposal) error {
 	held := len(s.tokens)
 	keep := s.follow(p)
@@ -167,48 +153,4 @@ func rowsOf(nodes []int32) []int32 {
 		nodes[i]--
 	}
 	return nodes
-}
-
-// opened ends the job of an Open call whose tokens are in.
-func (d *Drafter) opened(s *session) {
-	if n := s.job.reused; n > 0 {
-		d.cfg.Counters.Add("prefix.hits", 1)
-		d.cfg.Counters.Add("prefix.reused_tokens", int64(n))
-	}
-	s.job.hindsight = s.recall.Of(len(s.tokens))
-	d.end(s, nil)
-}
-
-func (d *Drafter) begin(s *session, j *job) {
-	s.job = j
-	d.active = append(d.active, s)
-}
-
-// end ends the session's job. What was explored for it stays.
-func (d *Drafter) end(s *session, err error) {
-	j := s.job
-	if j == nil {
-		return
-	}
-	s.job, s.used = nil, time.Now()
-	d.active = slices.DeleteFunc(d.active, func(x *session) bool { return x == s })
-	j.end(err)
-	d.answered = true
-}
-
-// drop forgets the session, but not what it computed (engine.Sequence.Close); its job, if there is one, ends with err.
-func (d *Drafter) drop(s *session, err error) {
-	delete(d.sessions, s.id)
-	d.rest(s)
-	d.end(s, err)
-	s.seq.Close()
-	d.countEvicted()
-}
-
-// countEvicted counts what was forgotten of earlier prefixes since the last time.
-func (d *Drafter) countEvicted() {
-	if now := d.cfg.Model.EvictedPages(); now > d.evicted {
-		d.cfg.Counters.Add("prefix.evicted_pages", now-d.evicted)
-		d.evicted = now
-	}
 }

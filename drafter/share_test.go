@@ -24,7 +24,8 @@ func begin(number uint64, n int) []tandem.Token {
 
 func (r *rig) openOf(tenant string, id tandem.SessionID, text []tandem.Token) tandem.Opened {
 	r.t.Helper()
-	opened, err := r.Open(context.Background(), tandem.Opening{Session: id, Epoch: 1, Tenant: tenant, Tokens: text, Limit: limit, MaxNodes: 64})
+	opened, err := r.Open(context.Background(), tandem.Opening{Session: id, Epoch: 1, Tenant: tenant, Tokens: text, Limit: limit,
+		MaxNodes: 64})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -84,8 +85,8 @@ func TestSharedPrefixes(t *testing.T) {
 	}
 }
 
-// TestRolledBackUnderOthers: a proposal that contradicts tokens which another session shares gets memory of its own, or an error if there is
-// none; the other does not notice.
+// TestRolledBackUnderOthers: a proposal that contradicts tokens which another session shares gets memory of its own, or an error if there
+// is none; the other does not notice.
 func TestRolledBackUnderOthers(t *testing.T) {
 	r := newRig(t, Config{})
 	alone := newTwin(t, Config{PrefixCache: -1})
@@ -131,8 +132,8 @@ func TestFaultIsNotKept(t *testing.T) {
 	r := newRig(t, Config{})
 	text := begin(1, 100)
 	r.openOf("", 1, text)
-	err := r.owner.Do(context.Background(), func() error {
-		r.fail(r.sessions[1], tandem.Errorf("test", tandem.Internal, "a pass failed"))
+	err := r.sched.Do(context.Background(), func() error {
+		r.sched.Fail(r.session(1), tandem.Errorf("test", tandem.Internal, "a pass failed"))
 		return nil
 	})
 	if err != nil {

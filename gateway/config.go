@@ -23,7 +23,7 @@ type Vocab interface {
 
 // Decoder turns tokens into text, whole UTF-8 characters only.
 type Decoder interface {
-	// Next returns what t makes complete; it may be empty.
+	// Next returns the text that t completes; it may be empty.
 	Next(t tandem.Token) string
 	// Flush returns what is left, incomplete characters replaced by U+FFFD.
 	Flush() string
@@ -32,7 +32,7 @@ type Decoder interface {
 // Timeouts bound every wait of a session. A zero field is the default of DefaultTimeouts.
 type Timeouts struct {
 	// ProposeMin and ProposeMax bound the deadline of one Propose: ten times its running mean, but at most
-	// 200 ms more than that mean. Several drafters are not waited for that long (session.patience).
+	// 200 ms more than that mean. With several drafters the wait is shorter (session.patience).
 	ProposeMin, ProposeMax time.Duration
 	// Round is the wait for a verdict before the ticket is put again; it doubles with each repetition.
 	Round time.Duration
@@ -42,36 +42,40 @@ type Timeouts struct {
 	VerifierWait time.Duration
 	// Close bounds one attempt to close a session at a peer; a peer that does not answer gets up to mostCloses.
 	Close time.Duration
+	// Unread is how long a client may leave a piece of its output unread before its request fails.
+	Unread time.Duration
 }
 
-// DefaultTimeouts are the timeouts of a gateway that was told nothing.
+// DefaultTimeouts are the timeouts of a gateway that sets none.
 var DefaultTimeouts = Timeouts{
 	ProposeMin: 50 * time.Millisecond, ProposeMax: time.Second,
-	Round: 2 * time.Second, Open: 2 * time.Minute, VerifierWait: time.Minute, Close: 2 * time.Second,
+	Round: 2 * time.Second, Open: 2 * time.Minute, VerifierWait: time.Minute, Close: 2 * time.Second, Unread: 30 * time.Second,
 }
 
-// Config is what New needs. Vocab, Verifier and Pool are required.
+// Config is what New needs. Vocab and Verifier are required.
 type Config struct {
 	Vocab     Vocab
 	Verifier  tandem.Verifier
-	Drafters  []Member // enlisted from the start; none: until one is, every round is plain
-	Pool      tandem.Pool
+	Drafters  []Enlisted    // enlisted from the start; none: until one is, every round is plain
 	Limits    tandem.Limits // zero fields: tandem.DefaultLimits; Vocab: the vocabulary's size
 	Sessions  int           // requests that run at once; 0 = 8
-	Queue     int           // requests that may wait beyond those, first come first served
+	Queue     int           // requests that may wait beyond those; tenants share both (admit.Gate)
+	Unread    int           // bytes of output that may wait for a client before its request is parked; 0 = 64 KiB
 	Timeouts  Timeouts
 	Events    tandem.Events
-	Counters  *tandem.Counters // nil: counted for nobody
+	Counters  *tandem.Counters // nil: not counted
 	ModelName string           // the target's, for telemetry
-	Rules     Rules
-	// PolicyHook, for tests, may change how a request is drafted before each of its rounds, the first
-	// being 1: Bounds (never to more nodes than it began with), Strategy, Vote, Drafters, Off. It is
-	// called from the request's goroutine; nil in production.
-	PolicyHook func(round int, r *tandem.Request)
+	// Fingerprint is that of Vocab; a verifier with another one is refused. "": not compared.
+	Fingerprint string
+	Rules       Rules
+	// RoundHook, for tests, may change how a request is drafted before each of its rounds, the first
+	// being 1: Bounds (never to more nodes than it began with), Strategy, Vote, Drafters, Without. It is
+	// called from the session's goroutine; nil in production.
+	RoundHook func(round int, r *tandem.Request)
 }
 
-// Member is a drafter that a gateway may ask, under the name that requests know it by.
-type Member = roster.Member
+// Enlisted is a drafter that a gateway may ask, under the name that requests know it by.
+type Enlisted = roster.Enlisted
 
 // Rules are the constants of the strategies.
 type Rules = strategy.Rules
@@ -84,12 +88,12 @@ func (c Config) withDefaults() (Config, error) {
 		return c, tandem.Errorf(op, tandem.Invalid, "configuration has no vocabulary")
 	case c.Verifier == nil:
 		return c, tandem.Errorf(op, tandem.Invalid, "configuration has no verifier")
-	case c.Pool == nil:
-		return c, tandem.Errorf(op, tandem.Invalid, "configuration has no pool")
 	case c.Sessions < 0:
 		return c, tandem.Errorf(op, tandem.Invalid, "sessions is %d: want 1 or more, or 0 for the default", c.Sessions)
 	case c.Queue < 0:
 		return c, tandem.Errorf(op, tandem.Invalid, "queue is %d: want 0 or more", c.Queue)
+	case c.Unread < 0:
+		return c, tandem.Errorf(op, tandem.Invalid, "unread output is %d bytes: want 1 or more, or 0 for the default", c.Unread)
 	case c.Limits.Context < 0 || c.Limits.Context > math.MaxInt32:
 		return c, tandem.Errorf(op, tandem.Invalid, "context is %d: want 1 to %d, or 0 for no limit", c.Limits.Context, math.MaxInt32)
 	}
@@ -97,7 +101,7 @@ func (c Config) withDefaults() (Config, error) {
 		switch {
 		case m.Name == "" || m.Drafter == nil:
 			return c, tandem.Errorf(op, tandem.Invalid, "drafter %d, %q: want a name and a drafter", i, m.Name)
-		case slices.ContainsFunc(c.Drafters[:i], func(o Member) bool { return o.Name == m.Name }):
+		case slices.ContainsFunc(c.Drafters[:i], func(o Enlisted) bool { return o.Name == m.Name }):
 			return c, tandem.Errorf(op, tandem.Invalid, "drafter %q is there twice: want each name once", m.Name)
 		}
 	}
@@ -107,6 +111,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Sessions == 0 {
 		c.Sessions = 8
+	}
+	if c.Unread == 0 {
+		c.Unread = 64 << 10
 	}
 	if c.Limits.Context == 0 {
 		c.Limits.Context = tandem.DefaultLimits.Context
@@ -123,7 +130,8 @@ func (c Config) withDefaults() (Config, error) {
 		v    *time.Duration
 		def  time.Duration
 	}{{"propose-min", &t.ProposeMin, d.ProposeMin}, {"propose-max", &t.ProposeMax, d.ProposeMax}, {"round", &t.Round, d.Round},
-		{"open", &t.Open, d.Open}, {"verifier-wait", &t.VerifierWait, d.VerifierWait}, {"close", &t.Close, d.Close}} {
+		{"open", &t.Open, d.Open}, {"verifier-wait", &t.VerifierWait, d.VerifierWait}, {"close", &t.Close, d.Close},
+		{"unread", &t.Unread, d.Unread}} {
 		if *f.v < 0 {
 			return c, tandem.Errorf(op, tandem.Invalid, "%s timeout is %v: want more than 0, or 0 for the default", f.name, *f.v)
 		}

@@ -33,7 +33,7 @@ func (c *crew) leave() {
 	}
 }
 
-// run starts f in a goroutine. The caller must be of the crew, so that n is not 0 here.
+// run starts f in a goroutine. The caller must have joined, so that n is not 0 here.
 func (c *crew) run(f func()) {
 	c.mu.Lock()
 	c.n++

@@ -131,7 +131,7 @@ func TestTrace(t *testing.T) {
 					r.Bounds = tandem.Bounds{Nodes: 8, Depth: 4, Width: 2}
 				}
 				if test.tokens > 10000 { // a verifier without delay, without the cost of a world
-					c.Pool, c.Verifier, c.Drafters, s = echo{&w.gw}, echo{&w.gw}, nil, deaf{}
+					c.Verifier, c.Drafters, s = echo{g: &w.gw}, nil, deaf{}
 				}
 				w.gw, _ = New(c)
 				res, err := w.gw.Generate(context.Background(), r, s)
@@ -154,7 +154,8 @@ func TestTrace(t *testing.T) {
 				if test.drafts {
 					prefills = 2
 				}
-				got := []int{len(rec.of(tandem.StagePrefill)), len(rec.of(tandem.StageRounds)), len(rec.of(tandem.StageRound)), len(rec.of(tandem.StageCommit))}
+				got := []int{len(rec.of(tandem.StagePrefill)), len(rec.of(tandem.StageRounds)), len(rec.of(tandem.StageRound)),
+					len(rec.of(tandem.StageCommit))}
 				if want := []int{prefills, test.groups, test.rounds, test.commits}; !slices.Equal(got, want) {
 					t.Errorf("prefills, groups, rounds, commits are %v: want %v", got, want)
 				}
@@ -163,11 +164,15 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// echo is a pool and a verifier that answers every ticket at once.
-type echo struct{ g **Gateway }
+// echo is a verifier that answers every ticket at once.
+type echo struct {
+	tandem.Verifier // nil: of the rest nothing is asked
+	g               **Gateway
+}
 
-func (e echo) Put(_ context.Context, t tandem.Ticket) error {
-	(*e.g).Deliver(tandem.Verdict{Session: t.Session, Epoch: t.Epoch, Base: t.Base, Hash: t.Hash, Nodes: 1, Tokens: []tandem.Token{9}, Busy: time.Microsecond})
+func (e echo) Submit(_ context.Context, t tandem.Ticket) error {
+	(*e.g).Deliver(tandem.Verdict{Session: t.Session, Epoch: t.Epoch, Base: t.Base, Hash: t.Hash, Nodes: 1, Tokens: []tandem.Token{9},
+		Busy: time.Microsecond})
 	return nil
 }
 func (echo) Open(context.Context, tandem.Opening) (tandem.Opened, error) { return tandem.Opened{}, nil }

@@ -1,13 +1,16 @@
 // Package gateway decides what happens to a request: it admits it, opens its session in verifier and
 // drafter, runs the one decode loop round by round, and owns the truth about what has been said.
-// It works on plain values and the interfaces of package tandem; how peers are reached is not its
-// business.
+// It works on plain values and the interfaces of package tandem; it does not know how peers are
+// reached.
 package gateway
 
 import (
 	"context"
+	"maps"
 	"runtime/debug"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tandem-llm/tandem"
@@ -29,6 +32,7 @@ type Gateway struct {
 	roster   roster.Roster
 	shared   *strategy.Shared
 	states   *standings
+	served   atomic.Int64 // admitted requests that have not returned: they run, are parked, or are being read
 
 	mu       sync.RWMutex
 	sessions map[tandem.SessionID]*mailbox
@@ -55,8 +59,9 @@ func New(c Config) (*Gateway, error) {
 	return g, nil
 }
 
-// Generate implements tandem.Generator. The result counts what was done even when an error comes
-// with it. s is called from the calling goroutine alone, and must return once ctx has ended.
+// Generate implements tandem.Generator. The result counts what was done even when it comes with an error.
+// s is called from the calling goroutine alone, and must return once ctx has ended. While s does not take its output,
+// the request goes on for up to Config.Unread bytes and is then parked (session.park).
 func (g *Gateway) Generate(ctx context.Context, r tandem.Request, s tandem.Sink) (res tandem.Result, err error) {
 	if err := g.crew.join(); err != nil {
 		return res, err
@@ -67,7 +72,8 @@ func (g *Gateway) Generate(ctx context.Context, r tandem.Request, s tandem.Sink)
 	defer context.AfterFunc(g.life, func() { cancel(context.Cause(g.life)) })()
 
 	id := tandem.NewSessionID()
-	ctx, end := g.cfg.Events.Begin(ctx, tandem.StageRequest, text("model", g.cfg.ModelName), text("session", id.String()), number("max_tokens", r.MaxTokens))
+	ctx, end := g.cfg.Events.Begin(ctx, tandem.StageRequest, text("model", g.cfg.ModelName), text("session", id.String()),
+		number("max_tokens", r.MaxTokens))
 	defer func() {
 		if p := recover(); p != nil {
 			err = panicked(p)
@@ -80,12 +86,11 @@ func (g *Gateway) Generate(ctx context.Context, r tandem.Request, s tandem.Sink)
 	if err != nil {
 		return res, err
 	}
-	defer g.gate.Leave(place)
-	x := newSession(g, id, r, tokens, s)
+	g.served.Add(1)
+	defer g.served.Add(-1)
+	x := newSession(g, id, r, tokens, place, newOutlet(s, g.cfg.Unread, g.cfg.Timeouts.Unread))
 	g.register(id, x.box)
-	defer x.close() // last: a failure above leaves the peers nothing to forget
-	defer func() { res = x.result() }()
-	return res, x.run(ctx)
+	return g.deliver(ctx, x, cancel)
 }
 
 // admit returns r's prompt as tokens once r may run; then the caller must leave the gate.
@@ -105,12 +110,12 @@ func (g *Gateway) admit(ctx context.Context, r tandem.Request) (tokens []tandem.
 		}
 	}
 	limit := len(tokens) + min(r.MaxTokens, g.cfg.Limits.Context-len(tokens))
-	p, err = g.gate.Enter(ctx, admit.Need{Tokens: limit, Rows: max(r.Bounds.Nodes, 1) - 1})
+	p, err = g.gate.Enter(ctx, admit.Need{Tenant: r.Tenant, Tokens: limit, Rows: max(r.Bounds.Nodes, 1) - 1})
 	return tokens, p, err
 }
 
 // Deliver takes a verdict from the verifier. It never blocks; a verdict that no session waits for is
-// dropped and counted by reason. v's slices stay as they are: the gateway only reads them.
+// dropped and counted by reason. The gateway only reads v's slices.
 func (g *Gateway) Deliver(v tandem.Verdict) {
 	g.mu.RLock()
 	box := g.sessions[v.Session]
@@ -128,24 +133,24 @@ func (g *Gateway) Deliver(v tandem.Verdict) {
 // the waits of sessions that have lost it.
 func (g *Gateway) VerifierState(up bool) { g.verifier.Set(up) }
 
-// VerifierIs tells what the verifier is, whenever one has come up: what its passes cost (nil: not measured)
-// and how many tokens its KV cache holds, in pages of pageTokens (0 of either: unknown). It replaces what
-// was known; requests that wait for more memory than there is now are refused.
+// VerifierIs describes a verifier that has come up: what its passes cost (nil: not measured)
+// and how many tokens its KV cache holds, in pages of pageTokens (0 of either: unknown). It replaces the
+// previous description; requests that wait for more memory than there is now are refused.
 func (g *Gateway) VerifierIs(costs []tandem.Cost, kvTokens int64, pageTokens int) {
 	g.shared.Measured(costs)
 	g.gate.Capacity(kvTokens, pageTokens)
 }
 
-// Enlist makes a drafter one that sessions may ask, those that run as well, or replaces the one of that
-// name, such as after a restart. A member without a name or a drafter is ignored.
-func (g *Gateway) Enlist(m Member) {
-	if m.Name != "" && m.Drafter != nil {
-		g.roster.Enlist(m)
+// Enlist lets sessions ask a drafter, also those already running, or replaces the drafter of that
+// name, such as after a restart. An e without a name or a drafter is ignored.
+func (g *Gateway) Enlist(e Enlisted) {
+	if e.Name != "" && e.Drafter != nil {
+		g.roster.Enlist(e)
 	}
 }
 
-// Dismiss takes a drafter off: it is gone, or it is to end. Sessions stop asking it before their next
-// round; calls in flight may end, and sessions are closed at it.
+// Dismiss removes a drafter that is gone or draining. Sessions stop asking it before their next
+// round; calls in flight may end, and its sessions are closed.
 func (g *Gateway) Dismiss(name string) { g.roster.Dismiss(name) }
 
 // DrafterState is a hint like VerifierState, for one drafter. It enlists and dismisses nobody.
@@ -153,7 +158,7 @@ func (g *Gateway) DrafterState(name string, up bool) { g.roster.State(name, up) 
 
 // Shutdown refuses new requests, lets those that run or wait go on until ctx ends, cancels the rest,
 // and returns when every goroutine of the gateway has ended. A sink that never returns is given up
-// after the Close timeout; that is an error of kind Deadline, as is having cancelled requests.
+// after the Close timeout. The error is Deadline if a sink was given up or a request was cancelled.
 func (g *Gateway) Shutdown(ctx context.Context) error {
 	idle := g.crew.close()
 	select {
@@ -162,7 +167,7 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 	}
-	running, _ := g.gate.Load()
+	running := g.served.Load()
 	g.kill(tandem.Errorf(op, tandem.Unavailable, "gateway is shutting down"))
 	late := time.NewTimer(2 * g.cfg.Timeouts.Close)
 	defer late.Stop()
@@ -180,8 +185,8 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 // mostCloses bounds the attempts to close a session at a peer that does not answer.
 const mostCloses = 30
 
-// shut closes a session at a peer. One that is gone has forgotten it; one that does not answer is told again, until the gateway
-// is to end.
+// shut closes a session at a peer. A peer that is gone has forgotten it; one that does not answer is told again, until the
+// gateway is to end.
 func (g *Gateway) shut(id tandem.SessionID, at func(context.Context, tandem.SessionID) error) {
 	for range mostCloses {
 		ctx, cancel := context.WithTimeout(context.Background(), g.cfg.Timeouts.Close)
@@ -207,6 +212,13 @@ func (g *Gateway) forget(id tandem.SessionID) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.sessions, id)
+}
+
+// Sessions returns the ids of the sessions that peers may hold for this gateway.
+func (g *Gateway) Sessions() []tandem.SessionID {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	return slices.Collect(maps.Keys(g.sessions))
 }
 
 // guard runs f and returns a panic of it as an Internal error with its stack.

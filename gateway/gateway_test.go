@@ -24,11 +24,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestManyAtOnce(t *testing.T) {
 	w := newWorld()
 	w.quiet = true
-	w.openV, w.openD, w.propose, w.carry, w.verify, w.closes = 300*time.Microsecond, 200*time.Microsecond, 100*time.Microsecond, 50*time.Microsecond, 100*time.Microsecond, 50*time.Microsecond
+	w.openV, w.openD, w.propose, w.carry, w.verify, w.closes = 300*time.Microsecond, 200*time.Microsecond, 100*time.Microsecond,
+		50*time.Microsecond, 100*time.Microsecond, 50*time.Microsecond
 	rng := rand.New(rand.NewPCG(1, 2))
 	for i := range 200 {
 		for operation, does := range faultsOf {
-			if f := (fault{do: does[rng.IntN(len(does))], kind: tandem.UnknownSession, wait: time.Millisecond}); operation != "open-verifier" && rng.IntN(12) == 0 {
+			if f := (fault{do: does[rng.IntN(len(does))], kind: tandem.UnknownSession,
+				wait: time.Millisecond}); operation != "open-verifier" && rng.IntN(12) == 0 {
 				w.faults[fmt.Sprintf("%s %d", operation, i)] = f
 			}
 		}
@@ -37,7 +39,7 @@ func TestManyAtOnce(t *testing.T) {
 	c.Sessions, c.Queue = 8, 100
 	c.Timeouts.Round, c.Timeouts.VerifierWait = 10*time.Millisecond, time.Minute
 	c.Timeouts.ProposeMin, c.Timeouts.ProposeMax = 2*time.Millisecond, 10*time.Millisecond
-	c.Drafters = append(c.Drafters, w.member("b"), w.member("c"))
+	c.Drafters = append(c.Drafters, w.enlisted("b"), w.enlisted("c"))
 	g, err := New(c)
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +57,7 @@ func TestManyAtOnce(t *testing.T) {
 			case 0:
 				g.Dismiss("b")
 			case 1:
-				g.Enlist(w.member("b"))
+				g.Enlist(w.enlisted("b"))
 			}
 			g.VerifierState(who%4 == 0)
 			g.DrafterState("fake", who%4 == 1)
@@ -63,9 +65,11 @@ func TestManyAtOnce(t *testing.T) {
 	})
 	for i := range 24 {
 		group.Go(func() {
-			r := tandem.Request{Prompt: fmt.Sprint("func ", i), MaxTokens: 40, Sampling: tandem.Sampling{TopP: 1, Seed: uint64(i)}, Bounds: tandem.Bounds{Nodes: 8, Depth: 4, Width: 2},
-				Strategy: []tandem.Strategy{tandem.StrategyFixed, tandem.StrategyPlanner, tandem.StrategyMinions, tandem.StrategyLLMCad}[i%4],
-				Vote:     []tandem.Vote{tandem.VoteAuto, tandem.VoteTree, tandem.VoteMajority}[i%3]}
+			r := tandem.Request{Prompt: fmt.Sprint("func ", i), MaxTokens: 40, Sampling: tandem.Sampling{TopP: 1, Seed: uint64(i)},
+				Bounds: tandem.Bounds{Nodes: 8, Depth: 4, Width: 2},
+				Strategy: []tandem.Strategy{tandem.StrategyFixed, tandem.StrategyPlanner, tandem.StrategyMinions,
+					tandem.StrategyLLMCad}[i%4],
+				Vote: []tandem.Vote{tandem.VoteAuto, tandem.VoteTree, tandem.VoteMajority}[i%3]}
 			s := &sink{}
 			if _, err := g.Generate(context.Background(), r, s); err != nil {
 				t.Errorf("request %d: %v", i, err)
@@ -134,7 +138,6 @@ func TestBadConfig(t *testing.T) {
 	for want, change := range map[string]func(*Config){
 		"no vocabulary":        func(c *Config) { c.Vocab = nil },
 		"no verifier":          func(c *Config) { c.Verifier = nil },
-		"no pool":              func(c *Config) { c.Pool = nil },
 		"sessions is -1":       func(c *Config) { c.Sessions = -1 },
 		"queue is -2":          func(c *Config) { c.Queue = -2 },
 		"context is -3":        func(c *Config) { c.Limits.Context = -3 },
@@ -158,9 +161,11 @@ func TestBudgetBeyondInt(t *testing.T) {
 		c.Limits.Context = 10
 		w.gw, _ = New(c)
 		s := &sink{}
-		res, err := w.gw.Generate(context.Background(), tandem.Request{Tokens: []tandem.Token{5, 6}, MaxTokens: math.MaxInt, Sampling: tandem.Sampling{TopP: 1}}, s)
+		res, err := w.gw.Generate(context.Background(), tandem.Request{Tokens: []tandem.Token{5, 6}, MaxTokens: math.MaxInt,
+			Sampling: tandem.Sampling{TopP: 1}}, s)
 		if err != nil || res.OutputTokens != 8 || res.Finish != tandem.FinishLength || s.started.Request.MaxTokens != 8 {
-			t.Errorf("%d tokens, finish %q, effective max_tokens %d, error %v: want 8, length, 8", res.OutputTokens, res.Finish, s.started.Request.MaxTokens, err)
+			t.Errorf("%d tokens, finish %q, effective max_tokens %d, error %v: want 8, length, 8", res.OutputTokens, res.Finish,
+				s.started.Request.MaxTokens, err)
 		}
 		if err := w.gw.Shutdown(context.Background()); err != nil {
 			t.Error(err)
@@ -179,7 +184,8 @@ func TestPanicHarmsOneRequest(t *testing.T) {
 		w.gw, _ = New(c)
 		r := tandem.Request{Prompt: "x", MaxTokens: 3, Sampling: tandem.Sampling{TopP: 1}}
 		_, err := w.gw.Generate(context.Background(), r, &sink{each: func(tandem.Delta) { panic("no room") }})
-		if tandem.KindOf(err) != tandem.Internal || !strings.Contains(err.Error(), "no room") || !strings.Contains(err.Error(), "gateway_test.go") {
+		if tandem.KindOf(err) != tandem.Internal || !strings.Contains(err.Error(), "no room") ||
+			!strings.Contains(err.Error(), "gateway_test.go") {
 			t.Errorf("error %v: want internal with the panic and its stack", err)
 		}
 		if res, err := w.gw.Generate(context.Background(), r, &sink{}); err != nil || res.OutputTokens != 3 {
@@ -211,7 +217,8 @@ func TestQueueIsFair(t *testing.T) {
 					defer mu.Unlock()
 					order = append(order, i)
 				}}
-				if _, err := w.gw.Generate(context.Background(), tandem.Request{Prompt: "x", MaxTokens: 1, Sampling: tandem.Sampling{TopP: 1}}, s); err != nil {
+				if _, err := w.gw.Generate(context.Background(),
+					tandem.Request{Prompt: "x", MaxTokens: 1, Sampling: tandem.Sampling{TopP: 1}}, s); err != nil {
 					t.Error(err)
 				}
 			})
@@ -227,7 +234,7 @@ func TestQueueIsFair(t *testing.T) {
 	})
 }
 
-// TestSlowSink blocks one request's sink for a minute: the other is not slowed.
+// TestSlowSink blocks one request's sink for 20 s at each piece: the other is not slowed.
 func TestSlowSink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -235,7 +242,7 @@ func TestSlowSink(t *testing.T) {
 		w.gw, _ = New(w.config())
 		var group sync.WaitGroup
 		r := tandem.Request{Prompt: "x", MaxTokens: 10, Sampling: tandem.Sampling{TopP: 1}}
-		for _, block := range []time.Duration{time.Minute, 0} {
+		for _, block := range []time.Duration{20 * time.Second, 0} {
 			group.Go(func() {
 				res, err := w.gw.Generate(context.Background(), r, &sink{each: func(tandem.Delta) { time.Sleep(block) }})
 				if took := time.Since(w.began); err != nil || block == 0 && took > time.Second {
@@ -313,7 +320,8 @@ func FuzzDeliver(f *testing.F) {
 // TestClosingIsRepeated closes a session at peers that hang for a while, are gone, or hang while the gateway shuts down.
 func TestClosingIsRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := &Gateway{cfg: Config{Timeouts: Timeouts{Close: time.Second}, Counters: new(tandem.Counters)}, crew: &crew{idle: make(chan struct{})}}
+		g := &Gateway{cfg: Config{Timeouts: Timeouts{Close: time.Second}, Counters: new(tandem.Counters)},
+			crew: &crew{idle: make(chan struct{})}}
 		close := func(hangs int, answer error) (calls int) {
 			g.shut(7, func(ctx context.Context, id tandem.SessionID) error {
 				if calls++; id != 7 || calls > hangs {

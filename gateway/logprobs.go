@@ -22,7 +22,8 @@ func checkLogprobs(v tandem.Verdict, wanted bool, vocab int) error {
 		}
 		for _, t := range l.Top {
 			if t.Token < 0 || int(t.Token) >= vocab || !possible(t.LogProb) {
-				return tandem.Errorf(op, tandem.Corrupt, "verdict has log-probability %v of token %d: want at most 0, of %d tokens", t.LogProb, t.Token, vocab)
+				return tandem.Errorf(op, tandem.Corrupt, "verdict has log-probability %v of token %d: want at most 0, of %d tokens",
+					t.LogProb, t.Token, vocab)
 			}
 		}
 	}

@@ -7,15 +7,15 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// question is what a ticket asks. A verdict answers it only if all of it is the same.
+// question identifies what a ticket asks. A verdict answers it only if all fields are equal.
 type question struct {
 	epoch tandem.Epoch
 	base  tandem.Position
 	hash  tandem.PrefixHash
 }
 
-// mailbox takes the one verdict that its session waits for and turns all others away: arm, then one
-// offer that fits fills it, then nothing fits until it is armed again. offer never blocks.
+// mailbox takes the one verdict that its session waits for and refuses all others: after arm, the first
+// offer that fits fills it, and nothing fits until it is armed again. offer never blocks.
 type mailbox struct {
 	answer chan tandem.Verdict // capacity 1
 	stamps bool                // came is wanted; set before the first offer
@@ -39,7 +39,7 @@ func (b *mailbox) arm(q question) {
 	b.asked, b.armed = q, true
 }
 
-// offer takes v, or returns why not, as the name of a counter.
+// offer takes v and returns "", or returns the counter that names why not.
 func (b *mailbox) offer(v tandem.Verdict) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -22,7 +22,7 @@ func (s *session) adopt() {
 func (s *session) hook() {
 	before := s.req
 	r := s.req
-	s.g.cfg.PolicyHook(s.stats.Rounds+1, &r)
+	s.g.cfg.RoundHook(s.stats.Rounds+1, &r)
 	s.req.Bounds, s.req.Strategy, s.req.Vote, s.req.Drafters, s.req.Without = r.Bounds, r.Strategy, r.Vote, r.Drafters, r.Without
 	if before.Strategy != r.Strategy || before.Vote != r.Vote || before.Without != r.Without {
 		s.adopt()
@@ -32,79 +32,81 @@ func (s *session) hook() {
 	}
 }
 
-// muster takes the session's drafters forward at the start of a round: those that came or went, Opens
-// that have ended, retries that are due, and those that are wanted from now on.
+// muster brings the session's drafters up to date at the start of a round: drafters that came or went, Opens
+// that have ended, retries that are due, and drafters that are wanted from now on.
 func (s *session) muster(ctx context.Context) {
 	if s.listed != s.g.roster.Version() {
 		s.enlist()
 	}
-	if s.policy().Plain() {
+	if s.bounds().Plain() {
 		return // nothing will be drafted
 	}
-	for _, d := range s.drafts {
-		if d.tick(ctx, s.opening, s.trial) {
+	for _, l := range s.liaisons {
+		if l.tick(ctx, s.opening, s.trial) {
 			s.stats.Reopened++
 		}
 	}
-	for _, d := range s.drafts {
-		if d.state == draftNew && !d.of.Seat.Conduct.Aside() {
-			d.start(ctx, s.opening())
+	for _, l := range s.liaisons {
+		if l.state == liaisonNew && !l.of.Seat.Conduct.Aside() {
+			l.start(ctx, s.opening())
 		}
-		if !s.strategy.Several() && (d.state == draftOpening && !d.late || d.ready()) {
+		if !s.strategy.Several() && (l.state == liaisonOpening && !l.late || l.ready()) {
 			return // the others are opened if this one fails
 		}
 	}
 }
 
-// trial is the smallest thing that a drafter can be asked.
-func (s *session) trial(d *drafting) wish {
-	w := s.wish(s.question(), ask{d, tandem.Proposal{Bounds: tandem.Bounds{Nodes: 2, Depth: 1, Width: 1}}}, true)
+// trial is the smallest proposal for a drafter.
+func (s *session) trial(l *liaison) wish {
+	w := s.wish(s.question(), ask{l, tandem.Proposal{Bounds: tandem.Bounds{Nodes: 2, Depth: 1, Width: 1}}}, true)
 	w.trial = true
 	return w
 }
 
-// follow has drafters that the round does without hear what was committed, and say what they would have guessed. Nobody waits
-// for them: it is heard at the start of a later round.
+// follow tells drafters that the round does not ask what was committed, so that they say what they would have guessed. The round
+// does not wait for them; the answers are read at the start of a later round.
 func (s *session) follow(ctx context.Context, a *answer) {
-	for _, name := range a.plan.Follow {
-		i := slices.IndexFunc(s.drafts, func(d *drafting) bool { return d.of.Name == name })
-		if i < 0 || !s.drafts[i].ready() {
+	for _, name := range a.decision.Follow {
+		i := slices.IndexFunc(s.liaisons, func(l *liaison) bool { return l.of.Name == name })
+		if i < 0 || !s.liaisons[i].ready() {
 			continue
 		}
-		d := s.drafts[i]
-		d.begin(s.g.cfg.Events.Mute(ctx), s.trial(d), s.g.cfg.Timeouts.ProposeMax, make(chan *call, 1))
-		d.follow = true
+		l := s.liaisons[i]
+		l.begin(s.g.cfg.Events.Mute(ctx), s.trial(l), s.g.cfg.Timeouts.ProposeMax, make(chan *call, 1))
+		l.follow = true
 	}
 }
 
-// hear passes on what a drafter says of the session's first base tokens, for which it had spent that long if for nothing else.
-func (s *session) hear(d *drafting, base tandem.Position, h tandem.Hindsight, spent time.Duration) {
+// hear passes a drafter's hindsight on the session's first base tokens to the strategy; spent is the time it took if it was
+// asked for nothing else, else 0.
+func (s *session) hear(l *liaison, base tandem.Position, h tandem.Hindsight, spent time.Duration) {
 	if base <= tandem.Position(len(s.tokens)) {
-		s.strategy.Hear(d.of.Name, base, h, spent)
+		s.strategy.Hear(l.of.Name, base, h, spent)
 	}
 }
 
-// enlist brings drafts up to date with the roster.
+// enlist brings the liaisons up to date with the roster.
 func (s *session) enlist() {
 	lives, version := s.g.roster.List(s.req.Drafters)
-	before := s.drafts
-	s.drafts, s.listed = make([]*drafting, 0, len(lives)), version
+	before := s.liaisons
+	s.liaisons, s.listed = make([]*liaison, 0, len(lives)), version
 	opened := map[string]bool{}
-	for _, d := range before {
-		if slices.Contains(lives, d.of) {
+	for _, l := range before {
+		if slices.Contains(lives, l.of) {
 			continue
 		}
-		opened[d.of.Name] = d.opened
-		if done := d.retire(s.id); done != nil {
-			s.closing[d.of.Name] = done
+		opened[l.of.Name] = l.opened
+		if done := l.retire(s.id); done != nil {
+			s.closing[l.of.Name] = done
 		}
 	}
-	for _, l := range lives {
-		if i := slices.IndexFunc(before, func(d *drafting) bool { return d.of == l }); i >= 0 {
-			s.drafts = append(s.drafts, before[i])
+	for _, life := range lives {
+		if i := slices.IndexFunc(before, func(l *liaison) bool { return l.of == life }); i >= 0 {
+			s.liaisons = append(s.liaisons, before[i])
 			continue
 		}
-		s.drafts = append(s.drafts, &drafting{g: s.g, spans: &s.spans, of: l, after: s.closing[l.Name], opened: opened[l.Name], hear: s.hear})
+		s.liaisons = append(s.liaisons, &liaison{g: s.g, spans: &s.spans, of: life, after: s.closing[life.Name], opened: opened[life.Name],
+			hear: s.hear})
 	}
 }
 
@@ -112,17 +114,17 @@ func (s *session) enlist() {
 func (s *session) settle(ctx context.Context, patience time.Duration) {
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	for _, d := range s.drafts {
-		d.settle(ctx, limited.Done())
+	for _, l := range s.liaisons {
+		l.settle(ctx, limited.Done())
 	}
 }
 
 // drafters names the drafters that hold the session.
 func (s *session) drafters() string {
 	var names []string
-	for _, d := range s.drafts {
-		if d.state == draftReady {
-			names = append(names, d.of.Name)
+	for _, l := range s.liaisons {
+		if l.state == liaisonReady {
+			names = append(names, l.of.Name)
 		}
 	}
 	return strings.Join(names, ",")

@@ -26,11 +26,13 @@ var (
 	faultsOf = map[string][]string{
 		"open-verifier": {"fail", "slow"},
 		"open-drafter":  {"fail", "slow", "deaf"},
-		"propose":       {"fail", "slow", "lose", "die", "garbage", "bad-tree", "root", "deep", "vocab", "cycle", "other-root", "nan", "million", "hindsight"},
-		"ticket":        {"fail", "lose", "twice", "late"},
-		"verdict":       {"lose", "twice", "late", "epoch", "base", "hash", "length", "token", "path", "kind", "restart"},
+		"propose": {"fail", "slow", "lose", "die", "garbage", "bad-tree", "root", "deep", "vocab", "cycle", "other-root", "nan",
+			"million", "hindsight"},
+		"ticket":  {"fail", "lose", "twice", "late"},
+		"verdict": {"lose", "twice", "late", "epoch", "base", "hash", "length", "token", "path", "kind", "restart"},
 	}
-	passing = []tandem.Kind{tandem.UnknownSession, tandem.Stale, tandem.Exhausted, tandem.Unavailable, tandem.Deadline, tandem.Internal, tandem.Corrupt}
+	passing = []tandem.Kind{tandem.UnknownSession, tandem.Stale, tandem.Exhausted, tandem.Unavailable, tandem.Deadline, tandem.Internal,
+		tandem.Corrupt}
 )
 
 // genFaults draws up to most faults, spread over the first forty operations of each kind.
@@ -53,7 +55,8 @@ func genFaults(rt *rapid.T, most int, others ...string) map[string]fault {
 		case operation == "open-verifier":
 			f.kind = rapid.SampledFrom([]tandem.Kind{tandem.Exhausted, tandem.Unavailable, tandem.Deadline}).Draw(rt, "open kind")
 		case operation == "verdict":
-			f.kind = rapid.SampledFrom([]tandem.Kind{tandem.UnknownSession, tandem.Stale, tandem.Invalid, tandem.Internal}).Draw(rt, "verdict kind")
+			f.kind = rapid.SampledFrom([]tandem.Kind{tandem.UnknownSession, tandem.Stale, tandem.Invalid, tandem.Internal}).Draw(rt,
+				"verdict kind")
 		case operation == "propose" && rapid.IntRange(0, 9).Draw(rt, "refused") == 0:
 			f.kind = tandem.Unsupported
 		}
@@ -75,7 +78,8 @@ func genRequest(rt *rapid.T) tandem.Request {
 		Report:    rapid.Bool().Draw(rt, "report"),
 	}
 	if rapid.IntRange(0, 5).Draw(rt, "drafts") > 0 {
-		r.Bounds = tandem.Bounds{Nodes: rapid.IntRange(2, 16).Draw(rt, "nodes"), Depth: rapid.IntRange(1, 7).Draw(rt, "depth"), Width: rapid.IntRange(1, 4).Draw(rt, "width")}
+		r.Bounds = tandem.Bounds{Nodes: rapid.IntRange(2, 16).Draw(rt, "nodes"), Depth: rapid.IntRange(1, 7).Draw(rt, "depth"),
+			Width: rapid.IntRange(1, 4).Draw(rt, "width")}
 	}
 	return r
 }
@@ -157,7 +161,8 @@ func faulty(w *world, c Config, rec *recorder, r tandem.Request, outages []outag
 		return fmt.Sprintf("%d tokens, but accepted %d + rounds %d", len(want), st.Accepted, st.Rounds)
 	case s.deltas != st.Rounds || slices.Contains(s.sizes, 0):
 		return fmt.Sprintf("%d deltas of %v tokens in %d rounds: want at least a token in each", s.deltas, s.sizes, st.Rounds)
-	case len(st.Coordination) != st.Rounds || st.PlainRounds > st.Rounds || st.Accepted > st.Drafted || st.DraftedDepth > st.Drafted || s.drafts != st.Accepted:
+	case len(st.Coordination) != st.Rounds || st.PlainRounds > st.Rounds || st.Accepted > st.Drafted || st.DraftedDepth > st.Drafted ||
+		s.drafts != st.Accepted:
 		return fmt.Sprintf("figures contradict each other: %+v", st)
 	}
 	choices, reasons := 0, 0
@@ -197,9 +202,10 @@ func unsettled(c *tandem.Counters) string {
 
 // genSpeculation draws how a request drafts.
 func genSpeculation(rt *rapid.T, r *tandem.Request, names []string) {
-	r.Strategy = rapid.SampledFrom([]tandem.Strategy{"", tandem.StrategyPlanner, tandem.StrategyFixed, tandem.StrategyLLMCad, tandem.StrategyMinions}).Draw(rt, "strategy")
+	r.Strategy = rapid.SampledFrom([]tandem.Strategy{"", tandem.StrategyPlanner, tandem.StrategyFixed, tandem.StrategyLLMCad,
+		tandem.StrategyMinions}).Draw(rt, "strategy")
 	r.Vote = rapid.SampledFrom([]tandem.Vote{"", tandem.VoteAuto, tandem.VoteNone, tandem.VoteMajority, tandem.VoteTree}).Draw(rt, "vote")
-	r.Without = tandem.Technique(rapid.IntRange(0, 7).Draw(rt, "off"))
+	r.Without = tandem.Technique(rapid.IntRange(0, 7).Draw(rt, "without"))
 	r.Drafters = nil
 	if rapid.Bool().Draw(rt, "named") {
 		r.Drafters = slices.Clone(rapid.Permutation(names).Draw(rt, "names"))[:rapid.IntRange(1, len(names)).Draw(rt, "how many")]
@@ -207,7 +213,7 @@ func genSpeculation(rt *rapid.T, r *tandem.Request, names []string) {
 }
 
 // TestStrategiesNeverChangeTheText: whatever strategy, vote and set of drafters a request has, while
-// drafters fail, send garbage, join and leave, and the request's policy changes from round to round, the
+// drafters fail, send garbage, join and leave, and the request's bounds change from round to round, the
 // text is that of plain decoding.
 func TestStrategiesNeverChangeTheText(t *testing.T) {
 	names := []string{"drafter", "b", "c", "d"}
@@ -223,7 +229,8 @@ func TestStrategiesNeverChangeTheText(t *testing.T) {
 		var changes []change
 		for range rapid.IntRange(0, 6).Draw(rt, "changes") {
 			changes = append(changes, change{time.Duration(rapid.IntRange(0, 400).Draw(rt, "at")) * time.Millisecond,
-				rapid.SampledFrom(names).Draw(rt, "who"), rapid.SampledFrom([]string{"enlist", "dismiss", "restart", "up"}).Draw(rt, "change")})
+				rapid.SampledFrom(names).Draw(rt, "who"), rapid.SampledFrom([]string{"enlist", "dismiss", "restart", "up"}).Draw(rt,
+					"change")})
 		}
 		hooks := map[int]tandem.Request{}
 		for range rapid.IntRange(0, 4).Draw(rt, "hooks") {
@@ -241,13 +248,13 @@ func TestStrategiesNeverChangeTheText(t *testing.T) {
 			c := w.config()
 			c.Drafters, c.Limits.Context = nil, 1000
 			for i, who := range names {
-				if m := w.member(who); i < there || slices.Contains(r.Drafters, m.Name) {
+				if m := w.enlisted(who); i < there || slices.Contains(r.Drafters, m.Name) {
 					c.Drafters = append(c.Drafters, m)
 				}
 			}
 			rec := &recorder{}
 			c.Events = rec.events()
-			c.PolicyHook = func(round int, r *tandem.Request) {
+			c.RoundHook = func(round int, r *tandem.Request) {
 				if h, ok := hooks[round]; ok {
 					r.Bounds, r.Strategy, r.Vote, r.Without, r.Drafters = h.Bounds, h.Strategy, h.Vote, h.Without, h.Drafters
 				}
@@ -257,9 +264,9 @@ func TestStrategiesNeverChangeTheText(t *testing.T) {
 					w.later(x.at, func() {
 						switch x.do {
 						case "enlist":
-							w.gw.Enlist(w.member(x.who))
+							w.gw.Enlist(w.enlisted(x.who))
 						case "dismiss":
-							w.gw.Dismiss(w.member(x.who).Name)
+							w.gw.Dismiss(w.enlisted(x.who).Name)
 						case "restart":
 							w.restart(x.who)
 						case "up":
@@ -268,7 +275,8 @@ func TestStrategiesNeverChangeTheText(t *testing.T) {
 					})
 				}
 				if measured {
-					w.gw.VerifierIs([]tandem.Cost{{Rows: 1, Time: 5 * time.Millisecond}, {Rows: 8, Time: 6 * time.Millisecond}, {Rows: 16, Time: 12 * time.Millisecond}}, 0, 0)
+					w.gw.VerifierIs([]tandem.Cost{{Rows: 1, Time: 5 * time.Millisecond}, {Rows: 8, Time: 6 * time.Millisecond},
+						{Rows: 16, Time: 12 * time.Millisecond}}, 0, 0)
 				}
 			}
 			problem = faulty(w, c, rec, r, nil)
@@ -282,7 +290,8 @@ func TestStrategiesNeverChangeTheText(t *testing.T) {
 // TestCancelAtEveryMoment cancels a request in each millisecond of its life: it ends at once, and both
 // peers have forgotten it within 50 ms.
 func TestCancelAtEveryMoment(t *testing.T) {
-	r := tandem.Request{Prompt: "func", MaxTokens: 12, Sampling: tandem.Sampling{TopP: 1}, Bounds: tandem.Bounds{Nodes: 8, Depth: 4, Width: 2}}
+	r := tandem.Request{Prompt: "func", MaxTokens: 12, Sampling: tandem.Sampling{TopP: 1},
+		Bounds: tandem.Bounds{Nodes: 8, Depth: 4, Width: 2}}
 	for at := time.Duration(0); at < 300*time.Millisecond; at += 997 * time.Microsecond {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld()

@@ -16,32 +16,32 @@ func (a *answer) reason() string {
 	if len(a.asks) > 0 && !a.drafted && len(a.verdict.Path) == 0 {
 		return strategy.ReasonNoDraft
 	}
-	return a.plan.Reason
+	return a.decision.Reason
 }
 
 // idle says why nothing can be drafted.
-func (s *session) idle(p tandem.Bounds) string {
+func (s *session) idle(b tandem.Bounds) string {
 	switch {
 	case s.req.Bounds.Plain():
 		return strategy.ReasonNotAsked
-	case p.Plain():
+	case b.Plain():
 		return strategy.ReasonBudget
 	}
 	return strategy.ReasonNobody
 }
 
-// why words in one line why the round was drafted as it was. It must be asked before the strategy learns.
+// why explains in one line why the round was drafted as it was. It must be called before the strategy learns.
 func (s *session) why(a *answer) string {
 	if a.why != "" {
 		return a.why
 	}
-	switch reason := a.plan.Reason; {
+	switch reason := a.decision.Reason; {
 	case reason == strategy.ReasonNobody:
 		a.why = reason + s.absent()
 	case strings.HasPrefix(reason, strategy.Plain):
 		a.why = reason
 	default:
-		a.why = reason + ": " + s.strategy.Explain(a.plan)
+		a.why = reason + ": " + s.strategy.Explain(a.decision)
 		if a.reason() == strategy.ReasonNoDraft {
 			a.why += "; no draft came"
 		}
@@ -51,30 +51,31 @@ func (s *session) why(a *answer) string {
 
 // absent lists the drafters and what keeps each from drafting.
 func (s *session) absent() string {
-	if len(s.drafts) == 0 {
+	if len(s.liaisons) == 0 {
 		return ", none is alive"
 	}
 	var out strings.Builder
-	for i, d := range s.drafts {
-		what := draftStates[d.state]
-		if d.of.Seat.Conduct.Aside() {
+	for i, l := range s.liaisons {
+		what := liaisonStates[l.state]
+		if l.of.Seat.Conduct.Aside() {
 			what = "put aside"
 		}
-		fmt.Fprintf(&out, "%s%s %s", map[bool]string{true: ": ", false: ", "}[i == 0], d.of.Name, what)
+		fmt.Fprintf(&out, "%s%s %s", map[bool]string{true: ": ", false: ", "}[i == 0], l.of.Name, what)
 	}
 	return out.String()
 }
 
-// report tells how a committed round came about. What was verified is the tree if the verdict is about all of it;
-// else it was a drafter's ticket whose answer was lost, or the root alone, and of that no more is known than
-// what was accepted.
+// report describes a committed round. If the verdict covers the whole tree, that tree was verified; else it was
+// a drafter's ticket whose answer was lost, or the root alone, and only the accepted tokens are
+// known.
 func (s *session) report(a *answer) *tandem.Round {
 	v := a.verdict
 	n := len(a.delta.Tokens)
-	r := &tandem.Round{Index: s.stats.Rounds, Base: v.Base, Choice: a.plan.Choice, Why: s.why(a)}
+	r := &tandem.Round{Index: s.stats.Rounds, Base: v.Base, Choice: a.decision.Choice, Why: s.why(a)}
 	path := v.Path[:min(len(v.Path), n)]
 	if a.judged() {
-		r.Tree = tandem.Tree{Tokens: slices.Clone(a.tree.Tokens), Parents: slices.Clone(a.tree.Parents), LogProbs: slices.Clone(a.tree.LogProbs)}
+		r.Tree = tandem.Tree{Tokens: slices.Clone(a.tree.Tokens), Parents: slices.Clone(a.tree.Parents),
+			LogProbs: slices.Clone(a.tree.LogProbs)}
 		r.Path = slices.Clone(path)
 	} else {
 		r.Tree = tandem.Root(s.tokens[int(v.Base)-1])
@@ -99,16 +100,16 @@ func (s *session) report(a *answer) *tandem.Round {
 	return r
 }
 
-// lanes returns what the stages of a round took, as far as this side can tell: it knows when it asked, when answers
+// lanes returns the times of a round's stages, as far as the gateway can tell: it knows when it asked, when answers
 // came, and for how long the others computed, but not when they began.
 //
-//	ahead   from the drafter's answer before this one, as long as it says that it went on after it
-//	draft   from the call, as long as the drafter says that it computed
+//	ahead   from the drafter's previous answer, for as long as it says that it went on after it
+//	draft   from the call, for as long as the drafter says that it computed
 //	pool    from the put of the ticket, or the end of the draft if the drafter put it, to the begin of verify
-//	verify  up to the arrival of the verdict, as long as the verifier says that the pass took
+//	verify  up to the arrival of the verdict, for as long as the verifier says that the pass took
 //	commit  from there to now
 //
-// So the way of a question counts for the stage after it, and the way of a verdict for the pool.
+// So the transport of a question counts for the stage after it, and that of a verdict for the pool.
 func (s *session) lanes(a *answer) []tandem.Lane {
 	out := make([]tandem.Lane, 0, 2*len(a.drafts)+3)
 	add := func(stage, by string, from, to time.Time) {
@@ -125,8 +126,8 @@ func (s *session) lanes(a *answer) []tandem.Lane {
 	for _, d := range a.drafts {
 		end := earlier(d.begun.Add(d.got.Busy), came)
 		add("draft", d.by.of.Name, d.begun, end)
-		if !a.merged && (put.IsZero() || end.Before(put)) {
-			put = end
+		if len(a.drafts) == 1 && !a.merged && (put.IsZero() || end.Before(put)) {
+			put = end // of several drafts the gateway put the ticket, also where the verifier refused what they make together
 		}
 	}
 	pass := came.Add(-max(a.verdict.Busy, 0))

@@ -56,13 +56,15 @@ func (r *reports) wrong(d tandem.Delta) string {
 	at := int32(0)
 	for i, n := range x.Path {
 		if x.Tree.Parents[n] != at || x.Tree.Tokens[n] != d.Tokens[i] || x.Votes[n] == 0 {
-			return fmt.Sprintf("round %d: node %d of path %v has parent %d, token %d, votes %b: want %d, %d, some", r.rounds, n, x.Path, x.Tree.Parents[n], x.Tree.Tokens[n], x.Votes[n], at, d.Tokens[i])
+			return fmt.Sprintf("round %d: node %d of path %v has parent %d, token %d, votes %b: want %d, %d, some", r.rounds, n, x.Path,
+				x.Tree.Parents[n], x.Tree.Tokens[n], x.Votes[n], at, d.Tokens[i])
 		}
 		at = n
 	}
 	for n, v := range x.Votes {
 		if v>>len(x.Drafters) != 0 || n > 0 && v&^x.Votes[x.Tree.Parents[n]] != 0 {
-			return fmt.Sprintf("round %d: node %d has votes %b of %d drafters, its parent %b", r.rounds, n, v, len(x.Drafters), x.Votes[x.Tree.Parents[n]])
+			return fmt.Sprintf("round %d: node %d has votes %b of %d drafters, its parent %b", r.rounds, n, v, len(x.Drafters),
+				x.Votes[x.Tree.Parents[n]])
 		}
 	}
 	order := []string{"ahead", "draft", "pool", "verify", "commit"}
@@ -100,17 +102,21 @@ func TestReport(t *testing.T) {
 		lanes    string // in ms
 	}{
 		{"not asked", tandem.Request{}, nil, 0, "plain", "plain: not asked for", nil, "pool 10.0-11.5 verify 11.5-16.5"},
-		{"nobody", tandem.Request{Bounds: tree, Drafters: []string{"gone"}}, nil, 1, "plain", "plain: nobody drafts, none is alive", nil, "pool 16.5-18.0 verify 18.0-23.0"},
+		{"nobody", tandem.Request{Bounds: tree, Drafters: []string{"gone"}}, nil, 1, "plain", "plain: nobody drafts, none is alive", nil,
+			"pool 16.5-18.0 verify 18.0-23.0"},
 		{"opening", tandem.Request{Bounds: tree}, map[string]fault{"open-drafter 1": {do: "slow", wait: 80 * time.Millisecond}}, 0,
 			"plain", "plain: nobody drafts: fake opening", nil, "pool 30.0-31.5 verify 31.5-36.5"},
-		{"fixed", tandem.Request{Bounds: tree}, nil, 0, "fake 5/4", "fixed: tree 5/4/1", []string{"fake"}, "draft fake 10.0-13.0 pool 13.0-14.0 verify 14.0-19.0"},
+		{"fixed", tandem.Request{Bounds: tree}, nil, 0, "fake 5/4", "fixed: tree 5/4/1", []string{"fake"},
+			"draft fake 10.0-13.0 pool 13.0-14.0 verify 14.0-19.0"},
 		{"refused", tandem.Request{Bounds: tree}, map[string]fault{"propose 1": {do: "fail", kind: tandem.Internal}}, 0,
 			"fake 5/4", "fixed: tree 5/4/1; no draft came", nil, "pool 10.0-11.5 verify 11.5-16.5"},
 		{"pacer", tandem.Request{Bounds: tree, Strategy: tandem.StrategyLLMCad}, nil, 1, "fake 5/4", "threshold: α 0.0", []string{"fake"},
 			"ahead fake 13.0-16.0 draft fake 19.0-22.0 pool 22.0-23.0 verify 23.0-28.0"},
 		{"chains", tandem.Request{Bounds: tree, Strategy: tandem.StrategyMinions, Drafters: []string{"fake", "b"}}, nil, 0, "vote of 2 5/4",
-			"length: 4 tokens, 0 of 8 records; weights fake 1.00, b 1.00", []string{"fake", "b"}, "draft fake 10.0-13.0 draft b 10.0-13.1 pool 13.1-14.1 verify 14.1-19.1"},
-		{"planner", tandem.Request{Bounds: tree, Strategy: tandem.StrategyPlanner, Vote: tandem.VoteNone, Drafters: []string{"fake"}}, nil, 0, "fake", "learning: fake: never tried; plain never tried",
+			"length: 4 tokens, 0 of 8 records; weights fake 1.00, b 1.00", []string{"fake", "b"},
+			"draft fake 10.0-13.0 draft b 10.0-13.1 pool 13.1-14.1 verify 14.1-19.1"},
+		{"planner", tandem.Request{Bounds: tree, Strategy: tandem.StrategyPlanner, Vote: tandem.VoteNone, Drafters: []string{"fake"}}, nil,
+			0, "fake", "learning: fake: never tried; plain never tried",
 			[]string{"fake"}, "draft fake 10.0-13.0 pool 13.0-14.0 verify 14.0-19.0"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -121,18 +127,19 @@ func TestReport(t *testing.T) {
 					w.faults = test.faults
 				}
 				c := w.config()
-				c.Drafters = append(c.Drafters, w.member("b"))
+				c.Drafters = append(c.Drafters, w.enlisted("b"))
 				g, err := New(c)
 				if err != nil {
 					t.Fatal(err)
 				}
 				w.gw = g
-				g.Enlist(Member{Name: "gone", Drafter: fakeDrafter{w.peer("drafter")}})
+				g.Enlist(Enlisted{Name: "gone", Drafter: fakeDrafter{w.peer("drafter")}})
 				g.Dismiss("gone")
 				r := test.r
 				r.Prompt, r.MaxTokens, r.Sampling, r.Report = "func", 30, tandem.Sampling{TopP: 1}, true
 				var got []*tandem.Round
-				if _, err := g.Generate(context.Background(), r, &sink{each: func(d tandem.Delta) { got = append(got, d.Round) }}); err != nil {
+				if _, err := g.Generate(context.Background(), r,
+					&sink{each: func(d tandem.Delta) { got = append(got, d.Round) }}); err != nil {
 					t.Fatal(err)
 				}
 				if err := g.Shutdown(context.Background()); err != nil {
@@ -140,8 +147,10 @@ func TestReport(t *testing.T) {
 				}
 				w.flights.Wait()
 				x := got[test.round]
-				if lanes := wordLanes(x.Lanes); x.Choice != test.choice || !strings.HasPrefix(x.Why, test.why) || !slices.Equal(x.Drafters, test.drafters) || lanes != test.lanes {
-					t.Errorf("choice %q, why %q, drafters %v, lanes %s: want %q, %q, %v, %s", x.Choice, x.Why, x.Drafters, lanes, test.choice, test.why, test.drafters, test.lanes)
+				if lanes := wordLanes(x.Lanes); x.Choice != test.choice || !strings.HasPrefix(x.Why, test.why) ||
+					!slices.Equal(x.Drafters, test.drafters) || lanes != test.lanes {
+					t.Errorf("choice %q, why %q, drafters %v, lanes %s: want %q, %q, %v, %s", x.Choice, x.Why, x.Drafters, lanes,
+						test.choice, test.why, test.drafters, test.lanes)
 				}
 				t.Log(got[len(got)-1].Why)
 			})
@@ -163,17 +172,19 @@ func wordLanes(lanes []tandem.Lane) string {
 
 // TestReportOfMergedTree: votes are of those whose own draft held a node.
 func TestReportOfMergedTree(t *testing.T) {
-	s := desk(t, tandem.Request{Report: true, Vote: tandem.VoteTree, Bounds: tandem.Bounds{Nodes: 8, Depth: 4, Width: 1}}, "go", "py", "prose")
+	s := desk(t, tandem.Request{Report: true, Vote: tandem.VoteTree, Bounds: tandem.Bounds{Nodes: 8, Depth: 4, Width: 1}}, "go", "py",
+		"prose")
 	chain := func(tokens ...tandem.Token) tandem.Proposed {
 		tree := tandem.Root(1)
 		tree.LogProbs = []float32{0}
 		for i, x := range tokens {
-			tree.Tokens, tree.Parents, tree.LogProbs = append(tree.Tokens, x), append(tree.Parents, int32(i)), append(tree.LogProbs, float32(-i-1))
+			tree.Tokens, tree.Parents, tree.LogProbs = append(tree.Tokens, x), append(tree.Parents, int32(i)),
+				append(tree.LogProbs, float32(-i-1))
 		}
 		return tandem.Proposed{Nodes: tree.Len(), Depth: tree.Len() - 1, Tree: tree}
 	}
 	a := new(answer)
-	s.decide(a, s.ready(), s.policy())
+	s.decide(a, s.ready(), s.bounds())
 	for i, got := range []tandem.Proposed{chain(5, 6), chain(5, 7), chain(9)} {
 		a.drafts = append(a.drafts, draft{by: a.asks[i].of, got: got, begun: s.begun})
 	}
@@ -195,7 +206,8 @@ func TestReportOfMergedTree(t *testing.T) {
 			t.Errorf("token %d has votes %03b: want %03b", token, x.Votes[i], want[token])
 		}
 	}
-	if !slices.Equal(x.Path, a.verdict.Path) || x.Tree.LogProbs == nil || !slices.Equal(x.Drafters, []string{"go", "py", "prose"}) || x.Why != "fixed: tree 8/4/1; weights go 1.00, py 1.00, prose 1.00" {
+	if !slices.Equal(x.Path, a.verdict.Path) || x.Tree.LogProbs == nil || !slices.Equal(x.Drafters, []string{"go", "py", "prose"}) ||
+		x.Why != "fixed: tree 8/4/1; weights go 1.00, py 1.00, prose 1.00" {
 		t.Errorf("report %+v", x)
 	}
 }
@@ -205,7 +217,8 @@ func TestReportOfMergedTree(t *testing.T) {
 func TestLogprobsGoWithTokens(t *testing.T) {
 	s := desk(t, tandem.Request{Sampling: tandem.Sampling{Logprobs: true}, Bounds: tandem.Bounds{Nodes: 8, Depth: 4, Width: 1}})
 	s.limit = 3
-	a := &answer{verdict: tandem.Verdict{Base: 1, Nodes: 4, Path: []int32{1, 2}, Tokens: []tandem.Token{5, 6, 7}, Logprobs: []tandem.Logprob{{LogProb: -1}, {LogProb: -2}, {LogProb: -3}}}}
+	a := &answer{verdict: tandem.Verdict{Base: 1, Nodes: 4, Path: []int32{1, 2}, Tokens: []tandem.Token{5, 6, 7},
+		Logprobs: []tandem.Logprob{{LogProb: -1}, {LogProb: -2}, {LogProb: -3}}}}
 	if err := s.check(a); err != nil {
 		t.Error(err)
 	}

@@ -12,14 +12,14 @@ import (
 	"github.com/tandem-llm/tandem/spec"
 )
 
-// answer is what one ask led to.
+// answer is the result of one ask.
 type answer struct {
-	plan     strategy.Plan
-	asks     []ask   // of plan
+	decision strategy.Decision
+	asks     []ask   // of decision
 	drafts   []draft // of those that answered in time, in the order of asks
 	tree     tandem.Tree
 	by       string          // who drafted tree, "vote" for several
-	voted    int             // whose of drafts the majority was; 0 with one
+	voted    int             // index in drafts of the majority's; 0 with one
 	proposed tandem.Proposed // of tree; zero if not drafted
 	drafted  bool            // a ticket with tree is in the pool, or is to be put
 	merged   bool            // by the session itself
@@ -33,15 +33,16 @@ type answer struct {
 	put      time.Time     // of the first ticket that the session put itself, for a report
 }
 
-// ask is a drafter and the shape of the tree that is wanted of it.
+// ask is a drafter and the proposal for it.
 type ask struct {
-	of    *drafting
-	shape tandem.Proposal
+	of       *liaison
+	proposal tandem.Proposal
 }
 
 // outcome returns what a strategy may learn from.
 func (a *answer) outcome() *strategy.Outcome {
-	o := &strategy.Outcome{Plan: a.plan, Drafts: make([]strategy.Draft, len(a.drafts)), Tree: a.tree, Merged: a.merged, Voted: a.voted, Verdict: a.verdict,
+	o := &strategy.Outcome{Decision: a.decision, Drafts: make([]strategy.Draft, len(a.drafts)), Tree: a.tree, Merged: a.merged,
+		Voted: a.voted, Verdict: a.verdict,
 		Judged: a.judged(), Tokens: len(a.delta.Tokens), AtEnd: a.atEnd, Lossy: a.tickets > 1, Wall: a.wall, Rest: a.coordination()}
 	for i, d := range a.drafts {
 		o.Drafts[i] = strategy.Draft{Drafter: d.by.of.Name, Got: d.got, Extra: d.extra}
@@ -49,7 +50,7 @@ func (a *answer) outcome() *strategy.Outcome {
 	return o
 }
 
-// judged reports whether the verdict says something about the tree: all of it was verified.
+// judged reports whether the whole tree was verified, so that the verdict says something about it.
 func (a *answer) judged() bool {
 	return a.drafted && a.tree.Len() > 1 && a.verdict.Nodes == a.tree.Len()
 }
@@ -65,7 +66,7 @@ func (s *session) attributes(a *answer) []tandem.Attr {
 		return nil
 	}
 	attrs := []tandem.Attr{number("nodes", a.proposed.Nodes), number("depth", a.proposed.Depth), number("accepted", len(a.verdict.Path)),
-		text("strategy", string(cmp.Or(s.req.Strategy, tandem.StrategyFixed))), text("choice", a.plan.Choice), text("why", s.why(a))}
+		text("strategy", string(cmp.Or(s.req.Strategy, tandem.StrategyFixed))), text("choice", a.decision.Choice), text("why", s.why(a))}
 	switch {
 	case a.fault != nil:
 		return append(attrs, text("outcome", "stale"))
@@ -84,8 +85,8 @@ func (s *session) attributes(a *answer) []tandem.Attr {
 	return append(attrs, text("drafter", a.by), text("outcome", outcome))
 }
 
-// ask puts one ticket, or has the drafter put one, and waits for its verdict. Repeated tickets go out
-// under again, so that a trace does not grow with them.
+// ask puts one ticket, or has the drafter put one, and waits for its verdict. Repeated tickets are sent with
+// the context again, so that the trace does not grow with them.
 func (s *session) ask(ctx, again context.Context) (a answer, err error) {
 	q := s.question()
 	came := s.g.verifier.Next() // before the ticket: a restart in between must not go unseen
@@ -102,13 +103,13 @@ func (s *session) ask(ctx, again context.Context) (a answer, err error) {
 // several drafters is left in a; a single drafter puts the ticket with its tree itself.
 func (s *session) draft(ctx context.Context, q question, a *answer) {
 	planning := time.Now()
-	ready, policy := s.ready(), s.policy()
-	s.decide(a, ready, policy)
+	ready, bounds := s.ready(), s.bounds()
+	s.decide(a, ready, bounds)
 	s.stats.Planning += time.Since(planning)
 	switch {
 	case len(a.asks) == 0:
 		return
-	case a.plan.Vote != tandem.VoteNone:
+	case a.decision.Vote != tandem.VoteNone:
 		s.vote(ctx, q, a)
 		return
 	}
@@ -120,45 +121,45 @@ func (s *session) draft(ctx context.Context, q question, a *answer) {
 	a.drafts, a.by, a.proposed, a.tree, a.drafted = []draft{d}, by.of.Name, d.got, d.got.Tree, true
 }
 
-// decide has the strategy plan the round.
-func (s *session) decide(a *answer, ready []*drafting, p tandem.Bounds) {
+// decide has the strategy decide what the round drafts.
+func (s *session) decide(a *answer, ready []*liaison, b tandem.Bounds) {
 	names := make([]string, len(ready))
-	for i, d := range ready {
-		names[i] = d.of.Name
+	for i, l := range ready {
+		names[i] = l.of.Name
 	}
-	if a.plan = s.strategy.Decide(names, p); len(ready) == 0 || p.Plain() {
-		a.plan.Reason = s.idle(p)
+	if a.decision = s.strategy.Decide(names, b); len(ready) == 0 || b.Plain() {
+		a.decision.Reason = s.idle(b)
 	}
-	a.asks = make([]ask, len(a.plan.Asks))
-	for i, k := range a.plan.Asks {
-		a.asks[i] = ask{ready[slices.Index(names, k.Drafter)], k.Shape}
+	a.asks = make([]ask, len(a.decision.Asks))
+	for i, k := range a.decision.Asks {
+		a.asks[i] = ask{ready[slices.Index(names, k.Drafter)], k.Proposal}
 	}
 }
 
 // ready returns the drafters that can be asked now, at most as many as a vote can count.
-func (s *session) ready() (out []*drafting) {
-	for _, d := range s.drafts {
-		if len(out) < mostVotes && d.ready() {
-			out = append(out, d)
+func (s *session) ready() (out []*liaison) {
+	for _, l := range s.liaisons {
+		if len(out) < mostVotes && l.ready() {
+			out = append(out, l)
 		}
 	}
 	return out
 }
 
-// policy returns what is left of the request's policy within its budget.
-func (s *session) policy() tandem.Bounds {
-	p := s.req.Bounds
+// bounds returns those of the request, as far as its budget still reaches.
+func (s *session) bounds() tandem.Bounds {
+	b := s.req.Bounds
 	if s.req.Without&tandem.TechniqueBranches != 0 {
-		p.Width, p.Nodes = min(p.Width, 1), min(p.Nodes, p.Depth+1)
+		b.Width, b.Nodes = min(b.Width, 1), min(b.Nodes, b.Depth+1)
 	}
-	p.Nodes = min(p.Nodes, s.nodes)
-	p.Depth = min(p.Depth, s.limit-len(s.tokens)-1)
-	return p
+	b.Nodes = min(b.Nodes, s.nodes)
+	b.Depth = min(b.Depth, s.limit-len(s.tokens)-1)
+	return b
 }
 
-// wish fills in what a drafter is to be told.
+// wish completes the proposal for a drafter.
 func (s *session) wish(q question, k ask, returned bool) wish {
-	p, from := k.shape, k.of.acked
+	p, from := k.proposal, k.of.acked
 	p.Session, p.Epoch, p.Base, p.Hash = s.id, q.epoch, q.base, q.hash
 	p.From, p.Suffix, p.Return = from, s.tokens[from:q.base:q.base], returned
 	if p.Growth != tandem.GrowPacer { // whose thresholds are of plain probabilities
@@ -167,23 +168,23 @@ func (s *session) wish(q question, k ask, returned bool) wish {
 	return wish{Proposal: p, root: s.tokens[q.base-1], nodes: s.nodes}
 }
 
-// greedyTemper is the temperature of drafts for a target at temperature 0, whose next token is rather
-// the draft's first choice than a draw from the draft's distribution. With it trees of as many nodes go deeper:
+// greedyTemper is the temperature of drafts for a target at temperature 0, whose next token is more often the
+// draft's first choice than the draft's distribution says. With it, trees of equal size go deeper:
 // 3.1 tokens a round on prose against 2.4 with 1; 0.25 to 0.5 do about as well.
 const greedyTemper = 0.4
 
-// temper returns the temperature of drafts for a target that samples so.
+// temper returns the temperature of drafts for a target with that sampling.
 func temper(s tandem.Sampling) float64 {
 	return greedyTemper + (1-greedyTemper)*min(s.Temperature, 1)
 }
 
-// question is what is asked about the session as it is now.
+// question returns the question for the session's current state.
 func (s *session) question() question {
 	return question{epoch: s.epoch, base: tandem.Position(len(s.tokens)), hash: s.hash}
 }
 
 // await sets a.verdict to the answer to q, whatever its kind, or a.fault if the verifier seems lost.
-// While no answer comes it puts the root alone: at once if nobody has put a ticket yet, and again
+// While no answer comes it puts the root alone: at once if no ticket has been put yet, and again
 // whenever the verifier came up or the wait, doubled each time, is over. An error ends the request.
 func (s *session) await(ctx, again context.Context, q question, a *answer, came <-chan struct{}) error {
 	t := s.g.cfg.Timeouts
@@ -213,7 +214,7 @@ func (s *session) await(ctx, again context.Context, q question, a *answer, came 
 	if a.drafted && !a.merged {
 		a.tickets = 1
 		s.g.states.tell(s.standing, spec.RequestPut)
-		timer.Reset(min(wait, max(10*s.pace, drafterWait))) // one ticket more costs nothing, and only its word says that there is one
+		timer.Reset(min(wait, max(10*s.pace, drafterWait))) // one more ticket costs nothing; the drafter's may be missing
 	} else if ctx.Err() == nil && !s.box.answered() {
 		put(ctx)
 	}
@@ -250,7 +251,7 @@ func (s *session) await(ctx, again context.Context, q question, a *answer, came 
 	}
 }
 
-// came notes whether the ticket that a single drafter put came, as far as the verdict tells.
+// came notes whether a single drafter's ticket reached the verifier, as far as the verdict tells.
 func (s *session) came(a *answer, overdue bool) {
 	if !a.drafted || a.merged || a.verdict.Kind != tandem.OK || a.proposed.Nodes < 2 {
 		return
@@ -263,7 +264,7 @@ func (s *session) came(a *answer, overdue bool) {
 	}
 }
 
-// put puts a ticket into the pool: with the merged tree if there is one that has not been put yet, else
+// put submits a ticket: with the merged tree if there is one that has not been put yet, else
 // with the root alone.
 func (s *session) put(ctx context.Context, q question, a *answer) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.g.cfg.Timeouts.Round)
@@ -278,11 +279,11 @@ func (s *session) put(ctx context.Context, q question, a *answer) (err error) {
 	if s.req.Report && a.put.IsZero() {
 		a.put = time.Now()
 	}
-	return s.g.cfg.Pool.Put(ctx, t)
+	return s.g.cfg.Verifier.Submit(ctx, t)
 }
 
-// refused draws the consequences of a tree that the verifier refused: it broke a contract, the session did
-// not. A drafter that put it itself is to blame; of a merged tree nobody can say.
+// refused handles a tree that the verifier refused because it breaks a contract; the session is intact. If a
+// drafter put the tree itself, it is to blame; for a merged tree nobody is.
 func (s *session) refused(a *answer) {
 	for _, d := range a.drafts {
 		if a.merged {
@@ -314,10 +315,11 @@ func (s *session) check(a *answer) error {
 	return err
 }
 
-// wellFormed checks what a verdict says against what any verdict may say.
+// wellFormed checks a verdict against the contract of tandem.Verdict.
 func wellFormed(v tandem.Verdict, maxNodes, vocab int) error {
 	if len(v.Tokens) != len(v.Path)+1 {
-		return tandem.Errorf(op, tandem.Corrupt, "verdict has %d tokens for a path of %d nodes: want %d", len(v.Tokens), len(v.Path), len(v.Path)+1)
+		return tandem.Errorf(op, tandem.Corrupt, "verdict has %d tokens for a path of %d nodes: want %d", len(v.Tokens), len(v.Path),
+			len(v.Path)+1)
 	}
 	last := int32(0)
 	for _, n := range v.Path {
@@ -334,8 +336,8 @@ func wellFormed(v tandem.Verdict, maxNodes, vocab int) error {
 	return nil
 }
 
-// rebuild opens the session again at both peers from its committed tokens, in a new epoch, unless
-// that was done too often or for too long.
+// rebuild opens the session again at both peers from its committed tokens, in a new epoch. It fails
+// after too many attempts or too long a time.
 func (s *session) rebuild(ctx context.Context, cause error) error {
 	s.suspect()
 	s.repairs++
@@ -366,10 +368,11 @@ func (s *session) rebuild(ctx context.Context, cause error) error {
 }
 
 // openVerifier makes the verifier hold the session. It waits for a verifier that is down or has no
-// memory free.
+// memory free, or, once the session has begun, for one of its identity.
 func (s *session) openVerifier(ctx context.Context) (err error) {
 	t := s.g.cfg.Timeouts
-	traced, end := s.g.cfg.Events.Begin(s.spans.open(ctx, s.g.cfg.Events), tandem.StagePrefill, text("process", "verifier"), number("epoch", int(s.epoch)))
+	traced, end := s.g.cfg.Events.Begin(s.spans.open(ctx, s.g.cfg.Events), tandem.StagePrefill, text("process", "verifier"),
+		number("epoch", int(s.epoch)))
 	defer func() { end(err) }()
 	for wait := firstWait; ; wait = min(2*wait, longWait) {
 		came := s.g.verifier.Next()
@@ -378,6 +381,9 @@ func (s *session) openVerifier(ctx context.Context) (err error) {
 		s.touched = true
 		opened, err := s.g.cfg.Verifier.Open(limited, s.opening())
 		cancel()
+		if err == nil {
+			err = s.accept(opened)
+		}
 		if err == nil {
 			if s.epoch == 0 {
 				s.cached = opened.Reused
@@ -390,8 +396,14 @@ func (s *session) openVerifier(ctx context.Context) (err error) {
 		}
 		s.suspect()
 		s.g.cfg.Counters.Add("verifier.open_"+tandem.KindOf(err).String(), 1)
+		if other := tandem.Refusal(err); other != "" {
+			s.g.cfg.Counters.Add("refused."+other, 1)
+			if !s.held { // nothing has been said yet, and waiting would hide a mistake
+				return tandem.Errorf(op, tandem.Unavailable, "opening session %s at the verifier: %w", s.id, err)
+			}
+		}
 		switch kind := tandem.KindOf(err); kind {
-		case tandem.Unavailable, tandem.Deadline, tandem.Canceled:
+		case tandem.Unavailable, tandem.Deadline, tandem.Canceled, tandem.Unauthenticated: // the last while a secret is replaced
 		case tandem.Exhausted:
 			patience = min(patience, fullWait)
 		case tandem.Stale, tandem.UnknownSession: // another Open, or a Close of all sessions, came between
@@ -419,10 +431,19 @@ func (s *session) openVerifier(ctx context.Context) (err error) {
 	}
 }
 
-// restart makes the drafters hold the session in its new epoch.
+// accept takes the first verifier's identity as the session's, and refuses a later verifier of another identity.
+func (s *session) accept(o tandem.Opened) error {
+	if s.held && o.Identity != s.identity {
+		return tandem.OtherIdentity(s.id, s.identity, o.Identity)
+	}
+	s.identity, s.held = o.Identity, true
+	return nil
+}
+
+// restart opens the session at the drafters in its new epoch.
 func (s *session) restart(ctx context.Context) {
-	for _, d := range s.drafts {
-		d.restart(ctx, s.opening())
+	for _, l := range s.liaisons {
+		l.restart(ctx, s.opening())
 	}
 }
 
@@ -433,13 +454,13 @@ func (s *session) suspect() {
 	}
 }
 
-// ended is the error of a session whose request's ctx has ended.
+// ended returns the error of a session whose request's ctx has ended.
 func (s *session) ended(ctx context.Context) error {
 	return ended(ctx, "in session "+s.id.String())
 }
 
-// sinkError is the error of a request whose sink refused to go on. A client that is gone has
-// cancelled, unless the sink says better.
+// sinkError returns the error of a request whose sink refused to go on. It counts as Canceled by the client,
+// unless the sink's error has another kind.
 func sinkError(err error) error {
 	kind := tandem.KindOf(err)
 	if e := (*tandem.Error)(nil); kind == tandem.Internal && !errors.As(err, &e) {

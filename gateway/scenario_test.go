@@ -2,8 +2,6 @@ package gateway
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -16,10 +14,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tandem-llm/tandem/testkit"
+
 	"github.com/tandem-llm/tandem"
 )
-
-var rewrite = flag.Bool("rewrite", false, "write the scenarios' golden output anew")
 
 // TestScenarios plays testdata/*.txt. Above the line of dashes a file says what is asked for and what
 // goes wrong, below it what happened, in virtual time:
@@ -27,7 +25,7 @@ var rewrite = flag.Bool("rewrite", false, "write the scenarios' golden output an
 //	set sessions|queue|context|eos N      the gateway's limits; the position from which the model ends its text
 //	set round|open|verifier-wait|… D      a timeout
 //	drafter NAME [slower D]               one more drafter from the start
-//	request NAME at D max N [tree T] [strategy S] [vote V] [drafters A,B] [ignore-eos] [sink-error N]
+//	request NAME at D max N [tree T] [strategy S] [vote V] [drafters A,B] [ignore-eos]
 //	on OPERATION N DO [KIND|D]            what happens to the N-th open-verifier, open-drafter, propose, ticket or verdict;
 //	                                      open-NAME and propose-NAME for another drafter
 //	at D restart|up verifier|drafter|NAME
@@ -48,7 +46,7 @@ func TestScenarios(t *testing.T) {
 			script, want, _ := strings.Cut(string(data), "----\n")
 			var got string
 			synctest.Test(t, func(t *testing.T) { got = play(t, script) })
-			if *rewrite {
+			if *testkit.Rewrite {
 				if err := os.WriteFile(file, []byte(script+"----\n"+got), 0o644); err != nil {
 					t.Fatal(err)
 				}
@@ -79,7 +77,7 @@ func play(t *testing.T, script string) string {
 			if len(f) > 3 {
 				w.slower[f[1]] = duration(t, f[3])
 			}
-			c.Drafters = append(c.Drafters, w.member(f[1]))
+			c.Drafters = append(c.Drafters, w.enlisted(f[1]))
 		case "set":
 			set(t, w, &c, f[1], f[2])
 		case "on":
@@ -104,10 +102,10 @@ func play(t *testing.T, script string) string {
 						w.hint(f[3])
 					case "enlist":
 						w.log("%s enlists", f[3])
-						w.gw.Enlist(w.member(f[3]))
+						w.gw.Enlist(w.enlisted(f[3]))
 					case "dismiss":
 						w.log("%s is dismissed", f[3])
-						w.gw.Dismiss(w.member(f[3]).Name)
+						w.gw.Dismiss(w.enlisted(f[3]).Name)
 					case "cancel":
 						w.log("%s is cancelled", f[3])
 						mu.Lock()
@@ -134,7 +132,7 @@ func play(t *testing.T, script string) string {
 					mu.Lock()
 					cancels[name] = cancel
 					mu.Unlock()
-					s.each = func(d tandem.Delta) { w.log("%s: %d tokens %s", name, len(d.Tokens), origins(d)) }
+					s.each = func(d tandem.Delta) { w.told("%s: %d tokens %s", name, len(d.Tokens), origins(d)) }
 					w.log("%s asks", name)
 					res, err := w.gw.Generate(ctx, r, s)
 					w.log("%s ends: %s", name, verdictOn(w, r, res, s, err, c.Limits.Context))
@@ -174,6 +172,23 @@ func play(t *testing.T, script string) string {
 		w.lines = append(w.lines, fmt.Sprintf("%s %d", k, counts[k]))
 	}
 	return strings.Join(w.lines, "\n") + "\n"
+}
+
+// told logs what a client gets. The session goes on beside it, so what it did in the same moment may be there already:
+// the line goes to its verdict.
+func (w *world) told(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.logf(format, args...)
+	last := len(w.lines) - 1
+	line := w.lines[last]
+	now := line[:strings.Index(line, "ms  ")]
+	for i := last - 1; i >= 0 && strings.HasPrefix(w.lines[i], now); i-- {
+		if strings.Contains(w.lines[i], "  verdict at ") {
+			w.lines = slices.Insert(w.lines[:last], i+1, line)
+			return
+		}
+	}
 }
 
 func origins(d tandem.Delta) string {
@@ -244,8 +259,6 @@ func request(t *testing.T, f []string) (name string, at time.Duration, r tandem.
 			at = duration(t, f[i+1])
 		case "max":
 			r.MaxTokens = integer(t, f[i+1])
-		case "sink-error":
-			s.failAt, s.err = integer(t, f[i+1]), errors.New("connection reset")
 		case "tree":
 			p, err := tandem.ParseBounds(f[i+1])
 			if err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/gateway/admit"
 	"github.com/tandem-llm/tandem/gateway/stop"
 	"github.com/tandem-llm/tandem/gateway/strategy"
 	"github.com/tandem-llm/tandem/spec"
@@ -24,18 +25,18 @@ const (
 	quickWait   = 2 * time.Millisecond   // before a ticket that the pool refused is put again; doubles
 	slowWait    = 250 * time.Millisecond //
 	drafterWait = 500 * time.Millisecond // for the verdict on a ticket that a drafter put, at least
-	fullPause   = 5 * time.Millisecond   // the most while the pool is merely full, for it is never full for long
+	fullPause   = 5 * time.Millisecond   // longest wait while the pool is merely full, which is never for long
 	mostVotes   = 16                     // drafters that are asked for one round
 	mostSamples = 10000                  // of a session's coordination times; of more rounds an even sample is kept
 	mostChoices = 64                     // different ones that are counted by name; the rest is "other"
 )
 
-// session is one admitted request: the truth about what it has said, and the loop that goes on from
-// there. One goroutine, the caller's, owns it; peers reach it through box, opening and call alone.
+// session is one admitted request: its committed tokens, and the loop that continues them.
+// One goroutine owns it (live); peers reach it only through box, opening and call, its client only through out.
 //
 //	open ─▶ ask ─ verdict ─▶ commit ─▶ ask … ─▶ finished
-//	         ▲ └─ lost, refused or garbage ─▶ rebuild ┐
-//	         └────────── epoch + 1 ◀──────────────────┘
+//	         ▲ └─ lost, refused or garbage ─▶ rebuild ┐ └─ too much is unread ─▶ park
+//	         └────────── epoch + 1 ◀──────────────────┴─────── read ◀────────────┘
 //
 // ask: have drafters propose as the strategy wants it, else put the root alone; wait for the verdict; put
 // the root alone again while none comes. Plain decoding is this loop without a drafter.
@@ -43,36 +44,39 @@ const (
 //  1. tokens only grow, in commit alone; hash is always that of tokens.
 //  2. A verdict is looked at only if its epoch, base and hash are those asked for. Loss, repetition and
 //     reordering of tickets and verdicts therefore cost time, never tokens.
-//  3. Under the exact rule the tokens of a verdict continue the same text whatever tree was asked about,
+//  3. Under the exact rule the tokens of a verdict continue the same text whatever tree was verified,
 //     so the root alone may be put at any time in place of a tree that was lost or is late, and
-//     whichever of the two is answered first is right.
+//     either answer is right.
 //  4. Every wait ends by a timer and by the request's context. Every rebuild without a commit since the
 //     last is counted, and too many of them, or too long without the verifier, end the request.
 //  5. A round commits at least one token; accepted = committed − 1, so Accepted + Rounds = len(tokens) − prompt.
-//  6. A committed token reaches the sink once, in order, before the next round begins.
-//  7. What breaks a contract costs its own session speed: the drafter is given up for the session, the
-//     verifier rebuilt; the next violation in a row brings it nearer to its end (4).
+//  6. A committed token is put into out once, in order, before the next round begins.
+//  7. All verifiers that hold it have the identity of the first, because another would continue with another text. Until one
+//     with that identity is there, the session waits as if its verifier were lost (openVerifier).
+//  8. A peer that breaks a contract costs its own session speed: a drafter is given up for the session; for a verifier
+//     the session is rebuilt, and further violations in a row end it (4).
 //
-// The obvious other way is one scheduler for all sessions, fed with verdicts. It would need a queue per
-// sink to keep a slow client from stopping the others, and every wait below as a state; a goroutine per
-// request has both for nothing. Nor does the gateway put a tree again that was lost: of a single
-// drafter's it need not even have a copy, and the root alone repairs the rare loss in one plain round.
+// The obvious alternative is one scheduler for all sessions, fed with verdicts. It would need a state for every wait
+// below, which a goroutine per request has for nothing. Nor does the gateway put a lost tree again: it may not have a copy
+// of a single drafter's, and the root alone repairs the rare loss in one plain round.
 type session struct {
 	g        *Gateway
 	id       tandem.SessionID
 	req      tandem.Request
-	sink     tandem.Sink
+	out      *outlet
+	place    *admit.Place
+	parked   time.Duration  // in all
 	prompt   int            // tokens of the prompt
-	cached   int            // of them that the verifier had in memory
+	cached   int            // of the prompt's, found in the verifier's memory
 	tokens   []tandem.Token // committed, the prompt first
 	hash     tandem.PrefixHash
-	limit    int // tokens never grows beyond
+	limit    int // the most that tokens grows to
 	epoch    tandem.Epoch
 	box      *mailbox
 	nodes    int                        // no tree has more
-	drafts   []*drafting                // of the drafters that may draft; the first is asked if one is enough
-	listed   uint64                     // the roster's version that drafts is right for
-	closing  map[string]<-chan struct{} // by drafter: a Close at an earlier life of it
+	liaisons []*liaison                 // of the drafters that may draft; the first is asked if one is enough
+	listed   uint64                     // the roster's version that liaisons is right for
+	closing  map[string]<-chan struct{} // by drafter: a Close at its previous life
 	who      map[string]*tandem.DrafterStats
 	weights  *learn.Weights
 	strategy strategy.Strategy
@@ -85,14 +89,16 @@ type session struct {
 	lost     time.Time           // first sign that the verifier is lost; zero since the last commit or Open
 	pace     time.Duration       // running mean of the time of a round
 	touched  bool                // the verifier may hold the session
+	identity tandem.Identity     // of the verifier that began it, which all that follow must have; valid once held
+	held     bool                // a verifier has held it
 	standing *standing
 	begun    time.Time // when it was admitted
 	stops    *stop.Sequences
 }
 
-func newSession(g *Gateway, id tandem.SessionID, r tandem.Request, prompt []tandem.Token, sink tandem.Sink) *session {
+func newSession(g *Gateway, id tandem.SessionID, r tandem.Request, prompt []tandem.Token, p *admit.Place, out *outlet) *session {
 	s := &session{
-		g: g, id: id, req: r, sink: sink, box: newMailbox(),
+		g: g, id: id, req: r, out: out, place: p, box: newMailbox(),
 		prompt:  len(prompt),
 		tokens:  append(make([]tandem.Token, 0, len(prompt)+min(r.MaxTokens, 1024)), prompt...),
 		hash:    tandem.EmptyPrefix.Add(prompt...),
@@ -119,9 +125,9 @@ func (s *session) run(ctx context.Context) error {
 	s.stats.Prefill = time.Since(s.begun)
 	started := tandem.Started{Session: s.id, PromptTokens: append([]tandem.Token(nil), s.tokens...), Request: s.req}
 	started.Request.MaxTokens = s.limit - s.prompt
-	started.Drafter = s.drafters()
-	if err := s.sink.Started(started); err != nil {
-		return sinkError(err)
+	started.Drafter, started.Identity = s.drafters(), s.identity
+	if err := s.out.start(started); err != nil {
+		return err
 	}
 	decoding := time.Now()
 	for s.finish == "" {
@@ -142,7 +148,7 @@ func (s *session) group(ctx context.Context, decoding time.Time) (err error) {
 	}()
 	muted := events.Mute(inGroup)
 	for done := 0; done < size && s.finish == ""; {
-		if s.g.cfg.PolicyHook != nil {
+		if s.g.cfg.RoundHook != nil {
 			s.hook()
 		}
 		s.muster(ctx)
@@ -158,21 +164,22 @@ func (s *session) group(ctx context.Context, decoding time.Time) (err error) {
 			continue
 		}
 		done++
-		s.stats.Decode = time.Since(decoding)
+		s.stats.Decode = time.Since(decoding) - s.parked
 		a.wall = time.Since(asked)
 		s.account(&a)
-		if err := s.sink.Delta(a.delta); err != nil {
-			return sinkError(err)
+		if err := s.say(ctx, a.delta); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// round asks once and commits the answer, recorded in full if the trace has room for it. A nil error
+// round asks once and commits the answer; it is traced in full if the trace has room. A nil error
 // with a.fault set means that the session must be rebuilt first.
 func (s *session) round(inGroup, muted context.Context, first bool) (a answer, err error) {
 	if s.spans.round(first) {
-		ctx, end := s.g.cfg.Events.Begin(inGroup, tandem.StageRound, number("round", s.stats.Rounds+1), number("base", len(s.tokens)), number("epoch", int(s.epoch)))
+		ctx, end := s.g.cfg.Events.Begin(inGroup, tandem.StageRound, number("round", s.stats.Rounds+1), number("base", len(s.tokens)),
+			number("epoch", int(s.epoch)))
 		if a, err = s.ask(ctx, muted); err == nil && a.fault == nil {
 			_, endCommit := s.g.cfg.Events.Begin(ctx, tandem.StageCommit)
 			s.commit(&a)
@@ -191,9 +198,9 @@ func (s *session) round(inGroup, muted context.Context, first bool) (a answer, e
 	return a, err
 }
 
-// commit makes the verdict's tokens part of the truth, as far as budget, end of text and stop sequences let them
-// through, and turns them into a.delta. The end token counts as output, as it does in OpenAI's and
-// llama.cpp's figures, but prints nothing; so do tokens of a stop sequence.
+// commit appends the verdict's tokens to the committed ones, as far as budget, end of text and stop sequences
+// allow, and turns them into a.delta. The end token counts as output, as it does in OpenAI's and
+// llama.cpp's figures, but prints nothing; the same holds for tokens of a stop sequence.
 func (s *session) commit(a *answer) {
 	s.g.states.tell(s.standing, spec.RequestVerdict)
 	v := a.verdict
@@ -242,7 +249,7 @@ func (s *session) write(tokens []tandem.Token) (n int, out string) {
 	return len(tokens), b.String()
 }
 
-// endText returns what was held back of a text that is over, as far as no stop sequence takes it away.
+// endText returns the text that was held back, without a stop sequence, when the text is over.
 func (s *session) endText() string {
 	if s.stops.Done() {
 		return ""
@@ -285,7 +292,7 @@ func (s *session) account(a *answer) {
 	} else if i := s.sampler.IntN(st.Rounds); i < mostSamples {
 		st.Coordination[i] = rest // algorithm R: every round is as likely to be kept
 	}
-	choice := a.plan.Choice
+	choice := a.decision.Choice
 	if st.Choices == nil {
 		st.Choices = map[string]int{}
 	}
@@ -308,7 +315,7 @@ func (s *session) account(a *answer) {
 	s.pace = learn.Mean(s.pace, wall)
 }
 
-// deeper counts a round that went so deep in n, which has one count for each depth.
+// deeper counts a round of that depth in n: n[i] counts the rounds of depth i+1 and more.
 func deeper(n []int, depth int) []int {
 	for len(n) < depth {
 		n = append(n, 0)
@@ -337,8 +344,8 @@ func (s *session) tally(a *answer, d draft) {
 	s.stats.DraftBusy += d.got.Busy
 }
 
-// aheads counts what was drafted ahead of a round. A node that was there already is worth the arithmetic that
-// one drafted within the round costs, as far as that much was spent ahead at all.
+// aheads counts what was drafted ahead of a round. A reused node counts as much useful arithmetic as a node drafted
+// within the round costs, at most what was spent ahead.
 func (s *session) aheads(a *answer) {
 	hit, tried := false, false
 	for _, d := range a.drafts {
@@ -367,15 +374,15 @@ func (s *session) aheads(a *answer) {
 }
 
 // close ends the session at both peers, in the background: the request's caller need not wait, the
-// gateway's Shutdown does. What the session has learned is folded in.
+// gateway's Shutdown does. The strategy hands on what it has learned.
 func (s *session) close() {
 	s.g.forget(s.id)
 	s.g.states.tell(s.standing, spec.RequestEnded)
 	if s.touched {
 		s.g.crew.run(func() { s.g.shut(s.id, s.g.cfg.Verifier.Close) })
 	}
-	for _, d := range s.drafts {
-		d.retire(s.id)
+	for _, l := range s.liaisons {
+		l.retire(s.id)
 	}
 	s.strategy.HandOn()
 }
@@ -383,7 +390,8 @@ func (s *session) close() {
 func (s *session) opening() tandem.Opening {
 	n := len(s.tokens)
 	return tandem.Opening{Session: s.id, Epoch: s.epoch, Tokens: s.tokens[:n:n], Limit: tandem.Position(s.limit),
-		MaxNodes: s.nodes, Prompt: s.prompt, Tenant: s.req.Tenant, Sampling: s.req.Sampling}
+		MaxNodes: s.nodes, Prompt: s.prompt, Tenant: s.req.Tenant, Vocab: s.g.cfg.Vocab.Size(), Sampling: s.req.Sampling,
+		Identity: s.identity, Fingerprint: s.g.cfg.Fingerprint}
 }
 
 func (s *session) result() tandem.Result {
@@ -393,5 +401,6 @@ func (s *session) result() tandem.Result {
 		st.Weight = s.weights.Of(name)
 		s.stats.Drafters = append(s.stats.Drafters, st)
 	}
-	return tandem.Result{Finish: s.finish, Stopped: s.stops.Text(), PromptTokens: s.prompt, CachedTokens: s.cached, OutputTokens: len(s.tokens) - s.prompt, Stats: s.stats}
+	return tandem.Result{Identity: s.identity, Finish: s.finish, Stopped: s.stops.Text(), PromptTokens: s.prompt, CachedTokens: s.cached,
+		OutputTokens: len(s.tokens) - s.prompt, Stats: s.stats}
 }

@@ -8,13 +8,13 @@ import (
 )
 
 // standings keeps the state of each request (spec.RequestState), and how many are in each as the counters
-// "sessions.pending", ".drafted", ".verifying" and ".running". Safe for concurrent use.
+// "sessions.pending", ".drafted", ".verifying", ".running" and ".parked". Safe for concurrent use.
 //
-// The gateway hears of tickets and verdicts, not of what the verifier takes from the pool. It goes by what the
-// verifier does: as soon as it is free it takes all tickets that are there. So a ticket is taken when it
-// is put and none is being verified, or when the last of those being verified has its verdict. A batch that is
-// full, and time for tickets on their way, it does not know of: until the next verdict it may say verifying
-// for drafted, or the other way round.
+// The gateway sees tickets and verdicts, but not when the verifier takes a ticket from the pool. It assumes that the
+// verifier, as soon as it is free, takes all tickets that are there. So a ticket counts as taken when it
+// is put while none is being verified, or when the last of those being verified has its verdict. A full batch
+// and the tickets' transport are not modelled: until the next verdict a request may be called verifying
+// instead of drafted, or the reverse.
 type standings struct {
 	counters *tandem.Counters
 
@@ -28,7 +28,7 @@ type standing struct{ state spec.RequestState }
 
 // stateCounters are the counters of the states of requests that have not ended.
 var stateCounters = [...]string{spec.RequestPending: "sessions.pending", spec.RequestDrafted: "sessions.drafted",
-	spec.RequestVerifying: "sessions.verifying", spec.RequestRunning: "sessions.running"}
+	spec.RequestVerifying: "sessions.verifying", spec.RequestRunning: "sessions.running", spec.RequestParked: "sessions.parked"}
 
 func newStandings(c *tandem.Counters) *standings {
 	return &standings{counters: c, live: map[*standing]struct{}{}}
@@ -46,13 +46,13 @@ func (s *standings) enter() *standing {
 	return x
 }
 
-// tell takes what has happened to a request.
+// tell applies an event to a request.
 func (s *standings) tell(x *standing, e spec.RequestEvent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.count
-	if e == spec.RequestVerdict { // so its ticket was put, be it by a drafter that was not heard any more, and taken
-		for x.state < spec.RequestDone && x.state != spec.RequestVerifying {
+	if e == spec.RequestVerdict { // so its ticket was put and taken, perhaps by a drafter whose answer was lost
+		for x.state < spec.RequestParked && x.state != spec.RequestVerifying {
 			if x.state == spec.RequestDrafted {
 				s.move(x, spec.RequestTaken)
 			} else {
@@ -71,7 +71,7 @@ func (s *standings) tell(x *standing, e spec.RequestEvent) {
 	s.publish(before)
 }
 
-// move takes one step; one that cannot be is counted, and nothing happens. s.mu must be held.
+// move makes one transition; an impossible one is counted and ignored. s.mu must be held.
 func (s *standings) move(x *standing, e spec.RequestEvent) {
 	next, err := x.state.Next(e)
 	if err != nil {

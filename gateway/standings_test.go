@@ -42,7 +42,8 @@ func TestStandings(t *testing.T) {
 	} {
 		s.tell(step.x, step.e)
 		n := counters.Snapshot()
-		if got := fmt.Sprint(n["sessions.pending"], n["sessions.drafted"], n["sessions.verifying"], n["sessions.running"], n["sessions.illegal"]); got != step.want {
+		if got := fmt.Sprint(n["sessions.pending"], n["sessions.drafted"], n["sessions.verifying"], n["sessions.running"],
+			n["sessions.illegal"]); got != step.want {
 			t.Errorf("step %d, %v: %s: want %s", i, step.e, got, step.want)
 		}
 	}
@@ -63,7 +64,8 @@ func TestStatesOfRequests(t *testing.T) {
 		for i := range 2 {
 			group.Go(func() {
 				time.Sleep(time.Duration(i) * 2 * time.Millisecond)
-				r := tandem.Request{Prompt: "func", MaxTokens: 20, Sampling: tandem.Sampling{TopP: 1}, Bounds: tandem.Bounds{Nodes: 5, Depth: 4, Width: 1}}
+				r := tandem.Request{Prompt: "func", MaxTokens: 20, Sampling: tandem.Sampling{TopP: 1},
+					Bounds: tandem.Bounds{Nodes: 5, Depth: 4, Width: 1}}
 				if _, err := w.gw.Generate(context.Background(), r, &sink{}); err != nil {
 					t.Error(err)
 				}

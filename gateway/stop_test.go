@@ -69,13 +69,15 @@ func TestStopSequences(t *testing.T) {
 			case err != nil:
 				problem = fmt.Sprintf("request failed: %v", err)
 			case s.text != want || res.Stopped != by || res.Finish != expect:
-				problem = fmt.Sprintf("text %q with %q ends as %q by %q, %s: want %q, %q, %s", text, r.Stop, s.text, res.Stopped, res.Finish, want, by, expect)
+				problem = fmt.Sprintf("text %q with %q ends as %q by %q, %s: want %q, %q, %s", text, r.Stop, s.text, res.Stopped,
+					res.Finish, want, by, expect)
 			case n > len(plain) || !slices.Equal(s.tokens, plain[:n]) || by == "" && n != len(plain):
 				problem = fmt.Sprintf("tokens %v are no beginning of %v", s.tokens, plain)
 			case by != "" && n > 1 && ends(s.tokens[:n-1], r.Stop):
 				problem = fmt.Sprintf("stopped by %q after %d tokens although it was certain before", by, n)
 			case res.OutputTokens != n || res.Stats.Accepted+res.Stats.Rounds != n || s.drafts != res.Stats.Accepted:
-				problem = fmt.Sprintf("%d tokens, counted as %d, %d accepted in %d rounds", n, res.OutputTokens, res.Stats.Accepted, res.Stats.Rounds)
+				problem = fmt.Sprintf("%d tokens, counted as %d, %d accepted in %d rounds", n, res.OutputTokens, res.Stats.Accepted,
+					res.Stats.Rounds)
 			}
 		})
 		if problem != "" {

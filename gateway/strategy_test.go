@@ -27,12 +27,12 @@ func TestBadRules(t *testing.T) {
 		"alpha is 1: want":               func(c *Config) { c.Rules.Alpha = 1 },
 		"branch threshold is NaN: want":  func(c *Config) { c.Rules.Branch = math.NaN() },
 		"length starts at 5 with at most 4": func(c *Config) {
-			c.Rules.Length = learn.LengthRule{Start: 5, Most: 4, Punish: 1, Reward: 1, Records: 1}
+			c.Rules.Length = learn.LengthRule{Rule: learn.LengthCurve, Start: 5, Most: 4, Punish: 1, Reward: 1, Records: 1}
 		},
 		"window of 0 outputs":           func(c *Config) { c.Rules.Weights = learn.WeightRule{Reward: 2} },
 		"decay is 2: want":              func(c *Config) { c.Rules.Planner = learn.PlannerRule{Decay: 2, ProbeFirst: 1, ProbeMost: 1} },
-		`drafter 0, "": want a name`:    func(c *Config) { c.Drafters = []Member{{Name: "", Drafter: fakeDrafter{}}} },
-		`drafter 1, "b": want`:          func(c *Config) { c.Drafters = append(c.Drafters, Member{Name: "b"}) },
+		`drafter 0, "": want a name`:    func(c *Config) { c.Drafters = []Enlisted{{Name: "", Drafter: fakeDrafter{}}} },
+		`drafter 1, "b": want`:          func(c *Config) { c.Drafters = append(c.Drafters, Enlisted{Name: "b"}) },
 		`drafter "fake" is there twice`: func(c *Config) { c.Drafters = append(c.Drafters, c.Drafters[0]) },
 	} {
 		c := w.config()
@@ -50,9 +50,10 @@ func TestUnknownDrafter(t *testing.T) {
 		w := newWorld()
 		w.quiet = true
 		c := w.config()
-		c.Drafters = append(c.Drafters, w.member("b"))
+		c.Drafters = append(c.Drafters, w.enlisted("b"))
 		w.gw, _ = New(c)
-		r := tandem.Request{Prompt: "x", MaxTokens: 5, Sampling: tandem.Sampling{TopP: 1}, Bounds: tandem.Bounds{Nodes: 8, Depth: 4, Width: 2}}
+		r := tandem.Request{Prompt: "x", MaxTokens: 5, Sampling: tandem.Sampling{TopP: 1},
+			Bounds: tandem.Bounds{Nodes: 8, Depth: 4, Width: 2}}
 		for _, test := range []struct {
 			names   []string
 			want    string // in the error
@@ -101,7 +102,7 @@ func TestPatience(t *testing.T) {
 	} {
 		var asks []ask
 		for _, p := range test.paces {
-			asks = append(asks, ask{of: &drafting{pace: time.Duration(p) * time.Millisecond}})
+			asks = append(asks, ask{of: &liaison{pace: time.Duration(p) * time.Millisecond}})
 		}
 		if got := s.patience(asks); got != time.Duration(test.want*1e6) {
 			t.Errorf("paces %v: %v, want %v ms", test.paces, got, test.want)
@@ -115,10 +116,11 @@ func TestCoordinationStaysFlat(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newSession(g, 1, tandem.Request{MaxTokens: 1}, []tandem.Token{1}, deaf{})
+	s := newSession(g, 1, tandem.Request{MaxTokens: 1}, []tandem.Token{1}, nil, newOutlet(deaf{}, 1<<16, time.Minute))
 	const rounds = 5 * mostSamples
 	for i := range rounds {
-		a := &answer{wall: time.Duration(i), plan: strategy.Plan{Choice: fmt.Sprint("choice ", i%1000)}, verdict: tandem.Verdict{Nodes: 1, Tokens: []tandem.Token{1}}}
+		a := &answer{wall: time.Duration(i), decision: strategy.Decision{Choice: fmt.Sprint("choice ", i%1000)},
+			verdict: tandem.Verdict{Nodes: 1, Tokens: []tandem.Token{1}}}
 		a.delta.Tokens = a.verdict.Tokens
 		s.account(a)
 	}
@@ -144,10 +146,11 @@ func TestRoundsSayWhatWasChosen(t *testing.T) {
 		w.quiet = true
 		rec := &recorder{}
 		c := w.config()
-		c.Events, c.Drafters = rec.events(), append(c.Drafters, w.member("b"))
+		c.Events, c.Drafters = rec.events(), append(c.Drafters, w.enlisted("b"))
 		w.gw, _ = New(c)
-		_, err := w.gw.Generate(context.Background(), tandem.Request{Prompt: "x", MaxTokens: 30, Sampling: tandem.Sampling{TopP: 1}, FullTrace: true,
-			Bounds: tandem.Bounds{Nodes: 8, Depth: 4, Width: 2}, Strategy: tandem.StrategyMinions}, &sink{})
+		_, err := w.gw.Generate(context.Background(), tandem.Request{Prompt: "x", MaxTokens: 30, Sampling: tandem.Sampling{TopP: 1},
+			FullTrace: true,
+			Bounds:    tandem.Bounds{Nodes: 8, Depth: 4, Width: 2}, Strategy: tandem.StrategyMinions}, &sink{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,7 +178,8 @@ func TestRoundsSayWhatWasChosen(t *testing.T) {
 // BenchmarkStrategies measures what deciding, voting and learning cost in a round of four drafters with
 // trees of 16 nodes, everything that is neither arithmetic nor communication.
 func BenchmarkStrategies(b *testing.B) {
-	for _, strategy := range []tandem.Strategy{tandem.StrategyFixed, tandem.StrategyLLMCad, tandem.StrategyMinions, tandem.StrategyPlanner} {
+	for _, strategy := range []tandem.Strategy{tandem.StrategyFixed, tandem.StrategyLLMCad, tandem.StrategyMinions,
+		tandem.StrategyPlanner} {
 		for _, vote := range []tandem.Vote{tandem.VoteMajority, tandem.VoteTree} {
 			b.Run(fmt.Sprintf("%s/%s", strategy, vote), func(b *testing.B) { benchmarkRound(b, strategy, vote) })
 		}
@@ -187,7 +191,7 @@ func desk(t testing.TB, r tandem.Request, names ...string) *session {
 	c := newWorld().config()
 	c.Drafters = nil
 	for _, n := range names {
-		c.Drafters = append(c.Drafters, Member{Name: n, Drafter: fakeDrafter{}})
+		c.Drafters = append(c.Drafters, Enlisted{Name: n, Drafter: fakeDrafter{}})
 	}
 	g, err := New(c)
 	if err != nil {
@@ -196,70 +200,82 @@ func desk(t testing.TB, r tandem.Request, names ...string) *session {
 	t.Cleanup(func() { _ = g.Shutdown(context.Background()) })
 	g.VerifierIs([]tandem.Cost{{Rows: 1, Time: 40e6}, {Rows: 8, Time: 43e6}, {Rows: 16, Time: 67e6}, {Rows: 32, Time: 122e6}}, 0, 0)
 	r.MaxTokens = 1 << 30
-	s := newSession(g, 1, r, []tandem.Token{1}, deaf{})
+	s := newSession(g, 1, r, []tandem.Token{1}, nil, newOutlet(deaf{}, 1<<16, time.Minute))
 	s.enlist()
-	for _, d := range s.drafts {
-		d.state, d.pace = draftReady, 3*time.Millisecond
+	for _, l := range s.liaisons {
+		l.state, l.pace = liaisonReady, 3*time.Millisecond
 	}
 	return s
 }
 
-// TestShapes looks at what each strategy asks for, and whether that moves when all that is drafted is right or
+// TestProposals looks at what each strategy asks for, and whether that moves when all that is drafted is right or
 // all is wrong.
-func TestShapes(t *testing.T) {
-	policy := tandem.Bounds{Nodes: 16, Depth: 7, Width: 4}
+func TestProposals(t *testing.T) {
+	bounds := tandem.Bounds{Nodes: 16, Depth: 7, Width: 4}
 	for _, test := range []struct {
-		name   string
-		r      tandem.Request
-		asks   int
-		vote   tandem.Vote
-		shape  tandem.Proposal // without Plan
-		moves  bool
-		choice string
+		name     string
+		r        tandem.Request
+		asks     int
+		vote     tandem.Vote
+		proposal tandem.Proposal // without Plan
+		moves    bool
+		choice   string
 	}{
-		{"fixed", tandem.Request{}, 1, tandem.VoteNone, tandem.Proposal{Bounds: policy}, false, "go 16/7"},
-		{"fixed, vote", tandem.Request{Vote: tandem.VoteTree}, 3, tandem.VoteTree, tandem.Proposal{Bounds: policy}, false, "vote of 3 16/7"},
-		{"fixed, chains", tandem.Request{Without: tandem.TechniqueBranches}, 1, tandem.VoteNone, tandem.Proposal{Bounds: tandem.Bounds{Nodes: 8, Depth: 7, Width: 1}}, false, "go 8/7"},
+		{"fixed", tandem.Request{}, 1, tandem.VoteNone, tandem.Proposal{Bounds: bounds}, false, "go 16/7"},
+		{"fixed, vote", tandem.Request{Vote: tandem.VoteTree}, 3, tandem.VoteTree, tandem.Proposal{Bounds: bounds}, false,
+			"vote of 3 16/7"},
+		{"fixed, chains", tandem.Request{Without: tandem.TechniqueBranches}, 1, tandem.VoteNone,
+			tandem.Proposal{Bounds: tandem.Bounds{Nodes: 8, Depth: 7, Width: 1}}, false, "go 8/7"},
 		{"llmcad", tandem.Request{Strategy: tandem.StrategyLLMCad}, 1, tandem.VoteNone,
-			tandem.Proposal{Bounds: policy, Growth: tandem.GrowPacer, Branch: 0.3, Stop: 0.01, Ahead: true}, true, "go 16/7"},
-		{"llmcad without techniques", tandem.Request{Strategy: tandem.StrategyLLMCad, Without: tandem.TechniqueAhead | tandem.TechniqueAdaptive | tandem.TechniqueBranches}, 1, tandem.VoteNone,
-			tandem.Proposal{Bounds: tandem.Bounds{Nodes: 8, Depth: 7, Width: 1}, Growth: tandem.GrowPacer, Branch: 0.3, Stop: 0.01}, false, "go 8/7"},
-		{"minions", tandem.Request{Strategy: tandem.StrategyMinions}, 3, tandem.VoteMajority, tandem.Proposal{Bounds: tandem.Bounds{Nodes: 5, Depth: 4, Width: 1}}, true, "vote of 3 5/4"},
-		{"minions without adaptation", tandem.Request{Strategy: tandem.StrategyMinions, Without: tandem.TechniqueAdaptive}, 3, tandem.VoteMajority,
+			tandem.Proposal{Bounds: bounds, Growth: tandem.GrowPacer, Branch: 0.3, Stop: 0.01, Ahead: true}, true, "go 16/7"},
+		{"llmcad without techniques", tandem.Request{Strategy: tandem.StrategyLLMCad,
+			Without: tandem.TechniqueAhead | tandem.TechniqueAdaptive | tandem.TechniqueBranches}, 1, tandem.VoteNone,
+			tandem.Proposal{Bounds: tandem.Bounds{Nodes: 8, Depth: 7, Width: 1}, Growth: tandem.GrowPacer, Branch: 0.3, Stop: 0.01}, false,
+			"go 8/7"},
+		{"minions", tandem.Request{Strategy: tandem.StrategyMinions}, 3, tandem.VoteMajority,
+			tandem.Proposal{Bounds: tandem.Bounds{Nodes: 5, Depth: 4, Width: 1}}, true, "vote of 3 5/4"},
+		{"minions without adaptation", tandem.Request{Strategy: tandem.StrategyMinions, Without: tandem.TechniqueAdaptive}, 3,
+			tandem.VoteMajority,
 			tandem.Proposal{Bounds: tandem.Bounds{Nodes: 8, Depth: 7, Width: 1}}, false, "vote of 3 8/7"},
-		{"minions alone", tandem.Request{Strategy: tandem.StrategyMinions, Drafters: []string{"py"}}, 1, tandem.VoteNone, tandem.Proposal{Bounds: tandem.Bounds{Nodes: 5, Depth: 4, Width: 1}}, true, "py 5/4"},
+		{"minions alone", tandem.Request{Strategy: tandem.StrategyMinions, Drafters: []string{"py"}}, 1, tandem.VoteNone,
+			tandem.Proposal{Bounds: tandem.Bounds{Nodes: 5, Depth: 4, Width: 1}}, true, "py 5/4"},
 	} {
-		test.r.Bounds = policy
+		test.r.Bounds = bounds
 		s := desk(t, test.r, "go", "py", "prose")
-		shape := func() (*answer, tandem.Proposal) {
+		ask := func() (*answer, tandem.Proposal) {
 			a := new(answer)
-			s.decide(a, s.ready(), s.policy())
+			s.decide(a, s.ready(), s.bounds())
 			if len(a.asks) == 0 {
 				t.Fatalf("%s asks nobody", test.name)
 			}
-			return a, a.asks[0].shape
+			return a, a.asks[0].proposal
 		}
-		a, first := shape()
-		if p := a.plan; len(p.Asks) != test.asks || p.Vote != test.vote || !reflect.DeepEqual(first, test.shape) || p.Choice != test.choice {
-			t.Errorf("%s: asks %d, vote %s, shape %+v, choice %q: want %d, %s, %+v, %q", test.name, len(p.Asks), p.Vote, first, p.Choice, test.asks, test.vote, test.shape, test.choice)
+		a, first := ask()
+		if p := a.decision; len(p.Asks) != test.asks || p.Vote != test.vote || !reflect.DeepEqual(first, test.proposal) ||
+			p.Choice != test.choice {
+			t.Errorf("%s: asks %d, vote %s, proposal %+v, choice %q: want %d, %s, %+v, %q", test.name, len(p.Asks), p.Vote, first, p.Choice,
+				test.asks, test.vote, test.proposal, test.choice)
 		}
-		for _, d := range s.drafts {
-			s.weights.Of(d.of.Name) // as a vote does
+		for _, l := range s.liaisons {
+			s.weights.Of(l.of.Name) // as a vote does
 		}
 		for i := range 100 {
-			a, now := shape()
+			a, now := ask()
 			chain := tandem.Root(1)
 			chain.LogProbs = []float32{0}
 			for n := range now.Bounds.Depth {
-				chain.Tokens, chain.Parents, chain.LogProbs = append(chain.Tokens, tandem.Token(n)), append(chain.Parents, int32(n)), append(chain.LogProbs, chain.LogProbs[n]-0.1)
+				chain.Tokens, chain.Parents, chain.LogProbs = append(chain.Tokens, tandem.Token(n)), append(chain.Parents, int32(n)),
+					append(chain.LogProbs, chain.LogProbs[n]-0.1)
 			}
-			a.tree, a.drafted, a.drafts = chain, true, []draft{{by: a.asks[0].of, got: tandem.Proposed{Nodes: chain.Len(), Depth: chain.Len() - 1, Tree: chain}}}
-			a.verdict = tandem.Verdict{Nodes: chain.Len(), Busy: 40*time.Millisecond + time.Duration(i%3)*time.Millisecond, Tokens: append(slices.Clone(chain.Tokens[1:]), 99)}
+			a.tree, a.drafted, a.drafts = chain, true,
+				[]draft{{by: a.asks[0].of, got: tandem.Proposed{Nodes: chain.Len(), Depth: chain.Len() - 1, Tree: chain}}}
+			a.verdict = tandem.Verdict{Nodes: chain.Len(), Busy: 40*time.Millisecond + time.Duration(i%3)*time.Millisecond,
+				Tokens: append(slices.Clone(chain.Tokens[1:]), 99)}
 			a.delta.Tokens = a.verdict.Tokens
 			s.strategy.Learn(a.outcome())
 		}
-		if _, last := shape(); reflect.DeepEqual(last, first) == test.moves {
-			t.Errorf("%s: shape was %+v, is %+v after a hundred good drafts", test.name, first, last)
+		if _, last := ask(); reflect.DeepEqual(last, first) == test.moves {
+			t.Errorf("%s: proposal was %+v, is %+v after a hundred good drafts", test.name, first, last)
 		}
 		if w := s.weights.Of("go"); test.r.Strategy == tandem.StrategyMinions && test.asks > 1 && (w > 1) != test.moves {
 			t.Errorf("%s: weight of the drafter that is right is %v", test.name, w)
@@ -268,7 +284,8 @@ func TestShapes(t *testing.T) {
 }
 
 func benchmarkRound(b *testing.B, strategy tandem.Strategy, vote tandem.Vote) {
-	s := desk(b, tandem.Request{Strategy: strategy, Vote: vote, Bounds: tandem.Bounds{Nodes: 16, Depth: 7, Width: 4}}, "go", "py", "prose", "lookup")
+	s := desk(b, tandem.Request{Strategy: strategy, Vote: vote, Bounds: tandem.Bounds{Nodes: 16, Depth: 7, Width: 4}}, "go", "py", "prose",
+		"lookup")
 	rng := rand.New(rand.NewPCG(1, 2))
 	trees := make([]tandem.Tree, 64)
 	for i := range trees {
@@ -282,18 +299,20 @@ func benchmarkRound(b *testing.B, strategy tandem.Strategy, vote tandem.Vote) {
 	}
 	for i := 0; b.Loop(); i++ {
 		a := new(answer)
-		s.decide(a, s.ready(), s.policy())
+		s.decide(a, s.ready(), s.bounds())
 		for j, k := range a.asks {
 			t := trees[(i+j)%len(trees)]
 			_, depth := t.Depths()
-			a.drafts = append(a.drafts, draft{by: k.of, got: tandem.Proposed{Nodes: t.Len(), Depth: depth, Busy: time.Millisecond, Tree: t}})
+			a.drafts = append(a.drafts, draft{by: k.of, got: tandem.Proposed{Nodes: t.Len(), Depth: depth, Busy: time.Millisecond,
+				Tree: t}})
 		}
 		if len(a.drafts) > 1 {
 			s.merge(a, 2*time.Millisecond)
 		} else if len(a.drafts) == 1 {
 			a.tree, a.drafted, a.proposed = a.drafts[0].got.Tree, true, a.drafts[0].got
 		}
-		a.verdict = tandem.Verdict{Nodes: max(a.tree.Len(), 1), Rows: 16, Batch: 1, Busy: 50*time.Millisecond + time.Duration(i%7)*time.Millisecond, Tokens: []tandem.Token{1, 2, 3}}
+		a.verdict = tandem.Verdict{Nodes: max(a.tree.Len(), 1), Rows: 16, Batch: 1,
+			Busy: 50*time.Millisecond + time.Duration(i%7)*time.Millisecond, Tokens: []tandem.Token{1, 2, 3}}
 		a.delta.Tokens, a.wall = a.verdict.Tokens, 55*time.Millisecond
 		s.account(a)
 	}
@@ -324,10 +343,11 @@ func TestPlannerPays(t *testing.T) {
 			w.quiet, w.knows, w.costs, w.carry = true, knows, cost, 100*time.Microsecond
 			c := w.config()
 			c.Timeouts = DefaultTimeouts
-			c.Drafters = append(c.Drafters, w.member("b"), w.member("c"))
+			c.Drafters = append(c.Drafters, w.enlisted("b"), w.enlisted("c"))
 			w.gw, _ = New(c)
 			w.gw.VerifierIs(measured, 0, 0)
-			r.Prompt, r.MaxTokens, r.IgnoreEOS, r.Sampling = "func (s *session) put(ctx context.Context", tokens, true, tandem.Sampling{TopP: 1}
+			r.Prompt, r.MaxTokens, r.IgnoreEOS, r.Sampling = "func (s *session) put(ctx context.Context", tokens, true,
+				tandem.Sampling{TopP: 1}
 			res, err := w.gw.Generate(context.Background(), r, &sink{})
 			if err != nil {
 				t.Fatal(err)
@@ -353,16 +373,19 @@ func TestPlannerPays(t *testing.T) {
 			plain, _ := rate(test.knows, tandem.Request{})
 			best, how := 0.0, ""
 			for _, who := range []string{"fake", "b", "c"} {
-				for _, p := range []tandem.Bounds{{Nodes: 3, Depth: 2, Width: 1}, {Nodes: 5, Depth: 4, Width: 1}, {Nodes: 8, Depth: 7, Width: 1}, {Nodes: 12, Depth: 11, Width: 1}} {
+				for _, p := range []tandem.Bounds{{Nodes: 3, Depth: 2, Width: 1}, {Nodes: 5, Depth: 4, Width: 1},
+					{Nodes: 8, Depth: 7, Width: 1}, {Nodes: 12, Depth: 11, Width: 1}} {
 					if got, _ := rate(test.knows, tandem.Request{Bounds: p, Drafters: []string{who}}); got > best {
 						best, how = got, fmt.Sprint(who, " ", p)
 					}
 				}
 			}
-			got, st := rate(test.knows, tandem.Request{Bounds: tandem.Bounds{Nodes: 32, Depth: 12, Width: 1}, Strategy: tandem.StrategyPlanner})
+			got, st := rate(test.knows, tandem.Request{Bounds: tandem.Bounds{Nodes: 32, Depth: 12, Width: 1},
+				Strategy: tandem.StrategyPlanner})
 			t.Logf("plain %.1f, best fixed %.1f (%s), planner %.1f tokens/s: %v", plain, best, how, got, st.Choices)
 			if got < test.least*best || got < test.plain*plain {
-				t.Errorf("planner makes %.1f tokens/s, plain decoding %.1f, the best fixed way (%s) %.1f: %v", got, plain, how, best, st.Choices)
+				t.Errorf("planner makes %.1f tokens/s, plain decoding %.1f, the best fixed way (%s) %.1f: %v", got, plain, how, best,
+					st.Choices)
 			}
 		})
 	}
@@ -387,20 +410,23 @@ func (l *listener) Propose(ctx context.Context, p tandem.Proposal) (tandem.Propo
 func TestRestingDraftersFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		w.quiet, w.knows, w.costs = true, map[string]float64{"drafter": 0.1, "b": 0.85}, func(int) time.Duration { return 40 * time.Millisecond }
+		w.quiet, w.knows, w.costs = true, map[string]float64{"drafter": 0.1, "b": 0.85},
+			func(int) time.Duration { return 40 * time.Millisecond }
 		c := w.config()
 		c.Timeouts = DefaultTimeouts
 		resting := &listener{Drafter: c.Drafters[0].Drafter}
 		c.Drafters[0].Drafter = resting
-		c.Drafters = append(c.Drafters, w.member("b"))
+		c.Drafters = append(c.Drafters, w.enlisted("b"))
 		g, err := New(c)
 		if err != nil {
 			t.Fatal(err)
 		}
 		w.gw = g
 		g.VerifierIs([]tandem.Cost{{Rows: 1, Time: 40 * time.Millisecond}, {Rows: 64, Time: 41 * time.Millisecond}}, 0, 0)
-		res, err := g.Generate(context.Background(), tandem.Request{Prompt: "func (s *session) put(ctx context.Context", MaxTokens: 400, IgnoreEOS: true,
-			Bounds: tandem.Bounds{Nodes: 16, Depth: 8, Width: 1}, Strategy: tandem.StrategyPlanner, Sampling: tandem.Sampling{TopP: 1}}, &sink{})
+		res, err := g.Generate(context.Background(), tandem.Request{Prompt: "func (s *session) put(ctx context.Context", MaxTokens: 400,
+			IgnoreEOS: true,
+			Bounds:    tandem.Bounds{Nodes: 16, Depth: 8, Width: 1}, Strategy: tandem.StrategyPlanner, Sampling: tandem.Sampling{TopP: 1}},
+			&sink{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -48,7 +48,8 @@ func (w *world) arrive(t tandem.Ticket) {
 	if w.costs != nil {
 		busy = w.costs(t.Tree.Len())
 	}
-	v := tandem.Verdict{Session: t.Session, Epoch: t.Epoch, Base: t.Base, Hash: t.Hash, Nodes: t.Tree.Len(), Batch: 1, Rows: t.Tree.Len(), Busy: busy}
+	v := tandem.Verdict{Session: t.Session, Epoch: t.Epoch, Base: t.Base, Hash: t.Hash, Nodes: t.Tree.Len(), Batch: 1, Rows: t.Tree.Len(),
+		Busy: busy}
 	h := w.verifier[t.Session]
 	switch {
 	case h == nil:

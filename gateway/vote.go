@@ -25,7 +25,7 @@ func (s *session) vote(ctx context.Context, q question, a *answer) {
 		enough = timer.C
 	}
 	take := func(c *call) {
-		if d, err := c.d.judge(ctx, c); err == nil {
+		if d, err := c.of.judge(ctx, c); err == nil {
 			a.drafts = append(a.drafts, d)
 		}
 		calls = slices.DeleteFunc(calls, func(o *call) bool { return o == c })
@@ -86,10 +86,10 @@ func (s *session) merge(a *answer, took time.Duration) {
 	if len(ballots) == 0 {
 		return
 	}
-	if a.plan.Vote == tandem.VoteTree {
-		a.tree, _ = spec.Merge(ballots, min(a.plan.Nodes, s.nodes))
-		if a.plan.Cut.Verify != nil {
-			a.tree, _ = spec.Cut(a.tree, a.plan.Cut, took)
+	if a.decision.Vote == tandem.VoteTree {
+		a.tree, _ = spec.Merge(ballots, min(a.decision.Nodes, s.nodes))
+		if a.decision.Cut.Verify != nil {
+			a.tree, _ = spec.Cut(a.tree, a.decision.Cut, took)
 		}
 		a.by = "vote"
 	} else {

@@ -18,7 +18,7 @@ func (w *world) next(h tandem.PrefixHash, n int, seed uint64) tandem.Token {
 	if w.eosAt != 0 && n >= w.eosAt {
 		return eos
 	}
-	x := mix(uint64(h) ^ seed)
+	x := mix(uint64(h) ^ seed ^ w.weights)
 	if w.eosEvery != 0 && x%w.eosEvery == 0 {
 		return eos
 	}
@@ -66,7 +66,7 @@ type world struct {
 	gw                                           *Gateway
 	then                                         func() // called once gw is there
 	eosAt                                        int
-	eosEvery                                     uint64
+	eosEvery, weights                            uint64
 	openV, openD, propose, carry, verify, closes time.Duration
 	faults                                       map[string]fault // by "operation n"
 
@@ -195,6 +195,17 @@ func (p peer) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error)
 	return tandem.Opened{}, nil
 }
 
+// Submit implements tandem.Verifier.
+func (p peer) Submit(ctx context.Context, t tandem.Ticket) error { return fakePool{p.w}.Put(ctx, t) }
+
+// Verdicts implements tandem.Verifier: this one gives the gateway its verdicts itself.
+func (p peer) Verdicts(ctx context.Context, _ tandem.Subscription) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (p peer) Describe(context.Context) (tandem.Description, error) { return tandem.Description{}, nil }
+
 func (p peer) Close(ctx context.Context, id tandem.SessionID) error {
 	d := p.w.closes
 	if p.who != "verifier" {
@@ -240,22 +251,22 @@ func (w *world) lag(who string) time.Duration {
 	return w.slower[who]
 }
 
-// member returns a drafter of the world; the first, "drafter" in scripts, is "fake" to the gateway.
-func (w *world) member(who string) Member {
+// enlisted returns a drafter of the world, as it is enlisted; the first, "drafter" in scripts, is "fake" to the gateway.
+func (w *world) enlisted(who string) Enlisted {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	name := who
 	if who == "drafter" {
 		name = "fake"
 	}
-	return Member{Name: name, Drafter: fakeDrafter{w.peer(who)}}
+	return Enlisted{Name: name, Drafter: fakeDrafter{w.peer(who)}}
 }
 
 // hint tells the gateway that a peer went down and came up.
 func (w *world) hint(who string) {
 	state := w.gw.VerifierState
 	if who != "verifier" {
-		name := w.member(who).Name
+		name := w.enlisted(who).Name
 		state = func(up bool) { w.gw.DrafterState(name, up) }
 	}
 	state(false)
@@ -344,7 +355,8 @@ func (d fakeDrafter) Propose(ctx context.Context, p tandem.Proposal) (tandem.Pro
 
 // spoil returns what no drafter may say.
 func spoil(done tandem.Proposed, how string) tandem.Proposed {
-	t := tandem.Tree{Tokens: slices.Clone(done.Tree.Tokens), Parents: slices.Clone(done.Tree.Parents), LogProbs: slices.Clone(done.Tree.LogProbs)}
+	t := tandem.Tree{Tokens: slices.Clone(done.Tree.Tokens), Parents: slices.Clone(done.Tree.Parents),
+		LogProbs: slices.Clone(done.Tree.LogProbs)}
 	last := t.Len() - 1
 	switch how {
 	case "vocab":
@@ -370,7 +382,7 @@ func spoil(done tandem.Proposed, how string) tandem.Proposed {
 func (d fakeDrafter) draft(p tandem.Proposal, deep bool) (tandem.Tree, error) {
 	w, h := d.w, d.held[p.Session]
 	if int(p.Base)-int(p.From) != len(p.Suffix) || p.Bounds.Plain() {
-		w.violate("proposal at %d from %d has %d tokens, policy %v", p.Base, p.From, len(p.Suffix), p.Bounds)
+		w.violate("proposal at %d from %d has %d tokens, bounds %v", p.Base, p.From, len(p.Suffix), p.Bounds)
 	}
 	switch {
 	case h == nil:
@@ -450,8 +462,9 @@ func (d fakeDrafter) hindsight(id tandem.SessionID) (out tandem.Hindsight) {
 
 // config returns a configuration of the gateway in this world.
 func (w *world) config() Config {
-	return Config{Vocab: fakeVocab{}, Verifier: w.peer("verifier"), Drafters: []Member{{Name: "fake", Drafter: fakeDrafter{w.peer("drafter")}}},
-		Pool: fakePool{w}, Counters: new(tandem.Counters), ModelName: "model",
+	return Config{Vocab: fakeVocab{}, Verifier: w.peer("verifier"),
+		Drafters: []Enlisted{{Name: "fake", Drafter: fakeDrafter{w.peer("drafter")}}},
+		Counters: new(tandem.Counters), ModelName: "model",
 		Timeouts: Timeouts{ProposeMin: 20 * time.Millisecond, ProposeMax: 100 * time.Millisecond, Round: 50 * time.Millisecond,
 			Open: time.Second, VerifierWait: 5 * time.Second, Close: 100 * time.Millisecond}}
 }

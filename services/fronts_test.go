@@ -15,7 +15,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
-	httpapi "github.com/tandem-llm/tandem/services/httpapi"
+	"github.com/tandem-llm/tandem/services/httpapi"
 	"github.com/tandem-llm/tandem/services/public"
 	"github.com/tandem-llm/tandem/services/rpc"
 )
@@ -32,6 +32,8 @@ func (letters) Encode(text string, _ bool) (out []tandem.Token) {
 func (l letters) EncodeWithControl(text string, special bool) []tandem.Token {
 	return l.Encode(text, special)
 }
+func (letters) AtLeast(text string) int { return len(text) }
+
 func (letters) AppendBytes(dst []byte, t tandem.Token) []byte { return append(dst, byte(t)) }
 func (letters) Decode([]tandem.Token) string                  { return "" }
 
@@ -78,8 +80,10 @@ func run(t *testing.T, serve func(context.Context) error) {
 // same field and with the same words for what would be right, and what one takes arrives equal from both.
 func TestBothFrontsAgree(t *testing.T) {
 	j := &judge{limits: tandem.Limits{Context: 1000, Vocab: 256}}
-	defaults := public.Defaults{MaxTokens: 5, Sampling: tandem.Sampling{TopP: 1}, Bounds: tandem.Bounds{Nodes: 16, Depth: 7, Width: 10}, Strategy: tandem.StrategyPlanner}
-	web, err := httpapi.New(httpapi.Config{Listen: "127.0.0.1:0", Generator: j, Model: httpapi.Model{Name: "m"}, Defaults: defaults, Limits: j.limits, Vocab: letters{}})
+	defaults := public.Defaults{MaxTokens: 5, Sampling: tandem.Sampling{TopP: 1}, Bounds: tandem.Bounds{Nodes: 16, Depth: 7, Width: 10},
+		Strategy: tandem.StrategyPlanner}
+	web, err := httpapi.New(httpapi.Config{Listen: "127.0.0.1:0", Generator: j, Model: httpapi.Model{Name: "m"}, Defaults: defaults,
+		Limits: j.limits, Vocab: letters{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,32 +125,46 @@ func TestBothFrontsAgree(t *testing.T) {
 		{`"min_p":1.1`, sampling(&tandemv1.Sampling{MinP: new(1.1)}), "min_p", "sampling.min_p"},
 		{`"min_p":0.1`, sampling(&tandemv1.Sampling{MinP: new(0.1)}), "", ""},
 		{`"repeat_penalty":11`, sampling(&tandemv1.Sampling{RepeatPenalty: new(11.0)}), "repeat_penalty", "sampling.repeat_penalty"},
-		{`"repeat_penalty":1.1,"repeat_last_n":99`, sampling(&tandemv1.Sampling{RepeatPenalty: new(1.1), RepeatLast: new(int32(99))}), "", ""},
+		{`"repeat_penalty":1.1,"repeat_last_n":99`, sampling(&tandemv1.Sampling{RepeatPenalty: new(1.1), RepeatLast: new(int32(99))}), "",
+			""},
 		{`"repeat_last_n":4097`, sampling(&tandemv1.Sampling{RepeatLast: new(int32(4097))}), "repeat_last_n", "sampling.repeat_last"},
-		{`"frequency_penalty":2.1`, sampling(&tandemv1.Sampling{FrequencyPenalty: new(2.1)}), "frequency_penalty", "sampling.frequency_penalty"},
-		{`"frequency_penalty":-2,"presence_penalty":2`, sampling(&tandemv1.Sampling{FrequencyPenalty: new(-2.0), PresencePenalty: new(2.0)}), "", ""},
-		{`"presence_penalty":-2.1`, sampling(&tandemv1.Sampling{PresencePenalty: new(-2.1)}), "presence_penalty", "sampling.presence_penalty"},
-		{`"logit_bias":{"256":1}`, sampling(&tandemv1.Sampling{LogitBias: map[uint32]float32{256: 1}}), "logit_bias", "sampling.logit_bias"},
-		{`"logit_bias":{"7":101}`, sampling(&tandemv1.Sampling{LogitBias: map[uint32]float32{7: 101}}), "logit_bias", "sampling.logit_bias"},
+		{`"frequency_penalty":2.1`, sampling(&tandemv1.Sampling{FrequencyPenalty: new(2.1)}), "frequency_penalty",
+			"sampling.frequency_penalty"},
+		{`"frequency_penalty":-2,"presence_penalty":2`,
+			sampling(&tandemv1.Sampling{FrequencyPenalty: new(-2.0), PresencePenalty: new(2.0)}), "", ""},
+		{`"presence_penalty":-2.1`, sampling(&tandemv1.Sampling{PresencePenalty: new(-2.1)}), "presence_penalty",
+			"sampling.presence_penalty"},
+		{`"logit_bias":{"256":1}`, sampling(&tandemv1.Sampling{LogitBias: map[uint32]float32{256: 1}}), "logit_bias",
+			"sampling.logit_bias"},
+		{`"logit_bias":{"7":101}`, sampling(&tandemv1.Sampling{LogitBias: map[uint32]float32{7: 101}}), "logit_bias",
+			"sampling.logit_bias"},
 		{`"logit_bias":{"7":-100,"3":0.5}`, sampling(&tandemv1.Sampling{LogitBias: map[uint32]float32{7: -100, 3: 0.5}}), "", ""},
-		{`"logprobs":21`, sampling(&tandemv1.Sampling{Logprobs: new(true), TopLogprobs: new(int32(21))}), "logprobs", "sampling.top_logprobs"},
+		{`"logprobs":21`, sampling(&tandemv1.Sampling{Logprobs: new(true), TopLogprobs: new(int32(21))}), "logprobs",
+			"sampling.top_logprobs"},
 		{`"logprobs":5`, sampling(&tandemv1.Sampling{Logprobs: new(true), TopLogprobs: new(int32(5))}), "", ""},
 		{`"stop":["a","b","c","d","e"]`, func(r *request) { r.Stop = []string{"a", "b", "c", "d", "e"} }, "stop", "stop"},
 		{`"stop":""`, func(r *request) { r.Stop = []string{""} }, "stop", "stop"},
 		{`"stop":["a","é"]`, func(r *request) { r.Stop = []string{"a", "é"} }, "", ""},
-		{`"speculation":{"max_width":257}`, speculation(&tandemv1.Speculation{Nodes: new(int32(257))}), "speculation.max_width", "speculation.nodes"},
-		{`"speculation":{"max_depth":0}`, speculation(&tandemv1.Speculation{Depth: new(int32(0))}), "speculation.max_depth", "speculation.depth"},
-		{`"speculation":{"max_branches":65}`, speculation(&tandemv1.Speculation{Width: new(int32(65))}), "speculation.max_branches", "speculation.width"},
-		{`"speculation":{"strategy":"x"}`, speculation(&tandemv1.Speculation{Strategy: new("x")}), "speculation.strategy", "speculation.strategy"},
+		{`"speculation":{"max_width":257}`, speculation(&tandemv1.Speculation{Nodes: new(int32(257))}), "speculation.max_width",
+			"speculation.nodes"},
+		{`"speculation":{"max_depth":0}`, speculation(&tandemv1.Speculation{Depth: new(int32(0))}), "speculation.max_depth",
+			"speculation.depth"},
+		{`"speculation":{"max_branches":65}`, speculation(&tandemv1.Speculation{Width: new(int32(65))}), "speculation.max_branches",
+			"speculation.width"},
+		{`"speculation":{"strategy":"x"}`, speculation(&tandemv1.Speculation{Strategy: new("x")}), "speculation.strategy",
+			"speculation.strategy"},
 		{`"speculation":{"vote":"x"}`, speculation(&tandemv1.Speculation{Vote: new("x")}), "speculation.vote", "speculation.vote"},
-		{`"speculation":{"without":["x"]}`, speculation(&tandemv1.Speculation{Without: []string{"x"}}), "speculation.without", "speculation.without"},
+		{`"speculation":{"without":["x"]}`, speculation(&tandemv1.Speculation{Without: []string{"x"}}), "speculation.without",
+			"speculation.without"},
 		{`"speculation":{"max_width":8,"max_depth":3,"max_branches":2,"strategy":"minions","vote":"tree","without":["ahead"]}`,
-			speculation(&tandemv1.Speculation{Nodes: new(int32(8)), Depth: new(int32(3)), Width: new(int32(2)), Strategy: new("minions"), Vote: new("tree"), Without: []string{"ahead"}}), "", ""},
+			speculation(&tandemv1.Speculation{Nodes: new(int32(8)), Depth: new(int32(3)), Width: new(int32(2)), Strategy: new("minions"),
+				Vote: new("tree"), Without: []string{"ahead"}}), "", ""},
 		{`"speculation":{"enabled":false}`, speculation(&tandemv1.Speculation{Enabled: new(false)}), "", ""},
 	} {
 		status, param, says := post(t, web.URL()+"/v1/completions", `{"prompt":[1,2],"seed":1,`+c.body+`}`)
 		one := j.asked()
-		r := &request{Prompt: &tandemv1.GenerateRequest_Tokens{Tokens: &tandemv1.TokenList{Ids: []uint32{1, 2}}}, Sampling: &tandemv1.Sampling{Seed: new(uint64(1))}}
+		r := &request{Prompt: &tandemv1.GenerateRequest_Tokens{Tokens: &tandemv1.TokenList{Ids: []uint32{1, 2}}},
+			Sampling: &tandemv1.Sampling{Seed: new(uint64(1))}}
 		c.set(r)
 		err := generate(t, calls, r)
 		other := j.asked()
@@ -194,7 +212,7 @@ func post(t *testing.T, url, body string) (status int, param, says string) {
 // generate runs a request over gRPC to its end.
 func generate(t *testing.T, c tandemv1.GenerationServiceClient, r *tandemv1.GenerateRequest) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	st, err := c.Generate(ctx, r)
 	for err == nil {

@@ -24,20 +24,20 @@ func TestWaitsMeasured(t *testing.T) {
 	if *big == "" {
 		t.Skip("needs -big")
 	}
-	policy := func(nodes, depth, width int) tandem.Bounds {
+	bounds := func(nodes, depth, width int) tandem.Bounds {
 		return tandem.Bounds{Nodes: nodes, Depth: depth, Width: width}
 	}
 	for _, c := range []struct {
 		sessions int
-		policy   tandem.Bounds
-	}{{8, policy(2, 1, 1)}, {8, policy(4, 3, 2)}, {8, policy(12, 6, 4)}, {2, policy(8, 5, 4)}} {
-		t.Run(fmt.Sprint(c.sessions, " ", c.policy), func(t *testing.T) { measureWaits(t, c.sessions, c.policy) })
+		bounds   tandem.Bounds
+	}{{8, bounds(2, 1, 1)}, {8, bounds(4, 3, 2)}, {8, bounds(12, 6, 4)}, {2, bounds(8, 5, 4)}} {
+		t.Run(fmt.Sprint(c.sessions, " ", c.bounds), func(t *testing.T) { measureWaits(t, c.sessions, c.bounds) })
 	}
 }
 
 // measureWaits runs the sessions with and without waits in turn. Passes count with what they cost on a quiet
 // machine, so that it matters little what else runs on this one.
-func measureWaits(t *testing.T, sessions int, policy tandem.Bounds) {
+func measureWaits(t *testing.T, sessions int, bounds tandem.Bounds) {
 	const turns, tokens = 3, 24
 	m := openThreads(t, *big, sessions+1, 2)
 	costs, err := measure.Costs(t.Context(), m, time.Second, nil)
@@ -51,16 +51,17 @@ func measureWaits(t *testing.T, sessions int, policy tandem.Bounds) {
 		tickets, passes   int64
 	}
 	var sums [2]figures
-	defer verifier.SetPatience(1)
 	for turn := range 2 * turns {
 		sum := &sums[turn%2]
-		verifier.SetPatience(float64(turn % 2))
+		if err := r.v.SetPatience(float64(turn % 2)); err != nil {
+			t.Fatal(err)
+		}
 		before, begun := r.counters.Snapshot(), time.Now()
 		var all sync.WaitGroup
 		var mu sync.Mutex
 		for n := range sessions {
 			all.Go(func() {
-				a := asked{prompt: m.Vocab().Encode(prompts[n%len(prompts)], true), policy: policy, tokens: tokens,
+				a := asked{prompt: m.Vocab().Encode(prompts[n%len(prompts)], true), bounds: bounds, tokens: tokens,
 					sampling: tandem.Sampling{Temperature: 0.3, TopP: 1, Seed: uint64(n)},
 					seen: func(v tandem.Verdict) {
 						mu.Lock()
@@ -82,6 +83,7 @@ func measureWaits(t *testing.T, sessions int, policy tandem.Bounds) {
 	for i, s := range sums {
 		all := float64(turns * tokens * sessions)
 		t.Logf("%s: %.1f tokens/s, %.1f by quiet costs; busy %.1f %%, %.1f tickets a pass", []string{"at once", "waiting"}[i],
-			all/s.wall.Seconds(), all/(s.quiet+s.wall-s.busy).Seconds(), 100*s.busy.Seconds()/s.wall.Seconds(), float64(s.tickets)/float64(s.passes))
+			all/s.wall.Seconds(), all/(s.quiet+s.wall-s.busy).Seconds(), 100*s.busy.Seconds()/s.wall.Seconds(),
+			float64(s.tickets)/float64(s.passes))
 	}
 }

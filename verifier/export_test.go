@@ -1,11 +1,15 @@
 package verifier
 
+import "context"
+
 // SetPatience sets how the wait for more tickets is bounded.
-func SetPatience(x float64) { patience = x }
+func (v *Verifier) SetPatience(x float64) error {
+	return v.sched.Do(context.Background(), func() error { v.sched.SetPatience(x); return nil })
+}
 
 // Hold keeps v's goroutine busy until c is closed.
 func (v *Verifier) Hold(c chan struct{}) {
 	begun := make(chan struct{})
-	v.owner.Post(func() { close(begun); <-c })
+	v.sched.Post(func() { close(begun); <-c })
 	<-begun
 }

@@ -10,10 +10,10 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/mempool"
+	"github.com/tandem-llm/tandem/schedule"
 )
 
-// TestPanicsEndOneSession makes the owner stumble over a session that is damaged on purpose, and over a
-// receiver of verdicts that panics.
+// TestPanicsEndOneSession makes the owner stumble over a session that is damaged on purpose.
 func TestPanicsEndOneSession(t *testing.T) {
 	m, err := engine.Open("../models/gopher-draft-all-f16.gguf", engine.Options{Device: testdevice.CPU(t, 1)})
 	if err != nil {
@@ -21,20 +21,22 @@ func TestPanicsEndOneSession(t *testing.T) {
 	}
 	defer m.Close()
 	pool, counters, verdicts := mempool.New(4), &tandem.Counters{}, make(chan tandem.Verdict, 4)
-	angry := true
-	v, err := New(Config{Model: m, Counters: counters, Deliver: func(x tandem.Verdict) {
-		if angry {
-			angry = false
-			panic("receiver")
-		}
-		verdicts <- x
-	}})
+	v, err := New(Config{Model: m, Counters: counters})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ran := make(chan error)
 	go func() { ran <- v.Run(ctx, pool) }()
+	began, heard := make(chan struct{}), make(chan error)
+	go func() {
+		heard <- v.Verdicts(ctx, tandem.Subscription{Began: func() { close(began) }, Deliver: func(all []tandem.Verdict) {
+			for _, x := range all {
+				verdicts <- x
+			}
+		}})
+	}()
+	<-began
 	text := []tandem.Token{1, 40, 50}
 	for id := range tandem.SessionID(2) {
 		o := tandem.Opening{Session: id + 1, Tokens: text, Limit: 32, MaxNodes: 4, Sampling: tandem.Sampling{TopP: 1}}
@@ -42,16 +44,16 @@ func TestPanicsEndOneSession(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	damaged := &prompt{ctx: ctx, ended: make(chan error, 1)}
-	v.owner.Post(func() {
-		s := v.sessions[1]
-		s.tokens, s.prompt = nil, damaged
-		v.opening = append(v.opening, s)
+	damaged := schedule.NewCall(ctx)
+	v.sched.Post(func() {
+		s := v.session(1)
+		s.tokens = nil
+		v.sched.Enter(s, damaged)
 	})
-	if err := <-damaged.ended; !errors.Is(err, tandem.Internal) || !strings.Contains(err.Error(), "pass.go") {
+	if err := damaged.Wait(); !errors.Is(err, tandem.Internal) || !strings.Contains(err.Error(), "pass.go") {
 		t.Errorf("got %v, want Internal with a stack", err)
 	}
-	for _, id := range []tandem.SessionID{1, 1, 2} { // the first verdict meets the panic
+	for _, id := range []tandem.SessionID{1, 2} {
 		k := tandem.Ticket{Session: id, Base: 3, Hash: tandem.EmptyPrefix.Add(text...), Tree: tandem.Root(50)}
 		if err := pool.Put(ctx, k); err != nil {
 			t.Fatal(err)
@@ -62,12 +64,15 @@ func TestPanicsEndOneSession(t *testing.T) {
 			t.Errorf("verdict %+v, want %v", x, want)
 		}
 	}
-	if n := counters.Snapshot(); n["faults"] != 2 || n["verdicts"] != 1 {
+	if n := counters.Snapshot(); n["faults"] != 1 || n["verdicts"] != 1 {
 		t.Errorf("counters %v", n)
 	}
 	cancel()
 	if err := <-ran; !errors.Is(err, tandem.Canceled) {
 		t.Errorf("Run: %v, want Canceled", err)
+	}
+	if err := <-heard; !errors.Is(err, tandem.Canceled) {
+		t.Errorf("Verdicts: %v, want Canceled", err)
 	}
 	if err := v.Shutdown(context.Background()); err != nil {
 		t.Error(err)

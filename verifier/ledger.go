@@ -8,20 +8,20 @@ import (
 )
 
 const (
-	fewGarbage   = 3           // trees within garbageTime, after which a drafter is not listened to
-	garbageTime  = time.Minute // that long
+	fewGarbage   = 3           // garbage trees within garbageTime, after which a drafter is distrusted
+	garbageTime  = time.Minute // how long the drafter is distrusted
 	mostDrafters = 64          // names that the ledger keeps apart
 	longestName  = 64          // bytes of a name that tell it from another
-	otherNames   = "others"    // what those beyond are counted as, and names that no counter can have
+	otherNames   = "others"    // counts further names, and names that do not fit into a counter's
 )
 
-// ledger remembers whose trees were garbage: no trees at all, tokens outside the vocabulary, another root
+// ledger remembers which drafters sent garbage: invalid trees, tokens outside the vocabulary, another root
 // than the committed token. Each such tree is answered as Invalid, so that the gateway can put its drafter aside; that
-// costs the session a second ticket for the round. From the third within a minute on, tickets of that drafter's name are
+// costs the session a second ticket for the round. After the third within a minute, tickets of that drafter's name are
 // verified with the root alone for a minute, whatever their tree: rounds go on at the speed of plain decoding, even with
-// a gateway that has not yet noticed, and no tree is looked at.
+// a gateway that has not yet noticed, and no tree is read.
 //
-// It lies here rather than with the gateway alone because all gateways' and sessions' trees meet here. The
+// It is here and not only in the gateway because the trees of all gateways and sessions meet here. The
 // zero value, with counters, is an empty ledger. For one goroutine.
 type ledger struct {
 	counters *tandem.Counters
@@ -31,7 +31,7 @@ type ledger struct {
 // blamed is one drafter's page.
 type blamed struct {
 	times [fewGarbage]time.Time // of its last garbage, the last first
-	until time.Time             // it is not listened to
+	until time.Time             // it is distrusted until then
 }
 
 // blame notes a garbage tree and counts it as tickets.garbage_from.NAME.
@@ -57,8 +57,8 @@ func (l *ledger) blame(name string, now time.Time) {
 	}
 }
 
-// distrusted reports whether the drafter of that name is not listened to now. One that sends garbage under ever
-// new names is never distrusted: each of its trees is refused by itself.
+// distrusted reports whether the drafter of that name is distrusted now. One that sends garbage under ever
+// new names never is: each of its trees is refused by itself.
 func (l *ledger) distrusted(name string, now time.Time) bool {
 	b := l.drafters[key(name)]
 	return b != nil && now.Before(b.until)

@@ -22,11 +22,12 @@ var choices = []func(a *asked, i int){
 	func(a *asked, i int) { a.sampling.FrequencyPenalty = []float64{0, 0.7, -0.4}[i] },
 	func(a *asked, i int) { a.sampling.PresencePenalty = []float64{0, 1.1, -0.6}[i] },
 	func(a *asked, i int) {
-		a.sampling.Bias = [][]tandem.Bias{nil, {{Token: 13, Add: -100}}, {{Token: 13, Add: 1.5}, {Token: 293, Add: 2}, {Token: 4018, Add: -1.5}}}[i]
+		a.sampling.Bias = [][]tandem.Bias{nil, {{Token: 13, Add: -100}}, {{Token: 13, Add: 1.5}, {Token: 293, Add: 2},
+			{Token: 4018, Add: -1.5}}}[i]
 	},
 	func(a *asked, i int) { a.sampling.Logprobs, a.sampling.TopLogprobs = i > 0, []int{0, 0, 5}[i] },
 	func(a *asked, i int) {
-		a.policy = []tandem.Bounds{{Nodes: 16, Depth: 7, Width: 6}, {Nodes: 6, Depth: 5, Width: 1}, {Nodes: 12, Depth: 3, Width: 8}}[i]
+		a.bounds = []tandem.Bounds{{Nodes: 16, Depth: 7, Width: 6}, {Nodes: 6, Depth: 5, Width: 1}, {Nodes: 12, Depth: 3, Width: 8}}[i]
 	},
 }
 
@@ -70,7 +71,7 @@ func TestOptionsSpeculationEqualsPlain(t *testing.T) {
 		}
 		s, err := r.generate(a)
 		if err != nil || !slices.Equal(s.text, want) {
-			t.Errorf("%+v, tree %v: %v\n got %v\nwant %v", a.sampling, a.policy, err, s.text, want)
+			t.Errorf("%+v, tree %v: %v\n got %v\nwant %v", a.sampling, a.bounds, err, s.text, want)
 			continue
 		}
 		accepted += s.accepted
@@ -78,7 +79,7 @@ func TestOptionsSpeculationEqualsPlain(t *testing.T) {
 			got = got[:tokens]
 		}
 		if !reflect.DeepEqual(got, logprobs) {
-			t.Errorf("%+v, tree %v: log-probabilities\n got %v\nwant %v", a.sampling, a.policy, got, logprobs)
+			t.Errorf("%+v, tree %v: log-probabilities\n got %v\nwant %v", a.sampling, a.bounds, got, logprobs)
 		}
 	}
 	t.Logf("%d rows of options, %d tokens accepted", rows, accepted)

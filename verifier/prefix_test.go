@@ -1,10 +1,8 @@
 package verifier
 
 import (
-	"context"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
@@ -14,13 +12,7 @@ import (
 func (b *bench) fill() map[tandem.SessionID]int {
 	b.t.Helper()
 	rows := map[tandem.SessionID]int{}
-	for passes := 0; len(b.opening) > 0; passes++ {
-		for _, s := range slices.Clone(b.opening) { // as pass does, between which run looks
-			s.prompt.reused += s.seq.Resume()
-			if s.seq.Len() == len(s.tokens)-1 {
-				b.ready(s, nil)
-			}
-		}
+	for passes := 0; b.sched.Load().Opening > 0; passes++ {
 		_, prompts := b.run()
 		for id, n := range prompts {
 			rows[id] += n
@@ -56,14 +48,14 @@ func TestOnePromptIsComputedOnce(t *testing.T) {
 		t.Errorf("%v: want all 199 rows by the first session and by the other tenant's", rows)
 	}
 	for id := tandem.SessionID(2); id <= 4; id++ { // 128 in whole pages
-		if s := b.sessions[id]; rows[id] != 199-128 || s.opened.reused != 128 || s.seq.Len() != 199 {
-			t.Errorf("session %v: %d rows, %d found, %d held", id, rows[id], s.opened.reused, s.seq.Len())
+		if s := b.session(id); rows[id] != 199-128 || s.Reused() != 128 || s.seq.Len() != 199 {
+			t.Errorf("session %v: %d rows, %d found, %d held", id, rows[id], s.Reused(), s.seq.Len())
 		}
 	}
 	if n := b.cfg.Counters.Snapshot(); n["prefix.hits"] != 3 || n["prefix.reused_tokens"] != 3*128 {
 		t.Errorf("counters %v", n)
 	}
-	b.last()
+	b.dropAll(5)
 
 	b.cfg.Model.DropPrefixes()
 	first, second := b.openOf("a", 6, text(0)), b.openOf("a", 7, text(0))
@@ -72,11 +64,11 @@ func TestOnePromptIsComputedOnce(t *testing.T) {
 			t.Fatalf("rows %v: want the first session's alone", prompts)
 		}
 	}
-	b.drop(first, nil)
-	if rows := b.fill(); rows[7] != 199-128 || second.opened.reused != 128 {
-		t.Errorf("after the first was dropped: %v rows and %d found, want %d and all that it had filled", rows, second.opened.reused, 199-128)
+	b.sched.Drop(first, nil)
+	if rows := b.fill(); rows[7] != 199-128 || second.Reused() != 128 {
+		t.Errorf("after the first was dropped: %v rows and %d found, want %d and all that it had filled", rows, second.Reused(), 199-128)
 	}
-	b.last()
+	b.dropAll(7)
 	if m := b.cfg.Model; m.FreePages() != m.Pages() {
 		t.Errorf("%d of %d pages are free", m.FreePages(), m.Pages())
 	}
@@ -89,10 +81,11 @@ func TestReopenedSessionFindsItsOwn(t *testing.T) {
 	tokens := counting(1, 200)
 	open := func(epoch tandem.Epoch) *session {
 		o := tandem.Opening{Session: 1, Epoch: epoch, Tokens: tokens, Limit: 400, MaxNodes: benchRows, Sampling: tandem.Sampling{TopP: 1}}
-		if err := b.open(o, &prompt{ctx: context.Background(), ended: make(chan error, 1)}); err != nil {
+		s, err := b.enter(o)
+		if err != nil {
 			t.Fatal(err)
 		}
-		return b.sessions[1]
+		return s
 	}
 	open(1)
 	for range 2 {
@@ -103,7 +96,7 @@ func TestReopenedSessionFindsItsOwn(t *testing.T) {
 		t.Errorf("closed after %d rows: %d found", 2*benchRows, s.seq.Len())
 	}
 	b.fill()
-	b.ask(s, 5, time.Now())
+	b.ask(s, 5)
 	if b.run(); len(b.verdicts) != 1 || b.verdicts[0].Kind != tandem.OK {
 		t.Fatalf("verdicts %+v", b.verdicts)
 	}
@@ -113,16 +106,16 @@ func TestReopenedSessionFindsItsOwn(t *testing.T) {
 		t.Errorf("opened again: %d found, want all 199", s.seq.Len())
 	}
 	b.fill()
-	b.ask(s, 5, time.Now())
+	b.ask(s, 5)
 	if b.run(); len(b.verdicts) != 1 || !slices.Equal(b.verdicts[0].Tokens, want) {
 		t.Errorf("opened again it says %+v, before that %v", b.verdicts, want)
 	}
-	b.fail(s, tandem.Errorf("test", tandem.Internal, "a pass failed"))
-	if s = open(4); s.seq.Len() != 0 || s.opened.reused != 0 {
+	b.sched.Fail(s, tandem.Errorf("test", tandem.Internal, "a pass failed"))
+	if s = open(4); s.seq.Len() != 0 || s.Reused() != 0 {
 		t.Errorf("after a fault: %d found, want none", s.seq.Len())
 	}
 	b.fill()
-	b.ask(s, 5, time.Now())
+	b.ask(s, 5)
 	if b.run(); len(b.verdicts) != 1 || !slices.Equal(b.verdicts[0].Tokens, want) {
 		t.Errorf("after a fault it says %+v, before that %v", b.verdicts, want)
 	}
@@ -138,8 +131,9 @@ func TestKeptPagesGiveWay(t *testing.T) {
 		for round := range 3 {
 			n := 0
 			for ; ; n++ {
-				o := tandem.Opening{Session: tandem.SessionID(n + 1), Tokens: counting(40*round+n, 100), Limit: 400, MaxNodes: benchRows, Sampling: tandem.Sampling{TopP: 1}}
-				err := b.open(o, &prompt{ctx: context.Background(), ended: make(chan error, 1)})
+				o := tandem.Opening{Session: tandem.SessionID(n + 1), Tokens: counting(40*round+n, 100), Limit: 400, MaxNodes: benchRows,
+					Sampling: tandem.Sampling{TopP: 1}}
+				_, err := b.enter(o)
 				if tandem.KindOf(err) == tandem.Exhausted {
 					break
 				} else if err != nil {
@@ -148,15 +142,17 @@ func TestKeptPagesGiveWay(t *testing.T) {
 			}
 			b.fill()
 			if want := m.Pages() / each; n != want || m.FreePages() != m.Pages()-n*each {
-				t.Errorf("bound %d, round %d: %d sessions of %d pages fit into %d, want %d; %d are free", bound, round, n, each, m.Pages(), want, m.FreePages())
+				t.Errorf("bound %d, round %d: %d sessions of %d pages fit into %d, want %d; %d are free", bound, round, n, each, m.Pages(),
+					want, m.FreePages())
 			}
-			b.last()
+			b.dropAll(benchSessions)
 			kept := 2 * n // of each a whole page and one begun
 			if bound != 0 {
 				kept = max(bound, 0)
 			}
 			if m.FreePages() != m.Pages() || round == 0 && m.PrefixPages() != kept || m.PrefixPages() > m.Pages() {
-				t.Errorf("bound %d, round %d: %d of %d pages are free, %d kept, want %d", bound, round, m.FreePages(), m.Pages(), m.PrefixPages(), kept)
+				t.Errorf("bound %d, round %d: %d of %d pages are free, %d kept, want %d", bound, round, m.FreePages(), m.Pages(),
+					m.PrefixPages(), kept)
 			}
 		}
 		if n := b.cfg.Counters.Snapshot()["prefix.evicted_pages"]; n != m.EvictedPages() || (n > 0) != (bound >= 0) {

@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/drafter"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/verifier"
 )
 
@@ -30,7 +31,7 @@ func TestSharedPrefixesChangeNothing(t *testing.T) {
 		all.Go(func() {
 			rng := rand.New(rand.NewPCG(uint64(chat), 5))
 			a := asked{tenant: fmt.Sprint(chat % 2), prompt: twin.prompt(prompts[chat%2] + prompts[2] + prompts[3]), tokens: tokens,
-				policy: tandem.Bounds{Nodes: 8, Depth: 4, Width: 4}}
+				bounds: tandem.Bounds{Nodes: 8, Depth: 4, Width: 4}}
 			a.disturb = func(s *stream) {
 				switch rng.IntN(8) {
 				case 0:
@@ -49,7 +50,7 @@ func TestSharedPrefixesChangeNothing(t *testing.T) {
 				models.Unlock()
 				for {
 					s, err := r.generate(a)
-					if tandem.KindOf(err) == tandem.Exhausted && time.Since(begun) < time.Minute {
+					if tandem.KindOf(err) == tandem.Exhausted && time.Since(begun) < 5*time.Minute {
 						time.Sleep(time.Millisecond)
 						continue
 					}
@@ -65,7 +66,7 @@ func TestSharedPrefixesChangeNothing(t *testing.T) {
 	all.Wait()
 	for other := range 8 { // more tenants than there is memory for what they leave
 		a := asked{tenant: fmt.Sprint("other ", other), prompt: twin.prompt(prompts[0] + prompts[2] + prompts[3]), tokens: 4,
-			policy: tandem.Bounds{Nodes: 4, Depth: 3, Width: 1}, sampling: greedy}
+			bounds: tandem.Bounds{Nodes: 4, Depth: 3, Width: 1}, sampling: greedy}
 		if s, err := r.generate(a); err != nil || !slices.Equal(s.text, twin.generate(t, a)) {
 			t.Errorf("%s: %v, text %v", a.tenant, err, s.text)
 		}
@@ -89,14 +90,16 @@ func TestReusedIsTold(t *testing.T) {
 	for name, bound := range map[string]int{"all": 0, "off": -1} {
 		t.Run(name, func(t *testing.T) {
 			var told []tandem.Attr
-			events := tandem.Events{BeginFunc: func(ctx context.Context, stage tandem.Stage, _ []tandem.Attr) (context.Context, tandem.End) {
+			events := tandem.Events{BeginFunc: func(ctx context.Context, stage tandem.Stage, _ []tandem.Attr) (context.Context,
+				tandem.End) {
 				return ctx, func(_ error, attrs ...tandem.Attr) {
 					if stage == tandem.StageOpen {
 						told = append(told, attrs...)
 					}
 				}
 			}}
-			r := newRig(t, rigOptions{verifier: verifier.Config{Events: events, PrefixCache: bound}, drafter: drafter.Config{Events: events, PrefixCache: bound}})
+			r := newRig(t, rigOptions{verifier: verifier.Config{Events: events, PrefixCache: bound},
+				drafter: drafter.Config{Events: events, PrefixCache: bound}})
 			ctx := context.Background()
 			for _, c := range []struct {
 				tenant        string
@@ -120,7 +123,8 @@ func TestReusedIsTold(t *testing.T) {
 				}
 				_, _ = r.v.Close(ctx, s.id), r.d.Close(ctx, s.id)
 			}
-			if n := r.counters.Snapshot(); bound < 0 && n["prefix.hits"] != 0 || bound == 0 && (n["prefix.hits"] != 4 || n["prefix.reused_tokens"] != 2*(89+63)) {
+			if n := r.counters.Snapshot(); bound < 0 && n["prefix.hits"] != 0 ||
+				bound == 0 && (n["prefix.hits"] != 4 || n["prefix.reused_tokens"] != 2*(89+63)) {
 				t.Errorf("counters %v", n)
 			}
 		})
@@ -139,12 +143,12 @@ func counted(n int) []tandem.Token {
 // that of the first turn.
 func BenchmarkSecondTurn(b *testing.B) {
 	const context1, more = 950, 50
-	m, err := engine.Open(targetFile, engine.Options{MaxRows: 256, KVPages: engine.PagesFor(2, 1024, 256)})
+	m, err := engine.Open(targetFile, engine.Options{Device: testdevice.CPU(b, 0), MaxRows: 256, KVPages: engine.PagesFor(2, 1024, 256)})
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer m.Close()
-	v, err := verifier.New(verifier.Config{Model: m, Counters: &tandem.Counters{}, Deliver: func(tandem.Verdict) {}})
+	v, err := verifier.New(verifier.Config{Model: m, Counters: &tandem.Counters{}})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -153,7 +157,8 @@ func BenchmarkSecondTurn(b *testing.B) {
 	var took [2]time.Duration
 	for n := 0; b.Loop(); n++ {
 		for turn, tokens := range []int{context1, context1 + more} {
-			o := tandem.Opening{Session: tandem.SessionID(1 + n), Tenant: fmt.Sprint(n), Tokens: counted(tokens), Limit: 1024, MaxNodes: 16, Sampling: greedy}
+			o := tandem.Opening{Session: tandem.SessionID(1 + n), Tenant: fmt.Sprint(n), Tokens: counted(tokens), Limit: 1024, MaxNodes: 16,
+				Sampling: greedy}
 			begun := time.Now()
 			if _, err := v.Open(ctx, o); err != nil {
 				b.Fatal(err)

@@ -1,6 +1,7 @@
 package verifier_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -41,7 +42,8 @@ func openModel(t testing.TB, file string, sessions int) *engine.Model {
 
 func openThreads(t testing.TB, file string, sessions, threads int) *engine.Model {
 	t.Helper()
-	m, err := engine.Open(file, engine.Options{Device: testdevice.CPU(t, threads), MaxRows: 192, KVPages: engine.PagesFor(sessions, limit, drafter.DefaultTreeRows)})
+	m, err := engine.Open(file, engine.Options{Device: testdevice.CPU(t, threads), MaxRows: 192,
+		KVPages: engine.PagesFor(sessions, limit, drafter.DefaultTreeRows)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,11 +70,13 @@ type rigOptions struct {
 	drafter  drafter.Config
 	pool     func(tandem.Pool) tandem.Pool // put between drafter and verifier
 	sessions int
+	draft    string // file of the draft model, if not draftFile
 }
 
 func newRig(t testing.TB, o rigOptions) *rig {
 	t.Helper()
-	r := &rig{t: t, mem: mempool.New(64), counters: &tandem.Counters{}, patience: 20 * time.Second, waiting: map[tandem.SessionID]chan tandem.Verdict{}}
+	r := &rig{t: t, mem: mempool.New(64), counters: &tandem.Counters{}, patience: 20 * time.Second,
+		waiting: map[tandem.SessionID]chan tandem.Verdict{}}
 	r.pool = r.mem
 	if o.pool != nil {
 		r.pool = o.pool(r.mem)
@@ -80,8 +84,9 @@ func newRig(t testing.TB, o rigOptions) *rig {
 	if o.verifier.Model == nil {
 		o.verifier.Model = openModel(t, targetFile, max(o.sessions, 2))
 	}
-	o.verifier.Deliver, o.verifier.Counters = r.deliver, r.counters
-	o.drafter.Model, o.drafter.Pool, o.drafter.Counters, o.drafter.Name = openModel(t, draftFile, max(o.sessions, 2)), r.pool, r.counters, "test"
+	o.verifier.Counters = r.counters
+	o.drafter.Model, o.drafter.Pool = openModel(t, cmp.Or(o.draft, draftFile), max(o.sessions, 2)), r.pool
+	o.drafter.Counters, o.drafter.Name = r.counters, "test"
 	var err error
 	if r.v, err = verifier.New(o.verifier); err != nil {
 		t.Fatal(err)
@@ -90,14 +95,12 @@ func newRig(t testing.TB, o rigOptions) *rig {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	ran := make(chan struct{})
-	go func() {
-		defer close(ran)
-		_ = r.v.Run(ctx, r.mem)
-	}()
+	var running sync.WaitGroup
+	running.Go(func() { _ = r.v.Run(ctx, r.mem) })
+	subscribe(ctx, &running, r.v, r.deliver)
 	t.Cleanup(func() {
 		cancel()
-		<-ran
+		running.Wait()
 		for _, stop := range []func(context.Context) error{r.v.Shutdown, r.d.Shutdown} {
 			if err := stop(context.Background()); err != nil {
 				t.Error(err)
@@ -106,6 +109,19 @@ func newRig(t testing.TB, o rigOptions) *rig {
 		goleak.VerifyNone(t)
 	})
 	return r
+}
+
+// subscribe has v's verdicts delivered until ctx ends.
+func subscribe(ctx context.Context, running *sync.WaitGroup, v tandem.Verifier, deliver func(tandem.Verdict)) {
+	began := make(chan struct{})
+	running.Go(func() {
+		_ = v.Verdicts(ctx, tandem.Subscription{Began: func() { close(began) }, Deliver: func(all []tandem.Verdict) {
+			for _, x := range all {
+				deliver(x)
+			}
+		}})
+	})
+	<-began
 }
 
 // deliver takes a verdict from the verifier; those nobody waits for are forgotten.
@@ -130,7 +146,7 @@ type asked struct {
 	tenant   string
 	prompt   []tandem.Token
 	sampling tandem.Sampling
-	policy   tandem.Bounds
+	bounds   tandem.Bounds
 	how      tandem.Proposal // Growth, Branch, Stop and Ahead of the session's proposals
 	tokens   int
 	disturb  func(*stream) // called before each round
@@ -191,16 +207,16 @@ func (s *stream) ticket() tandem.Ticket {
 
 func (s *stream) round(ctx context.Context) error {
 	want := s.ticket()
-	policy := s.policy
-	policy.Depth = min(policy.Depth, s.tokens-(len(s.text)-len(s.prompt))-1)
+	bounds := s.bounds
+	bounds.Depth = min(bounds.Depth, s.tokens-(len(s.text)-len(s.prompt))-1)
 	p, err := s.d.Propose(ctx, tandem.Proposal{Session: s.id, Epoch: s.epoch, Base: want.Base, Hash: want.Hash,
-		From: tandem.Position(s.told), Suffix: s.text[s.told:], Bounds: policy,
+		From: tandem.Position(s.told), Suffix: s.text[s.told:], Bounds: bounds,
 		Growth: s.how.Growth, Branch: s.how.Branch, Stop: s.how.Stop, Ahead: s.how.Ahead})
 	switch {
 	case err == nil:
 		s.told = len(s.text)
-		if p.Nodes < 1 || p.Nodes > max(policy.Nodes, 1) || p.Depth > policy.Depth {
-			return fmt.Errorf("proposed %+v for %v", p, policy)
+		if p.Nodes < 1 || p.Nodes > max(bounds.Nodes, 1) || p.Depth > bounds.Depth {
+			return fmt.Errorf("proposed %+v for %v", p, bounds)
 		}
 	case tandem.KindOf(err) == tandem.UnknownSession || tandem.KindOf(err) == tandem.Stale:
 		s.told = len(s.text)

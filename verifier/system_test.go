@@ -21,6 +21,13 @@ var (
 func TestSpeculationEqualsPlain(t *testing.T) {
 	const tokens = 40
 	twin := plain{openModel(t, targetFile, 1)}
+	samplings := []tandem.Sampling{greedy, sampled}
+	var wants [4][2][]tandem.Token // by prompt and sampling: the same for all trees
+	for i := range wants {
+		for k, sampling := range samplings {
+			wants[i][k] = twin.generate(t, asked{prompt: twin.prompt(prompts[i]), tokens: tokens, sampling: sampling})
+		}
+	}
 	for _, c := range []struct {
 		name string
 		o    rigOptions
@@ -29,29 +36,27 @@ func TestSpeculationEqualsPlain(t *testing.T) {
 		{"levels", rigOptions{sessions: 4}, tandem.Proposal{}},
 		{"best-first", rigOptions{sessions: 4}, tandem.Proposal{Growth: tandem.GrowBest}},
 		{"pacer, ahead", rigOptions{sessions: 4}, tandem.Proposal{Growth: tandem.GrowPacer, Branch: 0.3, Stop: 0.01, Ahead: true}},
-		{"few rows, short pieces", rigOptions{sessions: 4, drafter: drafter.Config{TreeRows: 5, Chunk: 3}, verifier: verifier.Config{Chunk: 5, Batch: 1}}, tandem.Proposal{}},
+		{"few rows, short pieces", rigOptions{sessions: 4, drafter: drafter.Config{TreeRows: 5, Chunk: 3},
+			verifier: verifier.Config{Chunk: 5, MaxWaiting: 1}}, tandem.Proposal{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t, c.o)
 			var all sync.WaitGroup
-			for i, policy := range []tandem.Bounds{{Nodes: 16, Depth: 7, Width: 10}, {Nodes: 8, Depth: 4, Width: 4}, {Nodes: 5, Depth: 4, Width: 1}, {}} {
-				a := asked{prompt: twin.prompt(prompts[i]), policy: policy, tokens: tokens, how: c.how}
-				wants := [][]tandem.Token{}
-				for _, a.sampling = range []tandem.Sampling{greedy, sampled} {
-					wants = append(wants, twin.generate(t, a))
-				}
+			for i, bounds := range []tandem.Bounds{{Nodes: 16, Depth: 7, Width: 10}, {Nodes: 8, Depth: 4, Width: 4},
+				{Nodes: 5, Depth: 4, Width: 1}, {}} {
+				a := asked{prompt: twin.prompt(prompts[i]), bounds: bounds, tokens: tokens, how: c.how}
 				all.Go(func() {
-					for k, sampling := range []tandem.Sampling{greedy, sampled} {
+					for k, sampling := range samplings {
 						a := a
 						a.sampling = sampling
 						s, err := r.generate(a)
-						if err != nil || !slices.Equal(s.text, wants[k]) {
-							t.Errorf("%v %+v: %v\n got %v\nwant %v", policy, sampling, err, s.text, wants[k])
+						if err != nil || !slices.Equal(s.text, wants[i][k]) {
+							t.Errorf("%v %+v: %v\n got %v\nwant %v", bounds, sampling, err, s.text, wants[i][k])
 						}
 						if got := s.rounds + s.accepted; got != tokens {
-							t.Errorf("%v: %d rounds and %d accepted for %d tokens", policy, s.rounds, s.accepted, tokens)
+							t.Errorf("%v: %d rounds and %d accepted for %d tokens", bounds, s.rounds, s.accepted, tokens)
 						}
-						t.Logf("%-7v %4.1f tokens a round", policy, float64(tokens)/float64(s.rounds))
+						t.Logf("%-7v %4.1f tokens a round", bounds, float64(tokens)/float64(s.rounds))
 					}
 				})
 			}
@@ -121,7 +126,7 @@ func TestFaultsChangeNothing(t *testing.T) {
 				s.t.Error(err)
 			}
 		case 3: // a gateway that believes in another text
-			p := tandem.Proposal{Session: s.id, Epoch: s.epoch, Base: 3, Suffix: []tandem.Token{1, 2, 3}, Bounds: s.policy}
+			p := tandem.Proposal{Session: s.id, Epoch: s.epoch, Base: 3, Suffix: []tandem.Token{1, 2, 3}, Bounds: s.bounds}
 			if _, err := s.d.Propose(ctx, p); tandem.KindOf(err) != tandem.Stale && tandem.KindOf(err) != tandem.UnknownSession {
 				s.t.Errorf("proposal with a wrong hash: %v", err)
 			}
@@ -129,13 +134,14 @@ func TestFaultsChangeNothing(t *testing.T) {
 			short, cancel := context.WithTimeout(ctx, time.Millisecond)
 			want := s.ticket()
 			_, _ = s.d.Propose(short, tandem.Proposal{Session: s.id, Epoch: s.epoch, Base: want.Base, Hash: want.Hash,
-				From: tandem.Position(s.told), Suffix: s.text[s.told:], Bounds: s.policy})
+				From: tandem.Position(s.told), Suffix: s.text[s.told:], Bounds: s.bounds})
 			cancel()
 		}
 	}
 	var all sync.WaitGroup
 	for i := range 6 {
-		a := asked{prompt: twin.prompt(prompts[i%len(prompts)]), policy: tandem.Bounds{Nodes: 8, Depth: 4, Width: 4}, tokens: tokens, sampling: greedy}
+		a := asked{prompt: twin.prompt(prompts[i%len(prompts)]), bounds: tandem.Bounds{Nodes: 8, Depth: 4, Width: 4}, tokens: tokens,
+			sampling: greedy}
 		if i%2 == 1 {
 			a.sampling = sampled
 		}
@@ -149,7 +155,8 @@ func TestFaultsChangeNothing(t *testing.T) {
 	}
 	all.Wait()
 	n := r.counters.Snapshot()
-	for _, name := range []string{"tickets.stale_epoch", "tickets.stale_hash", "tickets.stale_base", "tickets.unknown_session", "tickets.repeated"} {
+	for _, name := range []string{"tickets.stale_epoch", "tickets.stale_hash", "tickets.stale_base", "tickets.unknown_session",
+		"tickets.repeated"} {
 		if n[name] == 0 {
 			t.Errorf("%s: none counted in %v", name, n)
 		}
@@ -163,7 +170,8 @@ func TestFaultsChangeNothing(t *testing.T) {
 func TestTextEndsAtTheLimit(t *testing.T) {
 	twin := plain{openModel(t, targetFile, 1)}
 	r := newRig(t, rigOptions{})
-	a := asked{prompt: slices.Repeat(twin.prompt(prompts[0]), 20)[:limit-9], sampling: greedy, policy: tandem.Bounds{Nodes: 16, Depth: 7, Width: 4}, tokens: 9}
+	a := asked{prompt: slices.Repeat(twin.prompt(prompts[0]), 20)[:limit-9], sampling: greedy,
+		bounds: tandem.Bounds{Nodes: 16, Depth: 7, Width: 4}, tokens: 9}
 	want := twin.generate(t, a)
 	s, err := r.generate(a)
 	if err != nil || !slices.Equal(s.text, want) {

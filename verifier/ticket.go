@@ -3,7 +3,6 @@ package verifier
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/tandem-llm/tandem"
@@ -13,26 +12,28 @@ import (
 // check is a ticket on its way to a verdict.
 type check struct {
 	ticket tandem.Ticket
-	came   time.Time
+	at     *place      // where it waits for a pass
 	s      *session    // nil until it is queued
-	tree   tandem.Tree // what is verified of the ticket's tree
+	tree   tandem.Tree // the part of the ticket's tree that is verified
 	nodes  []int32     // per node of tree: its number in the ticket's tree
 	depths []int32
 	deep   int // the deepest of them
 
-	ctx context.Context // of the process stage
-	end tandem.End
+	ctx       context.Context // of the process stage
+	end       tandem.End
+	verifying tandem.End // ends the verify stage; nil while there is none
 }
 
-// admit takes a ticket that came at that time: it is queued for a pass or answered at once.
-func (v *Verifier) admit(t tandem.Ticket, came time.Time) {
+// admit takes a ticket that has a place: it is queued for a pass or answered at once.
+func (v *Verifier) admit(t tandem.Ticket, at *place) {
+	came := at.came
 	attrs := []tandem.Attr{{Key: "epoch", Int: int64(t.Epoch)}, {Key: "base", Int: int64(t.Base)}}
 	if t.Trace != "" {
 		attrs = append(attrs, tandem.Link(t.Trace))
 	}
-	c := &check{ticket: t, came: came}
+	c := &check{ticket: t, at: at}
 	c.ctx, c.end = v.cfg.Events.Begin(v.cfg.Events.Adopt(context.Background(), t.Trace), tandem.StageProcess, attrs...)
-	s := v.sessions[t.Session]
+	s := v.session(t.Session)
 	stale := func(reason, format string, args ...any) {
 		v.cfg.Counters.Add("tickets.stale_"+reason, 1)
 		v.refuse(c, tandem.Stale, fmt.Sprintf(format, args...))
@@ -41,8 +42,8 @@ func (v *Verifier) admit(t tandem.Ticket, came time.Time) {
 	case s == nil:
 		v.cfg.Counters.Add("tickets.unknown_session", 1)
 		v.refuse(c, tandem.UnknownSession, fmt.Sprintf("session %v is not held", t.Session))
-	case t.Epoch != s.epoch:
-		stale("epoch", "epoch %d: epoch %d is held", t.Epoch, s.epoch)
+	case t.Epoch != s.Epoch:
+		stale("epoch", "epoch %d: epoch %d is held", t.Epoch, s.Epoch)
 	case s.verdict.Base > 0 && t.Base == s.verdict.Base && t.Hash == s.verdict.Hash:
 		v.cfg.Counters.Add("tickets.repeated", 1)
 		v.answer(c, s.verdict)
@@ -52,7 +53,7 @@ func (v *Verifier) admit(t tandem.Ticket, came time.Time) {
 		stale("hash", "hash of %d tokens is %016x here, %016x there", t.Base, uint64(s.hash), uint64(t.Hash))
 	case s.ticket != nil:
 		v.cfg.Counters.Add("tickets.repeated", 1)
-		v.forget(c, nil) // the one that waits will be answered
+		v.forget(c, nil) // the waiting one will be answered
 	default:
 		now := time.Now()
 		if t.Drafter != "" && v.blames.distrusted(t.Drafter, now) {
@@ -69,14 +70,13 @@ func (v *Verifier) admit(t tandem.Ticket, came time.Time) {
 			v.refuse(c, tandem.KindOf(err), message)
 			return
 		}
-		s.came(came)
-		c.s, s.ticket, s.used = s, c, now
-		v.queue = append(v.queue, c)
+		c.s, s.ticket = s, c
+		v.sched.Queue(s, nil, came, c.tree.Len())
 	}
 }
 
-// prepare checks the ticket's tree and cuts it to what the session has room for. Every error is the fault of
-// whoever made the tree, except for a session that is full.
+// prepare checks the ticket's tree and cuts it to the session's room. Every error is the fault of
+// the tree's maker, except that of a full session.
 func (c *check) prepare(s *session, vocab int) error {
 	const op = "ticket"
 	root := s.tokens[len(s.tokens)-1]
@@ -86,7 +86,7 @@ func (c *check) prepare(s *session, vocab int) error {
 	}
 	deepest := s.limit - c.ticket.Base - 1 // a path of that many nodes leaves room for the token after it
 	if deepest < 0 {
-		return tandem.Errorf(op, tandem.Invalid, "base %d: session %v holds at most %d tokens", c.ticket.Base, s.id, s.limit)
+		return tandem.Errorf(op, tandem.Invalid, "base %d: session %v holds at most %d tokens", c.ticket.Base, s.ID, s.limit)
 	}
 	if err := tree.Validate(s.maxNodes, vocab); err != nil {
 		return err
@@ -113,15 +113,14 @@ func (c *check) prepare(s *session, vocab int) error {
 
 // refuse answers a ticket with the reason why there is no verdict.
 func (v *Verifier) refuse(c *check, k tandem.Kind, message string) {
-	v.answer(c, tandem.Verdict{Session: c.ticket.Session, Epoch: c.ticket.Epoch, Base: c.ticket.Base, Hash: c.ticket.Hash, Kind: k, Message: message})
+	v.answer(c, tandem.Verdict{Session: c.ticket.Session, Epoch: c.ticket.Epoch, Base: c.ticket.Base, Hash: c.ticket.Hash, Kind: k,
+		Message: message})
 }
 
 // answer delivers the verdict on a ticket and forgets the ticket.
 func (v *Verifier) answer(c *check, verdict tandem.Verdict) {
-	err := owner.Guard(func() error { v.cfg.Deliver(verdict); return nil })
-	if err != nil {
-		v.cfg.Counters.Add("faults", 1)
-	}
+	v.out.put(v.ownerOf(c), verdict)
+	var err error
 	outcome := "rejected"
 	switch {
 	case verdict.Kind == tandem.Stale:
@@ -137,12 +136,21 @@ func (v *Verifier) answer(c *check, verdict tandem.Verdict) {
 		tandem.Attr{Key: "batch", Int: int64(verdict.Batch)}, tandem.Attr{Key: "outcome", Str: outcome})
 }
 
-// forget ends what is known of a ticket and makes room for another.
+// verified ends the verify stage, if it has begun.
+func (c *check) verified(err error, attrs ...tandem.Attr) {
+	if c.verifying != nil {
+		c.verifying(err, attrs...)
+		c.verifying = nil
+	}
+}
+
+// forget ends a ticket's stages and makes room for another.
 func (v *Verifier) forget(c *check, err error, attrs ...tandem.Attr) {
 	if c.s != nil {
 		c.s.ticket = nil
-		v.queue = slices.DeleteFunc(v.queue, func(x *check) bool { return x == c })
+		v.sched.End(c.s, nil)
 	}
+	c.verified(err)
 	c.end(err, attrs...)
-	<-v.room
+	v.room.leave(c.at)
 }

@@ -36,7 +36,7 @@ func (s *stream) ask(t tandem.Ticket) tandem.Verdict {
 	select {
 	case v := <-s.verdicts:
 		return v
-	case <-time.After(20 * time.Second):
+	case <-time.After(30 * time.Second):
 		s.t.Fatalf("no verdict on %+v", t)
 		return tandem.Verdict{}
 	}
@@ -58,7 +58,8 @@ func TestTicketsAreAnsweredByKind(t *testing.T) {
 		{"base ahead", func(t *tandem.Ticket) { t.Base = math.MaxInt32 }, tandem.Stale, "tickets.stale_base", "2147483647"},
 		{"base negative", func(t *tandem.Ticket) { t.Base = -4 }, tandem.Stale, "tickets.stale_base", "-4"},
 		{"hash", func(t *tandem.Ticket) { t.Hash ^= 1 }, tandem.Stale, "tickets.stale_hash", "hash of 4"},
-		{"root", func(t *tandem.Ticket) { t.Tree = tandem.Root(71) }, tandem.Invalid, "tickets.invalid", "root is token 71: token 70 is committed at 3"},
+		{"root", func(t *tandem.Ticket) { t.Tree = tandem.Root(71) }, tandem.Invalid, "tickets.invalid",
+			"root is token 71: token 70 is committed at 3"},
 		{"no nodes", func(t *tandem.Ticket) { t.Tree.Tokens = []tandem.Token{} }, tandem.Invalid, "tickets.invalid", "no nodes"},
 		{"vocabulary", func(t *tandem.Ticket) {
 			t.Tree = tandem.Tree{Tokens: []tandem.Token{70, 4096}, Parents: []int32{-1, 0}}
@@ -76,7 +77,8 @@ func TestTicketsAreAnsweredByKind(t *testing.T) {
 		c.change(&tick)
 		before := r.counters.Snapshot()[c.counter]
 		v := s.ask(tick)
-		if v.Kind != c.kind || !strings.Contains(v.Message, c.message) || v.Base != tick.Base || v.Epoch != tick.Epoch || v.Hash != tick.Hash {
+		if v.Kind != c.kind || !strings.Contains(v.Message, c.message) || v.Base != tick.Base || v.Epoch != tick.Epoch ||
+			v.Hash != tick.Hash {
 			t.Errorf("%s: %+v, want %v with %q", c.name, v, c.kind, c.message)
 		}
 		if got := r.counters.Snapshot()[c.counter]; got != before+1 {
@@ -115,7 +117,7 @@ func TestTicketsAreAnsweredByKind(t *testing.T) {
 func TestGarbageHarmsNobody(t *testing.T) {
 	twin := plain{openModel(t, targetFile, 1)}
 	r := newRig(t, rigOptions{})
-	a := asked{prompt: twin.prompt(prompts[0]), sampling: sampled, policy: tandem.Bounds{Nodes: 8, Depth: 4, Width: 4}, tokens: 16}
+	a := asked{prompt: twin.prompt(prompts[0]), sampling: sampled, bounds: tandem.Bounds{Nodes: 8, Depth: 4, Width: 4}, tokens: 16}
 	want := twin.generate(t, a)
 	rng := rand.New(rand.NewPCG(8, 9))
 	a.disturb = func(s *stream) {
@@ -204,7 +206,8 @@ func TestOpenRefuses(t *testing.T) {
 	if n := r.counters.Snapshot()["sessions.orphaned"] - before; n != 1 {
 		t.Errorf("%d sessions closed with their owners: want 1, of owner 0 alone", n)
 	}
-	if _, err := r.v.Open(ctx, tandem.Opening{Session: 10, Tokens: []tandem.Token{1}, Limit: 2 * limit, MaxNodes: 1, Sampling: greedy}); err != nil {
+	if _, err := r.v.Open(ctx, tandem.Opening{Session: 10, Tokens: []tandem.Token{1}, Limit: 2 * limit, MaxNodes: 1,
+		Sampling: greedy}); err != nil {
 		t.Errorf("all memory should be free: %v", err)
 	}
 }
@@ -221,11 +224,12 @@ func TestCancelledOpenFreesItsMemory(t *testing.T) {
 	begun := time.Now()
 	o.Session = 6
 	for {
-		_, err := r.v.Open(context.Background(), tandem.Opening{Session: 6, Tokens: []tandem.Token{1}, Limit: limit, MaxNodes: 4, Sampling: greedy})
+		_, err := r.v.Open(context.Background(), tandem.Opening{Session: 6, Tokens: []tandem.Token{1}, Limit: limit, MaxNodes: 4,
+			Sampling: greedy})
 		if err == nil {
 			break
 		}
-		if !errors.Is(err, tandem.Exhausted) || time.Since(begun) > time.Second {
+		if !errors.Is(err, tandem.Exhausted) || time.Since(begun) > 30*time.Second {
 			t.Fatalf("memory not free after %v: %v", time.Since(begun), err)
 		}
 	}
@@ -237,7 +241,7 @@ func TestCancelledOpenFreesItsMemory(t *testing.T) {
 func TestIdleSessionsAreDropped(t *testing.T) {
 	r := newRig(t, rigOptions{verifier: verifier.Config{Idle: 20 * time.Millisecond}})
 	s := openStream(t, r, 1, 2, 3)
-	for end := time.Now().Add(10 * time.Second); r.counters.Snapshot()["sessions.idle"] == 0; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); r.counters.Snapshot()["sessions.idle"] == 0; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("session was never dropped")
 		}
@@ -251,7 +255,8 @@ func TestShutdownEndsOpens(t *testing.T) {
 	r := newRig(t, rigOptions{verifier: verifier.Config{Chunk: 1}})
 	ended := make(chan error)
 	go func() {
-		_, err := r.v.Open(context.Background(), tandem.Opening{Session: 5, Tokens: slices.Repeat([]tandem.Token{5}, limit-1), Limit: limit, MaxNodes: 4, Sampling: greedy})
+		_, err := r.v.Open(context.Background(), tandem.Opening{Session: 5, Tokens: slices.Repeat([]tandem.Token{5}, limit-1), Limit: limit,
+			MaxNodes: 4, Sampling: greedy})
 		ended <- err
 	}()
 	time.Sleep(2 * time.Millisecond)
@@ -261,7 +266,8 @@ func TestShutdownEndsOpens(t *testing.T) {
 	if err := <-ended; err != nil && !errors.Is(err, tandem.Unavailable) {
 		t.Errorf("Open during shutdown: %v, want Unavailable", err)
 	}
-	if _, err := r.v.Open(context.Background(), tandem.Opening{Session: 6, Tokens: []tandem.Token{1}, Limit: 5, MaxNodes: 1}); !errors.Is(err, tandem.Unavailable) {
+	if _, err := r.v.Open(context.Background(), tandem.Opening{Session: 6, Tokens: []tandem.Token{1}, Limit: 5,
+		MaxNodes: 1}); !errors.Is(err, tandem.Unavailable) {
 		t.Errorf("Open after shutdown: %v, want Unavailable", err)
 	}
 }

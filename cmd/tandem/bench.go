@@ -3,13 +3,12 @@ package main
 import (
 	"cmp"
 	"io"
-	"slices"
-	"time"
 
 	"github.com/tandem-llm/tandem"
-	rooms "github.com/tandem-llm/tandem/bench"
+	"github.com/tandem-llm/tandem/bench"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/roles"
 )
 
 type benchCmd struct {
@@ -30,7 +29,7 @@ type widthFlags struct {
 	Rounds int   `help:"Passes of each kind, in turn; the best and the median count." default:"20" setting:"-"`
 }
 
-func (w widthFlags) passes() rooms.Passes { return rooms.Passes{Widths: w.Width, Rounds: w.Rounds} }
+func (w widthFlags) passes() bench.Passes { return bench.Passes{Widths: w.Width, Rounds: w.Rounds} }
 
 type benchKernelsCmd struct {
 	Type []string `help:"Weight types, like q8_0; default: all with kernels of their own." placeholder:"TYPE,…" setting:"-"`
@@ -43,7 +42,7 @@ type benchKernelsCmd struct {
 
 // Run measures single matrices.
 func (c *benchKernelsCmd) Run(a *app) error {
-	b := rooms.Kernels{Types: c.Type, Rows: c.Rows, Cols: c.Cols, Passes: c.passes()}
+	b := bench.Kernels{Types: c.Type, Rows: c.Rows, Cols: c.Cols, Passes: c.passes()}
 	if err := b.Validate(); err != nil {
 		return err
 	}
@@ -94,7 +93,7 @@ func (c *benchDecodeCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	b := rooms.Decode{Name: modelName(path), Context: c.Context, Prefill: c.Prefill, KVType: c.KVType, Passes: c.passes()}
+	b := bench.Decode{Name: roles.ModelName(path), Context: c.Context, Prefill: c.Prefill, KVType: c.KVType, Passes: c.passes()}
 	o, err := b.Options(info.Config.Context)
 	if err != nil {
 		return err
@@ -123,13 +122,4 @@ func (o output) show(a *app, r interface{ Print(to io.Writer) error }) error {
 		return printJSON(a.stdout, r)
 	}
 	return r.Print(a.stdout)
-}
-
-// quantile returns the q-th quantile of values, 0 if there are none.
-func quantile(values []time.Duration, q float64) time.Duration {
-	if len(values) == 0 {
-		return 0
-	}
-	sorted := slices.Sorted(slices.Values(values))
-	return sorted[int(q*float64(len(sorted)-1)+0.5)]
 }

@@ -5,35 +5,24 @@ import (
 	"io"
 	"os"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"unicode"
 )
 
-// interrupts is what Ctrl-C does instead of ending the program. Safe for concurrent use.
-type interrupts struct {
-	mu sync.Mutex
-	f  func()
-}
+// interrupts holds what Ctrl-C does instead of ending the program. Safe for concurrent use.
+type interrupts struct{ now atomic.Pointer[func()] }
 
-// set has SIGINT call f until the function that it returns is called.
+// set makes SIGINT call f until restore is called.
 func (i *interrupts) set(f func()) (restore func()) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.f = f
-	return func() {
-		i.mu.Lock()
-		defer i.mu.Unlock()
-		i.f = nil
-	}
+	i.now.Store(&f)
+	return func() { i.now.Store(nil) }
 }
 
-// taken calls what is set, and reports whether anything is.
+// taken calls the function that is set, and reports whether there is one.
 func (i *interrupts) taken() bool {
-	i.mu.Lock()
-	f := i.f
-	i.mu.Unlock()
+	f := i.now.Load()
 	if f != nil {
-		f()
+		(*f)()
 	}
 	return f != nil
 }
@@ -57,7 +46,7 @@ func newConsole(out, err io.Writer) console {
 	return console{out: out, err: err, colour: coloured(out), look: coloured(err)}
 }
 
-// coloured reports whether w is a terminal whose user has nothing against colours (no-color.org).
+// coloured reports whether w is a terminal whose user allows colours (no-color.org).
 func coloured(w io.Writer) bool {
 	f, isFile := w.(*os.File)
 	return isFile && isTerminal(f) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
@@ -87,12 +76,12 @@ func (c console) dimmed(text string) string {
 	return dim + text + reset
 }
 
-// note says something about the conversation. Names of models and errors may stand in it.
+// note prints a remark about the conversation. It may contain names of models and errors.
 func (c console) note(format string, args ...any) {
 	fmt.Fprintln(c.err, c.dimmed(harmless(fmt.Sprintf(format, args...))))
 }
 
-// alarm says what must not be missed.
+// alarm prints a remark that must not be missed.
 func (c console) alarm(format string, args ...any) {
 	text := harmless(fmt.Sprintf(format, args...))
 	if c.look {
@@ -101,21 +90,21 @@ func (c console) alarm(format string, args ...any) {
 	fmt.Fprintln(c.err, text)
 }
 
-// progress shows a line that the next one replaces, "" for none, where that can be seen.
+// progress shows a line that the next call replaces ("": removes), if the terminal can.
 func (c console) progress(format string, args ...any) {
 	if c.look {
 		fmt.Fprint(c.err, "\r\x1b[K"+dim+fmt.Sprintf(format, args...)+reset)
 	}
 }
 
-// tell says what is wrong with a line; the conversation goes on.
+// tell prints what is wrong with a line; the conversation goes on.
 func (c console) tell(err error) error {
 	c.note("%s", oneLine(err.Error()))
 	return nil
 }
 
-// harmless returns text without anything that a terminal would obey: control characters are shown as pictures of them,
-// marks that turn the direction of writing as U+FFFD. Line ends and tabs stay.
+// harmless returns text without anything that a terminal would obey: control characters become their Unicode pictures,
+// marks that change the direction of writing U+FFFD. Line ends and tabs stay.
 func harmless(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

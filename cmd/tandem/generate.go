@@ -1,30 +1,30 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/client"
-	"github.com/tandem-llm/tandem/drafter"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/engine/token"
+	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/roles/pair"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
+	"github.com/tandem-llm/tandem/talk"
 )
 
 type generateCmd struct {
-	Prompt     *string  `help:"Text to continue." setting:"-"`
-	PromptFile string   `help:"File with the text to continue. Without --prompt and --prompt-file: stdin." placeholder:"FILE" setting:"-"`
-	Addr       string   `help:"Use the gateway at this address, with its models, instead of starting processes." placeholder:"ADDR"`
-	APIKey     []string `name:"api-key" help:"Key for the gateway at --addr, if it wants one; of several the first." placeholder:"KEY" sep:"none"`
+	Prompt     *string `help:"Text to continue." setting:"-"`
+	PromptFile string  `help:"File with the text to continue. Without --prompt and --prompt-file: stdin." placeholder:"FILE" setting:"-"`
+	Addr       string  `help:"Use the gateway at this address, with its models, instead of starting processes." placeholder:"ADDR"`
+	keyFlags
 	samplingFlags
 	groupFlags
 	output
-	seen func(*outcome) error `kong:"-"` // called at the end of a request that reports its rounds; nil: it does not
+	seen func(*talk.Answer) error `kong:"-"` // called at the end of a request, which then reports its rounds; nil: no report
 }
 
 // Run continues one prompt.
@@ -52,11 +52,59 @@ func (c *generateCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	return p.during(a, func(ctx context.Context) error { return c.generate(ctx, a, p.addr, r) })
+	return p.During(a.ctx, a.force, func(ctx context.Context) error { return c.generate(ctx, a, p.Addr, r) })
 }
 
-// launch returns the processes that one generation needs. It has nothing to finish when it is told to
-// stop, so they get no time for it.
+// generate runs r on the gateway at addr and prints the result.
+func (c *generateCmd) generate(ctx context.Context, a *app, addr string, r tandem.Request) error {
+	options, err := c.dialing(addr)
+	if err != nil {
+		return err
+	}
+	if c.Addr != "" {
+		key, err := c.key()
+		if err != nil {
+			return err
+		}
+		options = append(options, key...)
+	}
+	conn, err := client.Dial(addr, options...)
+	if err != nil {
+		return talk.Error(err)
+	}
+	defer conn.Close()
+	show := func(d *client.Delta) error {
+		if c.JSON {
+			return nil
+		}
+		_, err := a.stdout.Write([]byte(d.Text))
+		return err
+	}
+	out, err := talk.Generate(ctx, conn, r, show)
+	if !c.JSON {
+		endLine(a, out.Text)
+	}
+	if err != nil {
+		return err
+	}
+	if c.seen != nil {
+		if err := c.seen(out); err != nil {
+			return err
+		}
+	}
+	stats := summarise(out)
+	if c.JSON {
+		return printJSON(a.stdout, generation{Text: out.Text, Tokens: out.Tokens, PromptTokens: out.Finished.PromptTokens,
+			PromptTokenIDs: out.Prompt, Identity: out.Identity, CachedTokens: out.Finished.CachedPromptTokens,
+			Logprobs:     fromLogprobs(out.Logprobs),
+			FinishReason: out.Finished.Reason, Stopped: out.Finished.Stopped, Stats: stats})
+	}
+	_, err = a.stderr.Write([]byte(stats.line(len(out.Tokens)) + "\n"))
+	return err
+}
+
+// launch returns the processes that one generation needs. When stopped they have nothing to finish, so Grace
+// is 0.
 func (c *generateCmd) launch(plain bool) (launch, error) {
 	target, drafts, err := c.pair(plain)
 	l := launch{groupFlags: c.groupFlags, target: target, drafts: drafts, sessions: c.sessionsOr(1)}
@@ -74,7 +122,7 @@ func (c *generateCmd) prompt(a *app) (string, error) {
 	case c.PromptFile != "":
 		f, err := os.Open(c.PromptFile)
 		if err != nil {
-			return "", tandem.Errorf("", tandem.Invalid, "--prompt-file %s: %w", c.PromptFile, reason(err))
+			return "", tandem.Errorf("", tandem.Invalid, "--prompt-file %s: %w", c.PromptFile, roles.Reason(err))
 		}
 		defer f.Close()
 		return readAll(f, "--prompt-file "+c.PromptFile)
@@ -84,40 +132,25 @@ func (c *generateCmd) prompt(a *app) (string, error) {
 	return readAll(a.stdin, "stdin")
 }
 
-// checked returns l without drafts of another vocabulary than the target's, if others are left, saying which
-// are left out and why; and refuses what checkPair refuses.
+// checked returns l without the drafts whose vocabulary is not the target's, if others are left, and says which
+// it left out and why. It refuses what cannot run before any process is started.
 func (a *app) checked(l launch, r tandem.Request) (launch, error) {
-	if len(l.drafts) > 1 {
-		vocab, err := readVocab(l.target)
-		if err != nil {
-			return l, err
-		}
-		var good []string
-		var bad []error
-		for _, d := range l.drafts {
-			err := checkDraft(l, d, vocab)
-			switch {
-			case err == nil:
-				good = append(good, d)
-			case errors.As(err, new(otherVocabulary)):
-				bad = append(bad, err)
-			default:
-				return l, err
-			}
-		}
-		if len(good) > 0 {
-			l.drafts = good
-			for _, err := range bad {
-				fmt.Fprintln(a.stderr, "tandem: left out: "+oneLine(err.Error()))
-			}
-		}
+	if err := l.check(); err != nil {
+		return l, err
 	}
-	return l, checkPair(l, r)
+	p := pair.Pair{Target: l.target, Drafts: l.drafts, Sizes: roles.Sizes{Ctx: l.Ctx, Sessions: l.sessions},
+		Options: engine.Options{Device: planner(), KVType: l.KVType}}
+	say := func(note string) { fmt.Fprintln(a.stderr, "tandem: "+oneLine(note)) }
+	err := p.LeaveOut(func(why error) { say("left out: " + why.Error()) })
+	if err == nil {
+		l.drafts = p.Drafts
+		err = p.Check(r.Prompt, say)
+	}
+	return l, err
 }
 
-// checkPair refuses, before any process is started, models that cannot run, do not belong together or
-// do not fit into memory, and a prompt that does not fit.
-func checkPair(l launch, r tandem.Request) error {
+// check refuses values that no process accepts.
+func (l launch) check() error {
 	for _, f := range []struct {
 		name string
 		n    int
@@ -132,66 +165,8 @@ func checkPair(l launch, r tandem.Request) error {
 	if l.InlineLimit < 0 {
 		return tandem.Errorf("", tandem.Invalid, "--inline-limit is %d: want 0 or more bytes", l.InlineLimit)
 	}
-	if err := (sizeFlags{l.Ctx, l.sessions}).check(); err != nil {
-		return err
-	}
-	if err := l.kvFlags.check(); err != nil {
-		return err
-	}
-	vocab, err := readVocab(l.target)
-	if err != nil {
-		return err
-	}
-	room := room{sessions: l.sessions, ctx: l.Ctx, kvType: l.KVType}
-	if err := room.add(l.target, treeRows); err != nil {
-		return err
-	}
-	for _, d := range l.drafts {
-		if err := checkDraft(l, d, vocab); err != nil {
-			return err
-		}
-		if d == lookupDraft {
-			continue
-		}
-		if err := room.add(d, drafter.DefaultTreeRows); err != nil {
-			return err
-		}
-	}
-	if _, err := l.rules(); err != nil {
-		return err
-	}
-	if err := room.check(engine.AvailableMemory()); err != nil {
-		return err
-	}
-	if r.Prompt == "" {
-		return nil
-	}
-	limits := tandem.Limits{Context: l.context(room.models[0].context), Vocab: vocab.Size()}
-	return tandem.ValidatePromptTokens(vocab.Encode(r.Prompt, true), limits)
-}
-
-// otherVocabulary is the error of a draft model that is sound, but not for this target.
-type otherVocabulary struct{ error }
-
-func (e otherVocabulary) Unwrap() error { return e.error }
-
-// checkDraft refuses a draft model that cannot run or speaks another vocabulary than the target.
-func checkDraft(l launch, draft string, target *token.Vocab) error {
-	if draft == lookupDraft {
-		return nil
-	}
-	vocab, err := readVocab(draft)
-	if err != nil {
-		return err
-	}
-	note, err := token.Compare(target.Listing(), vocab.Listing())
-	if err == nil && note != "" {
-		err = errors.New(note) // drafters cannot stand in for tokens that they lack yet
-	}
-	if err != nil {
-		return otherVocabulary{tandem.Errorf("", tandem.Invalid, "draft model %s does not speak the vocabulary of target %s: %w", draft, l.target, err)}
-	}
-	return nil
+	_, err := l.rules()
+	return cmp.Or(l.kvFlags.check(), err)
 }
 
 // generation is the result of generate as --json prints it.
@@ -204,45 +179,29 @@ type generation struct {
 	Logprobs       []logprob      `json:"logprobs,omitempty"`   // of --logprobs: one per token
 	FinishReason   string         `json:"finish_reason"`
 	Stopped        string         `json:"stopped,omitempty"` // the stop sequence that ended it
+	Identity       string         `json:"identity"`          // of what computed the text
 	Stats          statistics     `json:"stats"`
 }
 
-// statistics sums up one generation, as the answers over HTTP do.
+// statistics sums up one generation, in the form of the answers over HTTP.
 type statistics struct{ oai.Stats }
 
-// summarise computes the statistics of a generation of n tokens, the first of which came so long after the request, the
-// processes being up.
-func summarise(s client.Statistics, n int, first time.Duration) statistics {
-	r := tandem.Result{OutputTokens: n, Stats: tandem.Stats{
-		Rounds: s.Rounds, Drafted: s.Drafted, DraftedDepth: s.DraftedDepth, Accepted: s.Accepted, PlainRounds: s.PlainRounds, Reopened: s.Reopened,
-		Prefill: s.Prefill, Decode: s.Decode, DraftBusy: s.DraftBusy, VerifyBusy: s.VerifyBusy, Coordination: s.Coordination,
-		AheadHits: s.AheadHits, AheadTries: s.AheadTries, AheadBusy: s.AheadBusy, AheadUseful: s.AheadUseful,
-		Choices: s.Choices, Reasons: s.Reasons, Planning: s.Planning}}
-	for _, d := range s.Drafters {
-		r.Stats.Drafters = append(r.Stats.Drafters, tandem.DrafterStats(d))
-	}
-	return statistics{*oai.NewStats(r, first)}
+// summarise computes the statistics of an answer.
+func summarise(a *talk.Answer) statistics {
+	r := talk.Result(a.Finished)
+	r.OutputTokens = len(a.Tokens)
+	return statistics{*oai.NewStats(r, a.First)}
 }
 
-// line words the statistics for the end of a generation of n tokens.
+// line returns the line of statistics that ends a generation of n tokens.
 func (s statistics) line(n int) string {
 	out := fmt.Sprintf("%d tokens, %.1f tokens/s, %d rounds, %.2f tokens per round", n, s.TokensPerSecond, s.Rounds, s.TokensPerRound)
 	if s.Drafted == 0 {
 		return out + ", no drafts"
 	}
-	return out + fmt.Sprintf(", accepted %d: %.0f %% of the levels drafted, %.0f %% of the nodes", s.Accepted, 100*s.DepthAcceptance, 100*s.NodeAcceptance)
+	return out + fmt.Sprintf(", accepted %d: %.0f %% of the levels drafted, %.0f %% of the nodes", s.Accepted, 100*s.DepthAcceptance,
+		100*s.NodeAcceptance)
 }
-
-// share returns a/b, 0 for b = 0.
-func share(a, b float64) float64 {
-	if b == 0 {
-		return 0
-	}
-	return a / b
-}
-
-func ms(d time.Duration) float64 { return float64(d) / 1e6 }
-func us(d time.Duration) float64 { return float64(d) / 1e3 }
 
 // isTerminal reports whether f is a terminal: a character device that is not /dev/null.
 func isTerminal(f *os.File) bool {

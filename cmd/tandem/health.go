@@ -11,14 +11,15 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/services/rpc"
 )
 
-// healthCmd is made for health checks in images that hold nothing but this program, and for scripts.
+// healthCmd is for scripts, and for health checks in images that hold only this program.
 type healthCmd struct {
 	Addr    []string      `help:"gRPC address of the process, as its --listen, or http://host:port of its HTTP server; may be repeated: all must serve (default: TANDEM_LISTEN, or the gateway's 127.0.0.1:8451)." placeholder:"ADDR" sep:"none" setting:"-"`
 	Timeout time.Duration `help:"How long the process may take to answer." default:"2s" setting:"-"`
-	Listen  string        `hidden:""` // what the process itself was told, by the environment or the file
+	Listen  string        `hidden:""` // the process's own setting, from the environment or the file
 	secureFlags
 	output
 }
@@ -34,13 +35,14 @@ func (c *healthCmd) Run(a *app) error {
 	if c.Timeout <= 0 {
 		return tandem.Errorf("", tandem.Invalid, "--timeout is %v: want more than 0", c.Timeout)
 	}
-	identity, err := c.identity()
+	certificate, err := c.certificate()
 	if err != nil {
 		return err
 	}
+	credentials := &rpc.Credentials{Certificate: certificate}
 	addrs := c.Addr
 	if len(addrs) == 0 {
-		addrs = []string{or(c.Listen, gatewayAddr)}
+		addrs = []string{or(c.Listen, roles.GatewayAddr)}
 	}
 	ctx, cancel := context.WithTimeout(a.ctx, c.Timeout)
 	defer cancel()
@@ -49,7 +51,7 @@ func (c *healthCmd) Run(a *app) error {
 		if strings.HasPrefix(addr, "http://") || strings.HasPrefix(addr, "https://") {
 			ask = askHTTP
 		}
-		if err := ask(ctx, addr, identity); err != nil {
+		if err := ask(ctx, addr, credentials); err != nil {
 			return err
 		}
 	}
@@ -61,8 +63,8 @@ func (c *healthCmd) Run(a *app) error {
 }
 
 // askGRPC asks grpc.health.v1 of the process that listens at addr.
-func askGRPC(ctx context.Context, addr string, identity *rpc.Identity) error {
-	conn, err := identity.DialListener(addr)
+func askGRPC(ctx context.Context, addr string, credentials *rpc.Credentials) error {
+	conn, err := credentials.DialListener(addr)
 	if err != nil {
 		return err
 	}
@@ -78,7 +80,7 @@ func askGRPC(ctx context.Context, addr string, identity *rpc.Identity) error {
 }
 
 // askHTTP asks /readyz, or the path that addr has.
-func askHTTP(ctx context.Context, addr string, identity *rpc.Identity) error {
+func askHTTP(ctx context.Context, addr string, credentials *rpc.Credentials) error {
 	url := strings.TrimSuffix(addr, "/")
 	if strings.Count(url, "/") == 2 {
 		url += "/readyz"
@@ -87,7 +89,7 @@ func askHTTP(ctx context.Context, addr string, identity *rpc.Identity) error {
 	if err != nil {
 		return tandem.Errorf("health", tandem.Invalid, "%s: %w", addr, err)
 	}
-	client := http.Client{Transport: &http.Transport{TLSClientConfig: identity.Client(), DisableKeepAlives: true}}
+	client := http.Client{Transport: &http.Transport{TLSClientConfig: credentials.Certificate.Client(), DisableKeepAlives: true}}
 	r, err := client.Do(req)
 	if err != nil {
 		return tandem.Errorf("health", tandem.Unavailable, "%w", err)

@@ -4,22 +4,39 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"time"
 
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/roles"
 )
 
-// openModel loads a model, showing on stderr how far it is.
+// openModel loads a model and shows its progress on stderr.
 func (a *app) openModel(path string, o engine.Options) (*engine.Model, error) {
-	p := newLoading(a.stderr, modelName(path))
-	o.Progress = p.step
-	m, err := engine.Open(path, o)
-	p.end()
-	return m, err
+	p := newLoading(a.stderr, roles.ModelName(path))
+	defer p.end()
+	told := o.Progress
+	o.Progress = func(done, total int64) {
+		if told != nil {
+			told(done, total)
+		}
+		p.step(done, total)
+	}
+	defer wide()()
+	return engine.Open(path, o)
 }
 
-// loading shows how far the loading of a model is, or another task that name says: on a terminal one line that is written over and goes
-// away at the end, elsewhere a line for each quarter. Nothing is shown of what takes less than half a
+// wide gives Go all processors until back is called: loading hashes what it reads, in Go.
+func wide() (back func()) {
+	if os.Getenv("GOMAXPROCS") != "" {
+		return func() {}
+	}
+	before := runtime.GOMAXPROCS(runtime.NumCPU())
+	return func() { runtime.GOMAXPROCS(before) }
+}
+
+// loading shows the progress of loading a model, or of another task called name: on a terminal one line that is
+// overwritten and removed at the end, elsewhere a line for each quarter. It shows nothing for tasks of less than half a
 // second.
 type loading struct {
 	to       io.Writer
@@ -54,7 +71,7 @@ func (p *loading) step(done, total int64) {
 	}
 }
 
-// end takes the line on a terminal away.
+// end removes the line from a terminal.
 func (p *loading) end() {
 	if p.terminal && p.shown >= 0 {
 		fmt.Fprint(p.to, "\r\x1b[K")

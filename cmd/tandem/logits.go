@@ -13,7 +13,7 @@ type logitsCmd struct {
 	Model    string `help:"GGUF file (default: the shipped target)." placeholder:"FILE" setting:"-"`
 	Tokens   string `help:"Prompt token ids, separated by commas." required:"" placeholder:"1,2,3" setting:"-"`
 	Top      int    `help:"How many of the best logits to print at each position, 1 to 64." default:"5" setting:"-"`
-	Generate int    `help:"How many tokens to continue with, always the likeliest." default:"0" placeholder:"N" setting:"-"`
+	Generate int    `help:"Continue with this many tokens, always the likeliest." default:"0" placeholder:"N" setting:"-"`
 	kernelFlags
 	output
 }
@@ -72,14 +72,16 @@ func (c *logitsCmd) Run(a *app) error {
 		return err
 	}
 	if total > info.Config.Context {
-		return tandem.Errorf("", tandem.Invalid, "%d prompt tokens and %d to generate: the context holds %d", len(tokens), c.Generate, info.Config.Context)
+		return tandem.Errorf("", tandem.Invalid, "%d prompt tokens and %d to generate: the context holds %d", len(tokens), c.Generate,
+			info.Config.Context)
 	}
-	device, err := openDevice(c.Threads, c.ISA)
+	dev, err := openDevice(c.Threads, c.ISA)
 	if err != nil {
 		return err
 	}
-	defer device.Close()
-	m, err := a.openModel(path, engine.Options{Device: device, KVType: c.KVType, Lock: c.Lock, MaxRows: 64, KVPages: engine.PagesFor(1, total, 0)})
+	defer dev.Close()
+	m, err := a.openModel(path, engine.Options{Device: dev, KVType: c.KVType, Lock: c.Lock, MaxRows: 64,
+		KVPages: engine.PagesFor(1, total, 0)})
 	if err != nil {
 		return err
 	}

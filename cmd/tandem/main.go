@@ -18,6 +18,9 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/cmd/tandem/config"
+	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/models"
+	"github.com/tandem-llm/tandem/roles"
 )
 
 // cli is the command line. A flag tagged `setting:"-"` belongs to one call; all others can also be set
@@ -27,6 +30,7 @@ type cli struct {
 
 	Generate   generateCmd   `cmd:"" help:"Continue a prompt: starts gateway, drafter and verifier, streams the text."`
 	Chat       runCmd        `cmd:"" name:"run" help:"Chat with a model in the terminal, or have it continue what you write."`
+	Demo       demoCmd       `cmd:"" help:"Show what speculation does: one prompt with and without, side by side."`
 	Up         upCmd         `cmd:"" help:"Run gateway, drafter and verifier until stopped."`
 	Gateway    gatewayCmd    `cmd:"" help:"Run a gateway alone."`
 	Drafter    drafterCmd    `cmd:"" help:"Run a drafter alone."`
@@ -35,26 +39,27 @@ type cli struct {
 	Trace      traceCmd      `cmd:"" help:"Continue a prompt and draw its rounds on one clock, for Perfetto."`
 	Tokenize   tokenizeCmd   `cmd:"" help:"Turn text into token ids."`
 	Logits     logitsCmd     `cmd:"" help:"Print top logits and a greedy continuation, without speculation."`
-	Model      modelCmd      `cmd:"" help:"Look into model files."`
-	Bench      benchCmd      `cmd:"" help:"Measure."`
+	Model      modelCmd      `cmd:"" help:"Inspect and convert model files."`
+	Cache      cacheCmd      `cmd:"" help:"List and clear the files that tandem has made and keeps."`
+	Bench      benchCmd      `cmd:"" help:"Measure speed."`
 	Ps         psCmd         `cmd:"" help:"List the processes behind a running gateway."`
-	Top        topCmd        `cmd:"" help:"Show what a running gateway and its processes do."`
+	Top        topCmd        `cmd:"" help:"Show the activity of a running gateway and its processes."`
 	ShowConfig showConfigCmd `cmd:"" name:"config" help:"Print the effective settings and where each comes from."`
 	Version    versionCmd    `cmd:"" help:"Print the version."`
 }
 
-// app is what every command runs with.
+// app holds what every command needs to run.
 type app struct {
 	stdin          *os.File
 	stdout, stderr io.Writer
 	ctx            context.Context // ends with the first signal; its cause is a stopSignal
 	force          context.Context // ends with the second signal: stop at once
-	interrupts     *interrupts     // what SIGINT does instead, while a command has set it
+	interrupts     *interrupts     // what SIGINT does instead of stopping, while a command has set it
 	kong           *kong.Context
 	settings       *config.Resolver
 }
 
-// stopSignal is the cause of a context that a signal ended.
+// stopSignal is the cancellation cause of a context that a signal ended.
 type stopSignal struct{ syscall.Signal }
 
 func (s stopSignal) Error() string { return "stopped by signal: " + s.Signal.String() }
@@ -65,10 +70,12 @@ func main() {
 	if os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(max(1, runtime.NumCPU()/2))
 	}
+	roles.BoundGo(0)
+	gguf.Carry(models.Files())
 	os.Exit(run(os.Args[1:]))
 }
 
-// newParser returns a parser of command lines, with settings for what they leave out.
+// newParser returns a parser of command lines; settings fill in the flags that they leave out.
 func newParser(settings *config.Resolver) (*kong.Kong, error) {
 	return kong.New(new(cli), kong.Name("tandem"), kong.Resolvers(settings), kong.KindMapper(reflect.String, kong.MapperFunc(rawString)),
 		ruleDefaults(), kong.Description("Speculative decoding of language models, split into a drafter, a verifier and a gateway."),
@@ -76,7 +83,7 @@ func newParser(settings *config.Resolver) (*kong.Kong, error) {
 }
 
 // run runs one command line and returns the exit code: 0, 1 for a failure, 2 for a wrong value or
-// usage, 128+n after signal n, which ends what serves with 0.
+// usage, 128+n after signal n. Commands that serve end with 0 after a signal.
 func run(args []string) int {
 	settings := config.NewResolver(os.LookupEnv)
 	parser, err := newParser(settings)
@@ -107,12 +114,12 @@ func run(args []string) int {
 // they load.
 var serving = []string{"up", "gateway", "drafter", "verifier"}
 
-// stopped reports whether err says no more than that the command was stopped.
+// stopped reports whether err only says that the command was stopped.
 func stopped(err error) bool {
 	return errors.As(err, new(stopSignal)) || errors.Is(err, context.Canceled) || tandem.KindOf(err) == tandem.Canceled
 }
 
-// rawString reads a string flag byte for byte; kong's own mapper would mend what is not UTF-8.
+// rawString reads a string flag byte for byte; kong's own mapper would replace invalid UTF-8.
 func rawString(ctx *kong.DecodeContext, target reflect.Value) error {
 	t, err := ctx.Scan.PopValue("string")
 	if err != nil {
@@ -134,7 +141,7 @@ func report(w io.Writer, err error) int {
 	return 1
 }
 
-// oneLine makes s fit for one line of a terminal.
+// oneLine replaces control characters in s, so that it fits one line of a terminal.
 func oneLine(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
@@ -145,8 +152,8 @@ func oneLine(s string) string {
 }
 
 // untilSignals returns a context that ends with the first SIGINT, SIGTERM or SIGHUP and one that ends
-// with the second; a SIGINT that chats takes is none. A closed pipe on stdout becomes an error of the write instead of a death that would
-// leave things behind.
+// with the second; a SIGINT that chats handles does not count. A closed pipe on stdout becomes a write error instead of
+// killing the process, which would leave files and children behind.
 func untilSignals(chats *interrupts) (ctx, force context.Context, release func()) {
 	ctx, stop := context.WithCancelCause(context.Background())
 	force, kill := context.WithCancel(context.Background())

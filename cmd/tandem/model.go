@@ -8,20 +8,24 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/bench/figures"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/roles"
 )
 
 type modelCmd struct {
-	Info     modelInfoCmd     `cmd:"" help:"What a GGUF file holds, which kernels run it, what memory it needs."`
+	Info     modelInfoCmd     `cmd:"" help:"Show what a GGUF file holds, which kernels run it and how much memory it needs."`
 	Quantize modelQuantizeCmd `cmd:"" help:"Store a model's weights as another type."`
 	Expand   modelExpandCmd   `cmd:"" help:"Make a larger model that computes the same function, to measure at its cost."`
 }
 
 type modelInfoCmd struct {
-	File string `arg:"" help:"GGUF file; one of them for a model split into several."`
+	File     string `arg:"" help:"GGUF file; any one of them for a model split into several."`
+	Identity bool   `help:"Also print the model's identity and lineage. Reads the whole file."`
 	sizeFlags
 	kvFlags
 	output
@@ -35,8 +39,10 @@ type sizeFlags struct {
 
 type modelInfo struct {
 	File       string            `json:"file"`
-	Files      int               `json:"files"` // that the model is split into
+	Files      int               `json:"files"` // number of files that the model is split into
 	Name       string            `json:"name"`
+	Identity   tandem.Identity   `json:"identity,omitempty"` // of a process that loads it with the same --ctx and --kv-type
+	Lineage    string            `json:"lineage,omitempty"`
 	Arch       string            `json:"architecture"`
 	Traits     []string          `json:"traits"`
 	GGUF       int               `json:"gguf_version"`
@@ -65,7 +71,7 @@ type tokenizerInfo struct {
 	ChatTemplate bool   `json:"chat_template"`
 }
 
-// typeInfo is what the tensors of one type take and how they are computed with.
+// typeInfo is the size of the tensors of one type, and the kernel that computes with them.
 type typeInfo struct {
 	Type        string `json:"type"`
 	Tensors     int    `json:"tensors"`
@@ -114,26 +120,36 @@ func (c *modelInfoCmd) Run(a *app) error {
 	}
 	defer f.Close()
 	m := describe(c.File, info, f, memory)
+	if c.Identity {
+		defer wide()()
+		names, err := engine.Identify(a.ctx, c.File, engine.Options{Context: c.Ctx, KVType: c.KVType})
+		if err != nil {
+			return err
+		}
+		m.Identity, m.Lineage = names.Identity, names.Lineage
+	}
 	if c.JSON {
 		return printJSON(a.stdout, m)
 	}
 	return m.print(a, f)
 }
 
-// memory returns what a verifier with the model reserves, and whether there is as much.
+// memory returns what a verifier with the model reserves, and whether that much is available.
 func (c *modelInfoCmd) memory(info *engine.Info) (memoryInfo, error) {
-	r := room{sessions: c.sessionsOr(defaultSessions), ctx: c.Ctx, kvType: c.KVType}
-	if err := r.add(c.File, treeRows); err != nil {
+	sizes := roles.Sizes(c.sizeFlags).OrDefault()
+	r := roles.Room{Sizes: sizes, Options: engine.Options{Device: planner(), KVType: c.KVType}}
+	if err := r.Add(c.File, tandem.DefaultLimits.Nodes); err != nil {
 		return memoryInfo{}, err
 	}
-	t, available := r.models[0], engine.AvailableMemory()
-	t.Pages = t.pages(r.sessions, r.ctx)
+	t, available := r.Models[0], engine.AvailableMemory()
 	m := memoryInfo{
-		Weights: t.Weights, KVType: c.KVType, KVPosition: t.PageBytes / kernels.PageRows, Ctx: c.context(info.Config.Context), Sessions: r.sessions,
-		KV: t.KV(), Scratch: t.Scratch, Total: t.Total(), Available: available.Bytes, Bound: available.By, Fits: t.Total() <= available.Bytes,
+		Weights: t.Weights, KVType: c.KVType, KVPosition: t.PageBytes / kernels.PageRows, Ctx: sizes.ContextOf(info.Config.Context),
+		Sessions: r.Sessions,
+		KV:       t.KV(), Scratch: t.Scratch, Total: t.Total(), Available: available.Bytes, Bound: available.By,
+		Fits: t.Total() <= available.Bytes,
 	}
 	if !m.Fits {
-		m.Advice = r.advice(available)
+		m.Advice = r.Advice(available)
 	}
 	return m, nil
 }
@@ -150,7 +166,7 @@ func describe(path string, info *engine.Info, f *gguf.File, memory memoryInfo) m
 		Parameters: info.Parameters, FileBytes: info.FileBytes,
 		Layers: cfg.Layers, Dim: cfg.Dim, Heads: cfg.Heads, KVHeads: cfg.KVHeads, HeadDim: cfg.HeadDim, FFN: cfg.FFN,
 		Context: cfg.Context, TiedHead: info.TiedHead,
-		Tokenizer: tokenizerInfo{info.Tokenizer, info.Pre, cfg.Vocab, fingerprint(info.Fingerprint), info.ChatTemplate},
+		Tokenizer: tokenizerInfo{info.Tokenizer, info.Pre, cfg.Vocab, roles.Fingerprint(info.Fingerprint), info.ChatTemplate},
 		Kernels:   kernelInfo{ISA: available[len(available)-1], Available: available},
 		Memory:    memory,
 		Keys:      map[string]string{},
@@ -177,31 +193,38 @@ func (m *modelInfo) print(a *app, f *gguf.File) error {
 		fits = "does not fit here: " + m.Memory.Advice
 	}
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-	for _, row := range [][2]string{
-		{"file", fmt.Sprintf("%s (GGUF v%d, %s%s)", m.File, m.GGUF, mib(m.FileBytes), files)},
+	rows := [][2]string{
+		{"file", fmt.Sprintf("%s (GGUF v%d, %s%s)", m.File, m.GGUF, figures.MiB(m.FileBytes), files)},
 		{"name", m.Name},
 		{"architecture", m.Arch},
 		{"traits", strings.Join(m.Traits, ", ")},
 		{"parameters", fmt.Sprintf("%.1f million", float64(m.Parameters)/1e6)},
-		{"shape", fmt.Sprintf("%d layers, d %d, %d heads, %d kv heads of %d, ffn %d", m.Layers, m.Dim, m.Heads, m.KVHeads, m.HeadDim, m.FFN)},
-		{"tokenizer", fmt.Sprintf("%s %s, %d tokens, fingerprint %s", m.Tokenizer.Kind, or(m.Tokenizer.Pre, "(no pre-tokenizer)"), m.Tokenizer.Vocabulary, m.Tokenizer.Fingerprint)},
+		{"shape", fmt.Sprintf("%d layers, d %d, %d heads, %d kv heads of %d, ffn %d", m.Layers, m.Dim, m.Heads, m.KVHeads, m.HeadDim,
+			m.FFN)},
+		{"tokenizer", fmt.Sprintf("%s %s, %d tokens, fingerprint %s", m.Tokenizer.Kind, or(m.Tokenizer.Pre, "(no pre-tokenizer)"),
+			m.Tokenizer.Vocabulary, m.Tokenizer.Fingerprint)},
 		{"chat template", template},
 		{"context", fmt.Sprint(m.Context)},
 		{"kernels", fmt.Sprintf("%s (this machine has %v)", m.Kernels.ISA, m.Kernels.Available)},
-		{"weights", mib(m.Memory.Weights)},
-		{"KV cache", fmt.Sprintf("%s for %d sessions of %d tokens, %s, %d bytes a token", mib(m.Memory.KV), m.Memory.Sessions, m.Memory.Ctx, m.Memory.KVType, m.Memory.KVPosition)},
-		{"buffers", mib(m.Memory.Scratch)},
-		{"memory", fmt.Sprintf("%s in all; %s allows %s: %s", mib(m.Memory.Total), m.Memory.Bound, mib(m.Memory.Available), fits)},
-	} {
+		{"weights", figures.MiB(m.Memory.Weights)},
+		{"KV cache", fmt.Sprintf("%s for %d sessions of %d tokens, %s, %d bytes a token", figures.MiB(m.Memory.KV), m.Memory.Sessions,
+			m.Memory.Ctx, m.Memory.KVType, m.Memory.KVPosition)},
+		{"buffers", figures.MiB(m.Memory.Scratch)},
+		{"memory", fmt.Sprintf("%s in all; %s allows %s: %s", figures.MiB(m.Memory.Total), m.Memory.Bound, figures.MiB(m.Memory.Available),
+			fits)},
+	}
+	if m.Identity != "" {
+		rows = append(rows, [2]string{"identity", string(m.Identity)}, [2]string{"lineage", m.Lineage})
+	}
+	for _, row := range rows {
 		fmt.Fprintf(w, "%s\t%s\n", row[0], row[1])
 	}
 	for _, t := range m.Types {
-		fmt.Fprintf(w, "tensors\t%d of %s, %s in the file, %s in memory, %s\n", t.Tensors, t.Type, mib(t.FileBytes), mib(t.MemoryBytes), t.Kernel)
+		fmt.Fprintf(w, "tensors\t%d of %s, %s in the file, %s in memory, %s\n", t.Tensors, t.Type, figures.MiB(t.FileBytes),
+			figures.MiB(t.MemoryBytes), t.Kernel)
 	}
 	for _, k := range f.Keys() {
 		fmt.Fprintf(w, "key\t%s = %s\n", k.Name, m.Keys[k.Name])
 	}
 	return w.Flush()
 }
-
-func mib(bytes int64) string { return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20)) }

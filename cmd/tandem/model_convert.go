@@ -10,11 +10,12 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/convert"
+	"github.com/tandem-llm/tandem/roles"
 )
 
 // convertFlags are common to commands that make a model file.
 type convertFlags struct {
-	Force   bool `help:"Replace OUT if it is there." setting:"-"`
+	Force   bool `help:"Replace OUT if it exists." setting:"-"`
 	Threads int  `help:"Threads; 0 = all cores." default:"0" setting:"-"`
 	output
 }
@@ -23,7 +24,7 @@ type modelQuantizeCmd struct {
 	In    string `arg:"" name:"in" help:"GGUF file of f32, f16 or bf16."`
 	Out   string `arg:"" name:"out" help:"GGUF file to make."`
 	Type  string `help:"f32, f16, bf16, q8_0, q4_0, q5_0, q4_k_m or q6_k." required:"" placeholder:"TYPE" setting:"-"`
-	Again bool   `name:"allow-requantize" help:"Take weights that are quantised already; they lose more." setting:"-"`
+	Again bool   `name:"allow-requantize" help:"Accept weights that are already quantised; they lose more precision." setting:"-"`
 	convertFlags
 }
 
@@ -68,7 +69,7 @@ func (c *convertFlags) run(a *app, out string, do func(convert.Options) (*conver
 	}
 	runtime.GOMAXPROCS(threads) // the arithmetic is Go's here; main leaves it fewer
 	p := newLoading(a.stderr, "")
-	p.name = "writing " + modelName(out)
+	p.name = "writing " + roles.ModelName(out)
 	r, err := do(convert.Options{Threads: threads, Force: c.Force, Progress: p.step})
 	p.end()
 	if err != nil {

@@ -31,7 +31,8 @@ func TestExpandAndQuantize(t *testing.T) {
 	}
 	defer f.Close()
 	var r convert.Result
-	if err := json.Unmarshal(stdout.Bytes(), &r); err != nil || r.Bytes != f.Size() || r.Types["f16"] != 22 || r.Types["f32"] != 7 || r.Seconds <= 0 {
+	if err := json.Unmarshal(stdout.Bytes(), &r); err != nil || r.Bytes != f.Size() || r.Types["f16"] != 22 || r.Types["f32"] != 7 ||
+		r.Seconds <= 0 {
 		t.Errorf("printed %q (%v): want %d bytes, 22 tensors of f16, 7 of f32", stdout.String(), err, f.Size())
 	}
 	if got := f.Describe("llama.embedding_length"); got != "512" {
@@ -44,6 +45,22 @@ func TestExpandAndQuantize(t *testing.T) {
 	}
 	if got := stdout.String(); !strings.Contains(got, "tensors: 7 of f32, 19 of q4_k, 3 of q6_k, ") {
 		t.Errorf("printed %q", got)
+	}
+	var told [3]modelInfo
+	for i, path := range []string{"../../models/gopher-draft-all-f16.gguf", big, small} {
+		stdout.Reset()
+		info := modelInfoCmd{File: path, Identity: true, kvFlags: kvFlags{KVType: "f16"}}
+		info.JSON = true
+		if err := info.Run(a); err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(stdout.Bytes(), &told[i]); err != nil {
+			t.Fatal(err)
+		}
+		if told[i].Lineage != told[0].Lineage || len(told[i].Lineage) != 32 || i > 0 && told[i].Identity == told[i-1].Identity {
+			t.Errorf("%s has lineage %s and identity %s: want the lineage of %+v, and another identity", path, told[i].Lineage,
+				told[i].Identity, told[0])
+		}
 	}
 	if err := quantize.Run(a); tandem.KindOf(err) != tandem.Invalid {
 		t.Errorf("error %v over a file that is there: want Invalid", err)

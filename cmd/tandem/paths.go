@@ -2,19 +2,20 @@ package main
 
 import (
 	"bufio"
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/drafter"
+	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/models"
+	"github.com/tandem-llm/tandem/roles/drafter"
 )
 
-// The models that are used when none is named, below the folder models of the checkout.
+// The models used by default.
 const (
-	defaultTarget = "gopher-19m-q8_0.gguf"
-	defaultDraft  = "gopher-draft-all-f16.gguf"
+	defaultTarget = models.Target
+	defaultDraft  = models.Draft
 	modulePath    = "github.com/tandem-llm/tandem"
 )
 
@@ -24,9 +25,6 @@ func targetPath(path string) (string, error) { return modelPath(path, defaultTar
 // draftPath returns path, or the shipped draft model's if path is empty.
 func draftPath(path string) (string, error) { return modelPath(path, defaultDraft, "draft") }
 
-// lookupDraft is what --draft says for the drafter without a model, and that drafter's name.
-const lookupDraft = drafter.LookupName
-
 // draftPaths returns the paths of the drafts, the shipped one's if none is named. Errors: Invalid for two
 // drafters of one name.
 func draftPaths(drafts []string) ([]string, error) {
@@ -34,24 +32,11 @@ func draftPaths(drafts []string) ([]string, error) {
 		path, err := draftPath("")
 		return []string{path}, err
 	}
-	times := map[string]int{}
-	for _, d := range drafts {
-		times[modelName(d)]++
-	}
-	for _, d := range drafts {
-		if n := times[modelName(d)]; n > 1 {
-			return nil, tandem.Errorf("", tandem.Invalid, "--draft is given %d times with the name %s: want each name once", n, modelName(d))
-		}
-	}
-	if len(drafts) > maxDrafts {
-		return nil, tandem.Errorf("", tandem.Invalid, "--draft is given %d times: at most %d fit in one process", len(drafts), maxDrafts)
-	}
-	return drafts, nil
+	return drafts, drafter.Check(drafts)
 }
 
-// maxDrafts is the number of drafters in one process.
-const maxDrafts = 16
-
+// modelPath returns path or, if it is empty, the shipped model's: in the folder models of the checkout around the working
+// directory, in one beside the program, or in the program itself.
 func modelPath(path, name, flag string) (string, error) {
 	if path != "" {
 		return path, nil
@@ -73,7 +58,12 @@ func modelPath(path, name, flag string) (string, error) {
 			return p, nil
 		}
 	}
-	return "", tandem.Errorf("", tandem.Invalid, "no model named: give --%s FILE, or run inside a checkout of tandem, whose models/%s is the default (looked above %s)", flag, name, cwd)
+	if p, ok := gguf.Carries(name); ok {
+		return p, nil
+	}
+	return "", tandem.Errorf("", tandem.Invalid,
+		"no model named, and this program was built without the shipped ones: give --%s FILE, or run inside a checkout of tandem, whose "+
+			"models/%s is the default (looked above %s)", flag, name, cwd)
 }
 
 // isCheckout reports whether dir holds this module.
@@ -94,13 +84,4 @@ func isCheckout(dir string) bool {
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
-}
-
-// reason strips an error of the os package of the operation and path, which its reader names himself.
-func reason(err error) error {
-	var p *os.PathError
-	if errors.As(err, &p) {
-		return p.Err
-	}
-	return err
 }

@@ -4,14 +4,15 @@ import (
 	"strconv"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/kernels"
 )
 
 // prefixFlags bound what is kept of sessions that have ended.
 type prefixFlags struct {
-	PrefixCache string `help:"Keep what ended sessions have computed for later ones of the same tenant that begin alike: auto, in KV memory that no session needs; off; or a number, of tokens at most in each model's cache." default:"auto" placeholder:"auto|off|TOKENS"`
+	PrefixCache string `help:"Reuse the KV cache of ended sessions for later ones of the same tenant with an equal prefix: auto (in KV memory that no session needs), off, or the most tokens to keep in each model's cache." default:"auto" placeholder:"auto|off|TOKENS"`
 }
 
-// pages returns the bound as verifier.Config and drafter.Config have it.
+// pages returns the bound in pages, as verifier.Config and drafter.Config take it.
 func (p prefixFlags) pages() (int, error) {
 	switch p.PrefixCache {
 	case "auto", "":
@@ -20,8 +21,9 @@ func (p prefixFlags) pages() (int, error) {
 		return -1, nil
 	}
 	n, err := strconv.ParseInt(p.PrefixCache, 10, 32)
-	if err != nil || n < kvPageRows {
-		return 0, tandem.Errorf("", tandem.Invalid, "--prefix-cache %.50s: want auto, off, or a number of tokens, at least %d", p.PrefixCache, kvPageRows)
+	if err != nil || n < kernels.PageRows {
+		return 0, tandem.Errorf("", tandem.Invalid, "--prefix-cache %.50s: want auto, off, or a number of tokens, at least %d",
+			p.PrefixCache, kernels.PageRows)
 	}
-	return int(n / kvPageRows), nil
+	return int(n / kernels.PageRows), nil
 }

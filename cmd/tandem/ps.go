@@ -5,13 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/client"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
+	"github.com/tandem-llm/tandem/roles/verifier"
+	"github.com/tandem-llm/tandem/talk"
 )
 
 type psCmd struct {
@@ -21,8 +26,8 @@ type psCmd struct {
 
 type topCmd struct {
 	Addr  string        `help:"Address of the gateway." default:"127.0.0.1:8451" placeholder:"ADDR" setting:"-"`
-	Every time.Duration `help:"Time between two looks." default:"1s" setting:"-"`
-	Count int           `help:"Looks to take; 0 = until stopped." default:"0" setting:"-"`
+	Every time.Duration `help:"Time between two lines." default:"1s" setting:"-"`
+	Count int           `help:"Number of lines to print; 0 = until stopped." default:"0" setting:"-"`
 }
 
 // psResult is what ps prints with --json.
@@ -40,6 +45,9 @@ type psProcess struct {
 	PID      int              `json:"pid,omitempty"`
 	Threads  int              `json:"threads,omitempty"`
 	ISA      string           `json:"isa,omitempty"`
+	Identity string           `json:"identity,omitempty"`
+	Lineage  string           `json:"lineage,omitempty"`
+	Protocol uint32           `json:"protocol,omitempty"`
 	Counters map[string]int64 `json:"counters,omitempty"`
 }
 
@@ -47,7 +55,7 @@ type psProcess struct {
 func (c *psCmd) Run(a *app) error {
 	conn, err := client.Dial(c.Addr)
 	if err != nil {
-		return fromClient(err)
+		return talk.Error(err)
 	}
 	defer conn.Close()
 	d, err := look(a.ctx, conn)
@@ -60,7 +68,7 @@ func (c *psCmd) Run(a *app) error {
 	return listProcesses(a.stdout, fromDescribe(d))
 }
 
-// Run shows, look by look, what a gateway and its processes do.
+// Run prints a line for each interval with the activity of a gateway and its processes.
 func (c *topCmd) Run(a *app) error {
 	if c.Every < 100*time.Millisecond {
 		return tandem.Errorf("", tandem.Invalid, "--every is %v: want at least 100ms", c.Every)
@@ -70,7 +78,7 @@ func (c *topCmd) Run(a *app) error {
 	}
 	conn, err := client.Dial(c.Addr)
 	if err != nil {
-		return fromClient(err)
+		return talk.Error(err)
 	}
 	defer conn.Close()
 	var before activity
@@ -102,38 +110,78 @@ func (c *topCmd) Run(a *app) error {
 	}
 }
 
-// look asks a gateway what it is.
+// look asks a gateway for its description.
 func look(ctx context.Context, conn *client.Client) (*tandemv1.DescribeResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	d, err := conn.Describe(ctx)
-	return d, fromClient(err)
+	return d, talk.Error(err)
 }
 
 func fromDescribe(d *tandemv1.DescribeResponse) psResult {
 	out := psResult{Model: d.GetModel(), Version: d.GetVersion(), Context: int(d.GetContext())}
 	for _, p := range d.GetProcesses() {
 		out.Processes = append(out.Processes, psProcess{Role: p.GetRole(), Up: p.GetUp(), Model: p.GetModel(), PID: int(p.GetPid()),
-			Threads: int(p.GetThreads()), ISA: p.GetIsa(), Counters: p.GetCounters()})
+			Threads: int(p.GetThreads()), ISA: p.GetIsa(),
+			Identity: p.GetIdentity(), Lineage: p.GetLineage(), Protocol: p.GetProtocol(), Counters: p.GetCounters()})
 	}
 	return out
 }
 
 func listProcesses(to io.Writer, r psResult) error {
 	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "ROLE\tSTATE\tPID\tTHREADS\tISA\tKV PAGES\tMODEL")
+	fmt.Fprintln(w, "ROLE\tSTATE\tPID\tTHREADS\tISA\tKV PAGES\tRESTARTS\tMODEL\tIDENTITY")
 	for _, p := range r.Processes {
 		state := "down"
 		if p.Up {
 			state = "up"
 		}
-		pages := "-"
-		if n, found := p.Counters["kv.pages"]; found {
-			pages = fmt.Sprint(n)
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Role, state, orDash(p.PID), orDash(p.Threads), or(p.ISA, "-"), pages, or(p.Model, "-"))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Role, state, orDash(p.PID), orDash(p.Threads), or(p.ISA, "-"),
+			p.counter("kv.pages"), p.counter("restarts"), or(p.Model, "-"), or(p.Identity, "-"))
 	}
-	return w.Flush()
+	err := w.Flush()
+	if line := poolLine(r.Processes); line != "" {
+		_, more := fmt.Fprintln(to, line)
+		err = errors.Join(err, more)
+	}
+	return err
+}
+
+// poolLine says which tickets wait in the pool, whose they are, and which wait to get in; "" if the verifier does not tell.
+func poolLine(all []psProcess) string {
+	line, paused := "", int64(0)
+	for _, p := range all {
+		if p.Role == "drafter" {
+			paused += p.Counters["pool.paused"]
+		}
+		most := p.Counters["pool.limit"]
+		if p.Role != "verifier" || most == 0 {
+			continue
+		}
+		line = fmt.Sprintf("pool: %d of %d tickets", p.Counters["pool.depth"], most)
+		if p.Counters["pool.depth"] == 0 {
+			continue
+		}
+		var of []string
+		for _, name := range slices.Sorted(maps.Keys(p.Counters)) {
+			if who, found := strings.CutPrefix(name, verifier.PoolOf); found {
+				of = append(of, fmt.Sprintf("%s %d", who, p.Counters[name]))
+			}
+		}
+		line += fmt.Sprintf(" (%s), the oldest for %.1f ms", strings.Join(of, ", "), float64(p.Counters["pool.oldest_us"])/1e3)
+	}
+	if line != "" && paused > 0 {
+		line += fmt.Sprintf("; %d drafts wait for room", paused)
+	}
+	return line
+}
+
+// counter prints a counter that not every process has.
+func (p psProcess) counter(name string) string {
+	if n, found := p.Counters[name]; found {
+		return fmt.Sprint(n)
+	}
+	return "-"
 }
 
 func orDash(n int) string {
@@ -143,7 +191,7 @@ func orDash(n int) string {
 	return fmt.Sprint(n)
 }
 
-// activity is what a gateway's processes had done at a time.
+// activity is what a gateway's processes have done up to a point in time.
 type activity struct {
 	at       time.Time
 	verifier map[string]int64
@@ -166,7 +214,7 @@ func activityOf(d *tandemv1.DescribeResponse, at time.Time) activity {
 	return out
 }
 
-// print writes one line of rates since before. A process that was started again in between counts from 0.
+// print writes one line of rates since before. A process that was restarted in between counts from 0.
 func (a activity) print(w io.Writer, before activity) error {
 	seconds := a.at.Sub(before.at).Seconds()
 	since := func(name string) int64 {
@@ -180,8 +228,10 @@ func (a activity) print(w io.Writer, before activity) error {
 	if passes > 0 {
 		perPass = float64(since("passes.rows")) / float64(passes)
 	}
-	_, err := fmt.Fprintf(w, "%s  %.1f passes/s of %.1f rows  %.1f verdicts/s  verifier busy %.0f %%  %.1f drafts/s of %.0f nodes/s  pool %d\n",
-		a.at.Format(time.TimeOnly), float64(passes)/seconds, perPass, float64(verdicts)/seconds, float64(since("passes.busy_us"))/seconds/1e4,
+	_, err := fmt.Fprintf(w, "%s  %.1f passes/s of %.1f rows  %.1f verdicts/s  verifier busy %.0f %%  %.1f drafts/s of %.0f nodes/s  "+
+		"pool %d\n",
+		a.at.Format(time.TimeOnly), float64(passes)/seconds, perPass, float64(verdicts)/seconds,
+		float64(since("passes.busy_us"))/seconds/1e4,
 		max(float64(a.drafts-before.drafts), 0)/seconds, max(float64(a.nodes-before.nodes), 0)/seconds, a.depth)
 	return err
 }

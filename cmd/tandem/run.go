@@ -9,19 +9,23 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/client"
-	httpapi "github.com/tandem-llm/tandem/services/httpapi"
+	"github.com/tandem-llm/tandem/engine/token"
+	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/roles/chats"
+	"github.com/tandem-llm/tandem/services/httpapi"
+	"github.com/tandem-llm/tandem/talk"
 )
 
 type runCmd struct {
-	Addr         string   `help:"Use the gateway at this address instead of starting processes; chats need --target too, for its tokenizer and template." placeholder:"ADDR"`
-	APIKey       []string `name:"api-key" help:"Key for the gateway at --addr, if it wants one; of several the first." placeholder:"KEY" sep:"none"`
-	ChatTemplate string   `help:"File with the Jinja template of chats, for a model that has none or a wrong one." placeholder:"FILE"`
+	Addr         string `help:"Use the gateway at this address instead of starting processes; chats need --target too, for its tokenizer and template." placeholder:"ADDR"`
+	ChatTemplate string `help:"File with the Jinja template of chats, for a model that has none or a wrong one." placeholder:"FILE"`
+	keyFlags
 	samplingFlags
 	groupFlags
 }
 
-// Run talks with the model until the input ends. Lines of stdin are what the user says: with a chat template they are
-// turns of a conversation, without one the text so far is continued.
+// Run talks with the model until the input ends. Each line of stdin is a turn of a conversation if there is a chat
+// template; else it is appended to the text, which the model continues.
 func (c *runCmd) Run(a *app) error {
 	r, err := c.request("x")
 	if err != nil {
@@ -31,23 +35,26 @@ func (c *runCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	talk := &conversation{cmd: c, room: room, model: name, console: newConsole(a.stdout, a.stderr)}
+	now := func(prompt string) (tandem.Request, error) { return c.request(prompt) } // with what /set has changed
+	t := &conversation{Conversation: talk.Conversation{Chat: room, Request: now}, cmd: c, model: name,
+		console: newConsole(a.stdout, a.stderr)}
 	if c.Addr != "" {
 		options, err := c.dialing(c.Addr)
 		if err != nil {
 			return err
 		}
-		if len(c.APIKey) > 0 {
-			options = append(options, client.WithToken(c.APIKey[0]))
+		key, err := c.key()
+		if err != nil {
+			return err
 		}
-		return talk.with(a.ctx, a, c.Addr, options...)
+		return t.with(a.ctx, a, c.Addr, append(options, key...)...)
 	}
 	target, drafts, err := c.pair(c.NoDraft)
 	if err != nil {
 		return err
 	}
 	l := launch{groupFlags: c.groupFlags, target: target, drafts: drafts, sessions: c.sessionsOr(1)}
-	l.Grace = 0
+	l.Grace, l.ChatTemplate = 0, c.ChatTemplate // which says what ends a turn
 	if l, err = a.checked(l, r); err != nil {
 		return err
 	}
@@ -55,14 +62,15 @@ func (c *runCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	return p.during(a, func(ctx context.Context) error { return talk.with(ctx, a, p.addr) })
+	return p.During(a.ctx, a.force, func(ctx context.Context) error { return t.with(ctx, a, p.Addr) })
 }
 
-// chat returns how conversations are rendered, nil if the text is continued instead, and the model's name.
+// chat returns what renders conversations (nil if the text is continued instead) and the model's name.
 func (c *runCmd) chat() (httpapi.Chat, string, error) {
 	if c.Addr != "" && c.Target == "" {
 		if c.ChatTemplate != "" {
-			return nil, "", tandem.Errorf("", tandem.Invalid, "--chat-template with --addr: want --target too, the file of the gateway's model, for its tokenizer")
+			return nil, "", tandem.Errorf("", tandem.Invalid,
+				"--chat-template with --addr: want --target too, the file of the gateway's model, for its tokenizer")
 		}
 		return nil, c.Addr, nil
 	}
@@ -70,31 +78,32 @@ func (c *runCmd) chat() (httpapi.Chat, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	vocab, err := readVocab(path)
+	vocab, err := token.Open(path)
 	if err != nil {
 		return nil, "", err
 	}
-	room, err := newChat(c.ChatTemplate, path, vocab)
-	return room, modelName(path), err
+	room, _, err := chats.Open(c.ChatTemplate, path, vocab)
+	return room, roles.ModelName(path), err
 }
 
 // with talks through the gateway at addr until the input or ctx ends.
 func (t *conversation) with(ctx context.Context, a *app, addr string, options ...client.Option) error {
 	conn, err := client.Dial(addr, options...)
 	if err != nil {
-		return fromClient(err)
+		return talk.Error(err)
 	}
 	defer conn.Close()
-	t.client = conn
+	t.Client = conn
 	typed := isTerminal(a.stdin)
 	if typed {
 		what := "what you write is continued"
-		if t.room != nil {
+		if t.Chat != nil {
 			what = "a chat"
 		}
-		t.note("%s: %s. /help tells what there is; Ctrl-C stops an answer, Ctrl-D ends.", t.model, what)
+		t.note("%s: %s. /help lists the commands; Ctrl-C stops an answer, Ctrl-D ends.", t.model, what)
 		if t.colour {
-			fmt.Fprintln(t.err, t.dimmed("Tokens that were drafted and accepted ")+drafted+"look like this"+reset+t.dimmed(", the target's own like the rest."))
+			fmt.Fprintln(t.err, t.dimmed("Tokens that were drafted and accepted ")+drafted+"look like this"+
+				reset+t.dimmed(", the target's own like the rest."))
 		}
 	}
 	lines, release := readLines(a.stdin)
@@ -135,8 +144,8 @@ type line struct {
 	err  error
 }
 
-// readLines reads lines until the input ends. The reader is left behind in a read that nobody can end when release
-// is called before.
+// readLines reads lines until the input ends. If release is called before, its goroutine stays in a read of in that cannot
+// be cancelled.
 func readLines(in io.Reader) (lines <-chan line, release func()) {
 	out, done := make(chan line), make(chan struct{})
 	go func() {
@@ -160,7 +169,7 @@ func readLines(in io.Reader) (lines <-chan line, release func()) {
 	return out, func() { close(done) }
 }
 
-// quotes begin and end a message of several lines.
+// quotes marks the begin and the end of a message of several lines.
 const quotes = `"""`
 
 // nextMessage returns what the user says next: a line, or several between quotes. ok is false at the end of the input.

@@ -21,8 +21,8 @@ const help = `/set                  the options
 /bye                  end, as Ctrl-D does
 """                   begins and ends a message of several lines`
 
-// command returns the command that a line is, if it is one: a slash and a word. What looks otherwise, such as a
-// comment of a programming language, is for the model.
+// command splits a line that is a command: a slash and a word. Anything else, such as a comment of a programming
+// language, is for the model.
 func command(text string) (name, rest string, is bool) {
 	word, rest, _ := strings.Cut(strings.TrimSpace(text), " ")
 	name, is = strings.CutPrefix(word, "/")
@@ -41,7 +41,7 @@ func (t *conversation) command(ctx context.Context, name, rest string) (bye bool
 	case "help", "?":
 		t.note("%s", help)
 	case "clear":
-		t.messages, t.text = nil, ""
+		t.Clear()
 		t.note("the conversation begins anew")
 	case "plain":
 		t.cmd.NoDraft = !t.cmd.NoDraft
@@ -53,12 +53,12 @@ func (t *conversation) command(ctx context.Context, name, rest string) (bye bool
 	case "set":
 		return false, t.set(rest)
 	default:
-		return false, t.tell(tandem.Errorf("", tandem.Invalid, "/%s: there is no such command; /help tells which there are", name))
+		return false, t.tell(tandem.Errorf("", tandem.Invalid, "/%s: there is no such command; /help lists them", name))
 	}
 	return false, nil
 }
 
-// settings are what /set changes, by name.
+// settings returns pointers to the options that /set changes, by name.
 func (c *runCmd) settings() map[string]any {
 	return map[string]any{"max_tokens": &c.MaxTokens, "temperature": &c.Temperature, "top_k": &c.TopK, "top_p": &c.TopP, "min_p": &c.MinP,
 		"seed": &c.Seed, "repeat_penalty": &c.RepeatPenalty, "strategy": &c.Strategy, "tree": &c.Tree, "vote": &c.Vote}
@@ -77,7 +77,8 @@ func (t *conversation) set(rest string) error {
 	v = strings.TrimSpace(v)
 	at, known := all[name]
 	if !known {
-		return t.tell(tandem.Errorf("", tandem.Invalid, "/set %.50s: want one of %s", name, strings.Join(slices.Sorted(maps.Keys(all)), ", ")))
+		return t.tell(tandem.Errorf("", tandem.Invalid, "/set %.50s: want one of %s", name,
+			strings.Join(slices.Sorted(maps.Keys(all)), ", ")))
 	}
 	before := *t.cmd
 	err := parse(at, v)
@@ -92,7 +93,7 @@ func (t *conversation) set(rest string) error {
 	return nil
 }
 
-// parse reads a value into what at points to.
+// parse stores v where at points.
 func parse(at any, v string) (err error) {
 	switch at := at.(type) {
 	case *float64:
@@ -105,12 +106,12 @@ func parse(at any, v string) (err error) {
 		*at = v
 	}
 	if err != nil {
-		return tandem.Errorf("", tandem.Invalid, "%.50q is no such number", v)
+		return tandem.Errorf("", tandem.Invalid, "%.50q is not a valid number", v)
 	}
 	return nil
 }
 
-// value words what at points to.
+// value returns the text of the value that at points to.
 func value(at any) string {
 	switch at := at.(type) {
 	case *float64:
@@ -125,19 +126,20 @@ func value(at any) string {
 	return ""
 }
 
-// printStats tells how the latest answer came about.
+// printStats prints the statistics of the latest answer.
 func (t *conversation) printStats() {
-	if t.last == nil {
+	if t.Last == nil {
 		t.note("nothing was asked yet")
 		return
 	}
-	if !t.last.whole {
-		t.note("%d tokens; the answer was stopped", len(t.last.tokens))
+	if !t.Last.Whole {
+		t.note("%d tokens; the answer was stopped", len(t.Last.Tokens))
 		return
 	}
-	s := t.last.stats
-	t.note("%s", s.line(len(t.last.tokens)))
-	t.note("first token %.1f ms, prefill %.1f ms, decoding %.1f ms: drafts %.1f ms, target %.1f ms, between them %.2f ms a round", s.FirstTokenMS, s.PrefillMS, s.DecodeMS, s.DraftMS, s.VerifyMS, s.CoordinationP50/1000)
+	s := summarise(t.Last)
+	t.note("%s", s.line(len(t.Last.Tokens)))
+	t.note("first token %.1f ms, prefill %.1f ms, decoding %.1f ms: drafts %.1f ms, target %.1f ms, between them %.2f ms a round",
+		s.FirstTokenMS, s.PrefillMS, s.DecodeMS, s.DraftMS, s.VerifyMS, s.CoordinationP50/1000)
 	for _, d := range s.Drafters {
 		t.note("%s: %d rounds, %d nodes drafted, %d accepted, weight %.2f", d.Name, d.Rounds, d.Drafted, d.Accepted, d.Weight)
 	}

@@ -37,14 +37,15 @@ func TestCommand(t *testing.T) {
 
 func TestSet(t *testing.T) {
 	var said strings.Builder
-	c := &conversation{cmd: &runCmd{samplingFlags: samplingFlags{MaxTokens: 8, TopP: 1, shapeFlags: shapeFlags{RepeatPenalty: 1, RepeatLast: 64}}}, console: newConsole(&said, &said)}
+	c := &conversation{cmd: &runCmd{samplingFlags: samplingFlags{MaxTokens: 8, TopP: 1,
+		shapeFlags: shapeFlags{RepeatPenalty: 1, RepeatLast: 64}}}, console: newConsole(&said, &said)}
 	for _, tc := range []struct{ in, says string }{
 		{"temperature 0.7", "temperature is 0.7"},
-		{"temperature", "no such number"},
+		{"temperature", "not a valid number"},
 		{"temperature NaN", "/set temperature:"},
 		{"temperature -1", "want 0 to"},
 		{"max_tokens 0", "max_tokens is 0"},
-		{"max_tokens 1e3", "no such number"},
+		{"max_tokens 1e3", "not a valid number"},
 		{"tree 1/2", "want nodes/depth/width"},
 		{"tree 16/7/10", "tree is 16/7/10"},
 		{"strategy best", "strategy"},
@@ -85,23 +86,6 @@ func TestNextMessage(t *testing.T) {
 	}
 }
 
-func TestDifference(t *testing.T) {
-	run := func(text string, tokens ...tandem.Token) *turn { return &turn{text: text, tokens: tokens} }
-	for _, tc := range []struct {
-		b    *turn
-		want string
-	}{
-		{run("ab", 1, 2), ""},
-		{run("ab", 1, 3), "token 2 is 2 in one run and 3 in another"},
-		{run("a", 1), "one run has 2 tokens, another 1"},
-		{run("ac", 1, 2), "the token ids are equal, but the text is not"},
-	} {
-		if got := difference([]*turn{run("ab", 1, 2), run("ab", 1, 2), tc.b}); got != tc.want {
-			t.Errorf("difference %q: want %q", got, tc.want)
-		}
-	}
-}
-
 func TestInterrupts(t *testing.T) {
 	var i interrupts
 	if i.taken() {
@@ -120,7 +104,7 @@ func TestInterrupts(t *testing.T) {
 	go func() { i.taken(); close(done) }()
 	select {
 	case <-done:
-	case <-time.After(time.Second):
+	case <-time.After(30 * time.Second):
 		t.Error("locked")
 	}
 }

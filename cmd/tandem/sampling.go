@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-llm/tandem/client"
 )
 
-// shapeFlags change what is likely, and where the output ends.
+// shapeFlags change the probabilities of tokens and where the output ends.
 type shapeFlags struct {
 	MinP             float64  `help:"Draw among tokens with at least this share of the likeliest one's probability; 0 = all." default:"0"`
 	RepeatPenalty    float64  `help:"Divide the logits of the latest tokens by this, up to 10; 1 = do not." default:"1"`
@@ -20,7 +20,7 @@ type shapeFlags struct {
 	LogitBias        []string `help:"Add to the logit of a token, -100 to 100; may be repeated." placeholder:"ID=ADD" sep:"none"`
 	Stop             []string `help:"End the output before this text; may be repeated, up to 4 times." placeholder:"TEXT" sep:"none"`
 	Logprobs         bool     `help:"Tell the log-probability of each token in the --json output."`
-	TopLogprobs      int      `help:"Tell it of so many likeliest tokens too, up to 20." default:"0"`
+	TopLogprobs      int      `help:"Also tell the log-probabilities of this many likeliest tokens, up to 20." default:"0"`
 }
 
 // shape puts the flags into r.
@@ -33,7 +33,7 @@ func (f shapeFlags) shape(r *tandem.Request) (err error) {
 	return err
 }
 
-// parseBias reads "id=add" of several tokens; the last word on a token holds.
+// parseBias reads a list of "id=add"; the last entry for a token counts.
 func parseBias(list []string) (out []tandem.Bias, err error) {
 	of := map[tandem.Token]float32{}
 	for _, text := range list {
@@ -52,25 +52,13 @@ func parseBias(list []string) (out []tandem.Bias, err error) {
 	return out, nil
 }
 
-// fromBias is a bias in the client's form.
-func fromBias(list []tandem.Bias) map[uint32]float32 {
-	if len(list) == 0 {
-		return nil
-	}
-	out := make(map[uint32]float32, len(list))
-	for _, b := range list {
-		out[uint32(b.Token)] = b.Add
-	}
-	return out
-}
-
 // logprob is the log-probability of one token as --json prints it.
 type logprob struct {
 	LogProb float32      `json:"logprob"`
 	Top     []topLogprob `json:"top,omitempty"`
 }
 
-// topLogprob is that of a token that might have been.
+// topLogprob is the log-probability of one of the likeliest tokens.
 type topLogprob struct {
 	Token   uint32  `json:"token"`
 	LogProb float32 `json:"logprob"`

@@ -1,44 +1,30 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"text/tabwriter"
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/roles"
 )
 
-// treeRows is how many tree rows the KV cache has for each session: the largest tree.
-var treeRows = tandem.DefaultLimits.Nodes
-
-// defaultSessions is how many sessions a process holds that was told nothing.
-const defaultSessions = 8
-
-// check refuses sizes that no process can have.
-func (s sizeFlags) check() error {
-	switch {
-	case s.Ctx < 0 || s.Ctx == 1:
-		return tandem.Errorf("", tandem.Invalid, "--ctx is %d: want at least 2, or 0 for the model's context", s.Ctx)
-	case s.Sessions < 0 || s.Sessions > 4096:
-		return tandem.Errorf("", tandem.Invalid, "--sessions is %d: want 1 to 4096, or 0 for the default", s.Sessions)
-	}
-	return nil
-}
+func (s sizeFlags) check() error { return roles.Sizes(s).Check() }
 
 // sessionsOr returns the number of sessions, def if none is given.
-func (s sizeFlags) sessionsOr(def int) int {
-	if s.Sessions == 0 {
-		return def
-	}
-	return s.Sessions
+func (s sizeFlags) sessionsOr(def int) int { return cmp.Or(s.Sessions, def) }
+
+// kvFlags say how keys and values are stored.
+type kvFlags struct {
+	KVType string `name:"kv-type" help:"Type of keys and values in the cache: f16, or q8_0, which takes about half the memory." default:"f16"`
 }
 
-// context returns the positions of a session of a model with that context.
-func (s sizeFlags) context(model int) int {
-	if s.Ctx == 0 || s.Ctx > model {
-		return model
+func (k kvFlags) check() error {
+	if k.KVType != "f16" && k.KVType != "q8_0" {
+		return tandem.Errorf("", tandem.Invalid, "--kv-type %s: want f16 or q8_0", k.KVType)
 	}
-	return s.Ctx
+	return nil
 }
 
 // modelFlags name the models.
@@ -47,7 +33,7 @@ type modelFlags struct {
 	Draft  []string `help:"GGUF file of a draft model, or lookup for drafts from the text itself; may be repeated: all work in one drafter process (default: the shipped one)." placeholder:"FILE" sep:"none"`
 }
 
-// pair returns the path of the target and those of its drafts; there are none when none is wanted.
+// pair returns the paths of the target and of its drafts; no drafts with noDraft.
 func (m modelFlags) pair(noDraft bool) (target string, drafts []string, err error) {
 	if target, err = targetPath(m.Target); err != nil || noDraft {
 		return target, nil, err
@@ -72,24 +58,25 @@ type groupFlags struct {
 	sizeFlags
 	telemetryFlags
 	secureFlags
+	secretFlags
 	awakeFlags
 	measureFlags
-	RunDir          string `help:"Directory below which sockets live while the processes run (default: the temporary directory)." placeholder:"DIR"`
+	RunDir          string `help:"Directory for the processes' sockets while they run (default: the temporary directory)." placeholder:"DIR"`
 	DrafterThreads  int    `help:"Threads of the drafter; 0 = a quarter of the cores, at least 1." default:"0"`
-	VerifierThreads int    `help:"Threads of the verifier; 0 = all cores, or those that the drafter does not use if its passes, measured at the start, are about as quick on them." default:"0"`
+	VerifierThreads int    `help:"Threads of the verifier; 0 = all cores, or, if passes measured at the start are about as quick, only those that the drafter does not use." default:"0"`
 	ISA             string `name:"isa" help:"Instruction set: auto, generic, avx2, avx512, neon, neon-dot, neon-i8mm." default:"auto"`
 	Lock            bool   `help:"Lock the models in memory (mlock)."`
 	kvFlags
 	prefixFlags
 	ruleFlags
 	aheadFlags
-	InlineLimit int           `help:"Trees of more bytes than this go through shared memory; 0 = all." default:"1024"`
+	InlineLimit int           `help:"Send trees larger than this many bytes through shared memory; 0 = all." default:"0"`
 	Grace       time.Duration `help:"How long requests in progress may go on after SIGTERM." default:"25s"`
 }
 
 // aheadFlags bound what a drafter does while the target verifies.
 type aheadFlags struct {
-	AheadGain float64 `help:"Passes of the draft model that one pass ahead of a verdict must be expected to spare: about what it costs the verifier on cores that both use; 0 where the drafter has a processor of its own." default:"0.7"`
+	AheadGain float64 `help:"Draft ahead of a verdict while each pass is expected to save this many later passes of the draft model: about what it costs the verifier on shared cores; 0 if the drafter has its own processor." default:"0.7"`
 }
 
 // samplingFlags shape one generation.
@@ -97,7 +84,7 @@ type samplingFlags struct {
 	MaxTokens   int     `help:"Largest number of tokens to generate." default:"128"`
 	Temperature float64 `help:"0 takes the likeliest token; more is more random." default:"0"`
 	TopK        int     `help:"Draw among the K likeliest tokens; 0 = all." default:"0"`
-	TopP        float64 `help:"Draw among the likeliest tokens with this probability in all." default:"1"`
+	TopP        float64 `help:"Draw among the likeliest tokens that together have this probability." default:"1"`
 	Seed        uint64  `help:"Seed of the draws: the same seed gives the same text." default:"0"`
 	shapeFlags
 	speculationFlags
@@ -129,6 +116,7 @@ type showConfigCmd struct {
 	samplingFlags
 	httpFlags
 	groupFlags
+	cacheFlags
 	addressFlags
 	spareFlags
 	Threads int    `help:"Threads of a single process; 0 = all cores." default:"0"`

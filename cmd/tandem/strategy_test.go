@@ -13,13 +13,14 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/gateway"
 	"github.com/tandem-llm/tandem/spec/learn"
+	"github.com/tandem-llm/tandem/talk"
 )
 
 func TestSpeculationFlags(t *testing.T) {
 	for _, c := range []struct {
 		flags    speculationFlags
 		strategy tandem.Strategy
-		policy   string
+		bounds   string
 	}{
 		{speculationFlags{}, tandem.StrategyPlanner, tandem.DefaultBounds(tandem.StrategyPlanner).String()},
 		{speculationFlags{Tree: "8/4/2"}, tandem.StrategyFixed, "8/4/2"},
@@ -29,16 +30,17 @@ func TestSpeculationFlags(t *testing.T) {
 		{speculationFlags{Strategy: "planner", Tree: "8/4/2"}, tandem.StrategyPlanner, "8/4/2"},
 	} {
 		var r tandem.Request
-		if err := c.flags.speculate(&r); err != nil || r.Strategy != c.strategy || r.Bounds.String() != c.policy {
-			t.Errorf("%+v: strategy %s, tree %s, %v: want %s, %s", c.flags, r.Strategy, r.Bounds, err, c.strategy, c.policy)
+		if err := c.flags.speculate(&r); err != nil || r.Strategy != c.strategy || r.Bounds.String() != c.bounds {
+			t.Errorf("%+v: strategy %s, tree %s, %v: want %s, %s", c.flags, r.Strategy, r.Bounds, err, c.strategy, c.bounds)
 		}
 	}
-	s := samplingFlags{MaxTokens: 1, TopP: 1, speculationFlags: speculationFlags{Vote: "tree", Drafters: []string{"go", "py"}, Without: []string{"ahead"}}}
+	s := samplingFlags{MaxTokens: 1, TopP: 1, speculationFlags: speculationFlags{Vote: "tree", Drafters: []string{"go", "py"},
+		Without: []string{"ahead"}}}
 	r, err := s.request("x")
 	if err != nil || r.Vote != tandem.VoteTree || !slices.Equal(r.Drafters, []string{"go", "py"}) || r.Without != tandem.TechniqueAhead {
 		t.Errorf("request %+v, %v", r, err)
 	}
-	w := wireRequest(r)
+	w := talk.Wire(r)
 	if w.Strategy != "planner" || w.Vote != "tree" || len(w.Drafters) != 2 || !slices.Equal(w.Without, []string{"ahead"}) {
 		t.Errorf("on the wire %+v", w)
 	}
@@ -46,7 +48,8 @@ func TestSpeculationFlags(t *testing.T) {
 		`strategy is "best"`: {Strategy: "best"}, `vote is "all"`: {Vote: "all"}, `technique "luck"`: {Without: []string{"luck"}},
 		"nodes is 100000": {Tree: "100000/7/10"}, `drafter "go"`: {Drafters: []string{"go", "go"}},
 	} {
-		if _, err := (samplingFlags{MaxTokens: 1, TopP: 1, speculationFlags: f}).request("x"); tandem.KindOf(err) != tandem.Invalid || !strings.Contains(err.Error(), want) {
+		if _, err := (samplingFlags{MaxTokens: 1, TopP: 1, speculationFlags: f}).request("x"); tandem.KindOf(err) != tandem.Invalid ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v: want %s", f, err, want)
 		}
 		if _, err := f.defaults(); tandem.KindOf(err) != tandem.Invalid {
@@ -73,22 +76,27 @@ func TestRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := f.rules()
-	if want := (gateway.Rules{Alpha: 0.01, Branch: 0.3, Weights: learn.DefaultWeightRule, Length: learn.DefaultLengthRule, Planner: learn.DefaultPlannerRule}); err != nil || !reflect.DeepEqual(got, want) {
+	if want := (gateway.Rules{Alpha: 0.01, Branch: 0.3, Weights: learn.DefaultWeightRule, Length: learn.DefaultLengthRule,
+		Planner: learn.DefaultPlannerRule}); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("defaults %+v, %v: want %+v", got, err, want)
 	}
-	f, err = parseRules(t, "--alpha=0.02", "--length-start=2", "--length-max=9", "--reward=1.3", "--acceptance-window=3", "--hysteresis=0.1", "--probe-max=9")
+	f, err = parseRules(t, "--alpha=0.02", "--length-start=2", "--length-max=9", "--length-rule=paper", "--reward=1.3",
+		"--acceptance-window=3", "--hysteresis=0.1", "--probe-max=9")
 	if err != nil {
 		t.Fatal(err)
 	}
 	got, err = f.rules()
-	if err != nil || got.Alpha != 0.02 || got.Length.Start != 2 || got.Length.Most != 9 || got.Weights.Reward != 1.3 || got.Weights.Window != 3 || got.Planner.Hysteresis != 0.1 || got.Planner.ProbeMost != 9 {
+	if err != nil || got.Alpha != 0.02 || got.Length.Start != 2 || got.Length.Most != 9 || got.Length.Rule != learn.LengthPaper ||
+		got.Weights.Reward != 1.3 || got.Weights.Window != 3 || got.Planner.Hysteresis != 0.1 || got.Planner.ProbeMost != 9 {
 		t.Errorf("changed %+v, %v", got, err)
 	}
 	if again, err := parseRules(t, f.args()...); err != nil || again != f {
 		t.Errorf("handed on: %+v, %v: want %+v", again, err, f)
 	}
-	for want, arg := range map[string]string{"--alpha is 0": "--alpha=0", "--branch is NaN": "--branch=NaN", "length": "--length-start=0", "reward": "--reward=0.5",
-		"punish": "--punish=2", "--hysteresis": "--hysteresis=-1", "--probe-first": "--probe-first=0", "--weights /no/such": "--weights=/no/such"} {
+	for want, arg := range map[string]string{"--alpha is 0": "--alpha=0", "--branch is NaN": "--branch=NaN", "length": "--length-start=0",
+		`length rule is "best": want curve or paper`: "--length-rule=best", "reward": "--reward=0.5",
+		"punish": "--punish=2", "--hysteresis": "--hysteresis=-1", "--probe-first": "--probe-first=0",
+		"--weights /no/such": "--weights=/no/such"} {
 		f, err := parseRules(t, arg)
 		if err != nil {
 			t.Fatal(err)
@@ -112,8 +120,10 @@ func TestWeightsFile(t *testing.T) {
 		t.Errorf("read %v, %v", got, err)
 	}
 	for text, want := range map[string]string{
-		`{"go": 0}`: `drafter "go" is 0`, `{"go": NaN}`: `drafter "go" is NaN`, `{"a": 1, "py": -1}`: `drafter "py" is -1`, `{"go": Infinity}`: `drafter "go" is Infinity`,
-		`{"go": "much"}`: `drafter "go" is much`, `{"go": 1, "go": 2}`: `drafter "go"`, `{"go": [1]}`: `drafter "go"`, `{"go": 1e999}`: `drafter "go" is 1e999`, `{"go": null}`: `drafter "go"`,
+		`{"go": 0}`: `drafter "go" is 0`, `{"go": NaN}`: `drafter "go" is NaN`, `{"a": 1, "py": -1}`: `drafter "py" is -1`,
+		`{"go": Infinity}`: `drafter "go" is Infinity`,
+		`{"go": "much"}`:   `drafter "go" is much`, `{"go": 1, "go": 2}`: `drafter "go"`, `{"go": [1]}`: `drafter "go"`,
+		`{"go": 1e999}`: `drafter "go" is 1e999`, `{"go": null}`: `drafter "go"`,
 		`[1]`: "want an object", ``: "want an object", `{"go": `: path,
 	} {
 		if got, err := read(text); tandem.KindOf(err) != tandem.Invalid || !strings.Contains(err.Error(), want) {
@@ -130,18 +140,6 @@ func TestDraftPaths(t *testing.T) {
 	for _, bad := range [][]string{{"a/go.gguf", "b/go.gguf"}, {"lookup", "lookup"}, slices.Repeat([]string{"x"}, 3)} {
 		if _, err := draftPaths(bad); tandem.KindOf(err) != tandem.Invalid {
 			t.Errorf("%v: %v", bad, err)
-		}
-	}
-}
-
-func TestReachable(t *testing.T) {
-	name, err := os.Hostname()
-	if err != nil {
-		t.Skip(err)
-	}
-	for addr, want := range map[string]string{"127.0.0.1:5": "127.0.0.1:5", "unix:///a": "unix:///a", "0.0.0.0:7": name + ":7", "[::]:7": name + ":7", "host:9": "host:9"} {
-		if got := reachable(addr, nil); got != want {
-			t.Errorf("%s is announced as %s: want %s", addr, got, want)
 		}
 	}
 }

@@ -5,8 +5,8 @@ import (
 	"io"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/engine/token"
+	"github.com/tandem-llm/tandem/roles"
 )
 
 type tokenizeCmd struct {
@@ -22,7 +22,7 @@ func (c *tokenizeCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	vocab, err := readVocab(path)
+	vocab, err := token.Open(path)
 	if err != nil {
 		return err
 	}
@@ -51,23 +51,13 @@ func (c *tokenizeCmd) Run(a *app) error {
 	return nil
 }
 
-// readVocab reads the tokenizer of a model file alone.
-func readVocab(path string) (*token.Vocab, error) {
-	f, err := gguf.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return token.FromGGUF(f)
-}
-
 // readAll reads r to its end, at most as many bytes as a prompt may have.
 func readAll(r io.Reader, name string) (string, error) {
 	most := int64(tandem.DefaultLimits.PromptBytes)
 	b, err := io.ReadAll(io.LimitReader(r, most+1))
 	switch {
 	case err != nil:
-		return "", tandem.Errorf("", tandem.Invalid, "%s: %w", name, reason(err))
+		return "", tandem.Errorf("", tandem.Invalid, "%s: %w", name, roles.Reason(err))
 	case int64(len(b)) > most:
 		return "", tandem.Errorf("", tandem.Invalid, "%s has more than %d bytes", name, most)
 	}

@@ -9,7 +9,9 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/client"
+	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/services/telemetry/timeline"
+	"github.com/tandem-llm/tandem/talk"
 )
 
 // traceCmd is generate with a report of every round, drawn on one clock.
@@ -22,26 +24,26 @@ type traceCmd struct {
 // drawnRounds is how many rounds a picture shows: more would be too narrow to tell apart.
 const drawnRounds = 12
 
-// Run continues one prompt and writes the files, at the end and as a whole: a request that fails leaves those of
-// before.
+// Run continues one prompt and writes whole files at the end, so that a request that fails leaves existing files
+// unchanged.
 func (c *traceCmd) Run(a *app) error {
 	for flag, path := range map[string]string{"--out": c.Out, "--svg": c.SVG} {
 		if err := writable(flag, path); err != nil {
 			return err
 		}
 	}
-	c.seen = func(out *outcome) error {
+	c.seen = func(out *talk.Answer) error {
 		t := lanes(out)
 		if err := writeWhole("--out", c.Out, t.WriteChrome); err != nil {
 			return err
 		}
 		if !c.JSON {
-			fmt.Fprintf(a.stderr, "trace of %d rounds: %s (open it in https://ui.perfetto.dev)\n", len(out.rounds), c.Out)
+			fmt.Fprintf(a.stderr, "trace of %d rounds: %s (open it in https://ui.perfetto.dev)\n", len(out.Rounds), c.Out)
 		}
-		if c.SVG == "" || len(out.rounds) == 0 {
+		if c.SVG == "" || len(out.Rounds) == 0 {
 			return nil
 		}
-		first, last := out.rounds[0], out.rounds[min(drawnRounds, len(out.rounds))-1]
+		first, last := out.Rounds[0], out.Rounds[min(drawnRounds, len(out.Rounds))-1]
 		from, _ := extent(first)
 		_, to := extent(last)
 		return writeWhole("--svg", c.SVG, t.Between(from, to).WriteSVG)
@@ -64,10 +66,10 @@ func extent(r client.Round) (from, to time.Duration) {
 	return from, to
 }
 
-// lanes lays the rounds of a generation out: a lane for each drafter's drafts and one for what it drafted ahead, then
+// lanes returns the timeline of a generation: for each drafter a lane of drafts and one of drafts ahead, then lanes for
 // pool, verify and commit.
-func lanes(out *outcome) timeline.Timeline {
-	t := timeline.Timeline{Title: fmt.Sprintf("tandem: %d tokens in %d rounds", len(out.tokens), len(out.rounds))}
+func lanes(out *talk.Answer) timeline.Timeline {
+	t := timeline.Timeline{Title: fmt.Sprintf("tandem: %d tokens in %d rounds", len(out.Tokens), len(out.Rounds))}
 	at := map[string]int{}
 	lane := func(name string) int {
 		i, there := at[name]
@@ -78,7 +80,7 @@ func lanes(out *outcome) timeline.Timeline {
 		}
 		return i
 	}
-	for _, r := range out.rounds {
+	for _, r := range out.Rounds {
 		for _, l := range r.Lanes {
 			if l.By != "" {
 				lane("draft " + l.By)
@@ -89,7 +91,7 @@ func lanes(out *outcome) timeline.Timeline {
 	for _, stage := range []string{"pool", "verify", "commit"} {
 		lane(stage)
 	}
-	for _, r := range out.rounds {
+	for _, r := range out.Rounds {
 		accepted := 0
 		for _, n := range r.Nodes {
 			if n.Accepted {
@@ -101,7 +103,8 @@ func lanes(out *outcome) timeline.Timeline {
 			if l.By != "" {
 				name += " " + l.By
 			}
-			t.Stretches = append(t.Stretches, timeline.Stretch{Lane: lane(name), Name: fmt.Sprintf("%s %d", l.Stage, r.Index), Kind: l.Stage,
+			t.Stretches = append(t.Stretches, timeline.Stretch{Lane: lane(name), Name: fmt.Sprintf("%s %d", l.Stage, r.Index),
+				Kind: l.Stage,
 				From: l.From, To: l.To, Args: map[string]any{"round": r.Index, "base": r.Base, "choice": r.Choice, "why": r.Why,
 					"nodes": len(r.Nodes) - 1, "accepted": accepted}})
 		}
@@ -109,7 +112,7 @@ func lanes(out *outcome) timeline.Timeline {
 	return t
 }
 
-// writable refuses, before anything is run, a path that cannot be written; "" is none.
+// writable refuses a path that cannot be written, before anything runs; "" is no path.
 func writable(flag, path string) error {
 	if path == "" {
 		return nil
@@ -118,7 +121,7 @@ func writable(flag, path string) error {
 	isNew := os.IsNotExist(err)
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o644)
 	if err != nil {
-		return tandem.Errorf("", tandem.Invalid, "%s %s: %w", flag, path, reason(err))
+		return tandem.Errorf("", tandem.Invalid, "%s %s: %w", flag, path, roles.Reason(err))
 	}
 	f.Close()
 	if isNew {
@@ -127,7 +130,7 @@ func writable(flag, path string) error {
 	return nil
 }
 
-// writeWhole writes a file that is there as a whole or, after an error, as it was before.
+// writeWhole writes a file after write has succeeded; if write fails, the file stays as it was.
 func writeWhole(flag, path string, write func(io.Writer) error) error {
 	var b bytes.Buffer
 	err := write(&b)
@@ -135,7 +138,7 @@ func writeWhole(flag, path string, write func(io.Writer) error) error {
 		err = os.WriteFile(path, b.Bytes(), 0o644)
 	}
 	if err != nil {
-		return tandem.Errorf("", tandem.Invalid, "%s %s: %w", flag, path, reason(err))
+		return tandem.Errorf("", tandem.Invalid, "%s %s: %w", flag, path, roles.Reason(err))
 	}
 	return nil
 }

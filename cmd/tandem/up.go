@@ -3,9 +3,11 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/roles"
 )
 
 type upCmd struct {
@@ -41,7 +43,14 @@ func (c *upCmd) Run(a *app) error {
 	if err := c.httpFlags.check(); err != nil {
 		return err
 	}
-	l := launch{groupFlags: c.groupFlags, speculationFlags: c.speculationFlags, httpFlags: c.httpFlags, target: target, drafts: drafts, listen: c.Listen, sessions: c.sessionsOr(defaultSessions)}
+	if c.Listen, err = fixed(c.Listen); err != nil {
+		return err
+	}
+	if c.HTTP, err = fixed(c.HTTP); err != nil {
+		return err
+	}
+	l := launch{groupFlags: c.groupFlags, speculationFlags: c.speculationFlags, httpFlags: c.httpFlags, target: target, drafts: drafts,
+		listen: c.Listen, sessions: c.sessionsOr(roles.DefaultSessions), keepGateway: true}
 	if l, err = a.checked(l, tandem.Request{}); err != nil {
 		return err
 	}
@@ -49,24 +58,42 @@ func (c *upCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	up := upResult{Gateway: p.addr, HTTP: c.url(), Pool: p.pool(), RunDir: p.dir.Path, Target: target, Drafts: l.drafts, PIDs: p.group.Pids()}
+	up := upResult{Gateway: p.Addr, HTTP: c.url(), Pool: p.Pool(), RunDir: p.Dir.Path, Target: target, Drafts: l.drafts, PIDs: p.Pids()}
 	if len(l.drafts) > 0 {
 		up.Draft = l.drafts[0]
 	}
 	err = c.print(a, up)
 	if err == nil {
 		select {
-		case err = <-p.group.Failed():
+		case err = <-p.Failed():
 		case <-a.ctx.Done():
 		}
 	}
-	return errors.Join(err, p.stop(a.force))
+	return errors.Join(err, p.Stop(a.force))
+}
+
+// fixed returns addr with a port that is free now in place of port 0, so that a restarted gateway listens where the one before
+// did. Other faults of addr are left to the listener to report.
+func fixed(addr string) (string, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil || port != "0" || strings.HasPrefix(addr, "unix:") {
+		return addr, nil
+	}
+	l, err := net.Listen("tcp", net.JoinHostPort(or(host, "127.0.0.1"), port))
+	if err != nil {
+		return addr, nil
+	}
+	defer l.Close()
+	_, port, err = net.SplitHostPort(l.Addr().String())
+	return net.JoinHostPort(host, port), err
 }
 
 func (c *upCmd) print(a *app, r upResult) error {
 	if c.JSON {
 		return printJSON(a.stdout, r)
 	}
-	_, err := fmt.Fprintf(a.stdout, "gateway   %s\nhttp      %s\npool      %s\ntarget    %s\ndraft     %s\nprocesses %s\nstop with Ctrl-C\n", r.Gateway, or(r.HTTP, "none"), r.Pool, r.Target, or(strings.Join(r.Drafts, ", "), "none"), r.RunDir)
+	_, err := fmt.Fprintf(a.stdout,
+		"gateway   %s\nhttp      %s\npool      %s\ntarget    %s\ndraft     %s\nprocesses %s\nstop with Ctrl-C\n", r.Gateway,
+		or(r.HTTP, "none"), r.Pool, r.Target, or(strings.Join(r.Drafts, ", "), "none"), r.RunDir)
 	return err
 }

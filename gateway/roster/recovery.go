@@ -20,7 +20,7 @@ func (r *Recovery) Set(up bool) {
 	r.up = up
 }
 
-// Next returns a channel that closes when the peer comes up the next time.
+// Next returns a channel that closes the next time the peer comes up.
 func (r *Recovery) Next() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()

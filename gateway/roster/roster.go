@@ -1,4 +1,4 @@
-// Package roster knows who may draft: names, the drafters behind them as they come and go, and how each behaves.
+// Package roster knows which drafters may draft: their names, when they come and go, and how each behaves.
 package roster
 
 import (
@@ -13,31 +13,31 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// Member is a drafter that a gateway may ask, under the name that requests know it by.
-type Member struct {
+// Enlisted is a drafter that a gateway may ask, under the name that requests know it by.
+type Enlisted struct {
 	Name    string
 	Drafter tandem.Drafter
 }
 
 const (
-	offences    = 3                // garbage answers within offenceAge, after which nobody asks a drafter
-	offenceAge  = time.Minute      //
-	firstAside  = 30 * time.Second // the first time; doubles
-	longAside   = 10 * time.Minute //
-	mostMembers = 256              // names remembered, those that are gone included
+	offences   = 3                // garbage answers within offenceAge, after which nobody asks a drafter
+	offenceAge = time.Minute      //
+	firstAside = 30 * time.Second // the first time; doubles
+	longAside  = 10 * time.Minute //
+	mostNames  = 256              // names remembered, those that are gone included
 )
 
-// Roster is who may draft. A name stays known after its drafter is gone, so that a request which names
-// one that is just being restarted is no mistake, and what a drafter did before its restart counts
+// Roster lists the drafters that may draft. A name stays known after its drafter is gone, so that a request may name
+// a drafter that is being restarted, and what a drafter did before its restart counts
 // against it. Safe for concurrent use.
 type Roster struct {
-	version atomic.Uint64 // moves on with every change of who is enlisted
+	version atomic.Uint64 // changes whenever a drafter is enlisted or dismissed
 
 	mu    sync.Mutex
 	seats []*Seat // in the order in which the names were first enlisted
 }
 
-// Seat is one name and what belongs to it for longer than one process lives.
+// Seat is one name and what outlives its drafter's process.
 type Seat struct {
 	name    string
 	Up      Recovery
@@ -49,24 +49,24 @@ type Seat struct {
 
 // Life is a drafter from its Enlist to its Dismiss, or to the Enlist that replaces it.
 type Life struct {
-	Member
+	Enlisted
 	Seat *Seat
 }
 
-// Enlist puts a member on the roster, or in the place of the one of that name.
-func (r *Roster) Enlist(m Member) {
+// Enlist puts a drafter on the roster; it replaces the one of that name.
+func (r *Roster) Enlist(e Enlisted) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := r.seat(m.Name)
+	s := r.seat(e.Name)
 	if s == nil {
-		if len(r.seats) >= mostMembers {
+		if len(r.seats) >= mostNames {
 			r.seats = slices.DeleteFunc(r.seats, func(s *Seat) bool { return s.life == nil })
 		}
-		s = &Seat{name: m.Name}
+		s = &Seat{name: e.Name}
 		r.seats = append(r.seats, s)
 	}
-	if s.life == nil || !same(s.life.Drafter, m.Drafter) {
-		s.life = &Life{Member: m, Seat: s}
+	if s.life == nil || !same(s.life.Drafter, e.Drafter) {
+		s.life = &Life{Enlisted: e, Seat: s}
 		r.version.Add(1)
 	}
 	s.Up.Set(false)
@@ -76,7 +76,7 @@ func (r *Roster) Enlist(m Member) {
 // same reports whether both are one drafter, so that to enlist it again changes nothing.
 func same(a, b tandem.Drafter) bool { return reflect.ValueOf(a).Comparable() && a == b }
 
-// Dismiss takes a member off; its name stays known.
+// Dismiss takes a drafter off; its name stays known.
 func (r *Roster) Dismiss(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -107,8 +107,8 @@ func (r *Roster) State(name string, up bool) {
 	}
 }
 
-// List returns those that are enlisted now, the named ones in the order of names, all for no names,
-// and the version that this is true for.
+// List returns the enlisted drafters among names, in that order, or all if names is nil, and the
+// version of the roster for which this is true.
 func (r *Roster) List(names []string) ([]*Life, uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -149,10 +149,10 @@ func (r *Roster) Check(names []string) error {
 	return nil
 }
 
-// Conduct is what a drafter has to answer for. Garbage is a tree or a figure that no drafter may send;
-// one session is done with it at once, and after several of them in a short time all are for a
-// while. Its time doubles with each repetition until a good answer comes after it. Safe for
-// concurrent use; the zero value is a clean sheet.
+// Conduct counts a drafter's offences. Garbage is a tree or a figure that no drafter may send. The session
+// that gets it gives the drafter up at once; after several offences in a short time all sessions do for a
+// while. That time doubles with each repetition until a good answer comes after it. Safe for
+// concurrent use; the zero value has no offences.
 type Conduct struct {
 	marked atomic.Bool // anything below is set
 
@@ -187,7 +187,7 @@ func (c *Conduct) Aside() bool {
 	return time.Now().Before(c.until)
 }
 
-// Good takes an answer that was as it should be.
+// Good counts a correct answer.
 func (c *Conduct) Good() {
 	if !c.marked.Load() {
 		return
@@ -200,5 +200,5 @@ func (c *Conduct) Good() {
 	}
 }
 
-// Version moves on with every change of who is enlisted.
+// Version changes whenever a drafter is enlisted or dismissed.
 func (r *Roster) Version() uint64 { return r.version.Load() }

@@ -15,21 +15,21 @@ const (
 	followShare = 0.02
 	// mostLag is how many tokens a drafter may lag behind the others and still be compared with them.
 	mostLag = 24
-	// leastHeard is of how many tokens all drafters must have been heard.
+	// leastHeard is on how many tokens all drafters must have been heard before they are compared.
 	leastHeard = 4
 )
 
-// heard is what drafters have said of a session's text.
+// heard holds the drafters' hindsight on a session's text.
 type heard struct {
 	of    map[string]said
 	begin tandem.Position // committed when the first was heard: the prompt
 	base  tandem.Position // committed
-	spent time.Duration   // by drafters on nothing but this
-	took  time.Duration   // its share of all rounds
-	news  bool            // since together
+	spent time.Duration   // by drafters, on hindsight alone
+	took  time.Duration   // the session's share of the time of all its rounds
+	news  bool            // since the last together
 }
 
-// said is what one drafter has said of the first base tokens.
+// said is one drafter's hindsight on the first base tokens.
 type said struct {
 	base      tandem.Position
 	hindsight tandem.Hindsight
@@ -45,12 +45,12 @@ func (h *heard) hear(drafter string, base tandem.Position, s tandem.Hindsight, s
 	}
 }
 
-// committed takes a round, after which the session has base tokens; took is its share of the round's time if others share the pass.
+// committed counts a round, after which the session has base tokens; took is its share of the round's time if others share the pass.
 func (h *heard) committed(base tandem.Position, took time.Duration) {
 	h.base, h.took = base, h.took+took
 }
 
-// follow returns who of those that are ready and not asked is to be told what was committed.
+// follow returns the drafters, of those ready but not asked, that are to be told what was committed.
 func (h *heard) follow(ready, asked []string) (list []string) {
 	if float64(h.spent) > followShare*float64(h.took) {
 		return nil
@@ -63,8 +63,8 @@ func (h *heard) follow(ready, asked []string) (list []string) {
 	return list
 }
 
-// together returns the hindsights, of the same tokens, of those that are ready and not too far behind; output: so many of the
-// tokens, the latest, are not of the prompt; news: something was heard since it was asked last.
+// together returns the hindsights, on the same tokens, of the drafters that are ready and not too far behind; output: how many of
+// these tokens, the latest, are not of the prompt; news: something was heard since the last call.
 func (h *heard) together(ready []string) (of map[string]tandem.Hindsight, output int, news bool) {
 	if !h.news {
 		return nil, 0, false
@@ -88,7 +88,7 @@ func (h *heard) together(ready []string) (of map[string]tandem.Hindsight, output
 	return of, max(int(end-h.begin), 0), true
 }
 
-// current reports whether what was said is worth comparing when base tokens are committed.
+// current reports whether s is recent enough to be compared when base tokens are committed.
 func (s said) current(base tandem.Position) bool {
 	return s.hindsight.Tokens >= leastHeard && base-s.base <= mostLag
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/tandem-llm/tandem/spec/learn"
 )
 
-// llmcad is LLMCad (Xu et al., 2023): trees grown by the branch pacer, drafting until no branch is likelier
-// than α, which moves with what is verified, and drafting on while the target verifies.
+// llmcad is LLMCad (Xu et al., 2023): the branch pacer grows trees, drafting ends when no branch is likelier
+// than α, α adapts to the verdicts, and drafting goes on while the target verifies.
 type llmcad struct {
 	deaf
 	vote            tandem.Vote
@@ -23,11 +23,12 @@ type llmcad struct {
 func (l *llmcad) Several() bool { return l.vote != tandem.VoteNone }
 func (l *llmcad) HandOn()       {}
 
-func (l *llmcad) Decide(ready []string, p tandem.Bounds) Plan {
-	return poll(ready, l.vote, tandem.Proposal{Bounds: p, Growth: tandem.GrowPacer, Branch: l.branch, Stop: l.alpha.Now(), Ahead: l.ahead}, reasonThreshold)
+func (l *llmcad) Decide(ready []string, b tandem.Bounds) Decision {
+	return poll(ready, l.vote, tandem.Proposal{Bounds: b, Growth: tandem.GrowPacer, Branch: l.branch, Stop: l.alpha.Now(), Ahead: l.ahead},
+		reasonThreshold)
 }
 
-func (l *llmcad) Explain(p Plan) string {
+func (l *llmcad) Explain(d Decision) string {
 	return fmt.Sprintf("α %.3g, branches from %.3g", l.alpha.Now(), l.branch)
 }
 
@@ -41,7 +42,7 @@ func (l *llmcad) Learn(o *Outcome) {
 	}
 }
 
-// weigh compares what drafting costs with what it is to spare.
+// weigh compares the cost of drafting with the time that it is expected to save.
 func (l *llmcad) weigh(o *Outcome) {
 	var busy time.Duration
 	passes := 0
@@ -55,8 +56,8 @@ func (l *llmcad) weigh(o *Outcome) {
 	l.alpha.Bound(float64(l.pass) / float64(l.token))
 }
 
-// bestBranch returns how long the branch of t is that goes with the committed tokens furthest, and on
-// from there to the likeliest leaf; how much of it was right; and the confidence of the likeliest
+// bestBranch follows the committed tokens in t as far as they go, then the likeliest nodes to a leaf. It returns the
+// length of that branch, how much of it was right, and the confidence of the likeliest
 // leaf of all when drafting stopped (LLMCad's N_all, N_ok and Tc).
 func bestBranch(t tandem.Tree, committed []tandem.Token) (all, ok int, confidence float64) {
 	if len(t.LogProbs) != t.Len() {

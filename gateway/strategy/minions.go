@@ -9,71 +9,86 @@ import (
 )
 
 // minions is Minions (Wang et al., 2024): every drafter writes a chain, the weighted majority of them is
-// verified (or all of them in one tree), the drafter that was voted is rewarded or punished, and
-// the length of the chains follows the slope of the verification time per token. Drafts of one session
-// overlap the verification of others, as in the paper; nobody drafts ahead.
+// verified (or all of them in one tree), the drafter that won the vote is rewarded or punished, and
+// the length of the chains, one for all sessions, follows a slope of the verification time per token. Drafts of one session
+// overlap the verification of others, as in the paper; no drafter works ahead.
 type minions struct {
 	deaf
-	shared  *Shared
-	vote    tandem.Vote
-	weights *learn.Weights
-	length  *learn.Length // nil: the policy's depth
-	asked   int           // the length of the latest chains
+	shared   *Shared
+	vote     tandem.Vote
+	weights  *learn.Weights
+	adaptive bool // else weights stay and the length is the depth of the bounds
+	asked    int  // the length of the latest chains
+	bounded  bool // it was less than the one in use
 }
 
 func (m *minions) Several() bool { return m.vote != tandem.VoteNone }
 
 func (m *minions) HandOn() {
-	if m.length != nil {
+	if m.adaptive {
 		m.shared.handOn(m.weights)
 	}
 }
 
-func (m *minions) Decide(ready []string, p tandem.Bounds) Plan {
-	s := p.Depth
-	if m.length != nil {
-		s = min(s, m.length.Now())
-	}
-	m.asked = min(s, p.Nodes-1)
+func (m *minions) Decide(ready []string, b tandem.Bounds) Decision {
+	m.asked, m.bounded = min(b.Depth, b.Nodes-1), false
 	reason := reasonFixed
-	switch {
-	case m.length == nil:
-	case m.length.InTransition():
-		reason = reasonTransition
-	default:
-		reason = reasonLength
+	if m.adaptive {
+		length, transition := m.shared.length()
+		m.asked, m.bounded = min(m.asked, length), m.asked < length
+		if reason = reasonLength; transition {
+			reason = reasonTransition
+		}
 	}
 	chains := poll(ready, m.vote, tandem.Proposal{Bounds: tandem.Bounds{Nodes: m.asked + 1, Depth: m.asked, Width: 1}}, reason)
 	if chains.Vote == tandem.VoteTree {
-		chains.Nodes = p.Nodes
+		chains.Nodes = b.Nodes
 	}
 	return chains
 }
 
-func (m *minions) Explain(p Plan) string {
+func (m *minions) Explain(d Decision) string {
 	out := fmt.Sprintf("%d tokens", m.asked)
-	if m.length != nil {
-		out = m.length.Explain()
+	if m.adaptive {
+		out += ", " + m.shared.explainLength()
 	}
-	return out + weighed(m.weights, p)
+	return out + weighed(m.weights, d)
 }
 
 func (m *minions) Learn(o *Outcome) {
-	if m.length == nil || !o.Judged {
+	if !m.adaptive || !o.Judged {
 		return
 	}
-	if o.Plan.Vote == tandem.VoteTree {
+	if o.Decision.Vote == tandem.VoteTree {
 		o.compare(m.weights)
 	} else if o.Voted < len(o.Drafts) { // of a majority, only the voted one's output was verified
 		d := o.Drafts[o.Voted]
 		m.weights.Record(d.Drafter, spec.Held(d.Got.Tree, o.Verdict.Tokens), d.Got.Tree.Len()-1)
 	}
-	m.length.Record(m.asked, o.Verdict.Busy, len(o.Verdict.Tokens))
+	v := o.Verdict
+	length, right := verifiedChain(o.Tree, v.Tokens)
+	m.shared.chain(learn.Chain{Session: v.Session, Batch: v.Batch, Rows: v.Rows, Nodes: v.Nodes, Busy: v.Busy, Length: length, Right: right,
+		Bounded: m.bounded})
 }
 
-// lengthWithin returns the rule for lengths that a policy allows.
-func lengthWithin(r learn.LengthRule, p tandem.Bounds) learn.LengthRule {
-	most := min(r.Most, max(p.Depth, 1), max(p.Nodes-1, 1))
-	r.Most, r.Start = most, min(r.Start, most)
-	return r
+// verifiedChain returns the length of the chain in t that agrees with the committed tokens furthest, and how much of it
+// was right. Of chains that part only after that, the longest counts.
+func verifiedChain(t tandem.Tree, committed []tandem.Token) (length, right int) {
+	depths, _ := t.Depths()
+	end, on := 0, make([]bool, t.Len())
+	on[0] = true
+	for i := 1; i < t.Len(); i++ {
+		d := int(depths[i])
+		if on[i] = on[t.Parents[i]] && d <= len(committed) && t.Tokens[i] == committed[d-1]; on[i] && d > right {
+			end, right = i, d
+		}
+	}
+	below := make([]bool, t.Len())
+	below[end], length = true, right
+	for i := end + 1; i < t.Len(); i++ {
+		if below[i] = below[t.Parents[i]]; below[i] {
+			length = max(length, int(depths[i]))
+		}
+	}
+	return length, right
 }

@@ -10,12 +10,12 @@ import (
 )
 
 // planner is the default strategy: each round it takes the way to draft that has brought the most tokens per
-// time, plain decoding included (learn.Planner), and leaves width and depth to whoever drafts, who knows from
+// time, plain decoding included (learn.Planner). It leaves width and depth to the drafter, which knows from
 // costs and acceptance how far it pays (spec.Cut, spec.Worth). The ways are: not at all, each drafter
 // alone, and, with several, all of them in one tree.
 //
-// Drafting ahead is nearly always worth it, so every way has it; only the way in use is also tried without,
-// so that a machine on which it costs more than it brings loses little, and learning stays cheap.
+// Drafting ahead nearly always pays, so every way includes it; only the way in use is also tried without,
+// so that a machine on which it does not pay loses little, and learning stays cheap.
 type planner struct {
 	shared   *Shared
 	vote     tandem.Vote // of all; VoteNone: never
@@ -38,14 +38,15 @@ const (
 	wideSlope = 0.4 //
 )
 
-// inTurn is what the name of a way that goes without drafting ahead ends with.
+// inTurn ends the name of a way without drafting ahead.
 const inTurn = " in turn"
 
 func newPlanner(l *Shared, vote tandem.Vote, w *learn.Weights, adaptive, ahead bool) *planner {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	p := &planner{shared: l, vote: vote, ahead: ahead, adaptive: adaptive, weights: w,
-		choices: learn.NewPlanner(l.rules.Planner, l.planner), chances: map[string]*learn.Calibration{}, heard: heard{of: map[string]said{}}}
+		choices: learn.NewPlanner(l.rules.Planner, l.planner), chances: map[string]*learn.Calibration{},
+		heard: heard{of: map[string]said{}}}
 	for name, c := range l.chances {
 		p.chances[name] = c.Inherit(inherited)
 	}
@@ -54,16 +55,16 @@ func newPlanner(l *Shared, vote tandem.Vote, w *learn.Weights, adaptive, ahead b
 
 func (p *planner) Several() bool { return true }
 
-func (p *planner) Decide(ready []string, policy tandem.Bounds) Plan {
-	arms := p.arms(ready, policy)
+func (p *planner) Decide(ready []string, bounds tandem.Bounds) Decision {
+	arms := p.arms(ready, bounds)
 	p.recall(ready, arms)
 	var why learn.Reason
 	p.arm, why = p.choices.Choose(arms)
 	if why == learn.ReasonBest || why == learn.ReasonHysteresis {
 		p.base = strings.TrimSuffix(p.arm.Name, inTurn)
 	}
-	out := Plan{Vote: p.arm.Vote, Nodes: policy.Nodes, Choice: p.arm.Name, Reason: string(why)}
-	if len(ready) > 1 && !policy.Plain() {
+	out := Decision{Vote: p.arm.Vote, Nodes: bounds.Nodes, Choice: p.arm.Name, Reason: string(why)}
+	if len(ready) > 1 && !bounds.Plain() {
 		out.Follow = p.heard.follow(ready, p.arm.Drafters)
 	}
 	if len(p.arm.Drafters) == 0 {
@@ -74,13 +75,13 @@ func (p *planner) Decide(ready []string, policy tandem.Bounds) Plan {
 	if p.drafted++; p.drafted%wideEvery == wideEvery/2 {
 		slope = wideSlope
 	}
-	costs.Verify, costs.Others = p.shared.curve(policy.Nodes, int(p.rows+0.5), slope)
+	costs.Verify, costs.Others = p.shared.curve(bounds.Nodes, int(p.rows+0.5), slope)
 	costs.Others *= p.tickets
 	for _, d := range ready {
 		if len(p.arm.Drafters) > 1 || p.arm.Drafters[0] == d {
 			own := costs
 			own.Accept = p.accept(d)
-			out.Asks = append(out.Asks, Ask{d, tandem.Proposal{Bounds: policy, Growth: tandem.GrowBest, Plan: own, Ahead: p.arm.Ahead}})
+			out.Asks = append(out.Asks, Ask{d, tandem.Proposal{Bounds: bounds, Growth: tandem.GrowBest, Plan: own, Ahead: p.arm.Ahead}})
 		}
 	}
 	if len(out.Asks) > 1 {
@@ -90,12 +91,12 @@ func (p *planner) Decide(ready []string, policy tandem.Bounds) Plan {
 	return out
 }
 
-func (p *planner) Explain(Plan) string { return p.choices.Explain() }
+func (p *planner) Explain(Decision) string { return p.choices.Explain() }
 
 // arms returns the ways to spend a round.
-func (p *planner) arms(ready []string, policy tandem.Bounds) []learn.Arm {
+func (p *planner) arms(ready []string, bounds tandem.Bounds) []learn.Arm {
 	arms := []learn.Arm{{Name: Plain, Vote: tandem.VoteNone}}
-	if policy.Plain() {
+	if bounds.Plain() {
 		return arms
 	}
 	for _, d := range ready {
@@ -117,7 +118,7 @@ func (p *planner) arms(ready []string, policy tandem.Bounds) []learn.Arm {
 	return arms
 }
 
-// twin returns the way in use with drafting ahead if it goes without, and without if it has it.
+// twin returns the way in use with drafting ahead switched.
 func (p *planner) twin() learn.Arm {
 	a := p.arm
 	if a.Ahead = !a.Ahead; a.Ahead {
@@ -128,7 +129,7 @@ func (p *planner) twin() learn.Arm {
 	return a
 }
 
-// accept returns what a drafter's nodes are worth; nil: what it says itself.
+// accept returns tandem.Plan.Accept for a drafter's nodes; nil: as its draft model says.
 func (p *planner) accept(name string) []float32 {
 	if c := p.chances[name]; c != nil {
 		return c.Accept()
@@ -178,7 +179,7 @@ func (p *planner) Hear(drafter string, base tandem.Position, h tandem.Hindsight,
 }
 
 // recall tells the choice what each way would have brought on the latest tokens on which all drafters have been heard. A merged tree
-// is thought to bring what the best of its drafters does: it holds others' first choices where that one has second choices.
+// is assumed to bring what its best drafter does: it holds others' first choices where that one has second choices.
 func (p *planner) recall(ready []string, arms []learn.Arm) {
 	hindsights, output, news := p.heard.together(ready)
 	if !news {
@@ -197,12 +198,12 @@ func (p *planner) recall(ready []string, arms []learn.Arm) {
 	}
 }
 
-// alone is the way to ask one drafter only.
+// alone returns the way that asks this drafter only.
 func alone(drafter string) learn.Arm {
 	return learn.Arm{Name: drafter, Drafters: []string{drafter}, Vote: tandem.VoteNone}
 }
 
-// record tells what became of a tree to this session and, for those that come, to all.
+// record learns how a tree fared, for this session and for later ones.
 func (p *planner) record(name string, t tandem.Tree, committed []tandem.Token) {
 	if t.Len() < 2 {
 		return

@@ -11,16 +11,16 @@ import (
 const (
 	// mostNames is how many drafters' names are remembered, those that are gone included.
 	mostNames = 256
-	// inherited is what the acceptance that other sessions have seen counts for in a new one: enough to
+	// inherited is the weight in a new session of the acceptance that other sessions have seen: enough to
 	// begin well, little enough that a text of another kind shows within some ten rounds.
 	inherited = 0.2
-	// handedOn is the weight of one session's drafter weights in those that the next one begins with.
+	// handedOn is the weight of an ended session's drafter weights in those with which new sessions begin.
 	handedOn = 0.25
 )
 
-// Shared is what sessions have found out and others begin with. What the machine costs is the same for
-// all and kept here alone; everything else a session copies at its start, goes on with by itself, and
-// folds in at its end. Safe for concurrent use; nothing in it grows with the number of sessions.
+// Shared is what sessions have learned and new ones begin with. The costs of passes and Minions' speculation length are the
+// same for all and kept only here; a session copies everything else at its start, continues on its copy, and
+// folds it in at its end. Safe for concurrent use; nothing in it grows with the number of sessions.
 type Shared struct {
 	rules Rules
 
@@ -28,15 +28,17 @@ type Shared struct {
 	costs   *learn.Costs
 	planner *learn.Planner
 	weights *learn.Weights
+	lengths *learn.Length
 	chances map[string]*learn.Calibration // by drafter; of merged trees under ""
 	tokens  float64                       // running mean of the tokens of a round; 0 before the first
 	rows    int                           // of the latest pass that was seen, and its time: several sessions tell
 	took    time.Duration                 // of the same one
 }
 
-// NewShared returns what a gateway with those rules begins with; r must be complete (Rules.WithDefaults).
+// NewShared returns the initial Shared of a gateway with those rules; r must be complete (Rules.WithDefaults).
 func NewShared(r Rules) *Shared {
-	l := &Shared{rules: r, costs: learn.NewCosts(nil), planner: learn.NewPlanner(r.Planner, nil), weights: learn.NewWeights(r.Weights), chances: map[string]*learn.Calibration{}}
+	l := &Shared{rules: r, costs: learn.NewCosts(nil), planner: learn.NewPlanner(r.Planner, nil), weights: learn.NewWeights(r.Weights),
+		lengths: learn.NewLength(r.Length), chances: map[string]*learn.Calibration{}}
 	for name, v := range r.InitialWeights {
 		_ = l.weights.Set(name, v) // checked with the configuration
 	}
@@ -50,7 +52,7 @@ func (l *Shared) Measured(costs []tandem.Cost) {
 	l.costs = learn.NewCosts(costs)
 }
 
-// Verified takes a pass of the verifier and what a round of it brought.
+// Verified learns from a verdict: the time of its pass, and how many tokens it brought.
 func (l *Shared) Verified(v tandem.Verdict) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -61,10 +63,10 @@ func (l *Shared) Verified(v tandem.Verdict) {
 	l.tokens = average(l.tokens, float64(len(v.Tokens)))
 }
 
-// curve returns what a pass costs in which a session has 1 to nodes rows and others have the rest, and how
-// many tokens a round of others brings. No curve before the first pass is known. slope is the share of what
-// wider passes cost more that is believed: less than 1 makes trees wider than pays as far as is known, so
-// that costs that were measured too high, on a busy machine, are found out.
+// curve returns what passes cost in which a session has 1 to nodes rows and others the rest, and how
+// many tokens a round of others brings. There is no curve before the first pass is known. slope scales the extra
+// cost of wider passes: less than 1 makes trees wider than the known costs justify, so
+// that costs measured too high, on a busy machine, are corrected.
 func (l *Shared) curve(nodes, others int, slope float64) (verify []time.Duration, tokens float64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -79,7 +81,7 @@ func (l *Shared) curve(nodes, others int, slope float64) (verify []time.Duration
 	return verify, l.tokens
 }
 
-// newWeights returns a session's weights: those that sessions ended with if it is to learn, else the
+// newWeights returns a session's initial weights: those that earlier sessions handed on if it learns, else the
 // configured ones.
 func (l *Shared) newWeights(learns bool) *learn.Weights {
 	w := learn.NewWeights(l.rules.Weights)
@@ -95,7 +97,28 @@ func (l *Shared) newWeights(learns bool) *learn.Weights {
 	return w
 }
 
-// handOn folds a session's weights in.
+// length returns Minions' speculation length; transition: it changed so recently that it is not judged yet.
+func (l *Shared) length() (tokens int, transition bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lengths.Now(), l.lengths.InTransition()
+}
+
+// explainLength returns the figures that decided the length, as text.
+func (l *Shared) explainLength() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lengths.Explain()
+}
+
+// chain learns from a verified chain of Minions.
+func (l *Shared) chain(c learn.Chain) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lengths.Record(c, l.costs)
+}
+
+// handOn folds a session's weights into those of new ones.
 func (l *Shared) handOn(w *learn.Weights) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,5 +1,5 @@
 // Package strategy decides what the rounds of a session draft: the planner, LLMCad, Minions, and trees of one
-// shape. It knows drafters by their names alone; who asks them, and how, is the gateway's.
+// shape. It knows drafters only by their names; the gateway asks them.
 package strategy
 
 import (
@@ -15,117 +15,116 @@ import (
 // Strategy decides what each round of one session drafts, and learns from what came of it. A strategy never waits
 // and never asks anybody; it has one user. Whatever it decides, the text stays the same.
 //
-// None fails for want of drafters: without any a round is plain, with one a vote is that one's own
-// draft. All go by the request's bounds: Bounds, Drafters, Vote and Off.
+// No strategy fails for lack of drafters: without any a round is plain, with one a vote is that one's own
+// draft. All respect what the request allows: Bounds, Drafters, Vote and Without.
 type Strategy interface {
-	// Several reports whether it may ask more drafters than the first that is there.
+	// Several reports whether it may ask more drafters than the first one.
 	Several() bool
-	// Decide returns what to draft next. ready are the drafters that can be asked, first the one to ask
-	// if only one is; p is what is left of the policy within the request's budget. Either may be nothing.
-	Decide(ready []string, p tandem.Bounds) Plan
-	// Explain words, with the figures that decided, why the latest Decide chose p, which asks somebody or was weighed
-	// against that. It comes before Learn.
-	Explain(p Plan) string
-	// Hear takes what a drafter says of the session's first base tokens, for which it had spent that long: when it was opened,
-	// with every draft, and after Plan.Follow.
+	// Decide returns what to draft next. ready are the drafters that can be asked, the first being the one to ask
+	// if only one is; b is what the request's budget leaves of its bounds. Either may be empty.
+	Decide(ready []string, b tandem.Bounds) Decision
+	// Explain says, with the figures that decided, why the latest Decide made d, which asks a drafter or was weighed
+	// against asking one. Call it before Learn.
+	Explain(d Decision) string
+	// Hear takes a drafter's hindsight on the session's first base tokens, on which alone it spent that time. It comes
+	// when the drafter was opened, with every draft, and after Decision.Follow.
 	Hear(drafter string, base tandem.Position, h tandem.Hindsight, spent time.Duration)
-	// Learn takes a committed round that Decide has planned.
+	// Learn takes the outcome of a committed round that Decide has decided.
 	Learn(o *Outcome)
-	// HandOn folds what it has learned into what other sessions begin with, at the session's end.
+	// HandOn folds what it has learned into Shared, at the session's end.
 	HandOn()
 }
 
-// Plan is what a round is to draft.
-type Plan struct {
+// Decision is what a round is to draft.
+type Decision struct {
 	Asks   []Ask       // none: nothing, the round is plain
-	Vote   tandem.Vote // VoteNone: the one that is asked puts the ticket; else how the drafts become one tree
+	Vote   tandem.Vote // VoteNone: the drafter asked puts the ticket; else how the drafts become one tree
 	Nodes  int         // of the merged tree at most, root included
-	Cut    tandem.Plan // what the merged tree is cut by; zero: by Nodes alone
+	Cut    tandem.Plan // cuts the merged tree; zero: Nodes alone does
 	Choice string      // for Stats.Choices
 	Reason string      // for Stats.Reasons
-	Follow []string    // drafters that are not asked and yet are to hear what was committed, for their hindsight
+	Follow []string    // drafters that are not asked, but told what was committed, for their hindsight
 }
 
-// deaf goes by no hindsight.
+// deaf ignores hindsight.
 type deaf struct{}
 
 func (deaf) Hear(string, tandem.Position, tandem.Hindsight, time.Duration) {}
 
-// Ask is a drafter and the shape of the tree that is wanted of it: a proposal without session and tokens.
+// Ask is a drafter and the proposal for it, without session and tokens.
 type Ask struct {
-	Drafter string
-	Shape   tandem.Proposal
+	Drafter  string
+	Proposal tandem.Proposal
 }
 
-// Draft is what one drafter made of a round.
+// Draft is what one drafter drafted for a round.
 type Draft struct {
 	Drafter string
 	Got     tandem.Proposed
 	Extra   time.Duration // what it took longer than usual because it had to catch up first
 }
 
-// Outcome is what came of a plan.
+// Outcome is the result of a decision.
 type Outcome struct {
-	Plan    Plan
-	Drafts  []Draft // of those that answered in time, in the order of Plan.Asks
-	Tree    tandem.Tree
-	Merged  bool // Tree is made of several drafts
-	Voted   int  // whose of Drafts the majority was; 0 with one
-	Verdict tandem.Verdict
-	Judged  bool          // Verdict says something about Tree: all of it was verified
-	Tokens  int           // committed
-	AtEnd   bool          // text or budget ended with this round
-	Lossy   bool          // a ticket or verdict was lost on the way
-	Wall    time.Duration // from the start of the round to its commit
-	Rest    time.Duration // of it: neither draft nor target arithmetic
+	Decision Decision
+	Drafts   []Draft // of those that answered in time, in the order of Decision.Asks
+	Tree     tandem.Tree
+	Merged   bool // Tree is made of several drafts
+	Voted    int  // index in Drafts of the majority's; 0 with one
+	Verdict  tandem.Verdict
+	Judged   bool          // the whole Tree was verified, so that Verdict says something about it
+	Tokens   int           // committed
+	AtEnd    bool          // text or budget ended with this round
+	Lossy    bool          // a ticket or verdict was lost on the way
+	Wall     time.Duration // from the start of the round to its commit
+	Rest     time.Duration // the part of Wall in neither draft nor target arithmetic
 }
 
-// Plain is the choice of a plan that asks nobody.
+// Plain is the choice of a decision that asks nobody.
 const Plain = "plain"
 
-// Why a plan is what it is, for Stats.Reasons; the planner's are learn.Reason. Those in capitals are for what the
-// gateway alone knows.
+// Reasons of decisions, for Stats.Reasons; the planner's are learn.Reason. The gateway sets the exported ones, which it
+// alone can know.
 const (
 	reasonFixed      = "fixed"      // as asked for
 	reasonThreshold  = "threshold"  // until no branch is likelier than α
-	reasonLength     = "length"     // as long as the slope rule says
-	reasonTransition = "transition" // the same, of a length that is not judged yet
+	reasonLength     = "length"     // as long as the length rule says
+	reasonTransition = "transition" // the same, while that length is not judged yet
 	ReasonNotAsked   = "plain: not asked for"
 	ReasonBudget     = "plain: the budget ends"
 	ReasonNobody     = "plain: nobody drafts"
 	ReasonNoDraft    = "plain: no draft came" // although it was asked for
 )
 
-// poll returns a plan that asks all that are ready for trees of one shape if vote wants several drafts,
-// else the first.
-func poll(ready []string, vote tandem.Vote, shape tandem.Proposal, reason string) Plan {
-	if len(ready) == 0 || shape.Bounds.Plain() {
-		return Plan{Vote: tandem.VoteNone, Choice: Plain}
+// poll sends one proposal to all that are ready if vote wants several drafts, else to the first.
+func poll(ready []string, vote tandem.Vote, proposal tandem.Proposal, reason string) Decision {
+	if len(ready) == 0 || proposal.Bounds.Plain() {
+		return Decision{Vote: tandem.VoteNone, Choice: Plain}
 	}
 	if vote == tandem.VoteNone || len(ready) == 1 {
 		ready, vote = ready[:1], tandem.VoteNone
 	}
-	p := Plan{Vote: vote, Nodes: shape.Bounds.Nodes, Asks: make([]Ask, len(ready)), Reason: reason}
-	for i, d := range ready {
-		p.Asks[i] = Ask{d, shape}
+	out := Decision{Vote: vote, Nodes: proposal.Bounds.Nodes, Asks: make([]Ask, len(ready)), Reason: reason}
+	for i, name := range ready {
+		out.Asks[i] = Ask{name, proposal}
 	}
-	p.Choice = fmt.Sprintf("%s %d/%d", p.who(), shape.Bounds.Nodes, shape.Bounds.Depth)
-	return p
+	out.Choice = fmt.Sprintf("%s %d/%d", out.who(), proposal.Bounds.Nodes, proposal.Bounds.Depth)
+	return out
 }
 
-// who names those that are asked, for people.
-func (p Plan) who() string {
-	switch len(p.Asks) {
+// who returns the names of the drafters asked, as text.
+func (d Decision) who() string {
+	switch len(d.Asks) {
 	case 0:
 		return Plain
 	case 1:
-		return p.Asks[0].Drafter
+		return d.Asks[0].Drafter
 	}
-	return fmt.Sprintf("vote of %d", len(p.Asks))
+	return fmt.Sprintf("vote of %d", len(d.Asks))
 }
 
-// New returns the strategy of a request, and the weights of drafters that it goes by and moves: a merge by others
-// is to use the same.
+// New returns the strategy of a request, and the drafters' weights that it uses and adapts; whoever merges trees must
+// use the same weights.
 func New(r tandem.Request, shared *Shared) (Strategy, *learn.Weights) {
 	vote := func(own tandem.Vote) tandem.Vote {
 		if r.Vote == "" || r.Vote == tandem.VoteAuto {
@@ -137,13 +136,10 @@ func New(r tandem.Request, shared *Shared) (Strategy, *learn.Weights) {
 	rules, w := shared.rules, shared.newWeights(adaptive && r.Strategy != "" && r.Strategy != tandem.StrategyFixed)
 	switch r.Strategy {
 	case tandem.StrategyLLMCad:
-		return &llmcad{vote: vote(tandem.VoteNone), alpha: learn.NewAlpha(rules.Alpha), adaptive: adaptive, branch: rules.Branch, ahead: ahead}, w
+		return &llmcad{vote: vote(tandem.VoteNone), alpha: learn.NewAlpha(rules.Alpha), adaptive: adaptive, branch: rules.Branch,
+			ahead: ahead}, w
 	case tandem.StrategyMinions:
-		m := &minions{shared: shared, vote: vote(tandem.VoteMajority), weights: w}
-		if adaptive {
-			m.length = learn.NewLength(lengthWithin(rules.Length, r.Bounds))
-		}
-		return m, w
+		return &minions{shared: shared, vote: vote(tandem.VoteMajority), weights: w, adaptive: adaptive}, w
 	case tandem.StrategyPlanner:
 		return newPlanner(shared, vote(tandem.VoteTree), w, adaptive, ahead), w
 	}
@@ -154,8 +150,8 @@ func New(r tandem.Request, shared *Shared) (Strategy, *learn.Weights) {
 	return f, w
 }
 
-// fixed drafts trees of the policy by levels, in turn with the verifier. All that it learns is whom to
-// believe when several drafts are merged.
+// fixed drafts trees within the bounds by levels, in turn with the verifier. It learns only the drafters' weights,
+// for merging several drafts.
 type fixed struct {
 	deaf
 	vote    tandem.Vote
@@ -169,14 +165,14 @@ func (f fixed) Learn(o *Outcome) {
 		o.compare(f.weights)
 	}
 }
-func (f fixed) Decide(ready []string, p tandem.Bounds) Plan {
-	return poll(ready, f.vote, tandem.Proposal{Bounds: p, Growth: tandem.GrowLevels}, reasonFixed)
+func (f fixed) Decide(ready []string, b tandem.Bounds) Decision {
+	return poll(ready, f.vote, tandem.Proposal{Bounds: b, Growth: tandem.GrowLevels}, reasonFixed)
 }
-func (f fixed) Explain(p Plan) string {
-	return "tree " + p.Asks[0].Shape.Bounds.String() + weighed(f.weights, p)
+func (f fixed) Explain(d Decision) string {
+	return "tree " + d.Asks[0].Proposal.Bounds.String() + weighed(f.weights, d)
 }
 
-// compare weighs those that drafted for the round's tree by how much of what was committed each had known.
+// compare adapts the weights of the round's drafters by how many committed tokens each had drafted.
 func (o *Outcome) compare(w *learn.Weights) {
 	if !o.Merged {
 		return
@@ -188,14 +184,14 @@ func (o *Outcome) compare(w *learn.Weights) {
 	w.Compare(held)
 }
 
-// weighed lists the weights of the drafters that p asks, "" unless several are asked and have weights.
-func weighed(w *learn.Weights, p Plan) string {
-	if w == nil || len(p.Asks) < 2 {
+// weighed lists the weights of the drafters that d asks, "" unless several are asked and have weights.
+func weighed(w *learn.Weights, d Decision) string {
+	if w == nil || len(d.Asks) < 2 {
 		return ""
 	}
 	now := w.Snapshot() // Of would make those known that have not drafted yet
-	list := make([]string, len(p.Asks))
-	for i, k := range p.Asks {
+	list := make([]string, len(d.Asks))
+	for i, k := range d.Asks {
 		v, known := now[k.Drafter]
 		if !known {
 			v = 1

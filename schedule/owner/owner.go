@@ -1,5 +1,5 @@
-// Package owner gives a model and its sequences to one goroutine, and everybody else a way to have
-// things done there.
+// Package owner gives a model and its sequences to one goroutine, and lets other goroutines run functions
+// there.
 package owner
 
 import (
@@ -12,25 +12,37 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// Work is what an owner does besides the functions it is given. All of it runs on the owner's goroutine.
+// Work is what an owner does besides the functions it is given, all on its goroutine. Step, Last and Pulse may be nil.
 type Work struct {
-	// Step does a bounded piece of what there is to do, such as one pass, and reports whether there may
-	// be more. It is called again and again while it returns true, and after any function.
+	// Step does a bounded piece of work, such as one pass, and reports whether there may be more. It is
+	// called repeatedly while it returns true, and after any function.
 	Step func() bool
-	// Fault takes what a panic in Step, Tick or a posted function left: an Internal error with the stack.
+	// Fault is called after a panic in Step, Tick or a posted function, with an Internal error that has the stack.
 	Fault func(error)
 	// Tick is called about every Every while there is nothing to do, and between steps.
 	Tick  func()
 	Every time.Duration
 	// Last is called once, after everything else.
 	Last func()
+	// Pulse is told of the owner's progress.
+	Pulse Pulse
 }
+
+// Pulse shows an owner's progress to the outside. It is called on the owner's goroutine and must not block.
+type Pulse interface {
+	// Finished is called after each function, step, tick and pass, and about once a second while there is nothing to do.
+	Finished()
+	// Expect is called before a pass of that many rows, with the time it should take, 0 if unknown.
+	Expect(rows int, time time.Duration)
+}
+
+const beat = time.Second
 
 // Owner is a goroutine that runs functions in the order they were given, and
 // steps of work between them. Safe for concurrent use.
 type Owner struct {
 	work Work
-	wake chan struct{} // holds one token if there may be something in queue, or stopped is set
+	wake chan struct{} // holds one token if the queue may not be empty or stopped is set
 	done chan struct{}
 
 	mu      sync.Mutex
@@ -38,12 +50,13 @@ type Owner struct {
 	stopped bool
 }
 
-// Start starts an owner. Stop ends it.
-func Start(w Work) *Owner {
-	o := &Owner{work: w, wake: make(chan struct{}, 1), done: make(chan struct{})}
-	go o.run()
-	return o
+// New returns an owner. Posted functions wait for Start.
+func New(w Work) *Owner {
+	return &Owner{work: w, wake: make(chan struct{}, 1), done: make(chan struct{})}
 }
+
+// Start begins the goroutine, once. Stop ends it.
+func (o *Owner) Start() { go o.run() }
 
 // Post queues fn and returns at once; false if the owner has stopped and fn will not run.
 func (o *Owner) Post(fn func()) bool {
@@ -84,7 +97,7 @@ func (o *Owner) Do(ctx context.Context, fn func() error) error {
 	}
 }
 
-// Stop lets what was queued run, then Last, and waits for the goroutine to end, no longer than ctx. It
+// Stop runs the queued functions, then Last, and waits for the goroutine to end, no longer than ctx. It
 // may be called more than once.
 func (o *Owner) Stop(ctx context.Context) error {
 	o.mu.Lock()
@@ -104,19 +117,31 @@ func (o *Owner) Stop(ctx context.Context) error {
 
 func (o *Owner) run() {
 	defer close(o.done)
-	defer func() { o.check(Guard(func() error { o.work.Last(); return nil })) }()
+	if o.work.Last != nil {
+		defer func() { o.check(Guard(func() error { o.work.Last(); return nil })) }()
+	}
 	ticker := time.NewTicker(o.work.Every)
 	defer ticker.Stop()
+	var idle <-chan time.Time
+	if o.work.Pulse != nil {
+		beats := time.NewTicker(beat)
+		defer beats.Stop()
+		idle = beats.C
+	}
 	for {
 		queue, stopped := o.take()
 		for _, fn := range queue {
 			o.check(Guard(func() error { fn(); return nil }))
+			o.Finished()
 		}
 		if stopped {
 			return
 		}
 		more := false
-		o.check(Guard(func() error { more = o.work.Step(); return nil }))
+		if o.work.Step != nil {
+			o.check(Guard(func() error { more = o.work.Step(); return nil }))
+		}
+		o.Finished()
 		if more {
 			select {
 			case <-ticker.C:
@@ -129,7 +154,23 @@ func (o *Owner) run() {
 		case <-o.wake:
 		case <-ticker.C:
 			o.tick()
+		case <-idle: // the loop goes round once
 		}
+	}
+}
+
+// Expect tells the pulse that a pass begins; Finished that it, or another piece of work, has ended. Both must be called on the
+// owner's goroutine.
+func (o *Owner) Expect(rows int, time time.Duration) {
+	if o.work.Pulse != nil {
+		o.work.Pulse.Expect(rows, time)
+	}
+}
+
+// Finished: see Expect.
+func (o *Owner) Finished() {
+	if o.work.Pulse != nil {
+		o.work.Pulse.Finished()
 	}
 }
 
@@ -141,7 +182,10 @@ func (o *Owner) take() ([]func(), bool) {
 	return queue, o.stopped
 }
 
-func (o *Owner) tick() { o.check(Guard(func() error { o.work.Tick(); return nil })) }
+func (o *Owner) tick() {
+	o.check(Guard(func() error { o.work.Tick(); return nil }))
+	o.Finished()
+}
 
 func (o *Owner) check(err error) {
 	if err != nil {

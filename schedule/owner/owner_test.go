@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,16 +14,11 @@ import (
 )
 
 func start(t *testing.T, w Work) *Owner {
-	if w.Step == nil {
-		w.Step = func() bool { return false }
-	}
 	if w.Tick == nil {
 		w.Tick, w.Every = func() {}, time.Hour
 	}
-	if w.Last == nil {
-		w.Last = func() {}
-	}
-	o := Start(w)
+	o := New(w)
+	o.Start()
 	t.Cleanup(func() {
 		if err := o.Stop(context.Background()); err != nil {
 			t.Error(err)
@@ -90,7 +86,7 @@ func TestStepsTicksAndFaults(t *testing.T) {
 	})
 	select {
 	case <-ticked:
-	case <-time.After(10 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Fatal("no ticks")
 	}
 	if err := o.Do(context.Background(), func() error { return nil }); err != nil {
@@ -102,5 +98,36 @@ func TestStepsTicksAndFaults(t *testing.T) {
 	<-last
 	if steps < 5 || faults != ticks {
 		t.Errorf("%d steps, %d ticks, %d faults", steps, ticks, faults)
+	}
+}
+
+// count is a Pulse that counts.
+type count struct{ finished atomic.Int64 }
+
+func (c *count) Finished()                 { c.finished.Add(1) }
+func (c *count) Expect(int, time.Duration) {}
+
+func TestPulse(t *testing.T) {
+	var c count
+	o := start(t, Work{Pulse: &c})
+	if err := o.Do(context.Background(), func() error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	hold, held := make(chan struct{}), make(chan struct{})
+	o.Post(func() { close(held); <-hold })
+	<-held
+	before := c.finished.Load()
+	if before == 0 {
+		t.Error("a function has ended, and nothing shows it")
+	}
+	time.Sleep(1500 * time.Millisecond)
+	if now := c.finished.Load(); now != before {
+		t.Errorf("%d operations finished while one hung", now-before)
+	}
+	close(hold)
+	for end := time.Now().Add(30 * time.Second); c.finished.Load() < before+3; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("an idle owner shows nothing")
+		}
 	}
 }

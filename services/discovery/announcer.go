@@ -1,6 +1,6 @@
-// Package discovery lets gateway and verifier find the drafter processes that are alive: each Announcer
-// tells through NATS what its process is, again and again, and a Table keeps what was heard together with
-// a gRPC connection to every process. NATS says who should be there, gRPC who is: while the NATS server is
+// Package discovery lets gateway and verifier find the drafter processes that are alive. Each Announcer
+// repeatedly announces its process through NATS; a Table keeps the announcements and a gRPC connection
+// to every process. NATS says which processes should be there, gRPC which are: while the NATS server is
 // away the table stays as it is, and the connections alone decide.
 package discovery
 
@@ -40,8 +40,8 @@ type Announcer struct {
 	work sync.WaitGroup
 }
 
-// Announce announces a process every beat, 0 for DefaultBeat, and at once when somebody asks; Instance and
-// Sequence of what are filled in. The caller must Close the Announcer. Errors: Invalid.
+// Announce announces a process every beat (0: DefaultBeat), and at once when a table asks. It fills in
+// Instance and Sequence of what. The caller must Close the Announcer. Errors: Invalid.
 func Announce(cfg pool.Config, what wire.Announcement, beat time.Duration) (*Announcer, error) {
 	if beat == 0 {
 		beat = DefaultBeat
@@ -64,7 +64,7 @@ func Announce(cfg pool.Config, what wire.Announcement, beat time.Duration) (*Ann
 	return a, nil
 }
 
-// now has an announcement sent soon.
+// now makes the next announcement due at once.
 func (a *Announcer) now() {
 	select {
 	case a.poke <- struct{}{}:
@@ -86,7 +86,7 @@ func (a *Announcer) run() {
 	}
 }
 
-// send publishes one announcement; a server that is away loses it.
+// send publishes one announcement; it is lost while the server is away.
 func (a *Announcer) send() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -96,7 +96,7 @@ func (a *Announcer) send() {
 	}
 }
 
-// Drain tells at once, and from now on, that the process takes no new work.
+// Drain announces, at once and from now on, that the process takes no new work.
 func (a *Announcer) Drain() {
 	a.mu.Lock()
 	a.what.Draining = true

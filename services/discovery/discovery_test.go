@@ -5,10 +5,12 @@ import (
 	"errors"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"go.uber.org/goleak"
 
 	"github.com/tandem-llm/tandem"
@@ -16,6 +18,7 @@ import (
 	"github.com/tandem-llm/tandem/services/pool"
 	"github.com/tandem-llm/tandem/services/rpc"
 	"github.com/tandem-llm/tandem/services/shm"
+	"github.com/tandem-llm/tandem/services/trees"
 	"github.com/tandem-llm/tandem/services/wire"
 )
 
@@ -37,7 +40,7 @@ func (still) Propose(context.Context, tandem.Proposal) (tandem.Proposed, error) 
 // process is a drafter process: a server, a segment, and an announcer unless it is silent.
 type process struct {
 	addr      string
-	segment   *shm.Owner
+	segment   *shm.Segment
 	announcer *Announcer
 	kill      func() // ends it; safe to call twice
 }
@@ -56,19 +59,28 @@ func startProcess(t *testing.T, p pool.Config, addr string, silent bool, names .
 	must(err)
 	s, err := rpc.NewServer(rpc.Config{Listen: addr, Grace: time.Millisecond})
 	must(err)
-	cfg := drafting.Config{Segment: x.segment}
-	var told []wire.Drafter
+	cfg := drafting.Config{Trees: trees.NewWriter(x.segment, 0, new(tandem.Counters))}
+	socket := ""
+	if path, isUnix := strings.CutPrefix(addr, "unix://"); isUnix && !silent { // the silent one passes nothing out
+		socket = path + "-shm"
+		l, err := rpc.Listen("unix://" + socket)
+		must(err)
+		must(x.segment.Serve(l))
+	}
+	var told []wire.AnnouncedDrafter
 	for _, name := range names {
 		cfg.Drafters = append(cfg.Drafters, drafting.Named{Name: name, Drafter: still{},
-			Describe: func() wire.Description { return wire.Description{Model: "m", Vocab: 9, Fingerprint: "f"} }})
-		told = append(told, wire.Drafter{Name: name, Model: "m", Vocab: 9, Fingerprint: "f"})
+			Describe: func() tandem.Description {
+				return tandem.Description{Model: "m", Vocab: 9, Fingerprint: "f", SegmentSocket: socket}
+			}})
+		told = append(told, wire.AnnouncedDrafter{Name: name, Model: "m", Vocab: 9, Fingerprint: "f"})
 	}
 	drafting.Register(s.Registrar(), cfg)
 	ctx, cancel := context.WithCancel(context.Background())
 	var work sync.WaitGroup
 	work.Go(func() { _ = s.Run(ctx) })
 	if !silent {
-		x.announcer, err = Announce(p, wire.Announcement{Addr: addr, Drafters: told, Segment: x.segment.Segment()}, beat)
+		x.announcer, err = Announce(p, wire.Announcement{Addr: addr, Drafters: told, Segment: x.segment.ID()}, beat)
 		must(err)
 	}
 	x.kill = sync.OnceFunc(func() {
@@ -85,23 +97,23 @@ func startProcess(t *testing.T, p pool.Config, addr string, silent bool, names .
 
 // view is what a table says.
 type view struct {
-	table    *Table
-	counters *tandem.Counters
-	mu       sync.Mutex
-	peers    []Peer
+	table     *Table
+	counters  *tandem.Counters
+	mu        sync.Mutex
+	processes []Process
 }
 
-func watch(t *testing.T, p pool.Config, also func([]Peer), static ...string) *view {
+func watch(t *testing.T, p pool.Config, also func([]Process), static ...string) *view {
 	t.Helper()
 	v := &view{counters: new(tandem.Counters)}
 	var err error
-	v.table, err = NewTable(Config{Pool: p, Static: static, Beat: beat, Counters: v.counters, Changed: func(peers []Peer) {
+	v.table, err = NewTable(Config{Pool: p, Static: static, Beat: beat, Counters: v.counters, Changed: func(processes []Process) {
 		if also != nil {
-			also(peers)
+			also(processes)
 		}
 		v.mu.Lock()
 		defer v.mu.Unlock()
-		v.peers = peers
+		v.processes = processes
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -110,16 +122,16 @@ func watch(t *testing.T, p pool.Config, also func([]Peer), static ...string) *vi
 	return v
 }
 
-func (v *view) now() []Peer {
+func (v *view) now() []Process {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.peers
+	return v.processes
 }
 
 // until waits for a view that is as it should be.
-func (v *view) until(t *testing.T, what string, good func([]Peer) bool) {
+func (v *view) until(t *testing.T, what string, good func([]Process) bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !good(v.now()); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); !good(v.now()); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%s: table has %+v, counters %v", what, v.now(), v.counters.Snapshot())
 		}
@@ -127,8 +139,8 @@ func (v *view) until(t *testing.T, what string, good func([]Peer) bool) {
 }
 
 // names returns the drafters that may be used.
-func names(peers []Peer) (out []string) {
-	for _, p := range peers {
+func names(processes []Process) (out []string) {
+	for _, p := range processes {
 		for _, d := range p.Drafters {
 			if p.Up && !p.Draining {
 				out = append(out, d.Name)
@@ -139,8 +151,8 @@ func names(peers []Peer) (out []string) {
 	return out
 }
 
-func drafters(want ...string) func([]Peer) bool {
-	return func(peers []Peer) bool { return slices.Equal(names(peers), want) }
+func drafters(want ...string) func([]Process) bool {
+	return func(processes []Process) bool { return slices.Equal(names(processes), want) }
 }
 
 func start(t *testing.T) (pool.Config, *pool.Server) {
@@ -166,7 +178,7 @@ func TestProcessesComeAndGo(t *testing.T) {
 	b.announcer.Drain()
 	v.until(t, "who drains takes no rounds", drafters("go", "py"))
 	b.kill()
-	v.until(t, "who has drained is gone", func(p []Peer) bool { return len(p) == 1 })
+	v.until(t, "who has drained is gone", func(p []Process) bool { return len(p) == 1 })
 
 	first := v.now()[0].Instance
 	a.kill()
@@ -190,17 +202,17 @@ func TestWhoIsKilledIsGoneAfterThreeBeats(t *testing.T) {
 	}
 	a.announcer = nil
 	a.kill()
-	v.until(t, "gone", func(p []Peer) bool { return len(p) == 0 })
+	v.until(t, "gone", func(p []Process) bool { return len(p) == 0 })
 }
 
 func TestConfiguredProcessesNeedNoAnnouncement(t *testing.T) {
 	cfg, _ := start(t)
 	addr := "unix://" + filepath.Join(t.TempDir(), "a")
 	v := watch(t, cfg, nil, addr)
-	v.until(t, "not there yet", func(p []Peer) bool { return len(p) == 1 && !p[0].Up })
+	v.until(t, "not there yet", func(p []Process) bool { return len(p) == 1 && !p[0].Up })
 	a := startProcess(t, cfg, addr, true, "go", "lookup")
 	v.until(t, "describes itself", drafters("go", "lookup"))
-	if d := v.now()[0].Drafters[0]; d != (wire.Drafter{Name: "go", Model: "m", Vocab: 9, Fingerprint: "f"}) {
+	if d := v.now()[0].Drafters[0]; d != (wire.AnnouncedDrafter{Name: "go", Model: "m", Vocab: 9, Fingerprint: "f"}) {
 		t.Errorf("told %+v", d)
 	}
 	a.kill()
@@ -236,12 +248,24 @@ func TestTheTableStaysWhileNATSIsAway(t *testing.T) {
 
 func TestGarbageIsCountedAndIgnored(t *testing.T) {
 	cfg, _ := start(t)
-	v := watch(t, cfg, nil)
 	nc, err := cfg.Connect("vandal", func() {})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer nc.Close()
+	asked := make(chan struct{}, 1)
+	if _, err := nc.Subscribe(cfg.Subject(kindAsk), func(*nats.Msg) { asked <- struct{}{} }); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.FlushTimeout(30 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	v := watch(t, cfg, nil)
+	select {
+	case <-asked: // the server had the table's subscription before this question: it hears what is said from now on
+	case <-time.After(30 * time.Second):
+		t.Fatal("the table did not ask who is there")
+	}
 	say := func(a wire.Announcement) {
 		data, err := a.Marshal()
 		if err != nil {
@@ -251,21 +275,25 @@ func TestGarbageIsCountedAndIgnored(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	some := []wire.Drafter{{Name: "x"}}
+	some := []wire.AnnouncedDrafter{{Name: "x"}}
 	_ = nc.Publish(cfg.Subject(kindAnnounce), []byte("\xff"))
 	say(wire.Announcement{Instance: 1, Sequence: 1, Addr: "nowhere", Drafters: some})
 	say(wire.Announcement{Instance: 1, Sequence: 2, Addr: "nowhere", Drafters: some})
-	for i := range maxPeers + 3 {
-		say(wire.Announcement{Instance: uint64(i + 1), Sequence: 1, Addr: "unix://" + filepath.Join("/none", string(rune('A'+i))), Drafters: some})
+	for i := range maxProcesses + 3 {
+		say(wire.Announcement{Instance: uint64(i + 1), Sequence: 1, Addr: "unix://" + filepath.Join("/none", string(rune('A'+i))),
+			Drafters: some})
 	}
-	v.until(t, "garbage", func(p []Peer) bool { return len(p) <= maxPeers && v.counters.Snapshot()["announcements.garbage"] >= 3 })
-	v.until(t, "who cannot be reached goes away", func(p []Peer) bool { return len(p) == 0 })
+	v.until(t, "garbage", func(p []Process) bool {
+		n := v.counters.Snapshot()
+		return len(p) <= maxProcesses && n["announcements.garbage"] >= 1 && n["announcements.refused"] >= 2
+	})
+	v.until(t, "who cannot be reached goes away", func(p []Process) bool { return len(p) == 0 })
 	a := startProcess(t, cfg, "unix://"+filepath.Join(t.TempDir(), "a"), false, "go")
 	v.until(t, "honest processes are found all the same", drafters("go"))
 	now := v.now() // the last of those that cannot be reached may still be among them
-	at := now[slices.IndexFunc(now, func(p Peer) bool { return p.Addr == a.addr })]
+	at := now[slices.IndexFunc(now, func(p Process) bool { return p.Addr == a.addr })]
 	say(wire.Announcement{Instance: at.Instance, Sequence: 1, Addr: a.addr, Drafters: some}) // an old message, once more
-	v.until(t, "stale", func([]Peer) bool { return v.counters.Snapshot()["announcements.stale"] > 0 })
+	v.until(t, "stale", func([]Process) bool { return v.counters.Snapshot()["announcements.stale"] > 0 })
 	if !drafters("go")(v.now()) {
 		t.Errorf("an old announcement changed the table: %+v", v.now())
 	}
@@ -280,7 +308,8 @@ func TestGarbageIsCountedAndIgnored(t *testing.T) {
 func TestClaimsGoToTheOwner(t *testing.T) {
 	cfg, _ := start(t)
 	dir := t.TempDir()
-	var c Claimers
+	set := new(shm.Set)
+	c := NewMemory(shm.Verifier, set)
 	silent := startProcess(t, cfg, "unix://"+filepath.Join(dir, "silent"), true, "go")
 	v := watch(t, cfg, c.Update, silent.addr)
 	// Before the table: its connections are used until Close has returned.
@@ -290,15 +319,34 @@ func TestClaimsGoToTheOwner(t *testing.T) {
 		all = append(all, startProcess(t, cfg, "unix://"+filepath.Join(dir, name), false, "go"))
 	}
 	v.until(t, "all found", drafters("go", "go", "go", "go"))
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for i, p := range all {
-		h, err := p.segment.Put([]byte(p.addr))
+		h, err := p.segment.Put(shm.Key{}, 0, []byte(p.addr))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if got, err := c.Claim(ctx, "go", h); err != nil || string(got) != p.addr {
 			t.Errorf("process %d: claimed %q, %v", i, got, err)
+		}
+		if p == silent { // as one on another host
+			if _, err := set.Read(h); !errors.Is(err, tandem.Unavailable) {
+				t.Errorf("a segment that nobody passes out was read: %v", err)
+			}
+			continue
+		}
+		for end := time.Now().Add(30 * time.Second); p.segment.Readers(shm.Verifier) == 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("process %d: its segment is not mapped", i)
+			}
+		}
+		if got, err := set.Read(h); err != nil || string(got) != p.addr {
+			t.Errorf("process %d: read %q, %v", i, got, err)
+		}
+		processes := v.now()
+		of := c.Of(processes[slices.IndexFunc(processes, func(x Process) bool { return x.Addr == p.addr })].Conn)
+		if of.Segment() != p.segment.ID() {
+			t.Errorf("process %d: segment %x is mapped for it, want %x", i, of.Segment(), p.segment.ID())
 		}
 	}
 	if _, err := c.Claim(ctx, "rust", shm.Handle{Segment: 1}); !errors.Is(err, tandem.Unavailable) {
@@ -310,7 +358,7 @@ func TestClaimsGoToTheOwner(t *testing.T) {
 	// Claims in progress and processes that go away at the same time.
 	var work sync.WaitGroup
 	for _, p := range all[1:] {
-		h, err := p.segment.Put([]byte("x"))
+		h, err := p.segment.Put(shm.Key{}, 0, []byte("x"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -325,4 +373,14 @@ func TestClaimsGoToTheOwner(t *testing.T) {
 	}
 	work.Wait()
 	v.until(t, "gone", drafters("go"))
+	h, _ := all[1].segment.Put(shm.Key{}, 0, []byte("x"))
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+		h.Segment = all[1].segment.ID()
+		if _, err := set.Read(h); errors.Is(err, tandem.Unavailable) {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the segment of a process that is gone stays mapped")
+		}
+	}
 }

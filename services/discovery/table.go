@@ -3,6 +3,8 @@ package discovery
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -19,20 +21,20 @@ import (
 )
 
 const (
-	missedBeats = 3                      // announcements missed before a process that cannot be reached is gone
-	maxPeers    = 64                     // processes in a table
-	maxDrafters = 16                     // of one process
-	inbox       = 256                    // announcements that wait; beyond it they are lost, and come again
-	askPause    = 100 * time.Millisecond // before a static process that did not describe itself is asked again
-	askTime     = time.Second            // for one Describe
+	missedBeats  = 3                      // announcements missed before a process that cannot be reached is gone
+	maxProcesses = 64                     // processes in a table
+	maxDrafters  = 16                     // of one process
+	inbox        = 256                    // waiting announcements; further ones are lost, and come again
+	askPause     = 100 * time.Millisecond // before a static process that did not describe itself is asked again
+	askTime      = time.Second            // for one Describe
 )
 
-// Peer is a drafter process as a table sees it.
-type Peer struct {
+// Process is a drafter process as a table sees it.
+type Process struct {
 	Addr     string
-	Instance uint64         // 0: it was never heard, only configured
-	Drafters []wire.Drafter // in the process's order; empty while a configured process has not told them
-	Segment  uint64         // id of its shared memory, 0 if it has none or has not told
+	Instance uint64                  // 0: it was never heard, only configured
+	Drafters []wire.AnnouncedDrafter // in the process's order; empty while a configured process has not told them
+	Segment  uint64                  // id of its shared memory, 0 if it has none or has not told
 	Conn     *grpc.ClientConn
 	Up       bool // it can be reached by gRPC
 	Draining bool // it takes no new work
@@ -45,20 +47,24 @@ type Config struct {
 	Static   []string                                    // addresses of processes that need not announce themselves
 	Beat     time.Duration                               // of the announcers: DefaultBeat
 	Counters *tandem.Counters                            // "announcements.<what>"; may be nil
-	// Changed is told all peers, by address, whenever one of them has changed, from one goroutine. A peer's
-	// Conn stays open until the first Changed without the peer has returned, or the last before Close.
-	Changed func([]Peer)
+	Log      *slog.Logger                                // for processes with impossible announcements; nil discards
+	// Changed gets all processes, sorted by address, whenever one of them has changed, from one goroutine. A process's
+	// Conn stays open until the first Changed without the process has returned, or the last before Close.
+	Changed func([]Process)
+	// Refused gets the reason why a process of another protocol is not used, once in the process's life. The goroutine is that of
+	// Changed or, for a configured process, one of its own. May be nil.
+	Refused func(err error)
 }
 
 // Table keeps the drafter processes that are there.
 //
-// One goroutine owns the entries. It hears announcements from NATS; each entry has a goroutine that
-// watches its connection, and for a configured process asks what it is.
+// One goroutine owns the entries and receives announcements from NATS. Each entry has a goroutine that
+// watches its connection, and asks a configured process for its description.
 //
 //  1. An address has one entry: a process that was restarted at its old address takes the entry over.
 //  2. An announcement changes an entry only if its instance is another one or its sequence is later.
-//  3. An entry goes away only if its process was not heard for three beats, although NATS was connected all
-//     the time, and cannot be reached by gRPC; one that was configured never does.
+//  3. An entry is removed only if its process was not heard for three beats, although NATS was connected all
+//     the time, and cannot be reached by gRPC. A configured one is never removed.
 type Table struct {
 	cfg    Config
 	conn   *pool.Conn
@@ -68,26 +74,28 @@ type Table struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
-	peers map[string]*entry // the owner's
-	since time.Time         // when NATS was connected; zero while it is away. The owner's
+	processes  map[string]*entry  // the owner's, as all below
+	complaints map[[2]string]bool // address and reason of those that were refused
+	refused    map[string]uint64  // by address, the instance that spoke another protocol
+	since      time.Time          // when NATS was connected; zero while it is away
 }
 
-// entry is a peer and what the table remembers of it.
+// entry is a process and what the table remembers of it.
 type entry struct {
-	Peer
+	Process
 	sequence uint64
 	seen     time.Time
 	static   bool
 	cancel   context.CancelFunc
 }
 
-// told is what a configured process said that it is.
+// told is the description that a configured process gave.
 type told struct {
 	addr     string
-	drafters []wire.Drafter
+	drafters []wire.AnnouncedDrafter
 }
 
-// NewTable returns a table that is at work. The caller must Close it. Errors: Invalid.
+// NewTable returns a running table. The caller must Close it. Errors: Invalid.
 func NewTable(cfg Config) (*Table, error) {
 	if cfg.Beat == 0 {
 		cfg.Beat = DefaultBeat
@@ -98,7 +106,12 @@ func NewTable(cfg Config) (*Table, error) {
 	if cfg.Dial == nil {
 		cfg.Dial = rpc.Dial
 	}
-	t := &Table{cfg: cfg, heard: make(chan wire.Announcement, inbox), poke: make(chan struct{}, 1), told: make(chan told), peers: map[string]*entry{}}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	t := &Table{cfg: cfg, heard: make(chan wire.Announcement, inbox), poke: make(chan struct{}, 1), told: make(chan told),
+		processes: map[string]*entry{}, complaints: map[[2]string]bool{},
+		refused: map[string]uint64{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	t.cancel = cancel
 	for _, addr := range cfg.Static {
@@ -126,7 +139,7 @@ func (t *Table) Close() {
 		t.conn.Close()
 	}
 	t.work.Wait()
-	for _, e := range t.peers {
+	for _, e := range t.processes {
 		_ = e.Conn.Close()
 	}
 }
@@ -145,7 +158,7 @@ func (t *Table) hear(m *nats.Msg) {
 	}
 }
 
-// changed has the owner look at the connections soon.
+// changed makes the owner look at the connections soon.
 func (t *Table) changed() {
 	select {
 	case t.poke <- struct{}{}:
@@ -158,7 +171,7 @@ func (t *Table) run(ctx context.Context) {
 	tick := time.NewTicker(t.cfg.Beat)
 	defer tick.Stop()
 	t.changed()
-	var last []Peer
+	var last []Process
 	for {
 		select {
 		case <-ctx.Done():
@@ -166,9 +179,7 @@ func (t *Table) run(ctx context.Context) {
 		case a := <-t.heard:
 			t.take(ctx, a)
 		case d := <-t.told:
-			if e := t.peers[d.addr]; e != nil {
-				e.Drafters = d.drafters
-			}
+			t.enter(d)
 		case <-tick.C:
 		case <-t.poke:
 		}
@@ -185,7 +196,7 @@ func (t *Table) run(ctx context.Context) {
 	}
 }
 
-// listen notices that NATS came or went, and asks everyone to announce himself when it came.
+// listen notices that NATS came or went; when it came, it asks all processes to announce themselves.
 func (t *Table) listen() {
 	switch connected := t.conn.Connected(); {
 	case !connected:
@@ -196,9 +207,32 @@ func (t *Table) listen() {
 	}
 }
 
-// take enters what a process announced.
+// enter records what a configured process told.
+func (t *Table) enter(d told) {
+	e := t.processes[d.addr]
+	if e == nil {
+		return
+	}
+	if err := check(d.addr, d.drafters); err != nil {
+		t.refuse(d.addr, err)
+		return
+	}
+	e.Drafters = d.drafters
+}
+
+// take records an announcement.
 func (t *Table) take(ctx context.Context, a wire.Announcement) {
-	e := t.peers[a.Addr]
+	e := t.processes[a.Addr]
+	if !t.understood(a) {
+		if e != nil {
+			e.Drafters = nil // another process was at this address before
+		}
+		return
+	}
+	if err := check(a.Addr, a.Drafters); err != nil {
+		t.refuse(a.Addr, err)
+		return
+	}
 	if e == nil {
 		if a.Draining {
 			return // it will be gone before it could be used
@@ -207,7 +241,7 @@ func (t *Table) take(ctx context.Context, a wire.Announcement) {
 			t.cfg.Counters.Add("announcements.garbage", 1)
 			return
 		}
-		e = t.peers[a.Addr]
+		e = t.processes[a.Addr]
 	}
 	if a.Instance == e.Instance && a.Sequence <= e.sequence {
 		t.cfg.Counters.Add("announcements.stale", 1)
@@ -220,20 +254,42 @@ func (t *Table) take(ctx context.Context, a wire.Announcement) {
 	e.Drafters, e.Segment, e.Draining = a.Drafters, a.Segment, a.Draining
 }
 
+// understood reports whether the sender of a speaks our protocol.
+func (t *Table) understood(a wire.Announcement) bool {
+	err := rpc.CheckProtocol(a.Protocol, fmt.Sprintf("drafter process at %.200q", a.Addr), "this process")
+	if err == nil {
+		delete(t.refused, a.Addr)
+		return true
+	}
+	if len(t.refused) < maxProcesses && t.refused[a.Addr] != a.Instance {
+		t.refused[a.Addr] = a.Instance
+		t.stranger(err)
+	}
+	return false
+}
+
+// stranger counts and reports a process of another protocol.
+func (t *Table) stranger(err error) {
+	t.cfg.Counters.Add("refused.protocol", 1)
+	if t.cfg.Refused != nil {
+		t.cfg.Refused(err)
+	}
+}
+
 // add makes an entry and watches its connection. Errors: Invalid, Exhausted.
 func (t *Table) add(ctx context.Context, addr string, static bool) error {
-	if t.peers[addr] != nil {
+	if t.processes[addr] != nil {
 		return nil
 	}
-	if len(t.peers) >= maxPeers {
-		return tandem.Errorf(op, tandem.Exhausted, "drafter process %s: %d are known already, and no more may be", addr, len(t.peers))
+	if len(t.processes) >= maxProcesses {
+		return tandem.Errorf(op, tandem.Exhausted, "drafter process %s: %d are known already, and no more may be", addr, len(t.processes))
 	}
 	conn, err := t.cfg.Dial(addr)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	t.peers[addr] = &entry{Peer: Peer{Addr: addr, Conn: conn}, static: static, seen: time.Now(), cancel: cancel}
+	t.processes[addr] = &entry{Process: Process{Addr: addr, Conn: conn}, static: static, seen: time.Now(), cancel: cancel}
 	t.work.Go(func() { t.watch(ctx, addr, conn, static) })
 	return nil
 }
@@ -256,10 +312,13 @@ func (t *Table) watch(ctx context.Context, addr string, conn *grpc.ClientConn, s
 	}
 }
 
-// ask tells the owner what the process at the other end of conn says that it is, while it can be reached.
+// ask asks the process at the other end of conn for its description, while it can be reached, and passes it to the owner.
 func (t *Table) ask(ctx context.Context, addr string, conn *grpc.ClientConn) {
 	for conn.GetState() == connectivity.Ready {
-		if drafters, err := Describe(ctx, conn); err == nil {
+		if drafters, err := Describe(ctx, addr, conn); err == nil || tandem.Refusal(err) != "" {
+			if err != nil {
+				t.stranger(err)
+			}
 			select {
 			case t.told <- told{addr, drafters}:
 			case <-ctx.Done():
@@ -274,55 +333,59 @@ func (t *Table) ask(ctx context.Context, addr string, conn *grpc.ClientConn) {
 	}
 }
 
-// Describe asks the process at the other end of conn for its drafters.
-func Describe(ctx context.Context, conn grpc.ClientConnInterface) ([]wire.Drafter, error) {
+// Describe asks the process at the other end of conn for its drafters. Errors: those of the call, and tandem.OpProtocol.
+func Describe(ctx context.Context, addr string, conn grpc.ClientConnInterface) ([]wire.AnnouncedDrafter, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	first, err := drafting.NewClient(conn, "").Describe(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var out []wire.Drafter
+	if err := rpc.CheckProtocol(first.Protocol, "drafter process at "+addr, "this process"); err != nil {
+		return nil, err
+	}
+	var out []wire.AnnouncedDrafter
 	for _, name := range first.Drafters[:min(len(first.Drafters), maxDrafters)] {
 		d, err := drafting.NewClient(conn, name).Describe(ctx)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, wire.Drafter{Name: name, Model: d.Model, Vocab: d.Vocab, Fingerprint: d.Fingerprint})
+		out = append(out, wire.AnnouncedDrafter{Name: name, Model: d.Model, Vocab: d.Vocab, Fingerprint: d.Fingerprint,
+			Identity: d.Identity, Lineage: d.Lineage})
 	}
 	return out, nil
 }
 
-// sweep brings what the entries know of their connections up to date and removes those that are gone.
+// sweep updates the state of the entries' connections and removes the entries that are gone.
 func (t *Table) sweep() (gone []*entry) {
 	late := missedBeats * t.cfg.Beat
-	for addr, e := range t.peers {
+	for addr, e := range t.processes {
 		up := e.Conn.GetState() == connectivity.Ready
 		if up && !e.Up {
-			e.Draining = false // who drains takes no new connection: this is its successor
+			e.Draining = false // a draining process takes no new connection: this is its successor
 		}
 		e.Up = up
 		if !e.Up && !e.static && time.Since(e.seen) > late && !t.since.IsZero() && time.Since(t.since) > late {
 			t.cfg.Counters.Add("announcements.gone", 1)
-			delete(t.peers, addr)
+			delete(t.processes, addr)
 			gone = append(gone, e)
 		}
 	}
 	return gone
 }
 
-// snapshot returns the peers by address.
-func (t *Table) snapshot() []Peer {
-	out := make([]Peer, 0, len(t.peers))
-	for _, e := range t.peers {
-		out = append(out, e.Peer)
+// snapshot returns the processes by address.
+func (t *Table) snapshot() []Process {
+	out := make([]Process, 0, len(t.processes))
+	for _, e := range t.processes {
+		out = append(out, e.Process)
 	}
-	slices.SortFunc(out, func(a, b Peer) int { return cmp.Compare(a.Addr, b.Addr) })
+	slices.SortFunc(out, func(a, b Process) int { return cmp.Compare(a.Addr, b.Addr) })
 	return out
 }
 
-// same reports whether a peer is as it was.
-func same(a, b Peer) bool {
+// same reports whether a process is as it was.
+func same(a, b Process) bool {
 	return a.Addr == b.Addr && a.Instance == b.Instance && a.Segment == b.Segment && a.Conn == b.Conn && a.Up == b.Up &&
 		a.Draining == b.Draining && slices.Equal(a.Drafters, b.Drafters)
 }

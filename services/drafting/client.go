@@ -7,36 +7,71 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	peerv1 "github.com/tandem-llm/tandem/proto/peer/v1"
+	"github.com/tandem-llm/tandem/services/shm"
+	"github.com/tandem-llm/tandem/services/trees"
 	"github.com/tandem-llm/tandem/services/wire"
 )
 
-// maxVocabulary bounds what Client.Vocabulary collects from a peer.
-const maxVocabulary = 4 << 20
+// maxVocabularyBytes bounds what Client.Vocabulary collects from a peer.
+const maxVocabularyBytes = 64 << 20
 
-// Client implements tandem.Drafter over a connection from rpc.Dial, which stays the caller's.
+// Client implements tandem.Drafter over a connection from rpc.Dial, which the caller owns.
 type Client struct {
-	rpc  peerv1.DrafterServiceClient
-	name string
+	rpc     peerv1.DrafterServiceClient
+	name    string
+	segment *shm.Link // nil: trees are told by gRPC
 }
 
 // NewClient returns the named drafter of the process at the other end of conn, "" for its first.
 func NewClient(conn grpc.ClientConnInterface, name string) *Client {
-	return &Client{peerv1.NewDrafterServiceClient(conn), name}
+	return &Client{rpc: peerv1.NewDrafterServiceClient(conn), name: name}
+}
+
+// Mapping returns a copy of c for a caller that keeps the process's shared memory mapped: while it is mapped, the drafter answers
+// with handles of its trees. The caller owns segment, which may be nil.
+func (c *Client) Mapping(segment *shm.Link) *Client {
+	return &Client{rpc: c.rpc, name: c.name, segment: segment}
 }
 
 // Open implements tandem.Drafter.Open.
 func (c *Client) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error) {
 	r, err := c.rpc.Open(ctx, &peerv1.DrafterServiceOpenRequest{Opening: wire.FromOpening(o), Drafter: c.name})
-	return tandem.Opened{Reused: int(r.GetReused()), Hindsight: wire.ToHindsight(r.GetHindsight())}, err
+	if err != nil {
+		return tandem.Opened{}, err
+	}
+	identity, err := wire.ToIdentity(r.GetIdentity())
+	return tandem.Opened{Identity: identity, Reused: int(r.GetReused()), Hindsight: wire.ToHindsight(r.GetHindsight())}, err
 }
 
-// Propose implements tandem.Drafter.Propose. Besides: Corrupt for an answer whose tree is none.
+// Propose implements tandem.Drafter.Propose. Further errors: Corrupt if the answer's tree is invalid, and Stale if the tree's lease
+// ended before it was read.
 func (c *Client) Propose(ctx context.Context, p tandem.Proposal) (tandem.Proposed, error) {
-	r, err := c.rpc.Propose(ctx, wire.FromProposal(p, c.name))
+	m := wire.FromProposal(p, c.name)
+	if c.segment != nil {
+		m.Mapped = c.segment.Segment()
+	}
+	r, err := c.rpc.Propose(ctx, m)
 	if err != nil {
 		return tandem.Proposed{}, err
 	}
-	return wire.ToProposed(r)
+	out, h, err := wire.ToProposed(r)
+	switch {
+	case err != nil || h == (shm.Handle{}):
+		return out, err
+	case h.Segment != m.Mapped || c.segment == nil:
+		return out, tandem.Errorf(op, tandem.Corrupt, "drafter told a tree in segment %016x: want it in %016x, or in the answer",
+			h.Segment, m.Mapped)
+	}
+	out.Tree, err = trees.Read(c.segment, h)
+	return out, err
+}
+
+// Claim fetches the payload of h from the drafter process by gRPC. Tickets of this release rarely need that, because a tree that the
+// verifier cannot read in shared memory travels inside its ticket; large ones of the last release are claimed.
+// Errors: those of pool.Claimer.
+func (c *Client) Claim(ctx context.Context, h shm.Handle) ([]byte, error) {
+	granted, err := c.rpc.Claim(ctx, &peerv1.ClaimRequest{Handle: wire.FromHandle(h), Inline: true})
+	return granted.GetPayload(), err
 }
 
 // Close implements tandem.Drafter.Close.
@@ -45,28 +80,41 @@ func (c *Client) Close(ctx context.Context, id tandem.SessionID) error {
 	return err
 }
 
-// Describe tells what the drafter is.
-func (c *Client) Describe(ctx context.Context) (wire.Description, error) {
+// Describe returns the drafter's description.
+func (c *Client) Describe(ctx context.Context) (tandem.Description, error) {
 	r, err := c.rpc.Describe(ctx, &peerv1.DrafterServiceDescribeRequest{Drafter: c.name})
 	if err != nil {
-		return wire.Description{}, err
+		return tandem.Description{}, err
 	}
 	return wire.ToDescription(r.GetDescription()), nil
 }
 
-// Vocabulary returns all pieces of the drafter's vocabulary by token id, as raw bytes.
-func (c *Client) Vocabulary(ctx context.Context) ([][]byte, error) {
-	var pieces [][]byte
-	for {
-		r, err := c.rpc.Vocabulary(ctx, &peerv1.VocabularyRequest{Offset: int32(len(pieces)), Limit: maxPieces, Drafter: c.name})
+// Vocabulary returns at most the first most tokens of the drafter's vocabulary. Errors: Corrupt if it is inconsistent or has
+// more than maxVocabularyBytes.
+func (c *Client) Vocabulary(ctx context.Context, most int) (all wire.Vocabulary, err error) {
+	for size := 0; len(all.Pieces) < most; {
+		limit := min(maxPieces, most-len(all.Pieces))
+		r, err := c.rpc.Vocabulary(ctx, &peerv1.VocabularyRequest{Offset: int32(len(all.Pieces)), Limit: int32(limit), Drafter: c.name})
 		if err != nil {
-			return nil, err
+			return all, err
 		}
-		if len(r.GetPieces()) == 0 {
-			return pieces, nil
+		part, err := wire.ToVocabulary(r)
+		if err != nil {
+			return all, err
 		}
-		if pieces = append(pieces, r.GetPieces()...); len(pieces) > maxVocabulary {
-			return nil, tandem.Errorf(op, tandem.Corrupt, "drafter's vocabulary does not end after %d pieces", maxVocabulary)
+		n := min(len(part.Pieces), limit)
+		if n == 0 {
+			break
 		}
+		for _, p := range part.Pieces[:n] {
+			size += len(p)
+		}
+		if size > maxVocabularyBytes {
+			return all, tandem.Errorf(op, tandem.Corrupt, "drafter's vocabulary has more than %d bytes in its first %d tokens",
+				maxVocabularyBytes, len(all.Pieces)+n)
+		}
+		all.Tokenizer, all.EOS = part.Tokenizer, part.EOS
+		all.Pieces, all.Kinds = append(all.Pieces, part.Pieces[:n]...), append(all.Kinds, part.Kinds[:min(n, len(part.Kinds))]...)
 	}
+	return all, nil
 }

@@ -1,6 +1,5 @@
 // Package drafting puts tandem.Drafters on the wire: Register serves those of a process, Client is one
-// whose drafting happens in another process, and Claimer fetches for the verifier the trees that were too large for a
-// ticket.
+// whose drafting happens in another process.
 package drafting
 
 import (
@@ -12,7 +11,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	peerv1 "github.com/tandem-llm/tandem/proto/peer/v1"
 	"github.com/tandem-llm/tandem/services/rpc"
-	"github.com/tandem-llm/tandem/services/shm"
+	"github.com/tandem-llm/tandem/services/trees"
 	"github.com/tandem-llm/tandem/services/wire"
 )
 
@@ -27,24 +26,40 @@ const (
 type Named struct {
 	Name       string
 	Drafter    tandem.Drafter
-	Describe   func() wire.Description          // called for every Describe; nil: the name alone is told
-	Vocabulary func(offset, limit int) [][]byte // pieces from offset on, at most limit; empty at the end; nil: none is told
+	Describe   func() tandem.Description               // called for every Describe; nil: the name alone is told
+	Vocabulary func(offset, limit int) wire.Vocabulary // at most limit tokens from offset on; none at the end; nil: not told
 }
 
 // Config is what a drafter process serves.
 type Config struct {
-	Drafters []Named    // at least one, each name once; calls that name none are for the first
-	Segment  *shm.Owner // holds the larger trees of all; nil: none
+	Drafters []Named       // at least one, each name once; calls without a name are for the first
+	Trees    *trees.Writer // writes the trees of all into shared memory; nil: none
 }
 
-// Register serves cfg on r.
-func Register(r grpc.ServiceRegistrar, cfg Config) {
-	peerv1.RegisterDrafterServiceServer(r, &server{cfg: cfg})
+// Register serves cfg on r. Call forget when a process is gone (rpc.Server.WhenGone).
+func Register(r grpc.ServiceRegistrar, cfg Config) (forget func(process uint64)) {
+	s := &server{cfg: cfg, drafters: make([]drafter, len(cfg.Drafters))}
+	for i, d := range cfg.Drafters {
+		s.drafters[i].Named = d
+	}
+	peerv1.RegisterDrafterServiceServer(r, s)
+	return func(process uint64) {
+		for i := range s.drafters {
+			s.drafters[i].owners.Forget(process)
+		}
+	}
 }
 
 type server struct {
 	peerv1.UnimplementedDrafterServiceServer
-	cfg Config
+	cfg      Config
+	drafters []drafter
+}
+
+// drafter is a drafter with the owners of its sessions.
+type drafter struct {
+	Named
+	owners rpc.Owners
 }
 
 // names returns the names of the drafters in order.
@@ -56,9 +71,9 @@ func (s *server) names() (names []string) {
 }
 
 // of returns the named drafter. Errors: Unsupported.
-func (s *server) of(name string) (*Named, error) {
-	for i := range s.cfg.Drafters {
-		if d := &s.cfg.Drafters[i]; name == "" || d.Name == name {
+func (s *server) of(name string) (*drafter, error) {
+	for i := range s.drafters {
+		if d := &s.drafters[i]; name == "" || d.Name == name {
 			return d, nil
 		}
 	}
@@ -74,9 +89,17 @@ func (s *server) Open(ctx context.Context, r *peerv1.DrafterServiceOpenRequest) 
 	if err != nil {
 		return nil, err
 	}
-	o.Owner = rpc.Caller(ctx)
+	if o.Owner, err = d.owners.Caller(ctx); err != nil {
+		return nil, err
+	}
+	done, err := d.owners.Open(o.Session, o.Owner)
+	if err != nil {
+		return nil, err
+	}
 	opened, err := d.Drafter.Open(ctx, o)
-	return &peerv1.DrafterServiceOpenResponse{Reused: int32(opened.Reused), Hindsight: wire.FromHindsight(opened.Hindsight)}, err
+	done(err == nil)
+	return &peerv1.DrafterServiceOpenResponse{Reused: int32(opened.Reused), Hindsight: wire.FromHindsight(opened.Hindsight),
+		Identity: string(opened.Identity)}, err
 }
 
 func (s *server) Propose(ctx context.Context, r *peerv1.ProposeRequest) (*peerv1.ProposeResponse, error) {
@@ -88,11 +111,14 @@ func (s *server) Propose(ctx context.Context, r *peerv1.ProposeRequest) (*peerv1
 	if err != nil {
 		return nil, err
 	}
+	if err := d.owners.Check(p.Session, rpc.Caller(ctx)); err != nil {
+		return nil, err
+	}
 	done, err := d.Drafter.Propose(ctx, p)
 	if err != nil {
 		return nil, err
 	}
-	return wire.FromProposed(done), nil
+	return wire.FromProposed(done, s.cfg.Trees.Answer(d.Name, p, done.Tree, r.GetMapped())), nil
 }
 
 func (s *server) Close(ctx context.Context, r *peerv1.DrafterServiceCloseRequest) (*peerv1.DrafterServiceCloseResponse, error) {
@@ -100,26 +126,29 @@ func (s *server) Close(ctx context.Context, r *peerv1.DrafterServiceCloseRequest
 	if err != nil {
 		return nil, err
 	}
-	return &peerv1.DrafterServiceCloseResponse{}, d.Drafter.Close(ctx, tandem.SessionID(r.GetSession()))
+	id := tandem.SessionID(r.GetSession())
+	if d.owners.Check(id, rpc.Caller(ctx)) != nil {
+		return &peerv1.DrafterServiceCloseResponse{}, nil // as for an unknown session
+	}
+	if err = d.Drafter.Close(ctx, id); err == nil {
+		d.owners.Close(id, rpc.Caller(ctx))
+		s.cfg.Trees.Forget(d.Name, id)
+	}
+	return &peerv1.DrafterServiceCloseResponse{}, err
 }
 
 func (s *server) Claim(_ context.Context, r *peerv1.ClaimRequest) (*peerv1.ClaimResponse, error) {
-	if s.cfg.Segment == nil {
-		return nil, tandem.Errorf(op, tandem.Stale, "this drafter has no shared memory")
-	}
 	h := wire.ToHandle(r.GetHandle())
 	if !r.GetInline() {
-		return &peerv1.ClaimResponse{}, s.cfg.Segment.Claim(h, r.GetPeer())
+		return &peerv1.ClaimResponse{}, s.cfg.Trees.Claim(h)
 	}
-	payload, err := s.cfg.Segment.Take(h)
+	payload, err := s.cfg.Trees.Copy(h)
 	return &peerv1.ClaimResponse{Payload: payload}, err
 }
 
 func (s *server) Release(_ context.Context, r *peerv1.ReleaseRequest) (*peerv1.ReleaseResponse, error) {
-	if s.cfg.Segment != nil {
-		for _, h := range r.GetHandles() {
-			s.cfg.Segment.Release(wire.ToHandle(h))
-		}
+	for _, h := range r.GetHandles() {
+		s.cfg.Trees.Release(wire.ToHandle(h))
 	}
 	return &peerv1.ReleaseResponse{}, nil
 }
@@ -129,7 +158,7 @@ func (s *server) Describe(_ context.Context, r *peerv1.DrafterServiceDescribeReq
 	if err != nil {
 		return nil, err
 	}
-	var d wire.Description
+	var d tandem.Description
 	if named.Describe != nil {
 		d = named.Describe()
 	}
@@ -143,17 +172,18 @@ func (s *server) Vocabulary(_ context.Context, r *peerv1.VocabularyRequest) (*pe
 	case err != nil:
 		return nil, err
 	case r.GetOffset() < 0 || r.GetLimit() < 1:
-		return nil, tandem.Errorf(op, tandem.Invalid, "vocabulary from %d, %d pieces: want 0 or more, 1 or more", r.GetOffset(), r.GetLimit())
+		return nil, tandem.Errorf(op, tandem.Invalid, "vocabulary from %d, %d pieces: want 0 or more, 1 or more", r.GetOffset(),
+			r.GetLimit())
 	case d.Vocabulary == nil:
 		return nil, tandem.Errorf(op, tandem.Unsupported, "drafter %s does not tell its vocabulary", d.Name)
 	}
-	out := &peerv1.VocabularyResponse{}
+	part := d.Vocabulary(int(r.GetOffset()), min(int(r.GetLimit()), maxPieces))
 	size := 0
-	for _, p := range d.Vocabulary(int(r.GetOffset()), min(int(r.GetLimit()), maxPieces)) {
-		if size += len(p); size > maxPieceBytes && len(out.Pieces) > 0 {
+	for i, p := range part.Pieces {
+		if size += len(p); size > maxPieceBytes && i > 0 {
+			part.Pieces, part.Kinds = part.Pieces[:i], part.Kinds[:min(i, len(part.Kinds))]
 			break
 		}
-		out.Pieces = append(out.Pieces, p)
 	}
-	return out, nil
+	return wire.FromVocabulary(part), nil
 }

@@ -2,20 +2,88 @@ package httpapi
 
 import (
 	"net/http"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/budget"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
 	"github.com/tandem-llm/tandem/services/public"
 )
 
 type defaults = public.Defaults
 
+// An answer that is sent as a whole is bounded, because it stays in memory until its client has taken it.
+const (
+	mostAnswer  = 8 << 20   // bytes of JSON, all choices together
+	freeAnswer  = 256 << 10 // bytes that every answer may have; more come out of allAnswers
+	allAnswers  = 64 << 20  // bytes
+	tokenBytes  = 80        // about the JSON of a token's entry in logprobs, its origin, or a node of a round
+	answerTakes = 256 << 10 // bytes that are taken at once
+)
+
+// weight is the memory that the answer of one call takes so far. Safe for concurrent use.
+type weight struct {
+	all *budget.Budget
+
+	mu          sync.Mutex
+	size, taken int64
+	err         error // the first of add
+}
+
+// add counts further bytes of an answer. Errors: *oai.Error if it is too large, Exhausted if there is no room for it.
+func (w *weight) add(bytes int) error {
+	err := w.hold(bytes)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.size > mostAnswer {
+		err = oai.Refusal(http.StatusBadRequest, "answer_too_large",
+			"the answer has more than %d MiB: ask for a stream, or for fewer tokens, log-probabilities or choices", mostAnswer>>20)
+	}
+	if w.err == nil {
+		w.err = err
+	}
+	return err
+}
+
+// hold takes room for further bytes. Errors: Exhausted.
+func (w *weight) hold(bytes int) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for w.size += int64(bytes); w.size > freeAnswer+w.taken; w.taken += answerTakes {
+		if !w.all.TryTake(answerTakes) {
+			return tandem.Errorf(op, tandem.Exhausted, "%d MiB of answers wait to be complete or taken: ask for a stream, or try again",
+				allAnswers>>20)
+		}
+	}
+	return nil
+}
+
+// failed returns the error of add, if there was one, else err.
+func (w *weight) failed(err error) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err != nil {
+		return w.err
+	}
+	return err
+}
+
+// release gives back what was taken.
+func (w *weight) release() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.all.Give(w.taken)
+	w.taken = 0
+}
+
 // collected is the sink of a choice that is answered as a whole.
 type collected struct {
 	server   *Server
+	weight   *weight
 	text     strings.Builder
 	report   bool
 	tokens   []tandem.Token
@@ -28,6 +96,19 @@ func (c *collected) Started(tandem.Started) error { return nil }
 
 // Delta implements tandem.Sink.
 func (c *collected) Delta(d tandem.Delta) error {
+	size := len(d.Text)
+	for _, p := range d.Logprobs {
+		size += (1 + len(p.Top)) * tokenBytes
+	}
+	if c.report {
+		size += len(d.Tokens) * tokenBytes
+		if d.Round != nil {
+			size += (2 + len(d.Round.Tree.Tokens) + len(d.Round.Lanes)) * tokenBytes
+		}
+	}
+	if err := c.weight.add(size); err != nil {
+		return err
+	}
 	c.text.WriteString(d.Text)
 	if len(d.Logprobs) > 0 {
 		c.tokens, c.logprobs = append(c.tokens, d.Tokens...), append(c.logprobs, d.Logprobs...)
@@ -43,13 +124,15 @@ func (c *collected) Delta(d tandem.Delta) error {
 
 // answer runs choices and answers with all of them.
 func (s *Server) answer(w http.ResponseWriter, c *call, o *oai.Call, choices []*choice) error {
+	weight := &weight{all: s.answers}
+	defer weight.release()
 	for _, x := range choices {
-		x.sink = &collected{server: s, report: o.Request.Report}
+		x.sink = &collected{server: s, weight: weight, report: o.Request.Report}
 	}
 	if err := s.run(c.Context(), c, choices, func(*choice) error { return nil }); err != nil {
-		return o.InItsWords(err)
+		return o.InItsWords(weight.failed(err))
 	}
-	a := oai.Answer{Head: s.head(o, false), Usage: new(oai.Usage), Timings: new(oai.Timings)}
+	a := oai.Answer{Head: s.head(o, false).By(identities(choices)), Usage: new(oai.Usage), Timings: new(oai.Timings)}
 	for _, x := range choices {
 		a.Choices = append(a.Choices, s.whole(o, x))
 		a.Usage.Add(x.result, x.first)
@@ -60,6 +143,17 @@ func (s *Server) answer(w http.ResponseWriter, c *call, o *oai.Call, choices []*
 	}
 	s.reply(w, http.StatusOK, a)
 	return nil
+}
+
+// identities returns the identities that computed choices: usually one, else each once, in order.
+func identities(choices []*choice) string {
+	var all []string
+	for _, x := range choices {
+		if i := string(x.result.Identity); !slices.Contains(all, i) {
+			all = append(all, i)
+		}
+	}
+	return strings.Join(all, ",")
 }
 
 // whole returns a choice that is complete.
@@ -90,9 +184,9 @@ func (s *Server) logprobs(o *oai.Call, tokens []tandem.Token, logprobs []tandem.
 	return oai.NewLogprobs(tokens, logprobs, offset, s.word)
 }
 
-// head returns what the answer to a call begins with.
+// head returns the fields with which every answer to a call begins.
 func (s *Server) head(o *oai.Call, chunk bool) oai.Head {
-	h := oai.Head{ID: "cmpl-" + randomHex(12), Object: "text_completion", Created: time.Now().Unix(), Model: s.cfg.Model.Name, Fingerprint: s.cfg.Model.Fingerprint}
+	h := oai.Head{ID: "cmpl-" + randomHex(12), Object: "text_completion", Created: time.Now().Unix(), Model: s.cfg.Model.Name}
 	if o.Chat {
 		h.ID, h.Object = "chat"+h.ID, "chat.completion"
 		if chunk {

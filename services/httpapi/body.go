@@ -1,11 +1,14 @@
 package httpapi
 
 import (
+	"context"
 	"errors"
 	"io"
 	"mime"
 	"net/http"
 	"os"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tandem-llm/tandem"
@@ -13,63 +16,201 @@ import (
 )
 
 const (
-	smallBody  = 64 << 10 // bytes: such bodies are read at once
-	mostBodies = 8        // larger bodies that are read and decoded at once
+	smallBody = 64 << 10 // bytes of a body that are read before it waits for memory
+	allBodies = 32 << 20 // bytes of all larger bodies that are read at once, as they are announced
+
+	leastRate = 256 << 10       // bytes a second: a large body that comes more slowly gives way to waiting ones
+	rateAfter = 2 * time.Second // time before a body's rate counts
+	lookEvery = 250 * time.Millisecond
 )
 
-// bodyTypes are what curl and client libraries say that JSON is; "" is nothing.
-var bodyTypes = map[string]bool{"": true, "application/json": true, "text/json": true, "text/plain": true, "application/x-www-form-urlencoded": true}
+// bodyTypes are the content types that curl and client libraries send for JSON; "" is none.
+var bodyTypes = map[string]bool{"": true, "application/json": true, "text/json": true, "text/plain": true,
+	"application/x-www-form-urlencoded": true}
 
-// body reads a request's body; the caller must call done once it is decoded. Errors: *oai.Error, Exhausted.
-func (s *Server) body(w http.ResponseWriter, c *call) (body []byte, done func(), err error) {
-	done = func() {}
+// body is a request's body while it arrives. It is decoded as it is read, so it takes no more memory than the result.
+// Stages: up to smallBody is read at once; then it waits for its full length out of Server.bodies, which it holds until
+// done. A body that is late, or slow while others wait, is refused with 408, one that waited too long with 429.
+type body struct {
+	s    *Server
+	c    *call
+	rc   *http.ResponseController
+	from io.Reader
+	size int64     // as announced, or the limit
+	due  time.Time // all of it must be here
+	n    atomic.Int64
+
+	release func()    // nil: holds nothing
+	since   time.Time // it holds something
+	at      int64     // n of then
+	tooSlow atomic.Bool
+	err     error
+}
+
+// open returns a request's body; the caller must call done when it keeps nothing of it any more. Errors: *oai.Error.
+func (s *Server) open(w http.ResponseWriter, c *call) (*body, error) {
 	kind, _, _ := mime.ParseMediaType(c.Header.Get("Content-Type"))
 	if !bodyTypes[kind] {
-		return nil, done, oai.Refusal(http.StatusUnsupportedMediaType, "unsupported_media_type", "Content-Type is %.100q: want application/json", kind)
+		return nil, oai.Refusal(http.StatusUnsupportedMediaType, "unsupported_media_type", "Content-Type is %.100q: want application/json",
+			kind)
 	}
 	if e := c.Header.Get("Content-Encoding"); e != "" && e != "identity" {
-		return nil, done, oai.Refusal(http.StatusUnsupportedMediaType, "unsupported_media_type", "Content-Encoding is %.100q: want none", e)
+		return nil, oai.Refusal(http.StatusUnsupportedMediaType, "unsupported_media_type", "Content-Encoding is %.100q: want none", e)
 	}
 	if c.ContentLength > s.cfg.MaxBody {
-		return nil, done, s.tooLarge()
+		return nil, s.tooLarge()
 	}
-	if c.ContentLength < 0 || c.ContentLength > smallBody {
-		if done, err = s.enter(c); err != nil {
-			return nil, func() {}, err
+	b := &body{s: s, c: c, rc: http.NewResponseController(w), from: http.MaxBytesReader(w, c.Body, s.cfg.MaxBody), size: c.ContentLength,
+		due: time.Now().Add(s.cfg.Body)}
+	if b.size < 0 {
+		b.size = s.cfg.MaxBody
+	}
+	_ = b.rc.SetReadDeadline(b.due)
+	guestOf(c.Context()).reads(true)
+	return b, nil
+}
+
+// Read implements io.Reader. Errors are sticky: io.EOF, *oai.Error, Canceled, Exhausted.
+func (b *body) Read(p []byte) (int, error) {
+	if b.err != nil {
+		return 0, b.err
+	}
+	if b.n.Load() >= smallBody && b.release == nil {
+		if b.err = b.wait(); b.err != nil {
+			return 0, b.err
 		}
 	}
-	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Now().Add(s.cfg.Body))
-	body, err = io.ReadAll(http.MaxBytesReader(w, c.Body, s.cfg.MaxBody))
-	if err == nil {
-		_ = rc.SetReadDeadline(time.Time{}) // a client that stays silent from now on is one that waits
-		return body, done, nil
+	n, err := b.from.Read(p)
+	b.n.Add(int64(n))
+	if err != nil {
+		b.err = b.explain(err)
+		b.read()
 	}
-	done()
-	if errors.As(err, new(*http.MaxBytesError)) {
-		return nil, func() {}, s.tooLarge()
+	return n, b.err
+}
+
+// explain turns an error of the connection into the one for the client.
+func (b *body) explain(err error) error {
+	switch {
+	case errors.Is(err, io.EOF):
+		_ = b.rc.SetReadDeadline(time.Time{}) // from now on a silent client is one that waits
+		return io.EOF
+	case errors.As(err, new(*http.MaxBytesError)):
+		return b.s.tooLarge()
+	case b.tooSlow.Load():
+		return oai.Refusal(http.StatusRequestTimeout, "body_timeout",
+			"the body came with less than %d KiB a second while others waited: try again", leastRate>>10)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return oai.Refusal(http.StatusRequestTimeout, "body_timeout", "the body did not come within %v", b.s.cfg.Body)
 	}
-	if !errors.Is(err, os.ErrDeadlineExceeded) {
-		return nil, func() {}, tandem.Errorf(op, tandem.Canceled, "the client left while it sent the body")
+	return tandem.Errorf(op, tandem.Canceled, "the client left while it sent the body")
+}
+
+// wait waits for memory. The time does not count against the client.
+func (b *body) wait() error {
+	begun := time.Now()
+	ctx, cancel := context.WithTimeout(b.c.Context(), b.s.cfg.Body)
+	defer cancel()
+	_ = b.rc.SetReadDeadline(time.Time{})
+	stop := make(chan struct{})
+	var looking sync.WaitGroup
+	looking.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(lookEvery):
+				b.s.receiving.hurry()
+			}
+		}
+	})
+	release, err := b.s.bodies.Take(ctx, b.size)
+	close(stop)
+	looking.Wait()
+	switch {
+	case err != nil && b.c.Context().Err() != nil:
+		return tandem.Errorf(op, tandem.Canceled, "the client left while it waited")
+	case err != nil:
+		return tandem.Errorf(op, tandem.Exhausted, "large bodies of others are being read, for %v by now: try again", b.s.cfg.Body)
 	}
-	w.Header().Set("Connection", "close")
-	return nil, func() {}, oai.Refusal(http.StatusRequestTimeout, "body_timeout", "the body did not come within %v", s.cfg.Body)
+	b.release, b.since, b.at = release, time.Now(), b.n.Load()
+	b.due = b.due.Add(b.since.Sub(begun))
+	_ = b.rc.SetReadDeadline(b.due)
+	b.s.receiving.add(b)
+	return nil
+}
+
+// read notes that the reading has ended.
+func (b *body) read() {
+	guestOf(b.c.Context()).reads(false)
+	b.s.receiving.remove(b)
+}
+
+// done gives the body's memory back. It may be called again.
+func (b *body) done() {
+	b.read()
+	if b.release != nil {
+		b.release()
+	}
+}
+
+// refused returns err, which ends the request, and makes a client that is still sending stop.
+func (b *body) refused(w http.ResponseWriter, err error) error {
+	var e *oai.Error
+	if errors.As(b.err, &e) && e.Status == http.StatusRequestTimeout {
+		w.Header().Set("Connection", "close")
+	}
+	return err
+}
+
+// receiving holds the large bodies that are being read.
+type receiving struct {
+	mu  sync.Mutex
+	all map[*body]struct{}
+}
+
+func (r *receiving) add(b *body) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all[b] = struct{}{}
+}
+
+func (r *receiving) remove(b *body) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.all, b)
+}
+
+// hurry ends bodies that come too slowly.
+func (r *receiving) hurry() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for b := range r.all {
+		held := time.Since(b.since)
+		if held > rateAfter && float64(b.n.Load()-b.at) < leastRate*held.Seconds() {
+			b.tooSlow.Store(true)
+			_ = b.rc.SetReadDeadline(time.Now())
+		}
+	}
 }
 
 func (s *Server) tooLarge() error {
 	return oai.Refusal(http.StatusRequestEntityTooLarge, "body_too_large", "the body has more than %d bytes", s.cfg.MaxBody)
 }
 
-// enter waits for one of the places of large bodies.
-func (s *Server) enter(c *call) (leave func(), err error) {
-	late := time.NewTimer(s.cfg.Body)
-	defer late.Stop()
-	select {
-	case s.bodies <- struct{}{}:
-		return func() { <-s.bodies }, nil
-	case <-late.C:
-		return nil, tandem.Errorf(op, tandem.Exhausted, "%d large bodies are being read: try again", mostBodies)
-	case <-c.Context().Done():
-		return nil, tandem.Errorf(op, tandem.Canceled, "the client left while it waited")
+// limits returns what may be kept of a body.
+func (s *Server) limits() oai.Limits {
+	return oai.Limits{Text: s.cfg.Limits.PromptBytes, Tokens: s.cfg.Limits.Context}
+}
+
+// texts waits for the memory in which a text of n bytes becomes tokens. Errors: Exhausted, Canceled.
+func (s *Server) texts(ctx context.Context, n int) (giveBack func(), err error) {
+	within, cancel := context.WithTimeout(ctx, s.cfg.Body)
+	defer cancel()
+	giveBack, err = s.cfg.Texts.Take(within, n)
+	if err != nil && ctx.Err() == nil {
+		return nil, tandem.Errorf(op, tandem.Exhausted, "long prompts of others are being turned into tokens, for %v by now: try again",
+			s.cfg.Body)
 	}
+	return giveBack, err
 }

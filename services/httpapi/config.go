@@ -1,10 +1,10 @@
-// Package httpapi serves a tandem.Generator over HTTP as OpenAI's API does, with llama.cpp's endpoints for tokens,
-// health for orchestrators, metrics, and a page to play with.
+// Package httpapi serves a tandem.Generator over HTTP with OpenAI's API, llama.cpp's endpoints for tokens,
+// health for orchestrators, metrics, and a playground page.
 //
 // A call is decoded and validated as a whole (package oai, then tandem.Request.Validate), then each of its choices is
 // one generation in a goroutine of its own. Output goes to the connection from there, one write for each piece: nothing
-// is queued between a generation and its client, so a slow client slows its own generation, and one that takes nothing
-// for Config.Stall is given up.
+// is queued between a generation and its client, so a slow client slows its own generation, and a client that takes
+// nothing for Config.Stall is given up.
 package httpapi
 
 import (
@@ -15,44 +15,47 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/access"
+	"github.com/tandem-llm/tandem/services/budget"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
 	"github.com/tandem-llm/tandem/services/public"
 )
 
 // Config is what a server serves. Zero durations and sizes take the default named beside them.
 type Config struct {
-	Listen    string // "host:port", port 0 lets the system choose, or "unix:///path"
-	Generator tandem.Generator
-	Model     Model
-	Defaults  public.Defaults // of requests, as gRPC has them
-	Limits    tandem.Limits   // as the generator has them; Context and Vocab must be set
-	Vocab     Vocab
-	Chat      Chat                                     // nil: the model has no chat template, and chats are refused
-	Health    func(context.Context) Health             // nil: always ready
-	Loading   func() string                            // why requests cannot be answered yet, "" once they can: later they wait instead; nil: they can
-	Describe  func(context.Context) public.Description // nil: no /tandem/v1/describe
-	Drafters  func() []string                          // that requests may name now; nil: not told
-	Metrics   http.Handler                             // of /metrics; nil: not found
-	Page      http.Handler                             // of / and /playground/; nil: not found
-	Keys      *access.Keys                             // nil: everybody is let in, as one tenant
-	Insecure  bool                                     // other machines may reach the address although there are no keys
-	Grace     time.Duration                            // for calls in progress when Run's context ends: 2 s
-	Ping      time.Duration                            // a stream that is silent for so long says that it lives: 5 s
-	Stall     time.Duration                            // a client that keeps its output waiting for so long is given up: 30 s
-	Body      time.Duration                            // a client may take so long to send a body: 30 s
-	MaxBody   int64                                    // bytes: 8 MiB
-	MaxConns  int                                      // connections at once; more wait to be accepted: 1024
-	Log       *slog.Logger                             // nil discards
-	Counters  *tandem.Counters                         // "http.requests.<status>", "http.panics"; may be nil
-	Wrap      func(http.Handler) http.Handler          // put around all requests, whose Pattern is set at their end; may be nil
+	Listen      string // "host:port", port 0 lets the system choose, or "unix:///path"
+	Generator   tandem.Generator
+	Model       Model
+	Defaults    public.Defaults // of requests, the same as for gRPC
+	Limits      tandem.Limits   // those of the generator; Context and Vocab must be set
+	Vocab       Vocab
+	Chat        Chat                                     // nil: the model has no chat template, and chats are refused
+	Health      func(context.Context) Health             // nil: always ready
+	Loading     func() string                            // why requests cannot be answered yet, "" once they can; nil: they can
+	Describe    func(context.Context) public.Description // nil: no /tandem/v1/describe
+	Drafters    func() []string                          // names that requests may use now; nil: not told
+	Metrics     http.Handler                             // of /metrics; nil: not found
+	MetricsKeys *access.Keys                             // the only ones that open /metrics; nil: Keys do
+	Page        http.Handler                             // of / and /playground/; nil: not found
+	Keys        *access.Keys                             // nil: everybody is let in, as one tenant
+	Hosts       []string                                 // further names in Host headers, where not all are allowed: see checkHost
+	Insecure    bool                                     // other machines may reach the address although there are no keys
+	Grace       time.Duration                            // for calls in progress when Run's context ends: 2 s
+	Ping        time.Duration                            // a stream that was silent for this long sends a comment: 5 s
+	Stall       time.Duration                            // a client that keeps its output waiting for this long is given up: 30 s
+	Body        time.Duration                            // longest time for a client to send a body: 30 s
+	MaxBody     int64                                    // bytes: 8 MiB
+	MaxConns    int                                      // connections at once, see limited: 1024
+	Log         *slog.Logger                             // nil discards
+	Texts       *budget.Texts                            // memory for tokenising prompts, shared within the process; nil: its own
+	Counters    *tandem.Counters                         // "http.requests.<status>", "http.panics"; may be nil
+	Wrap        func(http.Handler) http.Handler          // wraps the handler of all requests, which sets their Pattern; may be nil
 }
 
 // Model is what clients are told of the model.
 type Model struct {
-	Name         string // clients ask for it by this name, or by none
+	Name         string // clients use this name, or none
 	Architecture string
 	Created      time.Time // of its file
-	Fingerprint  string    // of model and program: the same for as long as answers are; see system_fingerprint
 }
 
 // Vocab is the target's vocabulary. Safe for concurrent use.
@@ -60,25 +63,26 @@ type Vocab interface {
 	Encode(text string, special bool) []tandem.Token
 	// EncodeWithControl also takes control tokens that are written in text as those tokens.
 	EncodeWithControl(text string, special bool) []tandem.Token
+	// AtLeast returns a lower bound of the number of tokens in text, without making them.
+	AtLeast(text string) int
 	AppendBytes(dst []byte, t tandem.Token) []byte
 	Decode(tokens []tandem.Token) string
 }
 
 // Chat turns conversations into prompts. Safe for concurrent use.
 type Chat interface {
-	// Prompt returns the text of a conversation that ends with the beginning of the assistant's turn, and its tokens.
-	// Errors: Invalid (the template refuses it, or passes a limit), Unsupported (there is no template that can be run),
-	// Deadline, Canceled.
+	// Prompt returns the text of a conversation that ends with the beginning of the assistant's turn. Errors: Invalid (the
+	// template refuses it, or passes a limit), Unsupported (there is no template that can be run), Deadline, Canceled.
 	Prompt(ctx context.Context, messages []oai.Message) (Prompt, error)
 }
 
-// Prompt is a conversation as the model is to continue it.
+// Prompt is a conversation as a text for the model to continue.
 type Prompt struct {
 	Text   string
-	Tokens []tandem.Token
+	Tokens func() []tandem.Token // makes its tokens
 }
 
-// Health is what load balancers want to know.
+// Health is the state that load balancers ask for.
 type Health struct {
 	Ready  bool
 	Reason string // why it is not ready
@@ -106,7 +110,12 @@ func (c Config) withDefaults() (Config, error) {
 	case c.Model.Name == "":
 		return c, tandem.Errorf(op, tandem.Invalid, "the model has no name: want one")
 	case c.Limits.Context < 2 || c.Limits.Vocab < 1:
-		return c, tandem.Errorf(op, tandem.Invalid, "context is %d and vocabulary %d: want those of the model", c.Limits.Context, c.Limits.Vocab)
+		return c, tandem.Errorf(op, tandem.Invalid, "context is %d and vocabulary %d: want those of the model", c.Limits.Context,
+			c.Limits.Vocab)
+	}
+	var err error
+	if c.Hosts, err = allowedHosts(c.Hosts); err != nil {
+		return c, err
 	}
 	for _, d := range []struct {
 		v   *time.Duration
@@ -136,6 +145,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Texts == nil {
+		c.Texts = budget.NewTexts()
 	}
 	if c.Counters == nil {
 		c.Counters = new(tandem.Counters)

@@ -21,12 +21,12 @@ type description struct {
 	Reason       string           `json:"reason"` // why they are not
 	Defaults     defaultValues    `json:"defaults"`
 	Limits       limitValues      `json:"limits"`
-	Drafters     []string         `json:"drafters"` // that may be named in a request now
+	Drafters     []string         `json:"drafters"` // names that a request may use now
 	Processes    []process        `json:"processes"`
 	Counters     map[string]int64 `json:"counters"`
 }
 
-// defaultValues are what a request gets that says nothing, named as in a request.
+// defaultValues are the values of fields that a request leaves out, named as in a request.
 type defaultValues struct {
 	MaxTokens        int              `json:"max_tokens"`
 	Temperature      float64          `json:"temperature"`
@@ -51,7 +51,7 @@ type speculationValue struct {
 	Without  []string        `json:"without"`
 }
 
-// limitValues bound what a request may say of speculation.
+// limitValues bound a request's fields about speculation.
 type limitValues struct {
 	Width    int `json:"max_width"`
 	Depth    int `json:"max_depth"`
@@ -68,6 +68,9 @@ type process struct {
 	ISA      string           `json:"isa"`
 	Threads  int              `json:"threads"`
 	PID      int              `json:"pid"`
+	Identity tandem.Identity  `json:"identity"` // "" for a process without a model
+	Lineage  string           `json:"lineage"`
+	Protocol int              `json:"protocol"`
 	Counters map[string]int64 `json:"counters"`
 }
 
@@ -76,13 +79,15 @@ func (s *Server) describe(w http.ResponseWriter, c *call) error {
 	d := s.cfg.Describe(c.Context())
 	l := tandem.DefaultLimits
 	reason := s.cfg.Loading()
-	out := description{Version: d.Version, Model: s.cfg.Model.Name, Architecture: s.cfg.Model.Architecture, Vocabulary: d.Vocab, Context: d.Context,
-		Chat: s.cfg.Chat != nil, Keyed: s.cfg.Keys != nil, Ready: reason == "", Reason: reason, Defaults: values(s.cfg.Defaults),
-		Limits:   limitValues{cmp.Or(s.cfg.Limits.Nodes, l.Nodes), cmp.Or(s.cfg.Limits.Depth, l.Depth), cmp.Or(s.cfg.Limits.Width, l.Width), oai.MostChoices},
+	out := description{Version: d.Version, Model: s.cfg.Model.Name, Architecture: s.cfg.Model.Architecture, Vocabulary: d.Vocab,
+		Context: d.Context,
+		Chat:    s.cfg.Chat != nil, Keyed: s.cfg.Keys != nil, Ready: reason == "", Reason: reason, Defaults: values(s.cfg.Defaults),
+		Limits: limitValues{cmp.Or(s.cfg.Limits.Nodes, l.Nodes), cmp.Or(s.cfg.Limits.Depth, l.Depth), cmp.Or(s.cfg.Limits.Width, l.Width),
+			oai.MostChoices},
 		Drafters: append([]string{}, s.cfg.Drafters()...), Processes: []process{}, Counters: d.Counters}
 	for _, p := range d.Processes {
 		out.Processes = append(out.Processes, process{Role: p.Role, Up: p.Up, Name: p.Name, Model: p.Model, Version: p.Version, ISA: p.ISA,
-			Threads: p.Threads, PID: p.PID, Counters: p.Counters})
+			Threads: p.Threads, PID: p.PID, Identity: p.Identity, Lineage: p.Lineage, Protocol: p.Protocol, Counters: p.Counters})
 	}
 	s.reply(w, http.StatusOK, out)
 	return nil
@@ -90,10 +95,12 @@ func (s *Server) describe(w http.ResponseWriter, c *call) error {
 
 func values(d defaults) defaultValues {
 	sampling := d.Sampling
-	return defaultValues{MaxTokens: d.MaxTokens, Temperature: sampling.Temperature, TopK: sampling.TopK, TopP: sampling.TopP, MinP: sampling.MinP,
+	return defaultValues{MaxTokens: d.MaxTokens, Temperature: sampling.Temperature, TopK: sampling.TopK, TopP: sampling.TopP,
+		MinP:          sampling.MinP,
 		RepeatPenalty: cmp.Or(sampling.RepeatPenalty, 1), RepeatLast: cmp.Or(sampling.RepeatLast, tandem.DefaultRepeatLast),
 		FrequencyPenalty: sampling.FrequencyPenalty, PresencePenalty: sampling.PresencePenalty,
-		Speculation: speculationValue{Enabled: !d.Bounds.Plain(), Strategy: cmp.Or(d.Strategy, tandem.StrategyFixed), Vote: cmp.Or(d.Vote, tandem.VoteAuto),
+		Speculation: speculationValue{Enabled: !d.Bounds.Plain(), Strategy: cmp.Or(d.Strategy, tandem.StrategyFixed),
+			Vote:     cmp.Or(d.Vote, tandem.VoteAuto),
 			Drafters: append([]string{}, d.Drafters...), Width: d.Bounds.Nodes, Depth: d.Bounds.Depth, Branches: d.Bounds.Width,
 			Without: append([]string{}, d.Without.Names()...)}}
 }

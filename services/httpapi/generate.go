@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"runtime/debug"
 	"sync"
@@ -24,45 +25,102 @@ type choice struct {
 
 // chat answers /v1/chat/completions.
 func (s *Server) chat(w http.ResponseWriter, c *call) error {
-	o, err := s.read(w, c, oai.ReadChat)
+	o, b, err := s.read(w, c, oai.ReadChat)
 	if err != nil {
 		return err
 	}
-	p, err := s.conversation(c.Context(), o.Messages)
+	defer b.done()
+	tokens, err := s.converse(c.Context(), o.Messages)
 	if err != nil {
 		return err
 	}
-	return s.complete(w, c, o, []oai.Prompt{{Tokens: p.Tokens}})
+	o.Messages = nil
+	b.done()
+	return s.complete(w, c, o, []oai.Prompt{{Tokens: tokens}})
 }
 
 // completion answers /v1/completions.
 func (s *Server) completion(w http.ResponseWriter, c *call) error {
-	o, err := s.read(w, c, oai.ReadCompletion)
+	o, b, err := s.read(w, c, oai.ReadCompletion)
 	if err != nil {
 		return err
 	}
+	defer b.done()
+	for i, p := range o.Prompts {
+		if o.Prompts[i].Tokens, err = s.tokens(c.Context(), o, p); err != nil {
+			return err
+		}
+		o.Prompts[i].Text = ""
+	}
+	b.done()
 	return s.complete(w, c, o, o.Prompts)
 }
 
-// read decodes the body of a call that generates.
-func (s *Server) read(w http.ResponseWriter, c *call, decode func([]byte, defaults) (*oai.Call, error)) (*oai.Call, error) {
+// read decodes the body of a call that generates; done must be called once its texts are tokens.
+func (s *Server) read(w http.ResponseWriter, c *call, decode func(io.Reader, defaults, oai.Limits) (*oai.Call, error)) (*oai.Call, *body,
+	error) {
 	if reason := s.cfg.Loading(); reason != "" {
-		return nil, tandem.Errorf(op, tandem.Unavailable, "the model is loading: %s", reason)
+		return nil, nil, tandem.Errorf(op, tandem.Unavailable, "the model is loading: %s", reason)
 	}
-	body, done, err := s.body(w, c)
+	b, err := s.open(w, c)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	defer done()
-	o, err := decode(body, s.cfg.Defaults)
+	o, err := decode(b, s.cfg.Defaults, s.limits())
+	if err == nil {
+		err = s.served(o.Model)
+	}
 	if err != nil {
-		return nil, err
-	}
-	if err := s.served(o.Model); err != nil {
-		return nil, err
+		b.done()
+		return nil, nil, b.refused(w, err)
 	}
 	o.Request.Tenant = c.tenant
-	return o, nil
+	return o, b, nil
+}
+
+// tokens returns the tokens of a completion's prompt. One that is too long is refused before any is made.
+func (s *Server) tokens(ctx context.Context, o *oai.Call, p oai.Prompt) ([]tandem.Token, error) {
+	if p.Tokens != nil || p.Text == "" {
+		return p.Tokens, nil
+	}
+	if err := s.hopeless("prompt", p.Text); err != nil {
+		return nil, err
+	}
+	giveBack, err := s.texts(ctx, len(p.Text))
+	if err != nil {
+		return nil, err
+	}
+	defer giveBack()
+	return s.cfg.Vocab.Encode(p.Text, true), nil
+}
+
+// hopeless refuses a text that cannot fit into the context, before it is tokenised. Short texts are tokenised
+// anyway, so that the client is told the number of tokens.
+func (s *Server) hopeless(field, text string) error {
+	if len(text) <= smallBody {
+		return nil
+	}
+	if n := s.cfg.Vocab.AtLeast(text); n >= s.cfg.Limits.Context {
+		return oai.TooLong(field, n, false, s.cfg.Limits.Context)
+	}
+	return nil
+}
+
+// converse returns the tokens of a conversation.
+func (s *Server) converse(ctx context.Context, messages []oai.Message) ([]tandem.Token, error) {
+	giveBack, err := s.texts(ctx, oai.Size(messages))
+	if err != nil {
+		return nil, err
+	}
+	defer giveBack()
+	p, err := s.conversation(ctx, messages)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.hopeless("messages", p.Text); err != nil {
+		return nil, err
+	}
+	return p.Tokens(), nil
 }
 
 // served refuses a model that is not this server's.
@@ -91,7 +149,7 @@ func (s *Server) conversation(ctx context.Context, messages []oai.Message) (Prom
 		return p, err
 	case kind == tandem.Unsupported:
 		err = &tandem.Error{Kind: tandem.Unsupported, Field: "messages", Err: err}
-	case kind == tandem.Invalid || kind == tandem.Deadline: // a template that takes too long is as wrong as one that refuses
+	case kind == tandem.Invalid || kind == tandem.Deadline: // a template that takes too long counts as one that refuses
 		err = &tandem.Error{Kind: tandem.Invalid, Field: "messages", Err: err}
 	}
 	return p, err
@@ -115,22 +173,15 @@ func (s *Server) choices(o *oai.Call, prompts []oai.Prompt) ([]*choice, error) {
 	for _, p := range prompts {
 		r := o.Request
 		r.Prompt, r.Tokens = p.Text, p.Tokens
-		if len(r.Tokens) >= s.cfg.Limits.Context {
-			return nil, s.tooLong(o, len(r.Tokens))
-		}
-		if len(r.Prompt) > s.cfg.Limits.PromptBytes {
-			e := oai.Refusal(http.StatusRequestEntityTooLarge, "prompt_too_large", "prompt has %d bytes: at most %d allowed", len(r.Prompt), s.cfg.Limits.PromptBytes)
-			e.Param = "prompt"
-			return nil, e
+		if n := len(r.Tokens); n >= s.cfg.Limits.Context {
+			field := "prompt"
+			if o.Chat {
+				field = "messages"
+			}
+			return nil, oai.TooLong(field, n, true, s.cfg.Limits.Context)
 		}
 		if err := r.Validate(s.cfg.Limits); err != nil {
 			return nil, o.InItsWords(err)
-		}
-		if r.Tokens == nil {
-			r.Tokens, r.Prompt = s.cfg.Vocab.Encode(r.Prompt, true), ""
-			if len(r.Tokens) >= s.cfg.Limits.Context {
-				return nil, s.tooLong(o, len(r.Tokens))
-			}
 		}
 		for i := range o.N {
 			x := &choice{index: len(all), first: i == 0, request: r}
@@ -141,17 +192,8 @@ func (s *Server) choices(o *oai.Call, prompts []oai.Prompt) ([]*choice, error) {
 	return all, nil
 }
 
-func (s *Server) tooLong(o *oai.Call, tokens int) error {
-	e := oai.Refusal(http.StatusRequestEntityTooLarge, "context_length_exceeded",
-		"prompt has %d tokens: the context holds %d, and at least one must be left to generate", tokens, s.cfg.Limits.Context)
-	if e.Param = "prompt"; o.Chat {
-		e.Param = "messages"
-	}
-	return e
-}
-
-// run runs all choices, each with its sink, and calls end in the goroutine of each that is complete. The first error
-// ends all. The later choices of a prompt begin when the first has its first token: they find what it has computed.
+// run runs all choices, each with its sink, and calls end in a choice's goroutine when it is complete. The first error
+// ends all. The later choices of a prompt begin when the first has its first token, so that they reuse its prefill.
 func (s *Server) run(ctx context.Context, c *call, choices []*choice, end func(*choice) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-llm/tandem/testkit"
+
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/access"
 	"github.com/tandem-llm/tandem/services/public"
@@ -29,10 +31,11 @@ func TestNoTemplate(t *testing.T) {
 
 // TestLoading answers 503 while the model loads.
 func TestLoading(t *testing.T) {
-	m := NewMonitor(script(nil), nil)
+	m := NewMonitor(script(nil), nil, nil)
 	s := serve(t, m, func(c *Config) { c.Health, c.Loading = m.Health, m.Loading })
 	for _, path := range []string{"/readyz", "/health"} {
-		if p := s.refused(t, "GET", path, ""); p.status != 503 || !strings.Contains(p.Message, "loading") || p.header.Get("Retry-After") != "1" {
+		if p := s.refused(t, "GET", path, ""); p.status != 503 || !strings.Contains(p.Message, "loading") ||
+			p.header.Get("Retry-After") != "1" {
 			t.Errorf("%s: %+v", path, p)
 		}
 	}
@@ -56,10 +59,15 @@ func TestLoading(t *testing.T) {
 
 // TestDrain stops a server under load: what runs is finished, nobody new is let in, and what takes too long is told so.
 func TestDrain(t *testing.T) {
+	t.Parallel()
+	var begun sync.WaitGroup
+	begun.Add(2)
 	release := make(chan struct{})
 	stuck := make(chan error, 1)
-	cfg := Config{Listen: "127.0.0.1:0", Model: Model{Name: "gopher"}, Defaults: testDefaults, Limits: limits, Vocab: alphabet{}, Grace: 300 * time.Millisecond,
+	cfg := Config{Listen: "127.0.0.1:0", Model: Model{Name: "gopher"}, Defaults: testDefaults, Limits: limits, Vocab: alphabet{},
+		Grace: 2 * time.Second,
 		Generator: script(func(ctx context.Context, r tandem.Request, sink tandem.Sink) (tandem.Result, error) {
+			begun.Done()
 			if r.MaxTokens == 7 {
 				return endless(stuck)(ctx, r, sink)
 			}
@@ -79,9 +87,9 @@ func TestDrain(t *testing.T) {
 	var long string
 	wg.Go(func() { answer, _ = s.ask(t, "POST", "/v1/completions", `{"prompt":"a"}`) })
 	wg.Go(func() { _, long = s.ask(t, "POST", "/v1/completions", `{"prompt":"a","max_tokens":7,"stream":true}`) })
-	time.Sleep(100 * time.Millisecond)
+	begun.Wait()
 	cancel()
-	eventually(t, "no new connection", func() bool {
+	testkit.Eventually(t, "no new connection", func() bool {
 		c, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
 		if err == nil {
 			c.Close()
@@ -141,7 +149,8 @@ func TestListen(t *testing.T) {
 			t.Errorf("%s: %v, want %q", tc.listen, err, tc.says)
 		}
 	}
-	for name, change := range map[string]func(*Config){"generator": func(c *Config) { c.Generator = nil }, "name": func(c *Config) { c.Model.Name = "" },
+	for name, change := range map[string]func(*Config){"generator": func(c *Config) { c.Generator = nil },
+		"name":    func(c *Config) { c.Model.Name = "" },
 		"context": func(c *Config) { c.Limits.Context = 0 }} {
 		c := base
 		c.Listen = "127.0.0.1:0"
@@ -152,39 +161,13 @@ func TestListen(t *testing.T) {
 	}
 }
 
-// TestConnections accepts no more connections than it has room for, until one is closed.
-func TestConnections(t *testing.T) {
-	s := serve(t, script(nil), func(c *Config) { c.MaxConns = 2 })
-	var open []net.Conn
-	for range 2 {
-		c, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		open = append(open, c)
-	}
-	time.Sleep(20 * time.Millisecond)
-	client := http.Client{Timeout: 100 * time.Millisecond, Transport: &http.Transport{DisableKeepAlives: true}}
-	if a, err := client.Get(s.url + "/livez"); err == nil {
-		a.Body.Close()
-		t.Error("a third connection is served")
-	}
-	open[0].Close()
-	client.Timeout = 5 * time.Second
-	a, err := client.Get(s.url + "/livez")
-	if err != nil {
-		t.Fatal(err)
-	}
-	a.Body.Close()
-}
-
 // TestDescribe compares what the playground is told.
 func TestDescribe(t *testing.T) {
 	s := serve(t, script(nil), func(c *Config) {
 		c.Drafters = func() []string { return []string{"go", "py"} }
 		c.Describe = func(context.Context) public.Description {
-			return public.Description{Version: "v1", Model: "gopher", Vocab: 300, Context: 64, Processes: []public.Process{{Role: "gateway", Up: true}}, Counters: map[string]int64{"a": 1}}
+			return public.Description{Version: "v1", Model: "gopher", Vocab: 300, Context: 64,
+				Processes: []public.Process{{Role: "gateway", Up: true}}, Counters: map[string]int64{"a": 1}}
 		}
 	})
 	_, all := s.ask(t, "GET", "/tandem/v1/describe", "")
@@ -192,8 +175,10 @@ func TestDescribe(t *testing.T) {
 	if err := json.Unmarshal([]byte(all), &d); err != nil {
 		t.Fatal(err)
 	}
-	if d.Model != "gopher" || d.Version != "v1" || !d.Chat || d.Keyed || !d.Ready || d.Defaults.MaxTokens != 5 || d.Defaults.Speculation.Width != 16 ||
-		d.Defaults.Speculation.Strategy != "planner" || len(d.Drafters) != 2 || len(d.Processes) != 1 || d.Counters["a"] != 1 || d.Limits.Choices != 16 || d.Limits.Width != 256 {
+	if d.Model != "gopher" || d.Version != "v1" || !d.Chat || d.Keyed || !d.Ready || d.Defaults.MaxTokens != 5 ||
+		d.Defaults.Speculation.Width != 16 ||
+		d.Defaults.Speculation.Strategy != "planner" || len(d.Drafters) != 2 || len(d.Processes) != 1 || d.Counters["a"] != 1 ||
+		d.Limits.Choices != 16 || d.Limits.Width != 256 {
 		t.Errorf("described as %+v", d)
 	}
 }

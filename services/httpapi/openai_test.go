@@ -20,7 +20,8 @@ import (
 
 // official returns OpenAI's own client of a site.
 func official(s *site, options ...option.RequestOption) *openai.Client {
-	c := openai.NewClient(append([]option.RequestOption{option.WithBaseURL(s.url + "/v1"), option.WithAPIKey("any"), option.WithMaxRetries(0)}, options...)...)
+	c := openai.NewClient(append([]option.RequestOption{option.WithBaseURL(s.url + "/v1"), option.WithAPIKey("any"),
+		option.WithMaxRetries(0)}, options...)...)
 	return &c
 }
 
@@ -35,37 +36,50 @@ func TestOfficialClient(t *testing.T) {
 
 	t.Run("chat", func(t *testing.T) {
 		a, err := c.Chat.Completions.New(ctx, openai.ChatCompletionNewParams{
-			Model: "gopher", Seed: openai.Int(0), MaxCompletionTokens: openai.Int(6), Temperature: openai.Float(0.5), TopP: openai.Float(0.9), N: openai.Int(2),
-			FrequencyPenalty: openai.Float(0.25), PresencePenalty: openai.Float(-0.25), LogitBias: map[string]int64{"104": 5, "5": -100}, Logprobs: openai.Bool(true),
-			TopLogprobs: openai.Int(2), User: openai.String("me"), Stop: openai.ChatCompletionNewParamsStopUnion{OfStringArray: []string{"##", "$$"}},
+			Model: "gopher", Seed: openai.Int(0), MaxCompletionTokens: openai.Int(6), Temperature: openai.Float(0.5),
+			TopP: openai.Float(0.9), N: openai.Int(2),
+			FrequencyPenalty: openai.Float(0.25), PresencePenalty: openai.Float(-0.25), LogitBias: map[string]int64{"104": 5, "5": -100},
+			Logprobs:    openai.Bool(true),
+			TopLogprobs: openai.Int(2), User: openai.String("me"),
+			Stop:           openai.ChatCompletionNewParamsStopUnion{OfStringArray: []string{"##", "$$"}},
 			ResponseFormat: openai.ChatCompletionNewParamsResponseFormatUnion{OfText: &shared.ResponseFormatTextParam{}},
-			Messages: []openai.ChatCompletionMessageParamUnion{openai.SystemMessage("s"), openai.UserMessage("u"), openai.AssistantMessage("a"),
+			Messages: []openai.ChatCompletionMessageParamUnion{openai.SystemMessage("s"), openai.UserMessage("u"),
+				openai.AssistantMessage("a"),
 				openai.UserMessage([]openai.ChatCompletionContentPartUnionParam{openai.TextContentPart("x"), openai.TextContentPart("y")})},
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(a.Choices) != 2 || a.Choices[0].Message.Content != "hello " || a.Choices[1].Message.Content != "ello h" || a.Choices[1].Index != 1 ||
-			a.Choices[0].FinishReason != "length" || a.Usage.CompletionTokens != 12 || a.Usage.PromptTokensDetails.CachedTokens != 1 || a.Object != "chat.completion" ||
+		if len(a.Choices) != 2 || a.Choices[0].Message.Content != "hello " || a.Choices[1].Message.Content != "ello h" ||
+			a.Choices[1].Index != 1 ||
+			a.Choices[0].FinishReason != "length" || a.Usage.CompletionTokens != 12 || a.Usage.PromptTokensDetails.CachedTokens != 1 ||
+			a.Object != "chat.completion" ||
 			a.Model != "gopher" {
 			t.Errorf("answer %s", a.RawJSON())
 		}
-		if l := a.Choices[0].Logprobs.Content; len(l) != 6 || l[0].Token != "h" || l[0].Logprob != -0.5 || len(l[0].TopLogprobs) != 2 || l[0].Bytes[0] != 'h' {
+		if l := a.Choices[0].Logprobs.Content; len(l) != 6 || l[0].Token != "h" || l[0].Logprob != -0.5 || len(l[0].TopLogprobs) != 2 ||
+			l[0].Bytes[0] != 'h' {
 			t.Errorf("log-probabilities %+v", l)
 		}
-		want := tandem.Sampling{Temperature: 0.5, TopP: 0.9, Seed: asked.Sampling.Seed, FrequencyPenalty: 0.25, PresencePenalty: -0.25, Logprobs: true, TopLogprobs: 2,
+		want := tandem.Sampling{Temperature: 0.5, TopP: 0.9, Seed: asked.Sampling.Seed, FrequencyPenalty: 0.25, PresencePenalty: -0.25,
+			Logprobs: true, TopLogprobs: 2,
 			Bias: []tandem.Bias{{Token: 5, Add: -100}, {Token: 104, Add: 5}}}
-		if got := asked.Sampling; got.Temperature != want.Temperature || got.TopP != want.TopP || got.FrequencyPenalty != 0.25 || got.PresencePenalty != -0.25 ||
-			!got.Logprobs || got.TopLogprobs != 2 || len(got.Bias) != 2 || got.Bias[0] != want.Bias[0] || got.Bias[1] != want.Bias[1] || asked.MaxTokens != 6 {
+		if got := asked.Sampling; got.Temperature != want.Temperature || got.TopP != want.TopP || got.FrequencyPenalty != 0.25 ||
+			got.PresencePenalty != -0.25 ||
+			!got.Logprobs || got.TopLogprobs != 2 || len(got.Bias) != 2 || got.Bias[0] != want.Bias[0] || got.Bias[1] != want.Bias[1] ||
+			asked.MaxTokens != 6 {
 			t.Errorf("the generator was asked for %+v", asked)
 		}
-		if len(asked.Stop) != 2 || asked.Stop[1] != "$$" || (alphabet{}).Decode(asked.Tokens[1:]) != "system: s\nuser: u\nassistant: a\nuser: xy\n" {
+		if len(asked.Stop) != 2 || asked.Stop[1] != "$$" ||
+			(alphabet{}).Decode(asked.Tokens[1:]) != "system: s\nuser: u\nassistant: a\nuser: xy\n" {
 			t.Errorf("the generator was asked for %+v", asked)
 		}
 	})
 	t.Run("chat stream", func(t *testing.T) {
-		st := c.Chat.Completions.NewStreaming(ctx, openai.ChatCompletionNewParams{Messages: []openai.ChatCompletionMessageParamUnion{openai.UserMessage("u")}, Seed: openai.Int(0),
-			MaxTokens: openai.Int(6), N: openai.Int(3), StreamOptions: openai.ChatCompletionStreamOptionsParam{IncludeUsage: openai.Bool(true)}, Model: "gopher"})
+		st := c.Chat.Completions.NewStreaming(ctx,
+			openai.ChatCompletionNewParams{Messages: []openai.ChatCompletionMessageParamUnion{openai.UserMessage("u")}, Seed: openai.Int(0),
+				MaxTokens: openai.Int(6), N: openai.Int(3),
+				StreamOptions: openai.ChatCompletionStreamOptionsParam{IncludeUsage: openai.Bool(true)}, Model: "gopher"})
 		var acc openai.ChatCompletionAccumulator
 		for st.Next() {
 			if !acc.AddChunk(st.Current()) {
@@ -75,21 +89,26 @@ func TestOfficialClient(t *testing.T) {
 		if err := st.Err(); err != nil {
 			t.Fatal(err)
 		}
-		if len(acc.Choices) != 3 || acc.Choices[0].Message.Content != "hello " || acc.Choices[2].Message.Content != "llo he" || acc.Choices[2].FinishReason != "length" ||
+		if len(acc.Choices) != 3 || acc.Choices[0].Message.Content != "hello " || acc.Choices[2].Message.Content != "llo he" ||
+			acc.Choices[2].FinishReason != "length" ||
 			acc.Choices[0].Message.Role != "assistant" || acc.Usage.CompletionTokens != 18 || acc.Usage.PromptTokens != 9 {
 			t.Errorf("all chunks make %+v", acc.ChatCompletion)
 		}
 	})
 	t.Run("completion", func(t *testing.T) {
-		a, err := c.Completions.New(ctx, openai.CompletionNewParams{Model: "gopher", Prompt: openai.CompletionNewParamsPromptUnion{OfArrayOfStrings: []string{"a", "b"}},
-			Seed: openai.Int(0), MaxTokens: openai.Int(5), Logprobs: openai.Int(1), BestOf: openai.Int(1), N: openai.Int(1), Echo: openai.Bool(false)})
+		a, err := c.Completions.New(ctx,
+			openai.CompletionNewParams{Model: "gopher", Prompt: openai.CompletionNewParamsPromptUnion{OfArrayOfStrings: []string{"a", "b"}},
+				Seed: openai.Int(0), MaxTokens: openai.Int(5), Logprobs: openai.Int(1), BestOf: openai.Int(1), N: openai.Int(1),
+				Echo: openai.Bool(false)})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(a.Choices) != 2 || a.Choices[1].Text != "hello" || a.Choices[1].Logprobs.Tokens[4] != "o" || a.Usage.TotalTokens != 14 || a.Object != "text_completion" {
+		if len(a.Choices) != 2 || a.Choices[1].Text != "hello" || a.Choices[1].Logprobs.Tokens[4] != "o" || a.Usage.TotalTokens != 14 ||
+			a.Object != "text_completion" {
 			t.Errorf("answer %s", a.RawJSON())
 		}
-		st := c.Completions.NewStreaming(ctx, openai.CompletionNewParams{Model: "gopher", Prompt: openai.CompletionNewParamsPromptUnion{OfArrayOfTokens: []int64{1, 2}}, Seed: openai.Int(0)})
+		st := c.Completions.NewStreaming(ctx, openai.CompletionNewParams{Model: "gopher",
+			Prompt: openai.CompletionNewParamsPromptUnion{OfArrayOfTokens: []int64{1, 2}}, Seed: openai.Int(0)})
 		text := ""
 		for st.Next() {
 			text += st.Current().Choices[0].Text
@@ -113,14 +132,16 @@ func TestOfficialClient(t *testing.T) {
 			status            int
 			param, code, says string
 		}{
-			{openai.CompletionNewParams{Prompt: prompt("a"), Temperature: openai.Float(-1)}, 400, "temperature", "invalid_value", "temperature is -1: want 0 to 100"},
+			{openai.CompletionNewParams{Prompt: prompt("a"), Temperature: openai.Float(-1)}, 400, "temperature", "invalid_value",
+				"temperature is -1: want 0 to 100"},
 			{openai.CompletionNewParams{Prompt: prompt("a"), Echo: openai.Bool(true)}, 400, "echo", "unsupported_value", "echo is true"},
 			{openai.CompletionNewParams{Prompt: prompt("a"), Model: "gpt-4"}, 404, "model", "model_not_found", "gopher"},
 			{openai.CompletionNewParams{Prompt: prompt(strings.Repeat("a", 100))}, 413, "prompt", "context_length_exceeded", "101 tokens"},
 		} {
 			_, err := c.Completions.New(ctx, tc.p)
 			var e *openai.Error
-			if !errors.As(err, &e) || e.StatusCode != tc.status || e.Param != tc.param || e.Code != tc.code || !strings.Contains(e.Message, tc.says) || e.Type != "invalid_request_error" {
+			if !errors.As(err, &e) || e.StatusCode != tc.status || e.Param != tc.param || e.Code != tc.code ||
+				!strings.Contains(e.Message, tc.says) || e.Type != "invalid_request_error" {
 				t.Errorf("%v, want %d %s %s", err, tc.status, tc.param, tc.code)
 			}
 		}
@@ -152,23 +173,27 @@ func TestOfficialClientSeesErrorsOfStreams(t *testing.T) {
 	}
 	_, all := s.ask(t, "POST", "/v1/completions", `{"prompt":"a","stream":true}`)
 	got := events(t, strings.NewReader(all))
-	if last := got[len(got)-1]; last.kind != "error" || !strings.Contains(last.data, `"error":{"message":"generate: the verifier is gone","type":"unavailable_error"`) {
+	if last := got[len(got)-1]; last.kind != "error" ||
+		!strings.Contains(last.data, `"error":{"message":"generate: the verifier is gone","type":"unavailable_error"`) {
 		t.Errorf("the last event is %+v", last)
 	}
 }
 
 // TestOfficialClientTriesAgain gets 429 with a time to wait, and waits it.
 func TestOfficialClientTriesAgain(t *testing.T) {
+	t.Parallel()
 	calls := 0
 	var first time.Time
 	s := serve(t, script(func(ctx context.Context, r tandem.Request, sink tandem.Sink) (tandem.Result, error) {
 		if calls++; calls == 1 {
 			first = time.Now()
-			return tandem.Result{}, &tandem.Error{Op: "generate", Kind: tandem.Exhausted, Err: errors.New("the queue is full"), RetryAfter: 300 * time.Millisecond}
+			return tandem.Result{}, &tandem.Error{Op: "generate", Kind: tandem.Exhausted, Err: errors.New("the queue is full"),
+				RetryAfter: 300 * time.Millisecond}
 		}
 		return hello(ctx, r, sink)
 	}), nil)
-	a, err := official(s, option.WithMaxRetries(1)).Completions.New(t.Context(), openai.CompletionNewParams{Prompt: prompt("a"), Seed: openai.Int(0)})
+	a, err := official(s, option.WithMaxRetries(1)).Completions.New(t.Context(), openai.CompletionNewParams{Prompt: prompt("a"),
+		Seed: openai.Int(0)})
 	if err != nil || a.Choices[0].Text != "hello" || calls != 2 {
 		t.Fatalf("answer %+v after %d calls: %v", a, calls, err)
 	}

@@ -19,6 +19,7 @@ func bodies(field string) map[string]string {
 
 // TestNumbers sets each numeric field to min-1, min, max, max+1, NaN and text.
 func TestNumbers(t *testing.T) {
+	t.Parallel()
 	s := serve(t, script(nil), nil)
 	speculation := func(name string) string { return `"speculation":{"` + name + `":%s}` }
 	type numeric struct {
@@ -27,7 +28,8 @@ func TestNumbers(t *testing.T) {
 		only         string // the path that has it, "" for both
 	}
 	both := []numeric{
-		{"max_tokens", `"max_tokens":%s`, []string{"1", "1.0", "1e1", "2147483647"}, []string{"0", "-1", "2147483648", "1e99", "1e999", "1.5"}, ""},
+		{"max_tokens", `"max_tokens":%s`, []string{"1", "1.0", "1e1", "2147483647"}, []string{"0", "-1", "2147483648", "1e99", "1e999",
+			"1.5"}, ""},
 		{"temperature", `"temperature":%s`, []string{"0", "-0", "100", "0.7"}, []string{"-1", "-0.001", "101", "1e999"}, ""},
 		{"top_p", `"top_p":%s`, []string{"0.001", "1"}, []string{"0", "-1", "1.001", "2"}, ""},
 		{"min_p", `"min_p":%s`, []string{"0", "1"}, []string{"-1", "1.5", "2"}, ""},
@@ -42,7 +44,8 @@ func TestNumbers(t *testing.T) {
 		{"logit_bias", `"logit_bias":{"%s":1}`, []string{"0", "299"}, []string{"-1", "300", "01", "1.5", "2147483648", "x"}, ""},
 		{"top_logprobs", `"logprobs":true,"top_logprobs":%s`, []string{"0", "20"}, []string{"-1", "21"}, "/v1/chat/completions"},
 		{"logprobs", `"logprobs":%s`, []string{"0", "20"}, []string{"-1", "21", "true"}, "/v1/completions"},
-		{"max_completion_tokens", `"max_completion_tokens":%s`, []string{"1", "2147483647"}, []string{"0", "2147483648"}, "/v1/chat/completions"},
+		{"max_completion_tokens", `"max_completion_tokens":%s`, []string{"1", "2147483647"}, []string{"0", "2147483648"},
+			"/v1/chat/completions"},
 		{"best_of", `"best_of":%s`, []string{"1"}, []string{"0", "2", "21"}, "/v1/completions"},
 		{"speculation.max_width", speculation("max_width"), []string{"2", "256"}, []string{"1", "0", "-1", "257"}, ""},
 		{"speculation.max_depth", speculation("max_depth"), []string{"1", "64"}, []string{"0", "-1", "65"}, ""},
@@ -71,7 +74,8 @@ func TestNumbers(t *testing.T) {
 				if p.status != 400 || p.Type != "invalid_request_error" || p.Param != n.param && !strings.HasPrefix(p.Param, n.param+".") {
 					t.Errorf("%s %s of %s: %+v", path, n.param, v, p)
 				}
-				if name := n.param[strings.LastIndexByte(n.param, '.')+1:]; v != "" && v != "0" && !strings.Contains(p.Message, name) && !strings.Contains(p.Message, "tree") {
+				if name := n.param[strings.LastIndexByte(n.param, '.')+1:]; v != "" && v != "0" && !strings.Contains(p.Message, name) &&
+					!strings.Contains(p.Message, "tree") {
 					t.Errorf("%s %s of %s: message %q does not name it", path, n.param, v, p.Message)
 				}
 			}
@@ -223,9 +227,12 @@ func TestPromptsAndMessages(t *testing.T) {
 		{"/v1/chat/completions", `{"messages":[{"content":"a"}]}`, "messages[0].role", "invalid_value", 400},
 		{"/v1/chat/completions", `{"messages":[{"role":"king","content":"a"}]}`, "messages[0].role", "invalid_value", 400},
 		{"/v1/chat/completions", `{"messages":[{"role":"user","content":"a","foo":1}]}`, "messages[0].foo", "unsupported_value", 400},
-		{"/v1/chat/completions", `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}`, "messages[0].content[0].type", "unsupported_value", 400},
-		{"/v1/chat/completions", `{"messages":[{"role":"user","content":[{"type":"text"}]}]}`, "messages[0].content[0]", "invalid_value", 400},
-		{"/v1/chat/completions", `{"messages":[{"role":"user","content":"a","tool_calls":[{}]}]}`, "messages[0].tool_calls", "invalid_value", 400},
+		{"/v1/chat/completions", `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}`,
+			"messages[0].content[0].type", "unsupported_value", 400},
+		{"/v1/chat/completions", `{"messages":[{"role":"user","content":[{"type":"text"}]}]}`, "messages[0].content[0]", "invalid_value",
+			400},
+		{"/v1/chat/completions", `{"messages":[{"role":"user","content":"a","tool_calls":[{}]}]}`, "messages[0].tool_calls",
+			"invalid_value", 400},
 		{"/v1/chat/completions", `{"messages":[{"role":"user","content":"refuse"}]}`, "messages", "invalid_value", 400},
 		{"/v1/chat/completions", `{"messages":[{"role":"user","content":"loop"}]}`, "messages", "invalid_value", 400},
 		{"/v1/chat/completions", `{"messages":[{"role":"user","content":"` + long + `"}]}`, "messages", "context_length_exceeded", 413},
@@ -253,6 +260,7 @@ func TestPromptsAndMessages(t *testing.T) {
 
 // TestBodies sends what is no JSON object in UTF-8 of a size that is read.
 func TestBodies(t *testing.T) {
+	t.Parallel()
 	s := serve(t, script(nil), func(c *Config) { c.MaxBody = 1 << 20 })
 	for _, tc := range []struct {
 		name, body, says string
@@ -271,7 +279,8 @@ func TestBodies(t *testing.T) {
 		{"a control character", "{\"prompt\":\"a\x01\"}", "at byte 12", 400},
 		{"half a character, escaped", `{"prompt":"a\ud83d"}`, "half a character at byte 12", 400},
 		{"its other half", `{"prompt":"\\\ude00\ud83d"}`, "half a character at byte 13", 400},
-		{"deep arrays", `{"prompt":` + strings.Repeat("[", 100000) + strings.Repeat("]", 100000) + `}`, "more than 64 deep at byte 73", 400},
+		{"deep arrays", `{"prompt":` + strings.Repeat("[", 100000) + strings.Repeat("]", 100000) + `}`, "more than 64 deep at byte 73",
+			400},
 		{"deep objects", strings.Repeat(`{"prompt":`, 1000) + "1" + strings.Repeat("}", 1000), "more than 64 deep", 400},
 		{"too many bytes", `{"prompt":"` + strings.Repeat("x", 1<<20) + `"}`, "more than 1048576 bytes", 413},
 		{"too many fields", `{"prompt":"a","logit_bias":{` + manyFields(1025) + `}}`, "more than 1024 fields", 400},
@@ -321,16 +330,23 @@ func TestAccess(t *testing.T) {
 	}{
 		{site: open, method: "POST", path: "/v1/completions", status: 200},
 		{site: open, method: "POST", path: "/v1/completions", headers: []string{"Authorization", "Bearer whatever"}, status: 200},
-		{site: open, method: "POST", path: "/v1/completions", headers: []string{"Content-Type", "application/x-www-form-urlencoded"}, status: 200},
-		{site: open, method: "POST", path: "/v1/completions", headers: []string{"Content-Type", "application/json; charset=utf-8"}, status: 200},
-		{site: open, method: "POST", path: "/v1/completions", headers: []string{"Content-Type", "multipart/form-data; boundary=x"}, status: 415, code: "unsupported_media_type"},
-		{site: open, method: "POST", path: "/v1/completions", headers: []string{"Content-Encoding", "gzip"}, status: 415, code: "unsupported_media_type"},
-		{site: open, method: "POST", path: "/v1/completions", headers: []string{"Host", "evil.example"}, status: 403, code: "host_not_allowed"},
+		{site: open, method: "POST", path: "/v1/completions", headers: []string{"Content-Type", "application/x-www-form-urlencoded"},
+			status: 200},
+		{site: open, method: "POST", path: "/v1/completions", headers: []string{"Content-Type", "application/json; charset=utf-8"},
+			status: 200},
+		{site: open, method: "POST", path: "/v1/completions", headers: []string{"Content-Type", "multipart/form-data; boundary=x"},
+			status: 415, code: "unsupported_media_type"},
+		{site: open, method: "POST", path: "/v1/completions", headers: []string{"Content-Encoding", "gzip"}, status: 415,
+			code: "unsupported_media_type"},
+		{site: open, method: "POST", path: "/v1/completions", headers: []string{"Host", "evil.example"}, status: 403,
+			code: "host_not_allowed"},
 		{site: open, method: "GET", path: "/readyz", headers: []string{"Host", "evil.example:8450"}, status: 403, code: "host_not_allowed"},
 		{site: open, method: "GET", path: "/readyz", headers: []string{"Host", "LOCALHOST:8450"}, status: 200},
 		{site: open, method: "GET", path: "/readyz", headers: []string{"Host", "[::1]:8450"}, status: 200},
-		{site: open, method: "POST", path: "/v1/completions", headers: []string{"Origin", "http://evil.example"}, status: 403, code: "cross_origin"},
-		{site: open, method: "POST", path: "/v1/completions", headers: []string{"Sec-Fetch-Site", "cross-site"}, status: 403, code: "cross_origin"},
+		{site: open, method: "POST", path: "/v1/completions", headers: []string{"Origin", "http://evil.example"}, status: 403,
+			code: "cross_origin"},
+		{site: open, method: "POST", path: "/v1/completions", headers: []string{"Sec-Fetch-Site", "cross-site"}, status: 403,
+			code: "cross_origin"},
 		{site: open, method: "POST", path: "/v1/completions", headers: []string{"Sec-Fetch-Site", "same-origin"}, status: 200},
 		{site: open, method: "GET", path: "/v1/completions", status: 405, code: "method_not_allowed", allow: "POST"},
 		{site: open, method: "DELETE", path: "/v1/models", status: 405, code: "method_not_allowed", allow: "GET, HEAD"},
@@ -342,8 +358,10 @@ func TestAccess(t *testing.T) {
 		{site: open, method: "GET", path: "/metrics", status: 200},
 		{site: open, method: "GET", path: "/tandem/v1/describe", status: 404, code: "unknown_url"},
 		{site: keyed, method: "POST", path: "/v1/completions", status: 401, code: "invalid_api_key", authenticate: "Bearer"},
-		{site: keyed, method: "POST", path: "/v1/completions", headers: []string{"Authorization", "Bearer k-3"}, status: 401, code: "invalid_api_key", authenticate: "Bearer"},
-		{site: keyed, method: "POST", path: "/v1/completions", headers: []string{"Authorization", "Basic k-1"}, status: 401, code: "invalid_api_key", authenticate: "Bearer"},
+		{site: keyed, method: "POST", path: "/v1/completions", headers: []string{"Authorization", "Bearer k-3"}, status: 401,
+			code: "invalid_api_key", authenticate: "Bearer"},
+		{site: keyed, method: "POST", path: "/v1/completions", headers: []string{"Authorization", "Basic k-1"}, status: 401,
+			code: "invalid_api_key", authenticate: "Bearer"},
 		{site: keyed, method: "POST", path: "/v1/completions", headers: []string{"Authorization", "Bearer k-2"}, status: 200},
 		{site: keyed, method: "GET", path: "/metrics", status: 401, code: "invalid_api_key", authenticate: "Bearer"},
 		{site: keyed, method: "GET", path: "/v1/models", status: 401, code: "invalid_api_key", authenticate: "Bearer"},
@@ -364,7 +382,8 @@ func TestAccess(t *testing.T) {
 			continue
 		}
 		p := refusal(t, answer, all)
-		if p.status != tc.status || p.Code != tc.code || p.header.Get("Allow") != tc.allow || p.header.Get("WWW-Authenticate") != tc.authenticate {
+		if p.status != tc.status || p.Code != tc.code || p.header.Get("Allow") != tc.allow ||
+			p.header.Get("WWW-Authenticate") != tc.authenticate {
 			t.Errorf("%s %s %v: %+v, want %d %s", tc.method, tc.path, tc.headers, p, tc.status, tc.code)
 		}
 		if p.header.Get("Access-Control-Allow-Origin") != "" {

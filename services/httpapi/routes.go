@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"context"
 	crand "crypto/rand"
 	"encoding/hex"
@@ -8,24 +9,24 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net"
 	"net/http"
 	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
 
-	"go.opentelemetry.io/otel/propagation"
-
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/access"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
+	"github.com/tandem-llm/tandem/services/telemetry/traceparent"
 )
 
 // route is what is served at a path.
 type route struct {
-	name   string // as it is counted: paths with a model's name are one
-	post   bool   // POST, else GET and HEAD
-	open   bool   // without a key
+	name   string       // for metrics: all paths with a model's name have one
+	post   bool         // POST, else GET and HEAD
+	open   bool         // without a key
+	keys   *access.Keys // the only ones let in; nil: those of all clients
 	handle func(s *Server, w http.ResponseWriter, r *call) error
 }
 
@@ -40,7 +41,7 @@ type call struct {
 // left reports whether the client has closed the connection.
 func (c *call) left() bool { return errors.Is(context.Cause(c.Context()), context.Canceled) }
 
-// routes returns the handler of all requests. A path that ends in "/" stands for all below it.
+// routes returns the handler of all requests. A path that ends in "/" stands for all paths below it.
 func (s *Server) routes() http.Handler {
 	all := map[string]route{
 		"/v1/chat/completions": {post: true, handle: (*Server).chat},
@@ -58,7 +59,7 @@ func (s *Server) routes() http.Handler {
 		all["/tandem/v1/describe"] = route{handle: (*Server).describe}
 	}
 	if s.cfg.Metrics != nil {
-		all["/metrics"] = route{handle: func(s *Server, w http.ResponseWriter, r *call) error {
+		all["/metrics"] = route{keys: s.cfg.MetricsKeys, handle: func(s *Server, w http.ResponseWriter, r *call) error {
 			s.cfg.Metrics.ServeHTTP(w, r.Request)
 			return nil
 		}}
@@ -94,7 +95,7 @@ func find(all map[string]route, path string) (route, bool) {
 	return route{}, false
 }
 
-// serve answers one request: it names it, judges whether it may be made, and turns an error or a panic into an answer.
+// serve answers one request: it gives it an id, checks whether it is allowed, and turns an error or a panic into an answer.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request, all map[string]route) {
 	c := &call{Request: r, id: requestID(r.Header.Get("X-Request-Id")), begun: time.Now()}
 	seen := &watched{ResponseWriter: w}
@@ -103,11 +104,11 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, all map[string]ro
 	h.Set("X-Content-Type-Options", "nosniff")
 	to, known := find(all, r.URL.Path)
 	r.Pattern = to.name
+	s.allow(w, 0) // for handlers that set no other
 	defer func() { s.ended(c, to.name, seen, recover()) }()
 	err := s.admit(c, h, to, known)
 	if err == nil {
-		ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
-		c.Request = r.WithContext(ctx)
+		c.Request = r.WithContext(traceparent.Extract(r.Context(), r.Header))
 		err = to.handle(s, seen, c)
 	}
 	if err != nil {
@@ -115,11 +116,11 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, all map[string]ro
 	}
 }
 
-// admit judges whether a request may be made.
+// admit checks whether a request is allowed.
 func (s *Server) admit(c *call, h http.Header, to route, known bool) error {
 	r := c.Request
-	if s.local && !localHost(r.Host) {
-		return oai.Refusal(http.StatusForbidden, "host_not_allowed", "host %.100q is not this machine: want localhost, 127.0.0.1 or [::1]", r.Host)
+	if err := s.checkHost(r.Host); err != nil {
+		return err
 	}
 	if err := http.NewCrossOriginProtection().Check(r); err != nil {
 		return oai.Refusal(http.StatusForbidden, "cross_origin", "a page of another origin must not use this server: %v", err)
@@ -127,8 +128,12 @@ func (s *Server) admit(c *call, h http.Header, to route, known bool) error {
 	if !known {
 		return oai.Refusal(http.StatusNotFound, "unknown_url", "%s %.200s: there is no such path", r.Method, r.URL.Path)
 	}
+	keys := s.cfg.Keys
+	if to.keys != nil {
+		keys = to.keys
+	}
 	var ok bool
-	if c.tenant, ok = s.cfg.Keys.Tenant(r.Header.Get("Authorization")); !ok && !to.open {
+	if c.tenant, ok = keys.Tenant(r.Header.Get("Authorization")); !ok && !to.open {
 		h.Set("WWW-Authenticate", "Bearer")
 		return oai.Refusal(http.StatusUnauthorized, "invalid_api_key", "the key is missing or wrong: want \"Authorization: Bearer KEY\"")
 	}
@@ -154,10 +159,11 @@ func (s *Server) ended(c *call, name string, w *watched, panicked any) {
 		w.status = http.StatusOK
 	}
 	s.cfg.Counters.Add("http.requests."+strconv.Itoa(w.status), 1)
-	s.cfg.Log.Debug("request", "method", c.Method, "path", name, "status", w.status, "request", c.id, "ms", time.Since(c.begun).Milliseconds())
+	s.cfg.Log.Debug("request", "method", c.Method, "path", name, "status", w.status, "request", c.id, "ms",
+		time.Since(c.begun).Milliseconds())
 }
 
-// fail answers a request with err, or notes it where an answer has begun or nobody waits for one.
+// fail answers a request with err, or only logs it if an answer has begun or no client waits for one.
 func (s *Server) fail(w *watched, c *call, err error) {
 	e := oai.FromError(err)
 	switch {
@@ -165,7 +171,7 @@ func (s *Server) fail(w *watched, c *call, err error) {
 		s.cfg.Log.Error("request", "path", c.URL.Path, "request", c.id, "status", e.Status, "error", err)
 	case c.left() && e.Status != http.StatusRequestTimeout || e.Status == oai.StatusClientClosed: // a late body ends the context too
 		if w.status == 0 {
-			w.WriteHeader(oai.StatusClientClosed) // for whoever counts: the connection is gone
+			w.WriteHeader(oai.StatusClientClosed) // for the metrics: the connection is gone
 		}
 		w.status = oai.StatusClientClosed
 		s.cfg.Log.Info("client left", "path", c.URL.Path, "request", c.id, "status", w.status)
@@ -182,15 +188,31 @@ func (s *Server) fail(w *watched, c *call, err error) {
 
 // reply sends an answer as JSON.
 func (s *Server) reply(w http.ResponseWriter, status int, v any) {
-	body, err := json.Marshal(v)
-	if err != nil {
-		panic(err) // every answer is of plain values
-	}
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.cfg.Stall))
+	body := encode(v)
+	s.allow(w, len(body))
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
-	w.Header().Set("Content-Length", strconv.Itoa(len(body)+1))
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
-	_, _ = w.Write(append(body, '\n'))
+	_, _ = w.Write(body)
+}
+
+// allow sets the write deadline so that the client has time to take an answer of about that many bytes.
+func (s *Server) allow(w http.ResponseWriter, bytes int) {
+	late := s.cfg.Stall + time.Duration(bytes)*time.Second/slowest
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(late))
+}
+
+// slowest is the least rate, in bytes a second, at which a client must take a long answer, after the time of Config.Stall.
+const slowest = 64 << 10
+
+// encode returns v, which must consist of plain values, as a line of JSON.
+func encode(v any) []byte {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	if err := e.Encode(v); err != nil {
+		panic(err)
+	}
+	return b.Bytes()
 }
 
 // watched remembers the status of an answer, 0 before it has begun.
@@ -218,20 +240,9 @@ func (w *watched) Write(p []byte) (int, error) {
 // Unwrap lets http.ResponseController find what lies below.
 func (w *watched) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// localHost reports whether a Host header names this machine's loopback. A name that somebody else's DNS points here
-// would let that one's pages in (DNS rebinding).
-func localHost(host string) bool {
-	name, _, err := net.SplitHostPort(host)
-	if err != nil {
-		name = strings.Trim(host, "[]")
-	}
-	ip := net.ParseIP(name)
-	return strings.EqualFold(name, "localhost") || ip != nil && ip.IsLoopback()
-}
-
 const maxRequestID = 128 // bytes
 
-// requestID returns the client's own id of a request if it is a sane one, else a random one.
+// requestID returns the client's own id of a request if it is valid, else a random one.
 func requestID(own string) string {
 	sane := own != "" && len(own) <= maxRequestID
 	for i := 0; i < len(own); i++ {

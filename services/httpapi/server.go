@@ -9,17 +9,20 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/budget"
 	"github.com/tandem-llm/tandem/services/rpc"
 )
 
 // Server is an HTTP server that listens already; Run it.
 type Server struct {
-	cfg      Config
-	listener net.Listener
-	local    bool // the address is a TCP port that this host alone can reach
-	handler  http.Handler
-	bodies   chan struct{} // one for each large body that is being read
-	draining atomic.Bool
+	cfg       Config
+	listener  net.Listener
+	reach     reach
+	handler   http.Handler
+	bodies    *budget.Budget // of large bodies that are being read
+	receiving receiving
+	answers   *budget.Budget // of answers that are collected
+	draining  atomic.Bool
 }
 
 // New listens and prepares a server. Run, or Close if Run is never reached, gives the address back. Errors: Invalid
@@ -30,22 +33,22 @@ func New(c Config) (*Server, error) {
 		return nil, err
 	}
 	if c.Keys == nil && !c.Insecure && !rpc.Loopback(c.Listen) {
-		return nil, tandem.Errorf("listen", tandem.Invalid, "%s can be reached from other machines, and everybody is let in: choose 127.0.0.1, "+
-			"give --api-key or --api-keys, or say --insecure-listen", c.Listen)
+		return nil, tandem.Errorf("listen", tandem.Invalid,
+			"%s can be reached from other machines, and everybody is let in: choose 127.0.0.1, "+
+				"give --api-key or --api-keys, or say --insecure-listen", c.Listen)
 	}
 	l, err := rpc.Listen(c.Listen)
 	if err != nil {
 		return nil, err
 	}
 	s := newServer(c)
-	tcp, isTCP := l.Addr().(*net.TCPAddr)
-	s.listener, s.local = newLimited(l, c.MaxConns), isTCP && tcp.IP.IsLoopback()
+	s.listener, s.reach = newLimited(l, c.MaxConns, c.Counters), reachOf(l, c.Keys != nil)
 	return s, nil
 }
 
 // newServer returns a server that does not listen.
 func newServer(c Config) *Server {
-	s := &Server{cfg: c, bodies: make(chan struct{}, mostBodies)}
+	s := &Server{cfg: c, bodies: budget.New(allBodies), receiving: receiving{all: map[*body]struct{}{}}, answers: budget.New(allAnswers)}
 	s.handler = s.routes()
 	return s
 }
@@ -58,7 +61,7 @@ func (s *Server) Addr() string {
 	return s.listener.Addr().String()
 }
 
-// URL returns the address as browsers take it; "" for a socket.
+// URL returns the server's URL; "" for a socket.
 func (s *Server) URL() string {
 	if s.listener.Addr().Network() == "unix" {
 		return ""
@@ -72,7 +75,11 @@ func (s *Server) Run(ctx context.Context) error {
 	life, kill := context.WithCancelCause(context.Background())
 	defer kill(nil)
 	server := &http.Server{Handler: s.handler, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
-		BaseContext: func(net.Listener) context.Context { return life }, ErrorLog: quiet(s.cfg.Log)}
+		BaseContext: func(net.Listener) context.Context { return life }, ErrorLog: quiet(s.cfg.Log),
+		ConnState: state, ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, guestKey{},
+				c)
+		}}
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(s.listener) }()
 	select {
@@ -94,7 +101,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// within gives shutdown so long, and reports whether it was enough.
+// within gives shutdown that long, and reports whether it was enough.
 func within(d time.Duration, shutdown func(context.Context) error) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	defer cancel()

@@ -18,9 +18,13 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
 	"github.com/tandem-llm/tandem/services/public"
+	"github.com/tandem-llm/tandem/testkit"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	testkit.AtOnce(32)
+	goleak.VerifyTestMain(m)
+}
 
 const (
 	vocabSize = 300
@@ -51,6 +55,8 @@ func (a alphabet) EncodeWithControl(text string, special bool) []tandem.Token {
 	}
 	return out
 }
+
+func (alphabet) AtLeast(text string) int { return len(text) }
 
 func (alphabet) AppendBytes(dst []byte, t tandem.Token) []byte {
 	if t < 256 {
@@ -85,10 +91,12 @@ func (f script) Generate(ctx context.Context, r tandem.Request, s tandem.Sink) (
 
 // hello says "hello " again and again, one token at a time, every other one a draft's. The seed says where it begins.
 func hello(ctx context.Context, r tandem.Request, s tandem.Sink) (tandem.Result, error) {
-	res := tandem.Result{Finish: tandem.FinishLength, PromptTokens: len(r.Tokens), CachedTokens: 1, Stats: tandem.Stats{Rounds: 2, Drafted: 3, DraftedDepth: 3,
-		Accepted: 1, Prefill: 4 * time.Millisecond, Decode: 8 * time.Millisecond, Choices: map[string]int{"go 4/2": 2},
-		Drafters: []tandem.DrafterStats{{Name: "go", Rounds: 2, Drafted: 3, Accepted: 1, Weight: 1}}, Coordination: []time.Duration{1000, 3000, 2000}}}
-	if err := s.Started(tandem.Started{Session: 7, PromptTokens: r.Tokens, Request: r, Drafter: "go"}); err != nil {
+	res := tandem.Result{Identity: "fp_1", Finish: tandem.FinishLength, PromptTokens: len(r.Tokens), CachedTokens: 1,
+		Stats: tandem.Stats{Rounds: 2, Drafted: 3, DraftedDepth: 3,
+			Accepted: 1, Prefill: 4 * time.Millisecond, Decode: 8 * time.Millisecond, Choices: map[string]int{"go 4/2": 2},
+			Drafters:     []tandem.DrafterStats{{Name: "go", Rounds: 2, Drafted: 3, Accepted: 1, Weight: 1}},
+			Coordination: []time.Duration{1000, 3000, 2000}}}
+	if err := s.Started(tandem.Started{Session: 7, PromptTokens: r.Tokens, Request: r, Drafter: "go", Identity: "fp_1"}); err != nil {
 		return res, err
 	}
 	const text = "hello "
@@ -107,7 +115,8 @@ func hello(ctx context.Context, r tandem.Request, s tandem.Sink) (tandem.Result,
 		}
 		if r.Report {
 			d.Round = &tandem.Round{Index: i, Base: tandem.Position(len(r.Tokens) + i), Choice: "go 4/2", Why: "it is cheap",
-				Tree:     tandem.Tree{Tokens: []tandem.Token{tandem.Token('x'), tandem.Token(c), tandem.Token('z')}, Parents: []int32{-1, 0, 0}, LogProbs: []float32{0, -0.25, -2}},
+				Tree: tandem.Tree{Tokens: []tandem.Token{tandem.Token('x'), tandem.Token(c), tandem.Token('z')},
+					Parents: []int32{-1, 0, 0}, LogProbs: []float32{0, -0.25, -2}},
 				Drafters: []string{"go", "py"}, Votes: []uint16{3, 2, 1}, Path: []int32{1},
 				Lanes: []tandem.Lane{{Stage: "draft", By: "go", From: time.Millisecond, To: 2 * time.Millisecond}}}
 		}
@@ -126,14 +135,15 @@ func (lines) Prompt(_ context.Context, messages []oai.Message) (Prompt, error) {
 	var b strings.Builder
 	for _, m := range messages {
 		if m.Content == "refuse" {
-			return Prompt{}, tandem.Errorf("chat", tandem.Invalid, "template line 3: after the optional system message, roles must alternate")
+			return Prompt{}, tandem.Errorf("chat", tandem.Invalid,
+				"template line 3: after the optional system message, roles must alternate")
 		}
 		if m.Content == "loop" {
 			return Prompt{}, tandem.Errorf("chat", tandem.Deadline, "the template takes longer than 1s")
 		}
 		fmt.Fprintf(&b, "%s: %s\n", m.Role, m.Content)
 	}
-	return Prompt{Text: b.String(), Tokens: alphabet{}.Encode(b.String(), true)}, nil
+	return Prompt{Text: b.String(), Tokens: func() []tandem.Token { return alphabet{}.Encode(b.String(), true) }}, nil
 }
 
 var testDefaults = public.Defaults{MaxTokens: 5, Sampling: tandem.Sampling{TopP: 1}, Bounds: tandem.Bounds{Nodes: 16, Depth: 7, Width: 10},
@@ -148,7 +158,8 @@ type site struct {
 // serve runs a server of g until the test ends; change may change its configuration.
 func serve(t testing.TB, g tandem.Generator, change func(*Config)) *site {
 	t.Helper()
-	cfg := Config{Listen: "127.0.0.1:0", Generator: g, Model: Model{Name: "gopher", Architecture: "llama", Created: time.Unix(1700000000, 0), Fingerprint: "fp_1"},
+	cfg := Config{Listen: "127.0.0.1:0", Generator: g, Model: Model{Name: "gopher", Architecture: "llama",
+		Created: time.Unix(1700000000, 0)},
 		Defaults: testDefaults, Limits: limits, Vocab: alphabet{}, Chat: lines{}, Counters: new(tandem.Counters)}
 	if change != nil {
 		change(&cfg)
@@ -175,7 +186,7 @@ func serve(t testing.TB, g tandem.Generator, change func(*Config)) *site {
 // ask sends a request as curl does, and returns the answer.
 func (s *site) ask(t testing.TB, method, path, body string, headers ...string) (*http.Response, string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, method, s.url+path, strings.NewReader(body))
 	if err != nil {

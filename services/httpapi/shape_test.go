@@ -30,34 +30,47 @@ func TestShapes(t *testing.T) {
 	s := serve(t, script(nil), nil)
 	for _, tc := range []struct{ name, path, body, want string }{
 		{"completion", "/v1/completions", `{"prompt":"ab","max_tokens":2,"seed":0}`,
-			`{"id":"cmpl-ID","object":"text_completion",` + head + `,"choices":[{"index":0,"text":"he","logprobs":null,"finish_reason":"length"}],"usage":` + usage + `,"timings":` + timings + `}`},
+			`{"id":"cmpl-ID","object":"text_completion",` + head +
+				`,"choices":[{"index":0,"text":"he","logprobs":null,"finish_reason":"length"}],"usage":` + usage + `,"timings":` + timings +
+				`}`},
 		{"completion with logprobs", "/v1/completions", `{"prompt":"ab","max_tokens":2,"seed":0,"logprobs":1}`,
-			`{"id":"cmpl-ID","object":"text_completion",` + head + `,"choices":[{"index":0,"text":"he","logprobs":{"tokens":["h","e"],"token_logprobs":[-0.5,-0.5],` +
-				`"top_logprobs":[{"h":-0.5},{"e":-0.5}],"text_offset":[0,1]},"finish_reason":"length"}],"usage":` + usage + `,"timings":` + timings + `}`},
+			`{"id":"cmpl-ID","object":"text_completion",` + head +
+				`,"choices":[{"index":0,"text":"he","logprobs":{"tokens":["h","e"],"token_logprobs":[-0.5,-0.5],` +
+				`"top_logprobs":[{"h":-0.5},{"e":-0.5}],"text_offset":[0,1]},"finish_reason":"length"}],"usage":` + usage + `,"timings":` +
+				timings + `}`},
 		{"completion with logprobs of the tokens alone", "/v1/completions", `{"prompt":"ab","max_tokens":2,"seed":0,"logprobs":0}`,
-			`{"id":"cmpl-ID","object":"text_completion",` + head + `,"choices":[{"index":0,"text":"he","logprobs":{"tokens":["h","e"],"token_logprobs":[-0.5,-0.5],` +
+			`{"id":"cmpl-ID","object":"text_completion",` + head +
+				`,"choices":[{"index":0,"text":"he","logprobs":{"tokens":["h","e"],"token_logprobs":[-0.5,-0.5],` +
 				`"top_logprobs":null,"text_offset":[0,1]},"finish_reason":"length"}],"usage":` + usage + `,"timings":` + timings + `}`},
 		{"two prompts, two choices each", "/v1/completions", `{"prompt":["ab","cd"],"n":2,"max_tokens":2,"seed":0}`,
-			`{"id":"cmpl-ID","object":"text_completion",` + head + `,"choices":[{"index":0,"text":"he","logprobs":null,"finish_reason":"length"},` +
+			`{"id":"cmpl-ID","object":"text_completion",` + head +
+				`,"choices":[{"index":0,"text":"he","logprobs":null,"finish_reason":"length"},` +
 				`{"index":1,"text":"el","logprobs":null,"finish_reason":"length"},{"index":2,"text":"he","logprobs":null,"finish_reason":"length"},` +
 				`{"index":3,"text":"el","logprobs":null,"finish_reason":"length"}],"usage":{"prompt_tokens":6,"completion_tokens":8,"total_tokens":14,"prompt_tokens_details":{"cached_tokens":2}},` +
 				`"timings":{"cache_n":4,"prompt_n":8,"prompt_ms":4,"prompt_per_token_ms":0.5,"prompt_per_second":2000,"predicted_n":8,"predicted_ms":8,` +
 				`"predicted_per_token_ms":1,"predicted_per_second":1000,"draft_n":12,"draft_n_accepted":4}}`},
 		{"chat", "/v1/chat/completions", `{"messages":[{"role":"user","content":""}],"max_tokens":2,"seed":0}`,
-			`{"id":"chatcmpl-ID","object":"chat.completion",` + head + `,"choices":[{"index":0,"message":{"role":"assistant","content":"he"},"logprobs":null,"finish_reason":"length"}],"usage":` +
-				strings.NewReplacer(`"prompt_tokens":3`, `"prompt_tokens":8`, `"total_tokens":5`, `"total_tokens":10`).Replace(usage) + `,"timings":` +
-				strings.NewReplacer(`"prompt_n":2`, `"prompt_n":7`, `"prompt_per_token_ms":2`, `"prompt_per_token_ms":0.5714285714285714`, `"prompt_per_second":500`, `"prompt_per_second":1750`).Replace(timings) + `}`},
+			`{"id":"chatcmpl-ID","object":"chat.completion",` + head +
+				`,"choices":[{"index":0,"message":{"role":"assistant","content":"he"},"logprobs":null,"finish_reason":"length"}],"usage":` +
+				strings.NewReplacer(`"prompt_tokens":3`, `"prompt_tokens":8`, `"total_tokens":5`, `"total_tokens":10`).Replace(usage) +
+				`,"timings":` +
+				strings.NewReplacer(`"prompt_n":2`, `"prompt_n":7`, `"prompt_per_token_ms":2`, `"prompt_per_token_ms":0.5714285714285714`,
+					`"prompt_per_second":500`, `"prompt_per_second":1750`).Replace(timings) + `}`},
 		{"tokenize", "/tokenize", `{"content":"a<s>b"}`, `{"tokens":[97,256,98]}`},
-		{"tokenize with the special ones", "/tokenize", `{"content":"a<s>","add_special":true,"parse_special":false}`, `{"tokens":[256,97,60,115,62]}`},
-		{"tokenize with pieces", "/tokenize", `{"content":"é","with_pieces":true}`, `{"tokens":[{"id":195,"piece":[195]},{"id":169,"piece":[169]}]}`},
+		{"tokenize with the special ones", "/tokenize", `{"content":"a<s>","add_special":true,"parse_special":false}`,
+			`{"tokens":[256,97,60,115,62]}`},
+		{"tokenize with pieces", "/tokenize", `{"content":"é","with_pieces":true}`,
+			`{"tokens":[{"id":195,"piece":[195]},{"id":169,"piece":[169]}]}`},
 		{"tokenize nothing", "/tokenize", `{"content":""}`, `{"tokens":[]}`},
 		{"detokenize", "/detokenize", `{"tokens":[97,195,169,195]}`, `{"content":"aé` + "\ufffd" + `"}`},
-		{"apply-template", "/apply-template", `{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},{"role":"developer","content":"c"}]}`,
+		{"apply-template", "/apply-template",
+			`{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},{"role":"developer","content":"c"}]}`,
 			`{"prompt":"user: ab\nsystem: c\n"}`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			answer, all := s.ask(t, "POST", tc.path, tc.body)
-			if answer.StatusCode != 200 || answer.Header.Get("Content-Type") != "application/json; charset=utf-8" || answer.Header.Get("X-Request-Id") == "" {
+			if answer.StatusCode != 200 || answer.Header.Get("Content-Type") != "application/json; charset=utf-8" ||
+				answer.Header.Get("X-Request-Id") == "" {
 				t.Fatalf("%s, %v: %s", answer.Status, answer.Header, all)
 			}
 			same(t, tc.name, stable(all), tc.want)
@@ -91,7 +104,8 @@ func TestStreamShapes(t *testing.T) {
 	text := func(choices, rest string) string {
 		return `{"id":"cmpl-ID","object":"text_completion",` + head + `,"choices":[` + choices + `]` + rest + `}`
 	}
-	chatTimings := strings.NewReplacer(`"prompt_n":2`, `"prompt_n":7`, `"prompt_per_token_ms":2`, `"prompt_per_token_ms":0.5714285714285714`, `"prompt_per_second":500`, `"prompt_per_second":1750`).Replace(timings)
+	chatTimings := strings.NewReplacer(`"prompt_n":2`, `"prompt_n":7`, `"prompt_per_token_ms":2`,
+		`"prompt_per_token_ms":0.5714285714285714`, `"prompt_per_second":500`, `"prompt_per_second":1750`).Replace(timings)
 	for _, tc := range []struct {
 		name, path, body string
 		want             []string
@@ -100,26 +114,35 @@ func TestStreamShapes(t *testing.T) {
 			text(`{"index":0,"text":"h","logprobs":null,"finish_reason":null}`, ``),
 			text(`{"index":0,"text":"e","logprobs":null,"finish_reason":null}`, ``),
 			text(`{"index":0,"text":"","logprobs":null,"finish_reason":"length"}`, `,"timings":`+timings)}},
-		{"completion with usage and logprobs", "/v1/completions", `{"prompt":"ab","max_tokens":2,"seed":0,"stream":true,"stream_options":{"include_usage":true},"logprobs":1}`, []string{
-			text(`{"index":0,"text":"h","logprobs":{"tokens":["h"],"token_logprobs":[-0.5],"top_logprobs":[{"h":-0.5}],"text_offset":[0]},"finish_reason":null}`, `,"usage":null`),
-			text(`{"index":0,"text":"e","logprobs":{"tokens":["e"],"token_logprobs":[-0.5],"top_logprobs":[{"e":-0.5}],"text_offset":[1]},"finish_reason":null}`, `,"usage":null`),
-			text(`{"index":0,"text":"","logprobs":null,"finish_reason":"length"}`, `,"usage":null,"timings":`+timings),
-			text(``, `,"usage":`+usage+`,"timings":`+timings)}},
-		{"chat", "/v1/chat/completions", `{"messages":[{"role":"user","content":""}],"max_tokens":1,"seed":0,"stream":true,"logprobs":true,"top_logprobs":2}`, []string{
-			chat(`{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}`, ``),
-			chat(`{"index":0,"delta":{"content":"h"},"logprobs":{"content":[{"token":"h","logprob":-0.5,"bytes":[104],"top_logprobs":[{"token":"h","logprob":-0.5,"bytes":[104]},`+
-				`{"token":"i","logprob":-1.5,"bytes":[105]}]}],"refusal":null},"finish_reason":null}`, ``),
-			chat(`{"index":0,"delta":{},"logprobs":null,"finish_reason":"length"}`, `,"timings":`+
-				strings.NewReplacer(`"predicted_n":2`, `"predicted_n":1`, `"predicted_per_token_ms":4`, `"predicted_per_token_ms":8`, `"predicted_per_second":250`, `"predicted_per_second":125`).Replace(chatTimings))}},
-		{"chat with a report", "/v1/chat/completions", `{"messages":[{"role":"user","content":""}],"max_tokens":2,"seed":0,"stream":true,"speculation":{"report":true}}`, []string{
-			chat(`{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}`, ``),
-			chat(`{"index":0,"delta":{"content":"h"},"logprobs":null,"finish_reason":null}`, `,"tandem":{"tokens":[{"id":104,"text":"h","origin":"target"}],`+round(0, 8, "h", 104)+`}`),
-			chat(`{"index":0,"delta":{"content":"e"},"logprobs":null,"finish_reason":null}`, `,"tandem":{"tokens":[{"id":101,"text":"e","origin":"draft"}],`+round(1, 9, "e", 101)+`}`),
-			chat(`{"index":0,"delta":{},"logprobs":null,"finish_reason":"length"}`, `,"timings":`+chatTimings+`,"tandem":{"stats":`+stats+`}`)}},
+		{"completion with usage and logprobs", "/v1/completions",
+			`{"prompt":"ab","max_tokens":2,"seed":0,"stream":true,"stream_options":{"include_usage":true},"logprobs":1}`, []string{
+				text(`{"index":0,"text":"h","logprobs":{"tokens":["h"],"token_logprobs":[-0.5],"top_logprobs":[{"h":-0.5}],"text_offset":[0]},"finish_reason":null}`, `,"usage":null`),
+				text(`{"index":0,"text":"e","logprobs":{"tokens":["e"],"token_logprobs":[-0.5],"top_logprobs":[{"e":-0.5}],"text_offset":[1]},"finish_reason":null}`, `,"usage":null`),
+				text(`{"index":0,"text":"","logprobs":null,"finish_reason":"length"}`, `,"usage":null,"timings":`+timings),
+				text(``, `,"usage":`+usage+`,"timings":`+timings)}},
+		{"chat", "/v1/chat/completions",
+			`{"messages":[{"role":"user","content":""}],"max_tokens":1,"seed":0,"stream":true,"logprobs":true,"top_logprobs":2}`, []string{
+				chat(`{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}`, ``),
+				chat(`{"index":0,"delta":{"content":"h"},"logprobs":{"content":[{"token":"h","logprob":-0.5,"bytes":[104],"top_logprobs":[{"token":"h","logprob":-0.5,"bytes":[104]},`+
+					`{"token":"i","logprob":-1.5,"bytes":[105]}]}],"refusal":null},"finish_reason":null}`, ``),
+				chat(`{"index":0,"delta":{},"logprobs":null,"finish_reason":"length"}`, `,"timings":`+
+					strings.NewReplacer(`"predicted_n":2`, `"predicted_n":1`, `"predicted_per_token_ms":4`, `"predicted_per_token_ms":8`,
+						`"predicted_per_second":250`, `"predicted_per_second":125`).Replace(chatTimings))}},
+		{"chat with a report", "/v1/chat/completions",
+			`{"messages":[{"role":"user","content":""}],"max_tokens":2,"seed":0,"stream":true,"speculation":{"report":true}}`, []string{
+				chat(`{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}`, ``),
+				chat(`{"index":0,"delta":{"content":"h"},"logprobs":null,"finish_reason":null}`,
+					`,"tandem":{"tokens":[{"id":104,"text":"h","origin":"target"}],`+round(0, 8, "h", 104)+`}`),
+				chat(`{"index":0,"delta":{"content":"e"},"logprobs":null,"finish_reason":null}`,
+					`,"tandem":{"tokens":[{"id":101,"text":"e","origin":"draft"}],`+round(1, 9, "e", 101)+`}`),
+				chat(`{"index":0,"delta":{},"logprobs":null,"finish_reason":"length"}`, `,"timings":`+chatTimings+`,"tandem":{"stats":`+
+					stats+
+					`}`)}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			answer, all := s.ask(t, "POST", tc.path, tc.body)
-			if answer.StatusCode != 200 || answer.Header.Get("Content-Type") != "text/event-stream; charset=utf-8" || answer.Header.Get("Cache-Control") != "no-cache" {
+			if answer.StatusCode != 200 || answer.Header.Get("Content-Type") != "text/event-stream; charset=utf-8" ||
+				answer.Header.Get("Cache-Control") != "no-cache" {
 				t.Fatalf("%s, %v: %s", answer.Status, answer.Header, all)
 			}
 			got := events(t, strings.NewReader(stable(all)))
@@ -151,7 +174,10 @@ func round(index, base int, text string, id int) string {
 func TestReportOfAnswer(t *testing.T) {
 	s := serve(t, script(nil), nil)
 	_, all := s.ask(t, "POST", "/v1/completions", `{"prompt":"ab","max_tokens":2,"seed":0,"speculation":{"report":true}}`)
-	same(t, "answer", stable(all), `{"id":"cmpl-ID","object":"text_completion",`+head+`,"choices":[{"index":0,"text":"he","logprobs":null,"finish_reason":"length","tandem":{`+
-		`"tokens":[{"id":104,"text":"h","origin":"target"},{"id":101,"text":"e","origin":"draft"}],"rounds":[{`+strings.TrimPrefix(round(0, 3, "h", 104), `"round":{`)+`,{`+
-		strings.TrimPrefix(round(1, 4, "e", 101), `"round":{`)+`],"stats":`+stats+`}}],"usage":`+usage+`,"timings":`+timings+`,"tandem":{"stats":`+stats+`}}`)
+	same(t, "answer", stable(all), `{"id":"cmpl-ID","object":"text_completion",`+head+
+		`,"choices":[{"index":0,"text":"he","logprobs":null,"finish_reason":"length","tandem":{`+
+		`"tokens":[{"id":104,"text":"h","origin":"target"},{"id":101,"text":"e","origin":"draft"}],"rounds":[{`+
+		strings.TrimPrefix(round(0, 3, "h", 104), `"round":{`)+`,{`+
+		strings.TrimPrefix(round(1, 4, "e", 101), `"round":{`)+`],"stats":`+stats+`}}],"usage":`+usage+`,"timings":`+timings+
+		`,"tandem":{"stats":`+stats+`}}`)
 }

@@ -15,7 +15,7 @@ type streamed struct {
 	call   *oai.Call
 	events *sse.Writer
 	head   oai.Head
-	usage  json.RawMessage // what chunks say of it
+	usage  json.RawMessage // the usage field of chunks
 	index  int
 	offset int // in characters, of the next token
 }
@@ -35,7 +35,8 @@ func (s *streamed) piece(text string) oai.Choice {
 }
 
 // Started implements tandem.Sink.
-func (s *streamed) Started(tandem.Started) error {
+func (s *streamed) Started(e tandem.Started) error {
+	s.head = s.head.By(string(e.Identity))
 	if !s.call.Chat {
 		return nil
 	}
@@ -92,7 +93,7 @@ func (s *Server) stream(w http.ResponseWriter, c *call, o *oai.Call, choices []*
 	}
 	err := o.InItsWords(s.run(c.Context(), c, choices, func(x *choice) error { return x.sink.(*streamed).end(x) }))
 	if err == nil && o.IncludeUsage {
-		err = e.Send("", total(head, choices))
+		err = e.Send("", total(head.By(identities(choices)), choices))
 	}
 	if err == nil {
 		err = e.Done()

@@ -1,7 +1,11 @@
 package httpapi
 
 import (
+	"bufio"
+	"encoding/json"
+	"io"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/tandem-llm/tandem"
@@ -45,75 +49,127 @@ func (s *Server) model(w http.ResponseWriter, c *call) error {
 	return nil
 }
 
+// readNative decodes the body of a llama.cpp call; done must be called when nothing of it is kept any more.
+func readNative[T any](s *Server, w http.ResponseWriter, c *call, decode func(io.Reader, oai.Limits) (T, error)) (out T, b *body,
+	err error) {
+	if b, err = s.open(w, c); err != nil {
+		return out, nil, err
+	}
+	limits := s.limits()
+	limits.Text = min(limits.Text, mostTokenized)
+	if out, err = decode(b, limits); err != nil {
+		b.done()
+		return out, nil, b.refused(w, err)
+	}
+	return out, b, nil
+}
+
+// mostTokenized bounds the texts of /tokenize, /detokenize and /apply-template in bytes.
+const mostTokenized = 1 << 20
+
 // tokenize answers /tokenize.
 func (s *Server) tokenize(w http.ResponseWriter, c *call) error {
-	body, done, err := s.body(w, c)
+	t, b, err := readNative(s, w, c, oai.ReadTokenize)
 	if err != nil {
 		return err
 	}
-	defer done()
-	t, err := oai.ReadTokenize(body)
+	defer b.done()
+	giveBack, err := s.texts(c.Context(), len(t.Content))
 	if err != nil {
 		return err
 	}
-	if len(t.Content) > s.cfg.Limits.PromptBytes {
-		return oai.Refusal(http.StatusRequestEntityTooLarge, "prompt_too_large", "content has %d bytes: at most %d allowed", len(t.Content), s.cfg.Limits.PromptBytes)
-	}
+	defer giveBack()
 	encode := s.cfg.Vocab.Encode
 	if t.ParseSpecial {
 		encode = s.cfg.Vocab.EncodeWithControl
 	}
 	tokens := encode(t.Content, t.AddSpecial)
-	if !t.WithPieces {
-		s.reply(w, http.StatusOK, map[string]any{"tokens": append([]tandem.Token{}, tokens...)})
-		return nil
+	giveBack()
+	return s.listed(w, tokens, t.WithPieces)
+}
+
+// listed answers with tokens, written piece by piece, because the whole list in JSON has fifty times their size.
+func (s *Server) listed(w http.ResponseWriter, tokens []tandem.Token, pieces bool) error {
+	held := &weight{all: s.answers}
+	defer held.release()
+	if err := held.hold(4 * len(tokens)); err != nil {
+		return err
 	}
-	pieces := make([]oai.Piece, len(tokens))
+	s.allow(w, 16*len(tokens))
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	out := bufio.NewWriterSize(w, 32<<10)
+	_, _ = out.WriteString(`{"tokens":[`)
 	for i, id := range tokens {
-		pieces[i] = oai.NewPiece(id, s.word(id))
+		if i > 0 {
+			_ = out.WriteByte(',')
+		}
+		if !pieces {
+			_, _ = out.Write(strconv.AppendInt(out.AvailableBuffer(), int64(id), 10))
+			continue
+		}
+		piece, _ := json.Marshal(oai.NewPiece(id, s.word(id))) // of a number and a text, or bytes
+		if _, err := out.Write(piece); err != nil {
+			return nil // the client is gone
+		}
 	}
-	s.reply(w, http.StatusOK, map[string]any{"tokens": pieces})
+	_, _ = out.WriteString("]}\n")
+	_ = out.Flush()
+	return nil
+}
+
+// send answers with v, whose JSON takes at most size bytes. Errors: Exhausted.
+func (s *Server) send(w http.ResponseWriter, v any, size int) error {
+	held := &weight{all: s.answers}
+	defer held.release()
+	if err := held.hold(size); err != nil {
+		return err
+	}
+	s.reply(w, http.StatusOK, v)
 	return nil
 }
 
 // detokenize answers /detokenize.
 func (s *Server) detokenize(w http.ResponseWriter, c *call) error {
-	body, done, err := s.body(w, c)
+	d, b, err := readNative(s, w, c, oai.ReadDetokenize)
 	if err != nil {
 		return err
 	}
-	defer done()
-	d, err := oai.ReadDetokenize(body)
-	if err != nil {
-		return err
-	}
+	defer b.done()
+	size := 0
+	var piece []byte
 	for i, t := range d.Tokens {
 		if t < 0 || int(t) >= s.cfg.Limits.Vocab {
 			return &tandem.Error{Kind: tandem.Invalid, Field: "tokens", Err: tandem.Errorf("tokens", tandem.Invalid,
 				"token %d is %d: vocabulary has %d", i, t, s.cfg.Limits.Vocab)}
 		}
+		piece = s.cfg.Vocab.AppendBytes(piece[:0], t)
+		if size += len(piece); size > mostTokenized {
+			e := oai.Refusal(http.StatusRequestEntityTooLarge, "answer_too_large",
+				"the first %d of %d tokens make more than %d bytes of text: send fewer", i+1, len(d.Tokens), mostTokenized)
+			e.Param = "tokens"
+			return e
+		}
 	}
-	s.reply(w, http.StatusOK, map[string]any{"content": lossy([]byte(s.cfg.Vocab.Decode(d.Tokens)))})
-	return nil
+	return s.send(w, map[string]any{"content": lossy([]byte(s.cfg.Vocab.Decode(d.Tokens)))}, 6*size)
 }
 
 // applyTemplate answers /apply-template.
 func (s *Server) applyTemplate(w http.ResponseWriter, c *call) error {
-	body, done, err := s.body(w, c)
+	a, b, err := readNative(s, w, c, oai.ReadApplyTemplate)
 	if err != nil {
 		return err
 	}
-	defer done()
-	a, err := oai.ReadApplyTemplate(body)
+	defer b.done()
+	giveBack, err := s.texts(c.Context(), oai.Size(a.Messages))
 	if err != nil {
 		return err
 	}
 	p, err := s.conversation(c.Context(), a.Messages)
+	giveBack()
 	if err != nil {
 		return err
 	}
-	s.reply(w, http.StatusOK, map[string]any{"prompt": p.Text})
-	return nil
+	return s.send(w, map[string]any{"prompt": p.Text}, 6*len(p.Text))
 }
 
 // livez answers whether this process runs, whatever the engine does.

@@ -16,8 +16,8 @@ import (
 // maxFile bounds what is read of a file that names a server, in bytes.
 const maxFile = 4 << 10
 
-// fileServer is a server that a file names. It is a nats.CustomDialer that reads the file at every attempt,
-// and gives the secret that it read with the address.
+// fileServer is a server named in a file. It is a nats.CustomDialer that reads the file at every attempt,
+// and uses the secret that it read with the address.
 type fileServer struct {
 	path string
 
@@ -25,7 +25,7 @@ type fileServer struct {
 	token string
 }
 
-// Dial implements nats.CustomDialer: the address that the client believes in is the file's first one.
+// Dial implements nats.CustomDialer. It ignores the client's address, which is the file's first one.
 func (f *fileServer) Dial(network, _ string) (net.Conn, error) {
 	u, err := readURL(f.path)
 	if err != nil {
@@ -61,7 +61,9 @@ func readURL(path string) (*url.URL, error) {
 	}
 	u, err := url.Parse(strings.TrimSpace(string(b[:n])))
 	if err != nil || u.Hostname() == "" || u.Port() == "" || (u.Scheme != "nats" && u.Scheme != "tls") {
-		return nil, tandem.Errorf(op, tandem.Invalid, "file %s: want nats://TOKEN@host:port in it, as a gateway writes it with --pool-file", path) // never what it holds
+		// never what it holds
+		return nil, tandem.Errorf(op, tandem.Invalid, "file %s: want nats://TOKEN@host:port in it, as a gateway writes it with --pool-file",
+			path)
 	}
 	return u, nil
 }
@@ -86,7 +88,7 @@ func (a Access) where() string {
 	return redact(a.URL)
 }
 
-// options are what the client needs to get in.
+// options returns the URL and the options with which the client connects.
 func (a Access) options() (url string, opts []nats.Option) {
 	url = a.URL
 	if a.File != "" {
@@ -97,6 +99,8 @@ func (a Access) options() (url string, opts []nats.Option) {
 		opts = append(opts, nats.SetCustomDialer(f), nats.TokenHandler(f.secret))
 	} else if a.Token != "" {
 		opts = append(opts, nats.Token(a.Token))
+	} else if a.Secret != nil && !strings.Contains(url, "@") {
+		opts = append(opts, nats.TokenHandler(a.Secret.PoolToken))
 	}
 	if a.TLS != nil && strings.Contains(url, "tls://") {
 		opts = append(opts, nats.Secure(a.TLS))

@@ -1,14 +1,20 @@
 package pool
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
+
+	"github.com/tandem-llm/tandem/testkit"
 
 	"github.com/nats-io/nats.go"
 
@@ -26,7 +32,8 @@ func TestFile(t *testing.T) {
 	}
 	cfg := Config{Access: access}
 	p := newPublisher(t, PublisherConfig{Config: cfg})
-	if err := p.Put(context.Background(), ticket(1, chain(2))); tandem.KindOf(err) != tandem.Unavailable || !strings.Contains(err.Error(), path) {
+	if err := p.Put(context.Background(), ticket(1, chain(2))); tandem.KindOf(err) != tandem.Unavailable ||
+		!strings.Contains(err.Error(), path) {
 		t.Errorf("put while no server is named: %v: want one that names the file", err)
 	}
 	for range 2 {
@@ -38,35 +45,55 @@ func TestFile(t *testing.T) {
 		if err := os.WriteFile(path, []byte(strings.Replace(s.Access().URL, "://", "://"+secret+"@", 1)+"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "not connected to the server that the file names", p.Connected)
-		if err := p.Put(context.Background(), ticket(1, chain(2))); tandem.KindOf(err) != tandem.Unavailable || !strings.Contains(err.Error(), "no verifier") {
+		testkit.Eventually(t, "not connected to the server that the file names", p.Connected)
+		if err := p.Put(context.Background(), ticket(1, chain(2))); tandem.KindOf(err) != tandem.Unavailable ||
+			!strings.Contains(err.Error(), "no verifier") {
 			t.Errorf("put with a server and no verifier: %v", err)
 		}
 		if a, err := FromFile(path); err != nil || a.URL != s.Access().URL || a.Token != "" {
 			t.Errorf("the file holds %+v, %v", a, err)
 		}
 		s.Close()
-		eventually(t, "the loss is not noticed", func() bool { return !p.Connected() })
+		testkit.Eventually(t, "the loss is not noticed", func() bool { return !p.Connected() })
 	}
 	for _, bad := range []string{"", "x", "nats://", "nats://host", "http://host:1", "nats://secret@:1"} {
 		if err := os.WriteFile(path, []byte(bad), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := FromFile(path); tandem.KindOf(err) != tandem.Invalid || errors.Is(err, fs.ErrNotExist) || strings.Contains(err.Error(), "secret") {
+		if _, err := FromFile(path); tandem.KindOf(err) != tandem.Invalid || errors.Is(err, fs.ErrNotExist) ||
+			strings.Contains(err.Error(), "secret") {
 			t.Errorf("file with %q: %v", bad, err)
 		}
 	}
 }
 
-// TestServerConfig serves on a given address, with certificates in place of a token.
+// lines is a log.
+type lines struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(b)
+}
+
+func (l *lines) count(s string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.buf.String(), s)
+}
+
+// TestServerConfig serves on a given address, with certificates: they are wanted besides the token, and a role in them.
 func TestServerConfig(t *testing.T) {
 	dir := t.TempDir()
 	ca, err := certtest.NewCA(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	identity := func(ca *certtest.CA, name string) *rpc.Identity {
-		cert, key, err := ca.Issue(t.TempDir(), certtest.Options{Names: []string{name}})
+	certificate := func(ca *certtest.CA, name string, roles ...string) *rpc.Certificate {
+		cert, key, err := ca.Issue(t.TempDir(), certtest.Options{Names: []string{name}, Roles: roles})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,28 +103,46 @@ func TestServerConfig(t *testing.T) {
 		}
 		return i
 	}
-	server := identity(ca, "127.0.0.1")
-	s, err := ServerConfig{Listen: "127.0.0.1:0", TLS: server.Server()}.Start()
+	server := certificate(ca, "127.0.0.1")
+	secret := func(text string) *rpc.Secret {
+		path := filepath.Join(t.TempDir(), "secret")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s, err := rpc.OpenSecret(path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	s, err := ServerConfig{Listen: "127.0.0.1:0", TLS: server.Server(), Secret: secret("secret-of-this-pool")}.Start()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
 	access := s.Access()
-	if !strings.HasPrefix(access.URL, "tls://127.0.0.1:") || access.Token != "" {
-		t.Errorf("access %+v: want a tls:// URL without a token", access)
+	if !strings.HasPrefix(access.URL, "tls://127.0.0.1:") || len(access.Token) < 16 {
+		t.Errorf("access %+v: want a tls:// URL and a token", access)
 	}
-	access.TLS = identity(ca, "friend").Client()
+	friend := certificate(ca, "friend", "drafter")
+	access.TLS = friend.Client()
 	p := newPublisher(t, PublisherConfig{Config: Config{Access: access}})
-	eventually(t, "a friend is not let in", p.Connected)
+	testkit.Eventually(t, "a friend is not let in", p.Connected)
 
 	other, err := certtest.NewCA(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, opts := range map[string][]nats.Option{
-		"another CA":     {nats.Secure(identity(other, "127.0.0.1").Client())},
-		"no certificate": {nats.RootCAs(ca.File)},
-		"no TLS":         {},
+		"another CA":          {nats.Secure(certificate(other, "127.0.0.1", "drafter").Client()), nats.Token(access.Token)},
+		"no certificate":      {nats.RootCAs(ca.File), nats.Token(access.Token)},
+		"no TLS":              {nats.Token(access.Token)},
+		"no token":            {nats.Secure(friend.Client())},
+		"an empty token":      {nats.Secure(friend.Client()), nats.Token("")},
+		"a wrong token":       {nats.Secure(friend.Client()), nats.Token(access.Token + "x")},
+		"no role":             {nats.Secure(certificate(ca, "client").Client()), nats.Token(access.Token)},
+		"the secret itself":   {nats.Secure(friend.Client()), nats.Token("secret-of-this-pool")},
+		"of another's secret": {nats.Secure(friend.Client()), nats.TokenHandler(secret("secret-of-another-pool").PoolToken)},
 	} {
 		url := access.URL
 		if name == "no TLS" {
@@ -108,6 +153,18 @@ func TestServerConfig(t *testing.T) {
 			c.Close()
 			t.Errorf("%s: was let in", name)
 		}
+	}
+	bySecret := Access{URL: access.URL, TLS: friend.Client(), Secret: secret("secret-of-this-pool")}
+	testkit.Eventually(t, "a process with the secret is not let in",
+		newPublisher(t, PublisherConfig{Config: Config{Access: bySecret}}).Connected)
+	var log lines
+	bySecret.Secret = secret("secret-of-another-pool")
+	newPublisher(t, PublisherConfig{Config: Config{Access: bySecret, Log: slog.New(slog.NewTextHandler(&log, nil))}})
+	testkit.Eventually(t, "nobody is told that the server does not let the process in",
+		func() bool { return log.count("does not let this process in") == 1 })
+	time.Sleep(200 * time.Millisecond) // some attempts
+	if n := log.count("does not let"); n != 1 {
+		t.Errorf("told %d times: want once", n)
 	}
 	for _, bad := range []string{"x", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000"} {
 		if _, err := (ServerConfig{Listen: bad}).Start(); tandem.KindOf(err) != tandem.Invalid {

@@ -1,24 +1,26 @@
-// Package pool carries tickets from drafters and gateway to the verifier through NATS: a work-queue in
-// memory that holds at most a verifier batch and forgets what is old. Nothing in it is precious: a
-// ticket that is lost, doubled or late costs time, never correctness.
+// Package pool carries tickets from drafters and gateway to the verifier through NATS. A ticket that is lost, doubled or
+// late costs time, never correctness.
 //
-// Senders publish requests on one subject; one verifier of the queue group gets each, keeps it in a
-// bounded queue until it is taken, and replies whether there was room. The queue lies at the verifier's end
-// rather than in a JetStream stream because a ticket is worthless without the process that holds its
-// session: a stream would keep what nobody can use, and cost a round about 0.15 ms more (docs/decisions.md).
+// Senders publish requests on one subject; one verifier of the queue group gets each, and replies whether it had room.
+// The pool's queue is the verifier's own: the tickets that wait there for a pass, at most one batch, whichever way they came
+// (verifier.Verifier.Submit). So there is one queue with one bound; a queue in the NATS server or a channel would hold as many
+// again before a sender paused. The queue is not a JetStream stream either, because a ticket is worthless without the process that
+// holds its session: a stream would keep useless tickets, and cost a round about 0.15 ms more (docs/decisions.md).
 //
-// A tree travels inside its ticket if it is small, else as a shared-memory payload that the verifier
-// claims from the drafter. The sender's trace and the ticket's last moment travel in message headers.
+// A tree travels by a handle of the sender's shared memory if the verifier has that mapped, else inside its ticket
+// (services/trees). The sender's trace and the ticket's deadline travel in message headers.
 package pool
 
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/url"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -32,7 +34,7 @@ const (
 
 	headerTrace    = "traceparent"
 	headerDeadline = "tandem-deadline" // Unix milliseconds after which the ticket is not worth a pass
-	headerClock    = "tandem-clock"    // boot id of the host whose clock the deadline is of
+	headerClock    = "tandem-clock"    // boot id of the host whose clock the deadline refers to
 
 	replyOK   = "ok"
 	replyFull = "full"
@@ -45,23 +47,19 @@ const (
 type Config struct {
 	Access
 	Name     string           // subject prefix: "tandem-drafts"
-	Batch    int              // tickets that the pool holds: 32
-	MaxAge   time.Duration    // after which an untaken ticket is forgotten: 2 s
 	Counters *tandem.Counters // "tickets.<what>"; may be nil
+	Log      *slog.Logger     // for a server that refuses this process; nil discards
 }
 
 func (c Config) withDefaults() Config {
 	if c.Name == "" {
 		c.Name = "tandem-drafts"
 	}
-	if c.Batch == 0 {
-		c.Batch = 32
-	}
-	if c.MaxAge == 0 {
-		c.MaxAge = 2 * time.Second
-	}
 	if c.Counters == nil {
 		c.Counters = new(tandem.Counters)
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
 	}
 	return c
 }
@@ -81,18 +79,13 @@ func (c Config) validate() error {
 			return tandem.Errorf(op, tandem.Invalid, "nats server %q: want nats://host:port", redact(c.URL))
 		}
 	}
-	switch {
-	case strings.ContainsAny(c.Name, " .*>/\\\t\r\n"):
+	if strings.ContainsAny(c.Name, " .*>/\\\t\r\n") {
 		return tandem.Errorf(op, tandem.Invalid, "name %q: want no space and none of . * > / \\", c.Name)
-	case c.Batch < 1:
-		return tandem.Errorf(op, tandem.Invalid, "batch is %d: want at least 1", c.Batch)
-	case c.MaxAge < 100*time.Millisecond:
-		return tandem.Errorf(op, tandem.Invalid, "age limit is %v: want at least 100ms", c.MaxAge)
 	}
 	return nil
 }
 
-// Subject returns the subject of this pool's messages of that kind, such as "ticket".
+// Subject returns the NATS subject of this pool's messages of that kind, such as "ticket".
 func (c Config) Subject(kind string) string { return c.withDefaults().Name + "." + kind }
 
 // Conn is a connection to the pool's NATS server that knows, without waiting, whether it is connected: the
@@ -105,9 +98,9 @@ type Conn struct {
 // Connected reports whether the server was reachable when last heard of.
 func (c *Conn) Connected() bool { return c.up.Load() }
 
-// Connect returns a connection to the pool's server for a further purpose. It goes on trying for ever, so
-// the server may start later or come back, and calls connected, in a goroutine of the connection's own,
-// whenever it has come; nothing is buffered for a server that is away. The caller closes it. Errors: Invalid.
+// Connect returns a connection to the pool's server for another purpose. It never gives up trying, so
+// the server may start later or come back, and calls connected, in the connection's own goroutine,
+// whenever it is connected; nothing is buffered while it is not. The caller closes it. Errors: Invalid.
 func (c Config) Connect(role string, connected func()) (*Conn, error) {
 	c = c.withDefaults()
 	if err := c.validate(); err != nil {
@@ -129,6 +122,7 @@ func (c Config) connect(role string, connected func()) (*Conn, error) {
 		nats.MaxReconnects(-1), nats.ReconnectWait(50 * time.Millisecond), nats.ReconnectJitter(10*time.Millisecond, 10*time.Millisecond),
 		nats.ReconnectBufSize(-1), nats.IgnoreAuthErrorAbort(), nats.PingInterval(2 * time.Second), nats.MaxPingsOutstanding(2),
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), // the default prints to stderr
+		nats.ReconnectErrHandler(c.refusals(role)),
 	}
 	server, access := c.options()
 	var err error
@@ -141,6 +135,20 @@ func (c Config) connect(role string, connected func()) (*Conn, error) {
 	return out, nil
 }
 
+// refusals returns a handler that logs, once for each connection, that the server refuses this process.
+func (c Config) refusals(role string) nats.ConnErrHandler {
+	var once sync.Once
+	return func(_ *nats.Conn, err error) {
+		if errors.Is(err, nats.ErrAuthorization) {
+			once.Do(func() {
+				c.Log.Warn("the pool's server does not let this process in: want the token that it has, by its file (--pool file:PATH), "+
+					"in the URL, or by the same --secret-file",
+					"server", c.where(), "connection", role)
+			})
+		}
+	}
+}
+
 // redact removes a password or token from a NATS URL for use in a message.
 func redact(u string) string {
 	if i, j := strings.Index(u, "://"), strings.LastIndex(u, "@"); i >= 0 && j > i {
@@ -149,7 +157,7 @@ func redact(u string) string {
 	return u
 }
 
-// poolError gives an error of the NATS client its kind.
+// poolError returns an error of the NATS client with its kind.
 func poolError(err error) error {
 	switch {
 	case err == nil:
@@ -168,7 +176,7 @@ func clock() string {
 	return strings.TrimSpace(string(b))
 }
 
-// expired reports whether a ticket's last moment has passed, as far as this host can tell.
+// expired reports whether a ticket's deadline has passed, as far as this host can tell.
 func expired(h nats.Header, clock string, now time.Time) bool {
 	if clock == "" || h.Get(headerClock) != clock {
 		return false

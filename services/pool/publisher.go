@@ -9,21 +9,16 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/services/shm"
-	"github.com/tandem-llm/tandem/services/wire"
+	"github.com/tandem-llm/tandem/services/trees"
 )
-
-// DefaultInline is the usual PublisherConfig.Inline: bytes of an encoded tree that travel faster
-// inside a ticket than through a claim.
-const DefaultInline = 1 << 10
 
 // PublisherConfig describes a sender of tickets.
 type PublisherConfig struct {
 	Config
-	Segment *shm.Owner    // for larger trees; nil: every tree travels inside its ticket
-	Inline  int           // largest encoded tree, in bytes, inside a ticket; 0: none, if there is a Segment
-	Wait    time.Duration // longest Put: 500 ms
-	Worth   time.Duration // after which nobody waits for a ticket's verdict any more: 30 s
+	Trees  *trees.Writer // nil: every tree travels inside its ticket
+	Wait   time.Duration // longest Put: 500 ms
+	Answer time.Duration // after which a ticket without a reply is sent again; doubles: 20 ms. A reply takes well under 1 ms on one host
+	Worth  time.Duration // longest time for which a ticket's verdict is awaited: 30 s
 }
 
 // Publisher implements tandem.Pool over NATS. Safe for concurrent use.
@@ -42,6 +37,9 @@ func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 	}
 	if cfg.Wait == 0 {
 		cfg.Wait = 500 * time.Millisecond
+	}
+	if cfg.Answer == 0 {
+		cfg.Answer = 20 * time.Millisecond
 	}
 	if cfg.Worth == 0 {
 		cfg.Worth = 30 * time.Second
@@ -66,7 +64,7 @@ func (p *Publisher) Put(ctx context.Context, t tandem.Ticket) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Wait)
 	defer cancel()
-	e, err := p.envelope(t)
+	e, err := p.cfg.Trees.Envelope(t)
 	if err != nil {
 		return err
 	}
@@ -74,29 +72,13 @@ func (p *Publisher) Put(ctx context.Context, t tandem.Ticket) error {
 	if err == nil {
 		err = p.publish(ctx, data, t.Trace)
 	}
-	if err != nil && e.Handle.Segment != 0 {
-		p.cfg.Segment.Release(e.Handle)
+	if err != nil {
+		p.cfg.Trees.Release(e.Handle)
 	}
 	return err
 }
 
-// envelope puts t's tree where it travels.
-func (p *Publisher) envelope(t tandem.Ticket) (wire.Envelope, error) {
-	e := wire.Envelope{Ticket: t}
-	payload, err := wire.MarshalTree(t.Tree)
-	if err != nil || p.cfg.Segment == nil || (len(payload) <= p.cfg.Inline && p.cfg.Inline > 0) {
-		return e, err
-	}
-	h, err := p.cfg.Segment.Put(payload)
-	if err != nil { // every slot is leased, or the tree is larger than one: it may still fit the ticket
-		p.cfg.Counters.Add("tickets.no_slot", 1)
-		return e, nil
-	}
-	e.Handle = h
-	return e, nil
-}
-
-// publish sends one message and waits until a verifier has it in its queue.
+// publish sends one message and waits until a verifier has taken it.
 func (p *Publisher) publish(ctx context.Context, data []byte, trace string) error {
 	h := nats.Header{headerClock: {p.clock}, headerDeadline: {strconv.FormatInt(time.Now().Add(p.cfg.Worth).UnixMilli(), 10)}}
 	if trace != "" {
@@ -114,13 +96,10 @@ func (p *Publisher) publish(ctx context.Context, data []byte, trace string) erro
 	return nil
 }
 
-// answerTime is the first wait for a reply, which takes well under a millisecond on one host.
-const answerTime = 20 * time.Millisecond
-
-// request sends m until a reply comes or ctx ends, waiting twice as long each time: whether the message or
-// the reply was lost, a verifier answers a ticket that it has already like a new one.
+// request sends m until a reply comes or ctx ends, waiting twice as long each time. It does not matter whether the
+// message or the reply was lost: a verifier answers a repeated ticket like a new one.
 func (p *Publisher) request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
-	for wait := answerTime; ; wait *= 2 {
+	for wait := p.cfg.Answer; ; wait *= 2 {
 		attempt, cancel := context.WithTimeout(ctx, wait)
 		reply, err := p.conn.RequestMsgWithContext(attempt, m)
 		cancel()

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"crypto/rand"
+	"crypto/subtle"
 	"crypto/tls"
 	"fmt"
 	"net"
@@ -12,13 +13,14 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/rpc"
 )
 
 // startTime is how long an embedded server may take to accept connections; it needs about 10 ms.
 const startTime = 5 * time.Second
 
-// Server is a NATS server inside this process, on a port of 127.0.0.1 that the system chose, open to
-// those who know its token.
+// Server is a NATS server inside this process, by default on a port of 127.0.0.1 that the system chose. Its
+// token lets clients in.
 type Server struct {
 	nats   *server.Server
 	access Access
@@ -27,17 +29,20 @@ type Server struct {
 // Access says how to reach a NATS server.
 type Access struct {
 	URL   string // "nats://host:port" or "tls://host:port", several separated by commas
-	Token string // secret; "" for none or one inside URL
-	// File holds such a URL with the secret, and is read at every attempt to connect: a gateway that is
-	// started again has another port and secret. URL is then what it held first, without the secret, or "".
+	Token string // secret; "" for none, or if it is in URL
+	// File holds such a URL with the secret. It is read at every attempt to connect, because a restarted
+	// gateway has another port and secret. URL is then its first content without the secret, or "".
 	File string
-	TLS  *tls.Config // for "tls://"; nil: the system's roots, and no certificate of one's own
+	TLS  *tls.Config // for "tls://"; nil: the system's roots and no client certificate
+	// Secret makes the token if there is no other; nil for none.
+	Secret *rpc.Secret
 }
 
 // ServerConfig describes an embedded server.
 type ServerConfig struct {
 	Listen string      // host:port; "": a port of 127.0.0.1 that the system chooses
-	TLS    *tls.Config // clients must show a certificate that it accepts, and need no token; nil: they need the token
+	TLS    *tls.Config // clients must also show a certificate that it accepts, with a role in it; nil: the token is enough
+	Secret *rpc.Secret // its token lets clients in too, like the server's own; nil for none
 }
 
 // StartServer starts an embedded server on loopback; it writes no file. Errors: Unavailable.
@@ -61,13 +66,32 @@ func (c ServerConfig) Start() (*Server, error) {
 	}
 	if c.TLS != nil {
 		o.TLS, o.TLSVerify, o.TLSConfig, o.TLSTimeout = true, true, c.TLS, dialTime.Seconds()
-	} else {
-		o.Authorization = rand.Text()
 	}
-	return startServer(&o)
+	d := &door{token: rand.Text(), roles: c.TLS != nil, secret: c.Secret}
+	o.CustomClientAuthentication = d
+	return startServer(&o, d.token)
 }
 
-func startServer(o *server.Options) (*Server, error) {
+// door decides which clients get into a server. It implements server.Authentication.
+type door struct {
+	token  string
+	roles  bool // they must have a certificate with a role
+	secret *rpc.Secret
+}
+
+// Check implements server.Authentication.
+func (d *door) Check(c server.ClientAuthentication) bool {
+	if d.roles {
+		secure := c.GetTLSConnectionState()
+		if secure == nil || len(secure.PeerCertificates) == 0 || len(rpc.Roles(secure.PeerCertificates[0])) == 0 {
+			return false
+		}
+	}
+	given := c.GetOpts().Token
+	return subtle.ConstantTimeCompare([]byte(given), []byte(d.token)) == 1 || d.secret.AcceptsPool(given)
+}
+
+func startServer(o *server.Options, token string) (*Server, error) {
 	o.ServerName, o.NoLog, o.NoSigs = "tandem", true, true
 	ns, err := server.NewServer(o)
 	if err != nil {
@@ -84,7 +108,7 @@ func startServer(o *server.Options) (*Server, error) {
 		}
 		return nil, tandem.Errorf(op, tandem.Unavailable, "nats server did not start: %s", *why)
 	}
-	s.access = Access{URL: ns.ClientURL(), Token: o.Authorization}
+	s.access = Access{URL: ns.ClientURL(), Token: token}
 	return s, nil
 }
 

@@ -9,10 +9,11 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/shm"
+	"github.com/tandem-llm/tandem/services/trees"
 	"github.com/tandem-llm/tandem/services/wire"
 )
 
-// Claimer obtains payloads that were too large for a ticket.
+// Claimer fetches payloads of segments that are not mapped here.
 type Claimer interface {
 	// Claim returns the payload of h, which the named drafter holds; the payload is the caller's. Errors:
 	// Stale (the drafter no longer holds it), Corrupt (out of bounds), Unavailable, Deadline.
@@ -22,30 +23,32 @@ type Claimer interface {
 // SourceConfig describes the verifier's end of a pool. Zero fields take the default named beside them.
 type SourceConfig struct {
 	Config
-	Claimer   Claimer       // nil: larger trees are not obtained
-	ClaimTime time.Duration // for the claims of one Take together: 100 ms
+	// Submit hands a ticket to the verifier (verifier.Verifier.Submit). It must not block. Errors: Exhausted (a
+	// full batch waits already: the pool's bound), Unavailable. Trees are validated (Tree.Validate); a ticket whose tree
+	// could not be obtained has Tree.Tokens == nil, and one whose tree was garbage has Tokens that are empty but not nil.
+	Submit    func(context.Context, tandem.Ticket) error
+	Segments  *shm.Set      // for reading trees; nil: none
+	Claimer   Claimer       // for other trees; nil: they are not obtained
+	ClaimTime time.Duration // for one claim: 100 ms
 	MaxNodes  int           // largest valid tree: tandem.DefaultLimits.Nodes
 	Vocab     int           // tokens must be below it: no limit
 }
 
-// Source implements tandem.TicketSource over NATS. It is the pool's queue: messages wait here until
-// Take, and senders are told when there is no room.
+// mostClaims is how many claims run at once; tickets beyond them are refused as if the pool were full.
+const mostClaims = 32
+
+// Source takes tickets from NATS and hands them to a verifier at once; none waits here. It tells senders whether there was room.
 type Source struct {
-	cfg      SourceConfig
-	clock    string
-	conn     *Conn
-	messages chan arrival
-	cancel   context.CancelFunc
-	closing  context.Context
+	cfg     SourceConfig
+	clock   string
+	conn    *Conn
+	claims  chan struct{} // one for each in progress
+	work    sync.WaitGroup
+	closing context.Context
+	cancel  context.CancelFunc
 }
 
-// arrival is a message and when it came.
-type arrival struct {
-	*nats.Msg
-	at time.Time
-}
-
-// NewSource connects in the background. The caller must Close it. Errors: Invalid.
+// NewSource connects in the background. The caller must Close it, before what Submit belongs to. Errors: Invalid.
 func NewSource(cfg SourceConfig) (*Source, error) {
 	cfg.Config = cfg.Config.withDefaults()
 	if err := cfg.Config.validate(); err != nil {
@@ -60,77 +63,100 @@ func NewSource(cfg SourceConfig) (*Source, error) {
 	if cfg.Vocab == 0 {
 		cfg.Vocab = tandem.DefaultLimits.Vocab
 	}
-	s := &Source{cfg: cfg, clock: clock(), messages: make(chan arrival, cfg.Batch)}
+	if cfg.Segments == nil {
+		cfg.Segments = new(shm.Set)
+	}
+	s := &Source{cfg: cfg, clock: clock(), claims: make(chan struct{}, mostClaims)}
+	s.closing, s.cancel = context.WithCancel(context.Background())
 	var err error
 	if s.conn, err = cfg.connect("source", func() {}); err != nil {
 		return nil, err
 	}
 	// The client subscribes again by itself whenever it is connected again.
-	if _, err = s.conn.QueueSubscribe(cfg.subject(), "verifiers", s.queue); err != nil {
+	if _, err = s.conn.QueueSubscribe(cfg.subject(), "verifiers", s.take); err != nil {
 		s.conn.Close()
 		return nil, tandem.Errorf(op, tandem.Internal, "subscribe to %s: %w", cfg.subject(), err)
 	}
-	s.closing, s.cancel = context.WithCancel(context.Background())
 	return s, nil
 }
 
-// Close ends Take. What is in the queue is lost.
+// Close takes no more tickets, cancels claims in progress and waits for them.
 func (s *Source) Close() {
 	s.cancel()
 	s.conn.Close()
+	s.work.Wait()
 }
-
-// Depth returns how many tickets wait now.
-func (s *Source) Depth() int { return len(s.messages) }
 
 // Connected reports whether the server is reachable now.
 func (s *Source) Connected() bool { return s.conn.Connected() }
 
-// queue keeps m until it is taken, if there is room, and tells its sender.
-func (s *Source) queue(m *nats.Msg) {
-	reply := replyOK
-	select {
-	case s.messages <- arrival{m, time.Now()}:
-	default:
-		reply = replyFull
-		s.cfg.Counters.Add("tickets.pool_full", 1)
-	}
-	if m.Reply != "" {
-		_ = m.Respond([]byte(reply)) // a sender that hears nothing puts its ticket again
-	}
-}
-
-// Take implements tandem.TicketSource.Take.
-func (s *Source) Take(ctx context.Context, max int) ([]tandem.Ticket, error) {
-	var got []wire.Envelope
-	for len(got) == 0 {
-		select {
-		case m := <-s.messages:
-			got = s.accept(got, m)
-		case <-ctx.Done():
-			return nil, tandem.Errorf(op, tandem.KindOf(ctx.Err()), "%w", ctx.Err())
-		case <-s.closing.Done():
-			return nil, tandem.Errorf(op, tandem.Unavailable, "ticket source is closed")
-		}
-		for more := true; more && len(got) < max; {
-			select {
-			case m := <-s.messages:
-				got = s.accept(got, m)
-			default:
-				more = false
-			}
-		}
-	}
-	return s.obtain(ctx, got), nil
-}
-
-// refused is the tree of a ticket whose own was garbage. The verifier answers it as such, so that its session need not
-// wait for a verdict that never comes.
+// refused replaces a tree that was garbage. The verifier refuses it in a verdict, so that its session does not
+// wait in vain.
 func refused() tandem.Tree { return tandem.Tree{Tokens: []tandem.Token{}} }
 
-// accept appends m's ticket to got, unless nobody can tell whose it is or it is too old: that is counted, as are
+// take hands m's ticket to the verifier and tells its sender whether there was room. A tree that must be claimed is awaited in
+// another goroutine, because this one handles all messages. Its sender gets its reply before, else it would put the ticket again; if
+// there is no room later, the ticket is lost.
+func (s *Source) take(m *nats.Msg) {
+	e, ok := s.accept(m)
+	switch {
+	case !ok:
+		s.reply(m, replyOK) // a sender of garbage need not send it again
+	case e.Handle == (shm.Handle{}):
+		s.submit(m, e.Ticket)
+	default:
+		tree, err := tandem.Tree{}, error(nil)
+		if e.Lease > 0 {
+			if tree, err = trees.Read(s.cfg.Segments, e.Handle); tandem.KindOf(err) != tandem.Unavailable {
+				e.Ticket.Tree = s.judge(tree, err, "tickets.mapped")
+				s.submit(m, e.Ticket)
+				return
+			}
+		}
+		select {
+		case s.claims <- struct{}{}:
+		default:
+			s.full(m)
+			return
+		}
+		s.reply(m, replyOK)
+		m.Reply = ""
+		s.work.Go(func() {
+			defer func() { <-s.claims }()
+			ctx, cancel := context.WithTimeout(s.closing, s.cfg.ClaimTime)
+			defer cancel()
+			tree, err := s.claim(ctx, e)
+			e.Ticket.Tree = s.judge(tree, err, "tickets.claimed")
+			s.submit(m, e.Ticket)
+		})
+	}
+}
+
+// submit hands a ticket over. There is no reply if the verifier is stopping: the sender tries again, and finds another.
+func (s *Source) submit(m *nats.Msg, t tandem.Ticket) {
+	switch err := s.cfg.Submit(s.closing, t); tandem.KindOf(err) {
+	case tandem.OK:
+		s.cfg.Counters.Add("tickets.taken", 1)
+		s.reply(m, replyOK)
+	case tandem.Exhausted:
+		s.full(m)
+	}
+}
+
+func (s *Source) full(m *nats.Msg) {
+	s.cfg.Counters.Add("tickets.pool_full", 1)
+	s.reply(m, replyFull)
+}
+
+func (s *Source) reply(m *nats.Msg, what string) {
+	if m.Reply != "" {
+		_ = m.Respond([]byte(what)) // a sender without a reply puts its ticket again
+	}
+}
+
+// accept decodes m's ticket. It counts and drops a ticket that cannot be decoded or is too old, and counts
 // trees that are garbage.
-func (s *Source) accept(got []wire.Envelope, m arrival) []wire.Envelope {
+func (s *Source) accept(m *nats.Msg) (wire.Envelope, bool) {
 	e, err := wire.UnmarshalEnvelope(m.Data)
 	if err == nil && e.Handle == (shm.Handle{}) {
 		err = e.Ticket.Tree.Validate(s.cfg.MaxNodes, s.cfg.Vocab)
@@ -139,52 +165,41 @@ func (s *Source) accept(got []wire.Envelope, m arrival) []wire.Envelope {
 		s.cfg.Counters.Add("tickets.garbage", 1)
 		e.Ticket.Tree, e.Handle, err = refused(), shm.Handle{}, nil
 	}
-	now := time.Now()
 	switch {
+	case tandem.KindOf(err) == tandem.Unsupported:
+		s.cfg.Counters.Add("refused.protocol", 1)
+		return e, false
 	case err != nil:
 		s.cfg.Counters.Add("tickets.garbage", 1)
-		return got
-	case now.Sub(m.at) > s.cfg.MaxAge || expired(m.Header, s.clock, now):
+		return e, false
+	case expired(m.Header, s.clock, time.Now()):
 		s.cfg.Counters.Add("tickets.expired", 1)
-		return got
+		return e, false
 	}
-	s.cfg.Counters.Add("tickets.taken", 1)
-	s.cfg.Counters.Add("tickets.waited_us", now.Sub(m.at).Microseconds())
 	e.Ticket.Trace = m.Header.Get(headerTrace)
-	return append(got, e)
+	return e, true
 }
 
-// obtain claims the trees that are not inside their tickets, all at once.
-func (s *Source) obtain(ctx context.Context, got []wire.Envelope) []tandem.Ticket {
-	tickets := make([]tandem.Ticket, len(got))
-	var claims []int
-	for i := range got {
-		tickets[i] = got[i].Ticket
-		if got[i].Handle != (shm.Handle{}) {
-			claims = append(claims, i)
-		}
+// claim asks the drafter of e for its tree.
+func (s *Source) claim(ctx context.Context, e wire.Envelope) (tandem.Tree, error) {
+	if s.cfg.Claimer == nil {
+		return tandem.Tree{}, tandem.Errorf(op, tandem.Unavailable, "no drafter to claim from")
 	}
-	if len(claims) == 0 {
-		return tickets
+	payload, err := s.cfg.Claimer.Claim(ctx, e.Ticket.Drafter, e.Handle)
+	if err != nil {
+		return tandem.Tree{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.ClaimTime)
-	defer cancel()
-	var all sync.WaitGroup
-	for _, i := range claims[1:] {
-		all.Go(func() { tickets[i].Tree = s.claim(ctx, got[i]) })
-	}
-	first := claims[0]
-	tickets[first].Tree = s.claim(ctx, got[first])
-	all.Wait()
-	return tickets
+	return wire.UnmarshalTree(payload)
 }
 
-// claim returns e's tree, or the zero Tree if it was not to be had, with the reason counted.
-func (s *Source) claim(ctx context.Context, e wire.Envelope) tandem.Tree {
-	tree, err := s.fetch(ctx, e)
+// judge returns a tree that came by a handle, or the zero Tree if it could not be obtained, and counts how it came or why it did not.
+func (s *Source) judge(tree tandem.Tree, err error, how string) tandem.Tree {
+	if err == nil {
+		err = tree.Validate(s.cfg.MaxNodes, s.cfg.Vocab)
+	}
 	switch tandem.KindOf(err) {
 	case tandem.OK:
-		s.cfg.Counters.Add("tickets.claimed", 1)
+		s.cfg.Counters.Add(how, 1)
 		return tree
 	case tandem.Stale:
 		s.cfg.Counters.Add("tickets.stale_handle", 1)
@@ -195,19 +210,4 @@ func (s *Source) claim(ctx context.Context, e wire.Envelope) tandem.Tree {
 		s.cfg.Counters.Add("tickets.claim_failed", 1)
 	}
 	return tandem.Tree{}
-}
-
-func (s *Source) fetch(ctx context.Context, e wire.Envelope) (tandem.Tree, error) {
-	if s.cfg.Claimer == nil {
-		return tandem.Tree{}, tandem.Errorf(op, tandem.Unavailable, "no drafter to claim from")
-	}
-	payload, err := s.cfg.Claimer.Claim(ctx, e.Ticket.Drafter, e.Handle)
-	if err != nil {
-		return tandem.Tree{}, err
-	}
-	tree, err := wire.UnmarshalTree(payload)
-	if err != nil {
-		return tandem.Tree{}, err
-	}
-	return tree, tree.Validate(s.cfg.MaxNodes, s.cfg.Vocab)
 }

@@ -20,7 +20,7 @@ const Method = "tandem.v1.GenerationService/Generate"
 
 const op = "request"
 
-// Defaults fill in what a request leaves out. A seed that is left out is random, and told in Started.
+// Defaults fill in what a request leaves out. A missing seed is drawn at random and told in Started.
 type Defaults struct {
 	MaxTokens int
 	Sampling  tandem.Sampling // Seed is not used
@@ -35,10 +35,10 @@ type Defaults struct {
 type Process struct {
 	Role string // "gateway", "drafter" or "verifier"
 	Up   bool
-	wire.Description
+	tandem.Description
 }
 
-// Description tells what a gateway is.
+// Description describes a gateway.
 type Description struct {
 	Version   string
 	Model     string
@@ -54,9 +54,10 @@ type Config struct {
 	Model     string // the target's name, told in Started
 	Defaults  Defaults
 	Describe  func(ctx context.Context) Description
-	Vocab     Vocab         // for Tokenize and Detokenize; may be nil
-	Keys      *access.Keys  // of clients; nil lets everybody in
-	Stall     time.Duration // a client that keeps its output waiting so long for stallEvents of it is given up; 0 = 30 s
+	Vocab     Vocab                   // for Tokenize and Detokenize; may be nil
+	Keys      *access.Keys            // of clients; nil lets everybody in
+	Prompt    func(text string) error // refuses a prompt that cannot be served, before it is tokenised; may be nil
+	Stall     time.Duration           // a client that takes fewer than stallEvents waiting events in it is given up; 0 = 30 s
 }
 
 const (
@@ -77,10 +78,10 @@ type server struct {
 	cfg Config
 }
 
-// Generate decodes the request, runs it, and ends the stream with Finished. What a client has not read
-// yet waits in the transport, which holds 64 KiB of a stream. Beyond that the generation waits, with its
-// place and its memory, so a client that reads next to nothing must not keep it: the generation runs
-// beside the call, whose return cuts the stream and with it the send and the generation that wait.
+// Generate decodes the request, runs it, and ends the stream with Finished. Unread output waits in the
+// transport, which holds 64 KiB of a stream; beyond that a send waits, and the generator handles
+// that. A client that reads next to nothing is given up: the generation runs in a goroutine
+// beside the call, whose return ends the stream and with it the waiting send.
 func (s *server) Generate(r *tandemv1.GenerateRequest, stream grpc.ServerStreamingServer[tandemv1.GenerateResponse]) error {
 	tenant, err := s.tenant(stream.Context())
 	if err != nil {
@@ -89,6 +90,11 @@ func (s *server) Generate(r *tandemv1.GenerateRequest, stream grpc.ServerStreami
 	req, err := s.cfg.Defaults.request(r)
 	if err != nil {
 		return withPath(err)
+	}
+	if s.cfg.Prompt != nil && req.Tokens == nil {
+		if err := s.cfg.Prompt(req.Prompt); err != nil {
+			return withPath(err)
+		}
 	}
 	req.Tenant = tenant
 	stalled := make(chan struct{})
@@ -101,11 +107,11 @@ func (s *server) Generate(r *tandemv1.GenerateRequest, stream grpc.ServerStreami
 	case err := <-done:
 		return withPath(err)
 	case <-stalled:
-		return tandem.Errorf(op, tandem.Deadline, "the client kept its output waiting for %v: want %d events taken in that time", s.cfg.Stall, stallEvents)
+		return sink.stalled()
 	}
 }
 
-// generate runs a request and returns a panic as an error: no server recovers here.
+// generate runs a request and returns a panic as an error: gRPC's recovery does not cover this goroutine.
 func (s *server) generate(ctx context.Context, req tandem.Request, sink *sink) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -131,7 +137,8 @@ func (s *server) Describe(ctx context.Context, _ *tandemv1.DescribeRequest) (*ta
 	out.Sampling.Seed = nil
 	for _, p := range d.Processes {
 		out.Processes = append(out.Processes, &tandemv1.Process{Role: p.Role, Up: p.Up, Model: p.Model, Version: p.Version,
-			Isa: p.ISA, Threads: int32(p.Threads), Pid: int32(p.PID), Counters: p.Counters})
+			Isa: p.ISA, Threads: int32(p.Threads), Pid: int32(p.PID), Counters: p.Counters,
+			Identity: string(p.Identity), Lineage: p.Lineage, Protocol: uint32(p.Protocol)})
 	}
 	return out, nil
 }
@@ -157,8 +164,16 @@ func (s *sink) send(r *tandemv1.GenerateResponse) error {
 	s.watch.Reset(s.stall - s.waited)
 	err := s.stream.Send(r)
 	s.watch.Stop()
-	s.waited += time.Since(begun)
+	if s.waited += time.Since(begun); err != nil && s.waited >= s.stall {
+		return s.stalled()
+	}
 	return err
+}
+
+// stalled is the error of a client that was given up.
+func (s *sink) stalled() error {
+	return tandem.Errorf(op, tandem.Deadline, "the client kept its output waiting for %v: want %d events taken in that time", s.stall,
+		stallEvents)
 }
 
 // Started implements tandem.Sink.
@@ -166,7 +181,8 @@ func (s *sink) Started(e tandem.Started) error {
 	r := e.Request
 	return s.send(&tandemv1.GenerateResponse{Event: &tandemv1.GenerateResponse_Started{Started: &tandemv1.Started{
 		Session: e.Session.String(), Prompt: &tandemv1.TokenList{Ids: wire.FromTokens(e.PromptTokens)}, Model: s.model, Drafter: e.Drafter,
-		MaxTokens: int32(r.MaxTokens), Sampling: fromSampling(r.Sampling), Speculation: fromSpeculation(r)}}})
+		MaxTokens: int32(r.MaxTokens), Sampling: fromSampling(r.Sampling), Speculation: fromSpeculation(r),
+		Identity: string(e.Identity)}}})
 }
 
 // Delta implements tandem.Sink.

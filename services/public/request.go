@@ -7,32 +7,54 @@ import (
 	"encoding/binary"
 	"errors"
 	"slices"
+	"strings"
 
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/tandem-llm/tandem"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
+	"github.com/tandem-llm/tandem/services/access"
 	"github.com/tandem-llm/tandem/services/wire"
 )
 
-// tenant returns whose call it is, by the token in its metadata.
+// tenant returns the tenant of a call, by the token in its metadata.
 func (s *server) tenant(ctx context.Context) (string, error) {
-	header := metadata.ValueFromIncomingContext(ctx, "authorization")
+	return tenant(s.cfg.Keys, metadata.ValueFromIncomingContext(ctx, "authorization"))
+}
+
+// Admit returns the check of keys for rpc.Server.Admit, which runs before the message of a call is read. Health checks
+// (grpc.health.v1) need no key.
+func Admit(keys *access.Keys) func(method string, header metadata.MD) error {
+	return func(method string, header metadata.MD) error {
+		if strings.HasPrefix(method, "/grpc.health.v1.") {
+			return nil
+		}
+		_, err := tenant(keys, header.Get("authorization"))
+		return err
+	}
+}
+
+func tenant(keys *access.Keys, header []string) (string, error) {
 	if len(header) > 1 {
 		return "", tandem.Errorf(op, tandem.Unauthenticated, "%d authorization headers: want one", len(header))
 	}
-	name, ok := s.cfg.Keys.Tenant(append(header, "")[0])
+	token := ""
+	if len(header) == 1 {
+		token = header[0]
+	}
+	name, ok := keys.Tenant(token)
 	switch {
 	case ok:
 		return name, nil
 	case len(header) == 0:
 		return "", tandem.Errorf(op, tandem.Unauthenticated, "no API key: want authorization: Bearer KEY in the metadata")
 	}
-	return "", tandem.Errorf(op, tandem.Unauthenticated, "the API key is not one of this gateway's: want authorization: Bearer KEY in the metadata")
+	return "", tandem.Errorf(op, tandem.Unauthenticated,
+		"the API key is not one of this gateway's: want authorization: Bearer KEY in the metadata")
 }
 
-// messages are the paths of the messages within GenerateRequest that hold a field, by field.
+// messages maps a field to the path of the message within GenerateRequest that holds it.
 var messages = func() map[string]string {
 	out := map[string]string{}
 	for path, m := range map[string]protoreflect.ProtoMessage{"sampling.": &tandemv1.Sampling{}, "speculation.": &tandemv1.Speculation{}} {
@@ -55,7 +77,7 @@ func withPath(err error) error {
 	return err
 }
 
-// request decodes r with d for what it leaves out; the values are the generator's to validate.
+// request decodes r; d fills in what it leaves out. The generator validates the values.
 func (d Defaults) request(r *tandemv1.GenerateRequest) (tandem.Request, error) {
 	req := tandem.Request{MaxTokens: d.MaxTokens, Sampling: d.Sampling, Stop: r.GetStop(), IgnoreEOS: r.GetIgnoreEos(),
 		FullTrace: r.GetFullTrace(), Report: r.GetReport()}
@@ -76,7 +98,7 @@ func (d Defaults) request(r *tandemv1.GenerateRequest) (tandem.Request, error) {
 	return req, d.Speculate(&req, speculation)
 }
 
-// sample decodes what from says into to. A seed that it leaves out is random.
+// sample decodes from into to. A missing seed is random.
 func sample(to *tandem.Sampling, from *tandemv1.Sampling) {
 	if from == nil {
 		from = &tandemv1.Sampling{}
@@ -113,9 +135,9 @@ func sample(to *tandem.Sampling, from *tandemv1.Sampling) {
 	}
 }
 
-// Speculate sets what req says of speculation to s, and to d where s leaves something out. Zeros that were asked for are no
-// way to say "none". A tree that was asked for without a strategy is meant as it is; a strategy without a
-// tree gets its own usual one.
+// Speculate sets req's fields about speculation from s, and from d where s leaves something out. An explicit zero does
+// not mean "none". A tree without a strategy means the fixed strategy; a strategy without a
+// tree gets its default bounds.
 func (d Defaults) Speculate(req *tandem.Request, s *tandemv1.Speculation) (err error) {
 	req.Strategy, req.Vote, req.Drafters, req.Without = d.Strategy, d.Vote, d.Drafters, d.Without
 	if s.Enabled != nil && !s.GetEnabled() {

@@ -62,7 +62,8 @@ func finished(r tandem.Result) *tandemv1.Finished {
 		reason = tandemv1.FinishReason_FINISH_REASON_LENGTH
 	}
 	return &tandemv1.Finished{Reason: reason, Stopped: r.Stopped, Statistics: fromStats(r.Stats),
-		Usage: &tandemv1.Usage{PromptTokens: int32(r.PromptTokens), OutputTokens: int32(r.OutputTokens), CachedPromptTokens: int32(r.CachedTokens)}}
+		Usage: &tandemv1.Usage{PromptTokens: int32(r.PromptTokens), OutputTokens: int32(r.OutputTokens),
+			CachedPromptTokens: int32(r.CachedTokens)}}
 }
 
 func fromStats(s tandem.Stats) *tandemv1.Statistics {
@@ -70,7 +71,8 @@ func fromStats(s tandem.Stats) *tandemv1.Statistics {
 		Accepted: int32(s.Accepted), PlainRounds: int32(s.PlainRounds), Reopened: int32(s.Reopened), PrefillNs: int64(s.Prefill),
 		DecodeNs: int64(s.Decode), DraftBusyNs: int64(s.DraftBusy), VerifyBusyNs: int64(s.VerifyBusy),
 		CoordinationNs: make([]int64, len(s.Coordination)), AheadHits: int32(s.AheadHits), AheadTries: int32(s.AheadTries),
-		AheadBusyNs: int64(s.AheadBusy), AheadUsefulNs: int64(s.AheadUseful), PlanningNs: int64(s.Planning), Choices: map[string]int32{}, Reasons: map[string]int32{},
+		AheadBusyNs: int64(s.AheadBusy), AheadUsefulNs: int64(s.AheadUseful), PlanningNs: int64(s.Planning), Choices: map[string]int32{},
+		Reasons:        map[string]int32{},
 		DraftedByDepth: fromCounts(s.DraftedByDepth), AcceptedByDepth: fromCounts(s.AcceptedByDepth)}
 	for i, d := range s.Coordination {
 		out.CoordinationNs[i] = int64(d)
@@ -98,8 +100,10 @@ func fromCounts(n []int) []int32 {
 
 func fromSampling(s tandem.Sampling) *tandemv1.Sampling {
 	k, last, top := int32(s.TopK), int32(s.RepeatLast), int32(s.TopLogprobs)
-	out := &tandemv1.Sampling{Temperature: &s.Temperature, TopK: &k, TopP: &s.TopP, Seed: &s.Seed, MinP: &s.MinP, RepeatPenalty: &s.RepeatPenalty,
-		RepeatLast: &last, FrequencyPenalty: &s.FrequencyPenalty, PresencePenalty: &s.PresencePenalty, Logprobs: &s.Logprobs, TopLogprobs: &top}
+	out := &tandemv1.Sampling{Temperature: &s.Temperature, TopK: &k, TopP: &s.TopP, Seed: &s.Seed, MinP: &s.MinP,
+		RepeatPenalty: &s.RepeatPenalty,
+		RepeatLast:    &last, FrequencyPenalty: &s.FrequencyPenalty, PresencePenalty: &s.PresencePenalty, Logprobs: &s.Logprobs,
+		TopLogprobs: &top}
 	for _, b := range s.Bias {
 		if out.LogitBias == nil {
 			out.LogitBias = make(map[uint32]float32, len(s.Bias))
@@ -114,7 +118,7 @@ func (d Defaults) speculation() *tandemv1.Speculation {
 	return fromSpeculation(tandem.Request{Bounds: d.Bounds, Strategy: d.Strategy, Vote: d.Vote, Drafters: d.Drafters, Without: d.Without})
 }
 
-// fromSpeculation encodes what r says of speculation, every field set.
+// fromSpeculation encodes r's fields about speculation, every field set.
 func fromSpeculation(r tandem.Request) *tandemv1.Speculation {
 	p, strategy, vote := r.Bounds, string(cmp.Or(r.Strategy, tandem.StrategyFixed)), string(cmp.Or(r.Vote, tandem.VoteAuto))
 	enabled, n, d, w := !p.Plain(), int32(p.Nodes), int32(p.Depth), int32(p.Width)

@@ -20,7 +20,7 @@ type Vocab interface {
 	Decode(tokens []tandem.Token) string
 }
 
-// maxText is the length limit of a text to tokenise in bytes: its answer fits into a message, were every byte a token.
+// maxText is the length limit of a text to tokenise in bytes: its answer fits into a message even if every byte is a token.
 const maxText = rpc.MaxMessage / 16
 
 // Tokenize implements tandemv1.GenerationServiceServer.
@@ -55,12 +55,13 @@ func (s *server) Detokenize(ctx context.Context, r *tandemv1.DetokenizeRequest) 
 		text = strings.ToValidUTF8(text, "\uFFFD")
 	}
 	if len(text) >= rpc.MaxMessage {
-		return nil, wrong("tokens.ids", "%d tokens make %d bytes of text: at most %d travel in a message", len(tokens), len(text), rpc.MaxMessage)
+		return nil, wrong("tokens.ids", "%d tokens make %d bytes of text: at most %d travel in a message", len(tokens), len(text),
+			rpc.MaxMessage)
 	}
 	return &tandemv1.DetokenizeResponse{Text: text}, nil
 }
 
-// words lets in whoever may ask about the vocabulary, if there is one.
+// words checks that the caller may ask about the vocabulary, and that there is one.
 func (s *server) words(ctx context.Context) error {
 	if _, err := s.tenant(ctx); err != nil {
 		return err

@@ -2,28 +2,37 @@ package rpc
 
 import (
 	"context"
-	"math/rand/v2"
-	"net"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/peer"
 )
 
-// headerProcess names the calling process, so that a server can tell when it is gone.
+// headerProcess names the calling process, so that a server can tell whose a session is, and when the process is gone.
 const headerProcess = "tandem-process"
 
-// goneAfter is how long a process may be without a connection before it is taken for dead: one whose connection
-// merely broke is back within milliseconds.
+// goneAfter is how long a process may be without a connection before it counts as dead: if only its connection
+// broke, it is back within milliseconds.
 const goneAfter = 3 * time.Second
 
-// process is this process' number, another one in each life.
-var process = strconv.FormatUint(rand.Uint64()|1, 16)
+// secret is what this process's numbers are derived from, another one at each start.
+var secret = rand.Text()
 
-// Caller returns the number of the process that made ctx's call, by Dial; 0 for others.
+// number returns the number of this process for the server at addr, in hexadecimal. Whoever knows it can act on the
+// process's sessions there. So it cannot be guessed, is never logged, and differs for every server: a
+// drafter cannot use a gateway's at the verifier.
+func number(addr string) string {
+	mac := hmac.New(sha256.New, []byte(secret))
+	mac.Write([]byte(addr))
+	return strconv.FormatUint(binary.BigEndian.Uint64(mac.Sum(nil))|1, 16)
+}
+
+// Caller returns the number of the process that made ctx's call over a connection from Dial; 0 for other callers.
 func Caller(ctx context.Context) uint64 {
 	v := metadata.ValueFromIncomingContext(ctx, headerProcess)
 	if len(v) != 1 {
@@ -51,56 +60,16 @@ type caller struct {
 	timer *time.Timer // runs while there are none
 }
 
-// listener makes its connections known to their calls, as the remote address.
-type listener struct {
-	net.Listener
-	callers *callers
-}
-
-func (l *listener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	return &link{Conn: c, callers: l.callers}, nil
-}
-
-// link is a connection. What is not atomic is guarded by callers.mu.
-type link struct {
-	net.Conn
-	callers *callers
-	known   atomic.Bool // whose it is
-	caller  *caller     // nil until known
-	process uint64
-	closed  bool
-}
-
-type linkAddr struct {
-	net.Addr
-	link *link
-}
-
-func (l *link) RemoteAddr() net.Addr { return linkAddr{l.Conn.RemoteAddr(), l} }
-
-func (l *link) Close() error {
-	l.callers.left(l)
-	return l.Conn.Close()
-}
-
-// seen notes whose connection ctx's call came by. A nil c does not care.
+// seen notes which process's connection ctx's call came by. c may be nil.
 func (c *callers) seen(ctx context.Context) {
 	if c == nil {
 		return
 	}
-	from, ok := peer.FromContext(ctx)
-	if !ok {
+	l := linkOf(ctx)
+	if l == nil || l.known.Load() {
 		return
 	}
-	at, ok := from.Addr.(linkAddr)
-	if !ok || at.link.known.Load() {
-		return
-	}
-	number, l := Caller(ctx), at.link
+	number := Caller(ctx)
 	if number == 0 {
 		return
 	}
@@ -120,8 +89,11 @@ func (c *callers) seen(ctx context.Context) {
 	l.known.Store(true)
 }
 
-// left notes that a connection is closed.
+// left notes that a connection is closed. c may be nil.
 func (c *callers) left(l *link) {
+	if c == nil {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if l.closed {
@@ -136,7 +108,7 @@ func (c *callers) left(l *link) {
 	}
 }
 
-// end tells that a process is gone, unless it came back meanwhile.
+// end reports that a process is gone, unless it came back meanwhile.
 func (c *callers) end(number uint64, who *caller) {
 	c.mu.Lock()
 	gone := who.links == 0 && !c.closed && c.of[number] == who
@@ -149,8 +121,11 @@ func (c *callers) end(number uint64, who *caller) {
 	}
 }
 
-// close ends the waits for processes to come back.
+// close ends the waits for processes to come back. c may be nil.
 func (c *callers) close() {
+	if c == nil {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true

@@ -10,9 +10,9 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// undecodable is a server's codec. gRPC calls a request that cannot be decoded Internal before any
-// interceptor sees it, though it is the client's fault; so such a request becomes an empty message with
-// the reason in an unknown field, and decoded answers it with Invalid.
+// undecodable is a server's codec. gRPC answers a request that cannot be decoded with Internal before any
+// interceptor sees it, although it is the client's fault. With this codec it becomes an empty message with
+// the reason in an unknown field, which decoded turns into Invalid.
 type undecodable struct{ encoding.CodecV2 }
 
 // reasonField is the highest field number there is: no message of ours uses it.

@@ -18,14 +18,19 @@ import (
 // callDeadline bounds a unary call whose caller set no deadline.
 const callDeadline = 2 * time.Minute
 
+// After aliveAfter of silence a connection pings its peer, which then has aliveTime to answer. So a process may be stopped
+// for 10 s at any time, by a signal or with its machine, without losing its connections.
+const aliveAfter, aliveTime = 15 * time.Second, 15 * time.Second
+
 // Dial returns a connection to "unix:///path" or "host:port". It does not wait for the peer: calls
 // fail with Unavailable at once while it is down, and a peer that comes back is found within about
-// 200 ms. Calls carry the trace of their context and this process' number, get a deadline if they have none, and return
+// 200 ms. A process of another protocol is refused (CheckProtocol). Calls carry the
+// trace of their context and this process's number, get a deadline if they have none, and return
 // *tandem.Error. The caller closes the connection.
-func Dial(addr string) (*grpc.ClientConn, error) { return dial(addr, nil) }
+func Dial(addr string) (*grpc.ClientConn, error) { return dial(addr, nil, nil) }
 
-// dial is Dial, with TLS to TCP addresses if secure is not nil.
-func dial(addr string, secure *tls.Config) (*grpc.ClientConn, error) {
+// dial is Dial with TLS to TCP addresses if secure is not nil; it shows the secret, if any, with every call.
+func dial(addr string, secure *tls.Config, shown *Secret) (*grpc.ClientConn, error) {
 	rest, isUnix, err := split(addr)
 	if err != nil {
 		return nil, err
@@ -38,42 +43,78 @@ func dial(addr string, secure *tls.Config) (*grpc.ClientConn, error) {
 	} else if secure != nil {
 		creds = credentials.NewTLS(secure)
 	}
+	as := calls{process: number(addr), secret: shown}
 	conn, err := grpc.NewClient(target,
 		grpc.WithTransportCredentials(creds), grpc.WithNoProxy(), grpc.WithIdleTimeout(0),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 200 * time.Millisecond},
+			Backoff: backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+				MaxDelay: 200 * time.Millisecond},
 			MinConnectTimeout: time.Second,
 		}),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 15 * time.Second, Timeout: 5 * time.Second}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: aliveAfter, Timeout: aliveTime}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessage), grpc.MaxCallSendMsgSize(MaxMessage)),
-		grpc.WithUnaryInterceptor(callUnary), grpc.WithStreamInterceptor(callStream))
+		grpc.WithUnaryInterceptor(as.unary), grpc.WithStreamInterceptor(as.stream))
 	if err != nil {
 		return nil, tandem.Errorf("dial", tandem.Invalid, "%s: %w", addr, err)
 	}
 	return conn, nil
 }
 
-// outgoing returns ctx with what every call carries in its metadata.
-func outgoing(ctx context.Context) context.Context {
-	return metadata.AppendToOutgoingContext(inject(ctx), headerProcess, process)
+// calls makes the calls of a connection.
+type calls struct {
+	process string
+	secret  *Secret
 }
 
-func callUnary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	ctx, cancel := withDeadline(outgoing(ctx), callDeadline)
+// outgoing returns ctx with the metadata that every call carries.
+func (c calls) outgoing(ctx context.Context) context.Context {
+	ctx = inject(ctx)
+	if secret := c.secret.current(); secret != "" {
+		return metadata.AppendToOutgoingContext(ctx, headerProcess, c.process, headerProtocol, ours, headerSecret, secret)
+	}
+	return metadata.AppendToOutgoingContext(ctx, headerProcess, c.process, headerProtocol, ours)
+}
+
+func (c calls) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+	opts ...grpc.CallOption) error {
+	ctx, cancel := withDeadline(c.outgoing(ctx), callDeadline)
 	defer cancel()
-	return FromStatus(invoke(ctx, method, req, reply, cc, opts...))
+	service := serviceOf(method)
+	if service == "" {
+		return FromStatus(invoke(ctx, method, req, reply, cc, opts...))
+	}
+	var header metadata.MD
+	err := invoke(ctx, method, req, reply, cc, append(opts[:len(opts):len(opts)], grpc.Header(&header))...)
+	if other := answered(header, service, cc, err); other != nil {
+		return other
+	}
+	return FromStatus(err)
 }
 
-func callStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	s, err := open(outgoing(ctx), desc, cc, method, opts...)
+func (c calls) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer,
+	opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	s, err := open(c.outgoing(ctx), desc, cc, method, opts...)
 	if err != nil {
 		return nil, FromStatus(err)
 	}
-	return &clientStream{s}, nil
+	return &clientStream{s, cc, serviceOf(method)}, nil
 }
 
 // clientStream returns *tandem.Error from its methods.
-type clientStream struct{ grpc.ClientStream }
+type clientStream struct {
+	grpc.ClientStream
+	cc      *grpc.ClientConn
+	service string // as serviceOf returns it
+}
+
+// Header also refuses a process that speaks another protocol.
+func (s *clientStream) Header() (metadata.MD, error) {
+	md, err := s.ClientStream.Header()
+	if s.service == "" || err != nil || md == nil { // without a header the stream has failed: RecvMsg says why
+		return md, FromStatus(err)
+	}
+	return md, answered(md, s.service, s.cc, nil)
+}
 
 func (s *clientStream) RecvMsg(m any) error { return FromStatus(s.ClientStream.RecvMsg(m)) }
 func (s *clientStream) SendMsg(m any) error { return FromStatus(s.ClientStream.SendMsg(m)) }

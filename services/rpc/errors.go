@@ -19,7 +19,7 @@ import (
 // Domain is the ErrorInfo domain of tandem's errors.
 const Domain = "tandem.dev"
 
-// retryAfter is the least that a caller is told to wait when there was no room.
+// retryAfter is the least RetryAfter of an Exhausted error.
 const retryAfter = 50 * time.Millisecond
 
 // code returns the gRPC code of a kind.
@@ -75,7 +75,8 @@ func ToStatus(err error) error {
 		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(max(tandem.RetryAfter(err), retryAfter))})
 	}
 	if field := tandem.FieldOf(err); field != "" {
-		details = append(details, &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: field, Description: text}}})
+		details = append(details,
+			&errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: field, Description: text}}})
 	}
 	return detailed(status.New(code(kind), text), details...).Err()
 }

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"context"
 	"errors"
 	"net"
 	"os"
@@ -27,14 +28,21 @@ func Listen(addr string) (net.Listener, error) {
 		l, err := net.Listen("tcp", path)
 		return l, listenError(addr, err)
 	}
-	l, err := net.Listen("unix", path)
+	// The mode is set before the file is there: nobody can connect in between.
+	private := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		if failed := c.Control(func(fd uintptr) { err = syscall.Fchmod(int(fd), 0o600) }); failed != nil {
+			err = failed
+		}
+		return err
+	}}
+	l, err := private.Listen(context.Background(), "unix", path)
 	if errors.Is(err, syscall.EADDRINUSE) && abandoned(path) && os.Remove(path) == nil {
-		l, err = net.Listen("unix", path)
+		l, err = private.Listen(context.Background(), "unix", path)
 	}
 	if err != nil {
 		return nil, listenError(addr, err)
 	}
-	if err := os.Chmod(path, 0o600); err != nil {
+	if err := os.Chmod(path, 0o600); err != nil { // where the system does not take it from there
 		_ = l.Close()
 		return nil, listenError(addr, err)
 	}
@@ -55,7 +63,8 @@ func split(addr string) (rest string, isUnix bool, err error) {
 		case !filepath.IsAbs(path) || strings.IndexByte(path, 0) >= 0:
 			return "", true, tandem.Errorf(op, tandem.Invalid, "%q: want unix:///absolute/path", addr)
 		case len(path) > maxSocketPath:
-			return "", true, tandem.Errorf(op, tandem.Invalid, "%s: path has %d bytes: a socket path holds %d: choose a shorter directory", addr, len(path), maxSocketPath)
+			return "", true, tandem.Errorf(op, tandem.Invalid, "%s: path has %d bytes: a socket path holds %d: choose a shorter directory",
+				addr, len(path), maxSocketPath)
 		}
 		return path, true, nil
 	}

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/goleak"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
@@ -26,9 +25,14 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
+	"github.com/tandem-llm/tandem/services/telemetry/traceparent"
+	"github.com/tandem-llm/tandem/testkit"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	testkit.AtOnce(16)
+	goleak.VerifyTestMain(m)
+}
 
 // service answers with what its functions say.
 type service struct {
@@ -95,7 +99,8 @@ func TestErrorsSurviveTheWire(t *testing.T) {
 		err  error
 		kind tandem.Kind
 	}{{fmt.Errorf("wrapped: %w", tandem.Errorf("x", tandem.Stale, "y")), tandem.Stale}, {context.Canceled, tandem.Canceled},
-		{context.DeadlineExceeded, tandem.Deadline}, {errors.New("bare"), tandem.Internal}, {status.Error(codes.NotFound, "no"), tandem.UnknownSession}} {
+		{context.DeadlineExceeded, tandem.Deadline}, {errors.New("bare"), tandem.Internal},
+		{status.Error(codes.NotFound, "no"), tandem.UnknownSession}} {
 		if got := FromStatus(ToStatus(c.err)); tandem.KindOf(got) != c.kind {
 			t.Errorf("%v arrived as %v", c.err, tandem.KindOf(got))
 		}
@@ -117,13 +122,15 @@ func TestStatusDetails(t *testing.T) {
 	if retry, ok := s.Details()[1].(*errdetails.RetryInfo); !ok || retry.GetRetryDelay().AsDuration() <= 0 {
 		t.Errorf("detail %v", s.Details()[1])
 	}
-	full := fmt.Errorf("wrapped: %w", &tandem.Error{Op: "generate", Kind: tandem.Exhausted, Err: errors.New("queue is full"), RetryAfter: 3 * time.Second})
+	full := fmt.Errorf("wrapped: %w", &tandem.Error{Op: "generate", Kind: tandem.Exhausted, Err: errors.New("queue is full"),
+		RetryAfter: 3 * time.Second})
 	if got := FromStatus(ToStatus(full)); tandem.RetryAfter(got) != 3*time.Second || !errors.Is(got, tandem.Exhausted) {
 		t.Errorf("%v arrived with a retry after %v", got, tandem.RetryAfter(got))
 	}
 	field := &tandem.Error{Op: "request", Kind: tandem.Invalid, Field: "sampling.top_p", Err: errors.New("top_p is 2: want at most 1")}
 	bad, ok := status.Convert(ToStatus(fmt.Errorf("wrapped: %w", field))).Details()[1].(*errdetails.BadRequest)
-	if !ok || len(bad.GetFieldViolations()) != 1 || bad.FieldViolations[0].GetField() != "sampling.top_p" || !strings.Contains(bad.FieldViolations[0].GetDescription(), "top_p is 2") {
+	if !ok || len(bad.GetFieldViolations()) != 1 || bad.FieldViolations[0].GetField() != "sampling.top_p" ||
+		!strings.Contains(bad.FieldViolations[0].GetDescription(), "top_p is 2") {
 		t.Errorf("field violation %v", bad)
 	}
 	if got := FromStatus(ToStatus(field)); tandem.FieldOf(got) != "sampling.top_p" || got.Error() != field.Error() {
@@ -171,6 +178,7 @@ func TestPanicHarmsOneRequest(t *testing.T) {
 }
 
 func TestDeadlines(t *testing.T) {
+	t.Parallel()
 	hang := &service{
 		describe: func(ctx context.Context) error { <-ctx.Done(); return errors.New("gave up") },
 		generate: func(_ *tandemv1.GenerateRequest, st grpc.ServerStreamingServer[tandemv1.GenerateResponse]) error {
@@ -178,7 +186,8 @@ func TestDeadlines(t *testing.T) {
 			return st.Context().Err()
 		},
 	}
-	s, err := NewServer(Config{Listen: "unix://" + filepath.Join(t.TempDir(), "s"), Deadline: 20 * time.Millisecond, StreamDeadline: 20 * time.Millisecond})
+	s, err := NewServer(Config{Listen: "unix://" + filepath.Join(t.TempDir(), "s"), Deadline: 20 * time.Millisecond,
+		StreamDeadline: 20 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,32 +216,34 @@ func TestDeadlines(t *testing.T) {
 }
 
 func TestTraceTravels(t *testing.T) {
-	var got trace.SpanContext
+	var got string
 	c, _, _ := serve(t, Config{}, &service{describe: func(ctx context.Context) error {
-		got = trace.SpanContextFromContext(ctx)
+		got = traceparent.Of(ctx)
 		return nil
 	}})
-	for _, flags := range []trace.TraceFlags{0, trace.FlagsSampled} {
-		want := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: flags})
-		ctx := metadata.AppendToOutgoingContext(trace.ContextWithSpanContext(context.Background(), want), "other", "kept")
+	for _, flags := range []string{"00", "01"} {
+		want := "00-01000000000000000000000000000000-0200000000000000-" + flags
+		ctx := metadata.AppendToOutgoingContext(traceparent.Adopt(context.Background(), want), "other", "kept")
 		if _, err := c.Describe(ctx, &tandemv1.DescribeRequest{}); err != nil {
 			t.Fatal(err)
 		}
-		if got.TraceID() != want.TraceID() || got.SpanID() != want.SpanID() || got.IsSampled() != want.IsSampled() || !got.IsRemote() {
-			t.Errorf("span %+v arrived as %+v", want, got)
+		if got != want {
+			t.Errorf("span %s arrived as %s", want, got)
 		}
 	}
-	if _, err := c.Describe(context.Background(), &tandemv1.DescribeRequest{}); err != nil || got.IsValid() {
-		t.Errorf("no span arrived as %+v, %v", got, err)
+	if _, err := c.Describe(context.Background(), &tandemv1.DescribeRequest{}); err != nil || got != "" {
+		t.Errorf("no span arrived as %s, %v", got, err)
 	}
 }
 
 func TestUndecodableRequestIsInvalid(t *testing.T) {
-	c, conn, _ := serve(t, Config{}, &service{generate: func(*tandemv1.GenerateRequest, grpc.ServerStreamingServer[tandemv1.GenerateResponse]) error {
-		return nil
-	}})
+	c, conn, _ := serve(t, Config{},
+		&service{generate: func(*tandemv1.GenerateRequest, grpc.ServerStreamingServer[tandemv1.GenerateResponse]) error {
+			return nil
+		}})
 	_ = c
-	st, err := conn.NewStream(context.Background(), &grpc.StreamDesc{ServerStreams: true}, tandemv1.GenerationService_Generate_FullMethodName, grpc.ForceCodec(rawCodec{}))
+	st, err := conn.NewStream(context.Background(), &grpc.StreamDesc{ServerStreams: true},
+		tandemv1.GenerationService_Generate_FullMethodName, grpc.ForceCodec(rawCodec{}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,6 +264,7 @@ func (rawCodec) Unmarshal(b []byte, v any) error { *v.(*[]byte) = b; return nil 
 func (rawCodec) Name() string                    { return "proto" }
 
 func TestPeerGoneAndBack(t *testing.T) {
+	t.Parallel()
 	addr := "unix://" + filepath.Join(t.TempDir(), "s")
 	ok := &service{describe: func(context.Context) error { return nil }}
 	c, _, stop := serve(t, Config{Listen: addr}, ok)
@@ -264,7 +276,7 @@ func TestPeerGoneAndBack(t *testing.T) {
 	if _, err := c.Describe(context.Background(), &tandemv1.DescribeRequest{}); !errors.Is(err, tandem.Unavailable) {
 		t.Errorf("call to a peer that is gone: %v: want unavailable", err)
 	}
-	if d := time.Since(start); d > 300*time.Millisecond {
+	if d := time.Since(start); d > 10*time.Second { // it does not wait for the peer, nor for the deadline of a call
 		t.Errorf("the answer took %v", d)
 	}
 	time.Sleep(500 * time.Millisecond) // the backoff has grown to its limit
@@ -274,7 +286,7 @@ func TestPeerGoneAndBack(t *testing.T) {
 		if _, err := c.Describe(context.Background(), &tandemv1.DescribeRequest{}); err == nil {
 			break
 		}
-		if time.Since(start) > 3*time.Second {
+		if time.Since(start) > 30*time.Second {
 			t.Fatal("the peer is not found again")
 		}
 		time.Sleep(5 * time.Millisecond)
@@ -283,6 +295,7 @@ func TestPeerGoneAndBack(t *testing.T) {
 }
 
 func TestStopEndsCallsInProgress(t *testing.T) {
+	t.Parallel()
 	entered := make(chan struct{})
 	c, _, stop := serve(t, Config{Grace: 50 * time.Millisecond}, &service{describe: func(ctx context.Context) error {
 		close(entered)
@@ -298,7 +311,7 @@ func TestStopEndsCallsInProgress(t *testing.T) {
 	<-entered
 	start := time.Now()
 	stop()
-	if d := time.Since(start); d > time.Second {
+	if d := time.Since(start); d > 30*time.Second { // the call would go on for 2 minutes
 		t.Errorf("stopping took %v", d)
 	}
 	work.Wait()
@@ -316,7 +329,8 @@ func TestHealthAndReflection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Send(&grpc_reflection_v1.ServerReflectionRequest{MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_ListServices{}}); err != nil {
+	list := &grpc_reflection_v1.ServerReflectionRequest_ListServices{}
+	if err := st.Send(&grpc_reflection_v1.ServerReflectionRequest{MessageRequest: list}); err != nil {
 		t.Fatal(err)
 	}
 	r, err := st.Recv()

@@ -28,7 +28,7 @@ func outside(t *testing.T) string {
 	return ip
 }
 
-func load(t *testing.T, ca *certtest.CA, o certtest.Options) *Identity {
+func load(t *testing.T, ca *certtest.CA, o certtest.Options) *Certificate {
 	t.Helper()
 	cert, key, err := ca.Issue(t.TempDir(), o)
 	if err != nil {
@@ -39,6 +39,11 @@ func load(t *testing.T, ca *certtest.CA, o certtest.Options) *Identity {
 		t.Fatal(err)
 	}
 	return i
+}
+
+// anyOf dials as a process with that certificate, whatever the other end's role.
+func anyOf(c *Certificate) func(string) (*grpc.ClientConn, error) {
+	return (&Credentials{Certificate: c}).Dialer("")
 }
 
 func newCA(t *testing.T) *certtest.CA {
@@ -57,12 +62,17 @@ func healthServer(t *testing.T, cfg Config) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	run(t, s)
+	return s.Addr()
+}
+
+// run serves until the test ends.
+func run(t *testing.T, s *Server) {
 	s.SetServing(true)
 	ctx, cancel := context.WithCancel(context.Background())
 	var work sync.WaitGroup
 	work.Go(func() { _ = s.Run(ctx) })
 	t.Cleanup(func() { cancel(); work.Wait() })
-	return s.Addr()
 }
 
 func check(t *testing.T, conn *grpc.ClientConn, err error) error {
@@ -71,7 +81,7 @@ func check(t *testing.T, conn *grpc.ClientConn, err error) error {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	_, err = grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
 	return err
@@ -79,6 +89,7 @@ func check(t *testing.T, conn *grpc.ClientConn, err error) error {
 
 // TestMutualTLS has every kind of caller ask a server on an address that other machines can reach.
 func TestMutualTLS(t *testing.T) {
+	t.Parallel()
 	ip := outside(t)
 	ca := newCA(t)
 	server := load(t, ca, certtest.Options{Names: []string{ip}})
@@ -90,40 +101,42 @@ func TestMutualTLS(t *testing.T) {
 		dial func(string) (*grpc.ClientConn, error)
 		says string // "": it is let in
 	}{
-		{"a certificate of the CA", friend.Dial, ""},
-		{"the process itself", server.DialListener, ""},
-		{"another CA", stranger.Dial, "certificate signed by unknown authority"},
+		{"a certificate of the CA", anyOf(friend), ""},
+		{"the process itself", (&Credentials{Certificate: server}).DialListener, ""},
+		{"another CA", anyOf(stranger), "certificate signed by unknown authority"},
 		{"no TLS", Dial, "server preface"},
 		{"no certificate", func(addr string) (*grpc.ClientConn, error) {
-			return dial(addr, &tls.Config{RootCAs: friend.roots})
+			return dial(addr, &tls.Config{RootCAs: friend.roots}, nil)
 		}, "rpc: "}, // the server's word for it, or its hanging up, whichever is seen first
 		{"TLS 1.2", func(addr string) (*grpc.ClientConn, error) {
 			old := friend.Client()
 			old.MinVersion, old.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
-			return dial(addr, old)
+			return dial(addr, old, nil)
 		}, "protocol version not supported"},
 	} {
 		conn, err := c.dial(addr)
 		err = check(t, conn, err)
-		if c.says == "" && err != nil || c.says != "" && (tandem.KindOf(err) != tandem.Unavailable || !strings.Contains(err.Error(), c.says)) {
+		if c.says == "" && err != nil || c.says != "" && (tandem.KindOf(err) != tandem.Unavailable ||
+			!strings.Contains(err.Error(), c.says)) {
 			t.Errorf("%s: %v: want %q", c.name, err, c.says)
 		}
 	}
 
 	wrong := healthServer(t, Config{Listen: net.JoinHostPort(ip, "0"), TLS: friend})
-	conn, err := server.Dial(wrong)
+	conn, err := anyOf(server)(wrong)
 	if err := check(t, conn, err); err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("a server with another's name: %v", err)
 	}
 	open := healthServer(t, Config{Listen: net.JoinHostPort(ip, "0"), Insecure: true})
-	conn, err = friend.Dial(open)
+	conn, err = anyOf(friend)(open)
 	if err := check(t, conn, err); err == nil || !strings.Contains(err.Error(), "first record does not look like a TLS handshake") {
 		t.Errorf("a server without TLS: %v", err)
 	}
 	// loopback and unix sockets do without, on both sides
 	for _, listen := range []string{"127.0.0.1:0", "unix://" + filepath.Join(t.TempDir(), "s")} {
 		plain := healthServer(t, Config{Listen: listen, TLS: server})
-		for _, dial := range []func(string) (*grpc.ClientConn, error){Dial, friend.Dial, server.DialListener} {
+		for _, dial := range []func(string) (*grpc.ClientConn, error){Dial, anyOf(friend),
+			(&Credentials{Certificate: server}).DialListener} {
 			conn, err := dial(plain)
 			if err := check(t, conn, err); err != nil {
 				t.Errorf("%s: %v", listen, err)
@@ -131,7 +144,7 @@ func TestMutualTLS(t *testing.T) {
 		}
 	}
 	anywhere := healthServer(t, Config{Listen: "0.0.0.0:0", TLS: server})
-	conn, err = server.DialListener(anywhere)
+	conn, err = (&Credentials{Certificate: server}).DialListener(anywhere)
 	if err := check(t, conn, err); err != nil {
 		t.Errorf("the process itself, listening everywhere: %v", err)
 	}
@@ -139,6 +152,7 @@ func TestMutualTLS(t *testing.T) {
 
 // TestRenewal puts another certificate in the place of the first, then garbage.
 func TestRenewal(t *testing.T) {
+	t.Parallel()
 	ip := outside(t)
 	ca, dir := newCA(t), t.TempDir()
 	cert, key, err := ca.Issue(dir, certtest.Options{Names: []string{"first"}})
@@ -151,7 +165,7 @@ func TestRenewal(t *testing.T) {
 	}
 	addr := healthServer(t, Config{Listen: net.JoinHostPort(ip, "0"), TLS: server})
 	friend := load(t, ca, certtest.Options{Names: []string{"friend"}})
-	conn, err := friend.Dial(addr)
+	conn, err := anyOf(friend)(addr)
 	if err := check(t, conn, err); err == nil {
 		t.Fatal("a server without the name that was dialed is trusted")
 	}
@@ -162,14 +176,14 @@ func TestRenewal(t *testing.T) {
 	if err := os.Chtimes(cert, later, later); err != nil {
 		t.Fatal(err)
 	}
-	conn, err = friend.Dial(addr)
+	conn, err = anyOf(friend)(addr)
 	if err := check(t, conn, err); err != nil {
 		t.Errorf("renewed certificate: %v", err)
 	}
 	if err := os.WriteFile(cert, []byte("garbage"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	conn, err = friend.Dial(addr)
+	conn, err = anyOf(friend)(addr)
 	if err := check(t, conn, err); err != nil {
 		t.Errorf("after a certificate that cannot be used: %v: want the last good one", err)
 	}
@@ -224,11 +238,12 @@ func TestGuard(t *testing.T) {
 		if err := Guard(addr, nil, false); (err != nil) != refused {
 			t.Errorf("%s: %v: refused %v, want %v", addr, err, err != nil, refused)
 		}
-		if Guard(addr, nil, true) != nil || Guard(addr, new(Identity), false) != nil {
-			t.Errorf("%s is refused with an identity or on purpose", addr)
+		if Guard(addr, nil, true) != nil || Guard(addr, new(Certificate), false) != nil {
+			t.Errorf("%s is refused with a certificate or on purpose", addr)
 		}
 	}
-	if _, err := NewServer(Config{Listen: "0.0.0.0:0"}); tandem.KindOf(err) != tandem.Invalid || !strings.Contains(err.Error(), "--insecure-listen") {
+	if _, err := NewServer(Config{Listen: "0.0.0.0:0"}); tandem.KindOf(err) != tandem.Invalid ||
+		!strings.Contains(err.Error(), "--insecure-listen") {
 		t.Errorf("server for everybody: %v", err)
 	}
 	healthServer(t, Config{Listen: "0.0.0.0:0", Insecure: true})

@@ -3,12 +3,12 @@ package rpc
 import (
 	"context"
 
-	"go.opentelemetry.io/otel/propagation"
-	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/metadata"
+
+	"github.com/tandem-llm/tandem/services/telemetry/traceparent"
 )
 
-// carrier lets the W3C propagator read and write gRPC metadata.
+// carrier carries a span in gRPC metadata.
 type carrier metadata.MD
 
 func (c carrier) Get(key string) string {
@@ -20,17 +20,9 @@ func (c carrier) Get(key string) string {
 
 func (c carrier) Set(key, value string) { metadata.MD(c).Set(key, value) }
 
-func (c carrier) Keys() []string {
-	keys := make([]string, 0, len(c))
-	for k := range c {
-		keys = append(keys, k)
-	}
-	return keys
-}
-
 // inject returns ctx with its span, if it has one, in the outgoing metadata.
 func inject(ctx context.Context) context.Context {
-	if !trace.SpanContextFromContext(ctx).IsValid() {
+	if !traceparent.Known(ctx) {
 		return ctx
 	}
 	md, _ := metadata.FromOutgoingContext(ctx)
@@ -38,7 +30,7 @@ func inject(ctx context.Context) context.Context {
 	if md == nil {
 		md = metadata.MD{}
 	}
-	propagation.TraceContext{}.Inject(ctx, carrier(md))
+	traceparent.Inject(ctx, carrier(md))
 	return metadata.NewOutgoingContext(ctx, md)
 }
 
@@ -48,13 +40,5 @@ func extract(ctx context.Context) context.Context {
 	if !ok || len(md.Get("traceparent")) == 0 {
 		return ctx
 	}
-	return propagation.TraceContext{}.Extract(ctx, carrier(md))
-}
-
-// Traceparent returns the span that ctx carries, such as its caller's within a server, in the form of
-// tandem.Ticket.Trace; "" for none.
-func Traceparent(ctx context.Context) string {
-	md := carrier{}
-	propagation.TraceContext{}.Inject(ctx, md)
-	return md.Get("traceparent")
+	return traceparent.Extract(ctx, carrier(md))
 }

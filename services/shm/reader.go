@@ -7,6 +7,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -15,20 +16,20 @@ import (
 )
 
 // Reader reads payloads of one segment that another process owns. Safe for concurrent use. It holds
-// a mapping and one connection; closing it, or the end of its process, ends its leases.
+// a mapping and one connection, by which the owner knows that it is there.
 type Reader struct {
 	geometry geometry
-	peer     uint64
 	conn     net.Conn
+	gone     chan struct{} // closed once the owner's end of conn is, or this one
 
 	mu  sync.RWMutex // held for reading while mem is read, for writing to unmap
 	mem []byte       // nil once closed
 }
 
-// Attach connects to the socket that an Owner serves, and maps its segment read-only after checking
-// what it was given. It takes at most a second, less if ctx ends. Errors: Unavailable (no owner there),
+// Attach connects to the socket that a Segment serves, maps it read-only after checking
+// what it was given, and says what this process is. It takes at most a second, less if ctx ends. Errors: Unavailable (no owner there),
 // Corrupt (the descriptor is not a sealed segment of a possible shape).
-func Attach(ctx context.Context, socket string) (*Reader, error) {
+func Attach(ctx context.Context, socket string, as Role) (*Reader, error) {
 	const op = "shm"
 	ctx, cancel := context.WithTimeout(ctx, handshake)
 	defer cancel()
@@ -37,7 +38,7 @@ func Attach(ctx context.Context, socket string) (*Reader, error) {
 	if err != nil {
 		return nil, tandem.Errorf(op, tandem.Unavailable, "%w", err)
 	}
-	r := &Reader{peer: random(), conn: conn}
+	r := &Reader{conn: conn, gone: make(chan struct{})}
 	fd, err := r.receive(ctx, conn.(*net.UnixConn))
 	if err != nil {
 		_ = conn.Close()
@@ -45,11 +46,33 @@ func Attach(ctx context.Context, socket string) (*Reader, error) {
 	}
 	err = r.mapFile(fd)
 	_ = unix.Close(fd)
+	if err == nil {
+		err = r.introduce(as)
+	}
 	if err != nil {
 		_ = conn.Close()
 		return nil, err
 	}
+	go func() {
+		defer close(r.gone)
+		_, _ = conn.Read(make([]byte, 1)) // returns when either end closes: an owner has nothing more to say
+	}()
 	return r, nil
+}
+
+// introduce says what this process is, to an owner that wants to know, and ends the handshake.
+func (r *Reader) introduce(as Role) (err error) {
+	if r.geometry.flags&hearsRoles != 0 {
+		var said [roleSize]byte
+		binary.LittleEndian.PutUint32(said[:], roleMagic)
+		binary.LittleEndian.PutUint32(said[4:], uint32(as))
+		_, err = r.conn.Write(said[:])
+	}
+	if err = errors.Join(err, r.conn.SetDeadline(time.Time{})); err != nil {
+		_ = unix.Munmap(r.mem)
+		return tandem.Errorf("shm", tandem.Unavailable, "%w", err)
+	}
+	return nil
 }
 
 // receive introduces r and returns the one descriptor that the owner sends.
@@ -61,7 +84,7 @@ func (r *Reader) receive(ctx context.Context, c *net.UnixConn) (int, error) {
 	}
 	var hello [helloSize]byte
 	binary.LittleEndian.PutUint64(hello[:], helloMagic)
-	binary.LittleEndian.PutUint64(hello[8:], r.peer)
+	binary.LittleEndian.PutUint64(hello[8:], random())
 	if _, err := c.Write(hello[:]); err != nil {
 		return -1, tandem.Errorf(op, tandem.Unavailable, "%w", err)
 	}
@@ -126,10 +149,11 @@ func (r *Reader) mapFile(fd int) error {
 // Segment returns the id of the segment.
 func (r *Reader) Segment() uint64 { return r.geometry.segment }
 
-// Peer returns the id to claim handles with.
-func (r *Reader) Peer() uint64 { return r.peer }
+// Gone returns a channel that closes when the owner has ended or r was closed. The mapping can still be read: if the owner
+// died while writing, Read refuses that slot.
+func (r *Reader) Gone() <-chan struct{} { return r.gone }
 
-// Read returns a copy of the payload of h, which the caller has claimed. Errors: Stale (the slot has
+// Read returns a copy of the payload of h. Errors: Stale (the slot has
 // another generation, or changed meanwhile), Corrupt (out of bounds, or the checksum disagrees),
 // Unavailable (closed).
 func (r *Reader) Read(h Handle) ([]byte, error) {
@@ -162,7 +186,7 @@ func (r *Reader) Read(h Handle) ([]byte, error) {
 	return payload, nil
 }
 
-// Close unmaps the segment and ends r's leases.
+// Close unmaps the segment and tells the owner so.
 func (r *Reader) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -171,5 +195,7 @@ func (r *Reader) Close() error {
 	}
 	err := unix.Munmap(r.mem)
 	r.mem = nil
-	return errors.Join(err, r.conn.Close())
+	err = errors.Join(err, r.conn.Close())
+	<-r.gone
+	return err
 }

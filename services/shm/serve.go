@@ -3,6 +3,7 @@ package shm
 import (
 	"encoding/binary"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"time"
@@ -14,26 +15,27 @@ import (
 
 const (
 	helloSize  = 16 // bytes: magic, peer id
+	roleSize   = 8  // bytes: magic, role
 	handshake  = time.Second
 	maxReaders = 64 // connections at once
 )
 
 // Serve passes the segment's descriptor to every process of the same user that connects to the unix
-// listener, until the Owner is closed. It takes the listener over and returns at once. Call it at most once.
-func (o *Owner) Serve(listener net.Listener) error {
+// listener, until the segment is closed. It takes the listener over and returns at once. Call it at most once.
+func (s *Segment) Serve(listener net.Listener) error {
 	l, ok := listener.(*net.UnixListener)
 	if !ok {
 		_ = listener.Close()
 		return tandem.Errorf("shm", tandem.Invalid, "%s: only a unix socket can pass shared memory", listener.Addr())
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.closed || o.listener != nil {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.listener != nil {
 		_ = l.Close()
 		return tandem.Errorf("shm", tandem.Invalid, "segment is closed or served already")
 	}
-	o.listener = l
-	o.work.Go(func() {
+	s.listener = l
+	s.work.Go(func() {
 		for {
 			c, err := l.AcceptUnix()
 			if errors.Is(err, net.ErrClosed) {
@@ -43,11 +45,11 @@ func (o *Owner) Serve(listener net.Listener) error {
 				time.Sleep(20 * time.Millisecond)
 				continue
 			}
-			o.work.Go(func() {
+			s.work.Go(func() {
 				defer c.Close()
-				if o.enter(c) {
-					defer o.leave(c)
-					o.attend(c)
+				if s.enter(c) {
+					defer s.leave(c)
+					s.attend(c)
 				}
 			})
 		}
@@ -56,24 +58,24 @@ func (o *Owner) Serve(listener net.Listener) error {
 }
 
 // enter records a connection, so that Close can end it, unless there are too many.
-func (o *Owner) enter(c *net.UnixConn) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.closed || len(o.conns) >= maxReaders {
+func (s *Segment) enter(c *net.UnixConn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || len(s.conns) >= maxReaders {
 		return false
 	}
-	o.conns[c] = struct{}{}
+	s.conns[c] = struct{}{}
 	return true
 }
 
-func (o *Owner) leave(c *net.UnixConn) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	delete(o.conns, c)
+func (s *Segment) leave(c *net.UnixConn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
 }
 
 // attend serves one reader's connection until it ends.
-func (o *Owner) attend(c *net.UnixConn) {
+func (s *Segment) attend(c *net.UnixConn) {
 	if !sameUser(c) || c.SetDeadline(time.Now().Add(handshake)) != nil {
 		return
 	}
@@ -82,36 +84,52 @@ func (o *Owner) attend(c *net.UnixConn) {
 		return
 	}
 	peer := binary.LittleEndian.Uint64(hello[8:])
-	if !o.admit(peer) {
+	if !s.admit(peer) {
 		return
 	}
-	defer o.dismiss(peer)
-	if _, _, err := c.WriteMsgUnix(hello[:8], unix.UnixRights(o.file), nil); err != nil {
+	defer s.dismiss(peer)
+	if _, _, err := c.WriteMsgUnix(hello[:8], unix.UnixRights(s.file), nil); err != nil {
 		return
 	}
 	_ = c.SetDeadline(time.Time{})
+	var said [roleSize]byte
+	if _, err := io.ReadFull(c, said[:]); err != nil { // either end has closed: a reader of an earlier release says nothing
+		return
+	}
+	role := Role(binary.LittleEndian.Uint32(said[4:]))
+	if binary.LittleEndian.Uint32(said[:]) != roleMagic || role == 0 || role >= roles {
+		return
+	}
+	s.readers[role].Add(1)
+	defer s.readers[role].Add(-1)
 	_, _ = c.Read(hello[:]) // returns when either end closes: a reader has nothing more to say
 }
 
 // admit enters a reader under its id, unless the id is taken or 0.
-func (o *Owner) admit(peer uint64) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if _, taken := o.peers[peer]; taken || peer == 0 {
+func (s *Segment) admit(peer uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, taken := s.peers[peer]; taken || peer == 0 {
 		return false
 	}
-	o.peers[peer] = struct{}{}
+	s.peers[peer] = s.puts
 	return true
 }
 
-// dismiss ends the leases of a peer whose connection has ended.
-func (o *Owner) dismiss(peer uint64) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	delete(o.peers, peer)
-	for i := range o.slots {
-		if o.slots[i].leased && o.slots[i].peer == peer {
-			o.end(uint32(i))
+// dismiss forgets a reader whose connection has ended, and ends the leases for which it was the last reader.
+func (s *Segment) dismiss(peer uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	since := s.peers[peer]
+	delete(s.peers, peer)
+	if s.closed { // the owner leaves, not they: readers with a mapping may still read its payloads
+		return
+	}
+	for i := range s.slots {
+		if t := &s.slots[i]; t.leased && t.put > since {
+			if t.readers--; t.readers == 0 {
+				s.end(uint32(i))
+			}
 		}
 	}
 }

@@ -3,14 +3,13 @@ package telemetry
 import (
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/telemetry/traceparent"
 )
 
 // Events returns callbacks that record stages as spans of provider. A request's attributes follow the
@@ -18,7 +17,7 @@ import (
 // prefixed "tandem.". No text of a prompt, an output or an error's message is recorded.
 func Events(provider trace.TracerProvider) tandem.Events {
 	r := &recorder{provider.Tracer(scope)}
-	return tandem.Events{BeginFunc: r.begin, CarrierFunc: carrier, AdoptFunc: adopt, MuteFunc: mute}
+	return tandem.Events{BeginFunc: r.begin, CarrierFunc: traceparent.Of, AdoptFunc: traceparent.Adopt, MuteFunc: mute}
 }
 
 // scope names the instrumentation in exported spans.
@@ -30,7 +29,7 @@ func nothing(error, ...tandem.Attr) {}
 
 func (r *recorder) begin(ctx context.Context, s tandem.Stage, attrs []tandem.Attr) (context.Context, tandem.End) {
 	if parent := trace.SpanContextFromContext(ctx); parent.IsValid() && !parent.IsSampled() {
-		return ctx, nothing // muted, or not sampled by the caller: what is below must know it too
+		return ctx, nothing // muted, or not sampled by the caller: stages below must not be recorded either
 	}
 	name := string(s)
 	opts := make([]trace.SpanStartOption, 0, 4)
@@ -39,7 +38,8 @@ func (r *recorder) begin(ctx context.Context, s tandem.Stage, attrs []tandem.Att
 		if !trace.SpanFromContext(ctx).IsRecording() { // no front end of this process has a span for it
 			opts = append(opts, trace.WithSpanKind(trace.SpanKindServer))
 		}
-		opts = append(opts, trace.WithAttributes(attribute.String("gen_ai.operation.name", "chat"), attribute.String("gen_ai.provider.name", "tandem")))
+		opts = append(opts, trace.WithAttributes(attribute.String("gen_ai.operation.name", "chat"),
+			attribute.String("gen_ai.provider.name", "tandem")))
 		for _, a := range attrs {
 			if a.Key == "model" {
 				name += " " + a.Str
@@ -74,7 +74,7 @@ func (r *recorder) begin(ctx context.Context, s tandem.Stage, attrs []tandem.Att
 func split(s tandem.Stage, attrs []tandem.Attr) (values []attribute.KeyValue, links []trace.Link) {
 	for _, a := range attrs {
 		if a.Key == "link" {
-			if sc := parseCarrier(a.Str); sc.IsValid() {
+			if sc := trace.SpanContextFromContext(traceparent.Adopt(context.Background(), a.Str)); sc.IsValid() {
 				links = append(links, trace.Link{SpanContext: sc})
 			}
 			continue
@@ -113,41 +113,7 @@ func value(s tandem.Stage, a tandem.Attr) attribute.KeyValue {
 	return attribute.Int64("tandem."+a.Key, a.Int)
 }
 
-// carrier returns ctx's span as a traceparent: "00-<trace>-<span>-<flags>".
-func carrier(ctx context.Context) string {
-	sc := trace.SpanContextFromContext(ctx)
-	if !sc.IsValid() {
-		return ""
-	}
-	var b [55]byte
-	trace, span := sc.TraceID(), sc.SpanID()
-	copy(b[:], "00-")
-	hex.Encode(b[3:], trace[:])
-	b[35] = '-'
-	hex.Encode(b[36:], span[:])
-	copy(b[52:], "-00")
-	if sc.IsSampled() {
-		b[54] = '1'
-	}
-	return string(b[:])
-}
-
-// adopt returns ctx with the span that a traceparent names as remote parent; a malformed one changes
-// nothing.
-func adopt(ctx context.Context, traceparent string) context.Context {
-	if sc := parseCarrier(traceparent); sc.IsValid() {
-		return trace.ContextWithRemoteSpanContext(ctx, sc)
-	}
-	return ctx
-}
-
-// parseCarrier reads a traceparent; the zero SpanContext if it is malformed.
-func parseCarrier(traceparent string) trace.SpanContext {
-	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{"traceparent": traceparent})
-	return trace.SpanContextFromContext(ctx)
-}
-
-// mute returns ctx with its span, or one that exists nowhere, as a parent that is not sampled.
+// mute returns ctx with its span, or a made-up one, as a parent that is not sampled.
 func mute(ctx context.Context) context.Context {
 	sc := trace.SpanContextFromContext(ctx)
 	if !sc.IsValid() {

@@ -28,12 +28,12 @@ const (
 	mostDrafters  = 64 // labels of drafters; others are "other"
 )
 
-// MetricsConfig says what the metrics of a gateway are about.
+// MetricsConfig describes the gateway that metrics are about.
 type MetricsConfig struct {
 	Model   string // the target's name
 	Version string // of tandem
-	// Describe tells counters and gauges of all processes. It is called for a scrape, at most once a second, with a
-	// context that ends after a second; nil: there are none of other processes.
+	// Describe returns counters and gauges of all processes. It is called for a scrape, at most once a second, with a
+	// context that ends after a second; nil: no metrics of other processes.
 	Describe func(context.Context) public.Description
 }
 
@@ -41,7 +41,7 @@ type MetricsConfig struct {
 //
 // Names that begin with "tandem:" have the suffix, and the meaning, of vLLM's "vllm:…"; "gen_ai_server_…" are those of
 // the OpenTelemetry conventions; all others begin with "tandem_". Figures of requests come from a generator that
-// Wrap watches; those of processes are asked for at the scrape. No label holds text of a prompt or an output. Safe for
+// Wrap watches; those of processes are fetched at the scrape. No label holds text of a prompt or an output. Safe for
 // concurrent use.
 type Metrics struct {
 	model    string
@@ -92,18 +92,24 @@ func NewMetrics(cfg MetricsConfig) *Metrics {
 	m.drafts = counter("tandem:spec_decode_num_drafts_total", "Drafts that were verified: rounds with one.")
 	m.draftTokens = counter("tandem:spec_decode_num_draft_tokens_total", "Drafted tokens: nodes of trees, roots not counted.")
 	m.accepted = counter("tandem:spec_decode_num_accepted_tokens_total", "Drafted tokens that reached the output.")
-	m.acceptedAt = counters("tandem:spec_decode_num_accepted_tokens_per_pos_total", "Drafted tokens that reached the output, by position in the draft, from 0.", "position")
-	m.draftedAt = counters("tandem_spec_decode_drafts_per_pos_total", "Drafts that were so deep that they had a token at a position, from 0.", "position")
+	m.acceptedAt = counters("tandem:spec_decode_num_accepted_tokens_per_pos_total",
+		"Drafted tokens that reached the output, by position in the draft, from 0.", "position")
+	m.draftedAt = counters("tandem_spec_decode_drafts_per_pos_total",
+		"Drafts that were so deep that they had a token at a position, from 0.", "position")
 	m.rounds = counters("tandem_rounds_total", "Rounds of decoding, drafted or plain.", "kind")
 	m.reopened = counter("tandem_sessions_reopened_total", "Times that a session was built again in a drafter or the verifier.")
 	m.aheadTries = counter("tandem_ahead_tries_total", "Rounds after which a drafter went on while the target verified.")
 	m.aheadHits = counter("tandem_ahead_hits_total", "Rounds whose draft had been begun ahead.")
 	m.ahead = counters("tandem_ahead_seconds_total", "Draft arithmetic done ahead, by whether it went into drafts.", "use")
-	m.byDrafter = counters("tandem_drafter_tokens_total", "Tokens by drafter: drafted by it, and accepted of what its own draft held.", "drafter", "result")
+	m.byDrafter = counters("tandem_drafter_tokens_total", "Tokens by drafter: drafted by it, and accepted of what its own draft held.",
+		"drafter", "result")
 	m.planning = counter("tandem_planning_seconds_total", "Time spent on votes, weights, lengths and choices.")
-	m.duration = histograms("gen_ai_server_request_duration_seconds", "Time from a generation's request to its end.", requestBuckets, "error_type")
-	m.firstToken = histograms("gen_ai_server_time_to_first_token_seconds", "Time from a generation's request to its first token.", firstBuckets).WithLabelValues()
-	m.perToken = histograms("gen_ai_server_time_per_output_token_seconds", "Time per token after the first, of generations that ended well.", tokenBuckets).WithLabelValues()
+	m.duration = histograms("gen_ai_server_request_duration_seconds", "Time from a generation's request to its end.", requestBuckets,
+		"error_type")
+	m.firstToken = histograms("gen_ai_server_time_to_first_token_seconds", "Time from a generation's request to its first token.",
+		firstBuckets).WithLabelValues()
+	m.perToken = histograms("gen_ai_server_time_per_output_token_seconds",
+		"Time per token after the first, of generations that ended well.", tokenBuckets).WithLabelValues()
 	rest := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "tandem_round_coordination_seconds",
 		Help: "Time of a round that was neither draft nor target arithmetic.", Buckets: roundBuckets})
 	m.active = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "tandem_sessions",
@@ -112,7 +118,8 @@ func NewMetrics(cfg MetricsConfig) *Metrics {
 		ConstLabels: prometheus.Labels{"version": cfg.Version, "go": runtime.Version(), "model": cfg.Model}})
 	build.Set(1)
 	m.roundRest = rest
-	m.registry.MustRegister(rest, m.active, build, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.registry.MustRegister(rest, m.active, build, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if cfg.Describe != nil {
 		m.registry.MustRegister(newProcesses(cfg.Describe))
 	}
@@ -120,7 +127,7 @@ func NewMetrics(cfg MetricsConfig) *Metrics {
 	return m
 }
 
-// touch makes series with labels that are known exist from the start, so that rates see their first event.
+// touch creates the series whose labels are known, so that rates see their first event.
 func (m *Metrics) touch() {
 	for _, code := range []tandem.Kind{tandem.OK, tandem.Invalid, tandem.Exhausted, tandem.Canceled, tandem.Unavailable, tandem.Internal} {
 		m.requests.WithLabelValues(code.String())
@@ -147,7 +154,7 @@ func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: 4})
 }
 
-// Wrap returns g, watched.
+// Wrap returns g with its requests counted.
 func (m *Metrics) Wrap(g tandem.Generator) tandem.Generator { return &watched{m: m, to: g} }
 
 // Count returns h with its answers counted by route and status code. The route is the pattern of the

@@ -36,43 +36,80 @@ const (
 	helpPool  = "Tickets by what became of them."
 	helpBusy  = "Time that a device was in passes of a model: draft or verify."
 	helpPass  = "Passes of a model."
+	helpConn  = "Connections to a server that was full: refused, or displaced by a newer one because they did least."
 	helpRows  = "Rows of passes of a model: nodes of drafts and pieces of prompts."
 )
 
-// figures says which counters of the processes are exported, and as what. Counters are named in the rooms that
-// count; one that a process does not know is left out.
+// figures lists the processes' counters that are exported, and as which metrics. The rooms that count name the
+// counters; one that a process does not have is left out.
 var figures = []figure{
 	{metric: "tandem:num_requests_running", help: "Requests that have a place.", gauge: true, role: "gateway", counter: "requests.running"},
-	{metric: "tandem:num_requests_waiting", help: "Requests that wait for a place.", gauge: true, role: "gateway", counter: "requests.waiting"},
+	{metric: "tandem:num_requests_waiting", help: "Requests that wait for a place.", gauge: true, role: "gateway",
+		counter: "requests.waiting"},
+	{metric: "tandem_parked_sessions", help: "Requests without a place, because their clients do not read.", gauge: true, role: "gateway",
+		counter: "sessions.parked"},
+	{metric: "tandem_session_parkings_total", help: "Times that a request gave its place back because its client did not read.",
+		role: "gateway", counter: "sessions.parkings"},
 	{metric: "tandem_pool_depth", help: "Tickets that wait in the pool now.", gauge: true, role: "verifier", counter: "pool.depth"},
-	{metric: "tandem_pool_age_seconds_total", help: "Time that tickets waited in the pool, all together; over tandem_pool_tickets_total{event=\"taken\"} it is their mean age.",
+	{metric: "tandem_pool_depth_limit", help: "Tickets that may wait in the pool: a verifier batch. Drafters pause while as many do.",
+		gauge: true, role: "verifier", counter: "pool.limit"},
+	{metric: "tandem_pool_oldest_seconds", help: "How long the first of the tickets in the pool has waited; 0 for none.", gauge: true,
+		scale: 1e-6, role: "verifier", counter: "pool.oldest_us"},
+	{metric: "tandem_pool_paused", help: "Drafts that wait for room in the pool now.", gauge: true, role: "drafter",
+		counter: "pool.paused"},
+	{metric: "tandem_pool_pauses_total", help: "Drafts that had to wait for room in the pool.", role: "drafter", counter: "pool.pauses"},
+	{metric: "tandem_pool_paused_seconds_total", help: "Time that drafts waited for room in the pool, all together.", scale: 1e-6,
+		role: "drafter", counter: "pool.paused_us"},
+	{metric: "tandem_pool_age_seconds_total",
+		help:  "Time that tickets waited in the pool, all together; over tandem_pool_tickets_total{event=\"taken\"} it is their mean age.",
 		scale: 1e-6, role: "verifier", counter: "tickets.waited_us"},
 	{metric: "tandem_stale_drafts_total", help: helpStale, by: "reason", role: "verifier", counter: "tickets.stale_"},
-	{metric: "tandem_stale_drafts_total", help: helpStale, labels: map[string]string{"reason": "expired"}, role: "verifier", counter: "tickets.expired"},
-	{metric: "tandem_stale_drafts_total", help: helpStale, labels: map[string]string{"reason": "unknown_session"}, role: "verifier", counter: "tickets.unknown_session"},
+	{metric: "tandem_stale_drafts_total", help: helpStale, labels: map[string]string{"reason": "expired"}, role: "verifier",
+		counter: "tickets.expired"},
+	{metric: "tandem_stale_drafts_total", help: helpStale, labels: map[string]string{"reason": "unknown_session"}, role: "verifier",
+		counter: "tickets.unknown_session"},
 	{metric: "tandem_stale_drafts_total", help: helpStale, by: "reason", role: "gateway", counter: "verdicts."},
-	{metric: "tandem_pool_tickets_total", help: helpPool, labels: map[string]string{"event": "taken"}, role: "verifier", counter: "tickets.taken"},
-	{metric: "tandem_pool_tickets_total", help: helpPool, labels: map[string]string{"event": "claimed"}, role: "verifier", counter: "tickets.claimed"},
+	{metric: "tandem_pool_tickets_total", help: helpPool, labels: map[string]string{"event": "taken"}, role: "verifier",
+		counter: "tickets.taken"},
+	{metric: "tandem_pool_tickets_total", help: helpPool, labels: map[string]string{"event": "mapped"}, role: "verifier",
+		counter: "tickets.mapped"},
+	{metric: "tandem_pool_tickets_total", help: helpPool, labels: map[string]string{"event": "claimed"}, role: "verifier",
+		counter: "tickets.claimed"},
 	{metric: "tandem_pool_tickets_total", help: helpPool, labels: map[string]string{"event": "direct"}, counter: "tickets.direct"},
 	{metric: "tandem_pool_tickets_total", help: helpPool, labels: map[string]string{"event": "put"}, counter: "tickets.put"},
 	{metric: "tandem_pool_tickets_total", help: helpPool, labels: map[string]string{"event": "resent"}, counter: "tickets.resent"},
 	{metric: "tandem_pool_tickets_total", help: helpPool, labels: map[string]string{"event": "full"}, counter: "tickets.pool_full"},
 	{metric: "tandem_pool_tickets_total", help: helpPool, labels: map[string]string{"event": "no_slot"}, counter: "tickets.no_slot"},
-	{metric: "tandem_pool_tickets_total", help: helpPool, labels: map[string]string{"event": "garbage"}, role: "verifier", counter: "tickets.garbage"},
-	{metric: "tandem_device_busy_seconds_total", help: helpBusy, scale: 1e-6, labels: map[string]string{"device": "verify"}, role: "verifier", counter: "passes.busy_us"},
-	{metric: "tandem_device_busy_seconds_total", help: helpBusy, scale: 1e-6, labels: map[string]string{"device": "draft"}, role: "drafter", counter: "passes.busy_us"},
+	{metric: "tandem_pool_tickets_total", help: helpPool, labels: map[string]string{"event": "garbage"}, role: "verifier",
+		counter: "tickets.garbage"},
+	{metric: "tandem_device_busy_seconds_total", help: helpBusy, scale: 1e-6, labels: map[string]string{"device": "verify"},
+		role: "verifier", counter: "passes.busy_us"},
+	{metric: "tandem_device_busy_seconds_total", help: helpBusy, scale: 1e-6, labels: map[string]string{"device": "draft"}, role: "drafter",
+		counter: "passes.busy_us"},
 	{metric: "tandem_passes_total", help: helpPass, labels: map[string]string{"device": "verify"}, role: "verifier", counter: "passes"},
 	{metric: "tandem_passes_total", help: helpPass, labels: map[string]string{"device": "draft"}, role: "drafter", counter: "passes"},
-	{metric: "tandem_pass_rows_total", help: helpRows, labels: map[string]string{"device": "verify"}, role: "verifier", counter: "passes.rows"},
-	{metric: "tandem_pass_rows_total", help: helpRows, labels: map[string]string{"device": "draft"}, role: "drafter", counter: "passes.rows"},
+	{metric: "tandem_pass_rows_total", help: helpRows, labels: map[string]string{"device": "verify"}, role: "verifier",
+		counter: "passes.rows"},
+	{metric: "tandem_pass_rows_total", help: helpRows, labels: map[string]string{"device": "draft"}, role: "drafter",
+		counter: "passes.rows"},
 	{metric: "tandem_kv_pages", help: "Pages of the KV cache that hold something.", gauge: true, counter: "kv.pages"},
 	{metric: "tandem_kv_pages_limit", help: "Pages of the KV cache.", gauge: true, counter: "kv.pages_limit"},
-	{metric: "tandem_prefix_pages", help: "Free pages of the KV cache that hold prefixes of ended sessions.", gauge: true, counter: "prefix.pages"},
+	{metric: "tandem_prefix_pages", help: "Free pages of the KV cache that hold prefixes of ended sessions.", gauge: true,
+		counter: "prefix.pages"},
 	{metric: "tandem_prefix_hits_total", help: "Sessions opened with a prefix that was found in the KV cache.", counter: "prefix.hits"},
 	{metric: "tandem_prefix_reused_tokens_total", help: "Prompt tokens found in the KV cache.", counter: "prefix.reused_tokens"},
 	{metric: "tandem_prefix_evicted_pages_total", help: "Pages of prefixes whose memory was needed.", counter: "prefix.evicted_pages"},
-	{metric: "tandem_shm_slots", help: "Slots of shared memory that are leased.", gauge: true, role: "drafter", counter: "shm.leased"},
-	{metric: "tandem_shm_slots_limit", help: "Slots of shared memory.", gauge: true, role: "drafter", counter: "shm.slots"},
+	{metric: "tandem_shm_slots", help: "Slots of shared memory that are leased.", gauge: true, counter: "shm.leased"},
+	{metric: "tandem_shm_slots_limit", help: "Slots of shared memory.", gauge: true, counter: "shm.slots"},
+	{metric: "tandem_restarts_total", help: "Times that up started the process again.", counter: "restarts"},
+	{metric: "tandem_watchdog_kills_total", help: "Times that up killed the process because it hung.", counter: "watchdog.kills"},
+	{metric: "tandem_refusals_total",
+		help: "Processes, sessions and calls that were refused because two processes do not belong together, by what differs.",
+		by:   "reason", counter: "refused."},
+	{metric: "tandem_connections_total", help: helpConn, labels: map[string]string{"server": "http"}, by: "event", role: "gateway",
+		counter: "http.connections."},
+	{metric: "tandem_connections_total", help: helpConn, labels: map[string]string{"server": "grpc"}, by: "event",
+		counter: "rpc.connections."},
 	{metric: "tandem_faults_total", help: "Panics in a pass or a call that were caught.", counter: "faults"},
 	{metric: "tandem_lost_spans_total", help: "Spans that the collector did not take.", counter: "telemetry.lost_spans"},
 }
@@ -150,8 +187,8 @@ type instance struct {
 	role, name string
 }
 
-// instances returns the processes, each with labels of its own: gateway and verifier have no name, for there is one of
-// each; drafters have theirs, once. A drafter that was there and is gone is one that is away.
+// instances returns the processes, each with distinct labels: gateway and verifier have no name, because there is one of
+// each; drafters have theirs, each once. A drafter that is gone is reported as down.
 func (p *processes) instances() (out []instance) {
 	there := map[[2]string]bool{}
 	for _, x := range p.last.Processes {
@@ -178,7 +215,7 @@ func (p *processes) instances() (out []instance) {
 	return out
 }
 
-// tell sends what x says about f.
+// tell sends x's value of f.
 func (p *processes) tell(ch chan<- prometheus.Metric, f figure, x instance) {
 	kind, scale := prometheus.CounterValue, f.scale
 	if f.gauge {
@@ -218,7 +255,7 @@ func (p *processes) tell(ch chan<- prometheus.Metric, f figure, x instance) {
 // mostReasons bounds the series that a process can make by the names of its counters.
 const mostReasons = 32
 
-// names bounds the labels that others can make. The zero value is ready; safe for concurrent use.
+// names bounds the number of labels that other processes can create. The zero value is ready; safe for concurrent use.
 type names struct {
 	mu   sync.Mutex
 	seen map[string]bool

@@ -7,10 +7,10 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/telemetry/traceparent"
 )
 
 // HTTP returns h with a server span around every generation: every POST below /v1/. It goes on with the trace that the
@@ -24,12 +24,13 @@ func (t *Telemetry) HTTP(h http.Handler) http.Handler {
 			h.ServeHTTP(w, r)
 			return
 		}
-		ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
+		ctx := traceparent.Extract(r.Context(), r.Header)
 		ctx, span := t.tracer.Start(ctx, r.Method, trace.WithSpanKind(trace.SpanKindServer),
-			trace.WithAttributes(attribute.String("http.request.method", r.Method), attribute.String("url.path", r.URL.Path), attribute.String("url.scheme", "http")))
+			trace.WithAttributes(attribute.String("http.request.method", r.Method), attribute.String("url.path", r.URL.Path),
+				attribute.String("url.scheme", "http")))
 		defer span.End()
 		inside := r.WithContext(ctx)
-		inside.Header = r.Header.Clone() // whoever looks for a parent finds the span in the context
+		inside.Header = r.Header.Clone() // the parent is the span in the context
 		inside.Header.Del("traceparent")
 		inside.Header.Del("tracestate")
 		s := &statusWriter{ResponseWriter: w}

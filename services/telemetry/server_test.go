@@ -79,7 +79,8 @@ func TestServerSpans(t *testing.T) {
 		t.Errorf("errors %v: want those that are the server's doing", byError)
 	}
 	for _, s := range posts {
-		if s.Error == "" && (s.Trace != "0af7651916cd43dd8448eb211c80319c" || s.Parent != "b7ad6b7169203331" || s.Int("http.response.status_code") != 200 || s.Attrs["http.route"] != "/v1/completions") {
+		if s.Error == "" && (s.Trace != "0af7651916cd43dd8448eb211c80319c" || s.Parent != "b7ad6b7169203331" ||
+			s.Int("http.response.status_code") != 200 || s.Attrs["http.route"] != "/v1/completions") {
 			t.Errorf("span %+v: want one that goes on with the client's trace", s)
 		}
 	}

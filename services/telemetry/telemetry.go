@@ -1,5 +1,5 @@
-// Package telemetry turns tandem.Events into OpenTelemetry spans and exports them by OTLP. Switched
-// off, which is the default, nothing of it runs. A collector that is down or slow costs nothing but
+// Package telemetry turns tandem.Events into OpenTelemetry spans and exports them by OTLP. It is off by
+// default, and then nothing of it runs. A collector that is down or slow costs nothing but
 // spans.
 package telemetry
 
@@ -66,7 +66,8 @@ func Setup(ctx context.Context, cfg Config) (*Telemetry, error) {
 	}
 	q := &quiet{SpanExporter: exporter, counters: cfg.Counters, closed: make(chan struct{})}
 	q.life, q.end = context.WithCancel(context.Background())
-	opts := []sdk.TracerProviderOption{sdk.WithResource(res), sdk.WithBatcher(q, sdk.WithBatchTimeout(exportEvery), sdk.WithExportTimeout(exportTime))}
+	opts := []sdk.TracerProviderOption{sdk.WithResource(res), sdk.WithBatcher(q, sdk.WithBatchTimeout(exportEvery),
+		sdk.WithExportTimeout(exportTime))}
 	if !cfg.Roots {
 		opts = append(opts, sdk.WithSampler(sdk.ParentBased(sdk.NeverSample())))
 	}

@@ -11,23 +11,32 @@ import (
 	"github.com/tandem-llm/tandem/services/wire"
 )
 
-const (
-	renewAfter = time.Hour             // every call has a deadline: the standing stream is renewed at this one
-	retryPause = 20 * time.Millisecond // between attempts to subscribe
-)
+// renewAfter is the deadline of a stream of verdicts, for every call has one; then it is renewed.
+const renewAfter = time.Hour
 
 // Client implements tandem.Verifier over a connection from rpc.Dial, which stays the caller's.
-type Client struct{ rpc peerv1.VerifierServiceClient }
+type Client struct {
+	rpc     peerv1.VerifierServiceClient
+	segment string // see Passing
+}
 
 // NewClient returns the verifier at the other end of conn.
 func NewClient(conn grpc.ClientConnInterface) *Client {
-	return &Client{peerv1.NewVerifierServiceClient(conn)}
+	return &Client{rpc: peerv1.NewVerifierServiceClient(conn)}
 }
+
+// Passing returns a copy of c for a process that hands out, at a socket ("" for none), shared memory with the trees of its tickets. A
+// verifier on the same host maps it for as long as the process subscribes to verdicts.
+func (c *Client) Passing(socket string) *Client { return &Client{rpc: c.rpc, segment: socket} }
 
 // Open implements tandem.Verifier.Open.
 func (c *Client) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error) {
 	r, err := c.rpc.Open(ctx, &peerv1.VerifierServiceOpenRequest{Opening: wire.FromOpening(o)})
-	return tandem.Opened{Reused: int(r.GetReused())}, err
+	if err != nil {
+		return tandem.Opened{}, err
+	}
+	identity, err := wire.ToIdentity(r.GetIdentity())
+	return tandem.Opened{Identity: identity, Reused: int(r.GetReused())}, err
 }
 
 // Close implements tandem.Verifier.Close.
@@ -36,67 +45,62 @@ func (c *Client) Close(ctx context.Context, id tandem.SessionID) error {
 	return err
 }
 
-// Put implements tandem.Pool.Put without a pool: it hands t straight to the verifier.
-func (c *Client) Put(ctx context.Context, t tandem.Ticket) error {
+// Submit implements tandem.Verifier.Submit.
+func (c *Client) Submit(ctx context.Context, t tandem.Ticket) error {
 	_, err := c.rpc.Submit(ctx, &peerv1.SubmitRequest{Ticket: wire.FromEnvelope(wire.Envelope{Ticket: t})})
 	return err
 }
 
-// Describe tells what the verifier is.
-func (c *Client) Describe(ctx context.Context) (wire.Description, error) {
+// Verdicts implements tandem.Verifier.Verdicts. It waits for a verifier that cannot be reached; transport errors do not say
+// whether the verifier has ended.
+func (c *Client) Verdicts(ctx context.Context, s tandem.Subscription) error {
+	for {
+		if renew, err := c.follow(ctx, s); !renew {
+			return err
+		}
+	}
+}
+
+// follow reads one stream to its end. renew reports that only the stream's deadline ended it; otherwise err says why.
+func (c *Client) follow(ctx context.Context, s tandem.Subscription) (renew bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, renewAfter)
+	defer cancel()
+	request := &peerv1.VerdictsRequest{SegmentSocket: c.segment}
+	if s.Sessions != nil {
+		request.Sessions = wire.FromSessions(s.Sessions())
+	}
+	// Waiting for the connection finds a restarted verifier at the first moment it answers.
+	stream, err := c.rpc.Verdicts(ctx, request, grpc.WaitForReady(true))
+	if err != nil {
+		return false, err
+	}
+	md, err := stream.Header()
+	if err != nil {
+		return false, err
+	}
+	if md != nil && s.Began != nil { // a stream that failed without a header tells its error to Recv
+		s.Began()
+	}
+	for {
+		r, err := stream.Recv()
+		if err != nil {
+			return tandem.KindOf(err) == tandem.Deadline && ctx.Err() == context.DeadlineExceeded, err
+		}
+		verdicts := make([]tandem.Verdict, len(r.GetVerdicts()))
+		for i, v := range r.GetVerdicts() {
+			verdicts[i] = wire.ToVerdict(v)
+		}
+		s.Deliver(verdicts)
+	}
+}
+
+// Describe implements tandem.Verifier.Describe.
+func (c *Client) Describe(ctx context.Context) (tandem.Description, error) {
 	r, err := c.rpc.Describe(ctx, &peerv1.VerifierServiceDescribeRequest{})
 	if err != nil {
-		return wire.Description{}, err
+		return tandem.Description{}, err
 	}
 	return wire.ToDescription(r.GetDescription()), nil
 }
 
-// Run subscribes to the verdicts and calls deliver with each, in order, until ctx ends; it subscribes
-// again whenever the stream breaks. It calls state(true) when a subscription holds, before the first of
-// its verdicts, and state(false) when it breaks and at the end. Both are called by Run's goroutine,
-// and a deliver that takes long delays everyone's verdicts.
-func (c *Client) Run(ctx context.Context, deliver func(tandem.Verdict), state func(up bool)) {
-	up := false
-	set := func(now bool) {
-		if now != up {
-			up = now
-			state(now)
-		}
-	}
-	defer set(false)
-	for ctx.Err() == nil {
-		if c.follow(ctx, deliver, func() { set(true) }) {
-			continue
-		}
-		set(false)
-		select {
-		case <-time.After(retryPause):
-		case <-ctx.Done():
-		}
-	}
-}
-
-// follow reads one stream to its end. It reports whether that was merely the stream's deadline.
-func (c *Client) follow(ctx context.Context, deliver func(tandem.Verdict), holds func()) (renew bool) {
-	ctx, cancel := context.WithTimeout(ctx, renewAfter)
-	defer cancel()
-	// Waiting for the connection finds a restarted verifier at the first moment it answers.
-	stream, err := c.rpc.Verdicts(ctx, &peerv1.VerdictsRequest{}, grpc.WaitForReady(true))
-	if err != nil {
-		return false
-	}
-	// A stream that failed without a header has nil metadata and tells its error to Recv.
-	if md, err := stream.Header(); err != nil || md == nil {
-		return false
-	}
-	holds()
-	for {
-		r, err := stream.Recv()
-		if err != nil {
-			return tandem.KindOf(err) == tandem.Deadline && ctx.Err() == context.DeadlineExceeded
-		}
-		for _, v := range r.GetVerdicts() {
-			deliver(wire.ToVerdict(v))
-		}
-	}
-}
+var _ tandem.Verifier = (*Client)(nil)

@@ -1,61 +1,46 @@
-// Package verifying puts a tandem.Verifier and its verdicts on the wire: Server serves one, Client is
-// one whose verifying happens in another process.
+// Package verifying puts a tandem.Verifier on the wire: Server serves one, Client reaches one in another process. Follow keeps a
+// subscription to a verifier's verdicts.
 package verifying
 
 import (
+	"cmp"
 	"context"
-	"sync"
+	"slices"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 
 	"github.com/tandem-llm/tandem"
 	peerv1 "github.com/tandem-llm/tandem/proto/peer/v1"
 	"github.com/tandem-llm/tandem/services/rpc"
+	"github.com/tandem-llm/tandem/services/telemetry/traceparent"
 	"github.com/tandem-llm/tandem/services/wire"
 )
 
-const (
-	op = "verifying"
-
-	maxSend = 64 // verdicts in one message
-)
+const op = "verifying"
 
 // Config is what a verifier process serves.
 type Config struct {
 	Verifier tandem.Verifier
-	Describe func() wire.Description // called for every Describe
-	Buffer   int                     // verdicts that a subscriber may lag behind: 256
-	Counters *tandem.Counters        // "verdicts.cut_off": subscribers that lagged further, "tickets.<what>"; may be nil
+	Counters *tandem.Counters // "tickets.<what>", "sessions.foreign"; may be nil
+	MaxNodes int              // largest valid tree of a ticket: tandem.DefaultLimits.Nodes
+	Vocab    int              // its tokens must be below it: no limit
 
-	// Submit takes a ticket that came past the pool, without waiting; nil: none are taken. Errors: Exhausted
-	// (a full batch waits already), Unavailable. It gets valid tickets only.
-	Submit   func(context.Context, tandem.Ticket) error
-	MaxNodes int // largest valid tree: tandem.DefaultLimits.Nodes
-	Vocab    int // tokens must be below it: no limit
+	// Map maps the segment that a subscriber on this host hands out at a socket, until unmap is called; nil: segments are not mapped.
+	Map func(socket string) (unmap func())
 }
 
-// Server serves a verifier. Its Deliver takes the verdicts and gives each to every subscriber.
+// Server serves a verifier to other processes; each sees only its own sessions.
 type Server struct {
-	cfg Config
-
-	mu     sync.Mutex
-	subs   map[*subscription]struct{}
-	closed bool
-}
-
-// subscription is one Verdicts stream. Its channel is closed, under Server.mu, when the server closes
-// or the subscriber is cut off.
-type subscription struct {
-	verdicts chan *peerv1.Verdict
-	slow     bool // set before the channel closes
+	cfg    Config
+	owners rpc.Owners
+	life   context.Context // of the streams of verdicts
+	end    context.CancelFunc
 }
 
 // NewServer returns a server of cfg.
 func NewServer(cfg Config) *Server {
-	if cfg.Buffer == 0 {
-		cfg.Buffer = 256
-	}
 	if cfg.Counters == nil {
 		cfg.Counters = new(tandem.Counters)
 	}
@@ -65,7 +50,9 @@ func NewServer(cfg Config) *Server {
 	if cfg.Vocab == 0 {
 		cfg.Vocab = tandem.DefaultLimits.Vocab
 	}
-	return &Server{cfg: cfg, subs: map[*subscription]struct{}{}}
+	s := &Server{cfg: cfg}
+	s.life, s.end = context.WithCancel(context.Background())
+	return s
 }
 
 // Register serves s on r.
@@ -73,58 +60,11 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 	peerv1.RegisterVerifierServiceServer(r, &adapter{s: s})
 }
 
-// Deliver gives v to every subscriber without waiting; one that lags too far behind is cut off.
-// Safe for concurrent use.
-func (s *Server) Deliver(v tandem.Verdict) {
-	m := wire.FromVerdict(v)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for sub := range s.subs {
-		select {
-		case sub.verdicts <- m:
-		default:
-			s.cfg.Counters.Add("verdicts.cut_off", 1)
-			sub.slow = true
-			s.end(sub)
-		}
-	}
-}
+// Close ends every stream of verdicts; later ones end at once. Use it as rpc.Config.Drain.
+func (s *Server) Close() { s.end() }
 
-// Close ends every subscription, and those that come later at once: use it as rpc.Config.Drain.
-func (s *Server) Close() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.closed = true
-	for sub := range s.subs {
-		s.end(sub)
-	}
-}
-
-// subscribe returns a new subscription, ended already if the server is closed.
-func (s *Server) subscribe() *subscription {
-	sub := &subscription{verdicts: make(chan *peerv1.Verdict, s.cfg.Buffer)}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.subs[sub] = struct{}{}
-	if s.closed {
-		s.end(sub)
-	}
-	return sub
-}
-
-func (s *Server) unsubscribe(sub *subscription) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.end(sub)
-}
-
-// end ends sub if it has not ended. Called with s.mu held.
-func (s *Server) end(sub *subscription) {
-	if _, there := s.subs[sub]; there {
-		delete(s.subs, sub)
-		close(sub.verdicts)
-	}
-}
+// Forget removes what the server holds of a process that is gone; its sessions at the verifier stay.
+func (s *Server) Forget(process uint64) { s.owners.Forget(process) }
 
 // adapter serves the messages of a Server.
 type adapter struct {
@@ -137,31 +77,62 @@ func (a *adapter) Open(ctx context.Context, r *peerv1.VerifierServiceOpenRequest
 	if err != nil {
 		return nil, err
 	}
-	o.Owner = rpc.Caller(ctx)
+	if o.Owner, err = a.s.owners.Caller(ctx); err != nil {
+		return nil, err
+	}
+	done, err := a.s.owners.Open(o.Session, o.Owner)
+	if err != nil {
+		return nil, a.s.foreign(err)
+	}
 	opened, err := a.s.cfg.Verifier.Open(ctx, o)
-	return &peerv1.VerifierServiceOpenResponse{Reused: int32(opened.Reused)}, err
+	done(err == nil)
+	return &peerv1.VerifierServiceOpenResponse{Reused: int32(opened.Reused), Identity: string(opened.Identity)}, err
 }
 
 func (a *adapter) Close(ctx context.Context, r *peerv1.VerifierServiceCloseRequest) (*peerv1.VerifierServiceCloseResponse, error) {
-	return &peerv1.VerifierServiceCloseResponse{}, a.s.cfg.Verifier.Close(ctx, tandem.SessionID(r.GetSession()))
-}
-
-func (a *adapter) Describe(context.Context, *peerv1.VerifierServiceDescribeRequest) (*peerv1.VerifierServiceDescribeResponse, error) {
-	return &peerv1.VerifierServiceDescribeResponse{Description: wire.FromDescription(a.s.cfg.Describe())}, nil
-}
-
-// Submit takes one ticket, checked like one from the pool.
-func (a *adapter) Submit(ctx context.Context, r *peerv1.SubmitRequest) (*peerv1.SubmitResponse, error) {
-	if a.s.cfg.Submit == nil {
-		return nil, tandem.Errorf(op, tandem.Unsupported, "this verifier takes tickets from its pool alone")
+	id := tandem.SessionID(r.GetSession())
+	if err := a.s.owners.Check(id, rpc.Caller(ctx)); err != nil {
+		_ = a.s.foreign(err) // an unknown session is no error
+		return &peerv1.VerifierServiceCloseResponse{}, nil
 	}
-	t, err := a.s.ticket(r.GetTicket())
+	err := a.s.cfg.Verifier.Close(ctx, id)
+	if err == nil {
+		a.s.owners.Close(id, rpc.Caller(ctx))
+	}
+	return &peerv1.VerifierServiceCloseResponse{}, err
+}
+
+// foreign counts a call for a session that is not the caller's, and returns its error.
+func (s *Server) foreign(err error) error {
+	s.cfg.Counters.Add("sessions.foreign", 1)
+	return err
+}
+
+func (a *adapter) Describe(ctx context.Context, _ *peerv1.VerifierServiceDescribeRequest) (*peerv1.VerifierServiceDescribeResponse, error) {
+	d, err := a.s.cfg.Verifier.Describe(ctx)
 	if err != nil {
+		return nil, err
+	}
+	return &peerv1.VerifierServiceDescribeResponse{Description: wire.FromDescription(d)}, nil
+}
+
+// Submit takes one ticket of the caller's session, checked like one from the pool.
+func (a *adapter) Submit(ctx context.Context, r *peerv1.SubmitRequest) (*peerv1.SubmitResponse, error) {
+	t, err := a.s.ticket(r.GetTicket())
+	switch tandem.KindOf(err) {
+	case tandem.OK:
+	case tandem.Unsupported:
+		a.s.cfg.Counters.Add("refused.protocol", 1)
+		return nil, err
+	default:
 		a.s.cfg.Counters.Add("tickets.garbage", 1)
 		return nil, err
 	}
-	t.Trace = rpc.Traceparent(ctx)
-	if err := a.s.cfg.Submit(ctx, t); err != nil {
+	if err := a.s.owners.Check(t.Session, rpc.Caller(ctx)); err != nil {
+		return nil, a.s.foreign(err)
+	}
+	t.Trace = traceparent.Of(ctx)
+	if err := a.s.cfg.Verifier.Submit(ctx, t); err != nil {
 		return nil, err
 	}
 	a.s.cfg.Counters.Add("tickets.submitted", 1)
@@ -175,54 +146,52 @@ func (s *Server) ticket(m *peerv1.Ticket) (tandem.Ticket, error) {
 	case err != nil:
 		return tandem.Ticket{}, err
 	case e.Handle.Segment != 0:
-		return tandem.Ticket{}, tandem.Errorf(op, tandem.Invalid, "ticket of session %s has a handle: want its tree inside", e.Ticket.Session)
+		return tandem.Ticket{}, tandem.Errorf(op, tandem.Invalid, "ticket of session %s has a handle: want its tree inside",
+			e.Ticket.Session)
 	}
 	return e.Ticket, e.Ticket.Tree.Validate(s.cfg.MaxNodes, s.cfg.Vocab)
 }
 
 // Verdicts serves one subscriber until it leaves, lags or the server closes.
-func (a *adapter) Verdicts(_ *peerv1.VerdictsRequest, stream grpc.ServerStreamingServer[peerv1.VerdictsResponse]) error {
-	sub := a.s.subscribe()
-	defer a.s.unsubscribe(sub)
-	if err := stream.SendHeader(metadata.MD{}); err != nil {
+func (a *adapter) Verdicts(r *peerv1.VerdictsRequest, stream grpc.ServerStreamingServer[peerv1.VerdictsResponse]) error {
+	process, err := a.s.owners.Caller(stream.Context())
+	if err != nil {
 		return err
 	}
-	for {
-		select {
-		case <-stream.Context().Done():
-			return stream.Context().Err()
-		case v, ok := <-sub.verdicts:
-			if !ok {
-				return sub.reason()
-			}
-			if err := stream.Send(sub.gather(v)); err != nil {
-				return err
-			}
+	asserted := wire.ToSessions(r.GetSessions())
+	a.s.owners.Assert(asserted, process)
+	ctx, cancel := context.WithCancelCause(stream.Context())
+	defer cancel(nil)
+	defer context.AfterFunc(a.s.life, func() { cancel(tandem.Errorf(op, tandem.Unavailable, "verifier is stopping")) })()
+	check := func(err error) {
+		if err != nil {
+			cancel(err)
 		}
 	}
-}
-
-// gather returns v and what is there already after it.
-func (sub *subscription) gather(v *peerv1.Verdict) *peerv1.VerdictsResponse {
-	r := &peerv1.VerdictsResponse{Verdicts: []*peerv1.Verdict{v}}
-	for len(r.Verdicts) < maxSend {
-		select {
-		case v, ok := <-sub.verdicts:
-			if !ok {
-				return r
+	unmap := func() {}
+	defer func() { unmap() }()
+	err = a.s.cfg.Verifier.Verdicts(ctx, tandem.Subscription{Owner: process,
+		Sessions: func() []tandem.SessionID {
+			return slices.DeleteFunc(asserted, func(id tandem.SessionID) bool { return a.s.owners.Of(id) != process })
+		},
+		Began: func() {
+			if socket := r.GetSegmentSocket(); socket != "" && a.s.cfg.Map != nil && here(ctx) {
+				unmap = a.s.cfg.Map(socket)
 			}
-			r.Verdicts = append(r.Verdicts, v)
-		default:
-			return r
-		}
-	}
-	return r
+			check(stream.SendHeader(metadata.MD{}))
+		},
+		Deliver: func(all []tandem.Verdict) {
+			m := &peerv1.VerdictsResponse{Verdicts: make([]*peerv1.Verdict, len(all))}
+			for i, v := range all {
+				m.Verdicts[i] = wire.FromVerdict(v)
+			}
+			check(stream.Send(m))
+		}})
+	return cmp.Or(context.Cause(ctx), err)
 }
 
-// reason says why a subscription whose channel is closed has ended.
-func (sub *subscription) reason() error {
-	if sub.slow {
-		return tandem.Errorf(op, tandem.Exhausted, "subscriber lags %d verdicts behind", cap(sub.verdicts))
-	}
-	return tandem.Errorf(op, tandem.Unavailable, "verifier is stopping")
+// here reports whether ctx's call came over a unix socket, so that a path names the same file on both ends.
+func here(ctx context.Context) bool {
+	p, ok := peer.FromContext(ctx)
+	return ok && p.Addr != nil && p.Addr.Network() == "unix"
 }

@@ -14,42 +14,48 @@ const (
 	maxDrafters         = 16       // of one process
 )
 
-// Announcement is what a drafter process tells about itself, again and again.
+// Announcement is what a drafter process repeatedly tells about itself.
 type Announcement struct {
 	Instance uint64 // random, another one at each start of the process
 	Sequence uint64 // counts the announcements of an instance
 	Addr     string // as rpc.Dial takes it
 	Draining bool   // it finishes what it has and takes nothing new
-	Drafters []Drafter
+	Drafters []AnnouncedDrafter
 	Segment  uint64 // id of its shared memory, 0 for none
+	Protocol int    // that it speaks, filled in by Marshal; 0 is older than protocol 1
 }
 
-// Drafter is one drafter of a process.
-type Drafter struct {
-	Name        string // within the process
-	Model       string // "" for none
-	Vocab       int    // size of the vocabulary; 0: it takes any
-	Fingerprint string // of the vocabulary; "": it takes any
+// AnnouncedDrafter is what a process says of one of its drafters.
+type AnnouncedDrafter struct {
+	Name        string          // within the process
+	Model       string          // "" for none
+	Vocab       int             // size of the vocabulary; 0: it takes any
+	Fingerprint string          // of the vocabulary; "": it takes any
+	Identity    tandem.Identity // of what computes its drafts; "" for none
+	Lineage     string          // of the model
 }
 
 // Marshal encodes a. A result too large to travel is Invalid.
 func (a Announcement) Marshal() ([]byte, error) {
 	m := &peerv1.Announcement{Version: announcementVersion, Instance: a.Instance, Sequence: a.Sequence, Address: a.Addr,
-		State: peerv1.State_STATE_UP, Segment: a.Segment}
+		State: peerv1.State_STATE_UP, Segment: a.Segment, Protocol: tandem.Protocol}
 	if a.Draining {
 		m.State = peerv1.State_STATE_DRAINING
 	}
 	for _, d := range a.Drafters {
-		m.Drafters = append(m.Drafters, &peerv1.AnnouncedDrafter{Name: d.Name, Model: d.Model, Vocabulary: int32(d.Vocab), Fingerprint: d.Fingerprint})
+		m.Drafters = append(m.Drafters, &peerv1.AnnouncedDrafter{Name: d.Name, Model: d.Model, Vocabulary: int32(d.Vocab),
+			Fingerprint: d.Fingerprint,
+			Identity:    string(d.Identity), Lineage: d.Lineage})
 	}
 	b, err := proto.Marshal(m)
 	if err != nil || len(b) > maxAnnouncement {
-		return nil, tandem.Errorf(op, tandem.Invalid, "announcement of %s has %d bytes: at most %d of valid UTF-8", a.Addr, len(b), maxAnnouncement)
+		return nil, tandem.Errorf(op, tandem.Invalid, "announcement of %s has %d bytes: at most %d of valid UTF-8", a.Addr, len(b),
+			maxAnnouncement)
 	}
 	return b, nil
 }
 
-// UnmarshalAnnouncement decodes what somebody announced. Errors: Corrupt, Unsupported (another version).
+// UnmarshalAnnouncement decodes an announcement. Errors: Corrupt, Unsupported (another version).
 func UnmarshalAnnouncement(b []byte) (Announcement, error) {
 	var m peerv1.Announcement
 	if len(b) > maxAnnouncement {
@@ -60,7 +66,8 @@ func UnmarshalAnnouncement(b []byte) (Announcement, error) {
 	}
 	switch n := len(m.GetDrafters()); {
 	case m.GetVersion() != announcementVersion:
-		return Announcement{}, tandem.Errorf(op, tandem.Unsupported, "announcement has version %d: want %d", m.GetVersion(), announcementVersion)
+		return Announcement{}, tandem.Errorf(op, tandem.Unsupported, "announcement has version %d: want %d", m.GetVersion(),
+			announcementVersion)
 	case m.GetInstance() == 0 || m.GetAddress() == "":
 		return Announcement{}, tandem.Errorf(op, tandem.Corrupt, "announcement without an instance or an address")
 	case m.GetState() != peerv1.State_STATE_UP && m.GetState() != peerv1.State_STATE_DRAINING:
@@ -69,15 +76,21 @@ func UnmarshalAnnouncement(b []byte) (Announcement, error) {
 		return Announcement{}, tandem.Errorf(op, tandem.Corrupt, "announcement has %d drafters: want 1 to %d", n, maxDrafters)
 	}
 	a := Announcement{Instance: m.GetInstance(), Sequence: m.GetSequence(), Addr: m.GetAddress(),
-		Draining: m.GetState() == peerv1.State_STATE_DRAINING, Segment: m.GetSegment()}
+		Draining: m.GetState() == peerv1.State_STATE_DRAINING, Segment: m.GetSegment(), Protocol: int(m.GetProtocol())}
 	seen := map[string]bool{}
 	for _, d := range m.GetDrafters() {
 		name := d.GetName()
 		if name == "" || len(name) > maxName || seen[name] || d.GetVocabulary() < 0 {
-			return Announcement{}, tandem.Errorf(op, tandem.Corrupt, "announcement has drafter %.210q with %d tokens: want names of 1 to %d bytes, each once, and 0 tokens or more", name, d.GetVocabulary(), maxName)
+			return Announcement{},
+				tandem.Errorf(op, tandem.Corrupt,
+					"announcement has drafter %.210q with %d tokens: want names of 1 to %d bytes, each once, and 0 tokens or more", name,
+					d.GetVocabulary(), maxName)
 		}
 		seen[name] = true
-		a.Drafters = append(a.Drafters, Drafter{Name: name, Model: d.GetModel(), Vocab: int(d.GetVocabulary()), Fingerprint: d.GetFingerprint()})
+		identity, lineage := named(d)
+		a.Drafters = append(a.Drafters, AnnouncedDrafter{Name: name, Model: d.GetModel(), Vocab: int(d.GetVocabulary()),
+			Fingerprint: d.GetFingerprint(),
+			Identity:    identity, Lineage: lineage})
 	}
 	return a, nil
 }

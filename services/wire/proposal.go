@@ -6,6 +6,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	peerv1 "github.com/tandem-llm/tandem/proto/peer/v1"
+	"github.com/tandem-llm/tandem/services/shm"
 )
 
 // growths are the numbers of tandem.Growth on the wire, where 0 is "not told".
@@ -23,11 +24,12 @@ func FromProposal(p tandem.Proposal, drafter string) *peerv1.ProposeRequest {
 	return &peerv1.ProposeRequest{Session: uint64(p.Session), Epoch: uint32(p.Epoch), Base: int32(p.Base), Hash: uint64(p.Hash),
 		From: int32(p.From), Suffix: FromTokens(p.Suffix), Drafter: drafter,
 		Policy: &peerv1.Policy{Nodes: int32(p.Bounds.Nodes), Depth: int32(p.Bounds.Depth), Width: int32(p.Bounds.Width)},
-		Growth: growths[p.Growth], Branch: p.Branch, Stop: p.Stop, Plan: fromPlan(p.Plan), Return: p.Return, Ahead: p.Ahead, Temper: p.Temper}
+		Growth: growths[p.Growth], Branch: p.Branch, Stop: p.Stop, Plan: fromPlan(p.Plan), Return: p.Return, Ahead: p.Ahead,
+		Temper: p.Temper}
 }
 
-// ToProposal decodes p. A growth, probability or plan that no proposal can have is Invalid; the rest is for
-// the drafter to judge.
+// ToProposal decodes p. An impossible growth, probability or plan is Invalid; the drafter checks
+// the rest.
 func ToProposal(p *peerv1.ProposeRequest) (tandem.Proposal, error) {
 	w := p.GetPolicy()
 	out := tandem.Proposal{Session: tandem.SessionID(p.GetSession()), Epoch: tandem.Epoch(p.GetEpoch()), Base: tandem.Position(p.GetBase()),
@@ -92,25 +94,34 @@ func toPlan(p *peerv1.Plan) (out tandem.Plan, err error) {
 	return out, nil
 }
 
-// FromProposed encodes p. A tree, if there is one, must be valid.
-func FromProposed(p tandem.Proposed) *peerv1.ProposeResponse {
+// FromProposed encodes p. A tree, if there is one, must be valid; it is left out if tree is the handle of a payload that holds it.
+func FromProposed(p tandem.Proposed, tree shm.Handle) *peerv1.ProposeResponse {
 	out := &peerv1.ProposeResponse{Nodes: int32(p.Nodes), Depth: int32(p.Depth), BusyNs: int64(p.Busy), Passes: int32(p.Passes),
 		Reused: int32(p.Reused), AheadNs: int64(p.Ahead), Hindsight: FromHindsight(p.Hindsight)}
-	if p.Tree.Len() > 0 {
+	switch {
+	case tree != (shm.Handle{}):
+		out.Handle = FromHandle(tree)
+	case p.Tree.Len() > 0:
 		out.Tree = FromTree(p.Tree)
 	}
 	return out
 }
 
-// ToProposed decodes p. Its tree, if there is one, must still pass Tree.Validate. Errors: Corrupt.
-func ToProposed(p *peerv1.ProposeResponse) (tandem.Proposed, error) {
-	out := tandem.Proposed{Nodes: int(p.GetNodes()), Depth: int(p.GetDepth()), Busy: time.Duration(p.GetBusyNs()), Passes: int(p.GetPasses()),
+// ToProposed decodes p, and returns the handle of a payload that holds its tree, zero for none. A tree must still pass
+// Tree.Validate. Errors: Corrupt.
+func ToProposed(p *peerv1.ProposeResponse) (tandem.Proposed, shm.Handle, error) {
+	out := tandem.Proposed{Nodes: int(p.GetNodes()), Depth: int(p.GetDepth()), Busy: time.Duration(p.GetBusyNs()),
+		Passes: int(p.GetPasses()),
 		Reused: int(p.GetReused()), Ahead: time.Duration(p.GetAheadNs()), Hindsight: ToHindsight(p.GetHindsight())}
 	var err error
-	if p.GetTree() != nil {
+	var tree shm.Handle
+	switch {
+	case p.GetHandle() != nil:
+		tree = ToHandle(p.GetHandle())
+	case p.GetTree() != nil:
 		out.Tree, err = ToTree(p.GetTree())
 	}
-	return out, err
+	return out, tree, err
 }
 
 // FromHindsight encodes h; nil if nothing is known.

@@ -8,8 +8,9 @@ import (
 func fromSampling(s tandem.Sampling) *peerv1.Sampling {
 	k := int32(s.TopK)
 	out := &peerv1.Sampling{Temperature: &s.Temperature, TopK: &k, TopP: &s.TopP, Seed: &s.Seed, MinP: s.MinP,
-		RepeatPenalty: s.RepeatPenalty, RepeatLast: int32(s.RepeatLast), FrequencyPenalty: s.FrequencyPenalty, PresencePenalty: s.PresencePenalty,
-		Logprobs: s.Logprobs, TopLogprobs: int32(s.TopLogprobs)}
+		RepeatPenalty: s.RepeatPenalty, RepeatLast: int32(s.RepeatLast), FrequencyPenalty: s.FrequencyPenalty,
+		PresencePenalty: s.PresencePenalty,
+		Logprobs:        s.Logprobs, TopLogprobs: int32(s.TopLogprobs)}
 	for _, b := range s.Bias {
 		out.BiasTokens, out.BiasAdds = append(out.BiasTokens, uint32(b.Token)), append(out.BiasAdds, b.Add)
 	}
@@ -22,7 +23,8 @@ func toSampling(s *peerv1.Sampling) (tandem.Sampling, error) {
 	case s == nil || s.Temperature == nil || s.TopK == nil || s.TopP == nil || s.Seed == nil:
 		return tandem.Sampling{}, tandem.Errorf(op, tandem.Invalid, "sampling is left open: want every field")
 	case len(s.GetBiasTokens()) != len(s.GetBiasAdds()):
-		return tandem.Sampling{}, tandem.Errorf(op, tandem.Invalid, "bias of %d tokens has %d values: want as many", len(s.GetBiasTokens()), len(s.GetBiasAdds()))
+		return tandem.Sampling{}, tandem.Errorf(op, tandem.Invalid, "bias of %d tokens has %d values: want as many", len(s.GetBiasTokens()),
+			len(s.GetBiasAdds()))
 	}
 	out := tandem.Sampling{Temperature: s.GetTemperature(), TopK: int(s.GetTopK()), TopP: s.GetTopP(), Seed: s.GetSeed(), MinP: s.GetMinP(),
 		RepeatPenalty: s.GetRepeatPenalty(), RepeatLast: int(s.GetRepeatLast()), FrequencyPenalty: s.GetFrequencyPenalty(),
@@ -47,7 +49,8 @@ func fromLogprobs(list []tandem.Logprob) (out []*peerv1.Logprob) {
 func toLogprobs(list []*peerv1.Logprob) (out []tandem.Logprob, err error) {
 	for i, m := range list {
 		if len(m.GetTopTokens()) != len(m.GetTopLogProbs()) {
-			return nil, tandem.Errorf(op, tandem.Corrupt, "log-probabilities at token %d are of %d tokens and have %d values: want as many", i, len(m.GetTopTokens()), len(m.GetTopLogProbs()))
+			return nil, tandem.Errorf(op, tandem.Corrupt, "log-probabilities at token %d are of %d tokens and have %d values: want as many",
+				i, len(m.GetTopTokens()), len(m.GetTopLogProbs()))
 		}
 		l := tandem.Logprob{LogProb: m.GetLogProb()}
 		for j, t := range m.GetTopTokens() {

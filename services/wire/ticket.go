@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"time"
+
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tandem-llm/tandem"
@@ -10,9 +12,6 @@ import (
 
 // MaxEnvelope is the size limit of an encoded ticket in bytes.
 const MaxEnvelope = 4 << 10
-
-// envelopeVersion is the only layout of a ticket so far.
-const envelopeVersion = 1
 
 // FromTree encodes t, which must be a valid tree.
 func FromTree(t tandem.Tree) *peerv1.Tree {
@@ -26,7 +25,8 @@ func FromTree(t tandem.Tree) *peerv1.Tree {
 // ToTree decodes t. The result must still pass Tree.Validate.
 func ToTree(t *peerv1.Tree) (tandem.Tree, error) {
 	if len(t.GetTokens()) != len(t.GetParents())+1 {
-		return tandem.Tree{}, tandem.Errorf(op, tandem.Corrupt, "tree has %d tokens and %d parents: want one parent fewer", len(t.GetTokens()), len(t.GetParents()))
+		return tandem.Tree{}, tandem.Errorf(op, tandem.Corrupt, "tree has %d tokens and %d parents: want one parent fewer",
+			len(t.GetTokens()), len(t.GetParents()))
 	}
 	out := tandem.Tree{Tokens: ToTokens(t.GetTokens()), Parents: make([]int32, 1, len(t.GetTokens())), LogProbs: t.GetLogProbs()}
 	out.Parents[0] = -1
@@ -39,7 +39,8 @@ func ToTree(t *peerv1.Tree) (tandem.Tree, error) {
 // MarshalTree encodes t as the bytes of a shared-memory payload.
 func MarshalTree(t tandem.Tree) ([]byte, error) {
 	if len(t.Tokens) == 0 || len(t.Parents) != len(t.Tokens) {
-		return nil, tandem.Errorf(op, tandem.Invalid, "tree has %d tokens and %d parents: want as many, and at least one", len(t.Tokens), len(t.Parents))
+		return nil, tandem.Errorf(op, tandem.Invalid, "tree has %d tokens and %d parents: want as many, and at least one", len(t.Tokens),
+			len(t.Parents))
 	}
 	b, err := proto.Marshal(FromTree(t))
 	if err != nil {
@@ -61,7 +62,13 @@ func UnmarshalTree(b []byte) (tandem.Tree, error) {
 type Envelope struct {
 	Ticket tandem.Ticket // Tree is empty if Handle is set; Trace travels beside the envelope
 	Handle shm.Handle    // zero: the tree is in Ticket
+	// Lease is how long after the sending the payload stays, unless the session's next tree comes before; a process that has
+	// the segment mapped may read it. 0: it must be claimed first. Sent in milliseconds, at most maxLease.
+	Lease time.Duration
 }
+
+// maxLease bounds Envelope.Lease.
+const maxLease = time.Hour
 
 // Marshal encodes e. A result above MaxEnvelope is Exhausted.
 func (e Envelope) Marshal() ([]byte, error) {
@@ -70,7 +77,8 @@ func (e Envelope) Marshal() ([]byte, error) {
 	case err != nil:
 		return nil, tandem.Errorf(op, tandem.Invalid, "ticket of session %s: %w", e.Ticket.Session, err)
 	case len(b) > MaxEnvelope:
-		return nil, tandem.Errorf(op, tandem.Exhausted, "ticket of session %s has %d bytes: at most %d travel in the pool", e.Ticket.Session, len(b), MaxEnvelope)
+		return nil, tandem.Errorf(op, tandem.Exhausted, "ticket of session %s has %d bytes: at most %d travel in the pool",
+			e.Ticket.Session, len(b), MaxEnvelope)
 	}
 	return b, nil
 }
@@ -78,17 +86,19 @@ func (e Envelope) Marshal() ([]byte, error) {
 // FromEnvelope encodes e, whose tree, unless it has a handle, must be valid.
 func FromEnvelope(e Envelope) *peerv1.Ticket {
 	t := e.Ticket
-	m := &peerv1.Ticket{Version: envelopeVersion, Session: uint64(t.Session), Epoch: uint32(t.Epoch), Base: int32(t.Base), Hash: uint64(t.Hash), Drafter: t.Drafter}
+	m := &peerv1.Ticket{Version: tandem.Protocol, Session: uint64(t.Session), Epoch: uint32(t.Epoch), Base: int32(t.Base),
+		Hash: uint64(t.Hash), Drafter: t.Drafter}
 	if e.Handle == (shm.Handle{}) {
 		m.Payload = &peerv1.Ticket_Inline{Inline: FromTree(t.Tree)}
 	} else {
 		m.Payload = &peerv1.Ticket_Handle{Handle: FromHandle(e.Handle)}
+		m.LeaseMs = uint32(min(e.Lease, maxLease).Milliseconds())
 	}
 	return m
 }
 
-// UnmarshalEnvelope decodes what came out of the pool, where anything may have been put. Errors:
-// Corrupt, Unsupported (another version). An inline tree must still pass Tree.Validate.
+// UnmarshalEnvelope decodes a message from the pool, which may be anything. Errors: Corrupt,
+// Unsupported (another protocol). An inline tree must still pass Tree.Validate.
 func UnmarshalEnvelope(b []byte) (Envelope, error) {
 	if len(b) > MaxEnvelope {
 		return Envelope{}, tandem.Errorf(op, tandem.Corrupt, "ticket has %d bytes: at most %d", len(b), MaxEnvelope)
@@ -103,8 +113,11 @@ func UnmarshalEnvelope(b []byte) (Envelope, error) {
 // ToEnvelope decodes m, with the errors of UnmarshalEnvelope.
 func ToEnvelope(m *peerv1.Ticket) (Envelope, error) {
 	switch {
-	case m.GetVersion() != envelopeVersion:
-		return Envelope{}, tandem.Errorf(op, tandem.Unsupported, "ticket has version %d: want %d", m.GetVersion(), envelopeVersion)
+	case m.GetVersion() == 0:
+		return Envelope{}, tandem.Errorf(op, tandem.Corrupt, "ticket has version 0: want that of a protocol, such as %d", tandem.Protocol)
+	case m.GetVersion() != tandem.Protocol:
+		return Envelope{}, tandem.Errorf(op, tandem.Unsupported, "ticket of protocol %d: this process speaks %d", m.GetVersion(),
+			tandem.Protocol)
 	case m.GetSession() == 0:
 		return Envelope{}, tandem.Errorf(op, tandem.Corrupt, "ticket has no session")
 	case m.GetBase() < 1:
@@ -117,7 +130,8 @@ func ToEnvelope(m *peerv1.Ticket) (Envelope, error) {
 	case *peerv1.Ticket_Inline:
 		e.Ticket.Tree, err = ToTree(p.Inline)
 	case *peerv1.Ticket_Handle:
-		if e.Handle = ToHandle(p.Handle); e.Handle.Segment == 0 {
+		e.Handle, e.Lease = ToHandle(p.Handle), min(time.Duration(m.GetLeaseMs())*time.Millisecond, maxLease)
+		if e.Handle.Segment == 0 {
 			err = tandem.Errorf(op, tandem.Corrupt, "ticket has a handle without a segment")
 		}
 	default:

@@ -1,9 +1,10 @@
 // Package wire turns tandem's values into the messages of proto/tandem/internal/v1 and back. Decoding
-// checks the structure alone: whatever a peer sends becomes a value or an error, never a panic; whether
-// the value makes sense is for the rooms to say.
+// checks the structure alone: whatever a peer sends becomes a value or an error, never a panic; the rooms
+// check whether the value makes sense.
 package wire
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/tandem-llm/tandem"
@@ -13,66 +14,61 @@ import (
 
 const op = "wire"
 
-// Description tells what a drafter or verifier process is.
-type Description struct {
-	Name          string // as tickets carry it
-	Version       string // of tandem
-	Model         string
-	File          string // of the model
-	Vocab         int    // size of the vocabulary
-	Fingerprint   string // of the vocabulary: equal for equal vocabularies
-	Context       int    // of the model, tokens
-	KVCapacity    int64  // tokens, over all sessions
-	Threads       int
-	ISA           string
-	PID           int
-	SegmentSocket string // where the process passes out its shared memory; "" for nowhere
-	Counters      map[string]int64
-	Costs         []tandem.Cost // of passes, measured at the process's start
-	Drafters      []string      // names of those in the process, the first first
-	PageTokens    int           // tokens that share a page of the KV cache
-}
-
-// FromDescription encodes d.
-func FromDescription(d Description) *peerv1.Description {
+// FromDescription encodes d; its protocol is this process's.
+func FromDescription(d tandem.Description) *peerv1.Description {
 	out := &peerv1.Description{Name: d.Name, Version: d.Version, Model: d.Model, File: d.File, Vocabulary: int32(d.Vocab),
 		Fingerprint: d.Fingerprint, Context: int32(d.Context), KvCapacity: d.KVCapacity, Threads: int32(d.Threads),
 		Isa: d.ISA, Pid: int32(d.PID), SegmentSocket: d.SegmentSocket, Counters: d.Counters,
-		Drafters: d.Drafters, PageTokens: int32(d.PageTokens)}
+		Drafters: d.Drafters, PageTokens: int32(d.PageTokens), Protocol: tandem.Protocol, Identity: string(d.Identity), Lineage: d.Lineage}
 	for _, c := range d.Costs {
 		out.Costs = append(out.Costs, &peerv1.Cost{Rows: int32(c.Rows), Context: int32(c.Context), TimeNs: int64(c.Time)})
 	}
 	return out
 }
 
-// ToDescription decodes d; costs that no pass can have are left out.
-func ToDescription(d *peerv1.Description) Description {
-	out := Description{Name: d.GetName(), Version: d.GetVersion(), Model: d.GetModel(), File: d.GetFile(), Vocab: int(d.GetVocabulary()),
-		Fingerprint: d.GetFingerprint(), Context: int(d.GetContext()), KVCapacity: d.GetKvCapacity(), Threads: int(d.GetThreads()),
-		ISA: d.GetIsa(), PID: int(d.GetPid()), SegmentSocket: d.GetSegmentSocket(), Counters: d.GetCounters(),
-		Drafters: d.GetDrafters(), PageTokens: int(d.GetPageTokens())}
+// ToDescription decodes d; impossible costs and names that are not valid (tandem.ValidName) are left out.
+func ToDescription(d *peerv1.Description) tandem.Description {
+	out := tandem.Description{Name: d.GetName(), Version: d.GetVersion(), Model: d.GetModel(), File: d.GetFile(),
+		Vocab: int(d.GetVocabulary()), Fingerprint: d.GetFingerprint(), Context: int(d.GetContext()), KVCapacity: d.GetKvCapacity(),
+		Threads: int(d.GetThreads()),
+		ISA:     d.GetIsa(), PID: int(d.GetPid()), SegmentSocket: d.GetSegmentSocket(), Counters: d.GetCounters(),
+		Drafters: d.GetDrafters(), PageTokens: int(d.GetPageTokens()), Protocol: int(d.GetProtocol())}
+	out.Identity, out.Lineage = named(d)
 	for _, c := range d.GetCosts() {
 		if c.GetRows() > 0 && c.GetContext() >= 0 && c.GetTimeNs() > 0 {
-			out.Costs = append(out.Costs, tandem.Cost{Rows: int(c.GetRows()), Context: int(c.GetContext()), Time: time.Duration(c.GetTimeNs())})
+			out.Costs = append(out.Costs, tandem.Cost{Rows: int(c.GetRows()), Context: int(c.GetContext()),
+				Time: time.Duration(c.GetTimeNs())})
 		}
 	}
 	return out
 }
 
+// named returns the identity and the lineage in a message, empty if they are not valid.
+func named(m interface {
+	GetIdentity() string
+	GetLineage() string
+}) (tandem.Identity, string) {
+	if tandem.ValidName("identity", m.GetIdentity()) != nil || tandem.ValidName("lineage", m.GetLineage()) != nil {
+		return "", ""
+	}
+	return tandem.Identity(m.GetIdentity()), m.GetLineage()
+}
+
 // FromTokens encodes tokens.
 func FromTokens(tokens []tandem.Token) []uint32 {
-	out := make([]uint32, len(tokens))
-	for i, t := range tokens {
-		out[i] = uint32(t)
-	}
-	return out
+	return convert[uint32](tokens)
 }
 
 // ToTokens decodes tokens; an id beyond int32 becomes negative, which no vocabulary holds.
 func ToTokens(ids []uint32) []tandem.Token {
-	out := make([]tandem.Token, len(ids))
-	for i, t := range ids {
-		out[i] = tandem.Token(t)
+	return convert[tandem.Token](ids)
+}
+
+// convert returns numbers of one type as those of another.
+func convert[To, From ~int32 | ~uint32 | ~uint64](in []From) []To {
+	out := make([]To, len(in))
+	for i, n := range in {
+		out[i] = To(n)
 	}
 	return out
 }
@@ -80,23 +76,38 @@ func ToTokens(ids []uint32) []tandem.Token {
 // FromOpening encodes o.
 func FromOpening(o tandem.Opening) *peerv1.Opening {
 	return &peerv1.Opening{Session: uint64(o.Session), Epoch: uint32(o.Epoch), Tokens: FromTokens(o.Tokens), Limit: int32(o.Limit),
-		MaxNodes: int32(o.MaxNodes), Prompt: int32(o.Prompt), Tenant: o.Tenant, Sampling: fromSampling(o.Sampling)}
+		MaxNodes: int32(o.MaxNodes), Prompt: int32(o.Prompt), Tenant: o.Tenant, Sampling: fromSampling(o.Sampling),
+		Identity: string(o.Identity), Fingerprint: o.Fingerprint, Vocabulary: int32(o.Vocab)}
 }
 
-// ToOpening decodes o; a message without a session, tokens or sampling is Invalid.
+// ToOpening decodes o; a message without a session, tokens or sampling is Invalid, as is one with names that are not valid.
 func ToOpening(o *peerv1.Opening) (tandem.Opening, error) {
 	switch {
 	case o.GetSession() == 0:
 		return tandem.Opening{}, tandem.Errorf(op, tandem.Invalid, "opening has no session")
 	case len(o.GetTokens()) == 0:
-		return tandem.Opening{}, tandem.Errorf(op, tandem.Invalid, "opening of session %s has no tokens: want at least one", tandem.SessionID(o.GetSession()))
+		return tandem.Opening{}, tandem.Errorf(op, tandem.Invalid, "opening of session %s has no tokens: want at least one",
+			tandem.SessionID(o.GetSession()))
 	}
 	sampling, err := toSampling(o.GetSampling())
+	if err == nil {
+		err = cmp.Or(tandem.ValidName("identity", o.GetIdentity()), tandem.ValidName("fingerprint", o.GetFingerprint()))
+	}
 	if err != nil {
 		return tandem.Opening{}, tandem.Errorf(op, tandem.Invalid, "opening of session %s: %w", tandem.SessionID(o.GetSession()), err)
 	}
 	return tandem.Opening{Session: tandem.SessionID(o.GetSession()), Epoch: tandem.Epoch(o.GetEpoch()), Tokens: ToTokens(o.GetTokens()),
-		Limit: tandem.Position(o.GetLimit()), MaxNodes: int(o.GetMaxNodes()), Prompt: int(o.GetPrompt()), Tenant: o.GetTenant(), Sampling: sampling}, nil
+		Limit: tandem.Position(o.GetLimit()), MaxNodes: int(o.GetMaxNodes()), Prompt: int(o.GetPrompt()), Tenant: o.GetTenant(),
+		Sampling: sampling,
+		Identity: tandem.Identity(o.GetIdentity()), Fingerprint: o.GetFingerprint(), Vocab: int(o.GetVocabulary())}, nil
+}
+
+// ToIdentity decodes the identity in an answer. Errors: Corrupt if it is not valid.
+func ToIdentity(s string) (tandem.Identity, error) {
+	if err := tandem.ValidName("identity", s); err != nil {
+		return "", tandem.Errorf(op, tandem.Corrupt, "%w", err)
+	}
+	return tandem.Identity(s), nil
 }
 
 // FromVerdict encodes v.
@@ -106,7 +117,8 @@ func FromVerdict(v tandem.Verdict) *peerv1.Verdict {
 		path[i] = uint32(n)
 	}
 	return &peerv1.Verdict{Session: uint64(v.Session), Epoch: uint32(v.Epoch), Base: int32(v.Base), Hash: uint64(v.Hash), Path: path,
-		Tokens: FromTokens(v.Tokens), Nodes: int32(v.Nodes), Batch: int32(v.Batch), BusyNs: int64(v.Busy), Kind: peerv1.Kind(v.Kind), Message: v.Message, Rows: int32(v.Rows),
+		Tokens: FromTokens(v.Tokens), Nodes: int32(v.Nodes), Batch: int32(v.Batch), BusyNs: int64(v.Busy), Kind: peerv1.Kind(v.Kind),
+		Message: v.Message, Rows: int32(v.Rows),
 		Logprobs: fromLogprobs(v.Logprobs)}
 }
 
@@ -137,4 +149,14 @@ func FromHandle(h shm.Handle) *peerv1.Handle {
 // ToHandle decodes h.
 func ToHandle(h *peerv1.Handle) shm.Handle {
 	return shm.Handle{Segment: h.GetSegment(), Slot: h.GetSlot(), Length: h.GetLength(), Generation: h.GetGeneration()}
+}
+
+// FromSessions encodes session ids.
+func FromSessions(ids []tandem.SessionID) []uint64 {
+	return convert[uint64](ids)
+}
+
+// ToSessions decodes session ids.
+func ToSessions(ids []uint64) []tandem.SessionID {
+	return convert[tandem.SessionID](ids)
 }

@@ -40,7 +40,7 @@ func same[T any](t *testing.T, got, want T) {
 var tree = tandem.Tree{Tokens: []tandem.Token{7, 8, 9, 8}, Parents: []int32{-1, 0, 0, 1}, LogProbs: []float32{0, -1, -2, -3.5}}
 
 func TestValuesSurvive(t *testing.T) {
-	o := tandem.Opening{Session: 1<<64 - 1, Epoch: 3, Tokens: []tandem.Token{1, 31999}, Limit: 4096, MaxNodes: 64,
+	o := tandem.Opening{Session: 1<<64 - 1, Epoch: 3, Tokens: []tandem.Token{1, 31999}, Limit: 4096, MaxNodes: 64, Vocab: 32064,
 		Sampling: tandem.Sampling{Temperature: 0.8, TopK: 40, TopP: 0.95, Seed: 1<<64 - 1}}
 	gotO, err := ToOpening(over(t, FromOpening(o)))
 	if err != nil {
@@ -56,8 +56,9 @@ func TestValuesSurvive(t *testing.T) {
 	same(t, gotO, zero)
 	full := o
 	full.Prompt, full.Tenant = 1, "t"
-	full.Sampling = tandem.Sampling{Temperature: 0.8, TopK: 40, TopP: 0.95, MinP: 0.05, Seed: 7, RepeatPenalty: 1.1, RepeatLast: 99, FrequencyPenalty: -0.5,
-		PresencePenalty: 2, Bias: []tandem.Bias{{Token: 0, Add: -100}, {Token: 31999, Add: 0.5}}, Logprobs: true, TopLogprobs: 20}
+	full.Sampling = tandem.Sampling{Temperature: 0.8, TopK: 40, TopP: 0.95, MinP: 0.05, Seed: 7, RepeatPenalty: 1.1, RepeatLast: 99,
+		FrequencyPenalty: -0.5,
+		PresencePenalty:  2, Bias: []tandem.Bias{{Token: 0, Add: -100}, {Token: 31999, Add: 0.5}}, Logprobs: true, TopLogprobs: 20}
 	gotO, err = ToOpening(over(t, FromOpening(full)))
 	if err != nil {
 		t.Fatal(err)
@@ -65,7 +66,8 @@ func TestValuesSurvive(t *testing.T) {
 	same(t, gotO, full)
 
 	for _, p := range []tandem.Proposal{
-		{Session: 5, Epoch: 1, Base: 9, Hash: 1 << 63, From: 7, Suffix: []tandem.Token{4, 5}, Bounds: tandem.Bounds{Nodes: 16, Depth: 7, Width: 10}},
+		{Session: 5, Epoch: 1, Base: 9, Hash: 1 << 63, From: 7, Suffix: []tandem.Token{4, 5},
+			Bounds: tandem.Bounds{Nodes: 16, Depth: 7, Width: 10}},
 		{Session: 5, Suffix: []tandem.Token{}, Growth: tandem.GrowBest, Return: true},
 		{Session: 5, Suffix: []tandem.Token{}, Growth: tandem.GrowPacer, Branch: 0.3, Stop: 0.01, Ahead: true,
 			Plan: tandem.Plan{Verify: []time.Duration{3, 4, 9}, Round: 7, Others: 1.5, Accept: make([]float32, tandem.AcceptBins())}},
@@ -77,20 +79,30 @@ func TestValuesSurvive(t *testing.T) {
 		same(t, got, p)
 		same(t, over(t, FromProposal(p, "go")).GetDrafter(), "go")
 	}
-	for _, p := range []tandem.Proposed{{Nodes: 1}, {Nodes: 4, Depth: 2, Busy: 5, Passes: 3, Reused: 2, Ahead: 9, Tree: tree, Hindsight: tandem.Hindsight{Tokens: 64, Hits: 1<<63 | 5}}} {
-		got, err := ToProposed(over(t, FromProposed(p)))
+	for _, p := range []tandem.Proposed{{Nodes: 1}, {Nodes: 4, Depth: 2, Busy: 5, Passes: 3, Reused: 2, Ahead: 9, Tree: tree,
+		Hindsight: tandem.Hindsight{Tokens: 64, Hits: 1<<63 | 5}}} {
+		want := shm.Handle{Segment: 3, Slot: 1}
+		if _, h, err := ToProposed(over(t, FromProposed(p, want))); err != nil || h != want {
+			t.Errorf("handle %+v, %v", h, err)
+		}
+		got, h, err := ToProposed(over(t, FromProposed(p, shm.Handle{})))
+		if h != (shm.Handle{}) {
+			t.Errorf("handle %+v: want none", h)
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
 		same(t, got, p)
 	}
-	if _, err := ToProposed(&peerv1.ProposeResponse{Tree: &peerv1.Tree{Tokens: []uint32{1, 2}}}); !errors.Is(err, tandem.Corrupt) {
+	if _, _, err := ToProposed(&peerv1.ProposeResponse{Tree: &peerv1.Tree{Tokens: []uint32{1, 2}}}); !errors.Is(err, tandem.Corrupt) {
 		t.Errorf("proposed a tree without parents: %v", err)
 	}
 
-	v := tandem.Verdict{Session: 5, Epoch: 1, Base: 9, Hash: 77, Path: []int32{1, 3}, Tokens: []tandem.Token{8, 8, 2}, Nodes: 4, Batch: 2, Rows: 132, Busy: time.Millisecond}
+	v := tandem.Verdict{Session: 5, Epoch: 1, Base: 9, Hash: 77, Path: []int32{1, 3}, Tokens: []tandem.Token{8, 8, 2}, Nodes: 4, Batch: 2,
+		Rows: 132, Busy: time.Millisecond}
 	same(t, ToVerdict(over(t, FromVerdict(v))), v)
-	v.Logprobs = []tandem.Logprob{{LogProb: -0.5}, {LogProb: -2, Top: []tandem.TopLogprob{{Token: 3, LogProb: -0.1}, {Token: 4, LogProb: -9999}}}, {}}
+	v.Logprobs = []tandem.Logprob{{LogProb: -0.5},
+		{LogProb: -2, Top: []tandem.TopLogprob{{Token: 3, LogProb: -0.1}, {Token: 4, LogProb: -9999}}}, {}}
 	same(t, ToVerdict(over(t, FromVerdict(v))), v)
 	torn := FromVerdict(v)
 	torn.Logprobs[1].TopTokens = torn.Logprobs[1].TopTokens[1:]
@@ -108,8 +120,15 @@ func TestValuesSurvive(t *testing.T) {
 		t.Errorf("unknown kind became %v", got.Kind)
 	}
 
-	d := Description{"d", "1", "m", "f", 4096, "abc", 2048, 1 << 40, 2, "avx2", 17, "/s", map[string]int64{"a": 1},
-		[]tandem.Cost{{Rows: 1, Time: 5}, {Rows: 8, Context: 9, Time: 7}}, []string{"d", "lookup"}, 32}
+	d := tandem.Description{Name: "d", Version: "1", Model: "m", File: "f", Vocab: 4096, Fingerprint: "abc", Context: 2048,
+		KVCapacity: 1 << 40, Threads: 2, ISA: "avx2", PID: 17, SegmentSocket: "/s", Counters: map[string]int64{"a": 1},
+		Costs:    []tandem.Cost{{Rows: 1, Time: 5}, {Rows: 8, Context: 9, Time: 7}},
+		Drafters: []string{"d", "lookup"}, PageTokens: 32, Protocol: tandem.Protocol, Identity: "a-b-c-f16-a1", Lineage: "l"}
+	for i, v := 0, reflect.ValueOf(d); i < v.NumField(); i++ {
+		if v.Field(i).IsZero() {
+			t.Errorf("field %s of the description is not tried", v.Type().Field(i).Name)
+		}
+	}
 	same(t, ToDescription(over(t, FromDescription(d))), d)
 
 	b, err := MarshalTree(tree)
@@ -128,7 +147,8 @@ func TestValuesSurvive(t *testing.T) {
 
 func TestEnvelopeSurvives(t *testing.T) {
 	k := tandem.Ticket{Session: 5, Epoch: 2, Base: 12, Hash: 99, Drafter: "go", Tree: tree}
-	for _, e := range []Envelope{{Ticket: k}, {Ticket: tandem.Ticket{Session: 5, Base: 1}, Handle: shm.Handle{Segment: 1, Slot: 2, Length: 3, Generation: 4}}} {
+	h := shm.Handle{Segment: 1, Slot: 2, Length: 3, Generation: 4}
+	for _, e := range []Envelope{{Ticket: k}, {Ticket: tandem.Ticket{Session: 5, Base: 1}, Handle: h, Lease: 2 * time.Second}} {
 		b, err := e.Marshal()
 		if err != nil {
 			t.Fatal(err)
@@ -152,6 +172,8 @@ func TestOpeningsThatAreRefused(t *testing.T) {
 		"tokens":      func(o *peerv1.Opening) { o.Tokens = nil },
 		"sampling":    func(o *peerv1.Opening) { o.Sampling = nil },
 		"temperature": func(o *peerv1.Opening) { o.Sampling.Temperature = nil },
+		"identity":    func(o *peerv1.Opening) { o.Identity = strings.Repeat("x", 200) },
+		"fingerprint": func(o *peerv1.Opening) { o.Fingerprint = "a\nb" },
 		"bias":        func(o *peerv1.Opening) { o.Sampling.BiasTokens = []uint32{1} },
 	} {
 		bad := proto.Clone(good).(*peerv1.Opening)
@@ -186,7 +208,7 @@ func TestProposalsThatAreRefused(t *testing.T) {
 }
 
 var announcement = Announcement{Instance: 7, Sequence: 3, Addr: "unix:///d", Draining: true, Segment: 9,
-	Drafters: []Drafter{{"go", "m", 4096, "ab"}, {Name: "lookup"}}}
+	Drafters: []AnnouncedDrafter{{"go", "m", 4096, "ab", "i-1", "l2"}, {Name: "lookup"}}, Protocol: tandem.Protocol}
 
 func TestAnnouncements(t *testing.T) {
 	b, err := announcement.Marshal()
@@ -262,7 +284,8 @@ func FuzzToProposal(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if !(p.Stop >= 0 && p.Branch <= 1) || p.Growth > tandem.GrowPacer || len(p.Plan.Accept) != 0 && len(p.Plan.Accept) != tandem.AcceptBins() {
+		if !(p.Stop >= 0 && p.Branch <= 1) || p.Growth > tandem.GrowPacer || len(p.Plan.Accept) != 0 &&
+			len(p.Plan.Accept) != tandem.AcceptBins() {
 			t.Errorf("accepted %+v", p)
 		}
 	})
@@ -270,7 +293,8 @@ func FuzzToProposal(f *testing.F) {
 
 func FuzzUnmarshalEnvelope(f *testing.F) {
 	for _, e := range []Envelope{{Ticket: tandem.Ticket{Session: 5, Epoch: 2, Base: 12, Hash: 99, Drafter: "go", Tree: tree}},
-		{Ticket: tandem.Ticket{Session: 5, Base: 1}, Handle: shm.Handle{Segment: 1, Slot: 2, Length: 3, Generation: 4}}} {
+		{Ticket: tandem.Ticket{Session: 5, Base: 1}, Handle: shm.Handle{Segment: 1, Slot: 2, Length: 3, Generation: 4},
+			Lease: 2 * time.Second}} {
 		b, err := e.Marshal()
 		if err != nil {
 			f.Fatal(err)
@@ -337,8 +361,7 @@ func FuzzToOpening(f *testing.F) {
 		if err != nil {
 			return
 		}
-		r := tandem.Request{Tokens: o.Tokens, MaxTokens: 1, Sampling: o.Sampling, Tenant: o.Tenant}
-		if r.Validate(tandem.Limits{}) != nil {
+		if tandem.ValidatePromptTokens(o.Tokens, tandem.Limits{}) != nil || o.Sampling.Validate(tandem.Limits{}) != nil {
 			return
 		}
 		again, err := ToOpening(over(t, FromOpening(o)))

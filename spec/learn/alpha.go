@@ -2,8 +2,8 @@ package learn
 
 import "math"
 
-// leastAlpha and mostAlpha keep α within (0, 1): below, drafts would never end; above, none would begin. Until Bound knows better
-// it rises to alphaRange times its start.
+// leastAlpha and mostAlpha keep α within (0, 1): at 0 drafts would never end, at 1 none would begin. Until Bound is called, α
+// rises to at most alphaRange times its start.
 const (
 	leastAlpha = 1e-6
 	mostAlpha  = 0.99
@@ -14,8 +14,8 @@ const (
 // likeliest branch's cumulative confidence falls below it. Not safe for concurrent use.
 type Alpha struct{ now, start, most float64 }
 
-// NewAlpha returns a threshold that starts there; 0 means the paper's 0.01. Other values are brought
-// within (0, 1).
+// NewAlpha returns a threshold that begins at start; 0 means the paper's 0.01. Other values are clamped
+// to (0, 1).
 func NewAlpha(start float64) *Alpha {
 	if start == 0 || math.IsNaN(start) {
 		start = 0.01
@@ -24,10 +24,10 @@ func NewAlpha(start float64) *Alpha {
 	return &Alpha{now: start, start: start, most: min(alphaRange*start, mostAlpha)}
 }
 
-// Bound takes what a draft pass costs in tokens: its time over that of a committed token. α rises no further, or to
-// its start if that is more. The paper has no bound; but a pass that adds a token of confidence C pays where C is more than it costs, and where
-// passes cost next to nothing a threshold that rises with every wrong guess ends drafts long before that: 0.77 to 0.94 of the
-// tokens per second of a fixed one on the 0.97 b shape. NaN changes nothing.
+// Bound sets the most that α rises to: the cost of a draft pass in tokens, its time over that of a committed token, or α's
+// start if that is more. The paper has no bound; but a pass that adds a token of confidence C pays if C is more than the pass
+// costs. If passes cost next to nothing, a threshold that rises with every wrong guess ends drafts long before that: 0.77 to
+// 0.94 of the tokens per second of a fixed threshold on the 0.97 b shape. NaN changes nothing.
 func (a *Alpha) Bound(cost float64) {
 	if !math.IsNaN(cost) {
 		a.most = min(max(cost, a.start), mostAlpha)
@@ -38,9 +38,9 @@ func (a *Alpha) Bound(cost float64) {
 // Now returns the threshold, more than 0 and less than 1.
 func (a *Alpha) Now() float64 { return a.now }
 
-// Record takes a verified draft: the tokens on the branch that matched best, how many of them were right,
-// and Tc, the likeliest branch's cumulative confidence when drafting stopped. All right halves α; otherwise
-// α ← α / Tc^((all−ok)/all), which raises it. A Tc outside (0, 1] counts as α, which it had fallen to.
+// Record takes a verified draft: all, the number of tokens on the branch that matched best; ok, how many of them were
+// right; and Tc, the likeliest branch's cumulative confidence when drafting stopped. If all were right, α is halved;
+// otherwise α ← α / Tc^((all−ok)/all), which raises it. A Tc outside (0, 1] counts as α, which it had fallen to.
 func (a *Alpha) Record(all, ok int, confidence float64) {
 	if all < 1 {
 		return

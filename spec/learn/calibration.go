@@ -7,27 +7,27 @@ import (
 )
 
 const (
-	// priorNodes is how many nodes the draft model's own opinion of a bin counts for.
+	// priorNodes is how many nodes the draft model's own probability of a bin counts for.
 	priorNodes = 8
-	// forget is what older trees count for with each new one: about 100 trees are remembered.
+	// forget is the factor on the counts of older trees with each new one: about 100 trees are remembered.
 	forget = 0.99
 )
 
-// Calibration learns the chance that a node of one drafter is accepted from the cumulative
-// log-probability that the drafter gave it, by AcceptBin. Counts fade; where there are few the drafter is
-// believed. Not safe for concurrent use.
+// Calibration learns the chance that a drafter's node is accepted, by the AcceptBin of the cumulative
+// log-probability that the drafter gave it. Counts fade; in bins with few nodes the drafter is believed. Not
+// safe for concurrent use.
 //
-// A tree says of every node whether it was accepted, also of those below a rejected one, so that the
+// A verified tree says for every node whether it was accepted, also for nodes below a rejected one. So the
 // cumulative chance of a bin is a plain frequency: nothing has to be multiplied along paths.
 type Calibration struct{ seen, accepted []float64 }
 
-// NewCalibration returns one that believes the drafter.
+// NewCalibration returns a calibration that believes the drafter.
 func NewCalibration() *Calibration {
 	return &Calibration{make([]float64, tandem.AcceptBins()), make([]float64, tandem.AcceptBins())}
 }
 
-// Record takes a verified tree and what was committed after its root. If the text was cut off, nodes below
-// its end say nothing. A tree without LogProbs says nothing.
+// Record takes a verified tree and the tokens committed after its root. If the text was cut off, nodes below
+// its end do not count. A tree without LogProbs does not count.
 func (c *Calibration) Record(t tandem.Tree, committed []tandem.Token) {
 	if t.LogProbs == nil || t.Len() < 2 {
 		return
@@ -90,8 +90,7 @@ func (c *Calibration) Accept() []float32 {
 	return out
 }
 
-// Inherit returns a calibration that begins with what c has learned, counted for share (0 to 1) of what it
-// counts in c, and goes on by itself.
+// Inherit returns an independent calibration that begins with c's counts, multiplied by share (0 to 1).
 func (c *Calibration) Inherit(share float64) *Calibration {
 	out := NewCalibration()
 	for i := range c.seen {

@@ -13,26 +13,26 @@ const (
 	// costGain is the weight of a new observation in the running ratios of observed to predicted time.
 	costGain = 0.1
 	// costTrust is how many observations of a region make its own ratio count as much as that of all: few, because
-	// what was measured on a busy start is to be forgotten soon.
+	// measurements from a busy start should be forgotten soon.
 	costTrust = 1
-	// costFade is what a point's own observations and ratio count for after each later one, anywhere.
+	// costFade is the factor on the weight of a point's own ratio with each later observation at any point.
 	costFade = 0.98
-	// costOutlier bounds how far one observation may be from what was expected: a stalled pass is no new cost.
+	// costOutlier bounds how far one observation may be from the expected time: a stalled pass is not a new cost.
 	costOutlier = 2
 )
 
-// Costs is T_V(W), the time of a target pass by its rows: measured at start, corrected by what passes take
+// Costs is T_V(W), the time of a target pass by its rows: measured at start, corrected by the times of passes
 // while it serves. Not safe for concurrent use.
 //
 // The measured points are joined by straight lines, so that steps stay where they were measured. Two
-// kinds of running ratios correct them: one for all, because memory bandwidth and clock rates move every
+// kinds of running ratios correct them: one for all, because memory bandwidth and clock rates change every
 // width at once, and one for each measured point, because contexts and kernels do not. A point's own ratio
-// fades while others are observed, so what was right an hour ago does not stay for ever.
+// fades while others are observed, so an old ratio does not stay for ever.
 type Costs struct {
 	knots  []knot // by rows, at least one
 	scale  float64
-	seen   int  // observations, up to where they count in full
-	blind  bool // nothing was measured: the shape is a guess, its scale the first observation's
+	seen   int  // observations, up to the number at which the gain is costGain
+	blind  bool // nothing was measured: the shape is a guess, scaled by the first observation
 	steady []float64
 }
 
@@ -44,8 +44,8 @@ type knot struct {
 }
 
 // NewCosts returns costs as measured; of several measurements with the same rows the mean counts. Points
-// without rows or time are ignored. With none, a pass is thought to cost the same up to 8 rows and from there
-// in proportion, and Time is 0 until the first observation.
+// without rows or time are ignored. Without any, a pass is assumed to cost the same up to 8 rows and in
+// proportion to its rows beyond, and Time is 0 until the first observation.
 func NewCosts(measured []tandem.Cost) *Costs {
 	c := &Costs{scale: 1}
 	times := map[int][]time.Duration{}
@@ -87,9 +87,9 @@ func (c *Costs) Observe(rows int, took time.Duration) {
 	c.scale *= math.Pow(off, gain)
 	for i := range c.knots {
 		c.knots[i].weight *= costFade
-		c.knots[i].ratio = math.Pow(c.knots[i].ratio, costFade) // what lasts is everybody's
+		c.knots[i].ratio = math.Pow(c.knots[i].ratio, costFade) // a lasting change moves to the scale of all
 	}
-	// The observation lies between two points; each learns by how near it is.
+	// The observation lies between two points; each learns the more, the nearer it is.
 	at, share := c.place(rows)
 	c.knots[at].learn(off, gain, 1-share)
 	if share > 0 {
@@ -128,7 +128,7 @@ func (c *Costs) correct() {
 	}
 }
 
-// Time returns what a pass of that many rows is expected to take, never less than one of fewer rows.
+// Time returns the expected time of a pass of that many rows, never less than for fewer rows.
 func (c *Costs) Time(rows int) time.Duration {
 	if c.blind && c.seen == 0 {
 		return 0

@@ -34,7 +34,8 @@ func TestCalibrationLearns(t *testing.T) {
 		c.Record(tree, committed[:min(1, len(committed))]) // cut off: says nothing of what is deeper if that was right
 	}
 	accept := c.Accept()
-	if a, b := accept[tandem.AcceptBin(-0.7)], accept[tandem.AcceptBin(-2.2)]; math.Abs(float64(a)-0.9) > 0.06 || math.Abs(float64(b)-0.1) > 0.07 {
+	if a, b := accept[tandem.AcceptBin(-0.7)], accept[tandem.AcceptBin(-2.2)]; math.Abs(float64(a)-0.9) > 0.06 ||
+		math.Abs(float64(b)-0.1) > 0.07 {
 		t.Errorf("learned %v and %v, want 0.9 and 0.1", a, b)
 	}
 	if !slices.IsSortedFunc(accept, func(a, b float32) int { return cmp.Compare(b, a) }) {
@@ -49,7 +50,8 @@ func TestCalibrationLearns(t *testing.T) {
 
 func TestCosts(t *testing.T) {
 	ms := time.Millisecond
-	c := NewCosts([]tandem.Cost{{Rows: 1, Time: 39 * ms}, {Rows: 8, Time: 43 * ms}, {Rows: 12, Time: 54 * ms}, {Rows: 16, Time: 66 * ms}, {Rows: 16, Context: 500, Time: 68 * ms},
+	c := NewCosts([]tandem.Cost{{Rows: 1, Time: 39 * ms}, {Rows: 8, Time: 43 * ms}, {Rows: 12, Time: 54 * ms}, {Rows: 16, Time: 66 * ms},
+		{Rows: 16, Context: 500, Time: 68 * ms},
 		{Rows: 0, Time: ms}, {Rows: 3, Time: -ms}})
 	about := func(rows int, want time.Duration) {
 		t.Helper()
@@ -98,11 +100,13 @@ func TestCostsNeverFall(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var measured []tandem.Cost
 		for i := range rapid.IntRange(0, 8).Draw(t, "points") {
-			measured = append(measured, tandem.Cost{Rows: rapid.IntRange(1, 40).Draw(t, fmt.Sprint("rows ", i)), Time: time.Duration(rapid.IntRange(1, 1e6).Draw(t, fmt.Sprint("time ", i)))})
+			measured = append(measured, tandem.Cost{Rows: rapid.IntRange(1, 40).Draw(t, fmt.Sprint("rows ", i)),
+				Time: time.Duration(rapid.IntRange(1, 1e6).Draw(t, fmt.Sprint("time ", i)))})
 		}
 		c := NewCosts(measured)
 		for i := range rapid.IntRange(1, 50).Draw(t, "observed") {
-			c.Observe(rapid.IntRange(1, 60).Draw(t, fmt.Sprint("at ", i)), time.Duration(rapid.IntRange(1, 1e6).Draw(t, fmt.Sprint("took ", i))))
+			c.Observe(rapid.IntRange(1, 60).Draw(t, fmt.Sprint("at ", i)),
+				time.Duration(rapid.IntRange(1, 1e6).Draw(t, fmt.Sprint("took ", i))))
 		}
 		for rows := 1; rows < 80; rows++ {
 			if a, b := c.Time(rows), c.Time(rows+1); a < 0 || b < a {
@@ -126,7 +130,7 @@ func BenchmarkRoundOfState(b *testing.B) {
 			w.Of(name)
 		}
 		w.Record("a", 2, 4)
-		l.Record(l.Now(), time.Millisecond, 2)
+		l.Record(Chain{Batch: 1, Rows: 5, Nodes: 5, Busy: time.Millisecond, Length: 4, Right: 1}, costs)
 		a.Record(4, 2, 0.01)
 		c.Record(t, []tandem.Token{1, 2})
 		c.Accept()

@@ -2,15 +2,15 @@ package learn
 
 import "math"
 
-// estimate is what is expected of a round of an arm.
+// estimate is what a planner expects of a round of an arm.
 type estimate struct {
 	tokens, doubt float64 // mean, its standard error; plain rounds have no doubt
 	seconds       float64
-	known         bool    // it has been used, or hindsight tells
+	known         bool    // the arm has been used, or there is hindsight of it
 	rate, hope    float64 // tokens per second: mean, and with one standard error more
 }
 
-// estimate judges an arm; pool is what estimates of arms whose time is hardly known lean on.
+// estimate judges an arm; pool supplements the time of an arm with few timed rounds.
 func (p *Planner) estimate(arm Arm, pool pool) estimate {
 	s := p.arms[arm.Name]
 	if s == nil {
@@ -42,16 +42,16 @@ func (p *Planner) estimate(arm Arm, pool pool) estimate {
 	return e
 }
 
-// text returns how well the text can be guessed, against what was expected; without a draft for long, as well as any.
+// text returns how well the text can be guessed relative to what was expected; it returns to 1 in rounds without a draft.
 func (p *Planner) text() float64 {
 	fresh := math.Exp2(-float64(p.rounds-p.drafted) / (2 * plannerStale))
 	return (p.accepted*fresh + 0.5) / (p.expected*fresh + 0.5)
 }
 
-// scale is what rounds brought against what hindsight said: decayed sums of accepted tokens.
+// scale compares accepted tokens with what hindsight foretold: decayed sums of both.
 type scale struct{ came, foretold float64 }
 
-// atMost returns the same ratio, of at most n foretold tokens.
+// atMost returns the same ratio with at most n foretold tokens.
 func (s scale) atMost(n float64) scale {
 	if s.foretold > n {
 		s.came, s.foretold = s.came*n/s.foretold, n
@@ -59,7 +59,7 @@ func (s scale) atMost(n float64) scale {
 	return s
 }
 
-// of returns their ratio; as long as less than sure tokens were foretold it is nearer to usual.
+// of returns the ratio, pulled towards usual with the weight of sure foretold tokens.
 func (s scale) of(usual, sure float64) float64 {
 	return (s.came + sure*usual) / (s.foretold + sure)
 }
@@ -68,16 +68,16 @@ func (s *scale) take(came, foretold float64) {
 	s.came, s.foretold = s.came*plannerTextFade+came, s.foretold*plannerTextFade+foretold
 }
 
-// scale returns what an arm's rounds bring against its hindsight, as far as is known: about what all arms' do, unless its own were
-// quite different. That of a text is never far from 1; who says he knows it all and does not must not spoil the others' name.
+// scale returns the ratio of an arm's accepted tokens to its hindsight: about that of all arms, unless its own rounds differ
+// much. The ratio of all arms is bounded near 1, so that an arm whose hindsight promises far too much does not spoil the others' estimates.
 func (p *Planner) scale(s *armState) float64 {
 	usual := min(max(p.all.of(1, plannerCommon), plannerLow), plannerHigh)
 	seen := s.own.of(usual, plannerCommon)
 	return s.own.of(min(max(usual, seen/2), 2*seen), plannerOwn)
 }
 
-// pool is what arms have in common: the shortest known time of a round, 1 s if none is known, and the mean of
-// those with a draft, 0 if none is known.
+// pool holds times that arms share: the shortest known time of a round, 1 s if none is known, and the mean over
+// arms with a draft, 0 if none is known.
 type pool struct{ shortest, mean float64 }
 
 func (p *Planner) pool(arms []Arm) pool {
@@ -98,7 +98,7 @@ func (p *Planner) pool(arms []Arm) pool {
 	return out
 }
 
-// loss returns how much longer a round takes than the best arm would for the same tokens, in rounds of that.
+// loss returns how much longer a round takes than the best arm would need for the same tokens, in rounds of the best arm.
 func (e estimate) loss(best estimate) float64 {
 	return max(e.seconds/best.seconds-e.tokens/best.tokens, 0)
 }

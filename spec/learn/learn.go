@@ -1,6 +1,6 @@
-// Package learn is the part of speculation with a memory: what rounds teach of costs and chances, of drafters and
-// lengths, and the choice of what to draft next that follows from it. Like package spec it has no I/O,
-// goroutine or clock, and no state of it is safe for concurrent use.
+// Package learn is the part of speculation with a memory: it learns costs, chances, drafters' weights and
+// lengths from rounds, and chooses what to draft next. Like package spec it has no I/O,
+// goroutine or clock, and none of its types is safe for concurrent use.
 package learn
 
 import "time"

@@ -20,11 +20,11 @@ type Arm struct {
 
 // PlannerRule holds the planner's constants.
 type PlannerRule struct {
-	Decay      float64 // weight of a new round in an arm's running means, once it has had 1/Decay
+	Decay      float64 // weight of a new round in an arm's running means, once the arm has had 1/Decay rounds
 	Hysteresis float64 // share by which an arm must be better to replace the one in use
 	ProbeFirst int     // rounds until an arm that lost may be probed again; doubled with every loss
 	ProbeMost  int     // up to this many
-	Explore    float64 // share of the time that probes may cost, besides a round at the start
+	Explore    float64 // share of the time that probes may cost, beside a credit at the start
 }
 
 // DefaultPlannerRule keeps what probes cost near 1 % of the time: a text that no drafter can guess must
@@ -40,7 +40,8 @@ func (r PlannerRule) Validate() error {
 	case !(r.Hysteresis >= 0 && r.Hysteresis < 1):
 		return tandem.Errorf(op, tandem.Invalid, "hysteresis is %v: want 0 or more and less than 1", r.Hysteresis)
 	case r.ProbeFirst < 1 || r.ProbeMost < r.ProbeFirst:
-		return tandem.Errorf(op, tandem.Invalid, "probes after %d to %d rounds: want at least 1, the first at most the second", r.ProbeFirst, r.ProbeMost)
+		return tandem.Errorf(op, tandem.Invalid, "probes after %d to %d rounds: want at least 1, the first at most the second",
+			r.ProbeFirst, r.ProbeMost)
 	case !(r.Explore >= 0 && r.Explore <= 1):
 		return tandem.Errorf(op, tandem.Invalid, "probes may cost a share of %v: want 0 to 1", r.Explore)
 	}
@@ -48,76 +49,76 @@ func (r PlannerRule) Validate() error {
 }
 
 const (
-	// plannerGuess is how many accepted tokens a round of an arm is thought to bring of which nothing is known.
+	// plannerGuess is the number of accepted tokens expected of a round of an unknown arm.
 	plannerGuess = 1.0
 	// plannerPrior is how many rounds the experience of other sessions counts for, at most.
 	plannerPrior = 3
 	// plannerPriorTime is the same for times.
 	plannerPriorTime = 1
-	// plannerLeast is the least that experience may say of accepted tokens, so that it is put to the test.
+	// plannerLeast is the least number of accepted tokens that other sessions' experience may predict, so that an arm is still tried.
 	plannerLeast = 0.5
-	// plannerSlowest is the most that experience may say of the time of a round, in plain rounds, for the same reason: the machine
-	// may have been busy with something else when it was gathered.
+	// plannerSlowest is the longest time of a round, in plain rounds, that such experience may predict, for the same reason: the
+	// machine may have been busy with something else then.
 	plannerSlowest = 2.5
-	// plannerStale is the number of rounds in which half of what is known of an arm becomes doubtful.
+	// plannerStale is the number of rounds in which what is known of an arm loses half its weight.
 	plannerStale = 40
-	// plannerHope is the share of the shortest known round that a plain one of unknown length might take.
+	// plannerHope is the time that a plain round might take if none was timed yet, as a share of the shortest known round.
 	plannerHope = 0.3
-	// plannerStart and plannerSave bound, in rounds of the arm in use, what probes may cost at the start, and at
-	// once later on.
+	// plannerStart is the credit for probes at the start, in rounds of the arm in use; plannerSave is the most that the
+	// credit grows to.
 	plannerStart, plannerSave = 0.6, 3
-	// plannerYoung is within how many rounds a session puts all drafters to the test together.
+	// plannerYoung is the number of rounds within which a session tests all drafters together.
 	plannerYoung = 6
-	// plannerAlike is how many rounds the mean time of all arms with a draft counts for in that of each that has one drafter.
+	// plannerAlike is how many rounds the mean time of all arms with a draft counts for in the time of an arm with one drafter.
 	plannerAlike = 6
-	// plannerRecall is how many rounds of accepted tokens a hindsight is worth at most, and plannerPaired how much better it tells
-	// arms apart than rounds do, because it is of the same text for all.
+	// plannerRecall is the most rounds of accepted tokens that a hindsight counts for. plannerPaired is how much better it tells
+	// arms apart than rounds do, because it is about the same text for all.
 	plannerRecall, plannerPaired = 24, 50
-	// plannerOwn and plannerCommon are the tokens that must have been foretold until what an arm brought against its hindsight
-	// counts as much as what all did, and that as much as hindsight alone.
+	// plannerOwn is the number of foretold tokens after which an arm's own scale counts as much as that of all arms,
+	// plannerCommon the number after which the scale of all arms counts as much as hindsight alone.
 	plannerOwn, plannerCommon = 60, 5
-	// plannerLow and plannerHigh bound what all arms bring against hindsight.
+	// plannerLow and plannerHigh bound the scale of all arms.
 	plannerLow, plannerHigh = 0.5, 3
-	// plannerGain is how much more may be spent on the choice between arms with a draft: there it pays.
+	// plannerGain is the factor on Explore while an arm with a draft is in use: there probes pay.
 	plannerGain = 2.5
 	// plannerJitter is the relative standard error of the time of one round.
 	plannerJitter = 0.25
-	// plannerDrift is the weight of a round in what all arms' times have in common.
+	// plannerDrift is the weight of a round in the level of all arms' times.
 	plannerDrift = 0.05
-	// plannerTextFade is what a round counts for in the judgement of the text after the next one.
+	// plannerTextFade is the factor on a round's weight in the judgement of the text with each later round.
 	plannerTextFade = 0.95
 )
 
 // Planner chooses, round by round, the arm with the most expected tokens per time. Plain decoding is an arm
-// like any other, so that speculation is never worse than that by more than its probes. Not safe for
+// like any other, so speculation never loses more than the cost of its probes. Not safe for
 // concurrent use.
 //
-// What is expected of an arm is the running mean of its tokens over the running mean of its times: the mean of
+// The expected rate of an arm is the running mean of its tokens over the running mean of its times: the mean of
 // their ratios would favour arms that vary. Besides:
 //
 //  1. Tokens accepted in a round are about geometrically distributed: their variance is μ(1+μ). So the
 //     standard error of an arm's mean is known from its mean and the number of its rounds; rounds long past
 //     count less. An arm is worth a probe if its mean plus one standard error beats the best mean.
 //  2. A probe must be affordable. Its expected loss against the best arm is paid from a credit that grows by
-//     Explore of the time; and after each lost probe an arm waits twice as long. What looks as good as the best
-//     costs nothing and is tried at once, and when the best arm falls far behind what it was all waiting ends.
-//  3. Arms have the text in common: what was accepted so far, against what was expected of the arms that were
-//     tried, scales what is expected of the others. Where one drafter knows nothing, the next will hardly.
+//     Explore of the time; and after each lost probe an arm waits twice as long. An arm that looks as good as the best
+//     costs nothing and is tried at once, and when the best arm becomes much worse all waiting ends.
+//  3. Arms have the text in common: the accepted tokens so far, relative to what was expected of the arms that were
+//     tried, scale what is expected of the others. A text that one drafter cannot guess is hard for the others too.
 //  4. Rounds have the machine in common: when rounds of one arm become longer (another session shares the pass,
 //     memory is slower, the context grew), those of the others are expected to.
 //  5. The experience of other sessions counts for a few rounds, no more: a text that differs overrules it.
-//  6. Where drafters say what they would have guessed of the text so far (Recall), that decides between them, scaled by what rounds
-//     brought against it: all arms' for the most part, a little each arm's own. Where they do not, a young session
-//     puts all to the test together once, which shows what each of them is worth.
+//  6. If drafters report what they would have guessed of the text so far (Recall), that decides between them, scaled by the
+//     ratio of accepted to foretold tokens: mostly that of all arms, a little each arm's own. Otherwise a young session
+//     tests all of them together once, which shows the worth of each.
 type Planner struct {
 	rule  PlannerRule
 	arms  map[string]*armState
 	inUse string // the best arm when last chosen
 
-	rounds, drafted    int // and the latest with a draft
+	rounds, drafted    int // rounds so far, and the latest with a draft
 	surveyed           bool
 	choice             choice  // the latest
-	common             pool    // of it
+	common             pool    // of the latest choice
 	credit             float64 // what probes may still cost, in rounds of the arm in use
 	level              float64 // of all times, relative to those kept in the arms
 	accepted, expected float64 // decayed sums over rounds with a draft
@@ -128,22 +129,22 @@ type armState struct {
 	plain, several bool // no drafter, more than one
 
 	n, accepted     float64 // rounds that count, mean accepted tokens of a round
-	lately          float64 // the same of the latest few
-	timed, seconds  float64 // the same for its time, divided by level
-	guessN, guess   float64 // what was known of accepted tokens before
-	recalled        float64 // rounds that hindsight is of, and their accepted tokens
+	lately          float64 // mean accepted tokens of the latest few rounds
+	timed, seconds  float64 // rounds that count for the time, mean time of a round, divided by level
+	guessN, guess   float64 // as n and accepted, from experience before the session
+	recalled        float64 // rounds behind the hindsight, and their accepted tokens
 	hindsight       float64
 	own             scale   // of this arm
 	last            int     // round in which it was observed last; rounds are counted from 1
 	wait, due       int     // back-off: rounds to wait after the next lost probe, first round of another one
-	against         float64 // best rate when it lost
+	against         float64 // the best arm's rate when this arm lost
 	rounds          int     // since the session began or was merged, and their sums
 	tokens, elapsed float64
 }
 
 // NewPlanner returns a planner that starts from what prior has learned; prior may be nil and is not kept. A
-// zero rule means DefaultPlannerRule; r must be valid. The prior of a whole gateway is a Planner that sessions
-// are merged into at their ends; it can be told the time of a plain round, once measured, by Observe.
+// zero rule means DefaultPlannerRule; r must be valid. The prior of a whole gateway is a Planner into which each
+// session is merged when it ends; Observe can tell it a measured time of a plain round.
 func NewPlanner(r PlannerRule, prior *Planner) *Planner {
 	if r == (PlannerRule{}) {
 		r = DefaultPlannerRule
@@ -157,7 +158,8 @@ func NewPlanner(r PlannerRule, prior *Planner) *Planner {
 			}
 		}
 		for name, s := range prior.arms {
-			a := &armState{plain: s.plain, several: s.several, guessN: 1, guess: plannerGuess, timed: min(s.timed, plannerPriorTime), seconds: min(s.seconds, most) * prior.level}
+			a := &armState{plain: s.plain, several: s.several, guessN: 1, guess: plannerGuess, timed: min(s.timed, plannerPriorTime),
+				seconds: min(s.seconds, most) * prior.level}
 			if s.n > 0 {
 				a.guessN, a.guess = min(s.n, plannerPrior), max(s.accepted, plannerLeast)
 			}
@@ -168,7 +170,7 @@ func NewPlanner(r PlannerRule, prior *Planner) *Planner {
 	return p
 }
 
-// Reason says what kind of choice was made.
+// Reason names the kind of a choice.
 type Reason string
 
 const (
@@ -178,17 +180,17 @@ const (
 	ReasonLearning   Reason = "learning"   // one that no session has tried
 )
 
-// choice is what Choose decided by.
+// choice is a decision of Choose and the figures behind it.
 type choice struct {
 	arms      []Arm
 	estimates []estimate // of arms, in their order
 	taken     int
-	best      int // the arm in use; taken is another if it is put to the test
-	first     int // the one with the best rate
+	best      int // the arm in use; taken differs if it is a probe
+	first     int // the arm with the best rate
 	reason    Reason
 }
 
-// Choose returns the arm for the next round and why; Explain has the figures. Of equals it takes the earliest; with
+// Choose returns the arm for the next round and why; Explain gives the figures. Of equal arms it takes the earliest; with
 // no arms it returns the zero Arm, which is plain decoding.
 func (p *Planner) Choose(arms []Arm) (arm Arm, why Reason) {
 	if len(arms) == 0 {
@@ -200,7 +202,8 @@ func (p *Planner) Choose(arms []Arm) (arm Arm, why Reason) {
 	best, inUse := 0, -1
 	for i, a := range arms {
 		estimates[i] = p.estimate(a, p.common)
-		if e := estimates[i]; e.known != estimates[best].known && e.known || e.known == estimates[best].known && e.rate > estimates[best].rate {
+		if e := estimates[i]; e.known != estimates[best].known && e.known || e.known == estimates[best].known &&
+			e.rate > estimates[best].rate {
 			best = i
 		}
 		if a.Name == p.inUse {
@@ -208,7 +211,7 @@ func (p *Planner) Choose(arms []Arm) (arm Arm, why Reason) {
 		}
 	}
 	first := best
-	plain := arms[best].Drafters == nil // has no luck to be mistaken about
+	plain := arms[best].Drafters == nil // its tokens do not vary, so it needs no hysteresis
 	if inUse >= 0 && estimates[inUse].known && !plain && estimates[best].rate <= estimates[inUse].rate*(1+p.rule.Hysteresis) {
 		best = inUse
 	}
@@ -216,7 +219,8 @@ func (p *Planner) Choose(arms []Arm) (arm Arm, why Reason) {
 	top := estimates[best]
 	probe := -1
 	for i, a := range arms {
-		if e := estimates[i]; top.known && i != best && e.hope > top.rate*(1+p.rule.Hysteresis) && (probe < 0 || e.hope > estimates[probe].hope) &&
+		if e := estimates[i]; top.known && i != best && e.hope > top.rate*(1+p.rule.Hysteresis) &&
+			(probe < 0 || e.hope > estimates[probe].hope) &&
 			p.due(a, top.rate) && (e.loss(top) <= p.credit || a.Drafters == nil) {
 			if probe = i; a.Drafters == nil {
 				break
@@ -244,8 +248,8 @@ func (p *Planner) Choose(arms []Arm) (arm Arm, why Reason) {
 	return arms[taken], why
 }
 
-// survey returns the arm that shows what all drafters are worth, if a session is so young that it should know and the
-// round is affordable; else -1. Other sessions may have been about something else.
+// survey returns an arm of several drafters, to test them together, if the session is young and the round is affordable;
+// else -1. Other sessions do not replace the test: their texts may have differed.
 func (p *Planner) survey(arms []Arm, estimates []estimate, top estimate) int {
 	if p.surveyed || p.rounds >= plannerYoung || !top.known {
 		return -1
@@ -259,8 +263,8 @@ func (p *Planner) survey(arms []Arm, estimates []estimate, top estimate) int {
 	return -1
 }
 
-// Explain words the latest choice with the figures that decided: tokens, time and rate of the arm that was taken,
-// and the rates of the others.
+// Explain describes the latest choice with the figures that decided it: tokens, time and rate of the arm that was
+// taken, and the rates of the others.
 func (p *Planner) Explain() string {
 	c := p.choice
 	if len(c.arms) == 0 {
@@ -281,7 +285,7 @@ func (p *Planner) Explain() string {
 		told = c.best
 	case c.reason == ReasonHysteresis:
 		fmt.Fprintf(&out, "; %s %.3g/s is +%.1f %%, less than %.3g %%", c.arms[c.first].Name, c.estimates[c.first].rate,
-			math.Floor(1000*(c.estimates[c.first].rate/best-1))/10, 100*p.rule.Hysteresis) // not rounded up to what it is less than
+			math.Floor(1000*(c.estimates[c.first].rate/best-1))/10, 100*p.rule.Hysteresis) // never rounded up to the threshold
 		told = c.first
 	}
 	for i, a := range c.arms {
@@ -296,7 +300,7 @@ func (p *Planner) Explain() string {
 	return out.String()
 }
 
-// millis words a time with three digits.
+// millis formats a time with three digits.
 func millis(seconds float64) string { return fmt.Sprintf("%.3g ms", 1000*seconds) }
 
 // due reports whether an arm's waiting is over.
@@ -306,8 +310,8 @@ func (p *Planner) due(a Arm, bestRate float64) bool {
 }
 
 // Observe takes a round of that arm: tokens committed, the target's own included, and its time from one commit
-// to the next. atEnd: the text or its budget ended within the round, so that the tokens say nothing about the
-// arm; its time does.
+// to the next. atEnd: the text or its budget ended within the round, so only the time says something about the
+// arm.
 func (p *Planner) Observe(arm Arm, tokens int, round time.Duration, atEnd bool) {
 	s := p.state(arm)
 	fresh := math.Exp2(-float64(p.rounds-s.last) / plannerStale)
@@ -336,17 +340,17 @@ func (p *Planner) Observe(arm Arm, tokens int, round time.Duration, atEnd bool) 
 	p.settle(arm, float64(tokens)/max(round.Seconds(), 1e-9))
 }
 
-// Recall takes how many tokens would have been accepted in the mean of rounds of chains by the arm's drafters on the latest text
-// (spec.Foretold), whether or not the arm was used: that says far more than the tokens of single rounds, which are mostly luck.
-// What trees bring beyond chains, or less, corrects it. It must be of the same text for all arms.
+// Recall takes the mean number of tokens that rounds of chains by the arm's drafters would have had accepted on the latest text
+// (spec.Foretold), whether or not the arm was used. It says far more than the tokens of single rounds, which are mostly luck.
+// Rounds correct it, since trees may bring more or less than chains. It must be about the same text for all arms.
 func (p *Planner) Recall(arm Arm, accepted, rounds float64) {
 	s := p.state(arm)
 	s.hindsight, s.recalled = accepted, min(rounds, plannerRecall)
-	p.surveyed = p.surveyed || rounds > 0 // all drafters have been put to the test by this
+	p.surveyed = p.surveyed || rounds > 0 // this tests all drafters
 }
 
-// Witness takes the tokens that an arm would have brought in the last round although another was used: its
-// drafter had drafted, for a vote perhaps, and its tree held all of them but the last (see spec.Held).
+// Witness takes the tokens that an arm would have brought in the last round, in which another arm was used: its
+// drafter had drafted too, for a vote perhaps, and its tree held all of them but the last (see spec.Held).
 func (p *Planner) Witness(arm Arm, tokens int) {
 	if s := p.state(arm); !s.plain {
 		s.last = max(p.rounds, 1)
@@ -354,7 +358,7 @@ func (p *Planner) Witness(arm Arm, tokens int) {
 	}
 }
 
-// newArm returns what is known of an arm of which nothing is known.
+// newArm returns the state of an unknown arm.
 func newArm(arm Arm) *armState {
 	return &armState{plain: arm.Drafters == nil, several: len(arm.Drafters) > 1, guessN: 1, guess: plannerGuess}
 }
@@ -368,8 +372,8 @@ func (p *Planner) state(arm Arm) *armState {
 	return s
 }
 
-// take takes accepted tokens into the running mean. If the latest rounds differ from it by two standard errors
-// the text has changed: then what came before hardly counts any more.
+// take adds a round's accepted tokens to the running mean. If the latest rounds differ from the mean by two standard
+// errors, the text has changed: earlier rounds then hardly count any more.
 func (s *armState) take(x, decay float64) {
 	const quick = 0.2 // weight of a round among the latest
 	s.n = min(s.n+1, 1/decay)
@@ -381,7 +385,7 @@ func (s *armState) take(x, decay float64) {
 	}
 }
 
-// time takes the time of a round into the arm's mean and into what all have in common.
+// time adds the time of a round to the arm's mean and to the level of all times.
 func (p *Planner) time(s *armState, seconds float64) {
 	const outlier = 3
 	if s.timed >= 2 {
@@ -393,7 +397,7 @@ func (p *Planner) time(s *armState, seconds float64) {
 	s.seconds += (seconds/p.level - s.seconds) / s.timed
 }
 
-// settle pays for the round of an arm that is not the best and sets when it may be probed again.
+// settle pays for a round of an arm that is not the best and sets when it may be probed again.
 func (p *Planner) settle(arm Arm, rate float64) {
 	explore := p.rule.Explore
 	if best := p.arms[p.inUse]; best != nil && !best.plain {
@@ -415,10 +419,10 @@ func (p *Planner) settle(arm Arm, rate float64) {
 	s.due, s.against = p.rounds+s.wait, top.rate
 }
 
-// Merge folds what this planner's own session has shown into another, such as the prior of later ones; a
-// second call adds only what has come since.
+// Merge adds what this planner's session has shown to another planner, such as the prior of later ones; a
+// second call adds only what is new.
 func (p *Planner) Merge(into *Planner) {
-	const most, recent = 100, 30 // rounds that the past counts for; for times, which vary little and change with the machine's load
+	const most, recent = 100, 30 // rounds that the past counts for: tokens, and times, which vary little and change with the machine's load
 	into.all.take(p.all.came, p.all.foretold)
 	into.all = into.all.atMost(most)
 	for name, s := range p.arms {

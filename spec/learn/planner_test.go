@@ -26,7 +26,7 @@ type world struct {
 	seen   int
 }
 
-// said has the drafters say what they would have guessed of the latest n tokens.
+// said makes the drafters report what they would have guessed of the latest n tokens.
 func (w *world) said(p *Planner, n int) {
 	if w.hits == nil {
 		w.hits = make([][64]bool, len(w.mu))
@@ -91,8 +91,8 @@ func (w *world) arms() []Arm {
 	return list
 }
 
-// play lets p choose for n rounds and returns its tokens per millisecond, as a share of the best arm's. The
-// luck of the draws moves its choices, not their account.
+// play lets p choose for n rounds and returns its tokens per millisecond, as a share of the best arm's. The luck of the
+// draws changes its choices, but the rates are expected ones.
 func (w *world) play(p *Planner, n int) float64 {
 	tokens, ms := 0.0, 0.0
 	list := w.arms()
@@ -315,7 +315,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// voting is a world with one way more, behind the others: a vote of all drafters. It takes a little longer, and shows what each
+// voting is a world with one more arm, the last: a vote of all drafters. It takes a little longer, and shows what each
 // of them would have brought.
 func (w *world) voting() []Arm {
 	vote := Arm{Name: "vote", Vote: tandem.VoteTree}
@@ -326,7 +326,7 @@ func (w *world) voting() []Arm {
 	return append(list, vote)
 }
 
-// playVoting is play with that way.
+// playVoting is play with that arm.
 func (w *world) playVoting(p *Planner, n int) float64 {
 	const longer = 1.15
 	tokens, ms := 0.0, 0.0
@@ -358,7 +358,7 @@ func (w *world) playVoting(p *Planner, n int) float64 {
 	return tokens / ms / w.best()
 }
 
-// TestPlannerChangesDomain: other sessions have taught that one drafter is the best by far; this text is another's.
+// TestPlannerChangesDomain: in other sessions one drafter was the best by far; in this text another one is.
 func TestPlannerChangesDomain(t *testing.T) {
 	const runs = 200
 	for _, c := range []struct {

@@ -10,7 +10,7 @@ import (
 // WeightRule is Minions' reward and punishment of drafters (Wang et al., 2024, section 3.2: "speculation
 // quality metric"). The paper names the two thresholds and their factors but gives them no values.
 type WeightRule struct {
-	Window      int     // voted outputs that the mean acceptance rate ACR is taken over, the latest
+	Window      int     // number of latest voted outputs in the mean acceptance rate ACR
 	RewardAbove float64 // reward_threshold
 	Reward      float64 // factor of the weight while the ACR is above it
 	PunishBelow float64 // punish_threshold
@@ -18,18 +18,19 @@ type WeightRule struct {
 	Least       float64 // least weight, so that a drafter can come back; the mean of all is 1
 }
 
-// DefaultWeightRule separates an expert in its domain from one outside it at the lengths that pay on a
+// DefaultWeightRule separates an expert within its domain from one outside it, for the lengths that pay on a
 // CPU (4 to 8), where even good drafts have less than half of their tokens accepted.
 var DefaultWeightRule = WeightRule{Window: 8, RewardAbove: 0.4, Reward: 1.5, PunishBelow: 0.25, Punish: 0.6, Least: 0.1}
 
-// Validate returns Invalid for a rule that has no meaning.
+// Validate returns Invalid for a rule with meaningless values.
 func (r WeightRule) Validate() error {
 	const op = "weights"
 	switch {
 	case r.Window < 1:
 		return tandem.Errorf(op, tandem.Invalid, "window of %d outputs: want at least 1", r.Window)
 	case !(r.PunishBelow >= 0 && r.PunishBelow <= r.RewardAbove && r.RewardAbove <= 1):
-		return tandem.Errorf(op, tandem.Invalid, "punished below %v and rewarded above %v: want 0 to 1, the first at most the second", r.PunishBelow, r.RewardAbove)
+		return tandem.Errorf(op, tandem.Invalid, "punished below %v and rewarded above %v: want 0 to 1, the first at most the second",
+			r.PunishBelow, r.RewardAbove)
 	case !(r.Reward >= 1) || r.Reward > 10:
 		return tandem.Errorf(op, tandem.Invalid, "reward factor is %v: want 1 to 10", r.Reward)
 	case !(r.Punish > 0 && r.Punish <= 1):
@@ -56,14 +57,14 @@ func NewWeights(r WeightRule) *Weights {
 	return &Weights{rule: r, weights: map[string]float64{}, rates: map[string][]float64{}}
 }
 
-// Of returns the weight of a drafter, at least the rule's Least. The mean of all drafters ever asked for,
-// recorded or set is 1, and so is the weight of a new one.
+// Of returns the weight of a drafter, at least the rule's Least. The mean weight of all drafters ever passed to
+// a method is 1, and so is the weight of a new one.
 func (w *Weights) Of(name string) float64 {
 	w.meet(name)
 	return w.normalised()[name]
 }
 
-// meet makes a new drafter known, with the mean of the others as its weight.
+// meet adds a new drafter, with the mean of the others as its weight.
 func (w *Weights) meet(name string) {
 	if _, known := w.weights[name]; !known {
 		w.weights = w.Snapshot()
@@ -71,7 +72,7 @@ func (w *Weights) meet(name string) {
 	}
 }
 
-// Record takes the verification of an output in which the drafter was voted: of proposed tokens accepted
+// Record takes the verification of an output for which the drafter was voted: accepted of its proposed tokens
 // were right. Its mean acceptance rate over the window then earns a reward or a punishment, or neither.
 func (w *Weights) Record(name string, accepted, proposed int) {
 	if proposed < 1 {
@@ -99,13 +100,13 @@ func (w *Weights) Record(name string, accepted, proposed int) {
 	w.weights[name], w.normal = w.weights[name]*factor, nil
 }
 
-// compareRate is how much of its weight, in nats, a drafter loses for each token that it knew less than the best.
+// compareRate is how much of its weight, in nats, a drafter loses for each token that it held fewer than the best.
 const compareRate = 0.35
 
 // Compare takes a round in which several drafters drafted for the same place: held[name] is how many of the
-// tokens committed there the drafter's own tree held. Each loses weight by how far it stays behind the
-// best: multiplicative weights (Freund and Schapire, 1997), whose floor Least lets one come back soon when the
-// text changes (Herbster and Warmuth, 1998). For votes that merge all trees, of which every one is verified.
+// tokens committed there the drafter's own tree held. Each loses weight by how far it is behind the
+// best: multiplicative weights (Freund and Schapire, 1997), whose floor Least lets a drafter come back soon when the
+// text changes (Herbster and Warmuth, 1998). It is for votes that merge all trees, so that every tree is verified.
 func (w *Weights) Compare(held map[string]int) {
 	best := 0
 	for name, n := range held {
@@ -119,8 +120,8 @@ func (w *Weights) Compare(held map[string]int) {
 	w.normal = nil
 }
 
-// Set gives a drafter a weight, relative to those of the others, such as one kept from before. Refused with
-// Invalid: NaN, infinities, 0 and less.
+// Set gives a drafter a weight relative to those of the others, such as a saved one. Invalid for NaN, infinities,
+// 0 and less.
 func (w *Weights) Set(name string, v float64) error {
 	if !(v > 0) || math.IsInf(v, 1) {
 		return tandem.Errorf("weights", tandem.Invalid, "weight of drafter %q is %v: want a positive number", name, v)
@@ -148,7 +149,7 @@ func (w *Weights) normalise() map[string]float64 {
 	for name := range out {
 		out[name] /= largest // sums of the largest numbers would overflow
 	}
-	// Raise what is too low, and let the others share what is left; that may bring down more of them.
+	// Raise weights that are too low to the least, and let the others share the rest; that may make more of them too low.
 	low := map[string]bool{}
 	for {
 		rest := 0.0

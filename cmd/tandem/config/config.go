@@ -1,5 +1,5 @@
 // Package config resolves the settings of the command line: a flag wins over the environment
-// (TANDEM_…), that over a YAML file, that over the default. It remembers where each value came from.
+// (TANDEM_…), the environment over a YAML file, and the file over the default. It remembers where each value came from.
 package config
 
 import (
@@ -93,10 +93,11 @@ func isSetting(f *kong.Flag) bool {
 	return f.Name != "help" && f.Name != fileFlag && f.Tag.Get(perCall) != "-"
 }
 
-// take checks that flag can hold value, so that a wrong one is reported with where it stands.
+// take checks that flag can hold value, so that the error for a wrong one names its origin.
 func (r *Resolver) take(flag *kong.Flag, value any, origin string) (any, error) {
 	probe := reflect.New(flag.Target.Type()).Elem()
-	if err := flag.Mapper.Decode(&kong.DecodeContext{Value: flag.Value, Scan: kong.Scan().PushTyped(value, kong.FlagValueToken)}, probe); err != nil {
+	if err := flag.Mapper.Decode(&kong.DecodeContext{Value: flag.Value, Scan: kong.Scan().PushTyped(value, kong.FlagValueToken)},
+		probe); err != nil {
 		return nil, tandem.Errorf(op, tandem.Invalid, "%s: %s: %w", origin, flag.Name, err)
 	}
 	r.origin[flag.Name] = origin
@@ -257,14 +258,31 @@ type Setting struct {
 	Env    string `json:"env"`
 }
 
-// Effective returns the settings of the command that ctx selected, with their values and origins.
+// hidden stands for a value that is not shown.
+const hidden = "(hidden)"
+
+// hideUser hides the part of a URL before its "@", which may be a token or a password; other texts stay as they are.
+func hideUser(text string) string {
+	scheme, rest, isURL := strings.Cut(text, "://")
+	host, _, _ := strings.Cut(rest, "/")
+	at := strings.LastIndex(host, "@")
+	if !isURL || at < 0 {
+		return text
+	}
+	return scheme + "://" + hidden + host[at:] + rest[len(host):]
+}
+
+// Effective returns the settings of the command that ctx selected, with their values and origins. Secrets are not among the values.
 func (r *Resolver) Effective(ctx *kong.Context) []Setting {
 	var out []Setting
 	for _, f := range ctx.Selected().Flags {
 		if isSetting(f) {
 			value := ctx.FlagValue(f)
 			if v := reflect.ValueOf(value); f.Tag.Get(secret) != "" && !v.IsZero() {
-				value = "(hidden)"
+				value = hidden
+			}
+			if text, ok := value.(string); ok {
+				value = hideUser(text)
 			}
 			out = append(out, Setting{f.Name, value, r.Origin(ctx, f), EnvName(f.Name)})
 		}

@@ -136,3 +136,19 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func TestTokensInURLsAreHidden(t *testing.T) {
+	for text, want := range map[string]string{
+		"nats://s3cret@10.0.0.1:4222":         "nats://(hidden)@10.0.0.1:4222",
+		"tls://user:p@ss@host:4222/path@x":    "tls://(hidden)@host:4222/path@x",
+		"nats://10.0.0.1:4222":                "nats://10.0.0.1:4222",
+		"unix:///run/tandem/a@b/gateway.sock": "unix:///run/tandem/a@b/gateway.sock",
+		"file:/run/pool@home":                 "file:/run/pool@home",
+		"someone@example.com":                 "someone@example.com",
+		"":                                    "",
+	} {
+		if got := hideUser(text); got != want {
+			t.Errorf("%q is shown as %q: want %q", text, got, want)
+		}
+	}
+}

@@ -9,13 +9,19 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// Head is what every answer and chunk of a call begins with.
+// Head is the beginning of every answer and chunk of a call.
 type Head struct {
 	ID          string `json:"id"`
 	Object      string `json:"object"`
 	Created     int64  `json:"created"`
 	Model       string `json:"model"`
-	Fingerprint string `json:"system_fingerprint"`
+	Fingerprint string `json:"system_fingerprint"` // the identity of the verifier
+}
+
+// By returns h with that identity.
+func (h Head) By(identity string) Head {
+	h.Fingerprint = identity
+	return h
 }
 
 // Choice is one choice of an answer or of a chunk.
@@ -101,7 +107,8 @@ func (t *Timings) Add(r tandem.Result) {
 	t.PromptMS = max(t.PromptMS, milliseconds(r.Stats.Prefill))
 	t.PredictedMS = max(t.PredictedMS, milliseconds(r.Stats.Decode))
 	t.PromptPerToken, t.PromptPerSecond = share(t.PromptMS, float64(t.PromptN)), share(1000*float64(t.PromptN), t.PromptMS)
-	t.PredictedPerToken, t.PredictedPerSecond = share(t.PredictedMS, float64(t.PredictedN)), share(1000*float64(t.PredictedN), t.PredictedMS)
+	t.PredictedPerToken, t.PredictedPerSecond = share(t.PredictedMS, float64(t.PredictedN)),
+		share(1000*float64(t.PredictedN), t.PredictedMS)
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / 1e6 }
@@ -114,7 +121,7 @@ func share(a, b float64) float64 {
 	return a / b
 }
 
-// Word is how a token is written: Text is the UTF-8 of its bytes, with U+FFFD for what is none.
+// Word is the text of a token: Text is its Bytes as UTF-8, with U+FFFD for invalid ones.
 type Word struct {
 	Text  string
 	Bytes []byte
@@ -134,7 +141,7 @@ func (b ints) MarshalJSON() ([]byte, error) {
 	return append(out, ']'), nil
 }
 
-// ChatLogprobs is how chats tell log-probabilities.
+// ChatLogprobs is the form of log-probabilities in chats.
 type ChatLogprobs struct {
 	Content []TokenLogprob `json:"content"`
 	Refusal []TokenLogprob `json:"refusal"`
@@ -169,7 +176,7 @@ func NewChatLogprobs(tokens []tandem.Token, logprobs []tandem.Logprob, word func
 	return out
 }
 
-// Logprobs is how the older completions tell log-probabilities: lists of one entry per token.
+// Logprobs is the form of log-probabilities in the older completions: lists of one entry per token.
 type Logprobs struct {
 	Tokens   []string             `json:"tokens"`
 	LogProbs []float64            `json:"token_logprobs"`
@@ -177,8 +184,8 @@ type Logprobs struct {
 	Offsets  []int                `json:"text_offset"`  // in characters, from the start of the output
 }
 
-// NewLogprobs returns the log-probabilities of tokens, the first of which stands at character offset, and the offset
-// behind the last.
+// NewLogprobs returns the log-probabilities of tokens, the first of which is at character offset, and the offset
+// after the last.
 func NewLogprobs(tokens []tandem.Token, logprobs []tandem.Logprob, offset int, word func(tandem.Token) Word) (*Logprobs, int) {
 	n := len(logprobs)
 	out := &Logprobs{Tokens: make([]string, n), LogProbs: make([]float64, n), Offsets: make([]int, n)}
@@ -201,7 +208,7 @@ func NewLogprobs(tokens []tandem.Token, logprobs []tandem.Logprob, offset int, w
 	return out, offset
 }
 
-// finite returns p as JSON can say it; OpenAI's API says -9999 for a token that cannot be.
+// finite returns p as a number that JSON has; OpenAI's API uses -9999 for an impossible token.
 func finite(p float32) float64 {
 	if math.IsNaN(float64(p)) || p < -9999 {
 		return -9999

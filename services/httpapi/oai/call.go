@@ -3,7 +3,7 @@ package oai
 import (
 	crand "crypto/rand"
 	"encoding/binary"
-	"encoding/json"
+	"io"
 	"slices"
 	"strconv"
 
@@ -42,8 +42,8 @@ type Prompt struct {
 	Tokens []tandem.Token // nil for a text
 }
 
-// reader reads one field of a body; null is never handed to it: it is the same as a field that is not there.
-type reader func(c *Call, name string, raw json.RawMessage) error
+// reader reads one field of a body. It never gets null, which is the same as a missing field.
+type reader func(c *Call, name string, s *source) error
 
 // common are the fields of both kinds of bodies.
 var common = map[string]reader{
@@ -52,9 +52,9 @@ var common = map[string]reader{
 	"max_tokens":  integer(func(c *Call) *int { return &c.maxTokens }),
 	"temperature": float(func(c *Call) *float64 { return &c.Request.Sampling.Temperature }),
 	"top_p":       float(func(c *Call) *float64 { return &c.Request.Sampling.TopP }),
-	"seed": func(c *Call, name string, raw json.RawMessage) error {
+	"seed": func(c *Call, name string, s *source) error {
 		c.seeded = true
-		return readSeed(name, raw, &c.Request.Sampling.Seed)
+		return readSeed(name, s, &c.Request.Sampling.Seed)
 	},
 	"frequency_penalty": float(func(c *Call) *float64 { return &c.Request.Sampling.FrequencyPenalty }),
 	"presence_penalty":  float(func(c *Call) *float64 { return &c.Request.Sampling.PresencePenalty }),
@@ -75,20 +75,23 @@ var common = map[string]reader{
 
 	// labels that change nothing in the answer
 	"user": label, "safety_identifier": label, "prompt_cache_key": label,
-	"metadata": func(_ *Call, name string, raw json.RawMessage) error {
-		return object(name, raw, func(string, json.RawMessage) error { return nil })
+	"metadata": func(_ *Call, name string, s *source) error {
+		return s.object(name, func(string) error {
+			s.skip()
+			return nil
+		})
 	},
 }
 
-// chatOnly are the fields of chat bodies alone. Those that only accept what asks for nothing stand here too, because
-// client libraries send them unasked.
+// chatOnly are the fields of chat bodies alone. Some accept only values that ask for nothing: client libraries send
+// them by default.
 var chatOnly = map[string]reader{
 	"messages":              readMessages,
 	"max_completion_tokens": integer(func(c *Call) *int { return &c.maxNew }),
 	"logprobs":              boolean(func(c *Call) *bool { return &c.Request.Sampling.Logprobs }),
-	"top_logprobs": func(c *Call, name string, raw json.RawMessage) error {
+	"top_logprobs": func(c *Call, name string, s *source) error {
 		c.top = true
-		return readInt(name, raw, &c.Request.Sampling.TopLogprobs)
+		return readInt(name, s, &c.Request.Sampling.TopLogprobs)
 	},
 	"tools": empty, "functions": empty,
 	"tool_choice":         only(`"none"`, `"auto"`),
@@ -110,51 +113,39 @@ var completionOnly = map[string]reader{
 	"suffix":   only(`""`),
 }
 
-// ReadChat decodes a body of /v1/chat/completions, with d for what it leaves out. Errors: Invalid and Unsupported,
-// with the field.
-func ReadChat(body []byte, d public.Defaults) (*Call, error) {
-	return read(body, &Call{Chat: true}, chatOnly, "messages", d)
+// ReadChat decodes a body of /v1/chat/completions; d fills in what it leaves out. Errors: Invalid and Unsupported,
+// with the field; *Error for a text beyond the limits; those of body.
+func ReadChat(body io.Reader, d public.Defaults, l Limits) (*Call, error) {
+	return readCall(body, &Call{Chat: true}, chatOnly, "messages", d, l)
 }
 
 // ReadCompletion decodes a body of /v1/completions.
-func ReadCompletion(body []byte, d public.Defaults) (*Call, error) {
-	return read(body, &Call{}, completionOnly, "prompt", d)
+func ReadCompletion(body io.Reader, d public.Defaults, l Limits) (*Call, error) {
+	return readCall(body, &Call{}, completionOnly, "prompt", d, l)
 }
 
-func read(body []byte, c *Call, own map[string]reader, needed string, d public.Defaults) (*Call, error) {
-	if err := check(body); err != nil {
-		return nil, err
-	}
+func readCall(body io.Reader, c *Call, own map[string]reader, needed string, d public.Defaults, l Limits) (*Call, error) {
 	c.N, c.maxTokens, c.maxNew, c.maxName, c.bestOf = 1, unset, unset, "max_tokens", unset
 	c.Request = tandem.Request{MaxTokens: d.MaxTokens, Sampling: d.Sampling}
-	missing := true
-	err := object("", body, func(name string, raw json.RawMessage) error {
+	err := read(body, l, needed, true, func(name string) func(string, *source) error {
 		f, known := own[name]
 		if !known {
-			f, known = common[name]
+			if f, known = common[name]; !known {
+				return nil
+			}
 		}
-		switch {
-		case !known:
-			return unsupported(name, "unknown field %.100q: tandem does not support it", name)
-		case isNull(raw):
-			return nil
-		}
-		missing = missing && name != needed
-		return f(c, name, raw)
+		return func(name string, s *source) error { return f(c, name, s) }
 	})
 	if err != nil {
 		return nil, err
 	}
-	if missing {
-		return nil, bad(needed, "%s is missing", needed)
-	}
 	return c, c.finish(d)
 }
 
-// unset is an integer that no body can say.
+// unset is an integer that no body can contain.
 const unset = -1 << 40
 
-// finish checks what one field alone cannot tell.
+// finish checks fields against each other.
 func (c *Call) finish(d public.Defaults) error {
 	switch {
 	case c.maxNew != unset && c.maxTokens != unset && c.maxNew != c.maxTokens:
@@ -186,24 +177,25 @@ func (c *Call) finish(d public.Defaults) error {
 }
 
 func text(at func(*Call) *string) reader {
-	return func(c *Call, name string, raw json.RawMessage) error { return readText(name, raw, at(c)) }
+	return func(c *Call, name string, s *source) error { return readText(name, s, at(c)) }
 }
 
 func integer(at func(*Call) *int) reader {
-	return func(c *Call, name string, raw json.RawMessage) error { return readInt(name, raw, at(c)) }
+	return func(c *Call, name string, s *source) error { return readInt(name, s, at(c)) }
 }
 
 func float(at func(*Call) *float64) reader {
-	return func(c *Call, name string, raw json.RawMessage) error { return readFloat(name, raw, at(c)) }
+	return func(c *Call, name string, s *source) error { return readFloat(name, s, at(c)) }
 }
 
 func boolean(at func(*Call) *bool) reader {
-	return func(c *Call, name string, raw json.RawMessage) error { return readBool(name, raw, at(c)) }
+	return func(c *Call, name string, s *source) error { return readBool(name, s, at(c)) }
 }
 
-// only returns a reader that takes nothing but these values, which ask for what tandem does anyhow.
+// only returns a reader that accepts only these values, which ask for what tandem does anyway.
 func only(values ...string) reader {
-	return func(_ *Call, name string, raw json.RawMessage) error {
+	return func(_ *Call, name string, s *source) error {
+		raw := s.raw(maxSmall)
 		if slices.Contains(values, compact(raw)) {
 			return nil
 		}
@@ -215,8 +207,8 @@ func only(values ...string) reader {
 }
 
 // empty takes an array without elements.
-func empty(_ *Call, name string, raw json.RawMessage) error {
-	if compact(raw) == "[]" {
+func empty(_ *Call, name string, s *source) error {
+	if compact(s.raw(maxSmall)) == "[]" {
 		return nil
 	}
 	return unsupported(name, "%s is not supported: leave it out", name)
@@ -224,44 +216,45 @@ func empty(_ *Call, name string, raw json.RawMessage) error {
 
 const maxLabel = 512 // bytes
 
-func label(_ *Call, name string, raw json.RawMessage) error {
-	var s string
-	if err := readText(name, raw, &s); err != nil {
+func label(_ *Call, name string, s *source) error {
+	var text string
+	if err := readText(name, s, &text); err != nil {
 		return err
 	}
-	if len(s) > maxLabel {
-		return bad(name, "%s has %d bytes: want at most %d", name, len(s), maxLabel)
+	if len(text) > maxLabel {
+		return bad(name, "%s has %d bytes: want at most %d", name, len(text), maxLabel)
 	}
 	return nil
 }
 
 // readStop reads one sequence or an array of them.
-func readStop(c *Call, name string, raw json.RawMessage) error {
-	if kindOf(raw) == "a string" {
+func readStop(c *Call, name string, s *source) error {
+	switch s.kind() {
+	case "a string":
 		c.Request.Stop = make([]string, 1)
-		return readText(name, raw, &c.Request.Stop[0])
+		return readText(name, s, &c.Request.Stop[0])
+	case "an array":
+	default:
+		return bad(name, "%s is %s: want a string or an array of at most %d", name, s.show(), tandem.MostStops)
 	}
-	if kindOf(raw) != "an array" {
-		return bad(name, "%s is %s: want a string or an array of at most %d", name, show(raw), tandem.MostStops)
-	}
-	return array(name, raw, tandem.MostStops, func(i int, raw json.RawMessage) error {
-		var s string
-		err := readText(element(name, i), raw, &s)
-		c.Request.Stop = append(c.Request.Stop, s)
+	return s.array(name, tandem.MostStops, func(i int) error {
+		var text string
+		err := readText(element(name, i), s, &text)
+		c.Request.Stop = append(c.Request.Stop, text)
 		return err
 	})
 }
 
 // readBias reads an object of token ids and what to add to their logits.
-func readBias(c *Call, name string, raw json.RawMessage) error {
-	c.Request.Sampling.Bias = nil // those of the defaults are not ours to change
-	err := object(name, raw, func(id string, raw json.RawMessage) error {
+func readBias(c *Call, name string, s *source) error {
+	c.Request.Sampling.Bias = nil // the defaults' map must not change
+	err := s.object(name, func(id string) error {
 		t, err := strconv.ParseInt(id, 10, 32)
 		if err != nil || strconv.FormatInt(t, 10) != id {
 			return bad(name, "%s names token %.50q: want the id of a token", name, id)
 		}
 		var add float64
-		if err := readFloat(join(name, id), raw, &add); err != nil {
+		if err := readFloat(join(name, id), s, &add); err != nil {
 			return err
 		}
 		c.Request.Sampling.Bias = append(c.Request.Sampling.Bias, tandem.Bias{Token: tandem.Token(t), Add: float32(add)})
@@ -271,94 +264,99 @@ func readBias(c *Call, name string, raw json.RawMessage) error {
 	return err
 }
 
-func readStreamOptions(c *Call, name string, raw json.RawMessage) error {
+func readStreamOptions(c *Call, name string, s *source) error {
 	c.options = true
-	return object(name, raw, func(field string, raw json.RawMessage) error {
+	return s.object(name, func(field string) error {
 		full := join(name, field)
 		switch {
-		case isNull(raw):
+		case s.isNull():
+			s.skip()
 			return nil
 		case field == "include_usage":
-			return readBool(full, raw, &c.IncludeUsage)
+			return readBool(full, s, &c.IncludeUsage)
 		case field == "include_obfuscation":
-			return only("false")(c, full, raw)
+			return only("false")(c, full, s)
 		}
 		return unsupported(full, "unknown field %.100q: tandem does not support it", full)
 	})
 }
 
 // readLegacyLogprobs reads how many of the likeliest tokens to tell beside each token.
-func readLegacyLogprobs(c *Call, name string, raw json.RawMessage) error {
+func readLegacyLogprobs(c *Call, name string, s *source) error {
 	c.Request.Sampling.Logprobs = true
-	return readInt(name, raw, &c.Request.Sampling.TopLogprobs)
+	return readInt(name, s, &c.Request.Sampling.TopLogprobs)
 }
 
 // maxPromptTokens bounds what is read of a prompt in tokens before the context is looked at.
 const maxPromptTokens = 1 << 20
 
-// readPrompts reads a string, an array of strings, an array of token ids or an array of such.
-func readPrompts(c *Call, name string, raw json.RawMessage) error {
-	if kindOf(raw) == "a string" {
-		c.Prompts = make([]Prompt, 1)
-		return readText(name, raw, &c.Prompts[0].Text)
+// readPrompts reads a string, an array of strings, an array of token ids or an array of such arrays.
+func readPrompts(c *Call, name string, s *source) error {
+	switch s.kind() {
+	case "a string":
+		p, err := readPrompt(name, name, s)
+		c.Prompts = []Prompt{p}
+		return err
+	case "an array":
+	default:
+		return bad(name, "%s is %s: want a string, an array of strings, an array of token ids, or an array of such", name, s.show())
 	}
-	if kindOf(raw) != "an array" {
-		return bad(name, "%s is %s: want a string, an array of strings, an array of token ids, or an array of such", name, show(raw))
-	}
-	first := ""
+	first, n := "", 0
 	var ids []tandem.Token
-	err := array(name, raw, maxPromptTokens, func(i int, raw json.RawMessage) error {
-		kind, full := kindOf(raw), element(name, i)
+	err := s.array(name, maxPromptTokens, func(i int) error {
+		kind := s.kind()
 		if first = or(first, kind); kind != first {
-			return bad(full, "%s is %s behind %s: want elements of one kind", full, kind, first)
+			return bad(element(name, i), "%s is %s behind %s: want elements of one kind", element(name, i), kind, first)
 		}
 		if kind == "a number" {
-			t, err := readToken(full, raw)
-			ids = append(ids, t)
+			t, err := readToken(name, i, s)
+			if n++; n < s.limits.Tokens {
+				ids = append(ids, t)
+			}
 			return err
 		}
 		if i == MostChoices {
 			return bad(name, "%s has more than %d prompts", name, MostChoices)
 		}
-		p, err := readPrompt(full, raw)
+		p, err := readPrompt(name, element(name, i), s)
 		c.Prompts = append(c.Prompts, p)
 		return err
 	})
 	switch {
 	case err != nil:
 		return err
-	case ids != nil:
+	case n > 0:
 		c.Prompts = []Prompt{{Tokens: ids}}
+		return fits(name, n, s.limits)
 	case len(c.Prompts) == 0:
 		return bad(name, "%s is an empty array: want at least one prompt", name)
 	}
 	return nil
 }
 
-func readPrompt(name string, raw json.RawMessage) (p Prompt, err error) {
-	switch kindOf(raw) {
+// readPrompt reads one prompt of a field.
+func readPrompt(field, name string, s *source) (p Prompt, err error) {
+	switch s.kind() {
 	case "a string":
-		return p, readText(name, raw, &p.Text)
+		n := 0
+		if p.Text, n = s.text(s.limits.Text); n > s.limits.Text {
+			return p, tooLarge(field, "prompt", n, s.limits.Text)
+		}
+		return p, nil
 	case "an array":
-		p.Tokens, err = ReadTokens(name, raw)
-		return p, err
+		n := 0
+		if p.Tokens, n, err = readTokens(name, s, s.limits.Tokens-1); err != nil {
+			return p, err
+		}
+		return p, fits(field, n, s.limits)
 	}
-	return p, bad(name, "%s is %s: want a string or an array of token ids", name, show(raw))
+	return p, bad(name, "%s is %s: want a string or an array of token ids", name, s.show())
 }
 
-// ReadTokens reads an array of token ids; the vocabulary is not looked at.
-func ReadTokens(name string, raw json.RawMessage) ([]tandem.Token, error) {
-	ids := []tandem.Token{}
-	err := array(name, raw, maxPromptTokens, func(i int, raw json.RawMessage) error {
-		t, err := readToken(element(name, i), raw)
-		ids = append(ids, t)
-		return err
-	})
-	return ids, err
-}
-
-func readToken(name string, raw json.RawMessage) (tandem.Token, error) {
-	id := 0
-	err := readInt(name, raw, &id)
-	return tandem.Token(id), err
+// fits refuses a prompt of n tokens that leaves none to generate.
+func fits(field string, n int, l Limits) error {
+	if n < l.Tokens {
+		return nil
+	}
+	return TooLong(field, n, true, l.Tokens)
 }

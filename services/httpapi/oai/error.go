@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// Error is an answer that is an error, in OpenAI's form.
+// Error is an error answer in OpenAI's form.
 type Error struct {
 	Status     int // of HTTP
 	Message    string
@@ -22,7 +22,7 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Message }
 
-// StatusClientClosed is what nginx logs for a client that left: nobody receives it.
+// StatusClientClosed is the status that nginx logs for a client that left; no client receives it.
 const StatusClientClosed = 499
 
 // errorBody is Error's JSON: absent values are null there, not left out.
@@ -53,8 +53,8 @@ func Refusal(status int, code, format string, args ...any) *Error {
 	return &Error{Status: status, Type: "invalid_request_error", Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-// FromError returns err as an answer. What is tandem's own fault is not told to clients: the text of such an
-// error may hold a stack.
+// FromError returns err as an answer. Clients do not see the text of internal errors, which may hold a
+// stack.
 func FromError(err error) *Error {
 	var e *Error
 	if errors.As(err, &e) {
@@ -98,7 +98,7 @@ var httpNames = map[string]string{
 	"repeat_last": "repeat_last_n",
 }
 
-// InItsWords returns err with the field of tandem.Request that it blames, if it does, as the body that c came from calls it.
+// InItsWords returns err with the field of tandem.Request that it blames, if any, under the name in c's body.
 func (c *Call) InItsWords(err error) error {
 	var e *tandem.Error
 	if !errors.As(err, &e) || e.Field == "" {
@@ -117,7 +117,7 @@ func (c *Call) InItsWords(err error) error {
 	default:
 		name = field
 	}
-	if at := strings.Index(text, field+" is "); at >= 0 { // what stands before says where in a Go value it is
+	if at := strings.Index(text, field+" is "); at >= 0 { // the text before is the place in a Go value
 		text = name + text[at+len(field):]
 	}
 	return &tandem.Error{Kind: e.Kind, Field: name, RetryAfter: e.RetryAfter, Err: errors.New(text)}

@@ -1,6 +1,7 @@
 package oai
 
 import (
+	"bytes"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -24,15 +25,20 @@ const (
 
 var roles = []string{"system", "developer", "user", "assistant", "tool"}
 
-func readMessages(c *Call, name string, raw json.RawMessage) (err error) {
-	c.Messages, err = messages(name, raw)
+func readMessages(c *Call, name string, s *source) (err error) {
+	c.Messages, err = messages(name, s)
 	return err
 }
 
-func messages(name string, raw json.RawMessage) ([]Message, error) {
+// messages reads a conversation; all its texts together are bounded by the limit of a text.
+func messages(name string, s *source) ([]Message, error) {
 	var out []Message
-	err := array(name, raw, maxMessages, func(i int, raw json.RawMessage) error {
-		m, err := readMessage(element(name, i), raw)
+	left := s.limits.Text
+	err := s.array(name, maxMessages, func(i int) error {
+		m, err := readMessage(element(name, i), s, left)
+		if left -= m.size(); left < 0 && err == nil {
+			err = tooLarge(name, "the conversation", s.limits.Text-left, s.limits.Text)
+		}
 		out = append(out, m)
 		return err
 	})
@@ -42,35 +48,44 @@ func messages(name string, raw json.RawMessage) ([]Message, error) {
 	return out, err
 }
 
-func readMessage(name string, raw json.RawMessage) (m Message, err error) {
+// size returns the bytes of all texts.
+func (m *Message) size() int {
+	return len(m.Role) + len(m.Content) + len(m.Name) + len(m.Reasoning) + len(m.ToolCallID) + len(m.ToolCalls)
+}
+
+// Size returns the bytes of all texts of a conversation.
+func Size(messages []Message) (n int) {
+	for i := range messages {
+		n += messages[i].size()
+	}
+	return n
+}
+
+// readMessage reads one message with texts of at most left bytes each.
+func readMessage(name string, s *source, left int) (m Message, err error) {
 	content := false
-	err = object(name, raw, func(field string, raw json.RawMessage) error {
+	err = s.object(name, func(field string) error {
 		full := join(name, field)
-		if isNull(raw) {
+		if s.isNull() {
+			s.skip()
 			return nil
 		}
 		switch field {
 		case "role":
-			return readText(full, raw, &m.Role)
+			return readText(full, s, &m.Role)
 		case "content":
 			content = true
-			return readContent(full, raw, &m.Content)
+			return readContent(full, s, &m.Content, left)
 		case "name":
-			return readText(full, raw, &m.Name)
+			return readText(full, s, &m.Name)
 		case "reasoning_content":
-			return readText(full, raw, &m.Reasoning)
+			return readContent(full, s, &m.Reasoning, left)
 		case "tool_call_id":
-			return readText(full, raw, &m.ToolCallID)
+			return readText(full, s, &m.ToolCallID)
 		case "tool_calls":
-			if kindOf(raw) != "an array" {
-				return bad(full, "%s is %s: want an array", full, show(raw))
-			}
-			if compact(raw) != "[]" {
-				m.ToolCalls = slices.Clone(raw)
-			}
-			return nil
-		case "annotations": // client libraries send an answer back as it came
-			return empty(nil, full, raw)
+			return readToolCalls(full, s, &m.ToolCalls, left)
+		case "annotations": // client libraries send an answer back unchanged
+			return empty(nil, full, s)
 		}
 		return unsupported(full, "unknown field %.100q: tandem does not support it", full)
 	})
@@ -90,46 +105,79 @@ func readMessage(name string, raw json.RawMessage) (m Message, err error) {
 	return m, err
 }
 
-// readContent reads a text or an array of parts, which are joined.
-func readContent(name string, raw json.RawMessage, to *string) error {
-	if kindOf(raw) == "a string" {
-		return readText(name, raw, to)
+// readToolCalls reads an array as it is written; nil for an empty one.
+func readToolCalls(name string, s *source, to *json.RawMessage, left int) error {
+	if s.kind() != "an array" {
+		return bad(name, "%s is %s: want an array", name, s.show())
 	}
-	if kindOf(raw) != "an array" {
-		return bad(name, "%s is %s: want a string or an array of text parts", name, show(raw))
+	raw := s.raw(left)
+	if !bytes.HasSuffix(raw, []byte("]")) { // it was cut
+		return tooLarge("messages", name, len(raw), left)
 	}
-	var b strings.Builder
-	err := array(name, raw, maxParts, func(i int, raw json.RawMessage) error {
-		return readPart(element(name, i), raw, &b)
-	})
-	*to = b.String()
-	return err
+	if compact(raw) != "[]" {
+		*to = slices.Clone(raw)
+	}
+	return nil
 }
 
-func readPart(name string, raw json.RawMessage, to *strings.Builder) error {
-	kind, text, other := "", "", ""
+// readContent reads a text or an array of parts, which are joined; at most left bytes.
+func readContent(name string, s *source, to *string, left int) error {
+	var b strings.Builder
+	n := 0
+	switch s.kind() {
+	case "a string":
+		n = s.textTo(&b, left)
+	case "an array":
+		err := s.array(name, maxParts, func(i int) error {
+			part, err := readPart(element(name, i), s, left-n)
+			n += len(part)
+			b.WriteString(part)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	default:
+		return bad(name, "%s is %s: want a string or an array of text parts", name, s.show())
+	}
+	if n > left {
+		return tooLarge("messages", name, n, left)
+	}
+	*to = b.String()
+	return nil
+}
+
+// readPart reads one part of a content, of at most left bytes.
+func readPart(name string, s *source, left int) (text string, err error) {
+	kind, other := "", ""
 	there := false
-	err := object(name, raw, func(field string, raw json.RawMessage) error {
+	err = s.object(name, func(field string) error {
 		switch field {
 		case "type":
-			return readText(join(name, field), raw, &kind)
+			return readText(join(name, field), s, &kind)
 		case "text":
 			there = true
-			return readText(join(name, field), raw, &text)
+			if s.kind() != "a string" {
+				return bad(join(name, field), "%s is %s: want a string", join(name, field), s.show())
+			}
+			n := 0
+			if text, n = s.text(left); n > left {
+				return tooLarge("messages", join(name, field), n, left)
+			}
+			return nil
 		}
 		other = field
+		s.skip()
 		return nil
 	})
 	switch {
 	case err != nil:
-		return err
 	case kind != "text" && kind != "":
-		return unsupported(join(name, "type"), "%s.type is %.50q: only text is supported", name, kind)
+		err = unsupported(join(name, "type"), "%s.type is %.50q: only text is supported", name, kind)
 	case other != "":
-		return unsupported(join(name, other), "unknown field %.100q: tandem does not support it", join(name, other))
+		err = unsupported(join(name, other), "unknown field %.100q: tandem does not support it", join(name, other))
 	case kind == "" || !there:
-		return bad(name, "%s is %s: want {\"type\": \"text\", \"text\": …}", name, show(raw))
+		err = bad(name, "%s lacks type or text: want {\"type\": \"text\", \"text\": …}", name)
 	}
-	to.WriteString(text)
-	return nil
+	return text, err
 }

@@ -1,7 +1,7 @@
 package oai
 
 import (
-	"encoding/json"
+	"io"
 
 	"github.com/tandem-llm/tandem"
 )
@@ -10,7 +10,7 @@ import (
 type Tokenize struct {
 	Content      string
 	AddSpecial   bool // the tokens that the model wants around a text
-	ParseSpecial bool // control tokens that are written in the text are those tokens
+	ParseSpecial bool // control tokens written in the text become those tokens
 	WithPieces   bool
 }
 
@@ -20,23 +20,32 @@ type Detokenize struct{ Tokens []tandem.Token }
 // ApplyTemplate is a body of /apply-template.
 type ApplyTemplate struct{ Messages []Message }
 
-// ReadTokenize decodes a body of /tokenize.
-func ReadTokenize(body []byte) (t Tokenize, err error) {
+// ReadTokenize decodes a body of /tokenize. Errors as ReadChat's.
+func ReadTokenize(body io.Reader, l Limits) (t Tokenize, err error) {
 	t.ParseSpecial = true
-	err = fields(body, "content", map[string]func(string, json.RawMessage) error{
-		"content":       func(name string, raw json.RawMessage) error { return readText(name, raw, &t.Content) },
-		"add_special":   func(name string, raw json.RawMessage) error { return readBool(name, raw, &t.AddSpecial) },
-		"parse_special": func(name string, raw json.RawMessage) error { return readBool(name, raw, &t.ParseSpecial) },
-		"with_pieces":   func(name string, raw json.RawMessage) error { return readBool(name, raw, &t.WithPieces) },
+	err = fields(body, l, "content", map[string]func(string, *source) error{
+		"content": func(name string, s *source) error {
+			if s.kind() != "a string" {
+				return bad(name, "%s is %s: want a string", name, s.show())
+			}
+			n := 0
+			if t.Content, n = s.text(l.Text); n > l.Text {
+				return tooLarge(name, name, n, l.Text)
+			}
+			return nil
+		},
+		"add_special":   func(name string, s *source) error { return readBool(name, s, &t.AddSpecial) },
+		"parse_special": func(name string, s *source) error { return readBool(name, s, &t.ParseSpecial) },
+		"with_pieces":   func(name string, s *source) error { return readBool(name, s, &t.WithPieces) },
 	})
 	return t, err
 }
 
 // ReadDetokenize decodes a body of /detokenize.
-func ReadDetokenize(body []byte) (d Detokenize, err error) {
-	err = fields(body, "tokens", map[string]func(string, json.RawMessage) error{
-		"tokens": func(name string, raw json.RawMessage) (err error) {
-			d.Tokens, err = ReadTokens(name, raw)
+func ReadDetokenize(body io.Reader, l Limits) (d Detokenize, err error) {
+	err = fields(body, l, "tokens", map[string]func(string, *source) error{
+		"tokens": func(name string, s *source) (err error) {
+			d.Tokens, _, err = readTokens(name, s, maxPromptTokens)
 			return err
 		},
 	})
@@ -44,43 +53,28 @@ func ReadDetokenize(body []byte) (d Detokenize, err error) {
 }
 
 // ReadApplyTemplate decodes a body of /apply-template.
-func ReadApplyTemplate(body []byte) (a ApplyTemplate, err error) {
-	err = fields(body, "messages", map[string]func(string, json.RawMessage) error{
-		"messages": func(name string, raw json.RawMessage) (err error) {
-			a.Messages, err = messages(name, raw)
+func ReadApplyTemplate(body io.Reader, l Limits) (a ApplyTemplate, err error) {
+	err = fields(body, l, "messages", map[string]func(string, *source) error{
+		"messages": func(name string, s *source) (err error) {
+			a.Messages, err = messages(name, s)
 			return err
 		},
 	})
 	return a, err
 }
 
-// fields reads a body of these fields, of which one must be there.
-func fields(body []byte, needed string, known map[string]func(string, json.RawMessage) error) error {
-	if err := check(body); err != nil {
-		return err
-	}
-	missing := true
-	err := object("", body, func(name string, raw json.RawMessage) error {
-		f, ok := known[name]
-		if !ok {
-			return unsupported(name, "unknown field %.100q: tandem does not support it", name)
-		}
-		missing = missing && name != needed
-		return f(name, raw)
-	})
-	if err == nil && missing {
-		err = bad(needed, "%s is missing", needed)
-	}
-	return err
+// fields reads a body with these fields; the needed one must be present.
+func fields(body io.Reader, l Limits, needed string, known map[string]func(string, *source) error) error {
+	return read(body, l, needed, false, func(name string) func(string, *source) error { return known[name] })
 }
 
-// Piece is a token with how it is written: a string, or an array of bytes where they are no UTF-8.
+// Piece is a token and its text: a string, or an array of bytes if they are not UTF-8.
 type Piece struct {
 	ID    tandem.Token `json:"id"`
 	Piece any          `json:"piece"`
 }
 
-// NewPiece returns a token as /tokenize tells it.
+// NewPiece returns a token in /tokenize's form.
 func NewPiece(t tandem.Token, w Word) Piece {
 	if string(w.Bytes) == w.Text {
 		return Piece{t, w.Text}

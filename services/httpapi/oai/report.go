@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// Account tells how output came about, for calls that ask for a report.
+// Account describes how output came about, for calls that ask for a report.
 type Account struct {
 	Tokens []OriginToken `json:"tokens,omitempty"`
 	Round  *Round        `json:"round,omitempty"`  // of a chunk
@@ -23,7 +23,7 @@ type OriginToken struct {
 	Origin string       `json:"origin"`
 }
 
-// Round is tandem.Round.
+// Round is tandem.Round as JSON.
 type Round struct {
 	Index    int      `json:"index"`
 	Base     int      `json:"base"`
@@ -44,7 +44,7 @@ type Node struct {
 	Accepted bool         `json:"accepted"`
 }
 
-// Lane is a stretch of time of one stage, from the request's admission.
+// Lane is the time interval of one stage, from the request's admission.
 type Lane struct {
 	Stage string  `json:"stage"`
 	By    string  `json:"by"`
@@ -114,12 +114,12 @@ type Stats struct {
 	FirstTokenMS    float64 `json:"first_token_ms"` // from the request's arrival
 
 	Choices       map[string]int `json:"choices"`         // rounds by what the strategy chose
-	Reasons       map[string]int `json:"reasons"`         // rounds by why
+	Reasons       map[string]int `json:"reasons"`         // rounds by the strategy's reason
 	Drafters      []DrafterStats `json:"drafters"`        // what each contributed
 	AheadHits     int            `json:"ahead_hits"`      // rounds whose tree had been begun ahead, while the target verified
 	AheadTries    int            `json:"ahead_tries"`     // rounds after which a drafter went on ahead
 	AheadMS       float64        `json:"ahead_ms"`        // draft arithmetic ahead of the rounds
-	AheadUsefulMS float64        `json:"ahead_useful_ms"` // the part of it that went into trees
+	AheadUsefulMS float64        `json:"ahead_useful_ms"` // the part of ahead_ms that went into trees
 	PlanningMS    float64        `json:"planning_ms"`     // spent on votes, weights, lengths and choices
 	PlanningShare float64        `json:"planning_share"`  // of the time to decode
 }
@@ -137,11 +137,14 @@ type DrafterStats struct {
 func NewStats(r tandem.Result, first time.Duration) *Stats {
 	s, n := r.Stats, float64(r.OutputTokens)
 	out := &Stats{
-		Rounds: s.Rounds, Drafted: s.Drafted, DraftedDepth: s.DraftedDepth, Accepted: s.Accepted, PlainRounds: s.PlainRounds, Reopened: s.Reopened,
+		Rounds: s.Rounds, Drafted: s.Drafted, DraftedDepth: s.DraftedDepth, Accepted: s.Accepted, PlainRounds: s.PlainRounds,
+		Reopened:       s.Reopened,
 		TokensPerRound: share(n, float64(s.Rounds)), NodeAcceptance: share(float64(s.Accepted), float64(s.Drafted)),
-		DepthAcceptance: share(float64(s.Accepted), float64(s.DraftedDepth)), PrefillMS: milliseconds(s.Prefill), DecodeMS: milliseconds(s.Decode),
-		DraftMS: milliseconds(s.DraftBusy), VerifyMS: milliseconds(s.VerifyBusy), CoordinationP50: median(s.Coordination),
-		TokensPerSecond: share(n, s.Decode.Seconds()), FirstTokenMS: milliseconds(first), Choices: map[string]int{}, Reasons: map[string]int{}, Drafters: []DrafterStats{},
+		DepthAcceptance: share(float64(s.Accepted), float64(s.DraftedDepth)), PrefillMS: milliseconds(s.Prefill),
+		DecodeMS: milliseconds(s.Decode),
+		DraftMS:  milliseconds(s.DraftBusy), VerifyMS: milliseconds(s.VerifyBusy), CoordinationP50: median(s.Coordination),
+		TokensPerSecond: share(n, s.Decode.Seconds()), FirstTokenMS: milliseconds(first), Choices: map[string]int{},
+		Reasons: map[string]int{}, Drafters: []DrafterStats{},
 		AheadHits: s.AheadHits, AheadTries: s.AheadTries, AheadMS: milliseconds(s.AheadBusy), AheadUsefulMS: milliseconds(s.AheadUseful),
 		PlanningMS: milliseconds(s.Planning), PlanningShare: share(s.Planning.Seconds(), s.Decode.Seconds()),
 	}

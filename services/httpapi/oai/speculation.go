@@ -9,38 +9,39 @@ import (
 
 const maxNames = 16
 
-func readSpeculation(c *Call, name string, raw json.RawMessage) error {
+func readSpeculation(c *Call, name string, from *source) error {
 	s := &c.speculation
 	one := ""
-	err := object(name, raw, func(field string, raw json.RawMessage) error {
+	err := from.object(name, func(field string) error {
 		full := join(name, field)
-		if isNull(raw) {
+		if from.isNull() {
+			from.skip()
 			return nil
 		}
 		switch field {
 		case "enabled":
 			s.Enabled = new(bool)
-			return readBool(full, raw, s.Enabled)
+			return readBool(full, from, s.Enabled)
 		case "max_width":
-			return readInt32(full, raw, &s.Nodes)
+			return readInt32(full, from, &s.Nodes)
 		case "max_depth":
-			return readInt32(full, raw, &s.Depth)
+			return readInt32(full, from, &s.Depth)
 		case "max_branches":
-			return readInt32(full, raw, &s.Width)
+			return readInt32(full, from, &s.Width)
 		case "strategy":
 			s.Strategy = new(string)
-			return readText(full, raw, s.Strategy)
+			return readText(full, from, s.Strategy)
 		case "vote":
 			s.Vote = new(string)
-			return readText(full, raw, s.Vote)
+			return readText(full, from, s.Vote)
 		case "drafter":
-			return readText(full, raw, &one)
+			return readText(full, from, &one)
 		case "drafters":
-			return readNames(full, raw, &s.Drafters)
+			return readNames(full, from, &s.Drafters)
 		case "without":
-			return readNames(full, raw, &s.Without)
+			return readNames(full, from, &s.Without)
 		case "report":
-			return readBool(full, raw, &c.Request.Report)
+			return readBool(full, from, &c.Request.Report)
 		}
 		return unsupported(full, "unknown field %.100q: tandem does not support it", full)
 	})
@@ -54,28 +55,27 @@ func readSpeculation(c *Call, name string, raw json.RawMessage) error {
 }
 
 // readInt32 reads an integer into a new *to.
-func readInt32(name string, raw json.RawMessage, to **int32) error {
+func readInt32(name string, s *source, to **int32) error {
 	n := 0
-	err := readInt(name, raw, &n)
+	err := readInt(name, s, &n)
 	*to = new(int32(n))
 	return err
 }
 
 // readNames reads an array of names, at least one.
-func readNames(name string, raw json.RawMessage, to *[]string) error {
-	err := array(name, raw, maxNames, func(i int, raw json.RawMessage) error {
-		var s string
-		err := readText(element(name, i), raw, &s)
-		*to = append(*to, s)
+func readNames(name string, s *source, to *[]string) error {
+	return s.array(name, maxNames, func(i int) error {
+		var one string
+		err := readText(element(name, i), s, &one)
+		*to = append(*to, one)
 		return err
 	})
-	return err
 }
 
 func element(name string, i int) string { return fmt.Sprintf("%s[%d]", name, i) }
 
 // compact returns raw without white space outside of strings.
-func compact(raw json.RawMessage) string {
+func compact(raw []byte) string {
 	var b bytes.Buffer
 	if json.Compact(&b, raw) != nil {
 		return string(raw)
@@ -83,7 +83,7 @@ func compact(raw json.RawMessage) string {
 	return b.String()
 }
 
-// list words alternatives.
+// list returns alternatives as text.
 func list(values []string) string {
 	if len(values) == 1 {
 		return values[0]

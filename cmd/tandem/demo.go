@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/client"
+	"github.com/tandem-llm/tandem/demo"
+	"github.com/tandem-llm/tandem/engine/token"
+	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/talk"
+)
+
+type demoCmd struct {
+	Prompt      string  `help:"Text to continue (default: the start of a Go function)." setting:"-"`
+	MaxTokens   int     `help:"Largest number of tokens to generate." default:"128"`
+	Temperature float64 `help:"0 takes the likeliest token; more is more random." default:"0"`
+	Seed        uint64  `help:"Seed of the draws: the same seed gives the same text." default:"0"`
+	Like        string  `help:"Shape to expand the shipped target to, as for model expand (default: 1b)." placeholder:"SHAPE" setting:"-"`
+	Type        string  `help:"Type of its weights, as for model quantize (default: q8_0)." placeholder:"TYPE" setting:"-"`
+	speculationFlags
+	groupFlags
+	cacheFlags
+	output
+}
+
+// demoPrompt is Go, which the shipped models know best; with more than one line they repeat themselves less.
+const demoPrompt = `// ReadConfig reads the configuration from the named file.
+func ReadConfig(name string) (*Config, error) {
+	f, err := os.Open(name)
+`
+
+// Run shows one prompt decoded plainly and with speculation.
+func (c *demoCmd) Run(a *app) error {
+	r, err := c.request()
+	if err != nil {
+		return err
+	}
+	if r.Bounds.Plain() {
+		return tandem.Errorf("", tandem.Invalid, "--tree %s drafts nothing: the demo compares with drafts", c.Tree)
+	}
+	if c.Target != "" && (c.Like != "" || c.Type != "") {
+		return tandem.Errorf("", tandem.Invalid,
+			"--like and --type are for the shipped target: want them without --target (or TANDEM_TARGET)")
+	}
+	drafts, err := draftPaths(c.Draft)
+	if err != nil {
+		return err
+	}
+	target := c.Target
+	if target == "" {
+		model, err := c.model(a)
+		if err != nil {
+			return err
+		}
+		defer model.Close()
+		target = model.Path
+	}
+	l := launch{groupFlags: c.groupFlags, target: target, drafts: drafts, sessions: c.sessionsOr(1)}
+	l.Grace = 0
+	if l, err = a.checked(l, r); err != nil {
+		return err
+	}
+	vocab, err := token.Open(target)
+	if err != nil {
+		return err
+	}
+	a.say("starting gateway, verifier and drafter; the verifier measures what its passes cost here")
+	p, err := a.startProcesses(l)
+	if err != nil {
+		return err
+	}
+	return p.During(a.ctx, a.force, func(ctx context.Context) error { return c.show(ctx, a, p.Addr, l, r, vocab) })
+}
+
+// request returns the request for the speculative run, validated.
+func (c *demoCmd) request() (tandem.Request, error) {
+	r := tandem.Request{Prompt: or(c.Prompt, demoPrompt), MaxTokens: c.MaxTokens,
+		Sampling: tandem.Sampling{Temperature: c.Temperature, TopP: 1, Seed: c.Seed}}
+	if err := c.speculate(&r); err != nil {
+		return r, err
+	}
+	return r, r.Validate(tandem.Limits{})
+}
+
+// show runs the demo on the gateway at addr.
+func (c *demoCmd) show(ctx context.Context, a *app, addr string, l launch, r tandem.Request, vocab *token.Vocab) error {
+	options, err := c.dialing(addr)
+	if err != nil {
+		return err
+	}
+	conn, err := client.Dial(addr, options...)
+	if err != nil {
+		return talk.Error(err)
+	}
+	defer conn.Close()
+	result := &demo.Result{Target: roles.ModelName(l.target), Prompt: r.Prompt}
+	for _, d := range l.drafts {
+		result.Drafts = append(result.Drafts, roles.ModelName(d))
+	}
+	a.say("%s, draft %s", result.Target, strings.Join(result.Drafts, ", "))
+	err = result.Run(ctx, decoder(conn, r, vocab), r.MaxTokens, c.view(a))
+	if c.JSON && len(result.Speculative.Tokens) > 0 {
+		if err := printJSON(a.stdout, result); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// decoder returns a demo.Decoder that continues r's prompt on a gateway.
+func decoder(conn *client.Client, r tandem.Request, vocab *token.Vocab) demo.Decoder {
+	return func(ctx context.Context, way demo.Way, tokens int, show func(demo.Piece) error) (demo.Generation, error) {
+		r := r
+		if r.MaxTokens = tokens; way == demo.Plain {
+			r.Bounds = tandem.Bounds{}
+		}
+		texts := token.NewDecoder(vocab, vocab.Encode(r.Prompt, true)...)
+		from := demo.FromTarget
+		run, err := talk.Generate(ctx, conn, r, func(d *client.Delta) error {
+			for i, id := range d.Tokens {
+				if from = demo.FromTarget; i < len(d.Drafted) && d.Drafted[i] {
+					from = demo.FromDraft
+				}
+				if err := show(demo.Piece{Text: harmless(texts.Next(tandem.Token(id))), From: from}); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err == nil {
+			err = show(demo.Piece{Text: harmless(texts.Flush()), From: from})
+		}
+		s := summarise(run)
+		return demo.Generation{Text: run.Text, Tokens: run.Tokens, TokensPerSecond: s.TokensPerSecond, TokensPerRound: s.TokensPerRound,
+			Rounds: s.Rounds, Drafted: s.Drafted, Accepted: s.Accepted, DecodeMS: s.DecodeMS}, err
+	}
+}
+
+// view returns how the demo is shown: side by side on a terminal that is wide enough, else one text after the other.
+func (c *demoCmd) view(a *app) demo.View {
+	if c.JSON {
+		return demo.Quiet{}
+	}
+	colour := coloured(a.stdout)
+	if f, ok := a.stdout.(*os.File); ok && isTerminal(f) && os.Getenv("TERM") != "dumb" {
+		if size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil {
+			if columns := demo.NewColumns(a.stdout, int(size.Col), int(size.Row), colour); columns != nil {
+				return columns
+			}
+		}
+	}
+	return &demo.Text{To: a.stdout, Colour: colour}
+}
+
+// say prints a line of progress on stderr.
+func (a *app) say(format string, args ...any) {
+	fmt.Fprintln(a.stderr, oneLine(fmt.Sprintf(format, args...)))
+}

@@ -1,0 +1,94 @@
+package drafter
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// TestTargetOfFewerTokens: a target that has the first tokens of the draft model alone is drafted for with those alone, and its hindsight
+// is about them.
+func TestTargetOfFewerTokens(t *testing.T) {
+	r := newRig(t, Config{})
+	const vocab = 600
+	text := slices.DeleteFunc(slices.Clone(r.text), func(id tandem.Token) bool { return id >= vocab })
+	open := func(id tandem.SessionID, vocab int, text []tandem.Token) error {
+		_, err := r.Open(context.Background(), tandem.Opening{Session: id, Epoch: 1, Tokens: text, Limit: limit, MaxNodes: 64,
+			Vocab: vocab})
+		return err
+	}
+	if err := errors.Join(open(1, vocab, text), open(2, 0, text)); err != nil {
+		t.Fatal(err)
+	}
+	few, all := r.draft(proposal(1, text, len(text))).Tree, r.draft(proposal(2, text, len(text))).Tree
+	beyond := func(id tandem.Token) bool { return id >= vocab }
+	if few.Len() != bounds.Nodes || slices.ContainsFunc(few.Tokens, beyond) {
+		t.Errorf("%d nodes with tokens %v: want %d below %d", few.Len(), few.Tokens, bounds.Nodes, vocab)
+	}
+	if !slices.ContainsFunc(all.Tokens, beyond) {
+		t.Errorf("the whole vocabulary drafts %v: the test hardly tests what it is for", all.Tokens)
+	}
+	// what the draft model would have said first is no token of the target, so its best of those counts
+	next := append(slices.Clone(text), few.Tokens[1])
+	p := proposal(1, next, len(text))
+	p.Return = true
+	if done, err := r.Propose(context.Background(), p); err != nil || done.Hindsight.Tokens == 0 || done.Hindsight.Hits&1 == 0 {
+		t.Errorf("hindsight %+v, %v: want the first drafted token known", done.Hindsight, err)
+	}
+	for _, o := range []struct {
+		vocab int
+		text  []tandem.Token
+	}{{-1, text}, {vocab, []tandem.Token{1, vocab}}, {0, []tandem.Token{1, 4096}}, {0, []tandem.Token{-1}}} {
+		if err := open(3, o.vocab, o.text); !errors.Is(err, tandem.Invalid) {
+			t.Errorf("vocabulary %d, tokens %v: %v: want invalid", o.vocab, o.text, err)
+		}
+	}
+	if _, err := r.Propose(context.Background(), proposal(1, append(next, vocab), len(next))); !errors.Is(err, tandem.Invalid) {
+		t.Errorf("a committed token beyond the vocabulary: %v: want invalid", err)
+	}
+}
+
+// TestTargetOfMoreTokens: tokens that the draft model lacks, in the prompt and among what is committed, are read as its stand-in; trees
+// are those of the stand-in, below the true root.
+func TestTargetOfMoreTokens(t *testing.T) {
+	r := newRig(t, Config{})
+	const vocab, lacked = 5000, tandem.Token(4999)
+	stand := r.cfg.Model.Vocab().StandIn()
+	with := func(id tandem.Token) []tandem.Token {
+		return append(append(slices.Clone(r.text[:5]), id), r.text[5:]...)
+	}
+	for id, text := range [][]tandem.Token{with(lacked), with(stand)} {
+		if _, err := r.Open(context.Background(), tandem.Opening{Session: tandem.SessionID(id + 1), Epoch: 1, Tokens: text, Limit: limit,
+			MaxNodes: 64, Vocab: vocab}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	draft := func(text, like []tandem.Token, told int) {
+		t.Helper()
+		var trees [2]tandem.Tree
+		for i, tokens := range [][]tandem.Token{text, like} {
+			p := proposal(tandem.SessionID(i+1), tokens, told)
+			p.Return = true
+			done, err := r.Propose(context.Background(), p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			trees[i] = done.Tree
+		}
+		got, want := trees[0], trees[1]
+		if got.Tokens[0] != text[len(text)-1] || !slices.Equal(got.Tokens[1:], want.Tokens[1:]) ||
+			!reflect.DeepEqual(got.LogProbs, want.LogProbs) {
+			t.Errorf("tree %v below %d: want %v", got.Tokens, text[len(text)-1], want.Tokens)
+		}
+	}
+	text, like := with(lacked), with(stand)
+	draft(text, like, len(text))
+	told := len(text)
+	text, like = append(text, 300, lacked-1), append(like, 300, stand)
+	draft(text, like, told)
+	draft(append(text[:told:told], lacked, 301, 302), append(like[:told:told], stand, 301, 302), told) // another way
+}

@@ -1,0 +1,113 @@
+package enlist
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// describeTime is how long a verifier that has come up may take to describe itself.
+const describeTime = 5 * time.Second
+
+// VerifierConfig is what NewVerifier needs.
+type VerifierConfig struct {
+	// Gateway is told whether there is a verifier, and what it is.
+	Gateway interface {
+		VerifierState(up bool)
+		VerifierIs(costs []tandem.Cost, kvTokens int64, pageTokens int)
+	}
+	// Monitor is told whether there is a verifier, and why the present one cannot be used.
+	Monitor interface {
+		VerifierState(up bool)
+		VerifierRefused(why string)
+	}
+	Members     *Members                                              // told the verifier's identity
+	Describe    func(ctx context.Context) (tandem.Description, error) // asks the verifier
+	Fingerprint string                                                // of the gateway's vocabulary
+	Counters    *tandem.Counters
+	Log         *slog.Logger
+}
+
+// Verifier keeps a gateway informed about its verifier. Safe for concurrent use.
+type Verifier struct {
+	cfg VerifierConfig
+
+	ctx  context.Context // of work
+	end  context.CancelFunc
+	work sync.WaitGroup // asking a verifier what it is
+
+	mu       sync.Mutex
+	identity tandem.Identity // of the latest verifier
+	trouble  string          // why the latest one cannot be used; "" for nothing
+}
+
+// NewVerifier returns a Verifier for c. The caller must Close it, after the last State.
+func NewVerifier(c VerifierConfig) *Verifier {
+	w := &Verifier{cfg: c}
+	w.ctx, w.end = context.WithCancel(context.Background())
+	return w
+}
+
+// Close ends what is done beside the calls.
+func (w *Verifier) Close() {
+	w.end()
+	w.work.Wait()
+}
+
+// State tells that the verifier has come up or is gone.
+func (w *Verifier) State(up bool) {
+	w.cfg.Gateway.VerifierState(up)
+	w.cfg.Monitor.VerifierState(up)
+	if up {
+		w.work.Go(w.introduce)
+	}
+}
+
+// Refused logs, once for each reason, why the present verifier cannot be used.
+func (w *Verifier) Refused(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cfg.Monitor.VerifierRefused(err.Error())
+	if w.trouble != err.Error() {
+		w.trouble = err.Error()
+		if other := tandem.Refusal(err); other != "" {
+			w.cfg.Counters.Add("refused."+other, 1)
+		}
+		w.cfg.Log.Warn("the verifier refuses this gateway, or is refused", "error", err)
+	}
+}
+
+// introduce asks a verifier that has come up for its description and passes it to the gateway, unless it is gone again.
+func (w *Verifier) introduce() {
+	ctx, cancel := context.WithTimeout(w.ctx, describeTime)
+	defer cancel()
+	d, err := w.cfg.Describe(ctx)
+	if err != nil {
+		return
+	}
+	w.cfg.Gateway.VerifierIs(d.Costs, d.KVCapacity, d.PageTokens)
+	w.compare(d)
+	w.cfg.Members.TargetIs(d.Identity)
+}
+
+// compare refuses a verifier of another vocabulary, and warns of one that computes other texts than the one before.
+func (w *Verifier) compare(d tandem.Description) {
+	if d.Fingerprint != w.cfg.Fingerprint {
+		w.Refused(tandem.Errorf(tandem.OpVocabulary, tandem.Unavailable,
+			"the verifier's model %s has vocabulary %s, the gateway's %s: want one model file for both", d.Model, d.Fingerprint,
+			w.cfg.Fingerprint))
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.trouble = ""
+	if before := w.identity; before != "" && before != d.Identity {
+		w.cfg.Counters.Add("verifier.other_identity", 1)
+		w.cfg.Log.Warn("another verifier has come, which computes other texts: running requests wait for one like that before",
+			"before", before, "now", d.Identity, "differ in", before.Difference(d.Identity))
+	}
+	w.identity = d.Identity
+}

@@ -1,0 +1,113 @@
+package enlist
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/token"
+)
+
+const (
+	listTime  = 10 * time.Second // for fetching a vocabulary; a large one has 4 MB, over a network
+	listPause = time.Second      // before a drafter that did not answer is asked again
+)
+
+// verdict says whether a drafter can draft for the target although its vocabulary has another fingerprint. It belongs
+// to one place, so that what a drafter says of itself counts for no other.
+type verdict struct {
+	instance    uint64 // of its process
+	vocab       int
+	fingerprint string
+	good        bool
+}
+
+// holds reports whether v is still valid for d of p. A good verdict outlives the process, because the model is the same.
+func (v *verdict) holds(p Process, d Drafter) bool {
+	return v != nil && v.fingerprint == d.Fingerprint && v.vocab == d.Vocab && (v.good || v.instance == p.Instance)
+}
+
+// speaks reports whether d can draft for the target: its vocabulary is the target's, or it has none, or all ids that
+// both have mean the same. The last is found out once, in the background, and then refresh is called. m.mu is held.
+func (m *Members) speaks(p Process, d Drafter) bool {
+	if d.Fingerprint == m.cfg.Fingerprint || d.Fingerprint == "" && d.Vocab == 0 {
+		return true
+	}
+	at := place{p.Addr, d.Name}
+	if v := m.judged[at]; v.holds(p, d) {
+		return v.good
+	}
+	v := &verdict{instance: p.Instance, vocab: d.Vocab, fingerprint: d.Fingerprint}
+	m.judged[at] = v
+	m.work.Go(func() { m.judge(at, p, d, v) })
+	return false
+}
+
+// judge decides v. It asks again while the drafter does not answer, and gives up when the drafter is gone.
+func (m *Members) judge(at place, p Process, d Drafter, v *verdict) {
+	for {
+		note, err := m.compare(p, d)
+		switch tandem.KindOf(err) {
+		case tandem.Unavailable, tandem.Deadline, tandem.Canceled:
+			select {
+			case <-time.After(listPause):
+			case <-m.ctx.Done():
+				return
+			}
+			if m.current(at, v) {
+				continue
+			}
+			return
+		}
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.judged[at] != v {
+			return
+		}
+		if err != nil {
+			m.cfg.Counters.Add("drafters.other_vocabulary", 1)
+			m.cfg.Log.Warn("drafter is not used: it does not speak the target's vocabulary", "drafter", d.Name, "address", p.Addr,
+				"difference", err)
+			return
+		}
+		m.cfg.Counters.Add("drafters.near_vocabulary", 1)
+		if note != "" && !slices.Contains(m.cfg.Compared, p.Addr) {
+			m.cfg.Log.Warn("drafter's vocabulary is not quite the target's, which costs acceptance at most",
+				"drafter", d.Name, "address", p.Addr, "difference", note)
+		}
+		v.good = true
+		m.refresh()
+		return
+	}
+}
+
+// current reports whether v is still wanted.
+func (m *Members) current(at place, v *verdict) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.judged[at] == v
+}
+
+// compare fetches d's vocabulary up to the target's size and compares it with the target's.
+func (m *Members) compare(p Process, d Drafter) (note string, err error) {
+	ctx, cancel := context.WithTimeout(m.ctx, listTime)
+	defer cancel()
+	target := m.cfg.Vocab.Listing()
+	draft, err := p.Link.Vocabulary(ctx, d.Name, len(target.Pieces))
+	switch want := min(d.Vocab, len(target.Pieces)); {
+	case tandem.KindOf(err) == tandem.Unsupported:
+		return "", tandem.Errorf("", tandem.Unsupported, "fingerprint %.50s there, %s here: %w", d.Fingerprint, m.cfg.Fingerprint, err)
+	case err != nil:
+		return "", err
+	case draft.Tokenizer == "":
+		return "", tandem.Errorf("", tandem.Unsupported,
+			"fingerprint %.50s there, %s here, and a drafter of this version of tandem drafts for its own vocabulary alone: want a "+
+				"newer one",
+			d.Fingerprint, m.cfg.Fingerprint)
+	case len(draft.Pieces) != want:
+		return "", tandem.Errorf("", tandem.Corrupt, "it lists %d tokens of its %d: want %d", len(draft.Pieces), d.Vocab, want)
+	}
+	draft.Size = d.Vocab
+	return token.Compare(target, draft)
+}

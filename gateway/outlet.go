@@ -1,0 +1,194 @@
+package gateway
+
+import (
+	"context"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// outlet decouples a session from its client's sink, so that the session never waits for a client that does not
+// read. The session's goroutine puts pieces in; the caller of Generate hands them to the sink one by one.
+//
+//		session ─ put ▶ pieces ─ deliver ▶ sink
+//
+//	 1. The sink gets each piece once, in order, from one goroutine, and nothing after it has failed or the request
+//	    was cancelled.
+//	 2. put never waits. The session calls full after each piece, so the outlet holds at most room and one piece more.
+//	 3. A piece that the sink keeps waiting for the unread time ends the request.
+//
+// A client that reads costs a session nothing: its next round runs while the sink writes.
+type outlet struct {
+	sink   tandem.Sink
+	room   int           // bytes, as size counts them
+	unread time.Duration // longest time that the sink may take for one piece
+
+	mu     sync.Mutex
+	pieces []piece
+	bytes  int   // of pieces, and of the one that the sink is taking
+	ended  bool  // the session will put nothing more
+	err    error // of the sink: it takes nothing more
+
+	more chan struct{} // capacity 1: another piece is there, or the end
+	less chan struct{} // capacity 1: at least half of the room is free
+}
+
+// piece is one call of the sink.
+type piece struct {
+	started *tandem.Started // nil: a delta
+	delta   tandem.Delta
+	bytes   int
+}
+
+func newOutlet(s tandem.Sink, room int, unread time.Duration) *outlet {
+	return &outlet{sink: s, room: room, unread: unread, more: make(chan struct{}, 1), less: make(chan struct{}, 1)}
+}
+
+// size returns about how many bytes of memory a delta takes. What it shares with the session, such as the names of
+// drafters, counts too.
+func size(d *tandem.Delta) int {
+	n := int(unsafe.Sizeof(piece{})) + len(d.Text) + 4*len(d.Tokens) + len(d.Origins)
+	for _, l := range d.Logprobs {
+		n += int(unsafe.Sizeof(l)) + len(l.Top)*int(unsafe.Sizeof(tandem.TopLogprob{}))
+	}
+	if r := d.Round; r != nil {
+		n += int(unsafe.Sizeof(*r)) + len(r.Choice) + len(r.Why) +
+			4*(len(r.Tree.Tokens)+len(r.Tree.Parents)+len(r.Tree.LogProbs)+len(r.Path)) +
+			2*len(r.Votes) + len(r.Lanes)*int(unsafe.Sizeof(tandem.Lane{}))
+		for _, name := range r.Drafters {
+			n += int(unsafe.Sizeof(name)) + len(name)
+		}
+	}
+	return n
+}
+
+// start puts what the sink is to get first. It holds the prompt, which is the client's own, and does not count.
+func (o *outlet) start(s tandem.Started) error { return o.put(piece{started: &s}) }
+
+// put adds a piece. An error is the sink's, which then takes nothing more.
+func (o *outlet) put(p piece) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err != nil {
+		return o.err
+	}
+	o.pieces, o.bytes = append(o.pieces, p), o.bytes+p.bytes
+	wake(o.more)
+	return nil
+}
+
+// end says that the session puts nothing more.
+func (o *outlet) end() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.ended = true
+	wake(o.more)
+}
+
+// full reports whether no more should be put for now.
+func (o *outlet) full() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.bytes >= o.room
+}
+
+// drained waits until half of the room is free or ctx ends, and reports whether it is free.
+func (o *outlet) drained(ctx context.Context) bool {
+	for {
+		o.mu.Lock()
+		free := o.bytes <= o.room/2
+		o.mu.Unlock()
+		if free {
+			return true
+		}
+		select {
+		case <-o.less:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// deliver hands all pieces to the sink, and returns when the session has ended and all are taken. If the sink fails
+// or keeps a piece waiting for too long, quit ends the session with that error, which deliver returns. Pieces left when ctx
+// ends are dropped, and whole is false.
+func (o *outlet) deliver(ctx context.Context, quit context.CancelCauseFunc) (whole bool, err error) {
+	late := time.AfterFunc(o.unread, func() {
+		quit(o.fail(tandem.Errorf(op, tandem.Deadline, "the client has read nothing for %v: want all output read as it comes", o.unread)))
+	})
+	late.Stop()
+	defer late.Stop()
+	for {
+		p, there := o.next(ctx)
+		if !there {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			return o.ended && len(o.pieces) == 0, o.err
+		}
+		late.Reset(o.unread)
+		err := guard(func() error {
+			if p.started != nil {
+				return o.sink.Started(*p.started)
+			}
+			return o.sink.Delta(p.delta)
+		})
+		late.Stop()
+		if err != nil {
+			quit(o.fail(sinkError(err)))
+		}
+		o.took(p)
+	}
+}
+
+// next waits for the next piece; there is none if the session or ctx has ended, or the sink has failed.
+func (o *outlet) next(ctx context.Context) (p piece, there bool) {
+	for {
+		o.mu.Lock()
+		switch {
+		case o.err != nil || ctx.Err() != nil || len(o.pieces) == 0 && o.ended:
+			o.mu.Unlock()
+			return p, false
+		case len(o.pieces) > 0:
+			p, o.pieces[0] = o.pieces[0], p
+			if o.pieces = o.pieces[1:]; len(o.pieces) == 0 {
+				o.pieces = nil
+			}
+			o.mu.Unlock()
+			return p, true
+		}
+		o.mu.Unlock()
+		select {
+		case <-o.more:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// took counts a piece as read.
+func (o *outlet) took(p piece) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.bytes -= p.bytes; o.bytes <= o.room/2 {
+		wake(o.less)
+	}
+}
+
+// fail keeps the sink's first error, and returns it.
+func (o *outlet) fail(err error) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err == nil {
+		o.err = err
+	}
+	return o.err
+}
+
+// wake makes a channel of capacity 1 readable.
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,129 @@
+package gateway
+
+import (
+	"context"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec"
+)
+
+// patience is how long a session whose output is not read keeps its place before it is parked: a client that takes
+// half of what waits for it in this time is not slow.
+const patience = 100 * time.Millisecond
+
+// live takes the session from its opening to its end, and gives back what it holds. For its client it ends
+// when all of its output is read.
+func (s *session) live(ctx context.Context) (res tandem.Result, err error) {
+	defer s.out.end()
+	defer func() { s.g.gate.Leave(s.place) }()
+	defer s.close() // after the result: a failure leaves the peers nothing to forget
+	err = guard(func() error { return s.run(ctx) })
+	return s.result(), err
+}
+
+// say hands output to the client. A session with too much unread output is parked until half of it is
+// read, so that a slow client does not take a place from others.
+func (s *session) say(ctx context.Context, d tandem.Delta) error {
+	if err := s.out.put(piece{delta: d, bytes: size(&d)}); err != nil {
+		return err
+	}
+	if s.finish != "" || !s.out.full() {
+		return nil
+	}
+	limited, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if s.out.drained(limited) {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return s.ended(ctx)
+	}
+	return s.park(ctx)
+}
+
+// park closes the session at both peers and gives its place back, waits until the client reads, and opens the
+// session again, from its committed tokens and in a new epoch, as soon as it is admitted. As those are the truth, the
+// text goes on as if nothing had happened. It is called between two rounds, when no answer is outstanding.
+func (s *session) park(ctx context.Context) error {
+	begun := time.Now()
+	defer func() { s.parked += time.Since(begun) }()
+	if err := s.rest(ctx); err != nil {
+		return err
+	}
+	s.epoch++
+	s.g.states.tell(s.standing, spec.RequestReopened)
+	s.stats.Reopened++
+	s.muster(ctx)
+	return s.openVerifier(ctx)
+}
+
+// rest is the part of park during which the session has no place.
+func (s *session) rest(ctx context.Context) (err error) {
+	traced, end := s.g.cfg.Events.Begin(s.spans.open(ctx, s.g.cfg.Events), tandem.StageParked, number("base", len(s.tokens)))
+	defer func() { end(err) }()
+	if err := s.g.gate.Park(s.place); err != nil {
+		return err
+	}
+	s.g.states.tell(s.standing, spec.RequestLeft)
+	s.g.cfg.Counters.Add("sessions.parkings", 1)
+	closed := make(chan struct{})
+	s.touched = false
+	s.g.crew.run(func() {
+		defer close(closed)
+		s.g.shut(s.id, s.g.cfg.Verifier.Close)
+	})
+	s.leaveDrafters()
+	if !s.out.drained(traced) {
+		return s.ended(ctx)
+	}
+	if err := s.g.gate.Return(traced, s.place); err != nil {
+		return s.notBack(ctx, err)
+	}
+	select {
+	case <-closed: // it must not overtake the Open to come
+		return nil
+	case <-ctx.Done():
+		return s.ended(ctx)
+	}
+}
+
+// leaveDrafters closes the session at the drafters, so that muster opens it there again. Those that were given up stay so.
+func (s *session) leaveDrafters() {
+	var off []*liaison
+	for _, l := range s.liaisons {
+		if l.state == liaisonOff {
+			off = append(off, l)
+		} else if done := l.retire(s.id); done != nil {
+			s.closing[l.of.Name] = done
+		}
+	}
+	s.liaisons, s.listed = off, 0
+}
+
+// notBack is the error of a parked session that got no place again.
+func (s *session) notBack(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return s.ended(ctx)
+	}
+	return tandem.Errorf(op, tandem.Unavailable, "session %s cannot go on after its client was slow: %w", s.id, err)
+}
+
+// deliver runs an admitted session in a goroutine of its own, while the caller's hands its output to the sink.
+func (g *Gateway) deliver(ctx context.Context, x *session, quit context.CancelCauseFunc) (res tandem.Result, err error) {
+	ended := make(chan error, 1)
+	g.crew.run(func() {
+		var err error
+		res, err = x.live(ctx)
+		ended <- err
+	})
+	whole, failed := x.out.deliver(ctx, quit)
+	err = <-ended
+	switch {
+	case failed != nil:
+		err = failed
+	case err == nil && !whole:
+		err = x.ended(ctx)
+	}
+	return res, err
+}

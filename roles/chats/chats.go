@@ -1,0 +1,125 @@
+// Package chats renders conversations into prompts of a model.
+package chats
+
+import (
+	"context"
+	"io"
+	"os"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/chat"
+	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/engine/token"
+	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/services/httpapi"
+	"github.com/tandem-llm/tandem/services/httpapi/oai"
+)
+
+// room renders conversations for a model; it implements httpapi.Chat.
+type room struct {
+	template *chat.Template
+	vocab    *token.Vocab
+}
+
+// Open returns the renderer of conversations with a model: by the template in file, else by the model's
+// own, nil if there is neither. If the model's own template cannot be used, the renderer refuses every chat and says why.
+// The second result is vocab with what the template adds to it.
+func Open(file, model string, vocab *token.Vocab) (httpapi.Chat, *token.Vocab, error) {
+	var special chat.Special
+	if t, ok := vocab.BOS(); ok {
+		special.BOS = vocab.Piece(t)
+	}
+	if t, ok := vocab.EOS(); ok {
+		special.EOS = vocab.Piece(t)
+	}
+	if file != "" {
+		t, err := readTemplate(file, special)
+		if err != nil {
+			return nil, vocab, err
+		}
+		return newRoom(t, vocab)
+	}
+	f, err := gguf.Open(model)
+	if err != nil {
+		return nil, vocab, err
+	}
+	defer f.Close()
+	t, err := chat.FromGGUF(f, vocab)
+	switch {
+	case err != nil:
+		return noChat{tandem.Errorf("chat", tandem.Unsupported,
+			"the chat template of model %s cannot be used: %w: give one with --chat-template", roles.ModelName(model), err)}, vocab, nil
+	case t == nil:
+		return nil, vocab, nil
+	}
+	return newRoom(t, vocab)
+}
+
+func newRoom(t *chat.Template, vocab *token.Vocab) (httpapi.Chat, *token.Vocab, error) {
+	vocab = vocab.WithTemplate(t.Source(), t.AfterTurn(context.Background()))
+	return room{t, vocab}, vocab, nil
+}
+
+// noChat refuses every conversation.
+type noChat struct{ err error }
+
+// Prompt implements httpapi.Chat.
+func (n noChat) Prompt(context.Context, []oai.Message) (httpapi.Prompt, error) {
+	return httpapi.Prompt{}, n.err
+}
+
+// maxTemplate bounds a template file in bytes.
+const maxTemplate = 256 << 10
+
+// Check refuses a template file that Open would refuse. Errors: Invalid.
+func Check(file string) error {
+	_, err := readTemplate(file, chat.Special{})
+	return err
+}
+
+// readTemplate reads the file of --chat-template.
+func readTemplate(path string, special chat.Special) (*chat.Template, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, tandem.Errorf("", tandem.Invalid, "--chat-template %s: %w", path, roles.Reason(err))
+	}
+	defer file.Close()
+	source, err := io.ReadAll(io.LimitReader(file, maxTemplate+1))
+	if err != nil {
+		return nil, tandem.Errorf("", tandem.Invalid, "--chat-template %s: %w", path, roles.Reason(err))
+	}
+	t, err := chat.Parse(string(source), special)
+	if err != nil {
+		return nil, tandem.Errorf("", tandem.Invalid, "--chat-template %s: %w", path, err)
+	}
+	return t, nil
+}
+
+// Prompt implements httpapi.Chat. Markers come only from the template; the begin-of-text marker is added if the
+// model wants it and the template has not written it.
+func (c room) Prompt(ctx context.Context, messages []oai.Message) (httpapi.Prompt, error) {
+	turns := make([]chat.Message, len(messages))
+	for i, m := range messages {
+		turns[i] = chat.Message{Role: m.Role, Content: m.Content, Name: m.Name, Reasoning: m.Reasoning,
+			ToolCallID: m.ToolCallID, ToolCalls: m.ToolCalls}
+	}
+	r, err := c.template.Render(ctx, turns, chat.Options{AddGenerationPrompt: true})
+	if err != nil {
+		return httpapi.Prompt{}, err
+	}
+	return httpapi.Prompt{Text: r.Text, Tokens: func() []tandem.Token { return c.tokens(r) }}, nil
+}
+
+// tokens returns the tokens of a rendered conversation.
+func (c room) tokens(r chat.Rendered) []tandem.Token {
+	guarded := make([]token.Span, len(r.User))
+	for i, s := range r.User {
+		guarded[i] = token.Span(s)
+	}
+	tokens := c.vocab.EncodeGuarded(r.Text, guarded)
+	bos, has := c.vocab.BOS()
+	if around := c.vocab.Encode("", true); has && len(around) > 0 && around[0] == bos && (len(tokens) == 0 || tokens[0] != bos) {
+		tokens = append([]tandem.Token{bos}, tokens...)
+	}
+	return tokens
+}

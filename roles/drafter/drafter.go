@@ -1,0 +1,169 @@
+// Package drafter is a drafter process: draft models behind gRPC, with shared memory for their trees and a way to the pool.
+package drafter
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/drafter"
+	"github.com/tandem-llm/tandem/engine/token"
+	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/services/discovery"
+	"github.com/tandem-llm/tandem/services/drafting"
+	"github.com/tandem-llm/tandem/services/pool"
+	"github.com/tandem-llm/tandem/services/rpc"
+	"github.com/tandem-llm/tandem/services/trees"
+	"github.com/tandem-llm/tandem/services/wire"
+)
+
+// Lookup in Config.Drafts means the drafter without a model; it is also that drafter's name.
+const Lookup = drafter.LookupName
+
+// most is the number of drafters in one process.
+const most = 16
+
+// Config configures a drafter process.
+type Config struct {
+	roles.Config
+	Models      roles.Models
+	Drafts      []string // GGUF files of draft models, or Lookup, no two of one name: see Check
+	Pool        string   // as roles.Process.PoolAccess takes it
+	InlineLimit int      // trees larger than this many bytes go through shared memory to processes on this host; 0 = all
+	Advertise   string   // address under which the other processes reach it; "": where it listens
+	AheadGain   float64  // as drafter.Config has it
+	PrefixCache int      // likewise
+}
+
+// Check refuses drafts that cannot be in one process. Errors: Invalid.
+func Check(drafts []string) error {
+	times := map[string]int{}
+	for _, d := range drafts {
+		times[roles.ModelName(d)]++
+	}
+	for _, d := range drafts {
+		if n := times[roles.ModelName(d)]; n > 1 {
+			return tandem.Errorf("", tandem.Invalid, "--draft is given %d times with the name %s: want each name once", n,
+				roles.ModelName(d))
+		}
+	}
+	if len(drafts) > most {
+		return tandem.Errorf("", tandem.Invalid, "--draft is given %d times: at most %d fit in one process", len(drafts), most)
+	}
+	return nil
+}
+
+// Run runs a drafter process until ctx ends.
+func Run(ctx context.Context, c Config) (err error) {
+	if c.InlineLimit < 0 {
+		return tandem.Errorf("", tandem.Invalid, "--inline-limit is %d: want 0 or more bytes", c.InlineLimit)
+	}
+	if c.Advertise != "" {
+		if err := rpc.CheckAddress(c.Advertise); err != nil {
+			return tandem.Errorf("", tandem.Invalid, "--advertise: %w", err)
+		}
+	}
+	if err := Check(c.Drafts); err != nil {
+		return err
+	}
+	var announcer *discovery.Announcer // set before the address is served
+	r, err := roles.Start(ctx, rpc.Drafter, c.Config, func() { announcer.Drain() })
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	announcer, undo, err := c.assemble(ctx, r)
+	defer undo.Run()
+	if err != nil {
+		r.Server.Close()
+		return err
+	}
+	return r.Serve(ctx)
+}
+
+// assemble loads the models, puts the drafters together, registers and announces them.
+func (c Config) assemble(ctx context.Context, r *roles.Process) (announcer *discovery.Announcer, undo roles.Cleanup, err error) {
+	files := slices.DeleteFunc(slices.Clone(c.Drafts), func(p string) bool { return p == Lookup })
+	models, err := r.Load(files, c.Models, drafter.DefaultTreeRows, &undo)
+	if err != nil {
+		return nil, undo, err
+	}
+	socket := roles.Besides(r.Server.Addr())
+	segment, err := r.OpenSegment(socket)
+	if err != nil {
+		return nil, undo, err
+	}
+	undo.Add(func() { segment.Close() })
+	written := trees.NewWriter(segment, c.InlineLimit, r.Counters)
+	access, err := r.PoolAccess(ctx, c.Pool)
+	if err != nil {
+		return nil, undo, err
+	}
+	poolConfig := pool.Config{Access: access, Counters: r.Counters, Log: r.Log}
+	publisher, err := pool.NewPublisher(pool.PublisherConfig{Config: poolConfig, Trees: written})
+	if err != nil {
+		return nil, undo, err
+	}
+	undo.Add(publisher.Close)
+	served := drafting.Config{Trees: written}
+	var closers []func(ctx context.Context, owner uint64) error
+	what := wire.Announcement{Addr: cmp.Or(c.Advertise, roles.Reachable(r.Server.Addr(), r.Certificate)), Segment: segment.ID()}
+	for _, path := range c.Drafts {
+		name := roles.ModelName(path)
+		if path == Lookup {
+			l, err := drafter.NewLookup(drafter.LookupConfig{Name: name, Vocab: tandem.DefaultLimits.Vocab, Pool: publisher,
+				Events: r.Events, Counters: r.Counters,
+				Sessions: r.Sessions + roles.SpareSessions})
+			if err != nil {
+				return nil, undo, err
+			}
+			undo.Add(func() { roles.Shutdown(l.Shutdown) })
+			closers = append(closers, l.CloseOwned)
+			served.Drafters = append(served.Drafters, drafting.Named{Name: name, Drafter: l, Describe: r.DescribeProcess(name, socket)})
+			what.Drafters = append(what.Drafters, wire.AnnouncedDrafter{Name: name})
+			continue
+		}
+		m := models[0]
+		models = models[1:]
+		d, err := drafter.New(drafter.Config{Model: m, Name: name, Pool: publisher, Events: r.Events, Counters: r.Counters,
+			AheadGain: c.AheadGain, PrefixCache: c.PrefixCache, Pulse: r.Beat(name)})
+		if err != nil {
+			return nil, undo, err
+		}
+		undo.Add(func() { roles.Shutdown(d.Shutdown) })
+		closers = append(closers, d.CloseOwned)
+		describe := r.Describe(name, path, socket, m)
+		served.Drafters = append(served.Drafters, drafting.Named{Name: name, Drafter: d, Describe: describe,
+			Vocabulary: vocabulary(m.Vocab())})
+		told := describe()
+		what.Drafters = append(what.Drafters, wire.AnnouncedDrafter{Name: name, Model: told.Model, Vocab: told.Vocab,
+			Fingerprint: told.Fingerprint, Identity: told.Identity, Lineage: told.Lineage})
+	}
+	forget := drafting.Register(r.Server.Registrar(), served)
+	r.Server.WhenGone(func(process uint64) {
+		for _, end := range closers {
+			_ = end(context.Background(), process)
+		}
+		forget(process)
+	})
+	if announcer, err = discovery.Announce(poolConfig, what, 0); err != nil {
+		return nil, undo, err
+	}
+	undo.Add(announcer.Close)
+	return announcer, undo, nil
+}
+
+// vocabulary serves a vocabulary in parts.
+func vocabulary(v *token.Vocab) func(offset, limit int) wire.Vocabulary {
+	all := v.Listing()
+	return func(offset, limit int) wire.Vocabulary {
+		from := min(max(0, offset), len(all.Pieces))
+		to := min(from+max(0, limit), len(all.Pieces))
+		out := wire.Vocabulary{Tokenizer: all.Tokenizer, EOS: all.EOS, Kinds: all.Kinds[from:to]}
+		for _, p := range all.Pieces[from:to] {
+			out.Pieces = append(out.Pieces, []byte(p))
+		}
+		return out
+	}
+}

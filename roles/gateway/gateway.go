@@ -1,0 +1,214 @@
+// Package gateway is a gateway process: the front ends that clients call, the pool's server, and a gateway that is kept informed of
+// the processes behind it.
+package gateway
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/token"
+	"github.com/tandem-llm/tandem/gateway"
+	"github.com/tandem-llm/tandem/gateway/enlist"
+	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/roles/chats"
+	"github.com/tandem-llm/tandem/services/access"
+	"github.com/tandem-llm/tandem/services/awake"
+	"github.com/tandem-llm/tandem/services/budget"
+	"github.com/tandem-llm/tandem/services/discovery"
+	"github.com/tandem-llm/tandem/services/httpapi"
+	"github.com/tandem-llm/tandem/services/httpapi/playground"
+	"github.com/tandem-llm/tandem/services/pool"
+	"github.com/tandem-llm/tandem/services/public"
+	"github.com/tandem-llm/tandem/services/route"
+	"github.com/tandem-llm/tandem/services/rpc"
+	"github.com/tandem-llm/tandem/services/shm"
+	"github.com/tandem-llm/tandem/services/verifying"
+)
+
+// NoHTTP in Config.HTTP means no HTTP server.
+const NoHTTP = "off"
+
+// Config configures a gateway process.
+type Config struct {
+	roles.Config
+	Target       string // GGUF file of the target model, for its tokenizer and chat template
+	ChatTemplate string // file with the Jinja template of chats; "": the model's own
+	Rules        gateway.Rules
+	Defaults     public.Defaults
+	KeepAwake    bool // keep processors out of deep idle states while requests run
+
+	Verifier string   // its address; "": its default socket
+	Drafters []string // addresses of drafter processes that do not announce themselves
+
+	Pool       string // as roles.Process.PoolAccess takes it; "": the gateway runs a server of its own
+	PoolListen string // address on which that server listens; "": a loopback port that the system chooses
+	PoolFile   string // file for its URL, which the others read; "": none
+
+	HTTP        string       // address of the HTTP server, or NoHTTP
+	AllowHost   []string     // as httpapi.Config.Hosts
+	Keys        *access.Keys // of clients; nil: everybody who can connect is let in
+	MetricsKeys *access.Keys // the only ones that open the metrics; nil: those of the clients do
+}
+
+// front is a gateway and its front ends, except the role's gRPC server.
+type front struct {
+	*gateway.Gateway
+	web *httpapi.Server // nil for none
+}
+
+// Run runs a gateway process until ctx ends.
+func Run(ctx context.Context, c Config) (err error) {
+	info, err := engine.Inspect(c.Target)
+	if err != nil {
+		return err
+	}
+	vocab, err := token.Open(c.Target)
+	if err != nil {
+		return err
+	}
+	room, vocab, err := chats.Open(c.ChatTemplate, c.Target, vocab)
+	if err != nil {
+		return err
+	}
+	r, err := roles.Start(ctx, rpc.Gateway, c.Config, nil)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	g, undo, err := c.assemble(ctx, r, gateway.Config{
+		Limits:    tandem.Limits{Context: c.ContextOf(info.Config.Context), Vocab: vocab.Size()},
+		ModelName: roles.ModelName(c.Target), Rules: c.Rules, Fingerprint: roles.Fingerprint(vocab.Fingerprint())},
+		model{c.Target, info.Config.Arch, vocab, room})
+	defer undo.Run()
+	if err != nil {
+		r.Server.Close()
+		return err
+	}
+	err = serveWith(ctx, r, g.web)
+	last, cancel := context.WithTimeout(context.Background(), gateway.DefaultTimeouts.Close)
+	defer cancel()
+	if ended := g.Shutdown(last); err == nil && ctx.Err() == nil {
+		err = ended
+	}
+	return err
+}
+
+// assemble puts the gateway together from the rest of its configuration and registers it.
+func (c Config) assemble(ctx context.Context, r *roles.Process, config gateway.Config, target model) (
+	out front, undo roles.Cleanup, err error) {
+	if err := c.meet(r.Certificate); err != nil {
+		return out, undo, err
+	}
+	texts := budget.NewTexts()
+	vocab := sparing{target.vocab, texts}
+	config.Vocab = vocab
+	access, closePool, err := c.openPool(ctx, r)
+	if err != nil {
+		return out, undo, err
+	}
+	undo.Add(closePool)
+	poolConfig := pool.Config{Access: access, Counters: r.Counters, Log: r.Log}
+	trees, socket, closeSegment := c.segment(r)
+	undo.Add(closeSegment)
+	publisher, err := pool.NewPublisher(pool.PublisherConfig{Config: poolConfig, Trees: trees})
+	if err != nil {
+		return out, undo, err
+	}
+	undo.Add(publisher.Close)
+
+	verifierConn, err := r.Credentials.Dialer(rpc.Verifier)(c.Verifier)
+	if err != nil {
+		return out, undo, err
+	}
+	undo.Add(func() { verifierConn.Close() })
+	verifier := route.New(route.Config{Verifier: verifying.NewClient(verifierConn).Passing(socket), Pool: publisher,
+		PoolUp: publisher.Connected, Events: r.Events, Counters: r.Counters})
+	config.Verifier, config.Events, config.Counters = verifier, r.Events, r.Counters
+	config.Sessions = r.Sessions
+	config.Queue = roles.QueuePerSession * config.Sessions
+	g, err := gateway.New(config)
+	if err != nil {
+		return out, undo, err
+	}
+	enlisting := enlist.Config{Gateway: g, Vocab: target.vocab, Fingerprint: config.Fingerprint, Counters: r.Counters, Log: r.Log}
+	if r.ReadyFD != 0 {
+		enlisting.Compared = c.Drafters // by whoever started both (package pair)
+	}
+	members := enlist.NewMembers(enlisting)
+	undo.Add(members.Close)
+	memory := discovery.NewMemory(shm.Gateway, new(shm.Set))
+	table, err := discovery.NewTable(discovery.Config{Pool: poolConfig, Dial: r.Credentials.Dialer(rpc.Drafter), Static: c.Drafters,
+		Counters: r.Counters, Log: r.Log, Refused: r.Refused,
+		Changed: func(processes []discovery.Process) {
+			memory.Update(processes)
+			members.Update(processesOf(processes, verifier, memory))
+		}})
+	if err != nil {
+		return out, undo, err
+	}
+	undo.Add(table.Close)
+	undo.Add(memory.Close)
+	peers := &peers{verifier: verifier, members: members}
+	var generator tandem.Generator = g
+	if c.KeepAwake {
+		generator = awake.New(g, r.Counters)
+	}
+	monitor := httpapi.NewMonitor(generator, r.Events.Mute, peers.passes)
+	describe := peers.describer(r, config.ModelName, config.Limits)
+	metrics := newMetrics(r, g, config.ModelName, describe)
+	generator = metrics.Wrap(monitor)
+	r.Server.Admit(public.Admit(c.Keys))
+	public.Register(r.Server.Registrar(), public.Config{Generator: r.Traces.RPC(public.Method, generator), Model: config.ModelName,
+		Defaults: c.Defaults, Describe: describe, Vocab: vocab, Keys: c.Keys, Prompt: vocab.refuse(config.Limits.Context)})
+	out = front{Gateway: g}
+	if c.HTTP != NoHTTP {
+		wrap := func(h http.Handler) http.Handler { return metrics.Count(r.Traces.HTTP(h)) }
+		out.web, err = c.web(httpapi.Config{Generator: generator, Defaults: c.Defaults, Limits: config.Limits, Describe: describe,
+			Drafters: members.Names, Health: monitor.Health, Loading: monitor.Loading, Metrics: metrics.Handler(), Wrap: wrap,
+			Page: playground.Handler(), Keys: c.Keys, Texts: texts, Insecure: c.Insecure, Grace: c.Grace, Log: r.Log, Counters: r.Counters},
+			target)
+		if err != nil {
+			return out, undo, err
+		}
+	}
+	known := enlist.NewVerifier(enlist.VerifierConfig{Gateway: g, Monitor: monitor, Members: members,
+		Fingerprint: config.Fingerprint, Counters: r.Counters, Log: r.Log, Describe: verifier.Describe})
+	undo.Add(follow(g, verifier, known))
+	return out, undo, nil
+}
+
+// follow hands the verifier's verdicts to the gateway, and its state to known, until stop is called.
+func follow(g *gateway.Gateway, verifier tandem.Verifier, known *enlist.Verifier) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		verifying.Follow(ctx, verifier, verifying.Subscriber{Sessions: g.Sessions, Deliver: g.Deliver,
+			Refused: known.Refused, State: known.State})
+	})
+	return func() {
+		cancel()
+		wg.Wait()
+		known.Close()
+	}
+}
+
+// meet fills in the verifier's address. If any of the other processes may be on another machine, the certificate must name the
+// role gateway.
+func (c *Config) meet(certificate *rpc.Certificate) (err error) {
+	if c.Verifier == "" {
+		if c.Verifier, err = roles.DefaultSocket(rpc.Verifier); err != nil {
+			return err
+		}
+	}
+	outside := func(addr string) bool { return !rpc.Loopback(addr) }
+	if outside(c.Verifier) || slices.ContainsFunc(c.Drafters, outside) ||
+		c.PoolListen != "" && outside(c.PoolListen) || strings.Contains(c.Pool, "tls://") {
+		return certificate.Require(rpc.Gateway)
+	}
+	return nil
+}

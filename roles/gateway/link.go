@@ -1,0 +1,52 @@
+package gateway
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/token"
+	"github.com/tandem-llm/tandem/gateway/enlist"
+	"github.com/tandem-llm/tandem/services/discovery"
+	"github.com/tandem-llm/tandem/services/drafting"
+	"github.com/tandem-llm/tandem/services/route"
+)
+
+// link is a connection to a process of drafters; it implements enlist.Link.
+type link struct {
+	conn   *grpc.ClientConn
+	router *route.Router
+	memory *discovery.Memory // of the processes
+}
+
+// Drafter implements enlist.Link.
+func (l link) Drafter(name, enlisted string) tandem.Drafter {
+	return l.router.Drafter(enlisted, drafting.NewClient(l.conn, name).Mapping(l.memory.Of(l.conn)))
+}
+
+// Vocabulary implements enlist.Link.
+func (l link) Vocabulary(ctx context.Context, name string, most int) (token.Listing, error) {
+	v, err := drafting.NewClient(l.conn, name).Vocabulary(ctx, most)
+	if err != nil {
+		return token.Listing{}, err
+	}
+	out := token.Listing{Tokenizer: v.Tokenizer, EOS: v.EOS, Kinds: v.Kinds, Pieces: make([]string, len(v.Pieces))}
+	for i, piece := range v.Pieces {
+		out.Pieces[i] = string(piece)
+	}
+	return out, nil
+}
+
+// processesOf converts processes for package enlist.
+func processesOf(processes []discovery.Process, router *route.Router, memory *discovery.Memory) []enlist.Process {
+	out := make([]enlist.Process, len(processes))
+	for i, p := range processes {
+		out[i] = enlist.Process{Addr: p.Addr, Instance: p.Instance, Link: link{p.Conn, router, memory}, Up: p.Up, Draining: p.Draining}
+		for _, d := range p.Drafters {
+			out[i].Drafters = append(out[i].Drafters, enlist.Drafter{Name: d.Name, Model: d.Model, Vocab: d.Vocab,
+				Fingerprint: d.Fingerprint, Identity: d.Identity})
+		}
+	}
+	return out
+}

@@ -1,0 +1,65 @@
+package gateway
+
+import (
+	"context"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/gateway"
+	"github.com/tandem-llm/tandem/gateway/enlist"
+	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/services/drafting"
+	"github.com/tandem-llm/tandem/services/public"
+	"github.com/tandem-llm/tandem/services/telemetry"
+)
+
+// newMetrics returns the metrics of a gateway and the processes behind it.
+func newMetrics(r *roles.Process, g *gateway.Gateway, model string, describe func(context.Context) public.Description) *telemetry.Metrics {
+	r.Gauge("requests.running", func() int64 {
+		running, _ := g.Load()
+		return int64(running)
+	})
+	r.Gauge("requests.waiting", func() int64 {
+		_, waiting := g.Load()
+		return int64(waiting)
+	})
+	return telemetry.NewMetrics(telemetry.MetricsConfig{Model: model, Version: r.Version, Describe: describe})
+}
+
+// peers are the processes behind a gateway.
+type peers struct {
+	verifier tandem.Verifier
+	members  *enlist.Members
+}
+
+// passes returns how many passes the verifier has ended.
+func (p *peers) passes(ctx context.Context) (int64, error) {
+	d, err := p.verifier.Describe(ctx)
+	return d.Counters["passes"], err
+}
+
+// describer returns a function that describes the gateway and the processes behind it.
+func (p *peers) describer(r *roles.Process, model string, l tandem.Limits) func(context.Context) public.Description {
+	self := r.DescribeProcess("gateway", "")
+	return func(ctx context.Context) public.Description {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		here := self()
+		here.Model = model
+		d := public.Description{Version: here.Version, Model: model, Vocab: l.Vocab, Context: l.Context, Counters: here.Counters}
+		d.Processes = append(d.Processes, public.Process{Role: "gateway", Up: true, Description: here})
+		v, err := p.verifier.Describe(ctx)
+		d.Processes = append(d.Processes, public.Process{Role: "verifier", Up: err == nil, Description: v})
+		for _, x := range p.members.Processes() {
+			v, err := drafting.NewClient(x.Link.(link).conn, "").Describe(ctx)
+			if v.Name == "" && len(x.Drafters) > 0 { // away
+				v.Name = x.Drafters[0].Name
+			}
+			if v.Model = x.Models(); v.Model == "" {
+				v.Model = v.Name
+			}
+			d.Processes = append(d.Processes, public.Process{Role: "drafter", Up: err == nil && x.Used > 0, Description: v})
+		}
+		return d
+	}
+}

@@ -1,0 +1,74 @@
+package gateway
+
+import (
+	"context"
+	"os"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/services/pool"
+	"github.com/tandem-llm/tandem/services/rpc"
+)
+
+// openPool returns the access to the pool, and runs a server for it if none is named.
+func (c Config) openPool(ctx context.Context, r *roles.Process) (pool.Access, func(), error) {
+	switch {
+	case c.Pool != "" && c.PoolListen != "":
+		return pool.Access{}, nil, tandem.Errorf("", tandem.Invalid,
+			"--pool and --pool-listen together: want one, a pool that is there or one to serve")
+	case c.Pool != "":
+		access, err := r.PoolAccess(ctx, c.Pool)
+		return access, func() {}, err
+	}
+	server, err := c.startPool(r)
+	if err != nil {
+		return pool.Access{}, nil, err
+	}
+	undo := func() {
+		server.Close()
+		if c.PoolFile != "" {
+			os.Remove(c.PoolFile)
+		}
+	}
+	if c.PoolFile != "" {
+		written := server.Access()
+		written.URL = roles.ReachableURL(written.URL, r.Certificate)
+		if err := roles.WritePoolFile(c.PoolFile, written); err != nil {
+			undo()
+			return pool.Access{}, nil, err
+		}
+	}
+	access := server.Access()
+	if access.TLS = r.Certificate.Client(); access.TLS != nil {
+		access.TLS.ServerName = r.Certificate.Name() // whatever the address, it is this process
+	}
+	return access, undo, nil
+}
+
+// startPool starts the gateway's own NATS server.
+func (c Config) startPool(r *roles.Process) (*pool.Server, error) {
+	if c.PoolListen == "" {
+		return pool.StartServer()
+	}
+	if err := rpc.Guard(c.PoolListen, r.Certificate, c.Insecure); err != nil {
+		return nil, tandem.Errorf("", tandem.Invalid, "--pool-listen: %w", err)
+	}
+	secret, err := c.poolSecret(r.Credentials)
+	if err != nil {
+		return nil, err
+	}
+	return pool.ServerConfig{Listen: c.PoolListen, TLS: r.Certificate.For(c.PoolListen), Secret: secret}.Start()
+}
+
+// poolSecret returns the secret that opens this gateway's pool to processes without its file; nil for none.
+func (c Config) poolSecret(own *rpc.Credentials) (*rpc.Secret, error) {
+	switch {
+	case own.Secret != nil || c.PoolFile != "":
+		return own.Secret, nil
+	case rpc.Loopback(c.PoolListen):
+		return own.Listen(c.PoolListen)
+	}
+	return nil, tandem.Errorf("", tandem.Invalid,
+		"--pool-listen %s: the other processes cannot know the pool's token: want --secret-file with the same secret at all, or "+
+			"--pool-file", c.PoolListen)
+}

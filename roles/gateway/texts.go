@@ -1,0 +1,45 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/token"
+	"github.com/tandem-llm/tandem/gateway"
+	"github.com/tandem-llm/tandem/services/budget"
+)
+
+// sparing is a vocabulary that tokenises only while there is memory for it. It serves gRPC's prompts, which arrive as text,
+// and its Tokenize. HTTP's handlers take the memory themselves, and wait no longer than their clients.
+type sparing struct {
+	*token.Vocab
+	texts *budget.Texts
+}
+
+// refuse returns a check that refuses a prompt that cannot fit into a context, before it is tokenised.
+func (s sparing) refuse(context int) func(text string) error {
+	return func(text string) error {
+		if n := s.AtLeast(text); n >= context {
+			return &tandem.Error{Op: "request", Kind: tandem.Invalid, Field: "prompt",
+				Err: fmt.Errorf("prompt has at least %d tokens: the context holds %d, and at least one must be left to generate", n,
+					context)}
+		}
+		return nil
+	}
+}
+
+// Encode implements gateway.Vocab. Holders of the memory only compute, so the wait ends.
+func (s sparing) Encode(text string, special bool) []tandem.Token {
+	giveBack, err := s.texts.Take(context.Background(), len(text))
+	if err != nil {
+		panic(err) // this context does not end
+	}
+	defer giveBack()
+	return s.Vocab.Encode(text, special)
+}
+
+// NewDecoder implements gateway.Vocab.
+func (s sparing) NewDecoder(prev ...tandem.Token) gateway.Decoder {
+	return token.NewDecoder(s.Vocab, prev...)
+}

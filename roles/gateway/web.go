@@ -1,0 +1,56 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/token"
+	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/services/httpapi"
+)
+
+// model is what a gateway reads from a model file.
+type model struct {
+	path, architecture string
+	vocab              *token.Vocab
+	chat               httpapi.Chat
+}
+
+// web opens the HTTP server of h; it fills in what the model and the configuration decide.
+func (c Config) web(h httpapi.Config, m model) (*httpapi.Server, error) {
+	h.Listen, h.Hosts, h.MetricsKeys, h.Model, h.Vocab, h.Chat = c.HTTP, c.AllowHost, c.MetricsKeys, m.told(), m.vocab, m.chat
+	s, err := httpapi.New(h)
+	if err != nil {
+		return nil, tandem.Errorf("", tandem.KindOf(err), "--http: %w", err)
+	}
+	return s, nil
+}
+
+// serveWith runs r.Serve and web, which may be nil. When one of them ends, so does the other.
+func serveWith(ctx context.Context, r *roles.Process, web *httpapi.Server) error {
+	if web == nil {
+		return r.Serve(ctx)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	done := make(chan error, 1)
+	go func() {
+		err := web.Run(ctx)
+		cancel(err)
+		done <- err
+	}()
+	err := r.Serve(ctx)
+	cancel(err)
+	return errors.Join(err, <-done)
+}
+
+// told returns the description of the model for HTTP's clients.
+func (m model) told() httpapi.Model {
+	out := httpapi.Model{Name: roles.ModelName(m.path), Architecture: m.architecture}
+	if st, err := os.Stat(m.path); err == nil {
+		out.Created = st.ModTime()
+	}
+	return out
+}

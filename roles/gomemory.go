@@ -1,0 +1,23 @@
+package roles
+
+import (
+	"os"
+	"runtime/debug"
+
+	"github.com/tandem-llm/tandem/engine"
+)
+
+// leastGo is the smallest limit for Go's memory, in bytes: with less, the garbage collector would run all the time.
+const leastGo = 128 << 20
+
+// BoundGo makes Go collect its garbage before the process's control group is full. models is the memory of the models
+// in bytes, outside of Go. A GOMEMLIMIT in the environment takes precedence.
+func BoundGo(models int64) {
+	if group, ok := engine.GroupLimit(); ok && os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(goBound(group, models))
+	}
+}
+
+// goBound returns the memory of a group that Go may take: what models leave, less a tenth of the group for C's stacks and
+// libraries and page tables.
+func goBound(group, models int64) int64 { return max(group-group/10-models, leastGo) }

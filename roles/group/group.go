@@ -1,0 +1,148 @@
+// Package group runs gateway, drafter and verifier as children of this process.
+package group
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/tandem-llm/tandem/client"
+	"github.com/tandem-llm/tandem/services/pool"
+	"github.com/tandem-llm/tandem/services/supervise"
+)
+
+// Config says which processes to start.
+type Config struct {
+	RunDir string        // directory below which the run directory is made; "": the temporary directory
+	Addr   string        // the gateway's address as clients dial it; "": a socket in the run directory
+	Grace  time.Duration // for calls in progress when the processes are told to stop
+	Stderr io.Writer
+	// Specs returns the processes' command lines, the gateway's first: it is stopped first. Files that Specs writes into the run
+	// directory are removed with it.
+	Specs func(dir *supervise.RunDir, addr string) ([]supervise.Spec, error)
+	// Dial says how clients reach the gateway at addr.
+	Dial    func(addr string) ([]client.Option, error)
+	Drafts  bool   // there is a drafter: wait for it
+	HTTPURL string // of the gateway's HTTP server, to wait for it; other than http://…: do not wait
+}
+
+// Processes are gateway, drafter and verifier as children of this process, with a run directory of their own.
+type Processes struct {
+	Dir   *supervise.RunDir
+	Addr  string // of the gateway, as clients dial it
+	group *supervise.Group
+}
+
+// exitTime is how long a process may take to end after its calls: most of it is for its last traces.
+const exitTime = 4 * time.Second
+
+// Start starts all processes at the same time and returns when all serve. The caller must Stop them; after an error none is
+// left.
+func Start(ctx context.Context, c Config) (*Processes, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := supervise.NewRunDir(c.RunDir)
+	if err != nil {
+		return nil, err
+	}
+	p := &Processes{Dir: dir, Addr: c.Addr}
+	if p.Addr == "" {
+		p.Addr = "unix://" + dir.File("gateway.sock")
+	}
+	p.group = supervise.New(supervise.Config{Program: program, Env: childEnv(os.Environ(), dir.Path),
+		Stderr: c.Stderr, Grace: c.Grace + exitTime})
+	specs, err := c.Specs(dir, p.Addr)
+	if err == nil {
+		err = p.group.Start(ctx, specs...)
+	}
+	if err != nil {
+		p.kill()
+		return nil, err
+	}
+	if options, err := c.Dial(p.Addr); c.Drafts && err == nil {
+		awaitDrafters(ctx, p.Addr, options)
+	}
+	awaitHTTP(ctx, c.HTTPURL)
+	return p, nil
+}
+
+// Failed receives one error when a process is gone for good.
+func (p *Processes) Failed() <-chan error { return p.group.Failed() }
+
+// Pids returns the process ids by name.
+func (p *Processes) Pids() map[string]int { return p.group.Pids() }
+
+// Pool returns the address of the pool, without its secret.
+func (p *Processes) Pool() string {
+	access, _ := pool.FromFile(PoolFile(p.Dir))
+	return access.URL
+}
+
+// PoolFile is where the gateway writes how to reach the pool.
+func PoolFile(dir *supervise.RunDir) string { return dir.File("pool") }
+
+// During calls do, then stops the processes, at once if force ends. do's ctx also ends when a process is gone for good,
+// with the reason as its cause. If do fails after its ctx has ended, During returns the cause.
+func (p *Processes) During(ctx, force context.Context, do func(ctx context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		select {
+		case err := <-p.Failed():
+			cancel(err)
+		case <-ctx.Done():
+		}
+	}()
+	err := do(ctx)
+	if gone := context.Cause(ctx); err != nil && gone != nil {
+		err = gone
+	}
+	cancel(nil)
+	<-watched
+	return errors.Join(err, p.Stop(force))
+}
+
+// Stop ends the processes in order, at once if force ends, and removes the run directory.
+func (p *Processes) Stop(force context.Context) error {
+	p.group.Stop(force)
+	return p.Dir.Close()
+}
+
+// kill ends the processes at once and removes the run directory.
+func (p *Processes) kill() error {
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	return p.Stop(now)
+}
+
+// Split divides the cores between verifier and drafter, if there is one; numbers other than 0 stay. The verifier takes all cores,
+// unless it finds at its start that it is about as quick without the drafter's (verifier.Config.SpareThreads): drafting and verifying
+// mostly take turns, and drafting ahead is bounded by what it saves (drafter.Config.AheadGain). On 2 cores this brings 1.4 times the
+// tokens per second of one core each (docs/speculation.md).
+func Split(cores int, drafts bool, drafter, verifier int) (forDrafter, forVerifier int) {
+	if drafts && drafter == 0 {
+		drafter = max(1, cores/4)
+	}
+	if verifier == 0 {
+		verifier = cores
+	}
+	return drafter, verifier
+}
+
+// childEnv returns the environment for the children: their settings come as flags alone, and their
+// temporary files go to the run directory.
+func childEnv(env []string, tmp string) []string {
+	var out []string
+	for _, kv := range env {
+		if !strings.HasPrefix(kv, "TANDEM_") && !strings.HasPrefix(kv, "TMPDIR=") {
+			out = append(out, kv)
+		}
+	}
+	return append(out, "TMPDIR="+tmp)
+}

@@ -1,0 +1,101 @@
+package roles
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+// Two models, of which the first has 1 MiB of weights and a MiB of cache for each page.
+func testRoom(sessions, ctx int) *Room {
+	return &Room{Sizes: Sizes{ctx, sessions}, Options: engine.Options{KVType: "q8_0"}, Models: []Tenant{
+		{path: "a.gguf", nodes: 1, Context: 100 * kernels.PageRows, Footprint: engine.Footprint{Weights: 1 << 20, PageBytes: 1 << 20}},
+		{path: "b.gguf", nodes: 0, Context: 10 * kernels.PageRows, Footprint: engine.Footprint{Weights: 1 << 20, PageBytes: 1 << 16}},
+	}}
+}
+
+func TestRoom(t *testing.T) {
+	const mib = 1 << 20
+	base := testRoom(0, 2).total(Sizes{2, 0}) - 2*mib - mib/16 // the spare session's three pages apart
+	for _, tc := range []struct {
+		sessions, ctx int
+		available     int64
+		says          []string // nil: fits
+	}{
+		{3, 640, base + 4*11*mib + 4*10*mib/16, nil},
+		{3, 640, base + 4*11*mib + 4*10*mib/16 - 1,
+			[]string{"a needs ", "of memory", "and b needs", "the test allows", "--ctx 576 or --sessions 2 would fit"}},
+		{1, 0, base + 50*mib, []string{": --ctx 1472 would fit"}}, // 2 × (23 + 1) pages of a, and b's
+		{4, 128, base, []string{": one session of 64 tokens needs "}},
+	} {
+		r := testRoom(tc.sessions, tc.ctx)
+		err := r.Check(engine.Available{Bytes: tc.available, By: "the test"})
+		if tc.says == nil {
+			if err != nil {
+				t.Errorf("%+v: %v", tc, err)
+			}
+			continue
+		}
+		if tandem.KindOf(err) != tandem.Exhausted {
+			t.Errorf("%+v: error %v: want Exhausted", tc, err)
+			continue
+		}
+		for _, part := range tc.says {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%+v: error %q does not say %q", tc, err, part)
+			}
+		}
+	}
+}
+
+// A bound of each process by itself is not one of their sum.
+func TestRoomOfEach(t *testing.T) {
+	r := testRoom(3, 640)
+	largest := (&Room{Models: r.Models[:1]}).total(Sizes{640, 3})
+	for each, want := range map[bool]bool{true: true, false: false} {
+		if got := r.fits(engine.Available{Bytes: largest, Each: each}, Sizes{640, 3}); got != want {
+			t.Errorf("for each %v: fits %v", each, got)
+		}
+	}
+	if r.fits(engine.Available{Bytes: largest - 1, Each: true}, Sizes{640, 3}) {
+		t.Error("a process larger than the bound fits")
+	}
+}
+
+// What the advice names fits, and one page or session more does not.
+func TestAdviceIsTight(t *testing.T) {
+	for extra := range int64(40) {
+		available := engine.Available{Bytes: testRoom(0, 2).total(Sizes{64, 1}) + extra*3<<19, By: "the test"}
+		r := testRoom(8, 2000)
+		if r.Check(available) == nil {
+			continue
+		}
+		ctx, sessions := 0, 0
+		for _, word := range strings.Split(r.Advice(available), "--") {
+			var n int
+			if k, rest, ok := strings.Cut(word, " "); ok {
+				for _, c := range rest {
+					if c < '0' || c > '9' {
+						break
+					}
+					n = 10*n + int(c-'0')
+				}
+				switch k {
+				case "ctx":
+					ctx = n
+				case "sessions":
+					sessions = n
+				}
+			}
+		}
+		if ctx > 0 && (r.total(Sizes{ctx, 8}) > available.Bytes || r.total(Sizes{ctx + kernels.PageRows, 8}) <= available.Bytes) {
+			t.Errorf("%d bytes: --ctx %d is not the largest that fits", available.Bytes, ctx)
+		}
+		if sessions > 0 && (r.total(Sizes{2000, sessions}) > available.Bytes || r.total(Sizes{2000, sessions + 1}) <= available.Bytes) {
+			t.Errorf("%d bytes: --sessions %d is not the largest that fits", available.Bytes, sessions)
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package roles
+
+import (
+	"cmp"
+	"runtime"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/services/supervise"
+)
+
+const (
+	// DefaultSessions is how many sessions a process holds by default.
+	DefaultSessions = 8
+	// SpareSessions is KV memory, in sessions, for abandoned sessions that are not yet forgotten.
+	SpareSessions = 1
+	// passRows is the largest pass: one tree of the largest size, or many smaller ones with a chunk of prefill.
+	passRows = 256
+)
+
+// Sizes bound what a process holds at once.
+type Sizes struct {
+	Ctx      int // longest session in tokens, prompt included; 0 = the model's context
+	Sessions int // held at once; 0 = DefaultSessions
+}
+
+// Check refuses impossible sizes.
+func (s Sizes) Check() error {
+	switch {
+	case s.Ctx < 0 || s.Ctx == 1:
+		return tandem.Errorf("", tandem.Invalid, "--ctx is %d: want at least 2, or 0 for the model's context", s.Ctx)
+	case s.Sessions < 0 || s.Sessions > 4096:
+		return tandem.Errorf("", tandem.Invalid, "--sessions is %d: want 1 to 4096, or 0 for the default", s.Sessions)
+	}
+	return nil
+}
+
+// OrDefault returns s with the number of sessions filled in.
+func (s Sizes) OrDefault() Sizes {
+	if s.Sessions == 0 {
+		s.Sessions = DefaultSessions
+	}
+	return s
+}
+
+// ContextOf returns the positions of a session of a model with that context.
+func (s Sizes) ContextOf(model int) int {
+	if s.Ctx == 0 || s.Ctx > model {
+		return model
+	}
+	return s.Ctx
+}
+
+// Models says how a process computes with its models.
+type Models struct {
+	Threads int // of all models together; 0 = all cores
+	// Device makes the device of one model, with that many threads. The process closes it.
+	Device func(threads int) (Device, error)
+	// Options are those that all models of the process share, such as the type of keys and values. Load fills in the device and
+	// what depends on a model.
+	Options engine.Options
+	// Open is engine.Open, or calls it and also shows the progress, besides calling Options.Progress.
+	Open func(path string, o engine.Options) (*engine.Model, error)
+}
+
+// Device is a kernels.Device that its owner must close, after what runs on it.
+type Device interface {
+	kernels.Device
+	Close()
+}
+
+// Load loads models with KV caches for the process's sessions, of nodes tree rows each, and shows the supervisor its progress.
+// They share the threads evenly, each getting at least one. undo closes them, and what was made before an error. Errors: those of
+// loading, and Exhausted for models that do not fit into memory, with what would fit.
+func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (models []*engine.Model, err error) {
+	threads, o := cmp.Or(k.Threads, runtime.NumCPU()), k.Options
+	devices := make([]Device, len(paths))
+	for i := range paths {
+		if devices[i], err = k.Device(max(1, threads/len(paths))); err != nil {
+			return nil, err
+		}
+		undo.Add(devices[i].Close)
+		o.Device = devices[i]
+	}
+	room := Room{Sizes: r.Sizes, Options: o}
+	for _, path := range paths {
+		if err := room.Add(path, nodes); err != nil {
+			return nil, err
+		}
+	}
+	if err := room.Check(engine.AvailableMemory()); err != nil {
+		return nil, err
+	}
+	BoundGo(room.total(room.Sizes))
+	o.MaxRows = passRows
+	o.Progress = func(int64, int64) { r.Alive() }
+	for i, path := range paths {
+		o.Device = devices[i]
+		o.Context, o.KVPages = r.ContextOf(room.Models[i].Context), room.Models[i].pages(room.Sizes)
+		m, err := k.Open(path, o)
+		if err != nil {
+			return nil, err
+		}
+		undo.Add(m.Close)
+		models = append(models, m)
+	}
+	r.Gauge("kv.pages", func() (used int64) {
+		for _, m := range models {
+			used += int64(m.Pages() - m.FreePages())
+		}
+		return used
+	})
+	r.Gauge("prefix.pages", func() (kept int64) { // none of those in kv.pages
+		for _, m := range models {
+			kept += int64(m.PrefixPages())
+		}
+		return kept
+	})
+	r.Gauge("kv.pages_limit", func() (all int64) {
+		for _, m := range models {
+			all += int64(m.Pages())
+		}
+		return all
+	})
+	return models, nil
+}
+
+// Alive tells the supervisor that a long start is making progress.
+func (r *Process) Alive() { _ = supervise.Alive(r.ReadyFD) }

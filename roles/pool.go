@@ -1,0 +1,88 @@
+package roles
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/pool"
+)
+
+const (
+	// poolFileTime is how long a process waits for the file of a gateway that starts at the same time.
+	poolFileTime = time.Second
+	// poolFileLimit is how long it waits if only the file says whether the pool is encrypted.
+	poolFileLimit = 20 * time.Second
+)
+
+// PoolAccess turns --pool into an address with its secret. A file is read again whenever there is no connection,
+// because a gateway may write it later or rewrite it. Errors: Invalid, Unavailable, Canceled.
+func (r *Process) PoolAccess(ctx context.Context, flag string) (pool.Access, error) {
+	if flag == "" {
+		return pool.Access{}, tandem.Errorf("", tandem.Invalid,
+			"--pool is missing: want nats://host:port, or file:PATH as a gateway writes it with --pool-file")
+	}
+	path, isFile := strings.CutPrefix(flag, "file:")
+	if !isFile {
+		return pool.Access{URL: flag, TLS: r.Certificate.Client(), Secret: r.Credentials.PoolSecret(flag)}, nil
+	}
+	if _, err := os.Stat(filepath.Dir(path)); err != nil {
+		return pool.Access{}, tandem.Errorf("", tandem.Invalid, "--pool %s: directory %s does not exist", flag, filepath.Dir(path))
+	}
+	for begun := time.Now(); ; {
+		access, err := pool.FromFile(path)
+		access.TLS = r.Certificate.Client()
+		waited := time.Since(begun)
+		switch {
+		case err == nil:
+			return access, nil
+		case !errors.Is(err, fs.ErrNotExist):
+			return pool.Access{}, tandem.Errorf("", tandem.Invalid, "--pool %s: %w", flag, err)
+		case r.Certificate == nil && waited > poolFileTime:
+			r.Log.Warn("no gateway has written the pool's file yet: going on without the pool until one has", "file", path)
+			return access, nil
+		case waited > poolFileLimit:
+			return pool.Access{}, tandem.Errorf("", tandem.Unavailable, "--pool %s: no gateway has written it", flag)
+		}
+		select {
+		case <-time.After(2 * time.Millisecond):
+		case <-ctx.Done():
+			return pool.Access{}, tandem.Errorf("", tandem.Canceled, "--pool %s: %w", flag, ctx.Err())
+		}
+	}
+}
+
+// WritePoolFile writes the URL of a pool, with its secret, atomically and readable only for this user.
+func WritePoolFile(path string, access pool.Access) error {
+	tmp, err := os.CreateTemp(filepath.Dir(path), ".pool-*")
+	if err != nil {
+		return tandem.Errorf("", tandem.Invalid, "--pool-file %s: %w", path, Reason(err))
+	}
+	defer os.Remove(tmp.Name())
+	url := access.URL
+	if access.Token != "" {
+		url = strings.Replace(url, "://", "://"+access.Token+"@", 1)
+	}
+	_, err = tmp.WriteString(url + "\n")
+	if err = errors.Join(err, tmp.Close()); err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		return tandem.Errorf("", tandem.Invalid, "--pool-file %s: %w", path, Reason(err))
+	}
+	return nil
+}
+
+// Reason strips the operation and path from an error of package os, for messages that name them already.
+func Reason(err error) error {
+	var p *os.PathError
+	if errors.As(err, &p) {
+		return p.Err
+	}
+	return err
+}

@@ -1,0 +1,192 @@
+// Package roles assembles the rooms into processes: its subpackages drafter, verifier and gateway each assemble one kind of
+// process, and this package what all have: an address, credentials, traces, counters, a pulse, models, and access to the
+// pool. Configurations are plain values, and several roles may run in one process, as tests do; flags belong to the command line.
+package roles
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/schedule/owner"
+	"github.com/tandem-llm/tandem/services/rpc"
+	"github.com/tandem-llm/tandem/services/supervise"
+	"github.com/tandem-llm/tandem/services/telemetry"
+)
+
+// Config configures a process of any kind. Impossible values are Invalid; errors of this package and of those
+// below it name settings as the command line does.
+type Config struct {
+	Listen string // "unix:///path" or "host:port"; "": the role's default
+	Sizes
+	TLS          rpc.TLSFiles  // of this process's certificate; all empty: none
+	Insecure     bool          // it may listen without protection where other machines can connect
+	SecretFile   string        // file of the processes' shared secret; "": the one in the folder of the default sockets
+	OTLPEndpoint string        // collector of traces; "": from the environment, or off
+	Grace        time.Duration // for calls in progress at the end
+	ReadyFD      int           // descriptor for telling the supervisor that the process is ready; 0: no supervisor
+	PulseFD      int           // descriptor of the memory in which the process shows its progress; 0: none
+	Version      string        // of the program
+	Log          *slog.Logger  // nil discards
+}
+
+// Process is the common part of a running process: its server, its traces, its log and counters.
+type Process struct {
+	Config
+	Server      *rpc.Server
+	Certificate *rpc.Certificate // nil for none
+	Credentials *rpc.Credentials
+	Events      tandem.Events
+	Counters    *tandem.Counters
+	Traces      *telemetry.Telemetry // nil: off
+
+	gauges  map[string]func() int64 // complete before the server serves
+	tellers []func(counters map[string]int64)
+	pulse   *supervise.Pulse // nil: no supervisor
+}
+
+// Start opens the traces and the server's address, so that an address in use is noticed before a model is loaded. drain is called
+// first when the process is to end, and may be nil. The caller must Close the process, and its Server if it is not served.
+func Start(ctx context.Context, name rpc.Role, c Config, drain func()) (*Process, error) {
+	if err := c.Sizes.Check(); err != nil {
+		return nil, err
+	}
+	c.Sizes = c.Sizes.OrDefault()
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	r := &Process{Config: c, Counters: new(tandem.Counters)}
+	serve, err := r.access(name)
+	if err != nil {
+		return nil, err
+	}
+	if r.pulse, err = supervise.OpenPulse(c.PulseFD); err != nil {
+		return nil, err
+	}
+	if r.pulse != nil {
+		r.Gauge("restarts", func() int64 { all, _ := r.pulse.Restarts(); return all })
+		r.Gauge("watchdog.kills", func() int64 { _, hung := r.pulse.Restarts(); return hung })
+	}
+	traces, err := telemetry.Setup(ctx, telemetry.Config{Service: "tandem-" + string(name), Endpoint: c.OTLPEndpoint,
+		Version: c.Version, Roots: name == rpc.Gateway, Counters: r.Counters})
+	if err != nil {
+		return nil, err
+	}
+	r.Traces, r.Events = traces, traces.Events()
+	serve.Grace, serve.Drain, serve.Log, serve.Counters = c.Grace, drain, r.Log, r.Counters
+	if r.Server, err = rpc.NewServer(serve); err != nil {
+		r.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// Close sends the last traces.
+func (r *Process) Close() { r.Traces.Shutdown() }
+
+// Beat returns the pulse with which a model's owner shows the supervisor its progress; nil without a supervisor.
+func (r *Process) Beat(name string) owner.Pulse {
+	if r.pulse == nil {
+		return nil
+	}
+	return r.pulse.Beat(name)
+}
+
+// live shows the supervisor, until stop is called, that the process as a whole makes progress: it reads the gauges, which take
+// the locks of its rooms.
+func (r *Process) live() (stop func()) {
+	if r.pulse == nil {
+		return func() {}
+	}
+	beat, describe, done := r.pulse.Beat("process"), r.DescribeProcess("", ""), make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		ticker := time.NewTicker(supervise.Interval)
+		defer ticker.Stop()
+		for {
+			describe()
+			beat.Finished()
+			select {
+			case <-ticker.C:
+			case <-done:
+				return
+			}
+		}
+	})
+	return func() {
+		close(done)
+		wg.Wait()
+	}
+}
+
+// Serve tells the supervisor that this process is ready, and serves until ctx ends.
+func (r *Process) Serve(ctx context.Context) error {
+	defer r.live()()
+	r.Server.SetServing(true)
+	if err := supervise.Ready(r.ReadyFD); err != nil {
+		r.Server.Close()
+		return err
+	}
+	return r.Server.Run(ctx)
+}
+
+// Describe returns a function that describes a process with a model.
+func (r *Process) Describe(name, path, socket string, m *engine.Model) func() tandem.Description {
+	process := r.DescribeProcess(name, socket)
+	return func() tandem.Description {
+		d := process()
+		d.Model, d.File, d.Vocab, d.Fingerprint = m.Config().Name, filepath.Base(path), m.Vocab().Size(),
+			Fingerprint(m.Vocab().Fingerprint())
+		d.Context, d.Threads, d.ISA, d.KVCapacity = m.Config().Context, m.Threads(), m.ISA(), int64(m.Pages())*kernels.PageRows
+		d.Identity, d.Lineage = m.Names().Identity, m.Names().Lineage
+		return d
+	}
+}
+
+// DescribeProcess returns a function that describes a process without its model.
+func (r *Process) DescribeProcess(name, socket string) func() tandem.Description {
+	return func() tandem.Description {
+		counters := map[string]int64{}
+		maps.Copy(counters, r.Counters.Snapshot())
+		for name, now := range r.gauges {
+			counters[name] = now()
+		}
+		for _, tell := range r.tellers {
+			tell(counters)
+		}
+		return tandem.Description{Name: name, Version: r.Version, PID: os.Getpid(), SegmentSocket: socket, Counters: counters,
+			Protocol: tandem.Protocol}
+	}
+}
+
+// Refused logs why another process is not used.
+func (r *Process) Refused(err error) { r.Log.Warn("process is not used", "error", err) }
+
+// Gauge adds a gauge, before the process serves. now may wait only for locks: see live.
+func (r *Process) Gauge(name string, now func() int64) {
+	if r.gauges == nil {
+		r.gauges = map[string]func() int64{}
+	}
+	r.gauges[name] = now
+}
+
+// Tell adds gauges whose names are not known in advance. now is as for Gauge.
+func (r *Process) Tell(now func(counters map[string]int64)) { r.tellers = append(r.tellers, now) }
+
+// ModelName returns a model's name in tickets and traces: its file's name without folder and ending.
+func ModelName(path string) string {
+	return strings.TrimPrefix(strings.TrimSuffix(filepath.Base(path), ".gguf"), gguf.Builtin)
+}
+
+// Fingerprint returns a vocabulary's fingerprint in the form that processes exchange.
+func Fingerprint(f uint64) string { return fmt.Sprintf("%016x", f) }

@@ -1,0 +1,156 @@
+// Package rolestest starts whole roles in the process of a test, so that their cooperation is tested without starting programs.
+package rolestest
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/client"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/kernels/cpu"
+	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
+	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/roles/drafter"
+	"github.com/tandem-llm/tandem/roles/gateway"
+	"github.com/tandem-llm/tandem/roles/verifier"
+	"github.com/tandem-llm/tandem/services/public"
+)
+
+// patience is how long a test waits for anything that the system does by itself.
+const patience = time.Minute
+
+// System is a gateway and a verifier, and the drafters that are started, on sockets of their own. They end with the test.
+type System struct {
+	Client *client.Client
+	Log    *Log // of all of them
+
+	t   testing.TB
+	dir string
+}
+
+// Start returns a gateway and a verifier of a target once both serve.
+func Start(t testing.TB, target string) *System {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "roles") // t.TempDir would be too long a path for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	s := &System{Log: new(Log), t: t, dir: dir}
+	s.run("verifier", func(ctx context.Context) error {
+		return verifier.Run(ctx, verifier.Config{Config: s.config("verifier"), Models: models, Target: target, Pool: s.pool()})
+	})
+	s.run("gateway", func(ctx context.Context) error {
+		return gateway.Run(ctx, gateway.Config{Config: s.config("gateway"), Target: target, Verifier: s.addr("verifier"),
+			PoolFile: filepath.Join(dir, "pool"), HTTP: gateway.NoHTTP,
+			Defaults: public.Defaults{MaxTokens: 48, Sampling: tandem.Sampling{TopP: 1},
+				Bounds: tandem.DefaultBounds(tandem.StrategyFixed), Strategy: tandem.StrategyFixed, Vote: tandem.VoteAuto}})
+	})
+	if s.Client, err = client.Dial(s.addr("gateway")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Client.Close() })
+	s.Await("the verifier", func(p *tandemv1.Process) bool { return p.GetRole() == "verifier" && p.GetUp() })
+	return s
+}
+
+// Drafter starts a process of drafters that the others find only through the pool's server; end stops it. name is
+// the process's, not a drafter's.
+func (s *System) Drafter(name string, drafts ...string) (end func()) {
+	return s.run(name, func(ctx context.Context) error {
+		return drafter.Run(ctx, drafter.Config{Config: s.config(name), Models: models, Drafts: drafts, Pool: s.pool()})
+	})
+}
+
+// models are the settings with which all roles compute.
+var models = roles.Models{Threads: 1, Device: func(threads int) (roles.Device, error) { return cpu.New(threads, cpu.Auto) },
+	Open: engine.Open}
+
+func (s *System) addr(name string) string { return "unix://" + filepath.Join(s.dir, name) }
+func (s *System) pool() string            { return "file:" + filepath.Join(s.dir, "pool") }
+
+func (s *System) config(name string) roles.Config {
+	return roles.Config{Listen: s.addr(name), Sizes: roles.Sizes{Sessions: 2}, Version: "test",
+		Log: slog.New(slog.NewTextHandler(s.Log, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+}
+
+// run runs a role until end is called, at the end of the test at the latest.
+func (s *System) run(name string, do func(ctx context.Context) error) (end func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := do(ctx); err != nil {
+			s.t.Errorf("%s ended: %v", name, err)
+		}
+	}()
+	end = func() {
+		cancel()
+		<-done
+	}
+	s.t.Cleanup(end)
+	return end
+}
+
+// Await waits until one of the processes that the gateway knows of is as wanted.
+func (s *System) Await(what string, is func(*tandemv1.Process) bool) {
+	s.t.Helper()
+	s.await(what, func() bool {
+		d, err := s.Client.Describe(s.t.Context())
+		return err == nil && slices.ContainsFunc(d.GetProcesses(), is)
+	})
+}
+
+// await waits for what the system does by itself.
+func (s *System) await(what string, is func() bool) {
+	s.t.Helper()
+	for late := time.Now().Add(patience); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(late) {
+			s.t.Fatalf("waited %v for %s; logged %s", patience, what, s.Log)
+		}
+	}
+}
+
+// Generate runs r to its end.
+func (s *System) Generate(r client.Request) (tokens []uint32, text string, done client.Finished, err error) {
+	for e, err := range s.Client.Generate(s.t.Context(), r) {
+		switch {
+		case err != nil:
+			return tokens, text, done, err
+		case e.Delta != nil:
+			tokens = append(tokens, e.Delta.Tokens...)
+			text += e.Delta.Text
+		case e.Finished != nil:
+			done = *e.Finished
+		}
+	}
+	return tokens, text, done, nil
+}
+
+// Log is what roles have logged. Safe for concurrent use.
+type Log struct {
+	mu  sync.Mutex
+	all bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (l *Log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.Write(p)
+}
+
+// String returns all of it.
+func (l *Log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.String()
+}

@@ -1,0 +1,40 @@
+package roles
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/tandem-llm/tandem/services/rpc"
+	"github.com/tandem-llm/tandem/services/shm"
+)
+
+// Besides returns the socket, beside a process's own, on which its shared memory is handed out; "" for a process on TCP, whose
+// trees travel inside messages.
+func Besides(addr string) string {
+	path, isUnix := strings.CutPrefix(addr, "unix://")
+	if !isUnix {
+		return ""
+	}
+	return strings.TrimSuffix(path, ".sock") + "-shm.sock"
+}
+
+// OpenSegment makes the shared memory for a process's trees, serves its descriptor on a socket, unless that is "", and adds gauges of
+// how full it is.
+func (r *Process) OpenSegment(socket string) (*shm.Segment, error) {
+	segment, err := shm.New(shm.Config{})
+	if err != nil {
+		return nil, err
+	}
+	if socket != "" {
+		l, err := rpc.Listen("unix://" + socket)
+		if err == nil {
+			err = segment.Serve(l)
+		}
+		if err != nil {
+			return nil, errors.Join(err, segment.Close())
+		}
+	}
+	r.Gauge("shm.leased", func() int64 { return int64(segment.Leased()) })
+	r.Gauge("shm.slots", func() int64 { return int64(segment.Slots()) })
+	return segment, nil
+}

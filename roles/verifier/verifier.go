@@ -1,0 +1,115 @@
+// Package verifier is a verifier process: the target model behind gRPC, which verifies the pool's tickets.
+package verifier
+
+import (
+	"cmp"
+	"context"
+	"path/filepath"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/services/discovery"
+	"github.com/tandem-llm/tandem/services/pool"
+	"github.com/tandem-llm/tandem/services/rpc"
+	"github.com/tandem-llm/tandem/services/shm"
+	"github.com/tandem-llm/tandem/services/verifying"
+	"github.com/tandem-llm/tandem/verifier"
+)
+
+// Config configures a verifier process.
+type Config struct {
+	roles.Config
+	Models       roles.Models
+	Target       string   // GGUF file of the target model
+	Pool         string   // as roles.Process.PoolAccess takes it
+	Drafters     []string // addresses of drafter processes that do not announce themselves
+	PrefixCache  int      // as verifier.Config has it
+	Measure      bool     // measure at the start what its passes cost
+	SpareThreads int      // threads to leave to others, if passes measured at the start take hardly longer without them
+}
+
+// Run runs a verifier process until ctx ends.
+func Run(ctx context.Context, c Config) error {
+	var server *verifying.Server // set before the address is served
+	r, err := roles.Start(ctx, rpc.Verifier, c.Config, func() { server.Close() })
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	server, undo, err := c.assemble(ctx, r)
+	defer undo.Run()
+	if err != nil {
+		r.Server.Close()
+		return err
+	}
+	server.Register(r.Server.Registrar())
+	return r.Serve(ctx)
+}
+
+// assemble loads the model, puts the verifier together and starts its work on the pool.
+func (c Config) assemble(ctx context.Context, r *roles.Process) (server *verifying.Server, undo roles.Cleanup, err error) {
+	access, err := r.PoolAccess(ctx, c.Pool)
+	if err != nil {
+		return nil, undo, err
+	}
+	models, err := r.Load([]string{c.Target}, c.Models, tandem.DefaultLimits.Nodes, &undo)
+	if err != nil {
+		return nil, undo, err
+	}
+	m := models[0]
+	var costs []tandem.Cost
+	if c.Measure {
+		costs = costsOf(ctx, r, m, c.Target, r.Server.Addr(), c.Models.Options.KVType, c.SpareThreads)
+	}
+	process := r.DescribeProcess("verifier", "")
+	v, err := verifier.New(verifier.Config{Model: m, Events: r.Events, Counters: r.Counters, Costs: costs, PrefixCache: c.PrefixCache,
+		Pulse: r.Beat(roles.ModelName(c.Target)), Process: func() tandem.Description {
+			d := process()
+			d.File = filepath.Base(c.Target)
+			return d
+		}})
+	if err != nil {
+		return nil, undo, err
+	}
+	undo.Add(func() { roles.Shutdown(v.Shutdown) })
+	mapped := new(shm.Set) // the shared memory of drafters and gateways on this host
+	server = verifying.NewServer(verifying.Config{Verifier: v, Counters: r.Counters, MaxNodes: tandem.DefaultLimits.Nodes,
+		Vocab: m.Vocab().Size(), Map: func(socket string) func() {
+			return shm.NewLink(shm.Verifier, mapped, func(context.Context) (string, error) { return socket, nil }).Close
+		}})
+	r.Server.WhenGone(func(process uint64) {
+		_ = v.CloseOwned(context.Background(), process)
+		server.Forget(process)
+	})
+
+	poolConfig := pool.Config{Access: access, Counters: r.Counters, Log: r.Log}
+	memory := discovery.NewMemory(shm.Verifier, mapped)
+	table, err := discovery.NewTable(discovery.Config{Pool: poolConfig, Dial: r.Credentials.Dialer(rpc.Drafter), Static: c.Drafters,
+		Counters: r.Counters, Log: r.Log, Changed: memory.Update, Refused: r.Refused})
+	if err != nil {
+		return nil, undo, err
+	}
+	undo.Add(table.Close)
+	undo.Add(memory.Close)
+	tickets, err := pool.NewSource(pool.SourceConfig{Config: poolConfig, MaxNodes: tandem.DefaultLimits.Nodes, Vocab: m.Vocab().Size(),
+		Submit: v.Submit, Segments: mapped, Claimer: memory})
+	if err != nil {
+		return nil, undo, err
+	}
+	undo.Add(tickets.Close)
+	r.Tell(func(counters map[string]int64) { tellPool(counters, v.Waiting()) })
+	return server, undo, nil
+}
+
+// tellPool adds the pool's state: how many tickets wait, the bound, how old the first is, and who drafted them.
+func tellPool(counters map[string]int64, w verifier.Waiting) {
+	counters["pool.depth"], counters["pool.limit"], counters["pool.oldest_us"] = int64(w.Tickets), int64(w.Most), w.Oldest.Microseconds()
+	for name, n := range w.Of {
+		counters[PoolOf+cmp.Or(name[:min(len(name), longestDrafter)], "gateway")] += int64(n)
+	}
+}
+
+// PoolOf is the prefix of the counters of tickets in the pool by drafter; the gateway's own are without a draft.
+const PoolOf = "pool.of."
+
+const longestDrafter = 64 // bytes of a name

@@ -1,0 +1,208 @@
+package schedule
+
+import (
+	"slices"
+	"sort"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/schedule/owner"
+)
+
+// Space is the room left in a pass.
+type Space struct {
+	Rows   int
+	Wanted int // rows with logits
+}
+
+// Part is one session's share of a pass.
+type Part struct {
+	engine.Part
+	TopK int // best tokens that each of its wanted rows needs
+
+	of    Session
+	piece bool // a piece of the missing tokens, not of a round
+	round bool // of a queued session, piece or not
+}
+
+// Size returns the rows of a part and how many of them want logits.
+func (p *Part) Size() Space {
+	size := Space{Rows: len(p.Extend) + len(p.Nodes)}
+	switch p.Want {
+	case engine.WantAll:
+		size.Wanted = size.Rows
+	case engine.WantTail:
+		size.Wanted = len(p.Nodes) + min(len(p.Extend), 1)
+	}
+	return size
+}
+
+// fill chooses the parts of the next pass, or none if there is nothing to do, or nothing yet.
+//
+// Queued sessions come first, the longest waiting before others; sessions in a pass go to the end of the line. A session
+// takes as much of its part as fits, or nothing. After a part of more than a quarter of the largest pass it sits out a pass for
+// each further quarter, as long as others are queued (deficit round robin, Shreedhar and Varghese 1995). So a session with the
+// largest trees slows only one in four of the others' passes.
+//
+// Then come prompts, one piece after the other, and the text that queued sessions have missed, if it is more than a few tokens.
+// While any session is in rounds, pieces are so short that the pass takes at most half as long again as its rounds alone. As long
+// as a pass is bound by memory, they cost next to nothing; beyond that a row in a short piece costs about as much as in a long
+// one. If another prompt with the same beginning is further, a prompt waits for the pages that the other computes. So n choices
+// for one prompt cost one prefill.
+func (s *Schedule) fill(now time.Time) {
+	s.parts = s.parts[:0]
+	space := Space{Rows: s.cfg.Model.MaxRows(), Wanted: s.cfg.Model.MaxWanted()}
+	if len(s.line) == 0 {
+		s.fillSpare(space)
+		return
+	}
+	if s.waits(now) {
+		return
+	}
+	quarter := max(space.Rows/4, 1)
+	due := slices.ContainsFunc(s.line, func(x Session) bool { return x.seat().opening == nil && x.seat().turn <= s.passes })
+	all := space.Rows
+	for _, x := range s.copied(s.line) {
+		t := x.seat()
+		if t.sits = t.opening == nil && due && t.turn > s.passes; !t.sits && !s.lags(x) {
+			s.add(x, &space, false)
+		}
+	}
+	taken := all - space.Rows
+	space.Rows = s.piece(now, taken, space.Rows)
+	for _, x := range s.copied(s.line) {
+		if t := x.seat(); space.Rows > 0 && !t.sits && t.lags && !s.follows(x) {
+			s.add(x, &space, true)
+		}
+	}
+	s.parts = slices.DeleteFunc(s.parts, func(p Part) bool { return !s.Holds(p.of) }) // dropped since
+	s.charge(quarter)
+	s.line = s.rotated(s.line)
+}
+
+// charge makes queued sessions pay for their parts of a pass; a quarter of the pass is free.
+func (s *Schedule) charge(quarter int) {
+	if slices.ContainsFunc(s.parts, func(p Part) bool { return p.round }) {
+		s.passes++
+	}
+	for i := range s.parts {
+		if p := &s.parts[i]; p.round {
+			t := p.of.seat()
+			t.rows, t.ran = p.Size().Rows, true
+			t.turn = s.passes + (t.rows-1)/quarter
+		}
+	}
+}
+
+// fillSpare fills a pass that nobody waits for, so small that sessions queued meanwhile do not wait long.
+func (s *Schedule) fillSpare(space Space) {
+	space.Rows = min(space.Rows, space.Wanted, s.cfg.Spare)
+	for _, x := range s.copied(s.spare) {
+		if space.Rows == 0 {
+			break
+		}
+		var p Part
+		if !s.guard(x, func() { p = x.Spare(space) }) {
+			continue
+		}
+		if p.Size().Rows == 0 {
+			s.Rest(x)
+			continue
+		}
+		s.take(x, p, &space)
+	}
+	s.spare = s.rotated(s.spare)
+}
+
+// copied returns a copy of a list, for a loop in which sessions may be dropped. It is valid until the next call.
+func (s *Schedule) copied(list []Session) []Session {
+	s.scratch = append(s.scratch[:0], list...)
+	return s.scratch
+}
+
+// lags reports whether x has to catch up before it can begin. A few missing tokens do not count: they join its first part.
+func (s *Schedule) lags(x Session) bool {
+	t, missing := x.seat(), 0
+	s.guard(x, func() { missing = x.Missing() })
+	t.lags = t.opening != nil || missing > min(leastPiece, s.cfg.Chunk)
+	return t.lags
+}
+
+// follows reports whether x, which is being opened, should wait for what another session is about to compute.
+func (s *Schedule) follows(x Session) (wait bool) {
+	t := x.seat()
+	if t.opening == nil {
+		return false
+	}
+	s.guard(x, func() {
+		wait = slices.ContainsFunc(s.line, func(o Session) bool { return o.seat().opening != nil && t.Seq.Follows(o.seat().Seq) })
+	})
+	return wait
+}
+
+// add asks x for its part. A session that wants nothing of an empty pass would wait for ever, so it fails.
+func (s *Schedule) add(x Session, space *Space, piece bool) {
+	var p Part
+	switch {
+	case !s.Holds(x) || !s.guard(x, func() { p = x.Want(*space) }):
+	case p.Size().Rows > 0:
+		p.piece, p.round = piece, x.seat().opening == nil
+		s.take(x, p, space)
+	case len(s.parts) == 0:
+		s.Fail(x, tandem.Errorf(s.cfg.Name, tandem.Internal, "it is queued but wants no rows of a pass"))
+	}
+}
+
+// take puts a part into the pass.
+func (s *Schedule) take(x Session, p Part, space *Space) {
+	size := p.Size()
+	if size.Rows > space.Rows || size.Wanted > space.Wanted {
+		s.guard(x, func() { panic("a part that does not fit") })
+		return
+	}
+	p.of = x
+	space.Rows, space.Wanted = space.Rows-size.Rows, space.Wanted-size.Wanted
+	s.parts = append(s.parts, p)
+}
+
+// rotated moves the sessions of the pass to the end of list, so that all get a turn.
+func (s *Schedule) rotated(list []Session) []Session {
+	if len(s.parts) == 0 || len(s.parts) == len(list) {
+		return list
+	}
+	for i := range s.parts {
+		s.parts[i].of.seat().inPass = true
+	}
+	list = slices.DeleteFunc(list, func(x Session) bool { return x.seat().inPass })
+	for i := range s.parts {
+		x := s.parts[i].of
+		x.seat().inPass = false
+		list = append(list, x)
+	}
+	return list
+}
+
+// guard runs a function of x; a panic in it drops x.
+func (s *Schedule) guard(x Session, fn func()) bool {
+	err := owner.Guard(func() error { fn(); return nil })
+	if err != nil {
+		s.Fail(x, err)
+	}
+	return err == nil
+}
+
+const (
+	slower     = 1.5 // most time of a pass with pieces, in times of its rounds alone
+	leastPiece = 8   // rows of pieces that a pass takes in any case, so that every prompt gets in
+)
+
+// piece returns how many rows of pieces go into a pass with so many rows of rounds and room for left more.
+func (s *Schedule) piece(now time.Time, taken, left int) int {
+	most := min(left, s.cfg.Chunk)
+	if taken == 0 && !s.inRounds(now) {
+		return most
+	}
+	limit := time.Duration(slower * float64(s.costs.Time(max(taken, 1))))
+	return max(min(leastPiece, most), sort.Search(most, func(n int) bool { return s.costs.Time(taken+n+1) > limit }))
+}

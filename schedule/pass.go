@@ -1,0 +1,152 @@
+package schedule
+
+import (
+	"runtime"
+	"time"
+)
+
+// Pass describes a pass that has run.
+type Pass struct {
+	Rows  int           // all of them
+	Parts int           // of queued sessions
+	Spent time.Duration // from the start of fill to its end
+}
+
+// Step runs one pass for the sessions that wait, or else for those with spare work; false if there is nothing to run. It is
+// called by the owner's goroutine, or by anyone before Start.
+func (s *Schedule) Step() bool {
+	s.stepping = true
+	s.yield()
+	begun := time.Now()
+	s.arrive()
+	waited := len(s.line)
+	s.fill(begun)
+	more := len(s.parts) > 0 || len(s.line) < waited // sessions were dropped: the pass may have waited for one of them
+	if len(s.parts) > 0 {
+		s.run(s.parts, begun)
+	}
+	s.running, s.stepping = nil, false
+	return more
+}
+
+// yield lets callers whose wait has ended run before this goroutine and its thread are in a pass again. With a single processor for
+// Go code, answers leave only if this goroutine steps aside for the goroutines that write them.
+func (s *Schedule) yield() {
+	if !s.answered {
+		return
+	}
+	s.answered = false
+	for range s.cfg.Hops {
+		runtime.Gosched()
+	}
+}
+
+// arrive ends the waits for prompts that are in, and the work whose callers have given up.
+func (s *Schedule) arrive() {
+	for _, x := range s.copied(s.line) {
+		t := x.seat()
+		switch {
+		case t.opening != nil && t.opening.GivenUp() != nil:
+			s.Drop(x, t.opening.GivenUp())
+		case t.call != nil && t.call.GivenUp() != nil:
+			s.End(x, t.call.GivenUp())
+		case t.opening != nil:
+			s.guard(x, func() {
+				t.reused += t.Seq.Resume()
+				if x.Missing() == 0 {
+					x.Opened()
+					s.opened(x)
+				}
+			})
+		}
+	}
+}
+
+// run runs one pass, whose planning began at begun. If the model refuses it, each part runs alone, so that only the faulty one fails.
+func (s *Schedule) run(parts []Part, begun time.Time) {
+	s.running, s.batch = parts, s.batch[:0]
+	var pass Pass
+	topK, pieces := 0, false
+	for i := range parts {
+		p := &parts[i]
+		s.batch = append(s.batch, p.Part)
+		pass.Rows += p.Size().Rows
+		topK, pieces = max(topK, p.TopK), pieces || p.piece
+		if p.round {
+			pass.Parts++
+		}
+	}
+	s.owner.Expect(pass.Rows, s.costs.Time(pass.Rows))
+	out, err := s.cfg.Model.Forward(s.batch, topK)
+	s.free = time.Now()
+	s.owner.Finished()
+	pass.Spent = s.free.Sub(begun)
+	switch {
+	case err != nil && len(parts) == 1:
+		s.Fail(parts[0].of, err)
+		return
+	case err != nil:
+		for i := range parts {
+			s.run(parts[i:i+1], time.Now())
+		}
+		return
+	}
+	s.costs.Observe(pass.Rows, pass.Spent)
+	s.cfg.Counters.Add("passes", 1)
+	s.cfg.Counters.Add("passes.rows", int64(pass.Rows))
+	s.cfg.Counters.Add("passes.busy_us", pass.Spent.Microseconds())
+	if !pieces {
+		if s.pace == 0 {
+			s.pace = pass.Spent
+		}
+		s.pace += (pass.Spent - s.pace) / 8
+	}
+	first := 0
+	for i := range parts {
+		p := &parts[i]
+		if !s.guard(p.of, func() { p.of.Take(*p, out, first, pass) }) {
+			p.of = nil
+		}
+		first += p.Size().Wanted
+	}
+	s.settle(parts)
+}
+
+// settle lets sessions bring their state up to date with their answers while these are on their way. Nothing new
+// arrives for a session before this goroutine looks again.
+func (s *Schedule) settle(parts []Part) {
+	s.yield()
+	for i := range parts {
+		if x := parts[i].of; x != nil && s.Holds(x) {
+			s.guard(x, func() {
+				if err := x.Settle(); err != nil {
+					s.Fail(x, err)
+				}
+			})
+		}
+	}
+}
+
+// fault drops the sessions of a pass that panicked, since it is unknown what the model has written for them. If the schedule itself
+// panicked while it planned a pass, it drops all sessions that are opened or queued.
+func (s *Schedule) fault(err error) {
+	var victims []Session
+	for i := range s.running {
+		victims = append(victims, s.running[i].of)
+	}
+	if s.stepping && len(s.running) == 0 {
+		victims = append(victims, s.line...)
+	}
+	s.stepping, s.running = false, nil
+	if len(victims) == 0 {
+		s.cfg.Counters.Add("faults", 1)
+	}
+	for _, x := range victims {
+		if x != nil && s.Holds(x) {
+			s.Fail(x, err)
+		}
+	}
+	if len(s.line) > 0 && len(victims) > 0 {
+		s.owner.Post(func() {}) // the others go on
+	}
+}

@@ -1,0 +1,95 @@
+package discovery
+
+import (
+	"net"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/rpc"
+	"github.com/tandem-llm/tandem/services/wire"
+)
+
+const (
+	mostText       = 200 // bytes of a model's name
+	mostPrint      = 64  // bytes of a fingerprint
+	leastVocab     = 2
+	mostVocab      = 4 << 20
+	mostComplaints = 256 // that are remembered
+)
+
+// check returns nil if an announcement is plausible. Errors: Invalid, with the wrong value and what would be right.
+func check(addr string, drafters []wire.AnnouncedDrafter) error {
+	if err := checkAddress(addr); err != nil {
+		return err
+	}
+	for _, d := range drafters {
+		if err := checkDrafter(d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkAddress refuses addresses that cannot be dialed.
+func checkAddress(addr string) error {
+	if err := rpc.CheckAddress(addr); err != nil {
+		return err
+	}
+	if strings.HasPrefix(addr, "unix://") {
+		return printable("address", addr, 1, mostText)
+	}
+	host, port, _ := net.SplitHostPort(addr)
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return tandem.Errorf(op, tandem.Invalid, "address %.100q: want a port from 1 to 65535", addr)
+	}
+	if strings.ContainsAny(host, " /\\@?#") {
+		return tandem.Errorf(op, tandem.Invalid, "address %.100q: want a host's name or IP address before the port", addr)
+	}
+	return printable("address", addr, 1, mostText)
+}
+
+// checkDrafter refuses impossible drafters. A drafter with a vocabulary tells its size and fingerprint; one that takes any, such
+// as lookup, has neither, and no model.
+func checkDrafter(d wire.AnnouncedDrafter) error {
+	if err := printable("drafter's name", d.Name, 1, mostText); err != nil {
+		return err
+	}
+	if err := printable("model's name", d.Model, 0, mostText); err != nil {
+		return err
+	}
+	if err := printable("fingerprint", d.Fingerprint, 0, mostPrint); err != nil {
+		return err
+	}
+	any, sized := d.Vocab == 0 && d.Model == "" && d.Fingerprint == "", d.Vocab >= leastVocab && d.Vocab <= mostVocab && d.Fingerprint != ""
+	if !any && !sized {
+		return tandem.Errorf(op, tandem.Invalid,
+			"drafter %q has model %q, %d tokens and fingerprint %q: want %d to %d tokens and a fingerprint, or none of the three",
+			d.Name, d.Model, d.Vocab, d.Fingerprint, leastVocab, mostVocab)
+	}
+	return nil
+}
+
+// printable refuses texts that do not belong into a log or a table.
+func printable(what, s string, least, most int) error {
+	if len(s) < least || len(s) > most ||
+		strings.ContainsFunc(s, func(r rune) bool { return r == unicode.ReplacementChar || !unicode.IsPrint(r) }) {
+		return tandem.Errorf(op, tandem.Invalid, "%s %.100q: want %d to %d bytes of printable text", what, s, least, most)
+	}
+	return nil
+}
+
+// refuse counts a process with an impossible announcement, and logs it once.
+func (t *Table) refuse(addr string, err error) {
+	t.cfg.Counters.Add("announcements.refused", 1)
+	said := [2]string{addr, err.Error()}
+	if t.complaints[said] {
+		return
+	}
+	if len(t.complaints) >= mostComplaints {
+		clear(t.complaints) // rather log twice than grow without end
+	}
+	t.complaints[said] = true
+	t.cfg.Log.Warn("a drafter process is not used: what it says of itself cannot be", "address", addr, "error", err)
+}

@@ -1,0 +1,146 @@
+package discovery
+
+import (
+	"bytes"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/pool"
+	"github.com/tandem-llm/tandem/services/wire"
+)
+
+// lines is a log.
+type lines struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(b)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// nonsense are announcements that no process makes, by what is wrong with them.
+func nonsense(sock string) map[string]wire.Announcement {
+	good := wire.AnnouncedDrafter{Name: "d", Model: "m", Vocab: 9, Fingerprint: "f"}
+	with := func(change func(*wire.AnnouncedDrafter)) wire.Announcement {
+		d := good
+		change(&d)
+		return wire.Announcement{Addr: sock, Drafters: []wire.AnnouncedDrafter{d}}
+	}
+	at := func(addr string) wire.Announcement {
+		return wire.Announcement{Addr: addr, Drafters: []wire.AnnouncedDrafter{good}}
+	}
+	return map[string]wire.Announcement{
+		"a model without tokens":              with(func(d *wire.AnnouncedDrafter) { d.Vocab = 0 }),
+		"a model that takes any vocabulary":   with(func(d *wire.AnnouncedDrafter) { d.Vocab, d.Fingerprint = 0, "" }),
+		"a fingerprint of nothing":            with(func(d *wire.AnnouncedDrafter) { d.Vocab, d.Model = 0, "" }),
+		"one token":                           with(func(d *wire.AnnouncedDrafter) { d.Vocab = 1 }),
+		"two thousand million tokens":         with(func(d *wire.AnnouncedDrafter) { d.Vocab = 1<<31 - 1 }),
+		"tokens without a fingerprint":        with(func(d *wire.AnnouncedDrafter) { d.Fingerprint = "" }),
+		"a fingerprint that is none":          with(func(d *wire.AnnouncedDrafter) { d.Fingerprint = strings.Repeat("f", 65) }),
+		"a name that moves the cursor":        with(func(d *wire.AnnouncedDrafter) { d.Name = "d\x1b[2J" }),
+		"a model's name of two lines":         with(func(d *wire.AnnouncedDrafter) { d.Model = "m\nlevel=ERROR" }),
+		"a model's name of a thousand bytes":  with(func(d *wire.AnnouncedDrafter) { d.Model = strings.Repeat("m", 1000) }),
+		"a second drafter that cannot be":     {Addr: sock, Drafters: []wire.AnnouncedDrafter{good, {Name: "e", Model: "x"}}},
+		"an address without a port":           at("box"),
+		"an address with a word for its port": at("box:port"),
+		"port 0":                              at("box:0"),
+		"port 70000":                          at("box:70000"),
+		"a URL":                               at("http://box:80/x"),
+		"a user in the address":               at("a@box:80"),
+		"spaces in the address":               at("b ox:80"),
+		"a socket without a path":             at("unix://d"),
+		"a line break in the address":         at("unix:///d\nx"),
+	}
+}
+
+// TestNonsenseIsRefused: a process that says what cannot be is not in the table, counted each time and told of once.
+func TestNonsenseIsRefused(t *testing.T) {
+	nats, err := pool.StartServer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nats.Close)
+	p := pool.Config{Access: nats.Access()}
+	dir := t.TempDir()
+	good := startProcess(t, p, "unix://"+filepath.Join(dir, "good"), false, "fine")
+	var log lines
+	counters := new(tandem.Counters)
+	changed := make(chan []Process, 1000)
+	table, err := NewTable(Config{Pool: p, Beat: beat, Counters: counters, Log: slog.New(slog.NewTextHandler(&log, nil)),
+		Changed: func(processes []Process) { changed <- processes }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(table.Close)
+	bad := nonsense("unix://" + filepath.Join(dir, "bad"))
+	for name, a := range bad {
+		announcer, err := Announce(p, a, beat)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		t.Cleanup(announcer.Close)
+	}
+	told := func() int { return strings.Count(log.String(), "what it says of itself cannot be") }
+	for end := time.Now().Add(30 * time.Second); told() < len(bad) ||
+		counters.Snapshot()["announcements.refused"] < int64(3*len(bad)); time.Sleep(beat) {
+		if time.Now().After(end) {
+			t.Fatalf("told of %d of %d processes, counted %v:\n%s", told(), len(bad), counters.Snapshot(), log.String())
+		}
+	}
+	for end := time.Now().Add(30 * time.Second); ; {
+		var processes []Process
+		select {
+		case processes = <-changed:
+		case <-time.After(time.Until(end)):
+			t.Fatal("the process that is well is not in the table")
+		}
+		for _, x := range processes {
+			if x.Addr != good.addr {
+				t.Fatalf("the table has %+v", x)
+			}
+		}
+		if len(processes) == 1 && processes[0].Up {
+			break
+		}
+	}
+	if n := told(); n != len(bad) {
+		t.Errorf("told %d times of %d bad processes:\n%s", n, len(bad), log.String())
+	}
+}
+
+// TestSenseIsTaken: what tandem's own processes say.
+func TestSenseIsTaken(t *testing.T) {
+	for _, addr := range []string{"unix:///run/user/1000/tandem/drafter.sock", "10.0.0.2:8452", "[fe80::1]:8452", "box.example:8452",
+		"localhost:1"} {
+		drafters := []wire.AnnouncedDrafter{{Name: "lookup"}, {Name: "small-q8_0", Model: "Größer 1B", Vocab: 32000,
+			Fingerprint: "00f1e2d3c4b5a697"}, {Name: "nameless", Vocab: 2, Fingerprint: "f"}}
+		if err := check(addr, drafters); err != nil {
+			t.Errorf("%s: %v", addr, err)
+		}
+	}
+}
+
+// TestComplaintsAreForgotten before they fill the memory.
+func TestComplaintsAreForgotten(t *testing.T) {
+	table := &Table{cfg: Config{Counters: new(tandem.Counters), Log: slog.New(slog.DiscardHandler)}, complaints: map[[2]string]bool{}}
+	for i := range 10 * mostComplaints {
+		table.refuse("box", tandem.Errorf(op, tandem.Invalid, "reason %d", i))
+	}
+	if n := len(table.complaints); n > mostComplaints {
+		t.Errorf("%d are remembered: want at most %d", n, mostComplaints)
+	}
+}

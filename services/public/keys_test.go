@@ -1,0 +1,72 @@
+package public
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/tandem-llm/tandem"
+	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
+	"github.com/tandem-llm/tandem/services/access"
+	"github.com/tandem-llm/tandem/services/rpc"
+)
+
+// TestKeysComeBeforeMessages: every method judges the key by the headers; a message that is not sent is not waited for.
+func TestKeysComeBeforeMessages(t *testing.T) {
+	keys, err := access.New([]string{"right"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := rpc.NewServer(rpc.Config{Listen: "unix://" + filepath.Join(t.TempDir(), "g")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Admit(Admit(keys))
+	Register(s.Registrar(), Config{Keys: keys, Describe: func(context.Context) Description { return Description{} }})
+	s.SetServing(true)
+	ctx, cancel := context.WithCancel(context.Background())
+	var work sync.WaitGroup
+	work.Go(func() { _ = s.Run(ctx) })
+	t.Cleanup(func() { cancel(); work.Wait() })
+	conn, err := rpc.Dial(s.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	d := tandemv1.GenerationService_ServiceDesc
+	methods := []string{"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"}
+	for _, m := range d.Methods {
+		methods = append(methods, "/"+d.ServiceName+"/"+m.MethodName)
+	}
+	for _, m := range d.Streams {
+		methods = append(methods, "/"+d.ServiceName+"/"+m.StreamName)
+	}
+	for _, m := range methods {
+		for name, md := range map[string][]string{"no key": nil, "a wrong key": {"authorization", "Bearer wrong"},
+			"two": {"authorization", "Bearer right", "authorization", "Bearer right"}} {
+			ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), md...), 30*time.Second)
+			stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, m)
+			if err == nil {
+				err = stream.RecvMsg(new(tandemv1.DescribeResponse))
+			}
+			cancel()
+			if !errors.Is(rpc.FromStatus(err), tandem.Unauthenticated) {
+				t.Errorf("%s with %s: %v", m, name, err)
+			}
+		}
+	}
+	if _, err := grpc_health_v1.NewHealthClient(conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{}); err != nil {
+		t.Errorf("health without a key: %v", err)
+	}
+	with := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer right")
+	if _, err := tandemv1.NewGenerationServiceClient(conn).Describe(with, &tandemv1.DescribeRequest{}); err != nil {
+		t.Errorf("the right key: %v", err)
+	}
+}

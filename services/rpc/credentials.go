@@ -1,0 +1,139 @@
+package rpc
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"log/slog"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// Credentials are what a process shows the other processes and expects of them. The address decides which of them
+// counts:
+//
+//	unix socket                      nothing: its mode says who can connect
+//	TCP to other machines, with TLS  the certificates of both ends, and the roles in them
+//	other TCP, such as loopback      the secret, with every call
+//
+// The zero value has no certificate, and the secret in Folder, which is shown on loopback alone. Safe for concurrent use.
+type Credentials struct {
+	Certificate *Certificate // nil for none
+	Secret      *Secret      // nil: that in Folder
+	Log         *slog.Logger // nil discards
+
+	once sync.Once
+	own  *Secret // that in Folder, nil if there can be none
+}
+
+// Dialer returns a function that dials processes of a role; a peer whose certificate lacks the role is refused.
+func (c *Credentials) Dialer(role Role) func(addr string) (*grpc.ClientConn, error) {
+	return func(addr string) (*grpc.ClientConn, error) {
+		return dial(addr, c.encryption(addr, role), c.secretFor(addr))
+	}
+}
+
+// DialListener dials a process of this host by the address that it listens on, for a health check, which needs no
+// secret. A process that listens on all addresses of this host is dialed on loopback, and must
+// have a certificate with the same name as this process's.
+func (c *Credentials) DialListener(addr string) (*grpc.ClientConn, error) {
+	host, port, err := net.SplitHostPort(addr)
+	ip := net.ParseIP(host)
+	switch {
+	case Loopback(addr):
+		return dial(addr, nil, nil)
+	case err != nil || ip == nil || !ip.IsUnspecified():
+		return dial(addr, c.Certificate.Client(), nil)
+	}
+	secure := c.Certificate.Client()
+	if secure != nil {
+		secure.ServerName = c.Certificate.Name()
+	}
+	return dial(net.JoinHostPort("127.0.0.1", port), secure, nil)
+}
+
+// encryption returns the TLS configuration for a connection to addr, nil for none; the other end must have the role, unless that is "".
+func (c *Credentials) encryption(addr string, role Role) *tls.Config {
+	if c.Certificate == nil || onThisHost(addr) {
+		return nil
+	}
+	secure := c.Certificate.Client()
+	if role != "" {
+		secure.VerifyConnection = func(s tls.ConnectionState) error { return isRole(s.PeerCertificates[0], role) }
+	}
+	return secure
+}
+
+// isRole returns nil if a server's certificate names the role.
+func isRole(cert *x509.Certificate, role Role) error {
+	for _, r := range Roles(cert) {
+		if r == role {
+			return nil
+		}
+	}
+	return tandem.Errorf("access", tandem.Unauthenticated,
+		"the %s's certificate (%s) has %s: want URI:%s among its subject alternative names",
+		role, cert.Subject, rolesText(Roles(cert), "no role"), role.URI())
+}
+
+// onThisHost reports whether addr, as written, is a unix socket or on loopback. No name is looked up: it could
+// mean another machine by the time it is dialed.
+func onThisHost(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	ip := net.ParseIP(host)
+	return strings.HasPrefix(addr, "unix://") || err == nil && (host == "" || host == "localhost" || ip != nil && ip.IsLoopback())
+}
+
+// secretFor returns the secret to show at addr, nil for none. The one in Folder is shown on this host only.
+func (c *Credentials) secretFor(addr string) *Secret {
+	switch {
+	case strings.HasPrefix(addr, "unix://"):
+		return nil
+	case c.Certificate != nil && !onThisHost(addr):
+		return nil
+	case c.Secret != nil:
+		return c.Secret
+	case !onThisHost(addr):
+		return nil
+	}
+	c.once.Do(func() { c.own, _ = DefaultSecret(false, c.Log) }) // without one, the other end says what is missing
+	return c.own
+}
+
+// PoolSecret returns the secret whose token opens the pool at a URL, or at several, nil for none.
+func (c *Credentials) PoolSecret(urls string) *Secret {
+	if c.Secret != nil {
+		return c.Secret
+	}
+	for _, raw := range strings.Split(urls, ",") {
+		u, err := url.Parse(raw)
+		if err != nil || !onThisHost(u.Host) {
+			return nil
+		}
+	}
+	c.once.Do(func() { c.own, _ = DefaultSecret(false, c.Log) })
+	return c.own
+}
+
+// Listen returns c's secret for a server of internal services at addr, nil if it needs none. On loopback the secret in Folder
+// is made if need be; an address that other machines can reach without TLS needs a secret that they share. Errors: Invalid.
+func (c *Credentials) Listen(addr string) (*Secret, error) {
+	_, isUnix, err := split(addr)
+	if err != nil || isUnix || c.Secret != nil {
+		return c.Secret, err
+	}
+	if Loopback(addr) {
+		return DefaultSecret(true, c.Log)
+	}
+	if c.Certificate != nil {
+		return nil, nil
+	}
+	return nil, tandem.Errorf("listen", tandem.Invalid,
+		"%s: other machines can reach it, and nothing tells tandem's processes from strangers: "+
+			"want --tls-cert, --tls-key and --tls-ca, or --secret-file with the same secret at all of them", addr)
+}

@@ -1,0 +1,218 @@
+package rpc
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"errors"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+)
+
+const (
+	leastSecret = 16   // bytes
+	mostSecret  = 1024 // bytes
+	lookAgain   = time.Second
+	overlap     = time.Minute // for which the previous secret is still accepted
+)
+
+// Secret is shared by processes that talk over TCP without TLS. It is in a file that no other user may
+// read, and may be replaced while they run: a process with calls checks the file every second, and at once when it is
+// shown an unknown secret; it accepts the previous secret for another minute. A new file that cannot
+// be used is logged once, and the secret stays. Safe for concurrent use; nil has none and accepts none.
+type Secret struct {
+	path string
+	log  *slog.Logger // may be nil
+
+	state atomic.Pointer[secrets]
+	look  atomic.Int64 // when to look at the file again, Unix nanoseconds
+
+	mu   sync.Mutex
+	info os.FileInfo // of the file as last read, nil for none
+	said string      // what was wrong with it when last logged
+}
+
+// secrets are the accepted ones. now is "" while there is no file yet.
+type secrets struct {
+	now, before string
+	until       time.Time // of before
+}
+
+// OpenSecret returns the secret in the file at path. Errors: Invalid, with what is wrong with the file.
+func OpenSecret(path string, log *slog.Logger) (*Secret, error) {
+	s := &Secret{path: path, log: log}
+	s.state.Store(new(secrets))
+	err := s.read()
+	return s, err
+}
+
+// defaultSecret is the secret's file in Folder.
+const defaultSecret = "secret"
+
+// DefaultSecret returns the secret in Folder, which all processes of this user find. With make, it is made if it does not exist;
+// without, another process may make it later. Errors: Invalid.
+func DefaultSecret(make bool, log *slog.Logger) (*Secret, error) {
+	dir, err := Folder()
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, defaultSecret)
+	if make {
+		if err := writeSecret(path); err != nil {
+			return nil, err
+		}
+	}
+	s, err := OpenSecret(path, log)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return s, err
+}
+
+// writeSecret writes a random secret to path, unless there is a file.
+func writeSecret(path string) error {
+	tmp, err := os.CreateTemp(filepath.Dir(path), ".secret-*") // mode 0600
+	if err == nil {
+		defer os.Remove(tmp.Name())
+		_, err = io.WriteString(tmp, rand.Text()+"\n")
+		err = errors.Join(err, tmp.Close())
+	}
+	if err == nil {
+		err = os.Link(tmp.Name(), path) // atomic, and never replaces another's
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return tandem.Errorf("secret", tandem.Invalid, "%s cannot be made: %w", path, bare(err))
+	}
+	return nil
+}
+
+// read reads the file. Called by OpenSecret, or with mu held.
+func (s *Secret) read() error {
+	const op = "secret"
+	f, err := os.Open(s.path)
+	if err != nil {
+		return tandem.Errorf(op, tandem.Invalid, "secret file %s: %w", s.path, bare(err))
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return tandem.Errorf(op, tandem.Invalid, "secret file %s: %w", s.path, bare(err))
+	}
+	s.info = info
+	uid := os.Getuid()
+	switch {
+	case !info.Mode().IsRegular():
+		return tandem.Errorf(op, tandem.Invalid, "secret file %s is no file but %v", s.path, info.Mode())
+	case info.Mode().Perm()&0o077 != 0:
+		return tandem.Errorf(op, tandem.Invalid, "secret file %s has mode %04o: others can read or write it: want 0600 (chmod 600 %s)",
+			s.path, info.Mode().Perm(), s.path)
+	case owner(info) != uid && owner(info) != 0:
+		return tandem.Errorf(op, tandem.Invalid, "secret file %s belongs to user %d: want it to belong to user %d or root", s.path,
+			owner(info), uid)
+	}
+	b, err := io.ReadAll(io.LimitReader(f, mostSecret+2))
+	if err != nil {
+		return tandem.Errorf(op, tandem.Invalid, "secret file %s: %w", s.path, bare(err))
+	}
+	text := strings.TrimSpace(string(b))
+	if len(text) < leastSecret || len(text) > mostSecret || strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return tandem.Errorf(op, tandem.Invalid, "secret file %s holds %d bytes: want one line of %d to %d visible ASCII characters, "+
+			"as of `openssl rand -hex 32`", s.path, len(text), leastSecret, mostSecret)
+	}
+	if old := s.state.Load(); old.now != text {
+		next := &secrets{now: text}
+		if old.now != "" {
+			next.before, next.until = old.now, time.Now().Add(overlap)
+		}
+		s.state.Store(next)
+	}
+	return nil
+}
+
+// refresh checks the file if that is due, or at once if now is set.
+func (s *Secret) refresh(now bool) {
+	at := time.Now().UnixNano()
+	if !now && at < s.look.Load() {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.look.Store(at + int64(lookAgain))
+	info, err := os.Stat(s.path)
+	if err == nil && s.info != nil && os.SameFile(info, s.info) && info.ModTime().Equal(s.info.ModTime()) && info.Size() == s.info.Size() &&
+		info.Mode() == s.info.Mode() {
+		return
+	}
+	if errors.Is(err, fs.ErrNotExist) && s.info == nil {
+		return // nobody has made it yet
+	}
+	why := ""
+	if err := s.read(); err != nil {
+		why = err.Error()
+	}
+	if why != s.said && why != "" && s.log != nil {
+		s.log.Warn("the secret stays as it was", "error", why)
+	}
+	s.said = why
+}
+
+// current returns the secret, "" if there is none.
+func (s *Secret) current() string {
+	if s == nil {
+		return ""
+	}
+	s.refresh(false)
+	return s.state.Load().now
+}
+
+// accepts reports, in constant time for texts of one length, whether given is derived from a secret that is valid now.
+func (s *Secret) accepts(given string, from func(secret string) string) bool {
+	if s == nil || given == "" {
+		return false
+	}
+	s.refresh(false)
+	if s.state.Load().accepts(given, from) {
+		return true
+	}
+	s.refresh(true)
+	return s.state.Load().accepts(given, from)
+}
+
+func (s *secrets) accepts(given string, from func(secret string) string) bool {
+	ok := s.now != "" && subtle.ConstantTimeCompare([]byte(given), []byte(from(s.now))) == 1
+	if s.before != "" && time.Now().Before(s.until) {
+		ok = ok || subtle.ConstantTimeCompare([]byte(given), []byte(from(s.before))) == 1
+	}
+	return ok
+}
+
+func itself(secret string) string { return secret }
+
+// PoolToken returns the token for the pool of processes with this secret; "" without a secret.
+func (s *Secret) PoolToken() string {
+	if now := s.current(); now != "" {
+		return poolToken(now)
+	}
+	return ""
+}
+
+// AcceptsPool reports whether given is a valid PoolToken.
+func (s *Secret) AcceptsPool(given string) bool { return s.accepts(given, poolToken) }
+
+// poolToken derives the token from the secret, because NATS servers that are not tandem's may see it.
+func poolToken(secret string) string {
+	mac := hmac.New(sha256.New, []byte(secret))
+	mac.Write([]byte("tandem pool"))
+	return hex.EncodeToString(mac.Sum(nil))
+}

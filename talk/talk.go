@@ -1,0 +1,140 @@
+// Package talk is a client of a gateway: single answers, conversations, and the same answer with and without speculation.
+// It displays nothing.
+package talk
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/client"
+	"github.com/tandem-llm/tandem/services/httpapi"
+	"github.com/tandem-llm/tandem/services/httpapi/oai"
+)
+
+// Conversation holds what has been said so far. One goroutine at a time may use it.
+type Conversation struct {
+	Client  Client
+	Chat    httpapi.Chat                                // nil: text is continued
+	Request func(prompt string) (tandem.Request, error) // the request for a prompt with the options now in effect, validated
+	Last    *Answer                                     // the latest; nil before there is one
+
+	messages []oai.Message     // with Chat
+	text     string            // without
+	words    map[uint32]string // of tokens, as the gateway writes them
+}
+
+// Clear forgets what was said, but for the latest answer.
+func (t *Conversation) Clear() { t.messages, t.text = nil, "" }
+
+// Say adds said and the answer to the conversation; it hands each piece of the answer to show. An answer that was stopped
+// half-way stays and is returned with the error; if there was none, Say returns nil and takes said back.
+func (t *Conversation) Say(ctx context.Context, said string, show func(*client.Delta) error) (*Answer, error) {
+	r, undo, err := t.ask(ctx, said)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := Generate(ctx, t.Client, r, show)
+	if len(answer.Tokens) == 0 && err != nil {
+		undo()
+		return nil, err
+	}
+	t.Last = answer
+	if t.Chat != nil {
+		t.messages = append(t.messages, oai.Message{Role: "assistant", Content: answer.Text})
+	} else {
+		t.text += answer.Text
+	}
+	return answer, err
+}
+
+// ask adds said to the conversation and returns the request for an answer; undo takes said back.
+func (t *Conversation) ask(ctx context.Context, said string) (r tandem.Request, undo func(), err error) {
+	messages, text := t.messages, t.text
+	undo = func() { t.messages, t.text = messages, text }
+	if t.Chat == nil {
+		if t.text != "" && !strings.HasSuffix(t.text, "\n") {
+			t.text += "\n"
+		}
+		t.text += said
+		r, err = t.Request(t.text)
+	} else {
+		t.messages = append(slices.Clip(messages), oai.Message{Role: "user", Content: said})
+		var p httpapi.Prompt
+		if p, err = t.Chat.Prompt(ctx, t.messages); err == nil {
+			r, err = t.Request("x")
+			r.Prompt, r.Tokens = "", p.Tokens()
+		}
+	}
+	if err != nil {
+		undo()
+	}
+	return r, undo, err
+}
+
+// Word returns the text of a token, "" if the gateway does not say.
+func (t *Conversation) Word(ctx context.Context, token uint32) string {
+	if word, known := t.words[token]; known {
+		return word
+	}
+	if t.words == nil {
+		t.words = map[uint32]string{}
+	}
+	word, err := t.Client.Detokenize(ctx, []uint32{token})
+	if err != nil {
+		return ""
+	}
+	t.words[token] = word
+	return word
+}
+
+// Comparison is the latest request, repeated with and without speculation.
+type Comparison struct {
+	Tokens, Runs int           // tokens of a run; runs that were compared
+	With, Plain  time.Duration // decoding time, each of the faster run: other load can only make a run slower
+	Differ       string        // where runs differ, "" for nowhere
+}
+
+// Runs is how often Compare repeats the request.
+const Runs = 4
+
+// Compare repeats the latest request with and without speculation, in turn, and compares. It calls step with the number of the run
+// that begins, 1 to Runs. speculate sets the current options of speculation in a request that had none. Errors: Invalid before
+// anything was asked.
+func (t *Conversation) Compare(ctx context.Context, speculate func(*tandem.Request) error, step func(run int)) (out Comparison, err error) {
+	if t.Last == nil {
+		return out, tandem.Errorf("", tandem.Invalid, "nothing was asked yet")
+	}
+	with := t.Last.Request
+	if with.Bounds.Plain() {
+		if err := speculate(&with); err != nil {
+			return out, err
+		}
+	}
+	plain := with
+	plain.Bounds = tandem.Bounds{}
+	var runs []*Answer
+	for i, faster := range []*time.Duration{&out.With, &out.Plain, &out.Plain, &out.With} { // so that neither is always first
+		r := plain
+		if faster == &out.With {
+			r = with
+		}
+		step(i + 1)
+		run, err := Generate(ctx, t.Client, r, func(*client.Delta) error { return nil })
+		if err != nil {
+			return out, err
+		}
+		runs = append(runs, run)
+		if d := run.Finished.Statistics.Decode; *faster == 0 || d < *faster {
+			*faster = d
+		}
+	}
+	out.Tokens = len(runs[0].Tokens)
+	if t.Last.Whole {
+		runs = append(runs, t.Last)
+	}
+	out.Runs, out.Differ = len(runs), Difference(runs)
+	return out, nil
+}

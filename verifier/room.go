@@ -1,0 +1,104 @@
+package verifier
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// room is the pool: the tickets of all drafters and gateways that wait for a pass, whichever way they came. At most one
+// batch waits. The tickets of the running pass do not count, so the next batch can gather meanwhile (Minions' pool: drafters pause
+// while it holds a full batch, and resume when it holds less). Safe for concurrent use.
+type room struct {
+	most     int
+	counters *tandem.Counters
+
+	mu    sync.Mutex
+	waits []*place // first come first
+	freed chan struct{}
+}
+
+// place is one ticket's in the room.
+type place struct {
+	drafter string
+	came    time.Time
+	left    bool // under room.mu
+}
+
+func newRoom(most int, counters *tandem.Counters) *room {
+	return &room{most: most, counters: counters, freed: make(chan struct{}, 1)}
+}
+
+// enter takes a place for a ticket; nil if all are taken.
+func (r *room) enter(t tandem.Ticket) *place {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.waits) >= r.most {
+		return nil
+	}
+	p := &place{drafter: t.Drafter, came: time.Now()}
+	r.waits = append(r.waits, p)
+	return p
+}
+
+// free returns how many places are free.
+func (r *room) free() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.most - len(r.waits)
+}
+
+// await is enter that waits for a place.
+func (r *room) await(ctx context.Context, t tandem.Ticket) (*place, error) {
+	for {
+		if p := r.enter(t); p != nil {
+			return p, nil
+		}
+		select {
+		case <-r.freed:
+		case <-ctx.Done():
+			return nil, tandem.Errorf("verifier", tandem.KindOf(ctx.Err()), "waiting for room: %w", ctx.Err())
+		}
+	}
+}
+
+// leave gives a place back: its ticket is in a pass or is answered. A second call does nothing.
+func (r *room) leave(p *place) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if p.left {
+		return
+	}
+	p.left = true
+	r.waits = slices.DeleteFunc(r.waits, func(x *place) bool { return x == p })
+	r.counters.Add("tickets.waited_us", time.Since(p.came).Microseconds())
+	select {
+	case r.freed <- struct{}{}:
+	default:
+	}
+}
+
+// Waiting describes the tickets that wait for a pass at one moment.
+type Waiting struct {
+	Tickets, Most int
+	Oldest        time.Duration  // how long the first of them has waited
+	Of            map[string]int // tickets by drafter; "" for those without a draft
+}
+
+// Waiting returns what waits now, without waiting for a pass.
+func (v *Verifier) Waiting() Waiting {
+	r := v.room
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := Waiting{Tickets: len(r.waits), Most: r.most, Of: map[string]int{}}
+	for _, p := range r.waits {
+		out.Of[p.drafter]++
+	}
+	if len(r.waits) > 0 {
+		out.Oldest = time.Since(r.waits[0].came)
+	}
+	return out
+}

@@ -1,0 +1,97 @@
+package verifier
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// TestRoomHoldsOneBatch: as many tickets wait as a batch has, and those of the pass that runs are none of them.
+func TestRoomHoldsOneBatch(t *testing.T) {
+	b := newBench(t)
+	b.room = newRoom(3, b.cfg.Counters)
+	var all []*session
+	for i := range 3 {
+		all = append(all, b.openPrompt(tandem.SessionID(i+1), 1))
+	}
+	b.sched.Step() // their prompts are in
+	var others []*place
+	begun := 0
+	b.cfg.Events.BeginFunc = func(ctx context.Context, stage tandem.Stage, _ []tandem.Attr) (context.Context, tandem.End) {
+		if stage == tandem.StageVerify {
+			if begun++; begun == len(all) { // all are in the pass that is about to run
+				for at := b.room.enter(tandem.Ticket{}); at != nil; at = b.room.enter(tandem.Ticket{}) {
+					others = append(others, at)
+				}
+			}
+		}
+		return ctx, func(error, ...tandem.Attr) {}
+	}
+	for _, s := range all {
+		b.ask(s, 2)
+	}
+	if b.room.free() != 0 || b.room.enter(tandem.Ticket{}) != nil {
+		t.Fatal("the room takes one more than a batch")
+	}
+	if trees, _ := b.run(); len(trees) != 3 {
+		t.Fatalf("%d tickets were in the pass", len(trees))
+	}
+	if len(others) != 3 || b.room.free() != 0 {
+		t.Errorf("%d more came while the pass ran, and %d places are free after it: want 3 and none", len(others), b.room.free())
+	}
+	for _, at := range others {
+		b.room.leave(at)
+	}
+	b.ask(all[0], 2)
+	b.sched.Close(all[0].ID) // a session goes with what waits for it
+	if w := b.Waiting(); w.Tickets != 0 {
+		t.Errorf("%d tickets wait for a session that is gone", w.Tickets)
+	}
+}
+
+// TestWaitingTells: how many, how long, whose.
+func TestWaitingTells(t *testing.T) {
+	r := newRoom(4, new(tandem.Counters))
+	v := &Verifier{room: r}
+	if w := v.Waiting(); !reflect.DeepEqual(w, Waiting{Most: 4, Of: map[string]int{}}) {
+		t.Errorf("an empty room: %+v", w)
+	}
+	first := r.enter(tandem.Ticket{Drafter: "go"})
+	time.Sleep(5 * time.Millisecond)
+	second := time.Now()
+	r.enter(tandem.Ticket{Drafter: "py"})
+	r.enter(tandem.Ticket{Drafter: "go"})
+	r.enter(tandem.Ticket{})
+	w := v.Waiting()
+	if w.Tickets != 4 || w.Oldest < 5*time.Millisecond || !reflect.DeepEqual(w.Of, map[string]int{"go": 2, "py": 1, "": 1}) {
+		t.Errorf("four tickets: %+v", w)
+	}
+	r.leave(first)
+	r.leave(first)
+	if w := v.Waiting(); w.Tickets != 3 || w.Oldest > time.Since(second) || w.Of["go"] != 1 {
+		t.Errorf("after the first left, twice: %+v", w)
+	}
+	if n := r.counters.Snapshot()["tickets.waited_us"]; n < 5000 {
+		t.Errorf("it waited for %d µs", n)
+	}
+}
+
+func TestRoomIsWaitedFor(t *testing.T) {
+	r := newRoom(1, new(tandem.Counters))
+	at := r.enter(tandem.Ticket{})
+	soon, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
+	defer cancel()
+	if _, err := r.await(soon, tandem.Ticket{}); !errors.Is(err, tandem.Deadline) {
+		t.Errorf("a full room: %v: want deadline", err)
+	}
+	time.AfterFunc(5*time.Millisecond, func() { r.leave(at) })
+	long, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if next, err := r.await(long, tandem.Ticket{}); err != nil || next == nil {
+		t.Errorf("once there is room: %v", err)
+	}
+}
