@@ -20,40 +20,96 @@ const (
 )
 
 // rooms lists what the code of each room may import besides the standard library: other rooms by
-// their folder, modules by their path. "." is package tandem. An import that is not here, and a folder
-// without a room, fails the test: whoever wants the edge must add it here and say why in the commit.
+// their folder, modules by their path. "." is package tandem. A folder that is not here belongs to the room around it.
+// An import that is not here, and a folder without a room, fails the test: whoever wants the edge must add it here and say
+// why in the commit.
 var rooms = map[string][]string{
-	".":       {},
-	"spec":    {"."},
-	"kernels": {},
-	"engine":  {".", "kernels", "golang.org/x/sys"},
+	".":    {},
+	"spec": {"."},
+	// what a pass computes, the definitions, and devices; only cmd and tests choose one
+	"kernels":            {},
+	"kernels/ref":        {},
+	"kernels/ref/device": {"kernels", "kernels/ref"},
+	"kernels/cpu":        {"kernels"},
+	"kernels/cpu/peers":  {},                                               // for tests alone
+	"kernels/kerneltest": {"kernels", "kernels/ref", "kernels/ref/device"}, // for tests alone
+	"kernels/testdevice": {"kernels", "kernels/cpu", "kernels/ref/device"}, // for tests alone
+
+	"engine": {".", "kernels", "kernels/ref", "golang.org/x/sys"},
 	// gonja's parser only: its evaluator and loaders would run what a model file says without a limit
 	"engine/chat": {".", "engine/gguf", "engine/token", gonja + "config", gonja + "nodes", gonja + "parser", gonja + "tokens"},
 
-	"schedule": {"."},
+	"schedule": {".", "spec/learn", "engine"},
 
-	"drafter":  {".", "spec", "engine", "schedule"},
+	"drafter":  {".", "spec", "engine", "engine/sample", "schedule"},
 	"verifier": {".", "spec", "engine", "schedule"},
-	"gateway":  {".", "spec", "engine"},
+	"gateway":  {".", "spec", "engine/token"},
 	"mempool":  {"."},
 
 	"proto": {"google.golang.org/grpc", "google.golang.org/protobuf"},
-	"services": {".", "proto", "google.golang.org/grpc", "google.golang.org/protobuf", "google.golang.org/genproto",
-		"github.com/nats-io", "go.opentelemetry.io", "golang.org/x/sys"},
+	"services": {".", "proto", "services/rpc", "services/shm", "services/trees", traceparent,
+		"google.golang.org/grpc", "google.golang.org/protobuf"},
+	// the one place that knows how errors travel in a status
+	"services/rpc": {".", "proto", traceparent, "google.golang.org/grpc", "google.golang.org/protobuf", statusDetails},
+	// bytes between processes of one host, and the trees among them: no wire but its encoding of a tree
+	"services/shm":   {".", "golang.org/x/sys"},
+	"services/trees": {".", "services/shm", "services/wire"},
+	"services/pool":  {".", "services", "services/rpc", "services/shm", "services/trees", "github.com/nats-io"},
+	"services/discovery": {".", "proto", "services", "services/pool", "services/rpc", "services/shm", "google.golang.org/grpc",
+		"google.golang.org/protobuf", "github.com/nats-io"},
 	// what is measured and how it is shown is telemetry's alone
-	"services/telemetry": {".", "services", "google.golang.org/grpc", "go.opentelemetry.io", "github.com/prometheus"},
-	"client":             {"proto", "google.golang.org/grpc", "google.golang.org/protobuf", "google.golang.org/genproto"},
+	"services/telemetry": {".", "services", traceparent, "google.golang.org/grpc", "go.opentelemetry.io", "github.com/prometheus"},
+	traceparent:          {"go.opentelemetry.io/otel"},
+	"services/awake":     {"."},
+	"services/supervise": {"golang.org/x/sys"},
+	"client":             {"proto", "google.golang.org/grpc", statusDetails},
 
-	"cmd":  {"*"},
-	"test": {"*"},
+	// what every process has; the packages below it say what each kind consists of
+	"roles": {".", "engine", "kernels", "schedule", "services", "services/rpc", "services/pool", "services/shm",
+		"services/supervise", "services/telemetry"},
+	"roles/drafter": {".", "roles", "drafter", "engine", "services", "services/discovery", "services/pool", "services/rpc",
+		"services/trees"},
+	"roles/verifier": {".", "roles", "verifier", "engine", "services", "services/discovery", "services/pool", "services/rpc",
+		"services/shm"},
+	"roles/gateway": {".", "roles", "roles/chats", "gateway", "engine", "services", "services/discovery", "services/pool", "services/rpc",
+		"services/shm", "services/trees", "services/telemetry", "services/awake", "google.golang.org/grpc"},
+	"roles/chats": {".", "roles", "engine", "engine/chat", "services"},
+	"roles/pair":  {".", "roles", "drafter", "engine"},
+	"roles/group": {"services/pool", "services/supervise", "client", "proto"},
+	"roles/rolestest": {".", "roles", "roles/gateway", "roles/drafter", "roles/verifier", "engine", "kernels/cpu", "services", "client",
+		"proto"},
+
+	// what computes is handed to them: threads, a model, a way to start processes
+	"bench":         {".", "bench/figures", "kernels", "engine"},
+	"bench/system":  {".", "bench/figures", "engine"},
+	"bench/figures": {},
+	"talk":          {".", "client", "services"},
+
+	"cache":  {"."},
+	"demo":   {"."},
+	"models": {}, // the shipped pair as bytes: whoever imports it is 24 MB larger
+
+	"cmd":     {"*"},
+	"test":    {"*"},
+	"testkit": {},
 }
 
-// testOnly lists what test files of any room may import on top.
-var testOnly = []string{"pgregory.net/rapid", "go.uber.org/goleak", "github.com/openai/openai-go"}
+const (
+	traceparent   = "services/telemetry/traceparent"
+	statusDetails = "google.golang.org/genproto/googleapis/rpc/errdetails" // of gRPC's statuses
+)
 
-// domainTests are rooms whose tests may run the other domain rooms with them in one process, but never
-// the wire.
-var domainTests = []string{"drafter", "verifier", "gateway", "mempool"}
+// testOnly lists what test files of any room may import on top.
+var testOnly = []string{"testkit", "kernels/testdevice", "pgregory.net/rapid", "go.uber.org/goleak", "github.com/openai/openai-go"}
+
+// testsOf lists what test files of one room may import on top: those of a domain room may run the others with it in one process, but
+// never the wire.
+var testsOf = map[string][]string{"drafter": domain, "verifier": domain, "gateway": domain, "mempool": domain,
+	"kernels/cpu": {"kernels/cpu/peers", "kernels/kerneltest", "kernels/ref"}, "engine": {"kernels/cpu"},
+	"services": {"services/pool"}, "services/discovery": {"services/trees"}, "client": {"google.golang.org/protobuf"},
+	"roles/rolestest": {"roles/pair"}, "roles/pair": {"roles/rolestest"}}
+
+var domain = []string{"drafter", "verifier", "gateway", "mempool", "engine"}
 
 func TestImports(t *testing.T) {
 	seen := map[string]bool{}
@@ -74,10 +130,7 @@ func TestImports(t *testing.T) {
 			return nil
 		}
 		if strings.HasSuffix(path, "_test.go") {
-			allowed = slices.Concat(allowed, testOnly)
-			if slices.Contains(domainTests, room) {
-				allowed = append(allowed, domainTests...)
-			}
+			allowed = slices.Concat(allowed, testOnly, testsOf[room])
 		}
 		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
 		if err != nil {
@@ -97,20 +150,25 @@ func TestImports(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, room := range []string{".", "spec", "kernels", "engine", "drafter", "verifier", "gateway", "services", "cmd"} {
+	for room := range rooms {
 		if !seen[room] {
 			t.Errorf("room %q has no Go file: is the test looking at the right folder?", room)
 		}
 	}
 }
 
-// roomOf returns the room that a folder belongs to: itself if it has a list of its own, else its topmost folder.
+// roomOf returns the room that a folder belongs to: the innermost around it that has a list, else its topmost folder.
 func roomOf(dir string) string {
-	if _, own := rooms[dir]; own {
-		return dir
+	for {
+		if _, own := rooms[dir]; own {
+			return dir
+		}
+		i := strings.LastIndex(dir, "/")
+		if i < 0 {
+			return dir
+		}
+		dir = dir[:i]
 	}
-	room, _, _ := strings.Cut(dir, "/")
-	return room
 }
 
 func mayImport(room, imported string, allowed []string) bool {
@@ -138,8 +196,16 @@ func TestImportRules(t *testing.T) {
 		{"spec", "fmt", true},
 		{"spec", module, true},
 		{"spec", module + "/engine", false},
-		{"kernels", "C", true},
+		{"kernels/cpu", "C", true},
 		{"kernels", module, false},
+		{"kernels", module + "/kernels/cpu", false},
+		{"kernels/cpu", module + "/kernels", true},
+		{"kernels/cpu", module + "/kernels/ref", false},
+		{"engine", module + "/kernels/ref", true},
+		{"engine", module + "/kernels/cpu", false},
+		{"engine", module + "/kernels/ref/device", false},
+		{"engine", module + "/kernels/testdevice", false},
+		{"cmd", module + "/kernels/cpu", true},
 		{"engine", module + "/engine/kv", true},
 		{"engine", gonja + "parser", false},
 		{"engine/chat", gonja + "parser", true},
@@ -150,10 +216,27 @@ func TestImportRules(t *testing.T) {
 		{"drafter", module + "/verifier", false},
 		{"gateway", module + "/services/pool", false},
 		{"gateway", "google.golang.org/grpc", false},
+		{"gateway", module + "/engine/token", true},
+		{"gateway", module + "/engine", false},
+		{"gateway", module + "/engine/kv", false},
+		{"drafter", module + "/engine/token", true},
 		{"services", module + "/gateway", false},
 		{"services", module + "/engine", false},
 		{"services", "google.golang.org/grpc/codes", true},
+		{"services", "go.opentelemetry.io/otel/trace", false},
+		{"services", module + "/services/telemetry", false},
+		{"services", module + "/" + traceparent, true},
+		{"services", "github.com/nats-io/nats.go", false},
+		{"services/pool", "github.com/nats-io/nats.go", true},
+		{"services/pool", module + "/services/wire", true},
+		{"services/rpc", module + "/services/wire", false},
+		{"services/telemetry", "go.opentelemetry.io/otel/trace", true},
 		{"client", module, false},
+		{"client", module + "/services/rpc", false},
+		{"client", "google.golang.org/protobuf/proto", false},
+		{"bench/system", module + "/client", false},
+		{"bench", module + "/cmd/tandem", false},
+		{"services/supervise", "google.golang.org/grpc", false},
 		{"cmd", "github.com/alecthomas/kong", true},
 	} {
 		if got := mayImport(tc.room, tc.imported, rooms[tc.room]); got != tc.want {
@@ -168,7 +251,8 @@ func TestNoBinaries(t *testing.T) {
 	if err != nil {
 		t.Skip("not a git checkout: ", err)
 	}
-	magics := [][]byte{[]byte("\x7fELF"), []byte("MZ"), []byte("\xcf\xfa\xed\xfe"), []byte("!<arch>\n"), []byte("PK\x03\x04"), []byte("\x1f\x8b")}
+	magics := [][]byte{[]byte("\x7fELF"), []byte("MZ"), []byte("\xcf\xfa\xed\xfe"), []byte("!<arch>\n"), []byte("PK\x03\x04"),
+		[]byte("\x1f\x8b")}
 	for _, name := range strings.Split(strings.TrimRight(string(list), "\x00"), "\x00") {
 		f, err := os.Open(name)
 		if err != nil {
