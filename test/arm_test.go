@@ -35,7 +35,8 @@ func armTools(t *testing.T) crossARM {
 	if x.gcc, err = exec.LookPath("aarch64-linux-gnu-gcc"); err != nil {
 		t.Skip("no aarch64-linux-gnu-gcc; " + packages)
 	}
-	if libc, err := exec.Command(x.gcc, "-print-file-name=libc.a").Output(); err != nil || !filepath.IsAbs(strings.TrimSpace(string(libc))) {
+	if libc, err := exec.Command(x.gcc, "-print-file-name=libc.a").Output(); err != nil ||
+		!filepath.IsAbs(strings.TrimSpace(string(libc))) {
 		t.Skip("aarch64-linux-gnu-gcc has no libc.a; " + packages)
 	}
 	return x
@@ -44,7 +45,8 @@ func armTools(t *testing.T) crossARM {
 // build runs a build command of go for ARM. The result is static, so that it needs no libraries.
 func (x crossARM) build(t *testing.T, args ...string) {
 	t.Helper()
-	args = append(args[:len(args)-1:len(args)-1], "-tags", "netgo,osusergo", "-ldflags", `-linkmode external -extldflags "-static"`, args[len(args)-1])
+	args = append(args[:len(args)-1:len(args)-1], "-tags", "netgo,osusergo", "-ldflags", `-linkmode external -extldflags "-static"`,
+		args[len(args)-1])
 	cmd := exec.Command("go", args...)
 	cmd.Env = append(os.Environ(), "GOOS=linux", "GOARCH=arm64", "CGO_ENABLED=1", "CC="+x.gcc)
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -77,20 +79,24 @@ func TestARM(t *testing.T) {
 	arm, kernels := filepath.Join(dir, "tandem"), filepath.Join(dir, "kernels.test")
 
 	x.build(t, "test", "-c", "-o", kernels, "../kernels/cpu")
-	out, err := x.run("max", "../kernels/cpu", kernels, "-test.short", "-test.run",
-		"TestMatMul/(bf16|q8_0|q4_0|q5_0|q4_k|q5_k|q6_k|q4_1|q2_k)/(33x|5x)|TestAttention/.*dim:80_|TestGates|TestSoftCap")
-	if err != nil {
-		t.Errorf("the kernels' tests: %v\n%s", err, out)
+	out, err := x.run("max", "../kernels/cpu", kernels, "-test.short", "-test.v", "-test.run",
+		"TestPrograms/MatMul$/.*/(33x|5x)|TestPrograms/Attention$/.*dim:80_|TestPrograms/(Gates|SoftCap)")
+	for _, kind := range []string{"MatMul", "Attention", "Gates", "SoftCap"} {
+		if err != nil || !strings.Contains(out, "--- PASS: TestPrograms/"+kind) {
+			t.Fatalf("the kernels' tests, %s: %v\n%s", kind, err, out)
+		}
 	}
 
 	x.build(t, "build", "-o", arm, "../cmd/tandem")
 	logits := []string{"logits", "--model", targetModel, "--tokens", "1,2,3,564,308", "--generate", "2", "--json"}
 	want := w.ok(logits...).stdout
-	for _, c := range []struct{ cpu, isa, lacks string }{{"cortex-a72", "auto", "neon-dot"}, {"cortex-a76", "neon-dot", "neon-i8mm"}, {"max", "neon-i8mm", "avx2"}} {
+	for _, c := range []struct{ cpu, isa, lacks string }{{"cortex-a72", "auto", "neon-dot"}, {"cortex-a76", "neon-dot", "neon-i8mm"},
+		{"max", "neon-i8mm", "avx2"}} {
 		if got, err := x.run(c.cpu, ".", arm, append(logits, "--isa", c.isa)...); err != nil || got != want {
 			t.Errorf("logits on %s with --isa %s: %v, %s want this machine's: %s", c.cpu, c.isa, err, got, want)
 		}
-		if _, err := x.run(c.cpu, ".", arm, append(logits, "--isa", c.lacks)...); err == nil || !strings.Contains(err.Error(), "no "+c.lacks+"; it has") {
+		if _, err := x.run(c.cpu, ".", arm, append(logits, "--isa", c.lacks)...); err == nil ||
+			!strings.Contains(err.Error(), "no "+c.lacks+"; it has") {
 			t.Errorf("%s with --isa %s: %v, want a refusal that names what it has", c.cpu, c.lacks, err)
 		}
 	}

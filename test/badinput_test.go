@@ -37,46 +37,48 @@ func refused(t *testing.T, e ended, want string) {
 }
 
 func TestBadValues(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	generate := func(flags ...string) []string { return append([]string{"generate", "--prompt", "x"}, flags...) }
 	for name, tc := range map[string]struct {
 		args []string
 		want string
 	}{
-		"no command":            {nil, "generate"},
-		"unknown command":       {[]string{"dance"}, "dance"},
-		"unknown flag":          {generate("--max-token", "3"), "--max-token"},
-		"empty prompt":          {[]string{"generate", "--prompt", ""}, "prompt is empty"},
-		"two prompts":           {generate("--prompt-file", "x"), "--prompt-file"},
-		"missing prompt file":   {[]string{"generate", "--prompt-file", "/no/such"}, "/no/such"},
-		"prompt not UTF-8":      {[]string{"generate", "--prompt", "ab\xff"}, "not valid UTF-8 at byte 2"},
-		"prompt too long":       {[]string{"generate", "--prompt", strings.Repeat("word ", 2000)}, "the context holds 1024"},
-		"max-tokens 0":          {generate("--max-tokens", "0"), "max_tokens is 0"},
-		"max-tokens -1":         {generate("--max-tokens=-1"), "max_tokens is -1"},
-		"max-tokens word":       {generate("--max-tokens", "many"), "max-tokens"},
-		"temperature -1":        {generate("--temperature=-1"), "temperature is -1"},
-		"temperature NaN":       {generate("--temperature", "NaN"), "temperature is NaN"},
-		"temperature Inf":       {generate("--temperature", "Inf"), "temperature is +Inf"},
-		"top-p 0":               {generate("--top-p", "0"), "top_p is 0"},
-		"top-p 2":               {generate("--top-p", "2"), "top_p is 2"},
-		"top-p NaN":             {generate("--top-p", "NaN"), "top_p is NaN"},
-		"top-k -1":              {generate("--top-k=-1"), "top_k is -1"},
-		"seed -1":               {generate("--seed=-1"), "seed"},
-		"tree 0/0/0":            {generate("--tree", "0/0/0"), "nodes is 0"},
-		"tree of words":         {generate("--tree", "a/b/c"), `nodes "a" is not a number`},
-		"tree too large":        {generate("--tree", "100000/7/10"), "nodes is 100000"},
-		"two drafts":            {generate("--draft", draftModel, "--draft", draftModel), "--draft is given 2 times"},
-		"isa":                   {generate("--isa", "mmx"), "mmx"},
-		"threads":               {generate("--verifier-threads=-3"), "--verifier-threads is -3"},
-		"ctx":                   {generate("--ctx=-3"), "--ctx is -3"},
-		"sessions":              {generate("--sessions=-3"), "--sessions is -3"},
-		"address":               {generate("--addr", "nowhere"), "nowhere"},
-		"nobody there":          {generate("--addr", "unix:///no/such.sock"), "/no/such.sock"},
-		"tokens":                {[]string{"logits", "--model", targetModel, "--tokens", "1,x"}, `"x"`},
-		"tokens out of range":   {[]string{"logits", "--model", targetModel, "--tokens", "1,4096"}, "4096"},
-		"tokens negative":       {[]string{"logits", "--model", targetModel, "--tokens=-1"}, "-1"},
-		"top 0":                 {[]string{"logits", "--model", targetModel, "--tokens", "1", "--top", "0"}, "--top is 0"},
-		"continuation":          {[]string{"logits", "--model", targetModel, "--tokens", "1", "--generate", "5000"}, "the context holds 1024"},
+		"no command":          {nil, "generate"},
+		"unknown command":     {[]string{"dance"}, "dance"},
+		"unknown flag":        {generate("--max-token", "3"), "--max-token"},
+		"empty prompt":        {[]string{"generate", "--prompt", ""}, "prompt is empty"},
+		"two prompts":         {generate("--prompt-file", "x"), "--prompt-file"},
+		"missing prompt file": {[]string{"generate", "--prompt-file", "/no/such"}, "/no/such"},
+		"prompt not UTF-8":    {[]string{"generate", "--prompt", "ab\xff"}, "not valid UTF-8 at byte 2"},
+		"prompt too long":     {[]string{"generate", "--prompt", strings.Repeat("word ", 2000)}, "the context holds 1024"},
+		"max-tokens 0":        {generate("--max-tokens", "0"), "max_tokens is 0"},
+		"max-tokens -1":       {generate("--max-tokens=-1"), "max_tokens is -1"},
+		"max-tokens word":     {generate("--max-tokens", "many"), "max-tokens"},
+		"temperature -1":      {generate("--temperature=-1"), "temperature is -1"},
+		"temperature NaN":     {generate("--temperature", "NaN"), "temperature is NaN"},
+		"temperature Inf":     {generate("--temperature", "Inf"), "temperature is +Inf"},
+		"top-p 0":             {generate("--top-p", "0"), "top_p is 0"},
+		"top-p 2":             {generate("--top-p", "2"), "top_p is 2"},
+		"top-p NaN":           {generate("--top-p", "NaN"), "top_p is NaN"},
+		"top-k -1":            {generate("--top-k=-1"), "top_k is -1"},
+		"seed -1":             {generate("--seed=-1"), "seed"},
+		"tree 0/0/0":          {generate("--tree", "0/0/0"), "nodes is 0"},
+		"tree of words":       {generate("--tree", "a/b/c"), `nodes "a" is not a number`},
+		"tree too large":      {generate("--tree", "100000/7/10"), "nodes is 100000"},
+		"two drafts":          {generate("--draft", draftModel, "--draft", draftModel), "--draft is given 2 times"},
+		"isa":                 {generate("--isa", "mmx"), "mmx"},
+		"threads":             {generate("--verifier-threads=-3"), "--verifier-threads is -3"},
+		"ctx":                 {generate("--ctx=-3"), "--ctx is -3"},
+		"sessions":            {generate("--sessions=-3"), "--sessions is -3"},
+		"address":             {generate("--addr", "nowhere"), "nowhere"},
+		"nobody there":        {generate("--addr", "unix:///no/such.sock"), "/no/such.sock"},
+		"tokens":              {[]string{"logits", "--model", targetModel, "--tokens", "1,x"}, `"x"`},
+		"tokens out of range": {[]string{"logits", "--model", targetModel, "--tokens", "1,4096"}, "4096"},
+		"tokens negative":     {[]string{"logits", "--model", targetModel, "--tokens=-1"}, "-1"},
+		"top 0":               {[]string{"logits", "--model", targetModel, "--tokens", "1", "--top", "0"}, "--top is 0"},
+		"continuation": {[]string{"logits", "--model", targetModel, "--tokens", "1", "--generate", "5000"},
+			"the context holds 1024"},
 		"configuration file":    {[]string{"config", "--config", "/no/such.yaml"}, "/no/such.yaml"},
 		"run directory":         {generate("--run-dir", "/no/such"), "/no/such: no such file or directory"},
 		"verifier without pool": {[]string{"verifier", "--target", targetModel, "--listen", "127.0.0.1:0"}, "--pool"},
@@ -90,6 +92,7 @@ func TestBadValues(t *testing.T) {
 }
 
 func TestBadConfiguration(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	path := filepath.Join(t.TempDir(), "c.yaml")
 	if err := os.WriteFile(path, []byte("temprature: 1\n"), 0o600); err != nil {
@@ -139,6 +142,7 @@ func (g gguf) header(at int, v uint32) gguf {
 }
 
 func TestBadModels(t *testing.T) {
+	t.Parallel()
 	good, err := os.ReadFile(draftModel)
 	if err != nil {
 		t.Fatal(err)
@@ -148,13 +152,14 @@ func TestBadModels(t *testing.T) {
 		data gguf
 		want string
 	}{
-		"empty":              {gguf{}, "empty"},
-		"text":               {gguf("Once upon a time there was a text that was no model.\n"), "GGUF"},
-		"magic":              {g.header(0, 0x12345678), "GGUF"},
-		"version 1":          {g.header(4, 1), "version 1"},
-		"version 99":         {g.header(4, 99), "version 99"},
-		"big-endian":         {g.header(4, 3<<24), "big-endian"},
-		"architecture":       {g.with("general.architecture\x08\x00\x00\x00\x05\x00\x00\x00\x00\x00\x00\x00llama", "general.architecture\x08\x00\x00\x00\x05\x00\x00\x00\x00\x00\x00\x00mamba"), "mamba"},
+		"empty":      {gguf{}, "empty"},
+		"text":       {gguf("Once upon a time there was a text that was no model.\n"), "GGUF"},
+		"magic":      {g.header(0, 0x12345678), "GGUF"},
+		"version 1":  {g.header(4, 1), "version 1"},
+		"version 99": {g.header(4, 99), "version 99"},
+		"big-endian": {g.header(4, 3<<24), "big-endian"},
+		"architecture": {g.with("general.architecture\x08\x00\x00\x00\x05\x00\x00\x00\x00\x00\x00\x00llama",
+			"general.architecture\x08\x00\x00\x00\x05\x00\x00\x00\x00\x00\x00\x00mamba"), "mamba"},
 		"unsupported type":   {g.tensorType("blk.0.attn_q.weight", 16), "iq2_xxs"},
 		"unknown type":       {g.tensorType("blk.0.attn_q.weight", 12345), "12345"},
 		"tensor missing":     {g.with("blk.1.ffn_up.weight", "blk.1.ffn_xx.weight"), "blk.1.ffn_up.weight"},
@@ -193,6 +198,7 @@ func TestBadModels(t *testing.T) {
 
 // TestCutModel cuts a model at every 4 KiB boundary (a sample of them in the short form).
 func TestCutModel(t *testing.T) {
+	t.Parallel()
 	good, err := os.ReadFile(draftModel)
 	if err != nil {
 		t.Fatal(err)
@@ -219,7 +225,8 @@ func TestAddressInUse(t *testing.T) {
 	defer l.Close()
 	w := newWorld(t)
 	refused(t, w.run("up", "--http", "off", "--listen", l.Addr().String()), "address in use")
-	refused(t, w.run("gateway", "--http", "off", "--target", targetModel, "--verifier", "127.0.0.1:1", "--listen", l.Addr().String()), "address in use")
+	refused(t, w.run("gateway", "--http", "off", "--target", targetModel, "--verifier", "127.0.0.1:1", "--listen", l.Addr().String()),
+		"address in use")
 }
 
 // unprivileged runs a command of the world as a user without rights, where the test has the right to.

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-llm/tandem/testkit"
+
 	"github.com/tandem-llm/tandem/client"
 )
 
@@ -53,7 +55,8 @@ func newBox(t *testing.T) *box {
 		t.Fatal(err)
 	}
 	begun := time.Now()
-	b := &box{t: t, ids: map[string]string{}, project: fmt.Sprintf("tandemtest%d", os.Getpid()), grpc: freePort(t), http: freePort(t), compose: composeCommand(t)}
+	b := &box{t: t, ids: map[string]string{}, project: fmt.Sprintf("tandemtest%d", os.Getpid()), grpc: freePort(t), http: freePort(t),
+		compose: composeCommand(t)}
 	dir := t.TempDir()
 	if out, err := exec.Command("../scripts/static", filepath.Join(dir, "bin", "tandem")).CombinedOutput(); err != nil {
 		t.Fatalf("scripts/static: %v\n%s", err, out)
@@ -72,7 +75,8 @@ func newBox(t *testing.T) *box {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.env = append(os.Environ(), "COMPOSE_PROJECT_NAME="+b.project, "COMPOSE_PROFILES=cpu", "TAG="+b.project, "BIN="+filepath.Join(dir, "bin"))
+	b.env = append(os.Environ(), "COMPOSE_PROJECT_NAME="+b.project, "COMPOSE_PROFILES=cpu", "TAG="+b.project, "BIN="+
+		filepath.Join(dir, "bin"))
 	for name, addr := range map[string]string{"GRPC_PORT": b.grpc, "HTTP_PORT": b.http} {
 		_, port, _ := net.SplitHostPort(addr)
 		b.env = append(b.env, name+"="+port)
@@ -204,6 +208,7 @@ func (b *box) inspect(service string) container {
 // not, a prompt is answered as without containers, whoever is killed comes back, and what runs is finished before
 // the gateway stops.
 func TestBox(t *testing.T) {
+	t.Parallel()
 	if os.Getuid() != 0 {
 		t.Log("not root: no container's process is killed, and maps are not looked at")
 	}
@@ -215,7 +220,7 @@ func TestBox(t *testing.T) {
 	g := &group{w: w, client: b.client}
 	answer := func(what string) {
 		t.Helper()
-		eventually(t, "drafts "+what, func() bool {
+		testkit.Eventually(t, "drafts "+what, func() bool {
 			got, err := g.try(t.Context(), r)
 			if err == nil && !slices.EqualFunc(got.tokens, want.Tokens, func(a uint32, b int32) bool { return a == uint32(b) }) {
 				t.Fatalf("tokens %s\n%v, without containers\n%v", what, got.tokens, want.Tokens)
@@ -242,7 +247,7 @@ func TestBox(t *testing.T) {
 			if err := syscall.Kill(old, syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "another process of "+s, func() bool { pid := b.inspect(s).State.Pid; return pid != old && pid != 0 })
+			testkit.Eventually(t, "another process of "+s, func() bool { pid := b.inspect(s).State.Pid; return pid != old && pid != 0 })
 			answer("after a kill of the " + s)
 			t.Logf("%s killed: drafts again after %v", s, time.Since(at))
 		}
@@ -273,7 +278,8 @@ func (b *box) hardened() {
 		c := b.inspect(s)
 		h := c.HostConfig
 		if c.Config.User != "65532:65532" || !h.ReadonlyRootfs || !slices.Equal(h.CapDrop, []string{"ALL"}) || h.Memory == 0 ||
-			!slices.ContainsFunc(h.SecurityOpt, func(o string) bool { return strings.HasPrefix(o, "no-new-privileges") }) || h.RestartPolicy.Name != "unless-stopped" {
+			!slices.ContainsFunc(h.SecurityOpt, func(o string) bool { return strings.HasPrefix(o, "no-new-privileges") }) ||
+			h.RestartPolicy.Name != "unless-stopped" {
 			t.Errorf("%s runs as %q with %+v", s, c.Config.User, h)
 		}
 		if s == "drafter" && h.OomScoreAdj <= 0 {

@@ -39,7 +39,8 @@ func (s speculation) String() string {
 	if s.tree != nil {
 		tree = fmt.Sprintf("%d/%d/%d", s.tree.Nodes, s.tree.Depth, s.tree.Width)
 	}
-	return fmt.Sprintf("%s, vote %s, drafters %s, without %s, tree %s", s.strategy, s.vote, strings.Join(s.drafters, "+"), strings.Join(s.without, "+"), tree)
+	return fmt.Sprintf("%s, vote %s, drafters %s, without %s, tree %s", s.strategy, s.vote, strings.Join(s.drafters, "+"),
+		strings.Join(s.without, "+"), tree)
 }
 
 // of returns r speculated in this way.
@@ -53,7 +54,8 @@ var (
 	allVotes      = []string{"auto", "none", "majority", "tree"}
 	allSets       = [][]string{nil, experts[:1], experts[1:3], experts[:3], experts[3:], {experts[2], "lookup"}}
 	allWithout    = [][]string{nil, nil, {"branches"}, {"adaptive"}, {"ahead"}, {"branches", "adaptive", "ahead"}}
-	allShapes     = []*client.Tree{nil, nil, {Nodes: 16, Depth: 7, Width: 10}, {Nodes: 5, Depth: 4, Width: 1}, {Nodes: 2, Depth: 1, Width: 1}, {Nodes: 128, Depth: 24, Width: 16}}
+	allShapes     = []*client.Tree{nil, nil, {Nodes: 16, Depth: 7, Width: 10}, {Nodes: 5, Depth: 4, Width: 1},
+		{Nodes: 2, Depth: 1, Width: 1}, {Nodes: 128, Depth: 24, Width: 16}}
 )
 
 func oneOf[T any](r *rand.Rand, all []T) T { return all[r.IntN(len(all))] }
@@ -67,6 +69,7 @@ func anySpeculation(r *rand.Rand) speculation {
 // batches of random size, and requests whose speculation changes in the middle: the tokens are always
 // those of plain decoding.
 func TestExactness(t *testing.T) {
+	t.Parallel()
 	r := newRandom(t)
 	repeats, tokens, changes := 1, 24, 12
 	if *long {

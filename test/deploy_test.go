@@ -26,6 +26,7 @@ type composeFile struct {
 		Restart     string
 		Runtime     string
 		Command     []string
+		Hostname    string
 		Profiles    []string
 		Ports       []string
 		Volumes     []string
@@ -62,8 +63,10 @@ func TestComposeFile(t *testing.T) {
 			t.Errorf("%s: profiles %v, want %v", name, s.Profiles, want)
 			continue
 		}
-		if !s.ReadOnly || !slices.Equal(s.CapDrop, []string{"ALL"}) || !slices.Contains(s.SecurityOpt, "no-new-privileges:true") || s.Privileged ||
-			s.User == "" || strings.HasPrefix(s.User, "0") || s.MemLimit == "" || s.Grace != "30s" || s.Restart != "unless-stopped" || s.NetworkMode != "" {
+		if !s.ReadOnly || !slices.Equal(s.CapDrop, []string{"ALL"}) || !slices.Contains(s.SecurityOpt, "no-new-privileges:true") ||
+			s.Privileged ||
+			s.User == "" || strings.HasPrefix(s.User, "0") || s.MemLimit == "" || s.Grace != "30s" || s.Restart != "unless-stopped" ||
+			s.NetworkMode != "" {
 			t.Errorf("%s is not closed as it should be: %+v", name, s)
 		}
 		for _, p := range s.Ports {
@@ -72,10 +75,16 @@ func TestComposeFile(t *testing.T) {
 			}
 		}
 		if name == "jaeger" {
+			if !strings.HasPrefix(s.Image, "jaegertracing/jaeger:2.") || len(s.Command) > 0 ||
+				!slices.Equal(s.Ports, []string{"127.0.0.1:16686:16686"}) {
+				t.Errorf("jaeger is %s with %v, published on %v: want version 2 with its defaults, the page alone published", s.Image,
+					s.Command, s.Ports)
+			}
 			continue
 		}
 		role, _, _ := strings.Cut(name, "-")
-		if s.Build.Target != role || len(s.Healthcheck.Test) < 3 || !slices.Equal(s.Healthcheck.Test[:3], []string{"CMD", "/tandem", "health"}) {
+		if s.Build.Target != role || len(s.Healthcheck.Test) < 3 ||
+			!slices.Equal(s.Healthcheck.Test[:3], []string{"CMD", "/tandem", "health"}) {
 			t.Errorf("%s: image %s, health check %v", name, s.Build.Target, s.Healthcheck.Test)
 		}
 		for _, v := range s.Volumes {
@@ -93,6 +102,9 @@ func TestComposeFile(t *testing.T) {
 	}
 	if _, ok := c.Services["gateway"].DependsOn["verifier"]; !ok {
 		t.Error("the gateway does not wait for the verifier: it would be stopped after it, and could not finish what runs")
+	}
+	if g := c.Services["gateway"]; !slices.Contains(g.Command, "--allow-host="+g.Hostname) {
+		t.Errorf("the gateway, called %q by its peers, does not take this name: %v", g.Hostname, g.Command)
 	}
 	if c.Services["drafter-jetson"].Runtime != "nvidia" {
 		t.Error("the Jetson's drafter does not use the NVIDIA runtime")
@@ -174,7 +186,8 @@ func TestUnits(t *testing.T) {
 				}
 			}
 		}
-		for _, must := range []string{"ProtectSystem=strict", "NoNewPrivileges=yes", "User=tandem", "MemoryMax=", "CapabilityBoundingSet=\n", "Restart=on-failure", "TimeoutStopSec=30s"} {
+		for _, must := range []string{"ProtectSystem=strict", "NoNewPrivileges=yes", "User=tandem", "MemoryMax=",
+			"CapabilityBoundingSet=\n", "Restart=on-failure", "TimeoutStopSec=30s"} {
 			if !strings.Contains(text, must) {
 				t.Errorf("%s lacks %q", f, must)
 			}
@@ -186,7 +199,8 @@ func TestUnits(t *testing.T) {
 	if _, err := exec.LookPath("systemd-analyze"); err != nil {
 		t.Skip("no systemd-analyze here: the units are not verified further")
 	}
-	if out, err := exec.Command("systemd-analyze", append([]string{"verify", "--man=no"}, units...)...).CombinedOutput(); err != nil || len(out) > 0 {
+	if out, err := exec.Command("systemd-analyze", append([]string{"verify", "--man=no"}, units...)...).CombinedOutput(); err != nil ||
+		len(out) > 0 {
 		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
 	}
 	for _, u := range units {

@@ -64,6 +64,7 @@ func fences(text string) (out []fence) {
 
 // TestDocs runs every command and program of the README and the guides, in a folder with the program, the shipped models and a prompt.
 func TestDocs(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("runs every documented command: not in short mode")
 	}
@@ -127,7 +128,8 @@ func runDocument(t *testing.T, file string, all []fence) {
 			cmd = exec.CommandContext(ctx, "go", "run", file)
 			cmd.Dir = ".."
 		}
-		cmd.Env = append(os.Environ(), "TMPDIR="+w.tmp, w.mark, "PATH="+dir+":"+os.Getenv("PATH"))
+		cmd.Env = append(os.Environ(), "TMPDIR="+w.tmp, "XDG_RUNTIME_DIR="+w.home, "TANDEM_CACHE="+filepath.Join(dir, "cache"), w.mark,
+			"PATH="+dir+":"+os.Getenv("PATH"))
 		if f.background != "" {
 			stop := begin(t, w, cmd, f)
 			defer stop()

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tandem-llm/tandem/testkit"
+
 	"github.com/tandem-llm/tandem/client"
 )
 
@@ -28,12 +30,14 @@ func finish(t *testing.T, c *client.Client, r client.Request) (tokens []uint32, 
 // TestDrafterProcesses has four drafter processes that only NATS tells of: all draft, one ends in order and
 // comes back, a second of its name joins, and the text stays the same.
 func TestDrafterProcesses(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, clusterConfig{})
 	start := func(socket, draft string) *process {
 		if draft != "lookup" {
 			draft = "../models/" + draft + ".gguf"
 		}
-		p := c.tandem(t, "drafter", "--listen", "unix://"+filepath.Join(c.dir, socket), "--pool", c.natsURL, "--threads", "1", "--draft", draft)
+		p := c.tandem(t, "drafter", "--listen", "unix://"+filepath.Join(c.dir, socket), "--pool", c.natsURL, "--threads", "1", "--draft",
+			draft)
 		c.drafters = append(c.drafters, p)
 		p.start()
 		return p
@@ -70,7 +74,7 @@ func TestDrafterProcesses(t *testing.T) {
 			return err == nil
 		}
 	}
-	eventually(t, "all four drafters", known(experts...))
+	testkit.Eventually(t, "all four drafters", known(experts...))
 	for _, strategy := range []string{"planner", "fixed", "llmcad", "minions"} {
 		if s := run(strategy, experts...); s.Drafted == 0 {
 			t.Errorf("%s drafted nothing: %+v", strategy, s.Choices)
@@ -85,9 +89,9 @@ func TestDrafterProcesses(t *testing.T) {
 		t.Errorf("a drafter that has ended drafted %d nodes", s.Drafted)
 	}
 	processes[0].start()
-	eventually(t, first+" to be back", func() bool { return run("fixed", first).Drafted > 0 })
+	testkit.Eventually(t, first+" to be back", func() bool { return run("fixed", first).Drafted > 0 })
 	start("twin.s", first)
-	eventually(t, "a second drafter of one name", known(first+"#2"))
+	testkit.Eventually(t, "a second drafter of one name", known(first+"#2"))
 	if s := run("fixed", first+"#2"); len(s.Drafters) != 1 || s.Drafters[0].Name != first+"#2" || s.Drafters[0].Accepted == 0 {
 		t.Errorf("the second %s alone: %+v", first, s.Drafters)
 	}

@@ -19,6 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-llm/tandem/testkit"
+
 	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/tandem-llm/tandem/client"
@@ -194,6 +196,8 @@ type cluster struct {
 	gateway, verifier                  *process
 	drafters                           []*process
 	gatewayAddr, verifierAddr, drafter string // addresses; drafter is "" for none
+	pool                               string // what the processes are told of it
+	programs                           map[string]string
 }
 
 // clusterConfig says what is in a cluster.
@@ -203,13 +207,14 @@ type clusterConfig struct {
 	drafter       string                   // address of a drafter of the test's own, in place of tandem's
 	pool          func(nats string) string // what the processes are told in place of the server's address
 	gatewayFlags  []string                 //
+	programs      map[string]string        // by role, in place of the program under test
 }
 
 // newCluster starts a cluster and stops it at the end of the test.
 func newCluster(t testing.TB, cfg clusterConfig) *cluster {
 	t.Helper()
 	w := newWorld(t)
-	c := &cluster{group: group{w: w}, dir: filepath.Join(w.tmp, "run"), sessions: cmp.Or(cfg.sessions, 8)}
+	c := &cluster{group: group{w: w}, dir: filepath.Join(w.tmp, "run"), sessions: cmp.Or(cfg.sessions, 8), programs: cfg.programs}
 	if err := os.Mkdir(c.dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -217,17 +222,18 @@ func newCluster(t testing.TB, cfg clusterConfig) *cluster {
 	addr := func(name string) string { return "unix://" + filepath.Join(c.dir, name+".sock") }
 	c.gatewayAddr, c.verifierAddr = addr("gateway"), addr("verifier")
 	c.startNATS(t)
-	pool, target := c.natsURL, cmp.Or(cfg.target, targetModel)
-	if cfg.pool != nil {
-		pool = cfg.pool(c.natsURL)
+	target := cmp.Or(cfg.target, targetModel)
+	if c.pool = c.natsURL; cfg.pool != nil {
+		c.pool = cfg.pool(c.natsURL)
 	}
 	if c.drafter = cfg.drafter; c.drafter == "" {
 		c.drafter = addr("drafter")
-		c.drafters = append(c.drafters, c.tandem(t, "drafter", "--listen", c.drafter, "--pool", pool, "--threads", "1",
+		c.drafters = append(c.drafters, c.tandem(t, "drafter", "--listen", c.drafter, "--pool", c.pool, "--threads", "1",
 			"--draft", cmp.Or(cfg.draft, draftModel)))
 	}
-	c.verifier = c.tandem(t, "verifier", "--listen", c.verifierAddr, "--pool", pool, "--drafter", c.drafter, "--target", target, "--threads", "1")
-	c.gateway = c.tandem(t, "gateway", append([]string{"--http", "off", "--listen", c.gatewayAddr, "--pool", pool, "--drafter", c.drafter, "--verifier", c.verifierAddr,
+	c.verifier = c.verifierOf(t, "--target", target)
+	c.gateway = c.tandem(t, "gateway", append([]string{"--http", "off", "--listen", c.gatewayAddr, "--pool", c.pool, "--drafter", c.drafter,
+		"--verifier", c.verifierAddr,
 		"--target", target}, cfg.gatewayFlags...)...)
 	all := append([]*process{c.gateway, c.verifier}, c.drafters...)
 	ready := make([]<-chan struct{}, len(all))
@@ -244,10 +250,21 @@ func newCluster(t testing.TB, cfg clusterConfig) *cluster {
 	return c
 }
 
+// verifierOf returns a verifier at the cluster's address, not started.
+func (c *cluster) verifierOf(t testing.TB, args ...string) *process {
+	return c.tandem(t, "verifier", append([]string{"--listen", c.verifierAddr, "--pool", c.pool, "--drafter", c.drafter, "--threads", "1"},
+		args...)...)
+}
+
 // tandem returns a process of the cluster, not started.
 func (c *cluster) tandem(t testing.TB, role string, args ...string) *process {
 	return &process{t: t, name: role, make: func(ctx context.Context) *exec.Cmd {
-		return c.w.command(ctx, append([]string{role, "--ready-fd", "3", "--sessions", strconv.Itoa(c.sessions), "--grace", "1s"}, args...)...)
+		cmd := c.w.command(ctx, append([]string{role, "--ready-fd", "3", "--sessions", strconv.Itoa(c.sessions), "--grace", "1s"},
+			args...)...)
+		if p := c.programs[role]; p != "" {
+			cmd.Path = p
+		}
+		return cmd
 	}}
 }
 
@@ -274,7 +291,7 @@ func (c *cluster) startNATS(t testing.TB) {
 func (c *cluster) beginNATS(t testing.TB) {
 	t.Helper()
 	c.nats.begin()
-	eventually(t, "a NATS server", func() bool {
+	testkit.Eventually(t, "a NATS server", func() bool {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(c.natsURL, "nats://"))
 		if err == nil {
 			conn.Close()

@@ -9,18 +9,23 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/tandem-llm/tandem/testkit"
+
 	"github.com/nats-io/nats.go"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/tandem-llm/tandem"
 	peerv1 "github.com/tandem-llm/tandem/proto/peer/v1"
 )
 
@@ -63,6 +68,12 @@ var lies = []lie{
 	{name: "no ticket", lost: true},
 	{name: "payload that is nowhere", honest: true, ticket: func(k *peerv1.Ticket) {
 		k.Payload = &peerv1.Ticket_Handle{Handle: &peerv1.Handle{Segment: 7, Slot: 1, Length: 9, Generation: 3}}
+	}},
+	{name: "leased payload that is nowhere", honest: true, ticket: func(k *peerv1.Ticket) {
+		k.Payload, k.LeaseMs = &peerv1.Ticket_Handle{Handle: &peerv1.Handle{Segment: 7, Slot: 1, Length: 9, Generation: 4}}, 2000
+	}},
+	{name: "tree in memory that nobody has", answer: func(r *peerv1.ProposeResponse) {
+		r.Tree, r.Handle = nil, &peerv1.Handle{Segment: 7, Slot: 1, Length: 9, Generation: 4}
 	}},
 	{name: "negative nodes", answer: func(r *peerv1.ProposeResponse) { r.Nodes = -5 }},
 	{name: "2^30 nodes", answer: func(r *peerv1.ProposeResponse) { r.Nodes = 1 << 30 }},
@@ -107,7 +118,10 @@ func (d *badDrafter) serve(t testing.TB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := grpc.NewServer()
+	s := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, r any, _ *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
+		_ = grpc.SetHeader(ctx, metadata.Pairs("tandem-protocol", strconv.Itoa(tandem.Protocol)))
+		return h(ctx, r)
+	}))
 	peerv1.RegisterDrafterServiceServer(s, d)
 	var work sync.WaitGroup
 	work.Go(func() { _ = s.Serve(l) })
@@ -145,7 +159,8 @@ func (d *badDrafter) Close(_ context.Context, r *peerv1.DrafterServiceCloseReque
 
 func (d *badDrafter) Describe(context.Context, *peerv1.DrafterServiceDescribeRequest) (*peerv1.DrafterServiceDescribeResponse, error) {
 	return &peerv1.DrafterServiceDescribeResponse{Description: &peerv1.Description{Name: "bad", Model: "bad", Vocabulary: 4096,
-		Fingerprint: d.fingerprint, Context: 1024, Drafters: []string{"bad"}, PageTokens: 16, KvCapacity: 1 << 20, Pid: int32(os.Getpid())}}, nil
+		Fingerprint: d.fingerprint, Context: 1024, Drafters: []string{"bad"}, PageTokens: 16, KvCapacity: 1 << 20, Pid: int32(os.Getpid()),
+		Protocol: tandem.Protocol}}, nil
 }
 
 func (d *badDrafter) Claim(context.Context, *peerv1.ClaimRequest) (*peerv1.ClaimResponse, error) {
@@ -180,7 +195,7 @@ func (d *badDrafter) Propose(ctx context.Context, r *peerv1.ProposeRequest) (*pe
 	if r.Return {
 		return answer, nil
 	}
-	ticket := &peerv1.Ticket{Version: 1, Session: r.Session, Epoch: r.Epoch, Base: r.Base, Hash: r.Hash, Drafter: "bad",
+	ticket := &peerv1.Ticket{Version: tandem.Protocol, Session: r.Session, Epoch: r.Epoch, Base: r.Base, Hash: r.Hash, Drafter: "bad",
 		Payload: &peerv1.Ticket_Inline{Inline: tree}}
 	if now.ticket != nil {
 		now.ticket(ticket)
@@ -235,12 +250,13 @@ func TestBadDrafter(t *testing.T) {
 			c.gateway.kill()
 			c.gateway.start()
 			d.tell(l)
-			eventually(t, "the gateway to know the drafter", func() bool { return c.up(t, "drafter", 0) })
+			testkit.Eventually(t, "the gateway to know the drafter", func() bool { return c.up(t, "drafter", 0) })
 			before := c.allCounters(t)
 			begun, most := time.Now(), time.Duration(requests)*time.Second
 			for n := range requests {
 				if time.Since(begun) > 2*most {
-					t.Fatalf("%d requests took %v, and the drafter was asked %d times: want at most %v for %d requests", n, time.Since(begun), d.asked.Load(), most, requests)
+					t.Fatalf("%d requests took %v, and the drafter was asked %d times: want at most %v for %d requests", n,
+						time.Since(begun), d.asked.Load(), most, requests)
 				}
 				j := jobs[n%len(jobs)]
 				r := j.request
@@ -272,7 +288,8 @@ func TestBadDrafter(t *testing.T) {
 			if len(counted) == 0 {
 				t.Error("nothing of it is counted")
 			}
-			t.Logf("asked %d times in %d requests, %v; counted %s", asked, requests, took.Round(time.Millisecond), strings.Join(counted, ", "))
+			t.Logf("asked %d times in %d requests, %v; counted %s", asked, requests, took.Round(time.Millisecond),
+				strings.Join(counted, ", "))
 		})
 	}
 }
@@ -280,7 +297,9 @@ func TestBadDrafter(t *testing.T) {
 // usual reports whether a counter grows without a fault.
 func usual(name string) bool {
 	_, name, _ = strings.Cut(name, " ")
-	return slices.Contains([]string{"tickets.put", "tickets.taken", "tickets.claimed", "awake.denied", "verdicts", "kv.pages", "pool.depth"}, name) || strings.HasPrefix(name, "passes") || strings.HasPrefix(name, "prefix.")
+	return slices.Contains([]string{"tickets.put", "tickets.taken", "tickets.mapped", "tickets.waited_us", "trees.shared", "shm.leased",
+		"awake.denied", "verdicts", "kv.pages"}, name) ||
+		strings.HasPrefix(name, "pool.") || strings.HasPrefix(name, "passes") || strings.HasPrefix(name, "prefix.")
 }
 
 // allCounters returns the counters of all processes, each name after its role.

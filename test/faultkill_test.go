@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-llm/tandem/testkit"
+
 	"github.com/tandem-llm/tandem/client"
 )
 
@@ -32,7 +34,7 @@ func (g *group) up(t testing.TB, role string, old int) bool {
 func (w *world) one(t testing.TB, role string) int {
 	t.Helper()
 	var pids []int
-	eventually(t, role+" to be alive", func() bool { pids = w.role(role); return len(pids) == 1 })
+	testkit.Eventually(t, role+" to be alive", func() bool { pids = w.role(role); return len(pids) == 1 })
 	return pids[0]
 }
 
@@ -40,7 +42,7 @@ func (w *world) one(t testing.TB, role string) int {
 func (g *group) back(t testing.TB, role string, old int) time.Duration {
 	t.Helper()
 	begun := time.Now()
-	eventually(t, "another "+role, func() bool { return g.up(t, role, old) })
+	testkit.Eventually(t, "another "+role, func() bool { return g.up(t, role, old) })
 	return time.Since(begun)
 }
 
@@ -63,7 +65,7 @@ func TestFaults(t *testing.T) {
 	before := g.w.usages()
 
 	x := g.startTraffic(t, jobs)
-	eventually(t, "output of every session", func() bool { return x.advanced(time.Time{}) })
+	testkit.Eventually(t, "output of every session", func() bool { return x.advanced(time.Time{}) })
 	undisturbed := time.Now()
 	time.Sleep(300 * time.Millisecond)
 	quiet, round := x.longest(undisturbed, time.Now())
@@ -92,7 +94,7 @@ func TestFaults(t *testing.T) {
 			kills++
 			_ = syscall.Kill(victim, syscall.SIGKILL)
 			if role == "drafter" {
-				eventually(t, "output of every session without the drafter", func() bool { return x.advanced(at) })
+				testkit.Eventually(t, "output of every session without the drafter", func() bool { return x.advanced(at) })
 				time.Sleep(dearest)
 				most, _ := x.longest(at, at.Add(dearest))
 				worst = max(worst, most-round)
@@ -103,14 +105,16 @@ func TestFaults(t *testing.T) {
 			}
 		}
 		recovered := time.Now()
-		eventually(t, "output of every session after a fault of the "+role, func() bool { return x.advanced(recovered) })
+		testkit.Eventually(t, "output of every session after a fault of the "+role, func() bool { return x.advanced(recovered) })
 	}
 	x.end()
-	t.Logf("%d kills and %d stops under %d requests, sessions opened again %d times; silence between deltas: median %v, longest undisturbed %v; "+
+	t.Logf("%d kills and %d stops under %d requests, sessions opened again %d times; silence between deltas: median %v, longest "+
+		"undisturbed %v; "+
 		"drafter killed: %v more than the median, stopped: %v; verifier back after %v, its load takes %v",
 		kills, stops, x.completed, x.reopened, round, quiet, worst, worstStop, slowest, load)
 	if most := dearest + quiet - round; worst > most {
-		t.Errorf("the loss of a drafter cost a session %v: want at most %v more than the %v that sessions are silent anyway", worst, dearest, quiet)
+		t.Errorf("the loss of a drafter cost a session %v: want at most %v more than the %v that sessions are silent anyway", worst,
+			dearest, quiet)
 	}
 	if slowest > load+3*time.Second {
 		t.Errorf("the verifier was back after %v: want at most its load time, %v, and 3 s", slowest, load)
@@ -170,7 +174,8 @@ func TestGatewayKilled(t *testing.T) {
 // sessionsIn returns the stacks that belong to a request or its session.
 func sessionsIn(stacks []string) (left []string) {
 	for _, s := range stacks {
-		if strings.Contains(s, "gateway.(*session)") || strings.Contains(s, "gateway.(*Gateway).Generate") || strings.Contains(s, "gateway.(*drafting)") {
+		if strings.Contains(s, "gateway.(*session)") || strings.Contains(s, "gateway.(*Gateway).Generate") ||
+			strings.Contains(s, "gateway.(*drafting)") {
 			left = append(left, s)
 		}
 	}
@@ -180,6 +185,7 @@ func sessionsIn(stacks []string) (left []string) {
 // TestNATSKilled kills and stops the pool's server under 8 sessions: decoding goes on without it, and
 // speculation is back when it is.
 func TestNATSKilled(t *testing.T) {
+	t.Parallel()
 	r := newRandom(t)
 	outages := 3
 	if *long {
@@ -200,7 +206,8 @@ func TestNATSKilled(t *testing.T) {
 			c.nats.kill()
 		}
 		time.Sleep(between(r, 500*time.Millisecond, time.Second))
-		eventually(t, "output of every session without the pool's server", func() bool { return x.advanced(at.Add(200 * time.Millisecond)) })
+		testkit.Eventually(t, "output of every session without the pool's server",
+			func() bool { return x.advanced(at.Add(200 * time.Millisecond)) })
 		most, _ := x.longest(at, time.Now())
 		longest = max(longest, most)
 		if n%3 == 2 {
@@ -209,11 +216,11 @@ func TestNATSKilled(t *testing.T) {
 			c.beginNATS(t)
 		}
 		back := time.Now()
-		eventually(t, "output of every session after the pool's server came back", func() bool { return x.advanced(back) })
+		testkit.Eventually(t, "output of every session after the pool's server came back", func() bool { return x.advanced(back) })
 	}
 	x.end()
 	t.Logf("%d outages under %d requests; longest silence %v", outages, x.completed, longest)
-	eventually(t, "drafts after the outages", func() bool {
+	testkit.Eventually(t, "drafts after the outages", func() bool {
 		got, err := c.try(t.Context(), jobs[0].request)
 		return err == nil && got.finished.Statistics.Drafted > got.finished.Statistics.Rounds
 	})

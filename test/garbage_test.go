@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tandem-llm/tandem/testkit"
+
 	"github.com/nats-io/nats.go"
 
 	"github.com/tandem-llm/tandem"
@@ -19,6 +21,7 @@ import (
 // TestGarbageInThePool publishes what no drafter would, while a request runs whose session it is aimed
 // at: everything is counted, and the text stays the same.
 func TestGarbageInThePool(t *testing.T) {
+	t.Parallel()
 	g := up(t)
 	r := withTree(setting{0.8, 5}.request(prompts(t)[0].Prompt, 400), trees[0])
 	r.IgnoreEOS = true
@@ -45,7 +48,7 @@ func TestGarbageInThePool(t *testing.T) {
 		t.Errorf("tokens\n%v, without garbage\n%v", tokens, want.tokens)
 	}
 	for _, name := range []string{"tickets.garbage", "tickets.unknown_session", "tickets.stale_epoch", "tickets.stale_handle"} {
-		eventually(t, "a count of "+name, func() bool { return g.counters(t, "verifier")[name] > 0 })
+		testkit.Eventually(t, "a count of "+name, func() bool { return g.counters(t, "verifier")[name] > 0 })
 	}
 }
 
@@ -70,7 +73,8 @@ func (g *group) publishGarbage(t *testing.T, session tandem.SessionID) {
 		random[i] = byte(rand.Uint32())
 	}
 	envelope := func(session tandem.SessionID, epoch tandem.Epoch, h shm.Handle) []byte {
-		e := wire.Envelope{Ticket: tandem.Ticket{Session: session, Epoch: epoch, Base: 10, Hash: 1, Drafter: "gopher-draft-all-f16"}, Handle: h}
+		e := wire.Envelope{Ticket: tandem.Ticket{Session: session, Epoch: epoch, Base: 10, Hash: 1, Drafter: "gopher-draft-all-f16"},
+			Handle: h}
 		if h == (shm.Handle{}) {
 			e.Ticket.Tree = tandem.Root(5)
 		}

@@ -1,4 +1,6 @@
 // Package test runs the whole system: the real program, its three processes, the shipped models.
+//
+// Tests run beside each other (t.Parallel) unless they compare times or memory.
 package test
 
 import (
@@ -19,13 +21,14 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/tandem-llm/tandem/testkit"
 )
 
 var (
-	long    = flag.Bool("long", false, "also run the long forms, which take hours")
-	tags    = flag.String("with", "", "build tags of the program under test: brokenaccept and brokenkernel must make TestSameText fail")
-	rewrite = flag.Bool("rewrite", false, "write the golden text of the README's command")
-	filter  = flag.String("filter", "", "long forms: only prompts whose id begins with this")
+	long   = flag.Bool("long", false, "also run the long forms, which take hours")
+	tags   = flag.String("with", "", "build tags of the program under test: brokenaccept and brokenkernel must make TestSameText fail")
+	filter = flag.String("filter", "", "long forms: only prompts whose id begins with this")
 )
 
 // program is the path of the program under test, built once.
@@ -35,6 +38,7 @@ func TestMain(m *testing.M) {
 	if addr := os.Getenv(natsAddress); addr != "" {
 		os.Exit(serveNATS(addr)) // this process is a test's NATS server
 	}
+	testkit.AtOnce(3) // some wait, for Docker or for a process to end
 	flag.Parse()
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "tandem-test-bin")
@@ -75,6 +79,7 @@ var watchSources = sync.OnceValue(func() error {
 type world struct {
 	t    testing.TB
 	tmp  string
+	home string // for the sockets and the secret of processes that are told no address, in place of the machine's
 	mark string
 }
 
@@ -88,10 +93,15 @@ func newWorld(t testing.TB) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, tmp: tmp, mark: "TEST_WORLD=" + filepath.Base(tmp)}
+	run, err := os.MkdirTemp("", "tr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, tmp: tmp, home: run, mark: "TEST_WORLD=" + filepath.Base(tmp)}
 	t.Cleanup(func() {
 		w.empty()
 		os.RemoveAll(tmp)
+		os.RemoveAll(run)
 	})
 	return w
 }
@@ -150,7 +160,7 @@ func zombie(pid int) bool {
 // command returns a command of tandem in this world, not started.
 func (w *world) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Env = append(os.Environ(), "TMPDIR="+w.tmp, w.mark)
+	cmd.Env = append(os.Environ(), "TMPDIR="+w.tmp, "XDG_RUNTIME_DIR="+w.home, w.mark)
 	cmd.WaitDelay = 5 * time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return cmd
@@ -275,14 +285,4 @@ func shared(t testing.TB, name string) string {
 		t.Skipf("needs ../shared/%s beside the checkout: %v", name, err)
 	}
 	return path
-}
-
-// eventually waits up to 20 s for ok.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("not within 20 s: ", what)
-		}
-	}
 }

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-llm/tandem/testkit"
+
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
 )
@@ -119,12 +121,15 @@ const story = "// Package heap provides heap operations for any type"
 
 // TestHTTP asks the real processes over HTTP: with OpenAI's client, as curl does, and beside gRPC.
 func TestHTTP(t *testing.T) {
+	t.Parallel()
 	g := upWeb(t, template)
 	oc := openai.NewClient(option.WithBaseURL(g.url+"/v1"), option.WithAPIKey("any"), option.WithMaxRetries(0))
 
 	t.Run("official client", func(t *testing.T) {
-		p := openai.ChatCompletionNewParams{Model: "gopher-19m-q8_0", Seed: openai.Int(5), MaxTokens: openai.Int(40), Temperature: openai.Float(0.8),
-			Messages: []openai.ChatCompletionMessageParamUnion{openai.SystemMessage("You write Go."), openai.UserMessage("func main() {")}}
+		p := openai.ChatCompletionNewParams{Model: "gopher-19m-q8_0", Seed: openai.Int(5), MaxTokens: openai.Int(40),
+			Temperature: openai.Float(0.8),
+			Messages: []openai.ChatCompletionMessageParamUnion{openai.SystemMessage("You write Go."),
+				openai.UserMessage("func main() {")}}
 		a, err := oc.Chat.Completions.New(t.Context(), p)
 		if err != nil {
 			t.Fatal(err)
@@ -138,10 +143,13 @@ func TestHTTP(t *testing.T) {
 		if err := st.Err(); err != nil {
 			t.Fatal(err)
 		}
-		if a.Choices[0].Message.Content == "" || acc.Choices[0].Message.Content != a.Choices[0].Message.Content || acc.Usage.CompletionTokens != a.Usage.CompletionTokens {
-			t.Errorf("streamed %q with %+v, whole %q with %+v", acc.Choices[0].Message.Content, acc.Usage, a.Choices[0].Message.Content, a.Usage)
+		if a.Choices[0].Message.Content == "" || acc.Choices[0].Message.Content != a.Choices[0].Message.Content ||
+			acc.Usage.CompletionTokens != a.Usage.CompletionTokens {
+			t.Errorf("streamed %q with %+v, whole %q with %+v", acc.Choices[0].Message.Content, acc.Usage, a.Choices[0].Message.Content,
+				a.Usage)
 		}
-		status, prompt := g.ask(t, "POST", "/apply-template", `{"messages":[{"role":"system","content":"You write Go."},{"role":"user","content":"func main() {"}]}`)
+		status, prompt := g.ask(t, "POST", "/apply-template",
+			`{"messages":[{"role":"system","content":"You write Go."},{"role":"user","content":"func main() {"}]}`)
 		if want := `{"prompt":"system: You write Go.\nuser: func main() {\nassistant:"}` + "\n"; status != 200 || prompt != want {
 			t.Errorf("the template makes %d %s, want %s", status, prompt, want)
 		}
@@ -150,12 +158,14 @@ func TestHTTP(t *testing.T) {
 		for _, s := range []setting{{0, 0}, {0.8, 7}} {
 			want := g.run(t, s.request(story, 48))
 			for _, enabled := range []bool{true, false} {
-				body := map[string]any{"prompt": story, "max_tokens": 48, "temperature": s.temperature, "seed": s.seed, "speculation": map[string]any{"enabled": enabled}}
+				body := map[string]any{"prompt": story, "max_tokens": 48, "temperature": s.temperature, "seed": s.seed,
+					"speculation": map[string]any{"enabled": enabled}}
 				if s.temperature > 0 {
 					body["top_k"], body["top_p"] = 100, 0.95
 				}
 				c := g.complete(t, body)
-				if c.Choices[0].Text != want.text || c.Usage.Completion != len(want.tokens) || c.Timings.PredictedN != len(want.tokens) || !enabled && c.Timings.DraftN != 0 {
+				if c.Choices[0].Text != want.text || c.Usage.Completion != len(want.tokens) || c.Timings.PredictedN != len(want.tokens) ||
+					!enabled && c.Timings.DraftN != 0 {
 					t.Errorf("%v, speculation %v: %q, %+v; over gRPC %q", s, enabled, c.Choices[0].Text, c.Timings, want.text)
 				}
 			}
@@ -191,7 +201,8 @@ func TestHTTP(t *testing.T) {
 			t.Fatal(all)
 		}
 		id := fmt.Sprint(tokens.Tokens[len(tokens.Tokens)-1].ID)
-		c := g.complete(t, map[string]any{"prompt": story, "max_tokens": 8, "logit_bias": map[string]any{id: 100}, "logprobs": 0}).Choices[0]
+		c := g.complete(t, map[string]any{"prompt": story, "max_tokens": 8, "logit_bias": map[string]any{id: 100},
+			"logprobs": 0}).Choices[0]
 		for _, token := range c.Logprobs.Tokens {
 			if token != c.Logprobs.Tokens[0] {
 				t.Errorf("a bias of 100 for one token makes %q", c.Logprobs.Tokens)
@@ -210,7 +221,8 @@ func TestHTTP(t *testing.T) {
 	})
 	t.Run("a closed connection", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		r, _ := http.NewRequestWithContext(ctx, "POST", g.url+"/v1/completions", strings.NewReader(`{"prompt":"a","max_tokens":900,"ignore_eos":true,"stream":true,"n":4}`))
+		r, _ := http.NewRequestWithContext(ctx, "POST", g.url+"/v1/completions",
+			strings.NewReader(`{"prompt":"a","max_tokens":900,"ignore_eos":true,"stream":true,"n":4}`))
 		a, err := http.DefaultClient.Do(r)
 		if err != nil {
 			t.Fatal(err)
@@ -220,7 +232,7 @@ func TestHTTP(t *testing.T) {
 		}
 		cancel()
 		a.Body.Close()
-		eventually(t, "no request to run", func() bool {
+		testkit.Eventually(t, "no request to run", func() bool {
 			_, all := g.ask(t, "GET", "/tandem/v1/describe", "")
 			return strings.Contains(all, `"requests.running":0`)
 		})
@@ -237,7 +249,8 @@ func TestHTTP(t *testing.T) {
 			}
 		})
 		for i := 0; ; i++ {
-			bad := []string{"", "{", `{"prompt":"a","temperature":NaN}`, "{\"prompt\":\"\xff\"}", `{"prompt":"a","foo":1}`, `{"prompt":"` + strings.Repeat("a ", 4000) + `"}`, strings.Repeat("[", 5000)}[i%7]
+			bad := []string{"", "{", `{"prompt":"a","temperature":NaN}`, "{\"prompt\":\"\xff\"}", `{"prompt":"a","foo":1}`, `{"prompt":"` +
+				strings.Repeat("a ", 4000) + `"}`, strings.Repeat("[", 5000)}[i%7]
 			if status, all := g.ask(t, "POST", "/v1/completions", bad); status != 400 && status != 413 {
 				t.Errorf("%.40s: %d %s", bad, status, all)
 			}
@@ -254,7 +267,7 @@ func TestHTTP(t *testing.T) {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the gateway to say that it is not ready", func() bool {
+		testkit.Eventually(t, "the gateway to say that it is not ready", func() bool {
 			status, _ := g.ask(t, "GET", "/readyz", "")
 			return status == 503
 		})
@@ -279,7 +292,8 @@ func stopsAcrossChunks(t *testing.T, g *webGroup) {
 	for from := 4; from+7 < len(runes); from += 9 {
 		sequence := string(runes[from : from+7])
 		for _, speculate := range []bool{true, false} {
-			body := map[string]any{"prompt": story, "max_tokens": 40, "stop": []string{"\x00never", sequence}, "speculation": map[string]any{"enabled": speculate}}
+			body := map[string]any{"prompt": story, "max_tokens": 40, "stop": []string{"\x00never", sequence},
+				"speculation": map[string]any{"enabled": speculate}}
 			c := g.complete(t, body).Choices[0]
 			if want := text[:strings.Index(text, sequence)]; c.Text != want || c.Finish != "stop" {
 				t.Errorf("stop %q, speculation %v: %q (%s), want %q", sequence, speculate, c.Text, c.Finish, want)
@@ -302,6 +316,7 @@ func stopsAcrossChunks(t *testing.T, g *webGroup) {
 
 // TestHTTPKeys has keys in a file, which no process shows in its arguments, and a model without a template.
 func TestHTTPKeys(t *testing.T) {
+	t.Parallel()
 	keys := filepath.Join(t.TempDir(), "keys")
 	if err := os.WriteFile(keys, []byte("# of tests\n\nsecret-one\n  secret-two\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -322,7 +337,8 @@ func TestHTTPKeys(t *testing.T) {
 		}
 	}
 	g.key = "secret-one"
-	if status, all := g.ask(t, "POST", "/v1/chat/completions", `{"messages":[{"role":"user","content":"a"}]}`); status != 400 || !strings.Contains(all, "--chat-template") {
+	if status, all := g.ask(t, "POST", "/v1/chat/completions", `{"messages":[{"role":"user","content":"a"}]}`); status != 400 ||
+		!strings.Contains(all, "--chat-template") {
 		t.Errorf("a chat without a template: %d %s", status, all)
 	}
 }
@@ -331,7 +347,8 @@ func TestHTTPKeys(t *testing.T) {
 func TestHTTPTemplateThatLoops(t *testing.T) {
 	g := upWeb(t, "{% for i in range(1000000000) %}{% for j in range(1000000000) %}x{% endfor %}{% endfor %}", "--no-draft")
 	begun := time.Now()
-	if status, all := g.ask(t, "POST", "/v1/chat/completions", `{"messages":[{"role":"user","content":"a"}]}`); status != 400 || !strings.Contains(all, "template") {
+	if status, all := g.ask(t, "POST", "/v1/chat/completions", `{"messages":[{"role":"user","content":"a"}]}`); status != 400 ||
+		!strings.Contains(all, "template") {
 		t.Errorf("%d %s", status, all)
 	}
 	if took := time.Since(begun); took > 20*time.Second {
@@ -342,6 +359,7 @@ func TestHTTPTemplateThatLoops(t *testing.T) {
 
 // TestHTTPFlags refuses flags before any process is started.
 func TestHTTPFlags(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	dir := t.TempDir()
 	write := func(name, text string) string {
@@ -389,7 +407,8 @@ func TestHTTPTermUnderLoad(t *testing.T) {
 		wg.Go(func() {
 			st := openai.NewClient(option.WithBaseURL(g.url+"/v1"), option.WithAPIKey("any"), option.WithMaxRetries(0))
 			s := st.Completions.NewStreaming(context.Background(), openai.CompletionNewParams{Model: "gopher-19m-q8_0",
-				Prompt: openai.CompletionNewParamsPromptUnion{OfString: openai.String(story)}, MaxTokens: openai.Int(200)}, option.WithJSONSet("ignore_eos", true))
+				Prompt: openai.CompletionNewParamsPromptUnion{OfString: openai.String(story)}, MaxTokens: openai.Int(200)},
+				option.WithJSONSet("ignore_eos", true))
 			text := ""
 			for s.Next() {
 				if text == "" {
@@ -404,7 +423,7 @@ func TestHTTPTermUnderLoad(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "output of every session that there is room for", func() bool {
+	testkit.Eventually(t, "output of every session that there is room for", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return begun >= 4

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-llm/tandem/testkit"
+
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/services/telemetry/timeline"
 )
@@ -43,7 +45,8 @@ func startJaeger(t *testing.T) *jaeger {
 	}
 	j := &jaeger{otlp: freePort(t), query: freePort(t)}
 	args := []string{"--log-level", "error", "--collector.otlp.grpc.host-port", j.otlp, "--query.http-server.host-port", j.query}
-	for _, other := range []string{"collector.otlp.http", "collector.grpc-server", "collector.http-server", "query.grpc-server", "admin.http"} {
+	for _, other := range []string{"collector.otlp.http", "collector.grpc-server", "collector.http-server", "query.grpc-server",
+		"admin.http"} {
 		args = append(args, "--"+other+".host-port", freePort(t))
 	}
 	cmd := exec.Command(binary, args...)
@@ -60,7 +63,7 @@ func startJaeger(t *testing.T) *jaeger {
 			t.Logf("Jaeger said:\n%s", &said)
 		}
 	})
-	eventually(t, "Jaeger answers", func() bool {
+	testkit.Eventually(t, "Jaeger answers", func() bool {
 		_, err := j.get("/api/services")
 		return err == nil
 	})
@@ -196,6 +199,7 @@ const tracedModel = "gopher-19m-q8_0"
 
 // TestJaeger runs requests with a real Jaeger as collector and asks it for their traces.
 func TestJaeger(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("starts Jaeger")
 	}
@@ -258,7 +262,7 @@ func TestJaeger(t *testing.T) {
 	if id := requests[3].trace.ID; !strings.Contains(parent, id) {
 		t.Errorf("the client's trace %s goes on as %s", parent, id)
 	}
-	if *rewrite {
+	if *testkit.Rewrite {
 		picture := filepath.Join("..", "docs", "pictures", "trace.svg")
 		f, err := os.Create(picture)
 		if err != nil {
@@ -354,7 +358,8 @@ func (r *tracedRequest) check(t *testing.T) {
 	}
 	chat := chats[0]
 	chat.tags(t, map[string]any{"gen_ai.operation.name": "chat", "gen_ai.provider.name": "tandem", "gen_ai.request.model": tracedModel,
-		"gen_ai.request.max_tokens": *r.MaxTokens, "gen_ai.usage.output_tokens": len(r.tokens), "gen_ai.response.finish_reasons": `["length"]`})
+		"gen_ai.request.max_tokens": *r.MaxTokens, "gen_ai.usage.output_tokens": len(r.tokens),
+		"gen_ai.response.finish_reasons": `["length"]`})
 	if n := number(chat.tag("gen_ai.usage.input_tokens")); n < 20 {
 		t.Errorf("chat has %d input tokens: want those of the prompt", n)
 	}
@@ -418,14 +423,17 @@ func (r *tracedRequest) checkRound(t *testing.T, round *jaegerSpan) {
 		d.tags(t, map[string]any{"tandem.base": round.tag("tandem.base")})
 		sends = append(sends, d.below("send")...)
 		ms, _ := d.tag("tandem.device_ms").(float64)
-		if d.service() != "tandem-drafter" || d.tag("tandem.drafter") == nil || number(d.tag("tandem.nodes")) < 1 || ms < 0 || ms > float64(d.Duration)/1000+1 {
-			t.Errorf("draft of %s has drafter %v, %v nodes, %v ms: want some of each", d.service(), d.tag("tandem.drafter"), d.tag("tandem.nodes"), ms)
+		if d.service() != "tandem-drafter" || d.tag("tandem.drafter") == nil || number(d.tag("tandem.nodes")) < 1 || ms < 0 ||
+			ms > float64(d.Duration)/1000+1 {
+			t.Errorf("draft of %s has drafter %v, %v nodes, %v ms: want some of each", d.service(), d.tag("tandem.drafter"),
+				d.tag("tandem.nodes"), ms)
 		}
 	}
 	if drafted := round.tag("tandem.outcome") != nil; drafted && len(drafts) < r.drafters || r.drafters == 0 && len(drafts) > 0 {
 		t.Errorf("%d drafts in a round: want %d", len(drafts), r.drafters)
 	}
-	if outcome, ok := round.tag("tandem.outcome").(string); ok && !slices.Contains([]string{"accepted", "partial", "rejected", "stale", "expired"}, outcome) {
+	if outcome, ok := round.tag("tandem.outcome").(string); ok &&
+		!slices.Contains([]string{"accepted", "partial", "rejected", "stale", "expired"}, outcome) {
 		t.Errorf("outcome %q", outcome)
 	}
 	if len(sends) == 0 {
@@ -443,8 +451,10 @@ func (r *tracedRequest) checkRound(t *testing.T, round *jaegerSpan) {
 			}
 			for _, verify := range process.below("verify") {
 				ms, _ := verify.tag("tandem.device_ms").(float64)
-				if ms <= 0 || number(verify.tag("tandem.width")) < 1 || number(verify.tag("tandem.rows")) < 1 || verify.tag("tandem.depth") == nil {
-					t.Errorf("verify has %v ms, width %v, depth %v, %v rows: want some of each", ms, verify.tag("tandem.width"), verify.tag("tandem.depth"), verify.tag("tandem.rows"))
+				if ms <= 0 || number(verify.tag("tandem.width")) < 1 || number(verify.tag("tandem.rows")) < 1 ||
+					verify.tag("tandem.depth") == nil {
+					t.Errorf("verify has %v ms, width %v, depth %v, %v rows: want some of each", ms, verify.tag("tandem.width"),
+						verify.tag("tandem.depth"), verify.tag("tandem.rows"))
 				}
 			}
 		}
@@ -475,7 +485,8 @@ func (x *jaegerTrace) timeline(rounds int) timeline.Timeline {
 			name += " · " + strings.TrimPrefix(s.service(), "tandem-")
 		}
 		out.Lanes = append(out.Lanes, timeline.Lane{Name: name, Indent: depth})
-		out.Stretches = append(out.Stretches, timeline.Stretch{Lane: len(out.Lanes) - 1, Name: name, Kind: strings.Fields(s.Name)[0], From: at(s.Start), To: at(s.Start + s.Duration)})
+		out.Stretches = append(out.Stretches, timeline.Stretch{Lane: len(out.Lanes) - 1, Name: name, Kind: strings.Fields(s.Name)[0],
+			From: at(s.Start), To: at(s.Start + s.Duration)})
 		for _, c := range s.children {
 			visit(c, depth+1)
 		}

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-llm/tandem/testkit"
+
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
@@ -60,6 +62,7 @@ func (m metrics) sum(name string, labels ...string) (total float64) {
 
 // TestMetrics runs requests and compares what /metrics tells with what the clients were told.
 func TestMetrics(t *testing.T) {
+	t.Parallel()
 	listen := freePort(t)
 	g := up(t, "--http", listen)
 	before := scrape(t, listen)
@@ -101,10 +104,12 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("%s rose by %v: the clients were told %d", name, got, want)
 		}
 	}
-	if ok, bad := after.sum("tandem_requests_total", "code=ok"), after.sum("tandem_requests_total", "code=invalid"); ok != float64(len(requests)) || bad != 1 {
+	if ok, bad := after.sum("tandem_requests_total", "code=ok"),
+		after.sum("tandem_requests_total", "code=invalid"); ok != float64(len(requests)) || bad != 1 {
 		t.Errorf("requests: %v ok and %v invalid: want %d and 1", ok, bad, len(requests))
 	}
-	if deep, first := after.sum("tandem:spec_decode_num_accepted_tokens_per_pos_total", "position=1"), after.sum("tandem:spec_decode_num_accepted_tokens_per_pos_total", "position=0"); deep > first || first == 0 {
+	if deep, first := after.sum("tandem:spec_decode_num_accepted_tokens_per_pos_total", "position=1"),
+		after.sum("tandem:spec_decode_num_accepted_tokens_per_pos_total", "position=0"); deep > first || first == 0 {
 		t.Errorf("%v drafted tokens accepted at position 0 and %v at 1: want some, and fewer deeper", first, deep)
 	}
 	for _, name := range []string{"tandem_device_busy_seconds_total", "tandem_passes_total"} {
@@ -114,7 +119,8 @@ func TestMetrics(t *testing.T) {
 			}
 		}
 	}
-	if got := after.sum("tandem_pool_tickets_total", "event=taken") - before.sum("tandem_pool_tickets_total", "event=taken"); got < float64(rounds) {
+	if got := after.sum("tandem_pool_tickets_total", "event=taken") - before.sum("tandem_pool_tickets_total",
+		"event=taken"); got < float64(rounds) {
 		t.Errorf("%v tickets were taken in %d rounds", got, rounds)
 	}
 	for _, gauge := range []string{"tandem_sessions", "tandem:num_requests_running", "tandem:num_requests_waiting", "tandem_pool_depth"} {
@@ -199,13 +205,15 @@ func dashboard(t *testing.T, exported metrics) {
 
 // TestMetricsOfAnAbsentVerifier kills the verifier: scrapes go on, and tell that it is away.
 func TestMetricsOfAnAbsentVerifier(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("kills a process")
 	}
 	listen := freePort(t)
 	g := up(t, "--http", listen, "--no-draft")
 	stop(t, g.w.one(t, "verifier")) // not killed: the supervisor would start another within milliseconds
-	eventually(t, "the verifier is told to be away", func() bool { return scrape(t, listen).sum("tandem_up", "process=verifier") == 0 })
+	testkit.Eventually(t, "the verifier is told to be away",
+		func() bool { return scrape(t, listen).sum("tandem_up", "process=verifier") == 0 })
 	m := scrape(t, listen)
 	if m.sum("tandem_up", "process=gateway") != 1 || m["tandem:generation_tokens_total"] == nil {
 		t.Error("the gateway's own metrics are gone with the verifier")
@@ -223,9 +231,11 @@ func stop(t *testing.T, pid int) {
 
 // TestTraceFile writes the trace of a request and reads it as Perfetto does.
 func TestTraceFile(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	file, picture := filepath.Join(t.TempDir(), "t.json"), filepath.Join(t.TempDir(), "t.svg")
-	e := w.ok("trace", "--json", "--prompt", "func (r *Reader) Read(", "--max-tokens", "64", "--ignore-eos", "--tree", "8/4/2", "--seed", "1", "-o", file, "--svg", picture)
+	e := w.ok("trace", "--json", "--prompt", "func (r *Reader) Read(", "--max-tokens", "64", "--ignore-eos", "--tree", "8/4/2", "--seed",
+		"1", "-o", file, "--svg", picture)
 	g := w.decode(e.stdout)
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -281,8 +291,10 @@ func TestTraceFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	sum := (busy["draft"] + busy["pool"] + busy["verify"] + busy["commit"]) / 1000
-	if v := busy["verify"] / 1000; v < 0.9*stats.Stats.Verify || v > 1.01*stats.Stats.Verify || sum > 1.05*stats.Stats.Decode || sum < 0.5*stats.Stats.Decode {
-		t.Errorf("verify lasts %.1f ms, all lanes of rounds %.1f ms: the statistics say %.1f of %.1f ms", v, sum, stats.Stats.Verify, stats.Stats.Decode)
+	if v := busy["verify"] / 1000; v < 0.9*stats.Stats.Verify || v > 1.01*stats.Stats.Verify || sum > 1.05*stats.Stats.Decode ||
+		sum < 0.5*stats.Stats.Decode {
+		t.Errorf("verify lasts %.1f ms, all lanes of rounds %.1f ms: the statistics say %.1f of %.1f ms", v, sum, stats.Stats.Verify,
+			stats.Stats.Decode)
 	}
 	svg, err := os.ReadFile(picture)
 	if err != nil || !strings.HasPrefix(string(svg), "<svg ") || strings.Count(string(svg), "<rect") < 20 {

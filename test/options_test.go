@@ -34,6 +34,7 @@ var options = []func(r *client.Request, i int){
 // TestOptions has every pair of values of any two options meet (an orthogonal array of 27 rows) and asks with
 // several ways to draft and without: the text, the tokens and the log-probabilities are the same.
 func TestOptions(t *testing.T) {
+	t.Parallel()
 	g := up(t)
 	accepted, stopped := 0, 0
 	ps := sample(t, 1)
@@ -72,33 +73,45 @@ type spoken struct {
 }
 
 // told runs one request to its end.
-func (g *group) told(t testing.TB, r client.Request) (out spoken) {
+func (g *group) told(t testing.TB, r client.Request) spoken {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	for event, err := range g.client.Generate(ctx, r) {
-		switch {
-		case err != nil:
-			t.Fatal(err)
-		case event.Delta != nil:
-			out.tokens = append(out.tokens, event.Delta.Tokens...)
-			out.logprobs = append(out.logprobs, event.Delta.Logprobs...)
-			out.text += event.Delta.Text
-		case event.Finished != nil:
-			out.finished = *event.Finished
-		}
+	out, err := g.heard(t.Context(), r, func(int) {})
+	if err != nil {
+		t.Fatal(err)
 	}
 	return out
 }
 
+// heard runs a request and calls each with the number of tokens that have come so far.
+func (g *group) heard(ctx context.Context, r client.Request, each func(tokens int)) (out spoken, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	for event, err := range g.client.Generate(ctx, r) {
+		switch {
+		case err != nil:
+			return out, err
+		case event.Delta != nil:
+			out.tokens = append(out.tokens, event.Delta.Tokens...)
+			out.logprobs = append(out.logprobs, event.Delta.Logprobs...)
+			out.text += event.Delta.Text
+			each(len(out.tokens))
+		case event.Finished != nil:
+			out.finished = *event.Finished
+		}
+	}
+	return out, nil
+}
+
 // TestKeysOfClients has a gateway with a key: who has it is served by gRPC, nobody else.
 func TestKeysOfClients(t *testing.T) {
+	t.Parallel()
 	g := up(t, "--no-draft", "--api-key", "alpha-beta")
 	addr := "unix://" + g.w.tmp + "/g.sock"
 	for _, c := range []struct {
 		options []client.Option
 		want    error
-	}{{nil, client.Unauthenticated}, {[]client.Option{client.WithToken("alpha")}, client.Unauthenticated}, {[]client.Option{client.WithToken("alpha-beta")}, nil}} {
+	}{{nil, client.Unauthenticated}, {[]client.Option{client.WithToken("alpha")}, client.Unauthenticated},
+		{[]client.Option{client.WithToken("alpha-beta")}, nil}} {
 		conn, err := client.Dial(addr, c.options...)
 		if err != nil {
 			t.Fatal(err)

@@ -66,7 +66,8 @@ type tab struct {
 func openTab(t *testing.T, width, height int64) *tab {
 	t.Helper()
 	dir := t.TempDir()
-	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(browserPath(t)), chromedp.UserDataDir(filepath.Join(dir, "profile")),
+	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(browserPath(t)),
+		chromedp.UserDataDir(filepath.Join(dir, "profile")),
 		chromedp.NoSandbox, chromedp.DisableGPU, chromedp.Flag("disable-dev-shm-usage", true), chromedp.Env("HOME="+dir))
 	alloc, stopBrowser := chromedp.NewExecAllocator(context.Background(), opts...)
 	ctx, closeTab := chromedp.NewContext(alloc)
@@ -100,7 +101,7 @@ func (p *tab) note(event any) {
 	case *runtime.EventExceptionThrown:
 		p.errors = append(p.errors, fmt.Sprintf("%+v", e.ExceptionDetails))
 	case *cdplog.EventEntryAdded:
-		if e.Entry.Source == cdplog.EntrySourceSecurity || strings.Contains(e.Entry.Text, "Content Security Bounds") {
+		if e.Entry.Source == cdplog.EntrySourceSecurity || strings.Contains(e.Entry.Text, "Content Security Policy") {
 			p.errors = append(p.errors, e.Entry.Text)
 		}
 	case *network.EventRequestWillBeSent:
@@ -111,7 +112,8 @@ func (p *tab) note(event any) {
 // colours makes the system prefer "light" or "dark".
 func (p *tab) colours(scheme string) {
 	p.t.Helper()
-	_, err := chromedp.Call(p.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
+	_, err := chromedp.Call(p.ctx, emulation.SetEmulatedMedia,
+		emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
 	if err != nil {
 		p.t.Fatal(err)
 	}

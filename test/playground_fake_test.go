@@ -92,7 +92,8 @@ func (f *fakeGateway) guarded(h http.HandlerFunc) http.HandlerFunc {
 }
 
 func (f *fakeGateway) describe(w http.ResponseWriter, _ *http.Request) {
-	json.NewEncoder(w).Encode(map[string]any{"model": f.model, "context": 8192, "drafters": f.drafters, "chat": f.chat, "processes": []any{}})
+	json.NewEncoder(w).Encode(map[string]any{"model": f.model, "context": 8192, "drafters": f.drafters, "chat": f.chat,
+		"processes": []any{}})
 }
 
 // complete streams the script. Rounds accept 0 to 4 nodes of trees with 16.
@@ -202,7 +203,8 @@ func (f *fakeGateway) round(index, at, take int, spec bool) map[string]any {
 		choice = "vote of " + strconv.Itoa(len(f.drafters))
 		for i := range 15 {
 			word, id := f.word(at+i, true)
-			n := map[string]any{"id": id, "text": word, "parent": i, "logprob": -0.3 * float64(i+1), "votes": []int{i % len(f.drafters)}, "accepted": i < take-1}
+			n := map[string]any{"id": id, "text": word, "parent": i, "logprob": -0.3 * float64(i+1), "votes": []int{i % len(f.drafters)},
+				"accepted": i < take-1}
 			if i >= take-1 { // dead branches
 				n["parent"], n["id"], n["logprob"] = max(0, i-3), 900+i, -0.3*float64(max(0, i-3))-1-math.Mod(float64(i)*0.7, 2)
 			}

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-llm/tandem/testkit"
+
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 )
@@ -21,14 +23,18 @@ const inkOf = `(() => { const c = document.getElementById("lanes"); const d = c.
 	let n = 0; for (let i = 3; i < d.length; i += 4) if (d[i] > 0) n++; return n; })()`
 
 // code is what fake gateways write.
-var code = []string{" r", " *", "Reader", ")", " (", "n", " int", ",", " err", " error", ")", " {", "\n", "\t", "if", " n", " ==", " 0", " {", "\n"}
+var code = []string{" r", " *", "Reader", ")", " (", "n", " int", ",", " err", " error", ")", " {", "\n", "\t", "if", " n", " ==", " 0",
+	" {", "\n"}
 
 func TestPlayground(t *testing.T) {
-	f := startFake(t, script{model: "fake-1b", drafters: []string{"go", "py", "prose"}, words: code, tokens: 60, plain: 12 * time.Millisecond,
-		pace: 2 * time.Millisecond, why: "go 3.2 tokens in 8.1 ms beats plain 1 in 7.5 ms"})
+	t.Parallel()
+	f := startFake(t, script{model: "fake-1b", drafters: []string{"go", "py", "prose"}, words: code, tokens: 60,
+		plain: 12 * time.Millisecond,
+		pace:  2 * time.Millisecond, why: "go 3.2 tokens in 8.1 ms beats plain 1 in 7.5 ms"})
 	p := openTab(t, 1280, 900)
 	p.open(f.url())
-	p.set("max_tokens", "60", "temperature", "0.5", "seed", "7", "top_p", "0.9", "strategy", "fixed", "max_width", "16", "max_depth", "5", "max_branches", "3")
+	p.set("max_tokens", "60", "temperature", "0.5", "seed", "7", "top_p", "0.9", "strategy", "fixed", "max_width", "16", "max_depth", "5",
+		"max_branches", "3")
 	p.do(chromedp.Click(`#drafters input[value="py"]`))
 	p.run("func (r *Reader) Read(")
 	p.picture("fake-desktop")
@@ -67,7 +73,8 @@ func TestPlayground(t *testing.T) {
 	if n := read[int](p, `document.querySelectorAll("#tree path[class^=m]").length`); n < 15 {
 		t.Errorf("%d votes are marked: want at least one for each node", n)
 	}
-	if label := read[string](p, `document.getElementById("tree").getAttribute("aria-label")`); !strings.Contains(label, "15 nodes drafted") || !strings.Contains(label, "accepted 4") {
+	if label := read[string](p, `document.getElementById("tree").getAttribute("aria-label")`); !strings.Contains(label,
+		"15 nodes drafted") || !strings.Contains(label, "accepted 4") {
 		t.Errorf("the tree is described as %q", label)
 	}
 	if why := p.text("why"); !strings.Contains(why, f.why) {
@@ -85,7 +92,8 @@ func TestPlayground(t *testing.T) {
 
 	// a token tells where it came from: by pointer and by key
 	p.js(`document.querySelector('#text [data-i="1"]').dispatchEvent(new PointerEvent("pointerover", {bubbles: true}))`)
-	if s := p.text("readout"); !strings.Contains(s, "Token 2") || !strings.Contains(s, "round 0, depth 2") || !strings.Contains(s, "id 101") {
+	if s := p.text("readout"); !strings.Contains(s, "Token 2") || !strings.Contains(s, "round 0, depth 2") ||
+		!strings.Contains(s, "id 101") {
 		t.Errorf("the token is told as %q", s)
 	}
 	p.do(chromedp.Focus("#text"), chromedp.KeyEvent(kb.ArrowRight))
@@ -110,6 +118,7 @@ func TestPlayground(t *testing.T) {
 
 // TestPlaygroundDifference shows a difference where there is one.
 func TestPlaygroundDifference(t *testing.T) {
+	t.Parallel()
 	f := startFake(t, script{model: "fake", drafters: []string{"go"}, words: code, tokens: 20, differ: 7})
 	p := openTab(t, 1280, 900)
 	p.open(f.url())
@@ -126,8 +135,10 @@ func TestPlaygroundDifference(t *testing.T) {
 
 // TestPlaygroundMarkup puts markup everywhere where text of a model or of its makers is shown.
 func TestPlaygroundMarkup(t *testing.T) {
+	t.Parallel()
 	const evil = `<img src=x onerror="window.pwned=1">`
-	words := []string{"<script>window.pwned=1</script>", evil, `<svg onload="window.pwned=1">`, "<iframe srcdoc='<script>parent.pwned=1</script>'>", "</textarea></div>", `javascript:pwned=1`,
+	words := []string{"<script>window.pwned=1</script>", evil, `<svg onload="window.pwned=1">`,
+		"<iframe srcdoc='<script>parent.pwned=1</script>'>", "</textarea></div>", `javascript:pwned=1`,
 		"&lt;b&gt;", "\u202e", "\x1b[31m", "<style>*{display:none}</style>", "\r\n", "\x00", "é", "𝄞"}
 	f := startFake(t, script{model: evil, drafters: []string{evil, "<b>go</b>"}, words: words, tokens: 60, why: evil,
 		finish: func() (any, any) { return "error", map[string]any{"error": map[string]any{"message": evil}} }})
@@ -166,7 +177,8 @@ func TestPlaygroundMarkup(t *testing.T) {
 
 // TestPlaygroundLong: 5,000 tokens on the page; while they come and after, the page answers.
 func TestPlaygroundLong(t *testing.T) {
-	f := startFake(t, script{model: "fake", drafters: []string{"go", "py", "prose", "all"}, words: code, tokens: 5000, pace: time.Millisecond})
+	f := startFake(t, script{model: "fake", drafters: []string{"go", "py", "prose", "all"}, words: code, tokens: 5000,
+		pace: time.Millisecond})
 	p := openTab(t, 1280, 900)
 	p.open(f.url())
 	p.set("max_tokens", "5000")
@@ -189,7 +201,8 @@ func TestPlaygroundLong(t *testing.T) {
 		return read[float64](p, fmt.Sprintf(`[...gaps].sort((a, b) => a - b)[Math.floor(gaps.length * %g)]`, q))
 	}
 	p50, p95 := quantile(0.5), quantile(0.95)
-	t.Logf("5,000 tokens in %v; frames: p50 %.0f ms, p95 %.0f ms; slowest answer %v", took.Round(time.Millisecond), p50, p95, slowest.Round(time.Millisecond))
+	t.Logf("5,000 tokens in %v; frames: p50 %.0f ms, p95 %.0f ms; slowest answer %v", took.Round(time.Millisecond), p50, p95,
+		slowest.Round(time.Millisecond))
 	if p50 > 60 || p95 > 250 {
 		t.Errorf("frames take p50 %.0f ms, p95 %.0f ms: want at most 60 and 250", p50, p95)
 	}
@@ -208,6 +221,7 @@ func TestPlaygroundLong(t *testing.T) {
 
 // TestPlaygroundRestart: the gateway breaks off, is away, and comes back at the same address.
 func TestPlaygroundRestart(t *testing.T) {
+	t.Parallel()
 	f := startFake(t, script{model: "fake", drafters: []string{"go"}, words: code, tokens: 40, pace: 30 * time.Millisecond, breakAt: 6})
 	p := openTab(t, 1280, 900)
 	p.open(f.url())
@@ -238,19 +252,23 @@ func TestPlaygroundRestart(t *testing.T) {
 
 // TestPlaygroundChat: with a template the page chats, and remembers.
 func TestPlaygroundChat(t *testing.T) {
-	f := startFake(t, script{model: "fake", drafters: []string{"go"}, words: []string{"Hel", "lo", ",", " you", "<b>", "\n", "!"}, tokens: 14, chat: true})
+	t.Parallel()
+	f := startFake(t, script{model: "fake", drafters: []string{"go"}, words: []string{"Hel", "lo", ",", " you", "<b>", "\n", "!"},
+		tokens: 14, chat: true})
 	p := openTab(t, 1280, 900)
 	p.open(f.url())
 	p.do(chromedp.Click("#mode-chat"))
 	p.run("first <i>question</i>")
 	p.run("second question")
 	answer := f.text()
-	want := []any{map[string]any{"role": "user", "content": "first <i>question</i>"}, map[string]any{"role": "assistant", "content": answer},
+	want := []any{map[string]any{"role": "user", "content": "first <i>question</i>"},
+		map[string]any{"role": "assistant", "content": answer},
 		map[string]any{"role": "user", "content": "second question"}}
 	if got := f.bodies[1]["messages"]; !reflect.DeepEqual(got, want) {
 		t.Errorf("messages %v: want %v", got, want)
 	}
-	if got := read[string](p, `document.getElementById("text").textContent`); got != "first <i>question</i>"+answer+"second question"+answer {
+	if got := read[string](p, `document.getElementById("text").textContent`); got != "first <i>question</i>"+answer+"second question"+
+		answer {
 		t.Errorf("the page shows %q", got)
 	}
 	p.do(chromedp.Click("#measure"))
@@ -267,6 +285,7 @@ func TestPlaygroundChat(t *testing.T) {
 }
 
 func TestPlaygroundStop(t *testing.T) {
+	t.Parallel()
 	f := startFake(t, script{model: "fake", drafters: []string{"go"}, words: code, tokens: 5000, pace: 10 * time.Millisecond})
 	p := openTab(t, 1280, 900)
 	p.open(f.url())
@@ -288,6 +307,7 @@ func TestPlaygroundStop(t *testing.T) {
 
 // TestPlaygroundKey: a gateway with keys; the page keeps the key in the tab alone.
 func TestPlaygroundKey(t *testing.T) {
+	t.Parallel()
 	f := startFake(t, script{model: "fake", drafters: []string{"go"}, words: code, tokens: 20, key: "sesame"})
 	p := openTab(t, 1280, 900)
 	p.do(chromedp.Navigate(f.url()))
@@ -331,7 +351,9 @@ const unlabelled = `[...document.querySelectorAll("input, select, textarea, butt
 	![...(e.labels ?? [])].some((l) => l.textContent.trim()) && !e.getAttribute("aria-label") && !e.textContent.trim()).map((e) => e.id)`
 
 func TestPlaygroundAccessible(t *testing.T) {
-	f := startFake(t, script{model: "fake-1b", drafters: []string{"go", "py", "prose", "all", "lookup"}, words: code, tokens: 120, why: "go beats plain"})
+	t.Parallel()
+	f := startFake(t, script{model: "fake-1b", drafters: []string{"go", "py", "prose", "all", "lookup"}, words: code, tokens: 120,
+		why: "go beats plain"})
 	p := openTab(t, 390, 844)
 	for _, scheme := range []string{"light", "dark"} {
 		p.colours(scheme)
@@ -339,7 +361,8 @@ func TestPlaygroundAccessible(t *testing.T) {
 		for _, when := range []string{"at first", "with text", "measured"} {
 			switch when {
 			case "with text":
-				p.run("a rather long prompt that does not fit into one line of a telephone, with_a_long_word_too_" + strings.Repeat("x", 80))
+				p.run("a rather long prompt that does not fit into one line of a telephone, with_a_long_word_too_" +
+					strings.Repeat("x", 80))
 				p.js(`document.querySelector('#text [data-i="3"]').click()`)
 			case "measured":
 				p.do(chromedp.Click("#measure"))
@@ -390,6 +413,7 @@ func realUp(t *testing.T, w *world, grpc, http string) *exec.Cmd {
 // TestPlaygroundReal: the program as people start it, with the shipped models. -pictures keeps what it looks like, with
 // another target by -target.
 func TestPlaygroundReal(t *testing.T) {
+	t.Parallel()
 	browserPath(t)
 	w := newWorld(t)
 	grpc, http := freePort(t), freePort(t)
@@ -414,12 +438,14 @@ func TestPlaygroundReal(t *testing.T) {
 		}
 	}
 
-	const prompt = "// Copy copies from src to dst until either EOF is reached on src or an error occurs.\nfunc Copy(dst Writer, src Reader) (written int64, err error) {\n"
+	const prompt = "// Copy copies from src to dst until either EOF is reached on src or an error occurs.\nfunc Copy(dst Writer, src " +
+		"Reader) (written int64, err error) {\n"
 	strategy := "fixed" // shows drafts also where they do not pay
 	if *target != "" {
 		strategy = "planner"
 	}
-	p.set("prompt", prompt, "strategy", strategy, "vote", "tree", "max_width", "16", "max_depth", "7", "max_branches", "10", "max_tokens", "96")
+	p.set("prompt", prompt, "strategy", strategy, "vote", "tree", "max_width", "16", "max_depth", "7", "max_branches", "10", "max_tokens",
+		"96")
 	p.do(chromedp.Click("#run"))
 	p.settled()
 	plain := w.generate("--addr", grpc, "--no-draft", "--max-tokens", "96", "--seed", "1", "--prompt", prompt)
@@ -476,7 +502,7 @@ func TestPlaygroundReal(t *testing.T) {
 	if p.output() == "" || !strings.Contains(p.text("notice"), "What has come is kept") {
 		t.Errorf("the text is %q, the notice %q: want what had come", p.output(), p.text("notice"))
 	}
-	eventually(t, "the processes are gone", func() bool { return len(w.processes()) == 0 })
+	testkit.Eventually(t, "the processes are gone", func() bool { return len(w.processes()) == 0 })
 	runs, _ := filepath.Glob(filepath.Join(w.tmp, "tandem-*")) // nobody was left to remove it
 	for _, dir := range runs {
 		os.RemoveAll(dir)

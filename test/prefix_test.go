@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/tandem-llm/tandem/testkit"
+
 	"github.com/tandem-llm/tandem/client"
 )
 
@@ -15,7 +17,8 @@ const pageTokens = 64
 // idle waits until no session is open: a request's end is told before its sessions are closed.
 func (g *group) idle(t *testing.T) {
 	t.Helper()
-	eventually(t, "no session to be open", func() bool { return g.counters(t, "verifier")["kv.pages"]+g.counters(t, "drafter")["kv.pages"] == 0 })
+	testkit.Eventually(t, "no session to be open",
+		func() bool { return g.counters(t, "verifier")["kv.pages"]+g.counters(t, "drafter")["kv.pages"] == 0 })
 }
 
 // turns are the requests of a chat: each prompt is the one before, its answer, and something new.
@@ -54,7 +57,8 @@ func TestSecondTurnIsShort(t *testing.T) {
 			g.idle(t)
 			for i, w := range want {
 				if !slices.Equal(got[i].tokens, w.tokens) || got[i].text != w.text || w.finished.CachedPromptTokens != 0 {
-					t.Errorf("%v, turn %d: tokens\n%v, with nothing kept\n%v (%d cached)", s, i, got[i].tokens, w.tokens, w.finished.CachedPromptTokens)
+					t.Errorf("%v, turn %d: tokens\n%v, with nothing kept\n%v (%d cached)", s, i, got[i].tokens, w.tokens,
+						w.finished.CachedPromptTokens)
 				}
 				f := got[i].finished
 				known := 0
@@ -64,8 +68,10 @@ func TestSecondTurnIsShort(t *testing.T) {
 						known -= len(want[1].tokens) + len(more)
 					}
 				}
-				if f.CachedPromptTokens < known-1 || f.CachedPromptTokens >= f.PromptTokens || i == 2 && killed == "verifier" && f.CachedPromptTokens > 0 {
-					t.Errorf("%v, turn %d of %d tokens, %q killed: %d found, want about %d", s, i, f.PromptTokens, killed, f.CachedPromptTokens, known)
+				if f.CachedPromptTokens < known-1 || f.CachedPromptTokens >= f.PromptTokens || i == 2 && killed == "verifier" &&
+					f.CachedPromptTokens > 0 {
+					t.Errorf("%v, turn %d of %d tokens, %q killed: %d found, want about %d", s, i, f.PromptTokens, killed,
+						f.CachedPromptTokens, known)
 				}
 				if i > 0 && known > 0 && f.CachedPromptTokens < f.PromptTokens-pageTokens {
 					t.Errorf("%v, turn %d: %d of %d found: want all but a page", s, i, f.CachedPromptTokens, f.PromptTokens)
@@ -141,6 +147,7 @@ func TestOnePromptManyTimes(t *testing.T) {
 }
 
 func TestPrefixCacheFlag(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for _, bad := range []string{"on", "-1", "0", "63", "1e9", "99999999999"} {
 		for _, command := range []string{"generate", "up"} {

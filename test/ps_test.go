@@ -3,11 +3,13 @@ package test
 import (
 	"encoding/json"
 	"regexp"
+	"strings"
 	"testing"
 )
 
 // TestPs: what runs is listed, and what it does is counted.
 func TestPs(t *testing.T) {
+	t.Parallel()
 	g := up(t)
 	w := g.w
 	addr := "unix://" + w.tmp + "/g.sock"
@@ -35,7 +37,11 @@ func TestPs(t *testing.T) {
 	if ps.Model == "" || !roles["gateway"] || !roles["verifier"] || !roles["drafter"] {
 		t.Errorf("ps: %+v", ps)
 	}
-	if e := w.ok("top", "--addr", addr, "--every", "100ms", "--count", "2"); len(regexp.MustCompile(`(?m)passes/s.*verifier busy +[0-9]+ %.*pool 0$`).FindAllString(e.stdout, -1)) != 2 {
+	if e := w.ok("ps", "--addr", addr); !strings.Contains(e.stdout, "\npool: 0 of 32 tickets\n") {
+		t.Errorf("ps printed %q", e.stdout)
+	}
+	if e := w.ok("top", "--addr", addr, "--every", "100ms", "--count",
+		"2"); len(regexp.MustCompile(`(?m)passes/s.*verifier busy +[0-9]+ %.*pool 0$`).FindAllString(e.stdout, -1)) != 2 {
 		t.Errorf("top printed %q", e.stdout)
 	}
 	refused(t, w.run("top", "--addr", addr, "--every", "1ms"), "want at least 100ms")

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -13,11 +14,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-llm/tandem/testkit"
+
 	"golang.org/x/sys/unix"
 )
 
 // TestRun talks with the shipped model by a script.
 func TestRun(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	first := w.generate("--prompt", "func (r *Reader) Read(", "--max-tokens", "24", "--no-draft")
 	prompt := "func (r *Reader) Read(" + first.Text
@@ -27,7 +31,8 @@ func TestRun(t *testing.T) {
 	second := w.generate("--prompt", prompt+"// Close closes", "--max-tokens", "24", "--no-draft")
 	afresh := w.generate("--prompt", "class Queue:\n    def", "--max-tokens", "24", "--temperature", "0.7", "--seed", "3", "--no-draft")
 
-	script := "func (r *Reader) Read(\n/stats\n\n// Close closes\n/measure\n/clear\n/set temperature 0.7\n/set seed 3\n/set top_p 7\n/nonsense\n" +
+	script := "func (r *Reader) Read(\n/stats\n\n// Close closes\n/measure\n/clear\n/set temperature 0.7\n/set seed 3\n/set top_p " +
+		"7\n/nonsense\n" +
 		"/plain\n\"\"\"class Queue:\n    def\"\"\"\n/measure\n/bye\nnever read\n"
 	got := w.feed(script, "run", "--max-tokens", "24", "--strategy", "fixed")
 	want := ""
@@ -41,8 +46,10 @@ func TestRun(t *testing.T) {
 		t.Errorf("exit code %d, printed %q: want %q", got.code, got.stdout, want)
 	}
 	said := got.stderr
-	for _, want := range []string{"24 tokens, ", " tokens/s", "first token ", "chosen: ", "times as fast", "token ids and bytes are equal: 24 tokens, 5 runs",
-		"the conversation begins anew", "temperature is 0.7", "/set top_p: ", "/nonsense: there is no such command", "speculation is off", ", no drafts", "times as fast", "are equal: 24 tokens, 5 runs"} {
+	for _, want := range []string{"24 tokens, ", " tokens/s", "first token ", "chosen: ", "times as fast",
+		"token ids and bytes are equal: 24 tokens, 5 runs",
+		"the conversation begins anew", "temperature is 0.7", "/set top_p: ", "/nonsense: there is no such command", "speculation is off",
+		", no drafts", "times as fast", "are equal: 24 tokens, 5 runs"} {
 		_, after, found := strings.Cut(said, want)
 		if !found {
 			t.Fatalf("said %q: want %q in it, in this order", got.stderr, want)
@@ -56,12 +63,15 @@ func TestRun(t *testing.T) {
 
 // TestRunBadInput: bad lines are told and the chat goes on; bad flags end it before anything starts.
 func TestRunBadInput(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	got := w.feed("\xff\xfe\n"+strings.Repeat("word ", 3000)+"\nfunc main() {\n", "run", "--max-tokens", "4")
-	if got.code != 0 || !strings.Contains(got.stderr, "UTF-8") || !strings.Contains(got.stderr, "1024") || !strings.Contains(got.stderr, "4 tokens,") {
+	if got.code != 0 || !strings.Contains(got.stderr, "UTF-8") || !strings.Contains(got.stderr, "1024") ||
+		!strings.Contains(got.stderr, "4 tokens,") {
 		t.Errorf("exit code %d, said %q: want both lines refused and the third answered", got.code, got.stderr)
 	}
-	for _, args := range [][]string{{"--temperature", "-1"}, {"--chat-template", "/nowhere"}, {"--target", "/nowhere.gguf"}, {"--addr", "unix:///tmp/x", "--chat-template", "f"}} {
+	for _, args := range [][]string{{"--temperature", "-1"}, {"--chat-template", "/nowhere"}, {"--target", "/nowhere.gguf"},
+		{"--addr", "unix:///tmp/x", "--chat-template", "f"}} {
 		if got := w.run(append([]string{"run"}, args...)...); got.code != 2 || strings.Count(strings.TrimSpace(got.stderr), "\n") != 0 {
 			t.Errorf("run %s: exit code %d, said %q: want 2 and one line", strings.Join(args, " "), got.code, got.stderr)
 		}
@@ -70,6 +80,7 @@ func TestRunBadInput(t *testing.T) {
 
 // TestRunEscapes: a model that writes nothing but the beginnings of terminal escapes.
 func TestRunEscapes(t *testing.T) {
+	t.Parallel()
 	const escape = "30=100" // SentencePiece's byte token of 0x1b
 	w := newWorld(t)
 	if g := w.generate("--prompt", "x", "--max-tokens", "5", "--logit-bias", escape); g.Text != "\x1b\x1b\x1b\x1b\x1b" {
@@ -82,14 +93,17 @@ func TestRunEscapes(t *testing.T) {
 
 // TestRunChat: with a template the lines are turns, and no control token comes from what the user says.
 func TestRunChat(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	template := w.tmp + "/template"
-	if err := os.WriteFile(template, []byte("{% for m in messages %}# {{ m.role }}: {{ m.content }}\n{% endfor %}# assistant:"), 0o600); err != nil {
+	if err := os.WriteFile(template, []byte("{% for m in messages %}# {{ m.role }}: {{ m.content }}\n{% endfor %}# assistant:"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	defer os.Remove(template)
 	first := w.generate("--prompt", "# user: What is a reader?\n# assistant:", "--max-tokens", "12", "--no-draft")
-	second := w.generate("--prompt", "# user: What is a reader?\n# assistant: "+first.Text+"\n# user: And a writer?\n# assistant:", "--max-tokens", "12", "--no-draft")
+	second := w.generate("--prompt", "# user: What is a reader?\n# assistant: "+first.Text+"\n# user: And a writer?\n# assistant:",
+		"--max-tokens", "12", "--no-draft")
 	got := w.feed("What is a reader?\nAnd a writer?\n", "run", "--max-tokens", "12", "--chat-template", template)
 	lines := func(texts ...string) (out string) {
 		for _, s := range texts {
@@ -155,6 +169,7 @@ func (p *terminal) seen() string {
 
 // TestRunTerminal: colours by origin, and Ctrl-C stops the answer but not the chat.
 func TestRunTerminal(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name    string
 		env     string
@@ -179,7 +194,7 @@ func TestRunTerminal(t *testing.T) {
 				if _, err := p.WriteString(send); err != nil {
 					t.Fatal(err)
 				}
-				eventually(t, what, func() bool { return strings.Contains(p.seen()[from:], want) })
+				testkit.Eventually(t, what, func() bool { return strings.Contains(p.seen()[from:], want) })
 			}
 			step("a prompt", "", ">>> ")
 			step("an answer", "func (r *Reader) Read(\n", "tokens per round")
@@ -209,6 +224,7 @@ func TestRunTerminal(t *testing.T) {
 
 // TestRunAddr uses a gateway that runs, which wants a key: without --target text is continued.
 func TestRunAddr(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	addr := freePort(t)
 	up := w.command(t.Context(), "up", "--listen", addr, "--http", "off", "--json", "--api-key", "sesame")
@@ -227,11 +243,22 @@ func TestRunAddr(t *testing.T) {
 		t.Fatalf("up --json: %v", err)
 	}
 	want := w.generate("--prompt", "import os", "--max-tokens", "6", "--no-draft").Text
-	got := w.feed("import os\n", "run", "--addr", addr, "--api-key", "sesame", "--max-tokens", "6")
-	if got.code != 0 || strings.TrimSuffix(got.stdout, "\n") != strings.TrimSuffix(want, "\n") {
-		t.Errorf("exit code %d, printed %q: want %q; %s", got.code, got.stdout, want, got.stderr)
+	keys := filepath.Join(t.TempDir(), "keys")
+	if err := os.WriteFile(keys, []byte("# of the gateway\nsesame\n"), 0o600); err != nil {
+		t.Fatal(err)
 	}
-	if got := w.feed("import os\n", "run", "--addr", addr, "--api-key", "abracadabra"); !strings.Contains(got.stderr, "key") || got.stdout != "" {
+	for _, key := range [][]string{{"--api-key", "sesame"}, {"--api-keys", keys}} {
+		got := w.feed("import os\n", append([]string{"run", "--addr", addr, "--max-tokens", "6"}, key...)...)
+		if got.code != 0 || strings.TrimSuffix(got.stdout, "\n") != strings.TrimSuffix(want, "\n") {
+			t.Errorf("exit code %d, printed %q: want %q; %s", got.code, got.stdout, want, got.stderr)
+		}
+		got = w.run(append([]string{"generate", "--addr", addr, "--prompt", "import os", "--max-tokens", "6", "--no-draft"}, key...)...)
+		if got.stdout != want {
+			t.Errorf("generate with %s printed %q: want %q; %s", key[0], got.stdout, want, got.stderr)
+		}
+	}
+	if got := w.feed("import os\n", "run", "--addr", addr, "--api-key", "abracadabra"); !strings.Contains(got.stderr, "key") ||
+		got.stdout != "" {
 		t.Errorf("with a wrong key: printed %q, said %q", got.stdout, got.stderr)
 	}
 }

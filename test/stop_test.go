@@ -18,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/tandem-llm/tandem/testkit"
 )
 
 // TestTermUnderLoad stops `up` while requests run and wait: all of them end as if nothing had happened, nobody new
@@ -71,7 +73,7 @@ func TestTermUnderLoad(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "output of every session that there is room for", func() bool {
+	testkit.Eventually(t, "output of every session that there is room for", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return running >= sessions-1 // one is the HTTP client's
@@ -81,7 +83,7 @@ func TestTermUnderLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	gateway := g.w.one(t, "gateway")
-	eventually(t, "no new request to be let in", func() bool {
+	testkit.Eventually(t, "no new request to be let in", func() bool {
 		_, err := net.Dial("unix", filepath.Join(g.w.tmp, "g.sock"))
 		return err != nil
 	})
@@ -217,7 +219,8 @@ func procAddress(t testing.TB, s string) string {
 func TestHealth(t *testing.T) {
 	w := newWorld(t)
 	sock := "unix://" + filepath.Join(w.tmp, "g.sock")
-	if e := w.run("health", "--addr", sock); e.code != 1 || !strings.HasPrefix(e.stderr, "tandem: health: "+sock) || strings.Count(e.stderr, "\n") != 1 {
+	if e := w.run("health", "--addr", sock); e.code != 1 || !strings.HasPrefix(e.stderr, "tandem: health: "+sock) ||
+		strings.Count(e.stderr, "\n") != 1 {
 		t.Errorf("nobody there: exit code %d, %q: want 1 and one line that names the address", e.code, e.stderr)
 	}
 	if e := w.run("health", "--addr", "nonsense"); e.code != 2 {
@@ -229,7 +232,8 @@ func TestHealth(t *testing.T) {
 	}
 	defer silent.Close()
 	begun := time.Now()
-	if e := w.run("health", "--timeout", "300ms", "--addr", "unix://"+silent.Addr().String()); e.code != 1 || time.Since(begun) > 2*time.Second {
+	if e := w.run("health", "--timeout", "300ms", "--addr", "unix://"+silent.Addr().String()); e.code != 1 ||
+		time.Since(begun) > 2*time.Second {
 		t.Errorf("a process that says nothing: exit code %d after %v, %q: want 1 after 300 ms", e.code, time.Since(begun), e.stderr)
 	}
 	g := up(t)

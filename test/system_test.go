@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-llm/tandem/testkit"
+
 	"github.com/tandem-llm/tandem/client"
 )
 
@@ -30,7 +32,8 @@ func up(t testing.TB, flags ...string) *group {
 	t.Helper()
 	w := newWorld(t)
 	sock := "unix://" + filepath.Join(w.tmp, "g.sock")
-	cmd := w.command(context.Background(), append([]string{"up", "--json", "--listen", sock, "--http", "off", "--grace", "1s"}, flags...)...)
+	cmd := w.command(context.Background(), append([]string{"up", "--json", "--listen", sock, "--http", "off", "--grace", "1s"},
+		flags...)...)
 	stderr := &strings.Builder{}
 	cmd.Stderr = stderr
 	stdout, err := cmd.StdoutPipe()
@@ -144,6 +147,7 @@ func sample(t testing.TB, each int) []prompt {
 
 // TestSameText compares speculative with plain decoding; the long form is TestLongSameText.
 func TestSameText(t *testing.T) {
+	t.Parallel()
 	g := up(t)
 	drafted := 0
 	for _, p := range sample(t, 1) {
@@ -170,6 +174,7 @@ func TestSameText(t *testing.T) {
 // TestSameTextAcrossProcesses does the same through `generate`, with processes of its own each time,
 // another draft model, instruction sets, and trees that all travel through shared memory.
 func TestSameTextAcrossProcesses(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	p := prompts(t)[2]
 	base := []string{"--prompt", p.Prompt, "--max-tokens", "32", "--temperature", "0.8", "--top-k", "100", "--seed", "7"}
@@ -210,6 +215,7 @@ func hasISA(t testing.TB, w *world, isa string) bool {
 
 // TestEightAtOnce runs eight requests at the same time, each of which must say what it says alone.
 func TestEightAtOnce(t *testing.T) {
+	t.Parallel()
 	g := up(t)
 	var want [8]result
 	requests := make([]client.Request, 8)
@@ -233,6 +239,7 @@ func TestEightAtOnce(t *testing.T) {
 // TestKilledProcesses kills drafter and verifier at random moments of requests, whose text must not
 // change.
 func TestKilledProcesses(t *testing.T) {
+	t.Parallel()
 	g := up(t)
 	p := prompts(t)[0]
 	r := withTree(setting{0.8, 3}.request(p.Prompt, 300), trees[0])
@@ -246,7 +253,7 @@ func TestKilledProcesses(t *testing.T) {
 		t.Run(role, func(t *testing.T) {
 			reopened := 0
 			for range kills {
-				eventually(t, role+" to be alive", func() bool { return len(g.w.role(role)) == 1 })
+				testkit.Eventually(t, role+" to be alive", func() bool { return len(g.w.role(role)) == 1 })
 				victim := g.w.role(role)[0]
 				timer := time.AfterFunc(rand.N(400*time.Millisecond), func() { _ = syscall.Kill(victim, syscall.SIGKILL) })
 				got, err := g.try(t.Context(), r)
@@ -256,17 +263,18 @@ func TestKilledProcesses(t *testing.T) {
 				}
 				reopened += got.finished.Statistics.Reopened
 				_ = syscall.Kill(victim, syscall.SIGKILL) // in case the request was faster
-				eventually(t, "another "+role, func() bool { p := g.w.role(role); return len(p) == 1 && p[0] != victim })
+				testkit.Eventually(t, "another "+role, func() bool { p := g.w.role(role); return len(p) == 1 && p[0] != victim })
 			}
 			t.Logf("%d kills, sessions opened again %d times", kills, reopened)
 		})
 	}
 	// With all processes alive again, speculation is back.
-	eventually(t, "drafts after the restarts", func() bool { return g.run(t, r).finished.Statistics.Drafted > 0 })
+	testkit.Eventually(t, "drafts after the restarts", func() bool { return g.run(t, r).finished.Statistics.Drafted > 0 })
 }
 
 // TestTwoGenerates runs two `generate` at the same time.
 func TestTwoGenerates(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	p := prompts(t)[1]
 	args := []string{"--prompt", p.Prompt, "--max-tokens", "32"}
@@ -322,6 +330,7 @@ func TestInterrupt(t *testing.T) {
 
 // TestClosedPipe closes stdout early, as `generate | head -c 1` does.
 func TestClosedPipe(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	cmd := w.command(t.Context(), "generate", "--prompt", "package main", "--max-tokens", "900", "--ignore-eos")
 	out, err := cmd.StdoutPipe()

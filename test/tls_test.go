@@ -12,7 +12,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-llm/tandem/testkit"
+
+	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/client"
+	"github.com/tandem-llm/tandem/services/rpc"
 	"github.com/tandem-llm/tandem/services/rpc/certtest"
 )
 
@@ -67,11 +71,15 @@ func newBoxes(t *testing.T) *boxes {
 		t.Fatal(err, errTarget, errDraft)
 	}
 	sock := "unix://" + filepath.Join(b.dir, "gateway.sock")
-	here := strings.NewReplacer("10.0.0.1:8454", pool, "10.0.0.2:8453", b.verifier, "10.0.0.2:8452", b.drafter, "10.0.0.1", ip, "10.0.0.2", ip,
+	here := strings.NewReplacer("10.0.0.1:8454", pool, "10.0.0.2:8453", b.verifier, "10.0.0.2:8452", b.drafter, "10.0.0.1", ip, "10.0.0.2",
+		ip,
 		"127.0.0.1:8451", sock, "big.gguf", target, "small.gguf", draft, "./tandem", program)
 	for _, f := range fences(string(text)) {
 		words := strings.Fields(f.script)
 		b.guide[words[0]+" "+words[1]] = here.Replace(f.script)
+	}
+	if !strings.Contains(b.guide["./tandem verifier"], "--secret-file secret") {
+		t.Fatal("the guide's verifier has no secret")
 	}
 	cmd := exec.Command("bash", "-euo", "pipefail", "-c", b.guide["openssl req"])
 	cmd.Dir = b.dir
@@ -80,7 +88,7 @@ func newBoxes(t *testing.T) *boxes {
 	}
 	b.gateway = b.process(t, "gateway", "--listen", sock, "--http", "off")
 	b.verifying = b.process(t, "verifier", "--threads", "1")
-	b.drafts = b.process(t, "drafter", "--threads", "1", "--inline-limit", "0") // no tree fits a ticket
+	b.drafts = b.process(t, "drafter", "--threads", "1")
 	if b.client, err = client.Dial(sock); err != nil {
 		t.Fatal(err)
 	}
@@ -110,9 +118,10 @@ func (b *boxes) process(t *testing.T, role string, more ...string) *process {
 }
 
 // TestTwoBoxes generates with drafter and verifier at the other end of TCP connections with TLS: the same tokens as
-// on one box, and drafts among them. The drafter's trees, all too large for a ticket, come through gRPC. Then each
+// on one box, and drafts among them. No memory is shared: trees travel inside tickets and answers. Then each
 // process is killed and started again.
 func TestTwoBoxes(t *testing.T) {
+	t.Parallel()
 	b := newBoxes(t)
 	const text = "func (r *Reader) Read("
 	want := b.w.generate("--target", targetModel, "--no-draft", "--prompt", text, "--max-tokens", "48")
@@ -123,7 +132,7 @@ func TestTwoBoxes(t *testing.T) {
 	drafted := func(what string) {
 		t.Helper()
 		var got result
-		eventually(t, "drafts "+what, func() bool {
+		testkit.Eventually(t, "drafts "+what, func() bool {
 			var err error
 			got, err = b.try(t.Context(), r)
 			return err == nil && got.finished.Statistics.Accepted > 0
@@ -143,6 +152,7 @@ func TestTwoBoxes(t *testing.T) {
 		drafted("after a kill of the " + p.name)
 	}
 	b.strangers(t)
+	b.roles(t)
 }
 
 // strangers try to talk to the processes, and are not let in.
@@ -156,13 +166,14 @@ func (b *boxes) strangers(t *testing.T) {
 		t.Fatal(err)
 	}
 	host, _, _ := net.SplitHostPort(b.verifier)
-	cert, key, err := other.Issue(dir, certtest.Options{Names: []string{host}})
+	cert, key, err := other.Issue(dir, certtest.Options{Names: []string{host}, Roles: []string{"gateway", "drafter", "verifier"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	stranger := []string{"--tls-cert", cert, "--tls-key", key, "--tls-ca", other.File}
 	for _, addr := range []string{b.verifier, b.drafter} {
-		if e := b.w.run(append([]string{"health", "--addr", addr}, stranger...)...); e.code != 1 || !strings.Contains(e.stderr, "certificate signed by unknown authority") {
+		if e := b.w.run(append([]string{"health", "--addr", addr}, stranger...)...); e.code != 1 ||
+			!strings.Contains(e.stderr, "certificate signed by unknown authority") {
 			t.Errorf("%s answers a stranger: exit code %d, %s", addr, e.code, e.stderr)
 		}
 		if e := b.w.run("health", "--addr", addr); e.code != 1 || e.stdout != "" {
@@ -193,8 +204,32 @@ func (b *boxes) strangers(t *testing.T) {
 	}
 }
 
+// roles: a certificate of the right CA does what its roles say, and nothing else.
+func (b *boxes) roles(t *testing.T) {
+	file := func(name string) string { return filepath.Join(b.dir, name) }
+	for box, want := range map[string]tandem.Kind{"a": tandem.OK, "b": tandem.Unauthenticated} {
+		certificate, err := rpc.TLSFiles{Cert: file(box + ".pem"), Key: file(box + ".key"), CA: file("ca.pem")}.Load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := (&rpc.Credentials{Certificate: certificate}).Dialer(rpc.Verifier)(b.verifier)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if got := tandem.KindOf(subscribe(t, conn)); got != want {
+			t.Errorf("box %s, of which only a has a gateway's certificate, subscribes to verdicts: %v, want %v", box, got, want)
+		}
+	}
+	e := b.w.wait(b.shell(t, t.Context(), "gateway", "--tls-cert", file("b.pem"), "--tls-key", file("b.key")))
+	if e.code != 2 && e.code != 1 || !strings.Contains(e.stderr, "URI:tandem://role/gateway") {
+		t.Errorf("a gateway with box b's certificate: exit code %d, %s: want what it lacks", e.code, e.stderr)
+	}
+}
+
 // TestPublicTLS serves clients on an address that other machines reach: those with a certificate, with the same text.
 func TestPublicTLS(t *testing.T) {
+	t.Parallel()
 	ip := certtest.Outside()
 	if ip == "" {
 		t.Skip("this host has no address but loopback")
@@ -215,7 +250,8 @@ func TestPublicTLS(t *testing.T) {
 	}
 	l.Close()
 	w := newWorld(t)
-	cmd := w.command(t.Context(), append([]string{"up", "--listen", l.Addr().String(), "--http", "off", "--target", targetModel, "--draft", draftModel}, secure...)...)
+	cmd := w.command(t.Context(), append([]string{"up", "--listen", l.Addr().String(), "--http", "off", "--target", targetModel, "--draft",
+		draftModel}, secure...)...)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -242,6 +278,7 @@ func TestPublicTLS(t *testing.T) {
 
 // TestInsecureListen has every role refuse to be found by other machines without protection.
 func TestInsecureListen(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for _, args := range [][]string{
 		{"gateway", "--listen", "0.0.0.0:0", "--http", "off", "--target", targetModel},
@@ -251,10 +288,12 @@ func TestInsecureListen(t *testing.T) {
 		{"drafter", "--listen", "127.0.0.1:0", "--advertise", "box", "--draft", "lookup", "--pool", "nats://127.0.0.1:4222"},
 		{"up", "--listen", "0.0.0.0:0", "--http", "off", "--target", targetModel, "--draft", draftModel},
 		{"gateway", "--listen", "127.0.0.1:0", "--http", "off", "--tls-cert", "x.pem", "--target", targetModel},
-		{"gateway", "--listen", "127.0.0.1:0", "--http", "off", "--pool", "nats://127.0.0.1:1", "--pool-listen", "127.0.0.1:0", "--target", targetModel},
+		{"gateway", "--listen", "127.0.0.1:0", "--http", "off", "--pool", "nats://127.0.0.1:1", "--pool-listen", "127.0.0.1:0", "--target",
+			targetModel},
 	} {
 		e := w.run(args...)
-		if e.code == 0 || e.code > 2 || strings.Count(strings.TrimSpace(e.stderr), "\n") != 0 || !strings.Contains(e.stderr, "want") && !strings.Contains(e.stderr, "--insecure-listen") {
+		if e.code == 0 || e.code > 2 || strings.Count(strings.TrimSpace(e.stderr), "\n") != 0 || !strings.Contains(e.stderr, "want") &&
+			!strings.Contains(e.stderr, "--insecure-listen") {
 			t.Errorf("tandem %v: exit code %d, %q: want a refusal that says what would be right", args, e.code, e.stderr)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 // TestTraces runs requests with a collector in this process: one trace for each, from all three
 // processes, without a span whose parent or link is missing.
 func TestTraces(t *testing.T) {
+	t.Parallel()
 	collector, err := collectortest.Start()
 	if err != nil {
 		t.Fatal(err)
@@ -20,7 +21,8 @@ func TestTraces(t *testing.T) {
 	var tokens []int
 	drafted := 0
 	for _, flags := range [][]string{{}, {"--full-trace"}, {"--no-draft"}} {
-		args := append([]string{"--prompt", "package main", "--max-tokens", "200", "--ignore-eos", "--otlp-endpoint", collector.Endpoint()}, flags...)
+		args := append([]string{"--prompt", "package main", "--max-tokens", "200", "--ignore-eos", "--otlp-endpoint", collector.Endpoint()},
+			flags...)
 		g := w.generate(args...)
 		tokens = append(tokens, len(g.Tokens))
 	}
@@ -82,8 +84,10 @@ func checkTrace(t *testing.T, id string, spans []collectortest.Span, tokens []in
 	if roots != 1 {
 		t.Errorf("%d roots: want 1", roots)
 	}
-	if services["tandem-gateway"] == 0 || services["tandem-verifier"] == 0 || kinds["PRODUCER"] == 0 || kinds["CONSUMER"] == 0 || processed == 0 {
-		t.Errorf("spans by process %v, by kind %v, links of process %d: want some of gateway and verifier, PRODUCER and CONSUMER", services, kinds, processed)
+	if services["tandem-gateway"] == 0 || services["tandem-verifier"] == 0 || kinds["PRODUCER"] == 0 || kinds["CONSUMER"] == 0 ||
+		processed == 0 {
+		t.Errorf("spans by process %v, by kind %v, links of process %d: want some of gateway and verifier, PRODUCER and CONSUMER", services,
+			kinds, processed)
 	}
 	if len(spans) > 1000 {
 		t.Errorf("%d spans: want at most 1000", len(spans))
@@ -100,6 +104,7 @@ func checkTrace(t *testing.T, id string, spans []collectortest.Span, tokens []in
 
 // TestCollectorAway runs a request with a collector that is not there: nothing of it is seen.
 func TestCollectorAway(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	begun := time.Now()
 	g := w.generate("--prompt", "package main", "--max-tokens", "64", "--ignore-eos", "--otlp-endpoint", "127.0.0.1:1")
