@@ -1,0 +1,156 @@
+package test
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-llm/tandem/testkit"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/client"
+)
+
+// TestLastCommit runs processes of the last commit's program beside those of this one: where both speak one protocol, any mixture says the
+// text of plain decoding by its verifier, whose version of the arithmetic may be another one; where they do not, each is refused by name.
+func TestLastCommit(t *testing.T) {
+	t.Parallel()
+	old, protocol := lastCommit(t)
+	if protocol != tandem.Protocol {
+		for _, role := range []string{"gateway", "verifier"} {
+			wantRefusedByName(t, map[string]string{role: old}, protocol)
+		}
+		wantNoDrafts(t, map[string]string{"drafter": old}, protocol)
+		return
+	}
+	var requests []client.Request
+	for _, p := range sample(t, 1)[:2] {
+		for _, s := range []setting{{0, 0}, {0.8, 3}} {
+			requests = append(requests, withTree(s.request(p.Prompt, 40), client.Tree{Nodes: 8, Depth: 4, Width: 2}))
+		}
+	}
+	large := client.Tree{Nodes: 256, Depth: 16, Width: 32} // goes by handle, in the last release too
+	requests = append(requests, withTree(setting{0, 0}.request(sample(t, 1)[0].Prompt, 40), large))
+	want := map[string][]result{"": mixed(t, nil, requests, true), old: mixed(t, map[string]string{"verifier": old}, requests, true)}
+	for _, programs := range []map[string]string{{"gateway": old}, {"verifier": old}, {"drafter": old}, {"verifier": old, "drafter": old}} {
+		for i, got := range mixed(t, programs, requests, false) {
+			if want := want[programs["verifier"]][i]; !slices.Equal(got.tokens, want.tokens) || got.text != want.text {
+				t.Errorf("the last commit's %v: tokens\n%v, want\n%v", programs, got.tokens, want.tokens)
+			}
+		}
+	}
+}
+
+// mixed runs requests in a cluster in which some roles have another program, without speculation if plainly.
+func mixed(t *testing.T, programs map[string]string, requests []client.Request, plainly bool) (out []result) {
+	t.Helper()
+	c := newCluster(t, clusterConfig{programs: programs})
+	defer c.end(t)
+	drafted := 0
+	for _, r := range requests {
+		if plainly {
+			r = plain(r)
+		}
+		out = append(out, c.run(t, r))
+		drafted += out[len(out)-1].finished.Statistics.Accepted
+	}
+	if !plainly && drafted == 0 {
+		t.Errorf("nothing that the last commit's %v drafted or verified was accepted", programs)
+	}
+	return out
+}
+
+// wantRefusedByName wants no generation where one role's program speaks another protocol, and an error that says so.
+func wantRefusedByName(t *testing.T, programs map[string]string, protocol int) {
+	t.Helper()
+	c := newCluster(t, clusterConfig{programs: programs})
+	defer c.end(t)
+	n := 4
+	_, err := c.try(t.Context(), client.Request{Prompt: "x", MaxTokens: &n})
+	if !errors.Is(err, client.Unavailable) || programs["gateway"] == "" && !strings.Contains(err.Error(), "run the same release") {
+		t.Errorf("%v of protocol %d: error %v: want unavailable, by name", programs, protocol, err)
+	}
+}
+
+// wantNoDrafts wants plain decoding beside a drafter of another protocol, and a line in the gateway's log that names it.
+func wantNoDrafts(t *testing.T, programs map[string]string, protocol int) {
+	t.Helper()
+	c := newCluster(t, clusterConfig{programs: programs})
+	defer c.end(t)
+	got := c.run(t, withTree(setting{0, 0}.request("func (r *Reader) Read(", 40), client.Tree{Nodes: 8, Depth: 4, Width: 2}))
+	if s := got.finished.Statistics; s.Drafted != 0 {
+		t.Errorf("a drafter of protocol %d has drafted %d tokens", protocol, s.Drafted)
+	}
+	testkit.Eventually(t, "a word about the drafter in the gateway's log", func() bool {
+		return strings.Contains(c.gateway.stderr.String(), "run the same release")
+	})
+}
+
+// lastCommit builds the program of the last commit, that before this one if nothing has been changed since, and returns its path and the
+// protocol that it speaks. It skips the test where there is none.
+func lastCommit(t *testing.T) (program string, protocol int) {
+	t.Helper()
+	if *tags != "" {
+		t.Skip("builds with tags are wrong on purpose")
+	}
+	git := func(args ...string) (string, error) {
+		cmd := exec.Command("git", append([]string{"-C", ".."}, args...)...)
+		out, err := cmd.Output()
+		return strings.TrimSpace(string(out)), err
+	}
+	changed, err := git("status", "--porcelain", "--untracked-files=no")
+	if err != nil {
+		t.Skip("not a git checkout: ", err)
+	}
+	commit := "HEAD~1"
+	if changed != "" {
+		commit = "HEAD"
+	}
+	if _, err := git("rev-parse", "--verify", "--quiet", commit+"^{commit}"); err != nil {
+		t.Skipf("no commit %s here: a shallow clone?", commit)
+	}
+	source, _ := git("grep", "-h", "^const Protocol = ", commit, "--", ":(glob)*.go") // whichever file of package tandem says it
+	found := regexp.MustCompile(`^const Protocol = ([0-9]+)$`).FindStringSubmatch(source)
+	if found == nil {
+		t.Skipf("commit %s is older than protocol 1", commit)
+	}
+	if protocol, err = strconv.Atoi(found[1]); err != nil {
+		t.Fatal(err)
+	}
+	return build(t, commit), protocol
+}
+
+// build builds the program of a commit and returns its path.
+func build(t *testing.T, commit string) string {
+	t.Helper()
+	begun, dir := time.Now(), t.TempDir()
+	archive := exec.Command("git", "-C", "..", "archive", commit, "--", ".", ":(exclude)docs", ":(exclude)test")
+	unpack := exec.Command("tar", "-x", "-C", dir)
+	var err error
+	var stderr bytes.Buffer
+	archive.Stderr, unpack.Stderr = &stderr, &stderr
+	if unpack.Stdin, err = archive.StdoutPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err = errors.Join(archive.Start(), unpack.Run(), archive.Wait()); err != nil {
+		t.Fatalf("source of %s: %v: %s", commit, err, &stderr)
+	}
+	program := filepath.Join(dir, "tandem")
+	// trimmed, so that the next run finds it in the cache
+	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", program, "./cmd/tandem")
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "PWD="+dir)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("building %s: %v\n%s", commit, err, out)
+	}
+	t.Logf("built %s in %v", commit, time.Since(begun).Round(time.Millisecond))
+	return program
+}
