@@ -9,7 +9,7 @@ help: ## list the checks
 build: ## build ./tandem
 	$(GO) build -o tandem ./cmd/tandem
 
-test: ## what a change must pass, at most 5 minutes on 2 cores
+test: ## every change must pass this; at most 5 minutes on 2 cores
 	$(GO) test ./...
 
 lint contracts race fuzz: ## one step of the CI (FUZZTIME=1m make fuzz for longer)
@@ -18,27 +18,30 @@ lint contracts race fuzz: ## one step of the CI (FUZZTIME=1m make fuzz for longe
 proto: ## generate the Go code of the contracts
 	$(GO) tool -modfile=tools/go.mod buf generate
 
-golden: ## logits and tokens against another engine's (needs ../shared)
+golden: ## compares logits and tokens with another engine's (needs ../shared)
 	$(GO) test ./test -run Golden -count 1 -v
 
-long: ## speculation = plain decoding for all prompts, seeds, trees, drafts, instruction sets: hours on 2 cores; FILTER=go-dev-0 for some
+long: ## speculation equals plain decoding for all prompts, seeds, trees, drafts, instruction sets: hours on 2 cores; FILTER=go-dev-0 for some
+	$(GO) test ./kernels/cpu ./gateway -long -count 1
 	$(GO) test ./test -run TestLong -long -filter '$(FILTER)' -timeout 0 -count 1 -v
 
-faults: ## killed, stopped, lost and garbage, the long forms: about half an hour on 2 cores
-	$(GO) test ./test -run 'TestFaults|TestGatewayKilled|TestNATSKilled|TestPoolChaos|TestBadDrafter|TestStalledClients|TestSlowClients|TestExactness' -long -timeout 0 -count 1 -v
+faults: ## processes killed or stopped, messages lost or garbage, in long form: about half an hour on 2 cores
+	$(GO) test ./test -run 'TestFaults|TestGatewayKilled|TestNATSKilled|TestPoolChaos|TestBadDrafter|TestStalledClients|TestSlowClients|TestExactness|TestShapedText|TestTextAcrossBlocks' -long -timeout 0 -count 1 -v
 
-bench: ## the three processes, plain and speculative in turn
+bench: ## the three processes, with plain and speculative decoding in turn
 	$(GO) run ./cmd/tandem bench system
 
-arm: ## kernels and passes on ARM, cross-compiled, under qemu; installs the tools if it may
+arm: ## kernels and passes on ARM, cross-compiled, under qemu; as root it installs missing tools
 	./scripts/arm
 
-sanitize: ## C code under the address and undefined-behaviour sanitizers; SHORT=-short for a minute's worth
+sanitize: ## C code under the address and undefined-behaviour sanitizers; SHORT=-short for a short form
 	./scripts/sanitize $(SHORT)
 
-ci: ## all that the CI does
+ci: ## everything that the CI runs
 	./.ci/run
 
 broken: ## the tests catch a broken accept rule and a width-dependent kernel
+	$(GO) test -tags brokenkernel ./kernels/cpu -run TestWidthDependentKernelIsCaught
+	! $(GO) test -tags brokenkernel ./kernels/cpu -run 'TestPrograms/RowAlone'
 	! $(GO) test ./test -run 'TestSameText$$' -with brokenaccept
 	! $(GO) test ./test -run 'TestSameText$$' -with brokenkernel
