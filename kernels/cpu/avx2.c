@@ -46,18 +46,54 @@ INLINE float dot(const float *x, const float *y, int n) {
     return reduce(a);
 }
 
-TARGET static void quantize(const float *x, int n, tk_qblock *q, size_t stride) {
+INLINE uint32_t largest(const float *x, int n) {
     const __m256i mag = _mm256_set1_epi32(0x7fffffff);
-    for (int b = 0; b < n / 32; b++, x += 32, q += stride) {
-        __m256i m = _mm256_setzero_si256();
-        for (int i = 0; i < 32; i += 8)
-            m = _mm256_max_epi32(m, _mm256_and_si256(_mm256_castps_si256(_mm256_loadu_ps(x + i)), mag));
-        __m128i h = _mm_max_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
-        h = _mm_max_epi32(h, _mm_shuffle_epi32(h, 0x4e));
-        h = _mm_max_epi32(h, _mm_shuffle_epi32(h, 0xb1));
-        tk_quantize_block(x, bits_f32((uint32_t)_mm_cvtsi128_si32(h)), q);
+    __m256i m = _mm256_setzero_si256();
+    for (int i = 0; i < n; i += 8) m = _mm256_max_epi32(m, _mm256_and_si256(_mm256_castps_si256(_mm256_loadu_ps(x + i)), mag));
+    __m128i h = _mm_max_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
+    h = _mm_max_epi32(h, _mm_shuffle_epi32(h, 0x4e));
+    h = _mm_max_epi32(h, _mm_shuffle_epi32(h, 0xb1));
+    return (uint32_t)_mm_cvtsi128_si32(h);
+}
+
+INLINE void quantize_block(const float *x, float scale, __m256 inv, tk_qblock *q) {
+    __m256i codes = _mm256_setzero_si256();
+    if (scale > 0) {  // neither nothing nor NaN
+        __m256i v[4];
+        for (int i = 0; i < 4; i++) v[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), inv));
+        codes = _mm256_packs_epi16(_mm256_packs_epi32(v[0], v[1]), _mm256_packs_epi32(v[2], v[3]));
+        codes = _mm256_permutevar8x32_epi32(codes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));  // packs works within halves
+    }
+    _mm256_storeu_si256((__m256i *)q->q, codes);
+    // The sums of 8 codes + 128.
+    __m256i sums = _mm256_sad_epu8(_mm256_xor_si256(codes, _mm256_set1_epi8((char)0x80)), _mm256_setzero_si256());
+    sums = _mm256_add_epi64(sums, _mm256_bsrli_epi128(sums, 8));
+    int s0 = _mm256_extract_epi32(sums, 0) - 16 * 128, s1 = _mm256_extract_epi32(sums, 4) - 16 * 128;
+    q->scale = scale;
+    q->xsum = scale * (float)(s0 + s1);
+    q->off8 = -8 * (s0 + s1);
+    q->off16 = -16 * (s0 + s1);
+    q->off128 = -128 * (s0 + s1);
+    q->off32[0] = -32 * s0;
+    q->off32[1] = -32 * s1;
+}
+
+// Quantises spans of `span` elements with one scale each.
+INLINE void quantize_spans(const float *x, int n, const int span, tk_qblock *q, size_t stride) {
+    for (int k = 0; k < n; k += span, x += span) {
+        uint32_t top = largest(x, span);
+        float a = bits_f32(top), scale = 0;
+        if (top >= 0x7f800000) scale = bits_f32(0x7fc00000);
+        else if (!(a < 1e-30f)) scale = a / 127;
+        __m256 inv = _mm256_set1_ps(127 / a);
+        tk_qblock *first = q;
+        for (int i = 0; i < span; i += 32, q += stride) quantize_block(x + i, scale, inv, q);
+        for (int i = 0; i < span / 64; i++) tk_pair(first + 2 * i * stride, stride);
     }
 }
+
+TARGET static void quantize(const float *x, int n, tk_qblock *q, size_t stride) { quantize_spans(x, n, 32, q, stride); }
+TARGET static void quantize256(const float *x, int n, tk_qblock *q, size_t stride) { quantize_spans(x, n, TK_SEG, q, stride); }
 
 TARGET static void rmsnorm(const float *x, const float *w, int n, float eps, float *y) {
     __m128 mean = _mm_set_ss(dot(x, x, n) / (float)n + eps);
@@ -181,7 +217,7 @@ TARGET static double float_macs(int rounds) {
 }
 
 const tk_kernels tk_avx2 = {
-    .mm = tk_avx2_mm, .quantize = quantize, .quantize256 = tk_generic_quantize256,
+    .mm = tk_avx2_mm, .quantize = quantize, .quantize256 = quantize256,
     .rmsnorm = rmsnorm, .silu_mul = silu_mul, .gelu_mul = gelu_mul, .soft_cap = soft_cap, .rope = rope, .narrow = narrow,
     .attend = tk_avx2_attend, .join = tk_avx2_join, .max = max_of, .sum_exp = sum_exp, .above = above,
     .read = read_all, .int_macs = int_macs, .float_macs = float_macs,
