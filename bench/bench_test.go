@@ -2,6 +2,7 @@ package bench
 
 import (
 	"bytes"
+	"math"
 	"strings"
 	"testing"
 
@@ -35,6 +36,11 @@ func TestDecodeText(t *testing.T) {
 				MedianMS: 1.3, MedianShare: 0.75, Spread: 0.05, MACShare: 0.08, KVLimitMS: 0.01, AttentionMS: 0.11},
 			{Width: 512, Prefill: true, MS: 123.4, LimitMS: 98.7, Share: 0.8,
 				MedianMS: 130, MedianShare: 0.76, Spread: 0.02, MACShare: 0.8, KVLimitMS: 1, AttentionMS: 2},
+		},
+		Ops: []passOps{
+			{Width: 8, Context: 256, MS: 4.56, Matrices: 0.84, Idle: []float64{0.03, 0.125}, Ops: []opTime{
+				{"matmul q8_0", 3.83, 0.84, []float64{0.001, 0.5}}, {"rope+store", 0.027, 0.006, []float64{0, 0.01}}}},
+			{Width: 512, Prefill: true, MS: 123.4, Matrices: 0.9, Idle: []float64{0}, Ops: []opTime{{"gate", 1, 0.01, []float64{0}}}},
 		}}
 	var out bytes.Buffer
 	if err := r.Print(&out); err != nil {
@@ -90,7 +96,7 @@ func TestRun(t *testing.T) {
 		}
 	})
 	t.Run("decode", func(t *testing.T) {
-		d := Decode{Name: "draft", Context: 40, Prefill: 8, KVType: "f16", Passes: passes}
+		d := Decode{Name: "draft", Context: 40, Prefill: 8, KVType: "f16", Passes: passes, ByOperation: true}
 		if _, err := d.Options(39); tandem.KindOf(err) != tandem.Invalid || !strings.Contains(err.Error(), "--context 40") {
 			t.Errorf("a context of 39 for 40 tokens: %v", err)
 		}
@@ -114,6 +120,19 @@ func TestRun(t *testing.T) {
 		for i, p := range r.Passes[:2] {
 			if p.Width != passes.Widths[i] || p.Context != 40 || p.MS <= 0 || p.LimitMS <= 0 || p.KVBytes <= 0 {
 				t.Errorf("%+v", p)
+			}
+		}
+		if len(r.Ops) != len(r.Passes) {
+			t.Fatalf("operations of %d kinds of passes, want %d", len(r.Ops), len(r.Passes))
+		}
+		for i, o := range r.Ops {
+			idle := 1.0
+			for _, x := range o.Ops {
+				idle -= x.Share
+			}
+			if p := r.Passes[i]; o.Width != p.Width || o.Prefill != p.Prefill || o.MS <= 0 || len(o.Idle) != 1 ||
+				math.Abs(o.Idle[0]-idle) > 1e-6 || o.Matrices <= 0 || o.Matrices >= 1 || idle < 0 || idle >= 1 {
+				t.Errorf("%+v: want %g idle", o, idle)
 			}
 		}
 	})

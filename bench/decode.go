@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"time"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/bench/figures"
@@ -19,6 +20,7 @@ type Decode struct {
 	Prefill int    // also measure a prompt of this many tokens in one pass; 0: none
 	KVType  string
 	Passes
+	ByOperation bool // also time the operations of Rounds further passes of each kind
 }
 
 // passResult is one kind of pass.
@@ -51,6 +53,26 @@ type DecodeResult struct {
 	Before  limits       `json:"limits_before"`
 	After   limits       `json:"limits_after"`
 	Passes  []passResult `json:"passes"`
+	Ops     []passOps    `json:"by_operation,omitempty"`
+}
+
+// passOps is where the time of one kind of pass goes.
+type passOps struct {
+	Width    int       `json:"width"`
+	Context  int       `json:"context"`
+	Prefill  bool      `json:"prefill,omitempty"`
+	MS       float64   `json:"ms"`           // mean of the passes
+	Matrices float64   `json:"matrix_share"` // of the threads' time, spent on products with weights
+	Idle     []float64 `json:"idle_share"`   // of each thread's time, spent on no operation: waiting, and starting and ending the pass
+	Ops      []opTime  `json:"operations"`
+}
+
+// opTime is the mean time of one kind of operation in a pass.
+type opTime struct {
+	Kind   string    `json:"kind"`
+	BusyMS float64   `json:"busy_ms"` // mean of the threads
+	Share  float64   `json:"share"`   // of the threads' time
+	WaitMS []float64 `json:"wait_ms"` // of each thread, for the others to end it
 }
 
 // Options returns the options with which a model of that context must be opened: buffers and KV memory for the passes. The
@@ -83,7 +105,35 @@ func (d Decode) Run(ctx context.Context, m *engine.Model) (*DecodeResult, error)
 			r.Passes = append(r.Passes, passOf(p, found.Passes))
 		}
 	}
-	return r, nil
+	if !d.ByOperation {
+		return r, nil
+	}
+	points := slices.DeleteFunc(d.points(), func(p measure.Point) bool { return !p.Prefill && p.Context != d.Context })
+	broken, err := measure.Operations(ctx, m, points, d.Rounds)
+	for i := range broken {
+		r.Ops = append(r.Ops, opsOf(&broken[i]))
+	}
+	return r, err
+}
+
+// opsOf returns means of the passes of b.
+func opsOf(b *measure.Breakdown) passOps {
+	mean := func(d time.Duration) float64 { return figures.MS(d) / float64(b.Passes) }
+	r := passOps{Width: b.Rows, Context: b.Context, Prefill: b.Prefill, MS: mean(b.Total), Matrices: b.Matrices()}
+	for _, o := range b.Ops {
+		t := opTime{Kind: o.Kind}
+		if r.Idle == nil {
+			r.Idle = slices.Repeat([]float64{1}, len(o.Busy))
+		}
+		for i, busy := range o.Busy {
+			t.BusyMS += mean(busy) / float64(len(o.Busy))
+			t.WaitMS = append(t.WaitMS, mean(o.Wait[i]))
+			r.Idle[i] -= figures.Share(mean(busy), r.MS)
+		}
+		t.Share = figures.Share(t.BusyMS, r.MS)
+		r.Ops = append(r.Ops, t)
+	}
+	return r
 }
 
 // points returns the kinds of passes: each width with the context, and with next to none.
@@ -129,6 +179,29 @@ func (r *DecodeResult) Print(to io.Writer) error {
 			rows = "prompt " + rows
 		}
 		t.Row(rows, p.Context, p.MS, p.LimitMS, p.Share, p.MedianMS, p.MedianShare, p.Spread, p.KVLimitMS, p.AttentionMS, p.MACShare)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for i := range r.Ops {
+		if err := r.Ops[i].print(to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// print writes where the time of a kind of pass goes.
+func (p *passOps) print(to io.Writer) error {
+	rows := fmt.Sprintf("%d rows, context %d", p.Width, p.Context)
+	if p.Prefill {
+		rows = fmt.Sprintf("a prompt of %d", p.Width)
+	}
+	fmt.Fprintf(to, "\n%s: %.2f ms, %.2f of it products with weights; idle by thread: %.2f\n", rows, p.MS, p.Matrices, p.Idle)
+	t := figures.NewTable(to, "%s\t%.3f\t%.3f\t%.3f")
+	t.Head("operation", "ms", "share", "waiting ms by thread")
+	for _, o := range p.Ops {
+		t.Row(o.Kind, o.BusyMS, o.Share, o.WaitMS)
 	}
 	return t.Flush()
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"time"
 
+	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
 )
 
@@ -58,6 +59,24 @@ func (m *Model) Work() Work { return m.weights.work }
 
 // KVBytes returns the bytes of the KV cache for one position, all layers.
 func (m *Model) KVBytes() int64 { return m.footprint.PageBytes / kernels.PageRows }
+
+// TimeOperations makes later passes add up how long each kind of operation takes (true), from zero on, or stop doing so. Errors:
+// Unsupported for a device that cannot tell.
+func (m *Model) TimeOperations(on bool) error {
+	r, ok := m.runner.(kernels.Timed)
+	if !ok {
+		return tandem.Errorf("engine", tandem.Unsupported, "the device %v does not tell how long its operations take", m.device.About())
+	}
+	return r.Time(on)
+}
+
+// OperationTimes returns the sums since TimeOperations(true); none unless that is on.
+func (m *Model) OperationTimes() []kernels.OpTime {
+	if r, ok := m.runner.(kernels.Timed); ok {
+		return r.Times()
+	}
+	return nil
+}
 
 // NewProbe returns a probe of the device that runs m's passes. Close the probe before the device.
 func (m *Model) NewProbe(bytes int) (kernels.Probe, error) { return m.device.NewProbe(bytes) }

@@ -116,6 +116,22 @@ type Runner interface {
 	Close()
 }
 
+// Timed is a Runner that tells where the time of its passes goes.
+type Timed interface {
+	Runner
+	// Time makes later passes add up the time of each operation (true), from zero on, or stop doing so. Errors: not enough memory.
+	Time(on bool) error
+	// Times returns the sums for each kind of operation, in the order of the program; none unless Time is on.
+	Times() []OpTime
+}
+
+// OpTime is how long operations of one kind took in all passes together, by thread.
+type OpTime struct {
+	Kind string          // "matmul q4_k"; operations that a device runs as one have their names joined: "rope+store"
+	Busy []time.Duration // computing
+	Wait []time.Duration // waiting for other threads to end it
+}
+
 // Top holds the best values of one row by (value descending, id ascending), with the largest value and Σ exp(value-Max) over all;
 // NaN counts as -Inf.
 type Top struct {

@@ -74,6 +74,7 @@ type benchDecodeCmd struct {
 	Model   string `help:"GGUF file (default: the shipped target)." placeholder:"FILE" setting:"-"`
 	Context int    `help:"Tokens in the KV cache before each pass." default:"256" setting:"-"`
 	Prefill int    `help:"Also measure a prompt of this many tokens in one pass; 0 = none." default:"0" placeholder:"N" setting:"-"`
+	By      string `help:"Also show where the time goes: operation (each kind of operation, and how long each thread waits for others)." enum:"operation," default:"" placeholder:"operation" setting:"-"`
 	widthFlags
 	computeFlags
 	kvFlags
@@ -93,7 +94,8 @@ func (c *benchDecodeCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	b := bench.Decode{Name: roles.ModelName(path), Context: c.Context, Prefill: c.Prefill, KVType: c.KVType, Passes: c.passes()}
+	b := bench.Decode{Name: roles.ModelName(path), Context: c.Context, Prefill: c.Prefill, KVType: c.KVType, Passes: c.passes(),
+		ByOperation: c.By == "operation"}
 	o, err := b.Options(info.Config.Context)
 	if err != nil {
 		return err

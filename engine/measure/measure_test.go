@@ -69,6 +69,38 @@ func TestPassesEnd(t *testing.T) {
 	}
 }
 
+// Operations has times for each kind of pass, of which products with weights take a part. They add up to no more than the passes.
+func TestOperations(t *testing.T) {
+	m := open(t)
+	const n = 3
+	all, err := Operations(t.Context(), m, points, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, b := range all {
+		var busy time.Duration
+		kinds := map[string]bool{}
+		for _, o := range b.Ops {
+			kinds[o.Kind] = true
+			busy += o.Busy[0]
+		}
+		if b.Point != points[i] || b.Passes != n || busy <= 0 || busy > b.Total || b.Matrices() <= 0 || b.Matrices() >= 1 {
+			t.Errorf("%+v", b)
+		}
+		if len(kinds) != len(b.Ops) || !kinds["matmul f16"] || !kinds["attention"] || !kinds["gate"] {
+			t.Errorf("kinds %v", kinds)
+		}
+	}
+	if m.OperationTimes() != nil {
+		t.Error("passes are still timed")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Operations(ctx, m, points, n); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v: want Canceled", err)
+	}
+}
+
 func TestPages(t *testing.T) {
 	if got := Pages(points); got != 2+2+1 { // 40 and 7 rows, 1 and 7 rows, 25 rows
 		t.Errorf("%d pages: want 5", got)

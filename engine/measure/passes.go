@@ -125,6 +125,7 @@ type rig struct {
 	model  *engine.Model
 	points []Point
 	bases  map[int]*engine.Sequence
+	into   *Breakdown // adds up the operations of the passes that are timed; nil: they are not timed
 }
 
 func (r *rig) close() {
@@ -176,9 +177,18 @@ func (r *rig) tree(s *engine.Sequence, rows int) (time.Duration, error) {
 
 func (r *rig) timed(g engine.Part) (time.Duration, error) {
 	batch := []engine.Part{g}
+	if r.into != nil {
+		if err := r.model.TimeOperations(true); err != nil { // from zero on
+			return 0, err
+		}
+	}
 	start := time.Now()
 	_, err := r.model.Forward(batch, 1)
-	return time.Since(start), err
+	took := time.Since(start)
+	if r.into != nil {
+		r.into.add(took, r.model.OperationTimes())
+	}
+	return took, err
 }
 
 // extend fills s with n random tokens.

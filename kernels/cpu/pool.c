@@ -19,7 +19,7 @@
 
 enum { SPIN_NS = 40000 };
 
-typedef struct { pthread_t thread; tk_pool *pool; float *scratch; size_t floats; } worker;
+typedef struct { pthread_t thread; tk_pool *pool; int index; float *scratch; size_t floats; } worker;
 
 struct tk_sync {
     _Alignas(64) _Atomic uint64_t next;           // generation << 32 | first unclaimed unit
@@ -79,10 +79,17 @@ static void wake(void *at, _Atomic int *sleepers) {
     if (atomic_load(sleepers)) futex_wake_all(at);
 }
 
+static tk_time *time_of(const tk_prog *p, const worker *w, int i) {
+    return w->index < p->timed ? p->times + (size_t)w->index * p->nops + i : NULL;
+}
+
 // Works on an operation until no unit is left to claim; returns 0 if the pass is no longer gen.
-static int work(tk_pool *pool, tk_prog *p, int i, uint32_t gen, float *scratch) {
+static int work(worker *w, tk_prog *p, int i, uint32_t gen) {
+    tk_pool *pool = w->pool;
     tk_op *op = p->ops + i;
     tk_sync *s = p->sync + i;
+    tk_time *t = time_of(p, w, i);
+    int64_t begin = t ? now_ns() : 0;
     int did = 0;
     uint64_t seen = atomic_load(&s->next);
     for (;;) {
@@ -91,32 +98,37 @@ static int work(tk_pool *pool, tk_prog *p, int i, uint32_t gen, float *scratch) 
         if (from >= op->units) break;
         int to = from + op->grain < op->units ? from + op->grain : op->units;
         if (!atomic_compare_exchange_weak(&s->next, &seen, (uint64_t)gen << 32 | (uint32_t)to)) continue;
-        tk_run_units(p, op, from, to, scratch);
+        tk_run_units(p, op, from, to, w->scratch);
         did += to - from;
         seen = atomic_load(&s->next);
     }
     if (!did) return 1;
+    if (t) t->busy += now_ns() - begin;
     uint32_t target = atomic_load(&s->target);  // of this pass, which cannot end before did is added
     if (atomic_fetch_add(&s->done, did) + did == target) wake(&s->done, &pool->waiting);
     return 1;
 }
 
-static int finished(tk_pool *pool, tk_prog *p, int i, uint32_t gen) {
+static int finished(worker *w, tk_prog *p, int i, uint32_t gen) {
     tk_sync *s = p->sync + i;
+    tk_time *t = time_of(p, w, i);
+    int64_t begin = t ? now_ns() : 0;
     for (;;) {
         uint32_t done = atomic_load(&s->done);
         if ((uint32_t)(atomic_load(&s->next) >> 32) != gen) return 0;
-        if (done == atomic_load(&s->target)) return 1;
-        wait_change(&s->done, done, &pool->waiting);
+        if (done == atomic_load(&s->target)) break;
+        wait_change(&s->done, done, &w->pool->waiting);
     }
+    if (t) t->wait += now_ns() - begin;
+    return 1;
 }
 
-static void run_list(tk_pool *pool, tk_prog *p, uint32_t gen, float *scratch) {
+static void run_list(worker *w, tk_prog *p, uint32_t gen) {
     for (int i = p->first, first = i, end = p->end; i < end; i += 1 + p->ops[i].chain) {
-        if (!work(pool, p, i, gen, scratch)) return;
+        if (!work(w, p, i, gen)) return;
         if (p->ops[i].concurrent && i + 1 < end) continue;
         for (; first <= i; first += 1 + p->ops[first].chain)
-            if (!finished(pool, p, first, gen)) return;
+            if (!finished(w, p, first, gen)) return;
     }
 }
 
@@ -128,7 +140,7 @@ static void *worker_main(void *arg) {
         atomic_fetch_add(&pool->inside, 1);
         tk_prog *p = atomic_load(&pool->prog);
         seen = atomic_load(&pool->gen);
-        if (p) run_list(pool, p, seen, w->scratch);
+        if (p) run_list(w, p, seen);
         int quit = pool->quit;
         atomic_fetch_sub(&pool->inside, 1);
         if (quit) return NULL;
@@ -149,9 +161,13 @@ static int ensure_scratch(worker *w, size_t floats) {
     return 0;
 }
 
-static void run_alone(tk_prog *p, float *scratch) {
-    for (int i = p->first; i < p->end; i += 1 + p->ops[i].chain)
-        tk_run_units(p, p->ops + i, 0, p->ops[i].units, scratch);
+static void run_alone(worker *w, tk_prog *p) {
+    for (int i = p->first; i < p->end; i += 1 + p->ops[i].chain) {
+        tk_time *t = time_of(p, w, i);
+        int64_t begin = t ? now_ns() : 0;
+        tk_run_units(p, p->ops + i, 0, p->ops[i].units, w->scratch);
+        if (t) t->busy += now_ns() - begin;
+    }
 }
 
 static void open_pass(tk_pool *pool, tk_prog *p, uint32_t gen) {
@@ -175,7 +191,7 @@ int tk_pool_run(tk_pool *pool, tk_prog *p) {
         if (ensure_scratch(pool->workers + i, floats)) return ENOMEM;
     if (pool->threads == 1) {
         tk_plan_pass(p, 1);
-        run_alone(p, pool->workers[0].scratch);
+        run_alone(pool->workers, p);
         return 0;
     }
     uint32_t gen = atomic_load(&pool->gen) + 1;
@@ -183,7 +199,7 @@ int tk_pool_run(tk_pool *pool, tk_prog *p) {
     atomic_store(&pool->prog, p);
     atomic_store(&pool->gen, gen);
     wake(&pool->gen, &pool->idle);
-    run_list(pool, p, gen, pool->workers[0].scratch);
+    run_list(pool->workers, p, gen);
     atomic_store(&pool->prog, NULL);
     return 0;
 }
@@ -195,6 +211,7 @@ tk_pool *tk_pool_new(int threads, int isa, int *err) {
     if (!k || posix_memalign((void **)&pool, 64, sizeof *pool)) return NULL;
     *pool = (tk_pool){.threads = 1, .k = k, .workers = calloc(threads, sizeof(worker))};
     if (!pool->workers) { free(pool); return NULL; }
+    pool->workers[0].pool = pool;
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);  // signals belong to the Go runtime's threads
@@ -204,6 +221,7 @@ tk_pool *tk_pool_new(int threads, int isa, int *err) {
     for (*err = 0; pool->threads < threads && !*err;) {
         worker *w = pool->workers + pool->threads;
         w->pool = pool;
+        w->index = pool->threads;
         if (!(*err = pthread_create(&w->thread, &attr, worker_main, w))) pool->threads++;
     }
     pthread_attr_destroy(&attr);

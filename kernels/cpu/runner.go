@@ -30,6 +30,7 @@ type runner struct {
 	topLogits, topMax, topSum []float32
 	wantedRows, topk, vocab   int // of the last pass
 	started                   bool
+	times                     *Memory // of (threads, operations); empty unless Time is on
 }
 
 // binding says which of a stage's weights an operation reads.
@@ -48,7 +49,7 @@ func (d *Device) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache)
 	if w == nil && len(p.Weights) > 0 {
 		return nil, fmt.Errorf("kernels: a program with %d weights compiled without any", len(p.Weights))
 	}
-	r := &runner{dev: d, plan: l, at: l.place(), weights: w, pass: &Memory{}}
+	r := &runner{dev: d, plan: l, at: l.place(), weights: w, pass: &Memory{}, times: &Memory{}}
 	if r.mem, err = Alloc(r.at.size); err != nil {
 		return nil, err
 	}
@@ -407,5 +408,6 @@ func (r *runner) Close() {
 	C.tk_prog_release(r.prog)
 	r.mem.Free()
 	r.pass.Free()
+	r.times.Free()
 	r.mem = nil
 }

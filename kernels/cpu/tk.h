@@ -220,10 +220,13 @@ typedef struct { int run, b0, b1; } tk_span;  // blocks [b0, b1) of a run
 typedef struct { float *mem; size_t cap; } tk_parts;  // what AttendBlocks hands over, of all runs
 
 typedef struct tk_sync tk_sync;  // how far an operation is: pool.c
+typedef struct { int64_t busy, wait; } tk_time;  // nanoseconds
 
 typedef struct {
     tk_op *ops;
     tk_sync *sync;               // one for each operation
+    int timed;                   // threads that add up times; 0: nobody wants to know
+    tk_time *times;              // (timed, nops): each thread adds up its own
     int nops, max_dim;
     int first, end;              // operations of this call
     int max_group;               // query heads per KV head
