@@ -176,7 +176,7 @@ void tk_plan_pass(tk_prog *p, int threads) {
     for (int i = p->first; i < p->end; i++) {
         tk_op *op = p->ops + i;
         op->units = rows_of(p, op);
-        op->grain = 1;
+        op->grain = op->most = 1;
         if (op->kind == TK_ATTEND || op->kind == TK_ATTEND_BLOCKS) op->units = p->nspans * (p->kv.kv_heads / p->heads_at_once);
         if (gated(op)) op->units *= (op->dim + 1023) / 1024;
         if (op->kind == TK_MATMUL && op->units) {
@@ -184,8 +184,8 @@ void tk_plan_pass(tk_prog *p, int threads) {
             size_t bytes = op->gbytes * tk_panels(op->units);
             int least = (int)((32 << 10) / bytes) + 1, most = imax(1, (int)((512 << 10) / op->gbytes));
             op->units = op->g1 - op->g0;
-            op->grain = imax(imin(op->units / (6 * threads), most), least);
-            op->grain = (op->grain + 3) / 4 * 4;  // matrix kernels take up to four groups at once
+            op->grain = (least + 3) / 4 * 4;  // matrix kernels take up to four groups at once
+            op->most = imax(imin(op->units / (6 * threads), most) / 4 * 4, op->grain);
         }
     }
 }

@@ -1,6 +1,6 @@
 // The thread pool. One call runs an operation list or a part of it; the caller is one of the threads.
 //
-// An operation's units are claimed in runs of `grain` from one atomic word that also carries the
+// An operation's units are claimed in runs (claim) from one atomic word that also carries the
 // generation of the pass, and it is over when all its units are done, not when all threads have
 // arrived: a worker that the system has descheduled delays the others only if it holds a unit, and one that
 // comes late sees another generation and leaves. So two processes may share the same cores.
@@ -83,6 +83,13 @@ static tk_time *time_of(const tk_prog *p, const worker *w, int i) {
     return w->index < p->timed ? p->times + (size_t)w->index * p->nops + i : NULL;
 }
 
+// How many of the units that are left a thread claims: fewer towards the end, so that all threads end together.
+static int claim(const tk_pool *pool, const tk_op *op, int left) {
+    int n = left / (3 * pool->threads) / op->grain * op->grain;
+    n = imax(op->grain, imin(n, op->most));
+    return imin(n, left);
+}
+
 // Works on an operation until no unit is left to claim; returns 0 if the pass is no longer gen.
 static int work(worker *w, tk_prog *p, int i, uint32_t gen) {
     tk_pool *pool = w->pool;
@@ -96,7 +103,7 @@ static int work(worker *w, tk_prog *p, int i, uint32_t gen) {
         if ((uint32_t)(seen >> 32) != gen) return 0;
         int from = (int)(uint32_t)seen;
         if (from >= op->units) break;
-        int to = from + op->grain < op->units ? from + op->grain : op->units;
+        int to = from + claim(pool, op, op->units - from);
         if (!atomic_compare_exchange_weak(&s->next, &seen, (uint64_t)gen << 32 | (uint32_t)to)) continue;
         tk_run_units(p, op, from, to, w->scratch);
         did += to - from;

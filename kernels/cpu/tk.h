@@ -204,7 +204,8 @@ typedef struct {
     float eps, scale, softcap;  // softcap 0: none
     int window;       // attention: positions seen, 0 for all
     int side, shared, parts;  // TK_ATTEND_BLOCKS, TK_JOIN: kernels.AttendBlocks, and which of tk_prog.parts
-    int units, grain; // of this pass
+    int units;        // of this pass
+    int grain, most;  // of units that a thread claims at once: multiples of grain, and at most so many
 } tk_op;
 
 typedef struct {
