@@ -32,3 +32,14 @@ var planner = sync.OnceValue(func() kernels.Device {
 	}
 	return d
 })
+
+// describeKernels tells which kernels this machine uses.
+func describeKernels() *kernelsInfo {
+	c := cpu.ChosenReading()
+	k := &kernelsInfo{Reading: c.Reading.String(), ReadingWhy: c.Why}
+	for _, isa := range cpu.Supported() {
+		k.Supported = append(k.Supported, isa.String())
+		k.ISA = isa.String() // the best is last
+	}
+	return k
+}

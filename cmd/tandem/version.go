@@ -6,6 +6,7 @@ import (
 	"io"
 	"runtime"
 	"runtime/debug"
+	"strings"
 )
 
 // output is the flag of every command that prints a result.
@@ -20,11 +21,17 @@ func printJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-type versionCmd struct{ output }
+type versionCmd struct {
+	Verbose bool `help:"Also print what computes here: instruction sets, and how weights are read." setting:"-"`
+	output
+}
 
 // Run prints the version.
 func (c *versionCmd) Run(a *app) error {
 	v := buildVersion()
+	if c.Verbose {
+		v.Kernels = describeKernels()
+	}
 	if c.JSON {
 		return printJSON(a.stdout, v)
 	}
@@ -33,14 +40,29 @@ func (c *versionCmd) Run(a *app) error {
 		commit = ", commit " + v.Commit
 	}
 	_, err := fmt.Fprintf(a.stdout, "tandem %s (%s, %s%s)\n", v.Version, v.Go, v.Platform, commit)
+	if err != nil || v.Kernels == nil {
+		return err
+	}
+	k := v.Kernels
+	_, err = fmt.Fprintf(a.stdout, "kernels: %s (of %s; all give the same bits)\nweights of one or two rows: read as %s (%s)\n",
+		k.ISA, strings.Join(k.Supported, ", "), k.Reading, k.ReadingWhy)
 	return err
 }
 
 type versionInfo struct {
-	Version  string `json:"version"`
-	Commit   string `json:"commit,omitempty"`
-	Go       string `json:"go"`
-	Platform string `json:"platform"`
+	Version  string       `json:"version"`
+	Commit   string       `json:"commit,omitempty"`
+	Go       string       `json:"go"`
+	Platform string       `json:"platform"`
+	Kernels  *kernelsInfo `json:"kernels,omitempty"`
+}
+
+// kernelsInfo tells which of the kernels this machine uses, and why. None of it changes a result.
+type kernelsInfo struct {
+	ISA        string   `json:"isa"` // used unless --isa says otherwise
+	Supported  []string `json:"supported"`
+	Reading    string   `json:"reading"` // how weights are read with one or two rows
+	ReadingWhy string   `json:"reading_why"`
 }
 
 // buildVersion reads what the Go tool wrote into the binary.

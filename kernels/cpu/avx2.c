@@ -182,7 +182,7 @@ TARGET static int above(const float *x, int from, int n, float limit) {
 TARGET static void read_all(const uint8_t *p, size_t n) {
     __m256i s[8];
     for (int i = 0; i < 8; i++) s[i] = _mm256_setzero_si256();
-    if (tk_streams) {
+    if (tk_reading == TK_STREAMS) {
         const uint8_t *q[4] = {p, p + n / 4, p + n / 2, p + n / 4 * 3};
         for (size_t at = 0; at < n / 4; at += 64)
             for (int i = 0; i < 8; i++) {

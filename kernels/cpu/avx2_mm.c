@@ -254,13 +254,13 @@ INLINE void put(const tk_mm *a, int g, int half, int row, __m256 total) {
     for (int i = 0; i < n; i++) out[i] = a->add ? out[i] + t[i] : t[i];
 }
 
-// One span over all panels. The first panel fetches what comes AHEAD; a single stream of weights is best left to the
-// processor's own prefetcher, unless it wants several (tk_streams).
+// One span over all panels. The first panel fetches what comes AHEAD.
 TARGET static void span_rows(const tk_mm *a, const recipe *rc, span s, int k, int count, scratch *t) {
+    const int fetch = s.fetch;
     for (int p = 0; p < t->rows.panels; p++) {
         tk_panel panel = t->rows.panel[p];
         s.x = a->q + (size_t)panel.r0 * (a->k / 32) + (size_t)(k / 32) * panel.h;
-        s.fetch = p == 0 && (t->rows.rows > 2 || tk_streams);
+        s.fetch = fetch && p == 0;
         for (s.half = 0; s.half < (panel.h < 3 ? 1 : 2); s.half++) {
             s.total = (float (*)[16])(t->total[0][panel.r0 - t->rows.first] + 8 * s.half);
             rc->run[count == 2 ? 0 : panel.h](&s);
@@ -274,13 +274,14 @@ TARGET static void groups(const tk_mm *a, int packed, const recipe *rc, int g, i
     const uint8_t *w = a->w + g * a->gbytes;
     const size_t full = tk_segment_bytes(packed, TK_SEG);
     for (int i = 0; i < count; i++) memset(t->total[i], 0, sizeof t->total[0][0] * rows);
-    const int segments = rows > 2 || tk_streams ? SPAN : 1;  // headers read ahead of their codes would break a single stream
+    const int fetch = rows > 2 || fetched_for_few(packed);
+    const int segments = fetch ? SPAN : 1;  // headers read ahead of their codes would break a single stream
     for (int k = 0; k < a->k; k += segments * TK_SEG, w += segments * full) {
         int n = imin(a->k - k, segments * TK_SEG);
         for (int c = 0; c < count; c++)
             for (int i = 0; rc->kind == SUPER && i * TK_SEG < n; i++)
                 open_super(w + c * a->gbytes + i * full, t->scale[c] + 8 * i, t->level[c] + 8 * i);
-        span s = {.w = w, .gbytes = a->gbytes, .blocks = n / 32,
+        span s = {.w = w, .gbytes = a->gbytes, .blocks = n / 32, .fetch = fetch,
                   .start = start_of(packed), .scale = (const float (*)[16])t->scale, .level = t->level[0]};
         span_rows(a, rc, s, k, count, t);
     }
@@ -346,7 +347,7 @@ INLINE void float_groups(const int type, const tk_mm *a, int g, const int R, con
         int end = a->k - k0 < TK_SEG ? a->k : k0 + TK_SEG;
         for (int i = 0; i < N; i++) acc[i] = _mm256_setzero_ps();
         for (int k = k0; k < end; k++, x += t.h) {
-            if ((R > 2 || tk_streams) && k % (64 / size) == 0)
+            if ((R > 2 || tk_reading == TK_STREAMS) && k % (64 / size) == 0)
                 for (int c = 0; c < C; c++) _mm_prefetch((const char *)w + c * a->gbytes + (size_t)k * size + FLOAT_AHEAD, _MM_HINT_T0);
             _Pragma("GCC unroll 4") for (int c = 0; c < C; c++) {
                 const uint8_t *v = w + c * a->gbytes;
@@ -405,7 +406,7 @@ void tk_avx2_mm(int packed, const tk_mm *a) {
     scratch t;
     t.rows = panels_of(a);
     int g = 0;
-    for (; tk_streams && t.rows.rows == 1 && g + 2 <= a->ng; g += 2) groups(a, packed, &rc, g, 2, &t);
+    for (; tk_reading == TK_STREAMS && t.rows.rows == 1 && g + 2 <= a->ng; g += 2) groups(a, packed, &rc, g, 2, &t);
     for (; g < a->ng; g++) groups(a, packed, &rc, g, 1, &t);
 }
 #endif

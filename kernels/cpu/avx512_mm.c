@@ -1,6 +1,6 @@
 // Matrix kernels for AVX-512 with VNNI. One vector is 4 inputs of 16 outputs. A segment of 256 inputs of a few groups
 // of quantised weights is multiplied with all panels of rows. Its codes are unpacked in each product, or once for all panels
-// if there are several and vectors of 512 bits have two ports (tk_streams).
+// if there are several and vectors of 512 bits have two ports (TK_STREAMS).
 #include "tk.h"
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -15,6 +15,7 @@ enum { G = 4, PAIR = 2, AHEAD = 4 };
 typedef struct {
     const uint8_t *header[G], *code[G], *ahead[G];
     int lines;               // of the cache, fetched from ahead with each block and group; 0: none
+    int near;                // into the first-level cache
     int blocks;
     const tk_qblock *x;      // (blocks, R)
     size_t start;            // start_of
@@ -53,8 +54,9 @@ INLINE __m512i code(const int form, const uint8_t *q, const int j) {
     return _mm512_and_si512(j > 3 ? _mm512_srli_epi16(v, 4) : v, _mm512_set1_epi8(15));
 }
 
-INLINE void fetch(const uint8_t *p, int lines) {
-    for (; lines > 0; lines--, p += 64) _mm_prefetch((const char *)p, _MM_HINT_T1);
+INLINE void fetch(const uint8_t *p, int lines, int near) {
+    if (near) for (; lines > 0; lines--, p += 64) _mm_prefetch((const char *)p, _MM_HINT_T0);
+    else for (; lines > 0; lines--, p += 64) _mm_prefetch((const char *)p, _MM_HINT_T1);
 }
 
 // sum += the products of words [from, to) of a block.
@@ -77,7 +79,7 @@ INLINE void run(const int form, const int kind, const int R, const int C, const 
     for (int g = 0; g < C; g++) q[g] = s->code[g];
     ROWS for (int g = 0; g < C; g++) acc[r * C + g] = _mm512_setzero_ps();
     for (int b = 0; b < s->blocks; b++, x += R) {
-        for (int g = 0; g < C; g++) fetch(s->ahead[g] + 64 * s->lines * b, s->lines);
+        for (int g = 0; g < C; g++) fetch(s->ahead[g] + 64 * s->lines * b, s->lines, s->near);
         __m512i sum[TK_TILE * G];
         for (int half = 0; half < (kind == HALVES ? 2 : 1); half++) {
             ROWS for (int g = 0; g < C; g++)
@@ -217,24 +219,25 @@ INLINE void put(const tk_mm *a, int g, int row, __m512 total) {
     _mm512_mask_storeu_ps(out, m, total);
 }
 
-// Groups [g, g+count) over all panels. If fewer are left, the last one is computed several times. A single stream of weights
-// is left to the processor's own prefetcher, unless that is faster with several (tk_streams).
+// Groups [g, g+count) over all panels. If fewer are left, the last one is computed several times. Each panel fetches its part of
+// what comes AHEAD; on Zen 5 into the first-level cache, because fetches into the second level alone take longer there at times.
 TARGET static void groups(const tk_mm *a, int packed, const recipe *rc, int g, int count, scratch *t) {
     int rows = t->rows.rows, valid = imin(count, a->ng - g);
-    const int opened = tk_streams && rc->open && t->rows.panels > 1;
+    const int opened = tk_reading == TK_STREAMS && rc->open && t->rows.panels > 1;
     const runner *run = (opened ? rc->opened : rc->run)[count];
     const uint8_t *w[G];
     for (int i = 0; i < count; i++) w[i] = a->w + (g + imin(i, valid - 1)) * a->gbytes;
     const size_t full = tk_segment_bytes(packed, TK_SEG);
     segment s = {.scale = (const float (*)[16][16])t->scale, .level = (const __m512i (*)[4])t->level,
-                 .step = t->step, .start = start_of(packed)};
+                 .step = t->step, .start = start_of(packed), .near = tk_reading == TK_AHEAD};
+    const int lines = rows > 2 || fetched_for_few(packed) ? (int)(full / 8 + 63) / 64 : 0;  // with each block
     for (int r = 0; r < rows; r++)
         for (int i = 0; i < count; i++) _mm512_store_ps(t->total[r][i], _mm512_setzero_ps());
     for (int k = 0; k < a->k; k += TK_SEG) {
         int n = imin(a->k - k, TK_SEG);
         size_t header = tk_header_bytes(packed, n), bytes = tk_segment_bytes(packed, n);
         s.blocks = n / 32;
-        s.lines = rows <= 2 && !tk_streams ? 0 : (int)((full / 8 + 63) / 64);
+        s.lines = (lines + t->rows.panels - 1) / t->rows.panels;
         for (int i = 0; i < count; i++) {
             s.header[i] = w[i];
             s.code[i] = w[i] + header;
@@ -252,7 +255,7 @@ TARGET static void groups(const tk_mm *a, int packed, const recipe *rc, int g, i
             s.x = a->q + (size_t)panel.r0 * (a->k / 32) + (size_t)(k / 32) * panel.h;
             s.total = t->total + panel.r0 - t->rows.first;
             run[panel.h](&s);
-            s.lines = 0;
+            for (int i = 0; i < count; i++) s.ahead[i] += 64 * s.lines * s.blocks;
         }
     }
     for (int r = 0; r < rows; r++)
@@ -361,8 +364,8 @@ void tk_avx512_mm(int packed, const tk_mm *a) {
     scratch t;
     t.rows = panels_of(a);
     int count = PAIR;  // as measured
-    if (tk_streams && a->rows < 3) count = G;
-    if (!tk_streams && (a->rows < 4 || (a->rows == 4 && rc.run == small_bytes))) count = 1;
+    if (tk_reading == TK_STREAMS && a->rows < 3) count = G;
+    if (tk_reading != TK_STREAMS && (a->rows < 4 || (a->rows == 4 && rc.run == small_bytes))) count = 1;
     for (int g = 0; g < a->ng; g += count) groups(a, packed, &rc, g, count, &t);
 }
 #endif

@@ -49,6 +49,7 @@ func New(threads int, isa ISA) (*Device, error) {
 		all := Supported()
 		isa = all[len(all)-1]
 	}
+	ChosenReading()
 	c, err := newPool(threads, isa)
 	if err != nil {
 		return nil, err

@@ -1,7 +1,12 @@
 package cpu
 
-// SetStreams makes the kernels read weights as one stream or as several until the test ends.
-var SetStreams = setStreams
+// SetReading sets how the kernels read weights and returns how they did.
+var SetReading = setReading
+
+var (
+	MeasureReading = measureReading
+	JudgeReading   = judgeReading
+)
 
 // GroupBytes is the size of a group in C.
 var GroupBytes = groupBytes

@@ -1,19 +1,31 @@
 // Choice of the instruction set at run time, by a table of functions.
 #include "tk.h"
-#if defined(__aarch64__)
+#if defined(__x86_64__)
+#include <cpuid.h>
+#elif defined(__aarch64__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
 #endif
 
+int tk_reading = TK_ALONE;
+
 // Intel's prefetchers follow a single stream too slowly to keep the memory busy: one thread of a Sapphire Rapids reads 9.7 GB/s
-// from one stream, 13 to 15 from four that are fetched ahead. On AMD (Zen 3, Zen 4) one stream left alone is the fastest.
-int tk_streams;
+// from one stream, 13 to 15 from four that are fetched ahead. On AMD up to Zen 4 (families 23 and 25) one stream left alone is the
+// fastest. Zen 5 (family 26) computes so much between two reads of Q4_K that it no longer takes them for a stream: fetched ahead, a
+// 8192×2048 matrix takes 222 instead of 527 µs with one row (measured on a 2-core machine, November 2026).
+int tk_reading_known(void) {
 #if defined(__x86_64__)
-__attribute__((constructor)) static void choose_streams(void) {
     __builtin_cpu_init();
-    tk_streams = __builtin_cpu_is("intel") != 0;
-}
+    unsigned a, b, c, d;
+    if (__builtin_cpu_is("intel")) return TK_STREAMS;
+    if (!__builtin_cpu_is("amd") || !__get_cpuid(1, &a, &b, &c, &d)) return -1;
+    unsigned family = (a >> 8 & 15) + (a >> 20 & 255);
+    if (family == 26) return TK_AHEAD;
+    return family < 26 ? TK_ALONE : -1;
+#else
+    return TK_ALONE;  // the NEON kernels know no other
 #endif
+}
 
 const tk_kernels *tk_kernels_of(int isa) {
     if (isa == TK_GENERIC) return &tk_generic;
@@ -35,3 +47,13 @@ const tk_kernels *tk_kernels_of(int isa) {
 
 double tk_int_macs(const tk_kernels *k, int rounds) { return k->int_macs(rounds); }
 double tk_float_macs(const tk_kernels *k, int rounds) { return k->float_macs(rounds); }
+
+void tk_read_product(int isa, const uint8_t *w, int ng, int k, float *out, const tk_qblock *q) {
+    const size_t gbytes = tk_group_bytes(TK_Q4_K, k);
+    for (int g = 0; g < ng; g += 32) {  // in chunks, as threads claim them
+        int n = imin(32, ng - g);
+        tk_mm m = {.w = w + g * gbytes, .gbytes = gbytes, .ng = n, .k = k, .rows = 1, .p1 = 1, .q = q, .out = out + 16 * g,
+                   .ldo = 16 * (size_t)ng, .cols = 16 * n};
+        tk_kernels_of(isa)->mm(TK_Q4_K, &m);
+    }
+}

@@ -27,6 +27,12 @@ static inline size_t start_of(int packed) {
     return offsetof(tk_qblock, off128);
 }
 
+// Whether weights are fetched ahead for one or two rows.
+static inline int fetched_for_few(int packed) {
+    if (tk_reading == TK_AHEAD) return packed == TK_Q4_0 || packed == TK_Q4_K || packed == TK_Q5_K;
+    return tk_reading == TK_STREAMS;
+}
+
 // The panels of one call, and its rows: [first, first+rows) of the pass. Cut once, since it takes divisions.
 typedef struct {
     tk_panel panel[TK_PANELS];

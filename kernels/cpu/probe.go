@@ -92,13 +92,3 @@ func (b *probe) rate(kind, units int, each float64, long time.Duration) (float64
 	}
 	return float64(n*units) * each / time.Since(start).Seconds(), nil
 }
-
-// setStreams sets tk_streams, whether weights are read as several streams, and returns its old value. For tests.
-func setStreams(on bool) (was bool) {
-	was = C.tk_streams != 0
-	C.tk_streams = 0
-	if on {
-		C.tk_streams = 1
-	}
-	return was
-}

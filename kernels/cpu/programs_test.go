@@ -1,7 +1,9 @@
 package cpu_test
 
 import (
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cpu"
@@ -20,14 +22,43 @@ func devices(t testing.TB, threads ...int) (all []kernels.Device) {
 // cores.
 func TestPrograms(t *testing.T) { kerneltest.Programs(t, devices(t, 1, 3)...) }
 
-// TestStreams: products read weights as one stream or as several, as suits the processor; the bits are the same.
-func TestStreams(t *testing.T) {
-	for _, several := range []bool{false, true} {
-		if was := cpu.SetStreams(several); was != several { // the other way is TestPrograms
-			kerneltest.MatMul(t, devices(t, 1)...)
-			cpu.SetStreams(was)
-		} else {
-			cpu.SetStreams(was)
+// TestReading: with few rows, products read weights in the way that suits the processor; the bits are the same.
+func TestReading(t *testing.T) {
+	all := devices(t, 1) // first, because it chooses
+	was := cpu.ChosenReading().Reading
+	defer cpu.SetReading(was)
+	for r := cpu.Alone; r <= cpu.Streams; r++ {
+		if r != was { // that one is TestPrograms
+			cpu.SetReading(r)
+			kerneltest.MatMul(t, all...)
+		}
+	}
+}
+
+// TestReadingIsMeasured as on a processor that nobody knows: some way is chosen, and the kernels go on with the one before.
+func TestReadingIsMeasured(t *testing.T) {
+	was := cpu.ChosenReading().Reading
+	defer cpu.SetReading(was)
+	c := cpu.MeasureReading()
+	t.Log(c.Reading, c.Why)
+	if c.Reading < cpu.Alone || c.Reading > cpu.Streams || !strings.HasPrefix(c.Why, "measured: ") {
+		t.Errorf("%+v", c)
+	}
+	if now := cpu.SetReading(was); now != was {
+		t.Errorf("after measuring weights are read as %v, want %v", now, was)
+	}
+	ms := time.Millisecond
+	for _, tc := range []struct {
+		times [3]time.Duration // alone, ahead, streams
+		want  cpu.Reading
+	}{
+		{[3]time.Duration{10 * ms, 10 * ms, 10 * ms}, cpu.Alone},
+		{[3]time.Duration{10 * ms, 8 * ms, 8 * ms}, cpu.Alone}, // too little to be sure
+		{[3]time.Duration{10 * ms, 5 * ms, 7 * ms}, cpu.Ahead},
+		{[3]time.Duration{10 * ms, 7 * ms, 5 * ms}, cpu.Streams},
+	} {
+		if c := cpu.JudgeReading(tc.times); c.Reading != tc.want {
+			t.Errorf("%v: %v, want %v", tc.times, c.Reading, tc.want)
 		}
 	}
 }

@@ -123,9 +123,15 @@ typedef struct {
     double (*float_macs)(int rounds);
 } tk_kernels;
 
-// 1: reading weights as several streams, fetched ahead, is fastest even for few rows. Changes no result. Set before main,
-// and by tests.
-extern int tk_streams;
+// How weights are read with one or two rows, when a pass waits for memory. Changes no result.
+//   TK_ALONE    as one stream, left to the processor's prefetcher
+//   TK_AHEAD    as one stream; types whose codes take long to unpack (Q4_0, Q4_K, Q5_K) are fetched ahead
+//   TK_STREAMS  as several streams, fetched ahead
+enum { TK_ALONE, TK_AHEAD, TK_STREAMS };
+extern int tk_reading;
+int tk_reading_known(void);  // what is known to be best on this processor, or -1
+// One row times ng groups of Q4_K with k inputs, as it is read now: for measuring.
+void tk_read_product(int isa, const uint8_t *w, int ng, int k, float *out, const tk_qblock *q);
 
 void tk_generic_attend(const tk_attn *), tk_avx2_attend(const tk_attn *), tk_avx512_attend(const tk_attn *);
 void tk_generic_join(const float *part, int blocks, int group, int dim, float *out);
