@@ -31,7 +31,7 @@ type outlet struct {
 	ended  bool  // the session will put nothing more
 	err    error // of the sink: it takes nothing more
 
-	more chan struct{} // capacity 1: another piece is there, or the end
+	more chan struct{} // capacity 1: deliver should look for pieces, or for the end
 	less chan struct{} // capacity 1: at least half of the room is free
 }
 
@@ -65,9 +65,12 @@ func size(d *tandem.Delta) int {
 }
 
 // start puts what the sink is to get first. It holds the prompt, which is the client's own, and does not count.
-func (o *outlet) start(s tandem.Started) error { return o.put(piece{started: &s}) }
+func (o *outlet) start(s tandem.Started) error {
+	defer o.flush()
+	return o.put(piece{started: &s})
+}
 
-// put adds a piece. An error is the sink's, which then takes nothing more.
+// put adds a piece, for flush to hand on. An error is the sink's, which then takes nothing more.
 func (o *outlet) put(p piece) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -75,8 +78,16 @@ func (o *outlet) put(p piece) error {
 		return o.err
 	}
 	o.pieces, o.bytes = append(o.pieces, p), o.bytes+p.bytes
-	wake(o.more)
 	return nil
+}
+
+// flush makes deliver hand on what has been put.
+func (o *outlet) flush() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.pieces) > 0 {
+		wake(o.more)
+	}
 }
 
 // end says that the session puts nothing more.

@@ -28,7 +28,11 @@ func (s *session) say(ctx context.Context, d tandem.Delta) error {
 	if err := s.out.put(piece{delta: d, bytes: size(&d)}); err != nil {
 		return err
 	}
-	if s.finish != "" || !s.out.full() {
+	if s.finish == "" && !s.out.full() {
+		return nil
+	}
+	s.out.flush()
+	if s.finish != "" {
 		return nil
 	}
 	limited, cancel := context.WithTimeout(ctx, patience)

@@ -106,9 +106,11 @@ func (s *session) draft(ctx context.Context, q question, a *answer) {
 	ready, bounds := s.ready(), s.bounds()
 	s.decide(a, ready, bounds)
 	s.stats.Planning += time.Since(planning)
-	switch {
-	case len(a.asks) == 0:
+	if len(a.asks) == 0 {
 		return
+	}
+	s.out.flush() // drafting takes long enough
+	switch {
 	case a.decision.Vote != tandem.VoteNone:
 		s.vote(ctx, q, a)
 		return
@@ -218,6 +220,7 @@ func (s *session) await(ctx, again context.Context, q question, a *answer, came 
 	} else if ctx.Err() == nil && !s.box.answered() {
 		put(ctx)
 	}
+	s.out.flush()
 	for {
 		select {
 		case v := <-s.box.answer:

@@ -149,6 +149,7 @@ func (s *session) group(ctx context.Context, decoding time.Time) (err error) {
 	muted := events.Mute(inGroup)
 	for done := 0; done < size && s.finish == ""; {
 		if s.g.cfg.RoundHook != nil {
+			s.out.flush() // a hook may wait for the client
 			s.hook()
 		}
 		s.muster(ctx)
