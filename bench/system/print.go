@@ -2,14 +2,14 @@ package system
 
 import (
 	"bufio"
-	"github.com/tandem-llm/tandem/bench/figures"
-
 	"cmp"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/tandem-llm/tandem/bench/figures"
 )
 
 // Print writes the result as text.
@@ -67,6 +67,7 @@ func (s *suiteResult) print(w io.Writer) {
 	if len(s.scenarios) == 0 { // else in the table of scenarios
 		printSets(w, s.Sets)
 	}
+	printHops(w, s.Hops)
 	if s.Memory != nil {
 		s.Memory.print(w)
 	}

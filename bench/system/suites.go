@@ -117,8 +117,8 @@ func (b *runner) plainSuite() (*suiteResult, error) {
 		return nil
 	})
 	if len(r.coordination) > 0 && b.cfg.Parallel == 1 {
-		r.Bars = append(r.Bars, atMost("coordination p50, ms", figures.MS(figures.Quantile(r.coordination, 0.5)), 0.4),
-			atMost("coordination p99, ms", figures.MS(figures.Quantile(r.coordination, 0.99)), 1.5))
+		r.Bars = append(r.Bars, figure("coordination p50, ms", figures.MS(figures.Quantile(r.coordination, 0.5)), hopsHave),
+			figure("coordination p99, ms", figures.MS(figures.Quantile(r.coordination, 0.99)), hopsHave))
 	}
 	return r, err
 }

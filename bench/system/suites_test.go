@@ -106,7 +106,8 @@ func scriptedConfig(t *testing.T, groups *[]Group, change func(*scripted)) Confi
 				return gone
 			}
 			return err
-		}}
+		},
+		StartHops: func(ctx context.Context, do func(context.Context, Hops) error) error { return do(ctx, emptyHops{}) }}
 }
 
 // TestSuites: every suite runs, on the group of processes that it needs, compares all texts, and puts each figure beside its bar.
@@ -128,7 +129,8 @@ func TestSuites(t *testing.T) {
 	ran := map[string]bool{}
 	for _, s := range r.Suites {
 		ran[s.Name] = true
-		if s.Error != "" || len(s.Bars) == 0 && s.Name != "drafts" || len(s.Sets) == 0 && s.Sessions == nil && s.Memory == nil {
+		if s.Error != "" || len(s.Bars) == 0 && s.Name != "drafts" ||
+			len(s.Sets) == 0 && s.Sessions == nil && s.Hops == nil && s.Memory == nil {
 			t.Errorf("suite %s: %d figures, %d sets, error %q", s.Name, len(s.Bars), len(s.Sets), s.Error)
 		}
 		for _, b := range s.Bars {

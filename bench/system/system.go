@@ -37,6 +37,9 @@ type Config struct {
 	// Start starts the processes of a group, calls do with them, and ends them. do's ctx also ends when a process
 	// is gone for good; its cause is the reason, which Start then returns.
 	Start func(g Group, do func(context.Context, Processes) error) error
+	// StartHops starts processes that send empty rounds, calls do with them, and ends them; do's ctx is as for Start, and
+	// ends with ctx.
+	StartHops func(ctx context.Context, do func(context.Context, Hops) error) error
 }
 
 // Group is a group of processes that suites run on.
@@ -77,6 +80,7 @@ var suites = []suite{
 	{"overlap", (*runner).overlapSuite},
 	{"sessions", (*runner).sessionsSuite},
 	{"cost", (*runner).costSuite},
+	{"hops", (*runner).hopsSuite},
 	{"memory", (*runner).memorySuite},
 }
 
@@ -93,6 +97,7 @@ type suiteResult struct {
 	Sets     []setResult     `json:"sets,omitempty"`
 	Bars     []bar           `json:"bars"`
 	Sessions *sessionsResult `json:"sessions,omitempty"`
+	Hops     []hopsResult    `json:"hops,omitempty"`
 	Memory   *memoryResult   `json:"memory,omitempty"`
 	Notes    []string        `json:"notes,omitempty"`
 	Error    string          `json:"error,omitempty"` // why it ended early; what stands above it was measured

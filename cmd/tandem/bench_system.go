@@ -17,7 +17,7 @@ import (
 )
 
 type benchSystemCmd struct {
-	Suite    []string      `help:"What to measure: plain (the default: against plain decoding), drafts (each draft model alone), strategies, planner, length, vote, llmcad, overlap, sessions, cost, memory; all = all of them." placeholder:"NAME" setting:"-"`
+	Suite    []string      `help:"What to measure: plain (the default: against plain decoding), drafts (each draft model alone), strategies, planner, length, vote, llmcad, overlap, sessions, cost, hops (rounds beside empty ones), memory; all = all of them." placeholder:"NAME" setting:"-"`
 	Prompts  string        `help:"JSON lines with id, domain and prompt (default: the shipped ones)." placeholder:"FILE" setting:"-"`
 	Scenario []string      `help:"Only this class of prompts: a domain of the file, hostile, mixed or changing; may be repeated." placeholder:"NAME" setting:"-"`
 	Count    int           `help:"Prompts of each class; 0 = all." default:"4" setting:"-"`
@@ -74,6 +74,9 @@ func (c *benchSystemCmd) config(a *app) (out system.Config, err error) {
 	}
 	out.Prompts, err = promptsPath(c.Prompts)
 	out.Start = func(g system.Group, do func(context.Context, system.Processes) error) error { return c.start(a, g, do) }
+	out.StartHops = func(ctx context.Context, do func(context.Context, system.Hops) error) error {
+		return c.startHops(a, ctx, do)
+	}
 	return out, err
 }
 

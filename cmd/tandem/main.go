@@ -35,6 +35,7 @@ type cli struct {
 	Gateway    gatewayCmd    `cmd:"" help:"Run a gateway alone."`
 	Drafter    drafterCmd    `cmd:"" help:"Run a drafter alone."`
 	Verifier   verifierCmd   `cmd:"" help:"Run a verifier alone."`
+	Hops       hopsCmd       `cmd:"" hidden:""`
 	Health     healthCmd     `cmd:"" help:"Ask whether a process serves: exit code 0 if it does, 1 if not."`
 	Trace      traceCmd      `cmd:"" help:"Continue a prompt and draw its rounds on one clock, for Perfetto."`
 	Tokenize   tokenizeCmd   `cmd:"" help:"Turn text into token ids."`
