@@ -362,3 +362,20 @@ func TestSpare(t *testing.T) {
 		t.Errorf("left: %d, %d of one that rests, %d; %+v", one.ahead, two.ahead, three.ahead, b.Load())
 	}
 }
+
+// TestGivenUp: a caller that gives up learns the kind of error by that, whether the schedule or the caller's context is first.
+func TestGivenUp(t *testing.T) {
+	for range 50 { // which of the two is first is chance
+		ctx, cancel := context.WithTimeout(context.Background(), 0)
+		call := NewCall(ctx)
+		<-ctx.Done()
+		call.End(call.GivenUp())
+		if err := call.Wait(); !errors.Is(err, tandem.Deadline) {
+			t.Fatalf("%v: want Deadline", err)
+		}
+		cancel()
+	}
+	if err := NewCall(context.Background()).GivenUp(); err != nil {
+		t.Error(err)
+	}
+}

@@ -119,12 +119,18 @@ func (c *Call) Wait() error {
 	case err := <-c.ended:
 		return err
 	case <-c.ctx.Done():
-		return tandem.Errorf("schedule", tandem.KindOf(c.ctx.Err()), "given up while waiting for passes: %w", c.ctx.Err())
+		return c.GivenUp()
 	}
 }
 
-// GivenUp returns why the caller does not wait any more, or nil.
-func (c *Call) GivenUp() error { return c.ctx.Err() }
+// GivenUp returns why the caller does not wait any more, Canceled or Deadline, or nil.
+func (c *Call) GivenUp() error {
+	err := c.ctx.Err()
+	if err == nil {
+		return nil
+	}
+	return tandem.Errorf("schedule", tandem.KindOf(err), "given up while waiting for passes: %w", err)
+}
 
 // End ends the call; only the first End counts.
 func (c *Call) End(err error) {
