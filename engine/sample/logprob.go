@@ -45,8 +45,9 @@ func (s *Sampler) Logprob(logits []float32, t tandem.Token, top int) tandem.Logp
 // valid until the sampler's next call.
 func (s *Sampler) likeliest(logits []float32, n int) []tandem.Token {
 	best := s.ids[:0]
+	least := float32(math.Inf(-1)) // of the best, once there are n
 	for i, v := range logits {
-		if n <= 0 || v != v || len(best) == n && v <= logits[best[n-1]] {
+		if n <= 0 || v != v || v <= least && len(best) == n {
 			continue
 		}
 		if len(best) < n {
@@ -57,6 +58,9 @@ func (s *Sampler) likeliest(logits []float32, n int) []tandem.Token {
 			best[j] = best[j-1]
 		}
 		best[j] = tandem.Token(i)
+		if len(best) == n {
+			least = logits[best[n-1]]
+		}
 	}
 	s.ids = best
 	return best

@@ -43,8 +43,36 @@ func gumbel(w uint64) float64 {
 	return -log(e)
 }
 
-// most returns a bound that gumbel(w) does not exceed: E is at least v, so it is at most -ln v.
-func most(w uint64) float64 { return float64(bits.LeadingZeros64(w|1)-10) * math.Ln2 }
+// most returns a bound that gumbel(w) does not exceed and that is near it. For small words: E is at least v, so -ln E is at most -ln v.
+func most(w uint64) float64 {
+	if i := w >> boundShift; i > 0 {
+		return bounds[i]
+	}
+	return float64(bits.LeadingZeros64(w|1)-10) * math.Ln2
+}
+
+const boundShift = 53 - 8
+
+// bounds[i] is the bound for words that begin with the bits i. Read only.
+var bounds = func() (b [256]float64) {
+	for i := range b {
+		b[i] = gumbel(uint64(i)<<boundShift) + 1e-14 // more than its error
+	}
+	return b
+}()
+
+// few: all words but one in 64 have a bit from this one on, and so at most fewMost as Gumbel variate.
+const (
+	few     = 47
+	fewMost = (53 - few) * math.Ln2
+)
+
+// below returns a bound: a logit below it cannot reach that score with a word of which a bit from few on is set.
+func below(score, temperature float64) float32 {
+	const margin = 1e-6 // of float32, many times over
+	b := score - temperature*fewMost
+	return float32(b - margin*(math.Abs(score)+math.Abs(b)))
+}
 
 // score returns logit v with noise at a temperature; the product is rounded on its own, so that no compiler fuses it with the sum.
 func score(v float32, temperature float64, w uint64) float64 {
@@ -69,21 +97,23 @@ func (n noise) pick(ids []tandem.Token, logits []float32, temperature float64) t
 		return at
 	}
 	best := score(logits[at], temperature, n.word(at)) // the likeliest: few others come near
-	try := func(t tandem.Token, v float32) {
-		w := n.word(t)
+	low := below(best, temperature)
+	try := func(t tandem.Token, v float32, w uint64) {
 		if !(float64(v)+float64(temperature*most(w)) >= best) {
-			return // as almost all; so does a NaN
+			return
 		}
 		if s := score(v, temperature, w); s > best || s == best && t < at {
-			best, at = s, t
+			best, at, low = s, t, below(s, temperature)
 		}
 	}
 	for _, t := range ids {
-		try(t, logits[t])
+		try(t, logits[t], n.word(t))
 	}
 	if ids == nil {
 		for i, v := range logits {
-			try(tandem.Token(i), v)
+			if w := n.word(tandem.Token(i)); w>>few == 0 || v >= low { // few are; a NaN never wins
+				try(tandem.Token(i), v, w)
+			}
 		}
 	}
 	return at
@@ -96,11 +126,12 @@ func (n noise) pick(ids []tandem.Token, logits []float32, temperature float64) t
 func (s *Sampler) Coupled(logits []float32, p tandem.Sampling, pos tandem.Position, k int) ([]tandem.Token, []float32) {
 	n := noiseAt(p.Seed, pos)
 	ids, scores := s.ids[:0], s.weights[:0]
+	low := float32(math.Inf(-1)) // while there are fewer than k
 	for i, v := range logits {
 		last, x := len(ids)-1, v
 		if p.Temperature > 0 {
 			w := n.word(tandem.Token(i))
-			if last+1 == k && float64(v)+float64(p.Temperature*most(w)) < float64(scores[last]) {
+			if w>>few != 0 && v < low || last+1 == k && float64(v)+float64(p.Temperature*most(w)) < float64(scores[last]) {
 				continue
 			}
 			x = float32(score(v, p.Temperature, w))
@@ -116,6 +147,9 @@ func (s *Sampler) Coupled(logits []float32, p tandem.Sampling, pos tandem.Positi
 			ids[last], scores[last] = ids[last-1], scores[last-1]
 		}
 		ids[last], scores[last] = tandem.Token(i), x
+		if len(ids) == k {
+			low = below(float64(scores[k-1]), p.Temperature)
+		}
 	}
 	s.ids, s.weights = ids, scores
 	return ids, scores

@@ -108,6 +108,43 @@ func TestDrawIsTheDefinition(t *testing.T) {
 	})
 }
 
+// TestDrawNearThePeak: with a top-p, draws from large vocabularies of several shapes are those of the whole calculation, and most of them
+// do without it.
+func TestDrawNearThePeak(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	var quick, whole Sampler
+	draws, sure := 0, 0
+	for _, spread := range []float64{0.1, 1, 3, 6} {
+		for _, p := range []tandem.Sampling{{Temperature: 0.8, TopP: 0.95}, {Temperature: 1, TopP: 0.5, MinP: 0.02},
+			{Temperature: 0.3, TopP: 0.999}, {Temperature: 1.5, TopP: 0.9}} {
+			logits := make([]float32, 6000)
+			for i := range logits {
+				logits[i] = float32(r.NormFloat64() * spread)
+				switch r.IntN(50) {
+				case 0:
+					logits[i] = float32(math.NaN())
+				case 1:
+					logits[i] = logits[r.IntN(i+1)] // a tie
+				}
+			}
+			for pos := range tandem.Position(200) {
+				n := noiseAt(p.Seed, pos)
+				whole.restrict(logits, p)
+				want := n.pick(whole.ids, logits, p.Temperature)
+				if got, ok := quick.nearly(logits, p, n); ok {
+					if sure++; got != want {
+						t.Fatalf("spread %v, %+v, position %d: %d, want %d", spread, p, pos, got, want)
+					}
+				}
+				draws++
+			}
+		}
+	}
+	if t.Logf("%d of %d draws were sure", sure, draws); sure*100 < draws*90 {
+		t.Errorf("only %d of %d draws were sure", sure, draws)
+	}
+}
+
 // TestCoupled: the tokens with the largest logit + temperature × noise, without the shortcuts; the first is the draw of plain sampling.
 func TestCoupled(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
