@@ -34,6 +34,7 @@ const (
 	setHostile  = "hostile"  // nothing that a drafter could have learned
 	setMixed    = "mixed"    // one prompt of each domain in turn
 	setChanging = "changing" // texts that change domain in the middle
+	setCopy     = "copy"     // texts whose continuation copies them
 )
 
 // hostileCount is how many hostile prompts there are at most.
@@ -71,7 +72,8 @@ func readPrompts(path string) ([]promptSet, error) {
 
 // allSets adds the made classes to the domains read.
 func allSets(domains []promptSet, vocab int) []promptSet {
-	sets := append(domains[:len(domains):len(domains)], promptSet{setHostile, hostilePrompts(hostileCount, vocab)})
+	sets := append(domains[:len(domains):len(domains)], promptSet{setHostile, hostilePrompts(hostileCount, vocab)},
+		promptSet{setCopy, copyPrompts()})
 	if len(domains) > 1 {
 		sets = append(sets, promptSet{setMixed, mixedPrompts(domains)}, promptSet{setChanging, changingPrompts(domains)})
 	}

@@ -324,7 +324,7 @@ func (b *runner) pick(names ...string) []promptSet {
 // domains returns the names of the sets that were read, not made.
 func (b *runner) domains() (names []string) {
 	for _, s := range b.sets {
-		if s.Name != setHostile && s.Name != setMixed && s.Name != setChanging {
+		if !slices.Contains([]string{setHostile, setCopy, setMixed, setChanging}, s.Name) {
 			names = append(names, s.Name)
 		}
 	}

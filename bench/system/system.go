@@ -17,7 +17,7 @@ import (
 // Config says what to measure.
 type Config struct {
 	Suites   []string      // as Choose returns them
-	Scenario []string      // only these classes of prompts: domains of the file, hostile, mixed or changing; none: each suite's own
+	Scenario []string      // only these classes of prompts: domains of the file, hostile, copy, mixed or changing; none: each suite's own
 	Count    int           // prompts of each class; 0: all
 	Repeat   int           // how often each prompt is run by each variant
 	Budget   time.Duration // no further prompts are begun after this time, but every class gets at least one; 0: no limit

@@ -231,10 +231,10 @@ func TestMadeSets(t *testing.T) {
 		return s
 	}
 	sets := allSets([]promptSet{domain("a", 9), domain("b", 7), domain("c", 8)}, 100)
-	if got := setNames(sets); got != "a, b, c, hostile, mixed, changing" {
+	if got := setNames(sets); got != "a, b, c, hostile, copy, mixed, changing" {
 		t.Fatalf("sets %s", got)
 	}
-	mixed, changing := sets[4].Prompts, sets[5].Prompts
+	mixed, changing := sets[5].Prompts, sets[6].Prompts
 	if len(mixed) != 21 || mixed[0].Domain+mixed[1].Domain+mixed[2].Domain+mixed[3].Domain != "abca" || mixed[4].ID != "b1" {
 		t.Errorf("mixed: %v", mixed)
 	}
@@ -251,7 +251,7 @@ func TestMadeSets(t *testing.T) {
 	if len(changing) != 7 || len(pairs) != 6 {
 		t.Errorf("%d changing texts of %d kinds: want 7 of all 6", len(changing), len(pairs))
 	}
-	if got := setNames(allSets([]promptSet{domain("a", 2)}, 100)); got != "a, hostile" {
+	if got := setNames(allSets([]promptSet{domain("a", 2)}, 100)); got != "a, hostile, copy" {
 		t.Errorf("one domain makes %s: want no mixture", got)
 	}
 	if len(sets[0].take(3).Prompts) != 3 || len(sets[0].take(0).Prompts) != 9 || len(sets[0].take(99).Prompts) != 9 {

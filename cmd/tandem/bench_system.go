@@ -19,7 +19,7 @@ import (
 type benchSystemCmd struct {
 	Suite    []string      `help:"What to measure: plain (the default: against plain decoding), drafts (each draft model alone), strategies, planner, length, vote, llmcad, overlap, sessions, cost, hops (rounds beside empty ones), memory; all = all of them." placeholder:"NAME" setting:"-"`
 	Prompts  string        `help:"JSON lines with id, domain and prompt (default: the shipped ones)." placeholder:"FILE" setting:"-"`
-	Scenario []string      `help:"Only this class of prompts: a domain of the file, hostile, mixed or changing; may be repeated." placeholder:"NAME" setting:"-"`
+	Scenario []string      `help:"Only this class of prompts: a domain of the file, hostile, copy, mixed or changing; may be repeated." placeholder:"NAME" setting:"-"`
 	Count    int           `help:"Prompts of each class; 0 = all." default:"4" setting:"-"`
 	Repeat   int           `help:"How often each prompt is run by each variant." default:"1" setting:"-"`
 	Budget   time.Duration `help:"Start no further prompts after this time; every class gets at least one. 0 = no limit." default:"0" placeholder:"TIME" setting:"-"`
