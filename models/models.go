@@ -1,5 +1,5 @@
-// Package models embeds the shipped pair of models in the program, so that tandem writes text without a checkout and
-// without a download. The build tag nomodels leaves them out: the program is then 24 MB smaller and needs --target and --draft.
+// Package models embeds the shipped models in the program, so that tandem writes text without a checkout and
+// without a download. The build tag nomodels leaves them out: the program is then 38 MB smaller and needs --target and --draft.
 //
 // The files are part of the program's read-only data. The system reads a page of them from the program's file when it is
 // touched, and may drop it again; nothing is copied at the start.
@@ -7,12 +7,17 @@ package models
 
 import "io/fs"
 
-// The names of the shipped pair, in Files and in the folder models of a checkout.
+// The names of the shipped target, and of the draft for everything, in Files and in the folder models of a checkout.
 const (
 	Target = "gopher-19m-q8_0.gguf"
 	Draft  = "gopher-draft-all-f16.gguf"
 )
 
-// Files returns the model files that this program carries, named Target and Draft, in its root folder. It is empty in a
+// Experts returns the names of the drafts that each know one domain best. Together they draft better than Draft.
+func Experts() []string {
+	return []string{"gopher-draft-go-f16.gguf", "gopher-draft-py-f16.gguf", "gopher-draft-prose-f16.gguf"}
+}
+
+// Files returns the model files that this program carries, named Target, Draft and Experts, in its root folder. It is empty in a
 // program built with the tag nomodels. The files implement io.ReaderAt.
 func Files() fs.FS { return files }

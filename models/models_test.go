@@ -10,13 +10,13 @@ import (
 	"testing"
 )
 
-// TestFiles: the program carries the pair in this folder, and its files can be read from any offset.
+// TestFiles: the program carries the models in this folder, and its files can be read from any offset.
 func TestFiles(t *testing.T) {
 	entries, err := fs.ReadDir(Files(), ".")
-	if err != nil || len(entries) != 2 {
-		t.Fatalf("%d files, %v: want the target and a draft", len(entries), err)
+	if err != nil || len(entries) != 5 {
+		t.Fatalf("%d files, %v: want the target, a draft and three experts", len(entries), err)
 	}
-	for _, name := range []string{Target, Draft} {
+	for _, name := range append(Experts(), Target, Draft) {
 		want, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-llm/tandem/bench/system"
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/engine/token"
+	"github.com/tandem-llm/tandem/models"
 	"github.com/tandem-llm/tandem/roles/group"
 	"github.com/tandem-llm/tandem/talk"
 )
@@ -80,28 +81,18 @@ func (c *benchSystemCmd) config(a *app) (out system.Config, err error) {
 	return out, err
 }
 
-// experts are the shipped draft models: one for each domain, and one for all domains.
-var experts = []string{"gopher-draft-go-f16.gguf", "gopher-draft-py-f16.gguf", "gopher-draft-prose-f16.gguf", defaultDraft}
-
-// models returns the paths of target and drafts: those given, else the shipped experts, and the
-// shipped draft of all domains if a suite measures each draft alone.
+// models returns the paths of target and drafts: those given, else the shipped experts, whatever the strategy, because suites compare
+// strategies; and the shipped draft for everything if a suite measures each draft alone.
 func (c *benchSystemCmd) models(suites []string) (target string, drafts []string, err error) {
-	if target, err = targetPath(c.Target); err != nil || len(c.Draft) > 0 {
-		return target, c.Draft, err
-	}
-	all, err := draftPath("")
-	if err != nil {
+	if target, err = targetPath(c.Target); err != nil {
 		return "", nil, err
 	}
-	for _, e := range experts {
-		if path := filepath.Join(filepath.Dir(all), e); exists(path) && (e != defaultDraft || slices.Contains(suites, "drafts")) {
-			drafts = append(drafts, path)
-		}
+	drafts, err = draftPaths(c.Draft, tandem.Request{})
+	if err != nil || len(c.Draft) > 0 || !slices.Contains(suites, "drafts") {
+		return target, drafts, err
 	}
-	if len(drafts) == 0 {
-		drafts = []string{all}
-	}
-	return target, drafts, nil
+	all, err := shippedDrafts(models.Draft)
+	return target, append(drafts, all...), err
 }
 
 // promptsPath returns path, or that of the shipped prompts.

@@ -48,7 +48,7 @@ func (c *demoCmd) Run(a *app) error {
 		return tandem.Errorf("", tandem.Invalid,
 			"--like and --type are for the shipped target: want them without --target (or TANDEM_TARGET)")
 	}
-	drafts, err := draftPaths(c.Draft)
+	drafts, err := draftPaths(c.Draft, r)
 	if err != nil {
 		return err
 	}

@@ -1,11 +1,12 @@
 package main
 
 import (
+	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/roles/drafter"
 )
 
 type drafterCmd struct {
-	Draft       []string `help:"GGUF file of a draft model, or lookup for drafts from the text itself; may be repeated (default: the shipped one)." placeholder:"FILE" sep:"none"`
+	Draft       []string `help:"GGUF file of a draft model, or lookup for drafts from the text itself; may be repeated (default: the three shipped experts)." placeholder:"FILE" sep:"none"`
 	InlineLimit int      `help:"Send trees larger than this many bytes through shared memory to processes on this host; 0 = all." default:"0"`
 	Advertise   string   `help:"Address under which the other processes reach this drafter (default: where it listens)." placeholder:"ADDR"`
 	aheadFlags
@@ -17,7 +18,7 @@ type drafterCmd struct {
 
 // Run runs a drafter process until it is stopped.
 func (c *drafterCmd) Run(a *app) error {
-	paths, err := draftPaths(c.Draft)
+	paths, err := draftPaths(c.Draft, tandem.Request{})
 	if err != nil {
 		return err
 	}

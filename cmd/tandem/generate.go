@@ -41,7 +41,7 @@ func (c *generateCmd) Run(a *app) error {
 	if c.Addr != "" {
 		return c.generate(a.ctx, a, c.Addr, r)
 	}
-	l, err := c.launch(r.Bounds.Plain())
+	l, err := c.launch(r)
 	if err != nil {
 		return err
 	}
@@ -103,10 +103,10 @@ func (c *generateCmd) generate(ctx context.Context, a *app, addr string, r tande
 	return err
 }
 
-// launch returns the processes that one generation needs. When stopped they have nothing to finish, so Grace
+// launch returns the processes that r needs. When stopped they have nothing to finish, so Grace
 // is 0.
-func (c *generateCmd) launch(plain bool) (launch, error) {
-	target, drafts, err := c.pair(plain)
+func (c *generateCmd) launch(r tandem.Request) (launch, error) {
+	target, drafts, err := c.pair(r.Bounds.Plain(), r)
 	l := launch{groupFlags: c.groupFlags, target: target, drafts: drafts, sessions: c.sessionsOr(1)}
 	l.Grace = 0
 	return l, err

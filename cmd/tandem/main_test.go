@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/models"
 )
 
 func TestParseTokens(t *testing.T) {
@@ -57,11 +58,28 @@ func TestModelPath(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "a", "go.mod"), []byte("module example.com/other\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := targetPath(""); err != nil || got != filepath.Join(dir, "models", defaultTarget) {
+	if got, err := targetPath(""); err != nil || got != filepath.Join(dir, "models", models.Target) {
 		t.Errorf("default target %q, %v", got, err)
 	}
-	if got, err := draftPath("own.gguf"); err != nil || got != "own.gguf" {
-		t.Errorf("own draft %q, %v", got, err)
+	for _, c := range []struct {
+		drafts []string
+		r      tandem.Request
+		want   []string
+	}{
+		{nil, tandem.Request{Strategy: tandem.StrategyPlanner}, models.Experts()},
+		{[]string{""}, tandem.Request{Strategy: tandem.StrategyMinions}, models.Experts()},
+		{nil, tandem.Request{Strategy: tandem.StrategyFixed}, []string{models.Draft}},
+		{nil, tandem.Request{Strategy: tandem.StrategyLLMCad, Vote: tandem.VoteAuto}, []string{models.Draft}},
+		{nil, tandem.Request{Strategy: tandem.StrategyFixed, Vote: tandem.VoteTree}, models.Experts()},
+		{[]string{"own.gguf"}, tandem.Request{Strategy: tandem.StrategyFixed}, nil},
+	} {
+		want := []string{"own.gguf"}
+		for i, name := range c.want {
+			want = append(want[:i], filepath.Join(dir, "models", name))
+		}
+		if got, err := draftPaths(c.drafts, c.r); err != nil || !slices.Equal(got, want) {
+			t.Errorf("drafts %q of %s, vote %q: %q, %v: want %q", c.drafts, c.r.Strategy, c.r.Vote, got, err, want)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/tandem-llm/tandem"
@@ -12,27 +13,35 @@ import (
 	"github.com/tandem-llm/tandem/roles/drafter"
 )
 
-// The models used by default.
-const (
-	defaultTarget = models.Target
-	defaultDraft  = models.Draft
-	modulePath    = "github.com/tandem-llm/tandem"
-)
+const modulePath = "github.com/tandem-llm/tandem"
 
 // targetPath returns path, or the shipped target's if path is empty.
-func targetPath(path string) (string, error) { return modelPath(path, defaultTarget, "target") }
+func targetPath(path string) (string, error) { return modelPath(path, models.Target, "target") }
 
-// draftPath returns path, or the shipped draft model's if path is empty.
-func draftPath(path string) (string, error) { return modelPath(path, defaultDraft, "draft") }
-
-// draftPaths returns the paths of the drafts, the shipped one's if none is named. Errors: Invalid for two
-// drafters of one name.
-func draftPaths(drafts []string) ([]string, error) {
-	if len(drafts) == 0 {
-		path, err := draftPath("")
-		return []string{path}, err
+// draftPaths returns the paths of the drafts for r and the like. If none is named, they are the shipped experts, or the draft for
+// everything if r's strategy asks only one drafter. Errors: Invalid for two drafters of one name.
+func draftPaths(drafts []string, r tandem.Request) ([]string, error) {
+	drafts = slices.DeleteFunc(slices.Clone(drafts), func(d string) bool { return d == "" }) // TANDEM_DRAFT= names none
+	if len(drafts) > 0 {
+		return drafts, drafter.Check(drafts)
 	}
-	return drafts, drafter.Check(drafts)
+	if one := r.Strategy == tandem.StrategyFixed || r.Strategy == tandem.StrategyLLMCad; one && r.Vote != tandem.VoteTree &&
+		r.Vote != tandem.VoteMajority {
+		return shippedDrafts(models.Draft)
+	}
+	return shippedDrafts(models.Experts()...)
+}
+
+// shippedDrafts returns the paths of shipped drafts.
+func shippedDrafts(names ...string) (paths []string, err error) {
+	for _, name := range names {
+		path, err := modelPath("", name, "draft")
+		if err != nil {
+			return nil, err
+		}
+		paths = append(paths, path)
+	}
+	return paths, nil
 }
 
 // modelPath returns path or, if it is empty, the shipped model's: in the folder models of the checkout around the working

@@ -49,7 +49,7 @@ func (c *runCmd) Run(a *app) error {
 		}
 		return t.with(a.ctx, a, c.Addr, append(options, key...)...)
 	}
-	target, drafts, err := c.pair(c.NoDraft)
+	target, drafts, err := c.pair(c.NoDraft, r)
 	if err != nil {
 		return err
 	}

@@ -30,15 +30,15 @@ func (k kvFlags) check() error {
 // modelFlags name the models.
 type modelFlags struct {
 	Target string   `help:"GGUF file of the target model (default: the shipped one)." placeholder:"FILE"`
-	Draft  []string `help:"GGUF file of a draft model, or lookup for drafts from the text itself; may be repeated: all work in one drafter process (default: the shipped one)." placeholder:"FILE" sep:"none"`
+	Draft  []string `help:"GGUF file of a draft model, or lookup for drafts from the text itself; may be repeated: all work in one drafter process (default: the three shipped experts, or the shipped draft for everything if the strategy is fixed or llmcad, which ask one)." placeholder:"FILE" sep:"none"`
 }
 
-// pair returns the paths of the target and of its drafts; no drafts with noDraft.
-func (m modelFlags) pair(noDraft bool) (target string, drafts []string, err error) {
+// pair returns the paths of the target and of its drafts for r and the like; no drafts with noDraft.
+func (m modelFlags) pair(noDraft bool, r tandem.Request) (target string, drafts []string, err error) {
 	if target, err = targetPath(m.Target); err != nil || noDraft {
 		return target, nil, err
 	}
-	drafts, err = draftPaths(m.Draft)
+	drafts, err = draftPaths(m.Draft, r)
 	return target, drafts, err
 }
 

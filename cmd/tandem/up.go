@@ -33,11 +33,12 @@ type upResult struct {
 
 // Run runs the three processes until stopped.
 func (c *upCmd) Run(a *app) error {
-	target, drafts, err := c.pair(c.NoDraft)
+	defaults, err := c.defaults()
 	if err != nil {
 		return err
 	}
-	if _, err := c.defaults(); err != nil {
+	target, drafts, err := c.pair(c.NoDraft, tandem.Request{Strategy: defaults.Strategy, Vote: defaults.Vote})
+	if err != nil {
 		return err
 	}
 	if err := c.httpFlags.check(); err != nil {
