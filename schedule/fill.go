@@ -41,9 +41,9 @@ func (p *Part) Size() Space {
 // fill chooses the parts of the next pass, or none if there is nothing to do, or nothing yet.
 //
 // Queued sessions come first, the longest waiting before others; sessions in a pass go to the end of the line. A session
-// takes as much of its part as fits, or nothing. After a part of more than a quarter of the largest pass it sits out a pass for
-// each further quarter, as long as others are queued (deficit round robin, Shreedhar and Varghese 1995). So a session with the
-// largest trees slows only one in four of the others' passes.
+// takes as much of its part as fits, or nothing, and a pass takes no more of them than a batch has (batchSize). After a part of
+// more than a quarter of the largest pass a session sits out a pass for each further quarter, as long as others are queued (deficit
+// round robin, Shreedhar and Varghese 1995). So a session with the largest trees slows only one in four of the others' passes.
 //
 // Then come prompts, one piece after the other, and the text that queued sessions have missed, if it is more than a few tokens.
 // While any session is in rounds, pieces are so short that the pass takes at most half as long again as its rounds alone. As long
@@ -57,7 +57,8 @@ func (s *Schedule) fill(now time.Time) {
 		s.fillSpare(space)
 		return
 	}
-	if s.waits(now) {
+	batch := s.batchSize(now)
+	if s.waits(now, batch) {
 		return
 	}
 	quarter := max(space.Rows/4, 1)
@@ -65,7 +66,7 @@ func (s *Schedule) fill(now time.Time) {
 	all := space.Rows
 	for _, x := range s.copied(s.line) {
 		t := x.seat()
-		if t.sits = t.opening == nil && due && t.turn > s.passes; !t.sits && !s.lags(x) {
+		if t.sits = t.opening == nil && due && t.turn > s.passes; !t.sits && !s.lags(x) && len(s.parts) < batch {
 			s.add(x, &space, false)
 		}
 	}

@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"context"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -223,17 +224,17 @@ func TestWaits(t *testing.T) {
 		{"no room in the pass", time.Millisecond, 3 * time.Millisecond, 0, passRows, false},
 	} {
 		next.answered, next.rhythm, next.rows = now.Add(-c.answered), c.rhythm, c.rows
-		if got := b.waits(now.Add(c.at)); got != c.want {
+		if got := b.waits(now.Add(c.at), math.MaxInt); got != c.want {
 			t.Errorf("%s: waits %v", c.name, got)
 		}
 	}
 	next.answered, next.rhythm, next.rows = now.Add(-time.Millisecond), 3*time.Millisecond, 4
-	if here.ran = true; b.waits(now) {
+	if here.ran = true; b.waits(now, math.MaxInt) {
 		t.Error("waits in the middle of what it has begun")
 	}
 	here.ran = false
 	b.Enter(b.player(3, 100), NewCall(context.Background()))
-	if b.waits(now) {
+	if b.waits(now, math.MaxInt) {
 		t.Error("waits although a prompt could be computed")
 	}
 }

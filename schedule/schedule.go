@@ -33,6 +33,7 @@ type Config struct {
 	Costs    []tandem.Cost // of passes, as measured at the start; corrected by observed passes
 	Idle     time.Duration // a session without work for this long is dropped
 	Patience float64       // factor on how long a pass waits for a part that is due; 0: passes do not wait
+	Batches  int           // that the sessions in rounds are divided into; a pass takes one of them. 0: a pass takes all that waits
 	Hops     int           // goroutines that an answer passes through on its way out, which get a turn before the next pass
 	Pulse    owner.Pulse   // is told of the schedule's progress; may be nil
 	Last     func()        // called at the very end, when all sessions are dropped; may be nil
@@ -198,6 +199,9 @@ func (s *Schedule) Pace() time.Duration { return s.pace }
 
 // SetPatience changes Config.Patience, for measurements.
 func (s *Schedule) SetPatience(x float64) { s.cfg.Patience = x }
+
+// SetBatches changes Config.Batches, for measurements.
+func (s *Schedule) SetBatches(n int) { s.cfg.Batches = n }
 
 func (s *Schedule) last() {
 	s.hold.Stop()

@@ -1,6 +1,9 @@
 package schedule
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // rhythmOf is about the number of rounds in the running mean of a session's rhythm.
 const rhythmOf = 4
@@ -39,7 +42,25 @@ func (s *Schedule) inRounds(now time.Time) bool {
 	return false
 }
 
+// batchSize returns how many queued sessions the next pass takes at most: with Config.Batches, that share of those in rounds.
+func (s *Schedule) batchSize(now time.Time) int {
+	if s.cfg.Batches == 0 {
+		return math.MaxInt
+	}
+	n := 0
+	for _, x := range s.sessions {
+		t := x.seat()
+		if _, expected := t.due(now); expected || t.queued && t.opening == nil {
+			n++
+		}
+	}
+	return max((n+s.cfg.Batches-1)/s.cfg.Batches, 1)
+}
+
 // waits reports whether a pass should not begin yet; it then makes the owner wake when it should.
+//
+// With Config.Batches a pass waits until so many sessions are queued as it takes, unless they are overdue. Otherwise it waits if
+// that saves time:
 //
 // Without waits sessions fall into groups that take turns: half of them do something else while the others' pass runs, and
 // each group pays for reading the weights once. One pass for two groups saves T(a) + T(b) - T(a+b), the part of a pass' time
@@ -53,8 +74,8 @@ func (s *Schedule) inRounds(now time.Time) bool {
 // (go test ./verifier -run WaitsMeasured -big FILE): 8 sessions with trees of 2 nodes 132 at once, 164 waiting;
 // of 4 nodes 126 and 138; of 12 nodes 73 and 72; 2 sessions with trees of 8 nodes 98 and 111. Waits of half as
 // long, and fixed ones of a tenth and of a quarter of the pass, were within 4 % of these or below.
-func (s *Schedule) waits(now time.Time) bool {
-	if s.cfg.Patience == 0 {
+func (s *Schedule) waits(now time.Time, batch int) bool {
+	if s.cfg.Patience == 0 || len(s.line) >= batch {
 		return false
 	}
 	taken := 0
@@ -78,10 +99,10 @@ func (s *Schedule) waits(now time.Time) bool {
 	saved := s.costs.Time(taken) + s.costs.Time(next.rows) - s.costs.Time(taken+next.rows)
 	saved = max(saved, s.costs.Time(taken)/10)
 	until := later(s.line[0].seat().came, s.free).Add(time.Duration(s.cfg.Patience * float64(saved)))
-	if due.After(until) || !now.Before(until) {
+	if s.cfg.Batches == 0 && (due.After(until) || !now.Before(until)) {
 		return false
 	}
-	if overdue := next.overdue(); overdue.Before(until) {
+	if overdue := next.overdue(); overdue.Before(until) || s.cfg.Batches > 0 {
 		until = overdue // then another may be worth waiting for
 	}
 	s.hold.Reset(max(until.Sub(now), time.Microsecond))

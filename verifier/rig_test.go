@@ -85,7 +85,10 @@ func newRig(t testing.TB, o rigOptions) *rig {
 		o.verifier.Model = openModel(t, targetFile, max(o.sessions, 2))
 	}
 	o.verifier.Counters = r.counters
-	o.drafter.Model, o.drafter.Pool = openModel(t, cmp.Or(o.draft, draftFile), max(o.sessions, 2)), r.pool
+	if o.drafter.Model == nil {
+		o.drafter.Model = openModel(t, cmp.Or(o.draft, draftFile), max(o.sessions, 2))
+	}
+	o.drafter.Pool = r.pool
 	o.drafter.Counters, o.drafter.Name = r.counters, "test"
 	var err error
 	if r.v, err = verifier.New(o.verifier); err != nil {
@@ -106,7 +109,9 @@ func newRig(t testing.TB, o rigOptions) *rig {
 				t.Error(err)
 			}
 		}
-		goleak.VerifyNone(t)
+		if _, test := t.(*testing.T); test { // a benchmark's own goroutines wait for it
+			goleak.VerifyNone(t)
+		}
 	})
 	return r
 }
@@ -151,6 +156,7 @@ type asked struct {
 	tokens   int
 	disturb  func(*stream) // called before each round
 	seen     func(tandem.Verdict)
+	enough   func() bool // ends the text before it has all its tokens
 }
 
 // stream is one request as the rig's gateway sees it.
@@ -174,7 +180,7 @@ func (r *rig) generate(a asked) (*stream, error) {
 	if err := s.open(ctx); err != nil {
 		return s, err
 	}
-	for len(s.text) < len(a.prompt)+a.tokens {
+	for len(s.text) < len(a.prompt)+a.tokens && (a.enough == nil || !a.enough()) {
 		if a.disturb != nil {
 			a.disturb(s)
 		}
@@ -182,7 +188,7 @@ func (r *rig) generate(a asked) (*stream, error) {
 			return s, err
 		}
 	}
-	s.text = s.text[:len(a.prompt)+a.tokens]
+	s.text = s.text[:min(len(s.text), len(a.prompt)+a.tokens)]
 	return s, nil
 }
 

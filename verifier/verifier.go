@@ -20,6 +20,7 @@ type Config struct {
 	Counters   *tandem.Counters
 	MaxWaiting int           // tickets that may wait for a pass: the bound of the pool; default 32
 	Chunk      int           // prompt tokens per pass, fewer while other sessions are in rounds; default 128
+	Batches    int           // that the sessions in rounds are divided into, a pass for each; 0: a pass takes all that waits
 	Costs      []tandem.Cost // of the model's passes, as measured; passes observed later refine them
 	Idle       time.Duration // a session without a ticket this long is dropped; default 60 s
 	// PrefixCache bounds the pages of KV memory that keep prefixes of ended sessions for later ones of the same
@@ -43,9 +44,10 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Idle == 0 {
 		c.Idle = time.Minute
 	}
-	if c.MaxWaiting < 1 || c.Chunk < 1 || c.Idle < 0 {
-		return c, tandem.Errorf("verifier", tandem.Invalid, "room for %d waiting tickets, chunk %d, idle %v: want at least 1, 1 and 0",
-			c.MaxWaiting, c.Chunk, c.Idle)
+	if c.MaxWaiting < 1 || c.Chunk < 1 || c.Idle < 0 || c.Batches < 0 {
+		return c, tandem.Errorf("verifier", tandem.Invalid,
+			"room for %d waiting tickets, chunk %d, idle %v, %d batches: want at least 1, 1, 0 and 0",
+			c.MaxWaiting, c.Chunk, c.Idle, c.Batches)
 	}
 	return c, nil
 }
@@ -101,7 +103,7 @@ func build(cfg Config) (*Verifier, error) {
 	out := newOutbox(cfg.Counters)
 	return &Verifier{cfg: cfg, room: newRoom(cfg.MaxWaiting, cfg.Counters), out: out, blames: ledger{counters: cfg.Counters},
 		sched: schedule.New(schedule.Config{Name: "verifier", Model: cfg.Model, Events: cfg.Events, Counters: cfg.Counters,
-			Chunk: cfg.Chunk,
+			Chunk: cfg.Chunk, Batches: cfg.Batches,
 			Costs: cfg.Costs, Idle: cfg.Idle, Patience: 1, Hops: hops, Pulse: cfg.Pulse, Last: out.close})}, nil
 }
 

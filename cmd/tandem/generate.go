@@ -166,7 +166,7 @@ func (l launch) check() error {
 		return tandem.Errorf("", tandem.Invalid, "--inline-limit is %d: want 0 or more bytes", l.InlineLimit)
 	}
 	_, err := l.rules()
-	return cmp.Or(l.kvFlags.check(), err)
+	return cmp.Or(l.kvFlags.check(), l.batchFlags.check(), err)
 }
 
 // generation is the result of generate as --json prints it.

@@ -69,6 +69,9 @@ func (l launch) specs(dir *supervise.RunDir, addr string) ([]supervise.Spec, err
 	if l.VerifierThreads == 0 && len(l.drafts) > 0 {
 		verifierArgs = append(verifierArgs, "--spare-threads", strconv.Itoa(drafterThreads))
 	}
+	if l.Batches > 0 {
+		verifierArgs = append(verifierArgs, "--batches", strconv.Itoa(l.Batches))
+	}
 	if !l.Measure {
 		verifierArgs = append(verifierArgs, "--no-measure")
 	}

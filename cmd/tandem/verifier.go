@@ -1,6 +1,7 @@
 package main
 
 import (
+	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/roles/verifier"
 )
 
@@ -11,12 +12,25 @@ type verifierCmd struct {
 	prefixFlags
 	roleFlags
 	measureFlags
+	batchFlags
 	spareFlags
 }
 
 // measureFlags are the verifier's alone.
 type measureFlags struct {
 	Measure bool `help:"Measure at the start, for at most a second or eight passes, what passes of the target cost. The planner uses this; without it, it learns from the passes that it sees." default:"true" negatable:""`
+}
+
+// batchFlags say how sessions share the passes of the target.
+type batchFlags struct {
+	Batches int `help:"Divide the running sessions into this many batches: a pass verifies one of them while the others are drafted for; 1 = draft for all, then verify all. 0 = a pass takes whatever waits when it can begin." default:"0"`
+}
+
+func (b batchFlags) check() error {
+	if b.Batches < 0 {
+		return tandem.Errorf("", tandem.Invalid, "--batches is %d: want 0 or more", b.Batches)
+	}
+	return nil
 }
 
 // spareFlags say what a verifier leaves to other processes on the same machine.
@@ -26,6 +40,9 @@ type spareFlags struct {
 
 // Run runs a verifier until it is stopped.
 func (c *verifierCmd) Run(a *app) error {
+	if err := c.batchFlags.check(); err != nil {
+		return err
+	}
 	path, err := targetPath(c.Target)
 	if err != nil {
 		return err
@@ -40,5 +57,5 @@ func (c *verifierCmd) Run(a *app) error {
 	}
 	return verifier.Run(a.ctx, verifier.Config{Config: c.config(a, c.Listen), Models: models, Target: path, Pool: c.Pool,
 		Drafters:    c.Drafter,
-		PrefixCache: prefixes, Measure: c.Measure, SpareThreads: c.SpareThreads})
+		PrefixCache: prefixes, Batches: c.Batches, Measure: c.Measure, SpareThreads: c.SpareThreads})
 }

@@ -25,6 +25,7 @@ type Config struct {
 	Drafters     []string // addresses of drafter processes that do not announce themselves
 	PrefixCache  int      // as verifier.Config has it
 	Measure      bool     // measure at the start what its passes cost
+	Batches      int      // as verifier.Config has it
 	SpareThreads int      // threads to leave to others, if passes measured at the start take hardly longer without them
 }
 
@@ -63,7 +64,8 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (server *verifyi
 	}
 	process := r.DescribeProcess("verifier", "")
 	v, err := verifier.New(verifier.Config{Model: m, Events: r.Events, Counters: r.Counters, Costs: costs, PrefixCache: c.PrefixCache,
-		Pulse: r.Beat(roles.ModelName(c.Target)), Process: func() tandem.Description {
+		Batches: c.Batches,
+		Pulse:   r.Beat(roles.ModelName(c.Target)), Process: func() tandem.Description {
 			d := process()
 			d.File = filepath.Base(c.Target)
 			return d
