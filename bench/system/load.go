@@ -9,22 +9,30 @@ import (
 	"github.com/tandem-llm/tandem/bench/figures"
 )
 
-// busyCounter is the verifier's: microseconds of passes since its start.
-const busyCounter = "passes.busy_us"
+// Counters since a process' start: microseconds of passes, passes, and the verifier's verdicts.
+const (
+	busyCounter     = "passes.busy_us"
+	passesCounter   = "passes"
+	verdictsCounter = "verdicts"
+)
 
 // flow is a period in which a number of sessions decoded, all of them all the time.
 type flow struct {
+	Division     string    `json:"division,omitempty"` // how the verifier divides sessions, in the suite pipeline
 	Sessions     int       `json:"sessions"`
 	Tokens       int       `json:"tokens"`
 	Seconds      float64   `json:"seconds"`
 	TokS         float64   `json:"tok_s"`
 	VerifierBusy float64   `json:"verifier_busy"` // pass times ÷ time, at the verifier
+	DrafterBusy  float64   `json:"drafter_busy"`  // the same of all drafters together
+	Batch        float64   `json:"batch"`         // sessions in a pass, mean
 	Whole        float64   `json:"tok_s_whole"`   // tokens ÷ time of whole generations, prompts included
 	Coordination quantiles `json:"coordination_us"`
 
-	busy, sampled, wall time.Duration
-	all                 int
-	coordination        []time.Duration
+	busy, drafting, sampled, wall time.Duration
+	all                           int
+	verdicts, passes              int64
+	coordination                  []time.Duration
 }
 
 func (f *flow) join(o flow) {
@@ -33,11 +41,16 @@ func (f *flow) join(o flow) {
 	f.all += o.all
 	f.Seconds += o.Seconds
 	f.busy += o.busy
+	f.drafting += o.drafting
+	f.verdicts += o.verdicts
+	f.passes += o.passes
 	f.sampled += o.sampled
 	f.wall += o.wall
 	f.coordination = append(f.coordination, o.coordination...)
 	f.TokS, f.Whole = figures.Share(float64(f.Tokens), f.Seconds), figures.Share(float64(f.all), f.wall.Seconds())
 	f.VerifierBusy = figures.Share(float64(f.busy), float64(f.sampled))
+	f.DrafterBusy = figures.Share(float64(f.drafting), float64(f.sampled))
+	f.Batch = figures.Share(float64(f.verdicts), float64(f.passes))
 	f.Coordination = quantilesOf(f.coordination)
 }
 
@@ -129,9 +142,9 @@ func (b *runner) together(v variant, prompts []benchPrompt) (flow, bool, error) 
 			a.end(time.Now())
 		})
 	}
-	var busy [2]int64
+	var counters [2]map[string]map[string]int64
 	var sampled [2]time.Time
-	sample := func(i int) { sampled[i], busy[i] = time.Now(), b.processes.Counters(b.ctx)["verifier"][busyCounter] }
+	sample := func(i int) { sampled[i], counters[i] = time.Now(), b.processes.Counters(b.ctx) }
 	select {
 	case <-a.opened:
 		sample(0)
@@ -143,7 +156,11 @@ func (b *runner) together(v variant, prompts []benchPrompt) (flow, bool, error) 
 	f, equal := flow{Sessions: len(prompts), wall: time.Since(start)}, true
 	var d time.Duration
 	f.Tokens, d = a.window()
-	f.Seconds, f.busy, f.sampled = d.Seconds(), time.Duration(busy[1]-busy[0])*time.Microsecond, sampled[1].Sub(sampled[0])
+	f.Seconds, f.sampled = d.Seconds(), sampled[1].Sub(sampled[0])
+	grown := func(role, counter string) int64 { return counters[1][role][counter] - counters[0][role][counter] }
+	f.busy = time.Duration(grown("verifier", busyCounter)) * time.Microsecond
+	f.drafting = time.Duration(grown("drafter", busyCounter)) * time.Microsecond
+	f.verdicts, f.passes = grown("verifier", verdictsCounter), grown("verifier", passesCounter)
 	for i, o := range out {
 		if errs[i] != nil {
 			return flow{}, false, errs[i]
@@ -155,17 +172,22 @@ func (b *runner) together(v variant, prompts []benchPrompt) (flow, bool, error) 
 	return f, equal, nil
 }
 
+// crowd returns the prompts of suites with many sessions: all of the first class that was asked for, else mixed ones.
+func (b *runner) crowd() []benchPrompt {
+	i := slices.IndexFunc(b.sets, func(s promptSet) bool { return s.Name == setMixed })
+	if len(b.cfg.Scenario) > 0 || i < 0 {
+		i = slices.IndexFunc(b.sets, func(s promptSet) bool { return s.Name == b.pick(b.domains()...)[0].Name })
+	}
+	return b.sets[i].Prompts
+}
+
 // sessionsSuite compares eight sessions at once with one: half of the prompts one after the other, all at
 // once, the other half one after the other.
 func (b *runner) sessionsSuite() (*suiteResult, error) {
 	res := &sessionsResult{}
 	r := &suiteResult{Sessions: res}
 	v := b.as("sessions", func(r *tandem.Request) { r.MaxTokens = max(r.MaxTokens, 256) }) // long enough for all to decode at once
-	i := slices.IndexFunc(b.sets, func(s promptSet) bool { return s.Name == setMixed })
-	if len(b.cfg.Scenario) > 0 || i < 0 {
-		i = slices.IndexFunc(b.sets, func(s promptSet) bool { return s.Name == b.pick(b.domains()...)[0].Name })
-	}
-	all := b.sets[i].Prompts
+	all := b.crowd()
 	for k := range b.cfg.Repeat {
 		if k > 0 && b.over() {
 			b.note("time is over after %d of %d repetitions", k, b.cfg.Repeat)

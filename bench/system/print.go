@@ -67,6 +67,7 @@ func (s *suiteResult) print(w io.Writer) {
 	if len(s.scenarios) == 0 { // else in the table of scenarios
 		printSets(w, s.Sets)
 	}
+	printPipeline(w, s.Pipeline)
 	printHops(w, s.Hops)
 	if s.Memory != nil {
 		s.Memory.print(w)

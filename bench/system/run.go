@@ -190,6 +190,7 @@ type runner struct {
 	ctx       context.Context
 	cfg       *Config
 	processes Processes
+	launched  Group    // of which they are
 	file      string   // of the target
 	target    string   // its name
 	drafters  []string // their names

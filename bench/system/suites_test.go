@@ -65,7 +65,8 @@ func (s *scripted) Generate(ctx context.Context, r tandem.Request, heard func([]
 }
 
 func (s *scripted) Counters(context.Context) map[string]map[string]int64 {
-	return map[string]map[string]int64{"verifier": {busyCounter: 20 * s.rounds.Load(), "kv.pages": 0}, "gateway": {}}
+	return map[string]map[string]int64{"gateway": {}, "verifier": {busyCounter: 20 * s.rounds.Load(), "kv.pages": 0,
+		passesCounter: s.rounds.Load(), verdictsCounter: 2 * s.rounds.Load()}}
 }
 
 func (s *scripted) PIDs() map[string]int { return map[string]int{"gateway": os.Getpid()} }
@@ -120,6 +121,9 @@ func TestSuites(t *testing.T) {
 	}
 	want := []Group{
 		{Target: "/m/target.gguf", Drafts: c.Drafts, Sessions: manySessions},
+		{Target: "/m/target.gguf", Drafts: c.Drafts, Sessions: 32},
+		{Target: "/m/target.gguf", Drafts: c.Drafts, Sessions: 32, Batches: 1},
+		{Target: "/m/target.gguf", Drafts: c.Drafts, Sessions: 32, Batches: 2},
 		{Target: "/m/target.gguf", Drafts: c.Drafts, Sessions: 1, OneSize: true},
 		{Target: "/m/small.gguf", Drafts: c.Drafts, Sessions: memorySessions},
 	}
@@ -130,7 +134,7 @@ func TestSuites(t *testing.T) {
 	for _, s := range r.Suites {
 		ran[s.Name] = true
 		if s.Error != "" || len(s.Bars) == 0 && s.Name != "drafts" ||
-			len(s.Sets) == 0 && s.Sessions == nil && s.Hops == nil && s.Memory == nil {
+			len(s.Sets) == 0 && s.Sessions == nil && s.Pipeline == nil && s.Hops == nil && s.Memory == nil {
 			t.Errorf("suite %s: %d figures, %d sets, error %q", s.Name, len(s.Bars), len(s.Sets), s.Error)
 		}
 		for _, b := range s.Bars {
@@ -186,7 +190,7 @@ func TestProcessesThatDie(t *testing.T) {
 	for _, c := range []struct {
 		at   int // in this group of processes
 		left int // suites of which something is told
-	}{{1, 0}, {2, len(suites) - 2}} {
+	}{{1, 0}, {2, len(suites) - 3}} {
 		var groups []Group
 		config := scriptedConfig(t, &groups, nil)
 		start := config.Start

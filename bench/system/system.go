@@ -48,6 +48,7 @@ type Group struct {
 	Drafts   []string // paths
 	Sessions int      // at once
 	OneSize  bool     // Minions' length stays what it is at first
+	Batches  int      // that sessions are divided into; 0: passes take what waits
 }
 
 // Processes are a gateway and what is behind it, while they run.
@@ -79,6 +80,7 @@ var suites = []suite{
 	{"llmcad", (*runner).llmcadSuite},
 	{"overlap", (*runner).overlapSuite},
 	{"sessions", (*runner).sessionsSuite},
+	{"pipeline", (*runner).pipelineSuite},
 	{"cost", (*runner).costSuite},
 	{"hops", (*runner).hopsSuite},
 	{"memory", (*runner).memorySuite},
@@ -97,6 +99,7 @@ type suiteResult struct {
 	Sets     []setResult     `json:"sets,omitempty"`
 	Bars     []bar           `json:"bars"`
 	Sessions *sessionsResult `json:"sessions,omitempty"`
+	Pipeline []flow          `json:"pipeline,omitempty"`
 	Hops     []hopsResult    `json:"hops,omitempty"`
 	Memory   *memoryResult   `json:"memory,omitempty"`
 	Notes    []string        `json:"notes,omitempty"`
@@ -321,6 +324,11 @@ var groups = []struct {
 	change func(c *Config, g *Group, alone bool) // alone: no other group runs
 }{
 	{name: ""},
+	{"pipeline", func(c *Config, g *Group, _ bool) {
+		if c.Parallel == 1 {
+			g.Sessions = pipelineSessions[len(pipelineSessions)-1]
+		}
+	}},
 	{"vote", func(_ *Config, g *Group, _ bool) { g.OneSize = true }}, // so that acceptance can be compared; weights move
 	{"memory", func(c *Config, g *Group, alone bool) {
 		g.Sessions = memorySessions
@@ -364,7 +372,7 @@ func (b *runner) suite(name string) *suiteResult {
 func (b *runner) group(g Group, do func(*runner)) error {
 	return b.cfg.Start(g, func(ctx context.Context, p Processes) error {
 		mine := *b
-		mine.ctx, mine.processes = ctx, p
+		mine.ctx, mine.processes, mine.launched = ctx, p, g
 		mine.file, mine.target, mine.drafters = g.Target, modelName(g.Target), modelNames(p.Drafts())
 		if _, err := mine.generate(variant{"first", mine.base}, mine.sets[0].Prompts[0], nil); err != nil {
 			// connections are made from here on

@@ -18,7 +18,7 @@ import (
 )
 
 type benchSystemCmd struct {
-	Suite    []string      `help:"What to measure: plain (the default: against plain decoding), drafts (each draft model alone), strategies, planner, length, vote, llmcad, overlap, sessions, cost, hops (rounds beside empty ones), memory; all = all of them." placeholder:"NAME" setting:"-"`
+	Suite    []string      `help:"What to measure: plain (the default: against plain decoding), drafts (each draft model alone), strategies, planner, length, vote, llmcad, overlap, sessions, pipeline (drafting for some sessions while others are verified), cost, hops (rounds beside empty ones), memory; all = all of them." placeholder:"NAME" setting:"-"`
 	Prompts  string        `help:"JSON lines with id, domain and prompt (default: the shipped ones)." placeholder:"FILE" setting:"-"`
 	Scenario []string      `help:"Only this class of prompts: a domain of the file, hostile, copy, mixed or changing; may be repeated." placeholder:"NAME" setting:"-"`
 	Count    int           `help:"Prompts of each class; 0 = all." default:"4" setting:"-"`
@@ -112,6 +112,9 @@ func promptsPath(path string) (string, error) {
 func (c *benchSystemCmd) start(a *app, g system.Group, do func(context.Context, system.Processes) error) error {
 	l := launch{groupFlags: c.groupFlags, speculationFlags: c.speculationFlags, target: g.Target, drafts: g.Drafts, sessions: g.Sessions}
 	l.Grace, l.PrefixCache = 0, "off" // the same prompts again and again, each measured like a new one
+	if g.Batches > 0 {
+		l.Batches = g.Batches
+	}
 	if g.OneSize {
 		l.DecisionThreshold = math.MaxInt32
 	}
