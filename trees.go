@@ -7,10 +7,15 @@ import (
 )
 
 // DefaultBounds returns the bounds of a request that names strategy s but no bounds. The fixed strategy drafts trees of exactly
-// this shape. The others choose their shapes; their bounds are generous, so that the plan decides and not the bounds.
+// this shape. The others choose their shapes; their bounds are generous, so that the strategy decides and not the bounds. The planner's
+// trees may be one chain: a text that repeats itself is guessed far ahead. LLMCad and Minions have no plan that says how deep
+// drafting pays, so their trees are less deep.
 func DefaultBounds(s Strategy) Bounds {
-	if s == StrategyFixed || s == "" {
+	switch s {
+	case StrategyFixed, "":
 		return Bounds{Nodes: 16, Depth: 7, Width: 10}
+	case StrategyPlanner:
+		return Bounds{Nodes: 32, Depth: 31, Width: 8}
 	}
 	return Bounds{Nodes: 32, Depth: 8, Width: 8}
 }

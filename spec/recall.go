@@ -58,22 +58,21 @@ func Latest(h tandem.Hindsight, n int) tandem.Hindsight {
 }
 
 const (
-	// foretoldDepth is how deep the chains of Foretold are.
-	foretoldDepth = 8
 	// foretoldFade is the age, in tokens, at which a round counts half of what the newest does.
 	foretoldFade = 32
 	// foretoldPrompt is the weight of a round in the prompt, against 1 for one in the output: the target did not write the prompt.
 	foretoldPrompt = 0.25
 )
 
-// Foretold replays a text, as far as h knows it, in rounds of chains that follow each other. It returns the mean number of accepted
-// tokens of a chain, and the number of rounds, by weight, behind that mean; 0 and 0 without tokens. Newer rounds count for more,
-// since texts change. The latest output tokens are the session's output; those before them are the prompt and count for less.
-func Foretold(h tandem.Hindsight, output int) (accepted, rounds float64) {
+// Foretold replays a text, as far as h knows it, in rounds of chains that follow each other, each of depth tokens, at least one. It
+// returns the mean number of accepted tokens of a chain, and the number of rounds, by weight, behind that mean; 0 and 0 without
+// tokens. Newer rounds count for more, since texts change. The latest output tokens are the session's output; those before them are
+// the prompt and count for less.
+func Foretold(h tandem.Hindsight, output, depth int) (accepted, rounds float64) {
 	run := 0
 	for i := h.Tokens - 1; i >= 0; i-- {
 		if h.Hits>>i&1 == 1 {
-			if run++; run < foretoldDepth && (i > 0 || rounds > 0) {
+			if run++; run < depth && (i > 0 || rounds > 0) {
 				continue
 			}
 		}
@@ -82,7 +81,7 @@ func Foretold(h tandem.Hindsight, output int) (accepted, rounds float64) {
 			w *= foretoldPrompt
 		}
 		accepted, rounds = accepted+w*float64(run), rounds+w
-		if run == foretoldDepth {
+		if run == depth {
 			i-- // the target's own token
 		}
 		run = 0

@@ -163,8 +163,8 @@ func (b *runner) strategiesSuite() (*suiteResult, error) {
 
 // Shapes of the sweep for the best fixed tree; levels are as wide as the command line says.
 var (
-	sweepNodes = []int{2, 4, 6, 8, 12, 16, 24}
-	sweepDepth = []int{1, 2, 3, 4, 5, 7}
+	sweepNodes = []int{2, 4, 6, 8, 12, 16, 24, 32}
+	sweepDepth = []int{1, 2, 3, 4, 5, 7, 11, 15, 31}
 )
 
 // plannerSuite finds the best fixed (drafter, nodes, depth) of each class by a sweep

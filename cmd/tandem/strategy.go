@@ -22,7 +22,7 @@ import (
 // speculationFlags say how drafts are made.
 type speculationFlags struct {
 	Strategy string   `help:"Who drafts and how much, round by round: planner, fixed, llmcad or minions (default: planner; fixed with --tree)." placeholder:"NAME"`
-	Tree     string   `help:"Bounds of the drafted trees, nodes/depth/width; width 1 drafts chains; none drafts nothing (default: 32/8/8; fixed 16/7/10)." placeholder:"N/D/W"`
+	Tree     string   `help:"Bounds of the drafted trees, nodes/depth/width; width 1 drafts chains; none drafts nothing (default: 32/31/8; llmcad and minions 32/8/8; fixed 16/7/10)." placeholder:"N/D/W"`
 	Vote     string   `help:"How the drafts of several drafters become one tree: auto, none, majority or tree." default:"auto"`
 	Drafters []string `help:"Only these drafters, by name, may draft (default: all that are alive)." placeholder:"NAME,…"`
 	Without  []string `help:"Parts of the strategy to leave out, for comparisons: branches, adaptive, ahead." placeholder:"NAME,…"`

@@ -26,7 +26,7 @@ func TestSpeculationFlags(t *testing.T) {
 		{speculationFlags{Tree: "8/4/2"}, tandem.StrategyFixed, "8/4/2"},
 		{speculationFlags{Tree: "none"}, tandem.StrategyFixed, "none"},
 		{speculationFlags{Strategy: "fixed"}, tandem.StrategyFixed, tandem.DefaultBounds(tandem.StrategyFixed).String()},
-		{speculationFlags{Strategy: "minions"}, tandem.StrategyMinions, tandem.DefaultBounds(tandem.StrategyPlanner).String()},
+		{speculationFlags{Strategy: "minions"}, tandem.StrategyMinions, tandem.DefaultBounds(tandem.StrategyMinions).String()},
 		{speculationFlags{Strategy: "planner", Tree: "8/4/2"}, tandem.StrategyPlanner, "8/4/2"},
 	} {
 		var r tandem.Request

@@ -24,6 +24,7 @@ type planner struct {
 	weights  *learn.Weights
 	choices  *learn.Planner
 	chances  map[string]*learn.Calibration
+	reach    map[string]float64 // how deep each drafter's latest trees were; see recall
 	arm      learn.Arm
 	base     string        // the way in use, as it is named with drafting ahead
 	rows     float64       // of others in the same pass, and
@@ -38,6 +39,11 @@ const (
 	wideSlope = 0.4 //
 )
 
+const (
+	leastReach = 8   // the depth of chains that hindsight is replayed with, unless a drafter's own trees are deeper
+	reachFade  = 0.9 // the factor on a drafter's reach with each tree that is less deep
+)
+
 // inTurn ends the name of a way without drafting ahead.
 const inTurn = " in turn"
 
@@ -46,7 +52,7 @@ func newPlanner(l *Shared, vote tandem.Vote, w *learn.Weights, adaptive, ahead b
 	defer l.mu.Unlock()
 	p := &planner{shared: l, vote: vote, ahead: ahead, adaptive: adaptive, weights: w,
 		choices: learn.NewPlanner(l.rules.Planner, l.planner), chances: map[string]*learn.Calibration{},
-		heard: heard{of: map[string]said{}}}
+		reach: map[string]float64{}, heard: heard{of: map[string]said{}}}
 	for name, c := range l.chances {
 		p.chances[name] = c.Inherit(inherited)
 	}
@@ -161,6 +167,7 @@ func (p *planner) Learn(o *Outcome) {
 	}
 	for _, d := range o.Drafts {
 		p.record(d.Drafter, d.Got.Tree, v.Tokens)
+		p.reach[d.Drafter] = max(reachFade*p.reach[d.Drafter], float64(d.Got.Depth))
 		if !o.Merged {
 			continue
 		}
@@ -179,7 +186,8 @@ func (p *planner) Hear(drafter string, base tandem.Position, h tandem.Hindsight,
 }
 
 // recall tells the choice what each way would have brought on the latest tokens on which all drafters have been heard. A merged tree
-// is assumed to bring what its best drafter does: it holds others' first choices where that one has second choices.
+// is assumed to bring what its best drafter does: it holds others' first choices where that one has second choices. The chains are about
+// as deep as the drafter's trees: those of a drafter that is sure of a copy grow deeper, and so it is expected to bring more.
 func (p *planner) recall(ready []string, arms []learn.Arm) {
 	hindsights, output, news := p.heard.together(ready)
 	if !news {
@@ -188,7 +196,7 @@ func (p *planner) recall(ready []string, arms []learn.Arm) {
 	for _, a := range arms {
 		best, known := 0.0, 0.0
 		for _, d := range a.Drafters {
-			if accepted, rounds := spec.Foretold(hindsights[d], output); rounds > 0 && accepted >= best {
+			if accepted, rounds := spec.Foretold(hindsights[d], output, p.depth(d)); rounds > 0 && accepted >= best {
 				best, known = accepted, rounds
 			}
 		}
@@ -197,6 +205,9 @@ func (p *planner) recall(ready []string, arms []learn.Arm) {
 		}
 	}
 }
+
+// depth returns the depth of the chains that a drafter's hindsight is replayed with.
+func (p *planner) depth(drafter string) int { return max(int(p.reach[drafter]), leastReach) }
 
 // alone returns the way that asks this drafter only.
 func alone(drafter string) learn.Arm {
