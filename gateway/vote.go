@@ -76,18 +76,24 @@ func (s *session) merge(a *answer, took time.Duration) {
 	}
 	slices.SortFunc(a.drafts, func(x, y draft) int { return order(x) - order(y) })
 	var ballots []spec.Ballot
+	var said []spec.Said
 	var of []int // which draft a ballot is
 	for i, d := range a.drafts {
 		a.proposed.Busy = max(a.proposed.Busy, d.got.Busy) // they ran at the same time
 		if d.got.Tree.Len() > 1 {
 			ballots, of = append(ballots, spec.Ballot{Tree: d.got.Tree, Weight: s.weights.Of(d.by.of.Name)}), append(of, i)
+			said = append(said, spec.Said{Drafter: d.by.of.Name, Tree: d.got.Tree})
 		}
 	}
 	if len(ballots) == 0 {
 		return
 	}
 	if a.decision.Vote == tandem.VoteTree {
-		a.tree, _ = spec.Merge(ballots, min(a.decision.Nodes, s.nodes))
+		if mix := a.decision.Mix; mix != nil {
+			a.tree = mix.Merge(said, min(a.decision.Nodes, s.nodes))
+		} else {
+			a.tree, _ = spec.Merge(ballots, min(a.decision.Nodes, s.nodes))
+		}
 		if a.decision.Cut.Verify != nil {
 			a.tree, _ = spec.Cut(a.tree, a.decision.Cut, took)
 		}

@@ -1,6 +1,8 @@
 package strategy
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,27 +13,29 @@ import (
 
 // planner is the default strategy: each round it takes the way to draft that has brought the most tokens per
 // time, plain decoding included (learn.Planner). It leaves width and depth to the drafter, which knows from
-// costs and acceptance how far it pays (spec.Cut, spec.Worth). The ways are: not at all, each drafter
-// alone, and, with several, all of them in one tree.
+// costs and acceptance how far it pays (spec.Cut, spec.Worth). Drafters that cost next to nothing, such as lookup, are asked in every
+// round with a draft. So the ways are: not at all, those alone, those with each of the other drafters, and all of them. Several
+// drafts become one tree whose chances are learned (spec.Mix).
 //
 // Drafting ahead nearly always pays, so every way includes it; only the way in use is also tried without,
 // so that a machine on which it does not pay loses little, and learning stays cheap.
 type planner struct {
-	shared   *Shared
-	vote     tandem.Vote // of all; VoteNone: never
-	ahead    bool
-	adaptive bool // weights move
-	weights  *learn.Weights
-	choices  *learn.Planner
-	chances  map[string]*learn.Calibration
-	reach    map[string]float64 // how deep each drafter's latest trees were; see recall
-	arm      learn.Arm
-	base     string        // the way in use, as it is named with drafting ahead
-	rows     float64       // of others in the same pass, and
-	tickets  float64       // their tickets, running means
-	rest     time.Duration // running mean of a round without draft and pass
-	drafted  int           // rounds with a draft
-	heard    heard
+	shared  *Shared
+	vote    tandem.Vote // of several; VoteNone: never
+	ahead   bool
+	mix     *spec.Mix // nil: drafts are merged by the drafters' weights, which stay
+	choices *learn.Planner
+	chances map[string]*learn.Calibration
+	reach   map[string]float64       // how deep each drafter's latest trees were; see recall
+	price   map[string]time.Duration // running mean of a drafter's time for a tree; 0: unknown
+	round   time.Duration            // the same of a round
+	arm     learn.Arm
+	base    string        // the way in use, as it is named with drafting ahead
+	rows    float64       // of others in the same pass, and
+	tickets float64       // their tickets, running means
+	rest    time.Duration // running mean of a round without draft and pass
+	drafted int           // rounds with a draft
+	heard   heard
 }
 
 const (
@@ -40,6 +44,11 @@ const (
 )
 
 const (
+	// freeShare is the share of a round's time below which a drafter is asked whenever another one is.
+	freeShare = 0.01
+	// followPasses is how many times as long a tree is assumed to take as hindsight alone, until one was drafted.
+	followPasses = 5
+
 	leastReach = 8   // the depth of chains that hindsight is replayed with, unless a drafter's own trees are deeper
 	reachFade  = 0.9 // the factor on a drafter's reach with each tree that is less deep
 )
@@ -47,12 +56,15 @@ const (
 // inTurn ends the name of a way without drafting ahead.
 const inTurn = " in turn"
 
-func newPlanner(l *Shared, vote tandem.Vote, w *learn.Weights, adaptive, ahead bool) *planner {
+func newPlanner(l *Shared, vote tandem.Vote, adaptive, ahead bool) *planner {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p := &planner{shared: l, vote: vote, ahead: ahead, adaptive: adaptive, weights: w,
+	p := &planner{shared: l, vote: vote, ahead: ahead,
 		choices: learn.NewPlanner(l.rules.Planner, l.planner), chances: map[string]*learn.Calibration{},
-		reach: map[string]float64{}, heard: heard{of: map[string]said{}}}
+		reach: map[string]float64{}, price: maps.Clone(l.prices), round: l.round, heard: heard{of: map[string]said{}}}
+	if adaptive {
+		p.mix = l.mix.Clone()
+	}
 	for name, c := range l.chances {
 		p.chances[name] = c.Inherit(inherited)
 	}
@@ -84,15 +96,17 @@ func (p *planner) Decide(ready []string, bounds tandem.Bounds) Decision {
 	costs.Verify, costs.Others = p.shared.curve(bounds.Nodes, int(p.rows+0.5), slope)
 	costs.Others *= p.tickets
 	for _, d := range ready {
-		if len(p.arm.Drafters) > 1 || p.arm.Drafters[0] == d {
+		if slices.Contains(p.arm.Drafters, d) {
 			own := costs
 			own.Accept = p.accept(d)
 			out.Asks = append(out.Asks, Ask{d, tandem.Proposal{Bounds: bounds, Growth: tandem.GrowBest, Plan: own, Ahead: p.arm.Ahead}})
 		}
 	}
 	if len(out.Asks) > 1 {
-		out.Cut = costs
-		out.Cut.Accept = p.accept("")
+		out.Cut, out.Mix = costs, p.mix
+		if p.mix == nil {
+			out.Cut.Accept = p.accept("")
+		}
 	}
 	return out
 }
@@ -105,13 +119,15 @@ func (p *planner) arms(ready []string, bounds tandem.Bounds) []learn.Arm {
 	if bounds.Plain() {
 		return arms
 	}
-	for _, d := range ready {
-		arm := alone(d)
-		arm.Ahead = p.ahead
-		arms = append(arms, arm)
+	free, dear := p.prices(ready)
+	if len(free) > 0 {
+		arms = append(arms, p.ask(free))
 	}
-	if len(ready) > 1 && p.vote != tandem.VoteNone {
-		arms = append(arms, learn.Arm{Name: "vote of " + strings.Join(ready, ", "), Drafters: ready, Vote: p.vote, Ahead: p.ahead})
+	for _, d := range dear {
+		arms = append(arms, p.ask(append(free[:len(free):len(free)], d)))
+	}
+	if len(dear) > 1 && p.vote != tandem.VoteNone {
+		arms = append(arms, p.ask(ready))
 	}
 	if p.ahead {
 		for _, a := range arms[1:] {
@@ -122,6 +138,39 @@ func (p *planner) arms(ready []string, bounds tandem.Bounds) []learn.Arm {
 		}
 	}
 	return arms
+}
+
+// prices divides drafters into those whose drafts cost next to nothing and the others. Where drafts are never merged, none is free.
+func (p *planner) prices(ready []string) (free, dear []string) {
+	for _, d := range ready {
+		if price := p.price[d]; price > 0 && float64(price) < freeShare*float64(p.round) && p.vote != tandem.VoteNone {
+			free = append(free, d)
+		} else {
+			dear = append(dear, d)
+		}
+	}
+	return free, dear
+}
+
+// pays notes what a draft has cost.
+func (p *planner) pays(drafter string, price time.Duration) {
+	l := p.shared
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.prices) > mostNames {
+		clear(l.prices) // names that came and went
+	}
+	for _, of := range []map[string]time.Duration{p.price, l.prices} {
+		of[drafter] = learn.Mean(of[drafter], price)
+	}
+}
+
+// ask returns the way that asks these drafters.
+func (p *planner) ask(drafters []string) learn.Arm {
+	if len(drafters) == 1 {
+		return learn.Arm{Name: drafters[0], Drafters: drafters, Vote: tandem.VoteNone, Ahead: p.ahead}
+	}
+	return learn.Arm{Name: "vote of " + strings.Join(drafters, ", "), Drafters: drafters, Vote: p.vote, Ahead: p.ahead}
 }
 
 // twin returns the way in use with drafting ahead switched.
@@ -156,48 +205,77 @@ func (p *planner) Learn(o *Outcome) {
 	if p.ahead && len(p.arm.Drafters) > 0 && !o.AtEnd {
 		p.choices.Witness(p.twin(), o.Tokens) // the same drafts: only their time differs
 	}
-	p.rest = learn.Mean(p.rest, o.Rest)
+	p.rest, p.round = learn.Mean(p.rest, o.Rest), learn.Mean(p.round, wall)
 	p.rows += (float64(max(v.Rows-v.Nodes, 0)) - p.rows) / 8
 	p.tickets += (float64(max(v.Batch-1, 0)) - p.tickets) / 8
+	for _, d := range o.Drafts {
+		p.pays(d.Drafter, d.Got.Busy)
+	}
 	if !o.Judged {
 		return
 	}
 	if o.Merged {
-		p.record("", o.Tree, v.Tokens)
+		p.merged(o)
 	}
 	for _, d := range o.Drafts {
 		p.record(d.Drafter, d.Got.Tree, v.Tokens)
 		p.reach[d.Drafter] = max(reachFade*p.reach[d.Drafter], float64(d.Got.Depth))
-		if !o.Merged {
-			continue
-		}
-		if !o.AtEnd {
-			p.choices.Witness(alone(d.Drafter), spec.Held(d.Got.Tree, v.Tokens)+1)
-		}
 	}
-	if p.adaptive {
-		o.compare(p.weights)
+}
+
+// merged learns from a tree that was made of several drafts.
+func (p *planner) merged(o *Outcome) {
+	committed := o.Verdict.Tokens
+	if p.mix == nil {
+		p.record("", o.Tree, committed)
+	} else {
+		said := o.said()
+		p.mix.Record(said, committed)
+		p.shared.mixed(said, committed)
+	}
+	for _, d := range o.Drafts {
+		if !o.AtEnd {
+			p.choices.Witness(p.alone(d.Drafter), spec.Held(d.Got.Tree, committed)+1)
+		}
 	}
 }
 
 // Hear implements Strategy.
 func (p *planner) Hear(drafter string, base tandem.Position, h tandem.Hindsight, spent time.Duration) {
 	p.heard.hear(drafter, base, h, spent)
+	if p.price[drafter] == 0 && spent > 0 {
+		p.price[drafter] = followPasses * spent
+	}
 }
 
-// recall tells the choice what each way would have brought on the latest tokens on which all drafters have been heard. A merged tree
-// is assumed to bring what its best drafter does: it holds others' first choices where that one has second choices. The chains are about
-// as deep as the drafter's trees: those of a drafter that is sure of a copy grow deeper, and so it is expected to bring more.
+// recall tells the choice what each way would have brought on the latest tokens on which all drafters have been heard. Where drafters
+// that cost nothing are asked as well, a token counts if one of them or the other drafter would have guessed it. A tree of all drafters
+// is assumed to bring what its best drafter does with those: rounds show how much more it is. The chains are about as deep as the
+// drafters' trees: those of a drafter that is sure of a copy grow deeper, and so it is expected to bring more.
 func (p *planner) recall(ready []string, arms []learn.Arm) {
 	hindsights, output, news := p.heard.together(ready)
 	if !news {
 		return
 	}
+	free, _ := p.prices(ready)
+	own, rounds := map[string]float64{}, map[string]float64{}
+	common, depth := uint64(0), 0
+	for _, d := range free {
+		if h := hindsights[d]; h.Tokens > 0 {
+			common, depth = common|h.Hits, max(depth, p.depth(d))
+		}
+	}
+	for _, d := range ready {
+		if h := hindsights[d]; h.Tokens > 0 {
+			h.Hits |= common
+			own[d], rounds[d] = spec.Foretold(h, output, max(depth, p.depth(d)))
+		}
+	}
 	for _, a := range arms {
 		best, known := 0.0, 0.0
 		for _, d := range a.Drafters {
-			if accepted, rounds := spec.Foretold(hindsights[d], output, p.depth(d)); rounds > 0 && accepted >= best {
-				best, known = accepted, rounds
+			if rounds[d] > 0 && own[d] >= best {
+				best, known = own[d], rounds[d]
 			}
 		}
 		if known > 0 {
@@ -210,9 +288,7 @@ func (p *planner) recall(ready []string, arms []learn.Arm) {
 func (p *planner) depth(drafter string) int { return max(int(p.reach[drafter]), leastReach) }
 
 // alone returns the way that asks this drafter only.
-func alone(drafter string) learn.Arm {
-	return learn.Arm{Name: drafter, Drafters: []string{drafter}, Vote: tandem.VoteNone}
-}
+func (p *planner) alone(drafter string) learn.Arm { return p.ask([]string{drafter}) }
 
 // record learns how a tree fared, for this session and for later ones.
 func (p *planner) record(name string, t tandem.Tree, committed []tandem.Token) {
@@ -235,10 +311,8 @@ func (p *planner) record(name string, t tandem.Tree, committed []tandem.Token) {
 
 func (p *planner) HandOn() {
 	l := p.shared
-	if p.adaptive {
-		l.handOn(p.weights)
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.round = p.round
 	p.choices.Merge(l.planner)
 }

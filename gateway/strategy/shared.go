@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec"
 	"github.com/tandem-llm/tandem/spec/learn"
 )
 
@@ -30,15 +31,19 @@ type Shared struct {
 	weights *learn.Weights
 	lengths *learn.Length
 	chances map[string]*learn.Calibration // by drafter; of merged trees under ""
-	tokens  float64                       // running mean of the tokens of a round; 0 before the first
-	rows    int                           // of the latest pass that was seen, and its time: several sessions tell
-	took    time.Duration                 // of the same one
+	mix     *spec.Mix
+	prices  map[string]time.Duration // by drafter
+	round   time.Duration            // of the latest session
+	tokens  float64                  // running mean of the tokens of a round; 0 before the first
+	rows    int                      // of the latest pass that was seen, and its time: several sessions tell
+	took    time.Duration            // of the same one
 }
 
 // NewShared returns the initial Shared of a gateway with those rules; r must be complete (Rules.WithDefaults).
 func NewShared(r Rules) *Shared {
 	l := &Shared{rules: r, costs: learn.NewCosts(nil), planner: learn.NewPlanner(r.Planner, nil), weights: learn.NewWeights(r.Weights),
-		lengths: learn.NewLength(r.Length), chances: map[string]*learn.Calibration{}}
+		lengths: learn.NewLength(r.Length), chances: map[string]*learn.Calibration{},
+		mix: spec.NewMix(), prices: map[string]time.Duration{}}
 	for name, v := range r.InitialWeights {
 		_ = l.weights.Set(name, v) // checked with the configuration
 	}
@@ -116,6 +121,16 @@ func (l *Shared) chain(c learn.Chain) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lengths.Record(c, l.costs)
+}
+
+// mixed learns from a round in which several drafters were merged.
+func (l *Shared) mixed(said []spec.Said, committed []tandem.Token) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mix.Len() > mostNames {
+		l.mix = spec.NewMix() // names that came and went
+	}
+	l.mix.Record(said, committed)
 }
 
 // handOn folds a session's weights into those of new ones.

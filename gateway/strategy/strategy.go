@@ -41,6 +41,7 @@ type Decision struct {
 	Vote   tandem.Vote // VoteNone: the drafter asked puts the ticket; else how the drafts become one tree
 	Nodes  int         // of the merged tree at most, root included
 	Cut    tandem.Plan // cuts the merged tree; zero: Nodes alone does
+	Mix    *spec.Mix   // merges the drafts; nil: the drafters' weights do
 	Choice string      // for Stats.Choices
 	Reason string      // for Stats.Reasons
 	Follow []string    // drafters that are not asked, but told what was committed, for their hindsight
@@ -141,7 +142,7 @@ func New(r tandem.Request, shared *Shared) (Strategy, *learn.Weights) {
 	case tandem.StrategyMinions:
 		return &minions{shared: shared, vote: vote(tandem.VoteMajority), weights: w, adaptive: adaptive}, w
 	case tandem.StrategyPlanner:
-		return newPlanner(shared, vote(tandem.VoteTree), w, adaptive, ahead), w
+		return newPlanner(shared, vote(tandem.VoteTree), adaptive, ahead), w
 	}
 	f := fixed{vote: vote(tandem.VoteNone)}
 	if adaptive {
@@ -170,6 +171,15 @@ func (f fixed) Decide(ready []string, b tandem.Bounds) Decision {
 }
 func (f fixed) Explain(d Decision) string {
 	return "tree " + d.Asks[0].Proposal.Bounds.String() + weighed(f.weights, d)
+}
+
+// said returns the drafts of the round, as a Mix takes them.
+func (o *Outcome) said() []spec.Said {
+	out := make([]spec.Said, len(o.Drafts))
+	for i, d := range o.Drafts {
+		out[i] = spec.Said{Drafter: d.Drafter, Tree: d.Got.Tree}
+	}
+	return out
 }
 
 // compare adapts the weights of the round's drafters by how many committed tokens each had drafted.
