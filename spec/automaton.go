@@ -156,7 +156,8 @@ type guess struct {
 	matched int32 // tokens that agree with the earlier place, this one included
 	depth   int
 	logProb float32
-	at      int32 // as in edge
+	at      int32          // as in edge; 0 in an earlier text
+	rest    []tandem.Token // of an earlier text: what follows the token there; state is then -1
 }
 
 // Continue returns a tree below the newest token, within p, likeliest guesses first: the tokens that followed the
@@ -165,7 +166,10 @@ type guess struct {
 // m/(m+3) of the probability by how often each followed it; shorter suffixes share the rest in the same way and
 // may add to the same guesses. Each guessed token makes the match one longer. If no suffix has occurred before, the tree
 // is the root alone; without any tokens there is no root and the tree is empty.
-func (a *Automaton) Continue(p tandem.Bounds) tandem.Tree {
+//
+// Matches in earlier texts, longest first, take part like places in this text: the longer match goes first, of equal ones that in this
+// text.
+func (a *Automaton) Continue(p tandem.Bounds, earlier ...Match) tandem.Tree {
 	if a.tokens == 0 {
 		return tandem.Tree{}
 	}
@@ -174,22 +178,7 @@ func (a *Automaton) Continue(p tandem.Bounds) tandem.Tree {
 	if p.Plain() {
 		return t
 	}
-	var open []guess
-	left := 1.0
-	for s := a.states[a.last].link; s > 0 && left > 1e-2; s = a.states[s].link {
-		m := a.states[s].length
-		sure := left * float64(m) / float64(m+doubt)
-		for _, g := range a.follow(s, m, p.Width) {
-			g.logProb += float32(math.Log(sure))
-			if i := slices.IndexFunc(open, func(o guess) bool { return o.token == g.token }); i >= 0 {
-				both := math.Exp(float64(open[i].logProb)) + math.Exp(float64(g.logProb))
-				open[i].logProb = float32(math.Log(min(both, 1)))
-			} else if len(open) < p.Width {
-				open = append(open, g)
-			}
-		}
-		left -= sure
-	}
+	open := a.first(p.Width, earlier)
 	for t.Len() < p.Nodes && len(open) > 0 {
 		at := 0
 		for i := range open {
@@ -205,12 +194,65 @@ func (a *Automaton) Continue(p tandem.Bounds) tandem.Tree {
 			continue
 		}
 		sure := float32(math.Log(float64(g.matched) / float64(g.matched+doubt)))
-		for _, c := range a.follow(g.state, g.matched, p.Width) {
+		for _, c := range a.after(g, p.Width) {
 			c.parent, c.depth, c.logProb = node, g.depth+1, g.logProb+sure+c.logProb
 			open = append(open, c)
 		}
 	}
 	return t
+}
+
+// first returns the guesses for the next token, at most width.
+func (a *Automaton) first(width int, earlier []Match) (open []guess) {
+	left := 1.0
+	for s := a.states[a.last].link; (s > 0 || len(earlier) > 0) && left > 1e-2; {
+		var m int32
+		var level []guess
+		if s > 0 && (len(earlier) == 0 || int(a.states[s].length) >= earlier[0].Length) {
+			m = a.states[s].length
+			level = a.follow(s, m, width)
+			s = a.states[s].link
+		} else {
+			m = int32(earlier[0].Length)
+			level, earlier = quote(earlier)
+		}
+		sure := left * float64(m) / float64(m+doubt)
+		for _, g := range level {
+			g.logProb += float32(math.Log(sure))
+			if i := slices.IndexFunc(open, func(o guess) bool { return o.token == g.token }); i >= 0 {
+				both := math.Exp(float64(open[i].logProb)) + math.Exp(float64(g.logProb))
+				open[i].logProb = float32(math.Log(min(both, 1)))
+			} else if len(open) < width {
+				open = append(open, g)
+			}
+		}
+		left -= sure
+	}
+	return open
+}
+
+// quote returns the guesses of the first matches, as many as are of one length, with their shares of all, and the other matches.
+func quote(earlier []Match) (level []guess, others []Match) {
+	n, total := 0, 0
+	for ; n < len(earlier) && earlier[n].Length == earlier[0].Length; n++ {
+		total += earlier[n].Count
+	}
+	for _, m := range earlier[:n] {
+		level = append(level, guess{state: -1, token: m.Next[0], rest: m.Next[1:], matched: int32(m.Length) + 1, depth: 1,
+			logProb: float32(math.Log(float64(m.Count) / float64(total)))})
+	}
+	return level, earlier[n:]
+}
+
+// after returns the guesses for the token after g.
+func (a *Automaton) after(g guess, width int) []guess {
+	switch {
+	case g.state >= 0:
+		return a.follow(g.state, g.matched, width)
+	case len(g.rest) == 0:
+		return nil
+	}
+	return []guess{{state: -1, token: g.rest[0], rest: g.rest[1:], matched: g.matched + 1}}
 }
 
 func likelier(a, b guess) bool {

@@ -94,7 +94,7 @@ func TestLengthIsOfTheChainVerified(t *testing.T) {
 	s := newShared(t, learn.LengthRule{})
 	m := minionsOf(s, 0)
 	for range 100 {
-		round(s, m, 7, wide, 2, text.Continue)
+		round(s, m, 7, wide, 2, func(b tandem.Bounds) tandem.Tree { return text.Continue(b) })
 		if got := asks(m, wide); got != 4 {
 			t.Fatalf("after chains of two: asks for %d: want 4", got)
 		}
