@@ -70,7 +70,8 @@ type Request struct {
 	FullTrace bool // record spans for every round, not one in 32
 	Report    bool // each Delta of a round carries its Round
 	// Tenant names the owner of the request; "" is a tenant like any other. Requests of one tenant share memory of equal
-	// prefixes, so the time that a prompt takes may reveal what the same tenant has asked before. Tenants never share.
+	// prefixes, and lookup may draft from the earlier ones, so the time that a prompt or an answer takes may reveal what the same tenant
+	// has asked before. Tenants never share.
 	Tenant string
 }
 

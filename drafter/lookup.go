@@ -25,6 +25,8 @@ type LookupConfig struct {
 	Sessions int           // held at most; default 1024
 	Tokens   int           // of all sessions, each counted by its limit; about 100 bytes each once used; default 2²⁰
 	Idle     time.Duration // a session without a call for this long is dropped; default 10 minutes
+	Tenants  []string      // whose earlier texts are looked through, for their own sessions alone; see Remember
+	Earlier  int           // tokens of earlier texts that are kept in all, 12 bytes each: an equal part for each tenant
 }
 
 func (c LookupConfig) withDefaults() (LookupConfig, error) {
@@ -44,6 +46,10 @@ func (c LookupConfig) withDefaults() (LookupConfig, error) {
 	if c.Idle == 0 {
 		c.Idle = 10 * time.Minute
 	}
+	if len(c.Tenants) > 0 && c.Earlier < len(c.Tenants) {
+		return c, tandem.Errorf(op, tandem.Invalid, "%d tokens of earlier texts for %d tenants: want at least one each", c.Earlier,
+			len(c.Tenants))
+	}
 	if c.Vocab < 1 || c.Sessions < 1 || c.Tokens < 1 || c.Idle < 0 {
 		return c, tandem.Errorf(op, tandem.Invalid, "vocabulary %d, sessions %d, tokens %d, idle %v: want at least 1, 1, 1 and 0", c.Vocab,
 			c.Sessions, c.Tokens, c.Idle)
@@ -52,13 +58,18 @@ func (c LookupConfig) withDefaults() (LookupConfig, error) {
 }
 
 // Lookup implements tandem.Drafter without a model: it finds earlier occurrences of the end of the text and
-// proposes what followed them, by a suffix automaton for each session.
+// proposes what followed them, by a suffix automaton for each session. It also looks through earlier texts of the session's tenant,
+// if it was told to keep them.
 //
 // A call takes microseconds, so it works in the caller's goroutine, one call of a session at a time. Invariant
 // of a session whose lock is free: the automaton is that of its tokens.
+//
+// A tenant's texts have memory and a lock of their own, allotted at the start. So nothing that one tenant writes changes what another's
+// sessions find, how much of its texts is kept, or how long it waits.
 type Lookup struct {
 	cfg     LookupConfig
 	sweeper *owner.Owner
+	earlier map[string]*earlier // by tenant; never changes
 
 	mu       sync.Mutex
 	sessions map[tandem.SessionID]*lookupSession
@@ -73,6 +84,8 @@ type lookupSession struct {
 	used   time.Time
 	text   *spec.Automaton
 	recall spec.Recall
+	old    *earlier   // texts of the tenant; nil: none are kept
+	place  spec.Place // in old
 }
 
 // NewLookup returns a drafter with its sweeper running; Shutdown ends it.
@@ -81,7 +94,10 @@ func NewLookup(cfg LookupConfig) (*Lookup, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Lookup{cfg: cfg, sessions: map[tandem.SessionID]*lookupSession{}}
+	l := &Lookup{cfg: cfg, sessions: map[tandem.SessionID]*lookupSession{}, earlier: map[string]*earlier{}}
+	for _, tenant := range cfg.Tenants {
+		l.earlier[tenant] = &earlier{texts: spec.NewTexts(cfg.Earlier / len(cfg.Tenants))}
+	}
 	l.sweeper = owner.New(owner.Work{Tick: l.sweep, Every: schedule.SweepEvery(cfg.Idle),
 		Fault: func(error) { cfg.Counters.Add("faults", 1) }})
 	l.sweeper.Start()
@@ -104,7 +120,7 @@ func (l *Lookup) Open(ctx context.Context, o tandem.Opening) (opened tandem.Open
 	if int(o.Limit) > l.cfg.Tokens {
 		return opened, tandem.Errorf(op, tandem.Unsupported, "limit of %d tokens: %d are held in all", o.Limit, l.cfg.Tokens)
 	}
-	s := &lookupSession{prefix: newPrefix(o, l.cfg.Vocab), owner: o.Owner, used: time.Now()}
+	s := &lookupSession{prefix: newPrefix(o, l.cfg.Vocab), owner: o.Owner, used: time.Now(), old: l.earlier[o.Tenant]}
 	s.mu.Lock() // filled before any other call comes in, but not under l.mu
 	defer s.mu.Unlock()
 	if err := l.enter(s, o); err != nil {
@@ -144,7 +160,7 @@ func (l *Lookup) enter(s *lookupSession, o tandem.Opening) error {
 
 // rebuild makes the automaton from the tokens.
 func (s *lookupSession) rebuild() {
-	s.text, s.recall = spec.NewAutomaton(), spec.Recall{}
+	s.text, s.recall, s.place = spec.NewAutomaton(), spec.Recall{}, spec.Place{}
 	s.append(0)
 }
 
@@ -152,12 +168,22 @@ func (s *lookupSession) rebuild() {
 func (s *lookupSession) append(from int) {
 	first := tandem.Bounds{Nodes: 2, Depth: 1, Width: 1}
 	for i, t := range s.tokens[from:] {
-		if len(s.tokens)-from-i <= tandem.MaxHindsight {
-			guess := s.text.Continue(first)
+		recent := len(s.tokens)-from-i <= tandem.MaxHindsight
+		if recent {
+			guess := s.guess(from+i, first)
 			s.recall.Saw(from+i, guess.Len() > 1 && guess.Tokens[1] == t)
 		}
-		s.text.Append(t)
+		if s.text.Append(t); recent {
+			s.place = s.old.follow(s.place, s.tokens[:from+i+1])
+		} else {
+			s.place = spec.Place{}
+		}
 	}
+}
+
+// guess returns the tree below the first n tokens, which are those in the automaton.
+func (s *lookupSession) guess(n int, b tandem.Bounds) tandem.Tree {
+	return s.text.Continue(b, s.old.matches(s.place, s.tokens[:n], b)...)
 }
 
 // Propose implements tandem.Drafter. Further errors: Invalid for a proposal that contradicts itself.
@@ -212,7 +238,7 @@ func (l *Lookup) draft(ctx context.Context, p tandem.Proposal) (tandem.Proposed,
 	} else {
 		s.append(held)
 	}
-	tree := s.text.Continue(tandem.Bounds{Nodes: min(p.Bounds.Nodes, s.maxNodes), Depth: min(p.Bounds.Depth, int(s.limit-p.Base)),
+	tree := s.guess(len(s.tokens), tandem.Bounds{Nodes: min(p.Bounds.Nodes, s.maxNodes), Depth: min(p.Bounds.Depth, int(s.limit-p.Base)),
 		Width: p.Bounds.Width})
 	if p.Stop > 0 {
 		tree = above(tree, float32(math.Log(p.Stop)))

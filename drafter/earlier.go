@@ -1,0 +1,44 @@
+package drafter
+
+import (
+	"sync"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec"
+)
+
+// earlier are the texts of one tenant that have ended. Safe for concurrent use; nil keeps none.
+type earlier struct {
+	mu    sync.Mutex
+	texts *spec.Texts
+}
+
+// Remember keeps a text of a tenant that has ended, prompt and output, if it is one of LookupConfig.Tenants: later sessions of that
+// tenant find what stood in it. The oldest texts go when the tenant's part is full. The caller keeps tokens.
+func (l *Lookup) Remember(tenant string, tokens []tandem.Token) {
+	if e := l.earlier[tenant]; e != nil {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.texts.Add(tokens)
+	}
+}
+
+// follow returns the place of the end of text, which without its last token stood at p.
+func (e *earlier) follow(p spec.Place, text []tandem.Token) spec.Place {
+	if e == nil {
+		return p
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.texts.Follow(p, text)
+}
+
+// matches returns what followed the places where the end of text stood, of which p is one, as far as a tree within b has room.
+func (e *earlier) matches(p spec.Place, text []tandem.Token, b tandem.Bounds) []spec.Match {
+	if e == nil || b.Plain() {
+		return nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.texts.Matches(p, text, b.Depth, b.Width)
+}
