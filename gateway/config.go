@@ -68,6 +68,8 @@ type Config struct {
 	// Fingerprint is that of Vocab; a verifier with another one is refused. "": not compared.
 	Fingerprint string
 	Rules       Rules
+	// Remember is told the text of a session that has ended, prompt and output; nil: nobody is. It may keep neither slice nor caller.
+	Remember func(tenant string, tokens []tandem.Token)
 	// RoundHook, for tests, may change how a request is drafted before each of its rounds, the first
 	// being 1: Bounds (never to more nodes than it began with), Strategy, Vote, Drafters, Without. It is
 	// called from the session's goroutine; nil in production.

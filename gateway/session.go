@@ -386,6 +386,9 @@ func (s *session) close() {
 		l.retire(s.id)
 	}
 	s.strategy.HandOn()
+	if s.g.cfg.Remember != nil && s.held {
+		s.g.cfg.Remember(s.req.Tenant, s.tokens)
+	}
 }
 
 func (s *session) opening() tandem.Opening {

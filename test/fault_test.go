@@ -203,7 +203,7 @@ type cluster struct {
 // clusterConfig says what is in a cluster.
 type clusterConfig struct {
 	sessions      int
-	target, draft string                   // models; "" for the shipped ones
+	target, draft string                   // models; "" for the shipped ones; draft "lookup": none
 	drafter       string                   // address of a drafter of the test's own, in place of tandem's
 	pool          func(nats string) string // what the processes are told in place of the server's address
 	gatewayFlags  []string                 //
@@ -228,8 +228,10 @@ func newCluster(t testing.TB, cfg clusterConfig) *cluster {
 	}
 	if c.drafter = cfg.drafter; c.drafter == "" {
 		c.drafter = addr("drafter")
-		c.drafters = append(c.drafters, c.tandem(t, "drafter", "--listen", c.drafter, "--pool", c.pool, "--threads", "1",
-			"--draft", cmp.Or(cfg.draft, draftModel)))
+		if cfg.draft != "lookup" {
+			c.drafters = append(c.drafters, c.tandem(t, "drafter", "--listen", c.drafter, "--pool", c.pool, "--threads", "1",
+				"--draft", cmp.Or(cfg.draft, draftModel)))
+		}
 	}
 	c.verifier = c.verifierOf(t, "--target", target)
 	c.gateway = c.tandem(t, "gateway", append([]string{"--http", "off", "--listen", c.gatewayAddr, "--pool", c.pool, "--drafter", c.drafter,

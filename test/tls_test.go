@@ -183,7 +183,7 @@ func (b *boxes) strangers(t *testing.T) {
 	// a drafter of another CA, on the pool's own address, is never heard
 	sock := "unix://" + filepath.Join(b.dir, "stranger.sock")
 	p := &process{t: t, name: "stranger", make: func(ctx context.Context) *exec.Cmd {
-		cmd := b.shell(t, ctx, "drafter", append(stranger, "--listen", sock, "--draft", "lookup", "--ready-fd", "3")...)
+		cmd := b.shell(t, ctx, "drafter", append(stranger, "--listen", sock, "--draft", draftModel, "--ready-fd", "3")...)
 		return cmd
 	}}
 	p.start()
@@ -284,8 +284,8 @@ func TestInsecureListen(t *testing.T) {
 		{"gateway", "--listen", "0.0.0.0:0", "--http", "off", "--target", targetModel},
 		{"gateway", "--listen", "127.0.0.1:0", "--http", "off", "--pool-listen", "0.0.0.0:0", "--target", targetModel},
 		{"verifier", "--listen", "[::]:0", "--target", targetModel, "--pool", "nats://127.0.0.1:4222"},
-		{"drafter", "--listen", "0.0.0.0:0", "--draft", "lookup", "--pool", "nats://127.0.0.1:4222"},
-		{"drafter", "--listen", "127.0.0.1:0", "--advertise", "box", "--draft", "lookup", "--pool", "nats://127.0.0.1:4222"},
+		{"drafter", "--listen", "0.0.0.0:0", "--draft", draftModel, "--pool", "nats://127.0.0.1:4222"},
+		{"drafter", "--listen", "127.0.0.1:0", "--advertise", "box", "--draft", draftModel, "--pool", "nats://127.0.0.1:4222"},
 		{"up", "--listen", "0.0.0.0:0", "--http", "off", "--target", targetModel, "--draft", draftModel},
 		{"gateway", "--listen", "127.0.0.1:0", "--http", "off", "--tls-cert", "x.pem", "--target", targetModel},
 		{"gateway", "--listen", "127.0.0.1:0", "--http", "off", "--pool", "nats://127.0.0.1:1", "--pool-listen", "127.0.0.1:0", "--target",

@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/models"
+	"github.com/tandem-llm/tandem/roles/drafter"
 	"github.com/tandem-llm/tandem/roles/group"
 	"github.com/tandem-llm/tandem/talk"
 )
@@ -82,17 +83,26 @@ func (c *benchSystemCmd) config(a *app) (out system.Config, err error) {
 }
 
 // models returns the paths of target and drafts: those given, else the shipped experts, whatever the strategy, because suites compare
-// strategies; and the shipped draft for everything if a suite measures each draft alone.
+// strategies; the shipped draft for everything, if a suite measures each draft alone; and lookup.
 func (c *benchSystemCmd) models(suites []string) (target string, drafts []string, err error) {
 	if target, err = targetPath(c.Target); err != nil {
 		return "", nil, err
 	}
 	drafts, err = draftPaths(c.Draft, tandem.Request{})
-	if err != nil || len(c.Draft) > 0 || !slices.Contains(suites, "drafts") {
+	if err != nil || len(c.Draft) > 0 {
 		return target, drafts, err
 	}
-	all, err := shippedDrafts(models.Draft)
-	return target, append(drafts, all...), err
+	if slices.Contains(suites, "drafts") {
+		all, err := shippedDrafts(models.Draft)
+		if err != nil {
+			return "", nil, err
+		}
+		drafts = append(drafts, all...)
+	}
+	if c.Lookup {
+		drafts = append(drafts, drafter.Lookup)
+	}
+	return target, drafts, nil
 }
 
 // promptsPath returns path, or that of the shipped prompts.
@@ -115,6 +125,7 @@ func (c *benchSystemCmd) start(a *app, g system.Group, do func(context.Context, 
 	if g.Batches > 0 {
 		l.Batches = g.Batches
 	}
+	l.Lookup = slices.Contains(g.Drafts, drafter.Lookup)
 	if g.OneSize {
 		l.DecisionThreshold = math.MaxInt32
 	}

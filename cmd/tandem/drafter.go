@@ -6,7 +6,7 @@ import (
 )
 
 type drafterCmd struct {
-	Draft       []string `help:"GGUF file of a draft model, or lookup for drafts from the text itself; may be repeated (default: the three shipped experts)." placeholder:"FILE" sep:"none"`
+	Draft       []string `help:"GGUF file of a draft model; may be repeated (default: the three shipped experts)." placeholder:"FILE" sep:"none"`
 	InlineLimit int      `help:"Send trees larger than this many bytes through shared memory to processes on this host; 0 = all." default:"0"`
 	Advertise   string   `help:"Address under which the other processes reach this drafter (default: where it listens)." placeholder:"ADDR"`
 	aheadFlags

@@ -15,6 +15,7 @@ type gatewayCmd struct {
 	ruleFlags
 	roleFlags
 	httpFlags
+	lookupFlags
 }
 
 // Run runs a gateway until it is stopped.
@@ -35,6 +36,10 @@ func (c *gatewayCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	earlier, err := c.earlier(keys)
+	if err != nil {
+		return err
+	}
 	var metricsKeys *access.Keys
 	if c.HTTP != gateway.NoHTTP {
 		if metricsKeys, err = c.metricsKeys(); err != nil {
@@ -44,7 +49,8 @@ func (c *gatewayCmd) Run(a *app) error {
 	return gateway.Run(a.ctx, gateway.Config{Config: c.config(a, c.Listen), Target: path, ChatTemplate: c.ChatTemplate, Rules: rules,
 		Defaults:  defaults,
 		KeepAwake: c.KeepAwake, Verifier: c.Verifier, Drafters: c.Drafter, Pool: c.Pool, PoolListen: c.PoolListen, PoolFile: c.PoolFile,
-		HTTP: c.HTTP, AllowHost: c.AllowHost, Keys: keys, MetricsKeys: metricsKeys})
+		HTTP: c.HTTP, AllowHost: c.AllowHost, Keys: keys, MetricsKeys: metricsKeys,
+		NoLookup: !c.Lookup, EarlierTexts: earlier})
 }
 
 // defaults returns the values for what a request leaves out.

@@ -5,12 +5,14 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/roles/drafter"
 	"github.com/tandem-llm/tandem/roles/pair"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
 	"github.com/tandem-llm/tandem/talk"
@@ -164,6 +166,12 @@ func (l launch) check() error {
 	}
 	if l.InlineLimit < 0 {
 		return tandem.Errorf("", tandem.Invalid, "--inline-limit is %d: want 0 or more bytes", l.InlineLimit)
+	}
+	if !l.Lookup && slices.Contains(l.drafts, drafter.Lookup) {
+		return tandem.Errorf("", tandem.Invalid, "--draft %s with --no-lookup: want one of them", drafter.Lookup)
+	}
+	if _, err := l.lookupFlags.args(l.prefixFlags, false); err != nil {
+		return err
 	}
 	_, err := l.rules()
 	return cmp.Or(l.kvFlags.check(), l.batchFlags.check(), err)

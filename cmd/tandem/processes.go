@@ -2,9 +2,11 @@ package main
 
 import (
 	"runtime"
+	"slices"
 	"strconv"
 
 	"github.com/tandem-llm/tandem/client"
+	"github.com/tandem-llm/tandem/roles/drafter"
 	"github.com/tandem-llm/tandem/roles/group"
 	"github.com/tandem-llm/tandem/services/supervise"
 )
@@ -15,7 +17,7 @@ type launch struct {
 	speculationFlags          // the gateway's defaults for requests
 	httpFlags                 // zero: no HTTP
 	target           string   // path
-	drafts           []string // paths, or drafter.Lookup; none = no drafter
+	drafts           []string // paths; drafter.Lookup among them stands for none; empty = no drafter, lookup neither
 	listen           string   // the gateway's address, "" = a socket in the run directory
 	sessions         int
 	keepGateway      bool // restart it when it dies; else all processes end with it, because its requests are lost
@@ -25,7 +27,12 @@ type launch struct {
 // them; after an error none is left.
 func (a *app) startProcesses(l launch) (*group.Processes, error) {
 	return group.Start(a.ctx, group.Config{RunDir: l.RunDir, Addr: l.listen, Grace: l.Grace, Stderr: a.stderr, Specs: l.specs, Dial: l.dial,
-		Drafts: len(l.drafts) > 0, HTTPURL: l.url()})
+		Drafts: len(l.files()) > 0, HTTPURL: l.url()})
+}
+
+// files returns the files of the draft models.
+func (l launch) files() []string {
+	return slices.DeleteFunc(slices.Clone(l.drafts), func(d string) bool { return d == drafter.Lookup })
 }
 
 // dial returns the options with which this process reaches the gateway at addr.
@@ -43,7 +50,8 @@ func (l launch) specs(dir *supervise.RunDir, addr string) ([]supervise.Spec, err
 	if err != nil {
 		return nil, err
 	}
-	drafterThreads, verifierThreads := group.Split(runtime.NumCPU(), len(l.drafts) > 0, l.DrafterThreads, l.VerifierThreads)
+	files := l.files()
+	drafterThreads, verifierThreads := group.Split(runtime.NumCPU(), len(files) > 0, l.DrafterThreads, l.VerifierThreads)
 	drafter, verifier := "unix://"+dir.File("drafter.sock"), "unix://"+dir.File("verifier.sock")
 	pool := group.PoolFile(dir)
 	common := []string{"--ready-fd", strconv.Itoa(supervise.ReadyFD), "--pulse-fd", strconv.Itoa(supervise.PulseFD), "--sessions",
@@ -66,7 +74,7 @@ func (l launch) specs(dir *supervise.RunDir, addr string) ([]supervise.Spec, err
 		gatewayArgs = append(gatewayArgs, "--no-keep-awake")
 	}
 	verifierArgs := append([]string{"verifier", "--listen", verifier, "--target", l.target}, kernels(verifierThreads)...)
-	if l.VerifierThreads == 0 && len(l.drafts) > 0 {
+	if l.VerifierThreads == 0 && len(files) > 0 {
 		verifierArgs = append(verifierArgs, "--spare-threads", strconv.Itoa(drafterThreads))
 	}
 	if l.Batches > 0 {
@@ -77,13 +85,18 @@ func (l launch) specs(dir *supervise.RunDir, addr string) ([]supervise.Spec, err
 	}
 	gatewayArgs = append(append(append(gatewayArgs, l.ruleFlags.args()...), l.speculationFlags.args()...), l.httpFlags.args(keyFile)...)
 	gatewayArgs = append(gatewayArgs, l.secureFlags.args()...)
+	lookup, err := l.lookupFlags.args(l.prefixFlags, len(l.drafts) == 0)
+	if err != nil {
+		return nil, err
+	}
+	gatewayArgs = append(gatewayArgs, lookup...)
 	specs := []supervise.Spec{{Name: "gateway", Restart: l.keepGateway}, {Name: "verifier", Restart: true}}
-	if len(l.drafts) > 0 {
+	if len(files) > 0 {
 		gatewayArgs = append(gatewayArgs, "--drafter", drafter)
 		verifierArgs = append(verifierArgs, "--drafter", drafter)
 		args := []string{"drafter", "--listen", drafter, "--inline-limit", strconv.Itoa(l.InlineLimit),
 			"--ahead-gain", strconv.FormatFloat(l.AheadGain, 'g', -1, 64)}
-		for _, d := range l.drafts {
+		for _, d := range files {
 			args = append(args, "--draft", d)
 		}
 		specs = append(specs, supervise.Spec{Name: "drafter", Restart: true, Args: append(args, kernels(drafterThreads)...)})

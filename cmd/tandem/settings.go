@@ -30,7 +30,7 @@ func (k kvFlags) check() error {
 // modelFlags name the models.
 type modelFlags struct {
 	Target string   `help:"GGUF file of the target model (default: the shipped one)." placeholder:"FILE"`
-	Draft  []string `help:"GGUF file of a draft model, or lookup for drafts from the text itself; may be repeated: all work in one drafter process (default: the three shipped experts, or the shipped draft for everything if the strategy is fixed or llmcad, which ask one)." placeholder:"FILE" sep:"none"`
+	Draft  []string `help:"GGUF file of a draft model, or lookup alone for none; may be repeated: all work in one drafter process (default: the three shipped experts, or the shipped draft for everything if the strategy is fixed or llmcad, which ask one)." placeholder:"FILE" sep:"none"`
 }
 
 // pair returns the paths of the target and of its drafts for r and the like; no drafts with noDraft.
@@ -69,6 +69,7 @@ type groupFlags struct {
 	Lock            bool   `help:"Lock the models in memory (mlock)."`
 	kvFlags
 	prefixFlags
+	lookupFlags
 	ruleFlags
 	aheadFlags
 	InlineLimit int           `help:"Send trees larger than this many bytes through shared memory; 0 = all." default:"0"`

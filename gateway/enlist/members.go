@@ -60,13 +60,14 @@ type Config struct {
 	// Compared are the addresses of processes whose vocabularies have been compared already, by whoever started both: what
 	// differs without harm is not told again.
 	Compared []string
+	Taken    []string // names of drafters that the gateway has without a process
 }
 
 // Members keeps a gateway's drafters as a table of processes says that they are.
 //
 //  1. A drafter is enlisted when its process can be reached, does not drain, and speaks the target's
 //     vocabulary; it is dismissed when its process drains or is gone, or it is no longer in it.
-//  2. Its name is the one in its process. If an enlisted one has that already, "#2" is added, or the next
+//  2. Its name is the one in its process. If an enlisted one, or one of Config.Taken, has that already, "#2" is added, or the next
 //     number that is free; while it is enlisted it keeps its name, whatever becomes of the others.
 //  3. One that does not speak the vocabulary is counted and logged once in its process's life. One that speaks it, but
 //     with other tokens beside it, is logged once too.
@@ -175,6 +176,9 @@ func (m *Members) enter(at place, p Process) {
 // free returns name, with a number if it is taken.
 func (m *Members) free(name string) string {
 	taken := map[string]bool{}
+	for _, name := range m.cfg.Taken {
+		taken[name] = true
+	}
 	for _, e := range m.here {
 		taken[e.name] = true
 	}
@@ -224,6 +228,7 @@ func (m *Members) Processes() (out []Listed) {
 func (m *Members) Names() (out []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	out = append(out, m.cfg.Taken...)
 	for _, e := range m.here {
 		if e.up {
 			out = append(out, e.name)

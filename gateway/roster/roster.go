@@ -17,6 +17,7 @@ import (
 type Enlisted struct {
 	Name    string
 	Drafter tandem.Drafter
+	Last    bool // if only one drafter is asked, and the request names none, any other is asked rather than this one
 }
 
 const (
@@ -107,18 +108,24 @@ func (r *Roster) State(name string, up bool) {
 	}
 }
 
-// List returns the enlisted drafters among names, in that order, or all if names is nil, and the
-// version of the roster for which this is true.
+// List returns the enlisted drafters among names, in that order, or all if names is nil, those that are Last behind the others, and
+// the version of the roster for which this is true.
 func (r *Roster) List(names []string) ([]*Life, uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var out []*Life
 	if names == nil {
+		var last []*Life
 		for _, s := range r.seats {
-			if s.life != nil {
+			switch {
+			case s.life == nil:
+			case s.life.Last:
+				last = append(last, s.life)
+			default:
 				out = append(out, s.life)
 			}
 		}
+		out = append(out, last...)
 	}
 	for _, n := range names {
 		if s := r.seat(n); s != nil && s.life != nil {

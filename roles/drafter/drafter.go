@@ -18,7 +18,7 @@ import (
 	"github.com/tandem-llm/tandem/services/wire"
 )
 
-// Lookup in Config.Drafts means the drafter without a model; it is also that drafter's name.
+// Lookup is the name of the drafter without a model, which is in the gateway's process.
 const Lookup = drafter.LookupName
 
 // most is the number of drafters in one process.
@@ -28,7 +28,7 @@ const most = 16
 type Config struct {
 	roles.Config
 	Models      roles.Models
-	Drafts      []string // GGUF files of draft models, or Lookup, no two of one name: see Check
+	Drafts      []string // GGUF files of draft models, no two of one name: see Check
 	Pool        string   // as roles.Process.PoolAccess takes it
 	InlineLimit int      // trees larger than this many bytes go through shared memory to processes on this host; 0 = all
 	Advertise   string   // address under which the other processes reach it; "": where it listens
@@ -67,6 +67,9 @@ func Run(ctx context.Context, c Config) (err error) {
 	if err := Check(c.Drafts); err != nil {
 		return err
 	}
+	if slices.Contains(c.Drafts, Lookup) {
+		return tandem.Errorf("", tandem.Invalid, "--draft %s: the gateway has that drafter, without a process: want GGUF files", Lookup)
+	}
 	var announcer *discovery.Announcer // set before the address is served
 	r, err := roles.Start(ctx, rpc.Drafter, c.Config, func() { announcer.Drain() })
 	if err != nil {
@@ -84,8 +87,7 @@ func Run(ctx context.Context, c Config) (err error) {
 
 // assemble loads the models, puts the drafters together, registers and announces them.
 func (c Config) assemble(ctx context.Context, r *roles.Process) (announcer *discovery.Announcer, undo roles.Cleanup, err error) {
-	files := slices.DeleteFunc(slices.Clone(c.Drafts), func(p string) bool { return p == Lookup })
-	models, err := r.Load(files, c.Models, drafter.DefaultTreeRows, &undo)
+	models, err := r.Load(c.Drafts, c.Models, drafter.DefaultTreeRows, &undo)
 	if err != nil {
 		return nil, undo, err
 	}
@@ -109,23 +111,8 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (announcer *disc
 	served := drafting.Config{Trees: written}
 	var closers []func(ctx context.Context, owner uint64) error
 	what := wire.Announcement{Addr: cmp.Or(c.Advertise, roles.Reachable(r.Server.Addr(), r.Certificate)), Segment: segment.ID()}
-	for _, path := range c.Drafts {
-		name := roles.ModelName(path)
-		if path == Lookup {
-			l, err := drafter.NewLookup(drafter.LookupConfig{Name: name, Vocab: tandem.DefaultLimits.Vocab, Pool: publisher,
-				Events: r.Events, Counters: r.Counters,
-				Sessions: r.Sessions + roles.SpareSessions})
-			if err != nil {
-				return nil, undo, err
-			}
-			undo.Add(func() { roles.Shutdown(l.Shutdown) })
-			closers = append(closers, l.CloseOwned)
-			served.Drafters = append(served.Drafters, drafting.Named{Name: name, Drafter: l, Describe: r.DescribeProcess(name, socket)})
-			what.Drafters = append(what.Drafters, wire.AnnouncedDrafter{Name: name})
-			continue
-		}
-		m := models[0]
-		models = models[1:]
+	for i, path := range c.Drafts {
+		name, m := roles.ModelName(path), models[i]
 		d, err := drafter.New(drafter.Config{Model: m, Name: name, Pool: publisher, Events: r.Events, Counters: r.Counters,
 			AheadGain: c.AheadGain, PrefixCache: c.PrefixCache, Pulse: r.Beat(name)})
 		if err != nil {

@@ -53,6 +53,9 @@ type Config struct {
 	AllowHost   []string     // as httpapi.Config.Hosts
 	Keys        *access.Keys // of clients; nil: everybody who can connect is let in
 	MetricsKeys *access.Keys // the only ones that open the metrics; nil: those of the clients do
+
+	NoLookup     bool // no drafter lookup
+	EarlierTexts int  // tokens of ended sessions in which lookup looks, in equal parts for the tenants of Keys; 0: none
 }
 
 // front is a gateway and its front ends, except the role's gRPC server.
@@ -131,11 +134,16 @@ func (c Config) assemble(ctx context.Context, r *roles.Process, config gateway.C
 	config.Verifier, config.Events, config.Counters = verifier, r.Events, r.Counters
 	config.Sessions = r.Sessions
 	config.Queue = roles.QueuePerSession * config.Sessions
+	taken, describeLookup, err := c.addLookup(r, target.vocab.Size(), verifier, &config, &undo)
+	if err != nil {
+		return out, undo, err
+	}
 	g, err := gateway.New(config)
 	if err != nil {
 		return out, undo, err
 	}
-	enlisting := enlist.Config{Gateway: g, Vocab: target.vocab, Fingerprint: config.Fingerprint, Counters: r.Counters, Log: r.Log}
+	enlisting := enlist.Config{Gateway: g, Vocab: target.vocab, Fingerprint: config.Fingerprint, Counters: r.Counters, Log: r.Log,
+		Taken: taken}
 	if r.ReadyFD != 0 {
 		enlisting.Compared = c.Drafters // by whoever started both (package pair)
 	}
@@ -153,7 +161,7 @@ func (c Config) assemble(ctx context.Context, r *roles.Process, config gateway.C
 	}
 	undo.Add(table.Close)
 	undo.Add(memory.Close)
-	peers := &peers{verifier: verifier, members: members}
+	peers := &peers{verifier: verifier, members: members, lookup: describeLookup}
 	var generator tandem.Generator = g
 	if c.KeepAwake {
 		generator = awake.New(g, r.Counters)

@@ -30,6 +30,7 @@ func newMetrics(r *roles.Process, g *gateway.Gateway, model string, describe fun
 type peers struct {
 	verifier tandem.Verifier
 	members  *enlist.Members
+	lookup   func() []public.Process // without a process of its own
 }
 
 // passes returns how many passes the verifier has ended.
@@ -60,6 +61,7 @@ func (p *peers) describer(r *roles.Process, model string, l tandem.Limits) func(
 			}
 			d.Processes = append(d.Processes, public.Process{Role: "drafter", Up: err == nil && x.Used > 0, Description: v})
 		}
+		d.Processes = append(d.Processes, p.lookup()...)
 		return d
 	}
 }

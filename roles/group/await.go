@@ -28,8 +28,7 @@ func awaitDrafters(ctx context.Context, addr string, options []client.Option) {
 	for ctx.Err() == nil {
 		d, err := c.Describe(ctx)
 		if err == nil && slices.ContainsFunc(d.GetProcesses(), func(p *tandemv1.Process) bool {
-			return p.GetRole() == "drafter" &&
-				p.GetUp()
+			return p.GetRole() == "drafter" && p.GetPid() != 0 && p.GetUp() // lookup has no process
 		}) {
 			return
 		}

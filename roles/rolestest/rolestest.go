@@ -36,8 +36,8 @@ type System struct {
 	dir string
 }
 
-// Start returns a gateway and a verifier of a target once both serve.
-func Start(t testing.TB, target string) *System {
+// Start returns a gateway and a verifier of a target once both serve. change, if given, may change how the gateway is configured.
+func Start(t testing.TB, target string, change ...func(*gateway.Config)) *System {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "roles") // t.TempDir would be too long a path for a socket
 	if err != nil {
@@ -49,10 +49,14 @@ func Start(t testing.TB, target string) *System {
 		return verifier.Run(ctx, verifier.Config{Config: s.config("verifier"), Models: models, Target: target, Pool: s.pool()})
 	})
 	s.run("gateway", func(ctx context.Context) error {
-		return gateway.Run(ctx, gateway.Config{Config: s.config("gateway"), Target: target, Verifier: s.addr("verifier"),
+		c := gateway.Config{Config: s.config("gateway"), Target: target, Verifier: s.addr("verifier"),
 			PoolFile: filepath.Join(dir, "pool"), HTTP: gateway.NoHTTP,
 			Defaults: public.Defaults{MaxTokens: 48, Sampling: tandem.Sampling{TopP: 1},
-				Bounds: tandem.DefaultBounds(tandem.StrategyFixed), Strategy: tandem.StrategyFixed, Vote: tandem.VoteAuto}})
+				Bounds: tandem.DefaultBounds(tandem.StrategyFixed), Strategy: tandem.StrategyFixed, Vote: tandem.VoteAuto}}
+		for _, f := range change {
+			f(&c)
+		}
+		return gateway.Run(ctx, c)
 	})
 	if s.Client, err = client.Dial(s.addr("gateway")); err != nil {
 		t.Fatal(err)

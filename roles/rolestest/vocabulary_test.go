@@ -116,7 +116,7 @@ func TestTokensThatTheDraftLacks(t *testing.T) {
 	if beyond < 2 || beyond > len(plain)*3/4 {
 		t.Fatalf("%d of %d tokens are new: the test hardly tests what it is for", beyond, len(plain))
 	}
-	s.Drafter("drafter", draft, "lookup")
+	s.Drafter("drafter", draft)
 	s.awaitEnlisted(draftName)
 	s.awaitEnlisted("lookup")
 	request.NoDraft = false

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
+	"slices"
 	"strings"
 
 	"github.com/tandem-llm/tandem"
@@ -41,6 +42,14 @@ func New(tokens []string) (*Keys, error) {
 func tenant(sum [sha256.Size]byte) string {
 	name := sha256.Sum256(append([]byte("tandem tenant "), sum[:]...))
 	return hex.EncodeToString(name[:16])
+}
+
+// Tenants returns the tenants of all tokens, each once: "" alone for nil keys.
+func (k *Keys) Tenants() []string {
+	if k == nil {
+		return []string{""}
+	}
+	return slices.Compact(slices.Sorted(slices.Values(k.tenants)))
 }
 
 // Tenant returns the tenant of the token in an Authorization header ("Bearer TOKEN"), and whether it is known. It takes

@@ -1,0 +1,43 @@
+package gateway
+
+import (
+	"context"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/drafter"
+	"github.com/tandem-llm/tandem/gateway"
+	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/services/public"
+)
+
+// tickets is a verifier as the pool of a drafter in this process.
+type tickets struct{ tandem.Verifier }
+
+// Put implements tandem.Pool.
+func (t tickets) Put(ctx context.Context, k tandem.Ticket) error { return t.Submit(ctx, k) }
+
+// addLookup gives a gateway the drafter without a model, which works in this process, unless it is switched off. It returns the
+// names that are taken with it, and a function that describes it like a process.
+func (c Config) addLookup(r *roles.Process, vocab int, v tandem.Verifier, to *gateway.Config, undo *roles.Cleanup) (
+	taken []string, describe func() []public.Process, err error) {
+	if c.NoLookup {
+		return nil, func() []public.Process { return nil }, nil
+	}
+	counters := new(tandem.Counters) // its own, so that they are not taken for the gateway's
+	config := drafter.LookupConfig{Name: drafter.LookupName, Vocab: vocab, Pool: tickets{v}, Events: r.Events, Counters: counters,
+		Sessions: r.Sessions + roles.SpareSessions}
+	if c.EarlierTexts > 0 {
+		config.Tenants, config.Earlier = c.Keys.Tenants(), c.EarlierTexts
+	}
+	l, err := drafter.NewLookup(config)
+	if err != nil {
+		return nil, nil, err
+	}
+	undo.Add(func() { roles.Shutdown(l.Shutdown) })
+	to.Drafters = append(to.Drafters, gateway.Enlisted{Name: drafter.LookupName, Drafter: l, Last: true})
+	to.Remember = l.Remember
+	return []string{drafter.LookupName}, func() []public.Process {
+		return []public.Process{{Role: "drafter", Up: true, Description: tandem.Description{Name: drafter.LookupName,
+			Model: drafter.LookupName, Version: r.Version, Counters: counters.Snapshot(), Protocol: tandem.Protocol}}}
+	}, nil
+}
