@@ -75,15 +75,15 @@ func TestForetold(t *testing.T) {
 		{8, 1, 0, 0, 1},
 		{8, 1, 1, 1, 1},                         // nothing else is known
 		{8, 4, 0b1110, 3, 1},                    //
-		{8, 5, 0b11101, 3, math.Exp2(-1. / 32)}, // the last round is not over
-		{8, 4, 0b0000, 0, 1 + math.Exp2(-1./32) + math.Exp2(-2./32) + math.Exp2(-3./32)},
-		{8, 9, 1<<9 - 2, 8, math.Exp2(-1. / 32)}, // eight at most; the next is the target's own, whatever it is
-		{8, 10, 1<<10 - 4, 8 * math.Exp2(-2./32) / (math.Exp2(-2./32) + 1), math.Exp2(-2./32) + 1},
-		{31, 33, 1<<33 - 4, 31 * math.Exp2(-2./32) / (math.Exp2(-2./32) + 1), math.Exp2(-2./32) + 1}, // a copy
+		{8, 5, 0b11101, 3, math.Exp2(-1. / 64)}, // the last round is not over
+		{8, 4, 0b0000, 0, 1 + math.Exp2(-1./64) + math.Exp2(-2./64) + math.Exp2(-3./64)},
+		{8, 9, 1<<9 - 2, 8, math.Exp2(-1. / 64)}, // eight at most; the next is the target's own, whatever it is
+		{8, 10, 1<<10 - 4, 8 * math.Exp2(-2./64) / (math.Exp2(-2./64) + 1), math.Exp2(-2./64) + 1},
+		{31, 33, 1<<33 - 4, 31 * math.Exp2(-2./64) / (math.Exp2(-2./64) + 1), math.Exp2(-2./64) + 1}, // a copy
 	} {
 		h := tandem.Hindsight{Tokens: c.tokens, Hits: c.hits}
-		if _, rounds := Foretold(h, 0, c.depth); math.Abs(rounds-c.rounds/4) > 1e-9 {
-			t.Errorf("%d tokens of a prompt, hits %b: %v rounds, want %v", c.tokens, c.hits, rounds, c.rounds/4)
+		if _, rounds := Foretold(h, 0, c.depth); math.Abs(rounds-c.rounds/2) > 1e-9 {
+			t.Errorf("%d tokens of a prompt, hits %b: %v rounds, want %v", c.tokens, c.hits, rounds, c.rounds/2)
 		}
 		accepted, rounds := Foretold(h, c.tokens, c.depth)
 		if math.Abs(accepted-c.accepted) > 1e-9 || math.Abs(rounds-c.rounds) > 1e-9 {
