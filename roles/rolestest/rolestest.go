@@ -27,6 +27,9 @@ import (
 // patience is how long a test waits for anything that the system does by itself.
 const patience = time.Minute
 
+// Key is sent by the client that Start makes. A gateway without keys ignores it.
+const Key = "first"
+
 // System is a gateway and a verifier, and the drafters that are started, on sockets of their own. They end with the test.
 type System struct {
 	Client *client.Client
@@ -58,12 +61,28 @@ func Start(t testing.TB, target string, change ...func(*gateway.Config)) *System
 		}
 		return gateway.Run(ctx, c)
 	})
-	if s.Client, err = client.Dial(s.addr("gateway")); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.Client.Close() })
+	s.dial(Key)
 	s.Await("the verifier", func(p *tandemv1.Process) bool { return p.GetRole() == "verifier" && p.GetUp() })
 	return s
+}
+
+// As returns the same system for a client with another key.
+func (s *System) As(key string) *System {
+	s.t.Helper()
+	other := &System{Log: s.Log, t: s.t, dir: s.dir}
+	other.dial(key)
+	return other
+}
+
+// dial makes the system's client, which sends key.
+func (s *System) dial(key string) {
+	s.t.Helper()
+	c, err := client.Dial(s.addr("gateway"), client.WithToken(key))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.Client = c
+	s.t.Cleanup(func() { c.Close() })
 }
 
 // Drafter starts a process of drafters that the others find only through the pool's server; end stops it. name is
