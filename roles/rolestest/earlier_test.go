@@ -67,3 +67,21 @@ func TestEarlierTextsOfTenants(t *testing.T) {
 	second.wantNew("a tenant that did not have the text", want)
 	second.awaitEarlier("the tenant that has now had the text", want)
 }
+
+// TestLookupAfterRestart: the successor of a gateway drafts by lookup, and has none of the earlier texts until they come again.
+func TestLookupAfterRestart(t *testing.T) {
+	s, _, want := withKeys(t)
+	s.awaitEarlier("before the restart", want)
+	s.Restart()
+	other := client.Request{Prompt: "a a a a a a a", MaxTokens: new(48), IgnoreEOS: true}
+	s.await("a request drafted by lookup after the restart", func() bool {
+		_, _, done, err := s.Generate(other)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := done.Statistics.Drafters
+		return len(all) == 1 && all[0].Name == "lookup" && all[0].Accepted > 0
+	})
+	s.wantNew("after the restart", want)
+	s.awaitEarlier("after the text came again", want)
+}

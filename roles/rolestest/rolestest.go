@@ -35,8 +35,10 @@ type System struct {
 	Client *client.Client
 	Log    *Log // of all of them
 
-	t   testing.TB
-	dir string
+	t       testing.TB
+	dir     string
+	gateway func() (end func()) // starts it
+	end     func()              // of the gateway
 }
 
 // Start returns a gateway and a verifier of a target once both serve. change, if given, may change how the gateway is configured.
@@ -51,7 +53,7 @@ func Start(t testing.TB, target string, change ...func(*gateway.Config)) *System
 	s.run("verifier", func(ctx context.Context) error {
 		return verifier.Run(ctx, verifier.Config{Config: s.config("verifier"), Models: models, Target: target, Pool: s.pool()})
 	})
-	s.run("gateway", func(ctx context.Context) error {
+	serve := func(ctx context.Context) error {
 		c := gateway.Config{Config: s.config("gateway"), Target: target, Verifier: s.addr("verifier"),
 			PoolFile: filepath.Join(dir, "pool"), HTTP: gateway.NoHTTP,
 			Defaults: public.Defaults{MaxTokens: 48, Sampling: tandem.Sampling{TopP: 1},
@@ -60,13 +62,23 @@ func Start(t testing.TB, target string, change ...func(*gateway.Config)) *System
 			f(&c)
 		}
 		return gateway.Run(ctx, c)
-	})
+	}
+	s.gateway = func() (end func()) { return s.run("gateway", serve) }
+	s.end = s.gateway()
 	s.dial(Key)
-	s.Await("the verifier", func(p *tandemv1.Process) bool { return p.GetRole() == "verifier" && p.GetUp() })
+	s.awaitVerifier()
 	return s
 }
 
-// As returns the same system for a client with another key.
+// Restart ends the gateway and returns once another one of the same configuration serves.
+func (s *System) Restart() {
+	s.t.Helper()
+	s.end()
+	s.end = s.gateway()
+	s.awaitVerifier()
+}
+
+// As returns the same system for a client with another key. Only the system that Start returned can Restart.
 func (s *System) As(key string) *System {
 	s.t.Helper()
 	other := &System{Log: s.Log, t: s.t, dir: s.dir}
@@ -83,6 +95,12 @@ func (s *System) dial(key string) {
 	}
 	s.Client = c
 	s.t.Cleanup(func() { c.Close() })
+}
+
+// awaitVerifier waits until the gateway knows that the verifier is there.
+func (s *System) awaitVerifier() {
+	s.t.Helper()
+	s.Await("the verifier", func(p *tandemv1.Process) bool { return p.GetRole() == "verifier" && p.GetUp() })
 }
 
 // Drafter starts a process of drafters that the others find only through the pool's server; end stops it. name is
