@@ -138,6 +138,39 @@ func TestMembers(t *testing.T) {
 	}
 }
 
+// TestTakenNames: a drafter whose name the gateway's own drafter has gets a number. Requests can name both, and only the one with the
+// number comes and goes.
+func TestTakenNames(t *testing.T) {
+	b := new(book)
+	m, _, _, _ := members(t, b)
+	t.Cleanup(m.Close)
+	m.cfg.Taken = []string{"lookup"}
+	names := func(what string, want ...string) {
+		t.Helper()
+		if got := m.Names(); !slices.Equal(got, want) {
+			t.Errorf("%s: requests can name %q: want %q", what, got, want)
+		}
+	}
+	names("no process", "lookup")
+	p := Process{Addr: "a", Instance: 1, Link: new(process), Up: true, Drafters: []Drafter{{Name: "lookup"}}}
+	q := Process{Addr: "b", Instance: 2, Link: new(process), Up: true, Drafters: p.Drafters}
+	m.Update([]Process{p, q})
+	b.want(t, "two processes with that name", "+lookup#2", "+lookup#3")
+	names("two processes", "lookup", "lookup#2", "lookup#3")
+	if d := b.drafters; d[0] != p.Link.Drafter("lookup", "lookup#2") || d[1] != q.Link.Drafter("lookup", "lookup#3") {
+		t.Errorf("enlisted %+v", d)
+	}
+	p.Up = false
+	m.Update([]Process{p, q})
+	b.want(t, "one dies", "lookup#2 down")
+	names("one is dead", "lookup", "lookup#3")
+	m.Update([]Process{q})
+	b.want(t, "it is gone", "-lookup#2")
+	m.Update(nil)
+	b.want(t, "so is the other", "-lookup#3")
+	names("no process any more", "lookup")
+}
+
 // TestOtherVocabularies: of drafters without the target's fingerprint those are enlisted whose ids mean the same, once they have
 // said so; the others are refused by name.
 func TestOtherVocabularies(t *testing.T) {
