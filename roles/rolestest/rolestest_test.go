@@ -75,13 +75,14 @@ func TestEarlierTextsAreDrafted(t *testing.T) {
 		for _, strategy := range []string{"fixed", "planner", "minions", "llmcad"} {
 			r := request
 			r.NoDraft, r.Strategy, r.Tree = false, strategy, &client.Tree{Nodes: 16, Depth: 15, Width: 2}
-			got, _, done, err := s.Generate(r)
-			if err != nil || !slices.Equal(got, want) {
-				t.Errorf("%s at temperature %v: tokens %v, %v: want %v", strategy, temperature, got, err, want)
-			}
-			if strategy == "fixed" && done.Statistics.Rounds > 20 {
-				t.Errorf("100 tokens that came before took %d rounds at temperature %v", done.Statistics.Rounds, temperature)
-			}
+			// On a busy machine a request may end before lookup has opened it.
+			s.await(fmt.Sprintf("100 tokens that came before in few rounds at temperature %v", temperature), func() bool {
+				got, _, done, err := s.Generate(r)
+				if err != nil || !slices.Equal(got, want) {
+					t.Fatalf("%s at temperature %v: tokens %v, %v: want %v", strategy, temperature, got, err, want)
+				}
+				return strategy != "fixed" || done.Statistics.Rounds <= 20
+			})
 		}
 	}
 }
