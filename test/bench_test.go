@@ -51,7 +51,7 @@ func TestBenchSuites(t *testing.T) {
 	if !r.Equal || len(r.Differ) > 0 {
 		t.Errorf("texts differ: %q", r.Differ)
 	}
-	if len(r.Scenarios) != 11 { // go by any and by its expert, changing texts by any; both by each of four drafts
+	if len(r.Scenarios) != 13 { // go by any and by its expert, changing texts by any; both by each of four drafts and lookup
 		t.Errorf("%d scenarios: %+v", len(r.Scenarios), r.Scenarios)
 	}
 	for _, s := range r.Scenarios {

@@ -73,7 +73,7 @@ func (g *group) publishGarbage(t *testing.T, session tandem.SessionID) {
 		random[i] = byte(rand.Uint32())
 	}
 	envelope := func(session tandem.SessionID, epoch tandem.Epoch, h shm.Handle) []byte {
-		e := wire.Envelope{Ticket: tandem.Ticket{Session: session, Epoch: epoch, Base: 10, Hash: 1, Drafter: "gopher-draft-all-f16"},
+		e := wire.Envelope{Ticket: tandem.Ticket{Session: session, Epoch: epoch, Base: 10, Hash: 1, Drafter: "gopher-draft-go-f16"},
 			Handle: h}
 		if h == (shm.Handle{}) {
 			e.Ticket.Tree = tandem.Root(5)

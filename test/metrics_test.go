@@ -66,9 +66,9 @@ func TestMetrics(t *testing.T) {
 	listen := freePort(t)
 	g := up(t, "--http", listen)
 	before := scrape(t, listen)
-	for _, p := range []string{"process=gateway", "process=verifier", "process=drafter"} {
-		if before.sum("tandem_up", p) != 1 {
-			t.Errorf("tandem_up{%s} is %v: want 1", p, before.sum("tandem_up", p))
+	for p, want := range map[string]float64{"process=gateway": 1, "process=verifier": 1, "process=drafter": 2, "name=lookup": 1} {
+		if got := before.sum("tandem_up", p); got != want {
+			t.Errorf("tandem_up{%s} is %v: want %v", p, got, want)
 		}
 	}
 	n, seed := 96, uint64(3)
