@@ -222,7 +222,7 @@ func TestJaeger(t *testing.T) {
 		{Request: base, root: rpc, drafters: 1}, {Request: base, root: rpc, drafters: 2}, {Request: base, root: rpc},
 	}
 	requests[0].Tree, requests[0].Drafters = fixed, models[:1]
-	requests[1].Tree, requests[1].Vote = fixed, "tree"
+	requests[1].Tree, requests[1].Vote, requests[1].Drafters = fixed, "tree", models
 	requests[2].NoDraft = true
 	for i, r := range requests {
 		r.Prompt = fmt.Sprintf("// File %d.\n%s", i, prompt) // none finds another's in the cache
