@@ -130,6 +130,10 @@ func writes(o Op) Buf {
 		return o.Buf
 	case RoPE:
 		return o.Buf
+	case AddSiLU:
+		return o.Out
+	case Blend:
+		return o.Out
 	case MatMul:
 		return o.Out
 	case Gather:
@@ -214,9 +218,7 @@ func (c *checker) op(o Op) {
 		c.repeat(o)
 	case Copy:
 		c.name = "copy"
-		in, out := c.buf(o.In), c.buf(o.Out)
-		c.want("output's columns", out.Dim, in.Dim)
-		c.sameRows(out.Wanted, in.Wanted)
+		c.alike(o.In, o.Out)
 	case Scale:
 		c.name = "scale"
 		c.buf(o.Buf)
@@ -238,6 +240,18 @@ func (c *checker) op(o Op) {
 		c.want("output's columns", out.Dim, g.Dim)
 		c.sameRows(g.Wanted, u.Wanted)
 		c.sameRows(g.Wanted, out.Wanted)
+	case Feed:
+		c.name = "feed"
+		in, out := c.buf(o.In), c.act(o.Out)
+		c.want("output's columns", out.Dim, in.Dim)
+		c.sameRows(out.Wanted, in.Wanted)
+	case AddSiLU:
+		c.name = "addsilu"
+		c.alike(o.In, o.Out)
+	case Blend:
+		c.name = "blend"
+		c.alike(o.Gate, o.Out)
+		c.alike(o.In, o.Out)
 	case MatMul:
 		c.name = "matmul"
 		c.matmul(o)
@@ -252,6 +266,16 @@ func (c *checker) op(o Op) {
 		c.sameRows(c.buf(o.Logits).Wanted, true)
 	default:
 		c.layered(o)
+	}
+}
+
+// alike checks that an input has the shape of the output, and is another buffer.
+func (c *checker) alike(in, out Buf) {
+	a, b := c.buf(in), c.buf(out)
+	c.want("input's columns", a.Dim, b.Dim)
+	c.sameRows(a.Wanted, b.Wanted)
+	if in == out {
+		c.fail("buffer %d is input and output", int(in))
 	}
 }
 

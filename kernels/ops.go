@@ -77,6 +77,15 @@ type (
 		Gate, Up Buf
 		Out      Act
 	}
+	// Feed fills Out with In: a buffer becomes the input of products.
+	Feed struct {
+		In  Buf
+		Out Act
+	}
+	// AddSiLU adds silu(In) to Out: the residual block of a head.
+	AddSiLU struct{ In, Out Buf }
+	// Blend moves Out towards In by the share σ(Gate), number by number: Out = σ(Gate)·In + (1-σ(Gate))·Out.
+	Blend struct{ Gate, In, Out Buf }
 	// MatMul fills the columns Outputs of Out with the products of those rows of W and In. A range begins at a multiple of
 	// GroupRows and ends at one, or at the end.
 	MatMul struct {
@@ -184,6 +193,9 @@ func (SoftCap) op()       {}
 func (AddBias) op()       {}
 func (RoPE) op()          {}
 func (Gate) op()          {}
+func (Feed) op()          {}
+func (AddSiLU) op()       {}
+func (Blend) op()         {}
 func (MatMul) op()        {}
 func (StoreKV) op()       {}
 func (Attention) op()     {}
@@ -253,6 +265,12 @@ func (p *Program) RoPE(b Buf, heads, headDim int, r Rotation) {
 func (p *Program) SiLUMul(gate, up Buf, out Act) { p.Add(Gate{false, gate, up, out}) }
 
 func (p *Program) GELUMul(gate, up Buf, out Act) { p.Add(Gate{true, gate, up, out}) }
+
+func (p *Program) Feed(in Buf, out Act) { p.Add(Feed{in, out}) }
+
+func (p *Program) AddSiLU(in, out Buf) { p.Add(AddSiLU{in, out}) }
+
+func (p *Program) Blend(gate, in, out Buf) { p.Add(Blend{gate, in, out}) }
 
 func (p *Program) MatMul(w W, in Act, out Buf, opt MatMulOpt) {
 	p.Add(MatMul{w, in, out, opt.Outputs, opt.Add, opt.Concurrent})

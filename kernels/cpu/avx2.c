@@ -124,6 +124,16 @@ TARGET static void gelu_mul(const float *g, const float *u, int n, float *y) {
     tk_generic.gelu_mul(g + i, u + i, n - i, y + i);
 }
 
+TARGET static void blend(const float *g, const float *x, int n, float *y) {
+    const __m256 one = _mm256_set1_ps(1), sign = _mm256_set1_ps(-0.0f);
+    int i = 0;
+    for (; i + 8 <= n; i += 8) {
+        __m256 s = _mm256_div_ps(one, _mm256_add_ps(one, exp8(_mm256_xor_ps(_mm256_loadu_ps(g + i), sign)))), t = _mm256_loadu_ps(y + i);
+        _mm256_storeu_ps(y + i, _mm256_fmadd_ps(s, _mm256_sub_ps(_mm256_loadu_ps(x + i), t), t));
+    }
+    tk_generic.blend(g + i, x + i, n - i, y + i);
+}
+
 TARGET static void soft_cap(float *x, int n, float cap) {
     const __m256 c = _mm256_set1_ps(cap), inv = _mm256_set1_ps(1 / cap);
     int i = 0;
@@ -218,7 +228,8 @@ TARGET static double float_macs(int rounds) {
 
 const tk_kernels tk_avx2 = {
     .mm = tk_avx2_mm, .quantize = quantize, .quantize256 = quantize256,
-    .rmsnorm = rmsnorm, .silu_mul = silu_mul, .gelu_mul = gelu_mul, .soft_cap = soft_cap, .rope = rope, .narrow = narrow,
+    .rmsnorm = rmsnorm, .silu_mul = silu_mul, .gelu_mul = gelu_mul, .blend = blend, .soft_cap = soft_cap, .rope = rope,
+    .narrow = narrow,
     .attend = tk_avx2_attend, .join = tk_avx2_join, .max = max_of, .sum_exp = sum_exp, .above = above,
     .read = read_all, .int_macs = int_macs, .float_macs = float_macs,
 };

@@ -121,6 +121,15 @@ TARGET static void gelu_mul(const float *g, const float *u, int n, float *y) {
     }
 }
 
+TARGET static void blend(const float *g, const float *x, int n, float *y) {
+    const __m512 one = _mm512_set1_ps(1);
+    for (int i = 0; i < n; i += 16) {
+        __mmask16 m = first(n - i);
+        __m512 s = _mm512_div_ps(one, _mm512_add_ps(one, exp16(neg(_mm512_maskz_loadu_ps(m, g + i))))), t = _mm512_maskz_loadu_ps(m, y + i);
+        _mm512_mask_storeu_ps(y + i, m, _mm512_fmadd_ps(s, _mm512_sub_ps(_mm512_maskz_loadu_ps(m, x + i), t), t));
+    }
+}
+
 TARGET static void soft_cap(float *x, int n, float cap) {
     const __m512 c = _mm512_set1_ps(cap), inv = _mm512_set1_ps(1 / cap);
     for (int i = 0; i < n; i += 16) {
@@ -201,7 +210,8 @@ TARGET static double float_macs(int rounds) {
 
 const tk_kernels tk_avx512 = {
     .mm = tk_avx512_mm, .quantize = quantize, .quantize256 = quantize256,
-    .rmsnorm = rmsnorm, .silu_mul = silu_mul, .gelu_mul = gelu_mul, .soft_cap = soft_cap, .rope = rope_pairs, .narrow = narrow,
+    .rmsnorm = rmsnorm, .silu_mul = silu_mul, .gelu_mul = gelu_mul, .blend = blend, .soft_cap = soft_cap, .rope = rope_pairs,
+    .narrow = narrow,
     .attend = tk_avx512_attend, .join = tk_avx512_join, .max = max_of, .sum_exp = sum_exp, .above = above,
     .read = read_all, .int_macs = int_macs, .float_macs = float_macs,
 };

@@ -32,6 +32,9 @@ const ( // in the order of tk_kind
 	opCopy
 	opAttendBlocks
 	opJoin
+	opFeed
+	opAddSiLU
+	opBlend
 )
 
 // operation is one entry of the list that C runs; -1 stands for no buffer, activation, weight, parts or table.
@@ -140,6 +143,12 @@ func (l *lowered) operation(op kernels.Op) operation {
 			o.kind = opGELU
 		}
 		o.in, o.in2, o.dst = op.Gate, op.Up, op.Out
+	case kernels.Feed:
+		o.kind, o.in, o.dst = opFeed, op.In, op.Out
+	case kernels.AddSiLU: // silu(in)·1
+		o.kind, o.in, o.out, o.vec = opAddSiLU, op.In, op.Out, slices.Repeat([]float32{1}, l.Buffers[op.In].Dim)
+	case kernels.Blend:
+		o.kind, o.in, o.in2, o.out = opBlend, op.Gate, op.In, op.Out
 	case kernels.MatMul:
 		l.form(op)
 		o.kind, o.w, o.src, o.out, o.add, o.concurrent = opMatMul, op.W, op.In, op.Out, op.Add, op.Concurrent

@@ -101,6 +101,16 @@ static void gelu_mul(const float *g, const float *u, int n, float *y) {
     tk_generic.gelu_mul(g + i, u + i, n - i, y + i);
 }
 
+static void blend(const float *g, const float *x, int n, float *y) {
+    const float32x4_t one = vdupq_n_f32(1);
+    int i = 0;
+    for (; i + 4 <= n; i += 4) {
+        float32x4_t s = vdivq_f32(one, vaddq_f32(one, exp4(vnegq_f32(vld1q_f32(g + i))))), t = vld1q_f32(y + i);
+        vst1q_f32(y + i, vfmaq_f32(t, s, vsubq_f32(vld1q_f32(x + i), t)));
+    }
+    tk_generic.blend(g + i, x + i, n - i, y + i);
+}
+
 static void soft_cap(float *x, int n, float cap) {
     float inv = 1 / cap;
     int i = 0;
@@ -176,7 +186,8 @@ static double float_macs(int rounds) {
 #define TABLE(isa)                                                                                                \
     const tk_kernels isa = {                                                                                      \
         .mm = isa##_mm, .quantize = quantize, .quantize256 = quantize256, .rmsnorm = rmsnorm,                     \
-        .silu_mul = silu_mul, .gelu_mul = gelu_mul, .soft_cap = soft_cap, .rope = rope, .narrow = narrow,         \
+        .silu_mul = silu_mul, .gelu_mul = gelu_mul, .blend = blend, .soft_cap = soft_cap, .rope = rope,           \
+        .narrow = narrow,                                                                                         \
         .attend = tk_neon_attend, .join = tk_neon_join, .max = max_of, .sum_exp = sum_exp, .above = above,      \
         .read = read_all, .int_macs = isa##_int_macs, .float_macs = float_macs,                                   \
     }

@@ -71,6 +71,12 @@ static void norm_add(const tk_prog *p, const tk_op *op, int row, float *scratch)
     for (int i = 0; i < op->dim; i++) y[i] = y[i] + scratch[i];
 }
 
+static void add_silu(const tk_prog *p, const tk_op *op, int row, float *scratch) {
+    float *y = op->out + (size_t)row * op->dim;
+    p->k->silu_mul(op->in + (size_t)row * op->dim, op->vec, op->dim, scratch);
+    for (int i = 0; i < op->dim; i++) y[i] = y[i] + scratch[i];
+}
+
 static void head_norm(const tk_prog *p, const tk_op *op, int row) {
     float *x = op->out + (size_t)row * op->dim;
     for (int h = 0; h < op->heads; h++, x += op->head_dim) p->k->rmsnorm(x, op->vec, op->head_dim, op->eps, x);
@@ -142,6 +148,9 @@ static void row_op(const tk_prog *p, const tk_op *op, int row, float *scratch) {
     case TK_HEAD_NORM: head_norm(p, op, row); break;
     case TK_REPEAT: repeat(op, row); break;
     case TK_COPY: memcpy(op->out + at, op->in + at, sizeof(float) * op->dim); break;
+    case TK_FEED: tk_fill(p, &op->dst, row, 0, op->dim, op->in + at); break;
+    case TK_ADD_SILU: add_silu(p, op, row, scratch); break;
+    case TK_BLEND: p->k->blend(op->in + at, op->in2 + at, op->dim, op->out + at); break;
     case TK_JOIN: tk_join_row(p, op, row); break;
     case TK_SCALE: for (int i = 0; i < op->dim; i++) op->out[at + i] = op->out[at + i] * op->scale; break;
     case TK_SOFT_CAP: p->k->soft_cap(op->out + at, op->dim, op->scale); break;

@@ -108,6 +108,7 @@ typedef struct {
     void (*rmsnorm)(const float *x, const float *w, int n, float eps, float *y);
     void (*silu_mul)(const float *g, const float *u, int n, float *y);
     void (*gelu_mul)(const float *g, const float *u, int n, float *y);
+    void (*blend)(const float *g, const float *x, int n, float *y);        // y = σ(g)·x + (1-σ(g))·y
     void (*soft_cap)(float *x, int n, float cap);                          // x = cap·tanh(x/cap)
     void (*rope)(float *x, const float *c, const float *s, int n, int halves);
     void (*narrow)(const float *x, int n, uint16_t *y);
@@ -188,6 +189,7 @@ void tk_rope_angle(int32_t pos, double freq, float *c, float *s);
 typedef enum {
     TK_EMBED, TK_NORM, TK_MATMUL, TK_BIAS, TK_ANGLES, TK_ROPE, TK_STORE, TK_ATTEND, TK_SILU, TK_GATHER, TK_TOPK,
     TK_GELU, TK_NORM_ADD, TK_HEAD_NORM, TK_SCALE, TK_SOFT_CAP, TK_REPEAT, TK_COPY, TK_ATTEND_BLOCKS, TK_JOIN,
+    TK_FEED, TK_ADD_SILU, TK_BLEND,
     TK_PROBE_READ, TK_PROBE_INT, TK_PROBE_FLOAT
 } tk_kind;
 

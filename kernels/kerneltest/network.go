@@ -271,6 +271,61 @@ func stages(t *testing.T, devices []kernels.Device) {
 	}
 }
 
+// loans: a program that borrows another's matrix, which lies in a later stage there, computes with it.
+func loans(t *testing.T, devices []kernels.Device) {
+	const n, rows = 64, 5
+	r := rng(12)
+	x := RandomFloats(r, rows*n, false)
+	product := func(p *kernels.Program, in kernels.Buf, w kernels.W) kernels.Buf {
+		act, out := p.Act(n), p.Buf(n)
+		p.Feed(in, act)
+		p.MatMul(w, act, out, kernels.MatMulOpt{})
+		return out
+	}
+	owner := kernels.NewProgram(rows, 0)
+	in := owner.Buf(n)
+	first, second := weight(owner, kernels.Q8_0, n, n), weight(owner, kernels.Q8_0, n, n)
+	out := product(owner, product(owner, in, first), second)
+	owner.Stages = []kernels.Stage{{Name: "first"}, {Name: "second", First: 2}}
+	m := newRig(t, devices, owner, [][]byte{RandomRows(r, kernels.Q8_0, n, n), RandomRows(r, kernels.Q8_0, n, n)}, 0)
+	m.set(in, x)
+	m.run(&kernels.Pass{Rows: rows})
+	want, between := m[0].get(out, rows), m[0].get(1, rows)
+	for _, on := range m {
+		p := kernels.NewProgram(rows, 0)
+		in := p.Buf(n)
+		out := product(p, in, p.Weight(on.p.Weights[second]))
+		loan, err := kernels.Borrow(p, on.p, on.store, []kernels.W{second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := *on
+		if s.p, s.macs = p, nil; !loan.Resident() {
+			t.Errorf("%s: a loan is not resident", on.name)
+		}
+		if s.runner, err = on.dev.Compile(p, loan, nil); err != nil {
+			t.Fatal(err)
+		}
+		defer s.runner.Close()
+		s.set(in, between)
+		s.run(&kernels.Pass{Rows: rows})
+		wantSame(t, on.name+", borrowed", s.get(out, rows), want)
+		if _, err := kernels.Borrow(p, on.p, on.store, nil); err == nil {
+			t.Error("a program of one weight borrowed none")
+		}
+		if _, err := kernels.Borrow(p, on.p, on.store, []kernels.W{7}); err == nil {
+			t.Error("weight 7 of 2 borrowed")
+		}
+		if _, err := kernels.Borrow(p, on.p, newRing(t, on, on.store), []kernels.W{second}); err == nil {
+			t.Error("weights borrowed from a ring")
+		}
+		p.Weights[0].Rows = 48
+		if _, err := kernels.Borrow(p, on.p, on.store, []kernels.W{second}); err == nil {
+			t.Error("a matrix of 64 rows borrowed as one of 48")
+		}
+	}
+}
+
 // failing runs a pass whose weights cannot be acquired.
 func (m *machine) failing(pass *kernels.Pass) {
 	m.t.Helper()

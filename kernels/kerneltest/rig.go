@@ -25,9 +25,11 @@ func Programs(t *testing.T, devices ...kernels.Device) {
 		test func(t *testing.T, devices []kernels.Device)
 	}{
 		{"MatMul", matMul}, {"MatMulExtremes", matMulExtremes}, {"WidePasses", widePasses}, {"Embed", embed},
-		{"RMSNorm", rmsNorm}, {"Norms", norms}, {"SoftCap", softCap}, {"Gates", gates}, {"RoPE", rope}, {"TopK", topK}, {"Taps", taps},
+		{"RMSNorm", rmsNorm}, {"Norms", norms}, {"SoftCap", softCap}, {"Gates", gates}, {"Residuals", residuals},
+		{"RoPE", rope}, {"TopK", topK}, {"Taps", taps},
 		{"Attention", attention}, {"DividedAttention", dividedAttention}, {"Copy", copyCells}, {"SharedLayers", sharedLayers},
-		{"Network", networks}, {"RowAlone", rowAlone}, {"Stages", stages}, {"RunErrors", runErrors}, {"Unsupported", unsupported},
+		{"Network", networks}, {"RowAlone", rowAlone}, {"Stages", stages}, {"Loans", loans},
+		{"RunErrors", runErrors}, {"Unsupported", unsupported},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, devices) })
 	}

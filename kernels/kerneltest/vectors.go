@@ -101,6 +101,45 @@ func gates(t *testing.T, devices []kernels.Device) {
 	}
 }
 
+// residuals: operations that change a buffer by another one, and buffers that become inputs; in rows of all and of wanted ones.
+func residuals(t *testing.T, devices []kernels.Device) {
+	for _, n := range []int{1, 15, 32, 100, 256} {
+		const rows = 11
+		r := rng(uint64(n))
+		g, x, y := RandomFloats(r, rows*n, true), RandomFloats(r, rows*n, false), RandomFloats(r, rows*n, false)
+		for i := range g {
+			g[i] *= float32(math.Exp(r.Float64() * 5))
+		}
+		p := kernels.NewProgram(rows, rows)
+		gate, in, out, sum := p.Buf(n), p.Buf(n), p.Buf(n), p.Buf(n)
+		act, fed, product := p.WantedAct(n), p.WantedBuf(n), p.WantedBuf(n)
+		p.Blend(gate, in, out)
+		p.AddSiLU(gate, sum)
+		p.Gather(in, fed)
+		p.AddSiLU(fed, product)
+		p.Feed(fed, act)
+		p.MatMul(weight(p, kernels.F32, n, n), act, product, kernels.MatMulOpt{Add: true})
+		m := newRig(t, devices, p, [][]byte{identity(n)}, 0)
+		for _, all := range [][]int32{nil, {10}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10}} {
+			m.set(gate, g)
+			m.set(in, x)
+			m.set(out, y)
+			m.set(sum, y)
+			m.set(product, y)
+			m.run(&kernels.Pass{Rows: rows, Wanted: all})
+			m.same(fmt.Sprintf("n %d, blend", n), out, rows)
+			m.same(fmt.Sprintf("n %d, silu", n), sum, rows)
+			m.same(fmt.Sprintf("n %d, %d wanted", n, len(all)), product, rows)
+		}
+		for i, v := range m[0].get(product, rows) { // by other means
+			s := x[i]
+			if want := y[i] + s/float32(1+math.Exp(-float64(s))) + s; math.Abs(float64(v-want)) > 1e-5*(1+math.Abs(float64(want))) {
+				t.Fatalf("n %d: element %d is %v, want %v", n, i, v, want)
+			}
+		}
+	}
+}
+
 func rope(t *testing.T, devices []kernels.Device) {
 	for _, s := range []struct {
 		heads, dim, rope int

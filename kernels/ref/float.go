@@ -124,6 +124,20 @@ func SiLUMul(g, u, y []float32) {
 	}
 }
 
+// AddSiLU adds g / (1 + e^-g) to y.
+func AddSiLU(g, y []float32) {
+	for i, x := range g {
+		y[i] += x / (1 + Exp(-x))
+	}
+}
+
+// Blend moves y towards x by the share s = 1 / (1 + e^-g): y = fma(s, x - y, y).
+func Blend(g, x, y []float32) {
+	for i := range g {
+		y[i] = FMA(1/(1+Exp(-g[i])), x[i]-y[i], y[i])
+	}
+}
+
 // Constants of GELUMul: 2√(2/π), and that times 0.044715.
 const (
 	geluLinear float32 = 0x1.988454p+0

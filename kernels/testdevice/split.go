@@ -204,15 +204,29 @@ type splitRunner struct {
 
 func (d *split) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache) (kernels.Runner, error) {
 	r := &splitRunner{}
-	s, ok := w.(*twoStores)
-	if !ok {
+	var stores [2]kernels.Weights
+	switch s := w.(type) {
+	case *twoStores:
+		r.halves, stores = s.halves, [2]kernels.Weights{s.stores[0], s.stores[1]}
+	case *kernels.Loan:
+		owner, ok := s.Store.(*twoStores)
+		if !ok {
+			return nil, fmt.Errorf("split: weights borrowed of type %T, want its own", s.Store)
+		}
+		r.halves = d.divide(p)
+		for i := range stores {
+			var err error
+			if stores[i], err = kernels.Borrow(r.halves[i].p, owner.halves[i].p, owner.stores[i], s.From); err != nil {
+				return nil, err
+			}
+		}
+	default:
 		return nil, fmt.Errorf("split: weights of type %T, want its own", w)
 	}
 	caches, _ := c.(twoCaches)
-	r.halves = s.halves
 	for i := range r.runners {
 		var err error
-		if r.runners[i], err = d[i].Compile(r.halves[i].p, s.stores[i], caches[i]); err != nil {
+		if r.runners[i], err = d[i].Compile(r.halves[i].p, stores[i], caches[i]); err != nil {
 			r.Close()
 			return nil, err
 		}
@@ -227,12 +241,17 @@ func (r *splitRunner) Run(a *kernels.Pass) error {
 	return r.until(len(r.halves[0].own))
 }
 
-// Start cuts each row's attention in the middle of its blocks.
+// Start cuts each row's attention in the middle of its blocks, and gives the right what the caller has written to the left.
 func (r *splitRunner) Start(a *kernels.Pass) error {
 	r.pass, r.stage = *a, 0
 	r.pass.Cut = nil
 	for _, pos := range a.Pos {
 		r.pass.Cut = append(r.pass.Cut, pos/kernels.Block/2)
+	}
+	for b := range r.halves[0].p.Buffers {
+		for i := range a.Rows {
+			copy(r.runners[1].Row(kernels.Buf(b), i), r.runners[0].Row(kernels.Buf(b), i))
+		}
 	}
 	return errors.Join(r.runners[0].Start(&r.pass), r.runners[1].Start(&r.pass))
 }

@@ -196,6 +196,12 @@ func (r *runner) run(o kernels.Op, data [][]byte) {
 			gate = ref.GELUMul
 		}
 		r.each(o.Gate, func(i int, g []float32) { gate(g, r.row(o.Up, i), r.act(o.Out, i)) })
+	case kernels.Feed:
+		r.each(o.In, func(i int, x []float32) { copy(r.act(o.Out, i), x) })
+	case kernels.AddSiLU:
+		r.each(o.In, func(i int, g []float32) { ref.AddSiLU(g, r.row(o.Out, i)) })
+	case kernels.Blend:
+		r.each(o.Gate, func(i int, g []float32) { ref.Blend(g, r.row(o.In, i), r.row(o.Out, i)) })
 	case kernels.MatMul:
 		r.matmul(o, data[o.W])
 	case kernels.Gather:

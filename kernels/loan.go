@@ -1,0 +1,66 @@
+package kernels
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Loan is the weights of a program that lie in the store of another one, so that both read one copy: a head that shares its target's
+// output matrix. It owns nothing and is good as long as the store.
+type Loan struct {
+	Borrower, Owner *Program
+	Store           Weights // of Owner
+	From            []W     // per weight of Borrower: which of Owner's it is
+}
+
+// Borrow returns the weights of a program, weight i being from[i] of the owner's. Errors: a weight of another shape, type or layout; one
+// that the owner's passes do not read; a store that is not resident, since a pass of the borrower would disturb its ring.
+func Borrow(borrower, owner *Program, store Weights, from []W) (*Loan, error) {
+	if len(from) != len(borrower.Weights) {
+		return nil, fmt.Errorf("kernels: %d weights borrowed for a program of %d", len(from), len(borrower.Weights))
+	}
+	if !store.Resident() {
+		return nil, fmt.Errorf("kernels: weights borrowed from a store that is not resident")
+	}
+	for i, w := range from {
+		if w < 0 || int(w) >= len(owner.Weights) {
+			return nil, fmt.Errorf("kernels: weight %d of %d borrowed", int(w), len(owner.Weights))
+		}
+		a, b := borrower.Weights[i], owner.Weights[w]
+		if a.Type != b.Type || a.Rows != b.Rows || a.Cols != b.Cols || a.Experts != b.Experts || a.Layout != b.Layout {
+			return nil, fmt.Errorf("kernels: weight %q (%v, %d·%d, %s) borrowed as %q (%v, %d·%d, %s)", b.Name, b.Type, b.Rows, b.Cols,
+				b.Layout, a.Name, a.Type, a.Rows, a.Cols, a.Layout)
+		}
+		if stage, _ := owner.find(w); stage < 0 {
+			return nil, fmt.Errorf("kernels: weight %q borrowed, but no operation of its owner reads it", b.Name)
+		}
+	}
+	return &Loan{borrower, owner, store, from}, nil
+}
+
+// find returns the first stage that reads a weight, and its place in StageWeights; -1 if none does.
+func (p *Program) find(w W) (stage, at int) {
+	for i := range p.StageCount() {
+		if at := slices.Index(p.StageWeights(i), w); at >= 0 {
+			return i, at
+		}
+	}
+	return -1, -1
+}
+
+// Acquire returns the weights of a stage of the borrower.
+func (l *Loan) Acquire(stage int, experts []int32) (all [][]byte, err error) {
+	for _, w := range l.Borrower.StageWeights(stage) {
+		theirs, at := l.Owner.find(l.From[w])
+		views, err := l.Store.Acquire(theirs, experts)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, views[at])
+		l.Store.Release(theirs)
+	}
+	return all, nil
+}
+
+func (l *Loan) Release(int)    {}
+func (l *Loan) Resident() bool { return true }
