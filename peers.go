@@ -2,6 +2,8 @@ package tandem
 
 import (
 	"context"
+	"math"
+	"slices"
 	"time"
 )
 
@@ -17,6 +19,8 @@ type Opening struct {
 	Owner    uint64   // the process that opens the session; the session ends with it; 0: none
 	Vocab    int      // the target's vocabulary size: drafted tokens are below it, whatever the draft model has; 0: the receiver's own size
 	Sampling Sampling
+	Ways     []string // of the target's own (Guess.Way) whose guesses Opened is to carry; unknown ones are ignored
+	Features bool     // hidden states of committed tokens will be asked for (FeatureSource), the prompt's included
 
 	Identity    Identity // that the session began with; "": it begins now, with the receiver's
 	Fingerprint string   // of the vocabulary of Tokens; "": unknown
@@ -27,6 +31,96 @@ type Opened struct {
 	Identity  Identity  // of the receiver; "" for a drafter without a model
 	Reused    int       // how many of Opening.Tokens were found in memory that another session of the tenant had filled
 	Hindsight Hindsight // from a drafter: on Opening.Tokens
+	Guesses   []Guess   // from a verifier: on what follows Opening.Tokens, if asked and known
+}
+
+// The target's own ways of guessing. They are named where drafters are named, so drafters cannot have these names.
+const (
+	WayMedusa = "medusa" // heads on the target's last hidden state (Cai et al., 2024; Ghidorah)
+	WayPPD    = "ppd"    // rows with trained prompt tokens in the target's pass (PPD)
+	WayMTP    = "mtp"    // layers for multi-token prediction in the target's file
+)
+
+// Ways lists the reserved names.
+func Ways() []string { return []string{WayMedusa, WayPPD, WayMTP} }
+
+// Guess is what one of the target's own ways says about the tokens after the last committed one.
+type Guess struct {
+	Way string
+	// Levels[i] holds the likeliest tokens i+1 places after the last committed one, likeliest first, each once, with the way's own
+	// log-probabilities (nats). Every level guesses alone: it does not know which tokens come before. At most MostLevels
+	// levels of at most MostCandidates tokens.
+	Levels [][]TopLogprob
+}
+
+const (
+	MostLevels     = 16
+	MostCandidates = 16
+)
+
+// Validate returns Corrupt if g breaks its bounds or names a token that is not below vocab.
+func (g Guess) Validate(vocab int) error {
+	const op = "guess"
+	if len(g.Levels) > MostLevels {
+		return Errorf(op, Corrupt, "%.20q guesses %d levels: want at most %d", g.Way, len(g.Levels), MostLevels)
+	}
+	for i, level := range g.Levels {
+		if len(level) > MostCandidates {
+			return Errorf(op, Corrupt, "%.20q has %d candidates in level %d: want at most %d", g.Way, len(level), i, MostCandidates)
+		}
+		seen := map[Token]bool{}
+		for _, c := range level {
+			if c.Token < 0 || int(c.Token) >= vocab || seen[c.Token] || !(c.LogProb <= 1e-3) {
+				return Errorf(op, Corrupt, "%.20q guesses token %d in level %d with log-probability %v: want tokens below %d, each once, "+
+					"and at most 0", g.Way, c.Token, i, c.LogProb, vocab)
+			}
+			seen[c.Token] = true
+		}
+	}
+	return nil
+}
+
+// Way describes one of the target's own ways of guessing that a verifier offers.
+type Way struct {
+	Name    string // WayMedusa …
+	Levels  int    // how far it guesses
+	Members int    // PPD: rows for each prompt token (its ensemble); embedding number = member·Levels + level
+	// Greedy and Sampled correct the probabilities of its levels, at temperature 0 and above, as measured on calibration text
+	// (package profile). A slope of 0: not measured.
+	Greedy, Sampled [MostLevels]Line
+	Time            time.Duration // of a guess, as measured; 0: not measured
+}
+
+// Line turns the probability p that a way of the target's own gives a candidate into the chance that it is right, if those above it are:
+// logit(chance) = Slope·logit(p) + Bias (Platt, 1999).
+type Line struct {
+	Slope float64 `json:"slope"`
+	Bias  float64 `json:"bias"`
+}
+
+// Bounds of lines.
+const (
+	MostSlope = 8  // and more than 0
+	MostBias  = 16 // and at least the negative of it
+)
+
+// Valid reports whether l is within its bounds.
+func (l Line) Valid() bool {
+	return l.Slope > 0 && l.Slope <= MostSlope && math.Abs(l.Bias) <= MostBias
+}
+
+// Valid reports whether a verifier can have w: its name is reserved, and its numbers are within their bounds.
+func (w Way) Valid() bool {
+	if !slices.Contains(Ways(), w.Name) || w.Levels < 1 || w.Levels > MostLevels || w.Members < 0 || w.Members > MostPrompts/w.Levels ||
+		w.Time < 0 {
+		return false
+	}
+	for i := range w.Levels {
+		if w.Greedy[i] != (Line{}) && !w.Greedy[i].Valid() || w.Sampled[i] != (Line{}) && !w.Sampled[i].Valid() {
+			return false
+		}
+	}
+	return true
 }
 
 // Hindsight says which of a session's latest tokens a drafter would have guessed, whether or not it was asked to draft there. It
@@ -58,12 +152,13 @@ type Proposal struct {
 	Suffix  []Token    // From is where the gateway's previous message to this drafter ended
 	Bounds  Bounds     // of the tree
 	Growth  Growth
-	Branch  float64 // GrowPacer: a candidate other than the best opens a branch if its probability is at least this
-	Stop    float64 // drafting ends when every branch has fallen below this probability (LLMCad's α); 0 = never
-	Temper  float64 // temperature of the draft's probabilities, 0 < Temper ≤ 1; a lower one favours likely tokens; 0 = 1
-	Plan    Plan    // decides the tree's width and depth within Bounds; zero = Bounds alone
-	Return  bool    // put no ticket: the caller merges this tree with others and puts one itself
-	Ahead   bool    // after the answer, go on drafting for the next round
+	Branch  float64  // GrowPacer: a candidate other than the best opens a branch if its probability is at least this
+	Stop    float64  // drafting ends when every branch has fallen below this probability (LLMCad's α); 0 = never
+	Temper  float64  // temperature of the draft's probabilities, 0 < Temper ≤ 1; a lower one favours likely tokens; 0 = 1
+	Plan    Plan     // decides the tree's width and depth within Bounds; zero = Bounds alone
+	Return  bool     // put no ticket: the caller merges this tree with others and puts one itself
+	Ahead   bool     // after the answer, go on drafting for the next round
+	Ways    []string // of the ticket that the drafter puts
 }
 
 // Growth is an order in which a tree grows.
@@ -110,6 +205,7 @@ type Ticket struct {
 	Hash    PrefixHash // as in Proposal
 	Drafter string     // who drafted; "" for the gateway's own tickets without a draft
 	Tree    Tree       // node 0 is the committed token at Base-1
+	Ways    []string   // of the target's own whose guesses the verdict is to carry; unknown ones are ignored
 	Trace   string     // W3C traceparent of the sending stage; "" when not traced
 }
 
@@ -184,6 +280,16 @@ type Description struct {
 	Protocol      int      // that it speaks; 0 is older than protocol 1
 	Identity      Identity
 	Lineage       string // of the model
+	Ways          []Way  // of a verifier: those of its target
+	Taps          []int  // a verifier: of the features that it hands out; a drafter: of those that it reads; nil: none
+}
+
+// WayNames returns the names of d.Ways.
+func (d Description) WayNames() (names []string) {
+	for _, w := range d.Ways {
+		names = append(names, w.Name)
+	}
+	return names
 }
 
 // Verdict answers one ticket.
@@ -199,6 +305,8 @@ type Verdict struct {
 	Rows     int           // rows of the pass: those of all trees and pieces of prompts
 	Busy     time.Duration // the pass and the draws, arithmetic only
 	Logprobs []Logprob     // one per token of Tokens if the session's Sampling wants them, else nil
+	Guesses  []Guess       // on what follows Tokens, of the ways that the ticket asked for; a repeated verdict repeats them
+	Guessing time.Duration // the arithmetic of Guesses, not in Busy
 	Kind     Kind          // OK, or why there is no verdict: UnknownSession, Stale, Invalid, Internal
 	Message  string        // for Kind ≠ OK: what was wrong
 }

@@ -1,6 +1,7 @@
 package tandem
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"time"
@@ -25,10 +26,42 @@ type Sampling struct {
 	FrequencyPenalty, PresencePenalty float64
 	Bias                              []Bias // ascending by token, each token once
 
+	// Accept is the rule by which drafted tokens are accepted. Epsilon and Delta are the thresholds of AcceptTypical; 0 = DefaultEpsilon
+	// and DefaultDelta.
+	Accept         Acceptance
+	Epsilon, Delta float64
+
 	// With Logprobs, verdicts carry the log-probability of each token and of the TopLogprobs (0 to 20) likeliest
 	// tokens, from the softmax of the target's own logits before all of the above.
 	Logprobs    bool
 	TopLogprobs int
+}
+
+// Acceptance is a rule by which drafted tokens are accepted.
+type Acceptance string
+
+const (
+	// AcceptExact accepts a token if it is the one that the target draws at its place: the text is that of plain decoding. "" means the
+	// same.
+	AcceptExact Acceptance = "exact"
+	// AcceptTypical accepts a token whose probability p(x) by the target is above min(Epsilon, Delta·exp(−H(p))), H the entropy in nats;
+	// the token after the accepted ones is the target's likeliest (Medusa, section 3.3.2; PPD, section 4.5.2). It is lossy: the text
+	// depends on what was drafted, and so on machines, load and faults. At temperature 0 it is the same as AcceptExact.
+	AcceptTypical Acceptance = "typical"
+)
+
+// Thresholds of AcceptTypical where none are given: Medusa's. PPD leaves them open.
+const (
+	DefaultEpsilon = 0.09
+	DefaultDelta   = 0.3
+)
+
+// Typical reports whether s asks for lossy acceptance.
+func (s Sampling) Typical() bool { return s.Accept == AcceptTypical }
+
+// Thresholds returns the thresholds of AcceptTypical in effect.
+func (s Sampling) Thresholds() (epsilon, delta float64) {
+	return cmp.Or(s.Epsilon, DefaultEpsilon), cmp.Or(s.Delta, DefaultDelta)
 }
 
 // DefaultRepeatLast is the window of RepeatPenalty where none is given, as in llama.cpp.
@@ -150,7 +183,7 @@ type Round struct {
 
 // Lane is the time interval of one stage of a round.
 type Lane struct {
-	Stage    string // "draft", "ahead", "pool", "verify", "commit"
+	Stage    string // "draft", "ahead", "pool", "verify", "guess", "commit"
 	By       string // the drafter's name; "" if no drafter did it
 	From, To time.Duration
 }
@@ -185,6 +218,8 @@ type Stats struct {
 	Choices      map[string]int  // rounds by what the strategy chose, such as "plain" or "go 8/4"
 	Reasons      map[string]int  // rounds by the strategy's reason, such as "best", "probe" or "plain: nobody drafts"
 	Planning     time.Duration   // spent on votes, weights, lengths and choices
+
+	Accept string // "typical" if drafts were accepted by that rule, which is lossy; "" = exact
 
 	DraftedByDepth  []int // [i]: rounds whose tree was at least i+1 deep; sums up to DraftedDepth
 	AcceptedByDepth []int // [i]: rounds that took a drafted token at depth i+1; sums up to Accepted

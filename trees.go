@@ -60,15 +60,32 @@ func ParseBounds(s string) (Bounds, error) {
 }
 
 // Tree is a token tree. Node 0 is the root, a token already committed; every other node is a guess
-// for the token after its parent. Parents come before children.
+// for the token after its parent, or a prompt node. Parents come before children.
+//
+// Prompt nodes ask the target to guess (PPD): each is a row with a trained embedding in place of a token. They come last, and their
+// parents are nodes of either kind. They count wherever nodes are counted, but are never in a path.
 type Tree struct {
-	Tokens   []Token
+	Tokens   []Token   // of a prompt node: the number of its embedding, from 0
 	Parents  []int32   // Parents[0] = -1, else Parents[i] < i
-	LogProbs []float32 // per node: cumulative draft log-probability (nats), 0 at the root; nil if unknown
+	LogProbs []float32 // per node: cumulative draft log-probability (nats), 0 at the root and for prompt nodes; nil if unknown
+	Prompts  int       // how many of the last nodes are prompt nodes
 }
 
-// Len returns the number of nodes, root included.
+// Len returns the number of nodes, root and prompt nodes included.
 func (t Tree) Len() int { return len(t.Tokens) }
+
+// Guesses returns the number of nodes with tokens, root included.
+func (t Tree) Guesses() int { return len(t.Tokens) - t.Prompts }
+
+// Bare returns t without its prompt nodes. It shares t's memory.
+func (t Tree) Bare() Tree {
+	n := t.Guesses()
+	t.Tokens, t.Parents, t.Prompts = t.Tokens[:n:n], t.Parents[:n:n], 0
+	if t.LogProbs != nil {
+		t.LogProbs = t.LogProbs[:n:n]
+	}
+	return t
+}
 
 // Depths returns each node's distance from the root and the largest of them.
 func (t Tree) Depths() ([]int32, int) {
@@ -81,8 +98,11 @@ func (t Tree) Depths() ([]int32, int) {
 	return d, int(deepest)
 }
 
+// MostPrompts is the number of embeddings for prompt nodes that a model may have at most.
+const MostPrompts = 1024
+
 // Validate checks that t is a tree in topological order with at most maxNodes nodes, tokens in
-// [0, vocab) and no two equal children of one node. It reads no entry that it has not checked.
+// [0, vocab), embeddings below MostPrompts, and no two equal children of one node. It reads no entry that it has not checked.
 func (t Tree) Validate(maxNodes, vocab int) error {
 	const op = "tree"
 	n := len(t.Tokens)
@@ -97,6 +117,8 @@ func (t Tree) Validate(maxNodes, vocab int) error {
 		return Errorf(op, Invalid, "tree has %d tokens but %d log-probabilities", n, len(t.LogProbs))
 	case t.Parents[0] != -1:
 		return Errorf(op, Invalid, "root has parent %d: want -1", t.Parents[0])
+	case t.Prompts < 0 || t.Prompts >= n:
+		return Errorf(op, Invalid, "%d prompt nodes among %d nodes: want 0 to %d", t.Prompts, n, n-1)
 	}
 	type edge struct {
 		parent int32
@@ -104,7 +126,10 @@ func (t Tree) Validate(maxNodes, vocab int) error {
 	}
 	seen := make(map[edge]struct{}, n)
 	for i, tok := range t.Tokens {
-		if tok < 0 || int(tok) >= vocab {
+		switch prompt := i >= t.Guesses(); {
+		case prompt && (tok < 0 || tok >= MostPrompts):
+			return Errorf(op, Invalid, "prompt node %d has embedding %d: want 0 to %d", i, tok, MostPrompts-1)
+		case !prompt && (tok < 0 || int(tok) >= vocab):
 			return Errorf(op, Invalid, "node %d has token %d: vocabulary has %d", i, tok, vocab)
 		}
 		if i == 0 {
@@ -115,6 +140,9 @@ func (t Tree) Validate(maxNodes, vocab int) error {
 			return Errorf(op, Invalid, "node %d has parent %d: want 0 to %d", i, p, i-1)
 		}
 		e := edge{p, tok}
+		if i >= t.Guesses() {
+			e.token = -1 - tok // apart from tokens
+		}
 		if _, dup := seen[e]; dup {
 			return Errorf(op, Invalid, "node %d has two children with token %d", p, tok)
 		}

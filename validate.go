@@ -1,6 +1,7 @@
 package tandem
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"unicode/utf8"
@@ -150,6 +151,7 @@ func (s Sampling) Validate(l Limits) error {
 		v, lo, hi float64
 	}{
 		{"temperature", s.Temperature, 0, 100}, {"min_p", s.MinP, 0, 1}, {"repeat_penalty", s.RepeatPenalty, 0, maxRepeat},
+		{"accept_epsilon", s.Epsilon, 0, 1}, {"accept_delta", s.Delta, 0, 1},
 		{"frequency_penalty", s.FrequencyPenalty, -2, 2}, {"presence_penalty", s.PresencePenalty, -2, 2},
 	} {
 		if !(f.v >= f.lo && f.v <= f.hi) { // a NaN is neither
@@ -163,6 +165,11 @@ func (s Sampling) Validate(l Limits) error {
 		return invalid("top_p", "top_p is %v: want more than 0 and at most 1", s.TopP)
 	case s.RepeatLast < 0 || s.RepeatLast > maxWindow:
 		return invalid("repeat_last", "repeat_last is %d: want 1 to %d, or 0 for %d", s.RepeatLast, maxWindow, DefaultRepeatLast)
+	case s.Accept != "" && s.Accept != AcceptExact && s.Accept != AcceptTypical:
+		return invalid("accept", "accept is %.50q: want exact or typical", s.Accept)
+	case !s.Typical() && (s.Epsilon != 0 || s.Delta != 0):
+		return invalid("accept", "accept_epsilon is %v and accept_delta %v with accept %q: want them with typical alone", s.Epsilon,
+			s.Delta, cmp.Or(s.Accept, AcceptExact))
 	case s.TopLogprobs < 0 || s.TopLogprobs > maxTop:
 		return invalid("top_logprobs", "top_logprobs is %d: want 0 to %d", s.TopLogprobs, maxTop)
 	case s.TopLogprobs > 0 && !s.Logprobs:

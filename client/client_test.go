@@ -99,7 +99,7 @@ func script() []*tandemv1.GenerateResponse {
 			Reason: tandemv1.FinishReason_FINISH_REASON_STOP,
 			Usage:  &tandemv1.Usage{PromptTokens: 2, OutputTokens: 2}, Statistics: &tandemv1.Statistics{Rounds: 1, Accepted: 1,
 				DecodeNs: 1000, CoordinationNs: []int64{7}, AheadHits: 2, AheadTries: 3, AheadBusyNs: 4, AheadUsefulNs: 5,
-				PlanningNs: 6, Choices: map[string]int32{"go 8/4": 1},
+				PlanningNs: 6, Accept: "typical", Choices: map[string]int32{"go 8/4": 1},
 				Drafters: []*tandemv1.DrafterStatistics{{Name: "go", Rounds: 1, Drafted: 8, Accepted: 1, Weight: 1.5}}}}}},
 	}
 }
@@ -121,7 +121,7 @@ func TestGenerate(t *testing.T) {
 		{Delta: &client.Delta{Text: "ab", Tokens: []uint32{5, 6}, Drafted: []bool{true, false}}},
 		{Finished: &client.Finished{Reason: "stop", PromptTokens: 2, OutputTokens: 2, Statistics: client.Statistics{Rounds: 1, Accepted: 1,
 			Decode: time.Microsecond, Coordination: []time.Duration{7}, AheadHits: 2, AheadTries: 3, AheadBusy: 4, AheadUseful: 5,
-			Planning: 6, Choices: map[string]int{"go 8/4": 1},
+			Planning: 6, Accept: "typical", Choices: map[string]int{"go 8/4": 1},
 			Drafters: []client.Contribution{{Name: "go", Rounds: 1, Drafted: 8, Accepted: 1, Weight: 1.5}}}}},
 	}
 	if !reflect.DeepEqual(got, want) {

@@ -12,7 +12,7 @@ import (
 // check refuses text that is not UTF-8, which no message can carry.
 func (r Request) check() error {
 	for field, texts := range map[string][]string{"prompt": {r.Prompt}, "stop": r.Stop, "speculation.strategy": {r.Strategy},
-		"speculation.vote": {r.Vote}, "speculation.drafters": r.Drafters, "speculation.without": r.Without} {
+		"speculation.vote": {r.Vote}, "speculation.drafters": r.Drafters, "speculation.without": r.Without, "sampling.accept": {r.Accept}} {
 		if !utf8.ValidString(strings.Join(texts, " ")) {
 			return &Error{Kind: Invalid, Field: field, Message: "request: " + field + " is not valid UTF-8"}
 		}
@@ -24,7 +24,10 @@ func (r Request) encode() *tandemv1.GenerateRequest {
 	m := &tandemv1.GenerateRequest{MaxTokens: number(r.MaxTokens), Stop: r.Stop,
 		Sampling: &tandemv1.Sampling{Temperature: r.Temperature, TopK: number(r.TopK), TopP: r.TopP, MinP: r.MinP, Seed: r.Seed,
 			RepeatPenalty: r.RepeatPenalty, RepeatLast: number(r.RepeatLast), FrequencyPenalty: r.FrequencyPenalty,
-			PresencePenalty: r.PresencePenalty, LogitBias: r.LogitBias}}
+			PresencePenalty: r.PresencePenalty, LogitBias: r.LogitBias, AcceptEpsilon: r.AcceptEpsilon, AcceptDelta: r.AcceptDelta}}
+	if r.Accept != "" {
+		m.Sampling.Accept = &r.Accept
+	}
 	if r.Logprobs {
 		m.Sampling.Logprobs = &r.Logprobs
 	}
@@ -119,7 +122,8 @@ func started(s *tandemv1.Started) *Started {
 		TopP: s.GetSampling().GetTopP(), MinP: s.GetSampling().GetMinP(), Seed: s.GetSampling().GetSeed(),
 		RepeatPenalty: s.GetSampling().GetRepeatPenalty(), RepeatLast: int(s.GetSampling().GetRepeatLast()),
 		FrequencyPenalty: s.GetSampling().GetFrequencyPenalty(), PresencePenalty: s.GetSampling().GetPresencePenalty(),
-		LogitBias: s.GetSampling().GetLogitBias()}
+		LogitBias: s.GetSampling().GetLogitBias(), Accept: s.GetSampling().GetAccept(),
+		AcceptEpsilon: s.GetSampling().GetAcceptEpsilon(), AcceptDelta: s.GetSampling().GetAcceptDelta()}
 	if t := s.GetSpeculation(); t.GetEnabled() {
 		out.Tree = Tree{int(t.GetNodes()), int(t.GetDepth()), int(t.GetWidth())}
 		out.Strategy, out.Vote, out.Drafters, out.Without = t.GetStrategy(), t.GetVote(), t.GetDrafters(), t.GetWithout()
@@ -143,7 +147,8 @@ func finished(f *tandemv1.Finished) *Finished {
 			Prefill: time.Duration(s.GetPrefillNs()), Decode: time.Duration(s.GetDecodeNs()),
 			DraftBusy: time.Duration(s.GetDraftBusyNs()), VerifyBusy: time.Duration(s.GetVerifyBusyNs()),
 			AheadHits: int(s.GetAheadHits()), AheadTries: int(s.GetAheadTries()), AheadBusy: time.Duration(s.GetAheadBusyNs()),
-			AheadUseful: time.Duration(s.GetAheadUsefulNs()), Planning: time.Duration(s.GetPlanningNs())}}
+			AheadUseful: time.Duration(s.GetAheadUsefulNs()), Planning: time.Duration(s.GetPlanningNs()),
+			Accept: s.GetAccept()}}
 	for _, d := range s.GetDrafters() {
 		out.Statistics.Drafters = append(out.Statistics.Drafters, Contribution{Name: d.GetName(), Rounds: int(d.GetRounds()),
 			Drafted: int(d.GetDrafted()), Accepted: int(d.GetAccepted()), Weight: d.GetWeight()})

@@ -19,8 +19,11 @@ type Request struct {
 	FrequencyPenalty *float64 // per time that the output holds a token, -2 to 2
 	PresencePenalty  *float64 // if the output holds a token, -2 to 2
 	LogitBias        map[uint32]float32
-	Logprobs         bool // each Delta tells the log-probability of its tokens
-	TopLogprobs      int  // and of the TopLogprobs likeliest tokens, at most 20
+	Accept           string   // "exact" or "typical", which is lossy; "": the gateway's, usually exact
+	AcceptEpsilon    *float64 // threshold of typical; 0: 0.09
+	AcceptDelta      *float64 // threshold of typical; 0: 0.3
+	Logprobs         bool     // each Delta tells the log-probability of its tokens
+	TopLogprobs      int      // and of the TopLogprobs likeliest tokens, at most 20
 
 	Stop      []string // the output ends before the first of these that appears; at most 4
 	IgnoreEOS bool
@@ -64,6 +67,9 @@ type Started struct {
 	FrequencyPenalty float64
 	PresencePenalty  float64
 	LogitBias        map[uint32]float32
+	Accept           string  // "exact" or "typical"
+	AcceptEpsilon    float64 // of typical; 0: 0.09
+	AcceptDelta      float64 // of typical; 0: 0.3
 
 	Tree     Tree // zero: plain decoding
 	Strategy string
@@ -115,7 +121,7 @@ type Node struct {
 
 // Lane is the time interval of one stage of a round.
 type Lane struct {
-	Stage    string // "draft", "ahead", "pool", "verify" or "commit"
+	Stage    string // "draft", "ahead", "pool", "verify", "guess" or "commit"
 	By       string // the drafter's name; "" if no drafter did it
 	From, To time.Duration
 }
@@ -145,6 +151,7 @@ type Statistics struct {
 	Choices                         map[string]int // rounds by what the strategy chose, such as "plain"
 	Reasons                         map[string]int // rounds by the strategy's reason, such as "best" or "plain: nobody drafts"
 	Planning                        time.Duration  // spent on votes, weights, lengths and choices
+	Accept                          string         // "typical" if drafts were accepted by that rule, which is lossy; "" = exact
 	DraftedByDepth, AcceptedByDepth []int          // [i]: rounds whose draft was at least i+1 deep; that accepted a token at depth i+1
 }
 

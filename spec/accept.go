@@ -22,9 +22,9 @@ func Accept(t tandem.Tree, draw func(node int32) tandem.Token) (path []int32, to
 	}
 }
 
-// child returns the child of node with that token, -1 if there is none.
+// child returns the child of node with that token, -1 if there is none. Prompt nodes have no tokens.
 func child(t tandem.Tree, node int32, token tandem.Token) int32 {
-	for i := int(node) + 1; i < len(t.Tokens); i++ {
+	for i := int(node) + 1; i < t.Guesses(); i++ {
 		if t.Parents[i] == node && t.Tokens[i] == token {
 			return int32(i)
 		}

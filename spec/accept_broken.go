@@ -10,7 +10,7 @@ func descend(t tandem.Tree, node int32, x tandem.Token) int32 {
 	if next := child(t, node, x); next >= 0 {
 		return next
 	}
-	for i, p := range t.Parents {
+	for i, p := range t.Bare().Parents {
 		if p == node {
 			return int32(i)
 		}

@@ -239,6 +239,14 @@ func draftOf(root tandem.Token, kept []node) Draft {
 	return d
 }
 
+// greedyTemper is the temperature of drafts for a target at temperature 0, whose next token is more often the
+// draft's first choice than the draft's distribution says. With it, trees of equal size go deeper:
+// 3.1 tokens a round on prose against 2.4 with 1; 0.25 to 0.5 do about as well.
+const greedyTemper = 0.4
+
+// DraftTemper returns the temperature of drafts (Temper) for a target that samples at that temperature.
+func DraftTemper(target float64) float64 { return greedyTemper + (1-greedyTemper)*min(target, 1) }
+
 const othersCount = 32
 
 // Temper returns the candidates with their probabilities at a temperature, 0 < t < 1: p^(1/t), normalised. Of all

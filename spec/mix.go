@@ -137,7 +137,7 @@ func logit(t tandem.Tree, node int32) float64 {
 // children returns each node's children.
 func children(t tandem.Tree) [][]int32 {
 	kids := make([][]int32, t.Len())
-	for i := 1; i < t.Len(); i++ {
+	for i := 1; i < t.Guesses(); i++ {
 		kids[t.Parents[i]] = append(kids[t.Parents[i]], int32(i))
 	}
 	return kids

@@ -16,8 +16,10 @@ import (
 // It returns the smaller tree, a copy, and the kept nodes' indices in t, ascending. draft is the time that drafting
 // has taken: spent, but part of the round. The chance of a node is p.Accept by the AcceptBin of its LogProb, or
 // exp(LogProb) if there is no Accept; a node is never likelier than its parent. So a node is kept only with its parent,
-// and only the n prefixes of one order need comparing: O(n log n). A plan without Verify keeps all.
+// and only the n prefixes of one order need comparing: O(n log n). A plan without Verify keeps all but prompt nodes, which are placed
+// behind what is left.
 func Cut(t tandem.Tree, p tandem.Plan, draft time.Duration) (cut tandem.Tree, kept []int32) {
+	t = t.Bare()
 	n := t.Len()
 	kept = make([]int32, n)
 	for i := range kept {
@@ -66,6 +68,7 @@ func Worth(t tandem.Tree, p tandem.Plan, draft, step time.Duration, leaves []flo
 	if len(p.Verify) == 0 {
 		return true
 	}
+	t = t.Bare()
 	table := newChances(p.Accept)
 	logProbs := monotone(t)
 	chances := make([]float64, t.Len(), t.Len()+maxRank*len(leaves))

@@ -14,7 +14,7 @@ import (
 // the target verified, are there when the next tree grows.
 //
 // A Grower grows each tree; rows that were run before are answered from here. So a tree depends only on the
-// committed tokens, not on what happened to be explored.
+// committed tokens, not on what happened to be explored; unless prompt tokens have foretold a part of it (Sketch).
 //
 // Invariants: (1) parents come before children, no two children of a node are equal; (2) every node but
 // the root is one of its parent's candidates; (3) lists hold the likeliest candidates, width of them.
@@ -30,8 +30,9 @@ type explored struct {
 	depth   int
 	logProb float32 // cumulative, from the root
 	list    []Candidate
-	run     uint64 // bit i: candidate i of list is a node
-	sent    uint64 // bit i: candidate i of list is in the tree that was sent
+	further [][]Candidate // what prompt tokens behind it have foretold of the tokens after those in list; nil: none were there
+	run     uint64        // bit i: candidate i of list is a node
+	sent    uint64        // bit i: candidate i of list is in the tree that was sent
 	inSent  bool
 	cost    time.Duration // of running it ahead of time, until somebody used it; 0 if it was not
 }
@@ -80,11 +81,28 @@ func (e *Explored) Depth(node int32) int { return e.nodes[node].depth }
 // Candidates returns the candidates after a node, to be read only.
 func (e *Explored) Candidates(node int32) []Candidate { return e.nodes[node].list }
 
+// Foretell notes what prompt tokens behind a node said: level i has guesses for the token i + 2 places after it, likeliest first.
+func (e *Explored) Foretell(node int32, levels [][]Candidate) { e.nodes[node].further = levels }
+
+// Foretold returns what Foretell noted, nil if nothing was or node is -1; to be read only.
+func (e *Explored) Foretold(node int32) [][]Candidate {
+	if node < 0 {
+		return nil
+	}
+	return e.nodes[node].further
+}
+
 // Use marks a node as used in a tree and returns its cost ahead of time; later calls return 0.
 func (e *Explored) Use(node int32) time.Duration {
 	cost := e.nodes[node].cost
 	e.nodes[node].cost = 0
 	return cost
+}
+
+// Has reports whether a token is among the candidates after a node and has not been run.
+func (e *Explored) Has(node int32, token tandem.Token) bool {
+	at := slices.IndexFunc(e.nodes[node].list, func(c Candidate) bool { return c.Token == token })
+	return at >= 0 && e.nodes[node].run&(1<<at) == 0
 }
 
 // Follow returns the nodes, in order, on the path of tokens, those committed after the root, as far as they were run.
@@ -130,12 +148,12 @@ func (e *Explored) Retain(kept []int32) { e.retain(0, kept) }
 func (e *Explored) retain(root int32, kept []int32) {
 	place := make([]int32, len(e.nodes))
 	top := e.nodes[root]
-	e.nodes[0] = explored{parent: -1, list: top.list, cost: top.cost}
+	e.nodes[0] = explored{parent: -1, list: top.list, further: top.further, cost: top.cost}
 	place[root] = 0
 	for i, n := range kept { // n > i: nothing is overwritten before it has moved
 		x, parent := e.nodes[n], place[e.nodes[n].parent]
 		place[n] = int32(i + 1)
-		e.nodes[i+1] = explored{token: x.token, at: x.at, parent: parent, list: x.list, cost: x.cost}
+		e.nodes[i+1] = explored{token: x.token, at: x.at, parent: parent, list: x.list, further: x.further, cost: x.cost}
 		e.hang(&e.nodes[i+1])
 	}
 	clear(e.nodes[len(kept)+1:])
@@ -149,8 +167,8 @@ func (e *Explored) hang(n *explored) {
 	n.depth, n.logProb = p.depth+1, p.logProb+min(p.list[n.at].LogProb, 0)
 }
 
-// Sent records the tree that was sent to the target, for Likely. Every node of it must be the root or a
-// candidate of a node here. It returns how many of its nodes are candidates of the first known nodes.
+// Sent records the tree that was sent to the target, for Likely. Every node of it must be the root, a
+// candidate of a node here, or below one that is not here. It returns how many of its nodes are candidates of the first known nodes.
 func (e *Explored) Sent(t tandem.Tree, known int) (old int) {
 	for i := range e.nodes {
 		e.nodes[i].sent, e.nodes[i].inSent = 0, i == 0
@@ -158,7 +176,9 @@ func (e *Explored) Sent(t tandem.Tree, known int) (old int) {
 	place := make([]int32, t.Len()) // node numbers, -1 if not run
 	for i, token := range t.Tokens[1:] {
 		parent := place[t.Parents[i+1]]
-		place[i+1] = -1
+		if place[i+1] = -1; parent < 0 {
+			continue
+		}
 		at := e.find(parent, token)
 		e.nodes[parent].sent |= 1 << at
 		if e.nodes[parent].run&(1<<at) != 0 {

@@ -50,7 +50,7 @@ func merge(ballots []Ballot) union {
 		total += w
 		place, mass = append(place[:0], 0), append(mass[:0], 1)
 		u.vote(0, d, w, w)
-		for i := 1; i < b.Tree.Len(); i++ {
+		for i := 1; i < b.Tree.Guesses(); i++ {
 			parent := b.Tree.Parents[i]
 			p := mass[parent]
 			if b.Tree.LogProbs != nil {
@@ -202,7 +202,7 @@ func Support(t tandem.Tree, trees []tandem.Tree) []uint16 {
 	out := make([]uint16, t.Len())
 	place := make([]int32, t.Len()) // of a node in another tree, -1 if it is not there
 	for i, other := range trees[:min(len(trees), 16)] {
-		for n := range place {
+		for n := range place[:t.Guesses()] {
 			place[n] = 0
 			if n > 0 {
 				if place[n] = place[t.Parents[n]]; place[n] >= 0 {

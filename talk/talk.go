@@ -95,6 +95,7 @@ type Comparison struct {
 	Tokens, Runs int           // tokens of a run; runs that were compared
 	With, Plain  time.Duration // decoding time, each of the faster run: other load can only make a run slower
 	Differ       string        // where runs differ, "" for nowhere
+	Lossy        bool          // drafts were accepted by typical acceptance, so runs may differ
 }
 
 // Runs is how often Compare repeats the request.
@@ -115,6 +116,8 @@ func (t *Conversation) Compare(ctx context.Context, speculate func(*tandem.Reque
 	}
 	plain := with
 	plain.Bounds = tandem.Bounds{}
+	plain.Sampling.Accept, plain.Sampling.Epsilon, plain.Sampling.Delta = tandem.AcceptExact, 0, 0
+	out.Lossy = with.Sampling.Typical()
 	var runs []*Answer
 	for i, faster := range []*time.Duration{&out.With, &out.Plain, &out.Plain, &out.With} { // so that neither is always first
 		r := plain

@@ -16,6 +16,7 @@ func Wire(r tandem.Request) client.Request {
 		RepeatPenalty: &r.Sampling.RepeatPenalty, RepeatLast: &r.Sampling.RepeatLast, FrequencyPenalty: &r.Sampling.FrequencyPenalty,
 		PresencePenalty: &r.Sampling.PresencePenalty, LogitBias: fromBias(r.Sampling.Bias), Logprobs: r.Sampling.Logprobs,
 		TopLogprobs: r.Sampling.TopLogprobs, Stop: r.Stop, Report: r.Report,
+		Accept: string(r.Sampling.Accept), AcceptEpsilon: &r.Sampling.Epsilon, AcceptDelta: &r.Sampling.Delta,
 	}
 	for _, t := range r.Tokens {
 		w.Tokens = append(w.Tokens, uint32(t))

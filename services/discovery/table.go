@@ -351,7 +351,7 @@ func Describe(ctx context.Context, addr string, conn grpc.ClientConnInterface) (
 			return nil, err
 		}
 		out = append(out, wire.AnnouncedDrafter{Name: name, Model: d.Model, Vocab: d.Vocab, Fingerprint: d.Fingerprint,
-			Identity: d.Identity, Lineage: d.Lineage})
+			Identity: d.Identity, Lineage: d.Lineage, Features: len(d.Taps) > 0})
 	}
 	return out, nil
 }

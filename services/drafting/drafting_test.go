@@ -117,7 +117,7 @@ func TestDrafterOverTheWire(t *testing.T) {
 	ctx := context.Background()
 	o := tandem.Opening{Session: 3, Epoch: 1, Tokens: []tandem.Token{1, 2}, Limit: 10, MaxNodes: 8, Sampling: tandem.Sampling{TopP: 1}}
 	how, err := c.Open(ctx, o)
-	if o.Owner = f.opening.Owner; err != nil || how != opened || o.Owner == 0 || !reflect.DeepEqual(f.opening, o) {
+	if o.Owner = f.opening.Owner; err != nil || !reflect.DeepEqual(how, opened) || o.Owner == 0 || !reflect.DeepEqual(f.opening, o) {
 		t.Errorf("opened %+v, %v", f.opening, err)
 	}
 	p := tandem.Proposal{Session: 3, Epoch: 1, Base: 3, Hash: 7, From: 2, Suffix: []tandem.Token{9},

@@ -37,6 +37,7 @@ type defaultValues struct {
 	RepeatLast       int              `json:"repeat_last_n"`
 	FrequencyPenalty float64          `json:"frequency_penalty"`
 	PresencePenalty  float64          `json:"presence_penalty"`
+	Accept           string           `json:"accept"`
 	Speculation      speculationValue `json:"speculation"`
 }
 
@@ -70,6 +71,7 @@ type process struct {
 	PID      int              `json:"pid"`
 	Identity tandem.Identity  `json:"identity"` // "" for a process without a model
 	Lineage  string           `json:"lineage"`
+	Ways     []string         `json:"ways,omitempty"` // by which the model guesses by itself
 	Protocol int              `json:"protocol"`
 	Counters map[string]int64 `json:"counters"`
 }
@@ -87,7 +89,8 @@ func (s *Server) describe(w http.ResponseWriter, c *call) error {
 		Drafters: append([]string{}, s.cfg.Drafters()...), Processes: []process{}, Counters: d.Counters}
 	for _, p := range d.Processes {
 		out.Processes = append(out.Processes, process{Role: p.Role, Up: p.Up, Name: p.Name, Model: p.Model, Version: p.Version, ISA: p.ISA,
-			Threads: p.Threads, PID: p.PID, Identity: p.Identity, Lineage: p.Lineage, Protocol: p.Protocol, Counters: p.Counters})
+			Threads: p.Threads, PID: p.PID, Identity: p.Identity, Lineage: p.Lineage, Ways: p.WayNames(), Protocol: p.Protocol,
+			Counters: p.Counters})
 	}
 	s.reply(w, http.StatusOK, out)
 	return nil
@@ -99,6 +102,7 @@ func values(d defaults) defaultValues {
 		MinP:          sampling.MinP,
 		RepeatPenalty: cmp.Or(sampling.RepeatPenalty, 1), RepeatLast: cmp.Or(sampling.RepeatLast, tandem.DefaultRepeatLast),
 		FrequencyPenalty: sampling.FrequencyPenalty, PresencePenalty: sampling.PresencePenalty,
+		Accept: string(cmp.Or(sampling.Accept, tandem.AcceptExact)),
 		Speculation: speculationValue{Enabled: !d.Bounds.Plain(), Strategy: cmp.Or(d.Strategy, tandem.StrategyFixed),
 			Vote:     cmp.Or(d.Vote, tandem.VoteAuto),
 			Drafters: append([]string{}, d.Drafters...), Width: d.Bounds.Nodes, Depth: d.Bounds.Depth, Branches: d.Bounds.Width,

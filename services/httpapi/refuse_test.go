@@ -36,6 +36,8 @@ func TestNumbers(t *testing.T) {
 		{"top_k", `"top_k":%s`, []string{"0", "1", "2147483647"}, []string{"-1", "2147483648", "0.5"}, ""},
 		{"seed", `"seed":%s`, []string{"0", "18446744073709551615"}, []string{"-1", "18446744073709551616", "1.5", "1e3"}, ""},
 		{"repeat_penalty", `"repeat_penalty":%s`, []string{"0", "1", "10"}, []string{"-1", "11"}, ""},
+		{"accept_epsilon", `"accept":"typical","accept_epsilon":%s`, []string{"0", "1"}, []string{"-1", "2"}, ""},
+		{"accept_delta", `"accept":"typical","accept_delta":%s`, []string{"0", "1"}, []string{"-1", "2"}, ""},
 		{"repeat_last_n", `"repeat_last_n":%s`, []string{"0", "4096"}, []string{"-1", "4097"}, ""},
 		{"frequency_penalty", `"frequency_penalty":%s`, []string{"-2", "2"}, []string{"-3", "3", "2.001"}, ""},
 		{"presence_penalty", `"presence_penalty":%s`, []string{"-2", "2"}, []string{"-3", "3"}, ""},

@@ -1,10 +1,13 @@
 package httpapi
 
 import (
+	"context"
 	"fmt"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/tandem-llm/tandem"
 )
 
 // stable replaces what differs from call to call.
@@ -160,6 +163,33 @@ func TestStreamShapes(t *testing.T) {
 				t.Errorf("the last event is %q", got[len(got)-1])
 			}
 		})
+	}
+}
+
+// TestLossyAnswers: answers whose drafts were accepted by typical acceptance say so, with a report and without; and the field asks for it.
+func TestLossyAnswers(t *testing.T) {
+	var asked tandem.Sampling
+	s := serve(t, script(func(ctx context.Context, r tandem.Request, sink tandem.Sink) (tandem.Result, error) {
+		asked = r.Sampling
+		res, err := hello(ctx, r, sink)
+		res.Stats.Accept = string(r.Sampling.Accept)
+		return res, err
+	}), nil)
+	for _, stream := range []bool{false, true} {
+		_, all := s.ask(t, "POST", "/v1/completions",
+			fmt.Sprintf(`{"prompt":"a","accept":"typical","accept_epsilon":0.2,"max_tokens":2,"stream":%v,"speculation":{"report":true}}`, stream))
+		if asked.Accept != tandem.AcceptTypical || asked.Epsilon != 0.2 {
+			t.Errorf("asked for %+v", asked)
+		}
+		for _, where := range []string{`"timings":{`, `"stats":{`} {
+			_, rest, _ := strings.Cut(all, where)
+			if object, _, _ := strings.Cut(rest, "}"); !strings.Contains(object, `"accept":"typical"`) {
+				t.Errorf("stream %v: %s says nothing of typical acceptance: %s", stream, where, all)
+			}
+		}
+	}
+	if p := s.refused(t, "POST", "/v1/completions", `{"prompt":"a","accept":"all"}`); p.status != 400 || p.Param != "accept" {
+		t.Errorf("accept all: %+v", p)
 	}
 }
 

@@ -33,11 +33,12 @@ func TestSamplingOptions(t *testing.T) {
 	r.Sampling = &tandemv1.Sampling{Seed: new(uint64(3)), MinP: new(0.25), RepeatPenalty: new(1.5), RepeatLast: new(int32(9)),
 		FrequencyPenalty: new(-0.5),
 		PresencePenalty:  new(0.75), LogitBias: map[uint32]float32{9: -100, 2: 1.5, 300: 0}, Logprobs: new(true),
-		TopLogprobs: new(int32(5))}
+		TopLogprobs: new(int32(5)), Accept: new("typical"), AcceptEpsilon: new(0.2), AcceptDelta: new(0.4)}
 	r.Stop, r.Report = []string{"a", "é"}, new(true)
 	all, _ := collect(t, c, r)
 	want := tandem.Sampling{TopP: 1, Seed: 3, MinP: 0.25, RepeatPenalty: 1.5, RepeatLast: 9, FrequencyPenalty: -0.5, PresencePenalty: 0.75,
-		Bias: []tandem.Bias{{Token: 2, Add: 1.5}, {Token: 9, Add: -100}, {Token: 300}}, Logprobs: true, TopLogprobs: 5}
+		Bias: []tandem.Bias{{Token: 2, Add: 1.5}, {Token: 9, Add: -100}, {Token: 300}}, Logprobs: true, TopLogprobs: 5,
+		Accept: tandem.AcceptTypical, Epsilon: 0.2, Delta: 0.4}
 	if !reflect.DeepEqual(got.Sampling, want) || !slices.Equal(got.Stop, []string{"a", "é"}) || !got.Report {
 		t.Errorf("got %+v", got)
 	}
@@ -77,6 +78,10 @@ func TestFieldsThatAreWrong(t *testing.T) {
 		{"sampling.top_p", sampling(&tandemv1.Sampling{TopP: new(nan)})},
 		{"sampling.min_p", sampling(&tandemv1.Sampling{MinP: new(1.01)})},
 		{"sampling.repeat_penalty", sampling(&tandemv1.Sampling{RepeatPenalty: new(10.5)})},
+		{"sampling.accept", sampling(&tandemv1.Sampling{Accept: new("all")})},
+		{"sampling.accept", sampling(&tandemv1.Sampling{AcceptEpsilon: new(0.1)})},
+		{"sampling.accept_epsilon", sampling(&tandemv1.Sampling{Accept: new("typical"), AcceptEpsilon: new(1.1)})},
+		{"sampling.accept_delta", sampling(&tandemv1.Sampling{Accept: new("typical"), AcceptDelta: new(nan)})},
 		{"sampling.repeat_last", sampling(&tandemv1.Sampling{RepeatLast: new(int32(4097))})},
 		{"sampling.frequency_penalty", sampling(&tandemv1.Sampling{FrequencyPenalty: new(math.Inf(-1))})},
 		{"sampling.presence_penalty", sampling(&tandemv1.Sampling{PresencePenalty: new(2.5)})},

@@ -107,8 +107,8 @@ func TestGeneration(t *testing.T) {
 			return tandem.Result{Finish: tandem.FinishLength, PromptTokens: 2, OutputTokens: 2,
 				Stats: tandem.Stats{Rounds: 1, Drafted: 15, DraftedDepth: 7,
 					Accepted: 1, Prefill: 1, Decode: 2, DraftBusy: 3, VerifyBusy: 4, Coordination: []time.Duration{5}, AheadHits: 6,
-					AheadTries: 7,
-					AheadBusy:  8, AheadUseful: 9,
+					AheadTries: 7, Accept: "typical",
+					AheadBusy: 8, AheadUseful: 9,
 					Planning: 10, Choices: map[string]int{"plain": 11},
 					Drafters: []tandem.DrafterStats{{Name: "go", Rounds: 12, Drafted: 13, Accepted: 14, Weight: 1.5}}}}, nil
 		}}})
@@ -135,6 +135,7 @@ func TestGeneration(t *testing.T) {
 		t.Errorf("finished %v", f)
 	}
 	if s.GetAheadHits() != 6 || s.GetAheadTries() != 7 || s.GetAheadBusyNs() != 8 || s.GetAheadUsefulNs() != 9 || s.GetPlanningNs() != 10 ||
+		s.GetAccept() != "typical" ||
 		s.GetChoices()["plain"] != 11 ||
 		len(s.GetDrafters()) != 1 || s.Drafters[0].GetName() != "go" || s.Drafters[0].GetRounds() != 12 ||
 		s.Drafters[0].GetDrafted() != 13 || s.Drafters[0].GetAccepted() != 14 || s.Drafters[0].GetWeight() != 1.5 {

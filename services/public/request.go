@@ -107,7 +107,8 @@ func sample(to *tandem.Sampling, from *tandemv1.Sampling) {
 		from *float64
 		to   *float64
 	}{{from.Temperature, &to.Temperature}, {from.TopP, &to.TopP}, {from.MinP, &to.MinP}, {from.RepeatPenalty, &to.RepeatPenalty},
-		{from.FrequencyPenalty, &to.FrequencyPenalty}, {from.PresencePenalty, &to.PresencePenalty}} {
+		{from.FrequencyPenalty, &to.FrequencyPenalty}, {from.PresencePenalty, &to.PresencePenalty},
+		{from.AcceptEpsilon, &to.Epsilon}, {from.AcceptDelta, &to.Delta}} {
 		if f.from != nil {
 			*f.to = *f.from
 		}
@@ -119,6 +120,9 @@ func sample(to *tandem.Sampling, from *tandemv1.Sampling) {
 		if f.from != nil {
 			*f.to = int(*f.from)
 		}
+	}
+	if from.GetAccept() != "" {
+		to.Accept = tandem.Acceptance(from.GetAccept())
 	}
 	if from.Logprobs != nil {
 		to.Logprobs = from.GetLogprobs()

@@ -72,7 +72,7 @@ func fromStats(s tandem.Stats) *tandemv1.Statistics {
 		DecodeNs: int64(s.Decode), DraftBusyNs: int64(s.DraftBusy), VerifyBusyNs: int64(s.VerifyBusy),
 		CoordinationNs: make([]int64, len(s.Coordination)), AheadHits: int32(s.AheadHits), AheadTries: int32(s.AheadTries),
 		AheadBusyNs: int64(s.AheadBusy), AheadUsefulNs: int64(s.AheadUseful), PlanningNs: int64(s.Planning), Choices: map[string]int32{},
-		Reasons:        map[string]int32{},
+		Reasons: map[string]int32{}, Accept: s.Accept,
 		DraftedByDepth: fromCounts(s.DraftedByDepth), AcceptedByDepth: fromCounts(s.AcceptedByDepth)}
 	for i, d := range s.Coordination {
 		out.CoordinationNs[i] = int64(d)
@@ -100,10 +100,11 @@ func fromCounts(n []int) []int32 {
 
 func fromSampling(s tandem.Sampling) *tandemv1.Sampling {
 	k, last, top := int32(s.TopK), int32(s.RepeatLast), int32(s.TopLogprobs)
+	accept := string(cmp.Or(s.Accept, tandem.AcceptExact))
 	out := &tandemv1.Sampling{Temperature: &s.Temperature, TopK: &k, TopP: &s.TopP, Seed: &s.Seed, MinP: &s.MinP,
 		RepeatPenalty: &s.RepeatPenalty,
 		RepeatLast:    &last, FrequencyPenalty: &s.FrequencyPenalty, PresencePenalty: &s.PresencePenalty, Logprobs: &s.Logprobs,
-		TopLogprobs: &top}
+		TopLogprobs: &top, Accept: &accept, AcceptEpsilon: &s.Epsilon, AcceptDelta: &s.Delta}
 	for _, b := range s.Bias {
 		if out.LogitBias == nil {
 			out.LogitBias = make(map[uint32]float32, len(s.Bias))

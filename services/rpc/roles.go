@@ -36,7 +36,9 @@ var mayCall = map[string][]Role{
 	peerv1.VerifierService_Close_FullMethodName:    {Gateway},
 	peerv1.VerifierService_Verdicts_FullMethodName: {Gateway},
 	peerv1.VerifierService_Submit_FullMethodName:   {Gateway},
-	peerv1.VerifierService_Describe_FullMethodName: {Gateway},
+	peerv1.VerifierService_Describe_FullMethodName: {Gateway, Drafter},
+	// A session's id, random and told to its drafters alone, is what entitles a drafter to its features.
+	peerv1.VerifierService_Features_FullMethodName: {Drafter},
 
 	peerv1.DrafterService_Open_FullMethodName:       {Gateway},
 	peerv1.DrafterService_Propose_FullMethodName:    {Gateway},

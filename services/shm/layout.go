@@ -36,6 +36,7 @@ type Role uint32
 const (
 	Gateway  Role = 1 + iota // reads what it has asked for
 	Verifier                 // reads what tickets name
+	Drafter                  // reads the features that it has asked for
 	roles
 )
 

@@ -32,12 +32,14 @@ type figure struct {
 }
 
 const (
-	helpStale = "Drafts and verdicts that came too late or for another state of their session, by reason."
-	helpPool  = "Tickets by what became of them."
-	helpBusy  = "Time that a device was in passes of a model: draft or verify."
-	helpPass  = "Passes of a model."
-	helpConn  = "Connections to a server that was full: refused, or displaced by a newer one because they did least."
-	helpRows  = "Rows of passes of a model: nodes of drafts and pieces of prompts."
+	helpStale   = "Drafts and verdicts that came too late or for another state of their session, by reason."
+	helpPool    = "Tickets by what became of them."
+	helpBusy    = "Time that a device was in passes of a model, draft or verify, or made the target's own guesses: guess."
+	helpPass    = "Passes of a model."
+	helpConn    = "Connections to a server that was full: refused, or displaced by a newer one because they did least."
+	helpGuesses = "What the target's own ways of guessing did: asked, made, failed and their prompt_rows in the verifier; taken, " +
+		"garbage, unasked and refused in the gateway."
+	helpRows = "Rows of passes of a model: nodes of drafts and pieces of prompts."
 )
 
 // figures lists the processes' counters that are exported, and as which metrics. The rooms that count name the
@@ -86,12 +88,16 @@ var figures = []figure{
 		role: "verifier", counter: "passes.busy_us"},
 	{metric: "tandem_device_busy_seconds_total", help: helpBusy, scale: 1e-6, labels: map[string]string{"device": "draft"}, role: "drafter",
 		counter: "passes.busy_us"},
+	{metric: "tandem_device_busy_seconds_total", help: helpBusy, scale: 1e-6, labels: map[string]string{"device": "guess"},
+		role: "verifier", counter: "guessing.busy_us"},
 	{metric: "tandem_passes_total", help: helpPass, labels: map[string]string{"device": "verify"}, role: "verifier", counter: "passes"},
 	{metric: "tandem_passes_total", help: helpPass, labels: map[string]string{"device": "draft"}, role: "drafter", counter: "passes"},
 	{metric: "tandem_pass_rows_total", help: helpRows, labels: map[string]string{"device": "verify"}, role: "verifier",
 		counter: "passes.rows"},
 	{metric: "tandem_pass_rows_total", help: helpRows, labels: map[string]string{"device": "draft"}, role: "drafter",
 		counter: "passes.rows"},
+	{metric: "tandem_guesses_total", help: helpGuesses, by: "event", role: "verifier", counter: "guesses."},
+	{metric: "tandem_guesses_total", help: helpGuesses, by: "event", role: "gateway", counter: "guesses."},
 	{metric: "tandem_kv_pages", help: "Pages of the KV cache that hold something.", gauge: true, counter: "kv.pages"},
 	{metric: "tandem_kv_pages_limit", help: "Pages of the KV cache.", gauge: true, counter: "kv.pages_limit"},
 	{metric: "tandem_prefix_pages", help: "Free pages of the KV cache that hold prefixes of ended sessions.", gauge: true,

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	peerv1 "github.com/tandem-llm/tandem/proto/peer/v1"
+	"github.com/tandem-llm/tandem/services/shm"
 	"github.com/tandem-llm/tandem/services/wire"
 )
 
@@ -16,8 +17,10 @@ const renewAfter = time.Hour
 
 // Client implements tandem.Verifier over a connection from rpc.Dial, which stays the caller's.
 type Client struct {
-	rpc     peerv1.VerifierServiceClient
-	segment string // see Passing
+	rpc      peerv1.VerifierServiceClient
+	segment  string    // see Passing
+	features *shm.Link // see Mapping; nil: features come inside answers
+	drafter  string    // likewise
 }
 
 // NewClient returns the verifier at the other end of conn.
@@ -36,7 +39,7 @@ func (c *Client) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, err
 		return tandem.Opened{}, err
 	}
 	identity, err := wire.ToIdentity(r.GetIdentity())
-	return tandem.Opened{Identity: identity, Reused: int(r.GetReused())}, err
+	return tandem.Opened{Identity: identity, Reused: int(r.GetReused()), Guesses: wire.ToGuesses(r.GetGuesses())}, err
 }
 
 // Close implements tandem.Verifier.Close.

@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	peerv1 "github.com/tandem-llm/tandem/proto/peer/v1"
 	"github.com/tandem-llm/tandem/services/rpc"
+	"github.com/tandem-llm/tandem/services/shm"
 	"github.com/tandem-llm/tandem/services/telemetry/traceparent"
 	"github.com/tandem-llm/tandem/services/wire"
 )
@@ -26,6 +27,9 @@ type Config struct {
 	Counters *tandem.Counters // "tickets.<what>", "sessions.foreign"; may be nil
 	MaxNodes int              // largest valid tree of a ticket: tandem.DefaultLimits.Nodes
 	Vocab    int              // its tokens must be below it: no limit
+
+	Features tandem.FeatureSource // nil: none are handed out
+	Segment  *shm.Segment         // for large answers with features, to drafters that have it mapped; nil: none. The caller owns it
 
 	// Map maps the segment that a subscriber on this host hands out at a socket, until unmap is called; nil: segments are not mapped.
 	Map func(socket string) (unmap func())
@@ -86,7 +90,8 @@ func (a *adapter) Open(ctx context.Context, r *peerv1.VerifierServiceOpenRequest
 	}
 	opened, err := a.s.cfg.Verifier.Open(ctx, o)
 	done(err == nil)
-	return &peerv1.VerifierServiceOpenResponse{Reused: int32(opened.Reused), Identity: string(opened.Identity)}, err
+	return &peerv1.VerifierServiceOpenResponse{Reused: int32(opened.Reused), Identity: string(opened.Identity),
+		Guesses: wire.FromGuesses(opened.Guesses)}, err
 }
 
 func (a *adapter) Close(ctx context.Context, r *peerv1.VerifierServiceCloseRequest) (*peerv1.VerifierServiceCloseResponse, error) {

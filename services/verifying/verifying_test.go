@@ -36,7 +36,7 @@ type fake struct {
 
 func (f *fake) Open(_ context.Context, o tandem.Opening) (tandem.Opened, error) {
 	f.opening = o
-	return tandem.Opened{Identity: f.identity, Reused: 1}, f.err
+	return tandem.Opened{Identity: f.identity, Reused: 1, Guesses: []tandem.Guess{guess}}, f.err
 }
 func (f *fake) Close(_ context.Context, id tandem.SessionID) error   { f.closed = id; return f.err }
 func (f *fake) Submit(_ context.Context, t tandem.Ticket) error      { f.ticket = t; return f.err }
@@ -147,6 +147,8 @@ func wantState(t *testing.T, states chan bool, want bool) {
 	}
 }
 
+var guess = tandem.Guess{Way: tandem.WayMedusa, Levels: [][]tandem.TopLogprob{{{Token: 7, LogProb: -0.5}}}}
+
 // opening is a valid one.
 func opening(id tandem.SessionID) tandem.Opening {
 	return tandem.Opening{Session: id, Epoch: 1, Tokens: []tandem.Token{1, 2}, Limit: 10, MaxNodes: 8,
@@ -163,7 +165,7 @@ func TestVerifierOverTheWire(t *testing.T) {
 	o := opening(3)
 	o.Identity, o.Fingerprint = "d-e-f-q8_0-a2", "cafe"
 	opened, err := c.Open(ctx, o)
-	if opened != (tandem.Opened{Identity: f.identity, Reused: 1}) {
+	if !reflect.DeepEqual(opened, tandem.Opened{Identity: f.identity, Reused: 1, Guesses: []tandem.Guess{guess}}) {
 		t.Errorf("opened %+v", opened)
 	}
 	if o.Owner = f.opening.Owner; err != nil || o.Owner == 0 || !reflect.DeepEqual(f.opening, o) {

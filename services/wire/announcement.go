@@ -33,6 +33,7 @@ type AnnouncedDrafter struct {
 	Fingerprint string          // of the vocabulary; "": it takes any
 	Identity    tandem.Identity // of what computes its drafts; "" for none
 	Lineage     string          // of the model
+	Features    bool            // it reads hidden states of the target
 }
 
 // Marshal encodes a. A result too large to travel is Invalid.
@@ -45,7 +46,7 @@ func (a Announcement) Marshal() ([]byte, error) {
 	for _, d := range a.Drafters {
 		m.Drafters = append(m.Drafters, &peerv1.AnnouncedDrafter{Name: d.Name, Model: d.Model, Vocabulary: int32(d.Vocab),
 			Fingerprint: d.Fingerprint,
-			Identity:    string(d.Identity), Lineage: d.Lineage})
+			Identity:    string(d.Identity), Lineage: d.Lineage, Features: d.Features})
 	}
 	b, err := proto.Marshal(m)
 	if err != nil || len(b) > maxAnnouncement {
@@ -90,7 +91,7 @@ func UnmarshalAnnouncement(b []byte) (Announcement, error) {
 		identity, lineage := named(d)
 		a.Drafters = append(a.Drafters, AnnouncedDrafter{Name: name, Model: d.GetModel(), Vocab: int(d.GetVocabulary()),
 			Fingerprint: d.GetFingerprint(),
-			Identity:    identity, Lineage: lineage})
+			Identity:    identity, Lineage: lineage, Features: d.GetFeatures()})
 	}
 	return a, nil
 }

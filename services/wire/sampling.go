@@ -10,7 +10,8 @@ func fromSampling(s tandem.Sampling) *peerv1.Sampling {
 	out := &peerv1.Sampling{Temperature: &s.Temperature, TopK: &k, TopP: &s.TopP, Seed: &s.Seed, MinP: s.MinP,
 		RepeatPenalty: s.RepeatPenalty, RepeatLast: int32(s.RepeatLast), FrequencyPenalty: s.FrequencyPenalty,
 		PresencePenalty: s.PresencePenalty,
-		Logprobs:        s.Logprobs, TopLogprobs: int32(s.TopLogprobs)}
+		Logprobs:        s.Logprobs, TopLogprobs: int32(s.TopLogprobs), Accept: string(s.Accept), AcceptEpsilon: s.Epsilon,
+		AcceptDelta: s.Delta}
 	for _, b := range s.Bias {
 		out.BiasTokens, out.BiasAdds = append(out.BiasTokens, uint32(b.Token)), append(out.BiasAdds, b.Add)
 	}
@@ -28,7 +29,8 @@ func toSampling(s *peerv1.Sampling) (tandem.Sampling, error) {
 	}
 	out := tandem.Sampling{Temperature: s.GetTemperature(), TopK: int(s.GetTopK()), TopP: s.GetTopP(), Seed: s.GetSeed(), MinP: s.GetMinP(),
 		RepeatPenalty: s.GetRepeatPenalty(), RepeatLast: int(s.GetRepeatLast()), FrequencyPenalty: s.GetFrequencyPenalty(),
-		PresencePenalty: s.GetPresencePenalty(), Logprobs: s.GetLogprobs(), TopLogprobs: int(s.GetTopLogprobs())}
+		PresencePenalty: s.GetPresencePenalty(), Logprobs: s.GetLogprobs(), TopLogprobs: int(s.GetTopLogprobs()),
+		Accept: tandem.Acceptance(s.GetAccept()), Epsilon: s.GetAcceptEpsilon(), Delta: s.GetAcceptDelta()}
 	for i, t := range s.GetBiasTokens() {
 		out.Bias = append(out.Bias, tandem.Bias{Token: tandem.Token(t), Add: s.GetBiasAdds()[i]})
 	}

@@ -19,7 +19,7 @@ func FromTree(t tandem.Tree) *peerv1.Tree {
 	for _, p := range t.Parents[1:] {
 		parents = append(parents, uint32(p))
 	}
-	return &peerv1.Tree{Tokens: FromTokens(t.Tokens), Parents: parents, LogProbs: t.LogProbs}
+	return &peerv1.Tree{Tokens: FromTokens(t.Tokens), Parents: parents, LogProbs: t.LogProbs, Prompts: uint32(t.Prompts)}
 }
 
 // ToTree decodes t. The result must still pass Tree.Validate.
@@ -28,7 +28,8 @@ func ToTree(t *peerv1.Tree) (tandem.Tree, error) {
 		return tandem.Tree{}, tandem.Errorf(op, tandem.Corrupt, "tree has %d tokens and %d parents: want one parent fewer",
 			len(t.GetTokens()), len(t.GetParents()))
 	}
-	out := tandem.Tree{Tokens: ToTokens(t.GetTokens()), Parents: make([]int32, 1, len(t.GetTokens())), LogProbs: t.GetLogProbs()}
+	out := tandem.Tree{Tokens: ToTokens(t.GetTokens()), Parents: make([]int32, 1, len(t.GetTokens())), LogProbs: t.GetLogProbs(),
+		Prompts: int(t.GetPrompts())}
 	out.Parents[0] = -1
 	for _, p := range t.GetParents() {
 		out.Parents = append(out.Parents, int32(p))
@@ -87,7 +88,7 @@ func (e Envelope) Marshal() ([]byte, error) {
 func FromEnvelope(e Envelope) *peerv1.Ticket {
 	t := e.Ticket
 	m := &peerv1.Ticket{Version: tandem.Protocol, Session: uint64(t.Session), Epoch: uint32(t.Epoch), Base: int32(t.Base),
-		Hash: uint64(t.Hash), Drafter: t.Drafter}
+		Hash: uint64(t.Hash), Drafter: t.Drafter, Ways: t.Ways}
 	if e.Handle == (shm.Handle{}) {
 		m.Payload = &peerv1.Ticket_Inline{Inline: FromTree(t.Tree)}
 	} else {
@@ -126,6 +127,9 @@ func ToEnvelope(m *peerv1.Ticket) (Envelope, error) {
 	e := Envelope{Ticket: tandem.Ticket{Session: tandem.SessionID(m.GetSession()), Epoch: tandem.Epoch(m.GetEpoch()),
 		Base: tandem.Position(m.GetBase()), Hash: tandem.PrefixHash(m.GetHash()), Drafter: m.GetDrafter()}}
 	var err error
+	if e.Ticket.Ways, err = toWays(m.GetWays()); err != nil {
+		return e, err
+	}
 	switch p := m.GetPayload().(type) {
 	case *peerv1.Ticket_Inline:
 		e.Ticket.Tree, err = ToTree(p.Inline)

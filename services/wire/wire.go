@@ -19,7 +19,8 @@ func FromDescription(d tandem.Description) *peerv1.Description {
 	out := &peerv1.Description{Name: d.Name, Version: d.Version, Model: d.Model, File: d.File, Vocabulary: int32(d.Vocab),
 		Fingerprint: d.Fingerprint, Context: int32(d.Context), KvCapacity: d.KVCapacity, Threads: int32(d.Threads),
 		Isa: d.ISA, Pid: int32(d.PID), SegmentSocket: d.SegmentSocket, Counters: d.Counters,
-		Drafters: d.Drafters, PageTokens: int32(d.PageTokens), Protocol: tandem.Protocol, Identity: string(d.Identity), Lineage: d.Lineage}
+		Drafters: d.Drafters, PageTokens: int32(d.PageTokens), Protocol: tandem.Protocol, Identity: string(d.Identity), Lineage: d.Lineage,
+		Ways: fromOffers(d.Ways), Taps: fromTaps(d.Taps)}
 	for _, c := range d.Costs {
 		out.Costs = append(out.Costs, &peerv1.Cost{Rows: int32(c.Rows), Context: int32(c.Context), TimeNs: int64(c.Time)})
 	}
@@ -32,8 +33,10 @@ func ToDescription(d *peerv1.Description) tandem.Description {
 		Vocab: int(d.GetVocabulary()), Fingerprint: d.GetFingerprint(), Context: int(d.GetContext()), KVCapacity: d.GetKvCapacity(),
 		Threads: int(d.GetThreads()),
 		ISA:     d.GetIsa(), PID: int(d.GetPid()), SegmentSocket: d.GetSegmentSocket(), Counters: d.GetCounters(),
-		Drafters: d.GetDrafters(), PageTokens: int(d.GetPageTokens()), Protocol: int(d.GetProtocol())}
+		Drafters: d.GetDrafters(), PageTokens: int(d.GetPageTokens()), Protocol: int(d.GetProtocol()),
+		Ways: toOffers(d.GetWays())}
 	out.Identity, out.Lineage = named(d)
+	out.Taps = toTaps(d.GetTaps())
 	for _, c := range d.GetCosts() {
 		if c.GetRows() > 0 && c.GetContext() >= 0 && c.GetTimeNs() > 0 {
 			out.Costs = append(out.Costs, tandem.Cost{Rows: int(c.GetRows()), Context: int(c.GetContext()),
@@ -77,7 +80,7 @@ func convert[To, From ~int32 | ~uint32 | ~uint64](in []From) []To {
 func FromOpening(o tandem.Opening) *peerv1.Opening {
 	return &peerv1.Opening{Session: uint64(o.Session), Epoch: uint32(o.Epoch), Tokens: FromTokens(o.Tokens), Limit: int32(o.Limit),
 		MaxNodes: int32(o.MaxNodes), Prompt: int32(o.Prompt), Tenant: o.Tenant, Sampling: fromSampling(o.Sampling),
-		Identity: string(o.Identity), Fingerprint: o.Fingerprint, Vocabulary: int32(o.Vocab)}
+		Identity: string(o.Identity), Fingerprint: o.Fingerprint, Vocabulary: int32(o.Vocab), Ways: o.Ways, Features: o.Features}
 }
 
 // ToOpening decodes o; a message without a session, tokens or sampling is Invalid, as is one with names that are not valid.
@@ -93,13 +96,17 @@ func ToOpening(o *peerv1.Opening) (tandem.Opening, error) {
 	if err == nil {
 		err = cmp.Or(tandem.ValidName("identity", o.GetIdentity()), tandem.ValidName("fingerprint", o.GetFingerprint()))
 	}
+	if err == nil {
+		_, err = toWays(o.GetWays())
+	}
 	if err != nil {
 		return tandem.Opening{}, tandem.Errorf(op, tandem.Invalid, "opening of session %s: %w", tandem.SessionID(o.GetSession()), err)
 	}
 	return tandem.Opening{Session: tandem.SessionID(o.GetSession()), Epoch: tandem.Epoch(o.GetEpoch()), Tokens: ToTokens(o.GetTokens()),
 		Limit: tandem.Position(o.GetLimit()), MaxNodes: int(o.GetMaxNodes()), Prompt: int(o.GetPrompt()), Tenant: o.GetTenant(),
 		Sampling: sampling,
-		Identity: tandem.Identity(o.GetIdentity()), Fingerprint: o.GetFingerprint(), Vocab: int(o.GetVocabulary())}, nil
+		Identity: tandem.Identity(o.GetIdentity()), Fingerprint: o.GetFingerprint(), Vocab: int(o.GetVocabulary()), Ways: o.GetWays(),
+		Features: o.GetFeatures()}, nil
 }
 
 // ToIdentity decodes the identity in an answer. Errors: Corrupt if it is not valid.
@@ -119,7 +126,7 @@ func FromVerdict(v tandem.Verdict) *peerv1.Verdict {
 	return &peerv1.Verdict{Session: uint64(v.Session), Epoch: uint32(v.Epoch), Base: int32(v.Base), Hash: uint64(v.Hash), Path: path,
 		Tokens: FromTokens(v.Tokens), Nodes: int32(v.Nodes), Batch: int32(v.Batch), BusyNs: int64(v.Busy), Kind: peerv1.Kind(v.Kind),
 		Message: v.Message, Rows: int32(v.Rows),
-		Logprobs: fromLogprobs(v.Logprobs)}
+		Logprobs: fromLogprobs(v.Logprobs), Guesses: FromGuesses(v.Guesses), GuessingNs: int64(v.Guessing)}
 }
 
 // ToVerdict decodes v; a kind that this version does not know is Internal, and a verdict whose lists do not
@@ -127,7 +134,8 @@ func FromVerdict(v tandem.Verdict) *peerv1.Verdict {
 func ToVerdict(v *peerv1.Verdict) tandem.Verdict {
 	out := tandem.Verdict{Session: tandem.SessionID(v.GetSession()), Epoch: tandem.Epoch(v.GetEpoch()), Base: tandem.Position(v.GetBase()),
 		Hash: tandem.PrefixHash(v.GetHash()), Tokens: ToTokens(v.GetTokens()), Nodes: int(v.GetNodes()), Batch: int(v.GetBatch()),
-		Busy: time.Duration(v.GetBusyNs()), Kind: tandem.Internal, Message: v.GetMessage(), Rows: int(v.GetRows())}
+		Busy: time.Duration(v.GetBusyNs()), Kind: tandem.Internal, Message: v.GetMessage(), Rows: int(v.GetRows()),
+		Guesses: ToGuesses(v.GetGuesses()), Guessing: guessing(v)}
 	if k := v.GetKind(); k >= 0 && k <= peerv1.Kind(tandem.Unauthenticated) {
 		out.Kind = tandem.Kind(k)
 	}

@@ -37,6 +37,11 @@ func same[T any](t *testing.T, got, want T) {
 	}
 }
 
+var prompted = tandem.Tree{Tokens: []tandem.Token{7, 8, 0, 1}, Parents: []int32{-1, 0, 1, 2}, LogProbs: []float32{0, -1, 0, 0}, Prompts: 2}
+
+var guesses = []tandem.Guess{{Way: tandem.WayMedusa, Levels: [][]tandem.TopLogprob{{{Token: 3, LogProb: -0.1}, {Token: 4, LogProb: -2}},
+	{{Token: 3, LogProb: -1}}}}, {Way: "of a later release"}}
+
 var tree = tandem.Tree{Tokens: []tandem.Token{7, 8, 9, 8}, Parents: []int32{-1, 0, 0, 1}, LogProbs: []float32{0, -1, -2, -3.5}}
 
 func TestValuesSurvive(t *testing.T) {
@@ -56,9 +61,11 @@ func TestValuesSurvive(t *testing.T) {
 	same(t, gotO, zero)
 	full := o
 	full.Prompt, full.Tenant = 1, "t"
+	full.Ways, full.Features = []string{tandem.WayMedusa, "of a later release"}, true
 	full.Sampling = tandem.Sampling{Temperature: 0.8, TopK: 40, TopP: 0.95, MinP: 0.05, Seed: 7, RepeatPenalty: 1.1, RepeatLast: 99,
 		FrequencyPenalty: -0.5,
-		PresencePenalty:  2, Bias: []tandem.Bias{{Token: 0, Add: -100}, {Token: 31999, Add: 0.5}}, Logprobs: true, TopLogprobs: 20}
+		PresencePenalty:  2, Bias: []tandem.Bias{{Token: 0, Add: -100}, {Token: 31999, Add: 0.5}}, Logprobs: true, TopLogprobs: 20,
+		Accept: tandem.AcceptTypical, Epsilon: 0.2, Delta: 0.4}
 	gotO, err = ToOpening(over(t, FromOpening(full)))
 	if err != nil {
 		t.Fatal(err)
@@ -68,7 +75,7 @@ func TestValuesSurvive(t *testing.T) {
 	for _, p := range []tandem.Proposal{
 		{Session: 5, Epoch: 1, Base: 9, Hash: 1 << 63, From: 7, Suffix: []tandem.Token{4, 5},
 			Bounds: tandem.Bounds{Nodes: 16, Depth: 7, Width: 10}},
-		{Session: 5, Suffix: []tandem.Token{}, Growth: tandem.GrowBest, Return: true},
+		{Session: 5, Suffix: []tandem.Token{}, Growth: tandem.GrowBest, Return: true, Ways: []string{tandem.WayPPD}},
 		{Session: 5, Suffix: []tandem.Token{}, Growth: tandem.GrowPacer, Branch: 0.3, Stop: 0.01, Ahead: true,
 			Plan: tandem.Plan{Verify: []time.Duration{3, 4, 9}, Round: 7, Others: 1.5, Accept: make([]float32, tandem.AcceptBins())}},
 	} {
@@ -104,6 +111,8 @@ func TestValuesSurvive(t *testing.T) {
 	v.Logprobs = []tandem.Logprob{{LogProb: -0.5},
 		{LogProb: -2, Top: []tandem.TopLogprob{{Token: 3, LogProb: -0.1}, {Token: 4, LogProb: -9999}}}, {}}
 	same(t, ToVerdict(over(t, FromVerdict(v))), v)
+	v.Guesses, v.Guessing = guesses, 3*time.Millisecond
+	same(t, ToVerdict(over(t, FromVerdict(v))), v)
 	torn := FromVerdict(v)
 	torn.Logprobs[1].TopTokens = torn.Logprobs[1].TopTokens[1:]
 	if got := ToVerdict(torn); got.Kind != tandem.Corrupt || got.Logprobs != nil {
@@ -123,7 +132,11 @@ func TestValuesSurvive(t *testing.T) {
 	d := tandem.Description{Name: "d", Version: "1", Model: "m", File: "f", Vocab: 4096, Fingerprint: "abc", Context: 2048,
 		KVCapacity: 1 << 40, Threads: 2, ISA: "avx2", PID: 17, SegmentSocket: "/s", Counters: map[string]int64{"a": 1},
 		Costs:    []tandem.Cost{{Rows: 1, Time: 5}, {Rows: 8, Context: 9, Time: 7}},
-		Drafters: []string{"d", "lookup"}, PageTokens: 32, Protocol: tandem.Protocol, Identity: "a-b-c-f16-a1", Lineage: "l"}
+		Drafters: []string{"d", "lookup"}, PageTokens: 32, Protocol: tandem.Protocol, Identity: "a-b-c-f16-a1", Lineage: "l",
+		Ways: []tandem.Way{{Name: tandem.WayMedusa, Levels: 5, Time: time.Millisecond,
+			Greedy: [tandem.MostLevels]tandem.Line{{Slope: 1, Bias: -2}, {Slope: 2}}, Sampled: [tandem.MostLevels]tandem.Line{{Slope: 8}}},
+			{Name: tandem.WayPPD, Levels: 3, Members: 20}},
+		Taps: []int{3, -1}}
 	for i, v := 0, reflect.ValueOf(d); i < v.NumField(); i++ {
 		if v.Field(i).IsZero() {
 			t.Errorf("field %s of the description is not tried", v.Type().Field(i).Name)
@@ -145,8 +158,38 @@ func TestValuesSurvive(t *testing.T) {
 	}
 }
 
+func TestGuessesThatContradictThemselvesAreSeenToBeWrong(t *testing.T) {
+	for name, change := range map[string]func(*peerv1.Guess){
+		"a token too few":    func(g *peerv1.Guess) { g.Levels[0].Tokens = g.Levels[0].Tokens[1:] },
+		"a probability less": func(g *peerv1.Guess) { g.Levels[0].LogProbs = nil },
+		"too many levels":    func(g *peerv1.Guess) { g.Levels = slices.Repeat(g.Levels, tandem.MostLevels) },
+		"too many candidates": func(g *peerv1.Guess) {
+			g.Levels[0].Tokens = make([]uint32, 1000)
+			g.Levels[0].LogProbs = make([]float32, 1000)
+		},
+		"a token beyond int32": func(g *peerv1.Guess) { g.Levels[0].Tokens[0] = math.MaxUint32 },
+		"not a number":         func(g *peerv1.Guess) { g.Levels[1].LogProbs[0] = float32(math.NaN()) },
+	} {
+		m := FromVerdict(tandem.Verdict{Session: 5, Tokens: []tandem.Token{1}, Guesses: guesses})
+		change(m.Guesses[0])
+		v := ToVerdict(over(t, m))
+		if v.Kind != tandem.OK || len(v.Guesses) != 2 {
+			t.Errorf("%s: %+v: want a verdict with two guesses", name, v)
+		} else if err := v.Guesses[0].Validate(4096); !errors.Is(err, tandem.Corrupt) {
+			t.Errorf("%s: %v: want corrupt", name, err)
+		}
+	}
+	d := FromDescription(tandem.Description{Ways: []tandem.Way{{Name: "lookup", Levels: 1}, {Name: tandem.WayPPD},
+		{Name: tandem.WayMedusa, Levels: 1, Greedy: [tandem.MostLevels]tandem.Line{{Slope: -1}}},
+		{Name: tandem.WayMedusa, Levels: 1, Sampled: [tandem.MostLevels]tandem.Line{{Slope: 1, Bias: math.NaN()}}},
+		{Name: tandem.WayMedusa, Levels: 1, Time: -1}, {Name: tandem.WayMedusa, Levels: math.MaxInt32},
+		{Name: tandem.WayPPD, Levels: 2, Members: math.MaxInt32},
+		{Name: tandem.WayPPD, Levels: 3, Members: 1000}, {Name: tandem.WayMTP, Levels: 1}}})
+	same(t, ToDescription(d).Ways, []tandem.Way{{Name: tandem.WayMTP, Levels: 1}})
+}
+
 func TestEnvelopeSurvives(t *testing.T) {
-	k := tandem.Ticket{Session: 5, Epoch: 2, Base: 12, Hash: 99, Drafter: "go", Tree: tree}
+	k := tandem.Ticket{Session: 5, Epoch: 2, Base: 12, Hash: 99, Drafter: "go", Tree: prompted, Ways: tandem.Ways()}
 	h := shm.Handle{Segment: 1, Slot: 2, Length: 3, Generation: 4}
 	for _, e := range []Envelope{{Ticket: k}, {Ticket: tandem.Ticket{Session: 5, Base: 1}, Handle: h, Lease: 2 * time.Second}} {
 		b, err := e.Marshal()
@@ -158,6 +201,15 @@ func TestEnvelopeSurvives(t *testing.T) {
 			t.Fatal(err)
 		}
 		same(t, got, e)
+	}
+	many := k
+	many.Ways = slices.Repeat([]string{"w"}, mostWays+1)
+	b, err := Envelope{Ticket: many}.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := UnmarshalEnvelope(b); !errors.Is(err, tandem.Corrupt) {
+		t.Errorf("ticket that asks %d ways: %v", len(many.Ways), err)
 	}
 	k.Drafter = strings.Repeat("x", MaxEnvelope)
 	if _, err := (Envelope{Ticket: k}).Marshal(); !errors.Is(err, tandem.Exhausted) {
@@ -175,6 +227,7 @@ func TestOpeningsThatAreRefused(t *testing.T) {
 		"identity":    func(o *peerv1.Opening) { o.Identity = strings.Repeat("x", 200) },
 		"fingerprint": func(o *peerv1.Opening) { o.Fingerprint = "a\nb" },
 		"bias":        func(o *peerv1.Opening) { o.Sampling.BiasTokens = []uint32{1} },
+		"ways":        func(o *peerv1.Opening) { o.Ways = []string{strings.Repeat("x", mostWayName+1)} },
 	} {
 		bad := proto.Clone(good).(*peerv1.Opening)
 		change(bad)
@@ -200,6 +253,7 @@ func TestProposalsThatAreRefused(t *testing.T) {
 		"cost":         {Plan: &peerv1.Plan{VerifyNs: []int64{1, -1}}},
 		"round":        {Plan: &peerv1.Plan{RoundNs: -1}},
 		"others":       {Plan: &peerv1.Plan{Others: nan}},
+		"ways":         {Ways: make([]string, mostWays+1)},
 	} {
 		if got, err := ToProposal(p); !errors.Is(err, tandem.Invalid) {
 			t.Errorf("%s: %+v, %v: want invalid", name, got, err)
@@ -208,7 +262,7 @@ func TestProposalsThatAreRefused(t *testing.T) {
 }
 
 var announcement = Announcement{Instance: 7, Sequence: 3, Addr: "unix:///d", Draining: true, Segment: 9,
-	Drafters: []AnnouncedDrafter{{"go", "m", 4096, "ab", "i-1", "l2"}, {Name: "lookup"}}, Protocol: tandem.Protocol}
+	Drafters: []AnnouncedDrafter{{"go", "m", 4096, "ab", "i-1", "l2", true}, {Name: "lookup"}}, Protocol: tandem.Protocol}
 
 func TestAnnouncements(t *testing.T) {
 	b, err := announcement.Marshal()
@@ -292,7 +346,8 @@ func FuzzToProposal(f *testing.F) {
 }
 
 func FuzzUnmarshalEnvelope(f *testing.F) {
-	for _, e := range []Envelope{{Ticket: tandem.Ticket{Session: 5, Epoch: 2, Base: 12, Hash: 99, Drafter: "go", Tree: tree}},
+	ticket := tandem.Ticket{Session: 5, Epoch: 2, Base: 12, Hash: 99, Drafter: "go", Tree: prompted, Ways: tandem.Ways()}
+	for _, e := range []Envelope{{Ticket: ticket},
 		{Ticket: tandem.Ticket{Session: 5, Base: 1}, Handle: shm.Handle{Segment: 1, Slot: 2, Length: 3, Generation: 4},
 			Lease: 2 * time.Second}} {
 		b, err := e.Marshal()
@@ -373,7 +428,8 @@ func FuzzToOpening(f *testing.F) {
 
 func FuzzToVerdict(f *testing.F) {
 	b, err := proto.Marshal(FromVerdict(tandem.Verdict{Session: 1, Path: []int32{1}, Tokens: []tandem.Token{1, 2},
-		Logprobs: []tandem.Logprob{{LogProb: -1, Top: []tandem.TopLogprob{{Token: 1, LogProb: -1}}}, {}}}))
+		Logprobs: []tandem.Logprob{{LogProb: -1, Top: []tandem.TopLogprob{{Token: 1, LogProb: -1}}}, {}},
+		Guesses:  guesses, Guessing: 5}))
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -383,8 +439,14 @@ func FuzzToVerdict(f *testing.F) {
 		if proto.Unmarshal(b, &m) != nil {
 			return
 		}
-		if v := ToVerdict(&m); v.Kind > tandem.Unauthenticated || v.Kind == tandem.OK && len(v.Logprobs) != len(m.GetLogprobs()) {
+		v := ToVerdict(&m)
+		if v.Kind > tandem.Unauthenticated || v.Kind == tandem.OK && len(v.Logprobs) != len(m.GetLogprobs()) {
 			t.Errorf("%+v of %v", v, &m)
+		}
+		for i, g := range v.Guesses {
+			if n := len(m.GetGuesses()[i].GetLevels()); g.Validate(1<<20) == nil && len(g.Levels) != n {
+				t.Errorf("%d levels of %d", len(g.Levels), n)
+			}
 		}
 	})
 }

@@ -32,6 +32,7 @@ func (c *Calibration) Record(t tandem.Tree, committed []tandem.Token) {
 	if t.LogProbs == nil || t.Len() < 2 {
 		return
 	}
+	t = t.Bare()
 	for i := range c.seen {
 		c.seen[i] *= forget
 		c.accepted[i] *= forget

@@ -1,6 +1,9 @@
 package learn
 
-import "math"
+import (
+	"math"
+	"time"
+)
 
 // estimate is what a planner expects of a round of an arm.
 type estimate struct {
@@ -16,15 +19,17 @@ func (p *Planner) estimate(arm Arm, pool pool) estimate {
 	if s == nil {
 		s = newArm(arm)
 	}
-	e := estimate{tokens: 1, seconds: pool.shortest}
+	dear := pool.dear(arm.Price)
+	usual := pool.mean + dear // about as long as others, but for its own drafting
+	e := estimate{tokens: 1, seconds: pool.shortest + dear}
 	if e.known = s.timed > 0; e.known {
 		e.seconds = s.seconds * p.level
 	} else if s.recalled > 0 && pool.mean > 0 {
-		e.known, e.seconds = true, pool.mean // about as long as others
+		e.known, e.seconds = true, usual
 	}
 	if !s.plain {
 		if s.timed > 0 && pool.mean > 0 && !s.several {
-			e.seconds = (s.timed*e.seconds + plannerAlike*pool.mean) / (s.timed + plannerAlike)
+			e.seconds = (s.timed*e.seconds + plannerAlike*usual) / (s.timed + plannerAlike)
 		}
 		n, mean, guessN := s.n, s.accepted, s.guessN
 		fresh := n * math.Exp2(-float64(p.rounds-s.last)/plannerStale)
@@ -76,9 +81,9 @@ func (p *Planner) scale(s *armState) float64 {
 	return s.own.of(min(max(usual, seen/2), 2*seen), plannerOwn)
 }
 
-// pool holds times that arms share: the shortest known time of a round, 1 s if none is known, and the mean over
-// arms with a draft, 0 if none is known.
-type pool struct{ shortest, mean float64 }
+// pool holds times that arms share: the shortest known time of a round, 1 s if none is known, and the means over
+// arms with a draft of their times and prices, 0 if none is known.
+type pool struct{ shortest, mean, price float64 }
 
 func (p *Planner) pool(arms []Arm) pool {
 	out := pool{shortest: math.Inf(1)}
@@ -89,6 +94,7 @@ func (p *Planner) pool(arms []Arm) pool {
 			if !s.plain {
 				n += s.timed
 				out.mean += (s.seconds*p.level - out.mean) * s.timed / n
+				out.price += (a.Price.Seconds() - out.price) * s.timed / n
 			}
 		}
 	}
@@ -96,6 +102,14 @@ func (p *Planner) pool(arms []Arm) pool {
 		out.shortest = 1
 	}
 	return out
+}
+
+// plannerDear is the share of a round by which prices must differ to count: a price is the mean of drafts alone and beside others.
+const plannerDear = 0.05
+
+// dear returns how much longer than the mean of all, in seconds, a round takes whose drafting has that price, as far as it is felt.
+func (p pool) dear(price time.Duration) float64 {
+	return max(price.Seconds()-p.price-plannerDear*p.mean, 0)
 }
 
 // loss returns how much longer a round takes than the best arm would need for the same tokens, in rounds of the best arm.

@@ -16,6 +16,9 @@ type Arm struct {
 	Drafters []string // nil: plain decoding
 	Vote     tandem.Vote
 	Ahead    bool
+	// Price is what its drafting adds to a round, as far as that is known without it: of an arm that was timed little, and of the mean of
+	// all arms. 0: unknown.
+	Price time.Duration
 }
 
 // PlannerRule holds the planner's constants.

@@ -418,3 +418,31 @@ func TestPlannerAfterADisturbance(t *testing.T) {
 		}
 	}
 }
+
+// TestPrices: an arm that was never timed is expected to take as long as the others and what its drafting costs beyond theirs; a small
+// difference does not count.
+func TestPrices(t *testing.T) {
+	for _, tc := range []struct {
+		price time.Duration
+		want  float64 // ms
+	}{{0, 40}, {3 * time.Millisecond, 40}, {2*time.Millisecond + 62*time.Millisecond, 100}} {
+		p := NewPlanner(PlannerRule{}, nil)
+		plain, cheap := Arm{Name: "plain"}, Arm{Name: "cheap", Drafters: []string{"cheap"}, Price: 2 * time.Millisecond}
+		other := Arm{Name: "other", Drafters: []string{"other"}, Price: tc.price}
+		for range 20 {
+			p.Observe(cheap, 3, 40*time.Millisecond, false)
+			p.Observe(plain, 1, 30*time.Millisecond, false)
+		}
+		p.Recall(cheap, 2, 20)
+		p.Recall(other, 3, 20) // it knows more
+		arms := []Arm{plain, cheap, other}
+		got := p.estimate(other, p.pool(arms))
+		if math.Abs(1000*got.seconds-tc.want) > 0.2 || !got.known {
+			t.Errorf("with price %v it takes %.2f ms: want %v", tc.price, 1000*got.seconds, tc.want)
+		}
+		arm, _ := p.Choose(arms)
+		if dear := tc.want > 50; (arm.Name == "other") == dear {
+			t.Errorf("with price %v the choice is %s", tc.price, arm.Name)
+		}
+	}
+}

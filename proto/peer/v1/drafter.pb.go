@@ -289,7 +289,9 @@ type ProposeRequest struct {
 	Temper float64 `protobuf:"fixed64,15,opt,name=temper,proto3" json:"temper,omitempty"`
 	// Mapped is the shared-memory segment of this process that the caller has mapped; the answer may then hold a handle in
 	// place of the tree. 0 for none.
-	Mapped        uint64 `protobuf:"fixed64,16,opt,name=mapped,proto3" json:"mapped,omitempty"`
+	Mapped uint64 `protobuf:"fixed64,16,opt,name=mapped,proto3" json:"mapped,omitempty"`
+	// Ways of the target's own that the ticket asks.
+	Ways          []string `protobuf:"bytes,17,rep,name=ways,proto3" json:"ways,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -434,6 +436,13 @@ func (x *ProposeRequest) GetMapped() uint64 {
 		return x.Mapped
 	}
 	return 0
+}
+
+func (x *ProposeRequest) GetWays() []string {
+	if x != nil {
+		return x.Ways
+	}
+	return nil
 }
 
 // Plan holds the costs and chances by which a tree is cut.
@@ -1157,7 +1166,7 @@ const file_tandem_internal_v1_drafter_proto_rawDesc = "" +
 	"\bidentity\x18\x03 \x01(\tR\bidentity\"7\n" +
 	"\tHindsight\x12\x16\n" +
 	"\x06tokens\x18\x01 \x01(\x05R\x06tokens\x12\x12\n" +
-	"\x04hits\x18\x02 \x01(\x06R\x04hits\"\xce\x03\n" +
+	"\x04hits\x18\x02 \x01(\x06R\x04hits\"\xe2\x03\n" +
 	"\x0eProposeRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\rR\x05epoch\x12\x12\n" +
@@ -1175,7 +1184,8 @@ const file_tandem_internal_v1_drafter_proto_rawDesc = "" +
 	"\x06return\x18\r \x01(\bR\x06return\x12\x14\n" +
 	"\x05ahead\x18\x0e \x01(\bR\x05ahead\x12\x16\n" +
 	"\x06temper\x18\x0f \x01(\x01R\x06temper\x12\x16\n" +
-	"\x06mapped\x18\x10 \x01(\x06R\x06mapped\"n\n" +
+	"\x06mapped\x18\x10 \x01(\x06R\x06mapped\x12\x12\n" +
+	"\x04ways\x18\x11 \x03(\tR\x04ways\"n\n" +
 	"\x04Plan\x12\x1b\n" +
 	"\tverify_ns\x18\x01 \x03(\x03R\bverifyNs\x12\x19\n" +
 	"\bround_ns\x18\x02 \x01(\x03R\aroundNs\x12\x16\n" +

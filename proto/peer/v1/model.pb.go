@@ -190,7 +190,11 @@ type Opening struct {
 	// Fingerprint of the tokens' vocabulary; empty if unknown. A verifier with another vocabulary refuses the session.
 	Fingerprint string `protobuf:"bytes,10,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
 	// Vocabulary is the size of the target's vocabulary; drafted tokens are below it. 0: the same as the receiver's.
-	Vocabulary    int32 `protobuf:"varint,25,opt,name=vocabulary,proto3" json:"vocabulary,omitempty"`
+	Vocabulary int32 `protobuf:"varint,25,opt,name=vocabulary,proto3" json:"vocabulary,omitempty"`
+	// Ways of the target's own whose guesses the answer is to carry; unknown ones are ignored.
+	Ways []string `protobuf:"bytes,26,rep,name=ways,proto3" json:"ways,omitempty"`
+	// Features says that hidden states of committed tokens will be asked for.
+	Features      bool `protobuf:"varint,27,opt,name=features,proto3" json:"features,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -302,6 +306,20 @@ func (x *Opening) GetVocabulary() int32 {
 	return 0
 }
 
+func (x *Opening) GetWays() []string {
+	if x != nil {
+		return x.Ways
+	}
+	return nil
+}
+
+func (x *Opening) GetFeatures() bool {
+	if x != nil {
+		return x.Features
+	}
+	return false
+}
+
 // Sampling says how a token is drawn; unlike the public message it has no defaults.
 type Sampling struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -330,7 +348,13 @@ type Sampling struct {
 	// Logprobs asks for the log-probability of each token.
 	Logprobs bool `protobuf:"varint,12,opt,name=logprobs,proto3" json:"logprobs,omitempty"`
 	// Top_logprobs is the number of most likely tokens whose log-probabilities are added too.
-	TopLogprobs   int32 `protobuf:"varint,13,opt,name=top_logprobs,json=topLogprobs,proto3" json:"top_logprobs,omitempty"`
+	TopLogprobs int32 `protobuf:"varint,13,opt,name=top_logprobs,json=topLogprobs,proto3" json:"top_logprobs,omitempty"`
+	// Accept is the rule by which drafted tokens are accepted; empty for exact.
+	Accept string `protobuf:"bytes,14,opt,name=accept,proto3" json:"accept,omitempty"`
+	// Accept_epsilon is a threshold of typical acceptance; 0 for the default.
+	AcceptEpsilon float64 `protobuf:"fixed64,15,opt,name=accept_epsilon,json=acceptEpsilon,proto3" json:"accept_epsilon,omitempty"`
+	// Accept_delta is a threshold of typical acceptance; 0 for the default.
+	AcceptDelta   float64 `protobuf:"fixed64,16,opt,name=accept_delta,json=acceptDelta,proto3" json:"accept_delta,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -456,6 +480,27 @@ func (x *Sampling) GetTopLogprobs() int32 {
 	return 0
 }
 
+func (x *Sampling) GetAccept() string {
+	if x != nil {
+		return x.Accept
+	}
+	return ""
+}
+
+func (x *Sampling) GetAcceptEpsilon() float64 {
+	if x != nil {
+		return x.AcceptEpsilon
+	}
+	return 0
+}
+
+func (x *Sampling) GetAcceptDelta() float64 {
+	if x != nil {
+		return x.AcceptDelta
+	}
+	return 0
+}
+
 // Policy is the shape of a tree.
 type Policy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -528,7 +573,9 @@ type Tree struct {
 	// Parents of the nodes 1, 2, …: one less than tokens.
 	Parents []uint32 `protobuf:"varint,2,rep,packed,name=parents,proto3" json:"parents,omitempty"`
 	// Log_probs, cumulative and in nats, one per node or none.
-	LogProbs      []float32 `protobuf:"fixed32,3,rep,packed,name=log_probs,json=logProbs,proto3" json:"log_probs,omitempty"`
+	LogProbs []float32 `protobuf:"fixed32,3,rep,packed,name=log_probs,json=logProbs,proto3" json:"log_probs,omitempty"`
+	// Prompts is how many of the last nodes are prompt nodes; their tokens are numbers of embeddings.
+	Prompts       uint32 `protobuf:"varint,4,opt,name=prompts,proto3" json:"prompts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -582,6 +629,13 @@ func (x *Tree) GetLogProbs() []float32 {
 		return x.LogProbs
 	}
 	return nil
+}
+
+func (x *Tree) GetPrompts() uint32 {
+	if x != nil {
+		return x.Prompts
+	}
+	return 0
 }
 
 // Handle names a payload in a shared-memory segment.
@@ -681,7 +735,9 @@ type Ticket struct {
 	Payload isTicket_Payload `protobuf_oneof:"payload"`
 	// Lease_ms is how many milliseconds the payload stays after the ticket was sent, unless the session's next tree
 	// comes first. A receiver that has mapped the segment reads it without a Claim. 0: the payload must be claimed first.
-	LeaseMs       uint32 `protobuf:"varint,9,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"`
+	LeaseMs uint32 `protobuf:"varint,9,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"`
+	// Ways of the target's own whose guesses the verdict is to carry; unknown ones are ignored.
+	Ways          []string `protobuf:"bytes,10,rep,name=ways,proto3" json:"ways,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -790,6 +846,13 @@ func (x *Ticket) GetLeaseMs() uint32 {
 	return 0
 }
 
+func (x *Ticket) GetWays() []string {
+	if x != nil {
+		return x.Ways
+	}
+	return nil
+}
+
 type isTicket_Payload interface {
 	isTicket_Payload()
 }
@@ -836,7 +899,11 @@ type Verdict struct {
 	// Rows of the whole pass.
 	Rows int32 `protobuf:"varint,12,opt,name=rows,proto3" json:"rows,omitempty"`
 	// Logprobs, one per token if the session wants them.
-	Logprobs      []*Logprob `protobuf:"bytes,13,rep,name=logprobs,proto3" json:"logprobs,omitempty"`
+	Logprobs []*Logprob `protobuf:"bytes,13,rep,name=logprobs,proto3" json:"logprobs,omitempty"`
+	// Guesses of the target's own on what follows the tokens.
+	Guesses []*Guess `protobuf:"bytes,14,rep,name=guesses,proto3" json:"guesses,omitempty"`
+	// Guessing_ns is the time of their arithmetic.
+	GuessingNs    int64 `protobuf:"varint,15,opt,name=guessing_ns,json=guessingNs,proto3" json:"guessing_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -962,6 +1029,130 @@ func (x *Verdict) GetLogprobs() []*Logprob {
 	return nil
 }
 
+func (x *Verdict) GetGuesses() []*Guess {
+	if x != nil {
+		return x.Guesses
+	}
+	return nil
+}
+
+func (x *Verdict) GetGuessingNs() int64 {
+	if x != nil {
+		return x.GuessingNs
+	}
+	return 0
+}
+
+// Guess is what one of the target's own ways says about the tokens after the last committed one.
+type Guess struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Way is its name.
+	Way string `protobuf:"bytes,1,opt,name=way,proto3" json:"way,omitempty"`
+	// Levels of distance from the last committed token, the nearest first.
+	Levels        []*GuessLevel `protobuf:"bytes,2,rep,name=levels,proto3" json:"levels,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Guess) Reset() {
+	*x = Guess{}
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Guess) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Guess) ProtoMessage() {}
+
+func (x *Guess) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Guess.ProtoReflect.Descriptor instead.
+func (*Guess) Descriptor() ([]byte, []int) {
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Guess) GetWay() string {
+	if x != nil {
+		return x.Way
+	}
+	return ""
+}
+
+func (x *Guess) GetLevels() []*GuessLevel {
+	if x != nil {
+		return x.Levels
+	}
+	return nil
+}
+
+// GuessLevel holds the likeliest tokens at one distance, likeliest first.
+type GuessLevel struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Tokens, each once.
+	Tokens []uint32 `protobuf:"varint,1,rep,packed,name=tokens,proto3" json:"tokens,omitempty"`
+	// Log_probs, in nats, one per token.
+	LogProbs      []float32 `protobuf:"fixed32,2,rep,packed,name=log_probs,json=logProbs,proto3" json:"log_probs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GuessLevel) Reset() {
+	*x = GuessLevel{}
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GuessLevel) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GuessLevel) ProtoMessage() {}
+
+func (x *GuessLevel) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GuessLevel.ProtoReflect.Descriptor instead.
+func (*GuessLevel) Descriptor() ([]byte, []int) {
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *GuessLevel) GetTokens() []uint32 {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
+func (x *GuessLevel) GetLogProbs() []float32 {
+	if x != nil {
+		return x.LogProbs
+	}
+	return nil
+}
+
 // Logprob says how likely a token was.
 type Logprob struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -977,7 +1168,7 @@ type Logprob struct {
 
 func (x *Logprob) Reset() {
 	*x = Logprob{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[7]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -989,7 +1180,7 @@ func (x *Logprob) String() string {
 func (*Logprob) ProtoMessage() {}
 
 func (x *Logprob) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[7]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1002,7 +1193,7 @@ func (x *Logprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Logprob.ProtoReflect.Descriptor instead.
 func (*Logprob) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{7}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Logprob) GetLogProb() float32 {
@@ -1066,14 +1257,19 @@ type Description struct {
 	// Identity of what computes; empty for a process without a model.
 	Identity string `protobuf:"bytes,18,opt,name=identity,proto3" json:"identity,omitempty"`
 	// Lineage of its model: which one it is, whatever its quantisation or expansion.
-	Lineage       string `protobuf:"bytes,19,opt,name=lineage,proto3" json:"lineage,omitempty"`
+	Lineage string `protobuf:"bytes,19,opt,name=lineage,proto3" json:"lineage,omitempty"`
+	// Ways of a verifier's target to guess by itself.
+	Ways []*Way `protobuf:"bytes,20,rep,name=ways,proto3" json:"ways,omitempty"`
+	// Taps are the hidden states of the target that a verifier hands out or a drafter reads: N is the residual stream after N layers, -1
+	// the state after the final norm.
+	Taps          []int32 `protobuf:"zigzag32,22,rep,packed,name=taps,proto3" json:"taps,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Description) Reset() {
 	*x = Description{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[8]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1085,7 +1281,7 @@ func (x *Description) String() string {
 func (*Description) ProtoMessage() {}
 
 func (x *Description) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[8]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1098,7 +1294,7 @@ func (x *Description) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Description.ProtoReflect.Descriptor instead.
 func (*Description) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{8}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Description) GetName() string {
@@ -1234,6 +1430,167 @@ func (x *Description) GetLineage() string {
 	return ""
 }
 
+func (x *Description) GetWays() []*Way {
+	if x != nil {
+		return x.Ways
+	}
+	return nil
+}
+
+func (x *Description) GetTaps() []int32 {
+	if x != nil {
+		return x.Taps
+	}
+	return nil
+}
+
+// Way describes one of the target's own ways of guessing.
+type Way struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the way.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Levels that it guesses.
+	Levels int32 `protobuf:"varint,2,opt,name=levels,proto3" json:"levels,omitempty"`
+	// Members of its ensemble: the rows of each prompt token. 0 for a way without prompt tokens.
+	Members int32 `protobuf:"varint,3,opt,name=members,proto3" json:"members,omitempty"`
+	// Corrections of its probabilities as measured on calibration text, one for each level; empty if they were not.
+	// Of texts at temperature 0.
+	Greedy []*WayLine `protobuf:"bytes,4,rep,name=greedy,proto3" json:"greedy,omitempty"`
+	// Of texts at temperatures above 0.
+	Sampled []*WayLine `protobuf:"bytes,5,rep,name=sampled,proto3" json:"sampled,omitempty"`
+	// Time of a guess in nanoseconds, 0 if it was not measured.
+	GuessNs       int64 `protobuf:"varint,6,opt,name=guess_ns,json=guessNs,proto3" json:"guess_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Way) Reset() {
+	*x = Way{}
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Way) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Way) ProtoMessage() {}
+
+func (x *Way) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Way.ProtoReflect.Descriptor instead.
+func (*Way) Descriptor() ([]byte, []int) {
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Way) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Way) GetLevels() int32 {
+	if x != nil {
+		return x.Levels
+	}
+	return 0
+}
+
+func (x *Way) GetMembers() int32 {
+	if x != nil {
+		return x.Members
+	}
+	return 0
+}
+
+func (x *Way) GetGreedy() []*WayLine {
+	if x != nil {
+		return x.Greedy
+	}
+	return nil
+}
+
+func (x *Way) GetSampled() []*WayLine {
+	if x != nil {
+		return x.Sampled
+	}
+	return nil
+}
+
+func (x *Way) GetGuessNs() int64 {
+	if x != nil {
+		return x.GuessNs
+	}
+	return 0
+}
+
+// Correction of the probabilities p of a way's level: the logit of the chance that a candidate is right is slope * logit(p) + bias.
+type WayLine struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Slope, above 0.
+	Slope float64 `protobuf:"fixed64,1,opt,name=slope,proto3" json:"slope,omitempty"`
+	// Bias.
+	Bias          float64 `protobuf:"fixed64,2,opt,name=bias,proto3" json:"bias,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WayLine) Reset() {
+	*x = WayLine{}
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WayLine) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WayLine) ProtoMessage() {}
+
+func (x *WayLine) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WayLine.ProtoReflect.Descriptor instead.
+func (*WayLine) Descriptor() ([]byte, []int) {
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *WayLine) GetSlope() float64 {
+	if x != nil {
+		return x.Slope
+	}
+	return 0
+}
+
+func (x *WayLine) GetBias() float64 {
+	if x != nil {
+		return x.Bias
+	}
+	return 0
+}
+
 // Cost is the time of one kind of pass.
 type Cost struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1249,7 +1606,7 @@ type Cost struct {
 
 func (x *Cost) Reset() {
 	*x = Cost{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[9]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1261,7 +1618,7 @@ func (x *Cost) String() string {
 func (*Cost) ProtoMessage() {}
 
 func (x *Cost) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[9]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1274,7 +1631,7 @@ func (x *Cost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cost.ProtoReflect.Descriptor instead.
 func (*Cost) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{9}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Cost) GetRows() int32 {
@@ -1323,7 +1680,7 @@ type Announcement struct {
 
 func (x *Announcement) Reset() {
 	*x = Announcement{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[10]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1335,7 +1692,7 @@ func (x *Announcement) String() string {
 func (*Announcement) ProtoMessage() {}
 
 func (x *Announcement) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[10]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1348,7 +1705,7 @@ func (x *Announcement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Announcement.ProtoReflect.Descriptor instead.
 func (*Announcement) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{10}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Announcement) GetVersion() uint32 {
@@ -1421,14 +1778,16 @@ type AnnouncedDrafter struct {
 	// Identity of what computes the drafts; empty for a drafter without a model.
 	Identity string `protobuf:"bytes,5,opt,name=identity,proto3" json:"identity,omitempty"`
 	// Lineage of its model.
-	Lineage       string `protobuf:"bytes,6,opt,name=lineage,proto3" json:"lineage,omitempty"`
+	Lineage string `protobuf:"bytes,6,opt,name=lineage,proto3" json:"lineage,omitempty"`
+	// Features says that it reads hidden states of the target.
+	Features      bool `protobuf:"varint,7,opt,name=features,proto3" json:"features,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AnnouncedDrafter) Reset() {
 	*x = AnnouncedDrafter{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[11]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1440,7 +1799,7 @@ func (x *AnnouncedDrafter) String() string {
 func (*AnnouncedDrafter) ProtoMessage() {}
 
 func (x *AnnouncedDrafter) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[11]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1453,7 +1812,7 @@ func (x *AnnouncedDrafter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnouncedDrafter.ProtoReflect.Descriptor instead.
 func (*AnnouncedDrafter) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{11}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *AnnouncedDrafter) GetName() string {
@@ -1498,11 +1857,18 @@ func (x *AnnouncedDrafter) GetLineage() string {
 	return ""
 }
 
+func (x *AnnouncedDrafter) GetFeatures() bool {
+	if x != nil {
+		return x.Features
+	}
+	return false
+}
+
 var File_tandem_internal_v1_model_proto protoreflect.FileDescriptor
 
 const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\n" +
-	"\x1etandem/internal/v1/model.proto\x12\x12tandem.internal.v1\"\xcc\x02\n" +
+	"\x1etandem/internal/v1/model.proto\x12\x12tandem.internal.v1\"\xfc\x02\n" +
 	"\aOpening\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\rR\x05epoch\x12\x16\n" +
@@ -1517,7 +1883,9 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	" \x01(\tR\vfingerprint\x12\x1e\n" +
 	"\n" +
 	"vocabulary\x18\x19 \x01(\x05R\n" +
-	"vocabulary\"\xdd\x03\n" +
+	"vocabulary\x12\x12\n" +
+	"\x04ways\x18\x1a \x03(\tR\x04ways\x12\x1a\n" +
+	"\bfeatures\x18\x1b \x01(\bR\bfeatures\"\xbf\x04\n" +
 	"\bSampling\x12%\n" +
 	"\vtemperature\x18\x01 \x01(\x01H\x00R\vtemperature\x88\x01\x01\x12\x18\n" +
 	"\x05top_k\x18\x02 \x01(\x05H\x01R\x04topK\x88\x01\x01\x12\x18\n" +
@@ -1534,7 +1902,10 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"biasTokens\x12\x1b\n" +
 	"\tbias_adds\x18\v \x03(\x02R\bbiasAdds\x12\x1a\n" +
 	"\blogprobs\x18\f \x01(\bR\blogprobs\x12!\n" +
-	"\ftop_logprobs\x18\r \x01(\x05R\vtopLogprobsB\x0e\n" +
+	"\ftop_logprobs\x18\r \x01(\x05R\vtopLogprobs\x12\x16\n" +
+	"\x06accept\x18\x0e \x01(\tR\x06accept\x12%\n" +
+	"\x0eaccept_epsilon\x18\x0f \x01(\x01R\racceptEpsilon\x12!\n" +
+	"\faccept_delta\x18\x10 \x01(\x01R\vacceptDeltaB\x0e\n" +
 	"\f_temperatureB\b\n" +
 	"\x06_top_kB\b\n" +
 	"\x06_top_pB\a\n" +
@@ -1542,18 +1913,19 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\x06Policy\x12\x14\n" +
 	"\x05nodes\x18\x01 \x01(\x05R\x05nodes\x12\x14\n" +
 	"\x05depth\x18\x02 \x01(\x05R\x05depth\x12\x14\n" +
-	"\x05width\x18\x03 \x01(\x05R\x05width\"U\n" +
+	"\x05width\x18\x03 \x01(\x05R\x05width\"o\n" +
 	"\x04Tree\x12\x16\n" +
 	"\x06tokens\x18\x01 \x03(\rR\x06tokens\x12\x18\n" +
 	"\aparents\x18\x02 \x03(\rR\aparents\x12\x1b\n" +
-	"\tlog_probs\x18\x03 \x03(\x02R\blogProbs\"n\n" +
+	"\tlog_probs\x18\x03 \x03(\x02R\blogProbs\x12\x18\n" +
+	"\aprompts\x18\x04 \x01(\rR\aprompts\"n\n" +
 	"\x06Handle\x12\x18\n" +
 	"\asegment\x18\x01 \x01(\x06R\asegment\x12\x12\n" +
 	"\x04slot\x18\x02 \x01(\rR\x04slot\x12\x16\n" +
 	"\x06length\x18\x03 \x01(\rR\x06length\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x04 \x01(\x06R\n" +
-	"generation\"\xa4\x02\n" +
+	"generation\"\xb8\x02\n" +
 	"\x06Ticket\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x18\n" +
 	"\asession\x18\x02 \x01(\x06R\asession\x12\x14\n" +
@@ -1563,8 +1935,10 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\adrafter\x18\x06 \x01(\tR\adrafter\x122\n" +
 	"\x06inline\x18\a \x01(\v2\x18.tandem.internal.v1.TreeH\x00R\x06inline\x124\n" +
 	"\x06handle\x18\b \x01(\v2\x1a.tandem.internal.v1.HandleH\x00R\x06handle\x12\x19\n" +
-	"\blease_ms\x18\t \x01(\rR\aleaseMsB\t\n" +
-	"\apayload\"\xe7\x02\n" +
+	"\blease_ms\x18\t \x01(\rR\aleaseMs\x12\x12\n" +
+	"\x04ways\x18\n" +
+	" \x03(\tR\x04waysB\t\n" +
+	"\apayload\"\xbd\x03\n" +
 	"\aVerdict\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\rR\x05epoch\x12\x12\n" +
@@ -1579,12 +1953,22 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	" \x01(\x0e2\x18.tandem.internal.v1.KindR\x04kind\x12\x18\n" +
 	"\amessage\x18\v \x01(\tR\amessage\x12\x12\n" +
 	"\x04rows\x18\f \x01(\x05R\x04rows\x127\n" +
-	"\blogprobs\x18\r \x03(\v2\x1b.tandem.internal.v1.LogprobR\blogprobs\"g\n" +
+	"\blogprobs\x18\r \x03(\v2\x1b.tandem.internal.v1.LogprobR\blogprobs\x123\n" +
+	"\aguesses\x18\x0e \x03(\v2\x19.tandem.internal.v1.GuessR\aguesses\x12\x1f\n" +
+	"\vguessing_ns\x18\x0f \x01(\x03R\n" +
+	"guessingNs\"Q\n" +
+	"\x05Guess\x12\x10\n" +
+	"\x03way\x18\x01 \x01(\tR\x03way\x126\n" +
+	"\x06levels\x18\x02 \x03(\v2\x1e.tandem.internal.v1.GuessLevelR\x06levels\"A\n" +
+	"\n" +
+	"GuessLevel\x12\x16\n" +
+	"\x06tokens\x18\x01 \x03(\rR\x06tokens\x12\x1b\n" +
+	"\tlog_probs\x18\x02 \x03(\x02R\blogProbs\"g\n" +
 	"\aLogprob\x12\x19\n" +
 	"\blog_prob\x18\x01 \x01(\x02R\alogProb\x12\x1d\n" +
 	"\n" +
 	"top_tokens\x18\x02 \x03(\rR\ttopTokens\x12\"\n" +
-	"\rtop_log_probs\x18\x03 \x03(\x02R\vtopLogProbs\"\x8e\x05\n" +
+	"\rtop_log_probs\x18\x03 \x03(\x02R\vtopLogProbs\"\xcf\x05\n" +
 	"\vDescription\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x14\n" +
@@ -1609,10 +1993,22 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"pageTokens\x12\x1a\n" +
 	"\bprotocol\x18\x11 \x01(\rR\bprotocol\x12\x1a\n" +
 	"\bidentity\x18\x12 \x01(\tR\bidentity\x12\x18\n" +
-	"\alineage\x18\x13 \x01(\tR\alineage\x1a;\n" +
+	"\alineage\x18\x13 \x01(\tR\alineage\x12+\n" +
+	"\x04ways\x18\x14 \x03(\v2\x17.tandem.internal.v1.WayR\x04ways\x12\x12\n" +
+	"\x04taps\x18\x16 \x03(\x11R\x04taps\x1a;\n" +
 	"\rCountersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"M\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xd2\x01\n" +
+	"\x03Way\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06levels\x18\x02 \x01(\x05R\x06levels\x12\x18\n" +
+	"\amembers\x18\x03 \x01(\x05R\amembers\x123\n" +
+	"\x06greedy\x18\x04 \x03(\v2\x1b.tandem.internal.v1.WayLineR\x06greedy\x125\n" +
+	"\asampled\x18\x05 \x03(\v2\x1b.tandem.internal.v1.WayLineR\asampled\x12\x19\n" +
+	"\bguess_ns\x18\x06 \x01(\x03R\aguessNs\"3\n" +
+	"\aWayLine\x12\x14\n" +
+	"\x05slope\x18\x01 \x01(\x01R\x05slope\x12\x12\n" +
+	"\x04bias\x18\x02 \x01(\x01R\x04bias\"M\n" +
 	"\x04Cost\x12\x12\n" +
 	"\x04rows\x18\x01 \x01(\x05R\x04rows\x12\x18\n" +
 	"\acontext\x18\x02 \x01(\x05R\acontext\x12\x17\n" +
@@ -1625,7 +2021,7 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\x05state\x18\x05 \x01(\x0e2\x19.tandem.internal.v1.StateR\x05state\x12@\n" +
 	"\bdrafters\x18\x06 \x03(\v2$.tandem.internal.v1.AnnouncedDrafterR\bdrafters\x12\x18\n" +
 	"\asegment\x18\a \x01(\x06R\asegment\x12\x1a\n" +
-	"\bprotocol\x18\b \x01(\rR\bprotocol\"\xb4\x01\n" +
+	"\bprotocol\x18\b \x01(\rR\bprotocol\"\xd0\x01\n" +
 	"\x10AnnouncedDrafter\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12\x1e\n" +
@@ -1634,7 +2030,8 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"vocabulary\x12 \n" +
 	"\vfingerprint\x18\x04 \x01(\tR\vfingerprint\x12\x1a\n" +
 	"\bidentity\x18\x05 \x01(\tR\bidentity\x12\x18\n" +
-	"\alineage\x18\x06 \x01(\tR\alineage*\xfd\x01\n" +
+	"\alineage\x18\x06 \x01(\tR\alineage\x12\x1a\n" +
+	"\bfeatures\x18\a \x01(\bR\bfeatures*\xfd\x01\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fKIND_INVALID\x10\x01\x12\x18\n" +
@@ -1668,7 +2065,7 @@ func file_tandem_internal_v1_model_proto_rawDescGZIP() []byte {
 }
 
 var file_tandem_internal_v1_model_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_tandem_internal_v1_model_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_tandem_internal_v1_model_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_tandem_internal_v1_model_proto_goTypes = []any{
 	(Kind)(0),                // 0: tandem.internal.v1.Kind
 	(State)(0),               // 1: tandem.internal.v1.State
@@ -1679,28 +2076,37 @@ var file_tandem_internal_v1_model_proto_goTypes = []any{
 	(*Handle)(nil),           // 6: tandem.internal.v1.Handle
 	(*Ticket)(nil),           // 7: tandem.internal.v1.Ticket
 	(*Verdict)(nil),          // 8: tandem.internal.v1.Verdict
-	(*Logprob)(nil),          // 9: tandem.internal.v1.Logprob
-	(*Description)(nil),      // 10: tandem.internal.v1.Description
-	(*Cost)(nil),             // 11: tandem.internal.v1.Cost
-	(*Announcement)(nil),     // 12: tandem.internal.v1.Announcement
-	(*AnnouncedDrafter)(nil), // 13: tandem.internal.v1.AnnouncedDrafter
-	nil,                      // 14: tandem.internal.v1.Description.CountersEntry
+	(*Guess)(nil),            // 9: tandem.internal.v1.Guess
+	(*GuessLevel)(nil),       // 10: tandem.internal.v1.GuessLevel
+	(*Logprob)(nil),          // 11: tandem.internal.v1.Logprob
+	(*Description)(nil),      // 12: tandem.internal.v1.Description
+	(*Way)(nil),              // 13: tandem.internal.v1.Way
+	(*WayLine)(nil),          // 14: tandem.internal.v1.WayLine
+	(*Cost)(nil),             // 15: tandem.internal.v1.Cost
+	(*Announcement)(nil),     // 16: tandem.internal.v1.Announcement
+	(*AnnouncedDrafter)(nil), // 17: tandem.internal.v1.AnnouncedDrafter
+	nil,                      // 18: tandem.internal.v1.Description.CountersEntry
 }
 var file_tandem_internal_v1_model_proto_depIdxs = []int32{
 	3,  // 0: tandem.internal.v1.Opening.sampling:type_name -> tandem.internal.v1.Sampling
 	5,  // 1: tandem.internal.v1.Ticket.inline:type_name -> tandem.internal.v1.Tree
 	6,  // 2: tandem.internal.v1.Ticket.handle:type_name -> tandem.internal.v1.Handle
 	0,  // 3: tandem.internal.v1.Verdict.kind:type_name -> tandem.internal.v1.Kind
-	9,  // 4: tandem.internal.v1.Verdict.logprobs:type_name -> tandem.internal.v1.Logprob
-	14, // 5: tandem.internal.v1.Description.counters:type_name -> tandem.internal.v1.Description.CountersEntry
-	11, // 6: tandem.internal.v1.Description.costs:type_name -> tandem.internal.v1.Cost
-	1,  // 7: tandem.internal.v1.Announcement.state:type_name -> tandem.internal.v1.State
-	13, // 8: tandem.internal.v1.Announcement.drafters:type_name -> tandem.internal.v1.AnnouncedDrafter
-	9,  // [9:9] is the sub-list for method output_type
-	9,  // [9:9] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	11, // 4: tandem.internal.v1.Verdict.logprobs:type_name -> tandem.internal.v1.Logprob
+	9,  // 5: tandem.internal.v1.Verdict.guesses:type_name -> tandem.internal.v1.Guess
+	10, // 6: tandem.internal.v1.Guess.levels:type_name -> tandem.internal.v1.GuessLevel
+	18, // 7: tandem.internal.v1.Description.counters:type_name -> tandem.internal.v1.Description.CountersEntry
+	15, // 8: tandem.internal.v1.Description.costs:type_name -> tandem.internal.v1.Cost
+	13, // 9: tandem.internal.v1.Description.ways:type_name -> tandem.internal.v1.Way
+	14, // 10: tandem.internal.v1.Way.greedy:type_name -> tandem.internal.v1.WayLine
+	14, // 11: tandem.internal.v1.Way.sampled:type_name -> tandem.internal.v1.WayLine
+	1,  // 12: tandem.internal.v1.Announcement.state:type_name -> tandem.internal.v1.State
+	17, // 13: tandem.internal.v1.Announcement.drafters:type_name -> tandem.internal.v1.AnnouncedDrafter
+	14, // [14:14] is the sub-list for method output_type
+	14, // [14:14] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_tandem_internal_v1_model_proto_init() }
@@ -1719,7 +2125,7 @@ func file_tandem_internal_v1_model_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_internal_v1_model_proto_rawDesc), len(file_tandem_internal_v1_model_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   13,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

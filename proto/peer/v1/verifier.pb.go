@@ -75,7 +75,9 @@ type VerifierServiceOpenResponse struct {
 	// Reused tokens: found in memory that another session of the tenant had filled.
 	Reused int32 `protobuf:"varint,1,opt,name=reused,proto3" json:"reused,omitempty"`
 	// Identity of what computes the session's text.
-	Identity      string `protobuf:"bytes,2,opt,name=identity,proto3" json:"identity,omitempty"`
+	Identity string `protobuf:"bytes,2,opt,name=identity,proto3" json:"identity,omitempty"`
+	// Guesses of the target's own on what follows the session's tokens.
+	Guesses       []*Guess `protobuf:"bytes,3,rep,name=guesses,proto3" json:"guesses,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -122,6 +124,13 @@ func (x *VerifierServiceOpenResponse) GetIdentity() string {
 		return x.Identity
 	}
 	return ""
+}
+
+func (x *VerifierServiceOpenResponse) GetGuesses() []*Guess {
+	if x != nil {
+		return x.Guesses
+	}
+	return nil
 }
 
 // VerifierServiceCloseRequest names a session.
@@ -392,6 +401,180 @@ func (*SubmitResponse) Descriptor() ([]byte, []int) {
 	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{7}
 }
 
+// FeaturesRequest asks for the hidden states of successive positions.
+type FeaturesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Session id.
+	Session uint64 `protobuf:"fixed64,1,opt,name=session,proto3" json:"session,omitempty"`
+	// Epoch of the session.
+	Epoch uint32 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// From is the first position.
+	From int32 `protobuf:"varint,3,opt,name=from,proto3" json:"from,omitempty"`
+	// Until is the position after the last.
+	Until int32 `protobuf:"varint,4,opt,name=until,proto3" json:"until,omitempty"`
+	// Mapped is the shared-memory segment of this process that the caller has mapped; the answer may then hold a handle in
+	// place of the rows. 0 for none.
+	Mapped uint64 `protobuf:"fixed64,5,opt,name=mapped,proto3" json:"mapped,omitempty"`
+	// Drafter is the caller's name within its process; one handle for each drafter and session is good at a time.
+	Drafter       string `protobuf:"bytes,6,opt,name=drafter,proto3" json:"drafter,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FeaturesRequest) Reset() {
+	*x = FeaturesRequest{}
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FeaturesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FeaturesRequest) ProtoMessage() {}
+
+func (x *FeaturesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FeaturesRequest.ProtoReflect.Descriptor instead.
+func (*FeaturesRequest) Descriptor() ([]byte, []int) {
+	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *FeaturesRequest) GetSession() uint64 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *FeaturesRequest) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *FeaturesRequest) GetFrom() int32 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *FeaturesRequest) GetUntil() int32 {
+	if x != nil {
+		return x.Until
+	}
+	return 0
+}
+
+func (x *FeaturesRequest) GetMapped() uint64 {
+	if x != nil {
+		return x.Mapped
+	}
+	return 0
+}
+
+func (x *FeaturesRequest) GetDrafter() string {
+	if x != nil {
+		return x.Drafter
+	}
+	return ""
+}
+
+// FeaturesResponse holds as many states as were to be had, and fit.
+type FeaturesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// From is the position of the first row; there are no states of positions before it that were asked for.
+	From int32 `protobuf:"varint,1,opt,name=from,proto3" json:"from,omitempty"`
+	// Taps are the hidden states in a row, side by side: N is the residual stream after N layers, -1 the state after the final norm.
+	Taps []int32 `protobuf:"zigzag32,2,rep,packed,name=taps,proto3" json:"taps,omitempty"`
+	// Width of a row: values.
+	Width int32 `protobuf:"varint,3,opt,name=width,proto3" json:"width,omitempty"`
+	// Rows of f16, little-endian; absent where handle is set.
+	Rows []byte `protobuf:"bytes,4,opt,name=rows,proto3" json:"rows,omitempty"`
+	// Handle of a payload that holds the rows, in the segment that the request names.
+	Handle        *Handle `protobuf:"bytes,5,opt,name=handle,proto3" json:"handle,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FeaturesResponse) Reset() {
+	*x = FeaturesResponse{}
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FeaturesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FeaturesResponse) ProtoMessage() {}
+
+func (x *FeaturesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FeaturesResponse.ProtoReflect.Descriptor instead.
+func (*FeaturesResponse) Descriptor() ([]byte, []int) {
+	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *FeaturesResponse) GetFrom() int32 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *FeaturesResponse) GetTaps() []int32 {
+	if x != nil {
+		return x.Taps
+	}
+	return nil
+}
+
+func (x *FeaturesResponse) GetWidth() int32 {
+	if x != nil {
+		return x.Width
+	}
+	return 0
+}
+
+func (x *FeaturesResponse) GetRows() []byte {
+	if x != nil {
+		return x.Rows
+	}
+	return nil
+}
+
+func (x *FeaturesResponse) GetHandle() *Handle {
+	if x != nil {
+		return x.Handle
+	}
+	return nil
+}
+
 // VerifierServiceDescribeRequest asks what a verifier is.
 type VerifierServiceDescribeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -401,7 +584,7 @@ type VerifierServiceDescribeRequest struct {
 
 func (x *VerifierServiceDescribeRequest) Reset() {
 	*x = VerifierServiceDescribeRequest{}
-	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[8]
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -413,7 +596,7 @@ func (x *VerifierServiceDescribeRequest) String() string {
 func (*VerifierServiceDescribeRequest) ProtoMessage() {}
 
 func (x *VerifierServiceDescribeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[8]
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -426,7 +609,7 @@ func (x *VerifierServiceDescribeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifierServiceDescribeRequest.ProtoReflect.Descriptor instead.
 func (*VerifierServiceDescribeRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{8}
+	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{10}
 }
 
 // VerifierServiceDescribeResponse tells what a verifier is.
@@ -440,7 +623,7 @@ type VerifierServiceDescribeResponse struct {
 
 func (x *VerifierServiceDescribeResponse) Reset() {
 	*x = VerifierServiceDescribeResponse{}
-	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[9]
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -452,7 +635,7 @@ func (x *VerifierServiceDescribeResponse) String() string {
 func (*VerifierServiceDescribeResponse) ProtoMessage() {}
 
 func (x *VerifierServiceDescribeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[9]
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -465,7 +648,7 @@ func (x *VerifierServiceDescribeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifierServiceDescribeResponse.ProtoReflect.Descriptor instead.
 func (*VerifierServiceDescribeResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{9}
+	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *VerifierServiceDescribeResponse) GetDescription() *Description {
@@ -481,10 +664,11 @@ const file_tandem_internal_v1_verifier_proto_rawDesc = "" +
 	"\n" +
 	"!tandem/internal/v1/verifier.proto\x12\x12tandem.internal.v1\x1a\x1etandem/internal/v1/model.proto\"S\n" +
 	"\x1aVerifierServiceOpenRequest\x125\n" +
-	"\aopening\x18\x01 \x01(\v2\x1b.tandem.internal.v1.OpeningR\aopening\"Q\n" +
+	"\aopening\x18\x01 \x01(\v2\x1b.tandem.internal.v1.OpeningR\aopening\"\x86\x01\n" +
 	"\x1bVerifierServiceOpenResponse\x12\x16\n" +
 	"\x06reused\x18\x01 \x01(\x05R\x06reused\x12\x1a\n" +
-	"\bidentity\x18\x02 \x01(\tR\bidentity\"7\n" +
+	"\bidentity\x18\x02 \x01(\tR\bidentity\x123\n" +
+	"\aguesses\x18\x03 \x03(\v2\x19.tandem.internal.v1.GuessR\aguesses\"7\n" +
 	"\x1bVerifierServiceCloseRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\"\x1e\n" +
 	"\x1cVerifierServiceCloseResponse\"T\n" +
@@ -495,15 +679,29 @@ const file_tandem_internal_v1_verifier_proto_rawDesc = "" +
 	"\bverdicts\x18\x01 \x03(\v2\x1b.tandem.internal.v1.VerdictR\bverdicts\"C\n" +
 	"\rSubmitRequest\x122\n" +
 	"\x06ticket\x18\x01 \x01(\v2\x1a.tandem.internal.v1.TicketR\x06ticket\"\x10\n" +
-	"\x0eSubmitResponse\" \n" +
+	"\x0eSubmitResponse\"\x9d\x01\n" +
+	"\x0fFeaturesRequest\x12\x18\n" +
+	"\asession\x18\x01 \x01(\x06R\asession\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\rR\x05epoch\x12\x12\n" +
+	"\x04from\x18\x03 \x01(\x05R\x04from\x12\x14\n" +
+	"\x05until\x18\x04 \x01(\x05R\x05until\x12\x16\n" +
+	"\x06mapped\x18\x05 \x01(\x06R\x06mapped\x12\x18\n" +
+	"\adrafter\x18\x06 \x01(\tR\adrafter\"\x98\x01\n" +
+	"\x10FeaturesResponse\x12\x12\n" +
+	"\x04from\x18\x01 \x01(\x05R\x04from\x12\x12\n" +
+	"\x04taps\x18\x02 \x03(\x11R\x04taps\x12\x14\n" +
+	"\x05width\x18\x03 \x01(\x05R\x05width\x12\x12\n" +
+	"\x04rows\x18\x04 \x01(\fR\x04rows\x122\n" +
+	"\x06handle\x18\x05 \x01(\v2\x1a.tandem.internal.v1.HandleR\x06handle\" \n" +
 	"\x1eVerifierServiceDescribeRequest\"d\n" +
 	"\x1fVerifierServiceDescribeResponse\x12A\n" +
-	"\vdescription\x18\x01 \x01(\v2\x1f.tandem.internal.v1.DescriptionR\vdescription2\x85\x04\n" +
+	"\vdescription\x18\x01 \x01(\v2\x1f.tandem.internal.v1.DescriptionR\vdescription2\xdc\x04\n" +
 	"\x0fVerifierService\x12g\n" +
 	"\x04Open\x12..tandem.internal.v1.VerifierServiceOpenRequest\x1a/.tandem.internal.v1.VerifierServiceOpenResponse\x12j\n" +
 	"\x05Close\x12/.tandem.internal.v1.VerifierServiceCloseRequest\x1a0.tandem.internal.v1.VerifierServiceCloseResponse\x12W\n" +
 	"\bVerdicts\x12#.tandem.internal.v1.VerdictsRequest\x1a$.tandem.internal.v1.VerdictsResponse0\x01\x12O\n" +
-	"\x06Submit\x12!.tandem.internal.v1.SubmitRequest\x1a\".tandem.internal.v1.SubmitResponse\x12s\n" +
+	"\x06Submit\x12!.tandem.internal.v1.SubmitRequest\x1a\".tandem.internal.v1.SubmitResponse\x12U\n" +
+	"\bFeatures\x12#.tandem.internal.v1.FeaturesRequest\x1a$.tandem.internal.v1.FeaturesResponse\x12s\n" +
 	"\bDescribe\x122.tandem.internal.v1.VerifierServiceDescribeRequest\x1a3.tandem.internal.v1.VerifierServiceDescribeResponseB3Z1github.com/tandem-llm/tandem/proto/peer/v1;peerv1b\x06proto3"
 
 var (
@@ -518,7 +716,7 @@ func file_tandem_internal_v1_verifier_proto_rawDescGZIP() []byte {
 	return file_tandem_internal_v1_verifier_proto_rawDescData
 }
 
-var file_tandem_internal_v1_verifier_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_tandem_internal_v1_verifier_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_tandem_internal_v1_verifier_proto_goTypes = []any{
 	(*VerifierServiceOpenRequest)(nil),      // 0: tandem.internal.v1.VerifierServiceOpenRequest
 	(*VerifierServiceOpenResponse)(nil),     // 1: tandem.internal.v1.VerifierServiceOpenResponse
@@ -528,33 +726,41 @@ var file_tandem_internal_v1_verifier_proto_goTypes = []any{
 	(*VerdictsResponse)(nil),                // 5: tandem.internal.v1.VerdictsResponse
 	(*SubmitRequest)(nil),                   // 6: tandem.internal.v1.SubmitRequest
 	(*SubmitResponse)(nil),                  // 7: tandem.internal.v1.SubmitResponse
-	(*VerifierServiceDescribeRequest)(nil),  // 8: tandem.internal.v1.VerifierServiceDescribeRequest
-	(*VerifierServiceDescribeResponse)(nil), // 9: tandem.internal.v1.VerifierServiceDescribeResponse
-	(*Opening)(nil),                         // 10: tandem.internal.v1.Opening
-	(*Verdict)(nil),                         // 11: tandem.internal.v1.Verdict
-	(*Ticket)(nil),                          // 12: tandem.internal.v1.Ticket
-	(*Description)(nil),                     // 13: tandem.internal.v1.Description
+	(*FeaturesRequest)(nil),                 // 8: tandem.internal.v1.FeaturesRequest
+	(*FeaturesResponse)(nil),                // 9: tandem.internal.v1.FeaturesResponse
+	(*VerifierServiceDescribeRequest)(nil),  // 10: tandem.internal.v1.VerifierServiceDescribeRequest
+	(*VerifierServiceDescribeResponse)(nil), // 11: tandem.internal.v1.VerifierServiceDescribeResponse
+	(*Opening)(nil),                         // 12: tandem.internal.v1.Opening
+	(*Guess)(nil),                           // 13: tandem.internal.v1.Guess
+	(*Verdict)(nil),                         // 14: tandem.internal.v1.Verdict
+	(*Ticket)(nil),                          // 15: tandem.internal.v1.Ticket
+	(*Handle)(nil),                          // 16: tandem.internal.v1.Handle
+	(*Description)(nil),                     // 17: tandem.internal.v1.Description
 }
 var file_tandem_internal_v1_verifier_proto_depIdxs = []int32{
-	10, // 0: tandem.internal.v1.VerifierServiceOpenRequest.opening:type_name -> tandem.internal.v1.Opening
-	11, // 1: tandem.internal.v1.VerdictsResponse.verdicts:type_name -> tandem.internal.v1.Verdict
-	12, // 2: tandem.internal.v1.SubmitRequest.ticket:type_name -> tandem.internal.v1.Ticket
-	13, // 3: tandem.internal.v1.VerifierServiceDescribeResponse.description:type_name -> tandem.internal.v1.Description
-	0,  // 4: tandem.internal.v1.VerifierService.Open:input_type -> tandem.internal.v1.VerifierServiceOpenRequest
-	2,  // 5: tandem.internal.v1.VerifierService.Close:input_type -> tandem.internal.v1.VerifierServiceCloseRequest
-	4,  // 6: tandem.internal.v1.VerifierService.Verdicts:input_type -> tandem.internal.v1.VerdictsRequest
-	6,  // 7: tandem.internal.v1.VerifierService.Submit:input_type -> tandem.internal.v1.SubmitRequest
-	8,  // 8: tandem.internal.v1.VerifierService.Describe:input_type -> tandem.internal.v1.VerifierServiceDescribeRequest
-	1,  // 9: tandem.internal.v1.VerifierService.Open:output_type -> tandem.internal.v1.VerifierServiceOpenResponse
-	3,  // 10: tandem.internal.v1.VerifierService.Close:output_type -> tandem.internal.v1.VerifierServiceCloseResponse
-	5,  // 11: tandem.internal.v1.VerifierService.Verdicts:output_type -> tandem.internal.v1.VerdictsResponse
-	7,  // 12: tandem.internal.v1.VerifierService.Submit:output_type -> tandem.internal.v1.SubmitResponse
-	9,  // 13: tandem.internal.v1.VerifierService.Describe:output_type -> tandem.internal.v1.VerifierServiceDescribeResponse
-	9,  // [9:14] is the sub-list for method output_type
-	4,  // [4:9] is the sub-list for method input_type
-	4,  // [4:4] is the sub-list for extension type_name
-	4,  // [4:4] is the sub-list for extension extendee
-	0,  // [0:4] is the sub-list for field type_name
+	12, // 0: tandem.internal.v1.VerifierServiceOpenRequest.opening:type_name -> tandem.internal.v1.Opening
+	13, // 1: tandem.internal.v1.VerifierServiceOpenResponse.guesses:type_name -> tandem.internal.v1.Guess
+	14, // 2: tandem.internal.v1.VerdictsResponse.verdicts:type_name -> tandem.internal.v1.Verdict
+	15, // 3: tandem.internal.v1.SubmitRequest.ticket:type_name -> tandem.internal.v1.Ticket
+	16, // 4: tandem.internal.v1.FeaturesResponse.handle:type_name -> tandem.internal.v1.Handle
+	17, // 5: tandem.internal.v1.VerifierServiceDescribeResponse.description:type_name -> tandem.internal.v1.Description
+	0,  // 6: tandem.internal.v1.VerifierService.Open:input_type -> tandem.internal.v1.VerifierServiceOpenRequest
+	2,  // 7: tandem.internal.v1.VerifierService.Close:input_type -> tandem.internal.v1.VerifierServiceCloseRequest
+	4,  // 8: tandem.internal.v1.VerifierService.Verdicts:input_type -> tandem.internal.v1.VerdictsRequest
+	6,  // 9: tandem.internal.v1.VerifierService.Submit:input_type -> tandem.internal.v1.SubmitRequest
+	8,  // 10: tandem.internal.v1.VerifierService.Features:input_type -> tandem.internal.v1.FeaturesRequest
+	10, // 11: tandem.internal.v1.VerifierService.Describe:input_type -> tandem.internal.v1.VerifierServiceDescribeRequest
+	1,  // 12: tandem.internal.v1.VerifierService.Open:output_type -> tandem.internal.v1.VerifierServiceOpenResponse
+	3,  // 13: tandem.internal.v1.VerifierService.Close:output_type -> tandem.internal.v1.VerifierServiceCloseResponse
+	5,  // 14: tandem.internal.v1.VerifierService.Verdicts:output_type -> tandem.internal.v1.VerdictsResponse
+	7,  // 15: tandem.internal.v1.VerifierService.Submit:output_type -> tandem.internal.v1.SubmitResponse
+	9,  // 16: tandem.internal.v1.VerifierService.Features:output_type -> tandem.internal.v1.FeaturesResponse
+	11, // 17: tandem.internal.v1.VerifierService.Describe:output_type -> tandem.internal.v1.VerifierServiceDescribeResponse
+	12, // [12:18] is the sub-list for method output_type
+	6,  // [6:12] is the sub-list for method input_type
+	6,  // [6:6] is the sub-list for extension type_name
+	6,  // [6:6] is the sub-list for extension extendee
+	0,  // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_tandem_internal_v1_verifier_proto_init() }
@@ -569,7 +775,7 @@ func file_tandem_internal_v1_verifier_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_internal_v1_verifier_proto_rawDesc), len(file_tandem_internal_v1_verifier_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -25,6 +25,7 @@ const (
 	VerifierService_Close_FullMethodName    = "/tandem.internal.v1.VerifierService/Close"
 	VerifierService_Verdicts_FullMethodName = "/tandem.internal.v1.VerifierService/Verdicts"
 	VerifierService_Submit_FullMethodName   = "/tandem.internal.v1.VerifierService/Submit"
+	VerifierService_Features_FullMethodName = "/tandem.internal.v1.VerifierService/Features"
 	VerifierService_Describe_FullMethodName = "/tandem.internal.v1.VerifierService/Describe"
 )
 
@@ -43,6 +44,8 @@ type VerifierServiceClient interface {
 	Verdicts(ctx context.Context, in *VerdictsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[VerdictsResponse], error)
 	// Submit takes a ticket directly, for a gateway that cannot reach the pool's server.
 	Submit(ctx context.Context, in *SubmitRequest, opts ...grpc.CallOption) (*SubmitResponse, error)
+	// Features hands out the target's hidden states at positions of a session to a drafter, which knows the session's id from the gateway.
+	Features(ctx context.Context, in *FeaturesRequest, opts ...grpc.CallOption) (*FeaturesResponse, error)
 	// Describe tells what this verifier is.
 	Describe(ctx context.Context, in *VerifierServiceDescribeRequest, opts ...grpc.CallOption) (*VerifierServiceDescribeResponse, error)
 }
@@ -104,6 +107,16 @@ func (c *verifierServiceClient) Submit(ctx context.Context, in *SubmitRequest, o
 	return out, nil
 }
 
+func (c *verifierServiceClient) Features(ctx context.Context, in *FeaturesRequest, opts ...grpc.CallOption) (*FeaturesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(FeaturesResponse)
+	err := c.cc.Invoke(ctx, VerifierService_Features_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *verifierServiceClient) Describe(ctx context.Context, in *VerifierServiceDescribeRequest, opts ...grpc.CallOption) (*VerifierServiceDescribeResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(VerifierServiceDescribeResponse)
@@ -129,6 +142,8 @@ type VerifierServiceServer interface {
 	Verdicts(*VerdictsRequest, grpc.ServerStreamingServer[VerdictsResponse]) error
 	// Submit takes a ticket directly, for a gateway that cannot reach the pool's server.
 	Submit(context.Context, *SubmitRequest) (*SubmitResponse, error)
+	// Features hands out the target's hidden states at positions of a session to a drafter, which knows the session's id from the gateway.
+	Features(context.Context, *FeaturesRequest) (*FeaturesResponse, error)
 	// Describe tells what this verifier is.
 	Describe(context.Context, *VerifierServiceDescribeRequest) (*VerifierServiceDescribeResponse, error)
 	mustEmbedUnimplementedVerifierServiceServer()
@@ -152,6 +167,9 @@ func (UnimplementedVerifierServiceServer) Verdicts(*VerdictsRequest, grpc.Server
 }
 func (UnimplementedVerifierServiceServer) Submit(context.Context, *SubmitRequest) (*SubmitResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Submit not implemented")
+}
+func (UnimplementedVerifierServiceServer) Features(context.Context, *FeaturesRequest) (*FeaturesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Features not implemented")
 }
 func (UnimplementedVerifierServiceServer) Describe(context.Context, *VerifierServiceDescribeRequest) (*VerifierServiceDescribeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Describe not implemented")
@@ -242,6 +260,24 @@ func _VerifierService_Submit_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _VerifierService_Features_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FeaturesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(VerifierServiceServer).Features(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: VerifierService_Features_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(VerifierServiceServer).Features(ctx, req.(*FeaturesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _VerifierService_Describe_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(VerifierServiceDescribeRequest)
 	if err := dec(in); err != nil {
@@ -278,6 +314,10 @@ var VerifierService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Submit",
 			Handler:    _VerifierService_Submit_Handler,
+		},
+		{
+			MethodName: "Features",
+			Handler:    _VerifierService_Features_Handler,
 		},
 		{
 			MethodName: "Describe",

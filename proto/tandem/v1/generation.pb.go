@@ -353,7 +353,13 @@ type Sampling struct {
 	// True adds the log-probability of each token to deltas, computed from the target's unchanged logits.
 	Logprobs *bool `protobuf:"varint,11,opt,name=logprobs,proto3,oneof" json:"logprobs,omitempty"`
 	// Top_logprobs is the number of most likely tokens at each position whose log-probabilities are added too, 0 to 20.
-	TopLogprobs   *int32 `protobuf:"varint,12,opt,name=top_logprobs,json=topLogprobs,proto3,oneof" json:"top_logprobs,omitempty"`
+	TopLogprobs *int32 `protobuf:"varint,12,opt,name=top_logprobs,json=topLogprobs,proto3,oneof" json:"top_logprobs,omitempty"`
+	// Accept is the rule by which drafted tokens are accepted: "exact" gives the text of plain decoding, "typical" is lossy.
+	Accept *string `protobuf:"bytes,13,opt,name=accept,proto3,oneof" json:"accept,omitempty"`
+	// Accept_epsilon is a threshold of "typical": p(x) > min(epsilon, delta·exp(−entropy)); 0 for 0.09.
+	AcceptEpsilon *float64 `protobuf:"fixed64,14,opt,name=accept_epsilon,json=acceptEpsilon,proto3,oneof" json:"accept_epsilon,omitempty"`
+	// Accept_delta is a threshold of "typical"; 0 for 0.3.
+	AcceptDelta   *float64 `protobuf:"fixed64,15,opt,name=accept_delta,json=acceptDelta,proto3,oneof" json:"accept_delta,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -468,6 +474,27 @@ func (x *Sampling) GetLogprobs() bool {
 func (x *Sampling) GetTopLogprobs() int32 {
 	if x != nil && x.TopLogprobs != nil {
 		return *x.TopLogprobs
+	}
+	return 0
+}
+
+func (x *Sampling) GetAccept() string {
+	if x != nil && x.Accept != nil {
+		return *x.Accept
+	}
+	return ""
+}
+
+func (x *Sampling) GetAcceptEpsilon() float64 {
+	if x != nil && x.AcceptEpsilon != nil {
+		return *x.AcceptEpsilon
+	}
+	return 0
+}
+
+func (x *Sampling) GetAcceptDelta() float64 {
+	if x != nil && x.AcceptDelta != nil {
+		return *x.AcceptDelta
 	}
 	return 0
 }
@@ -1181,7 +1208,7 @@ func (x *RoundNode) GetAccepted() bool {
 // Lane is the period of one stage of a round.
 type Lane struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Stage is "draft", "ahead", "pool", "verify" or "commit".
+	// Stage is "draft", "ahead", "pool", "verify", "guess" or "commit".
 	Stage string `protobuf:"bytes,1,opt,name=stage,proto3" json:"stage,omitempty"`
 	// By is the drafter's name; empty for a stage that is not a drafter's.
 	By string `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
@@ -1433,8 +1460,10 @@ type Statistics struct {
 	AcceptedByDepth []int32 `protobuf:"varint,20,rep,packed,name=accepted_by_depth,json=acceptedByDepth,proto3" json:"accepted_by_depth,omitempty"`
 	// Drafted_by_depth counts rounds by depth, from 1: those whose draft was at least so deep.
 	DraftedByDepth []int32 `protobuf:"varint,21,rep,packed,name=drafted_by_depth,json=draftedByDepth,proto3" json:"drafted_by_depth,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Accept is "typical" if drafts were accepted by that rule, which is lossy; empty for exact.
+	Accept        string `protobuf:"bytes,22,opt,name=accept,proto3" json:"accept,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Statistics) Reset() {
@@ -1612,6 +1641,13 @@ func (x *Statistics) GetDraftedByDepth() []int32 {
 		return x.DraftedByDepth
 	}
 	return nil
+}
+
+func (x *Statistics) GetAccept() string {
+	if x != nil {
+		return x.Accept
+	}
+	return ""
 }
 
 // DrafterStatistics counts what one drafter contributed to a generation.
@@ -1875,7 +1911,9 @@ type Process struct {
 	// Lineage of its model: which one it is, whatever its quantisation or expansion.
 	Lineage string `protobuf:"bytes,10,opt,name=lineage,proto3" json:"lineage,omitempty"`
 	// Protocol between processes that it speaks.
-	Protocol      uint32 `protobuf:"varint,11,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	Protocol uint32 `protobuf:"varint,11,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	// Ways by which its model guesses by itself, such as "medusa"; requests may name them like drafters.
+	Ways          []string `protobuf:"bytes,12,rep,name=ways,proto3" json:"ways,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1985,6 +2023,13 @@ func (x *Process) GetProtocol() uint32 {
 		return x.Protocol
 	}
 	return 0
+}
+
+func (x *Process) GetWays() []string {
+	if x != nil {
+		return x.Ways
+	}
+	return nil
 }
 
 // TokenizeRequest is a text, as a prompt would be.
@@ -2213,7 +2258,7 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\v_full_traceB\t\n" +
 	"\a_report\"\x1d\n" +
 	"\tTokenList\x12\x10\n" +
-	"\x03ids\x18\x01 \x03(\rR\x03ids\"\xb9\x05\n" +
+	"\x03ids\x18\x01 \x03(\rR\x03ids\"\xd9\x06\n" +
 	"\bSampling\x12%\n" +
 	"\vtemperature\x18\x01 \x01(\x01H\x00R\vtemperature\x88\x01\x01\x12\x18\n" +
 	"\x05top_k\x18\x02 \x01(\x05H\x01R\x04topK\x88\x01\x01\x12\x18\n" +
@@ -2230,7 +2275,10 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	" \x03(\v2\".tandem.v1.Sampling.LogitBiasEntryR\tlogitBias\x12\x1f\n" +
 	"\blogprobs\x18\v \x01(\bH\tR\blogprobs\x88\x01\x01\x12&\n" +
 	"\ftop_logprobs\x18\f \x01(\x05H\n" +
-	"R\vtopLogprobs\x88\x01\x01\x1a<\n" +
+	"R\vtopLogprobs\x88\x01\x01\x12\x1b\n" +
+	"\x06accept\x18\r \x01(\tH\vR\x06accept\x88\x01\x01\x12*\n" +
+	"\x0eaccept_epsilon\x18\x0e \x01(\x01H\fR\racceptEpsilon\x88\x01\x01\x12&\n" +
+	"\faccept_delta\x18\x0f \x01(\x01H\rR\vacceptDelta\x88\x01\x01\x1a<\n" +
 	"\x0eLogitBiasEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\rR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x02R\x05value:\x028\x01B\x0e\n" +
@@ -2244,7 +2292,10 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\x12_frequency_penaltyB\x13\n" +
 	"\x11_presence_penaltyB\v\n" +
 	"\t_logprobsB\x0f\n" +
-	"\r_top_logprobs\"\xad\x02\n" +
+	"\r_top_logprobsB\t\n" +
+	"\a_acceptB\x11\n" +
+	"\x0f_accept_epsilonB\x0f\n" +
+	"\r_accept_delta\"\xad\x02\n" +
 	"\vSpeculation\x12\x1d\n" +
 	"\aenabled\x18\x01 \x01(\bH\x00R\aenabled\x88\x01\x01\x12\x19\n" +
 	"\x05nodes\x18\x02 \x01(\x05H\x01R\x05nodes\x88\x01\x01\x12\x19\n" +
@@ -2320,7 +2371,7 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\x05Usage\x12#\n" +
 	"\rprompt_tokens\x18\x01 \x01(\x05R\fpromptTokens\x12#\n" +
 	"\routput_tokens\x18\x02 \x01(\x05R\foutputTokens\x120\n" +
-	"\x14cached_prompt_tokens\x18\x03 \x01(\x05R\x12cachedPromptTokens\"\x9e\a\n" +
+	"\x14cached_prompt_tokens\x18\x03 \x01(\x05R\x12cachedPromptTokens\"\xb6\a\n" +
 	"\n" +
 	"Statistics\x12\x16\n" +
 	"\x06rounds\x18\x01 \x01(\x05R\x06rounds\x12\x18\n" +
@@ -2348,7 +2399,8 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"planningNs\x12<\n" +
 	"\areasons\x18\x13 \x03(\v2\".tandem.v1.Statistics.ReasonsEntryR\areasons\x12*\n" +
 	"\x11accepted_by_depth\x18\x14 \x03(\x05R\x0facceptedByDepth\x12(\n" +
-	"\x10drafted_by_depth\x18\x15 \x03(\x05R\x0edraftedByDepth\x1a:\n" +
+	"\x10drafted_by_depth\x18\x15 \x03(\x05R\x0edraftedByDepth\x12\x16\n" +
+	"\x06accept\x18\x16 \x01(\tR\x06accept\x1a:\n" +
 	"\fChoicesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x05R\x05value:\x028\x01\x1a:\n" +
@@ -2377,7 +2429,7 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\bcounters\x18\t \x03(\v2).tandem.v1.DescribeResponse.CountersEntryR\bcounters\x1a;\n" +
 	"\rCountersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xe8\x02\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xfc\x02\n" +
 	"\aProcess\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12\x0e\n" +
 	"\x02up\x18\x02 \x01(\bR\x02up\x12\x14\n" +
@@ -2390,7 +2442,8 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\bidentity\x18\t \x01(\tR\bidentity\x12\x18\n" +
 	"\alineage\x18\n" +
 	" \x01(\tR\alineage\x12\x1a\n" +
-	"\bprotocol\x18\v \x01(\rR\bprotocol\x1a;\n" +
+	"\bprotocol\x18\v \x01(\rR\bprotocol\x12\x12\n" +
+	"\x04ways\x18\f \x03(\tR\x04ways\x1a;\n" +
 	"\rCountersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"D\n" +

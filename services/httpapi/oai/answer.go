@@ -95,6 +95,7 @@ type Timings struct {
 	PredictedPerSecond float64 `json:"predicted_per_second"`
 	DraftN             int     `json:"draft_n"`
 	DraftAccepted      int     `json:"draft_n_accepted"`
+	Accept             string  `json:"accept,omitempty"` // as Stats.Accept
 }
 
 // Add counts one more generation.
@@ -104,6 +105,7 @@ func (t *Timings) Add(r tandem.Result) {
 	t.PredictedN += r.OutputTokens
 	t.DraftN += r.Stats.Drafted
 	t.DraftAccepted += r.Stats.Accepted
+	t.Accept = r.Stats.Accept
 	t.PromptMS = max(t.PromptMS, milliseconds(r.Stats.Prefill))
 	t.PredictedMS = max(t.PredictedMS, milliseconds(r.Stats.Decode))
 	t.PromptPerToken, t.PromptPerSecond = share(t.PromptMS, float64(t.PromptN)), share(1000*float64(t.PromptN), t.PromptMS)

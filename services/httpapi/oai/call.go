@@ -70,6 +70,9 @@ var common = map[string]reader{
 	"min_p":          float(func(c *Call) *float64 { return &c.Request.Sampling.MinP }),
 	"repeat_penalty": float(func(c *Call) *float64 { return &c.Request.Sampling.RepeatPenalty }),
 	"repeat_last_n":  integer(func(c *Call) *int { return &c.Request.Sampling.RepeatLast }),
+	"accept":         text(func(c *Call) *string { return (*string)(&c.Request.Sampling.Accept) }),
+	"accept_epsilon": float(func(c *Call) *float64 { return &c.Request.Sampling.Epsilon }),
+	"accept_delta":   float(func(c *Call) *float64 { return &c.Request.Sampling.Delta }),
 	"ignore_eos":     boolean(func(c *Call) *bool { return &c.Request.IgnoreEOS }),
 	"speculation":    readSpeculation,
 

@@ -96,6 +96,7 @@ func NewRound(r *tandem.Round, word func(tandem.Token) Word) *Round {
 
 // Stats sums up one generation, here and in `tandem generate --json`.
 type Stats struct {
+	Accept          string  `json:"accept,omitempty"` // "typical" if drafts were accepted by that rule, which is lossy
 	Rounds          int     `json:"rounds"`
 	Drafted         int     `json:"drafted"`
 	DraftedDepth    int     `json:"drafted_depth"`
@@ -137,6 +138,7 @@ type DrafterStats struct {
 func NewStats(r tandem.Result, first time.Duration) *Stats {
 	s, n := r.Stats, float64(r.OutputTokens)
 	out := &Stats{
+		Accept: s.Accept,
 		Rounds: s.Rounds, Drafted: s.Drafted, DraftedDepth: s.DraftedDepth, Accepted: s.Accepted, PlainRounds: s.PlainRounds,
 		Reopened:       s.Reopened,
 		TokensPerRound: share(n, float64(s.Rounds)), NodeAcceptance: share(float64(s.Accepted), float64(s.Drafted)),

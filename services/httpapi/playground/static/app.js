@@ -258,7 +258,7 @@ function tiles() {
   tile("t-rate", rate === null ? "–" : rate.toFixed(rate < 100 ? 1 : 0));
   tile("t-round", run.rounds.length === 0 ? "–" : (run.tokens.length / run.rounds.length).toFixed(2));
   tile("t-first", first === null ? "–" : first.toFixed(first < 100 ? 1 : 0), " ms");
-  tile("t-accepted", drafted === 0 ? "–" : String(accepted), drafted === 0 ? "" : ` of ${drafted} nodes`);
+  tile("t-accepted", drafted === 0 ? "–" : String(accepted), (drafted === 0 ? "" : ` of ${drafted} nodes`) + (run.lossy() ? " · accept: typical (lossy)" : ""));
 }
 
 function legend() {

@@ -20,6 +20,7 @@ export function request(model, messages) {
   if (seed === undefined) seed = crypto.getRandomValues(new Uint32Array(1))[0];
   const body = { model, stream: true, stream_options: { include_usage: true }, max_tokens: number("max_tokens"), temperature: number("temperature"),
     top_p: number("top_p"), seed, speculation: speculation() };
+  if ($("typical").checked) body.accept = "typical";
   if ($("ignore_eos").checked) body.ignore_eos = true;
   if (messages) {
     body.messages = messages;

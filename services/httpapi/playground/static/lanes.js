@@ -30,7 +30,7 @@ export class Lanes {
   rows(rounds) {
     const seen = new Set();
     for (const r of rounds) for (const l of r.lanes) seen.add(l.stage + "\0" + l.by);
-    const order = ["draft", "ahead", "pool", "verify", "commit"];
+    const order = ["draft", "ahead", "pool", "verify", "guess", "commit"];
     const rank = (s) => { const i = order.indexOf(s); return i < 0 ? order.length : i; };
     return [...seen].map((k) => { const [stage, by] = k.split("\0"); return { stage, by, name: by ? stage + " " + this.slots.short(by) : stage }; })
       .sort((a, b) => rank(a.stage) - rank(b.stage) || this.slots.names.indexOf(a.by) - this.slots.names.indexOf(b.by) || (a.by < b.by ? -1 : 1));

@@ -82,6 +82,8 @@ export class Run {
     return Math.min(Math.exp(n.logprob - (p.logprob ?? 0)), 1);
   }
 
+  // lossy tells whether drafts were accepted although the target would have said something else.
+  lossy() { return (this.stats ?? this.timings)?.accept === "typical" || this.request.body.accept === "typical"; }
   accepted() { return this.tokens.reduce((n, t) => n + (t.drafted ? 1 : 0), 0); }
   drafted() { return this.rounds.reduce((n, r) => n + r.nodes.length - 1, 0); }
   rate() {

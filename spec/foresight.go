@@ -1,0 +1,290 @@
+package spec
+
+import (
+	"cmp"
+	"math"
+	"math/bits"
+	"slices"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+)
+
+const (
+	trustClasses = 5   // of paths, by the sum of the ranks above: 0, 1, 2 to 3, 4 to 7, 8 and more
+	trustBins    = 20  // of the guess's own log-probability, half a nat wide
+	trustPrior   = 8   // guesses that the guess's own probability counts for
+	trustMemory  = 512 // guesses of a cell that are remembered, about
+	trustTotal   = 0.98
+)
+
+// Trust learns what a model's prompt tokens (PPD) are worth: the probability that the model itself gives to a guess once it has seen the
+// tokens between, by the guess's level, its own probability, and how likely the path to it was. The tokens below are thus comparable
+// with the model's own candidates. No text is needed to learn: the next pass over the path shows it. The zero value believes the
+// guesses. Not safe for concurrent use.
+type Trust struct {
+	cells [tandem.MostLevels][trustClasses][trustBins]trustCell
+}
+
+type trustCell struct{ seen, real float64 }
+
+// at returns the cell of a guess. above is the sum of the ranks of the tokens between, each among its parent's candidates.
+func (t *Trust) at(level, above int, logProb float32) *trustCell {
+	bin := int(min(max(-2*float64(logProb), 0), trustBins-1)) // NaN is not greater than 0
+	return &t.cells[min(level, tandem.MostLevels-1)][min(bits.Len(uint(above)), trustClasses-1)][bin]
+}
+
+// learn compares the guesses of a level with the candidates that the model itself then had there.
+func (t *Trust) learn(level, above int, guesses, own []Candidate) {
+	for _, g := range guesses {
+		p := 0.0
+		if i := slices.IndexFunc(own, func(c Candidate) bool { return c.Token == g.Token }); i >= 0 {
+			p = chance(own[i].LogProb)
+		}
+		c := t.at(level, above, g.LogProb)
+		c.seen, c.real = c.seen*(1-1./trustMemory)+1, c.real*(1-1./trustMemory)+p
+	}
+}
+
+// candidates returns the guesses of a level with the chances that they have lately had, likeliest first.
+func (t *Trust) candidates(level, above int, guesses []Candidate) []Candidate {
+	out, sum := make([]Candidate, 0, len(guesses)), 0.0
+	for _, g := range guesses {
+		if !(g.LogProb > float32(math.Inf(-1))) {
+			continue
+		}
+		c := t.at(level, above, g.LogProb)
+		p := (c.real + trustPrior*chance(g.LogProb)) / (c.seen + trustPrior)
+		out, sum = append(out, Candidate{g.Token, float32(p)}), sum+p
+	}
+	for i := range out {
+		out[i].LogProb = min(logOf(float64(out[i].LogProb)/max(sum/trustTotal, 1)), 0)
+	}
+	slices.SortStableFunc(out, func(a, b Candidate) int { return cmp.Compare(b.LogProb, a.LogProb) })
+	return out
+}
+
+// Lengths returns what i levels of guesses add up to at the likeliest path: 1, and for each level the product of the mean chances of the
+// best guesses so far. It is PPD's f(T_i), of one path.
+func (t *Trust) Lengths(levels int) []float64 {
+	out, reach := []float64{1}, 1.0
+	for k := range levels {
+		sum := trustCell{trustPrior, trustPrior / 2.}
+		for _, c := range t.cells[min(k, tandem.MostLevels-1)][0] {
+			sum.seen, sum.real = sum.seen+c.seen, sum.real+c.real
+		}
+		reach *= sum.real / sum.seen
+		out = append(out, out[k]+reach)
+	}
+	return out
+}
+
+// Sketch is a tree as it would be if growth ended now: grown from the candidates of explored nodes and, where nodes are not explored, from
+// what prompt tokens behind explored ones above them have foretold. Exploring the open nodes makes a better one.
+type Sketch struct {
+	Tree tandem.Tree
+	Root bool    // the root must be run before anything can grow; then there is nothing else
+	Used []int32 // explored nodes that have grown it, but the root, ascending
+	Open []Row   // nodes to explore, likeliest first; Parent is an explored node, or -1-i for entry i of Open before it
+
+	bounds tandem.Bounds
+	bare   bool  // nothing is foretold below some of Open
+	below  []int // of Tree's nodes: the entry of Open that is the parent, -1 if the parent is explored
+}
+
+// spot is a row of a grower.
+type spot struct {
+	node   int32 // explored; -1: not
+	open   int   // entry of Open; -1: none
+	anchor int32 // the nearest explored node that has foretold something: itself or above; -1: none
+	below  int   // how many steps below that
+	above  int   // the sum of the ranks in these steps
+	list   []Candidate
+}
+
+// NewSketch grows a tree for p below e's root, whose token is root.
+func NewSketch(e *Explored, root tandem.Token, p tandem.Proposal, t *Trust) *Sketch {
+	g, s := NewGrower(root, p), &Sketch{bounds: p.Bounds}
+	var rows []spot // by row number
+	top := spot{node: -1, open: -1, anchor: -1}
+	for pending := g.Pending(math.MaxInt); len(pending) > 0; pending = g.Pending(math.MaxInt) {
+		lists := make([][]Candidate, len(pending))
+		for i, r := range pending {
+			switch {
+			case r.Depth > 0:
+				parent := &top
+				if r.Parent >= 0 {
+					parent = &rows[r.Parent]
+				}
+				x := s.visit(e, t, parent, r)
+				lists[i], rows = Temper(x.list, p.Temper), append(rows, x)
+			case e.Len() == 0:
+				s.Root = true
+			default:
+				top.node, top.list = 0, e.Candidates(0)
+				if e.Foretold(0) != nil {
+					top.anchor = 0
+				}
+				lists[i] = Temper(top.list, p.Temper)
+			}
+		}
+		g.Absorb(lists)
+	}
+	d := g.Draft()
+	s.Tree, s.below = d.Tree, make([]int, d.Tree.Len())
+	for i, parent := range d.Tree.Parents {
+		s.below[i] = -1
+		if i > 0 && parent > 0 {
+			s.below[i] = rows[d.Rows[parent]].open
+		}
+	}
+	s.sort()
+	slices.Sort(s.Used)
+	return s
+}
+
+// visit finds a row among the explored nodes, or what is foretold of its successors.
+func (s *Sketch) visit(e *Explored, t *Trust, parent *spot, r Row) spot {
+	x := spot{node: -1, open: -1, anchor: parent.anchor, below: parent.below + 1}
+	x.above = parent.above + max(slices.IndexFunc(parent.list, func(c Candidate) bool { return c.Token == r.Token }), 0)
+	if parent.node >= 0 {
+		x.node = e.Child(parent.node, r.Token)
+	}
+	if x.node >= 0 {
+		s.Used, x.list = append(s.Used, x.node), e.Candidates(x.node)
+		if e.Foretold(x.node) != nil {
+			x.anchor, x.below, x.above = x.node, 0, 0
+		}
+		return x
+	}
+	x.open = len(s.Open)
+	if r.Parent = parent.node; parent.node < 0 {
+		r.Parent = int32(-1 - parent.open)
+	}
+	s.Open = append(s.Open, r)
+	if levels := e.Foretold(x.anchor); x.below <= len(levels) {
+		x.list = t.candidates(x.below-1, x.above, levels[x.below-1])
+	}
+	s.bare = s.bare || len(x.list) == 0
+	return x
+}
+
+// sort brings Open into its order; a node is never likelier than its parent.
+func (s *Sketch) sort() {
+	order, place, old := make([]int, len(s.Open)), make([]int, len(s.Open)), s.Open
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(old[b].LogProb, old[a].LogProb) })
+	s.Open = make([]Row, 0, len(old))
+	for to, from := range order {
+		place[from] = to
+		r := old[from]
+		if r.Parent < 0 {
+			r.Parent = int32(-1 - place[-1-r.Parent])
+		}
+		s.Open = append(s.Open, r)
+	}
+	for i, b := range s.below {
+		if b >= 0 {
+			s.below[i] = place[b]
+		}
+	}
+}
+
+const (
+	// worthwhile is the share by which a pass must raise the expected tokens of a tree where no plan says what time is worth.
+	worthwhile = 0.005
+	// slack is how much less likely than the tree's last node an open node's best child may be expected to be: the expectation is a mean.
+	slack = 0.4
+)
+
+// Worth returns how many of the first n open nodes a pass, of duration step, should explore to make a better tree; 0 if it is not worth
+// its time. It judges as package function Worth does: what was foretold below these nodes gives way to children of their own, which
+// have the shares that children of explored nodes have. Nodes whose best child would not be in the tree are left out. Without a plan the
+// pass must raise the tree's expected tokens by worthwhile, or find nodes for a tree that has too few.
+func (s *Sketch) Worth(p tandem.Plan, drafted, step time.Duration, n int) int {
+	if n == 0 {
+		return 0
+	}
+	table, logProbs := newChances(p.Accept), monotone(s.Tree)
+	var now, then []float64
+	sure, place := tandem.Tree{}, make([]int32, s.Tree.Len())
+	var known []float64 // chances of sure's nodes
+	for i, lp := range logProbs {
+		c := table.of(lp)
+		if i == 0 {
+			c = 1
+		} else {
+			now = append(now, c)
+		}
+		switch below := s.below[i]; {
+		case below >= n:
+			then = append(then, c)
+		case below < 0:
+			parent := int32(-1)
+			if i > 0 {
+				parent, then = place[s.Tree.Parents[i]], append(then, c)
+			}
+			place[i] = int32(sure.Len())
+			sure.Tokens, sure.Parents, known = append(sure.Tokens, s.Tree.Tokens[i]), append(sure.Parents, parent), append(known, c)
+		}
+	}
+	shares := ranks(sure, known)
+	for _, r := range s.Open[:n] {
+		for _, share := range shares {
+			if share > 0 {
+				then = append(then, table.of(r.LogProb)*share)
+			}
+		}
+	}
+	nodes := max(s.bounds.Nodes-1, 0)
+	now, then = likeliest(now, nodes), likeliest(then, nodes)
+	size := len(then) // of the better tree
+	if len(p.Verify) > 0 {
+		_, before := best(now, p, drafted)
+		w, after := best(then, p, drafted+step)
+		if after <= before {
+			return 0
+		}
+		size = w - 1
+	} else if 1+total(then) <= (1+worthwhile)*(1+total(now)) && (!s.bare || s.Tree.Len() >= s.bounds.Nodes) {
+		return 0
+	} else if len(then) < nodes {
+		return n
+	}
+	useful := 1
+	for size > 0 && useful < n && table.of(s.Open[useful].LogProb)*shares[0] >= then[size-1]*slack {
+		useful++
+	}
+	return useful
+}
+
+// likeliest returns the best n chances, best first; it sorts list.
+func likeliest(list []float64, n int) []float64 {
+	slices.SortFunc(list, func(a, b float64) int { return cmp.Compare(b, a) })
+	return list[:min(n, len(list))]
+}
+
+func total(list []float64) (sum float64) {
+	for _, v := range list {
+		sum += v
+	}
+	return sum
+}
+
+// Learn compares what was foretold of the successors of an explored node with its candidates: the nearest nodes above it that have
+// foretold something decide. It is called once, when the node has been explored.
+func (t *Trust) Learn(e *Explored, node int32) {
+	above, at := 0, node
+	for below := 1; at > 0; below++ {
+		above += e.nodes[at].at
+		at = e.nodes[at].parent
+		if levels := e.Foretold(at); levels != nil {
+			if below <= len(levels) {
+				t.learn(below-1, above, levels[below-1], e.Candidates(node))
+			}
+			return
+		}
+	}
+}
