@@ -14,16 +14,17 @@ type Want uint8
 
 const (
 	WantNone Want = iota
-	WantTail      // the last Extend row, if any, and every node
-	WantAll       // every row
+	WantTail      // the last Extend row, if any, and every node with a token
+	WantAll       // every row with a token
 )
 
 // Part is one sequence's share of a pass.
 type Part struct {
 	Seq     *Sequence
 	Extend  []tandem.Token // appended to the committed prefix, causally; not while tree rows are held
-	Nodes   []tandem.Token // tree rows, numbered Seq.Nodes(), Seq.Nodes()+1 …
+	Nodes   []tandem.Token // tree rows, numbered Seq.Nodes(), Seq.Nodes()+1 …; -1-e: prompt row e, with that embedding of the ppd file
 	Parents []int32        // per node: a tree row of Seq with a smaller number, or -1 for the end of the prefix
+	States  []State        // per row, Extend rows and then Nodes; for drafts with states, else nil
 	Want    Want
 
 	places []place // of Nodes
@@ -43,6 +44,7 @@ type Top struct {
 type Output struct {
 	model *Model
 	first []int
+	begin []int // per part: its first row in the pass; and the number of rows
 	n     int
 }
 
@@ -52,14 +54,25 @@ func (o *Output) Len() int { return o.n }
 // First returns the index of the first wanted row of part i of the batch.
 func (o *Output) First(i int) int { return o.first[i] }
 
-// Logits returns the logits of wanted row i: (vocab).
+// Logits returns the logits of wanted row i: (vocab); -Inf for a token that a draft with a vocabulary of its own does not have.
 func (o *Output) Logits(i int) []float32 {
-	return o.model.runner.Row(o.model.logits, i)
+	row := o.model.runner.Row(o.model.logits, i)
+	if d := o.model.weights.draft; d != nil && d.vocab != nil {
+		return d.widen(i, row)
+	}
+	return row
 }
 
 // Top returns the best tokens of wanted row i, as many as Forward was asked for.
 func (o *Output) Top(i int) Top {
-	return Top(o.model.runner.Top(i))
+	top := Top(o.model.runner.Top(i))
+	if d := o.model.weights.draft; d != nil && d.vocab != nil {
+		top.IDs = slices.Clone(top.IDs)
+		for i, id := range top.IDs {
+			top.IDs[i] = d.vocab[id]
+		}
+	}
+	return top
 }
 
 // TopBelow returns the k best of the first limit tokens of wanted row i, for a caller that may use only those: Sum is over
@@ -103,15 +116,16 @@ func (m *Model) Forward(batch []Part, topK int) (*Output, error) {
 			}
 		}
 	}()
-	out := &Output{model: m, first: make([]int, len(batch))}
+	out := &Output{model: m, first: make([]int, len(batch)), begin: make([]int, len(batch)+1)}
 	for i := range batch {
-		out.first[i] = len(p.Wanted)
+		out.first[i], out.begin[i] = len(p.Wanted), len(p.Tokens)
 		if err := m.add(&batch[i]); err != nil {
 			return nil, err
 		}
 	}
 	out.n = len(p.Wanted)
 	p.Rows = len(p.Tokens)
+	out.begin[len(batch)] = p.Rows
 	switch {
 	case p.Rows == 0:
 		return out, nil
@@ -119,6 +133,11 @@ func (m *Model) Forward(batch []Part, topK int) (*Output, error) {
 		return nil, tandem.Errorf("engine", tandem.Invalid, "a pass of %d rows: at most %d allowed", p.Rows, m.options.MaxRows)
 	case out.n > m.options.MaxWanted:
 		return nil, tandem.Errorf("engine", tandem.Invalid, "a pass with %d rows of logits: at most %d allowed", out.n, m.options.MaxWanted)
+	}
+	for i := range batch {
+		if err := m.give(&batch[i], out.begin[i]); err != nil {
+			return nil, err
+		}
 	}
 	if err := m.runner.Run(&p.Pass); err != nil {
 		for _, part := range batch {
@@ -148,7 +167,7 @@ func (part *Part) commit() {
 
 // settle chooses cells for the tree rows of a part whose prefix will end at end: a row that continues the line goes to the
 // next position, the others to free node cells. Callers name the likeliest children first, so that the rows accepted most
-// often need no copy.
+// often need no copy. A prompt row never gets a position: it is in no path.
 func (part *Part) settle(end int) {
 	s, node := part.Seq, 0
 	part.line, part.places = append(part.line[:0], s.line...), part.places[:0]
@@ -157,7 +176,7 @@ func (part *Part) settle(end int) {
 		if n := len(part.line); n > 0 {
 			tip = part.line[n-1]
 		}
-		if pos := end + len(part.line); parent == tip && pos < s.capacity {
+		if pos := end + len(part.line); parent == tip && pos < s.capacity && part.Nodes[i] >= 0 {
 			part.line, part.places = append(part.line, int32(len(s.parents)+i)), append(part.places, place{s.pages.At(pos), -1})
 			continue
 		}
@@ -177,7 +196,7 @@ type pass struct {
 
 func (p *pass) reset(topK int) {
 	q := &p.Pass
-	*q = kernels.Pass{Tokens: q.Tokens[:0], Pos: q.Pos[:0], Store: q.Store[:0], Pages: q.Pages[:0], Table: q.Table[:0],
+	*q = kernels.Pass{Tokens: q.Tokens[:0], Given: q.Given[:0], Pos: q.Pos[:0], Store: q.Store[:0], Pages: q.Pages[:0], Table: q.Table[:0],
 		Prefix: q.Prefix[:0], Anc: q.Anc[:0], AncOff: q.AncOff[:0], AncLen: q.AncLen[:0], Wanted: q.Wanted[:0], TopK: topK}
 }
 
@@ -195,7 +214,7 @@ func (m *Model) add(part *Part) error {
 		if wanted {
 			p.Wanted = append(p.Wanted, int32(len(p.Tokens)))
 		}
-		p.Tokens = append(p.Tokens, int32(t))
+		p.Tokens = append(p.Tokens, m.embedding(t))
 		p.Pos = append(p.Pos, int32(pos))
 		p.Store = append(p.Store, store)
 		p.Table = append(p.Table, table)
@@ -221,7 +240,7 @@ func (m *Model) add(part *Part) error {
 				p.anc, n = append(p.anc, s.places[n].cell), s.parents[n]
 			}
 		}
-		row(t, end+len(p.anc)-1, part.places[i].cell, end, p.anc, part.Want != WantNone)
+		row(t, end+len(p.anc)-1, part.places[i].cell, end, p.anc, part.Want != WantNone && t >= 0)
 	}
 	return nil
 }
@@ -249,17 +268,49 @@ func (m *Model) check(part *Part) error {
 		return tandem.Errorf(op, tandem.Invalid, "tree rows below an empty prefix")
 	}
 	for i, parent := range part.Parents {
+		prompt := part.Nodes[i] < 0
 		if parent < -1 || int(parent) >= len(s.parents)+i {
 			return tandem.Errorf(op, tandem.Invalid, "tree row %d has parent %d: want -1 to %d", len(s.parents)+i, parent,
 				len(s.parents)+i-1)
 		}
+		if parent >= 0 && !prompt && part.token(parent) < 0 {
+			return tandem.Errorf(op, tandem.Invalid, "tree row %d has token %d below prompt row %d: want it below tokens",
+				len(s.parents)+i, part.Nodes[i], parent)
+		}
 	}
-	for _, tokens := range [][]tandem.Token{part.Extend, part.Nodes} {
-		for _, t := range tokens {
-			if t < 0 || int(t) >= m.config.Vocab {
-				return tandem.Errorf(op, tandem.Invalid, "token %d: vocabulary has %d", t, m.config.Vocab)
-			}
+	prompts := 0
+	if m.prompts != nil {
+		prompts = m.prompts.side.Levels * m.prompts.side.Members
+	}
+	for _, t := range part.Extend {
+		if t < 0 || int(t) >= m.config.Vocab {
+			return tandem.Errorf(op, tandem.Invalid, "token %d: vocabulary has %d", t, m.config.Vocab)
+		}
+	}
+	for _, t := range part.Nodes {
+		if int(t) < -prompts || int(t) >= m.config.Vocab {
+			return tandem.Errorf(op, tandem.Invalid, "token %d in a tree: vocabulary has %d, and there are %d prompt rows, from -1 down", t,
+				m.config.Vocab, prompts)
 		}
 	}
 	return nil
+}
+
+// token returns the token of tree row n, one that the sequence holds or of the part.
+func (part *Part) token(n int32) tandem.Token {
+	if old := len(part.Seq.rows); int(n) >= old {
+		return part.Nodes[int(n)-old]
+	}
+	return part.Seq.rows[n]
+}
+
+// embedding returns what Embed looks up for a row: a token, or the place that the embedding of a prompt row gets in Given.
+func (m *Model) embedding(t tandem.Token) int32 {
+	if t >= 0 {
+		return int32(t)
+	}
+	p, d := &m.pass, m.config.Dim
+	at := int(-1-t) * d
+	p.Given = append(p.Given, m.prompts.rows[at:at+d]...)
+	return -int32(len(p.Given) / d)
 }

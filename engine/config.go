@@ -101,17 +101,24 @@ func readConfig(f *gguf.File, vocab int) (Config, error) {
 	if err != nil {
 		return Config{}, err
 	}
+	return h.config(t, vocab, h.count("embedding_length", -1, maxDim))
+}
+
+// config reads what follows the architecture; dim is the hidden size.
+func (h *hyper) config(t traits, vocab, dim int) (Config, error) {
+	f := h.file
 	c := Config{
 		Arch:    h.arch,
 		Name:    h.arch,
 		Layers:  h.count("block_count", -1, maxLayers),
-		Dim:     h.count("embedding_length", -1, maxDim),
+		Dim:     dim,
 		Context: h.count("context_length", -1, maxCtx),
 		Vocab:   h.count("vocab_size", vocab, maxVocab),
 		NormEps: float32(h.number("attention.layer_norm_rms_epsilon", -1)),
 		traits:  t,
 	}
 	if f.Has("general.name") {
+		var err error
 		c.Name, err = f.String("general.name")
 		h.keep(err)
 	}

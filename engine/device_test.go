@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -113,4 +114,13 @@ type lacking struct{ kernels.Device }
 
 func (lacking) Footprint(*kernels.Program) (kernels.Footprint, error) {
 	return kernels.Footprint{}, &kernels.Unsupported{Device: "half", What: "attention"}
+}
+
+// sideDevices are one of each kind and instruction set.
+func sideDevices(t *testing.T) map[string]kernels.Device {
+	all := map[string]kernels.Device{"ref": testdevice.Ref(), "split": testdevice.Split(testdevice.CPU(t, 2), testdevice.CPU(t, 1))}
+	for _, isa := range cpu.Supported() {
+		all[fmt.Sprint("cpu ", isa)] = testdevice.ISA(t, 2, isa)
+	}
+	return all
 }

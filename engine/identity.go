@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/gguf"
@@ -33,15 +34,15 @@ func Identify(ctx context.Context, path string, o Options) (Names, error) {
 	}
 	defer f.Close()
 	m := &Model{}
-	if err := m.outline(f, o); err != nil {
+	if err := m.outline(f, nil, o); err != nil {
 		return Names{}, err
 	}
-	return m.nameOf(ctx, f, f.NewDigest())
+	return m.nameOf(ctx, f, m.newDigests(f, nil))
 }
 
 // nameOf returns the names of the planned model of f. d holds the tensors that were read already.
-func (m *Model) nameOf(ctx context.Context, f *gguf.File, d *gguf.Digest) (n Names, err error) {
-	tensors, err := d.Sum(ctx)
+func (m *Model) nameOf(ctx context.Context, f *gguf.File, d digests) (n Names, err error) {
+	tensors, err := d.sum(ctx)
 	if err != nil {
 		return n, err
 	}
@@ -49,9 +50,46 @@ func (m *Model) nameOf(ctx context.Context, f *gguf.File, d *gguf.Digest) (n Nam
 		return n, err
 	}
 	n.Vocabulary = fmt.Sprintf("%016x", m.vocab.Fingerprint())
-	n.Identity = tandem.IdentityParts{Tensors: tensors, Shape: digestOf(m.config.writeShape), Rope: digestOf(m.writeRope),
+	n.Identity = tandem.IdentityParts{Tensors: tensors, Shape: digestOf(m.writeShape), Rope: digestOf(m.writeRope),
 		KV: m.kvType.String(), Arithmetic: ref.Version}.Identity()
 	return n, nil
+}
+
+// digests are those of the file of a model and, for a draft with states, of what it borrows from its target's file.
+type digests struct {
+	own, borrowed *gguf.Digest // borrowed nil: a model
+	theirs        []*gguf.Tensor
+}
+
+func (m *Model) newDigests(f, of *gguf.File) digests {
+	d := digests{own: f.NewDigest(), theirs: m.borrowed}
+	if len(m.borrowed) > 0 {
+		d.borrowed = of.NewDigest(m.borrowed...)
+	}
+	return d
+}
+
+// add adds a leaf: see gguf.Digest.Add.
+func (d digests) add(t *gguf.Tensor, row int, data []byte) {
+	if slices.Contains(d.theirs, t) {
+		d.borrowed.Add(t, row, data)
+	} else {
+		d.own.Add(t, row, data)
+	}
+}
+
+// sum returns the digest of all tensors.
+func (d digests) sum(ctx context.Context) (string, error) {
+	own, err := d.own.Sum(ctx)
+	if err != nil || d.borrowed == nil {
+		return own, err
+	}
+	borrowed, err := d.borrowed.Sum(ctx)
+	if err != nil {
+		return "", err
+	}
+	all := sha256.Sum256([]byte("tandem draft 1\n" + own + borrowed))
+	return hex.EncodeToString(all[:len(own)/2]), nil
 }
 
 // digestOf returns the hash of write's output, as 8 hexadecimal digits.
@@ -59,6 +97,13 @@ func digestOf(write func(io.Writer)) string {
 	h := sha256.New()
 	write(h)
 	return hex.EncodeToString(h.Sum(nil)[:4])
+}
+
+func (m *Model) writeShape(w io.Writer) {
+	m.config.writeShape(w)
+	if d := m.weights.draft; d != nil {
+		d.writeShape(w)
+	}
 }
 
 // writeShape writes the hyper-parameters that determine the function, except RoPE's. Names, and limits on what may be asked

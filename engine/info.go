@@ -32,7 +32,7 @@ type TypeUse struct {
 	Kernel      string // native; unpacked at load, and to what; or a vector
 }
 
-// Inspect reads and checks the model file at path as Open does, without loading its weights. Errors
+// Inspect reads and checks the model file at path as Open does, without loading its weights; SideOf reads side files. Errors
 // as Open's.
 func Inspect(path string) (*Info, error) {
 	f, err := gguf.Open(path)
@@ -40,6 +40,9 @@ func Inspect(path string) (*Info, error) {
 		return nil, err
 	}
 	defer f.Close()
+	if err := refuseSide(f); err != nil {
+		return nil, err
+	}
 	vocab, err := token.FromGGUF(f)
 	if err != nil {
 		return nil, err

@@ -13,6 +13,9 @@ import (
 // blankBytes is how much of the KV cache is populated at a time.
 const blankBytes = 32 * kernels.PopulateBytes
 
+// addLeaf takes a leaf of a digest: gguf.Digest.Add.
+type addLeaf func(t *gguf.Tensor, row int, data []byte)
+
 // chunk is a number of rows of a tensor that are read, repacked and hashed together, while they are in the core's cache.
 // So loading needs only one chunk per core beside the weights. A chunk is a leaf of the file's digest (gguf.Digest), so at
 // least a group of 16 rows unless they end the tensor. Or it is a piece of the KV cache to be populated.
@@ -33,7 +36,7 @@ type piece struct {
 	size   int
 }
 
-func (c *chunk) load(buf []byte, into kernels.Store, cache kernels.Cache, d *gguf.Digest) error {
+func (c *chunk) load(buf []byte, into kernels.Store, cache kernels.Cache, add addLeaf) error {
 	if c.tensor == nil {
 		if err := cache.Populate(c.blank, c.blank+int64(c.size)); err != nil {
 			return tandem.Errorf("engine", tandem.Exhausted, "KV cache: %w", err)
@@ -50,7 +53,7 @@ func (c *chunk) load(buf []byte, into kernels.Store, cache kernels.Cache, d *ggu
 		}
 	}
 	if !c.split {
-		d.Add(c.tensor, c.row, src)
+		add(c.tensor, c.row, src)
 	}
 	return nil
 }
@@ -96,19 +99,21 @@ func cut(t *gguf.Tensor, row, n int, parts []matrix, first int, split bool) (out
 	return out
 }
 
-// fill populates cache, and reads and repacks all matrices, on all cores. It reports the bytes of both as
-// they are done and adds what it reads to d. The first error ends it.
+// fill populates cache, if it is not nil, and reads and repacks all matrices, on all cores. It reports the bytes of both as
+// they are done and gives what it reads to add. The first error ends it.
 //
 // The cache comes first, so that a lack of memory shows at the start, not in a pass hours later, and passes have
 // no page faults. The file's pages stay in the system's cache for the next start; the system
 // takes them back when memory is short. Advice to read ahead (posix_fadvise) changed nothing measurable.
-func fill(matrices []matrix, into kernels.Store, cache kernels.Cache, d *gguf.Digest, progress func(done, total int64)) error {
+func fill(matrices []matrix, into kernels.Store, cache kernels.Cache, add addLeaf, progress func(done, total int64)) error {
 	chunks, largest, total := chunksOf(matrices)
 	var blank []chunk
-	for at := int64(0); at < cache.Bytes(); at += blankBytes {
-		blank = append(blank, chunk{blank: at, size: int(min(blankBytes, cache.Bytes()-at))})
+	if cache != nil {
+		for at := int64(0); at < cache.Bytes(); at += blankBytes {
+			blank = append(blank, chunk{blank: at, size: int(min(blankBytes, cache.Bytes()-at))})
+		}
+		total += cache.Bytes()
 	}
-	total += cache.Bytes()
 	chunks = append(blank, chunks...)
 	var (
 		next  atomic.Int64
@@ -125,7 +130,7 @@ func fill(matrices []matrix, into kernels.Store, cache kernels.Cache, d *gguf.Di
 			if i >= len(chunks) {
 				return
 			}
-			err := chunks[i].load(buf, into, cache, d)
+			err := chunks[i].load(buf, into, cache, add)
 			mu.Lock()
 			if err != nil && first == nil {
 				first = err

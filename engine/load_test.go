@@ -24,7 +24,7 @@ func TestChunks(t *testing.T) {
 	}
 	defer f.Close()
 	m := &Model{}
-	if err := m.outline(f, Options{}); err != nil {
+	if err := m.outline(f, nil, Options{}); err != nil {
 		t.Fatal(err)
 	}
 	chunks, largest, total := chunksOf(m.matrices)

@@ -58,19 +58,26 @@ func Bytes(n int64) string {
 	return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
 }
 
-// Measure plans the model in the file at path for o.Device, as Open does, and returns the memory that it would take. Errors: as Open's.
-func Measure(path string, o Options) (Footprint, error) {
+// Measure plans the model in the file at path for o.Device, as Open does, with the side files that are to be opened for it, and returns the
+// memory that all of it would take. Errors: as Open's and OpenSide's, but the lineage of side files is not compared.
+func Measure(path string, o Options, sides ...string) (Footprint, error) {
 	f, err := gguf.Open(path)
 	if err != nil {
 		return Footprint{}, err
 	}
 	defer f.Close()
 	m := &Model{}
-	if err := m.outline(f, o); err != nil {
+	if err := m.outline(f, nil, o); err != nil {
 		return Footprint{}, err
 	}
-	if _, err := m.layOut(f.Path()); err != nil {
+	if m.plan, err = m.layOut(f.Path()); err != nil {
 		return Footprint{}, err
+	}
+	m.path = f.Path()
+	for _, path := range sides {
+		if err := m.measureSide(path); err != nil {
+			return Footprint{}, err
+		}
 	}
 	return m.footprint, nil
 }

@@ -22,12 +22,14 @@ type Options struct {
 	Device kernels.Device // where passes run, with memory for weights, cache and buffers; needed. It outlives the model
 	// positions that a sequence may hold; at most, and by default, the model's context. LongRoPE's factors are chosen by it
 	Context   int
-	KVPages   int                     // pages in the KV cache: see PagesFor; default: one sequence of the whole context with 256 tree rows
-	KVType    string                  // of keys and values in the cache: f16, q8_0; default f16
-	MaxRows   int                     // rows in a pass; default 256
-	MaxWanted int                     // rows with logits in a pass; default MaxRows
-	Lock      bool                    // keep weights and cache in memory (mlock)
-	Progress  func(done, total int64) // bytes of weights and cache made ready so far; called from one goroutine at a time
+	KVPages   int    // pages in the KV cache: see PagesFor; default: one sequence of the whole context with 256 tree rows
+	KVType    string // of keys and values in the cache: f16, q8_0; default f16
+	MaxRows   int    // rows in a pass; default 256
+	MaxWanted int    // rows with logits in a pass; default MaxRows
+	// hidden states to hand out: N ≥ 1 is the residual stream after N layers, -1 the state after the final norm
+	Taps     []int
+	Lock     bool                    // keep weights and cache in memory (mlock)
+	Progress func(done, total int64) // bytes of weights and cache made ready so far; called from one goroutine at a time
 }
 
 func (o Options) withDefaults(context int) Options {
@@ -56,7 +58,8 @@ type Model struct {
 	vocab     *token.Vocab
 	kvType    kernels.KVType
 	weights   weights
-	matrices  []matrix // by their handle in the program
+	matrices  []matrix       // by their handle in the program
+	borrowed  []*gguf.Tensor // those of matrices that are the target's
 	device    kernels.Device
 	footprint Footprint
 	store     kernels.Store
@@ -66,7 +69,15 @@ type Model struct {
 	logits    kernels.Buf // (maxWanted, vocab)
 	pass      pass
 	names     Names
-	shared    int // sequences with NewShared so far
+	shared    int              // sequences with NewShared so far
+	path      string           // of its file, for messages
+	plan      *kernels.Program // of a pass
+	residual  kernels.Buf      // (rows, d): after a pass, what the last layer left
+	taps      []kernels.Buf    // (rows, d), per entry of Options.Taps; None for -1
+	ways      []tandem.Way     // of the opened side files
+	medusa    *medusa          // nil: none
+	prompts   *prompts         // nil: none
+	product   *product         // shared by side files; nil: none needs it
 }
 
 // Open loads the model in the GGUF file at path. Errors: Invalid (no such file), Corrupt, Unsupported (architecture, type,
@@ -78,17 +89,18 @@ func Open(path string, o Options) (*Model, error) {
 	}
 	defer f.Close()
 	m := &Model{}
-	if err := m.load(f, o); err != nil {
+	if err := m.load(f, nil, o); err != nil {
 		m.Close()
 		return nil, err
 	}
 	return m, nil
 }
 
-// load plans the model, checks that there is memory for all of it, and only then allocates and fills it.
-func (m *Model) load(f *gguf.File, o Options) error {
+// load plans the model in f, checks that there is memory for all of it, and only then allocates and fills it. of is nil, or, for a draft
+// with states, the file of its target, from which some matrices come.
+func (m *Model) load(f, of *gguf.File, o Options) error {
 	available := AvailableMemory()
-	if err := m.outline(f, o); err != nil {
+	if err := m.outline(f, of, o); err != nil {
 		return err
 	}
 	program, err := m.layOut(f.Path())
@@ -101,18 +113,18 @@ func (m *Model) load(f *gguf.File, o Options) error {
 	if m.memory, err = m.device.NewCache(program.KV, m.options.KVPages); err != nil {
 		return deviceError(f.Path(), err)
 	}
-	m.cache = kv.New(m.memory)
+	m.cache, m.plan, m.path = kv.New(m.memory), program, f.Path()
 	if m.store, err = m.device.NewWeights(program); err != nil {
 		return deviceError(f.Path(), err)
 	}
 	if m.runner, err = m.device.Compile(program, m.store, m.memory); err != nil {
 		return deviceError(f.Path(), err)
 	}
-	digest := f.NewDigest()
-	if err := fill(m.matrices, m.store, m.memory, digest, o.Progress); err != nil {
+	digests := m.newDigests(f, of)
+	if err := fill(m.matrices, m.store, m.memory, digests.add, o.Progress); err != nil {
 		return err
 	}
-	if m.names, err = m.nameOf(context.Background(), f, digest); err != nil {
+	if m.names, err = m.nameOf(context.Background(), f, digests); err != nil {
 		return err
 	}
 	if m.options.Lock {
@@ -130,12 +142,14 @@ func deviceError(path string, err error) error {
 }
 
 // outline reads the header: vocabulary, shape, and which tensor holds which weights.
-func (m *Model) outline(f *gguf.File, o Options) error {
+func (m *Model) outline(f, of *gguf.File, o Options) error {
 	var err error
-	if m.vocab, err = token.FromGGUF(f); err != nil {
-		return err
+	if of != nil {
+		err = m.outlineDraft(f, of)
+	} else {
+		err = m.outlineModel(f)
 	}
-	if m.config, err = readConfig(f, m.vocab.Size()); err != nil {
+	if err != nil {
 		return err
 	}
 	c := &m.config
@@ -145,17 +159,44 @@ func (m *Model) outline(f *gguf.File, o Options) error {
 	} else if o.Context > 0 {
 		c.Context = min(c.Context, o.Context)
 	}
+	if of != nil && len(o.Taps) > 0 {
+		return tandem.Errorf("engine", tandem.Invalid, "%s: hidden states of a draft with states asked for: want none", f.Path())
+	}
+	if err = checkTaps(f.Path(), o.Taps, c.Layers); err != nil {
+		return err
+	}
 	m.options = o.withDefaults(c.Context)
 	if m.kvType, err = kernels.ParseKVType(o.KVType); err != nil {
 		return tandem.Errorf("engine", tandem.Invalid, "%w", err)
 	}
-	tensors := &catalog{file: f, used: map[string]bool{}}
-	if tensors.collect(&m.weights, c); tensors.err != nil {
-		return tensors.err
+	if of == nil {
+		if err := m.collect(f); err != nil {
+			return err
+		}
 	}
-	m.matrices = tensors.matrices
 	m.weights.work = workOf(&m.weights, m.matrices)
 	return nil
+}
+
+// outlineModel reads vocabulary and shape of a model.
+func (m *Model) outlineModel(f *gguf.File) error {
+	err := refuseSide(f)
+	if err != nil {
+		return err
+	}
+	if m.vocab, err = token.FromGGUF(f); err != nil {
+		return err
+	}
+	m.config, err = readConfig(f, m.vocab.Size())
+	return err
+}
+
+// collect finds the tensors of a model. Its context must be final: it chooses LongRoPE's factors.
+func (m *Model) collect(f *gguf.File) error {
+	c := &catalog{file: f, used: map[string]bool{}}
+	c.collect(&m.weights, &m.config)
+	m.matrices = c.matrices
+	return c.err
 }
 
 // layOut lays out the operations of a pass and computes the model's footprint on its device. It allocates nothing yet.
@@ -181,7 +222,11 @@ func (m *Model) layOut(path string) (*kernels.Program, error) {
 }
 
 func (m *Model) lock() error {
-	for _, l := range []interface{ Lock() error }{m.store, m.memory} {
+	return lockAll(m.store, m.memory)
+}
+
+func lockAll(memory ...interface{ Lock() error }) error {
+	for _, l := range memory {
 		if err := l.Lock(); err != nil {
 			return tandem.Errorf("engine", tandem.Exhausted, "lock memory: %w: raise the limit (ulimit -l) or leave --lock out", err)
 		}
@@ -191,6 +236,12 @@ func (m *Model) lock() error {
 
 // Close frees everything but the device; the model and its sequences must not be used afterwards.
 func (m *Model) Close() {
+	if m.medusa != nil {
+		m.medusa.close()
+	}
+	if m.product != nil {
+		m.product.close()
+	}
 	if m.runner != nil {
 		m.runner.Close()
 	}

@@ -23,6 +23,7 @@ type planner struct {
 	normed kernels.Act // (rows, d)
 	bufs   map[slot]kernels.Buf
 	acts   map[slot]kernels.Act
+	tapped map[int]kernels.Buf // by number of layers
 }
 
 // slot names a buffer of layers: layers that need the same size share it.
@@ -38,31 +39,32 @@ var concurrent = kernels.MatMulOpt{Concurrent: true}
 func (m *Model) program(layout func(kernels.Type) kernels.Layout) *kernels.Program {
 	c := &m.config
 	b := &planner{Program: kernels.NewProgram(m.options.MaxRows, m.options.MaxWanted), Config: c, w: &m.weights,
-		bufs: map[slot]kernels.Buf{}, acts: map[slot]kernels.Act{}}
+		bufs: map[slot]kernels.Buf{}, acts: map[slot]kernels.Act{}, tapped: map[int]kernels.Buf{}}
 	b.KV = kernels.UniformKV(c.Layers, c.cacheHeads, c.HeadDim, m.kvType)
-	for i := range m.matrices {
-		x := &m.matrices[i]
-		b.Weight(kernels.Weight{Name: x.name(), Type: x.kind(), Rows: x.rows, Cols: x.cols(), Layout: layout(x.kind())})
-	}
+	addWeights(b.Program, m.matrices, layout)
 	b.Stage("the embedding")
 	b.x, b.normed = b.Buf(c.Dim), b.Act(c.Dim)
-	m.logits = b.WantedBuf(c.Vocab)
-	b.Embed(b.w.embed, b.x)
+	m.logits, m.residual = b.WantedBuf(m.outputs()), b.x
+	if b.w.draft != nil {
+		b.w.draft.enter(b)
+	} else {
+		b.Embed(b.w.embed, b.x)
+	}
 	if c.traits.scaleEmbed {
 		b.Scale(b.x, float32(math.Sqrt(float64(c.Dim))))
 	}
 	for i := range b.w.layers {
 		b.attention(i)
 		b.feedForward(i)
+		b.tap(i+1, m.options.Taps)
 	}
+	m.taps = b.tapsAt(m.options.Taps)
 	last, lastNorm := b.WantedBuf(c.Dim), b.WantedAct(c.Dim)
 	b.Gather(b.x, last)
-	b.RMSNorm(last, b.w.outputNorm, c.NormEps, lastNorm)
+	b.norm(last, b.w.outputNorm, lastNorm)
 	b.Stage("the output")
 	b.MatMul(b.w.head, lastNorm, m.logits, kernels.MatMulOpt{})
-	if c.finalCap != 0 {
-		b.SoftCap(m.logits, c.finalCap)
-	}
+	c.cap(b.Program, m.logits)
 	b.TopK(m.logits)
 	return b.Program
 }
@@ -71,11 +73,22 @@ func (b *planner) attention(i int) {
 	l, s := &b.w.layers[i], b.layers[i]
 	q, k, v := b.buf("q", s.heads*b.HeadDim), b.buf("k", s.kvHeads*b.HeadDim), b.buf("v", s.kvHeads*b.HeadDim)
 	out := b.act("attended", s.heads*b.HeadDim)
-	b.RMSNorm(b.x, l.attnNorm, b.NormEps, b.normed)
+	d := b.w.draft
+	wide := i == 0 && d != nil && d.wide()
+	if wide {
+		b.norm(b.x, d.hiddenNorm, b.normed)
+	} else {
+		b.norm(b.x, l.attnNorm, b.normed)
+	}
 	b.Stage(fmt.Sprintf("layer %d", i))
 	b.MatMul(l.q, b.normed, q, concurrent)
 	b.MatMul(l.k, b.normed, k, concurrent)
 	b.MatMul(l.v, b.normed, v, kernels.MatMulOpt{})
+	if wide {
+		b.MatMul(d.qEmbd, d.embedding, q, kernels.MatMulOpt{Add: true, Concurrent: true})
+		b.MatMul(d.kEmbd, d.embedding, k, kernels.MatMulOpt{Add: true, Concurrent: true})
+		b.MatMul(d.vEmbd, d.embedding, v, kernels.MatMulOpt{Add: true})
+	}
 	b.bias(q, l.qBias)
 	b.bias(k, l.kBias)
 	b.bias(v, l.vBias)
@@ -93,6 +106,15 @@ func (b *planner) attention(i int) {
 	}
 	b.Attention(q, i, s.heads, opt, out)
 	b.add(l.o, out, l.oBias, l.attnPost)
+}
+
+// norm fills out with the norm of in, or with in itself if there is no weight.
+func (b *planner) norm(in kernels.Buf, weight []float32, out kernels.Act) {
+	if weight == nil {
+		b.Feed(in, out)
+		return
+	}
+	b.RMSNorm(in, weight, b.NormEps, out)
 }
 
 // stored returns keys or values repeated to the cache's number of heads.

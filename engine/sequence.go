@@ -83,13 +83,13 @@ func (s *Sequence) dropNodes() {
 }
 
 // Commit makes the tree rows in path the positions Len, Len+1 …: the first is a child of the prefix, each the
-// parent of the next. All other tree rows are dropped. On error nothing changes.
+// parent of the next, none a prompt row. All other tree rows are dropped. On error nothing changes.
 func (s *Sequence) Commit(path []int32) error { return s.Reroot(path, nil) }
 
 // Reroot commits path as Commit does, but the tree rows in keep stay. keep is ascending; each of its rows has its
-// parent in keep or is a child of the new end of the prefix. The kept rows become rows 0, 1 … in that order; every
-// other row is dropped. Positions do not change, so later passes compute the same bits below the kept rows as if
-// all had been computed anew. On error nothing changes.
+// parent in keep or is a child of the new end of the prefix; prompt rows cannot be kept. The kept rows become rows
+// 0, 1 … in that order; every other row is dropped. Positions do not change, so later passes compute the same bits
+// below the kept rows as if all had been computed anew. On error nothing changes.
 func (s *Sequence) Reroot(path, keep []int32) error {
 	const op = "engine"
 	if s.length+len(path) > s.capacity {
@@ -100,6 +100,9 @@ func (s *Sequence) Reroot(path, keep []int32) error {
 		if n < 0 || int(n) >= len(s.parents) || s.parents[n] != root {
 			return tandem.Errorf(op, tandem.Invalid, "commit path %v: entry %d is not a child of the one before", path, i)
 		}
+		if s.rows[n] < 0 {
+			return tandem.Errorf(op, tandem.Invalid, "commit path %v: entry %d is a prompt row", path, i)
+		}
 		root = n
 	}
 	parents, rows := make([]int32, len(keep)), make([]tandem.Token, len(keep))
@@ -108,6 +111,8 @@ func (s *Sequence) Reroot(path, keep []int32) error {
 		case n < 0 || int(n) >= len(s.parents) || i > 0 && n <= keep[i-1]:
 			return tandem.Errorf(op, tandem.Invalid, "rows %v to keep: entry %d is not one of the %d rows, ascending", keep, i,
 				len(s.parents))
+		case s.rows[n] < 0:
+			return tandem.Errorf(op, tandem.Invalid, "rows %v to keep: entry %d is a prompt row", keep, i)
 		case s.parents[n] == root:
 			parents[i] = -1
 		default:

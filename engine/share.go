@@ -61,6 +61,9 @@ func (s *Sequence) Follows(o *Sequence) bool {
 // Sequences that share them already go on.
 func (s *Sequence) Distrust() { s.pages.Distrust() }
 
+// Private makes sure that no sequence finds what s computes from now on: it is not what its tokens alone say.
+func (s *Sequence) Private() { s.pages.Private() }
+
 // BoundPrefixes sets how many pages that no sequence uses may be kept: 0 for all free ones, negative for none, and then
 // sequences share nothing. Call it before the first shared sequence.
 func (m *Model) BoundPrefixes(pages int) { m.cache.Bound(pages) }

@@ -30,6 +30,7 @@ type weights struct {
 	outputNorm  []float32
 	ropeFactors []float32 // (ropeDim/2), or nil
 	layers      []layer
+	draft       *draft // nil: a model that reads tokens alone
 }
 
 // catalog finds a model's tensors in its file, checks their shapes, and remembers which were asked
@@ -38,6 +39,7 @@ type catalog struct {
 	file     *gguf.File
 	used     map[string]bool
 	matrices []matrix
+	finite   bool // vectors must be finite
 	err      error
 }
 
@@ -61,6 +63,13 @@ func (m *matrix) name() string {
 func (c *catalog) fail(k tandem.Kind, format string, args ...any) {
 	if c.err == nil {
 		c.err = tandem.Errorf("engine", k, "%s: %s", c.file.Path(), fmt.Sprintf(format, args...))
+	}
+}
+
+// keep remembers an error of the file.
+func (c *catalog) keep(err error) {
+	if c.err == nil {
+		c.err = err
 	}
 }
 
@@ -142,14 +151,15 @@ func (c *catalog) vector(name string, required bool, n int) []float32 {
 	}
 	data, err := t.Bytes()
 	if err != nil {
-		if c.err == nil {
-			c.err = err
-		}
+		c.keep(err)
 		return nil
 	}
 	v := make([]float32, n)
 	for i := range v {
 		v[i] = math.Float32frombits(binary.LittleEndian.Uint32(data[4*i:]))
+	}
+	if c.finite {
+		c.checkFinite(name, v)
 	}
 	return v
 }
@@ -163,24 +173,18 @@ func (c *catalog) collect(w *weights, cfg *Config) {
 	c.collectRopeFactors(w, cfg)
 	w.layers = make([]layer, cfg.Layers)
 	for i := range w.layers {
-		if c.collectLayer(&w.layers[i], cfg, i); c.err != nil {
+		if c.collectLayer(&w.layers[i], w, cfg, i); c.err != nil {
 			return
 		}
 	}
-	for _, t := range c.file.Tensors() {
-		if !c.used[t.Name] {
-			c.fail(tandem.Unsupported, "tensor %q has no place in the %s architecture: leaving it out would change the text", t.Name,
-				cfg.Arch)
-			return
-		}
-	}
+	c.refuseOthers(cfg.Arch)
 }
 
-func (c *catalog) collectLayer(l *layer, cfg *Config, i int) {
+func (c *catalog) collectLayer(l *layer, w *weights, cfg *Config, i int) {
 	t, s := &cfg.traits, cfg.layers[i]
 	attn, kv := s.heads*cfg.HeadDim, s.kvHeads*cfg.HeadDim
 	name := func(s string) string { return fmt.Sprintf("blk.%d.%s", i, s) }
-	l.attnNorm = c.vector(name("attn_norm.weight"), true, cfg.Dim)
+	l.attnNorm = c.vector(name("attn_norm.weight"), i > 0 || w.draft == nil || w.draft.wide(), cfg.Dim)
 	l.ffnNorm = c.vector(name("ffn_norm.weight"), true, cfg.Dim)
 	if t.headNorms {
 		l.qNorm = c.vector(name("attn_q_norm.weight"), true, cfg.HeadDim)
@@ -192,6 +196,15 @@ func (c *catalog) collectLayer(l *layer, cfg *Config, i int) {
 	}
 	if qkv := name("attn_qkv.weight"); t.fused && c.file.Tensor(qkv) != nil {
 		c.stacked(qkv, cfg.Dim, band{&l.q, attn}, band{&l.k, kv}, band{&l.v, kv})
+	} else if i == 0 && w.draft != nil && w.draft.wide() {
+		for _, m := range []struct {
+			letter       string
+			hidden, embd *kernels.W
+			rows         int
+		}{{"q", &l.q, &w.draft.qEmbd, attn}, {"k", &l.k, &w.draft.kEmbd, kv}, {"v", &l.v, &w.draft.vEmbd, kv}} {
+			c.matrix(m.hidden, name("attn_"+m.letter+".hidden.weight"), true, m.rows, cfg.Dim)
+			c.matrix(m.embd, name("attn_"+m.letter+".embd.weight"), true, m.rows, cfg.Dim)
+		}
 	} else {
 		c.matrix(&l.q, name("attn_q.weight"), true, attn, cfg.Dim)
 		c.matrix(&l.k, name("attn_k.weight"), true, kv, cfg.Dim)

@@ -5,7 +5,10 @@
 // touched, and may drop it again; nothing is copied at the start.
 package models
 
-import "io/fs"
+import (
+	"io/fs"
+	"slices"
+)
 
 // The names of the shipped target, and of the draft for everything, in Files and in the folder models of a checkout.
 const (
@@ -18,6 +21,21 @@ func Experts() []string {
 	return []string{"gopher-draft-go-f16.gguf", "gopher-draft-py-f16.gguf", "gopher-draft-prose-f16.gguf"}
 }
 
-// Files returns the model files that this program carries, named Target, Draft and Experts, in its root folder. It is empty in a
+// The names of the shipped side files: heads and prompt tokens for the target itself, and a draft that reads its hidden states.
+const (
+	Medusa   = "gopher-medusa-q8_0.gguf"
+	PPD      = "gopher-ppd-f16.gguf"
+	Dovetail = "gopher-dovetail-q8_0.gguf"
+)
+
+// Sides returns the names of the side files for Target that this program carries: those of Medusa, PPD and Dovetail that it was built with.
+func Sides() []string {
+	return slices.DeleteFunc([]string{Medusa, PPD, Dovetail}, func(name string) bool {
+		_, err := fs.Stat(files, name)
+		return err != nil
+	})
+}
+
+// Files returns the model files that this program carries, named Target, Draft, Experts and Sides, in its root folder. It is empty in a
 // program built with the tag nomodels. The files implement io.ReaderAt.
 func Files() fs.FS { return files }

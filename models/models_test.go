@@ -13,10 +13,11 @@ import (
 // TestFiles: the program carries the models in this folder, and its files can be read from any offset.
 func TestFiles(t *testing.T) {
 	entries, err := fs.ReadDir(Files(), ".")
-	if err != nil || len(entries) != 5 {
-		t.Fatalf("%d files, %v: want the target, a draft and three experts", len(entries), err)
+	names := append(append(Experts(), Target, Draft), Sides()...)
+	if err != nil || len(entries) != len(names) || len(names) < 5 {
+		t.Fatalf("%d files, %v: want the target, a draft, three experts and %q, as in Files", len(entries), err, Sides())
 	}
-	for _, name := range append(Experts(), Target, Draft) {
+	for _, name := range names {
 		want, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/engine/side"
 )
 
 // Bounds of a shape: anything beyond them is a typing error.
@@ -68,10 +69,10 @@ type expansion struct {
 // ExpandVersion numbers the output of Expand: programs with the same version write the same file for the same call.
 const ExpandVersion = 1
 
-// Expand writes a model of the given shape to out that computes the same function as the one at in. typ is
-// the type to store weights in, see Types; "" keeps f32 and bf16 and makes f16 of the others. The same call gives
-// the same file. Errors: as Quantize's; Invalid for an impossible shape, Unsupported for an architecture
-// other than llama.
+// Expand writes a model of the given shape to out that computes the same function as the one at in; or, if in is a side file, one for
+// its target so expanded (planSide). typ is the type to store weights in, see Types; "" keeps f32 and bf16 and makes f16 of the others.
+// The same call gives the same file. Errors: as Quantize's; Invalid for an impossible shape, Unsupported for an architecture other than
+// llama or a side file's.
 func Expand(ctx context.Context, in, out string, shape Shape, typ string, o Options) (*Result, error) {
 	if err := checkOut(in, out, o.Force); err != nil {
 		return nil, err
@@ -107,6 +108,9 @@ func ExpandedSize(ctx context.Context, in string, shape Shape, typ string) (int6
 
 // plan returns the expanded tensors of f, and the keys of the file to write.
 func plan(ctx context.Context, f *gguf.File, shape Shape, typ string) (*expansion, *gguf.Writer, error) {
+	if side.Is(f) {
+		return planSide(f, shape, typ)
+	}
 	e := &expansion{file: f, new: shape, taken: map[string]bool{}}
 	if err := e.readShape(); err != nil {
 		return nil, nil, err

@@ -198,6 +198,13 @@ func FuzzConvert(f *testing.F) {
 		}
 		f.Add(data)
 	}
+	for _, name := range []string{"ppd-1", "medusa-shared", "eagle"} {
+		data, err := os.ReadFile(sides + name + ".gguf")
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		dir := t.TempDir()
 		in, out := filepath.Join(dir, "in.gguf"), filepath.Join(dir, "out.gguf")

@@ -5,9 +5,10 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/engine/side"
 )
 
-// Quantize writes the model at in to out with its weights stored as the named type, see Types. Quantising
+// Quantize writes the model or side file at in to out with its weights stored as the named type, see Types. Quantising
 // weights that are quantised already loses precision again, so again must be true for them; weights
 // that already have the wanted type are copied. Errors: Invalid (type, paths), Corrupt (input, weights that are
 // not finite), Unsupported (types that cannot be read, weights too large for the type), Exhausted (disk),
@@ -25,6 +26,9 @@ func Quantize(ctx context.Context, in, out, typ string, again bool, o Options) (
 		return nil, err
 	}
 	defer f.Close()
+	if side.Is(f) {
+		return quantizeSide(ctx, f, out, r, again, o)
+	}
 	_, layers, err := layersOf(f)
 	if err != nil {
 		return nil, err
@@ -50,7 +54,7 @@ func (m *mix) restore(path string, t *gguf.Tensor, again bool) (tensor, error) {
 	to := tensor{name: t.Name, typ: t.Type, shape: t.Shape}
 	block, _ := t.Type.Block()
 	if isFloat(t.Type) || block > 1 { // the others are integers
-		to.typ = m.typeOf(t.Name, t.Shape, t.Type)
+		to.typ = m.typeOfSide(t.Name, t.Shape, t.Type)
 	}
 	switch {
 	case to.typ == t.Type && !isFloat(t.Type):

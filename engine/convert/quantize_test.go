@@ -29,7 +29,7 @@ func sharedModel(t *testing.T, name string) string {
 	return path
 }
 
-func open(t *testing.T, path string) *gguf.File {
+func open(t testing.TB, path string) *gguf.File {
 	t.Helper()
 	f, err := gguf.Open(path)
 	if err != nil {

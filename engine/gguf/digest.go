@@ -41,7 +41,6 @@ func (t *Tensor) rows() (n, bytes int) {
 // leaves (LeafRows) in place of its bytes, so that several cores can compute it while they read tensors for another purpose.
 // Add may be called concurrently for different leaves.
 type Digest struct {
-	file   *File
 	leaves map[*Tensor][]leaf
 }
 
@@ -50,11 +49,15 @@ type leaf struct {
 	known bool
 }
 
-// NewDigest returns a digest of f's tensors without any leaves.
-func (f *File) NewDigest() *Digest {
-	d := &Digest{file: f, leaves: make(map[*Tensor][]leaf, len(f.tensors))}
-	for i := range f.tensors {
-		t := &f.tensors[i]
+// NewDigest returns a digest of some of f's tensors, all if none are named, without any leaves.
+func (f *File) NewDigest(only ...*Tensor) *Digest {
+	if len(only) == 0 {
+		for i := range f.tensors {
+			only = append(only, &f.tensors[i])
+		}
+	}
+	d := &Digest{leaves: make(map[*Tensor][]leaf, len(only))}
+	for _, t := range only {
 		rows, _ := t.rows()
 		d.leaves[t] = make([]leaf, (rows+t.LeafRows()-1)/t.LeafRows())
 	}
@@ -102,8 +105,7 @@ func (d *Digest) complete(ctx context.Context) error {
 		i int
 	}
 	var left []missing
-	for i := range d.file.tensors {
-		t := &d.file.tensors[i]
+	for t := range d.leaves {
 		for j := range d.leaves[t] {
 			if !d.leaves[t][j].known {
 				left = append(left, missing{t, j})
@@ -128,7 +130,7 @@ func (d *Digest) complete(ctx context.Context) error {
 				if err == nil {
 					err = d.read(left[i].t, left[i].i, buf)
 				} else {
-					err = tandem.Errorf(op, tandem.KindOf(err), "reading %s was stopped: %w", d.file.Path(), err)
+					err = tandem.Errorf(op, tandem.KindOf(err), "reading %s was stopped: %w", left[i].t.part.path, err)
 				}
 				if err != nil {
 					once.Do(func() { first = err })

@@ -295,10 +295,15 @@ func TestShippedModels(t *testing.T) {
 			t.Error(err)
 			continue
 		}
-		if arch, err := f.String("general.architecture"); err != nil || arch == "" {
+		arch, err := f.String("general.architecture")
+		if err != nil || arch == "" {
 			t.Errorf("%s: architecture %q, %v", p, arch, err)
 		}
-		if tokens, err := f.Strings("tokenizer.ggml.tokens"); err != nil || len(tokens) < 4096 {
+		if arch == "medusa" || arch == "ppd" || arch == "dovetail" {
+			if lineage, err := f.String("tandem.target.lineage"); err != nil || len(lineage) != 32 {
+				t.Errorf("%s: lineage %q, %v", p, lineage, err)
+			}
+		} else if tokens, err := f.Strings("tokenizer.ggml.tokens"); err != nil || len(tokens) < 4096 {
 			t.Errorf("%s: %d tokens, %v", p, len(tokens), err)
 		}
 		if err := f.Close(); err != nil {

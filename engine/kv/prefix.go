@@ -140,6 +140,12 @@ func (p *Pages) Distrust() {
 	p.cache.counted()
 }
 
+// Private ends p's sharing: pages that it has published stay, later ones are nobody else's.
+func (p *Pages) Private() {
+	p.part()
+	p.cache.counted()
+}
+
 // Truncate gives up the positions from n on and replaces their shared pages by pages of p's own. Exhausted if too few are
 // free, in which case nothing changes; this cannot happen if nobody else uses the shared pages.
 func (p *Pages) Truncate(n int) error {

@@ -175,8 +175,16 @@ func (r *rig) tree(s *engine.Sequence, rows int) (time.Duration, error) {
 	return took, s.Truncate(at)
 }
 
+// batch returns a batch of g alone; a draft with states gets rows of which no state is known.
+func (r *rig) batch(g engine.Part) []engine.Part {
+	if features, _ := r.model.StateWidth(); features > 0 {
+		g.States = make([]engine.State, len(g.Extend)+len(g.Nodes))
+	}
+	return []engine.Part{g}
+}
+
 func (r *rig) timed(g engine.Part) (time.Duration, error) {
-	batch := []engine.Part{g}
+	batch := r.batch(g)
 	if r.into != nil {
 		if err := r.model.TimeOperations(true); err != nil { // from zero on
 			return 0, err
@@ -198,7 +206,7 @@ func (r *rig) extend(ctx context.Context, s *engine.Sequence, n int) error {
 			return err
 		}
 		g := engine.Part{Seq: s, Extend: r.tokens(s.Len(), min(n-s.Len(), r.model.MaxRows()))}
-		if _, err := r.model.Forward([]engine.Part{g}, 0); err != nil {
+		if _, err := r.model.Forward(r.batch(g), 0); err != nil {
 			return err
 		}
 	}

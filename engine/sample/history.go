@@ -1,6 +1,11 @@
 package sample
 
-import "github.com/tandem-llm/tandem"
+import (
+	"maps"
+	"slices"
+
+	"github.com/tandem-llm/tandem"
+)
 
 // History counts the tokens of a text for penalties: each token's occurrences in the output, if a frequency or
 // presence penalty applies, and among the last tokens of prompt and output, if a repeat penalty does. The cost of
@@ -8,7 +13,8 @@ import "github.com/tandem-llm/tandem"
 // safe for concurrent use.
 //
 // A text has one history, whatever trees its tokens came from: along a path of a tree each token is pushed
-// before the next draw. Nothing is ever taken back, because a drawn token always becomes part of the text.
+// before the next draw. Nothing is ever taken back, because a drawn token always becomes part of the text; whoever looks along
+// several paths clones the history.
 type History struct {
 	cells   []cell               // of the tokens with a count, in no order
 	at      map[tandem.Token]int // where a token's cell is
@@ -59,6 +65,19 @@ func (h *History) Push(t tandem.Token) {
 		h.cell(t).output++
 	}
 	h.see(t)
+}
+
+// Clone returns an independent copy. A nil history's is nil.
+func (h *History) Clone() *History {
+	if h == nil {
+		return nil
+	}
+	out := *h
+	out.cells, out.at = slices.Clone(h.cells), maps.Clone(h.at)
+	if h.window != nil {
+		out.window = append(make([]tandem.Token, 0, cap(h.window)), h.window...) // its capacity is the window's size
+	}
+	return &out
 }
 
 // see moves the window forward to t.

@@ -1,0 +1,349 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/engine/side"
+	"github.com/tandem-llm/tandem/engine/token"
+	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/ref"
+)
+
+// State is the hidden state of the position before a row's: the target's, as Output.Features of the target returned it, or the draft's
+// own, as Output.Hidden of the draft returned it. If neither is known both are nil, which counts as zeros.
+type State struct{ Target, Own []float32 }
+
+// draft is what a draft with states has beside transformer blocks (docs/sidefiles.md), and where its inputs and outputs are.
+//
+//	dovetail: x = g∘h1 + (1-g)∘h2, h1 = W1 h [+ b], h2 = W2 e [+ b], g = σ(Wg [h1; h2] [+ b])
+//	eagle:    x = fc [e; h] [+ b]
+//	eagle3:   x = Σ fc.i tap.i + own; block 0 makes q, k and v of [norm(e); norm(x)]
+//
+// e is the embedding of the row's token, h its state. Forward writes states into `inputs` before the pass.
+type draft struct {
+	side                 Side
+	hidden, embd         kernels.W // dovetail: W1, W2; eagle: the halves of fc
+	hiddenBias, embdBias []float32 // eagle: the bias of fc is hiddenBias
+	gateHidden, gateEmbd kernels.W
+	gateBias             []float32
+	fc                   []kernels.W // eagle3: per tap
+	hiddenNorm           []float32   // eagle3: of x in block 0
+	qEmbd, kEmbd, vEmbd  kernels.W   // eagle3: block 0's halves for the embedding
+	vocab                []int32     // eagle3: target's ids
+	inputs               []kernels.Buf
+	own                  kernels.Buf // where the draft's own state goes: the input, or eagle3's residual stream
+	embedding            kernels.Act // eagle3: norm(e)
+	zeros                []float32
+	spread               [][]float32 // eagle3: per wanted row, logits of the target's vocabulary
+	targetLineage        string
+}
+
+// wide reports whether block 0 reads the embedding beside the residual stream.
+func (d *draft) wide() bool { return d.side.Kind == SideEagle3 }
+
+// OpenDraft loads the model in the file at path, which may be a side file of kind dovetail, eagle or eagle3. Then the embedding matrix,
+// and the output matrix unless the file has one, come from the file of its target; nothing else of that is loaded. A plain model
+// opens as by Open, and target is not used. Errors: Open's, and Invalid for a side file of another target or kind.
+//
+// Rows of such a draft depend on the states that they are given, not on tokens alone. So the pages that shared sequences hand on
+// (NewShared) are as good as the states that they were made with: that costs acceptance at most, since a draft only guesses.
+func OpenDraft(path, target string, o Options) (*Model, error) {
+	m := &Model{}
+	err := m.withFiles(path, target, func(f, of *gguf.File) error { return m.load(f, of, o) })
+	if err != nil {
+		m.Close()
+		return nil, err
+	}
+	return m, nil
+}
+
+// MeasureDraft is Measure for what OpenDraft opens.
+func MeasureDraft(path, target string, o Options) (Footprint, error) {
+	m := &Model{}
+	err := m.withFiles(path, target, func(f, of *gguf.File) error {
+		if err := m.outline(f, of, o); err != nil {
+			return err
+		}
+		_, err := m.layOut(f.Path())
+		return err
+	})
+	return m.footprint, err
+}
+
+// withFiles calls use with the file at path and, if that is a draft with states, its target's; else nil.
+func (m *Model) withFiles(path, target string, use func(f, of *gguf.File) error) error {
+	f, err := gguf.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	side, err := readSide(f)
+	if err != nil {
+		return err
+	}
+	if !side.Draft() {
+		return use(f, nil)
+	}
+	of, err := gguf.Open(target)
+	if err != nil {
+		return err
+	}
+	defer of.Close()
+	return use(f, of)
+}
+
+// StateWidth returns how many numbers State.Target and State.Own have; 0, 0 for a plain model.
+func (m *Model) StateWidth() (features, own int) {
+	if d := m.weights.draft; d != nil {
+		return len(d.side.Taps) * d.side.Width, d.side.DraftWidth
+	}
+	return 0, 0
+}
+
+// outlineDraft reads the headers of a draft with states and of its target.
+func (m *Model) outlineDraft(f, of *gguf.File) error {
+	own, err := readSide(f)
+	if err != nil {
+		return err
+	}
+	if m.vocab, err = token.FromGGUF(of); err != nil {
+		return err
+	}
+	large, err := readConfig(of, m.vocab.Size())
+	if err != nil {
+		return err
+	}
+	lineage, err := lineageOf(of)
+	if err != nil {
+		return err
+	}
+	t := side.Target{Path: of.Path(), Lineage: lineage, Vocabulary: fmt.Sprintf("%016x", m.vocab.Fingerprint()), Dim: large.Dim,
+		Vocab: large.Vocab, Layers: large.Layers}
+	if err := own.fits(f.Path(), t); err != nil {
+		return err
+	}
+	d := &draft{side: own, targetLineage: lineage}
+	h := &hyper{file: f, arch: own.Kind}
+	if m.config, err = h.config(traits{}, own.Vocab, own.DraftWidth); err != nil {
+		return err
+	}
+	m.config.finalCap = large.finalCap
+	m.weights.draft = d
+	c := &catalog{file: f, used: map[string]bool{}, finite: true}
+	d.collect(c, &m.weights, &m.config)
+	if c.err != nil {
+		return c.err
+	}
+	return m.borrow(c, of)
+}
+
+// lineageOf returns the lineage of the model in f, for which all of it is read if f does not state it.
+func lineageOf(f *gguf.File) (string, error) {
+	tensors := ""
+	if !f.Has(gguf.LineageKey) {
+		var err error
+		if tensors, err = f.NewDigest().Sum(context.Background()); err != nil {
+			return "", err
+		}
+	}
+	return f.Lineage(tensors)
+}
+
+// collect finds the tensors of a draft with states.
+func (d *draft) collect(c *catalog, w *weights, cfg *Config) {
+	width, own := d.side.Width, d.side.DraftWidth
+	square := func(into *kernels.W, name string) { c.matrix(into, name, true, own, width) }
+	switch d.side.Kind {
+	case SideDovetail:
+		square(&d.hidden, "fuse.hidden.weight")
+		square(&d.embd, "fuse.embd.weight")
+		square(&d.gateHidden, "fuse.gate.hidden.weight")
+		square(&d.gateEmbd, "fuse.gate.embd.weight")
+		d.hiddenBias, d.embdBias = c.vector("fuse.hidden.bias", false, own), c.vector("fuse.embd.bias", false, own)
+		d.gateBias = c.vector("fuse.gate.bias", false, own)
+	case SideEagle:
+		square(&d.hidden, "fc.hidden.weight")
+		square(&d.embd, "fc.embd.weight")
+		d.hiddenBias = c.vector("fc.bias", false, own)
+	case SideEagle3:
+		d.fc = make([]kernels.W, len(d.side.Taps))
+		for i := range d.fc {
+			square(&d.fc[i], fmt.Sprintf("fc.%d.weight", i))
+		}
+		d.hiddenNorm = c.vector("blk.0.hidden_norm.weight", true, own)
+		for _, id := range d.side.spec.Draft.IDs {
+			d.vocab = append(d.vocab, int32(id))
+		}
+	}
+	w.outputNorm = c.vector("output_norm.weight", d.wide(), own)
+	w.layers = make([]layer, cfg.Layers)
+	for i := range w.layers {
+		c.collectLayer(&w.layers[i], w, cfg, i)
+	}
+	w.embed, w.head = kernels.None, kernels.None
+	if d.wide() {
+		c.matrix(&w.embed, "token_embd.weight", false, cfg.Vocab, own)
+		c.matrix(&w.head, "output.weight", true, d.side.DraftVocab, own)
+	}
+}
+
+// borrow finds in the target's file what the draft's has not: embedding and output matrix.
+func (m *Model) borrow(c *catalog, of *gguf.File) error {
+	w, cfg := &m.weights, &m.config
+	t := &catalog{file: of, used: map[string]bool{}, matrices: c.matrices}
+	from := len(t.matrices)
+	if w.embed == kernels.None && cfg.Dim != w.draft.side.Width {
+		return tandem.Errorf("engine", tandem.Corrupt, "%s: a draft of width %d without an embedding matrix: the target's has width %d",
+			c.file.Path(), cfg.Dim, w.draft.side.Width)
+	}
+	if w.embed == kernels.None {
+		t.matrix(&w.embed, "token_embd.weight", true, cfg.Vocab, cfg.Dim)
+	}
+	if w.head == kernels.None {
+		if w.head = w.embed; of.Tensor("output.weight") != nil {
+			t.matrix(&w.head, "output.weight", true, cfg.Vocab, cfg.Dim)
+		}
+	}
+	m.matrices = t.matrices
+	for _, x := range t.matrices[from:] {
+		m.borrowed = append(m.borrowed, x.tensor)
+	}
+	return t.err
+}
+
+// outputs returns the number of logits that a pass computes for a row.
+func (m *Model) outputs() int {
+	if d := m.weights.draft; d != nil && d.vocab != nil {
+		return len(d.vocab)
+	}
+	return m.config.Vocab
+}
+
+// enter lays out what makes the residual stream of embeddings and states.
+func (d *draft) enter(b *planner) {
+	e, act := b.Buf(b.Dim), b.Act(b.Dim)
+	b.Embed(b.w.embed, e)
+	d.inputs, d.zeros = nil, make([]float32, max(d.side.Width, b.Dim))
+	if d.wide() {
+		d.own = b.x
+		d.enterWide(b, e)
+		return
+	}
+	d.own = b.Buf(d.side.Width)
+	d.inputs = []kernels.Buf{d.own}
+	state := b.Act(d.side.Width)
+	b.Feed(e, act)
+	b.Feed(d.own, state)
+	if d.side.Kind == SideEagle {
+		b.MatMul(d.embd, act, b.x, kernels.MatMulOpt{})
+		b.MatMul(d.hidden, state, b.x, kernels.MatMulOpt{Add: true})
+		b.bias(b.x, d.hiddenBias)
+		return
+	}
+	h1, gate := b.Buf(b.Dim), b.Buf(b.Dim)
+	b.MatMul(d.hidden, state, h1, concurrent)
+	b.MatMul(d.embd, act, b.x, kernels.MatMulOpt{})
+	b.bias(h1, d.hiddenBias)
+	b.bias(b.x, d.embdBias)
+	b.Feed(h1, state)
+	b.Feed(b.x, act)
+	b.MatMul(d.gateHidden, state, gate, kernels.MatMulOpt{})
+	b.MatMul(d.gateEmbd, act, gate, kernels.MatMulOpt{Add: true})
+	b.bias(gate, d.gateBias)
+	b.Blend(gate, h1, b.x)
+}
+
+// enterWide is enter for eagle3: x holds the draft's own state, or zeros, when the pass begins.
+func (d *draft) enterWide(b *planner, e kernels.Buf) {
+	tap := b.Act(d.side.Width)
+	for _, w := range d.fc {
+		in := b.Buf(d.side.Width)
+		d.inputs = append(d.inputs, in)
+		b.Feed(in, tap)
+		b.MatMul(w, tap, b.x, kernels.MatMulOpt{Add: true})
+	}
+	d.embedding = b.Act(b.Dim)
+	b.RMSNorm(e, b.w.layers[0].attnNorm, b.NormEps, d.embedding)
+}
+
+// give writes the states of a part's rows, the first of which is row `at` of the pass, to the inputs.
+func (m *Model) give(part *Part, at int) error {
+	rows := len(part.Extend) + len(part.Nodes)
+	d := m.weights.draft
+	switch {
+	case d == nil && part.States == nil:
+		return nil
+	case d == nil:
+		return tandem.Errorf("engine", tandem.Invalid, "%d states for %s, which reads none", len(part.States), m.config.Name)
+	case len(part.States) != rows:
+		return tandem.Errorf("engine", tandem.Invalid, "%d states for %d rows of %s: want one for each", len(part.States), rows,
+			m.config.Name)
+	}
+	features, own := m.StateWidth()
+	for i, s := range part.States {
+		if n := len(s.Target); n != 0 && (n != features || len(s.Own) != 0) || len(s.Own) != 0 && len(s.Own) != own {
+			return tandem.Errorf("engine", tandem.Invalid,
+				"state %d has %d numbers of the target and %d of the draft: want %d, or %d, or none", i, n, len(s.Own), features, own)
+		}
+		d.write(m.runner, at+i, s)
+	}
+	return nil
+}
+
+func (d *draft) write(r kernels.Runner, row int, s State) {
+	put := func(b kernels.Buf, x []float32) {
+		to := r.Row(b, row)
+		copy(to[copy(to, x):], d.zeros)
+	}
+	if len(d.inputs) == 1 && d.inputs[0] == d.own {
+		put(d.own, slices.Concat(s.Target, s.Own))
+		return
+	}
+	for i, b := range d.inputs {
+		if s.Target != nil {
+			put(b, s.Target[i*d.side.Width:(i+1)*d.side.Width])
+		} else {
+			put(b, nil)
+		}
+	}
+	put(d.own, s.Own)
+}
+
+// ownState returns what a draft hands to the next position, of a residual stream.
+func (m *Model) ownState(x []float32) []float32 {
+	if m.weights.draft.wide() || m.weights.outputNorm == nil {
+		return x
+	}
+	out := make([]float32, len(x))
+	ref.RMSNorm(x, m.weights.outputNorm, m.config.NormEps, out)
+	return out
+}
+
+// widen returns logits of the draft's vocabulary as logits of the target's: -Inf for a token that the draft does not have.
+func (d *draft) widen(row int, logits []float32) []float32 {
+	for len(d.spread) <= row {
+		all := make([]float32, d.side.Vocab)
+		for i := range all {
+			all[i] = float32(math.Inf(-1))
+		}
+		d.spread = append(d.spread, all)
+	}
+	for i, id := range d.vocab {
+		d.spread[row][id] = logits[i]
+	}
+	return d.spread[row]
+}
+
+// writeShape writes what of the header determines the function, beside the shape of the blocks.
+func (d *draft) writeShape(w io.Writer) {
+	fmt.Fprintln(w, d.side.Kind, d.side.Width, d.side.Taps, len(d.vocab), d.targetLineage)
+	for _, id := range d.vocab {
+		fmt.Fprintln(w, id)
+	}
+}

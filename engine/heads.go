@@ -1,0 +1,346 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/engine/side"
+	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/ref"
+)
+
+// guessRows is the most rows that a run of a head takes: more are cut into several runs, each of which reads the output matrix again.
+const guessRows = 64
+
+// GuessAsk asks one of the target's own ways for what follows.
+type GuessAsk struct {
+	Way string
+	// Hidden is what Output.Hidden returned: for medusa the row of the last accepted node; for ppd the rows of its prompt tokens in the
+	// order of their embeddings, Members·Levels of them. Guess only reads it.
+	Hidden [][]float32
+}
+
+// product is the output matrix as a program of its own: it makes the best tokens of states after the final norm. It shares the matrix with
+// the model.
+type product struct {
+	program *kernels.Program
+	in      kernels.Buf // (wanted, d)
+	runner  kernels.Runner
+}
+
+// medusa is heads: z = h, then for each block z += SiLU(W z + b); with an output matrix of its own a head ends with its product.
+//
+// Each head is a stage. Heads that share the target's output matrix run all at once, and their states z go together into one run of
+// product. Heads with their own are run one by one, and what they found is read in between.
+type medusa struct {
+	side    Side
+	program *kernels.Program
+	in      kernels.Buf   // (wanted, d): states after the final norm
+	z       []kernels.Buf // per head, (wanted, d)
+	own     bool          // output matrices
+	store   kernels.Store
+	runner  kernels.Runner
+}
+
+// head holds the weights of one head.
+type head struct {
+	blocks []kernels.W
+	biases [][]float32 // of blocks; nil: none
+	output kernels.W   // None: the target's
+}
+
+// prompts are the embeddings of a ppd file: (members·levels, d).
+type prompts struct {
+	side Side
+	rows []float32
+}
+
+// Ways describes the opened side files, in the order in which they were opened.
+func (m *Model) Ways() (ways []tandem.Way) { return slices.Clone(m.ways) }
+
+// collectHeads finds the tensors of a medusa file for a target of width d.
+func (c *catalog) collectHeads(s *Side) (heads []head) {
+	own := c.file.Tensor("medusa.0.output.weight") != nil
+	for k := range s.Levels {
+		h := head{output: kernels.None}
+		for b := range s.Blocks {
+			name := fmt.Sprintf("medusa.%d.%d.", k, b)
+			var w kernels.W
+			c.matrix(&w, name+"weight", true, s.Width, s.Width)
+			h.blocks, h.biases = append(h.blocks, w), append(h.biases, c.vector(name+"bias", false, s.Width))
+		}
+		if own {
+			c.matrix(&h.output, fmt.Sprintf("medusa.%d.output.weight", k), true, s.Vocab, s.Width)
+		}
+		heads = append(heads, h)
+	}
+	return heads
+}
+
+// plan lays out the heads.
+func (h *medusa) plan(m *Model, heads []head, matrices []matrix) {
+	p := kernels.NewProgram(guessRows, guessRows)
+	addWeights(p, matrices, m.device.Layout)
+	d := m.config.Dim
+	h.in = p.WantedBuf(d)
+	inner, act := p.WantedBuf(d), p.WantedAct(d)
+	var logits kernels.Buf
+	if h.own = heads[0].output != kernels.None; h.own {
+		logits = p.WantedBuf(m.config.Vocab)
+	}
+	for k, head := range heads {
+		p.Stage(fmt.Sprintf("head %d", k))
+		z := p.WantedBuf(d)
+		h.z = append(h.z, z)
+		p.Copy(h.in, z)
+		for b, w := range head.blocks {
+			p.Feed(z, act)
+			p.MatMul(w, act, inner, kernels.MatMulOpt{})
+			if bias := head.biases[b]; bias != nil {
+				p.AddBias(inner, bias)
+			}
+			p.AddSiLU(inner, z)
+		}
+		if h.own {
+			p.Feed(z, act)
+			p.MatMul(head.output, act, logits, kernels.MatMulOpt{})
+			m.config.cap(p, logits)
+			p.TopK(logits)
+		}
+	}
+	h.program = p
+}
+
+// addWeights adds matrices to a program.
+func addWeights(p *kernels.Program, matrices []matrix, layout func(kernels.Type) kernels.Layout) {
+	for i := range matrices {
+		x := &matrices[i]
+		p.Weight(kernels.Weight{Name: x.name(), Type: x.kind(), Rows: x.rows, Cols: x.cols(), Layout: layout(x.kind())})
+	}
+}
+
+// cap caps logits as the model does.
+func (c *Config) cap(p *kernels.Program, logits kernels.Buf) {
+	if c.finalCap != 0 {
+		p.SoftCap(logits, c.finalCap)
+	}
+}
+
+// planProduct lays out the output matrix alone.
+func (m *Model) planProduct() *product {
+	p := kernels.NewProgram(guessRows, guessRows)
+	in, act, logits := p.WantedBuf(m.config.Dim), p.WantedAct(m.config.Dim), p.WantedBuf(m.config.Vocab)
+	p.Stage("the output")
+	p.Feed(in, act)
+	p.MatMul(p.Weight(m.plan.Weights[m.weights.head]), act, logits, kernels.MatMulOpt{})
+	m.config.cap(p, logits)
+	p.TopK(logits)
+	return &product{program: p, in: in}
+}
+
+// promptsOf reads the embeddings of a ppd file.
+func (c *catalog) promptsOf(s *Side) *prompts {
+	const name = "ppd.embd.weight"
+	n := s.Levels * s.Members
+	var w kernels.W
+	c.matrix(&w, name, true, n, s.Width)
+	if c.err != nil {
+		return nil
+	}
+	t := c.matrices[w].tensor
+	data, err := t.Bytes()
+	if err != nil {
+		c.err = err
+		return nil
+	}
+	p := &prompts{side: *s, rows: make([]float32, n*s.Width)}
+	for i, size := 0, len(data)/n; i < n; i++ {
+		ref.Dequantize(uint32(t.Type), data[i*size:(i+1)*size], p.rows[i*s.Width:(i+1)*s.Width])
+	}
+	c.checkFinite(name, p.rows)
+	return p
+}
+
+// sidePlan is a side file of the target, planned but not loaded.
+type sidePlan struct {
+	side     Side
+	matrices []matrix
+	medusa   *medusa  // or
+	prompts  *prompts // one of the two
+	product  *product // nil: not needed, or there already
+	Footprint
+}
+
+// planSide reads the side file f and plans what it needs. The model's lineage is compared if it is known.
+func (m *Model) planSide(f *gguf.File) (*sidePlan, error) {
+	path := f.Path()
+	side, err := readSide(f)
+	if err != nil {
+		return nil, err
+	}
+	if !side.InVerifier() {
+		return nil, tandem.Errorf("engine", tandem.Invalid, "%s is no side file of a target (medusa, ppd), but %s", path,
+			map[bool]string{true: "a draft: a drafter opens it", false: "a model"}[side.Draft()])
+	}
+	if m.weights.draft != nil {
+		return nil, tandem.Errorf("engine", tandem.Invalid, "%s: %s is a draft with states, which has no side files", path, m.path)
+	}
+	if slices.ContainsFunc(m.ways, func(w tandem.Way) bool { return w.Name == side.Kind }) {
+		return nil, tandem.Errorf("engine", tandem.Invalid, "%s: the target has a side file of kind %s already", path, side.Kind)
+	}
+	if err := side.fits(path, m.asTarget()); err != nil {
+		return nil, err
+	}
+	s := &sidePlan{side: side}
+	c := &catalog{file: f, used: map[string]bool{}, finite: true}
+	if side.Kind == SidePPD {
+		s.prompts = c.promptsOf(&side)
+	} else if heads := c.collectHeads(&side); c.err == nil {
+		s.matrices, s.medusa = c.matrices, &medusa{side: side}
+		s.medusa.plan(m, heads, c.matrices)
+	}
+	if c.err != nil {
+		return nil, c.err
+	}
+	if m.product == nil && (s.medusa == nil || !s.medusa.own) {
+		s.product = m.planProduct()
+	}
+	return s, s.measure(path, m.device)
+}
+
+// measure fills in the footprint.
+func (s *sidePlan) measure(path string, d kernels.Device) error {
+	if s.medusa != nil {
+		if err := s.medusa.program.Check(); err != nil {
+			return tandem.Errorf("engine", tandem.Unsupported, "%s: %w", path, err)
+		}
+		need, err := d.Footprint(s.medusa.program)
+		if err != nil {
+			return deviceError(path, err)
+		}
+		s.Weights, s.Scratch = need.Weights, need.Buffers
+	} else {
+		s.Scratch = 4 * int64(len(s.prompts.rows))
+	}
+	if s.product != nil {
+		need, err := d.Footprint(s.product.program)
+		if err != nil {
+			return deviceError(path, err)
+		}
+		s.Scratch += need.Buffers // its weights are the model's
+	}
+	return nil
+}
+
+func (m *Model) asTarget() side.Target {
+	return side.Target{Path: m.path, Lineage: m.names.Lineage, Vocabulary: fmt.Sprintf("%016x", m.vocab.Fingerprint()),
+		Dim: m.config.Dim, Vocab: m.config.Vocab, Layers: m.config.Layers}
+}
+
+// OpenSide reads a side file of kind medusa or ppd for m, which must be its target: same lineage, vocabulary and width. It is called
+// before the first pass, at most once for each kind. Close frees it with the model. Errors: Invalid (no such file, another target, not a
+// side file, one of its kind is open), Corrupt, Unsupported, Exhausted (memory). After an error the model is as before.
+func (m *Model) OpenSide(path string) error {
+	available := AvailableMemory()
+	f, err := gguf.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	s, err := m.planSide(f)
+	if err != nil {
+		return err
+	}
+	if need := s.Weights + s.Scratch; need > available.Bytes {
+		return tandem.Errorf("engine", tandem.Exhausted, "%s needs %s of memory beside its target; %s allows %s", path, Bytes(need),
+			available.By, Bytes(max(0, available.Bytes)))
+	}
+	if err := s.load(m, f); err != nil {
+		s.close()
+		return err
+	}
+	m.addSide(s)
+	return nil
+}
+
+// measureSide adds what a side file will need to the footprint of a model that is laid out.
+func (m *Model) measureSide(path string) error {
+	f, err := gguf.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	s, err := m.planSide(f)
+	if err == nil {
+		m.addSide(s)
+	}
+	return err
+}
+
+// load allocates and fills what the plan needs.
+func (s *sidePlan) load(m *Model, f *gguf.File) (err error) {
+	if q := s.product; q != nil {
+		loan, err := kernels.Borrow(q.program, m.plan, m.store, []kernels.W{m.weights.head})
+		if err != nil {
+			return tandem.Errorf("engine", tandem.Unsupported, "%s: %w", f.Path(), err)
+		}
+		if q.runner, err = m.device.Compile(q.program, loan, nil); err != nil {
+			return deviceError(f.Path(), err)
+		}
+	}
+	h := s.medusa
+	if h == nil {
+		return nil
+	}
+	if h.store, err = m.device.NewWeights(h.program); err != nil {
+		return deviceError(f.Path(), err)
+	}
+	if h.runner, err = m.device.Compile(h.program, h.store, nil); err != nil {
+		return deviceError(f.Path(), err)
+	}
+	if err := fill(s.matrices, h.store, nil, f.NewDigest().Add, nil); err != nil || !m.options.Lock {
+		return err
+	}
+	return lockAll(h.store)
+}
+
+// addSide makes a loaded side file the model's.
+func (m *Model) addSide(s *sidePlan) {
+	if s.product != nil {
+		m.product = s.product
+	}
+	if s.medusa != nil {
+		m.medusa = s.medusa
+	} else {
+		m.prompts = s.prompts
+	}
+	m.ways = append(m.ways, tandem.Way{Name: s.side.Kind, Levels: s.side.Levels, Members: s.side.Members})
+	m.footprint.Weights += s.Weights
+	m.footprint.Scratch += s.Scratch
+}
+
+func (s *sidePlan) close() {
+	if s.medusa != nil {
+		s.medusa.close()
+	}
+	if s.product != nil {
+		s.product.close()
+	}
+}
+
+func (h *medusa) close() {
+	if h.runner != nil {
+		h.runner.Close()
+	}
+	if h.store != nil {
+		h.store.Close()
+	}
+}
+
+func (q *product) close() {
+	if q.runner != nil {
+		q.runner.Close()
+	}
+}

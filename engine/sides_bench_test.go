@@ -1,0 +1,161 @@
+package engine
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/testdevice"
+)
+
+// benchModel is what BenchmarkSides runs. The figures in docs/decisions.md are of the 1b shape: tandem model expand --like 1b --type q8_0.
+var benchModel = flag.String("sides.model", targetPath, "GGUF file of the target of BenchmarkSides")
+
+// randomSide writes a side file of q8_0 matrices with random weights for m.
+func randomSide(t testing.TB, m *Model, kind string, matrices map[string][2]int, keys map[string]any) string {
+	r := rand.New(rand.NewPCG(1, 1))
+	w := gguf.NewWriter()
+	w.Set("general.architecture", kind)
+	w.Set("tandem.target.lineage", m.names.Lineage)
+	w.Set("tandem.target.vocabulary", m.names.Vocabulary)
+	w.Set(kind+".embedding_length", uint32(m.config.Dim))
+	w.Set(kind+".vocab_size", uint32(m.config.Vocab))
+	for key, v := range keys {
+		w.Set(kind+"."+key, v)
+	}
+	for name, s := range matrices {
+		b := make([]byte, s[0]*s[1]/32*34)
+		for i := range b {
+			if b[i] = byte(r.Uint32()); i%34 == 1 {
+				b[i] = 0x0c // scales about 0.0003
+			}
+		}
+		w.Tensor(name, gguf.Type(kernels.Q8_0), []int{s[0], s[1]}, b)
+	}
+	var b bytes.Buffer
+	if _, err := w.WriteTo(&b); err != nil {
+		t.Fatal(err)
+	}
+	return writeSide(t, b.Bytes())
+}
+
+// medusaSide and ppdSide write side files of the usual size.
+func medusaSide(t testing.TB, m *Model, heads int) string {
+	all := map[string][2]int{}
+	for k := range heads {
+		all[fmt.Sprintf("medusa.%d.0.weight", k)] = [2]int{m.config.Dim, m.config.Dim}
+	}
+	return randomSide(t, m, SideMedusa, all, map[string]any{"head_count": uint32(heads), "block_count": uint32(1), "taps": []int32{-1}})
+}
+
+func ppdSide(t testing.TB, m *Model, levels, members int) string {
+	return randomSide(t, m, SidePPD, map[string][2]int{"ppd.embd.weight": {m.config.Dim, levels * members}},
+		map[string]any{"token_count": uint32(levels), "ensemble_count": uint32(members)})
+}
+
+// withTaps returns m with another pass over the same weights and cache: two models in memory differ by some percent in time.
+func (m *Model) withTaps(b *testing.B, taps []int) *Model {
+	other := *m
+	other.options.Taps = taps
+	program := other.program(m.device.Layout)
+	var err error
+	if other.runner, err = m.device.Compile(program, m.store, m.memory); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(other.runner.Close)
+	return &other
+}
+
+// BenchmarkSides reports what hidden states and guesses cost, as shares of the pass that they belong to: of W rows, at a context of 128.
+// Times are processor time of one thread, which other work on the machine disturbs little, and the least of all rounds, in which all
+// variants take turns.
+func BenchmarkSides(b *testing.B) {
+	o := Options{Device: testdevice.CPU(b, 1), MaxRows: 128, MaxWanted: 32, KVPages: PagesFor(2, 256, 64)}
+	plain := openTest(b, *benchModel, o)
+	tapped := plain.withTaps(b, []int{2, plain.config.Layers / 2, plain.config.Layers - 3})
+	const heads, levels, members = 5, 3, 4
+	for _, path := range []string{medusaSide(b, plain, heads), ppdSide(b, plain, levels, members)} {
+		if err := plain.OpenSide(path); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for _, width := range []int{1, 8, 32} {
+		b.Run(fmt.Sprintf("W=%d", width), func(b *testing.B) { benchSides(b, plain, tapped, width) })
+	}
+}
+
+func processorTime(b *testing.B) time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+func benchSides(b *testing.B, plain, tapped *Model, width int) {
+	least := map[string]time.Duration{}
+	timed := func(what string, f func()) {
+		begun := processorTime(b)
+		f()
+		if took := processorTime(b) - begun; least[what] == 0 || took < least[what] {
+			least[what] = took
+		}
+	}
+	text := make([]tandem.Token, 128)
+	seqs := map[*Model]*Sequence{}
+	for _, m := range []*Model{plain, tapped} {
+		seqs[m] = newSeq(b, m, 200, 64)
+		forward(b, m, 0, Part{Seq: seqs[m], Extend: text})
+	}
+	features := make([]float32, tapped.FeatureWidth())
+	pass := func(m *Model, nodes []tandem.Token) (out *Output) {
+		parents := make([]int32, len(nodes))
+		for i := range parents {
+			parents[i] = int32(i) - 1
+		}
+		out = forward(b, m, 10, Part{Seq: seqs[m], Nodes: nodes, Parents: parents, Want: WantTail})
+		if err := seqs[m].Truncate(128); err != nil {
+			b.Fatal(err)
+		}
+		return out
+	}
+	way := plain.Ways()[1]
+	prompts, _ := promptTree(way, 0, 0)
+	for b.Loop() {
+		var out *Output
+		timed("pass", func() { out = pass(plain, text[:width]) })
+		hidden := slices.Clone(out.Hidden(0, width-1))
+		timed("tapped", func() {
+			out = pass(tapped, text[:width])
+			for row := range min(width, 4) { // as many rows as are accepted in a good round
+				out.Features(0, row, features)
+			}
+		})
+		guess := func(a GuessAsk) func() {
+			return func() {
+				if _, err := plain.Guess([]GuessAsk{a}, 8); err != nil {
+					b.Fatal(err)
+				}
+			}
+		}
+		timed("medusa", guess(GuessAsk{tandem.WayMedusa, [][]float32{hidden}}))
+		timed("ppd", guess(GuessAsk{tandem.WayPPD, slices.Repeat([][]float32{hidden}, way.Levels*way.Members)}))
+		timed("with prompt rows", func() { pass(plain, append(slices.Clone(text[:width]), prompts[:way.Levels]...)) })
+	}
+	share := func(what string) float64 { return 100 * float64(least[what]) / float64(least["pass"]) }
+	b.ReportMetric(float64(least["pass"].Microseconds())/1000, "ms/pass")
+	b.ReportMetric(share("tapped")-100, "%taps")
+	b.ReportMetric(share("medusa"), "%medusa")
+	b.ReportMetric(share("ppd"), "%ppd")
+	b.ReportMetric(share("with prompt rows")-100, "%3-prompt-rows")
+	b.ReportMetric(0, "ns/op")
+}

@@ -1,0 +1,362 @@
+package engine
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/kernels/testdevice"
+)
+
+// sidePath is a file of testdata/sides, which README.md there describes.
+func sidePath(name string) string { return "testdata/sides/" + name + ".gguf" }
+
+// sideGolden is what PyTorch computed with a side file or with the target.
+type sideGolden struct {
+	Tokens []tandem.Token
+	Rows   []int
+	Fed    int
+	States [][]float32
+	Taps   map[string][][]float32
+	Logits json.RawMessage
+}
+
+func readGolden(t *testing.T, name string) (g sideGolden) {
+	t.Helper()
+	b, err := os.ReadFile("testdata/sides/" + name + ".json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(b, &g); err != nil {
+		t.Fatal(name, err)
+	}
+	return g
+}
+
+func (g *sideGolden) logits(t *testing.T, into any) {
+	t.Helper()
+	if err := json.Unmarshal(g.Logits, into); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// goldenTolerance bounds |ours - PyTorch's| / (1 + |PyTorch's|): the cache of the engine is f16.
+const goldenTolerance = 0.004
+
+func wantClose(t *testing.T, what string, got, want []float32) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("%s: %d numbers, want %d", what, len(got), len(want))
+	}
+	for i := range want {
+		if d := math.Abs(float64(got[i] - want[i])); !(d <= goldenTolerance*(1+math.Abs(float64(want[i])))) {
+			t.Fatalf("%s: number %d is %v, want %v", what, i, got[i], want[i])
+		}
+	}
+}
+
+// wantLevel compares a level of a guess with the logits that it was made of.
+func wantLevel(t *testing.T, what string, level []tandem.TopLogprob, logits []float32, top int) {
+	t.Helper()
+	if len(level) != top {
+		t.Fatalf("%s: %d candidates, want %d", what, len(level), top)
+	}
+	sum := 0.0
+	for _, v := range logits {
+		sum += math.Exp(float64(v))
+	}
+	order := slices.Clone(logits)
+	slices.Sort(order)
+	for i, c := range level {
+		want := float64(logits[c.Token]) - math.Log(sum)
+		nth := float64(order[len(order)-1-i]) - math.Log(sum) // ranks may swap when logits are nearly equal
+		if math.Abs(float64(c.LogProb)-want) > 0.01 || math.Abs(want-nth) > 0.01 {
+			t.Fatalf("%s: candidate %d is token %d with log-probability %v: want %v, and the best but %d has %v", what, i, c.Token,
+				c.LogProb, want, i, nth)
+		}
+	}
+}
+
+// openSides opens the tiny target with side files.
+func openSides(t testing.TB, o Options, names ...string) *Model {
+	t.Helper()
+	if o.KVPages == 0 {
+		o.KVPages = PagesFor(2, 64, 64)
+	}
+	m := openTest(t, sidePath("target"), o)
+	for _, name := range names {
+		if err := m.OpenSide(sidePath(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return m
+}
+
+// promptTree returns the prompt rows of a way below a tree row (-1: the prefix), the next of whose rows is `first`.
+func promptTree(w tandem.Way, parent, first int32) (nodes []tandem.Token, parents []int32) {
+	for range w.Members {
+		for i := range w.Levels {
+			if i == 0 {
+				parents = append(parents, parent)
+			} else {
+				parents = append(parents, first+int32(len(nodes))-1)
+			}
+			nodes = append(nodes, tandem.Token(-1-len(nodes)))
+		}
+	}
+	return nodes, parents
+}
+
+// askPrompts collects the hidden states of prompt rows that begin with row `from` of a part.
+func askPrompts(o *Output, w tandem.Way, part, from int) GuessAsk {
+	a := GuessAsk{Way: tandem.WayPPD}
+	for i := range w.Members * w.Levels {
+		a.Hidden = append(a.Hidden, slices.Clone(o.Hidden(part, from+i)))
+	}
+	return a
+}
+
+// TestMedusaGolden: heads give PyTorch's logits, with the target's output matrix and with their own.
+func TestMedusaGolden(t *testing.T) {
+	for _, name := range []string{"medusa-shared", "medusa-own"} {
+		g := readGolden(t, name)
+		var want [][][]float32 // row, head, token
+		g.logits(t, &want)
+		m := openSides(t, Options{}, name)
+		s := newSeq(t, m, 40, 4)
+		out := forward(t, m, 0, Part{Seq: s, Extend: g.Tokens})
+		var asks []GuessAsk
+		for _, row := range g.Rows {
+			asks = append(asks, GuessAsk{tandem.WayMedusa, [][]float32{slices.Clone(out.Hidden(0, row))}})
+		}
+		guesses, err := m.Guess(asks, 7)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, guess := range guesses {
+			if len(guess.Levels) != len(want[i]) || guess.Validate(m.config.Vocab) != nil {
+				t.Fatalf("%s: %d levels, want %d; %v", name, len(guess.Levels), len(want[i]), guess.Validate(m.config.Vocab))
+			}
+			for k, level := range guess.Levels {
+				wantLevel(t, fmt.Sprint(name, ", row ", g.Rows[i], ", head ", k), level, want[i][k], 7)
+			}
+		}
+	}
+}
+
+// TestPPDGolden: prompt rows below the prefix and below tree rows give PyTorch's logits.
+func TestPPDGolden(t *testing.T) {
+	for _, name := range []string{"ppd-1", "ppd-4"} {
+		g := readGolden(t, name)
+		var want [][][]float32
+		g.logits(t, &want)
+		m := openSides(t, Options{}, name)
+		way := m.Ways()[0]
+		for i, row := range g.Rows {
+			for inTree := range 2 {
+				s := newSeq(t, m, 40, 40)
+				p := Part{Seq: s, Extend: g.Tokens[:row+1-inTree], Want: WantTail}
+				if inTree == 1 {
+					p.Nodes, p.Parents = []tandem.Token{g.Tokens[row], 7}, []int32{-1, -1}
+				}
+				at := len(p.Nodes)
+				nodes, parents := promptTree(way, int32(inTree)-1, int32(at))
+				p.Nodes, p.Parents = append(p.Nodes, nodes...), append(p.Parents, parents...)
+				out := forward(t, m, 0, p)
+				if out.Len() != 1+2*inTree {
+					t.Fatalf("%d rows with logits, want 1 and those with tokens", out.Len())
+				}
+				guesses, err := m.Guess([]GuessAsk{askPrompts(out, way, 0, len(p.Extend)+at)}, 5)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for k, level := range guesses[0].Levels {
+					wantLevel(t, fmt.Sprint(name, ", row ", row, ", token ", k), level, want[i][k], 5)
+				}
+				s.Close()
+			}
+		}
+	}
+}
+
+// TestSidesChangeNothing: with side files open and prompt rows in its trees, a dialogue has the same logits, on every device; and all
+// devices guess the same, to the bit.
+func TestSidesChangeNothing(t *testing.T) {
+	want := dialogue(t, openSides(t, Options{}), 20)
+	first := map[string]string{} // by heads: what the first device guessed
+	for name, d := range sideDevices(t) {
+		for _, heads := range []string{"medusa-shared", "medusa-own"} {
+			m := openSides(t, Options{Device: d}, heads, "ppd-4")
+			if err := sameBits(dialogue(t, m, 20), want); err != nil {
+				t.Errorf("%s, %s: %v", name, heads, err)
+			}
+			guesses := fmt.Sprint(guessAll(t, m))
+			if want, ok := first[heads]; ok && guesses != want {
+				t.Errorf("%s, %s: guesses %v, want %v", name, heads, guesses, want)
+			}
+			first[heads] = guesses
+		}
+	}
+}
+
+func same(a, b []tandem.Guess) bool { return fmt.Sprint(a) == fmt.Sprint(b) }
+
+// guessAll guesses in all ways after a prompt and in a tree: alone and together, which must be the same.
+func guessAll(t *testing.T, m *Model) (all []tandem.Guess) {
+	t.Helper()
+	s := newSeq(t, m, 40, 40)
+	defer s.Close()
+	way := m.Ways()[1]
+	p := Part{Seq: s, Extend: []tandem.Token{1, 50, 60, 70}, Nodes: []tandem.Token{5, 6}, Parents: []int32{-1, 0}}
+	nodes, parents := promptTree(way, 1, 2)
+	p.Nodes, p.Parents = append(p.Nodes, nodes...), append(p.Parents, parents...)
+	out := forward(t, m, 0, p)
+	asks := []GuessAsk{askPrompts(out, way, 0, 6)}
+	for row := range 6 {
+		asks = append(asks, GuessAsk{tandem.WayMedusa, [][]float32{slices.Clone(out.Hidden(0, row))}})
+	}
+	for i := range asks {
+		guesses, err := m.Guess(asks[i:i+1], 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, guesses...)
+	}
+	for len(asks) < 200 { // more rows than a run has
+		asks = append(asks, asks[len(asks)-7])
+	}
+	together, err := m.Guess(asks, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range together {
+		if !same(together[i:i+1], all[i%7:i%7+1]) {
+			t.Fatalf("guess %d of %d is %v, alone %v", i, len(asks), together[i], all[i%7])
+		}
+	}
+	return all
+}
+
+// TestFeatures: hidden states are PyTorch's, in any order, on every device to the bit; and the logits are those without them.
+func TestFeatures(t *testing.T) {
+	g := readGolden(t, "target")
+	var want [][]float32
+	g.logits(t, &want)
+	prompt := func(m *Model) *Output {
+		s := newSeq(t, m, 40, 4)
+		return forward(t, m, 0, Part{Seq: s, Extend: g.Tokens[:9], Nodes: g.Tokens[9:10], Parents: []int32{-1}, Want: WantAll})
+	}
+	plain := openSides(t, Options{})
+	bare := prompt(plain)
+	if plain.FeatureWidth() != 0 {
+		t.Errorf("%d features without taps", plain.FeatureWidth())
+	}
+	taps := []int{2, -1, 3, 1, 2}
+	var first []float32
+	for name, d := range sideDevices(t) {
+		m := openSides(t, Options{Device: d, Taps: taps})
+		out := prompt(m)
+		var all []float32
+		for row := range 10 {
+			if err := sameBits(out.Logits(row), bare.Logits(row)); err != nil {
+				t.Fatalf("%s: row %d: %v", name, row, err)
+			}
+			features := make([]float32, m.FeatureWidth())
+			out.Features(0, row, features)
+			for i, n := range taps {
+				wantClose(t, fmt.Sprintf("%s: tap %d of row %d", name, n, row), features[i*32:(i+1)*32], g.Taps[fmt.Sprint(n)][row])
+			}
+			all = append(all, features...)
+		}
+		wantClose(t, name+": logits", out.Logits(9), want[9])
+		if first == nil {
+			first = all
+		}
+		if err := sameBits(all, first); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, taps := range [][]int{{0}, {4}, {-2}, {1, 99}, make([]int, 17)} {
+		if _, err := Open(sidePath("target"), Options{Device: testdevice.Ref(), Taps: taps}); tandem.KindOf(err) != tandem.Invalid {
+			t.Errorf("taps %v: %v", taps, err)
+		}
+	}
+}
+
+// openDraftTest opens a draft with states of the tiny target.
+func openDraftTest(t testing.TB, name string, o Options) *Model {
+	t.Helper()
+	if o.Device == nil {
+		o.Device = testdevice.CPU(t, 0)
+	}
+	o.KVPages = PagesFor(2, 64, 64)
+	m, err := OpenDraft(sidePath(name), sidePath("target"), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.Close)
+	return m
+}
+
+var draftNames = []string{"dovetail", "dovetail-bare", "eagle", "eagle3"}
+
+// targetStates returns the target's features of every position as PyTorch has them, as a draft wants them.
+func targetStates(t *testing.T, m *Model) (states []State) {
+	g := readGolden(t, "target")
+	for row := range g.Tokens {
+		var s State
+		for _, n := range m.weights.draft.side.Taps {
+			s.Target = append(s.Target, g.Taps[fmt.Sprint(n)][row]...)
+		}
+		states = append(states, s)
+	}
+	return states
+}
+
+// TestDraftGolden: drafts give PyTorch's states and logits, first from the target's states and then from their own.
+func TestDraftGolden(t *testing.T) {
+	for _, name := range draftNames {
+		g := readGolden(t, name)
+		var want [][]float32
+		g.logits(t, &want)
+		m := openDraftTest(t, name, Options{})
+		states := targetStates(t, m)
+		s := newSeq(t, m, 40, 8)
+		out := forward(t, m, 4, Part{Seq: s, Extend: g.Tokens[1 : 1+g.Fed], States: states[:g.Fed], Want: WantAll})
+		var own []float32
+		check := func(row, i int) {
+			what := fmt.Sprint(name, ", row ", row)
+			own = slices.Clone(out.Hidden(0, i))
+			wantClose(t, what, own, g.States[row])
+			logits, top := out.Logits(i), out.Top(i)
+			for k, id := range top.IDs {
+				if logits[id] != top.Logits[k] {
+					t.Fatalf("%s: candidate %d is token %d, whose logit is %v and not %v", what, k, id, logits[id], top.Logits[k])
+				}
+			}
+			if d := m.weights.draft; d.vocab != nil {
+				var drafts []float32
+				for _, id := range d.vocab {
+					drafts = append(drafts, logits[id])
+				}
+				if n := len(logits); n != m.config.Vocab {
+					t.Fatalf("%s: %d logits, want %d", what, n, m.config.Vocab)
+				}
+				logits = drafts
+			}
+			wantClose(t, what, logits, want[row])
+		}
+		for row := range g.Fed {
+			check(row, row)
+		}
+		for i, row := range []int{g.Fed, g.Fed + 1} {
+			out = forward(t, m, 4, Part{Seq: s, Nodes: g.Tokens[row+1 : row+2], Parents: []int32{int32(i) - 1}, States: []State{{Own: own}},
+				Want: WantTail})
+			check(row, 0)
+		}
+	}
+}
