@@ -15,7 +15,7 @@ import (
 const targetFile = "../models/gopher-19m-q8_0.gguf"
 
 // truth returns text and what the target goes on with at temperature 0, n tokens in all.
-func truth(b *testing.B, text []tandem.Token, n int) []tandem.Token {
+func truth(b testing.TB, text []tandem.Token, n int) []tandem.Token {
 	m, err := engine.Open(targetFile, engine.Options{Device: testdevice.CPU(b, 1), KVPages: engine.PagesFor(1, n, 0)})
 	if err != nil {
 		b.Fatal(err)

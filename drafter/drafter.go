@@ -5,6 +5,7 @@ package drafter
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/tandem-llm/tandem"
@@ -12,6 +13,7 @@ import (
 	"github.com/tandem-llm/tandem/engine/sample"
 	"github.com/tandem-llm/tandem/schedule"
 	"github.com/tandem-llm/tandem/schedule/owner"
+	"github.com/tandem-llm/tandem/spec"
 )
 
 // DefaultTreeRows is how many tree nodes of a session the draft model's cache holds unless told
@@ -43,6 +45,11 @@ type Config struct {
 	// tenant. Only pages that no session needs are used. 0: all such pages; negative: sessions share nothing.
 	PrefixCache int
 	Pulse       owner.Pulse // shows the drafter's progress; may be nil
+	// Features hands out the target's hidden states, for a Model that reads them: those of Taps, in this order. nil: it gets zeros.
+	Features tandem.FeatureSource
+	Taps     []int
+	// FeatureWait is how long Open waits for features without any coming; default 5 s. Then it goes on with zeros.
+	FeatureWait time.Duration
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -60,6 +67,13 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Idle == 0 {
 		c.Idle = 10 * time.Minute
+	}
+	if c.FeatureWait == 0 {
+		c.FeatureWait = 5 * time.Second
+	}
+	if features, _ := c.Model.StateWidth(); features > 0 && (len(c.Taps) == 0 || features%len(c.Taps) != 0) || c.FeatureWait < 0 {
+		return c, tandem.Errorf("drafter", tandem.Invalid, "a draft that reads %d values of states, taps %v and a wait of %v for them: "+
+			"want states of equal width, and 0 or more", features, c.Taps, c.FeatureWait)
 	}
 	if c.TreeRows < 1 || c.Ahead < 1 || c.Chunk < 1 || c.Idle < 0 {
 		return c, tandem.Errorf("drafter", tandem.Invalid, "tree rows %d, ahead %d, chunk %d, idle %v: want at least 1, 1, 1 and 0",
@@ -97,6 +111,9 @@ type Drafter struct {
 	cfg     Config
 	sched   *schedule.Schedule
 	sampler sample.Sampler // the schedule's goroutine's
+	fed     sync.Map       // *fed by session; nil for drafts that read tokens alone
+	way     tandem.Way     // of the model's prompt tokens; no Levels: it has none
+	trust   [2]spec.Trust  // in those, of sessions that take the likeliest tokens, and that draw
 }
 
 // hops is the number of goroutines that a tree passes on its way out: the caller's, which puts it into the pool. With a larger number
@@ -110,9 +127,10 @@ func New(cfg Config) (*Drafter, error) {
 		return nil, err
 	}
 	cfg.Model.BoundPrefixes(cfg.PrefixCache)
-	d := &Drafter{cfg: cfg, sched: schedule.New(schedule.Config{Name: "drafter", Model: cfg.Model, Events: cfg.Events,
+	d := &Drafter{cfg: cfg, way: promptsOf(cfg.Model)}
+	d.sched = schedule.New(schedule.Config{Name: "drafter", Model: cfg.Model, Events: cfg.Events,
 		Counters: cfg.Counters,
-		Chunk:    cfg.Chunk, Spare: aheadRows, Idle: cfg.Idle, Patience: 1, Hops: hops, Pulse: cfg.Pulse})}
+		Chunk:    cfg.Chunk, Spare: aheadRows, Idle: cfg.Idle, Patience: 1, Hops: hops, Pulse: cfg.Pulse})
 	d.sched.Start()
 	return d, nil
 }
@@ -129,6 +147,11 @@ func (d *Drafter) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, er
 	if err != nil {
 		return opened, err
 	}
+	if s.fed != nil {
+		if err = d.nourish(ctx, s, len(o.Tokens)); err != nil {
+			return opened, err
+		}
+	}
 	opened.Identity, opened.Hindsight = d.cfg.Model.Names().Identity, s.hindsight
 	return opened, nil
 }
@@ -140,8 +163,9 @@ func (d *Drafter) Propose(ctx context.Context, p tandem.Proposal) (tandem.Propos
 		tandem.Attr{Key: "base", Int: int64(p.Base)}, tandem.Attr{Key: "width", Int: int64(p.Bounds.Width)},
 		tandem.Attr{Key: "drafter", Str: d.cfg.Name})
 	j, came := newJob(drafting), time.Now()
+	news := d.gather(ctx, p)
 	err := tandem.Errorf("propose", tandem.Unavailable, "drafter is shutting down")
-	if d.sched.Post(func() { d.start(p, j, came) }) { // not Do: one wait is enough
+	if d.sched.Post(func() { d.start(p, j, came, news) }) { // not Do: one wait is enough
 		err = j.Wait()
 	}
 	if err != nil {

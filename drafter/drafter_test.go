@@ -44,13 +44,28 @@ func newRig(t testing.TB, c Config) *rig {
 	return newTwin(t, c)
 }
 
-// newTwin returns a rig beside another.
-func newTwin(t testing.TB, c Config) *rig {
+// openDraft opens a model for six sessions, with side files of its own.
+func openDraft(t testing.TB, path string, sides ...string) *engine.Model {
 	t.Helper()
-	m, err := engine.Open(modelFile, engine.Options{Device: testdevice.CPU(t, 1), MaxRows: 192,
+	m, err := engine.Open(path, engine.Options{Device: testdevice.CPU(t, 1), MaxRows: 192,
 		KVPages: engine.PagesFor(6, limit, DefaultTreeRows)})
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, side := range sides {
+		if err := m.OpenSide(side); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return m
+}
+
+// newTwin returns a rig beside another.
+func newTwin(t testing.TB, c Config) *rig {
+	t.Helper()
+	m := c.Model
+	if m == nil {
+		m = openDraft(t, modelFile)
 	}
 	r := &rig{t: t, pool: mempool.New(8), counters: &tandem.Counters{},
 		text: m.Vocab().Encode("func (r *Reader) Read(p []byte) (n int, err error) {\n", true)}
@@ -58,6 +73,7 @@ func newTwin(t testing.TB, c Config) *rig {
 	if c.Pool == nil {
 		c.Pool = r.pool
 	}
+	var err error
 	if r.Drafter, err = New(c); err != nil {
 		t.Fatal(err)
 	}

@@ -138,7 +138,7 @@ func (d *Drafter) room(g *growth) int {
 // the job is finished. The time since begun counts as the job's.
 func (d *Drafter) advance(s *session, begun time.Time) {
 	j := s.job
-	for {
+	for d.way.Levels == 0 {
 		run, more := j.next(&s.explored, d.room(&j.growth))
 		first := run > 0 && j.at[0] < 0 && len(j.rows) == 0 // the root
 		if !more || run > 0 && !first && !d.worth(&j.growth, j.proposal.Plan, j.busy+time.Since(begun)) {
@@ -160,7 +160,16 @@ func (d *Drafter) advance(s *session, begun time.Time) {
 		}
 		j.absorb(&s.explored)
 	}
-	j.tree, j.hindsight = j.grower.Draft().Tree, s.recall.Of(len(s.tokens))
+	if d.way.Levels > 0 {
+		if d.sketch(s, begun) {
+			j.busy += time.Since(begun)
+			return
+		}
+		j.tree = j.sketched.Tree
+	} else {
+		j.tree = j.grower.Draft().Tree
+	}
+	j.hindsight = s.recall.Of(len(s.tokens))
 	j.busy += time.Since(begun)
 	if plan := j.proposal.Plan; len(plan.Verify) > 0 {
 		j.tree, _ = spec.Cut(j.tree, plan, j.busy)
@@ -169,7 +178,8 @@ func (d *Drafter) advance(s *session, begun time.Time) {
 		j.reused = s.explored.Sent(j.tree, j.known)
 	}
 	d.sched.End(s, nil)
-	if p := j.proposal; p.Ahead && !p.Bounds.Plain() {
+	// Below a verdict a draft with states has the target's states: what it drafted ahead would be given up.
+	if p := j.proposal; p.Ahead && !p.Bounds.Plain() && s.fed == nil {
 		d.goAhead(s, p)
 	}
 }
@@ -189,8 +199,14 @@ func (d *Drafter) worth(g *growth, plan tandem.Plan, drafted time.Duration) bool
 
 // compact gives up the tree rows that the growing tree does not use.
 func (s *session) compact() {
-	j, used := s.job, slices.DeleteFunc(slices.Clone(s.job.rows), func(n int32) bool { return n < 0 })
+	used := slices.DeleteFunc(slices.Clone(s.job.rows), func(n int32) bool { return n < 0 })
 	slices.Sort(used)
+	s.retain(used)
+}
+
+// retain gives up all tree rows but those of the explored nodes in used, ascending.
+func (s *session) retain(used []int32) {
+	j := s.job
 	place := make(map[int32]int32, len(used))
 	known := 1
 	for i, n := range used {
@@ -200,6 +216,7 @@ func (s *session) compact() {
 		}
 	}
 	s.explored.Retain(used)
+	s.fed.retain(used)
 	if err := s.seq.Reroot(nil, rowsOf(used)); err != nil {
 		panic(err)
 	}

@@ -12,25 +12,35 @@ import (
 
 // Missing implements schedule.Session: the tokens that the cache lacks before the session is open, or before its tree can grow.
 func (s *session) Missing() int {
-	if s.Opening() {
-		return max(len(s.tokens)-1-s.seq.Len(), 0)
+	switch {
+	case s.fed != nil && (s.Opening() || s.filling()):
+		return max(s.goal-s.held(), 0)
+	case s.Opening():
+		return max(len(s.tokens)-1-s.held(), 0)
 	}
-	return len(s.tokens) - s.seq.Len()
+	return len(s.tokens) - s.held()
 }
 
 // Want implements schedule.Session: the next rows of the growing tree, or a piece of the tokens that it lacks.
 func (s *session) Want(space schedule.Space) schedule.Part {
 	p := schedule.Part{Part: engine.Part{Seq: s.seq}, TopK: 1}
 	if n := s.Missing(); n > 0 {
-		s.extend(&p.Part, s.tokens[s.seq.Len():][:min(n, space.Rows)], space.Wanted)
-		if s.Opening() || len(p.Extend) < n {
+		s.extend(&p.Part, s.tokens[s.held():][:min(n, space.Rows)], space.Wanted)
+		if s.Opening() || s.filling() || len(p.Extend) < n {
+			s.feed(&p.Part)
 			return p
 		}
-	} else {
+	} else if s.d.way.Levels == 0 {
 		s.job.missing(&p.Part, min(space.Rows, space.Wanted))
+	} else {
+		s.job.open(&p.Part, min(space.Rows, space.Wanted))
 	}
 	if space.Wanted == 0 {
 		return schedule.Part{}
+	}
+	s.feed(&p.Part)
+	if s.d.way.Levels > 0 {
+		s.place(&p.Part, space.Rows)
 	}
 	p.Want, p.TopK = max(p.Want, engine.WantTail), s.width()
 	return p
@@ -39,10 +49,10 @@ func (s *session) Want(space schedule.Space) schedule.Part {
 // extend gives the part the next tokens that its session lacks. The tokens that hindsight is for get logits, which show what would
 // have been guessed after them, as far as the pass has room for rows with logits: hindsight is not worth waiting for.
 func (s *session) extend(part *engine.Part, tokens []tandem.Token, wanted int) {
-	before := len(s.tokens) - 1 - tandem.MaxHindsight - s.seq.Len()
+	before := len(s.tokens) - 1 - tandem.MaxHindsight - s.held()
 	if before > 0 {
 		tokens = tokens[:min(len(tokens), before)]
-	} else if len(tokens) <= wanted {
+	} else if len(tokens) <= wanted && s.recall.Of(len(s.tokens)).Tokens == 0 {
 		part.Want = engine.WantAll
 	}
 	part.Extend = s.known(tokens)
@@ -58,14 +68,17 @@ func (s *session) Take(p schedule.Part, out *engine.Output, first int, pass sche
 		s.ahead.take(len(part.Nodes), pass.Spent)
 		s.d.cfg.Counters.Add("ahead.nodes", int64(len(part.Nodes)))
 		s.d.cfg.Counters.Add("ahead.busy_ns", int64(cost)*int64(len(part.Nodes)))
-	case !s.Opening():
+	case !s.Opening() && !s.filling():
 		s.job.busy += pass.Spent
 		s.job.passes++
+	}
+	if s.fed != nil {
+		s.fed.ran(len(part.Extend), s.seq.Len())
 	}
 	tail := first
 	if n := len(part.Extend); part.Want == engine.WantAll {
 		tail += n - 1
-		for i, next := 0, s.seq.Len()-n+1; i < n && next+i < len(s.tokens); i++ {
+		for i, next := 0, s.held()-n+1; i < n && next+i < len(s.tokens); i++ {
 			var list []spec.Candidate
 			if next+i < s.prompt { // the target did not draw it
 				list = candidates(s.best(out, first+i, 1), 1)
@@ -75,8 +88,13 @@ func (s *session) Take(p schedule.Part, out *engine.Output, first int, pass sche
 			s.recall.Saw(next+i, len(list) > 0 && list[0].Token == s.tokens[next+i])
 		}
 	}
-	tree := !ahead && !s.Opening() && s.Missing() == 0
+	tree := !ahead && !s.Opening() && !s.filling() && s.Missing() == 0
+	s.hear(p, out, tree)
 	switch {
+	case s.filling() && s.Missing() == 0:
+		s.d.sched.End(s, nil)
+	case tree && s.d.way.Levels > 0:
+		s.foretell(p, out, tail, first)
 	case len(part.Nodes) > 0:
 		width := s.width()
 		for i, token := range part.Nodes {
@@ -90,6 +108,20 @@ func (s *session) Take(p schedule.Part, out *engine.Output, first int, pass sche
 	}
 	if tree {
 		s.d.advance(s, begun)
+	}
+}
+
+// hear keeps the draft's outputs at the nodes that a part has explored.
+func (s *session) hear(p schedule.Part, out *engine.Output, tree bool) {
+	if s.fed == nil || !tree {
+		return
+	}
+	n := len(p.Extend)
+	if n > 0 {
+		s.fed.explored(true, out.Hidden(p.At, n-1))
+	}
+	for i := range p.Nodes {
+		s.fed.explored(false, out.Hidden(p.At, n+i))
 	}
 }
 

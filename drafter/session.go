@@ -3,6 +3,7 @@ package drafter
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/tandem-llm/tandem"
@@ -27,15 +28,31 @@ type session struct {
 	recall    spec.Recall
 	hindsight tandem.Hindsight // of what it was opened with
 	ahead     ahead
-	job       *job // the latest; in progress while the session is queued
+	job       *job       // the latest; in progress while the session is queued
+	fed       *fed       // nil: the draft reads tokens alone
+	behind    []prompted // rows of the pass that is running
+	goal      int        // of a fed session: tokens that the cache is to hold while the session is opened; see Drafter.nourish
 }
+
+// held returns how many of the session's tokens are in the cache. A draft with states has no row for the first.
+func (s *session) held() int {
+	if s.fed != nil {
+		return s.seq.Len() + 1
+	}
+	return s.seq.Len()
+}
+
+// filling reports whether the session is queued for tokens of the text that it is opened with, not for a tree.
+func (s *session) filling() bool { return s.goal > 0 }
 
 // job is one call of Propose. Until it has ended it belongs to the schedule's goroutine.
 type job struct {
 	*schedule.Call
 	proposal tandem.Proposal // with the Bounds within which the session can draft
 	growth
-	known int // explored nodes from before the call
+	sketched *spec.Sketch // the tree of a draft with prompt tokens so far, in place of growth
+	explore  int          // of sketched's open nodes that the next pass is to explore
+	known    int          // explored nodes from before the call
 
 	tree   tandem.Tree // results, valid once Wait has returned nil
 	busy   time.Duration
@@ -68,16 +85,35 @@ func (d *Drafter) open(o tandem.Opening) (*session, error) {
 	}
 	s := &session{prefix: newPrefix(o, cfg.Vocab), d: d, capacity: min(int(o.Limit), cfg.Context),
 		own: cfg.Vocab, standIn: d.cfg.Model.Vocab().StandIn(), prompt: cmp.Or(o.Prompt, len(o.Tokens)), sampling: o.Sampling}
-	seq, err := d.cfg.Model.NewShared(o.Tenant, s.known(o.Tokens[:len(o.Tokens)-1]), s.capacity, d.cfg.TreeRows)
+	if s.sampling.Typical() {
+		s.sampling.Temperature = 0 // likely tokens are accepted, not those that the noise leans to
+	}
+	tenant, prompt := o.Tenant, s.known(o.Tokens[:len(o.Tokens)-1])
+	features, own := d.cfg.Model.StateWidth()
+	if features > 0 { // the first token has no row, but the target's states depend on it
+		tenant, prompt = fmt.Sprintf("%d %s", o.Tokens[0], tenant), prompt[min(len(prompt), 1):]
+	}
+	seq, err := d.cfg.Model.NewShared(tenant, prompt, s.capacity, d.cfg.TreeRows)
 	if err != nil {
 		return nil, err
+	}
+	if features > 0 {
+		s.fed = newFed(o.Epoch, seq.Len(), features, own)
+		d.fed.Store(o.Session, s.fed)
 	}
 	s.Seat, s.seq = schedule.NewSeat(o, schedule.Shared(seq)), seq
 	return s, nil
 }
 
-// start starts the job of a Propose call that came at time came, unless its caller has given up already.
-func (d *Drafter) start(p tandem.Proposal, j *job, came time.Time) {
+// Left implements schedule.Session.
+func (s *session) Left(error) { s.d.fed.CompareAndDelete(s.id, s.fed) }
+
+// start starts the job of a Propose call that came at time came, unless its caller has given up already. news are features that
+// have come for it, nil if none have.
+func (d *Drafter) start(p tandem.Proposal, j *job, came time.Time, news *tandem.Features) {
+	if s := d.session(p.Session); s != nil && s.fed != nil && s.epoch == p.Epoch && news != nil {
+		_ = d.learn(s, *news) // it is counted
+	}
 	if j.GivenUp() != nil {
 		return
 	}
@@ -103,6 +139,10 @@ func (d *Drafter) propose(p tandem.Proposal, j *job, came time.Time) error {
 	begun := time.Now()
 	p.Bounds = tandem.Bounds{Nodes: min(p.Bounds.Nodes, s.maxNodes), Depth: min(p.Bounds.Depth, s.capacity-int(p.Base)),
 		Width: min(p.Bounds.Width, maxWidth, d.cfg.Model.MaxRows(), d.cfg.Model.MaxWanted())}
+	if s.fed != nil && p.Base == 1 {
+		p.Bounds = tandem.Bounds{} // there is no row to draft from
+	}
+	s.goal = 0
 	if err := owner.Guard(func() error { return s.adopt(p) }); err != nil {
 		err = tandem.Errorf(op, tandem.Internal, "session %v: %w", s.id, err)
 		d.sched.Fail(s, err)
@@ -121,6 +161,9 @@ func (d *Drafter) propose(p tandem.Proposal, j *job, came time.Time) error {
 // adopt makes the checked proposal's tokens the session's, and the cache agree with them. If the new tokens
 // lead to an explored node, that becomes the root, and what was explored below it stays.
 func (s *session) adopt(p tandem.Proposal) error {
+	if s.fed != nil {
+		return s.adoptFed(p)
+	}
 	held := len(s.tokens)
 	keep := s.follow(p)
 	s.recall.Keep(keep)

@@ -20,6 +20,7 @@ type Space struct {
 type Part struct {
 	engine.Part
 	TopK int // best tokens that each of its wanted rows needs
+	At   int // its number in the pass, by which engine.Output knows its rows; set before Session.Take
 
 	of    Session
 	piece bool // a piece of the missing tokens, not of a round
@@ -29,11 +30,17 @@ type Part struct {
 // Size returns the rows of a part and how many of them want logits.
 func (p *Part) Size() Space {
 	size := Space{Rows: len(p.Extend) + len(p.Nodes)}
+	tokens := len(p.Nodes) // prompt rows have no logits
+	for _, t := range p.Nodes {
+		if t < 0 {
+			tokens--
+		}
+	}
 	switch p.Want {
 	case engine.WantAll:
-		size.Wanted = size.Rows
+		size.Wanted = len(p.Extend) + tokens
 	case engine.WantTail:
-		size.Wanted = len(p.Nodes) + min(len(p.Extend), 1)
+		size.Wanted = tokens + min(len(p.Extend), 1)
 	}
 	return size
 }
@@ -49,7 +56,8 @@ func (p *Part) Size() Space {
 // While any session is in rounds, pieces are so short that the pass takes at most half as long again as its rounds alone. As long
 // as a pass is bound by memory, they cost next to nothing; beyond that a row in a short piece costs about as much as in a long
 // one. If another prompt with the same beginning is further, a prompt waits for the pages that the other computes. So n choices
-// for one prompt cost one prefill.
+// for one prompt cost one prefill. Rounds may fill a pass to its last row; then the next one keeps a few rows for pieces, or leaves out a
+// tree that does not fit beside them. So prompts get in, at least with every second pass, however large the trees are.
 func (s *Schedule) fill(now time.Time) {
 	s.parts = s.parts[:0]
 	space := Space{Rows: s.cfg.Model.MaxRows(), Wanted: s.cfg.Model.MaxWanted()}
@@ -63,19 +71,33 @@ func (s *Schedule) fill(now time.Time) {
 	}
 	quarter := max(space.Rows/4, 1)
 	due := slices.ContainsFunc(s.line, func(x Session) bool { return x.seat().opening == nil && x.seat().turn <= s.passes })
-	all := space.Rows
+	all, kept := space.Rows, 0
+	if s.crowded {
+		kept = min(leastPiece, s.cfg.Chunk, all-1)
+	}
+	space.Rows -= kept
 	for _, x := range s.copied(s.line) {
 		t := x.seat()
 		if t.sits = t.opening == nil && due && t.turn > s.passes; !t.sits && !s.lags(x) && len(s.parts) < batch {
 			s.add(x, &space, false)
 		}
 	}
-	taken := all - space.Rows
+	space.Rows += kept
+	taken, rounds := all-space.Rows, len(s.parts)
 	space.Rows = s.piece(now, taken, space.Rows)
+	left := false
 	for _, x := range s.copied(s.line) {
-		if t := x.seat(); space.Rows > 0 && !t.sits && t.lags && !s.follows(x) {
-			s.add(x, &space, true)
+		if t := x.seat(); !t.sits && t.lags && !s.follows(x) {
+			if left = true; space.Rows > 0 {
+				s.add(x, &space, true)
+			}
 		}
+	}
+	crowded := s.crowded
+	if s.crowded = left && len(s.parts) == rounds; crowded && len(s.parts) == 0 {
+		s.crowded = false // who waited for room is gone, and a tree too large for the rest sat out
+		s.fill(now)
+		return
 	}
 	s.parts = slices.DeleteFunc(s.parts, func(p Part) bool { return !s.Holds(p.of) }) // dropped since
 	s.charge(quarter)
@@ -150,7 +172,7 @@ func (s *Schedule) add(x Session, space *Space, piece bool) {
 	case p.Size().Rows > 0:
 		p.piece, p.round = piece, x.seat().opening == nil
 		s.take(x, p, space)
-	case len(s.parts) == 0:
+	case len(s.parts) == 0 && !(s.crowded && !piece): // a whole tree may not fit beside rows kept for pieces
 		s.Fail(x, tandem.Errorf(s.cfg.Name, tandem.Internal, "it is queued but wants no rows of a pass"))
 	}
 }

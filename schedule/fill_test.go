@@ -108,6 +108,41 @@ func TestFair(t *testing.T) {
 	})
 }
 
+// TestPromptsBesideFullPasses: a prompt gets in with every second pass at least where rounds fill the passes to the last row: one session
+// whose trees are as large as a pass, whole or not, and many with small ones.
+func TestPromptsBesideFullPasses(t *testing.T) {
+	for name, trees := range map[string][]int{"whole": {passRows}, "in pieces": {passRows}, "small": slices.Repeat([]int{8}, 20)} {
+		b := newBench(t, nil)
+		all := make([]*player, len(trees))
+		for i := range all {
+			all[i] = b.opened(tandem.SessionID(i + 1))
+			all[i].whole = name == "whole"
+		}
+		prompt := b.player(1000, 100)
+		b.Enter(prompt, NewCall(context.Background()))
+		passes, rounds := 0, 0
+		for ; prompt.Missing() > 0 && passes < 100; passes++ {
+			for i, p := range all {
+				if !p.Busy() {
+					b.queue(p, trees[i])
+				}
+			}
+			before := prompt.Missing()
+			b.step(all...)
+			if before == prompt.Missing() {
+				rounds++
+			}
+		}
+		if most := 2*(100/leastPiece+1) + 1; passes > most || rounds > passes/2+1 || b.counter("faults") != 0 {
+			t.Errorf("%s: a prompt of 100 tokens took %d passes, %d of them without it: want at most %d, half of them; %d faults",
+				name, passes, rounds, most, b.counter("faults"))
+		}
+		if len(all[0].turns) == 0 {
+			t.Errorf("%s: no round got in beside the prompt", name)
+		}
+	}
+}
+
 // TestLargeTreesSitOut: one session with trees that fill a pass beside one with small trees.
 func TestLargeTreesSitOut(t *testing.T) {
 	b := newBench(t, nil)

@@ -69,6 +69,7 @@ func (s *Schedule) run(parts []Part, begun time.Time) {
 	topK, pieces := 0, false
 	for i := range parts {
 		p := &parts[i]
+		p.At = i
 		s.batch = append(s.batch, p.Part)
 		pass.Rows += p.Size().Rows
 		topK, pieces = max(topK, p.TopK), pieces || p.piece
@@ -104,10 +105,15 @@ func (s *Schedule) run(parts []Part, begun time.Time) {
 	first := 0
 	for i := range parts {
 		p := &parts[i]
+		p.At = i
 		if !s.guard(p.of, func() { p.of.Take(*p, out, first, pass) }) {
 			p.of = nil
 		}
 		first += p.Size().Wanted
+	}
+	if s.cfg.Answer != nil {
+		s.yield()
+		s.cfg.Answer()
 	}
 	s.settle(parts)
 }

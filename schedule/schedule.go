@@ -36,6 +36,7 @@ type Config struct {
 	Batches  int           // that the sessions in rounds are divided into; a pass takes one of them. 0: a pass takes all that waits
 	Hops     int           // goroutines that an answer passes through on its way out, which get a turn before the next pass
 	Pulse    owner.Pulse   // is told of the schedule's progress; may be nil
+	Answer   func()        // called after each pass when its sessions have taken their parts, for answers made together; may be nil
 	Last     func()        // called at the very end, when all sessions are dropped; may be nil
 }
 
@@ -60,6 +61,7 @@ type Schedule struct {
 	free     time.Time                    // when the last pass ended
 	hold     *time.Timer                  // wakes the owner at the end of a wait
 	passes   int                          // with parts of queued sessions, so far
+	crowded  bool                         // the last pass had no room for pieces, although some wait
 	evicted  int64                        // pages of prefixes counted so far
 	answered bool                         // a wait has ended since callers last had a turn
 	stepping bool                         // a pass is planned or running

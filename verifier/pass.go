@@ -1,6 +1,7 @@
 package verifier
 
 import (
+	"slices"
 	"time"
 
 	"github.com/tandem-llm/tandem"
@@ -16,11 +17,15 @@ func (s *session) Missing() int { return len(s.tokens) - 1 - s.seq.Len() }
 func (s *session) Want(space schedule.Space) schedule.Part {
 	if s.Opening() {
 		missing := s.tokens[s.seq.Len() : len(s.tokens)-1]
-		return schedule.Part{Part: engine.Part{Seq: s.seq, Extend: missing[:min(len(missing), space.Rows)]}, TopK: 1}
+		p := schedule.Part{Part: engine.Part{Seq: s.seq, Extend: missing[:min(len(missing), space.Rows)]}, TopK: 1}
+		if len(p.Extend) == len(missing) {
+			s.promptsAfter(&p, space)
+		}
+		return p
 	}
 	c := s.ticket
 	n := c.tree.Len()
-	if n > min(space.Rows, space.Wanted) {
+	if n > space.Rows || c.tree.Guesses() > space.Wanted {
 		return schedule.Part{}
 	}
 	s.v.room.leave(c.at)
@@ -28,25 +33,46 @@ func (s *session) Want(space schedule.Space) schedule.Part {
 	for i, parent := range c.tree.Parents[1:] {
 		parents[i] = parent - 1 // rows do not count the root
 	}
+	nodes := c.tree.Tokens[1:]
+	if prompts := c.tree.Prompts; prompts > 0 {
+		nodes = slices.Clone(nodes)
+		for i := len(nodes) - prompts; i < len(nodes); i++ {
+			nodes[i] = -1 - nodes[i]
+		}
+		s.v.cfg.Counters.Add("guesses.prompt_rows", int64(prompts))
+	}
 	if c.verifying == nil {
 		_, c.verifying = s.v.cfg.Events.Begin(c.ctx, tandem.StageVerify, tandem.Attr{Key: "width", Int: int64(n)},
 			tandem.Attr{Key: "depth", Int: int64(c.deep)})
 	}
 	return schedule.Part{Part: engine.Part{Seq: s.seq, Want: engine.WantTail, Extend: s.tokens[s.seq.Len():],
-		Nodes: c.tree.Tokens[1:], Parents: parents}, TopK: 1}
+		Nodes: nodes, Parents: parents}, TopK: 1}
 }
 
-// Take implements schedule.Session: it answers the ticket.
-func (s *session) Take(_ schedule.Part, out *engine.Output, first int, pass schedule.Pass) {
+// Take implements schedule.Session: it answers the ticket, or leaves that to Verifier.guess.
+func (s *session) Take(p schedule.Part, out *engine.Output, first int, pass schedule.Pass) {
+	s.took = took{out: out, part: p.At, extended: len(p.Extend)}
 	c := s.ticket
-	if c == nil || s.Opening() {
+	if s.Opening() {
+		s.foretell(p, out)
+		return
+	}
+	if c == nil {
 		return
 	}
 	verdict := s.judge(c, out, first)
+	s.v.features.expect(s.ID, len(s.tokens)-1)
 	c.verified(nil, tandem.Attr{Key: "device_ns", Int: int64(pass.Spent)}, tandem.Attr{Key: "rows", Int: int64(pass.Rows)},
 		tandem.Attr{Key: "batch", Int: int64(pass.Parts)})
 	verdict.Batch, verdict.Rows = pass.Parts, pass.Rows
 	verdict.Busy += pass.Spent
+	if !s.later(c, verdict, p, out) {
+		s.answer(c, verdict)
+	}
+}
+
+// answer gives the verdict of a pass on the session's ticket.
+func (s *session) answer(c *check, verdict tandem.Verdict) {
 	s.verdict = verdict
 	s.v.cfg.Counters.Add("verdicts", 1)
 	s.v.answer(c, verdict)
@@ -55,16 +81,44 @@ func (s *session) Take(_ schedule.Part, out *engine.Output, first int, pass sche
 // Settle implements schedule.Session: it makes the rows of the latest verdict's path positions of the cache. The verdict does not depend
 // on that, so it can wait until the verdicts are on their way.
 func (s *session) Settle() error {
-	if s.Opening() {
-		return nil
-	}
 	rows := s.accepted
 	s.accepted = nil
+	s.keepFeatures(rows)
+	if s.Opening() {
+		return s.seq.Commit(nil) // prompt rows
+	}
 	return s.seq.Commit(rows)
 }
 
+// took is what Settle needs of a session's part of a pass.
+type took struct {
+	out      *engine.Output
+	part     int // of out
+	extended int // rows before the tree's
+}
+
+// keepFeatures keeps the states of what a pass has committed: the rows that extended the prefix and those of the accepted nodes.
+func (s *session) keepFeatures(accepted []int32) {
+	t := s.took
+	if s.took = (took{}); t.out == nil || s.v.features == nil {
+		return
+	}
+	var rows []int
+	for i := range t.extended {
+		rows = append(rows, i)
+	}
+	for _, node := range accepted {
+		rows = append(rows, t.extended+int(node))
+	}
+	s.v.features.keep(s.ID, s.seq.Len()-t.extended, t.out, t.part, rows)
+}
+
+// Opened implements schedule.Session.
+func (s *session) Opened() { s.v.features.decided(s.ID, s.seq.Len()) }
+
 // Left implements schedule.Session.
 func (s *session) Left(err error) {
+	s.v.features.forget(s.ID)
 	s.v.out.miss(s.Owner, s.ID)
 	if c := s.ticket; c != nil {
 		s.v.refuse(c, tandem.KindOf(err), err.Error())
@@ -75,18 +129,14 @@ func (s *session) Left(err error) {
 // in wanted row first, those of node i in row first+i.
 func (s *session) judge(c *check, out *engine.Output, first int) tandem.Verdict {
 	begun := time.Now()
+	var path []int32
+	var tokens []tandem.Token
 	var logprobs []tandem.Logprob
-	path, tokens := spec.Accept(c.tree, func(node int32) tandem.Token {
-		if node > 0 {
-			s.history.Push(c.tree.Tokens[node]) // the text before a draw is that of the path down to its node
-		}
-		t := s.draw(out, first+int(node), c.ticket.Base+tandem.Position(c.depths[node]))
-		if p := s.sampling; p.Logprobs {
-			logprobs = append(logprobs, s.v.sampler.Logprob(out.Logits(first+int(node)), t, p.TopLogprobs))
-		}
-		return t
-	})
-	s.history.Push(tokens[len(tokens)-1])
+	if s.sampling.Typical() && s.sampling.Temperature > 0 {
+		path, tokens, logprobs = s.typical(c, out, first)
+	} else {
+		path, tokens, logprobs = s.exact(c, out, first)
+	}
 	verdict := tandem.Verdict{Session: s.ID, Epoch: s.Epoch, Base: c.ticket.Base, Hash: c.ticket.Hash,
 		Tokens: tokens, Logprobs: logprobs, Nodes: c.tree.Len(), Path: make([]int32, len(path))}
 	s.accepted = make([]int32, len(path))
@@ -97,6 +147,23 @@ func (s *session) judge(c *check, out *engine.Output, first int) tandem.Verdict 
 	s.hash = s.hash.Add(tokens...)
 	verdict.Busy = time.Since(begun)
 	return verdict
+}
+
+// exact accepts the nodes that the target draws, and advances s.history. It returns the path, its tokens and the one after them,
+// and their log-probabilities if they are wanted.
+func (s *session) exact(c *check, out *engine.Output, first int) (path []int32, tokens []tandem.Token, logprobs []tandem.Logprob) {
+	path, tokens = spec.Accept(c.tree, func(node int32) tandem.Token {
+		if node > 0 {
+			s.history.Push(c.tree.Tokens[node]) // the text before a draw is that of the path down to its node
+		}
+		t := s.draw(out, first+int(node), c.ticket.Base+tandem.Position(c.depths[node]))
+		if p := s.sampling; p.Logprobs {
+			logprobs = append(logprobs, s.v.sampler.Logprob(out.Logits(first+int(node)), t, p.TopLogprobs))
+		}
+		return t
+	})
+	s.history.Push(tokens[len(tokens)-1])
+	return path, tokens, logprobs
 }
 
 // draw returns the token that follows at a position, by the logits of a wanted row and the text that s.history has

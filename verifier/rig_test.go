@@ -71,6 +71,10 @@ type rigOptions struct {
 	pool     func(tandem.Pool) tandem.Pool // put between drafter and verifier
 	sessions int
 	draft    string // file of the draft model, if not draftFile
+	// side makes the draft one that reads hidden states of the target, which the verifier's model hands out: a file of
+	// engine/testdata/sides, with the target there unless verifier.Model is set.
+	side   string
+	source func(tandem.FeatureSource) tandem.FeatureSource // put between verifier and drafter
 }
 
 func newRig(t testing.TB, o rigOptions) *rig {
@@ -85,6 +89,9 @@ func newRig(t testing.TB, o rigOptions) *rig {
 		o.verifier.Model = openModel(t, targetFile, max(o.sessions, 2))
 	}
 	o.verifier.Counters = r.counters
+	if o.side != "" {
+		o.drafter.Model, o.drafter.Taps = openSide(t, o.side, max(o.sessions, 2))
+	}
 	if o.drafter.Model == nil {
 		o.drafter.Model = openModel(t, cmp.Or(o.draft, draftFile), max(o.sessions, 2))
 	}
@@ -93,6 +100,11 @@ func newRig(t testing.TB, o rigOptions) *rig {
 	var err error
 	if r.v, err = verifier.New(o.verifier); err != nil {
 		t.Fatal(err)
+	}
+	if o.side != "" {
+		if o.drafter.Features = r.v; o.source != nil {
+			o.drafter.Features = o.source(r.v)
+		}
 	}
 	if r.d, err = drafter.New(o.drafter); err != nil {
 		t.Fatal(err)
@@ -194,7 +206,7 @@ func (r *rig) generate(a asked) (*stream, error) {
 
 func (s *stream) opening() tandem.Opening {
 	return tandem.Opening{Session: s.id, Epoch: s.epoch, Tenant: s.tenant, Tokens: s.text, Limit: limit, MaxNodes: maxNodes,
-		Prompt: len(s.prompt), Sampling: s.sampling}
+		Prompt: len(s.prompt), Sampling: s.sampling, Features: true}
 }
 
 func (s *stream) open(ctx context.Context) error {
@@ -282,7 +294,7 @@ func (p plain) generate(t testing.TB, a asked) []tandem.Token {
 // for every token.
 func (p plain) explain(t testing.TB, a asked) (text []tandem.Token, logprobs []tandem.Logprob) {
 	t.Helper()
-	seq, err := p.m.NewSequence(limit, 0)
+	seq, err := p.m.NewSequence(min(limit, p.m.Config().Context), 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package verifier
 
 import (
 	"slices"
+	"time"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
@@ -23,6 +24,10 @@ type session struct {
 	ticket   *check         // the one that waits
 	verdict  tandem.Verdict // the last; Base 0 if there is none
 	accepted []int32        // tree rows of its path, not yet in place
+	ways     []string       // whose guesses Opened is to carry
+	guesses  []tandem.Guess // for Opened
+	begun    time.Time      // when it was opened
+	took     took           // of the latest pass, until Settle
 }
 
 // session returns the session of that id, or nil. Call it, and everything below, on the schedule's goroutine.
@@ -63,9 +68,10 @@ func (v *Verifier) open(o tandem.Opening) (*session, error) {
 		return nil, err
 	}
 	v.out.found(o.Session)
+	v.features.open(o, seq.Len())
 	return &session{Seat: schedule.NewSeat(o, schedule.Shared(seq)), v: v, limit: tandem.Position(limit), maxNodes: o.MaxNodes,
 		sampling: o.Sampling, history: sample.NewHistory(o.Sampling, o.Tokens, o.Prompt), seq: seq,
-		tokens: slices.Clone(o.Tokens), hash: tandem.EmptyPrefix.Add(o.Tokens...)}, nil
+		tokens: slices.Clone(o.Tokens), hash: tandem.EmptyPrefix.Add(o.Tokens...), ways: o.Ways, begun: time.Now()}, nil
 }
 
 // belongs refuses a session that began with another identity or whose tokens are of another vocabulary: its text would

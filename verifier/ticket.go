@@ -17,7 +17,7 @@ type check struct {
 	tree   tandem.Tree // the part of the ticket's tree that is verified
 	nodes  []int32     // per node of tree: its number in the ticket's tree
 	depths []int32
-	deep   int // the deepest of them
+	deep   int // the deepest of the guesses
 
 	ctx       context.Context // of the process stage
 	end       tandem.End
@@ -91,6 +91,14 @@ func (c *check) prepare(s *session, vocab int) error {
 	if err := tree.Validate(s.maxNodes, vocab); err != nil {
 		return err
 	}
+	if w, ok := s.v.way(tandem.WayPPD); ok {
+		if err := checkPrompts(tree, w); err != nil {
+			return err
+		}
+	} else if n := tree.Guesses(); tree.Prompts > 0 { // the side file is gone since they were placed; the guesses are as good as before
+		s.v.cfg.Counters.Add("guesses.prompts_dropped", int64(tree.Prompts))
+		tree = tandem.Tree{Tokens: tree.Tokens[:n], Parents: tree.Parents[:n]}
+	}
 	if tree.Tokens[0] != root {
 		return tandem.Errorf(op, tandem.Invalid, "root is token %d: token %d is committed at %d", tree.Tokens[0], root, c.ticket.Base-1)
 	}
@@ -106,7 +114,12 @@ func (c *check) prepare(s *session, vocab int) error {
 			parent = kept[tree.Parents[i]]
 		}
 		c.tree.Tokens, c.tree.Parents = append(c.tree.Tokens, tree.Tokens[i]), append(c.tree.Parents, parent)
-		c.nodes, c.depths, c.deep = append(c.nodes, int32(i)), append(c.depths, d), max(c.deep, int(d))
+		c.nodes, c.depths = append(c.nodes, int32(i)), append(c.depths, d)
+		if i < tree.Guesses() {
+			c.deep = max(c.deep, int(d))
+		} else {
+			c.tree.Prompts++
+		}
 	}
 	return nil
 }

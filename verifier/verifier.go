@@ -4,6 +4,7 @@ package verifier
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/tandem-llm/tandem"
@@ -22,11 +23,19 @@ type Config struct {
 	Chunk      int           // prompt tokens per pass, fewer while other sessions are in rounds; default 128
 	Batches    int           // that the sessions in rounds are divided into, a pass for each; 0: a pass takes all that waits
 	Costs      []tandem.Cost // of the model's passes, as measured; passes observed later refine them
+	// Ways are Guesser's, with what was measured of them; nil: without.
+	Ways       []tandem.Way
+	Guesser    Guesser       // makes the target's own guesses; nil: Model does
+	FirstShare float64       // of a prompt's time that guesses in Opened may add; default 0.02
 	Idle       time.Duration // a session without a ticket this long is dropped; default 60 s
 	// PrefixCache bounds the pages of KV memory that keep prefixes of ended sessions for later ones of the same
 	// tenant. Only pages that no session needs are used. 0: all such pages; negative: sessions share nothing.
 	PrefixCache int
 	Pulse       owner.Pulse // shows the verifier's progress; may be nil
+	// Taps are the hidden states that Model hands out (engine.Options.Taps), for Features; nil: none. FeatureBytes bounds the memory
+	// that they take; default DefaultFeatureBytes.
+	Taps         []int
+	FeatureBytes int
 	// Process returns what Describe says besides model and costs; nil: nothing.
 	Process func() tandem.Description
 }
@@ -44,6 +53,22 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Idle == 0 {
 		c.Idle = time.Minute
 	}
+	if c.Guesser == nil {
+		c.Guesser = c.Model
+	}
+	if c.Ways == nil {
+		c.Ways = c.Guesser.Ways()
+	}
+	if c.FirstShare == 0 {
+		c.FirstShare = firstShare
+	}
+	if c.FeatureBytes == 0 {
+		c.FeatureBytes = DefaultFeatureBytes
+	}
+	if len(c.Taps) > tandem.MostTaps || c.FeatureBytes < 0 {
+		return c, tandem.Errorf("verifier", tandem.Invalid, "%d taps and %d bytes of features: want at most %d taps and 0 bytes or more",
+			len(c.Taps), c.FeatureBytes, tandem.MostTaps)
+	}
 	if c.MaxWaiting < 1 || c.Chunk < 1 || c.Idle < 0 || c.Batches < 0 {
 		return c, tandem.Errorf("verifier", tandem.Invalid,
 			"room for %d waiting tickets, chunk %d, idle %v, %d batches: want at least 1, 1, 0 and 0",
@@ -58,7 +83,8 @@ func (c Config) withDefaults() (Config, error) {
 // the verifier answers tickets that need no pass at once, and queues the sessions of the others. A pass takes all
 // queued sessions that fit, one part each: the root, which extends the prefix, and below it the tree.
 // A tree is verified whole, in one pass. After the pass each
-// tree is accepted from the root down and the accepted nodes become positions of the cache. Sessions join and
+// tree is accepted from the root down and the accepted nodes become positions of the cache. Tickets that ask for the target's own
+// guesses are answered last, after one run of the heads for all of them; see guess. Sessions join and
 // leave between any two passes. How a pass is filled, with prompts beside trees, is the schedule's business.
 //
 // Invariants of a session between passes:
@@ -77,8 +103,13 @@ type Verifier struct {
 	room  *room // of tickets that wait for a pass
 	out   *outbox
 
+	features *features // nil: none are handed out
+
 	blames  ledger // of drafters; the schedule's goroutine's, as all below
 	sampler sample.Sampler
+	asking  []*asking                // sessions of the pass whose answers wait for guesses
+	took    map[string]time.Duration // running means of what guesses take, by way
+	ways    []tandem.Way             // the target's; never changed
 }
 
 // New returns a verifier with its goroutine running; Shutdown ends it.
@@ -101,10 +132,13 @@ func build(cfg Config) (*Verifier, error) {
 	}
 	cfg.Model.BoundPrefixes(cfg.PrefixCache)
 	out := newOutbox(cfg.Counters)
-	return &Verifier{cfg: cfg, room: newRoom(cfg.MaxWaiting, cfg.Counters), out: out, blames: ledger{counters: cfg.Counters},
-		sched: schedule.New(schedule.Config{Name: "verifier", Model: cfg.Model, Events: cfg.Events, Counters: cfg.Counters,
-			Chunk: cfg.Chunk, Batches: cfg.Batches,
-			Costs: cfg.Costs, Idle: cfg.Idle, Patience: 1, Hops: hops, Pulse: cfg.Pulse, Last: out.close})}, nil
+	v := &Verifier{cfg: cfg, room: newRoom(cfg.MaxWaiting, cfg.Counters), out: out, blames: ledger{counters: cfg.Counters},
+		took: map[string]time.Duration{}, ways: cfg.Ways,
+		features: newFeatures(cfg.Taps, cfg.Model.FeatureWidth(), cfg.FeatureBytes, cfg.Counters)}
+	v.sched = schedule.New(schedule.Config{Name: "verifier", Model: cfg.Model, Events: cfg.Events, Counters: cfg.Counters,
+		Chunk: cfg.Chunk, Batches: cfg.Batches, Costs: cfg.Costs, Idle: cfg.Idle, Patience: 1, Hops: hops, Pulse: cfg.Pulse,
+		Answer: v.guess, Last: out.close})
+	return v, nil
 }
 
 // Run takes tickets from src and answers each with a verdict, until src returns an error, which it
@@ -163,7 +197,14 @@ func (v *Verifier) post(tickets []tandem.Ticket, places []*place) error {
 // sessions of the tenant have computed is not computed again (engine.Model.NewShared). Further errors: Stale for an epoch
 // older than the one held; Unavailable for a session of another identity or vocabulary.
 func (v *Verifier) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error) {
-	opened, err := v.sched.Open(ctx, o, func() (schedule.Session, error) { return v.open(o) })
+	var s *session
+	opened, err := v.sched.Open(ctx, o, func() (_ schedule.Session, err error) {
+		s, err = v.open(o)
+		return s, err
+	})
+	if err == nil {
+		opened.Guesses = s.guesses
+	}
 	opened.Identity = v.cfg.Model.Names().Identity
 	return opened, err
 }
@@ -196,7 +237,8 @@ func (v *Verifier) Describe(context.Context) (tandem.Description, error) {
 	names := m.Names()
 	d.Model, d.Vocab, d.Fingerprint, d.Context = m.Config().Name, m.Vocab().Size(), names.Vocabulary, m.Config().Context
 	d.KVCapacity, d.PageTokens, d.Threads, d.ISA = int64(m.Pages())*engine.PageTokens, engine.PageTokens, m.Threads(), m.ISA()
-	d.Identity, d.Lineage, d.Costs = names.Identity, names.Lineage, v.cfg.Costs
+	d.Identity, d.Lineage, d.Costs, d.Ways = names.Identity, names.Lineage, v.cfg.Costs, slices.Clone(v.ways)
+	d.Taps = v.cfg.Taps
 	return d, nil
 }
 

@@ -1,0 +1,211 @@
+package drafter
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec"
+)
+
+// promptsFile holds prompt tokens that training/train ppd made for modelFile; see testdata/README.md.
+const promptsFile = "testdata/ppd.gguf"
+
+// newPrompted returns a rig whose draft has prompt tokens.
+func newPrompted(t testing.TB, c Config) *rig {
+	c.Model = openDraft(t, modelFile, promptsFile)
+	return newRig(t, c)
+}
+
+// lists returns the candidates of all explored nodes of a session, by path; and checks that the cache holds those nodes and nothing else.
+func (r *rig) lists(id tandem.SessionID) map[string][]spec.Candidate {
+	r.t.Helper()
+	out := map[string][]spec.Candidate{}
+	err := r.sched.Do(context.Background(), func() error {
+		s := r.session(id)
+		e := &s.explored
+		if e.Len() > 0 && (s.seq.Len() != len(s.tokens) || s.seq.Nodes() != e.Len()-1) {
+			r.t.Errorf("%d tokens and %d nodes explored: the cache has %d and %d", len(s.tokens), e.Len()-1, s.seq.Len(), s.seq.Nodes())
+		}
+		var walk func(node int32, path []tandem.Token)
+		walk = func(node int32, path []tandem.Token) {
+			out[fmt.Sprint(path)] = slices.Clone(e.Candidates(node))
+			for _, c := range e.Candidates(node) {
+				if child := e.Child(node, c.Token); child >= 0 {
+					walk(child, append(slices.Clone(path), c.Token))
+				}
+			}
+		}
+		if e.Len() > 0 {
+			walk(0, nil)
+		}
+		if len(out) != e.Len() {
+			r.t.Errorf("%d nodes reached of %d", len(out), e.Len())
+		}
+		return nil
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return out
+}
+
+// TestPromptsExploreTheSame drafts random walks with a draft that has prompt tokens, beside one without. What both have explored is
+// equal to the last bit: no prompt row, and no row of a guess that was wrong, is left where a later row sees it. The trees are valid and
+// have tokens alone.
+func TestPromptsExploreTheSame(t *testing.T) {
+	for name, c := range map[string]struct {
+		Config
+		tandem.Sampling
+		change func(*tandem.Proposal)
+	}{
+		"levels":     {},
+		"best-first": {change: func(p *tandem.Proposal) { p.Growth = tandem.GrowBest }},
+		"pacer":      {change: func(p *tandem.Proposal) { p.Growth, p.Branch, p.Stop = tandem.GrowPacer, 0.1, 0.02 }},
+		"chain":      {change: func(p *tandem.Proposal) { p.Bounds = tandem.Bounds{Nodes: 9, Depth: 8, Width: 1} }},
+		"drawn":      {Sampling: tandem.Sampling{Temperature: 1, Seed: 5}},
+		"tempered": {Sampling: tandem.Sampling{Temperature: 0.6, TopP: 0.9, Bias: []tandem.Bias{{Token: 90, Add: 4}}},
+			change: func(p *tandem.Proposal) { p.Temper = 0.7 }},
+		"ahead":        {change: func(p *tandem.Proposal) { p.Ahead = true }},
+		"few rows":     {Config: Config{TreeRows: 12}},
+		"hardly any":   {Config: Config{TreeRows: 2}},
+		"short pieces": {Config: Config{Chunk: 3}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			few := c.Config
+			with := newPrompted(t, c.Config)
+			few.Model = openDraft(t, modelFile)
+			without := newTwin(t, few)
+			draw, text, told := rand.New(rand.NewPCG(1, 2)), slices.Clone(with.text), len(with.text)
+			for _, r := range []*rig{with, without} {
+				o := tandem.Opening{Session: 1, Epoch: 1, Tokens: text, Limit: limit, MaxNodes: 64, Sampling: c.Sampling}
+				if _, err := r.Open(context.Background(), o); err != nil {
+					t.Fatal(err)
+				}
+			}
+			shared := 0
+			for len(text) < limit-20 {
+				p := proposal(1, text, told)
+				if c.change != nil {
+					c.change(&p)
+				}
+				k := with.draft(p)
+				if k.Tree.Prompts != 0 || k.Tree.Tokens[0] != text[len(text)-1] {
+					t.Fatalf("a tree with %d prompt nodes below token %d", k.Tree.Prompts, k.Tree.Tokens[0])
+				}
+				other := without.draft(p).Tree
+				want := without.lists(1)
+				for path, list := range with.lists(1) {
+					if w := want[path]; w != nil {
+						shared++
+						if n := min(len(w), len(list)); !reflect.DeepEqual(list[:n], w[:n]) {
+							t.Fatalf("after %d tokens and %s: candidates %v, want %v", len(text), path, list, w)
+						}
+					}
+				}
+				told = len(text)
+				switch path := leaf([]tandem.Tree{k.Tree, other}[draw.IntN(2)]); draw.IntN(6) {
+				case 0: // the text is taken back
+					text, told = text[:len(text)-1:len(text)-1], len(text)-1
+					text = append(text, tandem.Token(draw.IntN(4000)))
+				case 1:
+					text = append(text, tandem.Token(draw.IntN(4000)))
+				default:
+					text = append(append(text, path[:draw.IntN(len(path)+1)]...), tandem.Token(draw.IntN(4000)))
+				}
+				text = text[:min(len(text), limit-10)]
+			}
+			if shared < 20 {
+				t.Errorf("only %d nodes compared", shared)
+			}
+		})
+	}
+}
+
+// TestPromptsSavePasses: trees of the same size in two thirds of the passes or less, and nearly as good.
+func TestPromptsSavePasses(t *testing.T) {
+	with := newPrompted(t, Config{})
+	without := newTwin(t, Config{})
+	var got, want replayed
+	for _, prompt := range []string{"func (r *Reader) Read(p []byte) (n int, err error) {\n", "// Copyright 2009 The Go Authors."} {
+		text := truth(t, with.cfg.Model.Vocab().Encode(prompt, true), limit)
+		got.add(with.replay(t, text, 20, tandem.Proposal{Bounds: bounds}))
+		want.add(without.replay(t, text, 20, tandem.Proposal{Bounds: bounds}))
+	}
+	if got.per(got.nodes) != want.per(want.nodes) || 3*got.per(got.passes) > 2*want.per(want.passes) ||
+		got.per(got.tokens) < 0.9*want.per(want.tokens) {
+		t.Errorf("trees of %.2f nodes in %.2f passes, %.2f tokens a round; without prompt tokens %.2f nodes, %.2f passes, %.2f tokens",
+			got.per(got.nodes), got.per(got.passes), got.per(got.tokens), want.per(want.nodes), want.per(want.passes),
+			want.per(want.tokens))
+	}
+	if n := with.counters.Snapshot(); n["prompts.rows"] == 0 || n["prompts.failed"] != 0 {
+		t.Errorf("%d prompt rows, %d failed guesses: want some, and none", n["prompts.rows"], n["prompts.failed"])
+	}
+}
+
+// TestPromptsTogether: sessions that share passes, one of them opened late, explore what each would alone.
+func TestPromptsTogether(t *testing.T) {
+	with := newPrompted(t, Config{})
+	without := newTwin(t, Config{})
+	all := truth(t, with.text, 120)
+	var wait sync.WaitGroup
+	for i := range 5 {
+		wait.Go(func() {
+			id, text := tandem.SessionID(i+1), all[:len(with.text)+5*i*i]
+			with.open(id, text)
+			p := proposal(id, text, len(text))
+			p.Return = true
+			for range 3 {
+				if _, err := with.Propose(context.Background(), p); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wait.Wait()
+	for i := range 5 {
+		id := tandem.SessionID(i + 1)
+		var text []tandem.Token
+		err := with.sched.Do(context.Background(), func() error { text = slices.Clone(with.session(id).tokens); return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		without.open(id, text)
+		without.draft(proposal(id, text, len(text)))
+		want, shared := without.lists(id), 0
+		for path, list := range with.lists(id) {
+			if w := want[path]; w != nil {
+				shared++
+				if !reflect.DeepEqual(list, w) {
+					t.Fatalf("session %d, %s: candidates %v, want %v", i, path, list, w)
+				}
+			}
+		}
+		if shared < 3 {
+			t.Errorf("session %d: only %d nodes compared", i, shared)
+		}
+	}
+}
+
+// TestOtherSidesAreNoPrompts: only a side file of the draft itself gives it prompt tokens.
+func TestOtherSidesAreNoPrompts(t *testing.T) {
+	m := openDraft(t, modelFile)
+	defer m.Close()
+	if w := promptsOf(m); w.Levels != 0 {
+		t.Errorf("way %+v of a draft without side files: want none", w)
+	}
+	if err := m.OpenSide("../engine/testdata/sides/ppd-1.gguf"); tandem.KindOf(err) != tandem.Invalid {
+		t.Errorf("prompt tokens of another model: %v, want Invalid", err)
+	}
+	if err := m.OpenSide(promptsFile); err != nil {
+		t.Fatal(err)
+	}
+	if w := promptsOf(m); w.Levels != 3 || w.Members != 1 {
+		t.Errorf("way %+v: want 3 levels of 1", w)
+	}
+}

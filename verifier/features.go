@@ -1,0 +1,268 @@
+package verifier
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+)
+
+const (
+	// DefaultFeatureBytes is how much memory the features of all sessions take at most, unless told otherwise.
+	DefaultFeatureBytes = 64 << 20
+	// featureRows is how many positions share a page of features.
+	featureRows = 32
+	// mostFeatureBytes is about how much one answer holds: a larger one would take longer to send than its first rows to use.
+	mostFeatureBytes = 256 << 10
+)
+
+// features keeps the target's hidden states of committed positions for drafters that ask, as f16. Safe for concurrent use: questions
+// are answered without the schedule's goroutine, since a pass of the target would keep them waiting.
+//
+//  1. Only rows of committed positions are kept: those of the prompt as its pieces are computed, after a verdict the root's and those
+//     of the accepted nodes. Converting them waits until the verdicts are on their way (schedule.Session.Settle).
+//  2. Positions found in memory that other sessions have filled have no features: no pass computes them.
+//  3. All sessions together have most pages. For another one, the session that has the most gives up its oldest.
+//  4. A session's rows are kept from the moment somebody has said that they will be wanted, or has asked for some.
+type features struct {
+	taps     []int
+	width    int // of a row
+	most     int // pages
+	counters *tandem.Counters
+
+	mu    sync.Mutex
+	of    map[tandem.SessionID]*kept
+	pages int        // in use
+	spare [][]uint16 // the others that were ever needed
+	row   []float32  // scratch
+	read  featureRead
+}
+
+// featureRead copies the hidden states of a row of a pass to dst.
+type featureRead func(out *engine.Output, part, row int, dst []float32)
+
+// kept is what is kept of one session.
+type kept struct {
+	epoch   tandem.Epoch
+	wanted  bool
+	end     int           // nothing will be added before this position
+	coming  int           // rows of the positions before this one are in a pass or will be without a ticket
+	pages   []featurePage // ascending, with gaps where positions have no features
+	changed chan struct{} // closed when end has changed or the session is gone
+}
+
+// featurePage holds the rows of successive positions.
+type featurePage struct {
+	first, n int
+	rows     []uint16 // (featureRows, width)
+}
+
+// newFeatures returns nil for a model without taps.
+func newFeatures(taps []int, width, bytes int, counters *tandem.Counters) *features {
+	if len(taps) == 0 {
+		return nil
+	}
+	return &features{taps: taps, width: width, most: max(bytes/(2*featureRows*width), 1), counters: counters,
+		of: map[tandem.SessionID]*kept{}, row: make([]float32, width), read: (*engine.Output).Features}
+}
+
+// open begins to keep a session of so many tokens, all but the last of which will be computed but for the first held.
+func (f *features) open(o tandem.Opening, held int) {
+	if f == nil {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.of[o.Session] = &kept{epoch: o.Epoch, wanted: o.Features, end: held, coming: len(o.Tokens) - 1, changed: make(chan struct{})}
+}
+
+// forget gives up what is kept of a session.
+func (f *features) forget(id tandem.SessionID) {
+	if f == nil {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if k := f.of[id]; k != nil {
+		for len(k.pages) > 0 {
+			f.drop(k)
+		}
+		delete(f.of, id)
+		close(k.changed)
+	}
+}
+
+// expect says that the rows of a session's positions before end are about to be kept.
+func (f *features) expect(id tandem.SessionID, end int) {
+	if f == nil {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if k := f.of[id]; k != nil {
+		k.coming = end
+	}
+}
+
+// decided says that what a session has before end is all that it will have there.
+func (f *features) decided(id tandem.SessionID, end int) {
+	if f == nil {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if k := f.of[id]; k != nil {
+		k.advance(end)
+	}
+}
+
+func (k *kept) advance(end int) {
+	if end > k.end {
+		k.end = end
+		close(k.changed)
+		k.changed = make(chan struct{})
+	}
+}
+
+// keep adds rows of a pass's part to a session: they are those of the positions from first on.
+func (f *features) keep(id tandem.SessionID, first int, out *engine.Output, part int, rows []int) {
+	if f == nil || len(rows) == 0 {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	k := f.of[id]
+	if k == nil {
+		return
+	}
+	if k.wanted && first >= k.end {
+		for i, row := range rows {
+			f.read(out, part, row, f.row)
+			tandem.PackHalf(f.place(k, first+i), f.row)
+		}
+		f.counters.Add("features.kept", int64(len(rows)))
+	}
+	k.advance(first + len(rows))
+}
+
+// place returns where a session's row of position at goes, after all that it has.
+func (f *features) place(k *kept, at int) []uint16 {
+	n := len(k.pages)
+	if n == 0 || k.pages[n-1].n == featureRows || k.pages[n-1].first+k.pages[n-1].n != at {
+		rows := f.page(k) // may take k's oldest
+		k.pages = append(k.pages, featurePage{first: at, rows: rows})
+		n = len(k.pages)
+	}
+	p := &k.pages[n-1]
+	p.n++
+	return p.rows[(p.n-1)*f.width : p.n*f.width]
+}
+
+// page returns memory for a page of k, taken from a session if there is none.
+func (f *features) page(k *kept) []uint16 {
+	if f.pages == f.most {
+		victim := k
+		for _, other := range f.of {
+			if len(other.pages) > len(victim.pages) {
+				victim = other
+			}
+		}
+		f.counters.Add("features.dropped", int64(victim.pages[0].n))
+		f.drop(victim)
+	}
+	f.pages++
+	if n := len(f.spare); n > 0 {
+		rows := f.spare[n-1]
+		f.spare = f.spare[:n-1]
+		return rows
+	}
+	return make([]uint16, featureRows*f.width)
+}
+
+// drop gives up a session's oldest page.
+func (f *features) drop(k *kept) {
+	f.spare = append(f.spare, k.pages[0].rows)
+	k.pages = slices.Delete(k.pages, 0, 1)
+	f.pages--
+}
+
+// bytes returns how much memory rows take now.
+func (f *features) bytes() int64 {
+	if f == nil {
+		return 0
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return int64(f.pages) * featureRows * int64(f.width) * 2
+}
+
+// answer returns what is kept for q, or the channel to wait for before it asks again.
+func (f *features) answer(q tandem.FeatureQuery) (out tandem.Features, wait <-chan struct{}, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	k := f.of[q.Session]
+	switch {
+	case k == nil:
+		return out, nil, tandem.Errorf("features", tandem.UnknownSession, "session %v is not held", q.Session)
+	case k.epoch != q.Epoch:
+		return out, nil, tandem.Errorf("features", tandem.Stale, "epoch %d of session %v: epoch %d is held", q.Epoch, q.Session, k.epoch)
+	}
+	k.wanted = true
+	out = tandem.Features{From: q.From, Taps: slices.Clone(f.taps), Width: f.width}
+	from, until := int(q.From), min(int(q.Until), k.end)
+	if from >= k.end {
+		if from < k.coming {
+			return out, k.changed, nil
+		}
+		return out, nil, nil
+	}
+	most := max(mostFeatureBytes/(2*f.width), 1)
+	for _, p := range k.pages {
+		if p.first+p.n <= from {
+			continue
+		}
+		if p.first > from && out.Len() > 0 || p.first >= until || out.Len() == most {
+			break
+		}
+		from = max(from, p.first)
+		if out.Len() == 0 {
+			out.From = tandem.Position(from)
+		}
+		n := min(p.first+p.n, until, from+most-out.Len()) - from
+		out.Rows = append(out.Rows, p.rows[(from-p.first)*f.width:][:n*f.width]...)
+		from += n
+	}
+	if out.Len() == 0 {
+		out.From = tandem.Position(until) // what was asked for is not to be had
+	}
+	return out, nil, nil
+}
+
+// Features implements tandem.FeatureSource. It is Unsupported without Config.Taps.
+func (v *Verifier) Features(ctx context.Context, q tandem.FeatureQuery) (tandem.Features, error) {
+	const op = "features"
+	if v.features == nil {
+		return tandem.Features{}, tandem.Errorf(op, tandem.Unsupported, "the verifier keeps no hidden states: want --taps")
+	}
+	if err := q.Validate(); err != nil {
+		return tandem.Features{}, err
+	}
+	for {
+		out, wait, err := v.features.answer(q)
+		if err != nil || wait == nil {
+			return out, err
+		}
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return tandem.Features{}, tandem.Errorf(op, tandem.KindOf(ctx.Err()), "waiting for position %d: %w", q.From, ctx.Err())
+		}
+	}
+}
+
+// FeatureBytes returns how much memory features take now. Safe for concurrent use.
+func (v *Verifier) FeatureBytes() int64 { return v.features.bytes() }
+
+var _ tandem.FeatureSource = (*Verifier)(nil)
