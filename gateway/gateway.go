@@ -23,16 +23,17 @@ const op = "generate"
 
 // Gateway implements tandem.Generator. Verdicts reach it through Deliver. Safe for concurrent use.
 type Gateway struct {
-	cfg      Config
-	gate     *admit.Gate
-	crew     *crew
-	life     context.Context // ends when Shutdown stops waiting
-	kill     context.CancelCauseFunc
-	verifier roster.Recovery
-	roster   roster.Roster
-	shared   *strategy.Shared
-	states   *standings
-	served   atomic.Int64 // admitted requests that have not returned: they run, are parked, or are being read
+	cfg        Config
+	gate       *admit.Gate
+	crew       *crew
+	life       context.Context // ends when Shutdown stops waiting
+	kill       context.CancelCauseFunc
+	verifier   roster.Recovery
+	roster     roster.Roster
+	shared     *strategy.Shared
+	accuracies accuracies
+	states     *standings
+	served     atomic.Int64 // admitted requests that have not returned: they run, are parked, or are being read
 
 	mu       sync.RWMutex
 	sessions map[tandem.SessionID]*mailbox
@@ -142,10 +143,25 @@ func (g *Gateway) VerifierIs(costs []tandem.Cost, kvTokens int64, pageTokens int
 }
 
 // Enlist lets sessions ask a drafter, also those already running, or replaces the drafter of that
-// name, such as after a restart. An e without a name or a drafter is ignored.
+// name, such as after a restart. An e without a name or a drafter, or with the name of one of the target's own ways, is ignored.
 func (g *Gateway) Enlist(e Enlisted) {
-	if e.Name != "" && e.Drafter != nil {
+	if e.Name != "" && e.Drafter != nil && !slices.Contains(tandem.Ways(), e.Name) {
 		g.roster.Enlist(e)
+	}
+}
+
+// WaysAre says which ways the verifier's target has of its own. Sessions may ask them like drafters, by their names; those that are
+// missing are dismissed.
+func (g *Gateway) WaysAre(ways []tandem.Way) {
+	for _, name := range tandem.Ways() {
+		i := slices.IndexFunc(ways, func(w tandem.Way) bool { return w.Name == name && w.Valid() })
+		if i < 0 {
+			g.roster.Dismiss(name)
+			continue
+		}
+		w := ways[i]
+		g.shared.Costs(name, w.Time)
+		g.roster.Enlist(Enlisted{Name: name, Way: &w})
 	}
 }
 

@@ -49,6 +49,7 @@ const (
 //	    old epoch cannot arrive after a new one. The first waits for the Close of a life before this one.
 //	 3. At most one Propose is under way; until it has ended, the drafter is not asked again.
 //	 4. Failures in a row double the pause, so a drafter that is gone or hangs costs next to nothing.
+//	 5. One of the target's own ways needs no opening and no call: it is ready whenever it has a guess on the tokens to come.
 //
 // A goroutine of its own could keep the drafter open; but then two goroutines would write the epoch and
 // the acknowledged length. The drafter is needed only at the start of a round, and there tick looks
@@ -75,7 +76,14 @@ type liaison struct {
 	told   time.Time       // when it last answered
 	missed int             // rounds in a row whose ticket it said to have put and the verifier never saw
 	follow bool            // call is only for its hindsight
-	hear   func(*liaison, tandem.Position, tandem.Hindsight, time.Duration)
+
+	guess     *guess           // of one of the target's own ways: for the round to come; nil: none. The fields below are its as well
+	hindsight tandem.Hindsight // on the latest tokens that it guessed without a gap
+	lengths   []float64        // see expected
+	nodes     int              // as the session's
+	sampled   bool             // the session's temperature is above 0
+
+	hear func(*liaison, tandem.Position, tandem.Hindsight, time.Duration)
 }
 
 // opening is one Open of the drafter. err may be read once done is closed.
@@ -214,6 +222,9 @@ func (l *liaison) tick(ctx context.Context, o func() tandem.Opening, try func(*l
 
 // ready reports whether the drafter can be asked for a tree now.
 func (l *liaison) ready() bool {
+	if l.of.Way != nil {
+		return l.state != liaisonOff && l.guess != nil && !l.of.Seat.Conduct.Aside()
+	}
 	return l.state == liaisonReady && (l.call == nil || l.call.ended()) && !l.of.Seat.Conduct.Aside()
 }
 
@@ -254,7 +265,11 @@ func (l *liaison) propose(ctx context.Context, w wish) (draft, error) {
 	defer cancel()
 	l.up = l.of.Seat.Up.Next()
 	c := &call{of: l, wish: w, begun: time.Now()}
-	c.got, c.err = l.of.Drafter.Propose(limited, w.Proposal)
+	if l.of.Way != nil {
+		c.got = l.draw(w)
+	} else {
+		c.got, c.err = l.of.Drafter.Propose(limited, w.Proposal)
+	}
 	c.took = time.Since(c.begun)
 	return l.judge(ctx, c)
 }
@@ -265,6 +280,13 @@ func (l *liaison) begin(ctx context.Context, w wish, limit time.Duration, told c
 	l.up = l.of.Seat.Up.Next()
 	c := &call{of: l, wish: w, done: make(chan struct{}), cancel: cancel}
 	l.call, l.follow = c, false
+	if l.of.Way != nil {
+		c.begun, c.got = time.Now(), l.draw(w)
+		close(c.done)
+		told <- c
+		cancel()
+		return c
+	}
 	l.g.crew.run(func() {
 		defer cancel()
 		c.begun = time.Now()
@@ -325,7 +347,9 @@ func (l *liaison) judge(ctx context.Context, c *call) (draft, error) {
 	if c.wish.trial {
 		spent = c.got.Busy
 	}
-	l.hear(l, c.wish.Base, c.got.Hindsight, spent)
+	if l.of.Way == nil {
+		l.hear(l, c.wish.Base, c.got.Hindsight, spent)
+	}
 	out := draft{by: l, got: c.got, ahead: c.wish.Ahead, begun: c.begun, last: l.told}
 	l.told = c.begun.Add(c.took)
 	if lagging && usual > 0 {
@@ -349,6 +373,9 @@ func sound(w wish, got tandem.Proposed, vocab int) error {
 	}
 	if err := got.Hindsight.Validate(); err != nil || got.Tree.Tokens == nil && !w.Return {
 		return err
+	}
+	if n := got.Tree.Prompts; n != 0 {
+		return tandem.Errorf(op, tandem.Corrupt, "tree with %d prompt nodes: want none, the gateway places them", n)
 	}
 	if err := got.Tree.Validate(w.nodes, vocab); err != nil {
 		return err
@@ -408,6 +435,9 @@ func (l *liaison) rest(reopen bool) {
 
 // restart makes the drafter hold the session as o says, which has a new epoch.
 func (l *liaison) restart(ctx context.Context, o tandem.Opening) {
+	if l.guess = nil; l.of.Way != nil {
+		return
+	}
 	switch l.state {
 	case liaisonOpening, liaisonReady:
 		l.start(ctx, o)

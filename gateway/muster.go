@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/gateway/roster"
 	"github.com/tandem-llm/tandem/gateway/strategy"
 )
 
@@ -16,6 +17,7 @@ func (s *session) adopt() {
 		s.strategy.HandOn()
 	}
 	s.strategy, s.weights = strategy.New(s.req, s.g.shared)
+	s.wants = map[*roster.Life]bool{}
 }
 
 // hook lets a test change how the session drafts.
@@ -47,7 +49,12 @@ func (s *session) muster(ctx context.Context) {
 		}
 	}
 	for _, l := range s.liaisons {
-		if l.state == liaisonNew && !l.of.Seat.Conduct.Aside() {
+		switch {
+		case l.state != liaisonNew || l.of.Seat.Conduct.Aside():
+		case l.of.Way != nil:
+			l.state = liaisonReady
+		case !s.opens(l):
+		default:
 			l.start(ctx, s.opening())
 		}
 		if !s.strategy.Several() && (l.state == liaisonOpening && !l.late || l.ready()) {
@@ -56,9 +63,26 @@ func (s *session) muster(ctx context.Context) {
 	}
 }
 
+// opens reports whether the session is to be opened at a drafter. The strategy decides it once for each, unless the drafter is the only one
+// that may draft, or the session's strategy has changed since.
+func (s *session) opens(l *liaison) bool {
+	if len(s.liaisons) == 1 {
+		return true
+	}
+	wanted, decided := s.wants[l.of]
+	if !decided {
+		wanted = s.strategy.Opens(l.of.Name, s.prompt)
+		s.wants[l.of] = wanted
+		if !wanted {
+			s.g.cfg.Counters.Add("drafter.not_worth_opening", 1)
+		}
+	}
+	return wanted
+}
+
 // trial is the smallest proposal for a drafter.
 func (s *session) trial(l *liaison) wish {
-	w := s.wish(s.question(), ask{l, tandem.Proposal{Bounds: tandem.Bounds{Nodes: 2, Depth: 1, Width: 1}}}, true)
+	w := s.wish(s.question(), ask{l, tandem.Proposal{Bounds: tandem.Bounds{Nodes: 2, Depth: 1, Width: 1}}}, &answer{}, true)
 	w.trial = true
 	return w
 }
@@ -68,7 +92,7 @@ func (s *session) trial(l *liaison) wish {
 func (s *session) follow(ctx context.Context, a *answer) {
 	for _, name := range a.decision.Follow {
 		i := slices.IndexFunc(s.liaisons, func(l *liaison) bool { return l.of.Name == name })
-		if i < 0 || !s.liaisons[i].ready() {
+		if i < 0 || !s.liaisons[i].ready() || s.liaisons[i].of.Way != nil {
 			continue
 		}
 		l := s.liaisons[i]
@@ -106,7 +130,7 @@ func (s *session) enlist() {
 			continue
 		}
 		s.liaisons = append(s.liaisons, &liaison{g: s.g, spans: &s.spans, of: life, after: s.closing[life.Name], opened: opened[life.Name],
-			hear: s.hear})
+			hear: s.hear, nodes: s.nodes, sampled: s.req.Sampling.Temperature > 0})
 	}
 }
 
@@ -115,6 +139,9 @@ func (s *session) settle(ctx context.Context, patience time.Duration) {
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for _, l := range s.liaisons {
+		if l.of.Features && s.strategy.Several() {
+			continue // it reads what the target has computed, so it is later; others draft meanwhile
+		}
 		l.settle(ctx, limited.Done())
 	}
 }

@@ -57,8 +57,11 @@ func (s *session) absent() string {
 	var out strings.Builder
 	for i, l := range s.liaisons {
 		what := liaisonStates[l.state]
-		if l.of.Seat.Conduct.Aside() {
+		switch {
+		case l.of.Seat.Conduct.Aside():
 			what = "put aside"
+		case l.of.Way != nil && l.state != liaisonOff:
+			what = "has not guessed"
 		}
 		fmt.Fprintf(&out, "%s%s %s", map[bool]string{true: ": ", false: ", "}[i == 0], l.of.Name, what)
 	}
@@ -106,7 +109,8 @@ func (s *session) report(a *answer) *tandem.Round {
 //	ahead   from the drafter's previous answer, for as long as it says that it went on after it
 //	draft   from the call, for as long as the drafter says that it computed
 //	pool    from the put of the ticket, or the end of the draft if the drafter put it, to the begin of verify
-//	verify  up to the arrival of the verdict, for as long as the verifier says that the pass took
+//	verify  up to the arrival of the verdict, or the begin of guess, for as long as the verifier says that the pass took
+//	guess   of the target's own ways, for the next round: up to the arrival of the verdict, for as long as the verifier says
 //	commit  from there to now
 //
 // So the transport of a question counts for the stage after it, and that of a verdict for the pool.
@@ -124,12 +128,16 @@ func (s *session) lanes(a *answer) []tandem.Lane {
 		}
 	}
 	for _, d := range a.drafts {
+		if d.by.of.Way != nil {
+			continue // it has guessed in the round before
+		}
 		end := earlier(d.begun.Add(d.got.Busy), came)
 		add("draft", d.by.of.Name, d.begun, end)
-		if len(a.drafts) == 1 && !a.merged && (put.IsZero() || end.Before(put)) {
+		if len(a.drafts) == 1 && !a.own && (put.IsZero() || end.Before(put)) {
 			put = end // of several drafts the gateway put the ticket, also where the verifier refused what they make together
 		}
 	}
+	came = came.Add(-max(a.verdict.Guessing, 0))
 	pass := came.Add(-max(a.verdict.Busy, 0))
 	if put.IsZero() {
 		put = pass // a drafter's that was not heard any more
@@ -139,7 +147,8 @@ func (s *session) lanes(a *answer) []tandem.Lane {
 	}
 	add("pool", "", put, pass)
 	add("verify", "", pass, came)
-	add("commit", "", came, now)
+	add("guess", strings.Join(a.ways, ", "), came, s.box.came)
+	add("commit", "", s.box.came, now)
 	return out
 }
 

@@ -67,11 +67,11 @@ func (r *reports) wrong(d tandem.Delta) string {
 				x.Votes[x.Tree.Parents[n]])
 		}
 	}
-	order := []string{"ahead", "draft", "pool", "verify", "commit"}
+	order := []string{"ahead", "draft", "pool", "verify", "guess", "commit"}
 	for i, l := range x.Lanes {
 		stage := slices.Index(order, l.Stage)
 		switch {
-		case stage < 0 || l.From < 0 || l.To <= l.From || (l.By != "") != (stage < 2):
+		case stage < 0 || l.From < 0 || l.To <= l.From || (l.By != "") != (stage < 2 || l.Stage == "guess"):
 			return fmt.Sprintf("round %d: lane %+v", r.rounds, l)
 		case i > 0 && slices.Index(order, x.Lanes[i-1].Stage) > stage:
 			return fmt.Sprintf("round %d: lanes %+v out of order", r.rounds, x.Lanes)

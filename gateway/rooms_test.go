@@ -179,9 +179,48 @@ func TestStrategiesInOneProcess(t *testing.T) {
 	}
 }
 
+// TestTypicalBesideExactInOneProcess: a lossy request's statistics say so; an exact one's that runs at the same time say nothing, and its
+// text is that of plain decoding.
+func TestTypicalBesideExactInOneProcess(t *testing.T) {
+	g, _, _ := assemble(t, "go", drafter.LookupName)
+	exact := tandem.Request{Prompt: "func (r *Reader) Read(", MaxTokens: 60, IgnoreEOS: true,
+		Sampling: tandem.Sampling{Temperature: 1, TopP: 1, Seed: 3}}
+	var plain, got, lossy tokensOf
+	if _, err := g.Generate(context.Background(), exact, &plain); err != nil {
+		t.Fatal(err)
+	}
+	exact.Strategy, exact.Bounds = tandem.StrategyFixed, tandem.Bounds{Nodes: 16, Depth: 7, Width: 4}
+	typical := exact
+	typical.Sampling.Accept = tandem.AcceptTypical
+	var group sync.WaitGroup
+	var results [2]tandem.Result
+	for i, r := range []tandem.Request{exact, typical} {
+		group.Go(func() {
+			var err error
+			if results[i], err = g.Generate(context.Background(), r, []*tokensOf{&got, &lossy}[i]); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	if !slices.Equal(got, plain) || results[0].Stats.Accept != "" {
+		t.Errorf("exact: accept %q, tokens\n%v, want\n%v", results[0].Stats.Accept, got, plain)
+	}
+	t.Logf("rounds: %d exact, %d typical", results[0].Stats.Rounds, results[1].Stats.Rounds)
+	if results[1].Stats.Accept != "typical" || len(lossy) != 60 || results[1].Stats.Rounds > results[0].Stats.Rounds {
+		t.Errorf("typical: accept %q, %d tokens in %d rounds", results[1].Stats.Accept, len(lossy), results[1].Stats.Rounds)
+	}
+}
+
 // assemble wires the three rooms over a pool in memory, with those draft models, and drafter.Lookup by its
 // name.
 func assemble(t *testing.T, drafts ...string) (*gateway.Gateway, []room, *verifier.Verifier) {
+	t.Helper()
+	return assembleWith(t, func(*verifier.Config) {}, drafts...)
+}
+
+// assembleWith is assemble with a verifier that is configured as change says.
+func assembleWith(t *testing.T, change func(*verifier.Config), drafts ...string) (*gateway.Gateway, []room, *verifier.Verifier) {
 	t.Helper()
 	fileOf := func(name string) string { return "../models/gopher-draft-" + name + "-f16.gguf" }
 	needed := []string{targetFile}
@@ -197,7 +236,7 @@ func assemble(t *testing.T, drafts ...string) (*gateway.Gateway, []room, *verifi
 	}
 	open := func(file string) *engine.Model {
 		m, err := engine.Open(file, engine.Options{Device: testdevice.CPU(t, 1), MaxRows: 192,
-			KVPages: engine.PagesFor(8, positions, drafter.DefaultTreeRows)})
+			KVPages: engine.PagesFor(10, positions, drafter.DefaultTreeRows)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -207,7 +246,9 @@ func assemble(t *testing.T, drafts ...string) (*gateway.Gateway, []room, *verifi
 	target := open(targetFile)
 	pool := mempool.New(32)
 	counters := new(tandem.Counters)
-	v, err := verifier.New(verifier.Config{Model: target, Counters: counters})
+	config := verifier.Config{Model: target, Counters: counters}
+	change(&config)
+	v, err := verifier.New(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +267,7 @@ func assemble(t *testing.T, drafts ...string) (*gateway.Gateway, []room, *verifi
 		rooms, enlisted = append(rooms, d), append(enlisted, gateway.Enlisted{Name: name, Drafter: d})
 	}
 	g, err := gateway.New(gateway.Config{Vocab: gateway.FromToken(target.Vocab()), Verifier: pool.Before(v), Drafters: enlisted,
-		Limits: tandem.Limits{Context: positions}, Sessions: 6, Counters: counters,
+		Limits: tandem.Limits{Context: positions}, Sessions: 8, Counters: counters,
 		Timeouts: gateway.Timeouts{ProposeMin: 10 * time.Second, ProposeMax: 20 * time.Second}}) // a busy machine drafts late
 	if err != nil {
 		t.Fatal(err)

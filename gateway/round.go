@@ -22,7 +22,13 @@ type answer struct {
 	voted    int             // index in drafts of the majority's; 0 with one
 	proposed tandem.Proposed // of tree; zero if not drafted
 	drafted  bool            // a ticket with tree is in the pool, or is to be put
-	merged   bool            // by the session itself
+	merged   bool            // of several drafters' trees
+	own      bool            // the session puts the ticket with tree, not a drafter
+	root     tandem.Token    // of tree
+	bounds   tandem.Bounds   // of the round
+	ways     []string        // of the target's own that the ticket asks
+	reserve  int             // nodes kept for prompt nodes
+	prompts  int             // prompt nodes in the ticket that was put
 	verdict  tandem.Verdict
 	tickets  int           // put in all
 	fault    error         // why there is no verdict to commit: the session must be rebuilt
@@ -43,7 +49,8 @@ type ask struct {
 func (a *answer) outcome() *strategy.Outcome {
 	o := &strategy.Outcome{Decision: a.decision, Drafts: make([]strategy.Draft, len(a.drafts)), Tree: a.tree, Merged: a.merged,
 		Voted: a.voted, Verdict: a.verdict,
-		Judged: a.judged(), Tokens: len(a.delta.Tokens), AtEnd: a.atEnd, Lossy: a.tickets > 1, Wall: a.wall, Rest: a.coordination()}
+		Judged: a.judged(), Tokens: len(a.delta.Tokens), AtEnd: a.atEnd, Lossy: a.tickets > 1, Rest: a.coordination(),
+		Wall: a.wall - max(a.verdict.Guessing, 0) + a.guessing(), Prompts: a.prompts}
 	for i, d := range a.drafts {
 		o.Drafts[i] = strategy.Draft{Drafter: d.by.of.Name, Got: d.got, Extra: d.extra}
 	}
@@ -52,12 +59,12 @@ func (a *answer) outcome() *strategy.Outcome {
 
 // judged reports whether the whole tree was verified, so that the verdict says something about it.
 func (a *answer) judged() bool {
-	return a.drafted && a.tree.Len() > 1 && a.verdict.Nodes == a.tree.Len()
+	return a.drafted && a.tree.Len() > 1 && a.verdict.Nodes == a.tree.Len()+a.prompts
 }
 
 // coordination is the part of the round that was neither draft nor target arithmetic.
 func (a *answer) coordination() time.Duration {
-	return max(a.wall-a.proposed.Busy-max(a.verdict.Busy, 0), 0)
+	return max(a.wall-a.proposed.Busy-max(a.verdict.Busy, 0)-max(a.verdict.Guessing, 0), 0)
 }
 
 // attributes describe the round for telemetry.
@@ -105,22 +112,31 @@ func (s *session) draft(ctx context.Context, q question, a *answer) {
 	planning := time.Now()
 	ready, bounds := s.ready(), s.bounds()
 	s.decide(a, ready, bounds)
+	a.root, a.bounds, a.ways = s.tokens[q.base-1], bounds, s.wanted()
+	a.reserve = s.reserve(a.ways)
 	s.stats.Planning += time.Since(planning)
 	if len(a.asks) == 0 {
 		return
 	}
-	s.out.flush() // drafting takes long enough
-	switch {
-	case a.decision.Vote != tandem.VoteNone:
+	if a.decision.Vote != tandem.VoteNone {
+		s.out.flush() // drafting takes long enough
 		s.vote(ctx, q, a)
 		return
 	}
 	by := a.asks[0].of
-	d, err := by.propose(ctx, s.wish(q, a.asks[0], false))
+	a.own = by.of.Way != nil || a.reserve > 0
+	if by.of.Way == nil {
+		s.out.flush()
+	}
+	d, err := by.propose(ctx, s.wish(q, a.asks[0], a, a.own))
 	if err != nil {
 		return
 	}
-	a.drafts, a.by, a.proposed, a.tree, a.drafted = []draft{d}, by.of.Name, d.got, d.got.Tree, true
+	a.drafts, a.by, a.proposed, a.tree = []draft{d}, by.of.Name, d.got, d.got.Tree
+	if by.of.Way != nil {
+		a.proposed.Busy = 0 // within this round
+	}
+	a.drafted = !a.own || a.tree.Len() > 1
 }
 
 // decide has the strategy decide what the round drafts.
@@ -160,24 +176,15 @@ func (s *session) bounds() tandem.Bounds {
 }
 
 // wish completes the proposal for a drafter.
-func (s *session) wish(q question, k ask, returned bool) wish {
+func (s *session) wish(q question, k ask, a *answer, returned bool) wish {
 	p, from := k.proposal, k.of.acked
+	p.Ways, p.Bounds.Nodes = a.ways, min(p.Bounds.Nodes, s.nodes-a.reserve)
 	p.Session, p.Epoch, p.Base, p.Hash = s.id, q.epoch, q.base, q.hash
 	p.From, p.Suffix, p.Return = from, s.tokens[from:q.base:q.base], returned
 	if p.Growth != tandem.GrowPacer { // whose thresholds are of plain probabilities
-		p.Temper = temper(s.req.Sampling)
+		p.Temper = spec.DraftTemper(s.req.Sampling.Temperature)
 	}
 	return wish{Proposal: p, root: s.tokens[q.base-1], nodes: s.nodes}
-}
-
-// greedyTemper is the temperature of drafts for a target at temperature 0, whose next token is more often the
-// draft's first choice than the draft's distribution says. With it, trees of equal size go deeper:
-// 3.1 tokens a round on prose against 2.4 with 1; 0.25 to 0.5 do about as well.
-const greedyTemper = 0.4
-
-// temper returns the temperature of drafts for a target with that sampling.
-func temper(s tandem.Sampling) float64 {
-	return greedyTemper + (1-greedyTemper)*min(s.Temperature, 1)
 }
 
 // question returns the question for the session's current state.
@@ -213,7 +220,7 @@ func (s *session) await(ctx, again context.Context, q question, a *answer, came 
 		timer.Reset(wait << a.tickets)
 		a.tickets, retry = a.tickets+1, quickWait
 	}
-	if a.drafted && !a.merged {
+	if a.drafted && !a.own {
 		a.tickets = 1
 		s.g.states.tell(s.standing, spec.RequestPut)
 		timer.Reset(min(wait, max(10*s.pace, drafterWait))) // one more ticket costs nothing; the drafter's may be missing
@@ -224,7 +231,7 @@ func (s *session) await(ctx, again context.Context, q question, a *answer, came 
 	for {
 		select {
 		case v := <-s.box.answer:
-			if v.Kind != tandem.Invalid || !a.drafted {
+			if v.Kind != tandem.Invalid || !a.drafted && a.prompts == 0 {
 				a.verdict, a.fault = v, nil
 				s.came(a, overdue)
 				return nil
@@ -237,7 +244,7 @@ func (s *session) await(ctx, again context.Context, q question, a *answer, came 
 			came = s.g.verifier.Next()
 			a.tickets = min(a.tickets, 1) // the others went to its predecessor
 		case <-timer.C:
-			overdue = overdue || a.drafted && !a.merged && a.tickets == 1
+			overdue = overdue || a.drafted && !a.own && a.tickets == 1
 		case <-ctx.Done():
 			return s.ended(ctx)
 		}
@@ -256,7 +263,7 @@ func (s *session) await(ctx, again context.Context, q question, a *answer, came 
 
 // came notes whether a single drafter's ticket reached the verifier, as far as the verdict tells.
 func (s *session) came(a *answer, overdue bool) {
-	if !a.drafted || a.merged || a.verdict.Kind != tandem.OK || a.proposed.Nodes < 2 {
+	if !a.drafted || a.own || a.verdict.Kind != tandem.OK || a.proposed.Nodes < 2 {
 		return
 	}
 	switch by := a.drafts[0].by; {
@@ -274,9 +281,13 @@ func (s *session) put(ctx context.Context, q question, a *answer) (err error) {
 	defer cancel()
 	ctx, end := s.g.cfg.Events.Begin(ctx, tandem.StageSend)
 	defer func() { end(err) }()
-	t := tandem.Ticket{Session: s.id, Epoch: q.epoch, Base: q.base, Hash: q.hash, Tree: tandem.Root(s.tokens[q.base-1])}
-	if a.merged && a.tickets == 0 {
-		t.Drafter, t.Tree = a.by, a.tree
+	t := tandem.Ticket{Session: s.id, Epoch: q.epoch, Base: q.base, Hash: q.hash, Tree: tandem.Root(s.tokens[q.base-1]),
+		Ways: a.ways}
+	if a.tickets == 0 {
+		if a.drafted && a.own {
+			t.Drafter, t.Tree = a.by, a.tree
+		}
+		t.Tree = s.promptTree(t.Tree, a)
 	}
 	t.Trace = s.g.cfg.Events.Carrier(ctx)
 	if s.req.Report && a.put.IsZero() {
@@ -289,13 +300,17 @@ func (s *session) put(ctx context.Context, q question, a *answer) (err error) {
 // drafter put the tree itself, it is to blame; for a merged tree nobody is.
 func (s *session) refused(a *answer) {
 	for _, d := range a.drafts {
-		if a.merged {
+		if a.own {
 			d.by.quarantine()
 		} else {
 			d.by.offend()
 		}
 	}
-	a.drafted, a.merged = false, false
+	if l := s.prompter(a.ways); l != nil && a.prompts > 0 {
+		s.g.cfg.Counters.Add("guesses.refused", 1)
+		l.quarantine()
+	}
+	a.drafted, a.merged, a.own, a.prompts, a.reserve = false, false, false, 0, 0
 }
 
 // check returns nil if the verdict may be committed, else why the session must be rebuilt.
@@ -305,7 +320,11 @@ func (s *session) check(a *answer) error {
 		s.g.cfg.Counters.Add("verifier."+v.Kind.String(), 1)
 		return tandem.Errorf(op, v.Kind, "verifier answered %v: %s", v.Kind, v.Message)
 	}
-	err := wellFormed(v, s.nodes, s.g.cfg.Vocab.Size())
+	nodes := s.nodes
+	if a.judged() {
+		nodes = a.tree.Len() // of prompt nodes none is in a path
+	}
+	err := wellFormed(v, nodes, s.g.cfg.Vocab.Size())
 	if err == nil {
 		err = checkLogprobs(v, s.req.Sampling.Logprobs, s.g.cfg.Vocab.Size())
 	}
@@ -382,7 +401,9 @@ func (s *session) openVerifier(ctx context.Context) (err error) {
 		patience := t.VerifierWait
 		limited, cancel := context.WithTimeout(traced, t.Open)
 		s.touched = true
-		opened, err := s.g.cfg.Verifier.Open(limited, s.opening())
+		o := s.opening()
+		o.Ways = s.wanted()
+		opened, err := s.g.cfg.Verifier.Open(limited, o)
 		cancel()
 		if err == nil {
 			err = s.accept(opened)
@@ -391,6 +412,7 @@ func (s *session) openVerifier(ctx context.Context) (err error) {
 			if s.epoch == 0 {
 				s.cached = opened.Reused
 			}
+			s.hearGuesses(opened.Guesses, o.Ways, 0)
 			s.lost = time.Time{}
 			return nil
 		}

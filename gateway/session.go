@@ -10,6 +10,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/gateway/admit"
+	"github.com/tandem-llm/tandem/gateway/roster"
 	"github.com/tandem-llm/tandem/gateway/stop"
 	"github.com/tandem-llm/tandem/gateway/strategy"
 	"github.com/tandem-llm/tandem/spec"
@@ -76,6 +77,7 @@ type session struct {
 	nodes    int                        // no tree has more
 	liaisons []*liaison                 // of the drafters that may draft; the first is asked if one is enough
 	listed   uint64                     // the roster's version that liaisons is right for
+	wants    map[*roster.Life]bool      // drafters for which it is decided whether the session is opened there
 	closing  map[string]<-chan struct{} // by drafter: a Close at its previous life
 	who      map[string]*tandem.DrafterStats
 	weights  *learn.Weights
@@ -85,6 +87,7 @@ type session struct {
 	spans    spans
 	stats    tandem.Stats
 	finish   tandem.FinishReason // "" while it runs
+	early    []early             // guesses whose tokens are not all known yet
 	repairs  int                 // rebuilds since the last commit
 	lost     time.Time           // first sign that the verifier is lost; zero since the last commit or Open
 	pace     time.Duration       // running mean of the time of a round
@@ -307,11 +310,16 @@ func (s *session) account(a *answer) {
 	st.Reasons[a.reason()]++
 	planning := time.Now()
 	s.g.shared.Verified(a.verdict)
-	s.strategy.Learn(a.outcome())
+	s.look(a.delta.Tokens)
+	s.compare(len(s.tokens) - len(a.delta.Tokens))
+	o := a.outcome()
+	o.Idle = s.idleWays(a)
+	s.strategy.Learn(o)
+	s.hearGuesses(a.verdict.Guesses, a.ways, a.verdict.Guessing)
 	st.Planning += time.Since(planning)
 	wall := a.wall
 	if a.tickets > 1 {
-		wall = a.proposed.Busy + busy // the rest was a loss, not the pace of rounds
+		wall = a.proposed.Busy + busy + max(a.verdict.Guessing, 0) // the rest was a loss, not the pace of rounds
 	}
 	s.pace = learn.Mean(s.pace, wall)
 }
@@ -391,15 +399,26 @@ func (s *session) close() {
 	}
 }
 
+// feeds reports whether the verifier is to keep the target's states, for a drafter at which the session is opened.
+func (s *session) feeds() bool {
+	return !s.req.Bounds.Plain() && slices.ContainsFunc(s.liaisons, func(l *liaison) bool {
+		return l.of.Features && l.state != liaisonNew && l.state != liaisonOff || l.of.Features && !s.strategy.Several()
+	})
+}
+
 func (s *session) opening() tandem.Opening {
 	n := len(s.tokens)
 	return tandem.Opening{Session: s.id, Epoch: s.epoch, Tokens: s.tokens[:n:n], Limit: tandem.Position(s.limit),
 		MaxNodes: s.nodes, Prompt: s.prompt, Tenant: s.req.Tenant, Vocab: s.g.cfg.Vocab.Size(), Sampling: s.req.Sampling,
+		Features: s.feeds(),
 		Identity: s.identity, Fingerprint: s.g.cfg.Fingerprint}
 }
 
 func (s *session) result() tandem.Result {
 	s.stats.Drafters = nil
+	if s.req.Sampling.Typical() {
+		s.stats.Accept = string(tandem.AcceptTypical)
+	}
 	for _, name := range slices.Sorted(maps.Keys(s.who)) {
 		st := *s.who[name]
 		st.Weight = s.weights.Of(name)

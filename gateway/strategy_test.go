@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/gateway/roster"
 	"github.com/tandem-llm/tandem/gateway/strategy"
 	"github.com/tandem-llm/tandem/spec/learn"
 )
@@ -102,7 +103,7 @@ func TestPatience(t *testing.T) {
 	} {
 		var asks []ask
 		for _, p := range test.paces {
-			asks = append(asks, ask{of: &liaison{pace: time.Duration(p) * time.Millisecond}})
+			asks = append(asks, ask{of: &liaison{of: &roster.Life{}, pace: time.Duration(p) * time.Millisecond}})
 		}
 		if got := s.patience(asks); got != time.Duration(test.want*1e6) {
 			t.Errorf("paces %v: %v, want %v ms", test.paces, got, test.want)

@@ -63,27 +63,32 @@ func (w *world) arrive(t tandem.Ticket) {
 	case int(t.Base) != len(h.tokens) || t.Hash != h.hash:
 		v.Kind = tandem.Stale
 	default:
-		w.accept(h, t.Tree, &v)
+		w.accept(h, t, &v)
 	}
 	w.mu.Unlock()
 	w.later(busy, func() { w.answer(v) })
 }
 
 // accept applies the exact rule.
-func (w *world) accept(h *heldSession, tree tandem.Tree, v *tandem.Verdict) {
+func (w *world) accept(h *heldSession, t tandem.Ticket, v *tandem.Verdict) {
+	tree, last := t.Tree, int32(0)
 	for node := int32(0); node >= 0; {
 		x := w.next(h.hash, len(h.tokens), h.open.Sampling.Seed)
 		h.tokens, h.hash = append(h.tokens, x), h.hash.Add(x)
 		v.Tokens = append(v.Tokens, x)
 		at := node
 		node = -1
-		for i := int(at) + 1; i < tree.Len(); i++ {
+		last = at
+		for i := int(at) + 1; i < tree.Guesses(); i++ {
 			if tree.Parents[i] == at && tree.Tokens[i] == x {
 				node = int32(i)
 				v.Path = append(v.Path, node)
 				break
 			}
 		}
+	}
+	if v.Guesses = w.guess(h, tree, last, t.Ways); len(v.Guesses) > 0 {
+		v.Guessing = time.Millisecond
 	}
 	h.last = *v
 }
@@ -110,6 +115,8 @@ func (w *world) answer(v tandem.Verdict) {
 		v.Tokens = append(v.Tokens[:len(v.Path)], vocabSize)
 	case "path":
 		v.Path, v.Tokens = append(v.Path, -1), append(v.Tokens, 5)
+	case "guess-token", "guess-twice", "guess-levels", "guess-nan", "guess-way":
+		v.Guesses = spoilGuesses(v.Guesses, f.do)
 	case "kind":
 		v.Kind, v.Path, v.Tokens, v.Message = f.kind, nil, nil, "as the script says"
 	case "restart":

@@ -16,7 +16,7 @@ func (s *session) vote(ctx context.Context, q question, a *answer) {
 	calls := make([]*call, len(a.asks))
 	begun := time.Now()
 	for i, k := range a.asks {
-		calls[i] = k.of.begin(ctx, s.wish(q, k, true), k.of.deadline(), told)
+		calls[i] = k.of.begin(ctx, s.wish(q, k, a, true), k.of.deadline(), told)
 	}
 	var enough <-chan time.Time
 	if d := s.patience(a.asks); d > 0 {
@@ -58,11 +58,18 @@ func (s *session) vote(ctx context.Context, q question, a *answer) {
 // the one drafter brings that knows the text. 0: for as long as each may take, because what is usual is
 // not known yet.
 func (s *session) patience(asks []ask) time.Duration {
-	paces := make([]time.Duration, len(asks))
-	for i, k := range asks {
-		if paces[i] = k.of.pace; paces[i] == 0 {
+	var paces []time.Duration
+	for _, k := range asks {
+		switch {
+		case k.of.of.Way != nil: // its answer is there
+			continue
+		case k.of.pace == 0:
 			return 0
 		}
+		paces = append(paces, k.of.pace)
+	}
+	if len(paces) == 0 {
+		return 0
 	}
 	slices.Sort(paces)
 	median := paces[len(paces)/2]
@@ -79,7 +86,9 @@ func (s *session) merge(a *answer, took time.Duration) {
 	var said []spec.Said
 	var of []int // which draft a ballot is
 	for i, d := range a.drafts {
-		a.proposed.Busy = max(a.proposed.Busy, d.got.Busy) // they ran at the same time
+		if d.by.of.Way == nil {
+			a.proposed.Busy = max(a.proposed.Busy, d.got.Busy) // they ran at the same time
+		}
 		if d.got.Tree.Len() > 1 {
 			ballots, of = append(ballots, spec.Ballot{Tree: d.got.Tree, Weight: s.weights.Of(d.by.of.Name)}), append(of, i)
 			said = append(said, spec.Said{Drafter: d.by.of.Name, Tree: d.got.Tree})
@@ -88,11 +97,12 @@ func (s *session) merge(a *answer, took time.Duration) {
 	if len(ballots) == 0 {
 		return
 	}
+	nodes := min(a.decision.Nodes, s.nodes-a.reserve)
 	if a.decision.Vote == tandem.VoteTree {
 		if mix := a.decision.Mix; mix != nil {
-			a.tree = mix.Merge(said, min(a.decision.Nodes, s.nodes))
+			a.tree = mix.Merge(said, nodes)
 		} else {
-			a.tree, _ = spec.Merge(ballots, min(a.decision.Nodes, s.nodes))
+			a.tree, _ = spec.Merge(ballots, nodes)
 		}
 		if a.decision.Cut.Verify != nil {
 			a.tree, _ = spec.Cut(a.tree, a.decision.Cut, took)
@@ -107,7 +117,7 @@ func (s *session) merge(a *answer, took time.Duration) {
 	if a.tree.Len() == 1 {
 		return
 	}
-	a.drafted, a.merged = true, true
+	a.drafted, a.merged, a.own = true, true, true
 	_, a.proposed.Depth = a.tree.Depths()
 	a.proposed.Nodes = a.tree.Len()
 }

@@ -82,6 +82,7 @@ type world struct {
 	slower     map[string]time.Duration                     // than the first at drafting
 	knows      map[string]float64                           // chance that a drafter has the next token in its level; default 3/4
 	costs      func(rows int) time.Duration                 // of a pass; nil: verify
+	ways       []tandem.Way                                 // the target's own
 	violations []string                                     // contracts that the gateway broke
 	flights    sync.WaitGroup
 }
@@ -192,7 +193,11 @@ func (p peer) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error)
 	}
 	p.held[o.Session] = &heldSession{open: o, tokens: tokens, hash: tandem.EmptyPrefix.Add(tokens...)}
 	w.logf("%s holds %s, epoch %d: %d tokens of at most %d", p.who, w.name(o.Session), o.Epoch, len(tokens), o.Limit)
-	return tandem.Opened{}, nil
+	if p.who != "verifier" {
+		return tandem.Opened{}, nil
+	}
+	h := p.held[o.Session]
+	return tandem.Opened{Guesses: w.guess(h, tandem.Root(tokens[len(tokens)-1]), 0, o.Ways)}, nil
 }
 
 // Submit implements tandem.Verifier.

@@ -8,11 +8,11 @@ type warning struct {
 	theirs, target tandem.Identity
 }
 
-// TargetIs tells the table the verifier's identity.
-func (m *Members) TargetIs(target tandem.Identity) {
+// TargetIs tells the table the verifier's identity, and by which ways its target guesses by itself.
+func (m *Members) TargetIs(target tandem.Identity, ways []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.target = target
+	m.target, m.ways = target, ways
 	for _, p := range m.processes {
 		for _, d := range p.Drafters {
 			if at := (place{p.Addr, d.Name}); m.here[at] != nil {

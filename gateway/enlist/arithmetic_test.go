@@ -23,14 +23,14 @@ func TestOtherArithmetic(t *testing.T) {
 		t.Errorf("logged before the verifier is known: %s", log)
 	}
 	for range 3 {
-		m.TargetIs(drafter("", 1).Identity)
+		m.TargetIs(drafter("", 1).Identity, nil)
 		m.Update([]Process{p})
 	}
 	b.want(t, "all are used", "+go", "+py", "+lookup")
 	if got := log.String(); strings.Count(got, "another arithmetic") != 1 || !strings.Contains(got, "drafter=py") {
 		t.Errorf("logged %q: want a word about py, once", got)
 	}
-	m.TargetIs(drafter("", 2).Identity)
+	m.TargetIs(drafter("", 2).Identity, nil)
 	if n := counters.Snapshot()["drafters.other_arithmetic"]; n != 2 || !strings.Contains(log.String(), "drafter=go") {
 		t.Errorf("counted %d, logged %q: want go too, for another verifier", n, log)
 	}

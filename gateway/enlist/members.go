@@ -32,6 +32,7 @@ type Drafter struct {
 	Vocab       int             // size of the vocabulary; 0: it takes any
 	Fingerprint string          // of the vocabulary; "": it takes any
 	Identity    tandem.Identity // of what computes its drafts; "" for none
+	Features    bool            // it reads hidden states of the target
 }
 
 // Link is a connection to a process. Equal links (==) are the same connection.
@@ -67,7 +68,8 @@ type Config struct {
 //
 //  1. A drafter is enlisted when its process can be reached, does not drain, and speaks the target's
 //     vocabulary; it is dismissed when its process drains or is gone, or it is no longer in it.
-//  2. Its name is the one in its process. If an enlisted one, or one of Config.Taken, has that already, "#2" is added, or the next
+//  2. Its name is the one in its process. If an enlisted one, one of Config.Taken or one of the target's own
+//     ways has that already, "#2" is added, or the next
 //     number that is free; while it is enlisted it keeps its name, whatever becomes of the others.
 //  3. One that does not speak the vocabulary is counted and logged once in its process's life. One that speaks it, but
 //     with other tokens beside it, is logged once too.
@@ -86,6 +88,7 @@ type Members struct {
 	here      map[place]*enlisted
 	judged    map[place]*verdict // of those whose vocabulary is not known by its fingerprint
 	target    tandem.Identity    // of the verifier; "" while it is not known
+	ways      []string           // of its target, which requests may name
 	warned    map[place]warning  // of drafters of another arithmetic
 }
 
@@ -129,7 +132,7 @@ func (m *Members) refresh() {
 			if wanted[at] = !p.Draining && (m.here[at] != nil || p.Up) && m.speaks(p, d); !wanted[at] {
 				continue
 			}
-			m.enter(at, p)
+			m.enter(at, p, d)
 			m.warn(at, p, d)
 		}
 	}
@@ -153,7 +156,7 @@ func (m *Members) refresh() {
 }
 
 // enter enlists the drafter at a place, or tells that its process came or went.
-func (m *Members) enter(at place, p Process) {
+func (m *Members) enter(at place, p Process, d Drafter) {
 	e := m.here[at]
 	if e == nil || e.link != p.Link {
 		var name string
@@ -165,7 +168,7 @@ func (m *Members) enter(at place, p Process) {
 		e = &enlisted{name: name, link: p.Link, up: true}
 		m.here[at] = e
 		m.cfg.Counters.Add("drafters.enlisted", 1)
-		m.cfg.Gateway.Enlist(gateway.Enlisted{Name: name, Drafter: p.Link.Drafter(at.name, name)})
+		m.cfg.Gateway.Enlist(gateway.Enlisted{Name: name, Drafter: p.Link.Drafter(at.name, name), Features: d.Features})
 	}
 	if e.up != p.Up {
 		e.up = p.Up
@@ -176,7 +179,7 @@ func (m *Members) enter(at place, p Process) {
 // free returns name, with a number if it is taken.
 func (m *Members) free(name string) string {
 	taken := map[string]bool{}
-	for _, name := range m.cfg.Taken {
+	for _, name := range append(tandem.Ways(), m.cfg.Taken...) {
 		taken[name] = true
 	}
 	for _, e := range m.here {
@@ -228,7 +231,7 @@ func (m *Members) Processes() (out []Listed) {
 func (m *Members) Names() (out []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	out = append(out, m.cfg.Taken...)
+	out = append(append(out, m.cfg.Taken...), m.ways...)
 	for _, e := range m.here {
 		if e.up {
 			out = append(out, e.name)

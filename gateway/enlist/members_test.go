@@ -21,7 +21,11 @@ type book struct {
 }
 
 func (b *book) Enlist(m gateway.Enlisted) {
-	b.lines = append(b.lines, "+"+m.Name)
+	line := "+" + m.Name
+	if m.Features {
+		line += " features"
+	}
+	b.lines = append(b.lines, line)
 	b.drafters = append(b.drafters, m.Drafter.(drafter))
 }
 func (b *book) Dismiss(name string) { b.lines = append(b.lines, "-"+name) }
@@ -275,4 +279,15 @@ func TestVocabularyOfSilentDrafter(t *testing.T) {
 	m.Update([]Process{silent, good})
 	m.Close() // and this does not wait for its answer
 	b.want(t, "the silent one")
+}
+
+// TestMembersThatReadFeatures: the gateway is told which drafters do.
+func TestMembersThatReadFeatures(t *testing.T) {
+	b := new(book)
+	m, vocab, _, _ := members(t, b)
+	defer m.Close()
+	m.Update([]Process{{Addr: "a", Instance: 1, Link: new(process), Up: true, Drafters: []Drafter{
+		{Name: "dgf", Vocab: vocab.Size(), Fingerprint: fingerprint, Features: true},
+		{Name: "go", Vocab: vocab.Size(), Fingerprint: fingerprint}}}})
+	b.want(t, "both are used", "+dgf features", "+go")
 }

@@ -18,13 +18,14 @@ type VerifierConfig struct {
 	Gateway interface {
 		VerifierState(up bool)
 		VerifierIs(costs []tandem.Cost, kvTokens int64, pageTokens int)
+		WaysAre(ways []tandem.Way)
 	}
 	// Monitor is told whether there is a verifier, and why the present one cannot be used.
 	Monitor interface {
 		VerifierState(up bool)
 		VerifierRefused(why string)
 	}
-	Members     *Members                                              // told the verifier's identity
+	Members     *Members                                              // told the verifier's identity and the ways of its target
 	Describe    func(ctx context.Context) (tandem.Description, error) // asks the verifier
 	Fingerprint string                                                // of the gateway's vocabulary
 	Counters    *tandem.Counters
@@ -89,8 +90,9 @@ func (w *Verifier) introduce() {
 		return
 	}
 	w.cfg.Gateway.VerifierIs(d.Costs, d.KVCapacity, d.PageTokens)
+	w.cfg.Gateway.WaysAre(d.Ways)
 	w.compare(d)
-	w.cfg.Members.TargetIs(d.Identity)
+	w.cfg.Members.TargetIs(d.Identity, d.WayNames())
 }
 
 // compare refuses a verifier of another vocabulary, and warns of one that computes other texts than the one before.

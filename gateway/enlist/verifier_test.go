@@ -29,6 +29,12 @@ func (t told) VerifierIs(costs []tandem.Cost, kvTokens int64, pageTokens int) {
 	t.add("is %d costs, %d tokens in pages of %d", len(costs), kvTokens, pageTokens)
 }
 
+func (t told) WaysAre(ways []tandem.Way) {
+	for _, w := range ways {
+		t.add("guesses by %s, %d levels", w.Name, w.Levels)
+	}
+}
+
 // TestVerifier: a verifier that comes up is described to the gateway; one of another vocabulary, or of another identity than the
 // one before, is counted and named once.
 func TestVerifier(t *testing.T) {

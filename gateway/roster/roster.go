@@ -17,7 +17,12 @@ import (
 type Enlisted struct {
 	Name    string
 	Drafter tandem.Drafter
-	Last    bool // if only one drafter is asked, and the request names none, any other is asked rather than this one
+	// Way, if set, makes it one of the target's own ways, whose guesses come with verdicts: there is no Drafter, and Last does not
+	// count. If only one drafter is asked, and the request names none, it comes after drafters and before those that are Last.
+	Way *tandem.Way
+	// Features says that it reads the target's hidden states (tandem.FeatureSource), so that the verifier keeps those of sessions.
+	Features bool
+	Last     bool // if only one drafter is asked, and the request names none, any other is asked rather than this one
 }
 
 const (
@@ -66,7 +71,7 @@ func (r *Roster) Enlist(e Enlisted) {
 		s = &Seat{name: e.Name}
 		r.seats = append(r.seats, s)
 	}
-	if s.life == nil || !same(s.life.Drafter, e.Drafter) {
+	if s.life == nil || !same(s.life.Enlisted, e) {
 		s.life = &Life{Enlisted: e, Seat: s}
 		r.version.Add(1)
 	}
@@ -75,7 +80,12 @@ func (r *Roster) Enlist(e Enlisted) {
 }
 
 // same reports whether both are one drafter, so that to enlist it again changes nothing.
-func same(a, b tandem.Drafter) bool { return reflect.ValueOf(a).Comparable() && a == b }
+func same(a, b Enlisted) bool {
+	if a.Way != nil && b.Way != nil {
+		return *a.Way == *b.Way
+	}
+	return a.Way == b.Way && reflect.ValueOf(a.Drafter).Comparable() && a.Drafter == b.Drafter
+}
 
 // Dismiss takes a drafter off; its name stays known.
 func (r *Roster) Dismiss(name string) {
@@ -108,24 +118,26 @@ func (r *Roster) State(name string, up bool) {
 	}
 }
 
-// List returns the enlisted drafters among names, in that order, or all if names is nil, those that are Last behind the others, and
-// the version of the roster for which this is true.
+// List returns the enlisted drafters among names, in that order, or all if names is nil: drafters, the target's own ways, those that are
+// Last; and the version of the roster for which this is true.
 func (r *Roster) List(names []string) ([]*Life, uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var out []*Life
 	if names == nil {
-		var last []*Life
+		var ways, last []*Life
 		for _, s := range r.seats {
 			switch {
 			case s.life == nil:
+			case s.life.Way != nil:
+				ways = append(ways, s.life)
 			case s.life.Last:
 				last = append(last, s.life)
 			default:
 				out = append(out, s.life)
 			}
 		}
-		out = append(out, last...)
+		out = append(append(out, ways...), last...)
 	}
 	for _, n := range names {
 		if s := r.seat(n); s != nil && s.life != nil {

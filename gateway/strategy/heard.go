@@ -11,8 +11,11 @@ import (
 const (
 	// followEvery is how many committed tokens a drafter that is not asked lags behind before it is told of them.
 	followEvery = 6
-	// followShare bounds the drafting time that this takes, as a share of that of the rounds.
+	// followShare bounds the drafting time that this takes, as a share of that of the rounds. What much dearer drafters
+	// take does not count for a drafter, so that one that takes long does not leave the others unheard.
 	followShare = 0.02
+	// followStart is how long a drafter may take for it in any case, as long as the time is not spent.
+	followStart = 2 * time.Millisecond
 	// mostLag is how many tokens a drafter may lag behind the others and still be compared with them.
 	mostLag = 24
 	// leastHeard is on how many tokens all drafters must have been heard before they are compared.
@@ -22,11 +25,11 @@ const (
 // heard holds the drafters' hindsight on a session's text.
 type heard struct {
 	of    map[string]said
-	begin tandem.Position // committed when the first was heard: the prompt
-	base  tandem.Position // committed
-	spent time.Duration   // by drafters, on hindsight alone
-	took  time.Duration   // the session's share of the time of all its rounds
-	news  bool            // since the last together
+	begin tandem.Position          // committed when the first was heard: the prompt
+	base  tandem.Position          // committed
+	spent map[string]time.Duration // by each drafter, on hindsight alone
+	took  time.Duration            // the session's share of the time of all its rounds
+	news  bool                     // since the last together
 }
 
 // said is one drafter's hindsight on the first base tokens.
@@ -35,13 +38,16 @@ type said struct {
 	hindsight tandem.Hindsight
 }
 
+func newHeard() heard { return heard{of: map[string]said{}, spent: map[string]time.Duration{}} }
+
 func (h *heard) hear(drafter string, base tandem.Position, s tandem.Hindsight, spent time.Duration) {
 	if len(h.of) == 0 {
 		h.begin = base
 	}
-	h.base, h.spent = max(h.base, base), h.spent+spent
+	h.base = max(h.base, base)
 	if len(h.of) < mostNames || h.of[drafter].base > 0 {
 		h.of[drafter], h.news = said{base, s}, true
+		h.spent[drafter] += spent
 	}
 }
 
@@ -50,13 +56,21 @@ func (h *heard) committed(base tandem.Position, took time.Duration) {
 	h.base, h.took = base, h.took+took
 }
 
-// follow returns the drafters, of those ready but not asked, that are to be told what was committed.
-func (h *heard) follow(ready, asked []string) (list []string) {
-	if float64(h.spent) > followShare*float64(h.took) {
-		return nil
-	}
+// follow returns the drafters, of those ready but not asked, that are to be told what was committed. takes returns how long one will
+// take for it, 0 if that is unknown.
+func (h *heard) follow(ready, asked []string, takes func(drafter string) time.Duration) (list []string) {
+	share := time.Duration(followShare * float64(h.took))
 	for _, d := range ready {
-		if h.base-h.of[d].base >= followEvery && !slices.Contains(asked, d) {
+		if h.base-h.of[d].base < followEvery || slices.Contains(asked, d) || isWay(d) {
+			continue
+		}
+		spent, long := time.Duration(0), takes(d)
+		for o, t := range h.spent {
+			if dearer*long >= takes(o) {
+				spent += t
+			}
+		}
+		if spent <= share && long <= share-spent+followStart {
 			list = append(list, d)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 
 // TestTogether: drafters are compared on the tokens that all of them have been heard on.
 func TestTogether(t *testing.T) {
-	h := heard{of: map[string]said{}}
+	h := newHeard()
 	ready := []string{"a", "b", "c"}
 	if of, _, news := h.together(ready); news || of != nil {
 		t.Errorf("nobody was heard: %v", of)
@@ -35,28 +35,35 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// TestFollow: who lags behind is told, as far as that takes no more than its share of the time.
+// TestFollow: who lags behind is told, as far as that takes no more than its part of the time; the others do not suffer from one that
+// takes long, and one that would take too long is not told at all.
 func TestFollow(t *testing.T) {
-	h := heard{of: map[string]said{}}
-	ready := []string{"a", "b", "c"}
+	h := newHeard()
+	ready := []string{"a", "b", "c", "long"}
+	takes := func(d string) time.Duration { return map[string]time.Duration{"long": 9 * time.Millisecond}[d] }
 	for _, d := range ready {
 		h.hear(d, 100, tandem.Hindsight{Tokens: 64}, 0)
 	}
 	h.committed(103, 40*time.Millisecond)
-	if got := h.follow(ready, ready[:1]); got != nil {
+	if got := h.follow(ready, ready[:1], takes); got != nil {
 		t.Errorf("%v follow after three tokens", got)
 	}
 	h.committed(106, 40*time.Millisecond)
-	if got := h.follow(ready, ready[:1]); !reflect.DeepEqual(got, []string{"b", "c"}) {
+	if got := h.follow(ready, ready[:1], takes); !reflect.DeepEqual(got, []string{"b", "c"}) {
 		t.Errorf("%v follow: want b and c", got)
 	}
-	h.hear("b", 106, tandem.Hindsight{Tokens: 64}, 2*time.Millisecond)
+	h.hear("b", 106, tandem.Hindsight{Tokens: 64}, 3*time.Millisecond)
 	h.committed(120, 10*time.Millisecond)
-	if got := h.follow(ready, ready[:1]); got != nil {
-		t.Errorf("%v follow although 2 ms of 90 were spent", got)
+	if got := h.follow(ready, ready[:1], takes); got != nil {
+		t.Errorf("%v follow although 3 ms of 90 were spent", got)
 	}
-	h.committed(123, 20*time.Millisecond)
-	if got := h.follow(ready, ready[:1]); !reflect.DeepEqual(got, []string{"b", "c"}) {
+	h.hear("long", 106, tandem.Hindsight{Tokens: 64}, 90*time.Millisecond)
+	h.committed(123, 80*time.Millisecond)
+	if got := h.follow(ready, ready[:1], takes); !reflect.DeepEqual(got, []string{"b", "c"}) {
 		t.Errorf("%v follow: want b and c", got)
+	}
+	h.committed(200, 5*time.Second)
+	if got := h.follow(ready, ready[:1], takes); !reflect.DeepEqual(got, []string{"b", "c", "long"}) {
+		t.Errorf("%v follow after 5 s: want all but a", got)
 	}
 }

@@ -1,6 +1,7 @@
 package strategy
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -30,12 +31,14 @@ type planner struct {
 	price   map[string]time.Duration // running mean of a drafter's time for a tree; 0: unknown
 	round   time.Duration            // the same of a round
 	arm     learn.Arm
-	base    string        // the way in use, as it is named with drafting ahead
-	rows    float64       // of others in the same pass, and
-	tickets float64       // their tickets, running means
-	rest    time.Duration // running mean of a round without draft and pass
-	drafted int           // rounds with a draft
+	base    string          // the way in use, as it is named with drafting ahead
+	rows    float64         // of others in the same pass, and
+	tickets float64         // their tickets, running means
+	rest    time.Duration   // running mean of a round without draft and pass
+	drafted int             // rounds with a draft
+	uses    map[string]*use // of each drafter that was ready
 	heard   heard
+	own     own
 }
 
 const (
@@ -46,6 +49,10 @@ const (
 const (
 	// freeShare is the share of a round's time below which a drafter is asked whenever another one is.
 	freeShare = 0.01
+	// dearer is how many times as much as the next cheaper one a drafter costs that votes are also held without.
+	dearer = 3
+	// feltShare is the share of a round's time from which on a draft is felt.
+	feltShare = 0.1
 	// followPasses is how many times as long a tree is assumed to take as hindsight alone, until one was drafted.
 	followPasses = 5
 
@@ -61,7 +68,8 @@ func newPlanner(l *Shared, vote tandem.Vote, adaptive, ahead bool) *planner {
 	defer l.mu.Unlock()
 	p := &planner{shared: l, vote: vote, ahead: ahead,
 		choices: learn.NewPlanner(l.rules.Planner, l.planner), chances: map[string]*learn.Calibration{},
-		reach: map[string]float64{}, price: maps.Clone(l.prices), round: l.round, heard: heard{of: map[string]said{}}}
+		reach: map[string]float64{}, price: maps.Clone(l.prices), round: l.round, heard: newHeard(), own: newOwn(),
+		uses: map[string]*use{}}
 	if adaptive {
 		p.mix = l.mix.Clone()
 	}
@@ -81,9 +89,14 @@ func (p *planner) Decide(ready []string, bounds tandem.Bounds) Decision {
 	if why == learn.ReasonBest || why == learn.ReasonHysteresis {
 		p.base = strings.TrimSuffix(p.arm.Name, inTurn)
 	}
+	inUse := strings.TrimSuffix(p.arm.Name, inTurn) == p.base
+	if inUse {
+		p.own.use(p.arm.Drafters)
+	}
+	p.count(ready, inUse)
 	out := Decision{Vote: p.arm.Vote, Nodes: bounds.Nodes, Choice: p.arm.Name, Reason: string(why)}
 	if len(ready) > 1 && !bounds.Plain() {
-		out.Follow = p.heard.follow(ready, p.arm.Drafters)
+		out.Follow = p.heard.follow(ready, p.arm.Drafters, p.follows)
 	}
 	if len(p.arm.Drafters) == 0 {
 		return out
@@ -93,7 +106,7 @@ func (p *planner) Decide(ready []string, bounds tandem.Bounds) Decision {
 	if p.drafted++; p.drafted%wideEvery == wideEvery/2 {
 		slope = wideSlope
 	}
-	costs.Verify, costs.Others = p.shared.curve(bounds.Nodes, int(p.rows+0.5), slope)
+	costs.Verify, costs.Others = p.shared.curve(bounds.Nodes, int(p.rows+p.own.rows+0.5), slope)
 	costs.Others *= p.tickets
 	for _, d := range ready {
 		if slices.Contains(p.arm.Drafters, d) {
@@ -113,6 +126,9 @@ func (p *planner) Decide(ready []string, bounds tandem.Bounds) Decision {
 
 func (p *planner) Explain(Decision) string { return p.choices.Explain() }
 
+// follows returns how long a drafter takes to be told what was committed; 0 if that is not known.
+func (p *planner) follows(drafter string) time.Duration { return p.price[drafter] / followPasses }
+
 // arms returns the ways to spend a round.
 func (p *planner) arms(ready []string, bounds tandem.Bounds) []learn.Arm {
 	arms := []learn.Arm{{Name: Plain, Vote: tandem.VoteNone}}
@@ -127,7 +143,7 @@ func (p *planner) arms(ready []string, bounds tandem.Bounds) []learn.Arm {
 		arms = append(arms, p.ask(append(free[:len(free):len(free)], d)))
 	}
 	if len(dear) > 1 && p.vote != tandem.VoteNone {
-		arms = append(arms, p.ask(ready))
+		arms = append(arms, p.together(ready, free, dear)...)
 	}
 	if p.ahead {
 		for _, a := range arms[1:] {
@@ -138,6 +154,36 @@ func (p *planner) arms(ready []string, bounds tandem.Bounds) []learn.Arm {
 		}
 	}
 	return arms
+}
+
+// together returns the ways that ask several of the drafters that cost something: all, and those that cost about the same without the dear
+// ones, so that a drafter that costs too much does not spoil what the others bring together. The target's own ways come and go from round
+// to round; so each of these ways to spend a round is also there without them, and stays.
+func (p *planner) together(ready, free, dear []string) (arms []learn.Arm) {
+	byPrice := slices.Clone(dear)
+	slices.SortStableFunc(byPrice, func(a, b string) int { return cmp.Compare(p.price[a], p.price[b]) })
+	add := func(set []string) {
+		if len(set) < 2 {
+			return
+		}
+		in := func(d string) bool { return slices.Contains(free, d) || slices.Contains(set, d) }
+		arm := p.ask(slices.DeleteFunc(slices.Clone(ready), func(d string) bool { return !in(d) }))
+		if !slices.ContainsFunc(arms, func(a learn.Arm) bool { return a.Name == arm.Name }) {
+			arms = append(arms, arm)
+		}
+	}
+	for n := range byPrice {
+		if n+1 == len(byPrice) || p.dearer(byPrice[n+1], byPrice[n]) {
+			add(slices.DeleteFunc(slices.Clone(byPrice[:n+1]), isWay))
+			add(byPrice[:n+1])
+		}
+	}
+	return arms
+}
+
+// dearer reports whether a costs far more than b, so much that it is felt.
+func (p *planner) dearer(a, b string) bool {
+	return p.price[b] > 0 && float64(p.price[a]) > max(dearer*float64(p.price[b]), feltShare*float64(p.round))
 }
 
 // prices divides drafters into those whose drafts cost next to nothing and the others. Where drafts are never merged, none is free.
@@ -165,12 +211,24 @@ func (p *planner) pays(drafter string, price time.Duration) {
 	}
 }
 
-// ask returns the way that asks these drafters.
+// ask returns the way that asks these drafters, whose order does not count. Those with a process draft at the same time, the target's own
+// ways one after the other.
 func (p *planner) ask(drafters []string) learn.Arm {
-	if len(drafters) == 1 {
-		return learn.Arm{Name: drafters[0], Drafters: drafters, Vote: tandem.VoteNone, Ahead: p.ahead}
+	drafters = slices.Sorted(slices.Values(drafters))
+	a := learn.Arm{Drafters: drafters, Vote: tandem.VoteNone, Ahead: p.ahead}
+	guesses := time.Duration(0)
+	for _, d := range drafters {
+		if isWay(d) {
+			guesses += p.price[d]
+		} else {
+			a.Price = max(a.Price, p.price[d])
+		}
 	}
-	return learn.Arm{Name: "vote of " + strings.Join(drafters, ", "), Drafters: drafters, Vote: p.vote, Ahead: p.ahead}
+	a.Price += guesses
+	if a.Name = drafters[0]; len(drafters) > 1 {
+		a.Name, a.Vote = "vote of "+strings.Join(drafters, ", "), p.vote
+	}
+	return a
 }
 
 // twin returns the way in use with drafting ahead switched.
@@ -197,9 +255,16 @@ func (p *planner) Learn(o *Outcome) {
 		return // something was lost; that is no way's fault
 	}
 	v, wall := o.Verdict, o.Wall
-	p.heard.committed(v.Base+tandem.Position(o.Tokens), time.Duration(float64(wall)/(1+p.tickets)))
+	wall += p.own.round(o, p.arm.Drafters, p.shared.extra(max(v.Rows, v.Nodes), o.Prompts))
+	usual := wall
+	own := time.Duration(float64(wall) / (1 + p.tickets))
+	p.heard.committed(v.Base+tandem.Position(o.Tokens), own)
+	p.shared.passes(own)
 	for _, d := range o.Drafts {
-		wall = min(wall, o.Wall-d.Extra) // to catch up costs once, not every round
+		wall = min(wall, usual-d.Extra) // to catch up costs once, not every round
+	}
+	for _, d := range o.Idle {
+		p.pays(d.Drafter, d.Got.Busy+p.own.rowsOf(d.Drafter))
 	}
 	p.choices.Observe(p.arm, o.Tokens, wall, o.AtEnd)
 	if p.ahead && len(p.arm.Drafters) > 0 && !o.AtEnd {
@@ -209,7 +274,13 @@ func (p *planner) Learn(o *Outcome) {
 	p.rows += (float64(max(v.Rows-v.Nodes, 0)) - p.rows) / 8
 	p.tickets += (float64(max(v.Batch-1, 0)) - p.tickets) / 8
 	for _, d := range o.Drafts {
-		p.pays(d.Drafter, d.Got.Busy)
+		p.pays(d.Drafter, d.Got.Busy+p.own.rowsOf(d.Drafter))
+		p.shared.passed(d.Drafter, d.Got)
+	}
+	for _, d := range o.Idle {
+		if p.record(d.Drafter, d.Got.Tree, v.Tokens); !o.AtEnd {
+			p.choices.Witness(p.alone(d.Drafter), spec.Held(d.Got.Tree, v.Tokens)+1)
+		}
 	}
 	if !o.Judged {
 		return
@@ -273,6 +344,9 @@ func (p *planner) recall(ready []string, arms []learn.Arm) {
 	}
 	for _, a := range arms {
 		best, known := 0.0, 0.0
+		if slices.ContainsFunc(a.Drafters, func(d string) bool { return isWay(d) && rounds[d] == 0 }) {
+			continue // the others' hindsight would stand for a way that was not asked lately
+		}
 		for _, d := range a.Drafters {
 			if rounds[d] > 0 && own[d] >= best {
 				best, known = own[d], rounds[d]
@@ -315,4 +389,6 @@ func (p *planner) HandOn() {
 	defer l.mu.Unlock()
 	l.round = p.round
 	p.choices.Merge(l.planner)
+	l.worth.learn(p.uses)
+	p.uses = map[string]*use{}
 }

@@ -35,7 +35,7 @@ import (
 const (
 	recording    = "testdata/rounds.gz"
 	recordNodes  = 48  // of the trees that a trie is made of
-	recordTemper = 0.4 // of guesses for a target at temperature 0: see the gateway's greedyTemper
+	recordTemper = 0.4 // of guesses for a target at temperature 0: see spec.DraftTemper
 	recordLeast  = -5  // less likely guesses below the text are left out, in nats
 	recordStep   = 32  // log-probabilities are kept in steps of 1/32 nat
 )

@@ -34,16 +34,17 @@ type Shared struct {
 	mix     *spec.Mix
 	prices  map[string]time.Duration // by drafter
 	round   time.Duration            // of the latest session
-	tokens  float64                  // running mean of the tokens of a round; 0 before the first
-	rows    int                      // of the latest pass that was seen, and its time: several sessions tell
-	took    time.Duration            // of the same one
+	worth   worth
+	tokens  float64       // running mean of the tokens of a round; 0 before the first
+	rows    int           // of the latest pass that was seen, and its time: several sessions tell
+	took    time.Duration // of the same one
 }
 
 // NewShared returns the initial Shared of a gateway with those rules; r must be complete (Rules.WithDefaults).
 func NewShared(r Rules) *Shared {
 	l := &Shared{rules: r, costs: learn.NewCosts(nil), planner: learn.NewPlanner(r.Planner, nil), weights: learn.NewWeights(r.Weights),
 		lengths: learn.NewLength(r.Length), chances: map[string]*learn.Calibration{},
-		mix: spec.NewMix(), prices: map[string]time.Duration{}}
+		mix: spec.NewMix(), prices: map[string]time.Duration{}, worth: newWorth()}
 	for name, v := range r.InitialWeights {
 		_ = l.weights.Set(name, v) // checked with the configuration
 	}
@@ -55,6 +56,15 @@ func (l *Shared) Measured(costs []tandem.Cost) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.costs = learn.NewCosts(costs)
+}
+
+// Costs tells what a draft of a drafter costs, as it was measured, unless its own rounds have shown it. 0: unknown.
+func (l *Shared) Costs(drafter string, draft time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.prices[drafter] == 0 && draft > 0 {
+		l.prices[drafter] = draft
+	}
 }
 
 // Verified learns from a verdict: the time of its pass, and how many tokens it brought.
@@ -84,6 +94,23 @@ func (l *Shared) curve(nodes, others int, slope float64) (verify []time.Duration
 		verify[w] = least + time.Duration(slope*float64(l.costs.Time(w+1+others)-least))
 	}
 	return verify, l.tokens
+}
+
+// extra returns what so many rows of a pass have cost, the last of them.
+func (l *Shared) extra(rows, last int) time.Duration {
+	if last == 0 {
+		return 0
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return max(l.costs.Time(rows)-l.costs.Time(max(rows-last, 1)), 0)
+}
+
+// perToken returns the time that a token takes in rounds of that time.
+func (l *Shared) perToken(round time.Duration) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return time.Duration(float64(round) / max(l.tokens, 1))
 }
 
 // newWeights returns a session's initial weights: those that earlier sessions handed on if it learns, else the

@@ -23,6 +23,15 @@ type Strategy interface {
 	// Decide returns what to draft next. ready are the drafters that can be asked, the first being the one to ask
 	// if only one is; b is what the request's budget leaves of its bounds. Either may be empty.
 	Decide(ready []string, b tandem.Bounds) Decision
+	// Opens reports whether a session whose prompt has so many tokens is to be opened at a drafter from its beginning. If not, it does
+	// without that drafter.
+	Opens(drafter string, prompt int) bool
+	// Guesses returns which of the target's own ways, of those offered, the ticket of the decided round is to ask, so that the next
+	// round can use what they guess.
+	Guesses(offered []string) []string
+	// Prompts returns which of some numbers of prompt rows, ascending, a tree of so many nodes is to have for a way that Guesses has named;
+	// −1: none. gains are the tokens that each brings the round after.
+	Prompts(way string, nodes int, rows []int, gains []float64) int
 	// Explain says, with the figures that decided, why the latest Decide made d, which asks a drafter or was weighed
 	// against asking one. Call it before Learn.
 	Explain(d Decision) string
@@ -47,10 +56,13 @@ type Decision struct {
 	Follow []string    // drafters that are not asked, but told what was committed, for their hindsight
 }
 
-// deaf ignores hindsight.
+// deaf ignores hindsight, opens every drafter, and asks for every guess that it may use with as many prompt rows as fit.
 type deaf struct{}
 
 func (deaf) Hear(string, tandem.Position, tandem.Hindsight, time.Duration) {}
+func (deaf) Opens(string, int) bool                                        { return true }
+func (deaf) Prompts(_ string, _ int, rows []int, _ []float64) int          { return len(rows) - 1 }
+func (deaf) Guesses(offered []string) []string                             { return offered }
 
 // Ask is a drafter and the proposal for it, without session and tokens.
 type Ask struct {
@@ -69,7 +81,9 @@ type Draft struct {
 type Outcome struct {
 	Decision Decision
 	Drafts   []Draft // of those that answered in time, in the order of Decision.Asks
+	Idle     []Draft // what the target's own ways that had guessed, but were not asked, would have drafted
 	Tree     tandem.Tree
+	Prompts  int  // prompt nodes that were verified with Tree, for the guesses of the next round
 	Merged   bool // Tree is made of several drafts
 	Voted    int  // index in Drafts of the majority's; 0 with one
 	Verdict  tandem.Verdict
@@ -77,7 +91,7 @@ type Outcome struct {
 	Tokens   int           // committed
 	AtEnd    bool          // text or budget ended with this round
 	Lossy    bool          // a ticket or verdict was lost on the way
-	Wall     time.Duration // from the start of the round to its commit
+	Wall     time.Duration // from the start of the round to its commit; it counts what the round's own guesses took, not the next one's
 	Rest     time.Duration // the part of Wall in neither draft nor target arithmetic
 }
 
