@@ -68,8 +68,8 @@ var rooms = map[string][]string{
 	"roles": {".", "engine", "kernels", "schedule", "services", "services/rpc", "services/pool", "services/shm",
 		"services/supervise", "services/telemetry"},
 	"roles/drafter": {".", "roles", "drafter", "engine", "services", "services/discovery", "services/pool", "services/rpc",
-		"services/trees"},
-	"roles/verifier": {".", "roles", "verifier", "engine", "services", "services/discovery", "services/pool", "services/rpc",
+		"services/shm", "services/trees"}, // shm: the verifier's, with features
+	"roles/verifier": {".", "roles", "verifier", "engine", "profile", "services", "services/discovery", "services/pool", "services/rpc",
 		"services/shm"},
 	"roles/gateway": {".", "roles", "roles/chats", "drafter", "gateway", "engine", "services", "services/discovery", "services/pool",
 		"services/rpc", "services/shm", "services/trees", "services/telemetry", "services/awake", "google.golang.org/grpc"},
@@ -84,13 +84,18 @@ var rooms = map[string][]string{
 
 	// what computes is handed to them: threads, a model, a way to start processes
 	"bench":         {".", "bench/figures", "kernels", "engine"},
-	"bench/system":  {".", "bench/figures", "engine"},
+	"bench/system":  {".", "bench/figures", "bench/prompts", "engine"},
 	"bench/figures": {},
+	"bench/prompts": {"."},
+	// the ways and drafters alone, in this process: a drafter grows the trees, package spec says what becomes of them
+	"bench/guesses": {".", "bench/figures", "bench/prompts", "drafter", "mempool", "engine", "spec"},
 	"talk":          {".", "client", "services"},
 
-	"cache":  {"."},
-	"demo":   {"."},
-	"models": {}, // the shipped models as bytes: whoever imports it is 38 MB larger
+	"cache": {"."},
+	// its tables are those of spec/shape
+	"profile": {".", "spec/shape"},
+	"demo":    {"."},
+	"models":  {}, // the shipped models as bytes: whoever imports it is 38 MB larger
 
 	"cmd":     {"*"},
 	"test":    {"*"},

@@ -2,11 +2,13 @@ package roles
 
 import (
 	"fmt"
+	"math"
 	"sort"
 	"strings"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/kernels"
 )
 
@@ -14,33 +16,58 @@ import (
 type Room struct {
 	Sizes
 	Options engine.Options
+	Target  string // GGUF file of the target, for drafts that are of no use without
+	Beside  int64  // bytes that one of the processes keeps beside its model
 	Models  []Tenant
 }
 
 // Tenant is a model that needs memory. Its Pages are what it needs with the room's sizes.
 type Tenant struct {
 	path    string
-	nodes   int // tree rows of a session
-	Context int // of the model
+	sides   []string // its side files
+	nodes   int      // tree rows of a session
+	Context int      // of the model
 	engine.Footprint
 }
 
-// Add plans the model at path, with nodes tree rows for each session.
-func (r *Room) Add(path string, nodes int) error {
-	info, err := engine.Inspect(path)
+// Add plans the model at path and its side files, with nodes tree rows for each session.
+func (r *Room) Add(path string, nodes int, sides ...string) error {
+	side, err := engine.SideOf(path)
 	if err != nil {
 		return err
 	}
 	o := r.Options
 	o.KVPages, o.MaxRows = 1, passRows
-	p, err := engine.Measure(path, o)
+	t := Tenant{path: path, sides: sides, nodes: nodes}
+	switch {
+	case side.Draft():
+		o.Taps = nil
+		if t.Context, err = contextOf(path, side.Kind); err == nil {
+			t.Footprint, err = engine.MeasureDraft(path, r.Target, o)
+		}
+	default:
+		var info *engine.Info
+		if info, err = engine.Inspect(path); err == nil {
+			t.Context = info.Config.Context
+			t.Footprint, err = engine.Measure(path, o, sides...)
+		}
+	}
 	if err != nil {
 		return err
 	}
-	t := Tenant{path, nodes, info.Config.Context, p}
 	t.Pages = t.pages(r.Sizes)
 	r.Models = append(r.Models, t)
 	return nil
+}
+
+// contextOf returns the context of a draft of architecture arch.
+func contextOf(path, arch string) (int, error) {
+	f, err := gguf.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	return f.Int(arch+".context_length", 1, math.MaxInt32)
 }
 
 // pages returns the pages of the cache that a model needs.
@@ -54,7 +81,7 @@ func (r *Room) total(s Sizes) (sum int64) {
 		t.Pages = t.pages(s)
 		sum += t.Total()
 	}
-	return sum
+	return sum + r.Beside
 }
 
 // fits reports whether all models fit with sizes s.
@@ -63,7 +90,7 @@ func (r *Room) fits(a engine.Available, s Sizes) bool {
 		return r.total(s) <= a.Bytes
 	}
 	for i := range r.Models {
-		if one := (Room{Models: r.Models[i : i+1]}); one.total(s) > a.Bytes {
+		if one := (Room{Models: r.Models[i : i+1], Beside: r.Beside}); one.total(s) > a.Bytes {
 			return false
 		}
 	}
@@ -78,6 +105,9 @@ func (r *Room) Check(available engine.Available) error {
 	var needs []string
 	for _, t := range r.Models {
 		needs = append(needs, fmt.Sprintf("%s needs %s", ModelName(t.path), t.Footprint))
+	}
+	if r.Beside > 0 {
+		needs = append(needs, fmt.Sprintf("features need %s (--feature-memory)", engine.Bytes(r.Beside)))
 	}
 	return tandem.Errorf("", tandem.Exhausted, "%s; %s allows %s: %s",
 		strings.Join(needs, ", and "), available.By, engine.Bytes(max(0, available.Bytes)), r.Advice(available))
@@ -101,7 +131,7 @@ func (r *Room) Advice(available engine.Available) string {
 	if sessions > 0 {
 		fits = append(fits, fmt.Sprintf("--sessions %d", sessions))
 	}
-	small := Room{Sizes: r.Sizes, Options: r.Options}
+	small := Room{Sizes: r.Sizes, Options: r.Options, Target: r.Target, Beside: r.Beside}
 	small.Options.KVType = "q8_0"
 	if r.Options.KVType != "q8_0" && small.fill(r.Models) && small.fits(available, r.Sizes) {
 		fits = append(fits, "--kv-type q8_0")
@@ -115,7 +145,7 @@ func (r *Room) Advice(available engine.Available) string {
 // fill adds the same models; false if one cannot run with r's type of cache.
 func (r *Room) fill(models []Tenant) bool {
 	for _, t := range models {
-		if r.Add(t.path, t.nodes) != nil {
+		if r.Add(t.path, t.nodes, t.sides...) != nil {
 			return false
 		}
 	}

@@ -60,8 +60,13 @@ type Models struct {
 	// Options are those that all models of the process share, such as the type of keys and values. Load fills in the device and
 	// what depends on a model.
 	Options engine.Options
-	// Open is engine.Open, or calls it and also shows the progress, besides calling Options.Progress.
-	Open func(path string, o engine.Options) (*engine.Model, error)
+	// Sides are side files by the file of the model that is their target: medusa or ppd, at most one of each.
+	Sides map[string][]string
+	// Open is engine.Open, or calls it and also shows the progress, besides calling Options.Progress. If Target is set, it is
+	// engine.OpenDraft with that.
+	Open   func(path string, o engine.Options) (*engine.Model, error)
+	Target string // GGUF file of the target, for drafts that read its hidden states
+	Beside int64  // bytes that the process keeps beside its models
 }
 
 // Device is a kernels.Device that its owner must close, after what runs on it.
@@ -83,9 +88,9 @@ func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (mode
 		undo.Add(devices[i].Close)
 		o.Device = devices[i]
 	}
-	room := Room{Sizes: r.Sizes, Options: o}
+	room := Room{Sizes: r.Sizes, Options: o, Target: k.Target, Beside: k.Beside}
 	for _, path := range paths {
-		if err := room.Add(path, nodes); err != nil {
+		if err := room.Add(path, nodes, k.Sides[path]...); err != nil {
 			return nil, err
 		}
 	}
@@ -103,6 +108,12 @@ func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (mode
 			return nil, err
 		}
 		undo.Add(m.Close)
+		for _, side := range k.Sides[path] {
+			if err := m.OpenSide(side); err != nil {
+				return nil, err
+			}
+			r.Alive()
+		}
 		models = append(models, m)
 	}
 	r.Gauge("kv.pages", func() (used int64) {

@@ -18,10 +18,10 @@ func Besides(addr string) string {
 	return strings.TrimSuffix(path, ".sock") + "-shm.sock"
 }
 
-// OpenSegment makes the shared memory for a process's trees, serves its descriptor on a socket, unless that is "", and adds gauges of
-// how full it is.
-func (r *Process) OpenSegment(socket string) (*shm.Segment, error) {
-	segment, err := shm.New(shm.Config{})
+// OpenSegment makes shared memory for what a process hands out, serves its descriptor on a socket, unless that is "", and adds gauges of
+// how full it is. The zero shape is for trees.
+func (r *Process) OpenSegment(socket string, shape shm.Config) (*shm.Segment, error) {
+	segment, err := shm.New(shape)
 	if err != nil {
 		return nil, err
 	}

@@ -62,6 +62,8 @@ func TestBadValues(t *testing.T) {
 		"top-p 2":             {generate("--top-p", "2"), "top_p is 2"},
 		"top-p NaN":           {generate("--top-p", "NaN"), "top_p is NaN"},
 		"top-k -1":            {generate("--top-k=-1"), "top_k is -1"},
+		"accept all":          {generate("--accept", "all"), "--accept must be one of"},
+		"accept delta":        {generate("--accept-delta", "0.2"), "want them with typical alone"},
 		"seed -1":             {generate("--seed=-1"), "seed"},
 		"tree 0/0/0":          {generate("--tree", "0/0/0"), "nodes is 0"},
 		"tree of words":       {generate("--tree", "a/b/c"), `nodes "a" is not a number`},

@@ -2,6 +2,7 @@ package test
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 )
 
@@ -87,6 +88,42 @@ func TestBenchSuites(t *testing.T) {
 	for _, want := range []string{"plain", "drafts", "sessions", "vote", "memory"} {
 		if !names[want] {
 			t.Errorf("suite %s did not run", want)
+		}
+	}
+}
+
+// The command tells tokens a round of a draft, and refuses what is no side file.
+func TestBenchGuesses(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	e := w.ok("bench", "guesses", "--json", "--draft", draftModel, "--count", "1", "--calibrate", "1", "--max-tokens", "24",
+		"--temperature", "0", "--width", "2,8", "--rounds", "1", "--domain", "go")
+	var r struct {
+		Temperatures []struct {
+			Lengths []struct {
+				Trees  string `json:"trees"`
+				Domain string `json:"domain"`
+				Tau    []struct {
+					Width int     `json:"width"`
+					Tau   float64 `json:"tau"`
+				} `json:"tau"`
+			} `json:"acceptance_length"`
+		} `json:"temperatures"`
+	}
+	if err := json.Unmarshal([]byte(e.stdout), &r); err != nil {
+		t.Fatalf("%v in %.300s", err, e.stdout)
+	}
+	if len(r.Temperatures) != 1 || len(r.Temperatures[0].Lengths) != 2 {
+		t.Fatalf("%+v: want one temperature, go and all domains", r)
+	}
+	for _, l := range r.Temperatures[0].Lengths {
+		if l.Trees != "gopher-draft-all-f16" || len(l.Tau) != 2 || l.Tau[0].Tau <= 1 || l.Tau[0].Tau > 2 || l.Tau[1].Tau < l.Tau[0].Tau {
+			t.Errorf("%+v: want more than a token a round, and no fewer with 8 nodes than with 2", l)
+		}
+	}
+	for _, flag := range []string{"--heads", "--draft"} {
+		if e := w.run("bench", "guesses", flag, "harness_test.go"); e.code != 2 || !strings.Contains(e.stderr, "harness_test.go") {
+			t.Errorf("%s with a text: exit code %d: %s", flag, e.code, e.stderr)
 		}
 	}
 }

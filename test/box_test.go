@@ -101,7 +101,7 @@ func newBox(t *testing.T) *box {
 }
 
 // freePort returns an address of loopback that nobody listens on now.
-func freePort(t *testing.T) string {
+func freePort(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -203,11 +203,15 @@ type cluster struct {
 // clusterConfig says what is in a cluster.
 type clusterConfig struct {
 	sessions      int
-	target, draft string                   // models; "" for the shipped ones; draft "lookup": none
-	drafter       string                   // address of a drafter of the test's own, in place of tandem's
-	pool          func(nats string) string // what the processes are told in place of the server's address
-	gatewayFlags  []string                 //
-	programs      map[string]string        // by role, in place of the program under test
+	target, draft string                       // models; "" for the shipped ones; draft "lookup": none
+	drafter       string                       // address of a drafter of the test's own, in place of tandem's
+	pool          func(nats string) string     // what the processes are told in place of the server's address
+	gatewayFlags  []string                     //
+	verifierFlags []string                     //
+	drafterFlags  []string                     //
+	tcp           bool                         // drafter and verifier listen on ports of 127.0.0.1, not on sockets
+	before        func(verifier string) string // puts something before the verifier and returns its address
+	programs      map[string]string            // by role, in place of the program under test
 }
 
 // newCluster starts a cluster and stops it at the end of the test.
@@ -220,7 +224,15 @@ func newCluster(t testing.TB, cfg clusterConfig) *cluster {
 	}
 	t.Cleanup(func() { c.end(t) })
 	addr := func(name string) string { return "unix://" + filepath.Join(c.dir, name+".sock") }
-	c.gatewayAddr, c.verifierAddr = addr("gateway"), addr("verifier")
+	c.gatewayAddr = addr("gateway")
+	if cfg.tcp {
+		addr = func(string) string { return freePort(t) }
+	}
+	c.verifierAddr = addr("verifier")
+	asked := c.verifierAddr // by drafters and the gateway
+	if cfg.before != nil {
+		asked = cfg.before(c.verifierAddr)
+	}
 	c.startNATS(t)
 	target := cmp.Or(cfg.target, targetModel)
 	if c.pool = c.natsURL; cfg.pool != nil {
@@ -229,13 +241,14 @@ func newCluster(t testing.TB, cfg clusterConfig) *cluster {
 	if c.drafter = cfg.drafter; c.drafter == "" {
 		c.drafter = addr("drafter")
 		if cfg.draft != "lookup" {
-			c.drafters = append(c.drafters, c.tandem(t, "drafter", "--listen", c.drafter, "--pool", c.pool, "--threads", "1",
-				"--draft", cmp.Or(cfg.draft, draftModel)))
+			c.drafters = append(c.drafters, c.tandem(t, "drafter", append([]string{"--listen", c.drafter, "--pool", c.pool, "--threads",
+				"1",
+				"--verifier", asked, "--draft", cmp.Or(cfg.draft, draftModel)}, cfg.drafterFlags...)...))
 		}
 	}
-	c.verifier = c.verifierOf(t, "--target", target)
+	c.verifier = c.verifierOf(t, append([]string{"--target", target}, cfg.verifierFlags...)...)
 	c.gateway = c.tandem(t, "gateway", append([]string{"--http", "off", "--listen", c.gatewayAddr, "--pool", c.pool, "--drafter", c.drafter,
-		"--verifier", c.verifierAddr,
+		"--verifier", asked,
 		"--target", target}, cfg.gatewayFlags...)...)
 	all := append([]*process{c.gateway, c.verifier}, c.drafters...)
 	ready := make([]<-chan struct{}, len(all))
@@ -273,12 +286,7 @@ func (c *cluster) tandem(t testing.TB, role string, args ...string) *process {
 // startNATS starts the NATS server on a port that it will have again when it is started again.
 func (c *cluster) startNATS(t testing.TB) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	l.Close()
+	addr := freePort(t)
 	c.natsURL = "nats://" + addr
 	c.nats = &process{t: t, name: "nats", make: func(ctx context.Context) *exec.Cmd {
 		cmd := c.w.command(ctx)

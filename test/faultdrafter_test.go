@@ -61,6 +61,17 @@ var lies = []lie{
 	{name: "log-probability NaN", tree: func(t *peerv1.Tree) { t.LogProbs = []float32{0, float32(math.NaN()), -1, -1, -1} }},
 	{name: "log-probability above 0", tree: func(t *peerv1.Tree) { t.LogProbs = []float32{0, 7, 7, 7, 7} }},
 	{name: "log-probabilities missing", tree: func(t *peerv1.Tree) { t.LogProbs = []float32{0} }},
+	{name: "prompt nodes", tree: func(t *peerv1.Tree) { t.Prompts = 2 }},
+	{name: "nothing but prompt nodes", tree: func(t *peerv1.Tree) { t.Prompts = 5 }},
+	{name: "2^32 prompt nodes", tree: func(t *peerv1.Tree) { t.Prompts = math.MaxUint32 }},
+	{name: "prompt nodes in the ticket alone", honest: true, ticket: func(k *peerv1.Ticket) {
+		own := proto.CloneOf(k.GetInline())
+		own.Prompts = 2
+		k.Payload = &peerv1.Ticket_Inline{Inline: own}
+	}},
+	{name: "1,000 ways asked in its ticket", honest: true, ticket: func(k *peerv1.Ticket) {
+		k.Ways = slices.Repeat([]string{"medusa"}, 1000)
+	}},
 	{name: "another hash", ticket: func(k *peerv1.Ticket) { k.Hash++ }},
 	{name: "another base", ticket: func(k *peerv1.Ticket) { k.Base += 7 }},
 	{name: "another epoch", ticket: func(k *peerv1.Ticket) { k.Epoch += 3 }},

@@ -1,33 +1,20 @@
 package system
 
 import (
-	"bufio"
 	"encoding/base64"
 	"encoding/hex"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"slices"
 	"strings"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/bench/prompts"
 )
 
-// benchPrompt is one line of a prompts file, or a generated prompt.
-type benchPrompt struct {
-	ID     string         `json:"id"`
-	Domain string         `json:"domain"`
-	Prompt string         `json:"prompt"`
-	Tokens []tandem.Token `json:"-"` // instead of Prompt
-}
-
-// promptSet is the prompts of one class.
-type promptSet struct {
-	Name    string
-	Prompts []benchPrompt
-}
+type (
+	benchPrompt = prompts.Prompt
+	promptSet   = prompts.Set
+)
 
 // Classes of prompts that are made, not read.
 const (
@@ -40,42 +27,13 @@ const (
 // hostileCount is how many hostile prompts there are at most.
 const hostileCount = 24
 
-// readPrompts reads a file of prompts, by domain in order of appearance.
-func readPrompts(path string) ([]promptSet, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, tandem.Errorf("", tandem.Invalid, "--prompts %s: %w", path, errors.Unwrap(err))
-	}
-	defer f.Close()
-	var sets []promptSet
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, tandem.DefaultLimits.PromptBytes)
-	for n := 1; lines.Scan(); n++ {
-		var p benchPrompt
-		if err := json.Unmarshal(lines.Bytes(), &p); err != nil || p.Prompt == "" {
-			return nil, tandem.Errorf("", tandem.Invalid, "--prompts %s: line %d: want an object with id, domain and prompt", path, n)
-		}
-		i := slices.IndexFunc(sets, func(s promptSet) bool { return s.Name == p.Domain })
-		if i < 0 {
-			i, sets = len(sets), append(sets, promptSet{Name: p.Domain})
-		}
-		sets[i].Prompts = append(sets[i].Prompts, p)
-	}
-	if err := lines.Err(); err != nil {
-		return nil, tandem.Errorf("", tandem.Invalid, "--prompts %s: %w", path, err)
-	}
-	if len(sets) == 0 {
-		return nil, tandem.Errorf("", tandem.Invalid, "--prompts %s: no prompts", path)
-	}
-	return sets, nil
-}
-
 // allSets adds the made classes to the domains read.
 func allSets(domains []promptSet, vocab int) []promptSet {
-	sets := append(domains[:len(domains):len(domains)], promptSet{setHostile, hostilePrompts(hostileCount, vocab)},
-		promptSet{setCopy, copyPrompts()})
+	sets := append(domains[:len(domains):len(domains)], promptSet{Name: setHostile, Prompts: hostilePrompts(hostileCount, vocab)},
+		promptSet{Name: setCopy, Prompts: copyPrompts()})
 	if len(domains) > 1 {
-		sets = append(sets, promptSet{setMixed, mixedPrompts(domains)}, promptSet{setChanging, changingPrompts(domains)})
+		sets = append(sets, promptSet{Name: setMixed, Prompts: mixedPrompts(domains)},
+			promptSet{Name: setChanging, Prompts: changingPrompts(domains)})
 	}
 	return sets
 }
@@ -153,12 +111,4 @@ func shortest(domains []promptSet) int {
 		n = min(n, len(d.Prompts))
 	}
 	return n
-}
-
-// take returns the first n prompts, all for n = 0.
-func (s promptSet) take(n int) promptSet {
-	if n > 0 && n < len(s.Prompts) {
-		s.Prompts = s.Prompts[:n]
-	}
-	return s
 }

@@ -316,7 +316,7 @@ func (b *runner) pick(names ...string) []promptSet {
 	var out []promptSet
 	for _, n := range names {
 		if i := slices.IndexFunc(b.sets, func(s promptSet) bool { return s.Name == n }); i >= 0 {
-			out = append(out, b.sets[i].take(b.cfg.Count))
+			out = append(out, b.sets[i].Take(b.cfg.Count))
 		}
 	}
 	return out

@@ -194,7 +194,7 @@ func (b *runner) plannerSuite() (*suiteResult, error) {
 
 // sweep returns the best fixed (drafter, nodes, depth) for the first prompts of a set: one axis at a time, twice.
 func (b *runner) sweep(set promptSet) (variant, error) {
-	few := set.take(min(2, len(set.Prompts)))
+	few := set.Take(min(2, len(set.Prompts)))
 	drafter, shape := b.own(set.Name), tandem.Bounds{Nodes: 8, Depth: 4, Width: b.bounds(tandem.StrategyFixed).Width}
 	var failed error
 	// axis returns the best of n values, of which try makes variants.
@@ -244,7 +244,7 @@ func (b *runner) lengthSuite() (*suiteResult, error) {
 		for n := 1; n <= 8; n++ {
 			lengths = append(lengths, minions(fmt.Sprintf("length %d", n), chain(n), tandem.TechniqueAdaptive))
 		}
-		best, swept, err := b.best(set.take(min(2, len(set.Prompts))), lengths...)
+		best, swept, err := b.best(set.Take(min(2, len(set.Prompts))), lengths...)
 		if err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -94,6 +95,7 @@ func scriptedConfig(t *testing.T, groups *[]Group, change func(*scripted)) Confi
 	return Config{Suites: all, Count: 2, Repeat: 1, Rounds: 500, Parallel: 1, Prompts: prompts, Vocab: 512, LengthStart: 4,
 		Request: request,
 		Target:  "/m/target.gguf", SmallTarget: "/m/small.gguf", Drafts: []string{"/m/x-go-f16.gguf", "/m/x-py-f16.gguf"},
+		Informed: []string{"medusa", "x-py-f16"},
 		Start: func(g Group, do func(context.Context, Processes) error) error {
 			*groups = append(*groups, g)
 			ctx, cancel := context.WithCancelCause(t.Context())
@@ -156,6 +158,18 @@ func TestSuites(t *testing.T) {
 	}
 	if len(ran) != len(suites) {
 		t.Errorf("ran %v: want all of %d", ran, len(suites))
+	}
+	i := slices.IndexFunc(r.Suites, func(s *suiteResult) bool { return s.Name == "ways" })
+	var compared []string
+	for _, set := range r.Suites[i].Sets {
+		for _, v := range set.Variants {
+			compared = append(compared, set.Name+": "+v.Name)
+		}
+	}
+	one := "go, temperature 0: plain,go, temperature 0: without,go, temperature 0: with,go, temperature 0: medusa alone," +
+		"go, temperature 0: x-py-f16 alone,go, temperature 1: plain,"
+	if got := strings.Join(compared, ","); len(compared) != 20 || !strings.HasPrefix(got, one) {
+		t.Errorf("the suite ways compared %s", got)
 	}
 	for _, s := range r.Scenarios {
 		if !s.Equal || s.Ratio < 3.9 || s.Ratio > 4.1 || s.VerifierBusy != 0.5 || s.Choices["go 8/4"] == 0 {

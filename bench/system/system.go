@@ -11,6 +11,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/bench/figures"
+	"github.com/tandem-llm/tandem/bench/prompts"
 	"github.com/tandem-llm/tandem/engine"
 )
 
@@ -29,6 +30,7 @@ type Config struct {
 	Target      string // path
 	SmallTarget string // of the suite memory beside others; "": Target
 	Drafts      []string
+	Informed    []string // names of what guesses from the target's own states: its ways, and drafts that read them
 
 	Request     tandem.Request // what was asked for, without a prompt; it speculates
 	Tree        *tandem.Bounds // that it was asked for; nil: each strategy's own
@@ -79,6 +81,7 @@ var suites = []suite{
 	{"vote", (*runner).voteSuite},
 	{"llmcad", (*runner).llmcadSuite},
 	{"overlap", (*runner).overlapSuite},
+	{"ways", (*runner).waysSuite},
 	{"sessions", (*runner).sessionsSuite},
 	{"pipeline", (*runner).pipelineSuite},
 	{"cost", (*runner).costSuite},
@@ -186,7 +189,7 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	domains, err := readPrompts(c.Prompts)
+	domains, err := prompts.Read(c.Prompts)
 	if err != nil {
 		return nil, err
 	}
@@ -239,6 +242,10 @@ func (c *Config) validate() error {
 		return tandem.Errorf("", tandem.Invalid, "--rounds is %d: want 100 or more", c.Rounds)
 	case c.Request.Bounds.Plain():
 		return tandem.Errorf("", tandem.Invalid, "bench system compares with plain decoding: leave --no-draft and --tree none out")
+	}
+	if len(c.Suites) < len(suites) && slices.Contains(c.Suites, "ways") && len(c.Informed) == 0 {
+		return tandem.Errorf("", tandem.Invalid, "--suite ways has nothing to compare: give --heads FILE, or by --draft FILE a draft that "+
+			"reads the target's hidden states")
 	}
 	return nil
 }

@@ -254,7 +254,7 @@ func TestMadeSets(t *testing.T) {
 	if got := setNames(allSets([]promptSet{domain("a", 2)}, 100)); got != "a, hostile, copy" {
 		t.Errorf("one domain makes %s: want no mixture", got)
 	}
-	if len(sets[0].take(3).Prompts) != 3 || len(sets[0].take(0).Prompts) != 9 || len(sets[0].take(99).Prompts) != 9 {
+	if len(sets[0].Take(3).Prompts) != 3 || len(sets[0].Take(0).Prompts) != 9 || len(sets[0].Take(99).Prompts) != 9 {
 		t.Error("take takes another number")
 	}
 }
@@ -339,11 +339,12 @@ func TestValidate(t *testing.T) {
 		t.Error(err)
 	}
 	for want, change := range map[string]func(*Config){
-		"--count is -1":    func(c *Config) { c.Count = -1 },
-		"--repeat is 0":    func(c *Config) { c.Repeat = 0 },
-		"--budget is -1ns": func(c *Config) { c.Budget = -1 },
-		"--rounds is 5":    func(c *Config) { c.Rounds = 5 },
-		"leave --no-draft": func(c *Config) { c.Request.Bounds = tandem.Bounds{} },
+		"--count is -1":     func(c *Config) { c.Count = -1 },
+		"--repeat is 0":     func(c *Config) { c.Repeat = 0 },
+		"--budget is -1ns":  func(c *Config) { c.Budget = -1 },
+		"--rounds is 5":     func(c *Config) { c.Rounds = 5 },
+		"give --heads FILE": func(c *Config) { c.Suites = []string{"ways"} },
+		"leave --no-draft":  func(c *Config) { c.Request.Bounds = tandem.Bounds{} },
 	} {
 		c := ok
 		change(&c)
@@ -360,7 +361,7 @@ func TestChoose(t *testing.T) {
 	}{
 		{nil, "[plain]"},
 		{[]string{"vote", "length"}, "[length vote]"},
-		{[]string{"all"}, "[plain drafts strategies planner length vote llmcad overlap sessions pipeline cost hops memory]"},
+		{[]string{"all"}, "[plain drafts strategies planner length vote llmcad overlap ways sessions pipeline cost hops memory]"},
 		{[]string{"votes"}, "--suite votes: want all or some of plain,"},
 	} {
 		names, err := Choose(c.list)

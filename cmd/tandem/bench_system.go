@@ -11,15 +11,17 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/bench/system"
 	"github.com/tandem-llm/tandem/client"
+	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/models"
+	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/roles/drafter"
 	"github.com/tandem-llm/tandem/roles/group"
 	"github.com/tandem-llm/tandem/talk"
 )
 
 type benchSystemCmd struct {
-	Suite    []string      `help:"What to measure: plain (the default: against plain decoding), drafts (each draft model alone), strategies, planner, length, vote, llmcad, overlap, sessions, pipeline (drafting for some sessions while others are verified), cost, hops (rounds beside empty ones), memory; all = all of them." placeholder:"NAME" setting:"-"`
+	Suite    []string      `help:"What to measure: plain (the default: against plain decoding), drafts (each draft model alone), strategies, planner, length, vote, llmcad, overlap, ways (the planner with what guesses from the target's own states, by --heads and --draft, against the planner without), sessions, pipeline (drafting for some sessions while others are verified), cost, hops (rounds beside empty ones), memory; all = all of them." placeholder:"NAME" setting:"-"`
 	Prompts  string        `help:"JSON lines with id, domain and prompt (default: the shipped ones)." placeholder:"FILE" setting:"-"`
 	Scenario []string      `help:"Only this class of prompts: a domain of the file, hostile, copy, mixed or changing; may be repeated." placeholder:"NAME" setting:"-"`
 	Count    int           `help:"Prompts of each class; 0 = all." default:"4" setting:"-"`
@@ -66,6 +68,12 @@ func (c *benchSystemCmd) config(a *app) (out system.Config, err error) {
 	if out.Target, out.Drafts, err = c.models(out.Suites); err != nil {
 		return out, err
 	}
+	if c.Heads, err = headPaths(c.Heads); err != nil {
+		return out, err
+	}
+	if out.Informed, err = informed(c.Heads, out.Drafts); err != nil {
+		return out, err
+	}
 	vocab, err := token.Open(out.Target)
 	if err != nil {
 		return out, err
@@ -105,6 +113,26 @@ func (c *benchSystemCmd) models(suites []string) (target string, drafts []string
 	return target, drafts, nil
 }
 
+// informed returns the names, as drafters, of what guesses from the target's own states: side files of the target, and drafts that read
+// those states.
+func informed(heads, drafts []string) (names []string, err error) {
+	for _, path := range slices.Concat(heads, drafts) {
+		if path == drafter.Lookup {
+			continue
+		}
+		side, err := engine.SideOf(path)
+		switch {
+		case err != nil:
+			return nil, err
+		case side.InVerifier():
+			names = append(names, side.Kind)
+		case side.Draft():
+			names = append(names, roles.ModelName(path))
+		}
+	}
+	return names, nil
+}
+
 // promptsPath returns path, or that of the shipped prompts.
 func promptsPath(path string) (string, error) {
 	if path != "" {
@@ -121,6 +149,9 @@ func promptsPath(path string) (string, error) {
 // start starts the processes of a group, calls do with them, and ends them.
 func (c *benchSystemCmd) start(a *app, g system.Group, do func(context.Context, system.Processes) error) error {
 	l := launch{groupFlags: c.groupFlags, speculationFlags: c.speculationFlags, target: g.Target, drafts: g.Drafts, sessions: g.Sessions}
+	if target, err := targetPath(c.Target); err != nil || g.Target != target {
+		l.Heads = nil // they are of the target
+	}
 	l.Grace, l.PrefixCache = 0, "off" // the same prompts again and again, each measured like a new one
 	if g.Batches > 0 {
 		l.Batches = g.Batches

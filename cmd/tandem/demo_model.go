@@ -122,8 +122,9 @@ func stoppedBy(ctx context.Context, err error) error {
 
 // steps shows the progress of one task after another.
 type steps struct {
-	a     *app
-	doing string
+	a      *app
+	counts bool // tasks are counted, not measured in bytes
+	doing  string
 	*loading
 }
 
@@ -131,7 +132,7 @@ func (b *steps) step(doing string, done, total int64) {
 	if b.loading == nil || doing != b.doing {
 		b.end()
 		b.doing, b.loading = doing, newLoading(b.a.stderr, "")
-		b.name = doing
+		b.name, b.loading.counts = doing, b.counts
 	}
 	b.loading.step(done, total)
 }

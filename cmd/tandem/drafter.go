@@ -3,12 +3,15 @@ package main
 import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/roles/drafter"
+	"github.com/tandem-llm/tandem/roles/pair"
 )
 
 type drafterCmd struct {
-	Draft       []string `help:"GGUF file of a draft model; may be repeated (default: the three shipped experts)." placeholder:"FILE" sep:"none"`
-	InlineLimit int      `help:"Send trees larger than this many bytes through shared memory to processes on this host; 0 = all." default:"0"`
-	Advertise   string   `help:"Address under which the other processes reach this drafter (default: where it listens)." placeholder:"ADDR"`
+	Draft  []string `help:"GGUF file of a draft model; may be repeated (default: the three shipped experts)." placeholder:"FILE" sep:"none"`
+	Target string   `help:"GGUF file of the target, for drafts that read its hidden states: they use its embeddings and output matrix (default: the shipped one)." placeholder:"FILE"`
+	draftHeadsFlags
+	InlineLimit int    `help:"Send trees larger than this many bytes through shared memory to processes on this host; 0 = all." default:"0"`
+	Advertise   string `help:"Address under which the other processes reach this drafter (default: where it listens)." placeholder:"ADDR"`
 	aheadFlags
 	addressFlags
 	kernelFlags
@@ -26,10 +29,21 @@ func (c *drafterCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	if taps, err := pair.Taps(paths); err != nil {
+		return err
+	} else if len(taps) > 0 {
+		if models.Target, err = targetPath(c.Target); err != nil {
+			return err
+		}
+		models.Open = a.openDrafts(models.Target)
+	}
+	if models.Sides, err = pair.Sides(paths, c.DraftHeads); err != nil {
+		return err
+	}
 	prefixes, err := c.pages()
 	if err != nil {
 		return err
 	}
 	return drafter.Run(a.ctx, drafter.Config{Config: c.config(a, c.Listen), Models: models, Drafts: paths, Pool: c.Pool,
-		InlineLimit: c.InlineLimit, Advertise: c.Advertise, AheadGain: c.AheadGain, PrefixCache: prefixes})
+		InlineLimit: c.InlineLimit, Advertise: c.Advertise, AheadGain: c.AheadGain, PrefixCache: prefixes, Verifier: c.Verifier})
 }

@@ -137,13 +137,19 @@ func (c *generateCmd) prompt(a *app) (string, error) {
 // checked returns l without the drafts whose vocabulary is not the target's, if others are left, and says which
 // it left out and why. It refuses what cannot run before any process is started.
 func (a *app) checked(l launch, r tandem.Request) (launch, error) {
-	if err := l.check(); err != nil {
+	err := l.check()
+	if err != nil {
 		return l, err
 	}
-	p := pair.Pair{Target: l.target, Drafts: l.drafts, Sizes: roles.Sizes{Ctx: l.Ctx, Sessions: l.sessions},
-		Options: engine.Options{Device: planner(), KVType: l.KVType}}
+	if l.Heads, err = headPaths(l.Heads); err != nil {
+		return l, err
+	}
+	p := pair.Pair{Target: l.target, Drafts: l.drafts, Heads: l.Heads, DraftHeads: l.DraftHeads,
+		Sizes:    roles.Sizes{Ctx: l.Ctx, Sessions: l.sessions},
+		Options:  engine.Options{Device: planner(), KVType: l.KVType},
+		Features: int64(l.FeatureMemory) << 20}
 	say := func(note string) { fmt.Fprintln(a.stderr, "tandem: "+oneLine(note)) }
-	err := p.LeaveOut(func(why error) { say("left out: " + why.Error()) })
+	err = p.LeaveOut(func(why error) { say("left out: " + why.Error()) })
 	if err == nil {
 		l.drafts = p.Drafts
 		err = p.Check(r.Prompt, say)
@@ -174,7 +180,7 @@ func (l launch) check() error {
 		return err
 	}
 	_, err := l.rules()
-	return cmp.Or(l.kvFlags.check(), l.batchFlags.check(), err)
+	return cmp.Or(l.kvFlags.check(), l.batchFlags.check(), l.featureFlags.check(), l.measureFlags.check(), err)
 }
 
 // generation is the result of generate as --json prints it.
@@ -204,6 +210,9 @@ func summarise(a *talk.Answer) statistics {
 // line returns the line of statistics that ends a generation of n tokens.
 func (s statistics) line(n int) string {
 	out := fmt.Sprintf("%d tokens, %.1f tokens/s, %d rounds, %.2f tokens per round", n, s.TokensPerSecond, s.Rounds, s.TokensPerRound)
+	if s.Accept != "" {
+		out += ", accept: " + s.Accept + " (lossy)"
+	}
 	if s.Drafted == 0 {
 		return out + ", no drafts"
 	}

@@ -11,9 +11,11 @@ import (
 	"github.com/tandem-llm/tandem/testkit"
 
 	"github.com/tandem-llm/tandem/bench"
+	"github.com/tandem-llm/tandem/bench/guesses"
 	"github.com/tandem-llm/tandem/bench/system"
 	"github.com/tandem-llm/tandem/cmd/tandem/config"
 	"github.com/tandem-llm/tandem/engine/convert"
+	"github.com/tandem-llm/tandem/profile"
 )
 
 // TestJSONFields: what --json prints keeps its fields, with their types, in this order. Scripts read them.
@@ -32,7 +34,9 @@ func TestJSONFields(t *testing.T) {
 		{"model quantize, model expand", new(convert.Result)},
 		{"bench kernels", new(bench.KernelsResult)},
 		{"bench decode", new(bench.DecodeResult)},
+		{"bench guesses", new(guesses.Result)},
 		{"bench system", new(system.Result)},
+		{"profile", new(profile.Plan)},
 		{"config", new(config.Setting)},
 		{"version", new(versionInfo)},
 	} {

@@ -13,6 +13,18 @@ import (
 
 // openModel loads a model and shows its progress on stderr.
 func (a *app) openModel(path string, o engine.Options) (*engine.Model, error) {
+	return a.loading(path, o, engine.Open)
+}
+
+// openDrafts returns openModel for models among which are drafts that read the hidden states of target.
+func (a *app) openDrafts(target string) func(path string, o engine.Options) (*engine.Model, error) {
+	return func(path string, o engine.Options) (*engine.Model, error) {
+		return a.loading(path, o, func(path string, o engine.Options) (*engine.Model, error) { return engine.OpenDraft(path, target, o) })
+	}
+}
+
+// loading calls open with options that show the progress.
+func (a *app) loading(path string, o engine.Options, open func(string, engine.Options) (*engine.Model, error)) (*engine.Model, error) {
 	p := newLoading(a.stderr, roles.ModelName(path))
 	defer p.end()
 	told := o.Progress
@@ -23,7 +35,7 @@ func (a *app) openModel(path string, o engine.Options) (*engine.Model, error) {
 		p.step(done, total)
 	}
 	defer wide()()
-	return engine.Open(path, o)
+	return open(path, o)
 }
 
 // wide gives Go all processors until back is called: loading hashes what it reads, in Go.
@@ -45,6 +57,7 @@ type loading struct {
 	start    time.Time
 	shown    int64 // percent, -1 for nothing yet
 	drawn    time.Time
+	counts   bool // the total is a number of things, not of bytes
 }
 
 const quiet = 500 * time.Millisecond
@@ -60,13 +73,16 @@ func (p *loading) step(done, total int64) {
 	if now.Sub(p.start) < quiet || total == 0 {
 		return
 	}
-	percent := 100 * done / total
+	percent, of := 100*done/total, engine.Bytes(total)
+	if p.counts {
+		of = fmt.Sprint(total)
+	}
 	switch {
 	case p.terminal && (now.Sub(p.drawn) > 100*time.Millisecond || done == total):
-		fmt.Fprintf(p.to, "\r%s: %3d %% of %s", p.name, percent, engine.Bytes(total))
+		fmt.Fprintf(p.to, "\r%s: %3d %% of %s", p.name, percent, of)
 		p.drawn, p.shown = now, percent
 	case !p.terminal && percent/25 > p.shown/25 || p.shown < 0 && !p.terminal:
-		fmt.Fprintf(p.to, "%s: %d %% of %s\n", p.name, percent, engine.Bytes(total))
+		fmt.Fprintf(p.to, "%s: %d %% of %s\n", p.name, percent, of)
 		p.shown = percent
 	}
 }

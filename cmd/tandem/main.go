@@ -43,6 +43,7 @@ type cli struct {
 	Model      modelCmd      `cmd:"" help:"Inspect and convert model files."`
 	Cache      cacheCmd      `cmd:"" help:"List and clear the files that tandem has made and keeps."`
 	Bench      benchCmd      `cmd:"" help:"Measure speed."`
+	Profile    profileCmd    `cmd:"" help:"Measure once what passes cost here and how often drafts are right."`
 	Ps         psCmd         `cmd:"" help:"List the processes behind a running gateway."`
 	Top        topCmd        `cmd:"" help:"Show the activity of a running gateway and its processes."`
 	ShowConfig showConfigCmd `cmd:"" name:"config" help:"Print the effective settings and where each comes from."`

@@ -72,6 +72,7 @@ func TestModelPath(t *testing.T) {
 		{nil, tandem.Request{Strategy: tandem.StrategyLLMCad, Vote: tandem.VoteAuto}, []string{models.Draft}},
 		{nil, tandem.Request{Strategy: tandem.StrategyFixed, Vote: tandem.VoteTree}, models.Experts()},
 		{[]string{"own.gguf"}, tandem.Request{Strategy: tandem.StrategyFixed}, nil},
+		{[]string{"dovetail"}, tandem.Request{Strategy: tandem.StrategyPlanner}, []string{models.Dovetail}},
 	} {
 		want := []string{"own.gguf"}
 		for i, name := range c.want {
@@ -80,6 +81,10 @@ func TestModelPath(t *testing.T) {
 		if got, err := draftPaths(c.drafts, c.r); err != nil || !slices.Equal(got, want) {
 			t.Errorf("drafts %q of %s, vote %q: %q, %v: want %q", c.drafts, c.r.Strategy, c.r.Vote, got, err, want)
 		}
+	}
+	want := []string{filepath.Join(dir, "models", models.Medusa), "medusa.gguf", filepath.Join(dir, "models", models.PPD)}
+	if got, err := headPaths([]string{"medusa", "medusa.gguf", "ppd"}); err != nil || !slices.Equal(got, want) {
+		t.Errorf("heads %q, %v: want %q", got, err, want)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-llm/tandem/bench/figures"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/engine/side"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/roles"
@@ -20,12 +21,14 @@ import (
 type modelCmd struct {
 	Info     modelInfoCmd     `cmd:"" help:"Show what a GGUF file holds, which kernels run it and how much memory it needs."`
 	Quantize modelQuantizeCmd `cmd:"" help:"Store a model's weights as another type."`
-	Expand   modelExpandCmd   `cmd:"" help:"Make a larger model that computes the same function, to measure at its cost."`
+	Expand   modelExpandCmd   `cmd:"" help:"Make a larger model that computes the same function, to measure at its cost; or a side file for it."`
+	Import   modelImportCmd   `cmd:"" help:"Make a side file of heads, prompt tokens or a draft that others have published."`
 }
 
 type modelInfoCmd struct {
 	File     string `arg:"" help:"GGUF file; any one of them for a model split into several."`
-	Identity bool   `help:"Also print the model's identity and lineage. Reads the whole file."`
+	Identity bool   `help:"Also print the model's identity and lineage, a side file's digest. Reads the whole file."`
+	Target   string `help:"For a side file: say whether it belongs to this model." placeholder:"FILE" setting:"-"`
 	sizeFlags
 	kvFlags
 	output
@@ -106,6 +109,17 @@ func (c *modelInfoCmd) Run(a *app) error {
 	if err := cmp.Or(c.sizeFlags.check(), c.kvFlags.check()); err != nil {
 		return err
 	}
+	f, err := gguf.Open(c.File)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if side.Is(f) {
+		return c.side(a, f)
+	}
+	if err := c.refuseTarget(); err != nil {
+		return err
+	}
 	info, err := engine.Inspect(c.File)
 	if err != nil {
 		return err
@@ -114,11 +128,6 @@ func (c *modelInfoCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	f, err := gguf.Open(c.File)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
 	m := describe(c.File, info, f, memory)
 	if c.Identity {
 		defer wide()()

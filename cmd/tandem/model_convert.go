@@ -21,7 +21,7 @@ type convertFlags struct {
 }
 
 type modelQuantizeCmd struct {
-	In    string `arg:"" name:"in" help:"GGUF file of f32, f16 or bf16."`
+	In    string `arg:"" name:"in" help:"GGUF file of f32, f16 or bf16; a model or a side file."`
 	Out   string `arg:"" name:"out" help:"GGUF file to make."`
 	Type  string `help:"f32, f16, bf16, q8_0, q4_0, q5_0, q4_k_m or q6_k." required:"" placeholder:"TYPE" setting:"-"`
 	Again bool   `name:"allow-requantize" help:"Accept weights that are already quantised; they lose more precision." setting:"-"`
@@ -29,7 +29,7 @@ type modelQuantizeCmd struct {
 }
 
 type modelExpandCmd struct {
-	In      string `arg:"" name:"in" help:"GGUF file of the llama architecture."`
+	In      string `arg:"" name:"in" help:"GGUF file of the llama architecture, or a side file for one."`
 	Out     string `arg:"" name:"out" help:"GGUF file to make."`
 	Like    string `help:"1b (16 layers, d 2048, ffn 8192, head and group size as in IN), or LAYERS,D,HEADS,KV,FFN." required:"" placeholder:"SHAPE" setting:"-"`
 	Type    string `help:"Type of the weights, as for quantize (default: f32 or bf16 if IN has it, else f16)." placeholder:"TYPE" setting:"-"`

@@ -23,6 +23,9 @@ func targetPath(path string) (string, error) { return modelPath(path, models.Tar
 func draftPaths(drafts []string, r tandem.Request) ([]string, error) {
 	drafts = slices.DeleteFunc(slices.Clone(drafts), func(d string) bool { return d == "" }) // TANDEM_DRAFT= names none
 	if len(drafts) > 0 {
+		if err := shippedSides(drafts, "draft"); err != nil {
+			return nil, err
+		}
 		return drafts, drafter.Check(drafts)
 	}
 	if one := r.Strategy == tandem.StrategyFixed || r.Strategy == tandem.StrategyLLMCad; one && r.Vote != tandem.VoteTree &&
@@ -42,6 +45,33 @@ func shippedDrafts(names ...string) (paths []string, err error) {
 		paths = append(paths, path)
 	}
 	return paths, nil
+}
+
+// headPaths returns the paths of the side files that --heads names.
+func headPaths(heads []string) ([]string, error) {
+	heads = slices.Clone(heads)
+	return heads, shippedSides(heads, "heads")
+}
+
+// shippedSides replaces the names medusa, ppd and dovetail of the flag, which stand for the shipped side files, by their paths.
+func shippedSides(names []string, flag string) (err error) {
+	for i, name := range names {
+		file := ""
+		switch {
+		case flag == "heads" && name == "medusa":
+			file = models.Medusa
+		case flag == "heads" && name == "ppd":
+			file = models.PPD
+		case flag == "draft" && name == "dovetail":
+			file = models.Dovetail
+		default:
+			continue
+		}
+		if names[i], err = modelPath("", file, flag); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // modelPath returns path or, if it is empty, the shipped model's: in the folder models of the checkout around the working

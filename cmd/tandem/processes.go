@@ -1,13 +1,16 @@
 package main
 
 import (
+	"fmt"
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/roles/drafter"
 	"github.com/tandem-llm/tandem/roles/group"
+	"github.com/tandem-llm/tandem/roles/pair"
 	"github.com/tandem-llm/tandem/services/supervise"
 )
 
@@ -74,14 +77,28 @@ func (l launch) specs(dir *supervise.RunDir, addr string) ([]supervise.Spec, err
 		gatewayArgs = append(gatewayArgs, "--no-keep-awake")
 	}
 	verifierArgs := append([]string{"verifier", "--listen", verifier, "--target", l.target}, kernels(verifierThreads)...)
+	for _, h := range l.Heads {
+		verifierArgs = append(verifierArgs, "--heads", h)
+	}
 	if l.VerifierThreads == 0 && len(files) > 0 {
 		verifierArgs = append(verifierArgs, "--spare-threads", strconv.Itoa(drafterThreads))
 	}
 	if l.Batches > 0 {
 		verifierArgs = append(verifierArgs, "--batches", strconv.Itoa(l.Batches))
 	}
+	taps, err := pair.Taps(files)
+	if err != nil {
+		return nil, err
+	}
+	if len(taps) > 0 {
+		verifierArgs = append(verifierArgs, "--taps="+strings.Trim(strings.ReplaceAll(fmt.Sprint(taps), " ", ","), "[]"),
+			"--feature-memory", strconv.Itoa(l.FeatureMemory))
+	}
 	if !l.Measure {
 		verifierArgs = append(verifierArgs, "--no-measure")
+	}
+	if l.Plan != "" {
+		verifierArgs = append(verifierArgs, "--plan", l.Plan)
 	}
 	gatewayArgs = append(append(append(gatewayArgs, l.ruleFlags.args()...), l.speculationFlags.args()...), l.httpFlags.args(keyFile)...)
 	gatewayArgs = append(gatewayArgs, l.secureFlags.args()...)
@@ -98,6 +115,12 @@ func (l launch) specs(dir *supervise.RunDir, addr string) ([]supervise.Spec, err
 			"--ahead-gain", strconv.FormatFloat(l.AheadGain, 'g', -1, 64)}
 		for _, d := range files {
 			args = append(args, "--draft", d)
+		}
+		for _, h := range l.DraftHeads {
+			args = append(args, "--draft-heads", h)
+		}
+		if len(taps) > 0 {
+			args = append(args, "--target", l.target, "--verifier", verifier)
 		}
 		specs = append(specs, supervise.Spec{Name: "drafter", Restart: true, Args: append(args, kernels(drafterThreads)...)})
 	}

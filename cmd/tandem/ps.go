@@ -47,6 +47,7 @@ type psProcess struct {
 	ISA      string           `json:"isa,omitempty"`
 	Identity string           `json:"identity,omitempty"`
 	Lineage  string           `json:"lineage,omitempty"`
+	Ways     []string         `json:"ways,omitempty"` // the target's own of guessing
 	Protocol uint32           `json:"protocol,omitempty"`
 	Counters map[string]int64 `json:"counters,omitempty"`
 }
@@ -123,7 +124,7 @@ func fromDescribe(d *tandemv1.DescribeResponse) psResult {
 	for _, p := range d.GetProcesses() {
 		out.Processes = append(out.Processes, psProcess{Role: p.GetRole(), Up: p.GetUp(), Model: p.GetModel(), PID: int(p.GetPid()),
 			Threads: int(p.GetThreads()), ISA: p.GetIsa(),
-			Identity: p.GetIdentity(), Lineage: p.GetLineage(), Protocol: p.GetProtocol(), Counters: p.GetCounters()})
+			Identity: p.GetIdentity(), Lineage: p.GetLineage(), Ways: p.GetWays(), Protocol: p.GetProtocol(), Counters: p.GetCounters()})
 	}
 	return out
 }
@@ -137,7 +138,7 @@ func listProcesses(to io.Writer, r psResult) error {
 			state = "up"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Role, state, orDash(p.PID), orDash(p.Threads), or(p.ISA, "-"),
-			p.counter("kv.pages"), p.counter("restarts"), or(p.Model, "-"), or(p.Identity, "-"))
+			p.counter("kv.pages"), p.counter("restarts"), or(p.model(), "-"), or(p.Identity, "-"))
 	}
 	err := w.Flush()
 	if line := poolLine(r.Processes); line != "" {
@@ -145,6 +146,11 @@ func listProcesses(to io.Writer, r psResult) error {
 		err = errors.Join(err, more)
 	}
 	return err
+}
+
+// model names the process's model and, behind a plus, by which ways it guesses by itself.
+func (p psProcess) model() string {
+	return strings.Join(append([]string{p.Model}, p.Ways...), "+")
 }
 
 // poolLine says which tickets wait in the pool, whose they are, and which wait to get in; "" if the verifier does not tell.

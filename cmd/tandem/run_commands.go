@@ -61,7 +61,8 @@ func (t *conversation) command(ctx context.Context, name, rest string) (bye bool
 // settings returns pointers to the options that /set changes, by name.
 func (c *runCmd) settings() map[string]any {
 	return map[string]any{"max_tokens": &c.MaxTokens, "temperature": &c.Temperature, "top_k": &c.TopK, "top_p": &c.TopP, "min_p": &c.MinP,
-		"seed": &c.Seed, "repeat_penalty": &c.RepeatPenalty, "strategy": &c.Strategy, "tree": &c.Tree, "vote": &c.Vote}
+		"accept": &c.Accept,
+		"seed":   &c.Seed, "repeat_penalty": &c.RepeatPenalty, "strategy": &c.Strategy, "tree": &c.Tree, "vote": &c.Vote}
 }
 
 // set changes an option, or lists them.

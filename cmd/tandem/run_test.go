@@ -38,7 +38,7 @@ func TestCommand(t *testing.T) {
 func TestSet(t *testing.T) {
 	var said strings.Builder
 	c := &conversation{cmd: &runCmd{samplingFlags: samplingFlags{MaxTokens: 8, TopP: 1,
-		shapeFlags: shapeFlags{RepeatPenalty: 1, RepeatLast: 64}}}, console: newConsole(&said, &said)}
+		shapeFlags: shapeFlags{RepeatPenalty: 1, RepeatLast: 64, Accept: "exact"}}}, console: newConsole(&said, &said)}
 	for _, tc := range []struct{ in, says string }{
 		{"temperature 0.7", "temperature is 0.7"},
 		{"temperature", "not a valid number"},
@@ -49,7 +49,7 @@ func TestSet(t *testing.T) {
 		{"tree 1/2", "want nodes/depth/width"},
 		{"tree 16/7/10", "tree is 16/7/10"},
 		{"strategy best", "strategy"},
-		{"nothing 1", "want one of max_tokens, min_p"},
+		{"nothing 1", "want one of accept, max_tokens, min_p"},
 		{"", "temperature      0.7"},
 	} {
 		said.Reset()

@@ -19,6 +19,9 @@ type shapeFlags struct {
 	PresencePenalty  float64  `help:"Lower a token's logit by this if the output holds it, -2 to 2." default:"0"`
 	LogitBias        []string `help:"Add to the logit of a token, -100 to 100; may be repeated." placeholder:"ID=ADD" sep:"none"`
 	Stop             []string `help:"End the output before this text; may be repeated, up to 4 times." placeholder:"TEXT" sep:"none"`
+	Accept           string   `help:"How drafted tokens are accepted: exact gives the text of plain decoding, typical takes likely tokens as well and is lossy." enum:"exact,typical" default:"exact"`
+	AcceptEpsilon    float64  `help:"Typical: a token is accepted if its probability is above min(EPSILON, DELTA·exp(-entropy)); 0 = 0.09." placeholder:"EPSILON" default:"0"`
+	AcceptDelta      float64  `help:"Typical: see --accept-epsilon; 0 = 0.3." placeholder:"DELTA" default:"0"`
 	Logprobs         bool     `help:"Tell the log-probability of each token in the --json output."`
 	TopLogprobs      int      `help:"Also tell the log-probabilities of this many likeliest tokens, up to 20." default:"0"`
 }
@@ -28,6 +31,7 @@ func (f shapeFlags) shape(r *tandem.Request) (err error) {
 	s := &r.Sampling
 	s.MinP, s.RepeatPenalty, s.RepeatLast = f.MinP, f.RepeatPenalty, f.RepeatLast
 	s.FrequencyPenalty, s.PresencePenalty = f.FrequencyPenalty, f.PresencePenalty
+	s.Accept, s.Epsilon, s.Delta = tandem.Acceptance(f.Accept), f.AcceptEpsilon, f.AcceptDelta
 	s.Logprobs, s.TopLogprobs, r.Stop = f.Logprobs || f.TopLogprobs > 0, f.TopLogprobs, f.Stop
 	s.Bias, err = parseBias(f.LogitBias)
 	return err

@@ -30,7 +30,7 @@ func (k kvFlags) check() error {
 // modelFlags name the models.
 type modelFlags struct {
 	Target string   `help:"GGUF file of the target model (default: the shipped one)." placeholder:"FILE"`
-	Draft  []string `help:"GGUF file of a draft model, or lookup alone for none; may be repeated: all work in one drafter process (default: the three shipped experts, or the shipped draft for everything if the strategy is fixed or llmcad, which ask one)." placeholder:"FILE" sep:"none"`
+	Draft  []string `help:"GGUF file of a draft model, dovetail for the shipped draft that reads the hidden states of the shipped target, or lookup alone for none; may be repeated: all work in one drafter process (default: the three shipped experts, or the shipped draft for everything if the strategy is fixed or llmcad, which ask one)." placeholder:"FILE" sep:"none"`
 }
 
 // pair returns the paths of the target and of its drafts for r and the like; no drafts with noDraft.
@@ -55,6 +55,8 @@ type awakeFlags struct {
 // groupFlags are the settings of the three processes run together.
 type groupFlags struct {
 	modelFlags
+	headsFlags
+	draftHeadsFlags
 	sizeFlags
 	telemetryFlags
 	secureFlags
@@ -62,6 +64,7 @@ type groupFlags struct {
 	awakeFlags
 	measureFlags
 	batchFlags
+	featureFlags
 	RunDir          string `help:"Directory for the processes' sockets while they run (default: the temporary directory)." placeholder:"DIR"`
 	DrafterThreads  int    `help:"Threads of the drafter; 0 = a quarter of the cores, at least 1." default:"0"`
 	VerifierThreads int    `help:"Threads of the verifier; 0 = all cores, or, if passes measured at the start are about as quick, only those that the drafter does not use." default:"0"`
@@ -121,6 +124,7 @@ type showConfigCmd struct {
 	cacheFlags
 	addressFlags
 	spareFlags
+	tapFlags
 	Threads int    `help:"Threads of a single process; 0 = all cores." default:"0"`
 	Addr    string `help:"Address of a running gateway for generate." placeholder:"ADDR"`
 	output

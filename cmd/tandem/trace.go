@@ -82,7 +82,7 @@ func lanes(out *talk.Answer) timeline.Timeline {
 	}
 	for _, r := range out.Rounds {
 		for _, l := range r.Lanes {
-			if l.By != "" {
+			if l.By != "" && l.Stage != "guess" {
 				lane("draft " + l.By)
 				lane("ahead " + l.By)
 			}

@@ -21,14 +21,17 @@ type upCmd struct {
 
 // upResult is what up prints once all processes serve.
 type upResult struct {
-	Gateway string         `json:"gateway"`
-	HTTP    string         `json:"http,omitempty"`
-	Pool    string         `json:"pool"` // without its secret
-	RunDir  string         `json:"run_dir"`
-	Target  string         `json:"target"`
-	Draft   string         `json:"draft,omitempty"`  // the first
-	Drafts  []string       `json:"drafts,omitempty"` // all
-	PIDs    map[string]int `json:"pids"`
+	Gateway string   `json:"gateway"`
+	HTTP    string   `json:"http,omitempty"`
+	Pool    string   `json:"pool"` // without its secret
+	RunDir  string   `json:"run_dir"`
+	Target  string   `json:"target"`
+	Draft   string   `json:"draft,omitempty"`  // the first
+	Drafts  []string `json:"drafts,omitempty"` // all
+	Heads   []string `json:"heads,omitempty"`
+	// side files of drafts
+	DraftHeads []string       `json:"draft_heads,omitempty"`
+	PIDs       map[string]int `json:"pids"`
 }
 
 // Run runs the three processes until stopped.
@@ -40,6 +43,12 @@ func (c *upCmd) Run(a *app) error {
 	target, drafts, err := c.pair(c.NoDraft, tandem.Request{Strategy: defaults.Strategy, Vote: defaults.Vote})
 	if err != nil {
 		return err
+	}
+	if c.NoDraft && len(c.Heads) > 0 {
+		return tandem.Errorf("", tandem.Invalid, "--no-draft with --heads %s: want one of them", c.Heads[0])
+	}
+	if c.NoDraft && len(c.DraftHeads) > 0 {
+		return tandem.Errorf("", tandem.Invalid, "--no-draft with --draft-heads %s: want one of them", c.DraftHeads[0])
 	}
 	if err := c.httpFlags.check(); err != nil {
 		return err
@@ -59,7 +68,8 @@ func (c *upCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	up := upResult{Gateway: p.Addr, HTTP: c.url(), Pool: p.Pool(), RunDir: p.Dir.Path, Target: target, Drafts: l.drafts, PIDs: p.Pids()}
+	up := upResult{Gateway: p.Addr, HTTP: c.url(), Pool: p.Pool(), RunDir: p.Dir.Path, Target: target, Drafts: l.drafts,
+		Heads: l.Heads, DraftHeads: l.DraftHeads, PIDs: p.Pids()}
 	if len(l.drafts) > 0 {
 		up.Draft = l.drafts[0]
 	}
@@ -93,8 +103,15 @@ func (c *upCmd) print(a *app, r upResult) error {
 	if c.JSON {
 		return printJSON(a.stdout, r)
 	}
+	heads := ""
+	if len(r.Heads) > 0 {
+		heads = "heads     " + strings.Join(r.Heads, ", ") + "\n"
+	}
+	if len(r.DraftHeads) > 0 {
+		heads += "of drafts " + strings.Join(r.DraftHeads, ", ") + "\n"
+	}
 	_, err := fmt.Fprintf(a.stdout,
-		"gateway   %s\nhttp      %s\npool      %s\ntarget    %s\ndraft     %s\nprocesses %s\nstop with Ctrl-C\n", r.Gateway,
-		or(r.HTTP, "none"), r.Pool, r.Target, or(strings.Join(r.Drafts, ", "), "none"), r.RunDir)
+		"gateway   %s\nhttp      %s\npool      %s\ntarget    %s\ndraft     %s\n%sprocesses %s\nstop with Ctrl-C\n", r.Gateway,
+		or(r.HTTP, "none"), r.Pool, r.Target, or(strings.Join(r.Drafts, ", "), "none"), heads, r.RunDir)
 	return err
 }

@@ -1,12 +1,22 @@
 package main
 
 import (
+	"cmp"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/cache"
+	"github.com/tandem-llm/tandem/profile"
 	"github.com/tandem-llm/tandem/roles/verifier"
 )
 
 type verifierCmd struct {
 	Target string `help:"GGUF file of the target model (default: the shipped one)." placeholder:"FILE"`
+	headsFlags
 	addressFlags
 	kernelFlags
 	prefixFlags
@@ -14,11 +24,80 @@ type verifierCmd struct {
 	measureFlags
 	batchFlags
 	spareFlags
+	tapFlags
+	featureFlags
+}
+
+// tapFlags are the verifier's alone: whoever starts all processes knows the drafts.
+type tapFlags struct {
+	Taps []int `help:"Hidden states that drafters may read: N for those after N layers, -1 for those after the final norm. up, generate and bench choose them by the drafts." placeholder:"N"`
+}
+
+func (f tapFlags) check() error {
+	if len(f.Taps) > tandem.MostTaps {
+		return tandem.Errorf("", tandem.Invalid, "--taps names %d hidden states: want at most %d", len(f.Taps), tandem.MostTaps)
+	}
+	for i, n := range f.Taps {
+		if slices.Contains(f.Taps[:i], n) {
+			return tandem.Errorf("", tandem.Invalid, "--taps names %d twice: want each hidden state once", n)
+		}
+	}
+	return nil
+}
+
+// featureFlags bound what a verifier keeps for drafters that read the target's hidden states.
+type featureFlags struct {
+	FeatureMemory int `help:"Memory in MiB for the hidden states of all sessions that drafters may still read." default:"64"`
+}
+
+func (f featureFlags) check() error {
+	const most = 1 << 20
+	if f.FeatureMemory < 1 || f.FeatureMemory > most {
+		return tandem.Errorf("", tandem.Invalid, "--feature-memory is %d: want 1 to %d MiB", f.FeatureMemory, most)
+	}
+	return nil
+}
+
+// headsFlags name what the target guesses with by itself.
+type headsFlags struct {
+	Heads []string `help:"Side file of the target by which it guesses by itself, of kind medusa or ppd; may be repeated, one of each kind; medusa and ppd are those shipped for the shipped target. Requests know it as the drafter medusa or ppd." placeholder:"FILE" sep:"none"`
+}
+
+// draftHeadsFlags name what draft models foretell with.
+type draftHeadsFlags struct {
+	DraftHeads []string `help:"Side file, of kind ppd, of a draft model: it needs fewer passes for a tree. May be repeated, for drafts of its own each." placeholder:"FILE" sep:"none"`
 }
 
 // measureFlags are the verifier's alone.
 type measureFlags struct {
-	Measure bool `help:"Measure at the start, for at most a second or eight passes, what passes of the target cost. The planner uses this; without it, it learns from the passes that it sees." default:"true" negatable:""`
+	Measure bool   `help:"Measure at the start, for at most a second or eight passes, what passes of the target cost. The planner uses this; without it, it learns from the passes that it sees." default:"true" negatable:""`
+	Plan    string `help:"Take the costs of passes from this plan of 'tandem profile', if it was made on this machine, instead of measuring them (default: plan.json in the default cache folder); off = do not." placeholder:"FILE|off"`
+}
+
+// check refuses a plan that somebody has named and that is not there; the default one may be missing.
+func (m measureFlags) check() error {
+	if m.Plan == "" || m.Plan == "off" {
+		return nil
+	}
+	if _, err := os.Stat(m.Plan); errors.Is(err, fs.ErrNotExist) {
+		return tandem.Errorf("", tandem.Invalid, "--plan %s: no such file: want what 'tandem profile' has written, or off", m.Plan)
+	}
+	return nil
+}
+
+// plan returns the file of the plan to look for; "" for none.
+func (m measureFlags) plan() string {
+	switch m.Plan {
+	case "off":
+		return ""
+	case "":
+		dir, err := cache.Dir()
+		if err != nil {
+			return "" // a user without a folder has no plan
+		}
+		return filepath.Join(dir, profile.Name)
+	}
+	return m.Plan
 }
 
 // batchFlags say how sessions share the passes of the target.
@@ -40,7 +119,7 @@ type spareFlags struct {
 
 // Run runs a verifier until it is stopped.
 func (c *verifierCmd) Run(a *app) error {
-	if err := c.batchFlags.check(); err != nil {
+	if err := cmp.Or(c.batchFlags.check(), c.tapFlags.check(), c.featureFlags.check(), c.measureFlags.check()); err != nil {
 		return err
 	}
 	path, err := targetPath(c.Target)
@@ -51,11 +130,17 @@ func (c *verifierCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	heads, err := headPaths(c.Heads)
+	if err != nil {
+		return err
+	}
+	models.Sides = map[string][]string{path: heads}
 	prefixes, err := c.pages()
 	if err != nil {
 		return err
 	}
 	return verifier.Run(a.ctx, verifier.Config{Config: c.config(a, c.Listen), Models: models, Target: path, Pool: c.Pool,
 		Drafters:    c.Drafter,
-		PrefixCache: prefixes, Batches: c.Batches, Measure: c.Measure, SpareThreads: c.SpareThreads})
+		PrefixCache: prefixes, Batches: c.Batches, Measure: c.Measure, Plan: c.plan(), SpareThreads: c.SpareThreads,
+		Taps: c.Taps, FeatureBytes: c.FeatureMemory << 20})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-llm/tandem/services/drafting"
 	"github.com/tandem-llm/tandem/services/pool"
 	"github.com/tandem-llm/tandem/services/rpc"
+	"github.com/tandem-llm/tandem/services/shm"
 	"github.com/tandem-llm/tandem/services/trees"
 	"github.com/tandem-llm/tandem/services/wire"
 )
@@ -34,6 +35,7 @@ type Config struct {
 	Advertise   string   // address under which the other processes reach it; "": where it listens
 	AheadGain   float64  // as drafter.Config has it
 	PrefixCache int      // likewise
+	Verifier    string   // address of the verifier, for drafts that read the target's hidden states; "": its default socket
 }
 
 // Check refuses drafts that cannot be in one process. Errors: Invalid.
@@ -92,7 +94,7 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (announcer *disc
 		return nil, undo, err
 	}
 	socket := roles.Besides(r.Server.Addr())
-	segment, err := r.OpenSegment(socket)
+	segment, err := r.OpenSegment(socket, shm.Config{})
 	if err != nil {
 		return nil, undo, err
 	}
@@ -109,23 +111,28 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (announcer *disc
 	}
 	undo.Add(publisher.Close)
 	served := drafting.Config{Trees: written}
+	states, err := c.states(r, &undo)
+	if err != nil {
+		return nil, undo, err
+	}
 	var closers []func(ctx context.Context, owner uint64) error
 	what := wire.Announcement{Addr: cmp.Or(c.Advertise, roles.Reachable(r.Server.Addr(), r.Certificate)), Segment: segment.ID()}
 	for i, path := range c.Drafts {
 		name, m := roles.ModelName(path), models[i]
 		d, err := drafter.New(drafter.Config{Model: m, Name: name, Pool: publisher, Events: r.Events, Counters: r.Counters,
-			AheadGain: c.AheadGain, PrefixCache: c.PrefixCache, Pulse: r.Beat(name)})
+			AheadGain: c.AheadGain, PrefixCache: c.PrefixCache, Pulse: r.Beat(name), Features: states.of(name), Taps: states.taps[path]})
 		if err != nil {
 			return nil, undo, err
 		}
 		undo.Add(func() { roles.Shutdown(d.Shutdown) })
 		closers = append(closers, d.CloseOwned)
-		describe := r.Describe(name, path, socket, m)
+		describe := states.describe(path, r.Describe(name, path, socket, m))
 		served.Drafters = append(served.Drafters, drafting.Named{Name: name, Drafter: d, Describe: describe,
 			Vocabulary: vocabulary(m.Vocab())})
 		told := describe()
 		what.Drafters = append(what.Drafters, wire.AnnouncedDrafter{Name: name, Model: told.Model, Vocab: told.Vocab,
-			Fingerprint: told.Fingerprint, Identity: told.Identity, Lineage: told.Lineage})
+			Fingerprint: told.Fingerprint, Identity: told.Identity, Lineage: told.Lineage,
+			Features: len(told.Taps) > 0})
 	}
 	forget := drafting.Register(r.Server.Registrar(), served)
 	r.Server.WhenGone(func(process uint64) {

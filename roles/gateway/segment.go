@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/services/shm"
 	"github.com/tandem-llm/tandem/services/trees"
 )
 
@@ -29,7 +30,7 @@ func (c Config) segment(r *roles.Process) (w *trees.Writer, socket string, undo 
 	if socket = segmentSocket(r.Server.Addr(), c.Verifier); socket == "" {
 		return nil, "", func() {}
 	}
-	segment, err := r.OpenSegment(socket)
+	segment, err := r.OpenSegment(socket, shm.Config{})
 	if err != nil {
 		r.Log.Warn("the verifier cannot be given this gateway's shared memory: merged trees travel inside tickets", "error", err)
 		return nil, "", func() {}

@@ -46,7 +46,7 @@ func RunDrafter(ctx context.Context, c Peer) error {
 // drafter assembles a drafter process, as package roles/drafter does.
 func (c Peer) drafter(ctx context.Context, r *roles.Process, undo *roles.Cleanup) error {
 	socket := roles.Besides(r.Server.Addr())
-	segment, err := r.OpenSegment(socket)
+	segment, err := r.OpenSegment(socket, shm.Config{})
 	if err != nil {
 		return err
 	}

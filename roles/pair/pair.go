@@ -2,8 +2,13 @@
 package pair
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/drafter"
@@ -14,10 +19,87 @@ import (
 
 // Pair is a target and its drafts, each to be run by a process on this machine.
 type Pair struct {
-	Target  string   // GGUF file
-	Drafts  []string // GGUF files, or drafter.LookupName
-	Sizes   roles.Sizes
-	Options engine.Options // that all models have in common
+	Target string   // GGUF file
+	Drafts []string // GGUF files, or drafter.LookupName
+	Heads  []string // side files of the target: medusa or ppd
+	// side files of drafts: see Sides
+	DraftHeads []string
+	Sizes      roles.Sizes
+	Options    engine.Options // that all models have in common
+
+	Features int64 // memory for hidden states that drafts read, if any does
+}
+
+// Taps returns the hidden states of the target that drafts read, each once, in the order of the drafts. Errors: Invalid, Corrupt.
+func Taps(drafts []string) (taps []int, err error) {
+	for _, d := range drafts {
+		if d == drafter.LookupName {
+			continue
+		}
+		side, err := engine.SideOf(d)
+		if err != nil {
+			return nil, err
+		}
+		for _, n := range side.Taps {
+			if side.Draft() && !slices.Contains(taps, n) {
+				taps = append(taps, n)
+			}
+		}
+	}
+	if len(taps) > tandem.MostTaps {
+		return nil, tandem.Errorf("", tandem.Invalid, "the drafts read the hidden states %v: at most %d are handed out", taps,
+			tandem.MostTaps)
+	}
+	return taps, nil
+}
+
+// Sides returns the side files of each draft. A single draft gets all of them; else each belongs to the draft of its lineage, for
+// which the drafts' files are read. Errors: Invalid for a file that is not of kind ppd or belongs to none of the drafts, Corrupt.
+func Sides(drafts, files []string) (map[string][]string, error) {
+	if len(files) == 0 {
+		return nil, nil
+	}
+	models := slices.DeleteFunc(slices.Clone(drafts), func(d string) bool { return d == drafter.LookupName })
+	if len(models) == 0 {
+		return nil, tandem.Errorf("", tandem.Invalid, "--draft-heads %s without a draft model: want its own as --draft", files[0])
+	}
+	lineages := map[string]string{} // of models, if there are several
+	for _, d := range models {
+		if len(models) == 1 {
+			break
+		}
+		if side, err := engine.SideOf(d); err != nil || side.Kind != "" {
+			continue // a draft with states has no side files; what else is wrong is said when it is opened
+		}
+		names, err := engine.Identify(context.Background(), d, engine.Options{})
+		if err != nil {
+			return nil, err
+		}
+		lineages[d] = names.Lineage
+	}
+	out := map[string][]string{}
+	for _, file := range files {
+		side, err := engine.SideOf(file)
+		if err != nil {
+			return nil, err
+		}
+		if side.Kind != engine.SidePPD {
+			return nil, tandem.Errorf("", tandem.Invalid, "--draft-heads %s is %s: want a side file of kind ppd", file,
+				cmp.Or(side.Kind, "a model"))
+		}
+		of := models[0]
+		if len(models) > 1 {
+			i := slices.IndexFunc(models, func(d string) bool { return lineages[d] == side.Lineage })
+			if i < 0 {
+				return nil, tandem.Errorf("", tandem.Invalid,
+					"--draft-heads %s was made for a model of lineage %s, and the drafts have %s: want the file of one of them", file,
+					side.Lineage, strings.Join(slices.Sorted(maps.Values(lineages)), ", "))
+			}
+			of = models[i]
+		}
+		out[of] = append(out[of], file)
+	}
+	return out, nil
 }
 
 // LeaveOut removes drafts of another vocabulary than the target's from Drafts, if others are left, and calls told with each and the
@@ -62,8 +144,20 @@ func (p *Pair) Check(prompt string, say func(note string)) error {
 	if err != nil {
 		return err
 	}
-	room := roles.Room{Sizes: p.Sizes.OrDefault(), Options: p.Options}
-	if err := room.Add(p.Target, tandem.DefaultLimits.Nodes); err != nil {
+	room := roles.Room{Sizes: p.Sizes.OrDefault(), Options: p.Options, Target: p.Target}
+	taps, err := Taps(p.Drafts)
+	if err != nil {
+		return err
+	}
+	if len(taps) > 0 {
+		room.Options.Taps, room.Beside = taps, p.Features
+	}
+	err = room.Add(p.Target, tandem.DefaultLimits.Nodes, p.Heads...)
+	if room.Options.Taps = nil; err != nil {
+		return err
+	}
+	sides, err := Sides(p.Drafts, p.DraftHeads)
+	if err != nil {
 		return err
 	}
 	for _, d := range p.Drafts {
@@ -77,7 +171,7 @@ func (p *Pair) Check(prompt string, say func(note string)) error {
 		if d == drafter.LookupName {
 			continue
 		}
-		if err := room.Add(d, drafter.DefaultTreeRows); err != nil {
+		if err := room.Add(d, drafter.DefaultTreeRows, sides[d]...); err != nil {
 			return err
 		}
 	}
@@ -98,6 +192,13 @@ func (e otherVocabulary) Unwrap() error { return e.error }
 func (p *Pair) compare(draft string, target *token.Vocab) (note string, err error) {
 	if draft == drafter.LookupName {
 		return "", nil
+	}
+	switch side, err := engine.SideOf(draft); {
+	case err != nil || side.Draft():
+		return "", err // it has no vocabulary of its own; whose it is is compared when its memory is measured
+	case side.InVerifier():
+		return "", tandem.Errorf("", tandem.Invalid,
+			"--draft %s: it is a side file of kind %s, which runs in the verifier: want --heads %s", draft, side.Kind, draft)
 	}
 	vocab, err := token.Open(draft)
 	if err != nil {

@@ -39,20 +39,36 @@ type System struct {
 	dir     string
 	gateway func() (end func()) // starts it
 	end     func()              // of the gateway
+	target  string
+
+	verifier    func(heads []string) (end func())
+	endVerifier func()
 }
 
 // Start returns a gateway and a verifier of a target once both serve. change, if given, may change how the gateway is configured.
 func Start(t testing.TB, target string, change ...func(*gateway.Config)) *System {
+	t.Helper()
+	return StartTapped(t, target, nil, change...)
+}
+
+// StartTapped is Start with a verifier that hands out hidden states.
+func StartTapped(t testing.TB, target string, taps []int, change ...func(*gateway.Config)) *System {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "roles") // t.TempDir would be too long a path for a socket
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	s := &System{Log: new(Log), t: t, dir: dir}
-	s.run("verifier", func(ctx context.Context) error {
-		return verifier.Run(ctx, verifier.Config{Config: s.config("verifier"), Models: models, Target: target, Pool: s.pool()})
-	})
+	s := &System{Log: new(Log), t: t, dir: dir, target: target}
+	s.verifier = func(heads []string) (end func()) {
+		with := models
+		with.Sides = map[string][]string{target: heads}
+		return s.run("verifier", func(ctx context.Context) error {
+			return verifier.Run(ctx, verifier.Config{Config: s.config("verifier"), Models: with, Target: target, Pool: s.pool(),
+				Taps: taps, FeatureBytes: 1 << 20})
+		})
+	}
+	s.endVerifier = s.verifier(nil)
 	serve := func(ctx context.Context) error {
 		c := gateway.Config{Config: s.config("gateway"), Target: target, Verifier: s.addr("verifier"),
 			PoolFile: filepath.Join(dir, "pool"), HTTP: gateway.NoHTTP,
@@ -75,6 +91,25 @@ func (s *System) Restart() {
 	s.t.Helper()
 	s.end()
 	s.end = s.gateway()
+	s.awaitVerifier()
+}
+
+// Heads ends the verifier and returns once another one, with these side files, serves.
+func (s *System) Heads(files ...string) {
+	s.t.Helper()
+	s.endVerifier()
+	s.Await("the verifier to go", func(p *tandemv1.Process) bool { return p.GetRole() == "verifier" && !p.GetUp() })
+	s.endVerifier = s.verifier(files)
+	s.Await("the verifier with its heads", func(p *tandemv1.Process) bool {
+		return p.GetRole() == "verifier" && p.GetUp() && len(p.GetWays()) == len(files)
+	})
+}
+
+// RestartVerifier ends the verifier and returns once another one serves.
+func (s *System) RestartVerifier() {
+	s.t.Helper()
+	s.endVerifier()
+	s.endVerifier = s.verifier(nil)
 	s.awaitVerifier()
 }
 
@@ -106,8 +141,19 @@ func (s *System) awaitVerifier() {
 // Drafter starts a process of drafters that the others find only through the pool's server; end stops it. name is
 // the process's, not a drafter's.
 func (s *System) Drafter(name string, drafts ...string) (end func()) {
+	s.t.Helper()
+	return s.DrafterWith(name, nil, drafts...)
+}
+
+// DrafterWith is Drafter with side files of the drafts, by their files.
+func (s *System) DrafterWith(name string, sides map[string][]string, drafts ...string) (end func()) {
+	own := models
+	own.Sides = sides
+	own.Target = s.target
+	own.Open = func(path string, o engine.Options) (*engine.Model, error) { return engine.OpenDraft(path, s.target, o) }
 	return s.run(name, func(ctx context.Context) error {
-		return drafter.Run(ctx, drafter.Config{Config: s.config(name), Models: models, Drafts: drafts, Pool: s.pool()})
+		return drafter.Run(ctx, drafter.Config{Config: s.config(name), Models: own, Drafts: drafts, Pool: s.pool(),
+			Verifier: s.addr("verifier")})
 	})
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/measure"
+	"github.com/tandem-llm/tandem/profile"
 	"github.com/tandem-llm/tandem/roles"
 )
 
@@ -39,12 +40,13 @@ type measured struct {
 	Costs    []tandem.Cost
 }
 
-// costsOf returns the costs of m's passes: those that a predecessor on the same socket measured, else measured
+// costsOf returns the costs of m's passes: those that a predecessor on the same socket measured, else those of the plan file, else measured
 // now. If that fails it returns nil, and the planner learns them. If m's passes are about as quick without
 // spare of its threads, as on a machine with more cores than its memory can feed, m goes on without them.
-func costsOf(ctx context.Context, r *roles.Process, m *engine.Model, path, listen, kvType string, spare int) []tandem.Cost {
-	now := measured{Model: path, Threads: m.Threads(), Spare: spare, ISA: m.ISA(), KVType: kvType}
-	if info, err := os.Stat(path); err == nil {
+func costsOf(ctx context.Context, r *roles.Process, m *engine.Model, c Config, plan *profile.Plan,
+	listen string) []tandem.Cost {
+	now := measured{Model: c.Target, Threads: m.Threads(), Spare: c.SpareThreads, ISA: m.ISA(), KVType: c.Models.Options.KVType}
+	if info, err := os.Stat(c.Target); err == nil {
 		now.Bytes, now.Modified = info.Size(), info.ModTime().UTC()
 	}
 	file := costsFile(listen)
@@ -55,6 +57,13 @@ func costsOf(ctx context.Context, r *roles.Process, m *engine.Model, path, liste
 		}
 		return old.Costs
 	}
+	if plan.Machine != nil {
+		err := now.look(m, plan, r.Version)
+		if err == nil {
+			return now.Costs
+		}
+		r.Log.Warn("plan not used", "file", c.Plan, "error", err)
+	}
 	if err := now.measure(ctx, m, r.Alive); err != nil {
 		r.Log.Warn("costs of passes not measured", "error", err)
 		return nil
@@ -63,6 +72,39 @@ func costsOf(ctx context.Context, r *roles.Process, m *engine.Model, path, liste
 		r.Log.Warn("costs of passes not kept for a restart", "file", file, "error", err)
 	}
 	return now.Costs
+}
+
+// look fills in the costs, and the threads to use, from a plan. Errors: those of profile.Plan.Costs, and the model's.
+func (now *measured) look(m *engine.Model, p *profile.Plan, version string) error {
+	box := profile.ThisBox()
+	on := func(threads int) ([]tandem.Cost, error) {
+		return p.Costs(box, version, profile.What{Kind: "target", Identity: m.Names().Identity, Threads: threads, Device: m.ISA()})
+	}
+	used := now.Threads
+	costs, err := on(used)
+	if err != nil {
+		return err
+	}
+	if enough := now.Threads - now.Spare; now.Spare > 0 && enough > 0 {
+		fewer, err := on(enough)
+		if err != nil {
+			return err
+		}
+		if slower(nearest(fewer), nearest(costs)) <= mostSlower {
+			used, costs = enough, fewer
+		}
+	}
+	if err := m.SetThreads(used); err != nil {
+		return err
+	}
+	now.Used, now.Costs = used, costs
+	return nil
+}
+
+// nearest returns the costs behind the shortest of their contexts.
+func nearest(costs []tandem.Cost) []tandem.Cost {
+	shortest := slices.MinFunc(costs, func(a, b tandem.Cost) int { return a.Context - b.Context }).Context
+	return slices.DeleteFunc(slices.Clone(costs), func(c tandem.Cost) bool { return c.Context != shortest })
 }
 
 // measure fills in the costs, and the threads to use. Other processes start at the same time and take cores, which makes

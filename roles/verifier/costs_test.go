@@ -6,12 +6,14 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
+	"github.com/tandem-llm/tandem/profile"
 )
 
 // TestCostsAreKept: what a verifier measured is there for the next on its socket, and for no other model, machine or
@@ -106,6 +108,48 @@ func TestSpareThreads(t *testing.T) {
 		now := measured{Threads: 2, Spare: spare}
 		if err := errors.Join(m.SetThreads(2), now.measure(t.Context(), m, nil)); err != nil || now.Used != want || m.Threads() != want {
 			t.Errorf("%d to spare: uses %d threads (%v), want %d", spare, now.Used, err, want)
+		}
+	}
+}
+
+// TestPlan: costs and threads come from a plan of this machine, version and model; any other plan is an error that says why.
+func TestPlan(t *testing.T) {
+	m, err := engine.Open("../../models/gopher-19m-q8_0.gguf", engine.Options{Device: testdevice.CPU(t, 2), Context: 256, KVPages: 16,
+		MaxRows: 64})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	made := func(version string, fewer time.Duration) *profile.Plan {
+		p := (&profile.Plan{}).Begin(profile.ThisBox(), version)
+		for threads, ms := range map[int]time.Duration{1: fewer, 2: 10 * time.Millisecond} {
+			p.Time(profile.Subject{What: profile.What{Kind: "target", Identity: m.Names().Identity, Threads: threads, Device: m.ISA()},
+				Points: profile.Points([]tandem.Cost{{Rows: 1, Context: 128, Time: ms}, {Rows: 1, Context: 512, Time: 50 * ms}})})
+		}
+		return p
+	}
+	for _, c := range []struct {
+		version     string
+		fewer       time.Duration
+		spare, used int
+		want        string
+	}{
+		{"v", 10 * time.Millisecond, 1, 1, ""}, {"v", 19 * time.Millisecond, 1, 2, ""}, {"v", 10 * time.Millisecond, 0, 2, ""},
+		{"v", 10 * time.Millisecond, 2, 2, ""}, {"w", 10 * time.Millisecond, 1, 2, "measured by tandem w, this is v"},
+	} {
+		now := measured{Threads: 2, Spare: c.spare}
+		if err := m.SetThreads(2); err != nil {
+			t.Fatal(err)
+		}
+		err := now.look(m, made(c.version, c.fewer), "v")
+		if c.want != "" {
+			if err == nil || !strings.Contains(err.Error(), c.want) || m.Threads() != 2 || now.Costs != nil {
+				t.Errorf("%+v: %v, %d threads", c, err, m.Threads())
+			}
+			continue
+		}
+		if err != nil || now.Used != c.used || m.Threads() != c.used || len(now.Costs) != 2 {
+			t.Errorf("%+v: %v, uses %d threads, %d costs", c, err, now.Used, len(now.Costs))
 		}
 	}
 }

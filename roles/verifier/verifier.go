@@ -25,7 +25,10 @@ type Config struct {
 	Drafters     []string // addresses of drafter processes that do not announce themselves
 	PrefixCache  int      // as verifier.Config has it
 	Measure      bool     // measure at the start what its passes cost
+	Plan         string   // file of package profile that is looked into before measuring; "" for none
 	Batches      int      // as verifier.Config has it
+	Taps         []int    // hidden states to hand out to drafters that read them; nil: none
+	FeatureBytes int      // memory for them
 	SpareThreads int      // threads to leave to others, if passes measured at the start take hardly longer without them
 }
 
@@ -53,19 +56,32 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (server *verifyi
 	if err != nil {
 		return nil, undo, err
 	}
+	features := shm.Config{Slots: featureSlots, SlotSize: featureSlot}
+	if len(c.Taps) > 0 {
+		c.Models.Options.Taps, c.Models.Beside = c.Taps, int64(c.FeatureBytes)+int64(features.Slots)*int64(features.SlotSize)
+	}
 	models, err := r.Load([]string{c.Target}, c.Models, tandem.DefaultLimits.Nodes, &undo)
 	if err != nil {
 		return nil, undo, err
 	}
 	m := models[0]
+	plan := c.plan(r)
 	var costs []tandem.Cost
 	if c.Measure {
-		costs = costsOf(ctx, r, m, c.Target, r.Server.Addr(), c.Models.Options.KVType, c.SpareThreads)
+		costs = costsOf(ctx, r, m, c, plan, r.Server.Addr())
 	}
-	process := r.DescribeProcess("verifier", "")
-	v, err := verifier.New(verifier.Config{Model: m, Events: r.Events, Counters: r.Counters, Costs: costs, PrefixCache: c.PrefixCache,
-		Batches: c.Batches,
-		Pulse:   r.Beat(roles.ModelName(c.Target)), Process: func() tandem.Description {
+	segment, socket, err := c.segment(r, features, &undo)
+	if err != nil {
+		return nil, undo, err
+	}
+	ways, err := c.ways(ctx, r, m, plan)
+	if err != nil {
+		return nil, undo, err
+	}
+	process := r.DescribeProcess("verifier", socket)
+	v, err := verifier.New(verifier.Config{Model: m, Events: r.Events, Counters: r.Counters, Costs: costs, Ways: ways,
+		PrefixCache: c.PrefixCache, Batches: c.Batches, Taps: c.Taps, FeatureBytes: c.FeatureBytes,
+		Pulse: r.Beat(roles.ModelName(c.Target)), Process: func() tandem.Description {
 			d := process()
 			d.File = filepath.Base(c.Target)
 			return d
@@ -75,8 +91,9 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (server *verifyi
 	}
 	undo.Add(func() { roles.Shutdown(v.Shutdown) })
 	mapped := new(shm.Set) // the shared memory of drafters and gateways on this host
-	server = verifying.NewServer(verifying.Config{Verifier: v, Counters: r.Counters, MaxNodes: tandem.DefaultLimits.Nodes,
-		Vocab: m.Vocab().Size(), Map: func(socket string) func() {
+	r.Gauge("features.bytes", v.FeatureBytes)
+	server = verifying.NewServer(verifying.Config{Verifier: v, Features: v, Segment: segment, Counters: r.Counters,
+		MaxNodes: tandem.DefaultLimits.Nodes, Vocab: m.Vocab().Size(), Map: func(socket string) func() {
 			return shm.NewLink(shm.Verifier, mapped, func(context.Context) (string, error) { return socket, nil }).Close
 		}})
 	r.Server.WhenGone(func(process uint64) {
@@ -101,6 +118,28 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (server *verifyi
 	undo.Add(tickets.Close)
 	r.Tell(func(counters map[string]int64) { tellPool(counters, v.Waiting()) })
 	return server, undo, nil
+}
+
+const (
+	// featureSlots is how many answers with features may be read at a time: one of each drafter and session.
+	featureSlots = 32
+	// featureSlot is room for the largest answer.
+	featureSlot = 256 << 10
+)
+
+// segment makes the shared memory in which drafters on this host find features; nil and "" if there are none to hand out, or no drafter
+// can be on this host.
+func (c Config) segment(r *roles.Process, shape shm.Config, undo *roles.Cleanup) (*shm.Segment, string, error) {
+	socket := roles.Besides(r.Server.Addr())
+	if len(c.Taps) == 0 || socket == "" {
+		return nil, "", nil
+	}
+	segment, err := r.OpenSegment(socket, shape)
+	if err != nil {
+		return nil, "", err
+	}
+	undo.Add(func() { segment.Close() })
+	return segment, socket, nil
 }
 
 // tellPool adds the pool's state: how many tickets wait, the bound, how old the first is, and who drafted them.

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"slices"
+
+	"github.com/tandem-llm/tandem/bench/guesses"
+	"github.com/tandem-llm/tandem/engine"
+)
+
+type benchGuessesCmd struct {
+	Target      string    `help:"GGUF file of the target (default: the shipped one)." placeholder:"FILE"`
+	Heads       []string  `help:"Side file of the target by which it guesses by itself, of kind medusa or ppd; may be repeated, one of each kind." placeholder:"FILE" sep:"none"`
+	Draft       []string  `help:"GGUF file of a draft: a plain model, or a side file of kind dovetail, eagle or eagle3; may be repeated." placeholder:"FILE" sep:"none"`
+	Prompts     string    `help:"JSON lines with id, domain and prompt (default: the shipped ones)." placeholder:"FILE" setting:"-"`
+	Domain      []string  `help:"Only prompts of this domain; may be repeated." placeholder:"NAME" setting:"-"`
+	Count       int       `help:"Prompts of each domain that are judged." default:"8" setting:"-"`
+	Calibrate   int       `help:"Prompts of each domain, behind those, on which trees are calibrated." default:"12" setting:"-"`
+	MaxTokens   int       `help:"Tokens that the target says to a prompt at most." default:"128" setting:"-"`
+	Temperature []float64 `help:"Temperatures of the target." default:"0,1" placeholder:"T,…" setting:"-"`
+	Seed        uint64    `help:"Seed of the target's draws." default:"1" setting:"-"`
+	Width       []int     `help:"Nodes of trees, root and prompt nodes included; if 64 is among them, ppd is also measured with 128 and 256." default:"2,4,8,16,32,64" placeholder:"N,…" setting:"-"`
+	Timed       int       `help:"Prompts of each domain that are also decoded with real rounds, which shows which size is fastest; 0 = none." default:"2" setting:"-"`
+	Rounds      int       `help:"Passes of each width that are timed; the lower quartile counts." default:"8" setting:"-"`
+	computeFlags
+	output
+}
+
+// Run measures how good guesses are.
+func (c *benchGuessesCmd) Run(a *app) error {
+	config := guesses.Config{Heads: c.Heads, Drafts: c.Draft, Only: c.Domain, Count: c.Count, Calibrate: c.Calibrate,
+		MaxTokens: c.MaxTokens, Temperatures: c.Temperature, Seed: c.Seed, Widths: c.Width, Timed: c.Timed, Rounds: c.Rounds}
+	if err := config.Validate(); err != nil {
+		return err
+	}
+	var err error
+	if config.Heads, err = headPaths(c.Heads); err != nil {
+		return err
+	}
+	config.Drafts = slices.Clone(c.Draft)
+	if err := shippedSides(config.Drafts, "draft"); err != nil {
+		return err
+	}
+	if config.Target, err = targetPath(c.Target); err != nil {
+		return err
+	}
+	if config.Prompts, err = promptsPath(c.Prompts); err != nil {
+		return err
+	}
+	dev, err := c.open()
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	config.Open = func(path string, o engine.Options) (*engine.Model, error) {
+		o.Device = dev
+		return a.openModel(path, o)
+	}
+	open := a.openDrafts(config.Target)
+	config.Draft = func(path string, o engine.Options) (*engine.Model, error) {
+		o.Device = dev
+		return open(path, o)
+	}
+	bar := &steps{a: a, counts: true}
+	config.Progress = func(p guesses.Progress) { bar.step(p.Doing, int64(p.Done), int64(p.Total)) }
+	r, err := guesses.Run(a.ctx, config)
+	bar.end()
+	if err != nil {
+		return err
+	}
+	return c.show(a, r)
+}

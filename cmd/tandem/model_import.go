@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/convert"
+	"github.com/tandem-llm/tandem/engine/side"
+)
+
+type modelImportCmd struct {
+	In     string `arg:"" name:"in" help:"Folder with *.safetensors and config.json, one such file, or a GGUF file of architecture eagle3."`
+	Out    string `arg:"" name:"out" help:"Side file to make (GGUF)."`
+	Target string `help:"GGUF file of the target that the checkpoint was trained for." required:"" placeholder:"FILE" setting:"-"`
+	Kind   string `help:"auto, medusa, ppd, dovetail, eagle or eagle3." default:"auto" setting:"-"`
+	Type   string `help:"Type of the matrices, as for quantize." default:"f16" placeholder:"TYPE" setting:"-"`
+	Taps   string `help:"Hidden states that a draft reads, as numbers of layers: 2,16,29; -1 is the state after the final norm (default: what the checkpoint says)." placeholder:"LAYERS" setting:"-"`
+	convertFlags
+}
+
+// Run makes a side file of a published checkpoint.
+func (c *modelImportCmd) Run(a *app) error {
+	o := convert.ImportOptions{Type: c.Type}
+	if c.Kind != "auto" {
+		o.Kind = side.Kind(c.Kind)
+	}
+	var err error
+	if o.Taps, err = parseTaps(c.Taps); err != nil {
+		return err
+	}
+	if o.Target, err = sideTarget(a.ctx, c.Target); err != nil {
+		return err
+	}
+	return c.run(a, c.Out, func(opt convert.Options) (*convert.Result, error) {
+		o.Options = opt
+		r, notes, err := convert.Import(a.ctx, c.In, c.Out, o)
+		if err != nil {
+			return nil, err
+		}
+		for _, n := range notes {
+			fmt.Fprintln(a.stderr, oneLine(n))
+		}
+		return r, nil
+	})
+}
+
+// parseTaps reads numbers separated by commas; none for "".
+func parseTaps(s string) (taps []int, err error) {
+	if s == "" {
+		return nil, nil
+	}
+	for _, f := range strings.Split(s, ",") {
+		n, err := strconv.Atoi(strings.TrimSpace(f))
+		if err != nil {
+			return nil, tandem.Errorf("", tandem.Invalid, "--taps %.40q: want numbers of layers, like 2,16,29", s)
+		}
+		taps = append(taps, n)
+	}
+	return taps, nil
+}
+
+// sideTarget reads what a side file for the model at path must fit: the whole file, for the lineage of one that states none.
+func sideTarget(ctx context.Context, path string) (side.Target, error) {
+	info, err := engine.Inspect(path)
+	if err != nil {
+		return side.Target{}, err
+	}
+	defer wide()()
+	names, err := engine.Identify(ctx, path, engine.Options{})
+	if err != nil {
+		return side.Target{}, err
+	}
+	c := info.Config
+	return side.Target{Path: path, Lineage: names.Lineage, Vocabulary: names.Vocabulary, Dim: c.Dim, Vocab: c.Vocab, Layers: c.Layers}, nil
+}

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/engine/side"
+	"github.com/tandem-llm/tandem/roles"
+)
+
+// sideInfo is what model info tells of a side file.
+type sideInfo struct {
+	File       string            `json:"file"`
+	Name       string            `json:"name"`
+	Kind       string            `json:"kind"`
+	Called     string            `json:"called"`  // where ways and drafters are named
+	RunsIn     string            `json:"runs_in"` // verifier or drafter
+	Lineage    string            `json:"target_lineage"`
+	Vocabulary string            `json:"target_vocabulary"`
+	Dim        int               `json:"target_dim"`
+	Tokens     int               `json:"target_tokens"`
+	Fits       *bool             `json:"fits,omitempty"` // the target that was named
+	Because    string            `json:"because,omitempty"`
+	Taps       []int             `json:"taps"`
+	Shape      string            `json:"shape"`
+	Parameters int64             `json:"parameters"`
+	FileBytes  int64             `json:"file_bytes"`
+	Types      map[string]int    `json:"types"` // tensors by type
+	Digest     string            `json:"digest,omitempty"`
+	Keys       map[string]string `json:"keys"`
+}
+
+// side prints what a side file holds.
+func (c *modelInfoCmd) side(a *app, f *gguf.File) error {
+	s, err := side.Read(f)
+	if err != nil {
+		return err
+	}
+	m := sideInfo{File: c.File, Kind: string(s.Kind), Called: string(s.Kind), RunsIn: "verifier", Lineage: s.Lineage,
+		Vocabulary: s.Vocabulary, Dim: s.Dim, Tokens: s.Vocab, Taps: append([]int{}, s.Taps...), Shape: shapeOf(s), FileBytes: f.Size(),
+		Types: map[string]int{}, Keys: map[string]string{}}
+	if s.Kind.IsDraft() {
+		m.Called, m.RunsIn = roles.ModelName(c.File), "drafter"
+	}
+	if m.Name, err = f.StringOr("general.name", m.Kind); err != nil {
+		return err
+	}
+	for i := range f.Tensors() {
+		t := &f.Tensors()[i]
+		m.Parameters += int64(t.Elements())
+		m.Types[t.Type.String()]++
+	}
+	for _, k := range f.Keys() {
+		m.Keys[k.Name] = f.Describe(k.Name)
+	}
+	if c.Target != "" {
+		if err := m.compare(a, s, c.Target); err != nil {
+			return err
+		}
+	}
+	if c.Identity {
+		defer wide()()
+		if m.Digest, err = f.NewDigest().Sum(a.ctx); err != nil {
+			return err
+		}
+	}
+	if c.JSON {
+		return printJSON(a.stdout, m)
+	}
+	return m.print(a, f)
+}
+
+// compare says whether the side file fits the target at path.
+func (m *sideInfo) compare(a *app, s *side.Spec, path string) error {
+	target, err := sideTarget(a.ctx, path)
+	if err != nil {
+		return err
+	}
+	fits := true
+	if err := s.Fits(m.File, target); err != nil {
+		fits, m.Because = false, err.Error()
+	}
+	m.Fits = &fits
+	return nil
+}
+
+// shapeOf describes what a side file consists of.
+func shapeOf(s *side.Spec) string {
+	switch d := s.Draft; s.Kind {
+	case side.Medusa:
+		return fmt.Sprintf("%d heads of %d residual blocks", s.Heads, s.Residual)
+	case side.PPD:
+		return fmt.Sprintf("%d prompt tokens of %d ensemble members", s.Tokens, s.Ensemble)
+	default:
+		words := fmt.Sprintf("%d blocks, d %d, %d heads, %d kv heads of %d, ffn %d, context %d", d.Blocks, d.Width, d.Heads, d.KVHeads,
+			d.HeadDim,
+			d.FFN, d.Context)
+		if s.Kind == side.Eagle3 {
+			words += fmt.Sprintf(", %d of the target's tokens", len(d.IDs))
+		}
+		return words
+	}
+}
+
+// tapsOf describes hidden states.
+func tapsOf(taps []int) string {
+	words := make([]string, len(taps))
+	for i, t := range taps {
+		if words[i] = fmt.Sprintf("after layer %d", t); t == side.LastNorm {
+			words[i] = "after the final norm"
+		}
+	}
+	return cmp.Or(strings.Join(words, ", "), "none")
+}
+
+func (m *sideInfo) print(a *app, f *gguf.File) error {
+	fits := "name it with --target FILE to compare"
+	if m.Fits != nil {
+		if fits = "no: " + m.Because; *m.Fits {
+			fits = "yes"
+		}
+	}
+	size := engine.Bytes(m.FileBytes)
+	if m.FileBytes < 1<<20 {
+		size = fmt.Sprintf("%d bytes", m.FileBytes)
+	}
+	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	rows := [][2]string{
+		{"file", fmt.Sprintf("%s (GGUF v%d, %s)", m.File, f.Version(), size)},
+		{"name", m.Name},
+		{"side file", m.Kind},
+		{"runs in", fmt.Sprintf("the %s, called %s", m.RunsIn, m.Called)},
+		{"target", fmt.Sprintf("lineage %s, d %d, %d tokens, fingerprint %s", m.Lineage, m.Dim, m.Tokens, m.Vocabulary)},
+		{"fits the target", fits},
+		{"hidden states", tapsOf(m.Taps)},
+		{"shape", m.Shape},
+		{"parameters", fmt.Sprint(m.Parameters)},
+	}
+	if m.Digest != "" {
+		rows = append(rows, [2]string{"digest", m.Digest})
+	}
+	for _, row := range rows {
+		fmt.Fprintf(w, "%s\t%s\n", row[0], oneLine(row[1]))
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.Types)) {
+		fmt.Fprintf(w, "tensors\t%d of %s\n", m.Types[name], name)
+	}
+	for _, k := range f.Keys() {
+		fmt.Fprintf(w, "key\t%s = %s\n", k.Name, m.Keys[k.Name])
+	}
+	return w.Flush()
+}
+
+// refuseTarget refuses --target for a file that is no side file.
+func (c *modelInfoCmd) refuseTarget() error {
+	if c.Target == "" {
+		return nil
+	}
+	return tandem.Errorf("", tandem.Invalid, "--target: %s is no side file, it belongs to no target", c.File)
+}

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/profile"
+	"github.com/tandem-llm/tandem/spec/shape"
+)
+
+// ways measures the target's own ways: how long a guess takes, and how right guesses are on what the target said.
+func (p *profiler) ways(m *engine.Model) error {
+	for _, w := range m.Ways() {
+		fmt.Fprintf(p.app.stderr, "measuring guesses of %s …\n", w.Name)
+		i := slices.IndexFunc(p.Heads, func(path string) bool {
+			side, err := engine.SideOf(path)
+			return err == nil && side.Kind == w.Name
+		})
+		lineage, err := engine.SideLineage(p.app.ctx, p.Heads[i])
+		if err != nil {
+			return err
+		}
+		time := func() error {
+			took, err := p.guess(m, w)
+			if err == nil {
+				p.plan.Time(profile.Subject{What: profile.What{Kind: w.Name, Identity: tandem.Identity(lineage), Threads: m.Threads(),
+					Device: m.ISA()}, Points: []profile.Point{{Rows: 1, Context: p.Context[0], NS: int64(max(took, 1))}}})
+			}
+			return err
+		}
+		if err := errors.Join(time(), p.fewer(m, time)); err != nil {
+			return err
+		}
+		for _, text := range p.texts {
+			t := profile.Table{Target: p.lineage, Name: w.Name, Lineage: lineage, Temperature: p.Temperature, Text: text.Text}
+			if t.Accuracy, t.Lengths, err = judged(w, text.samples[w.Name]); err != nil {
+				return err
+			}
+			p.plan.Put(t)
+			p.latest = append(p.latest, t)
+		}
+	}
+	return nil
+}
+
+// guess returns the lower quartile of the times of a way's guesses behind one row.
+func (p *profiler) guess(m *engine.Model, w tandem.Way) (time.Duration, error) {
+	ask := engine.GuessAsk{Way: w.Name}
+	for range max(w.Levels*w.Members, 1) {
+		ask.Hidden = append(ask.Hidden, make([]float32, m.Config().Dim))
+	}
+	var times []time.Duration
+	for i := range p.Rounds + 1 {
+		begun := time.Now()
+		if _, err := m.Guess([]engine.GuessAsk{ask}, profileRanks); err != nil {
+			return 0, err
+		}
+		if i > 0 { // the first finds nothing in caches
+			times = append(times, time.Since(begun))
+		}
+	}
+	slices.Sort(times)
+	return times[len(times)/4], p.app.ctx.Err()
+}
+
+// judged returns how right a way is on a text, as rounds with trees of profileNodes nodes see it, and the lengths of trees of several
+// sizes: by their own tables and as rounds on the text have them.
+func judged(w tandem.Way, pieces [][]shape.Sample) (*shape.Accuracy, []profile.Length, error) {
+	fit := func(nodes int) (a *shape.Accuracy, l profile.Length, err error) {
+		rounds, tokens := 0, 0
+		if l.Nodes = nodes; w.Members > 0 {
+			var sp shape.Sparse
+			if a, sp, err = shape.FitSparse(pieces, w, profileRanks, nodes); err != nil {
+				return nil, l, err
+			}
+			l.Expected = sp.Length
+			for _, piece := range pieces {
+				r, n := sp.Replay(piece)
+				rounds, tokens = rounds+len(r), tokens+n
+			}
+		} else {
+			var s shape.Shape
+			if a, s, err = shape.Fit(pieces, w.Levels, profileRanks, nodes); err != nil {
+				return nil, l, err
+			}
+			l.Expected = s.Length(a.Rate())
+			for _, piece := range pieces {
+				r := shape.Replay(s, piece)
+				rounds, tokens = rounds+len(r), tokens+int(shape.Measured(s, r)*float64(len(r))+0.5)
+			}
+		}
+		l.Measured = min(max(float64(tokens)/float64(max(rounds, 1)), 1), float64(nodes))
+		l.Expected = min(max(l.Expected, 1), float64(nodes))
+		return a, l, nil
+	}
+	var lengths []profile.Length
+	for nodes := 2; nodes <= 64; nodes *= 2 {
+		if nodes <= w.Members {
+			continue
+		}
+		_, l, err := fit(nodes)
+		if err != nil {
+			return nil, nil, err
+		}
+		lengths = append(lengths, l)
+	}
+	a, _, err := fit(max(profileNodes, 2*(w.Members+1)))
+	return a, lengths, err
+}
