@@ -93,7 +93,7 @@ var rooms = map[string][]string{
 
 	"cache": {"."},
 	// its tables are those of spec/shape
-	"profile": {".", "spec/shape"},
+	"profile": {".", "spec/shape", "engine/gguf"},
 	"demo":    {"."},
 	"models":  {}, // the shipped models as bytes: whoever imports it is 38 MB larger
 

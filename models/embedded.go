@@ -4,5 +4,5 @@ package models
 
 import "embed"
 
-//go:embed gopher-*.gguf
+//go:embed gopher-*.gguf gopher-*.plan.json
 var files embed.FS

@@ -28,6 +28,9 @@ const (
 	Dovetail = "gopher-dovetail-q8_0.gguf"
 )
 
+// Plan is the name of Target's plan: how right its side files and drafts are on calibration text.
+const Plan = "gopher-19m-q8_0.plan.json"
+
 // Sides returns the names of the side files for Target that this program carries: those of Medusa, PPD and Dovetail that it was built with.
 func Sides() []string {
 	return slices.DeleteFunc([]string{Medusa, PPD, Dovetail}, func(name string) bool {
@@ -36,6 +39,6 @@ func Sides() []string {
 	})
 }
 
-// Files returns the model files that this program carries, named Target, Draft, Experts and Sides, in its root folder. It is empty in a
+// Files returns the files that this program carries, named Target, Draft, Experts, Sides and Plan, in its root folder. It is empty in a
 // program built with the tag nomodels. The files implement io.ReaderAt.
 func Files() fs.FS { return files }

@@ -13,9 +13,9 @@ import (
 // TestFiles: the program carries the models in this folder, and its files can be read from any offset.
 func TestFiles(t *testing.T) {
 	entries, err := fs.ReadDir(Files(), ".")
-	names := append(append(Experts(), Target, Draft), Sides()...)
+	names := append(append(Experts(), Target, Draft, Plan), Sides()...)
 	if err != nil || len(entries) != len(names) || len(names) < 5 {
-		t.Fatalf("%d files, %v: want the target, a draft, three experts and %q, as in Files", len(entries), err, Sides())
+		t.Fatalf("%d files, %v: want the target and its plan, a draft, three experts and %q, as in Files", len(entries), err, Sides())
 	}
 	for _, name := range names {
 		want, err := os.ReadFile(name)

@@ -9,15 +9,17 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/gguf"
 )
 
 // Name is the name of the plan in the cache's folder.
 const Name = "plan.json"
 
-// Beside returns the name of the plan that ships beside a model file.
-func Beside(model string) string { return model + ".plan.json" }
+// Beside returns the path of the plan that ships beside a model, which may be one that the program carries (gguf.Builtin).
+func Beside(model string) string { return strings.TrimSuffix(model, ".gguf") + ".plan.json" }
 
 // MostBytes is the size of the largest plan.
 const MostBytes = 4 << 20
@@ -58,9 +60,28 @@ func (p *Plan) Encode() ([]byte, error) {
 	return append(b, '\n'), nil
 }
 
-// Read reads the plan in a file. Errors: Corrupt; Unavailable with fs.ErrNotExist in it if there is no such file, or with another reason
-// if it cannot be read.
+// Read reads the plan in a file, on disk or carried by the program. Errors: Corrupt; Unavailable with fs.ErrNotExist in it if there is no
+// such file, or with another reason if it cannot be read.
 func Read(file string) (*Plan, error) {
+	b, err := read(file)
+	if err != nil {
+		return nil, err
+	}
+	p, err := Decode(b)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return p, nil
+}
+
+func read(file string) ([]byte, error) {
+	if name, ok := strings.CutPrefix(file, gguf.Builtin); ok {
+		b, err := gguf.ReadCarried(name)
+		if err != nil {
+			return nil, tandem.Errorf(op, tandem.Unavailable, "%w", err)
+		}
+		return b, nil
+	}
 	st, err := os.Stat(file)
 	if err != nil {
 		return nil, tandem.Errorf(op, tandem.Unavailable, "%w", err)
@@ -77,11 +98,7 @@ func Read(file string) (*Plan, error) {
 	if err != nil {
 		return nil, tandem.Errorf(op, tandem.Unavailable, "%s: %w", file, err)
 	}
-	p, err := Decode(b)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
-	}
-	return p, nil
+	return b, nil
 }
 
 // Write replaces the plan in a file, as a whole: readers see the old one or the new one. Its folder is made if it is not there. Errors:

@@ -4,7 +4,7 @@
 // quantisation of a model, and may ship beside it.
 //
 //	CACHE/plan.json        both parts, written by `tandem profile`
-//	MODEL.plan.json        the second part, beside a model
+//	MODEL.plan.json        the second part, beside MODEL.gguf
 //
 // A plan only makes a start quicker. Nothing may depend on it: a plan that is missing, damaged, of another machine or out of date is
 // left out with a note that says why, and a false one costs time, never text.

@@ -9,9 +9,11 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/spec/shape"
 )
 
@@ -100,6 +102,20 @@ func TestFiles(t *testing.T) {
 	}
 	if _, err := Read(file); tandem.KindOf(err) != tandem.Corrupt || !strings.Contains(err.Error(), "at most") {
 		t.Errorf("a large file: %v: want Corrupt", err)
+	}
+}
+
+// TestLoadCarried: beside a model that the program carries stands a plan that it carries.
+func TestLoadCarried(t *testing.T) {
+	b, err := plan(t).Portable(targetLineage).Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	gguf.Carry(fstest.MapFS{"m.plan.json": {Data: b}, "bad.plan.json": {Data: []byte("{}")}})
+	t.Cleanup(func() { gguf.Carry(nil) })
+	all, notes := Load(filepath.Join(t.TempDir(), Name), "builtin:m", "builtin:none", "builtin:bad")
+	if len(all.Tables) == 0 || all.Machine != nil || len(notes) != 1 || !strings.Contains(notes[0], "builtin:bad.plan.json") {
+		t.Errorf("%d tables, notes %q", len(all.Tables), notes)
 	}
 }
 

@@ -30,6 +30,14 @@ func Carries(name string) (path string, ok bool) {
 	return Builtin + strings.TrimSuffix(name, ending), err == nil
 }
 
+// ReadCarried returns what a file holds that the program carries, by its whole name. Errors: fs.ErrNotExist if it carries no such file.
+func ReadCarried(name string) ([]byte, error) {
+	if carried == nil {
+		return nil, &fs.PathError{Op: "read", Path: Builtin + name, Err: fs.ErrNotExist}
+	}
+	return fs.ReadFile(carried, name)
+}
+
 const ending = ".gguf"
 
 // openBuiltin opens a file that the program carries, through io.ReaderAt, so that only what is read is copied.
@@ -54,13 +62,12 @@ func openBuiltin(name string) (*File, error) {
 
 // listed names the files that the program carries.
 func listed() string {
-	entries, err := fs.ReadDir(carried, ".")
-	if err != nil || len(entries) == 0 {
+	names, err := fs.Glob(carried, "*"+ending)
+	if err != nil || len(names) == 0 {
 		return "no models"
 	}
-	names := make([]string, len(entries))
-	for i, e := range entries {
-		names[i] = Builtin + strings.TrimSuffix(e.Name(), ending)
+	for i, name := range names {
+		names[i] = Builtin + strings.TrimSuffix(name, ending)
 	}
 	return strings.Join(names, ", ")
 }

@@ -3,6 +3,8 @@ package gguf
 import (
 	"bytes"
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"testing"
 	"testing/fstest"
@@ -19,7 +21,8 @@ func TestBuiltin(t *testing.T) {
 	wantError(t, err, tandem.Invalid, "builtin:x: this program carries no models")
 
 	data := sample(t)
-	Carry(fstest.MapFS{"x.gguf": {Data: data}, "cut.gguf": {Data: data[:len(data)/2]}, "none.gguf": {}})
+	Carry(fstest.MapFS{"x.gguf": {Data: data}, "cut.gguf": {Data: data[:len(data)/2]}, "none.gguf": {},
+		"x.plan.json": {Data: []byte("{}")}})
 	t.Cleanup(func() { Carry(nil) })
 	path, ok := Carries("x.gguf")
 	if !ok || path != "builtin:x" {
@@ -51,6 +54,12 @@ func TestBuiltin(t *testing.T) {
 	wantError(t, err, tandem.Corrupt, "builtin:cut")
 	_, err = Open("builtin:none")
 	wantError(t, err, tandem.Corrupt, "builtin:none is empty")
+	if b, err := ReadCarried("x.plan.json"); err != nil || string(b) != "{}" {
+		t.Errorf("a carried plan: %q, %v", b, err)
+	}
+	if _, err := ReadCarried("y.plan.json"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a plan that is not carried: %v", err)
+	}
 	t.Chdir(t.TempDir())
 	if err := os.WriteFile("builtin:y", data, 0o600); err != nil {
 		t.Fatal(err)

@@ -77,3 +77,34 @@ func TestWays(t *testing.T) {
 		t.Errorf("without a plan: %v, %v", ways, err)
 	}
 }
+
+// TestShippedPlan: the plan beside the shipped target speaks of the side files that are shipped, at temperature 0 and at 1.
+func TestShippedPlan(t *testing.T) {
+	const models = "../../models/"
+	c := Config{Target: models + "gopher-19m-q8_0.gguf", Plan: "none.json"}
+	c.Models.Sides = map[string][]string{c.Target: {models + "gopher-medusa-q8_0.gguf", models + "gopher-ppd-f16.gguf"}}
+	m, err := engine.Open(c.Target, engine.Options{Device: testdevice.CPU(t, 1), MaxRows: 8, KVPages: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	for _, side := range c.Models.Sides[c.Target] {
+		if err := m.OpenSide(side); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var log bytes.Buffer
+	r := &roles.Process{}
+	r.Log = slog.New(slog.NewTextHandler(&log, nil))
+	ways, err := c.ways(t.Context(), r, m, c.plan(r))
+	if err != nil || len(ways) != 2 || log.Len() > 0 {
+		t.Fatalf("%v, %v, log %q", ways, err, log.String())
+	}
+	for _, w := range ways {
+		for i := range w.Levels {
+			if w.Greedy[i] == (tandem.Line{}) || w.Sampled[i] == (tandem.Line{}) {
+				t.Errorf("%s, level %d: corrections %v and %v: want both", w.Name, i, w.Greedy[i], w.Sampled[i])
+			}
+		}
+	}
+}
