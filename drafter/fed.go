@@ -25,6 +25,7 @@ import (
 type fed struct {
 	epoch tandem.Epoch
 	next  atomic.Int64 // first position whose features are neither here nor known not to exist; base + len(rows)
+	none  atomic.Bool  // the verifier keeps none, and is not asked again in this session
 
 	sure   int
 	base   int

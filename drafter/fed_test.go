@@ -414,8 +414,12 @@ func TestFedOpen(t *testing.T) {
 		if missing := f.counters.Snapshot()["features.missing"] - before; missing != 37 || took < least || took > least+20*time.Second {
 			t.Errorf("%v: %d features missing after %v", kind, missing, took)
 		}
-		if tree := f.tree(2, 38, 38, 4); tree.Len() < 2 {
+		calls := f.oracle.calls
+		if tree := f.tree(2, 39, 38, 4); tree.Len() < 2 {
 			t.Errorf("%v: tree %+v", kind, tree)
+		}
+		if asked := f.oracle.calls > calls; asked != (kind != tandem.Unsupported) {
+			t.Errorf("%v: asked again: %v", kind, asked)
 		}
 	}
 	f.oracle.fails = func(ctx context.Context, _ int) error {

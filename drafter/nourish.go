@@ -27,6 +27,9 @@ func (d *Drafter) ask(ctx context.Context, id tandem.SessionID, f *fed, until in
 	if err == nil {
 		err = a.Validate(q)
 	}
+	if errors.Is(err, tandem.Unsupported) {
+		f.none.Store(true)
+	}
 	if errors.Is(err, tandem.Corrupt) || errors.Is(err, tandem.Stale) {
 		d.cfg.Counters.Add("features."+tandem.KindOf(err).String(), 1)
 	}
@@ -55,7 +58,7 @@ func (d *Drafter) gather(ctx context.Context, p tandem.Proposal) (news *tandem.F
 		return nil
 	}
 	f, until := x.(*fed), int(p.Base)-1
-	if f.epoch != p.Epoch || int(f.next.Load()) >= until || until > int(p.From)+len(p.Suffix) {
+	if f.none.Load() || f.epoch != p.Epoch || int(f.next.Load()) >= until || until > int(p.From)+len(p.Suffix) {
 		return nil
 	}
 	limit := featureTime
