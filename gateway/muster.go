@@ -51,9 +51,9 @@ func (s *session) muster(ctx context.Context) {
 	for _, l := range s.liaisons {
 		switch {
 		case l.state != liaisonNew || l.of.Seat.Conduct.Aside():
+		case !s.opens(l):
 		case l.of.Way != nil:
 			l.state = liaisonReady
-		case !s.opens(l):
 		default:
 			l.start(ctx, s.opening())
 		}
@@ -63,7 +63,7 @@ func (s *session) muster(ctx context.Context) {
 	}
 }
 
-// opens reports whether the session is to be opened at a drafter. The strategy decides it once for each, unless the drafter is the only one
+// opens reports whether the session is to be opened at a drafter, or to ask one of the target's own ways. The strategy decides it once for each, unless the drafter is the only one
 // that may draft, or the session's strategy has changed since.
 func (s *session) opens(l *liaison) bool {
 	if len(s.liaisons) == 1 {
@@ -71,7 +71,7 @@ func (s *session) opens(l *liaison) bool {
 	}
 	wanted, decided := s.wants[l.of]
 	if !decided {
-		wanted = s.strategy.Opens(l.of.Name, s.prompt)
+		wanted = s.strategy.Opens(l.of.Name)
 		s.wants[l.of] = wanted
 		if !wanted {
 			s.g.cfg.Counters.Add("drafter.not_worth_opening", 1)

@@ -28,7 +28,7 @@ func (s *session) wanted() []string {
 	var offered []string
 	for _, l := range s.liaisons {
 		switch usable := l.state != liaisonOff && !l.of.Seat.Conduct.Aside(); {
-		case l.of.Way != nil && usable:
+		case l.of.Way != nil && usable && s.opens(l):
 			offered = append(offered, l.of.Name)
 		case l.of.Way != nil || !l.ready():
 			continue

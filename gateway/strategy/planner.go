@@ -31,12 +31,15 @@ type planner struct {
 	price   map[string]time.Duration // running mean of a drafter's time for a tree; 0: unknown
 	round   time.Duration            // the same of a round
 	arm     learn.Arm
-	base    string          // the way in use, as it is named with drafting ahead
-	rows    float64         // of others in the same pass, and
-	tickets float64         // their tickets, running means
-	rest    time.Duration   // running mean of a round without draft and pass
-	drafted int             // rounds with a draft
-	uses    map[string]*use // of each drafter that was ready
+	base    string        // the way in use, as it is named with drafting ahead
+	rows    float64       // of others in the same pass, and
+	tickets float64       // their tickets, running means
+	rest    time.Duration // running mean of a round without draft and pass
+	drafted int           // rounds with a draft
+	sampled bool
+	chosen  int             // choices so far, since HandOn
+	uses    map[string]*use // what they promised with and without a drafter
+	without []string        // drafters that the session does without
 	heard   heard
 	own     own
 }
@@ -63,10 +66,10 @@ const (
 // inTurn ends the name of a way without drafting ahead.
 const inTurn = " in turn"
 
-func newPlanner(l *Shared, vote tandem.Vote, adaptive, ahead bool) *planner {
+func newPlanner(l *Shared, vote tandem.Vote, adaptive, ahead, sampled bool) *planner {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p := &planner{shared: l, vote: vote, ahead: ahead,
+	p := &planner{shared: l, vote: vote, ahead: ahead, sampled: sampled,
 		choices: learn.NewPlanner(l.rules.Planner, l.planner), chances: map[string]*learn.Calibration{},
 		reach: map[string]float64{}, price: maps.Clone(l.prices), round: l.round, heard: newHeard(), own: newOwn(),
 		uses: map[string]*use{}}
@@ -89,11 +92,10 @@ func (p *planner) Decide(ready []string, bounds tandem.Bounds) Decision {
 	if why == learn.ReasonBest || why == learn.ReasonHysteresis {
 		p.base = strings.TrimSuffix(p.arm.Name, inTurn)
 	}
-	inUse := strings.TrimSuffix(p.arm.Name, inTurn) == p.base
-	if inUse {
+	if strings.TrimSuffix(p.arm.Name, inTurn) == p.base {
 		p.own.use(p.arm.Drafters)
 	}
-	p.count(ready, inUse)
+	p.count(ready)
 	out := Decision{Vote: p.arm.Vote, Nodes: bounds.Nodes, Choice: p.arm.Name, Reason: string(why)}
 	if len(ready) > 1 && !bounds.Plain() {
 		out.Follow = p.heard.follow(ready, p.arm.Drafters, p.follows)
@@ -259,7 +261,6 @@ func (p *planner) Learn(o *Outcome) {
 	usual := wall
 	own := time.Duration(float64(wall) / (1 + p.tickets))
 	p.heard.committed(v.Base+tandem.Position(o.Tokens), own)
-	p.shared.passes(own)
 	for _, d := range o.Drafts {
 		wall = min(wall, usual-d.Extra) // to catch up costs once, not every round
 	}
@@ -389,6 +390,6 @@ func (p *planner) HandOn() {
 	defer l.mu.Unlock()
 	l.round = p.round
 	p.choices.Merge(l.planner)
-	l.worth.learn(p.uses)
-	p.uses = map[string]*use{}
+	l.worth.learn(p.uses, p.without, p.chosen)
+	p.uses, p.chosen = map[string]*use{}, 0
 }

@@ -205,7 +205,7 @@ func (t *tally) add(o tally) {
 func (b *box) replay(r *recorded, req tandem.Request, shared *Shared, names []string) (sum tally) {
 	s, weights := New(req, shared)
 	var of []*replayed
-	names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !s.Opens(n, len(r.prompt)) })
+	names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !s.Opens(n) })
 	for _, n := range names {
 		d := r.drafter(n, b)
 		of = append(of, d)

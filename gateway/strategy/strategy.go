@@ -23,9 +23,9 @@ type Strategy interface {
 	// Decide returns what to draft next. ready are the drafters that can be asked, the first being the one to ask
 	// if only one is; b is what the request's budget leaves of its bounds. Either may be empty.
 	Decide(ready []string, b tandem.Bounds) Decision
-	// Opens reports whether a session whose prompt has so many tokens is to be opened at a drafter from its beginning. If not, it does
-	// without that drafter.
-	Opens(drafter string, prompt int) bool
+	// Opens reports whether a session is to be opened at a drafter from its beginning, or to ask one of the target's own ways. If not, it
+	// does without.
+	Opens(drafter string) bool
 	// Guesses returns which of the target's own ways, of those offered, the ticket of the decided round is to ask, so that the next
 	// round can use what they guess.
 	Guesses(offered []string) []string
@@ -60,7 +60,7 @@ type Decision struct {
 type deaf struct{}
 
 func (deaf) Hear(string, tandem.Position, tandem.Hindsight, time.Duration) {}
-func (deaf) Opens(string, int) bool                                        { return true }
+func (deaf) Opens(string) bool                                             { return true }
 func (deaf) Prompts(_ string, _ int, rows []int, _ []float64) int          { return len(rows) - 1 }
 func (deaf) Guesses(offered []string) []string                             { return offered }
 
@@ -156,7 +156,7 @@ func New(r tandem.Request, shared *Shared) (Strategy, *learn.Weights) {
 	case tandem.StrategyMinions:
 		return &minions{shared: shared, vote: vote(tandem.VoteMajority), weights: w, adaptive: adaptive}, w
 	case tandem.StrategyPlanner:
-		return newPlanner(shared, vote(tandem.VoteTree), adaptive, ahead), w
+		return newPlanner(shared, vote(tandem.VoteTree), adaptive, ahead, r.Sampling.Temperature > 0), w
 	}
 	f := fixed{vote: vote(tandem.VoteNone)}
 	if adaptive {

@@ -1,7 +1,6 @@
 package strategy
 
 import (
-	"slices"
 	"time"
 
 	"github.com/tandem-llm/tandem"
@@ -10,62 +9,88 @@ import (
 
 const (
 	// openFree is how long a drafter's pass may take, as a share of the target's, so that every session opens it: to read a prompt takes it
-	// that share of the time that the target takes.
+	// that share of the time that the target takes. freeShare is the same for guesses of the target's own ways.
 	openFree = 0.05
-	// openUsed is the share of a session's rounds in which the best choice has a drafter, so that later sessions open it.
-	openUsed = 0.1
-	// openShare bounds the time in which drafters read prompts that hardly used, as a share of that of all rounds.
-	openShare = 0.01
-	// openSaved is the most of such time that is saved up.
-	openSaved = 2 * time.Second
-	// leastUse is how many rounds a drafter must have been ready in a session so that the session judges it.
-	leastUse = 4
+	// openGain is how many more tokens per time, as a share, the best choice must have promised with a drafter than without it, in the mean
+	// of the latest sessions, so that later ones open it.
+	openGain = 0.03
+	// openFirst is after how many rounds of sessions without it such a drafter is looked at again. It doubles each time, up to openMost.
+	openFirst, openMost = 256, 8192
+	// judgedBy is how many rounds with a choice between ways with and without a drafter must have been seen to judge it, and mostJudged how
+	// many the past counts for.
+	judgedBy, mostJudged = 48, 128
 )
 
 // worth says which drafters are worth opening a session at. To open one costs something even if it never drafts: it reads the prompt, and
-// one that reads the target's states also those. Shared's lock protects it.
+// one that reads the target's states also those; guesses take time after every pass; and each choice more is one to be wrong about.
+// Shared's lock protects it.
 type worth struct {
 	pass  map[string]time.Duration // running mean of a drafter's pass
-	used  map[string]float64       // share of the rounds of the latest sessions whose best choice had it
-	saved time.Duration            // time for drafters that were hardly used
+	known map[string]*verdict      // by drafter and kind of session; see subject
 }
 
-// use counts a session's rounds in which a drafter was ready, and those whose best choice had it.
-type use struct{ ready, used int }
+// verdict is what sessions have found out about a drafter.
+type verdict struct {
+	rounds int     // that were seen
+	gain   float64 // running mean over them; a session in which it brought nothing counts as 0
+	wait   int     // rounds of sessions without it before it is looked at again
+	left   int     // of them
+}
 
-func newWorth() worth { return worth{pass: map[string]time.Duration{}, used: map[string]float64{}} }
+// use sums up a session's choices with and without a drafter.
+type use struct {
+	rounds int
+	gains  float64
+}
 
-// learn takes what a session has used.
-func (w *worth) learn(uses map[string]*use) {
-	if len(w.used) > mostNames || len(w.pass) > mostNames {
+func newWorth() worth { return worth{pass: map[string]time.Duration{}, known: map[string]*verdict{}} }
+
+// subject is the name under which a drafter is judged: what it is worth when sampling says little about greedy decoding.
+func subject(drafter string, sampled bool) string {
+	if sampled {
+		return drafter + " sampled"
+	}
+	return drafter
+}
+
+// learn takes what a session has found out, in so many rounds, and which drafters it did without.
+func (w *worth) learn(uses map[string]*use, without []string, rounds int) {
+	if len(w.known) > 2*mostNames || len(w.pass) > mostNames {
 		*w = newWorth() // names that came and went
 	}
-	for d, u := range uses {
-		if u.ready < leastUse {
-			continue
+	for of, u := range uses {
+		v := w.known[of]
+		if v == nil {
+			v = &verdict{wait: openFirst, left: openFirst}
+			w.known[of] = v
 		}
-		share := float64(u.used) / float64(u.ready)
-		if before, known := w.used[d]; known {
-			share = (before + share) / 2
+		v.rounds = min(v.rounds+u.rounds, mostJudged)
+		v.gain += (max(u.gains/float64(u.rounds), 0) - v.gain) * min(float64(u.rounds)/float64(v.rounds), 1)
+		if v.gain >= openGain {
+			v.wait, v.left = openFirst, openFirst
 		}
-		w.used[d] = share
+	}
+	for _, of := range without {
+		if v := w.known[of]; v != nil {
+			v.left -= rounds
+		}
 	}
 }
 
-// count notes which drafters were ready in a round, and which of them the best choice has. A drafter that alone may draft shows nothing.
-func (p *planner) count(ready []string, inUse bool) {
-	if len(ready) < 2 {
-		return
-	}
+// count notes what the latest choice promised with and without each of the drafters that were ready.
+func (p *planner) count(ready []string) {
+	p.chosen++
 	for _, d := range ready {
-		u := p.uses[d]
-		if u == nil {
-			u = &use{}
-			p.uses[d] = u
+		gain, known := p.choices.Gain(d)
+		if !known {
+			continue
 		}
-		if u.ready++; inUse && slices.Contains(p.arm.Drafters, d) {
-			u.used++
+		of := subject(d, p.sampled)
+		if p.uses[of] == nil {
+			p.uses[of] = &use{}
 		}
+		p.uses[of].rounds++
+		p.uses[of].gains += gain
 	}
 }
 
@@ -79,32 +104,29 @@ func (l *Shared) passed(drafter string, got tandem.Proposed) {
 	l.worth.pass[drafter] = learn.Mean(l.worth.pass[drafter], got.Busy/time.Duration(got.Passes))
 }
 
-// passes counts a session's share of the time of a round.
-func (l *Shared) passes(round time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.worth.saved = min(l.worth.saved+time.Duration(openShare*float64(round)), openSaved)
-}
-
 // Opens implements Strategy.
-func (p *planner) Opens(drafter string, prompt int) bool {
+func (p *planner) Opens(drafter string) bool {
 	l := p.shared
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	w := &l.worth
-	used, judged := w.used[drafter]
-	one := l.costs.Time(1)
-	if isWay(drafter) || !judged || used >= openUsed || one == 0 {
+	of := subject(drafter, p.sampled)
+	v := l.worth.known[of]
+	if v == nil || v.rounds < judgedBy || v.gain >= openGain || l.cheap(drafter) {
 		return true
 	}
-	share := float64(w.pass[drafter]) / float64(one)
-	if share < openFree {
-		return true
-	}
-	cost := time.Duration(share * float64(l.costs.Time(max(prompt, 1))))
-	if cost > w.saved {
+	if v.left > 0 {
+		p.without = append(p.without, of)
 		return false
 	}
-	w.saved -= cost
+	v.wait = min(2*v.wait, openMost) // this session looks at it again; others need not
+	v.left = v.wait
 	return true
+}
+
+// cheap reports whether a drafter costs next to nothing. l.mu is locked.
+func (l *Shared) cheap(drafter string) bool {
+	if isWay(drafter) {
+		return float64(l.prices[drafter]) < freeShare*float64(l.round)
+	}
+	return float64(l.worth.pass[drafter]) < openFree*float64(l.costs.Time(1))
 }

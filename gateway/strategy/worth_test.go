@@ -23,68 +23,84 @@ func newTestShared(t *testing.T) *Shared {
 	return l
 }
 
-// TestOpens: a dear drafter that sessions hardly used is opened as often as its share of the time allows; a cheap one, one that is used
-// and one that nobody knows always are.
-func TestOpens(t *testing.T) {
-	l := newTestShared(t)
-	p := newPlanner(l, tandem.VoteTree, true, true)
-	for _, d := range []string{"cheap", "dear", "good", "unknown", tandem.WayMedusa} {
-		if !p.Opens(d, 200) {
-			t.Errorf("%s is not opened although nobody has judged it", d)
+// judges has a session of so many rounds find that the ways to spend a round with a drafter bring (1 + gain) times what those without do.
+func (l *Shared) judges(t *testing.T, drafter string, sampled bool, gain float64, rounds int) (opened bool) {
+	p := newPlanner(l, tandem.VoteTree, true, true, sampled)
+	opened = p.Opens(drafter)
+	cheap, with := p.ask([]string{"cheap"}), p.ask([]string{drafter})
+	for range rounds {
+		arms := []learn.Arm{{Name: Plain}, cheap}
+		if opened {
+			arms = append(arms, with)
 		}
-	}
-	p.arm = learn.Arm{Drafters: []string{"good"}}
-	for range 20 {
-		p.count([]string{"cheap", "dear", "good"}, true)
+		p.choices.Recall(cheap, 1, 1000)
+		p.choices.Recall(with, 1+2*gain, 1000)
+		for _, a := range arms {
+			p.choices.Observe(a, 2, 50*time.Millisecond, false)
+		}
+		p.choices.Choose(arms)
+		ready := []string{"cheap"}
+		if opened {
+			ready = append(ready, drafter)
+		}
+		p.count(ready)
 	}
 	p.HandOn()
+	return opened
+}
+
+// TestOpens: a drafter with which sessions did not gain is looked at again ever more rarely; a cheap one, one that brings something and one
+// that nobody knows always are opened. What it is worth when sampling is another question.
+func TestOpens(t *testing.T) {
+	l := newTestShared(t)
+	l.round, l.prices = 50*time.Millisecond, map[string]time.Duration{tandem.WayMedusa: 2e6, tandem.WayPPD: 1e5}
+	const sessions, rounds = 100, 64
 	opened := map[string]int{}
-	cost := time.Duration(0.2 * float64(l.costs.Time(200)))
-	const sessions, rounds = 200, 30
 	for range sessions {
-		p := newPlanner(l, tandem.VoteTree, true, true)
-		for _, d := range []string{"cheap", "dear", "good", "unknown"} {
-			if p.Opens(d, 200) {
-				opened[d]++
+		for _, d := range []struct {
+			name string
+			gain float64
+		}{{"cheap", 0}, {"dear", 0.01}, {"good", 0.3}, {tandem.WayMedusa, -0.2}, {tandem.WayPPD, -0.2}} {
+			if l.judges(t, d.name, false, d.gain, rounds) {
+				opened[d.name]++
 			}
 		}
-		for range rounds {
-			l.passes(50 * time.Millisecond)
+	}
+	for _, d := range []string{"cheap", "good", tandem.WayPPD} {
+		if opened[d] != sessions {
+			t.Errorf("%s was opened %d times: want %d", d, opened[d], sessions)
 		}
 	}
-	if opened["cheap"] != sessions || opened["good"] != sessions || opened["unknown"] != sessions {
-		t.Errorf("in %d sessions opened %v", sessions, opened)
+	again := 0 // rounds are spent without it: 256, 512, 1024, 2048, …
+	for left, wait := sessions*rounds, openFirst; left > 0; left, wait = left-wait-rounds, 2*wait {
+		again++
 	}
-	spent, all := time.Duration(opened["dear"])*cost, time.Duration(sessions*rounds)*50*time.Millisecond
-	if share := float64(spent) / float64(all); share > openShare || share < openShare/2 {
-		t.Errorf("%d times %v for a drafter that nobody uses are %.4f of the time: want at most %v, and not much less",
-			opened["dear"], cost, share, openShare)
-	}
-	for range 4 {
-		p := newPlanner(l, tandem.VoteTree, true, true)
-		p.arm = learn.Arm{Drafters: []string{"dear"}}
-		for range leastUse {
-			p.count([]string{"cheap", "dear"}, true)
+	for _, d := range []string{"dear", tandem.WayMedusa} {
+		if opened[d] < again || opened[d] > again+1 {
+			t.Errorf("%s was opened %d times in %d sessions: want about %d", d, opened[d], sessions, again)
 		}
-		p.HandOn()
 	}
-	alone := newPlanner(l, tandem.VoteTree, true, true)
-	alone.arm = learn.Arm{Drafters: []string{"cheap"}}
-	for range leastUse {
-		alone.count([]string{"cheap"}, false)
+	if !newPlanner(l, tandem.VoteTree, true, true, true).Opens("dear") {
+		t.Error("a drafter that greedy decoding does not want is not looked at when sampling")
 	}
-	if alone.HandOn(); len(alone.uses) != 0 || l.worth.used["cheap"] != 0 {
-		t.Errorf("a session with one drafter has judged it: %v", l.worth.used)
+	for i := 0; !l.judges(t, "dear", false, 0.3, rounds); i++ { // it has become better
+		if i > openMost/rounds {
+			t.Fatal("it is not looked at any more")
+		}
 	}
-	if !newPlanner(l, tandem.VoteTree, true, true).Opens("dear", 1<<20) {
-		t.Error("a drafter that sessions have used again is not opened")
+	if p := newPlanner(l, tandem.VoteTree, true, true, false); !p.Opens("dear") {
+		t.Errorf("a drafter that now brings something is not opened: %+v", l.worth.known["dear"])
+	}
+	l.judges(t, "brief", false, -0.5, judgedBy-1)
+	if p := newPlanner(l, tandem.VoteTree, true, true, false); !p.Opens("brief") {
+		t.Error("few rounds have judged a drafter")
 	}
 }
 
 // TestVotesWithoutTheDear: what several cheap drafters bring together is a way to spend a round, beside that of all; with those that cost
 // about the same there is one vote, and the target's own ways may be missing in each.
 func TestVotesWithoutTheDear(t *testing.T) {
-	p := newPlanner(newTestShared(t), tandem.VoteTree, true, true)
+	p := newPlanner(newTestShared(t), tandem.VoteTree, true, true, false)
 	p.round = 50 * time.Millisecond
 	p.price = map[string]time.Duration{"a": 2e6, "b": 3e6, "dear": 40e6, tandem.WayMedusa: 2e6, "lookup": 30e3}
 	for _, tc := range []struct{ ready, want []string }{
@@ -112,7 +128,7 @@ func TestVotesWithoutTheDear(t *testing.T) {
 func TestPromptRows(t *testing.T) {
 	l := newTestShared(t)
 	l.Measured([]tandem.Cost{{Rows: 1, Time: 40e6}, {Rows: 8, Time: 42e6}, {Rows: 64, Time: 154e6}}) // 2 ms a row beyond 8
-	p := newPlanner(l, tandem.VoteTree, true, true)
+	p := newPlanner(l, tandem.VoteTree, true, true, false)
 	p.round, l.tokens = 50*time.Millisecond, 2
 	rows := []int{2, 4, 8, 16}
 	if got := p.Prompts(tandem.WayPPD, 4, rows, []float64{0, 0, 0, 0}); got != 0 {

@@ -266,6 +266,25 @@ func (p *Planner) survey(arms []Arm, estimates []estimate, top estimate) int {
 	return -1
 }
 
+// Gain returns by how much, as a share, the best known way with a drafter promised more tokens per time in the latest choice than the best
+// one without it: less than 0 if it promised less. known: there was one of each.
+func (p *Planner) Gain(drafter string) (share float64, known bool) {
+	with, without := 0.0, 0.0
+	for i, a := range p.choice.arms {
+		if e := p.choice.estimates[i]; !e.known {
+			continue
+		} else if slices.Contains(a.Drafters, drafter) {
+			with = max(with, e.rate)
+		} else {
+			without = max(without, e.rate)
+		}
+	}
+	if with == 0 || without == 0 {
+		return 0, false
+	}
+	return with/without - 1, true
+}
+
 // Explain describes the latest choice with the figures that decided it: tokens, time and rate of the arm that was
 // taken, and the rates of the others.
 func (p *Planner) Explain() string {

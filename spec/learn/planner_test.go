@@ -446,3 +446,37 @@ func TestPrices(t *testing.T) {
 		}
 	}
 }
+
+// TestGain: what a drafter brings is the best way with it against the best without; plain decoding counts, and what nobody has tried does not.
+func TestGain(t *testing.T) {
+	p := NewPlanner(PlannerRule{}, nil)
+	plain, a, ab, c := Arm{Name: "plain"}, Arm{Name: "a", Drafters: []string{"a"}}, Arm{Name: "ab", Drafters: []string{"a", "b"}},
+		Arm{Name: "c", Drafters: []string{"c"}}
+	for range 200 {
+		p.Observe(plain, 1, 40*time.Millisecond, false)
+		p.Observe(a, 3, 60*time.Millisecond, false)  // 50/s
+		p.Observe(ab, 4, 64*time.Millisecond, false) // 62.5/s
+	}
+	p.Choose([]Arm{plain, a, ab, c})
+	for drafter, want := range map[string]float64{"a": 62.5/25 - 1, "b": 62.5/50 - 1} {
+		if got, known := p.Gain(drafter); !known || math.Abs(got-want) > 0.1 {
+			t.Errorf("%s brings %.2f, %v: want %.2f", drafter, got, known, want)
+		}
+	}
+	if got, known := p.Gain("c"); known {
+		t.Errorf("c, which was never tried, brings %v", got)
+	}
+	p.Choose([]Arm{ab})
+	if got, known := p.Gain("a"); known {
+		t.Errorf("a brings %v beside nothing else", got)
+	}
+	p.Choose([]Arm{plain, a, ab})
+	p.Observe(ab, 1, 400*time.Millisecond, false)
+	for range 100 {
+		p.Observe(ab, 1, 80*time.Millisecond, false)
+	}
+	p.Choose([]Arm{a, ab})
+	if got, known := p.Gain("b"); !known || got > -0.3 {
+		t.Errorf("b, which has become worse than nothing, brings %v, %v", got, known)
+	}
+}
