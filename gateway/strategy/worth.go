@@ -77,9 +77,13 @@ func (w *worth) learn(uses map[string]*use, without []string, rounds int) {
 	}
 }
 
-// count notes what the latest choice promised with and without each of the drafters that were ready.
+// count notes what the latest choice promised with and without each of the drafters that were ready. A drafter that alone may draft is
+// compared with no other, and shows nothing.
 func (p *planner) count(ready []string) {
 	p.chosen++
+	if len(ready) < 2 {
+		return
+	}
 	for _, d := range ready {
 		gain, known := p.choices.Gain(d)
 		if !known {

@@ -91,6 +91,10 @@ func TestOpens(t *testing.T) {
 	if p := newPlanner(l, tandem.VoteTree, true, true, false); !p.Opens("dear") {
 		t.Errorf("a drafter that now brings something is not opened: %+v", l.worth.known["dear"])
 	}
+	alone := newPlanner(l, tandem.VoteTree, true, true, false)
+	if alone.count([]string{"dear"}); len(alone.uses) != 0 {
+		t.Errorf("a session with one drafter has judged it: %v", alone.uses)
+	}
 	l.judges(t, "brief", false, -0.5, judgedBy-1)
 	if p := newPlanner(l, tandem.VoteTree, true, true, false); !p.Opens("brief") {
 		t.Error("few rounds have judged a drafter")
