@@ -13,7 +13,7 @@ const (
 	openFree = 0.05
 	// openGain is how many more tokens per time, as a share, the best choice must have promised with a drafter than without it, in the mean
 	// of the latest sessions, so that later ones open it.
-	openGain = 0.03
+	openGain = 0.05
 	// openFirst is after how many rounds of sessions without it such a drafter is looked at again. It doubles each time, up to openMost.
 	openFirst, openMost = 256, 8192
 	// judgedBy is how many rounds with a choice between ways with and without a drafter must have been seen to judge it, and mostJudged how
