@@ -63,8 +63,8 @@ func (s *session) muster(ctx context.Context) {
 	}
 }
 
-// opens reports whether the session is to be opened at a drafter, or to ask one of the target's own ways. The strategy decides it once for each, unless the drafter is the only one
-// that may draft, or the session's strategy has changed since.
+// opens reports whether the session is to be opened at a drafter, or to ask one of the target's own ways. The strategy decides it once for
+// each, unless the drafter is the only one that may draft, or the session's strategy has changed since.
 func (s *session) opens(l *liaison) bool {
 	if len(s.liaisons) == 1 {
 		return true

@@ -447,7 +447,7 @@ func TestPrices(t *testing.T) {
 	}
 }
 
-// TestGain: what a drafter brings is the best way with it against the best without; plain decoding counts, and what nobody has tried does not.
+// TestGain: what a drafter brings is the best way with it against the best without. Plain decoding counts; what nobody has tried does not.
 func TestGain(t *testing.T) {
 	p := NewPlanner(PlannerRule{}, nil)
 	plain, a, ab, c := Arm{Name: "plain"}, Arm{Name: "a", Drafters: []string{"a"}}, Arm{Name: "ab", Drafters: []string{"a", "b"}},
