@@ -112,6 +112,7 @@ type Drafter struct {
 	sched   *schedule.Schedule
 	sampler sample.Sampler // the schedule's goroutine's
 	fed     sync.Map       // *fed by session; nil for drafts that read tokens alone
+	held    int            // features of a prompt that are kept at most until all have come
 	way     tandem.Way     // of the model's prompt tokens; no Levels: it has none
 	trust   [2]spec.Trust  // in those, of sessions that take the likeliest tokens, and that draw
 }
@@ -127,7 +128,7 @@ func New(cfg Config) (*Drafter, error) {
 		return nil, err
 	}
 	cfg.Model.BoundPrefixes(cfg.PrefixCache)
-	d := &Drafter{cfg: cfg, way: promptsOf(cfg.Model)}
+	d := &Drafter{cfg: cfg, way: promptsOf(cfg.Model), held: heldRows}
 	d.sched = schedule.New(schedule.Config{Name: "drafter", Model: cfg.Model, Events: cfg.Events,
 		Counters: cfg.Counters,
 		Chunk:    cfg.Chunk, Spare: aheadRows, Idle: cfg.Idle, Patience: 1, Hops: hops, Pulse: cfg.Pulse})

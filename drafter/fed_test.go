@@ -448,6 +448,26 @@ func TestFedOpen(t *testing.T) {
 	}
 }
 
+// TestFedPromptWaits: a prompt is read when all its features have come, since the target reads it on the same processors. Of a longer one
+// than is kept, parts are read as they come.
+func TestFedPromptWaits(t *testing.T) {
+	f := newFedRig(t, "dovetail", Config{Chunk: 4})
+	text := randomText(rand.New(rand.NewPCG(11, 12)), 40)
+	f.oracle.most = 3
+	for id, held := range []int{2048, 6} {
+		f.held = held
+		before, last := f.counters.Snapshot()["passes"], int64(0)
+		f.oracle.fails = func(context.Context, int) error {
+			last = f.counters.Snapshot()["passes"] - before
+			return nil
+		}
+		f.begin(tandem.SessionID(id+1), "", text, 38)
+		if all := f.counters.Snapshot()["passes"] - before; all == 0 || (last > 0) != (held < 38) {
+			t.Errorf("%d features are kept: %d passes of %d before the last features came", held, last, all)
+		}
+	}
+}
+
 // sessions returns how many sessions are held and known to read features.
 func (f *fedRig) sessions() (n int) {
 	f.fed.Range(func(_, _ any) bool { n++; return true })

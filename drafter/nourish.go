@@ -15,7 +15,7 @@ const (
 	featureTime   = 25 * time.Millisecond // for the features of a round, if the plan does not say how long a pass takes
 	leastTime     = 10 * time.Millisecond // for those, whatever the plan says
 	featureShares = 4                     // else the time for them is this part of a pass
-	heldRows      = 2048                  // features of a prompt that are kept at most until all have come
+	heldRows      = 2048                  // see Drafter.held
 )
 
 // ask asks for a session's features of positions before until that are not here.
@@ -113,7 +113,7 @@ func soon(err error) bool {
 }
 
 // fill learns a, unless err says that no more features will come, and computes the tokens that can be computed then, but not the last. It
-// reports whether some are left. Until heldRows have come nothing is computed: the target is at the same prompt, on the same processors
+// reports whether some are left. Until Drafter.held have come nothing is computed: the target is at the same prompt, on the same processors
 // perhaps, and somebody waits for its first token.
 func (d *Drafter) fill(ctx context.Context, s *session, n int, a tandem.Features, err error) (more bool, _ error) {
 	call := schedule.NewCall(ctx)
@@ -127,7 +127,7 @@ func (d *Drafter) fill(ctx context.Context, s *session, n int, a tandem.Features
 		if err != nil {
 			d.cfg.Counters.Add("features.missing", int64(s.fed.giveUp(n-1)))
 		}
-		if more = s.fed.end() < n-1; more && s.fed.end()-s.seq.Len() < heldRows {
+		if more = s.fed.end() < n-1; more && s.fed.end()-s.seq.Len() < d.held {
 			call.End(nil)
 			return nil
 		}
