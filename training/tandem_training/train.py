@@ -84,6 +84,8 @@ def own(c, kind):
         c.add_argument("--noise", type=float, default=0.05, help="noise on the target's states, of their root mean square")
         c.add_argument("--init", choices=["target", "random"], default="random" if kind == "eagle3" else "target",
                        help="what blocks start from")
+    if kind == "eagle":
+        c.add_argument("--input-norm", action="store_true", help="a norm before the first block's attention, which EAGLE does not have")
     if kind == "eagle3":
         c.add_argument("--taps", type=int, nargs=3, help="layers whose states are read; else low, middle and high ones")
         c.add_argument("--draft-vocab", type=int, default=0, help="tokens of the draft's vocabulary; 0: half of the target's")
@@ -143,7 +145,7 @@ def trainer(a, target, train):
     elif a.kind == "distill":
         side = plain(a, target)
     else:
-        side = (sides.Dovetail if a.kind == "dovetail" else sides.Eagle)(target, a.blocks)
+        side = sides.Dovetail(target, a.blocks) if a.kind == "dovetail" else sides.Eagle(target, a.blocks, input_norm=a.input_norm)
         if a.init == "target":
             kinds.like_target(side.to(a.device), target, train, a.device)
     return kind(target, side, a)
