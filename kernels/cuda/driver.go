@@ -1,0 +1,72 @@
+// Package cuda is tandem's arithmetic on an NVIDIA GPU. The kernels are the CUDA sources of kernels/cuda/src; what loads and launches them
+// is a Driver: the GPU itself (kernels/cuda/gpu, build tag cuda) or its emulation (kernels/cuda/emulated), which compiles the same sources
+// as C++ for tests. Everything else is here and the same for both.
+//
+// The bits are those of kernels/ref.
+package cuda
+
+import "fmt"
+
+// Pointer is an address in the GPU's memory; 0 is none.
+type Pointer uint64
+
+// Memory is a piece of memory that a Driver has allocated, aligned to 256 bytes and full of zeros.
+type Memory struct {
+	At   Pointer
+	Size int
+	Host []byte // the same memory as the processor sees it; nil if it cannot
+}
+
+// Shape is how many blocks and threads a launch has, and how many bytes of shared memory each block.
+type Shape struct {
+	Grid, Block [3]int
+	Shared      int
+}
+
+// Chip tells what a Driver drives.
+type Chip struct {
+	Name       string // "NVIDIA H200"
+	Arch       string // "sm_90"
+	Integrated bool   // shares the processor's memory, so that Memory.Host is always there
+	Total      int64  // bytes of memory
+	Processors int    // multiprocessors
+}
+
+// Driver is a GPU. All of its methods are called from one goroutine that is locked to its thread. After an error other than *OutOfMemory
+// the device is lost: later calls may fail too, and only Close is of use.
+type Driver interface {
+	Chip() Chip
+	// Free returns how many bytes of memory are free.
+	Free() (int64, error)
+	// Alloc returns memory. Errors: *OutOfMemory.
+	Alloc(bytes int) (Memory, error)
+	Release(m Memory) error
+	// Write copies src to the GPU's memory, after what was launched before and before what is launched next. src may be changed as soon
+	// as it returns.
+	Write(to Pointer, src []byte) error
+	// Read waits for everything before and copies from the GPU's memory.
+	Read(dst []byte, from Pointer) error
+	// Launch starts a kernel of kernels/cuda/src by name, after what was launched before. Every kernel takes two pointers: what to do,
+	// and the pass.
+	Launch(kernel string, s Shape, op, pass Pointer) error
+	// Capture returns a graph of what f launches, which is not run. f calls nothing but Launch.
+	Capture(f func() error) (Graph, error)
+	// Run starts all launches of a graph, in order.
+	Run(g Graph) error
+	// Wait returns when everything before has ended.
+	Wait() error
+	Close()
+}
+
+// Graph is a list of launches that a GPU can start at once.
+type Graph interface{ Close() }
+
+// OutOfMemory is the error for memory that a GPU does not have.
+type OutOfMemory struct {
+	Chip         string
+	Wanted, Free int64 // bytes
+}
+
+func (e *OutOfMemory) Error() string {
+	return fmt.Sprintf("%s: no memory for %d MB; %d MB are free", e.Chip, (e.Wanted+1<<20-1)>>20, e.Free>>20)
+}

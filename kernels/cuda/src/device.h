@@ -1,0 +1,21 @@
+// What the sources need of CUDA. Under nvcc that is CUDA itself; otherwise emu.h of kernels/cuda/emulated stands for it.
+//
+// Of CUDA they use: threadIdx, blockIdx, blockDim, gridDim; __syncthreads, __syncwarp; __shfl_sync, __shfl_xor_sync,
+// __shfl_down_sync (full mask); __dp4a; __fmaf_rn; __half2float, __float2half_rn, __ushort_as_half, __half_as_ushort;
+// __float_as_uint, __uint_as_float; rintf, sqrtf, fabsf, floor, rint; __double2float_rn; int2, int4, uint2, uint4, float2, float4 and
+// make_ of these; __ldg; min, max; __popc, __clz. Nothing contracts a product and a sum (-fmad=false, -ffp-contract=off).
+#pragma once
+
+#ifdef __CUDACC__
+#include <cuda_fp16.h>
+#include <stdint.h>
+// SHARED names the block's dynamic shared memory: of the size that the launch gives, and of any content.
+#define SHARED(type, name)                                 \
+    extern __shared__ __align__(16) unsigned char raw_shared[]; \
+    type *const name = reinterpret_cast<type *>(raw_shared)
+#else
+#include "emu.h"
+#endif
+
+// A kernel is launched by its name, with what to do and the pass.
+#define KERNEL extern "C" __global__ void

@@ -1,0 +1,2 @@
+// All kernels, as one unit.
+#include "device.h"
