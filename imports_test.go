@@ -31,7 +31,7 @@ var rooms = map[string][]string{
 	"kernels/ref":        {},
 	"kernels/ref/device": {"kernels", "kernels/ref"},
 	"kernels/cpu":        {"kernels"},
-	"kernels/cuda":       {"kernels"},
+	"kernels/cuda":       {"kernels", "kernels/ref"},                       // ref: takes rows of a file apart
 	"kernels/cpu/peers":  {},                                               // for tests alone
 	"kernels/kerneltest": {"kernels", "kernels/ref", "kernels/ref/device"}, // for tests alone
 	"kernels/testdevice": {"kernels", "kernels/cpu", "kernels/ref/device"}, // for tests alone

@@ -84,8 +84,8 @@ func (w *Weight) check() error {
 		return fmt.Errorf("rows of %d elements in %v, want a multiple of %d", w.Cols, w.Type, elems)
 	case w.Experts < 0 || w.Experts > maxDim:
 		return fmt.Errorf("%d experts, want 1 to %d, or 0 for a plain matrix", w.Experts, maxDim)
-	case w.Layout != Rows && w.Layout != Groups16:
-		return fmt.Errorf("unknown layout %q, want %s or %s", w.Layout, Rows, Groups16)
+	case w.Layout != Rows && w.Layout != Groups16 && w.Layout != Groups32:
+		return fmt.Errorf("unknown layout %q, want %s, %s or %s", w.Layout, Rows, Groups16, Groups32)
 	}
 	return nil
 }

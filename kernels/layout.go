@@ -7,6 +7,7 @@ type Layout string
 const (
 	Rows     Layout = "rows"     // row after row, as in a GGUF file
 	Groups16 Layout = "groups16" // packed in groups of 16 outputs: docs/kernels.md, "Packed weights"
+	Groups32 Layout = "groups32" // in groups of 32 outputs, for GPUs: docs/kernels.md, "Weights on a GPU"
 )
 
 // GroupRows is the number of outputs in a group of Groups16; a matrix is cut between groups only.
@@ -26,6 +27,31 @@ func (l Layout) Bytes(t Type, rows, cols int) int {
 		return rows * (cols / elems * size)
 	case Groups16:
 		return (rows + GroupRows - 1) / GroupRows * groupBytes(t, cols)
+	case Groups32:
+		return (rows + 31) / 32 * 32 * ((cols + segment - 1) / segment) * Segment32(t)
+	}
+	return 0
+}
+
+// Segment32 returns the bytes of one output's segment of 256 inputs in Groups32; the end of a row takes a whole one.
+func Segment32(t Type) int {
+	switch t {
+	case Q8_0:
+		return 16 + 256
+	case Q4_0, Q4_K:
+		return 16 + 128
+	case Q5_0, Q5_K:
+		return 16 + 32 + 128
+	case Q6_K:
+		return 16 + 64 + 128 + 2
+	case Q4_1, Q5_1, IQ4_NL, IQ4_XS, MXFP4: // unpacked: a scale and a minimum per 32
+		return 64 + 256
+	case Q2_K, Q3_K: // per 16
+		return 128 + 256
+	case F32:
+		return 1024
+	case F16, BF16:
+		return 512
 	}
 	return 0
 }

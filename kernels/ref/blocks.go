@@ -113,6 +113,13 @@ func subBlocks(typ uint32, row []byte, k int) []subBlock {
 	return all
 }
 
+// Blocks calls f for each sub-block of a quantised row of k elements, in order: an element is scale·code − min.
+func Blocks(typ uint32, row []byte, k int, f func(scale, min float32, codes []int32)) {
+	for _, b := range subBlocks(typ, row, k) {
+		f(b.scale, b.min, b.code)
+	}
+}
+
 // small decodes a block of 32.
 func small(typ uint32, row []byte) subBlock {
 	b := subBlock{code: make([]int32, 32)}

@@ -1,0 +1,148 @@
+package cuda
+
+import (
+	"fmt"
+
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+// cache is a KV cache in the GPU's memory: pages in the layout that src/attention.h describes.
+type cache struct {
+	dev    *Device
+	shape  kernels.KVShape
+	layers []kvLayer
+	page   int // bytes
+	pages  int
+	mem    Memory
+}
+
+// kvLayer is where a layer's keys and values lie, in bytes.
+type kvLayer struct {
+	at          int // in the page
+	head        int // the piece of one KV head
+	values      int // in the piece, which begins with the keys
+	valueRow    int // one position's values
+	valueScales int // from values; Q8_0 only
+}
+
+// layersOf places the layers of a page. A layer that shares another one's keys and values has its place.
+func layersOf(s kernels.KVShape) (all []kvLayer, page int, err error) {
+	if err := s.Check(); err != nil {
+		return nil, 0, err
+	}
+	const rows = kernels.PageRows
+	for i, k := range s.Layers {
+		l := kvLayer{at: page}
+		switch {
+		case k.Latent > 0:
+			return nil, 0, unsupported("compressed keys and values (layer %d)", i)
+		case k.Shared:
+			l = all[k.Source]
+		case s.Type == kernels.KVQ8_0:
+			l.values, l.valueRow = rows/16*17*k.Dim, k.Dim
+			l.valueScales = rows * k.Dim
+			l.head = l.values + l.valueScales + rows*k.Dim/16
+		default:
+			l.values, l.valueRow = rows*2*k.Dim, 2*((k.Dim+15)&^15)
+			l.head = l.values + rows*l.valueRow
+		}
+		if all = append(all, l); !k.Shared {
+			page += k.Heads * l.head
+		}
+	}
+	return all, page, nil
+}
+
+// NewCache reserves a cache.
+func (d *Device) NewCache(shape kernels.KVShape, pages int) (kernels.Cache, error) {
+	layers, page, err := layersOf(shape)
+	if err != nil {
+		return nil, err
+	}
+	if pages < 1 || pages > kernels.MaxPages {
+		return nil, fmt.Errorf("cuda: KV cache of %d pages, want 1 to %d", pages, kernels.MaxPages)
+	}
+	mem, err := d.alloc(pages * page)
+	if err != nil {
+		return nil, err
+	}
+	return &cache{d, shape, layers, page, pages, mem}, nil
+}
+
+func (c *cache) Shape() kernels.KVShape { return c.shape }
+func (c *cache) Pages() int             { return c.pages }
+func (c *cache) Bytes() int64           { return int64(c.pages) * int64(c.page) }
+
+// Populate and Lock do nothing: a GPU's memory is there when it is allocated, and is not paged out.
+func (c *cache) Populate(_, _ int64) error { return nil }
+func (c *cache) Lock() error               { return nil }
+
+// Close gives the memory back.
+func (c *cache) Close() {
+	c.dev.free(c.mem)
+	c.mem = Memory{}
+}
+
+// Copy copies cells, by a kernel that takes them in order.
+func (c *cache) Copy(dst, src []kernels.Cell) {
+	n := min(len(dst), len(src))
+	if n == 0 || c.mem.Size == 0 {
+		return
+	}
+	// An error means that the device is lost, which the next pass tells.
+	_ = c.dev.do(func(g Driver) error { return c.copy(g, dst[:n], src[:n]) })
+}
+
+func (c *cache) copy(g Driver, dst, src []kernels.Cell) error {
+	var l layout
+	cells, ops := l.add(8*len(dst)), l.add(len(c.layers)*opBytes)
+	mem, err := g.Alloc(l.size)
+	if err != nil {
+		return err
+	}
+	var pairs []cPair
+	for i := range dst {
+		pairs = append(pairs, cPair{int32(dst[i]), int32(src[i])})
+	}
+	var all []cOp
+	heads, dim := 0, 0
+	for i, k := range c.shape.Layers {
+		if k.Heads == 0 {
+			continue
+		}
+		o := c.op(i)
+		o.ids, o.to = mem.At+Pointer(cells), int32(len(pairs))
+		all = append(all, o)
+		heads, dim = max(heads, k.Heads), max(dim, k.Dim)
+	}
+	if err := g.Write(mem.At+Pointer(cells), view(pairs)); err != nil {
+		return err
+	}
+	if err := g.Write(mem.At+Pointer(ops), view(all)); err != nil {
+		return err
+	}
+	if err := g.Launch("copy_cells", grid(1, heads, len(all), round(dim, 32), 0), mem.At+Pointer(ops), 0); err != nil {
+		return err
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return g.Release(mem)
+}
+
+// op returns an operation on a layer's keys and values.
+func (c *cache) op(layer int) cOp {
+	l, k := c.layers[layer], c.shape.Layers[c.shape.Kept(layer)]
+	return cOp{kv: c.mem.At, pageBytes: int64(c.page), headBytes: int64(l.head), layerAt: int64(l.at), values: int64(l.values),
+		valueScale: int64(l.valueScales), valueRow: int32(l.valueRow), kvHeads: int32(k.Heads), headDim: int32(k.Dim),
+		kvQ8: flag(c.shape.Type == kernels.KVQ8_0)}
+}
+
+func flag(b bool) int32 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func round(n, to int) int { return (n + to - 1) / to * to }

@@ -1,0 +1,397 @@
+package cuda
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+// form says which blocks and threads the launches of a kernel have.
+type form int
+
+const (
+	byColumn form = iota // a thread for each column
+	byRow                // a block for each row
+	byHead               // a block for each head of a row
+	product
+	storing
+	attending
+	joining
+	topChunks
+	topJoin
+)
+
+// item is one kernel's work for one operation.
+type item struct {
+	kernel        string // of products without the number of rows
+	form          form
+	c             cOp
+	weight        kernels.W
+	reads, writes []kernels.Buf
+	parts         kernels.Parts // None: an attention whose parts nobody sees
+}
+
+// plan is a program as kernels, with the place of everything in the runner's memory.
+type plan struct {
+	*kernels.Program
+	layers     []kvLayer
+	page       int
+	formsOf    []forms
+	rotations  []kernels.Rotation
+	turns      []int // per operation that turns: its rotation
+	heads      int   // most of an attention
+	headDim    int   // largest
+	vocabulary int   // of TopK
+
+	layout
+	bufs, vecs, freqs, tables, acts []int
+	ids, tops, ops, scratch         int
+	pairs                           int // that scratch has room for
+	items                           int
+}
+
+// forms are the forms in which products read an activation.
+type forms struct{ int8, int256, f32 bool }
+
+const (
+	mostRows    = 1 << 15 // of a pass: a launch has at most 65535 rows of blocks
+	mostDim     = 1024    // of a head: a thread for each element
+	scratchMost = 32 << 20
+)
+
+// newPlan checks p and places everything. pages is 0 if there is no cache yet.
+func newPlan(p *kernels.Program, pages int) (*plan, error) {
+	if err := checkWeights(p); err != nil {
+		return nil, err
+	}
+	switch {
+	case len(p.States) > 0:
+		return nil, unsupported("recurrent state (layer %d: %s)", p.States[0].Layer, p.States[0].Kind)
+	case len(p.Routes) > 0:
+		return nil, unsupported("experts (%d of %d for each row)", p.Routes[0].Used, p.Routes[0].Experts)
+	case p.MaxRows > mostRows:
+		return nil, unsupported("passes of %d rows (at most %d)", p.MaxRows, mostRows)
+	}
+	l := &plan{Program: p, formsOf: make([]forms, len(p.Activations)), turns: make([]int, len(p.Ops))}
+	if len(p.KV.Layers) > 0 {
+		var err error
+		if l.layers, l.page, err = layersOf(p.KV); err != nil {
+			return nil, err
+		}
+		for i, k := range p.KV.Layers {
+			if k.Dim > mostDim {
+				return nil, unsupported("heads of %d elements (layer %d; at most %d)", k.Dim, i, mostDim)
+			}
+		}
+	}
+	for i, o := range p.Ops {
+		l.look(i, o)
+	}
+	l.place(pages)
+	return l, nil
+}
+
+// look notes what an operation needs beside buffers.
+func (l *plan) look(i int, o kernels.Op) {
+	l.items++
+	switch o := o.(type) {
+	case kernels.MatMul:
+		f, t := &l.formsOf[o.In], l.Weights[o.W].Type
+		f.int256, f.int8, f.f32 = f.int256 || t.Super(), f.int8 || t.Quantized() && !t.Super(), f.f32 || !t.Quantized()
+	case kernels.RoPE:
+		same := func(r kernels.Rotation) bool {
+			return r.Magnitude == o.Rotation.Magnitude && slices.Equal(r.InvFreq, o.Rotation.InvFreq)
+		}
+		at := slices.IndexFunc(l.rotations, same)
+		if at < 0 {
+			at = len(l.rotations)
+			l.rotations = append(l.rotations, o.Rotation)
+			l.items++
+		}
+		l.turns[i] = at
+	case kernels.Attention:
+		l.heads, l.headDim = max(l.heads, o.Heads), max(l.headDim, l.kept(o.Layer).Dim)
+		l.items++
+	case kernels.TopK:
+		l.vocabulary = l.Buffers[o.Logits].Dim
+		l.items++
+	}
+}
+
+func (l *plan) kept(layer int) kernels.KVLayer { return l.KV.Layers[l.KV.Kept(layer)] }
+
+func (l *plan) most(wanted bool) int {
+	if wanted {
+		return l.MaxWanted
+	}
+	return l.MaxRows
+}
+
+func (l *plan) place(pages int) {
+	for _, b := range l.Buffers {
+		l.bufs = append(l.bufs, l.add(4*b.Dim*l.most(b.Wanted)))
+	}
+	for _, o := range l.Ops {
+		l.vecs = append(l.vecs, l.add(4*len(vecOf(o))))
+	}
+	for _, r := range l.rotations {
+		l.freqs = append(l.freqs, l.add(8*len(r.InvFreq)))
+		l.tables = append(l.tables, l.add(8*len(r.InvFreq)*l.MaxRows))
+	}
+	for i, a := range l.Activations {
+		l.acts = append(l.acts, l.add(l.actBytes(i, l.most(a.Wanted))))
+	}
+	l.ids = l.add(4 * kernels.MaxTop * l.MaxWanted * (1 + l.chunks()))
+	l.tops = l.add(4 * (kernels.MaxTop*(1+l.chunks()) + 2) * l.MaxWanted)
+	l.ops = l.add(l.items * opBytes)
+	if l.heads > 0 {
+		one := 4 * l.heads * (l.headDim + 2)
+		l.pairs = max(min(16*l.MaxRows, scratchMost/one), (pages*kernels.PageRows+block-1)/block+1)
+		l.scratch = l.add(l.pairs * one)
+	}
+}
+
+func (l *plan) chunks() int { return (l.vocabulary + topChunk - 1) / topChunk }
+
+// vecOf returns the numbers that belong to an operation.
+func vecOf(o kernels.Op) []float32 {
+	switch o := o.(type) {
+	case kernels.RMSNorm:
+		return o.Weight
+	case kernels.NormAdd:
+		return o.Weight
+	case kernels.HeadNorm:
+		return o.Weight
+	case kernels.AddBias:
+		return o.Bias
+	}
+	return nil
+}
+
+// actBytes returns the size of all forms of an activation.
+func (l *plan) actBytes(i, rows int) int {
+	a := l.act(i, rows, 0)
+	return int(a.x) // the last one ends there
+}
+
+// act returns an activation of so many rows that lies at a place; x is set to its end if nobody reads f32.
+func (l *plan) act(i, rows int, at Pointer) cAct {
+	dim, f := l.Activations[i].Dim, l.formsOf[i]
+	a := cAct{dim: int32(dim), wanted: flag(l.Activations[i].Wanted)}
+	take := func(bytes int) Pointer {
+		p := at
+		at += Pointer(round(bytes, 256))
+		return p
+	}
+	if f.int8 {
+		a.q, a.scale, a.sum = take(rows*dim), take(4*rows*(dim/32)), take(4*rows*(dim/16))
+	}
+	if f.int256 {
+		a.q256, a.scale256, a.sum256 = take(rows*dim), take(4*rows*(dim/256)), take(4*rows*(dim/16))
+	}
+	if f.f32 {
+		take(4 * rows * dim)
+	}
+	a.x = at
+	return a
+}
+
+// Footprint returns what p takes in the GPU's memory.
+func (d *Device) Footprint(p *kernels.Program) (f kernels.Footprint, err error) {
+	l, err := newPlan(p, 0)
+	if err != nil {
+		return f, err
+	}
+	for i := range p.Weights {
+		f.Weights += int64(p.Weights[i].Bytes())
+	}
+	f.Page, f.Buffers = int64(l.page), int64(l.size)
+	return f, nil
+}
+
+// lowering makes the items of a plan whose memory begins at base.
+type lowering struct {
+	*plan
+	base   Pointer
+	cache  *cache
+	turned map[int]bool // rotations whose angles are there
+}
+
+func (l *lowering) at(offset int) Pointer { return l.base + Pointer(offset) }
+
+func (l *lowering) buf(b kernels.Buf) Pointer { return l.at(l.bufs[b]) }
+
+func (l *lowering) actOf(a kernels.Act) cAct {
+	c := l.act(int(a), l.most(l.Activations[a].Wanted), l.at(l.acts[a]))
+	if l.formsOf[a].f32 {
+		c.x -= Pointer(round(4*l.most(l.Activations[a].Wanted)*l.Activations[a].Dim, 256))
+	} else {
+		c.x = 0
+	}
+	return c
+}
+
+// elementwise returns an item on a buffer's columns.
+func (l *lowering) elementwise(kernel string, i int, out kernels.Buf, in ...kernels.Buf) item {
+	x := item{kernel: kernel, weight: kernels.None, parts: kernels.None, reads: in, writes: []kernels.Buf{out}}
+	b := l.Buffers[out]
+	x.c = cOp{out: l.buf(out), dim: int32(b.Dim), wanted: flag(b.Wanted), vec: l.at(l.vecs[i])}
+	if len(in) > 0 {
+		x.c.in, x.c.ld = l.buf(in[0]), int32(l.Buffers[in[0]].Dim)
+	}
+	if len(in) > 1 {
+		x.c.in2 = l.buf(in[1])
+	}
+	return x
+}
+
+// filling returns an item that fills an activation.
+func (l *lowering) filling(kernel string, i int, out kernels.Act, in ...kernels.Buf) item {
+	x := item{kernel: kernel, weight: kernels.None, parts: kernels.None, reads: in}
+	x.c = cOp{dst: l.actOf(out), in: l.buf(in[0]), vec: l.at(l.vecs[i]), dim: int32(l.Activations[out].Dim)}
+	x.c.wanted = x.c.dst.wanted
+	if len(in) > 1 {
+		x.c.in2 = l.buf(in[1])
+	}
+	return x
+}
+
+// lower returns the items of operation i.
+func (l *lowering) lower(i int) []item {
+	switch o := l.Ops[i].(type) {
+	case kernels.RMSNorm:
+		x := l.filling("rms_norm", i, o.Out, o.In)
+		x.form, x.c.eps = byRow, o.Eps
+		return []item{x}
+	case kernels.NormAdd:
+		x := l.elementwise("norm_add", i, o.Out, o.In, o.Out)
+		x.form, x.c.eps = byRow, o.Eps
+		return []item{x}
+	case kernels.HeadNorm:
+		x := l.elementwise("head_norm", i, o.Buf, o.Buf)
+		x.form, x.c.eps, x.c.heads, x.c.headDim = byHead, o.Eps, int32(o.Heads), int32(len(o.Weight))
+		return []item{x}
+	case kernels.RepeatHeads:
+		x := l.elementwise("repeat_heads", i, o.Out, o.In)
+		x.c.headDim = int32(o.HeadDim)
+		return []item{x}
+	case kernels.Copy:
+		return []item{l.elementwise("copy_rows", i, o.Out, o.In)}
+	case kernels.Scale:
+		x := l.elementwise("scale_rows", i, o.Buf, o.Buf)
+		x.c.scale = o.Factor
+		return []item{x}
+	case kernels.SoftCap:
+		x := l.elementwise("soft_cap_rows", i, o.Buf, o.Buf)
+		x.c.softCap = o.Cap
+		return []item{x}
+	case kernels.AddBias:
+		return []item{l.elementwise("add_bias", i, o.Buf, o.Buf)}
+	case kernels.AddSiLU:
+		return []item{l.elementwise("add_silu", i, o.Out, o.In, o.Out)}
+	case kernels.Blend:
+		x := l.elementwise("blend", i, o.Out, o.In, o.Gate)
+		x.reads = append(x.reads, o.Out)
+		return []item{x}
+	case kernels.Gather:
+		return []item{l.elementwise("gather_rows", i, o.Out, o.In)}
+	case kernels.Feed:
+		return []item{l.filling("feed", i, o.Out, o.In)}
+	case kernels.Gate:
+		kernel := "silu_gate"
+		if o.GELU {
+			kernel = "gelu_gate"
+		}
+		return []item{l.filling(kernel, i, o.Out, o.Gate, o.Up)}
+	case kernels.RoPE:
+		return l.rope(o, i)
+	case kernels.Embed:
+		x := l.elementwise("embed_"+kernelOf(l.Weights[o.W].Type), i, o.Out)
+		x.weight, x.c.cols = o.W, int32(l.Weights[o.W].Cols)
+		return []item{x}
+	case kernels.MatMul:
+		return []item{l.matmul(o, i)}
+	case kernels.TopK:
+		return l.top(o, i)
+	}
+	return l.attention(l.Ops[i], i)
+}
+
+func (l *lowering) rope(o kernels.RoPE, i int) (all []item) {
+	at := l.turns[i]
+	r := l.rotations[at]
+	magnitude := r.Magnitude
+	if magnitude == 0 {
+		magnitude = 1
+	}
+	if !l.turned[at] {
+		l.turned[at] = true
+		all = append(all, item{kernel: "angles", weight: kernels.None, parts: kernels.None,
+			c: cOp{freq: l.at(l.freqs[at]), table: l.at(l.tables[at]), dim: int32(len(r.InvFreq)), magnitude: magnitude}})
+	}
+	x := l.elementwise("rope", i, o.Buf, o.Buf)
+	x.c.table, x.c.heads, x.c.headDim = l.at(l.tables[at]), int32(o.Heads), int32(o.HeadDim)
+	x.c.turned, x.c.halves = int32(2*len(r.InvFreq)), flag(o.Rotation.Halves)
+	return append(all, x)
+}
+
+func (l *lowering) matmul(o kernels.MatMul, i int) item {
+	w := &l.Weights[o.W]
+	x := l.elementwise("mm_"+kernelOf(w.Type)+"_", i, o.Out)
+	r := o.Outputs.Of(w.Rows)
+	x.form, x.weight, x.c.src, x.c.cols, x.c.outputs = product, o.W, l.actOf(o.In), int32(w.Cols), int32(w.Rows)
+	x.c.from, x.c.to, x.c.add = int32(r.From), int32(r.To), flag(o.Add)
+	if o.Add || r != (kernels.Range{To: w.Rows}) {
+		x.reads = []kernels.Buf{o.Out} // what it leaves or adds to
+	}
+	return x
+}
+
+func (l *lowering) top(o kernels.TopK, i int) []item {
+	x := l.elementwise("top_chunks", i, o.Logits)
+	x.reads, x.writes = x.writes, nil
+	x.form, x.c.in, x.c.out = topChunks, x.c.out, 0
+	x.c.ids, x.c.tops, x.c.chunks, x.c.mostWanted = l.at(l.ids), l.at(l.tops), int32(l.chunks()), int32(l.MaxWanted)
+	y := x
+	y.kernel, y.form = "top_join", topJoin
+	return []item{x, y}
+}
+
+// onCache returns an item on a layer's keys and values.
+func (l *lowering) onCache(kernel string, f form, layer int, in ...kernels.Buf) item {
+	return item{kernel: kernel, form: f, weight: kernels.None, parts: kernels.None, reads: in, c: l.cache.op(layer)}
+}
+
+// attention lowers what reads and writes the cache.
+func (l *lowering) attention(o kernels.Op, i int) []item {
+	attend := func(opt kernels.AttentionOpt, q kernels.Buf, layer, heads int) item {
+		x := l.onCache("attend", attending, layer, q)
+		x.c.in, x.c.heads, x.c.parts = l.buf(q), int32(heads), l.at(l.scratch)
+		x.c.scale, x.c.window, x.c.softCap = opt.Scale, int32(opt.Window), opt.SoftCap
+		return x
+	}
+	join := func(opt kernels.AttentionOpt, layer, heads int, out kernels.Act) item {
+		x := item{kernel: "join", form: joining, weight: kernels.None, parts: kernels.None}
+		x.c = cOp{parts: l.at(l.scratch), dst: l.actOf(out), heads: int32(heads), window: int32(opt.Window)}
+		x.c.headDim = int32(l.kept(layer).Dim)
+		return x
+	}
+	switch o := o.(type) {
+	case kernels.StoreKV:
+		x := l.onCache("store", storing, o.Layer, o.K, o.V)
+		x.c.in, x.c.in2 = l.buf(o.K), l.buf(o.V)
+		return []item{x}
+	case kernels.Attention:
+		return []item{attend(o.AttentionOpt, o.Q, o.Layer, o.Heads), join(o.AttentionOpt, o.Layer, o.Heads, o.Out)}
+	case kernels.AttendBlocks:
+		x := attend(o.AttentionOpt, o.Q, o.Layer, o.Heads)
+		x.parts, x.c.side, x.c.shared = o.Out, int32(o.Side), int32(o.Shared)
+		return []item{x}
+	case kernels.JoinBlocks:
+		x := join(o.AttentionOpt, o.Layer, l.Parts[o.In].Heads, o.Out)
+		x.parts = o.In
+		return []item{x}
+	}
+	panic(fmt.Sprintf("cuda: operation %T", o)) // newPlan has refused it
+}

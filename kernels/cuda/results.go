@@ -1,0 +1,169 @@
+package cuda
+
+import (
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+// mirror is what the caller has seen of a buffer that the processor cannot read itself: rows copied on demand, which go back
+// before a stage that reads them, since the caller may have written to them.
+type mirror struct {
+	rows  [][]float32
+	fresh []bool // rows that were copied since the last stage or pass
+	lent  []int
+}
+
+// Row returns row i of a buffer: the row itself where the processor sees the GPU's memory, otherwise a copy.
+func (r *runner) Row(b kernels.Buf, i int) []float32 {
+	if r.closed || b < 0 || int(b) >= len(r.plan.Buffers) || i < 0 || i >= r.plan.most(r.plan.Buffers[b].Wanted) {
+		return nil
+	}
+	dim := r.plan.Buffers[b].Dim
+	at := r.plan.bufs[b] + 4*dim*i
+	if r.mem.Host != nil {
+		return as[float32](r.mem.Host[at:][: 4*dim : 4*dim])
+	}
+	m := &r.mirrors[b]
+	if m.rows == nil {
+		m.rows = make([][]float32, r.plan.most(r.plan.Buffers[b].Wanted))
+	}
+	if m.fresh == nil {
+		m.fresh = make([]bool, len(m.rows))
+	}
+	if !m.fresh[i] {
+		if m.rows[i] == nil {
+			m.rows[i] = make([]float32, dim)
+		}
+		// An error means that the device is lost, which the next pass tells.
+		_ = r.dev.do(func(g Driver) error { return g.Read(view(m.rows[i]), r.mem.At+Pointer(at)) })
+		m.fresh[i] = true
+		m.lent = append(m.lent, i)
+	}
+	return m.rows[i]
+}
+
+// upload brings rows that the caller may have written to, of buffers that are read before they are filled.
+func (r *runner) upload(g Driver, reads []bool) error {
+	for b := range r.mirrors {
+		m := &r.mirrors[b]
+		for _, i := range m.lent {
+			if !reads[b] {
+				break
+			}
+			at := r.plan.bufs[b] + 4*r.plan.Buffers[b].Dim*i
+			if err := g.Write(r.mem.At+Pointer(at), view(m.rows[i])); err != nil {
+				return err
+			}
+		}
+		m.lent, m.fresh = m.lent[:0], nil
+	}
+	for i := range r.parts {
+		if err := r.parts[i].upload(g); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readTops copies what TopK found.
+func (r *runner) readTops(g Driver) error {
+	n := r.pass.nwanted
+	if r.plan.vocabulary == 0 || n == 0 {
+		return nil
+	}
+	r.topIDs, r.topVals = make([]int32, n*kernels.MaxTop), make([]float32, n*(kernels.MaxTop+2))
+	if err := g.Read(view(r.topIDs), r.mem.At+Pointer(r.plan.ids)); err != nil {
+		return err
+	}
+	return g.Read(view(r.topVals), r.mem.At+Pointer(r.plan.tops))
+}
+
+// Top returns what TopK found in wanted row i.
+func (r *runner) Top(i int) kernels.Top {
+	if r.closed || i < 0 || i >= r.pass.nwanted || r.plan.vocabulary == 0 || (i+1)*kernels.MaxTop > len(r.topIDs) {
+		return kernels.Top{}
+	}
+	ids, vals := r.topIDs[i*kernels.MaxTop:], r.topVals[i*(kernels.MaxTop+2):]
+	return kernels.Top{IDs: ids[:r.pass.topk], Logits: vals[:r.pass.topk], Max: vals[kernels.MaxTop], Sum: vals[kernels.MaxTop+1]}
+}
+
+// partMemory holds the blocks of a divided attention of this pass: for each pair and query head o, m and Σ.
+type partMemory struct {
+	mem   Memory
+	size  int // of this pass, in bytes
+	host  []float32
+	lent  bool
+	fresh bool
+}
+
+// growParts makes room for the parts of the pass.
+func (r *runner) growParts(g Driver) error {
+	grown := false
+	for i, s := range r.plan.Parts {
+		p := &r.parts[i]
+		p.size, p.fresh, p.lent = 4*r.pass.npairs*s.Heads*(s.Dim+2), false, false
+		if p.size <= p.mem.Size {
+			continue
+		}
+		if p.mem.Size > 0 {
+			if err := g.Release(p.mem); err != nil {
+				return err
+			}
+			p.mem = Memory{}
+		}
+		var err error
+		if p.mem, err = g.Alloc(2 * p.size); err != nil {
+			return err
+		}
+		grown = true
+		for j := range r.items {
+			if r.items[j].parts == kernels.Parts(i) {
+				r.items[j].c.parts = p.mem.At
+			}
+		}
+	}
+	if !grown {
+		return nil
+	}
+	return r.writeOps(g)
+}
+
+// Part points to the result of a block.
+func (r *runner) Part(p kernels.Parts, row, block, head int) kernels.Part {
+	if r.closed || p < 0 || int(p) >= len(r.parts) || head < 0 || head >= r.plan.Parts[p].Heads || row < 0 || row >= r.pass.rows ||
+		block < 0 {
+		return kernels.Part{}
+	}
+	m, s := &r.parts[p], r.plan.Parts[p]
+	pair, end := int(r.pass.first[row])+block, r.pass.npairs
+	if row+1 < r.pass.rows {
+		end = int(r.pass.first[row+1])
+	}
+	if pair >= end || m.size == 0 {
+		return kernels.Part{}
+	}
+	var all []float32
+	switch {
+	case m.mem.Host != nil:
+		all = as[float32](m.mem.Host[:m.size])
+	case !m.fresh:
+		m.host = make([]float32, m.size/4)
+		// An error means that the device is lost, which the next pass tells.
+		_ = r.dev.do(func(g Driver) error { return g.Read(view(m.host), m.mem.At) })
+		m.fresh, m.lent = true, true
+		fallthrough
+	default:
+		all = m.host
+	}
+	x := all[(pair*s.Heads+head)*(s.Dim+2):][:s.Dim+2]
+	return kernels.Part{Max: &x[s.Dim], Sum: &x[s.Dim+1], O: x[:s.Dim:s.Dim]}
+}
+
+// upload brings back parts that the caller may have written to.
+func (p *partMemory) upload(g Driver) error {
+	p.fresh = false
+	if !p.lent {
+		return nil
+	}
+	p.lent = false
+	return g.Write(p.mem.At, view(p.host))
+}

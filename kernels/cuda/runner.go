@@ -1,0 +1,360 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+// runner is a kernels.Runner. Its memory on the GPU holds operations, buffers and results; a second piece, which grows, the input of a
+// pass; one more for each of the program's Parts, the blocks of divided attention.
+type runner struct {
+	dev      *Device
+	plan     *plan
+	weights  kernels.Weights
+	resident bool // the weights lie where the operations look
+	limits   kernels.PassLimits
+	mem      Memory
+	staging  Memory // for the weights of one stage, if they come from elsewhere
+	input    Memory
+	items    []item
+	stages   []stage
+	parts    []partMemory
+	mirrors  []mirror
+	graphs   map[graphKey]Graph
+	seen     map[graphKey]bool
+	pass     inputs
+	topIDs   []int32
+	topVals  []float32
+	started  bool
+	closed   bool
+}
+
+// stage is the launches of a stage, and what the caller may have written that it reads.
+type stage struct {
+	launches []launch
+	reads    []bool // per buffer: read by this stage or a later one before it is filled
+}
+
+type graphKey struct {
+	from, to int // stages
+	extent
+}
+
+const mostGraphs = 64
+
+// Compile lays out buffers and operations.
+func (d *Device) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache) (kernels.Runner, error) {
+	pages := 0
+	kv, _ := c.(*cache)
+	if kv != nil {
+		pages = kv.pages
+	}
+	l, err := newPlan(p, pages)
+	if err != nil {
+		return nil, err
+	}
+	if len(p.KV.Layers) > 0 {
+		if kv == nil {
+			return nil, fmt.Errorf("cuda: a KV cache of type %T, want one that this device has made", c)
+		}
+		if kv.shape.Type != p.KV.Type || !slices.Equal(kv.shape.Layers, p.KV.Layers) {
+			return nil, errors.New("cuda: the KV cache is not of the shape that the program wants")
+		}
+	}
+	if w == nil && len(p.Weights) > 0 {
+		return nil, fmt.Errorf("cuda: a program with %d weights compiled without any", len(p.Weights))
+	}
+	r := &runner{dev: d, plan: l, weights: w, limits: p.PassLimits(pages), graphs: map[graphKey]Graph{}, seen: map[graphKey]bool{},
+		parts: make([]partMemory, len(p.Parts)), mirrors: make([]mirror, len(p.Buffers))}
+	if r.mem, err = d.alloc(l.size); err == nil {
+		err = r.lower(kv)
+	}
+	if err != nil {
+		r.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// lower makes the operations, binds weights, and writes all of it to the GPU.
+func (r *runner) lower(kv *cache) error {
+	l := &lowering{plan: r.plan, base: r.mem.At, cache: kv, turned: map[int]bool{}}
+	var firsts []int
+	for i := range l.StageCount() {
+		firsts = append(firsts, len(r.items))
+		from, to := l.StageOps(i)
+		for j := from; j < to; j++ {
+			r.items = append(r.items, l.lower(j)...)
+		}
+	}
+	firsts = append(firsts, len(r.items))
+	if err := r.bind(firsts); err != nil {
+		return err
+	}
+	live := make([]bool, len(l.Buffers))
+	r.stages = make([]stage, l.StageCount())
+	for i := l.StageCount() - 1; i >= 0; i-- {
+		items := r.items[firsts[i]:firsts[i+1]]
+		r.stages[i].launches = launches(items, firsts[i])
+		for _, x := range slices.Backward(items) {
+			for _, b := range x.writes {
+				live[b] = false
+			}
+			for _, b := range x.reads {
+				live[b] = true
+			}
+		}
+		r.stages[i].reads = slices.Clone(live)
+	}
+	return r.dev.do(func(g Driver) error {
+		err := r.writeOps(g)
+		for i, o := range l.Ops {
+			err = errors.Join(err, write(g, l.at(l.vecs[i]), view(vecOf(o))))
+		}
+		for i, t := range l.rotations {
+			err = errors.Join(err, write(g, l.at(l.freqs[i]), view(t.InvFreq)))
+		}
+		return err
+	})
+}
+
+func write(g Driver, to Pointer, b []byte) error {
+	if len(b) == 0 {
+		return nil
+	}
+	return g.Write(to, b)
+}
+
+func (r *runner) writeOps(g Driver) error {
+	var all []cOp
+	for i := range r.items {
+		all = append(all, r.items[i].c)
+	}
+	return write(g, r.mem.At+Pointer(r.plan.ops), view(all))
+}
+
+// bind tells the operations where their weights lie: in a store of this device, or where each stage's are brought.
+func (r *runner) bind(firsts []int) error {
+	at := func(w kernels.W) (Pointer, bool) { return 0, false }
+	switch s := r.weights.(type) {
+	case *store:
+		at = func(w kernels.W) (Pointer, bool) { return s.pointer(w), true }
+	case *kernels.Loan:
+		if own, ok := s.Store.(*store); ok {
+			at = func(w kernels.W) (Pointer, bool) { return own.pointer(s.From[w]), true }
+		}
+	}
+	most := 0
+	for i := range r.plan.StageCount() {
+		var l layout
+		places := map[kernels.W]int{}
+		for _, w := range r.plan.StageWeights(i) {
+			if _, r.resident = at(w); !r.resident {
+				places[w] = l.add(r.plan.Weights[w].Bytes())
+			}
+		}
+		most = max(most, l.size)
+		for j := firsts[i]; j < firsts[i+1]; j++ {
+			if x := &r.items[j]; x.weight != kernels.None {
+				x.c.w, _ = at(x.weight)
+				x.c.w += Pointer(places[x.weight])
+			}
+		}
+	}
+	if most == 0 {
+		r.resident = true
+		return nil
+	}
+	var err error
+	if r.staging, err = r.dev.alloc(most); err != nil {
+		return err
+	}
+	for i := range r.items {
+		if r.items[i].weight != kernels.None {
+			r.items[i].c.w += r.staging.At
+		}
+	}
+	return nil
+}
+
+// bring copies a stage's weights to the GPU.
+func (r *runner) bring(g Driver, i int, all [][]byte) error {
+	var l layout
+	for j, w := range r.plan.StageWeights(i) {
+		n := r.plan.Weights[w].Bytes()
+		if len(all[j]) != n {
+			return fmt.Errorf("%w: weight %q in %d bytes, want %d", errKept, r.plan.Weights[w].Name, len(all[j]), n)
+		}
+		if err := g.Write(r.staging.At+Pointer(l.add(n)), all[j]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Run runs all stages: with resident weights without coming back in between.
+func (r *runner) Run(a *kernels.Pass) error {
+	if err := r.Start(a); err != nil {
+		return err
+	}
+	r.started = false
+	if r.resident {
+		return r.run(0, len(r.stages))
+	}
+	for i := range r.stages {
+		if err := r.run(i, i+1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var errFreed = errors.New("cuda: the runner is closed")
+
+// Start checks the pass and brings it to the GPU, with what the caller has written to buffers.
+func (r *runner) Start(a *kernels.Pass) error {
+	if r.closed {
+		return errFreed
+	}
+	if err := r.limits.Check(a); err != nil {
+		return err
+	}
+	r.pass.set(r.plan, a)
+	err := r.dev.do(func(g Driver) error {
+		if err := r.bringPass(g, a); err != nil {
+			return err
+		}
+		for b := range r.mirrors {
+			r.mirrors[b].fresh = nil
+		}
+		return r.growParts(g)
+	})
+	r.started = err == nil
+	return err
+}
+
+// Stage runs one stage of the pass that is started.
+func (r *runner) Stage(i int) error {
+	switch {
+	case r.closed:
+		return errFreed
+	case !r.started || i < 0 || i >= len(r.stages):
+		return fmt.Errorf("cuda: stage %d of %d, want one of a pass that is started", i, len(r.stages))
+	}
+	r.started = i+1 < len(r.stages)
+	return r.run(i, i+1)
+}
+
+// run runs stages [from, to) and waits for them. With resident weights they are one graph from the second pass of an extent on.
+func (r *runner) run(from, to int) error {
+	var weights [][]byte
+	if !r.resident && len(r.plan.StageWeights(from)) > 0 {
+		var err error
+		if weights, err = r.weights.Acquire(from, nil); err != nil {
+			return fmt.Errorf("cuda: weights of %s: %w", r.plan.StageName(from), err)
+		}
+		defer r.weights.Release(from)
+	}
+	return r.dev.do(func(g Driver) error {
+		if weights != nil {
+			if err := r.bring(g, from, weights); err != nil {
+				return err
+			}
+		}
+		if err := r.upload(g, r.stages[from].reads); err != nil {
+			return err
+		}
+		if err := r.launchAll(g, from, to); err != nil {
+			return err
+		}
+		if to == len(r.stages) {
+			if err := r.readTops(g); err != nil {
+				return err
+			}
+		}
+		return g.Wait()
+	})
+}
+
+func (r *runner) launchAll(g Driver, from, to int) error {
+	if len(r.pass.chunks) > 0 || r.pass.rows > 64 {
+		return r.launch(g, from, to, extent{r.pass.rows, r.pass.nwanted, r.pass.npairs})
+	}
+	key := graphKey{from, to, extent{r.pass.rows, r.pass.nwanted, r.pass.npairs}.up()}
+	graph, ok := r.graphs[key]
+	if !ok && !r.seen[key] {
+		r.seen[key] = true
+		return r.launch(g, from, to, key.extent)
+	}
+	if !ok {
+		if len(r.graphs) >= mostGraphs {
+			r.dropGraphs()
+		}
+		var err error
+		if graph, err = g.Capture(func() error { return r.launch(g, from, to, key.extent) }); err != nil {
+			return err
+		}
+		r.graphs[key] = graph
+	}
+	return g.Run(graph)
+}
+
+func (r *runner) dropGraphs() {
+	for _, g := range r.graphs {
+		g.Close()
+	}
+	clear(r.graphs)
+	clear(r.seen)
+}
+
+// launch starts the kernels of stages [from, to).
+func (r *runner) launch(g Driver, from, to int, e extent) error {
+	for _, s := range r.stages[from:to] {
+		for i := 0; i < len(s.launches); i++ {
+			l := &s.launches[i]
+			if n := len(r.pass.chunks); n > 0 && l.form == attending && l.parts == kernels.None {
+				for c := range n { // as many rows at a time as there is room for
+					if err := r.start(g, l, r.pass.chunks[c], c+1); err != nil {
+						return err
+					}
+					if err := r.start(g, &s.launches[i+1], r.pass.chunks[c], c+1); err != nil {
+						return err
+					}
+				}
+				i++
+				continue
+			}
+			if err := r.start(g, l, e, 0); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (r *runner) start(g Driver, l *launch, e extent, pass int) error {
+	kernel, shape, ok := l.shape(e, r.items[l.first:])
+	if !ok {
+		return nil
+	}
+	return g.Launch(kernel, shape, r.mem.At+Pointer(r.plan.ops+l.first*opBytes), r.input.At+Pointer(pass*passBytes))
+}
+
+// Close frees the runner's memory.
+func (r *runner) Close() {
+	if r.closed {
+		return
+	}
+	r.closed = true
+	_ = r.dev.do(func(Driver) error {
+		r.dropGraphs()
+		return nil
+	})
+	r.dev.free(r.mem, r.staging, r.input)
+	for i := range r.parts {
+		r.dev.free(r.parts[i].mem)
+	}
+}

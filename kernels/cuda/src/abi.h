@@ -1,0 +1,56 @@
+// What the Go side writes into the GPU's memory: kernels/cuda/abi.go has the same structures, field by field.
+#pragma once
+#include "device.h"
+
+// Act is the input of products: (rows, dim) in the forms that are read; the others are null.
+struct Act {
+    signed char *q, *q256;    // int8 codes with a scale per 32 or 256
+    float *scale, *scale256;  // per 32, or per 256
+    int *sum, *sum256;        // of the codes, per 16
+    float *x;
+    int dim, wanted;
+};
+
+// Op is one operation. A launch that does several at once gets the first of them; blockIdx.z counts them.
+struct Op {
+    const unsigned char *w;  // packed matrix (weights.h)
+    const float *vec;        // norm weights, bias
+    const double *freq;      // RoPE
+    float *table;            // cosine and sine of (rows, turned/2), of RoPE
+    float *in, *in2, *out;   // buffers
+    float *parts;            // (pairs, heads, dim+2) of attention: o, m, l
+    unsigned char *kv;       // pages of the cache
+    int *ids;                // of TopK: see top.h
+    float *tops;
+    long long page_bytes, head_bytes, layer_at, values, value_scales;
+    Act src, dst;
+    int wanted, dim;            // rows are the wanted ones; columns of the output
+    int cols, outputs;          // of the matrix: inputs and outputs
+    int from, to, add;          // outputs to compute; add to what is there
+    int ld;                     // columns of the buffer in
+    int heads, head_dim, turned, halves;
+    int kv_heads, kv_q8, value_row, window, side, shared;
+    int chunks, most_wanted;    // of TopK
+    float eps, scale, softcap, magnitude;
+};
+
+// Pair is a row and a block of 256 positions that it sees.
+struct Pair {
+    int row, block;
+};
+
+// Pass is the rows of a pass: kernels.Pass, with the pairs in order of row and block.
+struct Pass {
+    const int *tokens, *pos, *store, *pages, *table, *prefix, *anc, *anc_off, *anc_len, *cut, *wanted;
+    const float *given;
+    const Pair *pairs;
+    const int *first;      // per row: its first pair
+    int rows, nwanted, topk;
+    int row_from, row_to;  // rows whose attention this launch computes, and their pairs, whose results begin at parts
+    int pair_from, pair_to;
+    int unused;
+};
+
+static __device__ __forceinline__ int rows_of(const Op *op, const Pass *pass) { return op->wanted ? pass->nwanted : pass->rows; }
+
+enum { THREADS = 256, BLOCK = 256, PAGE = 64, MOST_TOP = 64, TOP_CHUNK = 4096 };

@@ -1,0 +1,98 @@
+// Products of packed matrices and activations, and rows of a matrix by token.
+#pragma once
+#include "weights.h"
+
+enum { MOST_SEGMENTS = 8 };  // of a block at a time
+
+// multiply: each warp takes a segment, each of its threads an output, for R rows. The segments' sums then enter the totals in order. A
+// launch has (groups of 32 outputs, rows/R, operations) blocks of (32, segments) threads, at most MOST_SEGMENTS segments, and for each of
+// these R · 64 floats of shared memory.
+template <class T, int R>
+static __device__ void multiply(const Op *op, const Pass *pass) {
+    SHARED(float, parts);  // (2, segments, R, 32): of this round and, while it is read, of the next
+    op += blockIdx.z;
+    int lane = threadIdx.x, warp = threadIdx.y, warps = blockDim.y, rows = rows_of(op, pass), row0 = blockIdx.y * R;
+    int group = op->from / 32 + blockIdx.x, out = group * 32 + lane, segments = (op->cols + 255) / 256;
+    if (group * 32 >= op->to || row0 >= rows) return;
+    const unsigned char *w = op->w + (size_t)group * segments * segment_bytes<T>();
+    float total[R] = {};
+    for (int s0 = 0, round = 0; s0 < segments; s0 += warps, round ^= 1) {
+        float *part = parts + round * warps * R * 32;
+        int seg = s0 + warp;
+        if (seg < segments) {
+            Inputs<R> in;
+            const Act &a = op->src;
+#pragma unroll
+            for (int r = 0; r < R; r++) {
+                size_t at = (size_t)min(row0 + r, rows - 1) * op->cols + 256 * seg;
+                if (T::FLOAT) {
+                    in.x[r] = a.x + at;
+                    continue;
+                }
+                in.q[r] = (T::SUPER ? a.q256 : a.q) + at;
+                in.scale[r] = T::SUPER ? 0 : a.scale + at / 32;
+                in.sum[r] = (T::SUPER ? a.sum256 : a.sum) + at / 16;
+            }
+            float acc[R] = {};
+            const uint4 *first = (const uint4 *)(w + seg * segment_bytes<T>()) + lane;
+            T::template segment<R>(first, lane, min(256, op->cols - 256 * seg), in, acc);
+#pragma unroll
+            for (int r = 0; r < R; r++) part[(warp * R + r) * 32 + lane] = acc[r];
+        }
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < R; i++) {
+            int r = warp + i * warps;
+            if (r >= R) break;
+            for (int s = 0; s < min(warps, segments - s0); s++) {
+                float x = part[(s * R + r) * 32 + lane];
+                if (T::SUPER) {
+                    int row = min(row0 + r, rows - 1);
+                    total[i] = __fmaf_rn(x, op->src.scale256[(size_t)row * segments + s0 + s], total[i]);
+                } else {
+                    total[i] += x;
+                }
+            }
+        }
+    }
+    if (out < op->from || out >= op->to) return;
+#pragma unroll
+    for (int i = 0; i < R; i++) {
+        int r = warp + i * warps;
+        if (r >= R || row0 + r >= rows) break;
+        float *y = op->out + (size_t)(row0 + r) * op->dim + out;
+        *y = op->add ? *y + total[i] : total[i];
+    }
+}
+
+#define MATMUL(name, type)                                                                       \
+    KERNEL mm_##name##_1(const Op *op, const Pass *pass) { multiply<type, 1>(op, pass); }        \
+    KERNEL mm_##name##_2(const Op *op, const Pass *pass) { multiply<type, 2>(op, pass); }        \
+    KERNEL mm_##name##_4(const Op *op, const Pass *pass) { multiply<type, 4>(op, pass); }        \
+    KERNEL mm_##name##_8(const Op *op, const Pass *pass) { multiply<type, 8>(op, pass); }
+
+// embed has a block of THREADS for each 256 columns of a row.
+template <class T>
+static __device__ void look_up(const Op *op, const Pass *pass) {
+    int row = blockIdx.y, k = blockIdx.x * THREADS + threadIdx.x;
+    if (row >= pass->rows || k >= op->dim) return;
+    int token = pass->tokens[row];
+    float *y = op->out + (size_t)row * op->dim + k;
+    if (token < 0) {
+        *y = pass->given[(size_t)(-1 - token) * op->dim + k];
+        return;
+    }
+    size_t segments = (op->cols + 255) / 256;
+    const unsigned char *w = op->w + (token / 32 * segments + k / 256) * segment_bytes<T>();
+    *y = T::value((const uint4 *)w + token % 32, token % 32, k % 256);
+}
+
+#define EMBED(name, type) \
+    KERNEL embed_##name(const Op *op, const Pass *pass) { look_up<type>(op, pass); }
+
+#define EACH_TYPE(f)                                                                             \
+    f(q8_0, Q8_0) f(q4_0, Q4_0) f(q5_0, Q5_0) f(q4_k, Q4_K) f(q5_k, Q5_K) f(q6_k, Q6_K)          \
+    f(unpacked32, Unpacked<32>) f(unpacked16, Unpacked<16>) f(f32, F32) f(f16, F16) f(bf16, BF16)
+
+EACH_TYPE(MATMUL)
+EACH_TYPE(EMBED)

@@ -1,0 +1,270 @@
+// Packed matrices, kernels.Groups32: groups of 32 outputs, in each segments of 256 inputs, in each vectors of 16 bytes, in each vector
+// one for every output. So 32 threads, an output each, read 512 bytes in a row. A tail of fewer than 256 inputs takes a whole segment.
+//
+// A type says how many vectors a segment has, how to multiply one with R rows (segment), and what one weight is (value). Both get the first
+// vector of an output, and which of the 32 it is.
+// pack.go writes the same order.
+#pragma once
+#include "arith.h"
+
+// Inputs are the activations of R rows of a pass. A row that the pass does not have is another one again.
+template <int R>
+struct Inputs {
+    const signed char *q[R];
+    const float *scale[R], *x[R];
+    const int *sum[R];
+};
+
+static __device__ __forceinline__ unsigned word(const uint4 &v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
+
+// dot16 multiplies 16 codes with 16 activations.
+static __device__ __forceinline__ int dot16(const uint4 &c, const signed char *q, int sum) {
+    uint4 a = __ldg((const uint4 *)q);
+    sum = __dp4a((int)c.x, (int)a.x, sum);
+    sum = __dp4a((int)c.y, (int)a.y, sum);
+    sum = __dp4a((int)c.z, (int)a.z, sum);
+    return __dp4a((int)c.w, (int)a.w, sum);
+}
+
+static __device__ __forceinline__ uint4 low_nibbles(const uint4 &v) {
+    return make_uint4(v.x & 0x0f0f0f0fu, v.y & 0x0f0f0f0fu, v.z & 0x0f0f0f0fu, v.w & 0x0f0f0f0fu);
+}
+static __device__ __forceinline__ uint4 high_nibbles(const uint4 &v) {
+    return make_uint4(v.x >> 4 & 0x0f0f0f0fu, v.y >> 4 & 0x0f0f0f0fu, v.z >> 4 & 0x0f0f0f0fu, v.w >> 4 & 0x0f0f0f0fu);
+}
+static __device__ __forceinline__ uint4 either(const uint4 &a, const uint4 &b) {
+    return make_uint4(a.x | b.x, a.y | b.y, a.z | b.z, a.w | b.w);
+}
+
+// spread4 moves 4 bits to bit 4 of 4 bytes.
+static __device__ __forceinline__ unsigned spread4(unsigned bits) { return ((bits & 15) * 0x00204081u & 0x01010101u) << 4; }
+static __device__ __forceinline__ uint4 spread16(unsigned bits) {
+    return make_uint4(spread4(bits), spread4(bits >> 4), spread4(bits >> 8), spread4(bits >> 12));
+}
+
+// bits_of moves bits [s, s+n) of each byte to bit 4 on; mask is what is kept of it.
+static __device__ __forceinline__ uint4 bits_of(const uint4 &v, int s, unsigned mask) {
+    return make_uint4((v.x >> s & mask) << 4, (v.y >> s & mask) << 4, (v.z >> s & mask) << 4, (v.w >> s & mask) << 4);
+}
+
+// six_bits returns the 6-bit scale and minimum s of Q4_K and Q5_K; v begins with d and dmin.
+static __device__ __forceinline__ int byte_at(const uint4 &v, int i) { return word(v, i / 4) >> i % 4 * 8 & 255; }
+static __device__ __forceinline__ int2 six_bits(const uint4 &v, int s) {
+    if (s < 4) return make_int2(byte_at(v, 4 + s) & 63, byte_at(v, 8 + s) & 63);
+    return make_int2((byte_at(v, 8 + s) & 15) | byte_at(v, s) >> 6 << 4, byte_at(v, 8 + s) >> 4 | byte_at(v, 4 + s) >> 6 << 4);
+}
+static __device__ __forceinline__ float half_in(const uint4 &v, int i) { return half_of(word(v, i / 2) >> i % 2 * 16 & 0xffff); }
+
+// Small is a type with a scale per 32 and codes that are a value minus an offset.
+template <class T>
+struct Small {
+    enum { FLOAT = 0, SUPER = 0 };
+    template <int R>
+    static __device__ __forceinline__ void segment(const uint4 *w, int lane, int n, const Inputs<R> &in, float *acc) {
+        uint4 scales = w[0];
+#pragma unroll
+        for (int b = 0; b < 8; b++) {
+            if (32 * b >= n) break;
+            uint4 c0, c1;
+            T::codes(w, b, &c0, &c1);
+            float d = half_in(scales, b);
+#pragma unroll
+            for (int r = 0; r < R; r++) {
+                int sum = T::OFFSET ? -T::OFFSET * (in.sum[r][2 * b] + in.sum[r][2 * b + 1]) : 0;
+                sum = dot16(c1, in.q[r] + 32 * b + 16, dot16(c0, in.q[r] + 32 * b, sum));
+                acc[r] = __fmaf_rn((float)sum, d * in.scale[r][b], acc[r]);
+            }
+        }
+    }
+    static __device__ float value(const uint4 *w, int lane, int k) {
+        uint4 c0, c1;
+        T::codes(w, k / 32, &c0, &c1);
+        int c = byte_at(k % 32 < 16 ? c0 : c1, k % 16);
+        return half_in(w[0], k / 32) * (float)(T::OFFSET ? c - T::OFFSET : (int)(signed char)c);
+    }
+};
+
+struct Q8_0 : Small<Q8_0> {
+    enum { VECTORS = 17, TAIL = 0, OFFSET = 0 };
+    static __device__ __forceinline__ void codes(const uint4 *w, int b, uint4 *c0, uint4 *c1) {
+        *c0 = w[(1 + 2 * b) * 32];
+        *c1 = w[(2 + 2 * b) * 32];
+    }
+};
+
+struct Q4_0 : Small<Q4_0> {
+    enum { VECTORS = 9, TAIL = 0, OFFSET = 8 };
+    static __device__ __forceinline__ void codes(const uint4 *w, int b, uint4 *c0, uint4 *c1) {
+        uint4 v = w[(1 + b) * 32];
+        *c0 = low_nibbles(v);
+        *c1 = high_nibbles(v);
+    }
+};
+
+struct Q5_0 : Small<Q5_0> {
+    enum { VECTORS = 11, TAIL = 0, OFFSET = 16 };
+    static __device__ __forceinline__ void codes(const uint4 *w, int b, uint4 *c0, uint4 *c1) {
+        uint4 v = w[(1 + b) * 32];
+        unsigned high = word(w[(9 + b / 4) * 32], b % 4);
+        *c0 = either(low_nibbles(v), spread16(high));
+        *c1 = either(high_nibbles(v), spread16(high >> 16));
+    }
+};
+
+// Kquant is Q4_K or Q5_K: 6-bit scales and minima per 32.
+template <class T>
+struct Kquant {
+    enum { FLOAT = 0, SUPER = 1, TAIL = 0 };
+    template <int R>
+    static __device__ __forceinline__ void segment(const uint4 *w, int lane, int n, const Inputs<R> &in, float *acc) {
+        uint4 head = w[0];
+        float d = half_in(head, 0), dmin = half_in(head, 1);
+        int minima[R] = {};
+#pragma unroll
+        for (int s = 0; s < 8; s++) {
+            uint4 c0, c1;
+            T::codes(w, s, &c0, &c1);
+            int2 sc = six_bits(head, s);
+            float scale = d * (float)sc.x;
+#pragma unroll
+            for (int r = 0; r < R; r++) {
+                int sum = dot16(c1, in.q[r] + 32 * s + 16, dot16(c0, in.q[r] + 32 * s, 0));
+                acc[r] = __fmaf_rn((float)sum, scale, acc[r]);
+                minima[r] += sc.y * (in.sum[r][2 * s] + in.sum[r][2 * s + 1]);
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < R; r++) acc[r] = __fmaf_rn((float)minima[r], -dmin, acc[r]);
+    }
+    static __device__ float value(const uint4 *w, int lane, int k) {
+        uint4 head = w[0], c0, c1;
+        T::codes(w, k / 32, &c0, &c1);
+        int2 sc = six_bits(head, k / 32);
+        float scale = half_in(head, 0) * (float)sc.x, min = half_in(head, 1) * (float)sc.y;
+        return scale * (float)byte_at(k % 32 < 16 ? c0 : c1, k % 16) - min;
+    }
+};
+
+struct Q4_K : Kquant<Q4_K> {
+    enum { VECTORS = 9 };
+    static __device__ __forceinline__ void codes(const uint4 *w, int s, uint4 *c0, uint4 *c1) {
+        uint4 a = w[(1 + s / 2 * 2) * 32], b = w[(2 + s / 2 * 2) * 32];
+        *c0 = s % 2 ? high_nibbles(a) : low_nibbles(a);
+        *c1 = s % 2 ? high_nibbles(b) : low_nibbles(b);
+    }
+};
+
+struct Q5_K : Kquant<Q5_K> {
+    enum { VECTORS = 11 };
+    static __device__ __forceinline__ void codes(const uint4 *w, int s, uint4 *c0, uint4 *c1) {
+        Q4_K::codes(w, s, c0, c1);
+        *c0 = either(*c0, bits_of(w[9 * 32], s, 0x01010101u));
+        *c1 = either(*c1, bits_of(w[10 * 32], s, 0x01010101u));
+    }
+};
+
+// Q6_K has an 8-bit scale per 16; d lies behind the vectors, 2 bytes for each output.
+struct Q6_K {
+    enum { FLOAT = 0, SUPER = 1, VECTORS = 13, TAIL = 2 };
+    static __device__ __forceinline__ float d_of(const uint4 *w, int lane) {
+        return half_at((const unsigned char *)(w - lane + 13 * 32) + 2 * lane);
+    }
+    // codes returns those of 16 inputs, with 32 added.
+    static __device__ __forceinline__ uint4 codes(const uint4 *w, int s) {
+        int half = s / 8, part = s % 8 / 2, i = s % 2;
+        uint4 v = w[(1 + half * 4 + part % 2 * 2 + i) * 32];
+        v = part >= 2 ? high_nibbles(v) : low_nibbles(v);
+        return either(v, bits_of(w[(9 + half * 2 + i) * 32], 2 * part, 0x03030303u));
+    }
+    template <int R>
+    static __device__ __forceinline__ void segment(const uint4 *w, int lane, int n, const Inputs<R> &in, float *acc) {
+        uint4 scales = w[0];
+        float d = d_of(w, lane);
+#pragma unroll
+        for (int s = 0; s < 16; s++) {
+            uint4 c = codes(w, s);
+            float scale = d * (float)(signed char)byte_at(scales, s);
+#pragma unroll
+            for (int r = 0; r < R; r++)
+                acc[r] = __fmaf_rn((float)dot16(c, in.q[r] + 16 * s, -32 * in.sum[r][s]), scale, acc[r]);
+        }
+    }
+    static __device__ float value(const uint4 *w, int lane, int k) {
+        float scale = d_of(w, lane) * (float)(signed char)byte_at(w[0], k / 16);
+        return scale * (float)(byte_at(codes(w, k / 16), k % 16) - 32);
+    }
+};
+
+// Unpacked is int8 codes with a float scale and minimum per PER inputs.
+template <int PER>
+struct Unpacked {
+    enum { FLOAT = 0, SUPER = 0, BLOCKS = 256 / PER, HEAD = BLOCKS / 2, VECTORS = HEAD + 16, TAIL = 0 };
+    static __device__ __forceinline__ float scale(const uint4 *w, int b) { return __uint_as_float(word(w[b / 4 * 32], b % 4)); }
+    static __device__ __forceinline__ float min(const uint4 *w, int b) {
+        return __uint_as_float(word(w[(BLOCKS / 4 + b / 4) * 32], b % 4));
+    }
+    template <int R>
+    static __device__ __forceinline__ void segment(const uint4 *w, int lane, int n, const Inputs<R> &in, float *acc) {
+#pragma unroll
+        for (int b = 0; b < BLOCKS; b++) {
+            if (PER * b >= n) break;
+            float scale_b = scale(w, b), min_b = min(w, b);
+#pragma unroll
+            for (int r = 0; r < R; r++) {
+                int dot = 0, sum = 0;
+#pragma unroll
+                for (int i = 0; i < PER / 16; i++) {
+                    int at = b * (PER / 16) + i;
+                    dot = dot16(w[(HEAD + at) * 32], in.q[r] + 16 * at, dot);
+                    sum += in.sum[r][at];
+                }
+                float a = in.scale[r][b * PER / 32];
+                acc[r] = __fmaf_rn((float)dot, scale_b * a, acc[r]);
+                acc[r] = __fmaf_rn(-min_b, a * (float)sum, acc[r]);
+            }
+        }
+    }
+    static __device__ float value(const uint4 *w, int lane, int k) {
+        return scale(w, k / PER) * (float)(signed char)byte_at(w[(HEAD + k / 16) * 32], k % 16) - min(w, k / PER);
+    }
+};
+
+// Floats has 16-byte vectors of T::EACH weights.
+template <class T>
+struct Floats {
+    enum { FLOAT = 1, SUPER = 0, TAIL = 0 };
+    template <int R>
+    static __device__ __forceinline__ void segment(const uint4 *w, int lane, int n, const Inputs<R> &in, float *acc) {
+#pragma unroll 4
+        for (int v = 0; v < T::VECTORS; v++) {
+            if (v * T::EACH >= n) break;
+            uint4 c = w[v * 32];
+#pragma unroll
+            for (int i = 0; i < T::EACH; i++) {
+                if (v * T::EACH + i >= n) break;
+                float x = T::at(c, i);
+#pragma unroll
+                for (int r = 0; r < R; r++) acc[r] = __fmaf_rn(x, __ldg(in.x[r] + v * T::EACH + i), acc[r]);
+            }
+        }
+    }
+    static __device__ float value(const uint4 *w, int lane, int k) { return T::at(w[k / T::EACH * 32], k % T::EACH); }
+};
+
+struct F32 : Floats<F32> {
+    enum { EACH = 4, VECTORS = 64 };
+    static __device__ __forceinline__ float at(const uint4 &v, int i) { return __uint_as_float(word(v, i)); }
+};
+struct F16 : Floats<F16> {
+    enum { EACH = 8, VECTORS = 32 };
+    static __device__ __forceinline__ float at(const uint4 &v, int i) { return half_in(v, i); }
+};
+struct BF16 : Floats<BF16> {
+    enum { EACH = 8, VECTORS = 32 };
+    static __device__ __forceinline__ float at(const uint4 &v, int i) { return __uint_as_float(word(v, i / 2) >> i % 2 * 16 << 16); }
+};
+
+template <class T>
+static __device__ __forceinline__ size_t segment_bytes() {
+    return (T::VECTORS * 16 + T::TAIL) * 32;
+}

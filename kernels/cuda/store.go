@@ -1,0 +1,156 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+// store is a kernels.Store: all weights of a program, packed, in one piece of the GPU's memory.
+type store struct {
+	dev     *Device
+	program *kernels.Program
+	mem     Memory
+	at      []int // where each weight begins
+}
+
+// Layout returns the layout of packed weights.
+func (d *Device) Layout(t kernels.Type) kernels.Layout {
+	if !t.Supported() {
+		return ""
+	}
+	return kernels.Groups32
+}
+
+// NewWeights reserves memory for the weights of p.
+func (d *Device) NewWeights(p *kernels.Program) (kernels.Store, error) {
+	if err := checkWeights(p); err != nil {
+		return nil, err
+	}
+	s := &store{dev: d, program: p}
+	var l layout
+	for i := range p.Weights {
+		s.at = append(s.at, l.add(p.Weights[i].Bytes()))
+	}
+	var err error
+	if s.mem, err = d.alloc(l.size); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// checkWeights refuses weights that the kernels cannot use.
+func checkWeights(p *kernels.Program) error {
+	for i := range p.Weights {
+		switch w := &p.Weights[i]; {
+		case w.Experts > 0:
+			return unsupported("experts (weight %q has %d)", w.Name, w.Experts)
+		case w.Layout != kernels.Groups32:
+			return unsupported("weights in layout %q (weight %q): this device wants %q", w.Layout, w.Name, kernels.Groups32)
+		}
+	}
+	return p.Check()
+}
+
+// pointer returns where a weight lies.
+func (s *store) pointer(w kernels.W) Pointer { return s.mem.At + Pointer(s.at[w]) }
+
+// Acquire returns copies of a stage's weights, or the weights themselves where the processor can see them. Runners of this device do
+// not call it.
+func (s *store) Acquire(stage int, _ []int32) (all [][]byte, err error) {
+	for _, w := range s.program.StageWeights(stage) {
+		n := s.program.Weights[w].Bytes()
+		if s.mem.Host != nil {
+			all = append(all, s.mem.Host[s.at[w]:][:n])
+			continue
+		}
+		b := make([]byte, n)
+		if err := s.dev.do(func(g Driver) error { return g.Read(b, s.pointer(w)) }); err != nil {
+			return nil, err
+		}
+		all = append(all, b)
+	}
+	return all, nil
+}
+
+func (s *store) Release(int)    {}
+func (s *store) Resident() bool { return true }
+func (s *store) Bytes() int64   { return int64(s.mem.Size) }
+
+// Lock does nothing: a GPU's memory is not paged out.
+func (s *store) Lock() error { return nil }
+
+// Close gives the memory back.
+func (s *store) Close() {
+	s.dev.free(s.mem)
+	s.mem = Memory{}
+}
+
+// Pack takes rows in GGUF layout.
+func (s *store) Pack(w kernels.W, row int, src []byte) error {
+	if w < 0 || int(w) >= len(s.at) {
+		return fmt.Errorf("cuda: packing weight %d of %d", int(w), len(s.at))
+	}
+	m := &s.program.Weights[w]
+	elems, size := m.Type.Block()
+	perRow := m.Cols / elems * size
+	n := len(src) / perRow
+	switch {
+	case s.mem.Size == 0:
+		return errors.New("cuda: packing weights that are closed")
+	case n == 0 || len(src)%perRow != 0:
+		return fmt.Errorf("cuda: packing %d bytes, want a multiple of a row's %d", len(src), perRow)
+	case row < 0 || row%kernels.GroupRows != 0 || row > m.Rows-n:
+		return fmt.Errorf("cuda: packing rows %d to %d of %d, want a first row divisible by 16 and the last inside", row, row+n-1, m.Rows)
+	case n%kernels.GroupRows != 0 && row+n != m.Rows:
+		return fmt.Errorf("cuda: packing %d rows before the matrix ends, want a multiple of 16", n)
+	}
+	bytes := m.Bytes() / ((m.Rows + group - 1) / group)
+	for from := row; from < row+n; {
+		g := from / group
+		to := min((g+1)*group, row+n)
+		if err := s.packGroup(m, s.at[w]+g*bytes, bytes, from%group, src[(from-row)*perRow:(to-row)*perRow]); err != nil {
+			return err
+		}
+		from = to
+	}
+	return nil
+}
+
+// packGroup writes rows into their lanes of a group, from a first lane on.
+func (s *store) packGroup(m *kernels.Weight, at, bytes, lane int, src []byte) error {
+	elems, size := m.Type.Block()
+	perRow := m.Cols / elems * size
+	if s.mem.Host != nil {
+		for i := 0; i*perRow < len(src); i++ {
+			pack(s.mem.Host[at:][:bytes], m, lane+i, src[i*perRow:(i+1)*perRow])
+		}
+		return nil
+	}
+	lanes := len(src) / perRow
+	staged := make([]byte, bytes)
+	for i := range lanes {
+		pack(staged, m, lane+i, src[i*perRow:(i+1)*perRow])
+	}
+	return s.dev.do(func(g Driver) error {
+		if lanes == group || lane == 0 && lanes > group/2 { // the rest of the last group is zeros
+			return g.Write(s.mem.At+Pointer(at), staged)
+		}
+		return writeLanes(g, s.mem.At+Pointer(at), staged, kernels.Segment32(m.Type), lane, lanes)
+	})
+}
+
+// writeLanes writes some lanes of a group and leaves the others, which somebody else may be packing.
+func writeLanes(g Driver, to Pointer, staged []byte, per, lane, lanes int) error {
+	for seg := 0; seg < len(staged); seg += group * per {
+		for i := 0; i < per; i += vector {
+			width := min(vector, per-i)
+			at := seg + i*group + lane*width
+			if err := g.Write(to+Pointer(at), staged[at:at+lanes*width]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
