@@ -31,10 +31,12 @@ var rooms = map[string][]string{
 	"kernels/ref":        {},
 	"kernels/ref/device": {"kernels", "kernels/ref"},
 	"kernels/cpu":        {"kernels"},
-	"kernels/cuda":       {"kernels", "kernels/ref"},                       // ref: takes rows of a file apart
-	"kernels/cpu/peers":  {},                                               // for tests alone
-	"kernels/kerneltest": {"kernels", "kernels/ref", "kernels/ref/device"}, // for tests alone
-	"kernels/testdevice": {"kernels", "kernels/cpu", "kernels/ref/device"}, // for tests alone
+	"kernels/cuda":       {"kernels", "kernels/ref"}, // ref: takes rows of a file apart
+	// the rest is for tests alone; emulated maps memory that it shares with the process that runs the kernels
+	"kernels/cuda/emulated": {"kernels/cuda", "golang.org/x/sys"},
+	"kernels/cpu/peers":     {},
+	"kernels/kerneltest":    {"kernels", "kernels/ref", "kernels/ref/device"},
+	"kernels/testdevice":    {"kernels", "kernels/cpu", "kernels/cuda", "kernels/cuda/emulated", "kernels/ref/device"},
 
 	"engine": {".", "kernels", "kernels/ref", "golang.org/x/sys"},
 	// gonja's parser only: its evaluator and loaders would run what a model file says without a limit
@@ -115,6 +117,7 @@ var testOnly = []string{"testkit", "kernels/testdevice", "pgregory.net/rapid", "
 // never the wire.
 var testsOf = map[string][]string{"drafter": domain, "verifier": domain, "gateway": domain, "mempool": domain,
 	"kernels/cpu": {"kernels/cpu/peers", "kernels/kerneltest", "kernels/ref"}, "engine": {"kernels/cpu"},
+	"kernels/cuda": {"kernels/cuda/emulated", "kernels/kerneltest"}, "kernels/cuda/emulated": {"kernels/ref"},
 	"services": {"services/pool"}, "services/discovery": {"services/trees"}, "client": {"google.golang.org/protobuf"},
 	"roles/rolestest": {"roles/pair"}, "roles/pair": {"roles/rolestest"}}
 

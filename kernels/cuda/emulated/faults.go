@@ -1,0 +1,29 @@
+package emulated
+
+import "sync/atomic"
+
+// faults are what a test wants to go wrong.
+type faults struct {
+	launches  atomic.Int64 // until one fails; 0 is never
+	elsewhere atomic.Int64 // bytes that others have taken
+}
+
+// FailLaunch makes the n-th launch from now fail, counted from 1, those of graphs too. Like a fault of a GPU it is seen by the next
+// call that waits, and the device is lost. 0 takes the fault back.
+func (f *faults) FailLaunch(n int) { f.launches.Store(int64(n)) }
+
+// TakeMemory is as if other processes held so many bytes of the GPU's memory.
+func (f *faults) TakeMemory(bytes int64) { f.elsewhere.Store(bytes) }
+
+// due returns which of the next n launches is to fail, or -1.
+func (f *faults) due(n int) int {
+	left := f.launches.Load()
+	if left == 0 {
+		return -1
+	}
+	f.launches.Store(max(0, left-int64(n)))
+	if left > int64(n) {
+		return -1
+	}
+	return int(left) - 1
+}
