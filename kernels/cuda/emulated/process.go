@@ -46,7 +46,7 @@ func (p *process) start(program string, memory *os.File, o Options) error {
 	seconds := int(o.Limit / time.Second)
 	p.cmd = exec.Command(program, strconv.FormatInt(o.Memory, 10), strconv.FormatUint(o.Seed, 10), strconv.Itoa(seconds), o.Drop.File,
 		strconv.Itoa(o.Drop.Line))
-	p.cmd.Env = append(os.Environ(), "ASAN_OPTIONS=detect_leaks=0:exitcode=3", "UBSAN_OPTIONS=print_stacktrace=1")
+	p.cmd.Env = append(os.Environ(), "ASAN_OPTIONS=detect_leaks=0", "UBSAN_OPTIONS=print_stacktrace=1")
 	p.cmd.ExtraFiles = []*os.File{memory}
 	p.cmd.Stderr = &p.said
 	var err error
@@ -71,7 +71,8 @@ func (p *process) stop() {
 // die says why the process has ended.
 func (p *process) die(seen error) error {
 	p.stop()
-	why := strings.TrimSpace(p.said.String())
+	why, _, _ := strings.Cut(p.said.String(), "\nShadow bytes") // the rest of a sanitizer's report is of no use
+	why = strings.TrimSpace(why)
 	if why == "" {
 		why = fmt.Sprintf("the process has ended: %v (%v)", p.cmd.ProcessState, seen)
 	}

@@ -118,7 +118,7 @@ static void serve() {
             for (Piece p : payload<Piece>(c.count)) allocated(p);
             break;
         case RELEASED:
-            for (Piece p : payload<Piece>(c.count)) POISON((void *)p.at, p.size);
+            for (const Piece &p : payload<Piece>(c.count)) POISON((void *)p.at, p.size);
             break;
         default: fail("unknown command %u", c.kind);
         }

@@ -265,41 +265,36 @@ void begin_launch(const char *name, Kernel k, uint64_t op, uint64_t pass, const 
     UNPOISON(shared, shared_bytes);
 }
 
-// where writes the kernel, block and thread that run.
-static int where(char *to, size_t n) {
-    int k = snprintf(to, n, "kernel %s, block (%u,%u,%u)", launch.name, blockIdx.x, blockIdx.y, blockIdx.z);
-    if (self) k += snprintf(to + k, n - (size_t)k, ", thread (%u,%u,%u)", self->at.x, self->at.y, self->at.z);
-    return k;
+// tell_where writes the kernel, block and thread that run, if any, to standard error.
+static void tell_where() {
+    if (!launch.kernel) return;
+    dprintf(2, "kernel %s, block (%u,%u,%u)", launch.name, blockIdx.x, blockIdx.y, blockIdx.z);
+    if (self) dprintf(2, ", thread (%u,%u,%u)", threadIdx.x, threadIdx.y, threadIdx.z);
+    dprintf(2, ": ");
 }
 
 void fail(const char *format, ...) {
-    char text[1200];
-    int n = launch.kernel ? where(text, 500) : 0;
-    if (n) n += snprintf(text + n, 3, ": ");
+    tell_where();
     va_list args;
     va_start(args, format);
-    n += vsnprintf(text + n, 600, format, args);
+    vdprintf(2, format, args);
     va_end(args);
-    text[strlen(text)] = '\n';
-    if (write(2, text, strnlen(text, sizeof text - 1)) < 0) _exit(4);
+    dprintf(2, "\n");
     _exit(3);
-}
-
-static void on_fault(int, siginfo_t *info, void *) {
-    if (self && in_guard(self->fiber, info->si_addr)) fail("stack overflow: a thread has %zu bytes of stack", STACK);
-    fail("%s at address %p", strsignal(info->si_signo), info->si_addr);
 }
 
 static void on_alarm(int) { fail("the launch takes too long"); }
 
-// on_death tells on the sanitizer's report what ran.
-__attribute__((unused)) static void on_death() {
-    char text[512];
-    if (!launch.kernel) return;
-    int n = where(text, sizeof text - 1);
-    text[n] = '\n';
-    if (write(2, text, (size_t)n + 1) < 0) _exit(4);
+#ifdef __SANITIZE_ADDRESS__
+// The sanitizers call these before they report.
+extern "C" void __asan_on_error() { tell_where(); }
+extern "C" void __ubsan_on_report() { tell_where(); }
+#else
+static void on_fault(int, siginfo_t *info, void *) {
+    if (self && in_guard(self->fiber, info->si_addr)) fail("stack overflow: a thread has %zu bytes of stack", STACK);
+    fail("%s at address %p", strsignal(info->si_signo), info->si_addr);
 }
+#endif
 
 void begin(uint64_t seed, const char *file, int line) {
     rng = (seed + 1) * 0x9e3779b97f4a7c15ull;
@@ -307,9 +302,7 @@ void begin(uint64_t seed, const char *file, int line) {
     struct sigaction a = {};
     a.sa_handler = on_alarm;
     sigaction(SIGALRM, &a, nullptr);
-#ifdef __SANITIZE_ADDRESS__
-    __sanitizer_set_death_callback(on_death);
-#else
+#ifndef __SANITIZE_ADDRESS__
     static char stack[1 << 15];
     stack_t alt = {};
     alt.ss_sp = stack, alt.ss_size = sizeof stack;

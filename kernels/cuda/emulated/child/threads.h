@@ -13,8 +13,8 @@
 #define POISON(at, n) __asan_poison_memory_region(at, n)
 #define UNPOISON(at, n) __asan_unpoison_memory_region(at, n)
 #else
-#define POISON(at, n) (void)0
-#define UNPOISON(at, n) (void)0
+#define POISON(at, n) ((void)(at), (void)(n))
+#define UNPOISON(at, n) ((void)(at), (void)(n))
 #endif
 
 namespace emu {
