@@ -9,6 +9,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels/cuda/emulated"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
 
@@ -68,6 +69,25 @@ func TestSplitDevice(t *testing.T) {
 	}
 }
 
+// TestGPU: whole models of every architecture on an emulated GPU give the bits of the CPU, with keys and values in both types.
+func TestGPU(t *testing.T) {
+	gpu, _ := testdevice.GPU(t, emulated.Options{})
+	same := func(name, path, kvType string, long int) {
+		o := Options{KVType: kvType, KVPages: 24, MaxRows: 512, Device: testdevice.CPU(t, 2)}
+		want := dialogue(t, openTest(t, path, o), long)
+		o.Device = gpu
+		if err := sameBits(dialogue(t, openTest(t, path, o), long), want); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for name, c := range archCases() {
+		c.model.generate(3)
+		same(name, c.model.write(t, t.TempDir()), "f16", 40)
+	}
+	same("target", targetPath, "f16", 300)
+	same("draft", draftPath, "q8_0", 400)
+}
+
 // TestRefDevice: whole models computed by the definitions alone give the bits of the CPU. Passes are few: the definitions are slow.
 func TestRefDevice(t *testing.T) {
 	cases := archCases()
@@ -118,7 +138,8 @@ func (lacking) Footprint(*kernels.Program) (kernels.Footprint, error) {
 
 // sideDevices are one of each kind and instruction set.
 func sideDevices(t *testing.T) map[string]kernels.Device {
-	all := map[string]kernels.Device{"ref": testdevice.Ref(), "split": testdevice.Split(testdevice.CPU(t, 2), testdevice.CPU(t, 1))}
+	gpu, _ := testdevice.GPU(t, emulated.Options{Integrated: true})
+	all := map[string]kernels.Device{"ref": testdevice.Ref(), "cuda": gpu, "split": testdevice.Split(testdevice.CPU(t, 2), testdevice.CPU(t, 1))}
 	for _, isa := range cpu.Supported() {
 		all[fmt.Sprint("cpu ", isa)] = testdevice.ISA(t, 2, isa)
 	}

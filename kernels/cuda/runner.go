@@ -35,6 +35,7 @@ type runner struct {
 // stage is the launches of a stage, and what the caller may have written that it reads.
 type stage struct {
 	launches []launch
+	tops     bool   // it has a TopK
 	reads    []bool // per buffer: read by this stage or a later one before it is filled
 }
 
@@ -100,6 +101,7 @@ func (r *runner) lower(kv *cache) error {
 		items := r.items[firsts[i]:firsts[i+1]]
 		r.stages[i].launches = launches(items, firsts[i])
 		for _, x := range slices.Backward(items) {
+			r.stages[i].tops = r.stages[i].tops || x.form == topJoin
 			for _, b := range x.writes {
 				live[b] = false
 			}
@@ -270,7 +272,7 @@ func (r *runner) run(from, to int) error {
 		if err := r.launchAll(g, from, to); err != nil {
 			return err
 		}
-		if to == len(r.stages) {
+		if slices.ContainsFunc(r.stages[from:to], func(s stage) bool { return s.tops }) {
 			if err := r.readTops(g); err != nil {
 				return err
 			}

@@ -7,6 +7,8 @@ import (
 
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels/cuda"
+	"github.com/tandem-llm/tandem/kernels/cuda/emulated"
 	"github.com/tandem-llm/tandem/kernels/ref/device"
 )
 
@@ -43,3 +45,15 @@ func CPUs(t testing.TB, threads ...int) (all []*cpu.Device) {
 
 // Ref returns the device that computes by the definitions.
 func Ref() kernels.Device { return device.New() }
+
+// GPU returns an emulated GPU until the test ends, and its driver, which can be made to fail. Without g++ the test is skipped.
+func GPU(t testing.TB, o emulated.Options) (*cuda.Device, *emulated.Driver) {
+	t.Helper()
+	driver := emulated.Open(t, o)
+	d, err := cuda.New(func() (cuda.Driver, error) { return driver, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Close)
+	return d, driver
+}
