@@ -44,10 +44,10 @@ struct Place {
 
 extern unsigned char *shared; // the block's shared memory
 
-void wait_block(Place p);
-void wait_warp(Place p, unsigned mask);
+void wait_block(const Place &p);
+void wait_warp(const Place &p, unsigned mask);
 // exchange hands a value to the lanes of the warp and returns the values of all, valid until the thread's next exchange.
-const uint64_t *exchange(Place p, unsigned mask, uint64_t mine);
+const uint64_t *exchange(const Place &p, unsigned mask, uint64_t mine);
 int lane();
 
 template <class To, class From>
@@ -59,7 +59,7 @@ static inline To bits_as(From from) {
 }
 
 template <class T>
-static inline T shuffle(Place p, unsigned mask, T v, int from) {
+static inline T shuffle(const Place &p, unsigned mask, T v, int from) {
     static_assert(sizeof(T) <= 8, "a shuffle moves at most 8 bytes");
     uint64_t bits = 0;
     memcpy(&bits, &v, sizeof v);

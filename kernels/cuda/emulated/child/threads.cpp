@@ -15,7 +15,7 @@ namespace emu {
 
 unsigned char *shared;
 
-static const int MOST = 1024;                 // threads of a block
+static const unsigned MOST = 1024;            // threads of a block
 static const size_t MOST_SHARED = 256 << 10;  // bytes of shared memory
 
 // A thread of the block.
@@ -23,11 +23,11 @@ struct Thread {
     uint3 at;
     Fiber *fiber; // what it runs on; null until it starts
     bool ended;
-    Place waits;  // the barrier it waits at, if what is not null
+    const Place *waits; // where, while it does
 };
 
 struct Barrier {
-    Place place;
+    const Place *place; // of the first that has arrived
     int arrived;
 };
 
@@ -53,7 +53,8 @@ static Thread *self;
 static std::vector<Fiber *> idle; // fibers without a thread
 
 // The queue of threads that can run: a ring, in which each is at most once.
-static int queue[MOST], head, queued;
+static int queue[MOST];
+static unsigned head, queued;
 static bool mixed; // of this block: warps that have waited go to the queue's end, so that warps take turns
 
 static uint64_t rng;
@@ -73,14 +74,20 @@ static int index_of(const Thread *t) { return (int)(t - threads); }
 static Warp &warp_of(const Thread *t) { return warps[index_of(t) / 32]; }
 int lane() { return index_of(self) % 32; }
 
-// queue_warp puts a warp's threads into the queue, shuffled.
-static void queue_warp(int w, bool front) {
-    int lanes[32], n = warps[w].size;
-    for (int i = 0; i < n; i++) lanes[i] = w * 32 + i;
-    shuffle(lanes, n);
-    if (front) head = (head + MOST - n) % MOST;
-    for (int i = 0; i < n; i++) queue[(head + (front ? 0 : queued) + i) % MOST] = lanes[i];
+// queue_warp puts a warp's threads into the queue, in an order of its own each time.
+static void queue_warp(unsigned w, bool front) {
+    unsigned n = warps[w].size, first = w * 32, from = head + queued;
+    if (front) from = head = (head + MOST - n) % MOST;
     queued += n;
+    if (n == 32) { // an affine order is as good here as any, and quicker
+        uint32_t r = random_below(1 << 9);
+        for (unsigned i = 0; i < 32; i++) queue[(from + i) % MOST] = (int)(first + ((i * (r >> 5 << 1 | 1) + r) & 31));
+        return;
+    }
+    int lanes[32];
+    for (unsigned i = 0; i < n; i++) lanes[i] = (int)(first + i);
+    shuffle(lanes, (int)n);
+    for (unsigned i = 0; i < n; i++) queue[(from + i) % MOST] = lanes[i];
 }
 
 static void queue_block() {
@@ -91,11 +98,15 @@ static void queue_block() {
     mixed = random_below(8) == 0;
 }
 
+static bool same_place(const Place &a, const Place &b) {
+    return a.line == b.line && a.what == b.what && (a.file == b.file || !strcmp(a.file, b.file));
+}
+
 static void describe(char *to, size_t n, const Thread &t) {
     if (t.ended) {
         snprintf(to, n, "thread (%u,%u,%u) has ended", t.at.x, t.at.y, t.at.z);
     } else {
-        snprintf(to, n, "thread (%u,%u,%u) waits at %s, %s:%d", t.at.x, t.at.y, t.at.z, t.waits.what, t.waits.file, t.waits.line);
+        snprintf(to, n, "thread (%u,%u,%u) waits at %s, %s:%d", t.at.x, t.at.y, t.at.z, t.waits->what, t.waits->file, t.waits->line);
     }
 }
 
@@ -106,10 +117,10 @@ static void describe(char *to, size_t n, const Thread &t) {
         Thread &t = threads[i];
         if (!waiting && !t.ended) waiting = &t;
     }
-    bool warp = strcmp(waiting->waits.what, "__syncthreads") != 0;
+    bool warp = strcmp(waiting->waits->what, "__syncthreads") != 0;
     for (int i = 0; i < launch.threads; i++) {
         Thread &t = threads[i];
-        bool same = !t.ended && t.waits.line == waiting->waits.line && !strcmp(t.waits.file, waiting->waits.file);
+        bool same = !t.ended && same_place(*t.waits, *waiting->waits);
         if (!other && !same && (!warp || &warp_of(&t) == &warp_of(waiting))) other = &t;
     }
     char a[300], b[300];
@@ -163,26 +174,23 @@ static Fiber *idle_fiber() {
 }
 
 // wait lets others run until the thread's turn comes again.
-static void wait(Place p) {
+static void wait(const Place &p) {
     Thread *me = self;
-    me->waits = p;
+    me->waits = &p;
     Thread *next = take();
     if (next != me) {
         if (!next->fiber) next->fiber = idle_fiber();
         become(next);
         switch_fiber(me->fiber, next->fiber);
     }
-    me->waits.what = nullptr;
 }
-
-static bool same_place(const Place &a, const Place &b) { return a.line == b.line && a.what == b.what && !strcmp(a.file, b.file); }
 
 // arrive counts the thread and tells whether it is the last of n.
 static bool arrive(Barrier &b, const Place &p, int n) {
-    if (b.arrived == 0) b.place = p;
-    if (!same_place(b.place, p)) {
-        fail("the thread waits at %s, %s:%d, but others wait at %s, %s:%d", p.what, p.file, p.line, b.place.what, b.place.file,
-             b.place.line);
+    if (b.arrived == 0) b.place = &p;
+    if (!same_place(*b.place, p)) {
+        fail("the thread waits at %s, %s:%d, but others wait at %s, %s:%d", p.what, p.file, p.line, b.place->what, b.place->file,
+             b.place->line);
     }
     if (++b.arrived < n) return false;
     b.arrived = 0;
@@ -195,13 +203,13 @@ static bool dropped(const Place &p) {
     return !strcmp(slash ? slash + 1 : p.file, drop_file);
 }
 
-void wait_block(Place p) {
+void wait_block(const Place &p) {
     if (dropped(p)) return;
     if (arrive(block_barrier, p, launch.threads)) queue_block();
     wait(p);
 }
 
-static void meet(Place p, unsigned mask) {
+static void meet(const Place &p, unsigned mask) {
     if (mask != 0xffffffffu) fail("%s, %s:%d: mask %08x: want all 32 lanes", p.what, p.file, p.line, mask);
     Warp &w = warp_of(self);
     if (arrive(w.barrier, p, w.size)) {
@@ -211,11 +219,11 @@ static void meet(Place p, unsigned mask) {
     wait(p);
 }
 
-void wait_warp(Place p, unsigned mask) {
+void wait_warp(const Place &p, unsigned mask) {
     if (!dropped(p)) meet(p, mask);
 }
 
-const uint64_t *exchange(Place p, unsigned mask, uint64_t mine) {
+const uint64_t *exchange(const Place &p, unsigned mask, uint64_t mine) {
     Warp &w = warp_of(self);
     uint64_t *values = w.values[w.turn];
     values[lane()] = mine;
