@@ -33,7 +33,6 @@ struct Piece {
 static std::vector<std::pair<std::string, Kernel>> kernels;
 static unsigned char *memory;
 static size_t memory_size, opened; // memory from opened on has never been allocated: no access
-static unsigned limit;             // seconds that a launch may take
 
 static bool read_all(void *to, size_t n) {
     for (size_t got = 0; got < n;) {
@@ -75,13 +74,12 @@ static void run(const Launch &l) {
     const auto &k = kernels.at(l.kernel);
     begin_launch(k.first.c_str(), k.second, l.op, l.pass, l.grid, l.block, l.shared);
     if (l.fail) fail("the launch failed, as the test asked for");
-    alarm(limit);
     uint64_t n = (uint64_t)l.grid[0] * l.grid[1] * l.grid[2], step = random_below((uint32_t)n) + 1, b = random_below((uint32_t)n);
     while (gcd(step, n) != 1) step++;
     for (uint64_t i = 0; i < n; i++, b = (b + step) % n) {
         run_block((uint32_t)(b % l.grid[0]), (uint32_t)(b / l.grid[0] % l.grid[1]), (uint32_t)(b / l.grid[0] / l.grid[1]));
     }
-    alarm(0);
+    end_launch();
 }
 
 // allocated opens memory as far as a piece and the gap behind it go.
@@ -131,8 +129,7 @@ static void serve() {
 int main(int argc, char **argv) {
     using namespace emu;
     if (argc != 6) fail("5 arguments are needed, not %d", argc - 1);
-    limit = (unsigned)atoi(argv[3]);
-    begin(strtoull(argv[2], nullptr, 10), argv[4], atoi(argv[5]));
+    begin(strtoull(argv[2], nullptr, 10), atoi(argv[3]), argv[4], atoi(argv[5]));
     open_memory(strtoull(argv[1], nullptr, 10));
     serve();
     _exit(0);

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <sys/time.h>
 #include <unistd.h>
 #include <utility>
 #include <vector>
@@ -251,6 +252,12 @@ void run_block(uint32_t x, uint32_t y, uint32_t z) {
     self = nullptr;
 }
 
+static pid_t parent;
+static int limit;                        // seconds that a launch may take
+static volatile sig_atomic_t ticks = -1; // seconds since the launch began; -1 between launches
+
+void end_launch() { ticks = -1; }
+
 void begin_launch(const char *name, Kernel k, uint64_t op, uint64_t pass, const uint32_t grid[3], const uint32_t block[3],
                   size_t shared_bytes) {
     static unsigned char *end;
@@ -271,6 +278,7 @@ void begin_launch(const char *name, Kernel k, uint64_t op, uint64_t pass, const 
     shared = end - (shared_bytes + 15) / 16 * 16;
     POISON(end - MOST_SHARED, MOST_SHARED);
     UNPOISON(shared, shared_bytes);
+    ticks = 0;
 }
 
 // tell_where writes the kernel, block and thread that run, if any, to standard error.
@@ -291,7 +299,13 @@ void fail(const char *format, ...) {
     _exit(3);
 }
 
-static void on_alarm(int) { fail("the launch takes too long"); }
+// on_tick runs every second. A kernel that never ends must not outlive the test either.
+static void on_tick(int) {
+    if (getppid() != parent) _exit(0);
+    if (ticks < 0) return;
+    ticks = ticks + 1;
+    if (ticks > limit) fail("the launch takes more than %d s", limit);
+}
 
 #ifdef __SANITIZE_ADDRESS__
 // The sanitizers call these before they report.
@@ -304,12 +318,17 @@ static void on_fault(int, siginfo_t *info, void *) {
 }
 #endif
 
-void begin(uint64_t seed, const char *file, int line) {
+void begin(uint64_t seed, int seconds, const char *file, int line) {
     rng = (seed + 1) * 0x9e3779b97f4a7c15ull;
+    parent = getppid();
+    limit = seconds;
     drop_file = file, drop_line = line;
     struct sigaction a = {};
-    a.sa_handler = on_alarm;
+    a.sa_handler = on_tick;
+    a.sa_flags = SA_RESTART;
     sigaction(SIGALRM, &a, nullptr);
+    itimerval second = {{1, 0}, {1, 0}};
+    setitimer(ITIMER_REAL, &second, nullptr);
 #ifndef __SANITIZE_ADDRESS__
     static char stack[1 << 15];
     stack_t alt = {};

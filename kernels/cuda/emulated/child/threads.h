@@ -21,10 +21,11 @@ namespace emu {
 
 typedef void (*Kernel)(uint64_t op, uint64_t pass);
 
-// begin is called once. The barrier at a file and line, if any, is left out.
-void begin(uint64_t seed, const char *drop_file, int drop_line);
-// begin_launch says what run_block runs from now on.
+// begin is called once. A launch may take so many seconds. The barrier at a file and line, if any, is left out.
+void begin(uint64_t seed, int seconds, const char *drop_file, int drop_line);
+// begin_launch says what run_block runs until end_launch.
 void begin_launch(const char *name, Kernel k, uint64_t op, uint64_t pass, const uint32_t grid[3], const uint32_t block[3], size_t shared);
+void end_launch();
 void run_block(uint32_t x, uint32_t y, uint32_t z);
 
 uint32_t random_below(uint32_t n);
