@@ -206,7 +206,7 @@ func (d *Device) Footprint(p *kernels.Program) (f kernels.Footprint, err error) 
 	for i := range p.Weights {
 		f.Weights += int64(p.Weights[i].Bytes())
 	}
-	f.Page, f.Buffers = int64(l.page), int64(l.size)
+	f.Page, f.Buffers = int64(l.page), int64(l.size+l.inputBytes(0))
 	return f, nil
 }
 

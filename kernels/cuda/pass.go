@@ -71,6 +71,9 @@ func (n *inputs) split(l *plan, pairs []cPair) {
 	}
 }
 
+// inputBytes is what a usual pass of the most rows takes. Room for a larger one is made when it comes.
+func (l *plan) inputBytes(pages int) int { return 1<<14 + 16*4*l.MaxRows + 8*16*l.MaxRows + 8*pages }
+
 // bringPass copies the pass to the GPU.
 func (r *runner) bringPass(g Driver, a *kernels.Pass) error {
 	n := &r.pass
@@ -83,7 +86,7 @@ func (r *runner) bringPass(g Driver, a *kernels.Pass) error {
 			}
 			r.input = Memory{}
 		}
-		m, err := g.Alloc(max(1<<14, 2*need))
+		m, err := g.Alloc(2 * need)
 		if err != nil {
 			return err
 		}

@@ -71,6 +71,9 @@ func (d *Device) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache)
 	r := &runner{dev: d, plan: l, weights: w, limits: p.PassLimits(pages), graphs: map[graphKey]Graph{}, seen: map[graphKey]bool{},
 		parts: make([]partMemory, len(p.Parts)), mirrors: make([]mirror, len(p.Buffers))}
 	if r.mem, err = d.alloc(l.size); err == nil {
+		r.input, err = d.alloc(l.inputBytes(pages))
+	}
+	if err == nil {
 		err = r.lower(kv)
 	}
 	if err != nil {

@@ -167,7 +167,6 @@ KERNEL attend(const Op *op, const Pass *pass) {
             }
             out[g * (dim + 2) + d] = o;
         }
-        __syncthreads();
     }
 }
 

@@ -1,0 +1,50 @@
+package kerneltest
+
+import (
+	"testing"
+
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+// Fingerprint runs a network, norms of heads and a TopK of many values on a device, and returns all that they computed: what a mistake in
+// a kernel would change. It returns nil if the device fails.
+func Fingerprint(t testing.TB, d kernels.Device) (all []float32) {
+	t.Helper()
+	r := rng(31)
+	n := newNetwork(r, netRows, 8, 1, 64, 768, [3]kernels.Type{kernels.Q4_K, kernels.Q4_K, kernels.Q8_0})
+	m := compile(t, d, n.Program, n.Data, newCache(t, d, n.KV, netPages))
+	pass := treePass(r, 300, 3, 40, 6, n.vocab)
+	for _, c := range []*kernels.Pass{chunkPass(r, netRows, 300), pass} { // the second reads what the first has stored
+		c.Pages = append([]int32{7, 3, 9, 0, 11, 5, 1, 8}, c.Pages...)[:8]
+		if m.runner.Run(c) != nil {
+			return nil
+		}
+	}
+	all = append(m.get(n.hidden, pass.Rows), m.get(n.logits, len(pass.Wanted))...)
+	all = append(all, tops(m, len(pass.Wanted))...)
+
+	const rows, dim, many = 3, 96, 9000
+	p := kernels.NewProgram(rows, rows)
+	b, logits := p.Buf(2*dim), p.WantedBuf(many)
+	p.HeadNorm(b, 2, RandomFloats(r, dim, false), 1e-5)
+	p.TopK(logits)
+	own := compile(t, d, p, nil, nil)
+	own.set(b, RandomFloats(r, rows*2*dim, false))
+	own.set(logits, RandomFloats(r, rows*many, false))
+	if own.runner.Run(&kernels.Pass{Rows: rows, Wanted: []int32{0, 1, 2}, TopK: 20}) != nil {
+		return nil
+	}
+	return append(append(all, own.get(b, rows)...), tops(own, rows)...)
+}
+
+// tops returns what TopK found in each wanted row.
+func tops(m *machine, wanted int) (all []float32) {
+	for i := range wanted {
+		t := m.runner.Top(i)
+		for _, id := range t.IDs {
+			all = append(all, float32(id))
+		}
+		all = append(append(all, t.Logits...), t.Max, t.Sum)
+	}
+	return all
+}
