@@ -139,7 +139,8 @@ func (lacking) Footprint(*kernels.Program) (kernels.Footprint, error) {
 // sideDevices are one of each kind and instruction set.
 func sideDevices(t *testing.T) map[string]kernels.Device {
 	gpu, _ := testdevice.GPU(t, emulated.Options{Integrated: true})
-	all := map[string]kernels.Device{"ref": testdevice.Ref(), "cuda": gpu, "split": testdevice.Split(testdevice.CPU(t, 2), testdevice.CPU(t, 1))}
+	all := map[string]kernels.Device{"ref": testdevice.Ref(), "cuda": gpu,
+		"split": testdevice.Split(testdevice.CPU(t, 2), testdevice.CPU(t, 1))}
 	for _, isa := range cpu.Supported() {
 		all[fmt.Sprint("cpu ", isa)] = testdevice.ISA(t, 2, isa)
 	}

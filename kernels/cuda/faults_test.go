@@ -25,7 +25,8 @@ func newSmall(rows int) small {
 	s := small{p, p.Buf(64), p.Buf(64)}
 	act := p.Act(64)
 	p.Feed(s.in, act)
-	p.MatMul(p.Weight(kernels.Weight{Name: "w", Type: kernels.Q8_0, Rows: 64, Cols: 64, Layout: kernels.Groups32}), act, s.out, kernels.MatMulOpt{})
+	w := p.Weight(kernels.Weight{Name: "w", Type: kernels.Q8_0, Rows: 64, Cols: 64, Layout: kernels.Groups32})
+	p.MatMul(w, act, s.out, kernels.MatMulOpt{})
 	return s
 }
 
@@ -38,8 +39,8 @@ func (s small) compile(d kernels.Device) (kernels.Runner, kernels.Store, error) 
 	return r, w, err
 }
 
-// TestLostDevice: a launch that fails in the middle of a pass, alone or in a graph, is an error that names the device; so is all that follows,
-// and closing still works.
+// TestLostDevice: a launch that fails in the middle of a pass, alone or in a graph, is an error that names the device; so is all that
+// follows, and closing still works.
 func TestLostDevice(t *testing.T) {
 	for _, passes := range []int{1, 4} { // from the third pass on it is a graph
 		d, driver := testdevice.GPU(t, emulated.Options{})
@@ -167,8 +168,8 @@ func TestPackInPieces(t *testing.T) {
 	for want, c := range map[string]struct {
 		w        kernels.W
 		row, len int
-	}{"weight 1 of 1": {1, 0, perRow}, "multiple of a row's 198": {0, 0, 5}, "rows 8 to 8": {0, 8, perRow}, "rows 80 to 95": {0, 80, 16 * perRow},
-		"packing 8 rows": {0, 0, 8 * perRow}, "packing 0 bytes": {0, 0, 0}} {
+	}{"weight 1 of 1": {1, 0, perRow}, "multiple of a row's 198": {0, 0, 5}, "rows 8 to 8": {0, 8, perRow},
+		"rows 80 to 95": {0, 80, 16 * perRow}, "packing 8 rows": {0, 0, 8 * perRow}, "packing 0 bytes": {0, 0, 0}} {
 		if err := s.Pack(c.w, c.row, src[:c.len]); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", fmt.Sprint(c), err)
 		}
