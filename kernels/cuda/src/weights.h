@@ -26,6 +26,12 @@ static __device__ __forceinline__ int dot16(const uint4 &c, const signed char *q
     return __dp4a((int)c.w, (int)a.w, sum);
 }
 
+// sum32 returns the sum of block b of 32 activations.
+static __device__ __forceinline__ int sum32(const int *sums, int b) {
+    int2 s = __ldg((const int2 *)sums + b);
+    return s.x + s.y;
+}
+
 static __device__ __forceinline__ uint4 low_nibbles(const uint4 &v) {
     return make_uint4(v.x & 0x0f0f0f0fu, v.y & 0x0f0f0f0fu, v.z & 0x0f0f0f0fu, v.w & 0x0f0f0f0fu);
 }
@@ -70,9 +76,9 @@ struct Small {
             float d = half_in(scales, b);
 #pragma unroll
             for (int r = 0; r < R; r++) {
-                int sum = T::OFFSET ? -T::OFFSET * (in.sum[r][2 * b] + in.sum[r][2 * b + 1]) : 0;
+                int sum = T::OFFSET ? -T::OFFSET * sum32(in.sum[r], b) : 0;
                 sum = dot16(c1, in.q[r] + 32 * b + 16, dot16(c0, in.q[r] + 32 * b, sum));
-                acc[r] = __fmaf_rn((float)sum, d * in.scale[r][b], acc[r]);
+                acc[r] = __fmaf_rn((float)sum, d * __ldg(in.scale[r] + b), acc[r]);
             }
         }
     }
@@ -130,7 +136,7 @@ struct Kquant {
             for (int r = 0; r < R; r++) {
                 int sum = dot16(c1, in.q[r] + 32 * s + 16, dot16(c0, in.q[r] + 32 * s, 0));
                 acc[r] = __fmaf_rn((float)sum, scale, acc[r]);
-                minima[r] += sc.y * (in.sum[r][2 * s] + in.sum[r][2 * s + 1]);
+                minima[r] += sc.y * sum32(in.sum[r], s);
             }
         }
 #pragma unroll
@@ -186,7 +192,7 @@ struct Q6_K {
             float scale = d * (float)(signed char)byte_at(scales, s);
 #pragma unroll
             for (int r = 0; r < R; r++)
-                acc[r] = __fmaf_rn((float)dot16(c, in.q[r] + 16 * s, -32 * in.sum[r][s]), scale, acc[r]);
+                acc[r] = __fmaf_rn((float)dot16(c, in.q[r] + 16 * s, -32 * __ldg(in.sum[r] + s)), scale, acc[r]);
         }
     }
     static __device__ float value(const uint4 *w, int lane, int k) {
@@ -216,9 +222,9 @@ struct Unpacked {
                 for (int i = 0; i < PER / 16; i++) {
                     int at = b * (PER / 16) + i;
                     dot = dot16(w[(HEAD + at) * 32], in.q[r] + 16 * at, dot);
-                    sum += in.sum[r][at];
+                    sum += __ldg(in.sum[r] + at);
                 }
-                float a = in.scale[r][b * PER / 32];
+                float a = __ldg(in.scale[r] + b * PER / 32);
                 acc[r] = __fmaf_rn((float)dot, scale_b * a, acc[r]);
                 acc[r] = __fmaf_rn(-min_b, a * (float)sum, acc[r]);
             }
