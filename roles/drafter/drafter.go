@@ -8,6 +8,8 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/drafter"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/measure"
 	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/services/discovery"
@@ -33,9 +35,44 @@ type Config struct {
 	Pool        string   // as roles.Process.PoolAccess takes it
 	InlineLimit int      // trees larger than this many bytes go through shared memory to processes on this host; 0 = all
 	Advertise   string   // address under which the other processes reach it; "": where it listens
-	AheadGain   float64  // as drafter.Config has it
+	AheadGain   float64  // as drafter.Config has it; Measured: by what passes of each draft cost the processor of Host
 	PrefixCache int      // likewise
 	Verifier    string   // address of the verifier, for drafts that read the target's hidden states; "": its default socket
+	// Host makes a device of the cores that a verifier on this machine has, for AheadGain Measured.
+	Host func() (roles.Device, error)
+}
+
+// Measured is a Config.AheadGain that is measured at the start: for drafts on a processor of their own.
+const Measured = -1
+
+// hostBytes is what a probe of the host's memory reads in turn.
+const hostBytes = 256 << 20
+
+// gains returns the AheadGain of each model.
+func (c Config) gains(ctx context.Context, r *roles.Process, models []*engine.Model) (all []float64, err error) {
+	if c.AheadGain != Measured {
+		return slices.Repeat([]float64{c.AheadGain}, len(models)), nil
+	}
+	host, err := c.Host()
+	if err != nil {
+		return nil, err
+	}
+	defer host.Close()
+	probe, err := host.NewProbe(hostBytes)
+	if err != nil {
+		return nil, err
+	}
+	defer probe.Close()
+	for i, m := range models {
+		r.Alive()
+		gain, err := measure.Burden(ctx, m, probe)
+		if err != nil {
+			return nil, err
+		}
+		r.Log.Info("drafting ahead costs the verifier a share of its speed", "drafter", roles.ModelName(c.Drafts[i]), "share", gain)
+		all = append(all, gain)
+	}
+	return all, nil
 }
 
 // Check refuses drafts that cannot be in one process. Errors: Invalid.
@@ -110,6 +147,10 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (announcer *disc
 		return nil, undo, err
 	}
 	undo.Add(publisher.Close)
+	gains, err := c.gains(ctx, r, models)
+	if err != nil {
+		return nil, undo, err
+	}
 	served := drafting.Config{Trees: written}
 	states, err := c.states(r, &undo)
 	if err != nil {
@@ -120,7 +161,7 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (announcer *disc
 	for i, path := range c.Drafts {
 		name, m := roles.ModelName(path), models[i]
 		d, err := drafter.New(drafter.Config{Model: m, Name: name, Pool: publisher, Events: r.Events, Counters: r.Counters,
-			AheadGain: c.AheadGain, PrefixCache: c.PrefixCache, Pulse: r.Beat(name), Features: states.of(name), Taps: states.taps[path]})
+			AheadGain: gains[i], PrefixCache: c.PrefixCache, Pulse: r.Beat(name), Features: states.of(name), Taps: states.taps[path]})
 		if err != nil {
 			return nil, undo, err
 		}
