@@ -119,7 +119,7 @@ var testsOf = map[string][]string{"drafter": domain, "verifier": domain, "gatewa
 	"kernels/cpu": {"kernels/cpu/peers", "kernels/kerneltest", "kernels/ref"}, "engine": {"kernels/cpu", "kernels/cuda/emulated"},
 	"kernels/cuda": {"kernels/cuda/emulated", "kernels/kerneltest"}, "kernels/cuda/emulated": {"kernels/ref"},
 	"services": {"services/pool"}, "services/discovery": {"services/trees"}, "client": {"google.golang.org/protobuf"},
-	"roles/rolestest": {"roles/pair"}, "roles/pair": {"roles/rolestest"}}
+	"roles/rolestest": {"roles/pair", "kernels/cuda/emulated"}, "roles/pair": {"roles/rolestest"}}
 
 var domain = []string{"drafter", "verifier", "gateway", "mempool", "engine"}
 

@@ -75,6 +75,12 @@ type Device interface {
 	Close()
 }
 
+// mortal is a Device that can be lost while it is used, such as a GPU.
+type mortal interface {
+	Gone() <-chan struct{} // closed then
+	Lost() error           // why
+}
+
 // Load loads models with KV caches for the process's sessions, of nodes tree rows each, and shows the supervisor its progress.
 // They share the threads evenly, each getting at least one. undo closes them, and what was made before an error. Errors: those of
 // loading, and Exhausted for models that do not fit into memory, with what would fit.
@@ -86,6 +92,9 @@ func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (mode
 			return nil, err
 		}
 		undo.Add(devices[i].Close)
+		if d, ok := devices[i].(mortal); ok {
+			r.mortals = append(r.mortals, d)
+		}
 		o.Device = devices[i]
 	}
 	room := Room{Sizes: r.Sizes, Options: o, Target: k.Target, Beside: k.Beside}

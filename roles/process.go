@@ -52,6 +52,7 @@ type Process struct {
 
 	gauges  map[string]func() int64 // complete before the server serves
 	tellers []func(counters map[string]int64)
+	mortals []mortal         // devices whose loss ends the process
 	pulse   *supervise.Pulse // nil: no supervisor
 }
 
@@ -129,15 +130,44 @@ func (r *Process) live() (stop func()) {
 	}
 }
 
-// Serve tells the supervisor that this process is ready, and serves until ctx ends.
+// Serve tells the supervisor that this process is ready, and serves until ctx ends, or until a device that its models run on is lost:
+// then the process must start again, and the error says why.
 func (r *Process) Serve(ctx context.Context) error {
 	defer r.live()()
+	lost, stop := r.watch()
+	defer stop()
 	r.Server.SetServing(true)
 	if err := supervise.Ready(r.ReadyFD); err != nil {
 		r.Server.Close()
 		return err
 	}
-	return r.Server.Run(ctx)
+	err := r.Server.Run(ctx)
+	select {
+	case why := <-lost:
+		return tandem.Errorf("", tandem.Unavailable, "%w", why)
+	default:
+		return err
+	}
+}
+
+// watch stops the server once a device is lost, without waiting for what is in progress, and hands over why. stop ends it.
+func (r *Process) watch() (lost <-chan error, stop func()) {
+	why, done := make(chan error, len(r.mortals)), make(chan struct{})
+	var wg sync.WaitGroup
+	for _, d := range r.mortals {
+		wg.Go(func() {
+			select {
+			case <-d.Gone():
+				why <- d.Lost()
+				r.Server.Close()
+			case <-done:
+			}
+		})
+	}
+	return why, func() {
+		close(done)
+		wg.Wait()
+	}
 }
 
 // Describe returns a function that describes a process with a model.

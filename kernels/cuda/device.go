@@ -19,14 +19,15 @@ type Device struct {
 	ended chan struct{}
 
 	mu   sync.Mutex
-	lost error // why no call can be made any more
+	lost error         // why no call can be made any more
+	gone chan struct{} // closed once the device is lost
 }
 
 var _ kernels.Device = (*Device)(nil)
 
 // New returns a device that open's driver drives. open is called on the device's own thread. Close ends it.
 func New(open func() (Driver, error)) (*Device, error) {
-	d := &Device{calls: make(chan func(Driver)), ended: make(chan struct{})}
+	d := &Device{calls: make(chan func(Driver)), ended: make(chan struct{}), gone: make(chan struct{})}
 	opened := make(chan error)
 	go func() {
 		defer close(d.ended)
@@ -90,6 +91,7 @@ func (d *Device) do(f func(Driver) error) error {
 	err := <-result
 	if memory := (*OutOfMemory)(nil); err != nil && !errors.As(err, &memory) && !errors.Is(err, errKept) {
 		d.lost = fmt.Errorf("cuda: %s is lost: %w", d.chip.Name, err)
+		close(d.gone)
 		return d.lost
 	}
 	return err
@@ -107,6 +109,9 @@ func (d *Device) Lost() error {
 	defer d.mu.Unlock()
 	return d.lost
 }
+
+// Gone is closed once the device is lost.
+func (d *Device) Gone() <-chan struct{} { return d.gone }
 
 // About names the architecture.
 func (d *Device) About() kernels.About { return kernels.About{Name: name, Kernels: d.chip.Arch} }

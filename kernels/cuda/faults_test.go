@@ -58,6 +58,11 @@ func TestLostDevice(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "is lost") || d.Lost() == nil {
 			t.Fatalf("a failing launch: error %v, lost %v", err, d.Lost())
 		}
+		select {
+		case <-d.Gone():
+		default:
+			t.Error("the device is lost, but not gone")
+		}
 		if again := r.Run(&kernels.Pass{Rows: 4}); again == nil || again.Error() != err.Error() {
 			t.Errorf("a pass on a lost device: %v, want %v", again, err)
 		}

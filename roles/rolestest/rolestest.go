@@ -157,6 +157,18 @@ func (s *System) DrafterWith(name string, sides map[string][]string, drafts ...s
 	})
 }
 
+// DrafterOn is Drafter on a device that device makes. ended gets what the process has ended with.
+func (s *System) DrafterOn(name string, device func() (roles.Device, error), drafts ...string) (ended <-chan error) {
+	own, why := models, make(chan error, 1)
+	own.Device = func(int) (roles.Device, error) { return device() }
+	s.run(name, func(ctx context.Context) error {
+		why <- drafter.Run(ctx, drafter.Config{Config: s.config(name), Models: own, Drafts: drafts, Pool: s.pool(),
+			AheadGain: drafter.Measured, Host: func() (roles.Device, error) { return cpu.New(1, cpu.Auto) }})
+		return nil
+	})
+	return why
+}
+
 // models are the settings with which all roles compute.
 var models = roles.Models{Threads: 1, Device: func(threads int) (roles.Device, error) { return cpu.New(threads, cpu.Auto) },
 	Open: engine.Open}

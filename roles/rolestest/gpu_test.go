@@ -1,0 +1,71 @@
+package rolestest
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-llm/tandem/client"
+	"github.com/tandem-llm/tandem/kernels/cuda/emulated"
+	"github.com/tandem-llm/tandem/kernels/testdevice"
+	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
+	"github.com/tandem-llm/tandem/roles"
+)
+
+// TestDraftOnGPU: a draft on a GPU drafts, and the text is that of plain decoding. When the GPU is lost in the
+// middle of a request, its process ends and says why, the request goes on, and a successor on the processor drafts.
+func TestDraftOnGPU(t *testing.T) {
+	s := Start(t, target)
+	request := client.Request{Prompt: "func (r *Reader) Read(", Temperature: new(0.0), NoDraft: true}
+	want, _, _, err := s.Generate(request)
+	if err != nil || len(want) == 0 {
+		t.Fatal(want, err)
+	}
+	request.NoDraft = false
+	drafted := func(what string) (rounds int) {
+		t.Helper()
+		s.await(what, func() bool {
+			got, _, done, err := s.Generate(request)
+			if err != nil || !slices.Equal(got, want) {
+				t.Fatalf("%s: tokens %v, %v: want %v", what, got, err, want)
+			}
+			all := done.Statistics.Drafters
+			rounds = done.Statistics.Rounds
+			return len(all) == 1 && all[0].Name == draftName && all[0].Rounds > 0
+		})
+		return rounds
+	}
+	up := func(p *tandemv1.Process) bool {
+		return p.GetRole() == "drafter" && p.GetModel() != "lookup" && p.GetUp()
+	}
+	gone := func(p *tandemv1.Process) bool {
+		return p.GetRole() == "drafter" && p.GetModel() != "lookup" && !p.GetUp()
+	}
+	gpu, driver := testdevice.GPU(t, emulated.Options{})
+	ended := s.DrafterOn("drafter", func() (roles.Device, error) { return gpu, nil }, draft)
+	s.Await("the drafter on the GPU", up)
+	onGPU := drafted("a request drafted on the GPU")
+	driver.FailLaunch(400)
+	s.await("the GPU's loss", func() bool {
+		got, _, _, err := s.Generate(request)
+		if err != nil || !slices.Equal(got, want) {
+			t.Fatalf("while the GPU is lost: tokens %v, %v: want %v", got, err, want)
+		}
+		return gpu.Lost() != nil
+	})
+	select {
+	case err := <-ended:
+		if err == nil || !strings.Contains(err.Error(), "is lost") {
+			t.Errorf("the drafter ended with %v, want that its device is lost", err)
+		}
+	case <-time.After(patience):
+		t.Fatal("the drafter goes on without its device")
+	}
+	s.Await("the drafter's end", gone)
+	s.Drafter("drafter", draft)
+	s.Await("its successor", up)
+	if onCPU := drafted("a request drafted on the processor"); onCPU != onGPU {
+		t.Logf("%d rounds with the draft on the GPU, %d on the processor: drafting ahead differs", onGPU, onCPU)
+	}
+}
