@@ -98,7 +98,7 @@ func (p *Program) checkTaps() error {
 		}
 		writers := 0
 		for _, o := range p.Ops {
-			if writes(o) == t.Buf {
+			if Output(o) == t.Buf {
 				writers++
 			}
 		}
@@ -107,43 +107,6 @@ func (p *Program) checkTaps() error {
 		}
 	}
 	return nil
-}
-
-// writes returns the buffer that an operation changes, or None.
-func writes(o Op) Buf {
-	switch o := o.(type) {
-	case Embed:
-		return o.Out
-	case NormAdd:
-		return o.Out
-	case HeadNorm:
-		return o.Buf
-	case RepeatHeads:
-		return o.Out
-	case Copy:
-		return o.Out
-	case Scale:
-		return o.Buf
-	case SoftCap:
-		return o.Buf
-	case AddBias:
-		return o.Buf
-	case RoPE:
-		return o.Buf
-	case AddSiLU:
-		return o.Out
-	case Blend:
-		return o.Out
-	case MatMul:
-		return o.Out
-	case Gather:
-		return o.Out
-	case ExpertMatMul:
-		return o.Out
-	case Recur:
-		return o.Out
-	}
-	return None
 }
 
 // checker checks one operation after the other; the first mistake sticks.
@@ -261,6 +224,7 @@ func (c *checker) op(o Op) {
 		c.want("output's columns", out.Dim, in.Dim)
 		c.sameRows(in.Wanted, false)
 		c.sameRows(out.Wanted, true)
+	case Meet:
 	case TopK:
 		c.name = "topk"
 		c.sameRows(c.buf(o.Logits).Wanted, true)
@@ -320,6 +284,9 @@ func (c *checker) matmul(o MatMul) {
 	r := o.Outputs.Of(w.Rows)
 	if r.From < 0 || r.From >= r.To || r.To > w.Rows {
 		c.fail("outputs %d to %d of %d", r.From, r.To, w.Rows)
+	}
+	if o.Side < Whole || o.Side > Right {
+		c.fail("side %d, want whole, left or right", o.Side)
 	}
 	if r.From%GroupRows != 0 || r.To%GroupRows != 0 && r.To != w.Rows {
 		c.fail("outputs %d to %d of %d, want multiples of %d, or the end", r.From, r.To, w.Rows, GroupRows)

@@ -45,6 +45,23 @@ type Threaded interface {
 	SetThreads(n int) error
 }
 
+// Companion is a Device that can run the two halves of a divided pass together with another device, in the same memory.
+type Companion interface {
+	Device
+	// Couple returns what runs left halves on this device and right halves on the other one; nil if they cannot share memory.
+	Couple(right Device) Couple
+}
+
+// Couple runs pairs of programs at the same time, on two devices that share buffers, blocks of attention, and a cache. The programs have the
+// same Buffers, Parts, Activations and Stages, and one Meet after the other. Nothing that one side writes may be read or written by the other
+// before both have met. Activations are each side's own.
+type Couple interface {
+	// Compile makes both halves of p ready, with the weights of p. The Runner's Row, Top and Part are the left's.
+	Compile(p, left, right *Program, w Weights, c Cache) (Runner, error)
+	// Close ends what waits for work. The devices stay open.
+	Close()
+}
+
 // Footprint is memory in bytes.
 type Footprint struct {
 	Weights int64 // of all stages

@@ -7,6 +7,26 @@ type Op interface{ op() }
 // Range is [From, To); the zero Range means all.
 type Range struct{ From, To int }
 
+// Shares is the denominator of Pass.Left.
+const Shares = 4096
+
+// Cut returns where outputs are divided when the Left has left Shares of them: a multiple of GroupRows, or the end.
+func (r Range) Cut(left int32) int {
+	groups := (r.To - r.From + GroupRows - 1) / GroupRows
+	return min(r.From+(groups*int(left)+Shares/2)/Shares*GroupRows, r.To)
+}
+
+// Part returns the outputs of one side.
+func (r Range) Part(s Side, left int32) Range {
+	switch s {
+	case Left:
+		return Range{r.From, r.Cut(left)}
+	case Right:
+		return Range{r.Cut(left), r.To}
+	}
+	return r
+}
+
 // Of returns r itself, or [0, n) for the zero Range.
 func (r Range) Of(n int) Range {
 	if r == (Range{}) {
@@ -93,6 +113,7 @@ type (
 		In         Act
 		Out        Buf
 		Outputs    Range
+		Side       Side // Left or Right: the part of Outputs before or behind the pass's cut, Range.Cut
 		Add        bool // Out += result: the residual connection
 		Concurrent bool // the next operation does not depend on this one and may run beside it
 	}
@@ -129,6 +150,8 @@ type (
 		Layer        int
 		Out          Act
 	}
+	// Meet waits until the other device of a divided pass has come to the same Meet: see Couple.
+	Meet struct{}
 	// Gather copies the wanted rows of In to Out, a WantedBuf.
 	Gather struct{ In, Out Buf }
 	// TopK finds the best Pass.TopK values of each wanted row and the softmax sum over all; see Runner.Top.
@@ -173,7 +196,8 @@ type Rotation struct {
 	Halves    bool
 }
 
-// Side says which of a row's blocks an AttendBlocks computes. Pass.Cut is the row's block that both sides share.
+// Side says which part of a divided operation a device computes: of a MatMul the outputs on that side of its cut, of an AttendBlocks the
+// blocks of each row. Pass.Cut is the row's block that both sides share.
 type Side int
 
 const (
@@ -201,6 +225,7 @@ func (StoreKV) op()       {}
 func (Attention) op()     {}
 func (AttendBlocks) op()  {}
 func (JoinBlocks) op()    {}
+func (Meet) op()          {}
 func (Gather) op()        {}
 func (TopK) op()          {}
 func (ChooseExperts) op() {}
@@ -218,6 +243,82 @@ func WeightOf(o Op) W {
 		return o.W
 	}
 	return None
+}
+
+// Output returns the buffer that an operation changes, or None.
+func Output(o Op) Buf {
+	switch o := o.(type) {
+	case Embed:
+		return o.Out
+	case NormAdd:
+		return o.Out
+	case HeadNorm:
+		return o.Buf
+	case RepeatHeads:
+		return o.Out
+	case Copy:
+		return o.Out
+	case Scale:
+		return o.Buf
+	case SoftCap:
+		return o.Buf
+	case AddBias:
+		return o.Buf
+	case RoPE:
+		return o.Buf
+	case AddSiLU:
+		return o.Out
+	case Blend:
+		return o.Out
+	case MatMul:
+		return o.Out
+	case Gather:
+		return o.Out
+	case ExpertMatMul:
+		return o.Out
+	case Recur:
+		return o.Out
+	}
+	return None
+}
+
+// Inputs returns the buffers that an operation only reads.
+func Inputs(o Op) []Buf {
+	switch o := o.(type) {
+	case RMSNorm:
+		return []Buf{o.In}
+	case NormAdd:
+		return []Buf{o.In}
+	case RepeatHeads:
+		return []Buf{o.In}
+	case Copy:
+		return []Buf{o.In}
+	case Gate:
+		return []Buf{o.Gate, o.Up}
+	case Feed:
+		return []Buf{o.In}
+	case AddSiLU:
+		return []Buf{o.In}
+	case Blend:
+		return []Buf{o.Gate, o.In}
+	case StoreKV:
+		return []Buf{o.K, o.V}
+	case Attention:
+		return []Buf{o.Q}
+	case AttendBlocks:
+		return []Buf{o.Q}
+	case Gather:
+		return []Buf{o.In}
+	case TopK:
+		return []Buf{o.Logits}
+	case ChooseExperts:
+		return []Buf{o.Logits}
+	case ExpertMatMul:
+		return []Buf{o.In}
+	case Recur:
+		return o.In
+	}
+	return nil
 }
 
 // Add appends an operation.
@@ -273,7 +374,7 @@ func (p *Program) AddSiLU(in, out Buf) { p.Add(AddSiLU{in, out}) }
 func (p *Program) Blend(gate, in, out Buf) { p.Add(Blend{gate, in, out}) }
 
 func (p *Program) MatMul(w W, in Act, out Buf, opt MatMulOpt) {
-	p.Add(MatMul{w, in, out, opt.Outputs, opt.Add, opt.Concurrent})
+	p.Add(MatMul{W: w, In: in, Out: out, Outputs: opt.Outputs, Add: opt.Add, Concurrent: opt.Concurrent})
 }
 
 func (p *Program) StoreKV(k, v Buf, layer int) { p.Add(StoreKV{k, v, layer}) }

@@ -22,6 +22,7 @@ type Pass struct {
 	Anc            []Cell  // ancestors' cells, in order of position
 	AncOff, AncLen []int32 // per row: where its ancestors are in Anc
 	Cut            []int32 // per row: the block at which AttendBlocks is divided; needed by programs that divide
+	Left           int32   // how many Shares of the outputs of divided products belong to the Left
 	Wanted         []int32 // rows with logits
 	TopK           int     // values that TopK returns for each of them, at most MaxTop
 }
@@ -86,6 +87,9 @@ func (l *PassLimits) Check(a *Pass) error {
 				return fmt.Errorf("kernels: position %d of row %d, want 0 to %d", pos, i, 1<<24-1)
 			}
 		}
+	}
+	if a.Left < 0 || a.Left > Shares {
+		return fmt.Errorf("kernels: the left side has %d of %d shares, want 0 to %d", a.Left, Shares, Shares)
 	}
 	if l.cut && len(a.Cut) != a.Rows {
 		return fmt.Errorf("kernels: %d cuts of attention for %d rows", len(a.Cut), a.Rows)

@@ -120,9 +120,8 @@ void tk_attend_blocks(const tk_prog *p, const tk_op *op, int unit) {
     tk_span s = p->spans[unit / units];
     tk_run *u = p->runs + s.run;
     tk_sight see[MOSTROWS];
-    size_t one = tk_part_floats(group, d), each = part_of_rows(p, u, group);
-    tk_attn a = {.kv = kv, .layer = op->layer, .group = group, .ldq = (size_t)op->heads * d,
-                 .scale = op->scale, .softcap = op->softcap, .soft_cap = p->k->soft_cap, .ldout = u->blocks * one};
+    tk_attn a = {.kv = kv, .layer = op->layer, .group = group, .ldq = (size_t)op->heads * d, .scale = op->scale,
+                 .softcap = op->softcap, .soft_cap = p->k->soft_cap, .ldout = p->blocks * tk_part_floats(group, d)};
     for (int b = s.b0; b < s.b1; b++) {
         int n = sights(p, op, u, b, see, &any);
         for (a.head = head; any && a.head < head + p->heads_at_once; a.head++)
@@ -132,21 +131,21 @@ void tk_attend_blocks(const tk_prog *p, const tk_op *op, int unit) {
                 a.rows = to - from;
                 a.see = see + from;
                 a.q = op->in + ((size_t)(u->row + from) * op->heads + a.head * group) * d;
-                a.out = p->parts[op->parts].mem + u->all + a.head * each + ((size_t)from * u->blocks + b) * one;
+                a.out = tk_part_at(p, op->parts, group, u->row + from, b, a.head * group);
                 block_pages(p, op->layer, a.head, u->row, b, n, a.page);
-                p->k->attend(&a);
+                for (int i = imax(1, p->repeat); i > 0; i--) p->k->attend(&a);
             }
     }
 }
 
 float *tk_part_at(const tk_prog *p, int parts, int group, int row, int block, int head) {
-    for (const tk_run *u = p->runs; u < p->runs + p->nruns; u++) {
-        int i = row - u->row, d16 = tk_round16(p->kv.head_dim);
-        if (i < 0 || i >= u->rows || block < 0 || block >= u->blocks) continue;
-        size_t at = head / group * part_of_rows(p, u, group) + ((size_t)i * u->blocks + block) * tk_part_floats(group, p->kv.head_dim);
-        return p->parts[parts].mem + u->all + at + head % group * (d16 + 2);
-    }
-    return NULL;
+    if (row < 0 || row >= p->pass.rows || block < 0 || block >= blocks_of(&p->pass, row)) return NULL;
+    size_t at = ((size_t)(head / group) * p->pass.rows + row) * p->blocks + block;
+    return p->parts[parts].mem + at * tk_part_floats(group, p->kv.head_dim) + head % group * (tk_round16(p->kv.head_dim) + 2);
+}
+
+void tk_share_parts(tk_prog *to, const tk_prog *from) {
+    for (int i = 0; i < to->nparts; i++) to->parts[i] = from ? from->parts[i] : (tk_parts){NULL, 0};
 }
 
 void tk_join_row(const tk_prog *p, const tk_op *op, int row) {
@@ -211,13 +210,13 @@ static int cut(tk_prog *p, int threads) {
     p->heads_at_once = heads_at_once(p, threads);
     int heads = p->kv.kv_heads, units = heads / p->heads_at_once;
     int per = threads == 1 ? 1 : (16 * threads + p->nruns * units - 1) / (p->nruns * units);
-    size_t floats = 0, spans = 0, all = 0;
+    size_t floats = 0, spans = 0;
+    p->blocks = 0;
     for (int i = 0; i < p->nruns; i++) {
         tk_run *u = p->runs + i;
         u->spans = imin(u->blocks, per);
         u->part = floats;
-        u->all = all;
-        all += heads * part_of_rows(p, u, p->max_group);
+        p->blocks = imax(p->blocks, u->blocks);
         if (u->spans > 1) floats += heads * part_of_rows(p, u, p->max_group);
         spans += u->spans;
         for (int h = 0; h < units; h++) p->left[(size_t)i * (heads + 1) + h] = u->spans;
@@ -228,6 +227,7 @@ static int cut(tk_prog *p, int threads) {
     if (!err) err = grow(&list, &p->spans_cap, spans, sizeof(tk_span));
     p->part = mem;
     p->spans = list;
+    size_t all = (size_t)heads * p->pass.rows * p->blocks * tk_part_floats(p->max_group, p->kv.head_dim);
     for (int i = 0; i < p->nparts && !err; i++) {
         void *parts = p->parts[i].mem;
         err = grow(&parts, &p->parts[i].cap, all, sizeof(float));

@@ -39,6 +39,7 @@ type Device struct {
 	c       *C.tk_pool // nil once closed
 	threads int
 	isa     ISA
+	repeat  int // of products and blocks of attention: see Repeat
 }
 
 var _ kernels.Threaded = (*Device)(nil)
@@ -101,6 +102,10 @@ func (d *Device) SetThreads(n int) error {
 	d.c, d.threads = c, n
 	return nil
 }
+
+// Repeat makes runners that are compiled from now on do every product and block of attention n times, with the same result: a slower
+// processor, for tests and measurements.
+func (d *Device) Repeat(n int) { d.repeat = n }
 
 // Close waits for the running pass and ends the threads. The owners of runners, weights and caches close them, before or
 // after. A second Close does nothing.

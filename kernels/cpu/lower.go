@@ -35,6 +35,7 @@ const ( // in the order of tk_kind
 	opFeed
 	opAddSiLU
 	opBlend
+	opMeet
 )
 
 // operation is one entry of the list that C runs; -1 stands for no buffer, activation, weight, parts or table.
@@ -81,6 +82,9 @@ type lowered struct {
 	forms  []forms
 	kv     kvLayout
 	heads  int // most query heads of an attention; 0 without any
+
+	borrows bool // its buffers are another runner's
+	repeats bool // its products are repeated
 }
 
 // lower translates a checked plan; the error is *kernels.Unsupported.
@@ -152,7 +156,7 @@ func (l *lowered) operation(op kernels.Op) operation {
 	case kernels.MatMul:
 		l.form(op)
 		o.kind, o.w, o.src, o.out, o.add, o.concurrent = opMatMul, op.W, op.In, op.Out, op.Add, op.Concurrent
-		o.outputs = op.Outputs.Of(l.Weights[op.W].Rows)
+		o.outputs, o.side = op.Outputs.Of(l.Weights[op.W].Rows), int(op.Side)
 	case kernels.StoreKV:
 		o.kind, o.in, o.in2, o.layer = opStore, op.K, op.V, op.Layer
 	case kernels.Attention:
@@ -168,6 +172,9 @@ func (l *lowered) operation(op kernels.Op) operation {
 		o.kind, o.in, o.out = opGather, op.In, op.Out
 	case kernels.TopK:
 		o.kind, o.in = opTopK, op.Logits
+	case kernels.Meet:
+		o.kind = opMeet
+		return o
 	}
 	o.dim, o.wanted = l.rowOf(o)
 	return o
@@ -238,7 +245,7 @@ type offsets struct {
 	freqs, tables          []int // per table of angles
 	bufs                   []int
 	q, q256, f32           []int // per activation, the forms that are read
-	ids, sums              int
+	ids, sums, dummy       int
 	attnOut, runs, left    int
 	layerOffsets, partList int
 }
@@ -261,7 +268,16 @@ func (l *lowered) place() *offsets {
 		return l.MaxRows
 	}
 	for _, b := range l.Buffers {
-		o.bufs = append(o.bufs, o.add(rows(b.Wanted)*b.Dim*4))
+		if !l.borrows {
+			o.bufs = append(o.bufs, o.add(rows(b.Wanted)*b.Dim*4))
+		}
+	}
+	if l.repeats {
+		widest := 0
+		for i := range l.Weights {
+			widest = max(widest, l.Weights[i].Rows)
+		}
+		o.dummy = o.add(4 * (widest + lanes))
 	}
 	o.q, o.q256, o.f32 = make([]int, len(l.forms)), make([]int, len(l.forms)), make([]int, len(l.forms))
 	for i, a := range l.Activations {
@@ -311,7 +327,7 @@ func (l *lowered) chain(cops []C.tk_op) {
 
 func (o *operation) byRow() bool {
 	switch o.kind {
-	case opMatMul, opAttend, opAttendBlocks, opSiLU, opGELU:
+	case opMatMul, opAttend, opAttendBlocks, opSiLU, opGELU, opMeet:
 		return false
 	}
 	return true

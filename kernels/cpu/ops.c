@@ -38,6 +38,16 @@ void tk_fill(const tk_prog *p, const tk_act *a, int row, int k0, int n, const fl
     }
 }
 
+// The same products once more, for tests of slow processors; all rows' results go to the same place.
+static void again(const tk_prog *p, tk_mm m, int panels, int most, int packed) {
+    m.out = p->dummy;
+    m.ldo = m.add = 0;
+    for (m.p0 = 0; m.p0 < panels; m.p0 = m.p1) {
+        m.p1 = imin(panels, m.p0 + most);
+        p->k->mm(packed, &m);
+    }
+}
+
 // Rows are taken some panels at a time, so many that their activations stay in the second-level cache; if
 // that is not all of them, then with some groups of weights that stay there too.
 static void matmul(const tk_prog *p, const tk_op *op, int from, int to) {
@@ -53,6 +63,7 @@ static void matmul(const tk_prog *p, const tk_op *op, int from, int to) {
         m.w = op->w + g * op->gbytes;
         m.cols = op->cols - 16 * g;
         m.out = op->out + 16 * g;
+        for (int i = 1; i < p->repeat; i++) again(p, m, panels, most, packed);
         for (m.p0 = 0; m.p0 < panels; m.p0 = m.p1) {
             m.p1 = imin(panels, m.p0 + most);
             p->k->mm(packed, &m);
@@ -168,6 +179,7 @@ static void row_op(const tk_prog *p, const tk_op *op, int row, float *scratch) {
 void tk_run_units(tk_prog *p, tk_op *op, int from, int to, float *scratch) {
     if (from == to) return;  // a pass without wanted rows
     if (op->kind == TK_MATMUL) { matmul(p, op, from, to); return; }
+    if (op->kind == TK_MEET) { tk_meet(p); return; }
     for (int u = from; u < to; u++) {
         if (op->kind == TK_ATTEND) tk_attend(p, op, u, scratch);
         else if (op->kind == TK_ATTEND_BLOCKS) tk_attend_blocks(p, op, u);
@@ -181,13 +193,22 @@ size_t tk_scratch_floats(const tk_prog *p) {
     return rows > attn ? rows : attn;
 }
 
+// Sets the groups of a product that belong to this side of a divided pass: kernels.Range.Part.
+static void part_of(tk_op *op, int left) {
+    int cut = (int)(((int64_t)op->groups * left + 2048) / 4096);
+    op->g0 = op->first_group + (op->side == TK_RIGHT ? cut : 0);
+    op->g1 = op->first_group + (op->side == TK_LEFT ? cut : op->groups);
+}
+
 void tk_plan_pass(tk_prog *p, int threads) {
     for (int i = p->first; i < p->end; i++) {
         tk_op *op = p->ops + i;
         op->units = rows_of(p, op);
         op->grain = op->most = 1;
         if (op->kind == TK_ATTEND || op->kind == TK_ATTEND_BLOCKS) op->units = p->nspans * (p->kv.kv_heads / p->heads_at_once);
+        if (op->kind == TK_MEET) op->units = 1;
         if (gated(op)) op->units *= (op->dim + 1023) / 1024;
+        if (op->kind == TK_MATMUL) part_of(op, p->pass.left);
         if (op->kind == TK_MATMUL && op->units) {
             // Enough chunks to even out the threads, but none of less than a microsecond or so.
             size_t bytes = op->gbytes * tk_panels(op->units);

@@ -188,7 +188,7 @@ static void open_pass(tk_pool *pool, tk_prog *p, uint32_t gen) {
     }
 }
 
-int tk_pool_run(tk_pool *pool, tk_prog *p) {
+static int prepare(tk_pool *pool, tk_prog *p) {
     p->k = pool->k;
     int err = tk_prepare_pass(p, pool->threads);
     if (err) return err;
@@ -196,10 +196,14 @@ int tk_pool_run(tk_pool *pool, tk_prog *p) {
     if (floats > pool->workers[0].floats) tk_pool_quiet(pool);
     for (int i = 0; i < pool->threads; i++)
         if (ensure_scratch(pool->workers + i, floats)) return ENOMEM;
+    return 0;
+}
+
+static void run_prepared(tk_pool *pool, tk_prog *p) {
     if (pool->threads == 1) {
         tk_plan_pass(p, 1);
         run_alone(pool->workers, p);
-        return 0;
+        return;
     }
     uint32_t gen = atomic_load(&pool->gen) + 1;
     open_pass(pool, p, gen);
@@ -208,7 +212,91 @@ int tk_pool_run(tk_pool *pool, tk_prog *p) {
     wake(&pool->gen, &pool->idle);
     run_list(pool->workers, p, gen);
     atomic_store(&pool->prog, NULL);
+}
+
+int tk_pool_run(tk_pool *pool, tk_prog *p) {
+    int err = prepare(pool, p);
+    if (!err) run_prepared(pool, p);
+    return err;
+}
+
+struct tk_meeting {
+    struct { _Alignas(64) _Atomic uint32_t came; _Atomic int asleep; } half[2];  // asleep: threads that wait for this half
+};
+
+// An operation of both halves: neither goes on before the other has come. Both have been prepared, so both will.
+void tk_meet(tk_prog *p) {
+    tk_meeting *m = p->meeting;
+    uint32_t n = ++p->met, seen;
+    atomic_store(&m->half[p->half].came, n);
+    wake(&m->half[p->half].came, &m->half[p->half].asleep);
+    while ((int32_t)((seen = atomic_load(&m->half[1 - p->half].came)) - n) < 0)
+        wait_change(&m->half[1 - p->half].came, seen, &m->half[1 - p->half].asleep);
+}
+
+struct tk_couple {
+    tk_meeting meeting;
+    pthread_t thread;
+    tk_pool *pool;                          // what the thread runs next, or NULL to end it
+    tk_prog *prog;
+    _Alignas(64) _Atomic uint32_t begun;    // passes; the thread sleeps on it
+    _Atomic int idle;
+    _Alignas(64) _Atomic uint32_t ended;    // passes; the caller sleeps on it
+    _Atomic int waiting;
+};
+
+static void *couple_main(void *arg) {
+    tk_couple *c = arg;
+    for (uint32_t seen = 0;;) {
+        wait_change(&c->begun, seen, &c->idle);
+        seen = atomic_load(&c->begun);
+        if (!c->pool) return NULL;
+        run_prepared(c->pool, c->prog);
+        atomic_store(&c->ended, seen);
+        wake(&c->ended, &c->waiting);
+    }
+}
+
+static void begin(tk_couple *c, tk_pool *pool, tk_prog *p) {
+    c->pool = pool;
+    c->prog = p;
+    atomic_fetch_add(&c->begun, 1);
+    wake(&c->begun, &c->idle);
+}
+
+int tk_couple_run(tk_couple *c, tk_pool *left, tk_prog *l, tk_pool *right, tk_prog *r) {
+    int err = prepare(left, l);
+    if (err) return err;
+    tk_share_parts(r, l);
+    if ((err = prepare(right, r))) return err;
+    l->meeting = r->meeting = &c->meeting;
+    l->half = 0;
+    r->half = 1;
+    l->met = r->met = atomic_load(&c->meeting.half[0].came);
+    begin(c, right, r);
+    uint32_t pass = atomic_load(&c->begun);
+    run_prepared(left, l);
+    for (uint32_t seen; (seen = atomic_load(&c->ended)) != pass;) wait_change(&c->ended, seen, &c->waiting);
     return 0;
+}
+
+tk_couple *tk_couple_new(int *err) {
+    tk_couple *c = NULL;
+    if ((*err = posix_memalign((void **)&c, 64, sizeof *c))) return NULL;
+    *c = (tk_couple){0};
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);  // signals belong to the Go runtime's threads
+    *err = pthread_create(&c->thread, NULL, couple_main, c);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (*err) { free(c); return NULL; }
+    return c;
+}
+
+void tk_couple_free(tk_couple *c) {
+    begin(c, NULL, NULL);
+    pthread_join(c->thread, NULL);
+    free(c);
 }
 
 tk_pool *tk_pool_new(int threads, int isa, int *err) {

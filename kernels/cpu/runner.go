@@ -30,6 +30,7 @@ type runner struct {
 	topLogits, topMax, topSum []float32
 	wantedRows, topk, vocab   int // of the last pass
 	started                   bool
+	half                      half
 	times                     *Memory // of (threads, operations); empty unless Time is on
 }
 
@@ -38,10 +39,28 @@ type binding struct{ op, weight int }
 
 // Compile lays out buffers and the operation list of a program.
 func (d *Device) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache) (kernels.Runner, error) {
+	if slices.Contains(p.Ops, kernels.Op(kernels.Meet{})) {
+		return nil, unsupported("meeting of another device")
+	}
+	r, err := d.compile(p, w, c, half{whole: p})
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// half is a part of a divided pass: of a whole program, whose weights it has. Its buffers are those of another runner, or its own.
+type half struct {
+	whole *kernels.Program
+	of    *runner
+}
+
+func (d *Device) compile(p *kernels.Program, w kernels.Weights, c kernels.Cache, h half) (*runner, error) {
 	l, err := lower(p)
 	if err != nil {
 		return nil, err
 	}
+	l.borrows, l.repeats = h.of != nil, d.repeat > 1
 	cache, err := cacheOf(p, c)
 	if err != nil {
 		return nil, err
@@ -49,7 +68,7 @@ func (d *Device) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache)
 	if w == nil && len(p.Weights) > 0 {
 		return nil, fmt.Errorf("kernels: a program with %d weights compiled without any", len(p.Weights))
 	}
-	r := &runner{dev: d, plan: l, at: l.place(), weights: w, pass: &Memory{}, times: &Memory{}}
+	r := &runner{dev: d, plan: l, at: l.place(), weights: w, pass: &Memory{}, times: &Memory{}, half: h}
 	if r.mem, err = Alloc(r.at.size); err != nil {
 		return nil, err
 	}
@@ -68,7 +87,7 @@ func (d *Device) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache)
 	l.chain(r.ops)
 	for s := range p.StageCount() {
 		from, to := l.stage(s)
-		all := p.StageWeights(s)
+		all := h.whole.StageWeights(s)
 		var b []binding
 		for i := from; i < to; i++ {
 			if w := l.list[i].w; w >= 0 {
@@ -102,6 +121,9 @@ func (r *runner) fillProg(cache *Cache) {
 	r.topLogits = view[float32](m, r.at.ids+wanted*kernels.MaxTop*4, wanted*kernels.MaxTop)
 	r.topMax, r.topSum = view[float32](m, r.at.sums, wanted), view[float32](m, r.at.sums+wanted*4, wanted)
 	c.nops = C.int(len(l.list))
+	if c.repeat = C.int(r.dev.repeat); l.repeats {
+		c.dummy = (*C.float)(m.at(r.at.dummy))
+	}
 	for _, o := range l.list {
 		c.max_dim = max(c.max_dim, C.int(o.dim))
 		if o.kind == opTopK {
@@ -148,6 +170,9 @@ func flag(b bool) C.int {
 func (r *runner) floats(b kernels.Buf) *C.float {
 	if b < 0 || (r.plan.Buffers[b].Wanted && r.plan.MaxWanted == 0) {
 		return nil
+	}
+	if of := r.half.of; of != nil {
+		return of.floats(b)
 	}
 	return (*C.float)(r.mem.at(r.at.bufs[b]))
 }
@@ -212,7 +237,8 @@ func (r *runner) fillOp(c *C.tk_op, o operation, i int) {
 	w := &r.plan.Weights[o.w]
 	c.src = r.actForm(o.src, w.Type)
 	c._type, c.cols, c.gbytes = C.int(w.Type), C.int(w.Rows), C.size_t(groupBytes(w))
-	c.g0, c.g1 = C.int(o.outputs.From/lanes), C.int((o.outputs.To+lanes-1)/lanes)
+	c.first_group = C.int(o.outputs.From / lanes)
+	c.groups = C.int((o.outputs.To+lanes-1)/lanes) - c.first_group
 }
 
 // Run runs all stages. With resident weights that is one call of the threads.
@@ -256,10 +282,30 @@ func (r *runner) bind(i int) error {
 	if len(r.bindings[i]) == 0 {
 		return nil
 	}
+	all, err := r.acquire(i)
+	if err != nil {
+		return err
+	}
+	return r.bindTo(i, all)
+}
+
+func (r *runner) acquire(i int) ([][]byte, error) {
 	all, err := r.weights.Acquire(i, nil)
 	if err != nil {
-		return fmt.Errorf("kernels: weights of %s: %w", r.plan.StageName(i), err)
+		return nil, fmt.Errorf("kernels: weights of %s: %w", r.plan.StageName(i), err)
 	}
+	return all, nil
+}
+
+// release gives back a stage's weights, if the stage has any.
+func (r *runner) release(i int) {
+	if r.weights != nil && len(r.half.whole.StageWeights(i)) > 0 {
+		r.weights.Release(i)
+	}
+}
+
+// bindTo tells a stage's operations where its weights lie.
+func (r *runner) bindTo(i int, all [][]byte) error {
 	for _, b := range r.bindings[i] {
 		w := &r.plan.Weights[r.plan.list[b.op].w]
 		at := all[b.weight]
@@ -311,7 +357,7 @@ func (r *runner) stage(i int) error {
 		if err := r.bind(i); err != nil {
 			return err
 		}
-		defer r.weights.Release(i)
+		defer r.release(i)
 	}
 	from, to := r.plan.stage(i)
 	return r.dev.run(r.prog, from, to)
@@ -348,7 +394,7 @@ func (r *runner) setPass(a *kernels.Pass) error {
 	given := view[float32](r.pass, 4*off, len(a.Given)+1)
 	copy(given, a.Given)
 	c.given = (*C.float)(&given[0])
-	c.rows, c.nwanted, c.topk = C.int(a.Rows), C.int(len(a.Wanted)), C.int(a.TopK)
+	c.rows, c.nwanted, c.topk, c.left = C.int(a.Rows), C.int(len(a.Wanted)), C.int(a.TopK), C.int(a.Left)
 	return nil
 }
 

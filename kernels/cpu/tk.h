@@ -189,7 +189,7 @@ void tk_rope_angle(int32_t pos, double freq, float *c, float *s);
 typedef enum {
     TK_EMBED, TK_NORM, TK_MATMUL, TK_BIAS, TK_ANGLES, TK_ROPE, TK_STORE, TK_ATTEND, TK_SILU, TK_GATHER, TK_TOPK,
     TK_GELU, TK_NORM_ADD, TK_HEAD_NORM, TK_SCALE, TK_SOFT_CAP, TK_REPEAT, TK_COPY, TK_ATTEND_BLOCKS, TK_JOIN,
-    TK_FEED, TK_ADD_SILU, TK_BLEND,
+    TK_FEED, TK_ADD_SILU, TK_BLEND, TK_MEET,
     TK_PROBE_READ, TK_PROBE_INT, TK_PROBE_FLOAT
 } tk_kind;
 
@@ -200,7 +200,8 @@ typedef struct {
     int wanted;       // rows are those of pass.wanted
     int dim;          // elements in a row of in
     int add, halves, layer, heads, head_dim, rope_dim;
-    int type, cols, g0, g1;  // matrix: outputs, range of groups
+    int type, cols, g0, g1;  // matrix: outputs, range of groups in this pass
+    int first_group, groups;  // all that the operation may compute
     const uint8_t *w;
     size_t gbytes;
     const float *in, *in2, *vec;
@@ -211,22 +212,27 @@ typedef struct {
     float *angles;    // (rows, 2, rope_dim/2): cosines, then sines
     float eps, scale, softcap;  // softcap 0: none
     int window;       // attention: positions seen, 0 for all
-    int side, shared, parts;  // TK_ATTEND_BLOCKS, TK_JOIN: kernels.AttendBlocks, and which of tk_prog.parts
+    int side;         // TK_MATMUL, TK_ATTEND_BLOCKS: which part of a divided operation
+    int shared, parts;  // TK_ATTEND_BLOCKS, TK_JOIN: kernels.AttendBlocks, and which of tk_prog.parts
     int units;        // of this pass
     int grain, most;  // of units that a thread claims at once: multiples of grain, and at most so many
 } tk_op;
 
 typedef struct {
-    int rows, nwanted, topk;
+    int rows, nwanted, topk, left;
     const int32_t *tokens, *pos, *store, *pages, *table, *prefix, *anc, *anc_off, *anc_len, *cut, *wanted;
     const float *given;  // embeddings of rows whose token is -1, -2 ...
 } tk_pass;
 
 // Neighbouring rows with one page table. Their parts are at float `part` of tk_prog.part, (KV heads, rows,
-// blocks), or in the thread's scratch if one span covers them; in a tk_parts they are at float `all`.
-typedef struct { int row, rows, blocks, spans; size_t part, all; } tk_run;
+// blocks), or in the thread's scratch if one span covers them.
+typedef struct { int row, rows, blocks, spans; size_t part; } tk_run;
 typedef struct { int run, b0, b1; } tk_span;  // blocks [b0, b1) of a run
-typedef struct { float *mem; size_t cap; } tk_parts;  // what AttendBlocks hands over, of all runs
+// What AttendBlocks hands over: (KV heads, rows, tk_prog.blocks) parts, the same however a pass is cut.
+typedef struct { float *mem; size_t cap; } tk_parts;
+
+// Where the two halves of a divided pass meet: how often each has come.
+typedef struct tk_meeting tk_meeting;
 
 typedef struct tk_sync tk_sync;  // how far an operation is: pool.c
 typedef struct { int64_t busy, wait; } tk_time;  // nanoseconds
@@ -251,7 +257,12 @@ typedef struct {
     float *part;                 // attention results of single blocks
     size_t part_cap;             // floats
     tk_parts *parts;
-    int nparts;
+    int nparts, blocks;          // the most blocks of a row of this pass
+    tk_meeting *meeting;         // NULL: no other half
+    int half;                    // 0 left, 1 right
+    uint32_t met;                // how often this half has come
+    int repeat;                  // of products and blocks of attention, for tests of slow processors: 0 and 1 are once
+    float *dummy;                // where repeated products go: as many floats as the widest matrix has outputs
     float *attn_out;             // (max rows, heads*head_dim)
     int32_t *top_ids;            // (max wanted, TK_MAXTOP)
     float *top_logits, *top_max, *top_sum;
@@ -262,6 +273,13 @@ tk_pool *tk_pool_new(int threads, int isa, int *err);
 void tk_pool_free(tk_pool *);
 void tk_pool_quiet(tk_pool *);   // returns when no worker holds a program any more
 int tk_pool_run(tk_pool *, tk_prog *);  // 0 or an errno
+
+// Two pools that run the halves of a pass at the same time. A thread of its own is the caller of the right pool.
+typedef struct tk_couple tk_couple;
+tk_couple *tk_couple_new(int *err);
+void tk_couple_free(tk_couple *);
+int tk_couple_run(tk_couple *, tk_pool *left, tk_prog *l, tk_pool *right, tk_prog *r);  // 0 or an errno
+void tk_meet(tk_prog *);
 
 size_t tk_sync_bytes(void);
 
@@ -275,6 +293,7 @@ void tk_attend(const tk_prog *, const tk_op *, int unit, float *scratch);
 void tk_attend_blocks(const tk_prog *, const tk_op *, int unit);
 void tk_join_row(const tk_prog *, const tk_op *, int row);
 float *tk_part_at(const tk_prog *, int parts, int group, int row, int block, int head);  // o, largest score, sum; NULL for none
+void tk_share_parts(tk_prog *to, const tk_prog *from);  // makes two halves hand over in the same memory
 size_t tk_attend_floats(const tk_prog *);  // of scratch
 
 // Per-thread scratch of a program, in floats.

@@ -25,7 +25,7 @@ type cPair struct{ row, block int32 }
 
 type cPass struct {
 	tokens, pos, store, pages, table, prefix, anc, ancOff, ancLen, cut, wanted, given, pairs, first Pointer
-	rows, nwanted, topk, rowFrom, rowTo, pairFrom, pairTo, _                                        int32
+	rows, nwanted, topk, rowFrom, rowTo, pairFrom, pairTo, left                                     int32
 }
 
 const (

@@ -70,6 +70,8 @@ func newPlan(p *kernels.Program, pages int) (*plan, error) {
 		return nil, unsupported("recurrent state (layer %d: %s)", p.States[0].Layer, p.States[0].Kind)
 	case len(p.Routes) > 0:
 		return nil, unsupported("experts (%d of %d for each row)", p.Routes[0].Used, p.Routes[0].Experts)
+	case slices.Contains(p.Ops, kernels.Op(kernels.Meet{})):
+		return nil, unsupported("meeting of another device")
 	case p.MaxRows > mostRows:
 		return nil, unsupported("passes of %d rows (at most %d)", p.MaxRows, mostRows)
 	}
@@ -341,8 +343,8 @@ func (l *lowering) matmul(o kernels.MatMul, i int) item {
 	x := l.elementwise("mm_"+kernelOf(w.Type)+"_", i, o.Out)
 	r := o.Outputs.Of(w.Rows)
 	x.form, x.weight, x.c.src, x.c.cols, x.c.outputs = product, o.W, l.actOf(o.In), int32(w.Cols), int32(w.Rows)
-	x.c.from, x.c.to, x.c.add = int32(r.From), int32(r.To), flag(o.Add)
-	if o.Add || r != (kernels.Range{To: w.Rows}) {
+	x.c.from, x.c.to, x.c.add, x.c.side = int32(r.From), int32(r.To), flag(o.Add), int32(o.Side)
+	if o.Add || o.Side != kernels.Whole || r != (kernels.Range{To: w.Rows}) {
 		x.reads = []kernels.Buf{o.Out} // what it leaves or adds to
 	}
 	return x

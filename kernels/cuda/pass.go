@@ -39,7 +39,7 @@ func (n *inputs) set(l *plan, a *kernels.Pass) {
 	}
 	for i := range n.heads {
 		h := &n.heads[i]
-		h.rows, h.nwanted, h.topk = int32(n.rows), int32(n.nwanted), int32(n.topk)
+		h.rows, h.nwanted, h.topk, h.left = int32(n.rows), int32(n.nwanted), int32(n.topk), a.Left
 		for j, p := range []*Pointer{&h.tokens, &h.pos, &h.store, &h.pages, &h.table, &h.prefix, &h.anc, &h.ancOff, &h.ancLen, &h.cut,
 			&h.wanted, &h.given, &h.pairs, &h.first} {
 			*p = at[j]

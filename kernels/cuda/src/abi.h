@@ -48,7 +48,7 @@ struct Pass {
     int rows, nwanted, topk;
     int row_from, row_to;  // rows whose attention this launch computes, and their pairs, whose results begin at parts
     int pair_from, pair_to;
-    int unused;
+    int left;              // shares of divided products, of 4096
 };
 
 static __device__ __forceinline__ int rows_of(const Op *op, const Pass *pass) { return op->wanted ? pass->nwanted : pass->rows; }

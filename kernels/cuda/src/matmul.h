@@ -4,6 +4,11 @@
 
 enum { MOST_SEGMENTS = 8 };  // of a block at a time
 
+// cut_of returns where outputs [from, to) are divided: kernels.Range.Cut.
+static __device__ __forceinline__ int cut_of(int from, int to, int left) {
+    return min(from + ((to - from + 15) / 16 * left + 2048) / 4096 * 16, to);
+}
+
 // multiply: each warp takes a segment, each of its threads an output, for R rows. The segments' sums then enter the totals in order. A
 // launch has (groups of 32 outputs, rows/R, operations) blocks of (32, segments) threads, at most MOST_SEGMENTS segments, and for each of
 // these R · 64 floats of shared memory.
@@ -12,8 +17,11 @@ static __device__ void multiply(const Op *op, const Pass *pass) {
     SHARED(float, parts);  // (2, segments, R, 32): of this round and, while it is read, of the next
     op += blockIdx.z;
     int lane = threadIdx.x, warp = threadIdx.y, warps = blockDim.y, rows = rows_of(op, pass), row0 = blockIdx.y * R;
-    int group = op->from / 32 + blockIdx.x, out = group * 32 + lane, segments = (op->cols + 255) / 256;
-    if (group * 32 >= op->to || row0 >= rows) return;
+    int from = op->from, to = op->to, cut = cut_of(from, to, pass->left);
+    if (op->side == 1) to = cut;
+    if (op->side == 2) from = cut;
+    int group = from / 32 + blockIdx.x, out = group * 32 + lane, segments = (op->cols + 255) / 256;
+    if (group * 32 >= to || row0 >= rows) return;
     const unsigned char *w = op->w + (size_t)group * segments * segment_bytes<T>();
     float total[R] = {};
     for (int s0 = 0, round = 0; s0 < segments; s0 += warps, round ^= 1) {
@@ -55,7 +63,7 @@ static __device__ void multiply(const Op *op, const Pass *pass) {
             }
         }
     }
-    if (out < op->from || out >= op->to) return;
+    if (out < from || out >= to) return;
 #pragma unroll
     for (int i = 0; i < R; i++) {
         int r = warp + i * warps;

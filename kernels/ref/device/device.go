@@ -4,6 +4,7 @@ package device
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,6 +55,9 @@ func check(p *kernels.Program) error {
 	}
 	if len(p.Routes) > 0 {
 		return unsupported("experts (%d of %d for each row)", p.Routes[0].Used, p.Routes[0].Experts)
+	}
+	if slices.Contains(p.Ops, kernels.Op(kernels.Meet{})) {
+		return unsupported("meeting of another device")
 	}
 	return checkShape(p.KV)
 }

@@ -242,7 +242,7 @@ func (r *runner) embed(data []byte, o kernels.Embed, token int32, out []float32)
 func (r *runner) matmul(o kernels.MatMul, data []byte) {
 	const most = 64 // outputs at a time
 	w := &r.Weights[o.W]
-	size, outs := len(data)/w.Rows, o.Outputs.Of(w.Rows)
+	size, outs := len(data)/w.Rows, o.Outputs.Of(w.Rows).Part(o.Side, r.pass.Left)
 	pieces := (outs.To - outs.From + most - 1) / most
 	n := r.pass.Rows
 	if r.Buffers[o.Out].Wanted {

@@ -1,0 +1,171 @@
+package cpu
+
+// #include "tk.h"
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"syscall"
+
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+var _ kernels.Companion = (*Device)(nil)
+
+// couple is a kernels.Couple of two sets of threads.
+type couple struct {
+	left, right *Device
+	mu          sync.Mutex
+	c           *C.tk_couple // nil once closed
+}
+
+// Couple returns what runs halves of passes on d and on another CPU device; nil for devices of other kinds, and where the system gives no
+// thread.
+func (d *Device) Couple(right kernels.Device) kernels.Couple {
+	other, ok := right.(*Device)
+	if !ok || other == d {
+		return nil
+	}
+	var code C.int
+	c := C.tk_couple_new(&code)
+	if c == nil {
+		return nil
+	}
+	return &couple{left: d, right: other, c: c}
+}
+
+// Close ends the thread that starts the right halves.
+func (c *couple) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.c != nil {
+		C.tk_couple_free(c.c)
+		c.c = nil
+	}
+}
+
+// coupled is a runner of two halves. The right one's buffers are the left's.
+type coupled struct {
+	*runner
+	right  *runner
+	couple *couple
+}
+
+// Compile lays out both halves.
+func (c *couple) Compile(p, left, right *kernels.Program, w kernels.Weights, cache kernels.Cache) (kernels.Runner, error) {
+	same := slices.Equal(left.Buffers, right.Buffers) && slices.Equal(left.Parts, right.Parts) && left.MaxRows == right.MaxRows &&
+		left.MaxWanted == right.MaxWanted && left.StageCount() == right.StageCount()
+	if !same {
+		return nil, errors.New("kernels: two halves of a pass differ in rows, buffers, parts or stages")
+	}
+	l, err := c.left.compile(left, w, cache, half{whole: p})
+	if err != nil {
+		return nil, err
+	}
+	r, err := c.right.compile(right, w, cache, half{whole: p, of: l})
+	if err != nil {
+		l.Close()
+		return nil, err
+	}
+	return &coupled{l, r, c}, nil
+}
+
+// Run runs both halves at the same time.
+func (r *coupled) Run(a *kernels.Pass) error {
+	if err := r.Start(a); err != nil {
+		return err
+	}
+	r.started = false
+	if r.resident() {
+		return r.run(0, len(r.bindings))
+	}
+	for i := range r.bindings {
+		if err := r.run(i, i+1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Start gives the pass to both.
+func (r *coupled) Start(a *kernels.Pass) error {
+	if err := r.runner.Start(a); err != nil {
+		return err
+	}
+	return r.right.Start(a)
+}
+
+// Stage runs one stage of both.
+func (r *coupled) Stage(i int) error {
+	switch {
+	case r.mem == nil:
+		return errFreed
+	case !r.started || i < 0 || i >= len(r.bindings):
+		return fmt.Errorf("kernels: stage %d of %d, want one of a pass that is started", i, len(r.bindings))
+	}
+	r.started = i+1 < len(r.bindings)
+	return r.run(i, i+1)
+}
+
+// run runs stages [from, to), only one if the weights are not resident.
+func (r *coupled) run(from, to int) error {
+	if r.resident() {
+		for i := 0; i < len(r.bindings) && !r.bound; i++ {
+			if err := r.bindBoth(i); err != nil {
+				return err
+			}
+		}
+		r.bound = true
+	} else {
+		if err := r.bindBoth(from); err != nil {
+			return err
+		}
+		defer r.release(from)
+	}
+	for _, x := range []*runner{r.runner, r.right} {
+		x.prog.first, _ = stageOf(x, from)
+		_, x.prog.end = stageOf(x, to-1)
+	}
+	c := r.couple
+	for _, mu := range []*sync.Mutex{&c.mu, &c.left.mu, &c.right.mu} {
+		mu.Lock()
+		defer mu.Unlock()
+	}
+	if c.c == nil || c.left.c == nil || c.right.c == nil {
+		return errClosed
+	}
+	if code := C.tk_couple_run(c.c, c.left.c, r.prog, c.right.c, r.right.prog); code != 0 {
+		return fmt.Errorf("kernels: memory for a pass: %w", syscall.Errno(code))
+	}
+	return nil
+}
+
+// bindBoth acquires a stage's weights once for both.
+func (r *coupled) bindBoth(i int) error {
+	if len(r.bindings[i])+len(r.right.bindings[i]) == 0 {
+		return nil
+	}
+	all, err := r.acquire(i)
+	if err == nil {
+		err = errors.Join(r.bindTo(i, all), r.right.bindTo(i, all))
+	}
+	return err
+}
+
+func stageOf(r *runner, i int) (from, to C.int) {
+	first, end := r.plan.stage(i)
+	return C.int(first), C.int(end)
+}
+
+// Close frees both halves' memory.
+func (r *coupled) Close() {
+	if r.mem == nil {
+		return
+	}
+	C.tk_share_parts(r.right.prog, nil) // they are the left's
+	r.right.Close()
+	r.runner.Close()
+}
