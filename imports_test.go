@@ -32,6 +32,7 @@ var rooms = map[string][]string{
 	"kernels/ref/device": {"kernels", "kernels/ref"},
 	"kernels/cpu":        {"kernels"},
 	"kernels/cuda":       {"kernels", "kernels/ref"}, // ref: takes rows of a file apart
+	"kernels/split":      {"kernels"},
 	// the rest is for tests alone; emulated maps memory that it shares with the process that runs the kernels
 	"kernels/cuda/emulated": {"kernels/cuda", "golang.org/x/sys"},
 	"kernels/cpu/peers":     {},
@@ -116,9 +117,10 @@ var testOnly = []string{"testkit", "kernels/testdevice", "pgregory.net/rapid", "
 // testsOf lists what test files of one room may import on top: those of a domain room may run the others with it in one process, but
 // never the wire.
 var testsOf = map[string][]string{"drafter": domain, "verifier": domain, "gateway": domain, "mempool": domain,
-	"kernels/cpu": {"kernels/cpu/peers", "kernels/kerneltest", "kernels/ref"}, "engine": {"kernels/cpu", "kernels/cuda/emulated"},
+	"kernels/cpu": {"kernels/cpu/peers", "kernels/kerneltest", "kernels/ref"}, "engine": {"kernels/cpu", "kernels/cuda/emulated", "kernels/split"},
 	"kernels/cuda": {"kernels/cuda/emulated", "kernels/kerneltest"}, "kernels/cuda/emulated": {"kernels/ref"},
-	"services": {"services/pool"}, "services/discovery": {"services/trees"}, "client": {"google.golang.org/protobuf"},
+	"kernels/split": {"kernels/kerneltest", "kernels/cpu", "kernels/cuda/emulated"},
+	"services":      {"services/pool"}, "services/discovery": {"services/trees"}, "client": {"google.golang.org/protobuf"},
 	"roles/rolestest": {"roles/pair", "kernels/cuda/emulated"}, "roles/pair": {"roles/rolestest"}}
 
 var domain = []string{"drafter", "verifier", "gateway", "mempool", "engine"}

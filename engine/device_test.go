@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/kernels/cuda/emulated"
+	"github.com/tandem-llm/tandem/kernels/split"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
 
@@ -42,8 +43,12 @@ func dialogue(t *testing.T, m *Model, long int) (logits []float32) {
 	return logits
 }
 
+// unshared hides that a device can share memory with another one.
+type unshared struct{ kernels.Device }
+
 // TestSplitDevice: whole models on a device made of two, each matrix cut in two ranges of outputs and attention in two ranges of keys, with
-// the blocks' (m, l, o) handed over and joined in order, give the bits that one device gives.
+// the blocks' (m, l, o) joined in order, give the bits that one device gives: in shared memory, with uneven shares that change from pass to
+// pass, and where rows are exchanged.
 func TestSplitDevice(t *testing.T) {
 	cases := archCases()
 	small := func(name string) string {
@@ -60,24 +65,47 @@ func TestSplitDevice(t *testing.T) {
 		o := Options{KVType: c.kvType, KVPages: 24, MaxRows: 768}
 		o.Device = testdevice.CPU(t, 2)
 		want := dialogue(t, openTest(t, c.path, o), c.long)
-		o.Device = testdevice.Split(testdevice.CPU(t, 2), testdevice.ISA(t, 1, sets[max(0, len(sets)-2)]))
-		if got := dialogue(t, openTest(t, c.path, o), c.long); len(got) != len(want) {
-			t.Errorf("%s: %d logits, want %d", c.path, len(got), len(want))
-		} else if err := sameBits(got, want); err != nil {
-			t.Errorf("%s: %v", c.path, err)
+		left, right := testdevice.CPU(t, 2), testdevice.ISA(t, 1, sets[max(0, len(sets)-2)])
+		uneven := split.Plan{Points: []split.Point{{Rows: 1, Columns: 0.2, Blocks: 0.7}, {Rows: 9, Context: 400, Columns: 0.6, Blocks: 0.1},
+			{Rows: 9, Context: 900, Columns: 0.9, Blocks: 1}}}
+		for name, d := range map[string]*split.Device{"in shared memory": halves(t, left, right, split.Plan{}),
+			"unevenly": halves(t, left, right, uneven), "exchanging rows": halves(t, left, unshared{right}, uneven)} {
+			o.Device = d
+			if got := dialogue(t, openTest(t, c.path, o), c.long); len(got) != len(want) {
+				t.Errorf("%s, %s: %d logits, want %d", c.path, name, len(got), len(want))
+			} else if err := sameBits(got, want); err != nil {
+				t.Errorf("%s, %s: %v", c.path, name, err)
+			}
 		}
 	}
+}
+
+// halves returns a device made of two.
+func halves(t *testing.T, left, right kernels.Device, p split.Plan) *split.Device {
+	d, err := split.New(left, right, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Close)
+	return d
 }
 
 // TestGPU: whole models of every architecture on an emulated GPU give the bits of the CPU, with keys and values in both types.
 func TestGPU(t *testing.T) {
 	gpu, _ := testdevice.GPU(t, emulated.Options{})
+	beside := halves(t, gpu, testdevice.CPU(t, 1), split.Plan{})
 	same := func(name, path, kvType string, long int) {
 		o := Options{KVType: kvType, KVPages: 24, MaxRows: 512, Device: testdevice.CPU(t, 2)}
 		want := dialogue(t, openTest(t, path, o), long)
 		o.Device = gpu
 		if err := sameBits(dialogue(t, openTest(t, path, o), long), want); err != nil {
 			t.Errorf("%s: %v", name, err)
+		}
+		if o.Device = beside; long < 100 {
+			return
+		}
+		if err := sameBits(dialogue(t, openTest(t, path, o), long), want); err != nil {
+			t.Errorf("%s, divided between the GPU and the processor: %v", name, err)
 		}
 	}
 	for name, c := range archCases() {
@@ -140,7 +168,7 @@ func (lacking) Footprint(*kernels.Program) (kernels.Footprint, error) {
 func sideDevices(t *testing.T) map[string]kernels.Device {
 	gpu, _ := testdevice.GPU(t, emulated.Options{Integrated: true})
 	all := map[string]kernels.Device{"ref": testdevice.Ref(), "cuda": gpu,
-		"split": testdevice.Split(testdevice.CPU(t, 2), testdevice.CPU(t, 1))}
+		"split": halves(t, testdevice.CPU(t, 2), testdevice.CPU(t, 1), split.Plan{})}
 	for _, isa := range cpu.Supported() {
 		all[fmt.Sprint("cpu ", isa)] = testdevice.ISA(t, 2, isa)
 	}

@@ -1,4 +1,4 @@
-package testdevice
+package split
 
 import (
 	"errors"
@@ -8,27 +8,16 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// Split returns a device made of two, to show that the contracts carry a split: each matrix is cut in two ranges of
-// outputs and attention in two ranges of keys, each half is computed by one of the devices at the same time, and after
-// each such operation what one has computed is handed to the other. Both do everything else. It is not built for speed.
-func Split(left, right kernels.Device) kernels.Device { return &split{left, right} }
+// Two devices with memories of their own: each has all weights and the whole cache, and after each divided operation what one has computed is
+// handed to the other, row by row. Both do everything else.
 
-type split [2]kernels.Device
+func (d *Device) sides() [2]kernels.Device { return [2]kernels.Device{d.left, d.right} }
 
-func (d *split) About() kernels.About {
-	return kernels.About{Name: "split", Kernels: fmt.Sprint(d[0].About(), " and ", d[1].About())}
-}
-
-// Layout returns the left device's; each half's weights have the layout of its own device.
-func (d *split) Layout(t kernels.Type) kernels.Layout { return d[0].Layout(t) }
-
-func (d *split) NewProbe(bytes int) (kernels.Probe, error) { return d[0].NewProbe(bytes) }
-
-func (d *split) Footprint(p *kernels.Program) (sum kernels.Footprint, err error) {
-	for i, half := range d.divide(p) {
-		f, err := d[i].Footprint(half.p)
+func (d *Device) exchanged(p *kernels.Program) (sum kernels.Footprint, err error) {
+	for i, half := range d.exchanging(p) {
+		f, err := d.sides()[i].Footprint(half.p)
 		if err != nil {
-			return sum, err
+			return sum, unsupported(err)
 		}
 		sum = kernels.Footprint{Weights: sum.Weights + f.Weights, Page: sum.Page + f.Page, Buffers: sum.Buffers + f.Buffers}
 	}
@@ -44,19 +33,19 @@ type half struct {
 // own is what one device computes before the two hand over: outputs of a buffer, or blocks of parts.
 type own struct {
 	out   kernels.Buf
-	cols  kernels.Range
+	cols  kernels.Range // of both
 	parts kernels.Parts
 	kv    int // heads, of parts
 	at    int // stage of the whole program
 }
 
-// divide returns the programs of the two devices, with the same stages.
-func (d *split) divide(p *kernels.Program) (halves [2]half) {
+// exchanging returns the programs of the two devices, with the same stages.
+func (d *Device) exchanging(p *kernels.Program) (halves [2]half) {
 	for side := range halves {
 		q := *p
 		q.Ops, q.Stages, q.Weights = nil, nil, nil
 		for _, w := range p.Weights {
-			w.Layout = d[side].Layout(w.Type)
+			w.Layout = d.sides()[side].Layout(w.Type)
 			q.Weights = append(q.Weights, w)
 		}
 		h := half{p: &q}
@@ -90,14 +79,13 @@ func (h *half) add(o kernels.Op, side int) bool {
 	switch o := o.(type) {
 	case kernels.MatMul:
 		r := o.Outputs.Of(q.Weights[o.W].Rows)
-		cut := r.From + (r.To-r.From)/2/kernels.GroupRows*kernels.GroupRows
-		if cut == r.From { // a single group: both compute it
+		if r.To-r.From <= kernels.GroupRows { // nothing to divide: both compute it
 			q.Add(o)
 			return false
 		}
-		o.Concurrent, o.Outputs = false, [2]kernels.Range{{From: r.From, To: cut}, {From: cut, To: r.To}}[side]
+		o.Concurrent, o.Outputs, o.Side = false, r, [2]kernels.Side{kernels.Left, kernels.Right}[side]
 		q.Add(o)
-		mine.out, mine.cols = o.Out, o.Outputs
+		mine.out, mine.cols = o.Out, r
 		return true
 	case kernels.Attention:
 		kept := q.KV.Layers[q.KV.Kept(o.Layer)]
@@ -114,20 +102,17 @@ func (h *half) add(o kernels.Op, side int) bool {
 	return false
 }
 
-// shared is how many KV heads of the block at the cut are the left's.
-func shared(kvHeads int) int { return (kvHeads + 1) / 2 }
-
 // twoStores are the weights of both.
 type twoStores struct {
 	halves [2]half
 	stores [2]kernels.Store
 }
 
-func (d *split) NewWeights(p *kernels.Program) (kernels.Store, error) {
-	s := &twoStores{halves: d.divide(p)}
+func (d *Device) twoStores(p *kernels.Program) (kernels.Store, error) {
+	s := &twoStores{halves: d.exchanging(p)}
 	for i := range s.stores {
 		var err error
-		if s.stores[i], err = d[i].NewWeights(s.halves[i].p); err != nil {
+		if s.stores[i], err = d.sides()[i].NewWeights(s.halves[i].p); err != nil {
 			s.Close()
 			return nil, err
 		}
@@ -158,11 +143,11 @@ func (s *twoStores) Close() {
 // twoCaches are the caches of both, which hold the same.
 type twoCaches [2]kernels.Cache
 
-func (d *split) NewCache(shape kernels.KVShape, pages int) (kernels.Cache, error) {
+func (d *Device) twoCaches(shape kernels.KVShape, pages int) (kernels.Cache, error) {
 	var c twoCaches
 	for i := range c {
 		var err error
-		if c[i], err = d[i].NewCache(shape, pages); err != nil {
+		if c[i], err = d.sides()[i].NewCache(shape, pages); err != nil {
 			if i > 0 {
 				c[0].Close()
 			}
@@ -194,16 +179,17 @@ func (c twoCaches) Close() {
 	c[1].Close()
 }
 
-// splitRunner runs both halves stage by stage.
-type splitRunner struct {
+// exchanger runs both halves stage by stage.
+type exchanger struct {
+	dev     *Device
 	halves  [2]half
 	runners [2]kernels.Runner
 	pass    kernels.Pass
 	stage   int
 }
 
-func (d *split) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache) (kernels.Runner, error) {
-	r := &splitRunner{}
+func (d *Device) exchange(p *kernels.Program, w kernels.Weights, c kernels.Cache) (kernels.Runner, error) {
+	r := &exchanger{dev: d}
 	var stores [2]kernels.Weights
 	switch s := w.(type) {
 	case *twoStores:
@@ -213,7 +199,7 @@ func (d *split) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache) 
 		if !ok {
 			return nil, fmt.Errorf("split: weights borrowed of type %T, want its own", s.Store)
 		}
-		r.halves = d.divide(p)
+		r.halves = d.exchanging(p)
 		for i := range stores {
 			var err error
 			if stores[i], err = kernels.Borrow(r.halves[i].p, owner.halves[i].p, owner.stores[i], s.From); err != nil {
@@ -226,7 +212,7 @@ func (d *split) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache) 
 	caches, _ := c.(twoCaches)
 	for i := range r.runners {
 		var err error
-		if r.runners[i], err = d[i].Compile(r.halves[i].p, stores[i], caches[i]); err != nil {
+		if r.runners[i], err = d.sides()[i].Compile(r.halves[i].p, stores[i], caches[i]); err != nil {
 			r.Close()
 			return nil, err
 		}
@@ -234,20 +220,16 @@ func (d *split) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache) 
 	return r, nil
 }
 
-func (r *splitRunner) Run(a *kernels.Pass) error {
+func (r *exchanger) Run(a *kernels.Pass) error {
 	if err := r.Start(a); err != nil {
 		return err
 	}
 	return r.until(len(r.halves[0].own))
 }
 
-// Start cuts each row's attention in the middle of its blocks, and gives the right what the caller has written to the left.
-func (r *splitRunner) Start(a *kernels.Pass) error {
-	r.pass, r.stage = *a, 0
-	r.pass.Cut = nil
-	for _, pos := range a.Pos {
-		r.pass.Cut = append(r.pass.Cut, pos/kernels.Block/2)
-	}
+// Start divides the pass, and gives the right what the caller has written to the left.
+func (r *exchanger) Start(a *kernels.Pass) error {
+	r.pass, r.stage = r.dev.plan.Load().divide(a, r.pass.Cut), 0
 	for b := range r.halves[0].p.Buffers {
 		for i := range a.Rows {
 			copy(r.runners[1].Row(kernels.Buf(b), i), r.runners[0].Row(kernels.Buf(b), i))
@@ -256,7 +238,7 @@ func (r *splitRunner) Start(a *kernels.Pass) error {
 	return errors.Join(r.runners[0].Start(&r.pass), r.runners[1].Start(&r.pass))
 }
 
-func (r *splitRunner) Stage(i int) error {
+func (r *exchanger) Stage(i int) error {
 	end := r.stage
 	for end < len(r.halves[0].own) && r.halves[0].own[end].at == i {
 		end++
@@ -265,7 +247,7 @@ func (r *splitRunner) Stage(i int) error {
 }
 
 // until runs both halves at the same time, stage by stage, up to one.
-func (r *splitRunner) until(end int) error {
+func (r *exchanger) until(end int) error {
 	for ; r.stage < end; r.stage++ {
 		var errs [2]error
 		var wg sync.WaitGroup
@@ -284,15 +266,15 @@ func (r *splitRunner) until(end int) error {
 }
 
 // handOver gives what one device has computed in a stage to the other.
-func (r *splitRunner) handOver(from, to int) {
+func (r *exchanger) handOver(from, to int) {
 	mine := r.halves[from].own[r.stage]
 	if mine.out != kernels.None {
-		rows := r.pass.Rows
+		cols, rows := mine.cols.Part([2]kernels.Side{kernels.Left, kernels.Right}[from], r.pass.Left), r.pass.Rows
 		if r.halves[0].p.Buffers[mine.out].Wanted {
 			rows = len(r.pass.Wanted)
 		}
 		for i := range rows {
-			copy(r.runners[to].Row(mine.out, i)[mine.cols.From:mine.cols.To], r.runners[from].Row(mine.out, i)[mine.cols.From:])
+			copy(r.runners[to].Row(mine.out, i)[cols.From:cols.To], r.runners[from].Row(mine.out, i)[cols.From:])
 		}
 	}
 	if mine.parts == kernels.None {
@@ -313,13 +295,13 @@ func (r *splitRunner) handOver(from, to int) {
 	}
 }
 
-func (r *splitRunner) Row(b kernels.Buf, i int) []float32 { return r.runners[0].Row(b, i) }
-func (r *splitRunner) Top(i int) kernels.Top              { return r.runners[0].Top(i) }
+func (r *exchanger) Row(b kernels.Buf, i int) []float32 { return r.runners[0].Row(b, i) }
+func (r *exchanger) Top(i int) kernels.Top              { return r.runners[0].Top(i) }
 
 // Part returns nothing: the whole program has no divided attention.
-func (r *splitRunner) Part(kernels.Parts, int, int, int) kernels.Part { return kernels.Part{} }
+func (r *exchanger) Part(kernels.Parts, int, int, int) kernels.Part { return kernels.Part{} }
 
-func (r *splitRunner) Close() {
+func (r *exchanger) Close() {
 	for _, x := range r.runners {
 		if x != nil {
 			x.Close()

@@ -1,0 +1,148 @@
+// Package split is a device made of two: every matrix is divided by outputs, attention by whole blocks of 256 positions, and the bits stay
+// (Ghidorah's HCMP, without an all-reduce). How a pass is divided is chosen for each pass by its rows and context: see Plan.
+//
+// Two devices that can share memory (kernels.Companion) work in the same buffers and meet where one needs what the other has computed. Other
+// pairs hand over rows after each divided operation.
+package split
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+const name = "split"
+
+// Device is a kernels.Device made of two.
+type Device struct {
+	left, right kernels.Device
+	couple      kernels.Couple // nil: they exchange rows
+	plan        atomic.Pointer[Plan]
+}
+
+var _ kernels.Device = (*Device)(nil)
+
+// New returns a device that divides passes between two others, which stay the caller's. The left one has the first outputs of a
+// matrix and the first blocks of attention: the dense part. Errors: those of Plan.Check.
+func New(left, right kernels.Device, p Plan) (*Device, error) {
+	d := &Device{left: left, right: right}
+	if err := d.SetPlan(p); err != nil {
+		return nil, err
+	}
+	if c, ok := left.(kernels.Companion); ok {
+		d.couple = c.Couple(right)
+	}
+	return d, nil
+}
+
+// SetPlan divides later passes in another way. Errors: those of Plan.Check.
+func (d *Device) SetPlan(p Plan) error {
+	if err := p.Check(); err != nil {
+		return err
+	}
+	d.plan.Store(&p)
+	return nil
+}
+
+// Shared reports whether both devices work in the same memory.
+func (d *Device) Shared() bool { return d.couple != nil }
+
+// Close ends what New has started. The two devices stay open.
+func (d *Device) Close() {
+	if d.couple != nil {
+		d.couple.Close()
+	}
+}
+
+// About names both.
+func (d *Device) About() kernels.About {
+	a, b := d.left.About(), d.right.About()
+	return kernels.About{Name: name, Kernels: fmt.Sprintf("%v and %v", a, b), Threads: a.Threads + b.Threads}
+}
+
+// Layout returns the left device's. Devices that exchange rows have weights of their own, each in its layout.
+func (d *Device) Layout(t kernels.Type) kernels.Layout { return d.left.Layout(t) }
+
+// NewProbe returns a probe of the left device.
+func (d *Device) NewProbe(bytes int) (kernels.Probe, error) { return d.left.NewProbe(bytes) }
+
+// unsupported gives an Unsupported error of a half the name of the whole.
+func unsupported(err error) error {
+	if u := (*kernels.Unsupported)(nil); errors.As(err, &u) {
+		return &kernels.Unsupported{Device: name, What: u.What}
+	}
+	return err
+}
+
+// Footprint returns what both halves take.
+func (d *Device) Footprint(p *kernels.Program) (f kernels.Footprint, err error) {
+	if d.couple == nil {
+		return d.exchanged(p)
+	}
+	if f, err = d.left.Footprint(p); err != nil {
+		return f, unsupported(err)
+	}
+	f.Buffers = 0
+	halves := divide(p)
+	for i, half := range []kernels.Device{d.left, d.right} {
+		part, err := half.Footprint(halves[i])
+		if err != nil {
+			return f, unsupported(err)
+		}
+		f.Buffers += part.Buffers
+	}
+	return f, nil
+}
+
+// NewWeights returns one store where memory is shared, otherwise one for each device.
+func (d *Device) NewWeights(p *kernels.Program) (kernels.Store, error) {
+	if d.couple == nil {
+		return d.twoStores(p)
+	}
+	s, err := d.left.NewWeights(p)
+	return s, unsupported(err)
+}
+
+// NewCache returns one cache where memory is shared, otherwise one for each device.
+func (d *Device) NewCache(shape kernels.KVShape, pages int) (kernels.Cache, error) {
+	if d.couple == nil {
+		return d.twoCaches(shape, pages)
+	}
+	c, err := d.left.NewCache(shape, pages)
+	return c, unsupported(err)
+}
+
+// Compile makes both halves of p ready.
+func (d *Device) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache) (kernels.Runner, error) {
+	if d.couple == nil {
+		return d.exchange(p, w, c)
+	}
+	if _, err := d.left.Footprint(p); err != nil { // what is wrong with p, or missing on the device
+		return nil, unsupported(err)
+	}
+	halves := divide(p)
+	r, err := d.couple.Compile(p, halves[0], halves[1], w, c)
+	if err != nil {
+		return nil, unsupported(err)
+	}
+	return &runner{Runner: r, dev: d}, nil
+}
+
+// runner divides each pass as the plan says.
+type runner struct {
+	kernels.Runner
+	dev  *Device
+	pass kernels.Pass
+}
+
+func (r *runner) Run(a *kernels.Pass) error {
+	r.pass = r.dev.plan.Load().divide(a, r.pass.Cut)
+	return r.Runner.Run(&r.pass)
+}
+
+func (r *runner) Start(a *kernels.Pass) error {
+	r.pass = r.dev.plan.Load().divide(a, r.pass.Cut)
+	return r.Runner.Start(&r.pass)
+}
