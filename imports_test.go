@@ -117,7 +117,8 @@ var testOnly = []string{"testkit", "kernels/testdevice", "pgregory.net/rapid", "
 // testsOf lists what test files of one room may import on top: those of a domain room may run the others with it in one process, but
 // never the wire.
 var testsOf = map[string][]string{"drafter": domain, "verifier": domain, "gateway": domain, "mempool": domain,
-	"kernels/cpu": {"kernels/cpu/peers", "kernels/kerneltest", "kernels/ref"}, "engine": {"kernels/cpu", "kernels/cuda/emulated", "kernels/split"},
+	"kernels/cpu":  {"kernels/cpu/peers", "kernels/kerneltest", "kernels/ref"},
+	"engine":       {"kernels/cpu", "kernels/cuda/emulated", "kernels/split"},
 	"kernels/cuda": {"kernels/cuda/emulated", "kernels/kerneltest"}, "kernels/cuda/emulated": {"kernels/ref"},
 	"kernels/split": {"kernels/kerneltest", "kernels/cpu", "kernels/cuda/emulated"},
 	"services":      {"services/pool"}, "services/discovery": {"services/trees"}, "client": {"google.golang.org/protobuf"},

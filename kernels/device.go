@@ -52,9 +52,9 @@ type Companion interface {
 	Couple(right Device) Couple
 }
 
-// Couple runs pairs of programs at the same time, on two devices that share buffers, blocks of attention, and a cache. The programs have the
-// same Buffers, Parts, Activations and Stages, and one Meet after the other. Nothing that one side writes may be read or written by the other
-// before both have met. Activations are each side's own.
+// Couple runs pairs of programs at the same time, on two devices that share buffers, blocks of attention, and a cache. The programs
+// have the same Buffers, Parts, Activations and Stages, and meet equally often. Nothing that one side writes may be read or written by
+// the other before both have met. Activations are each side's own.
 type Couple interface {
 	// Compile makes both halves of p ready, with the weights of p. The Runner's Row, Top and Part are the left's.
 	Compile(p, left, right *Program, w Weights, c Cache) (Runner, error)

@@ -153,8 +153,8 @@ func (d *divider) attention(o kernels.Attention) {
 		all = kernels.Parts(len(h.Parts) - 1)
 	}
 	attend := func(s kernels.Side) kernels.Op {
-		return kernels.AttendBlocks{AttentionOpt: o.AttentionOpt, Q: o.Q, Layer: o.Layer, Heads: o.Heads, Side: s, Shared: shared(kept.Heads),
-			Out: all}
+		return kernels.AttendBlocks{AttentionOpt: o.AttentionOpt, Q: o.Q, Layer: o.Layer, Heads: o.Heads, Side: s,
+			Shared: shared(kept.Heads), Out: all}
 	}
 	d.do([2]kernels.Op{attend(kernels.Left), attend(kernels.Right)},
 		append(inputs(o), touch{place: kv}, touch{place: partsOf(all), writes: true, divided: true})...)

@@ -8,8 +8,8 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// Two devices with memories of their own: each has all weights and the whole cache, and after each divided operation what one has computed is
-// handed to the other, row by row. Both do everything else.
+// Two devices with memories of their own: each has all weights and the whole cache, and after each divided operation what one has
+// computed is handed to the other, row by row. Both do everything else.
 
 func (d *Device) sides() [2]kernels.Device { return [2]kernels.Device{d.left, d.right} }
 

@@ -27,7 +27,8 @@ func (p *Plan) Check() error {
 	for i, x := range p.Points {
 		switch {
 		case x.Rows < 1 || x.Context < 0:
-			return fmt.Errorf("split: point %d of the plan is for %d rows behind %d positions, want at least 1 and 0", i, x.Rows, x.Context)
+			return fmt.Errorf("split: point %d of the plan is for %d rows behind %d positions, want at least 1 and 0", i, x.Rows,
+				x.Context)
 		case !(x.Columns >= 0 && x.Columns <= 1) || !(x.Blocks >= 0 && x.Blocks <= 1):
 			return fmt.Errorf("split: point %d of the plan gives the left device %v of the columns and %v of the blocks, want 0 to 1", i,
 				x.Columns, x.Blocks)

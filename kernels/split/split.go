@@ -1,8 +1,8 @@
 // Package split is a device made of two: every matrix is divided by outputs, attention by whole blocks of 256 positions, and the bits stay
 // (Ghidorah's HCMP, without an all-reduce). How a pass is divided is chosen for each pass by its rows and context: see Plan.
 //
-// Two devices that can share memory (kernels.Companion) work in the same buffers and meet where one needs what the other has computed. Other
-// pairs hand over rows after each divided operation.
+// Two devices that can share memory (kernels.Companion) work in the same buffers and meet where one needs what the other has computed.
+// Other pairs hand over rows after each divided operation.
 package split
 
 import (

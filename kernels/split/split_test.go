@@ -21,8 +21,8 @@ func pair(t testing.TB, left, right kernels.Device, p split.Plan) *split.Device 
 	return d
 }
 
-// TestPrograms: every program gives the bits of the definitions on two groups of cores with different kernels, in shared memory, whatever the
-// shares, also if one side has nothing to do.
+// TestPrograms: every program gives the bits of the definitions on two groups of cores with different kernels, in shared memory, whatever
+// the shares, also if one side has nothing to do.
 func TestPrograms(t *testing.T) {
 	sets := cpu.Supported()
 	worse := sets[max(0, len(sets)-2)]
@@ -33,7 +33,8 @@ func TestPrograms(t *testing.T) {
 	}{{[2]int{1, 1}, split.Point{Columns: 0.5, Blocks: 0.5}}, {[2]int{2, 1}, split.Point{Columns: 0.3, Blocks: 0.8}},
 		{[2]int{1, 2}, split.Point{Columns: 0, Blocks: 1}}, {[2]int{1, 1}, split.Point{Columns: 1, Blocks: 0}}} {
 		c.at.Rows = 1
-		all = append(all, pair(t, testdevice.CPU(t, c.threads[0]), testdevice.ISA(t, c.threads[1], worse), split.Plan{Points: []split.Point{c.at}}))
+		all = append(all, pair(t, testdevice.CPU(t, c.threads[0]), testdevice.ISA(t, c.threads[1], worse),
+			split.Plan{Points: []split.Point{c.at}}))
 	}
 	kerneltest.Programs(t, all...)
 }
