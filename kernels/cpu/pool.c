@@ -9,6 +9,7 @@
 #include <linux/futex.h>
 #include <limits.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -17,7 +18,9 @@
 #include <unistd.h>
 #include "tk.h"
 
-enum { SPIN_NS = 40000 };
+// A thread spins for SPIN_NS before it sleeps. If it waits for the other half of a pass, which is under way on cores of its own, it first
+// goes on for MEET_NS, giving way to whoever else wants the core.
+enum { SPIN_NS = 40000, MEET_NS = 1000000 };
 
 typedef struct { pthread_t thread; tk_pool *pool; int index; float *scratch; size_t floats; } worker;
 
@@ -59,21 +62,25 @@ static int64_t now_ns(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-// Waits while *word == seen: first spinning, then asleep and counted in sleepers.
-static void wait_change(void *at, uint32_t seen, _Atomic int *sleepers) {
+// Waits while *word == seen: first spinning, then giving way until `yielding` after the start, then asleep and counted in sleepers.
+static void wait_long(void *at, uint32_t seen, _Atomic int *sleepers, int64_t yielding) {
     _Atomic uint32_t *word = at;
-    int64_t end = 0;
+    int64_t begin = 0, waited = 0;
     do {
         for (int i = 0; i < 64; i++) {
             if (atomic_load(word) != seen) return;
             relax();
         }
-        if (!end) end = now_ns() + SPIN_NS;
-    } while (now_ns() < end);
+        if (!begin) begin = now_ns();
+        waited = now_ns() - begin;
+        if (waited >= SPIN_NS && waited < yielding) sched_yield();
+    } while (waited < SPIN_NS || waited < yielding);
     atomic_fetch_add(sleepers, 1);
     while (atomic_load(word) == seen) futex_wait(at, seen);
     atomic_fetch_sub(sleepers, 1);
 }
+
+static void wait_change(void *at, uint32_t seen, _Atomic int *sleepers) { wait_long(at, seen, sleepers, 0); }
 
 static void wake(void *at, _Atomic int *sleepers) {
     if (atomic_load(sleepers)) futex_wake_all(at);
@@ -231,7 +238,7 @@ void tk_meet(tk_prog *p) {
     atomic_store(&m->half[p->half].came, n);
     wake(&m->half[p->half].came, &m->half[p->half].asleep);
     while ((int32_t)((seen = atomic_load(&m->half[1 - p->half].came)) - n) < 0)
-        wait_change(&m->half[1 - p->half].came, seen, &m->half[1 - p->half].asleep);
+        wait_long(&m->half[1 - p->half].came, seen, &m->half[1 - p->half].asleep, MEET_NS);
 }
 
 struct tk_couple {
@@ -276,7 +283,7 @@ int tk_couple_run(tk_couple *c, tk_pool *left, tk_prog *l, tk_pool *right, tk_pr
     begin(c, right, r);
     uint32_t pass = atomic_load(&c->begun);
     run_prepared(left, l);
-    for (uint32_t seen; (seen = atomic_load(&c->ended)) != pass;) wait_change(&c->ended, seen, &c->waiting);
+    for (uint32_t seen; (seen = atomic_load(&c->ended)) != pass;) wait_long(&c->ended, seen, &c->waiting, MEET_NS);
     return 0;
 }
 

@@ -33,8 +33,8 @@ func (p *Plan) Check() error {
 			return fmt.Errorf("split: point %d of the plan gives the left device %v of the columns and %v of the blocks, want 0 to 1", i,
 				x.Columns, x.Blocks)
 		case i > 0 && !before(p.Points[i-1], x):
-			return fmt.Errorf("split: point %d of the plan, %d rows behind %d positions, comes after %d behind %d: want ascending rows, then "+
-				"contexts", i, x.Rows, x.Context, p.Points[i-1].Rows, p.Points[i-1].Context)
+			return fmt.Errorf("split: point %d of the plan, %d rows behind %d positions, comes after %d behind %d: want ascending rows, "+
+				"then contexts", i, x.Rows, x.Context, p.Points[i-1].Rows, p.Points[i-1].Context)
 		}
 	}
 	return nil
