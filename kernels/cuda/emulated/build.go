@@ -163,7 +163,7 @@ func compile(compiler string, flags []string, files map[string][]byte, folder, p
 			return err
 		}
 	}
-	args := append(flags, "-ffile-prefix-map="+work+"/=", "-o", "program", "main.cpp", "threads.cpp", "-x", "c++", unit, "-ldl")
+	args := append(flags, "-ffile-prefix-map="+work+"=.", "-o", "program", "main.cpp", "threads.cpp", "-x", "c++", unit, "-ldl")
 	cmd := exec.Command(compiler, args...)
 	cmd.Dir = work
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -20,8 +20,10 @@ static const unsigned MOST = 1024;            // threads of a block
 static const size_t MOST_SHARED = 256 << 10;  // bytes of shared memory
 
 // A thread of the block.
+struct Warp;
 struct Thread {
     uint3 at;
+    Warp *warp;
     Fiber *fiber; // what it runs on; null until it starts
     bool ended;
     const Place *waits; // where, while it does
@@ -33,6 +35,7 @@ struct Barrier {
 };
 
 struct Warp {
+    Thread *first;
     int size, turn;
     Barrier barrier;
     uint64_t values[2][32]; // of this exchange and the one before, which some lanes may still read
@@ -54,7 +57,7 @@ static Thread *self;
 static std::vector<Fiber *> idle; // fibers without a thread
 
 // The queue of threads that can run: a ring, in which each is at most once.
-static int queue[MOST];
+static Thread *queue[MOST];
 static unsigned head, queued;
 static bool mixed; // of this block: warps that have waited go to the queue's end, so that warps take turns
 
@@ -71,35 +74,33 @@ static void shuffle(int *a, int n) {
     for (int i = n; i > 1; i--) std::swap(a[i - 1], a[random_below((uint32_t)i)]);
 }
 
-static int index_of(const Thread *t) { return (int)(t - threads); }
-static Warp &warp_of(const Thread *t) { return warps[index_of(t) / 32]; }
-int lane() { return index_of(self) % 32; }
+int lane() { return (int)(self - self->warp->first); }
 
 // queue_warp puts a warp's threads into the queue, in an order of its own each time.
-static void queue_warp(unsigned w, bool front) {
-    unsigned n = warps[w].size, first = w * 32, from = head + queued;
+static void queue_warp(const Warp &w, bool front) {
+    unsigned n = (unsigned)w.size, from = head + queued;
     if (front) from = head = (head + MOST - n) % MOST;
     queued += n;
     if (n == 32) { // an affine order is as good here as any, and quicker
         uint32_t r = random_below(1 << 9);
-        for (unsigned i = 0; i < 32; i++) queue[(from + i) % MOST] = (int)(first + ((i * (r >> 5 << 1 | 1) + r) & 31));
+        for (unsigned i = 0; i < 32; i++) queue[(from + i) % MOST] = w.first + ((i * (r >> 5 << 1 | 1) + r) & 31);
         return;
     }
     int lanes[32];
-    for (unsigned i = 0; i < n; i++) lanes[i] = (int)(first + i);
-    shuffle(lanes, (int)n);
-    for (unsigned i = 0; i < n; i++) queue[(from + i) % MOST] = lanes[i];
+    for (int i = 0; i < w.size; i++) lanes[i] = i;
+    shuffle(lanes, w.size);
+    for (unsigned i = 0; i < n; i++) queue[(from + i) % MOST] = w.first + lanes[i];
 }
 
 static void queue_block() {
     int order[MOST / 32];
     for (int w = 0; w < launch.warps; w++) order[w] = w;
     shuffle(order, launch.warps);
-    for (int i = 0; i < launch.warps; i++) queue_warp(order[i], false);
+    for (int i = 0; i < launch.warps; i++) queue_warp(warps[order[i]], false);
     mixed = random_below(8) == 0;
 }
 
-static bool same_place(const Place &a, const Place &b) {
+static inline bool same_place(const Place &a, const Place &b) {
     return a.line == b.line && a.what == b.what && (a.file == b.file || !strcmp(a.file, b.file));
 }
 
@@ -122,7 +123,7 @@ static void describe(char *to, size_t n, const Thread &t) {
     for (int i = 0; i < launch.threads; i++) {
         Thread &t = threads[i];
         bool same = !t.ended && same_place(*t.waits, *waiting->waits);
-        if (!other && !same && (!warp || &warp_of(&t) == &warp_of(waiting))) other = &t;
+        if (!other && !same && (!warp || t.warp == waiting->warp)) other = &t;
     }
     char a[300], b[300];
     describe(a, sizeof a, *waiting);
@@ -132,14 +133,14 @@ static void describe(char *to, size_t n, const Thread &t) {
 }
 
 // take returns the next thread that can run.
-static Thread *take() {
+static inline Thread *take() {
     if (queued == 0) stuck();
-    Thread *t = &threads[queue[head]];
+    Thread *t = queue[head];
     head = (head + 1) % MOST, queued--;
     return t;
 }
 
-static void become(Thread *t) {
+static inline void become(Thread *t) {
     self = t;
     threadIdx = t->at;
 }
@@ -175,7 +176,7 @@ static Fiber *idle_fiber() {
 }
 
 // wait lets others run until the thread's turn comes again.
-static void wait(const Place &p) {
+static inline void wait(const Place &p) {
     Thread *me = self;
     me->waits = &p;
     Thread *next = take();
@@ -187,7 +188,7 @@ static void wait(const Place &p) {
 }
 
 // arrive counts the thread and tells whether it is the last of n.
-static bool arrive(Barrier &b, const Place &p, int n) {
+static inline bool arrive(Barrier &b, const Place &p, int n) {
     if (b.arrived == 0) b.place = &p;
     if (!same_place(*b.place, p)) {
         fail("the thread waits at %s, %s:%d, but others wait at %s, %s:%d", p.what, p.file, p.line, b.place->what, b.place->file,
@@ -198,7 +199,7 @@ static bool arrive(Barrier &b, const Place &p, int n) {
     return true;
 }
 
-static bool dropped(const Place &p) {
+static inline bool dropped(const Place &p) {
     if (p.line != drop_line) return false;
     const char *slash = strrchr(p.file, '/');
     return !strcmp(slash ? slash + 1 : p.file, drop_file);
@@ -210,25 +211,24 @@ void wait_block(const Place &p) {
     wait(p);
 }
 
-static void meet(const Place &p, unsigned mask) {
+static inline void meet(Warp &w, const Place &p, unsigned mask) {
     if (mask != 0xffffffffu) fail("%s, %s:%d: mask %08x: want all 32 lanes", p.what, p.file, p.line, mask);
-    Warp &w = warp_of(self);
     if (arrive(w.barrier, p, w.size)) {
-        queue_warp(index_of(self) / 32, !mixed);
+        queue_warp(w, !mixed);
         w.turn ^= 1;
     }
     wait(p);
 }
 
 void wait_warp(const Place &p, unsigned mask) {
-    if (!dropped(p)) meet(p, mask);
+    if (!dropped(p)) meet(*self->warp, p, mask);
 }
 
 const uint64_t *exchange(const Place &p, unsigned mask, uint64_t mine) {
-    Warp &w = warp_of(self);
+    Warp &w = *self->warp;
     uint64_t *values = w.values[w.turn];
-    values[lane()] = mine;
-    meet(p, mask);
+    values[self - w.first] = mine;
+    meet(w, p, mask);
     return values;
 }
 
@@ -270,10 +270,12 @@ void begin_launch(const char *name, Kernel k, uint64_t op, uint64_t pass, const 
     for (int i = 0; i < launch.threads; i++) {
         uint32_t n = (uint32_t)i;
         threads[i].at = {n % block[0], n / block[0] % block[1], n / block[0] / block[1]};
+        threads[i].warp = &warps[i / 32];
     }
     for (int w = 0; w < launch.warps; w++) {
         int left = launch.threads - w * 32;
         warps[w].size = left < 32 ? left : 32;
+        warps[w].first = &threads[w * 32];
     }
     shared = end - (shared_bytes + 15) / 16 * 16;
     POISON(end - MOST_SHARED, MOST_SHARED);

@@ -95,7 +95,7 @@ KERNEL lane_ends(const int *in, int *out) {
 
 KERNEL half_mask(const int *in, int *out) { out[global_of()] = __shfl_sync(0x0000ffffu, in[global_of()], 0); }
 
-KERNEL never_ends(const void *, volatile int *out) {
+KERNEL never_ends(const void *, volatile unsigned *out) {
     for (;;) out[0]++;
 }
 
