@@ -26,7 +26,7 @@ import (
 // Options of New. Zero fields take the default named beside them.
 type Options struct {
 	Sources    fs.FS         // tandem.cu and what it includes (src.Files)
-	Sanitize   bool          // with the address and undefined-behaviour sanitizers: two to three times slower
+	Sanitize   bool          // with the address and undefined-behaviour sanitizers: two to five times slower
 	Integrated bool          // Memory.Host is the memory, instead of nil
 	Memory     int64         // bytes of the GPU (4 GiB); only what is used takes memory
 	Arch       string        // what Chip reports ("emulated")
