@@ -264,7 +264,9 @@ void begin_launch(const char *name, Kernel k, uint64_t op, uint64_t pass, const 
     if (!end) end = map_guarded(MOST_SHARED) + MOST_SHARED;
     launch = {name, k, op, pass, shared_bytes, (int)(block[0] * block[1] * block[2]), 0};
     launch.warps = (launch.threads + 31) / 32;
-    if (launch.threads > MOST || shared_bytes > MOST_SHARED) fail("%d threads and %zu bytes of shared memory", launch.threads, shared_bytes);
+    if (launch.threads > (int)MOST || shared_bytes > MOST_SHARED) {
+        fail("%d threads and %zu bytes of shared memory", launch.threads, shared_bytes);
+    }
     gridDim = {grid[0], grid[1], grid[2]};
     blockDim = {block[0], block[1], block[2]};
     for (int i = 0; i < launch.threads; i++) {
