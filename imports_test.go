@@ -33,6 +33,7 @@ var rooms = map[string][]string{
 	"kernels/cpu":        {"kernels"},
 	"kernels/cuda":       {"kernels", "kernels/ref"}, // ref: takes rows of a file apart
 	"kernels/split":      {"kernels"},
+	"kernels/cuda/gpu":   {"kernels/cuda", "gorgonia.org/cu"},
 	// the rest is for tests alone; emulated maps memory that it shares with the process that runs the kernels
 	"kernels/cuda/emulated": {"kernels/cuda", "golang.org/x/sys"},
 	"kernels/cpu/peers":     {},

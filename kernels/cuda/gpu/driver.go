@@ -1,0 +1,175 @@
+//go:build cuda
+
+package gpu
+
+import (
+	"fmt"
+	"unsafe"
+
+	"gorgonia.org/cu"
+
+	"github.com/tandem-llm/tandem/kernels/cuda"
+)
+
+// driver implements cuda.Driver. Its context is the current one of the thread that it was opened on. Everything that it starts goes through
+// one stream, so that it runs in order.
+type driver struct {
+	dev       cu.Device
+	chip      cuda.Chip
+	context   cu.CUContext
+	retained  bool
+	module    cu.Module
+	loaded    bool
+	stream    cu.Stream
+	functions map[string]*function
+	staging   staging
+	hosts     map[cuda.Pointer]unsafe.Pointer // mapped memory, as the processor sees it
+	op, pass  cuda.Pointer                    // parameters of the launch being made
+}
+
+// function is a kernel.
+type function struct {
+	cu.Function
+	shared int // bytes of shared memory that a block may have
+}
+
+// smallShared is what every launch may ask for without saying so before.
+const smallShared = 48 << 10
+
+// failed returns err with what was being done, for how many bytes; nil for nil.
+func (d *driver) failed(doing string, bytes int64, err error) error {
+	if err == nil {
+		return nil
+	}
+	if number(err) == outOfMemory {
+		free, _, _ := cu.MemInfo()
+		return &cuda.OutOfMemory{Chip: d.chip.Name, Wanted: bytes, Free: free}
+	}
+	return fmt.Errorf("%s: %w", d.chip.Name, explain(doing, err))
+}
+
+func (d *driver) Chip() cuda.Chip { return d.chip }
+
+func (d *driver) Free() (int64, error) {
+	free, _, err := cu.MemInfo()
+	return free, d.failed("asking for free memory", 0, err)
+}
+
+// Alloc takes mapped memory of the processor on a GPU that shares it, the GPU's own otherwise.
+func (d *driver) Alloc(bytes int) (cuda.Memory, error) {
+	if bytes < 1 {
+		return cuda.Memory{}, fmt.Errorf("%s: memory of %d bytes: want 1 or more", d.chip.Name, bytes)
+	}
+	doing := fmt.Sprintf("allocating %d bytes", bytes)
+	if d.chip.Integrated {
+		host, at, err := allocMapped(bytes)
+		if err != nil {
+			return cuda.Memory{}, d.failed(doing, int64(bytes), err)
+		}
+		seen := unsafe.Slice((*byte)(host), bytes)
+		clear(seen)
+		d.hosts[at] = host
+		return cuda.Memory{At: at, Size: bytes, Host: seen}, nil
+	}
+	at, err := cu.MemAlloc(int64(bytes))
+	if err != nil {
+		return cuda.Memory{}, d.failed(doing, int64(bytes), err)
+	}
+	m := cuda.Memory{At: cuda.Pointer(at), Size: bytes}
+	if err := cu.MemsetD8Async(at, 0, int64(bytes), d.stream); err != nil {
+		return cuda.Memory{}, d.failed("clearing memory", 0, err)
+	}
+	return m, nil
+}
+
+// Release waits for what was launched before: nothing may use the memory any more.
+func (d *driver) Release(m cuda.Memory) error {
+	if err := d.Wait(); err != nil {
+		return err
+	}
+	if host, mapped := d.hosts[m.At]; mapped {
+		delete(d.hosts, m.At)
+		return d.failed("freeing memory", 0, cu.MemFreeHost(host))
+	}
+	return d.failed("freeing memory", 0, cu.MemFree(cu.DevicePtr(m.At)))
+}
+
+func (d *driver) Write(to cuda.Pointer, src []byte) error {
+	return d.staging.write(d, to, src)
+}
+
+func (d *driver) Read(dst []byte, from cuda.Pointer) error {
+	return d.staging.read(d, dst, from)
+}
+
+func (d *driver) Launch(kernel string, s cuda.Shape, op, pass cuda.Pointer) error {
+	f, err := d.function(kernel, s.Shared)
+	if err != nil {
+		return err
+	}
+	d.op, d.pass = op, pass // cu copies 8 bytes from each parameter
+	g, b := s.Grid, s.Block
+	err = f.Launch(g[0], g[1], g[2], b[0], b[1], b[2], s.Shared, d.stream, []unsafe.Pointer{unsafe.Pointer(&d.op), unsafe.Pointer(&d.pass)})
+	if err != nil {
+		return d.failed(fmt.Sprintf("launching %s with grid %v, block %v, %d bytes of shared memory", kernel, g, b, s.Shared), 0, err)
+	}
+	return nil
+}
+
+// function returns a kernel whose blocks may have that much shared memory.
+func (d *driver) function(kernel string, shared int) (*function, error) {
+	f := d.functions[kernel]
+	if f == nil {
+		found, err := d.module.Function(kernel)
+		if err != nil {
+			return nil, d.failed(fmt.Sprintf("looking for %q among the kernels that scripts/cuda build has compiled", kernel), 0, err)
+		}
+		f = &function{found, smallShared}
+		d.functions[kernel] = f
+	}
+	if shared > f.shared {
+		if err := allowShared(f.Function, shared); err != nil {
+			return nil, d.failed(fmt.Sprintf("%d bytes of shared memory for %s", shared, kernel), 0, err)
+		}
+		f.shared = shared
+	}
+	return f, nil
+}
+
+func (d *driver) Capture(f func() error) (cuda.Graph, error) {
+	var failed error
+	g, err := capture(d.stream, func() error { failed = f(); return failed })
+	if failed != nil {
+		return nil, failed // says by itself what it was
+	}
+	if err != nil {
+		return nil, d.failed("capturing a graph", 0, err)
+	}
+	return g, nil
+}
+
+func (d *driver) Run(g cuda.Graph) error {
+	return d.failed("launching a graph", 0, g.(*graph).launch(d.stream))
+}
+
+func (d *driver) Wait() error {
+	return d.failed("waiting", 0, d.stream.Synchronize())
+}
+
+// Close frees everything. Memory that was not released goes with the context. The GPU may be lost: nothing that fails matters any more.
+func (d *driver) Close() {
+	if !d.retained {
+		return
+	}
+	d.retained = false
+	_ = d.stream.Synchronize()
+	d.staging.close()
+	if d.stream != cu.NoStream {
+		_ = d.stream.Destroy()
+	}
+	if d.loaded {
+		_ = d.module.Unload()
+	}
+	_ = cu.SetCurrentContext(cu.CUContext{})
+	_ = d.dev.ReleasePrimaryCtx()
+}

@@ -1,0 +1,101 @@
+//go:build cuda
+
+package gpu
+
+// What gorgonia.org/cu lacks: mapped and pinned memory, more shared memory than 48 KiB, graphs of captured launches, and a driver that may
+// be missing.
+
+// #cgo CFLAGS: -Wall -Wextra
+// #cgo LDFLAGS: -L${SRCDIR}/lib -ldl
+// #if !__has_include(<cuda.h>)
+// #error "there is no cuda.h: run 'scripts/cuda install', and build with the variable that 'scripts/cuda env' prints"
+// #endif
+// #include <cuda.h>
+// #include "load.h"
+import "C"
+
+import (
+	"unsafe"
+
+	"gorgonia.org/cu"
+
+	"github.com/tandem-llm/tandem/kernels/cuda"
+)
+
+// load loads the driver's library and returns why that failed, "" if it did not.
+func load() string {
+	if why := C.tandem_cuda_load(); why != nil {
+		return C.GoString(why)
+	}
+	return ""
+}
+
+// initialise starts the driver once it is loaded.
+func initialise() error { return result(C.cuInit(0)) }
+
+// allocMapped returns memory of the processor and where the GPU sees it.
+func allocMapped(bytes int) (unsafe.Pointer, cuda.Pointer, error) {
+	var host unsafe.Pointer
+	if err := result(C.cuMemHostAlloc(&host, C.size_t(bytes), C.CU_MEMHOSTALLOC_DEVICEMAP)); err != nil {
+		return nil, 0, err
+	}
+	var at C.CUdeviceptr
+	if err := result(C.cuMemHostGetDevicePointer(&at, host, 0)); err != nil {
+		_ = cu.MemFreeHost(host)
+		return nil, 0, err
+	}
+	return host, cuda.Pointer(at), nil
+}
+
+// allocPinned returns memory of the processor that the GPU can copy from and to while other things go on.
+func allocPinned(bytes int) (unsafe.Pointer, error) {
+	var host unsafe.Pointer
+	err := result(C.cuMemHostAlloc(&host, C.size_t(bytes), 0))
+	return host, err
+}
+
+// allowShared makes later launches of f with that much shared memory valid.
+func allowShared(f cu.Function, bytes int) error {
+	handle := *(*C.CUfunction)(unsafe.Pointer(&f)) // all that a cu.Function is
+	return result(C.cuFuncSetAttribute(handle, C.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, C.int(bytes)))
+}
+
+// graph implements cuda.Graph.
+type graph struct{ exec C.CUgraphExec }
+
+// handle is the stream as this package's C code names it.
+func handle(s cu.Stream) C.CUstream { return C.CUstream(unsafe.Pointer(s.C())) }
+
+// capture returns what f launches on the stream, as a graph. It ends the capture whatever f does.
+func capture(s cu.Stream, f func() error) (*graph, error) {
+	if err := result(C.cuStreamBeginCapture(handle(s), C.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)); err != nil {
+		return nil, err
+	}
+	failed := f()
+	var captured C.CUgraph
+	err := result(C.cuStreamEndCapture(handle(s), &captured))
+	if captured != nil {
+		defer C.cuGraphDestroy(captured)
+	}
+	if failed != nil {
+		return nil, failed
+	}
+	if err != nil {
+		return nil, err
+	}
+	g := new(graph)
+	if err := result(C.cuGraphInstantiateWithFlags(&g.exec, captured, 0)); err != nil {
+		return nil, err
+	}
+	return g, nil
+}
+
+func (g *graph) launch(s cu.Stream) error { return result(C.cuGraphLaunch(g.exec, handle(s))) }
+
+// Close implements cuda.Graph. A second Close does nothing.
+func (g *graph) Close() {
+	if g.exec != nil {
+		C.cuGraphExecDestroy(g.exec)
+		g.exec = nil
+	}
+}

@@ -1,0 +1,138 @@
+//go:build cuda
+
+package gpu
+
+import (
+	_ "embed"
+	"fmt"
+	"strings"
+	"sync"
+	"unsafe"
+
+	"gorgonia.org/cu"
+
+	"github.com/tandem-llm/tandem/kernels/cuda"
+)
+
+// Built tells whether this program was built with the tag cuda.
+const Built = true
+
+// kernels are the compiled sources, for several kinds of GPU. If this file is missing, 'scripts/cuda build' makes it.
+//
+//go:embed made-by-scripts-cuda-build.fatbin
+var kernels string
+
+// targets names what kernels was compiled for: "sm_72 sm_87 sm_90 compute_90".
+//
+//go:embed made-by-scripts-cuda-build.targets
+var targets string
+
+// ready loads NVIDIA's driver, once.
+var ready = sync.OnceValue(func() error {
+	if why := load(); why != "" {
+		return fmt.Errorf("there is no NVIDIA driver: %s: install the driver of the GPU, or start the container with its runtime", why)
+	}
+	return explain("starting NVIDIA's driver", initialise())
+})
+
+// Chips lists the GPUs, by their index. Errors: there is none, or none can be used; the text says why.
+func Chips() ([]cuda.Chip, error) {
+	if err := ready(); err != nil {
+		return nil, err
+	}
+	n, err := cu.NumDevices()
+	if err != nil {
+		return nil, explain("counting the GPUs", err)
+	}
+	if n == 0 {
+		return nil, errNoGPU
+	}
+	chips := make([]cuda.Chip, n)
+	for i := range chips {
+		if _, chips[i], err = chip(i); err != nil {
+			return nil, err
+		}
+	}
+	return chips, nil
+}
+
+// chip describes the GPU with that index.
+func chip(index int) (cu.Device, cuda.Chip, error) {
+	dev, err := cu.GetDevice(index)
+	if err != nil {
+		return dev, cuda.Chip{}, explain(fmt.Sprintf("finding GPU %d", index), err)
+	}
+	var c cuda.Chip
+	var integrated, major, minor int
+	read := func(to *int, a cu.DeviceAttribute) {
+		if err == nil {
+			*to, err = dev.Attribute(a)
+		}
+	}
+	read(&integrated, cu.Integrated)
+	read(&major, cu.ComputeCapabilityMajor)
+	read(&minor, cu.ComputeCapabilityMinor)
+	read(&c.Processors, cu.MultiprocessorCount)
+	if err == nil {
+		c.Total, err = dev.TotalMem()
+	}
+	if err == nil {
+		c.Name, err = dev.Name()
+	}
+	c.Arch, c.Integrated = fmt.Sprintf("sm_%d%d", major, minor), integrated != 0
+	if err != nil {
+		err = explain(fmt.Sprintf("asking GPU %d what it is", index), err)
+	}
+	return dev, c, err
+}
+
+// Open opens the GPU with that index. The caller, who is locked to its thread, closes it. Errors: as for Chips; there is no such index;
+// the kernels were not compiled for this GPU; *cuda.OutOfMemory.
+func Open(index int) (cuda.Driver, error) {
+	chips, err := Chips()
+	if err != nil {
+		return nil, err
+	}
+	if index < 0 || index >= len(chips) {
+		return nil, fmt.Errorf("there is no GPU %d: want 0 to %d, for %s", index, len(chips)-1, names(chips))
+	}
+	dev, c, err := chip(index)
+	if err != nil {
+		return nil, err
+	}
+	d := &driver{dev: dev, chip: c, functions: map[string]*function{},
+		hosts: map[cuda.Pointer]unsafe.Pointer{}}
+	if err := d.open(); err != nil {
+		d.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+func names(chips []cuda.Chip) string {
+	all := make([]string, len(chips))
+	for i, c := range chips {
+		all[i] = c.Name
+	}
+	return strings.Join(all, ", ")
+}
+
+// open makes the context, loads the kernels and makes the stream.
+func (d *driver) open() error {
+	var err error
+	if d.context, err = d.dev.RetainPrimaryCtx(); err != nil {
+		return d.failed("opening the GPU", 0, err)
+	}
+	d.retained = true
+	if err := cu.SetCurrentContext(d.context); err != nil {
+		return d.failed("opening the GPU", 0, err)
+	}
+	if d.module, err = cu.LoadData(kernels); err != nil {
+		return d.failed("loading the kernels", int64(len(kernels)), err)
+	}
+	d.loaded = true
+	if d.stream, err = cu.MakeStream(cu.NonBlocking); err != nil {
+		return d.failed("making a stream", 0, err)
+	}
+	return d.staging.open(d)
+}
