@@ -270,7 +270,8 @@ type Description struct {
 	Context       int    // of the model, tokens
 	KVCapacity    int64  // tokens, over all sessions
 	Threads       int
-	ISA           string
+	Device        string // "cpu", "cuda"; "" for a process without a model
+	ISA           string // of the device's kernels
 	PID           int
 	SegmentSocket string // unix socket that hands out the process's shared memory; "" for none
 	Counters      map[string]int64

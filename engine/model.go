@@ -264,9 +264,10 @@ func (m *Model) Vocab() *token.Vocab { return m.vocab }
 func (m *Model) MaxRows() int   { return m.options.MaxRows }
 func (m *Model) MaxWanted() int { return m.options.MaxWanted }
 
-// Threads returns how many threads a pass uses, ISA the name of the device's kernels in use.
-func (m *Model) Threads() int { return m.device.About().Threads }
-func (m *Model) ISA() string  { return m.device.About().Kernels }
+// Device names the kind of device that passes run on, ISA its kernels in use; Threads returns how many threads a pass uses.
+func (m *Model) Device() string { return m.device.About().Name }
+func (m *Model) Threads() int   { return m.device.About().Threads }
+func (m *Model) ISA() string    { return m.device.About().Kernels }
 
 // SetThreads makes later passes use n threads, if the device has threads. No pass may be running. After an error the
 // model keeps its number of threads.

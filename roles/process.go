@@ -177,7 +177,8 @@ func (r *Process) Describe(name, path, socket string, m *engine.Model) func() ta
 		d := process()
 		d.Model, d.File, d.Vocab, d.Fingerprint = m.Config().Name, filepath.Base(path), m.Vocab().Size(),
 			Fingerprint(m.Vocab().Fingerprint())
-		d.Context, d.Threads, d.ISA, d.KVCapacity = m.Config().Context, m.Threads(), m.ISA(), int64(m.Pages())*kernels.PageRows
+		d.Context, d.KVCapacity = m.Config().Context, int64(m.Pages())*kernels.PageRows
+		d.Device, d.ISA, d.Threads = m.Device(), m.ISA(), m.Threads()
 		d.Identity, d.Lineage = m.Names().Identity, m.Names().Lineage
 		return d
 	}

@@ -236,7 +236,8 @@ func (v *Verifier) Describe(context.Context) (tandem.Description, error) {
 	m := v.cfg.Model
 	names := m.Names()
 	d.Model, d.Vocab, d.Fingerprint, d.Context = m.Config().Name, m.Vocab().Size(), names.Vocabulary, m.Config().Context
-	d.KVCapacity, d.PageTokens, d.Threads, d.ISA = int64(m.Pages())*engine.PageTokens, engine.PageTokens, m.Threads(), m.ISA()
+	d.KVCapacity, d.PageTokens = int64(m.Pages())*engine.PageTokens, engine.PageTokens
+	d.Device, d.ISA, d.Threads = m.Device(), m.ISA(), m.Threads()
 	d.Identity, d.Lineage, d.Costs, d.Ways = names.Identity, names.Lineage, v.cfg.Costs, slices.Clone(v.ways)
 	d.Taps = v.cfg.Taps
 	return d, nil

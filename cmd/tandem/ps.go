@@ -44,6 +44,7 @@ type psProcess struct {
 	Model    string           `json:"model,omitempty"`
 	PID      int              `json:"pid,omitempty"`
 	Threads  int              `json:"threads,omitempty"`
+	Device   string           `json:"device,omitempty"`
 	ISA      string           `json:"isa,omitempty"`
 	Identity string           `json:"identity,omitempty"`
 	Lineage  string           `json:"lineage,omitempty"`
@@ -123,7 +124,7 @@ func fromDescribe(d *tandemv1.DescribeResponse) psResult {
 	out := psResult{Model: d.GetModel(), Version: d.GetVersion(), Context: int(d.GetContext())}
 	for _, p := range d.GetProcesses() {
 		out.Processes = append(out.Processes, psProcess{Role: p.GetRole(), Up: p.GetUp(), Model: p.GetModel(), PID: int(p.GetPid()),
-			Threads: int(p.GetThreads()), ISA: p.GetIsa(),
+			Threads: int(p.GetThreads()), Device: p.GetDevice(), ISA: p.GetIsa(),
 			Identity: p.GetIdentity(), Lineage: p.GetLineage(), Ways: p.GetWays(), Protocol: p.GetProtocol(), Counters: p.GetCounters()})
 	}
 	return out
@@ -131,14 +132,14 @@ func fromDescribe(d *tandemv1.DescribeResponse) psResult {
 
 func listProcesses(to io.Writer, r psResult) error {
 	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "ROLE\tSTATE\tPID\tTHREADS\tISA\tKV PAGES\tRESTARTS\tMODEL\tIDENTITY")
+	fmt.Fprintln(w, "ROLE\tSTATE\tPID\tDEVICE\tTHREADS\tISA\tKV PAGES\tRESTARTS\tMODEL\tIDENTITY")
 	for _, p := range r.Processes {
 		state := "down"
 		if p.Up {
 			state = "up"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Role, state, orDash(p.PID), orDash(p.Threads), or(p.ISA, "-"),
-			p.counter("kv.pages"), p.counter("restarts"), or(p.model(), "-"), or(p.Identity, "-"))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Role, state, orDash(p.PID), or(p.Device, "-"),
+			orDash(p.Threads), or(p.ISA, "-"), p.counter("kv.pages"), p.counter("restarts"), or(p.model(), "-"), or(p.Identity, "-"))
 	}
 	err := w.Flush()
 	if line := poolLine(r.Processes); line != "" {

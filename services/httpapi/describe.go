@@ -66,6 +66,7 @@ type process struct {
 	Name     string           `json:"name"`
 	Model    string           `json:"model"`
 	Version  string           `json:"version"`
+	Device   string           `json:"device"` // "" for a process without a model
 	ISA      string           `json:"isa"`
 	Threads  int              `json:"threads"`
 	PID      int              `json:"pid"`
@@ -88,8 +89,9 @@ func (s *Server) describe(w http.ResponseWriter, c *call) error {
 			oai.MostChoices},
 		Drafters: append([]string{}, s.cfg.Drafters()...), Processes: []process{}, Counters: d.Counters}
 	for _, p := range d.Processes {
-		out.Processes = append(out.Processes, process{Role: p.Role, Up: p.Up, Name: p.Name, Model: p.Model, Version: p.Version, ISA: p.ISA,
-			Threads: p.Threads, PID: p.PID, Identity: p.Identity, Lineage: p.Lineage, Ways: p.WayNames(), Protocol: p.Protocol,
+		out.Processes = append(out.Processes, process{Role: p.Role, Up: p.Up, Name: p.Name, Model: p.Model, Version: p.Version,
+			Device: p.Device, ISA: p.ISA, Threads: p.Threads, PID: p.PID,
+			Identity: p.Identity, Lineage: p.Lineage, Ways: p.WayNames(), Protocol: p.Protocol,
 			Counters: p.Counters})
 	}
 	s.reply(w, http.StatusOK, out)

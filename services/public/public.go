@@ -137,7 +137,7 @@ func (s *server) Describe(ctx context.Context, _ *tandemv1.DescribeRequest) (*ta
 	out.Sampling.Seed = nil
 	for _, p := range d.Processes {
 		out.Processes = append(out.Processes, &tandemv1.Process{Role: p.Role, Up: p.Up, Model: p.Model, Version: p.Version,
-			Isa: p.ISA, Threads: int32(p.Threads), Pid: int32(p.PID), Counters: p.Counters,
+			Device: p.Device, Isa: p.ISA, Threads: int32(p.Threads), Pid: int32(p.PID), Counters: p.Counters,
 			Identity: string(p.Identity), Lineage: p.Lineage, Protocol: uint32(p.Protocol), Ways: p.WayNames()})
 	}
 	return out, nil

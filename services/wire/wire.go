@@ -18,7 +18,7 @@ const op = "wire"
 func FromDescription(d tandem.Description) *peerv1.Description {
 	out := &peerv1.Description{Name: d.Name, Version: d.Version, Model: d.Model, File: d.File, Vocabulary: int32(d.Vocab),
 		Fingerprint: d.Fingerprint, Context: int32(d.Context), KvCapacity: d.KVCapacity, Threads: int32(d.Threads),
-		Isa: d.ISA, Pid: int32(d.PID), SegmentSocket: d.SegmentSocket, Counters: d.Counters,
+		Device: d.Device, Isa: d.ISA, Pid: int32(d.PID), SegmentSocket: d.SegmentSocket, Counters: d.Counters,
 		Drafters: d.Drafters, PageTokens: int32(d.PageTokens), Protocol: tandem.Protocol, Identity: string(d.Identity), Lineage: d.Lineage,
 		Ways: fromOffers(d.Ways), Taps: fromTaps(d.Taps)}
 	for _, c := range d.Costs {
@@ -32,7 +32,7 @@ func ToDescription(d *peerv1.Description) tandem.Description {
 	out := tandem.Description{Name: d.GetName(), Version: d.GetVersion(), Model: d.GetModel(), File: d.GetFile(),
 		Vocab: int(d.GetVocabulary()), Fingerprint: d.GetFingerprint(), Context: int(d.GetContext()), KVCapacity: d.GetKvCapacity(),
 		Threads: int(d.GetThreads()),
-		ISA:     d.GetIsa(), PID: int(d.GetPid()), SegmentSocket: d.GetSegmentSocket(), Counters: d.GetCounters(),
+		Device:  d.GetDevice(), ISA: d.GetIsa(), PID: int(d.GetPid()), SegmentSocket: d.GetSegmentSocket(), Counters: d.GetCounters(),
 		Drafters: d.GetDrafters(), PageTokens: int(d.GetPageTokens()), Protocol: int(d.GetProtocol()),
 		Ways: toOffers(d.GetWays())}
 	out.Identity, out.Lineage = named(d)

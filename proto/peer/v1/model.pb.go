@@ -1262,7 +1262,9 @@ type Description struct {
 	Ways []*Way `protobuf:"bytes,20,rep,name=ways,proto3" json:"ways,omitempty"`
 	// Taps are the hidden states of the target that a verifier hands out or a drafter reads: N is the residual stream after N layers, -1
 	// the state after the final norm.
-	Taps          []int32 `protobuf:"zigzag32,22,rep,packed,name=taps,proto3" json:"taps,omitempty"`
+	Taps []int32 `protobuf:"zigzag32,22,rep,packed,name=taps,proto3" json:"taps,omitempty"`
+	// Device on which the model computes, such as "cpu" or "cuda".
+	Device        string `protobuf:"bytes,23,opt,name=device,proto3" json:"device,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1442,6 +1444,13 @@ func (x *Description) GetTaps() []int32 {
 		return x.Taps
 	}
 	return nil
+}
+
+func (x *Description) GetDevice() string {
+	if x != nil {
+		return x.Device
+	}
+	return ""
 }
 
 // Way describes one of the target's own ways of guessing.
@@ -1968,7 +1977,7 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\blog_prob\x18\x01 \x01(\x02R\alogProb\x12\x1d\n" +
 	"\n" +
 	"top_tokens\x18\x02 \x03(\rR\ttopTokens\x12\"\n" +
-	"\rtop_log_probs\x18\x03 \x03(\x02R\vtopLogProbs\"\xcf\x05\n" +
+	"\rtop_log_probs\x18\x03 \x03(\x02R\vtopLogProbs\"\xe7\x05\n" +
 	"\vDescription\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x14\n" +
@@ -1995,7 +2004,8 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\bidentity\x18\x12 \x01(\tR\bidentity\x12\x18\n" +
 	"\alineage\x18\x13 \x01(\tR\alineage\x12+\n" +
 	"\x04ways\x18\x14 \x03(\v2\x17.tandem.internal.v1.WayR\x04ways\x12\x12\n" +
-	"\x04taps\x18\x16 \x03(\x11R\x04taps\x1a;\n" +
+	"\x04taps\x18\x16 \x03(\x11R\x04taps\x12\x16\n" +
+	"\x06device\x18\x17 \x01(\tR\x06device\x1a;\n" +
 	"\rCountersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xd2\x01\n" +

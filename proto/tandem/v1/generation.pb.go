@@ -1913,7 +1913,9 @@ type Process struct {
 	// Protocol between processes that it speaks.
 	Protocol uint32 `protobuf:"varint,11,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	// Ways by which its model guesses by itself, such as "medusa"; requests may name them like drafters.
-	Ways          []string `protobuf:"bytes,12,rep,name=ways,proto3" json:"ways,omitempty"`
+	Ways []string `protobuf:"bytes,12,rep,name=ways,proto3" json:"ways,omitempty"`
+	// Device on which its model computes, such as "cpu" or "cuda"; empty for a process without a model.
+	Device        string `protobuf:"bytes,13,opt,name=device,proto3" json:"device,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2030,6 +2032,13 @@ func (x *Process) GetWays() []string {
 		return x.Ways
 	}
 	return nil
+}
+
+func (x *Process) GetDevice() string {
+	if x != nil {
+		return x.Device
+	}
+	return ""
 }
 
 // TokenizeRequest is a text, as a prompt would be.
@@ -2429,7 +2438,7 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\bcounters\x18\t \x03(\v2).tandem.v1.DescribeResponse.CountersEntryR\bcounters\x1a;\n" +
 	"\rCountersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xfc\x02\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\x94\x03\n" +
 	"\aProcess\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12\x0e\n" +
 	"\x02up\x18\x02 \x01(\bR\x02up\x12\x14\n" +
@@ -2443,7 +2452,8 @@ const file_tandem_v1_generation_proto_rawDesc = "" +
 	"\alineage\x18\n" +
 	" \x01(\tR\alineage\x12\x1a\n" +
 	"\bprotocol\x18\v \x01(\rR\bprotocol\x12\x12\n" +
-	"\x04ways\x18\f \x03(\tR\x04ways\x1a;\n" +
+	"\x04ways\x18\f \x03(\tR\x04ways\x12\x16\n" +
+	"\x06device\x18\r \x01(\tR\x06device\x1a;\n" +
 	"\rCountersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"D\n" +
