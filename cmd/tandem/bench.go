@@ -4,10 +4,9 @@ import (
 	"cmp"
 	"io"
 
-	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/bench"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/roles"
 )
 
@@ -17,12 +16,6 @@ type benchCmd struct {
 	Guesses benchGuessesCmd `cmd:"" help:"How good the guesses of heads, prompt tokens and drafts are: tokens a round by the size of trees, accuracies, calibration."`
 	Split   benchSplitCmd   `cmd:"" help:"Passes divided between two groups of cores: even, by the times of each alone, and adjusted, beside the ideal."`
 	System  benchSystemCmd  `cmd:"" help:"All processes together: speculation against plain decoding, and strategies against each other."`
-}
-
-// computeFlags say which threads and kernels a benchmark uses.
-type computeFlags struct {
-	Threads int    `help:"Threads; 0 = all cores." default:"0"`
-	ISA     string `name:"isa" help:"Instruction set: auto, generic, avx2, avx512, neon, neon-dot, neon-i8mm." default:"auto"`
 }
 
 // widthFlags say how many rows the passes of a benchmark have, and how many passes count.
@@ -48,28 +41,15 @@ func (c *benchKernelsCmd) Run(a *app) error {
 	if err := b.Validate(); err != nil {
 		return err
 	}
-	dev, err := c.open()
-	if err != nil {
+	var r *bench.KernelsResult
+	err := c.with(a, func(d kernels.Device) (err error) {
+		r, err = b.Run(a.ctx, d)
 		return err
-	}
-	defer dev.Close()
-	r, err := b.Run(a.ctx, dev)
+	})
 	if err != nil {
 		return err
 	}
 	return c.show(a, r)
-}
-
-// open starts the threads.
-func (c computeFlags) open() (*cpu.Device, error) {
-	if err := checkThreads("threads", c.Threads); err != nil {
-		return nil, err
-	}
-	dev, err := openDevice(c.Threads, c.ISA)
-	if err != nil {
-		return nil, tandem.Errorf("", tandem.Invalid, "--isa %s --threads %d: %w", c.ISA, c.Threads, err)
-	}
-	return dev, nil
 }
 
 type benchDecodeCmd struct {
@@ -85,7 +65,7 @@ type benchDecodeCmd struct {
 
 // Run measures whole passes.
 func (c *benchDecodeCmd) Run(a *app) error {
-	if err := cmp.Or(c.passes().Validate(), checkThreads("threads", c.Threads)); err != nil {
+	if err := cmp.Or(c.passes().Validate(), c.computeFlags.check()); err != nil {
 		return err
 	}
 	path, err := targetPath(c.Model)
@@ -102,17 +82,14 @@ func (c *benchDecodeCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	dev, err := c.open()
+	m, closed, err := c.load(a, func(d kernels.Device) (*engine.Model, error) {
+		o.Device = d
+		return a.openModel(path, o)
+	})
 	if err != nil {
 		return err
 	}
-	defer dev.Close()
-	o.Device = dev
-	m, err := a.openModel(path, o)
-	if err != nil {
-		return err
-	}
-	defer m.Close()
+	defer closed()
 	r, err := b.Run(a.ctx, m)
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 
 	"github.com/tandem-llm/tandem/bench/guesses"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/kernels"
 )
 
 type benchGuessesCmd struct {
@@ -46,24 +47,23 @@ func (c *benchGuessesCmd) Run(a *app) error {
 	if config.Prompts, err = promptsPath(c.Prompts); err != nil {
 		return err
 	}
-	dev, err := c.open()
-	if err != nil {
-		return err
-	}
-	defer dev.Close()
-	config.Open = func(path string, o engine.Options) (*engine.Model, error) {
-		o.Device = dev
-		return a.openModel(path, o)
-	}
-	open := a.openDrafts(config.Target)
-	config.Draft = func(path string, o engine.Options) (*engine.Model, error) {
-		o.Device = dev
-		return open(path, o)
-	}
 	bar := &steps{a: a, counts: true}
 	config.Progress = func(p guesses.Progress) { bar.step(p.Doing, int64(p.Done), int64(p.Total)) }
-	r, err := guesses.Run(a.ctx, config)
-	bar.end()
+	open := a.openDrafts(config.Target)
+	var r *guesses.Result
+	err = c.with(a, func(d kernels.Device) (err error) {
+		config.Open = func(path string, o engine.Options) (*engine.Model, error) {
+			o.Device = d
+			return a.openModel(path, o)
+		}
+		config.Draft = func(path string, o engine.Options) (*engine.Model, error) {
+			o.Device = d
+			return open(path, o)
+		}
+		r, err = guesses.Run(a.ctx, config)
+		bar.end()
+		return err
+	})
 	if err != nil {
 		return err
 	}

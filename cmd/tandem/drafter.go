@@ -2,6 +2,7 @@ package main
 
 import (
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/roles/drafter"
 	"github.com/tandem-llm/tandem/roles/pair"
 )
@@ -44,6 +45,24 @@ func (c *drafterCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	return drafter.Run(a.ctx, drafter.Config{Config: c.config(a, c.Listen), Models: models, Drafts: paths, Pool: c.Pool,
-		InlineLimit: c.InlineLimit, Advertise: c.Advertise, AheadGain: c.AheadGain, PrefixCache: prefixes, Verifier: c.Verifier})
+	return c.choose(a, func(p place) error {
+		models.Device = c.at(p)
+		return drafter.Run(a.ctx, drafter.Config{Config: c.config(a, c.Listen), Models: models, Drafts: paths, Pool: c.Pool,
+			InlineLimit: c.InlineLimit, Advertise: c.Advertise, AheadGain: c.gain(p), Host: c.host, PrefixCache: prefixes,
+			Verifier: c.Verifier})
+	})
 }
+
+// gain returns the setting of a drafter at a place.
+func (f aheadFlags) gain(p place) float64 {
+	if f.AheadGain == drafter.Measured && p.gpu == nil {
+		return sharedGain
+	}
+	return f.AheadGain
+}
+
+// sharedGain is about what a pass ahead costs a verifier on the same cores.
+const sharedGain = 0.7
+
+// host opens the cores that a verifier on this machine computes on.
+func (c computeFlags) host() (roles.Device, error) { return c.at(place{})(0) }

@@ -167,6 +167,11 @@ func (l launch) check() error {
 			return err
 		}
 	}
+	for flag, device := range map[string]string{"device": l.Device, "draft-device": l.DraftDevice} {
+		if err := checkPlace(flag, device); err != nil {
+			return err
+		}
+	}
 	if _, err := l.prefixFlags.pages(); err != nil {
 		return err
 	}

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/kernels"
 )
 
 type logitsCmd struct {
@@ -20,18 +22,14 @@ type logitsCmd struct {
 
 // kernelFlags choose how one model computes.
 type kernelFlags struct {
-	Threads int    `help:"Threads; 0 = all cores." default:"0"`
-	ISA     string `name:"isa" help:"Instruction set: auto, generic, avx2, avx512, neon, neon-dot, neon-i8mm." default:"auto"`
-	Lock    bool   `help:"Lock the model in memory (mlock)."`
+	computeFlags
+	Lock bool `help:"Lock the model in memory (mlock)."`
 	kvFlags
 }
 
 // check refuses values that no model can run with.
 func (k kernelFlags) check() error {
-	if err := k.kvFlags.check(); err != nil {
-		return err
-	}
-	return checkThreads("threads", k.Threads)
+	return cmp.Or(k.kvFlags.check(), k.computeFlags.check())
 }
 
 func checkThreads(flag string, n int) error {
@@ -75,17 +73,14 @@ func (c *logitsCmd) Run(a *app) error {
 		return tandem.Errorf("", tandem.Invalid, "%d prompt tokens and %d to generate: the context holds %d", len(tokens), c.Generate,
 			info.Config.Context)
 	}
-	dev, err := openDevice(c.Threads, c.ISA)
+	m, closed, err := c.load(a, func(d kernels.Device) (*engine.Model, error) {
+		return a.openModel(path, engine.Options{Device: d, KVType: c.KVType, Lock: c.Lock, MaxRows: 64,
+			KVPages: engine.PagesFor(1, total, 0)})
+	})
 	if err != nil {
 		return err
 	}
-	defer dev.Close()
-	m, err := a.openModel(path, engine.Options{Device: dev, KVType: c.KVType, Lock: c.Lock, MaxRows: 64,
-		KVPages: engine.PagesFor(1, total, 0)})
-	if err != nil {
-		return err
-	}
-	defer m.Close()
+	defer closed()
 	r, err := evaluate(a, m, tokens, c.Top, c.Generate)
 	if err != nil {
 		return err

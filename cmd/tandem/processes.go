@@ -54,7 +54,8 @@ func (l launch) specs(dir *supervise.RunDir, addr string) ([]supervise.Spec, err
 		return nil, err
 	}
 	files := l.files()
-	drafterThreads, verifierThreads := group.Split(runtime.NumCPU(), len(files) > 0, l.DrafterThreads, l.VerifierThreads)
+	onCPU := len(files) > 0 && !strings.HasPrefix(l.DraftDevice, "cuda") // else the drafter leaves the cores to the verifier
+	drafterThreads, verifierThreads := group.Split(runtime.NumCPU(), onCPU, l.DrafterThreads, l.VerifierThreads)
 	drafter, verifier := "unix://"+dir.File("drafter.sock"), "unix://"+dir.File("verifier.sock")
 	pool := group.PoolFile(dir)
 	common := []string{"--ready-fd", strconv.Itoa(supervise.ReadyFD), "--pulse-fd", strconv.Itoa(supervise.PulseFD), "--sessions",
@@ -63,9 +64,9 @@ func (l launch) specs(dir *supervise.RunDir, addr string) ([]supervise.Spec, err
 	if l.OTLPEndpoint != "" {
 		common = append(common, "--otlp-endpoint", l.OTLPEndpoint)
 	}
-	kernels := func(threads int) []string {
-		args := append(common[:len(common):len(common)], "--isa", l.ISA, "--threads", strconv.Itoa(threads), "--kv-type", l.KVType,
-			"--prefix-cache", or(l.PrefixCache, "auto"), "--pool", "file:"+pool)
+	kernels := func(device string, threads int) []string {
+		args := append(common[:len(common):len(common)], "--device", device, "--isa", l.ISA,
+			"--threads", strconv.Itoa(threads), "--kv-type", l.KVType, "--prefix-cache", or(l.PrefixCache, "auto"), "--pool", "file:"+pool)
 		if l.Lock {
 			args = append(args, "--lock")
 		}
@@ -76,11 +77,11 @@ func (l launch) specs(dir *supervise.RunDir, addr string) ([]supervise.Spec, err
 	if !l.KeepAwake {
 		gatewayArgs = append(gatewayArgs, "--no-keep-awake")
 	}
-	verifierArgs := append([]string{"verifier", "--listen", verifier, "--target", l.target}, kernels(verifierThreads)...)
+	verifierArgs := append([]string{"verifier", "--listen", verifier, "--target", l.target}, kernels(l.Device, verifierThreads)...)
 	for _, h := range l.Heads {
 		verifierArgs = append(verifierArgs, "--heads", h)
 	}
-	if l.VerifierThreads == 0 && len(files) > 0 {
+	if l.VerifierThreads == 0 && onCPU {
 		verifierArgs = append(verifierArgs, "--spare-threads", strconv.Itoa(drafterThreads))
 	}
 	if l.Batches > 0 {
@@ -112,7 +113,7 @@ func (l launch) specs(dir *supervise.RunDir, addr string) ([]supervise.Spec, err
 		gatewayArgs = append(gatewayArgs, "--drafter", drafter)
 		verifierArgs = append(verifierArgs, "--drafter", drafter)
 		args := []string{"drafter", "--listen", drafter, "--inline-limit", strconv.Itoa(l.InlineLimit),
-			"--ahead-gain", strconv.FormatFloat(l.AheadGain, 'g', -1, 64)}
+			"--ahead-gain=" + strconv.FormatFloat(l.AheadGain, 'g', -1, 64)}
 		for _, d := range files {
 			args = append(args, "--draft", d)
 		}
@@ -122,7 +123,7 @@ func (l launch) specs(dir *supervise.RunDir, addr string) ([]supervise.Spec, err
 		if len(taps) > 0 {
 			args = append(args, "--target", l.target, "--verifier", verifier)
 		}
-		specs = append(specs, supervise.Spec{Name: "drafter", Restart: true, Args: append(args, kernels(drafterThreads)...)})
+		specs = append(specs, supervise.Spec{Name: "drafter", Restart: true, Args: append(args, kernels(l.DraftDevice, drafterThreads)...)})
 	}
 	specs[0].Args, specs[1].Args = gatewayArgs, verifierArgs
 	return specs, nil

@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/measure"
 	"github.com/tandem-llm/tandem/engine/token"
+	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/profile"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/roles/group"
@@ -167,20 +168,13 @@ func (p *profiler) open(kind, path string, contexts []int) (m *engine.Model, clo
 			return nil, nil, err
 		}
 	}
-	dev, err := openDevice(p.Threads, p.ISA)
-	if err != nil {
-		return nil, nil, err
-	}
 	grid := measure.GridPoints(p.Width, contexts)
-	m, err = p.app.openDrafts(p.targetPath)(path, engine.Options{Device: dev, KVType: p.KVType, Lock: p.Lock,
-		MaxRows: max(64, slices.Max(p.Width)), KVPages: max(measure.Pages(grid), engine.PagesFor(1, piece, nodes))})
+	m, closed, err = p.load(p.app, func(d kernels.Device) (*engine.Model, error) {
+		return p.app.openDrafts(p.targetPath)(path, engine.Options{Device: d, KVType: p.KVType, Lock: p.Lock,
+			MaxRows: max(64, slices.Max(p.Width)), KVPages: max(measure.Pages(grid), engine.PagesFor(1, piece, nodes))})
+	})
 	if err != nil {
-		dev.Close()
 		return nil, nil, err
-	}
-	closed = func() {
-		m.Close()
-		dev.Close()
 	}
 	if kind == "target" {
 		for _, h := range p.Heads {

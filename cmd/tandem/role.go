@@ -37,13 +37,12 @@ func (f roleFlags) config(a *app, listen string) roles.Config {
 		Log: slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 }
 
-// models returns how a process with these flags loads models; it shows progress on stderr.
+// models returns how a process with these flags loads models, but for their devices; it shows progress on stderr.
 func (k kernelFlags) models(a *app) (roles.Models, error) {
 	if err := k.check(); err != nil {
 		return roles.Models{}, err
 	}
-	return roles.Models{Threads: k.Threads, Device: func(threads int) (roles.Device, error) { return openDevice(threads, k.ISA) },
-		Options: engine.Options{Lock: k.Lock, KVType: k.KVType}, Open: a.openModel}, nil
+	return roles.Models{Threads: k.Threads, Options: engine.Options{Lock: k.Lock, KVType: k.KVType}, Open: a.openModel}, nil
 }
 
 // or returns v, or def if v is empty.

@@ -69,6 +69,8 @@ type groupFlags struct {
 	DrafterThreads  int    `help:"Threads of the drafter; 0 = a quarter of the cores, at least 1." default:"0"`
 	VerifierThreads int    `help:"Threads of the verifier; 0 = all cores, or, if passes measured at the start are about as quick, only those that the drafter does not use." default:"0"`
 	ISA             string `name:"isa" help:"Instruction set: auto, generic, avx2, avx512, neon, neon-dot, neon-i8mm." default:"auto"`
+	Device          string `help:"Where the target computes: cpu, cuda (an NVIDIA GPU; cuda:1 is the second), or auto: cuda if it can be used, else cpu. All give the same results." default:"cpu" placeholder:"DEVICE"`
+	DraftDevice     string `help:"Where the drafts compute, likewise." default:"cpu" placeholder:"DEVICE"`
 	Lock            bool   `help:"Lock the models in memory (mlock)."`
 	kvFlags
 	prefixFlags
@@ -81,7 +83,7 @@ type groupFlags struct {
 
 // aheadFlags bound what a drafter does while the target verifies.
 type aheadFlags struct {
-	AheadGain float64 `help:"Draft ahead of a verdict while each pass is expected to save this many later passes of the draft model: about what it costs the verifier on shared cores; 0 if the drafter has its own processor." default:"0.7"`
+	AheadGain float64 `help:"Draft ahead of a verdict while each pass is expected to save this many later passes of the draft model, 0 to 1: about what it costs the verifier. -1 = 0.7 if both compute on the processor; measured at the start if the drafts are on a GPU." default:"-1"`
 }
 
 // samplingFlags shape one generation.

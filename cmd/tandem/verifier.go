@@ -139,8 +139,11 @@ func (c *verifierCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	return verifier.Run(a.ctx, verifier.Config{Config: c.config(a, c.Listen), Models: models, Target: path, Pool: c.Pool,
-		Drafters:    c.Drafter,
-		PrefixCache: prefixes, Batches: c.Batches, Measure: c.Measure, Plan: c.plan(), SpareThreads: c.SpareThreads,
-		Taps: c.Taps, FeatureBytes: c.FeatureMemory << 20})
+	return c.choose(a, func(p place) error {
+		models.Device = c.at(p)
+		return verifier.Run(a.ctx, verifier.Config{Config: c.config(a, c.Listen), Models: models, Target: path, Pool: c.Pool,
+			Drafters:    c.Drafter,
+			PrefixCache: prefixes, Batches: c.Batches, Measure: c.Measure, Plan: c.plan(), SpareThreads: c.SpareThreads,
+			Taps: c.Taps, FeatureBytes: c.FeatureMemory << 20})
+	})
 }

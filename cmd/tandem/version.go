@@ -29,6 +29,7 @@ type versionCmd struct {
 // Run prints the version.
 func (c *versionCmd) Run(a *app) error {
 	v := buildVersion()
+	v.CUDA = new(describeCUDA())
 	if c.Verbose {
 		v.Kernels = describeKernels()
 	}
@@ -39,7 +40,7 @@ func (c *versionCmd) Run(a *app) error {
 	if v.Commit != "" {
 		commit = ", commit " + v.Commit
 	}
-	_, err := fmt.Fprintf(a.stdout, "tandem %s (%s, %s%s)\n", v.Version, v.Go, v.Platform, commit)
+	_, err := fmt.Fprintf(a.stdout, "tandem %s (%s, %s%s)\n%s", v.Version, v.Go, v.Platform, commit, v.CUDA)
 	if err != nil || v.Kernels == nil {
 		return err
 	}
@@ -54,7 +55,34 @@ type versionInfo struct {
 	Commit   string       `json:"commit,omitempty"`
 	Go       string       `json:"go"`
 	Platform string       `json:"platform"`
+	CUDA     *cudaInfo    `json:"cuda,omitempty"`
 	Kernels  *kernelsInfo `json:"kernels,omitempty"`
+}
+
+// cudaInfo tells whether this program can use NVIDIA GPUs.
+type cudaInfo struct {
+	Built bool      `json:"built"` // with the tag cuda
+	GPUs  []gpuInfo `json:"gpus,omitempty"`
+	Why   string    `json:"why,omitempty"` // there are none that it can use
+}
+
+type gpuInfo struct {
+	Name   string `json:"name"`
+	Arch   string `json:"arch"`
+	Bytes  int64  `json:"bytes"`  // of memory
+	Shared bool   `json:"shared"` // with the processor
+	about  string
+}
+
+// String returns lines for people.
+func (c *cudaInfo) String() (lines string) {
+	if len(c.GPUs) == 0 {
+		return "cuda: none: " + c.Why + "\n"
+	}
+	for i, g := range c.GPUs {
+		lines += fmt.Sprintf("cuda:%d: %s\n", i, g.about)
+	}
+	return lines
 }
 
 // kernelsInfo tells which of the kernels this machine uses, and why. None of it changes a result.
