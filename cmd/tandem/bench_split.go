@@ -51,8 +51,8 @@ func (c *benchSplitCmd) Run(a *app) error {
 	}
 	runtime.GOMAXPROCS(max(2, runtime.GOMAXPROCS(0))) // both groups are started from Go when they work for themselves
 	var groups [2]*cpu.Device
-	for i, flags := range []computeFlags{{c.LeftThreads, c.ISA}, {c.RightThreads, c.ISA}} {
-		if groups[i], err = flags.open(); err != nil {
+	for i, threads := range []int{c.LeftThreads, c.RightThreads} {
+		if groups[i], err = openCPU(threads, c.ISA); err != nil {
 			return err
 		}
 		defer groups[i].Close()
