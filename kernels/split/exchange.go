@@ -235,7 +235,7 @@ func (r *exchanger) Start(a *kernels.Pass) error {
 			copy(r.runners[1].Row(kernels.Buf(b), i), r.runners[0].Row(kernels.Buf(b), i))
 		}
 	}
-	return errors.Join(r.runners[0].Start(&r.pass), r.runners[1].Start(&r.pass))
+	return errors.Join(of(0, r.runners[0].Start(&r.pass)), of(1, r.runners[1].Start(&r.pass)))
 }
 
 func (r *exchanger) Stage(i int) error {
@@ -246,13 +246,21 @@ func (r *exchanger) Stage(i int) error {
 	return r.until(end)
 }
 
+// of names the device that an error comes from.
+func of(side int, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("split: the %s device: %w", [2]string{"left", "right"}[side], err)
+}
+
 // until runs both halves at the same time, stage by stage, up to one.
 func (r *exchanger) until(end int) error {
 	for ; r.stage < end; r.stage++ {
 		var errs [2]error
 		var wg sync.WaitGroup
 		for side, x := range r.runners {
-			wg.Go(func() { errs[side] = x.Stage(r.stage) })
+			wg.Go(func() { errs[side] = of(side, x.Stage(r.stage)) })
 		}
 		wg.Wait()
 		if err := errors.Join(errs[:]...); err != nil {

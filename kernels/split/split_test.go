@@ -1,10 +1,12 @@
 package split_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels/cuda/emulated"
 	"github.com/tandem-llm/tandem/kernels/kerneltest"
 	"github.com/tandem-llm/tandem/kernels/split"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
@@ -37,4 +39,38 @@ func TestPrograms(t *testing.T) {
 			split.Plan{Points: []split.Point{c.at}}))
 	}
 	kerneltest.Programs(t, all...)
+}
+
+// TestLostSide: when a GPU is lost in the middle of a divided pass, the pass fails and says which side it was; so does the next.
+func TestLostSide(t *testing.T) {
+	gpu, driver := testdevice.GPU(t, emulated.Options{})
+	d := pair(t, testdevice.CPU(t, 1), gpu, split.Plan{})
+	if d.Shared() {
+		t.Fatal("a processor and a GPU with memories of their own share memory")
+	}
+	p := kernels.NewProgram(2, 0)
+	in, act, out := p.Buf(64), p.Act(64), p.Buf(96)
+	p.Feed(in, act)
+	p.MatMul(p.Weight(kernels.Weight{Name: "w", Type: kernels.Q8_0, Rows: 96, Cols: 64, Layout: d.Layout(kernels.Q8_0)}), act, out,
+		kernels.MatMulOpt{})
+	w, err := d.NewWeights(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	r, err := d.Compile(p, w, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if err := r.Run(&kernels.Pass{Rows: 2}); err != nil {
+		t.Fatal(err)
+	}
+	driver.FailLaunch(2)
+	for range 2 {
+		err := r.Run(&kernels.Pass{Rows: 2})
+		if err == nil || !strings.Contains(err.Error(), "the right device: cuda: emulated GPU is lost") {
+			t.Errorf("a pass whose right side is lost: %v", err)
+		}
+	}
 }
