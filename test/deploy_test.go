@@ -30,6 +30,7 @@ type composeFile struct {
 		Profiles    []string
 		Ports       []string
 		Volumes     []string
+		Environment map[string]string
 		Privileged  bool
 		NetworkMode string                                `yaml:"network_mode"`
 		DependsOn   map[string]struct{ Condition string } `yaml:"depends_on"`
@@ -83,7 +84,11 @@ func TestComposeFile(t *testing.T) {
 			continue
 		}
 		role, _, _ := strings.Cut(name, "-")
-		if s.Build.Target != role || len(s.Healthcheck.Test) < 3 ||
+		target := role
+		if name == "drafter-jetson" {
+			target = "drafter-cuda"
+		}
+		if s.Build.Target != target || len(s.Healthcheck.Test) < 3 ||
 			!slices.Equal(s.Healthcheck.Test[:3], []string{"CMD", "/tandem", "health"}) {
 			t.Errorf("%s: image %s, health check %v", name, s.Build.Target, s.Healthcheck.Test)
 		}
@@ -106,8 +111,8 @@ func TestComposeFile(t *testing.T) {
 	if g := c.Services["gateway"]; !slices.Contains(g.Command, "--allow-host="+g.Hostname) {
 		t.Errorf("the gateway, called %q by its peers, does not take this name: %v", g.Hostname, g.Command)
 	}
-	if c.Services["drafter-jetson"].Runtime != "nvidia" {
-		t.Error("the Jetson's drafter does not use the NVIDIA runtime")
+	if j := c.Services["drafter-jetson"]; j.Runtime != "nvidia" || j.Environment["TANDEM_DEVICE"] != "${DRAFT_DEVICE:-auto}" {
+		t.Errorf("the Jetson's drafter has runtime %q and environment %v: want the GPU, if it can be used", j.Runtime, j.Environment)
 	}
 	if !c.Networks["inside"].Internal || c.Volumes["run"].DriverOpts["type"] != "tmpfs" {
 		t.Errorf("network %+v and volume %+v: want no way out, and memory", c.Networks["inside"], c.Volumes["run"])
