@@ -16,14 +16,18 @@ import (
 // TestDraftOnGPU: a draft on a GPU drafts, and the text is that of plain decoding. When the GPU is lost in the
 // middle of a request, its process ends and says why, the request goes on, and a successor on the processor drafts.
 func TestDraftOnGPU(t *testing.T) {
+	if testing.Short() {
+		t.Skip("an emulated GPU drafts slowly: skipped with -short")
+	}
 	s := Start(t, target)
-	request := client.Request{Prompt: "func (r *Reader) Read(", Temperature: new(0.0), NoDraft: true}
+	// Long enough for an emulated GPU to join in: a draft that has read no prompt yet costs the request nothing.
+	request := client.Request{Prompt: "func (r *Reader) Read(", Temperature: new(0.0), NoDraft: true, MaxTokens: new(300), IgnoreEOS: true}
 	want, _, _, err := s.Generate(request)
 	if err != nil || len(want) == 0 {
 		t.Fatal(want, err)
 	}
 	request.NoDraft = false
-	drafted := func(what string) (rounds int) {
+	drafted := func(what string) {
 		t.Helper()
 		s.await(what, func() bool {
 			got, _, done, err := s.Generate(request)
@@ -31,10 +35,8 @@ func TestDraftOnGPU(t *testing.T) {
 				t.Fatalf("%s: tokens %v, %v: want %v", what, got, err, want)
 			}
 			all := done.Statistics.Drafters
-			rounds = done.Statistics.Rounds
-			return len(all) == 1 && all[0].Name == draftName && all[0].Rounds > 0
+			return slices.ContainsFunc(all, func(d client.Contribution) bool { return d.Name == draftName && d.Rounds > 0 })
 		})
-		return rounds
 	}
 	up := func(p *tandemv1.Process) bool {
 		return p.GetRole() == "drafter" && p.GetModel() != "lookup" && p.GetUp()
@@ -45,7 +47,7 @@ func TestDraftOnGPU(t *testing.T) {
 	gpu, driver := testdevice.GPU(t, emulated.Options{})
 	ended := s.DrafterOn("drafter", func() (roles.Device, error) { return gpu, nil }, draft)
 	s.Await("the drafter on the GPU", up)
-	onGPU := drafted("a request drafted on the GPU")
+	drafted("a request drafted on the GPU")
 	driver.FailLaunch(400)
 	s.await("the GPU's loss", func() bool {
 		got, _, _, err := s.Generate(request)
@@ -65,7 +67,5 @@ func TestDraftOnGPU(t *testing.T) {
 	s.Await("the drafter's end", gone)
 	s.Drafter("drafter", draft)
 	s.Await("its successor", up)
-	if onCPU := drafted("a request drafted on the processor"); onCPU != onGPU {
-		t.Logf("%d rounds with the draft on the GPU, %d on the processor: drafting ahead differs", onGPU, onCPU)
-	}
+	drafted("a request drafted on the processor")
 }
