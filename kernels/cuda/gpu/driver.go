@@ -122,7 +122,8 @@ func (d *driver) function(kernel string, shared int) (*function, error) {
 	if f == nil {
 		found, err := d.module.Function(kernel)
 		if err != nil {
-			return nil, d.failed(fmt.Sprintf("looking for %q among the kernels that scripts/cuda build has compiled", kernel), 0, err)
+			return nil, fmt.Errorf("%s: the compiled kernels have no %q: run 'scripts/cuda build' and build again: %w",
+				d.chip.Name, kernel, number(err))
 		}
 		f = &function{found, smallShared}
 		d.functions[kernel] = f
