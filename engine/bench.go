@@ -58,7 +58,9 @@ func seconds(s float64) time.Duration { return time.Duration(s * 1e9) }
 func (m *Model) Work() Work { return m.weights.work }
 
 // KVBytes returns the bytes of the KV cache for one position, all layers.
-func (m *Model) KVBytes() int64 { return m.footprint.PageBytes / kernels.PageRows }
+func (m *Model) KVBytes() int64 {
+	return (m.footprint.PageBytes + m.footprint.Own.Page) / kernels.PageRows
+}
 
 // TimeOperations makes later passes add up how long each kind of operation takes (true), from zero on, or stop doing so. Errors:
 // Unsupported for a device that cannot tell.

@@ -220,7 +220,7 @@ func (s *sidePlan) measure(path string, d kernels.Device) error {
 		if err != nil {
 			return deviceError(path, err)
 		}
-		s.Weights, s.Scratch = need.Weights, need.Buffers
+		s.Weights, s.Scratch, s.Own = need.Weights, need.Buffers, need.Own
 	} else {
 		s.Scratch = 4 * int64(len(s.prompts.rows))
 	}
@@ -230,6 +230,7 @@ func (s *sidePlan) measure(path string, d kernels.Device) error {
 			return deviceError(path, err)
 		}
 		s.Scratch += need.Buffers // its weights are the model's
+		s.Own.Buffers += need.Own.Buffers
 	}
 	return nil
 }
@@ -256,6 +257,12 @@ func (m *Model) OpenSide(path string) error {
 	if need := s.Weights + s.Scratch; need > available.Bytes {
 		return tandem.Errorf("engine", tandem.Exhausted, "%s needs %s of memory beside its target; %s allows %s", path, Bytes(need),
 			available.By, Bytes(max(0, available.Bytes)))
+	}
+	if available, err = available.On(m.device); err == nil {
+		err = available.FitsOwn(path+" needs "+s.OwnString(), s.Own.Total(0))
+	}
+	if err != nil {
+		return err
 	}
 	if err := s.load(m, f); err != nil {
 		s.close()
@@ -319,6 +326,8 @@ func (m *Model) addSide(s *sidePlan) {
 	m.ways = append(m.ways, tandem.Way{Name: s.side.Kind, Levels: s.side.Levels, Members: s.side.Members})
 	m.footprint.Weights += s.Weights
 	m.footprint.Scratch += s.Scratch
+	m.footprint.Own.Weights += s.Own.Weights
+	m.footprint.Own.Buffers += s.Own.Buffers
 }
 
 func (s *sidePlan) close() {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/kernels"
 )
 
 // Footprint is the memory that a model takes, in bytes. All of it is allocated at the start. What passes take besides is small
@@ -22,7 +23,8 @@ type Footprint struct {
 	Weights   int64 // repacked
 	PageBytes int64 // of one page of the KV cache: kernels.PageRows positions, all layers
 	Pages     int
-	Scratch   int64 // buffers of the widest pass
+	Scratch   int64         // buffers of the widest pass
+	Own       kernels.Space // what is not the processor's memory but the device's own
 }
 
 // processBytes is an estimate of what a process takes beside the model: its code and heap, the vocabulary, stacks, and the
@@ -41,7 +43,7 @@ func (p Footprint) KV() int64 {
 	return int64(p.Pages) * p.PageBytes
 }
 
-// Total returns the memory of the whole process.
+// Total returns the memory of the whole process, but for the device's own.
 func (p Footprint) Total() int64 { return p.Weights + p.KV() + p.Scratch + processBytes }
 
 // String returns the total and its parts in words.
@@ -51,12 +53,7 @@ func (p Footprint) String() string {
 }
 
 // Bytes formats a size: "1.5 GiB".
-func Bytes(n int64) string {
-	if n < 1<<30 {
-		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
-	}
-	return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
-}
+func Bytes(n int64) string { return kernels.Bytes(n) }
 
 // Measure plans the model in the file at path for o.Device, as Open does, with the side files that are to be opened for it, and returns the
 // memory that all of it would take. Errors: as Open's and OpenSide's, but the lineage of side files is not compared.
@@ -82,19 +79,56 @@ func Measure(path string, o Options, sides ...string) (Footprint, error) {
 	return m.footprint, nil
 }
 
+// OwnString returns in words what p takes of the device's own memory.
+func (p Footprint) OwnString() string {
+	return fmt.Sprintf("%s (weights %s, KV cache %s, buffers %s)", Bytes(p.Own.Total(p.Pages)), Bytes(p.Own.Weights),
+		Bytes(int64(p.Pages)*p.Own.Page), Bytes(p.Own.Buffers))
+}
+
 // Available is how much more memory this process may take, and what sets that bound.
 type Available struct {
 	Bytes int64
 	By    string
 	Each  bool // bounds every process by itself, not all together
+	Own   *Own // nil: the device has no memory of its own
+}
+
+// Own is how much of a device's own memory is free.
+type Own struct {
+	Bytes int64
+	Of    string // the device's name
+}
+
+// On returns a with what is free of d's own memory. Errors: Unavailable, the device is lost.
+func (a Available) On(d kernels.Device) (Available, error) {
+	apart, ok := d.(kernels.Apart)
+	if !ok {
+		return a, nil
+	}
+	free, of, err := apart.Free()
+	if err != nil {
+		return a, tandem.Errorf("engine", tandem.Unavailable, "%w", err)
+	}
+	a.Own = &Own{free, of}
+	return a, nil
 }
 
 // Fits returns Exhausted, with the figures, if p is more than is available.
 func (a Available) Fits(name string, p Footprint) error {
-	if p.Total() <= a.Bytes {
+	if p.Total() > a.Bytes {
+		return tandem.Errorf("engine", tandem.Exhausted, "%s needs %s; %s allows %s", name, p, a.By, Bytes(max(0, a.Bytes)))
+	}
+	return a.FitsOwn(name+" needs "+p.OwnString(), p.Own.Total(p.Pages))
+}
+
+// FitsOwn returns Exhausted, which wraps *kernels.OutOfMemory, if more of the device's own memory is needed than is free. needs says who
+// needs how much.
+func (a Available) FitsOwn(needs string, bytes int64) error {
+	if a.Own == nil || bytes <= a.Own.Bytes {
 		return nil
 	}
-	return tandem.Errorf("engine", tandem.Exhausted, "%s needs %s; %s allows %s", name, p, a.By, Bytes(max(0, a.Bytes)))
+	return tandem.Errorf("engine", tandem.Exhausted, "%s of the GPU's memory: %w", needs,
+		&kernels.OutOfMemory{Device: a.Own.Of, Wanted: bytes, Free: a.Own.Bytes})
 }
 
 // AvailableMemory asks the system for the least of three: the machine's free memory (MemAvailable), what the
@@ -106,7 +140,7 @@ func AvailableMemory() Available {
 	if unix.Getrlimit(unix.RLIMIT_AS, &limit) == nil && limit.Cur != unix.RLIM_INFINITY {
 		used, ok := number(root, "proc/self/statm")
 		if left := int64(min(limit.Cur, math.MaxInt64)) - used*int64(os.Getpagesize()); ok && left < a.Bytes {
-			a = Available{left, "the limit of address space (ulimit -v)", true}
+			a = Available{Bytes: left, By: "the limit of address space (ulimit -v)", Each: true}
 		}
 	}
 	return a

@@ -94,7 +94,7 @@ func TestMeasure(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	if got := (Footprint{m.store.Bytes(), m.KVBytes() * kernels.PageRows, m.Pages(), m.footprint.Scratch}); got != p {
+	if got := (Footprint{m.store.Bytes(), m.KVBytes() * kernels.PageRows, m.Pages(), m.footprint.Scratch, kernels.Space{}}); got != p {
 		t.Errorf("measured %+v, loaded %+v", p, got)
 	}
 	o.KVType = "q8_0"

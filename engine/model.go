@@ -107,7 +107,10 @@ func (m *Model) load(f, of *gguf.File, o Options) error {
 	if err != nil {
 		return err
 	}
-	if err := available.Fits(f.Path(), m.footprint); err != nil {
+	if available, err = available.On(m.device); err == nil {
+		err = available.Fits(f.Path(), m.footprint)
+	}
+	if err != nil {
 		return err
 	}
 	if m.memory, err = m.device.NewCache(program.KV, m.options.KVPages); err != nil {
@@ -208,15 +211,23 @@ func (m *Model) layOut(path string) (*kernels.Program, error) {
 	if err := p.Check(); err != nil {
 		return nil, tandem.Errorf("engine", tandem.Unsupported, "%s: %w", path, err)
 	}
+	if d, ok := m.device.(kernels.Fitter); ok {
+		var err error
+		if m.device, err = d.Fit(p, m.options.KVPages); err != nil {
+			return nil, deviceError(path, err)
+		}
+	}
 	need, err := m.device.Footprint(p)
 	if err != nil {
 		return nil, deviceError(path, err)
 	}
-	m.footprint = Footprint{Weights: need.Weights, PageBytes: need.Page, Pages: m.options.KVPages, Scratch: need.Buffers}
-	if q := m.footprint; q.Pages < 1 || q.Pages > kernels.MaxPages || q.KV() > maxKV {
-		return nil, tandem.Errorf("engine", tandem.Exhausted,
-			"%s: KV cache of %d pages of %d bytes: want 1 to %d pages of less than 2^46 bytes in all",
-			path, q.Pages, q.PageBytes, kernels.MaxPages)
+	m.footprint = Footprint{Weights: need.Weights, PageBytes: need.Page, Pages: m.options.KVPages, Scratch: need.Buffers, Own: need.Own}
+	for _, page := range []int64{need.Page, need.Own.Page} {
+		if q := (Footprint{PageBytes: page, Pages: m.options.KVPages}); q.Pages < 1 || q.Pages > kernels.MaxPages || q.KV() > maxKV {
+			return nil, tandem.Errorf("engine", tandem.Exhausted,
+				"%s: KV cache of %d pages of %d bytes: want 1 to %d pages of less than 2^46 bytes in all",
+				path, q.Pages, q.PageBytes, kernels.MaxPages)
+		}
 	}
 	return p, nil
 }

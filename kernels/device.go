@@ -62,11 +62,63 @@ type Couple interface {
 	Close()
 }
 
-// Footprint is memory in bytes.
+// Fitter is a Device that is suited to each model that runs on it, such as one that gives another device as many layers as that has memory
+// for.
+type Fitter interface {
+	Device
+	// Fit returns the device on which p is to run with a KV cache of so many pages, and what runs beside p with its weights. It
+	// allocates nothing, and is as good as the device that it comes from. Errors: as for Footprint; not enough memory.
+	Fit(p *Program, pages int) (Device, error)
+}
+
+// Apart is a Device with memory of its own, which Footprint.Own counts.
+type Apart interface {
+	Device
+	// Free returns how many bytes of that memory are free, and whose it is.
+	Free() (bytes int64, of string, err error)
+}
+
+// Footprint is memory in bytes: the processor's and, apart from that, what a device takes of memory of its own.
 type Footprint struct {
+	Space
+	Own Space
+}
+
+// Space is what a program takes of one memory, in bytes.
+type Space struct {
 	Weights int64 // of all stages
 	Page    int64 // of one page of the KV cache, all layers
 	Buffers int64 // of the Runner, with passes of any width
+}
+
+// With returns what both take.
+func (f Footprint) With(o Footprint) Footprint {
+	return Footprint{f.Space.with(o.Space), f.Own.with(o.Own)}
+}
+
+func (s Space) with(o Space) Space {
+	return Space{s.Weights + o.Weights, s.Page + o.Page, s.Buffers + o.Buffers}
+}
+
+// Total returns what s takes with a KV cache of so many pages.
+func (s Space) Total(pages int) int64 { return s.Weights + int64(pages)*s.Page + s.Buffers }
+
+// OutOfMemory is the error for memory that a device does not have.
+type OutOfMemory struct {
+	Device       string
+	Wanted, Free int64 // bytes
+}
+
+func (e *OutOfMemory) Error() string {
+	return fmt.Sprintf("%s: no memory for %d MB; %d MB are free", e.Device, (e.Wanted+1<<20-1)>>20, e.Free>>20)
+}
+
+// Bytes formats a size: "1.5 GiB".
+func Bytes(n int64) string {
+	if n < 1<<30 {
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	}
+	return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
 }
 
 // Weights hands out weights stage by stage, so that they may be resident or come from a ring. A Runner acquires a
@@ -131,6 +183,13 @@ type Runner interface {
 	Part(p Parts, row, block, head int) Part
 	// Close frees the runner's memory, including what Row, Top and Part returned. A second Close does nothing.
 	Close()
+}
+
+// Stretching is a Runner that runs several stages of a pass as one, without coming back in between.
+type Stretching interface {
+	Runner
+	// Stages does what Stage does for from, from+1 … to-1.
+	Stages(from, to int) error
 }
 
 // Timed is a Runner that tells where the time of its passes goes.

@@ -39,17 +39,28 @@ func (r *Room) Add(path string, nodes int, sides ...string) error {
 	o := r.Options
 	o.KVPages, o.MaxRows = 1, passRows
 	t := Tenant{path: path, sides: sides, nodes: nodes}
+	measure := func() error {
+		if _, ok := o.Device.(kernels.Fitter); ok { // what is where depends on the cache
+			o.KVPages = min(t.pages(r.Sizes), kernels.MaxPages)
+		}
+		if side.Draft() {
+			t.Footprint, err = engine.MeasureDraft(path, r.Target, o)
+		} else {
+			t.Footprint, err = engine.Measure(path, o, sides...)
+		}
+		return err
+	}
 	switch {
 	case side.Draft():
 		o.Taps = nil
 		if t.Context, err = contextOf(path, side.Kind); err == nil {
-			t.Footprint, err = engine.MeasureDraft(path, r.Target, o)
+			err = measure()
 		}
 	default:
 		var info *engine.Info
 		if info, err = engine.Inspect(path); err == nil {
 			t.Context = info.Config.Context
-			t.Footprint, err = engine.Measure(path, o, sides...)
+			err = measure()
 		}
 	}
 	if err != nil {
@@ -84,8 +95,19 @@ func (r *Room) total(s Sizes) (sum int64) {
 	return sum + r.Beside
 }
 
+// own returns what all models need of the device's own memory with sizes s.
+func (r *Room) own(s Sizes) (sum int64) {
+	for _, t := range r.Models {
+		sum += t.Own.Total(t.pages(s))
+	}
+	return sum
+}
+
 // fits reports whether all models fit with sizes s.
 func (r *Room) fits(a engine.Available, s Sizes) bool {
+	if a.Own != nil && r.own(s) > a.Own.Bytes {
+		return false
+	}
 	if !a.Each {
 		return r.total(s) <= a.Bytes
 	}
@@ -102,9 +124,13 @@ func (r *Room) Check(available engine.Available) error {
 	if r.fits(available, r.Sizes) {
 		return nil
 	}
-	var needs []string
+	var needs, own []string
 	for _, t := range r.Models {
 		needs = append(needs, fmt.Sprintf("%s needs %s", ModelName(t.path), t.Footprint))
+		own = append(own, fmt.Sprintf("%s needs %s", ModelName(t.path), t.OwnString()))
+	}
+	if err := available.FitsOwn(strings.Join(own, ", and "), r.own(r.Sizes)); err != nil {
+		return tandem.Errorf("", tandem.Exhausted, "%w: %s", err, r.Advice(available))
 	}
 	if r.Beside > 0 {
 		needs = append(needs, fmt.Sprintf("features need %s (--feature-memory)", engine.Bytes(r.Beside)))
@@ -137,7 +163,11 @@ func (r *Room) Advice(available engine.Available) string {
 		fits = append(fits, "--kv-type q8_0")
 	}
 	if len(fits) == 0 {
-		return fmt.Sprintf("one session of %d tokens needs %s", kernels.PageRows, engine.Bytes(r.total(Sizes{kernels.PageRows, 1})))
+		one := Sizes{kernels.PageRows, 1}
+		if own := r.own(one); available.Own != nil && own > available.Own.Bytes {
+			return fmt.Sprintf("one session of %d tokens needs %s of it", kernels.PageRows, engine.Bytes(own))
+		}
+		return fmt.Sprintf("one session of %d tokens needs %s", kernels.PageRows, engine.Bytes(r.total(one)))
 	}
 	return strings.Join(fits, " or ") + " would fit"
 }

@@ -103,7 +103,11 @@ func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (mode
 			return nil, err
 		}
 	}
-	if err := room.Check(engine.AvailableMemory()); err != nil {
+	available, err := engine.AvailableMemory().On(o.Device)
+	if err == nil {
+		err = room.Check(available)
+	}
+	if err != nil {
 		return nil, err
 	}
 	BoundGo(room.total(room.Sizes))

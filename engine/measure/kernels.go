@@ -56,9 +56,10 @@ func NewMatrices(d kernels.Device, t kernels.Type, rows, cols, width, bytes int)
 	if err != nil {
 		return nil, err
 	}
+	all := int(need.Weights + need.Own.Weights)
 	s := &Matrices{typ: t, rows: rows, cols: cols}
 	src := randomWeights(t, rows, cols)
-	for len(s.sets) < max(2, (bytes+int(need.Weights)-1)/int(need.Weights)) && err == nil {
+	for len(s.sets) < max(2, (bytes+all-1)/all) && err == nil {
 		err = s.add(d, p, in, src)
 	}
 	if err != nil {

@@ -348,6 +348,25 @@ func (r *runner) Stage(i int) error {
 	return r.stage(i)
 }
 
+// Stages runs stages of the pass that is started: with resident weights in one call of the threads.
+func (r *runner) Stages(from, to int) error {
+	if r.mem == nil || !r.started || !r.resident() || from < 0 || to > len(r.bindings) || from >= to {
+		for i := from; i < to; i++ {
+			if err := r.Stage(i); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := r.bindAll(); err != nil {
+		return err
+	}
+	r.started = to < len(r.bindings)
+	first, _ := r.plan.stage(from)
+	_, end := r.plan.stage(to - 1)
+	return r.dev.run(r.prog, first, end)
+}
+
 func (r *runner) stage(i int) error {
 	if r.resident() {
 		if err := r.bindAll(); err != nil {

@@ -23,7 +23,7 @@ type Device struct {
 	gone chan struct{} // closed once the device is lost
 }
 
-var _ kernels.Device = (*Device)(nil)
+var _ kernels.Apart = (*Device)(nil)
 
 // New returns a device that open's driver drives. open is called on the device's own thread. Close ends it.
 func New(open func() (Driver, error)) (*Device, error) {
@@ -112,6 +112,15 @@ func (d *Device) Lost() error {
 
 // Gone is closed once the device is lost.
 func (d *Device) Gone() <-chan struct{} { return d.gone }
+
+// Free returns how many bytes of the GPU's memory are free.
+func (d *Device) Free() (free int64, of string, err error) {
+	err = d.do(func(g Driver) (err error) {
+		free, err = g.Free()
+		return err
+	})
+	return free, d.chip.Name, err
+}
 
 // About names the architecture.
 func (d *Device) About() kernels.About { return kernels.About{Name: name, Kernels: d.chip.Arch} }

@@ -5,7 +5,7 @@
 // The bits are those of kernels/ref.
 package cuda
 
-import "fmt"
+import "github.com/tandem-llm/tandem/kernels"
 
 // Pointer is an address in the GPU's memory; 0 is none.
 type Pointer uint64
@@ -62,11 +62,4 @@ type Driver interface {
 type Graph interface{ Close() }
 
 // OutOfMemory is the error for memory that a GPU does not have.
-type OutOfMemory struct {
-	Chip         string
-	Wanted, Free int64 // bytes
-}
-
-func (e *OutOfMemory) Error() string {
-	return fmt.Sprintf("%s: no memory for %d MB; %d MB are free", e.Chip, (e.Wanted+1<<20-1)>>20, e.Free>>20)
-}
+type OutOfMemory = kernels.OutOfMemory

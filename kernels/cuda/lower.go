@@ -199,16 +199,20 @@ func (l *plan) act(i, rows int, at Pointer) cAct {
 	return a
 }
 
-// Footprint returns what p takes in the GPU's memory.
+// Footprint returns what p takes in the GPU's memory, which may be the processor's.
 func (d *Device) Footprint(p *kernels.Program) (f kernels.Footprint, err error) {
 	l, err := newPlan(p, 0)
 	if err != nil {
 		return f, err
 	}
-	for i := range p.Weights {
-		f.Weights += int64(p.Weights[i].Bytes())
+	space := &f.Own
+	if d.chip.Integrated {
+		space = &f.Space
 	}
-	f.Page, f.Buffers = int64(l.page), int64(l.size+l.inputBytes(0))
+	for i := range p.Weights {
+		space.Weights += int64(p.Weights[i].Bytes())
+	}
+	space.Page, space.Buffers = int64(l.page), int64(l.size+l.inputBytes(0))
 	return f, nil
 }
 

@@ -253,6 +253,20 @@ func (r *runner) Stage(i int) error {
 	return r.run(i, i+1)
 }
 
+// Stages runs stages of the pass that is started: with resident weights without coming back in between.
+func (r *runner) Stages(from, to int) error {
+	if !r.resident || r.closed || !r.started || from < 0 || to > len(r.stages) || from >= to {
+		for i := from; i < to; i++ {
+			if err := r.Stage(i); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	r.started = to < len(r.stages)
+	return r.run(from, to)
+}
+
 // run runs stages [from, to) and waits for them. With resident weights they are one graph from the second pass of an extent on.
 func (r *runner) run(from, to int) error {
 	var weights [][]byte

@@ -19,7 +19,7 @@ func (d *Device) exchanged(p *kernels.Program) (sum kernels.Footprint, err error
 		if err != nil {
 			return sum, unsupported(err)
 		}
-		sum = kernels.Footprint{Weights: sum.Weights + f.Weights, Page: sum.Page + f.Page, Buffers: sum.Buffers + f.Buffers}
+		sum = sum.With(f)
 	}
 	return sum, nil
 }

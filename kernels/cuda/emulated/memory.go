@@ -123,7 +123,7 @@ func (d *Driver) Alloc(bytes int) (cuda.Memory, error) {
 	if bytes <= 0 {
 		return cuda.Memory{}, fmt.Errorf("%s: Alloc of %d bytes: want at least 1", d.chip.Name, bytes)
 	}
-	lacks := &cuda.OutOfMemory{Chip: d.chip.Name, Wanted: int64(bytes), Free: d.free()}
+	lacks := &cuda.OutOfMemory{Device: d.chip.Name, Wanted: int64(bytes), Free: d.free()}
 	if int64(bytes) > lacks.Free {
 		return cuda.Memory{}, lacks
 	}

@@ -84,7 +84,7 @@ func TestOutOfMemory(t *testing.T) {
 		t.Helper()
 		_, err := r.Alloc(n)
 		var oom *cuda.OutOfMemory
-		if !errors.As(err, &oom) || oom.Wanted != int64(n) || oom.Free != free || oom.Chip != r.Chip().Name {
+		if !errors.As(err, &oom) || oom.Wanted != int64(n) || oom.Free != free || oom.Device != r.Chip().Name {
 			t.Errorf("Alloc of %d bytes: got %v, want out of memory with %d free", n, err, free)
 		}
 	}

@@ -43,7 +43,7 @@ func (d *driver) failed(doing string, bytes int64, err error) error {
 	}
 	if number(err) == outOfMemory {
 		free, _, _ := cu.MemInfo()
-		return &cuda.OutOfMemory{Chip: d.chip.Name, Wanted: bytes, Free: free}
+		return &cuda.OutOfMemory{Device: d.chip.Name, Wanted: bytes, Free: free}
 	}
 	return fmt.Errorf("%s: %w", d.chip.Name, explain(doing, err))
 }

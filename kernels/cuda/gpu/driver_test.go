@@ -216,7 +216,7 @@ func TestOutOfMemory(t *testing.T) {
 	}
 	_, err = d.Alloc(500)
 	var out *cuda.OutOfMemory
-	if !errors.As(err, &out) || *out != (cuda.OutOfMemory{Chip: "Fake 0", Wanted: 500, Free: 400}) {
+	if !errors.As(err, &out) || *out != (cuda.OutOfMemory{Device: "Fake 0", Wanted: 500, Free: 400}) {
 		t.Errorf("error %v: want what is free", err)
 	}
 	if free, err := d.Free(); free != 400 || err != nil {
