@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/kernels/cuda/emulated"
+	"github.com/tandem-llm/tandem/kernels/layers"
 	"github.com/tandem-llm/tandem/kernels/split"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
@@ -167,7 +168,9 @@ func (lacking) Footprint(*kernels.Program) (kernels.Footprint, error) {
 // sideDevices are one of each kind and instruction set.
 func sideDevices(t *testing.T) map[string]kernels.Device {
 	gpu, _ := testdevice.GPU(t, emulated.Options{Integrated: true})
+	apart, _ := testdevice.GPU(t, emulated.Options{})
 	all := map[string]kernels.Device{"ref": testdevice.Ref(), "cuda": gpu,
+		"layers": layers.New(layers.Config{Near: testdevice.CPU(t, 1), Far: apart, Budget: 512 << 20}),
 		"split": halves(t, testdevice.CPU(t, 2), testdevice.CPU(t, 1), split.Plan{})}
 	for _, isa := range cpu.Supported() {
 		all[fmt.Sprint("cpu ", isa)] = testdevice.ISA(t, 2, isa)

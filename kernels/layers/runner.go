@@ -17,6 +17,7 @@ type runner struct {
 	limits  kernels.PassLimits
 	stages  []stretch // per piece, in order
 	whole   []stretch // neighbouring pieces on one side as one
+	given   []given   // buffers that the caller fills
 	home    []int     // per buffer: the side that has its value
 	both    []bool    // per buffer: both have it
 	tops    int       // the side with TopK
@@ -33,6 +34,12 @@ type stretch struct {
 	side, from, to int           // stages of that half
 	at             int           // stage of the whole program; of a stretch of several, of the first
 	needs, fills   []kernels.Buf // that come from before it, and that it changes
+}
+
+// given is a buffer whose value a program needs from before a pass, and the side that needs it first.
+type given struct {
+	buf  kernels.Buf
+	side int
 }
 
 var errClosed = errors.New("layers: the runner is closed")
@@ -112,7 +119,7 @@ func (r *runner) compile(side int, w kernels.Weights, c *cache) (err error) {
 	return err
 }
 
-// plan lays out what runs where, and where buffers are before the first pass: where they are after any.
+// plan lays out what runs where, and where buffers are before the first pass: where they are needed or filled first.
 func (r *runner) plan(pieces []piece) {
 	p := r.program
 	for i, x := range pieces {
@@ -142,11 +149,14 @@ func (r *runner) plan(pieces []piece) {
 	for _, x := range r.stages {
 		for _, b := range x.needs {
 			if !touched[b] {
+				r.given = append(r.given, given{b, x.side})
 				r.home[b], touched[b] = x.side, true
 			}
 		}
 		for _, b := range x.fills {
-			r.home[b], touched[b] = x.side, true
+			if !touched[b] {
+				r.home[b], touched[b] = x.side, true
+			}
 		}
 	}
 	for _, x := range pieces {
@@ -170,7 +180,7 @@ func (r *runner) Run(a *kernels.Pass) error {
 	return nil
 }
 
-// Start checks the pass and brings it to both sides.
+// Start checks the pass and brings it to both sides, and before that what the caller has written where the last pass left a buffer.
 func (r *runner) Start(a *kernels.Pass) error {
 	if r.closed {
 		return errClosed
@@ -180,6 +190,11 @@ func (r *runner) Start(a *kernels.Pass) error {
 	}
 	r.started, r.next, r.rows = false, 0, [2]int{a.Rows, len(a.Wanted)}
 	clear(r.both)
+	for _, g := range r.given {
+		if err := r.bring(g.buf, g.side); err != nil {
+			return err
+		}
+	}
 	for side, x := range r.of {
 		if x == nil {
 			continue
