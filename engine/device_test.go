@@ -171,7 +171,7 @@ func sideDevices(t *testing.T) map[string]kernels.Device {
 	apart, _ := testdevice.GPU(t, emulated.Options{})
 	all := map[string]kernels.Device{"ref": testdevice.Ref(), "cuda": gpu,
 		"layers": layers.New(layers.Config{Near: testdevice.CPU(t, 1), Far: apart, Budget: 512 << 20}),
-		"split": halves(t, testdevice.CPU(t, 2), testdevice.CPU(t, 1), split.Plan{})}
+		"split":  halves(t, testdevice.CPU(t, 2), testdevice.CPU(t, 1), split.Plan{})}
 	for _, isa := range cpu.Supported() {
 		all[fmt.Sprint("cpu ", isa)] = testdevice.ISA(t, 2, isa)
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"io"
 
+	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/bench"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
@@ -40,6 +41,9 @@ func (c *benchKernelsCmd) Run(a *app) error {
 	b := bench.Kernels{Types: c.Type, Rows: c.Rows, Cols: c.Cols, Passes: c.passes()}
 	if err := b.Validate(); err != nil {
 		return err
+	}
+	if c.GPUMemory > 0 {
+		return tandem.Errorf("", tandem.Invalid, "--gpu-memory %v: single matrices have no layers: want 'bench decode'", c.GPUMemory)
 	}
 	var r *bench.KernelsResult
 	err := c.with(a, func(d kernels.Device) (err error) {

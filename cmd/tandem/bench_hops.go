@@ -31,7 +31,7 @@ func (c *hopsCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	models.Device = c.at(place{})
+	models.Device = func(threads int) (roles.Device, error) { return openCPU(threads, c.ISA) }
 	peer := hops.Peer{Config: c.config(a, c.Listen), Models: models, Pool: c.Pool}
 	if c.Role == "drafter" {
 		return hops.RunDrafter(a.ctx, peer)

@@ -23,10 +23,14 @@ type computeFlags struct {
 	Threads int    `help:"Threads; 0 = all cores." default:"0"`
 	ISA     string `name:"isa" help:"Instruction set: auto, generic, avx2, avx512, neon, neon-dot, neon-i8mm." default:"auto"`
 	Device  string `help:"Where to compute: cpu, cuda (an NVIDIA GPU; cuda:1 is the second), or auto: cuda if it can be used, else cpu. All give the same results." default:"cpu" placeholder:"DEVICE"`
+	gpuMemoryFlags
 }
 
 func (c computeFlags) check() error {
 	if _, err := parsePlace("device", c.Device); err != nil {
+		return err
+	}
+	if err := c.gpuMemoryFlags.check(c.Device); err != nil {
 		return err
 	}
 	return checkThreads("threads", c.Threads)
@@ -79,7 +83,10 @@ func (u unusable) Unwrap() error { return u.error }
 // them.
 func (c computeFlags) at(p place) func(threads int) (roles.Device, error) {
 	return func(threads int) (roles.Device, error) {
-		if p.gpu == nil {
+		switch {
+		case p.gpu == nil && c.GPUMemory > 0:
+			return c.openLayers(threads)
+		case p.gpu == nil:
 			return openCPU(threads, c.ISA)
 		}
 		d, err := cuda.New(func() (cuda.Driver, error) { return gpu.Open(*p.gpu) })

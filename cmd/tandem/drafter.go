@@ -65,4 +65,4 @@ func (f aheadFlags) gain(p place) float64 {
 const sharedGain = 0.7
 
 // host opens the cores that a verifier on this machine computes on.
-func (c computeFlags) host() (roles.Device, error) { return c.at(place{})(0) }
+func (c computeFlags) host() (roles.Device, error) { return openCPU(0, c.ISA) }

@@ -147,7 +147,7 @@ func (a *app) checked(l launch, r tandem.Request) (launch, error) {
 	p := pair.Pair{Target: l.target, Drafts: l.drafts, Heads: l.Heads, DraftHeads: l.DraftHeads,
 		Sizes:    roles.Sizes{Ctx: l.Ctx, Sessions: l.sessions},
 		Options:  engine.Options{Device: planner(), KVType: l.KVType},
-		Features: int64(l.FeatureMemory) << 20}
+		Features: int64(l.FeatureMemory) << 20, Own: l.ownMemory()}
 	say := func(note string) { fmt.Fprintln(a.stderr, "tandem: "+oneLine(note)) }
 	err = p.LeaveOut(func(why error) { say("left out: " + why.Error()) })
 	if err == nil {
@@ -171,6 +171,9 @@ func (l launch) check() error {
 		if err := checkPlace(flag, device); err != nil {
 			return err
 		}
+	}
+	if err := cmp.Or(l.gpuMemoryFlags.check(l.Device), l.gpuMemoryFlags.there()); err != nil {
+		return err
 	}
 	if _, err := l.prefixFlags.pages(); err != nil {
 		return err

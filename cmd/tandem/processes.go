@@ -78,6 +78,7 @@ func (l launch) specs(dir *supervise.RunDir, addr string) ([]supervise.Spec, err
 		gatewayArgs = append(gatewayArgs, "--no-keep-awake")
 	}
 	verifierArgs := append([]string{"verifier", "--listen", verifier, "--target", l.target}, kernels(l.Device, verifierThreads)...)
+	verifierArgs = append(verifierArgs, l.gpuMemoryFlags.arg())
 	for _, h := range l.Heads {
 		verifierArgs = append(verifierArgs, "--heads", h)
 	}
@@ -113,7 +114,7 @@ func (l launch) specs(dir *supervise.RunDir, addr string) ([]supervise.Spec, err
 		gatewayArgs = append(gatewayArgs, "--drafter", drafter)
 		verifierArgs = append(verifierArgs, "--drafter", drafter)
 		args := []string{"drafter", "--listen", drafter, "--inline-limit", strconv.Itoa(l.InlineLimit),
-			"--ahead-gain=" + strconv.FormatFloat(l.AheadGain, 'g', -1, 64)}
+			gpuMemoryFlags{}.arg(), "--ahead-gain=" + strconv.FormatFloat(l.AheadGain, 'g', -1, 64)}
 		for _, d := range files {
 			args = append(args, "--draft", d)
 		}

@@ -168,8 +168,11 @@ func (p *profiler) open(kind, path string, contexts []int) (m *engine.Model, clo
 			return nil, nil, err
 		}
 	}
-	grid := measure.GridPoints(p.Width, contexts)
-	m, closed, err = p.load(p.app, func(d kernels.Device) (*engine.Model, error) {
+	grid, compute := measure.GridPoints(p.Width, contexts), p.computeFlags
+	if kind != "target" {
+		compute.GPUMemory = 0 // it is for the target's layers
+	}
+	m, closed, err = compute.load(p.app, func(d kernels.Device) (*engine.Model, error) {
 		return p.app.openDrafts(p.targetPath)(path, engine.Options{Device: d, KVType: p.KVType, Lock: p.Lock,
 			MaxRows: max(64, slices.Max(p.Width)), KVPages: max(measure.Pages(grid), engine.PagesFor(1, piece, nodes))})
 	})

@@ -71,7 +71,8 @@ type groupFlags struct {
 	ISA             string `name:"isa" help:"Instruction set: auto, generic, avx2, avx512, neon, neon-dot, neon-i8mm." default:"auto"`
 	Device          string `help:"Where the target computes: cpu, cuda (an NVIDIA GPU; cuda:1 is the second), or auto: cuda if it can be used, else cpu. All give the same results." default:"cpu" placeholder:"DEVICE"`
 	DraftDevice     string `help:"Where the drafts compute, likewise." default:"cpu" placeholder:"DEVICE"`
-	Lock            bool   `help:"Lock the models in memory (mlock)."`
+	gpuMemoryFlags
+	Lock bool `help:"Lock the models in memory (mlock)."`
 	kvFlags
 	prefixFlags
 	lookupFlags

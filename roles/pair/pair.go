@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -28,6 +29,7 @@ type Pair struct {
 	Options    engine.Options // that all models have in common
 
 	Features int64 // memory for hidden states that drafts read, if any does
+	Own      int64 // memory of GPUs' own that the models may take besides: each process compares what it needs of that
 }
 
 // Taps returns the hidden states of the target that drafts read, each once, in the order of the drafts. Errors: Invalid, Corrupt.
@@ -175,7 +177,11 @@ func (p *Pair) Check(prompt string, say func(note string)) error {
 			return err
 		}
 	}
-	if err := room.Check(engine.AvailableMemory()); err != nil || prompt == "" {
+	available := engine.AvailableMemory()
+	if p.Own > 0 {
+		available.Bytes, available.By = available.Bytes+min(p.Own, math.MaxInt64-available.Bytes), available.By+" and GPUs' memory together"
+	}
+	if err := room.Check(available); err != nil || prompt == "" {
 		return err
 	}
 	limits := tandem.Limits{Context: p.Sizes.ContextOf(room.Models[0].Context), Vocab: vocab.Size()}
