@@ -49,8 +49,7 @@ func (r *runner) upload(g Driver, reads []bool) error {
 			if !reads[b] {
 				break
 			}
-			at := r.plan.bufs[b] + 4*r.plan.Buffers[b].Dim*i
-			if err := g.Write(r.mem.At+Pointer(at), view(m.rows[i])); err != nil {
+			if err := g.Write(r.row(kernels.Buf(b), i), view(m.rows[i])); err != nil {
 				return err
 			}
 		}

@@ -19,6 +19,8 @@ type runner struct {
 	mem      Memory
 	staging  Memory // for the weights of one stage, if they come from elsewhere
 	input    Memory
+	hand     Memory // for what is exchanged with another device: see bulk
+	packed   []byte // as it goes there
 	items    []item
 	stages   []stage
 	parts    []partMemory
@@ -79,6 +81,9 @@ func (d *Device) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache)
 	if err != nil {
 		r.Close()
 		return nil, err
+	}
+	if r.mem.Host == nil {
+		return bulk{r}, nil
 	}
 	return r, nil
 }
@@ -372,7 +377,7 @@ func (r *runner) Close() {
 		r.dropGraphs()
 		return nil
 	})
-	r.dev.free(r.mem, r.staging, r.input)
+	r.dev.free(r.mem, r.staging, r.input, r.hand)
 	for i := range r.parts {
 		r.dev.free(r.parts[i].mem)
 	}

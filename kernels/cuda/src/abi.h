@@ -39,6 +39,11 @@ struct Pair {
     int row, block;
 };
 
+// Span is numbers that lie together, behind an address, and where they lie packed: see pack.
+struct Span {
+    long long at, packed, n;
+};
+
 // Pass is the rows of a pass: kernels.Pass, with the pairs in order of row and block.
 struct Pass {
     const int *tokens, *pos, *store, *pages, *table, *prefix, *anc, *anc_off, *anc_len, *cut, *wanted;

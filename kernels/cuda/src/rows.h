@@ -137,3 +137,20 @@ KERNEL rope(const Op *op, const Pass *pass) {
     x[i0] = __fmaf_rn(x0, c, -(x1 * s));
     x[i1] = __fmaf_rn(x0, s, x1 * c);
 }
+
+// pack gathers the numbers of spans, which follow the operation in memory, for one copy to another device; unpack puts such numbers in their
+// places. A launch has (numbers of the longest span/THREADS, spans) blocks.
+#define FOR_SPAN(s, k)                                                                           \
+    const Span *s = reinterpret_cast<const Span *>(op + 1) + blockIdx.y;                         \
+    long long k = (long long)blockIdx.x * THREADS + threadIdx.x;                                 \
+    if (k >= s->n) return
+
+KERNEL pack(const Op *op, const Pass *pass) {
+    FOR_SPAN(s, k);
+    op->out[s->packed + k] = op->in[s->at + k];
+}
+
+KERNEL unpack(const Op *op, const Pass *pass) {
+    FOR_SPAN(s, k);
+    op->out[s->at + k] = op->in[s->packed + k];
+}
