@@ -9,7 +9,7 @@ import (
 )
 
 // Two devices with memories of their own: each has all weights and the whole cache, and after each divided operation what one has
-// computed is handed to the other, row by row. Both do everything else.
+// computed is handed to the other. Both do everything else.
 
 func (d *Device) sides() [2]kernels.Device { return [2]kernels.Device{d.left, d.right} }
 
@@ -186,6 +186,10 @@ type exchanger struct {
 	runners [2]kernels.Runner
 	pass    kernels.Pass
 	stage   int
+	live    [][]bool        // per stage and buffer: the right device's numbers matter
+	lent    []int           // per buffer: so many rows may have been written to by the caller
+	parts   []kernels.Range // to hand over
+	packed  []float32       // on their way
 }
 
 func (d *Device) exchange(p *kernels.Program, w kernels.Weights, c kernels.Cache) (kernels.Runner, error) {
@@ -209,6 +213,7 @@ func (d *Device) exchange(p *kernels.Program, w kernels.Weights, c kernels.Cache
 	default:
 		return nil, fmt.Errorf("split: weights of type %T, want its own", w)
 	}
+	r.live, r.lent = live(r.halves[1].p), make([]int, len(p.Buffers))
 	caches, _ := c.(twoCaches)
 	for i := range r.runners {
 		var err error
@@ -227,14 +232,9 @@ func (r *exchanger) Run(a *kernels.Pass) error {
 	return r.until(len(r.halves[0].own))
 }
 
-// Start divides the pass, and gives the right what the caller has written to the left.
+// Start divides the pass.
 func (r *exchanger) Start(a *kernels.Pass) error {
 	r.pass, r.stage = r.dev.plan.Load().divide(a, r.pass.Cut), 0
-	for b := range r.halves[0].p.Buffers {
-		for i := range a.Rows {
-			copy(r.runners[1].Row(kernels.Buf(b), i), r.runners[0].Row(kernels.Buf(b), i))
-		}
-	}
 	return errors.Join(of(0, r.runners[0].Start(&r.pass)), of(1, r.runners[1].Start(&r.pass)))
 }
 
@@ -256,6 +256,9 @@ func of(side int, err error) error {
 
 // until runs both halves at the same time, stage by stage, up to one.
 func (r *exchanger) until(end int) error {
+	if err := r.give(); err != nil {
+		return err
+	}
 	for ; r.stage < end; r.stage++ {
 		var errs [2]error
 		var wg sync.WaitGroup
@@ -266,45 +269,23 @@ func (r *exchanger) until(end int) error {
 		if err := errors.Join(errs[:]...); err != nil {
 			return err
 		}
-		for from := range 2 {
-			r.handOver(from, 1-from)
+		if err := errors.Join(r.handOver(0, 1), r.handOver(1, 0)); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// handOver gives what one device has computed in a stage to the other.
-func (r *exchanger) handOver(from, to int) {
-	mine := r.halves[from].own[r.stage]
-	if mine.out != kernels.None {
-		cols, rows := mine.cols.Part([2]kernels.Side{kernels.Left, kernels.Right}[from], r.pass.Left), r.pass.Rows
-		if r.halves[0].p.Buffers[mine.out].Wanted {
-			rows = len(r.pass.Wanted)
-		}
-		for i := range rows {
-			copy(r.runners[to].Row(mine.out, i)[cols.From:cols.To], r.runners[from].Row(mine.out, i)[cols.From:])
-		}
+// Row returns the left device's.
+func (r *exchanger) Row(b kernels.Buf, i int) []float32 {
+	row := r.runners[0].Row(b, i)
+	if row != nil {
+		r.lent[b] = max(r.lent[b], i+1)
 	}
-	if mine.parts == kernels.None {
-		return
-	}
-	heads := r.halves[0].p.Parts[mine.parts].Heads
-	for row := range r.pass.Rows {
-		for b := range int(r.pass.Pos[row])/kernels.Block + 1 {
-			for h := range heads {
-				cut := int(r.pass.Cut[row])
-				if left := b < cut || b == cut && h/(heads/mine.kv) < shared(mine.kv); left == (from == 0) {
-					dst, src := r.runners[to].Part(mine.parts, row, b, h), r.runners[from].Part(mine.parts, row, b, h)
-					*dst.Max, *dst.Sum = *src.Max, *src.Sum
-					copy(dst.O, src.O)
-				}
-			}
-		}
-	}
+	return row
 }
 
-func (r *exchanger) Row(b kernels.Buf, i int) []float32 { return r.runners[0].Row(b, i) }
-func (r *exchanger) Top(i int) kernels.Top              { return r.runners[0].Top(i) }
+func (r *exchanger) Top(i int) kernels.Top { return r.runners[0].Top(i) }
 
 // Part returns nothing: the whole program has no divided attention.
 func (r *exchanger) Part(kernels.Parts, int, int, int) kernels.Part { return kernels.Part{} }
