@@ -3,6 +3,7 @@ package split
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/tandem-llm/tandem/kernels"
@@ -30,13 +31,25 @@ type half struct {
 	own []own // per stage
 }
 
-// own is what one device computes before the two hand over: outputs of a buffer, or blocks of parts.
+// own is what one device computes before the two hand over: outputs of buffers, or blocks of parts.
 type own struct {
-	out   kernels.Buf
-	cols  kernels.Range // of both
+	outs  []outputs
 	parts kernels.Parts
 	kv    int // heads, of parts
 	at    int // stage of the whole program
+}
+
+// outputs are columns of a buffer, of which each device computes some.
+type outputs struct {
+	buf  kernels.Buf
+	cols kernels.Range
+}
+
+// touched reports whether an operation reads or changes outputs that are still to be handed over.
+func (x *own) touched(o kernels.Op) bool {
+	return slices.ContainsFunc(x.outs, func(c outputs) bool {
+		return kernels.Output(o) == c.buf || slices.Contains(kernels.Inputs(o), c.buf)
+	})
 }
 
 // exchanging returns the programs of the two devices, with the same stages.
@@ -50,19 +63,24 @@ func (d *Device) exchanging(p *kernels.Program) (halves [2]half) {
 		}
 		h := half{p: &q}
 		begin := func(at int) {
-			if n := len(q.Stages); n == 0 || q.Stages[n-1].First < len(q.Ops) {
+			last := len(q.Ops) - 1
+			if n := len(q.Stages); n == 0 || q.Stages[n-1].First <= last {
+				if last >= 0 {
+					q.Ops[last] = alone(q.Ops[last])
+				}
 				q.Stages = append(q.Stages, kernels.Stage{Name: p.StageName(at), First: len(q.Ops)})
-				h.own = append(h.own, own{out: kernels.None, parts: kernels.None, at: at})
+				h.own = append(h.own, own{parts: kernels.None, at: at})
 			}
 		}
 		for at := range p.StageCount() {
 			begin(at)
 			from, to := p.StageOps(at)
 			for _, o := range p.Ops[from:to] {
-				h.own[len(h.own)-1].at = at
-				if h.add(o, side) {
+				if h.own[len(h.own)-1].touched(o) {
 					begin(at)
 				}
+				h.own[len(h.own)-1].at = at
+				h.add(o, side)
 			}
 		}
 		if n := len(q.Stages); q.Stages[n-1].First == len(q.Ops) {
@@ -73,20 +91,28 @@ func (d *Device) exchanging(p *kernels.Program) (halves [2]half) {
 	return halves
 }
 
-// add appends a side's part of an operation; it reports whether the devices must then hand something over.
-func (h *half) add(o kernels.Op, side int) bool {
+// alone returns an operation that ends before the next starts: the last one of a stage.
+func alone(o kernels.Op) kernels.Op {
+	if m, ok := o.(kernels.MatMul); ok {
+		m.Concurrent = false
+		return m
+	}
+	return o
+}
+
+// add appends a side's part of an operation.
+func (h *half) add(o kernels.Op, side int) {
 	q, mine := h.p, &h.own[len(h.own)-1]
 	switch o := o.(type) {
 	case kernels.MatMul:
 		r := o.Outputs.Of(q.Weights[o.W].Rows)
 		if r.To-r.From <= kernels.GroupRows { // nothing to divide: both compute it
 			q.Add(o)
-			return false
+			return
 		}
-		o.Concurrent, o.Outputs, o.Side = false, r, [2]kernels.Side{kernels.Left, kernels.Right}[side]
+		o.Outputs, o.Side = r, [2]kernels.Side{kernels.Left, kernels.Right}[side]
 		q.Add(o)
-		mine.out, mine.cols = o.Out, r
-		return true
+		mine.outs = append(mine.outs, outputs{o.Out, r})
 	case kernels.Attention:
 		kept := q.KV.Layers[q.KV.Kept(o.Layer)]
 		q.Parts = append(q.Parts[:len(q.Parts):len(q.Parts)], kernels.PartShape{Heads: o.Heads, Dim: kept.Dim})
@@ -94,12 +120,11 @@ func (h *half) add(o kernels.Op, side int) bool {
 		q.Add(kernels.AttendBlocks{AttentionOpt: o.AttentionOpt, Q: o.Q, Layer: o.Layer, Heads: o.Heads,
 			Side: [2]kernels.Side{kernels.Left, kernels.Right}[side], Shared: shared(kept.Heads), Out: mine.parts})
 		q.Stages = append(q.Stages, kernels.Stage{Name: "join", First: len(q.Ops)})
-		h.own = append(h.own, own{out: kernels.None, parts: kernels.None, at: mine.at})
+		h.own = append(h.own, own{parts: kernels.None, at: mine.at})
 		q.Add(kernels.JoinBlocks{AttentionOpt: o.AttentionOpt, In: kernels.Parts(len(q.Parts) - 1), Layer: o.Layer, Out: o.Out})
-		return false
+	default:
+		q.Add(o)
 	}
-	q.Add(o)
-	return false
 }
 
 // twoStores are the weights of both.

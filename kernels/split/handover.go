@@ -6,11 +6,15 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// handOver gives what one device has computed in a stage to the other: all of it in one copy out of the one and one into the other.
+// handOver gives what one device has computed in a stage to the other: of each buffer in one copy out of the one and one into
+// the other.
 func (r *exchanger) handOver(from, to int) error {
 	mine, side := r.halves[from].own[r.stage], [2]kernels.Side{kernels.Left, kernels.Right}[from]
-	if mine.out != kernels.None && (to == 0 || r.live[r.stage+1][mine.out]) {
-		if err := r.handRows(from, to, mine.out, r.rows(mine.out), mine.cols.Part(side, r.pass.Left)); err != nil {
+	for _, x := range mine.outs {
+		if to == 1 && !r.live[r.stage+1][x.buf] {
+			continue
+		}
+		if err := r.handRows(from, to, x.buf, r.rows(x.buf), x.cols.Part(side, r.pass.Left)); err != nil {
 			return err
 		}
 	}
