@@ -80,5 +80,14 @@ func (m *Model) OperationTimes() []kernels.OpTime {
 	return nil
 }
 
+// LeastTime returns how many launches the last pass had on its device, and the shortest time of n graphs of as many that do nothing.
+// Both are 0 for a device that has none.
+func (m *Model) LeastTime(n int) (launches int, least time.Duration, err error) {
+	if r, ok := m.runner.(kernels.Launching); ok {
+		return r.LeastTime(n)
+	}
+	return 0, 0, nil
+}
+
 // NewProbe returns a probe of the device that runs m's passes. Close the probe before the device.
 func (m *Model) NewProbe(bytes int) (kernels.Probe, error) { return m.device.NewProbe(bytes) }

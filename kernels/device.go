@@ -201,6 +201,13 @@ type Timed interface {
 	Times() []OpTime
 }
 
+// Launching is a Runner whose passes are launches on another processor, each of which takes a while even if it does nothing.
+type Launching interface {
+	Runner
+	// LeastTime returns how many launches the last pass had, and the shortest time of n graphs of as many that do nothing.
+	LeastTime(n int) (launches int, least time.Duration, err error)
+}
+
 // OpTime is how long operations of one kind took in all passes together, by thread.
 type OpTime struct {
 	Kind string          // "matmul q4_k"; operations that a device runs as one have their names joined: "rope+store"

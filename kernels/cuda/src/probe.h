@@ -35,3 +35,6 @@ KERNEL probe_float(const Op *op, const Pass *pass) {
     for (int j = 0; j < 16; j++) sum += sums[j];
     op->out[at] = sum;
 }
+
+// nothing is what a launch costs at least.
+KERNEL nothing(const Op *op, const Pass *pass) {}

@@ -1,0 +1,36 @@
+package measure
+
+import (
+	"context"
+	"time"
+
+	"github.com/tandem-llm/tandem/engine"
+)
+
+// Step is a pass of one row beside the least that it can take.
+type Step struct {
+	Context      int
+	Best, Median time.Duration
+	ReadBytes    float64       // bytes per second that the device reads
+	Read         time.Duration // weights, and keys and values of the context, at that rate
+	Launches     int           // of the pass; 0: the device has none, or does not tell
+	Empty        time.Duration // of a graph of as many launches that do nothing
+}
+
+// Limit is the longer of reading and launching.
+func (s *Step) Limit() time.Duration { return max(s.Read, s.Empty) }
+
+const stepGraphs = 50
+
+// MeasureStep measures n passes of one row behind a context. m needs Pages for the point. Errors: those of Decode.
+func MeasureStep(ctx context.Context, m *engine.Model, context, n int) (*Step, error) {
+	d, err := Decode(ctx, m, []Point{{Rows: 1, Context: context}}, n)
+	if err != nil {
+		return nil, err
+	}
+	p := &d.Passes[0]
+	s := &Step{Context: context, Best: p.Best(), Median: p.Median(), ReadBytes: d.Limits.ReadBytes}
+	s.Read = time.Duration(float64(m.Work().Bytes+p.KVBytes) / s.ReadBytes * 1e9)
+	s.Launches, s.Empty, err = m.LeastTime(stepGraphs)
+	return s, err
+}
