@@ -30,9 +30,10 @@ const (
 
 // CompareOptions returns the options with which both models must be opened; the caller adds the device and what it wants of the cache.
 func CompareOptions(contexts []int) engine.Options {
-	pages := engine.PagesFor(1, comparePiece, 0)
+	pages := 0
 	for _, c := range contexts {
-		pages = max(pages, engine.PagesFor(1, c+len(compareWidths)*compareBeside, comparePiece)+engine.PagesFor(1, comparePiece, compareBeside))
+		pages = max(pages, engine.PagesFor(1, c+len(compareWidths)*compareBeside, comparePiece)+
+			engine.PagesFor(1, comparePiece, compareBeside))
 	}
 	return engine.Options{KVPages: pages, MaxRows: 2 * comparePiece, MaxWanted: 2 * comparePiece}
 }

@@ -81,8 +81,8 @@ func (r *exchanger) give() error {
 	return nil
 }
 
-// live returns, for each stage and after the last, the buffers whose numbers the right device reads later, before they are filled. What TopK
-// found is the left's to tell.
+// live returns, for each stage and after the last, the buffers whose numbers the right device reads later, before they are filled. What
+// TopK found is the left's to tell.
 func live(p *kernels.Program) [][]bool {
 	now := make([]bool, len(p.Buffers))
 	all := make([][]bool, p.StageCount()+1)

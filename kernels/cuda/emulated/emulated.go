@@ -71,9 +71,10 @@ func (o *Options) fill() error {
 	return nil
 }
 
-// Driver implements cuda.Driver. FailLaunch and TakeMemory may be called from any goroutine.
+// Driver implements cuda.Driver. FailLaunch, TakeMemory and Calls may be called from any goroutine.
 type Driver struct {
 	faults
+	calls
 	chip      cuda.Chip
 	memory    memory
 	process   process

@@ -27,3 +27,13 @@ func (f *faults) due(n int) int {
 	}
 	return int(left) - 1
 }
+
+// Calls is how often a driver was called. Launches are those outside of graphs.
+type Calls struct{ Writes, Reads, Launches int64 }
+
+type calls struct{ writes, reads, launches atomic.Int64 }
+
+// Calls returns how often the driver was called since the last call of Calls.
+func (c *calls) Calls() Calls {
+	return Calls{c.writes.Swap(0), c.reads.Swap(0), c.launches.Swap(0)}
+}

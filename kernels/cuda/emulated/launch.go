@@ -86,6 +86,7 @@ func (d *Driver) Launch(kernel string, s cuda.Shape, op, pass cuda.Pointer) erro
 		d.capturing.launches = append(d.capturing.launches, b...)
 		return nil
 	}
+	d.calls.launches.Add(1)
 	return d.start(b)
 }
 

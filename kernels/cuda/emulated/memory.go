@@ -171,6 +171,7 @@ func (d *Driver) Write(to cuda.Pointer, b []byte) error {
 	if err := d.process.wait(); err != nil {
 		return err
 	}
+	d.writes.Add(1)
 	copy(at, b)
 	return nil
 }
@@ -186,6 +187,7 @@ func (d *Driver) Read(b []byte, from cuda.Pointer) error {
 	if err := d.process.wait(); err != nil {
 		return err
 	}
+	d.reads.Add(1)
 	copy(b, at)
 	return nil
 }

@@ -138,8 +138,8 @@ KERNEL rope(const Op *op, const Pass *pass) {
     x[i1] = __fmaf_rn(x0, s, x1 * c);
 }
 
-// pack gathers the numbers of spans, which follow the operation in memory, for one copy to another device; unpack puts such numbers in their
-// places. A launch has (numbers of the longest span/THREADS, spans) blocks.
+// pack gathers the numbers of spans, which follow the operation in memory, for one copy to another device; unpack puts such numbers in
+// their places. A launch has (numbers of the longest span/THREADS, spans) blocks.
 #define FOR_SPAN(s, k)                                                                           \
     const Span *s = reinterpret_cast<const Span *>(op + 1) + blockIdx.y;                         \
     long long k = (long long)blockIdx.x * THREADS + threadIdx.x;                                 \
