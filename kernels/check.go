@@ -185,6 +185,13 @@ func (c *checker) op(o Op) {
 	case Scale:
 		c.name = "scale"
 		c.buf(o.Buf)
+	case PositionScale:
+		c.name = "position scale"
+		c.sameRows(c.buf(o.Buf).Wanted, false)
+		if o.Every < 1 || o.Every > math.MaxInt32 || len(o.Factors) < 1 || len(o.Factors) > maxDim {
+			c.fail("%d factors for %d positions each, want 1 to %d factors and 1 to %d positions", len(o.Factors), o.Every, maxDim,
+				math.MaxInt32)
+		}
 	case SoftCap:
 		c.name = "softcap"
 		if c.buf(o.Buf); !(o.Cap >= 1e-6) || o.Cap > 1e6 {
@@ -208,6 +215,9 @@ func (c *checker) op(o Op) {
 		in, out := c.buf(o.In), c.act(o.Out)
 		c.want("output's columns", out.Dim, in.Dim)
 		c.sameRows(out.Wanted, in.Wanted)
+	case AddScaled:
+		c.name = "addscaled"
+		c.alike(o.In, o.Out)
 	case AddSiLU:
 		c.name = "addsilu"
 		c.alike(o.In, o.Out)

@@ -75,6 +75,12 @@ type (
 		Buf    Buf
 		Factor float32
 	}
+	// PositionScale multiplies every value of a row at position p by Factors[p/Every], from the last factor's positions on by the last.
+	PositionScale struct {
+		Buf     Buf
+		Every   int // positions
+		Factors []float32
+	}
 	// SoftCap replaces every value x of Buf by Cap·tanh(x/Cap).
 	SoftCap struct {
 		Buf Buf
@@ -101,6 +107,12 @@ type (
 	Feed struct {
 		In  Buf
 		Out Act
+	}
+	// AddScaled adds Factor·In to Out: the residual connection of models that scale a block's output.
+	AddScaled struct {
+		In     Buf
+		Factor float32
+		Out    Buf
 	}
 	// AddSiLU adds silu(In) to Out: the residual block of a head.
 	AddSiLU struct{ In, Out Buf }
@@ -213,11 +225,13 @@ func (HeadNorm) op()      {}
 func (RepeatHeads) op()   {}
 func (Copy) op()          {}
 func (Scale) op()         {}
+func (PositionScale) op() {}
 func (SoftCap) op()       {}
 func (AddBias) op()       {}
 func (RoPE) op()          {}
 func (Gate) op()          {}
 func (Feed) op()          {}
+func (AddScaled) op()     {}
 func (AddSiLU) op()       {}
 func (Blend) op()         {}
 func (MatMul) op()        {}
@@ -260,12 +274,16 @@ func Output(o Op) Buf {
 		return o.Out
 	case Scale:
 		return o.Buf
+	case PositionScale:
+		return o.Buf
 	case SoftCap:
 		return o.Buf
 	case AddBias:
 		return o.Buf
 	case RoPE:
 		return o.Buf
+	case AddScaled:
+		return o.Out
 	case AddSiLU:
 		return o.Out
 	case Blend:
@@ -296,6 +314,8 @@ func Inputs(o Op) []Buf {
 	case Gate:
 		return []Buf{o.Gate, o.Up}
 	case Feed:
+		return []Buf{o.In}
+	case AddScaled:
 		return []Buf{o.In}
 	case AddSiLU:
 		return []Buf{o.In}
@@ -355,6 +375,10 @@ func (p *Program) Copy(in, out Buf) { p.Add(Copy{in, out}) }
 
 func (p *Program) Scale(b Buf, factor float32) { p.Add(Scale{b, factor}) }
 
+func (p *Program) PositionScale(b Buf, every int, factors []float32) {
+	p.Add(PositionScale{b, every, factors})
+}
+
 func (p *Program) SoftCap(b Buf, cap float32) { p.Add(SoftCap{b, cap}) }
 
 func (p *Program) AddBias(b Buf, bias []float32) { p.Add(AddBias{b, bias}) }
@@ -368,6 +392,8 @@ func (p *Program) SiLUMul(gate, up Buf, out Act) { p.Add(Gate{false, gate, up, o
 func (p *Program) GELUMul(gate, up Buf, out Act) { p.Add(Gate{true, gate, up, out}) }
 
 func (p *Program) Feed(in Buf, out Act) { p.Add(Feed{in, out}) }
+
+func (p *Program) AddScaled(in Buf, factor float32, out Buf) { p.Add(AddScaled{in, factor, out}) }
 
 func (p *Program) AddSiLU(in, out Buf) { p.Add(AddSiLU{in, out}) }
 

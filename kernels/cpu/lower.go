@@ -35,6 +35,8 @@ const ( // in the order of tk_kind
 	opFeed
 	opAddSiLU
 	opBlend
+	opPositionScale
+	opAddScaled
 	opMeet
 )
 
@@ -55,6 +57,7 @@ type operation struct {
 	ropeDim      int
 	layer        int
 	side, shared int
+	every        int // positions that share an element of vec
 	halves       bool
 	add          bool
 	concurrent   bool
@@ -135,6 +138,8 @@ func (l *lowered) operation(op kernels.Op) operation {
 		o.kind, o.in, o.out = opCopy, op.In, op.Out
 	case kernels.Scale:
 		o.kind, o.out, o.scale = opScale, op.Buf, op.Factor
+	case kernels.PositionScale:
+		o.kind, o.out, o.every, o.vec = opPositionScale, op.Buf, op.Every, op.Factors
 	case kernels.SoftCap:
 		o.kind, o.out, o.scale = opSoftCap, op.Buf, op.Cap
 	case kernels.AddBias:
@@ -149,6 +154,8 @@ func (l *lowered) operation(op kernels.Op) operation {
 		o.in, o.in2, o.dst = op.Gate, op.Up, op.Out
 	case kernels.Feed:
 		o.kind, o.in, o.dst = opFeed, op.In, op.Out
+	case kernels.AddScaled:
+		o.kind, o.in, o.out, o.scale = opAddScaled, op.In, op.Out, op.Factor
 	case kernels.AddSiLU: // silu(in)·1
 		o.kind, o.in, o.out, o.vec = opAddSiLU, op.In, op.Out, slices.Repeat([]float32{1}, l.Buffers[op.In].Dim)
 	case kernels.Blend:

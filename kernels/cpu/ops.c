@@ -88,6 +88,17 @@ static void add_silu(const tk_prog *p, const tk_op *op, int row, float *scratch)
     for (int i = 0; i < op->dim; i++) y[i] = y[i] + scratch[i];
 }
 
+static void position_scale(const tk_prog *p, const tk_op *op, int row) {
+    float f = op->vec[imin(p->pass.pos[row] / op->every, op->steps - 1)], *x = op->out + (size_t)row * op->dim;
+    for (int i = 0; i < op->dim; i++) x[i] = x[i] * f;
+}
+
+static void add_scaled(const tk_op *op, int row) {
+    const float *x = op->in + (size_t)row * op->dim;
+    float *y = op->out + (size_t)row * op->dim;
+    for (int i = 0; i < op->dim; i++) y[i] = y[i] + x[i] * op->scale;
+}
+
 static void head_norm(const tk_prog *p, const tk_op *op, int row) {
     float *x = op->out + (size_t)row * op->dim;
     for (int h = 0; h < op->heads; h++, x += op->head_dim) p->k->rmsnorm(x, op->vec, op->head_dim, op->eps, x);
@@ -162,6 +173,8 @@ static void row_op(const tk_prog *p, const tk_op *op, int row, float *scratch) {
     case TK_FEED: tk_fill(p, &op->dst, row, 0, op->dim, op->in + at); break;
     case TK_ADD_SILU: add_silu(p, op, row, scratch); break;
     case TK_BLEND: p->k->blend(op->in + at, op->in2 + at, op->dim, op->out + at); break;
+    case TK_POSITION_SCALE: position_scale(p, op, row); break;
+    case TK_ADD_SCALED: add_scaled(op, row); break;
     case TK_JOIN: tk_join_row(p, op, row); break;
     case TK_SCALE: for (int i = 0; i < op->dim; i++) op->out[at + i] = op->out[at + i] * op->scale; break;
     case TK_SOFT_CAP: p->k->soft_cap(op->out + at, op->dim, op->scale); break;

@@ -217,6 +217,7 @@ func (r *runner) fillOp(c *C.tk_op, o operation, i int) {
 	c.layer, c.heads, c.head_dim, c.rope_dim = C.int(o.layer), C.int(o.heads), C.int(o.headDim), C.int(o.ropeDim)
 	c.eps, c.scale = C.float(o.eps), C.float(o.scale)
 	c.window, c.softcap = C.int(o.window), C.float(o.softCap)
+	c.every, c.steps = C.int(o.every), C.int(len(o.vec))
 	c.side, c.shared, c.parts = C.int(o.side), C.int(o.shared), C.int(o.parts)
 	c.in, c.in2, c.out = r.floats(o.in), r.floats(o.in2), r.floats(o.out)
 	if len(o.vec) > 0 {

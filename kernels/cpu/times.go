@@ -12,7 +12,8 @@ import (
 )
 
 var opNames = [...]string{"embed", "norm", "matmul", "bias", "angles", "rope", "store", "attention", "gate", "gather", "top", "gate",
-	"norm add", "head norm", "scale", "soft cap", "repeat", "copy", "attention", "join", "feed", "add silu", "blend"}
+	"norm add", "head norm", "scale", "soft cap", "repeat", "copy", "attention", "join", "feed", "add silu", "blend",
+	"position scale", "add scaled"}
 
 var _ kernels.Timed = (*runner)(nil)
 

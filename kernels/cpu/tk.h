@@ -189,7 +189,7 @@ void tk_rope_angle(int32_t pos, double freq, float *c, float *s);
 typedef enum {
     TK_EMBED, TK_NORM, TK_MATMUL, TK_BIAS, TK_ANGLES, TK_ROPE, TK_STORE, TK_ATTEND, TK_SILU, TK_GATHER, TK_TOPK,
     TK_GELU, TK_NORM_ADD, TK_HEAD_NORM, TK_SCALE, TK_SOFT_CAP, TK_REPEAT, TK_COPY, TK_ATTEND_BLOCKS, TK_JOIN,
-    TK_FEED, TK_ADD_SILU, TK_BLEND, TK_MEET,
+    TK_FEED, TK_ADD_SILU, TK_BLEND, TK_POSITION_SCALE, TK_ADD_SCALED, TK_MEET,
     TK_PROBE_READ, TK_PROBE_INT, TK_PROBE_FLOAT
 } tk_kind;
 
@@ -212,6 +212,7 @@ typedef struct {
     float *angles;    // (rows, 2, rope_dim/2): cosines, then sines
     float eps, scale, softcap;  // softcap 0: none
     int window;       // attention: positions seen, 0 for all
+    int every, steps;  // TK_POSITION_SCALE: positions that share a factor, and how many factors vec has
     int side;         // TK_MATMUL, TK_ATTEND_BLOCKS: which part of a divided operation
     int shared, parts;  // TK_ATTEND_BLOCKS, TK_JOIN: kernels.AttendBlocks, and which of tk_prog.parts
     int units;        // of this pass

@@ -17,7 +17,7 @@ type cOp struct {
 	wanted, dim, cols, outputs, from, to, add, ld     int32
 	heads, headDim, turned, halves                    int32
 	kvHeads, kvQ8, valueRow, window, side, shared     int32
-	chunks, mostWanted                                int32
+	chunks, mostWanted, every, steps                  int32
 	eps, scale, softCap, magnitude                    float32
 }
 

@@ -167,6 +167,8 @@ func vecOf(o kernels.Op) []float32 {
 		return o.Weight
 	case kernels.AddBias:
 		return o.Bias
+	case kernels.PositionScale:
+		return o.Factors
 	}
 	return nil
 }
@@ -288,12 +290,20 @@ func (l *lowering) lower(i int) []item {
 		x := l.elementwise("scale_rows", i, o.Buf, o.Buf)
 		x.c.scale = o.Factor
 		return []item{x}
+	case kernels.PositionScale:
+		x := l.elementwise("position_scale", i, o.Buf, o.Buf)
+		x.c.every, x.c.steps = int32(o.Every), int32(len(o.Factors))
+		return []item{x}
 	case kernels.SoftCap:
 		x := l.elementwise("soft_cap_rows", i, o.Buf, o.Buf)
 		x.c.softCap = o.Cap
 		return []item{x}
 	case kernels.AddBias:
 		return []item{l.elementwise("add_bias", i, o.Buf, o.Buf)}
+	case kernels.AddScaled:
+		x := l.elementwise("add_scaled", i, o.Out, o.In, o.Out)
+		x.c.scale = o.Factor
+		return []item{x}
 	case kernels.AddSiLU:
 		return []item{l.elementwise("add_silu", i, o.Out, o.In, o.Out)}
 	case kernels.Blend:

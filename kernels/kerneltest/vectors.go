@@ -115,8 +115,10 @@ func residuals(t *testing.T, devices []kernels.Device) {
 		act, fed, product := p.WantedAct(n), p.WantedBuf(n), p.WantedBuf(n)
 		p.Blend(gate, in, out)
 		p.AddSiLU(gate, sum)
+		p.AddScaled(gate, 0.22, sum)
 		p.Gather(in, fed)
 		p.AddSiLU(fed, product)
+		p.AddScaled(fed, -1.3, product)
 		p.Feed(fed, act)
 		p.MatMul(weight(p, kernels.F32, n, n), act, product, kernels.MatMulOpt{Add: true})
 		m := newRig(t, devices, p, [][]byte{identity(n)}, 0)
@@ -133,7 +135,7 @@ func residuals(t *testing.T, devices []kernels.Device) {
 		}
 		for i, v := range m[0].get(product, rows) { // by other means
 			s := x[i]
-			if want := y[i] + s/float32(1+math.Exp(-float64(s))) + s; math.Abs(float64(v-want)) > 1e-5*(1+math.Abs(float64(want))) {
+			if want := y[i] + s/float32(1+math.Exp(-float64(s))) - 0.3*s; math.Abs(float64(v-want)) > 1e-5*(1+math.Abs(float64(want))) {
 				t.Fatalf("n %d: element %d is %v, want %v", n, i, v, want)
 			}
 		}
@@ -163,6 +165,29 @@ func rope(t *testing.T, devices []kernels.Device) {
 		m.set(b, RandomFloats(r, len(pos)*n, true))
 		m.run(&kernels.Pass{Rows: len(pos), Pos: pos})
 		m.same(fmt.Sprintf("%+v", s), b, len(pos))
+	}
+}
+
+// positions: factors by position, below, at and behind the ends of their steps.
+func positions(t *testing.T, devices []kernels.Device) {
+	const n = 259
+	factors := []float32{1, 1.25, -3, float32(math.Inf(1))}
+	pos := []int32{0, 6, 7, 13, 14, 20, 21, 27, 28, 1<<20 - 1}
+	p := kernels.NewProgram(len(pos), 0)
+	b, last := p.Buf(n), p.Buf(n)
+	p.Copy(b, last)
+	p.PositionScale(b, 7, factors)
+	p.PositionScale(last, math.MaxInt32, factors[1:2])
+	m := newRig(t, devices, p, nil, 0)
+	x := RandomFloats(rng(9), len(pos)*n, true)
+	m.set(b, x)
+	m.run(&kernels.Pass{Rows: len(pos), Pos: pos})
+	m.same("in steps", b, len(pos))
+	m.same("one factor", last, len(pos))
+	for i, v := range m[0].get(b, len(pos)) {
+		if want := x[i] * factors[min(int(pos[i/n])/7, 3)]; !same(v, want) {
+			t.Fatalf("position %d: %v is %v, want %v", pos[i/n], x[i], v, want)
+		}
 	}
 }
 

@@ -124,6 +124,21 @@ func SiLUMul(g, u, y []float32) {
 	}
 }
 
+// PositionScale multiplies x, a row at pos, by factors[pos/every], or by the last factor if there is none for so late a position.
+func PositionScale(x []float32, pos int32, every int, factors []float32) {
+	f := factors[min(int(pos)/every, len(factors)-1)]
+	for i := range x {
+		x[i] *= f
+	}
+}
+
+// AddScaled adds x·factor, rounded, to y.
+func AddScaled(x []float32, factor float32, y []float32) {
+	for i := range y {
+		y[i] += float32(x[i] * factor)
+	}
+}
+
 // AddSiLU adds g / (1 + e^-g) to y.
 func AddSiLU(g, y []float32) {
 	for i, x := range g {

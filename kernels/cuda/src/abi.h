@@ -31,6 +31,7 @@ struct Op {
     int heads, head_dim, turned, halves;
     int kv_heads, kv_q8, value_row, window, side, shared;
     int chunks, most_wanted;    // of TopK
+    int every, steps;           // positions that share a factor of vec, and how many it has
     float eps, scale, softcap, magnitude;
 };
 

@@ -58,6 +58,12 @@ KERNEL scale_rows(const Op *op, const Pass *pass) {
     op->out[at] *= op->scale;
 }
 
+KERNEL position_scale(const Op *op, const Pass *pass) {
+    FOR_COLUMN(row, k);
+    int step = pass->pos[row] / op->every;
+    op->out[at] *= op->vec[step < op->steps ? step : op->steps - 1];
+}
+
 KERNEL soft_cap_rows(const Op *op, const Pass *pass) {
     FOR_COLUMN(row, k);
     op->out[at] = soft_cap(op->out[at], op->softcap);
@@ -66,6 +72,11 @@ KERNEL soft_cap_rows(const Op *op, const Pass *pass) {
 KERNEL add_bias(const Op *op, const Pass *pass) {
     FOR_COLUMN(row, k);
     op->out[at] += op->vec[k];
+}
+
+KERNEL add_scaled(const Op *op, const Pass *pass) {
+    FOR_COLUMN(row, k);
+    op->out[at] += op->in[at] * op->scale;
 }
 
 KERNEL add_silu(const Op *op, const Pass *pass) {

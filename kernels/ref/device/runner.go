@@ -176,6 +176,8 @@ func (r *runner) run(o kernels.Op, data [][]byte) {
 		r.each(o.In, func(i int, x []float32) { copy(r.row(o.Out, i), x) })
 	case kernels.Scale:
 		r.values(o.Buf, func(_ int, x float32) float32 { return x * o.Factor })
+	case kernels.PositionScale:
+		r.each(o.Buf, func(i int, x []float32) { ref.PositionScale(x, r.pass.Pos[i], o.Every, o.Factors) })
 	case kernels.SoftCap:
 		r.values(o.Buf, func(_ int, x float32) float32 { return ref.SoftCap(x, o.Cap) })
 	case kernels.AddBias:
@@ -198,6 +200,8 @@ func (r *runner) run(o kernels.Op, data [][]byte) {
 		r.each(o.Gate, func(i int, g []float32) { gate(g, r.row(o.Up, i), r.act(o.Out, i)) })
 	case kernels.Feed:
 		r.each(o.In, func(i int, x []float32) { copy(r.act(o.Out, i), x) })
+	case kernels.AddScaled:
+		r.each(o.In, func(i int, x []float32) { ref.AddScaled(x, o.Factor, r.row(o.Out, i)) })
 	case kernels.AddSiLU:
 		r.each(o.In, func(i int, g []float32) { ref.AddSiLU(g, r.row(o.Out, i)) })
 	case kernels.Blend:
