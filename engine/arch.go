@@ -29,6 +29,8 @@ type traits struct {
 	caps              bool // reads the soft caps of attention scores and logits
 	attnCap, finalCap float64
 	wideScale         int // with so many layers, scores are scaled by 1/√(d/heads) instead of 1/√headDim
+
+	reads []string // those of specialKeys that are part of the architecture
 }
 
 // architectures are those that run. Defaults for absent keys are llama.cpp's, which most files were made for:
@@ -44,12 +46,24 @@ var architectures = map[string]traits{
 	"gemma3": {halves: true, period: 6, localBase: 10000, gelu: true, scaleEmbed: true, postNorms: true, headNorms: true,
 		caps: true, wideScale: 62},
 	"phi3": {halves: true, fused: true, ropeFactors: true},
+	"granite": {ropeFactors: true, period: 1, reads: []string{keyEmbedScale, keyResidualScale, keyAttnScale, keyLogitScale,
+		keyTurned}},
 }
 
-// refusedKeys change the function in ways that tandem does not compute: a value other than 0 or false is refused.
-var refusedKeys = []string{
-	"expert_count", "attention.scale", "attention.clamp_kqv", "attention.max_alibi_bias", "embedding_scale", "residual_scale",
-	"logit_scale", "use_parallel_residual", "rope.scaling.yarn_log_multiplier", "rope.scaling.yarn_ext_factor",
+// Keys that some architectures have.
+const (
+	keyEmbedScale    = "embedding_scale"
+	keyResidualScale = "residual_scale"
+	keyAttnScale     = "attention.scale"
+	keyLogitScale    = "logit_scale"
+	keyTurned        = "rope.scaling.finetuned" // false: no layer has RoPE. Other architectures say other things with it
+)
+
+// specialKeys change the function in ways that tandem computes for the architectures alone that read them, if any. Elsewhere a value
+// other than 0 or false is refused.
+var specialKeys = []string{
+	"expert_count", keyAttnScale, "attention.clamp_kqv", "attention.max_alibi_bias", keyEmbedScale, keyResidualScale,
+	keyLogitScale, "use_parallel_residual", "rope.scaling.yarn_log_multiplier", "rope.scaling.yarn_ext_factor",
 	"rope.scaling.yarn_attn_factor",
 }
 
@@ -57,6 +71,7 @@ var refusedKeys = []string{
 type layerShape struct {
 	heads, kvHeads, ffn int
 	local               bool // attends through the window, if the model has one
+	unturned            bool // has no RoPE
 }
 
 // readTraits returns the traits of the file's architecture.
@@ -175,6 +190,10 @@ func (h *hyper) readScales(c *Config) {
 	if c.Layers == c.traits.wideScale {
 		c.attnScale = float32(1 / math.Sqrt(float64(c.Dim)/float64(c.layers[0].heads)))
 	}
+	c.attnScale = h.multiplier(&c.traits, keyAttnScale, c.attnScale)
+	c.embedScale = h.multiplier(&c.traits, keyEmbedScale, c.usualEmbedScale())
+	c.residualScale = h.multiplier(&c.traits, keyResidualScale, 1)
+	c.logitScale = 1 / h.multiplier(&c.traits, keyLogitScale, 1)
 	limit := func(key string, def float64) float32 {
 		v, err := h.file.FloatOr(h.arch+"."+key, def)
 		h.keep(err)
@@ -190,11 +209,47 @@ func (h *hyper) readScales(c *Config) {
 	c.finalCap = limit("final_logit_softcapping", c.traits.finalCap)
 }
 
+// usualEmbedScale returns what embeddings are multiplied by if no key says so.
+func (c *Config) usualEmbedScale() float32 {
+	if c.traits.scaleEmbed {
+		return float32(math.Sqrt(float64(c.Dim)))
+	}
+	return 1
+}
+
+// multiplier reads a factor; def if the file or the architecture has none.
+func (h *hyper) multiplier(t *traits, key string, def float32) float32 {
+	if !slices.Contains(t.reads, key) || !h.file.Has(h.arch+"."+key) {
+		return def
+	}
+	v, err := h.file.Float(h.arch + "." + key)
+	if h.keep(err); err == nil && !(v >= minMultiplier && v <= maxMultiplier) {
+		h.fail(tandem.Corrupt, "key %q is %v: want %v to %v", h.arch+"."+key, v, minMultiplier, maxMultiplier)
+	}
+	return float32(v)
+}
+
+// Bounds of what residuals, scores and logits are multiplied with. Published models have 0.008 to 24.
+const minMultiplier, maxMultiplier = 1e-6, 1e6
+
+// readTurned finds the layers whose heads do not turn.
+func (h *hyper) readTurned(c *Config) {
+	key := h.arch + "." + keyTurned
+	if !slices.Contains(c.traits.reads, keyTurned) {
+		return
+	}
+	turned, err := h.file.BoolOr(key, true)
+	h.keep(err)
+	for i := range c.layers {
+		c.layers[i].unturned = !turned
+	}
+}
+
 // refuse reports the first key that would change the text but is not supported.
-func (h *hyper) refuse() {
-	for _, name := range refusedKeys {
+func (h *hyper) refuse(t *traits) {
+	for _, name := range specialKeys {
 		key := h.arch + "." + name
-		if !h.file.Has(key) {
+		if !h.file.Has(key) || slices.Contains(t.reads, name) {
 			continue
 		}
 		if off, err := h.file.Bool(key); err == nil && !off {

@@ -13,7 +13,8 @@ import (
 
 // tiny returns a small model of an architecture without optional keys.
 func tiny(arch string, layers int) *naive {
-	n := &naive{arch: arch, dim: 48, headDim: 16, ropeDim: 16, context: 512, halves: arch != "llama"}
+	n := &naive{arch: arch, dim: 48, headDim: 16, ropeDim: 16, context: 512,
+		halves: !slices.Contains([]string{"llama", "granite"}, arch)}
 	n.heads, n.kv, n.ffn = slices.Repeat([]int{4}, layers), slices.Repeat([]int{2}, layers), slices.Repeat([]int{80}, layers)
 	n.keys = map[string]any{}
 	switch arch {
@@ -153,6 +154,19 @@ func archCases() map[string]archCase {
 		return 0
 	}), gemma3(local(6, 8)))
 
+	granite := tiny("granite", 2).with("embedding_scale", float32(12)).with("residual_scale", float32(0.22)).with("attention.scale",
+		float32(0.05)).with("logit_scale", float32(8))
+	add("granite", 40, granite, func(n *naive) { n.embedScale, n.residualScale, n.attnScale, n.logitDivisor = 12, 0.22, 0.05, 8 },
+		func(n *naive) { n.residualScale = 1 })
+	add("granite scale of embeddings", 40, tiny("granite", 2).with("embedding_scale", float32(0.3)),
+		func(n *naive) { n.embedScale = 0.3 }, func(n *naive) { n.embedScale = 0 })
+	add("granite scale of scores", 40, tiny("granite", 2).with("attention.scale", float32(0.6)),
+		func(n *naive) { n.attnScale, n.biases, n.tied = 0.6, "qkvogud", true }, func(n *naive) { n.attnScale = 0 })
+	add("granite scale of logits", 40, tiny("granite", 2).with("logit_scale", float32(0.7)),
+		func(n *naive) { n.logitDivisor = 0.7 }, func(n *naive) { n.logitDivisor = 0 })
+	add("granite without rope", 40, tiny("granite", 2).with("rope.scaling.finetuned", false).with("residual_scale", float32(1.7)),
+		func(n *naive) { n.residualScale, n.unturned = 1.7, func(int) bool { return true } }, func(n *naive) { n.unturned = nil })
+
 	long, short := []float64{1, 1.2, 1.5, 2, 5, 9, 20, 30}, []float64{1, 1, 1.05, 1.1, 1.2, 1.4, 1.7, 2}
 	both := map[string][]float64{"rope_factors_long.weight": long, "rope_factors_short.weight": short}
 	longrope := func(f []float64) func(*naive) {
@@ -214,7 +228,8 @@ func distance(got *Output, want [][]float64) (rms, worst float64) {
 // sessions with trees, and all instruction sets give the same bits.
 func TestArchitecturesExact(t *testing.T) {
 	cases := archCases()
-	for _, name := range []string{"mistral", "per layer", "qwen2 yarn", "qwen3", "gemma", "gemma2", "gemma3", "phi3", "phi3 long"} {
+	for _, name := range []string{"mistral", "per layer", "qwen2 yarn", "qwen3", "gemma", "gemma2", "gemma3", "phi3", "phi3 long",
+		"granite"} {
 		t.Run(name, func(t *testing.T) {
 			c := cases[name].model
 			c.generate(3)

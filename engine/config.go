@@ -29,6 +29,9 @@ type Config struct {
 	window            int // of local layers: a query at p sees position j if p-j < window; 0: all
 	rope              ropeConfig
 	attnScale         float32
+	embedScale        float32 // embeddings are multiplied by it; 1: not
+	residualScale     float32 // so are the outputs of attention and feed-forward
+	logitScale        float32 // so are logits
 	attnCap, finalCap float32 // soft caps of attention scores and logits; 0: none
 }
 
@@ -134,8 +137,9 @@ func (h *hyper) config(t traits, vocab, dim int) (Config, error) {
 	h.check(&c, vocab)
 	h.readRoPE(&c)
 	h.readWindow(&c)
+	h.readTurned(&c)
 	h.readScales(&c)
-	h.refuse()
+	h.refuse(&t)
 	return c, h.err
 }
 

@@ -133,7 +133,9 @@ func (m *Model) outlineDraft(f, of *gguf.File) error {
 	if m.config, err = h.config(traits{}, own.Vocab, own.DraftWidth); err != nil {
 		return err
 	}
-	m.config.finalCap = large.finalCap
+	if m.config.finalCap = large.finalCap; own.Kind != SideEagle3 { // which has an output matrix of its own
+		m.config.logitScale = large.logitScale
+	}
 	m.weights.draft = d
 	c := &catalog{file: f, used: map[string]bool{}, finite: true}
 	d.collect(c, &m.weights, &m.config)

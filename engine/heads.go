@@ -106,7 +106,7 @@ func (h *medusa) plan(m *Model, heads []head, matrices []matrix) {
 		if h.own {
 			p.Feed(z, act)
 			p.MatMul(head.output, act, logits, kernels.MatMulOpt{})
-			m.config.cap(p, logits)
+			m.config.finish(p, logits)
 			p.TopK(logits)
 		}
 	}
@@ -121,8 +121,11 @@ func addWeights(p *kernels.Program, matrices []matrix, layout func(kernels.Type)
 	}
 }
 
-// cap caps logits as the model does.
-func (c *Config) cap(p *kernels.Program, logits kernels.Buf) {
+// finish scales and caps logits as the model does.
+func (c *Config) finish(p *kernels.Program, logits kernels.Buf) {
+	if c.logitScale != 1 {
+		p.Scale(logits, c.logitScale)
+	}
 	if c.finalCap != 0 {
 		p.SoftCap(logits, c.finalCap)
 	}
@@ -135,7 +138,7 @@ func (m *Model) planProduct() *product {
 	p.Stage("the output")
 	p.Feed(in, act)
 	p.MatMul(p.Weight(m.plan.Weights[m.weights.head]), act, logits, kernels.MatMulOpt{})
-	m.config.cap(p, logits)
+	m.config.finish(p, logits)
 	p.TopK(logits)
 	return &product{program: p, in: in}
 }

@@ -58,6 +58,16 @@ func TestBrokenTraits(t *testing.T) {
 			"rope factor 3 is NaN"},
 		{"too few factors", tiny("llama", 2), factors("rope_freqs.weight", 1, 1), tandem.Corrupt, "rope_freqs.weight"},
 		{"factors of qwen2", tiny("qwen2", 2), factors("rope_freqs.weight", one...), tandem.Unsupported, "rope_freqs.weight"},
+		{"scale of embeddings 0", tiny("granite", 2).with("embedding_scale", float32(0)), nil, tandem.Corrupt,
+			`"granite.embedding_scale" is 0: want`},
+		{"scale of residuals below 0", tiny("granite", 2).with("residual_scale", float32(-0.22)), nil, tandem.Corrupt, "residual_scale"},
+		{"scale of scores NaN", tiny("granite", 2).with("attention.scale", float32(math.NaN())), nil, tandem.Corrupt, "attention.scale"},
+		{"scale of logits infinite", tiny("granite", 2).with("logit_scale", math.Inf(1)), nil, tandem.Corrupt, "logit_scale"},
+		{"scale of logits in words", tiny("granite", 2).with("logit_scale", "eight"), nil, tandem.Corrupt, "logit_scale"},
+		{"scale of residuals of llama", tiny("llama", 2).with("residual_scale", float32(0.2)), nil, tandem.Unsupported, "residual_scale"},
+		{"rope or not", tiny("granite", 2).with("rope.scaling.finetuned", "no"), nil, tandem.Corrupt, "rope.scaling.finetuned"},
+		{"window of granite", tiny("granite", 2).with("attention.sliding_window", uint32(100)), nil, tandem.Unsupported,
+			"granite.attention.sliding_window"},
 		{"experts", tiny("qwen3", 2).with("expert_count", uint32(8)), nil, tandem.Unsupported, "qwen3.expert_count"},
 		{"scale of scores", tiny("llama", 2).with("attention.scale", float32(0.1)), nil, tandem.Unsupported, "attention.scale"},
 		{"not causal", tiny("gemma3", 2).with("attention.causal", false), nil, tandem.Unsupported, "attention.causal"},
@@ -105,7 +115,8 @@ func FuzzHyperParameters(f *testing.F) {
 		"attention.sliding_window", "attention.sliding_window_pattern", "attn_logit_softcapping", "final_logit_softcapping",
 		"rope.dimension_count",
 		"rope.freq_base", "rope.scaling.type", "rope.scaling.factor", "rope.scaling.attn_factor", "rope.scaling.original_context_length",
-		"rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "rope.scale_linear", "expert_count"}
+		"rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "rope.scale_linear", "expert_count", "embedding_scale", "residual_scale",
+		"attention.scale", "logit_scale", "rope.scaling.finetuned"}
 	var archs []string
 	for a := range architectures {
 		archs = append(archs, a)

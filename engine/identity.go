@@ -115,6 +115,14 @@ func (c *Config) writeShape(w io.Writer) {
 	for _, l := range c.layers {
 		fmt.Fprintln(w, l.heads, l.kvHeads, l.ffn, l.local)
 	}
+	if c.embedScale != c.usualEmbedScale() || c.residualScale != 1 || c.logitScale != 1 {
+		fmt.Fprintln(w, "scales 1", bits(c.embedScale), bits(c.residualScale), bits(c.logitScale))
+	}
+	for i, l := range c.layers {
+		if l.unturned {
+			fmt.Fprintln(w, "unturned", i)
+		}
+	}
 }
 
 // writeRope writes the rotation of heads in layers without and with a window.

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/engine/token"
@@ -120,8 +121,15 @@ func (c *Config) describe(w *weights) (words []string) {
 		}
 	}
 	t := &c.traits
+	unturned := 0
+	for _, l := range c.layers {
+		if l.unturned {
+			unturned++
+		}
+	}
 	add(t.halves, "rope pairs halves of a head")
 	add(!t.halves, "rope pairs neighbours")
+	add(unturned > 0, "no rope in %d of %d layers", unturned, c.Layers)
 	add(c.RopeDim != c.HeadDim, "rope on %d of %d elements", c.RopeDim, c.HeadDim)
 	add(c.rope.factor != 1 || c.rope.kind == "yarn" || c.rope.kind == "longrope", "rope scaling %s, factor %g, magnitude %.4g", c.rope.kind,
 		c.rope.factor, c.rope.magnitude)
@@ -136,6 +144,10 @@ func (c *Config) describe(w *weights) (words []string) {
 	add(c.window > 0 && t.localBase != 0, "rope base %g in those", t.localBase)
 	add(t.gelu, "GELU gate")
 	add(t.scaleEmbed, "embeddings scaled by the root of d")
+	add(c.embedScale != c.usualEmbedScale(), "embeddings scaled by %g", c.embedScale)
+	add(c.residualScale != 1, "outputs of attention and feed-forward scaled by %g", c.residualScale)
+	add(slices.Contains(t.reads, keyAttnScale), "attention scores scaled by %g", c.attnScale)
+	add(c.logitScale != 1, "logits scaled by %g", c.logitScale)
 	add(t.headNorms, "norms of each query and key head")
 	add(t.postNorms, "norms after attention and feed-forward")
 	add(c.attnCap != 0, "attention scores capped at %g", c.attnCap)

@@ -26,10 +26,13 @@ type naive struct {
 	biases                string         // which of "qkvogud" have a bias
 	halves, gelu          bool
 	headNorms, postNorms  bool
-	embedScale            float64
+	embedScale            float64                    // 0: 1, as of the next two
+	residualScale         float64                    // of the outputs of attention and feed-forward
+	logitDivisor          float64                    // logits are divided by it
 	attnScale             float64                    // 0: 1/√headDim
 	attnCap, finalCap     float64                    // 0: none
 	window                func(layer int) int        // nil: none
+	unturned              func(layer int) bool       // has no RoPE; nil: none
 	angle                 func(layer, i int) float64 // of pair i, per position; nil: 10000^(-2i/ropeDim)
 	magnitude             float64                    // 0: 1
 	factors               map[string][]float64       // rope factor tensors
@@ -213,10 +216,7 @@ func (n *naive) turn(x []float64, layer, pos int) {
 			if n.halves {
 				at, other = h+i, h+i+n.ropeDim/2
 			}
-			m := n.magnitude
-			if m == 0 {
-				m = 1
-			}
+			m := orOne(n.magnitude)
 			cos, sin := m*math.Cos(float64(pos)*a), m*math.Sin(float64(pos)*a)
 			x[at], x[other] = x[at]*cos-x[other]*sin, x[at]*sin+x[other]*cos
 		}
@@ -247,7 +247,7 @@ func (n *naive) forward(tokens []tandem.Token) [][]float64 {
 	for pos, token := range tokens {
 		x := append([]float64(nil), n.weights["token_embd.weight"][int(token)*n.dim:][:n.dim]...)
 		for i := range x {
-			x[i] *= max(1, n.embedScale)
+			x[i] *= orOne(n.embedScale)
 		}
 		for l := range n.heads {
 			at := fmt.Sprintf("blk.%d.", l)
@@ -261,8 +261,10 @@ func (n *naive) forward(tokens []tandem.Token) [][]float64 {
 					copy(k[h:], n.norm(at+"attn_k_norm", k[h:h+n.headDim]))
 				}
 			}
-			n.turn(q, l, pos)
-			n.turn(k, l, pos)
+			if n.unturned == nil || !n.unturned(l) {
+				n.turn(q, l, pos)
+				n.turn(k, l, pos)
+			}
 			keys[l], values[l] = append(keys[l], half(k)), append(values[l], half(v))
 			n.residual(x, n.mul(at+"attn_output", n.attend(q, keys[l], values[l], l)), at+"post_attention_norm")
 			y = n.norm(at+"ffn_norm", x)
@@ -282,7 +284,7 @@ func (n *naive) forward(tokens []tandem.Token) [][]float64 {
 		}
 		out := n.mul(head, n.norm("output_norm", x))
 		for i := range out {
-			out[i] = softCap(out[i], n.finalCap)
+			out[i] = softCap(out[i]/orOne(n.logitDivisor), n.finalCap)
 		}
 		logits = append(logits, out)
 	}
@@ -294,8 +296,16 @@ func (n *naive) residual(x, y []float64, post string) {
 		y = n.norm(post, y)
 	}
 	for i := range x {
-		x[i] += y[i]
+		x[i] += orOne(n.residualScale) * y[i]
 	}
+}
+
+// orOne returns x, or 1 for 0.
+func orOne(x float64) float64 {
+	if x == 0 {
+		return 1
+	}
+	return x
 }
 
 // attend returns the attention of the last position's heads.

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"fmt"
-	"math"
 
 	"github.com/tandem-llm/tandem/kernels"
 )
@@ -10,11 +9,11 @@ import (
 // planner lays the pass of a model out as one list of operations. Only some architectures have the parts
 // in brackets (traits):
 //
-//	x = embed(tokens) [·√d]
-//	per layer: n = norm(x); q, k, v = W n [+ b]; [q, k = norm of each head]; RoPE(q, k); cache k, v
-//	           x += [norm] Wo attention(q) [+ b]
-//	           n = norm(x); x += [norm] Wdown (act(Wgate n [+ b]) ∘ (Wup n [+ b])) [+ b]
-//	wanted rows: logits = Whead norm(x) [soft cap]; the best tokens of each
+//	x = embed(tokens) [·scale]
+//	per layer: n = norm(x); q, k, v = W n [+ b]; [q, k = norm of each head]; [RoPE(q, k)]; cache k, v
+//	           x += [norm or scale] (Wo attention(q) [+ b])
+//	           n = norm(x); x += [norm or scale] (Wdown (act(Wgate n [+ b]) ∘ (Wup n [+ b])) [+ b])
+//	wanted rows: logits = Whead norm(x) [·scale] [soft cap]; the best tokens of each
 type planner struct {
 	*kernels.Program
 	*Config
@@ -50,8 +49,8 @@ func (m *Model) program(layout func(kernels.Type) kernels.Layout) *kernels.Progr
 	} else {
 		b.Embed(b.w.embed, b.x)
 	}
-	if c.traits.scaleEmbed {
-		b.Scale(b.x, float32(math.Sqrt(float64(c.Dim))))
+	if c.embedScale != 1 {
+		b.Scale(b.x, c.embedScale)
 	}
 	for i := range b.w.layers {
 		b.attention(i)
@@ -64,7 +63,7 @@ func (m *Model) program(layout func(kernels.Type) kernels.Layout) *kernels.Progr
 	b.norm(last, b.w.outputNorm, lastNorm)
 	b.Stage("the output")
 	b.MatMul(b.w.head, lastNorm, m.logits, kernels.MatMulOpt{})
-	c.cap(b.Program, m.logits)
+	c.finish(b.Program, m.logits)
 	b.TopK(m.logits)
 	return b.Program
 }
@@ -96,9 +95,11 @@ func (b *planner) attention(i int) {
 		b.HeadNorm(q, s.heads, l.qNorm, b.NormEps)
 		b.HeadNorm(k, s.kvHeads, l.kNorm, b.NormEps)
 	}
-	turn := b.rotation(s.local, b.w.ropeFactors)
-	b.RoPE(q, s.heads, b.HeadDim, turn)
-	b.RoPE(k, s.kvHeads, b.HeadDim, turn)
+	if !s.unturned {
+		turn := b.rotation(s.local, b.w.ropeFactors)
+		b.RoPE(q, s.heads, b.HeadDim, turn)
+		b.RoPE(k, s.kvHeads, b.HeadDim, turn)
+	}
 	b.StoreKV(b.stored("k stored", k, s.kvHeads), b.stored("v stored", v, s.kvHeads), i)
 	opt := kernels.AttentionOpt{Scale: b.attnScale, SoftCap: b.attnCap}
 	if s.local {
@@ -145,7 +146,7 @@ func (b *planner) feedForward(i int) {
 
 // add adds w·in + bias to the residual stream; norm, if not nil, is the weight of a norm that is applied first.
 func (b *planner) add(w kernels.W, in kernels.Act, bias, norm []float32) {
-	if norm == nil {
+	if norm == nil && b.residualScale == 1 {
 		b.MatMul(w, in, b.x, kernels.MatMulOpt{Add: true})
 		b.bias(b.x, bias)
 		return
@@ -153,6 +154,10 @@ func (b *planner) add(w kernels.W, in kernels.Act, bias, norm []float32) {
 	branch := b.buf("branch", b.Dim)
 	b.MatMul(w, in, branch, kernels.MatMulOpt{})
 	b.bias(branch, bias)
+	if norm == nil {
+		b.AddScaled(branch, b.residualScale, b.x)
+		return
+	}
 	b.NormAdd(branch, norm, b.NormEps, b.x)
 }
 
