@@ -19,7 +19,7 @@ proto: ## generate the Go code of the contracts
 	$(GO) tool -modfile=tools/go.mod buf generate
 
 golden: ## compares logits and tokens with another engine's (needs ../shared)
-	$(GO) test ./test -run Golden -count 1 -v
+	$(GO) test ./engine ./test -run Golden -count 1 -v
 
 long: ## speculation equals plain decoding for all prompts, seeds, trees, drafts, instruction sets: hours on 2 cores; FILTER=go-dev-0 for some
 	$(GO) test ./kernels/cpu ./gateway -long -count 1

@@ -24,6 +24,7 @@ type traits struct {
 	// 1: none does, and a window in the file is refused.
 	period    int
 	window    int     // default of attention.sliding_window; 0: no window
+	noRoPE    int     // of every so many layers the last has no RoPE; 0: all have
 	localBase float64 // default RoPE base of layers with a window; 0: as in the others
 
 	caps              bool // reads the soft caps of attention scores and logits
@@ -48,6 +49,7 @@ var architectures = map[string]traits{
 	"phi3": {halves: true, fused: true, ropeFactors: true},
 	"granite": {ropeFactors: true, period: 1, reads: []string{keyEmbedScale, keyResidualScale, keyAttnScale, keyLogitScale,
 		keyTurned}},
+	"smollm3": {period: 1, noRoPE: 4},
 }
 
 // Keys that some architectures have.
@@ -234,14 +236,14 @@ const minMultiplier, maxMultiplier = 1e-6, 1e6
 
 // readTurned finds the layers whose heads do not turn.
 func (h *hyper) readTurned(c *Config) {
-	key := h.arch + "." + keyTurned
-	if !slices.Contains(c.traits.reads, keyTurned) {
-		return
+	turned := true
+	if slices.Contains(c.traits.reads, keyTurned) {
+		var err error
+		turned, err = h.file.BoolOr(h.arch+"."+keyTurned, true)
+		h.keep(err)
 	}
-	turned, err := h.file.BoolOr(key, true)
-	h.keep(err)
 	for i := range c.layers {
-		c.layers[i].unturned = !turned
+		c.layers[i].unturned = !turned || c.traits.noRoPE > 0 && (i+1)%c.traits.noRoPE == 0
 	}
 }
 

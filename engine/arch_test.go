@@ -14,7 +14,7 @@ import (
 // tiny returns a small model of an architecture without optional keys.
 func tiny(arch string, layers int) *naive {
 	n := &naive{arch: arch, dim: 48, headDim: 16, ropeDim: 16, context: 512,
-		halves: !slices.Contains([]string{"llama", "granite"}, arch)}
+		halves: !slices.Contains([]string{"llama", "granite", "smollm3"}, arch)}
 	n.heads, n.kv, n.ffn = slices.Repeat([]int{4}, layers), slices.Repeat([]int{2}, layers), slices.Repeat([]int{80}, layers)
 	n.keys = map[string]any{}
 	switch arch {
@@ -167,6 +167,19 @@ func archCases() map[string]archCase {
 	add("granite without rope", 40, tiny("granite", 2).with("rope.scaling.finetuned", false).with("residual_scale", float32(1.7)),
 		func(n *naive) { n.residualScale, n.unturned = 1.7, func(int) bool { return true } }, func(n *naive) { n.unturned = nil })
 
+	fourth := func(n *naive) { n.unturned = func(l int) bool { return l%4 == 3 } }
+	add("smollm3", 40, tiny("smollm3", 5).with("rope.freq_base", float32(5e6)), func(n *naive) {
+		fourth(n)
+		base(5e6)(n)
+	}, func(n *naive) { n.unturned = func(l int) bool { return l%4 == 0 } })
+	add("smollm3 yarn", 90, tiny("smollm3", 4).with("rope.scaling.type", "yarn").with("rope.scaling.factor",
+		float32(4)).with("rope.scaling.original_context_length", uint32(64)), func(n *naive) {
+		fourth(n)
+		n.biases = "qkvo"
+		n.angle = func(_, i int) float64 { return yarn(10000, i, 16, 4, 64) }
+		n.magnitude = 1 + 0.1*math.Log(4)
+	}, func(n *naive) { n.unturned = nil })
+
 	long, short := []float64{1, 1.2, 1.5, 2, 5, 9, 20, 30}, []float64{1, 1, 1.05, 1.1, 1.2, 1.4, 1.7, 2}
 	both := map[string][]float64{"rope_factors_long.weight": long, "rope_factors_short.weight": short}
 	longrope := func(f []float64) func(*naive) {
@@ -229,7 +242,7 @@ func distance(got *Output, want [][]float64) (rms, worst float64) {
 func TestArchitecturesExact(t *testing.T) {
 	cases := archCases()
 	for _, name := range []string{"mistral", "per layer", "qwen2 yarn", "qwen3", "gemma", "gemma2", "gemma3", "phi3", "phi3 long",
-		"granite"} {
+		"granite", "smollm3"} {
 		t.Run(name, func(t *testing.T) {
 			c := cases[name].model
 			c.generate(3)

@@ -36,6 +36,8 @@ type naive struct {
 	angle                 func(layer, i int) float64 // of pair i, per position; nil: 10000^(-2i/ropeDim)
 	magnitude             float64                    // 0: 1
 	factors               map[string][]float64       // rope factor tensors
+	eps                   float64                    // of norms; 0: 1e-5
+	floats                bool                       // keys and values are not rounded to halves
 	weights               map[string][]float64       // by tensor name; row-major
 	shapes                map[string][2]int          // rows (outputs; 1 for a vector), columns
 }
@@ -197,9 +199,13 @@ func (n *naive) norm(name string, x []float64) []float64 {
 	for _, v := range x {
 		mean += v * v / float64(len(x))
 	}
+	eps := n.eps
+	if eps == 0 {
+		eps = 1e-5
+	}
 	out := make([]float64, len(x))
 	for i, v := range x {
-		out[i] = v / math.Sqrt(mean+1e-5) * n.weights[name+".weight"][i]
+		out[i] = v / math.Sqrt(mean+eps) * n.weights[name+".weight"][i]
 	}
 	return out
 }
@@ -224,8 +230,11 @@ func (n *naive) turn(x []float64, layer, pos int) {
 }
 
 // half rounds to an IEEE half, as the cache of the engine does: nearest multiple of 2^(exponent-10).
-func half(v []float64) []float64 {
+func (n *naive) half(v []float64) []float64 {
 	for i, x := range v {
+		if n.floats {
+			break
+		}
 		_, e := math.Frexp(x)
 		unit := math.Ldexp(1, max(e-11, -24))
 		v[i] = math.RoundToEven(x/unit) * unit
@@ -265,7 +274,7 @@ func (n *naive) forward(tokens []tandem.Token) [][]float64 {
 				n.turn(q, l, pos)
 				n.turn(k, l, pos)
 			}
-			keys[l], values[l] = append(keys[l], half(k)), append(values[l], half(v))
+			keys[l], values[l] = append(keys[l], n.half(k)), append(values[l], n.half(v))
 			n.residual(x, n.mul(at+"attn_output", n.attend(q, keys[l], values[l], l)), at+"post_attention_norm")
 			y = n.norm(at+"ffn_norm", x)
 			gate, up := n.mul(at+"ffn_gate", y), n.mul(at+"ffn_up", y)

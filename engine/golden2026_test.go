@@ -1,0 +1,175 @@
+package engine
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/kernels/ref"
+)
+
+// golden2026 are the models of ../shared/golden/arch2026, with what their architecture has beside the keys that fromFile reads.
+var golden2026 = map[string]func(n *naive){
+	"granite": func(n *naive) { n.embedScale, n.residualScale, n.attnScale, n.logitDivisor = 12, 0.22, 0.05, 8 },
+	"smollm3": func(n *naive) {
+		n.unturned = func(l int) bool { return l%4 == 3 }
+		n.angle = func(_, i int) float64 { return frequency(5e6, i, n.ropeDim) }
+	},
+}
+
+// TestGolden2026 compares tiny models of newer architectures with another engine's figures, with float arithmetic (float_top) and with the
+// formulas. In one pass and token by token the bits are the same.
+//
+// tandem keeps keys and values as halves. The other engine keeps keys as floats here, so that it may be nearer to float arithmetic. What
+// counts is how far tandem is from float arithmetic that rounds keys and values as the cache does: nearer than the other engine is to
+// float_top. Without that rounding the formulas are float_top.
+func TestGolden2026(t *testing.T) {
+	for name, change := range golden2026 {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(shared, "golden/arch2026/arch-"+name)
+			c := readGolden2026(t, path+".json")
+			m := openTest(t, path+".gguf", Options{KVPages: PagesFor(2, 192, 0)})
+			square, count := checkPrompt(t, m, c)
+			checkGreedy(t, m, c)
+			ones := slices.Repeat([]int{1}, len(c.Tokens))
+			whole := inPieces(t, m, c.Tokens, []int{len(c.Tokens)})
+			if err := sameBits(whole, inPieces(t, m, c.Tokens, ones)); err != nil {
+				t.Errorf("in one pass and token by token: %v", err)
+			}
+
+			n := fromFile(t, path+".gguf")
+			change(n)
+			halves := c.distance(func(i, id int) float64 { return float64(whole[i*m.Config().Vocab+id]) }, n.forward(c.Tokens))
+			n.floats = true
+			exact := n.forward(c.Tokens)
+			formulas, other := c.distance(nil, exact), c.distance(c.other, exact)
+			t.Logf("r.m.s. distance from float_top %.5f, the other engine's %.5f, the formulas' %.5f; from the formulas with halves %.5f",
+				math.Sqrt(square/count), other, formulas, halves)
+			if !(formulas < 0.0005) {
+				t.Errorf("the formulas are %.5f from float arithmetic: they are not the reference's", formulas)
+			}
+			if !(halves < other) {
+				t.Errorf("r.m.s. distance from float arithmetic with such a cache %.5f: want less than the other engine's %.5f", halves, other)
+			}
+		})
+	}
+}
+
+func readGolden2026(t *testing.T, path string) goldenCase {
+	figures, err := os.ReadFile(path)
+	if err != nil {
+		t.Skipf("%v: figures of another engine are not here", err)
+	}
+	c := goldenCase{ID: filepath.Base(path)}
+	tolerance := struct{ Tolerance float64 }{}
+	if err := json.Unmarshal(figures, &c); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(figures, &tolerance); err != nil {
+		t.Fatal(err)
+	}
+	c.Tol = tolerance.Tolerance
+	if n := len(c.Tokens); c.Tol <= 0 || n == 0 || len(c.PromptTop) != n || len(c.FloatTop) != n || len(c.Greedy) == 0 ||
+		len(c.Top2) != len(c.Greedy) {
+		t.Fatalf("tolerance %v; of %d positions %d have figures and %d those of float arithmetic; of %d tokens continued %d", c.Tol, n,
+			len(c.PromptTop), len(c.FloatTop), len(c.Greedy), len(c.Top2))
+	}
+	return c
+}
+
+// other returns the other engine's logit of a token at a position; NaN if it is not known.
+func (c *goldenCase) other(i, id int) float64 {
+	for _, e := range c.PromptTop[i] {
+		if int(e[0]) == id {
+			return e[1]
+		}
+	}
+	return math.NaN()
+}
+
+// distance returns the r.m.s. distance of some logits, or of float_top for nil, from logits by the formulas, over the tokens of float_top.
+func (c *goldenCase) distance(logits func(i, id int) float64, formulas [][]float64) float64 {
+	var square, count float64
+	for i, top := range c.FloatTop {
+		for _, e := range top {
+			x := e[1]
+			if logits != nil {
+				x = logits(i, int(e[0]))
+			}
+			if d := x - formulas[i][int(e[0])]; d == d {
+				square, count = square+d*d, count+1
+			}
+		}
+	}
+	return math.Sqrt(square / count)
+}
+
+// fromFile reads shape and weights of a file. Tensors of several matrices are taken apart.
+func fromFile(t *testing.T, path string) *naive {
+	f, err := gguf.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	n := &naive{weights: map[string][]float64{}, shapes: map[string][2]int{}}
+	if n.arch, err = f.String("general.architecture"); err != nil {
+		t.Fatal(err)
+	}
+	count := func(key string, def int) int {
+		v, err := f.IntOr(n.arch+"."+key, 1, 1<<20, def)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	if n.eps, err = f.Float(n.arch + ".attention.layer_norm_rms_epsilon"); err != nil {
+		t.Fatal(err)
+	}
+	layers, heads := count("block_count", 0), count("attention.head_count", 0)
+	n.dim, n.heads = count("embedding_length", 0), slices.Repeat([]int{heads}, layers)
+	n.kv, n.ffn = slices.Repeat([]int{count("attention.head_count_kv", 0)}, layers), slices.Repeat([]int{count("feed_forward_length", 0)}, layers)
+	n.headDim = count("attention.key_length", n.dim/heads)
+	n.ropeDim = count("rope.dimension_count", n.headDim)
+	n.tied = f.Tensor("output.weight") == nil
+	for _, x := range f.Tensors() {
+		n.take(t, &x)
+	}
+	return n
+}
+
+func (n *naive) take(t *testing.T, x *gguf.Tensor) {
+	data, err := x.Bytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	narrow, wide := make([]float32, x.Elements()), make([]float64, x.Elements())
+	ref.Dequantize(uint32(x.Type), data, narrow)
+	for i, v := range narrow {
+		wide[i] = float64(v)
+	}
+	cols := x.Shape[0]
+	add := func(name string, rows int) {
+		n.weights[name], n.shapes[name] = wide[:rows*cols], [2]int{rows, cols}
+		wide = wide[rows*cols:]
+	}
+	var layer int
+	fmt.Sscanf(x.Name, "blk.%d.", &layer)
+	at := fmt.Sprintf("blk.%d.", layer)
+	switch name := strings.TrimPrefix(x.Name, at); {
+	case name == "attn_qkv.weight":
+		add(at+"attn_q.weight", n.heads[layer]*n.headDim)
+		add(at+"attn_k.weight", n.kv[layer]*n.headDim)
+		add(at+"attn_v.weight", n.kv[layer]*n.headDim)
+	case name == "ffn_up.weight" && x.Shape[1] == 2*n.ffn[layer]:
+		add(at+"ffn_gate.weight", n.ffn[layer])
+		add(at+"ffn_up.weight", n.ffn[layer])
+	default:
+		add(x.Name, len(wide)/cols)
+	}
+}
