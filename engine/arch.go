@@ -49,7 +49,8 @@ var architectures = map[string]traits{
 	"phi3": {halves: true, fused: true, ropeFactors: true},
 	"granite": {ropeFactors: true, period: 1, reads: []string{keyEmbedScale, keyResidualScale, keyAttnScale, keyLogitScale,
 		keyTurned}},
-	"smollm3": {period: 1, noRoPE: 4},
+	"smollm3":  {period: 1, noRoPE: 4},
+	"mistral3": {period: 1, reads: []string{keyYarnLog, keyTemperature}},
 }
 
 // Keys that some architectures have.
@@ -58,6 +59,8 @@ const (
 	keyResidualScale = "residual_scale"
 	keyAttnScale     = "attention.scale"
 	keyLogitScale    = "logit_scale"
+	keyYarnLog       = "rope.scaling.yarn_log_multiplier"
+	keyTemperature   = "attention.temperature_scale"
 	keyTurned        = "rope.scaling.finetuned" // false: no layer has RoPE. Other architectures say other things with it
 )
 
@@ -65,7 +68,7 @@ const (
 // other than 0 or false is refused.
 var specialKeys = []string{
 	"expert_count", keyAttnScale, "attention.clamp_kqv", "attention.max_alibi_bias", keyEmbedScale, keyResidualScale,
-	keyLogitScale, "use_parallel_residual", "rope.scaling.yarn_log_multiplier", "rope.scaling.yarn_ext_factor",
+	keyLogitScale, "use_parallel_residual", keyYarnLog, keyTemperature, "rope.scaling.yarn_ext_factor",
 	"rope.scaling.yarn_attn_factor",
 }
 
@@ -195,6 +198,11 @@ func (h *hyper) readScales(c *Config) {
 	c.attnScale = h.multiplier(&c.traits, keyAttnScale, c.attnScale)
 	c.embedScale = h.multiplier(&c.traits, keyEmbedScale, c.usualEmbedScale())
 	c.residualScale = h.multiplier(&c.traits, keyResidualScale, 1)
+	c.temperature = h.multiplier(&c.traits, keyTemperature, 0)
+	if steps := c.temperatureSteps(); steps > maxSteps {
+		h.fail(tandem.Unsupported, "key %q is %v: queries of %d positions, with a factor for each %d, have %d factors: tandem runs up to %d",
+			h.arch+"."+keyTemperature, c.temperature, c.Context, c.rope.original, steps, maxSteps)
+	}
 	c.logitScale = 1 / h.multiplier(&c.traits, keyLogitScale, 1)
 	limit := func(key string, def float64) float32 {
 		v, err := h.file.FloatOr(h.arch+"."+key, def)
@@ -233,6 +241,25 @@ func (h *hyper) multiplier(t *traits, key string, def float32) float32 {
 
 // Bounds of what residuals, scores and logits are multiplied with. Published models have 0.008 to 24.
 const minMultiplier, maxMultiplier = 1e-6, 1e6
+
+// Bound of the factors of queries. Published models have 16: a context of 2^18 positions, trained on 2^14.
+const maxSteps = 1 << 16
+
+// temperatureSteps returns how many factors queries may have: one for each rope.original positions of the context; 0: none.
+func (c *Config) temperatureSteps() int {
+	if c.temperature == 0 {
+		return 0
+	}
+	return (c.Context-1)/c.rope.original + 1
+}
+
+// temperatures returns the factors of queries: 1 + temperature·ln(1 + step).
+func (c *Config) temperatures() (factors []float32) {
+	for step := range c.temperatureSteps() {
+		factors = append(factors, float32(1+float64(float64(c.temperature)*ln(float64(1+step)))))
+	}
+	return factors
+}
 
 // readTurned finds the layers whose heads do not turn.
 func (h *hyper) readTurned(c *Config) {

@@ -14,7 +14,7 @@ import (
 // tiny returns a small model of an architecture without optional keys.
 func tiny(arch string, layers int) *naive {
 	n := &naive{arch: arch, dim: 48, headDim: 16, ropeDim: 16, context: 512,
-		halves: !slices.Contains([]string{"llama", "granite", "smollm3"}, arch)}
+		halves: !slices.Contains([]string{"llama", "granite", "smollm3", "mistral3"}, arch)}
 	n.heads, n.kv, n.ffn = slices.Repeat([]int{4}, layers), slices.Repeat([]int{2}, layers), slices.Repeat([]int{80}, layers)
 	n.keys = map[string]any{}
 	switch arch {
@@ -180,6 +180,25 @@ func archCases() map[string]archCase {
 		n.magnitude = 1 + 0.1*math.Log(4)
 	}, func(n *naive) { n.unturned = nil })
 
+	ministral := func(log, beta float64) *naive {
+		return tiny("mistral3", 2).with("rope.scaling.type", "yarn").with("rope.scaling.factor",
+			float32(16)).with("rope.scaling.original_context_length", uint32(20)).with("rope.scaling.yarn_log_multiplier",
+			float32(log)).with("attention.temperature_scale", float32(beta))
+	}
+	temperature := func(beta float64) func(int) float64 {
+		return func(pos int) float64 { return 1 + beta*math.Log(1+math.Floor(float64(pos)/20)) }
+	}
+	turns := func(n *naive) { n.angle = func(_, i int) float64 { return yarn(10000, i, n.ropeDim, 16, 20) } }
+	add("mistral3", 90, ministral(1, 0.1), func(n *naive) {
+		turns(n)
+		n.temperature = temperature(0.1)
+	}, func(n *naive) { n.temperature = nil })
+	add("mistral3 magnitude", 90, ministral(0.4, 0.7), func(n *naive) {
+		turns(n)
+		n.headDim, n.ropeDim, n.temperature = 32, 24, temperature(0.7)
+		n.magnitude = (1 + 0.1*math.Log(16)) / (1 + 0.1*0.4*math.Log(16))
+	}, func(n *naive) { n.magnitude = 1 })
+
 	long, short := []float64{1, 1.2, 1.5, 2, 5, 9, 20, 30}, []float64{1, 1, 1.05, 1.1, 1.2, 1.4, 1.7, 2}
 	both := map[string][]float64{"rope_factors_long.weight": long, "rope_factors_short.weight": short}
 	longrope := func(f []float64) func(*naive) {
@@ -242,7 +261,7 @@ func distance(got *Output, want [][]float64) (rms, worst float64) {
 func TestArchitecturesExact(t *testing.T) {
 	cases := archCases()
 	for _, name := range []string{"mistral", "per layer", "qwen2 yarn", "qwen3", "gemma", "gemma2", "gemma3", "phi3", "phi3 long",
-		"granite", "smollm3"} {
+		"granite", "smollm3", "mistral3"} {
 		t.Run(name, func(t *testing.T) {
 			c := cases[name].model
 			c.generate(3)

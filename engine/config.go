@@ -29,6 +29,7 @@ type Config struct {
 	window            int // of local layers: a query at p sees position j if p-j < window; 0: all
 	rope              ropeConfig
 	attnScale         float32
+	temperature       float32 // queries are multiplied by 1 + temperature·ln(1 + ⌊position/rope.original⌋)
 	embedScale        float32 // embeddings are multiplied by it; 1: not
 	residualScale     float32 // so are the outputs of attention and feed-forward
 	logitScale        float32 // so are logits

@@ -21,6 +21,10 @@ var golden2026 = map[string]func(n *naive){
 		n.unturned = func(l int) bool { return l%4 == 3 }
 		n.angle = func(_, i int) float64 { return frequency(5e6, i, n.ropeDim) }
 	},
+	"mistral3": func(n *naive) {
+		n.angle = func(_, i int) float64 { return yarn(1e6, i, n.ropeDim, 16, 32) }
+		n.temperature = func(pos int) float64 { return 1 + 0.1*math.Log(1+math.Floor(float64(pos)/32)) }
+	},
 }
 
 // TestGolden2026 compares tiny models of newer architectures with another engine's figures, with float arithmetic (float_top) and with the

@@ -65,6 +65,21 @@ func TestBrokenTraits(t *testing.T) {
 		{"scale of logits infinite", tiny("granite", 2).with("logit_scale", math.Inf(1)), nil, tandem.Corrupt, "logit_scale"},
 		{"scale of logits in words", tiny("granite", 2).with("logit_scale", "eight"), nil, tandem.Corrupt, "logit_scale"},
 		{"scale of residuals of llama", tiny("llama", 2).with("residual_scale", float32(0.2)), nil, tandem.Unsupported, "residual_scale"},
+		{"temperature 0", tiny("mistral3", 2).with("attention.temperature_scale", float32(0)), nil, tandem.Corrupt,
+			`"mistral3.attention.temperature_scale" is 0: want`},
+		{"temperature below 0", tiny("mistral3", 2).with("attention.temperature_scale", float32(-0.1)), nil, tandem.Corrupt,
+			"temperature_scale"},
+		{"temperature of too many steps", func() *naive {
+			n := tiny("mistral3", 2).with("attention.temperature_scale", float32(0.1)).with("rope.scaling.original_context_length", uint32(1))
+			n.context = 1 << 17
+			return n
+		}(), nil, tandem.Unsupported, "131072 factors"},
+		{"temperature of llama", tiny("llama", 2).with("attention.temperature_scale", float32(0.1)), nil, tandem.Unsupported,
+			"llama.attention.temperature_scale"},
+		{"yarn logarithm NaN", tiny("mistral3", 2).with("rope.scaling.type", "yarn").with("rope.scaling.factor", float32(4)).with(
+			"rope.scaling.yarn_log_multiplier", float32(math.NaN())), nil, tandem.Corrupt, "yarn_log_multiplier"},
+		{"yarn logarithm of qwen2", tiny("qwen2", 2).with("rope.scaling.yarn_log_multiplier", float32(1)), nil, tandem.Unsupported,
+			"qwen2.rope.scaling.yarn_log_multiplier"},
 		{"rope or not", tiny("granite", 2).with("rope.scaling.finetuned", "no"), nil, tandem.Corrupt, "rope.scaling.finetuned"},
 		{"window of granite", tiny("granite", 2).with("attention.sliding_window", uint32(100)), nil, tandem.Unsupported,
 			"granite.attention.sliding_window"},
@@ -116,7 +131,8 @@ func FuzzHyperParameters(f *testing.F) {
 		"rope.dimension_count",
 		"rope.freq_base", "rope.scaling.type", "rope.scaling.factor", "rope.scaling.attn_factor", "rope.scaling.original_context_length",
 		"rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "rope.scale_linear", "expert_count", "embedding_scale", "residual_scale",
-		"attention.scale", "logit_scale", "rope.scaling.finetuned"}
+		"attention.scale", "logit_scale", "rope.scaling.finetuned", "attention.temperature_scale",
+		"rope.scaling.yarn_log_multiplier"}
 	var archs []string
 	for a := range architectures {
 		archs = append(archs, a)

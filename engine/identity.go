@@ -118,6 +118,9 @@ func (c *Config) writeShape(w io.Writer) {
 	if c.embedScale != c.usualEmbedScale() || c.residualScale != 1 || c.logitScale != 1 {
 		fmt.Fprintln(w, "scales 1", bits(c.embedScale), bits(c.residualScale), bits(c.logitScale))
 	}
+	if c.temperature != 0 {
+		fmt.Fprintln(w, "temperature 1", bits(c.temperature), c.rope.original)
+	}
 	for i, l := range c.layers {
 		if l.unturned {
 			fmt.Fprintln(w, "unturned", i)

@@ -144,6 +144,7 @@ func (c *Config) describe(w *weights) (words []string) {
 	add(c.window > 0 && t.localBase != 0, "rope base %g in those", t.localBase)
 	add(t.gelu, "GELU gate")
 	add(t.scaleEmbed, "embeddings scaled by the root of d")
+	add(c.temperature != 0, "queries scaled by 1 + %g ln(1 + position/%d)", c.temperature, c.rope.original)
 	add(c.embedScale != c.usualEmbedScale(), "embeddings scaled by %g", c.embedScale)
 	add(c.residualScale != 1, "outputs of attention and feed-forward scaled by %g", c.residualScale)
 	add(slices.Contains(t.reads, keyAttnScale), "attention scores scaled by %g", c.attnScale)

@@ -34,6 +34,7 @@ type naive struct {
 	window                func(layer int) int        // nil: none
 	unturned              func(layer int) bool       // has no RoPE; nil: none
 	angle                 func(layer, i int) float64 // of pair i, per position; nil: 10000^(-2i/ropeDim)
+	temperature           func(pos int) float64      // factor of queries; nil: none
 	magnitude             float64                    // 0: 1
 	factors               map[string][]float64       // rope factor tensors
 	eps                   float64                    // of norms; 0: 1e-5
@@ -273,6 +274,11 @@ func (n *naive) forward(tokens []tandem.Token) [][]float64 {
 			if n.unturned == nil || !n.unturned(l) {
 				n.turn(q, l, pos)
 				n.turn(k, l, pos)
+			}
+			for i := range q {
+				if n.temperature != nil {
+					q[i] *= n.temperature(pos)
+				}
 			}
 			keys[l], values[l] = append(keys[l], n.half(k)), append(values[l], n.half(v))
 			n.residual(x, n.mul(at+"attn_output", n.attend(q, keys[l], values[l], l)), at+"post_attention_norm")

@@ -10,7 +10,7 @@ import (
 // in brackets (traits):
 //
 //	x = embed(tokens) [·scale]
-//	per layer: n = norm(x); q, k, v = W n [+ b]; [q, k = norm of each head]; [RoPE(q, k)]; cache k, v
+//	per layer: n = norm(x); q, k, v = W n [+ b]; [q, k = norm of each head]; [RoPE(q, k)]; [q·temperature]; cache k, v
 //	           x += [norm or scale] (Wo attention(q) [+ b])
 //	           n = norm(x); x += [norm or scale] (Wdown (act(Wgate n [+ b]) ∘ (Wup n [+ b])) [+ b])
 //	wanted rows: logits = Whead norm(x) [·scale] [soft cap]; the best tokens of each
@@ -23,6 +23,7 @@ type planner struct {
 	bufs   map[slot]kernels.Buf
 	acts   map[slot]kernels.Act
 	tapped map[int]kernels.Buf // by number of layers
+	temper []float32           // factors of queries, for each rope.original positions one; nil: none
 }
 
 // slot names a buffer of layers: layers that need the same size share it.
@@ -38,7 +39,7 @@ var concurrent = kernels.MatMulOpt{Concurrent: true}
 func (m *Model) program(layout func(kernels.Type) kernels.Layout) *kernels.Program {
 	c := &m.config
 	b := &planner{Program: kernels.NewProgram(m.options.MaxRows, m.options.MaxWanted), Config: c, w: &m.weights,
-		bufs: map[slot]kernels.Buf{}, acts: map[slot]kernels.Act{}, tapped: map[int]kernels.Buf{}}
+		bufs: map[slot]kernels.Buf{}, acts: map[slot]kernels.Act{}, tapped: map[int]kernels.Buf{}, temper: c.temperatures()}
 	b.KV = kernels.UniformKV(c.Layers, c.cacheHeads, c.HeadDim, m.kvType)
 	addWeights(b.Program, m.matrices, layout)
 	b.Stage("the embedding")
@@ -99,6 +100,9 @@ func (b *planner) attention(i int) {
 		turn := b.rotation(s.local, b.w.ropeFactors)
 		b.RoPE(q, s.heads, b.HeadDim, turn)
 		b.RoPE(k, s.kvHeads, b.HeadDim, turn)
+	}
+	if b.temper != nil {
+		b.PositionScale(q, b.rope.original, b.temper)
 	}
 	b.StoreKV(b.stored("k stored", k, s.kvHeads), b.stored("v stored", v, s.kvHeads), i)
 	opt := kernels.AttentionOpt{Scale: b.attnScale, SoftCap: b.attnCap}

@@ -45,6 +45,7 @@ func (h *hyper) readRoPE(c *Config) {
 	case "yarn":
 		if factor > 1 {
 			r.magnitude *= 1 + float64(0.1*ln(factor))
+			r.magnitude /= 1 + float64(float64(0.1*float64(h.multiplier(&c.traits, keyYarnLog, 0)))*ln(factor))
 		}
 		if r.betaSlow < minRopeTurns || r.betaFast < r.betaSlow || r.betaFast > maxRopeTurns || r.base == 1 {
 			h.fail(tandem.Corrupt,
