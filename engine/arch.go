@@ -49,12 +49,14 @@ var architectures = map[string]traits{
 	"phi3": {halves: true, fused: true, ropeFactors: true},
 	"granite": {ropeFactors: true, period: 1, reads: []string{keyEmbedScale, keyResidualScale, keyAttnScale, keyLogitScale,
 		keyTurned}},
+	"glm4":     {period: 1, postNorms: true, fused: true},
 	"smollm3":  {period: 1, noRoPE: 4},
 	"mistral3": {period: 1, reads: []string{keyYarnLog, keyTemperature}},
 }
 
 // Keys that some architectures have.
 const (
+	keySections      = "rope.dimension_sections"
 	keyEmbedScale    = "embedding_scale"
 	keyResidualScale = "residual_scale"
 	keyAttnScale     = "attention.scale"
@@ -68,7 +70,7 @@ const (
 // other than 0 or false is refused.
 var specialKeys = []string{
 	"expert_count", keyAttnScale, "attention.clamp_kqv", "attention.max_alibi_bias", keyEmbedScale, keyResidualScale,
-	keyLogitScale, "use_parallel_residual", keyYarnLog, keyTemperature, "rope.scaling.yarn_ext_factor",
+	keyLogitScale, "use_parallel_residual", keyYarnLog, keyTemperature, keySections, "rope.scaling.yarn_ext_factor",
 	"rope.scaling.yarn_attn_factor",
 }
 

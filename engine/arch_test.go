@@ -14,7 +14,7 @@ import (
 // tiny returns a small model of an architecture without optional keys.
 func tiny(arch string, layers int) *naive {
 	n := &naive{arch: arch, dim: 48, headDim: 16, ropeDim: 16, context: 512,
-		halves: !slices.Contains([]string{"llama", "granite", "smollm3", "mistral3"}, arch)}
+		halves: !slices.Contains([]string{"llama", "granite", "smollm3", "mistral3", "glm4"}, arch)}
 	n.heads, n.kv, n.ffn = slices.Repeat([]int{4}, layers), slices.Repeat([]int{2}, layers), slices.Repeat([]int{80}, layers)
 	n.keys = map[string]any{}
 	switch arch {
@@ -24,6 +24,8 @@ func tiny(arch string, layers int) *naive {
 		n.headNorms = true
 	case "phi3":
 		n.fused = true
+	case "glm4":
+		n.fused, n.postNorms, n.biases, n.ropeDim = true, true, "qkv", 8
 	}
 	if strings.HasPrefix(arch, "gemma") {
 		n.gelu, n.tied, n.embedScale = true, true, math.Sqrt(48)
@@ -199,6 +201,12 @@ func archCases() map[string]archCase {
 		n.magnitude = (1 + 0.1*math.Log(16)) / (1 + 0.1*0.4*math.Log(16))
 	}, func(n *naive) { n.magnitude = 1 })
 
+	add("glm4", 40, tiny("glm4", 2), nil, func(n *naive) { n.halves = true })
+	add("glm4 in parts", 40, tiny("glm4", 2).with("rope.freq_base", float32(1e6)), func(n *naive) {
+		n.fused, n.biases, n.tied, n.headDim, n.ropeDim = false, "", true, 24, 12
+		base(1e6)(n)
+	}, func(n *naive) { n.postNorms = false })
+
 	long, short := []float64{1, 1.2, 1.5, 2, 5, 9, 20, 30}, []float64{1, 1, 1.05, 1.1, 1.2, 1.4, 1.7, 2}
 	both := map[string][]float64{"rope_factors_long.weight": long, "rope_factors_short.weight": short}
 	longrope := func(f []float64) func(*naive) {
@@ -210,6 +218,8 @@ func archCases() map[string]archCase {
 	add("phi3", 40, tiny("phi3", 2).with("attention.sliding_window", uint32(11)), func(n *naive) { n.window = func(int) int { return 11 } },
 		wide)
 	add("phi3 in parts", 40, tiny("phi3", 2), func(n *naive) { n.fused = false }, func(n *naive) { n.halves = false })
+	add("phi3 biases", 40, tiny("phi3", 2), func(n *naive) { n.biases, n.tied, n.ropeDim = "qkvogud", true, 12 },
+		func(n *naive) { n.ropeDim = 16 })
 	add("phi3 long", 40, tiny("phi3", 2).with("rope.scaling.type", "longrope").with("rope.scaling.original_context_length",
 		uint32(128)).with("rope.scaling.attn_factor", float32(1.19)),
 		longrope(long), longrope(short))
@@ -261,7 +271,7 @@ func distance(got *Output, want [][]float64) (rms, worst float64) {
 func TestArchitecturesExact(t *testing.T) {
 	cases := archCases()
 	for _, name := range []string{"mistral", "per layer", "qwen2 yarn", "qwen3", "gemma", "gemma2", "gemma3", "phi3", "phi3 long",
-		"granite", "smollm3", "mistral3"} {
+		"granite", "smollm3", "mistral3", "glm4"} {
 		t.Run(name, func(t *testing.T) {
 			c := cases[name].model
 			c.generate(3)

@@ -17,6 +17,7 @@ import (
 // golden2026 are the models of ../shared/golden/arch2026, with what their architecture has beside the keys that fromFile reads.
 var golden2026 = map[string]func(n *naive){
 	"granite": func(n *naive) { n.embedScale, n.residualScale, n.attnScale, n.logitDivisor = 12, 0.22, 0.05, 8 },
+	"glm4":    func(n *naive) { n.postNorms = true },
 	"smollm3": func(n *naive) {
 		n.unturned = func(l int) bool { return l%4 == 3 }
 		n.angle = func(_, i int) float64 { return frequency(5e6, i, n.ropeDim) }

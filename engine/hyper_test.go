@@ -80,6 +80,12 @@ func TestBrokenTraits(t *testing.T) {
 			"rope.scaling.yarn_log_multiplier", float32(math.NaN())), nil, tandem.Corrupt, "yarn_log_multiplier"},
 		{"yarn logarithm of qwen2", tiny("qwen2", 2).with("rope.scaling.yarn_log_multiplier", float32(1)), nil, tandem.Unsupported,
 			"qwen2.rope.scaling.yarn_log_multiplier"},
+		{"fused bias too short", tiny("glm4", 2), func(n *naive) { n.factors = map[string][]float64{"blk.1.attn_qkv.bias": {1, 2}} },
+			tandem.Corrupt, "blk.1.attn_qkv.bias"},
+		{"feed-forward not fused twice", tiny("glm4", 2).with("feed_forward_length", uint32(160)), nil, tandem.Corrupt, "ffn_up.weight"},
+		{"sections of positions", tiny("glm4", 2).with("rope.dimension_sections", []uint32{4, 2, 2, 0}), nil, tandem.Unsupported,
+			"glm4.rope.dimension_sections"},
+		{"post norms of glm4 missing", tiny("glm4", 2), func(n *naive) { n.postNorms = false }, tandem.Corrupt, "post_attention_norm"},
 		{"rope or not", tiny("granite", 2).with("rope.scaling.finetuned", "no"), nil, tandem.Corrupt, "rope.scaling.finetuned"},
 		{"window of granite", tiny("granite", 2).with("attention.sliding_window", uint32(100)), nil, tandem.Unsupported,
 			"granite.attention.sliding_window"},
@@ -131,7 +137,7 @@ func FuzzHyperParameters(f *testing.F) {
 		"rope.dimension_count",
 		"rope.freq_base", "rope.scaling.type", "rope.scaling.factor", "rope.scaling.attn_factor", "rope.scaling.original_context_length",
 		"rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "rope.scale_linear", "expert_count", "embedding_scale", "residual_scale",
-		"attention.scale", "logit_scale", "rope.scaling.finetuned", "attention.temperature_scale",
+		"attention.scale", "logit_scale", "rope.scaling.finetuned", "rope.dimension_sections", "attention.temperature_scale",
 		"rope.scaling.yarn_log_multiplier"}
 	var archs []string
 	for a := range architectures {

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/tandem-llm/tandem"
@@ -127,13 +128,22 @@ func (n *naive) write(t testing.TB, dir string) string {
 			data = append(data, n.weights[p]...)
 			done[p] = true
 		}
-		cols := n.shapes[parts[0]][1]
-		w.Tensor(into, gguf.Type(kernels.F32), []int{cols, len(data) / cols}, bytesOfFloats(data))
+		shape := []int{len(data)}
+		if cols := n.shapes[parts[0]][1]; strings.HasSuffix(into, ".weight") {
+			shape = []int{cols, len(data) / cols}
+		}
+		w.Tensor(into, gguf.Type(kernels.F32), shape, bytesOfFloats(data))
 	}
 	for i := 0; n.fused && i < n.layers(); i++ {
 		at := fmt.Sprintf("blk.%d.", i)
-		stack(at+"attn_qkv.weight", at+"attn_q.weight", at+"attn_k.weight", at+"attn_v.weight")
-		stack(at+"ffn_up.weight", at+"ffn_gate.weight", at+"ffn_up.weight")
+		for _, of := range []string{".weight", ".bias"} {
+			if n.weights[at+"attn_q"+of] != nil {
+				stack(at+"attn_qkv"+of, at+"attn_q"+of, at+"attn_k"+of, at+"attn_v"+of)
+			}
+			if n.weights[at+"ffn_up"+of] != nil {
+				stack(at+"ffn_up"+of, at+"ffn_gate"+of, at+"ffn_up"+of)
+			}
+		}
 	}
 	for name, data := range n.weights {
 		if s := n.shapes[name]; !done[name] && s[0] == 1 {

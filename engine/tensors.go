@@ -211,19 +211,28 @@ func (c *catalog) collectLayer(l *layer, w *weights, cfg *Config, i int) {
 		c.matrix(&l.v, name("attn_v.weight"), true, kv, cfg.Dim)
 	}
 	c.matrix(&l.o, name("attn_output.weight"), true, cfg.Dim, attn)
-	l.qBias = c.vector(name("attn_q.bias"), false, attn)
-	l.kBias = c.vector(name("attn_k.bias"), false, kv)
-	l.vBias = c.vector(name("attn_v.bias"), false, kv)
+	if qkv := name("attn_qkv.bias"); t.fused && c.file.Tensor(qkv) != nil {
+		if all := c.vector(qkv, true, attn+2*kv); all != nil {
+			l.qBias, l.kBias, l.vBias = all[:attn], all[attn:attn+kv], all[attn+kv:]
+		}
+	} else {
+		l.qBias = c.vector(name("attn_q.bias"), false, attn)
+		l.kBias = c.vector(name("attn_k.bias"), false, kv)
+		l.vBias = c.vector(name("attn_v.bias"), false, kv)
+	}
 	l.oBias = c.vector(name("attn_output.bias"), false, cfg.Dim)
 	if t.fused && c.file.Tensor(name("ffn_gate.weight")) == nil {
 		c.stacked(name("ffn_up.weight"), cfg.Dim, band{&l.gate, s.ffn}, band{&l.up, s.ffn})
+		if all := c.vector(name("ffn_up.bias"), false, 2*s.ffn); all != nil {
+			l.gateBias, l.upBias = all[:s.ffn], all[s.ffn:]
+		}
 	} else {
 		c.matrix(&l.gate, name("ffn_gate.weight"), true, s.ffn, cfg.Dim)
 		c.matrix(&l.up, name("ffn_up.weight"), true, s.ffn, cfg.Dim)
+		l.gateBias = c.vector(name("ffn_gate.bias"), false, s.ffn)
+		l.upBias = c.vector(name("ffn_up.bias"), false, s.ffn)
 	}
 	c.matrix(&l.down, name("ffn_down.weight"), true, cfg.Dim, s.ffn)
-	l.gateBias = c.vector(name("ffn_gate.bias"), false, s.ffn)
-	l.upBias = c.vector(name("ffn_up.bias"), false, s.ffn)
 	l.downBias = c.vector(name("ffn_down.bias"), false, cfg.Dim)
 }
 
