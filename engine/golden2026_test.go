@@ -16,8 +16,10 @@ import (
 
 // golden2026 are the models of ../shared/golden/arch2026, with what their architecture has beside the keys that fromFile reads.
 var golden2026 = map[string]func(n *naive){
-	"granite": func(n *naive) { n.embedScale, n.residualScale, n.attnScale, n.logitDivisor = 12, 0.22, 0.05, 8 },
-	"glm4":    func(n *naive) { n.postNorms = true },
+	"granite":        func(n *naive) { n.embedScale, n.residualScale, n.attnScale, n.logitDivisor = 12, 0.22, 0.05, 8 },
+	"glm4":           func(n *naive) { n.postNorms = true },
+	"phi3-longrope":  longRope("rope_factors_long.weight"),
+	"phi3-shortrope": longRope("rope_factors_short.weight"),
 	"smollm3": func(n *naive) {
 		n.unturned = func(l int) bool { return l%4 == 3 }
 		n.angle = func(_, i int) float64 { return frequency(5e6, i, n.ropeDim) }
@@ -26,6 +28,14 @@ var golden2026 = map[string]func(n *naive){
 		n.angle = func(_, i int) float64 { return yarn(1e6, i, n.ropeDim, 16, 32) }
 		n.temperature = func(pos int) float64 { return 1 + 0.1*math.Log(1+math.Floor(float64(pos)/32)) }
 	},
+}
+
+// longRope turns halves of a head with the factors of a table.
+func longRope(table string) func(n *naive) {
+	return func(n *naive) {
+		n.halves, n.magnitude = true, 1.19
+		n.angle = func(_, i int) float64 { return frequency(10000, i, n.ropeDim) / n.weights[table][i] }
+	}
 }
 
 // TestGolden2026 compares tiny models of newer architectures with another engine's figures, with float arithmetic (float_top) and with the
