@@ -25,6 +25,10 @@ type pre struct {
 var pres = []*pre{
 	{names: []string{"llama-bpe", "llama3", "llama-v3", "falcon3"}, stages: []stage{cl100k(3)}, whole: true, addBOS: true},
 	{names: []string{"dbrx", "smaug-bpe"}, stages: []stage{cl100k(3)}},
+	{names: []string{"glm4", "chatglm-bpe"}, stages: []stage{cl100k(3)}},
+	{names: []string{"gpt-4o", "llama4"}, stages: []stage{byCase(3, true)}},
+	{names: []string{"tekken"}, stages: []stage{byCase(1, false)}, whole: true, addBOS: true},
+	{names: []string{"qwen35"}, stages: []stage{marked}},
 	{names: []string{"qwen2", "deepseek-r1-qwen", "stablelm2"}, stages: []stage{cl100k(1)}},
 	{names: []string{"gpt-2", "phi-2", "mpt", "olmo", "jais"}, stages: []stage{gpt2}},
 	{names: []string{"starcoder", "refact", "command-r", "smollm", "codeshell", "exaone"},
@@ -97,35 +101,13 @@ func cl100k(digits int) stage {
 		case c == letter:
 			return run(s, size, letter)
 		case c == number:
-			end := size
-			for n := 1; n < digits && end < len(s); n++ {
-				c, size := classAt(s, end)
-				if c != number {
-					break
-				}
-				end += size
-			}
-			return end
+			return digitRun(s, size, digits)
 		case size < len(s) && s[0] != '\r' && s[0] != '\n':
 			if c, more := classAt(s, size); c == letter {
 				return run(s, size+more, letter)
 			}
 		}
-		at := 0
-		if s[0] == ' ' && len(s) > 1 {
-			at = 1
-		}
-		if c, size := classAt(s, at); c == other {
-			end := run(s, at+size, other)
-			for end < len(s) && (s[end] == '\r' || s[end] == '\n') {
-				end++
-			}
-			return end
-		}
-		if n := strings.LastIndexAny(s[:run(s, 0, white)], "\r\n"); n >= 0 {
-			return n + 1
-		}
-		return spaces(s)
+		return rest(s, "\r\n", true)
 	}
 }
 

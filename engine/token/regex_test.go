@@ -14,7 +14,7 @@ import (
 // first alternative, greedy, backtracking. It matches s from i on and asks k whether the rest matches.
 type regex func(s string, i int, k func(end int) bool) bool
 
-// regexParser reads (?:…), (?!…), […], |, ?, *, +, {m,n}, $, \s, \S, \p{L}, \p{N}, \p{P}, \r, \n.
+// regexParser reads (?:…), (?!…), […], |, ?, *, +, {m,n}, $, \s, \S, \p{…} of the classes that the sources name, \r, \n.
 type regexParser struct{ rest []rune }
 
 func compile(source string) regex {
@@ -106,10 +106,16 @@ func (p *regexParser) repeated(re regex) regex {
 	return func(s string, i int, k func(int) bool) bool { return times(0, s, i, k) }
 }
 
+func in(table *unicode.RangeTable) func(rune) bool {
+	return func(r rune) bool { return unicode.Is(table, r) }
+}
+
 // class reads one character, escape or […].
 func (p *regexParser) class() func(rune) bool {
 	named := map[string]func(rune) bool{`\p{L}`: unicode.IsLetter, `\p{N}`: unicode.IsNumber, `\p{P}`: unicode.IsPunct,
-		`\s`: func(r rune) bool { return unicode.Is(unicode.White_Space, r) }}
+		`\p{M}`: unicode.IsMark, `\p{Lu}`: unicode.IsUpper, `\p{Lt}`: in(unicode.Lt), `\p{Ll}`: in(unicode.Ll), `\p{Lm}`: in(unicode.Lm),
+		`\p{Lo}`: in(unicode.Lo),
+		`\s`:     func(r rune) bool { return unicode.Is(unicode.White_Space, r) }}
 	for name, in := range named {
 		if p.take(name) {
 			return in
