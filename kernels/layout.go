@@ -46,8 +46,10 @@ func Segment32(t Type) int {
 		return 16 + 64 + 128 + 2
 	case Q4_1, Q5_1, IQ4_NL, IQ4_XS, MXFP4: // unpacked: a scale and a minimum per 32
 		return 64 + 256
-	case Q2_K, Q3_K: // per 16
-		return 128 + 256
+	case Q2_K:
+		return 16 + 64 + 4
+	case Q3_K:
+		return 16 + 64 + 32
 	case F32:
 		return 1024
 	case F16, BF16:
@@ -77,6 +79,10 @@ func segmentBytes(t Type, n int) int {
 		codes = 256
 	case Q5_0:
 		codes = 320
+	case Q2_K:
+		header, codes = 320, 128
+	case Q3_K:
+		header, codes = 256, 192
 	case Q4_K:
 		header, codes = 256, 256
 	case Q5_K:
@@ -85,8 +91,6 @@ func segmentBytes(t Type, n int) int {
 		header, codes = 320, 384
 	case Q4_1, Q5_1, IQ4_NL, IQ4_XS, MXFP4: // unpacked: a scale and a minimum per 32
 		header = n / 32 * 128
-	case Q2_K, Q3_K: // per 16
-		header = n / 32 * 256
 	}
 	return header + n/32*codes
 }

@@ -75,14 +75,20 @@ func (t Type) Block() (elems, bytes int) { return formats[t].elems, formats[t].b
 // takes more memory than the file; the others are only put in another order.
 func (t Type) Unpacked() bool {
 	switch t {
-	case Q4_1, Q5_1, Q2_K, Q3_K, IQ4_NL, IQ4_XS, MXFP4:
+	case Q4_1, Q5_1, IQ4_NL, IQ4_XS, MXFP4:
 		return true
 	}
 	return false
 }
 
 // Super reports whether products with t take activations that have one scale per 256.
-func (t Type) Super() bool { return t == Q4_K || t == Q5_K || t == Q6_K }
+func (t Type) Super() bool {
+	switch t {
+	case Q2_K, Q3_K, Q4_K, Q5_K, Q6_K:
+		return true
+	}
+	return false
+}
 
 // Supported reports whether there are kernels for t.
 func (t Type) Supported() bool { n, _ := t.Block(); return n > 0 }

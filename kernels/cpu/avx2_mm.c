@@ -6,6 +6,7 @@
 #include <immintrin.h>
 #include "avx2.h"
 #include "mm_x86.h"
+#include "avx2_codes.h"
 
 // SPAN: segments in a span; MAXR, FLOATR: most rows at once, quantised and float; AHEAD: how many segments ahead is fetched.
 enum { SPAN = 4, MAXR = TK_TILE, FLOATR = 4, AHEAD = 4, MAXROWS = TK_TILE * TK_PANELS };
@@ -23,36 +24,9 @@ typedef struct {
     size_t start;          // start_of
     float (*total)[16];    // (groups, MAXROWS), from the first output on
     const float (*scale)[16];  // SUPER: the weights' scales, 8 a segment, 8·SPAN a group
-    const __m256i *level;      // SUPER: pairs of minima, as many: [pair of blocks][half of the outputs]
+    const __m256i *factor;     // WHOLE and LEVELS: integer scales twice in 32 bits, 32 a segment: [half a block][half of the outputs]
+    const __m256i *level;      // pairs of minima, 16·SPAN a group: [block's halves, SUPER: pair of blocks][half of the outputs]
 } span;
-
-INLINE __m256i bcast(const void *p) { return _mm256_set1_epi32(load_i32(p)); }
-INLINE __m256i load(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
-INLINE __m256 half8(const uint8_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
-INLINE __m256i u8_8(const uint8_t *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
-INLINE __m256i i8_8(const uint8_t *p) { return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
-INLINE __m256i only(__m256i v, int bits) { return _mm256_and_si256(v, _mm256_set1_epi8((char)bits)); }
-
-// Codes of inputs [4j, 4j+4) of a block, unsigned.
-INLINE __m256i code(const int form, const uint8_t *q, const int j) {
-    if (form == BYTES) return load(q + 64 * j);
-    if (form == SIXES) {
-        q += 192 * (j / 4);
-        if (j % 4 < 3) return only(load(q + 64 * (j % 4)), 63);
-        __m256i a = only(_mm256_srli_epi16(load(q), 6), 3), b = only(_mm256_srli_epi16(load(q + 64), 4), 12);
-        return _mm256_or_si256(_mm256_or_si256(a, b), only(_mm256_srli_epi16(load(q + 128), 2), 48));
-    }
-    if (form == FIVES) {
-        if (j < 5) return only(load(q + 64 * j), 31);
-        const uint8_t *t = q + 128 * (j - 5);
-        __m256i a = only(_mm256_srli_epi16(load(t), 5), 7);
-        if (j < 7) return _mm256_or_si256(a, only(_mm256_srli_epi16(load(t + 64), 2), 24));
-        a = _mm256_or_si256(a, only(_mm256_srli_epi16(load(q + 64), 4), 8));
-        return _mm256_or_si256(a, only(_mm256_srli_epi16(load(q + 192), 3), 16));
-    }
-    __m256i v = load(q + 64 * (j & 3));
-    return only(j > 3 ? _mm256_srli_epi16(v, 4) : v, 15);
-}
 
 // Keeps gcc from adding up in another order, which needs more registers than there are.
 #define AS_WRITTEN(x) __asm__("" : "+x"(x))
@@ -133,14 +107,76 @@ INLINE void end_segment(const int kind, const int R, const int C, const span *s,
         if (kind == SUPER) {
             __m256i m = _mm256_setzero_si256();
             for (int j = 0; j < 4; j++)
-                m = _mm256_add_epi32(m, _mm256_madd_epi16(level[c / 2 * 8 * SPAN + 2 * j + c % 2], bcast(x[2 * j * R + r].pair)));
+                m = _mm256_add_epi32(m, _mm256_madd_epi16(level[c / 2 * 16 * SPAN + 2 * j + c % 2], bcast(x[2 * j * R + r].pair)));
             a = _mm256_fnmadd_ps(_mm256_cvtepi32_ps(m), half8(w + c / 2 * s->gbytes + 32 + 16 * (c % 2 + s->half)), a);
         }
         _mm256_store_ps(total, _mm256_fmadd_ps(a, _mm256_set1_ps(x[r].scale), t));
     }
 }
 
+// acc += the products of half a block of codes of 2 or 3 bits, times its scale: four of them add up in 16 bits.
+INLINE void whole_products(const int form, const uint8_t *q, size_t gbytes, const __m256i *factor, const tk_qblock *x,
+                           const int R, const int C, const int half, __m256i *acc) {
+    __m256i v[4], f;
+    for (int c = 0; c < C; c++) {
+        _Pragma("GCC unroll 4") for (int j = 0; j < 4; j++) v[j] = code(form, q + c / 2 * gbytes + c % 2 * 32, 4 * half + j);
+        f = factor[c / 2 * 32 * SPAN + c % 2];
+        _Pragma("GCC unroll 8") ROWS {
+            const int8_t *a = x[r].q + 16 * half;
+            __m256i t = _mm256_add_epi16(_mm256_maddubs_epi16(v[0], bcast(a)), _mm256_maddubs_epi16(v[1], bcast(a + 4)));
+            __m256i u = _mm256_add_epi16(_mm256_maddubs_epi16(v[2], bcast(a + 8)), _mm256_maddubs_epi16(v[3], bcast(a + 12)));
+            acc[r * C + c] = _mm256_add_epi32(acc[r * C + c], _mm256_madd_epi16(_mm256_add_epi16(t, u), f));
+            AS_WRITTEN(acc[r * C + c]);
+        }
+    }
+}
+
+// A segment's sums enter the totals. x: the segment's first block.
+INLINE void end_whole(const int kind, const int R, const int C, const span *s, const uint8_t *w,
+                      const __m256i *level, const tk_qblock *x, const __m256i *acc) {
+    _Pragma("GCC unroll 8") for (int i = 0; i < R * C; i++) {
+        const int r = i / C, c = i % C, o = 8 * (c % 2 + s->half);
+        float *total = s->total[c / 2 * MAXROWS + r] + c % 2 * 8;
+        const uint8_t *h = w + c / 2 * s->gbytes + 2 * o;
+        __m256i m = kind == WHOLE ? acc[i] : _mm256_setzero_si256();
+        for (int b = 0; b < 8; b++)
+            m = _mm256_add_epi32(m, _mm256_madd_epi16(level[c / 2 * 16 * SPAN + c % 2 + 2 * b], bcast(x[b * R + r].half)));
+        __m256 a = _mm256_mul_ps(_mm256_cvtepi32_ps(kind == WHOLE ? m : acc[i]), half8(h));
+        if (kind == LEVELS) a = _mm256_fnmadd_ps(_mm256_cvtepi32_ps(m), half8(h + 32), a);
+        _mm256_store_ps(total, _mm256_fmadd_ps(a, _mm256_set1_ps(x[r].scale), _mm256_load_ps(total)));
+    }
+}
+
+INLINE void fetch(const span *s, const uint8_t *ahead, const int lines, int b, const int C) {
+    const char *p = (const char *)ahead + 64 * (lines * b + s->half);
+    const int every = C == 1 ? 2 : 1;
+    for (int c = 0; c < C; c += 2)
+        _Pragma("GCC unroll 9") for (int i = 0; i < lines; i += every) _mm_prefetch(p + c / 2 * s->gbytes + 64 * i, _MM_HINT_T1);
+}
+
+INLINE void run_whole(const int form, const int kind, const int R, const int C, const span *s) {
+    const uint8_t *w = s->w;
+    const tk_qblock *x = s->x;
+    const size_t full = header_of(kind, 8) + 8 * piece(form);
+    for (int k = 0; k < s->blocks; k += 8, w += full) {
+        __m256i acc[MAXR];
+        const __m256i *factor = s->factor + 4 * k + s->half;
+        const uint8_t *q = w + header_of(kind, 8) + 32 * s->half;
+        for (int i = 0; i < R * C; i++) acc[i] = _mm256_setzero_si256();
+        for (int b = 0; b < 8; b++, x += R, q += piece(form), factor += 4) {
+            if (s->fetch) fetch(s, w + AHEAD * full, lines_of(form, kind), b, C);
+            whole_products(form, q, s->gbytes, factor, x, R, C, 0, acc);
+            whole_products(form, q, s->gbytes, factor + 2, x, R, C, 1, acc);
+        }
+        end_whole(kind, R, C, s, w, s->level + 2 * k + s->half, x - 8 * R, acc);
+    }
+}
+
 INLINE void run(const int form, const int kind, const int R, const int C, const span *s) {
+    if (kind == WHOLE || kind == LEVELS) {
+        run_whole(form, kind, R, C, s);
+        return;
+    }
     const uint8_t *w = s->w;
     const tk_qblock *x = s->x;
     for (int k = 0; k < s->blocks; k += 8) {
@@ -149,14 +185,7 @@ INLINE void run(const int form, const int kind, const int R, const int C, const 
         const uint8_t *q = w + header_of(kind, n) + 32 * s->half;
         for (int i = 0; i < R * C; i++) acc[i] = _mm256_setzero_ps();
         for (int b = 0; b < n; b++, x += R, q += piece(form)) {
-            if (s->fetch) {
-                const char *ahead = (const char *)w + AHEAD * (header_of(kind, 8) + 8 * piece(form)) + 64 * (lines * b + s->half);
-                const int every = C == 1 ? 2 : 1;
-                for (int c = 0; c < C; c += 2)
-                    _Pragma("GCC unroll 9")
-                    for (int i = 0; i < lines; i += every)
-                        _mm_prefetch(ahead + c / 2 * s->gbytes + 64 * i, _MM_HINT_T1);
-            }
+            if (s->fetch) fetch(s, w + AHEAD * (header_of(kind, 8) + 8 * piece(form)), lines, b, C);
             for (int half = 0; half < (kind == HALVES ? 2 : 1); half++) {
                 __m256i sum[MAXR];
                 for (int i = 0; i < R * C; i++)
@@ -199,6 +228,8 @@ RUN(small_fives, FIVES, SMALL)
 RUN(super_nibbles, NIBBLES, SUPER)
 RUN(super_fives, FIVES, SUPER)
 RUN(halves_sixes, SIXES, HALVES)
+RUN(levels_twos, TWOS, LEVELS)
+RUN(whole_threes, THREES, WHOLE)
 
 typedef struct {
     const runner *run;
@@ -212,6 +243,8 @@ static recipe recipe_of(int packed) {
     case TK_Q4_K: return (recipe){super_nibbles, SUPER};
     case TK_Q5_K: return (recipe){super_fives, SUPER};
     case TK_Q6_K: return (recipe){halves_sixes, HALVES};
+    case TK_Q2_K: return (recipe){levels_twos, LEVELS};
+    case TK_Q3_K: return (recipe){whole_threes, WHOLE};
     }
     return (recipe){small_bytes, SMALL};
 }
@@ -219,28 +252,9 @@ static recipe recipe_of(int packed) {
 typedef struct {
     _Alignas(64) float scale[2][8 * SPAN][16];  // of a group, 8 a segment
     float total[2][MAXROWS][16];
-    __m256i level[2][8 * SPAN];                 // a segment's: [pair of blocks][half of the outputs]
+    __m256i factor[2][32 * SPAN], level[2][16 * SPAN];
     row_panels rows;
 } scratch;
-
-// The eight 6-bit scales and minima of 16 outputs, from 12 bytes each.
-INLINE void open_super(const uint8_t *h, float (*scale)[16], __m256i *level) {
-    _Alignas(32) uint8_t sc[128], mn[128];
-    for (int i = 0; i < 64; i += 32) {
-        __m256i a = load(h + 64 + i), b = load(h + 128 + i), c = load(h + 192 + i);
-        __m256i at = only(_mm256_srli_epi16(a, 2), 0x30), bt = only(_mm256_srli_epi16(b, 2), 0x30);
-        _mm256_store_si256((__m256i *)(sc + i), only(a, 63));
-        _mm256_store_si256((__m256i *)(mn + i), only(b, 63));
-        _mm256_store_si256((__m256i *)(sc + 64 + i), _mm256_or_si256(only(c, 15), at));
-        _mm256_store_si256((__m256i *)(mn + 64 + i), _mm256_or_si256(only(_mm256_srli_epi16(c, 4), 15), bt));
-    }
-    for (int o = 0; o < 16; o += 8) {
-        __m256 d = half8(h + 2 * o);
-        for (int b = 0; b < 8; b++) _mm256_store_ps(scale[b] + o, _mm256_mul_ps(d, _mm256_cvtepi32_ps(u8_8(sc + 16 * b + o))));
-        for (int i = 0; i < 4; i++)
-            level[2 * i + o / 8] = _mm256_or_si256(u8_8(mn + 32 * i + o), _mm256_slli_epi32(u8_8(mn + 32 * i + 16 + o), 16));
-    }
-}
 
 INLINE void put(const tk_mm *a, int g, int half, int row, __m256 total) {
     float *out = a->out + (size_t)row * a->ldo + 16 * g + 8 * half, t[8];
@@ -279,10 +293,15 @@ TARGET static void groups(const tk_mm *a, int packed, const recipe *rc, int g, i
     for (int k = 0; k < a->k; k += segments * TK_SEG, w += segments * full) {
         int n = imin(a->k - k, segments * TK_SEG);
         for (int c = 0; c < count; c++)
-            for (int i = 0; rc->kind == SUPER && i * TK_SEG < n; i++)
-                open_super(w + c * a->gbytes + i * full, t->scale[c] + 8 * i, t->level[c] + 8 * i);
+            for (int i = 0; i * TK_SEG < n; i++) {
+                const uint8_t *h = w + c * a->gbytes + i * full;
+                if (rc->kind == SUPER) open_super(h, t->scale[c] + 8 * i, t->level[c] + 8 * i);
+                if (rc->kind == LEVELS) open_levels(h, t->factor[c] + 32 * i, t->level[c] + 16 * i);
+                if (rc->kind == WHOLE) open_whole(h, t->factor[c] + 32 * i, t->level[c] + 16 * i);
+            }
         span s = {.w = w, .gbytes = a->gbytes, .blocks = n / 32, .fetch = fetch,
-                  .start = start_of(packed), .scale = (const float (*)[16])t->scale, .level = t->level[0]};
+                  .start = start_of(packed), .scale = (const float (*)[16])t->scale, .factor = t->factor[0],
+                  .level = t->level[0]};
         span_rows(a, rc, s, k, count, t);
     }
     for (int i = 0; i < 2 * count * rows; i++) {
@@ -292,27 +311,24 @@ TARGET static void groups(const tk_mm *a, int packed, const recipe *rc, int g, i
 }
 
 // The formats with float scales and minima, half a group and a row at a time.
-TARGET static void unpacked_row(const tk_mm *a, int packed, int g, int o, const tk_qblock *x, int h, int row) {
+TARGET static void unpacked_row(const tk_mm *a, int g, int o, const tk_qblock *x, int h, int row) {
     const uint8_t *w = a->w + g * a->gbytes;
-    const int halves = packed == TK_U16 ? 2 : 1, offset = packed == TK_U16 ? 32 : 128;
-    const __m256i one = _mm256_set1_epi16(1);
+    const __m256i one = _mm256_set1_epi16(1), flip = _mm256_set1_epi8((char)128);
     __m256 total = _mm256_setzero_ps();
     for (int k = 0; k < a->k; k += TK_SEG) {
         int n = imin(a->k - k, TK_SEG);
-        const uint8_t *q = w + tk_header_bytes(packed, n);
+        const uint8_t *q = w + tk_header_bytes(TK_U32, n);
         __m256 acc = _mm256_setzero_ps();
-        for (int s = 0; s < n / 32 * halves; s++, x += s % halves ? 0 : h) {
-            int half = s % halves;
+        for (int s = 0; s < n / 32; s++, x += h) {
             __m256i sum = _mm256_setzero_si256();
-            for (int j = 0; j < 8 / halves; j++, q += 64) {
-                __m256i v = _mm256_sub_epi8(load(q + 4 * o), _mm256_set1_epi8((char)offset));
-                __m256i b = _mm256_sign_epi8(bcast(x->q + 16 * half + 4 * j), v);
+            for (int j = 0; j < 8; j++, q += 64) {
+                __m256i v = _mm256_xor_si256(load(q + 4 * o), flip);
+                __m256i b = _mm256_sign_epi8(bcast(x->q + 4 * j), v);
                 sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(v), b), one));
             }
-            float xsum = halves == 2 ? x->scale * (float)(x->off32[half] / -32) : x->xsum;
             const float *d = (const float *)(w + 128 * s) + o;
             acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), _mm256_mul_ps(_mm256_loadu_ps(d), _mm256_set1_ps(x->scale)), acc);
-            acc = _mm256_fnmadd_ps(_mm256_loadu_ps(d + 16), _mm256_set1_ps(xsum), acc);
+            acc = _mm256_fnmadd_ps(_mm256_loadu_ps(d + 16), _mm256_set1_ps(tk_xsum(x)), acc);
         }
         w = q;
         total = _mm256_add_ps(total, acc);
@@ -320,13 +336,13 @@ TARGET static void unpacked_row(const tk_mm *a, int packed, int g, int o, const 
     put(a, g, o / 8, row, total);
 }
 
-static void unpacked(const tk_mm *a, int packed) {
+static void unpacked(const tk_mm *a) {
     for (int g = 0; g < a->ng; g++)
         for (int p = a->p0; p < a->p1; p++) {
             tk_panel t = tk_panel_at(a->rows, p);
             for (int r = 0; r < t.h; r++)
                 for (int o = 0; o < 16 && 16 * g + o < a->cols; o += 8)
-                    unpacked_row(a, packed, g, o, a->q + (size_t)t.r0 * (a->k / 32) + r, t.h, t.r0 + r);
+                    unpacked_row(a, g, o, a->q + (size_t)t.r0 * (a->k / 32) + r, t.h, t.r0 + r);
         }
 }
 
@@ -400,7 +416,7 @@ void tk_avx2_mm(int packed, const tk_mm *a) {
     case TK_F32: f32(a); return;
     case TK_F16: f16(a); return;
     case TK_BF16: bf16(a); return;
-    case TK_U32: case TK_U16: unpacked(a, packed); return;
+    case TK_U32: unpacked(a); return;
     }
     recipe rc = recipe_of(packed);
     scratch t;

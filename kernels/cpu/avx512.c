@@ -48,7 +48,8 @@ INLINE void quantize_block(const float *x, float scale, __m512 inv, tk_qblock *q
     sums = _mm256_add_epi64(sums, _mm256_bsrli_epi128(sums, 8));
     int s0 = _mm256_extract_epi32(sums, 0) - 16 * 128, s1 = _mm256_extract_epi32(sums, 4) - 16 * 128;
     q->scale = scale;
-    q->xsum = scale * (float)(s0 + s1);
+    q->half[0] = (int16_t)s0;
+    q->half[1] = (int16_t)s1;
     q->off8 = -8 * (s0 + s1);
     q->off16 = -16 * (s0 + s1);
     q->off128 = -128 * (s0 + s1);

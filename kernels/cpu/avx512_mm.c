@@ -21,8 +21,9 @@ typedef struct {
     size_t start;            // start_of
     float (*total)[G][16];   // (R)
     const float (*scale)[16][16];  // (G): SUPER and HALVES: the weights' scales
-    const __m512i (*level)[4];     // (G): SUPER: pairs of minima
-    const __m512 *step;            // (G)
+    const __m512i (*factor)[16];   // (G): WHOLE and LEVELS: integer scales, 16 bits of 32
+    const __m512i (*level)[8];     // (G): SUPER: pairs of minima of 4 pairs of blocks; WHOLE, LEVELS: of the halves of 8 blocks
+    const __m512 *unit, *step;     // (G): of factor; of level
 } segment;
 
 INLINE __m512i bcast(const void *p) { return _mm512_set1_epi32(load_i32(p)); }
@@ -50,6 +51,17 @@ INLINE __m512i code(const int form, const uint8_t *q, const int j) {
         a = pick(a, _mm512_srli_epi16(_mm512_loadu_si512(q + 64), 4), 8);
         return pick(a, _mm512_srli_epi16(_mm512_loadu_si512(q + 192), 3), 16);
     }
+    if (form == TWOS) {
+        __m512i v = _mm512_loadu_si512(q + 64 * (j / 4));
+        return _mm512_and_si512(j % 4 ? _mm512_srli_epi16(v, 2 * (j % 4)) : v, _mm512_set1_epi8(3));
+    }
+    if (form == THREES) {
+        const __m512i seven = _mm512_set1_epi8(7);
+        __m512i v = _mm512_loadu_si512(q + 64 * (j / 4)), u = _mm512_loadu_si512(q + 128);
+        if (j % 4 < 2) return _mm512_and_si512(j % 4 ? _mm512_srli_epi16(v, 3) : v, seven);
+        if (j % 4 == 2) return _mm512_and_si512(j > 4 ? _mm512_srli_epi16(u, 3) : u, seven);
+        return pick(_mm512_and_si512(_mm512_srli_epi16(v, 6), _mm512_set1_epi8(3)), _mm512_srli_epi16(u, j > 4 ? 5 : 4), 4);
+    }
     __m512i v = _mm512_loadu_si512(q + 64 * (j & 3));
     return _mm512_and_si512(j > 3 ? _mm512_srli_epi16(v, 4) : v, _mm512_set1_epi8(15));
 }
@@ -72,7 +84,41 @@ INLINE void products(const int form, const uint8_t *const *q, const tk_qblock *x
     }
 }
 
+// WHOLE and LEVELS: the sum of half a block fits 16 bits, so that one instruction adds it times its scale to that of the segment.
+INLINE void run_whole(const int form, const int kind, const int R, const int C, const segment *s) {
+    __m512i acc[TK_TILE * G];
+    const uint8_t *q[G];
+    const tk_qblock *x = s->x;
+    for (int g = 0; g < C; g++) q[g] = s->code[g];
+    for (int i = 0; i < R * C; i++) acc[i] = _mm512_setzero_si512();
+    for (int b = 0; b < 8; b++, x += R) {
+        for (int g = 0; g < C; g++) fetch(s->ahead[g] + 64 * s->lines * b, s->lines, s->near);
+        _Pragma("GCC unroll 2") for (int half = 0; half < 2; half++) {
+            __m512i sum[TK_TILE * G];
+            for (int i = 0; i < R * C; i++) sum[i] = _mm512_setzero_si512();
+            products(form, q, x, R, C, 4 * half, 4 * half + 4, sum);
+            for (int g = 0; g < C; g++) {
+                __m512i f = s->factor[g][2 * b + half];
+                _Pragma("GCC unroll 8") ROWS acc[r * C + g] = _mm512_dpwssd_epi32(acc[r * C + g], sum[r * C + g], f);
+            }
+        }
+        for (int g = 0; g < C; g++) q[g] += piece(form);
+    }
+    x = s->x;
+    _Pragma("GCC unroll 8") ROWS for (int g = 0; g < C; g++) {
+        __m512i m = kind == WHOLE ? acc[r * C + g] : _mm512_setzero_si512();
+        for (int b = 0; b < 8; b++) m = _mm512_dpwssd_epi32(m, s->level[g][b], bcast(x[b * R + r].half));
+        __m512 a = _mm512_mul_ps(_mm512_cvtepi32_ps(kind == WHOLE ? m : acc[r * C + g]), s->unit[g]);
+        if (kind == LEVELS) a = _mm512_fnmadd_ps(_mm512_cvtepi32_ps(m), s->step[g], a);
+        _mm512_store_ps(s->total[r][g], _mm512_fmadd_ps(a, _mm512_set1_ps(x[r].scale), _mm512_load_ps(s->total[r][g])));
+    }
+}
+
 INLINE void run(const int form, const int kind, const int R, const int C, const segment *s) {
+    if (kind == WHOLE || kind == LEVELS) {
+        run_whole(form, kind, R, C, s);
+        return;
+    }
     __m512 acc[TK_TILE * G];
     const uint8_t *q[G];
     const tk_qblock *x = s->x;
@@ -133,6 +179,8 @@ RUN(small_fives, FIVES, SMALL)
 RUN(super_nibbles, NIBBLES, SUPER)
 RUN(super_fives, FIVES, SUPER)
 RUN(halves_sixes, SIXES, HALVES)
+RUN(levels_twos, TWOS, LEVELS)
+RUN(whole_threes, THREES, WHOLE)
 // The same for codes that were unpacked once for several panels.
 #define OPENED(name, kind)                                                                               \
     ONE(name, BYTES, kind, 4, 2) ONE(name, BYTES, kind, 5, 2) ONE(name, BYTES, kind, 6, 2)                \
@@ -141,11 +189,15 @@ RUN(halves_sixes, SIXES, HALVES)
         {0}, {0}, {0, 0, 0, 0, name##2_4, name##2_5, name##2_6, name##2_7, name##2_8}};
 OPENED(super_bytes, SUPER)
 OPENED(halves_bytes, HALVES)
+OPENED(levels_bytes, LEVELS)
+OPENED(whole_bytes, WHOLE)
 
 INLINE void open_codes(const int form, const uint8_t *q, int blocks, uint8_t *to) {
     for (int b = 0; b < blocks; b++, q += piece(form), to += piece(BYTES))
         _Pragma("GCC unroll 8") for (int j = 0; j < 8; j++) _mm512_store_si512(to + 64 * j, code(form, q, j));
 }
+TARGET static void open_twos(const uint8_t *q, int blocks, uint8_t *to) { open_codes(TWOS, q, blocks, to); }
+TARGET static void open_threes(const uint8_t *q, int blocks, uint8_t *to) { open_codes(THREES, q, blocks, to); }
 TARGET static void open_nibbles(const uint8_t *q, int blocks, uint8_t *to) { open_codes(NIBBLES, q, blocks, to); }
 TARGET static void open_fives(const uint8_t *q, int blocks, uint8_t *to) { open_codes(FIVES, q, blocks, to); }
 TARGET static void open_sixes(const uint8_t *q, int blocks, uint8_t *to) { open_codes(SIXES, q, blocks, to); }
@@ -164,6 +216,8 @@ static recipe recipe_of(int packed) {
     case TK_Q4_K: return (recipe){super_nibbles, SUPER, super_bytes, open_nibbles};
     case TK_Q5_K: return (recipe){super_fives, SUPER, super_bytes, open_fives};
     case TK_Q6_K: return (recipe){halves_sixes, HALVES, halves_bytes, open_sixes};
+    case TK_Q2_K: return (recipe){levels_twos, LEVELS, levels_bytes, open_twos};
+    case TK_Q3_K: return (recipe){whole_threes, WHOLE, whole_bytes, open_threes};
     }
     return (recipe){.run = small_bytes, .kind = SMALL};
 }
@@ -171,8 +225,8 @@ static recipe recipe_of(int packed) {
 typedef struct {
     float scale[G][16][16];
     float total[TK_TILE * TK_PANELS][G][16];
-    __m512i level[G][4];
-    __m512 step[G];
+    __m512i factor[G][16], level[G][8];
+    __m512 unit[G], step[G];
     _Alignas(64) uint8_t codes[PAIR][16 * TK_SEG];  // unpacked
     row_panels rows;
 } scratch;
@@ -196,6 +250,43 @@ INLINE void open_super(const uint8_t *h, float (*scale)[16], __m512i *level, __m
         __m512i even = _mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)(m + 32 * i)));
         __m512i odd = _mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)(m + 32 * i + 16)));
         level[i] = _mm512_or_si512(even, _mm512_slli_epi32(odd, 16));
+    }
+}
+
+INLINE __m512i i8_16(const uint8_t *p) { return _mm512_cvtepi8_epi32(_mm_load_si128((const __m128i *)p)); }
+
+// The 16 4-bit scales and minima of 16 outputs.
+INLINE void open_levels(const uint8_t *h, __m512i *factor, __m512i *level, __m512 *unit, __m512 *step) {
+    const __m512i low = _mm512_set1_epi8(15);
+    _Alignas(64) uint8_t s[256], m[256];
+    *unit = half16(h);
+    *step = half16(h + 32);
+    for (int i = 0; i < 256; i += 64) {
+        __m512i v = _mm512_loadu_si512(h + 64 + i);
+        _mm512_store_si512(s + i, _mm512_and_si512(v, low));
+        _mm512_store_si512(m + i, _mm512_and_si512(_mm512_srli_epi16(v, 4), low));
+    }
+    for (int i = 0; i < 16; i++) factor[i] = i8_16(s + 16 * i);
+    for (int b = 0; b < 8; b++) level[b] = _mm512_or_si512(i8_16(m + 32 * b), _mm512_slli_epi32(i8_16(m + 32 * b + 16), 16));
+}
+
+// The 16 6-bit scales of 16 outputs, from 12 bytes each. Codes are stored with 4 added: levels take it away.
+INLINE void open_whole(const uint8_t *h, __m512i *factor, __m512i *level, __m512 *unit) {
+    const __m512i low = _mm512_set1_epi8(15), bias = _mm512_set1_epi8(32), word = _mm512_set1_epi32(0xffff);
+    __m512i a = _mm512_loadu_si512(h + 64), b = _mm512_loadu_si512(h + 128), c = _mm512_loadu_si512(h + 192);
+    __m512i v[4] = {_mm512_and_si512(a, low), _mm512_and_si512(b, low),
+                    _mm512_and_si512(_mm512_srli_epi16(a, 4), low), _mm512_and_si512(_mm512_srli_epi16(b, 4), low)};
+    _Alignas(64) uint8_t s[256];
+    *unit = half16(h);
+    v[0] = pick(v[0], _mm512_slli_epi16(c, 4), 0x30);
+    v[1] = pick(v[1], _mm512_slli_epi16(c, 2), 0x30);
+    v[2] = pick(v[2], c, 0x30);
+    v[3] = pick(v[3], _mm512_srli_epi16(c, 2), 0x30);
+    for (int i = 0; i < 4; i++) _mm512_store_si512(s + 64 * i, _mm512_sub_epi8(v[i], bias));
+    for (int i = 0; i < 16; i++) factor[i] = _mm512_and_si512(i8_16(s + 16 * i), word);
+    for (int i = 0; i < 8; i++) {
+        __m512i both = _mm512_or_si512(factor[2 * i], _mm512_slli_epi32(factor[2 * i + 1], 16));
+        level[i] = _mm512_sub_epi16(_mm512_setzero_si512(), _mm512_slli_epi16(both, 2));
     }
 }
 
@@ -228,8 +319,8 @@ TARGET static void groups(const tk_mm *a, int packed, const recipe *rc, int g, i
     const uint8_t *w[G];
     for (int i = 0; i < count; i++) w[i] = a->w + (g + imin(i, valid - 1)) * a->gbytes;
     const size_t full = tk_segment_bytes(packed, TK_SEG);
-    segment s = {.scale = (const float (*)[16][16])t->scale, .level = (const __m512i (*)[4])t->level,
-                 .step = t->step, .start = start_of(packed), .near = tk_reading == TK_AHEAD};
+    segment s = {.scale = (const float (*)[16][16])t->scale, .factor = (const __m512i (*)[16])t->factor,
+                 .level = (const __m512i (*)[8])t->level, .unit = t->unit, .step = t->step, .start = start_of(packed), .near = tk_reading == TK_AHEAD};
     const int lines = rows > 2 || fetched_for_few(packed) ? (int)(full / 8 + 63) / 64 : 0;  // with each block
     for (int r = 0; r < rows; r++)
         for (int i = 0; i < count; i++) _mm512_store_ps(t->total[r][i], _mm512_setzero_ps());
@@ -244,6 +335,8 @@ TARGET static void groups(const tk_mm *a, int packed, const recipe *rc, int g, i
             s.ahead[i] = w[i] + AHEAD * full + (k + AHEAD * TK_SEG < a->k ? 0 : (size_t)(count - 1) * a->gbytes);
             if (rc->kind == SUPER) open_super(w[i], t->scale[i], t->level[i], &t->step[i]);
             if (rc->kind == HALVES) open_halves(w[i], t->scale[i]);
+            if (rc->kind == LEVELS) open_levels(w[i], t->factor[i], t->level[i], &t->unit[i], &t->step[i]);
+            if (rc->kind == WHOLE) open_whole(w[i], t->factor[i], t->level[i], &t->unit[i]);
             if (opened) {
                 rc->open(s.code[i], s.blocks, t->codes[i]);
                 s.code[i] = t->codes[i];
@@ -263,22 +356,19 @@ TARGET static void groups(const tk_mm *a, int packed, const recipe *rc, int g, i
 }
 
 // The formats with float scales and minima, a group and a row at a time.
-TARGET static void unpacked_row(const tk_mm *a, int packed, int g, const tk_qblock *x, int h, int row) {
+TARGET static void unpacked_row(const tk_mm *a, int g, const tk_qblock *x, int h, int row) {
     const uint8_t *w = a->w + g * a->gbytes;
-    const int halves = packed == TK_U16 ? 2 : 1;
     __m512 total = _mm512_setzero_ps();
     for (int k = 0; k < a->k; k += TK_SEG) {
         int n = imin(a->k - k, TK_SEG);
-        const uint8_t *q = w + tk_header_bytes(packed, n);
+        const uint8_t *q = w + tk_header_bytes(TK_U32, n);
         __m512 acc = _mm512_setzero_ps();
-        for (int s = 0; s < n / 32 * halves; s++, x += s % halves ? 0 : h) {
-            int half = s % halves, words = 8 / halves;
-            __m512i sum = _mm512_set1_epi32(halves == 2 ? x->off32[half] : x->off128);
-            for (int j = 0; j < words; j++, q += 64) sum = _mm512_dpbusd_epi32(sum, _mm512_loadu_si512(q), bcast(x->q + 16 * half + 4 * j));
-            float xsum = halves == 2 ? x->scale * (float)(x->off32[half] / -32) : x->xsum;
+        for (int s = 0; s < n / 32; s++, x += h) {
+            __m512i sum = _mm512_set1_epi32(x->off128);
+            for (int j = 0; j < 8; j++, q += 64) sum = _mm512_dpbusd_epi32(sum, _mm512_loadu_si512(q), bcast(x->q + 4 * j));
             __m512 d = _mm512_mul_ps(_mm512_loadu_ps(w + 128 * s), _mm512_set1_ps(x->scale));
             acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), d, acc);
-            acc = _mm512_fnmadd_ps(_mm512_loadu_ps(w + 128 * s + 64), _mm512_set1_ps(xsum), acc);
+            acc = _mm512_fnmadd_ps(_mm512_loadu_ps(w + 128 * s + 64), _mm512_set1_ps(tk_xsum(x)), acc);
         }
         w = q;
         total = _mm512_add_ps(total, acc);
@@ -286,11 +376,11 @@ TARGET static void unpacked_row(const tk_mm *a, int packed, int g, const tk_qblo
     put(a, g, row, total);
 }
 
-static void unpacked(const tk_mm *a, int packed) {
+static void unpacked(const tk_mm *a) {
     for (int g = 0; g < a->ng; g++)
         for (int p = a->p0; p < a->p1; p++) {
             tk_panel t = tk_panel_at(a->rows, p);
-            for (int r = 0; r < t.h; r++) unpacked_row(a, packed, g, a->q + (size_t)t.r0 * (a->k / 32) + r, t.h, t.r0 + r);
+            for (int r = 0; r < t.h; r++) unpacked_row(a, g, a->q + (size_t)t.r0 * (a->k / 32) + r, t.h, t.r0 + r);
         }
 }
 
@@ -358,7 +448,7 @@ void tk_avx512_mm(int packed, const tk_mm *a) {
     case TK_F32: f32(a); return;
     case TK_F16: f16(a); return;
     case TK_BF16: bf16(a); return;
-    case TK_U32: case TK_U16: unpacked(a, packed); return;
+    case TK_U32: unpacked(a); return;
     }
     recipe rc = recipe_of(packed);
     scratch t;

@@ -14,7 +14,8 @@ void tk_quantize_block(const float *x, float a, tk_qblock *q) {
         half[i / 16] += v;
     }
     int32_t sum = half[0] + half[1];
-    q->xsum = q->scale * (float)sum;
+    q->half[0] = (int16_t)half[0];
+    q->half[1] = (int16_t)half[1];
     q->off8 = -8 * sum;
     q->off16 = -16 * sum;
     q->off128 = -128 * sum;
@@ -44,11 +45,12 @@ void tk_generic_quantize256(const float *x, int n, tk_qblock *q, size_t stride) 
 }
 
 // One segment of a group, unpacked: signed codes w[block][k/4][output][k%4], and per sub-block of 32 or 16
-// the scale and minimum of each output; of a type with integer minima, their scale and levels.
+// the scale and minimum of each output; of a type with integer minima, their scale (step) and levels. Q2_K and Q3_K have integer
+// scales (factor) of one float (unit).
 typedef struct {
     int8_t code[TK_SEG * 16];
-    float scale[16][16], min[16][16], step[16];
-    int level[8][16];
+    float scale[16][16], min[16][16], unit[16], step[16];
+    int factor[16][16], level[16][16];
 } opened;
 
 // A 5-bit code of word j: five stored words hold words 0 to 4 and, in their upper bits, words 5 to 7.
@@ -59,11 +61,20 @@ static int five(const uint8_t *q, int j) {
     return t[0] >> 5 | (q[64] >> 7) << 3 | (q[192] >> 7) << 4;
 }
 
+// A 3-bit code of word j: see put_threes in pack.c.
+static int three(const uint8_t *q, int j) {
+    const uint8_t *t = q + 64 * (j / 4);
+    if (j % 4 < 2) return *t >> 3 * (j % 4) & 7;
+    return j % 4 == 2 ? q[128] >> 3 * (j / 4) & 7 : *t >> 6 | (q[128] >> (6 + j / 4) & 1) << 2;
+}
+
 static void open_codes(int type, const uint8_t *q, int8_t *w) {
     for (int j = 0; j < 8; j++)
         for (int i = 0; i < 64; i++) {
             int c;
-            if (tk_code_bytes(type) == 512) c = q[64 * j + i];
+            if (type == TK_Q2_K) c = q[64 * (j / 4) + i] >> 2 * (j % 4) & 3;
+            else if (type == TK_Q3_K) c = three(q + i, j) - 4;
+            else if (tk_code_bytes(type) == 512) c = q[64 * j + i];
             else if (tk_code_bytes(type) == 320) c = five(q + i, j);
             else c = q[64 * (j & 3) + i] >> (j < 4 ? 0 : 4) & 15;
             switch (type) {
@@ -75,7 +86,6 @@ static void open_codes(int type, const uint8_t *q, int8_t *w) {
                 c = (j % 4 < 3 ? t[64 * (j % 4)] & 63 : t[0] >> 6 | (t[64] >> 6) << 2 | (t[128] >> 6) << 4) - 32;
                 break;
             }
-            case TK_U16: c -= 32; break;
             }
             w[64 * j + i] = (int8_t)c;
         }
@@ -92,6 +102,16 @@ static void open_levels(const uint8_t *h, int l, opened *o) {
     }
 }
 
+static void open_factors(int type, const uint8_t *h, int l, opened *o) {
+    const uint8_t *c = h + 64 + l;
+    o->unit[l] = f16_f32(load_u16(h + 2 * l));
+    if (type == TK_Q2_K) o->step[l] = f16_f32(load_u16(h + 32 + 2 * l));
+    for (int s = 0; s < 16; s++) {
+        o->factor[s][l] = type == TK_Q2_K ? c[16 * s] & 15 : tk_scale3(c, s);
+        if (type == TK_Q2_K) o->level[s][l] = c[16 * s] >> 4;
+    }
+}
+
 static void open_segment(int type, const uint8_t *seg, int n, opened *o) {
     const uint8_t *q = seg + tk_header_bytes(type, n);
     memset(o->level, 0, sizeof o->level);
@@ -99,11 +119,12 @@ static void open_segment(int type, const uint8_t *seg, int n, opened *o) {
     for (int b = 0; b < n / 32; b++) open_codes(type, q + b * tk_code_bytes(type), o->code + 512 * b);
     for (int l = 0; l < 16; l++) {
         if (type == TK_Q4_K || type == TK_Q5_K) { open_levels(seg, l, o); continue; }
-        for (int s = 0; s < n / 32 * (type == TK_Q6_K || type == TK_U16 ? 2 : 1); s++) {
+        if (tk_is_whole(type)) { open_factors(type, seg, l, o); continue; }
+        for (int s = 0; s < n / 32 * (type == TK_Q6_K ? 2 : 1); s++) {
             const uint8_t *f = seg + 128 * s + 4 * l;
             switch (type) {
             case TK_Q6_K: o->scale[s][l] = f16_f32(load_u16(seg + 2 * l)) * (float)(int8_t)seg[64 + 16 * s + l]; break;
-            case TK_U32: case TK_U16: memcpy(&o->scale[s][l], f, 4); memcpy(&o->min[s][l], f + 64, 4); break;
+            case TK_U32: memcpy(&o->scale[s][l], f, 4); memcpy(&o->min[s][l], f + 64, 4); break;
             default: o->scale[s][l] = f16_f32(load_u16(seg + 32 * s + 2 * l));
             }
         }
@@ -123,16 +144,13 @@ static void dot_block(const int8_t *w, const int8_t *x, int from, int to, int32_
 // One segment of one row: the row's blocks are `stride` apart.
 static void small_segment(int type, const opened *o, const tk_qblock *x, size_t stride, int blocks, float *total) {
     float acc[16] = {0};
-    int halves = type == TK_U16 ? 2 : 1;
-    for (int s = 0; s < blocks * halves; s++) {
-        const tk_qblock *b = x + (s / halves) * stride;
-        int32_t sum[16], from = halves == 2 ? s % 2 * 4 : 0;
-        dot_block(o->code + 512 * (s / halves), b->q, from, halves == 2 ? from + 4 : 8, sum);
-        float xsum = halves == 2 ? b->scale * (float)(b->off32[s % 2] / -32) : b->xsum;
+    for (int s = 0; s < blocks; s++, x += stride) {
+        int32_t sum[16];
+        dot_block(o->code + 512 * s, x->q, 0, 8, sum);
         for (int l = 0; l < 16; l++) {
-            float t = o->scale[s][l] * b->scale;
+            float t = o->scale[s][l] * x->scale;
             acc[l] = soft_fma((float)sum[l], t, acc[l]);
-            if (type == TK_U16 || type == TK_U32) acc[l] = soft_fma(-o->min[s][l], xsum, acc[l]);
+            if (type == TK_U32) acc[l] = soft_fma(-o->min[s][l], tk_xsum(x), acc[l]);
         }
     }
     for (int l = 0; l < 16; l++) total[l] = total[l] + acc[l];
@@ -156,6 +174,23 @@ static void super_segment(int type, const opened *o, const tk_qblock *x, size_t 
     }
 }
 
+static void whole_segment(int type, const opened *o, const tk_qblock *x, size_t stride, float *total) {
+    int32_t acc[16] = {0}, minima[16] = {0}, sum[16];
+    for (int s = 0; s < 16; s++) {
+        const tk_qblock *b = x + s / 2 * stride;
+        dot_block(o->code + 512 * (s / 2), b->q, s % 2 * 4, s % 2 * 4 + 4, sum);
+        for (int l = 0; l < 16; l++) {
+            acc[l] += o->factor[s][l] * sum[l];
+            minima[l] += o->level[s][l] * b->half[s % 2];
+        }
+    }
+    for (int l = 0; l < 16; l++) {
+        float f = (float)acc[l] * o->unit[l];
+        if (type == TK_Q2_K) f = soft_fma((float)minima[l], -o->step[l], f);
+        total[l] = soft_fma(f, x->scale, total[l]);
+    }
+}
+
 static void put(const tk_mm *a, int g, int row, const float *total) {
     float *out = a->out + (size_t)row * a->ldo + 16 * g;
     int n = a->cols - 16 * g < 16 ? a->cols - 16 * g : 16;
@@ -176,7 +211,8 @@ static void quant_group(int type, const tk_mm *a, int g) {
             const tk_qblock *x = a->q + (size_t)t.r0 * (a->k / 32) + (size_t)(k / 32) * t.h;
             for (int r = 0; r < t.h; r++) {
                 float *to = total[t.r0 - first + r];
-                if (tk_is_super(type)) super_segment(type, &o, x + r, t.h, to);
+                if (tk_is_whole(type)) whole_segment(type, &o, x + r, t.h, to);
+                else if (tk_is_super(type)) super_segment(type, &o, x + r, t.h, to);
                 else small_segment(type, &o, x + r, t.h, n / 32, to);
             }
         }

@@ -6,15 +6,29 @@
 #include "tk.h"
 
 // How a block's codes are stored, and what becomes of its sum.
-enum { BYTES, NIBBLES, FIVES, SIXES };
-enum { SMALL, SUPER, HALVES };  // a scale per 32 in both; integer scales per 32; integer scales per 16
+enum { BYTES, TWOS, THREES, NIBBLES, FIVES, SIXES };
+// SMALL: a scale per 32 in both; SUPER: integer scales per 32; HALVES: integer scales per 16; WHOLE: these, and an integer sum over the
+// segment; LEVELS: as WHOLE, with minima.
+enum { SMALL, SUPER, HALVES, WHOLE, LEVELS };
 
 // Bytes of a block of 32 inputs.
-static inline size_t piece(const int form) { return form == NIBBLES ? 256 : form == FIVES ? 320 : form == SIXES ? 384 : 512; }
+static inline size_t piece(const int form) {
+    switch (form) {
+    case TWOS: return 128;
+    case THREES: return 192;
+    case NIBBLES: return 256;
+    case FIVES: return 320;
+    case SIXES: return 384;
+    }
+    return 512;
+}
 
 // Bytes of the header of a segment of n blocks, as tk_header_bytes but known to the compiler; and cache lines in an eighth
 // of a full segment.
-static inline size_t header_of(const int kind, int n) { return kind == SUPER ? 256 : kind == HALVES ? 320 : (size_t)(n + 1) / 2 * 64; }
+static inline size_t header_of(const int kind, int n) {
+    if (kind == SUPER || kind == WHOLE) return 256;
+    return kind == HALVES || kind == LEVELS ? 320 : (size_t)(n + 1) / 2 * 64;
+}
 static inline int lines_of(const int form, const int kind) { return (int)((header_of(kind, 8) / 8 + piece(form) + 63) / 64); }
 
 // Where in tk_qblock the sum of a block starts: Σ code·q = Σ stored·q + start. Types without offset do not look.
@@ -29,7 +43,7 @@ static inline size_t start_of(int packed) {
 
 // Whether weights are fetched ahead for one or two rows.
 static inline int fetched_for_few(int packed) {
-    if (tk_reading == TK_AHEAD) return packed == TK_Q4_0 || packed == TK_Q4_K || packed == TK_Q5_K;
+    if (tk_reading == TK_AHEAD) return packed == TK_Q4_0 || packed == TK_Q4_K || packed == TK_Q5_K || tk_is_whole(packed);
     return tk_reading == TK_STREAMS;
 }
 

@@ -51,7 +51,8 @@ INLINE void quantize_block(const float *x, float scale, float inv, tk_qblock *q)
     }
     int32_t sum = half[0] + half[1];
     q->scale = scale;
-    q->xsum = scale * (float)sum;
+    q->half[0] = (int16_t)half[0];
+    q->half[1] = (int16_t)half[1];
     q->off8 = -8 * sum;
     q->off16 = -16 * sum;
     q->off128 = -128 * sum;

@@ -15,9 +15,30 @@
 
 // A 16-byte quarter of each 64-byte vector of a block of 32 inputs, as signed codes, less what start returns.
 INLINE_T void open_codes(const int type, const uint8_t *q, int8x16_t *w) {
-    const uint8x16_t low = vdupq_n_u8(15), six = vdupq_n_u8(63);
+    const uint8x16_t low = vdupq_n_u8(15), six = vdupq_n_u8(63), three = vdupq_n_u8(3);
+    if (type == TK_Q2_K) {  // four codes of each half
+        for (int i = 0; i < 2; i++, w += 4) {
+            uint8x16_t v = vld1q_u8(q + 64 * i);
+            w[0] = vreinterpretq_s8_u8(vandq_u8(v, three));
+            w[1] = vreinterpretq_s8_u8(vandq_u8(vshrq_n_u8(v, 2), three));
+            w[2] = vreinterpretq_s8_u8(vandq_u8(vshrq_n_u8(v, 4), three));
+            w[3] = vreinterpretq_s8_u8(vshrq_n_u8(v, 6));
+        }
+        return;
+    }
+    if (type == TK_Q3_K) {  // two codes of each half, and the low bits of its last one; one code of each, and the last ones' high bits
+        const uint8x16_t seven = vdupq_n_u8(7), four = vdupq_n_u8(4);
+        uint8x16_t u = vld1q_u8(q + 128);
+        for (int i = 0; i < 2; i++, w += 4) {
+            uint8x16_t v = vld1q_u8(q + 64 * i), high = vandq_u8(i ? vshrq_n_u8(u, 5) : vshrq_n_u8(u, 4), four);
+            uint8x16_t c[4] = {vandq_u8(v, seven), vandq_u8(vshrq_n_u8(v, 3), seven), vandq_u8(i ? vshrq_n_u8(u, 3) : u, seven),
+                               vorrq_u8(vshrq_n_u8(v, 6), high)};
+            for (int j = 0; j < 4; j++) w[j] = vsubq_s8(vreinterpretq_s8_u8(c[j]), vreinterpretq_s8_u8(four));
+        }
+        return;
+    }
     if (tk_code_bytes(type) == 512) {
-        uint8x16_t flip = vdupq_n_u8(type == TK_U16 ? 0 : 0x80);
+        uint8x16_t flip = vdupq_n_u8(0x80);
         for (int j = 0; j < 8; j++) w[j] = vreinterpretq_s8_u8(veorq_u8(vld1q_u8(q + 64 * j), flip));
         return;
     }
@@ -54,22 +75,40 @@ INLINE_T int32_t start(const int type, const tk_qblock *x, int half) {
     switch (type) {
     case TK_Q4_0: return x->off8;
     case TK_Q5_0: return x->off16;
-    case TK_Q6_K: case TK_U16: return x->off32[half];
+    case TK_Q6_K: return x->off32[half];
     }
     return 0;
 }
 
-INLINE_T int small_blocks(const int type) { return type == TK_Q6_K || type == TK_U16; }  // a scale per 16 inputs
+INLINE_T int small_blocks(const int type) { return type == TK_Q6_K; }  // a float scale per 16 inputs
 INLINE_T int has_levels(const int type) { return type == TK_Q4_K || type == TK_Q5_K; }
 
-// A segment's header, opened as far as it serves all quarters: scales and levels are those of Q4_K and Q5_K.
+// A segment's header, opened as far as it serves all quarters: scales and levels are those of Q4_K, Q5_K, Q2_K and Q3_K (no levels).
 typedef struct {
     const uint8_t *at;
-    uint8_t scale[8 * 16], level[8 * 16];
+    uint8_t scale[16 * 16], level[16 * 16];
 } header;
+
+INLINE_T void open_whole(const int type, const uint8_t *at, header *h) {
+    const uint8x16_t low = vdupq_n_u8(15), top = vdupq_n_u8(0x30), bias = vdupq_n_u8(32);
+    for (int s = 0; type == TK_Q2_K && s < 16; s++) {
+        uint8x16_t v = vld1q_u8(at + 64 + 16 * s);
+        vst1q_u8(h->scale + 16 * s, vandq_u8(v, low));
+        vst1q_u8(h->level + 16 * s, vshrq_n_u8(v, 4));
+    }
+    for (int s = 0; type == TK_Q3_K && s < 4; s++) {  // scales s, s+4, s+8 and s+12
+        uint8x16_t a = vld1q_u8(at + 64 + 16 * s), b = vld1q_u8(at + 128 + 16 * s), c = vld1q_u8(at + 192 + 16 * s);
+        uint8_t *to = h->scale + 16 * s;
+        vst1q_u8(to, vsubq_u8(vbslq_u8(top, vshlq_n_u8(c, 4), vandq_u8(a, low)), bias));
+        vst1q_u8(to + 64, vsubq_u8(vbslq_u8(top, vshlq_n_u8(c, 2), vandq_u8(b, low)), bias));
+        vst1q_u8(to + 128, vsubq_u8(vbslq_u8(top, c, vshrq_n_u8(a, 4)), bias));
+        vst1q_u8(to + 192, vsubq_u8(vbslq_u8(top, vshrq_n_u8(c, 2), vshrq_n_u8(b, 4)), bias));
+    }
+}
 
 INLINE_T void open_header(const int type, const uint8_t *at, header *h) {
     h->at = at;
+    if (tk_is_whole(type)) open_whole(type, at, h);
     if (!has_levels(type)) return;
     const uint8x16_t six = vdupq_n_u8(63), low = vdupq_n_u8(15), top = vdupq_n_u8(0x30);
     for (int b = 0; b < 4; b++) {
@@ -92,7 +131,7 @@ INLINE_T float32x4_t scale4(const int type, const header *h, int s, int q, float
     switch (type) {
     case TK_Q4_K: case TK_Q5_K: return vmulq_f32(d, vcvtq_f32_u32(vmovl_u16(vget_low_u16(u8_4(h->scale + 16 * s + 4 * q)))));
     case TK_Q6_K: return vmulq_f32(d, vcvtq_f32_s32(signed4(h->at + 64 + 16 * s + 4 * q)));
-    case TK_U32: case TK_U16: return float4(h->at + 128 * s + 16 * q);
+    case TK_U32: return float4(h->at + 128 * s + 16 * q);
     }
     return half4(h->at + 32 * s + 8 * q);
 }
@@ -114,9 +153,9 @@ INLINE_T void add_block(const int type, const header *h, const uint8_t *codes, i
             continue;
         }
         ROWS acc[r] = vfmaq_f32(acc[r], vcvtq_f32_s32(sum[r]), vmulq_n_f32(ws, x[r].scale));
-        if (type == TK_U32 || type == TK_U16) {
+        if (type == TK_U32) {
             float32x4_t min = float4(h->at + 128 * s + 64 + 16 * q);
-            ROWS acc[r] = vfmsq_n_f32(acc[r], min, parts == 1 ? x[r].xsum : x[r].scale * (float)(x[r].off32[i] / -32));
+            ROWS acc[r] = vfmsq_n_f32(acc[r], min, tk_xsum(x + r));
         }
     }
 }
@@ -133,9 +172,46 @@ INLINE_T void subtract_minima(const header *h, int q, const tk_qblock *x, int he
     ROWS acc[r] = vfmsq_f32(acc[r], vcvtq_f32_s32(vshrq_n_s32(m[r], 3)), step);
 }
 
+// Q2_K and Q3_K: acc += a block of 32 inputs from `codes` on, for quarter q; m += its minima.
+INLINE_T void add_whole(const int type, const header *h, const uint8_t *codes, int b, int q, const tk_qblock *x, const int R,
+                        int32x4_t *acc, int32x4_t *m) {
+    int8x16_t w[8];
+    open_codes(type, codes + 16 * q, w);
+    _Pragma("GCC unroll 2") for (int i = 0; i < 2; i++) {
+        int32x4_t sum[TK_TILE], scale = signed4(h->scale + 16 * (2 * b + i) + 4 * q);
+        ROWS sum[r] = vdupq_n_s32(0);
+        dot(w + 4 * i, 16, x->q + 16 * i, R, sum);
+        ROWS acc[r] = vmlaq_s32(acc[r], sum[r], scale);
+        if (type == TK_Q3_K) continue;
+        int32x4_t level = level4(h, 2 * b + i, q);
+        ROWS m[r] = vmlaq_n_s32(m[r], level, x[r].half[i]);
+    }
+}
+
+INLINE_T void whole_segment(const int type, const header *h, const tk_qblock *x, int height, int q0, const int N, const int R,
+                            float32x4_t *total) {
+    const uint8_t *codes = h->at + tk_header_bytes(type, TK_SEG);
+    int32x4_t acc[TK_TILE], m[TK_TILE];
+    for (int i = 0; i < N * R; i++) acc[i] = m[i] = vdupq_n_s32(0);
+    for (int b = 0; b < 8; b++, codes += tk_code_bytes(type))
+        _Pragma("GCC unroll 4") for (int i = 0; i < N; i++) add_whole(type, h, codes, b, q0 + i, x + b * height, R, acc + i * R, m + i * R);
+    for (int i = 0; i < N; i++) {
+        float32x4_t d = half4(h->at + 8 * (q0 + i)), *t = total + (q0 + i) * R;
+        ROWS {
+            float32x4_t a = vmulq_f32(vcvtq_f32_s32(acc[i * R + r]), d);
+            if (type == TK_Q2_K) a = vfmsq_f32(a, vcvtq_f32_s32(m[i * R + r]), half4(h->at + 32 + 8 * (q0 + i)));
+            t[r] = vfmaq_n_f32(t[r], a, x[r].scale);
+        }
+    }
+}
+
 // total += a segment of nb blocks, for N quarters of the outputs from q0 on and R rows of a panel.
 INLINE_T void segment(const int type, const header *h, int nb, const tk_qblock *x, int height, int q0, const int N, const int R,
                       float32x4_t *total) {
+    if (tk_is_whole(type)) {
+        whole_segment(type, h, x, height, q0, N, R, total);
+        return;
+    }
     const uint8_t *codes = h->at + tk_header_bytes(type, 32 * nb);
     float32x4_t acc[TK_TILE], d[4] = {vdupq_n_f32(0)};
     for (int i = 0; i < N * R; i++) acc[i] = vdupq_n_f32(0);
@@ -182,8 +258,9 @@ KERNEL(Q5_0)
 KERNEL(Q4_K)
 KERNEL(Q5_K)
 KERNEL(Q6_K)
+KERNEL(Q2_K)
+KERNEL(Q3_K)
 KERNEL(U32)
-KERNEL(U16)
 
 void NAME(mm)(int packed, const tk_mm *a) {
     switch (packed) {
@@ -193,8 +270,9 @@ void NAME(mm)(int packed, const tk_mm *a) {
     case TK_Q4_K: mm_Q4_K(a); break;
     case TK_Q5_K: mm_Q5_K(a); break;
     case TK_Q6_K: mm_Q6_K(a); break;
+    case TK_Q2_K: mm_Q2_K(a); break;
+    case TK_Q3_K: mm_Q3_K(a); break;
     case TK_U32: mm_U32(a); break;
-    case TK_U16: mm_U16(a); break;
     default: tk_neon_float(packed, a);
     }
 }

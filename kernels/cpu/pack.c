@@ -14,7 +14,6 @@ static void put_f32(uint8_t *p, float v) { memcpy(p, &v, 4); }
 int tk_packed(int type) {
     switch (type) {
     case TK_Q4_1: case TK_Q5_1: case TK_IQ4_NL: case TK_IQ4_XS: case TK_MXFP4: return TK_U32;
-    case TK_Q2_K: case TK_Q3_K: return TK_U16;
     }
     return type;
 }
@@ -55,11 +54,25 @@ static void put_sixes(uint8_t *q, int lane, const uint32_t *code) {
         for (int i = 0; i < 3; i++)
             put_u32(q + 48 * j + 64 * i + 4 * lane, code[j + i] | (code[j + 3] >> 2 * i & 0x03030303) << 6);
 }
+// Four words of codes in one, for each half.
+static void put_twos(uint8_t *q, int lane, const uint32_t *code) {
+    for (int i = 0; i < 2; i++, code += 4) put_u32(q + 64 * i + 4 * lane, code[0] | code[1] << 2 | code[2] << 4 | code[3] << 6);
+}
+// Eight words of codes in three: two words hold two codes of each half and, in their upper bits, the low bits of its last one; the third
+// holds the code between them of each half, and the last ones' high bits.
+static void put_threes(uint8_t *q, int lane, const uint32_t *code) {
+    const uint32_t *c = code, two = 0x03030303, one = 0x01010101;
+    put_u32(q + 4 * lane, c[0] | c[1] << 3 | (c[3] & two) << 6);
+    put_u32(q + 64 + 4 * lane, c[4] | c[5] << 3 | (c[7] & two) << 6);
+    put_u32(q + 128 + 4 * lane, c[2] | c[6] << 3 | (c[3] >> 2 & one) << 6 | (c[7] >> 2 & one) << 7);
+}
 static void put_codes(int packed, uint8_t *q, int lane, const uint32_t *code) {
     switch (packed) {
     case TK_Q4_0: case TK_Q4_K: put_nibbles(q, lane, code); break;
     case TK_Q5_0: case TK_Q5_K: put_fives(q, lane, code); break;
     case TK_Q6_K: put_sixes(q, lane, code); break;
+    case TK_Q2_K: put_twos(q, lane, code); break;
+    case TK_Q3_K: put_threes(q, lane, code); break;
     default: put_bytes(q, lane, code);
     }
 }
@@ -134,10 +147,9 @@ static void super_codes(int type, const uint8_t *row, int b, uint32_t *code) {
     for (int j = 0; j < 8; j++) {
         const uint8_t *at = row + 4 * j;
         switch (type) {
-        case TK_Q2_K: code[j] = (load_u32(at + 16 + half * 32) >> 2 * part & 0x03030303) + 0x20202020; break;
+        case TK_Q2_K: code[j] = (load_u32(at + 16 + half * 32) >> 2 * part & 0x03030303); break;
         case TK_Q3_K:
             code[j] = (load_u32(at + 32 + half * 32) >> 2 * part & 0x03030303) | (load_u32(at) >> b & 0x01010101) << 2;
-            code[j] += 0x1c1c1c1c;
             break;
         case TK_Q4_K: code[j] = load_u32(at + 16 + b / 2 * 32) >> high & 0x0f0f0f0f; break;
         case TK_Q5_K: code[j] = (load_u32(at + 48 + b / 2 * 32) >> high & 0x0f0f0f0f) | (load_u32(at + 16) >> b & 0x01010101) << 4; break;
@@ -164,17 +176,13 @@ static void super_scales(int type, const uint8_t *row, int lane, uint8_t *h) {
         for (int i = 0; i < 16; i++) h[64 + 16 * i + lane] = row[192 + i];
         break;
     case TK_Q2_K:
-        for (int s = 0; s < 16; s++) {
-            put_f32(h + 128 * s + 4 * lane, f16_f32(load_u16(row + 80)) * (float)(row[s] & 15));
-            put_f32(h + 128 * s + 64 + 4 * lane, f16_f32(load_u16(row + 82)) * (float)(row[s] >> 4));
-        }
+        memcpy(h + 2 * lane, row + 80, 2);
+        memcpy(h + 32 + 2 * lane, row + 82, 2);
+        for (int i = 0; i < 16; i++) h[64 + 16 * i + lane] = row[i];
         break;
     case TK_Q3_K:
-        for (int s = 0; s < 16; s++) {
-            const uint8_t *q = row + 96;
-            int v = (s < 8 ? q[s] & 15 : q[s - 8] >> 4) | (q[8 + s % 4] >> 2 * (s / 4) & 3) << 4;
-            put_f32(h + 128 * s + 4 * lane, f16_f32(load_u16(row + 108)) * (float)(v - 32));
-        }
+        memcpy(h + 2 * lane, row + 108, 2);
+        for (int i = 0; i < 12; i++) h[64 + 16 * i + lane] = row[96 + i];
         break;
     case TK_IQ4_XS:
         for (int s = 0; s < 8; s++) {
@@ -230,6 +238,12 @@ static int code_at(int packed, const uint8_t *q, int lane, int e) {
         q += 192 * (v / 4) + at;
         return v % 4 < 3 ? q[64 * (v % 4)] & 63 : q[0] >> 6 | (q[64] >> 6) << 2 | (q[128] >> 6) << 4;
     }
+    if (piece == 128) return q[64 * (v / 4) + at] >> 2 * (v % 4) & 3;
+    if (piece == 192) {
+        const uint8_t *t = q + 64 * (v / 4) + at, *u = q + 128 + at;
+        int high = v / 4;
+        return v % 4 < 2 ? *t >> 3 * (v % 4) & 7 : v % 4 == 2 ? *u >> 3 * high & 7 : *t >> 6 | (*u >> (6 + high) & 1) << 2;
+    }
     if (piece == 320) {
         const uint8_t *t = q + at + 128 * (v - 5);
         if (v < 5) return q[64 * v + at] & 31;
@@ -252,8 +266,15 @@ static void scale_at(int packed, const uint8_t *h, int lane, int b, int half, fl
         return;
     }
     case TK_Q6_K: *scale = f16_f32(load_u16(h + 2 * lane)) * (float)(int8_t)c[16 * (2 * b + half)]; return;
-    case TK_U32: case TK_U16: {
-        const uint8_t *s = h + 128 * (packed == TK_U16 ? 2 * b + half : b) + 4 * lane;
+    case TK_Q2_K: {
+        int v = c[16 * (2 * b + half)];
+        *scale = f16_f32(load_u16(h + 2 * lane)) * (float)(v & 15);
+        *min = f16_f32(load_u16(h + 32 + 2 * lane)) * (float)(v >> 4);
+        return;
+    }
+    case TK_Q3_K: *scale = f16_f32(load_u16(h + 2 * lane)) * (float)tk_scale3(c, 2 * b + half); return;
+    case TK_U32: {
+        const uint8_t *s = h + 128 * b + 4 * lane;
         memcpy(scale, s, 4);
         memcpy(min, s + 64, 4);
         return;
@@ -264,9 +285,10 @@ static void scale_at(int packed, const uint8_t *h, int lane, int b, int half, fl
 
 static int offset_of(int packed) {
     switch (packed) {
+    case TK_Q3_K: return 4;
     case TK_Q4_0: return 8;
     case TK_Q5_0: return 16;
-    case TK_Q6_K: case TK_U16: return 32;
+    case TK_Q6_K: return 32;
     case TK_Q8_0: case TK_U32: return 128;
     }
     return 0;

@@ -15,12 +15,12 @@ type Reading int
 
 const ( // as in tk.h
 	Alone   Reading = iota // as one stream, left to the processor's prefetcher
-	Ahead                  // as one stream; Q4_0, Q4_K and Q5_K are fetched ahead
+	Ahead                  // as one stream; types of few bits are fetched ahead
 	Streams                // as several streams, fetched ahead
 )
 
 func (r Reading) String() string {
-	return [...]string{"one stream", "one stream, Q4_0, Q4_K and Q5_K fetched ahead", "several streams, fetched ahead"}[r]
+	return [...]string{"one stream", "one stream, types of few bits fetched ahead", "several streams, fetched ahead"}[r]
 }
 
 // ReadingChoice is the Reading in use, and the reason.

@@ -10,12 +10,12 @@
 #pragma STDC FP_CONTRACT OFF
 #endif
 
-// Weight types as in GGUF files; and the two packed formats that the less common ones are unpacked to:
-// a float scale and minimum per 32 (codes + 128) or per 16 (codes + 32).
+// Weight types as in GGUF files; and the packed format that the less common ones are unpacked to:
+// a float scale and minimum per 32 (codes + 128).
 enum {
     TK_F32 = 0, TK_F16 = 1, TK_Q4_0 = 2, TK_Q4_1 = 3, TK_Q5_0 = 6, TK_Q5_1 = 7, TK_Q8_0 = 8, TK_Q2_K = 10, TK_Q3_K = 11,
     TK_Q4_K = 12, TK_Q5_K = 13, TK_Q6_K = 14, TK_IQ4_NL = 20, TK_IQ4_XS = 23, TK_BF16 = 30, TK_MXFP4 = 39,
-    TK_U32 = 40, TK_U16 = 41, TK_TYPES = 42
+    TK_U32 = 40
 };
 enum { TK_GENERIC = 1, TK_AVX2 = 2, TK_AVX512 = 3, TK_NEON = 4, TK_NEON_DOT = 5, TK_NEON_I8MM = 6 };
 enum { TK_TILE = 8, TK_LANES = 16, TK_SEG = 256, TK_PAGE = 64, TK_MAXTOP = 64, TK_PANELS = 8 };
@@ -24,7 +24,8 @@ enum { TK_TILE = 8, TK_LANES = 16, TK_SEG = 256, TK_PAGE = 64, TK_MAXTOP = 64, T
 // scale is that of 32 activations or of 256 (K-quants), then repeated in each of the eight blocks.
 typedef struct {
     int8_t q[32];
-    float scale, xsum;     // xsum = scale * float(sum of q)
+    float scale;
+    int16_t half[2];       // the sums of each half of q
     int32_t off8, off16, off128;  // -8 * sum, -16 * sum, -128 * sum
     int32_t off32[2];      // -32 * sum of each half
     int16_t pair[2];       // in even blocks: the sums of this block and of the next
@@ -126,7 +127,7 @@ typedef struct {
 
 // How weights are read with one or two rows, when a pass waits for memory. Changes no result.
 //   TK_ALONE    as one stream, left to the processor's prefetcher
-//   TK_AHEAD    as one stream; types whose codes take long to unpack (Q4_0, Q4_K, Q5_K) are fetched ahead
+//   TK_AHEAD    as one stream; types whose codes take long to unpack (Q4_0, Q2_K to Q5_K) are fetched ahead
 //   TK_STREAMS  as several streams, fetched ahead
 enum { TK_ALONE, TK_AHEAD, TK_STREAMS };
 extern int tk_reading;
@@ -141,9 +142,10 @@ void tk_avx512_join(const float *part, int blocks, int group, int dim, float *ou
 void tk_quantize_block(const float *x, float top, tk_qblock *q);  // top = max |x|, or larger; all but pair
 void tk_generic_quantize(const float *x, int n, tk_qblock *q, size_t stride);
 void tk_generic_quantize256(const float *x, int n, tk_qblock *q, size_t stride);
+static inline float tk_xsum(const tk_qblock *q) { return q->scale * (float)(q->half[0] + q->half[1]); }  // scale * sum of q
 static inline void tk_pair(tk_qblock *q, size_t stride) {  // of block q and the next
-    q->pair[0] = (int16_t)(q->off8 / -8);
-    q->pair[1] = (int16_t)(q[stride].off8 / -8);
+    q->pair[0] = (int16_t)(q->half[0] + q->half[1]);
+    q->pair[1] = (int16_t)(q[stride].half[0] + q[stride].half[1]);
 }
 void tk_generic_mm(int packed, const tk_mm *);
 double tk_generic_int_macs(int rounds);
@@ -163,13 +165,16 @@ static inline size_t tk_header_bytes(int packed, int n) {
     switch (packed) {
     case TK_Q4_K: case TK_Q5_K: return 256;
     case TK_Q6_K: return 320;
+    case TK_Q2_K: return 320;
+    case TK_Q3_K: return 256;
     case TK_U32: return (size_t)n / 32 * 128;
-    case TK_U16: return (size_t)n / 32 * 256;
     }
     return ((size_t)n + 63) / 64 * 64;
 }
 static inline size_t tk_code_bytes(int packed) {
     switch (packed) {
+    case TK_Q2_K: return 128;
+    case TK_Q3_K: return 192;
     case TK_Q4_0: case TK_Q4_K: return 256;
     case TK_Q5_0: case TK_Q5_K: return 320;
     case TK_Q6_K: return 384;
@@ -178,9 +183,15 @@ static inline size_t tk_code_bytes(int packed) {
 }
 static inline size_t tk_segment_bytes(int packed, int n) { return tk_header_bytes(packed, n) + (size_t)n / 32 * tk_code_bytes(packed); }
 
+// Scale s of 16 of a lane of Q3_K, 6 bits less 32, from 12 bytes that lie 16 apart.
+static inline int tk_scale3(const uint8_t *c, int s) {
+    return ((s < 8 ? c[16 * s] & 15 : c[16 * (s - 8)] >> 4) | (c[16 * (8 + s % 4)] >> 2 * (s / 4) & 3) << 4) - 32;
+}
 int tk_packed(int type);  // what a file's type is packed to
 static inline int tk_is_float(int type) { return type == TK_F32 || type == TK_F16 || type == TK_BF16; }
-static inline int tk_is_super(int type) { return type == TK_Q4_K || type == TK_Q5_K || type == TK_Q6_K; }
+static inline int tk_is_whole(int type) { return type == TK_Q2_K || type == TK_Q3_K; }  // integer sums over a segment
+// Takes activations with a scale per 256.
+static inline int tk_is_super(int type) { return type == TK_Q4_K || type == TK_Q5_K || type == TK_Q6_K || tk_is_whole(type); }
 size_t tk_group_bytes(int type, int k);
 void tk_pack_group(int type, const uint8_t *src, size_t rowbytes, int rows, int k, uint8_t *dst);
 void tk_unpack_row(int type, const uint8_t *group, int lane, int k, float *out);

@@ -53,9 +53,13 @@ func segment(dst []byte, t kernels.Type, src []byte, n int) {
 		copy(dst, src[192:208])
 		copy(dst[16:], src[:192])
 		copy(dst[208:], src[208:210])
-	case kernels.Q4_1, kernels.Q5_1, kernels.IQ4_NL, kernels.IQ4_XS, kernels.MXFP4, kernels.Q2_K, kernels.Q3_K:
+	case kernels.Q3_K: // scales and d, low bits, high bits
+		copy(dst, src[96:110])
+		copy(dst[16:], src[32:96])
+		copy(dst[80:], src[:32])
+	case kernels.Q4_1, kernels.Q5_1, kernels.IQ4_NL, kernels.IQ4_XS, kernels.MXFP4:
 		unpack(dst, t, src, n)
-	default: // floats, and Q4_K as it is in the file
+	default: // floats, and Q2_K and Q4_K as they are in the file
 		copy(dst, src)
 	}
 }
@@ -79,9 +83,7 @@ func unpack(dst []byte, t kernels.Type, src []byte, n int) {
 func kernelOf(t kernels.Type) string {
 	switch t {
 	case kernels.Q4_1, kernels.Q5_1, kernels.IQ4_NL, kernels.IQ4_XS, kernels.MXFP4:
-		return "unpacked32"
-	case kernels.Q2_K, kernels.Q3_K:
-		return "unpacked16"
+		return "unpacked"
 	}
 	return t.String()
 }

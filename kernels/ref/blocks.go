@@ -25,13 +25,13 @@ const (
 	MXFP4Type  = 39
 )
 
-// subBlock is the unit in which a weight type gives a scale: elements of value scale·code − min. A type
-// whose minima are integers times a scale of 256 weights gives them as step·level = min.
+// subBlock is the unit in which a weight type gives a scale: elements of value scale·code − min. A type whose scales
+// are integers times a scale of 256 weights gives them as unit·factor = scale, and its minima as step·level = min.
 type subBlock struct {
-	scale, min float32
-	step       float32
-	level      int32
-	code       []int32
+	scale, min    float32
+	unit, step    float32
+	factor, level int32
+	code          []int32
 }
 
 // nonlinear holds the codes that nibbles stand for in IQ4_NL and IQ4_XS; mxfp4 holds twice the values of MXFP4 (E2M1).
@@ -161,29 +161,27 @@ func small(typ uint32, row []byte) subBlock {
 
 // superScale returns sub-block s of a block of 256, without its codes.
 func superScale(typ uint32, row []byte, s int) (b subBlock) {
-	var scale int32
-	var d float32
 	switch typ {
 	case Q2_KType:
-		d, b.step = F16(u16(row, 80)), F16(u16(row, 82))
-		scale, b.level = int32(row[s]&15), int32(row[s]>>4)
+		b.unit, b.step = F16(u16(row, 80)), F16(u16(row, 82))
+		b.factor, b.level = int32(row[s]&15), int32(row[s]>>4)
 	case Q3_KType:
-		d = F16(u16(row, 108))
+		b.unit = F16(u16(row, 108))
 		q := row[96:108]
-		scale = nibble(q[s%8], s >= 8) | int32(q[8+s%4]>>(2*(s/4))&3)<<4
-		scale -= 32
+		b.factor = nibble(q[s%8], s >= 8) | int32(q[8+s%4]>>(2*(s/4))&3)<<4
+		b.factor -= 32
 	case Q4_KType, Q5_KType:
-		d, b.step = F16(u16(row, 0)), F16(u16(row, 2))
+		b.unit, b.step = F16(u16(row, 0)), F16(u16(row, 2))
 		sc, m := sixBits(row[4:16], s)
-		scale, b.level = int32(sc), int32(m)
+		b.factor, b.level = int32(sc), int32(m)
 	case Q6_KType:
-		d, scale = F16(u16(row, 208)), int32(int8(row[192+s]))
+		b.unit, b.factor = F16(u16(row, 208)), int32(int8(row[192+s]))
 	case IQ4_XSType:
-		d = F16(u16(row, 0))
-		scale = nibble(row[4+s/2], s%2 == 1) | int32(u16(row, 2)>>(2*s)&3)<<4
-		scale -= 32
+		b.unit = F16(u16(row, 0))
+		b.factor = nibble(row[4+s/2], s%2 == 1) | int32(u16(row, 2)>>(2*s)&3)<<4
+		b.factor -= 32
 	}
-	b.scale, b.min = d*float32(scale), b.step*float32(b.level)
+	b.scale, b.min = b.unit*float32(b.factor), b.step*float32(b.level)
 	return b
 }
 

@@ -14,19 +14,22 @@ type Activation struct {
 }
 
 // Span returns how many activations share a scale in products with a weight type: 256 for those whose
-// own scales are integers times one f16 per 256 (Q4_K, Q5_K, Q6_K), else 32.
+// own scales are integers times one f16 per 256 (Q2_K to Q6_K), else 32.
 func Span(typ uint32) int {
-	if typ == Q4_KType || typ == Q5_KType || typ == Q6_KType {
+	if typ == Q4_KType || typ == Q5_KType || typ == Q6_KType || whole(typ) {
 		return 256
 	}
 	return 32
 }
 
+// whole reports whether the sums of a segment of 256 stay integers to its end.
+func whole(typ uint32) bool { return typ == Q2_KType || typ == Q3_KType }
+
 // Unpacked reports whether a weight type is stored for the kernels as int8 codes with a float scale and
 // minimum per sub-block. Their products include the step for minima even where these are zero.
 func Unpacked(typ uint32) bool {
 	switch typ {
-	case Q4_1Type, Q5_1Type, Q2_KType, Q3_KType, IQ4_NLType, IQ4_XSType, MXFP4Type:
+	case Q4_1Type, Q5_1Type, IQ4_NLType, IQ4_XSType, MXFP4Type:
 		return true
 	}
 	return false
@@ -94,7 +97,7 @@ func Dequantize(typ uint32, row []byte, out []float32) {
 //
 // A row is cut into segments of 256 inputs; each starts a new sum at +0, and the sums enter, in order, a
 // total that starts at +0. Within a segment float weights enter by one FMA per input; quantised ones by
-// one FMA per sub-block, of the exact integer sum of code·activation. See dotSmall and dotSuper.
+// one FMA per sub-block, of the exact integer sum of code·activation. See dotSmall, dotSuper and dotWhole.
 func MatVec(typ uint32, w []byte, rowBytes int, x, out []float32, add bool) {
 	var a Activation
 	if !isFloat(typ) {
@@ -106,6 +109,8 @@ func MatVec(typ uint32, w []byte, rowBytes int, x, out []float32, add bool) {
 		switch {
 		case isFloat(typ):
 			total = dotFloat(typ, row, x)
+		case whole(typ):
+			total = dotWhole(subBlocks(typ, row, len(x)), a)
 		case a.Span == 256:
 			total = dotSuper(subBlocks(typ, row, len(x)), a)
 		default:
@@ -175,6 +180,25 @@ func dotSuper(w []subBlock, a Activation) (total float32) {
 			acc = FMA(float32(minima), -b.step, acc)
 			total = FMA(acc, a.Scale[at/32-1], total)
 			acc, minima = 0, 0
+		}
+	}
+	return total
+}
+
+// dotWhole multiplies with activations that have a scale per 256: the exact integer Σ factor·sum of a segment times the
+// weights' unit is rounded; the exact integer Σ level·sum enters times −step, if the type has minima; then the segment
+// enters the total times the activation's scale.
+func dotWhole(w []subBlock, a Activation) (total float32) {
+	var products, minima int32
+	at := 0
+	for _, b := range w {
+		product, sum := sums(b, a, at)
+		products += b.factor * product
+		minima += b.level * sum
+		if at += len(b.code); at%256 == 0 {
+			acc := FMA(float32(minima), -b.step, float32(float32(products)*b.unit))
+			total = FMA(acc, a.Scale[at/32-1], total)
+			products, minima = 0, 0
 		}
 	}
 	return total

@@ -201,37 +201,96 @@ struct Q6_K {
     }
 };
 
-// Unpacked is int8 codes with a float scale and minimum per PER inputs.
-template <int PER>
-struct Unpacked {
-    enum { FLOAT = 0, SUPER = 0, BLOCKS = 256 / PER, HEAD = BLOCKS / 2, VECTORS = HEAD + 16, TAIL = 0 };
-    static __device__ __forceinline__ float scale(const uint4 *w, int b) { return __uint_as_float(word(w[b / 4 * 32], b % 4)); }
-    static __device__ __forceinline__ float min(const uint4 *w, int b) {
-        return __uint_as_float(word(w[(BLOCKS / 4 + b / 4) * 32], b % 4));
+// Whole is Q2_K or Q3_K: integer scales per 16, and integer sums to the end of a segment.
+template <class T>
+struct Whole {
+    enum { FLOAT = 0, SUPER = 1 };
+    template <int R>
+    static __device__ __forceinline__ void segment(const uint4 *w, int lane, int n, const Inputs<R> &in, float *acc) {
+        uint4 head = w[0];
+        float d = T::d_of(w, lane), dmin = T::MINIMA ? T::dmin_of(w, lane) : 0;
+        int products[R] = {}, minima[R] = {};
+#pragma unroll
+        for (int s = 0; s < 16; s++) {
+            uint4 c = T::codes(w, s);
+            int factor = T::factor(head, s);
+#pragma unroll
+            for (int r = 0; r < R; r++) {
+                int sum = __ldg(in.sum[r] + s);
+                products[r] += factor * dot16(c, in.q[r] + 16 * s, -T::OFFSET * sum);
+                if (T::MINIMA) minima[r] += T::level(head, s) * sum;
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            acc[r] = (float)products[r] * d;
+            if (T::MINIMA) acc[r] = __fmaf_rn((float)minima[r], -dmin, acc[r]);
+        }
     }
+    static __device__ float value(const uint4 *w, int lane, int k) {
+        float scale = T::d_of(w, lane) * (float)T::factor(w[0], k / 16), v = scale * (float)(byte_at(T::codes(w, k / 16), k % 16) - T::OFFSET);
+        return T::MINIMA ? v - T::dmin_of(w, lane) * (float)T::level(w[0], k / 16) : v;
+    }
+};
+
+// bits_at moves bits [s, s+2) or, with mask 01, bit s of each byte to its lowest.
+static __device__ __forceinline__ uint4 bits_at(const uint4 &v, int s, unsigned mask) {
+    return make_uint4(v.x >> s & mask, v.y >> s & mask, v.z >> s & mask, v.w >> s & mask);
+}
+
+// Q2_K is as in the file: 4-bit scales and minima, 4 codes to a byte, and behind the vectors d and dmin, 4 bytes for each output.
+struct Q2_K : Whole<Q2_K> {
+    enum { VECTORS = 5, TAIL = 4, OFFSET = 0, MINIMA = 1 };
+    static __device__ __forceinline__ const unsigned char *tail(const uint4 *w, int lane) {
+        return (const unsigned char *)(w - lane + VECTORS * 32) + TAIL * lane;
+    }
+    static __device__ __forceinline__ float d_of(const uint4 *w, int lane) { return half_at(tail(w, lane)); }
+    static __device__ __forceinline__ float dmin_of(const uint4 *w, int lane) { return half_at(tail(w, lane) + 2); }
+    static __device__ __forceinline__ int factor(const uint4 &head, int s) { return byte_at(head, s) & 15; }
+    static __device__ __forceinline__ int level(const uint4 &head, int s) { return byte_at(head, s) >> 4; }
+    static __device__ __forceinline__ uint4 codes(const uint4 *w, int s) {
+        return bits_at(w[(1 + s / 8 * 2 + s % 2) * 32], s % 8 / 2 * 2, 0x03030303u);
+    }
+};
+
+// Q3_K has 6-bit scales in 12 bytes, and d; low bits, 4 codes to a byte; high bits, 8 to a byte.
+struct Q3_K : Whole<Q3_K> {
+    enum { VECTORS = 7, TAIL = 0, OFFSET = 4, MINIMA = 0 };
+    static __device__ __forceinline__ float d_of(const uint4 *w, int) { return half_in(w[0], 6); }
+    static __device__ __forceinline__ float dmin_of(const uint4 *, int) { return 0; }
+    static __device__ __forceinline__ int level(const uint4 &, int) { return 0; }
+    static __device__ __forceinline__ int factor(const uint4 &head, int s) {
+        return (byte_at(head, s % 8) >> s / 8 * 4 & 15 | (byte_at(head, 8 + s % 4) >> s / 4 * 2 & 3) << 4) - 32;
+    }
+    static __device__ __forceinline__ uint4 codes(const uint4 *w, int s) {
+        uint4 high = bits_at(w[(5 + s % 2) * 32], s / 2, 0x01010101u);
+        return either(Q2_K::codes(w, s), make_uint4(high.x << 2, high.y << 2, high.z << 2, high.w << 2));
+    }
+};
+
+// Unpacked is int8 codes with a float scale and minimum per 32 inputs.
+struct Unpacked {
+    enum { FLOAT = 0, SUPER = 0, VECTORS = 20, TAIL = 0 };
+    static __device__ __forceinline__ float scale(const uint4 *w, int b) { return __uint_as_float(word(w[b / 4 * 32], b % 4)); }
+    static __device__ __forceinline__ float min(const uint4 *w, int b) { return __uint_as_float(word(w[(2 + b / 4) * 32], b % 4)); }
     template <int R>
     static __device__ __forceinline__ void segment(const uint4 *w, int lane, int n, const Inputs<R> &in, float *acc) {
 #pragma unroll
-        for (int b = 0; b < BLOCKS; b++) {
-            if (PER * b >= n) break;
+        for (int b = 0; b < 8; b++) {
+            if (32 * b >= n) break;
             float scale_b = scale(w, b), min_b = min(w, b);
 #pragma unroll
             for (int r = 0; r < R; r++) {
-                int dot = 0, sum = 0;
-#pragma unroll
-                for (int i = 0; i < PER / 16; i++) {
-                    int at = b * (PER / 16) + i;
-                    dot = dot16(w[(HEAD + at) * 32], in.q[r] + 16 * at, dot);
-                    sum += __ldg(in.sum[r] + at);
-                }
-                float a = __ldg(in.scale[r] + b * PER / 32);
+                int dot = dot16(w[(4 + 2 * b) * 32], in.q[r] + 32 * b, 0);
+                dot = dot16(w[(5 + 2 * b) * 32], in.q[r] + 32 * b + 16, dot);
+                float a = __ldg(in.scale[r] + b);
                 acc[r] = __fmaf_rn((float)dot, scale_b * a, acc[r]);
-                acc[r] = __fmaf_rn(-min_b, a * (float)sum, acc[r]);
+                acc[r] = __fmaf_rn(-min_b, a * (float)sum32(in.sum[r], b), acc[r]);
             }
         }
     }
     static __device__ float value(const uint4 *w, int lane, int k) {
-        return scale(w, k / PER) * (float)(signed char)byte_at(w[(HEAD + k / 16) * 32], k % 16) - min(w, k / PER);
+        return scale(w, k / 32) * (float)(signed char)byte_at(w[(4 + k / 16) * 32], k % 16) - min(w, k / 32);
     }
 };
 
