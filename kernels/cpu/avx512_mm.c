@@ -93,7 +93,8 @@ INLINE void run_whole(const int form, const int kind, const int R, const int C, 
     for (int i = 0; i < R * C; i++) acc[i] = _mm512_setzero_si512();
     for (int b = 0; b < 8; b++, x += R) {
         for (int g = 0; g < C; g++) fetch(s->ahead[g] + 64 * s->lines * b, s->lines, s->near);
-        _Pragma("GCC unroll 2") for (int half = 0; half < 2; half++) {
+        if (form == BYTES) products(form, q, x, R, C, 0, 8, acc);  // multiplied by their scales
+        else _Pragma("GCC unroll 2") for (int half = 0; half < 2; half++) {
             __m512i sum[TK_TILE * G];
             for (int i = 0; i < R * C; i++) sum[i] = _mm512_setzero_si512();
             products(form, q, x, R, C, 4 * half, 4 * half + 4, sum);
@@ -196,28 +197,49 @@ INLINE void open_codes(const int form, const uint8_t *q, int blocks, uint8_t *to
     for (int b = 0; b < blocks; b++, q += piece(form), to += piece(BYTES))
         _Pragma("GCC unroll 8") for (int j = 0; j < 8; j++) _mm512_store_si512(to + 64 * j, code(form, q, j));
 }
-TARGET static void open_twos(const uint8_t *q, int blocks, uint8_t *to) { open_codes(TWOS, q, blocks, to); }
-TARGET static void open_threes(const uint8_t *q, int blocks, uint8_t *to) { open_codes(THREES, q, blocks, to); }
 TARGET static void open_nibbles(const uint8_t *q, int blocks, uint8_t *to) { open_codes(NIBBLES, q, blocks, to); }
 TARGET static void open_fives(const uint8_t *q, int blocks, uint8_t *to) { open_codes(FIVES, q, blocks, to); }
 TARGET static void open_sixes(const uint8_t *q, int blocks, uint8_t *to) { open_codes(SIXES, q, blocks, to); }
+
+// Codes of 2 and 3 bits times their scales, looked up in tables of four products for each output: those of Q3_K, -124 to 128, have
+// EXCESS added, which their levels take away.
+enum { EXCESS = 124 };
+INLINE void open_products(const int form, const uint8_t *q, const __m512i *factor, __m512i *level, uint8_t *to) {
+    const __m512i place = _mm512_set4_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0);
+    for (int h = 0; h < 16; h++, q += h % 2 ? 0 : piece(form)) {
+        __m512i f = _mm512_srai_epi32(_mm512_slli_epi32(factor[h], 16), 16), t = _mm512_mullo_epi32(f, _mm512_set1_epi32(0x03020100)), low = t;
+        if (form == THREES) {
+            t = _mm512_add_epi32(t, _mm512_set1_epi8(EXCESS));
+            low = _mm512_sub_epi32(t, _mm512_mullo_epi32(f, _mm512_set1_epi32(0x04040404)));  // of codes below 4
+        }
+        _Pragma("GCC unroll 4") for (int j = 0; j < 4; j++, to += 64) {
+            __m512i c = code(form, q, h % 2 * 4 + j), at = pick(place, c, 3), v = _mm512_shuffle_epi8(low, at);
+            if (form == THREES) v = _mm512_mask_shuffle_epi8(v, _mm512_test_epi8_mask(c, _mm512_set1_epi8(4)), t, at);
+            _mm512_store_si512(to, v);
+        }
+    }
+    for (int b = 0; form == THREES && b < 8; b++) level[b] = _mm512_set1_epi16(-EXCESS);
+}
+TARGET static void open_twos(const uint8_t *q, const __m512i *f, __m512i *level, uint8_t *to) { open_products(TWOS, q, f, level, to); }
+TARGET static void open_threes(const uint8_t *q, const __m512i *f, __m512i *level, uint8_t *to) { open_products(THREES, q, f, level, to); }
 
 typedef struct {
     const runner (*run)[TK_TILE + 1];
     int kind;
     const runner (*opened)[TK_TILE + 1];  // for codes that open has unpacked
     void (*open)(const uint8_t *q, int blocks, uint8_t *to);
+    void (*multiply)(const uint8_t *q, const __m512i *factor, __m512i *level, uint8_t *to);  // and has multiplied by their scales
 } recipe;
 
 static recipe recipe_of(int packed) {
     switch (packed) {
-    case TK_Q4_0: return (recipe){small_nibbles, SMALL, small_bytes, open_nibbles};
-    case TK_Q5_0: return (recipe){small_fives, SMALL, small_bytes, open_fives};
-    case TK_Q4_K: return (recipe){super_nibbles, SUPER, super_bytes, open_nibbles};
-    case TK_Q5_K: return (recipe){super_fives, SUPER, super_bytes, open_fives};
-    case TK_Q6_K: return (recipe){halves_sixes, HALVES, halves_bytes, open_sixes};
-    case TK_Q2_K: return (recipe){levels_twos, LEVELS, levels_bytes, open_twos};
-    case TK_Q3_K: return (recipe){whole_threes, WHOLE, whole_bytes, open_threes};
+    case TK_Q4_0: return (recipe){small_nibbles, SMALL, small_bytes, .open = open_nibbles};
+    case TK_Q5_0: return (recipe){small_fives, SMALL, small_bytes, .open = open_fives};
+    case TK_Q4_K: return (recipe){super_nibbles, SUPER, super_bytes, .open = open_nibbles};
+    case TK_Q5_K: return (recipe){super_fives, SUPER, super_bytes, .open = open_fives};
+    case TK_Q6_K: return (recipe){halves_sixes, HALVES, halves_bytes, .open = open_sixes};
+    case TK_Q2_K: return (recipe){levels_twos, LEVELS, levels_bytes, .multiply = open_twos};
+    case TK_Q3_K: return (recipe){whole_threes, WHOLE, whole_bytes, .multiply = open_threes};
     }
     return (recipe){.run = small_bytes, .kind = SMALL};
 }
@@ -314,7 +336,7 @@ INLINE void put(const tk_mm *a, int g, int row, __m512 total) {
 // what comes AHEAD; on Zen 5 into the first-level cache, because fetches into the second level alone take longer there at times.
 TARGET static void groups(const tk_mm *a, int packed, const recipe *rc, int g, int count, scratch *t) {
     int rows = t->rows.rows, valid = imin(count, a->ng - g);
-    const int opened = tk_reading == TK_STREAMS && rc->open && t->rows.panels > 1;
+    const int opened = tk_reading == TK_STREAMS && (rc->open || rc->multiply) && t->rows.panels > 1;
     const runner *run = (opened ? rc->opened : rc->run)[count];
     const uint8_t *w[G];
     for (int i = 0; i < count; i++) w[i] = a->w + (g + imin(i, valid - 1)) * a->gbytes;
@@ -338,7 +360,8 @@ TARGET static void groups(const tk_mm *a, int packed, const recipe *rc, int g, i
             if (rc->kind == LEVELS) open_levels(w[i], t->factor[i], t->level[i], &t->unit[i], &t->step[i]);
             if (rc->kind == WHOLE) open_whole(w[i], t->factor[i], t->level[i], &t->unit[i]);
             if (opened) {
-                rc->open(s.code[i], s.blocks, t->codes[i]);
+                if (rc->multiply) rc->multiply(s.code[i], t->factor[i], t->level[i], t->codes[i]);
+                else rc->open(s.code[i], s.blocks, t->codes[i]);
                 s.code[i] = t->codes[i];
             }
             w[i] += bytes;
