@@ -23,7 +23,7 @@ type convertFlags struct {
 type modelQuantizeCmd struct {
 	In    string `arg:"" name:"in" help:"GGUF file of f32, f16 or bf16; a model or a side file."`
 	Out   string `arg:"" name:"out" help:"GGUF file to make."`
-	Type  string `help:"f32, f16, bf16, q8_0, q4_0, q5_0, q4_k_m or q6_k." required:"" placeholder:"TYPE" setting:"-"`
+	Type  string `help:"f32, f16, bf16, q8_0, q4_0, q5_0, q4_k_m, q6_k, q3_k_m or q2_k." required:"" placeholder:"TYPE" setting:"-"`
 	Again bool   `name:"allow-requantize" help:"Accept weights that are already quantised; they lose more precision." setting:"-"`
 	convertFlags
 }

@@ -26,6 +26,10 @@ func encode(t gguf.Type, dst []byte, x []float32) error {
 		block = encodeQ4_0
 	case gguf.Q5_0:
 		block = encodeQ5_0
+	case gguf.Q2_K:
+		block = encodeQ2_K
+	case gguf.Q3_K:
+		block = encodeQ3_K
 	case gguf.Q4_K:
 		block = encodeQ4_K
 	case gguf.Q6_K:

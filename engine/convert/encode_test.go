@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/tandem-llm/tandem/engine/gguf"
@@ -53,6 +54,7 @@ func TestRoundTrip(t *testing.T) {
 		gguf.Q8_0: {32, 0.5/127 + 0x1p-11, 127 * 0x1p-25}, gguf.Q4_0: {32, 1./8 + 0x1p-11, 8 * 0x1p-25},
 		gguf.Q5_0: {32, 1./16 + 0x1p-11, 16 * 0x1p-25},
 		gguf.Q6_K: {256, 1.5 / 32, 4096 * 0x1p-24}, gguf.Q4_K: {256, 1.8 / 15, 1024 * 0x1p-24},
+		gguf.Q3_K: {256, 2.2 / 8, 1024 * 0x1p-24}, gguf.Q2_K: {256, 1.8 / 3, 1024 * 0x1p-24},
 	} {
 		for name, kind := range kinds {
 			r := rand.New(rand.NewPCG(1, uint64(typ)))
@@ -82,7 +84,7 @@ func TestNormalWeights(t *testing.T) {
 		x[i] = float32(r.NormFloat64())
 	}
 	for typ, most := range map[gguf.Type]float64{gguf.Q8_0: 0.0055, gguf.Q6_K: 0.0175, gguf.Q5_0: 0.047, gguf.Q4_K: 0.075,
-		gguf.Q4_0: 0.094} {
+		gguf.Q4_0: 0.094, gguf.Q3_K: 0.145, gguf.Q2_K: 0.265} {
 		_, y := roundTrip(t, typ, x)
 		var sum float64
 		for i := range x {
@@ -90,6 +92,47 @@ func TestNormalWeights(t *testing.T) {
 		}
 		if rms := math.Sqrt(sum / float64(len(x))); rms > most || rms < most*0.9 {
 			t.Errorf("%s: r.m.s. error %.4f: want %.4f or a little less", typ, rms, most)
+		}
+	}
+}
+
+// The searches of the types of few bits pay: errors beside those of grids that reach just from the least to the largest value of a
+// sub-block, whose scales and minima are rounded to the nearest integers of the largest ones.
+func TestLowBits(t *testing.T) {
+	r := rand.New(rand.NewPCG(8, 9))
+	var ours, simple [2]float64
+	for range 200 {
+		x := make([]float32, 256)
+		for i := range x {
+			x[i] = float32(r.NormFloat64())
+		}
+		var grids [16]affine
+		var top affine
+		var largest float32
+		for s := range grids {
+			v := x[16*s : 16*s+16]
+			lo := slices.Min(v)
+			grids[s] = affine{(slices.Max(v) - lo) / 3, -lo, 3}
+			top.scale, top.min = max(top.scale, grids[s].scale), max(top.min, grids[s].min)
+			largest = max(largest, float32(math.Abs(float64(extreme(v)))))
+		}
+		for s, g := range grids {
+			v := x[16*s : 16*s+16]
+			g.scale, g.min = top.scale/15*float32(nearest(g.scale/top.scale*15)), top.min/15*float32(nearest(g.min/top.min*15))
+			simple[0] += float64(g.errorOf(v))
+			simple[1] += float64(three.errorOf(v, largest/-128*float32(nearest(32*extreme(v)/largest))))
+		}
+		for i, typ := range []gguf.Type{gguf.Q2_K, gguf.Q3_K} {
+			_, y := roundTrip(t, typ, x)
+			for j := range x {
+				ours[i] += float64(x[j]-y[j]) * float64(x[j]-y[j])
+			}
+		}
+	}
+	for i, most := range []float64{0.66, 0.88} {
+		t.Logf("%d bits: squared error %.3f of that of simple rounding", i+2, ours[i]/simple[i])
+		if ours[i] > most*simple[i] {
+			t.Errorf("%d bits: squared error %.4g, by simple rounding %.4g: want at most %g of that", i+2, ours[i], simple[i], most)
 		}
 	}
 }
@@ -113,30 +156,48 @@ func TestStoredAgain(t *testing.T) {
 // The searches come close to the best of a thousand scales, and of as many grids.
 func TestSearches(t *testing.T) {
 	r := rand.New(rand.NewPCG(6, 7))
-	var ours6, best6, ours4, best4 float64
+	var ours3, best3, ours6, best6, ours2, best2, ours4, best4 float64
 	for range 100 {
 		x := make([]float32, 32)
 		for i := range x {
 			x[i] = float32(r.NormFloat64())
 		}
-		top := extreme(x[:16])
-		least := math.Inf(1)
-		for k := range 1000 {
-			least = min(least, float64(errorOf6(x[:16], -top/float32(24+0.016*float64(k)))))
-		}
-		ours6, best6 = ours6+float64(errorOf6(x[:16], scaleOf(x[:16]))), best6+least
-		lo, hi := x[0], x[0]
-		for _, v := range x {
-			lo, hi = min(lo, v), max(hi, v)
-		}
-		least = math.Inf(1)
-		for k := range 60 {
-			for m := range 40 {
-				g := affine{(hi - lo) / float32(12+0.1*float64(k)), max(0, -lo*float32(0.8+0.01*float64(m)))}
-				least = min(least, float64(g.errorOf(x)))
+		symmetrics := func(t *symmetric) (ours, best float64) {
+			least, top := math.Inf(1), extreme(x[:16])
+			for k := range 1000 {
+				least = min(least, float64(t.errorOf(x[:16], top/float32(t.least)/(0.5+0.001*float32(k)))))
 			}
+			return float64(t.errorOf(x[:16], t.scaleOf(x[:16]))), least
 		}
-		ours4, best4 = ours4+float64(gridOf(x).errorOf(x)), best4+least
+		grids := func(x []float32, most int32) (ours, best float64) {
+			lo, hi, least := x[0], x[0], math.Inf(1)
+			for _, v := range x {
+				lo, hi = min(lo, v), max(hi, v)
+			}
+			for k := range 100 {
+				for m := range 60 {
+					g := affine{(hi - lo) / (float32(most) * (0.5 + 0.01*float32(k))), max(0, -lo*(0.6+0.01*float32(m))), most}
+					least = min(least, float64(g.errorOf(x)))
+				}
+			}
+			g := gridOf(x, most)
+			return float64(g.errorOf(x)), least
+		}
+		add := func(ours, best *float64, a, b float64) { *ours, *best = *ours+a, *best+b }
+		a, b := symmetrics(&six)
+		add(&ours6, &best6, a, b)
+		a, b = symmetrics(&three)
+		add(&ours3, &best3, a, b)
+		a, b = grids(x, 15)
+		add(&ours4, &best4, a, b)
+		a, b = grids(x[:16], 3)
+		add(&ours2, &best2, a, b)
+	}
+	if ours3 > 1.05*best3 {
+		t.Errorf("scales of Q3_K: error %g, the best found %g", ours3, best3)
+	}
+	if ours2 > 1.1*best2 {
+		t.Errorf("grids of Q2_K: error %g, the best found %g", ours2, best2)
 	}
 	if ours6 > 1.05*best6 {
 		t.Errorf("scales of Q6_K: error %g, the best found %g", ours6, best6)
@@ -171,7 +232,7 @@ func TestHalf(t *testing.T) {
 
 func TestTooLarge(t *testing.T) {
 	for typ, v := range map[gguf.Type]float32{gguf.F16: 65520, gguf.BF16: math.MaxFloat32, gguf.Q8_0: 1e7, gguf.Q4_0: -6e5, gguf.Q5_0: 2e6,
-		gguf.Q6_K: 3e8, gguf.Q4_K: -7e7} {
+		gguf.Q6_K: 3e8, gguf.Q4_K: -7e7, gguf.Q3_K: 1e7, gguf.Q2_K: -1e7} {
 		for _, v := range []float32{v, v / float32(math.Abs(float64(v))) * math.MaxFloat32} {
 			x := make([]float32, 256)
 			x[100] = v

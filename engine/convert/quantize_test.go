@@ -294,7 +294,7 @@ func TestPaths(t *testing.T) {
 		{in, "", "q8_0", false, "the path of the output is empty"},
 		{in, filepath.Join(dir, "no", "out.gguf"), "q8_0", false, "cannot be written: no such file or directory"},
 		{in, filepath.Join(there, "out.gguf"), "q8_0", false, "cannot be written: not a directory"},
-		{in, filepath.Join(dir, "out.gguf"), "q9", false, `type "q9": want one of f32, f16, bf16, q8_0, q4_0, q5_0, q4_k_m, q6_k`},
+		{in, filepath.Join(dir, "out.gguf"), "q9", false, `type "q9": want one of f32, f16, bf16, q8_0, q4_0, q5_0, q4_k_m, q6_k, q3_k_m, q2_k`},
 		{filepath.Join(dir, "none"), filepath.Join(dir, "out.gguf"), "q8_0", false, "none: no such file"},
 	} {
 		_, err := Quantize(t.Context(), c.in, c.out, c.typ, false, Options{Force: c.force})
@@ -366,6 +366,13 @@ func TestRecipe(t *testing.T) {
 		{"q6_k", "blk.5.ffn_up.weight", 512, false, gguf.Q6_K}, {"q6_k", "blk.5.ffn_up.weight", 96, false, gguf.Q8_0},
 		{"q5_0", "token_embd.weight", 512, true, gguf.Q6_K}, {"q8_0", "output.weight", 512, false, gguf.Q8_0},
 		{"f16", "output.weight", 512, false, gguf.F16}, {"bf16", "blk.0.attn_q.weight", 100, false, gguf.BF16},
+		{"q2_k", "blk.5.ffn_up.weight", 512, false, gguf.Q2_K}, {"q2_k", "blk.5.ffn_down.weight", 512, false, gguf.Q3_K},
+		{"q2_k", "blk.5.attn_v.weight", 512, false, gguf.Q4_K}, {"q2_k", "blk.5.attn_output.weight", 512, false, gguf.Q3_K},
+		{"q2_k", "token_embd.weight", 512, false, gguf.Q2_K}, {"q2_k", "token_embd.weight", 512, true, gguf.Q6_K},
+		{"q2_k", "blk.5.ffn_up.weight", 96, false, gguf.Q4_0}, {"q2_k", "blk.5.attn_v.weight", 96, false, gguf.Q5_0},
+		{"q3_k_m", "blk.5.attn_q.weight", 512, false, gguf.Q3_K}, {"q3_k_m", "blk.1.attn_v.weight", 512, false, gguf.Q6_K},
+		{"q3_k_m", "blk.2.attn_v.weight", 512, false, gguf.Q4_K}, {"q3_k_m", "blk.1.ffn_down.weight", 512, false, gguf.Q6_K},
+		{"q3_k_m", "blk.2.ffn_down.weight", 512, false, gguf.Q4_K}, {"q3_k_m", "blk.2.attn_output.weight", 512, false, gguf.Q4_K},
 		{"q4_0", "blk.0.attn_q_norm.weight", 512, false, gguf.F16}, {"q4_0", "blk.0.ffn_gate_inp.weight", 512, false, gguf.F16},
 	} {
 		r, err := findRecipe(c.typ)

@@ -18,7 +18,8 @@ type recipe struct {
 
 var recipes = []recipe{
 	{"f32", 0, gguf.F32}, {"f16", 1, gguf.F16}, {"bf16", 32, gguf.BF16}, {"q8_0", 7, gguf.Q8_0}, {"q4_0", 2, gguf.Q4_0},
-	{"q5_0", 8, gguf.Q5_0}, {"q4_k_m", 15, gguf.Q4_K}, {"q6_k", 18, gguf.Q6_K},
+	{"q5_0", 8, gguf.Q5_0}, {"q4_k_m", 15, gguf.Q4_K}, {"q6_k", 18, gguf.Q6_K}, {"q3_k_m", 12, gguf.Q3_K},
+	{"q2_k", 10, gguf.Q2_K},
 }
 
 // Types returns the names that Quantize and Expand take as a type.
@@ -57,16 +58,35 @@ func (m *mix) typeOf(name string, shape []int, was gguf.Type) gguf.Type {
 }
 
 // ideal is typeOf without regard to row lengths: the mixtures of llama.cpp's quantize tool, which gives the
-// output matrix Q6_K in all quantised types but Q8_0.
+// output matrix Q6_K in all quantised types but Q8_0. With two differences: where its Q3_K_M takes Q5_K, which tandem does not write,
+// this takes Q6_K; and attn_v of Q2_K is Q4_K however few query heads share a KV head.
 func (m *mix) ideal(name string) gguf.Type {
 	output := name == "output.weight" || m.tied && name == "token_embd.weight"
+	value, down := strings.Contains(name, "attn_v."), strings.Contains(name, "ffn_down")
 	switch {
 	case isFloat(m.most) || m.most == gguf.Q8_0:
 		return m.most
 	case output:
 		return gguf.Q6_K
-	case m.most == gguf.Q4_K && (strings.Contains(name, "attn_v.") || strings.Contains(name, "ffn_down")) && m.moreBits(layerOf(name)):
+	case m.most == gguf.Q4_K && (value || down) && m.moreBits(layerOf(name)):
 		return gguf.Q6_K
+	case m.most == gguf.Q3_K && (value && layerOf(name) < 2 || down && layerOf(name) < m.layers/16):
+		return gguf.Q6_K
+	case m.most == gguf.Q2_K && value:
+		return gguf.Q4_K
+	case down || value || strings.Contains(name, "attn_output."):
+		return m.oneMore()
+	}
+	return m.most
+}
+
+// oneMore returns the next better type for the matrices whose errors harm most, in mixtures of 2 and 3 bits.
+func (m *mix) oneMore() gguf.Type {
+	switch m.most {
+	case gguf.Q2_K:
+		return gguf.Q3_K
+	case gguf.Q3_K:
+		return gguf.Q4_K
 	}
 	return m.most
 }
@@ -79,6 +99,9 @@ func (m *mix) moreBits(layer int) bool {
 
 // fallback returns a type whose blocks fit rows of that length.
 func fallback(t gguf.Type, cols int) gguf.Type {
+	if (t == gguf.Q2_K || t == gguf.Q3_K) && cols%256 != 0 {
+		t = gguf.Q4_0
+	}
 	if t == gguf.Q4_K && cols%256 != 0 {
 		t = gguf.Q5_0
 	}
