@@ -290,6 +290,27 @@ func (m *Model) SetThreads(n int) error {
 	return d.SetThreads(n)
 }
 
+// Sides returns the two devices that divide the passes; nil if the model runs on one.
+func (m *Model) Sides() (left, right kernels.Device) {
+	if d, ok := m.device.(kernels.Divided); ok {
+		return d.Sides()
+	}
+	return nil, nil
+}
+
+// Divide makes later passes be divided between the two devices as kernels.Divided has it. Errors: Unsupported for a model on one device,
+// Invalid for an impossible division; then nothing has changed.
+func (m *Model) Divide(all []kernels.Division) error {
+	d, ok := m.device.(kernels.Divided)
+	if !ok {
+		return tandem.Errorf("engine", tandem.Unsupported, "passes divided: %s is one device", m.device.About())
+	}
+	if err := d.Divide(all); err != nil {
+		return tandem.Errorf("engine", tandem.Invalid, "%w", err)
+	}
+	return nil
+}
+
 // PageTokens is the number of tokens whose keys and values share a page of the KV cache.
 const PageTokens = kernels.PageRows
 

@@ -8,6 +8,7 @@ package split
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"github.com/tandem-llm/tandem/kernels"
@@ -22,7 +23,7 @@ type Device struct {
 	plan        atomic.Pointer[Plan]
 }
 
-var _ kernels.Device = (*Device)(nil)
+var _ kernels.Divided = (*Device)(nil)
 
 // New returns a device that divides passes between two others, which stay the caller's. The left one has the first outputs of a
 // matrix and the first blocks of attention: the dense part. Errors: those of Plan.Check.
@@ -45,6 +46,12 @@ func (d *Device) SetPlan(p Plan) error {
 	d.plan.Store(&p)
 	return nil
 }
+
+// Divide implements kernels.Divided.
+func (d *Device) Divide(all []kernels.Division) error { return d.SetPlan(Plan{Points: slices.Clone(all)}) }
+
+// Sides implements kernels.Divided.
+func (d *Device) Sides() (left, right kernels.Device) { return d.left, d.right }
 
 // Shared reports whether both devices work in the same memory.
 func (d *Device) Shared() bool { return d.couple != nil }

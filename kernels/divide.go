@@ -1,0 +1,43 @@
+package kernels
+
+import "fmt"
+
+// Divided is a Device made of two that divide each pass.
+type Divided interface {
+	Device
+	// Sides returns the two; the left one has the first outputs of each matrix and the first blocks of attention. They belong to whoever
+	// made the device.
+	Sides() (left, right Device)
+	// Divide makes later passes be divided as the first of the divisions says that has at least as many rows, and among those with that
+	// many the first of at least the context of the pass; wider and longer passes as the last that there is. No division at all: half each.
+	// Errors: those of CheckDivisions; then nothing has changed.
+	Divide(all []Division) error
+}
+
+// Division is how passes of up to so many rows, behind a context of up to so many positions, are divided between two devices.
+type Division struct {
+	Rows    int     `json:"rows"`
+	Context int     `json:"context"`
+	Columns float64 `json:"columns"` // the left's share of the outputs of every matrix: 0 none, 1 all
+	Blocks  float64 `json:"blocks"`  // the left's share of the blocks of 256 positions that a row attends to
+}
+
+// CheckDivisions reports what is wrong with divisions: a share that is none, or an order other than by rows and then by context.
+func CheckDivisions(all []Division) error {
+	for i, x := range all {
+		switch {
+		case x.Rows < 1 || x.Context < 0:
+			return fmt.Errorf("division %d is for %d rows behind %d positions, want at least 1 and 0", i, x.Rows, x.Context)
+		case !(x.Columns >= 0 && x.Columns <= 1) || !(x.Blocks >= 0 && x.Blocks <= 1):
+			return fmt.Errorf("division %d gives the left device %v of the columns and %v of the blocks, want 0 to 1", i, x.Columns, x.Blocks)
+		case i > 0 && !all[i-1].before(x):
+			return fmt.Errorf("division %d, %d rows behind %d positions, comes after %d behind %d: want ascending rows, then contexts", i,
+				x.Rows, x.Context, all[i-1].Rows, all[i-1].Context)
+		}
+	}
+	return nil
+}
+
+func (a Division) before(b Division) bool {
+	return a.Rows < b.Rows || a.Rows == b.Rows && a.Context < b.Context
+}
