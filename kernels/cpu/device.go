@@ -8,14 +8,19 @@ package cpu
 
 // #cgo CFLAGS: -O3 -std=c11 -D_GNU_SOURCE -pthread -Wall -Wextra
 // #cgo LDFLAGS: -pthread
+// #include <sched.h>
 // #include "tk.h"
+// static int tk_core_in(int core, const cpu_set_t *set) { return CPU_ISSET(core, set); }
 import "C"
 
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
+	"unsafe"
 
 	"github.com/tandem-llm/tandem/kernels"
 )
@@ -39,32 +44,71 @@ type Device struct {
 	c       *C.tk_pool // nil once closed
 	threads int
 	isa     ISA
-	repeat  int // of products and blocks of attention: see Repeat
+	cores   []int // one for each thread that there may be; nil: wherever the system puts them
+	repeat  int   // of products and blocks of attention: see Repeat
 }
 
 var _ kernels.Threaded = (*Device)(nil)
 
 // New starts threads-1 threads that use the kernels of isa; Auto is the best of this machine. Close ends them.
-func New(threads int, isa ISA) (*Device, error) {
+func New(threads int, isa ISA) (*Device, error) { return newDevice(threads, nil, isa) }
+
+// Pinned is New with a thread for each of some cores, as the system numbers them, on which it stays. The thread that calls for a pass is
+// moved to the first core for as long as the pass takes. Errors: further, a core that this process may not use, or one named twice.
+func Pinned(cores []int, isa ISA) (*Device, error) {
+	allowed, err := Cores()
+	if err != nil {
+		return nil, err
+	}
+	for i, c := range cores {
+		if !slices.Contains(allowed, c) || slices.Contains(cores[:i], c) {
+			return nil, fmt.Errorf("kernels: threads on cores %v, want each once, of %v", cores, allowed)
+		}
+	}
+	return newDevice(len(cores), slices.Clone(cores), isa)
+}
+
+// Cores returns the cores that this process may use, ascending.
+func Cores() (all []int, err error) {
+	var set C.cpu_set_t
+	if n, err := C.sched_getaffinity(0, C.sizeof_cpu_set_t, &set); n != 0 {
+		return nil, fmt.Errorf("kernels: the cores of this process: %w", err)
+	}
+	for i := range 8 * C.sizeof_cpu_set_t {
+		if C.tk_core_in(C.int(i), &set) != 0 {
+			all = append(all, i)
+		}
+	}
+	return all, nil
+}
+
+func newDevice(threads int, cores []int, isa ISA) (*Device, error) {
 	if isa == Auto {
 		all := Supported()
 		isa = all[len(all)-1]
 	}
 	ChosenReading()
-	c, err := newPool(threads, isa)
+	c, err := newPool(threads, cores, isa)
 	if err != nil {
 		return nil, err
 	}
-	return &Device{c: c, threads: threads, isa: isa}, nil
+	return &Device{c: c, threads: threads, isa: isa, cores: cores}, nil
 }
 
-func newPool(threads int, isa ISA) (*C.tk_pool, error) {
+func newPool(threads int, cores []int, isa ISA) (*C.tk_pool, error) {
 	const limit = 1024
 	if threads < 1 || threads > limit {
 		return nil, fmt.Errorf("kernels: pool of %d threads, want 1 to %d", threads, limit)
 	}
+	var on []C.int32_t
+	for _, c := range cores {
+		on = append(on, C.int32_t(c))
+	}
+	if on != nil && threads > len(on) {
+		return nil, fmt.Errorf("kernels: %d threads on cores %v, want at most one for each", threads, cores)
+	}
 	var code C.int
-	c := C.tk_pool_new(C.int(threads), C.int(isa), &code)
+	c := C.tk_pool_new(C.int(threads), unsafe.SliceData(on), C.int(isa), &code)
 	if c == nil {
 		if err := syscall.Errno(code); err != syscall.ENOTSUP {
 			return nil, fmt.Errorf("kernels: starting %d threads: %w", threads, err)
@@ -74,11 +118,35 @@ func newPool(threads int, isa ISA) (*C.tk_pool, error) {
 	return c, nil
 }
 
-// About returns the instruction set and the number of threads.
+// About returns the instruction set and the number of threads; of pinned ones also where they are, since cores may differ.
 func (d *Device) About() kernels.About {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return kernels.About{Name: name, Kernels: d.isa.String(), Threads: d.threads}
+	a := kernels.About{Name: name, Kernels: d.isa.String(), Threads: d.threads}
+	if d.cores != nil {
+		a.Kernels += " on cores " + CoreList(d.cores[:d.threads])
+	}
+	return a
+}
+
+// CoreList writes a list of cores as taskset has it: 0,2,4-5.
+func CoreList(cores []int) string {
+	var b strings.Builder
+	for i := 0; i < len(cores); {
+		n := 1
+		for i+n < len(cores) && cores[i+n] == cores[i]+n {
+			n++
+		}
+		if b.Len() > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprint(&b, cores[i])
+		if n > 1 {
+			fmt.Fprintf(&b, "-%d", cores[i+n-1])
+		}
+		i += n
+	}
+	return b.String()
 }
 
 // Threads returns the number of threads, the caller's included.
@@ -87,14 +155,14 @@ func (d *Device) Threads() int { return d.About().Threads }
 // ISA returns the instruction set in use, never Auto.
 func (d *Device) ISA() ISA { return d.isa }
 
-// SetThreads waits for the running pass and makes later ones use n threads.
+// SetThreads waits for the running pass and makes later ones use n threads, of pinned ones the first n cores.
 func (d *Device) SetThreads(n int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.c == nil {
 		return errClosed
 	}
-	c, err := newPool(n, d.isa)
+	c, err := newPool(n, d.cores, d.isa)
 	if err != nil {
 		return err
 	}

@@ -37,6 +37,7 @@ struct tk_pool {
     int threads;
     const tk_kernels *k;
     worker *workers;                              // threads-1 of them, after the caller's own
+    cpu_set_t *own;                               // the caller's core; NULL: wherever it is
     int quit;
     _Alignas(64) _Atomic uint32_t gen;            // generation of the newest pass; workers sleep on it
     _Atomic(tk_prog *) prog;                      // NULL between passes
@@ -206,7 +207,7 @@ static int prepare(tk_pool *pool, tk_prog *p) {
     return 0;
 }
 
-static void run_prepared(tk_pool *pool, tk_prog *p) {
+static void run_here(tk_pool *pool, tk_prog *p) {
     if (pool->threads == 1) {
         tk_plan_pass(p, 1);
         run_alone(pool->workers, p);
@@ -219,6 +220,14 @@ static void run_prepared(tk_pool *pool, tk_prog *p) {
     wake(&pool->gen, &pool->idle);
     run_list(pool->workers, p, gen);
     atomic_store(&pool->prog, NULL);
+}
+
+// The caller is the thread of the pool's first core, and is given back to where it may run: it is Go's.
+static void run_prepared(tk_pool *pool, tk_prog *p) {
+    cpu_set_t before;
+    int moved = pool->own && !sched_getaffinity(0, sizeof before, &before) && !sched_setaffinity(0, sizeof *pool->own, pool->own);
+    run_here(pool, p);
+    if (moved) sched_setaffinity(0, sizeof before, &before);
 }
 
 int tk_pool_run(tk_pool *pool, tk_prog *p) {
@@ -306,27 +315,40 @@ void tk_couple_free(tk_couple *c) {
     free(c);
 }
 
-tk_pool *tk_pool_new(int threads, int isa, int *err) {
+static int start_worker(worker *w, const int32_t *cores) {
+    pthread_attr_t attr;
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, 512 << 10);
+    int err = 0;
+    if (cores) {
+        cpu_set_t one;
+        CPU_ZERO(&one);
+        CPU_SET(cores[w->index], &one);
+        err = pthread_attr_setaffinity_np(&attr, sizeof one, &one);
+    }
+    if (!err) err = pthread_create(&w->thread, &attr, worker_main, w);
+    pthread_attr_destroy(&attr);
+    return err;
+}
+
+tk_pool *tk_pool_new(int threads, const int32_t *cores, int isa, int *err) {
     const tk_kernels *k = tk_kernels_of(isa);
     tk_pool *pool = NULL;
     *err = k ? ENOMEM : ENOTSUP;
     if (!k || posix_memalign((void **)&pool, 64, sizeof *pool)) return NULL;
-    *pool = (tk_pool){.threads = 1, .k = k, .workers = calloc(threads, sizeof(worker))};
-    if (!pool->workers) { free(pool); return NULL; }
+    *pool = (tk_pool){.threads = 1, .k = k, .workers = calloc(threads, sizeof(worker)), .own = cores ? calloc(1, sizeof(cpu_set_t)) : NULL};
+    if (!pool->workers || (cores && !pool->own)) { tk_pool_free(pool); return NULL; }
+    if (cores) CPU_SET(cores[0], pool->own);
     pool->workers[0].pool = pool;
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);  // signals belong to the Go runtime's threads
-    pthread_attr_t attr;
-    pthread_attr_init(&attr);
-    pthread_attr_setstacksize(&attr, 512 << 10);
     for (*err = 0; pool->threads < threads && !*err;) {
         worker *w = pool->workers + pool->threads;
         w->pool = pool;
         w->index = pool->threads;
-        if (!(*err = pthread_create(&w->thread, &attr, worker_main, w))) pool->threads++;
+        if (!(*err = start_worker(w, cores))) pool->threads++;
     }
-    pthread_attr_destroy(&attr);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (*err) { tk_pool_free(pool); return NULL; }
     return pool;
@@ -337,7 +359,8 @@ void tk_pool_free(tk_pool *pool) {
     atomic_fetch_add(&pool->gen, 1);
     futex_wake_all(&pool->gen);
     for (int i = 1; i < pool->threads; i++) pthread_join(pool->workers[i].thread, NULL);
-    for (int i = 0; i < pool->threads; i++) free(pool->workers[i].scratch);
+    for (int i = 0; pool->workers && i < pool->threads; i++) free(pool->workers[i].scratch);
     free(pool->workers);
+    free(pool->own);
     free(pool);
 }

@@ -281,7 +281,8 @@ typedef struct {
 } tk_prog;
 
 typedef struct tk_pool tk_pool;
-tk_pool *tk_pool_new(int threads, int isa, int *err);
+// cores: one for each thread, on which it stays, the caller's while it runs a program; NULL: wherever the system puts them.
+tk_pool *tk_pool_new(int threads, const int32_t *cores, int isa, int *err);
 void tk_pool_free(tk_pool *);
 void tk_pool_quiet(tk_pool *);   // returns when no worker holds a program any more
 int tk_pool_run(tk_pool *, tk_prog *);  // 0 or an errno

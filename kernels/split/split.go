@@ -48,7 +48,9 @@ func (d *Device) SetPlan(p Plan) error {
 }
 
 // Divide implements kernels.Divided.
-func (d *Device) Divide(all []kernels.Division) error { return d.SetPlan(Plan{Points: slices.Clone(all)}) }
+func (d *Device) Divide(all []kernels.Division) error {
+	return d.SetPlan(Plan{Points: slices.Clone(all)})
+}
 
 // Sides implements kernels.Divided.
 func (d *Device) Sides() (left, right kernels.Device) { return d.left, d.right }
