@@ -87,8 +87,8 @@ func TestDevices(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"logits", "--tokens", "1", "--device", "gpu"}, 2, `--device is "gpu": want cpu, cuda, cuda:N with N from 0 on, or auto`},
-		{[]string{"logits", "--tokens", "1", "--device", "cuda:-1"}, 2, `--device is "cuda:-1": want`},
+		{[]string{"logits", "--tokens", "1", "--device", "gpu"}, 2, `--device is "gpu": no processor is called "gpu": want cpu, cuda, cuda:N`},
+		{[]string{"logits", "--tokens", "1", "--device", "cuda:-1"}, 2, `--device is "cuda:-1": no GPU has the number "-1": want`},
 		{[]string{"generate", "--prompt", "x", "--draft-device", "cuda:x"}, 2, `--draft-device is "cuda:x": want`},
 		{[]string{"generate", "--prompt", "x", "--draft-device", "cuda"}, 1, "--draft-device cuda: this tandem is built without CUDA"},
 		{[]string{"drafter", "--device", "cuda:1"}, 1, "--device cuda:1: this tandem is built without CUDA"},

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"strconv"
-	"strings"
 	"sync"
 
 	"github.com/tandem-llm/tandem"
@@ -22,56 +20,25 @@ import (
 type computeFlags struct {
 	Threads int    `help:"Threads; 0 = all cores." default:"0"`
 	ISA     string `name:"isa" help:"Instruction set: auto, generic, avx2, avx512, neon, neon-dot, neon-i8mm." default:"auto"`
-	Device  string `help:"Where to compute: cpu, cuda (an NVIDIA GPU; cuda:1 is the second), or auto: cuda if it can be used, else cpu. All give the same results." default:"cpu" placeholder:"DEVICE"`
+	Device  string `help:"Where to compute: cpu, cuda (an NVIDIA GPU; cuda:1 is the second), cores:LIST (a group of cores, as in cores:0-3,6), two of them that divide each pass (cuda+cpu), or auto: where the plan of 'tandem profile' says, else cuda if it can be used, else cpu. All give the same results." default:"cpu" placeholder:"DEVICE"`
 	gpuMemoryFlags
 }
 
 func (c computeFlags) check() error {
-	if _, err := parsePlace("device", c.Device); err != nil {
-		return err
-	}
-	if err := c.gpuMemoryFlags.check(c.Device); err != nil {
-		return err
-	}
-	return checkThreads("threads", c.Threads)
-}
-
-// place is where something computes: on a GPU or, with neither field set, on the processor's cores.
-type place struct {
-	gpu  *int // its index
-	auto bool // on a GPU if one can be used
-}
-
-func parsePlace(flag, s string) (place, error) {
-	kind, index, indexed := strings.Cut(s, ":")
-	n, err := strconv.Atoi(index)
-	switch {
-	case s == "cpu" || s == "":
-		return place{}, nil
-	case s == "auto":
-		return place{auto: true}, nil
-	case kind == "cuda" && !indexed:
-		return place{gpu: new(int)}, nil
-	case kind == "cuda" && err == nil && n >= 0:
-		return place{gpu: &n}, nil
-	}
-	return place{}, tandem.Errorf("", tandem.Invalid, "--%s is %q: want cpu, cuda, cuda:N with N from 0 on, or auto", flag, s)
-}
-
-// checkPlace refuses a place that is not there.
-func checkPlace(flag, s string) error {
-	p, err := parsePlace(flag, s)
-	if err != nil || p.gpu == nil {
-		return err
-	}
-	chips, err := gpu.Chips()
-	if err == nil && *p.gpu >= len(chips) {
-		err = fmt.Errorf("there are %d GPUs: want cuda:0 to cuda:%d", len(chips), len(chips)-1)
-	}
+	p, err := parsePlace("device", c.Device)
 	if err != nil {
-		return tandem.Errorf("", tandem.Unavailable, "--%s %s: %w", flag, s, err)
+		return err
 	}
-	return nil
+	return cmp.Or(c.gpuMemoryFlags.check(c.Device), p.checkThreads("device", "threads", c.Threads), checkPlace("device", c.Device))
+}
+
+// checkThreads refuses a number of threads, the value of a flag, that is none, or that p, the value of another flag, says by itself.
+func (p place) checkThreads(device, flag string, n int) error {
+	if p.grouped() && n != 0 {
+		return tandem.Errorf("", tandem.Invalid, "--%s %d with --%s %v: a group has a thread for each of its cores: leave --%s out", flag, n,
+			device, p, flag)
+	}
+	return checkThreads(flag, n)
 }
 
 // unusable is the error for a GPU that cannot be used.
@@ -80,29 +47,59 @@ type unusable struct{ error }
 func (u unusable) Unwrap() error { return u.error }
 
 // at returns what opens devices at a place, with that many threads (0: one per core). They are closed after everything that runs on
-// them.
+// them. Devices on a single group of cores share it: each has as many of the cores as threads, in turn.
 func (c computeFlags) at(p place) func(threads int) (roles.Device, error) {
+	taken := 0
 	return func(threads int) (roles.Device, error) {
-		switch {
-		case p.gpu == nil && c.GPUMemory > 0:
-			return c.openLayers(threads)
-		case p.gpu == nil:
-			return openCPU(threads, c.ISA)
+		if n := len(p.cores); p.right == nil && threads > 0 && threads < n {
+			some := place{}
+			for i := range threads {
+				some.cores = append(some.cores, p.cores[(taken+i)%n])
+			}
+			taken += threads
+			return c.open(some, threads)
 		}
-		d, err := cuda.New(func() (cuda.Driver, error) { return gpu.Open(*p.gpu) })
-		if err != nil {
-			return nil, unusable{tandem.Errorf("", tandem.Unavailable, "--device %s: %w", c.Device, err)}
-		}
-		return d, nil
+		return c.open(p, threads)
 	}
+}
+
+// threads returns how many threads all models at a place have together; 0: one per core of the machine.
+func (c computeFlags) threads(p place) int {
+	if p.right == nil && p.cores != nil {
+		return len(p.cores)
+	}
+	return c.Threads
+}
+
+// open opens a device at a place.
+func (c computeFlags) open(p place, threads int) (roles.Device, error) {
+	switch {
+	case p.right != nil:
+		return c.openPair(p, threads)
+	case p.cores != nil:
+		set, err := parseISA(c.ISA)
+		if err == nil {
+			var d *cpu.Device
+			if d, err = cpu.Pinned(p.cores, set); err == nil {
+				return d, nil
+			}
+		}
+		return nil, tandem.Errorf("", tandem.Invalid, "--isa %s --device %s: %w", c.ISA, c.Device, err)
+	case p.gpu == nil && c.GPUMemory > 0:
+		return c.openLayers(threads)
+	case p.gpu == nil:
+		return openCPU(threads, c.ISA)
+	}
+	d, err := cuda.New(func() (cuda.Driver, error) { return gpu.Open(*p.gpu) })
+	if err != nil {
+		return nil, unusable{tandem.Errorf("", tandem.Unavailable, "--device %s: %w", c.Device, err)}
+	}
+	return d, nil
 }
 
 // openCPU starts threads that passes run on (0: one per core), with the kernels of instruction set isa ("" or auto: the machine's best).
 func openCPU(threads int, isa string) (*cpu.Device, error) {
-	set, err := cpu.Auto, error(nil)
-	if isa != "" {
-		set, err = cpu.ParseISA(isa)
-	}
+	set, err := parseISA(isa)
 	if err == nil {
 		var d *cpu.Device
 		if d, err = cpu.New(cmp.Or(threads, runtime.NumCPU()), set); err == nil {
@@ -110,6 +107,13 @@ func openCPU(threads int, isa string) (*cpu.Device, error) {
 		}
 	}
 	return nil, tandem.Errorf("", tandem.Invalid, "--isa %s --threads %d: %w", isa, threads, err)
+}
+
+func parseISA(isa string) (cpu.ISA, error) {
+	if isa == "" {
+		return cpu.Auto, nil
+	}
+	return cpu.ParseISA(isa)
 }
 
 // choose calls run with where to compute. With --device auto that is a GPU, if there is one, and if it then cannot be used or has not

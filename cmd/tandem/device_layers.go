@@ -79,10 +79,16 @@ func (f gpuMemoryFlags) arg() string {
 func (l launch) ownMemory() (sum int64) {
 	uses := map[int]int64{} // by GPU: how much of its memory
 	for _, device := range []string{l.Device, l.DraftDevice} {
-		if p, err := parsePlace("device", device); err == nil && p.gpu != nil {
-			uses[*p.gpu] = math.MaxInt64
-		} else if p.auto {
-			uses[0] = math.MaxInt64
+		p, err := parsePlace("device", device)
+		if err != nil {
+			continue
+		}
+		for side := &p; side != nil; side = side.right {
+			if side.gpu != nil {
+				uses[*side.gpu] = math.MaxInt64
+			} else if side.auto {
+				uses[0] = math.MaxInt64
+			}
 		}
 	}
 	if len(uses) == 0 && l.GPUMemory == 0 {

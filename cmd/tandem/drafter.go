@@ -2,6 +2,7 @@ package main
 
 import (
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/roles/drafter"
 	"github.com/tandem-llm/tandem/roles/pair"
@@ -46,23 +47,36 @@ func (c *drafterCmd) Run(a *app) error {
 		return err
 	}
 	return c.choose(a, func(p place) error {
-		models.Device = c.at(p)
+		models.Device, models.Threads = c.at(p), c.threads(p)
+		gain, host, err := c.gain(p)
+		if err != nil {
+			return err
+		}
 		return drafter.Run(a.ctx, drafter.Config{Config: c.config(a, c.Listen), Models: models, Drafts: paths, Pool: c.Pool,
-			InlineLimit: c.InlineLimit, Advertise: c.Advertise, AheadGain: c.gain(p), Host: c.host, PrefixCache: prefixes,
+			InlineLimit: c.InlineLimit, Advertise: c.Advertise, AheadGain: gain, Host: host, PrefixCache: prefixes,
 			Verifier: c.Verifier})
 	})
 }
 
-// gain returns the setting of a drafter at a place.
-func (f aheadFlags) gain(p place) float64 {
-	if f.AheadGain == drafter.Measured && p.gpu == nil {
-		return sharedGain
+// gain returns the setting of a drafter at a place, and what opens the cores that it leaves to a verifier on this machine. A verifier on
+// the same cores is something that only whoever starts both knows.
+func (c *drafterCmd) gain(p place) (float64, func() (roles.Device, error), error) {
+	if c.AheadGain != drafter.Measured {
+		return c.AheadGain, nil, nil
 	}
-	return f.AheadGain
+	all, err := cpu.Cores()
+	if err != nil {
+		return 0, nil, err
+	}
+	switch others := p.others(all); len(others) {
+	case 0:
+		return sharedGain, nil, nil
+	case len(all):
+		return drafter.Measured, func() (roles.Device, error) { return openCPU(0, c.ISA) }, nil
+	default:
+		return drafter.Measured, func() (roles.Device, error) { return c.open(place{cores: others}, 0) }, nil
+	}
 }
 
 // sharedGain is about what a pass ahead costs a verifier on the same cores.
 const sharedGain = 0.7
-
-// host opens the cores that a verifier on this machine computes on.
-func (c computeFlags) host() (roles.Device, error) { return openCPU(0, c.ISA) }

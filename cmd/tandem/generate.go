@@ -160,15 +160,14 @@ func (a *app) checked(l launch, r tandem.Request) (launch, error) {
 // check refuses values that no process accepts.
 func (l launch) check() error {
 	for _, f := range []struct {
-		name string
-		n    int
-	}{{"drafter-threads", l.DrafterThreads}, {"verifier-threads", l.VerifierThreads}} {
-		if err := checkThreads(f.name, f.n); err != nil {
+		device, at, threads string
+		n                   int
+	}{{"device", l.Device, "verifier-threads", l.VerifierThreads}, {"draft-device", l.DraftDevice, "drafter-threads", l.DrafterThreads}} {
+		p, err := parsePlace(f.device, f.at)
+		if err = cmp.Or(err, p.checkThreads(f.device, f.threads, f.n)); err != nil {
 			return err
 		}
-	}
-	for flag, device := range map[string]string{"device": l.Device, "draft-device": l.DraftDevice} {
-		if err := checkPlace(flag, device); err != nil {
+		if err := checkPlace(f.device, f.at); err != nil {
 			return err
 		}
 	}

@@ -47,6 +47,22 @@ func (l launch) dial(addr string) ([]client.Option, error) {
 	return options, err
 }
 
+// places returns where the target and the drafts compute.
+func (l launch) places() (target, drafts place, err error) {
+	if target, err = parsePlace("device", l.Device); err == nil {
+		drafts, err = parsePlace("draft-device", l.DraftDevice)
+	}
+	return target, drafts, err
+}
+
+// gain returns the setting of a drafter, which cannot know that the verifier is on the same processor.
+func (l launch) gain(target, drafts place) float64 {
+	if l.AheadGain == drafter.Measured && !target.auto && !drafts.auto && target.overlaps(drafts) {
+		return sharedGain
+	}
+	return l.AheadGain
+}
+
 // specs returns the command lines of the processes, the gateway's first: it is stopped first.
 func (l launch) specs(dir *supervise.RunDir, addr string) ([]supervise.Spec, error) {
 	keyFile, err := l.writeKeys(dir.File("keys"))
@@ -54,8 +70,18 @@ func (l launch) specs(dir *supervise.RunDir, addr string) ([]supervise.Spec, err
 		return nil, err
 	}
 	files := l.files()
-	onCPU := len(files) > 0 && !strings.HasPrefix(l.DraftDevice, "cuda") // else the drafter leaves the cores to the verifier
+	at, draftsAt, err := l.places()
+	if err != nil {
+		return nil, err
+	}
+	onCPU := len(files) > 0 && draftsAt.shared() // else the drafter leaves the cores to the verifier
 	drafterThreads, verifierThreads := group.Split(runtime.NumCPU(), onCPU, l.DrafterThreads, l.VerifierThreads)
+	if at.grouped() {
+		verifierThreads = 0 // its cores say how many
+	}
+	if draftsAt.grouped() {
+		drafterThreads = 0
+	}
 	drafter, verifier := "unix://"+dir.File("drafter.sock"), "unix://"+dir.File("verifier.sock")
 	pool := group.PoolFile(dir)
 	common := []string{"--ready-fd", strconv.Itoa(supervise.ReadyFD), "--pulse-fd", strconv.Itoa(supervise.PulseFD), "--sessions",
@@ -82,7 +108,7 @@ func (l launch) specs(dir *supervise.RunDir, addr string) ([]supervise.Spec, err
 	for _, h := range l.Heads {
 		verifierArgs = append(verifierArgs, "--heads", h)
 	}
-	if l.VerifierThreads == 0 && onCPU {
+	if l.VerifierThreads == 0 && onCPU && at.shared() {
 		verifierArgs = append(verifierArgs, "--spare-threads", strconv.Itoa(drafterThreads))
 	}
 	if l.Batches > 0 {
@@ -114,7 +140,7 @@ func (l launch) specs(dir *supervise.RunDir, addr string) ([]supervise.Spec, err
 		gatewayArgs = append(gatewayArgs, "--drafter", drafter)
 		verifierArgs = append(verifierArgs, "--drafter", drafter)
 		args := []string{"drafter", "--listen", drafter, "--inline-limit", strconv.Itoa(l.InlineLimit),
-			gpuMemoryFlags{}.arg(), "--ahead-gain=" + strconv.FormatFloat(l.AheadGain, 'g', -1, 64)}
+			gpuMemoryFlags{}.arg(), "--ahead-gain=" + strconv.FormatFloat(l.gain(at, draftsAt), 'g', -1, 64)}
 		for _, d := range files {
 			args = append(args, "--draft", d)
 		}

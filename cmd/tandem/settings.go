@@ -69,7 +69,7 @@ type groupFlags struct {
 	DrafterThreads  int    `help:"Threads of the drafter; 0 = a quarter of the cores, at least 1." default:"0"`
 	VerifierThreads int    `help:"Threads of the verifier; 0 = all cores, or, if passes measured at the start are about as quick, only those that the drafter does not use." default:"0"`
 	ISA             string `name:"isa" help:"Instruction set: auto, generic, avx2, avx512, neon, neon-dot, neon-i8mm." default:"auto"`
-	Device          string `help:"Where the target computes: cpu, cuda (an NVIDIA GPU; cuda:1 is the second), or auto: cuda if it can be used, else cpu. All give the same results." default:"cpu" placeholder:"DEVICE"`
+	Device          string `help:"Where the target computes: cpu, cuda (an NVIDIA GPU; cuda:1 is the second), cores:LIST (a group of cores, as in cores:0-3,6), two of them that divide each pass (cuda+cpu), or auto: where the plan of 'tandem profile' says, else cuda if it can be used, else cpu. All give the same results." default:"cpu" placeholder:"DEVICE"`
 	DraftDevice     string `help:"Where the drafts compute, likewise." default:"cpu" placeholder:"DEVICE"`
 	gpuMemoryFlags
 	Lock bool `help:"Lock the models in memory (mlock)."`
@@ -84,7 +84,7 @@ type groupFlags struct {
 
 // aheadFlags bound what a drafter does while the target verifies.
 type aheadFlags struct {
-	AheadGain float64 `help:"Draft ahead of a verdict while each pass is expected to save this many later passes of the draft model, 0 to 1: about what it costs the verifier. -1 = 0.7 if both compute on the processor; measured at the start if the drafts are on a GPU." default:"-1"`
+	AheadGain float64 `help:"Draft ahead of a verdict while each pass is expected to save this many later passes of the draft model, 0 to 1: about what it costs the verifier. -1 = 0.7 if both compute on the same cores; measured at the start if the drafts have a processor of their own." default:"-1"`
 }
 
 // samplingFlags shape one generation.

@@ -140,10 +140,14 @@ func (c *verifierCmd) Run(a *app) error {
 		return err
 	}
 	return c.choose(a, func(p place) error {
-		models.Device = c.at(p)
+		models.Device, models.Threads = c.at(p), c.threads(p)
+		spare := c.SpareThreads
+		if !p.shared() {
+			spare = 0 // its cores are its own
+		}
 		return verifier.Run(a.ctx, verifier.Config{Config: c.config(a, c.Listen), Models: models, Target: path, Pool: c.Pool,
 			Drafters:    c.Drafter,
-			PrefixCache: prefixes, Batches: c.Batches, Measure: c.Measure, Plan: c.plan(), SpareThreads: c.SpareThreads,
+			PrefixCache: prefixes, Batches: c.Batches, Measure: c.Measure, Plan: c.plan(), SpareThreads: spare,
 			Taps: c.Taps, FeatureBytes: c.FeatureMemory << 20})
 	})
 }
