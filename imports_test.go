@@ -75,8 +75,8 @@ var rooms = map[string][]string{
 		"services/supervise", "services/telemetry"},
 	"roles/drafter": {".", "roles", "drafter", "engine", "services", "services/discovery", "services/pool", "services/rpc",
 		"services/shm", "services/trees"}, // shm: the verifier's, with features
-	"roles/verifier": {".", "roles", "verifier", "engine", "profile", "services", "services/discovery", "services/pool", "services/rpc",
-		"services/shm"},
+	"roles/verifier": {".", "roles", "verifier", "engine", "kernels", "profile", "services", "services/discovery", "services/pool",
+		"services/rpc", "services/shm"}, // kernels: how a pass is divided
 	"roles/gateway": {".", "roles", "roles/chats", "drafter", "gateway", "engine", "services", "services/discovery", "services/pool",
 		"services/rpc", "services/shm", "services/trees", "services/telemetry", "services/awake", "google.golang.org/grpc"},
 	"roles/chats": {".", "roles", "engine", "engine/chat", "services"},
@@ -98,8 +98,8 @@ var rooms = map[string][]string{
 	"talk":          {".", "client", "services"},
 
 	"cache": {"."},
-	// its tables are those of spec/shape
-	"profile": {".", "spec/shape", "engine/gguf"},
+	// its tables are those of spec/shape, its divisions those that a device takes
+	"profile": {".", "spec/shape", "engine/gguf", "kernels"},
 	"demo":    {"."},
 	"models":  {}, // the shipped models as bytes: whoever imports it is 38 MB larger
 

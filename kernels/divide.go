@@ -29,7 +29,8 @@ func CheckDivisions(all []Division) error {
 		case x.Rows < 1 || x.Context < 0:
 			return fmt.Errorf("division %d is for %d rows behind %d positions, want at least 1 and 0", i, x.Rows, x.Context)
 		case !(x.Columns >= 0 && x.Columns <= 1) || !(x.Blocks >= 0 && x.Blocks <= 1):
-			return fmt.Errorf("division %d gives the left device %v of the columns and %v of the blocks, want 0 to 1", i, x.Columns, x.Blocks)
+			return fmt.Errorf("division %d gives the left device %v of the columns and %v of the blocks, want 0 to 1", i, x.Columns,
+				x.Blocks)
 		case i > 0 && !all[i-1].before(x):
 			return fmt.Errorf("division %d, %d rows behind %d positions, comes after %d behind %d: want ascending rows, then contexts", i,
 				x.Rows, x.Context, all[i-1].Rows, all[i-1].Context)

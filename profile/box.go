@@ -95,6 +95,22 @@ func (b Box) validate() error {
 // Costs returns the measured times of what, if the plan has them for this box and version. Errors: Stale, with the reason in words, such
 // as that it was measured on another machine.
 func (p *Plan) Costs(box Box, version string, what What) ([]tandem.Cost, error) {
+	m, err := p.current(box, version)
+	if err != nil {
+		return nil, err
+	}
+	why := fmt.Sprintf("it has no %s", what.Kind)
+	for _, s := range m.Subjects {
+		if s.What == what {
+			return s.Costs(), nil
+		}
+		why = s.otherwise(what, why)
+	}
+	return nil, stale("%s", why)
+}
+
+// current returns the part of the plan that depends on the machine, if it is of this box and version. Errors: Stale.
+func (p *Plan) current(box Box, version string) (*Machine, error) {
 	m := p.Machine
 	switch {
 	case m == nil:
@@ -104,20 +120,19 @@ func (p *Plan) Costs(box Box, version string, what What) ([]tandem.Cost, error) 
 	case m.Version != version:
 		return nil, stale("it was measured by tandem %s, this is %s", m.Version, version)
 	}
-	why := fmt.Sprintf("it has no %s", what.Kind)
-	for _, s := range m.Subjects {
-		switch {
-		case s.Kind != what.Kind:
-		case s.What == what:
-			return s.Costs(), nil
-		case s.Identity != what.Identity:
-			why = fmt.Sprintf("its %s is %s, not %s: they differ in %s", s.Kind, s.Identity, what.Identity,
-				s.Identity.Difference(what.Identity))
-		default:
-			why = fmt.Sprintf("its %s ran on %d threads of %q, not on %d of %q", s.Kind, s.Threads, s.Device, what.Threads, what.Device)
-		}
+	return m, nil
+}
+
+// otherwise says why w, which the plan has, is not what is asked for; why, if it is of another kind.
+func (w What) otherwise(what What, why string) string {
+	switch {
+	case w.Kind != what.Kind:
+		return why
+	case w.Identity != what.Identity:
+		return fmt.Sprintf("its %s is %s, not %s: they differ in %s", w.Kind, w.Identity, what.Identity,
+			w.Identity.Difference(what.Identity))
 	}
-	return nil, stale("%s", why)
+	return fmt.Sprintf("its %s ran on %d threads of %q, not on %d of %q", w.Kind, w.Threads, w.Device, what.Threads, what.Device)
 }
 
 func stale(format string, args ...any) error {

@@ -88,6 +88,20 @@ func (p *Plan) Time(s Subject) {
 	p.Machine = &m
 }
 
+// Divide adds the divisions of something, in place of earlier ones. p must have a machine.
+func (p *Plan) Divide(d Divided) {
+	m := *p.Machine
+	m.Divided = append(slices.DeleteFunc(slices.Clone(m.Divided), func(x Divided) bool { return x.What == d.What }), d)
+	p.Machine = &m
+}
+
+// Decide adds a decision, in place of an earlier one for the same target. p must have a machine.
+func (p *Plan) Decide(d Decision) {
+	m := *p.Machine
+	m.Decisions = append(slices.DeleteFunc(slices.Clone(m.Decisions), func(x Decision) bool { return x.File == d.File }), d)
+	p.Machine = &m
+}
+
 // Put adds a table, in place of an earlier one of the same name, target, temperature and text.
 func (p *Plan) Put(t Table) {
 	p.Tables = append(slices.DeleteFunc(p.Tables, func(x Table) bool { return x.key() == t.key() }), t)

@@ -32,7 +32,8 @@ const (
 	mostSubjects = 64
 	mostPoints   = 1024
 	mostTables   = 256
-	mostText     = 256 // bytes of a name
+	mostText     = 256  // bytes of a name
+	mostDevice   = 4096 // bytes of a device's name, which may list cores
 	mostRows     = 1 << 16
 	mostContext  = 1 << 24
 	mostTime     = time.Hour
@@ -51,6 +52,9 @@ type Machine struct {
 	Version  string    `json:"version"` // of tandem: another may be faster
 	Measured time.Time `json:"measured"`
 	Subjects []Subject `json:"subjects"`
+
+	Divided   []Divided  `json:"divided,omitempty"`
+	Decisions []Decision `json:"decisions,omitempty"`
 }
 
 // Subject is something that takes time: a model that runs passes, or heads that run behind one.
@@ -171,15 +175,22 @@ func (m *Machine) validate() error {
 		}
 		seen[s.What] = true
 	}
+	return firstError(validDivided(m.Divided), validDecisions(m.Decisions))
+}
+
+func (w What) validate() error {
+	if err := firstError(name("kind", w.Kind), identity("identity", string(w.Identity)), device("device", w.Device)); err != nil {
+		return err
+	}
+	if w.Threads < 0 || w.Threads > mostRows {
+		return corrupt("%d threads: want 0 to %d", w.Threads, mostRows)
+	}
 	return nil
 }
 
 func (s Subject) validate() error {
-	if err := firstError(name("kind", s.Kind), identity("identity", string(s.Identity)), text("device", s.Device)); err != nil {
+	if err := s.What.validate(); err != nil {
 		return err
-	}
-	if s.Threads < 0 || s.Threads > mostRows {
-		return corrupt("%d threads: want 0 to %d", s.Threads, mostRows)
 	}
 	if n := len(s.Points); n == 0 || n > mostPoints {
 		return corrupt("%d points: want 1 to %d", n, mostPoints)
@@ -274,9 +285,14 @@ func firstError(list ...error) error {
 }
 
 // text checks words that are shown.
-func text(what, s string) error {
-	if len(s) > mostText || !utf8.ValidString(s) {
-		return corrupt("%s has %d bytes: want UTF-8, at most %d bytes", what, len(s), mostText)
+func text(what, s string) error { return words(what, s, mostText) }
+
+// device checks the name of a device, which may be empty.
+func device(what, s string) error { return words(what, s, mostDevice) }
+
+func words(what, s string, most int) error {
+	if len(s) > most || !utf8.ValidString(s) {
+		return corrupt("%s has %d bytes: want UTF-8, at most %d bytes", what, len(s), most)
 	}
 	for _, c := range s {
 		if c < ' ' || c == 0x7f {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/spec/shape"
 )
 
@@ -25,6 +26,7 @@ const (
 var (
 	thisBox = Box{CPU: "AMD EPYC", Cores: 2, Memory: 24, System: "linux/amd64"}
 	what    = What{Kind: "target", Identity: "9f3a-51c0-0f6e-q8_0-a1", Threads: 2, Device: "avx512"}
+	pair    = What{Kind: "target", Identity: what.Identity, Threads: 2, Device: "cuda (sm_90, 0 threads) and cpu (avx512, 2 threads)"}
 )
 
 // plan returns a plan with every part.
@@ -41,7 +43,12 @@ func plan(t testing.TB) *Plan {
 	return &Plan{Format: Format,
 		Machine: &Machine{Box: thisBox, Version: "1.2", Measured: time.Date(2026, 11, 23, 0, 0, 0, 0, time.UTC),
 			Subjects: []Subject{{what, Points([]tandem.Cost{{Rows: 8, Context: 128, Time: 20 * time.Millisecond},
-				{Rows: 1, Context: 128, Time: 10 * time.Millisecond}, {Rows: 1, Context: 0, Time: 9 * time.Millisecond}})}}},
+				{Rows: 1, Context: 128, Time: 10 * time.Millisecond}, {Rows: 1, Context: 0, Time: 9 * time.Millisecond}})}},
+			Divided: []Divided{{pair, []DividedPoint{{kernels.Division{Rows: 1, Context: 128, Columns: 0.7, Blocks: 1}, 9e6, 12e6, 20e6},
+				{kernels.Division{Rows: 64, Context: 128, Columns: 0, Blocks: 0.5}, 9e6, 99e6, 9e6}}}},
+			Decisions: []Decision{{File{"big", 1 << 30, "f16"}, pair.Identity, []Placement{
+				{"cuda+cpu", "cuda", 90, []Round{{"go", "d", 4, 2.5, 9e6, 3e6, 0.5, 0.1, 1e6}}},
+				{"cpu", "", 50, []Round{{"go", "", 1, 1, 20e6, 0, 0, 0, 0}}}}}}},
 		Tables: []Table{
 			{Target: targetLineage, Name: tandem.WayMedusa, Lineage: headsLineage, Text: text, Accuracy: c.Table(),
 				Lengths: []Length{{1, 1, 1}, {8, 2.1, 2}}},
@@ -122,36 +129,59 @@ func TestLoadCarried(t *testing.T) {
 // TestNonsense: every hand-edited value is found out and named, and never written.
 func TestNonsense(t *testing.T) {
 	cases := map[string]func(p *Plan){
-		"format 2":                func(p *Plan) { p.Format = 2 },
-		"0 cores":                 func(p *Plan) { p.Machine.Box.Cores = 0 },
-		"no system":               func(p *Plan) { p.Machine.Box.System = "" },
-		"control":                 func(p *Plan) { p.Machine.Box.CPU = "a\x1b[2J" },
-		"version":                 func(p *Plan) { p.Machine.Version = strings.Repeat("v", 300) },
-		"no kind":                 func(p *Plan) { p.Machine.Subjects[0].Kind = "" },
-		"identity":                func(p *Plan) { p.Machine.Subjects[0].Identity = "a b" },
-		"-1 threads":              func(p *Plan) { p.Machine.Subjects[0].Threads = -1 },
-		"0 points":                func(p *Plan) { p.Machine.Subjects[0].Points = nil },
-		"-5 ns":                   func(p *Plan) { p.Machine.Subjects[0].Points[1].NS = -5 },
-		"takes 3600000000001 ns":  func(p *Plan) { p.Machine.Subjects[0].Points[1].NS = int64(time.Hour) + 1 },
-		"has 0 rows":              func(p *Plan) { p.Machine.Subjects[0].Points[0].Rows = 0 },
-		"-1 positions":            func(p *Plan) { p.Machine.Subjects[0].Points[0].Context = -1 },
-		"ordered":                 func(p *Plan) { p.Machine.Subjects[0].Points[1] = p.Machine.Subjects[0].Points[0] },
-		"second one of target":    func(p *Plan) { p.Machine.Subjects = append(p.Machine.Subjects, p.Machine.Subjects[0]) },
-		"65 subjects":             func(p *Plan) { p.Machine.Subjects = make([]Subject, 65) },
-		"257 tables":              func(p *Plan) { p.Tables = make([]Table, 257) },
-		"target \"xyz\"":          func(p *Plan) { p.Tables[0].Target = "xyz" },
-		"lineage \"ABCDEF":        func(p *Plan) { p.Tables[0].Lineage = "ABCDEF" + headsLineage[6:] },
-		"no name":                 func(p *Plan) { p.Tables[1].Name = "" },
-		"temperature -1":          func(p *Plan) { p.Tables[0].Temperature = -1 },
-		"0 tokens":                func(p *Plan) { p.Tables[0].Text.Tokens = 0 },
-		"neither":                 func(p *Plan) { p.Tables[1].Accuracy = nil },
-		"rate 1.5":                func(p *Plan) { p.Tables[0].Accuracy.Right[0][0] = 1.5 },
-		"depths 1 is -0.1":        func(p *Plan) { p.Tables[2].Depths[1] = -0.1 },
-		"accept has 3 bins":       func(p *Plan) { p.Tables[2].Accept = p.Tables[2].Accept[:3] },
-		"never rising":            func(p *Plan) { p.Tables[2].Accept[5] = 0.95 },
-		"lengths 1: 8 nodes":      func(p *Plan) { p.Tables[0].Lengths[1].Measured = 9 },
-		"second one of medusa":    func(p *Plan) { p.Tables[1].Temperature = 0 },
-		"65 depths and 2 lengths": func(p *Plan) { p.Tables[0].Depths = make([]float64, 65) },
+		"format 2":                  func(p *Plan) { p.Format = 2 },
+		"0 cores":                   func(p *Plan) { p.Machine.Box.Cores = 0 },
+		"no system":                 func(p *Plan) { p.Machine.Box.System = "" },
+		"control":                   func(p *Plan) { p.Machine.Box.CPU = "a\x1b[2J" },
+		"version":                   func(p *Plan) { p.Machine.Version = strings.Repeat("v", 300) },
+		"no kind":                   func(p *Plan) { p.Machine.Subjects[0].Kind = "" },
+		"identity":                  func(p *Plan) { p.Machine.Subjects[0].Identity = "a b" },
+		"-1 threads":                func(p *Plan) { p.Machine.Subjects[0].Threads = -1 },
+		"0 points":                  func(p *Plan) { p.Machine.Subjects[0].Points = nil },
+		"-5 ns":                     func(p *Plan) { p.Machine.Subjects[0].Points[1].NS = -5 },
+		"takes 3600000000001 ns":    func(p *Plan) { p.Machine.Subjects[0].Points[1].NS = int64(time.Hour) + 1 },
+		"has 0 rows":                func(p *Plan) { p.Machine.Subjects[0].Points[0].Rows = 0 },
+		"-1 positions":              func(p *Plan) { p.Machine.Subjects[0].Points[0].Context = -1 },
+		"ordered":                   func(p *Plan) { p.Machine.Subjects[0].Points[1] = p.Machine.Subjects[0].Points[0] },
+		"second one of target":      func(p *Plan) { p.Machine.Subjects = append(p.Machine.Subjects, p.Machine.Subjects[0]) },
+		"65 divided subjects":       func(p *Plan) { p.Machine.Divided = make([]Divided, 65) },
+		"second one of target 9":    func(p *Plan) { p.Machine.Divided = append(p.Machine.Divided, p.Machine.Divided[0]) },
+		"no identity":               func(p *Plan) { p.Machine.Divided[0].Identity = "" },
+		"has 5000 bytes":            func(p *Plan) { p.Machine.Divided[0].Device = strings.Repeat("c", 5000) },
+		"divided 0: plan: 0 points": func(p *Plan) { p.Machine.Divided[0].Points = nil },
+		"1.5 of the columns":        func(p *Plan) { p.Machine.Divided[0].Points[1].Columns = 1.5 },
+		"-0.1 of the blocks":        func(p *Plan) { p.Machine.Divided[0].Points[1].Blocks = -0.1 },
+		"division 1, 1 rows":        func(p *Plan) { p.Machine.Divided[0].Points[1].Rows = 1 },
+		"for 0 rows":                func(p *Plan) { p.Machine.Divided[0].Points[0].Rows = 0 },
+		"up to 65536 rows":          func(p *Plan) { p.Machine.Divided[0].Points[1].Rows = 1 << 30 },
+		"point 0 takes 0 ns":        func(p *Plan) { p.Machine.Divided[0].Points[0].LeftNS = 0 },
+		"65 decisions":              func(p *Plan) { p.Machine.Decisions = make([]Decision, 65) },
+		"second one for big":        func(p *Plan) { p.Machine.Decisions = append(p.Machine.Decisions, p.Machine.Decisions[0]) },
+		"a target of 0 bytes":       func(p *Plan) { p.Machine.Decisions[0].Bytes = 0 },
+		"0 placements":              func(p *Plan) { p.Machine.Decisions[0].Placements = nil },
+		"no device":                 func(p *Plan) { p.Machine.Decisions[0].Placements[1].Device = "" },
+		"draft device \"a":          func(p *Plan) { p.Machine.Decisions[0].Placements[1].DraftDevice = "a\n" },
+		"0 tokens per second":       func(p *Plan) { p.Machine.Decisions[0].Placements[1].TokensPerSecond = 0 },
+		"want the best first":       func(p *Plan) { p.Machine.Decisions[0].Placements[1].TokensPerSecond = 91 },
+		"0 rounds":                  func(p *Plan) { p.Machine.Decisions[0].Placements[1].Rounds = nil },
+		"9 tokens of 4 nodes":       func(p *Plan) { p.Machine.Decisions[0].Placements[0].Rounds[0].Tokens = 9 },
+		"4000000 of them hidden":    func(p *Plan) { p.Machine.Decisions[0].Placements[0].Rounds[0].HiddenNS = 4e6 },
+		"hits of 1.5":               func(p *Plan) { p.Machine.Decisions[0].Placements[0].Rounds[0].Hits = 1.5 },
+		"65 subjects":               func(p *Plan) { p.Machine.Subjects = make([]Subject, 65) },
+		"257 tables":                func(p *Plan) { p.Tables = make([]Table, 257) },
+		"target \"xyz\"":            func(p *Plan) { p.Tables[0].Target = "xyz" },
+		"lineage \"ABCDEF":          func(p *Plan) { p.Tables[0].Lineage = "ABCDEF" + headsLineage[6:] },
+		"no name":                   func(p *Plan) { p.Tables[1].Name = "" },
+		"temperature -1":            func(p *Plan) { p.Tables[0].Temperature = -1 },
+		"0 tokens":                  func(p *Plan) { p.Tables[0].Text.Tokens = 0 },
+		"neither":                   func(p *Plan) { p.Tables[1].Accuracy = nil },
+		"rate 1.5":                  func(p *Plan) { p.Tables[0].Accuracy.Right[0][0] = 1.5 },
+		"depths 1 is -0.1":          func(p *Plan) { p.Tables[2].Depths[1] = -0.1 },
+		"accept has 3 bins":         func(p *Plan) { p.Tables[2].Accept = p.Tables[2].Accept[:3] },
+		"never rising":              func(p *Plan) { p.Tables[2].Accept[5] = 0.95 },
+		"lengths 1: 8 nodes":        func(p *Plan) { p.Tables[0].Lengths[1].Measured = 9 },
+		"second one of medusa":      func(p *Plan) { p.Tables[1].Temperature = 0 },
+		"65 depths and 2 lengths":   func(p *Plan) { p.Tables[0].Depths = make([]float64, 65) },
 	}
 	for want, spoil := range cases {
 		p := plan(t)
@@ -284,5 +314,11 @@ func FuzzDecode(f *testing.F) {
 			}
 		}
 		_, _ = p.Costs(thisBox, "1.2", what)
+		if d, err := p.Decision(thisBox, "1.2", File{"big", 1 << 30, "f16"}); err == nil {
+			d.Drafts()
+		}
+		if all, err := p.Divisions(thisBox, "1.2", pair); err == nil && kernels.CheckDivisions(all) != nil {
+			t.Fatalf("divisions %v", all)
+		}
 	})
 }

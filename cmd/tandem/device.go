@@ -35,8 +35,8 @@ func (c computeFlags) check() error {
 // checkThreads refuses a number of threads, the value of a flag, that is none, or that p, the value of another flag, says by itself.
 func (p place) checkThreads(device, flag string, n int) error {
 	if p.grouped() && n != 0 {
-		return tandem.Errorf("", tandem.Invalid, "--%s %d with --%s %v: a group has a thread for each of its cores: leave --%s out", flag, n,
-			device, p, flag)
+		return tandem.Errorf("", tandem.Invalid, "--%s %d with --%s %v: a group has a thread for each of its cores: leave --%s out",
+			flag, n, device, p, flag)
 	}
 	return checkThreads(flag, n)
 }

@@ -20,7 +20,8 @@ type place struct {
 }
 
 // placeHelp ends the help of flags that say where to compute.
-const placeHelp = "cpu, cuda, cuda:N, cores:LIST (a group of cores, as in cores:0-3,6), two of them that divide each pass (cuda+cpu), or auto"
+const placeHelp = "cpu, cuda, cuda:N, cores:LIST (a group of cores, as in cores:0-3,6), " +
+	"two of them that divide each pass (cuda+cpu), or auto"
 
 // parsePlace reads the value of a flag. It does not ask whether the processors are there: see checkPlace.
 func parsePlace(flag, s string) (place, error) {
