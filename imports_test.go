@@ -125,7 +125,8 @@ var testsOf = map[string][]string{"drafter": domain, "verifier": domain, "gatewa
 	"kernels/split":  {"kernels/kerneltest", "kernels/cpu", "kernels/cuda/emulated"},
 	"kernels/layers": {"kernels/kerneltest", "kernels/cpu", "kernels/cuda/emulated"},
 	"services":      {"services/pool"}, "services/discovery": {"services/trees"}, "client": {"google.golang.org/protobuf"},
-	"roles/rolestest": {"roles/pair", "kernels/cuda/emulated"}, "roles/pair": {"roles/rolestest"}}
+	"roles/verifier":  {"kernels/split"},
+	"roles/rolestest": {"roles/pair", "kernels/cuda/emulated", "kernels/split"}, "roles/pair": {"roles/rolestest"}}
 
 var domain = []string{"drafter", "verifier", "gateway", "mempool", "engine"}
 

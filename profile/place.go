@@ -72,7 +72,7 @@ type Option struct {
 func (o Option) best() (best Round, ok bool) {
 	lengths := append([]Length{{1, 1, 1}}, o.Lengths...)
 	for i, l := range lengths {
-		verify, known := passTime(o.Verify, l.Nodes)
+		verify, known := PassTime(o.Verify, l.Nodes)
 		if !known || i > 0 && len(o.Depths) > 0 && l.Nodes-1 > len(o.Depths) {
 			continue
 		}
@@ -105,8 +105,8 @@ func (o Option) draft(r *Round) {
 	r.HiddenNS = int64(max(0, r.Hits-r.Burden) * float64(min(r.VerifyNS, r.DraftNS)))
 }
 
-// passTime returns the time of a pass of so many rows, between measured ones on the straight line; false beyond the widest.
-func passTime(costs []tandem.Cost, rows int) (time.Duration, bool) {
+// PassTime returns the time of a pass of so many rows, between measured ones on the straight line; false beyond the widest.
+func PassTime(costs []tandem.Cost, rows int) (time.Duration, bool) {
 	sorted := slices.SortedFunc(slices.Values(costs), func(a, b tandem.Cost) int { return a.Rows - b.Rows })
 	for i, c := range sorted {
 		switch {
@@ -179,14 +179,14 @@ func (p *Plan) Decision(box Box, version string, file File) (*Decision, error) {
 	return nil, stale("it compares no devices for %s of %d bytes with keys and values of type %s", file.Name, file.Bytes, file.KV)
 }
 
-// Drafts returns where drafts are best computed if the target is where d has it; "" if no draft was measured.
-func (d *Decision) Drafts() string {
-	for _, p := range d.Placements {
-		if p.Device == d.Placements[0].Device && p.DraftDevice != "" {
-			return p.DraftDevice
+// Drafts returns the best placement with a draft model whose target is on a device, nil if there is none.
+func (d *Decision) Drafts(device string) *Placement {
+	for i, p := range d.Placements {
+		if p.Device == device && p.DraftDevice != "" {
+			return &d.Placements[i]
 		}
 	}
-	return ""
+	return nil
 }
 
 func validDecisions(all []Decision) error {

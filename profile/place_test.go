@@ -61,8 +61,8 @@ func TestJudge(t *testing.T) {
 		}
 	}
 	d := Decision{Placements: all}
-	if got := d.Drafts(); got != "cpu" {
-		t.Errorf("drafts beside a target on %s go to %q", all[0].Device, got)
+	if got := d.Drafts("cuda"); got == nil || got.DraftDevice != "cpu" || d.Drafts("cuda:1") != nil || d.Drafts("cpu").DraftDevice != "cuda" {
+		t.Errorf("drafts beside a target on cuda: %+v, on cpu: %+v", got, d.Drafts("cpu"))
 	}
 	two := Judge([]Option{{Device: "cpu", Text: "a", Verify: costs(10 * ms)}, {Device: "cpu", Text: "b", Verify: costs(30 * ms)},
 		{Device: "cuda", Text: "a", Verify: costs(1 * ms)}})
@@ -79,7 +79,7 @@ func TestDecisions(t *testing.T) {
 	p := plan(t)
 	file := File{"big", 1 << 30, "f16"}
 	d, err := p.Decision(thisBox, "1.2", file)
-	if err != nil || d.Placements[0].Device != "cuda+cpu" || d.Drafts() != "cuda" {
+	if err != nil || d.Placements[0].Device != "cuda+cpu" || d.Drafts("cuda+cpu").DraftDevice != "cuda" {
 		t.Errorf("%+v, %v", d, err)
 	}
 	all, err := p.Divisions(thisBox, "1.2", pair)

@@ -114,6 +114,15 @@ func (s Subject) Costs() []tandem.Cost {
 	return out
 }
 
+// Nearest returns the costs behind the shortest of their contexts.
+func Nearest(costs []tandem.Cost) []tandem.Cost {
+	if len(costs) == 0 {
+		return nil
+	}
+	shortest := slices.MinFunc(costs, func(a, b tandem.Cost) int { return a.Context - b.Context }).Context
+	return slices.DeleteFunc(slices.Clone(costs), func(c tandem.Cost) bool { return c.Context != shortest })
+}
+
 // Points returns costs as a plan holds them, in order. Errors: none; Validate says what is impossible.
 func Points(costs []tandem.Cost) []Point {
 	var out []Point

@@ -315,7 +315,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		_, _ = p.Costs(thisBox, "1.2", what)
 		if d, err := p.Decision(thisBox, "1.2", File{"big", 1 << 30, "f16"}); err == nil {
-			d.Drafts()
+			d.Drafts("cpu")
 		}
 		if all, err := p.Divisions(thisBox, "1.2", pair); err == nil && kernels.CheckDivisions(all) != nil {
 			t.Fatalf("divisions %v", all)

@@ -1,8 +1,10 @@
 package measure
 
 import (
+	"strings"
 	"testing"
 
+	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/split"
@@ -47,6 +49,65 @@ func TestAdjust(t *testing.T) {
 	for _, m := range models {
 		if m.FreePages() != m.Pages() {
 			t.Errorf("%d of %d pages are free", m.FreePages(), m.Pages())
+		}
+	}
+}
+
+// TestShares: with one model on two groups of cores, of which the right one does everything eight times, the left gets most of every kind
+// of pass, no kind takes longer than on one side alone, and the model is left so divided. A guess from both sides' limits is a division.
+func TestShares(t *testing.T) {
+	left, right := testdevice.CPU(t, 1), testdevice.CPU(t, 1)
+	right.Repeat(8)
+	both, err := split.New(left, right, split.Plan{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer both.Close()
+	points := []Point{{Rows: 8, Context: 64}, {Rows: 8, Context: 300}, {Rows: 64, Prefill: true}}
+	m, err := engine.Open("../../models/gopher-draft-go-f16.gguf", engine.Options{Device: both, MaxRows: 64, MaxWanted: 8,
+		KVPages: Pages(points)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	called := 0
+	all, err := Shares(t.Context(), m, points, func() { called++ })
+	if err != nil || len(all) != len(points) || called != len(points) {
+		t.Fatalf("%+v, %v, %d calls", all, err, called)
+	}
+	t.Logf("%+v", all)
+	for i, s := range all {
+		if s.Division.Rows != points[i].Rows || s.Division.Context != points[i].Context || s.Time > min(s.Left, s.Right) || s.Time <= 0 {
+			t.Errorf("%+v for %+v: want it no slower than one side alone", s, points[i])
+		}
+	}
+	if x := all[0]; x.Right < 2*x.Left || x.Division.Columns <= 0.5 {
+		t.Errorf("%+v: want most of the columns for the left side, which is eight times as fast", x)
+	}
+	if err := kernels.CheckDivisions(Divisions(all)); err != nil {
+		t.Error(err)
+	}
+	if m.FreePages() != m.Pages() {
+		t.Errorf("%d of %d pages are free", m.FreePages(), m.Pages())
+	}
+	guess, err := GuessShares(m)
+	if err != nil || len(guess) != len(guessWidths) || guess[0].Columns <= 0 || guess[0].Columns >= 1 {
+		t.Errorf("%v, %v: want a share for each side, by the limits of equal cores", guess, err)
+	}
+}
+
+// TestSharesOfOne: a model on one device cannot be divided.
+func TestSharesOfOne(t *testing.T) {
+	m, err := engine.Open("../../models/gopher-draft-go-f16.gguf", engine.Options{Device: testdevice.CPU(t, 1), MaxRows: 8, KVPages: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	_, e1 := Shares(t.Context(), m, []Point{{Rows: 1}}, nil)
+	_, e2 := GuessShares(m)
+	for _, err := range []error{e1, e2, m.Divide(nil)} {
+		if tandem.KindOf(err) != tandem.Unsupported || !strings.Contains(err.Error(), "is one device") {
+			t.Errorf("%v: want Unsupported", err)
 		}
 	}
 }

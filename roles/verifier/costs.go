@@ -51,7 +51,7 @@ func costsOf(ctx context.Context, r *roles.Process, m *engine.Model, c Config, p
 	}
 	file := costsFile(listen)
 	if old := now.read(file); old != nil {
-		if err := m.SetThreads(old.Used); err != nil {
+		if err := now.use(m, old.Used); err != nil {
 			r.Log.Warn("costs of passes not used", "error", err)
 			return nil
 		}
@@ -78,7 +78,7 @@ func costsOf(ctx context.Context, r *roles.Process, m *engine.Model, c Config, p
 func (now *measured) look(m *engine.Model, p *profile.Plan, version string) error {
 	box := profile.ThisBox()
 	on := func(threads int) ([]tandem.Cost, error) {
-		return p.Costs(box, version, profile.What{Kind: "target", Identity: m.Names().Identity, Threads: threads, Device: m.ISA()})
+		return p.Costs(box, version, target(m, threads))
 	}
 	used := now.Threads
 	costs, err := on(used)
@@ -90,21 +90,23 @@ func (now *measured) look(m *engine.Model, p *profile.Plan, version string) erro
 		if err != nil {
 			return err
 		}
-		if slower(nearest(fewer), nearest(costs)) <= mostSlower {
+		if slower(profile.Nearest(fewer), profile.Nearest(costs)) <= mostSlower {
 			used, costs = enough, fewer
 		}
 	}
-	if err := m.SetThreads(used); err != nil {
+	if err := now.use(m, used); err != nil {
 		return err
 	}
 	now.Used, now.Costs = used, costs
 	return nil
 }
 
-// nearest returns the costs behind the shortest of their contexts.
-func nearest(costs []tandem.Cost) []tandem.Cost {
-	shortest := slices.MinFunc(costs, func(a, b tandem.Cost) int { return a.Context - b.Context }).Context
-	return slices.DeleteFunc(slices.Clone(costs), func(c tandem.Cost) bool { return c.Context != shortest })
+// use makes passes use so many of the threads: all of them without asking, as not every device has threads.
+func (now *measured) use(m *engine.Model, threads int) error {
+	if threads == now.Threads {
+		return nil
+	}
+	return m.SetThreads(threads)
 }
 
 // measure fills in the costs, and the threads to use. Other processes start at the same time and take cores, which makes
@@ -176,7 +178,8 @@ func (now measured) read(file string) *measured {
 	same := old.Model == now.Model && old.Bytes == now.Bytes && old.Modified.Equal(now.Modified) &&
 		old.Threads == now.Threads && old.Spare == now.Spare && old.ISA == now.ISA && old.KVType == now.KVType
 	impossible := func(c tandem.Cost) bool { return c.Rows < 1 || c.Context < 0 || c.Time <= 0 }
-	if !same || len(old.Costs) == 0 || old.Used < 1 || old.Used > now.Threads || slices.ContainsFunc(old.Costs, impossible) {
+	if !same || len(old.Costs) == 0 || old.Used < min(1, now.Threads) || old.Used > now.Threads ||
+		slices.ContainsFunc(old.Costs, impossible) {
 		return nil
 	}
 	return &old

@@ -50,15 +50,15 @@ func TestCostsAreKept(t *testing.T) {
 	}
 	for name, text := range map[string]string{
 		"garbage":    "{",
-		"no time":    `{"Used":1,"Costs":[{"Rows":1,"Context":1,"Time":0}]}`,
-		"rows of -1": `{"Used":1,"Costs":[{"Rows":-1,"Context":1,"Time":5}]}`,
-		"no threads": `{"Costs":[{"Rows":1,"Context":1,"Time":5}]}`,
-		"no costs":   `{"Used":1}`,
+		"no time":    `{"Threads":2,"Used":1,"Costs":[{"Rows":1,"Context":1,"Time":0}]}`,
+		"rows of -1": `{"Threads":2,"Used":1,"Costs":[{"Rows":-1,"Context":1,"Time":5}]}`,
+		"no threads": `{"Threads":2,"Costs":[{"Rows":1,"Context":1,"Time":5}]}`,
+		"no costs":   `{"Threads":2,"Used":1}`,
 	} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got := (measured{}).read(file); got != nil {
+		if got := (measured{Threads: 2}).read(file); got != nil {
 			t.Errorf("%s: read %v", name, got)
 		}
 	}

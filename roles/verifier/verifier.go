@@ -66,6 +66,9 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (server *verifyi
 	}
 	m := models[0]
 	plan := c.plan(r)
+	if err := c.divide(r, m, plan); err != nil {
+		return nil, undo, err
+	}
 	var costs []tandem.Cost
 	if c.Measure {
 		costs = costsOf(ctx, r, m, c, plan, r.Server.Addr())

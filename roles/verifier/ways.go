@@ -50,7 +50,7 @@ func (c Config) ways(ctx context.Context, r *roles.Process, m *engine.Model, pla
 			Threads: m.Threads(), Device: m.ISA()})
 		switch {
 		case err == nil:
-			w.Time = nearest(costs)[0].Time
+			w.Time = profile.Nearest(costs)[0].Time
 		case plan.Machine != nil:
 			r.Log.Warn("plan not used", "way", w.Name, "error", err)
 		}
