@@ -61,7 +61,8 @@ func TestJudge(t *testing.T) {
 		}
 	}
 	d := Decision{Placements: all}
-	if got := d.Drafts("cuda"); got == nil || got.DraftDevice != "cpu" || d.Drafts("cuda:1") != nil || d.Drafts("cpu").DraftDevice != "cuda" {
+	got := d.Drafts("cuda")
+	if got == nil || got.DraftDevice != "cpu" || d.Drafts("cuda:1") != nil || d.Drafts("cpu").DraftDevice != "cuda" {
 		t.Errorf("drafts beside a target on cuda: %+v, on cpu: %+v", got, d.Drafts("cpu"))
 	}
 	two := Judge([]Option{{Device: "cpu", Text: "a", Verify: costs(10 * ms)}, {Device: "cpu", Text: "b", Verify: costs(30 * ms)},

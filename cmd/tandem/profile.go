@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -27,8 +28,13 @@ import (
 type profileCmd struct {
 	modelFlags
 	headsFlags
-	kernelFlags
+	Device  []string `help:"Where to measure, as elsewhere; may be repeated, and of a pair each part is measured too (cuda+cpu). With several the plan also says where the target and its drafts are best computed: see --explain." default:"cpu" placeholder:"DEVICE" sep:"none"`
+	Threads int      `help:"Threads; 0 = all cores." default:"0"`
+	ISA     string   `name:"isa" help:"Instruction set: auto, generic, avx2, avx512, neon, neon-dot, neon-i8mm." default:"auto"`
+	Lock    bool     `help:"Lock the model in memory (mlock)."`
+	kvFlags
 	cacheFlags
+	Explain     bool     `help:"Measure nothing: print, from the plan, where the target and its drafts are best computed, with the figures that say so." setting:"-"`
 	Text        []string `help:"A calibration text, such as documents of the kind that will be asked for; may be repeated (default: three small ones)." placeholder:"FILE" sep:"none" setting:"-"`
 	Tokens      int      `help:"How many tokens the target says of each text, 64 to 4096." default:"384" setting:"-"`
 	Temperature float64  `help:"Temperature of the target on the texts." default:"0" setting:"-"`
@@ -67,13 +73,28 @@ func (c *profileCmd) check() error {
 		slices.Sort(*list)
 		*list = slices.Compact(*list)
 	}
-	return c.kernelFlags.check()
+	if err := c.kvFlags.check(); err != nil {
+		return err
+	}
+	places, err := c.places()
+	if err != nil {
+		return err
+	}
+	for _, x := range places {
+		if err := c.on(x).check(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Run measures, and writes the plan.
 func (c *profileCmd) Run(a *app) error {
 	if err := c.check(); err != nil {
 		return err
+	}
+	if c.Explain {
+		return c.explain(a)
 	}
 	target, drafts, err := c.pair(false, tandem.Request{Strategy: tandem.StrategyPlanner})
 	if err != nil {
@@ -102,6 +123,12 @@ func (c *profileCmd) Run(a *app) error {
 	p := &profiler{profileCmd: c, app: a, given: texts, plan: old.Begin(profile.ThisBox(), buildVersion().Version)}
 	p.plan.Machine.Measured = time.Now().UTC().Truncate(time.Second)
 	p.targetPath = target
+	if p.places, err = c.places(); err != nil {
+		return err
+	}
+	if len(p.places) > 1 && os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(max(2, runtime.GOMAXPROCS(0))) // two of them work at the same time
+	}
 	if err := p.target(target); err != nil {
 		return err
 	}
@@ -112,6 +139,9 @@ func (c *profileCmd) Run(a *app) error {
 		if err := p.draft(d, target); err != nil {
 			return err
 		}
+	}
+	if err := p.decide(); err != nil {
+		return err
 	}
 	out, written := p.plan, file
 	if c.Out != "" {
@@ -132,7 +162,11 @@ type profiler struct {
 	app        *app
 	plan       *profile.Plan
 	targetPath string
-	lineage    string // of the target
+	lineage    string          // of the target
+	identity   tandem.Identity // likewise
+	places     []place         // where to measure
+	measured   []targetAt
+	drafts     []draftAt
 	given      []namedText
 	texts      []calibration
 	latest     []profile.Table // that this run measured
@@ -147,9 +181,9 @@ type calibration struct {
 	samples map[string][][]shape.Sample // by way, of each piece
 }
 
-// open opens a model and measures its passes.
-func (p *profiler) open(kind, path string, contexts []int) (m *engine.Model, closed func(), err error) {
-	piece := 1 + profilePrompt + p.Tokens
+// open opens a model at a place and measures its passes.
+func (p *profiler) open(kind, path string, at place, contexts []int) (m *engine.Model, closed func(), err error) {
+	piece, context := 1+profilePrompt+p.Tokens, 0
 	if side, err := engine.SideOf(path); err != nil {
 		return nil, nil, err
 	} else if !side.Draft() {
@@ -161,6 +195,7 @@ func (p *profiler) open(kind, path string, contexts []int) (m *engine.Model, clo
 			return nil, nil, tandem.Errorf("", tandem.Invalid, "--context %v --tokens %d: %s has a context of %d, and %d are needed",
 				contexts, p.Tokens, roles.ModelName(path), info.Config.Context, most)
 		}
+		context = info.Config.Context
 	}
 	nodes := 0
 	if kind == "target" {
@@ -168,13 +203,18 @@ func (p *profiler) open(kind, path string, contexts []int) (m *engine.Model, clo
 			return nil, nil, err
 		}
 	}
-	grid, compute := measure.GridPoints(p.Width, contexts), p.computeFlags
+	grid, rows := measure.GridPoints(p.Width, contexts), max(64, slices.Max(p.Width))
+	shared := p.dividedPoints(at, contexts, context)
+	if shared != nil {
+		rows = max(rows, profilePiece)
+	}
+	compute := p.on(at)
 	if kind != "target" {
 		compute.GPUMemory = 0 // it is for the target's layers
 	}
 	m, closed, err = compute.load(p.app, func(d kernels.Device) (*engine.Model, error) {
-		return p.app.openDrafts(p.targetPath)(path, engine.Options{Device: d, KVType: p.KVType, Lock: p.Lock,
-			MaxRows: max(64, slices.Max(p.Width)), KVPages: max(measure.Pages(grid), engine.PagesFor(1, piece, nodes))})
+		return p.app.openDrafts(p.targetPath)(path, engine.Options{Device: d, KVType: p.KVType, Lock: p.Lock, MaxRows: rows,
+			KVPages: max(measure.Pages(grid), measure.Pages(shared), engine.PagesFor(1, piece, nodes))})
 	})
 	if err != nil {
 		return nil, nil, err
@@ -187,9 +227,11 @@ func (p *profiler) open(kind, path string, contexts []int) (m *engine.Model, clo
 			}
 		}
 	}
-	fmt.Fprintf(p.app.stderr, "measuring passes of %s …\n", roles.ModelName(path))
-	if err = p.passes(m, kind, grid); err == nil && kind == "target" {
-		err = p.fewer(m, func() error { return p.passes(m, kind, grid) })
+	fmt.Fprintf(p.app.stderr, "measuring passes of %s on %v …\n", roles.ModelName(path), at)
+	if err = p.divide(m, kind, shared); err == nil {
+		if err = p.passes(m, kind, grid); err == nil && kind == "target" {
+			err = p.fewer(m, at, func() error { return p.passes(m, kind, grid) })
+		}
 	}
 	if err != nil {
 		closed()
@@ -200,10 +242,10 @@ func (p *profiler) open(kind, path string, contexts []int) (m *engine.Model, clo
 
 // fewer has f measure on as many threads as a verifier that leaves some to a drafter on the same machine has, which decides by these
 // figures whether it does; unless the threads were given.
-func (p *profiler) fewer(m *engine.Model, f func() error) error {
+func (p *profiler) fewer(m *engine.Model, at place, f func() error) error {
 	all := m.Threads()
 	forDrafter, _ := group.Split(all, true, 0, 0)
-	if enough := all - forDrafter; p.Threads == 0 && enough > 0 {
+	if enough := all - forDrafter; p.Threads == 0 && at.shared() && enough > 0 {
 		return errors.Join(m.SetThreads(enough), f(), m.SetThreads(all))
 	}
 	return nil
@@ -219,19 +261,28 @@ func (p *profiler) passes(m *engine.Model, kind string, grid []measure.Point) er
 		fmt.Fprintf(p.app.stderr, "equal passes differ by %.0f %%: something else uses this machine; measure again when it is quiet\n",
 			100*spread)
 	}
-	p.plan.Time(profile.Subject{What: profile.What{Kind: kind, Identity: m.Names().Identity, Threads: m.Threads(), Device: m.ISA()},
-		Points: profile.Points(costs)})
+	p.plan.Time(profile.Subject{What: whatOf(kind, m), Points: profile.Points(costs)})
 	return nil
 }
 
-// target measures the target, and has it say the texts.
+// target measures the target at each place, and has it say the texts at the first.
 func (p *profiler) target(path string) error {
-	m, closed, err := p.open("target", path, p.Context)
-	if err != nil {
+	return p.each("target", path, p.places, func(m *engine.Model, at place, first bool) (err error) {
+		t := targetAt{at: at, costs: p.costs("target", m)}
+		if first {
+			p.lineage, p.identity = m.Names().Lineage, m.Names().Identity
+			if err := p.tell(m); err != nil {
+				return err
+			}
+		}
+		t.guesses, err = p.ways(m, at, first)
+		p.measured = append(p.measured, t)
 		return err
-	}
-	defer closed()
-	p.lineage = m.Names().Lineage
+	})
+}
+
+// tell has the target say the texts.
+func (p *profiler) tell(m *engine.Model) error {
 	for _, t := range p.given {
 		fmt.Fprintf(p.app.stderr, "the target says text %s …\n", t.name)
 		c := calibration{Text: profile.Text{Name: t.name}}
@@ -248,7 +299,7 @@ func (p *profiler) target(path string) error {
 		c.Digest = profile.Digest(c.pieces...)
 		p.texts = append(p.texts, c)
 	}
-	return p.ways(m)
+	return nil
 }
 
 // say has the target continue a text, and keeps how right its own guesses are.
@@ -288,34 +339,38 @@ func (p *profiler) promptRows() (rows int, err error) {
 	return rows, nil
 }
 
-// draft measures a draft, and how often it is right on what the target said.
+// draft measures a draft on each single processor, and how often it is right on what the target said.
 // A draft that reads the target's states is only timed: what its chains bring follows from states that rounds alone have.
 func (p *profiler) draft(path, target string) error {
-	if side, err := engine.SideOf(path); err != nil {
+	side, err := engine.SideOf(path)
+	if err != nil {
 		return err
-	} else if side.Draft() {
-		_, closed, err := p.open("draft", path, p.Context[:1])
-		if err == nil {
-			closed()
+	}
+	if !side.Draft() {
+		ours, err := token.Open(target)
+		if err != nil {
+			return err
 		}
-		return err
+		vocab, err := token.Open(path)
+		if err != nil {
+			return err
+		}
+		if _, err := token.Compare(ours.Listing(), vocab.Listing()); err != nil {
+			return tandem.Errorf("", tandem.Invalid, "draft model %s does not speak the vocabulary of target %s: %w", path, target, err)
+		}
 	}
-	ours, err := token.Open(target)
-	if err != nil {
-		return err
-	}
-	vocab, err := token.Open(path)
-	if err != nil {
-		return err
-	}
-	if _, err := token.Compare(ours.Listing(), vocab.Listing()); err != nil {
-		return tandem.Errorf("", tandem.Invalid, "draft model %s does not speak the vocabulary of target %s: %w", path, target, err)
-	}
-	m, closed, err := p.open("draft", path, p.Context[:1])
-	if err != nil {
-		return err
-	}
-	defer closed()
+	return p.each("draft", path, single(p.places), func(m *engine.Model, at place, first bool) error {
+		if first && !side.Draft() {
+			if err := p.ranks(m, path); err != nil {
+				return err
+			}
+		}
+		return p.draftAt(m, path, at)
+	})
+}
+
+// ranks finds out how often a draft is right.
+func (p *profiler) ranks(m *engine.Model, path string) error {
 	for _, text := range p.texts {
 		var ranks [][]int8
 		for i, piece := range text.pieces {
@@ -385,6 +440,15 @@ func (p *profiler) print(to io.Writer, file string) error {
 		}
 		fmt.Fprint(w, "\n\n")
 	}
+	for _, d := range p.plan.Machine.Divided {
+		fmt.Fprintf(w, "%s %.12s divided between %s\n", d.Kind, d.Identity, d.Device)
+		fmt.Fprintln(w, "  rows\tcontext\tleft's columns\tblocks\tms\tleft alone\tright alone")
+		for _, x := range d.Points {
+			fmt.Fprintf(w, "  %d\t%d\t%.3f\t%.3f\t%.2f\t%.2f\t%.2f\n", x.Rows, x.Context, x.Columns, x.Blocks, float64(x.NS)/1e6,
+				float64(x.LeftNS)/1e6, float64(x.RightNS)/1e6)
+		}
+		fmt.Fprintln(w)
+	}
 	for _, t := range p.latest {
 		fmt.Fprintf(w, "%s on %s: tokens a round\t", t.Name, t.Text.Name)
 		for _, l := range t.Lengths {
@@ -396,63 +460,15 @@ func (p *profiler) print(to io.Writer, file string) error {
 		}
 		fmt.Fprintln(w)
 	}
-	fmt.Fprintf(w, "\nwritten to %s\n", file)
-	return w.Flush()
-}
-
-// smallTexts are the beginnings of what the target says if no text is given.
-var smallTexts = []namedText{
-	{"go", `// Count returns how many lines r has. An end without a line break counts as a line.
-func Count(r io.Reader) (n int, err error) {
-	buf := make([]byte, 32*1024)
-	for {
-		k, err := r.Read(buf)
-		n += bytes.Count(buf[:k], []byte{'\n'})
-		if err == io.EOF {
-			return n, nil
-		}
-		if err != nil {
-			return n, err
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for i := range p.plan.Machine.Decisions {
+		fmt.Fprintln(to)
+		if err := printDecision(to, &p.plan.Machine.Decisions[i]); err != nil {
+			return err
 		}
 	}
-}
-
-type pool struct {
-	lock  chan struct{}
-	free  []*conn
-	limit int
-}
-
-func (p *pool) get(ctx context.Context) (*conn, error) {
-	p.lock <- struct{}{}
-	defer func() { <-p.lock }()
-	if n := len(p.free); n > 0 {
-`},
-	{"python", `class Inventory:
-    """Counts of things by name."""
-
-    def __init__(self, items=()):
-        self._counts = {}
-        for name, count in items:
-            self.add(name, count)
-
-    def add(self, name, count=1):
-        """Adds things; a negative count takes some away."""
-        if not isinstance(count, int):
-            raise TypeError("count must be an integer")
-        self._counts[name] = self._counts.get(name, 0) + count
-
-    def __len__(self):
-        return sum(self._counts.values())
-
-def read_config(path):
-    with open(path, encoding="utf-8") as f:
-        for number, line in enumerate(f, 1):
-`},
-	{"prose", `The package keeps a list of open files and closes those that nobody has used for a while. A caller that wants to
-read a file asks for it by name. If the file is already open, the same handle is returned; otherwise it is opened, and the oldest one may
-be closed to make room. The limit is the number of files that may be open at the same time. When an error occurs while a file is closed,
-it is reported by the next call, because the caller that caused it has already gone. It is safe to use one list from several threads at
-the same time, but a handle must not be used after it was given back, and
-`},
+	_, err := fmt.Fprintf(to, "\nwritten to %s\n", file)
+	return err
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,8 +13,10 @@ import (
 	"github.com/tandem-llm/tandem/spec/shape"
 )
 
-// ways measures the target's own ways: how long a guess takes, and how right guesses are on what the target said.
-func (p *profiler) ways(m *engine.Model) error {
+// ways measures the target's own ways: how long a guess takes at a place, which it returns by way, and, if judge is set, how right guesses
+// are on what the target said.
+func (p *profiler) ways(m *engine.Model, at place, judge bool) (guesses map[string]time.Duration, err error) {
+	guesses = map[string]time.Duration{}
 	for _, w := range m.Ways() {
 		fmt.Fprintf(p.app.stderr, "measuring guesses of %s …\n", w.Name)
 		i := slices.IndexFunc(p.Heads, func(path string) bool {
@@ -22,29 +25,33 @@ func (p *profiler) ways(m *engine.Model) error {
 		})
 		lineage, err := engine.SideLineage(p.app.ctx, p.Heads[i])
 		if err != nil {
-			return err
+			return nil, err
 		}
 		time := func() error {
 			took, err := p.guess(m, w)
 			if err == nil {
+				guesses[w.Name] = cmp.Or(guesses[w.Name], took) // with all threads, which come first
 				p.plan.Time(profile.Subject{What: profile.What{Kind: w.Name, Identity: tandem.Identity(lineage), Threads: m.Threads(),
 					Device: m.ISA()}, Points: []profile.Point{{Rows: 1, Context: p.Context[0], NS: int64(max(took, 1))}}})
 			}
 			return err
 		}
-		if err := errors.Join(time(), p.fewer(m, time)); err != nil {
-			return err
+		if err := errors.Join(time(), p.fewer(m, at, time)); err != nil {
+			return nil, err
+		}
+		if !judge {
+			continue
 		}
 		for _, text := range p.texts {
 			t := profile.Table{Target: p.lineage, Name: w.Name, Lineage: lineage, Temperature: p.Temperature, Text: text.Text}
 			if t.Accuracy, t.Lengths, err = judged(w, text.samples[w.Name]); err != nil {
-				return err
+				return nil, err
 			}
 			p.plan.Put(t)
 			p.latest = append(p.latest, t)
 		}
 	}
-	return nil
+	return guesses, nil
 }
 
 // guess returns the lower quartile of the times of a way's guesses behind one row.
