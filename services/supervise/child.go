@@ -75,13 +75,14 @@ func spawn(g *Group, spec Spec, memory *os.File) (*child, error) {
 		return nil, err
 	}
 	c := &child{cmd: cmd, started: time.Now(), words: make(chan string), ended: make(chan struct{})}
-	go c.readWords(wordsR)
+	go c.readWords(g, spec.Name, wordsR)
 	go c.wait(g, spec.Name, errR)
 	return c, nil
 }
 
-// readWords sends the lines of ReadyFD on; after "ready" it only waits for the end.
-func (c *child) readWords(r *os.File) {
+// readWords sends the lines of ReadyFD on; after "ready" it only waits for the end. A line of stderr that could have been the reason why
+// the child never becomes ready was none then, and is passed on.
+func (c *child) readWords(g *Group, name string, r *os.File) {
 	defer r.Close()
 	defer close(c.words)
 	lines := bufio.NewScanner(r)
@@ -90,7 +91,12 @@ func (c *child) readWords(r *os.File) {
 		if line == "ready" {
 			c.mu.Lock()
 			c.isReady = true
+			held := c.held
+			c.held = ""
 			c.mu.Unlock()
+			if held != "" {
+				g.say(name, held)
+			}
 		}
 		select {
 		case c.words <- line:

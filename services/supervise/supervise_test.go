@@ -147,6 +147,17 @@ func TestChildThatDiesAtItsStart(t *testing.T) {
 	}
 }
 
+// TestLineBeforeReady: what a child says before it is ready is passed on once it is, also if it looked like an error.
+func TestLineBeforeReady(t *testing.T) {
+	t.Parallel()
+	g, out := group(t)
+	defer g.Stop(t.Context())
+	if err := g.Start(t.Context(), spec("a", false, "say=tandem: computes on cuda:0", "ready", "sleep")); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, "the child's line", func() bool { return out.String() == "a: tandem: computes on cuda:0\n" })
+}
+
 func TestStartEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	g, _ := group(t)
