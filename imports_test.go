@@ -34,6 +34,7 @@ var rooms = map[string][]string{
 	"kernels/cuda":       {"kernels", "kernels/ref"}, // ref: takes rows of a file apart
 	"kernels/split":      {"kernels"},
 	"kernels/layers":     {"kernels"},
+	"kernels/stream":     {"kernels", "golang.org/x/sys"}, // x/sys: reads past the page cache
 	"kernels/cuda/gpu":   {"kernels/cuda", "gorgonia.org/cu"},
 	// the rest is for tests alone; emulated maps memory that it shares with the process that runs the kernels
 	"kernels/cuda/emulated": {"kernels/cuda", "golang.org/x/sys"},
@@ -120,7 +121,7 @@ var testOnly = []string{"testkit", "kernels/testdevice", "pgregory.net/rapid", "
 // never the wire.
 var testsOf = map[string][]string{"drafter": domain, "verifier": domain, "gateway": domain, "mempool": domain,
 	"kernels/cpu":  {"kernels/cpu/peers", "kernels/kerneltest", "kernels/ref"},
-	"engine":       {"kernels/cpu", "kernels/cuda/emulated", "kernels/layers", "kernels/split"},
+	"engine":       {"kernels/cpu", "kernels/cuda/emulated", "kernels/layers", "kernels/split", "kernels/stream"},
 	"kernels/cuda": {"kernels/cuda/emulated", "kernels/kerneltest"}, "kernels/cuda/emulated": {"kernels/ref"},
 	"kernels/split":  {"kernels/kerneltest", "kernels/cpu", "kernels/cuda/emulated"},
 	"kernels/layers": {"kernels/kerneltest", "kernels/cpu", "kernels/cuda/emulated"},

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"math"
 	"slices"
 	"sort"
@@ -143,12 +144,21 @@ func (m *Model) Forward(batch []Part, topK int) (*Output, error) {
 		for _, part := range batch {
 			part.Seq.Distrust()
 		}
-		return nil, tandem.Errorf("engine", tandem.Internal, "pass of %d rows: %w", p.Rows, err)
+		return nil, passError(p.Rows, err)
 	}
 	for i := range batch {
 		batch[i].commit()
 	}
 	return out, nil
+}
+
+// passError gives the error of a pass its kind: that of the model file that the pass reads, if it does; else Internal.
+func passError(rows int, err error) error {
+	kind := tandem.Internal
+	if e := (*tandem.Error)(nil); errors.As(err, &e) {
+		kind = e.Kind
+	}
+	return tandem.Errorf("engine", kind, "pass of %d rows: %w", rows, err)
 }
 
 // commit records the rows that a pass has written.

@@ -310,7 +310,9 @@ func (s *sidePlan) load(m *Model, f *gguf.File) (err error) {
 	if h.runner, err = m.device.Compile(h.program, h.store, nil); err != nil {
 		return deviceError(f.Path(), err)
 	}
-	if err := fill(s.matrices, h.store, nil, f.NewDigest().Add, nil); err != nil || !m.options.Lock {
+	to := into(h.store)
+	to.add = f.NewDigest().Add
+	if err := fill(s.matrices, to, nil); err != nil || !m.options.Lock {
 		return err
 	}
 	return lockAll(h.store)

@@ -37,15 +37,15 @@ func Identify(ctx context.Context, path string, o Options) (Names, error) {
 	if err := m.outline(f, nil, o); err != nil {
 		return Names{}, err
 	}
-	return m.nameOf(ctx, f, m.newDigests(f, nil))
+	tensors, err := m.newDigests(f, nil).sum(ctx)
+	if err != nil {
+		return Names{}, err
+	}
+	return m.nameOf(f, tensors)
 }
 
-// nameOf returns the names of the planned model of f. d holds the tensors that were read already.
-func (m *Model) nameOf(ctx context.Context, f *gguf.File, d digests) (n Names, err error) {
-	tensors, err := d.sum(ctx)
-	if err != nil {
-		return n, err
-	}
+// nameOf returns the names of the planned model of f, whose tensors have that digest.
+func (m *Model) nameOf(f *gguf.File, tensors string) (n Names, err error) {
 	if n.Lineage, err = f.Lineage(tensors); err != nil {
 		return n, err
 	}

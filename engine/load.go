@@ -36,9 +36,9 @@ type piece struct {
 	size   int
 }
 
-func (c *chunk) load(buf []byte, into kernels.Store, cache kernels.Cache, add addLeaf) error {
+func (c *chunk) load(buf []byte, to filling) error {
 	if c.tensor == nil {
-		if err := cache.Populate(c.blank, c.blank+int64(c.size)); err != nil {
+		if err := to.cache.Populate(c.blank, c.blank+int64(c.size)); err != nil {
 			return tandem.Errorf("engine", tandem.Exhausted, "KV cache: %w", err)
 		}
 		return nil
@@ -47,15 +47,31 @@ func (c *chunk) load(buf []byte, into kernels.Store, cache kernels.Cache, add ad
 	if err := c.tensor.ReadAt(src, int64(c.row)*int64(perRow(c.tensor))); err != nil {
 		return err
 	}
+	if to.forget {
+		c.tensor.Forget(int64(c.row)*int64(perRow(c.tensor)), len(src))
+	}
 	for _, p := range c.into {
-		if err := into.Pack(p.matrix, p.row, src[p.from:p.from+p.size]); err != nil {
+		if err := to.take(p, src[p.from:p.from+p.size]); err != nil {
 			return tandem.Errorf("engine", tandem.Corrupt, "tensor %q: %w", c.tensor.Name, err)
 		}
 	}
 	if !c.split {
-		add(c.tensor, c.row, src)
+		to.add(c.tensor, c.row, src)
 	}
 	return nil
+}
+
+// filling says what becomes of what is read.
+type filling struct {
+	take   func(p piece, src []byte) error // of a matrix
+	cache  kernels.Cache                   // is populated; nil: none
+	add    addLeaf
+	forget bool // drop what was read from the system's page cache
+}
+
+// into returns a filling that packs into a store.
+func into(s kernels.Store) filling {
+	return filling{take: func(p piece, src []byte) error { return s.Pack(p.matrix, p.row, src) }}
 }
 
 // perRow returns the bytes of a row of a matrix.
@@ -99,16 +115,16 @@ func cut(t *gguf.Tensor, row, n int, parts []matrix, first int, split bool) (out
 	return out
 }
 
-// fill populates cache, if it is not nil, and reads and repacks all matrices, on all cores. It reports the bytes of both as
-// they are done and gives what it reads to add. The first error ends it.
+// fill populates the cache and reads all matrices, on all cores. It reports the bytes of both as they are done. The first error ends
+// it.
 //
 // The cache comes first, so that a lack of memory shows at the start, not in a pass hours later, and passes have
-// no page faults. The file's pages stay in the system's cache for the next start; the system
+// no page faults. The file's pages stay in the system's cache for the next start, unless they are to be forgotten; the system
 // takes them back when memory is short. Advice to read ahead (posix_fadvise) changed nothing measurable.
-func fill(matrices []matrix, into kernels.Store, cache kernels.Cache, add addLeaf, progress func(done, total int64)) error {
+func fill(matrices []matrix, to filling, progress func(done, total int64)) error {
 	chunks, largest, total := chunksOf(matrices)
 	var blank []chunk
-	if cache != nil {
+	if cache := to.cache; cache != nil {
 		for at := int64(0); at < cache.Bytes(); at += blankBytes {
 			blank = append(blank, chunk{blank: at, size: int(min(blankBytes, cache.Bytes()-at))})
 		}
@@ -130,7 +146,7 @@ func fill(matrices []matrix, into kernels.Store, cache kernels.Cache, add addLea
 			if i >= len(chunks) {
 				return
 			}
-			err := chunks[i].load(buf, into, cache, add)
+			err := chunks[i].load(buf, to)
 			mu.Lock()
 			if err != nil && first == nil {
 				first = err

@@ -7,7 +7,6 @@
 package engine
 
 import (
-	"context"
 	"errors"
 
 	"github.com/tandem-llm/tandem"
@@ -29,6 +28,7 @@ type Options struct {
 	// hidden states to hand out: N ≥ 1 is the residual stream after N layers, -1 the state after the final norm
 	Taps     []int
 	Lock     bool                    // keep weights and cache in memory (mlock)
+	Forget   bool                    // drop the file from the system's page cache as it is read
 	Progress func(done, total int64) // bytes of weights and cache made ready so far; called from one goroutine at a time
 }
 
@@ -63,6 +63,7 @@ type Model struct {
 	device    kernels.Device
 	footprint Footprint
 	store     kernels.Store
+	file      *gguf.File    // that passes read; nil: none
 	memory    kernels.Cache // of cache
 	cache     *kv.Cache
 	runner    kernels.Runner
@@ -87,12 +88,16 @@ func Open(path string, o Options) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
 	m := &Model{}
 	if err := m.load(f, nil, o); err != nil {
 		m.Close()
-		return nil, err
+		return nil, errors.Join(err, f.Close())
 	}
+	if s, ok := m.store.(kernels.Streamed); ok && s.Keeps() {
+		m.file = f
+		return m, nil
+	}
+	f.Close()
 	return m, nil
 }
 
@@ -123,11 +128,7 @@ func (m *Model) load(f, of *gguf.File, o Options) error {
 	if m.runner, err = m.device.Compile(program, m.store, m.memory); err != nil {
 		return deviceError(f.Path(), err)
 	}
-	digests := m.newDigests(f, of)
-	if err := fill(m.matrices, m.store, m.memory, digests.add, o.Progress); err != nil {
-		return err
-	}
-	if m.names, err = m.nameOf(context.Background(), f, digests); err != nil {
+	if err := m.fill(f, of, o.Progress); err != nil {
 		return err
 	}
 	if m.options.Lock {
@@ -261,6 +262,9 @@ func (m *Model) Close() {
 	}
 	if m.store != nil {
 		m.store.Close()
+	}
+	if m.file != nil {
+		m.file.Close()
 	}
 	*m = Model{}
 }

@@ -10,6 +10,9 @@ const (
 	Groups32 Layout = "groups32" // in groups of 32 outputs, for GPUs: docs/kernels.md, "Weights on a GPU"
 )
 
+// LayoutVersion is increased when the bytes of a matrix in some layout change, so that files that hold such bytes are made again.
+const LayoutVersion = 1
+
 // GroupRows is the number of outputs in a group of Groups16; a matrix is cut between groups only.
 const GroupRows = 16
 

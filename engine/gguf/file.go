@@ -76,6 +76,9 @@ func (t *Tensor) ReadAt(dst []byte, off int64) error {
 	return t.part.readAt(dst, t.at+off, "tensor "+short(t.Name))
 }
 
+// Forget drops n bytes of the tensor from off on, which were read and are not needed again soon, from the system's page cache.
+func (t *Tensor) Forget(off int64, n int) { t.part.forget(t.at+off, int64(n)) }
+
 // Bytes reads the whole tensor, for small ones. Errors as ReadAt's.
 func (t *Tensor) Bytes() ([]byte, error) {
 	b := make([]byte, t.size) // the file had as many when it was opened

@@ -6,6 +6,8 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tandem-llm/tandem"
 )
 
@@ -47,6 +49,13 @@ func (p *part) unchanged(off int64, what string) error {
 			p.path, what, off)
 	}
 	return nil
+}
+
+// forget drops bytes from the system's page cache. It is only advice: pages that others use stay.
+func (p *part) forget(off, n int64) {
+	if p.file != nil {
+		_ = unix.Fadvise(int(p.file.Fd()), off, n, unix.FADV_DONTNEED)
+	}
 }
 
 func (p *part) close() error {

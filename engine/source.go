@@ -1,0 +1,105 @@
+package engine
+
+import (
+	"context"
+	"hash/crc32"
+	"slices"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+// fill makes weights, cache and names ready.
+func (m *Model) fill(f, of *gguf.File, progress func(done, total int64)) error {
+	digests := m.newDigests(f, of)
+	s, streamed := m.store.(kernels.Streamed)
+	if streamed && of != nil {
+		return tandem.Errorf("engine", tandem.Unsupported, "%s: the weights of a draft with states cannot be streamed", f.Path())
+	}
+	to := into(m.store)
+	src := &source{matrices: m.matrices, name: f.Path()}
+	if streamed {
+		to.take = src.note(m.matrices)
+	}
+	to.cache, to.add, to.forget = m.memory, digests.add, m.options.Forget || streamed
+	if err := fill(m.matrices, to, progress); err != nil {
+		return err
+	}
+	tensors, err := digests.sum(context.Background())
+	if err != nil {
+		return err
+	}
+	if m.names, err = m.nameOf(f, tensors); err != nil || !streamed {
+		return err
+	}
+	src.digest = tensors
+	if err := s.Fill(context.Background(), src, progress); err != nil {
+		if tandem.KindOf(err) != tandem.Internal {
+			return err
+		}
+		return tandem.Errorf("engine", tandem.Unavailable, "%s: %w", f.Path(), err)
+	}
+	return nil
+}
+
+// source is the kernels.Source of a model file. The pieces are those in which the file was read when its digest was computed, with a
+// checksum of each, so that whoever reads a piece later knows that it is what the digest names.
+type source struct {
+	matrices []matrix
+	pieces   [][]sourcePiece // per matrix, in order of row
+	digest   string
+	name     string
+}
+
+type sourcePiece struct {
+	row, rows int
+	sum       uint32
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+var _ kernels.Source = (*source)(nil)
+
+// note prepares the pieces of all matrices and returns what takes them when they are read for the first time.
+func (s *source) note(matrices []matrix) func(p piece, src []byte) error {
+	s.pieces = make([][]sourcePiece, len(matrices))
+	chunks, _, _ := chunksOf(matrices)
+	for _, c := range chunks {
+		for _, p := range c.into {
+			s.pieces[p.matrix] = append(s.pieces[p.matrix], sourcePiece{row: p.row, rows: p.size / perRow(c.tensor)})
+		}
+	}
+	return func(p piece, src []byte) error {
+		all := s.pieces[p.matrix]
+		at, _ := slices.BinarySearchFunc(all, p.row, func(q sourcePiece, row int) int { return q.row - row })
+		all[at].sum = crc32.Checksum(src, castagnoli)
+		return nil
+	}
+}
+
+func (s *source) Digest() string         { return s.digest }
+func (s *source) Name() string           { return s.name }
+func (s *source) Pieces(w kernels.W) int { return len(s.pieces[w]) }
+
+func (s *source) Rows(w kernels.W, i int) (from, to int) {
+	p := s.pieces[w][i]
+	return p.row, p.row + p.rows
+}
+
+// Read implements kernels.Source. Errors: those of gguf.Tensor.ReadAt; Corrupt for other bytes.
+func (s *source) Read(w kernels.W, i int, buf []byte) ([]byte, error) {
+	m, p := &s.matrices[w], s.pieces[w][i]
+	bytes := perRow(m.tensor)
+	buf = slices.Grow(buf[:0], p.rows*bytes)[:p.rows*bytes]
+	at := int64(m.row0+p.row) * int64(bytes)
+	if err := m.tensor.ReadAt(buf, at); err != nil {
+		return nil, err
+	}
+	m.tensor.Forget(at, len(buf))
+	if crc32.Checksum(buf, castagnoli) != p.sum {
+		return nil, tandem.Errorf("engine", tandem.Corrupt, "%s: rows %d to %d of %s have changed since the model was opened", s.name, p.row,
+			p.row+p.rows-1, m.name())
+	}
+	return buf, nil
+}

@@ -1,0 +1,373 @@
+package stream
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+// File is an open packed file.
+type File interface {
+	io.ReaderAt
+	Close() error
+}
+
+// Fault is a packed or model file that cannot be read, or whose bytes are not those that were written: the pass has no result.
+type Fault struct {
+	File string
+	At   int64 // byte
+	Err  error
+}
+
+func (f *Fault) Error() string {
+	return fmt.Sprintf("streamed weights: %s cannot be read at byte %d: %v", f.File, f.At, f.Err)
+}
+
+func (f *Fault) Unwrap() error { return f.Err }
+
+var (
+	errChanged = errors.New("its bytes have changed since it was made: checksum")
+	errCut     = errors.New("it ends there: somebody has cut it")
+	errClosed  = errors.New("stream: the weights are closed")
+	castagnoli = crc32.MakeTable(crc32.Castagnoli) // a processor's own instruction
+)
+
+// openDirect opens a file past the system's page cache, or, where the file system refuses that (direct false), as usual.
+func openDirect(path string) (f *os.File, direct bool, err error) {
+	if f, err = os.OpenFile(path, os.O_RDONLY|unix.O_DIRECT, 0); err == nil {
+		b, err := allocate(page, false)
+		if err == nil {
+			_, err = f.ReadAt(b, 0)
+			release(b)
+		}
+		if err == nil {
+			return f, true, nil
+		}
+		f.Close()
+	}
+	f, err = os.Open(path)
+	return f, false, err
+}
+
+// packed is the feed from a packed file.
+type packed struct {
+	path   string
+	file   File
+	direct bool
+	table  *table
+	first  []int // per stage: the number of its first checksum
+	looks  map[kernels.W]int
+	sums   []uint32
+}
+
+func newPacked(path string, t *table, sums []uint32, looks []*lookup) *packed {
+	f := &packed{path: path, table: t, sums: sums, looks: map[kernels.W]int{}}
+	n := 0
+	for _, s := range t.Stages {
+		f.first = append(f.first, n)
+		n += blocksOf(s.Bytes)
+	}
+	for _, l := range looks {
+		f.looks[l.w] = n
+		n += l.groups
+	}
+	return f
+}
+
+func (f *packed) blocks(stage int) int { return blocksOf(f.table.Stages[stage].Bytes) }
+
+// span returns where block i of an extent lies in it.
+func span(bytes int64, i int) (from, to int64) {
+	from = int64(i) * blockBytes
+	return from, min(from+blockBytes, bytes)
+}
+
+func (f *packed) block(stage, i int, mem []byte, _ *scratch) (int64, error) {
+	s := &f.table.Stages[stage]
+	from, to := span(s.Bytes, i)
+	if err := f.readAt(mem[from:to], s.At+from); err != nil {
+		return 0, err
+	}
+	if crc32.Checksum(mem[from:to], castagnoli) != f.sums[f.first[stage]+i] {
+		return to - from, &Fault{f.path, s.At + from, errChanged}
+	}
+	return to - from, nil
+}
+
+func (f *packed) rows(l *lookup, group int, _ *scratch) (int64, error) {
+	at := l.group * int64(group)
+	from := l.home + at
+	low, high := from&^(page-1), pages(from+l.group) // in the file
+	start := low - (l.home - l.phase)                // in the memory, at a page too
+	if err := f.readAt(l.mem[start:start+high-low], low); err != nil {
+		return 0, err
+	}
+	if crc32.Checksum(l.bytes()[at:at+l.group], castagnoli) != f.sums[f.looks[l.w]+group] {
+		return high - low, &Fault{f.path, from, errChanged}
+	}
+	return high - low, nil
+}
+
+// readAt fills b. A read that stops early is continued.
+func (f *packed) readAt(b []byte, at int64) error {
+	for len(b) > 0 {
+		n, err := f.file.ReadAt(b, at)
+		if n > 0 && !f.direct {
+			forget(f.file, at, int64(n))
+		}
+		b, at = b[n:], at+int64(n)
+		switch {
+		case len(b) == 0:
+		case errors.Is(err, io.EOF):
+			return &Fault{f.path, at, errCut}
+		case err != nil && !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN):
+			return &Fault{f.path, at, reason(err)}
+		case err == nil && n == 0:
+			return &Fault{f.path, at, io.ErrNoProgress}
+		}
+	}
+	return nil
+}
+
+// forget drops what was read or written from the system's page cache.
+func forget(f any, at, n int64) {
+	if file, ok := f.(*os.File); ok {
+		_ = unix.Fadvise(int(file.Fd()), at, n, unix.FADV_DONTNEED)
+	}
+}
+
+// reason returns an error without its operation and path.
+func reason(err error) error {
+	var p *os.PathError
+	if errors.As(err, &p) {
+		return p.Err
+	}
+	return err
+}
+
+// writer writes a packed file.
+type writer struct {
+	*weights
+	src      kernels.Source
+	table    *table
+	layout   *packed
+	file     *os.File
+	direct   bool
+	progress func(done, total int64)
+	done     int64
+}
+
+// write makes the packed file at path, which is not there yet, and leaves the resident stages in memory. The header is written last, so that
+// a file that is cut off is no packed file.
+func (w *weights) write(ctx context.Context, path string, src kernels.Source, t *table, progress func(done, total int64)) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_DIRECT, 0o600)
+	direct := err == nil
+	if errors.Is(err, unix.EINVAL) {
+		f, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o600)
+	}
+	if err != nil {
+		return err
+	}
+	filled := *t
+	sums := make([]uint32, t.sums(w.looks))
+	out := &writer{weights: w, src: src, table: &filled, layout: newPacked(path, &filled, sums, w.looks), file: f, direct: direct,
+		progress: progress}
+	err = out.all(ctx)
+	if closed := f.Close(); err == nil {
+		err = closed
+	}
+	return err
+}
+
+func (w *writer) all(ctx context.Context) error {
+	// Space that is missing is known now. Some file systems cannot say.
+	if err := unix.Fallocate(int(w.file.Fd()), 0, 0, w.table.Bytes); errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return err
+	}
+	live := &live{weights: w.weights, src: w.src}
+	for i := range w.stages {
+		if err := w.stage(ctx, live, i); err != nil {
+			return err
+		}
+	}
+	for i, l := range w.looks {
+		if err := w.look(ctx, live, l, w.table.Looked[i]); err != nil {
+			return err
+		}
+	}
+	sums := make([]byte, 0, 4*len(w.layout.sums))
+	for _, s := range w.layout.sums {
+		sums = binary.LittleEndian.AppendUint32(sums, s)
+	}
+	w.table.Sums = hex.EncodeToString(sums)
+	if err := w.file.Sync(); err != nil {
+		return err
+	}
+	header := w.table.header()
+	buf, err := allocate(pages(int64(len(header))), false)
+	if err != nil {
+		return err
+	}
+	defer release(buf)
+	copy(buf, header)
+	if err := w.write(buf, 0); err != nil {
+		return err
+	}
+	return w.file.Sync()
+}
+
+// stage packs a stage in its memory, or that of the first slot, and writes it.
+func (w *writer) stage(ctx context.Context, live *live, i int) error {
+	s := &w.stages[i]
+	if s.size == 0 {
+		return nil
+	}
+	mem := w.memoryOf(i)
+	if err := w.fillStage(ctx, live, i, mem); err != nil {
+		return err
+	}
+	if pad := s.weights[len(s.weights)-1]; pad.at+pad.size < s.size {
+		clear(mem[pad.at+pad.size : s.size])
+	}
+	at := w.table.Stages[i].At
+	for b := range w.layout.blocks(i) {
+		from, to := span(s.size, b)
+		w.layout.sums[w.layout.first[i]+b] = crc32.Checksum(mem[from:to], castagnoli)
+		if err := w.write(mem[from:to], at+from); err != nil {
+			return err
+		}
+		w.tell(to - from)
+	}
+	for k, l := range w.looks {
+		if row := w.table.Looked[k]; !row.Own && row.At >= at && row.At < at+s.size {
+			w.sumGroups(l, 0, mem[row.At-at:][:l.group*int64(l.groups)])
+		}
+	}
+	return nil
+}
+
+// sumGroups adds the checksums of groups of rows, from group first on.
+func (w *writer) sumGroups(l *lookup, first int, b []byte) {
+	for g := int64(0); g*l.group < int64(len(b)); g++ {
+		w.layout.sums[w.layout.looks[l.w]+first+int(g)] = crc32.Checksum(b[g*l.group:][:l.group], castagnoli)
+	}
+}
+
+// look packs and writes a matrix that is only looked up, a few groups at a time.
+func (w *writer) look(ctx context.Context, live *live, l *lookup, row lookedRow) error {
+	if !row.Own {
+		return nil
+	}
+	m := &w.prog.Weights[l.w]
+	buf, err := allocate(2*blockBytes+pages(2*l.group*int64(w.longest(l.w)/kernels.GroupRows+1)), true)
+	if err != nil {
+		return err
+	}
+	defer release(buf)
+	held, at := int64(0), row.At
+	own := new(scratch)
+	flush := func(n int64) error {
+		if err := w.write(buf[:n], at); err != nil {
+			return err
+		}
+		copy(buf, buf[n:max(held, n)])
+		held, at = max(held-n, 0), at+n
+		w.tell(n)
+		return nil
+	}
+	for i := range w.src.Pieces(l.w) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		from, to := w.src.Rows(l.w, i)
+		b, err := live.read(l.w, i, own)
+		if err != nil {
+			return err
+		}
+		groups := int64((to-from)+kernels.GroupRows-1) / kernels.GroupRows
+		part := *m
+		part.Rows = to - from
+		dst := buf[held : held+groups*l.group]
+		if err := w.cfg.Pack(dst, part, 0, b); err != nil {
+			return err
+		}
+		w.sumGroups(l, from/kernels.GroupRows, dst)
+		if held += groups * l.group; held >= blockBytes {
+			if err := flush(held &^ (page - 1)); err != nil {
+				return err
+			}
+		}
+	}
+	clear(buf[held:pages(held)])
+	return flush(pages(held))
+}
+
+// longest returns the most rows of a piece.
+func (w *writer) longest(m kernels.W) (n int) {
+	for i := range w.src.Pieces(m) {
+		from, to := w.src.Rows(m, i)
+		n = max(n, to-from)
+	}
+	return n
+}
+
+// write writes whole pages, which do not stay in the system's page cache.
+func (w *writer) write(b []byte, at int64) error {
+	if _, err := w.file.WriteAt(b, at); err != nil {
+		return err
+	}
+	if !w.direct {
+		if err := unix.Fdatasync(int(w.file.Fd())); err != nil {
+			return err
+		}
+		forget(w.file, at, int64(len(b)))
+	}
+	return nil
+}
+
+func (w *writer) tell(n int64) {
+	if w.done += n; w.progress != nil {
+		w.progress(w.done, w.table.Bytes)
+	}
+}
+
+// fillStage brings all blocks of a stage into mem, on all cores.
+func (w *weights) fillStage(ctx context.Context, f feed, stage int, mem []byte) error {
+	var (
+		next  atomic.Int64
+		wg    sync.WaitGroup
+		once  sync.Once
+		first error
+	)
+	blocks := f.blocks(stage)
+	for range min(max(readers, runtime.NumCPU()), blocks) {
+		wg.Go(func() {
+			own := new(scratch)
+			defer own.free()
+			for i := int(next.Add(1)) - 1; i < blocks; i = int(next.Add(1)) - 1 {
+				err := ctx.Err()
+				if err == nil {
+					_, err = f.block(stage, i, mem, own)
+				}
+				if err != nil {
+					once.Do(func() { first = err })
+					next.Store(int64(blocks))
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return first
+}

@@ -1,0 +1,403 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+// readers is how many blocks are read at a time: enough for a disk to give its full rate.
+const readers = 4
+
+// weights are the kernels.Streamed of a program.
+type weights struct {
+	cfg    Config
+	lost   func(error)
+	prog   *kernels.Program // divided
+	stages []stage
+	plan   *plan
+	looks  []*lookup
+	mem    []byte   // resident stages, then the slots
+	at     []int64  // per resident stage: where it lies in mem
+	place  []int    // per streamed stage: its place in a pass
+	order  []lookOf // per stage: see views
+	ring   *ring    // nil: nothing is streamed, or not filled yet
+	feed   feed
+	file   File
+	free   func() error // gives the packed file back
+	count  counters
+	keeps  bool
+	once   sync.Once
+}
+
+// lookOf is the order of StageWeights: per weight its extent, or the lookup whose rows it is.
+type lookOf []struct {
+	extent extent
+	look   *lookup
+}
+
+var _ kernels.Streamed = (*weights)(nil)
+
+// layOut plans p, a divided program, for the memory of c. Errors: *TooSmall, *kernels.Unsupported.
+func layOut(p *kernels.Program, c Config) (*weights, error) {
+	for i := range p.Weights {
+		if w := &p.Weights[i]; w.Experts > 0 {
+			return nil, &kernels.Unsupported{Device: name, What: fmt.Sprintf("streaming of experts (weight %q has %d)", w.Name, w.Experts)}
+		}
+	}
+	w := &weights{cfg: c, prog: p, stages: stagesOf(p)}
+	sizes, total := make([]int64, len(w.stages)), int64(0)
+	read := map[kernels.W]bool{} // by products
+	for i, s := range w.stages {
+		for _, e := range s.weights {
+			if read[e.w] {
+				return nil, &kernels.Unsupported{Device: name, What: fmt.Sprintf("streaming of weight %q, which two stages read",
+					p.Weights[e.w].Name)}
+			}
+			read[e.w] = true
+		}
+		sizes[i] = s.size
+		total += s.size
+	}
+	looked := w.lookUp(&total)
+	var err error
+	if w.plan, err = choose(sizes, looked, c.Memory); err != nil {
+		return nil, err
+	}
+	w.settle()
+	return w, nil
+}
+
+// lookUp makes the lookups of all looked-up matrices and returns their memory; total is what all weights take.
+func (w *weights) lookUp(total *int64) (looked int64) {
+	seen := map[kernels.W]*lookup{}
+	for _, s := range w.stages {
+		for _, k := range s.looks {
+			if seen[k] == nil {
+				seen[k] = newLookup(w.prog, k)
+				w.looks = append(w.looks, seen[k])
+				looked += seen[k].most
+			}
+		}
+	}
+	return looked
+}
+
+// settle gives every resident stage its place in memory.
+func (w *weights) settle() {
+	end := int64(0)
+	resident := map[kernels.W]bool{}
+	for i, s := range w.stages {
+		w.at = append(w.at, end)
+		if w.plan.resident[i] {
+			end += s.size
+			for _, e := range s.weights {
+				resident[e.w] = true
+			}
+		}
+	}
+	streamed := 0
+	for i, s := range w.stages {
+		w.place = append(w.place, streamed)
+		if s.size > 0 && !w.plan.resident[i] {
+			streamed++
+		}
+		w.order = append(w.order, w.views(i))
+	}
+	for _, l := range w.looks {
+		if resident[l.w] { // no memory of its own
+			w.plan.looked -= l.most
+			l.most = 0
+		}
+	}
+}
+
+// views returns the weights of a stage in order of StageWeights.
+func (w *weights) views(stage int) (out lookOf) {
+	s := &w.stages[stage]
+	for _, k := range w.prog.StageWeights(stage) {
+		var v struct {
+			extent extent
+			look   *lookup
+		}
+		for _, e := range s.weights {
+			if e.w == k {
+				v.extent = e
+			}
+		}
+		for _, l := range w.looks {
+			if v.extent.size == 0 && l.w == k {
+				v.look = l
+			}
+		}
+		out = append(out, v)
+	}
+	return out
+}
+
+// allocate reserves the memory that the plan names.
+func (w *weights) allocate() (err error) {
+	if w.mem, err = allocate(w.plan.held+int64(w.plan.slots)*w.plan.slot, true); err != nil {
+		return err
+	}
+	for i := range w.stages {
+		for _, e := range w.stages[i].weights {
+			for _, l := range w.looks {
+				if l.w == e.w && w.plan.resident[i] {
+					l.mem, l.phase = w.memoryOf(i)[e.at:e.at+e.size], 0
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// memoryOf returns the memory of a resident stage, or that of the first slot.
+func (w *weights) memoryOf(stage int) []byte {
+	n := w.stages[stage].size
+	if w.plan.resident[stage] {
+		return w.mem[w.at[stage]:][:n]
+	}
+	return w.mem[w.plan.held:][:n]
+}
+
+// Fill opens or makes the packed file, reads what is resident, and begins to fill the ring.
+func (w *weights) Fill(ctx context.Context, src kernels.Source, progress func(done, total int64)) error {
+	t := newTable(src.Digest(), w.prog, w.stages, w.looks)
+	for i, l := range w.looks {
+		l.home = t.Looked[i].At
+		if l.mem == nil {
+			if err := l.allocate(); err != nil {
+				return err
+			}
+		}
+	}
+	made, err := w.open(ctx, src, t, progress)
+	if err != nil {
+		return err
+	}
+	begun, before := time.Now(), w.count.read.Load()
+	if !made {
+		if err := w.load(ctx, progress); err != nil {
+			return err
+		}
+	}
+	if w.plan.slots == 0 {
+		return nil
+	}
+	w.start()
+	if err := w.ring.full(); err != nil {
+		return w.failed(err)
+	}
+	w.tell(float64(w.count.read.Load()-before) / time.Since(begun).Seconds())
+	return nil
+}
+
+// open chooses where weights are read from. made: the packed file is new, and the resident stages are in memory.
+func (w *weights) open(ctx context.Context, src kernels.Source, t *table, progress func(done, total int64)) (made bool, err error) {
+	var sums []uint32
+	check := func(path string) error {
+		sums, err = checkFile(path, t)
+		return err
+	}
+	path := ""
+	if w.cfg.Keep != nil {
+		path, w.free, err = w.cfg.Keep(ctx, Request{Model: src.Name(), Key: fmt.Sprintf("tensors %s, layout %d", src.Digest(), kernels.LayoutVersion),
+			Bytes: t.Bytes, Check: check, Make: func(ctx context.Context, path string) error {
+				made = true
+				return w.write(ctx, path, src, t, progress)
+			}})
+		if err != nil {
+			return false, err
+		}
+	}
+	if path == "" {
+		w.feed, w.keeps = &live{weights: w, src: src}, true
+		return false, nil
+	}
+	if err := check(path); err != nil {
+		return false, &Fault{path, 0, err}
+	}
+	f := newPacked(path, t, sums, w.looks)
+	if w.cfg.Open != nil {
+		f.file, err = w.cfg.Open(path)
+	} else {
+		var file *os.File
+		if file, f.direct, err = openDirect(path); err == nil {
+			f.file = file
+		}
+		if err == nil && !f.direct {
+			w.say("the file system of %s has no direct reads: pages are dropped after ordinary ones", path)
+		}
+	}
+	if err != nil {
+		return false, &Fault{path, 0, reason(err)}
+	}
+	w.feed, w.file = f, f.file
+	return made, nil
+}
+
+// checkFile returns the checksums of the packed file at path if its table is t.
+func checkFile(path string, t *table) ([]uint32, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, reason(err)
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, reason(err)
+	}
+	if !st.Mode().IsRegular() {
+		return nil, errors.New("it is no regular file")
+	}
+	found, err := readTable(f, st.Size())
+	if err != nil {
+		return nil, reason(err)
+	}
+	return found.match(t, st.Size())
+}
+
+// load reads the resident stages.
+func (w *weights) load(ctx context.Context, progress func(done, total int64)) error {
+	done := int64(0)
+	for i := range w.stages {
+		if !w.plan.resident[i] || w.stages[i].size == 0 {
+			continue
+		}
+		if err := w.fillStage(ctx, w.feed, i, w.memoryOf(i)); err != nil {
+			return w.failed(err)
+		}
+		w.count.read.Add(w.stages[i].size)
+		if done += w.stages[i].size; progress != nil {
+			progress(done, w.plan.held)
+		}
+	}
+	return nil
+}
+
+// start starts the readers.
+func (w *weights) start() {
+	r := &ring{feed: w.feed, count: &w.count}
+	for i, s := range w.stages {
+		if s.size > 0 && !w.plan.resident[i] {
+			r.order = append(r.order, i)
+		}
+	}
+	for i := range w.plan.slots {
+		r.slots = append(r.slots, slot{mem: w.mem[w.plan.held+int64(i)*w.plan.slot:][:w.plan.slot]})
+	}
+	r.start(readers)
+	w.ring = r
+}
+
+// failed makes an error the end of the device: see Device.Gone.
+func (w *weights) failed(err error) error {
+	if err != nil {
+		w.once.Do(func() {
+			if f := (*Fault)(nil); errors.As(err, &f) && errors.Is(err, errChanged) && w.free != nil {
+				_ = os.Remove(f.File) // so that the next start makes it again; who reads it now has it open, and checks it too
+			}
+			if w.lost != nil {
+				w.lost(err)
+			}
+		})
+	}
+	return err
+}
+
+// rows makes the rows of tokens be there.
+func (w *weights) rows(tokens []int32) error {
+	for _, l := range w.looks {
+		if l.most > 0 {
+			if err := l.want(tokens, w.feed, &w.count); err != nil {
+				return w.failed(err)
+			}
+		}
+	}
+	return nil
+}
+
+// Acquire implements kernels.Weights.
+func (w *weights) Acquire(stage int, _ []int32) ([][]byte, error) {
+	if w.feed == nil {
+		return nil, errors.New("stream: the weights are not filled")
+	}
+	var base []byte
+	if s := &w.stages[stage]; s.size > 0 {
+		if w.plan.resident[stage] {
+			base = w.memoryOf(stage)
+		} else {
+			var err error
+			if base, err = w.ring.acquire(w.place[stage]); err != nil {
+				return nil, w.failed(err)
+			}
+		}
+	}
+	out := make([][]byte, len(w.order[stage]))
+	for i, v := range w.order[stage] {
+		if v.look != nil {
+			out[i] = v.look.bytes()
+		} else {
+			out[i] = base[v.extent.at : v.extent.at+v.extent.size]
+		}
+	}
+	return out, nil
+}
+
+// Release implements kernels.Weights.
+func (w *weights) Release(stage int) {
+	if w.ring != nil && w.stages[stage].size > 0 && !w.plan.resident[stage] {
+		w.ring.release()
+	}
+}
+
+// Resident is false even if all stages fit: rows of the embedding come and go.
+func (w *weights) Resident() bool { return false }
+
+// Pack is not how these weights are filled.
+func (w *weights) Pack(kernels.W, int, []byte) error {
+	return errors.New("stream: rows given to streamed weights, which read them themselves")
+}
+
+func (w *weights) Bytes() int64 { return w.plan.bytes() }
+func (w *weights) Keeps() bool  { return w.keeps }
+
+// Lock keeps the memory from being paged out; rows of the embedding are read again instead.
+func (w *weights) Lock() error {
+	if len(w.mem) == 0 {
+		return nil
+	}
+	if err := unix.Mlock(w.mem); err != nil {
+		return fmt.Errorf("stream: the system refuses to lock %d bytes of memory (see ulimit -l): %w", len(w.mem), err)
+	}
+	return nil
+}
+
+// Close ends the readers and gives memory and file back.
+func (w *weights) Close() {
+	if w.ring != nil {
+		w.ring.close()
+	}
+	if w.file != nil {
+		w.file.Close()
+	}
+	if w.free != nil {
+		_ = w.free()
+	}
+	for _, l := range w.looks {
+		if l.most > 0 {
+			release(l.mem)
+		}
+		l.mem = nil
+	}
+	release(w.mem)
+	w.mem, w.ring, w.file, w.free, w.feed = nil, nil, nil, nil, nil
+}
