@@ -125,7 +125,7 @@ var testsOf = map[string][]string{"drafter": domain, "verifier": domain, "gatewa
 	"kernels/cuda": {"kernels/cuda/emulated", "kernels/kerneltest"}, "kernels/cuda/emulated": {"kernels/ref"},
 	"kernels/split":  {"kernels/kerneltest", "kernels/cpu", "kernels/cuda/emulated"},
 	"kernels/layers": {"kernels/kerneltest", "kernels/cpu", "kernels/cuda/emulated"},
-	"services":      {"services/pool"}, "services/discovery": {"services/trees"}, "client": {"google.golang.org/protobuf"},
+	"services":       {"services/pool"}, "services/discovery": {"services/trees"}, "client": {"google.golang.org/protobuf"},
 	"roles/verifier":  {"kernels/split"},
 	"roles/rolestest": {"roles/pair", "kernels/cuda/emulated", "kernels/split"}, "roles/pair": {"roles/rolestest"}}
 

@@ -40,8 +40,11 @@ const op = "cache"
 // Models is the kind of whole model files. Each kind is a folder of its own.
 const Models = "models"
 
+// Packed is the kind of files of packed weights (kernels/stream), which have checksums of their own.
+const Packed = "packed"
+
 // kinds lists all kinds: a new one is added here.
-var kinds = []string{Models}
+var kinds = []string{Models, Packed}
 
 const (
 	lockName  = ".tandem-entry"
@@ -84,8 +87,11 @@ type Request struct {
 
 	Size int64                                        // bytes that it will have, at most
 	Make func(ctx context.Context, path string) error // writes the file at path, which is not there yet
-	Tell func(what string)                            // gets messages about waits and problems; may be nil
-	Step func(doing string, done, total int64)        // gets the progress of checking, in bytes; may be nil
+	// Check says what is wrong with the file, in place of a digest of all of it, for files that are checked as they are read. Nil: the
+	// digest.
+	Check func(path string) error
+	Tell  func(what string)                     // gets messages about waits and problems; may be nil
+	Step  func(doing string, done, total int64) // gets the progress of checking, in bytes; may be nil
 
 	space func(path string) (free int64, memory bool, err error) // nil: Space
 }
@@ -192,7 +198,7 @@ func (c *Cache) fill(ctx context.Context, dir string, r Request) error {
 	}
 	i := info{Version: version, File: r.File, From: r.From, Made: time.Now().UTC().Truncate(time.Second)}
 	var err error
-	if i.Bytes, i.Digest, err = digest(ctx, part, func(done, total int64) { r.step("checking", done, total) }); err != nil {
+	if i.Bytes, i.Digest, err = r.digest(ctx, part); err != nil {
 		return err
 	}
 	r.step("saving", 0, i.Bytes)
@@ -216,7 +222,7 @@ func (r *Request) check(ctx context.Context, dir string) error {
 	if i.Version != version || i.File != r.File || i.From != r.From {
 		return errors.New("another release made it, or of something else")
 	}
-	size, sum, err := digest(ctx, filepath.Join(dir, r.File), func(done, total int64) { r.step("checking", done, total) })
+	size, sum, err := r.digest(ctx, filepath.Join(dir, r.File))
 	if err != nil {
 		return fmt.Errorf("it cannot be read: %w", reason(err))
 	}
@@ -229,6 +235,21 @@ func (r *Request) check(ctx context.Context, dir string) error {
 	now := time.Now()
 	_ = os.Chtimes(filepath.Join(dir, infoName), now, now) // when it was last used; a read-only cache has nothing to remove
 	return nil
+}
+
+// digest returns a file's size and its digest, "" if the request has a check of its own, which the file has passed then.
+func (r *Request) digest(ctx context.Context, path string) (size int64, sum string, err error) {
+	if r.Check == nil {
+		return digest(ctx, path, func(done, total int64) { r.step("checking", done, total) })
+	}
+	st, err := os.Stat(path)
+	if err == nil {
+		err = r.Check(path)
+	}
+	if err != nil {
+		return 0, "", err
+	}
+	return st.Size(), "", nil
 }
 
 func (r *Request) tell(what string) {

@@ -146,6 +146,21 @@ func AvailableMemory() Available {
 	return a
 }
 
+// TotalMemory returns all memory of the machine, or the limit of the process's control groups if that is less.
+func TotalMemory() Available {
+	root := os.DirFS("/")
+	a := Available{Bytes: math.MaxInt64, By: "this machine"}
+	if b, err := fs.ReadFile(root, "proc/meminfo"); err == nil {
+		if kib, ok := field(string(b), "MemTotal:"); ok && kib < math.MaxInt64>>10 {
+			a.least(kib<<10, "this machine's memory")
+		}
+	}
+	if n, ok := groupLimitIn(root); ok {
+		a.least(n, "the limit of the control group")
+	}
+	return a
+}
+
 // availableIn reads Linux's proc and cgroup file systems under root.
 func availableIn(root fs.FS) Available {
 	a := Available{Bytes: math.MaxInt64, By: "this machine"}

@@ -98,8 +98,8 @@ func (s *source) Read(w kernels.W, i int, buf []byte) ([]byte, error) {
 	}
 	m.tensor.Forget(at, len(buf))
 	if crc32.Checksum(buf, castagnoli) != p.sum {
-		return nil, tandem.Errorf("engine", tandem.Corrupt, "%s: rows %d to %d of %s have changed since the model was opened", s.name, p.row,
-			p.row+p.rows-1, m.name())
+		return nil, tandem.Errorf("engine", tandem.Corrupt, "%s: rows %d to %d of %s have changed since the model was opened", s.name,
+			p.row, p.row+p.rows-1, m.name())
 	}
 	return buf, nil
 }

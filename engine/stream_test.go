@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/kernels/stream"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
@@ -41,7 +42,7 @@ func streaming(t *testing.T, memory int64, dir string) *stream.Device {
 func least(t *testing.T, path string, o Options) int64 {
 	o.Device = streaming(t, 0, "")
 	_, err := Measure(path, o)
-	var small *stream.TooSmall
+	var small *kernels.TooSmall
 	if !errors.As(err, &small) {
 		t.Fatalf("no memory at all: %v", err)
 	}
@@ -80,7 +81,7 @@ func TestStreamed(t *testing.T) {
 				if m.Names() != names {
 					t.Errorf("names %v, want %v", m.Names(), names)
 				}
-				if s := d.Stats(); m.footprint.Weights > memory || i == 0 && s.Streamed == 0 || s.Read < s.Streamed {
+				if s := d.StreamStats(); m.footprint.Weights > memory || i == 0 && s.Streamed == 0 || s.Read < s.Streamed {
 					t.Errorf("%s in %d bytes: %d of memory, %+v", c.path, memory, m.footprint.Weights, s)
 				}
 				m.Close()

@@ -67,6 +67,8 @@ type Models struct {
 	Open   func(path string, o engine.Options) (*engine.Model, error)
 	Target string // GGUF file of the target, for drafts that read its hidden states
 	Beside int64  // bytes that the process keeps beside its models
+
+	Streaming *Streaming // of a process's only model, if it does not fit; nil: it must fit
 }
 
 // Device is a kernels.Device that its owner must close, after what runs on it.
@@ -104,6 +106,10 @@ func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (mode
 		}
 	}
 	available, err := engine.AvailableMemory().On(o.Device)
+	if err == nil && k.Streaming != nil {
+		err = r.stream(&room, devices, k.Streaming, available)
+		o.Forget = k.Streaming.Budget > 0
+	}
 	if err == nil {
 		err = room.Check(available)
 	}
@@ -148,6 +154,36 @@ func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (mode
 		return all
 	})
 	return models, nil
+}
+
+// stream puts a streaming device in the place of the only one, if the model does not fit.
+func (r *Process) stream(room *Room, devices []Device, s *Streaming, available engine.Available) error {
+	d, err := s.fit(room, s.Limit(available))
+	if err != nil || d == kernels.Device(devices[0]) {
+		return err
+	}
+	on, ok := d.(streamer)
+	if !ok {
+		return tandem.Errorf("", tandem.Internal, "a streaming device of type %T", d)
+	}
+	devices[0] = on
+	r.mortals = append(r.mortals, on)
+	r.Tell(func(counters map[string]int64) { tellStream(counters, on.StreamStats()) })
+	return nil
+}
+
+// streamer is what a streaming device is for a process.
+type streamer interface {
+	Device
+	mortal
+	kernels.Streamer
+}
+
+// tellStream adds what streaming has done.
+func tellStream(counters map[string]int64, s kernels.StreamStats) {
+	counters["stream.resident_bytes"], counters["stream.ring_bytes"] = s.Resident, s.Ring
+	counters["stream.pass_bytes"], counters["stream.read_bytes"] = s.Streamed, s.Read
+	counters["stream.waited_us"], counters["stream.busy_us"] = s.Waited.Microseconds(), s.Busy.Microseconds()
 }
 
 // Alive tells the supervisor that a long start is making progress.

@@ -64,12 +64,14 @@ type benchDecodeCmd struct {
 	widthFlags
 	computeFlags
 	kvFlags
+	budgetFlags
+	cacheFlags
 	output
 }
 
 // Run measures whole passes.
 func (c *benchDecodeCmd) Run(a *app) error {
-	if err := cmp.Or(c.passes().Validate(), c.computeFlags.check()); err != nil {
+	if err := cmp.Or(c.passes().Validate(), c.computeFlags.check(), c.budgetFlags.check()); err != nil {
 		return err
 	}
 	path, err := targetPath(c.Model)
@@ -88,6 +90,9 @@ func (c *benchDecodeCmd) Run(a *app) error {
 	}
 	m, closed, err := c.load(a, func(d kernels.Device) (*engine.Model, error) {
 		o.Device = d
+		if o, err = c.fit(a, c.cacheFlags, path, o); err != nil {
+			return nil, err
+		}
 		return a.openModel(path, o)
 	})
 	if err != nil {

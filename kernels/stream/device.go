@@ -39,14 +39,6 @@ type Request struct {
 	Make  func(ctx context.Context, path string) error
 }
 
-// Stats say what streaming has done so far.
-type Stats struct {
-	Resident, Ring, Streamed int64 // bytes: of resident stages, of the ring, and read by each pass
-	Read                     int64 // bytes
-	Waited                   time.Duration
-	Busy                     time.Duration // at least one read was in progress
-}
-
 // Device computes on another device, with streamed weights.
 type Device struct {
 	kernels.Device
@@ -58,7 +50,10 @@ type Device struct {
 	all []*weights
 }
 
-var _ kernels.Threaded = (*Device)(nil)
+var (
+	_ kernels.Threaded = (*Device)(nil)
+	_ kernels.Streamer = (*Device)(nil)
+)
 
 // New returns a device that computes on d, which wants weights in Groups16.
 func New(d kernels.Device, c Config) *Device {
@@ -99,7 +94,7 @@ func (d *Device) lose(err error) {
 	}
 }
 
-// Footprint returns what p takes, with the weights' share of memory. Errors: also *TooSmall.
+// Footprint returns what p takes, with the weights' share of memory. Errors: also *kernels.TooSmall.
 func (d *Device) Footprint(p *kernels.Program) (f kernels.Footprint, err error) {
 	q, _ := divided(p)
 	if f, err = d.Device.Footprint(q); err != nil {
@@ -133,8 +128,8 @@ func (d *Device) NewWeights(p *kernels.Program) (kernels.Store, error) {
 	return w, nil
 }
 
-// Stats adds up all weights of the device.
-func (d *Device) Stats() (s Stats) {
+// StreamStats implements kernels.Streamer.
+func (d *Device) StreamStats() (s kernels.StreamStats) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, w := range d.all {

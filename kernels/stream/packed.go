@@ -169,8 +169,8 @@ type writer struct {
 	done     int64
 }
 
-// write makes the packed file at path, which is not there yet, and leaves the resident stages in memory. The header is written last, so that
-// a file that is cut off is no packed file.
+// write makes the packed file at path, which is not there yet, and leaves the resident stages in memory. The header is written last,
+// so that a file that is cut off is no packed file.
 func (w *weights) write(ctx context.Context, path string, src kernels.Source, t *table, progress func(done, total int64)) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_DIRECT, 0o600)
 	direct := err == nil

@@ -1,7 +1,6 @@
 package stream
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/tandem-llm/tandem/kernels"
@@ -111,16 +110,9 @@ type plan struct {
 // bytes returns the memory of a plan.
 func (p *plan) bytes() int64 { return p.held + int64(p.slots)*p.slot + p.looked }
 
-// TooSmall is the error for memory in which a program cannot run.
-type TooSmall struct{ Bytes, Least int64 }
-
-func (t *TooSmall) Error() string {
-	return fmt.Sprintf("%d bytes for weights: the least for a ring of two stages is %d", t.Bytes, t.Least)
-}
-
 // choose plans stages of those sizes for so many bytes of memory. Stages above some size are resident, so that the slots of the ring can
-// be small; of the others as many as fit, spread evenly, so that reading never has to catch up. The ring has a third slot if it costs little
-// beside what is resident. The plan that reads least wins. Errors: *TooSmall.
+// be small; of the others as many as fit, spread evenly, so that reading never has to catch up. The ring has a third slot if it costs
+// little beside what is resident. The plan that reads least wins. Errors: *kernels.TooSmall.
 func choose(sizes []int64, looked, memory int64) (*plan, error) {
 	limits := slices.Compact(append([]int64{0}, slices.Sorted(slices.Values(sizes))...))
 	var best *plan
@@ -144,7 +136,7 @@ func choose(sizes []int64, looked, memory int64) (*plan, error) {
 		}
 	}
 	if best == nil {
-		return nil, &TooSmall{memory, least}
+		return nil, &kernels.TooSmall{Bytes: memory, Least: least}
 	}
 	return best, nil
 }

@@ -45,7 +45,7 @@ type lookOf []struct {
 
 var _ kernels.Streamed = (*weights)(nil)
 
-// layOut plans p, a divided program, for the memory of c. Errors: *TooSmall, *kernels.Unsupported.
+// layOut plans p, a divided program, for the memory of c. Errors: *kernels.TooSmall, *kernels.Unsupported.
 func layOut(p *kernels.Program, c Config) (*weights, error) {
 	for i := range p.Weights {
 		if w := &p.Weights[i]; w.Experts > 0 {
@@ -209,12 +209,12 @@ func (w *weights) open(ctx context.Context, src kernels.Source, t *table, progre
 	}
 	path := ""
 	if w.cfg.Keep != nil {
-		path, w.free, err = w.cfg.Keep(ctx, Request{Model: src.Name(), Key: fmt.Sprintf("tensors %s, layout %d", src.Digest(), kernels.LayoutVersion),
-			Bytes: t.Bytes, Check: check, Make: func(ctx context.Context, path string) error {
-				made = true
-				return w.write(ctx, path, src, t, progress)
-			}})
-		if err != nil {
+		r := Request{Model: src.Name(), Key: fmt.Sprintf("tensors %s, layout %d", src.Digest(), kernels.LayoutVersion), Bytes: t.Bytes}
+		r.Check, r.Make = check, func(ctx context.Context, path string) error {
+			made = true
+			return w.write(ctx, path, src, t, progress)
+		}
+		if path, w.free, err = w.cfg.Keep(ctx, r); err != nil {
 			return false, err
 		}
 	}

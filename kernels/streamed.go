@@ -1,6 +1,10 @@
 package kernels
 
-import "context"
+import (
+	"context"
+	"fmt"
+	"time"
+)
 
 // Source is a model file from which a Streamed store reads weights. Safe for concurrent use.
 type Source interface {
@@ -27,4 +31,26 @@ type Streamed interface {
 	Fill(ctx context.Context, s Source, progress func(done, total int64)) error
 	// Keeps reports whether passes read the source.
 	Keeps() bool
+}
+
+// Streamer is a Device whose weights are Streamed.
+type Streamer interface {
+	Device
+	// StreamStats adds up all weights of the device. Safe for concurrent use.
+	StreamStats() StreamStats
+}
+
+// StreamStats say what streaming has done so far. Sizes are in bytes.
+type StreamStats struct {
+	Resident, Ring, Streamed int64         // of the stages in memory, of the ring, and what each pass reads
+	Read                     int64         // so far
+	Waited                   time.Duration // passes, for weights
+	Busy                     time.Duration // at least one read was in progress
+}
+
+// TooSmall is the error of a Streamer for a program that cannot run in its memory for weights.
+type TooSmall struct{ Bytes, Least int64 }
+
+func (t *TooSmall) Error() string {
+	return fmt.Sprintf("%d bytes for weights: the least for a ring of two stages is %d", t.Bytes, t.Least)
 }

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/cache"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels/stream"
+	"github.com/tandem-llm/tandem/roles"
+)
+
+// budgetFlags bound memory.
+type budgetFlags struct {
+	MemoryBudget *byteSize `help:"Memory for everything together: weights, KV cache, buffers, the processes. A target that does not fit is streamed from a packed copy in the cache folder, with as many layers in memory as fit (default: what is free, or what the control group allows, less a margin)." placeholder:"SIZE"`
+}
+
+// check refuses impossible budgets.
+func (f budgetFlags) check() error {
+	if f.MemoryBudget == nil {
+		return nil
+	}
+	if total := engine.TotalMemory(); int64(*f.MemoryBudget) < 1 || int64(*f.MemoryBudget) > total.Bytes {
+		return tandem.Errorf("", tandem.Invalid, "--memory-budget is %v: want 1 byte to %s, %s", *f.MemoryBudget, engine.Bytes(total.Bytes),
+			total.By)
+	}
+	return nil
+}
+
+// bytes returns the budget, 0 for none.
+func (f budgetFlags) bytes() int64 {
+	if f.MemoryBudget == nil {
+		return 0
+	}
+	return int64(*f.MemoryBudget)
+}
+
+// streaming returns how a target is streamed, with packed files in the folder that c names.
+func (f budgetFlags) streaming(a *app, c cacheFlags) *roles.Streaming {
+	return &roles.Streaming{Budget: f.bytes(), On: func(d kernels.Device, memory int64) kernels.Streamer {
+		k := &packing{app: a, cacheFlags: c}
+		return stream.New(d, stream.Config{Memory: memory, Pack: cpu.Pack, Keep: k.keep, Tell: func(line string) { a.say("%s", line) }})
+	}}
+}
+
+// fit returns o with a streaming device if a budget is named and the model does not fit into it.
+func (f budgetFlags) fit(a *app, c cacheFlags, path string, o engine.Options) (engine.Options, error) {
+	if f.MemoryBudget == nil {
+		return o, nil
+	}
+	need, err := engine.Measure(path, o)
+	if err == nil {
+		o.Forget = true
+		o.Device, _, err = f.streaming(a, c).Fit(path, o, need, f.bytes())
+	}
+	return o, err
+}
+
+// packing keeps packed files in the cache.
+type packing struct {
+	*app
+	cacheFlags
+}
+
+// keep is stream.Config.Keep. Where no file can be kept, it says why.
+func (p *packing) keep(ctx context.Context, r stream.Request) (string, func() error, error) {
+	kept, err := p.open()
+	if err != nil {
+		return p.without(err)
+	}
+	file := strings.TrimSuffix(filepath.Base(r.Model), ".gguf") + ".packed"
+	entry, err := kept.Get(ctx, cache.Request{Kind: cache.Packed, File: file, From: r.Key, Size: r.Bytes, Check: r.Check, Make: r.Make,
+		Tell: func(what string) { p.say("%s", what) }})
+	if err != nil {
+		return p.without(err)
+	}
+	if entry.Made {
+		p.say("packed %s for streaming: %s in %s", filepath.Base(r.Model), engine.Bytes(r.Bytes), entry.Path)
+	}
+	return entry.Path, entry.Close, nil
+}
+
+// without goes on without a packed file if err says that there can be none.
+func (p *packing) without(err error) (string, func() error, error) {
+	full := errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+	if !errors.As(err, new(*cache.Unwritable)) && tandem.KindOf(err) != tandem.Exhausted && !full && !errors.Is(err, os.ErrPermission) {
+		return "", nil, err
+	}
+	p.say("no packed copy of the target can be kept, so every pass packs the weights that it streams anew, which takes about a core: %v", err)
+	return "", nil, nil
+}

@@ -1,0 +1,63 @@
+package roles
+
+import (
+	"errors"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+// GatewayBytes is an estimate of the memory of a gateway.
+const GatewayBytes = 96 << 20
+
+// Streaming says how a target that does not fit into memory is run.
+type Streaming struct {
+	Budget int64 // bytes of memory; 0: what is available, less a margin
+	// On returns a device that computes on d with streamed weights, for which there are so many bytes of memory. Closing it closes d.
+	On func(d kernels.Device, memory int64) kernels.Streamer
+}
+
+// Limit returns the memory that all processes together may take.
+func (s *Streaming) Limit(available engine.Available) int64 {
+	if s.Budget > 0 {
+		return s.Budget
+	}
+	return available.Bytes - available.Bytes/16
+}
+
+// Fit returns the device for the model at path with options o, whose footprint on o.Device is need, in a process that may take limit bytes:
+// o.Device if all of it fits, else a streaming one for it. fits is the footprint there. Errors: Exhausted, with the least that works;
+// Unsupported.
+func (s *Streaming) Fit(path string, o engine.Options, need engine.Footprint, limit int64) (d kernels.Device, fits engine.Footprint, err error) {
+	if need.Total() <= limit {
+		return o.Device, need, nil
+	}
+	on := s.On(o.Device, max(0, limit-need.Total()+need.Weights))
+	o.Device, o.KVPages = on, 1
+	f, err := engine.Measure(path, o)
+	var small *kernels.TooSmall
+	if errors.As(err, &small) {
+		least := need
+		least.Weights = small.Least
+		return nil, need, tandem.Errorf("", tandem.Exhausted, "%s does not fit into %s, even if its weights are read from the disk in every pass, "+
+			"which needs %s: want a larger --memory-budget, or a smaller --ctx or --sessions", ModelName(path), engine.Bytes(limit), least)
+	}
+	fits = need
+	fits.Weights = f.Weights
+	return on, fits, err
+}
+
+// fit is Fit for the first model of a room, in a process that may take limit bytes. The room then has its footprint there.
+func (s *Streaming) fit(r *Room, limit int64) (kernels.Device, error) {
+	t := &r.Models[0]
+	o := r.Options
+	o.MaxRows = passRows
+	d, fits, err := s.Fit(t.path, o, t.Footprint, limit-r.Beside)
+	if err == nil && d != o.Device && len(t.sides) > 0 {
+		return nil, tandem.Errorf("", tandem.Unsupported, "%s needs %s, more than %s, and heads (%s) cannot borrow weights that are streamed: "+
+			"want no --heads, or a larger --memory-budget", ModelName(t.path), t.Footprint, engine.Bytes(limit), t.sides[0])
+	}
+	t.Footprint = fits
+	return d, err
+}
