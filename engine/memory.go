@@ -43,8 +43,9 @@ func (p Footprint) KV() int64 {
 	return int64(p.Pages) * p.PageBytes
 }
 
-// Total returns the memory of the whole process, but for the device's own.
-func (p Footprint) Total() int64 { return p.Weights + p.KV() + p.Scratch + processBytes }
+// Total returns the memory of the whole process, but for the device's own; Model what the model takes of it.
+func (p Footprint) Total() int64 { return p.Model() + processBytes }
+func (p Footprint) Model() int64 { return p.Weights + p.KV() + p.Scratch }
 
 // String returns the total and its parts in words.
 func (p Footprint) String() string {

@@ -26,6 +26,9 @@ func (m *Model) fill(f, of *gguf.File, progress func(done, total int64)) error {
 	if err := fill(m.matrices, to, progress); err != nil {
 		return err
 	}
+	if to.forget {
+		f.Forget()
+	}
 	tensors, err := digests.sum(context.Background())
 	if err != nil {
 		return err

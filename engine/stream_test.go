@@ -21,7 +21,7 @@ func keptIn(dir string) func(context.Context, stream.Request) (string, func() er
 		path := filepath.Join(dir, "packed")
 		if r.Check(path) != nil {
 			os.Remove(path)
-			if err := r.Make(ctx, path); err != nil {
+			if err := r.Make(ctx, path, nil); err != nil {
 				return "", nil, err
 			}
 		}

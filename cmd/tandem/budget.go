@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -42,8 +43,42 @@ func (f budgetFlags) bytes() int64 {
 	return int64(*f.MemoryBudget)
 }
 
+// on refuses a budget for a target that does not compute on one set of the processor's cores alone.
+func (f budgetFlags) on(device string, layers gpuMemoryFlags) error {
+	p, err := parsePlace("device", device)
+	switch {
+	case err != nil || f.MemoryBudget == nil:
+		return nil
+	case layers.GPUMemory > 0:
+		return tandem.Errorf("", tandem.Unsupported, "--memory-budget with --gpu-memory %v: weights are streamed to the processor alone: want "+
+			"one of them", layers.GPUMemory)
+	case !p.streams():
+		return tandem.Errorf("", tandem.Unsupported, "--memory-budget with --device %s: weights are streamed to the processor's kernels alone: "+
+			"want --device cpu, or no budget", device)
+	}
+	return nil
+}
+
+// streams reports whether weights can be streamed to a place.
+func (p place) streams() bool { return p.gpu == nil && p.right == nil }
+
+// memoryArgs returns what tells a verifier its part of the memory.
+func (l launch) memoryArgs() (args []string) {
+	if l.verifierBudget > 0 {
+		args = append(args, "--memory-budget", strconv.FormatInt(l.verifierBudget, 10))
+	}
+	if l.Cache != "" {
+		args = append(args, "--cache", l.Cache)
+	}
+	return append(args, "--cache-limit", strconv.FormatInt(int64(l.CacheLimit), 10))
+}
+
 // streaming returns how a target is streamed, with packed files in the folder that c names.
-func (f budgetFlags) streaming(a *app, c cacheFlags) *roles.Streaming {
+// Nil: where all weights must fit, on a GPU or on two devices.
+func (f budgetFlags) streaming(a *app, device string, layers gpuMemoryFlags, c cacheFlags) *roles.Streaming {
+	if p, err := parsePlace("device", device); err != nil || !p.streams() || layers.GPUMemory > 0 {
+		return nil
+	}
 	return &roles.Streaming{Budget: f.bytes(), On: func(d kernels.Device, memory int64) kernels.Streamer {
 		k := &packing{app: a, cacheFlags: c}
 		return stream.New(d, stream.Config{Memory: memory, Pack: cpu.Pack, Keep: k.keep, Tell: func(line string) { a.say("%s", line) }})
@@ -58,7 +93,7 @@ func (f budgetFlags) fit(a *app, c cacheFlags, path string, o engine.Options) (e
 	need, err := engine.Measure(path, o)
 	if err == nil {
 		o.Forget = true
-		o.Device, _, err = f.streaming(a, c).Fit(path, o, need, f.bytes())
+		o.Device, _, err = f.streaming(a, "", gpuMemoryFlags{}, c).Fit(path, o, need, f.bytes())
 	}
 	return o, err
 }
@@ -76,8 +111,13 @@ func (p *packing) keep(ctx context.Context, r stream.Request) (string, func() er
 		return p.without(err)
 	}
 	file := strings.TrimSuffix(filepath.Base(r.Model), ".gguf") + ".packed"
-	entry, err := kept.Get(ctx, cache.Request{Kind: cache.Packed, File: file, From: r.Key, Size: r.Bytes, Check: r.Check, Make: r.Make,
-		Tell: func(what string) { p.say("%s", what) }})
+	entry, err := kept.Get(ctx, cache.Request{Kind: cache.Packed, File: file, From: r.Key, Size: r.Bytes, Check: r.Check,
+		Tell: func(what string) { p.say("%s", what) }, Make: func(ctx context.Context, path string) error {
+			shown := newLoading(p.stderr, "")
+			shown.name = "packing " + roles.ModelName(r.Model)
+			defer shown.end()
+			return r.Make(ctx, path, shown.step)
+		}})
 	if err != nil {
 		return p.without(err)
 	}

@@ -25,7 +25,6 @@ type demoCmd struct {
 	Type        string  `help:"Type of its weights, as for model quantize (default: q8_0)." placeholder:"TYPE" setting:"-"`
 	speculationFlags
 	groupFlags
-	cacheFlags
 	output
 }
 

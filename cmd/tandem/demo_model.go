@@ -68,7 +68,7 @@ func (c *demoCmd) get(a *app, r cache.Request) (*cache.Entry, error) {
 	var unwritable *cache.Unwritable
 	kept, err := c.cacheFlags.open()
 	if err == nil {
-		if err := enoughMemory(kept.Folder(), r.Size); err != nil {
+		if err := c.enoughMemory(kept.Folder(), r.Size); err != nil {
 			return nil, err
 		}
 		var entry *cache.Entry
@@ -84,7 +84,7 @@ func (c *demoCmd) get(a *app, r cache.Request) (*cache.Entry, error) {
 	}
 	temporary := os.TempDir()
 	a.say("%v: the model is made in %s, for this run alone (--cache DIR names another folder)", err, temporary)
-	if err := enoughMemory(temporary, r.Size); err != nil {
+	if err := c.enoughMemory(temporary, r.Size); err != nil {
 		return nil, err
 	}
 	entry, err := cache.Temporary(a.ctx, temporary, r)
@@ -94,8 +94,11 @@ func (c *demoCmd) get(a *app, r cache.Request) (*cache.Entry, error) {
 	return entry, stoppedBy(a.ctx, err)
 }
 
-// enoughMemory returns Exhausted if a model of size bytes, made in folder, could not be loaded.
-func enoughMemory(folder string, size int64) error {
+// enoughMemory returns Exhausted if a model of size bytes, made in folder, could not be loaded. With a budget it is streamed.
+func (c *demoCmd) enoughMemory(folder string, size int64) error {
+	if c.MemoryBudget != nil {
+		return nil
+	}
 	need := size + demoProcesses
 	if _, memory, err := cache.Space(folder); err == nil && memory {
 		need += size // the file is in memory too

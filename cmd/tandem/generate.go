@@ -147,12 +147,14 @@ func (a *app) checked(l launch, r tandem.Request) (launch, error) {
 	p := pair.Pair{Target: l.target, Drafts: l.drafts, Heads: l.Heads, DraftHeads: l.DraftHeads,
 		Sizes:    roles.Sizes{Ctx: l.Ctx, Sessions: l.sessions},
 		Options:  engine.Options{Device: planner(), KVType: l.KVType},
-		Features: int64(l.FeatureMemory) << 20, Own: l.ownMemory()}
+		Features: int64(l.FeatureMemory) << 20, Own: l.ownMemory(),
+		Streaming: l.streaming(a, l.Device, l.gpuMemoryFlags, l.cacheFlags)}
 	say := func(note string) { fmt.Fprintln(a.stderr, "tandem: "+oneLine(note)) }
 	err = p.LeaveOut(func(why error) { say("left out: " + why.Error()) })
 	if err == nil {
 		l.drafts = p.Drafts
 		err = p.Check(r.Prompt, say)
+		l.verifierBudget = p.Budget
 	}
 	return l, err
 }
@@ -187,7 +189,8 @@ func (l launch) check() error {
 		return err
 	}
 	_, err := l.rules()
-	return cmp.Or(l.kvFlags.check(), l.batchFlags.check(), l.featureFlags.check(), l.measureFlags.check(), err)
+	return cmp.Or(l.budgetFlags.check(), l.budgetFlags.on(l.Device, l.gpuMemoryFlags), l.kvFlags.check(), l.batchFlags.check(),
+		l.featureFlags.check(), l.measureFlags.check(), err)
 }
 
 // generation is the result of generate as --json prints it.

@@ -23,7 +23,8 @@ type launch struct {
 	drafts           []string // paths; drafter.Lookup among them stands for none; empty = no drafter, lookup neither
 	listen           string   // the gateway's address, "" = a socket in the run directory
 	sessions         int
-	keepGateway      bool // restart it when it dies; else all processes end with it, because its requests are lost
+	verifierBudget   int64 // bytes of memory for the verifier; 0: it may take what is free
+	keepGateway      bool  // restart it when it dies; else all processes end with it, because its requests are lost
 }
 
 // startProcesses starts all processes at the same time and returns when all serve. The caller must Stop
@@ -104,7 +105,7 @@ func (l launch) specs(dir *supervise.RunDir, addr string) ([]supervise.Spec, err
 		gatewayArgs = append(gatewayArgs, "--no-keep-awake")
 	}
 	verifierArgs := append([]string{"verifier", "--listen", verifier, "--target", l.target}, kernels(l.Device, verifierThreads)...)
-	verifierArgs = append(verifierArgs, l.gpuMemoryFlags.arg())
+	verifierArgs = append(append(verifierArgs, l.gpuMemoryFlags.arg()), l.memoryArgs()...)
 	for _, h := range l.Heads {
 		verifierArgs = append(verifierArgs, "--heads", h)
 	}

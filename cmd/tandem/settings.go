@@ -65,6 +65,8 @@ type groupFlags struct {
 	measureFlags
 	batchFlags
 	featureFlags
+	budgetFlags
+	cacheFlags
 	RunDir          string `help:"Directory for the processes' sockets while they run (default: the temporary directory)." placeholder:"DIR"`
 	DrafterThreads  int    `help:"Threads of the drafter; 0 = a quarter of the cores, at least 1." default:"0"`
 	VerifierThreads int    `help:"Threads of the verifier; 0 = all cores, or, if passes measured at the start are about as quick, only those that the drafter does not use." default:"0"`
@@ -124,7 +126,6 @@ type showConfigCmd struct {
 	samplingFlags
 	httpFlags
 	groupFlags
-	cacheFlags
 	addressFlags
 	spareFlags
 	tapFlags

@@ -26,6 +26,8 @@ type verifierCmd struct {
 	spareFlags
 	tapFlags
 	featureFlags
+	budgetFlags
+	cacheFlags
 }
 
 // tapFlags are the verifier's alone: whoever starts all processes knows the drafts.
@@ -119,7 +121,8 @@ type spareFlags struct {
 
 // Run runs a verifier until it is stopped.
 func (c *verifierCmd) Run(a *app) error {
-	if err := cmp.Or(c.batchFlags.check(), c.tapFlags.check(), c.featureFlags.check(), c.measureFlags.check()); err != nil {
+	if err := cmp.Or(c.batchFlags.check(), c.tapFlags.check(), c.featureFlags.check(), c.measureFlags.check(), c.budgetFlags.check(),
+		c.budgetFlags.on(c.Device, c.gpuMemoryFlags)); err != nil {
 		return err
 	}
 	path, err := targetPath(c.Target)
@@ -140,7 +143,7 @@ func (c *verifierCmd) Run(a *app) error {
 		return err
 	}
 	return c.choose(a, func(p place) error {
-		models.Device, models.Threads = c.at(p), c.threads(p)
+		models.Device, models.Threads, models.Streaming = c.at(p), c.threads(p), c.streaming(a, p.String(), c.gpuMemoryFlags, c.cacheFlags)
 		spare := c.SpareThreads
 		if !p.shared() {
 			spare = 0 // its cores are its own

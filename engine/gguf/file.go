@@ -79,6 +79,13 @@ func (t *Tensor) ReadAt(dst []byte, off int64) error {
 // Forget drops n bytes of the tensor from off on, which were read and are not needed again soon, from the system's page cache.
 func (t *Tensor) Forget(off int64, n int) { t.part.forget(t.at+off, int64(n)) }
 
+// Forget drops the whole file from the system's page cache.
+func (f *File) Forget() {
+	for _, p := range f.parts {
+		p.forget(0, p.size)
+	}
+}
+
 // Bytes reads the whole tensor, for small ones. Errors as ReadAt's.
 func (t *Tensor) Bytes() ([]byte, error) {
 	b := make([]byte, t.size) // the file had as many when it was opened

@@ -51,10 +51,13 @@ func (p *part) unchanged(off int64, what string) error {
 	return nil
 }
 
-// forget drops bytes from the system's page cache. It is only advice: pages that others use stay.
+// forget drops bytes from the system's page cache. It is only advice: pages that others use stay. The cache has pieces of up to 2 MiB,
+// which go only as a whole; so those that end in the bytes go too.
 func (p *part) forget(off, n int64) {
+	const piece = 2 << 20
 	if p.file != nil {
-		_ = unix.Fadvise(int(p.file.Fd()), off, n, unix.FADV_DONTNEED)
+		from := off &^ (piece - 1)
+		_ = unix.Fadvise(int(p.file.Fd()), from, off+n-from, unix.FADV_DONTNEED)
 	}
 }
 

@@ -36,7 +36,7 @@ type Request struct {
 	Key   string // what decides the file's bytes
 	Bytes int64  // of the file
 	Check func(path string) error
-	Make  func(ctx context.Context, path string) error
+	Make  func(ctx context.Context, path string, progress func(done, total int64)) error
 }
 
 // Device computes on another device, with streamed weights.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -203,6 +204,7 @@ func (w *weights) Fill(ctx context.Context, src kernels.Source, progress func(do
 // open chooses where weights are read from. made: the packed file is new, and the resident stages are in memory.
 func (w *weights) open(ctx context.Context, src kernels.Source, t *table, progress func(done, total int64)) (made bool, err error) {
 	var sums []uint32
+	var making atomic.Bool
 	check := func(path string) error {
 		sums, err = checkFile(path, t)
 		return err
@@ -210,11 +212,20 @@ func (w *weights) open(ctx context.Context, src kernels.Source, t *table, progre
 	path := ""
 	if w.cfg.Keep != nil {
 		r := Request{Model: src.Name(), Key: fmt.Sprintf("tensors %s, layout %d", src.Digest(), kernels.LayoutVersion), Bytes: t.Bytes}
-		r.Check, r.Make = check, func(ctx context.Context, path string) error {
+		r.Check, r.Make = check, func(ctx context.Context, path string, shown func(done, total int64)) error {
 			made = true
-			return w.write(ctx, path, src, t, progress)
+			making.Store(true)
+			return w.write(ctx, path, src, t, func(done, total int64) {
+				for _, f := range []func(done, total int64){progress, shown} {
+					if f != nil {
+						f(done, total)
+					}
+				}
+			})
 		}
-		if path, w.free, err = w.cfg.Keep(ctx, r); err != nil {
+		waited := alive(&making, progress)
+		path, w.free, err = w.cfg.Keep(ctx, r)
+		if waited(); err != nil {
 			return false, err
 		}
 	}
@@ -242,6 +253,28 @@ func (w *weights) open(ctx context.Context, src kernels.Source, t *table, progre
 	}
 	w.feed, w.file = f, f.file
 	return made, nil
+}
+
+// alive reports progress once a second, of nothing, while another process makes the file, until making is set. end ends it.
+func alive(making *atomic.Bool, progress func(done, total int64)) (end func()) {
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		ticker := time.NewTicker(time.Second)
+		defer ticker.Stop()
+		for progress != nil && !making.Load() {
+			select {
+			case <-ticker.C:
+				progress(0, 0)
+			case <-done:
+				return
+			}
+		}
+	})
+	return func() {
+		close(done)
+		wg.Wait()
+	}
 }
 
 // checkFile returns the checksums of the packed file at path if its table is t.

@@ -30,6 +30,9 @@ type Pair struct {
 
 	Features int64 // memory for hidden states that drafts read, if any does
 	Own      int64 // memory of GPUs' own that the models may take besides: each process compares what it needs of that
+
+	Streaming *roles.Streaming // of the target; nil: all must fit
+	Budget    int64            // of the target's process, as Check finds it; 0: none
 }
 
 // Taps returns the hidden states of the target that drafts read, each once, in the order of the drafts. Errors: Invalid, Corrupt.
@@ -180,6 +183,11 @@ func (p *Pair) Check(prompt string, say func(note string)) error {
 	available := engine.AvailableMemory()
 	if p.Own > 0 {
 		available.Bytes, available.By = available.Bytes+min(p.Own, math.MaxInt64-available.Bytes), available.By+" and GPUs' memory together"
+	}
+	if p.Streaming != nil {
+		if p.Budget, err = p.Streaming.Divide(&room, available); err != nil {
+			return err
+		}
 	}
 	if err := room.Check(available); err != nil || prompt == "" {
 		return err
