@@ -18,7 +18,7 @@ import (
 )
 
 // Footprint is the memory that a model takes, in bytes. All of it is allocated at the start. What passes take besides is small
-// and part of processBytes: see there.
+// and part of ProcessBytes: see there.
 type Footprint struct {
 	Weights   int64 // repacked
 	PageBytes int64 // of one page of the KV cache: kernels.PageRows positions, all layers
@@ -27,10 +27,10 @@ type Footprint struct {
 	Own       kernels.Space // what is not the processor's memory but the device's own
 }
 
-// processBytes is an estimate of what a process takes beside the model: its code and heap, the vocabulary, stacks, and the
+// ProcessBytes is an estimate of what a process takes beside the model: its code and heap, the vocabulary, stacks, and the
 // results of attention for each row and block of keys, which grow to the largest pass so far. It is no bound: wide passes over very
 // long contexts take more.
-const processBytes = 64 << 20
+const ProcessBytes = 64 << 20
 
 // A larger KV cache is a mistake: no machine addresses as much.
 const maxKV = 1 << 46
@@ -44,13 +44,13 @@ func (p Footprint) KV() int64 {
 }
 
 // Total returns the memory of the whole process, but for the device's own; Model what the model takes of it.
-func (p Footprint) Total() int64 { return p.Model() + processBytes }
+func (p Footprint) Total() int64 { return p.Model() + ProcessBytes }
 func (p Footprint) Model() int64 { return p.Weights + p.KV() + p.Scratch }
 
 // String returns the total and its parts in words.
 func (p Footprint) String() string {
 	return fmt.Sprintf("%s of memory (weights %s, KV cache %s, buffers %s, the process %s)", Bytes(p.Total()),
-		Bytes(p.Weights), Bytes(p.KV()), Bytes(p.Scratch), Bytes(processBytes))
+		Bytes(p.Weights), Bytes(p.KV()), Bytes(p.Scratch), Bytes(ProcessBytes))
 }
 
 // Bytes formats a size: "1.5 GiB".

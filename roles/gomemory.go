@@ -18,6 +18,17 @@ func BoundGo(models int64) {
 	}
 }
 
+// programBytes is what of a process's memory is neither Go's nor its models': pages of the program, C's stacks.
+const programBytes = 24 << 20
+
+// BoundGoIn makes Go collect its garbage before the process takes more than limit bytes, of which it needs as many in all, as
+// engine.Footprint has it. A GOMEMLIMIT in the environment takes precedence.
+func BoundGoIn(limit, needs int64) {
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(max(0, limit-needs) + engine.ProcessBytes - programBytes)
+	}
+}
+
 // goBound returns the memory of a group that Go may take: what models leave, less a tenth of the group for C's stacks and
 // libraries and page tables.
 func goBound(group, models int64) int64 { return max(group-group/10-models, leastGo) }

@@ -117,6 +117,9 @@ func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (mode
 		return nil, err
 	}
 	BoundGo(room.total(room.Sizes))
+	if s := k.Streaming; s != nil && s.Budget > 0 {
+		BoundGoIn(s.Limit(available), room.total(room.Sizes))
+	}
 	o.MaxRows = passRows
 	o.Progress = func(int64, int64) { r.Alive() }
 	for i, path := range paths {
@@ -158,7 +161,7 @@ func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (mode
 
 // stream puts a streaming device in the place of the only one, if the model does not fit.
 func (r *Process) stream(room *Room, devices []Device, s *Streaming, available engine.Available) error {
-	d, err := s.fit(room, s.Limit(available))
+	d, err := s.fit(room, s.Limit(available), 0)
 	if err != nil || d == kernels.Device(devices[0]) {
 		return err
 	}

@@ -2,6 +2,7 @@ package roles
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
@@ -22,42 +23,46 @@ type Streaming struct {
 	On func(d kernels.Device, memory int64) kernels.Streamer
 }
 
-// Limit returns the memory that all processes together may take.
+// Limit returns the memory that all processes together may take: the budget, but no more than is available.
 func (s *Streaming) Limit(available engine.Available) int64 {
 	if s.Budget > 0 {
-		return s.Budget
+		return min(s.Budget, available.Bytes)
 	}
 	return available.Bytes - available.Bytes/16
 }
 
-// Fit returns the device for the model at path with options o, whose footprint on o.Device is need, in a process that may take limit bytes:
-// o.Device if all of it fits, else a streaming one for it. fits is the footprint there. Errors: Exhausted, with the least that works;
-// Unsupported.
-func (s *Streaming) Fit(path string, o engine.Options, need engine.Footprint, limit int64) (d kernels.Device, fits engine.Footprint, err error) {
-	if need.Total() <= limit {
+// Fit returns the device for the model at path with options o, whose footprint on o.Device is need: o.Device if all of it fits into limit
+// bytes, else a streaming one for it. others is what else is in those bytes: other processes and models. fits is the footprint on the device.
+// Errors: Exhausted, with the least that works; Unsupported.
+func (s *Streaming) Fit(path string, o engine.Options, need engine.Footprint, limit, others int64) (d kernels.Device, fits engine.Footprint,
+	err error) {
+	if need.Total()+others <= limit {
 		return o.Device, need, nil
 	}
-	on := s.On(o.Device, max(0, limit-need.Total()+need.Weights))
+	on := s.On(o.Device, max(0, limit-others-need.Total()+need.Weights))
 	o.Device, o.KVPages = on, 1
 	f, err := engine.Measure(path, o)
 	var small *kernels.TooSmall
-	if errors.As(err, &small) {
-		least := need
-		least.Weights = small.Least
-		return nil, need, tandem.Errorf("", tandem.Exhausted, "%s does not fit into %s, even if its weights are read from the disk in every pass, "+
-			"which needs %s: want a larger --memory-budget, or a smaller --ctx or --sessions", ModelName(path), engine.Bytes(limit), least)
+	if fits = need; !errors.As(err, &small) {
+		fits.Weights = f.Weights
+		return on, fits, err
 	}
-	fits = need
-	fits.Weights = f.Weights
-	return on, fits, err
+	fits.Weights = small.Least
+	beside := ""
+	if others > 0 {
+		beside = fmt.Sprintf(", and %s beside it", engine.Bytes(others))
+	}
+	return nil, need, tandem.Errorf("", tandem.Exhausted, "%s cannot run in %s of memory, even if its weights are read from the disk in every "+
+		"pass: that needs %s%s: want --memory-budget %dMiB, or a smaller --ctx or --sessions", ModelName(path), engine.Bytes(limit), fits,
+		beside, (fits.Total()+others)>>20+1)
 }
 
-// fit is Fit for the first model of a room, in a process that may take limit bytes. The room then has its footprint there.
-func (s *Streaming) fit(r *Room, limit int64) (kernels.Device, error) {
+// fit is Fit for the first model of a room. The room then has its footprint there.
+func (s *Streaming) fit(r *Room, limit, others int64) (kernels.Device, error) {
 	t := &r.Models[0]
 	o := r.Options
 	o.MaxRows = passRows
-	d, fits, err := s.Fit(t.path, o, t.Footprint, limit-r.Beside)
+	d, fits, err := s.Fit(t.path, o, t.Footprint, limit, others+r.Beside)
 	if err == nil && d != o.Device && len(t.sides) > 0 {
 		return nil, tandem.Errorf("", tandem.Unsupported, "%s needs %s, more than %s, and heads (%s) cannot borrow weights that are streamed: "+
 			"want no --heads, or a larger --memory-budget", ModelName(t.path), t.Footprint, engine.Bytes(limit), t.sides[0])
@@ -72,15 +77,15 @@ func (s *Streaming) Divide(r *Room, available engine.Available) (int64, error) {
 	if s.Budget == 0 && r.fits(available, r.Sizes) {
 		return 0, nil
 	}
-	limit := s.Limit(available)
+	limit, others := s.Limit(available), int64(0)
 	if !available.Each || s.Budget > 0 {
-		limit -= gatewayBytes
+		others = gatewayBytes
 		for i, t := range r.Models[1:] {
-			if limit -= t.Model(); i == 0 {
-				limit -= drafterBytes
+			if others += t.Model(); i == 0 {
+				others += drafterBytes
 			}
 		}
 	}
-	_, err := s.fit(r, limit)
-	return limit, err
+	_, err := s.fit(r, limit, others)
+	return limit - others, err
 }

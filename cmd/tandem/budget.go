@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 
 	"github.com/tandem-llm/tandem"
@@ -93,7 +92,7 @@ func (f budgetFlags) fit(a *app, c cacheFlags, path string, o engine.Options) (e
 	need, err := engine.Measure(path, o)
 	if err == nil {
 		o.Forget = true
-		o.Device, _, err = f.streaming(a, "", gpuMemoryFlags{}, c).Fit(path, o, need, f.bytes())
+		o.Device, _, err = f.streaming(a, "", gpuMemoryFlags{}, c).Fit(path, o, need, f.bytes(), 0)
 	}
 	return o, err
 }
@@ -110,7 +109,7 @@ func (p *packing) keep(ctx context.Context, r stream.Request) (string, func() er
 	if err != nil {
 		return p.without(err)
 	}
-	file := strings.TrimSuffix(filepath.Base(r.Model), ".gguf") + ".packed"
+	file := roles.ModelName(r.Model) + ".packed"
 	entry, err := kept.Get(ctx, cache.Request{Kind: cache.Packed, File: file, From: r.Key, Size: r.Bytes, Check: r.Check,
 		Tell: func(what string) { p.say("%s", what) }, Make: func(ctx context.Context, path string) error {
 			shown := newLoading(p.stderr, "")

@@ -189,7 +189,10 @@ func (p *Pair) Check(prompt string, say func(note string)) error {
 			return err
 		}
 	}
-	if err := room.Check(available); err != nil || prompt == "" {
+	if p.Budget == 0 {
+		err = room.Check(available)
+	}
+	if err != nil || prompt == "" {
 		return err
 	}
 	limits := tandem.Limits{Context: p.Sizes.ContextOf(room.Models[0].Context), Vocab: vocab.Size()}
