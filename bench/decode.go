@@ -54,6 +54,8 @@ type DecodeResult struct {
 	After   limits       `json:"limits_after"`
 	Passes  []passResult `json:"passes"`
 	Ops     []passOps    `json:"by_operation,omitempty"`
+
+	Streamed *streamedResult `json:"streamed,omitempty"` // in place of limits and passes, if weights are streamed
 }
 
 // passOps is where the time of one kind of pass goes.
@@ -92,6 +94,9 @@ func (d Decode) Options(context int) (engine.Options, error) {
 
 // Run measures passes of m, which was opened with Options. Errors: those of the model, and that of ctx.
 func (d Decode) Run(ctx context.Context, m *engine.Model) (*DecodeResult, error) {
+	if s, ok := m.Streamer(); ok && s.StreamStats().Streamed > 0 {
+		return d.streamed(ctx, m, s)
+	}
 	found, err := measure.Decode(ctx, m, d.points(), d.Rounds)
 	if err != nil {
 		return nil, err
@@ -105,15 +110,20 @@ func (d Decode) Run(ctx context.Context, m *engine.Model) (*DecodeResult, error)
 			r.Passes = append(r.Passes, passOf(p, found.Passes))
 		}
 	}
+	return r, d.byOperation(ctx, m, r)
+}
+
+// byOperation adds where the time goes, if that is wanted.
+func (d Decode) byOperation(ctx context.Context, m *engine.Model, r *DecodeResult) error {
 	if !d.ByOperation {
-		return r, nil
+		return nil
 	}
 	points := slices.DeleteFunc(d.points(), func(p measure.Point) bool { return !p.Prefill && p.Context != d.Context })
 	broken, err := measure.Operations(ctx, m, points, d.Rounds)
 	for i := range broken {
 		r.Ops = append(r.Ops, opsOf(&broken[i]))
 	}
-	return r, err
+	return err
 }
 
 // opsOf returns means of the passes of b.
@@ -169,6 +179,9 @@ func passOf(p *measure.Pass, all []measure.Pass) passResult {
 
 // Print writes the result as text.
 func (r *DecodeResult) Print(to io.Writer) error {
+	if r.Streamed != nil {
+		return r.printStreamed(to)
+	}
 	fmt.Fprintf(to, "%s, %s, %d threads, %s of weights a pass, %s cache: %s (before: %s; after: %s)\n",
 		r.Model, r.ISA, r.Threads, figures.MiB(r.Weights), r.KVType, r.Limits, r.Before, r.After)
 	t := figures.NewTable(to, "%s\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f")
@@ -183,6 +196,10 @@ func (r *DecodeResult) Print(to io.Writer) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
+	return r.printOps(to)
+}
+
+func (r *DecodeResult) printOps(to io.Writer) error {
 	for i := range r.Ops {
 		if err := r.Ops[i].print(to); err != nil {
 			return err

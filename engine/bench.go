@@ -89,5 +89,11 @@ func (m *Model) LeastTime(n int) (launches int, least time.Duration, err error) 
 	return 0, 0, nil
 }
 
+// Streamer returns the device of m's passes if its weights are streamed.
+func (m *Model) Streamer() (kernels.Streamer, bool) {
+	s, ok := m.device.(kernels.Streamer)
+	return s, ok
+}
+
 // NewProbe returns a probe of the device that runs m's passes. Close the probe before the device.
 func (m *Model) NewProbe(bytes int) (kernels.Probe, error) { return m.device.NewProbe(bytes) }

@@ -38,6 +38,9 @@ type Streamer interface {
 	Device
 	// StreamStats adds up all weights of the device. Safe for concurrent use.
 	StreamStats() StreamStats
+	// ReadRate reads the packed file as passes do, but without checking and computing, for about that long, between passes, and returns
+	// the bytes per second. Errors: there is no packed file; it cannot be read.
+	ReadRate(long time.Duration) (float64, error)
 }
 
 // StreamStats say what streaming has done so far. Sizes are in bytes.

@@ -14,6 +14,9 @@ import (
 const (
 	gatewayBytes = 64 << 20 // with the process that starts all
 	drafterBytes = 48 << 20
+
+	// slackBytes is by how much less may be available when a model is loaded than when it was planned.
+	slackBytes = 8 << 20
 )
 
 // Streaming says how a target that does not fit into memory is run.
@@ -26,7 +29,7 @@ type Streaming struct {
 // Limit returns the memory that all processes together may take: the budget, but no more than is available.
 func (s *Streaming) Limit(available engine.Available) int64 {
 	if s.Budget > 0 {
-		return min(s.Budget, available.Bytes)
+		return min(s.Budget, available.Bytes-slackBytes)
 	}
 	return available.Bytes - available.Bytes/16
 }

@@ -92,7 +92,8 @@ func (f budgetFlags) fit(a *app, c cacheFlags, path string, o engine.Options) (e
 	need, err := engine.Measure(path, o)
 	if err == nil {
 		o.Forget = true
-		o.Device, _, err = f.streaming(a, "", gpuMemoryFlags{}, c).Fit(path, o, need, f.bytes(), 0)
+		s := f.streaming(a, "", gpuMemoryFlags{}, c)
+		o.Device, _, err = s.Fit(path, o, need, s.Limit(engine.AvailableMemory()), 0)
 	}
 	return o, err
 }

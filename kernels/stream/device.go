@@ -144,6 +144,19 @@ func (d *Device) StreamStats() (s kernels.StreamStats) {
 	return s
 }
 
+// ReadRate implements kernels.Streamer.
+func (d *Device) ReadRate(long time.Duration) (float64, error) {
+	d.mu.Lock()
+	all := d.all
+	d.mu.Unlock()
+	for _, w := range all {
+		if f, ok := w.feed.(*packed); ok {
+			return f.rate(long)
+		}
+	}
+	return 0, &kernels.Unsupported{Device: name, What: "rate of a packed file, as there is none,"}
+}
+
 // Compile makes p ready with more stages, so that two fit into a small ring.
 func (d *Device) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache) (kernels.Runner, error) {
 	mine, ok := w.(*weights)

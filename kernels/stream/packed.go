@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -118,6 +119,40 @@ func (f *packed) rows(l *lookup, group int, _ *scratch) (int64, error) {
 		return high - low, &Fault{f.path, from, errChanged}
 	}
 	return high - low, nil
+}
+
+// rate reads the stages' blocks in turn for about long, and returns the bytes per second.
+func (f *packed) rate(long time.Duration) (float64, error) {
+	first := f.table.Stages[0].At
+	var (
+		next, read atomic.Int64
+		wg         sync.WaitGroup
+		once       sync.Once
+		failed     error
+	)
+	blocks := (f.table.Bytes - first) / blockBytes
+	if blocks == 0 {
+		return 0, &Fault{f.path, 0, errors.New("it is too small for a measurement")}
+	}
+	begun := time.Now()
+	for range readers {
+		wg.Go(func() {
+			own := new(scratch)
+			defer own.free()
+			b, err := own.aligned(blockBytes)
+			for err == nil && time.Since(begun) < long {
+				i := next.Add(1) - 1
+				if err = f.readAt(b, first+i%blocks*blockBytes); err == nil {
+					read.Add(blockBytes)
+				}
+			}
+			if err != nil {
+				once.Do(func() { failed = err })
+			}
+		})
+	}
+	wg.Wait()
+	return float64(read.Load()) / time.Since(begun).Seconds(), failed
 }
 
 // readAt fills b. A read that stops early is continued.

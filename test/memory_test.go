@@ -1,0 +1,95 @@
+package test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// leastBudget is the least memory in which the shipped models run, as generate says it.
+func (w *world) leastBudget(args ...string) string {
+	w.t.Helper()
+	e := w.run(append([]string{"generate", "--prompt", "x", "--memory-budget", "1MiB"}, args...)...)
+	_, rest, found := strings.Cut(e.stderr, "want --memory-budget ")
+	least, _, cut := strings.Cut(rest, ",")
+	if e.code == 0 || !found || !cut {
+		w.t.Fatalf("a budget of 1 MiB: exit code %d, %q: want the least that works", e.code, e.stderr)
+	}
+	return least
+}
+
+// packed returns the packed file in a cache folder.
+func packed(t testing.TB, dir string) string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(dir, "packed", "*", "*.packed"))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("packed files %q, %v: want one", found, err)
+	}
+	return found[0]
+}
+
+// TestMemoryBudget: in the least memory that works the shipped target is streamed, and the text is the golden one: while two packs its
+// file at the same time, when it is found, with no place for it, and when it is damaged.
+func TestMemoryBudget(t *testing.T) {
+	t.Parallel()
+	golden, err := os.ReadFile(readmeGolden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, dir := newWorld(t), t.TempDir()
+	least := w.leastBudget()
+	run := func(says string, args ...string) {
+		t.Helper()
+		e := w.run(append([]string{"generate", "--prompt", "func (r *Reader) Read(", "--memory-budget", least}, args...)...)
+		if e.code != 0 || e.stdout != string(golden) || !strings.Contains(e.stderr, "are read by each pass") || !strings.Contains(e.stderr, says) {
+			t.Errorf("%q: exit code %d, %q, %q: want the golden text, and %q", args, e.code, e.stdout, e.stderr, says)
+		}
+	}
+	var both sync.WaitGroup
+	for range 2 {
+		both.Go(func() { run("", "--cache", dir) })
+	}
+	both.Wait()
+	if err := os.Truncate(packed(t, dir), 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	run("is made again", "--cache", dir)
+	run("no packed copy of the target can be kept", "--cache", t.TempDir(), "--cache-limit", "1MiB")
+	for flag, says := range map[string]string{"0": "--memory-budget is 0.0 MiB: want", "-5": "no size", "999TiB": "this machine's memory"} {
+		refused(t, w.run("generate", "--prompt", "x", "--memory-budget="+flag), says)
+	}
+	refused(t, w.run("verifier", "--memory-budget", "1GiB", "--device", "cuda"), "want --device cpu")
+	refused(t, w.run("bench", "decode", "--memory-budget", "1MiB"), "want --memory-budget ")
+}
+
+// TestMemoryBudgetFault: a packed file that is changed under a running verifier ends the verifier, which makes it again; the request goes
+// on, with the right tokens.
+func TestMemoryBudgetFault(t *testing.T) {
+	t.Parallel()
+	w, dir := newWorld(t), t.TempDir()
+	want := w.generate("--prompt", "func main() {", "--max-tokens", "64", "--no-draft")
+	least := w.leastBudget("--sessions", "1")
+	g := up(t, "--sessions", "1", "--memory-budget", least, "--cache", dir)
+	old := g.w.one(t, "verifier")
+	file, err := os.OpenFile(packed(t, dir), os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	st, err := file.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at := int64(64 << 10); at < st.Size(); at += 64 << 10 {
+		if _, err := file.WriteAt([]byte("garbage"), at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := g.w.generate("--addr", "unix://"+filepath.Join(g.w.tmp, "g.sock"), "--prompt", "func main() {", "--max-tokens", "64")
+	if got.Text != want.Text {
+		t.Errorf("text %q, want %q", got.Text, want.Text)
+	}
+	g.back(t, "verifier", old)
+}
