@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"sort"
+	"time"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
@@ -47,7 +48,12 @@ type Output struct {
 	first []int
 	begin []int // per part: its first row in the pass; and the number of rows
 	n     int
+
+	waited time.Duration
 }
+
+// Waited returns for how long the pass waited for weights that are streamed; the rest of its time it computed.
+func (o *Output) Waited() time.Duration { return o.waited }
 
 // Len returns the number of wanted rows.
 func (o *Output) Len() int { return o.n }
@@ -140,16 +146,26 @@ func (m *Model) Forward(batch []Part, topK int) (*Output, error) {
 			return nil, err
 		}
 	}
+	before := m.waited()
 	if err := m.runner.Run(&p.Pass); err != nil {
 		for _, part := range batch {
 			part.Seq.Distrust()
 		}
 		return nil, passError(p.Rows, err)
 	}
+	out.waited = m.waited() - before
 	for i := range batch {
 		batch[i].commit()
 	}
 	return out, nil
+}
+
+// waited returns for how long all passes so far have waited for weights.
+func (m *Model) waited() time.Duration {
+	if s, ok := m.Streamer(); ok {
+		return s.StreamStats().Waited
+	}
+	return 0
 }
 
 // passError gives the error of a pass its kind: that of the model file that the pass reads, if it does; else Internal.

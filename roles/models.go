@@ -3,6 +3,8 @@ package roles
 import (
 	"cmp"
 	"runtime"
+	"sync"
+	"time"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
@@ -173,6 +175,36 @@ func (r *Process) stream(room *Room, devices []Device, s *Streaming, available e
 	r.mortals = append(r.mortals, on)
 	r.Tell(func(counters map[string]int64) { tellStream(counters, on.StreamStats()) })
 	return nil
+}
+
+// Reading tells the supervisor that a start makes progress while a streamed model reads weights: a pass may take longer than a start
+// may be silent. stop ends it.
+func (r *Process) Reading(m *engine.Model) (stop func()) {
+	s, ok := m.Streamer()
+	if !ok {
+		return func() {}
+	}
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		ticker := time.NewTicker(time.Second)
+		defer ticker.Stop()
+		for read := int64(-1); ; {
+			select {
+			case <-ticker.C:
+				if now := s.StreamStats().Read; now != read {
+					read = now
+					r.Alive()
+				}
+			case <-done:
+				return
+			}
+		}
+	})
+	return func() {
+		close(done)
+		wg.Wait()
+	}
 }
 
 // streamer is what a streaming device is for a process.

@@ -62,8 +62,12 @@ func (s *session) Take(p schedule.Part, out *engine.Output, first int, pass sche
 	}
 	verdict := s.judge(c, out, first)
 	s.v.features.expect(s.ID, len(s.tokens)-1)
-	c.verified(nil, tandem.Attr{Key: "device_ns", Int: int64(pass.Spent)}, tandem.Attr{Key: "rows", Int: int64(pass.Rows)},
-		tandem.Attr{Key: "batch", Int: int64(pass.Parts)})
+	attrs := []tandem.Attr{{Key: "device_ns", Int: int64(pass.Spent)}, {Key: "rows", Int: int64(pass.Rows)},
+		{Key: "batch", Int: int64(pass.Parts)}}
+	if waited := out.Waited(); waited > 0 {
+		attrs = append(attrs, tandem.Attr{Key: "read_wait_ns", Int: int64(waited)}) // of device_ns: for streamed weights
+	}
+	c.verified(nil, attrs...)
 	verdict.Batch, verdict.Rows = pass.Parts, pass.Rows
 	verdict.Busy += pass.Spent
 	if !s.later(c, verdict, p, out) {

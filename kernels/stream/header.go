@@ -130,8 +130,9 @@ func (t *table) encode() []byte {
 }
 
 // header returns the file's first bytes.
-func (t *table) header() []byte {
-	b := t.encode()
+func (t *table) header() []byte { return headerOf(t.encode()) }
+
+func headerOf(b []byte) []byte {
 	sum := sha256.Sum256(b)
 	out := binary.LittleEndian.AppendUint64([]byte(magic), uint64(len(b)))
 	return append(append(out, sum[:]...), b...)

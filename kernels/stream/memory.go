@@ -44,7 +44,7 @@ func (s *scratch) aligned(n int64) ([]byte, error) {
 	if int64(len(s.direct)) < n {
 		release(s.direct)
 		var err error
-		if s.direct, err = allocate(n, false); err != nil {
+		if s.direct, err = allocate(n, true); err != nil {
 			return nil, err
 		}
 	}

@@ -36,6 +36,7 @@ type measured struct {
 	Spare    int
 	ISA      string
 	KVType   string
+	Streamed int64 // bytes of weights that a pass reads from the disk
 	Used     int // threads of the passes that Costs are of
 	Costs    []tandem.Cost
 }
@@ -49,6 +50,7 @@ func costsOf(ctx context.Context, r *roles.Process, m *engine.Model, c Config, p
 	if info, err := os.Stat(c.Target); err == nil {
 		now.Bytes, now.Modified = info.Size(), info.ModTime().UTC()
 	}
+	now.Streamed = streamed(m)
 	file := costsFile(listen)
 	if old := now.read(file); old != nil {
 		if err := now.use(m, old.Used); err != nil {
@@ -57,7 +59,7 @@ func costsOf(ctx context.Context, r *roles.Process, m *engine.Model, c Config, p
 		}
 		return old.Costs
 	}
-	if plan.Machine != nil {
+	if plan.Machine != nil && now.Streamed == 0 { // a plan's costs are those of a model in memory
 		err := now.look(m, plan, r.Version)
 		if err == nil {
 			return now.Costs
@@ -72,6 +74,14 @@ func costsOf(ctx context.Context, r *roles.Process, m *engine.Model, c Config, p
 		r.Log.Warn("costs of passes not kept for a restart", "file", file, "error", err)
 	}
 	return now.Costs
+}
+
+// streamed returns the bytes of weights that a pass of m reads from the disk.
+func streamed(m *engine.Model) int64 {
+	if s, ok := m.Streamer(); ok {
+		return s.StreamStats().Streamed
+	}
+	return 0
 }
 
 // look fills in the costs, and the threads to use, from a plan. Errors: those of profile.Plan.Costs, and the model's.
@@ -176,7 +186,7 @@ func (now measured) read(file string) *measured {
 		return nil
 	}
 	same := old.Model == now.Model && old.Bytes == now.Bytes && old.Modified.Equal(now.Modified) &&
-		old.Threads == now.Threads && old.Spare == now.Spare && old.ISA == now.ISA && old.KVType == now.KVType
+		old.Threads == now.Threads && old.Spare == now.Spare && old.ISA == now.ISA && old.KVType == now.KVType && old.Streamed == now.Streamed
 	impossible := func(c tandem.Cost) bool { return c.Rows < 1 || c.Context < 0 || c.Time <= 0 }
 	if !same || len(old.Costs) == 0 || old.Used < min(1, now.Threads) || old.Used > now.Threads ||
 		slices.ContainsFunc(old.Costs, impossible) {

@@ -41,6 +41,7 @@ func TestCostsAreKept(t *testing.T) {
 		"spare":    func(m *measured) { m.Spare = 1 },
 		"isa":      func(m *measured) { m.ISA = "generic" },
 		"kv type":  func(m *measured) { m.KVType = "q8_0" },
+		"streamed": func(m *measured) { m.Streamed = 1 },
 	} {
 		other := same
 		change(&other)

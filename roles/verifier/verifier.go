@@ -71,7 +71,9 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (server *verifyi
 	}
 	var costs []tandem.Cost
 	if c.Measure {
+		stop := r.Reading(m)
 		costs = costsOf(ctx, r, m, c, plan, r.Server.Addr())
+		stop()
 	}
 	segment, socket, err := c.segment(r, features, &undo)
 	if err != nil {
@@ -81,9 +83,13 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (server *verifyi
 	if err != nil {
 		return nil, undo, err
 	}
+	chunk := 0
+	if streamed(m) > 0 {
+		chunk = m.MaxRows() // a pass reads as much for one row as for the widest
+	}
 	process := r.DescribeProcess("verifier", socket)
 	v, err := verifier.New(verifier.Config{Model: m, Events: r.Events, Counters: r.Counters, Costs: costs, Ways: ways,
-		PrefixCache: c.PrefixCache, Batches: c.Batches, Taps: c.Taps, FeatureBytes: c.FeatureBytes,
+		PrefixCache: c.PrefixCache, Chunk: chunk, Batches: c.Batches, Taps: c.Taps, FeatureBytes: c.FeatureBytes,
 		Pulse: r.Beat(roles.ModelName(c.Target)), Process: func() tandem.Description {
 			d := process()
 			d.File = filepath.Base(c.Target)
