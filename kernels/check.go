@@ -18,7 +18,7 @@ func (p *Program) Check() error {
 	if err := p.checkSizes(); err != nil {
 		return err
 	}
-	c := checker{Program: p, sides: map[Parts]AttendBlocks{}}
+	c := checker{Program: p, sides: map[Parts]AttendBlocks{}, chosen: map[Route]bool{}}
 	for i, o := range p.Ops {
 		if c.op(o); c.err != nil {
 			return fmt.Errorf("kernels: operation %d, %w", i, c.err)
@@ -115,6 +115,8 @@ type checker struct {
 	name  string
 	err   error
 	sides map[Parts]AttendBlocks // computed since the last join; another device may compute the other side
+	// chosen are the routes that an operation has filled.
+	chosen map[Route]bool
 }
 
 func (c *checker) fail(format string, args ...any) {
@@ -207,6 +209,9 @@ func (c *checker) op(o Op) {
 		c.name = "gate"
 		g, u, out := c.buf(o.Gate), c.buf(o.Up), c.act(o.Out)
 		c.want("up's columns", u.Dim, g.Dim)
+		if o.Curve < SiLU || o.Curve > ClampedSiLU {
+			c.fail("curve %d, want %d to %d", o.Curve, SiLU, ClampedSiLU)
+		}
 		c.want("output's columns", out.Dim, g.Dim)
 		c.sameRows(g.Wanted, u.Wanted)
 		c.sameRows(g.Wanted, out.Wanted)
@@ -295,9 +300,7 @@ func (c *checker) matmul(o MatMul) {
 	if r.From < 0 || r.From >= r.To || r.To > w.Rows {
 		c.fail("outputs %d to %d of %d", r.From, r.To, w.Rows)
 	}
-	if o.Side < Whole || o.Side > Right {
-		c.fail("side %d, want whole, left or right", o.Side)
-	}
+	c.side(o.Side)
 	if r.From%GroupRows != 0 || r.To%GroupRows != 0 && r.To != w.Rows {
 		c.fail("outputs %d to %d of %d, want multiples of %d, or the end", r.From, r.To, w.Rows, GroupRows)
 	}
@@ -315,6 +318,7 @@ func (c *checker) layered(o Op) {
 		out := c.act(o.Out)
 		c.want("output's columns", out.Dim, heads*dim)
 		c.sameRows(out.Wanted, false)
+		c.sinks(o.Sinks, heads)
 	case AttendBlocks:
 		c.name = "attend blocks"
 		c.attendBlocks(o)
@@ -326,14 +330,16 @@ func (c *checker) layered(o Op) {
 		c.want("output's columns", out.Dim, s.Heads*s.Dim)
 		c.sameRows(out.Wanted, false)
 		c.window(o.AttentionOpt)
+		c.sinks(o.Sinks, s.Heads)
 	case ChooseExperts:
 		c.name = "choose experts"
-		r, b := of(c, "route", c.Routes, o.Out), c.buf(o.Logits)
-		c.want("logits' columns", b.Dim, r.Experts)
-		c.sameRows(b.Wanted, false)
+		c.choose(o)
 	case ExpertMatMul:
 		c.name = "expert matmul"
 		c.experts(o)
+	case JoinExperts:
+		c.name = "join experts"
+		c.joinExperts(o)
 	case Recur:
 		c.name = "recur"
 		of(c, "state", c.States, o.State)
@@ -433,17 +439,4 @@ func (c *checker) attendBlocks(o AttendBlocks) {
 	case begun && (other.Shared != o.Shared || other.Layer != o.Layer || other.AttentionOpt != o.AttentionOpt || other.Heads != o.Heads):
 		c.fail("the two sides in parts %d belong to different attentions", int(o.Out))
 	}
-}
-
-func (c *checker) experts(o ExpertMatMul) {
-	w, r, in, out := c.weight(o.W), of(c, "route", c.Routes, o.Route), c.buf(o.In), c.buf(o.Out)
-	c.want("matrix's experts", w.Experts, r.Experts)
-	if o.Join {
-		c.want("input's columns", in.Dim, r.Used*w.Cols)
-		c.want("output's columns", out.Dim, w.Rows)
-	} else {
-		c.want("input's columns", in.Dim, w.Cols)
-		c.want("output's columns", out.Dim, r.Used*w.Rows)
-	}
-	c.sameRows(in.Wanted || out.Wanted, false)
 }

@@ -157,7 +157,38 @@ func TestCheck(t *testing.T) {
 		"logits' columns is 4, want 8": func(p *Program) { p.Routes = []RouteShape{{8, 2}}; p.Add(ChooseExperts{Logits: p.Buf(4)}) },
 		"matrix's experts is 0, want 8": func(p *Program) {
 			p.Routes = []RouteShape{{8, 2}}
-			p.Add(ExpertMatMul{W: q8(p, 16, 32), In: p.Buf(32), Out: p.Buf(32)})
+			p.Add(ChooseExperts{Logits: p.Buf(8)})
+			p.Add(ExpertMatMul{W: q8(p, 16, 32), In: p.Act(32), Out: p.Buf(32)})
+		},
+		"choose experts: bias's length is 3, want 8": func(p *Program) {
+			p.Routes = []RouteShape{{8, 2}}
+			p.Add(ChooseExperts{Logits: p.Buf(8), RouteOpt: RouteOpt{Bias: make([]float32, 3)}})
+		},
+		"expert matmul: route 0 is not chosen before": func(p *Program) {
+			p.Routes = []RouteShape{{8, 2}}
+			w := p.Weight(Weight{Type: F32, Rows: 16, Cols: 32, Experts: 8, Layout: Rows})
+			p.Add(ExpertMatMul{W: w, In: p.Act(32), Out: p.Buf(32)})
+		},
+		"expert matmul: bias's length is 16, want 128": func(p *Program) {
+			expert(p, ExpertMatMul{In: p.Act(32), Out: p.Buf(32), Bias: make([]float32, 16)})
+		},
+		"expert matmul: input's columns is 96, want 64":  func(p *Program) { expert(p, ExpertMatMul{In: p.Act(96), Out: p.Buf(32)}) },
+		"expert matmul: output's columns is 16, want 32": func(p *Program) { expert(p, ExpertMatMul{In: p.Act(32), Out: p.Buf(16)}) },
+		"expert matmul: side 3": func(p *Program) {
+			expert(p, ExpertMatMul{In: p.Act(32), Out: p.Buf(32), Side: 3})
+		},
+		"join experts: route 3 of 1": func(p *Program) {
+			expert(p, ExpertMatMul{In: p.Act(32), Out: p.Buf(32)})
+			p.Add(JoinExperts{In: p.Buf(32), Route: 3, Out: p.Buf(16)})
+		},
+		"join experts: input's columns is 48, want 32": func(p *Program) {
+			expert(p, ExpertMatMul{In: p.Act(32), Out: p.Buf(32)})
+			p.Add(JoinExperts{In: p.Buf(48), Out: p.Buf(16)})
+		},
+		"gate: curve 3": func(p *Program) { p.Add(Gate{Curve: 3, Gate: p.Buf(8), Up: p.Buf(8), Out: p.Act(8)}) },
+		"attention: number of sinks is 3, want 2": func(p *Program) {
+			p.KV = UniformKV(1, 2, 16, KVF16)
+			p.Add(Attention{Q: p.Buf(32), Heads: 2, Out: p.Act(32), Sinks: make([]float32, 3)})
 		},
 		"parts 0 of 0 heads":        func(p *Program) { p.Parts = []PartShape{{0, 16}}; p.Scale(p.Buf(1), 1) },
 		"join blocks: parts 0 of 0": func(p *Program) { p.KV = UniformKV(1, 2, 16, KVF16); p.Add(JoinBlocks{Out: p.Act(32)}) },
@@ -210,6 +241,14 @@ func TestCheckDivided(t *testing.T) {
 	}
 }
 
+// expert adds an operation on a matrix of 8 experts, of which 2 were chosen, with 16 outputs and 32 inputs.
+func expert(p *Program, o ExpertMatMul) {
+	p.Routes = []RouteShape{{8, 2}}
+	p.Add(ChooseExperts{Logits: p.Buf(8)})
+	o.W = p.Weight(Weight{Type: F32, Rows: 16, Cols: 32, Experts: 8, Layout: Rows})
+	p.Add(o)
+}
+
 // TestLater: a plan can say what later architectures need.
 func TestLater(t *testing.T) {
 	p := NewProgram(4, 2)
@@ -229,9 +268,12 @@ func TestLater(t *testing.T) {
 	p.Stage("layer 3, experts")
 	up := p.Weight(Weight{Name: "up", Type: Q8_0, Rows: 96, Cols: 64, Experts: 8, Layout: Groups16})
 	down := p.Weight(Weight{Name: "down", Type: Q8_0, Rows: 64, Cols: 96, Experts: 8, Layout: Groups16})
-	wide, tap := p.Buf(2*96), p.Buf(64)
-	p.Add(ExpertMatMul{W: up, In: x, Out: wide})
-	p.Add(ExpertMatMul{W: down, In: wide, Join: true, Out: x})
+	wide, apart, tap := p.Buf(2*96), p.Buf(2*64), p.Buf(64)
+	in, inner := p.Act(64), p.Act(2*96)
+	p.Add(ExpertMatMul{W: up, In: in, Out: wide})
+	p.Feed(wide, inner)
+	p.Add(ExpertMatMul{W: down, In: inner, Out: apart})
+	p.Add(JoinExperts{In: apart, Out: x})
 	p.Copy(x, tap)
 	p.Taps = []Tap{{Layer: 3, Buf: tap}}
 	if err := p.Check(); err != nil {
@@ -239,6 +281,12 @@ func TestLater(t *testing.T) {
 	}
 	if got := p.StageWeights(4); !slices.Equal(got, []W{up, down}) || p.StageCount() != 5 || p.StageName(4) != "layer 3, experts" {
 		t.Errorf("weights %v of %d stages", got, p.StageCount())
+	}
+	if r, ok := p.StageRoute(4); !ok || r != 0 {
+		t.Errorf("stage 4 has route %d (%v), want 0, chosen before", r, ok)
+	}
+	if _, ok := p.StageRoute(3); ok {
+		t.Error("stage 3 has a route that an earlier stage has chosen")
 	}
 	if got, want := p.MACs(3, 0), int64(3*2*2*96*64); got != want {
 		t.Errorf("%d multiply-adds, want %d", got, want)

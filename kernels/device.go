@@ -127,7 +127,7 @@ func Bytes(n int64) string {
 type Weights interface {
 	// Acquire waits until the weights of a stage can be read and returns where each lies, in order of Program.StageWeights and
 	// in the layout that the plan names. Of a weight with experts only those listed in experts (ascending; nil: all) need be
-	// there: a stage with experts is acquired after an earlier stage has routed the rows to them.
+	// there: a stage with experts is acquired after an earlier stage has routed the rows to them, else with nil.
 	Acquire(stage int, experts []int32) ([][]byte, error)
 	Release(stage int)
 	// Resident reports whether the weights never move, so that a Runner may acquire each stage once for all passes.
@@ -138,7 +138,8 @@ type Weights interface {
 type Store interface {
 	Weights
 	// Pack takes rows [row, row+n) of a matrix in GGUF layout. row is a multiple of GroupRows; so is n, unless the rows end
-	// the matrix. Calls for different rows may run at the same time.
+	// the matrix. Rows of experts are numbered through; a call begins and ends with such a group of an expert. Calls for
+	// different rows may run at the same time.
 	Pack(w W, row int, src []byte) error
 	Bytes() int64
 	// Lock keeps the memory from being paged out.
@@ -190,6 +191,13 @@ type Stretching interface {
 	Runner
 	// Stages does what Stage does for from, from+1 … to-1.
 	Stages(from, to int) error
+}
+
+// Routed is a Runner that tells which experts a pass has used.
+type Routed interface {
+	Runner
+	// Chosen returns the experts of a row of the last pass, best first; nil if there is no such row or route. Valid until the next pass.
+	Chosen(r Route, row int) []int32
 }
 
 // Timed is a Runner that tells where the time of its passes goes.

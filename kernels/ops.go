@@ -97,9 +97,9 @@ type (
 		Heads, HeadDim int
 		Rotation       Rotation
 	}
-	// Gate fills Out with silu(Gate)·Up or, with GELU, gelu(Gate)·Up, gelu in its tanh approximation.
+	// Gate fills Out with Gate, after its curve, times Up.
 	Gate struct {
-		GELU     bool
+		Curve    Curve
 		Gate, Up Buf
 		Out      Act
 	}
@@ -142,6 +142,7 @@ type (
 		Layer int
 		Heads int
 		Out   Act
+		Sinks []float32 // per query head, a score that has a share of the softmax but no value; nil: none
 	}
 	// AttendBlocks computes Attention's blocks of 256 positions and hands each over as (m, l, o): the largest score, Σ exp(s-m), Σ
 	// exp(s-m)·v. Two of them, one on each Side, make a whole.
@@ -161,6 +162,7 @@ type (
 		In           Parts
 		Layer        int
 		Out          Act
+		Sinks        []float32 // of the Attention
 	}
 	// Meet waits until the other device of a divided pass has come to the same Meet: see Couple.
 	Meet struct{}
@@ -169,19 +171,30 @@ type (
 	// TopK finds the best Pass.TopK values of each wanted row and the softmax sum over all; see Runner.Top.
 	TopK struct{ Logits Buf }
 
-	// ChooseExperts fills Out with the experts of each row: the Used largest of Logits, weighted by their softmax.
+	// ChooseExperts fills Out with the experts of each row, best first, and their weights.
 	ChooseExperts struct {
+		RouteOpt
 		Logits Buf
 		Out    Route
 	}
-	// ExpertMatMul multiplies each row of In by the Used experts of W that it chose and fills Out with the products side by side.
-	// With Join, In has one input per expert side by side, and Out gets the weighted sum of the products.
+	// ExpertMatMul multiplies each row of In by the experts of W that it chose, and fills Out with the products side by side, in order of
+	// rank. In has one input for all of them (Cols), or side by side one for each (Used·Cols). A pass reads the outputs of an expert once,
+	// however many rows chose it.
 	ExpertMatMul struct {
-		W     W
+		W          W
+		In         Act
+		Route      Route
+		Bias       []float32 // (Experts, Rows), added to the products; nil: none
+		Out        Buf
+		Side       Side // Left or Right: the part of each expert's outputs before or behind the pass's cut, Range.Cut
+		Concurrent bool // the next operation does not depend on this one and may run beside it
+	}
+	// JoinExperts fills Out with the weighted sum of what lies side by side in In: Used parts, in order of rank.
+	JoinExperts struct {
 		In    Buf
 		Route Route
-		Join  bool
 		Out   Buf
+		Add   bool // Out += result: the residual connection
 	}
 	// Recur fills Out with a recurrent state's output for the inputs of each row, and updates the state.
 	Recur struct {
@@ -197,6 +210,23 @@ type AttentionOpt struct {
 	Scale   float32
 	Window  int     // positions, the query's own included; 0: all
 	SoftCap float32 // 0: none
+}
+
+// Curve is what a Gate's input goes through: see the functions of kernels/ref.
+type Curve int
+
+const (
+	SiLU        Curve = iota // x·σ(x)
+	GELU                     // in its tanh approximation
+	ClampedSiLU              // x·σ(1.702·x) of min(x, 7), times Up clipped to ±7, plus 1 (gpt-oss)
+)
+
+// RouteOpt says how experts are chosen and weighted. The zero value takes the largest logits, weighted by the softmax over all experts.
+type RouteOpt struct {
+	Sigmoid bool      // scores are σ(logit) of each expert by itself, not the softmax
+	Normed  bool      // weights are divided by their sum; with a softmax that is the softmax over those that are chosen
+	Bias    []float32 // per expert, added to scores for choosing alone; nil: none
+	Scale   float32   // weights are multiplied by it; 0 stands for 1
 }
 
 // Rotation says how RoPE turns a head: pair i by the angle position·InvFreq[i]. The pairs are elements
@@ -244,6 +274,7 @@ func (Gather) op()        {}
 func (TopK) op()          {}
 func (ChooseExperts) op() {}
 func (ExpertMatMul) op()  {}
+func (JoinExperts) op()   {}
 func (Recur) op()         {}
 
 // WeightOf returns the matrix that an operation reads, or None.
@@ -294,6 +325,8 @@ func Output(o Op) Buf {
 		return o.Out
 	case ExpertMatMul:
 		return o.Out
+	case JoinExperts:
+		return o.Out
 	case Recur:
 		return o.Out
 	}
@@ -333,7 +366,7 @@ func Inputs(o Op) []Buf {
 		return []Buf{o.Logits}
 	case ChooseExperts:
 		return []Buf{o.Logits}
-	case ExpertMatMul:
+	case JoinExperts:
 		return []Buf{o.In}
 	case Recur:
 		return o.In
@@ -387,9 +420,9 @@ func (p *Program) RoPE(b Buf, heads, headDim int, r Rotation) {
 	p.Add(RoPE{b, heads, headDim, r})
 }
 
-func (p *Program) SiLUMul(gate, up Buf, out Act) { p.Add(Gate{false, gate, up, out}) }
+func (p *Program) SiLUMul(gate, up Buf, out Act) { p.Add(Gate{SiLU, gate, up, out}) }
 
-func (p *Program) GELUMul(gate, up Buf, out Act) { p.Add(Gate{true, gate, up, out}) }
+func (p *Program) GELUMul(gate, up Buf, out Act) { p.Add(Gate{GELU, gate, up, out}) }
 
 func (p *Program) Feed(in Buf, out Act) { p.Add(Feed{in, out}) }
 
@@ -406,7 +439,7 @@ func (p *Program) MatMul(w W, in Act, out Buf, opt MatMulOpt) {
 func (p *Program) StoreKV(k, v Buf, layer int) { p.Add(StoreKV{k, v, layer}) }
 
 func (p *Program) Attention(q Buf, layer, heads int, opt AttentionOpt, out Act) {
-	p.Add(Attention{opt, q, layer, heads, out})
+	p.Add(Attention{AttentionOpt: opt, Q: q, Layer: layer, Heads: heads, Out: out})
 }
 
 func (p *Program) Gather(in, out Buf) { p.Add(Gather{in, out}) }

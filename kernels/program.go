@@ -56,12 +56,18 @@ type Weight struct {
 	Name       string // for messages
 	Type       Type
 	Rows, Cols int
-	Experts    int    // number of such matrices, one after the other; a pass reads those its rows need. 0: one matrix, always read
+	Experts    int    // number of such matrices, one after the other; a pass reads those its rows chose. 0: one matrix, always read
 	Layout     Layout // in which Weights hands it over
 }
 
+// AllRows returns the outputs of all its matrices.
+func (w *Weight) AllRows() int { return max(1, w.Experts) * w.Rows }
+
+// Each returns what one matrix of w takes in its layout; expert e begins at e times that.
+func (w *Weight) Each() int { return w.Layout.Bytes(w.Type, w.Rows, w.Cols) }
+
 // Bytes returns what w takes in its layout.
-func (w *Weight) Bytes() int { return max(1, w.Experts) * w.Layout.Bytes(w.Type, w.Rows, w.Cols) }
+func (w *Weight) Bytes() int { return max(1, w.Experts) * w.Each() }
 
 // PartShape is what AttendBlocks hands over for each row and each of its blocks: Heads times (m, l, o), o of Dim numbers.
 type PartShape struct{ Heads, Dim int }
@@ -172,6 +178,24 @@ func (p *Program) StageWeights(i int) (all []W) {
 		}
 	}
 	return all
+}
+
+// StageRoute returns the route whose experts stage i multiplies with, if an earlier stage has chosen them; ok is false if there is none, or
+// more than one.
+func (p *Program) StageRoute(i int) (route Route, ok bool) {
+	from, to := p.StageOps(i)
+	for _, o := range p.Ops[from:to] {
+		switch o := o.(type) {
+		case ChooseExperts:
+			return 0, false
+		case ExpertMatMul:
+			if ok && o.Route != route {
+				return 0, false
+			}
+			route, ok = o.Route, true
+		}
+	}
+	return route, ok
 }
 
 // MACs returns the multiply-adds with weights in a pass of so many rows, of which wanted have logits. For each row only the

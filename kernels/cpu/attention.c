@@ -66,7 +66,7 @@ static void join(const tk_prog *p, const tk_op *op, const tk_run *u, int head, c
     for (int i = 0; i < u->rows; i++, part += u->blocks * one) {
         int row = u->row + i, b = first_seen(op, p->pass.pos[row]) / TK_SEG;
         float *out = p->attn_out + ((size_t)row * op->heads + head * group) * d;
-        p->k->join(part + b * one, blocks_of(&p->pass, row) - b, group, d, out);
+        p->k->join(part + b * one, blocks_of(&p->pass, row) - b, group, d, op->vec ? op->vec + head * group : NULL, out);
     }
 }
 
@@ -152,7 +152,8 @@ void tk_join_row(const tk_prog *p, const tk_op *op, int row) {
     int group = op->heads / p->kv.kv_heads, d = p->kv.head_dim, b = first_seen(op, p->pass.pos[row]) / TK_SEG;
     float *out = p->attn_out + (size_t)row * op->heads * d;
     for (int h = 0; h < op->heads; h += group)
-        p->k->join(tk_part_at(p, op->parts, group, row, b, h), blocks_of(&p->pass, row) - b, group, d, out + (size_t)h * d);
+        p->k->join(tk_part_at(p, op->parts, group, row, b, h), blocks_of(&p->pass, row) - b, group, d, op->vec ? op->vec + h : NULL,
+                   out + (size_t)h * d);
     tk_fill(p, &op->dst, row, 0, op->heads * d, out);
 }
 

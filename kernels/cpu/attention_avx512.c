@@ -38,5 +38,7 @@ INLINE void v_fetch(const uint8_t *p) { _mm_prefetch((const char *)p, _MM_HINT_T
 #include "attention_tile.h"
 
 TARGET void tk_avx512_attend(const tk_attn *a) { attend_block(a); }
-TARGET void tk_avx512_join(const float *part, int blocks, int group, int dim, float *out) { join_blocks(part, blocks, group, dim, out); }
+TARGET void tk_avx512_join(const float *part, int blocks, int group, int dim, const float *sinks, float *out) {
+    join_blocks(part, blocks, group, dim, sinks, out);
+}
 #endif

@@ -35,4 +35,6 @@ INLINE void v_fetch(const uint8_t *p) { (void)p; }
 #include "attention_tile.h"
 
 void tk_generic_attend(const tk_attn *a) { attend_block(a); }
-void tk_generic_join(const float *part, int blocks, int group, int dim, float *out) { join_blocks(part, blocks, group, dim, out); }
+void tk_generic_join(const float *part, int blocks, int group, int dim, const float *sinks, float *out) {
+    join_blocks(part, blocks, group, dim, sinks, out);
+}

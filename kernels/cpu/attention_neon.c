@@ -34,5 +34,7 @@ INLINE void v_fetch(const uint8_t *p) { __builtin_prefetch(p, 0, 2); }
 #include "attention_tile.h"
 
 void tk_neon_attend(const tk_attn *a) { attend_block(a); }
-void tk_neon_join(const float *part, int blocks, int group, int dim, float *out) { join_blocks(part, blocks, group, dim, out); }
+void tk_neon_join(const float *part, int blocks, int group, int dim, const float *sinks, float *out) {
+    join_blocks(part, blocks, group, dim, sinks, out);
+}
 #endif

@@ -408,9 +408,11 @@ TARGET static void attend_block(const tk_attn *a) {
     }
 }
 
-// The weighted sums of blocks for one query and NT vectors from dimension d on, divided by Σ exp.
-INLINE void join_columns(const float *part, size_t one, int blocks, int sums, float top, float *out, const int NT) {
+// The weighted sums of blocks for one query and NT vectors from dimension d on, divided by Σ exp. A sink comes before them: all but its
+// share of the sum is zero.
+INLINE void join_columns(const float *part, size_t one, int blocks, int sums, float top, const float *sink, float *out, const int NT) {
     vf o[64 / VL], l = v_zero();
+    if (sink) l = v_fma(v_exp(v_sub(v_set(*sink), v_set(top))), v_set(1), l);
     UNROLL for (int c = 0; c < NT; c++) o[c] = v_zero();
     for (int b = 0; b < blocks; b++, part += one) {
         vf w = v_exp(v_sub(v_set(part[sums]), v_set(top)));
@@ -420,21 +422,23 @@ INLINE void join_columns(const float *part, size_t one, int blocks, int sums, fl
     UNROLL for (int c = 0; c < NT; c++) v_store(out + c * VL, v_div(o[c], l));
 }
 
-TARGET static void join_blocks(const float *part, int blocks, int group, int dim, float *out) {
+TARGET static void join_blocks(const float *part, int blocks, int group, int dim, const float *sinks, float *out) {
     int d16 = tk_round16(dim);
     size_t one = tk_part_floats(group, dim);
     for (int h = 0; h < group; h++, out += dim, part += d16 + 2) {
         float top = -bits_f32(0x7f800000), last[16];
+        const float *sink = sinks ? sinks + h : NULL;
+        if (sink && *sink > top) top = *sink;
         for (int b = 0; b < blocks; b++) if (part[b * one + d16] > top) top = part[b * one + d16];
         int d = 0;
         // Of one block c = exp(0) = 1: only a negative zero of it changes.
-        if (blocks == 1 && top - top == 0)
+        if (blocks == 1 && !sink && top - top == 0)
             for (vf l = v_set(part[d16 + 1]); d + 16 <= dim; d += 16)
                 UNROLL for (int c = d; c < d + 16; c += VL) v_store(out + c, v_div(v_add(v_load(part + c), v_zero()), l));
-        for (; d + 64 <= dim; d += 64) join_columns(part + d, one, blocks, d16 - d, top, out + d, 64 / VL);
-        for (; d + 16 <= dim; d += 16) join_columns(part + d, one, blocks, d16 - d, top, out + d, NV);
+        for (; d + 64 <= dim; d += 64) join_columns(part + d, one, blocks, d16 - d, top, sink, out + d, 64 / VL);
+        for (; d + 16 <= dim; d += 16) join_columns(part + d, one, blocks, d16 - d, top, sink, out + d, NV);
         if (d == dim) continue;
-        join_columns(part + d, one, blocks, d16 - d, top, last, NV);
+        join_columns(part + d, one, blocks, d16 - d, top, sink, last, NV);
         memcpy(out + d, last, sizeof(float) * (dim - d));
     }
 }

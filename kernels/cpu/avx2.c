@@ -125,6 +125,19 @@ TARGET static void gelu_mul(const float *g, const float *u, int n, float *y) {
     tk_generic.gelu_mul(g + i, u + i, n - i, y + i);
 }
 
+TARGET static void clamped_mul(const float *g, const float *u, int n, float *y) {
+    const __m256 one = _mm256_set1_ps(1), sign = _mm256_set1_ps(-0.0f);
+    const __m256 top = _mm256_set1_ps(CLAMP_LIMIT), low = _mm256_set1_ps(-CLAMP_LIMIT);
+    int i = 0;
+    for (; i + 8 <= n; i += 8) {  // NaN passes min and max
+        __m256 a = _mm256_min_ps(top, _mm256_loadu_ps(g + i)), b = _mm256_max_ps(low, _mm256_min_ps(top, _mm256_loadu_ps(u + i)));
+        __m256 z = _mm256_mul_ps(_mm256_set1_ps(CLAMP_SLOPE), a);
+        __m256 t = _mm256_div_ps(a, _mm256_add_ps(one, exp8(_mm256_xor_ps(z, sign))));
+        _mm256_storeu_ps(y + i, _mm256_mul_ps(t, _mm256_add_ps(b, one)));
+    }
+    tk_generic.clamped_mul(g + i, u + i, n - i, y + i);
+}
+
 TARGET static void blend(const float *g, const float *x, int n, float *y) {
     const __m256 one = _mm256_set1_ps(1), sign = _mm256_set1_ps(-0.0f);
     int i = 0;
@@ -229,7 +242,8 @@ TARGET static double float_macs(int rounds) {
 
 const tk_kernels tk_avx2 = {
     .mm = tk_avx2_mm, .quantize = quantize, .quantize256 = quantize256,
-    .rmsnorm = rmsnorm, .silu_mul = silu_mul, .gelu_mul = gelu_mul, .blend = blend, .soft_cap = soft_cap, .rope = rope,
+    .rmsnorm = rmsnorm, .silu_mul = silu_mul, .gelu_mul = gelu_mul, .clamped_mul = clamped_mul,
+    .blend = blend, .soft_cap = soft_cap, .rope = rope,
     .narrow = narrow,
     .attend = tk_avx2_attend, .join = tk_avx2_join, .max = max_of, .sum_exp = sum_exp, .above = above,
     .read = read_all, .int_macs = int_macs, .float_macs = float_macs,

@@ -122,6 +122,17 @@ TARGET static void gelu_mul(const float *g, const float *u, int n, float *y) {
     }
 }
 
+TARGET static void clamped_mul(const float *g, const float *u, int n, float *y) {
+    const __m512 one = _mm512_set1_ps(1), top = _mm512_set1_ps(CLAMP_LIMIT), low = _mm512_set1_ps(-CLAMP_LIMIT);
+    for (int i = 0; i < n; i += 16) {  // NaN passes min and max
+        __mmask16 m = first(n - i);
+        __m512 a = _mm512_min_ps(top, _mm512_maskz_loadu_ps(m, g + i));
+        __m512 b = _mm512_max_ps(low, _mm512_min_ps(top, _mm512_maskz_loadu_ps(m, u + i)));
+        __m512 t = _mm512_div_ps(a, _mm512_add_ps(one, exp16(neg(_mm512_mul_ps(_mm512_set1_ps(CLAMP_SLOPE), a)))));
+        _mm512_mask_storeu_ps(y + i, m, _mm512_mul_ps(t, _mm512_add_ps(b, one)));
+    }
+}
+
 TARGET static void blend(const float *g, const float *x, int n, float *y) {
     const __m512 one = _mm512_set1_ps(1);
     for (int i = 0; i < n; i += 16) {
@@ -211,7 +222,8 @@ TARGET static double float_macs(int rounds) {
 
 const tk_kernels tk_avx512 = {
     .mm = tk_avx512_mm, .quantize = quantize, .quantize256 = quantize256,
-    .rmsnorm = rmsnorm, .silu_mul = silu_mul, .gelu_mul = gelu_mul, .blend = blend, .soft_cap = soft_cap, .rope = rope_pairs,
+    .rmsnorm = rmsnorm, .silu_mul = silu_mul, .gelu_mul = gelu_mul, .clamped_mul = clamped_mul,
+    .blend = blend, .soft_cap = soft_cap, .rope = rope_pairs,
     .narrow = narrow,
     .attend = tk_avx512_attend, .join = tk_avx512_join, .max = max_of, .sum_exp = sum_exp, .above = above,
     .read = read_all, .int_macs = int_macs, .float_macs = float_macs,

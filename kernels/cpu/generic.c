@@ -61,6 +61,14 @@ static void gelu_mul(const float *g, const float *u, int n, float *y) {
     }
 }
 
+static void clamped_mul(const float *g, const float *u, int n, float *y) {
+    for (int i = 0; i < n; i++) {
+        float a = g[i] > CLAMP_LIMIT ? CLAMP_LIMIT : g[i], b = u[i] > CLAMP_LIMIT ? CLAMP_LIMIT : u[i] < -CLAMP_LIMIT ? -CLAMP_LIMIT : u[i];
+        float z = CLAMP_SLOPE * a, t = a / (1 + soft_exp(-z)), v = b + 1;
+        y[i] = t * v;
+    }
+}
+
 static void blend(const float *g, const float *x, int n, float *y) {
     for (int i = 0; i < n; i++) y[i] = soft_fma(1 / (1 + soft_exp(-g[i])), x[i] - y[i], y[i]);
 }
@@ -126,7 +134,8 @@ static double float_macs(int rounds) {
 
 const tk_kernels tk_generic = {
     .mm = tk_generic_mm, .quantize = tk_generic_quantize, .quantize256 = tk_generic_quantize256,
-    .rmsnorm = rmsnorm, .silu_mul = silu_mul, .gelu_mul = gelu_mul, .blend = blend, .soft_cap = soft_cap, .rope = rope, .narrow = narrow,
+    .rmsnorm = rmsnorm, .silu_mul = silu_mul, .gelu_mul = gelu_mul, .clamped_mul = clamped_mul,
+    .blend = blend, .soft_cap = soft_cap, .rope = rope, .narrow = narrow,
     .attend = tk_generic_attend, .join = tk_generic_join, .max = max_of, .sum_exp = sum_exp, .above = above,
     .read = read_all, .int_macs = tk_generic_int_macs, .float_macs = float_macs,
 };

@@ -37,6 +37,10 @@ const ( // in the order of tk_kind
 	opBlend
 	opPositionScale
 	opAddScaled
+	opClamped
+	opChoose
+	opExperts
+	opJoinExperts
 	opMeet
 )
 
@@ -47,6 +51,9 @@ type operation struct {
 	in, in2, out kernels.Buf
 	src, dst     kernels.Act
 	parts        kernels.Parts
+	route        kernels.Route
+	sigmoid      bool
+	normed       bool
 	table        int
 	vec          []float32
 	eps, scale   float32
@@ -66,7 +73,7 @@ type operation struct {
 	dim          int
 }
 
-var none = operation{w: -1, in: -1, in2: -1, out: -1, src: -1, dst: -1, parts: -1, table: -1}
+var none = operation{w: -1, in: -1, in2: -1, out: -1, src: -1, dst: -1, parts: -1, route: -1, table: -1}
 
 // angleTable holds cosines and sines, computed once per row for all RoPE operations with the same frequencies.
 type angleTable struct {
@@ -98,9 +105,6 @@ func lower(p *kernels.Program) (*lowered, error) {
 	l := &lowered{Program: p, forms: make([]forms, len(p.Activations))}
 	if len(p.States) > 0 {
 		return nil, unsupported("recurrent state (layer %d: %s)", p.States[0].Layer, p.States[0].Kind)
-	}
-	if len(p.Routes) > 0 {
-		return nil, unsupported("experts (%d of %d for each row)", p.Routes[0].Used, p.Routes[0].Experts)
 	}
 	if len(p.KV.Layers) > 0 {
 		var err error
@@ -148,9 +152,7 @@ func (l *lowered) operation(op kernels.Op) operation {
 		o.kind, o.out, o.heads, o.headDim, o.halves = opRoPE, op.Buf, op.Heads, op.HeadDim, op.Rotation.Halves
 		o.ropeDim, o.table = 2*len(op.Rotation.InvFreq), l.table(op.Rotation)
 	case kernels.Gate:
-		if o.kind = opSiLU; op.GELU {
-			o.kind = opGELU
-		}
+		o.kind = [...]opKind{kernels.SiLU: opSiLU, kernels.GELU: opGELU, kernels.ClampedSiLU: opClamped}[op.Curve]
 		o.in, o.in2, o.dst = op.Gate, op.Up, op.Out
 	case kernels.Feed:
 		o.kind, o.in, o.dst = opFeed, op.In, op.Out
@@ -161,20 +163,30 @@ func (l *lowered) operation(op kernels.Op) operation {
 	case kernels.Blend:
 		o.kind, o.in, o.in2, o.out = opBlend, op.Gate, op.In, op.Out
 	case kernels.MatMul:
-		l.form(op)
+		l.form(op.In, op.W)
 		o.kind, o.w, o.src, o.out, o.add, o.concurrent = opMatMul, op.W, op.In, op.Out, op.Add, op.Concurrent
 		o.outputs, o.side = op.Outputs.Of(l.Weights[op.W].Rows), int(op.Side)
+	case kernels.ChooseExperts:
+		o.kind, o.in, o.route, o.vec, o.scale = opChoose, op.Logits, op.Out, op.Bias, op.Scale
+		o.sigmoid, o.normed = op.Sigmoid, op.Normed
+	case kernels.ExpertMatMul:
+		l.form(op.In, op.W)
+		o.kind, o.w, o.src, o.out, o.vec, o.concurrent = opExperts, op.W, op.In, op.Out, op.Bias, op.Concurrent
+		o.route, o.outputs, o.side, o.dim = op.Route, kernels.Range{To: l.Weights[op.W].Rows}, int(op.Side), l.Weights[op.W].Cols
+		return o
+	case kernels.JoinExperts:
+		o.kind, o.in, o.out, o.route, o.add = opJoinExperts, op.In, op.Out, op.Route, op.Add
 	case kernels.StoreKV:
 		o.kind, o.in, o.in2, o.layer = opStore, op.K, op.V, op.Layer
 	case kernels.Attention:
 		o = l.attention(opAttend, op.AttentionOpt, op.Layer, op.Heads)
-		o.in, o.dst = op.Q, op.Out
+		o.in, o.dst, o.vec = op.Q, op.Out, op.Sinks
 	case kernels.AttendBlocks:
 		o = l.attention(opAttendBlocks, op.AttentionOpt, op.Layer, op.Heads)
 		o.in, o.parts, o.side, o.shared = op.Q, op.Out, int(op.Side), op.Shared
 	case kernels.JoinBlocks:
 		o = l.attention(opJoin, op.AttentionOpt, op.Layer, l.Parts[op.In].Heads)
-		o.parts, o.dst = op.In, op.Out
+		o.parts, o.dst, o.vec = op.In, op.Out, op.Sinks
 	case kernels.Gather:
 		o.kind, o.in, o.out = opGather, op.In, op.Out
 	case kernels.TopK:
@@ -210,8 +222,8 @@ func (l *lowered) rowOf(o operation) (dim int, wanted bool) {
 }
 
 // form records the form in which a product reads its input.
-func (l *lowered) form(op kernels.MatMul) {
-	f, t := &l.forms[op.In], l.Weights[op.W].Type
+func (l *lowered) form(in kernels.Act, w kernels.W) {
+	f, t := &l.forms[in], l.Weights[w].Type
 	switch {
 	case t.Super():
 		f.int256 = true
@@ -254,6 +266,8 @@ type offsets struct {
 	q, q256, f32           []int // per activation, the forms that are read
 	ids, sums, dummy       int
 	attnOut, runs, left    int
+	routes                 int
+	route                  []routeOffsets
 	layerOffsets, partList int
 }
 
@@ -302,6 +316,7 @@ func (l *lowered) place() *offsets {
 	o.attnOut = o.add(l.MaxRows * l.heads * l.kv.dim * 4)
 	o.runs = o.add(l.MaxRows * C.sizeof_tk_run)
 	o.left = o.add(l.MaxRows * (l.kv.heads + 1) * 4)
+	o.placeRoutes(l.Program)
 	o.layerOffsets, o.partList = o.add(8*len(l.kv.layers)), o.add(len(l.Parts)*C.sizeof_tk_parts)
 	return o
 }
@@ -334,7 +349,7 @@ func (l *lowered) chain(cops []C.tk_op) {
 
 func (o *operation) byRow() bool {
 	switch o.kind {
-	case opMatMul, opAttend, opAttendBlocks, opSiLU, opGELU, opMeet:
+	case opMatMul, opAttend, opAttendBlocks, opSiLU, opGELU, opClamped, opExperts, opMeet:
 		return false
 	}
 	return true

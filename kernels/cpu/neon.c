@@ -102,6 +102,17 @@ static void gelu_mul(const float *g, const float *u, int n, float *y) {
     tk_generic.gelu_mul(g + i, u + i, n - i, y + i);
 }
 
+static void clamped_mul(const float *g, const float *u, int n, float *y) {
+    const float32x4_t one = vdupq_n_f32(1), top = vdupq_n_f32(CLAMP_LIMIT), low = vdupq_n_f32(-CLAMP_LIMIT);
+    int i = 0;
+    for (; i + 4 <= n; i += 4) {  // NaN passes min and max
+        float32x4_t a = vminq_f32(top, vld1q_f32(g + i)), b = vmaxq_f32(low, vminq_f32(top, vld1q_f32(u + i)));
+        float32x4_t t = vdivq_f32(a, vaddq_f32(one, exp4(vnegq_f32(vmulq_f32(vdupq_n_f32(CLAMP_SLOPE), a)))));
+        vst1q_f32(y + i, vmulq_f32(t, vaddq_f32(b, one)));
+    }
+    tk_generic.clamped_mul(g + i, u + i, n - i, y + i);
+}
+
 static void blend(const float *g, const float *x, int n, float *y) {
     const float32x4_t one = vdupq_n_f32(1);
     int i = 0;
@@ -188,7 +199,7 @@ static double float_macs(int rounds) {
     const tk_kernels isa = {                                                                                      \
         .mm = isa##_mm, .quantize = quantize, .quantize256 = quantize256, .rmsnorm = rmsnorm,                     \
         .silu_mul = silu_mul, .gelu_mul = gelu_mul, .blend = blend, .soft_cap = soft_cap, .rope = rope,           \
-        .narrow = narrow,                                                                                         \
+        .clamped_mul = clamped_mul, .narrow = narrow,                                                             \
         .attend = tk_neon_attend, .join = tk_neon_join, .max = max_of, .sum_exp = sum_exp, .above = above,      \
         .read = read_all, .int_macs = isa##_int_macs, .float_macs = float_macs,                                   \
     }

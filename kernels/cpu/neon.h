@@ -60,7 +60,7 @@ INLINE void tk_neon_put(const tk_mm *a, int g, int quarter, int row, float32x4_t
 }
 
 void tk_neon_attend(const tk_attn *);
-void tk_neon_join(const float *part, int blocks, int group, int dim, float *out);
+void tk_neon_join(const float *part, int blocks, int group, int dim, const float *sinks, float *out);
 
 // Matrix products: neon_mm.h, included by neon_base.c, neon_dot.c and neon_i8mm.c. Float weights are the same
 // for all three.

@@ -38,24 +38,34 @@ void tk_fill(const tk_prog *p, const tk_act *a, int row, int k0, int n, const fl
     }
 }
 
-// The same products once more, for tests of slow processors; all rows' results go to the same place.
-static void again(const tk_prog *p, tk_mm m, int panels, int most, int packed) {
-    m.out = p->dummy;
-    m.ldo = m.add = 0;
+// Panels that a call takes: so many that their activations stay in the second-level cache.
+static int most_panels(int type, int k) {
+    size_t panel = (size_t)TK_TILE * k * 2;
+    return tk_is_float(type) ? 1 : imax(1, imin(TK_PANELS, (int)((size_t)(512 << 10) / panel)));
+}
+
+static void all_panels(const tk_prog *p, tk_mm m, int type) {
+    int panels = tk_panels(m.rows), most = most_panels(type, m.k), packed = tk_packed(type);
     for (m.p0 = 0; m.p0 < panels; m.p0 = m.p1) {
         m.p1 = imin(panels, m.p0 + most);
         p->k->mm(packed, &m);
     }
 }
 
-// Rows are taken some panels at a time, so many that their activations stay in the second-level cache; if
-// that is not all of them, then with some groups of weights that stay there too.
+void tk_products(const tk_prog *p, tk_mm m, int type) {
+    for (int i = 1; i < p->repeat; i++) {  // all rows' results go to the same place
+        tk_mm again = m;
+        again.out = p->dummy;
+        again.ldo = again.add = 0;
+        all_panels(p, again, type);
+    }
+    all_panels(p, m, type);
+}
+
+// If a call does not take all rows, then some groups of weights at a time, which stay in the cache too.
 static void matmul(const tk_prog *p, const tk_op *op, int from, int to) {
-    int rows = rows_of(p, op), k = op->dim, panels = tk_panels(rows), packed = tk_packed(op->type);
-    size_t panel = (size_t)TK_TILE * k * (tk_is_float(op->type) ? 4 : 2);
-    int most = imax(1, imin(TK_PANELS, (int)((size_t)(512 << 10) / panel)));
-    if (tk_is_float(op->type)) most = 1;
-    int step = panels <= most ? to - from : imax(4, (int)((size_t)(256 << 10) / op->gbytes) / 4 * 4);
+    int rows = rows_of(p, op), k = op->dim, whole = tk_panels(rows) <= most_panels(op->type, k);
+    int step = whole ? to - from : imax(4, (int)((size_t)(256 << 10) / op->gbytes) / 4 * 4);
     tk_mm m = {.gbytes = op->gbytes, .k = k, .rows = rows, .ldo = op->ldo, .add = op->add, .out = op->out, .x = op->src.x,
                .q = op->src.q256 ? op->src.q256 : op->src.q};
     for (int g = op->g0 + from; g < op->g0 + to; g += m.ng) {
@@ -63,11 +73,7 @@ static void matmul(const tk_prog *p, const tk_op *op, int from, int to) {
         m.w = op->w + g * op->gbytes;
         m.cols = op->cols - 16 * g;
         m.out = op->out + 16 * g;
-        for (int i = 1; i < p->repeat; i++) again(p, m, panels, most, packed);
-        for (m.p0 = 0; m.p0 < panels; m.p0 = m.p1) {
-            m.p1 = imin(panels, m.p0 + most);
-            p->k->mm(packed, &m);
-        }
+        tk_products(p, m, op->type);
     }
 }
 
@@ -127,29 +133,39 @@ static void rope(const tk_prog *p, const tk_op *op, int row) {
         p->k->rope(x + h * op->head_dim, c, c + op->rope_dim / 2, op->rope_dim, op->halves);
 }
 
-static int gated(const tk_op *op) { return op->kind == TK_SILU || op->kind == TK_GELU; }
+static int gated(const tk_op *op) { return op->kind == TK_SILU || op->kind == TK_GELU || op->kind == TK_CLAMPED; }
+
+static void curve(const tk_kernels *k, int kind, const float *g, const float *u, int n, float *y) {
+    if (kind == TK_GELU) k->gelu_mul(g, u, n, y);
+    else if (kind == TK_CLAMPED) k->clamped_mul(g, u, n, y);
+    else k->silu_mul(g, u, n, y);
+}
 
 static void gate(const tk_prog *p, const tk_op *op, int unit, float *scratch) {
     int chunks = (op->dim + 1023) / 1024, row = unit / chunks, k0 = unit % chunks * 1024;
     int n = imin(1024, op->dim - k0);
     size_t at = (size_t)row * op->dim + k0;
-    (op->kind == TK_GELU ? p->k->gelu_mul : p->k->silu_mul)(op->in + at, op->in2 + at, n, scratch);
+    curve(p->k, op->kind, op->in + at, op->in2 + at, n, scratch);
     tk_fill(p, &op->dst, row, k0, n, scratch);
 }
 
-static void topk(const tk_prog *p, const tk_op *op, int row) {
-    const float *x = op->in + (size_t)row * op->dim;
-    int k = imin(p->pass.topk, op->dim), n = op->dim, have = 0;
-    int32_t *ids = p->top_ids + (size_t)row * TK_MAXTOP;
-    float *best = p->top_logits + (size_t)row * TK_MAXTOP, inf = bits_f32(0x7f800000);
+void tk_best(const tk_kernels *kernels, const float *x, int n, int k, int32_t *ids, float *best) {
+    int have = 0;
+    float inf = bits_f32(0x7f800000);
     for (int i = 0; k > 0 && i < n; i++) {
-        if (have == k && (i = p->k->above(x, i, n, best[k - 1])) == n) break;
+        if (have == k && (i = kernels->above(x, i, n, best[k - 1])) == n) break;
         float v = x[i] != x[i] ? -inf : x[i];
         int at = have < k ? have++ : k - 1;
         for (; at > 0 && v > best[at - 1]; at--) { best[at] = best[at - 1]; ids[at] = ids[at - 1]; }
         best[at] = v;
         ids[at] = i;
     }
+}
+
+static void topk(const tk_prog *p, const tk_op *op, int row) {
+    const float *x = op->in + (size_t)row * op->dim;
+    int n = op->dim;
+    tk_best(p->k, x, n, imin(p->pass.topk, n), p->top_ids + (size_t)row * TK_MAXTOP, p->top_logits + (size_t)row * TK_MAXTOP);
     p->top_max[row] = p->k->max(x, n);
     p->top_sum[row] = p->k->sum_exp(x, n, p->top_max[row]);
 }
@@ -176,6 +192,8 @@ static void row_op(const tk_prog *p, const tk_op *op, int row, float *scratch) {
     case TK_POSITION_SCALE: position_scale(p, op, row); break;
     case TK_ADD_SCALED: add_scaled(op, row); break;
     case TK_JOIN: tk_join_row(p, op, row); break;
+    case TK_CHOOSE: tk_choose(p, op, row, scratch); break;
+    case TK_JOIN_EXPERTS: tk_join_experts(p, op, row, scratch); break;
     case TK_SCALE: for (int i = 0; i < op->dim; i++) op->out[at + i] = op->out[at + i] * op->scale; break;
     case TK_SOFT_CAP: p->k->soft_cap(op->out + at, op->dim, op->scale); break;
     case TK_ANGLES: angles(p, op, row); break;
@@ -192,6 +210,7 @@ static void row_op(const tk_prog *p, const tk_op *op, int row, float *scratch) {
 void tk_run_units(tk_prog *p, tk_op *op, int from, int to, float *scratch) {
     if (from == to) return;  // a pass without wanted rows
     if (op->kind == TK_MATMUL) { matmul(p, op, from, to); return; }
+    if (op->kind == TK_EXPERTS) { tk_experts(p, op, from, to, scratch); return; }
     if (op->kind == TK_MEET) { tk_meet(p); return; }
     for (int u = from; u < to; u++) {
         if (op->kind == TK_ATTEND) tk_attend(p, op, u, scratch);
@@ -202,8 +221,13 @@ void tk_run_units(tk_prog *p, tk_op *op, int from, int to, float *scratch) {
 }
 
 size_t tk_scratch_floats(const tk_prog *p) {
-    size_t rows = imax(p->max_dim, 1024), attn = tk_attend_floats(p);
-    return rows > attn ? rows : attn;
+    size_t most = imax(p->max_dim, 1024), need = tk_attend_floats(p);
+    for (int i = p->first;; i++) {
+        if (need > most) most = need;
+        if (i == p->end) return most;
+        const tk_op *op = p->ops + i;
+        need = op->kind == TK_CHOOSE ? tk_choose_floats(op) : op->kind == TK_EXPERTS ? tk_experts_floats(p, op) : 0;
+    }
 }
 
 // Sets the groups of a product that belong to this side of a divided pass: kernels.Range.Part.
@@ -221,12 +245,14 @@ void tk_plan_pass(tk_prog *p, int threads) {
         if (op->kind == TK_ATTEND || op->kind == TK_ATTEND_BLOCKS) op->units = p->nspans * (p->kv.kv_heads / p->heads_at_once);
         if (op->kind == TK_MEET) op->units = 1;
         if (gated(op)) op->units *= (op->dim + 1023) / 1024;
-        if (op->kind == TK_MATMUL) part_of(op, p->pass.left);
-        if (op->kind == TK_MATMUL && op->units) {
+        if (op->kind == TK_CHOOSE) p->routes[op->route].left = op->units;
+        if (op->kind != TK_MATMUL && op->kind != TK_EXPERTS) continue;
+        part_of(op, p->pass.left);
+        if (op->units) {
             // Enough chunks to even out the threads, but none of less than a microsecond or so.
-            size_t bytes = op->gbytes * tk_panels(op->units);
+            size_t bytes = op->gbytes * (op->kind == TK_MATMUL ? tk_panels(op->units) : 1);
             int least = (int)((32 << 10) / bytes) + 1, most = imax(1, (int)((512 << 10) / op->gbytes));
-            op->units = op->g1 - op->g0;
+            op->units = (op->g1 - op->g0) * (op->kind == TK_MATMUL ? 1 : tk_experts_used(p, op));
             op->grain = (least + 3) / 4 * 4;  // matrix kernels take up to four groups at once
             op->most = imax(imin(op->units / (6 * threads), most) / 4 * 4, op->grain);
         }

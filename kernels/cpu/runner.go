@@ -79,6 +79,7 @@ func (d *Device) compile(p *kernels.Program, w kernels.Weights, c kernels.Cache,
 	}
 	r.prog = (*C.tk_prog)(r.mem.at(r.at.prog))
 	r.fillProg(cache)
+	r.fillRoutes()
 	r.ops = view[C.tk_op](r.mem, r.at.ops, len(l.list))
 	r.prog.ops, r.prog.sync = (*C.tk_op)(r.mem.at(r.at.ops)), (*C.tk_sync)(r.mem.at(r.at.sync))
 	for i, o := range l.list {
@@ -219,6 +220,7 @@ func (r *runner) fillOp(c *C.tk_op, o operation, i int) {
 	c.window, c.softcap = C.int(o.window), C.float(o.softCap)
 	c.every, c.steps = C.int(o.every), C.int(len(o.vec))
 	c.side, c.shared, c.parts = C.int(o.side), C.int(o.shared), C.int(o.parts)
+	c.route, c.sigmoid, c.normed = C.int(o.route), flag(o.sigmoid), flag(o.normed)
 	c.in, c.in2, c.out = r.floats(o.in), r.floats(o.in2), r.floats(o.out)
 	if len(o.vec) > 0 {
 		copy(view[float32](r.mem, r.at.vecs[i], len(o.vec)), o.vec)
@@ -237,6 +239,7 @@ func (r *runner) fillOp(c *C.tk_op, o operation, i int) {
 	}
 	w := &r.plan.Weights[o.w]
 	c.src = r.actForm(o.src, w.Type)
+	c.expert_bytes = C.size_t(w.Each())
 	c._type, c.cols, c.gbytes = C.int(w.Type), C.int(w.Rows), C.size_t(groupBytes(w))
 	c.first_group = C.int(o.outputs.From / lanes)
 	c.groups = C.int((o.outputs.To+lanes-1)/lanes) - c.first_group
@@ -291,7 +294,7 @@ func (r *runner) bind(i int) error {
 }
 
 func (r *runner) acquire(i int) ([][]byte, error) {
-	all, err := r.weights.Acquire(i, nil)
+	all, err := r.weights.Acquire(i, r.chosenFor(i))
 	if err != nil {
 		return nil, fmt.Errorf("kernels: weights of %s: %w", r.plan.StageName(i), err)
 	}

@@ -62,10 +62,12 @@ static inline float rne_f32(float x) { float t = x + 0x1.8p23f; return t - 0x1.8
 #define EXP_C5 0x1.120b7cp-7f
 #define EXP_C6 0x1.6d1116p-10f
 
-// Constants of gelu, 2√(2/π) and that times 0.044715, and of tanh: where its polynomial (Moshier's Cephes)
+// Constants of gelu, 2√(2/π) and that times 0.044715, of the clamped silu, and of tanh: where its polynomial (Moshier's Cephes)
 // ends, and the coefficients.
 #define GELU_LINEAR 0x1.988454p+0f
 #define GELU_CUBIC 0x1.2444f2p-4f
+#define CLAMP_SLOPE 1.702f
+#define CLAMP_LIMIT 7.0f
 #define TANH_SMALL 0.625f
 #define TANH_C1 -0x1.555532p-2f
 #define TANH_C2 0x1.110726p-3f

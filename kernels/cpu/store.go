@@ -53,8 +53,6 @@ func (d *Device) NewWeights(p *kernels.Program) (kernels.Store, error) {
 func checkWeights(p *kernels.Program) error {
 	for i := range p.Weights {
 		switch w := &p.Weights[i]; {
-		case w.Experts > 0:
-			return unsupported("experts (weight %q has %d)", w.Name, w.Experts)
 		case w.Layout != kernels.Groups16:
 			return unsupported("weights in layout %q (weight %q): this device wants %q", w.Layout, w.Name, kernels.Groups16)
 		}
@@ -84,17 +82,37 @@ func (s *store) Pack(w kernels.W, row int, src []byte) error {
 func Pack(dst []byte, m kernels.Weight, row int, src []byte) error {
 	elems, size := m.Type.Block()
 	rowBytes := m.Cols / elems * size
+	n, each := len(src)/rowBytes, m.Each()
+	if len(src) == 0 || len(src)%rowBytes != 0 {
+		return fmt.Errorf("kernels: packing %d bytes, want a multiple of a row's %d", len(src), rowBytes)
+	}
+	if all := m.AllRows(); row < 0 || row > all-n {
+		return fmt.Errorf("kernels: packing rows %d to %d of %d, want a first row divisible by 16 and the last inside", row, row+n-1, all)
+	}
+	for n > 0 {
+		expert, from := row/m.Rows, row%m.Rows
+		part := min(n, m.Rows-from)
+		if err := packMatrix(dst[expert*each:][:each], &m, from, src[:part*rowBytes]); err != nil {
+			return err
+		}
+		row, n, src = row+part, n-part, src[part*rowBytes:]
+	}
+	return nil
+}
+
+// packMatrix packs rows of one matrix.
+func packMatrix(dst []byte, m *kernels.Weight, row int, src []byte) error {
+	elems, size := m.Type.Block()
+	rowBytes := m.Cols / elems * size
 	n := len(src) / rowBytes
 	switch {
-	case len(src) == 0 || len(src)%rowBytes != 0:
-		return fmt.Errorf("kernels: packing %d bytes, want a multiple of a row's %d", len(src), rowBytes)
-	case row < 0 || row%lanes != 0 || row > m.Rows-n:
+	case row%lanes != 0:
 		return fmt.Errorf("kernels: packing rows %d to %d of %d, want a first row divisible by 16 and the last inside", row, row+n-1,
 			m.Rows)
 	case n%lanes != 0 && row+n != m.Rows:
 		return fmt.Errorf("kernels: packing %d rows before the matrix ends, want a multiple of 16", n)
 	}
-	group := groupBytes(&m)
+	group := groupBytes(m)
 	for r := 0; r < n; r += lanes {
 		to := dst[(row+r)/lanes*group:][:group]
 		C.tk_pack_group(C.int(m.Type), (*C.uint8_t)(&src[r*rowBytes]), C.size_t(rowBytes), C.int(min(lanes, n-r)),

@@ -13,7 +13,8 @@ import (
 
 var opNames = [...]string{"embed", "norm", "matmul", "bias", "angles", "rope", "store", "attention", "gate", "gather", "top", "gate",
 	"norm add", "head norm", "scale", "soft cap", "repeat", "copy", "attention", "join", "feed", "add silu", "blend",
-	"position scale", "add scaled"}
+	"position scale", "add scaled",
+	"gate", "choose experts", "experts", "join experts"}
 
 var _ kernels.Timed = (*runner)(nil)
 
@@ -64,8 +65,8 @@ func (r *runner) Times() (times []kernels.OpTime) {
 
 // kind names operation i and those chained to it, each kind once.
 func (r *runner) kind(i int) string {
-	if w := r.plan.list[i].w; r.plan.list[i].kind == opMatMul {
-		return opNames[opMatMul] + " " + r.plan.Weights[w].Type.String()
+	if o := &r.plan.list[i]; o.kind == opMatMul || o.kind == opExperts {
+		return opNames[o.kind] + " " + r.plan.Weights[o.w].Type.String()
 	}
 	var names []string
 	for _, o := range r.plan.list[i : i+1+int(r.ops[i].chain)] {

@@ -109,13 +109,14 @@ typedef struct {
     void (*rmsnorm)(const float *x, const float *w, int n, float eps, float *y);
     void (*silu_mul)(const float *g, const float *u, int n, float *y);
     void (*gelu_mul)(const float *g, const float *u, int n, float *y);
+    void (*clamped_mul)(const float *g, const float *u, int n, float *y);
     void (*blend)(const float *g, const float *x, int n, float *y);        // y = σ(g)·x + (1-σ(g))·y
     void (*soft_cap)(float *x, int n, float cap);                          // x = cap·tanh(x/cap)
     void (*rope)(float *x, const float *c, const float *s, int n, int halves);
     void (*narrow)(const float *x, int n, uint16_t *y);
     void (*attend)(const tk_attn *);
-    // Joins the parts of blocks, one behind the other, to out: (group, dim).
-    void (*join)(const float *part, int blocks, int group, int dim, float *out);
+    // Joins the parts of blocks, one behind the other, to out: (group, dim). sinks, if not NULL, are the scores of the heads' sinks.
+    void (*join)(const float *part, int blocks, int group, int dim, const float *sinks, float *out);
     float (*max)(const float *x, int n);                                   // NaN counts as -Inf
     float (*sum_exp)(const float *x, int n, float max);                    // NaN counts as -Inf
     int (*above)(const float *x, int from, int n, float limit);            // first i ≥ from with x[i] > limit, or n
@@ -136,9 +137,9 @@ int tk_reading_known(void);  // what is known to be best on this processor, or -
 void tk_read_product(int isa, const uint8_t *w, int ng, int k, float *out, const tk_qblock *q);
 
 void tk_generic_attend(const tk_attn *), tk_avx2_attend(const tk_attn *), tk_avx512_attend(const tk_attn *);
-void tk_generic_join(const float *part, int blocks, int group, int dim, float *out);
-void tk_avx2_join(const float *part, int blocks, int group, int dim, float *out);
-void tk_avx512_join(const float *part, int blocks, int group, int dim, float *out);
+void tk_generic_join(const float *part, int blocks, int group, int dim, const float *sinks, float *out);
+void tk_avx2_join(const float *part, int blocks, int group, int dim, const float *sinks, float *out);
+void tk_avx512_join(const float *part, int blocks, int group, int dim, const float *sinks, float *out);
 void tk_quantize_block(const float *x, float top, tk_qblock *q);  // top = max |x|, or larger; all but pair
 void tk_generic_quantize(const float *x, int n, tk_qblock *q, size_t stride);
 void tk_generic_quantize256(const float *x, int n, tk_qblock *q, size_t stride);
@@ -200,7 +201,7 @@ void tk_rope_angle(int32_t pos, double freq, float *c, float *s);
 typedef enum {
     TK_EMBED, TK_NORM, TK_MATMUL, TK_BIAS, TK_ANGLES, TK_ROPE, TK_STORE, TK_ATTEND, TK_SILU, TK_GATHER, TK_TOPK,
     TK_GELU, TK_NORM_ADD, TK_HEAD_NORM, TK_SCALE, TK_SOFT_CAP, TK_REPEAT, TK_COPY, TK_ATTEND_BLOCKS, TK_JOIN,
-    TK_FEED, TK_ADD_SILU, TK_BLEND, TK_POSITION_SCALE, TK_ADD_SCALED, TK_MEET,
+    TK_FEED, TK_ADD_SILU, TK_BLEND, TK_POSITION_SCALE, TK_ADD_SCALED, TK_CLAMPED, TK_CHOOSE, TK_EXPERTS, TK_JOIN_EXPERTS, TK_MEET,
     TK_PROBE_READ, TK_PROBE_INT, TK_PROBE_FLOAT
 } tk_kind;
 
@@ -226,9 +227,21 @@ typedef struct {
     int every, steps;  // TK_POSITION_SCALE: positions that share a factor, and how many factors vec has
     int side;         // TK_MATMUL, TK_ATTEND_BLOCKS: which part of a divided operation
     int shared, parts;  // TK_ATTEND_BLOCKS, TK_JOIN: kernels.AttendBlocks, and which of tk_prog.parts
+    int route, sigmoid, normed;  // of experts: which of tk_prog.routes; kernels.RouteOpt
+    size_t expert_bytes;  // TK_EXPERTS: from one expert's matrix to the next
     int units;        // of this pass
     int grain, most;  // of units that a thread claims at once: multiples of grain, and at most so many
 } tk_op;
+
+// Which experts the rows of a pass have chosen: kernels.Route. A slot is a choice, row·used + rank.
+typedef struct {
+    int experts, used;
+    int32_t *ids;              // (rows, used), best first
+    float *weights;            // (rows, used)
+    int32_t *slots, *first;    // those of expert e are slots[first[e]] to slots[first[e+1]-1], in order
+    int32_t *list, nlist;      // experts that the pass uses, ascending
+    int32_t left;              // rows that have not chosen yet
+} tk_route;
 
 typedef struct {
     int rows, nwanted, topk, left;
@@ -268,6 +281,7 @@ typedef struct {
     size_t spans_cap;
     float *part;                 // attention results of single blocks
     size_t part_cap;             // floats
+    tk_route *routes;
     tk_parts *parts;
     int nparts, blocks;          // the most blocks of a row of this pass
     tk_meeting *meeting;         // NULL: no other half
@@ -308,6 +322,15 @@ void tk_join_row(const tk_prog *, const tk_op *, int row);
 float *tk_part_at(const tk_prog *, int parts, int group, int row, int block, int head);  // o, largest score, sum; NULL for none
 void tk_share_parts(tk_prog *to, const tk_prog *from);  // makes two halves hand over in the same memory
 size_t tk_attend_floats(const tk_prog *);  // of scratch
+void tk_products(const tk_prog *, tk_mm, int type);  // all rows of m, whose p0 and p1 are filled in
+// The k best of n values by (value descending, index ascending); NaN counts as -Inf.
+void tk_best(const tk_kernels *, const float *x, int n, int k, int32_t *ids, float *best);
+void tk_choose(const tk_prog *, const tk_op *, int row, float *scratch);
+size_t tk_choose_floats(const tk_op *);
+void tk_experts(const tk_prog *, const tk_op *, int from, int to, float *scratch);
+size_t tk_experts_floats(const tk_prog *, const tk_op *);
+int tk_experts_used(const tk_prog *, const tk_op *);  // at most, by the rows of this pass
+void tk_join_experts(const tk_prog *, const tk_op *, int row, float *scratch);
 
 // Per-thread scratch of a program, in floats.
 size_t tk_scratch_floats(const tk_prog *);

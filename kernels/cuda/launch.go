@@ -31,7 +31,7 @@ func launches(items []item, first int) (all []launch) {
 func together(before []item, next *item) bool {
 	a := &before[0]
 	switch next.form {
-	case byRow, attending, joining, topChunks, topJoin:
+	case byRow, choosing, attending, joining, topChunks, topJoin:
 		return false
 	}
 	if a.kernel != next.kernel || a.c.wanted != next.c.wanted || a.c.cols != next.c.cols || len(next.writes) == 0 {
@@ -116,6 +116,10 @@ func (l *launch) shape(e extent, items []item) (kernel string, s Shape, ok bool)
 		return l.kernel, grid(heads, rows, l.count, threads, fillShared), true
 	case product:
 		return l.product(rows, items)
+	case choosing:
+		return l.kernel, grid(1, rows, 1, threads, fillShared+4*int(c.dim)), true
+	case expertProduct:
+		return l.experts(rows, items)
 	case storing:
 		return l.kernel, grid(int(c.kvHeads), rows, l.count, round(int(c.headDim), 32), 0), true
 	case attending:
@@ -129,6 +133,16 @@ func (l *launch) shape(e extent, items []item) (kernel string, s Shape, ok bool)
 		return l.kernel, grid(1, rows, 1, threads, fillShared+4*topChunk), true
 	}
 	return l.kernel, grid(blocks, rows, l.count, threads, fillShared), true
+}
+
+// experts has a block for each choice of a row in place of some rows.
+func (l *launch) experts(rows int, items []item) (string, Shape, bool) {
+	used, groups := 0, 0
+	for i := range items[:l.count] {
+		used, groups = max(used, int(items[i].c.used)), max(groups, (int(items[i].c.outputs)+group-1)/group)
+	}
+	warps := min(segments, (int(l.c.cols)+255)/256)
+	return l.kernel, Shape{Grid: [3]int{groups, rows * used, l.count}, Block: [3]int{group, warps, 1}, Shared: 2 * warps * group * 4}, true
 }
 
 func (l *launch) product(rows int, items []item) (string, Shape, bool) {

@@ -15,6 +15,8 @@ const (
 	byRow                // a block for each row
 	byHead               // a block for each head of a row
 	product
+	choosing
+	expertProduct
 	storing
 	attending
 	joining
@@ -46,6 +48,7 @@ type plan struct {
 
 	layout
 	bufs, vecs, freqs, tables, acts []int
+	routes, shares                  []int
 	ids, tops, ops, scratch         int
 	pairs                           int // that scratch has room for
 	items                           int
@@ -68,12 +71,13 @@ func newPlan(p *kernels.Program, pages int) (*plan, error) {
 	switch {
 	case len(p.States) > 0:
 		return nil, unsupported("recurrent state (layer %d: %s)", p.States[0].Layer, p.States[0].Kind)
-	case len(p.Routes) > 0:
-		return nil, unsupported("experts (%d of %d for each row)", p.Routes[0].Used, p.Routes[0].Experts)
 	case slices.Contains(p.Ops, kernels.Op(kernels.Meet{})):
 		return nil, unsupported("meeting of another device")
 	case p.MaxRows > mostRows:
 		return nil, unsupported("passes of %d rows (at most %d)", p.MaxRows, mostRows)
+	}
+	if err := checkRoutes(p); err != nil {
+		return nil, err
 	}
 	l := &plan{Program: p, formsOf: make([]forms, len(p.Activations)), turns: make([]int, len(p.Ops))}
 	if len(p.KV.Layers) > 0 {
@@ -99,8 +103,9 @@ func (l *plan) look(i int, o kernels.Op) {
 	l.items++
 	switch o := o.(type) {
 	case kernels.MatMul:
-		f, t := &l.formsOf[o.In], l.Weights[o.W].Type
-		f.int256, f.int8, f.f32 = f.int256 || t.Super(), f.int8 || t.Quantized() && !t.Super(), f.f32 || !t.Quantized()
+		l.read(o.In, l.Weights[o.W].Type)
+	case kernels.ExpertMatMul:
+		l.read(o.In, l.Weights[o.W].Type)
 	case kernels.RoPE:
 		same := func(r kernels.Rotation) bool {
 			return r.Magnitude == o.Rotation.Magnitude && slices.Equal(r.InvFreq, o.Rotation.InvFreq)
@@ -119,6 +124,12 @@ func (l *plan) look(i int, o kernels.Op) {
 		l.vocabulary = l.Buffers[o.Logits].Dim
 		l.items++
 	}
+}
+
+// read notes that products with weights of a type read an activation.
+func (l *plan) read(in kernels.Act, t kernels.Type) {
+	f := &l.formsOf[in]
+	f.int256, f.int8, f.f32 = f.int256 || t.Super(), f.int8 || t.Quantized() && !t.Super(), f.f32 || !t.Quantized()
 }
 
 func (l *plan) kept(layer int) kernels.KVLayer { return l.KV.Layers[l.KV.Kept(layer)] }
@@ -144,6 +155,9 @@ func (l *plan) place(pages int) {
 	for i, a := range l.Activations {
 		l.acts = append(l.acts, l.add(l.actBytes(i, l.most(a.Wanted))))
 	}
+	for _, r := range l.Routes {
+		l.routes, l.shares = append(l.routes, l.add(4*r.Used*l.MaxRows)), append(l.shares, l.add(4*r.Used*l.MaxRows))
+	}
 	l.ids = l.add(4 * kernels.MaxTop * l.MaxWanted * (1 + l.chunks()))
 	l.tops = l.add(4 * (kernels.MaxTop*(1+l.chunks()) + 2) * l.MaxWanted)
 	l.ops = l.add(l.items * opBytes)
@@ -167,6 +181,14 @@ func vecOf(o kernels.Op) []float32 {
 		return o.Weight
 	case kernels.AddBias:
 		return o.Bias
+	case kernels.ChooseExperts:
+		return o.Bias
+	case kernels.ExpertMatMul:
+		return o.Bias
+	case kernels.Attention:
+		return o.Sinks
+	case kernels.JoinBlocks:
+		return o.Sinks
 	case kernels.PositionScale:
 		return o.Factors
 	}
@@ -315,10 +337,7 @@ func (l *lowering) lower(i int) []item {
 	case kernels.Feed:
 		return []item{l.filling("feed", i, o.Out, o.In)}
 	case kernels.Gate:
-		kernel := "silu_gate"
-		if o.GELU {
-			kernel = "gelu_gate"
-		}
+		kernel := [...]string{kernels.SiLU: "silu_gate", kernels.GELU: "gelu_gate", kernels.ClampedSiLU: "clamped_gate"}[o.Curve]
 		return []item{l.filling(kernel, i, o.Out, o.Gate, o.Up)}
 	case kernels.RoPE:
 		return l.rope(o, i)
@@ -328,6 +347,8 @@ func (l *lowering) lower(i int) []item {
 		return []item{x}
 	case kernels.MatMul:
 		return []item{l.matmul(o, i)}
+	case kernels.ChooseExperts, kernels.ExpertMatMul, kernels.JoinExperts:
+		return []item{l.experts(o, i)}
 	case kernels.TopK:
 		return l.top(o, i)
 	}
@@ -387,10 +408,11 @@ func (l *lowering) attention(o kernels.Op, i int) []item {
 		x.c.scale, x.c.window, x.c.softCap = opt.Scale, int32(opt.Window), opt.SoftCap
 		return x
 	}
-	join := func(opt kernels.AttentionOpt, layer, heads int, out kernels.Act) item {
+	join := func(opt kernels.AttentionOpt, layer, heads int, out kernels.Act, sinks []float32) item {
 		x := item{kernel: "join", form: joining, weight: kernels.None, parts: kernels.None}
 		x.c = cOp{parts: l.at(l.scratch), dst: l.actOf(out), heads: int32(heads), window: int32(opt.Window)}
 		x.c.headDim = int32(l.kept(layer).Dim)
+		x.c.vec, x.c.biased = l.at(l.vecs[i]), flag(sinks != nil)
 		return x
 	}
 	switch o := o.(type) {
@@ -399,13 +421,13 @@ func (l *lowering) attention(o kernels.Op, i int) []item {
 		x.c.in, x.c.in2 = l.buf(o.K), l.buf(o.V)
 		return []item{x}
 	case kernels.Attention:
-		return []item{attend(o.AttentionOpt, o.Q, o.Layer, o.Heads), join(o.AttentionOpt, o.Layer, o.Heads, o.Out)}
+		return []item{attend(o.AttentionOpt, o.Q, o.Layer, o.Heads), join(o.AttentionOpt, o.Layer, o.Heads, o.Out, o.Sinks)}
 	case kernels.AttendBlocks:
 		x := attend(o.AttentionOpt, o.Q, o.Layer, o.Heads)
 		x.parts, x.c.side, x.c.shared = o.Out, int32(o.Side), int32(o.Shared)
 		return []item{x}
 	case kernels.JoinBlocks:
-		x := join(o.AttentionOpt, o.Layer, l.Parts[o.In].Heads, o.Out)
+		x := join(o.AttentionOpt, o.Layer, l.Parts[o.In].Heads, o.Out, o.Sinks)
 		x.parts = o.In
 		return []item{x}
 	}

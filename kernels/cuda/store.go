@@ -44,8 +44,6 @@ func (d *Device) NewWeights(p *kernels.Program) (kernels.Store, error) {
 func checkWeights(p *kernels.Program) error {
 	for i := range p.Weights {
 		switch w := &p.Weights[i]; {
-		case w.Experts > 0:
-			return unsupported("experts (weight %q has %d)", w.Name, w.Experts)
 		case w.Layout != kernels.Groups32:
 			return unsupported("weights in layout %q (weight %q): this device wants %q", w.Layout, w.Name, kernels.Groups32)
 		}
@@ -101,16 +99,37 @@ func (s *store) Pack(w kernels.W, row int, src []byte) error {
 		return errors.New("cuda: packing weights that are closed")
 	case n == 0 || len(src)%perRow != 0:
 		return fmt.Errorf("cuda: packing %d bytes, want a multiple of a row's %d", len(src), perRow)
-	case row < 0 || row%kernels.GroupRows != 0 || row > m.Rows-n:
+	case row < 0 || row > m.AllRows()-n:
+		return fmt.Errorf("cuda: packing rows %d to %d of %d, want a first row divisible by 16 and the last inside", row, row+n-1,
+			m.AllRows())
+	}
+	for n > 0 {
+		expert, from := row/m.Rows, row%m.Rows
+		part := min(n, m.Rows-from)
+		if err := s.packMatrix(m, s.at[w]+expert*m.Each(), from, src[:part*perRow]); err != nil {
+			return err
+		}
+		row, n, src = row+part, n-part, src[part*perRow:]
+	}
+	return nil
+}
+
+// packMatrix packs rows of the matrix that begins at a place.
+func (s *store) packMatrix(m *kernels.Weight, at, row int, src []byte) error {
+	elems, size := m.Type.Block()
+	perRow := m.Cols / elems * size
+	n := len(src) / perRow
+	switch {
+	case row%kernels.GroupRows != 0:
 		return fmt.Errorf("cuda: packing rows %d to %d of %d, want a first row divisible by 16 and the last inside", row, row+n-1, m.Rows)
 	case n%kernels.GroupRows != 0 && row+n != m.Rows:
 		return fmt.Errorf("cuda: packing %d rows before the matrix ends, want a multiple of 16", n)
 	}
-	bytes := m.Bytes() / ((m.Rows + group - 1) / group)
+	bytes := m.Each() / ((m.Rows + group - 1) / group)
 	for from := row; from < row+n; {
 		g := from / group
 		to := min((g+1)*group, row+n)
-		if err := s.packGroup(m, s.at[w]+g*bytes, bytes, from%group, src[(from-row)*perRow:(to-row)*perRow]); err != nil {
+		if err := s.packGroup(m, at+g*bytes, bytes, from%group, src[(from-row)*perRow:(to-row)*perRow]); err != nil {
 			return err
 		}
 		from = to

@@ -163,6 +163,7 @@ type attentionCase struct {
 	window                    int
 	softCap                   float32
 	kv                        kernels.KVType
+	sinks                     bool
 }
 
 var attentionCases = []attentionCase{
@@ -179,6 +180,8 @@ var attentionCases = []attentionCase{
 	{heads: 8, kvHeads: 2, dim: 64, most: 600, kv: kernels.KVQ8_0},
 	{heads: 5, kvHeads: 1, dim: 96, most: 400, kv: kernels.KVQ8_0, window: 257, softCap: 2},
 	{heads: 70, kvHeads: 1, dim: 16, most: 80},
+	{heads: 8, kvHeads: 2, dim: 40, most: 600, sinks: true},
+	{heads: 4, kvHeads: 1, dim: 32, most: 500, window: 8, sinks: true, kv: kernels.KVQ8_0},
 	{heads: 1, kvHeads: 1, dim: 160, most: 300, kv: kernels.KVQ8_0, hostile: true},
 }
 
@@ -206,9 +209,14 @@ func newAttention(t *testing.T, devices []kernels.Device, s attentionCase, share
 	p.KV = kernels.UniformKV(2, s.kvHeads, s.dim, s.kv)
 	a := &attentionRig{q: p.Buf(n), k: p.Buf(kv), v: p.Buf(kv), out: p.Buf(n), divided: p.Buf(n)}
 	act, w := p.Act(n), weight(p, kernels.F32, n, n)
+	var sinks []float32
+	if s.sinks { // above and below the scores, and far away
+		sinks = RandomFloats(rng(uint64(n)), s.heads, false)
+		sinks[0], sinks[1], sinks[2] = 30, -200, float32(math.Inf(-1))
+	}
 	p.StoreKV(a.k, a.v, attentionLayer)
 	if shared < 0 {
-		p.Attention(a.q, attentionLayer, s.heads, opt, act)
+		p.Add(kernels.Attention{AttentionOpt: opt, Q: a.q, Layer: attentionLayer, Heads: s.heads, Out: act, Sinks: sinks})
 		p.MatMul(w, act, a.out, kernels.MatMulOpt{})
 	} else {
 		p.Parts = []kernels.PartShape{{Heads: s.heads, Dim: s.dim}}
@@ -217,7 +225,7 @@ func newAttention(t *testing.T, devices []kernels.Device, s attentionCase, share
 		p.Stage("right")
 		p.Add(kernels.AttendBlocks{AttentionOpt: opt, Q: a.q, Layer: attentionLayer, Heads: s.heads, Side: kernels.Right, Shared: shared})
 		p.Stage("join")
-		p.Add(kernels.JoinBlocks{AttentionOpt: opt, Layer: attentionLayer, Out: act})
+		p.Add(kernels.JoinBlocks{AttentionOpt: opt, Layer: attentionLayer, Out: act, Sinks: sinks})
 		p.MatMul(w, act, a.out, kernels.MatMulOpt{})
 	}
 	a.rig = newRig(t, devices, p, [][]byte{identity(n)}, attentionPages)

@@ -91,15 +91,6 @@ func unsupported(t *testing.T, devices []kernels.Device) {
 			p.States = []kernels.State{{Layer: 3, Kind: "delta net", Floats: 64}}
 			p.Add(kernels.Recur{In: []kernels.Buf{p.Buf(64)}, Out: p.Buf(64)})
 		},
-		"experts (2 of 8 for each row)": func(p *kernels.Program) {
-			p.Routes = []kernels.RouteShape{{Experts: 8, Used: 2}}
-			p.Add(kernels.ChooseExperts{Logits: p.Buf(8)})
-		},
-		`experts (weight "blk.0.ffn_up_exps" has 8)`: func(p *kernels.Program) {
-			p.Routes = []kernels.RouteShape{{Experts: 8, Used: 2}}
-			w := p.Weight(kernels.Weight{Name: "blk.0.ffn_up_exps", Type: kernels.Q8_0, Rows: 32, Cols: 64, Experts: 8})
-			p.Add(kernels.ExpertMatMul{W: w, In: p.Buf(64), Out: p.Buf(64)})
-		},
 		"compressed keys and values (layer 1)": func(p *kernels.Program) {
 			p.KV = kernels.KVShape{Layers: []kernels.KVLayer{{Heads: 1, Dim: 8}, {Latent: 64, Rotated: 16}}}
 			p.StoreKV(p.Buf(16), p.Buf(64), 1)

@@ -6,8 +6,8 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// Fingerprint runs a network, norms of heads and a TopK of many values on a device, and returns all that they computed: what a mistake in
-// a kernel would change. It returns nil if the device fails.
+// Fingerprint runs a network, norms of heads, a TopK of many values and a mixture of experts on a device, and returns all that they
+// computed: what a mistake in a kernel would change. It returns nil if the device fails.
 func Fingerprint(t testing.TB, d kernels.Device) (all []float32) {
 	t.Helper()
 	r := rng(31)
@@ -34,7 +34,24 @@ func Fingerprint(t testing.TB, d kernels.Device) (all []float32) {
 	if own.runner.Run(&kernels.Pass{Rows: rows, Wanted: []int32{0, 1, 2}, TopK: 20}) != nil {
 		return nil
 	}
-	return append(append(all, own.get(b, rows)...), tops(own, rows)...)
+	all = append(append(all, own.get(b, rows)...), tops(own, rows)...)
+	return append(all, mixed(t, d)...)
+}
+
+// mixed returns what a mixture of experts gives, which are chosen by scores of their own.
+func mixed(t testing.TB, d kernels.Device) []float32 {
+	const rows = 5
+	r := rng(32)
+	m := newMixture(r, rows, 40, 3, 64, 32, [2]kernels.Type{kernels.Q8_0, kernels.Q4_0}, kernels.SiLU, true)
+	m.p.Ops[0] = kernels.ChooseExperts{RouteOpt: kernels.RouteOpt{Sigmoid: true, Normed: true}, Logits: m.logits}
+	own := compile(t, d, m.p, m.Data, nil)
+	own.set(m.x, RandomFloats(r, rows*m.dim, false))
+	own.set(m.logits, RandomFloats(r, rows*m.n, false))
+	own.set(m.hidden, make([]float32, rows*m.dim))
+	if own.runner.Run(&kernels.Pass{Rows: rows}) != nil {
+		return nil
+	}
+	return own.get(m.hidden, rows)
 }
 
 // tops returns what TopK found in each wanted row.

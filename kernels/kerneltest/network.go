@@ -179,6 +179,8 @@ type ring struct {
 	mem  []byte
 	held int // stage, or -1
 	log  []int
+	// experts are those that were asked for last; nil: all
+	experts []int32
 }
 
 func newRing(t testing.TB, m *machine, all kernels.Weights) *ring {
@@ -196,7 +198,8 @@ func newRing(t testing.TB, m *machine, all kernels.Weights) *ring {
 
 func (r *ring) Resident() bool { return false }
 
-func (r *ring) Acquire(stage int, _ []int32) (views [][]byte, err error) {
+// Acquire copies a stage's weights. Of experts that are not asked for it leaves what no weight is.
+func (r *ring) Acquire(stage int, experts []int32) (views [][]byte, err error) {
 	if r.held >= 0 {
 		return nil, fmt.Errorf("stage %d acquired while stage %d is held", stage, r.held)
 	}
@@ -205,9 +208,17 @@ func (r *ring) Acquire(stage int, _ []int32) (views [][]byte, err error) {
 		return nil, err
 	}
 	at := 0
-	for _, b := range all {
-		views = append(views, r.mem[at:at+len(b):at+len(b)])
-		copy(r.mem[at:], b)
+	for i, b := range all {
+		view := r.mem[at : at+len(b) : at+len(b)]
+		views = append(views, view)
+		if w := &r.p.Weights[r.p.StageWeights(stage)[i]]; w.Experts > 0 && experts != nil {
+			for _, e := range experts {
+				copy(view[int(e)*w.Each():][:w.Each()], b[int(e)*w.Each():])
+			}
+			r.experts = experts
+		} else {
+			copy(view, b)
+		}
 		at += (len(b) + 63) &^ 63
 	}
 	r.all.Release(stage)

@@ -73,14 +73,15 @@ func softCap(t *testing.T, devices []kernels.Device) {
 	}
 }
 
-// gates: SiLU and GELU times up.
+// gates: every curve times up.
 func gates(t *testing.T, devices []kernels.Device) {
 	const n = 1056
-	for name, plan := range map[string]func(p *kernels.Program, gate, up kernels.Buf, out kernels.Act){
-		"silu": (*kernels.Program).SiLUMul, "gelu": (*kernels.Program).GELUMul,
-	} {
+	for curve := kernels.SiLU; curve <= kernels.ClampedSiLU; curve++ {
 		r := rng(3)
 		g, u := RandomFloats(r, n, true), RandomFloats(r, n, false)
+		for i := range u[:n/4] {
+			u[i] *= 8
+		}
 		for i := range g {
 			if i >= 64 {
 				g[i] *= float32(math.Exp(r.Float64() * 5))
@@ -91,13 +92,13 @@ func gates(t *testing.T, devices []kernels.Device) {
 		}
 		p := kernels.NewProgram(1, 0)
 		gate, up, out, act := p.Buf(n), p.Buf(n), p.Buf(n), p.Act(n)
-		plan(p, gate, up, act)
+		p.Add(kernels.Gate{Curve: curve, Gate: gate, Up: up, Out: act})
 		p.MatMul(weight(p, kernels.F32, n, n), act, out, kernels.MatMulOpt{})
 		m := newRig(t, devices, p, [][]byte{identity(n)}, 0)
 		m.set(gate, g)
 		m.set(up, u)
 		m.run(&kernels.Pass{Rows: 1})
-		m.same(name, out, 1)
+		m.same(fmt.Sprint("curve ", curve), out, 1)
 	}
 }
 

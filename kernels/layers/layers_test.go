@@ -175,11 +175,11 @@ func TestFit(t *testing.T) {
 	if _, err := with(65<<20).Fit(&one, pages); err == nil || !strings.Contains(err.Error(), "--gpu-memory is 65.0 MiB, but") {
 		t.Errorf("a budget above what is free: %v", err)
 	}
-	d, err := with(1<<20).Fit(&one, 100)
+	d, err := with(5<<18).Fit(&one, 100)
 	if err != nil {
 		t.Fatal(err)
 	}
-	few, err := with(1<<20).Fit(&one, 8)
+	few, err := with(5<<18).Fit(&one, 8)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,8 +24,8 @@ type Row struct{ X, Scales []float32 }
 // larger than anything), weights Exp(s-m), their sum in 16 lanes by position mod 16, and Σ weight·v by FMA in
 // order of position (Q8_0: the weight times the scale, rounded, and the code). Positions outside the window are left out, and
 // so are blocks wholly outside it. Then the blocks enter in order with weight Exp(m - largest m), by FMA, and the result is divided.
-func Attention(q []float32, keys, values []Row, opt AttentionOpt, out []float32) {
-	var parts []Part
+// Parts that are given enter before the blocks: that of a Sink.
+func Attention(q []float32, keys, values []Row, opt AttentionOpt, out []float32, parts ...Part) {
 	for b := FirstBlock(len(keys), opt); b*Block < len(keys); b++ {
 		parts = append(parts, AttendBlock(q, keys, values, b, opt))
 	}
@@ -37,6 +37,9 @@ type Part struct {
 	Max, Sum float32
 	O        []float32
 }
+
+// Sink is the part of a score that has no value, for heads of dim elements.
+func Sink(score float32, dim int) Part { return Part{score, 1, make([]float32, dim)} }
 
 // first returns the first position that position n-1 sees.
 func first(n int, opt AttentionOpt) int {

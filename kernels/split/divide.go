@@ -112,11 +112,13 @@ func (d *divider) add(o kernels.Op) {
 	switch o := o.(type) {
 	case kernels.MatMul:
 		d.matmul(o)
+	case kernels.ExpertMatMul:
+		d.experts(o)
 	case kernels.Attention:
 		d.attention(o)
 	case kernels.StoreKV:
 		d.do(leftOnly(o), append(inputs(o), touch{place: kv, writes: true})...)
-	case kernels.RMSNorm, kernels.Gate, kernels.Feed:
+	case kernels.RMSNorm, kernels.Gate, kernels.Feed, kernels.ChooseExperts: // each side knows what was chosen
 		d.do(both(o), inputs(o)...)
 	case kernels.TopK:
 		d.do(leftOnly(o), inputs(o)...)
@@ -144,6 +146,20 @@ func (d *divider) matmul(o kernels.MatMul) {
 	d.do([2]kernels.Op{left, right}, t)
 }
 
+// experts divides the outputs of every expert.
+func (d *divider) experts(o kernels.ExpertMatMul) {
+	r := kernels.Range{To: d.halves[0].Weights[o.W].Rows}
+	if r.To <= kernels.GroupRows {
+		d.do(leftOnly(o), writes(o.Out))
+		return
+	}
+	left, right := o, o
+	left.Side, right.Side = kernels.Left, kernels.Right
+	t := writes(o.Out)
+	t.divided, t.outputs = true, r
+	d.do([2]kernels.Op{left, right}, t)
+}
+
 // attention divides an attention into blocks, which both then join, each for its own activation.
 func (d *divider) attention(o kernels.Attention) {
 	var all kernels.Parts
@@ -158,7 +174,8 @@ func (d *divider) attention(o kernels.Attention) {
 	}
 	d.do([2]kernels.Op{attend(kernels.Left), attend(kernels.Right)},
 		append(inputs(o), touch{place: kv}, touch{place: partsOf(all), writes: true, divided: true})...)
-	d.do(both(kernels.JoinBlocks{AttentionOpt: o.AttentionOpt, In: all, Layer: o.Layer, Out: o.Out}), touch{place: partsOf(all)})
+	join := kernels.JoinBlocks{AttentionOpt: o.AttentionOpt, In: all, Layer: o.Layer, Out: o.Out, Sinks: o.Sinks}
+	d.do(both(join), touch{place: partsOf(all)})
 }
 
 // shared is how many KV heads of the block at the cut are the left's.

@@ -41,8 +41,9 @@ type own struct {
 
 // outputs are columns of a buffer, of which each device computes some.
 type outputs struct {
-	buf  kernels.Buf
-	cols kernels.Range
+	buf   kernels.Buf
+	cols  kernels.Range
+	times int // as often, one after the other: for each expert of a row
 }
 
 // touched reports whether an operation reads or changes outputs that are still to be handed over.
@@ -97,6 +98,10 @@ func alone(o kernels.Op) kernels.Op {
 		m.Concurrent = false
 		return m
 	}
+	if m, ok := o.(kernels.ExpertMatMul); ok {
+		m.Concurrent = false
+		return m
+	}
 	return o
 }
 
@@ -112,7 +117,16 @@ func (h *half) add(o kernels.Op, side int) {
 		}
 		o.Outputs, o.Side = r, [2]kernels.Side{kernels.Left, kernels.Right}[side]
 		q.Add(o)
-		mine.outs = append(mine.outs, outputs{o.Out, r})
+		mine.outs = append(mine.outs, outputs{o.Out, r, 1})
+	case kernels.ExpertMatMul:
+		r := kernels.Range{To: q.Weights[o.W].Rows}
+		if r.To <= kernels.GroupRows {
+			q.Add(o)
+			return
+		}
+		o.Side = [2]kernels.Side{kernels.Left, kernels.Right}[side]
+		q.Add(o)
+		mine.outs = append(mine.outs, outputs{o.Out, r, q.Routes[o.Route].Used})
 	case kernels.Attention:
 		kept := q.KV.Layers[q.KV.Kept(o.Layer)]
 		q.Parts = append(q.Parts[:len(q.Parts):len(q.Parts)], kernels.PartShape{Heads: o.Heads, Dim: kept.Dim})
@@ -121,7 +135,8 @@ func (h *half) add(o kernels.Op, side int) {
 			Side: [2]kernels.Side{kernels.Left, kernels.Right}[side], Shared: shared(kept.Heads), Out: mine.parts})
 		q.Stages = append(q.Stages, kernels.Stage{Name: "join", First: len(q.Ops)})
 		h.own = append(h.own, own{parts: kernels.None, at: mine.at})
-		q.Add(kernels.JoinBlocks{AttentionOpt: o.AttentionOpt, In: kernels.Parts(len(q.Parts) - 1), Layer: o.Layer, Out: o.Out})
+		q.Add(kernels.JoinBlocks{AttentionOpt: o.AttentionOpt, In: kernels.Parts(len(q.Parts) - 1), Layer: o.Layer, Out: o.Out,
+			Sinks: o.Sinks})
 	default:
 		q.Add(o)
 	}
@@ -311,6 +326,16 @@ func (r *exchanger) Row(b kernels.Buf, i int) []float32 {
 }
 
 func (r *exchanger) Top(i int) kernels.Top { return r.runners[0].Top(i) }
+
+// Chosen returns what either device tells: both have chosen.
+func (r *exchanger) Chosen(of kernels.Route, row int) []int32 {
+	for _, x := range r.runners {
+		if ids := chosen(x, of, row); ids != nil {
+			return ids
+		}
+	}
+	return nil
+}
 
 // Part returns nothing: the whole program has no divided attention.
 func (r *exchanger) Part(kernels.Parts, int, int, int) kernels.Part { return kernels.Part{} }

@@ -14,8 +14,12 @@ func (r *exchanger) handOver(from, to int) error {
 		if to == 1 && !r.live[r.stage+1][x.buf] {
 			continue
 		}
-		if err := r.handRows(from, to, x.buf, r.rows(x.buf), x.cols.Part(side, r.pass.Left)); err != nil {
-			return err
+		part := x.cols.Part(side, r.pass.Left)
+		for i := range x.times {
+			at := i * x.cols.To
+			if err := r.handRows(from, to, x.buf, r.rows(x.buf), kernels.Range{From: at + part.From, To: at + part.To}); err != nil {
+				return err
+			}
 		}
 	}
 	if mine.parts == kernels.None {

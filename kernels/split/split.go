@@ -139,6 +139,19 @@ func (d *Device) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache)
 	return &runner{Runner: r, dev: d}, nil
 }
 
+var _, _ kernels.Routed = (*runner)(nil), (*exchanger)(nil)
+
+// chosen returns the experts of a row, nil where a runner does not tell.
+func chosen(r kernels.Runner, of kernels.Route, row int) []int32 {
+	if x, tells := r.(kernels.Routed); tells {
+		return x.Chosen(of, row)
+	}
+	return nil
+}
+
+// Chosen returns what the left half has chosen.
+func (r *runner) Chosen(of kernels.Route, row int) []int32 { return chosen(r.Runner, of, row) }
+
 // runner divides each pass as the plan says.
 type runner struct {
 	kernels.Runner

@@ -22,6 +22,8 @@ struct Op {
     unsigned char *kv;       // pages of the cache
     int *ids;                // of TopK: see top.h
     float *tops;
+    int *route;              // (rows, used): the experts that each row chose
+    float *shares;           // their weights
     long long page_bytes, head_bytes, layer_at, values, value_scales;
     Act src, dst;
     int wanted, dim;            // rows are the wanted ones; columns of the output
@@ -31,6 +33,8 @@ struct Op {
     int heads, head_dim, turned, halves;
     int kv_heads, kv_q8, value_row, window, side, shared;
     int chunks, most_wanted;    // of TopK
+    int used, sigmoid, normed;  // of experts: kernels.RouteShape, RouteOpt
+    int biased;                 // vec is there: bias of experts, sinks of attention
     int every, steps;           // positions that share a factor of vec, and how many it has
     float eps, scale, softcap, magnitude;
 };

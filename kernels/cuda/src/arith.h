@@ -46,6 +46,13 @@ static __device__ __forceinline__ float gelu_mul(float g, float u) {
     return g / (1.0f + exp_of(-z)) * u;
 }
 
+static __device__ __forceinline__ float clamped_mul(float g, float u) {
+    if (g > 7.0f) g = 7.0f;
+    if (u > 7.0f) u = 7.0f;
+    if (u < -7.0f) u = -7.0f;
+    return g / (1.0f + exp_of(-(1.702f * g))) * (u + 1.0f);
+}
+
 // add16 adds what 16 neighbouring lanes hold, in the order of ref.Reduce; the first of them gets the sum.
 static __device__ __forceinline__ float add16(float a) {
     for (int n = 8; n > 0; n /= 2) a += __shfl_down_sync(0xffffffffu, a, n);

@@ -185,6 +185,11 @@ KERNEL join(const Op *op, const Pass *pass) {
             float x = part[i * step + dim];
             if (x > m) m = x;
         }
+        if (op->biased) {  // a sink comes before the blocks: it has a share of the sum alone
+            float sink = op->vec[k / dim];
+            if (sink > m) m = sink;
+            sum = exp_of(sink - m);
+        }
         for (int i = b; i < blocks; i++) {
             float c = exp_of(part[i * step + dim] - m);
             sum = __fmaf_rn(c, part[i * step + dim + 1], sum);

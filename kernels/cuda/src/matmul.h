@@ -12,17 +12,22 @@ static __device__ __forceinline__ int cut_of(int from, int to, int left) {
 // multiply: each warp takes a segment, each of its threads an output, for R rows. The segments' sums then enter the totals in order. A
 // launch has (groups of 32 outputs, rows/R, operations) blocks of (32, segments) threads, at most MOST_SEGMENTS segments, and for each of
 // these R · 64 floats of shared memory.
-template <class T, int R>
+//
+// With EXPERTS a row is a choice, (row, rank) of the pass: it has the weights of its expert, and R is 1.
+template <class T, int R, int EXPERTS>
 static __device__ void multiply(const Op *op, const Pass *pass) {
     SHARED(float, parts);  // (2, segments, R, 32): of this round and, while it is read, of the next
     op += blockIdx.z;
-    int lane = threadIdx.x, warp = threadIdx.y, warps = blockDim.y, rows = rows_of(op, pass), row0 = blockIdx.y * R;
+    int lane = threadIdx.x, warp = threadIdx.y, warps = blockDim.y, row0 = blockIdx.y * R;
+    int rows = rows_of(op, pass) * (EXPERTS ? op->used : 1);
     int from = op->from, to = op->to, cut = cut_of(from, to, pass->left);
     if (op->side == 1) to = cut;
     if (op->side == 2) from = cut;
     int group = from / 32 + blockIdx.x, out = group * 32 + lane, segments = (op->cols + 255) / 256;
     if (group * 32 >= to || row0 >= rows) return;
     const unsigned char *w = op->w + (size_t)group * segments * segment_bytes<T>();
+    int expert = EXPERTS ? op->route[row0] : 0, shared = EXPERTS && op->src.dim == op->cols;  // by a row's choices: its activation
+    w += (size_t)expert * ((op->outputs + 31) / 32) * segments * segment_bytes<T>();
     float total[R] = {};
     for (int s0 = 0, round = 0; s0 < segments; s0 += warps, round ^= 1) {
         float *part = parts + round * warps * R * 32;
@@ -32,7 +37,8 @@ static __device__ void multiply(const Op *op, const Pass *pass) {
             const Act &a = op->src;
 #pragma unroll
             for (int r = 0; r < R; r++) {
-                size_t at = (size_t)min(row0 + r, rows - 1) * op->cols + 256 * seg;
+                int row = min(row0 + r, rows - 1);
+                size_t at = (size_t)(shared ? row / op->used : row) * op->cols + 256 * seg;
                 if (T::FLOAT) {
                     in.x[r] = a.x + at;
                     continue;
@@ -55,8 +61,8 @@ static __device__ void multiply(const Op *op, const Pass *pass) {
             for (int s = 0; s < min(warps, segments - s0); s++) {
                 float x = part[(s * R + r) * 32 + lane];
                 if (T::SUPER) {
-                    int row = min(row0 + r, rows - 1);
-                    total[i] = __fmaf_rn(x, op->src.scale256[(size_t)row * segments + s0 + s], total[i]);
+                    int row = min(row0 + r, rows - 1), at = shared ? row / op->used : row;
+                    total[i] = __fmaf_rn(x, op->src.scale256[(size_t)at * segments + s0 + s], total[i]);
                 } else {
                     total[i] += x;
                 }
@@ -68,16 +74,18 @@ static __device__ void multiply(const Op *op, const Pass *pass) {
     for (int i = 0; i < R; i++) {
         int r = warp + i * warps;
         if (r >= R || row0 + r >= rows) break;
-        float *y = op->out + (size_t)(row0 + r) * op->dim + out;
+        float *y = op->out + (size_t)(row0 + r) * (EXPERTS ? op->outputs : op->dim) + out;
+        if (EXPERTS && op->biased) total[i] += op->vec[(size_t)expert * op->outputs + out];
         *y = op->add ? *y + total[i] : total[i];
     }
 }
 
 #define MATMUL(name, type)                                                                       \
-    KERNEL mm_##name##_1(const Op *op, const Pass *pass) { multiply<type, 1>(op, pass); }        \
-    KERNEL mm_##name##_2(const Op *op, const Pass *pass) { multiply<type, 2>(op, pass); }        \
-    KERNEL mm_##name##_4(const Op *op, const Pass *pass) { multiply<type, 4>(op, pass); }        \
-    KERNEL mm_##name##_8(const Op *op, const Pass *pass) { multiply<type, 8>(op, pass); }
+    KERNEL mm_##name##_1(const Op *op, const Pass *pass) { multiply<type, 1, 0>(op, pass); }     \
+    KERNEL mm_##name##_2(const Op *op, const Pass *pass) { multiply<type, 2, 0>(op, pass); }     \
+    KERNEL mm_##name##_4(const Op *op, const Pass *pass) { multiply<type, 4, 0>(op, pass); }     \
+    KERNEL mm_##name##_8(const Op *op, const Pass *pass) { multiply<type, 8, 0>(op, pass); }     \
+    KERNEL experts_##name(const Op *op, const Pass *pass) { multiply<type, 1, 1>(op, pass); }
 
 // embed has a block of THREADS for each 256 columns of a row.
 template <class T>

@@ -109,6 +109,8 @@ KERNEL feed(const Op *op, const Pass *pass) { FILL(op->in[at]); }
 KERNEL silu_gate(const Op *op, const Pass *pass) { FILL(silu_mul(op->in[at], op->in2[at])); }
 KERNEL gelu_gate(const Op *op, const Pass *pass) { FILL(gelu_mul(op->in[at], op->in2[at])); }
 
+KERNEL clamped_gate(const Op *op, const Pass *pass) { FILL(clamped_mul(op->in[at], op->in2[at])); }
+
 // angles fills the table of a rotation: columns are the pairs of elements that turn.
 KERNEL angles(const Op *op, const Pass *pass) {
     FOR_COLUMN(row, k);

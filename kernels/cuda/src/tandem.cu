@@ -4,6 +4,7 @@
 #include "matmul.h"
 #include "attention.h"
 #include "top.h"
+#include "experts.h"
 #include "probe.h"
 
 // sizes tells the Go side that both mean the same structures.

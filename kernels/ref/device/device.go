@@ -41,8 +41,6 @@ func check(p *kernels.Program) error {
 	}
 	for i := range p.Weights {
 		switch w := &p.Weights[i]; {
-		case w.Experts > 0:
-			return unsupported("experts (weight %q has %d)", w.Name, w.Experts)
 		case w.Layout != kernels.Rows:
 			return unsupported("weights in layout %q (weight %q): this device wants %q", w.Layout, w.Name, kernels.Rows)
 		}
@@ -52,9 +50,6 @@ func check(p *kernels.Program) error {
 	}
 	if len(p.States) > 0 {
 		return unsupported("recurrent state (layer %d: %s)", p.States[0].Layer, p.States[0].Kind)
-	}
-	if len(p.Routes) > 0 {
-		return unsupported("experts (%d of %d for each row)", p.Routes[0].Used, p.Routes[0].Experts)
 	}
 	if slices.Contains(p.Ops, kernels.Op(kernels.Meet{})) {
 		return unsupported("meeting of another device")
@@ -139,9 +134,10 @@ func (s *store) Pack(w kernels.W, row int, src []byte) error {
 	if w < 0 || int(w) >= len(s.data) {
 		return fmt.Errorf("ref: rows of weight %d of %d", int(w), len(s.data))
 	}
-	size := len(s.data[w]) / s.weights[w].Rows
-	if len(src) == 0 || len(src)%size != 0 || row < 0 || row+len(src)/size > s.weights[w].Rows {
-		return fmt.Errorf("ref: %d bytes from row %d of %d rows of %d bytes", len(src), row, s.weights[w].Rows, size)
+	rows := s.weights[w].AllRows()
+	size := len(s.data[w]) / rows
+	if len(src) == 0 || len(src)%size != 0 || row < 0 || row+len(src)/size > rows {
+		return fmt.Errorf("ref: %d bytes from row %d of %d rows of %d bytes", len(src), row, rows, size)
 	}
 	copy(s.data[w][row*size:], src)
 	return nil

@@ -18,6 +18,7 @@ type runner struct {
 	bufs    [][]float32
 	acts    [][]float32
 	parts   []parts
+	routes  []route
 	tops    []kernels.Top
 	pass    *kernels.Pass
 	closed  bool
@@ -34,7 +35,7 @@ func (*Device) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache) (
 	if err := check(p); err != nil {
 		return nil, err
 	}
-	r := &runner{Program: p, weights: w, parts: make([]parts, len(p.Parts))}
+	r := &runner{Program: p, weights: w, parts: make([]parts, len(p.Parts)), routes: make([]route, len(p.Routes))}
 	pages := 0
 	if len(p.KV.Layers) > 0 {
 		var ok bool
@@ -106,7 +107,7 @@ func (r *runner) Stage(i int) error {
 	}
 	data := make([][]byte, len(r.Weights))
 	if ws := r.StageWeights(i); len(ws) > 0 {
-		all, err := r.weights.Acquire(i, nil)
+		all, err := r.weights.Acquire(i, r.chosenFor(i))
 		if err != nil {
 			return fmt.Errorf("ref: weights of %s: %w", r.StageName(i), err)
 		}
@@ -193,10 +194,8 @@ func (r *runner) run(o kernels.Op, data [][]byte) {
 			}
 		})
 	case kernels.Gate:
-		gate := ref.SiLUMul
-		if o.GELU {
-			gate = ref.GELUMul
-		}
+		gate := [...]func(g, u, y []float32){kernels.SiLU: ref.SiLUMul, kernels.GELU: ref.GELUMul,
+			kernels.ClampedSiLU: ref.ClampedSiLUMul}[o.Curve]
 		r.each(o.Gate, func(i int, g []float32) { gate(g, r.row(o.Up, i), r.act(o.Out, i)) })
 	case kernels.Feed:
 		r.each(o.In, func(i int, x []float32) { copy(r.act(o.Out, i), x) })
@@ -208,6 +207,8 @@ func (r *runner) run(o kernels.Op, data [][]byte) {
 		r.each(o.Gate, func(i int, g []float32) { ref.Blend(g, r.row(o.In, i), r.row(o.Out, i)) })
 	case kernels.MatMul:
 		r.matmul(o, data[o.W])
+	case kernels.ChooseExperts, kernels.ExpertMatMul, kernels.JoinExperts:
+		r.experts(o, data)
 	case kernels.Gather:
 		r.each(o.Out, func(i int, out []float32) { copy(out, r.row(o.In, int(r.pass.Wanted[i]))) })
 	case kernels.TopK:
@@ -263,7 +264,8 @@ func (r *runner) attention(o kernels.Op) {
 	switch o := o.(type) {
 	case kernels.Attention:
 		r.heads(o.Q, o.Layer, o.Heads, func(row, _, head int, q []float32, keys, values []ref.Row) {
-			ref.Attention(q, keys, values, ref.AttentionOpt(o.AttentionOpt), r.act(o.Out, row)[head*len(q):][:len(q)])
+			ref.Attention(q, keys, values, ref.AttentionOpt(o.AttentionOpt), r.act(o.Out, row)[head*len(q):][:len(q)],
+				sink(o.Sinks, head, len(q))...)
 		})
 	case kernels.AttendBlocks:
 		r.heads(o.Q, o.Layer, o.Heads, func(row, kvHead, head int, q []float32, keys, values []ref.Row) {
@@ -283,7 +285,7 @@ func (r *runner) attention(o kernels.Op) {
 		r.rows(false, func(row int) {
 			n := int(r.pass.Pos[row]) + 1
 			for head := range s.Heads {
-				var all []ref.Part
+				all := sink(o.Sinks, head, s.Dim)
 				for b := ref.FirstBlock(n, ref.AttentionOpt(o.AttentionOpt)); b*kernels.Block < n; b++ {
 					all = append(all, *r.part(o.In, row, b, head))
 				}
@@ -291,6 +293,14 @@ func (r *runner) attention(o kernels.Op) {
 			}
 		})
 	}
+}
+
+// sink returns the part of a head's sink, or none.
+func sink(sinks []float32, head, dim int) []ref.Part {
+	if sinks == nil {
+		return nil
+	}
+	return []ref.Part{ref.Sink(sinks[head], dim)}
 }
 
 // mine reports whether an operation computes a row's block for a KV head.

@@ -1,0 +1,52 @@
+package cuda
+
+import "github.com/tandem-llm/tandem/kernels"
+
+// mostExperts bounds a choice: a block of threads keeps a score for each in its shared memory.
+const mostExperts = 8192
+
+// checkRoutes refuses choices that the kernels cannot make.
+func checkRoutes(p *kernels.Program) error {
+	for _, r := range p.Routes {
+		if r.Experts > mostExperts || r.Used*p.MaxRows > mostChoices {
+			return unsupported("experts (%d of %d for each of %d rows; at most %d, and %d choices)", r.Used, r.Experts, p.MaxRows,
+				mostExperts, mostChoices)
+		}
+	}
+	return nil
+}
+
+// mostChoices bounds those of a pass: a launch has at most 65535 rows of blocks.
+const mostChoices = 1<<16 - 1
+
+// experts lowers what chooses experts and computes with them.
+func (l *lowering) experts(o kernels.Op, i int) (x item) {
+	routed := func(x *item, r kernels.Route) {
+		x.c.route, x.c.shares, x.c.used = l.at(l.routes[r]), l.at(l.shares[r]), int32(l.Routes[r].Used)
+	}
+	switch o := o.(type) {
+	case kernels.ChooseExperts:
+		x = l.elementwise("choose_experts", i, o.Logits)
+		x.reads, x.writes = x.writes, nil
+		x.form, x.c.in, x.c.out = choosing, x.c.out, 0
+		x.c.sigmoid, x.c.normed, x.c.biased, x.c.scale = flag(o.Sigmoid), flag(o.Normed), flag(o.Bias != nil), o.Scale
+		routed(&x, o.Out)
+	case kernels.ExpertMatMul:
+		w := &l.Weights[o.W]
+		x = l.elementwise("experts_"+kernelOf(w.Type), i, o.Out)
+		x.form, x.weight, x.c.src, x.c.cols, x.c.outputs = expertProduct, o.W, l.actOf(o.In), int32(w.Cols), int32(w.Rows)
+		x.c.to, x.c.side, x.c.biased = int32(w.Rows), int32(o.Side), flag(o.Bias != nil)
+		if o.Side != kernels.Whole {
+			x.reads = []kernels.Buf{o.Out} // what it leaves
+		}
+		routed(&x, o.Route)
+	case kernels.JoinExperts:
+		x = l.elementwise("join_experts", i, o.Out, o.In)
+		x.c.add = flag(o.Add)
+		if o.Add {
+			x.reads = append(x.reads, o.Out)
+		}
+		routed(&x, o.Route)
+	}
+	return x
+}
