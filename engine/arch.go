@@ -6,14 +6,15 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/kernels"
 )
 
 // traits are the differences between the architectures; program.go has what they share. The first
 // three change what a pass computes, the others what a file holds and which defaults its keys have.
 type traits struct {
-	halves     bool // RoPE pairs elements (i, i+n/2) of a head instead of (2i, 2i+1)
-	gelu       bool // the feed-forward gate is GELU instead of SiLU
-	scaleEmbed bool // embeddings are multiplied by √d
+	halves     bool          // RoPE pairs elements (i, i+n/2) of a head instead of (2i, 2i+1)
+	curve      kernels.Curve // of the feed-forward gate
+	scaleEmbed bool          // embeddings are multiplied by √d
 
 	headNorms   bool // q and k are normalised head by head before RoPE
 	postNorms   bool // the output of attention and feed-forward is normalised before it is added
@@ -32,6 +33,18 @@ type traits struct {
 	wideScale         int // with so many layers, scores are scaled by 1/√(d/heads) instead of 1/√headDim
 
 	reads []string // those of specialKeys that are part of the architecture
+
+	sinks      bool // each head has a score without a value; layers have a window
+	afterNorm  bool // the feed-forward's norm is named post_attention_norm
+	exactTurns bool // YaRN's ends are not rounded to whole pairs
+}
+
+// ffnNorm names the tensor of the norm before the feed-forward block.
+func (t *traits) ffnNorm() string {
+	if t.afterNorm {
+		return "post_attention_norm.weight"
+	}
+	return "ffn_norm.weight"
 }
 
 // architectures are those that run. Defaults for absent keys are llama.cpp's, which most files were made for:
@@ -41,10 +54,10 @@ var architectures = map[string]traits{
 	"llama": {ropeFactors: true},
 	"qwen2": {halves: true, period: 1},
 	"qwen3": {halves: true, period: 1, headNorms: true},
-	"gemma": {halves: true, period: 1, gelu: true, scaleEmbed: true},
-	"gemma2": {halves: true, period: 2, window: 4096, gelu: true, scaleEmbed: true, postNorms: true,
+	"gemma": {halves: true, period: 1, curve: kernels.GELU, scaleEmbed: true},
+	"gemma2": {halves: true, period: 2, window: 4096, curve: kernels.GELU, scaleEmbed: true, postNorms: true,
 		caps: true, attnCap: 50, finalCap: 30, wideScale: 46},
-	"gemma3": {halves: true, period: 6, localBase: 10000, gelu: true, scaleEmbed: true, postNorms: true, headNorms: true,
+	"gemma3": {halves: true, period: 6, localBase: 10000, curve: kernels.GELU, scaleEmbed: true, postNorms: true, headNorms: true,
 		caps: true, wideScale: 62},
 	"phi3": {halves: true, fused: true, ropeFactors: true},
 	"granite": {ropeFactors: true, period: 1, reads: []string{keyEmbedScale, keyResidualScale, keyAttnScale, keyLogitScale,
@@ -52,6 +65,11 @@ var architectures = map[string]traits{
 	"glm4":     {period: 1, postNorms: true, fused: true},
 	"smollm3":  {period: 1, noRoPE: 4},
 	"mistral3": {period: 1, reads: []string{keyYarnLog, keyTemperature}},
+	"granitemoe": {ropeFactors: true, period: 1, reads: []string{keyEmbedScale, keyResidualScale, keyAttnScale, keyLogitScale,
+		keyTurned, keyExperts}},
+	"qwen3moe": {halves: true, period: 1, headNorms: true, reads: []string{keyExperts}},
+	"gpt-oss": {halves: true, period: 2, curve: kernels.ClampedSiLU, sinks: true, afterNorm: true, exactTurns: true,
+		reads: []string{keyExperts}},
 }
 
 // Keys that some architectures have.
@@ -63,13 +81,15 @@ const (
 	keyLogitScale    = "logit_scale"
 	keyYarnLog       = "rope.scaling.yarn_log_multiplier"
 	keyTemperature   = "attention.temperature_scale"
+	keyExperts       = "expert_count"
 	keyTurned        = "rope.scaling.finetuned" // false: no layer has RoPE. Other architectures say other things with it
 )
 
 // specialKeys change the function in ways that tandem computes for the architectures alone that read them, if any. Elsewhere a value
 // other than 0 or false is refused.
 var specialKeys = []string{
-	"expert_count", keyAttnScale, "attention.clamp_kqv", "attention.max_alibi_bias", keyEmbedScale, keyResidualScale,
+	keyExperts, "expert_shared_count", "expert_shared_feed_forward_length", "expert_group_count", "leading_dense_block_count",
+	"interleave_moe_layer_step", keyAttnScale, "attention.clamp_kqv", "attention.max_alibi_bias", keyEmbedScale, keyResidualScale,
 	keyLogitScale, "use_parallel_residual", keyYarnLog, keyTemperature, keySections, "rope.scaling.yarn_ext_factor",
 	"rope.scaling.yarn_attn_factor",
 }
@@ -123,7 +143,7 @@ func (h *hyper) perLayer(key string, def []int, most, layers int) []int {
 func (h *hyper) readLayers(c *Config) {
 	heads := h.perLayer("attention.head_count", nil, maxHeads, c.Layers)
 	kv := h.perLayer("attention.head_count_kv", heads, maxHeads, c.Layers)
-	ffn := h.perLayer("feed_forward_length", nil, maxDim, c.Layers)
+	ffn := h.widths(c)
 	if h.err != nil {
 		return
 	}
@@ -163,6 +183,9 @@ func (h *hyper) readWindow(c *Config) {
 	}
 	period := c.traits.period
 	switch {
+	case window == 0 && c.traits.sinks:
+		h.fail(tandem.Corrupt, "key %q is 0 or missing: want the window of the %s architecture, at least 1", key, h.arch)
+		return
 	case window == 0:
 		return
 	case h.file.IsArray(pattern):

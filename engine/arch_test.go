@@ -14,7 +14,7 @@ import (
 // tiny returns a small model of an architecture without optional keys.
 func tiny(arch string, layers int) *naive {
 	n := &naive{arch: arch, dim: 48, headDim: 16, ropeDim: 16, context: 512,
-		halves: !slices.Contains([]string{"llama", "granite", "smollm3", "mistral3", "glm4"}, arch)}
+		halves: !slices.Contains([]string{"llama", "granite", "granitemoe", "smollm3", "mistral3", "glm4"}, arch)}
 	n.heads, n.kv, n.ffn = slices.Repeat([]int{4}, layers), slices.Repeat([]int{2}, layers), slices.Repeat([]int{80}, layers)
 	n.keys = map[string]any{}
 	switch arch {
@@ -26,6 +26,15 @@ func tiny(arch string, layers int) *naive {
 		n.fused = true
 	case "glm4":
 		n.fused, n.postNorms, n.biases, n.ropeDim = true, true, "qkv", 8
+	case "qwen3moe", "granitemoe", "gpt-oss":
+		n.mix = naiveMixture{count: 6, used: 2}
+		n.with("expert_count", uint32(6)).with("expert_used_count", uint32(2))
+		n.headNorms = arch == "qwen3moe"
+	}
+	if arch == "gpt-oss" {
+		n.mix.clamped, n.mix.bias, n.biases, n.sinks, n.ffnNorm = true, true, "qkvogud", true, "post_attention_norm"
+		n.with("attention.sliding_window", uint32(8))
+		n.window = func(l int) int { return []int{8, 0}[l%2] }
 	}
 	if strings.HasPrefix(arch, "gemma") {
 		n.gelu, n.tied, n.embedScale = true, true, math.Sqrt(48)
@@ -42,12 +51,23 @@ func (n *naive) with(key string, v any) *naive {
 
 func frequency(base float64, i, n int) float64 { return math.Pow(base, -2*float64(i)/float64(n)) }
 
-// yarn is the angle of pair i by the YaRN paper's equations 17 to 23, with alpha 1 and beta 32 as there.
+// yarn is the angle of pair i by the YaRN paper's equations 17 to 23, with alpha 1 and beta 32 as there, the ends rounded to whole pairs.
 func yarn(base float64, i, n int, factor, original float64) float64 {
-	find := func(turns float64) float64 {
-		return float64(n) * math.Log(original/(turns*2*math.Pi)) / (2 * math.Log(base))
-	}
-	low, high := math.Max(math.Floor(find(32)), 0), math.Min(math.Ceil(find(1)), float64(n-1))
+	return blended(base, i, n, factor, math.Floor(ends(base, n, original, 32)), math.Ceil(ends(base, n, original, 1)))
+}
+
+// exactYarn does not round them.
+func exactYarn(base float64, i, n int, factor, original float64) float64 {
+	return blended(base, i, n, factor, ends(base, n, original, 32), ends(base, n, original, 1))
+}
+
+// ends returns the pair that turns so often in the original context.
+func ends(base float64, n int, original, turns float64) float64 {
+	return float64(n) * math.Log(original/(turns*2*math.Pi)) / (2 * math.Log(base))
+}
+
+func blended(base float64, i, n int, factor, low, high float64) float64 {
+	low, high = math.Max(low, 0), math.Min(high, float64(n-1))
 	ramp := math.Min(1, math.Max(0, (float64(i)-low)/math.Max(high-low, 0.001)))
 	f := frequency(base, i, n)
 	return f/factor*ramp + f*(1-ramp)
@@ -206,6 +226,26 @@ func archCases() map[string]archCase {
 		n.fused, n.biases, n.tied, n.headDim, n.ropeDim = false, "", true, 24, 12
 		base(1e6)(n)
 	}, func(n *naive) { n.postNorms = false })
+	add("qwen3moe", 40, tiny("qwen3moe", 2).with("expert_feed_forward_length", uint32(33)), func(n *naive) { n.ffn = []int{33, 33} },
+		func(n *naive) { n.mix.used = 1 })
+	add("qwen3moe softmax of all", 40, tiny("qwen3moe", 2).with("expert_gating_func", uint32(1)).with("expert_weights_norm", false),
+		func(n *naive) { n.mix.shares = true }, func(n *naive) { n.mix.shares = false })
+	add("qwen3moe sigmoid", 40, tiny("qwen3moe", 2).with("expert_gating_func", uint32(2)).with("expert_weights_scale", float32(2.5)),
+		func(n *naive) { n.mix.sigmoid, n.mix.scale = true, 2.5 }, func(n *naive) { n.mix.scale = 1 })
+	add("qwen3moe, all experts", 20, tiny("qwen3moe", 2).with("expert_used_count", uint32(6)), func(n *naive) { n.mix.used = 6 },
+		func(n *naive) { n.mix.used = 5 })
+	add("granitemoe", 40, tiny("granitemoe", 2).with("embedding_scale", float32(12)).with("residual_scale", float32(0.22)).
+		with("attention.scale", float32(0.05)).with("logit_scale", float32(6)),
+		func(n *naive) { n.embedScale, n.residualScale, n.attnScale, n.logitDivisor = 12, 0.22, 0.05, 6 },
+		func(n *naive) { n.residualScale = 1 })
+	add("gpt-oss", 40, tiny("gpt-oss", 3), nil, func(n *naive) { n.sinks = false })
+	add("gpt-oss gate", 40, tiny("gpt-oss", 2), nil, func(n *naive) { n.mix.clamped = false })
+	add("gpt-oss yarn", 90, tiny("gpt-oss", 2).with("rope.scaling.type", "yarn").with("rope.scaling.factor",
+		float32(32)).with("rope.scaling.original_context_length", uint32(64)),
+		func(n *naive) {
+			n.angle = func(_, i int) float64 { return exactYarn(10000, i, 16, 32, 64) }
+			n.magnitude = 1 + 0.1*math.Log(32)
+		}, func(n *naive) { n.angle = func(_, i int) float64 { return yarn(10000, i, 16, 32, 64) } })
 
 	long, short := []float64{1, 1.2, 1.5, 2, 5, 9, 20, 30}, []float64{1, 1, 1.05, 1.1, 1.2, 1.4, 1.7, 2}
 	both := map[string][]float64{"rope_factors_long.weight": long, "rope_factors_short.weight": short}
@@ -271,7 +311,7 @@ func distance(got *Output, want [][]float64) (rms, worst float64) {
 func TestArchitecturesExact(t *testing.T) {
 	cases := archCases()
 	for _, name := range []string{"mistral", "per layer", "qwen2 yarn", "qwen3", "gemma", "gemma2", "gemma3", "phi3", "phi3 long",
-		"granite", "smollm3", "mistral3", "glm4"} {
+		"granite", "smollm3", "mistral3", "glm4", "granitemoe", "qwen3moe", "gpt-oss"} {
 		t.Run(name, func(t *testing.T) {
 			c := cases[name].model
 			c.generate(3)

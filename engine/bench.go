@@ -8,15 +8,18 @@ import (
 )
 
 // Work is the least that a pass has to do: read every weight once, and a multiply-add per weight and row.
-// The embedding is only looked up, unless it is the output matrix too.
+// The embedding is only looked up, unless it is the output matrix too. Of experts a pass has to read those that one row uses: see Reading.
 type Work struct {
 	Bytes              int64 // of the weights as in the file
+	Expert             int64 // of Bytes, those of one expert of a layer on average; 0: a model without experts
+	Experts            int   // experts in Bytes, counted layer by layer
 	IntMACs, FloatMACs int64 // per row, by quantised and by float weights, without the output matrix
 	HeadInt, HeadFloat int64 // of the output matrix, per row with logits
 }
 
 // workOf adds up the matrices that a pass multiplies with.
-func workOf(w *weights, matrices []matrix) (sum Work) {
+func workOf(w *weights, matrices []matrix, e experts) (sum Work) {
+	var mixed int64 // bytes of all experts
 	for i := range matrices {
 		p := &matrices[i]
 		head := kernels.W(i) == w.head
@@ -24,7 +27,12 @@ func workOf(w *weights, matrices []matrix) (sum Work) {
 			continue
 		}
 		n := int64(p.rows) * int64(p.cols())
-		sum.Bytes += int64(p.rows) * int64(p.tensor.Size()/p.tensor.Shape[1])
+		bytes := int64(p.rows) * int64(perRow(p.tensor))
+		if p.experts > 0 {
+			n, bytes = n*int64(e.used), bytes*int64(e.used)
+			mixed += bytes
+		}
+		sum.Bytes += bytes
 		switch quantized := p.kind().Quantized(); {
 		case head && quantized:
 			sum.HeadInt += n
@@ -36,7 +44,17 @@ func workOf(w *weights, matrices []matrix) (sum Work) {
 			sum.FloatMACs += n
 		}
 	}
+	if sum.Experts = len(w.layers) * e.used; sum.Experts > 0 {
+		sum.Expert = mixed / int64(sum.Experts)
+	}
 	return sum
+}
+
+// Reading returns the work of a pass that uses so many experts, counted layer by layer: Model.Experts.
+func (w Work) Reading(experts int) Work {
+	w.Bytes += int64(experts-w.Experts) * w.Expert
+	w.Experts = experts
+	return w
 }
 
 // MACs returns the multiply-adds of a pass with weights of the two kinds.

@@ -23,6 +23,7 @@ type Config struct {
 	Context int // positions the model was trained for
 	NormEps float32
 
+	experts           experts
 	traits            traits
 	layers            []layerShape
 	cacheHeads        int // key and value heads in the cache, the same for all layers: the least common multiple of theirs
@@ -138,6 +139,7 @@ func (h *hyper) config(t traits, vocab, dim int) (Config, error) {
 	h.check(&c, vocab)
 	h.readRoPE(&c)
 	h.readWindow(&c)
+	h.readExperts(&c)
 	h.readTurned(&c)
 	h.readScales(&c)
 	h.refuse(&t)

@@ -188,3 +188,39 @@ func (n *naive) take(t *testing.T, x *gguf.Tensor) {
 		add(x.Name, len(wide)/cols)
 	}
 }
+
+// TestGoldenMixtures compares tiny mixtures of experts with another engine's figures, and says who is nearer to float arithmetic
+// (../shared/golden/arch2026/README.md). In one pass and token by token the bits are the same.
+func TestGoldenMixtures(t *testing.T) {
+	for _, name := range []string{"granitemoe", "qwen3moe", "gpt-oss", "gpt-oss-mxfp4"} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(shared, "golden/arch2026/arch-"+name)
+			c := readGolden2026(t, path+".json")
+			m := openTest(t, path+".gguf", Options{KVPages: PagesFor(2, 192, 0)})
+			square, count := checkPrompt(t, m, c)
+			ours, theirs := math.Sqrt(square/count), c.otherDistance()
+			t.Logf("r.m.s. distance from float arithmetic %.5f, the other engine's %.5f", ours, theirs)
+			if ours > theirs {
+				t.Errorf("r.m.s. distance from float arithmetic %.5f: want at most the other engine's %.5f", ours, theirs)
+			}
+			checkGreedy(t, m, c)
+			ones := slices.Repeat([]int{1}, len(c.Tokens))
+			if err := sameBits(inPieces(t, m, c.Tokens, []int{len(c.Tokens)}), inPieces(t, m, c.Tokens, ones)); err != nil {
+				t.Errorf("in one pass and token by token: %v", err)
+			}
+		})
+	}
+}
+
+// otherDistance returns the other engine's r.m.s. distance from float arithmetic, over the logits of which both figures are known.
+func (c *goldenCase) otherDistance() float64 {
+	var square, count float64
+	for i, top := range c.FloatTop {
+		for _, e := range top {
+			if o := c.other(i, int(e[0])); !math.IsNaN(o) {
+				square, count = square+(o-e[1])*(o-e[1]), count+1
+			}
+		}
+	}
+	return math.Sqrt(square / count)
+}

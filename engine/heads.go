@@ -117,7 +117,7 @@ func (h *medusa) plan(m *Model, heads []head, matrices []matrix) {
 func addWeights(p *kernels.Program, matrices []matrix, layout func(kernels.Type) kernels.Layout) {
 	for i := range matrices {
 		x := &matrices[i]
-		p.Weight(kernels.Weight{Name: x.name(), Type: x.kind(), Rows: x.rows, Cols: x.cols(), Layout: layout(x.kind())})
+		p.Weight(kernels.Weight{Name: x.name(), Type: x.kind(), Rows: x.rows, Cols: x.cols(), Experts: x.experts, Layout: layout(x.kind())})
 	}
 }
 

@@ -90,6 +90,28 @@ func TestBrokenTraits(t *testing.T) {
 		{"window of granite", tiny("granite", 2).with("attention.sliding_window", uint32(100)), nil, tandem.Unsupported,
 			"granite.attention.sliding_window"},
 		{"experts", tiny("qwen3", 2).with("expert_count", uint32(8)), nil, tandem.Unsupported, "qwen3.expert_count"},
+		{"no experts", tiny("qwen3moe", 2).with("expert_count", uint32(0)), nil, tandem.Corrupt, "qwen3moe.expert_count"},
+		{"-1 experts", tiny("gpt-oss", 2).with("expert_count", int32(-1)), nil, tandem.Corrupt, "gpt-oss.expert_count"},
+		{"no experts used", tiny("granitemoe", 2).with("expert_used_count", uint32(0)), nil, tandem.Corrupt, "expert_used_count"},
+		{"more experts used", tiny("qwen3moe", 2).with("expert_used_count", uint32(7)), nil, tandem.Corrupt,
+			`"qwen3moe.expert_used_count" is 7: want at most 6`},
+		{"experts of another count", tiny("qwen3moe", 2).with("expert_count", uint32(5)), nil, tandem.Corrupt, "ffn_gate_inp.weight"},
+		{"experts of another width", tiny("qwen3moe", 2).with("expert_feed_forward_length", uint32(64)), nil, tandem.Corrupt,
+			`"blk.0.ffn_gate_exps.weight" has shape [48 80 6]: the hyper-parameters want [48 64 6]`},
+		{"experts gated in another way", tiny("qwen3moe", 2).with("expert_gating_func", uint32(9)), nil, tandem.Unsupported,
+			"expert_gating_func"},
+		{"weights of experts 0", tiny("qwen3moe", 2).with("expert_weights_scale", float32(0)), nil, tandem.Corrupt, "expert_weights_scale"},
+		{"weights of experts normed by words", tiny("qwen3moe", 2).with("expert_weights_norm", "yes"), nil, tandem.Corrupt,
+			"expert_weights_norm"},
+		{"shared experts", tiny("qwen3moe", 2).with("expert_shared_count", uint32(1)), nil, tandem.Unsupported, "expert_shared_count"},
+		{"sinks missing", tiny("gpt-oss", 2), func(n *naive) { n.sinks = false }, tandem.Corrupt, `"blk.0.attn_sinks.weight" is missing`},
+		{"window of gpt-oss 0", tiny("gpt-oss", 2).with("attention.sliding_window", uint32(0)), nil, tandem.Corrupt,
+			`"gpt-oss.attention.sliding_window" is 0 or missing`},
+		{"window of gpt-oss missing", tiny("gpt-oss", 2), func(n *naive) { delete(n.keys, "attention.sliding_window") }, tandem.Corrupt,
+			"gpt-oss.attention.sliding_window"},
+		{"experts missing", tiny("granitemoe", 2), func(n *naive) { n.mix.count = 0 }, tandem.Corrupt, "ffn_gate_inp.weight"},
+		{"experts of llama", tiny("llama", 2), func(n *naive) { n.mix = naiveMixture{count: 6, used: 2} }, tandem.Corrupt,
+			"ffn_gate.weight"},
 		{"scale of scores", tiny("llama", 2).with("attention.scale", float32(0.1)), nil, tandem.Unsupported, "attention.scale"},
 		{"not causal", tiny("gemma3", 2).with("attention.causal", false), nil, tandem.Unsupported, "attention.causal"},
 		{"q norms missing", tiny("qwen3", 2), func(n *naive) { n.headNorms = false }, tandem.Corrupt, "attn_q_norm"},
@@ -138,7 +160,8 @@ func FuzzHyperParameters(f *testing.F) {
 		"rope.freq_base", "rope.scaling.type", "rope.scaling.factor", "rope.scaling.attn_factor", "rope.scaling.original_context_length",
 		"rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "rope.scale_linear", "expert_count", "embedding_scale", "residual_scale",
 		"attention.scale", "logit_scale", "rope.scaling.finetuned", "rope.dimension_sections", "attention.temperature_scale",
-		"rope.scaling.yarn_log_multiplier"}
+		"rope.scaling.yarn_log_multiplier", "expert_used_count", "expert_feed_forward_length", "expert_gating_func",
+		"expert_weights_norm", "expert_weights_scale", "expert_shared_count"}
 	var archs []string
 	for a := range architectures {
 		archs = append(archs, a)

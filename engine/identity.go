@@ -11,6 +11,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/ref"
 )
 
@@ -110,7 +111,7 @@ func (m *Model) writeShape(w io.Writer) {
 // for, are left out.
 func (c *Config) writeShape(w io.Writer) {
 	t := c.traits
-	fmt.Fprintln(w, "shape 1", t.gelu, t.scaleEmbed, t.headNorms, t.postNorms)
+	fmt.Fprintln(w, "shape 1", t.curve == kernels.GELU, t.scaleEmbed, t.headNorms, t.postNorms)
 	fmt.Fprintln(w, c.Layers, c.Dim, c.HeadDim, c.Vocab, bits(c.NormEps), bits(c.attnScale), bits(c.attnCap), bits(c.finalCap), c.window)
 	for _, l := range c.layers {
 		fmt.Fprintln(w, l.heads, l.kvHeads, l.ffn, l.local)
@@ -120,6 +121,9 @@ func (c *Config) writeShape(w io.Writer) {
 	}
 	if c.temperature != 0 {
 		fmt.Fprintln(w, "temperature 1", bits(c.temperature), c.rope.original)
+	}
+	if e := c.experts; e.count > 0 {
+		fmt.Fprintln(w, "experts 1", e.count, e.used, t.curve, e.route.Sigmoid, e.route.Normed, bits(e.route.Scale), t.sinks)
 	}
 	for i, l := range c.layers {
 		if l.unturned {

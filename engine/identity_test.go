@@ -117,7 +117,7 @@ func TestIdentityOfShape(t *testing.T) {
 	apart := []string{"Arch", "Name", "Context", // names and bounds
 		"Heads", "KVHeads", "FFN", "cacheHeads", // follow from layers
 		"RopeDim", "rope", "halves", "localBase", // are in the rope part
-		"fused", "ropeFactors", "period", "noRoPE", "wideScale", "caps"} // say how a file is read
+		"afterNorm", "exactTurns", "fused", "ropeFactors", "period", "noRoPE", "wideScale", "caps"} // say how a file is read
 	var walk func(c *Config, v reflect.Value, name string)
 	walk = func(c *Config, v reflect.Value, name string) {
 		if slices.Contains(apart, name) {

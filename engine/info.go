@@ -111,7 +111,9 @@ func typesOf(f *gguf.File, matrices []matrix) map[string]TypeUse {
 }
 
 // packed returns the bytes that the matrix takes in memory.
-func (m *matrix) packed() int64 { return int64(kernels.Groups16.Bytes(m.kind(), m.rows, m.cols())) }
+func (m *matrix) packed() int64 {
+	return int64(max(1, m.experts)) * int64(kernels.Groups16.Bytes(m.kind(), m.rows, m.cols()))
+}
 
 // describe lists, in words, how the model differs from a plain llama.
 func (c *Config) describe(w *weights) (words []string) {
@@ -142,7 +144,10 @@ func (c *Config) describe(w *weights) (words []string) {
 	}
 	add(c.window > 0, "sliding window of %d in %d of %d layers", c.window, local, c.Layers)
 	add(c.window > 0 && t.localBase != 0, "rope base %g in those", t.localBase)
-	add(t.gelu, "GELU gate")
+	add(t.curve == kernels.GELU, "GELU gate")
+	add(t.curve == kernels.ClampedSiLU, "SiLU gate of clamped inputs")
+	add(c.experts.count > 0, "%d experts in each layer, %d for each token", c.experts.count, c.experts.used)
+	add(t.sinks, "attention sinks")
 	add(t.scaleEmbed, "embeddings scaled by the root of d")
 	add(c.temperature != 0, "queries scaled by 1 + %g ln(1 + position/%d)", c.temperature, c.rope.original)
 	add(c.embedScale != c.usualEmbedScale(), "embeddings scaled by %g", c.embedScale)

@@ -108,7 +108,7 @@ func TestOwnMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p.Total() != processBytes || p.Own.Weights == 0 || p.Own.Page == 0 || p.Own.Buffers == 0 {
+	if p.Total() != ProcessBytes || p.Own.Weights == 0 || p.Own.Page == 0 || p.Own.Buffers == 0 {
 		t.Errorf("on a GPU %+v, want all of it in the GPU's memory", p)
 	}
 	_, err = Open(draftPath, o)

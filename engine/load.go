@@ -75,21 +75,25 @@ func into(s kernels.Store) filling {
 }
 
 // perRow returns the bytes of a row of a matrix.
-func perRow(t *gguf.Tensor) int { return t.Size() / t.Shape[1] }
+func perRow(t *gguf.Tensor) int { return t.Size() / (t.Elements() / t.Shape[0]) }
 
 // chunksOf cuts the tensors of matrices into chunks; largest is the bytes of the largest.
 func chunksOf(matrices []matrix) (chunks []chunk, largest int, total int64) {
 	for from, to := 0, 0; from < len(matrices); from = to {
 		t, split := matrices[from].tensor, false
 		for to = from; to < len(matrices) && matrices[to].tensor == t; to++ {
-			split = split || matrices[to].row0%kernels.GroupRows != 0
+			m := &matrices[to]
+			split = split || m.row0%kernels.GroupRows != 0 || m.experts > 0 && m.rows%kernels.GroupRows != 0
 		}
 		if !split {
-			chunks = append(chunks, cut(t, 0, t.Shape[1], matrices[from:to], from, false)...)
+			chunks = append(chunks, cut(t, 0, t.Elements()/t.Shape[0], matrices[from:to], from, false)...)
 			continue
 		}
 		for i := from; i < to; i++ {
-			chunks = append(chunks, cut(t, matrices[i].row0, matrices[i].rows, matrices[i:i+1], i, true)...)
+			m := &matrices[i]
+			for e := range max(1, m.experts) {
+				chunks = append(chunks, cut(t, m.row0+e*m.rows, m.rows, matrices[i:i+1], i, true)...)
+			}
 		}
 	}
 	for _, c := range chunks {
@@ -106,7 +110,7 @@ func cut(t *gguf.Tensor, row, n int, parts []matrix, first int, split bool) (out
 		last := min(row+step, end)
 		c := chunk{tensor: t, row: row, size: (last - row) * bytes, split: split}
 		for i, p := range parts {
-			if from, to := max(row, p.row0), min(last, p.row0+p.rows); from < to {
+			if from, to := max(row, p.row0), min(last, p.row0+p.all()); from < to {
 				c.into = append(c.into, piece{kernels.W(first + i), from - p.row0, (from - row) * bytes, (to - from) * bytes})
 			}
 		}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -40,6 +41,9 @@ type naive struct {
 	factors               map[string][]float64       // rope factor tensors
 	eps                   float64                    // of norms; 0: 1e-5
 	floats                bool                       // keys and values are not rounded to halves
+	mix                   naiveMixture               // in place of feed-forward blocks
+	sinks                 bool                       // of attention
+	ffnNorm               string                     // name of the norm before the feed-forward block; "": ffn_norm
 	weights               map[string][]float64       // by tensor name; row-major
 	shapes                map[string][2]int          // rows (outputs; 1 for a vector), columns
 }
@@ -74,6 +78,9 @@ func (n *naive) generate(seed uint64) {
 			rows, cols   int
 		}{{"q", "attn_q", q, n.dim}, {"k", "attn_k", kv, n.dim}, {"v", "attn_v", kv, n.dim}, {"o", "attn_output", n.dim, q},
 			{"g", "ffn_gate", n.ffn[i], n.dim}, {"u", "ffn_up", n.ffn[i], n.dim}, {"d", "ffn_down", n.dim, n.ffn[i]}} {
+			if n.mix.count > 0 && strings.HasPrefix(m.name, "ffn") {
+				m.name, m.rows = m.name+"_exps", n.mix.count*m.rows
+			}
 			matrix(at+m.name, m.rows, m.cols)
 			for _, b := range n.biases {
 				if string(b) == m.letter {
@@ -81,8 +88,12 @@ func (n *naive) generate(seed uint64) {
 				}
 			}
 		}
+		n.mix.generate(at, n, add)
+		if n.sinks {
+			add(at+"attn_sinks.weight", 1, n.heads[i], 0, 1)
+		}
 		norm(at+"attn_norm", n.dim)
-		norm(at+"ffn_norm", n.dim)
+		norm(at+cmp.Or(n.ffnNorm, "ffn_norm"), n.dim)
 		if n.headNorms {
 			norm(at+"attn_q_norm", n.headDim)
 			norm(at+"attn_k_norm", n.headDim)
@@ -146,6 +157,9 @@ func (n *naive) write(t testing.TB, dir string) string {
 		}
 	}
 	for name, data := range n.weights {
+		if n.mix.write(w, name, data, n.shapes[name][1]) {
+			continue
+		}
 		if s := n.shapes[name]; !done[name] && s[0] == 1 {
 			w.Tensor(name, gguf.Type(kernels.F32), []int{s[1]}, bytesOfFloats(data))
 		} else if !done[name] {
@@ -292,15 +306,13 @@ func (n *naive) forward(tokens []tandem.Token) [][]float64 {
 			}
 			keys[l], values[l] = append(keys[l], n.half(k)), append(values[l], n.half(v))
 			n.residual(x, n.mul(at+"attn_output", n.attend(q, keys[l], values[l], l)), at+"post_attention_norm")
-			y = n.norm(at+"ffn_norm", x)
-			gate, up := n.mul(at+"ffn_gate", y), n.mul(at+"ffn_up", y)
-			for i, g := range gate {
-				if n.gelu {
-					up[i] *= 0.5 * g * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(g+0.044715*g*g*g)))
-				} else {
-					up[i] *= g / (1 + math.Exp(-g))
-				}
+			y = n.norm(at+cmp.Or(n.ffnNorm, "ffn_norm"), x)
+			if n.mix.count > 0 {
+				n.residual(x, n.mixture(at, y), at+"post_ffw_norm")
+				continue
 			}
+			gate, up := n.mul(at+"ffn_gate", y), n.mul(at+"ffn_up", y)
+			n.gated(gate, up)
 			n.residual(x, n.mul(at+"ffn_down", up), at+"post_ffw_norm")
 		}
 		head := "output"
@@ -314,6 +326,21 @@ func (n *naive) forward(tokens []tandem.Token) [][]float64 {
 		logits = append(logits, out)
 	}
 	return logits
+}
+
+// gated multiplies up by the gate's curve.
+func (n *naive) gated(gate, up []float64) {
+	for i, g := range gate {
+		switch {
+		case n.gelu:
+			up[i] *= 0.5 * g * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(g+0.044715*g*g*g)))
+		case n.mix.clamped:
+			g = math.Min(g, 7)
+			up[i] = g / (1 + math.Exp(-1.702*g)) * (math.Max(-7, math.Min(up[i], 7)) + 1)
+		default:
+			up[i] *= g / (1 + math.Exp(-g))
+		}
+	}
 }
 
 func (n *naive) residual(x, y []float64, post string) {
@@ -348,6 +375,9 @@ func (n *naive) attend(q []float64, keys, values [][]float64, l int) []float64 {
 		from := h / (n.heads[l] / n.kv[l]) * n.headDim // of the key-value head
 		var weights []float64
 		sum := 0.0
+		if n.sinks {
+			sum = math.Exp(n.weights[fmt.Sprintf("blk.%d.attn_sinks.weight", l)][h])
+		}
 		for _, k := range keys[first:] {
 			s := 0.0
 			for d := range n.headDim {

@@ -12,7 +12,7 @@ import (
 //	x = embed(tokens) [·scale]
 //	per layer: n = norm(x); q, k, v = W n [+ b]; [q, k = norm of each head]; [RoPE(q, k)]; [q·temperature]; cache k, v
 //	           x += [norm or scale] (Wo attention(q) [+ b])
-//	           n = norm(x); x += [norm or scale] (Wdown (act(Wgate n [+ b]) ∘ (Wup n [+ b])) [+ b])
+//	           n = norm(x); x += [norm or scale] (Wdown (act(Wgate n [+ b]) ∘ (Wup n [+ b])) [+ b]) [of the experts of each row]
 //	wanted rows: logits = Whead norm(x) [·scale] [soft cap]; the best tokens of each
 type planner struct {
 	*kernels.Program
@@ -55,7 +55,11 @@ func (m *Model) program(layout func(kernels.Type) kernels.Layout) *kernels.Progr
 	}
 	for i := range b.w.layers {
 		b.attention(i)
-		b.feedForward(i)
+		if c.experts.count > 0 {
+			b.mix(i)
+		} else {
+			b.feedForward(i)
+		}
 		b.tap(i+1, m.options.Taps)
 	}
 	m.taps = b.tapsAt(m.options.Taps)
@@ -109,7 +113,7 @@ func (b *planner) attention(i int) {
 	if s.local {
 		opt.Window = b.window
 	}
-	b.Attention(q, i, s.heads, opt, out)
+	b.Add(kernels.Attention{AttentionOpt: opt, Q: q, Layer: i, Heads: s.heads, Out: out, Sinks: l.sinks})
 	b.add(l.o, out, l.oBias, l.attnPost)
 }
 
@@ -140,11 +144,7 @@ func (b *planner) feedForward(i int) {
 	b.MatMul(l.up, b.normed, up, kernels.MatMulOpt{})
 	b.bias(gate, l.gateBias)
 	b.bias(up, l.upBias)
-	if b.traits.gelu {
-		b.GELUMul(gate, up, out)
-	} else {
-		b.SiLUMul(gate, up, out)
-	}
+	b.Add(kernels.Gate{Curve: b.traits.curve, Gate: gate, Up: up, Out: out})
 	b.add(l.down, out, l.downBias, l.ffnPost)
 }
 
@@ -158,6 +158,11 @@ func (b *planner) add(w kernels.W, in kernels.Act, bias, norm []float32) {
 	branch := b.buf("branch", b.Dim)
 	b.MatMul(w, in, branch, kernels.MatMulOpt{})
 	b.bias(branch, bias)
+	b.join(branch, norm)
+}
+
+// join adds a branch, scaled or normed, to the residual stream.
+func (b *planner) join(branch kernels.Buf, norm []float32) {
 	if norm == nil {
 		b.AddScaled(branch, b.residualScale, b.x)
 		return

@@ -84,7 +84,7 @@ func (c *Config) rotation(local bool, factors []float32) kernels.Rotation {
 	freq := inverseFrequencies(r.base, c.RopeDim, factors)
 	var low, high float64
 	if r.kind == "yarn" {
-		low, high = r.blend(c.RopeDim)
+		low, high = r.blend(c.RopeDim, c.traits.exactTurns)
 	}
 	for i, f := range freq {
 		freq[i] = f / r.factor
@@ -98,12 +98,16 @@ func (c *Config) rotation(local bool, factors []float32) kernels.Rotation {
 }
 
 // blend returns the pairs between which YaRN passes from trained to interpolated frequencies:
-// those that turn betaFast and betaSlow times over the original context, rounded outwards.
-func (r *ropeConfig) blend(n int) (low, high float64) {
+// those that turn betaFast and betaSlow times over the original context, rounded outwards unless exact.
+func (r *ropeConfig) blend(n int, exact bool) (low, high float64) {
 	pair := func(turns float64) float64 {
 		return float64(float64(n)*ln(float64(r.original)/float64(turns*float64(2*math.Pi)))) / float64(2*ln(r.base))
 	}
-	return max(0, math.Floor(pair(r.betaFast))), min(float64(n-1), math.Ceil(pair(r.betaSlow)))
+	low, high = pair(r.betaFast), pair(r.betaSlow)
+	if !exact {
+		low, high = math.Floor(low), math.Ceil(high)
+	}
+	return max(0, low), min(float64(n-1), high)
 }
 
 // inverseFrequencies returns base^(-2i/n) for i < n/2, each divided by factors[i] if there are any: the angle

@@ -20,6 +20,8 @@ type layer struct {
 	qBias, kBias, vBias, oBias []float32
 	gate, up, down             kernels.W
 	gateBias, upBias, downBias []float32
+	sinks                      []float32 // (heads), scores without a value; nil: none
+	mixture                    mixture   // in place of gate, up and down, if the model has experts
 }
 
 // weights are a model's parameters: matrices by their handle in the program, vectors as they are. head is embed if the file has no
@@ -47,7 +49,11 @@ type catalog struct {
 type matrix struct {
 	tensor     *gguf.Tensor
 	row0, rows int
+	experts    int // a tensor of so many matrices, of `rows` rows each; 0: of one
 }
+
+// all returns the rows of all experts.
+func (m *matrix) all() int { return max(1, m.experts) * m.rows }
 
 func (m *matrix) cols() int          { return m.tensor.Shape[0] }
 func (m *matrix) kind() kernels.Type { return kernels.Type(m.tensor.Type) }
@@ -114,20 +120,24 @@ func (c *catalog) stacked(name string, cols int, bands ...band) {
 		rows += b.rows
 	}
 	t := c.find(name, true, cols, rows)
-	if t == nil {
-		return
-	}
-	kt := kernels.Type(t.Type)
-	if !kt.Supported() {
-		c.fail(tandem.Unsupported, "tensor %q has type %s: supported are %s", name, t.Type, supported())
+	if t == nil || !c.runs(t) {
 		return
 	}
 	row0 := 0
 	for _, b := range bands {
 		*b.into = kernels.W(len(c.matrices))
-		c.matrices = append(c.matrices, matrix{t, row0, b.rows})
+		c.matrices = append(c.matrices, matrix{tensor: t, row0: row0, rows: b.rows})
 		row0 += b.rows
 	}
+}
+
+// runs reports whether there are kernels for the type of t.
+func (c *catalog) runs(t *gguf.Tensor) bool {
+	ok := kernels.Type(t.Type).Supported()
+	if !ok {
+		c.fail(tandem.Unsupported, "tensor %q has type %s: supported are %s", t.Name, t.Type, supported())
+	}
+	return ok
 }
 
 // supported lists the types of weights for which there are kernels.
@@ -139,9 +149,9 @@ func supported() string {
 	return strings.Join(names, ", ")
 }
 
-// vector reads an F32 tensor of n values; nil if it is absent and not required.
-func (c *catalog) vector(name string, required bool, n int) []float32 {
-	t := c.find(name, required, n)
+// vector reads an F32 tensor, of one dimension or more; nil if it is absent and not required.
+func (c *catalog) vector(name string, required bool, shape ...int) []float32 {
+	t := c.find(name, required, shape...)
 	if t == nil {
 		return nil
 	}
@@ -154,7 +164,7 @@ func (c *catalog) vector(name string, required bool, n int) []float32 {
 		c.keep(err)
 		return nil
 	}
-	v := make([]float32, n)
+	v := make([]float32, t.Elements())
 	for i := range v {
 		v[i] = math.Float32frombits(binary.LittleEndian.Uint32(data[4*i:]))
 	}
@@ -185,7 +195,7 @@ func (c *catalog) collectLayer(l *layer, w *weights, cfg *Config, i int) {
 	attn, kv := s.heads*cfg.HeadDim, s.kvHeads*cfg.HeadDim
 	name := func(s string) string { return fmt.Sprintf("blk.%d.%s", i, s) }
 	l.attnNorm = c.vector(name("attn_norm.weight"), i > 0 || w.draft == nil || w.draft.wide(), cfg.Dim)
-	l.ffnNorm = c.vector(name("ffn_norm.weight"), true, cfg.Dim)
+	l.ffnNorm = c.vector(name(t.ffnNorm()), true, cfg.Dim)
 	if t.headNorms {
 		l.qNorm = c.vector(name("attn_q_norm.weight"), true, cfg.HeadDim)
 		l.kNorm = c.vector(name("attn_k_norm.weight"), true, cfg.HeadDim)
@@ -221,6 +231,13 @@ func (c *catalog) collectLayer(l *layer, w *weights, cfg *Config, i int) {
 		l.vBias = c.vector(name("attn_v.bias"), false, kv)
 	}
 	l.oBias = c.vector(name("attn_output.bias"), false, cfg.Dim)
+	if t.sinks {
+		l.sinks = c.vector(name("attn_sinks.weight"), true, s.heads)
+	}
+	if t.experts() {
+		c.collectExperts(&l.mixture, cfg, name, s.ffn)
+		return
+	}
 	if t.fused && c.file.Tensor(name("ffn_gate.weight")) == nil {
 		c.stacked(name("ffn_up.weight"), cfg.Dim, band{&l.gate, s.ffn}, band{&l.up, s.ffn})
 		if all := c.vector(name("ffn_up.bias"), false, 2*s.ffn); all != nil {
