@@ -30,14 +30,7 @@ func encodeQ6_K(dst []byte, x []float32) error {
 	if err := bounded(x); err != nil {
 		return err
 	}
-	var scales [16]float32
-	var top float32
-	for s := range scales {
-		scales[s] = six.scaleOf(x[16*s : 16*s+16])
-		if math.Abs(float64(scales[s])) > math.Abs(float64(top)) {
-			top = scales[s]
-		}
-	}
+	scales, top := six.scalesOf(x)
 	clear(dst)
 	d, err := putScale(dst[208:], top/-128)
 	if err != nil || d == 0 {
@@ -88,6 +81,17 @@ func (t *symmetric) nearLevel(x []float32, scale, d float32, lo, hi int32) (leve
 		}
 	}
 	return level
+}
+
+// scalesOf returns scaleOf for each 16 of x, and the one with the largest magnitude.
+func (t *symmetric) scalesOf(x []float32) (scales [16]float32, top float32) {
+	for s := range scales {
+		scales[s] = t.scaleOf(x[16*s : 16*s+16])
+		if math.Abs(float64(scales[s])) > math.Abs(float64(top)) {
+			top = scales[s]
+		}
+	}
+	return scales, top
 }
 
 // scaleOf returns the scale d that lets d·code come closest to x.

@@ -207,7 +207,8 @@ enum { EXCESS = 124 };
 INLINE void open_products(const int form, const uint8_t *q, const __m512i *factor, __m512i *level, uint8_t *to) {
     const __m512i place = _mm512_set4_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0);
     for (int h = 0; h < 16; h++, q += h % 2 ? 0 : piece(form)) {
-        __m512i f = _mm512_srai_epi32(_mm512_slli_epi32(factor[h], 16), 16), t = _mm512_mullo_epi32(f, _mm512_set1_epi32(0x03020100)), low = t;
+        __m512i f = _mm512_srai_epi32(_mm512_slli_epi32(factor[h], 16), 16);
+        __m512i t = _mm512_mullo_epi32(f, _mm512_set1_epi32(0x03020100)), low = t;
         if (form == THREES) {
             t = _mm512_add_epi32(t, _mm512_set1_epi8(EXCESS));
             low = _mm512_sub_epi32(t, _mm512_mullo_epi32(f, _mm512_set1_epi32(0x04040404)));  // of codes below 4
@@ -342,7 +343,8 @@ TARGET static void groups(const tk_mm *a, int packed, const recipe *rc, int g, i
     for (int i = 0; i < count; i++) w[i] = a->w + (g + imin(i, valid - 1)) * a->gbytes;
     const size_t full = tk_segment_bytes(packed, TK_SEG);
     segment s = {.scale = (const float (*)[16][16])t->scale, .factor = (const __m512i (*)[16])t->factor,
-                 .level = (const __m512i (*)[8])t->level, .unit = t->unit, .step = t->step, .start = start_of(packed), .near = tk_reading == TK_AHEAD};
+                 .level = (const __m512i (*)[8])t->level, .unit = t->unit, .step = t->step,
+                 .start = start_of(packed), .near = tk_reading == TK_AHEAD};
     const int lines = rows > 2 || fetched_for_few(packed) ? (int)(full / 8 + 63) / 64 : 0;  // with each block
     for (int r = 0; r < rows; r++)
         for (int i = 0; i < count; i++) _mm512_store_ps(t->total[r][i], _mm512_setzero_ps());

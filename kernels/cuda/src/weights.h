@@ -228,7 +228,8 @@ struct Whole {
         }
     }
     static __device__ float value(const uint4 *w, int lane, int k) {
-        float scale = T::d_of(w, lane) * (float)T::factor(w[0], k / 16), v = scale * (float)(byte_at(T::codes(w, k / 16), k % 16) - T::OFFSET);
+        float scale = T::d_of(w, lane) * (float)T::factor(w[0], k / 16);
+        float v = scale * (float)(byte_at(T::codes(w, k / 16), k % 16) - T::OFFSET);
         return T::MINIMA ? v - T::dmin_of(w, lane) * (float)T::level(w[0], k / 16) : v;
     }
 };
