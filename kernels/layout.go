@@ -41,13 +41,13 @@ func Segment32(t Type) int {
 	switch t {
 	case Q8_0:
 		return 16 + 256
-	case Q4_0, Q4_K:
+	case Q4_0, Q4_K, MXFP4:
 		return 16 + 128
 	case Q5_0, Q5_K:
 		return 16 + 32 + 128
 	case Q6_K:
 		return 16 + 64 + 128 + 2
-	case Q4_1, Q5_1, IQ4_NL, IQ4_XS, MXFP4: // unpacked: a scale and a minimum per 32
+	case Q4_1, Q5_1, IQ4_NL, IQ4_XS: // unpacked: a scale and a minimum per 32
 		return 64 + 256
 	case Q2_K:
 		return 16 + 64 + 4
@@ -92,7 +92,9 @@ func segmentBytes(t Type, n int) int {
 		header, codes = 256, 320
 	case Q6_K:
 		header, codes = 320, 384
-	case Q4_1, Q5_1, IQ4_NL, IQ4_XS, MXFP4: // unpacked: a scale and a minimum per 32
+	case MXFP4:
+		header, codes = (n/2+63)/64*64, 256
+	case Q4_1, Q5_1, IQ4_NL, IQ4_XS: // unpacked: a scale and a minimum per 32
 		header = n / 32 * 128
 	}
 	return header + n/32*codes

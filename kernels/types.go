@@ -75,7 +75,7 @@ func (t Type) Block() (elems, bytes int) { return formats[t].elems, formats[t].b
 // takes more memory than the file; the others are only put in another order.
 func (t Type) Unpacked() bool {
 	switch t {
-	case Q4_1, Q5_1, IQ4_NL, IQ4_XS, MXFP4:
+	case Q4_1, Q5_1, IQ4_NL, IQ4_XS:
 		return true
 	}
 	return false

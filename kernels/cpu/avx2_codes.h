@@ -39,7 +39,15 @@ INLINE __m256i code(const int form, const uint8_t *q, const int j) {
         return _mm256_or_si256(only(_mm256_srli_epi16(v, 6), 3), only(_mm256_srli_epi16(u, j > 4 ? 5 : 4), 4));
     }
     __m256i v = load(q + 64 * (j & 3));
-    return only(j > 3 ? _mm256_srli_epi16(v, 4) : v, 15);
+    v = only(j > 3 ? _mm256_srli_epi16(v, 4) : v, 15);
+    return form == FLOATS ? _mm256_shuffle_epi8(_mm256_setr_epi8(E2M1, E2M1), v) : v;
+}
+
+// Scales of MXFP4 by their exponents: tk_power_bits.
+INLINE __m256 powers8(const uint8_t *p) {
+    __m256i e = u8_8(p), usual = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
+    __m256i tiny = _mm256_sllv_epi32(_mm256_set1_epi32(0x200000), e);
+    return _mm256_castsi256_ps(_mm256_blendv_epi8(usual, tiny, _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e)));
 }
 
 // The eight 6-bit scales and minima of 16 outputs, from 12 bytes each.

@@ -36,7 +36,7 @@ typedef struct {
 INLINE void products(const int form, const uint8_t *q, size_t gbytes, const tk_qblock *x,
                      const int R, const int C, const int from, const int to, __m256i *sum) {
     const __m256i one = _mm256_set1_epi16(1);
-    const int most = form == NIBBLES ? 8 : form == FIVES ? 4 : 2;
+    const int most = form == NIBBLES ? 8 : form == FIVES || form == FLOATS ? 4 : 2;
     _Pragma("GCC unroll 4") for (int j = from; j < to; j += most) {
         __m256i t[MAXR], v[8];
         if (form == NIBBLES || C > 1) {  // a word at a time: few codes and many sums in registers
@@ -89,6 +89,7 @@ INLINE void byte_products(const uint8_t *q, size_t gbytes, const tk_qblock *x, c
 // The scales of 8 outputs in block b of a segment at w, or in half of it; o is 8 for the upper outputs.
 INLINE __m256 scale_of(const int kind, const uint8_t *w, const float (*scale)[16], int b, int half, int o) {
     if (kind == SMALL) return half8(w + 32 * b + 2 * o);
+    if (kind == POWERS) return powers8(w + 16 * b + o);
     if (kind == SUPER) return _mm256_load_ps(scale[b] + o);
     return _mm256_mul_ps(half8(w + 2 * o), _mm256_cvtepi32_ps(i8_8(w + 64 + 16 * (2 * b + half) + o)));
 }
@@ -100,7 +101,7 @@ INLINE void end_segment(const int kind, const int R, const int C, const span *s,
         int r = i / C, c = i % C;
         float *total = s->total[c / 2 * MAXROWS + r] + c % 2 * 8;
         __m256 t = _mm256_load_ps(total), a = acc[i];
-        if (kind == SMALL) {
+        if (kind == SMALL || kind == POWERS) {
             _mm256_store_ps(total, _mm256_add_ps(t, a));
             continue;
         }
@@ -197,7 +198,7 @@ INLINE void run(const int form, const int kind, const int R, const int C, const 
                 for (int c = 0; c < C; c++) {
                     __m256 d = scale_of(kind, w + c / 2 * s->gbytes, s->scale + c / 2 * 8 * SPAN + k, b, half, 8 * (c % 2 + s->half));
                     _Pragma("GCC unroll 8") ROWS {
-                        __m256 f = kind == SMALL ? _mm256_mul_ps(d, _mm256_set1_ps(x[r].scale)) : d;
+                        __m256 f = kind == SMALL || kind == POWERS ? _mm256_mul_ps(d, _mm256_set1_ps(x[r].scale)) : d;
                         acc[r * C + c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[r * C + c]), f, acc[r * C + c]);
                     }
                 }
@@ -225,6 +226,7 @@ typedef void (*runner)(const span *);
 RUN(small_bytes, BYTES, SMALL)
 RUN(small_nibbles, NIBBLES, SMALL)
 RUN(small_fives, FIVES, SMALL)
+RUN(powers_floats, FLOATS, POWERS)
 RUN(super_nibbles, NIBBLES, SUPER)
 RUN(super_fives, FIVES, SUPER)
 RUN(halves_sixes, SIXES, HALVES)
@@ -240,6 +242,7 @@ static recipe recipe_of(int packed) {
     switch (packed) {
     case TK_Q4_0: return (recipe){small_nibbles, SMALL};
     case TK_Q5_0: return (recipe){small_fives, SMALL};
+    case TK_MXFP4: return (recipe){powers_floats, POWERS};
     case TK_Q4_K: return (recipe){super_nibbles, SUPER};
     case TK_Q5_K: return (recipe){super_fives, SUPER};
     case TK_Q6_K: return (recipe){halves_sixes, HALVES};

@@ -29,6 +29,14 @@ typedef struct {
 INLINE __m512i bcast(const void *p) { return _mm512_set1_epi32(load_i32(p)); }
 INLINE __m512 half16(const uint8_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
 
+// Scales of MXFP4 by their exponents: tk_power_bits.
+INLINE __m512 powers16(const uint8_t *p) {
+    __m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)), one = _mm512_set1_epi32(1);
+    __mmask16 tiny = _mm512_cmple_epi32_mask(e, one);
+    __m512i usual = _mm512_slli_epi32(_mm512_sub_epi32(e, one), 23);
+    return _mm512_castsi512_ps(_mm512_mask_sllv_epi32(usual, tiny, _mm512_set1_epi32(0x200000), e));
+}
+
 // a | (b & bits) in every byte
 INLINE __m512i pick(__m512i a, __m512i b, int bits) { return _mm512_ternarylogic_epi32(a, b, _mm512_set1_epi8((char)bits), 0xf8); }
 
@@ -63,7 +71,8 @@ INLINE __m512i code(const int form, const uint8_t *q, const int j) {
         return pick(_mm512_and_si512(_mm512_srli_epi16(v, 6), _mm512_set1_epi8(3)), _mm512_srli_epi16(u, j > 4 ? 5 : 4), 4);
     }
     __m512i v = _mm512_loadu_si512(q + 64 * (j & 3));
-    return _mm512_and_si512(j > 3 ? _mm512_srli_epi16(v, 4) : v, _mm512_set1_epi8(15));
+    v = _mm512_and_si512(j > 3 ? _mm512_srli_epi16(v, 4) : v, _mm512_set1_epi8(15));
+    return form == FLOATS ? _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_setr_epi8(E2M1)), v) : v;
 }
 
 INLINE void fetch(const uint8_t *p, int lines, int near) {
@@ -135,9 +144,13 @@ INLINE void run(const int form, const int kind, const int R, const int C, const 
             else if (half == 0) products(form, q, x, R, C, 0, 4, sum);
             else products(form, q, x, R, C, 4, 8, sum);
             for (int g = 0; g < C; g++) {
-                __m512 d = kind == SMALL ? half16(s->header[g] + 32 * b) : _mm512_load_ps(s->scale[g][kind == HALVES ? 2 * b + half : b]);
+                const uint8_t *h = s->header[g];
+                __m512 d;
+                if (kind == SMALL) d = half16(h + 32 * b);
+                else if (kind == POWERS) d = powers16(h + 16 * b);
+                else d = _mm512_load_ps(s->scale[g][kind == HALVES ? 2 * b + half : b]);
                 _Pragma("GCC unroll 8") ROWS {
-                    __m512 w = kind == SMALL ? _mm512_mul_ps(d, _mm512_set1_ps(x[r].scale)) : d;
+                    __m512 w = kind == SMALL || kind == POWERS ? _mm512_mul_ps(d, _mm512_set1_ps(x[r].scale)) : d;
                     acc[r * C + g] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[r * C + g]), w, acc[r * C + g]);
                 }
             }
@@ -147,7 +160,7 @@ INLINE void run(const int form, const int kind, const int R, const int C, const 
     x = s->x;
     _Pragma("GCC unroll 8") ROWS for (int g = 0; g < C; g++) {
         __m512 t = _mm512_load_ps(s->total[r][g]), a = acc[r * C + g];
-        if (kind == SMALL) {
+        if (kind == SMALL || kind == POWERS) {
             _mm512_store_ps(s->total[r][g], _mm512_add_ps(t, a));
             continue;
         }
@@ -177,6 +190,7 @@ typedef void (*runner)(const segment *);
 RUN(small_bytes, BYTES, SMALL)
 RUN(small_nibbles, NIBBLES, SMALL)
 RUN(small_fives, FIVES, SMALL)
+RUN(powers_floats, FLOATS, POWERS)
 RUN(super_nibbles, NIBBLES, SUPER)
 RUN(super_fives, FIVES, SUPER)
 RUN(halves_sixes, SIXES, HALVES)
@@ -189,6 +203,7 @@ RUN(whole_threes, THREES, WHOLE)
     static const runner name[G + 1][TK_TILE + 1] = {                                                     \
         {0}, {0}, {0, 0, 0, 0, name##2_4, name##2_5, name##2_6, name##2_7, name##2_8}};
 OPENED(super_bytes, SUPER)
+OPENED(powers_bytes, POWERS)
 OPENED(halves_bytes, HALVES)
 OPENED(levels_bytes, LEVELS)
 OPENED(whole_bytes, WHOLE)
@@ -198,6 +213,7 @@ INLINE void open_codes(const int form, const uint8_t *q, int blocks, uint8_t *to
         _Pragma("GCC unroll 8") for (int j = 0; j < 8; j++) _mm512_store_si512(to + 64 * j, code(form, q, j));
 }
 TARGET static void open_nibbles(const uint8_t *q, int blocks, uint8_t *to) { open_codes(NIBBLES, q, blocks, to); }
+TARGET static void open_floats(const uint8_t *q, int blocks, uint8_t *to) { open_codes(FLOATS, q, blocks, to); }
 TARGET static void open_fives(const uint8_t *q, int blocks, uint8_t *to) { open_codes(FIVES, q, blocks, to); }
 TARGET static void open_sixes(const uint8_t *q, int blocks, uint8_t *to) { open_codes(SIXES, q, blocks, to); }
 
@@ -236,6 +252,7 @@ static recipe recipe_of(int packed) {
     switch (packed) {
     case TK_Q4_0: return (recipe){small_nibbles, SMALL, small_bytes, .open = open_nibbles};
     case TK_Q5_0: return (recipe){small_fives, SMALL, small_bytes, .open = open_fives};
+    case TK_MXFP4: return (recipe){powers_floats, POWERS, powers_bytes, .open = open_floats};
     case TK_Q4_K: return (recipe){super_nibbles, SUPER, super_bytes, .open = open_nibbles};
     case TK_Q5_K: return (recipe){super_fives, SUPER, super_bytes, .open = open_fives};
     case TK_Q6_K: return (recipe){halves_sixes, HALVES, halves_bytes, .open = open_sixes};

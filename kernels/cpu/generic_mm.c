@@ -81,6 +81,7 @@ static void open_codes(int type, const uint8_t *q, int8_t *w) {
             case TK_Q8_0: case TK_U32: c -= 128; break;
             case TK_Q4_0: c -= 8; break;
             case TK_Q5_0: c -= 16; break;
+            case TK_MXFP4: c = tk_e2m1(c); break;
             case TK_Q6_K: {
                 const uint8_t *t = q + 192 * (j / 4) + i;  // three codes, and in their upper bits a fourth
                 c = (j % 4 < 3 ? t[64 * (j % 4)] & 63 : t[0] >> 6 | (t[64] >> 6) << 2 | (t[128] >> 6) << 4) - 32;
@@ -124,6 +125,7 @@ static void open_segment(int type, const uint8_t *seg, int n, opened *o) {
             const uint8_t *f = seg + 128 * s + 4 * l;
             switch (type) {
             case TK_Q6_K: o->scale[s][l] = f16_f32(load_u16(seg + 2 * l)) * (float)(int8_t)seg[64 + 16 * s + l]; break;
+            case TK_MXFP4: o->scale[s][l] = bits_f32(tk_power_bits(seg[16 * s + l])); break;
             case TK_U32: memcpy(&o->scale[s][l], f, 4); memcpy(&o->min[s][l], f + 64, 4); break;
             default: o->scale[s][l] = f16_f32(load_u16(seg + 32 * s + 2 * l));
             }

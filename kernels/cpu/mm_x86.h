@@ -6,17 +6,21 @@
 #include "tk.h"
 
 // How a block's codes are stored, and what becomes of its sum.
-enum { BYTES, TWOS, THREES, NIBBLES, FIVES, SIXES };
+// FLOATS: nibbles that stand for numbers, E2M1.
+enum { BYTES, TWOS, THREES, NIBBLES, FLOATS, FIVES, SIXES };
 // SMALL: a scale per 32 in both; SUPER: integer scales per 32; HALVES: integer scales per 16; WHOLE: these, and an integer sum over the
-// segment; LEVELS: as WHOLE, with minima.
-enum { SMALL, SUPER, HALVES, WHOLE, LEVELS };
+// segment; LEVELS: as WHOLE, with minima; POWERS: as SMALL, but the weights' scales are powers of two.
+enum { SMALL, SUPER, HALVES, WHOLE, LEVELS, POWERS };
+
+// What the nibbles of FLOATS stand for: twice their values, plus 16.
+#define E2M1 16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4
 
 // Bytes of a block of 32 inputs.
 static inline size_t piece(const int form) {
     switch (form) {
     case TWOS: return 128;
     case THREES: return 192;
-    case NIBBLES: return 256;
+    case NIBBLES: case FLOATS: return 256;
     case FIVES: return 320;
     case SIXES: return 384;
     }
@@ -27,6 +31,7 @@ static inline size_t piece(const int form) {
 // of a full segment.
 static inline size_t header_of(const int kind, int n) {
     if (kind == SUPER || kind == WHOLE) return 256;
+    if (kind == POWERS) return (size_t)(n + 3) / 4 * 64;
     return kind == HALVES || kind == LEVELS ? 320 : (size_t)(n + 1) / 2 * 64;
 }
 static inline int lines_of(const int form, const int kind) { return (int)((header_of(kind, 8) / 8 + piece(form) + 63) / 64); }
@@ -35,7 +40,7 @@ static inline int lines_of(const int form, const int kind) { return (int)((heade
 static inline size_t start_of(int packed) {
     switch (packed) {
     case TK_Q4_0: return offsetof(tk_qblock, off8);
-    case TK_Q5_0: return offsetof(tk_qblock, off16);
+    case TK_Q5_0: case TK_MXFP4: return offsetof(tk_qblock, off16);
     case TK_Q6_K: return offsetof(tk_qblock, off32);
     }
     return offsetof(tk_qblock, off128);
@@ -43,7 +48,7 @@ static inline size_t start_of(int packed) {
 
 // Whether weights are fetched ahead for one or two rows.
 static inline int fetched_for_few(int packed) {
-    if (tk_reading == TK_AHEAD) return packed == TK_Q4_0 || packed == TK_Q4_K || packed == TK_Q5_K || tk_is_whole(packed);
+    if (tk_reading == TK_AHEAD) return packed == TK_Q4_0 || packed == TK_MXFP4 || packed == TK_Q4_K || packed == TK_Q5_K || tk_is_whole(packed);
     return tk_reading == TK_STREAMS;
 }
 

@@ -63,10 +63,11 @@ INLINE_T void open_codes(const int type, const uint8_t *q, int8x16_t *w) {
         for (int j = 0; j < 3; j++) w[5 + j] = vreinterpretq_s8_u8(vorrq_u8(vshrq_n_u8(v[2 * j], 5), top[j]));
         return;
     }
+    const int8x16_t e2m1 = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};  // twice what MXFP4's nibbles stand for
     for (int j = 0; j < 4; j++) {
-        uint8x16_t v = vld1q_u8(q + 64 * j);
-        w[j + 4] = vreinterpretq_s8_u8(vshrq_n_u8(v, 4));
-        w[j] = vreinterpretq_s8_u8(vandq_u8(v, low));
+        uint8x16_t v = vld1q_u8(q + 64 * j), high = vshrq_n_u8(v, 4), below = vandq_u8(v, low);
+        w[j + 4] = type == TK_MXFP4 ? vqtbl1q_s8(e2m1, high) : vreinterpretq_s8_u8(high);
+        w[j] = type == TK_MXFP4 ? vqtbl1q_s8(e2m1, below) : vreinterpretq_s8_u8(below);
     }
 }
 
@@ -132,6 +133,11 @@ INLINE_T float32x4_t scale4(const int type, const header *h, int s, int q, float
     case TK_Q4_K: case TK_Q5_K: return vmulq_f32(d, vcvtq_f32_u32(vmovl_u16(vget_low_u16(u8_4(h->scale + 16 * s + 4 * q)))));
     case TK_Q6_K: return vmulq_f32(d, vcvtq_f32_s32(signed4(h->at + 64 + 16 * s + 4 * q)));
     case TK_U32: return float4(h->at + 128 * s + 16 * q);
+    case TK_MXFP4: {  // tk_power_bits
+        int32x4_t e = vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(u8_4(h->at + 16 * s + 4 * q))));
+        int32x4_t usual = vshlq_n_s32(vsubq_s32(e, vdupq_n_s32(1)), 23), tiny = vshlq_s32(vdupq_n_s32(0x200000), e);
+        return vreinterpretq_f32_s32(vbslq_s32(vcltq_s32(e, vdupq_n_s32(2)), tiny, usual));
+    }
     }
     return half4(h->at + 32 * s + 8 * q);
 }
@@ -255,6 +261,7 @@ INLINE_T void panel_rows(const int type, const tk_mm *a, int g, tk_panel t, int 
 KERNEL(Q8_0)
 KERNEL(Q4_0)
 KERNEL(Q5_0)
+KERNEL(MXFP4)
 KERNEL(Q4_K)
 KERNEL(Q5_K)
 KERNEL(Q6_K)
@@ -267,6 +274,7 @@ void NAME(mm)(int packed, const tk_mm *a) {
     case TK_Q8_0: mm_Q8_0(a); break;
     case TK_Q4_0: mm_Q4_0(a); break;
     case TK_Q5_0: mm_Q5_0(a); break;
+    case TK_MXFP4: mm_MXFP4(a); break;
     case TK_Q4_K: mm_Q4_K(a); break;
     case TK_Q5_K: mm_Q5_K(a); break;
     case TK_Q6_K: mm_Q6_K(a); break;

@@ -4,7 +4,6 @@
 #include "scalar.h"
 
 static const int8_t nonlinear[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};  // IQ4
-static const int8_t mxfp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};  // twice E2M1
 
 static size_t round64(size_t n) { return (n + 63) / 64 * 64; }
 static uint32_t load_u32(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return v; }
@@ -13,7 +12,7 @@ static void put_f32(uint8_t *p, float v) { memcpy(p, &v, 4); }
 
 int tk_packed(int type) {
     switch (type) {
-    case TK_Q4_1: case TK_Q5_1: case TK_IQ4_NL: case TK_IQ4_XS: case TK_MXFP4: return TK_U32;
+    case TK_Q4_1: case TK_Q5_1: case TK_IQ4_NL: case TK_IQ4_XS: return TK_U32;
     }
     return type;
 }
@@ -68,7 +67,7 @@ static void put_threes(uint8_t *q, int lane, const uint32_t *code) {
 }
 static void put_codes(int packed, uint8_t *q, int lane, const uint32_t *code) {
     switch (packed) {
-    case TK_Q4_0: case TK_Q4_K: put_nibbles(q, lane, code); break;
+    case TK_Q4_0: case TK_Q4_K: case TK_MXFP4: put_nibbles(q, lane, code); break;
     case TK_Q5_0: case TK_Q5_K: put_fives(q, lane, code); break;
     case TK_Q6_K: put_sixes(q, lane, code); break;
     case TK_Q2_K: put_twos(q, lane, code); break;
@@ -103,11 +102,7 @@ static void pack_small(int type, const uint8_t *row, int lane, uint8_t *header, 
     case TK_Q4_1: half_nibbles(row + 4, code); min = -f16_f32(load_u16(row + 2)); break;
     case TK_Q5_1: half_nibbles(row + 8, code); add_bits(load_u32(row + 4), code); min = -f16_f32(load_u16(row + 2)); break;
     case TK_IQ4_NL: half_nibbles(row + 2, code); look_up(nonlinear, code); break;
-    case TK_MXFP4:  // the scale is half of 2^(e-127)
-        half_nibbles(row + 1, code);
-        look_up(mxfp4, code);
-        d = bits_f32(row[0] < 2 ? 0x200000u << row[0] : (uint32_t)(row[0] - 1) << 23);
-        break;
+    case TK_MXFP4: half_nibbles(row + 1, code); header[lane] = row[0]; return;
     }
     if (tk_packed(type) == type) { memcpy(header + 2 * lane, row, 2); return; }
     if (type == TK_Q4_1 || type == TK_Q5_1) for (int j = 0; j < 8; j++) code[j] |= 0x80808080;
@@ -131,7 +126,7 @@ static void pack_smalls(int type, const uint8_t *row, int lane, int k, uint8_t *
     int size = small_bytes(type), packed = tk_packed(type);
     uint32_t code[8];
     for (; k > 0; k -= TK_SEG) {
-        int n = k < TK_SEG ? k : TK_SEG, step = packed == TK_U32 ? 128 : 32;
+        int n = k < TK_SEG ? k : TK_SEG, step = packed == TK_U32 ? 128 : packed == TK_MXFP4 ? 16 : 32;
         uint8_t *q = dst + tk_header_bytes(packed, n);
         for (int b = 0; b < n / 32; b++, row += size, q += tk_code_bytes(packed)) {
             pack_small(type, row, lane, dst + step * b, code);
@@ -273,6 +268,7 @@ static void scale_at(int packed, const uint8_t *h, int lane, int b, int half, fl
         return;
     }
     case TK_Q3_K: *scale = f16_f32(load_u16(h + 2 * lane)) * (float)tk_scale3(c, 2 * b + half); return;
+    case TK_MXFP4: *scale = bits_f32(tk_power_bits(h[16 * b + lane])); return;
     case TK_U32: {
         const uint8_t *s = h + 128 * b + 4 * lane;
         memcpy(scale, s, 4);
@@ -308,7 +304,8 @@ static void unpack_quant(int packed, const uint8_t *g, int lane, int k, float *o
             }
             for (int e = 0; e < 32; e++) {
                 if (e % 16 == 0) scale_at(packed, g, lane, b, e / 16, &scale, &min);
-                float t = scale * (float)(code_at(packed, q, lane, e) - offset);
+                int c = code_at(packed, q, lane, e);
+                float t = scale * (float)(packed == TK_MXFP4 ? tk_e2m1(c) : c - offset);
                 *out++ = t - min;
             }
         }

@@ -169,6 +169,7 @@ static inline size_t tk_header_bytes(int packed, int n) {
     case TK_Q2_K: return 320;
     case TK_Q3_K: return 256;
     case TK_U32: return (size_t)n / 32 * 128;
+    case TK_MXFP4: return ((size_t)n / 2 + 63) / 64 * 64;
     }
     return ((size_t)n + 63) / 64 * 64;
 }
@@ -176,7 +177,7 @@ static inline size_t tk_code_bytes(int packed) {
     switch (packed) {
     case TK_Q2_K: return 128;
     case TK_Q3_K: return 192;
-    case TK_Q4_0: case TK_Q4_K: return 256;
+    case TK_Q4_0: case TK_Q4_K: case TK_MXFP4: return 256;
     case TK_Q5_0: case TK_Q5_K: return 320;
     case TK_Q6_K: return 384;
     }
@@ -188,6 +189,13 @@ static inline size_t tk_segment_bytes(int packed, int n) { return tk_header_byte
 static inline int tk_scale3(const uint8_t *c, int s) {
     return ((s < 8 ? c[16 * s] & 15 : c[16 * (s - 8)] >> 4) | (c[16 * (8 + s % 4)] >> 2 * (s / 4) & 3) << 4) - 32;
 }
+// What a nibble of MXFP4 (E2M1) stands for, twice.
+static inline int tk_e2m1(int nibble) {
+    static const int8_t value[8] = {0, 1, 2, 3, 4, 6, 8, 12};
+    return nibble < 8 ? value[nibble] : -value[nibble - 8];
+}
+// A scale of MXFP4 by its exponent: half of 2^(e-127), since codes are twice their values.
+static inline uint32_t tk_power_bits(int e) { return e < 2 ? 0x200000u << e : (uint32_t)(e - 1) << 23; }
 int tk_packed(int type);  // what a file's type is packed to
 static inline int tk_is_float(int type) { return type == TK_F32 || type == TK_F16 || type == TK_BF16; }
 static inline int tk_is_whole(int type) { return type == TK_Q2_K || type == TK_Q3_K; }  // integer sums over a segment

@@ -39,6 +39,11 @@ func segment(dst []byte, t kernels.Type, src []byte, n int) {
 			copy(dst[2*b:], src[b*size:][:2])
 			copy(dst[16+b*(size-2):], src[b*size+2:][:size-2])
 		}
+	case kernels.MXFP4: // exponents, nibbles
+		for b := range n / 32 {
+			dst[b] = src[b*size]
+			copy(dst[16+16*b:], src[b*size+1:][:16])
+		}
 	case kernels.Q5_0: // scales, low nibbles, high bits
 		for b := range n / 32 {
 			copy(dst[2*b:], src[b*size:][:2])
@@ -57,7 +62,7 @@ func segment(dst []byte, t kernels.Type, src []byte, n int) {
 		copy(dst, src[96:110])
 		copy(dst[16:], src[32:96])
 		copy(dst[80:], src[:32])
-	case kernels.Q4_1, kernels.Q5_1, kernels.IQ4_NL, kernels.IQ4_XS, kernels.MXFP4:
+	case kernels.Q4_1, kernels.Q5_1, kernels.IQ4_NL, kernels.IQ4_XS:
 		unpack(dst, t, src, n)
 	default: // floats, and Q2_K and Q4_K as they are in the file
 		copy(dst, src)
@@ -82,7 +87,7 @@ func unpack(dst []byte, t kernels.Type, src []byte, n int) {
 // kernelOf names the kernels of a weight type.
 func kernelOf(t kernels.Type) string {
 	switch t {
-	case kernels.Q4_1, kernels.Q5_1, kernels.IQ4_NL, kernels.IQ4_XS, kernels.MXFP4:
+	case kernels.Q4_1, kernels.Q5_1, kernels.IQ4_NL, kernels.IQ4_XS:
 		return "unpacked"
 	}
 	return t.String()

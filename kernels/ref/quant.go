@@ -29,7 +29,7 @@ func whole(typ uint32) bool { return typ == Q2_KType || typ == Q3_KType }
 // minimum per sub-block. Their products include the step for minima even where these are zero.
 func Unpacked(typ uint32) bool {
 	switch typ {
-	case Q4_1Type, Q5_1Type, IQ4_NLType, IQ4_XSType, MXFP4Type:
+	case Q4_1Type, Q5_1Type, IQ4_NLType, IQ4_XSType:
 		return true
 	}
 	return false

@@ -73,7 +73,7 @@ struct Small {
             if (32 * b >= n) break;
             uint4 c0, c1;
             T::codes(w, b, &c0, &c1);
-            float d = half_in(scales, b);
+            float d = T::scale_at(scales, b);
 #pragma unroll
             for (int r = 0; r < R; r++) {
                 int sum = T::OFFSET ? -T::OFFSET * sum32(in.sum[r], b) : 0;
@@ -86,8 +86,9 @@ struct Small {
         uint4 c0, c1;
         T::codes(w, k / 32, &c0, &c1);
         int c = byte_at(k % 32 < 16 ? c0 : c1, k % 16);
-        return half_in(w[0], k / 32) * (float)(T::OFFSET ? c - T::OFFSET : (int)(signed char)c);
+        return T::scale_at(w[0], k / 32) * (float)(T::OFFSET ? c - T::OFFSET : (int)(signed char)c);
     }
+    static __device__ __forceinline__ float scale_at(const uint4 &scales, int b) { return half_in(scales, b); }
 };
 
 struct Q8_0 : Small<Q8_0> {
@@ -114,6 +115,27 @@ struct Q5_0 : Small<Q5_0> {
         unsigned high = word(w[(9 + b / 4) * 32], b % 4);
         *c0 = either(low_nibbles(v), spread16(high));
         *c1 = either(high_nibbles(v), spread16(high >> 16));
+    }
+};
+
+// e2m1 turns 4 nibbles, a sign and an index of 0, .5, 1, 1.5, 2, 3, 4, 6, into twice their values plus 16.
+static __device__ __forceinline__ unsigned e2m1(unsigned v) {
+    unsigned m = v & 0x07070707u, large = m >> 2 & 0x01010101u, sign = (v >> 3 & 0x01010101u) * 255u;
+    m += (m & (large | large << 1)) + ((m & m >> 1 & large) << 1);
+    return 0x10101010u + m - 2 * (m & sign);
+}
+
+// MXFP4 has a power of two per 32, 2^(e-127) of which codes are halves.
+struct MXFP4 : Small<MXFP4> {
+    enum { VECTORS = 9, TAIL = 0, OFFSET = 16 };
+    static __device__ __forceinline__ float scale_at(const uint4 &scales, int b) {
+        int e = byte_at(scales, b);
+        return __uint_as_float(e < 2 ? 0x200000u << e : (unsigned)(e - 1) << 23);
+    }
+    static __device__ __forceinline__ void codes(const uint4 *w, int b, uint4 *c0, uint4 *c1) {
+        uint4 v = w[(1 + b) * 32];
+        *c0 = make_uint4(e2m1(v.x), e2m1(v.y), e2m1(v.z), e2m1(v.w));
+        *c1 = make_uint4(e2m1(v.x >> 4), e2m1(v.y >> 4), e2m1(v.z >> 4), e2m1(v.w >> 4));
     }
 };
 
