@@ -32,9 +32,10 @@ type passResult struct {
 	LimitMS     float64 `json:"limit_ms"`          // reading the weights or the multiply-adds, the larger
 	Share       float64 `json:"share"`
 	MedianMS    float64 `json:"median_ms"`
-	MedianShare float64 `json:"median_share"` // of the limits just before each pass
-	Spread      float64 `json:"spread"`       // between the tenth and the ninetieth of 100 passes, as a share of the median
-	MACShare    float64 `json:"mac_share"`    // of the peak multiply-add rate
+	MedianShare float64 `json:"median_share"`      // of the limits just before each pass
+	Spread      float64 `json:"spread"`            // between the tenth and the ninetieth of 100 passes, as a share of the median
+	MACShare    float64 `json:"mac_share"`         // of the peak multiply-add rate
+	Experts     int     `json:"experts,omitempty"` // that the pass used, counted layer by layer
 	KVBytes     int64   `json:"kv_bytes"`
 	KVLimitMS   float64 `json:"kv_limit_ms"`     // reading keys and values once; not part of limit_ms
 	KVRatio     float64 `json:"kv_ratio"`        // (ms − limit_ms) ÷ kv_limit_ms: what the context costs at most
@@ -166,7 +167,7 @@ func passOf(p *measure.Pass, all []measure.Pass) passResult {
 	r := passResult{
 		Width: p.Rows, Context: p.Context, Prefill: p.Prefill,
 		MS: ms(p.Best()), LimitMS: ms(p.Limit), Share: p.Share, MedianMS: ms(p.Median()), MedianShare: p.MedianShare, Spread: p.Spread(),
-		MACShare: p.MACShare, KVBytes: p.KVBytes, KVLimitMS: ms(p.KVLimit), KVRatio: figures.Share(ms(p.Best()-p.Limit), ms(p.KVLimit)),
+		MACShare: p.MACShare, Experts: p.Experts, KVBytes: p.KVBytes, KVLimitMS: ms(p.KVLimit), KVRatio: figures.Share(ms(p.Best()-p.Limit), ms(p.KVLimit)),
 	}
 	for i := range all {
 		if q := &all[i]; !p.Prefill && !q.Prefill && q.Rows == p.Rows && q.Context < p.Context {
@@ -195,6 +196,11 @@ func (r *DecodeResult) Print(to io.Writer) error {
 	}
 	if err := t.Flush(); err != nil {
 		return err
+	}
+	for _, p := range r.Passes {
+		if p.Experts > 0 {
+			fmt.Fprintf(to, "%d rows, context %d: %d experts read, counted layer by layer\n", p.Width, p.Context, p.Experts)
+		}
 	}
 	return r.printOps(to)
 }

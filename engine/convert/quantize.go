@@ -10,7 +10,7 @@ import (
 
 // Quantize writes the model or side file at in to out with its weights stored as the named type, see Types. Quantising
 // weights that are quantised already loses precision again, so again must be true for them; weights
-// that already have the wanted type are copied. Errors: Invalid (type, paths), Corrupt (input, weights that are
+// that already have the wanted type are copied, and so are those in MXFP4 unless again is true. Errors: Invalid (type, paths), Corrupt (input, weights that are
 // not finite), Unsupported (types that cannot be read, weights too large for the type), Exhausted (disk),
 // Canceled.
 func Quantize(ctx context.Context, in, out, typ string, again bool, o Options) (*Result, error) {
@@ -55,6 +55,9 @@ func (m *mix) restore(path string, t *gguf.Tensor, again bool) (tensor, error) {
 	block, _ := t.Type.Block()
 	if isFloat(t.Type) || block > 1 { // the others are integers
 		to.typ = m.typeOfSide(t.Name, t.Shape, t.Type)
+	}
+	if t.Type == gguf.MXFP4 && !again {
+		to.typ = t.Type // a model's own format, in which it was trained: it stays
 	}
 	switch {
 	case to.typ == t.Type && !isFloat(t.Type):

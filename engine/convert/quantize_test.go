@@ -374,6 +374,8 @@ func TestRecipe(t *testing.T) {
 		{"q3_k_m", "blk.2.attn_v.weight", 512, false, gguf.Q4_K}, {"q3_k_m", "blk.1.ffn_down.weight", 512, false, gguf.Q6_K},
 		{"q3_k_m", "blk.2.ffn_down.weight", 512, false, gguf.Q4_K}, {"q3_k_m", "blk.2.attn_output.weight", 512, false, gguf.Q4_K},
 		{"q4_0", "blk.0.attn_q_norm.weight", 512, false, gguf.F16}, {"q4_0", "blk.0.ffn_gate_inp.weight", 512, false, gguf.F16},
+		{"q4_k_m", "blk.0.ffn_down_exps.weight", 768, false, gguf.Q6_K}, {"q4_k_m", "blk.5.ffn_down_exps.weight", 768, false, gguf.Q4_K},
+		{"q4_k_m", "blk.0.ffn_gate_exps.weight", 2048, false, gguf.Q4_K}, {"q8_0", "blk.0.ffn_up_exps.bias", 512, false, gguf.F16},
 	} {
 		r, err := findRecipe(c.typ)
 		if err != nil {

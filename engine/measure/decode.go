@@ -11,7 +11,7 @@ import (
 // Pass compares the time of passes of one kind with the hardware's limit.
 type Pass struct {
 	Timing
-	Limit       time.Duration // by the best limits: the longer of reading the weights and the multiply-adds
+	Limit       time.Duration // by the best limits: the longer of reading the weights, of experts those that it used, and the multiply-adds
 	KVBytes     int64         // of keys and values that the pass has to read
 	KVLimit     time.Duration // reading them at the best bandwidth; not part of Limit
 	Share       float64       // Limit ÷ the best time
@@ -67,6 +67,9 @@ func Decode(ctx context.Context, m *engine.Model, points []Point, n int) (*Decod
 // pass compares times with limits; samples[i] was measured before Times[i].
 func (d *Decoded) pass(m *engine.Model, t Timing, samples []kernels.Limits) Pass {
 	work, rows, wanted := m.Work(), t.Rows, t.Wanted()
+	if t.Experts > 0 {
+		work = work.Reading(t.Experts)
+	}
 	p := Pass{Timing: t, Limit: work.Limit(d.Limits, rows, wanted), KVBytes: m.KVBytes() * int64(t.Context)}
 	best := t.Best().Seconds()
 	p.KVLimit = time.Duration(float64(p.KVBytes) / d.Limits.ReadBytes * 1e9)

@@ -113,7 +113,8 @@ func TestDecodeShares(t *testing.T) {
 	l := kernels.Limits{ReadBytes: 1e9, IntMACs: 1e12, FloatMACs: 1e10}
 	d := &Decoded{Limits: l}
 	work := m.Work()
-	p := d.pass(m, Timing{Point{Rows: 7, Context: 40}, []time.Duration{2 * time.Millisecond, 4 * time.Millisecond}}, []kernels.Limits{l, l})
+	times := []time.Duration{2 * time.Millisecond, 4 * time.Millisecond}
+	p := d.pass(m, Timing{Point: Point{Rows: 7, Context: 40}, Times: times}, []kernels.Limits{l, l})
 	seconds := max(float64(work.Bytes)/1e9, 7*float64(work.FloatMACs+work.HeadFloat)/1e10)
 	if work.IntMACs != 0 || work.HeadFloat != int64(m.Config().Vocab)*int64(m.Config().Dim) {
 		t.Errorf("work of an F16 model: %+v", work)

@@ -29,7 +29,8 @@ func (p Point) Wanted() int {
 // Timing is how long passes of one kind took, in order.
 type Timing struct {
 	Point
-	Times []time.Duration
+	Times   []time.Duration
+	Experts int // that the last pass used, counted layer by layer: what it read of them; 0: a model without, or not known
 }
 
 // Best returns the shortest time, 0 if there is none.
@@ -112,6 +113,7 @@ func Passes(ctx context.Context, m *engine.Model, points []Point, n int, before 
 				return nil, err
 			}
 			last[i] = took
+			timings[i].Experts, _ = m.Experts(p.Rows)
 			if round > 0 {
 				timings[i].Times = append(timings[i].Times, took)
 			}

@@ -1,0 +1,75 @@
+package convert
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/kernels/testdevice"
+)
+
+// TestExperts quantises the matrices of experts, which have three dimensions, and leaves routers, biases and MXFP4 as they are.
+func TestExperts(t *testing.T) {
+	for name, c := range map[string]struct {
+		typ  string
+		want gguf.Type
+	}{"qwen3moe": {"q8_0", gguf.Q8_0}, "gpt-oss": {"q8_0", gguf.Q8_0}, "gpt-oss-mxfp4": {"q8_0", gguf.MXFP4}} {
+		in := "../../../shared/golden/arch2026/arch-" + name + ".gguf"
+		if _, err := os.Stat(in); err != nil {
+			t.Skipf("%v: this model is not here", err)
+		}
+		out := filepath.Join(t.TempDir(), "out.gguf")
+		if _, err := Quantize(t.Context(), in, out, c.typ, false, Options{}); err != nil {
+			t.Fatal(err)
+		}
+		from, f := open(t, in), open(t, out)
+		for _, tensor := range []string{"ffn_gate_exps.weight", "ffn_gate_inp.weight", "ffn_gate_exps.bias"} {
+			was, is := from.Tensor("blk.1."+tensor), f.Tensor("blk.1."+tensor)
+			want := gguf.F32
+			if tensor == "ffn_gate_exps.weight" {
+				want = c.want
+			} else if was == nil {
+				continue
+			}
+			if is == nil || is.Type != want || !slices.Equal(is.Shape, was.Shape) {
+				t.Errorf("%s: %s is %+v: want %v of shape %v", name, tensor, is, want, was.Shape)
+			}
+		}
+		var square, n float64
+		before, after := promptLogits(t, in), promptLogits(t, out)
+		for i := range before {
+			square, n = square+math.Pow(float64(before[i]-after[i]), 2), n+1
+		}
+		if rms := math.Sqrt(square / n); !(rms > 0 && rms < 0.6) {
+			t.Errorf("%s as %s: logits are %.3f away (r.m.s.)", name, c.typ, rms)
+		}
+	}
+}
+
+// promptLogits returns the logits after a few tokens.
+func promptLogits(t *testing.T, path string) (all []float32) {
+	t.Helper()
+	m, err := engine.Open(path, engine.Options{Device: testdevice.CPU(t, 0), KVPages: engine.PagesFor(1, 64, 0)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	seq, err := m.NewSequence(64, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer seq.Close()
+	out, err := m.Forward([]engine.Part{{Seq: seq, Extend: []tandem.Token{1, 50, 700, 31, 900, 12}, Want: engine.WantAll}}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range out.Len() {
+		all = append(all, out.Logits(i)...)
+	}
+	return all
+}
