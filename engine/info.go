@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/engine/token"
@@ -90,7 +91,7 @@ func typesOf(f *gguf.File, matrices []matrix) map[string]TypeUse {
 		u := types[t.Type.String()]
 		u.Tensors++
 		u.FileBytes += int64(t.Size())
-		if len(t.Shape) == 1 {
+		if len(t.Shape) == 1 || strings.HasSuffix(t.Name, ".bias") { // those of experts have two dimensions
 			u.MemoryBytes += int64(t.Size())
 		}
 		if u.Kernel == "" {
