@@ -36,7 +36,8 @@ type Streamed interface {
 // Streamer is a Device whose weights are Streamed.
 type Streamer interface {
 	Device
-	// StreamStats adds up all weights of the device. Safe for concurrent use.
+	// StreamStats adds up all weights of the device; before there are any, it has the sizes of the last program whose Footprint was
+	// asked for. Safe for concurrent use.
 	StreamStats() StreamStats
 	// ReadRate reads the packed file as passes do, but without checking and computing, for about that long, between passes, and returns
 	// the bytes per second. Errors: there is no packed file; it cannot be read.

@@ -31,6 +31,7 @@ type modelInfoCmd struct {
 	Target   string `help:"For a side file: say whether it belongs to this model." placeholder:"FILE" setting:"-"`
 	sizeFlags
 	kvFlags
+	budgetFlags
 	output
 }
 
@@ -63,6 +64,7 @@ type modelInfo struct {
 	Types      []typeInfo        `json:"types"`
 	Kernels    kernelInfo        `json:"kernels"`
 	Memory     memoryInfo        `json:"memory"`
+	Budgets    *budgetInfo       `json:"budgets,omitempty"` // if it does not fit, or a budget was named
 	Keys       map[string]string `json:"keys"`
 }
 
@@ -106,7 +108,7 @@ type memoryInfo struct {
 
 // Run prints what a model file holds.
 func (c *modelInfoCmd) Run(a *app) error {
-	if err := cmp.Or(c.sizeFlags.check(), c.kvFlags.check()); err != nil {
+	if err := cmp.Or(c.sizeFlags.check(), c.kvFlags.check(), c.budgetFlags.check()); err != nil {
 		return err
 	}
 	f, err := gguf.Open(c.File)
@@ -129,6 +131,11 @@ func (c *modelInfoCmd) Run(a *app) error {
 		return err
 	}
 	m := describe(c.File, info, f, memory)
+	if c.MemoryBudget != nil || !memory.Fits {
+		if m.Budgets, err = c.budgets(memory); err != nil {
+			return err
+		}
+	}
 	if c.Identity {
 		defer wide()()
 		names, err := engine.Identify(a.ctx, c.File, engine.Options{Context: c.Ctx, KVType: c.KVType})
@@ -222,6 +229,7 @@ func (m *modelInfo) print(a *app, f *gguf.File) error {
 		{"memory", fmt.Sprintf("%s in all; %s allows %s: %s", figures.MiB(m.Memory.Total), m.Memory.Bound, figures.MiB(m.Memory.Available),
 			fits)},
 	}
+	rows = append(rows, m.Budgets.rows()...)
 	if m.Identity != "" {
 		rows = append(rows, [2]string{"identity", string(m.Identity)}, [2]string{"lineage", m.Lineage})
 	}

@@ -45,9 +45,10 @@ type Device struct {
 	config Config
 	gone   chan struct{}
 
-	mu  sync.Mutex
-	err error
-	all []*weights
+	mu      sync.Mutex
+	err     error
+	all     []*weights
+	planned kernels.StreamStats
 }
 
 var (
@@ -105,6 +106,9 @@ func (d *Device) Footprint(p *kernels.Program) (f kernels.Footprint, err error) 
 		return f, err
 	}
 	f.Weights = w.Bytes()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.planned = w.sizes()
 	return f, nil
 }
 
@@ -132,9 +136,12 @@ func (d *Device) NewWeights(p *kernels.Program) (kernels.Store, error) {
 func (d *Device) StreamStats() (s kernels.StreamStats) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if len(d.all) == 0 {
+		return d.planned
+	}
 	for _, w := range d.all {
-		s.Resident, s.Ring = s.Resident+w.plan.held, s.Ring+int64(w.plan.slots)*w.plan.slot
-		s.Streamed += w.plan.streamed
+		one := w.sizes()
+		s.Resident, s.Ring, s.Streamed = s.Resident+one.Resident, s.Ring+one.Ring, s.Streamed+one.Streamed
 		s.Read += w.count.read.Load()
 		s.Waited += time.Duration(w.count.waited.Load())
 		if w.ring != nil {
@@ -144,6 +151,25 @@ func (d *Device) StreamStats() (s kernels.StreamStats) {
 	return s
 }
 
+func (w *weights) sizes() kernels.StreamStats {
+	return kernels.StreamStats{Resident: w.plan.held, Ring: int64(w.plan.slots) * w.plan.slot, Streamed: w.plan.streamed}
+}
+
+// Rate reads a file past the page cache, where that can be done, as packed files are read, for about long, and returns the bytes per second.
+func Rate(path string, long time.Duration) (float64, error) {
+	file, direct, err := openDirect(path)
+	if err != nil {
+		return 0, err
+	}
+	defer file.Close()
+	st, err := file.Stat()
+	if err != nil {
+		return 0, err
+	}
+	f := &packed{path: path, file: file, direct: direct, table: &table{Bytes: st.Size()}}
+	return f.rate(0, long)
+}
+
 // ReadRate implements kernels.Streamer.
 func (d *Device) ReadRate(long time.Duration) (float64, error) {
 	d.mu.Lock()
@@ -151,7 +177,7 @@ func (d *Device) ReadRate(long time.Duration) (float64, error) {
 	d.mu.Unlock()
 	for _, w := range all {
 		if f, ok := w.feed.(*packed); ok {
-			return f.rate(long)
+			return f.rate(f.table.Stages[0].At, long)
 		}
 	}
 	return 0, &kernels.Unsupported{Device: name, What: "rate of a packed file, as there is none,"}

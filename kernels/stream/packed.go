@@ -121,9 +121,8 @@ func (f *packed) rows(l *lookup, group int, _ *scratch) (int64, error) {
 	return high - low, nil
 }
 
-// rate reads the stages' blocks in turn for about long, and returns the bytes per second.
-func (f *packed) rate(long time.Duration) (float64, error) {
-	first := f.table.Stages[0].At
+// rate reads the blocks from byte first on in turn for about long, and returns the bytes per second.
+func (f *packed) rate(first int64, long time.Duration) (float64, error) {
 	var (
 		next, read atomic.Int64
 		wg         sync.WaitGroup

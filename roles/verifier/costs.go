@@ -37,7 +37,7 @@ type measured struct {
 	ISA      string
 	KVType   string
 	Streamed int64 // bytes of weights that a pass reads from the disk
-	Used     int // threads of the passes that Costs are of
+	Used     int   // threads of the passes that Costs are of
 	Costs    []tandem.Cost
 }
 

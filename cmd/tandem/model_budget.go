@@ -1,0 +1,98 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/bench/figures"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/stream"
+	"github.com/tandem-llm/tandem/roles"
+)
+
+// budgetInfo says what a verifier with a memory budget does, before it is started.
+type budgetInfo struct {
+	ReadRate float64      `json:"read_gb_s"` // direct reads of the model's file, measured now; 0: not known
+	Of       []budgetLine `json:"of"`
+}
+
+// budgetLine is one budget. Sizes are in bytes.
+type budgetLine struct {
+	Budget   int64   `json:"budget_bytes"` // of the verifier alone
+	Resident int64   `json:"resident_bytes"`
+	PerPass  int64   `json:"pass_bytes"`
+	Passes   float64 `json:"passes_s"` // at ReadRate: tokens per second without drafts; 0: not bound by the disk, or not known
+	Why      string  `json:"why,omitempty"`
+}
+
+// budgets returns what the named budget gives, and 30, 50 and 75 % of the memory that the whole model needs.
+func (c *modelInfoCmd) budgets(memory memoryInfo) (*budgetInfo, error) {
+	const long = 300 * time.Millisecond
+	out := &budgetInfo{}
+	if !strings.HasPrefix(c.File, gguf.Builtin) {
+		rate, err := stream.Rate(c.File, long)
+		if err != nil {
+			return nil, tandem.Errorf("", tandem.Unavailable, "%s: measuring the disk: %w", c.File, roles.Reason(err))
+		}
+		out.ReadRate = rate / 1e9
+	}
+	all := []int64{memory.Total * 30 / 100, memory.Total / 2, memory.Total * 75 / 100}
+	if b := c.bytes(); b > 0 {
+		all = append([]int64{b}, all...)
+	}
+	for _, b := range all {
+		line, err := c.budget(memory, b)
+		if err != nil {
+			return nil, err
+		}
+		if line.PerPass > 0 {
+			line.Passes = out.ReadRate * 1e9 / float64(line.PerPass)
+		}
+		out.Of = append(out.Of, line)
+	}
+	return out, nil
+}
+
+// budget plans a verifier in so many bytes.
+func (c *modelInfoCmd) budget(memory memoryInfo, bytes int64) (line budgetLine, err error) {
+	line = budgetLine{Budget: bytes, Resident: memory.Weights}
+	rest := memory.Total - memory.Weights
+	if memory.Total <= bytes {
+		return line, nil
+	}
+	line.Resident = 0
+	d := c.streaming(nil, "", cacheFlags{}).On(planner(), max(0, bytes-rest))
+	_, err = engine.Measure(c.File, engine.Options{Device: d, KVType: c.KVType, Context: c.Ctx, KVPages: 1})
+	var small *kernels.TooSmall
+	if errors.As(err, &small) {
+		line.Why = fmt.Sprintf("too little: the least is %s", engine.Bytes(rest+small.Least))
+		return line, nil
+	}
+	s := d.StreamStats()
+	line.Resident, line.PerPass = s.Resident, s.Streamed
+	return line, err
+}
+
+// rows returns the table in words.
+func (b *budgetInfo) rows() (rows [][2]string) {
+	if b == nil {
+		return nil
+	}
+	for _, l := range b.Of {
+		what := cmp.Or(l.Why, "all of it in memory")
+		if l.PerPass > 0 {
+			what = fmt.Sprintf("%s of weights in memory, %s read by each pass", figures.MiB(l.Resident), figures.MiB(l.PerPass))
+		}
+		if l.Passes > 0 {
+			what += fmt.Sprintf(": at %.2f GB/s, as measured now, %.3g passes/s", b.ReadRate, l.Passes)
+		}
+		rows = append(rows, [2]string{"in " + engine.Bytes(l.Budget), what})
+	}
+	return rows
+}
