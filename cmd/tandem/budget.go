@@ -2,11 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
-	"os"
-	"path/filepath"
 	"strconv"
-	"syscall"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/cache"
@@ -108,7 +104,7 @@ type packing struct {
 func (p *packing) keep(ctx context.Context, r stream.Request) (string, func() error, error) {
 	kept, err := p.open()
 	if err != nil {
-		return p.without(err)
+		return p.without(ctx, err)
 	}
 	file := roles.ModelName(r.Model) + ".packed"
 	entry, err := kept.Get(ctx, cache.Request{Kind: cache.Packed, File: file, From: r.Key, Size: r.Bytes, Check: r.Check,
@@ -119,18 +115,17 @@ func (p *packing) keep(ctx context.Context, r stream.Request) (string, func() er
 			return r.Make(ctx, path, shown.step)
 		}})
 	if err != nil {
-		return p.without(err)
+		return p.without(ctx, err)
 	}
 	if entry.Made {
-		p.say("packed %s for streaming: %s in %s", filepath.Base(r.Model), engine.Bytes(r.Bytes), entry.Path)
+		p.say("packed %s for streaming: %s in %s", roles.ModelName(r.Model), engine.Bytes(r.Bytes), entry.Path)
 	}
 	return entry.Path, entry.Close, nil
 }
 
-// without goes on without a packed file if err says that there can be none.
-func (p *packing) without(err error) (string, func() error, error) {
-	full := errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
-	if !errors.As(err, new(*cache.Unwritable)) && tandem.KindOf(err) != tandem.Exhausted && !full && !errors.Is(err, os.ErrPermission) {
+// without goes on without a packed file, unless ctx has ended or the model's own file is at fault.
+func (p *packing) without(ctx context.Context, err error) (string, func() error, error) {
+	if ctx.Err() != nil || tandem.KindOf(err) == tandem.Corrupt {
 		return "", nil, err
 	}
 	p.say("no packed copy of the target can be kept, so every pass packs the weights that it streams anew, which takes about a core: %v", err)

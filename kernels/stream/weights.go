@@ -432,5 +432,5 @@ func (w *weights) Close() {
 		l.mem = nil
 	}
 	release(w.mem)
-	w.mem, w.ring, w.file, w.free, w.feed = nil, nil, nil, nil, nil
+	w.mem, w.file, w.free, w.feed = nil, nil, nil, nil // the ring goes on telling what it did
 }
