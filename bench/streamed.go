@@ -50,9 +50,9 @@ func (d Decode) streamed(ctx context.Context, m *engine.Model, s kernels.Streame
 		out.Rate, out.Slowest = found.Rates[n/2]/gb, found.Rates[0]/gb
 	}
 	for _, p := range found.Passes {
-		out.Passes = append(out.Passes, streamedPass{Width: p.Rows, Context: p.Context, Prefill: p.Prefill, MS: figures.MS(p.Median()),
-			BestMS: figures.MS(p.Best()), LimitMS: figures.MS(p.Limit), Share: p.Share, MedianShare: p.MedianShare, WaitMS: figures.MS(p.Waited),
-			DiskBusy: p.Busy, PassesS: 1 / max(p.Median().Seconds(), 1e-9)})
+		out.Passes = append(out.Passes, streamedPass{Width: p.Rows, Context: p.Context, Prefill: p.Prefill,
+			MS: figures.MS(p.Median()), BestMS: figures.MS(p.Best()), LimitMS: figures.MS(p.Limit), Share: p.Share,
+			MedianShare: p.MedianShare, WaitMS: figures.MS(p.Waited), DiskBusy: p.Busy, PassesS: 1 / max(p.Median().Seconds(), 1e-9)})
 	}
 	r := &DecodeResult{Model: d.Name, ISA: m.ISA(), Threads: m.Threads(), KVType: d.KVType, Weights: m.Work().Bytes, Streamed: out}
 	return r, d.byOperation(ctx, m, r)
@@ -60,8 +60,8 @@ func (d Decode) streamed(ctx context.Context, m *engine.Model, s kernels.Streame
 
 func (r *DecodeResult) printStreamed(to io.Writer) error {
 	s := r.Streamed
-	fmt.Fprintf(to, "%s, %s, %d threads: %s of weights in memory, a ring of %s, %s read by each pass; direct reads give %.2f GB/s (slowest %.2f)\n",
-		r.Model, r.ISA, r.Threads, figures.MiB(s.Resident), figures.MiB(s.Ring), figures.MiB(s.PerPass), s.Rate, s.Slowest)
+	fmt.Fprintf(to, "%s, %s, %d threads: %s of weights in memory, a ring of %s, %s read by each pass; direct reads give "+
+		"%.2f GB/s (slowest %.2f)\n", r.Model, r.ISA, r.Threads, figures.MiB(s.Resident), figures.MiB(s.Ring), figures.MiB(s.PerPass), s.Rate, s.Slowest)
 	t := figures.NewTable(to, "%s\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f")
 	t.Head("rows", "context", "ms", "best", "limit", "share", "median share", "waiting ms", "disk busy", "passes/s")
 	for _, p := range s.Passes {

@@ -35,8 +35,8 @@ func (s *Streaming) Limit(available engine.Available) int64 {
 }
 
 // Fit returns the device for the model at path with options o, whose footprint on o.Device is need: o.Device if all of it fits into limit
-// bytes, else a streaming one for it. others is what else is in those bytes: other processes and models. fits is the footprint on the device.
-// Errors: Exhausted, with the least that works; Unsupported.
+// bytes, else a streaming one for it. others is what else is in those bytes: other processes and models. fits is the footprint on the
+// device. Errors: Exhausted, with the least that works; Unsupported.
 func (s *Streaming) Fit(path string, o engine.Options, need engine.Footprint, limit, others int64) (d kernels.Device, fits engine.Footprint,
 	err error) {
 	if need.Total()+others <= limit {
@@ -55,8 +55,8 @@ func (s *Streaming) Fit(path string, o engine.Options, need engine.Footprint, li
 	if others > 0 {
 		beside = fmt.Sprintf(", and %s beside it", engine.Bytes(others))
 	}
-	return nil, need, tandem.Errorf("", tandem.Exhausted, "%s cannot run in %s of memory, even if its weights are read from the disk in every "+
-		"pass: that needs %s%s: want --memory-budget %dMiB, or a smaller --ctx or --sessions", ModelName(path), engine.Bytes(limit), fits,
+	return nil, need, tandem.Errorf("", tandem.Exhausted, "%s cannot run in %s of memory, even if its weights are read from the "+
+		"disk in every pass: that needs %s%s: want --memory-budget %dMiB, or a smaller --ctx or --sessions", ModelName(path), engine.Bytes(limit), fits,
 		beside, (fits.Total()+others)>>20+1)
 }
 
@@ -67,8 +67,8 @@ func (s *Streaming) fit(r *Room, limit, others int64) (kernels.Device, error) {
 	o.MaxRows = passRows
 	d, fits, err := s.Fit(t.path, o, t.Footprint, limit, others+r.Beside)
 	if err == nil && d != o.Device && len(t.sides) > 0 {
-		return nil, tandem.Errorf("", tandem.Unsupported, "%s needs %s, more than %s, and heads (%s) cannot borrow weights that are streamed: "+
-			"want no --heads, or a larger --memory-budget", ModelName(t.path), t.Footprint, engine.Bytes(limit), t.sides[0])
+		return nil, tandem.Errorf("", tandem.Unsupported, "%s needs %s, more than %s, and heads (%s) cannot borrow weights that are "+
+			"streamed: want no --heads, or a larger --memory-budget", ModelName(t.path), t.Footprint, engine.Bytes(limit), t.sides[0])
 	}
 	t.Footprint = fits
 	return d, err

@@ -43,7 +43,8 @@ func TestMemoryBudget(t *testing.T) {
 	run := func(says string, args ...string) {
 		t.Helper()
 		e := w.run(append([]string{"generate", "--prompt", "func (r *Reader) Read(", "--memory-budget", least}, args...)...)
-		if e.code != 0 || e.stdout != string(golden) || !strings.Contains(e.stderr, "are read by each pass") || !strings.Contains(e.stderr, says) {
+		streamed := strings.Contains(e.stderr, "are read by each pass")
+		if e.code != 0 || e.stdout != string(golden) || !streamed || !strings.Contains(e.stderr, says) {
 			t.Errorf("%q: exit code %d, %q, %q: want the golden text, and %q", args, e.code, e.stdout, e.stderr, says)
 		}
 	}

@@ -128,6 +128,6 @@ func (p *packing) without(ctx context.Context, err error) (string, func() error,
 	if ctx.Err() != nil || tandem.KindOf(err) == tandem.Corrupt {
 		return "", nil, err
 	}
-	p.say("no packed copy of the target can be kept, so every pass packs the weights that it streams anew, which takes about a core: %v", err)
+	p.say("no packed copy of the target can be kept, so every pass packs what it streams anew, which takes about a core: %v", err)
 	return "", nil, nil
 }

@@ -155,7 +155,8 @@ func (w *weights) sizes() kernels.StreamStats {
 	return kernels.StreamStats{Resident: w.plan.held, Ring: int64(w.plan.slots) * w.plan.slot, Streamed: w.plan.streamed}
 }
 
-// Rate reads a file past the page cache, where that can be done, as packed files are read, for about long, and returns the bytes per second.
+// Rate reads a file past the page cache, where that can be done, as packed files are read, for about long, and returns the bytes per
+// second.
 func Rate(path string, long time.Duration) (float64, error) {
 	file, direct, err := openDirect(path)
 	if err != nil {

@@ -230,7 +230,8 @@ func TestStale(t *testing.T) {
 	}
 	older := *table
 	older.Version--
-	for what, b := range map[string][]byte{"empty": {}, "of some bytes": whole[:20], "without extents": whole[:page], "cut": whole[:len(whole)-1],
+	for what, b := range map[string][]byte{"empty": {}, "of some bytes": whole[:20], "without extents": whole[:page],
+		"cut":    whole[:len(whole)-1],
 		"longer": append(whole[:len(whole):len(whole)], 0), "without a header": append(make([]byte, page), whole[page:]...),
 		"of another version": append(older.header(), whole[len(older.header()):]...),
 		"with a bit changed": append([]byte{whole[0], whole[1], whole[2] ^ 1}, whole[3:]...)} {
