@@ -61,7 +61,8 @@ func (d Decode) streamed(ctx context.Context, m *engine.Model, s kernels.Streame
 func (r *DecodeResult) printStreamed(to io.Writer) error {
 	s := r.Streamed
 	fmt.Fprintf(to, "%s, %s, %d threads: %s of weights in memory, a ring of %s, %s read by each pass; direct reads give "+
-		"%.2f GB/s (slowest %.2f)\n", r.Model, r.ISA, r.Threads, figures.MiB(s.Resident), figures.MiB(s.Ring), figures.MiB(s.PerPass), s.Rate, s.Slowest)
+		"%.2f GB/s (slowest %.2f)\n", r.Model, r.ISA, r.Threads, figures.MiB(s.Resident), figures.MiB(s.Ring),
+		figures.MiB(s.PerPass), s.Rate, s.Slowest)
 	t := figures.NewTable(to, "%s\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f")
 	t.Head("rows", "context", "ms", "best", "limit", "share", "median share", "waiting ms", "disk busy", "passes/s")
 	for _, p := range s.Passes {

@@ -56,8 +56,8 @@ func (s *Streaming) Fit(path string, o engine.Options, need engine.Footprint, li
 		beside = fmt.Sprintf(", and %s beside it", engine.Bytes(others))
 	}
 	return nil, need, tandem.Errorf("", tandem.Exhausted, "%s cannot run in %s of memory, even if its weights are read from the "+
-		"disk in every pass: that needs %s%s: want --memory-budget %dMiB, or a smaller --ctx or --sessions", ModelName(path), engine.Bytes(limit), fits,
-		beside, (fits.Total()+others)>>20+1)
+		"disk in every pass: that needs %s%s: want --memory-budget %dMiB, or a smaller --ctx or --sessions", ModelName(path),
+		engine.Bytes(limit), fits, beside, (fits.Total()+others)>>20+1)
 }
 
 // fit is Fit for the first model of a room. The room then has its footprint there.
