@@ -77,6 +77,60 @@ func TestProfile(t *testing.T) {
 	}
 }
 
+// TestProfilePlaces: `tandem profile` on two groups of cores measures each alone and the pair, which it divides, and judges all placements;
+// --explain shows that again. generate on the pair says the same as elsewhere, divides by the plan, and by a guess without one; with
+// --device auto it computes where the plan has it.
+func TestProfilePlaces(t *testing.T) {
+	if runtime.NumCPU() < 2 {
+		t.Skip("one core: skipped, as two groups are needed")
+	}
+	w, dir := newWorld(t), t.TempDir()
+	const pair = "cores:0+cores:1"
+	w.ok("profile", "--cache", dir, "--target", draftModel, "--draft", draftModel, "--width", "1,4", "--context", "32", "--rounds", "2",
+		"--tokens", "64", "--device", pair)
+	plan := filepath.Join(dir, profile.Name)
+	p, err := profile.Read(plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m := p.Machine; len(m.Subjects) != 5 || len(m.Divided) != 1 || len(m.Divided[0].Points) != 3 || len(m.Decisions) != 1 ||
+		len(m.Decisions[0].Placements) != 9 || m.Divided[0].Points[2].Rows != 256 {
+		t.Errorf("measured %+v", m)
+	}
+	out := w.ok("profile", "--explain", "--cache", dir, "--target", draftModel)
+	if !strings.Contains(out.stdout, "best with --device cores:") || !strings.Contains(out.stdout, pair+" ") || out.stderr != "" {
+		t.Errorf("explained as %s%s", out.stdout, out.stderr)
+	}
+	generate := func(args ...string) (tokens []int32, log string) {
+		t.Helper()
+		e := w.ok(append([]string{"generate", "--json", "--target", draftModel, "--draft", "lookup", "--prompt", "func main() {",
+			"--max-tokens", "24", "--ignore-eos"}, args...)...)
+		var said struct{ Tokens []int32 }
+		if err := json.Unmarshal([]byte(e.stdout), &said); err != nil {
+			t.Fatal(err)
+		}
+		return said.Tokens, e.stderr
+	}
+	want, _ := generate("--plan", "off")
+	const guess, auto = "divided by a guess", "--device auto computes on cores:"
+	for flags, logged := range map[string][2]bool{"--plan off --device " + pair: {true, false},
+		"--plan " + plan + " --device " + pair: {false, false},
+		"--plan " + plan + " --device auto":    {false, true}, "--plan off --device cores:1": {false, false}} {
+		got, log := generate(strings.Fields(flags)...)
+		if !slices.Equal(got, want) || strings.Contains(log, guess) != logged[0] || strings.Contains(log, auto) != logged[1] {
+			t.Errorf("%s: tokens %v, log %s\nwant %v, and that it guesses or chooses: %v", flags, got, log, want, logged)
+		}
+	}
+	for device, want := range map[string]string{"cores:5000": "0 to 1023", "cores:0+cores:0": "core 0 is on both sides",
+		"auto+cpu": "auto chooses one", "cores:1000": "no core 1000"} {
+		refused(t, w.run("generate", "--prompt", "x", "--device", device), want)
+		refused(t, w.run("profile", "--cache", dir, "--device", device), want)
+	}
+	refused(t, w.run("generate", "--prompt", "x", "--device", "cores:0", "--verifier-threads", "1"),
+		"--verifier-threads 1 with --device cores:0")
+	refused(t, w.run("profile", "--cache", dir, "--device", "cpu", "--device", "auto"), "--device auto beside others")
+}
+
 // TestProfileHeads: with heads the plan has how long a guess takes and how right they are on each text, by temperature, also for the plan
 // beside a model; a verifier takes it, and says when it is of other heads.
 func TestProfileHeads(t *testing.T) {

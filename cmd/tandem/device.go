@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/kernels/cuda"
 	"github.com/tandem-llm/tandem/kernels/cuda/gpu"
+	"github.com/tandem-llm/tandem/profile"
 	"github.com/tandem-llm/tandem/roles"
 )
 
@@ -118,7 +119,10 @@ func parseISA(isa string) (cpu.ISA, error) {
 
 // choose calls run with where to compute. With --device auto that is a GPU, if there is one, and if it then cannot be used or has not
 // enough memory, run is called again with the processor. Each choice of auto is told on stderr, with its reason.
-func (c computeFlags) choose(a *app, run func(p place) error) error {
+func (c computeFlags) choose(a *app, run func(p place) error) error { return c.chooseBy(a, nil, run) }
+
+// chooseBy is choose by a plan's decision, nil for none: with --device auto, the best place of the decision comes first.
+func (c computeFlags) chooseBy(a *app, d *profile.Decision, run func(p place) error) error {
 	p, err := parsePlace("device", c.Device)
 	if err != nil {
 		return err
@@ -129,6 +133,18 @@ func (c computeFlags) choose(a *app, run func(p place) error) error {
 	say := func(format string, args ...any) {
 		fmt.Fprintln(a.stderr, "tandem: "+oneLine(fmt.Sprintf(format, args...)))
 	}
+	full := func(err error) bool { return errors.As(err, new(unusable)) || errors.As(err, new(*cuda.OutOfMemory)) }
+	if d != nil {
+		p, err := bestPlace(d)
+		if err == nil {
+			say("--device auto computes on %v: %s", p, expected(d))
+			err = run(p)
+			if !full(err) {
+				return err
+			}
+		}
+		say("--device auto does not compute on %s, where the plan has it: %v", d.Placements[0].Device, err)
+	}
 	chips, err := gpu.Chips()
 	if err != nil {
 		say("--device auto computes on the processor: %v", err)
@@ -136,7 +152,7 @@ func (c computeFlags) choose(a *app, run func(p place) error) error {
 	}
 	say("--device auto computes on cuda:0: %s", about(chips[0]))
 	err = run(place{gpu: new(int)})
-	if errors.As(err, new(unusable)) || errors.As(err, new(*cuda.OutOfMemory)) {
+	if full(err) {
 		say("--device auto computes on the processor instead: %v", err)
 		return run(place{})
 	}

@@ -156,6 +156,7 @@ func (a *app) checked(l launch, r tandem.Request) (launch, error) {
 		err = p.Check(r.Prompt, say)
 		l.verifierBudget = p.Budget
 	}
+	l.planned(func(format string, args ...any) { say(fmt.Sprintf(format, args...)) })
 	return l, err
 }
 

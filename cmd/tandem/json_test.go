@@ -37,6 +37,7 @@ func TestJSONFields(t *testing.T) {
 		{"bench guesses", new(guesses.Result)},
 		{"bench system", new(system.Result)},
 		{"profile", new(profile.Plan)},
+		{"profile --explain", new(profile.Decision)},
 		{"config", new(config.Setting)},
 		{"version", new(versionInfo)},
 	} {

@@ -67,7 +67,7 @@ func (c *modelInfoCmd) budget(memory memoryInfo, bytes int64) (line budgetLine, 
 		return line, nil
 	}
 	line.Resident = 0
-	d := c.streaming(nil, "", cacheFlags{}).On(planner(), max(0, bytes-rest))
+	d := c.streaming(nil, "", gpuMemoryFlags{}, cacheFlags{}).On(planner(), max(0, bytes-rest))
 	_, err = engine.Measure(c.File, engine.Options{Device: d, KVType: c.KVType, Context: c.Ctx, KVPages: 1})
 	var small *kernels.TooSmall
 	if errors.As(err, &small) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem/client"
+	"github.com/tandem-llm/tandem/profile"
 	"github.com/tandem-llm/tandem/roles/drafter"
 	"github.com/tandem-llm/tandem/roles/group"
 	"github.com/tandem-llm/tandem/roles/pair"
@@ -23,8 +24,9 @@ type launch struct {
 	drafts           []string // paths; drafter.Lookup among them stands for none; empty = no drafter, lookup neither
 	listen           string   // the gateway's address, "" = a socket in the run directory
 	sessions         int
-	verifierBudget   int64 // bytes of memory for the verifier; 0: it may take what is free
-	keepGateway      bool  // restart it when it dies; else all processes end with it, because its requests are lost
+	verifierBudget   int64             // bytes of memory for the verifier; 0: it may take what is free
+	decision         *profile.Decision // of the plan, for --device auto; nil: none
+	keepGateway      bool              // restart it when it dies; else all processes end with it, because its requests are lost
 }
 
 // startProcesses starts all processes at the same time and returns when all serve. The caller must Stop
@@ -52,6 +54,11 @@ func (l launch) dial(addr string) ([]client.Option, error) {
 func (l launch) places() (target, drafts place, err error) {
 	if target, err = parsePlace("device", l.Device); err == nil {
 		drafts, err = parsePlace("draft-device", l.DraftDevice)
+	}
+	if target.auto && l.decision != nil {
+		if p, wrong := bestPlace(l.decision); wrong == nil {
+			target = p // as the verifier will find
+		}
 	}
 	return target, drafts, err
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"text/tabwriter"
@@ -258,6 +259,9 @@ func (c *profileCmd) explain(a *app) error {
 		return err
 	}
 	plan, err := profile.Read(filepath.Join(folder.Folder(), profile.Name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return tandem.Errorf("", tandem.Unavailable, "%w: measure with `tandem profile --device A --device B`", err)
+	}
 	if err != nil {
 		return err
 	}

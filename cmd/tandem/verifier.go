@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -142,7 +143,13 @@ func (c *verifierCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	return c.choose(a, func(p place) error {
+	var decision *profile.Decision
+	if c.Device == "auto" {
+		decision = decided(c.plan(), path, c.KVType, func(why error) {
+			fmt.Fprintln(a.stderr, "tandem: "+oneLine(fmt.Sprintf("--device auto: plan not used: %v", why)))
+		})
+	}
+	return c.chooseBy(a, decision, func(p place) error {
 		models.Device, models.Threads, models.Streaming = c.at(p), c.threads(p), c.streaming(a, p.String(), c.gpuMemoryFlags, c.cacheFlags)
 		spare := c.SpareThreads
 		if !p.shared() {
