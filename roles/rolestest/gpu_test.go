@@ -8,6 +8,7 @@ import (
 
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/kernels/cuda/emulated"
+	"github.com/tandem-llm/tandem/kernels/split"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
 	"github.com/tandem-llm/tandem/roles"
@@ -68,4 +69,35 @@ func TestDraftOnGPU(t *testing.T) {
 	s.Drafter("drafter", draft)
 	s.Await("its successor", up)
 	drafted("a request drafted on the processor")
+}
+
+// TestTargetOnPair: a target whose passes are divided between an emulated GPU and the processor says what plain decoding on the processor
+// says, with and without drafts. It has no plan, so it guesses how to divide, and its log says so.
+func TestTargetOnPair(t *testing.T) {
+	if testing.Short() {
+		t.Skip("an emulated GPU computes slowly: skipped with -short")
+	}
+	const small = draft // as a target: an emulated GPU does each product as C++
+	s := Start(t, small)
+	request := client.Request{Prompt: "func (r *Reader) Read(", Temperature: new(0.0), NoDraft: true, MaxTokens: new(12), IgnoreEOS: true}
+	want, _, _, err := s.Generate(request)
+	if err != nil || len(want) == 0 {
+		t.Fatal(want, err)
+	}
+	gpu, _ := testdevice.GPU(t, emulated.Options{})
+	pair, err := split.New(gpu, testdevice.CPU(t, 1), split.Plan{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.VerifierOn(func() (roles.Device, error) { return pair, nil })
+	for _, noDraft := range []bool{true, false} {
+		request.NoDraft = noDraft
+		got, _, _, err := s.Generate(request)
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("divided, without drafts %v: tokens %v, %v: want %v", noDraft, got, err, want)
+		}
+	}
+	if log := s.Log.String(); !strings.Contains(log, "divided by a guess") || !strings.Contains(log, "no times of passes were measured") {
+		t.Errorf("log %q: want that it guesses, and why", log)
+	}
 }

@@ -41,6 +41,7 @@ type System struct {
 	end     func()              // of the gateway
 	target  string
 
+	device      func(threads int) (roles.Device, error) // of the verifier; nil: that of models
 	verifier    func(heads []string) (end func())
 	endVerifier func()
 }
@@ -63,6 +64,9 @@ func StartTapped(t testing.TB, target string, taps []int, change ...func(*gatewa
 	s.verifier = func(heads []string) (end func()) {
 		with := models
 		with.Sides = map[string][]string{target: heads}
+		if s.device != nil {
+			with.Device = s.device
+		}
 		return s.run("verifier", func(ctx context.Context) error {
 			return verifier.Run(ctx, verifier.Config{Config: s.config("verifier"), Models: with, Target: target, Pool: s.pool(),
 				Taps: taps, FeatureBytes: 1 << 20})
@@ -111,6 +115,13 @@ func (s *System) RestartVerifier() {
 	s.endVerifier()
 	s.endVerifier = s.verifier(nil)
 	s.awaitVerifier()
+}
+
+// VerifierOn is RestartVerifier with a verifier on a device that device makes.
+func (s *System) VerifierOn(device func() (roles.Device, error)) {
+	s.t.Helper()
+	s.device = func(int) (roles.Device, error) { return device() }
+	s.RestartVerifier()
 }
 
 // As returns the same system for a client with another key. Only the system that Start returned can Restart.
