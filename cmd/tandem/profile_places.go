@@ -296,7 +296,8 @@ func printDecision(to io.Writer, d *profile.Decision) error {
 				float64(r.VerifyNS)/1e6, float64(r.DraftNS)/1e6, float64(r.HiddenNS)/1e6, r.Hits, r.Burden)
 		}
 	}
-	fmt.Fprint(w, "\ntokens/s = tokens a round / (verify + draft - hidden); hidden = (hits - burden) x the shorter of verify and draft, where\n"+
-		"target and drafts have nothing in common; hits is a lower bound: the whole chain and the token behind it are right\n")
+	fmt.Fprint(w, "\ntokens/s = tokens a round / (verify + draft - hidden)\n"+
+		"hidden = (hits - burden) x the shorter of verify and draft, where target and drafts have nothing in common\n"+
+		"hits is a lower bound: the whole chain and the token behind it are right\n")
 	return w.Flush()
 }
