@@ -155,7 +155,8 @@ func TestExplain(t *testing.T) {
 	if out, err := explain("--cache", filepath.Dir(file), "--json"); err != nil || !strings.Contains(out, `"tokens_per_second":123.4`) {
 		t.Errorf("%v: %s", err, out)
 	}
-	if _, err := explain("--cache", filepath.Dir(file), "--kv-type", "q8_0"); err == nil || !strings.Contains(err.Error(), "tandem profile") {
+	_, err = explain("--cache", filepath.Dir(file), "--kv-type", "q8_0")
+	if err == nil || !strings.Contains(err.Error(), "tandem profile") {
 		t.Errorf("another type of cache: %v", err)
 	}
 	if _, err := explain("--cache", t.TempDir()); err == nil || !strings.Contains(err.Error(), "measure with") {

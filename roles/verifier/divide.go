@@ -11,8 +11,8 @@ import (
 	"github.com/tandem-llm/tandem/roles"
 )
 
-// divide tells a device made of two how to divide the passes of m: as the plan says, else by a guess from the limits of both sides, with a
-// warning that says why. Nothing is done for a model on one device. Errors: the model's, and the probes'.
+// divide tells a device made of two how to divide the passes of m: as the plan says, else by a guess from the limits of both sides, else
+// half each, with a warning that says why. Nothing is done for a model on one device. Errors: the model's.
 func (c Config) divide(r *roles.Process, m *engine.Model, plan *profile.Plan) error {
 	if left, _ := m.Sides(); left == nil {
 		return nil
@@ -23,8 +23,9 @@ func (c Config) divide(r *roles.Process, m *engine.Model, plan *profile.Plan) er
 	}
 	r.Alive()
 	all, err := measure.GuessShares(m)
-	if err != nil {
-		return err
+	if err != nil { // such as no memory for a probe beside the model
+		r.Log.Warn("passes are divided in halves", "device", m.ISA(), "plan", why, "guess", err)
+		return m.Divide(nil)
 	}
 	r.Log.Warn("passes are divided by a guess from the limits of both sides", "device", m.ISA(), "left", shares(all), "plan", why)
 	return m.Divide(all)

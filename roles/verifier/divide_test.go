@@ -2,6 +2,7 @@ package verifier
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -26,6 +27,18 @@ type recorder struct {
 func (r *recorder) Divide(all []kernels.Division) error {
 	r.set = all
 	return r.Device.Divide(all)
+}
+
+// full is a device without memory for a probe.
+type full struct{ *recorder }
+
+type noProbe struct{ kernels.Device }
+
+func (noProbe) NewProbe(int) (kernels.Probe, error) { return nil, errors.New("no memory for a probe") }
+
+func (f full) Sides() (left, right kernels.Device) {
+	left, right = f.recorder.Sides()
+	return left, noProbe{right}
 }
 
 // TestDivide: on a divided device a verifier divides passes as a plan for this machine, version, model and device says, everything on one
@@ -88,6 +101,18 @@ func TestDivide(t *testing.T) {
 		if err := now.look(m, c.plan, "v"); (err == nil) != (c.log == "") {
 			t.Errorf("%s: costs %v, %v", name, now.Costs, err)
 		}
+	}
+	var log bytes.Buffer
+	r := &roles.Process{}
+	r.Log = slog.New(slog.NewTextHandler(&log, nil))
+	halves, err := engine.Open("../../models/gopher-draft-go-f16.gguf", engine.Options{Device: full{d}, KVPages: 16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer halves.Close()
+	err = (Config{}).divide(r, halves, &profile.Plan{})
+	if err != nil || d.set != nil || !strings.Contains(log.String(), "no memory for a probe") {
+		t.Errorf("without a guess: %v, divided as %v, log %q: want halves, and why", err, d.set, log.String())
 	}
 	alone, err := engine.Open("../../models/gopher-draft-go-f16.gguf", engine.Options{Device: testdevice.CPU(t, 1), KVPages: 16})
 	if err != nil {
