@@ -88,6 +88,9 @@ func (l *launch) planned(say func(format string, args ...any)) {
 		return
 	}
 	p, err := plannedPlace("draft-device", best.DraftDevice)
+	if err == nil {
+		err = p.checkThreads("draft-device", "drafter-threads", l.DrafterThreads)
+	}
 	switch {
 	case err != nil:
 		say("--draft-device auto does not compute on %s, where the plan has the drafts: %v", best.DraftDevice, err)

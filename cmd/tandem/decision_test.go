@@ -95,15 +95,20 @@ func TestAutoFollowsThePlan(t *testing.T) {
 // verifier no number of threads where it will compute on a group of cores.
 func TestDraftsFollowThePlan(t *testing.T) {
 	file := planOf(t, placed("cores:0", "", 300), placed("cores:0", "cores:0", 200), placed("cpu", "cpu", 100))
-	for name, c := range map[string]struct{ device, drafts, wantTarget, wantDrafts, say string }{
-		"both":          {"auto", "auto", "cores:0", "cores:0", "on cores:0: the plan expects 200 tokens/s with drafts there"},
-		"drafts alone":  {"cpu", "auto", "cpu", "cpu", "expects 100 tokens/s"},
-		"target alone":  {"auto", "cpu", "cores:0", "cpu", ""},
-		"nobody":        {"cpu", "cpu", "cpu", "cpu", ""},
-		"another place": {"cuda:5", "auto", "cuda:5", "auto", ""},
+	for name, c := range map[string]struct {
+		device, drafts, wantTarget, wantDrafts, say string
+		threads                                     int
+	}{
+		"both":         {"auto", "auto", "cores:0", "cores:0", "on cores:0: the plan expects 200 tokens/s with drafts there", 0},
+		"with threads": {"auto", "auto", "auto", "auto", "where the plan has the drafts: --drafter-threads 1", 1},
+		"drafts alone": {"cpu", "auto", "cpu", "cpu", "expects 100 tokens/s", 0},
+		"target alone": {"auto", "cpu", "cores:0", "cpu", "", 0},
+		"nobody":       {"cpu", "cpu", "cpu", "cpu", "", 0},
+		"elsewhere":    {"cuda:5", "auto", "cuda:5", "auto", "", 0},
 	} {
 		l := launch{target: smallTarget, drafts: []string{"d.gguf"}}
 		l.Device, l.DraftDevice, l.KVType, l.Plan = c.device, c.drafts, "f16", file
+		l.VerifierThreads, l.DrafterThreads = c.threads, c.threads
 		said := ""
 		l.planned(func(format string, args ...any) { said += fmt.Sprintf(format, args...) })
 		target, drafts, err := l.places()

@@ -137,6 +137,9 @@ func (c computeFlags) chooseBy(a *app, d *profile.Decision, run func(p place) er
 	if d != nil {
 		p, err := bestPlace(d)
 		if err == nil {
+			err = p.checkThreads("device", "threads", c.Threads)
+		}
+		if err == nil {
 			say("--device auto computes on %v: %s", p, expected(d))
 			err = run(p)
 			if !full(err) {

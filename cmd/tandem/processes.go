@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"slices"
@@ -56,7 +57,8 @@ func (l launch) places() (target, drafts place, err error) {
 		drafts, err = parsePlace("draft-device", l.DraftDevice)
 	}
 	if target.auto && l.decision != nil {
-		if p, wrong := bestPlace(l.decision); wrong == nil {
+		p, wrong := bestPlace(l.decision)
+		if cmp.Or(wrong, p.checkThreads("device", "verifier-threads", l.VerifierThreads)) == nil {
 			target = p // as the verifier will find
 		}
 	}

@@ -180,7 +180,7 @@ func (p *profiler) draftAt(m *engine.Model, path string, at place) error {
 // burden returns what passes of a draft take from the processor that a target is on: of a pair, from its left part.
 func (p *profiler) burden(m *engine.Model, at place) (float64, error) {
 	left := at.processors()[0]
-	host, err := p.on(left).at(left)(p.Threads)
+	host, err := p.on(left).open(left, p.Threads)
 	if err != nil {
 		return 0, err
 	}

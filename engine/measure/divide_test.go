@@ -90,6 +90,9 @@ func TestShares(t *testing.T) {
 	if m.FreePages() != m.Pages() {
 		t.Errorf("%d of %d pages are free", m.FreePages(), m.Pages())
 	}
+	if err := m.Divide([]kernels.Division{{Rows: 0}}); tandem.KindOf(err) != tandem.Invalid || !strings.Contains(err.Error(), "for 0 rows") {
+		t.Errorf("an impossible division: %v", err)
+	}
 	guess, err := GuessShares(m)
 	if err != nil || len(guess) != len(guessWidths) || guess[0].Columns <= 0 || guess[0].Columns >= 1 {
 		t.Errorf("%v, %v: want a share for each side, by the limits of equal cores", guess, err)
