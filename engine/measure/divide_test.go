@@ -90,7 +90,8 @@ func TestShares(t *testing.T) {
 	if m.FreePages() != m.Pages() {
 		t.Errorf("%d of %d pages are free", m.FreePages(), m.Pages())
 	}
-	if err := m.Divide([]kernels.Division{{Rows: 0}}); tandem.KindOf(err) != tandem.Invalid || !strings.Contains(err.Error(), "for 0 rows") {
+	err = m.Divide([]kernels.Division{{Rows: 0}})
+	if tandem.KindOf(err) != tandem.Invalid || !strings.Contains(err.Error(), "for 0 rows") {
 		t.Errorf("an impossible division: %v", err)
 	}
 	guess, err := GuessShares(m)

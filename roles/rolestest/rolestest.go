@@ -41,7 +41,6 @@ type System struct {
 	end     func()              // of the gateway
 	target  string
 
-	device      func(threads int) (roles.Device, error) // of the verifier; nil: that of models
 	verifier    func(heads []string) (end func())
 	endVerifier func()
 }
@@ -64,9 +63,6 @@ func StartTapped(t testing.TB, target string, taps []int, change ...func(*gatewa
 	s.verifier = func(heads []string) (end func()) {
 		with := models
 		with.Sides = map[string][]string{target: heads}
-		if s.device != nil {
-			with.Device = s.device
-		}
 		return s.run("verifier", func(ctx context.Context) error {
 			return verifier.Run(ctx, verifier.Config{Config: s.config("verifier"), Models: with, Target: target, Pool: s.pool(),
 				Taps: taps, FeatureBytes: 1 << 20})
@@ -117,11 +113,26 @@ func (s *System) RestartVerifier() {
 	s.awaitVerifier()
 }
 
-// VerifierOn is RestartVerifier with a verifier on a device that device makes.
-func (s *System) VerifierOn(device func() (roles.Device, error)) {
+// VerifierOn ends the verifier and returns once another one, on a device that device makes, serves. ended gets what it has ended with.
+func (s *System) VerifierOn(device func() (roles.Device, error)) (ended <-chan error) {
 	s.t.Helper()
-	s.device = func(int) (roles.Device, error) { return device() }
-	s.RestartVerifier()
+	s.endVerifier()
+	s.Await("the verifier to go", func(p *tandemv1.Process) bool { return p.GetRole() == "verifier" && !p.GetUp() })
+	with, why := models, make(chan error, 1)
+	with.Device = func(int) (roles.Device, error) { return device() }
+	s.endVerifier = s.run("verifier", func(ctx context.Context) error {
+		why <- verifier.Run(ctx, verifier.Config{Config: s.config("verifier"), Models: with, Target: s.target, Pool: s.pool()})
+		return nil
+	})
+	s.Await("the verifier on its device", func(p *tandemv1.Process) bool {
+		select {
+		case err := <-why:
+			s.t.Fatal("the verifier ended: ", err)
+		default:
+		}
+		return p.GetRole() == "verifier" && p.GetUp()
+	})
+	return why
 }
 
 // As returns the same system for a client with another key. Only the system that Start returned can Restart.
