@@ -221,6 +221,13 @@ func (p *profiler) options() (all []profile.Option) {
 		for _, text := range p.texts {
 			plain := profile.Option{Device: t.at.String(), Text: text.Name, Verify: t.costs}
 			all = append(all, plain)
+			for _, d := range p.drafts { // who says too little of a text to be judged may do without drafts there
+				if slices.ContainsFunc(p.latest, func(t profile.Table) bool { return t.Name == d.name }) {
+					without := plain
+					without.DraftDevice = d.at.String()
+					all = append(all, without)
+				}
+			}
 			for _, table := range p.latest {
 				if table.Text.Name != text.Name {
 					continue
