@@ -86,8 +86,8 @@ func TestProfilePlaces(t *testing.T) {
 	}
 	w, dir := newWorld(t), t.TempDir()
 	const pair = "cores:0+cores:1"
-	w.ok("profile", "--cache", dir, "--target", draftModel, "--draft", draftModel, "--width", "1,4", "--context", "32", "--rounds", "2",
-		"--tokens", "128", "--device", pair)
+	w.ok("profile", "--cache", dir, "--target", draftModel, "--draft", "../models/gopher-draft-go-f16.gguf", "--width", "1,4",
+		"--context", "32", "--rounds", "2", "--tokens", "128", "--device", pair)
 	plan := filepath.Join(dir, profile.Name)
 	p, err := profile.Read(plan)
 	if err != nil {
