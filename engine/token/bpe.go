@@ -111,6 +111,48 @@ func (v *Vocab) readBPE(f *gguf.File) error {
 	return nil
 }
 
+// pieceMerges stands for a pre-tokenizer where there is none: merges may cross all of a text, and it begins with a token.
+var pieceMerges = &pre{names: []string{"gemma4"}, addBOS: true}
+
+// readPieceMerges reads the merges of a vocabulary of characters: "gemma4" is SentencePiece's pieces and byte tokens, in which the
+// merges say what is joined, and not the scores. A merge with a token that is not text is left out: user-defined tokens are cut out of
+// a text before. It needs ids.
+func (v *Vocab) readPieceMerges(f *gguf.File) error {
+	const merges = "tokenizer.ggml.merges"
+	lines, err := f.Strings(merges)
+	if err != nil {
+		return err
+	}
+	others := map[string]bool{} // pieces that are not text
+	for _, piece := range v.pieces {
+		if _, text := v.ids[piece]; !text {
+			others[piece] = true
+		}
+	}
+	v.bpe = &bpe{pre: pieceMerges, merges: make(map[uint64]merge, len(lines))}
+	for i, line := range lines {
+		l, r, two := strings.Cut(line, " ")
+		if !two || l == "" || r == "" || strings.Contains(r, " ") {
+			return corrupt(f, "%s has %.80q as element %d: want two pieces with a space between", merges, line, i)
+		}
+		var ids [3]tandem.Token
+		text := true
+		for j, piece := range []string{l, r, l + r} {
+			id, ok := v.ids[piece]
+			if !ok && !others[piece] {
+				return corrupt(f, "%s has %.80q as element %d, but %.80q is no token: want merges of tokens to tokens", merges, line, i, piece)
+			}
+			ids[j], text = id, text && ok
+		}
+		key := mergeKey(ids[0], ids[1])
+		if _, twice := v.bpe.merges[key]; text && !twice {
+			v.bpe.merges[key] = merge{uint32(len(v.bpe.order)), ids[2]}
+			v.bpe.order = append(v.bpe.order, key)
+		}
+	}
+	return nil
+}
+
 // symbolText returns the bytes of a symbol.
 func (v *Vocab) symbolText(t tandem.Token) string {
 	if n := len(v.pieces); int(t) >= n {

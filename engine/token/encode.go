@@ -39,7 +39,7 @@ func (v *Vocab) encode(control *texts, text string, special bool) []tandem.Token
 // encoder is the state of one Encode.
 //
 // A text is cut at control tokens, if they are wanted, then at user-defined ones. The text between them is cut into
-// words that no merge can cross: by the pre-tokenizer or, for SentencePiece, between two characters that stand
+// words that no merge can cross: by the pre-tokenizer or, without one, between two characters that stand
 // side by side in no piece.
 type encoder struct {
 	v    *Vocab
@@ -67,7 +67,7 @@ func (e *encoder) cut(tokens *texts, s string, rest func(string)) {
 
 // plain encodes text without control tokens; it is not empty.
 func (e *encoder) plain(text string) {
-	if e.v.bpe == nil {
+	if !e.v.byteLevel() {
 		text = e.v.normalize(text)
 	}
 	e.cut(e.v.user, text, e.words)
@@ -92,8 +92,8 @@ func (v *Vocab) normalize(text string) string {
 }
 
 func (e *encoder) words(s string) {
-	if b := e.v.bpe; b != nil {
-		split(s, b.pre.stages, e.encodeWord)
+	if e.v.byteLevel() {
+		split(s, e.v.bpe.pre.stages, e.encodeWord)
 		return
 	}
 	from, before := 0, rune(-1)

@@ -87,7 +87,7 @@ func (e *encoder) plainGuarded(text string, gaps []Span) {
 		e.plain(text)
 		return
 	}
-	if v.bpe == nil {
+	if !v.byteLevel() {
 		text, gaps = v.normalize(text), v.normalGaps(text, gaps)
 	}
 	mark, other := token{at: -1}, token{at: -1}

@@ -13,7 +13,7 @@ import (
 func (v *Vocab) index(f *gguf.File) error {
 	v.ids = make(map[string]tandem.Token, len(v.pieces))
 	v.prints = make([]string, len(v.pieces))
-	if v.model == "llama" {
+	if !v.byteLevel() {
 		v.joins = &joins{beforeSpace: map[rune]bool{}}
 	}
 	for i := range v.bytes {
@@ -36,7 +36,7 @@ func (v *Vocab) index(f *gguf.File) error {
 				return corrupt(f, "user-defined token %d is %.80q: want valid UTF-8", i, piece)
 			}
 			text := piece
-			if v.prints[i], _ = printed(v.model, userDefined, piece); v.model == "llama" {
+			if v.prints[i], _ = printed(v.model, userDefined, piece); !v.byteLevel() {
 				text = strings.ReplaceAll(piece, " ", space)
 			}
 			if piece != "" {
@@ -68,7 +68,7 @@ func (v *Vocab) indexText(t tandem.Token, piece string) {
 		return
 	}
 	key := piece
-	if v.model != "llama" {
+	if v.byteLevel() {
 		key = text
 	}
 	if _, twice := v.ids[key]; twice || key == "" {
@@ -85,7 +85,7 @@ func (v *Vocab) indexText(t tandem.Token, piece string) {
 // is not.
 func printed(model string, k kind, piece string) (text string, ok bool) {
 	switch {
-	case model == "llama":
+	case model != modelBytes:
 		return strings.ReplaceAll(piece, space, " "), true
 	case k == userDefined:
 		return piece, true
@@ -99,7 +99,7 @@ func printed(model string, k kind, piece string) (text string, ok bool) {
 // needBytes fills the table of bytes and refuses a vocabulary that cannot encode all text. Real byte-level
 // vocabularies lack bytes that never occurred in training, but never printable ones.
 func (v *Vocab) needBytes(f *gguf.File) error {
-	if v.bpe == nil {
+	if !v.byteLevel() {
 		for b, t := range v.bytes {
 			if t < 0 {
 				return corrupt(f, "the vocabulary has no token <0x%02X> of type byte: want all 256, so that any text can be encoded", b)

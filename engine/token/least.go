@@ -23,7 +23,7 @@ func (v *Vocab) shareOut() {
 		for i := range len(piece) {
 			longest[piece[i]] = max(longest[piece[i]], len(piece))
 		}
-		if n := strings.Count(piece, space); v.bpe == nil && n > 0 {
+		if n := strings.Count(piece, space); !v.byteLevel() && n > 0 {
 			longest[' '] = max(longest[' '], len(piece)-n*(len(space)-1))
 		}
 	}
@@ -37,7 +37,7 @@ func (v *Vocab) shareOut() {
 			}
 		}
 	}
-	if v.bpe == nil {
+	if !v.byteLevel() {
 		enter(space) // without a piece for it, a space is a token of one byte
 	}
 	for b := range longest {

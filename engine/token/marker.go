@@ -113,7 +113,7 @@ func (v *Vocab) divide(source string) {
 // written returns the user-defined tokens that occur in a template's source.
 func (v *Vocab) written(source string) map[tandem.Token]bool {
 	wrote := map[tandem.Token]bool{}
-	if v.bpe == nil {
+	if !v.byteLevel() {
 		source = strings.ReplaceAll(source, " ", space)
 	}
 	for source != "" {

@@ -22,7 +22,7 @@ type pair struct {
 	id    tandem.Token
 }
 
-const unmerged tandem.Token = -1 // a character of a SentencePiece word
+const unmerged tandem.Token = -1 // a character of a SentencePiece word; with merges, one that no piece is
 
 // scoreRank maps scores to ranks: the higher the score, the lower the rank; equal scores have equal ones.
 func scoreRank(score float32) uint32 {
@@ -72,10 +72,16 @@ func (e *encoder) symbols(word string) {
 	e.word, e.syms, e.heap = word, e.syms[:0], e.heap[:0]
 	for at := 0; at < len(word); {
 		id, size := unmerged, 1
-		if e.v.bpe != nil {
+		switch {
+		case e.v.byteLevel():
 			id = e.v.bpe.bytes[word[at]]
-		} else if word[at] >= utf8.RuneSelf {
+		case word[at] >= utf8.RuneSelf:
 			_, size = utf8.DecodeRuneInString(word[at:])
+			fallthrough
+		default:
+			if t, ok := e.v.ids[word[at:at+size]]; ok && e.v.bpe != nil {
+				id = t
+			}
 		}
 		i := int32(len(e.syms))
 		e.syms = append(e.syms, symbol{start: int32(at), size: int32(size), prev: i - 1, next: i + 1, id: id})
@@ -122,7 +128,7 @@ func (e *encoder) emit(s *symbol) {
 		e.out = append(e.out, id)
 		return
 	}
-	if e.v.bpe == nil && text == space {
+	if !e.v.byteLevel() && text == space {
 		text = " "
 	}
 	for i := range len(text) {

@@ -1,8 +1,8 @@
 // Package token turns text into the token ids of a model and back.
 //
-// Two tokenizers are known: SentencePiece byte-pair encoding with byte fallback
-// (tokenizer.ggml.model = "llama"), described in Kudo and Richardson, "SentencePiece", EMNLP 2018, and
-// byte-level byte-pair encoding with merges and a pre-tokenizer ("gpt2"), see bpe.
+// Three tokenizers are known: SentencePiece byte-pair encoding with byte fallback
+// (tokenizer.ggml.model = "llama"), described in Kudo and Richardson, "SentencePiece", EMNLP 2018;
+// byte-level byte-pair encoding with merges and a pre-tokenizer ("gpt2"), see bpe; and merges of SentencePiece's pieces ("gemma4").
 package token
 
 import (
@@ -16,7 +16,9 @@ const (
 	op        = "token"
 	spaceRune = '\u2581' // stands for a space within pieces
 	space     = string(spaceRune)
-	maxText   = 256 // bytes of a token that is found in writing
+
+	modelBytes = "gpt2" // tokenizer.ggml.model of byte-level vocabularies
+	maxText    = 256    // bytes of a token that is found in writing
 )
 
 // kind is a token's type, by its number in tokenizer.ggml.token_type.
@@ -55,8 +57,8 @@ type Vocab struct {
 	user    *texts
 	marks   *texts // of user: those that are markers
 	others  *texts // of user: the rest
-	joins   *joins // nil for bpe
-	bpe     *bpe   // nil for SentencePiece
+	joins   *joins // nil for byte-level vocabularies
+	bpe     *bpe   // nil for a vocabulary without merges
 	cache   *cache
 	share   [256]float64 // what a byte adds to AtLeast
 }
@@ -64,7 +66,10 @@ type Vocab struct {
 // Size returns the number of tokens.
 func (v *Vocab) Size() int { return len(v.pieces) }
 
-// Model returns the tokenizer's name, "llama" or "gpt2".
+// byteLevel reports whether pieces are bytes in GPT-2's alphabet, not characters with U+2581 for a space.
+func (v *Vocab) byteLevel() bool { return v.model == modelBytes }
+
+// Model returns the tokenizer's name, "llama", "gpt2" or "gemma4".
 func (v *Vocab) Model() string { return v.model }
 
 // BOS returns the token that begins a text, if the model has one.
@@ -123,11 +128,14 @@ func FromGGUF(f *gguf.File) (*Vocab, error) {
 	steps := []func(*gguf.File) error{v.readPieces, v.readScores, v.index, v.readFlags, v.readSpecials, v.readMarkers, v.needBytes}
 	switch model {
 	case "llama":
-	case "gpt2":
+	case modelBytes:
 		steps = []func(*gguf.File) error{v.readPieces, v.index, v.readBPE, v.readFlags, v.readSpecials, v.readMarkers, v.needBytes}
+	case "gemma4":
+		steps = []func(*gguf.File) error{v.readPieces, v.index, v.readPieceMerges, v.readFlags, v.readSpecials, v.readMarkers, v.needBytes}
 	default:
 		return nil, tandem.Errorf(op, tandem.Unsupported,
-			"%s: tokenizer.ggml.model is %.80q: want \"llama\" (SentencePiece) or \"gpt2\" (byte-level)", f.Path(), model)
+			"%s: tokenizer.ggml.model is %.80q: want \"llama\" (SentencePiece), \"gpt2\" (byte-level) or \"gemma4\" (merges of pieces)",
+			f.Path(), model)
 	}
 	for _, step := range steps {
 		if err := step(f); err != nil {
@@ -183,9 +191,9 @@ func (v *Vocab) readFlags(f *gguf.File) error {
 	}{
 		{"tokenizer.ggml.add_bos_token", v.bpe == nil || v.bpe.pre.addBOS, &v.addBOS},
 		{"tokenizer.ggml.add_eos_token", false, &v.addEOS},
-		{"tokenizer.ggml.add_space_prefix", true, &v.spacePrefix},
+		{"tokenizer.ggml.add_space_prefix", v.bpe == nil, &v.spacePrefix},
 	} {
-		if flag.to == &v.spacePrefix && v.bpe != nil {
+		if flag.to == &v.spacePrefix && v.byteLevel() {
 			continue // byte-level texts never begin with an added space
 		}
 		var err error
@@ -197,7 +205,7 @@ func (v *Vocab) readFlags(f *gguf.File) error {
 }
 
 // readSpecials reads the special ids. SentencePiece files without ids for the beginning and end of a text
-// get SentencePiece's, 1 and 2, if those are control tokens; byte-level ones have no such default.
+// get SentencePiece's, 1 and 2, if those are control tokens; those with merges have no such default.
 func (v *Vocab) readSpecials(f *gguf.File) error {
 	id := func(name string, def int) (tandem.Token, error) {
 		if def >= len(v.kinds) || def >= 0 && (v.kinds[def] != control || v.bpe != nil) {

@@ -64,7 +64,7 @@ func TestBadVocabulary(t *testing.T) {
 	}{
 		{"no tokenizer", newDraft().set("model", nil), tandem.Corrupt, `key "tokenizer.ggml.model" is missing`},
 		{"bert", newDraft().set("model", "bert"), tandem.Unsupported,
-			`tokenizer.ggml.model is "bert": want "llama" (SentencePiece) or "gpt2" (byte-level)`},
+			`tokenizer.ggml.model is "bert": want "llama" (SentencePiece), "gpt2" (byte-level) or "gemma4"`},
 		{"model of another type", newDraft().set("model", uint32(3)), tandem.Corrupt, `"tokenizer.ggml.model" is 3 (u32): want a string`},
 		{"no tokens", newDraft().set("tokens", nil), tandem.Corrupt, `"tokenizer.ggml.tokens" is missing`},
 		{"tokens of another type", newDraft().set("tokens", []int32{1}), tandem.Corrupt, "want an array of strings"},
