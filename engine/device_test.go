@@ -62,7 +62,8 @@ func TestSplitDevice(t *testing.T) {
 		path, kvType string
 		long         int
 	}{{targetPath, "f16", 700}, {draftPath, "q8_0", 600},
-		{small("gemma2"), "f16", 330}, {small("per layer"), "f16", 90}, {small("qwen3"), "f16", 300}} {
+		{small("gemma2"), "f16", 330}, {small("per layer"), "f16", 90}, {small("qwen3"), "f16", 300},
+		{small("granite"), "f16", 40}, {small("mistral3"), "f16", 90}} {
 		o := Options{KVType: c.kvType, KVPages: 24, MaxRows: 768}
 		o.Device = testdevice.CPU(t, 2)
 		want := dialogue(t, openTest(t, c.path, o), c.long)
@@ -120,7 +121,7 @@ func TestGPU(t *testing.T) {
 // TestRefDevice: whole models computed by the definitions alone give the bits of the CPU. Passes are few: the definitions are slow.
 func TestRefDevice(t *testing.T) {
 	cases := archCases()
-	for _, name := range []string{"mistral", "per layer", "qwen2 yarn", "qwen3", "gemma", "gemma2", "gemma3", "phi3", "phi3 long"} {
+	for _, name := range everyArchitecture {
 		c := cases[name].model
 		c.generate(3)
 		path := c.write(t, t.TempDir())
