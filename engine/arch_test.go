@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
 
@@ -374,5 +375,28 @@ func TestContextChoosesFactors(t *testing.T) {
 	}
 	if _, err := Open(path, Options{Device: testdevice.CPU(t, 0), Context: -1}); tandem.KindOf(err) != tandem.Invalid {
 		t.Errorf("context -1: error %v: want kind invalid", err)
+	}
+}
+
+// TestProductEndsLikeThePass: heads read the output matrix in a program of its own, which scales and caps logits as a pass does.
+func TestProductEndsLikeThePass(t *testing.T) {
+	cases := archCases()
+	for _, name := range []string{"granite", "granite scale of logits", "gemma2"} {
+		c := cases[name].model
+		c.generate(5)
+		m := openTest(t, c.write(t, t.TempDir()), Options{KVPages: 2})
+		q := m.planProduct()
+		if err := (&sidePlan{product: q}).load(m, nil); err != nil {
+			t.Fatal(err)
+		}
+		out := forward(t, m, 5, Part{Seq: newSeq(t, m, 9, 0), Extend: randomTokens(rand.New(rand.NewPCG(1, 1)), m, 9), Want: WantTail})
+		copy(q.runner.Row(q.in, 0), m.normed(out.Hidden(0, 8)))
+		if err := q.runner.Run(&kernels.Pass{Rows: 1, Wanted: []int32{0}, TopK: 5}); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := q.runner.Top(0), out.Top(0); !slices.Equal(got.Logits, want.Logits) || !slices.Equal(got.IDs, want.IDs) {
+			t.Errorf("%s: the best are %v %v: want %v %v", name, got.IDs, got.Logits, want.IDs, want.Logits)
+		}
+		q.close()
 	}
 }
