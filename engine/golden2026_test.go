@@ -148,7 +148,8 @@ func fromFile(t *testing.T, path string) *naive {
 	}
 	layers, heads := count("block_count", 0), count("attention.head_count", 0)
 	n.dim, n.heads = count("embedding_length", 0), slices.Repeat([]int{heads}, layers)
-	n.kv, n.ffn = slices.Repeat([]int{count("attention.head_count_kv", 0)}, layers), slices.Repeat([]int{count("feed_forward_length", 0)}, layers)
+	n.kv = slices.Repeat([]int{count("attention.head_count_kv", 0)}, layers)
+	n.ffn = slices.Repeat([]int{count("feed_forward_length", 0)}, layers)
 	n.headDim = count("attention.key_length", n.dim/heads)
 	n.ropeDim = count("rope.dimension_count", n.headDim)
 	n.tied = f.Tensor("output.weight") == nil

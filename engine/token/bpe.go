@@ -140,7 +140,8 @@ func (v *Vocab) readPieceMerges(f *gguf.File) error {
 		for j, piece := range []string{l, r, l + r} {
 			id, ok := v.ids[piece]
 			if !ok && !others[piece] {
-				return corrupt(f, "%s has %.80q as element %d, but %.80q is no token: want merges of tokens to tokens", merges, line, i, piece)
+				return corrupt(f, "%s has %.80q as element %d, but %.80q is no token: want merges of tokens to tokens",
+					merges, line, i, piece)
 			}
 			ids[j], text = id, text && ok
 		}

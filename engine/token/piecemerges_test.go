@@ -27,8 +27,8 @@ func newMerged(characters string, merges ...string) *draft {
 // Cases worked out by hand from the rule: spaces become U+2581, each character is a symbol, the best merge comes first, of equals the
 // leftmost, and what is no piece becomes bytes.
 func TestPieceMergeCases(t *testing.T) {
-	d := newMerged(space+"abc\n", "a b", "b c", space+" a", space+"a b", "c c", "\n \n", "c "+space).add(control, "<turn|>").add(userDefined,
-		space+space, "[x]")
+	d := newMerged(space+"abc\n", "a b", "b c", space+" a", space+"a b", "c c", "\n \n", "c "+space)
+	d.add(control, "<turn|>").add(userDefined, space+space, "[x]")
 	v := d.set("bos_token_id", uint32(1)).vocab(t)
 	for _, c := range []struct{ text, want string }{
 		{"", ""},
