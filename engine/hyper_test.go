@@ -70,7 +70,8 @@ func TestBrokenTraits(t *testing.T) {
 		{"temperature below 0", tiny("mistral3", 2).with("attention.temperature_scale", float32(-0.1)), nil, tandem.Corrupt,
 			"temperature_scale"},
 		{"temperature of too many steps", func() *naive {
-			n := tiny("mistral3", 2).with("attention.temperature_scale", float32(0.1)).with("rope.scaling.original_context_length", uint32(1))
+			n := tiny("mistral3", 2).with("attention.temperature_scale", float32(0.1)).with(
+				"rope.scaling.original_context_length", uint32(1))
 			n.context = 1 << 17
 			return n
 		}(), nil, tandem.Unsupported, "131072 factors"},
@@ -158,7 +159,8 @@ func FuzzHyperParameters(f *testing.F) {
 		"attention.sliding_window", "attention.sliding_window_pattern", "attn_logit_softcapping", "final_logit_softcapping",
 		"rope.dimension_count",
 		"rope.freq_base", "rope.scaling.type", "rope.scaling.factor", "rope.scaling.attn_factor", "rope.scaling.original_context_length",
-		"rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "rope.scale_linear", "expert_count", "embedding_scale", "residual_scale",
+		"rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "rope.scale_linear", "expert_count", "embedding_scale",
+		"residual_scale",
 		"attention.scale", "logit_scale", "rope.scaling.finetuned", "rope.dimension_sections", "attention.temperature_scale",
 		"rope.scaling.yarn_log_multiplier", "expert_used_count", "expert_feed_forward_length", "expert_gating_func",
 		"expert_weights_norm", "expert_weights_scale", "expert_shared_count"}
