@@ -225,7 +225,8 @@ func (h *hyper) readScales(c *Config) {
 	c.residualScale = h.multiplier(&c.traits, keyResidualScale, 1)
 	c.temperature = h.multiplier(&c.traits, keyTemperature, 0)
 	if steps := c.temperatureSteps(); steps > maxSteps {
-		h.fail(tandem.Unsupported, "key %q is %v: queries of %d positions, with a factor for each %d, have %d factors: tandem runs up to %d",
+		h.fail(tandem.Unsupported,
+			"key %q is %v: queries of %d positions, with a factor for each %d, have %d factors: tandem runs up to %d",
 			h.arch+"."+keyTemperature, c.temperature, c.Context, c.rope.original, steps, maxSteps)
 	}
 	c.logitScale = 1 / h.multiplier(&c.traits, keyLogitScale, 1)
