@@ -45,8 +45,8 @@ func (g gpuMemory) String() string {
 // check refuses memory for layers where the whole model is on a GPU already, or may be.
 func (f gpuMemoryFlags) check(device string) error {
 	if f.GPUMemory > 0 && device != "cpu" && device != "" {
-		return tandem.Errorf("", tandem.Invalid, "--gpu-memory %v with --device %s: it is for layers of a model that computes on the processor, "+
-			"want --device cpu", f.GPUMemory, device)
+		return tandem.Errorf("", tandem.Invalid, "--gpu-memory %v with --device %s: it is for layers of a model that computes on the "+
+			"processor, want --device cpu", f.GPUMemory, device)
 	}
 	return nil
 }

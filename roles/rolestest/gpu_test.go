@@ -30,14 +30,7 @@ func TestDraftOnGPU(t *testing.T) {
 	request.NoDraft = false
 	drafted := func(what string) {
 		t.Helper()
-		s.await(what, func() bool {
-			got, _, done, err := s.Generate(request)
-			if err != nil || !slices.Equal(got, want) {
-				t.Fatalf("%s: tokens %v, %v: want %v", what, got, err, want)
-			}
-			all := done.Statistics.Drafters
-			return slices.ContainsFunc(all, func(d client.Contribution) bool { return d.Name == draftName && d.Rounds > 0 })
-		})
+		s.awaitDrafted(what, request, want)
 	}
 	up := func(p *tandemv1.Process) bool {
 		return p.GetRole() == "drafter" && p.GetModel() != "lookup" && p.GetUp()
@@ -100,4 +93,17 @@ func TestTargetOnPair(t *testing.T) {
 	if log := s.Log.String(); !strings.Contains(log, "divided by a guess") || !strings.Contains(log, "no times of passes were measured") {
 		t.Errorf("log %q: want that it guesses, and why", log)
 	}
+}
+
+// awaitDrafted generates until the draft has had a part in it; the tokens must be those wanted each time.
+func (s *System) awaitDrafted(what string, request client.Request, want []uint32) {
+	s.t.Helper()
+	s.await(what, func() bool {
+		got, _, done, err := s.Generate(request)
+		if err != nil || !slices.Equal(got, want) {
+			s.t.Fatalf("%s: tokens %v, %v: want %v", what, got, err, want)
+		}
+		all := done.Statistics.Drafters
+		return slices.ContainsFunc(all, func(d client.Contribution) bool { return d.Name == draftName && d.Rounds > 0 })
+	})
 }
