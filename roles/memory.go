@@ -39,7 +39,7 @@ func (r *Room) Add(path string, nodes int, sides ...string) error {
 	o := r.Options
 	o.KVPages, o.MaxRows = 1, passRows
 	t := Tenant{path: path, sides: sides, nodes: nodes}
-	measure := func() error {
+	measure := func() (err error) {
 		if _, ok := o.Device.(kernels.Fitter); ok { // what is where depends on the cache
 			o.KVPages = min(t.pages(r.Sizes), kernels.MaxPages)
 		}
@@ -127,7 +127,9 @@ func (r *Room) Check(available engine.Available) error {
 	var needs, own []string
 	for _, t := range r.Models {
 		needs = append(needs, fmt.Sprintf("%s needs %s", ModelName(t.path), t.Footprint))
-		own = append(own, fmt.Sprintf("%s needs %s", ModelName(t.path), t.OwnString()))
+		if t.Pages = t.pages(r.Sizes); t.Own != (kernels.Space{}) {
+			own = append(own, fmt.Sprintf("%s needs %s", ModelName(t.path), t.OwnString()))
+		}
 	}
 	if err := available.FitsOwn(strings.Join(own, ", and "), r.own(r.Sizes)); err != nil {
 		return tandem.Errorf("", tandem.Exhausted, "%w: %s", err, r.Advice(available))

@@ -1,6 +1,7 @@
 package roles
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -97,5 +98,32 @@ func TestAdviceIsTight(t *testing.T) {
 		if sessions > 0 && (r.total(Sizes{2000, sessions}) > available.Bytes || r.total(Sizes{2000, sessions + 1}) <= available.Bytes) {
 			t.Errorf("%d bytes: --sessions %d is not the largest that fits", available.Bytes, sessions)
 		}
+	}
+}
+
+// Memory of a GPU's own is compared by itself, with advice of its own, and is none of the machine's.
+func TestRoomOfOwnMemory(t *testing.T) {
+	const mib = 1 << 20
+	r := testRoom(3, 640)
+	r.Models[0].Footprint = engine.Footprint{Own: kernels.Space{Weights: 20 * mib, Page: mib, Buffers: mib}}
+	needs := 21*mib + 4*11*int64(mib)
+	available := engine.Available{Bytes: r.total(r.Sizes), By: "the test", Own: &engine.Own{Bytes: needs, Of: "the GPU"}}
+	if err := r.Check(available); err != nil {
+		t.Error(err)
+	}
+	available.Own.Bytes--
+	err := r.Check(available)
+	if tandem.KindOf(err) != tandem.Exhausted || !errors.As(err, new(*kernels.OutOfMemory)) {
+		t.Fatalf("error %v: want Exhausted, and that the device has no memory", err)
+	}
+	for _, part := range []string{"a needs 65.0 MiB (weights 20.0 MiB, KV cache 44.0 MiB, buffers 1.0 MiB)", " of the GPU's memory: the GPU: ",
+		"--ctx 576 or --sessions 2 would fit"} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("error %q does not say %q", err, part)
+		}
+	}
+	available.Own.Bytes = 20 * mib
+	if err := r.Check(available); err == nil || !strings.Contains(err.Error(), "one session of 64 tokens needs 25.0 MiB of it") {
+		t.Errorf("a GPU that holds no session: %v", err)
 	}
 }

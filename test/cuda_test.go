@@ -91,6 +91,13 @@ func TestDevices(t *testing.T) {
 		{[]string{"logits", "--tokens", "1", "--device", "cuda:-1"}, 2, `--device is "cuda:-1": no GPU has the number "-1": want`},
 		{[]string{"generate", "--prompt", "x", "--draft-device", "cuda:x"}, 2, `--draft-device is "cuda:x": want`},
 		{[]string{"generate", "--prompt", "x", "--draft-device", "cuda"}, 1, "--draft-device cuda: this tandem is built without CUDA"},
+		{[]string{"logits", "--tokens", "1", "--gpu-memory", "0"}, 2, `--gpu-memory: "0": want the memory for at least one layer`},
+		{[]string{"verifier", "--gpu-memory=-1GiB"}, 2, `--gpu-memory: "-1GiB": want the memory for at least one layer`},
+		{[]string{"verifier", "--gpu-memory", "1GiB", "--device", "cuda"}, 2, "--gpu-memory 1.0 GiB with --device cuda: it is for"},
+		{[]string{"up", "--gpu-memory", "1GiB", "--device", "auto"}, 2, "--gpu-memory 1.0 GiB with --device auto: it is for"},
+		{[]string{"verifier", "--gpu-memory", "1GiB"}, 1, "--gpu-memory 1.0 GiB: this tandem is built without CUDA"},
+		{[]string{"generate", "--prompt", "x", "--gpu-memory", "1GiB"}, 1, "--gpu-memory 1.0 GiB: this tandem is built without CUDA"},
+		{[]string{"bench", "kernels", "--gpu-memory", "1GiB"}, 2, "single matrices have no layers"},
 		{[]string{"drafter", "--device", "cuda:1"}, 1, "--device cuda:1: this tandem is built without CUDA"},
 	} {
 		if r := w.run(tc.args...); r.code != tc.code || !strings.Contains(r.stderr, tc.want) {
