@@ -116,7 +116,8 @@ func TestRoomOfOwnMemory(t *testing.T) {
 	if tandem.KindOf(err) != tandem.Exhausted || !errors.As(err, new(*kernels.OutOfMemory)) {
 		t.Fatalf("error %v: want Exhausted, and that the device has no memory", err)
 	}
-	for _, part := range []string{"a needs 65.0 MiB (weights 20.0 MiB, KV cache 44.0 MiB, buffers 1.0 MiB)", " of the GPU's memory: the GPU: ",
+	for _, part := range []string{"a needs 65.0 MiB (weights 20.0 MiB, KV cache 44.0 MiB, buffers 1.0 MiB)",
+		" of the GPU's memory: the GPU: ",
 		"--ctx 576 or --sessions 2 would fit"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("error %q does not say %q", err, part)

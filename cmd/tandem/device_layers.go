@@ -26,8 +26,8 @@ func (g *gpuMemory) UnmarshalText(text []byte) error {
 	var n byteSize
 	if len(text) > 0 {
 		if err := n.UnmarshalText(text); err != nil || n == 0 {
-			return tandem.Errorf("", tandem.Invalid, "%q: want the memory for at least one layer, like 500MiB or 4GiB; without the flag, or "+
-				"with an empty value, all layers run on the processor", text)
+			return tandem.Errorf("", tandem.Invalid, "%q: want the memory for at least one layer, like 500MiB or 4GiB; without the "+
+				"flag, or with an empty value, all layers run on the processor", text)
 		}
 	}
 	*g = gpuMemory(n)
