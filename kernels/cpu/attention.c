@@ -101,7 +101,7 @@ void tk_attend(const tk_prog *p, const tk_op *op, int unit, float *scratch) {
             // Next is the same block of the next KV head, or the next block, if the prefix fills it.
             if (last) block_pages(p, op->layer, head, u->row, b + 1, whole ? TK_SEG : 0, a.ahead);
             else block_pages(p, op->layer, h + 1, u->row, b, n, a.ahead);
-            p->k->attend(&a);
+            for (int i = imax(1, p->repeat); i > 0; i--) p->k->attend(&a);
         }
     }
     int32_t *left = p->left + (size_t)s.run * (kv->kv_heads + 1);
