@@ -75,6 +75,9 @@ func seconds(s float64) time.Duration { return time.Duration(s * 1e9) }
 // Work returns the least work of m's passes.
 func (m *Model) Work() Work { return m.weights.work }
 
+// Plan returns the operations of m's passes. They are the model's: do not change them.
+func (m *Model) Plan() *kernels.Program { return m.plan }
+
 // KVBytes returns the bytes of the KV cache for one position, all layers.
 func (m *Model) KVBytes() int64 {
 	return (m.footprint.PageBytes + m.footprint.Own.Page) / kernels.PageRows

@@ -22,10 +22,12 @@ func divide(p *kernels.Program) (halves [2]*kernels.Program) {
 		for _, h := range halves {
 			h.Stages = append(h.Stages, kernels.Stage{Name: p.StageName(i), First: len(h.Ops)})
 		}
-		d.meet() // a stage has an operation on both sides, whatever it holds
 		from, to := p.StageOps(i)
 		for _, o := range p.Ops[from:to] {
 			d.add(o)
+		}
+		if d.empty() { // a stage has an operation on both sides, whatever it holds
+			d.meet()
 		}
 	}
 	return halves
@@ -67,6 +69,11 @@ func (d *divider) meet() {
 		h.Add(kernels.Meet{})
 	}
 	d.since = d.since[:0]
+}
+
+// empty reports whether a side has nothing to do in the last stage.
+func (d *divider) empty() bool {
+	return slices.ContainsFunc(d.halves[:], func(h *kernels.Program) bool { return h.Stages[len(h.Stages)-1].First == len(h.Ops) })
 }
 
 // do adds operations, one for each side or nil, after a meeting if what they touch asks for one.

@@ -58,6 +58,20 @@ func (d *Device) Sides() (left, right kernels.Device) { return d.left, d.right }
 // Shared reports whether both devices work in the same memory.
 func (d *Device) Shared() bool { return d.couple != nil }
 
+// Meetings returns how often the two sides meet in a pass of p: where one needs what the other has computed. 0 if they have memories of
+// their own and hand over rows instead.
+func (d *Device) Meetings(p *kernels.Program) (n int) {
+	if d.couple == nil {
+		return 0
+	}
+	for _, o := range divide(p)[0].Ops {
+		if o == (kernels.Meet{}) {
+			n++
+		}
+	}
+	return n
+}
+
 // Close ends what New has started. The two devices stay open.
 func (d *Device) Close() {
 	if d.couple != nil {
