@@ -32,6 +32,10 @@ func TestAdjust(t *testing.T) {
 		defer m.Close()
 		models = append(models, m)
 	}
+	// The layers' store, blocks, output product, gate and up, and down, and where a layer reads what the one before has written.
+	if n, most := both.Meetings(models[2].Plan()), 6*models[2].Config().Layers+5; n < 1 || n > most {
+		t.Errorf("%d meetings of a pass of %d layers, want at most %d", n, models[2].Config().Layers, most)
+	}
 	set := 0
 	d := Divided{Left: models[0], Right: models[1], Both: models[2], Divide: func(x Division) error {
 		set++
@@ -113,5 +117,43 @@ func TestSharesOfOne(t *testing.T) {
 		if tandem.KindOf(err) != tandem.Unsupported || !strings.Contains(err.Error(), "is one device") {
 			t.Errorf("%v: want Unsupported", err)
 		}
+	}
+}
+
+// TestMoveBlocks: each step of the boundary is another block, from none to all.
+func TestMoveBlocks(t *testing.T) {
+	move := moveBlocks(4)
+	at := Division{Columns: 0.5, Blocks: 0.5}
+	for _, want := range []float64{0.375, 0.125, 0, 0} {
+		if at = move(at, -1); at.Blocks != want {
+			t.Errorf("down to %v of 4 blocks, want %v", at.Blocks, want)
+		}
+	}
+	for _, want := range []float64{0.125, 0.375, 0.625, 0.875, 1, 1} {
+		if at = move(at, 1); at.Blocks != want || at.Columns != 0.5 {
+			t.Errorf("up to %+v, want %v of 4 blocks", at, want)
+		}
+	}
+}
+
+// TestByTimes: of two groups of which the right does everything four times the left gets the larger share.
+func TestByTimes(t *testing.T) {
+	p := Point{Rows: 4, Context: 20}
+	var models [2]*engine.Model
+	for i, repeat := range []int{1, 4} {
+		d := testdevice.CPU(t, 1)
+		d.Repeat(repeat)
+		m, err := engine.Open("../../models/gopher-19m-q8_0.gguf", engine.Options{Device: d, MaxRows: 32, MaxWanted: 4,
+			KVPages: Pages([]Point{p})})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		models[i] = m
+	}
+	d := Divided{Left: models[0], Right: models[1]}
+	x, err := d.ByTimes(t.Context(), p, 5)
+	if err != nil || x.Columns <= 0.5 || x.Columns >= 1 || x.Blocks != x.Columns {
+		t.Errorf("%+v, %v: want more than half for the left", x, err)
 	}
 }

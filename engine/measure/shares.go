@@ -65,13 +65,9 @@ func (d *Divided) share(ctx context.Context, r *rig, p Point, before *Shared) (*
 	best := Division{share, share}
 	if before != nil {
 		best.Columns = before.Division.Columns
-	} else if best, err = d.climb(ctx, r, p, best, func(x *Division) *float64 { return &x.Columns }); err != nil {
-		return nil, err
 	}
-	if p.Context > 0 {
-		if best, err = d.climb(ctx, r, p, best, func(x *Division) *float64 { return &x.Blocks }); err != nil {
-			return nil, err
-		}
+	if best, err = d.improve(ctx, r, p, best, before == nil); err != nil {
+		return nil, err
 	}
 	ways[2] = best
 	times, err := d.compare(ctx, r, p, ways, adjustPasses)
