@@ -127,7 +127,9 @@ var testsOf = map[string][]string{"drafter": domain, "verifier": domain, "gatewa
 	"kernels/layers": {"kernels/kerneltest", "kernels/cpu", "kernels/cuda/emulated"},
 	"services":       {"services/pool"}, "services/discovery": {"services/trees"}, "client": {"google.golang.org/protobuf"},
 	"roles/verifier":  {"kernels/split"},
-	"roles/rolestest": {"roles/pair", "kernels/cuda", "kernels/cuda/emulated", "kernels/layers", "kernels/split"}, "roles/pair": {"roles/rolestest"}}
+	"bench/guesses":   {"kernels", "kernels/split"}, // a target on two groups of cores
+	"roles/rolestest": {"roles/pair", "kernels/cuda", "kernels/cuda/emulated", "kernels/layers", "kernels/split"},
+	"roles/pair":      {"roles/rolestest"}}
 
 var domain = []string{"drafter", "verifier", "gateway", "mempool", "engine"}
 
