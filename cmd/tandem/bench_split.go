@@ -17,9 +17,11 @@ import (
 
 type benchSplitCmd struct {
 	Model        string `help:"GGUF file (default: the shipped target)." placeholder:"FILE" setting:"-"`
-	Context      []int  `help:"Tokens in the KV cache before each pass." default:"256" placeholder:"N,…" setting:"-"`
+	Context      []int  `help:"Tokens in the KV cache before each pass (default: 256; with --boundary 16,64,256,1024,4096)." placeholder:"N,…" setting:"-"`
+	Boundary     bool   `help:"Measure attention alone, of 64 rows: the boundary that is best for each context beside fixed ones." setting:"-"`
 	LeftThreads  int    `help:"Threads of the left group of cores; 0 = half of the cores." default:"0" setting:"-"`
 	RightThreads int    `help:"Threads of the right group of cores; 0 = half of the cores." default:"0" setting:"-"`
+	Heads        string `help:"Side file of the model by which it guesses by itself, of kind medusa or ppd: measure tokens per second with trees of each width instead, of the left group, of both, and of one group of all threads." placeholder:"FILE" setting:"-"`
 	Slower       int    `help:"The right group does every product and block of attention this many times, like a slower processor." default:"1" setting:"-"`
 	Width        []int  `help:"Rows of a pass." default:"1,8,16,64" placeholder:"N,…" setting:"-"`
 	Rounds       int    `help:"Passes of each kind, in turn; the median counts." default:"12" setting:"-"`
@@ -43,13 +45,9 @@ func (c *benchSplitCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	b := bench.Split{Name: roles.ModelName(path), Contexts: c.Context, KVType: c.KVType,
-		Passes: bench.Passes{Widths: c.Width, Rounds: c.Rounds}}
-	o, err := b.Options(info.Config.Context)
-	if err != nil {
-		return err
-	}
-	runtime.GOMAXPROCS(max(2, runtime.GOMAXPROCS(0))) // both groups are started from Go when they work for themselves
+	// Both groups are started from Go when they work for themselves. With no more than two, Go's scheduler would look for other work on
+	// their cores whenever both compute.
+	runtime.GOMAXPROCS(max(4, runtime.GOMAXPROCS(0)))
 	var groups [2]*cpu.Device
 	for i, threads := range []int{c.LeftThreads, c.RightThreads} {
 		if groups[i], err = openCPU(threads, c.ISA); err != nil {
@@ -63,20 +61,83 @@ func (c *benchSplitCmd) Run(a *app) error {
 		return err
 	}
 	defer both.Close()
-	d := measure.Divided{Divide: func(x measure.Division) error {
-		return both.SetPlan(split.Plan{Points: []split.Point{{Rows: 1, Columns: x.Columns, Blocks: x.Blocks}}})
-	}}
-	for device, m := range map[kernels.Device]**engine.Model{groups[0]: &d.Left, groups[1]: &d.Right, both: &d.Both} {
-		o.Device = device
-		if *m, err = a.openModel(path, o); err != nil {
-			return err
-		}
-		defer (*m).Close()
+	x := coreGroups{groups, both}
+	if c.Boundary {
+		return c.boundary(a, path, info, x)
 	}
-	r, err := b.Run(a.ctx, &d)
+	if c.Heads != "" {
+		return c.heads(a, path, info, x)
+	}
+	return c.passes(a, path, info, x)
+}
+
+// coreGroups is what is measured.
+type coreGroups struct {
+	groups [2]*cpu.Device
+	both   *split.Device
+}
+
+func (p coreGroups) divide(x measure.Division) error {
+	return p.both.SetPlan(split.Plan{Points: []split.Point{{Rows: 1, Columns: x.Columns, Blocks: x.Blocks}}})
+}
+
+// boundary measures attention alone.
+func (c *benchSplitCmd) boundary(a *app, path string, info *engine.Info, p coreGroups) error {
+	if len(c.Context) == 0 {
+		c.Context = []int{16, 64, 256, 1024, 4096}
+	}
+	b := bench.Boundary{Name: roles.ModelName(path), Config: info.Config, KVType: c.KVType, Contexts: c.Context, Kept: 256, Rows: 64,
+		Rounds: c.Rounds, Left: p.groups[0], Right: p.groups[1], Both: p.both, Divide: p.divide}
+	r, err := b.Run(a.ctx)
 	if err != nil {
 		return err
 	}
-	r.Left, r.Right, r.Slower = fmt.Sprint(groups[0].About()), fmt.Sprint(groups[1].About()), c.Slower
+	r.Slower = c.Slower
 	return c.show(a, r)
+}
+
+// passes measures whole passes.
+func (c *benchSplitCmd) passes(a *app, path string, info *engine.Info, p coreGroups) error {
+	if len(c.Context) == 0 {
+		c.Context = []int{256}
+	}
+	b := bench.Split{Name: roles.ModelName(path), Contexts: c.Context, KVType: c.KVType,
+		Devices: [2]kernels.Device{p.groups[0], p.groups[1]}, Meetings: p.both.Meetings,
+		Passes: bench.Passes{Widths: c.Width, Rounds: c.Rounds}}
+	o, err := b.Options(info.Config.Context)
+	if err != nil {
+		return err
+	}
+	d, closed, err := p.open(a, path, o)
+	if err != nil {
+		return err
+	}
+	defer closed()
+	r, err := b.Run(a.ctx, d)
+	if err != nil {
+		return err
+	}
+	r.Left, r.Right, r.Slower = fmt.Sprint(p.groups[0].About()), fmt.Sprint(p.groups[1].About()), c.Slower
+	return c.show(a, r)
+}
+
+// open opens a model on each group and on both.
+func (p coreGroups) open(a *app, path string, o engine.Options) (*measure.Divided, func(), error) {
+	d := &measure.Divided{Divide: p.divide}
+	closed := func() {
+		for _, m := range []*engine.Model{d.Left, d.Right, d.Both} {
+			if m != nil {
+				m.Close()
+			}
+		}
+	}
+	for device, m := range map[kernels.Device]**engine.Model{p.groups[0]: &d.Left, p.groups[1]: &d.Right, p.both: &d.Both} {
+		o.Device = device
+		var err error
+		if *m, err = a.openModel(path, o); err != nil {
+			closed()
+			return nil, nil, err
+		}
+	}
+	return d, closed, nil
 }

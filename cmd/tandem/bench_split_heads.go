@@ -1,0 +1,87 @@
+package main
+
+import (
+	"slices"
+
+	"github.com/tandem-llm/tandem/bench"
+	"github.com/tandem-llm/tandem/bench/guesses"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/measure"
+	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/split"
+)
+
+// Of a slow target, few texts are enough for speeds: they differ far less than what is guessed well.
+const (
+	headTexts, headCalibration = 1, 4 // prompts of one domain
+	headTokens                 = 64   // said to each
+	headDomain                 = "go"
+)
+
+// heads measures tokens per second where the target can compute.
+func (c *benchSplitCmd) heads(a *app, path string, info *engine.Info, p coreGroups) error {
+	widths := slices.DeleteFunc(slices.Clone(c.Width), func(n int) bool { return n < 2 })
+	config := guesses.Config{Heads: []string{c.Heads}, Target: path, Only: []string{headDomain}, Count: headTexts,
+		Calibrate: headCalibration, MaxTokens: headTokens, Temperatures: []float64{0}, Seed: 1, Widths: widths, Rounds: c.Rounds}
+	err := config.Validate()
+	if err != nil {
+		return err
+	}
+	if config.Heads, err = headPaths(config.Heads); err != nil {
+		return err
+	}
+	if config.Prompts, err = promptsPath(""); err != nil {
+		return err
+	}
+	if err := c.divideByTimes(a, path, info, p); err != nil {
+		return err
+	}
+	bar := &steps{a: a, counts: true}
+	config.Progress = func(p guesses.Progress) { bar.step(p.Doing, int64(p.Done), int64(p.Total)) }
+	on := func(d kernels.Device) guesses.Opener {
+		return func(path string, o engine.Options) (*engine.Model, error) {
+			o.Device = d
+			return a.openModel(path, o)
+		}
+	}
+	places := []guesses.Place{{Name: "the left group", Open: on(p.groups[0])}, {Name: "both, divided", Open: on(p.both)}}
+	if c.Slower == 1 { // threads of one group are equally fast
+		pool, err := openCPU(c.LeftThreads+c.RightThreads, c.ISA)
+		if err != nil {
+			return err
+		}
+		defer pool.Close()
+		places = append(places, guesses.Place{Name: "one group of all threads", Open: on(pool)})
+	}
+	r, err := guesses.Compare(a.ctx, config, places)
+	bar.end()
+	if err != nil {
+		return err
+	}
+	return c.show(a, r)
+}
+
+// divideByTimes divides passes of each width as the times of each group alone say.
+func (c *benchSplitCmd) divideByTimes(a *app, path string, info *engine.Info, p coreGroups) error {
+	widths := slices.Sorted(slices.Values(append([]int{1}, c.Width...)))
+	const context, rounds = 64, 3
+	b := bench.Split{Name: path, Contexts: []int{context}, Passes: bench.Passes{Widths: slices.Compact(widths), Rounds: rounds}}
+	o, err := b.Options(info.Config.Context)
+	if err != nil {
+		return err
+	}
+	d, closed, err := p.open(a, path, o)
+	if err != nil {
+		return err
+	}
+	defer closed()
+	var plan split.Plan
+	for _, n := range b.Widths {
+		x, err := d.ByTimes(a.ctx, measure.Point{Rows: n, Context: context}, rounds)
+		if err != nil {
+			return err
+		}
+		plan.Points = append(plan.Points, split.Point{Rows: n, Columns: x.Columns, Blocks: x.Blocks})
+	}
+	return p.both.SetPlan(plan)
+}
