@@ -32,8 +32,8 @@ func TestExchangeIsBounded(t *testing.T) {
 	if few != many {
 		t.Errorf("a pass of 3 rows makes %+v, one of 64 rows %+v", few, many)
 	}
-	// Each way: q, k and v; attention; its output; gate and up; down. Then the logits, and what TopK found in two reads. A read or a write of
-	// columns is a launch too, and a read tells it what to do by a write.
+	// Each way: q, k and v; attention; its output; gate and up; down. Then the logits, and what TopK found in two reads. A read or a write
+	// of columns is a launch too, and a read tells it what to do by a write.
 	if most := 8*layers + 3; many.Reads > most || many.Launches > 2*most || many.Writes > 2*most+1 {
 		t.Errorf("%+v for %d layers: want at most %d reads, and twice as many launches and writes", many, layers, most)
 	}

@@ -27,6 +27,7 @@ type runner struct {
 	mirrors  []mirror
 	graphs   map[graphKey]Graph
 	seen     map[graphKey]bool
+	captured int // launches in graphs
 	pass     inputs
 	topIDs   []int32
 	topVals  []float32
@@ -46,7 +47,8 @@ type graphKey struct {
 	extent
 }
 
-const mostGraphs = 64
+// mostPasses is how many kinds of passes have graphs at the same time: a pass is one graph, or one for each stage.
+const mostPasses = 64
 
 // Compile lays out buffers and operations.
 func (d *Device) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache) (kernels.Runner, error) {
@@ -314,8 +316,9 @@ func (r *runner) launchAll(g Driver, from, to int) error {
 		return r.launch(g, from, to, key.extent)
 	}
 	if !ok {
-		if len(r.graphs) >= mostGraphs {
+		if r.captured += r.count(from, to); r.captured > mostPasses*r.count(0, len(r.stages)) {
 			r.dropGraphs()
+			r.captured = r.count(from, to)
 		}
 		var err error
 		if graph, err = g.Capture(func() error { return r.launch(g, from, to, key.extent) }); err != nil {
@@ -326,7 +329,16 @@ func (r *runner) launchAll(g Driver, from, to int) error {
 	return g.Run(graph)
 }
 
+// count returns the launches of stages [from, to).
+func (r *runner) count(from, to int) (n int) {
+	for _, s := range r.stages[from:to] {
+		n += len(s.launches)
+	}
+	return n
+}
+
 func (r *runner) dropGraphs() {
+	r.captured = 0
 	for _, g := range r.graphs {
 		g.Close()
 	}
