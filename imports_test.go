@@ -90,8 +90,10 @@ var rooms = map[string][]string{
 		"proto"},
 
 	// what computes is handed to them: threads, a model, a way to start processes
-	"bench":         {".", "bench/figures", "kernels", "engine"},
-	"bench/system":  {".", "bench/figures", "bench/prompts", "engine"},
+	"bench":        {".", "bench/figures", "kernels", "engine"},
+	"bench/system": {".", "bench/figures", "bench/prompts", "engine"},
+	// devices beside each other: models compared bit for bit, and whole tandems
+	"bench/devices": {".", "bench/figures", "bench/prompts", "engine"},
 	"bench/figures": {},
 	"bench/prompts": {"."},
 	// the ways and drafters alone, in this process: a drafter grows the trees, package spec says what becomes of them
@@ -120,9 +122,10 @@ var testOnly = []string{"testkit", "kernels/testdevice", "pgregory.net/rapid", "
 // testsOf lists what test files of one room may import on top: those of a domain room may run the others with it in one process, but
 // never the wire.
 var testsOf = map[string][]string{"drafter": domain, "verifier": domain, "gateway": domain, "mempool": domain,
-	"kernels/cpu":  {"kernels/cpu/peers", "kernels/kerneltest", "kernels/ref"},
-	"engine":       {"kernels/cpu", "kernels/cuda/emulated", "kernels/layers", "kernels/split", "kernels/stream"},
-	"kernels/cuda": {"kernels/cuda/emulated", "kernels/kerneltest"}, "kernels/cuda/emulated": {"kernels/ref"},
+	"bench/devices": {"kernels", "kernels/cuda/emulated"},
+	"kernels/cpu":   {"kernels/cpu/peers", "kernels/kerneltest", "kernels/ref"},
+	"engine":        {"kernels/cpu", "kernels/cuda/emulated", "kernels/layers", "kernels/split", "kernels/stream"},
+	"kernels/cuda":  {"kernels/cuda/emulated", "kernels/kerneltest"}, "kernels/cuda/emulated": {"kernels/ref"},
 	"kernels/split":  {"kernels/kerneltest", "kernels/cpu", "kernels/cuda/emulated"},
 	"kernels/layers": {"kernels/kerneltest", "kernels/cpu", "kernels/cuda/emulated"},
 	"services":       {"services/pool"}, "services/discovery": {"services/trees"}, "client": {"google.golang.org/protobuf"},
