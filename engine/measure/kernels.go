@@ -96,8 +96,8 @@ func (s *Matrices) add(d kernels.Device, p *kernels.Program, in kernels.Buf, src
 	return nil
 }
 
-// randomWeights returns rows in GGUF layout. Floats have magnitudes from 2⁻¹⁵ to 2, so that no
-// processor slows down for denormals; scales of quantised blocks are whatever they are.
+// randomWeights returns rows in GGUF layout. Floats have magnitudes from 2⁻¹⁵ to 2, and so have the scales of MXFP4, so that no
+// processor slows down for denormals; scales of other quantised blocks are whatever they are.
 func randomWeights(t kernels.Type, rows, cols int) []byte {
 	elems, size := t.Block()
 	src := make([]byte, rows*(cols/elems*size))
@@ -106,6 +106,9 @@ func randomWeights(t kernels.Type, rows, cols int) []byte {
 	top := map[kernels.Type]int{kernels.F32: 4, kernels.BF16: 2}[t]
 	for i := top - 1; top > 0 && i < len(src); i += top {
 		src[i] = src[i]&0x87 | 0x38 // sign and exponent
+	}
+	for i := 0; t == kernels.MXFP4 && i < len(src); i += size {
+		src[i] = 0x70 | src[i]&15
 	}
 	return src
 }
