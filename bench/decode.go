@@ -167,7 +167,8 @@ func passOf(p *measure.Pass, all []measure.Pass) passResult {
 	r := passResult{
 		Width: p.Rows, Context: p.Context, Prefill: p.Prefill,
 		MS: ms(p.Best()), LimitMS: ms(p.Limit), Share: p.Share, MedianMS: ms(p.Median()), MedianShare: p.MedianShare, Spread: p.Spread(),
-		MACShare: p.MACShare, Experts: p.Experts, KVBytes: p.KVBytes, KVLimitMS: ms(p.KVLimit), KVRatio: figures.Share(ms(p.Best()-p.Limit), ms(p.KVLimit)),
+		MACShare: p.MACShare, Experts: p.Experts,
+		KVBytes: p.KVBytes, KVLimitMS: ms(p.KVLimit), KVRatio: figures.Share(ms(p.Best()-p.Limit), ms(p.KVLimit)),
 	}
 	for i := range all {
 		if q := &all[i]; !p.Prefill && !q.Prefill && q.Rows == p.Rows && q.Context < p.Context {

@@ -18,6 +18,16 @@ const (
 // logits returns the logits after each of 48 tokens, then after 16 more, each the likeliest.
 func logits(t *testing.T, path string) (all [][]float32, greedy []tandem.Token) {
 	t.Helper()
+	prompt := make([]tandem.Token, 48)
+	for i := range prompt {
+		prompt[i] = tandem.Token(1 + 379*i%4000)
+	}
+	return logitsAfter(t, path, prompt, 16)
+}
+
+// logitsAfter returns the logits after each token of a prompt, then after `more` tokens, each the likeliest.
+func logitsAfter(t *testing.T, path string, next []tandem.Token, more int) (all [][]float32, greedy []tandem.Token) {
+	t.Helper()
 	m, err := engine.Open(path, engine.Options{Device: testdevice.CPU(t, 0), KVPages: engine.PagesFor(1, 64, 0)})
 	if err != nil {
 		t.Fatal(err)
@@ -28,11 +38,7 @@ func logits(t *testing.T, path string) (all [][]float32, greedy []tandem.Token) 
 		t.Fatal(err)
 	}
 	defer seq.Close()
-	next := make([]tandem.Token, 48)
-	for i := range next {
-		next[i] = tandem.Token(1 + 379*i%4000)
-	}
-	for len(greedy) < 16 {
+	for len(greedy) < more {
 		out, err := m.Forward([]engine.Part{{Seq: seq, Extend: next, Want: engine.WantAll}}, 1)
 		if err != nil {
 			t.Fatal(err)

@@ -10,9 +10,9 @@ import (
 
 // Quantize writes the model or side file at in to out with its weights stored as the named type, see Types. Quantising
 // weights that are quantised already loses precision again, so again must be true for them; weights
-// that already have the wanted type are copied, and so are those in MXFP4 unless again is true. Errors: Invalid (type, paths), Corrupt (input, weights that are
-// not finite), Unsupported (types that cannot be read, weights too large for the type), Exhausted (disk),
-// Canceled.
+// that already have the wanted type are copied, and so are those in MXFP4 unless again is true. Errors: Invalid
+// (type, paths), Corrupt (input, weights that are not finite), Unsupported (types that cannot be read, weights too
+// large for the type), Exhausted (disk), Canceled.
 func Quantize(ctx context.Context, in, out, typ string, again bool, o Options) (*Result, error) {
 	r, err := findRecipe(typ)
 	if err != nil {

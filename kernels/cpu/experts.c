@@ -1,9 +1,9 @@
 // Mixtures of experts: which experts the rows of a pass choose, and products with those.
 //
 // The row that chooses last sorts all choices by expert. A unit of a product is a group of 16 outputs of one expert, for all rows that
-// chose it: their activations are gathered into panels of their own, so that the kernels of plain products compute them, and the group's weights
-// come from memory once. How many experts a pass uses is known only when it runs, so an operation has units for as many as its rows could
-// have chosen. Those that there are not come first, because threads claim fewer units at a time towards the end.
+// chose it: their activations are gathered into panels of their own, so that the kernels of plain products compute them, and the group's
+// weights come from memory once. How many experts a pass uses is known only when it runs, so an operation has units for as many as its
+// rows could have chosen. Those that there are not come first, because threads claim fewer units at a time towards the end.
 #include <stdatomic.h>
 #include "tk.h"
 #include "scalar.h"
