@@ -50,7 +50,12 @@ func (h *hyper) readExperts(c *Config) {
 		h.fail(tandem.Unsupported, "key %q is %d: supported are %d (softmax), %d (sigmoid) and %d (softmax of those chosen)",
 			h.arch+".expert_gating_func", gate, gateSoftmax, gateSigmoid, gateOfChosen)
 	}
-	if scale := h.number("expert_weights_scale", 1); scale != 1 {
+	key := h.arch + ".expert_weights_scale"
+	scale, err := h.file.FloatOr(key, 0) // 0, as in llama.cpp, is none
+	if h.keep(err); err == nil && scale != 0 && !(scale >= minMultiplier && scale <= maxMultiplier) {
+		h.fail(tandem.Corrupt, "key %q is %v: want 0, or %v to %v", key, scale, minMultiplier, maxMultiplier)
+	}
+	if scale != 1 {
 		e.route.Scale = float32(scale)
 	}
 }
