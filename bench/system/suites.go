@@ -339,27 +339,34 @@ func spread(t *tally) float64 {
 	}
 }
 
-// llmcadSuite switches LLMCad's techniques on one after the other, as the paper's ablation does.
+// techniques returns variants with LLMCad's techniques switched on one after the other, as in the paper's ablation (Figure 15), with the
+// drafter of the set's domain if there is one.
+func (b *runner) techniques(set promptSet) (variants []variant) {
+	e := b.expert(set.Name)
+	for _, step := range []struct {
+		name    string
+		without tandem.Technique
+	}{
+		{"chain", tandem.TechniqueBranches | tandem.TechniqueAdaptive | tandem.TechniqueAhead},
+		{"+ branches", tandem.TechniqueAdaptive | tandem.TechniqueAhead},
+		{"+ adaptive α", tandem.TechniqueAhead},
+		{"+ ahead", 0},
+	} {
+		variants = append(variants, b.as(step.name, func(r *tandem.Request) {
+			r.Strategy, r.Vote, r.Without, r.Bounds = tandem.StrategyLLMCad, tandem.VoteAuto, step.without, b.bounds(tandem.StrategyLLMCad)
+			if e != "" {
+				r.Drafters = []string{e}
+			}
+		}))
+	}
+	return variants
+}
+
+// llmcadSuite switches LLMCad's techniques on one after the other.
 func (b *runner) llmcadSuite() (*suiteResult, error) {
 	r := &suiteResult{}
-	step := func(name string, without tandem.Technique) variant {
-		return b.as(name, func(r *tandem.Request) {
-			r.Strategy, r.Vote, r.Without, r.Bounds = tandem.StrategyLLMCad, tandem.VoteAuto, without, b.bounds(tandem.StrategyLLMCad)
-		})
-	}
 	return r, b.each(b.pick(b.domains()...), func(b *runner, set promptSet) error {
-		variants := []variant{
-			b.plainly(),
-			step("chain", tandem.TechniqueBranches|tandem.TechniqueAdaptive|tandem.TechniqueAhead),
-			step("+ branches", tandem.TechniqueAdaptive|tandem.TechniqueAhead),
-			step("+ adaptive α", tandem.TechniqueAhead),
-			step("+ ahead", 0),
-		}
-		if e := b.expert(set.Name); e != "" {
-			for i := range variants {
-				variants[i].request.Drafters = []string{e}
-			}
-		}
+		variants := append([]variant{b.plainly()}, b.techniques(set)...)
 		c, err := b.compare(set, variants...)
 		if err != nil {
 			return err

@@ -92,7 +92,7 @@ func scriptedConfig(t *testing.T, groups *[]Group, change func(*scripted)) Confi
 		t.Fatal(err)
 	}
 	request := tandem.Request{MaxTokens: 16, Strategy: tandem.StrategyPlanner, Bounds: tandem.DefaultBounds(tandem.StrategyPlanner)}
-	return Config{Suites: all, Count: 2, Repeat: 1, Rounds: 500, Parallel: 1, Prompts: prompts, Vocab: 512, LengthStart: 4,
+	return Config{Suites: all, Count: 2, Repeat: 1, Rounds: 500, Streamed: true, Parallel: 1, Prompts: prompts, Vocab: 512, LengthStart: 4,
 		Request: request,
 		Target:  "/m/target.gguf", SmallTarget: "/m/small.gguf", Drafts: []string{"/m/x-go-f16.gguf", "/m/x-py-f16.gguf"},
 		Informed: []string{"medusa", "x-py-f16"},
@@ -176,7 +176,7 @@ func TestSuites(t *testing.T) {
 			t.Errorf("scenario %+v: want four times plain decoding", s)
 		}
 	}
-	if len(r.Scenarios) != 9 { // go, python by any and by an expert, hostile by any; go, python by each draft
+	if len(r.Scenarios) != 11 { // go, python by any and by an expert, hostile by any; go, python by each draft; go, python at the wall
 		t.Errorf("%d scenarios", len(r.Scenarios))
 	}
 	if r.Coordination.P50 != 100 || r.Coordination.P99 != 100 {

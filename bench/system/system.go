@@ -31,6 +31,7 @@ type Config struct {
 	SmallTarget string // of the suite memory beside others; "": Target
 	Drafts      []string
 	Informed    []string // names of what guesses from the target's own states: its ways, and drafts that read them
+	Streamed    bool     // the target is larger than its memory budget
 
 	Request     tandem.Request // what was asked for, without a prompt; it speculates
 	Tree        *tandem.Bounds // that it was asked for; nil: each strategy's own
@@ -81,6 +82,7 @@ var suites = []suite{
 	{"vote", (*runner).voteSuite},
 	{"llmcad", (*runner).llmcadSuite},
 	{"overlap", (*runner).overlapSuite},
+	{"wall", (*runner).wallSuite},
 	{"ways", (*runner).waysSuite},
 	{"sessions", (*runner).sessionsSuite},
 	{"pipeline", (*runner).pipelineSuite},
