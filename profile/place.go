@@ -26,8 +26,7 @@ type Decision struct {
 
 // Placement is a target on one device and drafts on another or on the same.
 type Placement struct {
-	// Device is the target's, as --device has it. Where other settings decide as well, they follow a comma ("cpu, 2 GiB of layers on
-	// cuda:0"): such a placement is shown, and its device alone is chosen.
+	// Device is the target's, as --device has it. Where another setting decides as well, it follows a comma: "cpu, --gpu-memory 2147483648".
 	Device          string  `json:"device"`
 	DraftDevice     string  `json:"draft_device,omitempty"` // likewise; "": without a draft model
 	TokensPerSecond float64 `json:"tokens_per_second"`      // harmonic mean over the texts

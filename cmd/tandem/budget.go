@@ -45,17 +45,17 @@ func (f budgetFlags) on(device string, layers gpuMemoryFlags) error {
 	case err != nil || f.MemoryBudget == nil:
 		return nil
 	case layers.GPUMemory > 0:
-		return tandem.Errorf("", tandem.Unsupported, "--memory-budget with --gpu-memory %v: weights are streamed to the processor alone: want "+
-			"one of them", layers.GPUMemory)
+		return tandem.Errorf("", tandem.Unsupported, "--memory-budget with --gpu-memory %v: weights are streamed to the processor "+
+			"alone: want one of them", layers.GPUMemory)
 	case !p.streams():
-		return tandem.Errorf("", tandem.Unsupported, "--memory-budget with --device %s: weights are streamed to the processor's kernels alone: "+
-			"want --device cpu, or no budget", device)
+		return tandem.Errorf("", tandem.Unsupported, "--memory-budget with --device %s: weights are streamed to the processor's "+
+			"kernels alone: want --device cpu, or no budget", device)
 	}
 	return nil
 }
 
 // streams reports whether weights can be streamed to a place.
-func (p place) streams() bool { return p.gpu == nil && p.right == nil }
+func (p place) streams() bool { return p.gpu == nil && p.right == nil && p.layers == 0 }
 
 // memoryArgs returns what tells a verifier its part of the memory.
 func (l launch) memoryArgs() (args []string) {

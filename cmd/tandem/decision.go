@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/tandem-llm/tandem"
@@ -39,6 +40,13 @@ func bestPlace(d *profile.Decision) (place, error) {
 
 // plannedPlace reads a device of a placement: what follows a comma and a space are other settings.
 func plannedPlace(flag, device string) (place, error) {
+	if bytes, layers := strings.CutPrefix(device, "cpu"+layersSetting); layers {
+		n, err := strconv.ParseInt(bytes, 10, 64)
+		if err != nil || n < 1 || flag != "device" {
+			return place{}, tandem.Errorf("", tandem.Invalid, "%q is no place for --%s", device, flag)
+		}
+		return place{layers: n}, gpuMemoryFlags{gpuMemory(n)}.there()
+	}
 	name, settings, more := strings.Cut(device, ", ")
 	if more {
 		return place{}, tandem.Errorf("", tandem.Invalid, "%s needs more than a device: %s", device, settings)

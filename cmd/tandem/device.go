@@ -86,8 +86,10 @@ func (c computeFlags) open(p place, threads int) (roles.Device, error) {
 			}
 		}
 		return nil, tandem.Errorf("", tandem.Invalid, "--isa %s --device %s: %w", c.ISA, c.Device, err)
+	case p.layers > 0:
+		return c.openLayers(p.layers, threads)
 	case p.gpu == nil && c.GPUMemory > 0:
-		return c.openLayers(threads)
+		return c.openLayers(int64(c.GPUMemory), threads)
 	case p.gpu == nil:
 		return openCPU(threads, c.ISA)
 	}

@@ -118,11 +118,12 @@ func (d layered) Close() {
 	d.far.Close()
 }
 
-// openLayers returns the processor with that many threads, and the first GPU for layers. It says on stderr which go there.
-func (c computeFlags) openLayers(threads int) (roles.Device, error) {
+// openLayers returns the processor with that many threads, and the first GPU with so many bytes for layers. It says on stderr which go
+// there.
+func (c computeFlags) openLayers(bytes int64, threads int) (roles.Device, error) {
 	far, err := cuda.New(func() (cuda.Driver, error) { return gpu.Open(0) })
 	if err != nil {
-		return nil, tandem.Errorf("", tandem.Unavailable, "--gpu-memory %v: %w", c.GPUMemory, err)
+		return nil, unusable{tandem.Errorf("", tandem.Unavailable, "--gpu-memory %s: %w", engine.Bytes(bytes), err)}
 	}
 	near, err := openCPU(threads, c.ISA)
 	if err != nil {
@@ -130,5 +131,5 @@ func (c computeFlags) openLayers(threads int) (roles.Device, error) {
 		return nil, err
 	}
 	tell := func(p layers.Placement) { fmt.Fprintln(os.Stderr, "tandem: "+oneLine(p.String())) }
-	return layered{layers.New(layers.Config{Near: near, Far: far, Budget: int64(c.GPUMemory), Tell: tell}), near, far}, nil
+	return layered{layers.New(layers.Config{Near: near, Far: far, Budget: bytes, Tell: tell}), near, far}, nil
 }

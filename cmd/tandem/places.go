@@ -17,6 +17,8 @@ type place struct {
 	cores []int  // a group of cores, each with one thread
 	auto  bool   // where the plan says, else on a GPU if one can be used
 	right *place // the second processor of a pair; the first one has the dense part of attention
+
+	layers int64 // bytes of the first GPU's memory for the first layers of what runs on the cores; 0: none
 }
 
 // placeHelp ends the help of flags that say where to compute.
@@ -113,7 +115,10 @@ func parseCores(list string) (cores []int, why string) {
 
 // processors returns the one or two of p.
 func (p place) processors() []place {
-	if p.right == nil {
+	switch {
+	case p.layers > 0:
+		return []place{{cores: p.cores}, {gpu: new(int)}}
+	case p.right == nil:
 		return []place{p}
 	}
 	left, right := p, *p.right
@@ -126,6 +131,8 @@ func (p place) String() string {
 	case p.right != nil:
 		all := p.processors()
 		return all[0].String() + "+" + all[1].String()
+	case p.layers > 0: // as flags
+		return fmt.Sprintf("cpu%s%d", layersSetting, p.layers)
 	case p.auto:
 		return "auto"
 	case p.gpu != nil && *p.gpu > 0:
@@ -137,6 +144,9 @@ func (p place) String() string {
 	}
 	return "cpu"
 }
+
+// layersSetting stands between a place and the bytes of layers on a GPU.
+const layersSetting = ", --gpu-memory "
 
 // common returns the cores that two groups have in common.
 func (p place) common(q place) []int {

@@ -28,10 +28,11 @@ import (
 type profileCmd struct {
 	modelFlags
 	headsFlags
-	Device  []string `help:"Where to measure, as elsewhere; may be repeated, and of a pair each part is measured too (cuda+cpu). With several the plan also says where the target and its drafts are best computed: see --explain." default:"cpu" placeholder:"DEVICE" sep:"none"`
-	Threads int      `help:"Threads; 0 = all cores." default:"0"`
-	ISA     string   `name:"isa" help:"Instruction set: auto, generic, avx2, avx512, neon, neon-dot, neon-i8mm." default:"auto"`
-	Lock    bool     `help:"Lock the model in memory (mlock)."`
+	Device []string `help:"Where to measure, as elsewhere; may be repeated, and of a pair each part is measured too (cuda+cpu). With several the plan also says where the target and its drafts are best computed: see --explain." default:"cpu" placeholder:"DEVICE" sep:"none"`
+	gpuMemoryFlags
+	Threads int    `help:"Threads; 0 = all cores." default:"0"`
+	ISA     string `name:"isa" help:"Instruction set: auto, generic, avx2, avx512, neon, neon-dot, neon-i8mm." default:"auto"`
+	Lock    bool   `help:"Lock the model in memory (mlock)."`
 	kvFlags
 	cacheFlags
 	Explain     bool     `help:"Measure nothing: print, from the plan, where the target and its drafts are best computed, with the figures that say so." setting:"-"`
@@ -208,11 +209,7 @@ func (p *profiler) open(kind, path string, at place, contexts []int) (m *engine.
 	if shared != nil {
 		rows = max(rows, profilePiece)
 	}
-	compute := p.on(at)
-	if kind != "target" {
-		compute.GPUMemory = 0 // it is for the target's layers
-	}
-	m, closed, err = compute.load(p.app, func(d kernels.Device) (*engine.Model, error) {
+	m, closed, err = p.on(at).load(p.app, func(d kernels.Device) (*engine.Model, error) {
 		return p.app.openDrafts(p.targetPath)(path, engine.Options{Device: d, KVType: p.KVType, Lock: p.Lock, MaxRows: rows,
 			KVPages: max(measure.Pages(grid), measure.Pages(shared), engine.PagesFor(1, piece, nodes))})
 	})

@@ -65,17 +65,26 @@ func (c *profileCmd) places() (all []place, err error) {
 	if len(all) == 0 {
 		return nil, tandem.Errorf("", tandem.Invalid, "--device is given without a place: want %s", placeHelp)
 	}
+	if c.GPUMemory > 0 {
+		if !slices.Contains(names, "cpu") {
+			return nil, c.gpuMemoryFlags.check(c.Device[0])
+		}
+		all = append(all, place{layers: int64(c.GPUMemory)})
+	}
 	return all, nil
 }
 
 // single returns the places that are one processor.
 func single(places []place) []place {
-	return slices.DeleteFunc(slices.Clone(places), func(p place) bool { return p.right != nil })
+	return slices.DeleteFunc(slices.Clone(places), func(p place) bool { return len(p.processors()) > 1 })
 }
 
 // on returns the flags that compute at a place.
 func (c *profileCmd) on(at place) computeFlags {
 	f := computeFlags{ISA: c.ISA, Device: at.String()}
+	if at.layers > 0 {
+		f.Device, f.GPUMemory = "cpu", gpuMemory(at.layers)
+	}
 	if !at.grouped() {
 		f.Threads = c.Threads
 	}
