@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
@@ -123,25 +125,29 @@ func TestTooLarge(t *testing.T) {
 }
 
 // Under a limit of address space (ulimit -v) that the weights do not fit into, loading is refused with
-// the figures. The test runs itself in a shell with that limit.
+// the figures. The test runs itself as a process that limits itself.
 func TestAddressSpace(t *testing.T) {
 	if os.Getenv("TANDEM_TEST_LIMITED") != "" {
-		p, err := Measure(draftPath, Options{Device: testdevice.CPU(t, 0), KVPages: 1})
+		used, _ := number(os.DirFS("/"), "proc/self/statm")
+		limit := uint64(used*int64(os.Getpagesize()) + 512<<20)
+		err := unix.Setrlimit(unix.RLIMIT_AS, &unix.Rlimit{Cur: limit, Max: limit})
+		var p Footprint
+		if err == nil {
+			p, err = Measure(draftPath, Options{Device: testdevice.CPU(t, 0), KVPages: 1})
+		}
 		if err == nil {
 			_, err = Open(draftPath, Options{Device: testdevice.CPU(t, 0), KVPages: int(1 << 30 / p.PageBytes)})
 		}
 		fmt.Println(tandem.KindOf(err), err)
 		return
 	}
-	used, ok := number(os.DirFS("/"), "proc/self/statm")
-	if !ok {
+	if _, ok := number(os.DirFS("/"), "proc/self/statm"); !ok {
 		t.Skip("no /proc: the process's size is not known")
 	}
-	limit := used*int64(os.Getpagesize())>>10 + 512<<10
-	cmd := exec.Command("sh", "-c", fmt.Sprintf(`ulimit -v %d && exec "$0" -test.run '^TestAddressSpace$'`, limit), os.Args[0])
+	cmd := exec.Command(os.Args[0], "-test.run", "^TestAddressSpace$")
 	cmd.Env = append(os.Environ(), "TANDEM_TEST_LIMITED=1")
 	out, err := cmd.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "exhausted") {
-		t.Errorf("%v: %s: want an error of kind exhausted", err, out)
+	if err != nil || !strings.Contains(string(out), "exhausted") || !strings.Contains(string(out), "ulimit -v") {
+		t.Errorf("%v: %s: want an error of kind exhausted that names the limit", err, out)
 	}
 }
