@@ -26,7 +26,8 @@ type Decision struct {
 
 // Placement is a target on one device and drafts on another or on the same.
 type Placement struct {
-	// Device is the target's, as --device has it. Where another setting decides as well, it follows a comma: "cpu, --gpu-memory 2147483648".
+	// Device is the target's, as --device has it. Where another setting decides as well, it follows a comma:
+	// "cpu, --gpu-memory 2147483648".
 	Device          string  `json:"device"`
 	DraftDevice     string  `json:"draft_device,omitempty"` // likewise; "": without a draft model
 	TokensPerSecond float64 `json:"tokens_per_second"`      // harmonic mean over the texts

@@ -99,6 +99,7 @@ func runDocument(t *testing.T, file string, all []fence) {
 	link(program, "tandem")
 	link("../models", "models")
 	link("../deploy", "deploy")
+	link("../testdata", "testdata")
 	link("../scripts", "scripts")
 	link("../models/gopher-19m-q8_0.gguf", "big.gguf")
 	for to, from := range map[string]string{"small": "all", "go": "go", "py": "py", "prose": "prose", "big-f16": "all"} {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -81,6 +82,9 @@ func (c *benchSystemCmd) config(a *app) (out system.Config, err error) {
 	out.Vocab = vocab.Size()
 	if shipped, err := targetPath(""); err == nil {
 		out.SmallTarget = shipped
+	}
+	if file, err := os.Stat(out.Target); err == nil && c.MemoryBudget != nil {
+		out.Streamed = file.Size() > c.bytes()
 	}
 	out.Prompts, err = promptsPath(c.Prompts)
 	out.Start = func(g system.Group, do func(context.Context, system.Processes) error) error { return c.start(a, g, do) }
