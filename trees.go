@@ -20,6 +20,10 @@ func DefaultBounds(s Strategy) Bounds {
 	return Bounds{Nodes: 32, Depth: 8, Width: 8}
 }
 
+// StreamedBounds are the planner's bounds for a target whose weights are read from a disk in every pass: more rows cost it little, up to
+// the widest pass that there is.
+var StreamedBounds = Bounds{Nodes: 256, Depth: 31, Width: 32}
+
 // Bounds limits the trees to draft: the Width likeliest nodes of each level have children, down to Depth levels, and the Nodes best
 // nodes are kept, root included (Dovetail's γ/depth/k). Width 1 is a chain.
 type Bounds struct {

@@ -74,11 +74,11 @@ func (s *Streaming) fit(r *Room, limit, others int64) (kernels.Device, error) {
 	return d, err
 }
 
-// Divide returns what of the memory is for the process with the room's first model, with the others and a gateway beside it; the room
-// then has the model's footprint there. 0: all fits, and no budget is named. Errors: those of Fit.
-func (s *Streaming) Divide(r *Room, available engine.Available) (int64, error) {
+// Divide returns what of the memory is for the process with the room's first model, with the others and a gateway beside it, and whether
+// that model is streamed; the room then has the model's footprint there. 0: all fits, and no budget is named. Errors: those of Fit.
+func (s *Streaming) Divide(r *Room, available engine.Available) (budget int64, streamed bool, err error) {
 	if s.Budget == 0 && r.fits(available, r.Sizes) {
-		return 0, nil
+		return 0, false, nil
 	}
 	limit, others := s.Limit(available), int64(0)
 	if !available.Each || s.Budget > 0 {
@@ -89,6 +89,6 @@ func (s *Streaming) Divide(r *Room, available engine.Available) (int64, error) {
 			}
 		}
 	}
-	_, err := s.fit(r, limit, others)
-	return limit - others, err
+	d, err := s.fit(r, limit, others)
+	return limit - others, d != r.Options.Device, err
 }

@@ -12,12 +12,9 @@ var wallRule = map[string]float64{"go": 3.5, "prose": 2.2}
 // wallChain is the length of the chains that stand for drafting of a fixed length (SP in LLMCad's Figure 14).
 const wallChain = 7
 
-// wallBounds are the widest trees that a request may ask for: where a pass takes as long as reading the weights, rows cost little.
-var wallBounds = tandem.Bounds{Nodes: 256, Depth: 31, Width: 32}
-
 // wallSuite compares ways to decode with a target that is larger than its memory: plainly, which streams the weights for each token
 // (StdPL in LLMCad's Figure 14), with chains of a fixed length, with LLMCad's techniques one after the other (Figure 15), and with the
-// planner, in trees of the usual size and in the widest.
+// planner, in trees of the usual size and in the wide ones that are its default here.
 func (b *runner) wallSuite() (*suiteResult, error) {
 	r := &suiteResult{}
 	if !b.cfg.Streamed {
@@ -26,7 +23,7 @@ func (b *runner) wallSuite() (*suiteResult, error) {
 	}
 	return r, b.each(b.pick(b.domains()...), func(b *runner, set promptSet) error {
 		wide := b.strategy(tandem.StrategyPlanner)
-		wide.name, wide.request.Bounds = fmt.Sprintf("planner %s", wallBounds), wallBounds
+		wide.name, wide.request.Bounds = fmt.Sprintf("planner %s", tandem.StreamedBounds), tandem.StreamedBounds
 		variants := []variant{b.plainly(), b.fixed(b.own(set.Name), chain(wallChain))}
 		variants = append(append(variants, b.techniques(set)...), b.strategy(tandem.StrategyPlanner), wide)
 		c, err := b.compare(set, variants...)
@@ -34,7 +31,7 @@ func (b *runner) wallSuite() (*suiteResult, error) {
 			return err
 		}
 		r.add(c)
-		planned := len(variants) - 2
+		planned := len(variants) - 1
 		for i := 1; i < len(variants); i++ {
 			name, value := fmt.Sprintf("%s: %s over plain", set.Name, variants[i].name), c.ratio(i, 0).Total
 			if want := wallRule[set.Name]; want > 0 && i == planned && b.headline(set.Name) > 0 {

@@ -65,6 +65,7 @@ func (c *demoCmd) Run(a *app) error {
 	if l, err = a.checked(l, r); err != nil {
 		return err
 	}
+	l.widen(&r, c.Tree)
 	vocab, err := token.Open(target)
 	if err != nil {
 		return err

@@ -50,6 +50,7 @@ func (c *generateCmd) Run(a *app) error {
 	if l, err = a.checked(l, r); err != nil {
 		return err
 	}
+	l.widen(&r, c.Tree)
 	p, err := a.startProcesses(l)
 	if err != nil {
 		return err
@@ -154,10 +155,17 @@ func (a *app) checked(l launch, r tandem.Request) (launch, error) {
 	if err == nil {
 		l.drafts = p.Drafts
 		err = p.Check(r.Prompt, say)
-		l.verifierBudget = p.Budget
+		l.verifierBudget, l.streamed = p.Budget, p.Streamed
 	}
 	l.planned(func(format string, args ...any) { say(fmt.Sprintf(format, args...)) })
 	return l, err
+}
+
+// widen gives the planner room for wide trees where the target is streamed, unless a tree is named.
+func (l launch) widen(r *tandem.Request, tree string) {
+	if l.streamed && tree == "" && r.Strategy == tandem.StrategyPlanner && !r.Bounds.Plain() {
+		r.Bounds = tandem.StreamedBounds
+	}
 }
 
 // check refuses values that no process accepts.

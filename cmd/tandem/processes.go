@@ -25,6 +25,7 @@ type launch struct {
 	drafts           []string // paths; drafter.Lookup among them stands for none; empty = no drafter, lookup neither
 	listen           string   // the gateway's address, "" = a socket in the run directory
 	sessions         int
+	streamed         bool              // the target's weights do not fit into its memory
 	verifierBudget   int64             // bytes of memory for the verifier; 0: it may take what is free
 	decision         *profile.Decision // of the plan, for --device auto; nil: none
 	keepGateway      bool              // restart it when it dies; else all processes end with it, because its requests are lost

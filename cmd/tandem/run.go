@@ -58,6 +58,11 @@ func (c *runCmd) Run(a *app) error {
 	if l, err = a.checked(l, r); err != nil {
 		return err
 	}
+	t.Request = func(prompt string) (tandem.Request, error) {
+		r, err := c.request(prompt)
+		l.widen(&r, c.Tree)
+		return r, err
+	}
 	p, err := a.startProcesses(l)
 	if err != nil {
 		return err

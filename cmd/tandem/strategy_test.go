@@ -143,3 +143,27 @@ func TestDraftPaths(t *testing.T) {
 		}
 	}
 }
+
+// TestWiden: the planner gets wide trees where the target is streamed, unless a tree is named; nobody else gets them.
+func TestWiden(t *testing.T) {
+	for _, c := range []struct {
+		streamed bool
+		strategy tandem.Strategy
+		tree     string
+		bounds   tandem.Bounds
+		want     tandem.Bounds
+	}{{true, tandem.StrategyPlanner, "", tandem.DefaultBounds(tandem.StrategyPlanner), tandem.StreamedBounds},
+		{false, tandem.StrategyPlanner, "", tandem.Bounds{Nodes: 32, Depth: 31, Width: 8}, tandem.Bounds{Nodes: 32, Depth: 31, Width: 8}},
+		{true, tandem.StrategyPlanner, "8/4/2", tandem.Bounds{Nodes: 8, Depth: 4, Width: 2}, tandem.Bounds{Nodes: 8, Depth: 4, Width: 2}},
+		{true, tandem.StrategyFixed, "", tandem.Bounds{Nodes: 8, Depth: 4, Width: 2}, tandem.Bounds{Nodes: 8, Depth: 4, Width: 2}},
+		{true, tandem.StrategyPlanner, "", tandem.Bounds{}, tandem.Bounds{}}} {
+		r := tandem.Request{Strategy: c.strategy, Bounds: c.bounds}
+		if (launch{streamed: c.streamed}).widen(&r, c.tree); r.Bounds != c.want {
+			t.Errorf("%+v: bounds %v", c, r.Bounds)
+		}
+	}
+	if err := (&tandem.Request{Prompt: "x", MaxTokens: 1, Strategy: tandem.StrategyPlanner, Bounds: tandem.StreamedBounds,
+		Sampling: tandem.Sampling{TopP: 1}}).Validate(tandem.Limits{}); err != nil {
+		t.Error(err)
+	}
+}

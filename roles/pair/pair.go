@@ -33,6 +33,7 @@ type Pair struct {
 
 	Streaming *roles.Streaming // of the target; nil: all must fit
 	Budget    int64            // of the target's process, as Check finds it; 0: none
+	Streamed  bool             // likewise: the target's weights do not fit into that
 }
 
 // Taps returns the hidden states of the target that drafts read, each once, in the order of the drafts. Errors: Invalid, Corrupt.
@@ -185,7 +186,7 @@ func (p *Pair) Check(prompt string, say func(note string)) error {
 		available.Bytes, available.By = available.Bytes+min(p.Own, math.MaxInt64-available.Bytes), available.By+" and GPUs' memory together"
 	}
 	if p.Streaming != nil {
-		if p.Budget, err = p.Streaming.Divide(&room, available); err != nil {
+		if p.Budget, p.Streamed, err = p.Streaming.Divide(&room, available); err != nil {
 			return err
 		}
 	}
