@@ -177,9 +177,13 @@ func (r *Process) stream(room *Room, devices []Device, s *Streaming, available e
 	return nil
 }
 
-// Reading tells the supervisor that a start makes progress while a streamed model reads weights: a pass may take longer than a start
-// may be silent. stop ends it.
-func (r *Process) Reading(m *engine.Model) (stop func()) {
+// stuck is how long a single read of a streamed model's weights, a few MiB, may take. A disk that brings nothing for longer hangs.
+const stuck = time.Minute
+
+// Reading calls progress about once a second while a streamed model reads weights, until stop is called: a pass then takes as long as the
+// disk does, at a start longer than the supervisor lets it be silent, and later longer than it took when it was measured. Without streamed
+// weights nothing is called. A model that computes, hangs, or waits for anything but its weights, reads nothing once its ring is full.
+func (r *Process) Reading(m *engine.Model, progress func()) (stop func()) {
 	s, ok := m.Streamer()
 	if !ok {
 		return func() {}
@@ -187,14 +191,14 @@ func (r *Process) Reading(m *engine.Model) (stop func()) {
 	done := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		ticker := time.NewTicker(time.Second)
+		ticker := time.NewTicker(supervise.Interval)
 		defer ticker.Stop()
-		for read := int64(-1); ; {
+		var reads reads
+		for {
 			select {
 			case <-ticker.C:
-				if now := s.StreamStats().Read; now != read {
-					read = now
-					r.Alive()
+				if reads.goOn(s.StreamStats(), supervise.Interval) {
+					progress()
 				}
 			case <-done:
 				return
@@ -205,6 +209,25 @@ func (r *Process) Reading(m *engine.Model) (stop func()) {
 		close(done)
 		wg.Wait()
 	}
+}
+
+// reads is what a streamed model had read when somebody last looked.
+type reads struct {
+	bytes int64
+	busy  time.Duration
+	still time.Duration // in ticks, since bytes changed
+}
+
+// goOn looks again, a tick later, and reports whether the disk has brought something, or is at a read that is not stuck.
+func (r *reads) goOn(now kernels.StreamStats, tick time.Duration) bool {
+	at := now.Busy != r.busy
+	r.busy = now.Busy
+	if now.Read != r.bytes {
+		r.bytes, r.still = now.Read, 0
+		return true
+	}
+	r.still += tick
+	return at && r.still < stuck
 }
 
 // streamer is what a streaming device is for a process.

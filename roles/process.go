@@ -95,12 +95,14 @@ func Start(ctx context.Context, name rpc.Role, c Config, drain func()) (*Process
 // Close sends the last traces.
 func (r *Process) Close() { r.Traces.Shutdown() }
 
-// Beat returns the pulse with which a model's owner shows the supervisor its progress; nil without a supervisor.
-func (r *Process) Beat(name string) owner.Pulse {
+// Beat returns the pulse with which a model's owner shows the supervisor its progress, nil without a supervisor, and what says that the
+// owner's pass goes on.
+func (r *Process) Beat(name string) (pulse owner.Pulse, goes func()) {
 	if r.pulse == nil {
-		return nil
+		return nil, func() {}
 	}
-	return r.pulse.Beat(name)
+	beat := r.pulse.Beat(name)
+	return beat, beat.Goes
 }
 
 // live shows the supervisor, until stop is called, that the process as a whole makes progress: it reads the gauges, which take

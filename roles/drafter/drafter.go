@@ -160,8 +160,9 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (announcer *disc
 	what := wire.Announcement{Addr: cmp.Or(c.Advertise, roles.Reachable(r.Server.Addr(), r.Certificate)), Segment: segment.ID()}
 	for i, path := range c.Drafts {
 		name, m := roles.ModelName(path), models[i]
+		pulse, _ := r.Beat(name)
 		d, err := drafter.New(drafter.Config{Model: m, Name: name, Pool: publisher, Events: r.Events, Counters: r.Counters,
-			AheadGain: gains[i], PrefixCache: c.PrefixCache, Pulse: r.Beat(name), Features: states.of(name), Taps: states.taps[path]})
+			AheadGain: gains[i], PrefixCache: c.PrefixCache, Pulse: pulse, Features: states.of(name), Taps: states.taps[path]})
 		if err != nil {
 			return nil, undo, err
 		}

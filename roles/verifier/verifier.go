@@ -71,7 +71,7 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (server *verifyi
 	}
 	var costs []tandem.Cost
 	if c.Measure {
-		stop := r.Reading(m)
+		stop := r.Reading(m, r.Alive)
 		costs = costsOf(ctx, r, m, c, plan, r.Server.Addr())
 		stop()
 	}
@@ -88,9 +88,11 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (server *verifyi
 		chunk = m.MaxRows() // a pass reads as much for one row as for the widest
 	}
 	process := r.DescribeProcess("verifier", socket)
+	pulse, goes := r.Beat(roles.ModelName(c.Target))
+	undo.Add(r.Reading(m, goes))
 	v, err := verifier.New(verifier.Config{Model: m, Events: r.Events, Counters: r.Counters, Costs: costs, Ways: ways,
 		PrefixCache: c.PrefixCache, Chunk: chunk, Batches: c.Batches, Taps: c.Taps, FeatureBytes: c.FeatureBytes,
-		Pulse: r.Beat(roles.ModelName(c.Target)), Process: func() tandem.Description {
+		Pulse: pulse, Process: func() tandem.Description {
 			d := process()
 			d.File = filepath.Base(c.Target)
 			return d

@@ -136,6 +136,13 @@ func (b *Beat) Finished() {
 	}
 }
 
+// Goes tells that what runs gets on, such as a pass of which a part has been read from a disk. It does not end there.
+func (b *Beat) Goes() {
+	if b != nil {
+		b.page.word(b.line, wordDone).Add(1)
+	}
+}
+
 // Expect tells that a pass of that many rows begins, and how long it should take; 0 if unknown.
 func (b *Beat) Expect(rows int, time time.Duration) {
 	if b != nil {
