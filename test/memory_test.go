@@ -11,11 +11,17 @@ import (
 // leastBudget is the least memory in which the shipped models run, as generate says it.
 func (w *world) leastBudget(args ...string) string {
 	w.t.Helper()
-	e := w.run(append([]string{"generate", "--prompt", "x", "--memory-budget", "1MiB"}, args...)...)
+	return w.leastOf(append([]string{"generate", "--prompt", "x"}, args...)...)
+}
+
+// leastOf is the least memory in which a command runs, as it says it.
+func (w *world) leastOf(args ...string) string {
+	w.t.Helper()
+	e := w.run(append(args, "--memory-budget", "1MiB")...)
 	_, rest, found := strings.Cut(e.stderr, "want --memory-budget ")
 	least, _, cut := strings.Cut(rest, ",")
 	if e.code == 0 || !found || !cut {
-		w.t.Fatalf("a budget of 1 MiB: exit code %d, %q: want the least that works", e.code, e.stderr)
+		w.t.Fatalf("%q with 1 MiB: exit code %d, %q: want the least that works", args, e.code, e.stderr)
 	}
 	return least
 }
@@ -38,7 +44,7 @@ func TestMemoryBudget(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, dir := newWorld(t), t.TempDir()
+	w, dir := newWorld(t), disk(t)
 	least := w.leastBudget()
 	run := func(says string, args ...string) {
 		t.Helper()
@@ -57,7 +63,7 @@ func TestMemoryBudget(t *testing.T) {
 		t.Fatal(err)
 	}
 	run("is made again", "--cache", dir)
-	run("no packed copy of the target can be kept", "--cache", t.TempDir(), "--cache-limit", "1MiB")
+	run("no packed copy of the target can be kept", "--cache", disk(t), "--cache-limit", "1MiB")
 	for flag, says := range map[string]string{"0": "--memory-budget is 0.0 MiB: want", "-5": "no size", "999TiB": "this machine's memory"} {
 		refused(t, w.run("generate", "--prompt", "x", "--memory-budget="+flag), says)
 	}
@@ -69,7 +75,7 @@ func TestMemoryBudget(t *testing.T) {
 // on, with the right tokens.
 func TestMemoryBudgetFault(t *testing.T) {
 	t.Parallel()
-	w, dir := newWorld(t), t.TempDir()
+	w, dir := newWorld(t), disk(t)
 	want := w.generate("--prompt", "func main() {", "--max-tokens", "64", "--no-draft")
 	least := w.leastBudget("--sessions", "1")
 	g := up(t, "--sessions", "1", "--memory-budget", least, "--cache", dir)
