@@ -151,7 +151,7 @@ func (m *Model) Forward(batch []Part, topK int) (*Output, error) {
 		for _, part := range batch {
 			part.Seq.Distrust()
 		}
-		return nil, passError(p.Rows, err)
+		return nil, m.passError(p.Rows, err)
 	}
 	out.waited = m.waited() - before
 	for i := range batch {
@@ -168,11 +168,14 @@ func (m *Model) waited() time.Duration {
 	return 0
 }
 
-// passError gives the error of a pass its kind: that of the model file that the pass reads, if it does; else Internal.
-func passError(rows int, err error) error {
+// passError gives the error of a pass its kind: that of the model file that the pass reads, if it does; Unavailable if the device is lost,
+// since the process will start again; else Internal.
+func (m *Model) passError(rows int, err error) error {
 	kind := tandem.Internal
 	if e := (*tandem.Error)(nil); errors.As(err, &e) {
 		kind = e.Kind
+	} else if d, mortal := m.device.(interface{ Lost() error }); mortal && d.Lost() != nil {
+		kind = tandem.Unavailable
 	}
 	return tandem.Errorf("engine", kind, "pass of %d rows: %w", rows, err)
 }

@@ -102,6 +102,8 @@ func TestPassesThatFail(t *testing.T) {
 			}
 			return nil
 		}, []bool{false, true, false, false}},
+		{"the device is lost", func([]engine.Part) error { return tandem.Errorf("engine", tandem.Unavailable, "no disk") },
+			[]bool{true, true, true, false}},
 		{"it panics", func(batch []engine.Part) error { panic("the model") }, []bool{true, true, true, false}},
 		{"one part alone panics", func(batch []engine.Part) error {
 			if len(batch) > 1 {
@@ -115,7 +117,10 @@ func TestPassesThatFail(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			noLeaks(t)
-			b := newBench(t, nil)
+			b, kind := newBench(t, nil), tandem.Internal
+			if c.name == "the device is lost" {
+				kind = tandem.Unavailable
+			}
 			var all []*player
 			var calls []*Call
 			for id := range tandem.SessionID(4) {
@@ -128,7 +133,7 @@ func TestPassesThatFail(t *testing.T) {
 			b.model.meets = c.meet
 			b.started()
 			for i, call := range calls {
-				if err := call.Wait(); errors.Is(err, tandem.Internal) != c.lost[i] || (err != nil) != c.lost[i] {
+				if err := call.Wait(); errors.Is(err, kind) != c.lost[i] || (err != nil) != c.lost[i] {
 					t.Errorf("session %d: %v, to be lost %v", i+1, err, c.lost[i])
 				}
 			}

@@ -207,10 +207,14 @@ func (s *Schedule) Drop(x Session, err error) {
 }
 
 // Fail drops a session after a fault of tandem's own. It will be opened again from its tokens alone, since nothing computed
-// for it can be trusted.
+// for it can be trusted. Its end is Unavailable if err is, as for a process that will start again, else Internal.
 func (s *Schedule) Fail(x Session, err error) {
 	s.cfg.Counters.Add("faults", 1)
 	t := x.seat()
 	t.Seq.Distrust()
-	s.Drop(x, tandem.Errorf(s.cfg.Name, tandem.Internal, "session %v: %w", t.ID, err))
+	kind := tandem.Internal
+	if tandem.KindOf(err) == tandem.Unavailable {
+		kind = tandem.Unavailable
+	}
+	s.Drop(x, tandem.Errorf(s.cfg.Name, kind, "session %v: %w", t.ID, err))
 }
