@@ -298,3 +298,63 @@ func FuzzTable(f *testing.F) {
 		}
 	})
 }
+
+// TestNoDirectReads: on a file system without direct reads (ramfs) a packed file is made and read with the bytes of any other, and that is
+// said.
+func TestNoDirectReads(t *testing.T) {
+	want, err := open(t, filepath.Join(t.TempDir(), "packed"), made{program(), 7}, least(t), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum, err := want.pass(-1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, said, err := mounted(t, "ramfs", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := f.pass(-1); err != nil || got != sum || f.feed.(*packed).direct {
+		t.Errorf("%v, sum %x, want %x; direct reads: %v", err, got, sum, f.feed.(*packed).direct)
+	}
+	if !strings.Contains(*said, "has no direct reads: pages are dropped after ordinary ones") {
+		t.Errorf("said %q", *said)
+	}
+}
+
+// TestDiskFull: a disk that fills up while a file is packed is an error that says so, and what was written is not believed.
+func TestDiskFull(t *testing.T) {
+	f, _, err := mounted(t, "tmpfs", "size=4m")
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("%v: want %v", err, syscall.ENOSPC)
+	}
+	if _, err := checkFile(f.path, f.wanted(7)); err == nil {
+		t.Error("what was written to a full disk is believed")
+	}
+}
+
+// mounted is open on a file system of its own, with the program's way of reading, and what it said.
+func mounted(t *testing.T, kind, options string) (f *fixture, said *string, err error) {
+	t.Helper()
+	dir := t.TempDir()
+	if err := syscall.Mount(kind, dir, kind, 0, options); err != nil {
+		t.Skipf("needs the right to mount %s: %v", kind, err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	f, said = &fixture{path: filepath.Join(dir, "packed")}, new(string)
+	f.Device = New(testdevice.CPU(t, 1), Config{Memory: least(t), Pack: pack, Tell: func(line string) { *said += line + "\n" },
+		Keep: func(ctx context.Context, r Request) (string, func() error, error) {
+			return f.path, func() error { return nil }, r.Make(ctx, f.path, nil)
+		}})
+	s, err := f.NewWeights(program())
+	if err != nil {
+		return nil, nil, err
+	}
+	f.weights = s.(*weights)
+	t.Cleanup(f.weights.Close)
+	return f, said, f.Fill(t.Context(), made{program(), 7}, nil)
+}
