@@ -128,3 +128,21 @@ func TestRoomOfOwnMemory(t *testing.T) {
 		t.Errorf("a GPU that holds no session: %v", err)
 	}
 }
+
+// TestMoreMemory: a budget that is too small is answered with one that works, but not with one that is more than is available.
+func TestMoreMemory(t *testing.T) {
+	const mib = 1 << 20
+	for _, tc := range []struct {
+		budget, limit, least int64
+		want                 string
+	}{
+		{100 * mib, 100 * mib, 150*mib - 1, "--memory-budget 150MiB"},
+		{200 * mib, 100 * mib, 150*mib - 1, "158 MiB of memory, more than is free or the control group allows"},
+		{0, 150 * mib, 152*mib - 1, "--memory-budget 152MiB"}, // of 160, with the slack
+		{0, 150 * mib, 152 * mib, "161 MiB of memory, more than is free or the control group allows"},
+	} {
+		if got := (&Streaming{Budget: tc.budget}).more(tc.limit, tc.least); got != tc.want {
+			t.Errorf("%+v: %q", tc, got)
+		}
+	}
+}

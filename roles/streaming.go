@@ -56,8 +56,17 @@ func (s *Streaming) Fit(path string, o engine.Options, need engine.Footprint, li
 		beside = fmt.Sprintf(", and %s beside it", engine.Bytes(others))
 	}
 	return nil, need, tandem.Errorf("", tandem.Exhausted, "%s cannot run in %s of memory, even if its weights are read from the "+
-		"disk in every pass: that needs %s%s: want --memory-budget %dMiB, or a smaller --ctx or --sessions", ModelName(path),
-		engine.Bytes(limit), fits, beside, (fits.Total()+others)>>20+1)
+		"disk in every pass: that needs %s%s: want %s, or a smaller --ctx or --sessions", ModelName(path), engine.Bytes(limit), fits,
+		beside, s.more(limit, fits.Total()+others))
+}
+
+// more says what would be enough in place of a limit: a budget, unless that would be more than is available.
+func (s *Streaming) more(limit, least int64) string {
+	mib := least>>20 + 1
+	if s.Budget > limit || s.Budget == 0 && mib<<20 > limit+limit/15-slackBytes {
+		return fmt.Sprintf("%d MiB of memory, more than is free or the control group allows", (least+slackBytes)>>20+1)
+	}
+	return fmt.Sprintf("--memory-budget %dMiB", mib)
 }
 
 // fit is Fit for the first model of a room. The room then has its footprint there.
