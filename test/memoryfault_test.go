@@ -134,7 +134,8 @@ func TestNoPlaceForPacking(t *testing.T) {
 			}
 			return place
 		}, "cannot be written: read-only file system"},
-		"memory": {func(t *testing.T) string { return mount(t, "tmpfs", "tmpfs", 0, "size=256m") }, "is itself in memory, where the copy would take"},
+		"memory": {func(t *testing.T) string { return mount(t, "tmpfs", "tmpfs", 0, "size=256m") },
+			"is itself in memory, where the copy would take"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, place := newWorld(t), tc.place(t)

@@ -107,8 +107,8 @@ func (p *packing) keep(ctx context.Context, r stream.Request) (string, func() er
 		return p.without(ctx, err)
 	}
 	if _, memory, err := cache.Space(kept.Folder()); err == nil && memory {
-		return p.without(ctx, tandem.Errorf("", tandem.Exhausted, "the cache %s is itself in memory, where the copy would take %s besides: want "+
-			"a folder on a disk, --cache DIR", kept.Folder(), engine.Bytes(r.Bytes)))
+		return p.without(ctx, tandem.Errorf("", tandem.Exhausted, "the cache %s is itself in memory, where the copy would take %s "+
+			"besides: want a folder on a disk, --cache DIR", kept.Folder(), engine.Bytes(r.Bytes)))
 	}
 	file := roles.ModelName(r.Model) + ".packed"
 	entry, err := kept.Get(ctx, cache.Request{Kind: cache.Packed, File: file, From: r.Key, Size: r.Bytes, Check: r.Check,

@@ -19,8 +19,8 @@ const (
 )
 
 // watch finds out whether a child hangs: one of its beats has finished nothing for Config.Hang, or for ten times the expected time of
-// its current pass, if that is longer. A pass that reads its weights from a disk says so while it gets on (Beat.Goes): a disk that has become
-// slow is no reason to kill a process, since the next one would read no faster.
+// its current pass, if that is longer. A pass that reads its weights from a disk says so while it gets on (Beat.Goes): a disk that has
+// become slow is no reason to kill a process, since the next one would read no faster.
 //
 // Time is counted in the supervisor's own ticks, not read from a clock. If the machine was suspended or the supervisor got no
 // processor, ticks are late, but each counts once; so no child is killed on waking. The time for which the child's threads
