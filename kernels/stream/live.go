@@ -12,6 +12,8 @@ type live struct {
 	src kernels.Source
 }
 
+func (l *live) readers() int { return packers }
+
 // blocks returns the number of pieces of a stage's matrices.
 func (l *live) blocks(stage int) (n int) {
 	for _, e := range l.stages[stage].weights {

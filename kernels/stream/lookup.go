@@ -71,7 +71,7 @@ func (l *lookup) want(tokens []int32, f feed, count *counters) error {
 		once  sync.Once
 		first error
 	)
-	for range min(readers, len(missing)) {
+	for range min(f.readers(), len(missing)) {
 		wg.Go(func() {
 			own := new(scratch)
 			defer own.free()

@@ -87,6 +87,8 @@ func newPacked(path string, t *table, sums []uint32, looks []*lookup) *packed {
 	return f
 }
 
+func (f *packed) readers() int { return readers }
+
 func (f *packed) blocks(stage int) int { return blocksOf(f.table.Stages[stage].Bytes) }
 
 // span returns where block i of an extent lies in it.
@@ -386,7 +388,7 @@ func (w *weights) fillStage(ctx context.Context, f feed, stage int, mem []byte) 
 		first error
 	)
 	blocks := f.blocks(stage)
-	for range min(max(readers, runtime.NumCPU()), blocks) {
+	for range min(max(f.readers(), runtime.NumCPU()), blocks) {
 		wg.Go(func() {
 			own := new(scratch)
 			defer own.free()

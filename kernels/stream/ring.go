@@ -37,6 +37,8 @@ type slot struct {
 
 // feed brings the bytes of stages. Safe for concurrent use.
 type feed interface {
+	// readers returns how many may call at a time.
+	readers() int
 	// blocks returns in how many blocks a stage is read.
 	blocks(stage int) int
 	// block reads and checks block i of a stage into its place in the stage's memory, with the reader's own buffers, and returns how

@@ -14,8 +14,13 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// readers is how many blocks are read at a time: enough for a disk to give its full rate.
-const readers = 4
+const (
+	// readers is how many blocks of a packed file are read at a time. Four are enough for a disk's full rate on idle cores. While a stage
+	// computes, a reader gets a core late to ask for its next block: the reads of the others are what the disk does until then.
+	readers = 8
+	// packers is how many pieces of a model's file are read at a time: each takes memory of its own.
+	packers = 4
+)
 
 // weights are the kernels.Streamed of a program.
 type weights struct {
@@ -327,7 +332,7 @@ func (w *weights) start() {
 	for i := range w.plan.slots {
 		r.slots = append(r.slots, slot{mem: w.mem[w.plan.held+int64(i)*w.plan.slot:][:w.plan.slot]})
 	}
-	r.start(readers)
+	r.start(w.feed.readers())
 	w.ring = r
 }
 
