@@ -127,7 +127,7 @@ func choose(sizes []int64, looked, memory int64) (*plan, error) {
 		}
 		p.spread(sizes, memory)
 		if more := planned(sizes, limit, usualSlots, looked); p.slot > 0 && more.bytes() <= memory {
-			if more.spread(sizes, memory); more.slot*8 <= more.held {
+			if more.spread(sizes, memory); more.slot*6 <= more.held {
 				p = more
 			}
 		}
