@@ -141,6 +141,10 @@ func TestNoPlaceForPacking(t *testing.T) {
 			w, place := newWorld(t), tc.place(t)
 			e := w.run(append(goldenStart, "--memory-budget", w.leastBudget(), "--cache", place)...)
 			streamed(t, e, "no packed copy of the target can be kept", tc.says, "packed anew by every pass")
+			e = w.run(append(w.packing(), "--cache", place)...)
+			if e.code != 1 || !strings.Contains(e.stderr, "there is no packed file to measure the disk with") {
+				t.Errorf("bench decode: exit code %d, %q: want that there is no packed file", e.code, e.stderr)
+			}
 			if found, _ := filepath.Glob(filepath.Join(place, "packed", "*")); len(found) > 0 {
 				t.Errorf("left behind: %v", found)
 			}

@@ -7,6 +7,7 @@ package stream
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -181,7 +182,8 @@ func (d *Device) ReadRate(long time.Duration) (float64, error) {
 			return f.rate(f.table.Stages[0].At, long)
 		}
 	}
-	return 0, &kernels.Unsupported{Device: name, What: "rate of a packed file, as there is none,"}
+	return 0, errors.New("stream: there is no packed file to measure the disk with, since every pass packs what it streams: want a cache " +
+		"folder that can keep one")
 }
 
 // Compile makes p ready with more stages, so that two fit into a small ring.
