@@ -64,8 +64,8 @@ func (c *upCmd) Run(a *app) error {
 	if l, err = a.checked(l, tandem.Request{}); err != nil {
 		return err
 	}
-	if strategy := or(l.Strategy, string(tandem.StrategyPlanner)); l.streamed && l.Tree == "" && strategy == string(tandem.StrategyPlanner) {
-		l.Strategy, l.Tree = strategy, tandem.StreamedBounds.String()
+	if planner := string(tandem.StrategyPlanner); l.streamed && l.Tree == "" && or(l.Strategy, planner) == planner {
+		l.Strategy, l.Tree = planner, tandem.StreamedBounds.String()
 	}
 	p, err := a.startProcesses(l)
 	if err != nil {
