@@ -430,11 +430,11 @@ func TestPlaygroundReal(t *testing.T) {
 	for deadline := time.Now().Add(20 * time.Second); ; { // drafters may still be opening: until all have drafted once
 		p.do(chromedp.Click("#run"))
 		p.settled()
-		if strings.Contains(p.text("why")+p.text("choices"), "vote of 4") {
+		if strings.Contains(p.text("why")+p.text("choices"), "vote of 5") {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("the four drafters do not vote: %s; %s", p.text("why"), p.text("choices"))
+			t.Fatalf("the four drafters and lookup do not vote: %s; %s", p.text("why"), p.text("choices"))
 		}
 	}
 
@@ -457,7 +457,7 @@ func TestPlaygroundReal(t *testing.T) {
 		"the target's own tokens":    `document.querySelectorAll("#text .t").length`,
 		"bars of acceptance":         `document.querySelectorAll("#depths .bar").length`,
 		"pixels of lanes":            inkOf,
-		"drafters to choose, with 4": `document.querySelectorAll("#drafters input").length - 3`,
+		"drafters to choose, with 5": `document.querySelectorAll("#drafters input").length - 4`,
 	} {
 		if read[int](p, js) < 1 {
 			t.Errorf("the page shows no %s", what)
