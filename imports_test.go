@@ -109,6 +109,8 @@ var rooms = map[string][]string{
 	"cmd":     {"*"},
 	"test":    {"*"},
 	"testkit": {},
+	// tiny models of every architecture, written as files
+	"testkit/family": {"engine/gguf", "kernels/ref"},
 }
 
 const (
@@ -117,7 +119,8 @@ const (
 )
 
 // testOnly lists what test files of any room may import on top.
-var testOnly = []string{"testkit", "kernels/testdevice", "pgregory.net/rapid", "go.uber.org/goleak", "github.com/openai/openai-go"}
+var testOnly = []string{"testkit", "testkit/family", "kernels/testdevice",
+	"pgregory.net/rapid", "go.uber.org/goleak", "github.com/openai/openai-go"}
 
 // testsOf lists what test files of one room may import on top: those of a domain room may run the others with it in one process, but
 // never the wire.

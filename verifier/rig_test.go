@@ -75,6 +75,7 @@ type rigOptions struct {
 	// engine/testdata/sides, with the target there unless verifier.Model is set.
 	side   string
 	source func(tandem.FeatureSource) tandem.FeatureSource // put between verifier and drafter
+	alone  bool                                            // no drafter: every request has its trees from elsewhere
 }
 
 func newRig(t testing.TB, o rigOptions) *rig {
@@ -92,7 +93,7 @@ func newRig(t testing.TB, o rigOptions) *rig {
 	if o.side != "" {
 		o.drafter.Model, o.drafter.Taps = openSide(t, o.side, max(o.sessions, 2))
 	}
-	if o.drafter.Model == nil {
+	if o.drafter.Model == nil && !o.alone {
 		o.drafter.Model = openModel(t, cmp.Or(o.draft, draftFile), max(o.sessions, 2))
 	}
 	o.drafter.Pool = r.pool
@@ -106,8 +107,12 @@ func newRig(t testing.TB, o rigOptions) *rig {
 			o.drafter.Features = o.source(r.v)
 		}
 	}
-	if r.d, err = drafter.New(o.drafter); err != nil {
-		t.Fatal(err)
+	shutdown := []func(context.Context) error{r.v.Shutdown}
+	if !o.alone {
+		if r.d, err = drafter.New(o.drafter); err != nil {
+			t.Fatal(err)
+		}
+		shutdown = append(shutdown, r.d.Shutdown)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -116,7 +121,7 @@ func newRig(t testing.TB, o rigOptions) *rig {
 	t.Cleanup(func() {
 		cancel()
 		running.Wait()
-		for _, stop := range []func(context.Context) error{r.v.Shutdown, r.d.Shutdown} {
+		for _, stop := range shutdown {
 			if err := stop(context.Background()); err != nil {
 				t.Error(err)
 			}
@@ -168,7 +173,8 @@ type asked struct {
 	tokens   int
 	disturb  func(*stream) // called before each round
 	seen     func(tandem.Verdict)
-	enough   func() bool // ends the text before it has all its tokens
+	enough   func() bool               // ends the text before it has all its tokens
+	tree     func(*stream) tandem.Tree // of each round, in place of the drafter's
 }
 
 // stream is one request as the rig's gateway sees it.
@@ -182,13 +188,18 @@ type stream struct {
 	verdicts chan tandem.Verdict
 	rounds   int
 	accepted int
+	reused   int // tokens that the verifier had in memory
 }
 
 func (r *rig) generate(a asked) (*stream, error) {
 	s := &stream{rig: r, asked: a, id: tandem.NewSessionID(), text: slices.Clone(a.prompt)}
 	s.verdicts = r.expect(s.id)
 	ctx := context.Background()
-	defer func() { _, _ = r.v.Close(ctx, s.id), r.d.Close(ctx, s.id) }()
+	defer func() {
+		if _ = r.v.Close(ctx, s.id); r.d != nil {
+			_ = r.d.Close(ctx, s.id)
+		}
+	}()
 	if err := s.open(ctx); err != nil {
 		return s, err
 	}
@@ -210,11 +221,15 @@ func (s *stream) opening() tandem.Opening {
 }
 
 func (s *stream) open(ctx context.Context) error {
-	if _, err := s.v.Open(ctx, s.opening()); err != nil {
+	opened, err := s.v.Open(ctx, s.opening())
+	if err != nil {
 		return err
 	}
-	s.told = len(s.text)
-	_, err := s.d.Open(ctx, s.opening())
+	s.reused, s.told = opened.Reused, len(s.text)
+	if s.d == nil {
+		return nil
+	}
+	_, err = s.d.Open(ctx, s.opening())
 	return err
 }
 
@@ -225,6 +240,13 @@ func (s *stream) ticket() tandem.Ticket {
 
 func (s *stream) round(ctx context.Context) error {
 	want := s.ticket()
+	if s.tree != nil {
+		want.Tree = s.tree(s)
+		if err := s.mem.Put(ctx, want); err != nil {
+			return err
+		}
+		return s.await(want)
+	}
 	bounds := s.bounds
 	bounds.Depth = min(bounds.Depth, s.tokens-(len(s.text)-len(s.prompt))-1)
 	p, err := s.d.Propose(ctx, tandem.Proposal{Session: s.id, Epoch: s.epoch, Base: want.Base, Hash: want.Hash,
@@ -247,6 +269,12 @@ func (s *stream) round(ctx context.Context) error {
 			return err
 		}
 	}
+	return s.await(want)
+}
+
+// await takes the verdict on a ticket, which is put again if it is late.
+func (s *stream) await(want tandem.Ticket) error {
+	ctx := context.Background()
 	lost := time.NewTimer(s.patience)
 	defer lost.Stop()
 	for {

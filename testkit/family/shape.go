@@ -1,0 +1,91 @@
+package family
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// Shape is the shape of a tiny model. What a family has no use for is not read.
+type Shape struct {
+	Layers, Dim, Heads, KV, HeadDim, RopeDim, FFN int
+	Experts, Used, Width                          int // experts of a layer, those of a token, and the width of one
+	Window                                        int
+	Tied                                          bool // the output matrix is the embedding
+	Words                                         int  // tokens beside those for single bytes
+	States, Groups                                int  // of recurrent layers: heads of values, and of keys
+}
+
+// pick returns one of the values.
+func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
+
+// RandomShape draws a shape that is unlike those of the golden models: numbers of heads and experts that are no powers of two, uneven
+// blocks, one layer or many.
+func RandomShape(r *rand.Rand) Shape {
+	s := Shape{Layers: 1 + r.IntN(5), Dim: 32 * (2 + r.IntN(3)), KV: pick(r, 1, 2, 3), HeadDim: pick(r, 16, 24, 32, 40),
+		FFN: 32 * (2 + r.IntN(4)), Experts: pick(r, 3, 5, 7, 9, 12), Width: 32 * (1 + r.IntN(3)), Window: pick(r, 1, 2, 5, 9, 33),
+		Tied: r.IntN(2) == 0, Words: r.IntN(40), Groups: pick(r, 1, 2, 3)}
+	s.Heads = s.KV * pick(r, 1, 2, 3, 5)
+	s.RopeDim = s.HeadDim - 2*r.IntN(s.HeadDim/4)
+	s.Used = 1 + r.IntN(min(s.Experts, 4))
+	s.States = s.Groups * pick(r, 1, 2, 3)
+	return s
+}
+
+// Running are the families that tandem runs, as Random names them; but for llama, qwen3 and gemma3 there is a golden model of each.
+// A family that is new is a line here.
+var Running = []string{
+	"llama", "qwen3", "gemma3",
+	"granite",
+	"granitemoe",
+	"smollm3",
+	"mistral3",
+	"glm4",
+	"phi3-longrope",
+	"phi3-shortrope",
+	"qwen3moe",
+	"gpt-oss",
+	"gpt-oss-mxfp4",
+}
+
+// All returns the golden models of the families that run, and random ones of other shapes, whose weights seed decides. Without the shared
+// folder there are none of the first kind, which is logged.
+func All(t testing.TB, shared string, seed uint64) (all []*Model) {
+	t.Helper()
+	for i, name := range Running {
+		if path := goldenPath(shared, name); exists(path) {
+			m := Read(t, path)
+			m.Name = name
+			all = append(all, m)
+		} else if i > 2 {
+			t.Logf("%s is not here: the golden model of %s is left out", path, name)
+		}
+		all = append(all, Random(name, seed))
+	}
+	return all
+}
+
+// Names lists the families, one for each layout of a file.
+func Names() []string {
+	var names []string
+	for name := range families {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Random makes a model of the named family with a shape and weights that seed decides.
+func Random(name string, seed uint64) *Model {
+	r := rand.New(rand.NewPCG(seed, 3))
+	return Make(name, RandomShape(r), seed)
+}
+
+// Make makes a model of the named family and shape with weights that seed decides.
+func Make(name string, s Shape, seed uint64) *Model {
+	f := families[name]
+	b := newBuilder(name, f.arch, s, seed)
+	f.build(b)
+	b.finish()
+	return b.m
+}
