@@ -109,7 +109,11 @@ func (h *hyper) readTraits() (traits, error) {
 	}
 	h.arch = arch
 	t, ok := architectures[arch]
-	if !ok {
+	switch {
+	case arch == "clip" || arch == "mmproj":
+		h.fail(tandem.Unsupported, "architecture %q: a tower that reads pictures or sound, without a language model: want the file of the "+
+			"language model, whose texts do not depend on it", arch)
+	case !ok:
 		var names []string
 		for name := range architectures {
 			names = append(names, name)

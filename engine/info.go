@@ -14,7 +14,7 @@ import (
 type Info struct {
 	Config       Config
 	Traits       []string // what its architecture adds to the plain llama, in words
-	Parameters   int64    // weights of all tensors
+	Parameters   int64    // weights of all tensors but those that are left out
 	FileBytes    int64    // size of the file, or of all files of a split model
 	Parts        int      // files
 	Types        map[string]TypeUse
@@ -24,6 +24,9 @@ type Info struct {
 	Pre          string // name of the pre-tokenizer; "" for a tokenizer without one
 	ChatTemplate bool
 	Fingerprint  uint64 // of the vocabulary
+	Work         Work   // of a pass of one row
+
+	LeftOut []gguf.TowerPart // what of the file reads pictures or sound; counted in FileBytes alone
 }
 
 // TypeUse describes the tensors of one type: their size, and how they are computed with.
@@ -67,6 +70,8 @@ func Inspect(path string) (*Info, error) {
 		TiedHead:     f.Tensor("output.weight") == nil,
 		ChatTemplate: f.Has("tokenizer.chat_template"),
 		Fingerprint:  vocab.Fingerprint(),
+		Work:         workOf(w, c.matrices, cfg.experts),
+		LeftOut:      f.Towers(),
 	}
 	for i := range c.matrices {
 		info.WeightBytes += c.matrices[i].packed()
@@ -78,7 +83,9 @@ func Inspect(path string) (*Info, error) {
 		return nil, err
 	}
 	for _, t := range f.Tensors() {
-		info.Parameters += int64(t.Elements())
+		if gguf.Tower(t.Name) == "" {
+			info.Parameters += int64(t.Elements())
+		}
 	}
 	return info, nil
 }
@@ -88,6 +95,9 @@ func typesOf(f *gguf.File, matrices []matrix) map[string]TypeUse {
 	types := map[string]TypeUse{}
 	for i := range f.Tensors() {
 		t := &f.Tensors()[i]
+		if gguf.Tower(t.Name) != "" {
+			continue
+		}
 		u := types[t.Type.String()]
 		u.Tensors++
 		u.FileBytes += int64(t.Size())

@@ -187,6 +187,7 @@ func (c *catalog) collect(w *weights, cfg *Config) {
 			return
 		}
 	}
+	c.leaveOutTowers()
 	c.refuseOthers(cfg.Arch)
 }
 
@@ -253,16 +254,25 @@ func (c *catalog) collectLayer(l *layer, w *weights, cfg *Config, i int) {
 	l.downBias = c.vector(name("ffn_down.bias"), false, cfg.Dim)
 }
 
+// leaveOutTowers counts what reads pictures or sound as used: text does not depend on it.
+func (c *catalog) leaveOutTowers() {
+	for _, t := range c.file.Tensors() {
+		if gguf.Tower(t.Name) != "" {
+			c.used[t.Name] = true
+		}
+	}
+}
+
 // collectRopeFactors finds the factors that divide RoPE's frequencies: Llama 3.1's single table, or one of LongRoPE's two, for
 // contexts longer than the training context and for others. The model's context, set when it is loaded, decides.
 func (c *catalog) collectRopeFactors(w *weights, cfg *Config) {
 	if !cfg.traits.ropeFactors {
 		return
 	}
-	need := cfg.rope.kind == "longrope"
+	const longName, shortName = "rope_factors_long.weight", "rope_factors_short.weight"
+	need := cfg.rope.kind == "longrope" || c.file.Tensor(longName) != nil || c.file.Tensor(shortName) != nil
 	w.ropeFactors = c.vector("rope_freqs.weight", false, cfg.RopeDim/2)
-	long := c.vector("rope_factors_long.weight", need, cfg.RopeDim/2)
-	short := c.vector("rope_factors_short.weight", need || long != nil, cfg.RopeDim/2)
+	long, short := c.vector(longName, need, cfg.RopeDim/2), c.vector(shortName, need, cfg.RopeDim/2)
 	if w.ropeFactors == nil && cfg.Context > cfg.rope.original {
 		w.ropeFactors = long
 	} else if w.ropeFactors == nil {

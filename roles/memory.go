@@ -27,6 +27,7 @@ type Tenant struct {
 	sides   []string // its side files
 	nodes   int      // tree rows of a session
 	Context int      // of the model
+	LeftOut []gguf.TowerPart
 	engine.Footprint
 }
 
@@ -59,7 +60,7 @@ func (r *Room) Add(path string, nodes int, sides ...string) error {
 	default:
 		var info *engine.Info
 		if info, err = engine.Inspect(path); err == nil {
-			t.Context = info.Config.Context
+			t.Context, t.LeftOut = info.Config.Context, info.LeftOut
 			err = measure()
 		}
 	}

@@ -102,7 +102,7 @@ func newRig(t testing.TB, o rigOptions) *rig {
 	if r.v, err = verifier.New(o.verifier); err != nil {
 		t.Fatal(err)
 	}
-	if o.side != "" {
+	if len(o.drafter.Taps) > 0 {
 		if o.drafter.Features = r.v; o.source != nil {
 			o.drafter.Features = o.source(r.v)
 		}

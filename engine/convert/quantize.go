@@ -56,11 +56,11 @@ func (m *mix) restore(path string, t *gguf.Tensor, again bool) (tensor, error) {
 	if isFloat(t.Type) || block > 1 { // the others are integers
 		to.typ = m.typeOfSide(t.Name, t.Shape, t.Type)
 	}
-	if t.Type == gguf.MXFP4 && !again {
-		to.typ = t.Type // a model's own format, in which it was trained: it stays
+	if t.Type == gguf.MXFP4 && !again || gguf.Tower(t.Name) != "" {
+		to.typ = t.Type // a model's own format, in which it was trained, stays; so does what tandem does not compute with
 	}
 	switch {
-	case to.typ == t.Type && !isFloat(t.Type):
+	case to.typ == t.Type && !isFloat(t.Type), gguf.Tower(t.Name) != "":
 		to.bytes = t
 		return to, nil
 	case !decodable(t.Type):

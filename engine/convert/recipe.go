@@ -51,11 +51,17 @@ func (m *mix) typeOf(name string, shape []int, was gguf.Type) gguf.Type {
 	switch {
 	case len(shape) == 1:
 		return gguf.F32 // norms and biases
-	case !strings.HasSuffix(name, ".weight") || strings.Contains(name, "_norm.") || strings.Contains(name, "ffn_gate_inp"):
+	case !strings.HasSuffix(name, ".weight") || strings.Contains(name, "_norm.") || slices.ContainsFunc(kept, func(part string) bool {
+		return strings.Contains(name, part)
+	}):
 		return was
 	}
 	return fallback(m.ideal(name), shape[0])
 }
+
+// kept are parts of the names of matrices that stay as they are, as in llama.cpp's tool: small ones on which much depends, such as those
+// that choose experts.
+var kept = []string{"ffn_gate_inp", "ssm_conv1d", "per_layer_model_proj"}
 
 // ideal is typeOf without regard to row lengths: the mixtures of llama.cpp's quantize tool, which gives the
 // output matrix Q6_K in all quantised types but Q8_0. With two differences: where its Q3_K_M takes Q5_K, which tandem does not write,

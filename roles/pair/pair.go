@@ -162,6 +162,9 @@ func (p *Pair) Check(prompt string, say func(note string)) error {
 	if room.Options.Taps = nil; err != nil {
 		return err
 	}
+	for _, part := range room.Models[0].LeftOut {
+		say(fmt.Sprintf("target %s holds %v, which is left out: tandem continues text, which does not depend on it", p.Target, part))
+	}
 	sides, err := Sides(p.Drafts, p.DraftHeads)
 	if err != nil {
 		return err

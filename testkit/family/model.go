@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/tandem-llm/tandem/engine/gguf"
@@ -23,6 +24,7 @@ type Model struct {
 	Arch    string
 	Tensors []Tensor
 	Vocab   int
+	Keys    []string // of the architecture, without its name
 	w       *gguf.Writer
 }
 
@@ -68,6 +70,11 @@ func Read(t testing.TB, path string) *Model {
 	if m.Arch, err = f.String("general.architecture"); err != nil {
 		t.Fatal(err)
 	}
+	for _, k := range f.Keys() {
+		if name, own := strings.CutPrefix(k.Name, m.Arch+"."); own {
+			m.Keys = append(m.Keys, name)
+		}
+	}
 	for _, x := range f.Tensors() {
 		data, err := x.Bytes()
 		if err != nil {
@@ -82,7 +89,11 @@ func Read(t testing.TB, path string) *Model {
 }
 
 // Set gives a key of the architecture a value.
-func (m *Model) Set(key string, v any) { m.w.Set(m.Arch+"."+key, v) }
+func (m *Model) Set(key string, v any) {
+	if m.w.Set(m.Arch+"."+key, v); !slices.Contains(m.Keys, key) {
+		m.Keys = append(m.Keys, key)
+	}
+}
 
 // SetAny gives a key, by its whole name, a value.
 func (m *Model) SetAny(key string, v any) { m.w.Set(key, v) }
