@@ -64,7 +64,9 @@ type modelInfo struct {
 	Types      []typeInfo        `json:"types"`
 	Kernels    kernelInfo        `json:"kernels"`
 	Memory     memoryInfo        `json:"memory"`
-	Budgets    *budgetInfo       `json:"budgets,omitempty"` // if it does not fit, or a budget was named
+	Speed      speedInfo         `json:"speed"`
+	LeftOut    []leftOutInfo     `json:"left_out,omitempty"` // what of the file reads pictures or sound
+	Budgets    *budgetInfo       `json:"budgets,omitempty"`  // if it does not fit, or a budget was named
 	Keys       map[string]string `json:"keys"`
 }
 
@@ -131,6 +133,9 @@ func (c *modelInfoCmd) Run(a *app) error {
 		return err
 	}
 	m := describe(c.File, info, f, memory)
+	if m.Speed, err = speedOf(info, memory); err != nil {
+		return err
+	}
 	if c.MemoryBudget != nil || !memory.Fits {
 		if m.Budgets, err = c.budgets(memory); err != nil {
 			return err
@@ -194,6 +199,9 @@ func describe(path string, info *engine.Info, f *gguf.File, memory memoryInfo) m
 	for _, k := range f.Keys() {
 		m.Keys[k.Name] = f.Describe(k.Name)
 	}
+	for _, p := range info.LeftOut {
+		m.LeftOut = append(m.LeftOut, leftOutInfo{p.What, p.Tensors, p.Bytes})
+	}
 	return m
 }
 
@@ -228,6 +236,11 @@ func (m *modelInfo) print(a *app, f *gguf.File) error {
 		{"buffers", figures.MiB(m.Memory.Scratch)},
 		{"memory", fmt.Sprintf("%s in all; %s allows %s: %s", figures.MiB(m.Memory.Total), m.Memory.Bound, figures.MiB(m.Memory.Available),
 			fits)},
+	}
+	rows = append(rows, m.Speed.rows()...)
+	for _, p := range m.LeftOut {
+		rows = append(rows, [2]string{"left out", fmt.Sprintf("%s, %d tensors, %s: tandem continues text, which does not depend on it", p.What,
+			p.Tensors, figures.MiB(p.Bytes))})
 	}
 	rows = append(rows, m.Budgets.rows()...)
 	if m.Identity != "" {
