@@ -98,8 +98,8 @@ var badModels = []badModel{
 
 // ofThree is the shape that badModels changes.
 func ofThree(name string) *family.Model {
-	return family.Make(name, family.Shape{Layers: 3, Dim: 64, Heads: 4, KV: 2, HeadDim: 32, RopeDim: 32, FFN: 64, Experts: 5, Used: 2, Width: 64,
-		Window: 8, Words: 10, States: 4, Groups: 2}, 1)
+	return family.Make(name, family.Shape{Layers: 3, Dim: 64, Heads: 4, KV: 2, HeadDim: 32, RopeDim: 32, FFN: 64, Experts: 5, Used: 2,
+		Width: 64, Window: 8, Words: 10, States: 4, Groups: 2}, 1)
 }
 
 // TestBadFamilies: what is wrong with a model of each architecture is refused by name. Unchanged they are accepted.

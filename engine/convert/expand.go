@@ -144,7 +144,9 @@ func (e *expansion) readShape() error {
 		return err
 	}
 	if arch != "llama" {
-		return tandem.Errorf(op, tandem.Unsupported, "%s: architecture %q: only llama models can be expanded", e.file.Path(), arch)
+		return tandem.Errorf(op, tandem.Unsupported, "%s: architecture %q: only llama models are expanded, so that what is trained can be "+
+			"measured at a larger model's cost; for the cost alone of another architecture want random weights (model random --like)",
+			e.file.Path(), arch)
 	}
 	e.old.Layers = layers
 	for _, k := range []struct {

@@ -15,12 +15,12 @@ import (
 
 // wide is a shape whose rows have whole blocks of 256.
 func wide(name string) *family.Model {
-	return family.Make(name, family.Shape{Layers: 3, Dim: 256, Heads: 4, KV: 1, HeadDim: 64, RopeDim: 64, FFN: 256, Experts: 3, Used: 2, Width: 256,
-		Window: 8, States: 2, Groups: 1}, 1)
+	return family.Make(name, family.Shape{Layers: 3, Dim: 256, Heads: 4, KV: 1, HeadDim: 64, RopeDim: 64, FFN: 256, Experts: 3, Used: 2,
+		Width: 256, Window: 8, States: 2, Groups: 1}, 1)
 }
 
-// TestQuantizeFamilies stores a model of each architecture, of rows that K-quants fit and of others, in one file and in three: the files have
-// the same bytes, what chooses experts and all norms stay f32, and the model runs. That of three files computes what that of one does.
+// TestQuantizeFamilies stores a model of each architecture, of rows that K-quants fit and of others, in one file and in three: the files
+// have the same bytes, what chooses experts and all norms stay f32, and the model runs. That of three files computes what that of one does.
 func TestQuantizeFamilies(t *testing.T) {
 	dir := t.TempDir()
 	prompt := []tandem.Token{1, 50, 200, 31, 90, 12}

@@ -1,6 +1,7 @@
 package family
 
 import (
+	"hash/fnv"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -75,10 +76,11 @@ func Names() []string {
 	return names
 }
 
-// Random makes a model of the named family with a shape and weights that seed decides.
+// Random makes a model of the named family with a shape and weights that seed decides: a shape of its own for each family.
 func Random(name string, seed uint64) *Model {
-	r := rand.New(rand.NewPCG(seed, 3))
-	return Make(name, RandomShape(r), seed)
+	h := fnv.New64()
+	_, _ = h.Write([]byte(name))
+	return Make(name, RandomShape(rand.New(rand.NewPCG(seed, h.Sum64()))), seed)
 }
 
 // Make makes a model of the named family and shape with weights that seed decides.
