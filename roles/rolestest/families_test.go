@@ -1,0 +1,90 @@
+package rolestest
+
+import (
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/tandem-llm/tandem/client"
+	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
+	"github.com/tandem-llm/tandem/testkit/family"
+)
+
+// wholeSystem are the families that run in all roles, and how noisy the draft is; the others differ less from these than from each other.
+// How the verifier speculates in each family is tested in room verifier.
+var wholeSystem = map[string]float32{"granitemoe": 0.1, "mistral3": 0.1, "gpt-oss-mxfp4": 0.2, "qwen3moe": 0.1, "phi3-longrope": 0.1}
+
+// TestFamiliesInAllRoles: gateway, verifier and a drafter, whose model is the target with noise on its weights, say of models with random
+// weights what plain decoding says, greedy and drawn, eight requests at a time, while their verifier dies, and in a second turn.
+func TestFamiliesInAllRoles(t *testing.T) {
+	for name, noise := range wholeSystem {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			m := family.Random(name, 6)
+			path := m.Write(t, dir)
+			draft := m.Noisy(1, noise)
+			draft.Name = "draft"
+			familyInAllRoles(t, path, draft.Write(t, dir))
+		})
+	}
+}
+
+func familyInAllRoles(t *testing.T, target, draft string) {
+	s := Start(t, target)
+	var requests [8]client.Request
+	var first, second [len(requests)][]uint32
+	ask := func(i int, plain bool, prompt []uint32, n int) (tokens []uint32, done client.Finished) {
+		r := requests[i]
+		r.NoDraft, r.Tokens, r.MaxTokens = plain, prompt, &n
+		tokens, _, done, err := s.Generate(r)
+		if err != nil || len(tokens) != n {
+			t.Errorf("request %d: %d tokens of %d, %v", i, len(tokens), n, err)
+		}
+		return tokens, done
+	}
+	prompt := func(i int) (tokens []uint32) {
+		for j := range 5 + 9*i {
+			tokens = append(tokens, uint32(3+(i*37+j*11)%250))
+		}
+		return tokens
+	}
+	next := func(i int) []uint32 { return slices.Concat(prompt(i), first[i], []uint32{40, 41}) }
+	for i := range requests {
+		requests[i] = client.Request{Temperature: new(0.8 * float64(i%2)), Seed: new(uint64(i)), IgnoreEOS: true,
+			Tree: &client.Tree{Nodes: 16, Depth: 7, Width: 10}}
+		first[i], _ = ask(i, true, prompt(i), 60)
+		second[i], _ = ask(i, true, next(i), 20)
+	}
+	s.Drafter("drafter", draft)
+	s.Await("the drafter", func(p *tandemv1.Process) bool {
+		return p.GetRole() == "drafter" && p.GetModel() != "lookup" && p.GetUp()
+	})
+	s.awaitEnlisted("draft")
+	accepted, drafted := 0, 0
+	turn := func(what string, want *[len(requests)][]uint32, prompt func(i int) []uint32) {
+		var all sync.WaitGroup
+		var mu sync.Mutex
+		for i := range requests {
+			all.Go(func() {
+				got, done := ask(i, false, prompt(i), len(want[i]))
+				if !slices.Equal(got, want[i]) {
+					t.Errorf("%s, request %d: tokens\n%v, plain\n%v", what, i, got, want[i])
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				accepted, drafted = accepted+done.Statistics.Accepted, drafted+done.Statistics.Drafted
+			})
+		}
+		if what == "while the verifier dies" {
+			s.RestartVerifier()
+		}
+		all.Wait()
+	}
+	turn("with a draft", &first, prompt)
+	turn("while the verifier dies", &first, prompt)
+	turn("second turn", &second, next)
+	t.Logf("%d tokens of %d that were drafted were accepted, of %d in all", accepted, drafted, 8*(60+60+20))
+	if accepted < 8*140/10 || accepted == drafted {
+		t.Errorf("%d of %d drafted tokens accepted: want a draft that is often right and often not", accepted, drafted)
+	}
+}
