@@ -15,8 +15,8 @@ import (
 // Q8_0, and a draft that is the target with noise: eight texts at a time are those of plain decoding, also while the verifier is killed.
 func TestFamilyWithExperts(t *testing.T) {
 	t.Parallel()
-	m := family.Make("gpt-oss-mxfp4", family.Shape{Layers: 3, Dim: 96, Heads: 6, KV: 2, HeadDim: 32, RopeDim: 32, FFN: 64, Experts: 7, Used: 3,
-		Width: 64, Window: 9, Words: 20}, 8)
+	m := family.Make("gpt-oss-mxfp4", family.Shape{Layers: 3, Dim: 96, Heads: 6, KV: 2, HeadDim: 32, RopeDim: 32, FFN: 64, Experts: 7,
+		Used: 3, Width: 64, Window: 9, Words: 20}, 8)
 	dir := t.TempDir()
 	target := m.Split(t, dir, 2)
 	draft := m.Noisy(1, 0.1)

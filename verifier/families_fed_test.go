@@ -43,8 +43,8 @@ func feedDraft(t *testing.T, f *family.Model, kind, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	options := engine.Options{Device: testdevice.CPU(t, 1), MaxRows: 160, KVPages: engine.PagesFor(sessions, limit, drafter.DefaultTreeRows)}
-	m, err := engine.OpenDraft(draftPath, path, options)
+	m, err := engine.OpenDraft(draftPath, path, engine.Options{Device: testdevice.CPU(t, 1), MaxRows: 160,
+		KVPages: engine.PagesFor(sessions, limit, drafter.DefaultTreeRows)})
 	if err != nil {
 		t.Fatal(err)
 	}

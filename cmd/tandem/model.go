@@ -239,8 +239,8 @@ func (m *modelInfo) print(a *app, f *gguf.File) error {
 	}
 	rows = append(rows, m.Speed.rows()...)
 	for _, p := range m.LeftOut {
-		rows = append(rows, [2]string{"left out", fmt.Sprintf("%s, %d tensors, %s: tandem continues text, which does not depend on it", p.What,
-			p.Tensors, figures.MiB(p.Bytes))})
+		rows = append(rows, [2]string{"left out", fmt.Sprintf("%s, %d tensors, %s: tandem continues text, which does not depend on it",
+			p.What, p.Tensors, figures.MiB(p.Bytes))})
 	}
 	rows = append(rows, m.Budgets.rows()...)
 	if m.Identity != "" {

@@ -40,9 +40,10 @@ func TestInfoOfFamilies(t *testing.T) {
 			m.Memory.Weights <= 0 {
 			t.Errorf("%s: speed %+v, memory %+v, %q", name, m.Speed, m.Memory, text)
 		}
-		b, err := json.Marshal(map[string]any{"arch": m.Arch, "traits": m.Traits, "parameters": m.Parameters, "layers": m.Layers, "dim": m.Dim,
-			"heads": []int{m.Heads, m.KVHeads, m.HeadDim}, "ffn": m.FFN, "tied": m.TiedHead, "kv_position": m.Memory.KVPosition, "types": m.Types,
-			"pass_bytes": m.Speed.PassBytes, "experts": m.Speed.Experts, "expert_bytes": m.Speed.ExpertBytes, "macs": m.Speed.MACs})
+		b, err := json.Marshal(map[string]any{"arch": m.Arch, "traits": m.Traits, "parameters": m.Parameters, "layers": m.Layers,
+			"dim": m.Dim, "heads": []int{m.Heads, m.KVHeads, m.HeadDim}, "ffn": m.FFN, "tied": m.TiedHead,
+			"kv_position": m.Memory.KVPosition, "types": m.Types, "pass_bytes": m.Speed.PassBytes, "experts": m.Speed.Experts,
+			"expert_bytes": m.Speed.ExpertBytes, "macs": m.Speed.MACs})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,8 +6,8 @@ import (
 	"github.com/tandem-llm/tandem/engine/gguf"
 )
 
-// Draft makes a random draft that reads the target's hidden states, of kind eagle3, or eagle or dovetail (docs/sidefiles.md), for a target of
-// `layers` layers with that lineage and fingerprint of its vocabulary.
+// Draft makes a random draft that reads the target's hidden states, of kind eagle3, eagle or dovetail (docs/sidefiles.md), for a target
+// of `layers` layers with that lineage and fingerprint of its vocabulary.
 func Draft(kind string, target *Model, layers int, lineage, vocabulary string, seed uint64) *Model {
 	dim := target.Tensor("output_norm.weight").Shape[0]
 	own, tokens := dim, target.Vocab-10
