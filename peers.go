@@ -304,6 +304,7 @@ type Verdict struct {
 	Nodes    int           // nodes verified, root included
 	Batch    int           // number of tickets that shared the pass
 	Rows     int           // rows of the pass: those of all trees and pieces of prompts
+	Experts  Experts       // that the pass used; nil: a target without experts, or not known
 	Busy     time.Duration // the pass and the draws, arithmetic only
 	Logprobs []Logprob     // one per token of Tokens if the session's Sampling wants them, else nil
 	Guesses  []Guess       // on what follows Tokens, of the ways that the ticket asked for; a repeated verdict repeats them

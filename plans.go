@@ -9,6 +9,64 @@ type Cost struct {
 	Rows    int // all with logits
 	Context int // committed positions before them
 	Time    time.Duration
+	Experts int           // that they used, counted layer by layer; 0: a model without experts, or not known
+	Expert  time.Duration // what one more of them costs a pass of so many rows; 0: not known
+}
+
+// Valid reports whether a pass can cost that.
+func (c Cost) Valid() bool {
+	return c.Rows > 0 && c.Context >= 0 && c.Time > 0 && c.Experts >= 0 && c.Experts <= MostUsed && c.Expert >= 0
+}
+
+// MostUsed bounds the experts that a pass uses, counted layer by layer.
+const MostUsed = 1 << 24
+
+// Experts says how many experts of a model a pass has used, counted layer by layer and each once, however many rows chose it: those of the
+// first 1, 2, 4 … rows together, and last those of all rows. nil: not known.
+type Experts []int32
+
+// CountExperts returns the Experts of a pass whose rows were the first to use so many.
+func CountExperts(added []int) Experts {
+	var e Experts
+	used := 0
+	for i, n := range added {
+		used += n
+		if rows := i + 1; rows&(rows-1) == 0 || rows == len(added) {
+			e = append(e, int32(used))
+		}
+	}
+	return e
+}
+
+// All returns those of all rows.
+func (e Experts) All() int {
+	if len(e) == 0 {
+		return 0
+	}
+	return int(e[len(e)-1])
+}
+
+// Validate returns Corrupt if e cannot be of a pass of so many rows: each row uses as many as the first, and adds those that no row before
+// it has used.
+func (e Experts) Validate(rows int) error {
+	if e == nil {
+		return nil
+	}
+	want := 0 // numbers
+	for n := 1; n < rows; n *= 2 {
+		want++
+	}
+	if want++; rows < 1 || len(e) != want {
+		return Errorf("experts", Corrupt, "%d numbers of experts for %d rows: want those of 1, 2, 4 … rows and of all", len(e), rows)
+	}
+	before := int32(1)
+	for i, used := range e {
+		if n := min(1<<i, rows); used < before || used > MostUsed || int64(used) > int64(e[0])*int64(n) {
+			return Errorf("experts", Corrupt, "%d rows used %d experts: want %d to %d", n, used, before, min(MostUsed, int64(e[0])*int64(n)))
+		}
+		before = used
+	}
+	return nil
 }
 
 // Plan holds costs and probabilities. The drafter of a tree keeps the nodes that maximise expected tokens

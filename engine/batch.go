@@ -49,11 +49,15 @@ type Output struct {
 	begin []int // per part: its first row in the pass; and the number of rows
 	n     int
 
-	waited time.Duration
+	waited  time.Duration
+	experts []int32
 }
 
 // Waited returns for how long the pass waited for weights that are streamed; the rest of its time it computed.
 func (o *Output) Waited() time.Duration { return o.waited }
+
+// Experts returns how many experts the pass has used. nil: a model without any, or a device that does not tell.
+func (o *Output) Experts() tandem.Experts { return o.experts }
 
 // Len returns the number of wanted rows.
 func (o *Output) Len() int { return o.n }
@@ -153,7 +157,7 @@ func (m *Model) Forward(batch []Part, topK int) (*Output, error) {
 		}
 		return nil, m.passError(p.Rows, err)
 	}
-	out.waited = m.waited() - before
+	out.waited, out.experts = m.waited()-before, m.experts(p.Rows)
 	for i := range batch {
 		batch[i].commit()
 	}

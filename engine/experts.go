@@ -126,24 +126,28 @@ func (b *planner) mix(i int) {
 	b.join(branch, l.ffnPost)
 }
 
-// Experts returns how many experts the last pass of so many rows has used, counted layer by layer: what it read of them from memory. ok is
-// false for a model without experts, or on a device that does not tell.
-func (m *Model) Experts(rows int) (used int, ok bool) {
+// experts counts the experts that the last pass has used: what it read of them from memory. nil for a model without experts, or on a device
+// that does not tell.
+func (m *Model) experts(rows int) tandem.Experts {
 	r, tells := m.runner.(kernels.Routed)
-	if !tells || m.config.experts.count == 0 {
-		return 0, false
+	if !tells || len(m.plan.Routes) == 0 {
+		return nil
 	}
-	seen := make([]bool, m.config.experts.count)
+	added := make([]int, rows)
+	seen := make([]int, m.config.experts.count) // the latest layer in which an expert was used, counted from 1
 	for i := range m.plan.Routes {
-		clear(seen)
-		for row := range rows {
-			for _, e := range r.Chosen(kernels.Route(i), row) {
-				if !seen[e] {
-					seen[e] = true
-					used++
+		for row := range added {
+			chosen := r.Chosen(kernels.Route(i), row)
+			if chosen == nil {
+				return nil
+			}
+			for _, e := range chosen {
+				if seen[e] <= i {
+					seen[e] = i + 1
+					added[row]++
 				}
 			}
 		}
 	}
-	return used, true
+	return tandem.CountExperts(added)
 }

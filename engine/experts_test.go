@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math"
 	"math/rand/v2"
 	"testing"
 )
@@ -12,11 +13,15 @@ func TestExpertsOfPass(t *testing.T) {
 		return openTest(t, n.write(t, t.TempDir()), Options{KVPages: PagesFor(1, 64, 0)})
 	}
 	run := func(m *Model, rows int) (int, bool) {
+		t.Helper()
 		tokens := randomTokens(rand.New(rand.NewPCG(1, 2)), m, rows)
 		s := newSeq(t, m, rows, 0)
 		defer s.Close()
-		forward(t, m, 0, Part{Seq: s, Extend: tokens})
-		return m.Experts(rows)
+		used := forward(t, m, 0, Part{Seq: s, Extend: tokens}).Experts()
+		if err := used.Validate(rows); err != nil {
+			t.Error(err)
+		}
+		return used.All(), used != nil
 	}
 	m := open(tiny("qwen3moe", 3))
 	if n, ok := run(m, 1); !ok || n != 3*2 {
@@ -41,5 +46,23 @@ func TestExpertsOfPass(t *testing.T) {
 	}
 	if n, ok := run(open(tiny("llama", 2)), 3); ok {
 		t.Errorf("a model without experts has used %d", n)
+	}
+}
+
+// TestExpertsOfNaN: rows whose routers see no numbers choose experts too, each row as many as any other, and the pass ends.
+func TestExpertsOfNaN(t *testing.T) {
+	n := tiny("qwen3moe", 2)
+	n.generate(4)
+	for i := range n.weights["blk.0.ffn_gate_inp.weight"] {
+		n.weights["blk.0.ffn_gate_inp.weight"][i] = math.NaN()
+	}
+	m := openTest(t, n.write(t, t.TempDir()), Options{KVPages: PagesFor(1, 64, 0)})
+	s := newSeq(t, m, 9, 0)
+	used := forward(t, m, 0, Part{Seq: s, Extend: randomTokens(rand.New(rand.NewPCG(1, 2)), m, 9)}).Experts()
+	if err := used.Validate(9); err != nil || used[0] != 4 {
+		t.Errorf("experts %v (%v), want 4 of one row", used, err)
+	}
+	if first := used[len(used)-1] - used[0]; first > 4 {
+		t.Errorf("experts %v: want all rows to choose the same ones in the first layer, where all scores are equal", used)
 	}
 }

@@ -50,7 +50,7 @@ func TestChainsExpect(t *testing.T) {
 func TestBeginTimePut(t *testing.T) {
 	p := plan(t)
 	same := p.Begin(thisBox, "1.2")
-	same.Time(Subject{what, []Point{{1, 0, 5}}})
+	same.Time(Subject{what, []Point{{Rows: 1, NS: 5}}})
 	same.Put(Table{Target: targetLineage, Name: "lookup", Text: p.Tables[2].Text, Depths: []float64{1}})
 	if err := same.Validate(); err != nil || len(same.Machine.Subjects) != 1 || same.Machine.Subjects[0].Points[0].NS != 5 ||
 		len(same.Tables) != 3 || len(same.Tables[2].Depths) != 1 {

@@ -76,6 +76,9 @@ type Point struct {
 	Rows    int   `json:"rows"`    // with logits, root included; of heads: the accepted rows
 	Context int   `json:"context"` // committed positions before them
 	NS      int64 `json:"ns"`      // the lower quartile of several passes, in nanoseconds
+	// Of a model with experts: those that the passes used, counted layer by layer, and what one more costs, in nanoseconds; 0: not known.
+	Experts  int   `json:"experts,omitempty"`
+	ExpertNS int64 `json:"expert_ns,omitempty"`
 }
 
 // Table says how often a drafter or a way of the target's own is right on a calibration text.
@@ -109,7 +112,8 @@ type Length struct {
 func (s Subject) Costs() []tandem.Cost {
 	var out []tandem.Cost
 	for _, p := range s.Points {
-		out = append(out, tandem.Cost{Rows: p.Rows, Context: p.Context, Time: time.Duration(p.NS)})
+		out = append(out, tandem.Cost{Rows: p.Rows, Context: p.Context, Time: time.Duration(p.NS), Experts: p.Experts,
+			Expert: time.Duration(p.ExpertNS)})
 	}
 	return out
 }
@@ -127,7 +131,7 @@ func Nearest(costs []tandem.Cost) []tandem.Cost {
 func Points(costs []tandem.Cost) []Point {
 	var out []Point
 	for _, c := range costs {
-		out = append(out, Point{c.Rows, c.Context, int64(c.Time)})
+		out = append(out, Point{c.Rows, c.Context, int64(c.Time), c.Experts, int64(c.Expert)})
 	}
 	slices.SortFunc(out, comparePoints)
 	return out
@@ -211,6 +215,9 @@ func (s Subject) validate() error {
 				mostContext)
 		case p.NS < 1 || p.NS > int64(mostTime):
 			return corrupt("point %d takes %d ns: want 1 to %d", i, p.NS, int64(mostTime))
+		case p.Experts < 0 || p.Experts > tandem.MostUsed || p.ExpertNS < 0 || p.ExpertNS > int64(mostTime):
+			return corrupt("point %d uses %d experts, one more for %d ns: want 0 to %d experts, 0 to %d ns", i, p.Experts, p.ExpertNS,
+				tandem.MostUsed, int64(mostTime))
 		case i > 0 && comparePoints(s.Points[i-1], p) >= 0:
 			return corrupt("point %d has %d rows behind %d positions: want points ordered by positions and rows, each once", i, p.Rows,
 				p.Context)

@@ -3,13 +3,16 @@ package schedule
 import (
 	"runtime"
 	"time"
+
+	"github.com/tandem-llm/tandem"
 )
 
 // Pass describes a pass that has run.
 type Pass struct {
-	Rows  int           // all of them
-	Parts int           // of queued sessions
-	Spent time.Duration // from the start of fill to its end
+	Rows    int            // all of them
+	Parts   int            // of queued sessions
+	Spent   time.Duration  // from the start of fill to its end
+	Experts tandem.Experts // that it used
 }
 
 // Step runs one pass for the sessions that wait, or else for those with spare work; false if there is nothing to run. It is
@@ -92,10 +95,14 @@ func (s *Schedule) run(parts []Part, begun time.Time) {
 		}
 		return
 	}
-	s.costs.Observe(pass.Rows, pass.Spent)
+	pass.Experts = out.Experts()
+	s.costs.Observe(pass.Rows, pass.Experts, pass.Spent)
 	s.cfg.Counters.Add("passes", 1)
 	s.cfg.Counters.Add("passes.rows", int64(pass.Rows))
 	s.cfg.Counters.Add("passes.busy_us", pass.Spent.Microseconds())
+	if n := pass.Experts.All(); n > 0 {
+		s.cfg.Counters.Add("passes.experts", int64(n))
+	}
 	if !pieces {
 		if s.pace == 0 {
 			s.pace = pass.Spent

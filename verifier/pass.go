@@ -67,8 +67,11 @@ func (s *session) Take(p schedule.Part, out *engine.Output, first int, pass sche
 	if waited := out.Waited(); waited > 0 {
 		attrs = append(attrs, tandem.Attr{Key: "read_wait_ns", Int: int64(waited)}) // of device_ns: for streamed weights
 	}
+	if n := pass.Experts.All(); n > 0 {
+		attrs = append(attrs, tandem.Attr{Key: "experts", Int: int64(n)})
+	}
 	c.verified(nil, attrs...)
-	verdict.Batch, verdict.Rows = pass.Parts, pass.Rows
+	verdict.Batch, verdict.Rows, verdict.Experts = pass.Parts, pass.Rows, pass.Experts
 	verdict.Busy += pass.Spent
 	if !s.later(c, verdict, p, out) {
 		s.answer(c, verdict)

@@ -22,10 +22,10 @@ func GridPoints(widths, contexts []int) (points []Point) {
 
 // Grid measures the passes of points, each in that many rounds, in turn: T_V(W) by context. It returns the lower quartile of each, by
 // context and width, and never more than for a wider pass behind the same context, which does more work. alive, if not nil, is called
-// before each pass. spread is the median of the points' Spread: a large one says that something else used the machine. The model needs
-// what Passes needs. Errors: those of Passes.
+// before each pass. Of a model with experts it also measures what one more costs, as Costs does. spread is the median of the points'
+// Spread: a large one says that something else used the machine. The model needs what Passes needs. Errors: those of Passes.
 func Grid(ctx context.Context, m *engine.Model, points []Point, rounds int, alive func()) (costs []tandem.Cost, spread float64, err error) {
-	timings, err := Passes(ctx, m, points, rounds, func(int, time.Duration) error {
+	timings, err := Passes(ctx, m, withAlike(m, points), rounds, func(int, time.Duration) error {
 		if alive != nil {
 			alive()
 		}
@@ -37,20 +37,19 @@ func Grid(ctx context.Context, m *engine.Model, points []Point, rounds int, aliv
 	var spreads []float64
 	for i := range timings {
 		spreads = append(spreads, timings[i].Spread())
-		costs = append(costs, tandem.Cost{Rows: timings[i].Rows, Context: timings[i].Context, Time: quantile(timings[i].Times, 0.25)})
 	}
-	slices.SortFunc(costs, func(a, b tandem.Cost) int {
-		if a.Context != b.Context {
-			return a.Context - b.Context
-		}
-		return a.Rows - b.Rows
-	})
-	for i := len(costs) - 2; i >= 0; i-- {
-		if costs[i].Context == costs[i+1].Context {
-			costs[i].Time = min(costs[i].Time, costs[i+1].Time)
+	return costsOf(timings), quantile(spreads, 0.5), nil
+}
+
+// withAlike adds the passes that tell what an expert costs, if m has any, behind the first of the contexts.
+func withAlike(m *engine.Model, points []Point) []Point {
+	all := slices.Clone(points)
+	for _, p := range points {
+		if m.Work().Experts > 0 && p.Context == points[0].Context && slices.Contains(alikeWidths, p.Rows) {
+			all = append(all, Point{Rows: p.Rows, Context: p.Context, Alike: true})
 		}
 	}
-	return costs, quantile(spreads, 0.5), nil
+	return all
 }
 
 // Continue decodes prompt by n tokens without speculation, beyond the end of the text too, and returns both: calibration text as the

@@ -2,8 +2,10 @@ package measure
 
 import (
 	"math"
+	"os"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
@@ -139,5 +141,50 @@ func TestTell(t *testing.T) {
 				t.Errorf("a prompt of one token: %v, %+v", err, one)
 			}
 		}
+	}
+}
+
+// TestCostsOfExperts: of a model with experts the costs say how many of them passes use and what one more costs.
+func TestCostsOfExperts(t *testing.T) {
+	file := "../../../shared/golden/arch2026/arch-qwen3moe.gguf"
+	if _, err := os.Stat(file); err != nil {
+		t.Skipf("%v: this model is not here", err)
+	}
+	m, err := engine.Open(file, engine.Options{Device: testdevice.CPU(t, 1), MaxRows: 64, KVPages: engine.PagesFor(1, 128, 64)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	one := m.Work().Experts
+	check := func(costs []tandem.Cost, err error) {
+		t.Helper()
+		if err != nil || len(costs) < 2 {
+			t.Fatalf("%v: %v", costs, err)
+		}
+		for i, c := range costs {
+			least := costs[max(0, i-1)].Experts // fewer rows use no more, but which tokens they are differs
+			if !c.Valid() || c.Experts > one*c.Rows || c.Experts < one || c.Rows > 4*costs[max(0, i-1)].Rows && c.Experts <= least {
+				t.Errorf("%+v behind %+v, %d experts of one row", c, costs[max(0, i-1)], one)
+			}
+			if c.Rows == 1 && c.Experts != one || c.Expert != 0 && !slices.Contains(alikeWidths, c.Rows) {
+				t.Errorf("%+v, want %d experts of one row, and prices at %v rows alone", c, one, alikeWidths)
+			}
+		}
+	}
+	check(Costs(t.Context(), m, time.Second, nil))
+	grid, _, err := Grid(t.Context(), m, GridPoints([]int{1, 8, 16}, []int{5}), 4, nil)
+	check(grid, err)
+}
+
+// TestPriceOfExperts: what an expert costs is the difference of rows that differ and rows that are all the same.
+func TestPriceOfExperts(t *testing.T) {
+	at := func(rows int, alike bool, ms, experts int) Timing {
+		return Timing{Point: Point{Rows: rows, Context: 9, Alike: alike}, Times: []time.Duration{time.Duration(ms) * 1e6}, Experts: experts}
+	}
+	got := costsOf([]Timing{at(8, false, 50, 300), at(8, true, 20, 50), at(1, false, 12, 50), at(16, false, 80, 400), at(16, true, 90, 50)})
+	want := []tandem.Cost{{Rows: 1, Context: 9, Time: 12e6, Experts: 50}, {Rows: 8, Context: 9, Time: 50e6, Experts: 300, Expert: 120e3},
+		{Rows: 16, Context: 9, Time: 80e6, Experts: 400}}
+	if !slices.Equal(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }

@@ -1,6 +1,7 @@
 package measure
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -19,19 +20,24 @@ const (
 // a CPU's pass stops being bound by memory, then widths between and beyond.
 var costWidths = []int{1, 8, 16, 4, 32, 2, 12, 24, 6, 48, 64}
 
+// alikeWidths are the widths at which passes of a model with experts are also measured with rows that are all the same: the difference is
+// what further experts cost.
+var alikeWidths = []int{8, 16}
+
 // Costs measures the time of passes of a few widths, each row with logits, for about budget, or for the time of
 // eight passes of one row if that is longer. It returns the lower quartile for each width that it reached, in order of
 // width, and never more than for a wider pass: that does more work, and disturbances, such as other processes that
-// start at the same time, only make passes longer. alive, if not nil, is called before each pass. The model's
-// cache must have free pages for 128 positions (or its context) and 64 tree rows. Errors: the model's, and ctx's
-// once it has ended.
+// start at the same time, only make passes longer. Of a model with experts it also tells how many of them passes used, and what one more
+// costs. alive, if not nil, is called before each pass. The model's
+// cache must have free pages for 128 positions (or its context) and 64 tree rows. Errors: the model's, and ctx's once it has ended.
 //
 // The first pass of a width extends the prefix by that many rows with logits, which is the same work as a tree.
 // So filling the positions that later passes attend to takes no extra time.
 func Costs(ctx context.Context, m *engine.Model, budget time.Duration, alive func()) ([]tandem.Cost, error) {
-	widths := slices.DeleteFunc(slices.Clone(costWidths), func(w int) bool { return w > min(m.MaxRows(), m.MaxWanted()) })
+	kinds := costKinds(m)
+	widest := slices.MaxFunc(kinds, func(a, b Timing) int { return a.Rows - b.Rows }).Rows
 	r := rig{model: m}
-	s, err := m.NewSequence(min(costContext, m.Config().Context), slices.Max(widths))
+	s, err := m.NewSequence(min(costContext, m.Config().Context), widest)
 	if err != nil {
 		return nil, err
 	}
@@ -41,59 +47,95 @@ func Costs(ctx context.Context, m *engine.Model, budget time.Duration, alive fun
 		return nil, err
 	}
 	begun := time.Now()
-	times := make([][]time.Duration, len(widths))
 	for round := range costRounds {
-		for i, w := range widths {
+		for i := range kinds {
+			k := &kinds[i]
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}
-			if w > 1 && time.Since(begun)+expected(widths, times, w) > max(budget, costPasses*times[0][0]) {
+			if k.Rows > 1 && time.Since(begun)+expected(kinds, k.Point) > max(budget, costPasses*kinds[0].Times[0]) {
 				continue // a narrower one may still fit
 			}
 			if alive != nil {
 				alive()
 			}
-			took, err := r.widePass(s, w, round == 0)
+			took, err := r.widePass(s, k.Point, round == 0)
 			if err != nil {
 				return nil, err
 			}
-			times[i] = append(times[i], took)
+			k.take(took, r.used)
 		}
 		if time.Since(begun) > budget {
 			break
 		}
 	}
-	var costs []tandem.Cost
-	for i, w := range widths {
-		if n := len(times[i]); n > 0 {
-			slices.Sort(times[i])
-			costs = append(costs, tandem.Cost{Rows: w, Context: s.Len(), Time: times[i][(n-1)/4]})
+	kinds = slices.DeleteFunc(kinds, func(k Timing) bool { return len(k.Times) == 0 })
+	for i := range kinds {
+		kinds[i].Context = s.Len()
+	}
+	return costsOf(kinds), nil
+}
+
+// costKinds are the passes that Costs measures of a model, in the order of their need.
+func costKinds(m *engine.Model) (kinds []Timing) {
+	for _, w := range costWidths {
+		if w > min(m.MaxRows(), m.MaxWanted()) {
+			continue
+		}
+		kinds = append(kinds, Timing{Point: Point{Rows: w}})
+		if m.Work().Experts > 0 && slices.Contains(alikeWidths, w) {
+			kinds = append(kinds, Timing{Point: Point{Rows: w, Alike: true}})
 		}
 	}
-	slices.SortFunc(costs, func(a, b tandem.Cost) int { return a.Rows - b.Rows })
+	return kinds
+}
+
+// costsOf returns the costs of passes, by context and width: the lower quartiles, never more than for a wider pass behind the same
+// context. What an expert costs is known where rows that differ and rows that are all the same were measured.
+func costsOf(timings []Timing) (costs []tandem.Cost) {
+	quartile := func(t *Timing) time.Duration { return slices.Sorted(slices.Values(t.Times))[(len(t.Times)-1)/4] }
+	for i := range timings {
+		if t := &timings[i]; !t.Alike {
+			costs = append(costs, tandem.Cost{Rows: t.Rows, Context: t.Context, Time: quartile(t), Experts: t.Experts})
+		}
+	}
+	slices.SortFunc(costs, func(a, b tandem.Cost) int { return cmp.Or(a.Context-b.Context, a.Rows-b.Rows) })
 	for i := len(costs) - 2; i >= 0; i-- {
-		costs[i].Time = min(costs[i].Time, costs[i+1].Time)
+		if costs[i].Context == costs[i+1].Context {
+			costs[i].Time = min(costs[i].Time, costs[i+1].Time)
+		}
 	}
-	return costs, nil
+	for i := range timings {
+		t := &timings[i]
+		at := slices.IndexFunc(costs, func(c tandem.Cost) bool { return t.Alike && c.Rows == t.Rows && c.Context == t.Context })
+		if at < 0 {
+			continue
+		}
+		c := &costs[at]
+		if more := c.Experts - t.Experts; more > 0 {
+			c.Expert = max(0, c.Time-quartile(t)) / time.Duration(more)
+		}
+	}
+	return costs
 }
 
-// widePass runs one pass of w rows with logits: more of the prefix if extend is set and there is room, else a
+// widePass runs one pass of rows with logits: more of the prefix if extend is set and there is room, else a
 // tree that is dropped again.
-func (r *rig) widePass(s *engine.Sequence, w int, extend bool) (time.Duration, error) {
+func (r *rig) widePass(s *engine.Sequence, p Point, extend bool) (time.Duration, error) {
 	at := s.Len()
-	if extend && at+w <= s.Capacity() {
-		return r.timed(engine.Part{Seq: s, Extend: r.tokens(at, w), Want: engine.WantAll})
+	if extend && !p.Alike && at+p.Rows <= s.Capacity() {
+		return r.timed(engine.Part{Seq: s, Extend: r.rows(at, p.Rows), Want: engine.WantAll})
 	}
-	return r.tree(s, w)
+	return r.tree(s, p)
 }
 
-// expected returns how long a pass of w rows may take: as long as the last of that width; for the first, as long as
-// the widest narrower one, scaled by the number of rows.
-func expected(widths []int, times [][]time.Duration, w int) (t time.Duration) {
+// expected returns how long a pass may take: as long as the last of that kind; for the first, as long as the widest narrower one, scaled by
+// the number of rows.
+func expected(kinds []Timing, p Point) (t time.Duration) {
 	widest := 0
-	for i, known := range widths {
-		if n := len(times[i]); n > 0 && known <= w && known > widest {
-			widest, t = known, times[i][n-1]*time.Duration(w)/time.Duration(known)
+	for _, k := range kinds {
+		if n := len(k.Times); n > 0 && k.Rows <= p.Rows && k.Rows >= widest && (!k.Alike || k.Point == p) {
+			widest, t = k.Rows, k.Times[n-1]*time.Duration(p.Rows)/time.Duration(k.Rows)
 		}
 	}
 	return t

@@ -16,6 +16,7 @@ type Point struct {
 	Rows    int  // of a token tree, all with logits; of the prompt when Prefill
 	Context int  // committed positions before them
 	Prefill bool // the rows extend the prefix, and the last has logits
+	Alike   bool // all rows are the same, so that they use the experts of one
 }
 
 // Wanted returns how many rows have logits.
@@ -30,7 +31,14 @@ func (p Point) Wanted() int {
 type Timing struct {
 	Point
 	Times   []time.Duration
-	Experts int // that the last pass used, counted layer by layer: what it read of them; 0: a model without, or not known
+	Experts int // that a pass used on average, counted layer by layer: what it read of them; 0: a model without, or not known
+}
+
+// take adds a pass.
+func (t *Timing) take(took time.Duration, experts int) {
+	n := len(t.Times)
+	t.Times = append(t.Times, took)
+	t.Experts = (t.Experts*n + experts + n/2) / (n + 1)
 }
 
 // Best returns the shortest time, 0 if there is none.
@@ -67,6 +75,7 @@ func Pages(points []Point) (pages int) {
 		switch {
 		case p.Prefill:
 			pages += engine.PagesFor(1, p.Context+p.Rows, 0)
+		case p.Alike: // beside a point with the same context
 		case !seen[p.Context]:
 			seen[p.Context] = true
 			pages += engine.PagesFor(1, p.Context, widest(points))
@@ -113,9 +122,8 @@ func Passes(ctx context.Context, m *engine.Model, points []Point, n int, before 
 				return nil, err
 			}
 			last[i] = took
-			timings[i].Experts, _ = m.Experts(p.Rows)
 			if round > 0 {
-				timings[i].Times = append(timings[i].Times, took)
+				timings[i].take(took, r.used)
 			}
 		}
 	}
@@ -127,7 +135,9 @@ type rig struct {
 	model  *engine.Model
 	points []Point
 	bases  map[int]*engine.Sequence
-	into   *Breakdown // adds up the operations of the passes that are timed; nil: they are not timed
+	into   *Breakdown     // adds up the operations of the passes that are timed; nil: they are not timed
+	used   int            // experts of the latest pass that was timed
+	likely []tandem.Token // see hear
 }
 
 func (r *rig) close() {
@@ -160,17 +170,20 @@ func (r *rig) pass(ctx context.Context, p Point) (time.Duration, error) {
 			return 0, err
 		}
 	}
-	return r.tree(s, p.Rows)
+	return r.tree(s, p)
 }
 
-// tree runs a pass over a binary tree of that many rows below s, and drops it again.
-func (r *rig) tree(s *engine.Sequence, rows int) (time.Duration, error) {
-	parents := make([]int32, rows)
+// tree runs a pass over a binary tree below s, or over rows that are all the same, and drops it again.
+func (r *rig) tree(s *engine.Sequence, p Point) (time.Duration, error) {
+	at := s.Len()
+	nodes, parents := r.rows(at, p.Rows), make([]int32, p.Rows)
 	for i := range parents {
 		parents[i] = int32(i+1)/2 - 1 // -1, 0, 0, 1, 1, 2 …
+		if p.Alike {
+			nodes[i], parents[i] = nodes[0], -1
+		}
 	}
-	at := s.Len()
-	took, err := r.timed(engine.Part{Seq: s, Nodes: r.tokens(at, rows), Parents: parents, Want: engine.WantTail})
+	took, err := r.timed(engine.Part{Seq: s, Nodes: nodes, Parents: parents, Want: engine.WantTail})
 	if err != nil {
 		return 0, err
 	}
@@ -193,8 +206,16 @@ func (r *rig) timed(g engine.Part) (time.Duration, error) {
 		}
 	}
 	start := time.Now()
-	_, err := r.model.Forward(batch, 1)
+	topK := 1
+	if r.model.Work().Experts > 0 {
+		topK = likelyEach
+	}
+	out, err := r.model.Forward(batch, topK)
 	took := time.Since(start)
+	if err == nil {
+		r.used = out.Experts().All()
+		r.hear(out)
+	}
 	if r.into != nil {
 		r.into.add(took, r.model.OperationTimes())
 	}
@@ -213,6 +234,43 @@ func (r *rig) extend(ctx context.Context, s *engine.Sequence, n int) error {
 		}
 	}
 	return nil
+}
+
+const (
+	likelyEach = 4   // tokens of a row that are candidates for rows of later passes
+	mostLikely = 256 // that are kept
+)
+
+// hear notes which tokens a model with experts held likely, the latest and likeliest first, each once.
+func (r *rig) hear(out *engine.Output) {
+	if r.model.Work().Experts == 0 {
+		return
+	}
+	var heard []tandem.Token
+	add := func(t tandem.Token) {
+		if len(heard) < mostLikely && !slices.Contains(heard, t) {
+			heard = append(heard, t)
+		}
+	}
+	for rank := range likelyEach {
+		for i := range out.Len() {
+			if ids := out.Top(i).IDs; rank < len(ids) {
+				add(tandem.Token(ids[rank]))
+			}
+		}
+	}
+	for _, t := range r.likely {
+		add(t)
+	}
+	r.likely = heard
+}
+
+// rows returns n tokens for rows to measure. Which experts a pass uses depends on its tokens: of a model with experts, those that it
+// held likely in the passes before come first, none twice; random ones where these are too few.
+func (r *rig) rows(at, n int) []tandem.Token {
+	tokens := r.tokens(at, n)
+	copy(tokens, r.likely)
+	return tokens
 }
 
 // tokens returns n tokens for the positions from at on, the same in every run.

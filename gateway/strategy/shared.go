@@ -73,7 +73,7 @@ func (l *Shared) Verified(v tandem.Verdict) {
 	defer l.mu.Unlock()
 	if rows := max(v.Rows, v.Nodes); rows != l.rows || v.Busy != l.took {
 		l.rows, l.took = rows, v.Busy
-		l.costs.Observe(rows, v.Busy)
+		l.costs.Observe(rows, v.Experts, v.Busy)
 	}
 	l.tokens = average(l.tokens, float64(len(v.Tokens)))
 }

@@ -155,8 +155,11 @@ func (l *plan) place(pages int) {
 	for i, a := range l.Activations {
 		l.acts = append(l.acts, l.add(l.actBytes(i, l.most(a.Wanted))))
 	}
+	for _, r := range l.Routes { // together: they are read at once
+		l.routes = append(l.routes, l.add(4*r.Used*l.MaxRows))
+	}
 	for _, r := range l.Routes {
-		l.routes, l.shares = append(l.routes, l.add(4*r.Used*l.MaxRows)), append(l.shares, l.add(4*r.Used*l.MaxRows))
+		l.shares = append(l.shares, l.add(4*r.Used*l.MaxRows))
 	}
 	l.ids = l.add(4 * kernels.MaxTop * l.MaxWanted * (1 + l.chunks()))
 	l.tops = l.add(4 * (kernels.MaxTop*(1+l.chunks()) + 2) * l.MaxWanted)

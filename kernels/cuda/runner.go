@@ -31,6 +31,7 @@ type runner struct {
 	pass     inputs
 	topIDs   []int32
 	topVals  []float32
+	chosen   []int32 // all routes of this pass, once they were asked for; nil before
 	started  bool
 	closed   bool
 }
@@ -242,6 +243,7 @@ func (r *runner) Start(a *kernels.Pass) error {
 		for b := range r.mirrors {
 			r.mirrors[b].fresh = nil
 		}
+		r.chosen = nil
 		return r.growParts(g)
 	})
 	r.started = err == nil

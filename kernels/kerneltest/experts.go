@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/tandem-llm/tandem/kernels"
@@ -221,7 +222,8 @@ func expertsFromRing(t *testing.T, devices []kernels.Device) {
 		s.set(m.hidden, zero)
 		s.run(&kernels.Pass{Rows: rows})
 		wantSame(t, on.name+", streamed", s.get(m.hidden, rows), want)
-		if _, tells := streamed.(kernels.Routed); tells && !slices.Equal(from.experts, used) {
+		all := strings.Contains(on.name, "cuda") // it fetches whole stages
+		if _, tells := streamed.(kernels.Routed); tells && !all && !slices.Equal(from.experts, used) {
 			t.Errorf("%s: experts %v acquired, want %v", on.name, from.experts, used)
 		}
 	}

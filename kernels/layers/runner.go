@@ -309,6 +309,24 @@ func (r *runner) Top(i int) kernels.Top {
 	return r.of[r.tops].Top(i)
 }
 
+var _ kernels.Routed = (*runner)(nil)
+
+// Chosen returns the experts of a row on the side that chose them; nil if that side does not tell.
+func (r *runner) Chosen(of kernels.Route, row int) []int32 {
+	for side, h := range r.halves {
+		for _, o := range h.p.Ops {
+			if x, ok := o.(kernels.ChooseExperts); ok && x.Out == of && !r.closed {
+				on, tells := r.of[side].(kernels.Routed)
+				if !tells {
+					return nil
+				}
+				return on.Chosen(of, row)
+			}
+		}
+	}
+	return nil
+}
+
 // Part returns a part on the side whose attention it belongs to.
 func (r *runner) Part(p kernels.Parts, row, block, head int) kernels.Part {
 	for side, h := range r.halves {

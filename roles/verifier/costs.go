@@ -187,7 +187,7 @@ func (now measured) read(file string) *measured {
 	}
 	same := old.Streamed == now.Streamed && old.Model == now.Model && old.Bytes == now.Bytes && old.Modified.Equal(now.Modified) &&
 		old.Threads == now.Threads && old.Spare == now.Spare && old.ISA == now.ISA && old.KVType == now.KVType
-	impossible := func(c tandem.Cost) bool { return c.Rows < 1 || c.Context < 0 || c.Time <= 0 }
+	impossible := func(c tandem.Cost) bool { return !c.Valid() }
 	if !same || len(old.Costs) == 0 || old.Used < min(1, now.Threads) || old.Used > now.Threads ||
 		slices.ContainsFunc(old.Costs, impossible) {
 		return nil

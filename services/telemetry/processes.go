@@ -39,6 +39,8 @@ const (
 	helpConn    = "Connections to a server that was full: refused, or displaced by a newer one because they did least."
 	helpGuesses = "What the target's own ways of guessing did: asked, made, failed and their prompt_rows in the verifier; taken, " +
 		"garbage, unasked and refused in the gateway."
+	helpExperts = "Experts of a model that passes used, counted layer by layer and each once in a pass: what passes read of them."
+
 	helpRows = "Rows of passes of a model: nodes of drafts and pieces of prompts."
 )
 
@@ -96,6 +98,10 @@ var figures = []figure{
 		counter: "passes.rows"},
 	{metric: "tandem_pass_rows_total", help: helpRows, labels: map[string]string{"device": "draft"}, role: "drafter",
 		counter: "passes.rows"},
+	{metric: "tandem_pass_experts_total", help: helpExperts, labels: map[string]string{"device": "verify"}, role: "verifier",
+		counter: "passes.experts"},
+	{metric: "tandem_pass_experts_total", help: helpExperts, labels: map[string]string{"device": "draft"}, role: "drafter",
+		counter: "passes.experts"},
 	{metric: "tandem_guesses_total", help: helpGuesses, by: "event", role: "verifier", counter: "guesses."},
 	{metric: "tandem_guesses_total", help: helpGuesses, by: "event", role: "gateway", counter: "guesses."},
 	{metric: "tandem_kv_pages", help: "Pages of the KV cache that hold something.", gauge: true, counter: "kv.pages"},

@@ -22,7 +22,8 @@ func FromDescription(d tandem.Description) *peerv1.Description {
 		Drafters: d.Drafters, PageTokens: int32(d.PageTokens), Protocol: tandem.Protocol, Identity: string(d.Identity), Lineage: d.Lineage,
 		Ways: fromOffers(d.Ways), Taps: fromTaps(d.Taps)}
 	for _, c := range d.Costs {
-		out.Costs = append(out.Costs, &peerv1.Cost{Rows: int32(c.Rows), Context: int32(c.Context), TimeNs: int64(c.Time)})
+		out.Costs = append(out.Costs, &peerv1.Cost{Rows: int32(c.Rows), Context: int32(c.Context), TimeNs: int64(c.Time),
+			Experts: int32(c.Experts), ExpertNs: int64(c.Expert)})
 	}
 	return out
 }
@@ -38,9 +39,9 @@ func ToDescription(d *peerv1.Description) tandem.Description {
 	out.Identity, out.Lineage = named(d)
 	out.Taps = toTaps(d.GetTaps())
 	for _, c := range d.GetCosts() {
-		if c.GetRows() > 0 && c.GetContext() >= 0 && c.GetTimeNs() > 0 {
-			out.Costs = append(out.Costs, tandem.Cost{Rows: int(c.GetRows()), Context: int(c.GetContext()),
-				Time: time.Duration(c.GetTimeNs())})
+		if c := (tandem.Cost{Rows: int(c.GetRows()), Context: int(c.GetContext()), Time: time.Duration(c.GetTimeNs()),
+			Experts: int(c.GetExperts()), Expert: time.Duration(c.GetExpertNs())}); c.Valid() {
+			out.Costs = append(out.Costs, c)
 		}
 	}
 	return out
@@ -125,7 +126,7 @@ func FromVerdict(v tandem.Verdict) *peerv1.Verdict {
 	}
 	return &peerv1.Verdict{Session: uint64(v.Session), Epoch: uint32(v.Epoch), Base: int32(v.Base), Hash: uint64(v.Hash), Path: path,
 		Tokens: FromTokens(v.Tokens), Nodes: int32(v.Nodes), Batch: int32(v.Batch), BusyNs: int64(v.Busy), Kind: peerv1.Kind(v.Kind),
-		Message: v.Message, Rows: int32(v.Rows),
+		Message: v.Message, Rows: int32(v.Rows), Experts: v.Experts,
 		Logprobs: fromLogprobs(v.Logprobs), Guesses: FromGuesses(v.Guesses), GuessingNs: int64(v.Guessing)}
 }
 
@@ -143,7 +144,11 @@ func ToVerdict(v *peerv1.Verdict) tandem.Verdict {
 		out.Path = append(out.Path, int32(n))
 	}
 	var err error
-	if out.Logprobs, err = toLogprobs(v.GetLogprobs()); err != nil && out.Kind == tandem.OK {
+	if out.Logprobs, err = toLogprobs(v.GetLogprobs()); err == nil && len(v.GetExperts()) > 0 {
+		out.Experts = v.GetExperts()
+		err = out.Experts.Validate(out.Rows)
+	}
+	if err != nil && out.Kind == tandem.OK {
 		out.Kind, out.Message = tandem.Corrupt, err.Error()
 	}
 	return out

@@ -108,6 +108,15 @@ func TestValuesSurvive(t *testing.T) {
 	v := tandem.Verdict{Session: 5, Epoch: 1, Base: 9, Hash: 77, Path: []int32{1, 3}, Tokens: []tandem.Token{8, 8, 2}, Nodes: 4, Batch: 2,
 		Rows: 132, Busy: time.Millisecond}
 	same(t, ToVerdict(over(t, FromVerdict(v))), v)
+	v.Experts = tandem.Experts{6, 9, 12, 12, 13, 14, 15, 16, 17}
+	same(t, ToVerdict(over(t, FromVerdict(v))), v)
+	for _, bad := range []tandem.Experts{{6, 13, 14, 14, 14, 14, 14, 14, 14}, {6, 5, 6, 6, 6, 6, 6, 6, 6}, {6}, {0, 0, 0, 0, 0, 0, 0, 0, 0}} {
+		b := v
+		b.Experts = bad
+		if got := ToVerdict(over(t, FromVerdict(b))); got.Kind != tandem.Corrupt {
+			t.Errorf("a verdict on 132 rows with experts %v: %+v", bad, got)
+		}
+	}
 	v.Logprobs = []tandem.Logprob{{LogProb: -0.5},
 		{LogProb: -2, Top: []tandem.TopLogprob{{Token: 3, LogProb: -0.1}, {Token: 4, LogProb: -9999}}}, {}}
 	same(t, ToVerdict(over(t, FromVerdict(v))), v)
@@ -131,7 +140,7 @@ func TestValuesSurvive(t *testing.T) {
 
 	d := tandem.Description{Name: "d", Version: "1", Model: "m", File: "f", Vocab: 4096, Fingerprint: "abc", Context: 2048,
 		KVCapacity: 1 << 40, Threads: 2, Device: "cpu", ISA: "avx2", PID: 17, SegmentSocket: "/s", Counters: map[string]int64{"a": 1},
-		Costs:    []tandem.Cost{{Rows: 1, Time: 5}, {Rows: 8, Context: 9, Time: 7}},
+		Costs:    []tandem.Cost{{Rows: 1, Time: 5}, {Rows: 8, Context: 9, Time: 7, Experts: 300, Expert: 4}},
 		Drafters: []string{"d", "lookup"}, PageTokens: 32, Protocol: tandem.Protocol, Identity: "a-b-c-f16-a1", Lineage: "l",
 		Ways: []tandem.Way{{Name: tandem.WayMedusa, Levels: 5, Time: time.Millisecond,
 			Greedy: [tandem.MostLevels]tandem.Line{{Slope: 1, Bias: -2}, {Slope: 2}}, Sampled: [tandem.MostLevels]tandem.Line{{Slope: 8}}},

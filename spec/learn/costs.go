@@ -28,8 +28,14 @@ const (
 // kinds of running ratios correct them: one for all, because memory bandwidth and clock rates change every
 // width at once, and one for each measured point, because contexts and kernels do not. A point's own ratio
 // fades while others are observed, so an old ratio does not stay for ever.
+//
+// A pass of a model with experts reads those that its rows chose, so its time depends on which tokens are in it. What one more expert costs
+// is measured at the start; how many a pass of so many rows uses is learned from passes (Spread), and each pass is
+// judged by those that it has used. So a row is priced by the experts that it is expected to add.
 type Costs struct {
 	knots  []knot // by rows, at least one
+	spread *Spread
+	expert float64 // seconds that one more expert costs; 0: a model without, or not known
 	scale  float64
 	seen   int  // observations, up to the number at which the gain is costGain
 	blind  bool // nothing was measured: the shape is a guess, scaled by the first observation
@@ -38,8 +44,8 @@ type Costs struct {
 
 type knot struct {
 	rows     int
-	measured float64 // seconds
-	ratio    float64 // of observed to measured × scale
+	measured float64 // seconds, without experts
+	ratio    float64 // of observed to expected × scale
 	weight   float64 // of that ratio, in observations
 }
 
@@ -47,11 +53,11 @@ type knot struct {
 // without rows or time are ignored. Without any, a pass is assumed to cost the same up to 8 rows and in
 // proportion to its rows beyond, and Time is 0 until the first observation.
 func NewCosts(measured []tandem.Cost) *Costs {
-	c := &Costs{scale: 1}
-	times := map[int][]time.Duration{}
+	c := &Costs{scale: 1, spread: NewSpread(measured), expert: expertOf(measured)}
+	times := map[int][]float64{}
 	for _, m := range measured {
 		if m.Rows > 0 && m.Time > 0 {
-			times[m.Rows] = append(times[m.Rows], m.Time)
+			times[m.Rows] = append(times[m.Rows], m.Time.Seconds()-c.expert*float64(m.Experts))
 		}
 	}
 	if c.blind = len(times) == 0; c.blind {
@@ -62,7 +68,7 @@ func NewCosts(measured []tandem.Cost) *Costs {
 	for rows, list := range times {
 		sum := 0.0
 		for _, t := range list {
-			sum += t.Seconds()
+			sum += t
 		}
 		c.knots = append(c.knots, knot{rows: rows, measured: sum / float64(len(list)), ratio: 1})
 	}
@@ -72,18 +78,48 @@ func NewCosts(measured []tandem.Cost) *Costs {
 	return c
 }
 
-// Observe takes a pass of that many rows, such as Verdict.Rows and Verdict.Busy.
-func (c *Costs) Observe(rows int, took time.Duration) {
+// mostExperts bounds the share of a measured pass that experts cost.
+const mostExperts = 0.95
+
+// expertOf returns the seconds that one more expert costs, by what was measured: the mean over widths.
+func expertOf(measured []tandem.Cost) float64 {
+	sum, n, most := 0.0, 0.0, math.Inf(1)
+	for _, m := range measured {
+		if m.Rows < 1 || m.Time <= 0 {
+			continue
+		}
+		if m.Experts < 1 { // this point cannot be told apart into experts and the rest
+			return 0
+		}
+		most = min(most, mostExperts*m.Time.Seconds()/float64(m.Experts))
+		if m.Expert > 0 {
+			sum, n = sum+m.Expert.Seconds(), n+1
+		}
+	}
+	if n == 0 {
+		return 0
+	}
+	return min(sum/n, most)
+}
+
+// Observe takes a pass of that many rows, such as Verdict.Rows, Verdict.Experts and Verdict.Busy.
+func (c *Costs) Observe(rows int, used tandem.Experts, took time.Duration) {
 	if rows < 1 || took <= 0 {
 		return
 	}
+	defer c.correct()
 	if c.blind && c.seen == 0 {
 		c.scale = took.Seconds() / c.time(rows)
 		c.correct()
 	}
 	c.seen = min(c.seen+1, int(1/costGain))
 	gain := max(costGain, 1/float64(c.seen+costTrust))
-	off := min(max(took.Seconds()/c.time(rows), 1.0/costOutlier), costOutlier)
+	want := c.time(rows)
+	if n := used.All(); n > 0 {
+		want = max(want+c.scale*c.expert*(float64(n)-c.spread.Used(rows)), want/costOutlier)
+	}
+	c.spread.Observe(rows, used)
+	off := min(max(took.Seconds()/want, 1.0/costOutlier), costOutlier)
 	c.scale *= math.Pow(off, gain)
 	for i := range c.knots {
 		c.knots[i].weight *= costFade
@@ -95,7 +131,6 @@ func (c *Costs) Observe(rows int, took time.Duration) {
 	if share > 0 {
 		c.knots[at+1].learn(off, gain, share)
 	}
-	c.correct()
 }
 
 func (k *knot) learn(off, gain, share float64) {
@@ -123,7 +158,7 @@ func (c *Costs) correct() {
 	longest := 0.0
 	for i, k := range c.knots {
 		own := math.Pow(k.ratio, k.weight/(k.weight+costTrust))
-		longest = max(longest, k.measured*c.scale*own)
+		longest = max(longest, (k.measured+c.expert*c.spread.Used(k.rows))*c.scale*own)
 		c.steady[i] = longest
 	}
 }
@@ -142,10 +177,18 @@ func (c *Costs) time(rows int) float64 {
 	last := len(c.knots) - 1
 	switch {
 	case share > 0:
-		t += share * (c.steady[at+1] - t)
+		a, b, rise := c.knots[at].rows, c.knots[at+1].rows, c.steady[at+1]-t
+		t += share * rise
+		// The first rows between two points add more experts than the last ones: as much more as leaves no row without a price.
+		if experts := c.scale * c.expert * (c.spread.Used(b) - c.spread.Used(a)); experts > 0 {
+			ahead := (c.spread.Used(rows)-c.spread.Used(a))/(c.spread.Used(b)-c.spread.Used(a)) - share
+			t += ahead * min(experts, rise)
+		}
 	case rows > c.knots[last].rows && last > 0: // beyond: as steep as the last line
 		a, b := c.knots[last-1], c.knots[last]
-		t += (t - c.steady[last-1]) * float64(rows-b.rows) / float64(b.rows-a.rows)
+		rise := t - c.steady[last-1]
+		experts := min(rise, c.scale*c.expert*(c.spread.Used(b.rows)-c.spread.Used(a.rows)))
+		t += (rise-experts)*float64(rows-b.rows)/float64(b.rows-a.rows) + c.scale*c.expert*(c.spread.Used(rows)-c.spread.Used(b.rows))
 	case rows > c.knots[last].rows: // a single point: in proportion, as arithmetic would be
 		t *= float64(rows) / float64(c.knots[last].rows)
 	}

@@ -65,32 +65,32 @@ func TestCosts(t *testing.T) {
 	about(24, 93*ms)
 	about(0, 39*ms)
 	for range 200 { // the memory has become faster
-		c.Observe(1, 26*ms)
+		c.Observe(1, nil, 26*ms)
 	}
 	about(1, 26*ms)
 	if got := c.Time(16); got > 50*ms {
 		t.Errorf("16 rows: %v after all rows have become faster", got)
 	}
 	for range 100 {
-		c.Observe(16, 80*ms)
-		c.Observe(1, 26*ms)
+		c.Observe(16, nil, 80*ms)
+		c.Observe(1, nil, 26*ms)
 	}
 	if got := c.Time(16); got < 72*ms || got > 82*ms {
 		t.Errorf("16 rows: %v, want about 80 ms", got)
 	}
 	was := c.Time(4)
-	c.Observe(4, 10*time.Second) // a stall
+	c.Observe(4, nil, 10*time.Second) // a stall
 	if got := c.Time(4); got > was*12/10 {
 		t.Errorf("one stall moved %v to %v", was, got)
 	}
-	c.Observe(0, ms)
-	c.Observe(1, -ms)
+	c.Observe(0, nil, ms)
+	c.Observe(1, nil, -ms)
 
 	blind := NewCosts(nil)
 	if blind.Time(1) != 0 {
 		t.Errorf("%v without any measurement", blind.Time(1))
 	}
-	blind.Observe(8, 20*ms)
+	blind.Observe(8, nil, 20*ms)
 	if got := blind.Time(8); got < 19*ms || got > 21*ms {
 		t.Errorf("8 rows: %v after one observation of 20 ms", got)
 	}
@@ -105,7 +105,7 @@ func TestCostsNeverFall(t *testing.T) {
 		}
 		c := NewCosts(measured)
 		for i := range rapid.IntRange(1, 50).Draw(t, "observed") {
-			c.Observe(rapid.IntRange(1, 60).Draw(t, fmt.Sprint("at ", i)),
+			c.Observe(rapid.IntRange(1, 60).Draw(t, fmt.Sprint("at ", i)), nil,
 				time.Duration(rapid.IntRange(1, 1e6).Draw(t, fmt.Sprint("took ", i))))
 		}
 		for rows := 1; rows < 80; rows++ {
@@ -134,7 +134,7 @@ func BenchmarkRoundOfState(b *testing.B) {
 		a.Record(4, 2, 0.01)
 		c.Record(t, []tandem.Token{1, 2})
 		c.Accept()
-		costs.Observe(8, 43e6)
+		costs.Observe(8, nil, 43e6)
 		for rows := range 64 {
 			costs.Time(rows + 1)
 		}

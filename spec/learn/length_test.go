@@ -60,7 +60,7 @@ func (b box) run(l *Length, r *rand.Rand, sessions, passes int) float64 {
 		waiting = l.Now()
 		rows := sessions * (1 + s)
 		busy := b.disturbed(b.costs.Time(rows), r)
-		b.known.Observe(rows, busy)
+		b.known.Observe(rows, nil, busy)
 		for session := range sessions {
 			right := 0
 			for right < s && r.Float64() < b.chance {
@@ -279,7 +279,7 @@ func TestLengthStaysWithin(t *testing.T) {
 				t.Fatalf("length %d of at most %d, %d sessions in a pass", l.Now(), rule.Most, len(l.pass.sessions))
 			}
 			if rapid.Bool().Draw(t, "observe") {
-				costs.Observe(n.Draw(t, "width"), time.Millisecond)
+				costs.Observe(n.Draw(t, "width"), nil, time.Millisecond)
 			}
 		}
 	})

@@ -903,7 +903,10 @@ type Verdict struct {
 	// Guesses of the target's own on what follows the tokens.
 	Guesses []*Guess `protobuf:"bytes,14,rep,name=guesses,proto3" json:"guesses,omitempty"`
 	// Guessing_ns is the time of their arithmetic.
-	GuessingNs    int64 `protobuf:"varint,15,opt,name=guessing_ns,json=guessingNs,proto3" json:"guessing_ns,omitempty"`
+	GuessingNs int64 `protobuf:"varint,15,opt,name=guessing_ns,json=guessingNs,proto3" json:"guessing_ns,omitempty"`
+	// Experts of the target that the pass used, counted layer by layer and each once: those of its first 1, 2, 4 and so on rows together, and
+	// last those of all rows. Empty for a target without experts, or if it is not known.
+	Experts       []int32 `protobuf:"varint,16,rep,packed,name=experts,proto3" json:"experts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1041,6 +1044,13 @@ func (x *Verdict) GetGuessingNs() int64 {
 		return x.GuessingNs
 	}
 	return 0
+}
+
+func (x *Verdict) GetExperts() []int32 {
+	if x != nil {
+		return x.Experts
+	}
+	return nil
 }
 
 // Guess is what one of the target's own ways says about the tokens after the last committed one.
@@ -1608,7 +1618,11 @@ type Cost struct {
 	// Context is the number of committed positions before them.
 	Context int32 `protobuf:"varint,2,opt,name=context,proto3" json:"context,omitempty"`
 	// Time_ns in nanoseconds.
-	TimeNs        int64 `protobuf:"varint,3,opt,name=time_ns,json=timeNs,proto3" json:"time_ns,omitempty"`
+	TimeNs int64 `protobuf:"varint,3,opt,name=time_ns,json=timeNs,proto3" json:"time_ns,omitempty"`
+	// Experts of the model that the pass used, counted layer by layer; 0 for a model without, or if it is not known.
+	Experts int32 `protobuf:"varint,4,opt,name=experts,proto3" json:"experts,omitempty"`
+	// Expert_ns is what one more expert costs a pass of so many rows; 0 if it is not known.
+	ExpertNs      int64 `protobuf:"varint,5,opt,name=expert_ns,json=expertNs,proto3" json:"expert_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1660,6 +1674,20 @@ func (x *Cost) GetContext() int32 {
 func (x *Cost) GetTimeNs() int64 {
 	if x != nil {
 		return x.TimeNs
+	}
+	return 0
+}
+
+func (x *Cost) GetExperts() int32 {
+	if x != nil {
+		return x.Experts
+	}
+	return 0
+}
+
+func (x *Cost) GetExpertNs() int64 {
+	if x != nil {
+		return x.ExpertNs
 	}
 	return 0
 }
@@ -1947,7 +1975,7 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\blease_ms\x18\t \x01(\rR\aleaseMs\x12\x12\n" +
 	"\x04ways\x18\n" +
 	" \x03(\tR\x04waysB\t\n" +
-	"\apayload\"\xbd\x03\n" +
+	"\apayload\"\xd7\x03\n" +
 	"\aVerdict\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\rR\x05epoch\x12\x12\n" +
@@ -1965,7 +1993,8 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\blogprobs\x18\r \x03(\v2\x1b.tandem.internal.v1.LogprobR\blogprobs\x123\n" +
 	"\aguesses\x18\x0e \x03(\v2\x19.tandem.internal.v1.GuessR\aguesses\x12\x1f\n" +
 	"\vguessing_ns\x18\x0f \x01(\x03R\n" +
-	"guessingNs\"Q\n" +
+	"guessingNs\x12\x18\n" +
+	"\aexperts\x18\x10 \x03(\x05R\aexperts\"Q\n" +
 	"\x05Guess\x12\x10\n" +
 	"\x03way\x18\x01 \x01(\tR\x03way\x126\n" +
 	"\x06levels\x18\x02 \x03(\v2\x1e.tandem.internal.v1.GuessLevelR\x06levels\"A\n" +
@@ -2018,11 +2047,13 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\bguess_ns\x18\x06 \x01(\x03R\aguessNs\"3\n" +
 	"\aWayLine\x12\x14\n" +
 	"\x05slope\x18\x01 \x01(\x01R\x05slope\x12\x12\n" +
-	"\x04bias\x18\x02 \x01(\x01R\x04bias\"M\n" +
+	"\x04bias\x18\x02 \x01(\x01R\x04bias\"\x84\x01\n" +
 	"\x04Cost\x12\x12\n" +
 	"\x04rows\x18\x01 \x01(\x05R\x04rows\x12\x18\n" +
 	"\acontext\x18\x02 \x01(\x05R\acontext\x12\x17\n" +
-	"\atime_ns\x18\x03 \x01(\x03R\x06timeNs\"\xa3\x02\n" +
+	"\atime_ns\x18\x03 \x01(\x03R\x06timeNs\x12\x18\n" +
+	"\aexperts\x18\x04 \x01(\x05R\aexperts\x12\x1b\n" +
+	"\texpert_ns\x18\x05 \x01(\x03R\bexpertNs\"\xa3\x02\n" +
 	"\fAnnouncement\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\x06R\binstance\x12\x1a\n" +
