@@ -48,7 +48,7 @@ func (m *model) Forward(batch []engine.Part, _ int) (*engine.Output, error) {
 		}
 	}
 	m.passes = append(m.passes, rows)
-	return nil, nil
+	return &engine.Output{}, nil
 }
 
 // text is what sequences with the same prompt have computed of it.

@@ -15,6 +15,7 @@ type benchCmd struct {
 	Kernels benchKernelsCmd `cmd:"" help:"Products of single matrices, beside the limits of the machine."`
 	Decode  benchDecodeCmd  `cmd:"" help:"Whole passes of a model, by width: time T_V(W) beside its limit."`
 	Devices benchDevicesCmd `cmd:"" help:"Several devices and placements in one run: equal bits and ids, a draft's step beside its limit, tokens per second, what drafting ahead brings."`
+	Experts benchExpertsCmd `cmd:"" help:"What the passes of a model with experts cost by the experts that they use: chains, trees, and rows that are all alike."`
 	Guesses benchGuessesCmd `cmd:"" help:"How good the guesses of heads, prompt tokens and drafts are: tokens a round by the size of trees, accuracies, calibration."`
 	Split   benchSplitCmd   `cmd:"" help:"Passes divided between two groups of cores: even, by the times of each alone, and adjusted, beside the ideal."`
 	System  benchSystemCmd  `cmd:"" help:"All processes together: speculation against plain decoding, and strategies against each other."`

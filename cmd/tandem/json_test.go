@@ -34,6 +34,7 @@ func TestJSONFields(t *testing.T) {
 		{"model quantize, model expand", new(convert.Result)},
 		{"bench kernels", new(bench.KernelsResult)},
 		{"bench decode", new(bench.DecodeResult)},
+		{"bench experts", new(bench.ExpertsResult)},
 		{"bench guesses", new(guesses.Result)},
 		{"bench system", new(system.Result)},
 		{"profile", new(profile.Plan)},

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/bench"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/token"
+	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/roles"
+)
+
+type benchExpertsCmd struct {
+	Model   string   `help:"GGUF file of a model with experts." required:"" placeholder:"FILE" setting:"-"`
+	Text    []string `help:"Texts whose tokens the passes compute; default: three small ones." placeholder:"FILE" sep:"none" setting:"-"`
+	Places  int      `help:"Places in each text at which passes are measured." default:"4" setting:"-"`
+	Context int      `help:"Tokens before each place at most." default:"128" setting:"-"`
+	Width   []int    `help:"Rows of a pass." default:"8,16" placeholder:"N,…" setting:"-"`
+	Rounds  int      `help:"Passes of each kind at each place, in turn; the median counts." default:"3" setting:"-"`
+	computeFlags
+	budgetFlags
+	cacheFlags
+	output
+}
+
+const mostPlaces = 1000 // in a text
+
+// Run measures what experts cost.
+func (c *benchExpertsCmd) Run(a *app) error {
+	if err := cmp.Or(bench.Passes{Widths: c.Width, Rounds: c.Rounds}.Validate(), c.computeFlags.check(), c.budgetFlags.check()); err != nil {
+		return err
+	}
+	info, err := engine.Inspect(c.Model)
+	if err != nil {
+		return err
+	}
+	if c.Places < 1 || c.Places > mostPlaces || c.Context < 1 || c.Context > info.Config.Context {
+		return tandem.Errorf("", tandem.Invalid, "--places %d --context %d: want 1 to %d places, 1 to %d tokens", c.Places, c.Context,
+			mostPlaces, info.Config.Context)
+	}
+	b := bench.Experts{Name: roles.ModelName(c.Model), Passes: bench.Passes{Widths: c.Width, Rounds: c.Rounds}}
+	if b.Texts, err = c.texts(); err != nil {
+		return err
+	}
+	o, err := b.Options()
+	if err != nil {
+		return err
+	}
+	m, closed, err := c.load(a, func(d kernels.Device) (*engine.Model, error) {
+		o.Device = d
+		if o, err = c.fit(a, c.cacheFlags, c.Model, o); err != nil {
+			return nil, err
+		}
+		return a.openModel(c.Model, o)
+	})
+	if err != nil {
+		return err
+	}
+	defer closed()
+	r, err := b.Run(a.ctx, m)
+	if err != nil {
+		return err
+	}
+	return c.show(a, r)
+}
+
+// texts returns pieces of the texts as tokens: what lies before a place, and then the rows of a pass.
+func (c *benchExpertsCmd) texts() (out [][]tandem.Token, err error) {
+	vocab, err := token.Open(c.Model)
+	if err != nil {
+		return nil, err
+	}
+	named, err := (&profileCmd{Text: c.Text}).read()
+	if err != nil {
+		return nil, err
+	}
+	widest := slices.Max(c.Width)
+	for _, t := range named {
+		tokens := vocab.Encode(t.text, false)
+		if len(tokens) < 2*widest {
+			return nil, tandem.Errorf("", tandem.Invalid, "text %s has %d tokens: want at least %d, twice the rows of a pass", t.name, len(tokens),
+				2*widest)
+		}
+		for i := range c.Places {
+			end := 2*widest + (len(tokens)-2*widest)*(i+1)/c.Places
+			out = append(out, tokens[max(0, end-widest-c.Context):end])
+		}
+	}
+	return out, nil
+}
