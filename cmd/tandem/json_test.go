@@ -31,7 +31,7 @@ func TestJSONFields(t *testing.T) {
 		{"ps", new(psResult)},
 		{"logits", new(logitsResult)},
 		{"model info", new(modelInfo)},
-		{"model quantize, model expand", new(convert.Result)},
+		{"model quantize, model expand, model random", new(convert.Result)},
 		{"bench kernels", new(bench.KernelsResult)},
 		{"bench decode", new(bench.DecodeResult)},
 		{"bench experts", new(bench.ExpertsResult)},

@@ -37,6 +37,17 @@ type modelExpandCmd struct {
 	convertFlags
 }
 
+type modelRandomCmd struct {
+	Like    string `help:"Whose shape; a name that is none lists them: qwen3-30b-a3b, gpt-oss-20b, qwen35-4b …" required:"" placeholder:"NAME" setting:"-"`
+	Out     string `short:"o" help:"GGUF file to make." required:"" placeholder:"FILE" setting:"-"`
+	Layers  int    `help:"Layers, if the model is to have fewer; 0 = all." default:"0" setting:"-"`
+	Type    string `help:"Type of the weights, as for quantize, or mxfp4 for experts (default: q4_0, for gpt-oss mxfp4)." placeholder:"TYPE" setting:"-"`
+	Seed    uint64 `help:"Other seeds give other weights." default:"0" setting:"-"`
+	Vocab   string `name:"vocab-from" help:"GGUF file whose vocabulary the model gets (default: a made-up one of the model's size)." placeholder:"FILE" setting:"-"`
+	Context int    `name:"context-length" help:"Context length to declare; 0 = the model's." default:"0" setting:"-"`
+	convertFlags
+}
+
 // Run stores a model's weights as another type.
 func (c *modelQuantizeCmd) Run(a *app) error {
 	return c.run(a, c.Out, func(o convert.Options) (*convert.Result, error) {
@@ -50,13 +61,29 @@ func (c *modelExpandCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	if c.Context < 0 || c.Context > 1<<20 {
-		return tandem.Errorf("", tandem.Invalid, "--context-length %d: want 0 to %d", c.Context, 1<<20)
+	if err := checkContextLength(c.Context); err != nil {
+		return err
 	}
 	shape.Context = c.Context
 	return c.run(a, c.Out, func(o convert.Options) (*convert.Result, error) {
 		return convert.Expand(a.ctx, c.In, c.Out, shape, c.Type, o)
 	})
+}
+
+// Run makes a model with random weights.
+func (c *modelRandomCmd) Run(a *app) error {
+	if err := checkContextLength(c.Context); err != nil {
+		return err
+	}
+	s := convert.Scheme{Like: c.Like, Layers: c.Layers, Type: c.Type, Seed: c.Seed, Vocab: c.Vocab, Context: c.Context}
+	return c.run(a, c.Out, func(o convert.Options) (*convert.Result, error) { return convert.Random(a.ctx, c.Out, s, o) })
+}
+
+func checkContextLength(n int) error {
+	if n < 0 || n > 1<<20 {
+		return tandem.Errorf("", tandem.Invalid, "--context-length %d: want 0 to %d", n, 1<<20)
+	}
+	return nil
 }
 
 func (c *convertFlags) run(a *app, out string, do func(convert.Options) (*convert.Result, error)) error {

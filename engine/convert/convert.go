@@ -1,7 +1,7 @@
-// Package convert makes model files from model files: Quantize stores weights in other types, Expand
-// makes a larger model that computes the same function.
+// Package convert makes model files: Quantize stores a model's weights in other types, Expand
+// makes a larger model that computes the same function, Random one with the shape of a published model and random weights.
 //
-// Both build a list of tensors to make, each with a function that yields its values row by row. The list is
+// All build a list of tensors to make, each with a function that yields its values row by row. The list is
 // written some rows at a time on all cores, so memory does not depend on the model. The result has the same
 // bytes on every machine: float32 operations run in a fixed order, none of them fused.
 package convert
@@ -38,13 +38,14 @@ type Result struct {
 	Seconds float64        `json:"seconds"`
 }
 
-// tensor is one tensor to make, from the values that fill gives or from another tensor's bytes.
+// tensor is one tensor to make, from the values that fill gives, from another tensor's bytes, or from those that raw gives.
 type tensor struct {
 	name  string
 	typ   gguf.Type
 	shape []int
 	fill  func(dst []float32, buf *[]byte, row int) error // whole rows from row on; safe for concurrent use
 	bytes *gguf.Tensor
+	raw   func(dst []byte, row int) error // like fill, but of encoded rows
 }
 
 const (
@@ -182,6 +183,9 @@ func (w *worker) make(t *tensor, row, n, cols int) error {
 	w.out = sized(&w.out, n*bytes)
 	if t.bytes != nil {
 		return t.bytes.ReadAt(w.out, int64(row)*int64(bytes))
+	}
+	if t.raw != nil {
+		return t.raw(w.out, row)
 	}
 	values := sized(&w.values, n*cols)
 	if err := t.fill(values, &w.raw, row); err != nil {

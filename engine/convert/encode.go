@@ -34,6 +34,8 @@ func encode(t gguf.Type, dst []byte, x []float32) error {
 		block = encodeQ4_K
 	case gguf.Q6_K:
 		block = encodeQ6_K
+	case gguf.MXFP4:
+		block = encodeMXFP4
 	default:
 		return fmt.Errorf("no encoder for %s", t)
 	}
@@ -168,4 +170,34 @@ func encodeQ5_0(dst []byte, x []float32) error {
 	}
 	binary.LittleEndian.PutUint32(dst[2:], high)
 	return nil
+}
+
+// encodeMXFP4: a block's exponent is that of its largest value less 2, the exponent of 4; codes are the nearest values of E2M1, so the
+// largest may be cut to 6 (OCP Microscaling Formats 1.0, section 6.3).
+func encodeMXFP4(dst []byte, x []float32) error {
+	_, e := math.Frexp(math.Abs(float64(extreme(x)))) // extreme = f·2^e, f from 0.5
+	scale := max(0, min(254, e-3+127))
+	if extreme(x) == 0 {
+		scale = 0
+	}
+	dst[0] = byte(scale)
+	inv := math.Ldexp(1, 127-scale)
+	for i := range 16 {
+		dst[1+i] = e2m1(float64(x[i])*inv) | e2m1(float64(x[16+i])*inv)<<4
+	}
+	return nil
+}
+
+// e2m1 returns the code of the nearest value, the even one of two: sign, then 0, ½, 1, 1½, 2, 3, 4, 6.
+func e2m1(v float64) (code byte) {
+	if v < 0 {
+		code, v = 8, -v
+	}
+	n := byte(0)
+	for i, between := range [...]float64{0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5} {
+		if v > between || v == between && i%2 == 1 {
+			n = byte(i + 1)
+		}
+	}
+	return code | n
 }

@@ -19,6 +19,10 @@ func create(in, out string, size int64, force bool, write func(io.Writer) error)
 	if err := checkOut(in, out, force); err != nil {
 		return err
 	}
+	if free, ok := freeBytes(filepath.Dir(out)); ok && size > free {
+		return tandem.Errorf(op, tandem.Exhausted,
+			"%q would have %d bytes, and %d are free there: want a place with more room, or a smaller model", out, size, free)
+	}
 	f, err := os.CreateTemp(filepath.Dir(out), "."+filepath.Base(out)+".*.tmp")
 	if err != nil {
 		return outError(out, size, err)
@@ -43,6 +47,15 @@ func create(in, out string, size int64, force bool, write func(io.Writer) error)
 		return outError(out, size, err)
 	}
 	return nil
+}
+
+// freeBytes returns what may still be written to a folder's file system; ok is false if it does not tell.
+func freeBytes(dir string) (n int64, ok bool) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil || st.Blocks == 0 {
+		return 0, false
+	}
+	return int64(st.Bavail) * st.Bsize, true
 }
 
 // checkOut refuses a path that must not be written to.

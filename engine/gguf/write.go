@@ -120,6 +120,12 @@ func (w *Writer) Set(key string, value any) {
 	w.keys.set(key, b)
 }
 
+// Has reports whether the key was set.
+func (w *Writer) Has(key string) bool {
+	_, ok := w.keys.at[key]
+	return ok
+}
+
 // DropKey removes a key, if it is there.
 func (w *Writer) DropKey(key string) {
 	if key == "general.alignment" {
