@@ -62,7 +62,8 @@ func TestStreamed(t *testing.T) {
 		path string
 		rows int
 		long int
-	}{{targetPath, 64, 60}, {targetPath, 12, 8}, {small("gemma2"), 64, 40}, {small("qwen3"), 8, 6}} {
+	}{{targetPath, 64, 60}, {targetPath, 12, 8}, {small("gemma2"), 64, 40}, {small("qwen3"), 8, 6},
+		{small("qwen3moe"), 12, 9}, {small("gpt-oss"), 64, 20}, {small("granitemoe"), 12, 6}} {
 		o := Options{KVPages: 24, MaxRows: c.rows, Device: testdevice.CPU(t, 2)}
 		m := openTest(t, c.path, o)
 		want, names, all := dialogue(t, m, c.long), m.Names(), m.footprint.Weights
@@ -81,8 +82,12 @@ func TestStreamed(t *testing.T) {
 				if m.Names() != names {
 					t.Errorf("names %v, want %v", m.Names(), names)
 				}
-				if s := d.StreamStats(); m.footprint.Weights > memory || i == 0 && s.Streamed == 0 || s.Read < s.Streamed {
+				s := d.StreamStats()
+				if m.footprint.Weights > memory || i == 0 && s.Streamed == 0 || s.Read < s.Streamed {
 					t.Errorf("%s in %d bytes: %d of memory, %+v", c.path, memory, m.footprint.Weights, s)
+				}
+				if n := int64(m.config.experts.count); (s.Used > 0) != (n > 0) || s.Missed > s.Used || (s.ReadExperts > 0) != (n > 0) {
+					t.Errorf("%s in %d bytes: %d experts, %+v", c.path, memory, n, s)
 				}
 				m.Close()
 			}

@@ -46,15 +46,20 @@ type Streamer interface {
 
 // StreamStats say what streaming has done so far. Sizes are in bytes.
 type StreamStats struct {
-	Resident, Ring, Streamed int64         // of the stages in memory, of the ring, and what each pass reads
-	Read                     int64         // so far
-	Waited                   time.Duration // passes, for weights
-	Busy                     time.Duration // at least one read was in progress
+	// Of the stages in memory, of the ring, and what each pass reads: of experts, a pass of one row if all are chosen equally often.
+	Resident, Ring, Streamed int64
+	// Of the memory for experts, of all experts, and of those that a row uses. A pass reads those of its rows that are not in memory.
+	Experts, AllExperts, RowExperts int64
+	Read                            int64         // so far
+	Waited                          time.Duration // passes, for weights
+	Busy                            time.Duration // at least one read was in progress
+	Used, Missed                    int64         // experts that passes used so far, layer by layer, and those of them that were not in memory
+	ReadExperts                     int64         // bytes of Read that were experts
 }
 
 // TooSmall is the error of a Streamer for a program that cannot run in its memory for weights.
 type TooSmall struct{ Bytes, Least int64 }
 
 func (t *TooSmall) Error() string {
-	return fmt.Sprintf("%d bytes for weights: the least for a ring of two stages is %d", t.Bytes, t.Least)
+	return fmt.Sprintf("%d bytes for weights: the least that works is %d", t.Bytes, t.Least)
 }

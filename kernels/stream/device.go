@@ -143,17 +143,23 @@ func (d *Device) StreamStats() (s kernels.StreamStats) {
 	for _, w := range d.all {
 		one := w.sizes()
 		s.Resident, s.Ring, s.Streamed = s.Resident+one.Resident, s.Ring+one.Ring, s.Streamed+one.Streamed
+		s.Experts, s.AllExperts, s.RowExperts = s.Experts+one.Experts, s.AllExperts+one.AllExperts, s.RowExperts+one.RowExperts
 		s.Read += w.count.read.Load()
 		s.Waited += time.Duration(w.count.waited.Load())
-		if w.ring != nil {
-			s.Busy += w.ring.busy()
-		}
+		s.Busy += w.count.busyFor()
+		s.Used, s.Missed, s.ReadExperts = s.Used+w.expert.used.Load(), s.Missed+w.expert.missed.Load(), s.ReadExperts+w.expert.read.Load()
 	}
 	return s
 }
 
 func (w *weights) sizes() kernels.StreamStats {
-	return kernels.StreamStats{Resident: w.plan.held, Ring: int64(w.plan.slots) * w.plan.slot, Streamed: w.plan.streamed}
+	s := kernels.StreamStats{Resident: w.plan.held, Ring: int64(w.plan.slots) * w.plan.slot, Streamed: w.plan.streamed}
+	if len(w.expert.all) > 0 {
+		_, whole, bytes, row := w.expert.sizes()
+		s.Experts, s.AllExperts, s.RowExperts = w.expert.most, bytes, row
+		s.Streamed += int64(float64(row) * (1 - float64(w.expert.most)/float64(whole)))
+	}
+	return s
 }
 
 // Rate reads a file past the page cache, where that can be done, as packed files are read, for about long, and returns the bytes per
@@ -276,6 +282,12 @@ func (w *weights) tell(rate float64) {
 	if w.keeps {
 		how = "from the model's file, packed anew by every pass"
 	}
-	w.say("%d of %d MiB of weights stay in memory, %d MiB are read by each pass %s: at %.1f GB/s, as measured now, that is %.3g passes/s",
-		p.held/mib, (p.held+p.streamed)/mib, p.streamed/mib, how, rate/1e9, rate/float64(p.streamed))
+	if p.streamed > 0 {
+		w.say("%d of %d MiB of weights stay in memory, %d MiB are read by each pass %s: at %.1f GB/s, as measured now, that is %.3g passes/s",
+			p.held/mib, (p.held+p.streamed)/mib, p.streamed/mib, how, rate/1e9, rate/float64(p.streamed))
+	}
+	if s := w.sizes(); s.AllExperts > 0 {
+		w.say("%d of %d MiB of experts have room in memory; the others are read when rows choose them, %s: a row uses %d MiB",
+			s.Experts/mib, s.AllExperts/mib, how, s.RowExperts/mib)
+	}
 }

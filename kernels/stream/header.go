@@ -29,6 +29,8 @@ const (
 
 	// blockBytes are read at a time.
 	blockBytes = 2 << 20
+	// asideBytes of them, where what is read is not what a reader may write to.
+	asideBytes = 1 << 20
 )
 
 // table describes a packed file. It is the same for the same tensors and plan on every machine, but for the checksums.

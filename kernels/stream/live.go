@@ -39,23 +39,27 @@ func (l *live) block(stage, i int, mem []byte, own *scratch) (int64, error) {
 	return 0, fmt.Errorf("stream: block %d of stage %q", i, l.stages[stage].name)
 }
 
-// rows packs the rows of one group: the whole piece is read, because its checksum is that of all of it.
-func (l *live) rows(k *lookup, group int, own *scratch) (int64, error) {
-	row := group * kernels.GroupRows
+// rows packs the rows of one group: whole pieces are read, because a checksum is that of all of a piece.
+func (l *live) rows(k *lookup, group int, own *scratch) (n int64, err error) {
+	first := group * k.unit
+	end := min(first+k.unit, k.rows)
 	for i := range l.src.Pieces(k.w) {
 		from, to := l.src.Rows(k.w, i)
-		if row < from || row >= to {
+		row, last := max(first, from), min(end, to)
+		if row >= last {
 			continue
 		}
 		src, err := l.read(k.w, i, own)
 		if err != nil {
-			return 0, err
+			return n, err
 		}
+		n += int64(len(src))
 		perRow := len(src) / (to - from)
-		src = src[(row-from)*perRow : min(row-from+kernels.GroupRows, to-from)*perRow]
-		return int64(to-from) * int64(perRow), l.cfg.Pack(k.bytes(), l.prog.Weights[k.w], row, src)
+		if err := l.cfg.Pack(k.bytes(), l.prog.Weights[k.w], row, src[(row-from)*perRow:(last-from)*perRow]); err != nil {
+			return n, err
+		}
 	}
-	return 0, fmt.Errorf("stream: row %d of %q", row, l.prog.Weights[k.w].Name)
+	return n, nil
 }
 
 func (l *live) read(w kernels.W, i int, own *scratch) ([]byte, error) {

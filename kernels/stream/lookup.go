@@ -8,15 +8,17 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// lookup is a matrix of which only single rows are read: an embedding. It has addresses for all of its bytes, and memory for those groups
-// of rows that passes have asked for, up to a bound.
+// lookup is a weight of which only some rows are read: an embedding, or a stack of experts. It has addresses for all of its bytes, and memory
+// for those groups of rows that passes have asked for, up to a bound.
 type lookup struct {
 	w      kernels.W
 	rows   int
-	group  int64  // bytes of a group of kernels.GroupRows rows
-	groups int    //
+	unit   int   // rows of a group: kernels.GroupRows, or those of an expert
+	group  int64 // bytes of a group
+	groups int
 	cost   int64  // memory that a group takes, at most
-	most   int64  // memory of all groups
+	most   int64  // memory of all groups of an embedding; that of experts is shared: see experts
+	mapped bool   // mem is its own
 	home   int64  // where the matrix lies in the packed file
 	mem    []byte // nil: the matrix is resident
 	phase  int64  // where it begins in mem, as in its first page of the file
@@ -24,13 +26,22 @@ type lookup struct {
 	held   int64
 }
 
-// newLookup returns the rows of a matrix for passes of so many rows.
+// newLookup returns the rows of a weight for passes of so many rows.
 func newLookup(p *kernels.Program, w kernels.W) *lookup {
 	m := &p.Weights[w]
-	l := &lookup{w: w, rows: m.Rows, groups: (m.Rows + kernels.GroupRows - 1) / kernels.GroupRows}
+	l := &lookup{w: w, rows: m.AllRows(), unit: kernels.GroupRows, groups: m.Experts}
+	if m.Experts > 0 {
+		l.unit = m.Rows
+	} else {
+		l.groups = (m.Rows + l.unit - 1) / l.unit
+	}
 	l.group = int64(m.Bytes() / l.groups)
-	l.cost = pages(l.group) + page
-	l.most = l.cost * int64(min(p.MaxRows, l.groups))
+	if l.cost = pages(l.group); l.group%page != 0 {
+		l.cost += page // it lies across pages
+	}
+	if m.Experts == 0 {
+		l.most = l.cost * int64(min(p.MaxRows, l.groups))
+	}
 	l.have = make([]bool, l.groups)
 	return l
 }
@@ -42,6 +53,7 @@ func (l *lookup) bytes() []byte { return l.mem[l.phase : l.phase+l.group*int64(l
 func (l *lookup) allocate() (err error) {
 	l.phase = l.home % page
 	l.mem, err = allocate(pages(l.phase+l.group*int64(l.groups)), false)
+	l.mapped = err == nil
 	return err
 }
 
@@ -50,7 +62,7 @@ func (l *lookup) want(tokens []int32, f feed, count *counters) error {
 	need := map[int]bool{}
 	for _, t := range tokens {
 		if t >= 0 && int(t) < l.rows {
-			need[int(t)/kernels.GroupRows] = true
+			need[int(t)/l.unit] = true
 		}
 	}
 	missing := l.missing(need)
@@ -76,8 +88,9 @@ func (l *lookup) want(tokens []int32, f feed, count *counters) error {
 			own := new(scratch)
 			defer own.free()
 			for i := int(next.Add(1)) - 1; i < len(missing); i = int(next.Add(1)) - 1 {
+				count.begin()
 				n, err := f.rows(l, missing[i], own)
-				count.read.Add(n)
+				count.end(n)
 				if err != nil {
 					once.Do(func() { first = err })
 					return

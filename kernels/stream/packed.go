@@ -109,18 +109,38 @@ func (f *packed) block(stage, i int, mem []byte, _ *scratch) (int64, error) {
 	return to - from, nil
 }
 
-func (f *packed) rows(l *lookup, group int, _ *scratch) (int64, error) {
-	at := l.group * int64(group)
-	from := l.home + at
-	low, high := from&^(page-1), pages(from+l.group) // in the file
-	start := low - (l.home - l.phase)                // in the memory, at a page too
-	if err := f.readAt(l.mem[start:start+high-low], low); err != nil {
-		return 0, err
+// rows reads whole pages. Where they hold bytes of other groups too, they are read aside: a group that is there has been checked, and
+// nothing may be written over it.
+func (f *packed) rows(l *lookup, group int, own *scratch) (n int64, err error) {
+	dst := l.bytes()[l.group*int64(group):][:l.group]
+	from := l.home + l.group*int64(group) // in the file
+	sum := uint32(0)
+	if from%page == 0 && l.group%page == 0 {
+		if err := f.readAt(dst, from); err != nil {
+			return 0, err
+		}
+		n, sum = l.group, crc32.Checksum(dst, castagnoli)
+	} else {
+		for at, end := from, from+l.group; at < end; {
+			low := at &^ (page - 1)
+			high := min(low+asideBytes, pages(end))
+			buf, err := own.aligned(high - low)
+			if err != nil {
+				return n, err
+			}
+			if err := f.readAt(buf, low); err != nil {
+				return n, err
+			}
+			part := buf[at-low : min(high, end)-low]
+			sum = crc32.Update(sum, castagnoli, part)
+			copy(dst[at-from:], part)
+			n, at = n+high-low, high
+		}
 	}
-	if crc32.Checksum(l.bytes()[at:at+l.group], castagnoli) != f.sums[f.looks[l.w]+group] {
-		return high - low, &Fault{f.path, from, errChanged}
+	if sum != f.sums[f.looks[l.w]+group] {
+		return n, &Fault{f.path, from, errChanged}
 	}
-	return high - low, nil
+	return n, nil
 }
 
 // rate reads the blocks from byte first on in turn for about long, and returns the bytes per second.
@@ -294,10 +314,13 @@ func (w *writer) stage(ctx context.Context, live *live, i int) error {
 	return nil
 }
 
-// sumGroups adds the checksums of groups of rows, from group first on.
-func (w *writer) sumGroups(l *lookup, first int, b []byte) {
-	for g := int64(0); g*l.group < int64(len(b)); g++ {
-		w.layout.sums[w.layout.looks[l.w]+first+int(g)] = crc32.Checksum(b[g*l.group:][:l.group], castagnoli)
+// sumGroups adds bytes of a matrix, from byte at on, to the checksums of its groups of rows.
+func (w *writer) sumGroups(l *lookup, at int64, b []byte) {
+	for len(b) > 0 {
+		n := min(l.group-at%l.group, int64(len(b)))
+		sum := &w.layout.sums[w.layout.looks[l.w]+int(at/l.group)]
+		*sum = crc32.Update(*sum, castagnoli, b[:n])
+		at, b = at+n, b[n:]
 	}
 }
 
@@ -307,12 +330,13 @@ func (w *writer) look(ctx context.Context, live *live, l *lookup, row lookedRow)
 		return nil
 	}
 	m := &w.prog.Weights[l.w]
-	buf, err := allocate(2*blockBytes+pages(2*l.group*int64(w.longest(l.w)/kernels.GroupRows+1)), true)
+	sixteen := int64(m.Each() / ((m.Rows + kernels.GroupRows - 1) / kernels.GroupRows)) // bytes of as many rows
+	buf, err := allocate(2*blockBytes+pages(2*sixteen*int64(w.longest(l.w)/kernels.GroupRows+1)), true)
 	if err != nil {
 		return err
 	}
 	defer release(buf)
-	held, at := int64(0), row.At
+	held, at, done := int64(0), row.At, int64(0)
 	own := new(scratch)
 	flush := func(n int64) error {
 		if err := w.write(buf[:n], at); err != nil {
@@ -333,14 +357,15 @@ func (w *writer) look(ctx context.Context, live *live, l *lookup, row lookedRow)
 			return err
 		}
 		groups := int64((to-from)+kernels.GroupRows-1) / kernels.GroupRows
-		part := *m
-		part.Rows = to - from
-		dst := buf[held : held+groups*l.group]
+		part := *m // of one expert or, where whole groups make an expert, of several
+		part.Rows, part.Experts = to-from, 0
+		dst := buf[held : held+groups*sixteen]
 		if err := w.cfg.Pack(dst, part, 0, b); err != nil {
 			return err
 		}
-		w.sumGroups(l, from/kernels.GroupRows, dst)
-		if held += groups * l.group; held >= blockBytes {
+		w.sumGroups(l, done, dst)
+		done += groups * sixteen
+		if held += groups * sixteen; held >= blockBytes {
 			if err := flush(held &^ (page - 1)); err != nil {
 				return err
 			}

@@ -31,6 +31,8 @@ type stage struct {
 	size    int64 // whole pages; 0: it has no weights of its own
 	// looks lists the weights of which only single rows are read. They follow the others in StageWeights' order by place.
 	looks []kernels.W
+	// experts lists those of which only some experts are read: see experts.
+	experts []kernels.W
 }
 
 // divided returns p with more stages, so that each has as few weights as its largest matrix allows, and which of its stages those of p
@@ -84,6 +86,10 @@ func stagesOf(p *kernels.Program) []stage {
 			}
 		}
 		for _, w := range p.StageWeights(i) {
+			if p.Weights[w].Experts > 0 {
+				s.experts = append(s.experts, w)
+				continue
+			}
 			if !read[w] {
 				s.looks = append(s.looks, w)
 				continue

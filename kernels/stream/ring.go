@@ -23,7 +23,6 @@ type ring struct {
 	next     int // number of the stage that is read, or will be next
 	block    int // its next block
 	inFlight int
-	begun    time.Time // since when inFlight is above 0
 	paused   bool
 	closed   bool
 	err      error // of a reader; it stays
@@ -50,7 +49,41 @@ type feed interface {
 
 // counters say how much was read and how long that took.
 type counters struct {
-	read, waited, busy atomic.Int64 // bytes; nanoseconds: passes waiting, at least one read in progress
+	read, waited atomic.Int64 // bytes; nanoseconds for which passes waited
+
+	mu    sync.Mutex
+	reads int           // in progress
+	begun time.Time     // since when there are some
+	busy  time.Duration // for which there were
+}
+
+// begin counts a read that begins.
+func (c *counters) begin() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.reads++; c.reads == 1 {
+		c.begun = time.Now()
+	}
+}
+
+// end counts the end of a read of n bytes.
+func (c *counters) end(n int64) {
+	c.read.Add(n)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.reads--; c.reads == 0 {
+		c.busy += time.Since(c.begun)
+	}
+}
+
+// busyFor returns how long at least one read has been in progress.
+func (c *counters) busyFor() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.reads > 0 {
+		return c.busy + time.Since(c.begun)
+	}
+	return c.busy
 }
 
 // start starts so many readers.
@@ -83,16 +116,13 @@ func (r *ring) read() {
 		if r.block++; r.block == blocks {
 			r.next, r.block = r.next+1, 0
 		}
-		if r.inFlight++; r.inFlight == 1 {
-			r.begun = time.Now()
-		}
+		r.inFlight++
 		r.mu.Unlock()
+		r.count.begin()
 		n, err := r.feed.block(stage, block, s.mem, own)
-		r.count.read.Add(n)
+		r.count.end(n)
 		r.mu.Lock()
-		if r.inFlight--; r.inFlight == 0 {
-			r.count.busy.Add(int64(time.Since(r.begun)))
-		}
+		r.inFlight--
 		if err != nil && r.err == nil {
 			r.err = err
 		}
@@ -166,15 +196,4 @@ func (r *ring) close() {
 	r.changed.Broadcast()
 	r.mu.Unlock()
 	r.readers.Wait()
-}
-
-// busy returns how long at least one read has been in progress.
-func (r *ring) busy() time.Duration {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	d := time.Duration(r.count.busy.Load())
-	if r.inFlight > 0 {
-		d += time.Since(r.begun)
-	}
-	return d
 }

@@ -29,7 +29,8 @@ type weights struct {
 	prog   *kernels.Program // divided
 	stages []stage
 	plan   *plan
-	looks  []*lookup
+	looks  []*lookup // embeddings, then experts
+	expert experts
 	mem    []byte   // resident stages, then the slots
 	at     []int64  // per resident stage: where it lies in mem
 	place  []int    // per streamed stage: its place in a pass
@@ -53,11 +54,6 @@ var _ kernels.Streamed = (*weights)(nil)
 
 // layOut plans p, a divided program, for the memory of c. Errors: *kernels.TooSmall, *kernels.Unsupported.
 func layOut(p *kernels.Program, c Config) (*weights, error) {
-	for i := range p.Weights {
-		if w := &p.Weights[i]; w.Experts > 0 {
-			return nil, &kernels.Unsupported{Device: name, What: fmt.Sprintf("streaming of experts (weight %q has %d)", w.Name, w.Experts)}
-		}
-	}
 	w := &weights{cfg: c, prog: p, stages: stagesOf(p)}
 	sizes, total := make([]int64, len(w.stages)), int64(0)
 	read := map[kernels.W]bool{} // by products
@@ -74,10 +70,25 @@ func layOut(p *kernels.Program, c Config) (*weights, error) {
 	}
 	looked := w.lookUp(&total)
 	var err error
-	if w.plan, err = choose(sizes, looked, c.Memory); err != nil {
+	if w.expert.all, err = mixturesOf(p); err != nil {
+		return nil, err
+	}
+	// What every pass reads is worth more memory than what some passes do, so experts get what is left.
+	least, whole, _, _ := w.expert.sizes()
+	if w.plan, err = choose(sizes, looked, c.Memory-least); err != nil {
+		if small := (*kernels.TooSmall)(nil); errors.As(err, &small) {
+			return nil, &kernels.TooSmall{Bytes: c.Memory, Least: small.Least + least}
+		}
 		return nil, err
 	}
 	w.settle()
+	w.expert.most = min(whole, c.Memory-w.plan.bytes())
+	for _, m := range w.expert.all {
+		w.looks = append(w.looks, m.looks...)
+	}
+	for i := range w.stages {
+		w.order = append(w.order, w.views(i))
+	}
 	return w, nil
 }
 
@@ -115,7 +126,6 @@ func (w *weights) settle() {
 		if s.size > 0 && !w.plan.resident[i] {
 			streamed++
 		}
-		w.order = append(w.order, w.views(i))
 	}
 	for _, l := range w.looks {
 		if resident[l.w] { // no memory of its own
@@ -195,7 +205,13 @@ func (w *weights) Fill(ctx context.Context, src kernels.Source, progress func(do
 			return err
 		}
 	}
+	if len(w.expert.all) > 0 {
+		w.expert.start(w.feed, &w.count)
+	}
 	if w.plan.slots == 0 {
+		if len(w.expert.all) > 0 {
+			w.tell(0)
+		}
 		return nil
 	}
 	w.start()
@@ -364,7 +380,7 @@ func (w *weights) rows(tokens []int32) error {
 }
 
 // Acquire implements kernels.Weights.
-func (w *weights) Acquire(stage int, _ []int32) ([][]byte, error) {
+func (w *weights) Acquire(stage int, chosen []int32) ([][]byte, error) {
 	if w.feed == nil {
 		return nil, errors.New("stream: the weights are not filled")
 	}
@@ -379,6 +395,9 @@ func (w *weights) Acquire(stage int, _ []int32) ([][]byte, error) {
 			}
 		}
 	}
+	if err := w.acquireExperts(stage, chosen); err != nil {
+		return nil, err
+	}
 	out := make([][]byte, len(w.order[stage]))
 	for i, v := range w.order[stage] {
 		if v.look != nil {
@@ -388,6 +407,26 @@ func (w *weights) Acquire(stage int, _ []int32) ([][]byte, error) {
 		}
 	}
 	return out, nil
+}
+
+// acquireExperts makes those experts of a stage be there that the pass has chosen.
+func (w *weights) acquireExperts(stage int, chosen []int32) error {
+	if len(w.stages[stage].experts) > 0 && chosen == nil {
+		return fmt.Errorf("stream: %s wants experts, and nobody says which", w.stages[stage].name)
+	}
+	for _, k := range w.stages[stage].experts {
+		for _, m := range w.expert.all {
+			for _, l := range m.looks {
+				if l.w != k {
+					continue
+				}
+				if err := w.expert.acquire(m, l, chosen); err != nil {
+					return w.failed(err)
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // Release implements kernels.Weights.
@@ -405,10 +444,10 @@ func (w *weights) Pack(kernels.W, int, []byte) error {
 	return errors.New("stream: rows given to streamed weights, which read them themselves")
 }
 
-func (w *weights) Bytes() int64 { return w.plan.bytes() }
+func (w *weights) Bytes() int64 { return w.plan.bytes() + w.expert.most }
 func (w *weights) Keeps() bool  { return w.keeps }
 
-// Lock keeps the memory from being paged out; rows of the embedding are read again instead.
+// Lock keeps the memory from being paged out; rows of the embedding and experts are read again instead.
 func (w *weights) Lock() error {
 	if len(w.mem) == 0 {
 		return nil
@@ -424,6 +463,7 @@ func (w *weights) Close() {
 	if w.ring != nil {
 		w.ring.close()
 	}
+	w.expert.close()
 	if w.file != nil {
 		w.file.Close()
 	}
@@ -431,10 +471,10 @@ func (w *weights) Close() {
 		_ = w.free()
 	}
 	for _, l := range w.looks {
-		if l.most > 0 {
+		if l.mapped {
 			release(l.mem)
 		}
-		l.mem = nil
+		l.mem, l.mapped = nil, false
 	}
 	release(w.mem)
 	w.mem, w.file, w.free, w.feed = nil, nil, nil, nil // the ring goes on telling what it did
