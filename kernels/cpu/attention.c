@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include "tk.h"
 #include "scalar.h"
 
@@ -43,10 +44,10 @@ static int sights(const tk_prog *p, const tk_op *op, const tk_run *u, int block,
 }
 
 // The keys of those pages of a block that hold its first n positions.
-static void block_pages(const tk_prog *p, int layer, int head, int row, int block, int n, const uint8_t **page) {
+static void block_pages(const tk_prog *p, const tk_kept *kept, int head, int row, int block, int n, const uint8_t **page) {
     const int32_t *table = p->pass.pages + p->pass.table[row] + block * (TK_SEG / TK_PAGE);
     for (int i = 0; i < TK_SEG / TK_PAGE; i++)
-        page[i] = i * TK_PAGE < n ? tk_keys(&p->kv, layer, head, table[i]) : NULL;
+        page[i] = i * TK_PAGE < n ? tk_keys(&p->kv, kept, head, table[i]) : NULL;
 }
 
 // Whether an operation computes a block of a row for a KV head.
@@ -56,12 +57,16 @@ static int mine(const tk_prog *p, const tk_op *op, int row, int block, int head)
     return left == (op->side == TK_LEFT);
 }
 
-static size_t part_of_rows(const tk_prog *p, const tk_run *u, int group) {
-    return (size_t)u->rows * u->blocks * tk_part_floats(group, p->kv.head_dim);
+static const tk_kept *kept_of(const tk_prog *p, const tk_op *op) { return p->kv.layers + op->layer; }
+
+// The floats of an attention's parts of a run, for one KV head.
+static size_t part_of_rows(const tk_prog *p, const tk_op *op, const tk_run *u) {
+    const tk_kept *kept = kept_of(p, op);
+    return (size_t)u->rows * u->blocks * tk_part_floats(op->heads / kept->heads, kept->dim);
 }
 
 static void join(const tk_prog *p, const tk_op *op, const tk_run *u, int head, const float *part) {
-    int group = op->heads / p->kv.kv_heads, d = p->kv.head_dim;
+    int group = op->heads / kept_of(p, op)->heads, d = kept_of(p, op)->dim;
     size_t one = tk_part_floats(group, d);
     for (int i = 0; i < u->rows; i++, part += u->blocks * one) {
         int row = u->row + i, b = first_seen(op, p->pass.pos[row]) / TK_SEG;
@@ -72,22 +77,22 @@ static void join(const tk_prog *p, const tk_op *op, const tk_run *u, int head, c
 
 // Counts one of n things done. For the last it returns 1 and resets the counter for the next layer.
 static int last_of(int32_t *counter, int n) {
-    if (n > 1 && atomic_fetch_sub((_Atomic int32_t *)counter, 1) != 1) return 0;
-    atomic_store((_Atomic int32_t *)counter, n);
+    if (n > 1 && atomic_fetch_add((_Atomic int32_t *)counter, 1) != n - 1) return 0;
+    atomic_store((_Atomic int32_t *)counter, 0);
     return 1;
 }
 
 void tk_attend(const tk_prog *p, const tk_op *op, int unit, float *scratch) {
-    const tk_kv *kv = &p->kv;
-    int units = kv->kv_heads / p->heads_at_once, head = unit % units * p->heads_at_once, end = head + p->heads_at_once;
-    int group = op->heads / kv->kv_heads, d = kv->head_dim, any;
+    const tk_kept *kept = kept_of(p, op);
+    int units = kept->heads / op->at_once, head = unit % units * op->at_once, end = head + op->at_once;
+    int group = op->heads / kept->heads, d = kept->dim, any;
     tk_span s = p->spans[unit / units];
     tk_run *u = p->runs + s.run;
     tk_sight see[MOSTROWS];
-    size_t one = tk_part_floats(group, d), each = part_of_rows(p, u, group);
+    size_t one = tk_part_floats(group, d), each = part_of_rows(p, op, u);
     float *part = scratch;
     if (u->spans > 1) part = p->part + u->part + head * each;
-    tk_attn a = {.kv = kv, .layer = op->layer, .rows = u->rows, .group = group, .see = see, .ldq = (size_t)op->heads * d,
+    tk_attn a = {.kv = &p->kv, .kept = kept, .rows = u->rows, .group = group, .see = see, .ldq = (size_t)op->heads * d,
                  .scale = op->scale, .softcap = op->softcap, .soft_cap = p->k->soft_cap, .ldout = u->blocks * one};
     for (int b = s.b0; b < s.b1; b++) {
         int n = sights(p, op, u, b, see, &any);
@@ -97,74 +102,79 @@ void tk_attend(const tk_prog *p, const tk_op *op, int unit, float *scratch) {
             a.head = h;
             a.q = op->in + ((size_t)u->row * op->heads + h * group) * d;
             a.out = part + (h - head) * each + b * one;
-            block_pages(p, op->layer, h, u->row, b, n, a.page);
+            block_pages(p, kept, h, u->row, b, n, a.page);
             // Next is the same block of the next KV head, or the next block, if the prefix fills it.
-            if (last) block_pages(p, op->layer, head, u->row, b + 1, whole ? TK_SEG : 0, a.ahead);
-            else block_pages(p, op->layer, h + 1, u->row, b, n, a.ahead);
+            if (last) block_pages(p, kept, head, u->row, b + 1, whole ? TK_SEG : 0, a.ahead);
+            else block_pages(p, kept, h + 1, u->row, b, n, a.ahead);
             for (int i = imax(1, p->repeat); i > 0; i--) p->k->attend(&a);
         }
     }
-    int32_t *left = p->left + (size_t)s.run * (kv->kv_heads + 1);
-    if (!last_of(left + unit % units, u->spans)) return;
+    int32_t *done = p->done + (size_t)s.run * (p->max_heads + 1);
+    if (!last_of(done + 1 + unit % units, u->spans)) return;
     for (int h = head; h < end; h++) join(p, op, u, h, part + (h - head) * each);
-    if (!last_of(left + units, units)) return;
+    if (!last_of(done, units)) return;
     for (int row = u->row; row < u->row + u->rows; row++)
         tk_fill(p, &op->dst, row, 0, op->heads * d, p->attn_out + (size_t)row * op->heads * d);
 }
 
 // A unit of attention whose blocks are handed over: rows that another side computes are left out.
 void tk_attend_blocks(const tk_prog *p, const tk_op *op, int unit) {
-    const tk_kv *kv = &p->kv;
-    int units = kv->kv_heads / p->heads_at_once, head = unit % units * p->heads_at_once, any;
-    int group = op->heads / kv->kv_heads, d = kv->head_dim;
+    const tk_kept *kept = kept_of(p, op);
+    int units = kept->heads / op->at_once, head = unit % units * op->at_once, any;
+    int group = op->heads / kept->heads, d = kept->dim;
     tk_span s = p->spans[unit / units];
     tk_run *u = p->runs + s.run;
     tk_sight see[MOSTROWS];
-    tk_attn a = {.kv = kv, .layer = op->layer, .group = group, .ldq = (size_t)op->heads * d, .scale = op->scale,
+    tk_attn a = {.kv = &p->kv, .kept = kept, .group = group, .ldq = (size_t)op->heads * d, .scale = op->scale,
                  .softcap = op->softcap, .soft_cap = p->k->soft_cap, .ldout = p->blocks * tk_part_floats(group, d)};
     for (int b = s.b0; b < s.b1; b++) {
         int n = sights(p, op, u, b, see, &any);
-        for (a.head = head; any && a.head < head + p->heads_at_once; a.head++)
+        for (a.head = head; any && a.head < head + op->at_once; a.head++)
             for (int from = 0, to; from < u->rows; from = to + 1) {
                 for (to = from; to < u->rows && see[to].lo < see[to].hi && mine(p, op, u->row + to, b, a.head);) to++;
                 if (from == to) continue;
                 a.rows = to - from;
                 a.see = see + from;
                 a.q = op->in + ((size_t)(u->row + from) * op->heads + a.head * group) * d;
-                a.out = tk_part_at(p, op->parts, group, u->row + from, b, a.head * group);
-                block_pages(p, op->layer, a.head, u->row, b, n, a.page);
+                a.out = tk_part_at(p, op->parts, u->row + from, b, a.head * group);
+                block_pages(p, kept, a.head, u->row, b, n, a.page);
                 for (int i = imax(1, p->repeat); i > 0; i--) p->k->attend(&a);
             }
     }
 }
 
-float *tk_part_at(const tk_prog *p, int parts, int group, int row, int block, int head) {
+float *tk_part_at(const tk_prog *p, int parts, int row, int block, int head) {
+    const tk_parts *s = p->parts + parts;
+    if (!s->mem) return NULL;
     if (row < 0 || row >= p->pass.rows || block < 0 || block >= blocks_of(&p->pass, row)) return NULL;
-    size_t at = ((size_t)(head / group) * p->pass.rows + row) * p->blocks + block;
-    return p->parts[parts].mem + at * tk_part_floats(group, p->kv.head_dim) + head % group * (tk_round16(p->kv.head_dim) + 2);
+    size_t at = ((size_t)(head / s->group) * p->pass.rows + row) * p->blocks + block;
+    return s->mem + at * tk_part_floats(s->group, s->dim) + head % s->group * (tk_round16(s->dim) + 2);
 }
 
 void tk_share_parts(tk_prog *to, const tk_prog *from) {
-    for (int i = 0; i < to->nparts; i++) to->parts[i] = from ? from->parts[i] : (tk_parts){NULL, 0};
+    for (int i = 0; i < to->nparts; i++) {
+        to->parts[i].mem = from ? from->parts[i].mem : NULL;
+        to->parts[i].cap = from ? from->parts[i].cap : 0;
+    }
 }
 
 void tk_join_row(const tk_prog *p, const tk_op *op, int row) {
-    int group = op->heads / p->kv.kv_heads, d = p->kv.head_dim, b = first_seen(op, p->pass.pos[row]) / TK_SEG;
+    int group = op->heads / kept_of(p, op)->heads, d = kept_of(p, op)->dim, b = first_seen(op, p->pass.pos[row]) / TK_SEG;
     float *out = p->attn_out + (size_t)row * op->heads * d;
     for (int h = 0; h < op->heads; h += group)
-        p->k->join(tk_part_at(p, op->parts, group, row, b, h), blocks_of(&p->pass, row) - b, group, d, op->vec ? op->vec + h : NULL,
+        p->k->join(tk_part_at(p, op->parts, row, b, h), blocks_of(&p->pass, row) - b, group, d, op->vec ? op->vec + h : NULL,
                    out + (size_t)h * d);
     tk_fill(p, &op->dst, row, 0, op->heads * d, out);
 }
 
 static int most_rows(const tk_prog *p) { return imax(1, imin(imin(MOSTROWS, QUERIES / p->max_group), p->pass.rows)); }
 
-size_t tk_attend_floats(const tk_prog *p) {
-    if (!p->max_group) return 0;
+size_t tk_attend_floats(const tk_prog *p, const tk_op *op) {
+    if (op->kind != TK_ATTEND) return 0;
     size_t floats = 0, one;
     for (int i = 0; i < p->nruns; i++)
-        if (p->runs[i].spans == 1 && (one = part_of_rows(p, p->runs + i, p->max_group)) > floats) floats = one;
-    return floats * p->heads_at_once;
+        if (p->runs[i].spans == 1 && (one = part_of_rows(p, op, p->runs + i)) > floats) floats = one;
+    return floats * op->at_once;
 }
 
 // Cuts the pass into runs of at most `most` rows.
@@ -193,12 +203,14 @@ static int grow(void **mem, size_t *cap, size_t need, size_t size) {
     return 0;
 }
 
-// How many KV heads a unit has: the most that still leave enough units for all threads.
-static int heads_at_once(const tk_prog *p, int threads) {
-    int heads = p->kv.kv_heads;
+static int attends(const tk_op *op) { return op->kind == TK_ATTEND || op->kind == TK_ATTEND_BLOCKS; }
+
+// How many KV heads a unit of an attention has: the most that still leave enough units for all threads.
+static int heads_at_once(const tk_prog *p, const tk_op *op, int threads) {
+    int heads = kept_of(p, op)->heads;
     int64_t blocks = 0;
     for (int i = 0; i < p->nruns; i++) {
-        if (p->runs[i].rows * p->max_group > FEW) return 1;
+        if (p->runs[i].rows * (op->heads / heads) > FEW) return 1;
         blocks += p->runs[i].blocks;
     }
     for (int n = heads; n > 1; n--)
@@ -206,10 +218,22 @@ static int heads_at_once(const tk_prog *p, int threads) {
     return 1;
 }
 
-// Cuts runs into spans: enough units for the threads to even out, if there are blocks enough.
+// The most floats that an attention's parts of a run take.
+static size_t most_parts(const tk_prog *p, const tk_run *u) {
+    size_t most = 0, all;
+    for (const tk_op *op = p->ops; op < p->ops + p->nops; op++)
+        if (attends(op) && (all = kept_of(p, op)->heads * part_of_rows(p, op, u)) > most) most = all;
+    return most;
+}
+
+// Cuts runs into spans: enough units of every attention for the threads to even out, if there are blocks enough.
 static int cut(tk_prog *p, int threads) {
-    p->heads_at_once = heads_at_once(p, threads);
-    int heads = p->kv.kv_heads, units = heads / p->heads_at_once;
+    int units = p->max_heads;
+    for (tk_op *op = p->ops; op < p->ops + p->nops; op++) {
+        if (!attends(op)) continue;
+        op->at_once = heads_at_once(p, op, threads);
+        units = imin(units, kept_of(p, op)->heads / op->at_once);
+    }
     int per = threads == 1 ? 1 : (16 * threads + p->nruns * units - 1) / (p->nruns * units);
     size_t floats = 0, spans = 0;
     p->blocks = 0;
@@ -218,21 +242,19 @@ static int cut(tk_prog *p, int threads) {
         u->spans = imin(u->blocks, per);
         u->part = floats;
         p->blocks = imax(p->blocks, u->blocks);
-        if (u->spans > 1) floats += heads * part_of_rows(p, u, p->max_group);
+        if (u->spans > 1) floats += most_parts(p, u);
         spans += u->spans;
-        for (int h = 0; h < units; h++) p->left[(size_t)i * (heads + 1) + h] = u->spans;
-        p->left[(size_t)i * (heads + 1) + units] = units;
     }
+    memset(p->done, 0, sizeof(int32_t) * p->nruns * (p->max_heads + 1));
     void *mem = p->part, *list = p->spans;
     int err = grow(&mem, &p->part_cap, floats, sizeof(float));
     if (!err) err = grow(&list, &p->spans_cap, spans, sizeof(tk_span));
     p->part = mem;
     p->spans = list;
-    size_t all = (size_t)heads * p->pass.rows * p->blocks * tk_part_floats(p->max_group, p->kv.head_dim);
-    for (int i = 0; i < p->nparts && !err; i++) {
-        void *parts = p->parts[i].mem;
-        err = grow(&parts, &p->parts[i].cap, all, sizeof(float));
-        p->parts[i].mem = parts;
+    for (tk_parts *s = p->parts; s < p->parts + p->nparts && !err; s++) {
+        void *parts = s->mem;
+        err = grow(&parts, &s->cap, (size_t)s->heads * p->pass.rows * p->blocks * tk_part_floats(s->group, s->dim), sizeof(float));
+        s->mem = parts;
     }
     if (err) return err;
     p->nspans = 0;
@@ -245,13 +267,12 @@ static int cut(tk_prog *p, int threads) {
 }
 
 int tk_prepare_pass(tk_prog *p, int threads) {
-    p->heads_at_once = 1;
     if (!p->max_group) return 0;
     int most = most_rows(p), long_enough = 0;
     for (int r = 0; r < p->pass.rows; r++) long_enough |= blocks_of(&p->pass, r) >= 4 * threads;
     find_runs(p, most);
     // Where the context is too short to cut by blocks, rows are shared out, though fewer then share a fetch.
-    while (threads > 1 && !long_enough && most > 1 && p->nruns * p->kv.kv_heads < 4 * threads) find_runs(p, most = (most + 1) / 2);
+    while (threads > 1 && !long_enough && most > 1 && p->nruns * p->min_heads < 4 * threads) find_runs(p, most = (most + 1) / 2);
     return cut(p, threads);
 }
 

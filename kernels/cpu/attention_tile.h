@@ -51,7 +51,7 @@ INLINE void fetch_piece(const uint8_t *p, size_t n) {
 INLINE void score_vectors(const tk_attn *a, const uint8_t *k, int part, const float *const *q, float *s, size_t lds,
                           const uint8_t *ahead, size_t fetch, const int type, const int N, const int C) {
     vf acc[CELLS][64 / VL], x[64 / VL];
-    const int q8 = type == TK_KV_Q8_0, dim = a->kv->head_dim;
+    const int q8 = type == TK_KV_Q8_0, dim = a->kept->dim;
     const vf f = v_set(a->scale);
     for (int d = 0; d < dim;) {
         const uint8_t *scale = k + part * VL * 2;
@@ -85,9 +85,9 @@ INLINE void score_vectors(const tk_attn *a, const uint8_t *k, int part, const fl
 INLINE void keys_of(const tk_attn *a, const uint8_t *k, int first, int count, const float *const *q, float *s,
                     const uint8_t *v, const int type, const int N) {
     const int G = TV(N) / NV;
-    const size_t each = v ? a->kv->value_row * 16 / a->kv->head_dim : 0;
+    const size_t each = v ? a->kept->value_row * 16 / a->kept->dim : 0;
     for (int g, at = 0; at < count; at += g, s += 16 * g) {
-        const uint8_t *ahead = v ? v + at * 16 * a->kv->value_row : k;
+        const uint8_t *ahead = v ? v + at * 16 * a->kept->value_row : k;
         g = imin(G, count - at > 3 ? 4 : count - at > 1 ? 2 : 1);
         int part = (first + at) * NV;
         if (G >= 4 && g == 4) score_vectors(a, k, part, q, s, ROW, ahead, 4 * each, type, N, 4 * NV);
@@ -107,14 +107,14 @@ INLINE void scaled(const run *u, int block, const float *p, float *w) {
 }
 
 // o[i] += Σ p·v over the runs, for N queries and NT vectors from dimension d on. Meanwhile keys of the same positions
-// in the next block, if there is one, are fetched: NT·VL of head_dim dimensions fetch that share of each run's keys.
+// in the next block, if there is one, are fetched: NT·VL of dim dimensions fetch that share of each run's keys.
 INLINE void value_columns(const tk_attn *a, const run *runs, int nruns, const float *p, float *const *o, int d,
                           const uint8_t *const *ahead, const int type, const int N, const int NT) {
     vf acc[QT][64 / VL], x[64 / VL], y[2];
     float by[QT * 2 * SLOTS];
-    const int q8 = type == TK_KV_Q8_0, B = q8 ? (NT * VL + 31) / 32 : 1, d16 = tk_round16(a->kv->head_dim);
-    const size_t size = q8 ? 1 : 2, next = a->kv->value_row;
-    const size_t key = a->kv->values / TK_PAGE, fetch = ahead ? key * NT * VL / d16 : 0;
+    const int q8 = type == TK_KV_Q8_0, B = q8 ? (NT * VL + 31) / 32 : 1, d16 = tk_round16(a->kept->dim);
+    const size_t size = q8 ? 1 : 2, next = a->kept->value_row;
+    const size_t key = a->kept->values / TK_PAGE, fetch = ahead ? key * NT * VL / d16 : 0;
     UNROLL for (int i = 0; i < N; i++) UNROLL for (int c = 0; c < NT; c++) acc[i][c] = v_load(o[i] + d + c * VL);
     for (int r = 0; r < nruns; r++) {
         const uint8_t *v = runs[r].v + size * d, *keys = v;
@@ -140,7 +140,7 @@ INLINE void value_columns(const tk_attn *a, const run *runs, int nruns, const fl
 INLINE void values_of(const tk_attn *a, const run *runs, int nruns, const float *p, float *const *o,
                       const uint8_t *const *ahead, const int type, const int N) {
     const int T = TV(N) * VL;
-    int dim = tk_round16(a->kv->head_dim);
+    int dim = tk_round16(a->kept->dim);
     for (int n; nruns > 0; runs += n, nruns -= n) {
         int d = 0, positions = 0;
         for (n = 0; n < nruns && positions < TK_PAGE; n++) positions += runs[n].n;
@@ -203,7 +203,7 @@ TARGET static void score_prefix(const batch *t) {
             m = (t->n - i + parts - 1) / parts;
             if (!page_seen(t, i, m, page, &lo, &hi)) continue;
             int g = lo / 16, count = (hi + 15) / 16 - g;
-            const uint8_t *v = i == 0 && t->t == 0 ? keys + a->kv->values + g % 4 * 16 * a->kv->value_row : NULL;
+            const uint8_t *v = i == 0 && t->t == 0 ? keys + a->kept->values + g % 4 * 16 * a->kept->value_row : NULL;
             keys_by[a->kv->type](a, keys, g % 4, count, t->q + i, m, t->s + i * ROW + 16 * g, v);
         }
     }
@@ -215,7 +215,7 @@ TARGET static void score_some(const batch *t, unsigned id, const int *of, int n)
     const tk_attn *a = t->a;
     const float *q[CELLS];
     if (n < 1 || n > CELLS) return;
-    const uint8_t *k = tk_keys(a->kv, a->layer, a->head, id / (TK_PAGE / VL));
+    const uint8_t *k = tk_keys(a->kv, a->kept, a->head, id / (TK_PAGE / VL));
     for (int i = 0; i < CELLS; i++) q[i] = t->q[of[i < n ? i : 0]];
     if (a->kv->type == TK_KV_Q8_0) cells_q8(a, k, id % (TK_PAGE / VL), q, n, some);
     else cells_f16(a, k, id % (TK_PAGE / VL), q, n, some);
@@ -296,7 +296,7 @@ INLINE float weigh(const tk_attn *a, float *s, int lo, int hi, float *top) {
 
 TARGET __attribute__((noinline)) static void weigh_all(const batch *t) {
     const tk_attn *a = t->a;
-    int d16 = tk_round16(a->kv->head_dim);
+    int d16 = tk_round16(a->kept->dim);
     for (int i = 0; i < t->n; i++) {
         const tk_sight *see = a->see + t->row[i];
         if (see->lo < see->hi) t->o[i][d16 + 1] = weigh(a, t->s + i * ROW, see->lo, see->hi, t->o[i] + d16);
@@ -308,8 +308,8 @@ static int tree_runs(const tk_attn *a, const tk_sight *see, run *runs) {
     for (int j = see->mid; j < see->hi; j++) {
         int cell = tk_cell_at(see, j), slot = cell % TK_PAGE;
         if (n && slot && cell == tk_cell_at(see, j - 1) + 1) { runs[n - 1].n++; continue; }
-        const uint8_t *v = tk_keys(a->kv, a->layer, a->head, cell / TK_PAGE) + a->kv->values;
-        runs[n++] = (run){v + slot * a->kv->value_row, v + a->kv->value_scales, j, slot, 1};
+        const uint8_t *v = tk_keys(a->kv, a->kept, a->head, cell / TK_PAGE) + a->kept->values;
+        runs[n++] = (run){v + slot * a->kept->value_row, v + a->kept->value_scales, j, slot, 1};
     }
     return n;
 }
@@ -319,8 +319,8 @@ INLINE void value_run(const batch *t, int i, int n, int page, int from, int to, 
     const tk_attn *a = t->a;
     int slot = from - page * TK_PAGE;
     if (from >= to) return;
-    const uint8_t *v = a->page[page] + a->kv->values;
-    run u = {v + slot * a->kv->value_row, v + a->kv->value_scales, from, slot, to - from};
+    const uint8_t *v = a->page[page] + a->kept->values;
+    run u = {v + slot * a->kept->value_row, v + a->kept->value_scales, from, slot, to - from};
     values_by[a->kv->type](a, &u, 1, t->s + i * ROW, t->o + i, ahead, n);
 }
 
@@ -380,7 +380,7 @@ TARGET static void value_tree(const batch *t) {
 
 INLINE void attend_batch(batch *t) {
     const tk_attn *a = t->a;
-    int dim = a->kv->head_dim, d16 = tk_round16(dim), tree = 0;
+    int dim = a->kept->dim, d16 = tk_round16(dim), tree = 0;
     for (int i = 0, r = t->t / a->group, h = t->t % a->group; i < t->n; i++) {
         t->row[i] = r;
         t->q[i] = a->q + r * a->ldq + h * dim;

@@ -22,47 +22,49 @@ type Cache struct {
 	mem   *Memory
 }
 
-// kvLayout is how a page is laid out, in bytes.
+// kvLayout is how a page is laid out: for each layer what it reads of it, its own keys and values or its source's.
 type kvLayout struct {
-	heads, dim  int   // of every layer that keeps any
-	layers      []int // offset in the page of the keys that each layer reads, its own or its source's
-	page        int
-	head        int // the piece of one layer and KV head
+	layers []keptLayout
+	page   int // in bytes
+}
+
+// keptLayout is where a layer's keys and values lie in a page, in bytes. It is zero for a layer that keeps none.
+type keptLayout struct {
+	heads, dim  int
+	at          int // from the beginning of the page
+	head        int // the piece of one KV head
 	values      int // offset in the piece, which begins with the keys
 	valueRow    int // one position's values
 	valueScales int // from values; Q8_0 only
+}
+
+func keptOf(k kernels.KVLayer, t kernels.KVType) (l keptLayout) {
+	l.heads, l.dim = k.Heads, k.Dim
+	l.values, l.valueRow = kernels.PageRows*2*k.Dim, 2*((k.Dim+15)&^15)
+	scales := 0
+	if t == kernels.KVQ8_0 {
+		l.values, l.valueRow, scales = kernels.PageRows/16*17*k.Dim, k.Dim, kernels.PageRows*k.Dim/16
+	}
+	l.valueScales = kernels.PageRows * l.valueRow
+	l.head = l.values + l.valueScales + scales
+	return l
 }
 
 func layoutOf(s kernels.KVShape) (l kvLayout, err error) {
 	if err := s.Check(); err != nil {
 		return l, err
 	}
-	l.layers = make([]int, len(s.Layers))
+	l.layers = make([]keptLayout, len(s.Layers))
 	for i, k := range s.Layers {
 		switch {
 		case k.Latent > 0:
 			return l, unsupported("compressed keys and values (layer %d)", i)
-		case k.Heads == 0:
-			continue
-		case l.heads > 0 && (k.Heads != l.heads || k.Dim != l.dim):
-			return l, unsupported("KV cache whose layers differ: %d heads of %d in layer %d after %d of %d", k.Heads, k.Dim, i, l.heads,
-				l.dim)
-		}
-		l.heads, l.dim = k.Heads, k.Dim
-	}
-	l.values, l.valueRow = kernels.PageRows*2*l.dim, 2*((l.dim+15)&^15)
-	scales := 0
-	if s.Type == kernels.KVQ8_0 {
-		l.values, l.valueRow, scales = kernels.PageRows/16*17*l.dim, l.dim, kernels.PageRows*l.dim/16
-	}
-	l.valueScales = kernels.PageRows * l.valueRow
-	l.head = l.values + l.valueScales + scales
-	for i, k := range s.Layers {
-		if l.layers[i] = l.page; k.Heads > 0 {
-			l.page += l.heads * l.head
-		}
-		if k.Shared {
+		case k.Shared:
 			l.layers[i] = l.layers[k.Source]
+		case k.Heads > 0:
+			l.layers[i] = keptOf(k, s.Type)
+			l.layers[i].at = l.page
+			l.page += k.Heads * l.layers[i].head
 		}
 	}
 	return l, nil
@@ -120,30 +122,36 @@ func (c *Cache) Copy(dst, src []kernels.Cell) {
 	for n := 0; len(dst) > 0; dst, src = dst[n:], src[n:] {
 		for n = 1; n < len(dst) && page(dst[n]) == page(dst[0]) && page(src[n]) == page(src[0]); n++ {
 		}
-		to, from := page(dst[0]), page(src[0])
-		for end := to + c.page; to < end; to, from = to+c.head, from+c.head {
-			c.copyHead(arena[to:to+c.head], arena[from:from+c.head], dst[:n], src[:n])
+		for i, l := range c.layers {
+			if c.shape.Layers[i].Heads == 0 { // nothing, or another layer's
+				continue
+			}
+			to, from := page(dst[0])+l.at, page(src[0])+l.at
+			for range l.heads {
+				c.copyHead(l, arena[to:to+l.head], arena[from:from+l.head], dst[:n], src[:n])
+				to, from = to+l.head, from+l.head
+			}
 		}
 	}
 }
 
 // copyHead copies cells of one page to cells of one page, in the piece of one layer and KV head.
-func (c *Cache) copyHead(to, from []byte, dst, src []kernels.Cell) {
+func (c *Cache) copyHead(l keptLayout, to, from []byte, dst, src []kernels.Cell) {
 	const rows = kernels.PageRows
-	tk, fk := to[:c.values], from[:c.values]
-	tv, fv := to[c.values:], from[c.values:]
+	tk, fk := to[:l.values], from[:l.values]
+	tv, fv := to[l.values:], from[l.values:]
 	if c.shape.Type == kernels.KVQ8_0 {
 		for ; len(tk) > 0; tk, fk = tk[34*rows:], fk[34*rows:] { // scales and (32, PageRows) codes
 			copyColumns(halves(tk[:2*rows]), halves(fk[:2*rows]), dst, src)
 			copyColumns(tk[2*rows:34*rows], fk[2*rows:34*rows], dst, src)
 		}
-		copyColumns(halves(tv[c.valueScales:]), halves(fv[c.valueScales:]), dst, src)
+		copyColumns(halves(tv[l.valueScales:]), halves(fv[l.valueScales:]), dst, src)
 	} else {
 		copyColumns(halves(tk), halves(fk), dst, src)
 	}
 	for i := range dst {
 		d, f := int(dst[i]%rows), int(src[i]%rows)
-		copy(tv[d*c.valueRow:(d+1)*c.valueRow], fv[f*c.valueRow:])
+		copy(tv[d*l.valueRow:(d+1)*l.valueRow], fv[f*l.valueRow:])
 	}
 }
 

@@ -85,9 +85,6 @@ func TestCompileErrors(t *testing.T) {
 	p.MatMul(p.Weight(matrix(kernels.F32, 16, 8)), p.Act(8), p.Buf(16), kernels.MatMulOpt{})
 	_, err = dev.Compile(p, nil, nil)
 	wantError(t, "no weights", err, "KV cache")
-	p.KV.Layers = append(p.KV.Layers, kernels.KVLayer{Heads: 1, Dim: 16})
-	_, err = dev.NewCache(p.KV, 1)
-	wantError(t, "layers that differ", err, "KV cache whose layers differ: 1 heads of 16 in layer 1 after 2 of 16")
 	_, err = dev.NewCache(kernels.UniformKV(1, 2, 16, kernels.KVF16), -1)
 	wantError(t, "pages", err, "-1 pages")
 }

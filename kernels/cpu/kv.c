@@ -7,17 +7,16 @@ enum { MAXDIM = 4096 };  // of a head: kernels.KVShape.Check
 static void put16(uint8_t *at, uint16_t v) { memcpy(at, &v, sizeof v); }
 
 // Keys lie transposed: dimension d of a page's positions side by side.
-static void store_f16(const tk_prog *p, const float *k, const float *v, uint8_t *keys, int slot, uint8_t *value) {
+static void store_f16(const tk_prog *p, int dim, const float *k, const float *v, uint8_t *keys, int slot, uint8_t *value) {
     uint16_t half[MAXDIM];
-    int dim = p->kv.head_dim;
     p->k->narrow(k, dim, half);
     for (int d = 0; d < dim; d++) put16(keys + 2 * (TK_PAGE * d + slot), half[d]);
     p->k->narrow(v, dim, (uint16_t *)value);
 }
 
-static void store_q8_0(const tk_prog *p, const float *k, const float *v, uint8_t *keys, int slot, uint8_t *value, uint8_t *scale) {
+static void store_q8_0(const tk_prog *p, int dim, const float *k, const float *v, uint8_t *keys, int slot, uint8_t *value, uint8_t *scale) {
     tk_qblock q[MAXDIM / 32];
-    int blocks = p->kv.head_dim / 32;
+    int blocks = dim / 32;
     p->k->quantize(k, 32 * blocks, q, 1);
     for (int b = 0; b < blocks; b++, keys += 34 * TK_PAGE) {
         put16(keys + 2 * slot, f32_f16(q[b].scale));
@@ -33,11 +32,12 @@ static void store_q8_0(const tk_prog *p, const float *k, const float *v, uint8_t
 void tk_store(const tk_prog *p, int layer, int row, const float *k, const float *v) {
     const tk_kv *kv = &p->kv;
     int32_t cell = p->pass.store[row];
-    int slot = cell % TK_PAGE, dim = kv->head_dim;
-    for (int h = 0; h < kv->kv_heads; h++, k += dim, v += dim) {
-        uint8_t *keys = tk_keys(kv, layer, h, cell / TK_PAGE), *values = keys + kv->values;
-        uint8_t *value = values + slot * kv->value_row;
-        if (kv->type == TK_KV_Q8_0) store_q8_0(p, k, v, keys, slot, value, values + kv->value_scales + 2 * slot);
-        else store_f16(p, k, v, keys, slot, value);
+    const tk_kept *kept = kv->layers + layer;
+    int slot = cell % TK_PAGE, dim = kept->dim;
+    for (int h = 0; h < kept->heads; h++, k += dim, v += dim) {
+        uint8_t *keys = tk_keys(kv, kept, h, cell / TK_PAGE), *values = keys + kept->values;
+        uint8_t *value = values + slot * kept->value_row;
+        if (kv->type == TK_KV_Q8_0) store_q8_0(p, dim, k, v, keys, slot, value, values + kept->value_scales + 2 * slot);
+        else store_f16(p, dim, k, v, keys, slot, value);
     }
 }

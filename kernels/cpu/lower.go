@@ -91,18 +91,29 @@ type lowered struct {
 	angles []angleTable
 	forms  []forms
 	kv     kvLayout
-	heads  int // most query heads of an attention; 0 without any
+	attn   attentions
 
 	borrows bool // its buffers are another runner's
 	repeats bool // its products are repeated
 }
+
+// attentions is what the attentions of a program take; all is 0 without any.
+type attentions struct {
+	group                 int // most query heads of a KV head
+	mostHeads, leastHeads int // KV heads
+	width                 int // most columns of a result
+	parts                 []partHeads
+}
+
+// partHeads is how many KV heads Parts have, with how many query heads each.
+type partHeads struct{ heads, group int }
 
 // lower translates a checked plan; the error is *kernels.Unsupported.
 func lower(p *kernels.Program) (*lowered, error) {
 	if err := checkWeights(p); err != nil {
 		return nil, err
 	}
-	l := &lowered{Program: p, forms: make([]forms, len(p.Activations))}
+	l := &lowered{Program: p, forms: make([]forms, len(p.Activations)), attn: attentions{parts: make([]partHeads, len(p.Parts))}}
 	if len(p.States) > 0 {
 		return nil, unsupported("recurrent state (layer %d: %s)", p.States[0].Layer, p.States[0].Kind)
 	}
@@ -114,6 +125,9 @@ func lower(p *kernels.Program) (*lowered, error) {
 	}
 	for _, o := range p.Ops {
 		l.list = append(l.list, l.operation(o))
+		if err := l.partsOf(o); err != nil {
+			return nil, err
+		}
 	}
 	var first []operation
 	for i, t := range l.angles {
@@ -202,8 +216,27 @@ func (l *lowered) operation(op kernels.Op) operation {
 func (l *lowered) attention(kind opKind, opt kernels.AttentionOpt, layer, heads int) operation {
 	o := none
 	o.kind, o.layer, o.heads, o.scale, o.window, o.softCap = kind, layer, heads, opt.Scale, opt.Window, opt.SoftCap
-	l.heads = max(l.heads, heads)
+	kept, a := l.kv.layers[layer], &l.attn
+	a.group, a.mostHeads, a.width = max(a.group, heads/kept.heads), max(a.mostHeads, kept.heads), max(a.width, heads*kept.dim)
+	if a.leastHeads == 0 || kept.heads < a.leastHeads {
+		a.leastHeads = kept.heads
+	}
 	return o
+}
+
+// partsOf records how the heads of Parts are grouped.
+func (l *lowered) partsOf(op kernels.Op) error {
+	o, ok := op.(kernels.AttendBlocks)
+	if !ok {
+		return nil
+	}
+	kept := l.kv.layers[o.Layer]
+	here, parts := partHeads{kept.heads, o.Heads / kept.heads}, &l.attn.parts[o.Out]
+	if parts.heads > 0 && *parts != here {
+		return unsupported("parts %d of layers with %d and %d KV heads", int(o.Out), parts.heads, here.heads)
+	}
+	*parts = here
+	return nil
 }
 
 // rowOf returns the number of elements in a row of an operation, and whether it runs on the wanted rows only.
@@ -259,16 +292,16 @@ func (l *lowered) stage(i int) (from, to int) {
 // offsets are where everything of a runner lies in its memory.
 type offsets struct {
 	layout
-	prog, ops, sync        int
-	vecs                   []int // per operation
-	freqs, tables          []int // per table of angles
-	bufs                   []int
-	q, q256, f32           []int // per activation, the forms that are read
-	ids, sums, dummy       int
-	attnOut, runs, left    int
-	routes                 int
-	route                  []routeOffsets
-	layerOffsets, partList int
+	prog, ops, sync      int
+	vecs                 []int // per operation
+	freqs, tables        []int // per table of angles
+	bufs                 []int
+	q, q256, f32         []int // per activation, the forms that are read
+	ids, sums, dummy     int
+	attnOut, runs, done  int
+	routes               int
+	route                []routeOffsets
+	keptLayers, partList int
 }
 
 func (l *lowered) place() *offsets {
@@ -313,11 +346,11 @@ func (l *lowered) place() *offsets {
 		}
 	}
 	o.ids, o.sums = o.add(l.MaxWanted*kernels.MaxTop*8), o.add(l.MaxWanted*8)
-	o.attnOut = o.add(l.MaxRows * l.heads * l.kv.dim * 4)
+	o.attnOut = o.add(l.MaxRows * l.attn.width * 4)
 	o.runs = o.add(l.MaxRows * C.sizeof_tk_run)
-	o.left = o.add(l.MaxRows * (l.kv.heads + 1) * 4)
+	o.done = o.add(l.MaxRows * (l.attn.mostHeads + 1) * 4)
 	o.placeRoutes(l.Program)
-	o.layerOffsets, o.partList = o.add(8*len(l.kv.layers)), o.add(len(l.Parts)*C.sizeof_tk_parts)
+	o.keptLayers, o.partList = o.add(len(l.kv.layers)*C.sizeof_tk_kept), o.add(len(l.Parts)*C.sizeof_tk_parts)
 	return o
 }
 

@@ -221,12 +221,12 @@ void tk_run_units(tk_prog *p, tk_op *op, int from, int to, float *scratch) {
 }
 
 size_t tk_scratch_floats(const tk_prog *p) {
-    size_t most = imax(p->max_dim, 1024), need = tk_attend_floats(p);
+    size_t most = imax(p->max_dim, 1024), need = 0;
     for (int i = p->first;; i++) {
         if (need > most) most = need;
         if (i == p->end) return most;
         const tk_op *op = p->ops + i;
-        need = op->kind == TK_CHOOSE ? tk_choose_floats(op) : op->kind == TK_EXPERTS ? tk_experts_floats(p, op) : 0;
+        need = op->kind == TK_CHOOSE ? tk_choose_floats(op) : op->kind == TK_EXPERTS ? tk_experts_floats(p, op) : tk_attend_floats(p, op);
     }
 }
 
@@ -242,7 +242,7 @@ void tk_plan_pass(tk_prog *p, int threads) {
         tk_op *op = p->ops + i;
         op->units = rows_of(p, op);
         op->grain = op->most = 1;
-        if (op->kind == TK_ATTEND || op->kind == TK_ATTEND_BLOCKS) op->units = p->nspans * (p->kv.kv_heads / p->heads_at_once);
+        if (op->kind == TK_ATTEND || op->kind == TK_ATTEND_BLOCKS) op->units = p->nspans * (p->kv.layers[op->layer].heads / op->at_once);
         if (op->kind == TK_MEET) op->units = 1;
         if (gated(op)) op->units *= (op->dim + 1023) / 1024;
         if (op->kind == TK_CHOOSE) p->routes[op->route].left = op->units;

@@ -141,23 +141,24 @@ func (r *runner) fillProg(cache *Cache) {
 	if cache == nil {
 		return
 	}
-	kv, layers := &c.kv, view[C.size_t](m, r.at.layerOffsets, len(cache.layers))
-	for i, at := range cache.layers {
-		layers[i] = C.size_t(at)
+	kv, layers := &c.kv, view[C.tk_kept](m, r.at.keptLayers, len(cache.layers))
+	for i, k := range cache.layers {
+		layers[i] = C.tk_kept{heads: C.int(k.heads), dim: C.int(k.dim), at: C.size_t(k.at), head_bytes: C.size_t(k.head),
+			values: C.size_t(k.values), value_row: C.size_t(k.valueRow), value_scales: C.size_t(k.valueScales)}
 	}
-	kv.layer, kv.page_bytes = &layers[0], C.size_t(cache.page)
-	kv.kv_heads, kv.head_dim, kv._type = C.int(cache.heads), C.int(cache.dim), C.int(cache.shape.Type)
-	kv.head_bytes, kv.values = C.size_t(cache.head), C.size_t(cache.values)
-	kv.value_row, kv.value_scales = C.size_t(cache.valueRow), C.size_t(cache.valueScales)
+	kv.layers, kv.page_bytes, kv._type = &layers[0], C.size_t(cache.page), C.int(cache.shape.Type)
 	kv.arena = (*C.uint8_t)(unsafe.Pointer(&cache.mem.b[0]))
-	if l.heads == 0 {
+	if l.attn.group == 0 {
 		return
 	}
-	c.max_group = C.int(l.heads / cache.heads)
+	c.max_group, c.max_heads, c.min_heads = C.int(l.attn.group), C.int(l.attn.mostHeads), C.int(l.attn.leastHeads)
 	c.attn_out, c.runs = (*C.float)(m.at(r.at.attnOut)), (*C.tk_run)(m.at(r.at.runs))
-	c.left = (*C.int32_t)(m.at(r.at.left))
+	c.done = (*C.int32_t)(m.at(r.at.done))
 	if n := len(l.Parts); n > 0 {
 		c.parts, c.nparts = (*C.tk_parts)(m.at(r.at.partList)), C.int(n)
+		for i, s := range l.attn.parts {
+			view[C.tk_parts](m, r.at.partList, n)[i] = C.tk_parts{heads: C.int(s.heads), group: C.int(s.group), dim: C.int(l.Parts[i].Dim)}
+		}
 	}
 }
 
@@ -457,12 +458,11 @@ func (r *runner) Part(p kernels.Parts, row, block, head int) kernels.Part {
 	if r.mem == nil || p < 0 || int(p) >= len(r.plan.Parts) || head < 0 || head >= r.plan.Parts[p].Heads {
 		return kernels.Part{}
 	}
-	group := r.plan.Parts[p].Heads / r.plan.kv.heads
-	at := C.tk_part_at(r.prog, C.int(p), C.int(group), C.int(row), C.int(block), C.int(head))
+	at := C.tk_part_at(r.prog, C.int(p), C.int(row), C.int(block), C.int(head))
 	if at == nil {
 		return kernels.Part{}
 	}
-	dim := r.plan.kv.dim
+	dim := r.plan.Parts[p].Dim
 	padded := (dim + 15) &^ 15
 	all := unsafe.Slice((*float32)(unsafe.Pointer(at)), padded+2)
 	return kernels.Part{Max: &all[padded], Sum: &all[padded+1], O: all[:dim:dim]}

@@ -66,18 +66,22 @@ enum { TK_KV_F16 = 0, TK_KV_Q8_0 = 1 };
 
 // The KV cache: kernels/cpu/cache.go says how a page is laid out.
 typedef struct {
-    int kv_heads, head_dim, type;
-    const size_t *layer;     // offset of each layer in a page
-    size_t page_bytes;
-    size_t head_bytes;       // keys and values of one layer and KV head in a page
+    int heads, dim;
+    size_t at;               // from the beginning of a page
+    size_t head_bytes;       // keys and values of one KV head
     size_t values, value_row;  // from the keys of a head to its values, and from one value to the next
     size_t value_scales;     // Q8_0: from the values to their scales
+} tk_kept;                   // what a layer keeps in a page, or the layer whose keys and values it reads
+typedef struct {
+    int type;
+    const tk_kept *layers;
+    size_t page_bytes;
     uint8_t *arena;
 } tk_kv;
 
 // The keys of a layer and KV head in a page.
-static inline uint8_t *tk_keys(const tk_kv *kv, int layer, int head, int32_t page) {
-    return kv->arena + page * kv->page_bytes + kv->layer[layer] + head * kv->head_bytes;
+static inline uint8_t *tk_keys(const tk_kv *kv, const tk_kept *kept, int head, int32_t page) {
+    return kv->arena + page * kv->page_bytes + kept->at + head * kept->head_bytes;
 }
 
 // What a row sees of a block of 256 positions: [lo, mid) of the prefix and the cells anc of [mid, hi).
@@ -88,15 +92,16 @@ static inline int32_t tk_cell_at(const tk_sight *s, int pos) { return s->anc[pos
 // Attention of one block for a KV head: rows that share a page table, `group` query heads of each.
 typedef struct {
     const tk_kv *kv;
-    int layer, head, rows, group;
+    const tk_kept *kept;
+    int head, rows, group;
     const uint8_t *page[TK_SEG / TK_PAGE];   // keys of the block's pages, as far as rows see them
     const uint8_t *ahead[TK_SEG / TK_PAGE];  // keys wanted next, all or none
     const tk_sight *see;                     // per row
-    const float *q;                          // row r: (group, head_dim) at q + r*ldq
+    const float *q;                          // row r: (group, dim) at q + r*ldq
     size_t ldq;
     float scale, softcap;
     void (*soft_cap)(float *x, int n, float cap);
-    float *out;                              // row r's part at out + r*ldout: per query o (head_dim rounded up to 16),
+    float *out;                              // row r's part at out + r*ldout: per query o (dim rounded up to 16),
     size_t ldout;                            // the largest score, Σ exp
 } tk_attn;
 static inline int tk_round16(int n) { return (n + 15) / 16 * 16; }
@@ -237,6 +242,7 @@ typedef struct {
     int shared, parts;  // TK_ATTEND_BLOCKS, TK_JOIN: kernels.AttendBlocks, and which of tk_prog.parts
     int route, sigmoid, normed;  // of experts: which of tk_prog.routes; kernels.RouteOpt
     size_t expert_bytes;  // TK_EXPERTS: from one expert's matrix to the next
+    int at_once;      // TK_ATTEND, TK_ATTEND_BLOCKS: KV heads of a unit
     int units;        // of this pass
     int grain, most;  // of units that a thread claims at once: multiples of grain, and at most so many
 } tk_op;
@@ -262,7 +268,8 @@ typedef struct {
 typedef struct { int row, rows, blocks, spans; size_t part; } tk_run;
 typedef struct { int run, b0, b1; } tk_span;  // blocks [b0, b1) of a run
 // What AttendBlocks hands over: (KV heads, rows, tk_prog.blocks) parts, the same however a pass is cut.
-typedef struct { float *mem; size_t cap; } tk_parts;
+// Attentions with the same parts have the same KV heads of the same dim, each with a group of query heads.
+typedef struct { float *mem; size_t cap; int heads, group, dim; } tk_parts;
 
 // Where the two halves of a divided pass meet: how often each has come.
 typedef struct tk_meeting tk_meeting;
@@ -277,15 +284,16 @@ typedef struct {
     tk_time *times;              // (timed, nops): each thread adds up its own
     int nops, max_dim;
     int first, end;              // operations of this call
-    int max_group;               // query heads per KV head
+    int max_group;               // most query heads per KV head of an attention; 0 without any
+    int max_heads, min_heads;    // most and least KV heads of an attention
     tk_kv kv;
     tk_pass pass;
     const tk_kernels *k;
     tk_run *runs;                // (max rows)
-    int32_t *left;               // (max rows, KV heads + 1): per run: unfinished spans of each unit's KV heads, and unfinished such units
-    tk_span *spans;              // attention of this pass: nspans · KV heads ÷ heads_at_once units
+    int32_t *done;               // (max rows, 1 + max_heads): per run: units of one attention whose spans are all finished, and the
+                                 // finished spans of each unit; 0 between attentions
+    tk_span *spans;              // attention of this pass: nspans · KV heads ÷ at_once units
     int nruns, nspans;
-    int heads_at_once;           // KV heads of a unit
     size_t spans_cap;
     float *part;                 // attention results of single blocks
     size_t part_cap;             // floats
@@ -297,7 +305,7 @@ typedef struct {
     uint32_t met;                // how often this half has come
     int repeat;                  // of products and blocks of attention, for tests of slow processors: 0 and 1 are once
     float *dummy;                // where repeated products go: as many floats as the widest matrix has outputs
-    float *attn_out;             // (max rows, heads*head_dim)
+    float *attn_out;             // (max rows, heads·dim of the widest)
     int32_t *top_ids;            // (max wanted, TK_MAXTOP)
     float *top_logits, *top_max, *top_sum;
 } tk_prog;
@@ -327,9 +335,9 @@ void tk_store(const tk_prog *, int layer, int row, const float *k, const float *
 void tk_attend(const tk_prog *, const tk_op *, int unit, float *scratch);
 void tk_attend_blocks(const tk_prog *, const tk_op *, int unit);
 void tk_join_row(const tk_prog *, const tk_op *, int row);
-float *tk_part_at(const tk_prog *, int parts, int group, int row, int block, int head);  // o, largest score, sum; NULL for none
+float *tk_part_at(const tk_prog *, int parts, int row, int block, int head);  // o, largest score, sum; NULL for none
 void tk_share_parts(tk_prog *to, const tk_prog *from);  // makes two halves hand over in the same memory
-size_t tk_attend_floats(const tk_prog *);  // of scratch
+size_t tk_attend_floats(const tk_prog *, const tk_op *);  // of scratch
 void tk_products(const tk_prog *, tk_mm, int type);  // all rows of m, whose p0 and p1 are filled in
 // The k best of n values by (value descending, index ascending); NaN counts as -Inf.
 void tk_best(const tk_kernels *, const float *x, int n, int k, int32_t *ids, float *best);

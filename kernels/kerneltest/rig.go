@@ -28,6 +28,7 @@ func Programs(t *testing.T, devices ...kernels.Device) {
 		{"RMSNorm", rmsNorm}, {"Norms", norms}, {"SoftCap", softCap}, {"Gates", gates}, {"Residuals", residuals},
 		{"RoPE", rope}, {"Positions", positions}, {"TopK", topK}, {"Taps", taps},
 		{"Attention", attention}, {"DividedAttention", dividedAttention}, {"Copy", copyCells}, {"SharedLayers", sharedLayers},
+		{"DifferentLayers", differentLayers},
 		{"ChooseExperts", chooseExperts}, {"Experts", experts}, {"WideExperts", wideExperts}, {"ExpertsFromRing", expertsFromRing},
 		{"Network", networks}, {"RowAlone", rowAlone}, {"Stages", stages}, {"Loans", loans},
 		{"RunErrors", runErrors}, {"Unsupported", unsupported},
