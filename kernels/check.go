@@ -117,6 +117,7 @@ type checker struct {
 	sides map[Parts]AttendBlocks // computed since the last join; another device may compute the other side
 	// chosen are the routes that an operation has filled.
 	chosen map[Route]bool
+	given  int // columns of the pass's given embeddings; 0: none yet
 }
 
 func (c *checker) fail(format string, args ...any) {
@@ -183,7 +184,7 @@ func (c *checker) op(o Op) {
 		c.repeat(o)
 	case Copy:
 		c.name = "copy"
-		c.alike(o.In, o.Out)
+		c.copied(o)
 	case Scale:
 		c.name = "scale"
 		c.buf(o.Buf)
@@ -258,11 +259,31 @@ func (c *checker) alike(in, out Buf) {
 	}
 }
 
+func (c *checker) copied(o Copy) {
+	if o.N == 0 && o.From == 0 && o.To == 0 {
+		c.alike(o.In, o.Out)
+		return
+	}
+	in, out := c.buf(o.In), c.buf(o.Out)
+	if o.N < 1 || o.From < 0 || o.To < 0 || o.From > in.Dim-o.N || o.To > out.Dim-o.N {
+		c.fail("%d columns from %d of %d to %d of %d", o.N, o.From, in.Dim, o.To, out.Dim)
+	}
+	c.sameRows(in.Wanted, out.Wanted)
+	if o.In == o.Out {
+		c.fail("buffer %d is input and output", int(o.In))
+	}
+}
+
 func (c *checker) embed(o Embed) {
 	w, out := c.weight(o.W), c.buf(o.Out)
 	c.want("buffer's columns", out.Dim, w.Cols)
 	c.want("experts", w.Experts, 0)
 	c.sameRows(out.Wanted, false)
+	if given := c.given; !o.Blank && given > 0 && given != w.Cols {
+		c.fail("given embeddings of %d columns and of %d: want one of the two blank", given, w.Cols)
+	} else if !o.Blank {
+		c.given = w.Cols
+	}
 }
 
 func (c *checker) repeat(o RepeatHeads) {
@@ -282,6 +303,9 @@ func (c *checker) rope(o RoPE) {
 	c.sameRows(b.Wanted, false)
 	if n := 2 * len(o.Rotation.InvFreq); n < 2 || n > o.HeadDim {
 		c.fail("%d of %d elements turn, want at least 2 and no more than there are", n, o.HeadDim)
+	}
+	if a := o.Rotation.Ahead; a < 0 || a > 1<<20 {
+		c.fail("turned %d positions ahead, want 0 to %d", a, 1<<20)
 	}
 	for i, f := range o.Rotation.InvFreq {
 		if !(math.Abs(f) <= 16) {

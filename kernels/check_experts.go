@@ -14,6 +14,9 @@ func (c *checker) choose(o ChooseExperts) {
 	if o.Bias != nil {
 		c.want("bias's length", len(o.Bias), r.Experts)
 	}
+	if o.Each != nil {
+		c.want("number of factors", len(o.Each), r.Experts)
+	}
 	c.chosen[o.Out] = true
 }
 

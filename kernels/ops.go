@@ -36,10 +36,12 @@ func (r Range) Of(n int) Range {
 }
 
 type (
-	// Embed fills Out with the rows of W that the pass's tokens name, widened to f32, or with the pass's Given embeddings.
+	// Embed fills Out with the rows of W that the pass's tokens name, widened to f32, or with the pass's Given embeddings. With Blank a row
+	// without a token is 0.
 	Embed struct {
-		W   W
-		Out Buf
+		W     W
+		Out   Buf
+		Blank bool
 	}
 	// RMSNorm fills Out with In, divided by its root mean square and multiplied by Weight.
 	RMSNorm struct {
@@ -68,8 +70,12 @@ type (
 		Heads, HeadDim int
 		Out            Buf
 	}
-	// Copy fills Out with In: the hidden state of a Tap.
-	Copy struct{ In, Out Buf }
+	// Copy fills Out with In: the hidden state of a Tap. With a number N of columns it fills only those of Out from To on, with those of In
+	// from From on.
+	Copy struct {
+		In, Out     Buf
+		From, To, N int
+	}
 	// Scale multiplies every value of Buf by Factor.
 	Scale struct {
 		Buf    Buf
@@ -227,15 +233,17 @@ type RouteOpt struct {
 	Normed  bool      // weights are divided by their sum; with a softmax that is the softmax over those that are chosen
 	Bias    []float32 // per expert, added to scores for choosing alone; nil: none
 	Scale   float32   // weights are multiplied by it; 0 stands for 1
+	Each    []float32 // per expert, its weight is multiplied by it at last; nil: none
 }
 
 // Rotation says how RoPE turns a head: pair i by the angle position·InvFreq[i]. The pairs are elements
 // (2i, 2i+1), or with Halves (i, i+len(InvFreq)); elements behind the pairs stay. Cosines and sines are
-// multiplied by Magnitude; 0 stands for 1.
+// multiplied by Magnitude; 0 stands for 1. A row is turned as if it were Ahead positions further.
 type Rotation struct {
 	InvFreq   []float64
 	Magnitude float32
 	Halves    bool
+	Ahead     int
 }
 
 // Side says which part of a divided operation a device computes: of a MatMul the outputs on that side of its cut, of an AttendBlocks the
@@ -386,7 +394,7 @@ type MatMulOpt struct {
 
 // The methods below append the operation of their name.
 
-func (p *Program) Embed(w W, out Buf) { p.Add(Embed{w, out}) }
+func (p *Program) Embed(w W, out Buf) { p.Add(Embed{W: w, Out: out}) }
 
 func (p *Program) RMSNorm(in Buf, weight []float32, eps float32, out Act) {
 	p.Add(RMSNorm{in, weight, eps, out})
@@ -404,7 +412,7 @@ func (p *Program) RepeatHeads(in Buf, heads, headDim int, out Buf) {
 	p.Add(RepeatHeads{in, heads, headDim, out})
 }
 
-func (p *Program) Copy(in, out Buf) { p.Add(Copy{in, out}) }
+func (p *Program) Copy(in, out Buf) { p.Add(Copy{In: in, Out: out}) }
 
 func (p *Program) Scale(b Buf, factor float32) { p.Add(Scale{b, factor}) }
 

@@ -36,7 +36,7 @@ const MaxPages = math.MaxInt32 / PageRows
 // PassLimits are the limits on the passes of a program, computed once so that checking each pass is quick.
 type PassLimits struct {
 	rows, wanted     int
-	embedRows, embed int // smallest matrix that tokens index, and its columns; 0 without one
+	embedRows, embed int // rows of the smallest matrix that tokens index, and columns of given embeddings; 0 without
 	positions, cut   bool
 	pages            int // 0: no KV cache
 }
@@ -47,8 +47,12 @@ func (p *Program) PassLimits(pages int) PassLimits {
 	for _, o := range p.Ops {
 		switch o := o.(type) {
 		case Embed:
-			if w := p.Weights[o.W]; l.embedRows == 0 || w.Rows < l.embedRows {
-				l.embedRows, l.embed = w.Rows, w.Cols
+			w := p.Weights[o.W]
+			if l.embedRows == 0 || w.Rows < l.embedRows {
+				l.embedRows = w.Rows
+			}
+			if !o.Blank {
+				l.embed = w.Cols
 			}
 		case RoPE:
 			l.positions = true
@@ -107,8 +111,8 @@ func (l *PassLimits) checkTokens(a *Pass) error {
 	if len(a.Tokens) != a.Rows {
 		return fmt.Errorf("kernels: %d tokens for %d rows", len(a.Tokens), a.Rows)
 	}
-	given := len(a.Given) / l.embed
-	if len(a.Given)%l.embed != 0 {
+	given := len(a.Given) / max(1, l.embed)
+	if l.embed == 0 && given > 0 || len(a.Given)%max(1, l.embed) != 0 {
 		return fmt.Errorf("kernels: %d numbers of given embeddings, want a multiple of %d", len(a.Given), l.embed)
 	}
 	for i, t := range a.Tokens {

@@ -64,6 +64,7 @@ void tk_choose(const tk_prog *p, const tk_op *op, int row, float *scratch) {
     for (int i = 0; i < used; i++) {
         if (op->normed) w[i] = w[i] / sum;
         if (op->scale != 0) w[i] = w[i] * op->scale;
+        if (op->each) w[i] = w[i] * op->each[ids[i]];
     }
     if (atomic_fetch_sub((_Atomic int32_t *)&t->left, 1) == 1) group_by_expert(t, p->pass.rows);
 }

@@ -55,7 +55,7 @@ type operation struct {
 	sigmoid      bool
 	normed       bool
 	table        int
-	vec          []float32
+	vec, each    []float32
 	eps, scale   float32
 	window       int
 	softCap      float32
@@ -66,6 +66,9 @@ type operation struct {
 	side, shared int
 	every        int // positions that share an element of vec
 	halves       bool
+	ahead        int
+	blank        bool
+	from, to     int // columns of in and out where a copy begins
 	add          bool
 	concurrent   bool
 	outputs      kernels.Range
@@ -79,6 +82,7 @@ var none = operation{w: -1, in: -1, in2: -1, out: -1, src: -1, dst: -1, parts: -
 type angleTable struct {
 	freq      []float64
 	magnitude float32
+	ahead     int
 }
 
 // forms are the forms in which products read an activation: int8 with a scale per 32 or 256, f32.
@@ -132,7 +136,7 @@ func lower(p *kernels.Program) (*lowered, error) {
 	var first []operation
 	for i, t := range l.angles {
 		o := none
-		o.kind, o.table, o.ropeDim, o.dim, o.scale = opAngles, i, 2*len(t.freq), 2*len(t.freq), t.magnitude
+		o.kind, o.table, o.ropeDim, o.dim, o.scale, o.ahead = opAngles, i, 2*len(t.freq), 2*len(t.freq), t.magnitude, t.ahead
 		first = append(first, o)
 	}
 	l.list = append(first, l.list...)
@@ -143,7 +147,7 @@ func (l *lowered) operation(op kernels.Op) operation {
 	o := none
 	switch op := op.(type) {
 	case kernels.Embed:
-		o.kind, o.w, o.out = opEmbed, op.W, op.Out
+		o.kind, o.w, o.out, o.blank = opEmbed, op.W, op.Out, op.Blank
 	case kernels.RMSNorm:
 		o.kind, o.in, o.dst, o.vec, o.eps = opNorm, op.In, op.Out, op.Weight, op.Eps
 	case kernels.NormAdd:
@@ -153,7 +157,11 @@ func (l *lowered) operation(op kernels.Op) operation {
 	case kernels.RepeatHeads:
 		o.kind, o.in, o.out, o.heads, o.headDim = opRepeat, op.In, op.Out, op.Heads, op.HeadDim
 	case kernels.Copy:
-		o.kind, o.in, o.out = opCopy, op.In, op.Out
+		o.kind, o.in, o.out, o.from, o.to = opCopy, op.In, op.Out, op.From, op.To
+		o.dim, o.wanted = op.N, l.Buffers[op.In].Wanted
+		if op.N > 0 {
+			return o
+		}
 	case kernels.Scale:
 		o.kind, o.out, o.scale = opScale, op.Buf, op.Factor
 	case kernels.PositionScale:
@@ -182,7 +190,7 @@ func (l *lowered) operation(op kernels.Op) operation {
 		o.outputs, o.side = op.Outputs.Of(l.Weights[op.W].Rows), int(op.Side)
 	case kernels.ChooseExperts:
 		o.kind, o.in, o.route, o.vec, o.scale = opChoose, op.Logits, op.Out, op.Bias, op.Scale
-		o.sigmoid, o.normed = op.Sigmoid, op.Normed
+		o.sigmoid, o.normed, o.each = op.Sigmoid, op.Normed, op.Each
 	case kernels.ExpertMatMul:
 		l.form(op.In, op.W)
 		o.kind, o.w, o.src, o.out, o.vec, o.concurrent = opExperts, op.W, op.In, op.Out, op.Bias, op.Concurrent
@@ -272,11 +280,11 @@ func (l *lowered) table(r kernels.Rotation) int {
 		r.Magnitude = 1
 	}
 	for i, t := range l.angles {
-		if t.magnitude == r.Magnitude && slices.Equal(t.freq, r.InvFreq) {
+		if t.magnitude == r.Magnitude && t.ahead == r.Ahead && slices.Equal(t.freq, r.InvFreq) {
 			return i
 		}
 	}
-	l.angles = append(l.angles, angleTable{slices.Clone(r.InvFreq), r.Magnitude})
+	l.angles = append(l.angles, angleTable{slices.Clone(r.InvFreq), r.Magnitude, r.Ahead})
 	return len(l.angles) - 1
 }
 
@@ -309,7 +317,7 @@ func (l *lowered) place() *offsets {
 	o.prog, o.ops = o.add(C.sizeof_tk_prog), o.add(len(l.list)*C.sizeof_tk_op)
 	o.sync = o.add(len(l.list) * int(C.tk_sync_bytes()))
 	for _, op := range l.list {
-		o.vecs = append(o.vecs, o.add(4*len(op.vec)))
+		o.vecs = append(o.vecs, o.add(4*(len(op.vec)+len(op.each))))
 	}
 	for _, t := range l.angles {
 		o.freqs = append(o.freqs, o.add(8*len(t.freq)))

@@ -122,7 +122,7 @@ static void repeat(const tk_op *op, int row) {
 static void angles(const tk_prog *p, const tk_op *op, int row) {
     int n = op->rope_dim / 2;
     float *c = op->angles + (size_t)row * op->rope_dim;
-    for (int i = 0; i < n; i++) tk_rope_angle(p->pass.pos[row], op->freq[i], c + i, c + n + i);
+    for (int i = 0; i < n; i++) tk_rope_angle(p->pass.pos[row] + op->ahead, op->freq[i], c + i, c + n + i);
     for (int i = 0; i < 2 * n; i++) c[i] = c[i] * op->scale;
 }
 
@@ -176,7 +176,8 @@ static void row_op(const tk_prog *p, const tk_op *op, int row, float *scratch) {
     switch (op->kind) {
     case TK_EMBED: {
         int t = a->tokens[row];
-        if (t < 0) memcpy(op->out + at, a->given + (size_t)(-1 - t) * op->dim, sizeof(float) * op->dim);
+        if (t < 0 && op->blank) memset(op->out + at, 0, sizeof(float) * op->dim);
+        else if (t < 0) memcpy(op->out + at, a->given + (size_t)(-1 - t) * op->dim, sizeof(float) * op->dim);
         else tk_unpack_row(op->type, op->w + (size_t)(t / 16) * op->gbytes, t % 16, op->dim, op->out + at);
         break;
     }
@@ -185,7 +186,7 @@ static void row_op(const tk_prog *p, const tk_op *op, int row, float *scratch) {
     case TK_NORM_ADD: norm_add(p, op, row, scratch); break;
     case TK_HEAD_NORM: head_norm(p, op, row); break;
     case TK_REPEAT: repeat(op, row); break;
-    case TK_COPY: memcpy(op->out + at, op->in + at, sizeof(float) * op->dim); break;
+    case TK_COPY: memcpy(op->out + row * op->ldo, op->in + row * op->ldi, sizeof(float) * op->dim); break;
     case TK_FEED: tk_fill(p, &op->dst, row, 0, op->dim, op->in + at); break;
     case TK_ADD_SILU: add_silu(p, op, row, scratch); break;
     case TK_BLEND: p->k->blend(op->in + at, op->in2 + at, op->dim, op->out + at); break;

@@ -231,12 +231,15 @@ typedef struct {
     size_t gbytes;
     const float *in, *in2, *vec;
     float *out;
-    size_t ldo;
+    size_t ldi, ldo;  // columns of in and out
+    const float *each;  // TK_CHOOSE: factors of the experts' weights; NULL: none
     tk_act src, dst;
     const double *freq;
     float *angles;    // (rows, 2, rope_dim/2): cosines, then sines
     float eps, scale, softcap;  // softcap 0: none
     int window;       // attention: positions seen, 0 for all
+    int ahead;        // TK_ANGLES: positions added to the row's
+    int blank;        // TK_EMBED: a row without a token is 0
     int every, steps;  // TK_POSITION_SCALE: positions that share a factor, and how many factors vec has
     int side;         // TK_MATMUL, TK_ATTEND_BLOCKS: which part of a divided operation
     int shared, parts;  // TK_ATTEND_BLOCKS, TK_JOIN: kernels.AttendBlocks, and which of tk_prog.parts

@@ -30,6 +30,7 @@ func (l *lowering) experts(o kernels.Op, i int) (x item) {
 		x.reads, x.writes = x.writes, nil
 		x.form, x.c.in, x.c.out = choosing, x.c.out, 0
 		x.c.sigmoid, x.c.normed, x.c.biased, x.c.scale = flag(o.Sigmoid), flag(o.Normed), flag(o.Bias != nil), o.Scale
+		x.c.each = flag(o.Each != nil)
 		routed(&x, o.Out)
 	case kernels.ExpertMatMul:
 		w := &l.Weights[o.W]

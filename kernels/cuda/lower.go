@@ -108,7 +108,7 @@ func (l *plan) look(i int, o kernels.Op) {
 		l.read(o.In, l.Weights[o.W].Type)
 	case kernels.RoPE:
 		same := func(r kernels.Rotation) bool {
-			return r.Magnitude == o.Rotation.Magnitude && slices.Equal(r.InvFreq, o.Rotation.InvFreq)
+			return r.Magnitude == o.Rotation.Magnitude && r.Ahead == o.Rotation.Ahead && slices.Equal(r.InvFreq, o.Rotation.InvFreq)
 		}
 		at := slices.IndexFunc(l.rotations, same)
 		if at < 0 {
@@ -185,7 +185,7 @@ func vecOf(o kernels.Op) []float32 {
 	case kernels.AddBias:
 		return o.Bias
 	case kernels.ChooseExperts:
-		return o.Bias
+		return slices.Concat(o.Bias, o.Each)
 	case kernels.ExpertMatMul:
 		return o.Bias
 	case kernels.Attention:
@@ -310,7 +310,12 @@ func (l *lowering) lower(i int) []item {
 		x.c.headDim = int32(o.HeadDim)
 		return []item{x}
 	case kernels.Copy:
-		return []item{l.elementwise("copy_rows", i, o.Out, o.In)}
+		x := l.elementwise("copy_rows", i, o.Out, o.In)
+		if x.c.cols = x.c.dim; o.N > 0 {
+			x.reads = append(x.reads, o.Out) // what it leaves
+			x.c.dim, x.c.in, x.c.out = int32(o.N), x.c.in+Pointer(4*o.From), x.c.out+Pointer(4*o.To)
+		}
+		return []item{x}
 	case kernels.Scale:
 		x := l.elementwise("scale_rows", i, o.Buf, o.Buf)
 		x.c.scale = o.Factor
@@ -346,7 +351,7 @@ func (l *lowering) lower(i int) []item {
 		return l.rope(o, i)
 	case kernels.Embed:
 		x := l.elementwise("embed_"+kernelOf(l.Weights[o.W].Type), i, o.Out)
-		x.weight, x.c.cols = o.W, int32(l.Weights[o.W].Cols)
+		x.weight, x.c.cols, x.c.blank = o.W, int32(l.Weights[o.W].Cols), flag(o.Blank)
 		return []item{x}
 	case kernels.MatMul:
 		return []item{l.matmul(o, i)}
@@ -368,7 +373,7 @@ func (l *lowering) rope(o kernels.RoPE, i int) (all []item) {
 	if !l.turned[at] {
 		l.turned[at] = true
 		all = append(all, item{kernel: "angles", weight: kernels.None, parts: kernels.None,
-			c: cOp{freq: l.at(l.freqs[at]), table: l.at(l.tables[at]), dim: int32(len(r.InvFreq)), magnitude: magnitude}})
+			c: cOp{freq: l.at(l.freqs[at]), table: l.at(l.tables[at]), dim: int32(len(r.InvFreq)), magnitude: magnitude, ahead: int32(r.Ahead)}})
 	}
 	x := l.elementwise("rope", i, o.Buf, o.Buf)
 	x.c.table, x.c.heads, x.c.headDim = l.at(l.tables[at]), int32(o.Heads), int32(o.HeadDim)

@@ -170,12 +170,16 @@ func embed(t *testing.T, devices []kernels.Device) {
 		}
 		r := rng(uint64(typ))
 		p := kernels.NewProgram(rows, 0)
-		out := p.Buf(k)
-		p.Embed(weight(p, typ, n, k), out)
+		out, blank := p.Buf(k), p.Buf(k)
+		w := weight(p, typ, n, k)
+		p.Embed(w, out)
+		p.Add(kernels.Embed{W: w, Out: blank, Blank: true})
 		m := newRig(t, devices, p, [][]byte{hostileRows(r, typ, n, k)}, 0)
 		given := RandomFloats(r, 2*k, false)
 		m.run(&kernels.Pass{Rows: rows, Tokens: []int32{0, 15, -2, 16, 36, 20, 36, -1}, Given: given})
 		m.same(typ.String(), out, rows)
+		m.same(typ.String()+", blank", blank, rows)
+		wantSame(t, "a blank row", m[0].get(blank, rows)[2*k:3*k], make([]float32, k))
 		wantSame(t, "a given row", m[0].get(out, rows)[2*k:3*k], given[k:])
 	}
 }

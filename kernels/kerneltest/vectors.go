@@ -37,8 +37,9 @@ func norms(t *testing.T, devices []kernels.Device) {
 		r := rng(uint64(n))
 		x, y, w := RandomFloats(r, rows*heads*n, true), RandomFloats(r, rows*heads*n, true), RandomFloats(r, heads*n, false)
 		p := kernels.NewProgram(rows, 0)
-		in, out, twice := p.Buf(heads*n), p.Buf(heads*n), p.Buf(2*heads*n)
+		in, out, twice, piece := p.Buf(heads*n), p.Buf(heads*n), p.Buf(2*heads*n), p.Buf(4*n)
 		p.RepeatHeads(in, heads, n, twice)
+		p.Add(kernels.Copy{In: in, Out: piece, From: 2 * n, To: n, N: 2 * n})
 		p.NormAdd(in, w, 1e-6, out)
 		p.Scale(out, 1.7)
 		p.HeadNorm(in, heads, w[:n], 1e-5)
@@ -49,6 +50,8 @@ func norms(t *testing.T, devices []kernels.Device) {
 		m.same(fmt.Sprintf("n %d, sum", n), out, rows)
 		m.same(fmt.Sprintf("n %d, heads", n), in, rows)
 		m.same(fmt.Sprintf("n %d, repeated", n), twice, rows)
+		m.same(fmt.Sprintf("n %d, columns", n), piece, rows)
+		wantSame(t, "columns", m[0].get(piece, rows)[5*n:7*n], x[7*n:9*n])
 		wantSame(t, "the second head of the repeated", m[0].get(twice, 1)[n:2*n], x[:n])
 	}
 }
@@ -162,6 +165,7 @@ func rope(t *testing.T, devices []kernels.Device) {
 		p.RoPE(b, s.heads, s.dim, kernels.Rotation{InvFreq: freq, Halves: s.halves})
 		p.RoPE(b, s.heads, s.dim, kernels.Rotation{InvFreq: other, Magnitude: 1.25, Halves: s.halves})
 		p.RoPE(b, s.heads, s.dim, kernels.Rotation{InvFreq: other, Halves: s.halves})
+		p.RoPE(b, s.heads, s.dim, kernels.Rotation{InvFreq: other, Halves: s.halves, Ahead: 3})
 		m := newRig(t, devices, p, nil, 0)
 		m.set(b, RandomFloats(r, len(pos)*n, true))
 		m.run(&kernels.Pass{Rows: len(pos), Pos: pos})

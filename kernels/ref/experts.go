@@ -8,6 +8,7 @@ type RouteOpt struct {
 	Normed  bool
 	Bias    []float32
 	Scale   float32
+	Each    []float32
 }
 
 // Choose returns the `used` experts of a row with the largest scores, in order of (score descending, id ascending), and their weights.
@@ -15,7 +16,8 @@ type RouteOpt struct {
 // A NaN logit counts as -Inf. Scores are the logits themselves; with Sigmoid 1/(1+e^-logit); with a Bias Sigmoid's, or the softmax over all
 // experts, plus Bias, where a NaN counts as -Inf again. Weights are Sigmoid's, or the softmax: Exp(logit-m) divided by the sum over all
 // experts, in 16 lanes; m is the largest logit. Normed weights are divided by their own sum, which is added up in order of rank from +0;
-// of a softmax they are Exp(logit-m) divided by the sum of these, so that no other expert's logit has a part in them. Last comes Scale.
+// of a softmax they are Exp(logit-m) divided by the sum of these, so that no other expert's logit has a part in them. Then comes Scale, and last
+// the expert's own factor of Each.
 func Choose(logits []float32, used int, opt RouteOpt) (ids []int32, weights []float32) {
 	low := float32(math.Inf(-1))
 	v, top := make([]float32, len(logits)), low
@@ -62,6 +64,9 @@ func Choose(logits []float32, used int, opt RouteOpt) (ids []int32, weights []fl
 		}
 		if opt.Scale != 0 {
 			w *= opt.Scale
+		}
+		if opt.Each != nil {
+			w *= opt.Each[id]
 		}
 		weights = append(weights, w)
 	}

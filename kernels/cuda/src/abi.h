@@ -35,6 +35,9 @@ struct Op {
     int chunks, most_wanted;    // of TopK
     int used, sigmoid, normed;  // of experts: kernels.RouteShape, RouteOpt
     int biased;                 // vec is there: bias of experts, sinks of attention
+    int ahead;                  // angles: positions added to the row's
+    int blank;                  // embed: a row without a token is 0
+    int each;                   // of experts: vec has, behind the bias, factors of their weights
     int every, steps;           // positions that share a factor of vec, and how many it has
     float eps, scale, softcap, magnitude;
 };

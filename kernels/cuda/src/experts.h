@@ -53,6 +53,7 @@ KERNEL choose_experts(const Op *op, const Pass *pass) {
     for (int i = 0; i < used; i++) {
         if (op->normed) shares[i] /= sum;
         if (op->scale != 0) shares[i] *= op->scale;
+        if (op->each) shares[i] *= op->vec[(op->biased ? n : 0) + ids[i]];
     }
 }
 

@@ -95,7 +95,7 @@ static __device__ void look_up(const Op *op, const Pass *pass) {
     int token = pass->tokens[row];
     float *y = op->out + (size_t)row * op->dim + k;
     if (token < 0) {
-        *y = pass->given[(size_t)(-1 - token) * op->dim + k];
+        *y = op->blank ? 0.0f : pass->given[(size_t)(-1 - token) * op->dim + k];
         return;
     }
     size_t segments = (op->cols + 255) / 256;

@@ -50,7 +50,7 @@ KERNEL repeat_heads(const Op *op, const Pass *pass) {
 
 KERNEL copy_rows(const Op *op, const Pass *pass) {
     FOR_COLUMN(row, k);
-    op->out[at] = op->in[at];
+    op->out[(size_t)row * op->cols + k] = op->in[(size_t)row * op->ld + k];
 }
 
 KERNEL scale_rows(const Op *op, const Pass *pass) {
@@ -114,7 +114,7 @@ KERNEL clamped_gate(const Op *op, const Pass *pass) { FILL(clamped_mul(op->in[at
 // angles fills the table of a rotation: columns are the pairs of elements that turn.
 KERNEL angles(const Op *op, const Pass *pass) {
     FOR_COLUMN(row, k);
-    double angle = (double)pass->pos[row] * op->freq[k];
+    double angle = (double)(pass->pos[row] + op->ahead) * op->freq[k];
     double n = rint(angle * 0x1.45f306dc9c883p-1);
     double r = angle - n * 0x1.921fb544p+0;
     r -= n * 0x1.0b4611a6p-34;

@@ -174,7 +174,12 @@ func (r *runner) run(o kernels.Op, data [][]byte) {
 			}
 		})
 	case kernels.Copy:
-		r.each(o.In, func(i int, x []float32) { copy(r.row(o.Out, i), x) })
+		r.each(o.In, func(i int, x []float32) {
+			if o.N > 0 {
+				x = x[o.From : o.From+o.N]
+			}
+			copy(r.row(o.Out, i)[o.To:], x)
+		})
 	case kernels.Scale:
 		r.values(o.Buf, func(_ int, x float32) float32 { return x * o.Factor })
 	case kernels.PositionScale:
@@ -190,7 +195,7 @@ func (r *runner) run(o kernels.Op, data [][]byte) {
 		}
 		r.each(o.Buf, func(i int, x []float32) {
 			for h := range slices.Chunk(x, o.HeadDim) {
-				ref.RoPE(h, r.pass.Pos[i], o.Rotation.InvFreq, magnitude, o.Rotation.Halves)
+				ref.RoPE(h, r.pass.Pos[i]+int32(o.Rotation.Ahead), o.Rotation.InvFreq, magnitude, o.Rotation.Halves)
 			}
 		})
 	case kernels.Gate:
@@ -235,6 +240,10 @@ func (r *runner) values(b kernels.Buf, f func(j int, x float32) float32) {
 }
 
 func (r *runner) embed(data []byte, o kernels.Embed, token int32, out []float32) {
+	if token < 0 && o.Blank {
+		clear(out)
+		return
+	}
 	if token < 0 {
 		copy(out, r.pass.Given[int(-1-token)*len(out):])
 		return
