@@ -37,6 +37,14 @@ type traits struct {
 	sinks      bool // each head has a score without a value; layers have a window
 	afterNorm  bool // the feed-forward's norm is named post_attention_norm
 	exactTurns bool // YaRN's ends are not rounded to whole pairs
+
+	// Layers with a window have heads of a size of their own, and no factors of RoPE's frequencies. The last layers may read what earlier
+	// ones keep.
+	localHeads bool
+	valueNorms bool // values are normalised head by head; where a layer has no matrix for them, they are its keys before their norm
+	unscaled   bool // attention scores are not scaled
+	layerScale bool // what a layer leaves is scaled
+	beside     bool // experts, if there are any, work beside the feed-forward block
 }
 
 // ffnNorm names the tensor of the norm before the feed-forward block.
@@ -70,6 +78,9 @@ var architectures = map[string]traits{
 	"qwen3moe": {halves: true, period: 1, headNorms: true, reads: []string{keyExperts}},
 	"gpt-oss": {halves: true, period: 2, curve: kernels.ClampedSiLU, sinks: true, afterNorm: true, exactTurns: true,
 		reads: []string{keyExperts}},
+	"gemma4": {halves: true, localBase: 10000, curve: kernels.GELU, scaleEmbed: true, postNorms: true, headNorms: true, ropeFactors: true,
+		caps: true, finalCap: 30, localHeads: true, valueNorms: true, unscaled: true, layerScale: true, beside: true,
+		reads: []string{keyExperts, keySharedKV, keyLayerInput}},
 }
 
 // Keys that some architectures have.
@@ -91,7 +102,7 @@ var specialKeys = []string{
 	keyExperts, "expert_shared_count", "expert_shared_feed_forward_length", "expert_group_count", "leading_dense_block_count",
 	"interleave_moe_layer_step", keyAttnScale, "attention.clamp_kqv", "attention.max_alibi_bias", keyEmbedScale, keyResidualScale,
 	keyLogitScale, "use_parallel_residual", keyYarnLog, keyTemperature, keySections, "rope.scaling.yarn_ext_factor",
-	"rope.scaling.yarn_attn_factor",
+	"rope.scaling.yarn_attn_factor", keySharedKV, keyLayerInput,
 }
 
 // layerShape holds what may differ from layer to layer.
@@ -99,6 +110,9 @@ type layerShape struct {
 	heads, kvHeads, ffn int
 	local               bool // attends through the window, if the model has one
 	unturned            bool // has no RoPE
+	headDim             int
+	source              int // the layer whose keys and values it reads: itself, or an earlier one
+	expert              int // inner size of an expert; 0: no experts
 }
 
 // readTraits returns the traits of the file's architecture.
@@ -147,33 +161,17 @@ func (h *hyper) perLayer(key string, def []int, most, layers int) []int {
 func (h *hyper) readLayers(c *Config) {
 	heads := h.perLayer("attention.head_count", nil, maxHeads, c.Layers)
 	kv := h.perLayer("attention.head_count_kv", heads, maxHeads, c.Layers)
-	ffn := h.widths(c)
+	ffn, expert := h.widths(c)
 	if h.err != nil {
 		return
 	}
-	c.cacheHeads = 1
 	for i := range heads {
 		if heads[i]%kv[i] != 0 {
 			h.fail(tandem.Corrupt, "layer %d: %d heads are no multiple of %d key-value heads", i, heads[i], kv[i])
 		}
-		c.layers = append(c.layers, layerShape{heads: heads[i], kvHeads: kv[i], ffn: ffn[i]})
-		c.cacheHeads = min(maxHeads, c.cacheHeads/gcd(c.cacheHeads, kv[i])*kv[i])
-	}
-	for i := range heads {
-		if heads[i]%c.cacheHeads != 0 {
-			h.fail(tandem.Unsupported,
-				"layer %d: %d heads, but the layers' key-value heads share a cache of %d: tandem runs multiples of that",
-				i, heads[i], c.cacheHeads)
-		}
+		c.layers = append(c.layers, layerShape{heads: heads[i], kvHeads: kv[i], ffn: ffn[i], expert: expert[i]})
 	}
 	c.Heads, c.KVHeads, c.FFN = slices.Max(heads), slices.Max(kv), slices.Max(ffn)
-}
-
-func gcd(a, b int) int {
-	for b > 0 {
-		a, b = b, a%b
-	}
-	return a
 }
 
 // readWindow finds which layers attend through a sliding window, and its size; a window that no sequence reaches is 0.
@@ -187,7 +185,7 @@ func (h *hyper) readWindow(c *Config) {
 	}
 	period := c.traits.period
 	switch {
-	case window == 0 && c.traits.sinks:
+	case window == 0 && (c.traits.sinks || c.traits.localHeads):
 		h.fail(tandem.Corrupt, "key %q is 0 or missing: want the window of the %s architecture, at least 1", key, h.arch)
 		return
 	case window == 0:
@@ -206,6 +204,10 @@ func (h *hyper) readWindow(c *Config) {
 		period = v
 		fallthrough
 	default:
+		if c.traits.localHeads && !h.file.Has(pattern) {
+			h.fail(tandem.Corrupt, "key %q is missing: want true (window) or false for each of %d layers", pattern, c.Layers)
+			return
+		}
 		if period == 1 && window < c.Context && !h.file.Has(pattern) {
 			h.fail(tandem.Unsupported, "key %q is %d: the %s architecture has no sliding window as tandem runs it", key, window, h.arch)
 		}
@@ -221,6 +223,9 @@ func (h *hyper) readWindow(c *Config) {
 // readScales reads what scores and logits are multiplied with and capped by.
 func (h *hyper) readScales(c *Config) {
 	c.attnScale = float32(1 / math.Sqrt(float64(c.HeadDim)))
+	if c.traits.unscaled {
+		c.attnScale = 1
+	}
 	if c.Layers == c.traits.wideScale {
 		c.attnScale = float32(1 / math.Sqrt(float64(c.Dim)/float64(c.layers[0].heads)))
 	}

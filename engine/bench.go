@@ -23,7 +23,7 @@ func workOf(w *weights, matrices []matrix, e experts) (sum Work) {
 	for i := range matrices {
 		p := &matrices[i]
 		head := kernels.W(i) == w.head
-		if !head && kernels.W(i) == w.embed {
+		if !head && kernels.W(i) == w.embed || w.inputs.norm != nil && kernels.W(i) == w.inputs.table {
 			continue
 		}
 		n := int64(p.rows) * int64(p.cols())

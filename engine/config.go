@@ -17,7 +17,7 @@ type Config struct {
 	Heads   int // query heads, of the layer with most
 	KVHeads int // key and value heads, of the layer with most
 	HeadDim int
-	RopeDim int // leading elements of a head that RoPE turns, even
+	RopeDim int // leading elements of a head that RoPE turns, even; HeadDim and RopeDim are those of layers without a window
 	FFN     int // inner size of the feed-forward block, of the layer with the largest
 	Vocab   int
 	Context int // positions the model was trained for
@@ -26,7 +26,8 @@ type Config struct {
 	experts           experts
 	traits            traits
 	layers            []layerShape
-	cacheHeads        int // key and value heads in the cache, the same for all layers: the least common multiple of theirs
+	localRopeDim      int // RopeDim of layers with a window
+	layerInput        int // numbers that each layer gets of the token; 0: none
 	window            int // of local layers: a query at p sees position j if p-j < window; 0: all
 	rope              ropeConfig
 	attnScale         float32
@@ -139,6 +140,8 @@ func (h *hyper) config(t traits, vocab, dim int) (Config, error) {
 	h.check(&c, vocab)
 	h.readRoPE(&c)
 	h.readWindow(&c)
+	h.readKinds(&c)
+	h.readLayerInput(&c)
 	h.readExperts(&c)
 	h.readTurned(&c)
 	h.readScales(&c)
@@ -151,14 +154,7 @@ func (h *hyper) check(c *Config, vocab int) {
 	if v := h.count("attention.value_length", c.HeadDim, maxDim); v != c.HeadDim {
 		h.fail(tandem.Unsupported, "value length %d differs from key length %d", v, c.HeadDim)
 	}
-	switch {
-	case c.HeadDim > maxHead:
-		h.fail(tandem.Corrupt, "heads of %d elements: want at most %d", c.HeadDim, maxHead)
-	case c.RopeDim > c.HeadDim || c.RopeDim%2 != 0:
-		h.fail(tandem.Corrupt, "rope dimension count %d: want an even number up to the head size %d", c.RopeDim, c.HeadDim)
-	case c.Vocab != vocab:
+	if h.checkHeads(c, c.HeadDim, c.RopeDim); c.Vocab != vocab {
 		h.fail(tandem.Corrupt, "vocabulary size %d, but the tokenizer has %d tokens", c.Vocab, vocab)
-	case c.Heads*c.HeadDim > maxDim:
-		h.fail(tandem.Corrupt, "%d heads of %d elements: want at most %d in all", c.Heads, c.HeadDim, maxDim)
 	}
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/tandem-llm/tandem"
@@ -33,6 +34,9 @@ func (h *hyper) readExperts(c *Config) {
 	if !c.traits.experts() {
 		return
 	}
+	if none, err := h.file.IntOr(h.arch+"."+keyExperts, 0, maxExperts, 0); c.traits.beside && err == nil && none == 0 {
+		return
+	}
 	e := &c.experts
 	e.count = h.count("expert_count", -1, maxExperts)
 	e.used = h.count("expert_used_count", -1, maxExperts)
@@ -60,12 +64,20 @@ func (h *hyper) readExperts(c *Config) {
 	}
 }
 
-// widths returns the width of each layer's feed-forward block, of one expert if there are experts.
-func (h *hyper) widths(c *Config) []int {
-	if key := "expert_feed_forward_length"; c.traits.experts() && h.file.Has(h.arch+"."+key) {
-		return h.perLayer(key, nil, maxDim, c.Layers)
+// widths returns the width of each layer's feed-forward block, and of one expert. Where experts take its place, one key may say both.
+func (h *hyper) widths(c *Config) (ffn, expert []int) {
+	const key = "expert_feed_forward_length"
+	has := c.traits.experts() && h.file.Has(h.arch+"."+key)
+	if expert = make([]int, c.Layers); has {
+		expert = h.perLayer(key, nil, maxDim, c.Layers)
 	}
-	return h.perLayer("feed_forward_length", nil, maxDim, c.Layers)
+	if has && !c.traits.beside {
+		return expert, expert
+	}
+	if ffn = h.perLayer("feed_forward_length", nil, maxDim, c.Layers); c.traits.experts() && !c.traits.beside {
+		expert = ffn
+	}
+	return ffn, expert
 }
 
 // mixture holds the experts of a layer; biases are nil where the file has none.
@@ -74,6 +86,33 @@ type mixture struct {
 	routerBias                 []float32 // (experts)
 	gate, up, down             kernels.W
 	gateBias, upBias, downBias []float32 // (experts, outputs)
+
+	// Of experts beside a feed-forward block:
+	routerNorm []float32 // (dim), of the router's input
+	inNorm     []float32 // (dim), of the experts' input
+	densePost  []float32 // (dim), of the feed-forward block's output
+	post       []float32 // (dim), of the experts' output
+	each       []float32 // (experts), factors of their weights
+}
+
+// collectBeside finds the tensors of experts beside a feed-forward block.
+func (c *catalog) collectBeside(m *mixture, cfg *Config, name func(string) string, width int) {
+	n := cfg.experts.count
+	if width == 0 {
+		c.fail(tandem.Corrupt, "key %q is missing: want the inner size of an expert", cfg.Arch+".expert_feed_forward_length")
+		return
+	}
+	c.matrix(&m.router, name("ffn_gate_inp.weight"), true, n, cfg.Dim)
+	m.routerNorm = slices.Clone(c.vector(name("ffn_gate_inp.scale"), true, cfg.Dim))
+	for i := range m.routerNorm { // the router's input is divided by √d
+		m.routerNorm[i] *= float32(1 / math.Sqrt(float64(cfg.Dim)))
+	}
+	m.inNorm = c.vector(name("pre_ffw_norm_2.weight"), true, cfg.Dim)
+	m.densePost = c.vector(name("post_ffw_norm_1.weight"), true, cfg.Dim)
+	m.post = c.vector(name("post_ffw_norm_2.weight"), true, cfg.Dim)
+	c.ofExperts(name("ffn_gate_up_exps.weight"), n, cfg.Dim, band{&m.gate, width}, band{&m.up, width})
+	c.ofExperts(name("ffn_down_exps.weight"), n, width, band{&m.down, cfg.Dim})
+	m.each = c.vector(name("ffn_down_exps.scale"), true, n)
 }
 
 func (c *catalog) collectExperts(m *mixture, cfg *Config, name func(string) string, width int) {
@@ -87,36 +126,36 @@ func (c *catalog) collectExperts(m *mixture, cfg *Config, name func(string) stri
 		rows, cols int
 	}{{"ffn_gate_exps", &m.gate, &m.gateBias, width, cfg.Dim}, {"ffn_up_exps", &m.up, &m.upBias, width, cfg.Dim},
 		{"ffn_down_exps", &m.down, &m.downBias, cfg.Dim, width}} {
-		c.ofExperts(x.into, name(x.name+".weight"), n, x.rows, x.cols)
+		c.ofExperts(name(x.name+".weight"), n, x.cols, band{x.into, x.rows})
 		*x.bias = c.vector(name(x.name+".bias"), false, x.rows, n)
 	}
 }
 
-// ofExperts asks for a stack of n weight matrices of (rows, cols).
-func (c *catalog) ofExperts(into *kernels.W, name string, n, rows, cols int) {
-	if t := c.find(name, true, cols, rows, n); t != nil && c.runs(t) {
-		*into = kernels.W(len(c.matrices))
-		c.matrices = append(c.matrices, matrix{tensor: t, rows: rows, experts: n})
+// ofExperts asks for stacks of n weight matrices in one tensor. In each of its matrices their rows follow each other.
+func (c *catalog) ofExperts(name string, n, cols int, bands ...band) {
+	rows := 0
+	for _, b := range bands {
+		rows += b.rows
+	}
+	t := c.find(name, true, cols, rows, n)
+	if t == nil || !c.runs(t) {
+		return
+	}
+	row0 := 0
+	for _, b := range bands {
+		*b.into = kernels.W(len(c.matrices))
+		c.matrices = append(c.matrices, matrix{tensor: t, row0: row0, rows: b.rows, experts: n})
+		row0 += b.rows
 	}
 }
 
 // mix adds the weighted outputs of the experts that each row chooses to the residual stream. The stage of the experts begins when they are
 // known.
 func (b *planner) mix(i int) {
-	l, m, e, n := &b.w.layers[i], &b.w.layers[i].mixture, b.experts, b.layers[i].ffn
-	logits, gate, up := b.buf("router", e.count), b.buf("gates", e.used*n), b.buf("ups", e.used*n)
-	wide, apart := b.act("activated apart", e.used*n), b.buf("apart", e.used*b.Dim)
-	r := kernels.Route(len(b.Routes))
-	b.Routes = append(b.Routes, kernels.RouteShape{Experts: e.count, Used: e.used})
+	l := &b.w.layers[i]
 	b.RMSNorm(b.x, l.ffnNorm, b.NormEps, b.normed)
-	b.MatMul(m.router, b.normed, logits, kernels.MatMulOpt{})
-	b.bias(logits, m.routerBias)
-	b.Add(kernels.ChooseExperts{RouteOpt: e.route, Logits: logits, Out: r})
-	b.Stage(fmt.Sprintf("layer %d, experts", i))
-	b.Add(kernels.ExpertMatMul{W: m.gate, In: b.normed, Route: r, Bias: m.gateBias, Out: gate, Concurrent: true})
-	b.Add(kernels.ExpertMatMul{W: m.up, In: b.normed, Route: r, Bias: m.upBias, Out: up})
-	b.Add(kernels.Gate{Curve: b.traits.curve, Gate: gate, Up: up, Out: wide})
-	b.Add(kernels.ExpertMatMul{W: m.down, In: wide, Route: r, Bias: m.downBias, Out: apart})
+	r := b.choose(i, b.normed)
+	apart := b.ofExperts(i, r)
 	if l.ffnPost == nil && b.residualScale == 1 {
 		b.Add(kernels.JoinExperts{In: apart, Route: r, Out: b.x, Add: true})
 		return
@@ -124,6 +163,46 @@ func (b *planner) mix(i int) {
 	branch := b.buf("branch", b.Dim)
 	b.Add(kernels.JoinExperts{In: apart, Route: r, Out: branch})
 	b.join(branch, l.ffnPost)
+}
+
+// choose lays out the choice of layer i, whose router reads in.
+func (b *planner) choose(i int, in kernels.Act) kernels.Route {
+	m, e := &b.w.layers[i].mixture, b.experts
+	logits, r := b.buf("router", e.count), kernels.Route(len(b.Routes))
+	b.Routes = append(b.Routes, kernels.RouteShape{Experts: e.count, Used: e.used})
+	b.MatMul(m.router, in, logits, kernels.MatMulOpt{})
+	b.bias(logits, m.routerBias)
+	opt := e.route
+	opt.Each = m.each
+	b.Add(kernels.ChooseExperts{RouteOpt: opt, Logits: logits, Out: r})
+	return r
+}
+
+// ofExperts lays out the experts of layer i, which read b.normed, in a stage of their own. Their outputs lie side by side.
+func (b *planner) ofExperts(i int, r kernels.Route) kernels.Buf {
+	m, e, n := &b.w.layers[i].mixture, b.experts, b.layers[i].expert
+	gate, up, wide, apart := b.buf("gates", e.used*n), b.buf("ups", e.used*n), b.act("activated apart", e.used*n), b.buf("apart", e.used*b.Dim)
+	b.Stage(fmt.Sprintf("layer %d, experts", i))
+	b.Add(kernels.ExpertMatMul{W: m.gate, In: b.normed, Route: r, Bias: m.gateBias, Out: gate, Concurrent: true})
+	b.Add(kernels.ExpertMatMul{W: m.up, In: b.normed, Route: r, Bias: m.upBias, Out: up})
+	b.Add(kernels.Gate{Curve: b.traits.curve, Gate: gate, Up: up, Out: wide})
+	b.Add(kernels.ExpertMatMul{W: m.down, In: wide, Route: r, Bias: m.downBias, Out: apart})
+	return apart
+}
+
+// mixBeside adds the feed-forward block's output and the experts', each normed by itself, and then their sum, to the residual stream:
+// x += norm(norm(block) + norm(experts)).
+func (b *planner) mixBeside(i int) {
+	l, m := &b.w.layers[i], &b.w.layers[i].mixture
+	dense, joined, routed := b.buf("dense", b.Dim), b.buf("branch", b.Dim), b.act("routed", b.Dim)
+	b.MatMul(l.down, b.inner(i), dense, kernels.MatMulOpt{})
+	b.HeadNorm(dense, 1, m.densePost, b.NormEps)
+	b.RMSNorm(b.x, m.routerNorm, b.NormEps, routed)
+	r := b.choose(i, routed)
+	b.RMSNorm(b.x, m.inNorm, b.NormEps, b.normed)
+	b.Add(kernels.JoinExperts{In: b.ofExperts(i, r), Route: r, Out: joined})
+	b.NormAdd(joined, m.post, b.NormEps, dense)
+	b.join(dense, l.ffnPost)
 }
 
 // experts counts the experts that the last pass has used: what it read of them from memory. nil for a model without experts, or on a device

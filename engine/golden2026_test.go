@@ -193,7 +193,7 @@ func (n *naive) take(t *testing.T, x *gguf.Tensor) {
 // TestGoldenMixtures compares tiny mixtures of experts with another engine's figures, and says who is nearer to float arithmetic
 // (../shared/golden/arch2026/README.md). In one pass and token by token the bits are the same.
 func TestGoldenMixtures(t *testing.T) {
-	for _, name := range []string{"granitemoe", "qwen3moe", "gpt-oss", "gpt-oss-mxfp4"} {
+	for _, name := range []string{"granitemoe", "qwen3moe", "gpt-oss", "gpt-oss-mxfp4", "gemma4", "gemma4-moe"} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(shared, "golden/arch2026/arch-"+name)
 			c := readGolden2026(t, path+".json")

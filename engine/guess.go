@@ -19,6 +19,9 @@ type guessing struct {
 	heads   [][]float32 // what the heads of medusa start from
 	asks    []int       // per entry of heads
 	all     []int32     // 0, 1, 2 …: every row of a run is wanted
+
+	chains    []drafting // of the assistant
+	chainAsks []int      // per chain
 }
 
 // spot is level i of a guess.
@@ -46,6 +49,9 @@ func (m *Model) Guess(asks []GuessAsk, top int) ([]tandem.Guess, error) {
 	if err := g.runHeads(); err != nil {
 		return nil, tandem.Errorf("engine", tandem.Internal, "heads for %d guesses: %w", len(asks), err)
 	}
+	if err := g.runAssistant(); err != nil {
+		return nil, tandem.Errorf("engine", tandem.Internal, "chains for %d guesses: %w", len(asks), err)
+	}
 	if err := g.runProduct(); err != nil {
 		return nil, tandem.Errorf("engine", tandem.Internal, "output product of %d guesses: %w", len(asks), err)
 	}
@@ -61,6 +67,8 @@ func (g *guessing) add(i int, ask GuessAsk) error {
 	case ask.Way == tandem.WayPPD && g.prompts != nil:
 		levels = g.prompts.side.Levels
 		rows = levels * g.prompts.side.Members
+	case ask.Way == tandem.WayAssistant && g.assistant != nil:
+		levels = assistantLevels
 	default:
 		return tandem.Errorf("engine", tandem.Invalid, "a guess by %.20q: no side file for it is open", ask.Way)
 	}
@@ -74,6 +82,11 @@ func (g *guessing) add(i int, ask GuessAsk) error {
 		}
 	}
 	g.guesses[i] = tandem.Guess{Way: ask.Way, Levels: make([][]tandem.TopLogprob, levels)}
+	if ask.Way == tandem.WayAssistant {
+		d := drafting{ask.Token, g.normed(ask.Hidden[0]), ask.Seq, ask.Path}
+		g.chains, g.chainAsks = append(g.chains, d), append(g.chainAsks, i)
+		return d.check(g.Model)
+	}
 	if ask.Way == tandem.WayMedusa {
 		g.heads, g.asks = append(g.heads, g.normed(ask.Hidden[0])), append(g.asks, i)
 		return nil

@@ -20,6 +20,11 @@ type GuessAsk struct {
 	// Hidden is what Output.Hidden returned: for medusa the row of the last accepted node; for ppd the rows of its prompt tokens in the
 	// order of their embeddings, Members·Levels of them. Guess only reads it.
 	Hidden [][]float32
+	// For an assistant: what lies in the cache up to the row of Hidden, and the token behind it. Path are tree rows of Seq, the first a child
+	// of the prefix, each the parent of the next.
+	Seq   *Sequence
+	Path  []int32
+	Token tandem.Token
 }
 
 // product is the output matrix as a program of its own: it makes the best tokens of states after the final norm. It shares the matrix with
@@ -170,9 +175,10 @@ func (c *catalog) promptsOf(s *Side) *prompts {
 type sidePlan struct {
 	side     Side
 	matrices []matrix
-	medusa   *medusa  // or
-	prompts  *prompts // one of the two
-	product  *product // nil: not needed, or there already
+	medusa   *medusa    // or
+	prompts  *prompts   // or
+	helper   *assistant // one of the three
+	product  *product   // nil: not needed, or there already
 	Footprint
 }
 
@@ -184,19 +190,26 @@ func (m *Model) planSide(f *gguf.File) (*sidePlan, error) {
 		return nil, err
 	}
 	if !side.InVerifier() {
-		return nil, tandem.Errorf("engine", tandem.Invalid, "%s is no side file of a target (medusa, ppd), but %s", path,
+		return nil, tandem.Errorf("engine", tandem.Invalid, "%s is no side file of a target (medusa, ppd, gemma4-assistant), but %s", path,
 			map[bool]string{true: "a draft: a drafter opens it", false: "a model"}[side.Draft()])
 	}
 	if m.weights.draft != nil {
 		return nil, tandem.Errorf("engine", tandem.Invalid, "%s: %s is a draft with states, which has no side files", path, m.path)
 	}
-	if slices.ContainsFunc(m.ways, func(w tandem.Way) bool { return w.Name == side.Kind }) {
+	if slices.ContainsFunc(m.ways, func(w tandem.Way) bool { return w.Name == side.way() }) {
 		return nil, tandem.Errorf("engine", tandem.Invalid, "%s: the target has a side file of kind %s already", path, side.Kind)
+	}
+	s := &sidePlan{side: side}
+	if side.Kind == SideAssistant {
+		if s.helper, err = m.planAssistant(f); err != nil {
+			return nil, err
+		}
+		s.Footprint, err = s.helper.measure(path, m.device)
+		return s, err
 	}
 	if err := side.fits(path, m.asTarget()); err != nil {
 		return nil, err
 	}
-	s := &sidePlan{side: side}
 	c := &catalog{file: f, used: map[string]bool{}, finite: true}
 	if side.Kind == SidePPD {
 		s.prompts = c.promptsOf(&side)
@@ -243,7 +256,7 @@ func (m *Model) asTarget() side.Target {
 		Dim: m.config.Dim, Vocab: m.config.Vocab, Layers: m.config.Layers}
 }
 
-// OpenSide reads a side file of kind medusa or ppd for m, which must be its target: same lineage, vocabulary and width. It is called
+// OpenSide reads a side file of kind medusa, ppd or gemma4-assistant for m, which must be its target: same lineage, vocabulary and width. It is called
 // before the first pass, at most once for each kind. Close frees it with the model. Errors: Invalid (no such file, another target, not a
 // side file, one of its kind is open), Corrupt, Unsupported, Exhausted (memory). After an error the model is as before.
 func (m *Model) OpenSide(path string) error {
@@ -291,6 +304,9 @@ func (m *Model) measureSide(path string) error {
 
 // load allocates and fills what the plan needs.
 func (s *sidePlan) load(m *Model, f *gguf.File) (err error) {
+	if s.helper != nil {
+		return s.helper.load(m, f)
+	}
 	if q := s.product; q != nil {
 		loan, err := kernels.Borrow(q.program, m.plan, m.store, []kernels.W{m.weights.head})
 		if err != nil {
@@ -323,12 +339,15 @@ func (m *Model) addSide(s *sidePlan) {
 	if s.product != nil {
 		m.product = s.product
 	}
-	if s.medusa != nil {
+	switch {
+	case s.medusa != nil:
 		m.medusa = s.medusa
-	} else {
+	case s.helper != nil:
+		m.assistant = s.helper
+	default:
 		m.prompts = s.prompts
 	}
-	m.ways = append(m.ways, tandem.Way{Name: s.side.Kind, Levels: s.side.Levels, Members: s.side.Members})
+	m.ways = append(m.ways, tandem.Way{Name: s.side.way(), Levels: s.side.Levels, Members: s.side.Members})
 	m.footprint.Weights += s.Weights
 	m.footprint.Scratch += s.Scratch
 	m.footprint.Own.Weights += s.Own.Weights
@@ -336,6 +355,9 @@ func (m *Model) addSide(s *sidePlan) {
 }
 
 func (s *sidePlan) close() {
+	if s.helper != nil {
+		s.helper.close()
+	}
 	if s.medusa != nil {
 		s.medusa.close()
 	}

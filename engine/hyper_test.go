@@ -27,8 +27,6 @@ func TestBrokenTraits(t *testing.T) {
 		{"array too short", tiny("llama", 3).with("attention.head_count", []uint32{4, 4}), nil, tandem.Corrupt, "attention.head_count"},
 		{"array with 0", tiny("llama", 2).with("feed_forward_length", []uint32{80, 0}), nil, tandem.Corrupt, "feed_forward_length"},
 		{"array that does not divide", tiny("llama", 2).with("attention.head_count_kv", []uint32{2, 3}), nil, tandem.Corrupt, "layer 1"},
-		{"arrays without a common cache", tiny("llama", 2).with("attention.head_count", []uint32{4, 6}).with("attention.head_count_kv",
-			[]uint32{2, 3}), nil, tandem.Unsupported, "layer 0"},
 		{"window -1", tiny("llama", 2).with("attention.sliding_window", int32(-1)), nil, tandem.Corrupt, "sliding_window"},
 		{"window of qwen2", tiny("qwen2", 2).with("attention.sliding_window", uint32(100)), nil, tandem.Unsupported,
 			"qwen2.attention.sliding_window"},

@@ -125,6 +125,12 @@ func (c *Config) writeShape(w io.Writer) {
 	if e := c.experts; e.count > 0 {
 		fmt.Fprintln(w, "experts 1", e.count, e.used, t.curve, e.route.Sigmoid, e.route.Normed, bits(e.route.Scale), t.sinks)
 	}
+	if t.localHeads {
+		fmt.Fprintln(w, "kinds 1", t.valueNorms, t.layerScale, c.layerInput)
+		for _, l := range c.layers {
+			fmt.Fprintln(w, l.headDim, l.source, l.expert)
+		}
+	}
 	for i, l := range c.layers {
 		if l.unturned {
 			fmt.Fprintln(w, "unturned", i)

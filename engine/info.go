@@ -154,10 +154,24 @@ func (c *Config) describe(w *weights) (words []string) {
 		}
 	}
 	add(c.window > 0, "sliding window of %d in %d of %d layers", c.window, local, c.Layers)
-	add(c.window > 0 && t.localBase != 0, "rope base %g in those", t.localBase)
+	add(c.window > 0 && t.localBase != 0, "rope base %g in those", c.rope.localBase)
+	shared, small := 0, 0
+	for i, l := range c.layers {
+		if l.source != i {
+			shared++
+		}
+		if l.local && l.headDim != c.HeadDim {
+			small = l.headDim
+		}
+	}
+	add(small > 0, "heads of %d elements in those", small)
+	add(shared > 0, "%d of %d layers read the keys and values of earlier ones", shared, c.Layers)
+	add(t.valueNorms, "norms of values")
+	add(c.layerInput > 0, "an input of %d numbers for each layer", c.layerInput)
 	add(t.curve == kernels.GELU, "GELU gate")
 	add(t.curve == kernels.ClampedSiLU, "SiLU gate of clamped inputs")
 	add(c.experts.count > 0, "%d experts in each layer, %d for each token", c.experts.count, c.experts.used)
+	add(c.experts.count > 0 && t.beside, "a feed-forward block beside them")
 	add(t.sinks, "attention sinks")
 	add(t.scaleEmbed, "embeddings scaled by the root of d")
 	add(c.temperature != 0, "queries scaled by 1 + %g ln(1 + position/%d)", c.temperature, c.rope.original)

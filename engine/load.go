@@ -83,7 +83,7 @@ func chunksOf(matrices []matrix) (chunks []chunk, largest int, total int64) {
 		t, split := matrices[from].tensor, false
 		for to = from; to < len(matrices) && matrices[to].tensor == t; to++ {
 			m := &matrices[to]
-			split = split || m.row0%kernels.GroupRows != 0 || m.experts > 0 && m.rows%kernels.GroupRows != 0
+			split = split || m.row0%kernels.GroupRows != 0 || m.experts > 0 && (m.rows%kernels.GroupRows != 0 || m.rows < t.Shape[1])
 		}
 		if !split {
 			chunks = append(chunks, cut(t, 0, t.Elements()/t.Shape[0], matrices[from:to], from, false)...)
@@ -92,7 +92,9 @@ func chunksOf(matrices []matrix) (chunks []chunk, largest int, total int64) {
 		for i := from; i < to; i++ {
 			m := &matrices[i]
 			for e := range max(1, m.experts) {
-				chunks = append(chunks, cut(t, m.row0+e*m.rows, m.rows, matrices[i:i+1], i, true)...)
+				from := m.from(e * m.rows)
+				whole := matrix{row0: from - e*m.rows, rows: (e + 1) * m.rows} // as far as this expert, were all of them together
+				chunks = append(chunks, cut(t, from, m.rows, []matrix{whole}, i, true)...)
 			}
 		}
 	}

@@ -78,6 +78,7 @@ type Model struct {
 	ways      []tandem.Way     // of the opened side files
 	medusa    *medusa          // nil: none
 	prompts   *prompts         // nil: none
+	assistant *assistant       // nil: none
 	product   *product         // shared by side files; nil: none needs it
 }
 
@@ -250,6 +251,9 @@ func lockAll(memory ...interface{ Lock() error }) error {
 func (m *Model) Close() {
 	if m.medusa != nil {
 		m.medusa.close()
+	}
+	if m.assistant != nil {
+		m.assistant.close()
 	}
 	if m.product != nil {
 		m.product.close()

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/tandem-llm/tandem/kernels"
 )
@@ -13,6 +14,7 @@ import (
 //	per layer: n = norm(x); q, k, v = W n [+ b]; [q, k = norm of each head]; [RoPE(q, k)]; [q·temperature]; cache k, v
 //	           x += [norm or scale] (Wo attention(q) [+ b])
 //	           n = norm(x); x += [norm or scale] (Wdown (act(Wgate n [+ b]) ∘ (Wup n [+ b])) [+ b]) [of the experts of each row]
+//	           [x += norm(Wout (act(Win x) ∘ the layer's input))] [x·scale]
 //	wanted rows: logits = Whead norm(x) [·scale] [soft cap]; the best tokens of each
 type planner struct {
 	*kernels.Program
@@ -20,10 +22,13 @@ type planner struct {
 	w      *weights
 	x      kernels.Buf // (rows, d): the residual stream
 	normed kernels.Act // (rows, d)
+	inputs kernels.Buf // (rows, layers·size): see layerInputs
 	bufs   map[slot]kernels.Buf
 	acts   map[slot]kernels.Act
 	tapped map[int]kernels.Buf // by number of layers
 	temper []float32           // factors of queries, for each rope.original positions one; nil: none
+	reads  []int               // of a draft without keys and values: which layers of the cache its layers read
+	ahead  int                 // positions by which its heads are turned further than the last one that they see
 }
 
 // slot names a buffer of layers: layers that need the same size share it.
@@ -40,7 +45,7 @@ func (m *Model) program(layout func(kernels.Type) kernels.Layout) *kernels.Progr
 	c := &m.config
 	b := &planner{Program: kernels.NewProgram(m.options.MaxRows, m.options.MaxWanted), Config: c, w: &m.weights,
 		bufs: map[slot]kernels.Buf{}, acts: map[slot]kernels.Act{}, tapped: map[int]kernels.Buf{}, temper: c.temperatures()}
-	b.KV = kernels.UniformKV(c.Layers, c.cacheHeads, c.HeadDim, m.kvType)
+	b.KV = c.kvShape(m.kvType)
 	addWeights(b.Program, m.matrices, layout)
 	b.Stage("the embedding")
 	b.x, b.normed = b.Buf(c.Dim), b.Act(c.Dim)
@@ -53,13 +58,18 @@ func (m *Model) program(layout func(kernels.Type) kernels.Layout) *kernels.Progr
 	if c.embedScale != 1 {
 		b.Scale(b.x, c.embedScale)
 	}
+	b.layerInputs()
 	for i := range b.w.layers {
 		b.attention(i)
-		if c.experts.count > 0 {
+		switch {
+		case c.experts.count > 0 && c.traits.beside:
+			b.mixBeside(i)
+		case c.experts.count > 0:
 			b.mix(i)
-		} else {
+		default:
 			b.feedForward(i)
 		}
+		b.endLayer(i)
 		b.tap(i+1, m.options.Taps)
 	}
 	m.taps = b.tapsAt(m.options.Taps)
@@ -75,9 +85,15 @@ func (m *Model) program(layout func(kernels.Type) kernels.Layout) *kernels.Progr
 
 func (b *planner) attention(i int) {
 	l, s := &b.w.layers[i], b.layers[i]
-	q, k, v := b.buf("q", s.heads*b.HeadDim), b.buf("k", s.kvHeads*b.HeadDim), b.buf("v", s.kvHeads*b.HeadDim)
-	out := b.act("attended", s.heads*b.HeadDim)
-	d := b.w.draft
+	q, out := b.buf("q", s.heads*s.headDim), b.act("attended", s.heads*s.headDim)
+	d, own, reads := b.w.draft, s.source == i && b.reads == nil, i
+	if b.reads != nil {
+		reads = b.reads[i]
+	}
+	var k, v kernels.Buf
+	if own {
+		k, v = b.buf("k", s.kvHeads*s.headDim), b.buf("v", s.kvHeads*s.headDim)
+	}
 	wide := i == 0 && d != nil && d.wide()
 	if wide {
 		b.norm(b.x, d.hiddenNorm, b.normed)
@@ -85,35 +101,52 @@ func (b *planner) attention(i int) {
 		b.norm(b.x, l.attnNorm, b.normed)
 	}
 	b.Stage(fmt.Sprintf("layer %d", i))
-	b.MatMul(l.q, b.normed, q, concurrent)
-	b.MatMul(l.k, b.normed, k, concurrent)
-	b.MatMul(l.v, b.normed, v, kernels.MatMulOpt{})
+	b.MatMul(l.q, b.normed, q, kernels.MatMulOpt{Concurrent: own})
+	if own {
+		b.MatMul(l.k, b.normed, k, kernels.MatMulOpt{Concurrent: !l.sameKV})
+	}
+	if own && !l.sameKV {
+		b.MatMul(l.v, b.normed, v, kernels.MatMulOpt{})
+	}
 	if wide {
 		b.MatMul(d.qEmbd, d.embedding, q, kernels.MatMulOpt{Add: true, Concurrent: true})
 		b.MatMul(d.kEmbd, d.embedding, k, kernels.MatMulOpt{Add: true, Concurrent: true})
 		b.MatMul(d.vEmbd, d.embedding, v, kernels.MatMulOpt{Add: true})
 	}
 	b.bias(q, l.qBias)
-	b.bias(k, l.kBias)
-	b.bias(v, l.vBias)
-	if l.qNorm != nil {
-		b.HeadNorm(q, s.heads, l.qNorm, b.NormEps)
-		b.HeadNorm(k, s.kvHeads, l.kNorm, b.NormEps)
+	turn := b.rotation(s.local, b.w.ropeFactors)
+	turn.Ahead = b.ahead
+	turned := func(x kernels.Buf, heads int, norm []float32) {
+		if norm != nil {
+			b.HeadNorm(x, heads, norm, b.NormEps)
+		}
+		if !s.unturned {
+			b.RoPE(x, heads, s.headDim, turn)
+		}
 	}
-	if !s.unturned {
-		turn := b.rotation(s.local, b.w.ropeFactors)
-		b.RoPE(q, s.heads, b.HeadDim, turn)
-		b.RoPE(k, s.kvHeads, b.HeadDim, turn)
+	if own {
+		b.bias(k, l.kBias)
+		b.bias(v, l.vBias)
+		if l.sameKV {
+			b.Copy(k, v)
+		}
+		turned(k, s.kvHeads, l.kNorm)
+		if b.traits.valueNorms {
+			b.HeadNorm(v, s.kvHeads, slices.Repeat([]float32{1}, s.headDim), b.NormEps)
+		}
 	}
+	turned(q, s.heads, l.qNorm)
 	if b.temper != nil {
 		b.PositionScale(q, b.rope.original, b.temper)
 	}
-	b.StoreKV(b.stored("k stored", k, s.kvHeads), b.stored("v stored", v, s.kvHeads), i)
+	if own {
+		b.StoreKV(k, v, i)
+	}
 	opt := kernels.AttentionOpt{Scale: b.attnScale, SoftCap: b.attnCap}
 	if s.local {
 		opt.Window = b.window
 	}
-	b.Add(kernels.Attention{AttentionOpt: opt, Q: q, Layer: i, Heads: s.heads, Out: out, Sinks: l.sinks})
+	b.Add(kernels.Attention{AttentionOpt: opt, Q: q, Layer: reads, Heads: s.heads, Out: out, Sinks: l.sinks})
 	b.add(l.o, out, l.oBias, l.attnPost)
 }
 
@@ -126,17 +159,13 @@ func (b *planner) norm(in kernels.Buf, weight []float32, out kernels.Act) {
 	b.RMSNorm(in, weight, b.NormEps, out)
 }
 
-// stored returns keys or values repeated to the cache's number of heads.
-func (b *planner) stored(what string, from kernels.Buf, heads int) kernels.Buf {
-	if heads == b.cacheHeads {
-		return from
-	}
-	to := b.buf(what, b.cacheHeads*b.HeadDim)
-	b.RepeatHeads(from, heads, b.HeadDim, to)
-	return to
+func (b *planner) feedForward(i int) {
+	l := &b.w.layers[i]
+	b.add(l.down, b.inner(i), l.downBias, l.ffnPost)
 }
 
-func (b *planner) feedForward(i int) {
+// inner lays out a feed-forward block up to its last product, whose input it returns.
+func (b *planner) inner(i int) kernels.Act {
 	l, n := &b.w.layers[i], b.layers[i].ffn
 	gate, up, out := b.buf("gate", n), b.buf("up", n), b.act("activated", n)
 	b.RMSNorm(b.x, l.ffnNorm, b.NormEps, b.normed)
@@ -145,7 +174,7 @@ func (b *planner) feedForward(i int) {
 	b.bias(gate, l.gateBias)
 	b.bias(up, l.upBias)
 	b.Add(kernels.Gate{Curve: b.traits.curve, Gate: gate, Up: up, Out: out})
-	b.add(l.down, out, l.downBias, l.ffnPost)
+	return out
 }
 
 // add adds w·in + bias to the residual stream; norm, if not nil, is the weight of a norm that is applied first.

@@ -21,6 +21,9 @@ type ropeConfig struct {
 // Bounds of the factors, from keys or tensors, that divide RoPE's frequencies.
 const minRopeFactor, maxRopeFactor = 0.25, 1e6
 
+// A factor from minStill to maxStill makes a pair of elements stand still, in effect: Gemma 4 has 1e30.
+const minStill, maxStill = 1e20, 1e31
+
 // Bounds of YaRN's turns, whose logarithms must be finite. Published models have 1 and 32.
 const minRopeTurns, maxRopeTurns = 1e-6, 1e6
 
@@ -77,14 +80,17 @@ func (h *hyper) ropeBase(key string, def float64) float64 {
 
 // rotation returns RoPE's rotation for the heads of a layer; factors, if not nil, divide its frequencies one by one.
 func (c *Config) rotation(local bool, factors []float32) kernels.Rotation {
-	r := c.rope
-	if local && r.localBase != 0 {
-		r = ropeConfig{base: r.localBase, kind: "none", factor: 1, magnitude: 1}
+	r, n := c.rope, c.RopeDim
+	if local {
+		n = c.localRopeDim
 	}
-	freq := inverseFrequencies(r.base, c.RopeDim, factors)
+	if local && r.localBase != 0 {
+		r, factors = ropeConfig{base: r.localBase, kind: "none", factor: 1, magnitude: 1}, nil
+	}
+	freq := inverseFrequencies(r.base, n, factors)
 	var low, high float64
 	if r.kind == "yarn" {
-		low, high = r.blend(c.RopeDim, c.traits.exactTurns)
+		low, high = r.blend(n, c.traits.exactTurns)
 	}
 	for i, f := range freq {
 		freq[i] = f / r.factor

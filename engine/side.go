@@ -34,11 +34,21 @@ type Side struct {
 	DraftWidth int    // of a draft's own state: Width, but for eagle3
 	DraftVocab int    // eagle3: tokens that it can guess
 
-	spec *side.Spec
+	spec *side.Spec // nil for an assistant
 }
 
 // InVerifier reports whether the file is opened beside the target (Model.OpenSide); others are drafts (OpenDraft).
-func (s Side) InVerifier() bool { return s.Kind == SideMedusa || s.Kind == SidePPD }
+func (s Side) InVerifier() bool {
+	return s.Kind == SideMedusa || s.Kind == SidePPD || s.Kind == SideAssistant
+}
+
+// way names the way of guessing that the file gives its target.
+func (s Side) way() string {
+	if s.Kind == SideAssistant {
+		return tandem.WayAssistant
+	}
+	return s.Kind
+}
 
 // Draft reports whether the file is a draft with states.
 func (s Side) Draft() bool { return s.Kind != "" && !s.InVerifier() }
@@ -69,6 +79,9 @@ func SideLineage(ctx context.Context, path string) (string, error) {
 }
 
 func readSide(f *gguf.File) (Side, error) {
+	if arch, ok := isAssistant(f); ok {
+		return assistantSide(f, arch)
+	}
 	if !side.Is(f) {
 		_, err := f.String("general.architecture")
 		return Side{}, err
@@ -145,6 +158,8 @@ func (s Side) String() string {
 	switch s.Kind {
 	case SideMedusa:
 		return fmt.Sprintf("%d medusa heads of %d blocks", s.Levels, s.Blocks)
+	case SideAssistant:
+		return fmt.Sprintf("an assistant of %d blocks, %d tokens in a chain", s.Blocks, s.Levels)
 	case SidePPD:
 		return fmt.Sprintf("%d prompt tokens, %d embeddings each", s.Levels, s.Members)
 	}

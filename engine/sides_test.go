@@ -131,7 +131,7 @@ func TestMedusaGolden(t *testing.T) {
 		out := forward(t, m, 0, Part{Seq: s, Extend: g.Tokens})
 		var asks []GuessAsk
 		for _, row := range g.Rows {
-			asks = append(asks, GuessAsk{tandem.WayMedusa, [][]float32{slices.Clone(out.Hidden(0, row))}})
+			asks = append(asks, GuessAsk{Way: tandem.WayMedusa, Hidden: [][]float32{slices.Clone(out.Hidden(0, row))}})
 		}
 		guesses, err := m.Guess(asks, 7)
 		if err != nil {
@@ -217,7 +217,7 @@ func guessAll(t *testing.T, m *Model) (all []tandem.Guess) {
 	out := forward(t, m, 0, p)
 	asks := []GuessAsk{askPrompts(out, way, 0, 6)}
 	for row := range 6 {
-		asks = append(asks, GuessAsk{tandem.WayMedusa, [][]float32{slices.Clone(out.Hidden(0, row))}})
+		asks = append(asks, GuessAsk{Way: tandem.WayMedusa, Hidden: [][]float32{slices.Clone(out.Hidden(0, row))}})
 	}
 	for i := range asks {
 		guesses, err := m.Guess(asks[i:i+1], 3)

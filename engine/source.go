@@ -95,7 +95,7 @@ func (s *source) Read(w kernels.W, i int, buf []byte) ([]byte, error) {
 	m, p := &s.matrices[w], s.pieces[w][i]
 	bytes := perRow(m.tensor)
 	buf = slices.Grow(buf[:0], p.rows*bytes)[:p.rows*bytes]
-	at := int64(m.row0+p.row) * int64(bytes)
+	at := int64(m.from(p.row)) * int64(bytes)
 	if err := m.tensor.ReadAt(buf, at); err != nil {
 		return nil, err
 	}

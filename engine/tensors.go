@@ -17,11 +17,14 @@ type layer struct {
 	attnPost, ffnPost          []float32 // (dim), norms of the outputs of attention and feed-forward; nil: none
 	qNorm, kNorm               []float32 // (headDim); nil: none
 	q, k, v, o                 kernels.W
+	sameKV                     bool // values are the keys before their norm
 	qBias, kBias, vBias, oBias []float32
 	gate, up, down             kernels.W
 	gateBias, upBias, downBias []float32
 	sinks                      []float32 // (heads), scores without a value; nil: none
-	mixture                    mixture   // in place of gate, up and down, if the model has experts
+	mixture                    mixture   // in place of gate, up and down, or beside them, if the model has experts
+	input                      layerInput
+	scale                      float32 // of what the layer leaves
 }
 
 // weights are a model's parameters: matrices by their handle in the program, vectors as they are. head is embed if the file has no
@@ -31,6 +34,7 @@ type weights struct {
 	embed, head kernels.W
 	outputNorm  []float32
 	ropeFactors []float32 // (ropeDim/2), or nil
+	inputs      layerInputs
 	layers      []layer
 	draft       *draft // nil: a model that reads tokens alone
 }
@@ -45,7 +49,7 @@ type catalog struct {
 	err      error
 }
 
-// matrix is a weight matrix of the program: rows [row0, row0+rows) of a tensor. Its handle is its index in the catalog.
+// matrix is a weight matrix of the program: rows [row0, row0+rows) of a tensor, or of each of a tensor's matrices. Its handle is its index in the catalog.
 type matrix struct {
 	tensor     *gguf.Tensor
 	row0, rows int
@@ -54,6 +58,14 @@ type matrix struct {
 
 // all returns the rows of all experts.
 func (m *matrix) all() int { return max(1, m.experts) * m.rows }
+
+// from returns where rows from row on lie in the tensor, row being one of all its experts' rows.
+func (m *matrix) from(row int) int {
+	if m.experts == 0 {
+		return m.row0 + row
+	}
+	return m.row0 + row/m.rows*m.tensor.Shape[1] + row%m.rows
+}
 
 func (m *matrix) cols() int          { return m.tensor.Shape[0] }
 func (m *matrix) kind() kernels.Type { return kernels.Type(m.tensor.Type) }
@@ -181,6 +193,7 @@ func (c *catalog) collect(w *weights, cfg *Config) {
 	c.matrix(&w.head, "output.weight", false, cfg.Vocab, cfg.Dim)
 	w.outputNorm = c.vector("output_norm.weight", true, cfg.Dim)
 	c.collectRopeFactors(w, cfg)
+	c.collectLayerInputs(&w.inputs, cfg)
 	w.layers = make([]layer, cfg.Layers)
 	for i := range w.layers {
 		if c.collectLayer(&w.layers[i], w, cfg, i); c.err != nil {
@@ -193,14 +206,17 @@ func (c *catalog) collect(w *weights, cfg *Config) {
 
 func (c *catalog) collectLayer(l *layer, w *weights, cfg *Config, i int) {
 	t, s := &cfg.traits, cfg.layers[i]
-	attn, kv := s.heads*cfg.HeadDim, s.kvHeads*cfg.HeadDim
+	attn, kv, own := s.heads*s.headDim, s.kvHeads*s.headDim, s.source == i
 	name := func(s string) string { return fmt.Sprintf("blk.%d.%s", i, s) }
 	l.attnNorm = c.vector(name("attn_norm.weight"), i > 0 || w.draft == nil || w.draft.wide(), cfg.Dim)
 	l.ffnNorm = c.vector(name(t.ffnNorm()), true, cfg.Dim)
 	if t.headNorms {
-		l.qNorm = c.vector(name("attn_q_norm.weight"), true, cfg.HeadDim)
-		l.kNorm = c.vector(name("attn_k_norm.weight"), true, cfg.HeadDim)
+		l.qNorm = c.vector(name("attn_q_norm.weight"), true, s.headDim)
 	}
+	if t.headNorms && own {
+		l.kNorm = c.vector(name("attn_k_norm.weight"), true, s.headDim)
+	}
+	c.collectLayerInput(l, cfg, name)
 	if t.postNorms {
 		l.attnPost = c.vector(name("post_attention_norm.weight"), true, cfg.Dim)
 		l.ffnPost = c.vector(name("post_ffw_norm.weight"), true, cfg.Dim)
@@ -218,8 +234,11 @@ func (c *catalog) collectLayer(l *layer, w *weights, cfg *Config, i int) {
 		}
 	} else {
 		c.matrix(&l.q, name("attn_q.weight"), true, attn, cfg.Dim)
-		c.matrix(&l.k, name("attn_k.weight"), true, kv, cfg.Dim)
-		c.matrix(&l.v, name("attn_v.weight"), true, kv, cfg.Dim)
+		if own {
+			c.matrix(&l.k, name("attn_k.weight"), true, kv, cfg.Dim)
+			l.sameKV = t.valueNorms && c.file.Tensor(name("attn_v.weight")) == nil
+			c.matrix(&l.v, name("attn_v.weight"), !l.sameKV, kv, cfg.Dim)
+		}
 	}
 	c.matrix(&l.o, name("attn_output.weight"), true, cfg.Dim, attn)
 	if qkv := name("attn_qkv.bias"); t.fused && c.file.Tensor(qkv) != nil {
@@ -235,8 +254,11 @@ func (c *catalog) collectLayer(l *layer, w *weights, cfg *Config, i int) {
 	if t.sinks {
 		l.sinks = c.vector(name("attn_sinks.weight"), true, s.heads)
 	}
-	if t.experts() {
-		c.collectExperts(&l.mixture, cfg, name, s.ffn)
+	switch {
+	case cfg.experts.count > 0 && t.beside:
+		c.collectBeside(&l.mixture, cfg, name, s.expert)
+	case cfg.experts.count > 0:
+		c.collectExperts(&l.mixture, cfg, name, s.expert)
 		return
 	}
 	if t.fused && c.file.Tensor(name("ffn_gate.weight")) == nil {
@@ -279,7 +301,7 @@ func (c *catalog) collectRopeFactors(w *weights, cfg *Config) {
 		w.ropeFactors = short
 	}
 	for i, f := range w.ropeFactors {
-		if !(f >= minRopeFactor && f <= maxRopeFactor) {
+		if !(f >= minRopeFactor && f <= maxRopeFactor) && !(cfg.traits.localHeads && f >= minStill && f <= maxStill) {
 			c.fail(tandem.Corrupt, "rope factor %d is %v: want %v to %v", i, f, minRopeFactor, maxRopeFactor)
 		}
 	}

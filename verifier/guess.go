@@ -58,7 +58,14 @@ func (a *asking) ask(w tandem.Way, t tandem.Tree, node int32, p schedule.Part, o
 	root := len(p.Extend) - 1 // row of node 0
 	hidden := func(node int32) []float32 { return slices.Clone(out.Hidden(p.At, root+int(node))) }
 	if w.Name != tandem.WayPPD {
-		a.asks, a.levels = append(a.asks, engine.GuessAsk{Way: w.Name, Hidden: [][]float32{hidden(node)}}), append(a.levels, w.Levels)
+		ask := engine.GuessAsk{Way: w.Name, Hidden: [][]float32{hidden(node)}, Seq: p.Seq}
+		if a.c != nil {
+			ask.Path = slices.Clone(a.s.accepted)
+		}
+		if at := p.Seq.Len() + len(ask.Path); at < len(a.s.tokens) { // the last committed token, whose row is yet to come
+			ask.Token = a.s.tokens[at]
+			a.asks, a.levels = append(a.asks, ask), append(a.levels, w.Levels)
+		}
 		return
 	}
 	rows, levels := promptsBehind(t, node, w)
@@ -212,8 +219,11 @@ func (v *Verifier) guess() {
 	if len(v.asking) == 0 {
 		return
 	}
-	all := v.asking
-	v.asking = nil
+	// The sequence of a session that has left meanwhile is closed.
+	all := slices.DeleteFunc(v.asking, func(a *asking) bool { return !v.sched.Holds(a.s) })
+	if v.asking = nil; len(all) == 0 {
+		return
+	}
 	var asks []engine.GuessAsk
 	for _, a := range all {
 		asks = append(asks, a.asks...)

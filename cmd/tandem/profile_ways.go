@@ -18,6 +18,10 @@ import (
 func (p *profiler) ways(m *engine.Model, at place, judge bool) (guesses map[string]time.Duration, err error) {
 	guesses = map[string]time.Duration{}
 	for _, w := range m.Ways() {
+		if w.Name == tandem.WayAssistant {
+			fmt.Fprintf(p.app.stderr, "guesses of %s are not measured: they depend on what the target's cache holds\n", w.Name)
+			continue
+		}
 		fmt.Fprintf(p.app.stderr, "measuring guesses of %s …\n", w.Name)
 		i := slices.IndexFunc(p.Heads, func(path string) bool {
 			side, err := engine.SideOf(path)

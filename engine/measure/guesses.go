@@ -26,7 +26,7 @@ type Told struct {
 // len(prompt) + n positions and PromptRows tree rows, and passes of more rows than PromptRows. Errors: Continue's and Guess's.
 func Tell(ctx context.Context, m *engine.Model, prompt []tandem.Token, n int, p tandem.Sampling, top int) (*Told, error) {
 	l := &listener{model: m, prompt: len(prompt), guesses: map[string][]tandem.Guess{}}
-	for _, w := range m.Ways() {
+	for _, w := range replayed(m) {
 		l.nodes = max(l.nodes, w.Levels*w.Members)
 		if len(prompt) == 1 {
 			l.guesses[w.Name] = []tandem.Guess{{Way: w.Name}}
@@ -49,6 +49,11 @@ func Tell(ctx context.Context, m *engine.Model, prompt []tandem.Token, n int, p 
 		l.guesses[l.asks[i].Way] = append(l.guesses[g.Way], g)
 	}
 	return &Told{Text: text, Prompt: len(prompt), Guesses: l.guesses, Features: l.features}, nil
+}
+
+// replayed returns the ways of m whose guesses do not depend on the cache, so that they can be made when the text has been said.
+func replayed(m *engine.Model) []tandem.Way {
+	return slices.DeleteFunc(m.Ways(), func(w tandem.Way) bool { return w.Name == tandem.WayAssistant })
 }
 
 // PromptRows returns the most tree rows that a way of m needs behind a token: those of its prompt tokens.
@@ -80,7 +85,7 @@ func (l *listener) before(part *engine.Part) {
 	if !l.guessed(from + len(part.Extend)) {
 		return
 	}
-	for _, w := range l.model.Ways() {
+	for _, w := range replayed(l.model) {
 		for e := range w.Levels * w.Members {
 			parent := int32(e - 1)
 			if e%w.Levels == 0 {
@@ -106,7 +111,7 @@ func (l *listener) after(part *engine.Part, out *engine.Output) error {
 		}
 	}
 	if l.guessed(part.Seq.Len()) {
-		for _, w := range l.model.Ways() {
+		for _, w := range replayed(l.model) {
 			ask := engine.GuessAsk{Way: w.Name}
 			for e := range w.Levels * w.Members {
 				ask.Hidden = append(ask.Hidden, slices.Clone(out.Hidden(0, rows+e)))

@@ -1,0 +1,345 @@
+package engine
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+// SideAssistant is the architecture of a draft that reads its target's keys and values (Gemma 4). Files of the older spelling say gemma4_mtp.
+const (
+	SideAssistant = "gemma4-assistant"
+	oldAssistant  = "gemma4_mtp"
+)
+
+// assistantLevels is how many tokens an assistant drafts in a chain.
+const assistantLevels = 4
+
+// assistant drafts a chain of tokens. Each step takes the token before, a state of the target's width, and the target's keys and values:
+//
+//	x = W [e; s], e the target's embedding of the token as its layers get it
+//	layers as the target's, without keys and values of their own: one reads those of the last own layer of the target of its kind
+//	y = norm(x); logits = its own embedding · y; the state for the next step = W' y
+//
+// The first state is the target's after its final norm. All steps of a chain have the position of the first token, since the target's cache
+// does not grow meanwhile.
+type assistant struct {
+	config       Config
+	weights      weights
+	matrices     []matrix
+	enter, leave kernels.W
+	program      *kernels.Program
+	in, next     kernels.Buf // (rows, 2·target's d), (wanted, target's d)
+	store        kernels.Store
+	runner       kernels.Runner
+	embedding    *kernels.Program // of the target's rows
+	embedded     kernels.Buf      // (rows, target's d)
+	embed        kernels.Runner
+}
+
+// isAssistant reports whether f holds an assistant, of which spelling.
+func isAssistant(f *gguf.File) (arch string, ok bool) {
+	arch, err := f.String("general.architecture")
+	return arch, err == nil && (arch == SideAssistant || arch == oldAssistant)
+}
+
+// assistantWidth names the key of the target's width.
+func assistantWidth(arch string) string {
+	if arch == oldAssistant {
+		return "backbone_embedding_length"
+	}
+	return "embedding_length_out"
+}
+
+// assistantSide reads what the header of an assistant says.
+func assistantSide(f *gguf.File, arch string) (Side, error) {
+	h := &hyper{file: f, arch: arch}
+	s := Side{Kind: SideAssistant, Width: h.count(assistantWidth(arch), -1, maxDim), Vocab: h.count("vocab_size", -1, maxVocab),
+		Taps: []int{-1}, Levels: assistantLevels, Blocks: h.count("block_count", -1, maxLayers),
+		DraftWidth: h.count("embedding_length", -1, maxDim)}
+	var err error
+	s.Name, err = f.StringOr("general.name", SideAssistant)
+	h.keep(err)
+	return s, h.err
+}
+
+// planAssistant reads the assistant in f and plans it for m, which it must fit.
+func (m *Model) planAssistant(f *gguf.File) (*assistant, error) {
+	arch, _ := isAssistant(f)
+	side, err := assistantSide(f, arch)
+	if err != nil {
+		return nil, err
+	}
+	path, of := f.Path(), &m.config
+	refuse := func(format string, args ...any) error {
+		return tandem.Errorf("engine", tandem.Invalid, "%s: an assistant %s", path, fmt.Sprintf(format, args...))
+	}
+	switch {
+	case of.Arch != "gemma4":
+		return nil, refuse("of a gemma4 target: %s is a model of the %s architecture", m.path, of.Arch)
+	case side.Width != of.Dim:
+		return nil, refuse("for a target of width %d: %s has width %d", side.Width, m.path, of.Dim)
+	case side.Vocab != of.Vocab:
+		return nil, refuse("for a target with %d tokens: %s has %d", side.Vocab, m.path, of.Vocab)
+	case f.Has(arch+".use_ordered_embeddings") || f.Tensor("nextn.centroids.weight") != nil || f.Tensor("mtp_centroids.weight") != nil:
+		return nil, tandem.Errorf("engine", tandem.Unsupported,
+			"%s: an assistant with ordered embeddings (centroids): tandem runs those with plain ones", path)
+	}
+	t := architectures["gemma4"]
+	t.scaleEmbed, t.caps, t.finalCap, t.valueNorms, t.beside, t.reads = false, false, 0, false, false, nil
+	h := &hyper{file: f, arch: arch}
+	a := &assistant{}
+	if a.config, err = h.config(t, of.Vocab, side.DraftWidth); err != nil {
+		return nil, err
+	}
+	c := &a.config
+	for i := range c.layers {
+		l := &c.layers[i]
+		if l.source, err = m.readBy(l, i, refuse); err != nil {
+			return nil, err
+		}
+	}
+	if c.rope.base != of.rope.base || c.rope.localBase != of.rope.localBase || c.RopeDim != of.RopeDim || c.localRopeDim != of.localRopeDim {
+		return nil, refuse("with RoPE bases %g and %g over %d and %d elements: the target has %g and %g over %d and %d", c.rope.base,
+			c.rope.localBase, c.RopeDim, c.localRopeDim, of.rope.base, of.rope.localBase, of.RopeDim, of.localRopeDim)
+	}
+	// A row sees the target's positions before its own, at which the target keeps nothing yet.
+	if c.window = max(0, of.window-1); of.window == 1 {
+		return nil, refuse("of a target whose window is the token itself: there is nothing to read")
+	}
+	if err := a.collect(f, arch); err != nil {
+		return nil, err
+	}
+	a.plan(m)
+	return a, nil
+}
+
+// readBy returns the target's layer whose keys and values layer i of an assistant reads: the last of its kind that keeps its own.
+func (m *Model) readBy(l *layerShape, i int, refuse func(string, ...any) error) (int, error) {
+	kind := map[bool]string{true: "with a window", false: "without a window"}[l.local]
+	for j, of := range slices.Backward(m.config.layers) {
+		switch {
+		case of.local != l.local || of.source != j:
+		case of.headDim != l.headDim:
+			return 0, refuse("whose layer %d, %s, has heads of %d elements: the target's have %d", i, kind, l.headDim, of.headDim)
+		case l.heads%of.kvHeads != 0:
+			return 0, refuse("whose layer %d, %s, has %d heads: want a multiple of the target's %d key-value heads", i, kind, l.heads, of.kvHeads)
+		default:
+			l.kvHeads = of.kvHeads
+			return j, nil
+		}
+	}
+	return 0, refuse("whose layer %d is one %s: the target has none that keeps keys and values", i, kind)
+}
+
+func (a *assistant) collect(f *gguf.File, arch string) error {
+	c, w, cfg := &catalog{file: f, used: map[string]bool{}, finite: true}, &a.weights, &a.config
+	enter, leave := "nextn.pre_projection.weight", "nextn.post_projection.weight"
+	if arch == oldAssistant {
+		enter, leave = "mtp_pre_proj.weight", "mtp_post_proj.weight"
+	}
+	width := assistantWidth(arch)
+	target, err := f.Int(arch+"."+width, 1, maxDim)
+	if err != nil {
+		return err
+	}
+	c.matrix(&a.enter, enter, true, cfg.Dim, 2*target)
+	c.matrix(&a.leave, leave, true, target, cfg.Dim)
+	c.matrix(&w.head, "token_embd.weight", true, cfg.Vocab, cfg.Dim)
+	w.outputNorm = c.vector("output_norm.weight", true, cfg.Dim)
+	c.collectRopeFactors(w, cfg)
+	w.layers = make([]layer, cfg.Layers)
+	own := slices.Clone(cfg.layers)
+	for i := range w.layers {
+		cfg.layers[i].source = kernels.None // so that no tensors for keys and values are asked for
+		c.collectLayer(&w.layers[i], w, cfg, i)
+	}
+	cfg.layers = own
+	if c.err == nil {
+		c.refuseOthers(arch)
+	}
+	a.matrices = c.matrices
+	return c.err
+}
+
+// plan lays out a step of the chain, and the look-up of the target's embeddings.
+func (a *assistant) plan(m *Model) {
+	c, d := &a.config, m.config.Dim
+	b := &planner{Program: kernels.NewProgram(guessRows, guessRows), Config: c, w: &a.weights, bufs: map[slot]kernels.Buf{},
+		acts: map[slot]kernels.Act{}, reads: make([]int, c.Layers), ahead: 1}
+	for i, l := range c.layers {
+		b.reads[i] = l.source
+	}
+	b.KV = m.plan.KV
+	addWeights(b.Program, a.matrices, m.device.Layout)
+	b.Stage("the entrance")
+	a.in, a.next = b.Buf(2*d), b.WantedBuf(d)
+	b.x, b.normed = b.Buf(c.Dim), b.Act(c.Dim)
+	both := b.Act(2 * d)
+	b.Feed(a.in, both)
+	b.MatMul(a.enter, both, b.x, kernels.MatMulOpt{})
+	for i := range b.w.layers {
+		b.attention(i)
+		b.feedForward(i)
+		b.endLayer(i)
+	}
+	last, lastNorm, logits := b.WantedBuf(c.Dim), b.WantedAct(c.Dim), b.WantedBuf(c.Vocab)
+	b.Gather(b.x, last)
+	b.norm(last, b.w.outputNorm, lastNorm)
+	b.Stage("the output")
+	b.MatMul(a.leave, lastNorm, a.next, kernels.MatMulOpt{})
+	b.MatMul(b.w.head, lastNorm, logits, kernels.MatMulOpt{})
+	b.TopK(logits)
+	a.program = b.Program
+
+	p := kernels.NewProgram(guessRows, 0)
+	a.embedded = p.Buf(d)
+	p.Embed(p.Weight(m.plan.Weights[m.weights.embed]), a.embedded)
+	if m.config.embedScale != 1 {
+		p.Scale(a.embedded, m.config.embedScale)
+	}
+	a.embedding = p
+}
+
+// measure returns what an assistant takes beside its target.
+func (a *assistant) measure(path string, d kernels.Device) (f Footprint, err error) {
+	for _, p := range []*kernels.Program{a.program, a.embedding} {
+		if err := p.Check(); err != nil {
+			return f, tandem.Errorf("engine", tandem.Unsupported, "%s: %w", path, err)
+		}
+		need, err := d.Footprint(p)
+		if err != nil {
+			return f, deviceError(path, err)
+		}
+		if f.Scratch += need.Buffers; p == a.program { // the other's weights are the model's
+			f.Weights, f.Own.Weights = need.Weights, need.Own.Weights
+		}
+		f.Own.Buffers += need.Own.Buffers
+	}
+	return f, nil
+}
+
+func (a *assistant) load(m *Model, f *gguf.File) error {
+	loan, err := kernels.Borrow(a.embedding, m.plan, m.store, []kernels.W{m.weights.embed})
+	if err != nil {
+		return tandem.Errorf("engine", tandem.Unsupported, "%s: %w", f.Path(), err)
+	}
+	if a.embed, err = m.device.Compile(a.embedding, loan, nil); err != nil {
+		return deviceError(f.Path(), err)
+	}
+	if a.store, err = m.device.NewWeights(a.program); err != nil {
+		return deviceError(f.Path(), err)
+	}
+	if a.runner, err = m.device.Compile(a.program, a.store, m.memory); err != nil {
+		return deviceError(f.Path(), err)
+	}
+	to := into(a.store)
+	to.add = f.NewDigest().Add
+	if err := fill(a.matrices, to, nil); err != nil || !m.options.Lock {
+		return err
+	}
+	return lockAll(a.store)
+}
+
+func (a *assistant) close() {
+	for _, r := range []kernels.Runner{a.embed, a.runner} {
+		if r != nil {
+			r.Close()
+		}
+	}
+	if a.store != nil {
+		a.store.Close()
+	}
+}
+
+// drafting is a row of an assistant's passes: the state and the token that its next step takes, and what it sees.
+type drafting struct {
+	token tandem.Token
+	state []float32 // (target's d)
+	seq   *Sequence
+	path  []int32 // tree rows of seq, the first a child of the prefix, each the parent of the next
+}
+
+// check refuses what a pass cannot take.
+func (d *drafting) check(m *Model) error {
+	const op = "engine"
+	switch {
+	case d.seq == nil || d.seq.model != m:
+		return tandem.Errorf(op, tandem.Invalid, "a guess by %s behind no sequence of the model: want the one whose end it follows",
+			tandem.WayAssistant)
+	case d.token < 0 || int(d.token) >= m.config.Vocab:
+		return tandem.Errorf(op, tandem.Invalid, "a guess by %s behind token %d: vocabulary has %d", tandem.WayAssistant, d.token,
+			m.config.Vocab)
+	case len(d.state) != m.config.Dim:
+		return tandem.Errorf(op, tandem.Invalid, "a guess by %s from a state of %d numbers: want %d", tandem.WayAssistant, len(d.state),
+			m.config.Dim)
+	case d.seq.length+len(d.path) == 0:
+		return tandem.Errorf(op, tandem.Invalid, "a guess by %s behind an empty prefix", tandem.WayAssistant)
+	}
+	above := int32(-1)
+	for i, n := range d.path {
+		if n < 0 || int(n) >= len(d.seq.parents) || d.seq.parents[n] != above || d.seq.rows[n] < 0 {
+			return tandem.Errorf(op, tandem.Invalid, "a guess by %s behind tree rows %v: entry %d is not a child of the one before",
+				tandem.WayAssistant, d.path, i)
+		}
+		above = n
+	}
+	return nil
+}
+
+// step runs a step for rows, at most guessRows, and calls use with what each found. Their states are then those for the next step.
+func (a *assistant) step(m *Model, rows []drafting, top int, use func(i int, best kernels.Top)) error {
+	p, e := &kernels.Pass{Rows: len(rows), TopK: top}, &kernels.Pass{Rows: len(rows)}
+	for i := range rows {
+		r := &rows[i]
+		p.Pos = append(p.Pos, int32(r.seq.length+len(r.path)-1))
+		p.Store = append(p.Store, 0) // nothing is stored
+		p.Table, p.Prefix = append(p.Table, int32(len(p.Pages))), append(p.Prefix, int32(r.seq.length))
+		p.Pages = append(p.Pages, r.seq.pages.Table...)
+		p.AncOff, p.AncLen = append(p.AncOff, int32(len(p.Anc))), append(p.AncLen, int32(len(r.path)))
+		for _, n := range r.path {
+			p.Anc = append(p.Anc, r.seq.places[n].cell)
+		}
+		p.Wanted, e.Tokens = append(p.Wanted, int32(i)), append(e.Tokens, int32(r.token))
+	}
+	if err := a.embed.Run(e); err != nil {
+		return err
+	}
+	d := m.config.Dim
+	for i, r := range rows {
+		in := a.runner.Row(a.in, i)
+		copy(in[:d], a.embed.Row(a.embedded, i))
+		copy(in[d:], r.state)
+	}
+	if err := a.runner.Run(p); err != nil {
+		return err
+	}
+	for i := range rows {
+		use(i, a.runner.Top(i))
+		rows[i].state = append([]float32(nil), a.runner.Row(a.next, i)...)
+	}
+	return nil
+}
+
+// runAssistant makes chains: each step's best token goes into the next.
+func (g *guessing) runAssistant() error {
+	for from := 0; from < len(g.chains); from += guessRows {
+		rows := g.chains[from:min(from+guessRows, len(g.chains))]
+		for level := range assistantLevels {
+			err := g.assistant.step(g.Model, rows, g.top, func(i int, best kernels.Top) {
+				g.fill(spot{g.chainAsks[from+i], level}, best)
+				if len(best.IDs) > 0 && !math.IsNaN(float64(best.Max)) {
+					rows[i].token = tandem.Token(best.IDs[0])
+				}
+			})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
