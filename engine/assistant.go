@@ -10,7 +10,8 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// SideAssistant is the architecture of a draft that reads its target's keys and values (Gemma 4). Files of the older spelling say gemma4_mtp.
+// SideAssistant is the architecture of a draft that reads its target's keys and values (Gemma 4). Files of the older spelling say
+// gemma4_mtp.
 const (
 	SideAssistant = "gemma4-assistant"
 	oldAssistant  = "gemma4_mtp"

@@ -113,8 +113,8 @@ func TestGoldenAssistant(t *testing.T) {
 	}
 }
 
-// TestAssistantGuess: a guess is a chain of steps, each of which takes the best token and the state of the one before. It is the same behind
-// tree rows and behind the same tokens committed, alone and beside others.
+// TestAssistantGuess: a guess is a chain of steps, each of which takes the best token and the state of the one before. It is the same
+// behind tree rows and behind the same tokens committed, alone and beside others.
 func TestAssistantGuess(t *testing.T) {
 	g := readAssistantGolden(t)
 	m := openAssisted(t, Options{})
@@ -169,8 +169,8 @@ func TestAssistantGuess(t *testing.T) {
 		}
 	}
 	for what, bad := range map[string]GuessAsk{"no sequence": ask(nil, nil, b), "a token beyond": {Way: tandem.WayAssistant,
-		Hidden: [][]float32{b}, Seq: line, Token: 1 << 20}, "a path that is none": ask(tree, []int32{2}, a), "a short state": ask(line, nil, b[1:]),
-		"two states": {Way: tandem.WayAssistant, Hidden: [][]float32{b, b}, Seq: line}} {
+		Hidden: [][]float32{b}, Seq: line, Token: 1 << 20}, "a path that is none": ask(tree, []int32{2}, a),
+		"a short state": ask(line, nil, b[1:]), "two states": {Way: tandem.WayAssistant, Hidden: [][]float32{b, b}, Seq: line}} {
 		if _, err := m.Guess([]GuessAsk{bad}, 3); tandem.KindOf(err) != tandem.Invalid {
 			t.Errorf("%s: %v, want Invalid", what, err)
 		}

@@ -256,7 +256,8 @@ func (m *Model) asTarget() side.Target {
 		Dim: m.config.Dim, Vocab: m.config.Vocab, Layers: m.config.Layers}
 }
 
-// OpenSide reads a side file of kind medusa, ppd or gemma4-assistant for m, which must be its target: same lineage, vocabulary and width. It is called
+// OpenSide reads a side file of kind medusa, ppd or gemma4-assistant for m, which must be its target: same lineage, vocabulary and width;
+// an assistant states no lineage, and its layers must find their kinds in the target. It is called
 // before the first pass, at most once for each kind. Close frees it with the model. Errors: Invalid (no such file, another target, not a
 // side file, one of its kind is open), Corrupt, Unsupported, Exhausted (memory). After an error the model is as before.
 func (m *Model) OpenSide(path string) error {

@@ -126,7 +126,7 @@ func (c *Config) writeShape(w io.Writer) {
 		fmt.Fprintln(w, "experts 1", e.count, e.used, t.curve, e.route.Sigmoid, e.route.Normed, bits(e.route.Scale), t.sinks)
 	}
 	if t.localHeads {
-		fmt.Fprintln(w, "kinds 1", t.valueNorms, t.layerScale, c.layerInput)
+		fmt.Fprintln(w, "kinds 1", t.valueNorms, t.layerScale, t.beside, c.layerInput)
 		for _, l := range c.layers {
 			fmt.Fprintln(w, l.headDim, l.source, l.expert)
 		}

@@ -115,8 +115,9 @@ func TestIdentityOfContext(t *testing.T) {
 // Every field of a configuration is in the identity or known not to affect results.
 func TestIdentityOfShape(t *testing.T) {
 	apart := []string{"Arch", "Name", "Context", // names and bounds
-		"Heads", "KVHeads", "FFN", "cacheHeads", // follow from layers
-		"RopeDim", "rope", "halves", "localBase", // are in the rope part
+		"Heads", "KVHeads", "FFN", // follow from layers
+		"RopeDim", "localRopeDim", "rope", "halves", "localBase", // are in the rope part
+		"unscaled",                                                                                 // is in attnScale
 		"afterNorm", "exactTurns", "fused", "ropeFactors", "period", "noRoPE", "wideScale", "caps"} // say how a file is read
 	var walk func(c *Config, v reflect.Value, name string)
 	walk = func(c *Config, v reflect.Value, name string) {

@@ -58,8 +58,8 @@ func (c *catalog) collectLayerInput(l *layer, cfg *Config, name func(string) str
 	l.input.post = c.vector(name("post_norm.weight"), true, cfg.Dim)
 }
 
-// layerInputs computes the inputs of all layers, side by side: (e·√size + norm(W x/√d)) / √2, where e is what the table has for the token.
-// Each layer's input is normalised by itself. A row without a token has no e.
+// layerInputs computes the inputs of all layers, side by side: (e·√size + norm(W x/√d)) / √2, where e is what the table has for the
+// token. Each layer's input is normalised by itself. A row without a token has no e.
 func (b *planner) layerInputs() {
 	n, in := b.layerInput, &b.w.inputs
 	if n == 0 {

@@ -49,7 +49,8 @@ type catalog struct {
 	err      error
 }
 
-// matrix is a weight matrix of the program: rows [row0, row0+rows) of a tensor, or of each of a tensor's matrices. Its handle is its index in the catalog.
+// matrix is a weight matrix of the program: rows [row0, row0+rows) of a tensor, or of each of a tensor's matrices. Its handle is its
+// index in the catalog.
 type matrix struct {
 	tensor     *gguf.Tensor
 	row0, rows int

@@ -16,7 +16,8 @@ import (
 func routeOpts(r *rand.Rand, n int) []kernels.RouteOpt {
 	bias := RandomFloats(r, n, false)
 	return []kernels.RouteOpt{{}, {Normed: true}, {Sigmoid: true, Scale: 2.5}, {Sigmoid: true, Normed: true, Bias: bias},
-		{Normed: true, Bias: bias, Scale: 0.7}, {Normed: true, Scale: 3, Each: bias}, {Sigmoid: true, Bias: bias, Each: RandomFloats(r, n, false)}}
+		{Normed: true, Bias: bias, Scale: 0.7}, {Normed: true, Scale: 3, Each: bias},
+		{Sigmoid: true, Bias: bias, Each: RandomFloats(r, n, false)}}
 }
 
 // routed is a program that chooses experts and joins what lies in parts with their weights.
