@@ -104,7 +104,8 @@ func (m *Model) planAssistant(f *gguf.File) (*assistant, error) {
 			return nil, err
 		}
 	}
-	if c.rope.base != of.rope.base || c.rope.localBase != of.rope.localBase || c.RopeDim != of.RopeDim || c.localRopeDim != of.localRopeDim {
+	if c.rope.base != of.rope.base || c.rope.localBase != of.rope.localBase || c.RopeDim != of.RopeDim ||
+		c.localRopeDim != of.localRopeDim {
 		return nil, refuse("with RoPE bases %g and %g over %d and %d elements: the target has %g and %g over %d and %d", c.rope.base,
 			c.rope.localBase, c.RopeDim, c.localRopeDim, of.rope.base, of.rope.localBase, of.RopeDim, of.localRopeDim)
 	}
@@ -128,7 +129,8 @@ func (m *Model) readBy(l *layerShape, i int, refuse func(string, ...any) error) 
 		case of.headDim != l.headDim:
 			return 0, refuse("whose layer %d, %s, has heads of %d elements: the target's have %d", i, kind, l.headDim, of.headDim)
 		case l.heads%of.kvHeads != 0:
-			return 0, refuse("whose layer %d, %s, has %d heads: want a multiple of the target's %d key-value heads", i, kind, l.heads, of.kvHeads)
+			return 0, refuse("whose layer %d, %s, has %d heads: want a multiple of the target's %d key-value heads", i, kind, l.heads,
+				of.kvHeads)
 		default:
 			l.kvHeads = of.kvHeads
 			return j, nil

@@ -181,7 +181,8 @@ func (b *planner) choose(i int, in kernels.Act) kernels.Route {
 // ofExperts lays out the experts of layer i, which read b.normed, in a stage of their own. Their outputs lie side by side.
 func (b *planner) ofExperts(i int, r kernels.Route) kernels.Buf {
 	m, e, n := &b.w.layers[i].mixture, b.experts, b.layers[i].expert
-	gate, up, wide, apart := b.buf("gates", e.used*n), b.buf("ups", e.used*n), b.act("activated apart", e.used*n), b.buf("apart", e.used*b.Dim)
+	gate, up, wide := b.buf("gates", e.used*n), b.buf("ups", e.used*n), b.act("activated apart", e.used*n)
+	apart := b.buf("apart", e.used*b.Dim)
 	b.Stage(fmt.Sprintf("layer %d, experts", i))
 	b.Add(kernels.ExpertMatMul{W: m.gate, In: b.normed, Route: r, Bias: m.gateBias, Out: gate, Concurrent: true})
 	b.Add(kernels.ExpertMatMul{W: m.up, In: b.normed, Route: r, Bias: m.upBias, Out: up})

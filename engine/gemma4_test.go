@@ -111,6 +111,7 @@ func resized(name string, shape ...int) change {
 // TestBrokenGemma4: keys and tensors that contradict each other are refused by name.
 func TestBrokenGemma4(t *testing.T) {
 	needGolden(t, gemma4Files...)
+	set := func(key string, v any) change { return setKey("gemma4."+key, v) }
 	const dense, moe = "arch-gemma4.gguf", "arch-gemma4-moe.gguf"
 	for name, c := range map[string]struct {
 		of     string
@@ -120,37 +121,37 @@ func TestBrokenGemma4(t *testing.T) {
 	}{
 		"table of another width": {dense, resized("per_layer_token_embd.weight", 90, 1536), tandem.Corrupt,
 			`"per_layer_token_embd.weight" has shape [90 1536]`},
-		"input of another width":  {dense, setKey("gemma4.embedding_length_per_layer_input", uint32(32)), tandem.Corrupt, "per_layer"},
-		"input of -1":             {dense, setKey("gemma4.embedding_length_per_layer_input", int32(-1)), tandem.Corrupt, "per_layer_input"},
-		"input too wide":          {dense, setKey("gemma4.embedding_length_per_layer_input", uint32(1<<20)), tandem.Corrupt, "per_layer_input"},
-		"tensors without the key": {dense, setKey("gemma4.embedding_length_per_layer_input", uint32(0)), tandem.Unsupported, "per_layer"},
+		"input of another width":  {dense, set("embedding_length_per_layer_input", uint32(32)), tandem.Corrupt, "per_layer"},
+		"input of -1":             {dense, set("embedding_length_per_layer_input", int32(-1)), tandem.Corrupt, "per_layer_input"},
+		"input too wide":          {dense, set("embedding_length_per_layer_input", uint32(1<<20)), tandem.Corrupt, "per_layer_input"},
+		"tensors without the key": {dense, set("embedding_length_per_layer_input", uint32(0)), tandem.Unsupported, "per_layer"},
 		"gate of another width":   {dense, resized("blk.1.inp_gate.weight", 128, 8), tandem.Corrupt, "blk.1.inp_gate.weight"},
-		"all layers shared":       {dense, setKey("gemma4.attention.shared_kv_layers", uint32(6)), tandem.Corrupt, "shared_kv_layers"},
-		"more than there are":     {dense, setKey("gemma4.attention.shared_kv_layers", uint32(600)), tandem.Corrupt, "shared_kv_layers"},
-		"no own layer of a kind":  {dense, setKey("gemma4.attention.shared_kv_layers", uint32(4)), tandem.Corrupt, "layer 2, without a window"},
-		"own layers without keys": {dense, setKey("gemma4.attention.shared_kv_layers", uint32(2)), tandem.Corrupt, "blk.3.attn_k"},
-		"other heads of a shared layer": {dense, setKey("gemma4.attention.head_count_kv", []uint32{1, 1, 1, 1, 2, 1}), tandem.Corrupt,
+		"all layers shared":       {dense, set("attention.shared_kv_layers", uint32(6)), tandem.Corrupt, "shared_kv_layers"},
+		"more than there are":     {dense, set("attention.shared_kv_layers", uint32(600)), tandem.Corrupt, "shared_kv_layers"},
+		"no own layer of a kind":  {dense, set("attention.shared_kv_layers", uint32(4)), tandem.Corrupt, "layer 2, without a window"},
+		"own layers without keys": {dense, set("attention.shared_kv_layers", uint32(2)), tandem.Corrupt, "blk.3.attn_k"},
+		"other heads of a shared layer": {dense, set("attention.head_count_kv", []uint32{1, 1, 1, 1, 2, 1}), tandem.Corrupt,
 			"layer 4 has 2 key-value heads: want the 1 of layer 1"},
-		"window 0":          {dense, setKey("gemma4.attention.sliding_window", uint32(0)), tandem.Corrupt, "sliding_window"},
+		"window 0":          {dense, set("attention.sliding_window", uint32(0)), tandem.Corrupt, "sliding_window"},
 		"no window":         {dense, dropKey("gemma4.attention.sliding_window"), tandem.Corrupt, "sliding_window"},
 		"no pattern":        {dense, dropKey("gemma4.attention.sliding_window_pattern"), tandem.Corrupt, "sliding_window_pattern"},
-		"pattern too short": {dense, setKey("gemma4.attention.sliding_window_pattern", []bool{true, false}), tandem.Corrupt, "has 2 elements"},
-		"pattern of others": {dense, setKey("gemma4.attention.sliding_window_pattern", []bool{true, true, true, true, true, false}),
+		"pattern too short": {dense, set("attention.sliding_window_pattern", []bool{true, false}), tandem.Corrupt, "has 2 elements"},
+		"pattern of others": {dense, set("attention.sliding_window_pattern", []bool{true, true, true, true, true, false}),
 			tandem.Corrupt, "layer 5, without a window"},
-		"widths too few":      {dense, setKey("gemma4.feed_forward_length", []uint32{128, 128}), tandem.Corrupt, "feed_forward_length"},
-		"head size of a kind": {dense, setKey("gemma4.attention.key_length_swa", uint32(16)), tandem.Unsupported, "value length 32"},
-		"rope of a kind":      {dense, setKey("gemma4.rope.dimension_count_swa", uint32(34)), tandem.Corrupt, "rope dimension count 34"},
+		"widths too few":      {dense, set("feed_forward_length", []uint32{128, 128}), tandem.Corrupt, "feed_forward_length"},
+		"head size of a kind": {dense, set("attention.key_length_swa", uint32(16)), tandem.Unsupported, "value length 32"},
+		"rope of a kind":      {dense, set("rope.dimension_count_swa", uint32(34)), tandem.Corrupt, "rope dimension count 34"},
 		"rope factors":        {dense, resized("rope_freqs.weight", 32), tandem.Corrupt, "rope factor 0 is 0"},
 		"no v in a dense one": {dense, dropTensor("blk.0.attn_k.weight"), tandem.Corrupt, "blk.0.attn_k.weight"},
-		"soft cap":            {dense, setKey("gemma4.final_logit_softcapping", float32(math.NaN())), tandem.Corrupt, "final_logit_softcapping"},
-		"experts 0":           {moe, setKey("gemma4.expert_count", uint32(0)), tandem.Unsupported, "blk.0."},
-		"more used than are":  {moe, setKey("gemma4.expert_used_count", uint32(9)), tandem.Corrupt, "expert_used_count"},
-		"expert width":        {moe, setKey("gemma4.expert_feed_forward_length", uint32(16)), tandem.Corrupt, "ffn_gate_up_exps"},
+		"soft cap":            {dense, set("final_logit_softcapping", float32(math.NaN())), tandem.Corrupt, "final_logit_softcapping"},
+		"experts 0":           {moe, set("expert_count", uint32(0)), tandem.Unsupported, "blk.0."},
+		"more used than are":  {moe, set("expert_used_count", uint32(9)), tandem.Corrupt, "expert_used_count"},
+		"expert width":        {moe, set("expert_feed_forward_length", uint32(16)), tandem.Corrupt, "ffn_gate_up_exps"},
 		"no expert width":     {moe, dropKey("gemma4.expert_feed_forward_length"), tandem.Corrupt, "expert_feed_forward_length"},
 		"no factors":          {moe, dropTensor("blk.1.ffn_down_exps.scale"), tandem.Corrupt, "blk.1.ffn_down_exps.scale"},
 		"no router norm":      {moe, dropTensor("blk.1.ffn_gate_inp.scale"), tandem.Corrupt, "blk.1.ffn_gate_inp.scale"},
-		"heads do not divide": {moe, setKey("gemma4.attention.head_count_kv", []uint32{3, 2, 1}), tandem.Corrupt, "layer 0: 4 heads"},
-		"kv of other heads":   {moe, setKey("gemma4.attention.head_count_kv", []uint32{2, 2, 2}), tandem.Corrupt, "blk.2.attn_k.weight"},
+		"heads do not divide": {moe, set("attention.head_count_kv", []uint32{3, 2, 1}), tandem.Corrupt, "layer 0: 4 heads"},
+		"kv of other heads":   {moe, set("attention.head_count_kv", []uint32{2, 2, 2}), tandem.Corrupt, "blk.2.attn_k.weight"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := changed(t, c.of, c.change)

@@ -20,8 +20,8 @@ type GuessAsk struct {
 	// Hidden is what Output.Hidden returned: for medusa the row of the last accepted node; for ppd the rows of its prompt tokens in the
 	// order of their embeddings, Members·Levels of them. Guess only reads it.
 	Hidden [][]float32
-	// For an assistant: what lies in the cache up to the row of Hidden, and the token behind it. Path are tree rows of Seq, the first a child
-	// of the prefix, each the parent of the next.
+	// For an assistant: what lies in the cache up to the row of Hidden, and the token behind it. Path are tree rows of Seq, the first a
+	// child of the prefix, each the parent of the next.
 	Seq   *Sequence
 	Path  []int32
 	Token tandem.Token

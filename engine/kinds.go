@@ -48,15 +48,15 @@ func (h *hyper) share(c *Config, i, own int) {
 	for j := own - 1; j >= 0; j-- {
 		if of := c.layers[j]; of.local == l.local {
 			if l.source = j; of.kvHeads != l.kvHeads {
-				h.fail(tandem.Corrupt, "layer %d has %d key-value heads: want the %d of layer %d, whose keys and values it reads", i, l.kvHeads,
-					of.kvHeads, j)
+				h.fail(tandem.Corrupt, "layer %d has %d key-value heads: want the %d of layer %d, whose keys and values it reads", i,
+					l.kvHeads, of.kvHeads, j)
 			}
 			return
 		}
 	}
 	kind := map[bool]string{true: "with a window", false: "without a window"}[l.local]
-	h.fail(tandem.Corrupt, "layer %d, %s, reads the keys and values of an earlier layer of its kind: none of the %d layers that keep their "+
-		"own is one (key %q)", i, kind, own, h.arch+"."+keySharedKV)
+	h.fail(tandem.Corrupt, "layer %d, %s, reads the keys and values of an earlier layer of its kind: none of the %d layers that keep "+
+		"their own is one (key %q)", i, kind, own, h.arch+"."+keySharedKV)
 }
 
 // checkHeads refuses sizes of heads that contradict each other.

@@ -70,7 +70,8 @@ func TestAssistantBesideTrees(t *testing.T) {
 		tree, n := tandem.Root(text[len(text)-1]), round%4
 		for i := range n { // the right path, between wrong guesses
 			parent := int32(max(2*i-1, 0))
-			tree.Tokens, tree.Parents = append(tree.Tokens, want[len(text)+i], (want[len(text)+i]+1)%1200), append(tree.Parents, parent, parent)
+			right := want[len(text)+i]
+			tree.Tokens, tree.Parents = append(tree.Tokens, right, (right+1)%1200), append(tree.Parents, parent, parent)
 		}
 		if n == 0 { // the assistant's chain
 			for i, level := range latest.Levels {

@@ -373,7 +373,8 @@ func (l *lowering) rope(o kernels.RoPE, i int) (all []item) {
 	if !l.turned[at] {
 		l.turned[at] = true
 		all = append(all, item{kernel: "angles", weight: kernels.None, parts: kernels.None,
-			c: cOp{freq: l.at(l.freqs[at]), table: l.at(l.tables[at]), dim: int32(len(r.InvFreq)), magnitude: magnitude, ahead: int32(r.Ahead)}})
+			c: cOp{freq: l.at(l.freqs[at]), table: l.at(l.tables[at]), dim: int32(len(r.InvFreq)), magnitude: magnitude,
+				ahead: int32(r.Ahead)}})
 	}
 	x := l.elementwise("rope", i, o.Buf, o.Buf)
 	x.c.table, x.c.heads, x.c.headDim = l.at(l.tables[at]), int32(o.Heads), int32(o.HeadDim)

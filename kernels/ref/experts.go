@@ -16,8 +16,8 @@ type RouteOpt struct {
 // A NaN logit counts as -Inf. Scores are the logits themselves; with Sigmoid 1/(1+e^-logit); with a Bias Sigmoid's, or the softmax over all
 // experts, plus Bias, where a NaN counts as -Inf again. Weights are Sigmoid's, or the softmax: Exp(logit-m) divided by the sum over all
 // experts, in 16 lanes; m is the largest logit. Normed weights are divided by their own sum, which is added up in order of rank from +0;
-// of a softmax they are Exp(logit-m) divided by the sum of these, so that no other expert's logit has a part in them. Then comes Scale, and last
-// the expert's own factor of Each.
+// of a softmax they are Exp(logit-m) divided by the sum of these, so that no other expert's logit has a part in them. Then comes Scale,
+// and last the expert's own factor of Each.
 func Choose(logits []float32, used int, opt RouteOpt) (ids []int32, weights []float32) {
 	low := float32(math.Inf(-1))
 	v, top := make([]float32, len(logits)), low

@@ -84,7 +84,8 @@ func TestVersion(t *testing.T) {
 		Attention(row(64), keys, values, opt, out[:64])
 		put(out[:64]...)
 	}
-	for _, opt := range []RouteOpt{{}, {Normed: true}, {Sigmoid: true, Normed: true, Bias: y[:40], Scale: 2.5}, {Bias: y[:40]}, {Normed: true, Scale: 2, Each: y[40:80]}} {
+	for _, opt := range []RouteOpt{{}, {Normed: true}, {Sigmoid: true, Normed: true, Bias: y[:40], Scale: 2.5}, {Bias: y[:40]},
+		{Normed: true, Scale: 2, Each: y[40:80]}} {
 		ids, weights := Choose(x[:40], 5, opt)
 		for _, id := range ids {
 			put(float32(id))

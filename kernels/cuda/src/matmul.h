@@ -90,6 +90,7 @@ static __device__ void multiply(const Op *op, const Pass *pass) {
 // embed has a block of THREADS for each 256 columns of a row.
 template <class T>
 static __device__ void look_up(const Op *op, const Pass *pass) {
+    op += blockIdx.z;
     int row = blockIdx.y, k = blockIdx.x * THREADS + threadIdx.x;
     if (row >= pass->rows || k >= op->dim) return;
     int token = pass->tokens[row];
