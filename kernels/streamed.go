@@ -48,12 +48,13 @@ type Streamer interface {
 type StreamStats struct {
 	// Of the stages in memory, of the ring, and what each pass reads: of experts, a pass of one row if all are chosen equally often.
 	Resident, Ring, Streamed int64
+	Ringed                   int64 // of Streamed, what comes through the ring
 	// Of the memory for experts, of all experts, and of those that a row uses. A pass reads those of its rows that are not in memory.
 	Experts, AllExperts, RowExperts int64
 	Read                            int64         // so far
 	Waited                          time.Duration // passes, for weights
 	Busy                            time.Duration // at least one read was in progress
-	Used, Missed                    int64         // experts that passes used so far, layer by layer, and those of them that were not in memory
+	Used, Missed                    int64         // experts that passes used, layer by layer, and those of them that were not in memory
 	ReadExperts                     int64         // bytes of Read that were experts
 }
 

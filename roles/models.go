@@ -241,6 +241,10 @@ type streamer interface {
 func tellStream(counters map[string]int64, s kernels.StreamStats) {
 	counters["stream.resident_bytes"], counters["stream.ring_bytes"] = s.Resident, s.Ring
 	counters["stream.pass_bytes"], counters["stream.read_bytes"] = s.Streamed, s.Read
+	if s.AllExperts > 0 {
+		counters["stream.expert_memory_bytes"], counters["stream.expert_read_bytes"] = s.Experts, s.ReadExperts
+		counters["stream.experts_used"], counters["stream.experts_missed"] = s.Used, s.Missed
+	}
 	counters["stream.waited_us"], counters["stream.busy_us"] = s.Waited.Microseconds(), s.Busy.Microseconds()
 }
 

@@ -26,8 +26,10 @@ type budgetInfo struct {
 type budgetLine struct {
 	Budget   int64   `json:"budget_bytes"` // of the verifier alone
 	Resident int64   `json:"resident_bytes"`
-	PerPass  int64   `json:"pass_bytes"`
-	Passes   float64 `json:"passes_s"` // at ReadRate: tokens per second without drafts; 0: not bound by the disk, or not known
+	PerPass  int64   `json:"pass_bytes"`                 // of experts, by a row if all are chosen equally often
+	Experts  int64   `json:"expert_bytes,omitempty"`     // memory for experts
+	All      int64   `json:"all_expert_bytes,omitempty"` // of all experts
+	Passes   float64 `json:"passes_s"`                   // at ReadRate: tokens per second without drafts; 0: not known
 	Why      string  `json:"why,omitempty"`
 }
 
@@ -75,7 +77,7 @@ func (c *modelInfoCmd) budget(memory memoryInfo, bytes int64) (line budgetLine, 
 		return line, nil
 	}
 	s := d.StreamStats()
-	line.Resident, line.PerPass = s.Resident, s.Streamed
+	line.Resident, line.PerPass, line.Experts, line.All = s.Resident, s.Streamed, s.Experts, s.AllExperts
 	return line, err
 }
 
@@ -88,6 +90,10 @@ func (b *budgetInfo) rows() (rows [][2]string) {
 		what := cmp.Or(l.Why, "all of it in memory")
 		if l.PerPass > 0 {
 			what = fmt.Sprintf("%s of weights in memory, %s read by each pass", figures.MiB(l.Resident), figures.MiB(l.PerPass))
+		}
+		if l.All > 0 {
+			what = fmt.Sprintf("%s of weights and %s of %s of experts in memory, about %s read by a pass of one row",
+				figures.MiB(l.Resident), figures.MiB(l.Experts), figures.MiB(l.All), figures.MiB(l.PerPass))
 		}
 		if l.Passes > 0 {
 			what += fmt.Sprintf(": at %.2f GB/s, as measured now, %.3g passes/s", b.ReadRate, l.Passes)

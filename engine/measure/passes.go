@@ -135,6 +135,7 @@ type rig struct {
 	model  *engine.Model
 	points []Point
 	bases  map[int]*engine.Sequence
+	turn   int            // of rows with new tokens: see tree
 	into   *Breakdown     // adds up the operations of the passes that are timed; nil: they are not timed
 	used   int            // experts of the latest pass that was timed
 	likely []tandem.Token // see hear
@@ -173,10 +174,15 @@ func (r *rig) pass(ctx context.Context, p Point) (time.Duration, error) {
 	return r.tree(s, p)
 }
 
-// tree runs a pass over a binary tree below s, or over rows that are all the same, and drops it again.
+// tree runs a pass over a binary tree below s, or over rows that are all the same, and drops it again. Where experts are streamed each pass
+// has new tokens: the same ones would find their experts in memory.
 func (r *rig) tree(s *engine.Sequence, p Point) (time.Duration, error) {
 	at := s.Len()
 	nodes, parents := r.rows(at, p.Rows), make([]int32, p.Rows)
+	if d, ok := r.model.Streamer(); ok && d.StreamStats().AllExperts > 0 {
+		r.turn += p.Rows
+		nodes = r.tokens(at+r.turn, p.Rows)
+	}
 	for i := range parents {
 		parents[i] = int32(i+1)/2 - 1 // -1, 0, 0, 1, 1, 2 …
 		if p.Alike {

@@ -12,7 +12,9 @@ import (
 // StreamedPass compares the time of passes of one kind with the disk's limit.
 type StreamedPass struct {
 	Timing
-	Limit       time.Duration // of the median pass: the bytes that a pass streams at the median of the rates
+	Limit       time.Duration // of the median pass: the bytes that a pass streams, with its experts, at the median of the rates
+	Experts     float64       // bytes of experts that a pass read, on average
+	Used        float64       // experts that it used, layer by layer, on average
 	Share       float64       // Limit ÷ the median time
 	MedianShare float64       // median over rounds of (limit by the rate just before ÷ time)
 	Waited      time.Duration // for weights, by a pass, on average
@@ -41,6 +43,8 @@ func Streamed(ctx context.Context, m *engine.Model, s kernels.Streamer, points [
 			now := s.StreamStats()
 			out.Passes[last].Waited += now.Waited - begun[last].Waited
 			out.Passes[last].Busy += (now.Busy - begun[last].Busy).Seconds()
+			out.Passes[last].Experts += float64(now.ReadExperts - begun[last].ReadExperts)
+			out.Passes[last].Used += float64(now.Used - begun[last].Used)
 		}
 	}
 	timings, err := Passes(ctx, m, points, n, func(i int, _ time.Duration) error {
@@ -58,7 +62,9 @@ func Streamed(ctx context.Context, m *engine.Model, s kernels.Streamer, points [
 	for i, t := range timings {
 		p := &out.Passes[i]
 		p.Timing = t
-		limit := func(rate float64) float64 { return float64(out.Streamed) / rate }
+		n := float64(max(1, len(t.Times)))
+		p.Experts, p.Used = p.Experts/n, p.Used/n
+		limit := func(rate float64) float64 { return (float64(out.Ringed) + p.Experts) / rate }
 		p.Limit = time.Duration(limit(quantile(samples[i], 0.5)) * 1e9)
 		p.Share = p.Limit.Seconds() / t.Median().Seconds()
 		shares, total := make([]float64, len(t.Times)), time.Duration(0)

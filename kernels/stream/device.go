@@ -143,6 +143,7 @@ func (d *Device) StreamStats() (s kernels.StreamStats) {
 	for _, w := range d.all {
 		one := w.sizes()
 		s.Resident, s.Ring, s.Streamed = s.Resident+one.Resident, s.Ring+one.Ring, s.Streamed+one.Streamed
+		s.Ringed += one.Ringed
 		s.Experts, s.AllExperts, s.RowExperts = s.Experts+one.Experts, s.AllExperts+one.AllExperts, s.RowExperts+one.RowExperts
 		s.Read += w.count.read.Load()
 		s.Waited += time.Duration(w.count.waited.Load())
@@ -153,7 +154,8 @@ func (d *Device) StreamStats() (s kernels.StreamStats) {
 }
 
 func (w *weights) sizes() kernels.StreamStats {
-	s := kernels.StreamStats{Resident: w.plan.held, Ring: int64(w.plan.slots) * w.plan.slot, Streamed: w.plan.streamed}
+	s := kernels.StreamStats{Resident: w.plan.held, Ring: int64(w.plan.slots) * w.plan.slot, Streamed: w.plan.streamed,
+		Ringed: w.plan.streamed}
 	if len(w.expert.all) > 0 {
 		_, whole, bytes, row := w.expert.sizes()
 		s.Experts, s.AllExperts, s.RowExperts = w.expert.most, bytes, row
@@ -283,7 +285,8 @@ func (w *weights) tell(rate float64) {
 		how = "from the model's file, packed anew by every pass"
 	}
 	if p.streamed > 0 {
-		w.say("%d of %d MiB of weights stay in memory, %d MiB are read by each pass %s: at %.1f GB/s, as measured now, that is %.3g passes/s",
+		w.say("%d of %d MiB of weights stay in memory, %d MiB are read by each pass %s: "+
+			"at %.1f GB/s, as measured now, that is %.3g passes/s",
 			p.held/mib, (p.held+p.streamed)/mib, p.streamed/mib, how, rate/1e9, rate/float64(p.streamed))
 	}
 	if s := w.sizes(); s.AllExperts > 0 {

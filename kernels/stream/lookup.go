@@ -8,8 +8,8 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// lookup is a weight of which only some rows are read: an embedding, or a stack of experts. It has addresses for all of its bytes, and memory
-// for those groups of rows that passes have asked for, up to a bound.
+// lookup is a weight of which only some rows are read: an embedding, or a stack of experts. It has addresses for all of its bytes, and
+// memory for those groups of rows that passes have asked for, up to a bound.
 type lookup struct {
 	w      kernels.W
 	rows   int

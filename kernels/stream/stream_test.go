@@ -27,9 +27,11 @@ type made struct {
 func (m made) Digest() string { return fmt.Sprint("digest ", m.seed) }
 func (m made) Name() string   { return "made.gguf" }
 
-func (m made) Pieces(w kernels.W) int { return (m.p.Weights[w].Rows + 31) / 32 }
+func (m made) Pieces(w kernels.W) int { return (m.p.Weights[w].AllRows() + 31) / 32 }
 
-func (m made) Rows(w kernels.W, i int) (int, int) { return 32 * i, min(32*i+32, m.p.Weights[w].Rows) }
+func (m made) Rows(w kernels.W, i int) (int, int) {
+	return 32 * i, min(32*i+32, m.p.Weights[w].AllRows())
+}
 
 func (m made) Read(w kernels.W, i int, _ []byte) ([]byte, error) {
 	from, to := m.Rows(w, i)
@@ -95,7 +97,7 @@ type fixture struct {
 	file *flaky
 }
 
-func open(t *testing.T, path string, src kernels.Source, memory int64, err error) (*fixture, error) {
+func open(t *testing.T, path string, src made, memory int64, err error) (*fixture, error) {
 	t.Helper()
 	f := &fixture{path: path, file: &flaky{err: err}}
 	f.file.after.Store(1 << 40)
@@ -113,7 +115,7 @@ func open(t *testing.T, path string, src kernels.Source, memory int64, err error
 			f.file.File, err = os.Open(path)
 			return f.file, err
 		}})
-	s, failed := f.NewWeights(program())
+	s, failed := f.NewWeights(src.p)
 	if failed != nil {
 		return nil, failed
 	}
