@@ -54,19 +54,13 @@ func (p *Program) checkSizes() error {
 			return fmt.Errorf("kernels: route %d to %d of %d experts, want 1 to as many as there are", i, r.Used, r.Experts)
 		}
 	}
-	for i, s := range p.States {
-		if s.Layer < 0 || s.Floats < 1 || s.Floats > 1<<30 || s.Kind == "" {
-			return fmt.Errorf("kernels: state %d of layer %d, %q of %d numbers: want a layer, a kind and 1 to %d",
-				i, s.Layer, s.Kind, s.Floats, 1<<30)
-		}
-	}
 	for i, s := range p.Stages {
 		if i == 0 && s.First != 0 || s.First < 0 || s.First >= len(p.Ops) || i > 0 && s.First <= p.Stages[i-1].First {
 			return fmt.Errorf("kernels: stage %d %q begins with operation %d of %d, want 0 for the first and ascending numbers",
 				i, s.Name, s.First, len(p.Ops))
 		}
 	}
-	if len(p.KV.Layers) > 0 {
+	if len(p.KV.Layers) > 0 || len(p.KV.States) > 0 {
 		return p.KV.Check()
 	}
 	return nil
@@ -343,6 +337,7 @@ func (c *checker) layered(o Op) {
 		c.want("output's columns", out.Dim, heads*dim)
 		c.sameRows(out.Wanted, false)
 		c.sinks(o.Sinks, heads)
+		c.gate(o.Gated, o.Gate, out.Dim)
 	case AttendBlocks:
 		c.name = "attend blocks"
 		c.attendBlocks(o)
@@ -355,6 +350,7 @@ func (c *checker) layered(o Op) {
 		c.sameRows(out.Wanted, false)
 		c.window(o.AttentionOpt)
 		c.sinks(o.Sinks, s.Heads)
+		c.gate(o.Gated, o.Gate, out.Dim)
 	case ChooseExperts:
 		c.name = "choose experts"
 		c.choose(o)
@@ -364,12 +360,9 @@ func (c *checker) layered(o Op) {
 	case JoinExperts:
 		c.name = "join experts"
 		c.joinExperts(o)
-	case Recur:
-		c.name = "recur"
-		of(c, "state", c.States, o.State)
-		for _, b := range append([]Buf{o.Out}, o.In...) {
-			c.sameRows(c.buf(b).Wanted, false)
-		}
+	case DeltaNet:
+		c.name = "delta net"
+		c.deltaNet(o)
 	default:
 		c.name = fmt.Sprintf("%T", o)
 		c.fail("unknown operation")

@@ -144,17 +144,19 @@ func TestCheck(t *testing.T) {
 		"stage 1 \"none\" begins with operation 1": func(p *Program) { p.Stage("all"); p.Scale(p.Buf(1), 1); p.Stage("none") },
 		"tap 0 of layer 2 in buffer 7 of 1":        func(p *Program) { p.Scale(p.Buf(1), 1); p.Taps = []Tap{{2, 7}} },
 		"is written to by 2 operations":            func(p *Program) { p.Scale(p.Buf(1), 1); p.Scale(0, 1); p.Taps = []Tap{{2, 0}} },
-		"state 0 of layer -1":                      func(p *Program) { p.States = []State{{-1, "delta net", 8}}; p.Scale(p.Buf(1), 1) },
-		"recur: state 1 of 1": func(p *Program) {
-			p.States = []State{{0, "delta net", 8}}
-			p.Add(Recur{State: 1, Out: p.Buf(1)})
+		"state 0 of layer -1": func(p *Program) {
+			p.KV = KVShape{Layers: []KVLayer{{}}, States: []State{{-1, "delta net", 8, 2}}, Slots: 1}
+			p.Scale(p.Buf(1), 1)
 		},
-		"recur: buffer -1 of 1": func(p *Program) {
-			p.States = []State{{0, "delta net", 8}}
-			p.Add(Recur{In: []Buf{None}, Out: p.Buf(1)})
-		},
-		"route 0 to 9 of 8 experts":    func(p *Program) { p.Routes = []RouteShape{{8, 9}}; p.Scale(p.Buf(1), 1) },
-		"logits' columns is 4, want 8": func(p *Program) { p.Routes = []RouteShape{{8, 2}}; p.Add(ChooseExperts{Logits: p.Buf(4)}) },
+		"recurrent states with 0 slots":        func(p *Program) { recurrent(p, func(*DeltaNet) { p.KV.Slots = 0 }) },
+		"delta net: state 1 of 1":              func(p *Program) { recurrent(p, func(o *DeltaNet) { o.State = 1 }) },
+		"delta net: buffer -1 of 4":            func(p *Program) { recurrent(p, func(o *DeltaNet) { o.In = None }) },
+		"3 value heads for 2 key heads":        func(p *Program) { recurrent(p, func(o *DeltaNet) { o.KeyHeads, o.ValueHeads = 2, 3 }) },
+		"a convolution of 0 taps":              func(p *Program) { recurrent(p, func(o *DeltaNet) { o.Kernel = 0 }) },
+		"convolution's weights is 47, want 48": func(p *Program) { recurrent(p, func(o *DeltaNet) { o.Conv = o.Conv[:47] }) },
+		"state's numbers is 64, want 80":       func(p *Program) { recurrent(p, func(o *DeltaNet) { o.Kernel, o.Conv = 4, make([]float32, 64) }) },
+		"route 0 to 9 of 8 experts":            func(p *Program) { p.Routes = []RouteShape{{8, 9}}; p.Scale(p.Buf(1), 1) },
+		"logits' columns is 4, want 8":         func(p *Program) { p.Routes = []RouteShape{{8, 2}}; p.Add(ChooseExperts{Logits: p.Buf(4)}) },
 		"matrix's experts is 0, want 8": func(p *Program) {
 			p.Routes = []RouteShape{{8, 2}}
 			p.Add(ChooseExperts{Logits: p.Buf(8)})
@@ -249,11 +251,23 @@ func expert(p *Program, o ExpertMatMul) {
 	p.Add(o)
 }
 
+// recurrent adds a delta net of layer 3.
+func recurrent(p *Program, change func(o *DeltaNet)) {
+	if len(p.KV.Layers) == 0 {
+		p.KV.Layers = []KVLayer{{}}
+	}
+	d := DeltaShape{KeyHeads: 1, ValueHeads: 2, Dim: 4, Kernel: 3}
+	p.KV.States, p.KV.Slots = []State{{Layer: 3, Kind: "delta net", Floats: d.Floats(), Record: d.Record()}}, 2
+	o := DeltaNet{DeltaShape: d, In: p.Buf(16), Alpha: p.Buf(2), Beta: p.Buf(2), Conv: make([]float32, 48), A: make([]float32, 2),
+		Bias: make([]float32, 2), Out: p.Buf(8)}
+	change(&o)
+	p.Add(o)
+}
+
 // TestLater: a plan can say what later architectures need.
 func TestLater(t *testing.T) {
 	p := NewProgram(4, 2)
 	p.KV = compressed()
-	p.States = []State{{Layer: 3, Kind: "delta net", Floats: 1 << 16}}
 	p.Routes = []RouteShape{{Experts: 8, Used: 2}}
 	x := p.Buf(64)
 	p.Stage("layer 1")
@@ -262,7 +276,7 @@ func TestLater(t *testing.T) {
 	p.Stage("layer 2")
 	p.Attention(p.Buf(32), 2, 2, AttentionOpt{Scale: 1, Window: 100}, p.Act(32))
 	p.Stage("layer 3")
-	p.Add(Recur{State: 0, In: []Buf{x, x}, Out: x})
+	recurrent(p, func(*DeltaNet) {})
 	p.Stage("layer 3, routing")
 	p.Add(ChooseExperts{Logits: p.Buf(8)})
 	p.Stage("layer 3, experts")

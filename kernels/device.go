@@ -89,6 +89,7 @@ type Space struct {
 	Weights int64 // of all stages
 	Page    int64 // of one page of the KV cache, all layers
 	Buffers int64 // of the Runner, with passes of any width
+	States  int64 // slots and records of recurrent layers, part of the cache
 }
 
 // With returns what both take.
@@ -97,11 +98,11 @@ func (f Footprint) With(o Footprint) Footprint {
 }
 
 func (s Space) with(o Space) Space {
-	return Space{s.Weights + o.Weights, s.Page + o.Page, s.Buffers + o.Buffers}
+	return Space{s.Weights + o.Weights, s.Page + o.Page, s.Buffers + o.Buffers, s.States + o.States}
 }
 
 // Total returns what s takes with a KV cache of so many pages.
-func (s Space) Total(pages int) int64 { return s.Weights + int64(pages)*s.Page + s.Buffers }
+func (s Space) Total(pages int) int64 { return s.Weights + int64(pages)*s.Page + s.Buffers + s.States }
 
 // OutOfMemory is the error for memory that a device does not have.
 type OutOfMemory struct {
@@ -156,6 +157,8 @@ type Cache interface {
 	// Copy copies cell src[i] of every layer to cell dst[i], in order of i: a cell just written may be copied again. No pass
 	// may be running.
 	Copy(dst, src []Cell)
+	// CopyStates copies slot src[i] to slot dst[i], all layers, in order of i. No pass may be running.
+	CopyStates(dst, src []int32)
 	// Populate makes the system provide bytes [from, to) now, so that a lack of memory is an error here and first use
 	// costs no page fault. from is a multiple of PopulateBytes. The bytes keep their values.
 	Populate(from, to int64) error

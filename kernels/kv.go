@@ -41,10 +41,39 @@ func (t KVType) String() string {
 	return kvTypes[t]
 }
 
-// KVShape says what a KV cache keeps for one position, layer by layer. The device chooses the layout of a page.
+// KVShape says what a KV cache keeps for one position, layer by layer, and for recurrent layers what it keeps of a sequence. The device
+// chooses the layout of a page, a slot and a record.
 type KVShape struct {
-	Layers []KVLayer
-	Type   KVType
+	Layers  []KVLayer
+	Type    KVType
+	States  []State
+	Slots   int // places for the states of a sequence, all layers each
+	Records int // places for the record of a row, all layers each
+}
+
+// State is a recurrent layer's memory: numbers that each row takes from the row before it (in a tree, its parent), updates and hands on.
+// A slot holds them as a row left them. A record holds what a row put in, so that they can be computed again without the row. Numbers are
+// f32, whatever Type is. The zero value: the layer is on another device.
+type State struct {
+	Layer  int
+	Kind   string // names the recurrence: "delta net"
+	Floats int    // of a slot
+	Record int    // numbers of a record
+}
+
+// SlotBytes returns what all layers take in a slot, and RecordBytes in a record.
+func (s KVShape) SlotBytes() (n int64) {
+	for _, x := range s.States {
+		n += 4 * int64(x.Floats)
+	}
+	return n
+}
+
+func (s KVShape) RecordBytes() (n int64) {
+	for _, x := range s.States {
+		n += 4 * int64(x.Record)
+	}
+	return n
 }
 
 // KVLayer says what one layer keeps for a position: nothing (the zero value), the keys and values of Heads heads of Dim
@@ -84,9 +113,28 @@ func (s KVShape) Check() error {
 	if s.Type != KVF16 && s.Type != KVQ8_0 {
 		return fmt.Errorf("kernels: KV cache of %v, want f16 or q8_0", s.Type)
 	}
+	if err := s.checkStates(); err != nil {
+		return err
+	}
 	for i, l := range s.Layers {
 		if err := s.checkLayer(i, l); err != nil {
 			return fmt.Errorf("kernels: KV cache, layer %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func (s KVShape) checkStates() error {
+	if len(s.States) == 0 {
+		return nil
+	}
+	if s.Slots < 1 || s.Slots > maxDim || s.Records < 0 || s.Records > maxDim {
+		return fmt.Errorf("kernels: recurrent states with %d slots and %d records, want 1 to %d and 0 to %d", s.Slots, s.Records, maxDim, maxDim)
+	}
+	for i, x := range s.States {
+		if x != (State{}) && (x.Layer < 0 || x.Kind == "" || x.Floats < 1 || x.Floats > 1<<30 || x.Record < 1 || x.Record > 1<<30) {
+			return fmt.Errorf("kernels: state %d of layer %d, %q of %d numbers and %d in a record: want a layer, a kind and 1 to %d of each",
+				i, x.Layer, x.Kind, x.Floats, x.Record, 1<<30)
 		}
 	}
 	return nil

@@ -149,6 +149,8 @@ type (
 		Heads int
 		Out   Act
 		Sinks []float32 // per query head, a score that has a share of the softmax but no value; nil: none
+		Gate  Buf       // with Gated: each number of the result is multiplied by σ of Gate's
+		Gated bool
 	}
 	// AttendBlocks computes Attention's blocks of 256 positions and hands each over as (m, l, o): the largest score, Σ exp(s-m), Σ
 	// exp(s-m)·v. Two of them, one on each Side, make a whole.
@@ -169,6 +171,8 @@ type (
 		Layer        int
 		Out          Act
 		Sinks        []float32 // of the Attention
+		Gate         Buf       // likewise
+		Gated        bool
 	}
 	// Meet waits until the other device of a divided pass has come to the same Meet: see Couple.
 	Meet struct{}
@@ -202,13 +206,34 @@ type (
 		Out   Buf
 		Add   bool // Out += result: the residual connection
 	}
-	// Recur fills Out with a recurrent state's output for the inputs of each row, and updates the state.
-	Recur struct {
-		State int // index in Program.States
-		In    []Buf
-		Out   Buf
+	// DeltaNet is a layer of gated delta rule behind a causal convolution: it takes each row's inputs through the layer's state as
+	// Pass.Walks says, and fills Out with what the state gives for the row. kernels/ref has the formulas.
+	DeltaNet struct {
+		DeltaShape
+		State       int       // index in KVShape.States
+		In          Buf       // (Channels): queries and keys of the key heads, then values, before the convolution
+		Alpha, Beta Buf       // (ValueHeads): decay and strength before their curves
+		Conv        []float32 // (Channels, Kernel), newest tap last
+		A, Bias     []float32 // (ValueHeads): the decay is exp(A·softplus(Alpha+Bias))
+		Out         Buf       // (ValueHeads·Dim)
 	}
 )
+
+// DeltaShape gives the sizes of a DeltaNet. Value head j belongs to key head j mod KeyHeads.
+type DeltaShape struct {
+	KeyHeads, ValueHeads int
+	Dim                  int // of every head
+	Kernel               int // taps of the convolution
+}
+
+// Channels returns how many numbers the convolution goes over.
+func (s DeltaShape) Channels() int { return (2*s.KeyHeads + s.ValueHeads) * s.Dim }
+
+// Floats returns the numbers of the state: the last Kernel-1 inputs of the convolution, and a matrix for each value head.
+func (s DeltaShape) Floats() int { return (s.Kernel-1)*s.Channels() + s.ValueHeads*s.Dim*s.Dim }
+
+// Record returns the numbers of a row's record: In, Alpha and Beta.
+func (s DeltaShape) Record() int { return s.Channels() + 2*s.ValueHeads }
 
 // AttentionOpt says how an Attention weighs positions: score s = Scale·q·k, then with a SoftCap
 // s = SoftCap·tanh(s/SoftCap); with a Window, a query at position p sees position j only if p-j < Window.
@@ -283,7 +308,7 @@ func (TopK) op()          {}
 func (ChooseExperts) op() {}
 func (ExpertMatMul) op()  {}
 func (JoinExperts) op()   {}
-func (Recur) op()         {}
+func (DeltaNet) op()      {}
 
 // WeightOf returns the matrix that an operation reads, or None.
 func WeightOf(o Op) W {
@@ -335,7 +360,7 @@ func Output(o Op) Buf {
 		return o.Out
 	case JoinExperts:
 		return o.Out
-	case Recur:
+	case DeltaNet:
 		return o.Out
 	}
 	return None
@@ -365,9 +390,16 @@ func Inputs(o Op) []Buf {
 	case StoreKV:
 		return []Buf{o.K, o.V}
 	case Attention:
+		if o.Gated {
+			return []Buf{o.Q, o.Gate}
+		}
 		return []Buf{o.Q}
 	case AttendBlocks:
 		return []Buf{o.Q}
+	case JoinBlocks:
+		if o.Gated {
+			return []Buf{o.Gate}
+		}
 	case Gather:
 		return []Buf{o.In}
 	case TopK:
@@ -376,8 +408,8 @@ func Inputs(o Op) []Buf {
 		return []Buf{o.Logits}
 	case JoinExperts:
 		return []Buf{o.In}
-	case Recur:
-		return o.In
+	case DeltaNet:
+		return []Buf{o.In, o.Alpha, o.Beta}
 	}
 	return nil
 }

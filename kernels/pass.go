@@ -23,9 +23,30 @@ type Pass struct {
 	AncOff, AncLen []int32 // per row: where its ancestors are in Anc
 	Cut            []int32 // per row: the block at which AttendBlocks is divided; needed by programs that divide
 	Left           int32   // how many Shares of the outputs of divided products belong to the Left
+	Walks          []Walk  // needed by programs with states: every row is in exactly one
 	Wanted         []int32 // rows with logits
 	TopK           int     // values that TopK returns for each of them, at most MaxTop
 }
+
+// Walk takes one sequence's recurrent states through rows, in an order in which each row comes after the row before it in its text: a
+// tree depth-first. Between steps a device holds a few states of a layer side by side, numbered from 0; number 0 holds at first what the slot
+// From holds. No two walks of a pass name the same slot or record, but as From.
+type Walk struct {
+	From  int32 // slot; -1: zeros, before the first row of a text
+	Steps []Step
+}
+
+// Step applies a row, or a record of an earlier pass, to state In, and leaves the result in state Out (which may be In).
+type Step struct {
+	Row     int32 // of this pass; -1: the step applies a record instead
+	Record  int32 // of a row: where its record goes, -1: nowhere. Else the record to apply
+	In, Out int32
+	Save    int32 // slot that gets the result too; -1: none. It may be the walk's From
+}
+
+// MaxHeld is how many states of a layer a walk may hold side by side: paths of a tree that are still to be gone on from, and the one that is
+// being gone. A depth-first order of a tree of depth n needs at most n+1.
+const MaxHeld = 64
 
 // MaxTop is the most values that TopK returns for a row.
 const MaxTop = 64
@@ -39,11 +60,15 @@ type PassLimits struct {
 	embedRows, embed int // rows of the smallest matrix that tokens index, and columns of given embeddings; 0 without
 	positions, cut   bool
 	pages            int // 0: no KV cache
+	slots, records   int // 0 slots: no recurrent states
 }
 
 // PassLimits returns the limits of passes of p, a program that Check has accepted, with a KV cache of so many pages.
 func (p *Program) PassLimits(pages int) PassLimits {
 	l := PassLimits{rows: p.MaxRows, wanted: p.MaxWanted, pages: pages, positions: pages > 0}
+	if len(p.KV.States) > 0 {
+		l.slots, l.records = p.KV.Slots, p.KV.Records
+	}
 	for _, o := range p.Ops {
 		switch o := o.(type) {
 		case Embed:
@@ -97,6 +122,11 @@ func (l *PassLimits) Check(a *Pass) error {
 	}
 	if l.cut && len(a.Cut) != a.Rows {
 		return fmt.Errorf("kernels: %d cuts of attention for %d rows", len(a.Cut), a.Rows)
+	}
+	if l.slots > 0 {
+		if err := l.checkWalks(a); err != nil {
+			return err
+		}
 	}
 	if l.pages > 0 {
 		return l.checkKV(a)

@@ -16,7 +16,6 @@ import "fmt"
 type Program struct {
 	MaxRows, MaxWanted int // rows of a pass, and how many of them may have logits
 	KV                 KVShape
-	States             []State
 	Buffers            []Buffer
 	Activations        []Activation
 	Weights            []Weight
@@ -74,14 +73,6 @@ type PartShape struct{ Heads, Dim int }
 
 // RouteShape is the choice of Used of Experts for each row, with a weight for each.
 type RouteShape struct{ Experts, Used int }
-
-// State is a recurrent layer's memory: Floats numbers that each row takes from the row before it (in a tree, its parent),
-// updates and passes on.
-type State struct {
-	Layer  int
-	Kind   string // names the recurrence: "delta net"
-	Floats int
-}
 
 // Tap makes the hidden state after a layer readable outside the pass: it stays in Buf, which no other operation writes to,
 // until the next pass. Layer counts from the model's first layer.

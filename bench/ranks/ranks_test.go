@@ -134,9 +134,9 @@ func TestCannotBeDivided(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.Ops = append(p.Ops, kernels.Recur{})
+	p.Ops = append(p.Ops, kernels.DeltaNet{})
 	_, err = New(p, [2]kernels.Device{testdevice.CPU(t, 1), testdevice.CPU(t, 1)}, s, 1, weights)
-	if err == nil || !strings.Contains(err.Error(), "kernels.Recur cannot be divided") {
+	if err == nil || !strings.Contains(err.Error(), "kernels.DeltaNet cannot be divided") {
 		t.Errorf("a recurrent layer: %v", err)
 	}
 }

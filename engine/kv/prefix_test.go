@@ -42,6 +42,8 @@ type memory struct {
 
 func (m *memory) Pages() int { return len(m.cells) / kernels.PageRows }
 
+func (m *memory) CopyStates(_, _ []int32) {}
+
 func (m *memory) Copy(dst, src []kernels.Cell) {
 	for i := range dst {
 		m.cells[dst[i]] = m.cells[src[i]]

@@ -118,8 +118,8 @@ func lower(p *kernels.Program) (*lowered, error) {
 		return nil, err
 	}
 	l := &lowered{Program: p, forms: make([]forms, len(p.Activations)), attn: attentions{parts: make([]partHeads, len(p.Parts))}}
-	if len(p.States) > 0 {
-		return nil, unsupported("recurrent state (layer %d: %s)", p.States[0].Layer, p.States[0].Kind)
+	if len(p.KV.States) > 0 {
+		return nil, unsupported("recurrent state (layer %d: %s)", p.KV.States[0].Layer, p.KV.States[0].Kind)
 	}
 	if len(p.KV.Layers) > 0 {
 		var err error

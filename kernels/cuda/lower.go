@@ -69,8 +69,8 @@ func newPlan(p *kernels.Program, pages int) (*plan, error) {
 		return nil, err
 	}
 	switch {
-	case len(p.States) > 0:
-		return nil, unsupported("recurrent state (layer %d: %s)", p.States[0].Layer, p.States[0].Kind)
+	case len(p.KV.States) > 0:
+		return nil, unsupported("recurrent state (layer %d: %s)", p.KV.States[0].Layer, p.KV.States[0].Kind)
 	case slices.Contains(p.Ops, kernels.Op(kernels.Meet{})):
 		return nil, unsupported("meeting of another device")
 	case p.MaxRows > mostRows:

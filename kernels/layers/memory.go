@@ -180,6 +180,14 @@ func (c *cache) Copy(dst, src []kernels.Cell) {
 	}
 }
 
+func (c *cache) CopyStates(dst, src []int32) {
+	for _, x := range c.of {
+		if x != nil {
+			x.CopyStates(dst, src)
+		}
+	}
+}
+
 func (c *cache) Close() {
 	for _, x := range c.of {
 		if x != nil {

@@ -214,6 +214,11 @@ func (c twoCaches) Copy(dst, src []kernels.Cell) {
 	c[1].Copy(dst, src)
 }
 
+func (c twoCaches) CopyStates(dst, src []int32) {
+	c[0].CopyStates(dst, src)
+	c[1].CopyStates(dst, src)
+}
+
 func (c twoCaches) Close() {
 	c[0].Close()
 	c[1].Close()

@@ -48,8 +48,8 @@ func check(p *kernels.Program) error {
 	if err := p.Check(); err != nil {
 		return err
 	}
-	if len(p.States) > 0 {
-		return unsupported("recurrent state (layer %d: %s)", p.States[0].Layer, p.States[0].Kind)
+	if len(p.KV.States) > 0 {
+		return unsupported("recurrent state (layer %d: %s)", p.KV.States[0].Layer, p.KV.States[0].Kind)
 	}
 	if slices.Contains(p.Ops, kernels.Op(kernels.Meet{})) {
 		return unsupported("meeting of another device")
@@ -288,3 +288,6 @@ func parallel(n int, f func(i int)) {
 	}
 	wg.Wait()
 }
+
+// CopyStates copies nothing: there are no states, since NewCache refuses them.
+func (c *cache) CopyStates(_, _ []int32) {}
