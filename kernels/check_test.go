@@ -371,3 +371,51 @@ func TestParseKVType(t *testing.T) {
 	_, err := ParseKVType("q3")
 	wantError(t, "q3", err, `"q3"`)
 }
+
+// TestWalks: a pass names only rows, states, slots and records that there are, and each as often as it may.
+func TestWalks(t *testing.T) {
+	p := NewProgram(4, 0)
+	recurrent(p, func(*DeltaNet) { p.KV.Slots, p.KV.Records = 5, 3 })
+	l := p.PassLimits(0)
+	row := func(row, in, out int32) Step { return Step{Row: row, Record: -1, In: in, Out: out, Save: -1} }
+	good := func() *Pass {
+		return &Pass{Rows: 4, Walks: []Walk{{From: 2, Steps: []Step{{Row: -1, Record: 1, Save: 2}, row(0, 0, 1), row(2, 0, 63), row(3, 63, 0)}},
+			{From: -1, Steps: []Step{{Row: 1, Record: 0, Save: 0}}}, {From: -1}, {From: 4}, {From: 4}}}
+	}
+	for range 2 {
+		if err := l.Check(good()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if a := good(); testing.AllocsPerRun(10, func() { _ = l.Check(a) }) > 0 {
+		t.Error("checking a good pass allocates")
+	}
+	first, step := func(a *Pass) *Walk { return &a.Walks[0] }, func(a *Pass, i int) *Step { return &a.Walks[0].Steps[i] }
+	for text, spoil := range map[string]func(a *Pass){
+		"walks through 0 of 4 rows":                                func(a *Pass) { a.Walks = nil },
+		"walks through 3 of 4 rows":                                func(a *Pass) { a.Walks = a.Walks[:1] },
+		"walk 0 begins with slot 5 of 5":                           func(a *Pass) { first(a).From = 5 },
+		"walk 0 begins with slot -2 of 5":                          func(a *Pass) { first(a).From = -2 },
+		"walk 0, step 1: row 4 of 4":                               func(a *Pass) { step(a, 1).Row = 4 },
+		"walk 0, step 1: row -2 of 4":                              func(a *Pass) { step(a, 1).Row = -2 },
+		"walk 0, step 2: row 0 has had a step":                     func(a *Pass) { step(a, 2).Row = 0 },
+		"walk 0, step 0: record -1 of 3":                           func(a *Pass) { step(a, 0).Record = -1 },
+		"walk 0, step 0: record 3 of 3":                            func(a *Pass) { step(a, 0).Record = 3 },
+		"walk 0, step 1: record -2 of 3":                           func(a *Pass) { step(a, 1).Record = -2 },
+		"walk 1, step 0: record 1 has had a step":                  func(a *Pass) { a.Walks[1].Steps[0].Record = 1 },
+		"walk 0, step 1: from state 64 to 1":                       func(a *Pass) { step(a, 1).In = 64 },
+		"walk 0, step 1: from state 0 to -1":                       func(a *Pass) { step(a, 1).Out = -1 },
+		"walk 0, step 1: from state 5, which no step has":          func(a *Pass) { step(a, 1).In = 5 },
+		"walk 0, step 0: saved in slot 5 of 5":                     func(a *Pass) { step(a, 0).Save = 5 },
+		"walk 0, step 0: saved in slot -2 of 5":                    func(a *Pass) { step(a, 0).Save = -2 },
+		"walk 1, step 0: saved in slot 3, in which another":        func(a *Pass) { step(a, 0).Save, a.Walks[1].Steps[0].Save = 3, 3 },
+		"walk 1, step 0: saved in slot 2, with which another":      func(a *Pass) { step(a, 0).Save, a.Walks[1].Steps[0].Save = 3, 2 },
+		"walk 0, step 0: saved in slot 2, with which another walk": func(a *Pass) { a.Walks[2].From = 2 },
+	} {
+		a := good()
+		spoil(a)
+		if err := l.Check(a); err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("%v, want %q", err, text)
+		}
+	}
+}

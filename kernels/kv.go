@@ -1,6 +1,9 @@
 package kernels
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // PageRows is the number of positions in one page of the KV cache.
 const PageRows = 64
@@ -59,6 +62,12 @@ type State struct {
 	Kind   string // names the recurrence: "delta net"
 	Floats int    // of a slot
 	Record int    // numbers of a record
+}
+
+// Equal reports whether s and o keep the same.
+func (s KVShape) Equal(o KVShape) bool {
+	return s.Type == o.Type && slices.Equal(s.Layers, o.Layers) && slices.Equal(s.States, o.States) && s.Slots == o.Slots &&
+		s.Records == o.Records
 }
 
 // SlotBytes returns what all layers take in a slot, and RecordBytes in a record.

@@ -30,7 +30,7 @@ type Pass struct {
 
 // Walk takes one sequence's recurrent states through rows, in an order in which each row comes after the row before it in its text: a
 // tree depth-first. Between steps a device holds a few states of a layer side by side, numbered from 0; number 0 holds at first what the slot
-// From holds. No two walks of a pass name the same slot or record, but as From.
+// From holds. Several walks may begin with the same slot if none saves in it; else no two steps of a pass name the same slot or record.
 type Walk struct {
 	From  int32 // slot; -1: zeros, before the first row of a text
 	Steps []Step
@@ -60,15 +60,15 @@ type PassLimits struct {
 	rows, wanted     int
 	embedRows, embed int // rows of the smallest matrix that tokens index, and columns of given embeddings; 0 without
 	positions, cut   bool
-	pages            int // 0: no KV cache
-	slots, records   int // 0 slots: no recurrent states
+	pages            int        // 0: no KV cache
+	walks            *walkMarks // nil: no recurrent states
 }
 
 // PassLimits returns the limits of passes of p, a program that Check has accepted, with a KV cache of so many pages.
 func (p *Program) PassLimits(pages int) PassLimits {
 	l := PassLimits{rows: p.MaxRows, wanted: p.MaxWanted, pages: pages, positions: pages > 0}
 	if len(p.KV.States) > 0 {
-		l.slots, l.records = p.KV.Slots, p.KV.Records
+		l.walks = newWalkMarks(p.MaxRows, p.KV)
 	}
 	for _, o := range p.Ops {
 		switch o := o.(type) {
@@ -124,7 +124,7 @@ func (l *PassLimits) Check(a *Pass) error {
 	if l.cut && len(a.Cut) != a.Rows {
 		return fmt.Errorf("kernels: %d cuts of attention for %d rows", len(a.Cut), a.Rows)
 	}
-	if l.slots > 0 {
+	if l.walks != nil {
 		if err := l.checkWalks(a); err != nil {
 			return err
 		}

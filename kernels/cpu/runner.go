@@ -109,7 +109,7 @@ func cacheOf(p *kernels.Program, c kernels.Cache) (*Cache, error) {
 	switch {
 	case !ok:
 		return nil, fmt.Errorf("kernels: a KV cache of type %T, want one that this device has made", c)
-	case cache.shape.Type != p.KV.Type || !slices.Equal(cache.shape.Layers, p.KV.Layers):
+	case !cache.shape.Equal(p.KV):
 		return nil, errors.New("kernels: the KV cache is not of the shape that the program wants")
 	}
 	return cache, nil

@@ -66,7 +66,7 @@ func (d *Device) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache)
 		if kv == nil {
 			return nil, fmt.Errorf("cuda: a KV cache of type %T, want one that this device has made", c)
 		}
-		if kv.shape.Type != p.KV.Type || !slices.Equal(kv.shape.Layers, p.KV.Layers) {
+		if !kv.shape.Equal(p.KV) {
 			return nil, errors.New("cuda: the KV cache is not of the shape that the program wants")
 		}
 	}

@@ -87,13 +87,6 @@ func runErrors(t *testing.T, devices []kernels.Device) {
 // unsupported: features of a plan that no device has yet are refused by name.
 func unsupported(t *testing.T, devices []kernels.Device) {
 	for what, plan := range map[string]func(p *kernels.Program){
-		"recurrent state (layer 3: delta net)": func(p *kernels.Program) {
-			d := kernels.DeltaShape{KeyHeads: 1, ValueHeads: 2, Dim: 4, Kernel: 3}
-			p.KV = kernels.KVShape{Layers: []kernels.KVLayer{{Heads: 1, Dim: 8}}, Slots: 2,
-				States: []kernels.State{{Layer: 3, Kind: "delta net", Floats: d.Floats(), Record: d.Record()}}}
-			p.Add(kernels.DeltaNet{DeltaShape: d, In: p.Buf(16), Alpha: p.Buf(2), Beta: p.Buf(2), Conv: make([]float32, 48),
-				A: make([]float32, 2), Bias: make([]float32, 2), Out: p.Buf(8)})
-		},
 		"compressed keys and values (layer 1)": func(p *kernels.Program) {
 			p.KV = kernels.KVShape{Layers: []kernels.KVLayer{{Heads: 1, Dim: 8}, {Latent: 64, Rotated: 16}}}
 			p.StoreKV(p.Buf(16), p.Buf(64), 1)

@@ -62,7 +62,7 @@ func (d *Device) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache)
 		switch {
 		case both == nil:
 			return nil, fmt.Errorf("layers: a KV cache of type %T, want one that this device has made", c)
-		case both.shape.Type != p.KV.Type || !slices.Equal(both.shape.Layers, p.KV.Layers):
+		case !both.shape.Equal(p.KV):
 			return nil, errors.New("layers: the KV cache is not of the shape that the program wants")
 		case both.layers != d.layers:
 			return nil, fmt.Errorf("layers: the KV cache has %d layers on the far device, want %d", both.layers, d.layers)

@@ -107,6 +107,15 @@ func TestVersion(t *testing.T) {
 		PositionScale(out, pos, 32, []float32{1, 1.0693147, 1.1098612})
 		put(out...)
 	}
+	GateBy(x, out)
+	put(out...)
+	delta := Delta{KeyHeads: 2, ValueHeads: 4, Dim: 40, Kernel: 3, Conv: row(320 * 3), A: row(4), Bias: row(4)}
+	state := make([]float32, 2*320+4*40*40)
+	for range 3 {
+		delta.Step(state, row(320), row(4), row(4), out[:160])
+		put(out[:160]...)
+	}
+	put(state...)
 	_, values, top, sum := TopK(x, 7)
 	put(append(values, top, sum)...)
 	if got := hex.EncodeToString(h.Sum(nil)[:16]); got != digests[Version] {

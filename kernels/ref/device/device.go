@@ -48,9 +48,6 @@ func check(p *kernels.Program) error {
 	if err := p.Check(); err != nil {
 		return err
 	}
-	if len(p.KV.States) > 0 {
-		return unsupported("recurrent state (layer %d: %s)", p.KV.States[0].Layer, p.KV.States[0].Kind)
-	}
 	if slices.Contains(p.Ops, kernels.Op(kernels.Meet{})) {
 		return unsupported("meeting of another device")
 	}
@@ -86,7 +83,7 @@ func (*Device) Footprint(p *kernels.Program) (f kernels.Footprint, err error) {
 	for _, a := range p.Activations {
 		f.Buffers += rows(a.Dim, a.Wanted)
 	}
-	f.Page = pageBytes(p.KV)
+	f.Page, f.States = pageBytes(p.KV), stateBytes(p.KV)
 	return f, nil
 }
 
@@ -148,6 +145,7 @@ type cache struct {
 	shape  kernels.KVShape
 	pages  int
 	layers []kept
+	states []states
 }
 
 // kept is what one layer keeps, keys and values: (cells, heads, dim), and scales per 32.
@@ -180,7 +178,7 @@ func (*Device) NewCache(shape kernels.KVShape, pages int) (kernels.Cache, error)
 	if pages < 1 || pages > kernels.MaxPages {
 		return nil, fmt.Errorf("ref: KV cache of %d pages, want 1 to %d", pages, kernels.MaxPages)
 	}
-	c := &cache{shape: shape, pages: pages}
+	c := &cache{shape: shape, pages: pages, states: newStates(shape)}
 	for _, l := range shape.Layers {
 		n := pages * kernels.PageRows * l.Heads
 		var k kept
@@ -194,10 +192,10 @@ func (*Device) NewCache(shape kernels.KVShape, pages int) (kernels.Cache, error)
 
 func (c *cache) Shape() kernels.KVShape    { return c.shape }
 func (c *cache) Pages() int                { return c.pages }
-func (c *cache) Bytes() int64              { return int64(c.pages) * pageBytes(c.shape) }
+func (c *cache) Bytes() int64              { return int64(c.pages)*pageBytes(c.shape) + stateBytes(c.shape) }
 func (c *cache) Populate(_, _ int64) error { return nil }
 func (c *cache) Lock() error               { return nil }
-func (c *cache) Close()                    { c.layers = nil }
+func (c *cache) Close()                    { c.layers, c.states = nil, nil }
 func (c *cache) Copy(dst, src []kernels.Cell) {
 	for i, l := range c.layers {
 		n := c.shape.Layers[i].Heads * c.shape.Layers[i].Dim
@@ -288,6 +286,3 @@ func parallel(n int, f func(i int)) {
 	}
 	wg.Wait()
 }
-
-// CopyStates copies nothing: there are no states, since NewCache refuses them.
-func (c *cache) CopyStates(_, _ []int32) {}

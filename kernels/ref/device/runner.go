@@ -42,7 +42,7 @@ func (*Device) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache) (
 		if r.cache, ok = c.(*cache); !ok {
 			return nil, fmt.Errorf("ref: a KV cache of type %T, want one that this device has made", c)
 		}
-		if r.cache.shape.Type != p.KV.Type || !slices.Equal(r.cache.shape.Layers, p.KV.Layers) {
+		if !r.cache.shape.Equal(p.KV) {
 			return nil, errors.New("ref: the KV cache is not of the shape that the program wants")
 		}
 		pages = r.cache.pages
@@ -214,6 +214,8 @@ func (r *runner) run(o kernels.Op, data [][]byte) {
 		r.matmul(o, data[o.W])
 	case kernels.ChooseExperts, kernels.ExpertMatMul, kernels.JoinExperts:
 		r.experts(o, data)
+	case kernels.DeltaNet:
+		r.deltaNet(o)
 	case kernels.Gather:
 		r.each(o.Out, func(i int, out []float32) { copy(out, r.row(o.In, int(r.pass.Wanted[i]))) })
 	case kernels.TopK:
@@ -272,6 +274,7 @@ func (r *runner) matmul(o kernels.MatMul, data []byte) {
 func (r *runner) attention(o kernels.Op) {
 	switch o := o.(type) {
 	case kernels.Attention:
+		defer r.gate(o.Gated, o.Gate, o.Out)
 		r.heads(o.Q, o.Layer, o.Heads, func(row, _, head int, q []float32, keys, values []ref.Row) {
 			ref.Attention(q, keys, values, ref.AttentionOpt(o.AttentionOpt), r.act(o.Out, row)[head*len(q):][:len(q)],
 				sink(o.Sinks, head, len(q))...)
@@ -290,6 +293,7 @@ func (r *runner) attention(o kernels.Op) {
 			}
 		})
 	case kernels.JoinBlocks:
+		defer r.gate(o.Gated, o.Gate, o.Out)
 		s := r.Program.Parts[o.In]
 		r.rows(false, func(row int) {
 			n := int(r.pass.Pos[row]) + 1
@@ -301,6 +305,13 @@ func (r *runner) attention(o kernels.Op) {
 				ref.Join(all, r.act(o.Out, row)[head*s.Dim:][:s.Dim])
 			}
 		})
+	}
+}
+
+// gate multiplies what an attention has given by σ of its gate.
+func (r *runner) gate(gated bool, gate kernels.Buf, out kernels.Act) {
+	if gated {
+		r.each(gate, func(i int, g []float32) { ref.GateBy(g, r.act(out, i)) })
 	}
 }
 
