@@ -45,6 +45,8 @@ type traits struct {
 	unscaled   bool // attention scores are not scaled
 	layerScale bool // what a layer leaves is scaled
 	beside     bool // experts, if there are any, work beside the feed-forward block
+
+	deltaNet bool // most layers are gated delta nets in place of attention, and attention has a gate
 }
 
 // ffnNorm names the tensor of the norm before the feed-forward block.
@@ -81,6 +83,7 @@ var architectures = map[string]traits{
 	"gemma4": {halves: true, localBase: 10000, curve: kernels.GELU, scaleEmbed: true, postNorms: true, headNorms: true, ropeFactors: true,
 		caps: true, finalCap: 30, localHeads: true, valueNorms: true, unscaled: true, layerScale: true, beside: true,
 		reads: []string{keyExperts, keySharedKV, keyLayerInput}},
+	"qwen35": {halves: true, period: 1, headNorms: true, afterNorm: true, deltaNet: true, reads: []string{keySections}},
 }
 
 // Keys that some architectures have.
@@ -111,8 +114,9 @@ type layerShape struct {
 	local               bool // attends through the window, if the model has one
 	unturned            bool // has no RoPE
 	headDim             int
-	source              int // the layer whose keys and values it reads: itself, or an earlier one
-	expert              int // inner size of an expert; 0: no experts
+	source              int  // the layer whose keys and values it reads: itself, or an earlier one
+	expert              int  // inner size of an expert; 0: no experts
+	recurrent           bool // is a delta net, without attention
 }
 
 // readTraits returns the traits of the file's architecture.

@@ -31,6 +31,7 @@ type Part struct {
 
 	places []place // of Nodes
 	line   []int32 // the sequence's line, extended by some of Nodes
+	walk   walk    // of recurrent layers
 }
 
 // Top holds the best tokens of one row of logits: (k) ids and logits, best first, ties to the lower
@@ -116,7 +117,8 @@ func (o *Output) TopBelow(i, k, limit int) Top {
 
 // Forward runs one pass over all rows of the batch and fills the topK best tokens of each wanted row
 // (0 ≤ topK ≤ 64). When it returns nil, Extend rows are committed and tree rows held; on error no sequence
-// has changed. A row's result depends on its own tokens alone, not on what else is in the pass.
+// has changed,
+// except that with recurrent layers the sequences of a pass that had begun can only be closed. A row's result depends on its own tokens alone, not on what else is in the pass.
 func (m *Model) Forward(batch []Part, topK int) (*Output, error) {
 	p := &m.pass
 	p.reset(topK)
@@ -150,10 +152,14 @@ func (m *Model) Forward(batch []Part, topK int) (*Output, error) {
 			return nil, err
 		}
 	}
+	if err := m.walks(batch, out.begin); err != nil {
+		return nil, err
+	}
 	before := m.waited()
 	if err := m.runner.Run(&p.Pass); err != nil {
 		for _, part := range batch {
 			part.Seq.Distrust()
+			part.Seq.broken = m.recurrent()
 		}
 		return nil, m.passError(p.Rows, err)
 	}
@@ -195,6 +201,7 @@ func (part *Part) commit() {
 			s.taken[p.node] = true
 		}
 	}
+	part.walked()
 	s.pages.Publish(s.tokens)
 }
 
@@ -230,7 +237,7 @@ type pass struct {
 func (p *pass) reset(topK int) {
 	q := &p.Pass
 	*q = kernels.Pass{Tokens: q.Tokens[:0], Given: q.Given[:0], Pos: q.Pos[:0], Store: q.Store[:0], Pages: q.Pages[:0], Table: q.Table[:0],
-		Prefix: q.Prefix[:0], Anc: q.Anc[:0], AncOff: q.AncOff[:0], AncLen: q.AncLen[:0], Wanted: q.Wanted[:0], TopK: topK}
+		Prefix: q.Prefix[:0], Anc: q.Anc[:0], AncOff: q.AncOff[:0], AncLen: q.AncLen[:0], Wanted: q.Wanted[:0], TopK: topK, Walks: q.Walks[:0]}
 }
 
 // add checks a part and appends its rows to the pass.
@@ -285,6 +292,8 @@ func (m *Model) check(part *Part) error {
 	switch {
 	case s == nil || s.model != m:
 		return tandem.Errorf(op, tandem.Invalid, "part with another model's sequence")
+	case s.broken:
+		return tandem.Errorf(op, tandem.Unavailable, "a pass has failed that had begun to change the sequence's recurrent states: open it again")
 	case s.inPass:
 		return tandem.Errorf(op, tandem.Invalid, "one sequence twice in a pass")
 	case s.length+len(part.Extend) > s.capacity:

@@ -6,6 +6,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/kernels"
 )
 
 // Config is the shape of a model, as stated in its file.
@@ -24,6 +25,8 @@ type Config struct {
 	NormEps float32
 
 	experts           experts
+	delta             kernels.DeltaShape // of recurrent layers; the zero value: there are none
+	extra             int                // layers behind the last that guess further tokens (MTP), which are left out
 	traits            traits
 	layers            []layerShape
 	localRopeDim      int // RopeDim of layers with a window
@@ -128,6 +131,9 @@ func (h *hyper) config(t traits, vocab, dim int) (Config, error) {
 		c.Name, err = f.String("general.name")
 		h.keep(err)
 	}
+	if h.leaveOut(&c); h.err != nil {
+		return Config{}, h.err
+	}
 	if h.readLayers(&c); h.err != nil {
 		return Config{}, h.err
 	}
@@ -143,6 +149,7 @@ func (h *hyper) config(t traits, vocab, dim int) (Config, error) {
 	h.readKinds(&c)
 	h.readLayerInput(&c)
 	h.readExperts(&c)
+	h.readDeltaNet(&c)
 	h.readTurned(&c)
 	h.readScales(&c)
 	h.refuse(&t)

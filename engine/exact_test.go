@@ -110,7 +110,7 @@ func (n narrow) after(t testing.TB, tokens []tandem.Token) (logits []float32) {
 	if err := n.seq.Truncate(same); err != nil {
 		t.Fatal(err)
 	}
-	for i := same; i < len(tokens); i++ {
+	for i := n.seq.Len(); i < len(tokens); i++ {
 		logits = forward(t, n.m, 0, Part{Seq: n.seq, Extend: tokens[i : i+1], Want: WantTail}).Logits(0)
 	}
 	return slices.Clone(logits)

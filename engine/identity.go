@@ -131,7 +131,13 @@ func (c *Config) writeShape(w io.Writer) {
 			fmt.Fprintln(w, l.headDim, l.source, l.expert)
 		}
 	}
+	if d := c.delta; d != (kernels.DeltaShape{}) {
+		fmt.Fprintln(w, "delta net 1", d.KeyHeads, d.ValueHeads, d.Dim, d.Kernel)
+	}
 	for i, l := range c.layers {
+		if l.recurrent {
+			fmt.Fprintln(w, "recurrent", i)
+		}
 		if l.unturned {
 			fmt.Fprintln(w, "unturned", i)
 		}

@@ -172,6 +172,18 @@ func (c *Config) describe(w *weights) (words []string) {
 	add(t.curve == kernels.ClampedSiLU, "SiLU gate of clamped inputs")
 	add(c.experts.count > 0, "%d experts in each layer, %d for each token", c.experts.count, c.experts.used)
 	add(c.experts.count > 0 && t.beside, "a feed-forward block beside them")
+	if d := c.delta; d != (kernels.DeltaShape{}) {
+		n := 0
+		for _, l := range c.layers {
+			if l.recurrent {
+				n++
+			}
+		}
+		add(true, "gated delta nets in %d of %d layers: %d key heads and %d value heads of %d, convolution of %d taps", n, c.Layers, d.KeyHeads,
+			d.ValueHeads, d.Dim, d.Kernel)
+		add(true, "attention with a gate")
+	}
+	add(c.extra > 0, "%d layers that guess further tokens (MTP) are left out", c.extra)
 	add(t.sinks, "attention sinks")
 	add(t.scaleEmbed, "embeddings scaled by the root of d")
 	add(c.temperature != 0, "queries scaled by 1 + %g ln(1 + position/%d)", c.temperature, c.rope.original)

@@ -83,7 +83,8 @@ func chunksOf(matrices []matrix) (chunks []chunk, largest int, total int64) {
 		t, split := matrices[from].tensor, false
 		for to = from; to < len(matrices) && matrices[to].tensor == t; to++ {
 			m := &matrices[to]
-			split = split || m.row0%kernels.GroupRows != 0 || m.experts > 0 && (m.rows%kernels.GroupRows != 0 || m.rows < t.Shape[1])
+			split = split || m.band > 0 || m.row0%kernels.GroupRows != 0 ||
+				m.experts > 0 && (m.rows%kernels.GroupRows != 0 || m.rows < t.Shape[1])
 		}
 		if !split {
 			chunks = append(chunks, cut(t, 0, t.Elements()/t.Shape[0], matrices[from:to], from, false)...)
@@ -91,6 +92,12 @@ func chunksOf(matrices []matrix) (chunks []chunk, largest int, total int64) {
 		}
 		for i := from; i < to; i++ {
 			m := &matrices[i]
+			if m.band > 0 {
+				for row := 0; row < m.rows; row += m.band {
+					chunks = append(chunks, cut(t, m.from(row), m.band, matrices[i:i+1], i, true)...)
+				}
+				continue
+			}
 			for e := range max(1, m.experts) {
 				from := m.from(e * m.rows)
 				whole := matrix{row0: from - e*m.rows, rows: (e + 1) * m.rows} // as far as this expert, were all of them together
@@ -112,8 +119,8 @@ func cut(t *gguf.Tensor, row, n int, parts []matrix, first int, split bool) (out
 		last := min(row+step, end)
 		c := chunk{tensor: t, row: row, size: (last - row) * bytes, split: split}
 		for i, p := range parts {
-			if from, to := max(row, p.row0), min(last, p.row0+p.all()); from < to {
-				c.into = append(c.into, piece{kernels.W(first + i), from - p.row0, (from - row) * bytes, (to - from) * bytes})
+			if from, to := max(row, p.row0), min(last, p.from(p.all()-1)+1); from < to {
+				c.into = append(c.into, piece{kernels.W(first + i), p.inMatrix(from), (from - row) * bytes, (to - from) * bytes})
 			}
 		}
 		out = append(out, c)

@@ -24,7 +24,27 @@ type Footprint struct {
 	PageBytes int64 // of one page of the KV cache: kernels.PageRows positions, all layers
 	Pages     int
 	Scratch   int64         // buffers of the widest pass
+	States    int64         // of recurrent layers: slots and records
 	Own       kernels.Space // what is not the processor's memory but the device's own
+	statesOf  statesOf
+}
+
+// statesOf says how States was computed.
+type statesOf struct{ sequences, fixed, each int64 }
+
+func (m *Model) statesOf(s kernels.KVShape) statesOf {
+	return statesOf{int64(m.options.Sequences), int64(m.options.MaxRows) * s.RecordBytes(), slotsEach*s.SlotBytes() + recordsEach*s.RecordBytes()}
+}
+
+// For returns p with states for so many sequences.
+func (p Footprint) For(sequences int) Footprint {
+	o := p.statesOf
+	if had := o.fixed + o.sequences*o.each; had > 0 {
+		scale := float64(o.fixed+int64(sequences)*o.each) / float64(had)
+		p.States, p.Own.States = int64(float64(p.States)*scale), int64(float64(p.Own.States)*scale)
+		p.statesOf.sequences = int64(sequences)
+	}
+	return p
 }
 
 // ProcessBytes is an estimate of what a process takes beside the model: its code and heap, the vocabulary, stacks, and the
@@ -45,12 +65,19 @@ func (p Footprint) KV() int64 {
 
 // Total returns the memory of the whole process, but for the device's own; Model what the model takes of it.
 func (p Footprint) Total() int64 { return p.Model() + ProcessBytes }
-func (p Footprint) Model() int64 { return p.Weights + p.KV() + p.Scratch }
+func (p Footprint) Model() int64 { return p.Weights + p.KV() + p.States + p.Scratch }
 
 // String returns the total and its parts in words.
 func (p Footprint) String() string {
-	return fmt.Sprintf("%s of memory (weights %s, KV cache %s, buffers %s, the process %s)", Bytes(p.Total()),
-		Bytes(p.Weights), Bytes(p.KV()), Bytes(p.Scratch), Bytes(ProcessBytes))
+	return fmt.Sprintf("%s of memory (weights %s, KV cache %s%s, buffers %s, the process %s)", Bytes(p.Total()),
+		Bytes(p.Weights), Bytes(p.KV()), statesString(p.States), Bytes(p.Scratch), Bytes(ProcessBytes))
+}
+
+func statesString(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return ", recurrent states " + Bytes(n)
 }
 
 // Bytes formats a size: "1.5 GiB".
@@ -82,8 +109,8 @@ func Measure(path string, o Options, sides ...string) (Footprint, error) {
 
 // OwnString returns in words what p takes of the device's own memory.
 func (p Footprint) OwnString() string {
-	return fmt.Sprintf("%s (weights %s, KV cache %s, buffers %s)", Bytes(p.Own.Total(p.Pages)), Bytes(p.Own.Weights),
-		Bytes(int64(p.Pages)*p.Own.Page), Bytes(p.Own.Buffers))
+	return fmt.Sprintf("%s (weights %s, KV cache %s%s, buffers %s)", Bytes(p.Own.Total(p.Pages)), Bytes(p.Own.Weights),
+		Bytes(int64(p.Pages)*p.Own.Page), statesString(p.Own.States), Bytes(p.Own.Buffers))
 }
 
 // Available is how much more memory this process may take, and what sets that bound.

@@ -96,7 +96,8 @@ func TestMeasure(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	if got := (Footprint{m.store.Bytes(), m.KVBytes() * kernels.PageRows, m.Pages(), m.footprint.Scratch, kernels.Space{}}); got != p {
+	if got := (Footprint{Weights: m.store.Bytes(), PageBytes: m.KVBytes() * kernels.PageRows, Pages: m.Pages(),
+		Scratch: m.footprint.Scratch, statesOf: p.statesOf}); got != p {
 		t.Errorf("measured %+v, loaded %+v", p, got)
 	}
 	o.KVType = "q8_0"

@@ -23,6 +23,7 @@ type Options struct {
 	Context   int
 	KVPages   int    // pages in the KV cache: see PagesFor; default: one sequence of the whole context with 256 tree rows
 	KVType    string // of keys and values in the cache: f16, q8_0; default f16
+	Sequences int    // held at once: memory for the states of recurrent layers is for so many. More may be held; default 4
 	MaxRows   int    // rows in a pass; default 256
 	MaxWanted int    // rows with logits in a pass; default MaxRows
 	// hidden states to hand out: N ≥ 1 is the residual stream after N layers, -1 the state after the final norm
@@ -38,6 +39,9 @@ func (o Options) withDefaults(context int) Options {
 	}
 	if o.MaxWanted == 0 {
 		o.MaxWanted = o.MaxRows
+	}
+	if o.Sequences == 0 {
+		o.Sequences = 4
 	}
 	if o.KVPages == 0 {
 		o.KVPages = PagesFor(1, context, 256)
@@ -66,6 +70,7 @@ type Model struct {
 	file      *gguf.File    // that passes read; nil: none
 	memory    kernels.Cache // of cache
 	cache     *kv.Cache
+	records   *records
 	runner    kernels.Runner
 	logits    kernels.Buf // (maxWanted, vocab)
 	pass      pass
@@ -122,7 +127,8 @@ func (m *Model) load(f, of *gguf.File, o Options) error {
 	if m.memory, err = m.device.NewCache(program.KV, m.options.KVPages); err != nil {
 		return deviceError(f.Path(), err)
 	}
-	m.cache, m.plan, m.path = kv.New(m.memory), program, f.Path()
+	m.records = newRecords(m.recordCount())
+	m.cache, m.plan, m.path = kv.New(m.memory, m.slots()), program, f.Path()
 	if m.store, err = m.device.NewWeights(program); err != nil {
 		return deviceError(f.Path(), err)
 	}
@@ -158,6 +164,10 @@ func (m *Model) outline(f, of *gguf.File, o Options) error {
 		return err
 	}
 	c := &m.config
+	if o.Sequences < 0 || o.Sequences > maxSequences {
+		return tandem.Errorf("engine", tandem.Invalid, "memory for the states of %d sequences: want 1 to %d, or 0 for the default", o.Sequences,
+			maxSequences)
+	}
 	if o.Context < 0 {
 		return tandem.Errorf("engine", tandem.Invalid, "context of %d positions: want at least 1, or 0 for the model's %d", o.Context,
 			c.Context)
@@ -223,7 +233,8 @@ func (m *Model) layOut(path string) (*kernels.Program, error) {
 	if err != nil {
 		return nil, deviceError(path, err)
 	}
-	m.footprint = Footprint{Weights: need.Weights, PageBytes: need.Page, Pages: m.options.KVPages, Scratch: need.Buffers, Own: need.Own}
+	m.footprint = Footprint{Weights: need.Weights, PageBytes: need.Page, Pages: m.options.KVPages, Scratch: need.Buffers, Own: need.Own,
+		States: need.States, statesOf: m.statesOf(p.KV)}
 	for _, page := range []int64{need.Page, need.Own.Page} {
 		if q := (Footprint{PageBytes: page, Pages: m.options.KVPages}); q.Pages < 1 || q.Pages > kernels.MaxPages || q.KV() > maxKV {
 			return nil, tandem.Errorf("engine", tandem.Exhausted,

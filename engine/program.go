@@ -15,6 +15,7 @@ import (
 //	           x += [norm or scale] (Wo attention(q) [+ b])
 //	           n = norm(x); x += [norm or scale] (Wdown (act(Wgate n [+ b]) ∘ (Wup n [+ b])) [+ b]) [of the experts of each row]
 //	           [x += norm(Wout (act(Win x) ∘ the layer's input))] [x·scale]
+//	[in place of attention: u, z, α, β = W n; x += Wout (norm of each head(delta net(conv(u), α, β)) ∘ silu(z))]
 //	wanted rows: logits = Whead norm(x) [·scale] [soft cap]; the best tokens of each
 type planner struct {
 	*kernels.Program
@@ -46,6 +47,9 @@ func (m *Model) program(layout func(kernels.Type) kernels.Layout) *kernels.Progr
 	b := &planner{Program: kernels.NewProgram(m.options.MaxRows, m.options.MaxWanted), Config: c, w: &m.weights,
 		bufs: map[slot]kernels.Buf{}, acts: map[slot]kernels.Act{}, tapped: map[int]kernels.Buf{}, temper: c.temperatures()}
 	b.KV = c.kvShape(m.kvType)
+	if b.leaveOutKV(); len(b.KV.States) > 0 {
+		b.KV.Slots, b.KV.Records = m.slots(), m.recordCount()
+	}
 	addWeights(b.Program, m.matrices, layout)
 	b.Stage("the embedding")
 	b.x, b.normed = b.Buf(c.Dim), b.Act(c.Dim)
@@ -60,7 +64,11 @@ func (m *Model) program(layout func(kernels.Type) kernels.Layout) *kernels.Progr
 	}
 	b.layerInputs()
 	for i := range b.w.layers {
-		b.attention(i)
+		if c.layers[i].recurrent {
+			b.deltaNet(i)
+		} else {
+			b.attention(i)
+		}
 		switch {
 		case c.experts.count > 0 && c.traits.beside:
 			b.mixBeside(i)
@@ -102,6 +110,7 @@ func (b *planner) attention(i int) {
 	}
 	b.Stage(fmt.Sprintf("layer %d", i))
 	b.MatMul(l.q, b.normed, q, kernels.MatMulOpt{Concurrent: own})
+	gate := b.gate(i)
 	if own {
 		b.MatMul(l.k, b.normed, k, kernels.MatMulOpt{Concurrent: !l.sameKV})
 	}
@@ -146,7 +155,8 @@ func (b *planner) attention(i int) {
 	if s.local {
 		opt.Window = b.window
 	}
-	b.Add(kernels.Attention{AttentionOpt: opt, Q: q, Layer: reads, Heads: s.heads, Out: out, Sinks: l.sinks})
+	b.Add(kernels.Attention{AttentionOpt: opt, Q: q, Layer: reads, Heads: s.heads, Out: out, Sinks: l.sinks, Gate: gate,
+		Gated: gate != kernels.None})
 	b.add(l.o, out, l.oBias, l.attnPost)
 }
 

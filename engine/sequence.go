@@ -26,6 +26,7 @@ type Sequence struct {
 	line     []int32        // tree rows that lie at Len, Len+1 …: the first a child of the prefix, each the parent of the next
 	taken    []bool         // (maxNodes) node cells in use by tree rows
 	inPass   bool           // guards against one sequence twice in a batch
+	recurrence
 }
 
 // place is where a tree row lies: in a node cell or, with node -1, at its final position.
@@ -44,7 +45,9 @@ func (m *Model) NewSequence(capacity, nodes int) (*Sequence, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Sequence{model: m, pages: pages, capacity: capacity, maxNodes: nodes, taken: make([]bool, nodes)}, nil
+	s := &Sequence{model: m, pages: pages, capacity: capacity, maxNodes: nodes, taken: make([]bool, nodes)}
+	m.records.enter(s)
+	return s, nil
 }
 
 func (m *Model) checkSequence(capacity, nodes int) error {
@@ -62,10 +65,11 @@ func (m *Model) checkSequence(capacity, nodes int) error {
 // Close frees the sequence's memory. The pages of a shared sequence are kept for later ones until the memory is needed.
 // Closing twice is harmless.
 func (s *Sequence) Close() {
-	s.pages.Keep(s.tokens)
+	s.dropNodes()
+	s.pages.Keep(s.tokens[:s.stated()])
+	s.leave()
 	s.length, s.capacity, s.maxNodes = 0, 0, 0
 	s.tokens, s.prompt = nil, nil
-	s.dropNodes()
 }
 
 // Len returns the number of committed positions in the cache.
@@ -78,6 +82,7 @@ func (s *Sequence) Capacity() int { return s.capacity }
 func (s *Sequence) Nodes() int { return len(s.parents) }
 
 func (s *Sequence) dropNodes() {
+	s.drop(&s.ofNodes, 0)
 	s.parents, s.rows, s.places, s.line = s.parents[:0], s.rows[:0], s.places[:0], s.line[:0]
 	clear(s.taken)
 }
@@ -151,6 +156,7 @@ func (s *Sequence) Reroot(path, keep []int32) error {
 	s.parents, s.rows, s.places, s.line = append(s.parents[:0], parents...), append(s.rows[:0], rows...), append(s.places[:0], places...),
 		line
 	s.length += len(path)
+	s.rerootStates(path, keep)
 	s.pages.Publish(s.tokens)
 	return nil
 }
@@ -158,11 +164,15 @@ func (s *Sequence) Reroot(path, keep []int32) error {
 // Truncate rolls back to the first n committed positions and drops all tree rows. Exhausted is possible if a shared sequence
 // is rolled back into its prompt or by more than one position, because pages that others share must be replaced. On error
 // nothing changes.
+//
+// With recurrent layers n may be a position whose states are not kept. Then the sequence is rolled back further, to the last before it that
+// has some: Len says to which. The caller extends it again, as after NewShared.
 func (s *Sequence) Truncate(n int) error {
 	if n < 0 || n > s.length {
 		return tandem.Errorf("engine", tandem.Invalid, "truncate to %d positions: the sequence holds %d", n, s.length)
 	}
-	if err := s.pages.Truncate(n); err != nil {
+	n, err := s.rewind(n)
+	if err != nil {
 		return err
 	}
 	s.length, s.tokens = n, s.tokens[:n]

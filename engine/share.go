@@ -21,8 +21,11 @@ func (m *Model) NewShared(tenant string, prompt []tandem.Token, capacity, nodes 
 		return nil, err
 	}
 	m.shared++
-	return &Sequence{model: m, pages: pages, born: m.shared, capacity: capacity, maxNodes: nodes, taken: make([]bool, nodes), length: found,
-		tokens: slices.Clone(prompt[:found]), prompt: slices.Clone(prompt[:min(len(prompt), capacity)])}, nil
+	s := &Sequence{model: m, pages: pages, born: m.shared, capacity: capacity, maxNodes: nodes, taken: make([]bool, nodes), length: found,
+		tokens: slices.Clone(prompt[:found]), prompt: slices.Clone(prompt[:min(len(prompt), capacity)])}
+	s.at = found
+	m.records.enter(s)
+	return s, nil
 }
 
 // Resume takes over what other sequences have computed of the prompt by now, and returns how many positions that adds. It
@@ -34,6 +37,10 @@ func (s *Sequence) Resume() int {
 	}
 	s.length = s.pages.Resume(s.prompt, held)
 	s.tokens = append(s.tokens, s.prompt[held:s.length]...)
+	if s.length > held {
+		s.drop(&s.pending, 0)
+		s.at = s.length
+	}
 	return s.length - held
 }
 
@@ -52,6 +59,12 @@ func (s *Sequence) Follows(o *Sequence) bool {
 	case o.length == s.length && o.born >= s.born:
 		return false
 	}
+	if s.model.recurrent() {
+		if end = o.nextMark(s.length); end == 0 || end <= o.length || end > len(s.prompt) || end >= len(o.prompt) || s.broken || o.broken {
+			return false
+		}
+		return slices.Equal(s.prompt[:end], o.prompt[:end]) && s.filling() && o.filling()
+	}
 	last := end - kernels.PageRows
 	return slices.Equal(s.prompt[last:end], o.prompt[last:end]) && slices.Equal(s.prompt[:last], o.prompt[:last]) && s.filling() &&
 		o.filling()
@@ -67,6 +80,10 @@ func (s *Sequence) Private() { s.pages.Private() }
 // BoundPrefixes sets how many pages that no sequence uses may be kept: 0 for all free ones, negative for none, and then
 // sequences share nothing. Call it before the first shared sequence.
 func (m *Model) BoundPrefixes(pages int) { m.cache.Bound(pages) }
+
+// PrefixStates returns how many kept prefixes have the states of recurrent layers, LostStates how many such states were given up for others.
+func (m *Model) PrefixStates() int { return m.cache.KeptStates() }
+func (m *Model) LostStates() int64 { return m.cache.LostStates() }
 
 // DropPrefixes forgets all kept pages.
 func (m *Model) DropPrefixes() { m.cache.Drop() }

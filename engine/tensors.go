@@ -24,7 +24,9 @@ type layer struct {
 	sinks                      []float32 // (heads), scores without a value; nil: none
 	mixture                    mixture   // in place of gate, up and down, or beside them, if the model has experts
 	input                      layerInput
-	scale                      float32 // of what the layer leaves
+	scale                      float32   // of what the layer leaves
+	attnGate                   kernels.W // of attention's output, in architectures with delta nets
+	delta                      deltaNet  // in place of attention, if the layer is recurrent
 }
 
 // weights are a model's parameters: matrices by their handle in the program, vectors as they are. head is embed if the file has no
@@ -52,16 +54,20 @@ type catalog struct {
 // matrix is a weight matrix of the program: rows [row0, row0+rows) of a tensor, or of each of a tensor's matrices. Its handle is its
 // index in the catalog.
 type matrix struct {
-	tensor     *gguf.Tensor
-	row0, rows int
-	experts    int // a tensor of so many matrices, of `rows` rows each; 0: of one
+	tensor       *gguf.Tensor
+	row0, rows   int
+	experts      int // a tensor of so many matrices, of `rows` rows each; 0: of one
+	band, stride int // the matrix takes band rows of every stride, from row0 on; 0: all
 }
 
 // all returns the rows of all experts.
 func (m *matrix) all() int { return max(1, m.experts) * m.rows }
 
-// from returns where rows from row on lie in the tensor, row being one of all its experts' rows.
+// from returns where row `row` of the matrix, or of all its experts, lies in the tensor.
 func (m *matrix) from(row int) int {
+	if m.band > 0 {
+		return m.row0 + row/m.band*m.stride + row%m.band
+	}
 	if m.experts == 0 {
 		return m.row0 + row
 	}
@@ -202,15 +208,29 @@ func (c *catalog) collect(w *weights, cfg *Config) {
 		}
 	}
 	c.leaveOutTowers()
+	c.leaveOut(cfg)
 	c.refuseOthers(cfg.Arch)
 }
 
 func (c *catalog) collectLayer(l *layer, w *weights, cfg *Config, i int) {
 	t, s := &cfg.traits, cfg.layers[i]
-	attn, kv, own := s.heads*s.headDim, s.kvHeads*s.headDim, s.source == i
 	name := func(s string) string { return fmt.Sprintf("blk.%d.%s", i, s) }
 	l.attnNorm = c.vector(name("attn_norm.weight"), i > 0 || w.draft == nil || w.draft.wide(), cfg.Dim)
 	l.ffnNorm = c.vector(name(t.ffnNorm()), true, cfg.Dim)
+	if t.deltaNet && !c.kindOf(cfg, i, name) {
+		return
+	}
+	if s.recurrent {
+		c.collectDeltaNet(&l.delta, cfg, name)
+	} else {
+		c.collectAttention(l, w, cfg, i, name)
+	}
+	c.collectFeedForward(l, cfg, i, name)
+}
+
+func (c *catalog) collectAttention(l *layer, w *weights, cfg *Config, i int, name func(string) string) {
+	t, s := &cfg.traits, cfg.layers[i]
+	attn, kv, own := s.heads*s.headDim, s.kvHeads*s.headDim, s.source == i
 	if t.headNorms {
 		l.qNorm = c.vector(name("attn_q_norm.weight"), true, s.headDim)
 	}
@@ -220,7 +240,6 @@ func (c *catalog) collectLayer(l *layer, w *weights, cfg *Config, i int) {
 	c.collectLayerInput(l, cfg, name)
 	if t.postNorms {
 		l.attnPost = c.vector(name("post_attention_norm.weight"), true, cfg.Dim)
-		l.ffnPost = c.vector(name("post_ffw_norm.weight"), true, cfg.Dim)
 	}
 	if qkv := name("attn_qkv.weight"); t.fused && c.file.Tensor(qkv) != nil {
 		c.stacked(qkv, cfg.Dim, band{&l.q, attn}, band{&l.k, kv}, band{&l.v, kv})
@@ -234,7 +253,11 @@ func (c *catalog) collectLayer(l *layer, w *weights, cfg *Config, i int) {
 			c.matrix(m.embd, name("attn_"+m.letter+".embd.weight"), true, m.rows, cfg.Dim)
 		}
 	} else {
-		c.matrix(&l.q, name("attn_q.weight"), true, attn, cfg.Dim)
+		if t.deltaNet {
+			c.interleaved(name("attn_q.weight"), cfg.Dim, attn, s.headDim, &l.q, &l.attnGate)
+		} else {
+			c.matrix(&l.q, name("attn_q.weight"), true, attn, cfg.Dim)
+		}
 		if own {
 			c.matrix(&l.k, name("attn_k.weight"), true, kv, cfg.Dim)
 			l.sameKV = t.valueNorms && c.file.Tensor(name("attn_v.weight")) == nil
@@ -254,6 +277,13 @@ func (c *catalog) collectLayer(l *layer, w *weights, cfg *Config, i int) {
 	l.oBias = c.vector(name("attn_output.bias"), false, cfg.Dim)
 	if t.sinks {
 		l.sinks = c.vector(name("attn_sinks.weight"), true, s.heads)
+	}
+}
+
+func (c *catalog) collectFeedForward(l *layer, cfg *Config, i int, name func(string) string) {
+	t, s := &cfg.traits, cfg.layers[i]
+	if t.postNorms {
+		l.ffnPost = c.vector(name("post_ffw_norm.weight"), true, cfg.Dim)
 	}
 	switch {
 	case cfg.experts.count > 0 && t.beside:

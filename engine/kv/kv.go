@@ -28,6 +28,7 @@ type Cache struct {
 	free  []int32
 	total int
 	prefixes
+	slots
 
 	spare atomic.Int64 // pages that a sequence can reserve; any goroutine may read it
 }
@@ -35,13 +36,14 @@ type Cache struct {
 // PagesFor returns how many pages hold n rows.
 func PagesFor(n int) int { return (n + kernels.PageRows - 1) / kernels.PageRows }
 
-// New returns a cache of the pages of mem. The caller frees mem.
-func New(mem kernels.Cache) *Cache {
+// New returns a cache of the pages of mem, and of as many slots for the states of recurrent layers. The caller frees mem.
+func New(mem kernels.Cache, slots int) *Cache {
 	pages := mem.Pages()
 	c := &Cache{mem: mem, total: pages, free: make([]int32, pages)}
 	for i := range c.free {
 		c.free[i] = int32(pages - 1 - i) // low pages go first
 	}
+	c.slots.fill(slots)
 	c.counted()
 	return c
 }
@@ -66,12 +68,13 @@ type Pages struct {
 	nodes []int32  // pages of tree rows
 	root  *entry   // the tenant's; nil if p does not share
 	chain []*entry // entries of the first pages of Table, which are shared and must not be written to
+	states
 }
 
 // Reserve takes pages for capacity committed positions and nodes tree rows; Exhausted if too few are
 // free, in which case nothing is taken.
 func (c *Cache) Reserve(capacity, nodes int) (*Pages, error) {
-	p := &Pages{cache: c}
+	p := &Pages{cache: c, states: stateless}
 	if err := p.reserve(capacity, nodes); err != nil {
 		return nil, err
 	}
@@ -85,6 +88,9 @@ func (p *Pages) reserve(capacity, nodes int) error {
 		return tandem.Errorf("kv", tandem.Exhausted,
 			"a sequence of %d positions and %d tree rows needs %d pages of %d rows: %d of %d are free",
 			capacity, nodes, table+extra, kernels.PageRows, free, c.total)
+	}
+	if err := p.reserveSlot(); err != nil {
+		return err
 	}
 	for _, e := range p.chain {
 		p.Table = append(p.Table, e.page)
@@ -114,6 +120,7 @@ func (p *Pages) Release() {
 	p.leave(0)
 	p.Table, p.nodes = nil, nil
 	p.part()
+	p.releaseSlot()
 	c.counted()
 }
 

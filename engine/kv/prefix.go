@@ -48,6 +48,8 @@ type entry struct {
 	idle      *list.Element // its place in its root's lru
 	at        uint64        // value of prefixes.rested when it became idle or was refreshed
 	condemned bool
+	state     int32  // slot with the states of recurrent layers behind the last of tokens; none: nobody has kept them
+	asked     uint64 // value of slots.asked when the state was kept or last used
 }
 
 // prefixes are the pages that the cache keeps for later sequences.
@@ -84,10 +86,10 @@ func (c *Cache) ReserveShared(tenant string, tokens []tandem.Token, capacity, no
 		p, err = c.Reserve(capacity, nodes)
 		return p, 0, err
 	}
-	p = &Pages{cache: c}
+	p = &Pages{cache: c, states: stateless}
 	p.join(tenant)
 	tokens = tokens[:min(len(tokens), capacity)]
-	tail, rows := p.follow(tokens)
+	tail, rows := p.find(tokens, 0)
 	if err := p.reserve(capacity, nodes); err != nil {
 		p.leave(0)
 		p.part()
@@ -96,6 +98,7 @@ func (c *Cache) ReserveShared(tenant string, tokens []tandem.Token, capacity, no
 	}
 	found = len(p.chain) * kernels.PageRows
 	p.fill(tail, 0, rows)
+	p.adopt()
 	return p, found + rows, nil
 }
 
@@ -105,7 +108,7 @@ func (p *Pages) Resume(tokens []tandem.Token, held int) int {
 		return held
 	}
 	c, had := p.cache, len(p.chain)
-	tail, rows := p.follow(tokens)
+	tail, rows := p.find(tokens, held)
 	for i, e := range p.chain[had:] {
 		c.free = append(c.free, p.Table[had+i])
 		p.Table[had+i] = e.page
@@ -113,6 +116,7 @@ func (p *Pages) Resume(tokens []tandem.Token, held int) int {
 	full := len(p.chain) * kernels.PageRows
 	if full+rows > held {
 		p.fill(tail, max(0, held-full), rows)
+		p.adopt()
 	}
 	c.counted()
 	return max(held, full+rows)
@@ -124,6 +128,9 @@ func (p *Pages) Publish(tokens []tandem.Token) { p.publish(tokens, (len(tokens)-
 // Keep keeps the pages of p for later sequences and releases p. tokens are those p holds.
 func (p *Pages) Keep(tokens []tandem.Token) {
 	p.publish(tokens, len(tokens)/kernels.PageRows)
+	if n := len(p.chain); p.root != nil && n > 0 && n*kernels.PageRows == len(tokens) {
+		p.handOver(p.chain[n-1])
+	}
 	if rest := tokens[min(len(tokens), len(p.chain)*kernels.PageRows):]; p.root != nil && len(rest) > 0 && len(rest) < kernels.PageRows {
 		p.keepRest(rest)
 	}
@@ -137,12 +144,14 @@ func (p *Pages) Distrust() {
 		p.cache.condemn(p.chain[0])
 	}
 	p.part()
+	p.forgetMarks(-1)
 	p.cache.counted()
 }
 
 // Private ends p's sharing: pages that it has published stay, later ones are nobody else's.
 func (p *Pages) Private() {
 	p.part()
+	p.forgetMarks(-1)
 	p.cache.counted()
 }
 
@@ -279,6 +288,7 @@ func (p *Pages) publish(tokens []tandem.Token, n int) {
 			e = c.add(p.end(), piece, p.Table[i])
 		}
 		p.use(e)
+		p.attach(e, len(p.chain)*kernels.PageRows)
 	}
 	if len(p.chain) > had {
 		c.counted()
@@ -295,9 +305,14 @@ func (p *Pages) keepRest(tokens []tandem.Token) {
 		if e.idle != nil {
 			c.refresh(e)
 		}
+		if rows == len(e.tokens) {
+			p.handOver(e)
+		}
 		return
 	}
-	c.rest(c.add(parent, tokens, p.Table[i]))
+	e := c.add(parent, tokens, p.Table[i])
+	p.handOver(e)
+	c.rest(e)
 	p.Table = slices.Delete(p.Table, i, i+1)
 }
 
@@ -308,7 +323,7 @@ func (c *Cache) add(parent *entry, tokens []tandem.Token, page int32) *entry {
 			c.remove(old)
 		}
 	}
-	e := &entry{parent: parent, root: parent.root, tokens: slices.Clone(tokens), page: page}
+	e := &entry{parent: parent, root: parent.root, tokens: slices.Clone(tokens), page: page, state: none}
 	parent.children = append(parent.children, e)
 	return e
 }
@@ -364,6 +379,7 @@ func (c *Cache) evict() {
 // remove frees the page of an idle entry without children.
 func (c *Cache) remove(e *entry) {
 	c.unrest(e)
+	c.forgetState(e)
 	c.free = append(c.free, e.page)
 	c.unlink(e)
 }
@@ -391,6 +407,7 @@ func (c *Cache) condemn(e *entry) {
 	for below := []*entry{e}; len(below) > 0; {
 		e, below = below[0], append(below[1:], below[0].children...)
 		e.condemned, e.children = true, nil
+		c.forgetState(e)
 		if e.idle != nil {
 			c.unrest(e)
 			c.free = append(c.free, e.page)

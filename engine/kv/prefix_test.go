@@ -31,7 +31,7 @@ type rig struct {
 }
 
 func newCache(pages int) *Cache {
-	return New(&memory{cells: make([]uint64, pages*kernels.PageRows)})
+	return New(&memory{cells: make([]uint64, pages*kernels.PageRows)}, 0)
 }
 
 // memory is a device's cache that keeps one number in each cell.

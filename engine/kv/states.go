@@ -1,0 +1,273 @@
+package kv
+
+import (
+	"slices"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+// A recurrent layer has a state in place of keys and values, and a state is of one position only. So a sequence has a slot of its own, and
+// the states that prefixes are kept with are those of a few positions: the ends of texts, and ends of pages that Mark names. What is
+// found of a text ends at such a position; pages behind it are computed again, since the states are needed, not the pages.
+//
+// All slots are one pool. A sequence takes one when it is opened, what is left keeps states of prefixes: the least recently used one of the
+// tenant that has most is given up for the next.
+type slots struct {
+	slotFree []int32
+	allSlots int
+	keepers  []*entry // with a state
+	asked    uint64
+	lost     int64 // states that were given up for others
+}
+
+// none is the slot of what has no state.
+const none = int32(-1)
+
+// states are the slots of a sequence.
+type states struct {
+	home   int32  // none: the cache has no slots
+	marks  []mark // positions behind which states are kept, before their pages are shared
+	found  int32  // the slot of what find has found
+	parted int    // where the text leaves pages that are kept but have no state there; 0: nowhere
+}
+
+type mark struct {
+	at   int
+	slot int32
+}
+
+var stateless = states{home: none, found: none}
+
+func (s *slots) fill(n int) {
+	s.allSlots = n
+	for i := range n {
+		s.slotFree = append(s.slotFree, int32(n-1-i))
+	}
+}
+
+// KeptStates returns how many slots hold states of prefixes, LostStates how many such states were given up for others.
+func (c *Cache) KeptStates() int   { return len(c.keepers) }
+func (c *Cache) LostStates() int64 { return c.lost }
+
+// takeSlot returns a slot, for which a kept state may be given up; none if sequences have all.
+func (c *Cache) takeSlot() int32 {
+	if len(c.slotFree) == 0 && len(c.keepers) > 0 {
+		c.lost++
+		c.forgetState(c.leastAsked())
+	}
+	n := len(c.slotFree)
+	if n == 0 {
+		return none
+	}
+	slot := c.slotFree[n-1]
+	c.slotFree = c.slotFree[:n-1]
+	return slot
+}
+
+// leastAsked returns the entry whose state is given up first.
+func (c *Cache) leastAsked() (first *entry) {
+	of := map[*entry]int{}
+	for _, e := range c.keepers {
+		of[e.root]++
+	}
+	for _, e := range c.keepers {
+		if first == nil || of[e.root] > of[first.root] || of[e.root] == of[first.root] && e.asked < first.asked {
+			first = e
+		}
+	}
+	return first
+}
+
+func (c *Cache) forgetState(e *entry) {
+	if e.state != none {
+		c.slotFree = append(c.slotFree, e.state)
+		c.keepers = slices.DeleteFunc(c.keepers, func(x *entry) bool { return x == e })
+		e.state = none
+	}
+}
+
+// keepState makes slot the state of e, which has none.
+func (c *Cache) keepState(e *entry, slot int32) {
+	c.asked++
+	e.state, e.asked = slot, c.asked
+	c.keepers = append(c.keepers, e)
+}
+
+func (p *Pages) reserveSlot() error {
+	c := p.cache
+	if c.allSlots == 0 {
+		return nil
+	}
+	if p.home = c.takeSlot(); p.home == none {
+		return tandem.Errorf("kv", tandem.Exhausted, "a sequence of a recurrent model needs a slot for its states: all %d are in use", c.allSlots)
+	}
+	return nil
+}
+
+func (p *Pages) releaseSlot() {
+	p.forgetMarks(-1)
+	if p.home != none {
+		p.cache.slotFree = append(p.cache.slotFree, p.home)
+		p.home = none
+	}
+}
+
+// Home returns the slot of p's own states; below 0 for a cache without.
+func (p *Pages) Home() int32 { return p.home }
+
+// Parted returns the position up to which pages of the text are kept, if that is behind what was found because no states are kept there; a
+// multiple of the page size, or 0.
+func (p *Pages) Parted() int { return p.parted }
+
+// Mark returns a slot for the states behind position at-1, a multiple of the page size, so that later sequences find them once the page
+// before it is shared; below 0 if there is none or nothing is shared.
+func (p *Pages) Mark(at int) int32 {
+	if p.root == nil || at%kernels.PageRows != 0 || at <= len(p.chain)*kernels.PageRows {
+		return none
+	}
+	slot := p.cache.takeSlot()
+	if slot != none {
+		p.marks = append(p.marks, mark{at, slot})
+	}
+	return slot
+}
+
+// Unmark gives up the marks behind position n.
+func (p *Pages) Unmark(n int) { p.forgetMarks(n) }
+
+// forgetMarks gives up the marks behind position n.
+func (p *Pages) forgetMarks(n int) {
+	p.marks = slices.DeleteFunc(p.marks, func(m mark) bool {
+		if m.at > n {
+			p.cache.slotFree = append(p.cache.slotFree, m.slot)
+		}
+		return m.at > n
+	})
+}
+
+// attach gives e, which ends at position at, the states of a mark.
+func (p *Pages) attach(e *entry, at int) {
+	p.marks = slices.DeleteFunc(p.marks, func(m mark) bool {
+		switch {
+		case m.at != at:
+			return false
+		case e.state == none:
+			p.cache.keepState(e, m.slot)
+		default:
+			p.cache.slotFree = append(p.cache.slotFree, m.slot)
+		}
+		return true
+	})
+}
+
+// handOver gives e, which ends where p does, the states of p, which ends.
+func (p *Pages) handOver(e *entry) {
+	if p.home != none && e.state == none && !e.condemned {
+		p.cache.keepState(e, p.home)
+		p.home = none
+	}
+}
+
+// find is follow; with recurrent layers, as far as states are kept, and only if that is more than held positions.
+func (p *Pages) find(tokens []tandem.Token, held int) (tail *entry, rows int) {
+	if p.cache.allSlots == 0 {
+		return p.follow(tokens)
+	}
+	path, at := []*entry{}, p.end()
+	from := len(p.chain)
+	left := func(level int) []tandem.Token {
+		return tokens[min(len(tokens), (from+level)*kernels.PageRows):]
+	}
+	for {
+		e, rows := at.child(left(len(path)))
+		if rows < kernels.PageRows {
+			break
+		}
+		path, at = append(path, e), e
+	}
+	if held == 0 {
+		p.parted = (from + len(path)) * kernels.PageRows
+	}
+	for level := len(path); level >= 0; level-- {
+		end := p.end()
+		if level > 0 {
+			end = path[level-1]
+		}
+		tail := end.tail(left(level))
+		full := (from + level) * kernels.PageRows
+		if tail != nil && full+len(tail.tokens) > held {
+			p.useAll(path[:level])
+			if tail.idle != nil {
+				p.cache.refresh(tail)
+			}
+			p.found = tail.state
+			p.asks(tail)
+			return tail, len(tail.tokens)
+		}
+		if level > 0 && end.state != none && full > held {
+			if p.useAll(path[:level]); level == len(path) {
+				p.parted = 0
+			}
+			p.found = end.state
+			p.asks(end)
+			return nil, 0
+		}
+	}
+	return nil, 0
+}
+
+func (p *Pages) useAll(path []*entry) {
+	for _, e := range path {
+		p.use(e)
+	}
+}
+
+// tail returns the child of e with states that is less than a page and holds the longest beginning of tokens; nil if none does.
+func (e *entry) tail(tokens []tandem.Token) (best *entry) {
+	for _, x := range e.children {
+		n := len(x.tokens)
+		if x.state != none && n < kernels.PageRows && common(x.tokens, tokens) == n && (best == nil || n > len(best.tokens)) {
+			best = x
+		}
+	}
+	return best
+}
+
+func (p *Pages) asks(e *entry) {
+	p.cache.asked++
+	e.asked = p.cache.asked
+}
+
+// adopt copies the states that find has found to p's slot. Their entry may have been evicted since: nobody has written to the slot, unless
+// it has become p's own.
+func (p *Pages) adopt() {
+	if p.home != none && p.found != none && p.found != p.home {
+		p.cache.mem.CopyStates([]int32{p.home}, []int32{p.found})
+	}
+	p.found = none
+}
+
+// Rewind gives up positions as Truncate does, back to the last of n or before that has states, which are then p's own, and returns it. 0 has
+// none and needs none. Errors: Truncate's.
+func (p *Pages) Rewind(n int) (int, error) {
+	at, slot := 0, none
+	for i, e := range p.chain {
+		if end := (i + 1) * kernels.PageRows; end <= n && e.state != none {
+			at, slot = end, e.state
+		}
+	}
+	for _, m := range p.marks {
+		if m.at <= n && m.at > at {
+			at, slot = m.at, m.slot
+		}
+	}
+	if err := p.Truncate(at); err != nil {
+		return 0, err
+	}
+	p.forgetMarks(at)
+	if slot != none {
+		p.cache.mem.CopyStates([]int32{p.home}, []int32{slot})
+	}
+	return at, nil
+}
