@@ -46,7 +46,8 @@ type traits struct {
 	layerScale bool // what a layer leaves is scaled
 	beside     bool // experts, if there are any, work beside the feed-forward block
 
-	deltaNet bool // most layers are gated delta nets in place of attention, and attention has a gate
+	deltaNet   bool // most layers are gated delta nets in place of attention, and attention has a gate
+	sharedGate bool // what the shared expert makes is multiplied by a sigmoid
 }
 
 // ffnNorm names the tensor of the norm before the feed-forward block.
@@ -96,13 +97,16 @@ const (
 	keyYarnLog       = "rope.scaling.yarn_log_multiplier"
 	keyTemperature   = "attention.temperature_scale"
 	keyExperts       = "expert_count"
+	keyShared        = "expert_shared_count" // experts that every row uses, as one of so many times the width
+	keySharedWidth   = "expert_shared_feed_forward_length"
+	keyDense         = "leading_dense_block_count"
 	keyTurned        = "rope.scaling.finetuned" // false: no layer has RoPE. Other architectures say other things with it
 )
 
 // specialKeys change the function in ways that tandem computes for the architectures alone that read them, if any. Elsewhere a value
 // other than 0 or false is refused.
 var specialKeys = []string{
-	keyExperts, "expert_shared_count", "expert_shared_feed_forward_length", "expert_group_count", "leading_dense_block_count",
+	keyExperts, keyShared, keySharedWidth, "expert_group_count", keyDense,
 	"interleave_moe_layer_step", keyAttnScale, "attention.clamp_kqv", "attention.max_alibi_bias", keyEmbedScale, keyResidualScale,
 	keyLogitScale, "use_parallel_residual", keyYarnLog, keyTemperature, keySections, "rope.scaling.yarn_ext_factor",
 	"rope.scaling.yarn_attn_factor", keySharedKV, keyLayerInput,
@@ -116,6 +120,7 @@ type layerShape struct {
 	headDim             int
 	source              int  // the layer whose keys and values it reads: itself, or an earlier one
 	expert              int  // inner size of an expert; 0: no experts
+	shared              int  // inner size of the expert that every row uses; 0: none
 	recurrent           bool // is a delta net, without attention
 }
 

@@ -44,7 +44,7 @@ func workOf(w *weights, matrices []matrix, e experts) (sum Work) {
 			sum.FloatMACs += n
 		}
 	}
-	if sum.Experts = len(w.layers) * e.used; sum.Experts > 0 {
+	if sum.Experts = (len(w.layers) - e.dense) * e.used; sum.Experts > 0 {
 		sum.Expert = mixed / int64(sum.Experts)
 	}
 	return sum

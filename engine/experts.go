@@ -16,6 +16,16 @@ type experts struct {
 	route       kernels.RouteOpt
 }
 
+// mixedLayers returns how many layers have experts.
+func (c *Config) mixedLayers() (n int) {
+	for _, l := range c.layers {
+		if l.expert > 0 {
+			n++
+		}
+	}
+	return n
+}
+
 // experts reports whether the architecture has experts in place of one feed-forward block.
 func (t *traits) experts() bool { return slices.Contains(t.reads, keyExperts) }
 
@@ -62,20 +72,58 @@ func (h *hyper) readExperts(c *Config) {
 	if scale != 1 {
 		e.route.Scale = float32(scale)
 	}
+	h.readShared(c)
 }
 
-// widths returns the width of each layer's feed-forward block, and of one expert. Where experts take its place, one key may say both.
+// readShared finds the width of the expert that every row uses, in the layers that have experts.
+func (h *hyper) readShared(c *Config) {
+	optional := func(name string, most int) int {
+		if !slices.Contains(c.traits.reads, name) {
+			return 0
+		}
+		n, err := h.file.IntOr(h.arch+"."+name, 0, most, 0)
+		h.keep(err)
+		return n
+	}
+	count, width := optional(keyShared, maxExperts), optional(keySharedWidth, maxDim)
+	for i := range c.layers {
+		l := &c.layers[i]
+		if l.expert == 0 {
+			continue
+		}
+		if l.shared = width; width == 0 {
+			l.shared = count * l.expert
+		}
+		if l.shared > maxDim {
+			h.fail(tandem.Corrupt, "key %q is %d: shared experts of %d elements each are wider than %d", h.arch+"."+keyShared, count, l.expert,
+				maxDim)
+		}
+	}
+}
+
+// widths returns the width of each layer's feed-forward block, and of one expert: 0 in layers without. Where experts take the block's place,
+// one key may say both.
 func (h *hyper) widths(c *Config) (ffn, expert []int) {
 	const key = "expert_feed_forward_length"
+	dense := 0
+	if slices.Contains(c.traits.reads, keyDense) {
+		var err error
+		dense, err = h.file.IntOr(h.arch+"."+keyDense, 0, c.Layers-1, 0)
+		h.keep(err)
+	}
 	has := c.traits.experts() && h.file.Has(h.arch+"."+key)
 	if expert = make([]int, c.Layers); has {
 		expert = h.perLayer(key, nil, maxDim, c.Layers)
 	}
-	if has && !c.traits.beside {
+	if has && !c.traits.beside && dense == 0 {
 		return expert, expert
 	}
-	if ffn = h.perLayer("feed_forward_length", nil, maxDim, c.Layers); c.traits.experts() && !c.traits.beside {
+	if ffn = h.perLayer("feed_forward_length", nil, maxDim, c.Layers); c.traits.experts() && !c.traits.beside && !has {
 		expert = ffn
+	}
+	if expert = slices.Clone(expert); dense > 0 {
+		clear(expert[:dense])
+		ffn = append(slices.Clone(ffn[:dense]), expert[dense:]...)
 	}
 	return ffn, expert
 }
@@ -86,6 +134,8 @@ type mixture struct {
 	routerBias                 []float32 // (experts)
 	gate, up, down             kernels.W
 	gateBias, upBias, downBias []float32 // (experts, outputs)
+	choosing                   []float32 // (experts), added to scores for choosing alone; nil: none
+	shared                     sharedExpert
 
 	// Of experts beside a feed-forward block:
 	routerNorm []float32 // (dim), of the router's input
@@ -115,8 +165,28 @@ func (c *catalog) collectBeside(m *mixture, cfg *Config, name func(string) strin
 	m.each = c.vector(name("ffn_down_exps.scale"), true, n)
 }
 
-func (c *catalog) collectExperts(m *mixture, cfg *Config, name func(string) string, width int) {
-	n := cfg.experts.count
+// sharedExpert is the expert that every row uses.
+type sharedExpert struct {
+	gate, up, down kernels.W
+	share          kernels.W // (1, d): its sigmoid multiplies the outputs; None: they count in full
+}
+
+func (c *catalog) collectShared(s *sharedExpert, cfg *Config, name func(string) string, width int) {
+	if s.share = kernels.None; width == 0 {
+		return
+	}
+	c.matrix(&s.gate, name("ffn_gate_shexp.weight"), true, width, cfg.Dim)
+	c.matrix(&s.up, name("ffn_up_shexp.weight"), true, width, cfg.Dim)
+	c.matrix(&s.down, name("ffn_down_shexp.weight"), true, cfg.Dim, width)
+	if cfg.traits.sharedGate {
+		c.row(&s.share, name("ffn_gate_inp_shexp.weight"), cfg.Dim)
+	}
+}
+
+func (c *catalog) collectExperts(m *mixture, cfg *Config, name func(string) string, l layerShape) {
+	n, width := cfg.experts.count, l.expert
+	c.collectShared(&m.shared, cfg, name, l.shared)
+	m.choosing = c.vector(name("exp_probs_b.bias"), false, n)
 	c.matrix(&m.router, name("ffn_gate_inp.weight"), true, n, cfg.Dim)
 	m.routerBias = c.vector(name("ffn_gate_inp.bias"), false, n)
 	for _, x := range []struct {
@@ -154,15 +224,39 @@ func (c *catalog) ofExperts(name string, n, cols int, bands ...band) {
 func (b *planner) mix(i int) {
 	l := &b.w.layers[i]
 	b.RMSNorm(b.x, l.ffnNorm, b.NormEps, b.normed)
+	branch := b.mixShared(i)
 	r := b.choose(i, b.normed)
 	apart := b.ofExperts(i, r)
-	if l.ffnPost == nil && b.residualScale == 1 {
+	if l.ffnPost == nil && b.residualScale == 1 && branch == kernels.None {
 		b.Add(kernels.JoinExperts{In: apart, Route: r, Out: b.x, Add: true})
 		return
 	}
-	branch := b.buf("branch", b.Dim)
-	b.Add(kernels.JoinExperts{In: apart, Route: r, Out: branch})
+	add := branch != kernels.None
+	if !add {
+		branch = b.buf("branch", b.Dim)
+	}
+	b.Add(kernels.JoinExperts{In: apart, Route: r, Out: branch, Add: add})
 	b.join(branch, l.ffnPost)
+}
+
+// mixShared returns a buffer with what the shared expert of layer i makes, or None. Its weights are read with the router's: every pass
+// needs them.
+func (b *planner) mixShared(i int) kernels.Buf {
+	s, n := &b.w.layers[i].mixture.shared, b.layers[i].shared
+	if n == 0 {
+		return kernels.None
+	}
+	gate, up, out, branch := b.buf("gate", n), b.buf("up", n), b.act("activated", n), b.buf("branch", b.Dim)
+	b.MatMul(s.gate, b.normed, gate, concurrent)
+	b.MatMul(s.up, b.normed, up, kernels.MatMulOpt{})
+	b.Add(kernels.Gate{Curve: b.traits.curve, Gate: gate, Up: up, Out: out})
+	b.MatMul(s.down, out, branch, kernels.MatMulOpt{})
+	if s.share != kernels.None {
+		share := b.buf("share", 1)
+		b.MatMul(s.share, b.normed, share, kernels.MatMulOpt{})
+		b.Add(kernels.SigmoidScale{Gate: share, Buf: branch})
+	}
+	return branch
 }
 
 // choose lays out the choice of layer i, whose router reads in.
@@ -173,7 +267,7 @@ func (b *planner) choose(i int, in kernels.Act) kernels.Route {
 	b.MatMul(m.router, in, logits, kernels.MatMulOpt{})
 	b.bias(logits, m.routerBias)
 	opt := e.route
-	opt.Each = m.each
+	opt.Bias, opt.Each = m.choosing, m.each
 	b.Add(kernels.ChooseExperts{RouteOpt: opt, Logits: logits, Out: r})
 	return r
 }

@@ -4,6 +4,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/tandem-llm/tandem/kernels"
 )
 
 // TestExpertsOfPass: a pass tells how many experts it has used, and the work of a pass counts those that one row uses.
@@ -64,5 +66,73 @@ func TestExpertsOfNaN(t *testing.T) {
 	}
 	if first := used[len(used)-1] - used[0]; first > 4 {
 		t.Errorf("experts %v: want all rows to choose the same ones in the first layer, where all scores are equal", used)
+	}
+}
+
+// sharedCases are models with an expert that every row uses, and with leading layers without experts. The architecture is one of this test:
+// qwen3 with these traits.
+func sharedCases(t *testing.T) map[string]archCase {
+	traits := architectures["qwen3"]
+	traits.reads = []string{keyExperts, keyShared, keySharedWidth, keyDense}
+	architectures["plain share"] = traits
+	traits.sharedGate = true
+	architectures["gated share"] = traits
+	t.Cleanup(func() {
+		delete(architectures, "plain share")
+		delete(architectures, "gated share")
+	})
+	model := func(arch string, gated bool) *naive {
+		n := tiny("qwen3", 3).with("expert_count", uint32(6)).with("expert_used_count", uint32(2)).with("leading_dense_block_count", uint32(1))
+		n.arch, n.mix = arch, naiveMixture{count: 6, used: 2, dense: 1, shared: 48, sharedGate: gated}
+		return n
+	}
+	plain := model("plain share", false).with("expert_shared_count", uint32(2)).with("feed_forward_length", uint32(80)).with(
+		"expert_feed_forward_length", uint32(24))
+	plain.ffn = []int{80, 24, 24}
+	return map[string]archCase{
+		"plain": {plain, 40, func(n *naive) { n.mix.shared = 0 }},
+		"gated": {model("gated share", true).with("expert_shared_feed_forward_length", uint32(48)), 40,
+			func(n *naive) { n.mix.sharedGate = false }},
+	}
+}
+
+// TestSharedExperts: logits are those of the formulas, and the bits of every device and division into passes are the same.
+func TestSharedExperts(t *testing.T) {
+	for name, c := range sharedCases(t) {
+		t.Run(name, func(t *testing.T) {
+			c.model.generate(3)
+			path := c.model.write(t, t.TempDir())
+			var first []float32
+			for _, o := range exactOptions(t) {
+				m := openTest(t, path, o)
+				tokens := randomTokens(rand.New(rand.NewPCG(2, 9)), m, c.tokens)
+				out := forward(t, m, 0, Part{Seq: newSeq(t, m, c.tokens, 0), Extend: tokens, Want: WantAll})
+				if rms, _ := distance(out, c.model.forward(tokens)); !(rms < 4e-4) {
+					t.Fatalf("%v: logits are %.2g from the formulas'", m.ISA(), rms)
+				}
+				logits := inPieces(t, m, tokens, []int{c.tokens})
+				if err := sameBits(logits, inPieces(t, m, tokens, []int{1, 20, 3, c.tokens - 24})); err != nil {
+					t.Errorf("%v: in pieces: %v", m.ISA(), err)
+				}
+				if first == nil {
+					first = logits
+				}
+				if err := sameBits(first, logits); err != nil {
+					t.Errorf("%v with %d threads: %v", m.ISA(), m.Threads(), err)
+				}
+				if n := m.experts(3); len(n) != 3 || n[2] < 2*2 || n[2] > 2*6 || m.Work().Experts != 2*2 {
+					t.Errorf("passes use %v experts of 2 layers, one row %d", n, m.Work().Experts)
+				}
+				if share := m.weights.layers[1].mixture.shared.share; m.plan.Weights[m.weights.layers[0].gate].Experts != 0 ||
+					(share != kernels.None) != (name == "gated") {
+					t.Errorf("the first layer has experts, or the second one's share is weight %d", share)
+				}
+				c.without(c.model)
+				if rms, _ := distance(out, c.model.forward(tokens)); !(rms > 0.01) {
+					t.Errorf("without its feature the model's logits are only %.2g away: the case shows nothing", rms)
+				}
+				c.model.mix.shared, c.model.mix.sharedGate = 48, name == "gated"
+			}
+		})
 	}
 }

@@ -138,6 +138,9 @@ func (c *Config) writeShape(w io.Writer) {
 		if l.recurrent {
 			fmt.Fprintln(w, "recurrent", i)
 		}
+		if c.experts.count > 0 && (l.shared > 0 || l.expert == 0) {
+			fmt.Fprintln(w, "shared 1", i, l.expert > 0, l.shared, t.sharedGate)
+		}
 		if l.unturned {
 			fmt.Fprintln(w, "unturned", i)
 		}

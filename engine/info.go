@@ -170,7 +170,10 @@ func (c *Config) describe(w *weights) (words []string) {
 	add(c.layerInput > 0, "an input of %d numbers for each layer", c.layerInput)
 	add(t.curve == kernels.GELU, "GELU gate")
 	add(t.curve == kernels.ClampedSiLU, "SiLU gate of clamped inputs")
-	add(c.experts.count > 0, "%d experts in each layer, %d for each token", c.experts.count, c.experts.used)
+	mixed := c.mixedLayers()
+	add(mixed > 0 && mixed == c.Layers, "%d experts in each layer, %d for each token", c.experts.count, c.experts.used)
+	add(mixed > 0 && mixed < c.Layers, "%d experts in %d of %d layers, %d for each token", c.experts.count, mixed, c.Layers, c.experts.used)
+	add(c.layers[c.Layers-1].shared > 0, "a shared expert of %d elements", c.layers[c.Layers-1].shared)
 	add(c.experts.count > 0 && t.beside, "a feed-forward block beside them")
 	if d := c.delta; d != (kernels.DeltaShape{}) {
 		n := 0

@@ -78,7 +78,7 @@ func (n *naive) generate(seed uint64) {
 			rows, cols   int
 		}{{"q", "attn_q", q, n.dim}, {"k", "attn_k", kv, n.dim}, {"v", "attn_v", kv, n.dim}, {"o", "attn_output", n.dim, q},
 			{"g", "ffn_gate", n.ffn[i], n.dim}, {"u", "ffn_up", n.ffn[i], n.dim}, {"d", "ffn_down", n.dim, n.ffn[i]}} {
-			if n.mix.count > 0 && strings.HasPrefix(m.name, "ffn") {
+			if n.mix.at(i) && strings.HasPrefix(m.name, "ffn") {
 				m.name, m.rows = m.name+"_exps", n.mix.count*m.rows
 			}
 			matrix(at+m.name, m.rows, m.cols)
@@ -88,7 +88,9 @@ func (n *naive) generate(seed uint64) {
 				}
 			}
 		}
-		n.mix.generate(at, n, add)
+		if n.mix.at(i) {
+			n.mix.generate(at, n, add)
+		}
 		if n.sinks {
 			add(at+"attn_sinks.weight", 1, n.heads[i], 0, 1)
 		}
@@ -307,7 +309,7 @@ func (n *naive) forward(tokens []tandem.Token) [][]float64 {
 			keys[l], values[l] = append(keys[l], n.half(k)), append(values[l], n.half(v))
 			n.residual(x, n.mul(at+"attn_output", n.attend(q, keys[l], values[l], l)), at+"post_attention_norm")
 			y = n.norm(at+cmp.Or(n.ffnNorm, "ffn_norm"), x)
-			if n.mix.count > 0 {
+			if n.mix.at(l) {
 				n.residual(x, n.mixture(at, y), at+"post_ffw_norm")
 				continue
 			}

@@ -17,7 +17,15 @@ type naiveMixture struct {
 	scale       float64 // of the weights; 0: 1
 	clamped     bool    // gpt-oss's gate
 	bias        bool    // of the router
+	choosing    bool    // scores are biased for choosing
+	dense       int     // leading layers without experts
+	wide        int     // width of the feed-forward block of those
+	shared      int     // width of the expert that every row uses; 0: none
+	sharedGate  bool    // its outputs are multiplied by a sigmoid
 }
+
+// at reports whether layer i has experts.
+func (m naiveMixture) at(i int) bool { return m.count > 0 && i >= m.dense }
 
 func (m naiveMixture) generate(at string, n *naive, add func(name string, rows, cols int, mean, deviation float64)) {
 	if m.count == 0 {
@@ -26,6 +34,17 @@ func (m naiveMixture) generate(at string, n *naive, add func(name string, rows, 
 	add(at+"ffn_gate_inp.weight", m.count, n.dim, 0, 1.5/math.Sqrt(float64(n.dim)))
 	if m.bias {
 		add(at+"ffn_gate_inp.bias", 1, m.count, 0, 0.5)
+	}
+	if m.choosing {
+		add(at+"exp_probs_b.bias", 1, m.count, 0, 0.3)
+	}
+	if m.shared > 0 {
+		add(at+"ffn_gate_shexp.weight", m.shared, n.dim, 0, 1.5/math.Sqrt(float64(n.dim)))
+		add(at+"ffn_up_shexp.weight", m.shared, n.dim, 0, 1.5/math.Sqrt(float64(n.dim)))
+		add(at+"ffn_down_shexp.weight", n.dim, m.shared, 0, 1.5/math.Sqrt(float64(m.shared)))
+	}
+	if m.sharedGate {
+		add(at+"ffn_gate_inp_shexp.weight", 1, n.dim, 0, 1.5/math.Sqrt(float64(n.dim)))
 	}
 }
 
@@ -54,8 +73,16 @@ func (n *naive) mixture(at string, x []float64) []float64 {
 		}
 		all += scores[i]
 	}
+	chosenBy := slices.Clone(scores)
+	for i := range scores {
+		if bias := n.weights[at+"exp_probs_b.bias"]; bias != nil && m.sigmoid {
+			chosenBy[i] += bias[i]
+		} else if bias != nil {
+			chosenBy[i] = scores[i]/all + bias[i]
+		}
+	}
 	slices.SortStableFunc(order, func(a, b int) int {
-		if scores[a] > scores[b] {
+		if chosenBy[a] > chosenBy[b] {
 			return -1
 		}
 		return 1
@@ -76,6 +103,17 @@ func (n *naive) mixture(at string, x []float64) []float64 {
 		for i, v := range n.mulExpert(at+"ffn_down_exps", e, up) {
 			y[i] += scores[e] / divisor * orOne(m.scale) * v
 		}
+	}
+	if m.shared == 0 {
+		return y
+	}
+	gate, up, share := n.mul(at+"ffn_gate_shexp", x), n.mul(at+"ffn_up_shexp", x), 1.0
+	if m.sharedGate {
+		share = 1 / (1 + math.Exp(-n.mul(at+"ffn_gate_inp_shexp", x)[0]))
+	}
+	n.gated(gate, up)
+	for i, v := range n.mul(at+"ffn_down_shexp", up) {
+		y[i] += share * v
 	}
 	return y
 }

@@ -13,7 +13,8 @@ import (
 //	x = embed(tokens) [·scale]
 //	per layer: n = norm(x); q, k, v = W n [+ b]; [q, k = norm of each head]; [RoPE(q, k)]; [q·temperature]; cache k, v
 //	           x += [norm or scale] (Wo attention(q) [+ b])
-//	           n = norm(x); x += [norm or scale] (Wdown (act(Wgate n [+ b]) ∘ (Wup n [+ b])) [+ b]) [of the experts of each row]
+//	           n = norm(x); x += [norm or scale] (Wdown (act(Wgate n [+ b]) ∘ (Wup n [+ b])) [+ b]) [of the experts of each row,
+//	                                                and of one that all use]
 //	           [x += norm(Wout (act(Win x) ∘ the layer's input))] [x·scale]
 //	[in place of attention: u, z, α, β = W n; x += Wout (norm of each head(delta net(conv(u), α, β)) ∘ silu(z))]
 //	wanted rows: logits = Whead norm(x) [·scale] [soft cap]; the best tokens of each
@@ -72,7 +73,7 @@ func (m *Model) program(layout func(kernels.Type) kernels.Layout) *kernels.Progr
 		switch {
 		case c.experts.count > 0 && c.traits.beside:
 			b.mixBeside(i)
-		case c.experts.count > 0:
+		case c.layers[i].expert > 0:
 			b.mix(i)
 		default:
 			b.feedForward(i)

@@ -79,7 +79,7 @@ func (m *matrix) kind() kernels.Type { return kernels.Type(m.tensor.Type) }
 
 // name returns the tensor's name, with the rows if they are not all of it.
 func (m *matrix) name() string {
-	if m.rows == m.tensor.Shape[1] {
+	if len(m.tensor.Shape) == 1 || m.rows == m.tensor.Shape[1] {
 		return m.tensor.Name
 	}
 	return fmt.Sprintf("%s[%d:%d]", m.tensor.Name, m.row0, m.row0+m.rows)
@@ -129,6 +129,14 @@ type band struct {
 func (c *catalog) matrix(into *kernels.W, name string, required bool, rows, cols int) {
 	if required || c.file.Tensor(name) != nil {
 		c.stacked(name, cols, band{into, rows})
+	}
+}
+
+// row asks for a matrix of one output, which the file has as a vector.
+func (c *catalog) row(into *kernels.W, name string, cols int) {
+	if t := c.find(name, true, cols); t != nil && c.runs(t) {
+		*into = kernels.W(len(c.matrices))
+		c.matrices = append(c.matrices, matrix{tensor: t, rows: 1})
 	}
 }
 
@@ -288,8 +296,8 @@ func (c *catalog) collectFeedForward(l *layer, cfg *Config, i int, name func(str
 	switch {
 	case cfg.experts.count > 0 && t.beside:
 		c.collectBeside(&l.mixture, cfg, name, s.expert)
-	case cfg.experts.count > 0:
-		c.collectExperts(&l.mixture, cfg, name, s.expert)
+	case s.expert > 0:
+		c.collectExperts(&l.mixture, cfg, name, s)
 		return
 	}
 	if t.fused && c.file.Tensor(name("ffn_gate.weight")) == nil {

@@ -225,6 +225,9 @@ func (c *checker) op(o Op) {
 		c.name = "blend"
 		c.alike(o.Gate, o.Out)
 		c.alike(o.In, o.Out)
+	case SigmoidScale:
+		c.name = "sigmoid scale"
+		c.sigmoidScale(o)
 	case MatMul:
 		c.name = "matmul"
 		c.matmul(o)
@@ -265,6 +268,15 @@ func (c *checker) copied(o Copy) {
 	c.sameRows(in.Wanted, out.Wanted)
 	if o.In == o.Out {
 		c.fail("buffer %d is input and output", int(o.In))
+	}
+}
+
+func (c *checker) sigmoidScale(o SigmoidScale) {
+	g, b := c.buf(o.Gate), c.buf(o.Buf)
+	c.sameRows(g.Wanted, b.Wanted)
+	if g.Dim == 0 || b.Dim%g.Dim != 0 || o.Gate == o.Buf {
+		c.fail("buffer %d of %d columns scaled by buffer %d of %d, want another buffer whose columns divide those", int(o.Buf), b.Dim,
+			int(o.Gate), g.Dim)
 	}
 }
 

@@ -124,6 +124,9 @@ type (
 	AddSiLU struct{ In, Out Buf }
 	// Blend moves Out towards In by the share σ(Gate), number by number: Out = σ(Gate)·In + (1-σ(Gate))·Out.
 	Blend struct{ Gate, In, Out Buf }
+	// SigmoidScale multiplies Buf by σ(Gate): each number of a row of Gate scales its share of the row of Buf, as many numbers in a row as
+	// Buf has columns for one of Gate's.
+	SigmoidScale struct{ Gate, Buf Buf }
 	// MatMul fills the columns Outputs of Out with the products of those rows of W and In. A range begins at a multiple of
 	// GroupRows and ends at one, or at the end.
 	MatMul struct {
@@ -297,6 +300,7 @@ func (Feed) op()          {}
 func (AddScaled) op()     {}
 func (AddSiLU) op()       {}
 func (Blend) op()         {}
+func (SigmoidScale) op()  {}
 func (MatMul) op()        {}
 func (StoreKV) op()       {}
 func (Attention) op()     {}
@@ -352,6 +356,8 @@ func Output(o Op) Buf {
 		return o.Out
 	case Blend:
 		return o.Out
+	case SigmoidScale:
+		return o.Buf
 	case MatMul:
 		return o.Out
 	case Gather:
@@ -387,6 +393,8 @@ func Inputs(o Op) []Buf {
 		return []Buf{o.In}
 	case Blend:
 		return []Buf{o.Gate, o.In}
+	case SigmoidScale:
+		return []Buf{o.Gate}
 	case StoreKV:
 		return []Buf{o.K, o.V}
 	case Attention:

@@ -41,6 +41,7 @@ const ( // in the order of tk_kind
 	opChoose
 	opExperts
 	opJoinExperts
+	opSigmoidScale
 	opMeet
 )
 
@@ -184,6 +185,8 @@ func (l *lowered) operation(op kernels.Op) operation {
 		o.kind, o.in, o.out, o.vec = opAddSiLU, op.In, op.Out, slices.Repeat([]float32{1}, l.Buffers[op.In].Dim)
 	case kernels.Blend:
 		o.kind, o.in, o.in2, o.out = opBlend, op.Gate, op.In, op.Out
+	case kernels.SigmoidScale: // blend: σ(gate)·1
+		o.kind, o.in, o.out, o.vec = opSigmoidScale, op.Gate, op.Buf, slices.Repeat([]float32{1}, l.Buffers[op.Gate].Dim)
 	case kernels.MatMul:
 		l.form(op.In, op.W)
 		o.kind, o.w, o.src, o.out, o.add, o.concurrent = opMatMul, op.W, op.In, op.Out, op.Add, op.Concurrent

@@ -105,6 +105,15 @@ static void add_scaled(const tk_op *op, int row) {
     for (int i = 0; i < op->dim; i++) y[i] = y[i] + x[i] * op->scale;
 }
 
+static void sigmoid_scale(const tk_prog *p, const tk_op *op, int row, float *scratch) {
+    int n = (int)op->ldo, each = n / op->dim;
+    float *x = op->out + (size_t)row * n;
+    memset(scratch, 0, sizeof(float) * op->dim);
+    p->k->blend(op->in + (size_t)row * op->dim, op->vec, op->dim, scratch);
+    for (int g = 0; g < op->dim; g++)
+        for (int i = g * each; i < (g + 1) * each; i++) x[i] = x[i] * scratch[g];
+}
+
 static void head_norm(const tk_prog *p, const tk_op *op, int row) {
     float *x = op->out + (size_t)row * op->dim;
     for (int h = 0; h < op->heads; h++, x += op->head_dim) p->k->rmsnorm(x, op->vec, op->head_dim, op->eps, x);
@@ -190,6 +199,7 @@ static void row_op(const tk_prog *p, const tk_op *op, int row, float *scratch) {
     case TK_FEED: tk_fill(p, &op->dst, row, 0, op->dim, op->in + at); break;
     case TK_ADD_SILU: add_silu(p, op, row, scratch); break;
     case TK_BLEND: p->k->blend(op->in + at, op->in2 + at, op->dim, op->out + at); break;
+    case TK_SIGMOID_SCALE: sigmoid_scale(p, op, row, scratch); break;
     case TK_POSITION_SCALE: position_scale(p, op, row); break;
     case TK_ADD_SCALED: add_scaled(op, row); break;
     case TK_JOIN: tk_join_row(p, op, row); break;

@@ -340,6 +340,10 @@ func (l *lowering) lower(i int) []item {
 		x := l.elementwise("blend", i, o.Out, o.In, o.Gate)
 		x.reads = append(x.reads, o.Out)
 		return []item{x}
+	case kernels.SigmoidScale:
+		x := l.elementwise("sigmoid_scale", i, o.Buf, o.Gate)
+		x.reads = append(x.reads, o.Buf)
+		return []item{x}
 	case kernels.Gather:
 		return []item{l.elementwise("gather_rows", i, o.Out, o.In)}
 	case kernels.Feed:

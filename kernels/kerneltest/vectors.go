@@ -120,6 +120,12 @@ func residuals(t *testing.T, devices []kernels.Device) {
 		p.Blend(gate, in, out)
 		p.AddSiLU(gate, sum)
 		p.AddScaled(gate, 0.22, sum)
+		gates := max(1, n/5*(1-min(1, n%5))) // one for the row, or for five numbers each
+		shares, scaled, each := p.Buf(gates), p.Buf(n), p.Buf(n)
+		p.Copy(in, scaled)
+		p.Add(kernels.SigmoidScale{Gate: shares, Buf: scaled})
+		p.Copy(in, each)
+		p.Add(kernels.SigmoidScale{Gate: gate, Buf: each})
 		p.Gather(in, fed)
 		p.AddSiLU(fed, product)
 		p.AddScaled(fed, -1.3, product)
@@ -128,6 +134,7 @@ func residuals(t *testing.T, devices []kernels.Device) {
 		m := newRig(t, devices, p, [][]byte{identity(n)}, 0)
 		for _, all := range [][]int32{nil, {10}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10}} {
 			m.set(gate, g)
+			m.set(shares, g[:rows*gates])
 			m.set(in, x)
 			m.set(out, y)
 			m.set(sum, y)
@@ -135,7 +142,15 @@ func residuals(t *testing.T, devices []kernels.Device) {
 			m.run(&kernels.Pass{Rows: rows, Wanted: all})
 			m.same(fmt.Sprintf("n %d, blend", n), out, rows)
 			m.same(fmt.Sprintf("n %d, silu", n), sum, rows)
+			m.same(fmt.Sprintf("n %d, scaled by %d gates", n, gates), scaled, rows)
+			m.same(fmt.Sprintf("n %d, scaled by as many gates", n), each, rows)
 			m.same(fmt.Sprintf("n %d, %d wanted", n, len(all)), product, rows)
+		}
+		for i, v := range m[0].get(scaled, rows) { // by other means
+			s := g[i/(n/gates)]
+			if want := x[i] / float32(1+math.Exp(-float64(s))); math.Abs(float64(v-want)) > 1e-5*(1+math.Abs(float64(want))) {
+				t.Fatalf("n %d: element %d, scaled by %v, is %v, want %v", n, i, s, v, want)
+			}
 		}
 		for i, v := range m[0].get(product, rows) { // by other means
 			s := x[i]

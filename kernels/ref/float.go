@@ -153,6 +153,14 @@ func Blend(g, x, y []float32) {
 	}
 }
 
+// SigmoidScale multiplies x by s = 1 / (1 + e^-g), rounded: each g scales its share of x, len(x)/len(g) numbers in a row.
+func SigmoidScale(g, x []float32) {
+	each := len(x) / len(g)
+	for i := range x {
+		x[i] *= 1 / (1 + Exp(-g[i/each]))
+	}
+}
+
 // Constants of GELUMul: 2√(2/π), and that times 0.044715.
 const (
 	geluLinear float32 = 0x1.988454p+0

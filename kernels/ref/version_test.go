@@ -103,6 +103,8 @@ func TestVersion(t *testing.T) {
 	put(out...)
 	AddScaled(x, 0.22, out)
 	put(out...)
+	SigmoidScale(x[:128], out)
+	put(out...)
 	for _, pos := range []int32{0, 31, 32, 1000} {
 		PositionScale(out, pos, 32, []float32{1, 1.0693147, 1.1098612})
 		put(out...)

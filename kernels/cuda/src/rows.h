@@ -91,6 +91,11 @@ KERNEL blend(const Op *op, const Pass *pass) {
     op->out[at] = __fmaf_rn(1.0f / (1.0f + exp_of(-op->in2[at])), op->in[at] - y, y);
 }
 
+KERNEL sigmoid_scale(const Op *op, const Pass *pass) {
+    FOR_COLUMN(row, k);
+    op->out[at] *= 1.0f / (1.0f + exp_of(-op->in[(size_t)row * op->ld + k / (op->dim / op->ld)]));
+}
+
 KERNEL gather_rows(const Op *op, const Pass *pass) {
     FOR_COLUMN(row, k);
     op->out[at] = op->in[(size_t)pass->wanted[row] * op->dim + k];

@@ -210,6 +210,8 @@ func (r *runner) run(o kernels.Op, data [][]byte) {
 		r.each(o.In, func(i int, g []float32) { ref.AddSiLU(g, r.row(o.Out, i)) })
 	case kernels.Blend:
 		r.each(o.Gate, func(i int, g []float32) { ref.Blend(g, r.row(o.In, i), r.row(o.Out, i)) })
+	case kernels.SigmoidScale:
+		r.each(o.Gate, func(i int, g []float32) { ref.SigmoidScale(g, r.row(o.Buf, i)) })
 	case kernels.MatMul:
 		r.matmul(o, data[o.W])
 	case kernels.ChooseExperts, kernels.ExpertMatMul, kernels.JoinExperts:
