@@ -53,6 +53,9 @@ func (p *Program) checkSizes() error {
 		if r.Used < 1 || r.Used > r.Experts || r.Experts > maxDim {
 			return fmt.Errorf("kernels: route %d to %d of %d experts, want 1 to as many as there are", i, r.Used, r.Experts)
 		}
+		if r.Fixed && r.Used != r.Experts {
+			return fmt.Errorf("kernels: route %d of %d experts is fixed, but its rows use %d, want all", i, r.Experts, r.Used)
+		}
 	}
 	for i, s := range p.Stages {
 		if i == 0 && s.First != 0 || s.First < 0 || s.First >= len(p.Ops) || i > 0 && s.First <= p.Stages[i-1].First {
@@ -228,6 +231,9 @@ func (c *checker) op(o Op) {
 	case SigmoidScale:
 		c.name = "sigmoid scale"
 		c.sigmoidScale(o)
+	case CopyHeads:
+		c.name = "copy heads"
+		c.copyHeads(o)
 	case MatMul:
 		c.name = "matmul"
 		c.matmul(o)
@@ -277,6 +283,19 @@ func (c *checker) sigmoidScale(o SigmoidScale) {
 	if g.Dim == 0 || b.Dim%g.Dim != 0 || o.Gate == o.Buf {
 		c.fail("buffer %d of %d columns scaled by buffer %d of %d, want another buffer whose columns divide those", int(o.Buf), b.Dim,
 			int(o.Gate), g.Dim)
+	}
+}
+
+func (c *checker) copyHeads(o CopyHeads) {
+	in, out := c.buf(o.In), c.buf(o.Out)
+	c.sameRows(in.Wanted, out.Wanted)
+	if o.Heads < 1 || in.Dim%o.Heads != 0 || out.Dim%o.Heads != 0 || o.In == o.Out {
+		c.fail("%d heads from buffer %d of %d columns to buffer %d of %d, want a number that divides the columns of two buffers", o.Heads,
+			int(o.In), in.Dim, int(o.Out), out.Dim)
+		return
+	}
+	if o.Dim < 1 || o.From < 0 || o.To < 0 || o.From+o.Dim > in.Dim/o.Heads || o.To+o.Dim > out.Dim/o.Heads {
+		c.fail("%d elements from %d of a head of %d to %d of a head of %d", o.Dim, o.From, in.Dim/o.Heads, o.To, out.Dim/o.Heads)
 	}
 }
 
@@ -436,10 +455,7 @@ func (c *checker) attention(opt AttentionOpt, q Buf, layer, heads int) (int, int
 	if most := l.Window; most > 0 && (opt.Window == 0 || opt.Window > most) {
 		c.fail("window of %d positions in layer %d, which keeps %d", opt.Window, layer, most)
 	}
-	kv, key, value := l.Heads, l.Dim, l.Dim
-	if l.Latent > 0 {
-		kv, key, value = 1, l.Latent+l.Rotated, l.Latent
-	}
+	kv, key, value := l.Seen()
 	if heads < 1 || heads > maxDim || heads%kv != 0 {
 		c.fail("%d heads on %d KV heads, want a multiple", heads, kv)
 	}

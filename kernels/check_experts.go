@@ -11,6 +11,7 @@ func (c *checker) choose(o ChooseExperts) {
 	r, b := of(c, "route", c.Routes, o.Out), c.buf(o.Logits)
 	c.want("logits' columns", b.Dim, r.Experts)
 	c.sameRows(b.Wanted, false)
+	c.free(o.Out, r)
 	if o.Bias != nil {
 		c.want("bias's length", len(o.Bias), r.Experts)
 	}
@@ -23,10 +24,17 @@ func (c *checker) choose(o ChooseExperts) {
 // route returns the shape of a route that an earlier operation has filled.
 func (c *checker) route(r Route) RouteShape {
 	s := of(c, "route", c.Routes, r)
-	if c.err == nil && !c.chosen[r] {
+	if c.err == nil && !s.Fixed && !c.chosen[r] {
 		c.fail("route %d is not chosen before it is used", int(r))
 	}
 	return s
+}
+
+// free checks that a route has choices and weights.
+func (c *checker) free(r Route, s RouteShape) {
+	if s.Fixed {
+		c.fail("route %d is fixed: it has no choices and no weights", int(r))
+	}
 }
 
 func (c *checker) experts(o ExpertMatMul) {
@@ -45,6 +53,7 @@ func (c *checker) experts(o ExpertMatMul) {
 
 func (c *checker) joinExperts(o JoinExperts) {
 	r, in, out := c.route(o.Route), c.buf(o.In), c.buf(o.Out)
+	c.free(o.Route, r)
 	c.want("input's columns", in.Dim, r.Used*out.Dim)
 	c.sameRows(in.Wanted || out.Wanted, false)
 	if o.In == o.Out {

@@ -74,6 +74,25 @@ func TestCheck(t *testing.T) {
 		"sigmoid scale: one side has all rows":  func(p *Program) { p.Add(SigmoidScale{p.WantedBuf(1), p.Buf(32)}) },
 		"buffer 1 of 32 columns scaled by":      func(p *Program) { p.Add(SigmoidScale{p.Buf(3), p.Buf(32)}) },
 		"buffer 0 of 32 columns scaled by":      func(p *Program) { b := p.Buf(32); p.Add(SigmoidScale{b, b}) },
+		"copy heads: 3 heads from buffer 0":     func(p *Program) { p.Add(CopyHeads{In: p.Buf(32), Out: p.Buf(48), Heads: 3, Dim: 1}) },
+		"8 elements from 9 of a head of 16 to 0 of a head of 24": func(p *Program) {
+			p.Add(CopyHeads{In: p.Buf(32), Out: p.Buf(48), Heads: 2, From: 9, Dim: 8})
+		},
+		"8 elements from 0 of a head of 16 to 17 of a head of 24": func(p *Program) {
+			p.Add(CopyHeads{In: p.Buf(32), Out: p.Buf(48), Heads: 2, To: 17, Dim: 8})
+		},
+		"route 0 of 8 experts is fixed, but its rows use 2": func(p *Program) {
+			p.Routes = []RouteShape{{Experts: 8, Used: 2, Fixed: true}}
+			p.Scale(p.Buf(1), 1)
+		},
+		"choose experts: route 0 is fixed": func(p *Program) {
+			p.Routes = []RouteShape{{Experts: 8, Used: 8, Fixed: true}}
+			p.Add(ChooseExperts{Logits: p.Buf(8), Out: 0})
+		},
+		"join experts: route 0 is fixed": func(p *Program) {
+			p.Routes = []RouteShape{{Experts: 2, Used: 2, Fixed: true}}
+			p.Add(JoinExperts{In: p.Buf(8), Out: p.Buf(4)})
+		},
 		"gate: output's columns is 48":          func(p *Program) { p.SiLUMul(p.Buf(32), p.Buf(32), p.Act(48)) },
 		"topk: one side has all rows":           func(p *Program) { p.TopK(p.Buf(3)) },
 		"store: layer 1 of a KV cache of 0":     func(p *Program) { p.StoreKV(p.Buf(32), p.Buf(32), 1) },
@@ -158,19 +177,22 @@ func TestCheck(t *testing.T) {
 		"a convolution of 0 taps":              func(p *Program) { recurrent(p, func(o *DeltaNet) { o.Kernel = 0 }) },
 		"convolution's weights is 47, want 48": func(p *Program) { recurrent(p, func(o *DeltaNet) { o.Conv = o.Conv[:47] }) },
 		"state's numbers is 64, want 80":       func(p *Program) { recurrent(p, func(o *DeltaNet) { o.Kernel, o.Conv = 4, make([]float32, 64) }) },
-		"route 0 to 9 of 8 experts":            func(p *Program) { p.Routes = []RouteShape{{8, 9}}; p.Scale(p.Buf(1), 1) },
-		"logits' columns is 4, want 8":         func(p *Program) { p.Routes = []RouteShape{{8, 2}}; p.Add(ChooseExperts{Logits: p.Buf(4)}) },
+		"route 0 to 9 of 8 experts": func(p *Program) { p.Routes = []RouteShape{{Experts: 8, Used: 9}}; p.Scale(p.Buf(1), 1) },
+		"logits' columns is 4, want 8": func(p *Program) {
+			p.Routes = []RouteShape{{Experts: 8, Used: 2}}
+			p.Add(ChooseExperts{Logits: p.Buf(4)})
+		},
 		"matrix's experts is 0, want 8": func(p *Program) {
-			p.Routes = []RouteShape{{8, 2}}
+			p.Routes = []RouteShape{{Experts: 8, Used: 2}}
 			p.Add(ChooseExperts{Logits: p.Buf(8)})
 			p.Add(ExpertMatMul{W: q8(p, 16, 32), In: p.Act(32), Out: p.Buf(32)})
 		},
 		"choose experts: bias's length is 3, want 8": func(p *Program) {
-			p.Routes = []RouteShape{{8, 2}}
+			p.Routes = []RouteShape{{Experts: 8, Used: 2}}
 			p.Add(ChooseExperts{Logits: p.Buf(8), RouteOpt: RouteOpt{Bias: make([]float32, 3)}})
 		},
 		"expert matmul: route 0 is not chosen before": func(p *Program) {
-			p.Routes = []RouteShape{{8, 2}}
+			p.Routes = []RouteShape{{Experts: 8, Used: 2}}
 			w := p.Weight(Weight{Type: F32, Rows: 16, Cols: 32, Experts: 8, Layout: Rows})
 			p.Add(ExpertMatMul{W: w, In: p.Act(32), Out: p.Buf(32)})
 		},
@@ -248,7 +270,7 @@ func TestCheckDivided(t *testing.T) {
 
 // expert adds an operation on a matrix of 8 experts, of which 2 were chosen, with 16 outputs and 32 inputs.
 func expert(p *Program, o ExpertMatMul) {
-	p.Routes = []RouteShape{{8, 2}}
+	p.Routes = []RouteShape{{Experts: 8, Used: 2}}
 	p.Add(ChooseExperts{Logits: p.Buf(8)})
 	o.W = p.Weight(Weight{Type: F32, Rows: 16, Cols: 32, Experts: 8, Layout: Rows})
 	p.Add(o)

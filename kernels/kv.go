@@ -96,6 +96,15 @@ type KVLayer struct {
 	Rotated    int // with Latent: elements of the single key that RoPE turns
 }
 
+// Seen returns what attention sees of a layer: KV heads, and the elements of a key and of a value. A compressed layer is one head. Its key
+// is the rotated key followed by the latent vector, its value the latent vector.
+func (l KVLayer) Seen() (heads, key, value int) {
+	if l.Latent > 0 {
+		return 1, l.Rotated + l.Latent, l.Latent
+	}
+	return l.Heads, l.Dim, l.Dim
+}
+
 // UniformKV returns the shape of layers that all keep as many heads of the same size.
 func UniformKV(layers, heads, dim int, t KVType) KVShape {
 	s := KVShape{Type: t}

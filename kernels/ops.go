@@ -127,6 +127,12 @@ type (
 	// SigmoidScale multiplies Buf by σ(Gate): each number of a row of Gate scales its share of the row of Buf, as many numbers in a row as
 	// Buf has columns for one of Gate's.
 	SigmoidScale struct{ Gate, Buf Buf }
+	// CopyHeads copies elements [From, From+Dim) of each head of In to [To, To+Dim) of the same head of Out, which keeps its others.
+	CopyHeads struct {
+		In, Out       Buf
+		Heads         int
+		From, To, Dim int
+	}
 	// MatMul fills the columns Outputs of Out with the products of those rows of W and In. A range begins at a multiple of
 	// GroupRows and ends at one, or at the end.
 	MatMul struct {
@@ -301,6 +307,7 @@ func (AddScaled) op()     {}
 func (AddSiLU) op()       {}
 func (Blend) op()         {}
 func (SigmoidScale) op()  {}
+func (CopyHeads) op()     {}
 func (MatMul) op()        {}
 func (StoreKV) op()       {}
 func (Attention) op()     {}
@@ -358,6 +365,8 @@ func Output(o Op) Buf {
 		return o.Out
 	case SigmoidScale:
 		return o.Buf
+	case CopyHeads:
+		return o.Out
 	case MatMul:
 		return o.Out
 	case Gather:
@@ -395,6 +404,8 @@ func Inputs(o Op) []Buf {
 		return []Buf{o.Gate, o.In}
 	case SigmoidScale:
 		return []Buf{o.Gate}
+	case CopyHeads:
+		return []Buf{o.In}
 	case StoreKV:
 		return []Buf{o.K, o.V}
 	case Attention:

@@ -71,8 +71,12 @@ func (w *Weight) Bytes() int { return max(1, w.Experts) * w.Each() }
 // PartShape is what AttendBlocks hands over for each row and each of its blocks: Heads times (m, l, o), o of Dim numbers.
 type PartShape struct{ Heads, Dim int }
 
-// RouteShape is the choice of Used of Experts for each row, with a weight for each.
-type RouteShape struct{ Experts, Used int }
+// RouteShape is the choice of Used of Experts for each row, with a weight for each. A Fixed route is chosen by nobody and has no weights:
+// every row uses all experts, in order.
+type RouteShape struct {
+	Experts, Used int
+	Fixed         bool
+}
 
 // Tap makes the hidden state after a layer readable outside the pass: it stays in Buf, which no other operation writes to,
 // until the next pass. Layer counts from the model's first layer.
@@ -180,6 +184,9 @@ func (p *Program) StageRoute(i int) (route Route, ok bool) {
 		case ChooseExperts:
 			return 0, false
 		case ExpertMatMul:
+			if p.Routes[o.Route].Fixed {
+				return 0, false
+			}
 			if ok && o.Route != route {
 				return 0, false
 			}

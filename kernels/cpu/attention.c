@@ -62,11 +62,11 @@ static const tk_kept *kept_of(const tk_prog *p, const tk_op *op) { return p->kv.
 // The floats of an attention's parts of a run, for one KV head.
 static size_t part_of_rows(const tk_prog *p, const tk_op *op, const tk_run *u) {
     const tk_kept *kept = kept_of(p, op);
-    return (size_t)u->rows * u->blocks * tk_part_floats(op->heads / kept->heads, kept->dim);
+    return (size_t)u->rows * u->blocks * tk_part_floats(op->heads / kept->heads, kept->value_dim);
 }
 
 static void join(const tk_prog *p, const tk_op *op, const tk_run *u, int head, const float *part) {
-    int group = op->heads / kept_of(p, op)->heads, d = kept_of(p, op)->dim;
+    int group = op->heads / kept_of(p, op)->heads, d = kept_of(p, op)->value_dim;
     size_t one = tk_part_floats(group, d);
     for (int i = 0; i < u->rows; i++, part += u->blocks * one) {
         int row = u->row + i, b = first_seen(op, p->pass.pos[row]) / TK_SEG;
@@ -85,14 +85,14 @@ static int last_of(int32_t *counter, int n) {
 void tk_attend(const tk_prog *p, const tk_op *op, int unit, float *scratch) {
     const tk_kept *kept = kept_of(p, op);
     int units = kept->heads / op->at_once, head = unit % units * op->at_once, end = head + op->at_once;
-    int group = op->heads / kept->heads, d = kept->dim, any;
+    int group = op->heads / kept->heads, dim = kept->dim, d = kept->value_dim, any;
     tk_span s = p->spans[unit / units];
     tk_run *u = p->runs + s.run;
     tk_sight see[MOSTROWS];
     size_t one = tk_part_floats(group, d), each = part_of_rows(p, op, u);
     float *part = scratch;
     if (u->spans > 1) part = p->part + u->part + head * each;
-    tk_attn a = {.kv = &p->kv, .kept = kept, .rows = u->rows, .group = group, .see = see, .ldq = (size_t)op->heads * d,
+    tk_attn a = {.kv = &p->kv, .kept = kept, .rows = u->rows, .group = group, .see = see, .ldq = (size_t)op->heads * dim,
                  .scale = op->scale, .softcap = op->softcap, .soft_cap = p->k->soft_cap, .ldout = u->blocks * one};
     for (int b = s.b0; b < s.b1; b++) {
         int n = sights(p, op, u, b, see, &any);
@@ -100,7 +100,7 @@ void tk_attend(const tk_prog *p, const tk_op *op, int unit, float *scratch) {
         for (int h = head; h < end; h++) {
             int last = h + 1 == end, whole = b + 1 < s.b1 && (b + 2) * TK_SEG <= p->pass.prefix[u->row];
             a.head = h;
-            a.q = op->in + ((size_t)u->row * op->heads + h * group) * d;
+            a.q = op->in + ((size_t)u->row * op->heads + h * group) * dim;
             a.out = part + (h - head) * each + b * one;
             block_pages(p, kept, h, u->row, b, n, a.page);
             // Next is the same block of the next KV head, or the next block, if the prefix fills it.
@@ -121,12 +121,12 @@ void tk_attend(const tk_prog *p, const tk_op *op, int unit, float *scratch) {
 void tk_attend_blocks(const tk_prog *p, const tk_op *op, int unit) {
     const tk_kept *kept = kept_of(p, op);
     int units = kept->heads / op->at_once, head = unit % units * op->at_once, any;
-    int group = op->heads / kept->heads, d = kept->dim;
+    int group = op->heads / kept->heads, dim = kept->dim;
     tk_span s = p->spans[unit / units];
     tk_run *u = p->runs + s.run;
     tk_sight see[MOSTROWS];
-    tk_attn a = {.kv = &p->kv, .kept = kept, .group = group, .ldq = (size_t)op->heads * d, .scale = op->scale,
-                 .softcap = op->softcap, .soft_cap = p->k->soft_cap, .ldout = p->blocks * tk_part_floats(group, d)};
+    tk_attn a = {.kv = &p->kv, .kept = kept, .group = group, .ldq = (size_t)op->heads * dim, .scale = op->scale,
+                 .softcap = op->softcap, .soft_cap = p->k->soft_cap, .ldout = p->blocks * tk_part_floats(group, kept->value_dim)};
     for (int b = s.b0; b < s.b1; b++) {
         int n = sights(p, op, u, b, see, &any);
         for (a.head = head; any && a.head < head + op->at_once; a.head++)
@@ -135,7 +135,7 @@ void tk_attend_blocks(const tk_prog *p, const tk_op *op, int unit) {
                 if (from == to) continue;
                 a.rows = to - from;
                 a.see = see + from;
-                a.q = op->in + ((size_t)(u->row + from) * op->heads + a.head * group) * d;
+                a.q = op->in + ((size_t)(u->row + from) * op->heads + a.head * group) * dim;
                 a.out = tk_part_at(p, op->parts, u->row + from, b, a.head * group);
                 block_pages(p, kept, a.head, u->row, b, n, a.page);
                 for (int i = imax(1, p->repeat); i > 0; i--) p->k->attend(&a);
@@ -159,7 +159,7 @@ void tk_share_parts(tk_prog *to, const tk_prog *from) {
 }
 
 void tk_join_row(const tk_prog *p, const tk_op *op, int row) {
-    int group = op->heads / kept_of(p, op)->heads, d = kept_of(p, op)->dim, b = first_seen(op, p->pass.pos[row]) / TK_SEG;
+    int group = op->heads / kept_of(p, op)->heads, d = kept_of(p, op)->value_dim, b = first_seen(op, p->pass.pos[row]) / TK_SEG;
     float *out = p->attn_out + (size_t)row * op->heads * d;
     for (int h = 0; h < op->heads; h += group)
         p->k->join(tk_part_at(p, op->parts, row, b, h), blocks_of(&p->pass, row) - b, group, d, op->vec ? op->vec + h : NULL,

@@ -112,7 +112,7 @@ INLINE void value_columns(const tk_attn *a, const run *runs, int nruns, const fl
                           const uint8_t *const *ahead, const int type, const int N, const int NT) {
     vf acc[QT][64 / VL], x[64 / VL], y[2];
     float by[QT * 2 * SLOTS];
-    const int q8 = type == TK_KV_Q8_0, B = q8 ? (NT * VL + 31) / 32 : 1, d16 = tk_round16(a->kept->dim);
+    const int q8 = type == TK_KV_Q8_0, B = q8 ? (NT * VL + 31) / 32 : 1, d16 = tk_round16(a->kept->value_dim);
     const size_t size = q8 ? 1 : 2, next = a->kept->value_row;
     const size_t key = a->kept->values / TK_PAGE, fetch = ahead ? key * NT * VL / d16 : 0;
     UNROLL for (int i = 0; i < N; i++) UNROLL for (int c = 0; c < NT; c++) acc[i][c] = v_load(o[i] + d + c * VL);
@@ -140,7 +140,7 @@ INLINE void value_columns(const tk_attn *a, const run *runs, int nruns, const fl
 INLINE void values_of(const tk_attn *a, const run *runs, int nruns, const float *p, float *const *o,
                       const uint8_t *const *ahead, const int type, const int N) {
     const int T = TV(N) * VL;
-    int dim = tk_round16(a->kept->dim);
+    int dim = tk_round16(a->kept->value_dim);
     for (int n; nruns > 0; runs += n, nruns -= n) {
         int d = 0, positions = 0;
         for (n = 0; n < nruns && positions < TK_PAGE; n++) positions += runs[n].n;
@@ -296,7 +296,7 @@ INLINE float weigh(const tk_attn *a, float *s, int lo, int hi, float *top) {
 
 TARGET __attribute__((noinline)) static void weigh_all(const batch *t) {
     const tk_attn *a = t->a;
-    int d16 = tk_round16(a->kept->dim);
+    int d16 = tk_round16(a->kept->value_dim);
     for (int i = 0; i < t->n; i++) {
         const tk_sight *see = a->see + t->row[i];
         if (see->lo < see->hi) t->o[i][d16 + 1] = weigh(a, t->s + i * ROW, see->lo, see->hi, t->o[i] + d16);
@@ -380,7 +380,7 @@ TARGET static void value_tree(const batch *t) {
 
 INLINE void attend_batch(batch *t) {
     const tk_attn *a = t->a;
-    int dim = a->kept->dim, d16 = tk_round16(dim), tree = 0;
+    int dim = a->kept->dim, d16 = tk_round16(a->kept->value_dim), tree = 0;
     for (int i = 0, r = t->t / a->group, h = t->t % a->group; i < t->n; i++) {
         t->row[i] = r;
         t->q[i] = a->q + r * a->ldq + h * dim;

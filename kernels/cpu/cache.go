@@ -15,6 +15,9 @@ import (
 // (32, PageRows) codes.
 // Values lie row by row. F16: Dim halves, padded to a multiple of 16. Q8_0: the Dim codes of each
 // position, and after those of the whole page the scales: (Dim/32, PageRows) halves.
+//
+// A compressed layer is one KV head whose key is the rotated key and the latent vector, and whose value is the latent vector: a page has
+// the latent vectors twice, in both orders, since scores are computed with one and sums with the other.
 type Cache struct {
 	shape kernels.KVShape
 	kvLayout
@@ -30,7 +33,9 @@ type kvLayout struct {
 
 // keptLayout is where a layer's keys and values lie in a page, in bytes. It is zero for a layer that keeps none.
 type keptLayout struct {
-	heads, dim  int
+	heads       int
+	dim, value  int // elements of a key and of a value
+	latent      bool
 	at          int // from the beginning of the page
 	head        int // the piece of one KV head
 	values      int // offset in the piece, which begins with the keys
@@ -38,12 +43,15 @@ type keptLayout struct {
 	valueScales int // from values; Q8_0 only
 }
 
+const mostDim = 4096 // of a key: MAXDIM in kv.c
+
 func keptOf(k kernels.KVLayer, t kernels.KVType) (l keptLayout) {
-	l.heads, l.dim = k.Heads, k.Dim
-	l.values, l.valueRow = kernels.PageRows*2*k.Dim, 2*((k.Dim+15)&^15)
+	l.heads, l.dim, l.value = k.Seen()
+	l.latent = k.Latent > 0
+	l.values, l.valueRow = kernels.PageRows*2*l.dim, 2*((l.value+15)&^15)
 	scales := 0
 	if t == kernels.KVQ8_0 {
-		l.values, l.valueRow, scales = kernels.PageRows/16*17*k.Dim, k.Dim, kernels.PageRows*k.Dim/16
+		l.values, l.valueRow, scales = kernels.PageRows/16*17*l.dim, l.value, kernels.PageRows*l.value/16
 	}
 	l.valueScales = kernels.PageRows * l.valueRow
 	l.head = l.values + l.valueScales + scales
@@ -57,14 +65,14 @@ func layoutOf(s kernels.KVShape) (l kvLayout, err error) {
 	l.layers = make([]keptLayout, len(s.Layers))
 	for i, k := range s.Layers {
 		switch {
-		case k.Latent > 0:
-			return l, unsupported("compressed keys and values (layer %d)", i)
+		case k.Latent+k.Rotated > mostDim:
+			return l, unsupported("compressed keys of %d elements (layer %d; at most %d)", k.Latent+k.Rotated, i, mostDim)
 		case k.Shared:
 			l.layers[i] = l.layers[k.Source]
-		case k.Heads > 0:
+		case k.Heads > 0 || k.Latent > 0:
 			l.layers[i] = keptOf(k, s.Type)
 			l.layers[i].at = l.page
-			l.page += k.Heads * l.layers[i].head
+			l.page += l.layers[i].heads * l.layers[i].head
 		}
 	}
 	return l, nil
@@ -123,7 +131,7 @@ func (c *Cache) Copy(dst, src []kernels.Cell) {
 		for n = 1; n < len(dst) && page(dst[n]) == page(dst[0]) && page(src[n]) == page(src[0]); n++ {
 		}
 		for i, l := range c.layers {
-			if c.shape.Layers[i].Heads == 0 { // nothing, or another layer's
+			if s := c.shape.Layers[i]; s.Heads == 0 && s.Latent == 0 { // nothing, or another layer's
 				continue
 			}
 			to, from := page(dst[0])+l.at, page(src[0])+l.at

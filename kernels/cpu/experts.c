@@ -42,6 +42,11 @@ static void group_by_expert(tk_route *t, int rows) {
     t->first[0] = 0;
 }
 
+void tk_fixed_routes(tk_prog *p) {
+    for (int i = 0; i < p->nroutes; i++)
+        if (p->routes[i].fixed) group_by_expert(p->routes + i, p->pass.rows);
+}
+
 void tk_choose(const tk_prog *p, const tk_op *op, int row, float *scratch) {
     tk_route *t = p->routes + op->route;
     int n = op->dim, used = t->used;

@@ -31,9 +31,15 @@ func (r *runner) fillRoutes() {
 		c, at := &all[i], r.at.route[i]
 		c.experts, c.used = C.int(s.Experts), C.int(s.Used)
 		c.ids, c.weights = (*C.int32_t)(r.mem.at(at.ids)), (*C.float)(r.mem.at(at.weights))
+		if s.Fixed {
+			c.fixed = 1
+			for j, ids := 0, view[int32](r.mem, at.ids, r.plan.MaxRows*s.Used); j < len(ids); j++ {
+				ids[j] = int32(j % s.Experts)
+			}
+		}
 		c.slots, c.first, c.list = (*C.int32_t)(r.mem.at(at.slots)), (*C.int32_t)(r.mem.at(at.first)), (*C.int32_t)(r.mem.at(at.list))
 	}
-	r.prog.routes = &all[0]
+	r.prog.routes, r.prog.nroutes = &all[0], C.int(len(all))
 }
 
 var _ kernels.Routed = (*runner)(nil)

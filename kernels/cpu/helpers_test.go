@@ -69,13 +69,13 @@ func fillCache(t testing.TB, d *cpu.Device, c *cpu.Cache) {
 	p := kernels.NewProgram(kernels.PageRows, 0)
 	p.KV = c.Shape()
 	l := c.Shape().Layers[0]
-	k, v := p.Buf(l.Heads*l.Dim), p.Buf(l.Heads*l.Dim)
+	k, v := p.Buf(max(l.Heads*l.Dim, l.Rotated)), p.Buf(max(l.Heads*l.Dim, l.Latent))
 	for i := range c.Shape().Layers {
 		p.StoreKV(k, v, i)
 	}
 	r := compile(t, d, p, nil, c)
 	for _, b := range []kernels.Buf{k, v} {
-		setRows(r, b, kernels.PageRows, kerneltest.RandomFloats(rng(1), kernels.PageRows*l.Heads*l.Dim, false))
+		setRows(r, b, kernels.PageRows, kerneltest.RandomFloats(rng(1), kernels.PageRows*p.Buffers[b].Dim, false))
 	}
 	for page := range int32(c.Pages()) {
 		a := &kernels.Pass{Rows: kernels.PageRows, Pages: []int32{page}}

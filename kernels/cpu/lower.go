@@ -42,6 +42,7 @@ const ( // in the order of tk_kind
 	opExperts
 	opJoinExperts
 	opSigmoidScale
+	opCopyHeads
 	opMeet
 )
 
@@ -65,6 +66,7 @@ type operation struct {
 	ropeDim      int
 	layer        int
 	side, shared int
+	from, to     int // of heads that are copied
 	every        int // positions that share an element of vec
 	halves       bool
 	ahead        int
@@ -187,6 +189,8 @@ func (l *lowered) operation(op kernels.Op) operation {
 		o.kind, o.in, o.in2, o.out = opBlend, op.Gate, op.In, op.Out
 	case kernels.SigmoidScale: // blend: σ(gate)·1
 		o.kind, o.in, o.out, o.vec = opSigmoidScale, op.Gate, op.Buf, slices.Repeat([]float32{1}, l.Buffers[op.Gate].Dim)
+	case kernels.CopyHeads:
+		o.kind, o.in, o.out, o.heads, o.headDim, o.from, o.to = opCopyHeads, op.In, op.Out, op.Heads, op.Dim, op.From, op.To
 	case kernels.MatMul:
 		l.form(op.In, op.W)
 		o.kind, o.w, o.src, o.out, o.add, o.concurrent = opMatMul, op.W, op.In, op.Out, op.Add, op.Concurrent
@@ -202,7 +206,7 @@ func (l *lowered) operation(op kernels.Op) operation {
 	case kernels.JoinExperts:
 		o.kind, o.in, o.out, o.route, o.add = opJoinExperts, op.In, op.Out, op.Route, op.Add
 	case kernels.StoreKV:
-		o.kind, o.in, o.in2, o.layer = opStore, op.K, op.V, op.Layer
+		o.kind, o.in, o.in2, o.layer = opStore, op.V, op.K, op.Layer
 	case kernels.Attention:
 		o = l.attention(opAttend, op.AttentionOpt, op.Layer, op.Heads)
 		o.in, o.dst, o.vec = op.Q, op.Out, op.Sinks
@@ -228,7 +232,7 @@ func (l *lowered) attention(kind opKind, opt kernels.AttentionOpt, layer, heads 
 	o := none
 	o.kind, o.layer, o.heads, o.scale, o.window, o.softCap = kind, layer, heads, opt.Scale, opt.Window, opt.SoftCap
 	kept, a := l.kv.layers[layer], &l.attn
-	a.group, a.mostHeads, a.width = max(a.group, heads/kept.heads), max(a.mostHeads, kept.heads), max(a.width, heads*kept.dim)
+	a.group, a.mostHeads, a.width = max(a.group, heads/kept.heads), max(a.mostHeads, kept.heads), max(a.width, heads*kept.value)
 	if a.leastHeads == 0 || kept.heads < a.leastHeads {
 		a.leastHeads = kept.heads
 	}

@@ -114,6 +114,13 @@ static void sigmoid_scale(const tk_prog *p, const tk_op *op, int row, float *scr
         for (int i = g * each; i < (g + 1) * each; i++) x[i] = x[i] * scratch[g];
 }
 
+static void copy_heads(const tk_op *op, int row) {
+    int from = op->dim / op->heads, to = (int)op->ldo / op->heads;
+    const float *in = op->in + (size_t)row * op->dim + op->from;
+    float *out = op->out + (size_t)row * op->ldo + op->to;
+    for (int h = 0; h < op->heads; h++) memcpy(out + (size_t)h * to, in + (size_t)h * from, sizeof(float) * op->head_dim);
+}
+
 static void head_norm(const tk_prog *p, const tk_op *op, int row) {
     float *x = op->out + (size_t)row * op->dim;
     for (int h = 0; h < op->heads; h++, x += op->head_dim) p->k->rmsnorm(x, op->vec, op->head_dim, op->eps, x);
@@ -200,6 +207,7 @@ static void row_op(const tk_prog *p, const tk_op *op, int row, float *scratch) {
     case TK_ADD_SILU: add_silu(p, op, row, scratch); break;
     case TK_BLEND: p->k->blend(op->in + at, op->in2 + at, op->dim, op->out + at); break;
     case TK_SIGMOID_SCALE: sigmoid_scale(p, op, row, scratch); break;
+    case TK_COPY_HEADS: copy_heads(op, row); break;
     case TK_POSITION_SCALE: position_scale(p, op, row); break;
     case TK_ADD_SCALED: add_scaled(op, row); break;
     case TK_JOIN: tk_join_row(p, op, row); break;
@@ -209,7 +217,7 @@ static void row_op(const tk_prog *p, const tk_op *op, int row, float *scratch) {
     case TK_SOFT_CAP: p->k->soft_cap(op->out + at, op->dim, op->scale); break;
     case TK_ANGLES: angles(p, op, row); break;
     case TK_ROPE: rope(p, op, row); break;
-    case TK_STORE: tk_store(p, op->layer, row, op->in + at, op->in2 + at); break;
+    case TK_STORE: tk_store(p, op, row); break;
     case TK_GATHER: memcpy(op->out + at, op->in + (size_t)a->wanted[row] * op->dim, sizeof(float) * op->dim); break;
     case TK_TOPK: topk(p, op, row); break;
     case TK_PROBE_READ: p->k->read(op->w + (size_t)row * op->gbytes, op->gbytes); break;
@@ -249,6 +257,7 @@ static void part_of(tk_op *op, int left) {
 }
 
 void tk_plan_pass(tk_prog *p, int threads) {
+    tk_fixed_routes(p);
     for (int i = p->first; i < p->end; i++) {
         tk_op *op = p->ops + i;
         op->units = rows_of(p, op);

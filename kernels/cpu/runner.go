@@ -143,8 +143,8 @@ func (r *runner) fillProg(cache *Cache) {
 	}
 	kv, layers := &c.kv, view[C.tk_kept](m, r.at.keptLayers, len(cache.layers))
 	for i, k := range cache.layers {
-		layers[i] = C.tk_kept{heads: C.int(k.heads), dim: C.int(k.dim), at: C.size_t(k.at), head_bytes: C.size_t(k.head),
-			values: C.size_t(k.values), value_row: C.size_t(k.valueRow), value_scales: C.size_t(k.valueScales)}
+		layers[i] = C.tk_kept{heads: C.int(k.heads), dim: C.int(k.dim), value_dim: C.int(k.value), latent: flag(k.latent),
+			at: C.size_t(k.at), head_bytes: C.size_t(k.head), values: C.size_t(k.values), value_row: C.size_t(k.valueRow), value_scales: C.size_t(k.valueScales)}
 	}
 	kv.layers, kv.page_bytes, kv._type = &layers[0], C.size_t(cache.page), C.int(cache.shape.Type)
 	kv.arena = (*C.uint8_t)(unsafe.Pointer(&cache.mem.b[0]))
@@ -227,6 +227,7 @@ func (r *runner) fillOp(c *C.tk_op, o operation, i int) {
 	c.layer, c.heads, c.head_dim, c.rope_dim = C.int(o.layer), C.int(o.heads), C.int(o.headDim), C.int(o.ropeDim)
 	c.eps, c.scale = C.float(o.eps), C.float(o.scale)
 	c.window, c.softcap = C.int(o.window), C.float(o.softCap)
+	c.from, c.to = C.int(o.from), C.int(o.to)
 	c.every, c.steps = C.int(o.every), C.int(len(o.vec))
 	c.side, c.shared, c.parts = C.int(o.side), C.int(o.shared), C.int(o.parts)
 	c.route, c.sigmoid, c.normed = C.int(o.route), flag(o.sigmoid), flag(o.normed)

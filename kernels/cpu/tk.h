@@ -66,7 +66,8 @@ enum { TK_KV_F16 = 0, TK_KV_Q8_0 = 1 };
 
 // The KV cache: kernels/cpu/cache.go says how a page is laid out.
 typedef struct {
-    int heads, dim;
+    int heads, dim, value_dim;  // elements of a key and of a value
+    int latent;              // compressed: a key is the rotated key and then the value
     size_t at;               // from the beginning of a page
     size_t head_bytes;       // keys and values of one KV head
     size_t values, value_row;  // from the keys of a head to its values, and from one value to the next
@@ -101,7 +102,7 @@ typedef struct {
     size_t ldq;
     float scale, softcap;
     void (*soft_cap)(float *x, int n, float cap);
-    float *out;                              // row r's part at out + r*ldout: per query o (dim rounded up to 16),
+    float *out;                              // row r's part at out + r*ldout: per query o (value_dim rounded up to 16),
     size_t ldout;                            // the largest score, Σ exp
 } tk_attn;
 static inline int tk_round16(int n) { return (n + 15) / 16 * 16; }
@@ -215,7 +216,7 @@ typedef enum {
     TK_EMBED, TK_NORM, TK_MATMUL, TK_BIAS, TK_ANGLES, TK_ROPE, TK_STORE, TK_ATTEND, TK_SILU, TK_GATHER, TK_TOPK,
     TK_GELU, TK_NORM_ADD, TK_HEAD_NORM, TK_SCALE, TK_SOFT_CAP, TK_REPEAT, TK_COPY, TK_ATTEND_BLOCKS, TK_JOIN,
     TK_FEED, TK_ADD_SILU, TK_BLEND, TK_POSITION_SCALE, TK_ADD_SCALED, TK_CLAMPED, TK_CHOOSE, TK_EXPERTS, TK_JOIN_EXPERTS,
-    TK_SIGMOID_SCALE, TK_MEET,
+    TK_SIGMOID_SCALE, TK_COPY_HEADS, TK_MEET,
     TK_PROBE_READ, TK_PROBE_INT, TK_PROBE_FLOAT
 } tk_kind;
 
@@ -242,6 +243,7 @@ typedef struct {
     int ahead;        // TK_ANGLES: positions added to the row's
     int blank;        // TK_EMBED: a row without a token is 0
     int every, steps;  // TK_POSITION_SCALE: positions that share a factor, and how many factors vec has
+    int from, to;     // TK_COPY_HEADS: the first of head_dim elements in a head of in and of out
     int side;         // TK_MATMUL, TK_ATTEND_BLOCKS: which part of a divided operation
     int shared, parts;  // TK_ATTEND_BLOCKS, TK_JOIN: kernels.AttendBlocks, and which of tk_prog.parts
     int route, sigmoid, normed;  // of experts: which of tk_prog.routes; kernels.RouteOpt
@@ -253,7 +255,7 @@ typedef struct {
 
 // Which experts the rows of a pass have chosen: kernels.Route. A slot is a choice, row·used + rank.
 typedef struct {
-    int experts, used;
+    int experts, used, fixed;
     int32_t *ids;              // (rows, used), best first
     float *weights;            // (rows, used)
     int32_t *slots, *first;    // those of expert e are slots[first[e]] to slots[first[e+1]-1], in order
@@ -302,6 +304,7 @@ typedef struct {
     float *part;                 // attention results of single blocks
     size_t part_cap;             // floats
     tk_route *routes;
+    int nroutes;
     tk_parts *parts;
     int nparts, blocks;          // the most blocks of a row of this pass
     tk_meeting *meeting;         // NULL: no other half
@@ -309,7 +312,7 @@ typedef struct {
     uint32_t met;                // how often this half has come
     int repeat;                  // of products and blocks of attention, for tests of slow processors: 0 and 1 are once
     float *dummy;                // where repeated products go: as many floats as the widest matrix has outputs
-    float *attn_out;             // (max rows, heads·dim of the widest)
+    float *attn_out;             // (max rows, heads·value_dim of the widest)
     int32_t *top_ids;            // (max wanted, TK_MAXTOP)
     float *top_logits, *top_max, *top_sum;
 } tk_prog;
@@ -335,7 +338,7 @@ static inline int imax(int a, int b) { return a > b ? a : b; }
 // Writes y, elements [k0, k0+n) of a row, in the forms the activation's readers want. For an int8 form
 // k0 and n are multiples of 32.
 void tk_fill(const tk_prog *, const tk_act *, int row, int k0, int n, const float *y);
-void tk_store(const tk_prog *, int layer, int row, const float *k, const float *v);  // to the row's cell
+void tk_store(const tk_prog *, const tk_op *, int row);  // to the row's cell
 void tk_attend(const tk_prog *, const tk_op *, int unit, float *scratch);
 void tk_attend_blocks(const tk_prog *, const tk_op *, int unit);
 void tk_join_row(const tk_prog *, const tk_op *, int row);
@@ -349,6 +352,7 @@ void tk_choose(const tk_prog *, const tk_op *, int row, float *scratch);
 size_t tk_choose_floats(const tk_op *);
 void tk_experts(const tk_prog *, const tk_op *, int from, int to, float *scratch);
 size_t tk_experts_floats(const tk_prog *, const tk_op *);
+void tk_fixed_routes(tk_prog *);  // fills those of a pass
 int tk_experts_used(const tk_prog *, const tk_op *);  // at most, by the rows of this pass
 void tk_join_experts(const tk_prog *, const tk_op *, int row, float *scratch);
 

@@ -18,7 +18,7 @@ type cOp struct {
 	heads, headDim, turned, halves                    int32
 	kvHeads, kvQ8, valueRow, window, side, shared     int32
 	chunks, mostWanted, used, sigmoid, normed, biased int32
-	ahead, blank, each, every, steps                  int32
+	ahead, blank, each, every, steps, valueDim, latent int32
 	eps, scale, softCap, magnitude                    float32
 }
 

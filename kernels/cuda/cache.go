@@ -31,23 +31,22 @@ func layersOf(s kernels.KVShape) (all []kvLayer, page int, err error) {
 		return nil, 0, err
 	}
 	const rows = kernels.PageRows
-	for i, k := range s.Layers {
+	for _, k := range s.Layers {
 		l := kvLayer{at: page}
+		heads, key, value := k.Seen()
 		switch {
-		case k.Latent > 0:
-			return nil, 0, unsupported("compressed keys and values (layer %d)", i)
 		case k.Shared:
 			l = all[k.Source]
 		case s.Type == kernels.KVQ8_0:
-			l.values, l.valueRow = rows/16*17*k.Dim, k.Dim
-			l.valueScales = rows * k.Dim
-			l.head = l.values + l.valueScales + rows*k.Dim/16
+			l.values, l.valueRow = rows/16*17*key, value
+			l.valueScales = rows * value
+			l.head = l.values + l.valueScales + rows*value/16
 		default:
-			l.values, l.valueRow = rows*2*k.Dim, 2*((k.Dim+15)&^15)
+			l.values, l.valueRow = rows*2*key, 2*((value+15)&^15)
 			l.head = l.values + rows*l.valueRow
 		}
 		if all = append(all, l); !k.Shared {
-			page += k.Heads * l.head
+			page += heads * l.head
 		}
 	}
 	return all, page, nil
@@ -107,13 +106,13 @@ func (c *cache) copy(g Driver, dst, src []kernels.Cell) error {
 	var all []cOp
 	heads, dim := 0, 0
 	for i, k := range c.shape.Layers {
-		if k.Heads == 0 {
+		if k.Heads == 0 && k.Latent == 0 {
 			continue
 		}
 		o := c.op(i)
 		o.ids, o.to = mem.At+Pointer(cells), int32(len(pairs))
 		all = append(all, o)
-		heads, dim = max(heads, k.Heads), max(dim, k.Dim)
+		heads, dim = max(heads, int(o.kvHeads)), max(dim, int(o.headDim))
 	}
 	if err := g.Write(mem.At+Pointer(cells), view(pairs)); err != nil {
 		return err
@@ -133,9 +132,10 @@ func (c *cache) copy(g Driver, dst, src []kernels.Cell) error {
 // op returns an operation on a layer's keys and values.
 func (c *cache) op(layer int) cOp {
 	l, k := c.layers[layer], c.shape.Layers[c.shape.Kept(layer)]
+	heads, key, value := k.Seen()
 	return cOp{kv: c.mem.At, pageBytes: int64(c.page), headBytes: int64(l.head), layerAt: int64(l.at), values: int64(l.values),
-		valueScale: int64(l.valueScales), valueRow: int32(l.valueRow), kvHeads: int32(k.Heads), headDim: int32(k.Dim),
-		kvQ8: flag(c.shape.Type == kernels.KVQ8_0)}
+		valueScale: int64(l.valueScales), valueRow: int32(l.valueRow), kvHeads: int32(heads), headDim: int32(key),
+		valueDim: int32(value), latent: flag(k.Latent > 0), kvQ8: flag(c.shape.Type == kernels.KVQ8_0)}
 }
 
 func flag(b bool) int32 {

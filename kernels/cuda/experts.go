@@ -19,6 +19,14 @@ func checkRoutes(p *kernels.Program) error {
 // mostChoices bounds those of a pass: a launch has at most 65535 rows of blocks.
 const mostChoices = 1<<16 - 1
 
+// fixedRoute returns the choices of so many rows that all use every expert.
+func fixedRoute(s kernels.RouteShape, rows int) (ids []int32) {
+	for i := range rows * s.Used {
+		ids = append(ids, int32(i%s.Experts))
+	}
+	return ids
+}
+
 // experts lowers what chooses experts and computes with them.
 func (l *lowering) experts(o kernels.Op, i int) (x item) {
 	routed := func(x *item, r kernels.Route) {

@@ -43,7 +43,7 @@ type plan struct {
 	rotations  []kernels.Rotation
 	turns      []int // per operation that turns: its rotation
 	heads      int   // most of an attention
-	headDim    int   // largest
+	headDim    int   // largest, of values
 	vocabulary int   // of TopK
 
 	layout
@@ -86,8 +86,8 @@ func newPlan(p *kernels.Program, pages int) (*plan, error) {
 			return nil, err
 		}
 		for i, k := range p.KV.Layers {
-			if k.Dim > mostDim {
-				return nil, unsupported("heads of %d elements (layer %d; at most %d)", k.Dim, i, mostDim)
+			if _, key, _ := k.Seen(); key > mostDim {
+				return nil, unsupported("heads of %d elements (layer %d; at most %d)", key, i, mostDim)
 			}
 		}
 	}
@@ -118,7 +118,7 @@ func (l *plan) look(i int, o kernels.Op) {
 		}
 		l.turns[i] = at
 	case kernels.Attention:
-		l.heads, l.headDim = max(l.heads, o.Heads), max(l.headDim, l.kept(o.Layer).Dim)
+		l.heads, l.headDim = max(l.heads, o.Heads), max(l.headDim, l.valueDim(o.Layer))
 		l.items++
 	case kernels.TopK:
 		l.vocabulary = l.Buffers[o.Logits].Dim
@@ -133,6 +133,11 @@ func (l *plan) read(in kernels.Act, t kernels.Type) {
 }
 
 func (l *plan) kept(layer int) kernels.KVLayer { return l.KV.Layers[l.KV.Kept(layer)] }
+
+func (l *plan) valueDim(layer int) int {
+	_, _, value := l.kept(layer).Seen()
+	return value
+}
 
 func (l *plan) most(wanted bool) int {
 	if wanted {
@@ -344,6 +349,11 @@ func (l *lowering) lower(i int) []item {
 		x := l.elementwise("sigmoid_scale", i, o.Buf, o.Gate)
 		x.reads = append(x.reads, o.Buf)
 		return []item{x}
+	case kernels.CopyHeads:
+		x := l.elementwise("copy_heads", i, o.Out, o.In)
+		x.reads = append(x.reads, o.Out)
+		x.c.heads, x.c.headDim, x.c.from, x.c.to = int32(o.Heads), int32(o.Dim), int32(o.From), int32(o.To)
+		return []item{x}
 	case kernels.Gather:
 		return []item{l.elementwise("gather_rows", i, o.Out, o.In)}
 	case kernels.Feed:
@@ -424,12 +434,17 @@ func (l *lowering) attention(o kernels.Op, i int) []item {
 	join := func(opt kernels.AttentionOpt, layer, heads int, out kernels.Act, sinks []float32) item {
 		x := item{kernel: "join", form: joining, weight: kernels.None, parts: kernels.None}
 		x.c = cOp{parts: l.at(l.scratch), dst: l.actOf(out), heads: int32(heads), window: int32(opt.Window)}
-		x.c.headDim = int32(l.kept(layer).Dim)
+		x.c.valueDim = int32(l.valueDim(layer))
 		x.c.vec, x.c.biased = l.at(l.vecs[i]), flag(sinks != nil)
 		return x
 	}
 	switch o := o.(type) {
 	case kernels.StoreKV:
+		if o.K == kernels.None { // a compressed layer whose keys do not turn
+			x := l.onCache("store", storing, o.Layer, o.V)
+			x.c.in2 = l.buf(o.V)
+			return []item{x}
+		}
 		x := l.onCache("store", storing, o.Layer, o.K, o.V)
 		x.c.in, x.c.in2 = l.buf(o.K), l.buf(o.V)
 		return []item{x}

@@ -127,6 +127,11 @@ func (r *runner) lower(kv *cache) error {
 		for i, o := range l.Ops {
 			err = errors.Join(err, write(g, l.at(l.vecs[i]), view(vecOf(o))))
 		}
+		for i, s := range l.Routes {
+			if s.Fixed {
+				err = errors.Join(err, write(g, l.at(l.routes[i]), view(fixedRoute(s, l.MaxRows))))
+			}
+		}
 		for i, t := range l.rotations {
 			err = errors.Join(err, write(g, l.at(l.freqs[i]), view(t.InvFreq)))
 		}

@@ -25,10 +25,10 @@ func newKeys(t testing.TB, r rig, shape kernels.KVShape, pages int) *keys {
 	p.KV = shape
 	f := &keys{cells: pages * kernels.PageRows}
 	for i, l := range shape.Layers {
-		if l.Heads > 0 {
-			k, v := p.Buf(l.Heads*l.Dim), p.Buf(l.Heads*l.Dim)
-			p.StoreKV(k, v, i)
-			f.k, f.v = append(f.k, k), append(f.v, v)
+		if k, v, stores := storing(p, l, i); stores {
+			if f.v = append(f.v, v); k != kernels.None {
+				f.k = append(f.k, k)
+			}
 		}
 	}
 	for _, m := range r {

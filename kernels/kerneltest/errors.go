@@ -83,32 +83,3 @@ func runErrors(t *testing.T, devices []kernels.Device) {
 		on.runner.Close()
 	}
 }
-
-// unsupported: features of a plan that no device has yet are refused by name.
-func unsupported(t *testing.T, devices []kernels.Device) {
-	for what, plan := range map[string]func(p *kernels.Program){
-		"compressed keys and values (layer 1)": func(p *kernels.Program) {
-			p.KV = kernels.KVShape{Layers: []kernels.KVLayer{{Heads: 1, Dim: 8}, {Latent: 64, Rotated: 16}}}
-			p.StoreKV(p.Buf(16), p.Buf(64), 1)
-			p.Attention(p.Buf(4*80), 1, 4, kernels.AttentionOpt{Scale: 1}, p.Act(4*64))
-		},
-	} {
-		for _, d := range append([]kernels.Device{device.New()}, devices...) {
-			p := kernels.NewProgram(2, 0)
-			plan(p)
-			for i := range p.Weights {
-				p.Weights[i].Layout = d.Layout(p.Weights[i].Type)
-			}
-			if err := p.Check(); err != nil {
-				t.Errorf("%s: a right plan is refused: %v", what, err)
-			}
-			_, first := d.Footprint(p)
-			_, second := d.Compile(p, nil, nil)
-			for _, err := range []error{first, second} {
-				if u := (*kernels.Unsupported)(nil); !errors.As(err, &u) || u.Device != d.About().Name || u.What != what {
-					t.Errorf("%v: %v, want that it has no %s", d.About(), err, what)
-				}
-			}
-		}
-	}
-}

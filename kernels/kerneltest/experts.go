@@ -177,6 +177,38 @@ func (m *mixture) compare(t *testing.T, r *rand.Rand, devices []kernels.Device, 
 	m.sameRoutes("experts", 0, rows)
 }
 
+// fixedRoute: every row uses all experts in order, each with an input of its own, or all with the same.
+func fixedRoute(t *testing.T, devices []kernels.Device) {
+	for i, typ := range []kernels.Type{kernels.F32, kernels.F16, kernels.Q8_0, kernels.Q4_K} {
+		const n, rows, outputs = 3, 11, 40
+		r, cols := rng(uint64(i)), alike(typ, 72)
+		p := kernels.NewProgram(rows, 0)
+		p.Routes = []kernels.RouteShape{{Experts: n, Used: n, Fixed: true}}
+		w := weight(p, typ, outputs, cols)
+		p.Weights[w].Experts = n
+		apart, same, own, first := p.Buf(n*cols), p.Buf(cols), p.Act(n*cols), p.Act(cols)
+		outs := []kernels.Buf{p.Buf(n * outputs), p.Buf(n * outputs)}
+		p.Feed(apart, own)
+		p.Feed(same, first)
+		p.Add(kernels.ExpertMatMul{W: w, In: own, Out: outs[0], Concurrent: true})
+		p.Add(kernels.ExpertMatMul{W: w, In: first, Out: outs[1]})
+		m := newRig(t, devices, p, [][]byte{RandomRows(r, typ, n*outputs, cols)}, 0)
+		x := RandomFloats(r, rows*n*cols, false)
+		m.set(apart, x)
+		m.set(same, x[:rows*cols])
+		m.run(&kernels.Pass{Rows: rows})
+		for i, out := range outs {
+			m.same(fmt.Sprintf("%v, output %d", typ, i), out, rows)
+		}
+		m.sameRoutes("fixed", 0, rows)
+		on := m[len(m)-1]
+		want := on.get(outs[0], rows)
+		on.set(apart, x[(rows-1)*n*cols:])
+		on.run(&kernels.Pass{Rows: 1})
+		wantSame(t, fmt.Sprintf("%v, last row alone", typ), on.get(outs[0], 1), want[(rows-1)*n*outputs:])
+	}
+}
+
 // wideExperts: more rows chose an expert than a kernel takes at once.
 func wideExperts(t *testing.T, devices []kernels.Device) {
 	for _, typ := range []kernels.Type{kernels.Q4_0, kernels.Q4_K, kernels.F16, kernels.MXFP4} {

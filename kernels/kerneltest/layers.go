@@ -2,6 +2,7 @@ package kerneltest
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/tandem-llm/tandem/kernels"
@@ -10,16 +11,42 @@ import (
 // differentLayers: layers of one cache differ in heads and head sizes, keep nothing, or read what another layer keeps. Attention on each,
 // whole and divided, gives the bits of the definition, and so it does after cells were copied.
 func differentLayers(t *testing.T, devices []kernels.Device) {
+	layersOf(t, devices, []int{0: 70, 5: 90, 7: 0}, []kernels.KVLayer{{Heads: 2, Dim: 32, Window: 90}, {}, {Heads: 1, Dim: 96},
+		{Heads: 4, Dim: 32}, {Shared: true, Source: 2}, {Shared: true, Source: 0}, {Heads: 1, Dim: 32}, {Heads: 2, Dim: 64}})
+}
+
+// compressedLayers: the same of layers that keep a latent vector and a turned key, a latent vector alone, or what such a layer keeps,
+// beside one with heads.
+func compressedLayers(t *testing.T, devices []kernels.Device) {
+	layersOf(t, devices, []int{1: 100, 3: 0}, []kernels.KVLayer{{Latent: 96, Rotated: 32}, {Latent: 32}, {Shared: true, Source: 0},
+		{Heads: 2, Dim: 32}})
+}
+
+func layersOf(t *testing.T, devices []kernels.Device, windows []int, layers []kernels.KVLayer) {
 	for _, typ := range []kernels.KVType{kernels.KVF16, kernels.KVQ8_0} {
-		t.Run(typ.String(), func(t *testing.T) { layersOf(t, devices, typ) })
+		t.Run(typ.String(), func(t *testing.T) { oneCache(t, devices, kernels.KVShape{Layers: layers, Type: typ}, windows) })
 	}
 }
 
-func layersOf(t *testing.T, devices []kernels.Device, typ kernels.KVType) {
-	shape := kernels.KVShape{Type: typ, Layers: []kernels.KVLayer{{Heads: 2, Dim: 32, Window: 90}, {}, {Heads: 1, Dim: 96},
-		{Heads: 4, Dim: 32}, {Shared: true, Source: 2}, {Shared: true, Source: 0}, {Heads: 1, Dim: 32}, {Heads: 2, Dim: 64}}}
+// storing adds the storing of what a layer keeps, if it keeps any, in buffers of its own; k is None if there is only a latent vector.
+func storing(p *kernels.Program, l kernels.KVLayer, i int) (k, v kernels.Buf, ok bool) {
+	k, v = kernels.None, kernels.None
+	switch {
+	case l.Latent > 0:
+		if v = p.Buf(l.Latent); l.Rotated > 0 {
+			k = p.Buf(l.Rotated)
+		}
+	case l.Heads > 0:
+		k, v = p.Buf(l.Heads*l.Dim), p.Buf(l.Heads*l.Dim)
+	default:
+		return k, v, false
+	}
+	p.StoreKV(k, v, i)
+	return k, v, true
+}
+
+func oneCache(t *testing.T, devices []kernels.Device, shape kernels.KVShape, windows []int) {
 	const heads = 4
-	windows := []int{0: 70, 5: 90, 7: 0}
 	p := kernels.NewProgram(attentionRows, 0)
 	p.KV = shape
 	var ins, outs []kernels.Buf
@@ -33,26 +60,25 @@ func layersOf(t *testing.T, devices []kernels.Device, typ kernels.KVType) {
 		return w
 	}
 	for i, l := range shape.Layers { // neighbours, so that a device may run them together
-		if l.Heads > 0 {
-			k, v := p.Buf(l.Heads*l.Dim), p.Buf(l.Heads*l.Dim)
-			p.StoreKV(k, v, i)
+		if k, v, stores := storing(p, l, i); stores {
 			ins = append(ins, k, v)
 		}
 	}
 	for i := range shape.Layers {
 		kept := shape.Layers[shape.Kept(i)]
-		if kept.Heads == 0 {
+		kvHeads, key, value := kept.Seen()
+		if kvHeads == 0 {
 			continue
 		}
-		n := heads * kept.Dim
-		q, whole, divided, act := p.Buf(n), p.Buf(n), p.Buf(n), p.Act(n)
+		n := heads * value
+		q, whole, divided, act := p.Buf(heads*key), p.Buf(n), p.Buf(n), p.Act(n)
 		opt := kernels.AttentionOpt{Scale: 0.2, Window: windows[i]}
 		p.Attention(q, i, heads, opt, act)
 		p.MatMul(matrix(n), act, whole, kernels.MatMulOpt{})
-		p.Parts = append(p.Parts, kernels.PartShape{Heads: heads, Dim: kept.Dim})
+		p.Parts = append(p.Parts, kernels.PartShape{Heads: heads, Dim: value})
 		parts := kernels.Parts(len(p.Parts) - 1)
 		for _, side := range []kernels.Side{kernels.Left, kernels.Right} {
-			p.Add(kernels.AttendBlocks{AttentionOpt: opt, Q: q, Layer: i, Heads: heads, Side: side, Shared: kept.Heads / 2, Out: parts})
+			p.Add(kernels.AttendBlocks{AttentionOpt: opt, Q: q, Layer: i, Heads: heads, Side: side, Shared: kvHeads / 2, Out: parts})
 		}
 		p.Add(kernels.JoinBlocks{AttentionOpt: opt, In: parts, Layer: i, Out: act})
 		p.MatMul(matrix(n), act, divided, kernels.MatMulOpt{})
@@ -80,6 +106,7 @@ func layersOf(t *testing.T, devices []kernels.Device, typ kernels.KVType) {
 		for _, x := range m {
 			x.cache.Copy(to, from)
 		}
+		ins = slices.DeleteFunc(ins, func(b kernels.Buf) bool { return b == kernels.None })
 		for _, b := range ins {
 			m.set(b, RandomFloats(r, pass.Rows*p.Buffers[b].Dim, false))
 		}

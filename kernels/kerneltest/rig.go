@@ -26,10 +26,13 @@ func Programs(t *testing.T, devices ...kernels.Device) {
 	}{
 		{"MatMul", matMul}, {"MatMulExtremes", matMulExtremes}, {"WidePasses", widePasses}, {"Embed", embed},
 		{"RMSNorm", rmsNorm}, {"Norms", norms}, {"SoftCap", softCap}, {"Gates", gates}, {"Residuals", residuals},
+		{"CopiedHeads", copiedHeads},
 		{"RoPE", rope}, {"Positions", positions}, {"TopK", topK}, {"Taps", taps},
 		{"Attention", attention}, {"DividedAttention", dividedAttention}, {"Copy", copyCells}, {"SharedLayers", sharedLayers},
 		{"DifferentLayers", differentLayers},
-		{"ChooseExperts", chooseExperts}, {"Experts", experts}, {"WideExperts", wideExperts}, {"ExpertsFromRing", expertsFromRing},
+		{"CompressedLayers", compressedLayers},
+		{"ChooseExperts", chooseExperts}, {"Experts", experts}, {"WideExperts", wideExperts}, {"FixedRoute", fixedRoute},
+		{"ExpertsFromRing", expertsFromRing},
 		{"Network", networks}, {"RowAlone", rowAlone}, {"Stages", stages}, {"Loans", loans},
 		{"RunErrors", runErrors}, {"Unsupported", unsupported},
 	} {

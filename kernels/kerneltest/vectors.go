@@ -245,6 +245,27 @@ func topK(t *testing.T, devices []kernels.Device) {
 	}
 }
 
+// copiedHeads: elements of heads between buffers whose heads have other sizes; the others of the output stay.
+func copiedHeads(t *testing.T, devices []kernels.Device) {
+	const rows, heads, wide, narrow, n = 5, 3, 50, 24, 17
+	p := kernels.NewProgram(rows, 0)
+	in, out := p.Buf(heads*wide), p.Buf(heads*narrow)
+	p.Add(kernels.CopyHeads{In: in, Out: out, Heads: heads, From: 31, To: 5, Dim: n})
+	m := newRig(t, devices, p, nil, 0)
+	r := rng(12)
+	x, want := RandomFloats(r, rows*heads*wide, true), RandomFloats(r, rows*heads*narrow, true)
+	m.set(in, x)
+	m.set(out, want)
+	m.run(&kernels.Pass{Rows: rows})
+	m.same("copied heads", out, rows)
+	for i := range want {
+		if j := i%narrow - 5; j >= 0 && j < n {
+			want[i] = x[i/narrow*wide+31+j]
+		}
+	}
+	wantSame(t, "copied heads", m[0].get(out, rows), want)
+}
+
 // taps: a hidden state that leaves the pass is what it was when it was tapped.
 func taps(t *testing.T, devices []kernels.Device) {
 	const n, rows = 70, 3

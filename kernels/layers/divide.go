@@ -296,7 +296,7 @@ func reads(p *kernels.Program, o kernels.Op) []kernels.Buf {
 	changes := false
 	switch o := o.(type) {
 	case kernels.HeadNorm, kernels.Scale, kernels.SoftCap, kernels.AddBias, kernels.RoPE, kernels.NormAdd, kernels.AddSiLU, kernels.Blend,
-		kernels.SigmoidScale:
+		kernels.SigmoidScale, kernels.CopyHeads:
 		changes = true
 	case kernels.MatMul: // a part of the outputs leaves the others
 		changes = o.Add || o.Side != kernels.Whole || o.Outputs.Of(p.Weights[o.W].Rows) != (kernels.Range{To: p.Weights[o.W].Rows})

@@ -55,7 +55,7 @@ func FirstBlock(n int, opt AttentionOpt) int { return first(n, opt) / Block }
 // AttendBlock returns the part of block b in Attention.
 func AttendBlock(q []float32, keys, values []Row, b int, opt AttentionOpt) Part {
 	from, to := max(b*Block, first(len(keys), opt)), min((b+1)*Block, len(keys))
-	p := Part{Max: float32(math.Inf(-1)), O: make([]float32, len(q))}
+	p := Part{Max: float32(math.Inf(-1)), O: make([]float32, len(values[from].X))}
 	s := make([]float32, to)
 	for j := from; j < to; j++ {
 		s[j] = opt.Scale * dot(q, keys[j])

@@ -170,14 +170,14 @@ func (d *divider) experts(o kernels.ExpertMatMul) {
 // attention divides an attention into blocks, which both then join, each for its own activation.
 func (d *divider) attention(o kernels.Attention) {
 	var all kernels.Parts
-	kept := d.halves[0].KV.Layers[d.halves[0].KV.Kept(o.Layer)]
+	kvHeads, _, dim := d.halves[0].KV.Layers[d.halves[0].KV.Kept(o.Layer)].Seen()
 	for _, h := range d.halves {
-		h.Parts = append(h.Parts, kernels.PartShape{Heads: o.Heads, Dim: kept.Dim})
+		h.Parts = append(h.Parts, kernels.PartShape{Heads: o.Heads, Dim: dim})
 		all = kernels.Parts(len(h.Parts) - 1)
 	}
 	attend := func(s kernels.Side) kernels.Op {
 		return kernels.AttendBlocks{AttentionOpt: o.AttentionOpt, Q: o.Q, Layer: o.Layer, Heads: o.Heads, Side: s,
-			Shared: shared(kept.Heads), Out: all}
+			Shared: shared(kvHeads), Out: all}
 	}
 	d.do([2]kernels.Op{attend(kernels.Left), attend(kernels.Right)},
 		append(inputs(o), touch{place: kv}, touch{place: partsOf(all), writes: true, divided: true})...)

@@ -128,11 +128,11 @@ func (h *half) add(o kernels.Op, side int) {
 		q.Add(o)
 		mine.outs = append(mine.outs, outputs{o.Out, r, q.Routes[o.Route].Used})
 	case kernels.Attention:
-		kept := q.KV.Layers[q.KV.Kept(o.Layer)]
-		q.Parts = append(q.Parts[:len(q.Parts):len(q.Parts)], kernels.PartShape{Heads: o.Heads, Dim: kept.Dim})
-		mine.parts, mine.kv = kernels.Parts(len(q.Parts)-1), kept.Heads
+		kvHeads, _, dim := q.KV.Layers[q.KV.Kept(o.Layer)].Seen()
+		q.Parts = append(q.Parts[:len(q.Parts):len(q.Parts)], kernels.PartShape{Heads: o.Heads, Dim: dim})
+		mine.parts, mine.kv = kernels.Parts(len(q.Parts)-1), kvHeads
 		q.Add(kernels.AttendBlocks{AttentionOpt: o.AttentionOpt, Q: o.Q, Layer: o.Layer, Heads: o.Heads,
-			Side: [2]kernels.Side{kernels.Left, kernels.Right}[side], Shared: shared(kept.Heads), Out: mine.parts})
+			Side: [2]kernels.Side{kernels.Left, kernels.Right}[side], Shared: shared(kvHeads), Out: mine.parts})
 		q.Stages = append(q.Stages, kernels.Stage{Name: "join", First: len(q.Ops)})
 		h.own = append(h.own, own{parts: kernels.None, at: mine.at})
 		q.Add(kernels.JoinBlocks{AttentionOpt: o.AttentionOpt, In: kernels.Parts(len(q.Parts) - 1), Layer: o.Layer, Out: o.Out,

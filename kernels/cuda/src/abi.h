@@ -39,6 +39,7 @@ struct Op {
     int blank;                  // embed: a row without a token is 0
     int each;                   // of experts: vec has, behind the bias, factors of their weights
     int every, steps;           // positions that share a factor of vec, and how many it has
+    int value_dim, latent;      // elements of a value (head_dim: of a key); a key is the rotated key and then the value
     float eps, scale, softcap, magnitude;
 };
 

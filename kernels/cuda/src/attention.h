@@ -14,16 +14,21 @@ static __device__ __forceinline__ unsigned char *head_of(const Op *op, int cell,
 // of 32.
 KERNEL store(const Op *op, const Pass *pass) {
     op += blockIdx.z;
-    int head = blockIdx.x, row = blockIdx.y, d = threadIdx.x, dim = op->head_dim, lane = d & 31;
+    int head = blockIdx.x, row = blockIdx.y, d = threadIdx.x, dim = op->head_dim, values_of = op->value_dim, lane = d & 31;
     if (head >= op->kv_heads || row >= pass->rows) return;
     int cell = pass->store[row], slot = cell % PAGE;
     unsigned char *at = head_of(op, cell, head), *values = at + op->values;
-    size_t from = ((size_t)row * op->kv_heads + head) * dim + d;
-    float k = d < dim ? op->in[from] : 0, v = d < dim ? op->in2[from] : 0;
+    size_t head_at = (size_t)row * op->kv_heads + head;
+    const float *value = op->in2 + head_at * values_of, *key = op->in + head_at * dim;
+    int rotated = dim;  // elements of the key that are in `in`; the others are the value
+    if (op->latent) {
+        rotated = dim - values_of;
+        key = op->in + (size_t)row * rotated;
+    }
+    float k = d < rotated ? key[d] : d < dim ? value[d - rotated] : 0, v = d < values_of ? value[d] : 0;
     if (!op->kv_q8) {
-        if (d >= dim) return;
-        ((unsigned short *)at)[d * PAGE + slot] = to_half(k);
-        ((unsigned short *)(values + (size_t)slot * op->value_row))[d] = to_half(v);
+        if (d < dim) ((unsigned short *)at)[d * PAGE + slot] = to_half(k);
+        if (d < values_of) ((unsigned short *)(values + (size_t)slot * op->value_row))[d] = to_half(v);
         return;
     }
     float inv;
@@ -34,7 +39,7 @@ KERNEL store(const Op *op, const Pass *pass) {
         if (lane == 0) ((unsigned short *)keys)[slot] = to_half(scale);
     }
     scale = scale_of(largest(__float_as_uint(v) & 0x7fffffffu), &inv);
-    if (d < dim) {
+    if (d < values_of) {
         ((signed char *)values)[(size_t)slot * op->value_row + d] = (signed char)code_of(v, inv);
         if (lane == 0) ((unsigned short *)(values + op->value_scales))[d / 32 * PAGE + slot] = to_half(scale);
     }
@@ -96,7 +101,7 @@ KERNEL attend(const Op *op, const Pass *pass) {
     SHARED(unsigned char, memory);
     int head = blockIdx.y, at = pass->pair_from + blockIdx.x, t = threadIdx.x, lane = t & 31;
     if (at >= pass->pair_to) return;
-    int row = pass->pairs[at].row, block = pass->pairs[at].block, dim = op->head_dim;
+    int row = pass->pairs[at].row, block = pass->pairs[at].block, dim = op->head_dim, wide = op->value_dim;
     Seen seen = seen_of(op, pass, row, block);
     if (seen.from >= seen.to) return;
     if (op->side) {
@@ -137,7 +142,7 @@ KERNEL attend(const Op *op, const Pass *pass) {
             weights[g * BLOCK + t] = visible ? exp_of(s[g] - m) : 0;
         }
         __syncthreads();
-        float *out = op->parts + ((size_t)(at - pass->pair_from) * op->heads + first) * (dim + 2);
+        float *out = op->parts + ((size_t)(at - pass->pair_from) * op->heads + first) * (wide + 2);
         if (t < 32 * heads) {  // a warp for each head: Σ of the weights
             int g = t / 32;
             float sum = 0;
@@ -147,12 +152,12 @@ KERNEL attend(const Op *op, const Pass *pass) {
             if (lane == 0) {
                 float m = tops[g * 8];
                 for (int i = 1; i < 8; i++) m = tops[g * 8 + i] > m ? tops[g * 8 + i] : m;
-                out[g * (dim + 2) + dim] = m;
-                out[g * (dim + 2) + dim + 1] = sum;
+                out[g * (wide + 2) + wide] = m;
+                out[g * (wide + 2) + wide + 1] = sum;
             }
         }
-        for (int i = t; i < heads * dim; i += BLOCK) {
-            int g = i / dim, d = i % dim;
+        for (int i = t; i < heads * wide; i += BLOCK) {
+            int g = i / wide, d = i % wide;
             float o = 0;
 #pragma unroll 8
             for (int j = seen.from % BLOCK; j < seen.to - block * BLOCK; j++) {
@@ -165,7 +170,7 @@ KERNEL attend(const Op *op, const Pass *pass) {
                     o = __fmaf_rn(p * half_of(scales[d / 32 * PAGE + slots[j]]), (float)((const signed char *)v)[d], o);
                 }
             }
-            out[g * (dim + 2) + d] = o;
+            out[g * (wide + 2) + d] = o;
         }
     }
 }
@@ -173,7 +178,7 @@ KERNEL attend(const Op *op, const Pass *pass) {
 // join fills an activation with the joined blocks of each row: (columns/THREADS, rows of this launch) blocks.
 KERNEL join(const Op *op, const Pass *pass) {
     SHARED(unsigned, box);
-    int row = pass->row_from + blockIdx.y, k0 = blockIdx.x * THREADS, k = k0 + threadIdx.x, dim = op->head_dim;
+    int row = pass->row_from + blockIdx.y, k0 = blockIdx.x * THREADS, k = k0 + threadIdx.x, dim = op->value_dim;
     if (row >= pass->row_to || k0 >= op->dst.dim) return;
     float y = 0;
     if (k < op->dst.dim) {
@@ -212,14 +217,16 @@ KERNEL copy_cells(const Op *op, const Pass *pass) {
         unsigned char *t = head_of(op, to, head), *f = head_of(op, from, head), *tv = t + op->values, *fv = f + op->values;
         if (!op->kv_q8) {
             ((unsigned short *)t)[d * PAGE + ts] = ((unsigned short *)f)[d * PAGE + fs];
+            if (d >= op->value_dim) continue;
             ((unsigned short *)(tv + (size_t)ts * op->value_row))[d] = ((unsigned short *)(fv + (size_t)fs * op->value_row))[d];
             continue;
         }
         size_t keys = (size_t)(d / 32) * 34 * PAGE, code = keys + 2 * PAGE + d % 32 * PAGE;
         t[code + ts] = f[code + fs];
+        if (d % 32 == 0) ((unsigned short *)(t + keys))[ts] = ((unsigned short *)(f + keys))[fs];
+        if (d >= op->value_dim) continue;
         tv[(size_t)ts * op->value_row + d] = fv[(size_t)fs * op->value_row + d];
         if (d % 32 == 0) {
-            ((unsigned short *)(t + keys))[ts] = ((unsigned short *)(f + keys))[fs];
             unsigned short *to_scales = (unsigned short *)(tv + op->value_scales) + d / 32 * PAGE;
             to_scales[ts] = ((unsigned short *)(fv + op->value_scales))[d / 32 * PAGE + fs];
         }

@@ -96,6 +96,14 @@ KERNEL sigmoid_scale(const Op *op, const Pass *pass) {
     op->out[at] *= 1.0f / (1.0f + exp_of(-op->in[(size_t)row * op->ld + k / (op->dim / op->ld)]));
 }
 
+// copy_heads: columns [to, to+head_dim) of each head of out are those from `from` on of the head of in.
+KERNEL copy_heads(const Op *op, const Pass *pass) {
+    FOR_COLUMN(row, k);
+    int wide = op->dim / op->heads, j = k % wide - op->to;
+    if (j < 0 || j >= op->head_dim) return;
+    op->out[at] = op->in[(size_t)row * op->ld + k / wide * (op->ld / op->heads) + op->from + j];
+}
+
 KERNEL gather_rows(const Op *op, const Pass *pass) {
     FOR_COLUMN(row, k);
     op->out[at] = op->in[(size_t)pass->wanted[row] * op->dim + k];

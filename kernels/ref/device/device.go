@@ -51,15 +51,6 @@ func check(p *kernels.Program) error {
 	if slices.Contains(p.Ops, kernels.Op(kernels.Meet{})) {
 		return unsupported("meeting of another device")
 	}
-	return checkShape(p.KV)
-}
-
-func checkShape(s kernels.KVShape) error {
-	for i, l := range s.Layers {
-		if l.Latent > 0 {
-			return &kernels.Unsupported{Device: name, What: fmt.Sprintf("compressed keys and values (layer %d)", i)}
-		}
-	}
 	return nil
 }
 
@@ -148,14 +139,25 @@ type cache struct {
 	states []states
 }
 
-// kept is what one layer keeps, keys and values: (cells, heads, dim), and scales per 32.
+// kept is what one layer keeps, keys and values: (cells, heads, dim), and scales per 32. Of a compressed layer it is the rotated key and the
+// latent vector.
 type kept struct {
 	x, scales [2][]float32
 }
 
+// widths returns how many numbers a layer keeps of a position in kept's two parts.
+func widths(l kernels.KVLayer) [2]int {
+	if l.Latent > 0 {
+		return [2]int{l.Rotated, l.Latent}
+	}
+	return [2]int{l.Heads * l.Dim, l.Heads * l.Dim}
+}
+
 func pageBytes(s kernels.KVShape) (n int64) {
 	for _, l := range s.Layers {
-		n += 2 * 4 * kernels.PageRows * int64(l.Heads) * int64(l.Dim+scalesOf(s.Type, l.Dim))
+		for _, width := range widths(l) {
+			n += 4 * kernels.PageRows * int64(width+scalesOf(s.Type, width))
+		}
 	}
 	return n
 }
@@ -172,18 +174,15 @@ func (*Device) NewCache(shape kernels.KVShape, pages int) (kernels.Cache, error)
 	if err := shape.Check(); err != nil {
 		return nil, err
 	}
-	if err := checkShape(shape); err != nil {
-		return nil, err
-	}
 	if pages < 1 || pages > kernels.MaxPages {
 		return nil, fmt.Errorf("ref: KV cache of %d pages, want 1 to %d", pages, kernels.MaxPages)
 	}
 	c := &cache{shape: shape, pages: pages, states: newStates(shape)}
 	for _, l := range shape.Layers {
-		n := pages * kernels.PageRows * l.Heads
+		n := pages * kernels.PageRows
 		var k kept
-		for i := range 2 {
-			k.x[i], k.scales[i] = make([]float32, n*l.Dim), make([]float32, n*scalesOf(shape.Type, l.Dim))
+		for i, width := range widths(l) {
+			k.x[i], k.scales[i] = make([]float32, n*width), make([]float32, n*scalesOf(shape.Type, width))
 		}
 		c.layers = append(c.layers, k)
 	}
@@ -198,9 +197,8 @@ func (c *cache) Lock() error               { return nil }
 func (c *cache) Close()                    { c.layers, c.states = nil, nil }
 func (c *cache) Copy(dst, src []kernels.Cell) {
 	for i, l := range c.layers {
-		n := c.shape.Layers[i].Heads * c.shape.Layers[i].Dim
 		for j := range dst {
-			for k := range 2 {
+			for k, n := range widths(c.shape.Layers[i]) {
 				copyCell(l.x[k], n, dst[j], src[j])
 				copyCell(l.scales[k], scalesOf(c.shape.Type, n), dst[j], src[j])
 			}
@@ -214,11 +212,24 @@ func copyCell(x []float32, n int, dst, src kernels.Cell) {
 
 // row returns what a kept layer has of a cell for one head: its key (0) or value (1).
 func (c *cache) row(layer, which, head int, cell kernels.Cell) ref.Row {
-	l, s := c.layers[layer], c.shape.Layers[layer]
-	at := (int(cell)*s.Heads + head) * s.Dim
-	r := ref.Row{X: l.x[which][at : at+s.Dim]}
+	s := c.shape.Layers[layer]
+	if s.Latent > 0 {
+		latent := c.piece(layer, 1, int(cell)*s.Latent, s.Latent)
+		if which == 1 {
+			return latent
+		}
+		rotated := c.piece(layer, 0, int(cell)*s.Rotated, s.Rotated)
+		return ref.Row{X: append(rotated.X, latent.X...), Scales: append(rotated.Scales, latent.Scales...)}
+	}
+	return c.piece(layer, which, (int(cell)*s.Heads+head)*s.Dim, s.Dim)
+}
+
+// piece returns dim numbers from `at` on of one of kept's two parts, without room behind them.
+func (c *cache) piece(layer, which, at, dim int) ref.Row {
+	l := c.layers[layer]
+	r := ref.Row{X: l.x[which][at : at+dim : at+dim]}
 	if c.shape.Type == kernels.KVQ8_0 {
-		r.Scales = l.scales[which][at/32 : (at+s.Dim)/32]
+		r.Scales = l.scales[which][at/32 : (at+dim)/32 : (at+dim)/32]
 	}
 	return r
 }

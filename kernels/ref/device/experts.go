@@ -36,6 +36,14 @@ func (r *runner) chosenFor(stage int) (all []int32) {
 	return slices.Compact(all)
 }
 
+// ascending returns 0 to n-1.
+func ascending(n int) (all []int32) {
+	for i := range n {
+		all = append(all, int32(i))
+	}
+	return all
+}
+
 func (r *runner) experts(o kernels.Op, data [][]byte) {
 	switch o := o.(type) {
 	case kernels.ChooseExperts:

@@ -85,6 +85,11 @@ func (r *runner) Start(a *kernels.Pass) error {
 		return err
 	}
 	r.pass, r.tops = a, make([]kernels.Top, len(a.Wanted))
+	for i, s := range r.Routes {
+		if s.Fixed {
+			r.routes[i].ids = slices.Repeat([][]int32{ascending(s.Experts)}, a.Rows)
+		}
+	}
 	for i, s := range r.Program.Parts {
 		p, n := &r.parts[i], 0
 		p.first = make([]int, a.Rows)
@@ -212,6 +217,14 @@ func (r *runner) run(o kernels.Op, data [][]byte) {
 		r.each(o.Gate, func(i int, g []float32) { ref.Blend(g, r.row(o.In, i), r.row(o.Out, i)) })
 	case kernels.SigmoidScale:
 		r.each(o.Gate, func(i int, g []float32) { ref.SigmoidScale(g, r.row(o.Buf, i)) })
+	case kernels.CopyHeads:
+		r.each(o.In, func(i int, in []float32) {
+			out := r.row(o.Out, i)
+			from, to := len(in)/o.Heads, len(out)/o.Heads
+			for h := range o.Heads {
+				copy(out[h*to+o.To:][:o.Dim], in[h*from+o.From:])
+			}
+		})
 	case kernels.MatMul:
 		r.matmul(o, data[o.W])
 	case kernels.ChooseExperts, kernels.ExpertMatMul, kernels.JoinExperts:
@@ -226,9 +239,11 @@ func (r *runner) run(o kernels.Op, data [][]byte) {
 			t.IDs, t.Logits, t.Max, t.Sum = ref.TopK(x, r.pass.TopK)
 		})
 	case kernels.StoreKV:
-		r.each(o.K, func(i int, k []float32) {
-			r.cache.put(o.Layer, 0, r.pass.Store[i], k)
-			r.cache.put(o.Layer, 1, r.pass.Store[i], r.row(o.V, i))
+		r.each(o.V, func(i int, v []float32) {
+			if o.K != kernels.None {
+				r.cache.put(o.Layer, 0, r.pass.Store[i], r.row(o.K, i))
+			}
+			r.cache.put(o.Layer, 1, r.pass.Store[i], v)
 		})
 	default:
 		r.attention(o)
@@ -278,8 +293,8 @@ func (r *runner) attention(o kernels.Op) {
 	case kernels.Attention:
 		defer r.gate(o.Gated, o.Gate, o.Out)
 		r.heads(o.Q, o.Layer, o.Heads, func(row, _, head int, q []float32, keys, values []ref.Row) {
-			ref.Attention(q, keys, values, ref.AttentionOpt(o.AttentionOpt), r.act(o.Out, row)[head*len(q):][:len(q)],
-				sink(o.Sinks, head, len(q))...)
+			dim := len(values[0].X)
+			ref.Attention(q, keys, values, ref.AttentionOpt(o.AttentionOpt), r.act(o.Out, row)[head*dim:][:dim], sink(o.Sinks, head, dim)...)
 		})
 	case kernels.AttendBlocks:
 		r.heads(o.Q, o.Layer, o.Heads, func(row, kvHead, head int, q []float32, keys, values []ref.Row) {
@@ -341,16 +356,16 @@ func (r *runner) part(p kernels.Parts, row, block, head int) *ref.Part {
 // heads calls f for every row and query head, with the keys and values that it sees in order of position.
 func (r *runner) heads(q kernels.Buf, layer, heads int, f func(row, kvHead, head int, q []float32, keys, values []ref.Row)) {
 	layer = r.KV.Kept(layer)
-	shape := r.KV.Layers[layer]
-	group := heads / shape.Heads
-	parallel(r.pass.Rows*shape.Heads, func(u int) {
-		row, kvHead := u/shape.Heads, u%shape.Heads
+	kvHeads, dim, _ := r.KV.Layers[layer].Seen()
+	group := heads / kvHeads
+	parallel(r.pass.Rows*kvHeads, func(u int) {
+		row, kvHead := u/kvHeads, u%kvHeads
 		var keys, values []ref.Row
 		for _, cell := range r.seen(row) {
 			keys, values = append(keys, r.cache.row(layer, 0, kvHead, cell)), append(values, r.cache.row(layer, 1, kvHead, cell))
 		}
 		for head := kvHead * group; head < (kvHead+1)*group; head++ {
-			f(row, kvHead, head, r.row(q, row)[head*shape.Dim:][:shape.Dim], keys, values)
+			f(row, kvHead, head, r.row(q, row)[head*dim:][:dim], keys, values)
 		}
 	})
 }
