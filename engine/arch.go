@@ -47,6 +47,8 @@ type traits struct {
 	beside     bool // experts, if there are any, work beside the feed-forward block
 
 	deltaNet   bool // most layers are gated delta nets in place of attention, and attention has a gate
+	latent     bool // keeps a latent vector for all heads: see latent
+	shares     bool // weights of experts are shares of all, unless the file says otherwise
 	sharedGate bool // what the shared expert makes is multiplied by a sigmoid
 }
 
@@ -78,7 +80,8 @@ var architectures = map[string]traits{
 	"mistral3": {period: 1, reads: []string{keyYarnLog, keyTemperature}},
 	"granitemoe": {ropeFactors: true, period: 1, reads: []string{keyEmbedScale, keyResidualScale, keyAttnScale, keyLogitScale,
 		keyTurned, keyExperts}},
-	"qwen3moe": {halves: true, period: 1, headNorms: true, reads: []string{keyExperts}},
+	"qwen3moe":  {halves: true, period: 1, headNorms: true, reads: []string{keyExperts}},
+	"deepseek2": {period: 1, latent: true, shares: true, reads: []string{keyExperts, keyShared, keyDense, keyGroups, keyYarnLog, keyRank}},
 	"gpt-oss": {halves: true, period: 2, curve: kernels.ClampedSiLU, sinks: true, afterNorm: true, exactTurns: true,
 		reads: []string{keyExperts}},
 	"gemma4": {halves: true, localBase: 10000, curve: kernels.GELU, scaleEmbed: true, postNorms: true, headNorms: true, ropeFactors: true,
@@ -106,7 +109,7 @@ const (
 // specialKeys change the function in ways that tandem computes for the architectures alone that read them, if any. Elsewhere a value
 // other than 0 or false is refused.
 var specialKeys = []string{
-	keyExperts, keyShared, keySharedWidth, "expert_group_count", keyDense,
+	keyExperts, keyShared, keySharedWidth, keyGroups, keyDense, keyRank,
 	"interleave_moe_layer_step", keyAttnScale, "attention.clamp_kqv", "attention.max_alibi_bias", keyEmbedScale, keyResidualScale,
 	keyLogitScale, "use_parallel_residual", keyYarnLog, keyTemperature, keySections, "rope.scaling.yarn_ext_factor",
 	"rope.scaling.yarn_attn_factor", keySharedKV, keyLayerInput,
@@ -237,6 +240,9 @@ func (h *hyper) readScales(c *Config) {
 	}
 	if c.Layers == c.traits.wideScale {
 		c.attnScale = float32(1 / math.Sqrt(float64(c.Dim)/float64(c.layers[0].heads)))
+	}
+	if c.traits.latent {
+		c.attnScale = h.latentScale(c)
 	}
 	c.attnScale = h.multiplier(&c.traits, keyAttnScale, c.attnScale)
 	c.embedScale = h.multiplier(&c.traits, keyEmbedScale, c.usualEmbedScale())

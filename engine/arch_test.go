@@ -239,6 +239,18 @@ func archCases() map[string]archCase {
 		with("attention.scale", float32(0.05)).with("logit_scale", float32(6)),
 		func(n *naive) { n.embedScale, n.residualScale, n.attnScale, n.logitDivisor = 12, 0.22, 0.05, 6 },
 		func(n *naive) { n.residualScale = 1 })
+	add("deepseek2", 40, tinyLatent(3, 20, false), nil, func(n *naive) { n.mix.choosing, n.mix.shared = false, 0 })
+	add("deepseek2, keys and values together", 40, tinyLatent(3, 20, true), nil, func(n *naive) { n.attnScale = 1 / math.Sqrt(48) })
+	add("deepseek2 yarn", 90, tinyLatent(2, 0, false).with("rope.scaling.type", "yarn").with("rope.scaling.factor", float32(4)).with(
+		"rope.scaling.original_context_length", uint32(64)).with("rope.scaling.yarn_log_multiplier", float32(0.1)), func(n *naive) {
+		n.angle = func(_, i int) float64 { return yarn(10000, i, 8, 4, 64) }
+		n.attnScale = math.Pow(1+0.1*math.Log(4), 2) / math.Sqrt(24)
+	}, func(n *naive) { n.attnScale = 0 })
+	add("deepseek2 softmax of all", 40, func() *naive {
+		n := tinyLatent(2, 0, true).with("expert_gating_func", uint32(1)).with("expert_weights_norm", false)
+		n.mix.sigmoid, n.mix.shares = false, true
+		return n
+	}(), nil, func(n *naive) { n.mix.shares = false })
 	add("gpt-oss", 40, tiny("gpt-oss", 3), nil, func(n *naive) { n.sinks = false })
 	add("gpt-oss gate", 40, tiny("gpt-oss", 2), nil, func(n *naive) { n.mix.clamped = false })
 	add("gpt-oss yarn", 90, tiny("gpt-oss", 2).with("rope.scaling.type", "yarn").with("rope.scaling.factor",
@@ -309,7 +321,7 @@ func distance(got *Output, want [][]float64) (rms, worst float64) {
 
 // everyArchitecture names cases that are enough for comparisons of devices and passes.
 var everyArchitecture = []string{"mistral", "per layer", "qwen2 yarn", "qwen3", "gemma", "gemma2", "gemma3", "phi3", "phi3 long", "granite",
-	"smollm3", "mistral3", "glm4", "granitemoe", "qwen3moe", "gpt-oss"}
+	"smollm3", "mistral3", "glm4", "granitemoe", "qwen3moe", "gpt-oss", "deepseek2", "deepseek2, keys and values together"}
 
 // TestArchitecturesExact: on models of every architecture a row alone equals the row in a wide pass of several
 // sessions with trees, and all instruction sets give the same bits.

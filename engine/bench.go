@@ -18,7 +18,7 @@ type Work struct {
 }
 
 // workOf adds up the matrices that a pass multiplies with.
-func workOf(w *weights, matrices []matrix, e experts) (sum Work) {
+func workOf(w *weights, matrices []matrix, c *Config) (sum Work) {
 	var mixed int64 // bytes of all experts
 	for i := range matrices {
 		p := &matrices[i]
@@ -27,9 +27,11 @@ func workOf(w *weights, matrices []matrix, e experts) (sum Work) {
 			continue
 		}
 		n := int64(p.rows) * int64(p.cols())
-		bytes := int64(p.rows) * int64(perRow(p.tensor))
-		if p.experts > 0 {
-			n, bytes = n*int64(e.used), bytes*int64(e.used)
+		bytes := p.fileBytes()
+		if p.heads {
+			n, bytes = n*int64(p.experts), bytes*int64(p.experts)
+		} else if p.experts > 0 {
+			n, bytes = n*int64(c.experts.used), bytes*int64(c.experts.used)
 			mixed += bytes
 		}
 		sum.Bytes += bytes
@@ -44,7 +46,7 @@ func workOf(w *weights, matrices []matrix, e experts) (sum Work) {
 			sum.FloatMACs += n
 		}
 	}
-	if sum.Experts = (len(w.layers) - e.dense) * e.used; sum.Experts > 0 {
+	if sum.Experts = c.mixedLayers() * c.experts.used; sum.Experts > 0 {
 		sum.Expert = mixed / int64(sum.Experts)
 	}
 	return sum

@@ -27,6 +27,7 @@ type Config struct {
 	experts           experts
 	delta             kernels.DeltaShape // of recurrent layers; the zero value: there are none
 	extra             int                // layers behind the last that guess further tokens (MTP), which are left out
+	latent            latent
 	traits            traits
 	layers            []layerShape
 	localRopeDim      int // RopeDim of layers with a window
@@ -137,12 +138,11 @@ func (h *hyper) config(t traits, vocab, dim int) (Config, error) {
 	if h.readLayers(&c); h.err != nil {
 		return Config{}, h.err
 	}
-	first := c.layers[0].heads
-	if !f.Has(h.arch+".attention.key_length") && c.Dim%first != 0 {
-		h.fail(tandem.Corrupt, "embedding length %d is no multiple of %d heads", c.Dim, first)
+	if t.latent {
+		h.readLatent(&c)
+	} else {
+		h.readHeads(&c)
 	}
-	c.HeadDim = h.count("attention.key_length", max(1, c.Dim/first), maxHead)
-	c.RopeDim = h.count("rope.dimension_count", c.HeadDim, maxDim)
 	h.check(&c, vocab)
 	h.readRoPE(&c)
 	h.readWindow(&c)
@@ -156,11 +156,21 @@ func (h *hyper) config(t traits, vocab, dim int) (Config, error) {
 	return c, h.err
 }
 
-// check refuses shapes that contradict each other.
-func (h *hyper) check(c *Config, vocab int) {
+// readHeads reads the sizes of heads.
+func (h *hyper) readHeads(c *Config) {
+	first := c.layers[0].heads
+	if !h.file.Has(h.arch+".attention.key_length") && c.Dim%first != 0 {
+		h.fail(tandem.Corrupt, "embedding length %d is no multiple of %d heads", c.Dim, first)
+	}
+	c.HeadDim = h.count("attention.key_length", max(1, c.Dim/first), maxHead)
+	c.RopeDim = h.count("rope.dimension_count", c.HeadDim, maxDim)
 	if v := h.count("attention.value_length", c.HeadDim, maxDim); v != c.HeadDim {
 		h.fail(tandem.Unsupported, "value length %d differs from key length %d", v, c.HeadDim)
 	}
+}
+
+// check refuses shapes that contradict each other.
+func (h *hyper) check(c *Config, vocab int) {
 	if h.checkHeads(c, c.HeadDim, c.RopeDim); c.Vocab != vocab {
 		h.fail(tandem.Corrupt, "vocabulary size %d, but the tokenizer has %d tokens", c.Vocab, vocab)
 	}

@@ -63,7 +63,7 @@ func TestSplitDevice(t *testing.T) {
 		long         int
 	}{{targetPath, "f16", 700}, {draftPath, "q8_0", 600},
 		{small("gemma2"), "f16", 330}, {small("per layer"), "f16", 90}, {small("qwen3"), "f16", 300},
-		{small("granite"), "f16", 40}, {small("mistral3"), "f16", 90}} {
+		{small("granite"), "f16", 40}, {small("deepseek2"), "f16", 300}, {small("mistral3"), "f16", 90}} {
 		o := Options{KVType: c.kvType, KVPages: 24, MaxRows: 768}
 		o.Device = testdevice.CPU(t, 2)
 		want := dialogue(t, openTest(t, c.path, o), c.long)

@@ -53,9 +53,19 @@ func (h *hyper) readExperts(c *Config) {
 	if e.used > e.count {
 		h.fail(tandem.Corrupt, "key %q is %d: want at most %d, the number of experts", h.arch+".expert_used_count", e.used, e.count)
 	}
-	normed, err := h.file.BoolOr(h.arch+".expert_weights_norm", true)
+	if slices.Contains(c.traits.reads, keyGroups) {
+		n, err := h.file.IntOr(h.arch+"."+keyGroups, 0, maxExperts, 0)
+		if h.keep(err); n > 1 {
+			h.fail(tandem.Unsupported, "key %q is %d: tandem chooses among all experts, not within groups", h.arch+"."+keyGroups, n)
+		}
+	}
+	usual := gateOfChosen
+	if c.traits.shares {
+		usual = gateSoftmax
+	}
+	normed, err := h.file.BoolOr(h.arch+".expert_weights_norm", !c.traits.shares)
 	h.keep(err)
-	switch gate := h.count("expert_gating_func", gateOfChosen, 1<<16); gate {
+	switch gate := h.count("expert_gating_func", usual, 1<<16); gate {
 	case gateSoftmax, gateSigmoid:
 		e.route = kernels.RouteOpt{Sigmoid: gate == gateSigmoid, Normed: normed}
 	case gateOfChosen:
@@ -309,7 +319,10 @@ func (m *Model) experts(rows int) tandem.Experts {
 	}
 	added := make([]int, rows)
 	seen := make([]int, m.config.experts.count) // the latest layer in which an expert was used, counted from 1
-	for i := range m.plan.Routes {
+	for i, s := range m.plan.Routes {
+		if s.Fixed {
+			continue
+		}
 		for row := range added {
 			chosen := r.Chosen(kernels.Route(i), row)
 			if chosen == nil {

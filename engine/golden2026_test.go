@@ -24,10 +24,20 @@ var golden2026 = map[string]func(n *naive){
 		n.unturned = func(l int) bool { return l%4 == 3 }
 		n.angle = func(_, i int) float64 { return frequency(5e6, i, n.ropeDim) }
 	},
+	"deepseek2":     deepseek2(naiveLatent{rank: 512, key: 96, value: 32, query: 48}),
+	"deepseek2-kvb": deepseek2(naiveLatent{rank: 64, key: 48, value: 32, query: 48, together: true}),
 	"mistral3": func(n *naive) {
 		n.angle = func(_, i int) float64 { return yarn(1e6, i, n.ropeDim, 16, 32) }
 		n.temperature = func(pos int) float64 { return 1 + 0.1*math.Log(1+math.Floor(float64(pos)/32)) }
 	},
+}
+
+func deepseek2(m naiveLatent) func(n *naive) {
+	return func(n *naive) {
+		n.latent, n.mix = m, naiveMixture{count: 8, used: 2, dense: 1, shared: 32, sigmoid: true, scale: 2.5}
+		n.angle = func(_, i int) float64 { return yarn(10000, i, n.ropeDim, 4, 64) }
+		n.attnScale = math.Pow(1+0.1*math.Log(4), 2) / math.Sqrt(float64(m.key))
+	}
 }
 
 // longRope turns halves of a head with the factors of a table.

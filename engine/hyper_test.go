@@ -114,6 +114,39 @@ func TestBrokenTraits(t *testing.T) {
 		{"experts missing", tiny("granitemoe", 2), func(n *naive) { n.mix.count = 0 }, tandem.Corrupt, "ffn_gate_inp.weight"},
 		{"experts of llama", tiny("llama", 2), func(n *naive) { n.mix = naiveMixture{count: 6, used: 2} }, tandem.Corrupt,
 			"ffn_gate.weight"},
+		{"latent rank 0", tinyLatent(2, 0, false).with(keyRank, uint32(0)), nil, tandem.Corrupt, `"deepseek2.attention.kv_lora_rank"`},
+		{"latent rank of llama", tiny("llama", 2).with(keyRank, uint32(40)), nil, tandem.Unsupported, `"llama.attention.kv_lora_rank"`},
+		{"latent rank of another extent", tinyLatent(2, 0, false).with(keyRank, uint32(32)).with("attention.key_length", uint32(40)).with(
+			"attention.value_length", uint32(32)), nil, tandem.Corrupt, `"blk.0.attn_kv_a_mqa.weight" has shape [48 48]`},
+		{"keys that turn as a whole", tinyLatent(2, 0, false).with("attention.key_length_mla", uint32(8)), nil, tandem.Corrupt,
+			`below the key length 8 of key "deepseek2.attention.key_length_mla"`},
+		{"odd number of elements that turn", tinyLatent(2, 0, true).with("rope.dimension_count", uint32(7)), nil, tandem.Corrupt,
+			"rope dimension count 7"},
+		{"kept keys of another length", tinyLatent(2, 0, false).with("attention.key_length", uint32(24)), nil, tandem.Corrupt,
+			`"deepseek2.attention.key_length" is 24: want 48`},
+		{"kept values of another length", tinyLatent(2, 0, false).with("attention.value_length", uint32(12)), nil, tandem.Corrupt,
+			`"deepseek2.attention.value_length" is 12: want 40`},
+		{"two heads kept", tinyLatent(2, 0, false).with("attention.head_count_kv", uint32(2)), nil, tandem.Corrupt,
+			`"deepseek2.attention.head_count_kv" is 2: want 1`},
+		{"fewer key heads than heads", tinyLatent(2, 0, true).with("attention.head_count_kv", uint32(2)), nil, tandem.Corrupt,
+			`"deepseek2.attention.head_count_kv" is 2: want 4`},
+		{"layers of other heads", tinyLatent(2, 0, true).with("attention.head_count", []uint32{4, 8}).with("attention.head_count_kv",
+			[]uint32{4, 4}), nil, tandem.Corrupt, `"deepseek2.attention.head_count" is 8: want 4`},
+		{"keys and values missing", tinyLatent(2, 0, false), func(n *naive) { n.latent.together = true }, tandem.Corrupt,
+			`"blk.0.attn_k_b.weight" is missing`},
+		{"keys and values of the new layout", tinyLatent(2, 0, true), func(n *naive) { n.latent.together = false }, tandem.Corrupt,
+			`"blk.0.attn_kv_b.weight" is missing`},
+		{"both layouts at once", tinyLatent(2, 0, true), func(n *naive) {
+			n.factors = map[string][]float64{"blk.1.attn_k_b.weight": {1, 2}}
+		}, tandem.Unsupported, "blk.1.attn_k_b.weight"},
+		{"experts in groups", tinyLatent(2, 0, false).with("expert_group_count", uint32(2)), nil, tandem.Unsupported,
+			`"deepseek2.expert_group_count" is 2`},
+		{"more latent experts used", tinyLatent(2, 0, false).with("expert_used_count", uint32(9)), nil, tandem.Corrupt,
+			`"deepseek2.expert_used_count" is 9: want at most 6`},
+		{"no layer with experts", tinyLatent(2, 0, false).with("leading_dense_block_count", uint32(2)), nil, tandem.Corrupt,
+			"leading_dense_block_count"},
+		{"shared experts of another count", tinyLatent(2, 0, false).with("expert_shared_count", uint32(1)), nil, tandem.Corrupt,
+			`"blk.1.ffn_gate_shexp.weight" has shape [48 66]`},
 		{"scale of scores", tiny("llama", 2).with("attention.scale", float32(0.1)), nil, tandem.Unsupported, "attention.scale"},
 		{"not causal", tiny("gemma3", 2).with("attention.causal", false), nil, tandem.Unsupported, "attention.causal"},
 		{"q norms missing", tiny("qwen3", 2), func(n *naive) { n.headNorms = false }, tandem.Corrupt, "attn_q_norm"},
@@ -165,7 +198,8 @@ func FuzzHyperParameters(f *testing.F) {
 		"residual_scale",
 		"attention.scale", "logit_scale", "rope.scaling.finetuned", "rope.dimension_sections", "attention.temperature_scale",
 		"rope.scaling.yarn_log_multiplier", "expert_used_count", "expert_feed_forward_length", "expert_gating_func",
-		"expert_weights_norm", "expert_weights_scale", "expert_shared_count"}
+		"expert_weights_norm", "expert_weights_scale", "expert_shared_count", keyRank, keyKey,
+		keyValue, keyGroups, keyDense, "attention.q_lora_rank"}
 	var archs []string
 	for a := range architectures {
 		archs = append(archs, a)
@@ -202,6 +236,9 @@ func FuzzHyperParameters(f *testing.F) {
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, arch, key1, kind1 uint8, v1 uint64, key2, kind2 uint8, v2 uint64) {
 		n := tiny(archs[int(arch)%len(archs)], 2)
+		if n.arch == "deepseek2" {
+			n = tinyLatent(2, int(arch)%2*20, arch%4 < 2)
+		}
 		n.context = 100
 		n.generate(1)
 		n.keys[names[int(key1)%len(names)]] = value(kind1, v1)

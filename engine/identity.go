@@ -134,6 +134,9 @@ func (c *Config) writeShape(w io.Writer) {
 	if d := c.delta; d != (kernels.DeltaShape{}) {
 		fmt.Fprintln(w, "delta net 1", d.KeyHeads, d.ValueHeads, d.Dim, d.Kernel)
 	}
+	if l := c.latent; l.rank > 0 {
+		fmt.Fprintln(w, "latent 1", l.rank, l.key, l.value, l.query, c.RopeDim)
+	}
 	for i, l := range c.layers {
 		if l.recurrent {
 			fmt.Fprintln(w, "recurrent", i)

@@ -70,7 +70,7 @@ func Inspect(path string) (*Info, error) {
 		TiedHead:     f.Tensor("output.weight") == nil,
 		ChatTemplate: f.Has("tokenizer.chat_template"),
 		Fingerprint:  vocab.Fingerprint(),
-		Work:         workOf(w, c.matrices, cfg.experts),
+		Work:         workOf(w, c.matrices, &cfg),
 		LeftOut:      f.Towers(),
 	}
 	for i := range c.matrices {
@@ -170,6 +170,7 @@ func (c *Config) describe(w *weights) (words []string) {
 	add(c.layerInput > 0, "an input of %d numbers for each layer", c.layerInput)
 	add(t.curve == kernels.GELU, "GELU gate")
 	add(t.curve == kernels.ClampedSiLU, "SiLU gate of clamped inputs")
+	add(c.latent.rank > 0, "keeps a latent vector of %d elements and a key of %d for all heads", c.latent.rank, c.RopeDim)
 	mixed := c.mixedLayers()
 	add(mixed > 0 && mixed == c.Layers, "%d experts in each layer, %d for each token", c.experts.count, c.experts.used)
 	add(mixed > 0 && mixed < c.Layers, "%d experts in %d of %d layers, %d for each token", c.experts.count, mixed, c.Layers, c.experts.used)

@@ -75,6 +75,10 @@ func (h *hyper) checkHeads(c *Config, head, turned int) {
 func (c *Config) kvShape(t kernels.KVType) kernels.KVShape {
 	shape := kernels.KVShape{Type: t}
 	for i, s := range c.layers {
+		if c.latent.rank > 0 {
+			shape.Layers = append(shape.Layers, kernels.KVLayer{Latent: c.latent.rank, Rotated: c.RopeDim})
+			continue
+		}
 		if s.source != i {
 			shape.Layers = append(shape.Layers, kernels.KVLayer{Shared: true, Source: s.source})
 			continue

@@ -34,6 +34,7 @@ type piece struct {
 	row    int // the first, in the matrix
 	from   int // byte in the chunk
 	size   int
+	across int // of its rows the transpose is taken, in F32; 0: they are taken as they are
 }
 
 func (c *chunk) load(buf []byte, to filling) error {
@@ -51,7 +52,11 @@ func (c *chunk) load(buf []byte, to filling) error {
 		c.tensor.Forget(int64(c.row)*int64(perRow(c.tensor)), len(src))
 	}
 	for _, p := range c.into {
-		if err := to.take(p, src[p.from:p.from+p.size]); err != nil {
+		rows := src[p.from : p.from+p.size]
+		if p.across > 0 {
+			rows = transposed(c.tensor, p.across, rows)
+		}
+		if err := to.take(p, rows); err != nil {
 			return tandem.Errorf("engine", tandem.Corrupt, "tensor %q: %w", c.tensor.Name, err)
 		}
 	}
@@ -85,6 +90,10 @@ func chunksOf(matrices []matrix) (chunks []chunk, largest int, total int64) {
 			m := &matrices[to]
 			split = split || m.band > 0 || m.row0%kernels.GroupRows != 0 ||
 				m.experts > 0 && (m.rows%kernels.GroupRows != 0 || m.rows < t.Shape[1])
+		}
+		if matrices[from].every > 0 {
+			chunks = append(chunks, byHead(t, matrices[from:to], from)...)
+			continue
 		}
 		if !split {
 			chunks = append(chunks, cut(t, 0, t.Elements()/t.Shape[0], matrices[from:to], from, false)...)
@@ -120,7 +129,8 @@ func cut(t *gguf.Tensor, row, n int, parts []matrix, first int, split bool) (out
 		c := chunk{tensor: t, row: row, size: (last - row) * bytes, split: split}
 		for i, p := range parts {
 			if from, to := max(row, p.row0), min(last, p.from(p.all()-1)+1); from < to {
-				c.into = append(c.into, piece{kernels.W(first + i), p.inMatrix(from), (from - row) * bytes, (to - from) * bytes})
+				c.into = append(c.into, piece{matrix: kernels.W(first + i), row: p.inMatrix(from), from: (from - row) * bytes,
+					size: (to - from) * bytes})
 			}
 		}
 		out = append(out, c)

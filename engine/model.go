@@ -189,7 +189,7 @@ func (m *Model) outline(f, of *gguf.File, o Options) error {
 			return err
 		}
 	}
-	m.weights.work = workOf(&m.weights, m.matrices, m.config.experts)
+	m.weights.work = workOf(&m.weights, m.matrices, &m.config)
 	return nil
 }
 

@@ -42,6 +42,7 @@ type naive struct {
 	eps                   float64                    // of norms; 0: 1e-5
 	floats                bool                       // keys and values are not rounded to halves
 	mix                   naiveMixture               // in place of feed-forward blocks
+	latent                naiveLatent                // attention of its kind
 	sinks                 bool                       // of attention
 	ffnNorm               string                     // name of the norm before the feed-forward block; "": ffn_norm
 	weights               map[string][]float64       // by tensor name; row-major
@@ -78,6 +79,9 @@ func (n *naive) generate(seed uint64) {
 			rows, cols   int
 		}{{"q", "attn_q", q, n.dim}, {"k", "attn_k", kv, n.dim}, {"v", "attn_v", kv, n.dim}, {"o", "attn_output", n.dim, q},
 			{"g", "ffn_gate", n.ffn[i], n.dim}, {"u", "ffn_up", n.ffn[i], n.dim}, {"d", "ffn_down", n.dim, n.ffn[i]}} {
+			if n.latent.rank > 0 && strings.HasPrefix(m.name, "attn") {
+				continue
+			}
 			if n.mix.at(i) && strings.HasPrefix(m.name, "ffn") {
 				m.name, m.rows = m.name+"_exps", n.mix.count*m.rows
 			}
@@ -90,6 +94,9 @@ func (n *naive) generate(seed uint64) {
 		}
 		if n.mix.at(i) {
 			n.mix.generate(at, n, add)
+		}
+		if n.latent.rank > 0 {
+			n.latent.generate(at, n, n.heads[i], matrix, norm)
 		}
 		if n.sinks {
 			add(at+"attn_sinks.weight", 1, n.heads[i], 0, 1)
@@ -159,7 +166,7 @@ func (n *naive) write(t testing.TB, dir string) string {
 		}
 	}
 	for name, data := range n.weights {
-		if n.mix.write(w, name, data, n.shapes[name][1]) {
+		if n.mix.write(w, name, data, n.shapes[name][1]) || n.latent.write(w, name, data, n.shapes[name][1], n.heads[0]) {
 			continue
 		}
 		if s := n.shapes[name]; !done[name] && s[0] == 1 {
@@ -288,26 +295,11 @@ func (n *naive) forward(tokens []tandem.Token) [][]float64 {
 		for l := range n.heads {
 			at := fmt.Sprintf("blk.%d.", l)
 			y := n.norm(at+"attn_norm", x)
-			q, k, v := n.mul(at+"attn_q", y), n.mul(at+"attn_k", y), n.mul(at+"attn_v", y)
-			if n.headNorms {
-				for h := 0; h < len(q); h += n.headDim {
-					copy(q[h:], n.norm(at+"attn_q_norm", q[h:h+n.headDim]))
-				}
-				for h := 0; h < len(k); h += n.headDim {
-					copy(k[h:], n.norm(at+"attn_k_norm", k[h:h+n.headDim]))
-				}
+			if n.latent.rank > 0 {
+				n.residual(x, n.attendLatent(at, l, pos, y, &keys[l], &values[l]), "")
+			} else {
+				n.attention(at, l, pos, x, y, &keys[l], &values[l])
 			}
-			if n.unturned == nil || !n.unturned(l) {
-				n.turn(q, l, pos)
-				n.turn(k, l, pos)
-			}
-			for i := range q {
-				if n.temperature != nil {
-					q[i] *= n.temperature(pos)
-				}
-			}
-			keys[l], values[l] = append(keys[l], n.half(k)), append(values[l], n.half(v))
-			n.residual(x, n.mul(at+"attn_output", n.attend(q, keys[l], values[l], l)), at+"post_attention_norm")
 			y = n.norm(at+cmp.Or(n.ffnNorm, "ffn_norm"), x)
 			if n.mix.at(l) {
 				n.residual(x, n.mixture(at, y), at+"post_ffw_norm")
@@ -328,6 +320,30 @@ func (n *naive) forward(tokens []tandem.Token) [][]float64 {
 		logits = append(logits, out)
 	}
 	return logits
+}
+
+// attention adds to x the attention of the last position, whose normed state is y.
+func (n *naive) attention(at string, l, pos int, x, y []float64, keys, values *[][]float64) {
+	q, k, v := n.mul(at+"attn_q", y), n.mul(at+"attn_k", y), n.mul(at+"attn_v", y)
+	if n.headNorms {
+		for h := 0; h < len(q); h += n.headDim {
+			copy(q[h:], n.norm(at+"attn_q_norm", q[h:h+n.headDim]))
+		}
+		for h := 0; h < len(k); h += n.headDim {
+			copy(k[h:], n.norm(at+"attn_k_norm", k[h:h+n.headDim]))
+		}
+	}
+	if n.unturned == nil || !n.unturned(l) {
+		n.turn(q, l, pos)
+		n.turn(k, l, pos)
+	}
+	for i := range q {
+		if n.temperature != nil {
+			q[i] *= n.temperature(pos)
+		}
+	}
+	*keys, *values = append(*keys, n.half(k)), append(*values, n.half(v))
+	n.residual(x, n.mul(at+"attn_output", n.attend(q, *keys, *values, l)), at+"post_attention_norm")
 }
 
 // gated multiplies up by the gate's curve.

@@ -28,6 +28,7 @@ type planner struct {
 	bufs   map[slot]kernels.Buf
 	acts   map[slot]kernels.Act
 	tapped map[int]kernels.Buf // by number of layers
+	heads  kernels.Route       // of latent attention: every row uses all heads
 	temper []float32           // factors of queries, for each rope.original positions one; nil: none
 	reads  []int               // of a draft without keys and values: which layers of the cache its layers read
 	ahead  int                 // positions by which its heads are turned further than the last one that they see
@@ -51,6 +52,9 @@ func (m *Model) program(layout func(kernels.Type) kernels.Layout) *kernels.Progr
 	if b.leaveOutKV(); len(b.KV.States) > 0 {
 		b.KV.Slots, b.KV.Records = m.slots(), m.recordCount()
 	}
+	if c.traits.latent {
+		b.Routes = append(b.Routes, kernels.RouteShape{Experts: c.Heads, Used: c.Heads, Fixed: true})
+	}
 	addWeights(b.Program, m.matrices, layout)
 	b.Stage("the embedding")
 	b.x, b.normed = b.Buf(c.Dim), b.Act(c.Dim)
@@ -65,9 +69,12 @@ func (m *Model) program(layout func(kernels.Type) kernels.Layout) *kernels.Progr
 	}
 	b.layerInputs()
 	for i := range b.w.layers {
-		if c.layers[i].recurrent {
+		switch {
+		case c.layers[i].recurrent:
 			b.deltaNet(i)
-		} else {
+		case c.traits.latent:
+			b.latentAttention(i)
+		default:
 			b.attention(i)
 		}
 		switch {

@@ -46,7 +46,7 @@ func (h *hyper) readRoPE(c *Config) {
 	case "", "linear": // files older than the key for the type
 		r.kind = "linear"
 	case "yarn":
-		if factor > 1 {
+		if factor > 1 && !c.traits.latent {
 			r.magnitude *= 1 + float64(0.1*ln(factor))
 			r.magnitude /= 1 + float64(float64(0.1*float64(h.multiplier(&c.traits, keyYarnLog, 0)))*ln(factor))
 		}

@@ -17,6 +17,13 @@ func (m *Model) fill(f, of *gguf.File, progress func(done, total int64)) error {
 	if streamed && of != nil {
 		return tandem.Errorf("engine", tandem.Unsupported, "%s: the weights of a draft with states cannot be streamed", f.Path())
 	}
+	for i := range m.matrices {
+		if x := &m.matrices[i]; streamed && x.every > 0 {
+			return tandem.Errorf("engine", tandem.Unsupported,
+				"%s: tensor %q has keys and values of all heads in one, which cannot be streamed: want a file with attn_k_b and attn_v_b",
+				f.Path(), x.tensor.Name)
+		}
+	}
 	to := into(m.store)
 	src := &source{matrices: m.matrices, name: f.Path()}
 	if streamed {

@@ -24,9 +24,10 @@ type layer struct {
 	sinks                      []float32 // (heads), scores without a value; nil: none
 	mixture                    mixture   // in place of gate, up and down, or beside them, if the model has experts
 	input                      layerInput
-	scale                      float32   // of what the layer leaves
-	attnGate                   kernels.W // of attention's output, in architectures with delta nets
-	delta                      deltaNet  // in place of attention, if the layer is recurrent
+	scale                      float32    // of what the layer leaves
+	attnGate                   kernels.W  // of attention's output, in architectures with delta nets
+	delta                      deltaNet   // in place of attention, if the layer is recurrent
+	compressed                 compressed // of a model with latent attention
 }
 
 // weights are a model's parameters: matrices by their handle in the program, vectors as they are. head is embed if the file has no
@@ -56,8 +57,11 @@ type catalog struct {
 type matrix struct {
 	tensor       *gguf.Tensor
 	row0, rows   int
-	experts      int // a tensor of so many matrices, of `rows` rows each; 0: of one
-	band, stride int // the matrix takes band rows of every stride, from row0 on; 0: all
+	experts      int  // a tensor of so many matrices, of `rows` rows each; 0: of one
+	band, stride int  // the matrix takes band rows of every stride, from row0 on; 0: all
+	heads        bool // they belong to heads: every row uses all
+	every        int  // rows of the tensor from one of them to the next; 0: as many as a matrix of the tensor has
+	across       int  // they are transposes of so many rows of the tensor, in F32; 0: they are as in the tensor
 }
 
 // all returns the rows of all experts.
@@ -71,14 +75,44 @@ func (m *matrix) from(row int) int {
 	if m.experts == 0 {
 		return m.row0 + row
 	}
-	return m.row0 + row/m.rows*m.tensor.Shape[1] + row%m.rows
+	every := m.every
+	if every == 0 {
+		every = m.tensor.Shape[1]
+	}
+	return m.row0 + row/m.rows*every + row%m.rows
 }
 
-func (m *matrix) cols() int          { return m.tensor.Shape[0] }
-func (m *matrix) kind() kernels.Type { return kernels.Type(m.tensor.Type) }
+func (m *matrix) cols() int {
+	if m.across > 0 {
+		return m.across
+	}
+	return m.tensor.Shape[0]
+}
+
+func (m *matrix) kind() kernels.Type {
+	if m.across > 0 {
+		return kernels.F32
+	}
+	return kernels.Type(m.tensor.Type)
+}
+
+// fileBytes returns what one of m's matrices takes in the file.
+func (m *matrix) fileBytes() int64 {
+	if m.across > 0 {
+		return int64(m.across) * int64(perRow(m.tensor))
+	}
+	return int64(m.rows) * int64(perRow(m.tensor))
+}
 
 // name returns the tensor's name, with the rows if they are not all of it.
 func (m *matrix) name() string {
+	if m.every > 0 {
+		n := m.rows
+		if m.across > 0 {
+			n = m.across
+		}
+		return fmt.Sprintf("%s[%d:%d of each %d]", m.tensor.Name, m.row0, m.row0+n, m.every)
+	}
 	if len(m.tensor.Shape) == 1 || m.rows == m.tensor.Shape[1] {
 		return m.tensor.Name
 	}
@@ -238,7 +272,7 @@ func (c *catalog) collectLayer(l *layer, w *weights, cfg *Config, i int) {
 
 func (c *catalog) collectAttention(l *layer, w *weights, cfg *Config, i int, name func(string) string) {
 	t, s := &cfg.traits, cfg.layers[i]
-	attn, kv, own := s.heads*s.headDim, s.kvHeads*s.headDim, s.source == i
+	own := s.source == i
 	if t.headNorms {
 		l.qNorm = c.vector(name("attn_q_norm.weight"), true, s.headDim)
 	}
@@ -249,6 +283,20 @@ func (c *catalog) collectAttention(l *layer, w *weights, cfg *Config, i int, nam
 	if t.postNorms {
 		l.attnPost = c.vector(name("post_attention_norm.weight"), true, cfg.Dim)
 	}
+	if t.latent {
+		c.collectLatent(l, cfg, name, s.heads)
+	} else {
+		c.collectQKV(l, w, cfg, name, i)
+	}
+	if t.sinks {
+		l.sinks = c.vector(name("attn_sinks.weight"), true, s.heads)
+	}
+}
+
+// collectQKV lists the matrices of attention whose heads have keys and values.
+func (c *catalog) collectQKV(l *layer, w *weights, cfg *Config, name func(string) string, i int) {
+	t, s := &cfg.traits, cfg.layers[i]
+	attn, kv, own := s.heads*s.headDim, s.kvHeads*s.headDim, s.source == i
 	if qkv := name("attn_qkv.weight"); t.fused && c.file.Tensor(qkv) != nil {
 		c.stacked(qkv, cfg.Dim, band{&l.q, attn}, band{&l.k, kv}, band{&l.v, kv})
 	} else if i == 0 && w.draft != nil && w.draft.wide() {
@@ -283,9 +331,6 @@ func (c *catalog) collectAttention(l *layer, w *weights, cfg *Config, i int, nam
 		l.vBias = c.vector(name("attn_v.bias"), false, kv)
 	}
 	l.oBias = c.vector(name("attn_output.bias"), false, cfg.Dim)
-	if t.sinks {
-		l.sinks = c.vector(name("attn_sinks.weight"), true, s.heads)
-	}
 }
 
 func (c *catalog) collectFeedForward(l *layer, cfg *Config, i int, name func(string) string) {
