@@ -16,7 +16,8 @@ func TestExperts(t *testing.T) {
 	for name, c := range map[string]struct {
 		typ  string
 		want gguf.Type
-	}{"qwen3moe": {"q8_0", gguf.Q8_0}, "gpt-oss": {"q8_0", gguf.Q8_0}, "gpt-oss-mxfp4": {"q8_0", gguf.MXFP4}} {
+	}{"qwen3moe": {"q8_0", gguf.Q8_0}, "gpt-oss": {"q8_0", gguf.Q8_0}, "gpt-oss-mxfp4": {"q8_0", gguf.MXFP4},
+		"deepseek2": {"q8_0", gguf.Q8_0}, "deepseek2-kvb": {"q4_0", gguf.Q4_0}} {
 		in := "../../../shared/golden/arch2026/arch-" + name + ".gguf"
 		if _, err := os.Stat(in); err != nil {
 			t.Skipf("%v: this model is not here", err)
