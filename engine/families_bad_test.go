@@ -40,7 +40,8 @@ const (
 )
 
 var badModels = []badModel{
-	{withExperts, "no experts", set("expert_count", uint32(0)), "expert_count"},
+	{ofGatedOnes, "no experts", set("expert_count", uint32(0)), "expert_count"},
+	{"gemma4-moe", "no experts", set("expert_count", uint32(0)), "ffn_gate_inp"}, // its other models have none
 	{withExperts, "no experts used", set("expert_used_count", uint32(0)), "expert_used_count"},
 	{withExperts, "more experts used than there are", set("expert_used_count", uint32(6)), "expert_used_count"},
 	{withExperts, "too many experts", set("expert_count", uint32(1<<20)), "expert_count"},
@@ -87,11 +88,12 @@ var badModels = []badModel{
 	{"gemma4", "no layer of the kind whose keys are shared", set("attention.sliding_window_pattern", []bool{true, true, false}), ""},
 	{"deepseek2 deepseek2-kvb", "no latent", set("attention.kv_lora_rank", uint32(0)), "kv_lora_rank"},
 	{"deepseek2", "another latent", set("attention.kv_lora_rank", uint32(48)), "4"},
-	{"deepseek2 deepseek2-kvb", "heads smaller than what turns", set("rope.dimension_count", uint32(1000)), "rope"},
+	{"deepseek2", "more turns than the latent key has", set("rope.dimension_count", uint32(1000)), "attention.key_length"},
+	{"deepseek2-kvb", "heads smaller than what turns", set("rope.dimension_count", uint32(1000)), "rope"},
 	{"deepseek2", "keys of heads of another size", other("blk.0.attn_k_b.weight", 0, 32), "blk.0.attn_k_b.weight"},
 	{"deepseek2-kvb", "latents' matrix of other heads", other("blk.0.attn_kv_b.weight", 1, 32), "blk.0.attn_kv_b.weight"},
-	{"deepseek2 deepseek2-kvb", "more dense layers than there are", set("leading_dense_block_count", uint32(77)), ""},
-	{"deepseek2 deepseek2-kvb", "all layers dense", set("leading_dense_block_count", uint32(3)), "blk."},
+	{"deepseek2 deepseek2-kvb", "more dense layers than there are", set("leading_dense_block_count", uint32(77)), "leading_dense"},
+	{"deepseek2 deepseek2-kvb", "all layers dense", set("leading_dense_block_count", uint32(3)), "leading_dense"},
 	{"deepseek2", "no shared expert", set("expert_shared_count", uint32(0)), "shexp"},
 	{"deepseek2", "choosing by groups", set("expert_group_count", uint32(4)), "expert_group_count"},
 }
