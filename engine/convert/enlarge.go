@@ -149,7 +149,7 @@ func (p part) matrix(t *gguf.Tensor) func([]float32, *[]byte, int) error {
 			}
 		}
 		for r := have; p.random && r < n; r++ {
-			fillRandom(dst[r*cols:(r+1)*cols], mixBits(seed+uint64(row+r)), p.was[0])
+			fillRandom(dst[r*cols:(r+1)*cols], mixBits(seed+uint64(row+r)), float64(p.was[0]))
 		}
 		return nil
 	}
@@ -166,9 +166,9 @@ func mixBits(x uint64) uint64 {
 
 // fillRandom fills a row with random weights, uniform with variance 1/inputs: so that many inputs of mean square 1
 // give an output of about 1. No weight is zero in any type.
-func fillRandom(row []float32, seed uint64, inputs int) {
+func fillRandom(row []float32, seed uint64, inputs float64) {
 	const levels = 1 << 11 // few enough for the least to be above zero as f16
-	scale := float32(math.Sqrt(3/float64(inputs))) / levels
+	scale := float32(math.Sqrt(3/inputs)) / levels
 	for i := range row {
 		odd := int32(mixBits(seed+uint64(i)<<32)&(levels-1))*2 + 1 - levels
 		row[i] = float32(odd) * scale

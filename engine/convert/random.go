@@ -204,7 +204,12 @@ func (b *random) list() {
 	b.set("attention.layer_norm_rms_epsilon", b.eps)
 	b.set("rope.freq_base", b.base)
 	b.mix.keys(b.w)
-	b.mat("token_embd.weight", b.vocab, b.dim)
+	embed := []int{b.dim, b.vocab}
+	if b.tied {
+		b.mat("token_embd.weight", b.vocab, b.dim)
+	} else {
+		b.typed("token_embd.weight", b.typeOf("token_embd.weight", embed), embed, 0.25)
+	}
 	b.vec("output_norm.weight", b.dim, nearOne)
 	if !b.tied {
 		b.mat("output.weight", b.vocab, b.dim)
@@ -241,13 +246,14 @@ func (b *random) vec(name string, n int, value func(float32) float32, more ...in
 // mat adds a matrix of rows outputs and cols inputs, or with more a stack of so many.
 func (b *random) mat(name string, rows, cols int, more ...int) {
 	shape := append([]int{cols, rows}, more...)
-	b.typed(name, b.typeOf(name, shape), shape)
+	b.typed(name, b.typeOf(name, shape), shape, float64(cols))
 }
 
-// typed adds a matrix of a type.
-func (b *random) typed(name string, t gguf.Type, shape []int) {
+// typed adds a matrix of a type, whose weights have the variance 1/inputs. An embedding's is 4: with small ones, what all rows get from
+// attention to the same context would decide about all their experts.
+func (b *random) typed(name string, t gguf.Type, shape []int, inputs float64) {
 	cols, seed := shape[0], b.seedOf(name)
-	p := b.pool(t, cols)
+	p := b.pool(t, cols, inputs)
 	b.tensors = append(b.tensors, tensor{name: name, typ: t, shape: shape, raw: func(dst []byte, row int) error {
 		return p.rows(dst, seed, row)
 	}})
@@ -260,8 +266,9 @@ func (b *random) seedOf(name string) uint64 {
 }
 
 type poolKey struct {
-	typ  gguf.Type
-	cols int
+	typ    gguf.Type
+	cols   int
+	inputs float64
 }
 
 // pool holds encoded runs of random weights for rows of one length. A row is made of runs of the pool, drawn anew for each place: that
@@ -275,8 +282,8 @@ type pool struct {
 // poolRuns is the number of runs in a pool, a power of two.
 const poolRuns = 1 << 12
 
-func (b *random) pool(t gguf.Type, cols int) *pool {
-	k := poolKey{t, cols}
+func (b *random) pool(t gguf.Type, cols int, inputs float64) *pool {
+	k := poolKey{t, cols, inputs}
 	if p := b.pools[k]; p != nil {
 		return p
 	}
@@ -289,7 +296,7 @@ func (b *random) pool(t gguf.Type, cols int) *pool {
 	}
 	p.run = values / elems * size
 	x := make([]float32, poolRuns*values)
-	fillRandom(x, mixBits(b.seed^uint64(t)<<32^uint64(cols)), cols)
+	fillRandom(x, mixBits(b.seed^uint64(t)<<32^uint64(cols)), inputs)
 	p.data = make([]byte, poolRuns*p.run)
 	p.err = encode(t, p.data, x)
 	return p

@@ -282,7 +282,7 @@ func qwen35(b *random) {
 			width := (2*keys + values) * size
 			b.mat(at(i, "attn_qkv.weight"), width, b.dim)
 			b.mat(at(i, "attn_gate.weight"), values*size, b.dim)
-			b.typed(at(i, "ssm_conv1d.weight"), gguf.F32, []int{taps, width})
+			b.typed(at(i, "ssm_conv1d.weight"), gguf.F32, []int{taps, width}, taps)
 			b.vec(at(i, "ssm_dt.bias"), values, plain)
 			b.vec(at(i, "ssm_a"), values, func(x float32) float32 { return -0.5 + 0.45*x }) // states that last some tokens, or many
 			b.mat(at(i, "ssm_beta.weight"), values, b.dim)
