@@ -111,7 +111,7 @@ func (d *Device) place(p *kernels.Program) ([]int, error) {
 	}
 	side := near
 	for i := range sides {
-		if sides[i] == unknown && i < last {
+		if sides[i] == unknown && (i < last || !free[i]) {
 			sides[i] = side
 		} else if sides[i] == unknown {
 			sides[i] = near
@@ -161,18 +161,26 @@ func prepares(o kernels.Op) bool {
 	return false
 }
 
-// cuts reports before which operations a program can be divided: where no activation and no blocks of attention are still to be read.
+// cuts reports before which operations a program can be divided: where no activation, no blocks of attention and no choice of experts are
+// still to be read.
 func cuts(p *kernels.Program) []bool {
 	free := make([]bool, len(p.Ops)+1)
-	live, open := map[kernels.Act]bool{}, map[kernels.Parts]bool{}
+	live, open, chosen := map[kernels.Act]bool{}, map[kernels.Parts]bool{}, map[kernels.Route]bool{}
 	for i, o := range slices.Backward(p.Ops) {
 		if a := filled(o); a != kernels.None {
 			delete(live, a)
 		}
-		if m, ok := o.(kernels.MatMul); ok {
-			live[m.In] = true
+		switch o := o.(type) {
+		case kernels.MatMul:
+			live[o.In] = true
+		case kernels.ExpertMatMul:
+			live[o.In] = true
+		case kernels.JoinExperts: // the last that reads a choice
+			chosen[o.Route] = true
+		case kernels.ChooseExperts:
+			delete(chosen, o.Out)
 		}
-		free[i] = len(live) == 0
+		free[i] = len(live) == 0 && len(chosen) == 0
 	}
 	for i, o := range p.Ops {
 		free[i] = free[i] && len(open) == 0
