@@ -63,7 +63,7 @@ func (f featureFlags) check() error {
 
 // headsFlags name what the target guesses with by itself.
 type headsFlags struct {
-	Heads []string `help:"Side file of the target by which it guesses by itself, of kind medusa or ppd; may be repeated, one of each kind; medusa and ppd are those shipped for the shipped target. Requests know it as the drafter medusa or ppd." placeholder:"FILE" sep:"none"`
+	Heads []string `help:"Side file of the target by which it guesses by itself, of kind medusa, ppd or gemma4-assistant; may be repeated, one of each kind; medusa and ppd are those shipped for the shipped target. Requests know it as the drafter medusa, ppd or assistant." placeholder:"FILE" sep:"none"`
 }
 
 // draftHeadsFlags name what draft models foretell with.
