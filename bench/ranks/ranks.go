@@ -24,6 +24,11 @@ const ffnUnit = 256
 
 // SharesOf divides p so that the first rank has about that share of everything. Errors: too few KV heads or features for two.
 func SharesOf(p *kernels.Program, share float64) (s Shares, err error) {
+	for i, l := range p.KV.Layers {
+		if l != p.KV.Layers[0] {
+			return s, fmt.Errorf("ranks: layer %d keeps other keys and values than layer 0, want layers that are alike", i)
+		}
+	}
 	all := widths(p)
 	divide := func(what string, n, unit int) (parts [2]int) {
 		units := (n + unit - 1) / unit
