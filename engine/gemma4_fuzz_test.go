@@ -1,0 +1,85 @@
+package engine
+
+import (
+	"math"
+	"os"
+	"testing"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/kernels/testdevice"
+)
+
+// FuzzGemma4 sets keys of the small Gemma 4 models and of the assistant to any value: the file is refused, or runs.
+func FuzzGemma4(f *testing.F) {
+	files := []string{"arch-gemma4.gguf", "arch-gemma4-moe.gguf", "arch-gemma4-assistant.gguf"}
+	for _, name := range files {
+		if _, err := os.Stat(goldenPath(name)); err != nil {
+			f.Skipf("%v: golden models are not here", err)
+		}
+	}
+	names := []string{"block_count", "attention.head_count", "attention.head_count_kv", "attention.key_length", "attention.key_length_swa",
+		"attention.value_length_swa", "rope.dimension_count", "rope.dimension_count_swa", "rope.freq_base_swa", "attention.sliding_window",
+		"attention.sliding_window_pattern", "attention.shared_kv_layers", "embedding_length_per_layer_input", "feed_forward_length",
+		"expert_count", "expert_used_count", "expert_feed_forward_length", "embedding_length_out", "final_logit_softcapping"}
+	value := func(kind uint8, v uint64) any {
+		switch kind % 6 {
+		case 0:
+			return uint32(v)
+		case 1:
+			return math.Float32frombits(uint32(v))
+		case 2:
+			return int64(v)
+		case 3:
+			return []uint32{uint32(v & 3), uint32(v >> 2 & 3), uint32(v >> 4 & 3)}
+		case 4:
+			return []bool{v&1 != 0, v&2 != 0, v&4 != 0, v&8 != 0, v&16 != 0, v&32 != 0}[:3+v>>6%2*3]
+		}
+		return "text"
+	}
+	for i := range names {
+		f.Add(uint8(i), uint8(i), uint8(0), uint64(i%5))
+		f.Add(uint8(i+1), uint8(i), uint8(3+i%2), uint64(3*i))
+	}
+	f.Fuzz(func(t *testing.T, which, key, kind uint8, v uint64) {
+		name := files[int(which)%len(files)]
+		path := changed(t, name, func(w *gguf.Writer, f *gguf.File) {
+			arch, err := f.String("general.architecture")
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.Set(arch+"."+names[int(key)%len(names)], value(kind, v))
+		})
+		refused := func(err error) bool {
+			switch tandem.KindOf(err) {
+			case tandem.Corrupt, tandem.Unsupported, tandem.Invalid:
+				return true
+			}
+			t.Fatalf("%v: kind %v: want corrupt, unsupported or invalid", err, tandem.KindOf(err))
+			return false
+		}
+		target, side := path, ""
+		if name == files[2] {
+			target, side = goldenPath(files[0]), path
+		}
+		m, err := Open(target, Options{Device: testdevice.CPU(t, 1), KVPages: 2, MaxRows: 8})
+		if err != nil && refused(err) {
+			return
+		}
+		defer m.Close()
+		if side != "" {
+			if err := m.OpenSide(side); err != nil && refused(err) {
+				return
+			}
+		}
+		s := newSeq(t, m, 16, 0)
+		out := forward(t, m, 1, Part{Seq: s, Extend: []tandem.Token{5, 9, 7}, Want: WantTail})
+		if side == "" {
+			return
+		}
+		ask := GuessAsk{Way: tandem.WayAssistant, Hidden: [][]float32{out.Hidden(0, 2)}, Seq: s, Token: 11}
+		if _, err := m.Guess([]GuessAsk{ask}, 4); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
