@@ -82,7 +82,8 @@ func sharedCases(t *testing.T) map[string]archCase {
 		delete(architectures, "gated share")
 	})
 	model := func(arch string, gated bool) *naive {
-		n := tiny("qwen3", 3).with("expert_count", uint32(6)).with("expert_used_count", uint32(2)).with("leading_dense_block_count", uint32(1))
+		n := tiny("qwen3", 3).with("expert_count", uint32(6)).with("expert_used_count", uint32(2)).with(
+			"leading_dense_block_count", uint32(1))
 		n.arch, n.mix = arch, naiveMixture{count: 6, used: 2, dense: 1, shared: 48, sharedGate: gated}
 		return n
 	}

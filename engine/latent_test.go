@@ -37,7 +37,7 @@ func TestLatentTrees(t *testing.T) {
 				o := Options{Device: testdevice.ISA(t, 2, isa), KVType: kvType, KVPages: PagesFor(5, 600, 64)}
 				m := openTest(t, path, o)
 				if !together {
-					compareTrees(t, m, rand.New(rand.NewPCG(1, 9)), 130)
+					compareTrees(t, m, rand.New(rand.NewPCG(1, 9)), 80)
 				}
 				logits := inPieces(t, m, randomTokens(rand.New(rand.NewPCG(2, 9)), m, 300), []int{7, 250, 1, 42})
 				if first == nil {
@@ -75,7 +75,7 @@ func sameWeights(n *naive) {
 }
 
 // TestLatentMemory: a position takes the latent vector twice and the turned key once, and a pass reads the matrices of all heads, of both
-// layouts as many bytes of the file.
+// layouts as many bytes of the file. The older layout is not streamed.
 func TestLatentMemory(t *testing.T) {
 	var works []Work
 	for _, together := range []bool{false, true} {
@@ -87,11 +87,12 @@ func TestLatentMemory(t *testing.T) {
 			t.Errorf("a position takes %d bytes, want %d", got, want)
 		}
 		works = append(works, m.Work())
-		o := Options{KVPages: 24, MaxRows: 12, Device: testdevice.CPU(t, 1)}
-		o.Device = streaming(t, least(t, path, o), "")
-		_, err := Open(path, o)
-		if refused := tandem.KindOf(err) == tandem.Unsupported && strings.Contains(err.Error(), "attn_kv_b"); refused != together {
-			t.Errorf("streamed, together %v: %v", together, err)
+		if !together {
+			continue
+		}
+		_, err := Open(path, Options{KVPages: 24, MaxRows: 12, Device: streaming(t, 1<<20, "")})
+		if tandem.KindOf(err) != tandem.Unsupported || !strings.Contains(err.Error(), "attn_kv_b") {
+			t.Errorf("streamed: error %v, want that blk.0.attn_kv_b.weight cannot be", err)
 		}
 	}
 	if works[0] != works[1] {

@@ -17,7 +17,7 @@ func TestExperts(t *testing.T) {
 		typ  string
 		want gguf.Type
 	}{"qwen3moe": {"q8_0", gguf.Q8_0}, "gpt-oss": {"q8_0", gguf.Q8_0}, "gpt-oss-mxfp4": {"q8_0", gguf.MXFP4},
-		"deepseek2": {"q8_0", gguf.Q8_0}, "deepseek2-kvb": {"q4_0", gguf.Q4_0}} {
+		"deepseek2": {"q8_0", gguf.Q8_0}, "deepseek2-kvb": {"q8_0", gguf.Q8_0}} {
 		in := "../../../shared/golden/arch2026/arch-" + name + ".gguf"
 		if _, err := os.Stat(in); err != nil {
 			t.Skipf("%v: this model is not here", err)

@@ -26,8 +26,8 @@ type benchShape struct {
 	kept  kernels.KVLayer
 }
 
-// grouped has 8 KV heads of 64 with 4 query heads each; compressed is GLM-4.7-Flash's, whose heads have keys of 192 + 64 elements and values
-// of 256, made from 512.
+// grouped has 8 KV heads of 64 with 4 query heads each; compressed is GLM-4.7-Flash's, whose heads have keys of 192 + 64 elements and
+// values of 256, made from 512.
 var (
 	grouped    = benchShape{32, kernels.KVLayer{Heads: 8, Dim: 64}}
 	compressed = benchShape{20, kernels.KVLayer{Latent: 512, Rotated: 64}}

@@ -139,8 +139,8 @@ type cache struct {
 	states []states
 }
 
-// kept is what one layer keeps, keys and values: (cells, heads, dim), and scales per 32. Of a compressed layer it is the rotated key and the
-// latent vector.
+// kept is what one layer keeps, keys and values: (cells, heads, dim), and scales per 32. Of a compressed layer it is the rotated key and
+// the latent vector.
 type kept struct {
 	x, scales [2][]float32
 }

@@ -294,7 +294,8 @@ func (r *runner) attention(o kernels.Op) {
 		defer r.gate(o.Gated, o.Gate, o.Out)
 		r.heads(o.Q, o.Layer, o.Heads, func(row, _, head int, q []float32, keys, values []ref.Row) {
 			dim := len(values[0].X)
-			ref.Attention(q, keys, values, ref.AttentionOpt(o.AttentionOpt), r.act(o.Out, row)[head*dim:][:dim], sink(o.Sinks, head, dim)...)
+			ref.Attention(q, keys, values, ref.AttentionOpt(o.AttentionOpt), r.act(o.Out, row)[head*dim:][:dim],
+				sink(o.Sinks, head, dim)...)
 		})
 	case kernels.AttendBlocks:
 		r.heads(o.Q, o.Layer, o.Heads, func(row, kvHead, head int, q []float32, keys, values []ref.Row) {
