@@ -5,11 +5,17 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/cuda/emulated"
+	"github.com/tandem-llm/tandem/kernels/layers"
+	"github.com/tandem-llm/tandem/kernels/split"
+	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
 
 // assistantGolden is another engine's figures for an assistant: ../shared/golden/arch2026/README.md.
@@ -174,5 +180,42 @@ func TestAssistantGuess(t *testing.T) {
 		if _, err := m.Guess([]GuessAsk{bad}, 3); tandem.KindOf(err) != tandem.Invalid {
 			t.Errorf("%s: %v, want Invalid", what, err)
 		}
+	}
+}
+
+// TestAssistantDevices: an assistant guesses the same on every kind of device, number by number. Beside streamed weights it is refused: it
+// looks its tokens up in the target's embedding.
+func TestAssistantDevices(t *testing.T) {
+	g := readAssistantGolden(t)
+	gpu, _ := testdevice.GPU(t, emulated.Options{})
+	near := testdevice.CPU(t, 2)
+	guess := func(d kernels.Device) []tandem.Guess {
+		t.Helper()
+		m := openAssisted(t, Options{Device: d, MaxRows: 64})
+		s := newSeq(t, m, 64, 8)
+		out := forward(t, m, 1, Part{Seq: s, Extend: g.Tokens, Want: WantTail})
+		h := slices.Clone(out.Hidden(0, len(g.Tokens)-1))
+		all, err := m.Guess([]GuessAsk{{Way: tandem.WayAssistant, Hidden: [][]float32{h}, Seq: s, Token: 750}}, 5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	want := guess(near)
+	for on, d := range map[string]kernels.Device{"gpu": gpu, "definitions": testdevice.Ref(),
+		"layers":    fixed{layers.New(layers.Config{Near: near, Far: testdevice.CPU(t, 1)}).With(2)},
+		"divided":   halves(t, testdevice.CPU(t, 1), testdevice.CPU(t, 1), split.Plan{}),
+		"exchanged": halves(t, gpu, testdevice.CPU(t, 1), split.Plan{})} {
+		if got := guess(d); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %v, want %v", on, got, want)
+		}
+	}
+	path := goldenPath("arch-gemma4.gguf")
+	o := Options{KVPages: 24, MaxRows: 64, Device: near}
+	o.Device = streaming(t, least(t, path, o), t.TempDir())
+	m := openTest(t, path, o)
+	err := m.OpenSide(goldenPath("arch-gemma4-assistant.gguf"))
+	if tandem.KindOf(err) != tandem.Unsupported || !strings.Contains(err.Error(), "not resident") {
+		t.Errorf("beside streamed weights: %v, want Unsupported", err)
 	}
 }
