@@ -61,8 +61,9 @@ func (e Experts) Validate(rows int) error {
 	}
 	before := int32(1)
 	for i, used := range e {
-		if n := min(1<<i, rows); used < before || used > MostUsed || int64(used) > int64(e[0])*int64(n) {
-			return Errorf("experts", Corrupt, "%d rows used %d experts: want %d to %d", n, used, before, min(MostUsed, int64(e[0])*int64(n)))
+		n := min(1<<i, rows)
+		if most := min(MostUsed, int64(e[0])*int64(n)); used < before || int64(used) > most {
+			return Errorf("experts", Corrupt, "%d rows used %d experts: want %d to %d", n, used, before, most)
 		}
 		before = used
 	}

@@ -19,10 +19,10 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-var mixtureOut = flag.String("mixture", "", "write the shipped target as a mixture of 64 experts to this file, for measurements: 0.8 GB")
+var mixtureOut = flag.String("mixture", "", "write the shipped target as a mixture of 64 experts to this file of 0.8 GB")
 
-// TestMixtureOfText makes the shipped target a mixture of experts: every expert is a copy of its feed-forward block, so it says what it said
-// before, and a row chooses those whose centres its own input is nearest to. Centres are found in what the model computes of texts
+// TestMixtureOfText makes the shipped target a mixture of experts: every expert is a copy of its feed-forward block, so it says what it
+// said before, and a row chooses those whose centres its own input is nearest to. Centres are found in what the model computes of texts
 // (k-means). So rows share experts as far as their hidden states are alike, which random weights cannot show: their routers see noise.
 // With -mixture it leaves the model for `tandem bench experts` and whole tandems; otherwise 4 experts are tried.
 func TestMixtureOfText(t *testing.T) {

@@ -29,7 +29,8 @@ const mostPlaces = 1000 // in a text
 
 // Run measures what experts cost.
 func (c *benchExpertsCmd) Run(a *app) error {
-	if err := cmp.Or(bench.Passes{Widths: c.Width, Rounds: c.Rounds}.Validate(), c.computeFlags.check(), c.budgetFlags.check()); err != nil {
+	passes := bench.Passes{Widths: c.Width, Rounds: c.Rounds}
+	if err := cmp.Or(passes.Validate(), c.computeFlags.check(), c.budgetFlags.check()); err != nil {
 		return err
 	}
 	info, err := engine.Inspect(c.Model)
@@ -40,7 +41,7 @@ func (c *benchExpertsCmd) Run(a *app) error {
 		return tandem.Errorf("", tandem.Invalid, "--places %d --context %d: want 1 to %d places, 1 to %d tokens", c.Places, c.Context,
 			mostPlaces, info.Config.Context)
 	}
-	b := bench.Experts{Name: roles.ModelName(c.Model), Passes: bench.Passes{Widths: c.Width, Rounds: c.Rounds}}
+	b := bench.Experts{Name: roles.ModelName(c.Model), Passes: passes}
 	if b.Texts, err = c.texts(); err != nil {
 		return err
 	}
@@ -80,8 +81,8 @@ func (c *benchExpertsCmd) texts() (out [][]tandem.Token, err error) {
 	for _, t := range named {
 		tokens := vocab.Encode(t.text, false)
 		if len(tokens) < 2*widest {
-			return nil, tandem.Errorf("", tandem.Invalid, "text %s has %d tokens: want at least %d, twice the rows of a pass", t.name, len(tokens),
-				2*widest)
+			return nil, tandem.Errorf("", tandem.Invalid, "text %s has %d tokens: want at least %d, twice the rows of a pass", t.name,
+				len(tokens), 2*widest)
 		}
 		for i := range c.Places {
 			end := 2*widest + (len(tokens)-2*widest)*(i+1)/c.Places

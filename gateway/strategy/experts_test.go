@@ -61,8 +61,8 @@ func TestTreesShrinkWhereExpertsAreDear(t *testing.T) {
 			t.Errorf("%s: one row takes %v, want %v", name, verify[0], one)
 		}
 	}
-	if !(sizes["alike"] > sizes["text"] && sizes["text"] > sizes["apart"] && sizes["cheap"] > sizes["text"] && sizes["text"] >= sizes["from a disk"] &&
-		sizes["apart"] > 1) {
+	ordered := sizes["alike"] > sizes["text"] && sizes["text"] > sizes["apart"] && sizes["apart"] > 1
+	if !ordered || sizes["cheap"] <= sizes["text"] || sizes["text"] < sizes["from a disk"] {
 		t.Errorf("nodes kept of a chain of 32: %v", sizes)
 	}
 }

@@ -110,7 +110,8 @@ func TestValuesSurvive(t *testing.T) {
 	same(t, ToVerdict(over(t, FromVerdict(v))), v)
 	v.Experts = tandem.Experts{6, 9, 12, 12, 13, 14, 15, 16, 17}
 	same(t, ToVerdict(over(t, FromVerdict(v))), v)
-	for _, bad := range []tandem.Experts{{6, 13, 14, 14, 14, 14, 14, 14, 14}, {6, 5, 6, 6, 6, 6, 6, 6, 6}, {6}, {0, 0, 0, 0, 0, 0, 0, 0, 0}} {
+	for _, bad := range []tandem.Experts{{6, 13, 14, 14, 14, 14, 14, 14, 14}, {6, 5, 6, 6, 6, 6, 6, 6, 6}, {6},
+		{0, 0, 0, 0, 0, 0, 0, 0, 0}} {
 		b := v
 		b.Experts = bad
 		if got := ToVerdict(over(t, FromVerdict(b))); got.Kind != tandem.Corrupt {
