@@ -82,6 +82,14 @@ static int last_of(int32_t *counter, int n) {
     return 1;
 }
 
+// The attention of a row, through its gate if there is one, becomes an activation.
+static void fill(const tk_prog *p, const tk_op *op, int row) {
+    int n = op->heads * kept_of(p, op)->value_dim;
+    float *out = p->attn_out + (size_t)row * n;
+    if (op->in2) p->k->gate(op->in2 + (size_t)row * n, n, out);
+    tk_fill(p, &op->dst, row, 0, n, out);
+}
+
 void tk_attend(const tk_prog *p, const tk_op *op, int unit, float *scratch) {
     const tk_kept *kept = kept_of(p, op);
     int units = kept->heads / op->at_once, head = unit % units * op->at_once, end = head + op->at_once;
@@ -113,8 +121,7 @@ void tk_attend(const tk_prog *p, const tk_op *op, int unit, float *scratch) {
     if (!last_of(done + 1 + unit % units, u->spans)) return;
     for (int h = head; h < end; h++) join(p, op, u, h, part + (h - head) * each);
     if (!last_of(done, units)) return;
-    for (int row = u->row; row < u->row + u->rows; row++)
-        tk_fill(p, &op->dst, row, 0, op->heads * d, p->attn_out + (size_t)row * op->heads * d);
+    for (int row = u->row; row < u->row + u->rows; row++) fill(p, op, row);
 }
 
 // A unit of attention whose blocks are handed over: rows that another side computes are left out.
@@ -164,7 +171,7 @@ void tk_join_row(const tk_prog *p, const tk_op *op, int row) {
     for (int h = 0; h < op->heads; h += group)
         p->k->join(tk_part_at(p, op->parts, row, b, h), blocks_of(&p->pass, row) - b, group, d, op->vec ? op->vec + h : NULL,
                    out + (size_t)h * d);
-    tk_fill(p, &op->dst, row, 0, op->heads * d, out);
+    fill(p, op, row);
 }
 
 static int most_rows(const tk_prog *p) { return imax(1, imin(imin(MOSTROWS, QUERIES / p->max_group), p->pass.rows)); }

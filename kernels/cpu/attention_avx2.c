@@ -1,4 +1,4 @@
-// Attention for AVX2: vectors of 8 floats.
+// Attention and delta nets for AVX2: vectors of 8 floats.
 #include "tk.h"
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -41,9 +41,20 @@ INLINE float v_top(vf a) {
 }
 INLINE void v_fetch(const uint8_t *p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }
 #include "attention_tile.h"
+#define DELTA_BLOCKS 1
+INLINE float v_root(float x) { return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x))); }
+#include "delta_tile.h"
 
 TARGET void tk_avx2_attend(const tk_attn *a) { attend_block(a); }
 TARGET void tk_avx2_join(const float *part, int blocks, int group, int dim, const float *sinks, float *out) {
     join_blocks(part, blocks, group, dim, sinks, out);
+}
+TARGET void tk_avx2_gate(const float *g, int n, float *y) { gate_by(g, n, y); }
+TARGET void tk_avx2_delta_inputs(const tk_delta *d, const float *const *tap, const float *alpha, const float *beta, int head, float *row) {
+    delta_inputs(d, tap, alpha, beta, head, row);
+}
+TARGET void tk_avx2_delta_walk(const tk_delta *d, const tk_walk *w, const tk_step *steps, const float *rows, int head, int first, float *out,
+                             float *scratch) {
+    delta_walk(d, w, steps, rows, head, first, out, scratch);
 }
 #endif

@@ -1,4 +1,4 @@
-// Attention in portable C: vectors of one float.
+// Attention and delta nets in portable C: vectors of one float.
 #include "tk.h"
 #include "scalar.h"
 
@@ -33,8 +33,19 @@ INLINE float v_sum16(const vf *a) {
 INLINE float v_top(vf a) { return a; }
 INLINE void v_fetch(const uint8_t *p) { (void)p; }
 #include "attention_tile.h"
+#define DELTA_BLOCKS 1
+INLINE float v_root(float x) { return soft_root(x); }
+#include "delta_tile.h"
 
 void tk_generic_attend(const tk_attn *a) { attend_block(a); }
 void tk_generic_join(const float *part, int blocks, int group, int dim, const float *sinks, float *out) {
     join_blocks(part, blocks, group, dim, sinks, out);
+}
+TARGET void tk_generic_gate(const float *g, int n, float *y) { gate_by(g, n, y); }
+TARGET void tk_generic_delta_inputs(const tk_delta *d, const float *const *tap, const float *alpha, const float *beta, int head, float *row) {
+    delta_inputs(d, tap, alpha, beta, head, row);
+}
+TARGET void tk_generic_delta_walk(const tk_delta *d, const tk_walk *w, const tk_step *steps, const float *rows, int head, int first, float *out,
+                             float *scratch) {
+    delta_walk(d, w, steps, rows, head, first, out, scratch);
 }

@@ -1,4 +1,4 @@
-// Attention for ARM: vectors of 4 floats, and 24 of the 32 registers for sums.
+// Attention and delta nets for ARM: vectors of 4 floats, and 24 of the 32 registers for sums.
 #include "tk.h"
 #if defined(__aarch64__)
 #include "neon.h"
@@ -32,9 +32,20 @@ INLINE float v_sum16(const vf *a) { return reduce16(a); }
 INLINE float v_top(vf a) { return vmaxvq_f32(a); }
 INLINE void v_fetch(const uint8_t *p) { __builtin_prefetch(p, 0, 2); }
 #include "attention_tile.h"
+#define DELTA_BLOCKS 1
+INLINE float v_root(float x) { return vget_lane_f32(vsqrt_f32(vdup_n_f32(x)), 0); }
+#include "delta_tile.h"
 
 void tk_neon_attend(const tk_attn *a) { attend_block(a); }
 void tk_neon_join(const float *part, int blocks, int group, int dim, const float *sinks, float *out) {
     join_blocks(part, blocks, group, dim, sinks, out);
+}
+TARGET void tk_neon_gate(const float *g, int n, float *y) { gate_by(g, n, y); }
+TARGET void tk_neon_delta_inputs(const tk_delta *d, const float *const *tap, const float *alpha, const float *beta, int head, float *row) {
+    delta_inputs(d, tap, alpha, beta, head, row);
+}
+TARGET void tk_neon_delta_walk(const tk_delta *d, const tk_walk *w, const tk_step *steps, const float *rows, int head, int first, float *out,
+                             float *scratch) {
+    delta_walk(d, w, steps, rows, head, first, out, scratch);
 }
 #endif

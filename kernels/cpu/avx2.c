@@ -245,6 +245,7 @@ const tk_kernels tk_avx2 = {
     .rmsnorm = rmsnorm, .silu_mul = silu_mul, .gelu_mul = gelu_mul, .clamped_mul = clamped_mul,
     .blend = blend, .soft_cap = soft_cap, .rope = rope,
     .narrow = narrow,
+    .gate = tk_avx2_gate, .delta_inputs = tk_avx2_delta_inputs, .delta_walk = tk_avx2_delta_walk, .delta_blocks = 1,
     .attend = tk_avx2_attend, .join = tk_avx2_join, .max = max_of, .sum_exp = sum_exp, .above = above,
     .read = read_all, .int_macs = int_macs, .float_macs = float_macs,
 };

@@ -21,14 +21,16 @@ import (
 type Cache struct {
 	shape kernels.KVShape
 	kvLayout
-	pages int
-	mem   *Memory
+	pages    int
+	statesAt int // behind the pages
+	mem      *Memory
 }
 
 // kvLayout is how a page is laid out: for each layer what it reads of it, its own keys and values or its source's.
 type kvLayout struct {
 	layers []keptLayout
 	page   int // in bytes
+	states stateLayout
 }
 
 // keptLayout is where a layer's keys and values lie in a page, in bytes. It is zero for a layer that keeps none.
@@ -62,7 +64,7 @@ func layoutOf(s kernels.KVShape) (l kvLayout, err error) {
 	if err := s.Check(); err != nil {
 		return l, err
 	}
-	l.layers = make([]keptLayout, len(s.Layers))
+	l.layers, l.states = make([]keptLayout, len(s.Layers)), statesOf(s)
 	for i, k := range s.Layers {
 		switch {
 		case k.Latent+k.Rotated > mostDim:
@@ -87,11 +89,12 @@ func (d *Device) NewCache(shape kernels.KVShape, pages int) (kernels.Cache, erro
 	if pages < 1 || pages > kernels.MaxPages {
 		return nil, fmt.Errorf("kernels: KV cache of %d pages, want 1 to %d", pages, kernels.MaxPages)
 	}
-	mem, err := Alloc(pages * l.page)
+	at := (pages*l.page + 63) &^ 63
+	mem, err := Alloc(at + l.states.size)
 	if err != nil {
 		return nil, err
 	}
-	return &Cache{shape, l, pages, mem}, nil
+	return &Cache{shape, l, pages, at, mem}, nil
 }
 
 // Shape returns what the cache keeps.
@@ -100,10 +103,10 @@ func (c *Cache) Shape() kernels.KVShape { return c.shape }
 // Pages returns how many pages there are.
 func (c *Cache) Pages() int { return c.pages }
 
-// Bytes returns the size of all pages.
+// Bytes returns the size of all pages, slots and records.
 func (c *Cache) Bytes() int64 { return int64(len(c.mem.b)) }
 
-// Memory returns the pages.
+// Memory returns the pages, and what lies behind them.
 func (c *Cache) Memory() []byte { return c.mem.b }
 
 // Populate makes the system provide a part of the memory now.
@@ -176,6 +179,3 @@ func copyColumns[T uint8 | uint16](to, from []T, dst, src []kernels.Cell) {
 
 // halves views b, which begins at an even address, as 16-bit words.
 func halves(b []byte) []uint16 { return unsafe.Slice((*uint16)(unsafe.Pointer(&b[0])), len(b)/2) }
-
-// CopyStates copies nothing: there are no states, since NewCache refuses them.
-func (c *Cache) CopyStates(_, _ []int32) {}

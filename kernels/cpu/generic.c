@@ -27,26 +27,8 @@ static float dot16(const float *x, const float *y, int n) {
     return reduce16(a);
 }
 
-// Correctly rounded square root of x ≥ 0, by the digits of the integer root of the mantissa.
-static float sqrt_one(float x) {
-    uint32_t u = f32_bits(x);
-    if (u == 0 || u >= 0x7f800000) return u == 0x80000000 || u <= 0x7f800000 ? x : bits_f32(0x7fc00000);
-    int e = (int)(u >> 23);
-    uint64_t m = u & 0x7fffff;
-    if (e) m |= 0x800000;
-    else { e = 1; while (!(m & 0x800000)) { m <<= 1; e--; } }
-    e -= 150;                      // x = m * 2^e
-    if (e & 1) { m <<= 1; e--; }
-    uint64_t v = m << 26, root = 0;
-    for (uint64_t bit = (uint64_t)1 << 50; bit; bit >>= 2) {
-        if (v >= root + bit) { v -= root + bit; root = (root >> 1) + bit; } else root >>= 1;
-    }
-    float s = (float)(root << 1 | (v != 0));  // 26 or 27 bits, sticky at the end: rounds once
-    return s * bits_f32((uint32_t)(e / 2 - 14 + 127) << 23);
-}
-
 static void rmsnorm(const float *x, const float *w, int n, float eps, float *y) {
-    float s = 1 / sqrt_one(dot16(x, x, n) / (float)n + eps);
+    float s = 1 / soft_root(dot16(x, x, n) / (float)n + eps);
     for (int i = 0; i < n; i++) y[i] = (x[i] * s) * w[i];
 }
 
@@ -136,6 +118,7 @@ const tk_kernels tk_generic = {
     .mm = tk_generic_mm, .quantize = tk_generic_quantize, .quantize256 = tk_generic_quantize256,
     .rmsnorm = rmsnorm, .silu_mul = silu_mul, .gelu_mul = gelu_mul, .clamped_mul = clamped_mul,
     .blend = blend, .soft_cap = soft_cap, .rope = rope, .narrow = narrow,
+    .gate = tk_generic_gate, .delta_inputs = tk_generic_delta_inputs, .delta_walk = tk_generic_delta_walk, .delta_blocks = 1,
     .attend = tk_generic_attend, .join = tk_generic_join, .max = max_of, .sum_exp = sum_exp, .above = above,
     .read = read_all, .int_macs = tk_generic_int_macs, .float_macs = float_macs,
 };

@@ -44,6 +44,8 @@ const ( // in the order of tk_kind
 	opSigmoidScale
 	opCopyHeads
 	opMeet
+	opDeltaIn
+	opDelta
 )
 
 // operation is one entry of the list that C runs; -1 stands for no buffer, activation, weight, parts or table.
@@ -66,15 +68,15 @@ type operation struct {
 	ropeDim      int
 	layer        int
 	side, shared int
-	from, to     int // of heads that are copied
 	every        int // positions that share an element of vec
 	halves       bool
 	ahead        int
 	blank        bool
-	from, to     int // columns of in and out where a copy begins
+	from, to     int // columns of in and out where a copy begins, or of their heads
 	add          bool
 	concurrent   bool
 	outputs      kernels.Range
+	delta        *kernels.DeltaNet
 	wanted       bool
 	dim          int
 }
@@ -91,12 +93,13 @@ type angleTable struct {
 // forms are the forms in which products read an activation: int8 with a scale per 32 or 256, f32.
 type forms struct{ int8, int256, f32 bool }
 
-// lowered is a program as C runs it: first operations that compute angles, then those of the program one to one.
+// lowered is a program as C runs it: first operations that compute angles, then those of the program: two for a DeltaNet, one for others.
 type lowered struct {
 	*kernels.Program
 	list   []operation
 	angles []angleTable
 	forms  []forms
+	at     []int // where each operation of the program is in the list, and where they end
 	kv     kvLayout
 	attn   attentions
 
@@ -121,9 +124,6 @@ func lower(p *kernels.Program) (*lowered, error) {
 		return nil, err
 	}
 	l := &lowered{Program: p, forms: make([]forms, len(p.Activations)), attn: attentions{parts: make([]partHeads, len(p.Parts))}}
-	if len(p.KV.States) > 0 {
-		return nil, unsupported("recurrent state (layer %d: %s)", p.KV.States[0].Layer, p.KV.States[0].Kind)
-	}
 	if len(p.KV.Layers) > 0 {
 		var err error
 		if l.kv, err = layoutOf(p.KV); err != nil {
@@ -131,11 +131,22 @@ func lower(p *kernels.Program) (*lowered, error) {
 		}
 	}
 	for _, o := range p.Ops {
-		l.list = append(l.list, l.operation(o))
+		l.at = append(l.at, len(l.list))
+		x := l.operation(o)
+		if x.kind == opDelta {
+			if x.delta.Dim%16 != 0 {
+				return nil, unsupported("delta net with heads of %d numbers, want a multiple of 16", x.delta.Dim)
+			}
+			x.kind, x.vec = opDeltaIn, deltaWeights(*x.delta)
+			l.list = append(l.list, x)
+			x.kind, x.vec = opDelta, nil
+		}
+		l.list = append(l.list, x)
 		if err := l.partsOf(o); err != nil {
 			return nil, err
 		}
 	}
+	l.at = append(l.at, len(l.list))
 	var first []operation
 	for i, t := range l.angles {
 		o := none
@@ -210,12 +221,20 @@ func (l *lowered) operation(op kernels.Op) operation {
 	case kernels.Attention:
 		o = l.attention(opAttend, op.AttentionOpt, op.Layer, op.Heads)
 		o.in, o.dst, o.vec = op.Q, op.Out, op.Sinks
+		if op.Gated {
+			o.in2 = op.Gate
+		}
 	case kernels.AttendBlocks:
 		o = l.attention(opAttendBlocks, op.AttentionOpt, op.Layer, op.Heads)
 		o.in, o.parts, o.side, o.shared = op.Q, op.Out, int(op.Side), op.Shared
 	case kernels.JoinBlocks:
 		o = l.attention(opJoin, op.AttentionOpt, op.Layer, l.Parts[op.In].Heads)
 		o.parts, o.dst, o.vec = op.In, op.Out, op.Sinks
+		if op.Gated {
+			o.in2 = op.Gate
+		}
+	case kernels.DeltaNet:
+		o.kind, o.in, o.out, o.delta = opDelta, op.In, op.Out, &op
 	case kernels.Gather:
 		o.kind, o.in, o.out = opGather, op.In, op.Out
 	case kernels.TopK:
@@ -298,10 +317,11 @@ func (l *lowered) table(r kernels.Rotation) int {
 // stage returns the operations [from, to) of the list that belong to stage i of the program.
 func (l *lowered) stage(i int) (from, to int) {
 	from, to = l.StageOps(i)
-	if n := len(l.angles); i > 0 {
-		return from + n, to + n
+	n := len(l.angles)
+	if from, to = l.at[from]+n, l.at[to]+n; i == 0 {
+		from = 0
 	}
-	return from, to + len(l.angles)
+	return from, to
 }
 
 // offsets are where everything of a runner lies in its memory.
@@ -317,6 +337,8 @@ type offsets struct {
 	routes               int
 	route                []routeOffsets
 	keptLayers, partList int
+	deltas               []int // per DeltaNet: its tk_delta
+	deltaRows            int
 }
 
 func (l *lowered) place() *offsets {
@@ -365,6 +387,7 @@ func (l *lowered) place() *offsets {
 	o.runs = o.add(l.MaxRows * C.sizeof_tk_run)
 	o.done = o.add(l.MaxRows * (l.attn.mostHeads + 1) * 4)
 	o.placeRoutes(l.Program)
+	o.placeDeltas(l)
 	o.keptLayers, o.partList = o.add(len(l.kv.layers)*C.sizeof_tk_kept), o.add(len(l.Parts)*C.sizeof_tk_parts)
 	return o
 }
@@ -378,7 +401,7 @@ func (d *Device) Footprint(p *kernels.Program) (f kernels.Footprint, err error) 
 	for i := range p.Weights {
 		f.Weights += int64(p.Weights[i].Bytes())
 	}
-	f.Page, f.Buffers = int64(l.kv.page), int64(l.place().size)
+	f.Page, f.Buffers, f.States = int64(l.kv.page), int64(l.place().size), int64(l.kv.states.size)
 	return f, nil
 }
 
@@ -397,7 +420,7 @@ func (l *lowered) chain(cops []C.tk_op) {
 
 func (o *operation) byRow() bool {
 	switch o.kind {
-	case opMatMul, opAttend, opAttendBlocks, opSiLU, opGELU, opClamped, opExperts, opMeet:
+	case opMatMul, opAttend, opAttendBlocks, opSiLU, opGELU, opClamped, opExperts, opMeet, opDeltaIn, opDelta:
 		return false
 	}
 	return true

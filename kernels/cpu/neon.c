@@ -200,6 +200,7 @@ static double float_macs(int rounds) {
         .mm = isa##_mm, .quantize = quantize, .quantize256 = quantize256, .rmsnorm = rmsnorm,                     \
         .silu_mul = silu_mul, .gelu_mul = gelu_mul, .blend = blend, .soft_cap = soft_cap, .rope = rope,           \
         .clamped_mul = clamped_mul, .narrow = narrow,                                                             \
+        .gate = tk_neon_gate, .delta_inputs = tk_neon_delta_inputs, .delta_walk = tk_neon_delta_walk, .delta_blocks = 1,\
         .attend = tk_neon_attend, .join = tk_neon_join, .max = max_of, .sum_exp = sum_exp, .above = above,      \
         .read = read_all, .int_macs = isa##_int_macs, .float_macs = float_macs,                                   \
     }

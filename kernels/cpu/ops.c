@@ -234,6 +234,8 @@ void tk_run_units(tk_prog *p, tk_op *op, int from, int to, float *scratch) {
     for (int u = from; u < to; u++) {
         if (op->kind == TK_ATTEND) tk_attend(p, op, u, scratch);
         else if (op->kind == TK_ATTEND_BLOCKS) tk_attend_blocks(p, op, u);
+        else if (op->kind == TK_DELTA_IN) tk_delta_in(p, op, u, scratch);
+        else if (op->kind == TK_DELTA) tk_delta_walk(p, op, u, scratch);
         else if (gated(op)) gate(p, op, u, scratch);
         else for (int i = 0; i <= op->chain; i++) row_op(p, op + i, u, scratch);
     }
@@ -245,7 +247,8 @@ size_t tk_scratch_floats(const tk_prog *p) {
         if (need > most) most = need;
         if (i == p->end) return most;
         const tk_op *op = p->ops + i;
-        need = op->kind == TK_CHOOSE ? tk_choose_floats(op) : op->kind == TK_EXPERTS ? tk_experts_floats(p, op) : tk_attend_floats(p, op);
+        need = op->kind == TK_DELTA || op->kind == TK_DELTA_IN ? tk_delta_floats(p, op) : op->kind == TK_CHOOSE ? tk_choose_floats(op)
+             : op->kind == TK_EXPERTS ? tk_experts_floats(p, op) : tk_attend_floats(p, op);
     }
 }
 
@@ -264,6 +267,9 @@ void tk_plan_pass(tk_prog *p, int threads) {
         op->grain = op->most = 1;
         if (op->kind == TK_ATTEND || op->kind == TK_ATTEND_BLOCKS) op->units = p->nspans * (p->kv.layers[op->layer].heads / op->at_once);
         if (op->kind == TK_MEET) op->units = 1;
+        if (op->kind == TK_DELTA_IN) op->units = p->pass.nsteps * op->delta->key_heads;
+        if (op->kind == TK_DELTA) op->units = p->pass.nwalks * op->delta->value_heads * tk_delta_groups(p, op);
+        if (op->kind == TK_DELTA_IN || op->kind == TK_DELTA) op->grain = op->most = imax(1, imin(16, op->units / (8 * threads)));
         if (gated(op)) op->units *= (op->dim + 1023) / 1024;
         if (op->kind == TK_CHOOSE) p->routes[op->route].left = op->units;
         if (op->kind != TK_MATMUL && op->kind != TK_EXPERTS) continue;

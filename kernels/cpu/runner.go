@@ -20,6 +20,7 @@ type runner struct {
 	at        *offsets
 	weights   kernels.Weights
 	limits    kernels.PassLimits
+	cache     *Cache
 	mem, pass *Memory // nil once closed
 	prog      *C.tk_prog
 	ops       []C.tk_op
@@ -68,7 +69,7 @@ func (d *Device) compile(p *kernels.Program, w kernels.Weights, c kernels.Cache,
 	if w == nil && len(p.Weights) > 0 {
 		return nil, fmt.Errorf("kernels: a program with %d weights compiled without any", len(p.Weights))
 	}
-	r := &runner{dev: d, plan: l, at: l.place(), weights: w, pass: &Memory{}, times: &Memory{}, half: h}
+	r := &runner{dev: d, plan: l, at: l.place(), weights: w, cache: cache, pass: &Memory{}, times: &Memory{}, half: h}
 	if r.mem, err = Alloc(r.at.size); err != nil {
 		return nil, err
 	}
@@ -84,6 +85,12 @@ func (d *Device) compile(p *kernels.Program, w kernels.Weights, c kernels.Cache,
 	r.prog.ops, r.prog.sync = (*C.tk_op)(r.mem.at(r.at.ops)), (*C.tk_sync)(r.mem.at(r.at.sync))
 	for i, o := range l.list {
 		r.fillOp(&r.ops[i], o, i)
+	}
+	for i, j := 0, 0; i < len(l.list); i++ {
+		if l.list[i].kind == opDeltaIn {
+			r.fillDelta(r.ops, i, r.at.deltas[j])
+			j++
+		}
 	}
 	l.chain(r.ops)
 	for s := range p.StageCount() {
@@ -122,6 +129,9 @@ func (r *runner) fillProg(cache *Cache) {
 	r.topLogits = view[float32](m, r.at.ids+wanted*kernels.MaxTop*4, wanted*kernels.MaxTop)
 	r.topMax, r.topSum = view[float32](m, r.at.sums, wanted), view[float32](m, r.at.sums+wanted*4, wanted)
 	c.nops = C.int(len(l.list))
+	if len(r.at.deltas) > 0 {
+		c.delta_rows = (*C.float)(m.at(r.at.deltaRows))
+	}
 	if c.repeat = C.int(r.dev.repeat); l.repeats {
 		c.dummy = (*C.float)(m.at(r.at.dummy))
 	}
@@ -415,7 +425,7 @@ func (r *runner) setPass(a *kernels.Pass) error {
 		{a.Tokens, &c.tokens}, {a.Pos, &c.pos}, {cells(a.Store), &c.store}, {a.Pages, &c.pages}, {a.Table, &c.table}, {a.Prefix, &c.prefix},
 		{cells(a.Anc), &c.anc}, {a.AncOff, &c.anc_off}, {a.AncLen, &c.anc_len}, {a.Cut, &c.cut}, {a.Wanted, &c.wanted},
 	}
-	need := 64 + 4*len(a.Given)
+	need := 64 + 4*len(a.Given) + walkBytes(a)
 	for _, l := range lists {
 		need += 4 * len(l.src)
 	}
@@ -433,6 +443,8 @@ func (r *runner) setPass(a *kernels.Pass) error {
 		*l.dst = (*C.int32_t)(&all[off])
 		off += len(l.src)
 	}
+	r.setWalks(a, 4*off)
+	off += walkBytes(a) / 4
 	given := view[float32](r.pass, 4*off, len(a.Given)+1)
 	copy(given, a.Given)
 	c.given = (*C.float)(&given[0])

@@ -91,4 +91,22 @@ static inline float soft_exp(float x) {
     p = soft_fma(p, r, 1);
     return p * bits_f32((uint32_t)((int32_t)n + 127) << 23);
 }
+
+// Correctly rounded square root of x ≥ 0, by the digits of the integer root of the mantissa.
+static inline float soft_root(float x) {
+    uint32_t u = f32_bits(x);
+    if (u == 0 || u >= 0x7f800000) return u == 0x80000000 || u <= 0x7f800000 ? x : bits_f32(0x7fc00000);
+    int e = (int)(u >> 23);
+    uint64_t m = u & 0x7fffff;
+    if (e) m |= 0x800000;
+    else { e = 1; while (!(m & 0x800000)) { m <<= 1; e--; } }
+    e -= 150;                      // x = m * 2^e
+    if (e & 1) { m <<= 1; e--; }
+    uint64_t v = m << 26, root = 0;
+    for (uint64_t bit = (uint64_t)1 << 50; bit; bit >>= 2) {
+        if (v >= root + bit) { v -= root + bit; root = (root >> 1) + bit; } else root >>= 1;
+    }
+    float s = (float)(root << 1 | (v != 0));  // 26 or 27 bits, sticky at the end: rounds once
+    return s * bits_f32((uint32_t)(e / 2 - 14 + 127) << 23);
+}
 #endif

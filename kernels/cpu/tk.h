@@ -108,6 +108,23 @@ typedef struct {
 static inline int tk_round16(int n) { return (n + 15) / 16 * 16; }
 static inline size_t tk_part_floats(int group, int dim) { return ((size_t)group * (tk_round16(dim) + 2) + 15) / 16 * 16; }
 
+// A delta net: kernels.DeltaNet, and where its slots and records are. A row of delta_rows holds queries, keys and values of each head, and
+// then per value head g and β, per key head q·k. dim is a multiple of 16.
+typedef struct {
+    int key_heads, value_heads, dim, kernel, channels;
+    const float *alpha, *beta, *conv, *a, *bias;  // conv: (kernel, channels)
+    float scale;                 // 1/√dim
+    float *slots, *records;      // this layer's part of the first ones
+    size_t slot, record, row;    // floats from one to the next
+    size_t matrices;             // in a slot, behind the inputs of the convolution: per value head and 16 columns (key, 16)
+} tk_delta;
+
+// kernels.Walk and Step. last: nothing needs the state that the step leaves. parent: the step that left its state, or -1.
+// keep: a step begins with what slot from held, after another has saved in it.
+enum { TK_HELD = 64 };
+typedef struct { int32_t row, record, in, out, save, walk, parent, last; } tk_step;
+typedef struct { int32_t from, first, n, keep; } tk_walk;
+
 typedef struct {
     void (*mm)(int packed, const tk_mm *);  // packed: tk_packed of a type
     void (*quantize)(const float *x, int n, tk_qblock *q, size_t stride);  // n a multiple of 32
@@ -123,6 +140,13 @@ typedef struct {
     void (*attend)(const tk_attn *);
     // Joins the parts of blocks, one behind the other, to out: (group, dim). sinks, if not NULL, are the scores of the heads' sinks.
     void (*join)(const float *part, int blocks, int group, int dim, const float *sinks, float *out);
+    void (*gate)(const float *g, int n, float *y);                         // y *= σ(g)
+    // A step's row after convolution, for a key head and the value heads that belong to it.
+    void (*delta_inputs)(const tk_delta *, const float *const *tap, const float *alpha, const float *beta, int head, float *row);
+    // Takes delta_blocks blocks of 16 columns of a value head, or as many as there are from block first on, through a walk.
+    void (*delta_walk)(const tk_delta *, const tk_walk *, const tk_step *, const float *rows, int head, int first, float *out,
+                       float *scratch);
+    int delta_blocks;
     float (*max)(const float *x, int n);                                   // NaN counts as -Inf
     float (*sum_exp)(const float *x, int n, float max);                    // NaN counts as -Inf
     int (*above)(const float *x, int from, int n, float limit);            // first i ≥ from with x[i] > limit, or n
@@ -146,6 +170,11 @@ void tk_generic_attend(const tk_attn *), tk_avx2_attend(const tk_attn *), tk_avx
 void tk_generic_join(const float *part, int blocks, int group, int dim, const float *sinks, float *out);
 void tk_avx2_join(const float *part, int blocks, int group, int dim, const float *sinks, float *out);
 void tk_avx512_join(const float *part, int blocks, int group, int dim, const float *sinks, float *out);
+#define TK_DELTA_KERNELS(isa)                                                                                                \
+    void tk_##isa##_gate(const float *g, int n, float *y);                                                                   \
+    void tk_##isa##_delta_inputs(const tk_delta *, const float *const *, const float *, const float *, int, float *);        \
+    void tk_##isa##_delta_walk(const tk_delta *, const tk_walk *, const tk_step *, const float *, int, int, float *, float *);
+TK_DELTA_KERNELS(generic) TK_DELTA_KERNELS(avx2) TK_DELTA_KERNELS(avx512) TK_DELTA_KERNELS(neon)
 void tk_quantize_block(const float *x, float top, tk_qblock *q);  // top = max |x|, or larger; all but pair
 void tk_generic_quantize(const float *x, int n, tk_qblock *q, size_t stride);
 void tk_generic_quantize256(const float *x, int n, tk_qblock *q, size_t stride);
@@ -216,7 +245,7 @@ typedef enum {
     TK_EMBED, TK_NORM, TK_MATMUL, TK_BIAS, TK_ANGLES, TK_ROPE, TK_STORE, TK_ATTEND, TK_SILU, TK_GATHER, TK_TOPK,
     TK_GELU, TK_NORM_ADD, TK_HEAD_NORM, TK_SCALE, TK_SOFT_CAP, TK_REPEAT, TK_COPY, TK_ATTEND_BLOCKS, TK_JOIN,
     TK_FEED, TK_ADD_SILU, TK_BLEND, TK_POSITION_SCALE, TK_ADD_SCALED, TK_CLAMPED, TK_CHOOSE, TK_EXPERTS, TK_JOIN_EXPERTS,
-    TK_SIGMOID_SCALE, TK_COPY_HEADS, TK_MEET,
+    TK_SIGMOID_SCALE, TK_COPY_HEADS, TK_MEET, TK_DELTA_IN, TK_DELTA,
     TK_PROBE_READ, TK_PROBE_INT, TK_PROBE_FLOAT
 } tk_kind;
 
@@ -247,6 +276,7 @@ typedef struct {
     int side;         // TK_MATMUL, TK_ATTEND_BLOCKS: which part of a divided operation
     int shared, parts;  // TK_ATTEND_BLOCKS, TK_JOIN: kernels.AttendBlocks, and which of tk_prog.parts
     int route, sigmoid, normed;  // of experts: which of tk_prog.routes; kernels.RouteOpt
+    const tk_delta *delta;  // TK_DELTA_IN, TK_DELTA
     size_t expert_bytes;  // TK_EXPERTS: from one expert's matrix to the next
     int at_once;      // TK_ATTEND, TK_ATTEND_BLOCKS: KV heads of a unit
     int units;        // of this pass
@@ -266,6 +296,9 @@ typedef struct {
 typedef struct {
     int rows, nwanted, topk, left;
     const int32_t *tokens, *pos, *store, *pages, *table, *prefix, *anc, *anc_off, *anc_len, *cut, *wanted;
+    const tk_walk *walks;
+    const tk_step *steps;
+    int nwalks, nsteps, held;  // held: states that a walk holds at most
     const float *given;  // embeddings of rows whose token is -1, -2 ...
 } tk_pass;
 
@@ -312,6 +345,7 @@ typedef struct {
     uint32_t met;                // how often this half has come
     int repeat;                  // of products and blocks of attention, for tests of slow processors: 0 and 1 are once
     float *dummy;                // where repeated products go: as many floats as the widest matrix has outputs
+    float *delta_rows;           // (steps of a pass): see tk_delta
     float *attn_out;             // (max rows, heads·value_dim of the widest)
     int32_t *top_ids;            // (max wanted, TK_MAXTOP)
     float *top_logits, *top_max, *top_sum;
@@ -354,6 +388,10 @@ void tk_experts(const tk_prog *, const tk_op *, int from, int to, float *scratch
 size_t tk_experts_floats(const tk_prog *, const tk_op *);
 void tk_fixed_routes(tk_prog *);  // fills those of a pass
 int tk_experts_used(const tk_prog *, const tk_op *);  // at most, by the rows of this pass
+void tk_delta_in(const tk_prog *, const tk_op *, int unit, float *scratch);
+void tk_delta_walk(const tk_prog *, const tk_op *, int unit, float *scratch);
+int tk_delta_groups(const tk_prog *, const tk_op *);  // units of a value head
+size_t tk_delta_floats(const tk_prog *, const tk_op *);
 void tk_join_experts(const tk_prog *, const tk_op *, int row, float *scratch);
 
 // Per-thread scratch of a program, in floats.

@@ -10,16 +10,16 @@ type cAct struct {
 }
 
 type cOp struct {
-	w, vec, freq, table                               Pointer
-	in, in2, out, parts, kv, ids, tops, route, shares Pointer
-	pageBytes, headBytes, layerAt, values, valueScale int64
-	src, dst                                          cAct
-	wanted, dim, cols, outputs, from, to, add, ld     int32
-	heads, headDim, turned, halves                    int32
-	kvHeads, kvQ8, valueRow, window, side, shared     int32
-	chunks, mostWanted, used, sigmoid, normed, biased int32
+	w, vec, freq, table                                Pointer
+	in, in2, out, parts, kv, ids, tops, route, shares  Pointer
+	pageBytes, headBytes, layerAt, values, valueScale  int64
+	src, dst                                           cAct
+	wanted, dim, cols, outputs, from, to, add, ld      int32
+	heads, headDim, turned, halves                     int32
+	kvHeads, kvQ8, valueRow, window, side, shared      int32
+	chunks, mostWanted, used, sigmoid, normed, biased  int32
 	ahead, blank, each, every, steps, valueDim, latent int32
-	eps, scale, softCap, magnitude                    float32
+	eps, scale, softCap, magnitude                     float32
 }
 
 type cPair struct{ row, block int32 }

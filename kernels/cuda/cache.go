@@ -30,6 +30,9 @@ func layersOf(s kernels.KVShape) (all []kvLayer, page int, err error) {
 	if err := s.Check(); err != nil {
 		return nil, 0, err
 	}
+	if len(s.States) > 0 {
+		return nil, 0, unsupported("recurrent state (layer %d: %s)", s.States[0].Layer, s.States[0].Kind)
+	}
 	const rows = kernels.PageRows
 	for _, k := range s.Layers {
 		l := kvLayer{at: page}

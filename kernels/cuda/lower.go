@@ -92,10 +92,23 @@ func newPlan(p *kernels.Program, pages int) (*plan, error) {
 		}
 	}
 	for i, o := range p.Ops {
+		if gated(o) {
+			return nil, unsupported("gate of an attention")
+		}
 		l.look(i, o)
 	}
 	l.place(pages)
 	return l, nil
+}
+
+func gated(o kernels.Op) bool {
+	switch o := o.(type) {
+	case kernels.Attention:
+		return o.Gated
+	case kernels.JoinBlocks:
+		return o.Gated
+	}
+	return false
 }
 
 // look notes what an operation needs beside buffers.

@@ -1,13 +1,11 @@
 package kerneltest
 
 import (
-	"errors"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/tandem-llm/tandem/kernels"
-	"github.com/tandem-llm/tandem/kernels/ref/device"
 )
 
 // outside returns memory outside the Go heap, where weights must lie.

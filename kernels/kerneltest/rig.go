@@ -31,10 +31,11 @@ func Programs(t *testing.T, devices ...kernels.Device) {
 		{"Attention", attention}, {"DividedAttention", dividedAttention}, {"Copy", copyCells}, {"SharedLayers", sharedLayers},
 		{"DifferentLayers", differentLayers},
 		{"CompressedLayers", compressedLayers},
+		{"DeltaNets", deltaNets}, {"DeltaRowAlone", deltaRowAlone}, {"DeltaErrors", deltaErrors},
 		{"ChooseExperts", chooseExperts}, {"Experts", experts}, {"WideExperts", wideExperts}, {"FixedRoute", fixedRoute},
 		{"ExpertsFromRing", expertsFromRing},
 		{"Network", networks}, {"RowAlone", rowAlone}, {"Stages", stages}, {"Loans", loans},
-		{"RunErrors", runErrors}, {"Unsupported", unsupported},
+		{"RunErrors", runErrors},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, devices) })
 	}

@@ -125,11 +125,15 @@ func (d *Device) place(p *kernels.Program) ([]int, error) {
 func (d *Device) layersOf(p *kernels.Program, from, to int) (side int, ok bool) {
 	side = unknown
 	for _, o := range p.Ops[from:to] {
-		layer := layerOf(o)
-		if layer == kernels.None {
+		its := unknown
+		if net, ok := o.(kernels.DeltaNet); ok {
+			its = d.sideOfState(p.KV.States[net.State])
+		} else if layer := layerOf(o); layer != kernels.None {
+			its = d.sideOf(p.KV, layer)
+		}
+		if its == unknown {
 			continue
 		}
-		its := d.sideOf(p.KV, layer)
 		if side != unknown && its != side {
 			return unknown, false
 		}

@@ -100,12 +100,12 @@ func (d *Device) Fit(p *kernels.Program, pages int) (kernels.Device, error) {
 		if needs.Total(pages) > d.Budget {
 			continue
 		}
-		with.placed = Placement{Far: d.name(far), Layers: n, Of: len(p.KV.Layers), Weights: needs.Weights, KV: int64(pages) * needs.Page,
+		with.placed = Placement{Far: d.name(far), Layers: n, Of: len(p.KV.Layers), Weights: needs.Weights, KV: int64(pages)*needs.Page + needs.States,
 			Buffers: needs.Buffers, Budget: d.Budget}
 		return with, nil
 	}
 	return nil, fmt.Errorf("layers: --gpu-memory is %s, which holds no layer: one takes %s (weights %s, KV cache %s, buffers %s)",
-		kernels.Bytes(d.Budget), kernels.Bytes(needs.Total(pages)), kernels.Bytes(needs.Weights), kernels.Bytes(int64(pages)*needs.Page),
+		kernels.Bytes(d.Budget), kernels.Bytes(needs.Total(pages)), kernels.Bytes(needs.Weights), kernels.Bytes(int64(pages)*needs.Page+needs.States),
 		kernels.Bytes(needs.Buffers))
 }
 
@@ -217,11 +217,28 @@ func (d *Device) shapes(s kernels.KVShape) (all [2]kernels.KVShape) {
 			}
 			kept = kept || all[side].Layers[i] != kernels.KVLayer{}
 		}
+		states := slices.Clone(s.States)
+		for i := range states {
+			if d.sideOfState(states[i]) != side {
+				states[i] = kernels.State{}
+			}
+		}
+		if slices.ContainsFunc(states, func(x kernels.State) bool { return x != kernels.State{} }) {
+			all[side].States, all[side].Slots, all[side].Records = states, s.Slots, s.Records
+			kept = true
+		}
 		if !kept {
 			all[side].Layers = nil
 		}
 	}
 	return all
+}
+
+func (d *Device) sideOfState(x kernels.State) int {
+	if x.Layer < d.layers {
+		return far
+	}
+	return near
 }
 
 // sideOf returns where layer i is: with the layer whose keys and values it reads.

@@ -7,7 +7,7 @@ import (
 )
 
 // divide returns the halves of p for two devices in the same memory. Products and blocks of attention are divided. What fills an activation
-// is done by both, each for its own; all else by the left alone. They meet before one touches what the other has touched, if
+// is done by both, each for its own; all else, delta nets too, by the left alone. They meet before one touches what the other has touched, if
 // either writes.
 func divide(p *kernels.Program) (halves [2]*kernels.Program) {
 	d := divider{}
@@ -132,7 +132,7 @@ func (d *divider) add(o kernels.Op) {
 	case kernels.AttendBlocks: // of a program that somebody else divides
 		d.do(leftOnly(o), append(inputs(o), touch{place: kv}, touch{place: partsOf(o.Out), writes: true})...)
 	case kernels.JoinBlocks:
-		d.do(both(o), touch{place: partsOf(o.In)})
+		d.do(both(o), append(inputs(o), touch{place: partsOf(o.In)})...)
 	default:
 		d.do(leftOnly(o), append(inputs(o), writes(kernels.Output(o)))...)
 	}
@@ -181,8 +181,9 @@ func (d *divider) attention(o kernels.Attention) {
 	}
 	d.do([2]kernels.Op{attend(kernels.Left), attend(kernels.Right)},
 		append(inputs(o), touch{place: kv}, touch{place: partsOf(all), writes: true, divided: true})...)
-	join := kernels.JoinBlocks{AttentionOpt: o.AttentionOpt, In: all, Layer: o.Layer, Out: o.Out, Sinks: o.Sinks}
-	d.do(both(join), touch{place: partsOf(all)})
+	join := kernels.JoinBlocks{AttentionOpt: o.AttentionOpt, In: all, Layer: o.Layer, Out: o.Out, Sinks: o.Sinks,
+		Gate: o.Gate, Gated: o.Gated}
+	d.do(both(join), append(inputs(join), touch{place: partsOf(all)})...)
 }
 
 // shared is how many KV heads of the block at the cut are the left's.

@@ -10,7 +10,7 @@ import (
 )
 
 // Two devices with memories of their own: each has all weights and the whole cache, and after each divided operation what one has
-// computed is handed to the other. Both do everything else.
+// computed is handed to the other. Both do everything else, and so both keep the states of delta nets.
 
 func (d *Device) sides() [2]kernels.Device { return [2]kernels.Device{d.left, d.right} }
 
@@ -136,7 +136,7 @@ func (h *half) add(o kernels.Op, side int) {
 		q.Stages = append(q.Stages, kernels.Stage{Name: "join", First: len(q.Ops)})
 		h.own = append(h.own, own{parts: kernels.None, at: mine.at})
 		q.Add(kernels.JoinBlocks{AttentionOpt: o.AttentionOpt, In: kernels.Parts(len(q.Parts) - 1), Layer: o.Layer, Out: o.Out,
-			Sinks: o.Sinks})
+			Sinks: o.Sinks, Gate: o.Gate, Gated: o.Gated})
 	default:
 		q.Add(o)
 	}
