@@ -258,16 +258,22 @@ func (l *lowered) attention(kind opKind, opt kernels.AttentionOpt, layer, heads 
 	return o
 }
 
-// partsOf records how the heads of Parts are grouped.
+// partsOf records how the heads of Parts are grouped. A half of a divided pass may join what the other has computed.
 func (l *lowered) partsOf(op kernels.Op) error {
-	o, ok := op.(kernels.AttendBlocks)
-	if !ok {
+	var layer, heads int
+	var of kernels.Parts
+	switch o := op.(type) {
+	case kernels.AttendBlocks:
+		layer, heads, of = o.Layer, o.Heads, o.Out
+	case kernels.JoinBlocks:
+		layer, heads, of = o.Layer, l.Parts[o.In].Heads, o.In
+	default:
 		return nil
 	}
-	kept := l.kv.layers[o.Layer]
-	here, parts := partHeads{kept.heads, o.Heads / kept.heads}, &l.attn.parts[o.Out]
+	kept := l.kv.layers[layer]
+	here, parts := partHeads{kept.heads, heads / kept.heads}, &l.attn.parts[of]
 	if parts.heads > 0 && *parts != here {
-		return unsupported("parts %d of layers with %d and %d KV heads", int(o.Out), parts.heads, here.heads)
+		return unsupported("parts %d of layers with %d and %d KV heads", int(of), parts.heads, here.heads)
 	}
 	*parts = here
 	return nil

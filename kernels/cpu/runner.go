@@ -153,8 +153,8 @@ func (r *runner) fillProg(cache *Cache) {
 	}
 	kv, layers := &c.kv, view[C.tk_kept](m, r.at.keptLayers, len(cache.layers))
 	for i, k := range cache.layers {
-		layers[i] = C.tk_kept{heads: C.int(k.heads), dim: C.int(k.dim), value_dim: C.int(k.value), latent: flag(k.latent), at: C.size_t(k.at),
-			head_bytes: C.size_t(k.head), values: C.size_t(k.values), value_row: C.size_t(k.valueRow),
+		layers[i] = C.tk_kept{heads: C.int(k.heads), dim: C.int(k.dim), value_dim: C.int(k.value), latent: flag(k.latent),
+			at: C.size_t(k.at), head_bytes: C.size_t(k.head), values: C.size_t(k.values), value_row: C.size_t(k.valueRow),
 			value_scales: C.size_t(k.valueScales)}
 	}
 	kv.layers, kv.page_bytes, kv._type = &layers[0], C.size_t(cache.page), C.int(cache.shape.Type)
