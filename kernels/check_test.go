@@ -176,8 +176,10 @@ func TestCheck(t *testing.T) {
 		"3 value heads for 2 key heads":        func(p *Program) { recurrent(p, func(o *DeltaNet) { o.KeyHeads, o.ValueHeads = 2, 3 }) },
 		"a convolution of 0 taps":              func(p *Program) { recurrent(p, func(o *DeltaNet) { o.Kernel = 0 }) },
 		"convolution's weights is 47, want 48": func(p *Program) { recurrent(p, func(o *DeltaNet) { o.Conv = o.Conv[:47] }) },
-		"state's numbers is 64, want 80":       func(p *Program) { recurrent(p, func(o *DeltaNet) { o.Kernel, o.Conv = 4, make([]float32, 64) }) },
-		"route 0 to 9 of 8 experts":            func(p *Program) { p.Routes = []RouteShape{{Experts: 8, Used: 9}}; p.Scale(p.Buf(1), 1) },
+		"state's numbers is 64, want 80": func(p *Program) {
+			recurrent(p, func(o *DeltaNet) { o.Kernel, o.Conv = 4, make([]float32, 64) })
+		},
+		"route 0 to 9 of 8 experts": func(p *Program) { p.Routes = []RouteShape{{Experts: 8, Used: 9}}; p.Scale(p.Buf(1), 1) },
 		"logits' columns is 4, want 8": func(p *Program) {
 			p.Routes = []RouteShape{{Experts: 8, Used: 2}}
 			p.Add(ChooseExperts{Logits: p.Buf(4)})

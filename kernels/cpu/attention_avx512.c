@@ -36,7 +36,7 @@ INLINE float v_sum16(const vf *a) {
 INLINE float v_top(vf a) { return _mm512_reduce_max_ps(a); }
 INLINE void v_fetch(const uint8_t *p) { _mm_prefetch((const char *)p, _MM_HINT_T1); }
 #include "attention_tile.h"
-#define DELTA_BLOCKS 2
+#define DELTA_BLOCKS 4
 INLINE float v_root(float x) { return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x))); }
 #include "delta_tile.h"
 
@@ -45,11 +45,12 @@ TARGET void tk_avx512_join(const float *part, int blocks, int group, int dim, co
     join_blocks(part, blocks, group, dim, sinks, out);
 }
 TARGET void tk_avx512_gate(const float *g, int n, float *y) { gate_by(g, n, y); }
-TARGET void tk_avx512_delta_inputs(const tk_delta *d, const float *const *tap, const float *alpha, const float *beta, int head, float *row) {
+TARGET void tk_avx512_delta_inputs(const tk_delta *d, const float *const *tap, const float *alpha, const float *beta, int head,
+                               float *row) {
     delta_inputs(d, tap, alpha, beta, head, row);
 }
-TARGET void tk_avx512_delta_walk(const tk_delta *d, const tk_walk *w, const tk_step *steps, const float *rows, int head, int first, float *out,
-                             float *scratch) {
+TARGET void tk_avx512_delta_walk(const tk_delta *d, const tk_walk *w, const tk_step *steps, const float *rows, int head, int first,
+                             float *out, float *scratch) {
     delta_walk(d, w, steps, rows, head, first, out, scratch);
 }
 #endif

@@ -41,11 +41,12 @@ void tk_neon_join(const float *part, int blocks, int group, int dim, const float
     join_blocks(part, blocks, group, dim, sinks, out);
 }
 TARGET void tk_neon_gate(const float *g, int n, float *y) { gate_by(g, n, y); }
-TARGET void tk_neon_delta_inputs(const tk_delta *d, const float *const *tap, const float *alpha, const float *beta, int head, float *row) {
+TARGET void tk_neon_delta_inputs(const tk_delta *d, const float *const *tap, const float *alpha, const float *beta, int head,
+                               float *row) {
     delta_inputs(d, tap, alpha, beta, head, row);
 }
-TARGET void tk_neon_delta_walk(const tk_delta *d, const tk_walk *w, const tk_step *steps, const float *rows, int head, int first, float *out,
-                             float *scratch) {
+TARGET void tk_neon_delta_walk(const tk_delta *d, const tk_walk *w, const tk_step *steps, const float *rows, int head, int first,
+                             float *out, float *scratch) {
     delta_walk(d, w, steps, rows, head, first, out, scratch);
 }
 #endif

@@ -225,7 +225,7 @@ const tk_kernels tk_avx512 = {
     .rmsnorm = rmsnorm, .silu_mul = silu_mul, .gelu_mul = gelu_mul, .clamped_mul = clamped_mul,
     .blend = blend, .soft_cap = soft_cap, .rope = rope_pairs,
     .narrow = narrow,
-    .gate = tk_avx512_gate, .delta_inputs = tk_avx512_delta_inputs, .delta_walk = tk_avx512_delta_walk, .delta_blocks = 2,
+    .gate = tk_avx512_gate, .delta_inputs = tk_avx512_delta_inputs, .delta_walk = tk_avx512_delta_walk, .delta_blocks = 4,
     .attend = tk_avx512_attend, .join = tk_avx512_join, .max = max_of, .sum_exp = sum_exp, .above = above,
     .read = read_all, .int_macs = int_macs, .float_macs = float_macs,
 };

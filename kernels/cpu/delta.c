@@ -73,7 +73,8 @@ void tk_delta_walk(const tk_prog *p, const tk_op *op, int unit, float *scratch) 
     p->k->delta_walk(d, w, p->pass.steps, p->delta_rows, head, group * p->k->delta_blocks, op->out, scratch);
     if (group) return;
     // The slot that the walk began with comes last: the others' inputs may lie there.
-    int from = (int)((int64_t)d->channels * head / d->value_heads), to = (int)((int64_t)d->channels * (head + 1) / d->value_heads), own = -1;
+    int from = (int)((int64_t)d->channels * head / d->value_heads), own = -1;
+    int to = (int)((int64_t)d->channels * (head + 1) / d->value_heads);
     for (int i = w->first; i < w->first + w->n; i++) {
         const tk_step *s = p->pass.steps + i;
         if (s->save >= 0 && s->save == w->from) own = i;

@@ -101,17 +101,18 @@ INLINE void delta_pass(const int B, const int update, const int sums, int dim, c
             vf kk, kn, qn;
             if (update) kk = v_set(k[i]);
             if (sums) { kn = v_set(nk[i]); qn = v_set(nq[i]); }
+            vf m[MOST];  // all are loaded before one is stored: blocks may lie a multiple of 4096 bytes apart
+            _Pragma("GCC unroll 16") for (int n = 0; n < N; n++) m[n] = v_load(in + n / DV * block + (size_t)i * 16 + n % DV * VL);
             _Pragma("GCC unroll 16") for (int n = 0; n < N; n++) {
                 size_t at = n / DV * block + (size_t)i * 16 + n % DV * VL;
-                vf m = v_load(in + at);
                 if (update) {
                     if (ahead && n % DV == 0) v_fetch((const uint8_t *)(ahead + at));
-                    m = v_fma(kk, dd[n], v_mul(gg, m));
-                    v_store(out + at, m);
+                    m[n] = v_fma(kk, dd[n], v_mul(gg, m[n]));
+                    v_store(out + at, m[n]);
                 }
                 if (sums) {
-                    as[n] = v_fma(kn, m, as[n]);
-                    au[n] = v_fma(qn, m, au[n]);
+                    as[n] = v_fma(kn, m[n], as[n]);
+                    au[n] = v_fma(qn, m[n], au[n]);
                 }
             }
         }

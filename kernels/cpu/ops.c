@@ -247,8 +247,8 @@ size_t tk_scratch_floats(const tk_prog *p) {
         if (need > most) most = need;
         if (i == p->end) return most;
         const tk_op *op = p->ops + i;
-        need = op->kind == TK_DELTA || op->kind == TK_DELTA_IN ? tk_delta_floats(p, op) : op->kind == TK_CHOOSE ? tk_choose_floats(op)
-             : op->kind == TK_EXPERTS ? tk_experts_floats(p, op) : tk_attend_floats(p, op);
+        need = op->kind == TK_CHOOSE ? tk_choose_floats(op) : op->kind == TK_EXPERTS ? tk_experts_floats(p, op) : tk_attend_floats(p, op);
+        if (op->delta) need = tk_delta_floats(p, op);
     }
 }
 

@@ -29,8 +29,8 @@ func newDeltas(t *testing.T, r *rand.Rand, devices []kernels.Device, shape kerne
 	for i := range d.out {
 		p.KV.States = append(p.KV.States, kernels.State{Layer: i, Kind: "delta net", Floats: shape.Floats(), Record: shape.Record()})
 		d.out[i] = p.Buf(shape.ValueHeads * shape.Dim)
-		o := kernels.DeltaNet{DeltaShape: shape, State: i, In: d.in, Alpha: d.alpha, Beta: d.beta, Conv: RandomFloats(r, n*shape.Kernel, false),
-			Bias: RandomFloats(r, shape.ValueHeads, false), Out: d.out[i]}
+		o := kernels.DeltaNet{DeltaShape: shape, State: i, In: d.in, Alpha: d.alpha, Beta: d.beta,
+			Conv: RandomFloats(r, n*shape.Kernel, false), Bias: RandomFloats(r, shape.ValueHeads, false), Out: d.out[i]}
 		for range shape.ValueHeads {
 			o.A = append(o.A, -float32(r.ExpFloat64()))
 		}
@@ -74,7 +74,8 @@ func (d *deltas) pass(walks []kernels.Walk) *kernels.Pass {
 				continue
 			}
 			a.Anc, a.AncOff, a.AncLen = append(a.Anc, kernels.Cell(a.Rows)), append(a.AncOff, int32(a.Rows)), append(a.AncLen, 1)
-			a.Pos, a.Prefix, a.Table, a.Store = append(a.Pos, 0), append(a.Prefix, 0), append(a.Table, 0), append(a.Store, kernels.Cell(a.Rows))
+			a.Pos, a.Prefix, a.Table = append(a.Pos, 0), append(a.Prefix, 0), append(a.Table, 0)
+			a.Store = append(a.Store, kernels.Cell(a.Rows))
 			a.Rows++
 		}
 	}

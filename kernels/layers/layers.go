@@ -100,13 +100,13 @@ func (d *Device) Fit(p *kernels.Program, pages int) (kernels.Device, error) {
 		if needs.Total(pages) > d.Budget {
 			continue
 		}
-		with.placed = Placement{Far: d.name(far), Layers: n, Of: len(p.KV.Layers), Weights: needs.Weights, KV: int64(pages)*needs.Page + needs.States,
-			Buffers: needs.Buffers, Budget: d.Budget}
+		with.placed = Placement{Far: d.name(far), Layers: n, Of: len(p.KV.Layers), Weights: needs.Weights,
+			KV: int64(pages)*needs.Page + needs.States, Buffers: needs.Buffers, Budget: d.Budget}
 		return with, nil
 	}
 	return nil, fmt.Errorf("layers: --gpu-memory is %s, which holds no layer: one takes %s (weights %s, KV cache %s, buffers %s)",
-		kernels.Bytes(d.Budget), kernels.Bytes(needs.Total(pages)), kernels.Bytes(needs.Weights), kernels.Bytes(int64(pages)*needs.Page+needs.States),
-		kernels.Bytes(needs.Buffers))
+		kernels.Bytes(d.Budget), kernels.Bytes(needs.Total(pages)), kernels.Bytes(needs.Weights),
+		kernels.Bytes(int64(pages)*needs.Page+needs.States), kernels.Bytes(needs.Buffers))
 }
 
 // shares reports whether a layer behind the first n reads the keys and values of one of them: they must be on one device.

@@ -7,8 +7,8 @@ import (
 )
 
 // divide returns the halves of p for two devices in the same memory. Products and blocks of attention are divided. What fills an activation
-// is done by both, each for its own; all else, delta nets too, by the left alone. They meet before one touches what the other has touched, if
-// either writes.
+// is done by both, each for its own; all else, delta nets too, by the left alone. They meet before one touches what the other has touched,
+// if either writes.
 func divide(p *kernels.Program) (halves [2]*kernels.Program) {
 	d := divider{}
 	for i := range halves {
