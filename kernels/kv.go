@@ -147,12 +147,13 @@ func (s KVShape) checkStates() error {
 		return nil
 	}
 	if s.Slots < 1 || s.Slots > maxDim || s.Records < 0 || s.Records > maxDim {
-		return fmt.Errorf("kernels: recurrent states with %d slots and %d records, want 1 to %d and 0 to %d", s.Slots, s.Records, maxDim, maxDim)
+		return fmt.Errorf("kernels: recurrent states with %d slots and %d records, want 1 to %d and 0 to %d", s.Slots,
+			s.Records, maxDim, maxDim)
 	}
 	for i, x := range s.States {
 		if x != (State{}) && (x.Layer < 0 || x.Kind == "" || x.Floats < 1 || x.Floats > 1<<30 || x.Record < 1 || x.Record > 1<<30) {
-			return fmt.Errorf("kernels: state %d of layer %d, %q of %d numbers and %d in a record: want a layer, a kind and 1 to %d of each",
-				i, x.Layer, x.Kind, x.Floats, x.Record, 1<<30)
+			return fmt.Errorf("kernels: state %d of layer %d, %q of %d numbers and %d in a record: want a layer, a kind and 1 to %d of "+
+				"each", i, x.Layer, x.Kind, x.Floats, x.Record, 1<<30)
 		}
 	}
 	return nil

@@ -30,7 +30,8 @@ type Pass struct {
 
 // Walk takes one sequence's recurrent states through rows, in an order in which each row comes after the row before it in its text: a
 // tree depth-first. Between steps a device holds a few states of a layer side by side, numbered from 0; number 0 holds at first what the
-// slot From holds. Several walks may begin with the same slot if none saves in it; else no two steps of a pass name the same slot or record.
+// slot From holds. Several walks may begin with the same slot if none saves in it; else no two steps of a pass name the same slot or
+// record.
 type Walk struct {
 	From  int32 // slot; -1: zeros, before the first row of a text
 	Steps []Step
