@@ -34,7 +34,7 @@ type Config struct {
 	Pool     tandem.Pool
 	Events   tandem.Events
 	Counters *tandem.Counters
-	TreeRows int // tree nodes per session to run at most; default DefaultTreeRows
+	TreeRows int // tree nodes per session to run at most; default DefaultTreeRows, or fewer if the model is recurrent
 	Ahead    int // tree nodes to run ahead of a proposal at most; default DefaultAhead
 	// AheadGain is how many later passes a pass ahead must be expected to save: about what it costs the
 	// verifier on shared cores; 0 if the drafter has its own processor.
@@ -58,6 +58,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.TreeRows == 0 {
 		c.TreeRows = DefaultTreeRows
+	}
+	if rows, bounded := c.Model.HeldRows(); bounded {
+		c.TreeRows = min(c.TreeRows, rows)
 	}
 	if c.Ahead == 0 {
 		c.Ahead = DefaultAhead

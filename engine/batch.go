@@ -118,7 +118,8 @@ func (o *Output) TopBelow(i, k, limit int) Top {
 // Forward runs one pass over all rows of the batch and fills the topK best tokens of each wanted row
 // (0 ≤ topK ≤ 64). When it returns nil, Extend rows are committed and tree rows held; on error no sequence
 // has changed,
-// except that with recurrent layers the sequences of a pass that had begun can only be closed. A row's result depends on its own tokens alone, not on what else is in the pass.
+// except that with recurrent layers the sequences of a pass that had begun can only be closed. A row's result depends on its own tokens
+// alone, not on what else is in the pass.
 func (m *Model) Forward(batch []Part, topK int) (*Output, error) {
 	p := &m.pass
 	p.reset(topK)
@@ -237,7 +238,8 @@ type pass struct {
 func (p *pass) reset(topK int) {
 	q := &p.Pass
 	*q = kernels.Pass{Tokens: q.Tokens[:0], Given: q.Given[:0], Pos: q.Pos[:0], Store: q.Store[:0], Pages: q.Pages[:0], Table: q.Table[:0],
-		Prefix: q.Prefix[:0], Anc: q.Anc[:0], AncOff: q.AncOff[:0], AncLen: q.AncLen[:0], Wanted: q.Wanted[:0], TopK: topK, Walks: q.Walks[:0]}
+		Prefix: q.Prefix[:0], Anc: q.Anc[:0], AncOff: q.AncOff[:0], AncLen: q.AncLen[:0], Wanted: q.Wanted[:0], TopK: topK,
+		Walks: q.Walks[:0]}
 }
 
 // add checks a part and appends its rows to the pass.
@@ -293,7 +295,7 @@ func (m *Model) check(part *Part) error {
 	case s == nil || s.model != m:
 		return tandem.Errorf(op, tandem.Invalid, "part with another model's sequence")
 	case s.broken:
-		return tandem.Errorf(op, tandem.Unavailable, "a pass has failed that had begun to change the sequence's recurrent states: open it again")
+		return tandem.Errorf(op, tandem.Unavailable, "the sequence's states are lost, since a pass failed: open it again")
 	case s.inPass:
 		return tandem.Errorf(op, tandem.Invalid, "one sequence twice in a pass")
 	case s.length+len(part.Extend) > s.capacity:

@@ -140,7 +140,8 @@ func (b *planner) leaveOutKV() {
 	for i, s := range b.layers {
 		if s.recurrent {
 			b.KV.Layers[i] = kernels.KVLayer{}
-			b.KV.States = append(b.KV.States, kernels.State{Layer: i, Kind: "delta net", Floats: b.delta.Floats(), Record: b.delta.Record()})
+			b.KV.States = append(b.KV.States, kernels.State{Layer: i, Kind: "delta net", Floats: b.delta.Floats(),
+				Record: b.delta.Record()})
 		}
 	}
 }

@@ -183,8 +183,8 @@ func (c *Config) describe(w *weights) (words []string) {
 				n++
 			}
 		}
-		add(true, "gated delta nets in %d of %d layers: %d key heads and %d value heads of %d, convolution of %d taps", n, c.Layers, d.KeyHeads,
-			d.ValueHeads, d.Dim, d.Kernel)
+		add(true, "gated delta nets in %d of %d layers: %d key heads and %d value heads of %d, convolution of %d taps", n, c.Layers,
+			d.KeyHeads, d.ValueHeads, d.Dim, d.Kernel)
 		add(true, "attention with a gate")
 	}
 	add(c.extra > 0, "%d layers that guess further tokens (MTP) are left out", c.extra)

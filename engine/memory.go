@@ -26,24 +26,34 @@ type Footprint struct {
 	Scratch   int64         // buffers of the widest pass
 	States    int64         // of recurrent layers: slots and records
 	Own       kernels.Space // what is not the processor's memory but the device's own
-	statesOf  statesOf
+	statesOf
 }
 
-// statesOf says how States was computed.
-type statesOf struct{ sequences, fixed, each int64 }
-
-func (m *Model) statesOf(s kernels.KVShape) statesOf {
-	return statesOf{int64(m.options.Sequences), int64(m.options.MaxRows) * s.RecordBytes(), slotsEach*s.SlotBytes() + recordsEach*s.RecordBytes()}
+// statesOf says what States consists of.
+type statesOf struct {
+	Slots, Records         int
+	SlotBytes, RecordBytes int64 // of one
 }
+
+func statesOfShape(s kernels.KVShape) statesOf {
+	if len(s.States) == 0 {
+		return statesOf{}
+	}
+	return statesOf{s.Slots, s.Records, s.SlotBytes(), s.RecordBytes()}
+}
+
+func (o statesOf) bytes() int64 { return int64(o.Slots)*o.SlotBytes + int64(o.Records)*o.RecordBytes }
 
 // For returns p with states for so many sequences.
 func (p Footprint) For(sequences int) Footprint {
-	o := p.statesOf
-	if had := o.fixed + o.sequences*o.each; had > 0 {
-		scale := float64(o.fixed+int64(sequences)*o.each) / float64(had)
-		p.States, p.Own.States = int64(float64(p.States)*scale), int64(float64(p.Own.States)*scale)
-		p.statesOf.sequences = int64(sequences)
+	had := p.statesOf.bytes()
+	if had == 0 {
+		return p
 	}
+	p.Records += recordsEach * (sequences - p.Slots/slotsEach)
+	p.Slots = slotsEach * sequences
+	scale := float64(p.statesOf.bytes()) / float64(had)
+	p.States, p.Own.States = int64(float64(p.States)*scale), int64(float64(p.Own.States)*scale)
 	return p
 }
 

@@ -165,8 +165,8 @@ func (m *Model) outline(f, of *gguf.File, o Options) error {
 	}
 	c := &m.config
 	if o.Sequences < 0 || o.Sequences > maxSequences {
-		return tandem.Errorf("engine", tandem.Invalid, "memory for the states of %d sequences: want 1 to %d, or 0 for the default", o.Sequences,
-			maxSequences)
+		return tandem.Errorf("engine", tandem.Invalid, "memory for the states of %d sequences: want 1 to %d, or 0 for the default",
+			o.Sequences, maxSequences)
 	}
 	if o.Context < 0 {
 		return tandem.Errorf("engine", tandem.Invalid, "context of %d positions: want at least 1, or 0 for the model's %d", o.Context,
@@ -234,7 +234,7 @@ func (m *Model) layOut(path string) (*kernels.Program, error) {
 		return nil, deviceError(path, err)
 	}
 	m.footprint = Footprint{Weights: need.Weights, PageBytes: need.Page, Pages: m.options.KVPages, Scratch: need.Buffers, Own: need.Own,
-		States: need.States, statesOf: m.statesOf(p.KV)}
+		States: need.States, statesOf: statesOfShape(p.KV)}
 	for _, page := range []int64{need.Page, need.Own.Page} {
 		if q := (Footprint{PageBytes: page, Pages: m.options.KVPages}); q.Pages < 1 || q.Pages > kernels.MaxPages || q.KV() > maxKV {
 			return nil, tandem.Errorf("engine", tandem.Exhausted,

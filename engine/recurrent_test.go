@@ -3,28 +3,32 @@ package engine
 import (
 	"math"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/ref/device"
+	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
 
 var recurrentPath = filepath.Join(shared, "golden/arch2026/arch-qwen35.gguf")
 
 // recurrentDevices are those on which tests of recurrent models run.
-func recurrentDevices(testing.TB) map[string]kernels.Device {
-	return map[string]kernels.Device{"ref": device.New()}
+func recurrentDevices(t testing.TB) map[string]kernels.Device {
+	return map[string]kernels.Device{"ref": device.New(), "cpu": testdevice.CPU(t, 2)}
 }
 
 // TestGoldenRecurrent compares tiny models with delta nets with another engine's figures. In one pass, token by token, and in random pieces
 // the bits are the same.
 func TestGoldenRecurrent(t *testing.T) {
-	for _, name := range []string{"qwen35"} {
+	for _, name := range []string{"qwen35", "qwen35moe"} {
 		path := filepath.Join(shared, "golden/arch2026/arch-"+name)
 		c := readGolden2026(t, path+".json")
 		for of, d := range recurrentDevices(t) {
@@ -33,8 +37,8 @@ func TestGoldenRecurrent(t *testing.T) {
 				square, count := checkPrompt(t, m, c)
 				ours, theirs := math.Sqrt(square/count), c.otherDistance()
 				t.Logf("r.m.s. distance from float arithmetic %.5f, the other engine's %.5f", ours, theirs)
-				if ours > theirs {
-					t.Errorf("r.m.s. distance from float arithmetic %.5f: want at most the other engine's %.5f", ours, theirs)
+				if !(ours < 2*theirs+0.0002) { // tandem keeps keys and values as halves, the other engine as floats
+					t.Errorf("r.m.s. distance from float arithmetic %.5f, the other engine's %.5f", ours, theirs)
 				}
 				checkGreedy(t, m, c)
 				whole := inPieces(t, m, c.Tokens, []int{len(c.Tokens)})
@@ -56,8 +60,8 @@ func TestGoldenRecurrent(t *testing.T) {
 	}
 }
 
-// TestRecurrentTrees grows trees, moves their roots along random paths, keeps random parts, rolls back, and compares every row's logits with
-// those of plain decoding, bit by bit. Records are so few that some passes must apply pending ones before.
+// TestRecurrentTrees grows trees, moves their roots along random paths, keeps random parts, rolls back, and compares every row's logits
+// with those of plain decoding, bit by bit. Records are so few that some passes must apply pending ones before.
 func TestRecurrentTrees(t *testing.T) {
 	for _, kvType := range []string{"f16", "q8_0"} {
 		for name, d := range recurrentDevices(t) {
@@ -156,7 +160,7 @@ func checkRecords(r *rapid.T, m *Model) {
 
 // TestRecurrentOneBack checks that the last position can be given up without states from before.
 func TestRecurrentOneBack(t *testing.T) {
-	m := openTest(t, recurrentPath, Options{Device: device.New(), KVPages: PagesFor(4, 160, 8)})
+	m := openTest(t, recurrentPath, Options{Device: testdevice.CPU(t, 1), KVPages: PagesFor(4, 160, 8)})
 	s := newSeq(t, m, 160, 8)
 	tokens := randomTokens(rand.New(rand.NewPCG(3, 4)), m, 40)
 	forward(t, m, 0, Part{Seq: s, Extend: tokens[:30]})
@@ -176,7 +180,7 @@ func TestRecurrentOneBack(t *testing.T) {
 
 // TestRecurrentPrefixes opens sequences whose texts begin alike, and compares what they compute with texts computed alone.
 func TestRecurrentPrefixes(t *testing.T) {
-	m := openTest(t, recurrentPath, Options{Device: device.New(), Sequences: 4, KVPages: PagesFor(8, 320, 8)})
+	m := openTest(t, recurrentPath, Options{Device: testdevice.CPU(t, 1), Sequences: 4, KVPages: PagesFor(8, 320, 8)})
 	random := rand.New(rand.NewPCG(5, 6))
 	base := randomTokens(random, m, 150)
 	var all []*Sequence
@@ -218,7 +222,7 @@ func TestRecurrentPrefixes(t *testing.T) {
 
 // TestRecurrentSlots opens more sequences than there are slots, and more prefixes than slots can keep.
 func TestRecurrentSlots(t *testing.T) {
-	m := openTest(t, recurrentPath, Options{Device: device.New(), Sequences: 2, KVPages: PagesFor(16, 192, 0)})
+	m := openTest(t, recurrentPath, Options{Device: testdevice.CPU(t, 1), Sequences: 2, KVPages: PagesFor(16, 192, 0)})
 	random := rand.New(rand.NewPCG(7, 8))
 	for range 9 {
 		prompt := randomTokens(random, m, 130)
@@ -237,5 +241,78 @@ func TestRecurrentSlots(t *testing.T) {
 		if i < 4 && err != nil || i == 4 && tandem.KindOf(err) != tandem.Exhausted {
 			t.Errorf("sequence %d of a model with 4 slots: %v", i, err)
 		}
+	}
+}
+
+// rewritten writes the model at path with a change.
+func rewritten(t *testing.T, path string, change func(*gguf.Writer)) string {
+	f, err := gguf.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	w := gguf.CopyOf(f)
+	change(w)
+	to, err := os.Create(filepath.Join(t.TempDir(), "model.gguf"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer to.Close()
+	if _, err := w.WriteTo(to); err != nil {
+		t.Fatal(err)
+	}
+	return to.Name()
+}
+
+// TestLeavesOutGuesses opens a model with a layer behind the last that guesses further tokens.
+func TestLeavesOutGuesses(t *testing.T) {
+	path := rewritten(t, recurrentPath, func(w *gguf.Writer) {
+		w.Set("qwen35.nextn_predict_layers", uint32(1))
+		w.Set("qwen35.block_count", uint32(5))
+		w.Tensor("blk.4.nextn.eh_proj.weight", 0, []int{128}, make([]byte, 512))
+	})
+	tokens := []tandem.Token{5, 6, 7}
+	m, plain := openTest(t, path, Options{KVPages: 8}), openTest(t, recurrentPath, Options{KVPages: 8})
+	if err := sameBits(alone(t, m, tokens), alone(t, plain, tokens)); err != nil {
+		t.Error(err)
+	}
+	info, err := Inspect(path)
+	if err != nil || !slices.Contains(info.Traits, "1 layers that guess further tokens (MTP) are left out") {
+		t.Errorf("%v, %v", info, err)
+	}
+}
+
+// TestBrokenRecurrent opens recurrent models whose keys or tensors contradict each other; each is refused by name.
+func TestBrokenRecurrent(t *testing.T) {
+	key := func(name string, v any) func(*gguf.Writer) { return func(w *gguf.Writer) { w.Set("qwen35."+name, v) } }
+	for _, c := range []struct {
+		name   string
+		change func(*gguf.Writer)
+		kind   tandem.Kind
+		want   string
+	}{
+		{"interval 0", key("full_attention_interval", uint32(0)), tandem.Corrupt, "full_attention_interval"},
+		{"interval 1", key("full_attention_interval", uint32(1)), tandem.Corrupt, "layer 0 is attention by key"},
+		{"interval 3", key("full_attention_interval", uint32(3)), tandem.Corrupt, "layer 2 is attention by key"},
+		{"interval 5", key("full_attention_interval", uint32(5)), tandem.Corrupt, "layer 3 is a delta net by key"},
+		{"no taps", key("ssm.conv_kernel", uint32(0)), tandem.Corrupt, "ssm.conv_kernel"},
+		{"one tap", key("ssm.conv_kernel", uint32(1)), tandem.Unsupported, "ssm.conv_kernel"},
+		{"other taps", key("ssm.conv_kernel", uint32(3)), tandem.Corrupt, "ssm_conv1d"},
+		{"inner size", key("ssm.inner_size", uint32(255)), tandem.Corrupt, "ssm.inner_size"},
+		{"groups", key("ssm.group_count", uint32(3)), tandem.Corrupt, "ssm.time_step_rank"},
+		{"no groups", key("ssm.group_count", uint32(0)), tandem.Corrupt, "ssm.group_count"},
+		{"state size", key("ssm.state_size", uint32(0)), tandem.Corrupt, "ssm.state_size"},
+		{"huge", key("ssm.state_size", uint32(1<<31)), tandem.Corrupt, "ssm.state_size"},
+		{"all layers guess", key("nextn_predict_layers", uint32(4)), tandem.Corrupt, "nextn_predict_layers"},
+		{"states that grow", func(w *gguf.Writer) { w.Tensor("blk.0.ssm_a", 0, []int{4}, bytesOfFloats([]float64{-1, -1, 0.5, -1})) },
+			tandem.Corrupt, "ssm_a"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			path := rewritten(t, recurrentPath, c.change)
+			_, err := Open(path, Options{Device: testdevice.CPU(t, 1), KVPages: 4})
+			if tandem.KindOf(err) != c.kind || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%v: want %v that names %s", err, c.kind, c.want)
+			}
+		})
 	}
 }

@@ -81,7 +81,8 @@ func (s *Sequence) Private() { s.pages.Private() }
 // sequences share nothing. Call it before the first shared sequence.
 func (m *Model) BoundPrefixes(pages int) { m.cache.Bound(pages) }
 
-// PrefixStates returns how many kept prefixes have the states of recurrent layers, LostStates how many such states were given up for others.
+// PrefixStates returns how many kept prefixes have the states of recurrent layers, LostStates how many such states were given up for
+// others.
 func (m *Model) PrefixStates() int { return m.cache.KeptStates() }
 func (m *Model) LostStates() int64 { return m.cache.LostStates() }
 

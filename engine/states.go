@@ -8,8 +8,8 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// recurrence is what a sequence of a model with recurrent layers has beside pages. The states in its slot (kv.Pages.Home) are those behind its
-// first `at` positions. What the positions after them put into the states is in records; so is what tree rows put in. Len is
+// recurrence is what a sequence of a model with recurrent layers has beside pages. The states in its slot (kv.Pages.Home) are those behind
+// its first `at` positions. What the positions after them put into the states is in records; so is what tree rows put in. Len is
 // at + len(pending). A pass applies pending records first, saves the states, and goes on with its own rows.
 //
 // The last committed row stays pending: then the sequence can give it up without states from before, as a draft does that needs its logits
@@ -69,8 +69,8 @@ func (m *Model) recordCount() int {
 	return m.options.MaxRows + recordsEach*m.options.Sequences
 }
 
-// HeldRows returns how many tree rows each sequence may hold at once so that passes never lack places for records of recurrent layers, however
-// many sequences hold as many; ok is false for a model without.
+// HeldRows returns how many tree rows each sequence may hold at once so that passes never lack places for records of recurrent layers,
+// however many sequences hold as many; ok is false for a model without.
 func (m *Model) HeldRows() (rows int, ok bool) {
 	return m.recordCount()/m.options.Sequences - 2, m.recurrent()
 }
@@ -129,7 +129,7 @@ func (s *Sequence) rewind(n int) (int, error) {
 		return n, err
 	}
 	if s.broken {
-		return 0, tandem.Errorf("engine", tandem.Unavailable, "the sequence's recurrent states are lost, since a pass failed: open it again")
+		return 0, tandem.Errorf("engine", tandem.Unavailable, "the sequence's states are lost, since a pass failed: open it again")
 	}
 	n, err := s.pages.Rewind(n)
 	if err == nil {
@@ -139,8 +139,8 @@ func (s *Sequence) rewind(n int) (int, error) {
 	return n, err
 }
 
-// nextMark returns the first position behind at where s will keep states of its prompt for others; 0: none. There are two: the last end of a
-// page of the prompt, and the end of the last page that the prompt shares with an earlier text whose states there were not kept. So the
+// nextMark returns the first position behind at where s will keep states of its prompt for others; 0: none. There are two: the last end of
+// a page of the prompt, and the end of the last page that the prompt shares with an earlier text whose states there were not kept. So the
 // second text with a beginning is the last that computes it anew.
 func (s *Sequence) nextMark(at int) int {
 	end := len(s.prompt) / kernels.PageRows * kernels.PageRows
@@ -301,7 +301,8 @@ func (d *descent) below(i, at, free int32) error {
 			step.Out, next = at, free
 		}
 		if step.Out >= kernels.MaxHeld {
-			return tandem.Errorf("engine", tandem.Invalid, "a tree whose branches need more than %d recurrent states at once", kernels.MaxHeld)
+			return tandem.Errorf("engine", tandem.Invalid, "a tree whose branches need more than %d recurrent states at once",
+				kernels.MaxHeld)
 		}
 		if c < old {
 			step.Record = s.ofNodes[c]
@@ -327,7 +328,7 @@ func (m *Model) spare(n int) error {
 		}
 		if len(all) == 0 {
 			return tandem.Errorf("engine", tandem.Exhausted,
-				"%d rows need a record each of what they put into recurrent states: %d of %d are free, the others are those of held tree rows",
+				"%d rows need a record each of what they put into recurrent states: %d of %d are free, held tree rows have the others",
 				n, len(m.records.free), m.recordCount())
 		}
 		slices.SortFunc(all, func(a, b *Sequence) int { return cmp.Compare(len(b.pending), len(a.pending)) })

@@ -38,7 +38,7 @@ func (r *Room) Add(path string, nodes int, sides ...string) error {
 		return err
 	}
 	o := r.Options
-	o.KVPages, o.MaxRows = 1, passRows
+	o.KVPages, o.MaxRows, o.Sequences = 1, passRows, r.sequences()
 	t := Tenant{path: path, sides: sides, nodes: nodes}
 	measure := func() (err error) {
 		if _, ok := o.Device.(kernels.Fitter); ok { // what is where depends on the cache
@@ -82,14 +82,18 @@ func contextOf(path, arch string) (int, error) {
 	return f.Int(arch+".context_length", 1, math.MaxInt32)
 }
 
+// sequences returns how many sessions a model holds at once.
+func (s Sizes) sequences() int { return s.Sessions + SpareSessions }
+
 // pages returns the pages of the cache that a model needs.
 func (t *Tenant) pages(s Sizes) int {
-	return engine.PagesFor(s.Sessions+SpareSessions, s.ContextOf(t.Context), t.nodes)
+	return engine.PagesFor(s.sequences(), s.ContextOf(t.Context), t.nodes)
 }
 
 // total returns what all models need with sizes s, in bytes.
 func (r *Room) total(s Sizes) (sum int64) {
 	for _, t := range r.Models {
+		t.Footprint = t.For(s.sequences())
 		t.Pages = t.pages(s)
 		sum += t.Total()
 	}
@@ -99,7 +103,7 @@ func (r *Room) total(s Sizes) (sum int64) {
 // own returns what all models need of the device's own memory with sizes s.
 func (r *Room) own(s Sizes) (sum int64) {
 	for _, t := range r.Models {
-		sum += t.Own.Total(t.pages(s))
+		sum += t.For(s.sequences()).Own.Total(t.pages(s))
 	}
 	return sum
 }

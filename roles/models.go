@@ -122,7 +122,7 @@ func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (mode
 	if s := k.Streaming; s != nil && s.Budget > 0 {
 		BoundGoIn(s.Limit(available), room.total(room.Sizes))
 	}
-	o.MaxRows = passRows
+	o.MaxRows, o.Sequences = passRows, room.sequences()
 	o.Progress = func(int64, int64) { r.Alive() }
 	for i, path := range paths {
 		o.Device = devices[i]

@@ -100,7 +100,12 @@ type memoryInfo struct {
 	KVPosition int64  `json:"kv_bytes_per_position"`
 	Ctx        int    `json:"ctx"`
 	Sessions   int    `json:"sessions"`
-	KV         int64  `json:"kv_bytes"` // for ctx and sessions, a spare one, and their trees
+	KV         int64  `json:"kv_bytes"`               // for ctx and sessions, a spare one, and their trees
+	States     int64  `json:"states_bytes,omitempty"` // of recurrent layers
+	Slot       int64  `json:"slot_bytes,omitempty"`   // the states of a session
+	Record     int64  `json:"record_bytes,omitempty"` // of a tree's row
+	Slots      int    `json:"slots,omitempty"`
+	Records    int    `json:"records,omitempty"`
 	Scratch    int64  `json:"scratch_bytes"`
 	Total      int64  `json:"total_bytes"` // with the process itself
 	Available  int64  `json:"available_bytes"`
@@ -170,6 +175,7 @@ func (c *modelInfoCmd) memory(info *engine.Info) (memoryInfo, error) {
 		KV:       t.KV(), Scratch: t.Scratch, Total: t.Total(), Available: available.Bytes, Bound: available.By,
 		Fits: t.Total() <= available.Bytes,
 	}
+	m.States, m.Slots, m.Slot, m.Records, m.Record = t.States, t.Slots, t.SlotBytes, t.Records, t.RecordBytes
 	if !m.Fits {
 		m.Advice = r.Advice(available)
 	}
@@ -237,6 +243,12 @@ func (m *modelInfo) print(a *app, f *gguf.File) error {
 		{"buffers", figures.MiB(m.Memory.Scratch)},
 		{"memory", fmt.Sprintf("%s in all; %s allows %s: %s", figures.MiB(m.Memory.Total), m.Memory.Bound, figures.MiB(m.Memory.Available),
 			fits)},
+	}
+	if m.Memory.States > 0 {
+		s := &m.Memory
+		rows = append(rows, [2]string{"recurrent states", fmt.Sprintf("%s: %d slots of %s, one for each session and as many for prefixes, "+
+			"and %d records of %s, one for each row of a tree", figures.MiB(s.States), s.Slots, engine.Bytes(s.Slot), s.Records,
+			engine.Bytes(s.Record))})
 	}
 	rows = append(rows, m.Speed.rows()...)
 	for _, p := range m.LeftOut {

@@ -100,7 +100,8 @@ func (p *Pages) reserveSlot() error {
 		return nil
 	}
 	if p.home = c.takeSlot(); p.home == none {
-		return tandem.Errorf("kv", tandem.Exhausted, "a sequence of a recurrent model needs a slot for its states: all %d are in use", c.allSlots)
+		return tandem.Errorf("kv", tandem.Exhausted, "a sequence of a recurrent model needs a slot for its states: all %d are in use",
+			c.allSlots)
 	}
 	return nil
 }
@@ -248,8 +249,8 @@ func (p *Pages) adopt() {
 	p.found = none
 }
 
-// Rewind gives up positions as Truncate does, back to the last of n or before that has states, which are then p's own, and returns it. 0 has
-// none and needs none. Errors: Truncate's.
+// Rewind gives up positions as Truncate does, back to the last of n or before that has states, which are then p's own, and returns it. 0
+// has none and needs none. Errors: Truncate's.
 func (p *Pages) Rewind(n int) (int, error) {
 	at, slot := 0, none
 	for i, e := range p.chain {
