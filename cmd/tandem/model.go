@@ -247,8 +247,8 @@ func (m *modelInfo) print(a *app, f *gguf.File) error {
 	if m.Memory.States > 0 {
 		s := &m.Memory
 		rows = append(rows, [2]string{"recurrent states", fmt.Sprintf("%s: %d slots of %s, one for each session and as many for prefixes, "+
-			"and %d records of %s, one for each row of a tree", figures.MiB(s.States), s.Slots, engine.Bytes(s.Slot), s.Records,
-			engine.Bytes(s.Record))})
+			"and %d records of %d bytes, one for each row of a tree", figures.MiB(s.States), s.Slots, engine.Bytes(s.Slot), s.Records,
+			s.Record)})
 	}
 	rows = append(rows, m.Speed.rows()...)
 	for _, p := range m.LeftOut {
