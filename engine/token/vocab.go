@@ -7,6 +7,7 @@ package token
 
 import (
 	"slices"
+	"sync"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/gguf"
@@ -61,6 +62,9 @@ type Vocab struct {
 	bpe     *bpe   // nil for a vocabulary without merges
 	cache   *cache
 	share   [256]float64 // what a byte adds to AtLeast
+
+	beginOnce sync.Once
+	begin     beginnings // for Firm
 }
 
 // Size returns the number of tokens.

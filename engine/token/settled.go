@@ -1,0 +1,239 @@
+package token
+
+import (
+	"slices"
+	"sort"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// EncodeNext is Encode for text that continues a text: nothing is added to it.
+func (v *Vocab) EncodeNext(text string) []tandem.Token {
+	e := encoder{v: v, out: make([]tandem.Token, 0, len(text)/3+4)}
+	e.next(text)
+	return e.out
+}
+
+func (e *encoder) next(text string) {
+	if !e.v.byteLevel() {
+		text = strings.ReplaceAll(text, " ", space)
+	}
+	e.cut(e.v.user, text, e.words)
+}
+
+// Settled returns a length n of text after which one may begin anew: whatever more follows, EncodeNext(text + more) is
+// EncodeNext(text[:n]) and then EncodeNext(text[n:] + more).
+func (v *Vocab) Settled(text string) int {
+	s, plain := v.known(text)
+	if v.byteLevel() {
+		again, _ := v.steady(s[plain:])
+		return plain + again
+	}
+	n, before := plain, rune(-1)
+	for i, r := range s[plain:] {
+		if r == ' ' {
+			r = spaceRune
+		}
+		if i > 0 && !v.joins.has(before, r) {
+			n = plain + i
+		}
+		before = r
+	}
+	return n
+}
+
+// known returns the part of text in which no further text can change a character or the place of a user-defined token, and where
+// the text behind the last of those tokens begins.
+func (v *Vocab) known(text string) (s string, plain int) {
+	s = text[:lastWhole(text)]
+	for at := 0; at < len(s); {
+		i, _, size := v.user.findSpaced(v, s[at:])
+		found := at + i
+		for j := max(at, len(s)-maxText); v.user != nil && j <= found && j < len(s); j++ {
+			if utf8.RuneStart(s[j]) && v.user.begins(v.spaced(s[j:])) {
+				return s[:j], plain
+			}
+		}
+		if at = found + size; size > 0 {
+			plain = at
+		}
+	}
+	return s, plain
+}
+
+// lastWhole is whole for a string.
+func lastWhole(s string) int {
+	from := max(0, len(s)-utf8.UTFMax)
+	return from + whole([]byte(s[from:]))
+}
+
+// spaced returns text as pieces spell it.
+func (v *Vocab) spaced(text string) string {
+	if v.byteLevel() {
+		return text
+	}
+	return strings.ReplaceAll(text, " ", space)
+}
+
+// begins reports whether s, which is not empty, is the beginning of a longer token.
+func (u *texts) begins(s string) bool {
+	i := sort.Search(len(u.list), func(i int) bool { return u.list[i].text > s })
+	return i < len(u.list) && strings.HasPrefix(u.list[i].text, s)
+}
+
+// findSpaced is find in a text with its spaces: position and length are those in s.
+func (u *texts) findSpaced(v *Vocab, s string) (at int, id tandem.Token, length int) {
+	if u == nil || v.byteLevel() {
+		return u.find(s)
+	}
+	t := v.spaced(s)
+	at, id, length = u.find(t)
+	back := func(n int) int { // the length in s of t[:n]
+		i := 0
+		for done := 0; done < n; i++ {
+			if s[i] == ' ' {
+				done += len(space)
+			} else {
+				done++
+			}
+		}
+		return i
+	}
+	from := back(at)
+	return from, id, back(at+length) - from
+}
+
+// steady returns two places in a text without user-defined tokens that the pre-tokenizer cuts, whatever more follows: where one may begin
+// anew, and where the first word begins that may still change.
+//
+// Only the last word can grow, but for spaces, which may be divided anew, the endings of English words, and letters without case. Spaces
+// that end a text are one word; before other text, the last of them is not part of it. So one cannot begin behind spaces.
+func (v *Vocab) steady(s string) (again, change int) {
+	starts, at := []int{0}, 0
+	split(s, v.bpe.pre.stages, func(w string) {
+		if at > 0 {
+			starts = append(starts, at)
+		}
+		at += len(w)
+	})
+	ending := strings.LastIndexByte(s, '\'')
+	if ending < max(0, len(s)-3) {
+		ending = len(s)
+	}
+	k := len(starts) - 1
+	for k > 0 && loose(s, starts[k], ending) {
+		k--
+	}
+	change = starts[k]
+	for k > 0 && (loose(s, starts[k], ending) || unicode.IsSpace(lastRune(s[:starts[k]]))) {
+		k--
+	}
+	return starts[k], change
+}
+
+// loose reports whether the word before s[n:] may still change. ending is the place of an apostrophe near the end of s.
+func loose(s string, n, ending int) bool {
+	before := lastRune(s[:n])
+	after, _ := utf8.DecodeRuneInString(s[n:])
+	blank := strings.TrimSpace(s[n:]) == ""
+	return n >= ending || blank && unicode.IsSpace(before) || before >= utf8.RuneSelf && after != ' ' && !unicode.IsSpace(before)
+}
+
+// Firm returns the tokens that EncodeNext(text + more) begins with whatever more follows, as many as are certain.
+//
+// The tokens of the settled part are. In the word behind it, merges left and right of a place that no merge crosses do not
+// depend on each other. Some token of the longer word covers the end of text, or ends there; it begins where the rest of text begins some
+// piece. So what the word up to each of these places has in common stays.
+func (v *Vocab) Firm(text string) []tandem.Token {
+	s, plain := v.known(text)
+	e := encoder{v: v}
+	var word string
+	if v.byteLevel() {
+		_, change := v.steady(s[plain:])
+		e.next(s[:plain])
+		at, words := 0, 0
+		split(s[plain:], v.bpe.pre.stages, func(w string) {
+			if at < change {
+				e.encodeWord(w)
+			} else {
+				word = w
+				words++
+			}
+			at += len(w)
+		})
+		if words > 1 || unicode.IsSpace(lastRune(word)) {
+			word = ""
+		}
+	} else {
+		n := v.Settled(text)
+		e.next(s[:n])
+		word = v.spaced(s[n:])
+	}
+	out := slices.Clone(e.out)
+	if word == "" {
+		return out
+	}
+	parts := func(w string) []tandem.Token {
+		e.out = e.out[:0]
+		if w != "" {
+			e.merge(w)
+		}
+		return e.out
+	}
+	same := slices.Clone(parts(word))
+	if v.bpe != nil && v.bpe.pre.whole { // if the word ends here
+		e.out = e.out[:0]
+		e.wordTokens(word)
+		same = same[:common(same, e.out)]
+	}
+	for j := max(0, len(word)-v.begun().longest); j < len(word) && len(same) > 0; j++ {
+		if (v.byteLevel() || utf8.RuneStart(word[j])) && v.begun().has(word[j:]) {
+			same = same[:common(same, parts(word[:j]))]
+		}
+	}
+	return append(out, same...)
+}
+
+// common returns how many tokens a and b begin with in common.
+func common(a, b []tandem.Token) int {
+	k := 0
+	for k < min(len(a), len(b)) && a[k] == b[k] {
+		k++
+	}
+	return k
+}
+
+func lastRune(s string) rune { r, _ := utf8.DecodeLastRuneInString(s); return r }
+
+// beginnings are the texts that merges make, sorted: which texts some of them begin with.
+type beginnings struct {
+	list    []string
+	longest int // bytes
+}
+
+// begun returns the beginnings of v, which are made when they are first wanted.
+func (v *Vocab) begun() *beginnings {
+	v.beginOnce.Do(func() {
+		b := &v.begin
+		for text := range v.ids {
+			b.list = append(b.list, text)
+		}
+		if v.bpe != nil {
+			b.list = append(b.list, v.bpe.extra...)
+		}
+		for _, text := range b.list {
+			b.longest = max(b.longest, len(text))
+		}
+		slices.Sort(b.list)
+	})
+	return &v.begin
+}
+
+// has reports whether s is the beginning of a longer text.
+func (b *beginnings) has(s string) bool {
+	i := sort.SearchStrings(b.list, s+"\x00")
+	return i < len(b.list) && strings.HasPrefix(b.list[i], s)
+}
