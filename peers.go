@@ -24,6 +24,7 @@ type Opening struct {
 
 	Identity    Identity // that the session began with; "": it begins now, with the receiver's
 	Fingerprint string   // of the vocabulary of Tokens; "": unknown
+	Translate   bool     // the receiver's own tokens mean other texts; it was told those of Fingerprint
 }
 
 // Opened describes a session that was just opened.

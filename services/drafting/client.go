@@ -2,6 +2,8 @@ package drafting
 
 import (
 	"context"
+	"errors"
+	"io"
 
 	"google.golang.org/grpc"
 
@@ -117,4 +119,30 @@ func (c *Client) Vocabulary(ctx context.Context, most int) (all wire.Vocabulary,
 		all.Pieces, all.Kinds = append(all.Pieces, part.Pieces[:n]...), append(all.Kinds, part.Kinds[:min(n, len(part.Kinds))]...)
 	}
 	return all, nil
+}
+
+// Target tells the drafter what the tokens of a target with that fingerprint mean: file is a GGUF file of its tokenizer. Errors: Unsupported
+// if the drafter cannot translate.
+func (c *Client) Target(ctx context.Context, fingerprint string, file []byte) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := c.rpc.Target(ctx)
+	if err != nil {
+		return err
+	}
+	for first := true; first || len(file) > 0; first = false {
+		n := min(len(file), maxPieceBytes)
+		m := &peerv1.TargetRequest{Vocabulary: file[:n]}
+		if first {
+			m.Drafter, m.Fingerprint = c.name, fingerprint
+		}
+		if err := stream.Send(m); errors.Is(err, io.EOF) {
+			break // the answer says why
+		} else if err != nil {
+			return err
+		}
+		file = file[n:]
+	}
+	_, err = stream.CloseAndRecv()
+	return err
 }

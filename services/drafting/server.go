@@ -4,6 +4,8 @@ package drafting
 
 import (
 	"context"
+	"errors"
+	"io"
 	"strings"
 
 	"google.golang.org/grpc"
@@ -28,6 +30,8 @@ type Named struct {
 	Drafter    tandem.Drafter
 	Describe   func() tandem.Description               // called for every Describe; nil: the name alone is told
 	Vocabulary func(offset, limit int) wire.Vocabulary // at most limit tokens from offset on; none at the end; nil: not told
+	// Target is told what the tokens of a target with that fingerprint mean, by a GGUF file of its tokenizer; nil: no translation.
+	Target func(fingerprint string, file []byte) error
 }
 
 // Config is what a drafter process serves.
@@ -186,4 +190,44 @@ func (s *server) Vocabulary(_ context.Context, r *peerv1.VocabularyRequest) (*pe
 		}
 	}
 	return wire.FromVocabulary(part), nil
+}
+
+func (s *server) Target(stream grpc.ClientStreamingServer[peerv1.TargetRequest, peerv1.TargetResponse]) error {
+	var d *drafter
+	var fingerprint string
+	var file []byte
+	for {
+		r, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		if d == nil {
+			if d, err = s.of(r.GetDrafter()); err != nil {
+				return err
+			}
+			if d.Target == nil {
+				return tandem.Errorf(op, tandem.Unsupported, "drafter %s does not translate", d.Name)
+			}
+			if fingerprint = r.GetFingerprint(); fingerprint == "" {
+				return tandem.Errorf(op, tandem.Invalid, "a target's vocabulary without a fingerprint")
+			}
+			if err := tandem.ValidName("fingerprint", fingerprint); err != nil {
+				return tandem.Errorf(op, tandem.Invalid, "a target's vocabulary: %w", err)
+			}
+		}
+		if len(file)+len(r.GetVocabulary()) > maxVocabularyBytes {
+			return tandem.Errorf(op, tandem.Invalid, "the target's vocabulary has more than %d bytes", maxVocabularyBytes)
+		}
+		file = append(file, r.GetVocabulary()...)
+	}
+	if d == nil {
+		return tandem.Errorf(op, tandem.Invalid, "a target's vocabulary without a part: want at least one")
+	}
+	if err := d.Target(fingerprint, file); err != nil {
+		return err
+	}
+	return stream.SendAndClose(&peerv1.TargetResponse{})
 }

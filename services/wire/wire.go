@@ -81,7 +81,8 @@ func convert[To, From ~int32 | ~uint32 | ~uint64](in []From) []To {
 func FromOpening(o tandem.Opening) *peerv1.Opening {
 	return &peerv1.Opening{Session: uint64(o.Session), Epoch: uint32(o.Epoch), Tokens: FromTokens(o.Tokens), Limit: int32(o.Limit),
 		MaxNodes: int32(o.MaxNodes), Prompt: int32(o.Prompt), Tenant: o.Tenant, Sampling: fromSampling(o.Sampling),
-		Identity: string(o.Identity), Fingerprint: o.Fingerprint, Vocabulary: int32(o.Vocab), Ways: o.Ways, Features: o.Features}
+		Identity: string(o.Identity), Fingerprint: o.Fingerprint, Vocabulary: int32(o.Vocab), Ways: o.Ways, Features: o.Features,
+		Translate: o.Translate}
 }
 
 // ToOpening decodes o; a message without a session, tokens or sampling is Invalid, as is one with names that are not valid.
@@ -107,7 +108,7 @@ func ToOpening(o *peerv1.Opening) (tandem.Opening, error) {
 		Limit: tandem.Position(o.GetLimit()), MaxNodes: int(o.GetMaxNodes()), Prompt: int(o.GetPrompt()), Tenant: o.GetTenant(),
 		Sampling: sampling,
 		Identity: tandem.Identity(o.GetIdentity()), Fingerprint: o.GetFingerprint(), Vocab: int(o.GetVocabulary()), Ways: o.GetWays(),
-		Features: o.GetFeatures()}, nil
+		Features: o.GetFeatures(), Translate: o.GetTranslate()}, nil
 }
 
 // ToIdentity decodes the identity in an answer. Errors: Corrupt if it is not valid.

@@ -1152,6 +1152,107 @@ func (x *VocabularyResponse) GetEos() uint32 {
 	return 0
 }
 
+// TargetRequest is a part of a target's vocabulary.
+type TargetRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Drafter is its name within the process; empty for the first. Of the first part, as the fingerprint.
+	Drafter string `protobuf:"bytes,1,opt,name=drafter,proto3" json:"drafter,omitempty"`
+	// Fingerprint of the vocabulary.
+	Fingerprint string `protobuf:"bytes,2,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	// Vocabulary is the next part of a GGUF file with the target's tokenizer and nothing else.
+	Vocabulary    []byte `protobuf:"bytes,3,opt,name=vocabulary,proto3" json:"vocabulary,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TargetRequest) Reset() {
+	*x = TargetRequest{}
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TargetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TargetRequest) ProtoMessage() {}
+
+func (x *TargetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TargetRequest.ProtoReflect.Descriptor instead.
+func (*TargetRequest) Descriptor() ([]byte, []int) {
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *TargetRequest) GetDrafter() string {
+	if x != nil {
+		return x.Drafter
+	}
+	return ""
+}
+
+func (x *TargetRequest) GetFingerprint() string {
+	if x != nil {
+		return x.Fingerprint
+	}
+	return ""
+}
+
+func (x *TargetRequest) GetVocabulary() []byte {
+	if x != nil {
+		return x.Vocabulary
+	}
+	return nil
+}
+
+// TargetResponse says that the drafter can translate.
+type TargetResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TargetResponse) Reset() {
+	*x = TargetResponse{}
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TargetResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TargetResponse) ProtoMessage() {}
+
+func (x *TargetResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TargetResponse.ProtoReflect.Descriptor instead.
+func (*TargetResponse) Descriptor() ([]byte, []int) {
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{17}
+}
+
 var File_tandem_internal_v1_drafter_proto protoreflect.FileDescriptor
 
 const file_tandem_internal_v1_drafter_proto_rawDesc = "" +
@@ -1227,12 +1328,19 @@ const file_tandem_internal_v1_drafter_proto_rawDesc = "" +
 	"\x05kinds\x18\x02 \x01(\fR\x05kinds\x12\x1c\n" +
 	"\ttokenizer\x18\x03 \x01(\tR\ttokenizer\x12\x15\n" +
 	"\x03eos\x18\x04 \x01(\rH\x00R\x03eos\x88\x01\x01B\x06\n" +
-	"\x04_eos*V\n" +
+	"\x04_eos\"k\n" +
+	"\rTargetRequest\x12\x18\n" +
+	"\adrafter\x18\x01 \x01(\tR\adrafter\x12 \n" +
+	"\vfingerprint\x18\x02 \x01(\tR\vfingerprint\x12\x1e\n" +
+	"\n" +
+	"vocabulary\x18\x03 \x01(\fR\n" +
+	"vocabulary\"\x10\n" +
+	"\x0eTargetResponse*V\n" +
 	"\x06Growth\x12\x16\n" +
 	"\x12GROWTH_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rGROWTH_LEVELS\x10\x01\x12\x0f\n" +
 	"\vGROWTH_BEST\x10\x02\x12\x10\n" +
-	"\fGROWTH_PACER\x10\x032\xa7\x05\n" +
+	"\fGROWTH_PACER\x10\x032\xfa\x05\n" +
 	"\x0eDrafterService\x12e\n" +
 	"\x04Open\x12-.tandem.internal.v1.DrafterServiceOpenRequest\x1a..tandem.internal.v1.DrafterServiceOpenResponse\x12R\n" +
 	"\aPropose\x12\".tandem.internal.v1.ProposeRequest\x1a#.tandem.internal.v1.ProposeResponse\x12h\n" +
@@ -1241,7 +1349,8 @@ const file_tandem_internal_v1_drafter_proto_rawDesc = "" +
 	"\aRelease\x12\".tandem.internal.v1.ReleaseRequest\x1a#.tandem.internal.v1.ReleaseResponse\x12q\n" +
 	"\bDescribe\x121.tandem.internal.v1.DrafterServiceDescribeRequest\x1a2.tandem.internal.v1.DrafterServiceDescribeResponse\x12[\n" +
 	"\n" +
-	"Vocabulary\x12%.tandem.internal.v1.VocabularyRequest\x1a&.tandem.internal.v1.VocabularyResponseB3Z1github.com/tandem-llm/tandem/proto/peer/v1;peerv1b\x06proto3"
+	"Vocabulary\x12%.tandem.internal.v1.VocabularyRequest\x1a&.tandem.internal.v1.VocabularyResponse\x12Q\n" +
+	"\x06Target\x12!.tandem.internal.v1.TargetRequest\x1a\".tandem.internal.v1.TargetResponse(\x01B3Z1github.com/tandem-llm/tandem/proto/peer/v1;peerv1b\x06proto3"
 
 var (
 	file_tandem_internal_v1_drafter_proto_rawDescOnce sync.Once
@@ -1256,7 +1365,7 @@ func file_tandem_internal_v1_drafter_proto_rawDescGZIP() []byte {
 }
 
 var file_tandem_internal_v1_drafter_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_tandem_internal_v1_drafter_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_tandem_internal_v1_drafter_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_tandem_internal_v1_drafter_proto_goTypes = []any{
 	(Growth)(0),                            // 0: tandem.internal.v1.Growth
 	(*DrafterServiceOpenRequest)(nil),      // 1: tandem.internal.v1.DrafterServiceOpenRequest
@@ -1275,24 +1384,26 @@ var file_tandem_internal_v1_drafter_proto_goTypes = []any{
 	(*DrafterServiceDescribeResponse)(nil), // 14: tandem.internal.v1.DrafterServiceDescribeResponse
 	(*VocabularyRequest)(nil),              // 15: tandem.internal.v1.VocabularyRequest
 	(*VocabularyResponse)(nil),             // 16: tandem.internal.v1.VocabularyResponse
-	(*Opening)(nil),                        // 17: tandem.internal.v1.Opening
-	(*Policy)(nil),                         // 18: tandem.internal.v1.Policy
-	(*Tree)(nil),                           // 19: tandem.internal.v1.Tree
-	(*Handle)(nil),                         // 20: tandem.internal.v1.Handle
-	(*Description)(nil),                    // 21: tandem.internal.v1.Description
+	(*TargetRequest)(nil),                  // 17: tandem.internal.v1.TargetRequest
+	(*TargetResponse)(nil),                 // 18: tandem.internal.v1.TargetResponse
+	(*Opening)(nil),                        // 19: tandem.internal.v1.Opening
+	(*Policy)(nil),                         // 20: tandem.internal.v1.Policy
+	(*Tree)(nil),                           // 21: tandem.internal.v1.Tree
+	(*Handle)(nil),                         // 22: tandem.internal.v1.Handle
+	(*Description)(nil),                    // 23: tandem.internal.v1.Description
 }
 var file_tandem_internal_v1_drafter_proto_depIdxs = []int32{
-	17, // 0: tandem.internal.v1.DrafterServiceOpenRequest.opening:type_name -> tandem.internal.v1.Opening
+	19, // 0: tandem.internal.v1.DrafterServiceOpenRequest.opening:type_name -> tandem.internal.v1.Opening
 	3,  // 1: tandem.internal.v1.DrafterServiceOpenResponse.hindsight:type_name -> tandem.internal.v1.Hindsight
-	18, // 2: tandem.internal.v1.ProposeRequest.policy:type_name -> tandem.internal.v1.Policy
+	20, // 2: tandem.internal.v1.ProposeRequest.policy:type_name -> tandem.internal.v1.Policy
 	0,  // 3: tandem.internal.v1.ProposeRequest.growth:type_name -> tandem.internal.v1.Growth
 	5,  // 4: tandem.internal.v1.ProposeRequest.plan:type_name -> tandem.internal.v1.Plan
-	19, // 5: tandem.internal.v1.ProposeResponse.tree:type_name -> tandem.internal.v1.Tree
+	21, // 5: tandem.internal.v1.ProposeResponse.tree:type_name -> tandem.internal.v1.Tree
 	3,  // 6: tandem.internal.v1.ProposeResponse.hindsight:type_name -> tandem.internal.v1.Hindsight
-	20, // 7: tandem.internal.v1.ProposeResponse.handle:type_name -> tandem.internal.v1.Handle
-	20, // 8: tandem.internal.v1.ClaimRequest.handle:type_name -> tandem.internal.v1.Handle
-	20, // 9: tandem.internal.v1.ReleaseRequest.handles:type_name -> tandem.internal.v1.Handle
-	21, // 10: tandem.internal.v1.DrafterServiceDescribeResponse.description:type_name -> tandem.internal.v1.Description
+	22, // 7: tandem.internal.v1.ProposeResponse.handle:type_name -> tandem.internal.v1.Handle
+	22, // 8: tandem.internal.v1.ClaimRequest.handle:type_name -> tandem.internal.v1.Handle
+	22, // 9: tandem.internal.v1.ReleaseRequest.handles:type_name -> tandem.internal.v1.Handle
+	23, // 10: tandem.internal.v1.DrafterServiceDescribeResponse.description:type_name -> tandem.internal.v1.Description
 	1,  // 11: tandem.internal.v1.DrafterService.Open:input_type -> tandem.internal.v1.DrafterServiceOpenRequest
 	4,  // 12: tandem.internal.v1.DrafterService.Propose:input_type -> tandem.internal.v1.ProposeRequest
 	7,  // 13: tandem.internal.v1.DrafterService.Close:input_type -> tandem.internal.v1.DrafterServiceCloseRequest
@@ -1300,15 +1411,17 @@ var file_tandem_internal_v1_drafter_proto_depIdxs = []int32{
 	11, // 15: tandem.internal.v1.DrafterService.Release:input_type -> tandem.internal.v1.ReleaseRequest
 	13, // 16: tandem.internal.v1.DrafterService.Describe:input_type -> tandem.internal.v1.DrafterServiceDescribeRequest
 	15, // 17: tandem.internal.v1.DrafterService.Vocabulary:input_type -> tandem.internal.v1.VocabularyRequest
-	2,  // 18: tandem.internal.v1.DrafterService.Open:output_type -> tandem.internal.v1.DrafterServiceOpenResponse
-	6,  // 19: tandem.internal.v1.DrafterService.Propose:output_type -> tandem.internal.v1.ProposeResponse
-	8,  // 20: tandem.internal.v1.DrafterService.Close:output_type -> tandem.internal.v1.DrafterServiceCloseResponse
-	10, // 21: tandem.internal.v1.DrafterService.Claim:output_type -> tandem.internal.v1.ClaimResponse
-	12, // 22: tandem.internal.v1.DrafterService.Release:output_type -> tandem.internal.v1.ReleaseResponse
-	14, // 23: tandem.internal.v1.DrafterService.Describe:output_type -> tandem.internal.v1.DrafterServiceDescribeResponse
-	16, // 24: tandem.internal.v1.DrafterService.Vocabulary:output_type -> tandem.internal.v1.VocabularyResponse
-	18, // [18:25] is the sub-list for method output_type
-	11, // [11:18] is the sub-list for method input_type
+	17, // 18: tandem.internal.v1.DrafterService.Target:input_type -> tandem.internal.v1.TargetRequest
+	2,  // 19: tandem.internal.v1.DrafterService.Open:output_type -> tandem.internal.v1.DrafterServiceOpenResponse
+	6,  // 20: tandem.internal.v1.DrafterService.Propose:output_type -> tandem.internal.v1.ProposeResponse
+	8,  // 21: tandem.internal.v1.DrafterService.Close:output_type -> tandem.internal.v1.DrafterServiceCloseResponse
+	10, // 22: tandem.internal.v1.DrafterService.Claim:output_type -> tandem.internal.v1.ClaimResponse
+	12, // 23: tandem.internal.v1.DrafterService.Release:output_type -> tandem.internal.v1.ReleaseResponse
+	14, // 24: tandem.internal.v1.DrafterService.Describe:output_type -> tandem.internal.v1.DrafterServiceDescribeResponse
+	16, // 25: tandem.internal.v1.DrafterService.Vocabulary:output_type -> tandem.internal.v1.VocabularyResponse
+	18, // 26: tandem.internal.v1.DrafterService.Target:output_type -> tandem.internal.v1.TargetResponse
+	19, // [19:27] is the sub-list for method output_type
+	11, // [11:19] is the sub-list for method input_type
 	11, // [11:11] is the sub-list for extension type_name
 	11, // [11:11] is the sub-list for extension extendee
 	0,  // [0:11] is the sub-list for field type_name
@@ -1327,7 +1440,7 @@ func file_tandem_internal_v1_drafter_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_internal_v1_drafter_proto_rawDesc), len(file_tandem_internal_v1_drafter_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   16,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -28,6 +28,7 @@ const (
 	DrafterService_Release_FullMethodName    = "/tandem.internal.v1.DrafterService/Release"
 	DrafterService_Describe_FullMethodName   = "/tandem.internal.v1.DrafterService/Describe"
 	DrafterService_Vocabulary_FullMethodName = "/tandem.internal.v1.DrafterService/Vocabulary"
+	DrafterService_Target_FullMethodName     = "/tandem.internal.v1.DrafterService/Target"
 )
 
 // DrafterServiceClient is the client API for DrafterService service.
@@ -50,6 +51,8 @@ type DrafterServiceClient interface {
 	Describe(ctx context.Context, in *DrafterServiceDescribeRequest, opts ...grpc.CallOption) (*DrafterServiceDescribeResponse, error)
 	// Vocabulary lists the pieces of the draft model's vocabulary.
 	Vocabulary(ctx context.Context, in *VocabularyRequest, opts ...grpc.CallOption) (*VocabularyResponse, error)
+	// Target tells a drafter of another vocabulary what the target's tokens mean. It then translates for sessions whose opening asks it to.
+	Target(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[TargetRequest, TargetResponse], error)
 }
 
 type drafterServiceClient struct {
@@ -130,6 +133,19 @@ func (c *drafterServiceClient) Vocabulary(ctx context.Context, in *VocabularyReq
 	return out, nil
 }
 
+func (c *drafterServiceClient) Target(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[TargetRequest, TargetResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &DrafterService_ServiceDesc.Streams[0], DrafterService_Target_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[TargetRequest, TargetResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type DrafterService_TargetClient = grpc.ClientStreamingClient[TargetRequest, TargetResponse]
+
 // DrafterServiceServer is the server API for DrafterService service.
 // All implementations must embed UnimplementedDrafterServiceServer
 // for forward compatibility.
@@ -150,6 +166,8 @@ type DrafterServiceServer interface {
 	Describe(context.Context, *DrafterServiceDescribeRequest) (*DrafterServiceDescribeResponse, error)
 	// Vocabulary lists the pieces of the draft model's vocabulary.
 	Vocabulary(context.Context, *VocabularyRequest) (*VocabularyResponse, error)
+	// Target tells a drafter of another vocabulary what the target's tokens mean. It then translates for sessions whose opening asks it to.
+	Target(grpc.ClientStreamingServer[TargetRequest, TargetResponse]) error
 	mustEmbedUnimplementedDrafterServiceServer()
 }
 
@@ -180,6 +198,9 @@ func (UnimplementedDrafterServiceServer) Describe(context.Context, *DrafterServi
 }
 func (UnimplementedDrafterServiceServer) Vocabulary(context.Context, *VocabularyRequest) (*VocabularyResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Vocabulary not implemented")
+}
+func (UnimplementedDrafterServiceServer) Target(grpc.ClientStreamingServer[TargetRequest, TargetResponse]) error {
+	return status.Error(codes.Unimplemented, "method Target not implemented")
 }
 func (UnimplementedDrafterServiceServer) mustEmbedUnimplementedDrafterServiceServer() {}
 func (UnimplementedDrafterServiceServer) testEmbeddedByValue()                        {}
@@ -328,6 +349,13 @@ func _DrafterService_Vocabulary_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _DrafterService_Target_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(DrafterServiceServer).Target(&grpc.GenericServerStream[TargetRequest, TargetResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type DrafterService_TargetServer = grpc.ClientStreamingServer[TargetRequest, TargetResponse]
+
 // DrafterService_ServiceDesc is the grpc.ServiceDesc for DrafterService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -364,6 +392,12 @@ var DrafterService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _DrafterService_Vocabulary_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "Target",
+			Handler:       _DrafterService_Target_Handler,
+			ClientStreams: true,
+		},
+	},
 	Metadata: "tandem/internal/v1/drafter.proto",
 }

@@ -194,7 +194,9 @@ type Opening struct {
 	// Ways of the target's own whose guesses the answer is to carry; unknown ones are ignored.
 	Ways []string `protobuf:"bytes,26,rep,name=ways,proto3" json:"ways,omitempty"`
 	// Features says that hidden states of committed tokens will be asked for.
-	Features      bool `protobuf:"varint,27,opt,name=features,proto3" json:"features,omitempty"`
+	Features bool `protobuf:"varint,27,opt,name=features,proto3" json:"features,omitempty"`
+	// Translate says that the receiver's tokens mean other texts than the session's: it was told those of the fingerprint, and translates.
+	Translate     bool `protobuf:"varint,28,opt,name=translate,proto3" json:"translate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -316,6 +318,13 @@ func (x *Opening) GetWays() []string {
 func (x *Opening) GetFeatures() bool {
 	if x != nil {
 		return x.Features
+	}
+	return false
+}
+
+func (x *Opening) GetTranslate() bool {
+	if x != nil {
+		return x.Translate
 	}
 	return false
 }
@@ -1905,7 +1914,7 @@ var File_tandem_internal_v1_model_proto protoreflect.FileDescriptor
 
 const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\n" +
-	"\x1etandem/internal/v1/model.proto\x12\x12tandem.internal.v1\"\xfc\x02\n" +
+	"\x1etandem/internal/v1/model.proto\x12\x12tandem.internal.v1\"\x9a\x03\n" +
 	"\aOpening\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\rR\x05epoch\x12\x16\n" +
@@ -1922,7 +1931,8 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"vocabulary\x18\x19 \x01(\x05R\n" +
 	"vocabulary\x12\x12\n" +
 	"\x04ways\x18\x1a \x03(\tR\x04ways\x12\x1a\n" +
-	"\bfeatures\x18\x1b \x01(\bR\bfeatures\"\xbf\x04\n" +
+	"\bfeatures\x18\x1b \x01(\bR\bfeatures\x12\x1c\n" +
+	"\ttranslate\x18\x1c \x01(\bR\ttranslate\"\xbf\x04\n" +
 	"\bSampling\x12%\n" +
 	"\vtemperature\x18\x01 \x01(\x01H\x00R\vtemperature\x88\x01\x01\x12\x18\n" +
 	"\x05top_k\x18\x02 \x01(\x05H\x01R\x04topK\x88\x01\x01\x12\x18\n" +
