@@ -135,8 +135,7 @@ func (c *generateCmd) prompt(a *app) (string, error) {
 	return readAll(a.stdin, "stdin")
 }
 
-// checked returns l without the drafts whose vocabulary is not the target's, if others are left, and says which
-// it left out and why. It refuses what cannot run before any process is started.
+// checked returns l with what was found out about its models. It refuses what cannot run before any process is started.
 func (a *app) checked(l launch, r tandem.Request) (launch, error) {
 	err := l.check()
 	if err != nil {
@@ -151,12 +150,8 @@ func (a *app) checked(l launch, r tandem.Request) (launch, error) {
 		Features: int64(l.FeatureMemory) << 20, Own: l.ownMemory(),
 		Streaming: l.streaming(a, l.Device, l.gpuMemoryFlags, l.cacheFlags)}
 	say := func(note string) { fmt.Fprintln(a.stderr, "tandem: "+oneLine(note)) }
-	err = p.LeaveOut(func(why error) { say("left out: " + why.Error()) })
-	if err == nil {
-		l.drafts = p.Drafts
-		err = p.Check(r.Prompt, say)
-		l.verifierBudget, l.streamed = p.Budget, p.Streamed
-	}
+	err = p.Check(r.Prompt, say)
+	l.verifierBudget, l.streamed = p.Budget, p.Streamed
 	l.planned(func(format string, args ...any) { say(fmt.Sprintf(format, args...)) })
 	return l, err
 }

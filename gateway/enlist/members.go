@@ -42,6 +42,9 @@ type Link interface {
 	// Vocabulary fetches what a drafter's tokens mean, the first most of them; Size may be left out, and Tokenizer is empty if
 	// the process is too old to tell. Errors: Unavailable, Deadline and Canceled mean that it may be asked again.
 	Vocabulary(ctx context.Context, name string, most int) (token.Listing, error)
+	// Target tells a drafter what the target's tokens mean, so that it translates: file is what Config.Tokenizer returned. Errors:
+	// Unsupported if it cannot; Unavailable, Deadline and Canceled mean that it may be told again.
+	Target(ctx context.Context, name, fingerprint string, file []byte) error
 }
 
 // Gateway is the part of a gateway that takes drafters.
@@ -62,6 +65,8 @@ type Config struct {
 	// differs without harm is not told again.
 	Compared []string
 	Taken    []string // names of drafters that the gateway has without a process
+	// Tokenizer returns a GGUF file of the target's tokenizer, for drafters of other vocabularies; nil: they are refused.
+	Tokenizer func() ([]byte, error)
 }
 
 // Members keeps a gateway's drafters as a table of processes says that they are.
@@ -71,9 +76,10 @@ type Config struct {
 //  2. Its name is the one in its process. If an enlisted one, one of Config.Taken or one of the target's own
 //     ways has that already, "#2" is added, or the next
 //     number that is free; while it is enlisted it keeps its name, whatever becomes of the others.
-//  3. One that does not speak the vocabulary is counted and logged once in its process's life. One that speaks it, but
+//  3. One that can neither speak the vocabulary nor translate is counted and logged once in its process's life. One that speaks it, but
 //     with other tokens beside it, is logged once too.
-//  4. So is one that draws by another version of the arithmetic than the target: it guesses less often right, and is used.
+//  4. One whose ids mean other texts is told the target's vocabulary, once in its process's life, and translates. That is logged once.
+//  5. So is one that draws by another version of the arithmetic than the target: it guesses less often right, and is used.
 //
 // Safe for concurrent use, but for Update, which has one caller.
 type Members struct {
@@ -97,9 +103,10 @@ type place struct{ addr, name string }
 
 // enlisted is a drafter that the gateway has.
 type enlisted struct {
-	name string
-	link Link
-	up   bool
+	name      string
+	link      Link
+	up        bool
+	translate bool // its tokens mean other texts than the target's
 }
 
 // NewMembers returns an empty table. The caller must Close it, after the last Update.
@@ -158,17 +165,22 @@ func (m *Members) refresh() {
 // enter enlists the drafter at a place, or tells that its process came or went.
 func (m *Members) enter(at place, p Process, d Drafter) {
 	e := m.here[at]
-	if e == nil || e.link != p.Link {
+	translate := m.translates(at, d)
+	if e == nil || e.link != p.Link || e.translate != translate {
 		var name string
 		if e != nil {
 			name = e.name
 		} else {
 			name = m.free(at.name)
 		}
-		e = &enlisted{name: name, link: p.Link, up: true}
+		e = &enlisted{name: name, link: p.Link, up: true, translate: translate}
 		m.here[at] = e
 		m.cfg.Counters.Add("drafters.enlisted", 1)
-		m.cfg.Gateway.Enlist(gateway.Enlisted{Name: name, Drafter: p.Link.Drafter(at.name, name), Features: d.Features})
+		drafter := p.Link.Drafter(at.name, name)
+		if translate {
+			drafter = translating{drafter}
+		}
+		m.cfg.Gateway.Enlist(gateway.Enlisted{Name: name, Drafter: drafter, Features: d.Features})
 	}
 	if e.up != p.Up {
 		e.up = p.Up

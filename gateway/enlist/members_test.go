@@ -3,10 +3,12 @@ package enlist
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/tandem-llm/tandem"
@@ -26,7 +28,13 @@ func (b *book) Enlist(m gateway.Enlisted) {
 		line += " features"
 	}
 	b.lines = append(b.lines, line)
-	b.drafters = append(b.drafters, m.Drafter.(drafter))
+	d := m.Drafter
+	if t, ok := d.(translating); ok {
+		d = t.Drafter
+		line += " translates"
+		b.lines[len(b.lines)-1] = line
+	}
+	b.drafters = append(b.drafters, d.(drafter))
 }
 func (b *book) Dismiss(name string) { b.lines = append(b.lines, "-"+name) }
 func (b *book) DrafterState(name string, up bool) {
@@ -56,6 +64,10 @@ func testVocab(t *testing.T) *token.Vocab {
 // process is a Link whose drafters list their vocabularies with the functions here; the others do not answer.
 type process struct {
 	lists map[string]func(most int) (token.Listing, error)
+
+	mu      sync.Mutex
+	told    []string         // of the target's vocabulary
+	refuses map[string]error // by name, what those say who are told
 }
 
 func (p *process) Drafter(name, enlisted string) tandem.Drafter { return drafter{p, name, enlisted} }
@@ -65,6 +77,13 @@ func (p *process) Vocabulary(ctx context.Context, name string, most int) (token.
 		return list(most)
 	}
 	return token.Listing{}, tandem.Errorf("test", tandem.Unavailable, "no answer")
+}
+
+func (p *process) Target(ctx context.Context, name, fingerprint string, file []byte) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.told = append(p.told, fmt.Sprintf("%s %s %s", name, fingerprint, file))
+	return p.refuses[name]
 }
 
 // drafter is one that nobody asks for drafts.
@@ -263,6 +282,60 @@ func TestOtherVocabularies(t *testing.T) {
 	m.Update([]Process{p})
 	m.work.Wait()
 	b.want(t, "one has the target's vocabulary now, one was asked again", "+other", "-short", "+short")
+}
+
+// TestForeignVocabulary: a drafter whose ids mean other texts is told the target's vocabulary, once in its process's life, and its sessions
+// are translated; one that cannot is refused with both reasons.
+func TestForeignVocabulary(t *testing.T) {
+	b := new(book)
+	m, vocab, log, counters := members(t, b)
+	t.Cleanup(m.Close)
+	m.cfg.Tokenizer = func() ([]byte, error) { return []byte("the file"), nil }
+	lists := func(int) (token.Listing, error) {
+		v := vocab.Listing()
+		v.Pieces = slices.Clone(v.Pieces)
+		v.Pieces[700] = "seven"
+		return v, nil
+	}
+	there := &process{lists: map[string]func(int) (token.Listing, error){"far": lists, "fed": lists},
+		refuses: map[string]error{"fed": tandem.Errorf("target", tandem.Unsupported, "it reads states")}}
+	p := Process{Addr: "a", Instance: 1, Link: there, Up: true, Drafters: []Drafter{{Name: "far", Vocab: vocab.Size(), Fingerprint: "f"},
+		{Name: "fed", Vocab: vocab.Size(), Fingerprint: "f"}}}
+	for range 3 {
+		m.Update([]Process{p})
+	}
+	m.work.Wait()
+	b.want(t, "the one that translates", "+far translates")
+	slices.Sort(there.told)
+	if want := []string{"far " + fingerprint + " the file", "fed " + fingerprint + " the file"}; !slices.Equal(there.told, want) {
+		t.Errorf("told %q: want %q", there.told, want)
+	}
+	opened := new(asked)
+	if _, err := (translating{opened}).Open(t.Context(), tandem.Opening{Session: 3}); err != nil || !opened.o.Translate || opened.o.Session != 3 {
+		t.Errorf("opened %+v, %v", opened.o, err)
+	}
+	if text := log.String(); strings.Count(text, "drafter=far ") != 1 || !strings.Contains(text, "it drafts in its own tokens") ||
+		strings.Count(text, "drafter=fed ") != 1 || !strings.Contains(text, "it reads states") || !strings.Contains(text, "token 700 is") {
+		t.Errorf("logged %s", text)
+	}
+	p.Instance = 2 // a process that knows nothing
+	m.Update([]Process{p})
+	m.work.Wait()
+	b.want(t, "another process at the same place", "-far", "+far translates")
+	if n := counters.Snapshot()["drafters.translated"]; n != 2 || len(there.told) != 4 {
+		t.Errorf("counted %d, told %q", n, there.told)
+	}
+}
+
+// asked is a drafter that keeps its last opening.
+type asked struct {
+	tandem.Drafter
+	o tandem.Opening
+}
+
+func (a *asked) Open(_ context.Context, o tandem.Opening) (tandem.Opened, error) {
+	a.o = o
+	return tandem.Opened{}, nil
 }
 
 // TestVocabularyOfSilentDrafter: one that does not answer is asked again and keeps nobody waiting.

@@ -2,6 +2,7 @@ package enlist
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -21,11 +22,27 @@ type verdict struct {
 	vocab       int
 	fingerprint string
 	good        bool
+	translates  bool // by what its process was told
 }
 
 // holds reports whether v is still valid for d of p. A good verdict outlives the process, because the model is the same.
 func (v *verdict) holds(p Process, d Drafter) bool {
-	return v != nil && v.fingerprint == d.Fingerprint && v.vocab == d.Vocab && (v.good || v.instance == p.Instance)
+	return v != nil && v.fingerprint == d.Fingerprint && v.vocab == d.Vocab && (v.good && !v.translates || v.instance == p.Instance)
+}
+
+// translating is a drafter whose sessions are opened in the target's tokens, which are not its own.
+type translating struct{ tandem.Drafter }
+
+// Open implements tandem.Drafter.
+func (t translating) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error) {
+	o.Translate = true
+	return t.Drafter.Open(ctx, o)
+}
+
+// translates reports whether d at a place translates. m.mu is held.
+func (m *Members) translates(at place, d Drafter) bool {
+	v := m.judged[at]
+	return d.Fingerprint != m.cfg.Fingerprint && v != nil && v.good && v.translates
 }
 
 // speaks reports whether d can draft for the target: its vocabulary is the target's, or it has none, or all ids that
@@ -48,6 +65,17 @@ func (m *Members) speaks(p Process, d Drafter) bool {
 func (m *Members) judge(at place, p Process, d Drafter, v *verdict) {
 	for {
 		note, err := m.compare(p, d)
+		translates := false
+		if errors.As(err, new(differs)) && m.cfg.Tokenizer != nil {
+			switch e := m.tell(p, d); tandem.KindOf(e) {
+			case tandem.OK:
+				note, err, translates = err.Error(), nil, true
+			case tandem.Unavailable, tandem.Deadline, tandem.Canceled:
+				err = e
+			default:
+				err = tandem.Errorf("", tandem.KindOf(e), "%w; and it does not translate: %w", err, e)
+			}
+		}
 		switch tandem.KindOf(err) {
 		case tandem.Unavailable, tandem.Deadline, tandem.Canceled:
 			select {
@@ -69,6 +97,16 @@ func (m *Members) judge(at place, p Process, d Drafter, v *verdict) {
 			m.cfg.Counters.Add("drafters.other_vocabulary", 1)
 			m.cfg.Log.Warn("drafter is not used: it does not speak the target's vocabulary", "drafter", d.Name, "address", p.Addr,
 				"difference", err)
+			return
+		}
+		if translates {
+			m.cfg.Counters.Add("drafters.translated", 1)
+			if !slices.Contains(m.cfg.Compared, p.Addr) {
+				m.cfg.Log.Warn("drafter has another vocabulary than the target: "+token.TranslationCosts, "drafter", d.Name, "address", p.Addr,
+					"difference", note)
+			}
+			v.good, v.translates = true, true
+			m.refresh()
 			return
 		}
 		m.cfg.Counters.Add("drafters.near_vocabulary", 1)
@@ -109,5 +147,24 @@ func (m *Members) compare(p Process, d Drafter) (note string, err error) {
 		return "", tandem.Errorf("", tandem.Corrupt, "it lists %d tokens of its %d: want %d", len(draft.Pieces), d.Vocab, want)
 	}
 	draft.Size = d.Vocab
-	return token.Compare(target, draft)
+	if note, err = token.Compare(target, draft); err != nil {
+		return "", differs{err}
+	}
+	return note, nil
+}
+
+// differs is the error of a vocabulary whose ids mean other texts.
+type differs struct{ error }
+
+func (d differs) Unwrap() error { return d.error }
+
+// tell tells d the target's vocabulary.
+func (m *Members) tell(p Process, d Drafter) error {
+	file, err := m.cfg.Tokenizer()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(m.ctx, listTime)
+	defer cancel()
+	return p.Link.Target(ctx, d.Name, m.cfg.Fingerprint, file)
 }

@@ -167,10 +167,11 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (announcer *disc
 			return nil, undo, err
 		}
 		undo.Add(func() { roles.Shutdown(d.Shutdown) })
-		closers = append(closers, d.CloseOwned)
+		translator := drafter.NewTranslator(d)
+		closers = append(closers, translator.CloseOwned)
 		describe := states.describe(path, r.Describe(name, path, socket, m))
-		served.Drafters = append(served.Drafters, drafting.Named{Name: name, Drafter: d, Describe: describe,
-			Vocabulary: vocabulary(m.Vocab())})
+		served.Drafters = append(served.Drafters, drafting.Named{Name: name, Drafter: translator, Describe: describe,
+			Vocabulary: vocabulary(m.Vocab()), Target: c.target(r, name, translator)})
 		told := describe()
 		what.Drafters = append(what.Drafters, wire.AnnouncedDrafter{Name: name, Model: told.Model, Vocab: told.Vocab,
 			Fingerprint: told.Fingerprint, Identity: told.Identity, Lineage: told.Lineage,
@@ -201,5 +202,24 @@ func vocabulary(v *token.Vocab) func(offset, limit int) wire.Vocabulary {
 			out.Pieces = append(out.Pieces, []byte(p))
 		}
 		return out
+	}
+}
+
+// target takes the vocabularies of targets whose tokens mean other texts than the draft's.
+func (c Config) target(r *roles.Process, name string, t *drafter.Translator) func(fingerprint string, file []byte) error {
+	return func(fingerprint string, file []byte) error {
+		v, err := token.Parse(file)
+		if err != nil {
+			return err
+		}
+		if is := roles.Fingerprint(v.Fingerprint()); is != fingerprint {
+			return tandem.Errorf("target", tandem.Invalid, "the vocabulary that was told has fingerprint %s: want that of the target, %.50s", is,
+				fingerprint)
+		}
+		if err := t.Target(fingerprint, v); err != nil {
+			return err
+		}
+		r.Log.Info("draft translates: its tokens mean other texts than the target's", "drafter", name, "target", fingerprint)
+		return nil
 	}
 }

@@ -143,7 +143,7 @@ func (c Config) assemble(ctx context.Context, r *roles.Process, config gateway.C
 		return out, undo, err
 	}
 	enlisting := enlist.Config{Gateway: g, Vocab: target.vocab, Fingerprint: config.Fingerprint, Counters: r.Counters, Log: r.Log,
-		Taken: taken}
+		Taken: taken, Tokenizer: func() ([]byte, error) { return token.Extract(c.Target) }}
 	if r.ReadyFD != 0 {
 		enlisting.Compared = c.Drafters // by whoever started both (package pair)
 	}

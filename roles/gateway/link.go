@@ -25,6 +25,11 @@ func (l link) Drafter(name, enlisted string) tandem.Drafter {
 	return l.router.Drafter(enlisted, drafting.NewClient(l.conn, name).Mapping(l.memory.Of(l.conn)))
 }
 
+// Target implements enlist.Link.
+func (l link) Target(ctx context.Context, name, fingerprint string, file []byte) error {
+	return drafting.NewClient(l.conn, name).Target(ctx, fingerprint, file)
+}
+
 // Vocabulary implements enlist.Link.
 func (l link) Vocabulary(ctx context.Context, name string, most int) (token.Listing, error) {
 	v, err := drafting.NewClient(l.conn, name).Vocabulary(ctx, most)

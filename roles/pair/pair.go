@@ -108,40 +108,8 @@ func Sides(drafts, files []string) (map[string][]string, error) {
 	return out, nil
 }
 
-// LeaveOut removes drafts of another vocabulary than the target's from Drafts, if others are left, and calls told with each and the
-// reason. Other faults are errors.
-func (p *Pair) LeaveOut(told func(why error)) error {
-	if len(p.Drafts) < 2 {
-		return nil
-	}
-	vocab, err := token.Open(p.Target)
-	if err != nil {
-		return err
-	}
-	var good []string
-	var bad []error
-	for _, d := range p.Drafts {
-		_, err := p.compare(d, vocab)
-		switch {
-		case err == nil:
-			good = append(good, d)
-		case errors.As(err, new(otherVocabulary)):
-			bad = append(bad, err)
-		default:
-			return err
-		}
-	}
-	if len(good) > 0 {
-		p.Drafts = good
-		for _, err := range bad {
-			told(err)
-		}
-	}
-	return nil
-}
-
 // Check refuses models that cannot run, do not match or do not fit into memory, and a prompt ("": none) that is too long. It calls
-// say with harmless differences between a draft's vocabulary and the target's.
+// say with differences between a draft's vocabulary and the target's.
 func (p *Pair) Check(prompt string, say func(note string)) error {
 	if err := p.Sizes.Check(); err != nil {
 		return err
@@ -170,11 +138,17 @@ func (p *Pair) Check(prompt string, say func(note string)) error {
 		return err
 	}
 	for _, d := range p.Drafts {
-		note, err := p.compare(d, vocab)
+		note, foreign, err := p.compare(d, vocab)
+		if err == nil && foreign && len(sides[d]) > 0 {
+			err = tandem.Errorf("", tandem.Invalid, "--draft-heads %s: draft model %s has another vocabulary than the target, and prompt tokens "+
+				"are not translated: want it without them", strings.Join(sides[d], " "), d)
+		}
 		if err != nil {
 			return err
 		}
-		if note != "" {
+		if foreign {
+			say(fmt.Sprintf("draft model %s has another vocabulary than the target: %s (%s)", d, token.TranslationCosts, note))
+		} else if note != "" {
 			say(fmt.Sprintf("draft model %s has not quite the target's vocabulary, which costs acceptance at most: %s", d, note))
 		}
 		if d == drafter.LookupName {
@@ -203,32 +177,25 @@ func (p *Pair) Check(prompt string, say func(note string)) error {
 	return tandem.ValidatePromptTokens(vocab.Encode(prompt, true), limits)
 }
 
-// otherVocabulary is the error of a valid draft model that does not match the target.
-type otherVocabulary struct{ error }
-
-func (e otherVocabulary) Unwrap() error { return e.error }
-
-// compare refuses a draft model that cannot run or has another vocabulary than the target. note describes a harmless
-// difference, "" for none.
-func (p *Pair) compare(draft string, target *token.Vocab) (note string, err error) {
+// compare refuses a draft model that cannot run. note describes a difference between its vocabulary and the target's, "" for none; if it is
+// foreign, ids mean other texts.
+func (p *Pair) compare(draft string, target *token.Vocab) (note string, foreign bool, err error) {
 	if draft == drafter.LookupName {
-		return "", nil
+		return "", false, nil
 	}
 	switch side, err := engine.SideOf(draft); {
 	case err != nil || side.Draft():
-		return "", err // it has no vocabulary of its own; whose it is is compared when its memory is measured
+		return "", false, err // it has no vocabulary of its own; whose it is is compared when its memory is measured
 	case side.InVerifier():
-		return "", tandem.Errorf("", tandem.Invalid,
+		return "", false, tandem.Errorf("", tandem.Invalid,
 			"--draft %s: it is a side file of kind %s, which runs in the verifier: want --heads %s", draft, side.Kind, draft)
 	}
 	vocab, err := token.Open(draft)
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
-	note, err = token.Compare(target.Listing(), vocab.Listing())
-	if err != nil {
-		return "", otherVocabulary{tandem.Errorf("", tandem.Invalid,
-			"draft model %s does not speak the vocabulary of target %s: %w", draft, p.Target, err)}
+	if note, err = token.Compare(target.Listing(), vocab.Listing()); err != nil {
+		return cmp.Or(errors.Unwrap(err), err).Error(), true, nil
 	}
-	return note, nil
+	return note, false, nil
 }

@@ -1,7 +1,6 @@
 package pair
 
 import (
-	"slices"
 	"strings"
 	"testing"
 
@@ -17,33 +16,23 @@ const (
 	draft  = "../../models/gopher-draft-all-f16.gguf"
 )
 
-// TestOtherTexts: a draft whose ids mean other texts is refused with the first of them, or left out if there are others.
+// TestOtherTexts: of a draft whose ids mean other texts one line tells what differs first and what translating costs. Prompt tokens are not
+// translated.
 func TestOtherTexts(t *testing.T) {
 	other := rolestest.Refit(t, draft, rolestest.Refitted{Tokens: 4200, Pieces: map[int]string{3500: "\u2581other", 4001: "x", 4150: "y"}})
 	on := engine.Options{Device: testdevice.CPU(t, 1)}
-	p := Pair{Target: target, Drafts: []string{other}, Options: on}
-	told := func(err error) { t.Errorf("left out although it is alone: %v", err) }
-	if err := p.LeaveOut(told); err != nil || len(p.Drafts) != 1 {
-		t.Errorf("drafts %v, %v", p.Drafts, err)
-	}
-	for _, drafts := range [][]string{{other}, {"lookup", other}} {
-		err := (&Pair{Target: target, Drafts: drafts, Options: on}).Check("", func(note string) { t.Error(note) })
-		if tandem.KindOf(err) != tandem.Invalid || !strings.Contains(err.Error(), `token 3500 is "`) ||
-			!strings.Contains(err.Error(), `and "▁other" in the draft`) {
-			t.Errorf("%v: %v: want both texts", drafts, err)
+	for _, drafts := range [][]string{{other}, {"lookup", draft, other}} {
+		var notes []string
+		err := (&Pair{Target: target, Drafts: drafts, Options: on}).Check("func main() {", func(note string) { notes = append(notes, note) })
+		if err != nil || len(notes) != 1 || !strings.Contains(notes[0], other+" has another vocabulary") ||
+			!strings.Contains(notes[0], "it drafts in its own tokens") || !strings.Contains(notes[0], `token 3500 is "`) {
+			t.Errorf("%v: told %q, %v", drafts, notes, err)
 		}
 	}
-	var why []string
-	p.Drafts = []string{other, draft, "lookup"}
-	leave := func(err error) { why = append(why, err.Error()) }
-	if err := p.LeaveOut(leave); err != nil || !slices.Equal(p.Drafts, []string{draft, "lookup"}) {
-		t.Errorf("drafts %v, %v", p.Drafts, err)
-	}
-	if len(why) != 1 || !strings.Contains(why[0], other) || !strings.Contains(why[0], "token 3500") {
-		t.Errorf("left out because %q", why)
-	}
-	if err := p.Check("func main() {", func(note string) { t.Error(note) }); err != nil {
-		t.Error(err)
+	err := (&Pair{Target: target, Drafts: []string{other}, DraftHeads: []string{"../../models/gopher-ppd-f16.gguf"}, Options: on}).Check("",
+		func(string) {})
+	if tandem.KindOf(err) != tandem.Invalid || !strings.Contains(err.Error(), "prompt tokens are not translated") {
+		t.Errorf("with prompt tokens: %v", err)
 	}
 }
 
@@ -65,9 +54,5 @@ func TestCheck(t *testing.T) {
 		if tandem.KindOf(err) != c.kind || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%+v: %v: want %v that says %q", c.p, err, c.kind, c.says)
 		}
-	}
-	p := Pair{Target: target, Drafts: []string{draft, "none.gguf"}}
-	if err := p.LeaveOut(func(err error) { t.Error(err) }); err == nil {
-		t.Error("a draft that is not there is left out")
 	}
 }
