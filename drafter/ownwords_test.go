@@ -14,7 +14,8 @@ import (
 	"github.com/tandem-llm/tandem/engine/token"
 )
 
-// byteVocab returns a byte-level vocabulary with merges, each of two texts of letters or "Ġ" for a space. Token 0 begins texts and ends them.
+// byteVocab returns a byte-level vocabulary with merges, each of two texts of letters or "Ġ" for a space. Token 0 begins texts and ends
+// them.
 func byteVocab(t testing.TB, merges ...string) *token.Vocab {
 	t.Helper()
 	pieces, kinds := []string{"<|end|>", "<|user|>"}, []int32{3, 3}
@@ -49,8 +50,8 @@ func byteVocab(t testing.TB, merges ...string) *token.Vocab {
 	return v
 }
 
-// vocabPairs are pairs of vocabularies, the target's first: tokens of many bytes against single ones, both ways round, and merges that divide
-// the same texts otherwise.
+// vocabPairs are pairs of vocabularies, the target's first: tokens of many bytes against single ones, both ways round, and merges that
+// divide the same texts otherwise.
 func vocabPairs(t testing.TB) map[string][2]*token.Vocab {
 	t.Helper()
 	shipped, err := token.Open(modelFile)
@@ -61,7 +62,8 @@ func vocabPairs(t testing.TB) map[string][2]*token.Vocab {
 	some := byteVocab(t, "Ġ t", "h e", "Ġt he", "i n", "r e", "re t", "u r", "ret ur", "retur n", "Ċ Ċ", "( )", "Ġ Ġ", "f u", "fu n", "n c")
 	others := byteVocab(t, "e t", "Ġ r", "t h", "th e", "u r", "Ġr et", "n c", "u nc", "( )", "Ġ (", "Ċ Ġ", "i n", "t u")
 	return map[string][2]*token.Vocab{"bytes for pieces": {shipped, single}, "pieces for bytes": {single, shipped},
-		"merges for pieces": {shipped, some}, "pieces for merges": {some, shipped}, "merges for merges": {some, others}, "the same": {some, some}}
+		"merges for pieces": {shipped, some}, "pieces for merges": {some, shipped}, "merges for merges": {some, others},
+		"the same": {some, some}}
 }
 
 // someTokens are random tokens of v, most of them of ordinary text, some of them any: bytes alone, parts of characters, tokens that steer.
@@ -77,8 +79,8 @@ func someTokens(rng *rand.Rand, v *token.Vocab, n int) (out []tandem.Token) {
 	return out[:n]
 }
 
-// TestOwnWords: however a text comes, the draft's tokens are those of the whole text; they print what the target's print; and what is called
-// settled stays.
+// TestOwnWords: however a text comes, the draft's tokens are those of the whole text; they print what the target's print; and what is
+// called settled stays.
 func TestOwnWords(t *testing.T) {
 	for name, pair := range vocabPairs(t) {
 		of, own := pair[0], pair[1]
@@ -212,7 +214,8 @@ func pathText(v *token.Vocab, t tandem.Tree, node int) (text string) {
 	return text
 }
 
-// TestTranslatedTrees: whatever tree is drafted, what is handed over is a valid tree of drafted texts, within its bounds, likely nodes first.
+// TestTranslatedTrees: whatever tree is drafted, what is handed over is a valid tree of drafted texts, within its bounds, likely nodes
+// first.
 func TestTranslatedTrees(t *testing.T) {
 	for name, pair := range vocabPairs(t) {
 		rng := rand.New(rand.NewPCG(2, 2))
@@ -304,7 +307,8 @@ func FuzzTranslation(f *testing.F) {
 		from := tandem.Root(got[len(got)-1])
 		from.LogProbs = []float32{0}
 		for i, id := range pair[1].EncodeNext(drafted) {
-			from.Tokens, from.Parents, from.LogProbs = append(from.Tokens, id), append(from.Parents, int32(i)), append(from.LogProbs, -float32(i))
+			from.Tokens, from.Parents = append(from.Tokens, id), append(from.Parents, int32(i))
+			from.LogProbs = append(from.LogProbs, -float32(i))
 		}
 		b := tandem.Bounds{Nodes: 64, Depth: 32, Width: 1}
 		w.add(pair[0].EncodeNext("x")...)

@@ -60,11 +60,13 @@ func NewTranslator(d *Drafter) *Translator {
 // Unsupported.
 func (t *Translator) Target(fingerprint string, v *token.Vocab) error {
 	if features, _ := t.d.cfg.Model.StateWidth(); features > 0 {
-		return tandem.Errorf("target", tandem.Unsupported, "draft %s reads the hidden states of its own target: want that one", t.d.cfg.Name)
+		return tandem.Errorf("target", tandem.Unsupported, "draft %s reads the hidden states of its own target: want that one",
+			t.d.cfg.Name)
 	}
 	if t.d.way.Levels > 0 {
-		return tandem.Errorf("target", tandem.Unsupported, "draft %s has prompt tokens (--draft-heads), which are for a target of its own vocabulary: "+
-			"want it without", t.d.cfg.Name)
+		return tandem.Errorf("target", tandem.Unsupported,
+			"draft %s has prompt tokens (--draft-heads), which are for a target of its own vocabulary: "+
+				"want it without", t.d.cfg.Name)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -88,8 +90,8 @@ func (t *Translator) target(fingerprint string) *token.Vocab {
 	return nil
 }
 
-// Open implements tandem.Drafter. Further errors: those of Drafter.Open; Unsupported for a session to be translated whose target's vocabulary
-// was not told.
+// Open implements tandem.Drafter. Further errors: those of Drafter.Open; Unsupported for a session to be translated whose target's
+// vocabulary was not told.
 func (t *Translator) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error) {
 	if !o.Translate {
 		t.forget(o.Session)
@@ -97,7 +99,8 @@ func (t *Translator) Open(ctx context.Context, o tandem.Opening) (tandem.Opened,
 	}
 	of := t.target(o.Fingerprint)
 	if of == nil {
-		return tandem.Opened{}, tandem.Errorf("open", tandem.Unsupported, "session %v is in vocabulary %.50s, which drafter %s was not told",
+		return tandem.Opened{}, tandem.Errorf("open", tandem.Unsupported,
+			"session %v is in vocabulary %.50s, which drafter %s was not told",
 			o.Session, o.Fingerprint, t.d.cfg.Name)
 	}
 	if o.Vocab != 0 && o.Vocab != of.Size() {
@@ -116,8 +119,9 @@ func (t *Translator) Open(ctx context.Context, o tandem.Opening) (tandem.Opened,
 	inner.MaxNodes, inner.Vocab, inner.Fingerprint, inner.Translate = mostOwn*o.MaxNodes, 0, "", false
 	inner.Sampling, inner.Features = tandem.Sampling{}, false
 	if len(s.told) > most {
-		return tandem.Opened{}, tandem.Errorf("open", tandem.Unsupported, "%d tokens of the target are %d of the draft: draft model %s has a "+
-			"context of %d", len(o.Tokens), len(s.told), t.d.cfg.Name, most)
+		return tandem.Opened{}, tandem.Errorf("open", tandem.Unsupported,
+			"%d tokens of the target are %d of the draft: draft model %s has a "+
+				"context of %d", len(o.Tokens), len(s.told), t.d.cfg.Name, most)
 	}
 	opened, err := t.d.Open(ctx, inner)
 	if err != nil {
@@ -206,8 +210,8 @@ func (t *Translator) Propose(ctx context.Context, p tandem.Proposal) (tandem.Pro
 		Drafter: t.d.cfg.Name, Tree: clone(out.Tree), Ways: p.Ways})
 }
 
-// translate makes the proposal's tokens the session's, and returns the proposal in the draft's tokens. words, which is read only, and theirs are
-// the text in the two vocabularies.
+// translate makes the proposal's tokens the session's, and returns the proposal in the draft's tokens. words, which is read only, and
+// theirs are the text in the two vocabularies.
 func (s *translated) translate(p tandem.Proposal) (inner tandem.Proposal, words *ownWords, theirs []tandem.Token, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -224,8 +228,9 @@ func (s *translated) translate(p tandem.Proposal) (inner tandem.Proposal, words 
 	}
 	all, _ := s.words.tokens()
 	if len(all) > s.room {
-		return inner, nil, nil, tandem.Errorf("propose", tandem.UnknownSession, "session %v has %d tokens of the draft, %d were foreseen: want it "+
-			"opened again", s.id, len(all), s.room)
+		return inner, nil, nil, tandem.Errorf("propose", tandem.UnknownSession,
+			"session %v has %d tokens of the draft, %d were foreseen: want it "+
+				"opened again", s.id, len(all), s.room)
 	}
 	from := 0
 	for from < min(len(all), len(s.told)) && all[from] == s.told[from] {
@@ -242,8 +247,8 @@ func (s *translated) translate(p tandem.Proposal) (inner tandem.Proposal, words 
 	return inner, &copied, s.tokens[:n:n], nil
 }
 
-// scale turns what is said in the target's tokens of a tree and its cost into the draft's, of which one of the target's takes ratio. A row of
-// the target's pass, and a token that it brings, is that many of the draft's.
+// scale turns what is said in the target's tokens of a tree and its cost into the draft's, of which one of the target's takes ratio. A
+// row of the target's pass, and a token that it brings, is that many of the draft's.
 func (s *translated) scale(p tandem.Proposal, ratio float64) (tandem.Bounds, tandem.Plan) {
 	b, plan := p.Bounds, p.Plan
 	b.Depth = max(0, min(b.Depth, int(s.limit-p.Base)))

@@ -24,17 +24,18 @@ func foreignRig(t *testing.T) (*rig, *Translator, *token.Vocab) {
 
 // opening opens text in the target's tokens.
 func foreignOpening(id tandem.SessionID, of *token.Vocab, text []tandem.Token) tandem.Opening {
-	return tandem.Opening{Session: id, Epoch: 1, Tokens: text, Limit: 240, MaxNodes: 64, Vocab: of.Size(), Fingerprint: "target", Translate: true,
-		Sampling: tandem.Sampling{Temperature: 0.8, TopP: 1, Seed: 3}}
+	return tandem.Opening{Session: id, Epoch: 1, Tokens: text, Limit: 240, MaxNodes: 64, Vocab: of.Size(), Fingerprint: "target",
+		Translate: true, Sampling: tandem.Sampling{Temperature: 0.8, TopP: 1, Seed: 3}}
 }
 
-// TestTranslator drafts in pieces for a target whose tokens are bytes: trees are valid, some of their guesses are right, whoever joins in the
-// middle of the text is handed the same trees, and a text that was taken back is followed.
+// TestTranslator drafts in pieces for a target whose tokens are bytes: trees are valid, some of their guesses are right, whoever joins in
+// the middle of the text is handed the same trees, and a text that was taken back is followed.
 func TestTranslator(t *testing.T) {
 	r, x, of := foreignRig(t)
 	ctx := context.Background()
 	const prompt = "func (r *Reader) Read(p []byte) (n int, err error) {\n"
-	text := of.Encode(prompt+"\tif err != nil {\n\t\treturn nil, err\n\t}\n\tif err != nil {\n\t\treturn 0, err\n\t}\n\treturn nil\n}\n", true)
+	text := of.Encode(prompt+"\tif err != nil {\n\t\treturn nil, err\n\t}\n\tif err != nil {\n\t\treturn 0, err\n\t}\n\treturn nil\n}\n",
+		true)
 	told := len(of.Encode(prompt, true))
 	opened, err := x.Open(ctx, foreignOpening(1, of, text[:told]))
 	if err != nil || opened.Hindsight.Tokens == 0 || opened.Hindsight.Tokens > tandem.MaxHindsight {
@@ -49,7 +50,8 @@ func TestTranslator(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := got.Tree.Validate(p.Bounds.Nodes, of.Size()); err != nil || got.Nodes != got.Tree.Len() || got.Hindsight.Validate() != nil {
+		if err := got.Tree.Validate(p.Bounds.Nodes, of.Size()); err != nil || got.Nodes != got.Tree.Len() ||
+			got.Hindsight.Validate() != nil {
 			t.Fatalf("%+v: %v", got, err)
 		}
 		if _, depth := got.Tree.Depths(); depth > p.Bounds.Depth || got.Depth != depth || got.Tree.Tokens[0] != text[len(text)-1] {
@@ -111,7 +113,8 @@ func TestTranslatorRefuses(t *testing.T) {
 		kind   tandem.Kind
 		says   string
 	}{
-		"not told":     {func(o *tandem.Opening) { o.Fingerprint = "another" }, tandem.Unsupported, "vocabulary another, which drafter test was not told"},
+		"not told": {func(o *tandem.Opening) { o.Fingerprint = "another" }, tandem.Unsupported,
+			"vocabulary another, which drafter test was not told"},
 		"another size": {func(o *tandem.Opening) { o.Vocab++ }, tandem.Invalid, "a target of"},
 		"a bad token":  {func(o *tandem.Opening) { o.Tokens = []tandem.Token{tandem.Token(of.Size())} }, tandem.Invalid, "vocabulary has"},
 		"too long": {func(o *tandem.Opening) {
@@ -157,7 +160,8 @@ func TestTranslatorRefuses(t *testing.T) {
 	if _, err := x.Open(ctx, o); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := x.Propose(ctx, proposal(1, dense, 2)); tandem.KindOf(err) != tandem.UnknownSession || !strings.Contains(err.Error(), "foreseen") {
+	if _, err := x.Propose(ctx, proposal(1, dense, 2)); tandem.KindOf(err) != tandem.UnknownSession ||
+		!strings.Contains(err.Error(), "foreseen") {
 		t.Errorf("a text of more tokens than foreseen: %v", err)
 	}
 	open(1, 7)

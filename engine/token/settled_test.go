@@ -10,8 +10,10 @@ import (
 )
 
 // firmParts are what texts are made of that a tokenizer may cut anew once more follows.
-var firmParts = []string{" ", "  ", "\n", "\r\n", "\t", "'", "'s", "'l", "'r", "e", "l", "v", "a", "b", "ab", "A", "AB", "Ab", "1", "23", "½", "/",
-	"(", ").", "=", "é", "日本", "ǅ", "\u0301", "\xc3", "\xa9", "\xff", "\xe2\x96", "\x81", space, "<a>", "<a", ">", "<a>b", "x y", "x", "word", "\U0001F600"}
+var firmParts = []string{" ", "  ", "\n", "\r\n", "\t", "'", "'s", "'l", "'r", "e", "l", "v", "a", "b", "ab", "A", "AB", "Ab", "1", "23",
+	"½", "/",
+	"(", ").", "=", "é", "日本", "ǅ", "\u0301", "\xc3", "\xa9", "\xff", "\xe2\x96", "\x81", space, "<a>", "<a", ">", "<a>b", "x y", "x",
+	"word", "\U0001F600"}
 
 func firmText(rng *rand.Rand, most int) string {
 	var b strings.Builder
@@ -26,13 +28,16 @@ func firmVocabs(t testing.TB) map[string]*Vocab {
 	users := []string{"<a>", "<a>b>", "x y", ">("}
 	out := map[string]*Vocab{
 		"shipped": shipped(t),
-		"pieces": newDraft(space, space+space, space+"a", "ab", "abA", "bA", space+"word", "a"+space+"b", "1"+space, "é", "日本", "'s", "e"+space).
+		"pieces": newDraft(space, space+space, space+"a", "ab", "abA", "bA", space+"word", "a"+space+"b", "1"+space, "é", "日本", "'s",
+			"e"+space).
 			add(userDefined, users...).vocab(t),
-		"merged": newMerged("ab"+space+"'swordé", "a b", "w o", "o r", "wo rd", "r d", space+" "+space, space+" a", "b "+space).add(userDefined, users...).vocab(t),
-		"bytes":  newBytes("gpt-2").vocab(t),
+		"merged": newMerged("ab"+space+"'swordé", "a b", "w o", "o r", "wo rd", "r d", space+" "+space, space+" a",
+			"b "+space).add(userDefined, users...).vocab(t),
+		"bytes": newBytes("gpt-2").vocab(t),
 	}
 	for _, p := range pres {
-		out[p.names[0]] = newBytes(p.names[0], "a b", "b A", "Ġ Ġ", "ĠĠ a", "Ġ a", "Ã ©", "w o", "r d", "wo rd", "o r", "2 3", "1 23", "Ċ Ċ", ") .",
+		out[p.names[0]] = newBytes(p.names[0], "a b", "b A", "Ġ Ġ", "ĠĠ a", "Ġ a", "Ã ©", "w o", "r d", "wo rd", "o r", "2 3", "1 23",
+			"Ċ Ċ", ") .",
 			"' s", "l l", "ab A").add(userDefined, users...).vocab(t)
 		rng := rand.New(rand.NewPCG(3, uint64(len(out))))
 		d := randomBytes(rng)

@@ -311,7 +311,8 @@ func TestForeignVocabulary(t *testing.T) {
 		t.Errorf("told %q: want %q", there.told, want)
 	}
 	opened := new(asked)
-	if _, err := (translating{opened}).Open(t.Context(), tandem.Opening{Session: 3}); err != nil || !opened.o.Translate || opened.o.Session != 3 {
+	if _, err := (translating{opened}).Open(t.Context(), tandem.Opening{Session: 3}); err != nil || !opened.o.Translate ||
+		opened.o.Session != 3 {
 		t.Errorf("opened %+v, %v", opened.o, err)
 	}
 	if text := log.String(); strings.Count(text, "drafter=far ") != 1 || !strings.Contains(text, "it drafts in its own tokens") ||

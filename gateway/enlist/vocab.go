@@ -102,7 +102,8 @@ func (m *Members) judge(at place, p Process, d Drafter, v *verdict) {
 		if translates {
 			m.cfg.Counters.Add("drafters.translated", 1)
 			if !slices.Contains(m.cfg.Compared, p.Addr) {
-				m.cfg.Log.Warn("drafter has another vocabulary than the target: "+token.TranslationCosts, "drafter", d.Name, "address", p.Addr,
+				m.cfg.Log.Warn("drafter has another vocabulary than the target: "+token.TranslationCosts, "drafter", d.Name, "address",
+					p.Addr,
 					"difference", note)
 			}
 			v.good, v.translates = true, true

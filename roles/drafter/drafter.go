@@ -213,7 +213,8 @@ func (c Config) target(r *roles.Process, name string, t *drafter.Translator) fun
 			return err
 		}
 		if is := roles.Fingerprint(v.Fingerprint()); is != fingerprint {
-			return tandem.Errorf("target", tandem.Invalid, "the vocabulary that was told has fingerprint %s: want that of the target, %.50s", is,
+			return tandem.Errorf("target", tandem.Invalid,
+				"the vocabulary that was told has fingerprint %s: want that of the target, %.50s", is,
 				fingerprint)
 		}
 		if err := t.Target(fingerprint, v); err != nil {

@@ -140,8 +140,9 @@ func (p *Pair) Check(prompt string, say func(note string)) error {
 	for _, d := range p.Drafts {
 		note, foreign, err := p.compare(d, vocab)
 		if err == nil && foreign && len(sides[d]) > 0 {
-			err = tandem.Errorf("", tandem.Invalid, "--draft-heads %s: draft model %s has another vocabulary than the target, and prompt tokens "+
-				"are not translated: want it without them", strings.Join(sides[d], " "), d)
+			err = tandem.Errorf("", tandem.Invalid,
+				"--draft-heads %s: draft model %s has another vocabulary than the target, and prompt tokens "+
+					"are not translated: want it without them", strings.Join(sides[d], " "), d)
 		}
 		if err != nil {
 			return err

@@ -23,7 +23,8 @@ func TestOtherTexts(t *testing.T) {
 	on := engine.Options{Device: testdevice.CPU(t, 1)}
 	for _, drafts := range [][]string{{other}, {"lookup", draft, other}} {
 		var notes []string
-		err := (&Pair{Target: target, Drafts: drafts, Options: on}).Check("func main() {", func(note string) { notes = append(notes, note) })
+		say := func(note string) { notes = append(notes, note) }
+		err := (&Pair{Target: target, Drafts: drafts, Options: on}).Check("func main() {", say)
 		if err != nil || len(notes) != 1 || !strings.Contains(notes[0], other+" has another vocabulary") ||
 			!strings.Contains(notes[0], "it drafts in its own tokens") || !strings.Contains(notes[0], `token 3500 is "`) {
 			t.Errorf("%v: told %q, %v", drafts, notes, err)

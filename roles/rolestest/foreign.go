@@ -24,8 +24,8 @@ func Turned(t testing.TB, model, name string) string {
 	})
 }
 
-// Bytewise writes a shipped model into a file of that name whose tokens are single bytes, and a few merges of them: each has the row of the old
-// token with its text.
+// Bytewise writes a shipped model into a file of that name whose tokens are single bytes, and a few merges of them: each has the row of
+// the old token with its text.
 func Bytewise(t testing.TB, model, name string) string {
 	t.Helper()
 	return translated(t, model, name, func(pieces []string) (order []int, keys map[string]any) {

@@ -165,7 +165,8 @@ func TestNearVocabularyJoins(t *testing.T) {
 			return done.Statistics.Accepted > 0
 		})
 	}
-	for _, part := range []string{"drafter=foreign ", "has another vocabulary than the target: it drafts in its own tokens", "token 3600 is"} {
+	for _, part := range []string{"drafter=foreign ", "has another vocabulary than the target: it drafts in its own tokens",
+		"token 3600 is"} {
 		if n := strings.Count(s.Log.String(), part); n != 1 {
 			t.Errorf("logged %q %d times: want once", part, n)
 		}

@@ -121,8 +121,8 @@ func (c *Client) Vocabulary(ctx context.Context, most int) (all wire.Vocabulary,
 	return all, nil
 }
 
-// Target tells the drafter what the tokens of a target with that fingerprint mean: file is a GGUF file of its tokenizer. Errors: Unsupported
-// if the drafter cannot translate.
+// Target tells the drafter what the tokens of a target with that fingerprint mean: file is a GGUF file of its tokenizer. Errors:
+// Unsupported if the drafter cannot translate.
 func (c *Client) Target(ctx context.Context, fingerprint string, file []byte) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

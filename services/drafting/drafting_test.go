@@ -246,3 +246,36 @@ func TestVocabularyWithoutEnd(t *testing.T) {
 
 // second returns the error of an Open.
 func second(_ tandem.Opened, err error) error { return err }
+
+// TestTargetOverTheWire: the target's tokenizer arrives whole, whatever its size; a drafter that takes none, or refuses it, says so.
+func TestTargetOverTheWire(t *testing.T) {
+	var name string
+	var file []byte
+	var refuse error
+	addr := "unix://" + filepath.Join(t.TempDir(), "d")
+	serve(t, addr, Config{Drafters: []Named{{Name: "own", Drafter: new(fake)}, {Name: "any", Drafter: new(fake),
+		Target: func(fingerprint string, f []byte) error { name, file = fingerprint, f; return refuse }}}})
+	c := dial(t, addr)
+	own, other := c, NewClient(nil, "any")
+	other.rpc = c.rpc
+	for _, size := range []int{0, 1, maxPieceBytes, 3*maxPieceBytes + 5} {
+		want := bytes.Repeat([]byte{7}, size)
+		if err := other.Target(t.Context(), "f", want); err != nil || name != "f" || !bytes.Equal(file, want) {
+			t.Errorf("%d bytes: %d came for %q, %v", size, len(file), name, err)
+		}
+	}
+	if err := other.Target(t.Context(), "f", make([]byte, maxVocabularyBytes+1)); !errors.Is(err, tandem.Invalid) ||
+		!strings.Contains(err.Error(), "more than 67108864 bytes") {
+		t.Errorf("too large: %v", err)
+	}
+	if err := other.Target(t.Context(), "", []byte{1}); !errors.Is(err, tandem.Invalid) {
+		t.Errorf("without a fingerprint: %v", err)
+	}
+	if err := own.Target(t.Context(), "f", []byte{1}); !errors.Is(err, tandem.Unsupported) {
+		t.Errorf("a drafter that does not translate: %v", err)
+	}
+	refuse = tandem.Errorf("token", tandem.Corrupt, "no tokenizer")
+	if err := other.Target(t.Context(), "f", []byte{1}); !errors.Is(err, tandem.Corrupt) {
+		t.Errorf("refused: %v", err)
+	}
+}
