@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sort"
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 
@@ -210,14 +211,15 @@ func lastRune(s string) rune { r, _ := utf8.DecodeLastRuneInString(s); return r 
 
 // beginnings are the texts that merges make, sorted: which texts some of them begin with.
 type beginnings struct {
+	made    sync.Once
 	list    []string
 	longest int // bytes
 }
 
 // begun returns the beginnings of v, which are made when they are first wanted.
 func (v *Vocab) begun() *beginnings {
-	v.beginOnce.Do(func() {
-		b := &v.begin
+	b := v.begin
+	b.made.Do(func() {
 		for text := range v.ids {
 			b.list = append(b.list, text)
 		}
@@ -229,7 +231,7 @@ func (v *Vocab) begun() *beginnings {
 		}
 		slices.Sort(b.list)
 	})
-	return &v.begin
+	return b
 }
 
 // has reports whether s is the beginning of a longer text.

@@ -7,7 +7,6 @@ package token
 
 import (
 	"slices"
-	"sync"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/gguf"
@@ -63,8 +62,7 @@ type Vocab struct {
 	cache   *cache
 	share   [256]float64 // what a byte adds to AtLeast
 
-	beginOnce sync.Once
-	begin     beginnings // for Firm
+	begin *beginnings // for Firm
 }
 
 // Size returns the number of tokens.
@@ -128,7 +126,7 @@ func FromGGUF(f *gguf.File) (*Vocab, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &Vocab{model: model, cache: newCache()}
+	v := &Vocab{model: model, cache: newCache(), begin: new(beginnings)}
 	steps := []func(*gguf.File) error{v.readPieces, v.readScores, v.index, v.readFlags, v.readSpecials, v.readMarkers, v.needBytes}
 	switch model {
 	case "llama":
