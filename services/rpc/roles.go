@@ -44,6 +44,7 @@ var mayCall = map[string][]Role{
 	peerv1.DrafterService_Propose_FullMethodName:    {Gateway},
 	peerv1.DrafterService_Close_FullMethodName:      {Gateway},
 	peerv1.DrafterService_Vocabulary_FullMethodName: {Gateway},
+	peerv1.DrafterService_Target_FullMethodName:     {Gateway},
 	peerv1.DrafterService_Describe_FullMethodName:   {Gateway, Verifier},
 	peerv1.DrafterService_Claim_FullMethodName:      {Verifier},
 	peerv1.DrafterService_Release_FullMethodName:    {Verifier},
