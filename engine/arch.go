@@ -50,6 +50,8 @@ type traits struct {
 	latent     bool // keeps a latent vector for all heads: see latent
 	shares     bool // weights of experts are shares of all, unless the file says otherwise
 	sharedGate bool // what the shared expert makes is multiplied by a sigmoid
+
+	mtpBeforeNorm bool // the layer that guesses further tokens reads the hidden state before the final norm, not behind it
 }
 
 // ffnNorm names the tensor of the norm before the feed-forward block.
@@ -80,14 +82,17 @@ var architectures = map[string]traits{
 	"mistral3": {period: 1, reads: []string{keyYarnLog, keyTemperature}},
 	"granitemoe": {ropeFactors: true, period: 1, reads: []string{keyEmbedScale, keyResidualScale, keyAttnScale, keyLogitScale,
 		keyTurned, keyExperts}},
-	"qwen3moe":  {halves: true, period: 1, headNorms: true, reads: []string{keyExperts}},
-	"deepseek2": {period: 1, latent: true, shares: true, reads: []string{keyExperts, keyShared, keyDense, keyGroups, keyYarnLog, keyRank}},
+	"qwen3moe": {halves: true, period: 1, headNorms: true, reads: []string{keyExperts}},
+	"deepseek2": {period: 1, latent: true, shares: true, mtpBeforeNorm: true,
+		reads: []string{keyExperts, keyShared, keyDense, keyGroups, keyYarnLog, keyRank, keyMTP}},
 	"gpt-oss": {halves: true, period: 2, curve: kernels.ClampedSiLU, sinks: true, afterNorm: true, exactTurns: true,
 		reads: []string{keyExperts}},
 	"gemma4": {halves: true, localBase: 10000, curve: kernels.GELU, scaleEmbed: true, postNorms: true, headNorms: true, ropeFactors: true,
 		caps: true, finalCap: 30, localHeads: true, valueNorms: true, unscaled: true, layerScale: true, beside: true,
 		reads: []string{keyExperts, keySharedKV, keyLayerInput}},
-	"qwen35": {halves: true, period: 1, headNorms: true, afterNorm: true, deltaNet: true, reads: []string{keySections}},
+	"qwen35": {halves: true, period: 1, headNorms: true, afterNorm: true, deltaNet: true, reads: []string{keySections, keyMTP}},
+	"qwen35moe": {halves: true, period: 1, headNorms: true, afterNorm: true, deltaNet: true, sharedGate: true,
+		reads: []string{keySections, keyExperts, keyShared, keySharedWidth, keyMTP}},
 }
 
 // Keys that some architectures have.
@@ -112,7 +117,7 @@ var specialKeys = []string{
 	keyExperts, keyShared, keySharedWidth, keyGroups, keyDense, keyRank,
 	"interleave_moe_layer_step", keyAttnScale, "attention.clamp_kqv", "attention.max_alibi_bias", keyEmbedScale, keyResidualScale,
 	keyLogitScale, "use_parallel_residual", keyYarnLog, keyTemperature, keySections, "rope.scaling.yarn_ext_factor",
-	"rope.scaling.yarn_attn_factor", keySharedKV, keyLayerInput,
+	"rope.scaling.yarn_attn_factor", keySharedKV, keyLayerInput, keyMTP,
 }
 
 // layerShape holds what may differ from layer to layer.

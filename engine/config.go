@@ -28,6 +28,7 @@ type Config struct {
 	delta             kernels.DeltaShape // of recurrent layers; the zero value: there are none
 	extra             int                // layers behind the last that guess further tokens (MTP), which are left out
 	latent            latent
+	first             int // number of the first layer in the file
 	traits            traits
 	layers            []layerShape
 	localRopeDim      int // RopeDim of layers with a window

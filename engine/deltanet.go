@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/tandem-llm/tandem"
@@ -19,8 +20,8 @@ const keyInterval = "full_attention_interval"
 
 // leaveOut takes the layers that guess further tokens off the count of layers, which includes them.
 func (h *hyper) leaveOut(c *Config) {
-	key := h.arch + ".nextn_predict_layers"
-	if !c.traits.deltaNet || !h.file.Has(key) {
+	key := h.arch + "." + keyMTP
+	if !slices.Contains(c.traits.reads, keyMTP) || !h.file.Has(key) {
 		return
 	}
 	n, err := h.file.Int(key, 0, maxLayers)

@@ -24,6 +24,7 @@ type State struct{ Target, Own []float32 }
 //	dovetail: x = g∘h1 + (1-g)∘h2, h1 = W1 h [+ b], h2 = W2 e [+ b], g = σ(Wg [h1; h2] [+ b])
 //	eagle:    x = fc [e; h] [+ b]
 //	eagle3:   x = Σ fc.i tap.i + own; block 0 makes q, k and v of [norm(e); norm(x)]
+//	mtp:      x = W [norm(e); norm(h)], from the target's own file (mtp.go)
 //
 // e is the embedding of the row's token, h its state. Forward writes states into `inputs` before the pass.
 type draft struct {
@@ -33,14 +34,16 @@ type draft struct {
 	gateHidden, gateEmbd kernels.W
 	gateBias             []float32
 	fc                   []kernels.W // eagle3: per tap
-	hiddenNorm           []float32   // eagle3: of x in block 0
+	hiddenNorm           []float32   // eagle3: of x in block 0; mtp: of the state
 	qEmbd, kEmbd, vEmbd  kernels.W   // eagle3: block 0's halves for the embedding
 	vocab                []int32     // eagle3: target's ids
 	inputs               []kernels.Buf
 	own                  kernels.Buf // where the draft's own state goes: the input, or eagle3's residual stream
 	embedding            kernels.Act // eagle3: norm(e)
 	zeros                []float32
-	spread               [][]float32 // eagle3: per wanted row, logits of the target's vocabulary
+	embdNorm             []float32      // mtp: of the embedding; hiddenNorm is of the state
+	uses                 []*gguf.Tensor // mtp: its tensors in its target's file
+	spread               [][]float32    // eagle3: per wanted row, logits of the target's vocabulary
 	targetLineage        string
 }
 
@@ -78,15 +81,11 @@ func MeasureDraft(path, target string, o Options) (Footprint, error) {
 
 // withFiles calls use with the file at path and, if that is a draft with states, its target's; else nil.
 func (m *Model) withFiles(path, target string, use func(f, of *gguf.File) error) error {
-	f, err := gguf.Open(path)
+	f, side, err := openSide(path)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	side, err := readSide(f)
-	if err != nil {
-		return err
-	}
 	if !side.Draft() {
 		return use(f, nil)
 	}
@@ -109,6 +108,11 @@ func (m *Model) StateWidth() (features, own int) {
 // outlineDraft reads the headers of a draft with states and of its target.
 func (m *Model) outlineDraft(f, of *gguf.File) error {
 	own, err := readSide(f)
+	if err == nil && own.Kind == "" {
+		if own, err = mtpSide(f); err == nil {
+			return m.outlineMTP(f, of, own)
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -229,7 +233,7 @@ func (m *Model) outputs() int {
 
 // enter lays out what makes the residual stream of embeddings and states.
 func (d *draft) enter(b *planner) {
-	e, act := b.Buf(b.Dim), b.Act(b.Dim)
+	e := b.Buf(b.Dim)
 	b.Embed(b.w.embed, e)
 	d.inputs, d.zeros = nil, make([]float32, max(d.side.Width, b.Dim))
 	if d.wide() {
@@ -239,7 +243,11 @@ func (d *draft) enter(b *planner) {
 	}
 	d.own = b.Buf(d.side.Width)
 	d.inputs = []kernels.Buf{d.own}
-	state := b.Act(d.side.Width)
+	if d.side.Kind == SideMTP {
+		d.enterMTP(b, e)
+		return
+	}
+	act, state := b.Act(b.Dim), b.Act(d.side.Width)
 	b.Feed(e, act)
 	b.Feed(d.own, state)
 	if d.side.Kind == SideEagle {
@@ -319,7 +327,7 @@ func (d *draft) write(r kernels.Runner, row int, s State) {
 
 // ownState returns what a draft hands to the next position, of a residual stream.
 func (m *Model) ownState(x []float32) []float32 {
-	if m.weights.draft.wide() || m.weights.outputNorm == nil {
+	if m.weights.draft.wide() || m.weights.outputNorm == nil || m.config.traits.mtpBeforeNorm {
 		return x
 	}
 	out := make([]float32, len(x))

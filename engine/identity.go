@@ -63,7 +63,12 @@ type digests struct {
 }
 
 func (m *Model) newDigests(f, of *gguf.File) digests {
-	d := digests{own: f.NewDigest(), theirs: m.borrowed}
+	d := digests{theirs: m.borrowed}
+	if x := m.weights.draft; x != nil {
+		d.own = f.NewDigest(x.uses...)
+	} else {
+		d.own = f.NewDigest()
+	}
 	if len(m.borrowed) > 0 {
 		d.borrowed = of.NewDigest(m.borrowed...)
 	}

@@ -35,6 +35,31 @@ type piece struct {
 	from   int // byte in the chunk
 	size   int
 	across int // of its rows the transpose is taken, in F32; 0: they are taken as they are
+	strip  strip
+}
+
+// strip is the part of each row that belongs to the matrix, in bytes; the zero value: all of it.
+type strip struct{ row, from, size int }
+
+// stripOf returns the strip of a matrix that takes some columns.
+func stripOf(m *matrix) strip {
+	if m.width == 0 {
+		return strip{}
+	}
+	elems, bytes := m.kind().Block()
+	return strip{perRow(m.tensor), m.col0 / elems * bytes, m.width / elems * bytes}
+}
+
+// cut returns the strips of all rows in src.
+func (s strip) cut(src []byte) []byte {
+	if s.size == 0 {
+		return src
+	}
+	out := make([]byte, 0, len(src)/s.row*s.size)
+	for ; len(src) > 0; src = src[s.row:] {
+		out = append(out, src[s.from:s.from+s.size]...)
+	}
+	return out
 }
 
 func (c *chunk) load(buf []byte, to filling) error {
@@ -52,7 +77,7 @@ func (c *chunk) load(buf []byte, to filling) error {
 		c.tensor.Forget(int64(c.row)*int64(perRow(c.tensor)), len(src))
 	}
 	for _, p := range c.into {
-		rows := src[p.from : p.from+p.size]
+		rows := p.strip.cut(src[p.from : p.from+p.size])
 		if p.across > 0 {
 			rows = transposed(c.tensor, p.across, rows)
 		}
@@ -130,7 +155,7 @@ func cut(t *gguf.Tensor, row, n int, parts []matrix, first int, split bool) (out
 		for i, p := range parts {
 			if from, to := max(row, p.row0), min(last, p.from(p.all()-1)+1); from < to {
 				c.into = append(c.into, piece{matrix: kernels.W(first + i), row: p.inMatrix(from), from: (from - row) * bytes,
-					size: (to - from) * bytes})
+					size: (to - from) * bytes, strip: stripOf(&p)})
 			}
 		}
 		out = append(out, c)

@@ -55,12 +55,11 @@ func (s Side) Draft() bool { return s.Kind != "" && !s.InVerifier() }
 
 // SideOf reads the header of the file at path. Errors: Invalid (no such file), Corrupt, Unsupported (tensors of no side file).
 func SideOf(path string) (Side, error) {
-	f, err := gguf.Open(path)
+	f, s, err := openSide(path)
 	if err != nil {
 		return Side{}, err
 	}
-	defer f.Close()
-	return readSide(f)
+	return s, f.Close()
 }
 
 // SideLineage identifies the side file at path, whatever its weights were quantised to and its target expanded to. It reads the whole

@@ -62,6 +62,7 @@ type matrix struct {
 	heads        bool // they belong to heads: every row uses all
 	every        int  // rows of the tensor from one of them to the next; 0: as many as a matrix of the tensor has
 	across       int  // they are transposes of so many rows of the tensor, in F32; 0: they are as in the tensor
+	col0, width  int  // the matrix takes width columns, from col0 on; 0: all
 }
 
 // all returns the rows of all experts.
@@ -86,6 +87,9 @@ func (m *matrix) cols() int {
 	if m.across > 0 {
 		return m.across
 	}
+	if m.width > 0 {
+		return m.width
+	}
 	return m.tensor.Shape[0]
 }
 
@@ -101,7 +105,7 @@ func (m *matrix) fileBytes() int64 {
 	if m.across > 0 {
 		return int64(m.across) * int64(perRow(m.tensor))
 	}
-	return int64(m.rows) * int64(perRow(m.tensor))
+	return int64(m.rows) * int64(perRow(m.tensor)) * int64(m.cols()) / int64(m.tensor.Shape[0])
 }
 
 // name returns the tensor's name, with the rows if they are not all of it.
@@ -256,7 +260,7 @@ func (c *catalog) collect(w *weights, cfg *Config) {
 
 func (c *catalog) collectLayer(l *layer, w *weights, cfg *Config, i int) {
 	t, s := &cfg.traits, cfg.layers[i]
-	name := func(s string) string { return fmt.Sprintf("blk.%d.%s", i, s) }
+	name := func(s string) string { return fmt.Sprintf("blk.%d.%s", cfg.first+i, s) }
 	l.attnNorm = c.vector(name("attn_norm.weight"), i > 0 || w.draft == nil || w.draft.wide(), cfg.Dim)
 	l.ffnNorm = c.vector(name(t.ffnNorm()), true, cfg.Dim)
 	if t.deltaNet && !c.kindOf(cfg, i, name) {

@@ -74,6 +74,13 @@ func (r *Room) Add(path string, nodes int, sides ...string) error {
 
 // contextOf returns the context of a draft of architecture arch.
 func contextOf(path, arch string) (int, error) {
+	if engine.IsMTPPath(path) {
+		info, err := engine.Inspect(engine.FileOf(path))
+		if err != nil {
+			return 0, err
+		}
+		return info.Config.Context, nil
+	}
 	f, err := gguf.Open(path)
 	if err != nil {
 		return 0, err

@@ -218,6 +218,9 @@ func (r *Process) Tell(now func(counters map[string]int64)) { r.tellers = append
 
 // ModelName returns a model's name in tickets and traces: its file's name without folder and ending.
 func ModelName(path string) string {
+	if engine.IsMTPPath(path) {
+		return engine.SideMTP
+	}
 	return strings.TrimPrefix(strings.TrimSuffix(filepath.Base(path), ".gguf"), gguf.Builtin)
 }
 

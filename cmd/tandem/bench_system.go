@@ -100,7 +100,7 @@ func (c *benchSystemCmd) models(suites []string) (target string, drafts []string
 	if target, err = targetPath(c.Target); err != nil {
 		return "", nil, err
 	}
-	drafts, err = draftPaths(c.Draft, tandem.Request{})
+	drafts, err = draftPaths(c.Draft, c.Target, tandem.Request{})
 	if err != nil || len(c.Draft) > 0 {
 		return target, drafts, err
 	}

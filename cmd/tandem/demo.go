@@ -47,7 +47,7 @@ func (c *demoCmd) Run(a *app) error {
 		return tandem.Errorf("", tandem.Invalid,
 			"--like and --type are for the shipped target: want them without --target (or TANDEM_TARGET)")
 	}
-	drafts, err := draftPaths(c.Draft, r)
+	drafts, err := draftPaths(c.Draft, c.Target, r)
 	if err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ type drafterCmd struct {
 
 // Run runs a drafter process until it is stopped.
 func (c *drafterCmd) Run(a *app) error {
-	paths, err := draftPaths(c.Draft, tandem.Request{})
+	paths, err := draftPaths(c.Draft, c.Target, tandem.Request{})
 	if err != nil {
 		return err
 	}

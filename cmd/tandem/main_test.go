@@ -78,7 +78,7 @@ func TestModelPath(t *testing.T) {
 		for i, name := range c.want {
 			want = append(want[:i], filepath.Join(dir, "models", name))
 		}
-		if got, err := draftPaths(c.drafts, c.r); err != nil || !slices.Equal(got, want) {
+		if got, err := draftPaths(c.drafts, "", c.r); err != nil || !slices.Equal(got, want) {
 			t.Errorf("drafts %q of %s, vote %q: %q, %v: want %q", c.drafts, c.r.Strategy, c.r.Vote, got, err, want)
 		}
 	}

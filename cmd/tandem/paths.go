@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/models"
 	"github.com/tandem-llm/tandem/roles/drafter"
@@ -19,12 +20,18 @@ const modulePath = "github.com/tandem-llm/tandem"
 func targetPath(path string) (string, error) { return modelPath(path, models.Target, "target") }
 
 // draftPaths returns the paths of the drafts for r and the like. If none is named, they are the shipped experts, or the draft for
-// everything if r's strategy asks only one drafter. Errors: Invalid for two drafters of one name.
-func draftPaths(drafts []string, r tandem.Request) ([]string, error) {
+// everything if r's strategy asks only one drafter. mtp stands for the draft inside target's file. Errors: Invalid for two drafters of one
+// name, and for mtp without a target ("").
+func draftPaths(drafts []string, target string, r tandem.Request) ([]string, error) {
 	drafts = slices.DeleteFunc(slices.Clone(drafts), func(d string) bool { return d == "" }) // TANDEM_DRAFT= names none
 	if len(drafts) > 0 {
 		if err := shippedSides(drafts, "draft"); err != nil {
 			return nil, err
+		}
+		if i := slices.Index(drafts, engine.SideMTP); i >= 0 && target == "" {
+			return nil, tandem.Errorf("", tandem.Invalid, "--draft mtp is part of a target's file, and the shipped one has none: want --target")
+		} else if i >= 0 {
+			drafts[i] = engine.MTPPath(target)
 		}
 		return drafts, drafter.Check(drafts)
 	}

@@ -30,7 +30,7 @@ func (k kvFlags) check() error {
 // modelFlags name the models.
 type modelFlags struct {
 	Target string   `help:"GGUF file of the target model (default: the shipped one)." placeholder:"FILE"`
-	Draft  []string `help:"GGUF file of a draft model, dovetail for the shipped draft that reads the hidden states of the shipped target, or lookup alone for none; may be repeated: all work in one drafter process (default: the three shipped experts, or the shipped draft for everything if the strategy is fixed or llmcad, which ask one)." placeholder:"FILE" sep:"none"`
+	Draft  []string `help:"GGUF file of a draft model, dovetail for the shipped draft that reads the hidden states of the shipped target, mtp for the draft inside the target's own file, or lookup alone for none; may be repeated: all work in one drafter process (default: the three shipped experts, or the shipped draft for everything if the strategy is fixed or llmcad, which ask one)." placeholder:"FILE" sep:"none"`
 }
 
 // pair returns the paths of the target and of its drafts for r and the like; no drafts with noDraft.
@@ -38,7 +38,7 @@ func (m modelFlags) pair(noDraft bool, r tandem.Request) (target string, drafts 
 	if target, err = targetPath(m.Target); err != nil || noDraft {
 		return target, nil, err
 	}
-	drafts, err = draftPaths(m.Draft, r)
+	drafts, err = draftPaths(m.Draft, m.Target, r)
 	return target, drafts, err
 }
 

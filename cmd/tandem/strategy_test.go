@@ -133,12 +133,12 @@ func TestWeightsFile(t *testing.T) {
 }
 
 func TestDraftPaths(t *testing.T) {
-	got, err := draftPaths([]string{"a/go.gguf", "lookup"}, tandem.Request{})
+	got, err := draftPaths([]string{"a/go.gguf", "lookup"}, "", tandem.Request{})
 	if err != nil || !slices.Equal(got, []string{"a/go.gguf", "lookup"}) {
 		t.Errorf("%v, %v", got, err)
 	}
 	for _, bad := range [][]string{{"a/go.gguf", "b/go.gguf"}, {"lookup", "lookup"}, slices.Repeat([]string{"x"}, 3)} {
-		if _, err := draftPaths(bad, tandem.Request{}); tandem.KindOf(err) != tandem.Invalid {
+		if _, err := draftPaths(bad, "", tandem.Request{}); tandem.KindOf(err) != tandem.Invalid {
 			t.Errorf("%v: %v", bad, err)
 		}
 	}

@@ -1,0 +1,151 @@
+package engine
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/engine/token"
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+// SideMTP is the kind of the draft that comes inside a model's own file: a layer behind the last (MTP, "multi-token prediction"; its tensors
+// are blk.N.nextn.*) that guesses the token after the next of the model's hidden state and the next token's embedding.
+const SideMTP = "mtp"
+
+const mtpPrefix = "mtp:"
+
+// MTPPath names that draft of the model in the file at path, for SideOf, OpenDraft and MeasureDraft.
+func MTPPath(path string) string { return mtpPrefix + path }
+
+// IsMTPPath reports whether path was made by MTPPath.
+func IsMTPPath(path string) bool { return strings.HasPrefix(path, mtpPrefix) }
+
+// FileOf returns the file that a path names: of MTPPath the model's.
+func FileOf(path string) string { return strings.TrimPrefix(path, mtpPrefix) }
+
+// keyMTP counts the layers behind the last; block_count includes them.
+const keyMTP = "nextn_predict_layers"
+
+// openSide opens the file at path and reads what it is as a side file.
+func openSide(path string) (*gguf.File, Side, error) {
+	f, err := gguf.Open(FileOf(path))
+	if err != nil {
+		return nil, Side{}, err
+	}
+	read := readSide
+	if IsMTPPath(path) {
+		read = mtpSide
+	}
+	s, err := read(f)
+	if err != nil {
+		f.Close()
+		return nil, s, err
+	}
+	return f, s, nil
+}
+
+// mtpSide describes the draft inside a model's file. Errors: Invalid if there is none.
+func mtpSide(f *gguf.File) (Side, error) {
+	vocab, err := token.FromGGUF(f)
+	if err != nil {
+		return Side{}, err
+	}
+	c, err := readConfig(f, vocab.Size())
+	if err != nil {
+		return Side{}, err
+	}
+	if c.extra == 0 {
+		return Side{}, tandem.Errorf("engine", tandem.Invalid,
+			"%s has no layers that guess further tokens (key %q): want another draft than mtp", f.Path(), c.Arch+"."+keyMTP)
+	}
+	tap := -1
+	if c.traits.mtpBeforeNorm {
+		tap = c.Layers
+	}
+	return Side{Kind: SideMTP, Name: SideMTP, Vocabulary: fmt.Sprintf("%016x", vocab.Fingerprint()), Width: c.Dim, Vocab: c.Vocab,
+		Taps: []int{tap}, Blocks: 1, DraftWidth: c.Dim}, nil
+}
+
+// outlineMTP plans the draft inside the file f of its target. Of several layers the first is used, for every token of a chain.
+func (m *Model) outlineMTP(f, of *gguf.File, own Side) error {
+	if f.Path() != of.Path() {
+		return tandem.Errorf("engine", tandem.Invalid, "mtp of %s: want that of the target, %s", f.Path(), of.Path())
+	}
+	var err error
+	if m.vocab, err = token.FromGGUF(f); err != nil {
+		return err
+	}
+	large, err := readConfig(f, m.vocab.Size())
+	if err != nil {
+		return err
+	}
+	c := &m.config
+	*c = large
+	c.Name, c.first, c.Layers, c.extra = large.Name+" mtp", large.Layers, 1, 0
+	c.layers = []layerShape{large.layers[large.Layers-1]}
+	for i := large.Layers - 1; c.layers[0].recurrent && i >= 0; i-- {
+		c.layers[0] = large.layers[i]
+	}
+	if c.layers[0].recurrent {
+		return tandem.Errorf("engine", tandem.Unsupported, "mtp of %s, which has no layer with attention: want one", f.Path())
+	}
+	d := &draft{side: own}
+	m.weights.draft = d
+	cat := &catalog{file: f, used: map[string]bool{}, finite: true}
+	d.collectMTP(cat, &m.weights, c)
+	m.matrices = cat.matrices
+	for i, t := range f.Tensors() {
+		if cat.used[t.Name] {
+			d.uses = append(d.uses, &f.Tensors()[i])
+		}
+	}
+	return cat.err
+}
+
+// collectMTP finds the tensors of the layer. What it does not have of its own are the model's: embedding, output matrix, and the norm before
+// that.
+func (d *draft) collectMTP(c *catalog, w *weights, cfg *Config) {
+	name := func(s string) string { return fmt.Sprintf("blk.%d.nextn.%s.weight", cfg.first, s) }
+	or := func(own, shared string) string {
+		if c.file.Tensor(own) != nil {
+			return own
+		}
+		return shared
+	}
+	c.beside(name("eh_proj"), cfg.Dim, &d.embd, &d.hidden, cfg.Dim)
+	d.embdNorm = c.vector(name("enorm"), true, cfg.Dim)
+	d.hiddenNorm = c.vector(name("hnorm"), true, cfg.Dim)
+	w.outputNorm = c.vector(or(name("shared_head_norm"), "output_norm.weight"), true, cfg.Dim)
+	c.matrix(&w.embed, or(name("embed_tokens"), "token_embd.weight"), true, cfg.Vocab, cfg.Dim)
+	c.matrix(&w.head, or(name("shared_head_head"), or("output.weight", "token_embd.weight")), true, cfg.Vocab, cfg.Dim)
+	c.collectRopeFactors(w, cfg)
+	w.layers = make([]layer, 1)
+	c.collectLayer(&w.layers[0], w, cfg, 0)
+}
+
+// beside asks for two matrices whose rows lie side by side in the rows of one tensor, each of cols inputs.
+func (c *catalog) beside(name string, rows int, first, second *kernels.W, cols int) {
+	t := c.find(name, true, 2*cols, rows)
+	if t == nil || !c.runs(t) {
+		return
+	}
+	if elems, _ := kernels.Type(t.Type).Block(); cols%elems != 0 {
+		c.fail(tandem.Unsupported, "tensor %q has type %s, in blocks of %d: want one whose blocks divide %d inputs", name, t.Type, elems, cols)
+		return
+	}
+	for i, into := range []*kernels.W{first, second} {
+		*into = kernels.W(len(c.matrices))
+		c.matrices = append(c.matrices, matrix{tensor: t, rows: rows, col0: i * cols, width: cols})
+	}
+}
+
+// enterMTP makes the residual stream of the norms of embedding and state.
+func (d *draft) enterMTP(b *planner, e kernels.Buf) {
+	act, state := b.Act(b.Dim), b.Act(b.Dim)
+	b.RMSNorm(e, d.embdNorm, b.NormEps, act)
+	b.RMSNorm(d.own, d.hiddenNorm, b.NormEps, state)
+	b.MatMul(d.embd, act, b.x, kernels.MatMulOpt{})
+	b.MatMul(d.hidden, state, b.x, kernels.MatMulOpt{Add: true})
+}
