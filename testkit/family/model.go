@@ -234,3 +234,33 @@ func (m *Model) write(t testing.TB, to io.Writer, tensors []Tensor) {
 		t.Fatal(err)
 	}
 }
+
+// WithMTP gives the model a layer behind its last that guesses further tokens: a copy of its last layer with attention, and random tensors
+// to enter it.
+func (m *Model) WithMTP(seed uint64) {
+	layers, like := 0, -1
+	for _, x := range m.Tensors {
+		var i int
+		var name string
+		if n, _ := fmt.Sscanf(x.Name, "blk.%d.%s", &i, &name); n != 2 {
+			continue
+		}
+		if layers = max(layers, i+1); name == "attn_output.weight" {
+			like = i
+		}
+	}
+	for _, x := range slices.Clone(m.Tensors) {
+		if name, ok := strings.CutPrefix(x.Name, fmt.Sprintf("blk.%d.", like)); ok {
+			x.Name = fmt.Sprintf("blk.%d.%s", layers, name)
+			m.Tensors = append(m.Tensors, x)
+		}
+	}
+	dim := m.Tensor("output_norm.weight").Shape[0]
+	b := &builder{m: m, r: rand.New(rand.NewPCG(seed, 31)), layer: layers}
+	b.matrix(b.at("nextn.eh_proj.weight"), dim, 2*dim)
+	b.vector(b.at("nextn.enorm.weight"), dim, 1, 0.2)
+	b.vector(b.at("nextn.hnorm.weight"), dim, 1, 0.2)
+	b.vector(b.at("nextn.shared_head_norm.weight"), dim, 1, 0.2)
+	m.Set("block_count", u(layers+1))
+	m.Set("nextn_predict_layers", u(1))
+}
