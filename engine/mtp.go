@@ -88,6 +88,7 @@ func (m *Model) outlineMTP(f, of *gguf.File, own Side) error {
 	for i := large.Layers - 1; c.layers[0].recurrent && i >= 0; i-- {
 		c.layers[0] = large.layers[i]
 	}
+	c.layers[0].source = 0
 	if c.layers[0].recurrent {
 		return tandem.Errorf("engine", tandem.Unsupported, "mtp of %s, which has no layer with attention: want one", f.Path())
 	}

@@ -12,7 +12,8 @@ import (
 
 // wholeSystem are the families that run in all roles, and how noisy the draft is; the others differ less from these than from each other.
 // How the verifier speculates in each family is tested in room verifier.
-var wholeSystem = map[string]float32{"granitemoe": 0.1, "mistral3": 0.1, "gpt-oss-mxfp4": 0.2, "qwen3moe": 0.1, "phi3-longrope": 0.1}
+var wholeSystem = map[string]float32{"granitemoe": 0.1, "mistral3": 0.1, "gpt-oss-mxfp4": 0.2, "qwen3moe": 0.1, "phi3-longrope": 0.1,
+	"deepseek2": 0.1, "gemma4-moe": 0.1, "gemma4": 0.1, "qwen35moe": 0.1}
 
 // TestFamiliesInAllRoles: gateway, verifier and a drafter, whose model is the target with noise on its weights, say of models with random
 // weights what plain decoding says, greedy and drawn, eight requests at a time, while their verifier dies, and in a second turn.

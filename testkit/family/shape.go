@@ -47,6 +47,12 @@ var Running = []string{
 	"qwen3moe",
 	"gpt-oss",
 	"gpt-oss-mxfp4",
+	"deepseek2",
+	"deepseek2-kvb",
+	"gemma4",
+	"gemma4-moe",
+	"qwen35",
+	"qwen35moe",
 }
 
 // All returns the golden models of the families that run, and random ones of other shapes, whose weights seed decides. Without the shared
