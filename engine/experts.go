@@ -105,14 +105,14 @@ func (h *hyper) readShared(c *Config) {
 			l.shared = count * l.expert
 		}
 		if l.shared > maxDim {
-			h.fail(tandem.Corrupt, "key %q is %d: shared experts of %d elements each are wider than %d", h.arch+"."+keyShared, count, l.expert,
-				maxDim)
+			h.fail(tandem.Corrupt, "key %q is %d: shared experts of %d elements each are wider than %d", h.arch+"."+keyShared, count,
+				l.expert, maxDim)
 		}
 	}
 }
 
-// widths returns the width of each layer's feed-forward block, and of one expert: 0 in layers without. Where experts take the block's place,
-// one key may say both.
+// widths returns the width of each layer's feed-forward block, and of one expert: 0 in layers without. Where experts take the block's
+// place, one key may say both.
 func (h *hyper) widths(c *Config) (ffn, expert []int) {
 	const key = "expert_feed_forward_length"
 	dense := 0

@@ -10,8 +10,8 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// SideMTP is the kind of the draft that comes inside a model's own file: a layer behind the last (MTP, "multi-token prediction"; its tensors
-// are blk.N.nextn.*) that guesses the token after the next of the model's hidden state and the next token's embedding.
+// SideMTP is the kind of the draft that comes inside a model's own file: a layer behind the last (MTP, "multi-token prediction"; its
+// tensors are blk.N.nextn.*) that guesses the token after the next from the model's hidden state and the next token's embedding.
 const SideMTP = "mtp"
 
 const mtpPrefix = "mtp:"
@@ -105,8 +105,8 @@ func (m *Model) outlineMTP(f, of *gguf.File, own Side) error {
 	return cat.err
 }
 
-// collectMTP finds the tensors of the layer. What it does not have of its own are the model's: embedding, output matrix, and the norm before
-// that.
+// collectMTP finds the tensors of the layer. What it does not have of its own are the model's: embedding, output matrix, and the norm
+// before that.
 func (d *draft) collectMTP(c *catalog, w *weights, cfg *Config) {
 	name := func(s string) string { return fmt.Sprintf("blk.%d.nextn.%s.weight", cfg.first, s) }
 	or := func(own, shared string) string {
@@ -133,7 +133,8 @@ func (c *catalog) beside(name string, rows int, first, second *kernels.W, cols i
 		return
 	}
 	if elems, _ := kernels.Type(t.Type).Block(); cols%elems != 0 {
-		c.fail(tandem.Unsupported, "tensor %q has type %s, in blocks of %d: want one whose blocks divide %d inputs", name, t.Type, elems, cols)
+		c.fail(tandem.Unsupported, "tensor %q has type %s, in blocks of %d: want one whose blocks divide %d inputs", name, t.Type, elems,
+			cols)
 		return
 	}
 	for i, into := range []*kernels.W{first, second} {

@@ -18,7 +18,8 @@ import (
 
 // withMTP makes a qwen35 model with a layer that guesses further tokens.
 func withMTP(seed uint64) *family.Model {
-	m := family.Make("qwen35", family.Shape{Layers: 4, Dim: 64, Heads: 4, KV: 2, HeadDim: 32, FFN: 96, Words: 20, States: 4, Groups: 2}, seed)
+	m := family.Make("qwen35", family.Shape{Layers: 4, Dim: 64, Heads: 4, KV: 2, HeadDim: 32, FFN: 96, Words: 20, States: 4, Groups: 2},
+		seed)
 	m.WithMTP(seed)
 	return m
 }

@@ -407,7 +407,7 @@ func TestWalks(t *testing.T) {
 	row := func(row, in, out int32) Step { return Step{Row: row, Record: -1, In: in, Out: out, Save: -1} }
 	good := func() *Pass {
 		return &Pass{Rows: 4, Walks: []Walk{
-			{From: 2, Steps: []Step{{Row: -1, Record: 1, Save: 2}, row(0, 0, 1), row(2, 0, 63), row(3, 63, 0)}},
+			{From: 2, Steps: []Step{{Row: -1, Record: 1, Save: 2}, row(0, 0, 1), row(2, 0, 15), row(3, 15, 0)}},
 			{From: -1, Steps: []Step{{Row: 1, Record: 0, Save: 0}}}, {From: -1}, {From: 4}, {From: 4}}}
 	}
 	for range 2 {

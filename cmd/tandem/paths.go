@@ -29,7 +29,8 @@ func draftPaths(drafts []string, target string, r tandem.Request) ([]string, err
 			return nil, err
 		}
 		if i := slices.Index(drafts, engine.SideMTP); i >= 0 && target == "" {
-			return nil, tandem.Errorf("", tandem.Invalid, "--draft mtp is part of a target's file, and the shipped one has none: want --target")
+			return nil, tandem.Errorf("", tandem.Invalid,
+				"--draft mtp is part of a target's file, and the shipped one has none: want --target")
 		} else if i >= 0 {
 			drafts[i] = engine.MTPPath(target)
 		}

@@ -242,7 +242,10 @@ func (r *runner) fillOp(c *C.tk_op, o operation, i int) {
 	c.every, c.steps = C.int(o.every), C.int(len(o.vec))
 	c.side, c.shared, c.parts = C.int(o.side), C.int(o.shared), C.int(o.parts)
 	c.route, c.sigmoid, c.normed = C.int(o.route), flag(o.sigmoid), flag(o.normed)
-	c.in, c.in2, c.out = column(r.floats(o.in), o.from), r.floats(o.in2), column(r.floats(o.out), o.to)
+	c.in, c.in2, c.out = r.floats(o.in), r.floats(o.in2), r.floats(o.out)
+	if o.kind == opCopy {
+		c.in, c.out = column(c.in, o.from), column(c.out, o.to)
+	}
 	c.ahead, c.blank = C.int(o.ahead), flag(o.blank)
 	if len(o.vec) > 0 {
 		copy(view[float32](r.mem, r.at.vecs[i], len(o.vec)), o.vec)

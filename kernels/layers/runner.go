@@ -315,7 +315,14 @@ var _ kernels.Routed = (*runner)(nil)
 func (r *runner) Chosen(of kernels.Route, row int) []int32 {
 	for side, h := range r.halves {
 		for _, o := range h.p.Ops {
-			if x, ok := o.(kernels.ChooseExperts); ok && x.Out == of && !r.closed {
+			var here bool
+			switch o := o.(type) {
+			case kernels.ChooseExperts:
+				here = o.Out == of
+			case kernels.ExpertMatMul: // of a fixed route, which nothing chooses
+				here = o.Route == of && of < kernels.Route(len(r.program.Routes)) && r.program.Routes[of].Fixed
+			}
+			if here && !r.closed {
 				on, tells := r.of[side].(kernels.Routed)
 				if !tells {
 					return nil
