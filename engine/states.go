@@ -88,11 +88,17 @@ func (s *Sequence) stated() int {
 
 // drop gives the records of a list up, from the n-th on.
 func (s *Sequence) drop(list *[]int32, n int) {
+	if n == len(*list) {
+		return
+	}
 	s.model.records.free = append(s.model.records.free, (*list)[n:]...)
 	*list = (*list)[:n]
 }
 
 func (s *Sequence) leave() {
+	if s.model.records == nil {
+		return
+	}
 	s.drop(&s.pending, 0)
 	s.at = 0
 	delete(s.model.records.of, s)

@@ -63,7 +63,7 @@ func TestStreamed(t *testing.T) {
 		rows int
 		long int
 	}{{targetPath, 64, 60}, {targetPath, 12, 8}, {small("gemma2"), 64, 40}, {small("qwen3"), 8, 6},
-		{small("qwen3moe"), 12, 9}, {small("gpt-oss"), 64, 20}, {small("granitemoe"), 12, 6}, {small("deepseek2"), 8, 6}} {
+		{small("qwen3moe"), 12, 9}, {small("gpt-oss"), 64, 20}, {small("granitemoe"), 12, 6}} {
 		o := Options{KVPages: 24, MaxRows: c.rows, Device: testdevice.CPU(t, 2)}
 		m := openTest(t, c.path, o)
 		want, names, all := dialogue(t, m, c.long), m.Names(), m.footprint.Weights

@@ -263,6 +263,7 @@ func (c *catalog) collectLayer(l *layer, w *weights, cfg *Config, i int) {
 	name := func(s string) string { return fmt.Sprintf("blk.%d.%s", cfg.first+i, s) }
 	l.attnNorm = c.vector(name("attn_norm.weight"), i > 0 || w.draft == nil || w.draft.wide(), cfg.Dim)
 	l.ffnNorm = c.vector(name(t.ffnNorm()), true, cfg.Dim)
+	c.collectLayerInput(l, cfg, name)
 	if t.deltaNet && !c.kindOf(cfg, i, name) {
 		return
 	}
@@ -283,7 +284,6 @@ func (c *catalog) collectAttention(l *layer, w *weights, cfg *Config, i int, nam
 	if t.headNorms && own {
 		l.kNorm = c.vector(name("attn_k_norm.weight"), true, s.headDim)
 	}
-	c.collectLayerInput(l, cfg, name)
 	if t.postNorms {
 		l.attnPost = c.vector(name("post_attention_norm.weight"), true, cfg.Dim)
 	}
@@ -345,7 +345,7 @@ func (c *catalog) collectFeedForward(l *layer, cfg *Config, i int, name func(str
 	switch {
 	case cfg.experts.count > 0 && t.beside:
 		c.collectBeside(&l.mixture, cfg, name, s.expert)
-	case s.expert > 0:
+	case s.expert > 0 && cfg.experts.count > 0:
 		c.collectExperts(&l.mixture, cfg, name, s)
 		return
 	}

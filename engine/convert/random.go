@@ -106,11 +106,15 @@ func (b *random) choose(typ string) error {
 
 // typeOf returns the type of a matrix.
 func (b *random) typeOf(name string, shape []int) gguf.Type {
+	was := gguf.F32 // of what stays as it is in published files
+	if strings.HasPrefix(name, "per_layer_model_proj") {
+		was = gguf.F16
+	}
 	if b.mix.recipe != &mxfp4 || len(shape) == 3 && strings.HasSuffix(name, "_exps.weight") {
-		return b.mix.typeOf(name, shape, gguf.F32)
+		return b.mix.typeOf(name, shape, was)
 	}
 	eight := mix{recipe: &recipes[slices.IndexFunc(recipes, func(r recipe) bool { return r.most == gguf.Q8_0 })]}
-	return eight.typeOf(name, shape, gguf.F32)
+	return eight.typeOf(name, shape, was)
 }
 
 // vocabulary returns a writer with the keys of a vocabulary: that of a file, whose size the model then has, or a made-up one.

@@ -76,6 +76,9 @@ func mixturesOf(p *kernels.Program) (all []*mixture, err error) {
 				continue
 			}
 			w := &p.Weights[o.W]
+			if p.Routes[o.Route].Fixed {
+				return nil, &kernels.Unsupported{Device: name, What: fmt.Sprintf("streaming of the matrices of heads (weight %q)", w.Name)}
+			}
 			if _, ok := p.StageRoute(s); !ok || seen[o.W] {
 				return nil, &kernels.Unsupported{Device: name, What: fmt.Sprintf(
 					"streaming of experts (weight %q) that their own stage chooses, or that two operations read", w.Name)}
