@@ -117,8 +117,9 @@ func TestIdentityOfShape(t *testing.T) {
 	apart := []string{"Arch", "Name", "Context", // names and bounds
 		"Heads", "KVHeads", "FFN", // follow from layers
 		"RopeDim", "localRopeDim", "rope", "halves", "localBase", // are in the rope part
-		"unscaled",                                                                                                               // is in attnScale
-		"afterNorm", "exactTurns", "fused", "ropeFactors", "period", "noRoPE", "wideScale", "caps", "first", "extra", "together"} // say how a file is read
+		"unscaled", // is in attnScale
+		"afterNorm", "exactTurns", "fused", "ropeFactors", "period", "noRoPE", "wideScale", "caps",
+		"first", "extra", "together"} // say how a file is read
 	var walk func(c *Config, v reflect.Value, name string)
 	walk = func(c *Config, v reflect.Value, name string) {
 		if slices.Contains(apart, name) {
@@ -130,7 +131,8 @@ func TestIdentityOfShape(t *testing.T) {
 		case reflect.Struct:
 			for i := range v.NumField() {
 				field := v.Type().Field(i).Name
-				if name == "traits" && slices.Contains([]string{"window", "attnCap", "finalCap", "deltaNet", "latent", "shares", "mtpBeforeNorm"}, field) {
+				said := []string{"window", "attnCap", "finalCap", "deltaNet", "latent", "shares", "mtpBeforeNorm"}
+				if name == "traits" && slices.Contains(said, field) {
 					continue // defaults of keys, or what other fields say
 				}
 				walk(c, v.Field(i), field)
