@@ -19,7 +19,6 @@ type naiveMixture struct {
 	bias        bool    // of the router
 	choosing    bool    // scores are biased for choosing
 	dense       int     // leading layers without experts
-	wide        int     // width of the feed-forward block of those
 	shared      int     // width of the expert that every row uses; 0: none
 	sharedGate  bool    // its outputs are multiplied by a sigmoid
 }
