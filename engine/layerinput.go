@@ -84,7 +84,7 @@ func (b *planner) endLayer(i int) {
 		b.Feed(b.x, b.normed)
 		b.Stage(fmt.Sprintf("layer %d, its input", i))
 		b.MatMul(l.input.gate, b.normed, gate, kernels.MatMulOpt{})
-		b.Add(kernels.Copy{In: b.inputs, Out: mine, From: i * n, N: n})
+		b.Add(kernels.CopyHeads{In: b.inputs, Out: mine, Heads: 1, From: i * n, Dim: n})
 		b.Add(kernels.Gate{Curve: b.traits.curve, Gate: gate, Up: mine, Out: act})
 		b.add(l.input.out, act, nil, l.input.post)
 	}

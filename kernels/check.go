@@ -181,7 +181,7 @@ func (c *checker) op(o Op) {
 		c.repeat(o)
 	case Copy:
 		c.name = "copy"
-		c.copied(o)
+		c.alike(o.In, o.Out)
 	case Scale:
 		c.name = "scale"
 		c.buf(o.Buf)
@@ -259,21 +259,6 @@ func (c *checker) alike(in, out Buf) {
 	c.sameRows(a.Wanted, b.Wanted)
 	if in == out {
 		c.fail("buffer %d is input and output", int(in))
-	}
-}
-
-func (c *checker) copied(o Copy) {
-	if o.N == 0 && o.From == 0 && o.To == 0 {
-		c.alike(o.In, o.Out)
-		return
-	}
-	in, out := c.buf(o.In), c.buf(o.Out)
-	if o.N < 1 || o.From < 0 || o.To < 0 || o.From > in.Dim-o.N || o.To > out.Dim-o.N {
-		c.fail("%d columns from %d of %d to %d of %d", o.N, o.From, in.Dim, o.To, out.Dim)
-	}
-	c.sameRows(in.Wanted, out.Wanted)
-	if o.In == o.Out {
-		c.fail("buffer %d is input and output", int(o.In))
 	}
 }
 

@@ -70,12 +70,8 @@ type (
 		Heads, HeadDim int
 		Out            Buf
 	}
-	// Copy fills Out with In: the hidden state of a Tap. With a number N of columns it fills only those of Out from To on, with those of In
-	// from From on.
-	Copy struct {
-		In, Out     Buf
-		From, To, N int
-	}
+	// Copy fills Out with In: the hidden state of a Tap.
+	Copy struct{ In, Out Buf }
 	// Scale multiplies every value of Buf by Factor.
 	Scale struct {
 		Buf    Buf
@@ -128,6 +124,7 @@ type (
 	// Buf has columns for one of Gate's.
 	SigmoidScale struct{ Gate, Buf Buf }
 	// CopyHeads copies elements [From, From+Dim) of each head of In to [To, To+Dim) of the same head of Out, which keeps its others.
+	// With one head these are columns.
 	CopyHeads struct {
 		In, Out       Buf
 		Heads         int
@@ -463,7 +460,7 @@ func (p *Program) RepeatHeads(in Buf, heads, headDim int, out Buf) {
 	p.Add(RepeatHeads{in, heads, headDim, out})
 }
 
-func (p *Program) Copy(in, out Buf) { p.Add(Copy{In: in, Out: out}) }
+func (p *Program) Copy(in, out Buf) { p.Add(Copy{in, out}) }
 
 func (p *Program) Scale(b Buf, factor float32) { p.Add(Scale{b, factor}) }
 

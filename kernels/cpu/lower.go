@@ -72,7 +72,7 @@ type operation struct {
 	halves       bool
 	ahead        int
 	blank        bool
-	from, to     int // columns of in and out where a copy begins, or of their heads
+	from, to     int // elements of heads of in and out where a copy begins
 	add          bool
 	concurrent   bool
 	outputs      kernels.Range
@@ -171,11 +171,7 @@ func (l *lowered) operation(op kernels.Op) operation {
 	case kernels.RepeatHeads:
 		o.kind, o.in, o.out, o.heads, o.headDim = opRepeat, op.In, op.Out, op.Heads, op.HeadDim
 	case kernels.Copy:
-		o.kind, o.in, o.out, o.from, o.to = opCopy, op.In, op.Out, op.From, op.To
-		o.dim, o.wanted = op.N, l.Buffers[op.In].Wanted
-		if op.N > 0 {
-			return o
-		}
+		o.kind, o.in, o.out = opCopy, op.In, op.Out
 	case kernels.Scale:
 		o.kind, o.out, o.scale = opScale, op.Buf, op.Factor
 	case kernels.PositionScale:

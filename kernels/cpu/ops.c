@@ -202,7 +202,7 @@ static void row_op(const tk_prog *p, const tk_op *op, int row, float *scratch) {
     case TK_NORM_ADD: norm_add(p, op, row, scratch); break;
     case TK_HEAD_NORM: head_norm(p, op, row); break;
     case TK_REPEAT: repeat(op, row); break;
-    case TK_COPY: memcpy(op->out + row * op->ldo, op->in + row * op->ldi, sizeof(float) * op->dim); break;
+    case TK_COPY: memcpy(op->out + at, op->in + at, sizeof(float) * op->dim); break;
     case TK_FEED: tk_fill(p, &op->dst, row, 0, op->dim, op->in + at); break;
     case TK_ADD_SILU: add_silu(p, op, row, scratch); break;
     case TK_BLEND: p->k->blend(op->in + at, op->in2 + at, op->dim, op->out + at); break;

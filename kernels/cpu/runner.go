@@ -190,14 +190,6 @@ func (r *runner) floats(b kernels.Buf) *C.float {
 	return (*C.float)(r.mem.at(r.at.bufs[b]))
 }
 
-// column returns the address of column n of a buffer's first row.
-func column(at *C.float, n int) *C.float {
-	if at == nil || n == 0 {
-		return at
-	}
-	return (*C.float)(unsafe.Add(unsafe.Pointer(at), 4*n))
-}
-
 // actForms returns an activation for C with all forms that are read.
 func (r *runner) actForms(a kernels.Act) (t C.tk_act) {
 	if a < 0 || (r.plan.Activations[a].Wanted && r.plan.MaxWanted == 0) {
@@ -243,9 +235,6 @@ func (r *runner) fillOp(c *C.tk_op, o operation, i int) {
 	c.side, c.shared, c.parts = C.int(o.side), C.int(o.shared), C.int(o.parts)
 	c.route, c.sigmoid, c.normed = C.int(o.route), flag(o.sigmoid), flag(o.normed)
 	c.in, c.in2, c.out = r.floats(o.in), r.floats(o.in2), r.floats(o.out)
-	if o.kind == opCopy {
-		c.in, c.out = column(c.in, o.from), column(c.out, o.to)
-	}
 	c.ahead, c.blank = C.int(o.ahead), flag(o.blank)
 	if len(o.vec) > 0 {
 		copy(view[float32](r.mem, r.at.vecs[i], len(o.vec)), o.vec)
@@ -254,9 +243,6 @@ func (r *runner) fillOp(c *C.tk_op, o operation, i int) {
 	if n := len(o.vec); len(o.each) > 0 {
 		copy(view[float32](r.mem, r.at.vecs[i], n+len(o.each))[n:], o.each)
 		c.each = (*C.float)(r.mem.at(r.at.vecs[i] + 4*n))
-	}
-	if o.in >= 0 {
-		c.ldi = C.size_t(r.plan.Buffers[o.in].Dim)
 	}
 	if o.out >= 0 {
 		c.ldo = C.size_t(r.plan.Buffers[o.out].Dim)

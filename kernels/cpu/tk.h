@@ -262,7 +262,7 @@ typedef struct {
     size_t gbytes;
     const float *in, *in2, *vec;
     float *out;
-    size_t ldi, ldo;  // columns of in and out
+    size_t ldo;
     const float *each;  // TK_CHOOSE: factors of the experts' weights; NULL: none
     tk_act src, dst;
     const double *freq;

@@ -328,12 +328,7 @@ func (l *lowering) lower(i int) []item {
 		x.c.headDim = int32(o.HeadDim)
 		return []item{x}
 	case kernels.Copy:
-		x := l.elementwise("copy_rows", i, o.Out, o.In)
-		if x.c.cols = x.c.dim; o.N > 0 {
-			x.reads = append(x.reads, o.Out) // what it leaves
-			x.c.dim, x.c.in, x.c.out = int32(o.N), x.c.in+Pointer(4*o.From), x.c.out+Pointer(4*o.To)
-		}
-		return []item{x}
+		return []item{l.elementwise("copy_rows", i, o.Out, o.In)}
 	case kernels.Scale:
 		x := l.elementwise("scale_rows", i, o.Buf, o.Buf)
 		x.c.scale = o.Factor

@@ -39,7 +39,7 @@ func norms(t *testing.T, devices []kernels.Device) {
 		p := kernels.NewProgram(rows, 0)
 		in, out, twice, piece := p.Buf(heads*n), p.Buf(heads*n), p.Buf(2*heads*n), p.Buf(4*n)
 		p.RepeatHeads(in, heads, n, twice)
-		p.Add(kernels.Copy{In: in, Out: piece, From: 2 * n, To: n, N: 2 * n})
+		p.Add(kernels.CopyHeads{In: in, Out: piece, Heads: 1, From: 2 * n, To: n, Dim: 2 * n})
 		p.NormAdd(in, w, 1e-6, out)
 		p.Scale(out, 1.7)
 		p.HeadNorm(in, heads, w[:n], 1e-5)

@@ -308,8 +308,10 @@ func reads(p *kernels.Program, o kernels.Op) []kernels.Buf {
 	changes := false
 	switch o := o.(type) {
 	case kernels.HeadNorm, kernels.Scale, kernels.SoftCap, kernels.AddBias, kernels.RoPE, kernels.NormAdd, kernels.AddSiLU, kernels.Blend,
-		kernels.SigmoidScale, kernels.CopyHeads:
+		kernels.SigmoidScale, kernels.CopyHeads, kernels.AddScaled, kernels.PositionScale:
 		changes = true
+	case kernels.JoinExperts:
+		changes = o.Add
 	case kernels.MatMul: // a part of the outputs leaves the others
 		changes = o.Add || o.Side != kernels.Whole || o.Outputs.Of(p.Weights[o.W].Rows) != (kernels.Range{To: p.Weights[o.W].Rows})
 	}

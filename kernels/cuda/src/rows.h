@@ -50,7 +50,7 @@ KERNEL repeat_heads(const Op *op, const Pass *pass) {
 
 KERNEL copy_rows(const Op *op, const Pass *pass) {
     FOR_COLUMN(row, k);
-    op->out[(size_t)row * op->cols + k] = op->in[(size_t)row * op->ld + k];
+    op->out[at] = op->in[at];
 }
 
 KERNEL scale_rows(const Op *op, const Pass *pass) {

@@ -179,12 +179,7 @@ func (r *runner) run(o kernels.Op, data [][]byte) {
 			}
 		})
 	case kernels.Copy:
-		r.each(o.In, func(i int, x []float32) {
-			if o.N > 0 {
-				x = x[o.From : o.From+o.N]
-			}
-			copy(r.row(o.Out, i)[o.To:], x)
-		})
+		r.each(o.In, func(i int, x []float32) { copy(r.row(o.Out, i), x) })
 	case kernels.Scale:
 		r.values(o.Buf, func(_ int, x float32) float32 { return x * o.Factor })
 	case kernels.PositionScale:
