@@ -176,9 +176,6 @@ func (c *checker) op(o Op) {
 		b := c.buf(o.Buf)
 		c.heads(o.Heads, len(o.Weight))
 		c.want("heads·headDim", o.Heads*len(o.Weight), b.Dim)
-	case RepeatHeads:
-		c.name = "repeat"
-		c.repeat(o)
 	case Copy:
 		c.name = "copy"
 		c.alike(o.In, o.Out)
@@ -294,16 +291,6 @@ func (c *checker) embed(o Embed) {
 	} else if !o.Blank {
 		c.given = w.Cols
 	}
-}
-
-func (c *checker) repeat(o RepeatHeads) {
-	in, out := c.buf(o.In), c.buf(o.Out)
-	c.heads(o.Heads, o.HeadDim)
-	if in.Dim == 0 || out.Dim%in.Dim != 0 {
-		c.fail("%d heads of %d from %d to %d columns, want a multiple", o.Heads, o.HeadDim, in.Dim, out.Dim)
-	}
-	c.want("heads·headDim", o.Heads*o.HeadDim, in.Dim)
-	c.sameRows(out.Wanted, in.Wanted)
 }
 
 func (c *checker) rope(o RoPE) {

@@ -57,7 +57,6 @@ func TestCheck(t *testing.T) {
 		"normadd: output's":                     func(p *Program) { p.NormAdd(p.Buf(4), make([]float32, 4), 1, p.Buf(5)) },
 		"headnorm: heads·head":                  func(p *Program) { p.HeadNorm(p.Buf(9), 2, make([]float32, 4), 1) },
 		"headnorm: 2 heads of 0":                func(p *Program) { p.HeadNorm(p.Buf(9), 2, nil, 1) },
-		"repeat: 2 heads of 4 ":                 func(p *Program) { p.RepeatHeads(p.Buf(8), 2, 4, p.Buf(12)) },
 		"copy: input's columns is 4, want 3":    func(p *Program) { p.Copy(p.Buf(4), p.Buf(3)) },
 		"scale: buffer 5 of 0":                  func(p *Program) { p.Scale(5, 2) },
 		"position scale: 0 factors for 4":       func(p *Program) { p.PositionScale(p.Buf(8), 4, nil) },

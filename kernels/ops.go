@@ -64,12 +64,6 @@ type (
 		Weight []float32
 		Eps    float32
 	}
-	// RepeatHeads fills Out with the heads of In, each repeated Out.Dim/In.Dim times in a row.
-	RepeatHeads struct {
-		In             Buf
-		Heads, HeadDim int
-		Out            Buf
-	}
 	// Copy fills Out with In: the hidden state of a Tap.
 	Copy struct{ In, Out Buf }
 	// Scale multiplies every value of Buf by Factor.
@@ -291,7 +285,6 @@ func (Embed) op()         {}
 func (RMSNorm) op()       {}
 func (NormAdd) op()       {}
 func (HeadNorm) op()      {}
-func (RepeatHeads) op()   {}
 func (Copy) op()          {}
 func (Scale) op()         {}
 func (PositionScale) op() {}
@@ -340,8 +333,6 @@ func Output(o Op) Buf {
 		return o.Out
 	case HeadNorm:
 		return o.Buf
-	case RepeatHeads:
-		return o.Out
 	case Copy:
 		return o.Out
 	case Scale:
@@ -384,8 +375,6 @@ func Inputs(o Op) []Buf {
 	case RMSNorm:
 		return []Buf{o.In}
 	case NormAdd:
-		return []Buf{o.In}
-	case RepeatHeads:
 		return []Buf{o.In}
 	case Copy:
 		return []Buf{o.In}
@@ -454,10 +443,6 @@ func (p *Program) NormAdd(in Buf, weight []float32, eps float32, out Buf) {
 
 func (p *Program) HeadNorm(b Buf, heads int, weight []float32, eps float32) {
 	p.Add(HeadNorm{b, heads, weight, eps})
-}
-
-func (p *Program) RepeatHeads(in Buf, heads, headDim int, out Buf) {
-	p.Add(RepeatHeads{in, heads, headDim, out})
 }
 
 func (p *Program) Copy(in, out Buf) { p.Add(Copy{in, out}) }

@@ -28,7 +28,6 @@ const ( // in the order of tk_kind
 	opHeadNorm
 	opScale
 	opSoftCap
-	opRepeat
 	opCopy
 	opAttendBlocks
 	opJoin
@@ -168,8 +167,6 @@ func (l *lowered) operation(op kernels.Op) operation {
 		o.kind, o.in, o.out, o.vec, o.eps = opNormAdd, op.In, op.Out, op.Weight, op.Eps
 	case kernels.HeadNorm:
 		o.kind, o.out, o.vec, o.eps, o.heads, o.headDim = opHeadNorm, op.Buf, op.Weight, op.Eps, op.Heads, len(op.Weight)
-	case kernels.RepeatHeads:
-		o.kind, o.in, o.out, o.heads, o.headDim = opRepeat, op.In, op.Out, op.Heads, op.HeadDim
 	case kernels.Copy:
 		o.kind, o.in, o.out = opCopy, op.In, op.Out
 	case kernels.Scale:

@@ -127,14 +127,6 @@ static void head_norm(const tk_prog *p, const tk_op *op, int row) {
 }
 
 // Head h of out is head h/(how many times more heads) of in.
-static void repeat(const tk_op *op, int row) {
-    int times = (int)op->ldo / op->dim;
-    const float *in = op->in + (size_t)row * op->dim;
-    float *out = op->out + (size_t)row * op->ldo;
-    for (int h = 0; h < op->heads * times; h++)
-        memcpy(out + (size_t)h * op->head_dim, in + (size_t)(h / times) * op->head_dim, sizeof(float) * op->head_dim);
-}
-
 static void angles(const tk_prog *p, const tk_op *op, int row) {
     int n = op->rope_dim / 2;
     float *c = op->angles + (size_t)row * op->rope_dim;
@@ -201,7 +193,6 @@ static void row_op(const tk_prog *p, const tk_op *op, int row, float *scratch) {
     case TK_BIAS: for (int i = 0; i < op->dim; i++) op->out[at + i] = op->out[at + i] + op->vec[i]; break;
     case TK_NORM_ADD: norm_add(p, op, row, scratch); break;
     case TK_HEAD_NORM: head_norm(p, op, row); break;
-    case TK_REPEAT: repeat(op, row); break;
     case TK_COPY: memcpy(op->out + at, op->in + at, sizeof(float) * op->dim); break;
     case TK_FEED: tk_fill(p, &op->dst, row, 0, op->dim, op->in + at); break;
     case TK_ADD_SILU: add_silu(p, op, row, scratch); break;

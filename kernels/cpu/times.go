@@ -12,7 +12,7 @@ import (
 )
 
 var opNames = [...]string{"embed", "norm", "matmul", "bias", "angles", "rope", "store", "attention", "gate", "gather", "top", "gate",
-	"norm add", "head norm", "scale", "soft cap", "repeat", "copy", "attention", "join", "feed", "add silu", "blend",
+	"norm add", "head norm", "scale", "soft cap", "copy", "attention", "join", "feed", "add silu", "blend",
 	"position scale", "add scaled",
 	"gate", "choose experts", "experts", "join experts", "sigmoid scale", "copy heads", "meet", "delta inputs", "delta net"}
 

@@ -323,10 +323,6 @@ func (l *lowering) lower(i int) []item {
 		x := l.elementwise("head_norm", i, o.Buf, o.Buf)
 		x.form, x.c.eps, x.c.heads, x.c.headDim = byHead, o.Eps, int32(o.Heads), int32(len(o.Weight))
 		return []item{x}
-	case kernels.RepeatHeads:
-		x := l.elementwise("repeat_heads", i, o.Out, o.In)
-		x.c.headDim = int32(o.HeadDim)
-		return []item{x}
 	case kernels.Copy:
 		return []item{l.elementwise("copy_rows", i, o.Out, o.In)}
 	case kernels.Scale:

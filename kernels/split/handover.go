@@ -114,7 +114,7 @@ func live(p *kernels.Program) [][]bool {
 // fills reports whether nothing of an operation's output stays as it was.
 func fills(o kernels.Op) bool {
 	switch o := o.(type) {
-	case kernels.Embed, kernels.RepeatHeads, kernels.Copy, kernels.Gather:
+	case kernels.Embed, kernels.Copy, kernels.Gather:
 		return true
 	case kernels.MatMul:
 		return !o.Add && o.Side == kernels.Whole && o.Outputs == kernels.Range{}

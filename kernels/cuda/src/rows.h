@@ -42,12 +42,6 @@ KERNEL head_norm(const Op *op, const Pass *pass) {
     for (int k = threadIdx.x; k < n; k += THREADS) x[k] = x[k] * s * op->vec[k];
 }
 
-KERNEL repeat_heads(const Op *op, const Pass *pass) {
-    FOR_COLUMN(row, k);
-    int times = op->dim / op->ld;
-    op->out[at] = op->in[(size_t)row * op->ld + k / op->head_dim / times * op->head_dim + k % op->head_dim];
-}
-
 KERNEL copy_rows(const Op *op, const Pass *pass) {
     FOR_COLUMN(row, k);
     op->out[at] = op->in[at];

@@ -171,13 +171,6 @@ func (r *runner) run(o kernels.Op, data [][]byte) {
 				ref.RMSNorm(h, o.Weight, o.Eps, h)
 			}
 		})
-	case kernels.RepeatHeads:
-		r.each(o.In, func(i int, x []float32) {
-			out := r.row(o.Out, i)
-			for h, times := 0, len(out)/len(x); h < len(out)/o.HeadDim; h++ {
-				copy(out[h*o.HeadDim:(h+1)*o.HeadDim], x[h/times*o.HeadDim:])
-			}
-		})
 	case kernels.Copy:
 		r.each(o.In, func(i int, x []float32) { copy(r.row(o.Out, i), x) })
 	case kernels.Scale:
