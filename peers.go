@@ -40,11 +40,10 @@ const (
 	WayMedusa    = "medusa"    // heads on the target's last hidden state (Cai et al., 2024; Ghidorah)
 	WayPPD       = "ppd"       // rows with trained prompt tokens in the target's pass (PPD)
 	WayAssistant = "assistant" // a draft that reads the target's keys and values, beside it (Gemma 4)
-	WayMTP       = "mtp"       // layers for multi-token prediction in the target's file
 )
 
 // Ways lists the reserved names.
-func Ways() []string { return []string{WayMedusa, WayPPD, WayMTP, WayAssistant} }
+func Ways() []string { return []string{WayMedusa, WayPPD, WayAssistant} }
 
 // Guess is what one of the target's own ways says about the tokens after the last committed one.
 type Guess struct {

@@ -21,5 +21,5 @@ func TestRecurrentInAllRoles(t *testing.T) {
 	if err := os.WriteFile(draft, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	familyInAllRoles(t, target, draft)
+	familyInAllRoles(t, Start(t, target), draft, 8*140/10)
 }
