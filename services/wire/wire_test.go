@@ -194,8 +194,8 @@ func TestGuessesThatContradictThemselvesAreSeenToBeWrong(t *testing.T) {
 		{Name: tandem.WayMedusa, Levels: 1, Sampled: [tandem.MostLevels]tandem.Line{{Slope: 1, Bias: math.NaN()}}},
 		{Name: tandem.WayMedusa, Levels: 1, Time: -1}, {Name: tandem.WayMedusa, Levels: math.MaxInt32},
 		{Name: tandem.WayPPD, Levels: 2, Members: math.MaxInt32},
-		{Name: tandem.WayPPD, Levels: 3, Members: 1000}, {Name: tandem.WayMTP, Levels: 1}}})
-	same(t, ToDescription(d).Ways, []tandem.Way{{Name: tandem.WayMTP, Levels: 1}})
+		{Name: tandem.WayPPD, Levels: 3, Members: 1000}, {Name: tandem.WayAssistant, Levels: 1}}})
+	same(t, ToDescription(d).Ways, []tandem.Way{{Name: tandem.WayAssistant, Levels: 1}})
 }
 
 func TestEnvelopeSurvives(t *testing.T) {
