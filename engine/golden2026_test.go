@@ -26,10 +26,20 @@ var golden2026 = map[string]func(n *naive){
 	},
 	"deepseek2":     deepseek2(naiveLatent{rank: 512, key: 96, value: 32, query: 48}),
 	"deepseek2-kvb": deepseek2(naiveLatent{rank: 64, key: 48, value: 32, query: 48, together: true}),
+	"qwen35":        qwen35,
+	"qwen35moe": func(n *naive) {
+		qwen35(n)
+		n.mix = naiveMixture{count: 8, used: 2, shared: 48, sharedGate: true}
+	},
 	"mistral3": func(n *naive) {
 		n.angle = func(_, i int) float64 { return yarn(1e6, i, n.ropeDim, 16, 32) }
 		n.temperature = func(pos int) float64 { return 1 + 0.1*math.Log(1+math.Floor(float64(pos)/32)) }
 	},
+}
+
+func qwen35(n *naive) {
+	n.halves, n.headNorms, n.ffnNorm = true, true, "post_attention_norm"
+	n.angle = func(_, i int) float64 { return frequency(1e7, i, n.ropeDim) }
 }
 
 func deepseek2(m naiveLatent) func(n *naive) {
@@ -163,6 +173,8 @@ func fromFile(t *testing.T, path string) *naive {
 	n.headDim = count("attention.key_length", n.dim/heads)
 	n.ropeDim = count("rope.dimension_count", n.headDim)
 	n.tied = f.Tensor("output.weight") == nil
+	n.delta = naiveDelta{every: count("full_attention_interval", 0), keyHeads: count("ssm.group_count", 0),
+		heads: count("ssm.time_step_rank", 0), dim: count("ssm.state_size", 0), taps: count("ssm.conv_kernel", 0)}
 	for _, x := range f.Tensors() {
 		n.take(t, &x)
 	}
@@ -188,7 +200,7 @@ func (n *naive) take(t *testing.T, x *gguf.Tensor) {
 	fmt.Sscanf(x.Name, "blk.%d.", &layer)
 	at := fmt.Sprintf("blk.%d.", layer)
 	switch name := strings.TrimPrefix(x.Name, at); {
-	case name == "attn_qkv.weight":
+	case name == "attn_qkv.weight" && !n.delta.at(layer):
 		add(at+"attn_q.weight", n.heads[layer]*n.headDim)
 		add(at+"attn_k.weight", n.kv[layer]*n.headDim)
 		add(at+"attn_v.weight", n.kv[layer]*n.headDim)

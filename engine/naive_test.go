@@ -43,6 +43,7 @@ type naive struct {
 	floats                bool                       // keys and values are not rounded to halves
 	mix                   naiveMixture               // in place of feed-forward blocks
 	latent                naiveLatent                // attention of its kind
+	delta                 naiveDelta                 // recurrent layers
 	sinks                 bool                       // of attention
 	ffnNorm               string                     // name of the norm before the feed-forward block; "": ffn_norm
 	weights               map[string][]float64       // by tensor name; row-major
@@ -295,9 +296,12 @@ func (n *naive) forward(tokens []tandem.Token) [][]float64 {
 		for l := range n.heads {
 			at := fmt.Sprintf("blk.%d.", l)
 			y := n.norm(at+"attn_norm", x)
-			if n.latent.rank > 0 {
+			switch {
+			case n.latent.rank > 0:
 				n.residual(x, n.attendLatent(at, l, pos, y, &keys[l], &values[l]), "")
-			} else {
+			case n.delta.at(l):
+				n.residual(x, n.deltaNet(at, y, &keys[l], &values[l]), "")
+			default:
 				n.attention(at, l, pos, x, y, &keys[l], &values[l])
 			}
 			y = n.norm(at+cmp.Or(n.ffnNorm, "ffn_norm"), x)
@@ -325,6 +329,10 @@ func (n *naive) forward(tokens []tandem.Token) [][]float64 {
 // attention adds to x the attention of the last position, whose normed state is y.
 func (n *naive) attention(at string, l, pos int, x, y []float64, keys, values *[][]float64) {
 	q, k, v := n.mul(at+"attn_q", y), n.mul(at+"attn_k", y), n.mul(at+"attn_v", y)
+	var gates []float64
+	if n.delta.every > 0 {
+		q, gates = n.withoutGates(q)
+	}
 	if n.headNorms {
 		for h := 0; h < len(q); h += n.headDim {
 			copy(q[h:], n.norm(at+"attn_q_norm", q[h:h+n.headDim]))
@@ -343,7 +351,11 @@ func (n *naive) attention(at string, l, pos int, x, y []float64, keys, values *[
 		}
 	}
 	*keys, *values = append(*keys, n.half(k)), append(*values, n.half(v))
-	n.residual(x, n.mul(at+"attn_output", n.attend(q, *keys, *values, l)), at+"post_attention_norm")
+	out := n.attend(q, *keys, *values, l)
+	for i, g := range gates {
+		out[i] /= 1 + math.Exp(-g)
+	}
+	n.residual(x, n.mul(at+"attn_output", out), at+"post_attention_norm")
 }
 
 // gated multiplies up by the gate's curve.

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -25,8 +24,8 @@ func recurrentDevices(t testing.TB) map[string]kernels.Device {
 	return map[string]kernels.Device{"ref": device.New(), "cpu": testdevice.CPU(t, 2)}
 }
 
-// TestGoldenRecurrent compares tiny models with delta nets with another engine's figures. In one pass, token by token, and in random pieces
-// the bits are the same.
+// TestGoldenRecurrent compares tiny models with delta nets with another engine's figures, on each device. In one pass, token by token, and
+// in random pieces the bits are the same. TestGolden2026 says who is nearer to float arithmetic.
 func TestGoldenRecurrent(t *testing.T) {
 	for _, name := range []string{"qwen35", "qwen35moe"} {
 		path := filepath.Join(shared, "golden/arch2026/arch-"+name)
@@ -34,12 +33,7 @@ func TestGoldenRecurrent(t *testing.T) {
 		for of, d := range recurrentDevices(t) {
 			t.Run(name+" on "+of, func(t *testing.T) {
 				m := openTest(t, path+".gguf", Options{KVPages: PagesFor(4, 192, 0), Device: d})
-				square, count := checkPrompt(t, m, c)
-				ours, theirs := math.Sqrt(square/count), c.otherDistance()
-				t.Logf("r.m.s. distance from float arithmetic %.5f, the other engine's %.5f", ours, theirs)
-				if !(ours < 2*theirs+0.0002) { // tandem keeps keys and values as halves, the other engine as floats
-					t.Errorf("r.m.s. distance from float arithmetic %.5f, the other engine's %.5f", ours, theirs)
-				}
+				checkPrompt(t, m, c)
 				checkGreedy(t, m, c)
 				whole := inPieces(t, m, c.Tokens, []int{len(c.Tokens)})
 				if err := sameBits(whole, inPieces(t, m, c.Tokens, slices.Repeat([]int{1}, len(c.Tokens)))); err != nil {
