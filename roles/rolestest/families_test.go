@@ -1,10 +1,12 @@
 package rolestest
 
 import (
+	"os"
 	"slices"
 	"sync"
 	"testing"
 
+	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/engine"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
@@ -27,7 +29,8 @@ func TestFamiliesInAllRoles(t *testing.T) {
 			path := m.Write(t, dir)
 			draft := m.Noisy(1, noise)
 			draft.Name = "draft"
-			familyInAllRoles(t, Start(t, path), draft.Write(t, dir), 8*140/10)
+			s, file := Start(t, path), draft.Write(t, dir)
+			familyInAllRoles(t, s, func() []string { return s.drafting(file) }, 8*140/10)
 		})
 	}
 }
@@ -45,14 +48,44 @@ func TestMTPInAllRoles(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			familyInAllRoles(t, StartTapped(t, path, side.Taps), draft, 0)
+			s := StartTapped(t, path, side.Taps)
+			familyInAllRoles(t, s, func() []string { return s.drafting(draft) }, 0)
 		})
 	}
 }
 
+// TestAssistantInAllRoles: an assistant drafts from the target's keys and values, and the text is that of plain decoding. It was not trained
+// for that target.
+func TestAssistantInAllRoles(t *testing.T) {
+	const golden = "../../../shared/golden/arch2026/arch-gemma4"
+	if _, err := os.Stat(golden + "-assistant.gguf"); err != nil {
+		t.Skipf("%v: the models of another engine are not here", err)
+	}
+	s := Start(t, golden+".gguf")
+	familyInAllRoles(t, s, func() []string {
+		s.Heads(golden + "-assistant.gguf")
+		names := []string{tandem.WayAssistant}
+		s.await("the gateway to know the way", func() bool {
+			_, _, done, err := s.Generate(client.Request{Tokens: []uint32{5, 6, 7}, MaxTokens: new(8), IgnoreEOS: true, Drafters: names})
+			return err == nil && len(done.Statistics.Drafters) > 0
+		})
+		return names
+	}, 0)
+}
+
+// drafting starts a drafter with a model and returns what requests should name: nothing, since it is the best there is.
+func (s *System) drafting(draft string) []string {
+	s.Drafter("drafter", draft)
+	s.Await("the drafter", func(p *tandemv1.Process) bool {
+		return p.GetRole() == "drafter" && p.GetModel() != "lookup" && p.GetUp()
+	})
+	s.awaitEnlisted(roles.ModelName(draft))
+	return nil
+}
+
 // familyInAllRoles compares what s says with a draft with what it says without one. At least so many drafted tokens must be accepted, and
-// not all.
-func familyInAllRoles(t *testing.T, s *System, draft string, least int) {
+// not all. Start brings the draft in and returns the names by which requests ask for it.
+func familyInAllRoles(t *testing.T, s *System, start func() []string, least int) {
 	var requests [8]client.Request
 	var first, second [len(requests)][]uint32
 	ask := func(i int, plain bool, prompt []uint32, n int) (tokens []uint32, done client.Finished) {
@@ -77,11 +110,10 @@ func familyInAllRoles(t *testing.T, s *System, draft string, least int) {
 		first[i], _ = ask(i, true, prompt(i), 60)
 		second[i], _ = ask(i, true, next(i), 20)
 	}
-	s.Drafter("drafter", draft)
-	s.Await("the drafter", func(p *tandemv1.Process) bool {
-		return p.GetRole() == "drafter" && p.GetModel() != "lookup" && p.GetUp()
-	})
-	s.awaitEnlisted(roles.ModelName(draft))
+	names := start()
+	for i := range requests {
+		requests[i].Drafters = names
+	}
 	accepted, drafted := 0, 0
 	turn := func(what string, want *[len(requests)][]uint32, prompt func(i int) []uint32) {
 		var all sync.WaitGroup

@@ -21,5 +21,6 @@ func TestRecurrentInAllRoles(t *testing.T) {
 	if err := os.WriteFile(draft, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	familyInAllRoles(t, Start(t, target), draft, 8*140/10)
+	s := Start(t, target)
+	familyInAllRoles(t, s, func() []string { return s.drafting(draft) }, 8*140/10)
 }

@@ -43,6 +43,7 @@ type System struct {
 
 	verifier    func(heads []string) (end func())
 	endVerifier func()
+	heads       []string // the running verifier's side files
 }
 
 // Start returns a gateway and a verifier of a target once both serve. change, if given, may change how the gateway is configured.
@@ -99,17 +100,18 @@ func (s *System) Heads(files ...string) {
 	s.t.Helper()
 	s.endVerifier()
 	s.Await("the verifier to go", func(p *tandemv1.Process) bool { return p.GetRole() == "verifier" && !p.GetUp() })
+	s.heads = files
 	s.endVerifier = s.verifier(files)
 	s.Await("the verifier with its heads", func(p *tandemv1.Process) bool {
 		return p.GetRole() == "verifier" && p.GetUp() && len(p.GetWays()) == len(files)
 	})
 }
 
-// RestartVerifier ends the verifier and returns once another one serves.
+// RestartVerifier ends the verifier and returns once another one, with the same side files, serves.
 func (s *System) RestartVerifier() {
 	s.t.Helper()
 	s.endVerifier()
-	s.endVerifier = s.verifier(nil)
+	s.endVerifier = s.verifier(s.heads)
 	s.awaitVerifier()
 }
 
