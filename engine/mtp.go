@@ -56,9 +56,10 @@ func mtpSide(f *gguf.File) (Side, error) {
 	if err != nil {
 		return Side{}, err
 	}
-	if c.extra == 0 {
+	if c.extra == 0 || f.Tensor(mtpTensor(c.Layers, "eh_proj")) == nil {
 		return Side{}, tandem.Errorf("engine", tandem.Invalid,
-			"%s has no layers that guess further tokens (key %q): want another draft than mtp", f.Path(), c.Arch+"."+keyMTP)
+			"%s has no layers that guess further tokens (key %q, tensor %q): want another draft than mtp", f.Path(),
+			c.Arch+"."+keyMTP, mtpTensor(c.Layers, "eh_proj"))
 	}
 	tap := -1
 	if c.traits.mtpBeforeNorm {
@@ -108,7 +109,7 @@ func (m *Model) outlineMTP(f, of *gguf.File, own Side) error {
 // collectMTP finds the tensors of the layer. What it does not have of its own are the model's: embedding, output matrix, and the norm
 // before that.
 func (d *draft) collectMTP(c *catalog, w *weights, cfg *Config) {
-	name := func(s string) string { return fmt.Sprintf("blk.%d.nextn.%s.weight", cfg.first, s) }
+	name := func(s string) string { return mtpTensor(cfg.first, s) }
 	or := func(own, shared string) string {
 		if c.file.Tensor(own) != nil {
 			return own
@@ -124,6 +125,11 @@ func (d *draft) collectMTP(c *catalog, w *weights, cfg *Config) {
 	c.collectRopeFactors(w, cfg)
 	w.layers = make([]layer, 1)
 	c.collectLayer(&w.layers[0], w, cfg, 0)
+}
+
+// mtpTensor names a tensor of the layer that comes after so many.
+func mtpTensor(layers int, name string) string {
+	return fmt.Sprintf("blk.%d.nextn.%s.weight", layers, name)
 }
 
 // beside asks for two matrices whose rows lie side by side in the rows of one tensor, each of cols inputs.

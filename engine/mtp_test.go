@@ -154,7 +154,7 @@ func TestBadMTP(t *testing.T) {
 		change func(f *family.Model)
 		target string
 	}{
-		`tensor "blk.4.nextn.eh_proj.weight" is missing`:         {func(f *family.Model) { f.Drop("blk.4.nextn.eh_proj.weight") }, ""},
+		`tensor "blk.4.nextn.eh_proj.weight"): want another`:     {func(f *family.Model) { f.Drop("blk.4.nextn.eh_proj.weight") }, ""},
 		`tensor "blk.4.nextn.enorm.weight" has shape [63]`:       {func(f *family.Model) { f.Reshape("blk.4.nextn.enorm.weight", 63) }, ""},
 		`tensor "blk.4.nextn.eh_proj.weight" has shape [128 63]`: {func(f *family.Model) { f.Reshape("blk.4.nextn.eh_proj.weight", 128, 63) }, ""},
 		"has no layers that guess further tokens": {func(f *family.Model) {

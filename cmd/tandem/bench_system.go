@@ -111,7 +111,7 @@ func (c *benchSystemCmd) models(suites []string) (target string, drafts []string
 		}
 		drafts = append(drafts, all...)
 	}
-	if c.Lookup {
+	if c.Lookup && !slices.Contains(drafts, drafter.Lookup) {
 		drafts = append(drafts, drafter.Lookup)
 	}
 	return target, drafts, nil

@@ -187,7 +187,8 @@ func (l launch) check() error {
 		return tandem.Errorf("", tandem.Invalid, "--inline-limit is %d: want 0 or more bytes", l.InlineLimit)
 	}
 	if !l.Lookup && slices.Contains(l.drafts, drafter.Lookup) {
-		return tandem.Errorf("", tandem.Invalid, "--draft %s with --no-lookup: want one of them", drafter.Lookup)
+		return tandem.Errorf("", tandem.Invalid, "--no-lookup, and no draft but %s for this target: want --draft FILE, or --no-draft",
+			drafter.Lookup)
 	}
 	if _, err := l.lookupFlags.args(l.prefixFlags, false); err != nil {
 		return err

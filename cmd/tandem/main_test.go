@@ -9,7 +9,11 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/models"
+	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/roles/drafter"
+	"github.com/tandem-llm/tandem/testkit/family"
 )
 
 func TestParseTokens(t *testing.T) {
@@ -85,6 +89,27 @@ func TestModelPath(t *testing.T) {
 	want := []string{filepath.Join(dir, "models", models.Medusa), "medusa.gguf", filepath.Join(dir, "models", models.PPD)}
 	if got, err := headPaths([]string{"medusa", "medusa.gguf", "ppd"}); err != nil || !slices.Equal(got, want) {
 		t.Errorf("heads %q, %v: want %q", got, err, want)
+	}
+}
+
+// TestDraftsOfOtherTargets: a target whose tokens mean other texts than the shipped drafts' is drafted for by what comes with it.
+func TestDraftsOfOtherTargets(t *testing.T) {
+	dir := t.TempDir()
+	with := family.Random("qwen35", 6)
+	with.Name = "with"
+	with.WithMTP(6)
+	for _, c := range []struct{ target, want string }{
+		{family.Random("qwen35", 6).Write(t, dir), drafter.Lookup},
+		{with.Write(t, dir), engine.SideMTP},
+		{smallTarget, filepath.Base(models.Draft)},
+	} {
+		got, err := draftPaths(nil, c.target, tandem.Request{Strategy: tandem.StrategyFixed})
+		if err != nil || len(got) != 1 || roles.ModelName(got[0]) != strings.TrimSuffix(c.want, ".gguf") {
+			t.Errorf("drafts for %s: %q, %v: want %s", c.target, got, err, c.want)
+		}
+	}
+	if got, err := draftPaths(nil, filepath.Join(dir, "none.gguf"), tandem.Request{}); err == nil {
+		t.Errorf("drafts for a target that is not there: %q", got)
 	}
 }
 

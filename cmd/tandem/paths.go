@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/models"
 	"github.com/tandem-llm/tandem/roles/drafter"
 )
@@ -20,8 +21,8 @@ const modulePath = "github.com/tandem-llm/tandem"
 func targetPath(path string) (string, error) { return modelPath(path, models.Target, "target") }
 
 // draftPaths returns the paths of the drafts for r and the like. If none is named, they are the shipped experts, or the draft for
-// everything if r's strategy asks only one drafter. mtp stands for the draft inside target's file. Errors: Invalid for two drafters of one
-// name, and for mtp without a target ("").
+// everything if r's strategy asks only one drafter; for a target of another vocabulary ownDrafts. mtp stands for the draft inside target's
+// file. Errors: Invalid for two drafters of one name, and for mtp without a target (""); those of a target that cannot be read.
 func draftPaths(drafts []string, target string, r tandem.Request) ([]string, error) {
 	drafts = slices.DeleteFunc(slices.Clone(drafts), func(d string) bool { return d == "" }) // TANDEM_DRAFT= names none
 	if len(drafts) > 0 {
@@ -36,11 +37,41 @@ func draftPaths(drafts []string, target string, r tandem.Request) ([]string, err
 		}
 		return drafts, drafter.Check(drafts)
 	}
+	if target != "" {
+		if own, err := ownDrafts(target); err != nil || own != nil {
+			return own, err
+		}
+	}
 	if one := r.Strategy == tandem.StrategyFixed || r.Strategy == tandem.StrategyLLMCad; one && r.Vote != tandem.VoteTree &&
 		r.Vote != tandem.VoteMajority {
 		return shippedDrafts(models.Draft)
 	}
 	return shippedDrafts(models.Experts()...)
+}
+
+// ownDrafts returns what drafts for a target that has another vocabulary than the shipped drafts, if nobody names a draft: the layer for
+// that in its own file, else lookup alone. It returns nothing for a target of the shipped vocabulary.
+func ownDrafts(target string) ([]string, error) {
+	shipped, err := shippedDrafts(models.Draft)
+	if err != nil {
+		return nil, err
+	}
+	var vocabs [2]*token.Vocab
+	for i, path := range []string{target, shipped[0]} {
+		if vocabs[i], err = token.Open(path); err != nil {
+			return nil, err
+		}
+	}
+	if vocabs[0].Fingerprint() == vocabs[1].Fingerprint() {
+		return nil, nil
+	}
+	mtp := engine.MTPPath(target)
+	if _, err := engine.SideOf(mtp); tandem.KindOf(err) == tandem.Invalid {
+		return []string{drafter.Lookup}, nil
+	} else if err != nil {
+		return nil, err
+	}
+	return []string{mtp}, nil
 }
 
 // shippedDrafts returns the paths of shipped drafts.
