@@ -82,7 +82,7 @@ func (s *Sequence) Private() { s.pages.Private() }
 func (m *Model) BoundPrefixes(pages int) { m.cache.Bound(pages) }
 
 // PrefixStates returns how many kept prefixes have the states of recurrent layers, LostStates how many such states were given up for
-// others.
+// others. Safe for concurrent use.
 func (m *Model) PrefixStates() int { return m.cache.KeptStates() }
 func (m *Model) LostStates() int64 { return m.cache.LostStates() }
 

@@ -140,24 +140,20 @@ func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (mode
 		}
 		models = append(models, m)
 	}
-	r.Gauge("kv.pages", func() (used int64) {
-		for _, m := range models {
-			used += int64(m.Pages() - m.FreePages())
-		}
-		return used
-	})
-	r.Gauge("prefix.pages", func() (kept int64) { // none of those in kv.pages
-		for _, m := range models {
-			kept += int64(m.PrefixPages())
-		}
-		return kept
-	})
-	r.Gauge("kv.pages_limit", func() (all int64) {
-		for _, m := range models {
-			all += int64(m.Pages())
-		}
-		return all
-	})
+	for name, of := range map[string]func(m *engine.Model) int{
+		"kv.pages":       func(m *engine.Model) int { return m.Pages() - m.FreePages() },
+		"kv.pages_limit": (*engine.Model).Pages,
+		"prefix.pages":   (*engine.Model).PrefixPages, // none of those in kv.pages
+		"prefix.states":  (*engine.Model).PrefixStates,
+		"prefix.lost":    func(m *engine.Model) int { return int(m.LostStates()) },
+	} {
+		r.Gauge(name, func() (sum int64) {
+			for _, m := range models {
+				sum += int64(of(m))
+			}
+			return sum
+		})
+	}
 	return models, nil
 }
 

@@ -2,6 +2,7 @@ package kv
 
 import (
 	"slices"
+	"sync/atomic"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
@@ -18,7 +19,8 @@ type slots struct {
 	allSlots int
 	keepers  []*entry // with a state
 	asked    uint64
-	lost     int64 // states that were given up for others
+	withKept atomic.Int64 // copy of len(keepers); any goroutine may read it and the next
+	lost     atomic.Int64 // states that were given up for others
 }
 
 // none is the slot of what has no state.
@@ -46,14 +48,15 @@ func (s *slots) fill(n int) {
 	}
 }
 
-// KeptStates returns how many slots hold states of prefixes, LostStates how many such states were given up for others.
-func (c *Cache) KeptStates() int   { return len(c.keepers) }
-func (c *Cache) LostStates() int64 { return c.lost }
+// KeptStates returns how many slots hold states of prefixes, LostStates how many such states were given up for others. Safe for concurrent
+// use.
+func (c *Cache) KeptStates() int   { return int(c.withKept.Load()) }
+func (c *Cache) LostStates() int64 { return c.lost.Load() }
 
 // takeSlot returns a slot, for which a kept state may be given up; none if sequences have all.
 func (c *Cache) takeSlot() int32 {
 	if len(c.slotFree) == 0 && len(c.keepers) > 0 {
-		c.lost++
+		c.lost.Add(1)
 		c.forgetState(c.leastAsked())
 	}
 	n := len(c.slotFree)
@@ -83,6 +86,7 @@ func (c *Cache) forgetState(e *entry) {
 	if e.state != none {
 		c.slotFree = append(c.slotFree, e.state)
 		c.keepers = slices.DeleteFunc(c.keepers, func(x *entry) bool { return x == e })
+		c.withKept.Add(-1)
 		e.state = none
 	}
 }
@@ -92,6 +96,7 @@ func (c *Cache) keepState(e *entry, slot int32) {
 	c.asked++
 	e.state, e.asked = slot, c.asked
 	c.keepers = append(c.keepers, e)
+	c.withKept.Add(1)
 }
 
 func (p *Pages) reserveSlot() error {

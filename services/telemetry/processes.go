@@ -120,6 +120,8 @@ var figures = []figure{
 	{metric: "tandem_prefix_hits_total", help: "Sessions opened with a prefix that was found in the KV cache.", counter: "prefix.hits"},
 	{metric: "tandem_prefix_reused_tokens_total", help: "Prompt tokens found in the KV cache.", counter: "prefix.reused_tokens"},
 	{metric: "tandem_prefix_evicted_pages_total", help: "Pages of prefixes whose memory was needed.", counter: "prefix.evicted_pages"},
+	{metric: "tandem_prefix_states", help: "Prefixes kept with the states of recurrent layers.", gauge: true, counter: "prefix.states"},
+	{metric: "tandem_prefix_lost_states_total", help: "States of prefixes whose memory was needed.", counter: "prefix.lost"},
 	{metric: "tandem_shm_slots", help: "Slots of shared memory that are leased.", gauge: true, counter: "shm.leased"},
 	{metric: "tandem_shm_slots_limit", help: "Slots of shared memory.", gauge: true, counter: "shm.slots"},
 	{metric: "tandem_restarts_total", help: "Times that up started the process again.", counter: "restarts"},
