@@ -54,9 +54,6 @@ func (h *hyper) readDeltaNet(c *Config) {
 		c.layers[i].recurrent = (i+1)%every != 0
 		recurrent = recurrent || c.layers[i].recurrent
 	}
-	if c.HeadDim%kernels.GroupRows != 0 {
-		h.fail(tandem.Unsupported, "heads of %d elements with a gate: tandem runs multiples of %d", c.HeadDim, kernels.GroupRows)
-	}
 	if h.err != nil || !recurrent {
 		return
 	}
@@ -126,14 +123,6 @@ func (c *catalog) interleaved(name string, cols, rows, band int, first, second *
 		*into = kernels.W(len(c.matrices))
 		c.matrices = append(c.matrices, matrix{tensor: t, row0: i * band, rows: rows, band: band, stride: 2 * band})
 	}
-}
-
-// inMatrix undoes from, for a matrix without experts.
-func (m *matrix) inMatrix(row int) int {
-	if row -= m.row0; m.band == 0 {
-		return row
-	}
-	return row/m.stride*m.band + row%m.stride
 }
 
 // leaveOutKV makes recurrent layers keep states in place of keys and values.

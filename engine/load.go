@@ -38,7 +38,7 @@ type piece struct {
 	strip  strip
 }
 
-// strip is the part of each row that belongs to the matrix, in bytes; the zero value: all of it.
+// strip is the part of each row, or of each stride of rows, that belongs to the matrix, in bytes; the zero value: all of it.
 type strip struct{ row, from, size int }
 
 // stripOf returns the strip of a matrix that takes some columns.
@@ -127,9 +127,7 @@ func chunksOf(matrices []matrix) (chunks []chunk, largest int, total int64) {
 		for i := from; i < to; i++ {
 			m := &matrices[i]
 			if m.band > 0 {
-				for row := 0; row < m.rows; row += m.band {
-					chunks = append(chunks, cut(t, m.from(row), m.band, matrices[i:i+1], i, true)...)
-				}
+				chunks = append(chunks, byBand(m, i)...)
 				continue
 			}
 			for e := range max(1, m.experts) {
@@ -154,11 +152,26 @@ func cut(t *gguf.Tensor, row, n int, parts []matrix, first int, split bool) (out
 		c := chunk{tensor: t, row: row, size: (last - row) * bytes, split: split}
 		for i, p := range parts {
 			if from, to := max(row, p.row0), min(last, p.from(p.all()-1)+1); from < to {
-				c.into = append(c.into, piece{matrix: kernels.W(first + i), row: p.inMatrix(from), from: (from - row) * bytes,
+				c.into = append(c.into, piece{matrix: kernels.W(first + i), row: from - p.row0, from: (from - row) * bytes,
 					size: (to - from) * bytes, strip: stripOf(&p)})
 			}
 		}
 		out = append(out, c)
+	}
+	return out
+}
+
+// byBand returns the chunks of a matrix that takes bands of its tensor's rows: as many strides in each as fill groups of outputs.
+func byBand(m *matrix, handle int) (out []chunk) {
+	bytes, step := perRow(m.tensor), m.band
+	for step%kernels.GroupRows != 0 {
+		step += m.band
+	}
+	of := strip{m.stride * bytes, m.row0 % m.stride * bytes, m.band * bytes}
+	for row := 0; row < m.rows; row += step {
+		size := min(step, m.rows-row) / m.band * of.row
+		out = append(out, chunk{tensor: m.tensor, row: m.from(row) - m.row0%m.stride, size: size, split: true,
+			into: []piece{{matrix: kernels.W(handle), row: row, size: size, strip: of}}})
 	}
 	return out
 }

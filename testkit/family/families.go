@@ -233,7 +233,6 @@ func (b *builder) deepseek2(absorbed bool) {
 // qwen35 has gated delta net layers, and every third one attends.
 func (b *builder) qwen35() {
 	size, interval := 32, 3
-	b.HeadDim = (b.HeadDim + 15) / 16 * 16 // a band of attn_q
 	keys, values := b.Groups*size, b.States*size
 	b.attentionKeys(b.HeadDim, b.KV)
 	b.RopeDim = min(8, b.HeadDim)
