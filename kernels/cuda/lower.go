@@ -92,23 +92,10 @@ func newPlan(p *kernels.Program, pages int) (*plan, error) {
 		}
 	}
 	for i, o := range p.Ops {
-		if gated(o) {
-			return nil, unsupported("gate of an attention")
-		}
 		l.look(i, o)
 	}
 	l.place(pages)
 	return l, nil
-}
-
-func gated(o kernels.Op) bool {
-	switch o := o.(type) {
-	case kernels.Attention:
-		return o.Gated
-	case kernels.JoinBlocks:
-		return o.Gated
-	}
-	return false
 }
 
 // look notes what an operation needs beside buffers.
@@ -435,11 +422,14 @@ func (l *lowering) attention(o kernels.Op, i int) []item {
 		x.c.scale, x.c.window, x.c.softCap = opt.Scale, int32(opt.Window), opt.SoftCap
 		return x
 	}
-	join := func(opt kernels.AttentionOpt, layer, heads int, out kernels.Act, sinks []float32) item {
+	join := func(o kernels.JoinBlocks, heads int) item {
 		x := item{kernel: "join", form: joining, weight: kernels.None, parts: kernels.None}
-		x.c = cOp{parts: l.at(l.scratch), dst: l.actOf(out), heads: int32(heads), window: int32(opt.Window)}
-		x.c.valueDim = int32(l.valueDim(layer))
-		x.c.vec, x.c.biased = l.at(l.vecs[i]), flag(sinks != nil)
+		x.c = cOp{parts: l.at(l.scratch), dst: l.actOf(o.Out), heads: int32(heads), window: int32(o.Window)}
+		x.c.valueDim = int32(l.valueDim(o.Layer))
+		x.c.vec, x.c.biased = l.at(l.vecs[i]), flag(o.Sinks != nil)
+		if o.Gated {
+			x.c.in, x.reads = l.buf(o.Gate), []kernels.Buf{o.Gate}
+		}
 		return x
 	}
 	switch o := o.(type) {
@@ -453,13 +443,14 @@ func (l *lowering) attention(o kernels.Op, i int) []item {
 		x.c.in, x.c.in2 = l.buf(o.K), l.buf(o.V)
 		return []item{x}
 	case kernels.Attention:
-		return []item{attend(o.AttentionOpt, o.Q, o.Layer, o.Heads), join(o.AttentionOpt, o.Layer, o.Heads, o.Out, o.Sinks)}
+		return []item{attend(o.AttentionOpt, o.Q, o.Layer, o.Heads), join(kernels.JoinBlocks{AttentionOpt: o.AttentionOpt, Layer: o.Layer,
+			Out: o.Out, Sinks: o.Sinks, Gate: o.Gate, Gated: o.Gated}, o.Heads)}
 	case kernels.AttendBlocks:
 		x := attend(o.AttentionOpt, o.Q, o.Layer, o.Heads)
 		x.parts, x.c.side, x.c.shared = o.Out, int32(o.Side), int32(o.Shared)
 		return []item{x}
 	case kernels.JoinBlocks:
-		x := join(o.AttentionOpt, o.Layer, l.Parts[o.In].Heads, o.Out, o.Sinks)
+		x := join(o, l.Parts[o.In].Heads)
 		x.parts = o.In
 		return []item{x}
 	}

@@ -39,6 +39,8 @@ static __device__ __forceinline__ float tanh_of(float x) {
 
 static __device__ __forceinline__ float soft_cap(float x, float cap) { return cap * tanh_of(x * (1.0f / cap)); }
 
+static __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + exp_of(-x)); }
+
 static __device__ __forceinline__ float silu_mul(float g, float u) { return g / (1.0f + exp_of(-g)) * u; }
 
 static __device__ __forceinline__ float gelu_mul(float g, float u) {

@@ -201,6 +201,7 @@ KERNEL join(const Op *op, const Pass *pass) {
             y = __fmaf_rn(c, part[i * step + k % dim], y);
         }
         y /= sum;
+        if (op->in) y *= sigmoid(op->in[(size_t)row * op->dst.dim + k]);  // the gate
     }
     fill(op->dst, row, k0, y, box);
 }

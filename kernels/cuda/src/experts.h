@@ -22,7 +22,7 @@ static __device__ SoftMax soft_max(const float *x, int n) {
 // weight_of is what a logit is worth among all experts.
 static __device__ __forceinline__ float weight_of(const Op *op, float x, const SoftMax &s) {
     if (x != x) x = -infinity();
-    return op->sigmoid ? 1.0f / (1.0f + exp_of(-x)) : exp_of(x - s.top) / s.sum;
+    return op->sigmoid ? sigmoid(x) : exp_of(x - s.top) / s.sum;
 }
 
 // choose_experts has (1, rows, 1) blocks of THREADS. Shared memory holds 8 numbers of 8 bytes, and a score for each expert.

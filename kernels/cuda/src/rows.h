@@ -82,12 +82,12 @@ KERNEL add_silu(const Op *op, const Pass *pass) {
 KERNEL blend(const Op *op, const Pass *pass) {
     FOR_COLUMN(row, k);
     float y = op->out[at];
-    op->out[at] = __fmaf_rn(1.0f / (1.0f + exp_of(-op->in2[at])), op->in[at] - y, y);
+    op->out[at] = __fmaf_rn(sigmoid(op->in2[at]), op->in[at] - y, y);
 }
 
 KERNEL sigmoid_scale(const Op *op, const Pass *pass) {
     FOR_COLUMN(row, k);
-    op->out[at] *= 1.0f / (1.0f + exp_of(-op->in[(size_t)row * op->ld + k / (op->dim / op->ld)]));
+    op->out[at] *= sigmoid(op->in[(size_t)row * op->ld + k / (op->dim / op->ld)]);
 }
 
 // copy_heads: columns [to, to+head_dim) of each head of out are those from `from` on of the head of in.
