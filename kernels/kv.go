@@ -85,6 +85,25 @@ func (s KVShape) RecordBytes() (n int64) {
 	return n
 }
 
+// StateLayout says where the states of recurrent layers lie in a cache that has all slots, then all records, in bytes.
+type StateLayout struct {
+	Slot, Record     int   // from one to the next
+	InSlot, InRecord []int // per state
+	Size             int   // of all
+}
+
+// PlaceStates lays the states out, each at a multiple of so many bytes.
+func (s KVShape) PlaceStates(align int) (l StateLayout) {
+	bytes := func(floats int) int { return (4*floats + align - 1) / align * align }
+	for _, x := range s.States {
+		l.InSlot, l.InRecord = append(l.InSlot, l.Slot), append(l.InRecord, l.Record)
+		l.Slot += bytes(x.Floats)
+		l.Record += bytes(x.Record)
+	}
+	l.Size = s.Slots*l.Slot + s.Records*l.Record
+	return l
+}
+
 // KVLayer says what one layer keeps for a position: nothing (the zero value), the keys and values of Heads heads of Dim
 // elements, those that an earlier layer keeps (Shared), or in compressed form one latent vector (Latent).
 type KVLayer struct {

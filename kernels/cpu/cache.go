@@ -18,6 +18,9 @@ import (
 //
 // A compressed layer is one KV head whose key is the rotated key and the latent vector, and whose value is the latent vector: a page has
 // the latent vectors twice, in both orders, since scores are computed with one and sums with the other.
+//
+// Behind the pages lie slots and records of recurrent layers. In a slot a layer has the inputs of its convolution, oldest first, and then
+// per value head and 16 columns of the matrix (key, 16).
 type Cache struct {
 	shape kernels.KVShape
 	kvLayout
@@ -30,7 +33,7 @@ type Cache struct {
 type kvLayout struct {
 	layers []keptLayout
 	page   int // in bytes
-	states stateLayout
+	states kernels.StateLayout
 }
 
 // keptLayout is where a layer's keys and values lie in a page, in bytes. It is zero for a layer that keeps none.
@@ -64,7 +67,7 @@ func layoutOf(s kernels.KVShape) (l kvLayout, err error) {
 	if err := s.Check(); err != nil {
 		return l, err
 	}
-	l.layers, l.states = make([]keptLayout, len(s.Layers)), statesOf(s)
+	l.layers, l.states = make([]keptLayout, len(s.Layers)), s.PlaceStates(64)
 	for i, k := range s.Layers {
 		switch {
 		case k.Latent+k.Rotated > mostDim:
@@ -90,7 +93,7 @@ func (d *Device) NewCache(shape kernels.KVShape, pages int) (kernels.Cache, erro
 		return nil, fmt.Errorf("kernels: KV cache of %d pages, want 1 to %d", pages, kernels.MaxPages)
 	}
 	at := (pages*l.page + 63) &^ 63
-	mem, err := Alloc(at + l.states.size)
+	mem, err := Alloc(at + l.states.Size)
 	if err != nil {
 		return nil, err
 	}

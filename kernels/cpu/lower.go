@@ -400,7 +400,7 @@ func (d *Device) Footprint(p *kernels.Program) (f kernels.Footprint, err error) 
 	for i := range p.Weights {
 		f.Weights += int64(p.Weights[i].Bytes())
 	}
-	f.Page, f.Buffers, f.States = int64(l.kv.page), int64(l.place().size), int64(l.kv.states.size)
+	f.Page, f.Buffers, f.States = int64(l.kv.page), int64(l.place().size), int64(l.kv.states.Size)
 	return f, nil
 }
 

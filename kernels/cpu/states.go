@@ -10,31 +10,13 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// stateLayout says where the states of recurrent layers lie in a cache, behind the pages: slots, then records, in bytes. In a slot a layer
-// has the inputs of its convolution, oldest first, and then per value head and 16 columns of the matrix (key, 16).
-type stateLayout struct {
-	slot, record     int // from one to the next
-	inSlot, inRecord []int
-	size             int // of all
-}
-
-func statesOf(s kernels.KVShape) (l stateLayout) {
-	for _, x := range s.States {
-		l.inSlot, l.inRecord = append(l.inSlot, l.slot), append(l.inRecord, l.record)
-		l.slot += 4 * round16(x.Floats)
-		l.record += 4 * round16(x.Record)
-	}
-	l.size = s.Slots*l.slot + s.Records*l.record
-	return l
-}
-
 func round16(n int) int { return (n + 15) &^ 15 }
 
 // CopyStates copies slots.
 func (c *Cache) CopyStates(dst, src []int32) {
-	slots := c.mem.b[c.statesAt:]
+	slots, n := c.mem.b[c.statesAt:], c.states.Slot
 	for i := range dst {
-		copy(slots[int(dst[i])*c.states.slot:][:c.states.slot], slots[int(src[i])*c.states.slot:])
+		copy(slots[int(dst[i])*n:][:n], slots[int(src[i])*n:])
 	}
 }
 
@@ -75,11 +57,11 @@ func (r *runner) fillDelta(c []C.tk_op, i, at int) {
 	d.conv, d.a, d.bias = float(0), float(n), float(n+o.ValueHeads)
 	d.row, d.matrices = C.size_t(deltaRow(o.DeltaShape)), C.size_t((o.Kernel-1)*o.Channels())
 	s := &r.cache.states
-	d.slot, d.record = C.size_t(s.slot/4), C.size_t(s.record/4)
+	d.slot, d.record = C.size_t(s.Slot/4), C.size_t(s.Record/4)
 	in := func(at int) *C.float { return (*C.float)(r.cache.mem.at(r.cache.statesAt + at)) }
-	d.slots = in(s.inSlot[o.State])
+	d.slots = in(s.InSlot[o.State])
 	if r.plan.KV.Records > 0 {
-		d.records = in(r.plan.KV.Slots*s.slot + s.inRecord[o.State])
+		d.records = in(r.plan.KV.Slots*s.Slot + s.InRecord[o.State])
 	}
 	c[i].delta, c[i+1].delta = d, d
 }
