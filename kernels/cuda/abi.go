@@ -9,11 +9,19 @@ type cAct struct {
 	dim, wanted                              int32
 }
 
+type cDelta struct {
+	slots, records, alpha, beta, rows, held   Pointer
+	slot, record, row, room                   int64
+	keyHeads, valueHeads, dim, taps, channels int32
+	scale                                     float32
+}
+
 type cOp struct {
 	w, vec, freq, table                                Pointer
 	in, in2, out, parts, kv, ids, tops, route, shares  Pointer
 	pageBytes, headBytes, layerAt, values, valueScale  int64
 	src, dst                                           cAct
+	delta                                              cDelta
 	wanted, dim, cols, outputs, from, to, add, ld      int32
 	heads, headDim, turned, halves                     int32
 	kvHeads, kvQ8, valueRow, window, side, shared      int32
@@ -24,14 +32,31 @@ type cOp struct {
 
 type cPair struct{ row, block int32 }
 
+type cWalk struct{ from, first, n, keep int32 }
+
+type cStep struct{ row, record, save, walk, parent, load, hold, update int32 }
+
+const (
+	loadNone  = -1 // LOAD_NONE
+	loadFirst = -2 // LOAD_FIRST
+)
+
 type cPass struct {
-	tokens, pos, store, pages, table, prefix, anc, ancOff, ancLen, cut, wanted, given, pairs, first Pointer
-	rows, nwanted, topk, rowFrom, rowTo, pairFrom, pairTo, left                                     int32
+	tokens, pos, store, pages, table, prefix, anc, ancOff, ancLen, cut, wanted, given, pairs, first, walks, steps Pointer
+	rows, nwanted, topk, rowFrom, rowTo, pairFrom, pairTo, left, nwalks, nsteps, held                             int32
+}
+
+// lists are the addresses of a pass, in order.
+func (p *cPass) lists() []*Pointer {
+	return []*Pointer{&p.tokens, &p.pos, &p.store, &p.pages, &p.table, &p.prefix, &p.anc, &p.ancOff, &p.ancLen, &p.cut, &p.wanted,
+		&p.given, &p.pairs, &p.first, &p.walks, &p.steps}
 }
 
 const (
 	opBytes   = int(unsafe.Sizeof(cOp{}))
 	passBytes = int(unsafe.Sizeof(cPass{}))
+	stepBytes = int(unsafe.Sizeof(cStep{}))
+	walkBytes = int(unsafe.Sizeof(cWalk{}))
 	actBytes  = int(unsafe.Sizeof(cAct{}))
 
 	threads  = 256  // THREADS
@@ -39,6 +64,8 @@ const (
 	queries  = 4    // QUERIES
 	topChunk = 4096 // TOP_CHUNK
 	segments = 8    // MOST_SEGMENTS
+
+	deltaColumns, deltaKeys, mostDelta = 32, 32, 512 // COLUMNS, SEGMENT, MOST_DELTA
 )
 
 // view returns the bytes of x.

@@ -6,14 +6,17 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// cache is a KV cache in the GPU's memory: pages in the layout that src/attention.h describes.
+// cache is a KV cache in the GPU's memory: pages in the layout that src/attention.h describes, behind them slots and records as src/states.h
+// has them.
 type cache struct {
-	dev    *Device
-	shape  kernels.KVShape
-	layers []kvLayer
-	page   int // bytes
-	pages  int
-	mem    Memory
+	dev      *Device
+	shape    kernels.KVShape
+	layers   []kvLayer
+	page     int // bytes
+	pages    int
+	states   kernels.StateLayout
+	statesAt int
+	mem      Memory
 }
 
 // kvLayer is where a layer's keys and values lie, in bytes.
@@ -29,9 +32,6 @@ type kvLayer struct {
 func layersOf(s kernels.KVShape) (all []kvLayer, page int, err error) {
 	if err := s.Check(); err != nil {
 		return nil, 0, err
-	}
-	if len(s.States) > 0 {
-		return nil, 0, unsupported("recurrent state (layer %d: %s)", s.States[0].Layer, s.States[0].Kind)
 	}
 	const rows = kernels.PageRows
 	for _, k := range s.Layers {
@@ -64,16 +64,16 @@ func (d *Device) NewCache(shape kernels.KVShape, pages int) (kernels.Cache, erro
 	if pages < 1 || pages > kernels.MaxPages {
 		return nil, fmt.Errorf("cuda: KV cache of %d pages, want 1 to %d", pages, kernels.MaxPages)
 	}
-	mem, err := d.alloc(pages * page)
-	if err != nil {
+	c := &cache{dev: d, shape: shape, layers: layers, page: page, pages: pages, states: shape.PlaceStates(line), statesAt: round(pages*page, 256)}
+	if c.mem, err = d.alloc(c.statesAt + c.states.Size); err != nil {
 		return nil, err
 	}
-	return &cache{d, shape, layers, page, pages, mem}, nil
+	return c, nil
 }
 
 func (c *cache) Shape() kernels.KVShape { return c.shape }
 func (c *cache) Pages() int             { return c.pages }
-func (c *cache) Bytes() int64           { return int64(c.pages) * int64(c.page) }
+func (c *cache) Bytes() int64           { return int64(c.pages)*int64(c.page) + int64(c.states.Size) }
 
 // Populate and Lock do nothing: a GPU's memory is there when it is allocated, and is not paged out.
 func (c *cache) Populate(_, _ int64) error { return nil }
@@ -149,6 +149,3 @@ func flag(b bool) int32 {
 }
 
 func round(n, to int) int { return (n + to - 1) / to * to }
-
-// CopyStates copies nothing: there are no states, since NewCache refuses them.
-func (c *cache) CopyStates(_, _ []int32) {}

@@ -31,7 +31,7 @@ func launches(items []item, first int) (all []launch) {
 func together(before []item, next *item) bool {
 	a := &before[0]
 	switch next.form {
-	case byRow, choosing, attending, joining, topChunks, topJoin:
+	case byRow, choosing, attending, joining, topChunks, topJoin, deltaIn, deltaWalk:
 		return false
 	}
 	if a.kernel != next.kernel || a.c.wanted != next.c.wanted || a.c.cols != next.c.cols || len(next.writes) == 0 {
@@ -51,13 +51,13 @@ func together(before []item, next *item) bool {
 	return true
 }
 
-// extent is how large a pass is, as far as launches depend on it. Kernels do nothing for rows and pairs that the pass does not have,
+// extent is how large a pass is, as far as launches depend on it. Kernels do nothing for rows, pairs and so on that a pass does not have,
 // so that one graph serves all passes up to its extent.
-type extent struct{ rows, wanted, pairs int }
+type extent struct{ rows, wanted, pairs, walks, steps int }
 
 // up rounds an extent so that few graphs serve all passes.
 func (e extent) up() extent {
-	return extent{roundRows(e.rows), roundRows(e.wanted), roundPairs(e.pairs)}
+	return extent{roundRows(e.rows), roundRows(e.wanted), roundPairs(e.pairs), roundRows(e.walks), roundRows(e.steps)}
 }
 
 func roundRows(n int) int {
@@ -129,6 +129,13 @@ func (l *launch) shape(e extent, items []item) (kernel string, s Shape, ok bool)
 		return l.kernel, grid((int(c.dst.dim)+threads-1)/threads, rows, 1, threads, fillShared), true
 	case topChunks:
 		return l.kernel, grid(int(c.chunks), rows, 1, threads, fillShared), true
+	case deltaIn:
+		return l.kernel, grid(e.steps, int(c.delta.keyHeads), 1, threads, 8*int(c.delta.taps)+4*(2*int(c.delta.dim)+2)), true
+	case deltaWalk:
+		s := grid(e.walks*int(c.delta.valueHeads)*deltaGroups(int(c.delta.dim)), 1, 1, deltaColumns, 0)
+		s.Block[1] = deltaSegments(int(c.delta.dim))
+		s.Shared = 2 * 2 * 4 * s.Block[1] * deltaColumns
+		return l.kernel, s, true
 	case topJoin:
 		return l.kernel, grid(1, rows, 1, threads, fillShared+4*topChunk), true
 	}

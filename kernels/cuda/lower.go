@@ -22,6 +22,8 @@ const (
 	joining
 	topChunks
 	topJoin
+	deltaIn
+	deltaWalk
 )
 
 // item is one kernel's work for one operation.
@@ -51,6 +53,7 @@ type plan struct {
 	routes, shares                  []int
 	ids, tops, ops, scratch         int
 	pairs                           int // that scratch has room for
+	room                            int // floats, for states that walks hold, behind the rows of delta nets
 	items                           int
 }
 
@@ -69,8 +72,6 @@ func newPlan(p *kernels.Program, pages int) (*plan, error) {
 		return nil, err
 	}
 	switch {
-	case len(p.KV.States) > 0:
-		return nil, unsupported("recurrent state (layer %d: %s)", p.KV.States[0].Layer, p.KV.States[0].Kind)
 	case slices.Contains(p.Ops, kernels.Op(kernels.Meet{})):
 		return nil, unsupported("meeting of another device")
 	case p.MaxRows > mostRows:
@@ -92,6 +93,9 @@ func newPlan(p *kernels.Program, pages int) (*plan, error) {
 		}
 	}
 	for i, o := range p.Ops {
+		if o, ok := o.(kernels.DeltaNet); ok && o.Dim > mostDelta {
+			return nil, unsupported("delta net of heads of %d elements (at most %d)", o.Dim, mostDelta)
+		}
 		l.look(i, o)
 	}
 	l.place(pages)
@@ -122,6 +126,8 @@ func (l *plan) look(i int, o kernels.Op) {
 		l.items++
 	case kernels.TopK:
 		l.vocabulary = l.Buffers[o.Logits].Dim
+		l.items++
+	case kernels.DeltaNet:
 		l.items++
 	}
 }
@@ -169,11 +175,13 @@ func (l *plan) place(pages int) {
 	l.ids = l.add(4 * kernels.MaxTop * l.MaxWanted * (1 + l.chunks()))
 	l.tops = l.add(4 * (kernels.MaxTop*(1+l.chunks()) + 2) * l.MaxWanted)
 	l.ops = l.add(l.items * opBytes)
+	scratch := l.placeDeltas()
 	if l.heads > 0 {
 		one := 4 * l.heads * (l.headDim + 2)
 		l.pairs = max(min(16*l.MaxRows, scratchMost/one), (pages*kernels.PageRows+block-1)/block+1)
-		l.scratch = l.add(l.pairs * one)
+		scratch = max(scratch, l.pairs*one)
 	}
+	l.scratch = l.add(scratch)
 }
 
 func (l *plan) chunks() int { return (l.vocabulary + topChunk - 1) / topChunk }
@@ -199,6 +207,8 @@ func vecOf(o kernels.Op) []float32 {
 		return o.Sinks
 	case kernels.PositionScale:
 		return o.Factors
+	case kernels.DeltaNet:
+		return deltaWeights(o)
 	}
 	return nil
 }
@@ -244,7 +254,7 @@ func (d *Device) Footprint(p *kernels.Program) (f kernels.Footprint, err error) 
 	for i := range p.Weights {
 		space.Weights += int64(p.Weights[i].Bytes())
 	}
-	space.Page, space.Buffers = int64(l.page), int64(l.size+l.inputBytes(0))
+	space.Page, space.Buffers, space.States = int64(l.page), int64(l.size+l.inputBytes(0)), int64(l.KV.PlaceStates(line).Size)
 	return f, nil
 }
 
@@ -362,6 +372,8 @@ func (l *lowering) lower(i int) []item {
 		return []item{l.matmul(o, i)}
 	case kernels.ChooseExperts, kernels.ExpertMatMul, kernels.JoinExperts:
 		return []item{l.experts(o, i)}
+	case kernels.DeltaNet:
+		return l.deltaNet(o, i)
 	case kernels.TopK:
 		return l.top(o, i)
 	}

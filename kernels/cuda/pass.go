@@ -8,6 +8,7 @@ type inputs struct {
 	chunks                      []extent // of attention, if its pairs need more room than there is
 	heads                       []cPass  // the whole pass, then the chunks
 	first                       []int32  // per row: its first pair
+	walks                       walks
 	bytes                       []byte
 }
 
@@ -26,10 +27,12 @@ func (n *inputs) set(l *plan, a *kernels.Pass) {
 	}
 	n.npairs = len(pairs)
 	n.split(l, pairs)
+	n.walks.set(l, a)
 	numbers := [][]byte{view(a.Tokens), view(a.Pos), view(a.Store), view(a.Pages), view(a.Table), view(a.Prefix), view(a.Anc),
-		view(a.AncOff), view(a.AncLen), view(a.Cut), view(a.Wanted), view(a.Given), view(pairs), view(n.first)}
+		view(a.AncOff), view(a.AncLen), view(a.Cut), view(a.Wanted), view(a.Given), view(pairs), view(n.first), view(n.walks.all),
+		view(n.walks.steps)}
 	n.bytes = n.bytes[:0]
-	var at [14]Pointer
+	at := make([]Pointer, len(numbers))
 	size := len(n.heads) * passBytes
 	for i, b := range numbers {
 		at[i] = Pointer(size)
@@ -40,11 +43,15 @@ func (n *inputs) set(l *plan, a *kernels.Pass) {
 	for i := range n.heads {
 		h := &n.heads[i]
 		h.rows, h.nwanted, h.topk, h.left = int32(n.rows), int32(n.nwanted), int32(n.topk), a.Left
-		for j, p := range []*Pointer{&h.tokens, &h.pos, &h.store, &h.pages, &h.table, &h.prefix, &h.anc, &h.ancOff, &h.ancLen, &h.cut,
-			&h.wanted, &h.given, &h.pairs, &h.first} {
+		h.nwalks, h.nsteps, h.held = int32(len(n.walks.all)), int32(len(n.walks.steps)), n.walks.held
+		for j, p := range h.lists() {
 			*p = at[j]
 		}
 	}
+}
+
+func (n *inputs) extent() extent {
+	return extent{n.rows, n.nwanted, n.npairs, len(n.walks.all), len(n.walks.steps)}
 }
 
 // split divides the pairs into chunks for which there is room, of whole rows.
@@ -72,7 +79,9 @@ func (n *inputs) split(l *plan, pairs []cPair) {
 }
 
 // inputBytes is what a usual pass of the most rows takes. Room for a larger one is made when it comes.
-func (l *plan) inputBytes(pages int) int { return 1<<14 + 16*4*l.MaxRows + 8*16*l.MaxRows + 8*pages }
+func (l *plan) inputBytes(pages int) int {
+	return 1<<14 + 16*4*l.MaxRows + 8*16*l.MaxRows + 8*pages + stepBytes*l.mostSteps() + walkBytes*l.MaxRows
+}
 
 // bringPass copies the pass to the GPU.
 func (r *runner) bringPass(g Driver, a *kernels.Pass) error {
@@ -93,9 +102,7 @@ func (r *runner) bringPass(g Driver, a *kernels.Pass) error {
 		r.input = m
 	}
 	for i := range n.heads {
-		h := &n.heads[i]
-		for _, p := range []*Pointer{&h.tokens, &h.pos, &h.store, &h.pages, &h.table, &h.prefix, &h.anc, &h.ancOff, &h.ancLen, &h.cut,
-			&h.wanted, &h.given, &h.pairs, &h.first} {
+		for _, p := range n.heads[i].lists() {
 			*p += r.input.At
 		}
 	}

@@ -78,7 +78,7 @@ func (r *runner) LeastTime(n int) (launches int, least time.Duration, err error)
 	if r.closed {
 		return 0, 0, errFreed
 	}
-	e := extent{r.pass.rows, r.pass.nwanted, r.pass.npairs}.up()
+	e := r.pass.extent().up()
 	for _, s := range r.stages {
 		for i := range s.launches {
 			if l := &s.launches[i]; l.some(e, r.items[l.first:]) {

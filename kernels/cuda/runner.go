@@ -313,10 +313,11 @@ func (r *runner) run(from, to int) error {
 }
 
 func (r *runner) launchAll(g Driver, from, to int) error {
-	if len(r.pass.chunks) > 0 || r.pass.rows > 64 {
-		return r.launch(g, from, to, extent{r.pass.rows, r.pass.nwanted, r.pass.npairs})
+	all := r.pass.extent()
+	if len(r.pass.chunks) > 0 || all.rows > 64 || all.steps > 96 {
+		return r.launch(g, from, to, all)
 	}
-	key := graphKey{from, to, extent{r.pass.rows, r.pass.nwanted, r.pass.npairs}.up()}
+	key := graphKey{from, to, all.up()}
 	graph, ok := r.graphs[key]
 	if !ok && !r.seen[key] {
 		r.seen[key] = true

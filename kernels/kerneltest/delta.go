@@ -10,6 +10,13 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
+// states runs the tests of recurrent layers.
+func states(t *testing.T, devices []kernels.Device) {
+	t.Run("DeltaNets", func(t *testing.T) { deltaNets(t, devices) })
+	t.Run("RowAlone", func(t *testing.T) { deltaRowAlone(t, devices) })
+	t.Run("Errors", func(t *testing.T) { deltaErrors(t, devices) })
+}
+
 // deltas is a program of two delta nets that take the same inputs through states of their own.
 type deltas struct {
 	rig
@@ -22,6 +29,12 @@ type deltas struct {
 
 // newDeltas compiles it on devices that have delta nets of the shape: others say so by name.
 func newDeltas(t *testing.T, r *rand.Rand, devices []kernels.Device, shape kernels.DeltaShape, rows, slots, records int) *deltas {
+	d := planDeltas(r, shape, rows, slots, records)
+	d.rig = newRig(t, able(t, devices, d.p), d.p, nil, 1)
+	return d
+}
+
+func planDeltas(r *rand.Rand, shape kernels.DeltaShape, rows, slots, records int) *deltas {
 	p := kernels.NewProgram(rows, 0)
 	n := shape.Channels()
 	d := &deltas{p: p, shape: shape, in: p.Buf(n), alpha: p.Buf(shape.ValueHeads), beta: p.Buf(shape.ValueHeads), rows: rows, slots: slots}
@@ -37,7 +50,6 @@ func newDeltas(t *testing.T, r *rand.Rand, devices []kernels.Device, shape kerne
 		p.Stage(fmt.Sprintf("layer %d", i))
 		p.Add(o)
 	}
-	d.rig = newRig(t, able(t, devices, p), p, nil, 1)
 	return d
 }
 
@@ -59,10 +71,10 @@ func able(t *testing.T, devices []kernels.Device, p *kernels.Program) (all []ker
 }
 
 // inputs gives all rows new inputs.
-func (d *deltas) inputs(r *rand.Rand) {
-	d.set(d.in, RandomFloats(r, d.rows*d.shape.Channels(), false))
-	d.set(d.alpha, RandomFloats(r, d.rows*d.shape.ValueHeads, false))
-	d.set(d.beta, RandomFloats(r, d.rows*d.shape.ValueHeads, false))
+func (d *deltas) inputs(r *rand.Rand, hostile bool) {
+	d.set(d.in, RandomFloats(r, d.rows*d.shape.Channels(), hostile))
+	d.set(d.alpha, RandomFloats(r, d.rows*d.shape.ValueHeads, hostile))
+	d.set(d.beta, RandomFloats(r, d.rows*d.shape.ValueHeads, hostile))
 }
 
 // pass returns a pass of rows that see nothing but themselves.
@@ -145,7 +157,8 @@ func (d *deltas) random(r *rand.Rand, rows int) (walks []kernels.Walk) {
 	return walks
 }
 
-// deltaNets: walks of any form, one pass after the other over slots and records that the passes before have left, and copies of slots.
+// deltaNets: walks of any form, one pass after the other over slots and records that the passes before have left, and copies of slots. The
+// last pass has inputs of every class.
 func deltaNets(t *testing.T, devices []kernels.Device) {
 	rounds := 12
 	if *long {
@@ -154,12 +167,12 @@ func deltaNets(t *testing.T, devices []kernels.Device) {
 	for i, shape := range []kernels.DeltaShape{
 		{KeyHeads: 1, ValueHeads: 1, Dim: 16, Kernel: 1}, {KeyHeads: 2, ValueHeads: 4, Dim: 64, Kernel: 4},
 		{KeyHeads: 3, ValueHeads: 3, Dim: 48, Kernel: 2}, {KeyHeads: 1, ValueHeads: 2, Dim: 128, Kernel: 4},
-		{KeyHeads: 1, ValueHeads: 17, Dim: 32, Kernel: 7},
+		{KeyHeads: 1, ValueHeads: 17, Dim: 32, Kernel: 7}, {KeyHeads: 2, ValueHeads: 2, Dim: 20, Kernel: 3},
 	} {
 		r := rng(uint64(i))
 		d := newDeltas(t, r, devices, shape, 11, 12, 9)
 		for round := range rounds {
-			d.inputs(r)
+			d.inputs(r, round == rounds-1)
 			a := d.pass(d.random(r, 1+r.IntN(d.rows)))
 			d.run(a)
 			for _, out := range d.out {
@@ -181,19 +194,8 @@ func deltaRowAlone(t *testing.T, devices []kernels.Device) {
 	parents := [rows]int32{-1, 0, 1, 0, 3, 3, 5, -1, 7}
 	r := rng(3)
 	d := newDeltas(t, r, devices, kernels.DeltaShape{KeyHeads: 2, ValueHeads: 4, Dim: 32, Kernel: 4}, rows, rows+1, rows)
-	d.inputs(r)
-	// Depth first, each row in the state of its depth.
-	depth, w := [rows]int32{}, kernels.Walk{From: -1}
-	for i, p := range parents {
-		s := kernels.Step{Row: int32(i), Record: int32(i), Save: -1}
-		if p >= 0 {
-			depth[i] = depth[p] + 1
-			s.In = depth[p] + 1
-		}
-		s.Out = depth[i] + 1
-		w.Steps = append(w.Steps, s)
-	}
-	d.run(d.pass([]kernels.Walk{w}))
+	d.inputs(r, false)
+	d.run(d.pass([]kernels.Walk{depthFirst(parents[:])}))
 	n := d.shape.ValueHeads * d.shape.Dim
 	for _, m := range d.rig {
 		want := m.get(d.out[1], rows)
@@ -220,6 +222,21 @@ func deltaRowAlone(t *testing.T, devices []kernels.Device) {
 	}
 }
 
+// depthFirst returns a walk through a tree, each row in the state of its depth and with a record.
+func depthFirst(parents []int32) kernels.Walk {
+	depth, w := make([]int32, len(parents)), kernels.Walk{From: -1}
+	for i, p := range parents {
+		s := kernels.Step{Row: int32(i), Record: int32(i), Save: -1}
+		if p >= 0 {
+			depth[i] = depth[p] + 1
+			s.In = depth[p] + 1
+		}
+		s.Out = depth[i] + 1
+		w.Steps = append(w.Steps, s)
+	}
+	return w
+}
+
 // deltaErrors: a pass with a wrong walk is refused before anything is written.
 func deltaErrors(t *testing.T, devices []kernels.Device) {
 	r := rng(4)
@@ -227,7 +244,7 @@ func deltaErrors(t *testing.T, devices []kernels.Device) {
 	good := func() *kernels.Pass {
 		return d.pass([]kernels.Walk{{From: 1, Steps: []kernels.Step{{Row: 0, Record: 0, Save: 1}, {Row: 1, Record: 1, Save: -1}}}})
 	}
-	d.inputs(r)
+	d.inputs(r, false)
 	d.run(good())
 	for text, spoil := range map[string]func(s []kernels.Step){
 		"step 1: row 7 of 2":                   func(s []kernels.Step) { s[1].Row = 7 },

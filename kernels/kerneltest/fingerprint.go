@@ -6,8 +6,8 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// Fingerprint runs a network, norms of heads, a TopK of many values and a mixture of experts on a device, and returns all that they
-// computed: what a mistake in a kernel would change. It returns nil if the device fails.
+// Fingerprint runs a network, norms of heads, a TopK of many values, a mixture of experts and delta nets on a device, and returns all that
+// they computed: what a mistake in a kernel would change. It returns nil if the device fails.
 func Fingerprint(t testing.TB, d kernels.Device) (all []float32) {
 	t.Helper()
 	r := rng(31)
@@ -35,7 +35,7 @@ func Fingerprint(t testing.TB, d kernels.Device) (all []float32) {
 		return nil
 	}
 	all = append(append(all, own.get(b, rows)...), tops(own, rows)...)
-	return append(all, mixed(t, d)...)
+	return append(append(all, mixed(t, d)...), walked(t, d)...)
 }
 
 // mixed returns what a mixture of experts gives, which are chosen by scores of their own.
@@ -52,6 +52,20 @@ func mixed(t testing.TB, d kernels.Device) []float32 {
 		return nil
 	}
 	return own.get(m.hidden, rows)
+}
+
+// walked returns what delta nets give for a tree.
+func walked(t testing.TB, d kernels.Device) []float32 {
+	parents := []int32{-1, 0, 1, 0, 3, 3}
+	r := rng(33)
+	n := planDeltas(r, kernels.DeltaShape{KeyHeads: 1, ValueHeads: 2, Dim: 48, Kernel: 4}, len(parents), 1, len(parents))
+	own := compile(t, d, n.p, nil, newCache(t, d, n.p.KV, 1))
+	n.rig = rig{own}
+	n.inputs(r, false)
+	if own.runner.Run(n.pass([]kernels.Walk{depthFirst(parents)})) != nil {
+		return nil
+	}
+	return own.get(n.out[1], len(parents))
 }
 
 // tops returns what TopK found in each wanted row.

@@ -31,7 +31,7 @@ func Programs(t *testing.T, devices ...kernels.Device) {
 		{"Attention", attention}, {"DividedAttention", dividedAttention}, {"Copy", copyCells}, {"SharedLayers", sharedLayers},
 		{"DifferentLayers", differentLayers},
 		{"CompressedLayers", compressedLayers},
-		{"DeltaNets", deltaNets}, {"DeltaRowAlone", deltaRowAlone}, {"DeltaErrors", deltaErrors},
+		{"States", states},
 		{"ChooseExperts", chooseExperts}, {"Experts", experts}, {"WideExperts", wideExperts}, {"FixedRoute", fixedRoute},
 		{"ExpertsFromRing", expertsFromRing},
 		{"Network", networks}, {"RowAlone", rowAlone}, {"Stages", stages}, {"Loans", loans},
@@ -43,6 +43,9 @@ func Programs(t *testing.T, devices ...kernels.Device) {
 
 // MatMul runs the tests of products alone.
 func MatMul(t *testing.T, devices ...kernels.Device) { matMul(t, devices) }
+
+// States runs the tests of recurrent layers alone.
+func States(t *testing.T, devices ...kernels.Device) { states(t, devices) }
 
 // mostMACs bounds the multiply-adds that the definitions compute in one program test, since they run in plain Go. It bounds
 // the time of the whole suite.

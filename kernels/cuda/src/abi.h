@@ -11,6 +11,16 @@ struct Act {
     int dim, wanted;
 };
 
+// Delta is kernels.DeltaNet and where its layer's states lie; see states.h. The convolution's weights, tap by tap, the decay's factors and
+// its biases are in vec, the inputs in `in`. From a slot, a record or a step's row to the next there are as many floats as these say.
+struct Delta {
+    float *slots, *records, *alpha, *beta;
+    float *rows, *held;      // of delta_in for delta_walk, and room for states that walks hold
+    long long slot, record, row, room;
+    int key_heads, value_heads, dim, taps, channels;
+    float scale;             // of queries
+};
+
 // Op is one operation. A launch that does several at once gets the first of them; blockIdx.z counts them.
 struct Op {
     const unsigned char *w;  // packed matrix (weights.h)
@@ -26,6 +36,7 @@ struct Op {
     float *shares;           // their weights
     long long page_bytes, head_bytes, layer_at, values, value_scales;
     Act src, dst;
+    Delta delta;
     int wanted, dim;            // rows are the wanted ones; columns of the output
     int cols, outputs;          // of the matrix: inputs and outputs
     int from, to, add;          // outputs to compute; add to what is there
@@ -48,6 +59,22 @@ struct Pair {
     int row, block;
 };
 
+// Walk is kernels.Walk. With keep the state that it begins with goes to the first place of those that it holds, since a step needs it when
+// its slot has another.
+struct Walk {
+    int from, first, n, keep;
+};
+
+// Step is kernels.Step. Where its state comes from: a place of those that the walk holds, or one of LOAD_. What it leaves goes to a place
+// (hold; -1: none) if later steps want it that are not the next one. Without update nobody wants it.
+struct Step {
+    int row, record, save, walk;
+    int parent;  // the step that left its state; -1: none
+    int load, hold, update;
+};
+
+enum { LOAD_NONE = -1, LOAD_FIRST = -2 };  // the step before has left it; the walk begins with it
+
 // Span is numbers that lie together, behind an address, and where they lie packed: see pack.
 struct Span {
     long long at, packed, n;
@@ -59,10 +86,14 @@ struct Pass {
     const float *given;
     const Pair *pairs;
     const int *first;      // per row: its first pair
+    const Walk *walks;
+    const Step *steps;     // of all walks
     int rows, nwanted, topk;
     int row_from, row_to;  // rows whose attention this launch computes, and their pairs, whose results begin at parts
     int pair_from, pair_to;
     int left;              // shares of divided products, of 4096
+    int nwalks, nsteps;
+    int held;              // the most states that a walk holds
 };
 
 static __device__ __forceinline__ int rows_of(const Op *op, const Pass *pass) { return op->wanted ? pass->nwanted : pass->rows; }

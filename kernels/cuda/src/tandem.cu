@@ -5,6 +5,7 @@
 #include "attention.h"
 #include "top.h"
 #include "experts.h"
+#include "states.h"
 #include "probe.h"
 
 // sizes tells the Go side that both mean the same structures.
