@@ -13,7 +13,10 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/cuda/emulated"
+	"github.com/tandem-llm/tandem/kernels/layers"
 	"github.com/tandem-llm/tandem/kernels/ref/device"
+	"github.com/tandem-llm/tandem/kernels/split"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
 
@@ -21,7 +24,33 @@ var recurrentPath = filepath.Join(shared, "golden/arch2026/arch-qwen35.gguf")
 
 // recurrentDevices are those on which tests of recurrent models run.
 func recurrentDevices(t testing.TB) map[string]kernels.Device {
-	return map[string]kernels.Device{"ref": device.New(), "cpu": testdevice.CPU(t, 2)}
+	gpu, _ := testdevice.GPU(t, emulated.Options{})
+	return map[string]kernels.Device{"ref": device.New(), "cpu": testdevice.CPU(t, 2), "cuda": gpu}
+}
+
+// TestRecurrentDevices: every kind of device gives the same bits, with keys and values in both types.
+func TestRecurrentDevices(t *testing.T) {
+	shares, _ := testdevice.GPU(t, emulated.Options{Integrated: true})
+	apart, _ := testdevice.GPU(t, emulated.Options{})
+	near, other := testdevice.CPU(t, 2), testdevice.CPU(t, 1)
+	all := map[string]kernels.Device{"gpu": apart, "gpu that shares memory": shares, "definitions": testdevice.Ref(),
+		"layers": fixed{layers.New(layers.Config{Near: near, Far: apart}).With(2)}, "divided": halves(t, near, other, split.Plan{}),
+		"exchanged": halves(t, near, unshared{other}, split.Plan{}), "beside a gpu": halves(t, other, apart, split.Plan{})}
+	for _, name := range []string{"qwen35", "qwen35moe"} {
+		for kvType, long := range map[string]int{"f16": 280, "q8_0": 40} {
+			path, o := goldenPath("arch-"+name+".gguf"), Options{KVType: kvType, KVPages: 24, MaxRows: 300, Device: near}
+			want := dialogue(t, openTest(t, path, o), long)
+			for on, d := range all {
+				if on == "definitions" && long > 100 {
+					continue // slow
+				}
+				o.Device = d
+				if err := sameBits(dialogue(t, openTest(t, path, o), long), want); err != nil {
+					t.Errorf("%s, %s, %s: %v", name, kvType, on, err)
+				}
+			}
+		}
+	}
 }
 
 // TestGoldenRecurrent compares tiny models with delta nets with another engine's figures, on each device. In one pass, token by token, and

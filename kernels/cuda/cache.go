@@ -88,7 +88,7 @@ func (c *cache) Close() {
 // Copy copies cells, by a kernel that takes them in order.
 func (c *cache) Copy(dst, src []kernels.Cell) {
 	n := min(len(dst), len(src))
-	if n == 0 || c.mem.Size == 0 {
+	if n == 0 || c.mem.Size == 0 || c.page == 0 {
 		return
 	}
 	// An error means that the device is lost, which the next pass tells.

@@ -41,6 +41,13 @@ func TestPrograms(t *testing.T) {
 	kerneltest.Programs(t, all...)
 }
 
+// TestStates: recurrent layers give the bits of the definitions beside a GPU on either side, which keeps all states too.
+func TestStates(t *testing.T) {
+	gpu, _ := testdevice.GPU(t, emulated.Options{})
+	host := testdevice.CPU(t, 1)
+	kerneltest.States(t, pair(t, host, gpu, split.Plan{}), pair(t, gpu, host, split.Plan{}))
+}
+
 // TestLostSide: when a GPU is lost in the middle of a divided pass, the pass fails and says which side it was; so does the next.
 func TestLostSide(t *testing.T) {
 	gpu, driver := testdevice.GPU(t, emulated.Options{})
