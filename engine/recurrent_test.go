@@ -51,6 +51,8 @@ func TestRecurrentDevices(t *testing.T) {
 			}
 		}
 	}
+	m := openTest(t, recurrentPath, Options{Device: apart, KVPages: PagesFor(5, 300, 40)})
+	compareTrees(t, m, rand.New(rand.NewPCG(1, 5)), 10)
 }
 
 // TestGoldenRecurrent compares tiny models with delta nets with another engine's figures, on each device. In one pass, token by token, and
@@ -201,7 +203,15 @@ func TestRecurrentOneBack(t *testing.T) {
 
 // TestRecurrentPrefixes opens sequences whose texts begin alike, and compares what they compute with texts computed alone.
 func TestRecurrentPrefixes(t *testing.T) {
-	m := openTest(t, recurrentPath, Options{Device: testdevice.CPU(t, 1), Sequences: 4, KVPages: PagesFor(8, 320, 8)})
+	t.Run("cpu", func(t *testing.T) { recurrentPrefixes(t, testdevice.CPU(t, 1)) })
+	t.Run("cuda", func(t *testing.T) {
+		gpu, _ := testdevice.GPU(t, emulated.Options{})
+		recurrentPrefixes(t, gpu)
+	})
+}
+
+func recurrentPrefixes(t *testing.T, d kernels.Device) {
+	m := openTest(t, recurrentPath, Options{Device: d, Sequences: 4, KVPages: PagesFor(8, 320, 8)})
 	random := rand.New(rand.NewPCG(5, 6))
 	base := randomTokens(random, m, 150)
 	var all []*Sequence
