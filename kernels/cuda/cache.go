@@ -6,8 +6,7 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// cache is a KV cache in the GPU's memory: pages in the layout that src/attention.h describes, behind them slots and records as src/states.h
-// has them.
+// cache is a KV cache in the GPU's memory: pages as src/attention.h describes them, behind them slots and records (src/states.h).
 type cache struct {
 	dev      *Device
 	shape    kernels.KVShape
@@ -64,7 +63,8 @@ func (d *Device) NewCache(shape kernels.KVShape, pages int) (kernels.Cache, erro
 	if pages < 1 || pages > kernels.MaxPages {
 		return nil, fmt.Errorf("cuda: KV cache of %d pages, want 1 to %d", pages, kernels.MaxPages)
 	}
-	c := &cache{dev: d, shape: shape, layers: layers, page: page, pages: pages, states: shape.PlaceStates(line), statesAt: round(pages*page, 256)}
+	c := &cache{dev: d, shape: shape, layers: layers, page: page, pages: pages, states: shape.PlaceStates(line),
+		statesAt: round(pages*page, 256)}
 	if c.mem, err = d.alloc(c.statesAt + c.states.Size); err != nil {
 		return nil, err
 	}

@@ -136,9 +136,9 @@ static __device__ void save_inputs(const Op *op, const Pass *pass, const Walk *w
 
 // take_through takes COLUMNS columns of a value head of a walk through its steps. n is the keys of a thread's segment, sums (segments,
 // COLUMNS) of shared memory for one step and as many for the next, in turn, held where the states lie that the walk holds, part from one
-// to the next.
-static __device__ __forceinline__ void take_through(const Op *op, const Pass *pass, const Walk *w, int head, int group, int n,
-                                                    float2 *sums, int &turn, float *held, size_t part) {
+// to the next. It returns whose turn it is.
+static __device__ __forceinline__ int take_through(const Op *op, const Pass *pass, const Walk *w, int head, int group, int n,
+                                                   float2 *sums, int turn, float *held, size_t part) {
     const Delta &d = op->delta;
     int lane = threadIdx.x, dim = d.dim, first = threadIdx.y * SEGMENT, segments = blockDim.y, column = group * COLUMNS + lane;
     int in = column < dim, have = in ? n : 0, keys = d.key_heads, values = d.value_heads;
@@ -172,6 +172,13 @@ static __device__ __forceinline__ void take_through(const Op *op, const Pass *pa
         if (x.hold >= 0) store_column(c, own + x.hold * part, COLUMNS, have);
         if (x.save >= 0) store_column(c, slots + x.save * d.slot, dim, have);
     }
+    return turn;
+}
+
+// take_ragged is take_through if the last segment has fewer keys: a function of its own, so that it takes no registers from the usual case.
+static __device__ APART int take_ragged(const Op *op, const Pass *pass, const Walk *w, int head, int group, int n, float2 *sums, int turn,
+                                        float *held, size_t part) {
+    return take_through(op, pass, w, head, group, n, sums, turn, held, part);
 }
 
 // delta_walk has a block for each COLUMNS columns of each value head of each walk, or fewer that each take several of them, of (COLUMNS,
@@ -188,8 +195,8 @@ KERNEL __launch_bounds__(MOST_DELTA) delta_walk(const Op *op, const Pass *pass) 
     for (int unit = blockIdx.x; unit < pass->nwalks * values * groups; unit += blocks) {
         int group = unit % groups, head = unit / groups % values;
         const Walk *w = pass->walks + unit / groups / values;
-        if (n == SEGMENT) take_through(op, pass, w, head, group, SEGMENT, sums, turn, held, part);
-        else take_through(op, pass, w, head, group, n, sums, turn, held, part);
+        if (d.dim % SEGMENT == 0) turn = take_through(op, pass, w, head, group, SEGMENT, sums, turn, held, part);
+        else turn = take_ragged(op, pass, w, head, group, n, sums, turn, held, part);
         if (group > 0) continue;
         // The slot that the walk began with comes last: the others' inputs may lie there.
         int to = (int)((long long)d.channels * (head + 1) / values);

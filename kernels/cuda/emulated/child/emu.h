@@ -12,6 +12,7 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
+#define APART __attribute__((noinline))
 #define SHARED(type, name) type *const name = reinterpret_cast<type *>(emu::shared)
 
 struct __align__(8) int2 { int x, y; };
