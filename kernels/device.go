@@ -127,8 +127,9 @@ func Bytes(n int64) string {
 // goroutine at a time, stages in order within a pass.
 type Weights interface {
 	// Acquire waits until the weights of a stage can be read and returns where each lies, in order of Program.StageWeights and
-	// in the layout that the plan names. Of a weight with experts only those listed in experts (ascending; nil: all) need be
-	// there: a stage with experts is acquired after an earlier stage has routed the rows to them, else with nil.
+	// in the layout that the plan names. If experts is not nil, each weight with experts has in its place one slice for each
+	// expert of the list (ascending), in its order: only those need be there, anywhere. A stage with such weights is acquired
+	// after an earlier stage has routed the rows to them, else with nil.
 	Acquire(stage int, experts []int32) ([][]byte, error)
 	Release(stage int)
 	// Resident reports whether the weights never move, so that a Runner may acquire each stage once for all passes.

@@ -148,9 +148,9 @@ func (r *coupled) bindBoth(i int) error {
 	if len(r.bindings[i])+len(r.right.bindings[i]) == 0 {
 		return nil
 	}
-	all, err := r.acquire(i)
+	all, chosen, err := r.acquire(i)
 	if err == nil {
-		err = errors.Join(r.bindTo(i, all), r.right.bindTo(i, all))
+		err = errors.Join(r.bindTo(i, all, chosen), r.right.bindTo(i, all, chosen))
 	}
 	return err
 }

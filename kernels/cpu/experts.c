@@ -135,10 +135,11 @@ static size_t gathered_floats(const tk_op *op, int rows) {
     return (size_t)rows * (op->src.x ? op->dim : op->dim / 32 * (int)(sizeof(tk_qblock) / sizeof(float)));
 }
 
-// Groups [g0, g1) of one expert.
-static void multiply(const tk_prog *p, const tk_op *op, const tk_route *t, int e, int g0, int g1, float *scratch) {
+// Groups [g0, g1) of the i-th expert of the list.
+static void multiply(const tk_prog *p, const tk_op *op, const tk_route *t, int i, int g0, int g1, float *scratch) {
+    int e = t->list[i], n = t->first[e + 1] - t->first[e];
     const int32_t *slots = t->slots + t->first[e];
-    int n = t->first[e + 1] - t->first[e];
+    const uint8_t *w = op->w ? op->w + (size_t)e * op->expert_bytes : op->each_w[i];
     size_t step;
     for (int done = 0; done < n; done += MOST, slots += MOST) {
         tk_mm m = {.gbytes = op->gbytes, .k = op->dim, .rows = imin(MOST, n - done)};
@@ -149,7 +150,7 @@ static void multiply(const tk_prog *p, const tk_op *op, const tk_route *t, int e
         m.q = in;
         for (int g = g0; g < g1; g += GROUPS) {
             m.ng = imin(GROUPS, g1 - g);
-            m.w = op->w + (size_t)e * op->expert_bytes + g * op->gbytes;
+            m.w = w + g * op->gbytes;
             m.cols = op->cols - 16 * g;
             products(p, op, m, slots, t->used, e, g, scratch + gathered_floats(op, m.rows));
         }
@@ -162,7 +163,7 @@ void tk_experts(const tk_prog *p, const tk_op *op, int from, int to, float *scra
     for (int u = from, end; u < to; u = end) {
         int i = u / groups - absent, g = op->g0 + u % groups;
         end = imin(to, u - u % groups + groups);
-        if (i >= 0) multiply(p, op, t, t->list[i], g, g + end - u, scratch);
+        if (i >= 0) multiply(p, op, t, i, g, g + end - u, scratch);
     }
 }
 

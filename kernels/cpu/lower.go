@@ -327,7 +327,7 @@ func (l *lowered) stage(i int) (from, to int) {
 type offsets struct {
 	layout
 	prog, ops, sync      int
-	vecs                 []int // per operation
+	vecs, each           []int // per operation
 	freqs, tables        []int // per table of angles
 	bufs                 []int
 	q, q256, f32         []int // per activation, the forms that are read
@@ -344,8 +344,11 @@ func (l *lowered) place() *offsets {
 	o := &offsets{}
 	o.prog, o.ops = o.add(C.sizeof_tk_prog), o.add(len(l.list)*C.sizeof_tk_op)
 	o.sync = o.add(len(l.list) * int(C.tk_sync_bytes()))
-	for _, op := range l.list {
-		o.vecs = append(o.vecs, o.add(4*(len(op.vec)+len(op.each))))
+	for i, op := range l.list {
+		o.vecs, o.each = append(o.vecs, o.add(4*(len(op.vec)+len(op.each)))), append(o.each, 0)
+		if op.kind == opExperts {
+			o.each[i] = o.add(C.sizeof_size_t * l.Weights[op.w].Experts)
+		}
 	}
 	for _, t := range l.angles {
 		o.freqs = append(o.freqs, o.add(8*len(t.freq)))

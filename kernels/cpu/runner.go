@@ -24,8 +24,9 @@ type runner struct {
 	mem, pass *Memory // nil once closed
 	prog      *C.tk_prog
 	ops       []C.tk_op
-	bindings  [][]binding // per stage
-	bound     bool        // to resident weights, for all passes
+	reads     [][]kernels.W // per stage: StageWeights
+	bindings  [][]binding   // per stage
+	bound     bool          // to resident weights, for all passes
 
 	topIDs                    []int32
 	topLogits, topMax, topSum []float32
@@ -102,7 +103,7 @@ func (d *Device) compile(p *kernels.Program, w kernels.Weights, c kernels.Cache,
 				b = append(b, binding{i, slices.Index(all, w)})
 			}
 		}
-		r.bindings = append(r.bindings, b)
+		r.reads, r.bindings = append(r.reads, all), append(r.bindings, b)
 	}
 	return r, nil
 }
@@ -258,6 +259,9 @@ func (r *runner) fillOp(c *C.tk_op, o operation, i int) {
 	w := &r.plan.Weights[o.w]
 	c.src = r.actForm(o.src, w.Type)
 	c.expert_bytes = C.size_t(w.Each())
+	if o.kind == opExperts {
+		c.each_w = (**C.uint8_t)(r.mem.at(r.at.each[i]))
+	}
 	c._type, c.cols, c.gbytes = C.int(w.Type), C.int(w.Rows), C.size_t(groupBytes(w))
 	c.first_group = C.int(o.outputs.From / lanes)
 	c.groups = C.int((o.outputs.To+lanes-1)/lanes) - c.first_group
@@ -304,39 +308,74 @@ func (r *runner) bind(i int) error {
 	if len(r.bindings[i]) == 0 {
 		return nil
 	}
-	all, err := r.acquire(i)
+	all, chosen, err := r.acquire(i)
 	if err != nil {
 		return err
 	}
-	return r.bindTo(i, all)
+	return r.bindTo(i, all, chosen)
 }
 
-func (r *runner) acquire(i int) ([][]byte, error) {
-	all, err := r.weights.Acquire(i, r.chosenFor(i))
-	if err != nil {
-		return nil, fmt.Errorf("kernels: weights of %s: %w", r.plan.StageName(i), err)
+// acquire returns a stage's weights, and for how many experts those with experts are; -1: for all, in one piece.
+func (r *runner) acquire(i int) (all [][]byte, chosen int, err error) {
+	list := r.chosenFor(i)
+	if all, err = r.weights.Acquire(i, list); err != nil {
+		return nil, 0, fmt.Errorf("kernels: weights of %s: %w", r.plan.StageName(i), err)
 	}
-	return all, nil
+	if list == nil {
+		return all, -1, nil
+	}
+	return all, len(list), nil
 }
 
 // release gives back a stage's weights, if the stage has any.
 func (r *runner) release(i int) {
-	if r.weights != nil && len(r.half.whole.StageWeights(i)) > 0 {
+	if r.weights != nil && len(r.reads[i]) > 0 {
 		r.weights.Release(i)
 	}
 }
 
-// bindTo tells a stage's operations where its weights lie.
-func (r *runner) bindTo(i int, all [][]byte) error {
+// bindTo tells a stage's operations where its weights lie: see acquire.
+func (r *runner) bindTo(i int, all [][]byte, chosen int) error {
+	at := make([]int, 0, 8) // per weight of the stage
+	n := 0
+	for _, w := range r.reads[i] {
+		at = append(at, n)
+		if n++; chosen >= 0 && r.plan.Weights[w].Experts > 0 {
+			n += chosen - 1
+		}
+	}
+	if len(all) != n {
+		r.weights.Release(i)
+		return fmt.Errorf("kernels: %d pieces of the weights of %s, want %d", len(all), r.plan.StageName(i), n)
+	}
 	for _, b := range r.bindings[i] {
-		w := &r.plan.Weights[r.plan.list[b.op].w]
-		at := all[b.weight]
-		if len(at) != w.Bytes() || uintptr(unsafe.Pointer(unsafe.SliceData(at)))%64 != 0 {
+		if err := r.bindOne(b.op, all[at[b.weight]:], chosen); err != nil {
 			r.weights.Release(i)
+			return err
+		}
+	}
+	return nil
+}
+
+// bindOne tells an operation where its weight lies: in the first piece, or with one piece for each chosen expert.
+func (r *runner) bindOne(op int, all [][]byte, chosen int) error {
+	c, w := &r.ops[op], &r.plan.Weights[r.plan.list[op].w]
+	if chosen < 0 || w.Experts == 0 {
+		at := all[0]
+		if len(at) != w.Bytes() || uintptr(unsafe.Pointer(unsafe.SliceData(at)))%64 != 0 {
 			return fmt.Errorf("kernels: weight %q in %d bytes at %p, want %d at a multiple of 64", w.Name, len(at), unsafe.SliceData(at),
 				w.Bytes())
 		}
-		r.ops[b.op].w = (*C.uint8_t)(unsafe.Pointer(&at[0]))
+		c.w = (*C.uint8_t)(unsafe.Pointer(&at[0]))
+		return nil
+	}
+	c.w = nil
+	each := view[*C.uint8_t](r.mem, r.at.each[op], w.Experts)
+	for i, b := range all[:chosen] {
+		if len(b) != w.Each() {
+			return fmt.Errorf("kernels: an expert of weight %q in %d bytes, want %d", w.Name, len(b), w.Each())
+		}
+		each[i] = (*C.uint8_t)(unsafe.Pointer(&b[0]))
 	}
 	return nil
 }

@@ -278,6 +278,7 @@ typedef struct {
     int route, sigmoid, normed;  // of experts: which of tk_prog.routes; kernels.RouteOpt
     const tk_delta *delta;  // TK_DELTA_IN, TK_DELTA
     size_t expert_bytes;  // TK_EXPERTS: from one expert's matrix to the next
+    const uint8_t **each_w;  // TK_EXPERTS: where the matrix of each of the route's list lies, if w is NULL
     int at_once;      // TK_ATTEND, TK_ATTEND_BLOCKS: KV heads of a unit
     int units;        // of this pass
     int grain, most;  // of units that a thread claims at once: multiples of grain, and at most so many

@@ -188,7 +188,7 @@ func newRing(t testing.TB, m *machine, all kernels.Weights) *ring {
 	for i := range m.p.StageCount() {
 		n := 0
 		for _, w := range m.p.StageWeights(i) {
-			n += (m.p.Weights[w].Bytes() + 63) &^ 63
+			n += m.p.Weights[w].Bytes() + 64*max(1, m.p.Weights[w].Experts)
 		}
 		most = max(most, n)
 	}
@@ -198,7 +198,7 @@ func newRing(t testing.TB, m *machine, all kernels.Weights) *ring {
 
 func (r *ring) Resident() bool { return false }
 
-// Acquire copies a stage's weights. Of experts that are not asked for it leaves what no weight is.
+// Acquire copies a stage's weights: of experts, those that are asked for, the last one first.
 func (r *ring) Acquire(stage int, experts []int32) (views [][]byte, err error) {
 	if r.held >= 0 {
 		return nil, fmt.Errorf("stage %d acquired while stage %d is held", stage, r.held)
@@ -208,18 +208,24 @@ func (r *ring) Acquire(stage int, experts []int32) (views [][]byte, err error) {
 		return nil, err
 	}
 	at := 0
-	for i, b := range all {
+	take := func(b []byte) []byte {
 		view := r.mem[at : at+len(b) : at+len(b)]
-		views = append(views, view)
-		if w := &r.p.Weights[r.p.StageWeights(stage)[i]]; w.Experts > 0 && experts != nil {
-			for _, e := range experts {
-				copy(view[int(e)*w.Each():][:w.Each()], b[int(e)*w.Each():])
-			}
-			r.experts = experts
-		} else {
-			copy(view, b)
-		}
 		at += (len(b) + 63) &^ 63
+		copy(view, b)
+		return view
+	}
+	for i, b := range all {
+		w := &r.p.Weights[r.p.StageWeights(stage)[i]]
+		if w.Experts == 0 || experts == nil {
+			views = append(views, take(b))
+			continue
+		}
+		each, n := len(b)/w.Experts, len(views)
+		for _, e := range slices.Backward(experts) {
+			views = append(views, take(b[int(e)*each:][:each]))
+		}
+		slices.Reverse(views[n:])
+		r.experts = experts
 	}
 	r.all.Release(stage)
 	r.held, r.log = stage, append(r.log, stage)

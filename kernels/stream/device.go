@@ -158,8 +158,8 @@ func (w *weights) sizes() kernels.StreamStats {
 		Ringed: w.plan.streamed}
 	if len(w.expert.all) > 0 {
 		_, whole, bytes, row := w.expert.sizes()
-		s.Experts, s.AllExperts, s.RowExperts = w.expert.most, bytes, row
-		s.Streamed += int64(float64(row) * (1 - float64(w.expert.most)/float64(whole)))
+		s.Experts, s.AllExperts, s.RowExperts = w.expert.memory, bytes, row
+		s.Streamed += int64(float64(row) * (1 - float64(w.expert.memory)/float64(whole)))
 	}
 	return s
 }

@@ -19,44 +19,63 @@ type mixture struct {
 	used    int   // by a row
 	most    int   // by a pass
 	each    int64 // bytes of an expert
-	cost    int64 // memory that one takes, at most
+	cost    int64 // memory that one takes
+	class   *class
 }
 
-// expert is in memory, or being brought there, if place is not nil.
+// expert is in memory, or being brought there, if it has a place.
 type expert struct {
 	of     *mixture
 	number int
-	place  *list.Element // in experts.order
+	place  *list.Element // in class.order; nil: none
+	have   []bool        // by weight of the mixture
 	left   int           // weights that are not there yet
 	wanted bool
+}
+
+// place is memory for one expert: a region for each of its weights, of whole pages, as a direct read needs it.
+type place struct {
+	mem []byte
+	of  *expert // nil: it is free
+}
+
+// class is the places for experts of one size, in order of use: the one that was used last in front.
+type class struct {
+	size  int64
+	count int
+	most  int // experts that a stage may want
+	all   int // experts of this size
+	order list.List
 }
 
 // task is to read an expert's part of one weight.
 type task struct {
 	of   *expert
-	look *lookup
+	look int
 }
 
-// experts are those in memory: the ones that passes used last, as many as there is memory for.
+// experts are those in memory: the ones that passes used last, as many as there are places. Places are allocated at the start and never
+// given back, so that neither reading nor computing has page faults, and they lie in huge pages where the system has some. To read into
+// fresh pages took four to eight times as long.
 //
 // The stage that acquires a mixture first asks for all weights of its experts, in order of use, so the later ones are read while the first
 // ones compute. Which experts the next layer will want is known only when its router has run.
 //
 // Invariants:
-//  1. held, the cost of the experts in order, is at most `most`.
+//  1. An expert lies in a place of its size, of which there are enough for every pass.
 //  2. What is given up is neither wanted by the mixture that was acquired last, nor being read.
 type experts struct {
-	most  int64
-	all   []*mixture
-	feed  feed
-	count *counters
+	memory  int64 // of all places
+	all     []*mixture
+	classes []*class
+	mem     []byte
+	feed    feed
+	count   *counters
 
 	used, missed, read atomic.Int64 // experts that passes used, that were not there, and the bytes read of them
 
 	mu      sync.Mutex
 	changed sync.Cond
-	held    int64
-	order   list.List // of *expert, the one that was used last in front
 	queue   []task
 	now     *mixture // that was acquired last
 	wanted  []int32  // of now
@@ -72,13 +91,10 @@ func mixturesOf(p *kernels.Program) (all []*mixture, err error) {
 		from, to := p.StageOps(s)
 		for _, o := range p.Ops[from:to] {
 			o, ok := o.(kernels.ExpertMatMul)
-			if !ok {
+			if !ok || p.Routes[o.Route].Fixed { // every pass reads all of it
 				continue
 			}
 			w := &p.Weights[o.W]
-			if p.Routes[o.Route].Fixed {
-				return nil, &kernels.Unsupported{Device: name, What: fmt.Sprintf("streaming of the matrices of heads (weight %q)", w.Name)}
-			}
 			if _, ok := p.StageRoute(s); !ok || seen[o.W] {
 				return nil, &kernels.Unsupported{Device: name, What: fmt.Sprintf(
 					"streaming of experts (weight %q) that their own stage chooses, or that two operations read", w.Name)}
@@ -95,22 +111,66 @@ func mixturesOf(p *kernels.Program) (all []*mixture, err error) {
 				all = append(all, m)
 			}
 			m, l := all[i], newLookup(p, o.W)
+			l.at = m.cost
 			m.looks = append(m.looks, l)
 			m.each, m.cost = m.each+l.group, m.cost+l.cost
+			for e := range m.experts {
+				m.experts[e].have = append(m.experts[e].have, false)
+			}
 		}
 	}
 	return all, nil
 }
 
+// classify finds the sizes of all experts.
+func (x *experts) classify() {
+	for _, m := range x.all {
+		i := slices.IndexFunc(x.classes, func(c *class) bool { return c.size == m.cost })
+		if i < 0 {
+			i = len(x.classes)
+			x.classes = append(x.classes, &class{size: m.cost})
+		}
+		m.class = x.classes[i]
+		m.class.most, m.class.all = max(m.class.most, m.most), m.class.all+len(m.experts)
+	}
+}
+
 // sizes returns the least memory for experts, what all of them may take, and their bytes: all, and those that a row uses.
 func (x *experts) sizes() (least, whole, bytes, row int64) {
+	for _, c := range x.classes {
+		least += int64(c.most) * c.size
+		whole += int64(c.all) * c.size
+	}
 	for _, m := range x.all {
-		least = max(least, int64(m.most)*m.cost)
-		whole += int64(len(m.experts)) * m.cost
 		bytes += int64(len(m.experts)) * m.each
 		row += int64(m.used) * m.each
 	}
 	return least, whole, bytes, row
+}
+
+// divide divides so much memory into places: the least of each size, and of the rest the same share of each.
+func (x *experts) divide(memory int64) {
+	least, whole, _, _ := x.sizes()
+	share := min(1, float64(memory-least)/float64(max(whole-least, 1)))
+	for _, c := range x.classes {
+		c.count = c.most + int(share*float64(c.all-c.most))
+		x.memory += int64(c.count) * c.size
+	}
+}
+
+// allocate reserves the memory of all places.
+func (x *experts) allocate() (err error) {
+	if x.mem, err = allocate(x.memory, true); err != nil {
+		return err
+	}
+	at := int64(0)
+	for _, c := range x.classes {
+		for range c.count {
+			c.order.PushBack(&place{mem: x.mem[at : at+c.size : at+c.size]})
+			at += c.size
+		}
+	}
+	return nil
 }
 
 // start starts the readers.
@@ -120,6 +180,11 @@ func (x *experts) start(f feed, count *counters) {
 	for range f.readers() {
 		x.readers.Go(x.serve)
 	}
+}
+
+// region returns the memory of an expert's part of a weight; the part begins at l.phase(number) in it.
+func (e *expert) region(l *lookup) []byte {
+	return e.place.Value.(*place).mem[l.at : l.at+l.cost : l.at+l.cost]
 }
 
 // serve reads what is asked for until the weights are closed or a read fails.
@@ -137,40 +202,47 @@ func (x *experts) serve() {
 		}
 		next := x.queue[0]
 		x.queue = x.queue[1:]
+		l := next.of.of.looks[next.look]
+		region := next.of.region(l)
 		x.mu.Unlock()
 		x.count.begin()
-		n, err := x.feed.rows(next.look, next.of.number, own)
+		n, err := x.feed.expert(l, next.of.number, region, own)
 		x.count.end(n)
 		x.read.Add(n)
 		x.mu.Lock()
 		if err != nil && x.err == nil {
 			x.err = err
 		}
-		next.look.have[next.of.number] = err == nil
+		next.of.have[next.look] = err == nil
 		next.of.left--
 		x.changed.Broadcast()
 	}
 }
 
-// acquire waits until a weight of the experts that a pass has chosen is there, and asks for their other weights.
-func (x *experts) acquire(m *mixture, l *lookup, chosen []int32) error {
+// acquire waits until a weight of the experts that a pass has chosen is there, asks for their other weights, and adds where each lies to
+// out.
+func (x *experts) acquire(m *mixture, look int, chosen []int32, out [][]byte) ([][]byte, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.now != m || l == m.looks[0] || !slices.Equal(x.wanted, chosen) {
+	if x.now != m || look == 0 || !slices.Equal(x.wanted, chosen) {
 		if err := x.want(m, chosen); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	begun := time.Now()
 	defer func() { x.count.waited.Add(int64(time.Since(begun))) }()
-	for _, e := range chosen {
-		for !l.have[e] {
+	l := m.looks[look]
+	for _, n := range chosen {
+		e := &m.experts[n]
+		for !e.have[look] {
 			if err := x.wait(); err != nil {
-				return err
+				return nil, err
 			}
 		}
+		at := l.phase(e.number)
+		out = append(out, e.region(l)[at:at+l.group:at+l.group])
 	}
-	return nil
+	return out, nil
 }
 
 // wait waits for a read to end.
@@ -203,82 +275,57 @@ func (x *experts) want(m *mixture, chosen []int32) error {
 		if e.wanted = true; e.place == nil {
 			missing = append(missing, e)
 		} else {
-			x.order.MoveToFront(e.place)
+			m.class.order.MoveToFront(e.place)
 		}
 	}
 	x.used.Add(int64(len(chosen)))
 	x.missed.Add(int64(len(missing)))
 	for _, e := range missing {
-		for x.held+m.cost > x.most {
-			if err := x.giveUp(); err != nil {
-				return err
-			}
+		if err := x.seat(e); err != nil {
+			return err
 		}
-		x.held += m.cost
-		e.place, e.left = x.order.PushFront(e), len(m.looks)
 	}
-	for _, l := range m.looks {
+	for i := range m.looks {
 		for _, e := range missing {
-			x.queue = append(x.queue, task{e, l})
+			x.queue = append(x.queue, task{e, i})
 		}
 	}
 	x.changed.Broadcast()
 	return nil
 }
 
-// giveUp gives the memory of the expert back that was used longest ago, of those that may go. If there is none it waits for a read.
-func (x *experts) giveUp() error {
-	for at := x.order.Back(); at != nil; at = at.Prev() {
-		e := at.Value.(*expert)
-		if e.wanted || e.left > 0 {
-			continue
-		}
-		x.order.Remove(at)
-		e.place, x.held = nil, x.held-e.of.cost
-		for _, l := range e.of.looks {
-			l.have[e.number] = false
-			from, to := e.of.alone(l, e.number)
-			if from < to {
-				if err := drop(l.mem[from:to]); err != nil {
-					return fmt.Errorf("stream: the system does not take memory back: %w", err)
-				}
+// seat gives e the place that was used longest ago, of those that may be given up. If there is none it waits for a read.
+func (x *experts) seat(e *expert) error {
+	order := &e.of.class.order
+	for {
+		for at := order.Back(); at != nil; at = at.Prev() {
+			p := at.Value.(*place)
+			if p.of != nil && (p.of.wanted || p.of.left > 0) {
+				continue
 			}
-		}
-		return nil
-	}
-	return x.wait()
-}
-
-// alone returns the pages of an expert's part of a weight that hold nothing of other experts in memory.
-func (m *mixture) alone(l *lookup, number int) (from, to int64) {
-	at := l.phase + l.group*int64(number)
-	shared := func(start int64) bool {
-		first, last := max(0, start-l.phase)/l.group, (start+page-1-l.phase)/l.group
-		for e := first; e <= min(last, int64(len(m.experts)-1)); e++ {
-			if int(e) != number && m.experts[e].place != nil {
-				return true
+			if p.of != nil {
+				p.of.place = nil
 			}
+			p.of, e.place, e.left = e, at, len(e.have)
+			clear(e.have)
+			order.MoveToFront(at)
+			return nil
 		}
-		return false
+		if err := x.wait(); err != nil {
+			return err
+		}
 	}
-	from, to = at&^(page-1), pages(at+l.group)
-	if shared(from) {
-		from += page
-	}
-	if from < to && shared(to-page) {
-		to -= page
-	}
-	return from, to
 }
 
 // close ends the readers.
 func (x *experts) close() {
-	if x.feed == nil {
-		return
+	if x.feed != nil {
+		x.mu.Lock()
+		x.closed = true
+		x.changed.Broadcast()
+		x.mu.Unlock()
+		x.readers.Wait()
 	}
-	x.mu.Lock()
-	x.closed = true
-	x.changed.Broadcast()
-	x.mu.Unlock()
-	x.readers.Wait()
+	release(x.mem)
+	x.mem, x.feed = nil, nil
 }

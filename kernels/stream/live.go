@@ -39,10 +39,23 @@ func (l *live) block(stage, i int, mem []byte, own *scratch) (int64, error) {
 	return 0, fmt.Errorf("stream: block %d of stage %q", i, l.stages[stage].name)
 }
 
-// rows packs the rows of one group: whole pieces are read, because a checksum is that of all of a piece.
-func (l *live) rows(k *lookup, group int, own *scratch) (n int64, err error) {
+// rows packs the rows of one group.
+func (l *live) rows(k *lookup, group int, own *scratch) (int64, error) {
 	first := group * k.unit
-	end := min(first+k.unit, k.rows)
+	return l.packRows(k, first, min(first+k.unit, k.rows), k.bytes(), l.prog.Weights[k.w], 0, own)
+}
+
+// expert packs the rows of one expert.
+func (l *live) expert(k *lookup, number int, region []byte, own *scratch) (int64, error) {
+	alone := l.prog.Weights[k.w]
+	alone.Experts = 0
+	first := number * k.unit
+	return l.packRows(k, first, first+k.unit, region[k.phase(number):][:k.group], alone, first, own)
+}
+
+// packRows packs rows [first, end) of a matrix to dst, which begins with row `begin` of it. Whole pieces are read, because a checksum is
+// that of all of a piece.
+func (l *live) packRows(k *lookup, first, end int, dst []byte, as kernels.Weight, begin int, own *scratch) (n int64, err error) {
 	for i := range l.src.Pieces(k.w) {
 		from, to := l.src.Rows(k.w, i)
 		row, last := max(first, from), min(end, to)
@@ -55,7 +68,7 @@ func (l *live) rows(k *lookup, group int, own *scratch) (n int64, err error) {
 		}
 		n += int64(len(src))
 		perRow := len(src) / (to - from)
-		if err := l.cfg.Pack(k.bytes(), l.prog.Weights[k.w], row, src[(row-from)*perRow:(last-from)*perRow]); err != nil {
+		if err := l.cfg.Pack(dst, as, row-begin, src[(row-from)*perRow:(last-from)*perRow]); err != nil {
 			return n, err
 		}
 	}

@@ -8,20 +8,23 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// lookup is a weight of which only some rows are read: an embedding, or a stack of experts. It has addresses for all of its bytes, and
-// memory for those groups of rows that passes have asked for, up to a bound.
+// lookup is a weight of which only some rows are read: an embedding, or a stack of experts. An embedding has addresses for all of its
+// bytes, and memory for those groups of rows that passes have asked for, up to a bound. Experts lie in places of their own: see experts.
 type lookup struct {
 	w      kernels.W
 	rows   int
 	unit   int   // rows of a group: kernels.GroupRows, or those of an expert
 	group  int64 // bytes of a group
 	groups int
-	cost   int64  // memory that a group takes, at most
-	most   int64  // memory of all groups of an embedding; that of experts is shared: see experts
-	mapped bool   // mem is its own
-	home   int64  // where the matrix lies in the packed file
-	mem    []byte // nil: the matrix is resident
-	phase  int64  // where it begins in mem, as in its first page of the file
+	cost   int64 // memory that a group takes, at most
+	home   int64 // where the matrix lies in the packed file
+	at     int64 // of experts: where their region begins in a place
+
+	// Of an embedding:
+	most   int64 // memory of all groups; 0: the matrix is resident
+	mapped bool  // mem is its own
+	mem    []byte
+	begin  int64  // where it begins in mem, as in its first page of the file
 	have   []bool // by group
 	held   int64
 }
@@ -46,13 +49,16 @@ func newLookup(p *kernels.Program, w kernels.W) *lookup {
 	return l
 }
 
+// phase returns where a group begins in its first page of the packed file.
+func (l *lookup) phase(group int) int64 { return (l.home + l.group*int64(group)) % page }
+
 // bytes returns the whole matrix; only rows that were asked for are there.
-func (l *lookup) bytes() []byte { return l.mem[l.phase : l.phase+l.group*int64(l.groups)] }
+func (l *lookup) bytes() []byte { return l.mem[l.begin : l.begin+l.group*int64(l.groups)] }
 
 // allocate reserves addresses.
 func (l *lookup) allocate() (err error) {
-	l.phase = l.home % page
-	l.mem, err = allocate(pages(l.phase+l.group*int64(l.groups)), false)
+	l.begin = l.home % page
+	l.mem, err = allocate(pages(l.begin+l.group*int64(l.groups)), false)
 	l.mapped = err == nil
 	return err
 }

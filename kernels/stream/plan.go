@@ -74,6 +74,12 @@ func product(o kernels.Op) (kernels.W, bool) {
 
 // stagesOf returns the stages of a divided program.
 func stagesOf(p *kernels.Program) []stage {
+	chosen := map[kernels.W]bool{} // weights of which rows choose experts
+	for _, o := range p.Ops {
+		if o, ok := o.(kernels.ExpertMatMul); ok && !p.Routes[o.Route].Fixed {
+			chosen[o.W] = true
+		}
+	}
 	all := make([]stage, p.StageCount())
 	for i := range all {
 		s := &all[i]
@@ -86,7 +92,7 @@ func stagesOf(p *kernels.Program) []stage {
 			}
 		}
 		for _, w := range p.StageWeights(i) {
-			if p.Weights[w].Experts > 0 {
+			if chosen[w] {
 				s.experts = append(s.experts, w)
 				continue
 			}

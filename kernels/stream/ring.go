@@ -43,8 +43,10 @@ type feed interface {
 	// block reads and checks block i of a stage into its place in the stage's memory, with the reader's own buffers, and returns how
 	// many bytes it has read.
 	block(stage, i int, mem []byte, own *scratch) (int64, error)
-	// rows reads and checks a group of rows of a looked-up matrix into its place in the matrix's memory.
+	// rows reads and checks a group of rows of an embedding into its place in the matrix's memory.
 	rows(l *lookup, group int, own *scratch) (int64, error)
+	// expert reads and checks an expert's part of a weight into its region, of l.cost bytes: to l.phase(number) there.
+	expert(l *lookup, number int, region []byte, own *scratch) (int64, error)
 }
 
 // counters say how much was read and how long that took.

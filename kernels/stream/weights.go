@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,7 +35,7 @@ type weights struct {
 	mem    []byte   // resident stages, then the slots
 	at     []int64  // per resident stage: where it lies in mem
 	place  []int    // per streamed stage: its place in a pass
-	order  []lookOf // per stage: see views
+	order  [][]view // per stage, in order of StageWeights
 	ring   *ring    // nil: nothing is streamed, or not filled yet
 	feed   feed
 	file   File
@@ -44,10 +45,12 @@ type weights struct {
 	once   sync.Once
 }
 
-// lookOf is the order of StageWeights: per weight its extent, or the lookup whose rows it is.
-type lookOf []struct {
+// view is where a weight of a stage lies: in an extent of the stage's bytes, in a lookup, or, as weight `at` of a mixture, by expert.
+type view struct {
 	extent extent
 	look   *lookup
+	of     *mixture
+	at     int
 }
 
 var _ kernels.Streamed = (*weights)(nil)
@@ -74,6 +77,7 @@ func layOut(p *kernels.Program, c Config) (*weights, error) {
 		return nil, err
 	}
 	// What every pass reads is worth more memory than what some passes do, so experts get what is left.
+	w.expert.classify()
 	least, whole, _, _ := w.expert.sizes()
 	if w.plan, err = choose(sizes, looked, c.Memory-least); err != nil {
 		if small := (*kernels.TooSmall)(nil); errors.As(err, &small) {
@@ -82,7 +86,7 @@ func layOut(p *kernels.Program, c Config) (*weights, error) {
 		return nil, err
 	}
 	w.settle()
-	w.expert.most = min(whole, c.Memory-w.plan.bytes())
+	w.expert.divide(min(whole, c.Memory-w.plan.bytes()))
 	for _, m := range w.expert.all {
 		w.looks = append(w.looks, m.looks...)
 	}
@@ -136,13 +140,10 @@ func (w *weights) settle() {
 }
 
 // views returns the weights of a stage in order of StageWeights.
-func (w *weights) views(stage int) (out lookOf) {
+func (w *weights) views(stage int) (out []view) {
 	s := &w.stages[stage]
 	for _, k := range w.prog.StageWeights(stage) {
-		var v struct {
-			extent extent
-			look   *lookup
-		}
+		var v view
 		for _, e := range s.weights {
 			if e.w == k {
 				v.extent = e
@@ -151,6 +152,11 @@ func (w *weights) views(stage int) (out lookOf) {
 		for _, l := range w.looks {
 			if v.extent.size == 0 && l.w == k {
 				v.look = l
+			}
+		}
+		for _, m := range w.expert.all {
+			if i := slices.Index(m.looks, v.look); v.look != nil && i >= 0 {
+				v.of, v.at = m, i
 			}
 		}
 		out = append(out, v)
@@ -163,11 +169,14 @@ func (w *weights) allocate() (err error) {
 	if w.mem, err = allocate(w.plan.held+int64(w.plan.slots)*w.plan.slot, true); err != nil {
 		return err
 	}
+	if err = w.expert.allocate(); err != nil {
+		return err
+	}
 	for i := range w.stages {
 		for _, e := range w.stages[i].weights {
 			for _, l := range w.looks {
 				if l.w == e.w && w.plan.resident[i] {
-					l.mem, l.phase = w.memoryOf(i)[e.at:e.at+e.size], 0
+					l.mem, l.begin = w.memoryOf(i)[e.at:e.at+e.size], 0
 				}
 			}
 		}
@@ -189,7 +198,7 @@ func (w *weights) Fill(ctx context.Context, src kernels.Source, progress func(do
 	t := newTable(src.Digest(), w.prog, w.stages, w.looks)
 	for i, l := range w.looks {
 		l.home = t.Looked[i].At
-		if l.mem == nil {
+		if l.most > 0 {
 			if err := l.allocate(); err != nil {
 				return err
 			}
@@ -395,38 +404,24 @@ func (w *weights) Acquire(stage int, chosen []int32) ([][]byte, error) {
 			}
 		}
 	}
-	if err := w.acquireExperts(stage, chosen); err != nil {
-		return nil, err
+	if len(w.stages[stage].experts) > 0 && chosen == nil {
+		return nil, fmt.Errorf("stream: %s wants experts, and nobody says which", w.stages[stage].name)
 	}
-	out := make([][]byte, len(w.order[stage]))
-	for i, v := range w.order[stage] {
-		if v.look != nil {
-			out[i] = v.look.bytes()
-		} else {
-			out[i] = base[v.extent.at : v.extent.at+v.extent.size]
+	out := make([][]byte, 0, len(w.order[stage])*max(1, len(chosen)))
+	for _, v := range w.order[stage] {
+		switch {
+		case v.of != nil:
+			var err error
+			if out, err = w.expert.acquire(v.of, v.at, chosen, out); err != nil {
+				return nil, w.failed(err)
+			}
+		case v.look != nil:
+			out = append(out, v.look.bytes())
+		default:
+			out = append(out, base[v.extent.at:v.extent.at+v.extent.size])
 		}
 	}
 	return out, nil
-}
-
-// acquireExperts makes those experts of a stage be there that the pass has chosen.
-func (w *weights) acquireExperts(stage int, chosen []int32) error {
-	if len(w.stages[stage].experts) > 0 && chosen == nil {
-		return fmt.Errorf("stream: %s wants experts, and nobody says which", w.stages[stage].name)
-	}
-	for _, k := range w.stages[stage].experts {
-		for _, m := range w.expert.all {
-			for _, l := range m.looks {
-				if l.w != k {
-					continue
-				}
-				if err := w.expert.acquire(m, l, chosen); err != nil {
-					return w.failed(err)
-				}
-			}
-		}
-	}
-	return nil
 }
 
 // Release implements kernels.Weights.
@@ -444,7 +439,7 @@ func (w *weights) Pack(kernels.W, int, []byte) error {
 	return errors.New("stream: rows given to streamed weights, which read them themselves")
 }
 
-func (w *weights) Bytes() int64 { return w.plan.bytes() + w.expert.most }
+func (w *weights) Bytes() int64 { return w.plan.bytes() + w.expert.memory }
 func (w *weights) Keeps() bool  { return w.keeps }
 
 // Lock keeps the memory from being paged out; rows of the embedding and experts are read again instead.

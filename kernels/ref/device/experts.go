@@ -26,7 +26,7 @@ func (r *runner) Chosen(of kernels.Route, row int) []int32 {
 // chosenFor returns the experts that a stage needs, ascending; nil for all.
 func (r *runner) chosenFor(stage int) (all []int32) {
 	of, ok := r.StageRoute(stage)
-	if !ok {
+	if !ok || r.weights.Resident() {
 		return nil
 	}
 	for _, ids := range r.routes[of].ids {
@@ -34,6 +34,21 @@ func (r *runner) chosenFor(stage int) (all []int32) {
 	}
 	slices.Sort(all)
 	return slices.Compact(all)
+}
+
+// matrices takes the matrices of w, by expert, from the pieces that a stage has acquired for the chosen ones, and returns the other pieces.
+func (r *runner) matrices(w *kernels.Weight, all [][]byte, chosen []int32) (mine, rest [][]byte) {
+	switch {
+	case w.Experts == 0:
+		return all[:1], all[1:]
+	case chosen == nil:
+		return slices.Collect(slices.Chunk(all[0], len(all[0])/w.Experts)), all[1:]
+	}
+	mine = make([][]byte, w.Experts)
+	for i, e := range chosen {
+		mine[e] = all[i]
+	}
+	return mine, all[len(chosen):]
 }
 
 // ascending returns 0 to n-1.
@@ -44,7 +59,7 @@ func ascending(n int) (all []int32) {
 	return all
 }
 
-func (r *runner) experts(o kernels.Op, data [][]byte) {
+func (r *runner) experts(o kernels.Op, data [][][]byte) {
 	switch o := o.(type) {
 	case kernels.ChooseExperts:
 		c := &r.routes[o.Out]
@@ -59,17 +74,17 @@ func (r *runner) experts(o kernels.Op, data [][]byte) {
 	}
 }
 
-func (r *runner) expertMatMul(o kernels.ExpertMatMul, data []byte) {
+func (r *runner) expertMatMul(o kernels.ExpertMatMul, data [][]byte) {
 	w, used := &r.Weights[o.W], r.Routes[o.Route].Used
-	size, outs := len(data)/w.AllRows(), kernels.Range{To: w.Rows}.Part(o.Side, r.pass.Left)
+	outs := kernels.Range{To: w.Rows}.Part(o.Side, r.pass.Left)
 	parallel(r.pass.Rows*used, func(u int) {
 		row, rank := u/used, u%used
 		e, x := int(r.routes[o.Route].ids[row][rank]), r.act(o.In, row)
 		if len(x) > w.Cols {
 			x = x[rank*w.Cols:][:w.Cols]
 		}
-		out := r.row(o.Out, row)[rank*w.Rows:][outs.From:outs.To]
-		ref.MatVec(uint32(w.Type), data[(e*w.Rows+outs.From)*size:(e*w.Rows+outs.To)*size], size, x, out, false)
+		out, size := r.row(o.Out, row)[rank*w.Rows:][outs.From:outs.To], len(data[e])/w.Rows
+		ref.MatVec(uint32(w.Type), data[e][outs.From*size:outs.To*size], size, x, out, false)
 		if o.Bias != nil {
 			for i := range out {
 				out[i] += o.Bias[e*w.Rows+outs.From+i]

@@ -110,15 +110,16 @@ func (r *runner) Stage(i int) error {
 	if r.pass == nil || i < 0 || i >= r.StageCount() {
 		return fmt.Errorf("ref: stage %d of %d, want one of a pass that is started", i, r.StageCount())
 	}
-	data := make([][]byte, len(r.Weights))
+	data := make([][][]byte, len(r.Weights)) // per weight: its matrices
 	if ws := r.StageWeights(i); len(ws) > 0 {
-		all, err := r.weights.Acquire(i, r.chosenFor(i))
+		chosen := r.chosenFor(i)
+		all, err := r.weights.Acquire(i, chosen)
 		if err != nil {
 			return fmt.Errorf("ref: weights of %s: %w", r.StageName(i), err)
 		}
 		defer r.weights.Release(i)
-		for j, w := range ws {
-			data[w] = all[j]
+		for _, w := range ws {
+			data[w], all = r.matrices(&r.Weights[w], all, chosen)
 		}
 	}
 	from, to := r.StageOps(i)
@@ -157,10 +158,10 @@ func (r *runner) each(b kernels.Buf, f func(i int, x []float32)) {
 	r.rows(r.Buffers[b].Wanted, func(i int) { f(i, r.row(b, i)) })
 }
 
-func (r *runner) run(o kernels.Op, data [][]byte) {
+func (r *runner) run(o kernels.Op, data [][][]byte) {
 	switch o := o.(type) {
 	case kernels.Embed:
-		r.each(o.Out, func(i int, out []float32) { r.embed(data[o.W], o, r.pass.Tokens[i], out) })
+		r.each(o.Out, func(i int, out []float32) { r.embed(data[o.W][0], o, r.pass.Tokens[i], out) })
 	case kernels.RMSNorm:
 		r.each(o.In, func(i int, x []float32) { ref.RMSNorm(x, o.Weight, o.Eps, r.act(o.Out, i)) })
 	case kernels.NormAdd:
@@ -214,7 +215,7 @@ func (r *runner) run(o kernels.Op, data [][]byte) {
 			}
 		})
 	case kernels.MatMul:
-		r.matmul(o, data[o.W])
+		r.matmul(o, data[o.W][0])
 	case kernels.ChooseExperts, kernels.ExpertMatMul, kernels.JoinExperts:
 		r.experts(o, data)
 	case kernels.DeltaNet:
