@@ -38,6 +38,15 @@ type piece struct {
 	strip  strip
 }
 
+// of returns the rows of p's matrix that are in p's bytes of t.
+func (p *piece) of(t *gguf.Tensor, src []byte) []byte {
+	rows := p.strip.cut(src)
+	if p.across > 0 {
+		rows = transposed(t, p.across, rows)
+	}
+	return rows
+}
+
 // strip is the part of each row, or of each stride of rows, that belongs to the matrix, in bytes; the zero value: all of it.
 type strip struct{ row, from, size int }
 
@@ -77,11 +86,7 @@ func (c *chunk) load(buf []byte, to filling) error {
 		c.tensor.Forget(int64(c.row)*int64(perRow(c.tensor)), len(src))
 	}
 	for _, p := range c.into {
-		rows := p.strip.cut(src[p.from : p.from+p.size])
-		if p.across > 0 {
-			rows = transposed(c.tensor, p.across, rows)
-		}
-		if err := to.take(p, rows); err != nil {
+		if err := to.take(p, p.of(c.tensor, src[p.from:p.from+p.size])); err != nil {
 			return tandem.Errorf("engine", tandem.Corrupt, "tensor %q: %w", c.tensor.Name, err)
 		}
 	}

@@ -17,13 +17,6 @@ func (m *Model) fill(f, of *gguf.File, progress func(done, total int64)) error {
 	if streamed && of != nil {
 		return tandem.Errorf("engine", tandem.Unsupported, "%s: the weights of a draft with states cannot be streamed", f.Path())
 	}
-	for i := range m.matrices {
-		if x := &m.matrices[i]; streamed && x.every > 0 {
-			return tandem.Errorf("engine", tandem.Unsupported,
-				"%s: tensor %q has keys and values of all heads in one, which cannot be streamed: want a file with attn_k_b and attn_v_b",
-				f.Path(), x.tensor.Name)
-		}
-	}
 	to := into(m.store)
 	src := &source{matrices: m.matrices, name: f.Path()}
 	if streamed {
@@ -62,9 +55,11 @@ type source struct {
 	name     string
 }
 
+// sourcePiece is a piece of a matrix, and where it comes from.
 type sourcePiece struct {
-	row, rows int
-	sum       uint32
+	piece
+	first, rows int // in the tensor, and in the matrix
+	sum         uint32
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -77,7 +72,11 @@ func (s *source) note(matrices []matrix) func(p piece, src []byte) error {
 	chunks, _, _ := chunksOf(matrices)
 	for _, c := range chunks {
 		for _, p := range c.into {
-			s.pieces[p.matrix] = append(s.pieces[p.matrix], sourcePiece{row: p.row, rows: p.size / perRow(c.tensor)})
+			q := sourcePiece{piece: p, first: c.row + p.from/perRow(c.tensor), rows: p.size / perRow(c.tensor)}
+			if p.across > 0 {
+				q.rows = c.tensor.Shape[0]
+			}
+			s.pieces[p.matrix] = append(s.pieces[p.matrix], q)
 		}
 	}
 	return func(p piece, src []byte) error {
@@ -99,17 +98,17 @@ func (s *source) Rows(w kernels.W, i int) (from, to int) {
 
 // Read implements kernels.Source. Errors: those of gguf.Tensor.ReadAt; Corrupt for other bytes.
 func (s *source) Read(w kernels.W, i int, buf []byte) ([]byte, error) {
-	m, p := &s.matrices[w], s.pieces[w][i]
-	bytes := perRow(m.tensor)
-	buf = slices.Grow(buf[:0], p.rows*bytes)[:p.rows*bytes]
-	at := int64(m.from(p.row)) * int64(bytes)
+	m, p := &s.matrices[w], &s.pieces[w][i]
+	buf = slices.Grow(buf[:0], p.size)[:p.size]
+	at := int64(p.first) * int64(perRow(m.tensor))
 	if err := m.tensor.ReadAt(buf, at); err != nil {
 		return nil, err
 	}
 	m.tensor.Forget(at, len(buf))
-	if crc32.Checksum(buf, castagnoli) != p.sum {
+	out := p.of(m.tensor, buf)
+	if crc32.Checksum(out, castagnoli) != p.sum {
 		return nil, tandem.Errorf("engine", tandem.Corrupt, "%s: rows %d to %d of %s have changed since the model was opened", s.name,
 			p.row, p.row+p.rows-1, m.name())
 	}
-	return buf, nil
+	return out, nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/kernels/stream"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
+	"github.com/tandem-llm/tandem/testkit/family"
 )
 
 // keptIn returns a stream.Config.Keep that keeps one file in a folder.
@@ -93,6 +94,59 @@ func TestStreamed(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestStreamedFamilies: models of every architecture, golden ones and random ones of other shapes, give the bits of resident ones in the
+// least memory, from a packed file and from their own: experts, the matrices of heads in both layouts, recurrent layers, inputs of layers.
+func TestStreamedFamilies(t *testing.T) {
+	dir := t.TempDir()
+	for _, f := range family.All(t, shared, 1) {
+		t.Run(f.Name, func(t *testing.T) {
+			path := f.Write(t, dir)
+			o := Options{KVPages: PagesFor(2, 64, 16), MaxRows: 12, Device: testdevice.CPU(t, 2)}
+			talk := func() []float32 {
+				m := openTest(t, path, o)
+				defer m.Close()
+				r := rand.New(rand.NewPCG(4, 4))
+				s := newSeq(t, m, 64, 16)
+				defer s.Close()
+				out := forward(t, m, 3, Part{Seq: s, Extend: randomTokens(r, m, 11), Want: WantAll})
+				logits := logitsOf(out)
+				for range 3 {
+					tree := Part{Seq: s, Nodes: randomTokens(r, m, 4), Parents: []int32{-1, 0, 0, 1}, Want: WantTail}
+					logits = append(logits, logitsOf(forward(t, m, 3, tree))...)
+					if err := s.Commit([]int32{0, 2}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				return logits
+			}
+			want, kept := talk(), t.TempDir()
+			memory := least(t, path, o)
+			for _, c := range []struct {
+				dir    string
+				memory int64
+			}{{kept, memory}, {kept, memory + memory/4}, {"", memory}} {
+				d := streaming(t, c.memory, c.dir)
+				o.Device = d
+				if got := talk(); len(got) != len(want) {
+					t.Fatalf("%d logits, want %d", len(got), len(want))
+				} else if err := sameBits(got, want); err != nil {
+					t.Errorf("in %d bytes, packed %v: %v", c.memory, c.dir != "", err)
+				}
+				if s := d.StreamStats(); s.Read <= s.Resident {
+					t.Errorf("nothing was streamed: %+v", s)
+				}
+			}
+		})
+	}
+}
+
+func logitsOf(o *Output) (all []float32) {
+	for i := range o.Len() {
+		all = append(all, o.Logits(i)...)
+	}
+	return all
 }
 
 // TestStreamedFault: when the packed file is changed or cut while passes run, the pass that would have read wrong bytes fails and says
