@@ -20,7 +20,8 @@ type Decode struct {
 	Prefill int    // also measure a prompt of this many tokens in one pass; 0: none
 	KVType  string
 	Passes
-	ByOperation bool // also time the operations of Rounds further passes of each kind
+	Guessing    measure.Guessing // also decode with chains, if there are any; Context is that of passes
+	ByOperation bool             // also time the operations of Rounds further passes of each kind
 }
 
 // passResult is one kind of pass.
@@ -56,6 +57,8 @@ type DecodeResult struct {
 	Passes  []passResult `json:"passes"`
 	Ops     []passOps    `json:"by_operation,omitempty"`
 
+	Chains []chainResult `json:"chains,omitempty"` // the first is plain decoding
+
 	Streamed *streamedResult `json:"streamed,omitempty"` // in place of limits and passes, if weights are streamed
 }
 
@@ -88,16 +91,40 @@ func (d Decode) Options(context int) (engine.Options, error) {
 		return engine.Options{}, tandem.Errorf("", tandem.Invalid, "--context %d --prefill %d: %s has a context of %d tokens",
 			d.Context, d.Prefill, d.Name, context)
 	}
-	widest := slices.Max(d.Widths)
-	return engine.Options{KVType: d.KVType, MaxRows: max(256, widest, d.Prefill), MaxWanted: widest, KVPages: measure.Pages(d.points())},
-		nil
+	widest, pages := max(slices.Max(d.Widths), d.widestChain()), measure.Pages(d.points())
+	if g := d.Guessing; len(g.Chains) > 0 {
+		g.Context = d.Context
+		if err := checkGuessing(g); err != nil {
+			return engine.Options{}, err
+		}
+		if g.Context+g.Tokens > context {
+			return engine.Options{}, tandem.Errorf("", tandem.Invalid, "--context %d --tokens %d: %s has a context of %d tokens", g.Context,
+				g.Tokens, d.Name, context)
+		}
+		pages += g.Pages()
+	}
+	return engine.Options{KVType: d.KVType, MaxRows: max(256, widest, d.Prefill), MaxWanted: widest, KVPages: pages}, nil
 }
 
 // Run measures passes of m, which was opened with Options. Errors: those of the model, and that of ctx.
 func (d Decode) Run(ctx context.Context, m *engine.Model) (*DecodeResult, error) {
+	var r *DecodeResult
+	var err error
 	if s, ok := m.Streamer(); ok && s.StreamStats().Streamed > 0 {
-		return d.streamed(ctx, m, s)
+		r, err = d.streamed(ctx, m, s)
+	} else {
+		r, err = d.resident(ctx, m)
 	}
+	if err == nil {
+		err = d.byOperation(ctx, m, r)
+	}
+	if err == nil {
+		err = d.chains(ctx, m, r)
+	}
+	return r, err
+}
+
+func (d Decode) resident(ctx context.Context, m *engine.Model) (*DecodeResult, error) {
 	found, err := measure.Decode(ctx, m, d.points(), d.Rounds)
 	if err != nil {
 		return nil, err
@@ -111,7 +138,7 @@ func (d Decode) Run(ctx context.Context, m *engine.Model) (*DecodeResult, error)
 			r.Passes = append(r.Passes, passOf(p, found.Passes))
 		}
 	}
-	return r, d.byOperation(ctx, m, r)
+	return r, nil
 }
 
 // byOperation adds where the time goes, if that is wanted.
@@ -212,7 +239,7 @@ func (r *DecodeResult) printOps(to io.Writer) error {
 			return err
 		}
 	}
-	return nil
+	return r.printChains(to)
 }
 
 // print writes where the time of a kind of pass goes.

@@ -62,7 +62,7 @@ func (d Decode) streamed(ctx context.Context, m *engine.Model, s kernels.Streame
 			WaitMS: figures.MS(p.Waited), DiskBusy: p.Busy, PassesS: 1 / max(p.Median().Seconds(), 1e-9)})
 	}
 	r := &DecodeResult{Model: d.Name, ISA: m.ISA(), Threads: m.Threads(), KVType: d.KVType, Weights: m.Work().Bytes, Streamed: out}
-	return r, d.byOperation(ctx, m, r)
+	return r, nil
 }
 
 func (r *DecodeResult) printStreamed(to io.Writer) error {

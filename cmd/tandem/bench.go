@@ -7,6 +7,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/bench"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/measure"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/roles"
 )
@@ -59,10 +60,14 @@ func (c *benchKernelsCmd) Run(a *app) error {
 }
 
 type benchDecodeCmd struct {
-	Model   string `help:"GGUF file (default: the shipped target)." placeholder:"FILE" setting:"-"`
-	Context int    `help:"Tokens in the KV cache before each pass." default:"256" setting:"-"`
-	Prefill int    `help:"Also measure a prompt of this many tokens in one pass; 0 = none." default:"0" placeholder:"N" setting:"-"`
-	By      string `help:"Also show where the time goes: operation (each kind of operation, and how long each thread waits for others)." enum:"operation," default:"" placeholder:"operation" setting:"-"`
+	Model   string  `help:"GGUF file (default: the shipped target)." placeholder:"FILE" setting:"-"`
+	Context int     `help:"Tokens in the KV cache before each pass." default:"256" setting:"-"`
+	Prefill int     `help:"Also measure a prompt of this many tokens in one pass; 0 = none." default:"0" placeholder:"N" setting:"-"`
+	By      string  `help:"Also show where the time goes: operation (each kind of operation, and how long each thread waits for others)." enum:"operation," default:"" placeholder:"operation" setting:"-"`
+	Chain   []int   `help:"Also decode texts, plainly and with chains of so many guesses; needs no draft: the plain text is known." placeholder:"N,…" setting:"-"`
+	Right   float64 `help:"With --chain: the chance of a guess to be right." default:"0.5" setting:"-"`
+	Tokens  int     `help:"With --chain: tokens of a text." default:"32" setting:"-"`
+	Texts   int     `help:"With --chain: texts, each drawn with a seed of its own." default:"2" setting:"-"`
 	widthFlags
 	computeFlags
 	kvFlags
@@ -85,7 +90,8 @@ func (c *benchDecodeCmd) Run(a *app) error {
 		return err
 	}
 	b := bench.Decode{Name: roles.ModelName(path), Context: c.Context, Prefill: c.Prefill, KVType: c.KVType, Passes: c.passes(),
-		ByOperation: c.By == "operation"}
+		ByOperation: c.By == "operation",
+		Guessing:    measure.Guessing{Chains: c.Chain, Right: c.Right, Tokens: c.Tokens, Rounds: c.Texts}}
 	o, err := b.Options(info.Config.Context)
 	if err != nil {
 		return err

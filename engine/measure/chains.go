@@ -1,0 +1,138 @@
+package measure
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/sample"
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+// Guessing says how texts are decoded: plainly, and with chains of guesses of a draft that costs nothing, knows the plain text, and is
+// wrong about each token with a chance of 1 - Right.
+type Guessing struct {
+	Context, Tokens int     // before a text, and of a text
+	Chains          []int   // guesses of a pass, at least 1
+	Right           float64 // 0 to 1
+	Rounds          int     // texts
+}
+
+// Pages returns the KV pages that Chains needs.
+func (g Guessing) Pages() int { return engine.PagesFor(1, g.Context+g.Tokens, g.rows()) }
+
+func (g Guessing) rows() int { return 1 + slices.Max(g.Chains) }
+
+// Chain is what decoding with chains of one length took, all texts together.
+type Chain struct {
+	Guesses, Tokens, Passes int
+	Took, Waited            time.Duration // in passes and between them; of it for weights
+	Experts                 int           // that passes used, counted layer by layer
+	Read                    int64         // bytes of streamed weights
+	Missed                  int64         // experts that were not in memory
+	Limit                   time.Duration // Read, at the rate of direct reads of the same file before each text; 0: nothing is streamed
+}
+
+// Chains decodes texts plainly and with each length of chains, in turn; the first result is that of plain decoding. Texts are drawn at
+// temperature 1, each with a seed of its own, because the likeliest tokens of a model with random weights soon repeat themselves, and then
+// use the same experts. Errors: the model's; ctx's; Internal for a text that depends on guesses.
+func Chains(ctx context.Context, m *engine.Model, g Guessing) ([]Chain, error) {
+	all := []Chain{{}}
+	for _, n := range g.Chains {
+		all = append(all, Chain{Guesses: n})
+	}
+	for round := range g.Rounds {
+		var text []tandem.Token
+		for i := range all {
+			got, err := g.decode(ctx, m, &all[i], uint64(round), text)
+			if err != nil {
+				return nil, err
+			}
+			if i > 0 && !slices.Equal(text, got) {
+				return nil, tandem.Errorf("chains", tandem.Internal, "with chains of %d guesses the text is another one than without",
+					all[i].Guesses)
+			}
+			text = got
+		}
+	}
+	return all, nil
+}
+
+// decode adds what a text took to c. known is the text, if guesses are made.
+func (g Guessing) decode(ctx context.Context, m *engine.Model, c *Chain, seed uint64, known []tandem.Token) ([]tandem.Token, error) {
+	s, err := m.NewSequence(g.Context+g.Tokens, g.rows())
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	r := rand.New(rand.NewPCG(seed, uint64(c.Guesses)))
+	prompt := rand.New(rand.NewPCG(seed, 0))
+	token := func(r *rand.Rand) tandem.Token { return tandem.Token(r.IntN(m.Config().Vocab)) }
+	for s.Len() < g.Context {
+		var piece []tandem.Token
+		for range min(m.MaxRows(), g.Context-s.Len()) {
+			piece = append(piece, token(prompt))
+		}
+		if _, err := m.Forward([]engine.Part{{Seq: s, Extend: piece}}, 0); err != nil {
+			return nil, err
+		}
+	}
+	rate, before := 0.0, kernels.StreamStats{}
+	streamer, streamed := m.Streamer()
+	if streamed {
+		if rate, err = streamer.ReadRate(rateLong); err != nil {
+			return nil, err
+		}
+		before = streamer.StreamStats()
+	}
+	var (
+		sampler sample.Sampler
+		text    []tandem.Token
+		last    = token(prompt)
+		begun   = time.Now()
+	)
+	for len(text) < g.Tokens {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		nodes, parents := []tandem.Token{last}, []int32{-1}
+		for at := len(text); len(nodes) <= min(c.Guesses, g.Tokens-1-len(text)); at++ {
+			guess := known[at]
+			if r.Float64() >= g.Right {
+				guess = (guess + 1 + tandem.Token(r.IntN(m.Config().Vocab-1))) % tandem.Token(m.Config().Vocab)
+			}
+			nodes, parents = append(nodes, guess), append(parents, int32(len(nodes)-1))
+		}
+		out, err := m.Forward([]engine.Part{{Seq: s, Nodes: nodes, Parents: parents, Want: engine.WantTail}}, 0)
+		if err != nil {
+			return nil, err
+		}
+		var path []int32
+		for i := range nodes {
+			path = append(path, int32(i))
+			last = sampler.Draw(out.Logits(i), tandem.Sampling{Temperature: 1, TopP: 1, Seed: seed}, tandem.Position(s.Len()+len(path)))
+			if text = append(text, last); i+1 == len(nodes) || nodes[i+1] != last {
+				break
+			}
+		}
+		c.Passes++
+		if n := out.Experts(); n != nil {
+			c.Experts += int(n[len(n)-1])
+		}
+		if err := s.Commit(path); err != nil {
+			return nil, err
+		}
+	}
+	c.Took, c.Tokens = c.Took+time.Since(begun), c.Tokens+len(text)
+	if streamed {
+		now := streamer.StreamStats()
+		read := now.Read - before.Read
+		c.Waited, c.Read = c.Waited+now.Waited-before.Waited, c.Read+read
+		c.Missed += now.Missed - before.Missed
+		c.Limit += time.Duration(float64(read) / rate * 1e9)
+	}
+	return text, nil
+}
