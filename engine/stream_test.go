@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/tandem-llm/tandem"
@@ -104,14 +105,14 @@ func TestStreamedFamilies(t *testing.T) {
 		t.Run(f.Name, func(t *testing.T) {
 			path := f.Write(t, dir)
 			o := Options{KVPages: PagesFor(2, 64, 16), MaxRows: 12, Device: testdevice.CPU(t, 2)}
-			talk := func() []float32 {
+			talk := func() (logits []float32, used tandem.Experts) {
 				m := openTest(t, path, o)
 				defer m.Close()
 				r := rand.New(rand.NewPCG(4, 4))
 				s := newSeq(t, m, 64, 16)
 				defer s.Close()
 				out := forward(t, m, 3, Part{Seq: s, Extend: randomTokens(r, m, 11), Want: WantAll})
-				logits := logitsOf(out)
+				logits, used = logitsOf(out), out.Experts()
 				for range 3 {
 					tree := Part{Seq: s, Nodes: randomTokens(r, m, 4), Parents: []int32{-1, 0, 0, 1}, Want: WantTail}
 					logits = append(logits, logitsOf(forward(t, m, 3, tree))...)
@@ -119,9 +120,10 @@ func TestStreamedFamilies(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				return logits
+				return logits, used
 			}
-			want, kept := talk(), t.TempDir()
+			want, experts := talk()
+			kept := t.TempDir()
 			memory := least(t, path, o)
 			for _, c := range []struct {
 				dir    string
@@ -129,8 +131,8 @@ func TestStreamedFamilies(t *testing.T) {
 			}{{kept, memory}, {kept, memory + memory/4}, {"", memory}} {
 				d := streaming(t, c.memory, c.dir)
 				o.Device = d
-				if got := talk(); len(got) != len(want) {
-					t.Fatalf("%d logits, want %d", len(got), len(want))
+				if got, used := talk(); len(got) != len(want) || !slices.Equal(used, experts) {
+					t.Fatalf("%d logits, %d experts, want %d, %d", len(got), used, len(want), experts)
 				} else if err := sameBits(got, want); err != nil {
 					t.Errorf("in %d bytes, packed %v: %v", c.memory, c.dir != "", err)
 				}

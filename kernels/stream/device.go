@@ -55,6 +55,7 @@ type Device struct {
 var (
 	_ kernels.Threaded = (*Device)(nil)
 	_ kernels.Streamer = (*Device)(nil)
+	_ kernels.Routed   = (*runner)(nil)
 )
 
 // New returns a device that computes on d, which wants weights in Groups16.
@@ -217,6 +218,14 @@ type runner struct {
 	kernels.Runner
 	weights *weights
 	first   []int // per stage of the caller's program: the first of the divided one
+}
+
+// Chosen tells what the device that computes tells.
+func (r *runner) Chosen(of kernels.Route, row int) []int32 {
+	if on, ok := r.Runner.(kernels.Routed); ok {
+		return on.Chosen(of, row)
+	}
+	return nil
 }
 
 func (r *runner) Run(a *kernels.Pass) error {
