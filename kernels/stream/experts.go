@@ -54,8 +54,8 @@ type task struct {
 	look int
 }
 
-// experts are those in memory: the ones that passes used last, as many as there are places. Places are allocated at the start and never
-// given back, so that neither reading nor computing has page faults, and they lie in huge pages where the system has some. To read into
+// experts are those in memory: the ones that passes used last, as many as there are places. Places get their memory at the start and never
+// give it back, so that neither reading nor computing has page faults, and they lie in huge pages where the system has some. To read into
 // fresh pages took four to eight times as long.
 //
 // The stage that acquires a mixture first asks for all weights of its experts, in order of use, so the later ones are read while the first

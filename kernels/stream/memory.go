@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -22,6 +23,29 @@ func allocate(bytes int64, huge bool) ([]byte, error) {
 	_ = unix.Madvise(b, advice) // a system without huge pages refuses both
 	return b, nil
 }
+
+// populate makes the system provide the memory of b now. told is called now and then.
+func populate(b []byte, told func()) error {
+	for len(b) > 0 {
+		n := min(len(b), populateBytes)
+		switch err := unix.Madvise(b[:n], unix.MADV_POPULATE_WRITE); {
+		case errors.Is(err, unix.EINVAL): // Linux before 5.14
+			for i := 0; i < n; i += page {
+				b[i] = 0
+			}
+		case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
+			continue
+		case err != nil:
+			return fmt.Errorf("stream: the system refuses %d bytes of memory: %w", len(b), err)
+		}
+		b = b[n:]
+		told()
+	}
+	return nil
+}
+
+// populateBytes are provided at a time.
+const populateBytes = 64 << 20
 
 // release unmaps memory.
 func release(b []byte) {

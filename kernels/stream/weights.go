@@ -208,6 +208,13 @@ func (w *weights) Fill(ctx context.Context, src kernels.Source, progress func(do
 	if err != nil {
 		return err
 	}
+	if err := populate(w.expert.mem, func() {
+		if progress != nil {
+			progress(0, 0)
+		}
+	}); err != nil {
+		return err
+	}
 	begun, before := time.Now(), w.count.read.Load()
 	if !made {
 		if err := w.load(ctx, progress); err != nil {
