@@ -38,24 +38,32 @@ type Chain struct {
 
 // Chains decodes texts plainly and with each length of chains, in turn; the first result is that of plain decoding. Texts are drawn at
 // temperature 1, each with a seed of its own, because the likeliest tokens of a model with random weights soon repeat themselves, and then
-// use the same experts. Errors: the model's; ctx's; Internal for a text that depends on guesses.
+// use the same experts. All texts are decoded once before, which does not count, and then a text follows another one where there are
+// several, so that memory holds the experts of others. Errors: the model's; ctx's; Internal for a text that depends on guesses.
 func Chains(ctx context.Context, m *engine.Model, g Guessing) ([]Chain, error) {
 	all := []Chain{{}}
 	for _, n := range g.Chains {
 		all = append(all, Chain{Guesses: n})
 	}
+	var texts [][]tandem.Token
+	for i := range g.Rounds {
+		text, err := g.decode(ctx, m, new(Chain), uint64(i), nil)
+		if err != nil {
+			return nil, err
+		}
+		texts = append(texts, text)
+	}
 	for round := range g.Rounds {
-		var text []tandem.Token
 		for i := range all {
-			got, err := g.decode(ctx, m, &all[i], uint64(round), text)
+			n := (round + i) % g.Rounds
+			text, err := g.decode(ctx, m, &all[i], uint64(n), texts[n])
 			if err != nil {
 				return nil, err
 			}
-			if i > 0 && !slices.Equal(text, got) {
+			if !slices.Equal(text, texts[n]) {
 				return nil, tandem.Errorf("chains", tandem.Internal, "with chains of %d guesses the text is another one than without",
 					all[i].Guesses)
 			}
-			text = got
 		}
 	}
 	return all, nil
