@@ -72,9 +72,13 @@ func (s *source) note(matrices []matrix) func(p piece, src []byte) error {
 	chunks, _, _ := chunksOf(matrices)
 	for _, c := range chunks {
 		for _, p := range c.into {
-			q := sourcePiece{piece: p, first: c.row + p.from/perRow(c.tensor), rows: p.size / perRow(c.tensor)}
-			if p.across > 0 {
+			bytes := perRow(c.tensor)
+			q := sourcePiece{piece: p, first: c.row + p.from/bytes, rows: p.size / bytes}
+			switch {
+			case p.across > 0:
 				q.rows = c.tensor.Shape[0]
+			case p.strip.row > bytes: // a stride of rows
+				q.rows = p.size / p.strip.row * (p.strip.size / bytes)
 			}
 			s.pieces[p.matrix] = append(s.pieces[p.matrix], q)
 		}
