@@ -18,6 +18,22 @@ INLINE __m512 powers16(const uint8_t *p) {
 // a | (b & bits) in every byte
 INLINE __m512i pick(__m512i a, __m512i b, int bits) { return _mm512_ternarylogic_epi32(a, b, _mm512_set1_epi8((char)bits), 0xf8); }
 
+// vpermb takes six bits of each byte of v: with a table that repeats, the upper two do not matter. In assembler, since the kernels'
+// target does not include VBMI: recipe_of asks for it.
+INLINE __m512i permute(__m512i v, __m512i table) {
+    __m512i r;
+    __asm__("vpermb %2, %1, %0" : "=v"(r) : "v"(v), "v"(table));
+    return r;
+}
+
+// Codes by the lower four bits of each byte.
+INLINE __m512i nibbles(const int form, __m512i v) {
+    const __m512i table = _mm512_broadcast_i32x4(_mm_setr_epi8(E2M1));
+    if (form == SIXBIT) return permute(v, table);
+    v = _mm512_and_si512(v, _mm512_set1_epi8(15));
+    return form == FLOATS ? _mm512_shuffle_epi8(table, v) : v;
+}
+
 // Codes of inputs [4j, 4j+4) of a block, unsigned.
 INLINE __m512i code(const int form, const uint8_t *q, const int j) {
     if (form == BYTES) return _mm512_loadu_si512(q + 64 * j);
@@ -49,8 +65,7 @@ INLINE __m512i code(const int form, const uint8_t *q, const int j) {
         return pick(_mm512_and_si512(_mm512_srli_epi16(v, 6), _mm512_set1_epi8(3)), _mm512_srli_epi16(u, j > 4 ? 5 : 4), 4);
     }
     __m512i v = _mm512_loadu_si512(q + 64 * (j & 3));
-    v = _mm512_and_si512(j > 3 ? _mm512_srli_epi16(v, 4) : v, _mm512_set1_epi8(15));
-    return form == FLOATS ? _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_setr_epi8(E2M1)), v) : v;
+    return nibbles(form, j > 3 ? _mm512_srli_epi16(v, 4) : v);
 }
 
 // The eight 6-bit scales and minima of 16 outputs, from 12 bytes each.

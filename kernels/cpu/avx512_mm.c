@@ -32,16 +32,34 @@ INLINE void fetch(const uint8_t *p, int lines, int near) {
     else for (; lines > 0; lines--, p += 64) _mm_prefetch((const char *)p, _MM_HINT_T1);
 }
 
-// sum += the products of words [from, to) of a block.
+// sum += the products of word j of a block, whose codes are v.
+INLINE void word_products(const __m512i *v, const tk_qblock *x, const int R, const int C, const int j, __m512i *sum) {
+    _Pragma("GCC unroll 8") ROWS {
+        __m512i b = bcast(x[r].q + 4 * j);
+        for (int g = 0; g < C; g++) sum[r * C + g] = _mm512_dpbusd_epi32(sum[r * C + g], v[g], b);
+    }
+}
+
+// sum += the products of words [from, to) of a block. Words of nibbles come in pairs, j and j+4, which are loaded once.
 INLINE void products(const int form, const uint8_t *const *q, const tk_qblock *x,
                      const int R, const int C, const int from, const int to, __m512i *sum) {
-    _Pragma("GCC unroll 8") for (int j = from; j < to; j++) {
-        __m512i v[G];
-        for (int g = 0; g < C; g++) v[g] = code(form, q[g], j);
-        _Pragma("GCC unroll 8") ROWS {
-            __m512i b = bcast(x[r].q + 4 * j);
-            for (int g = 0; g < C; g++) sum[r * C + g] = _mm512_dpbusd_epi32(sum[r * C + g], v[g], b);
+    __m512i v[G], high[G];
+    if (R < 5 && (form == NIBBLES || form == FLOATS || form == SIXBIT)) {
+        _Pragma("GCC unroll 4") for (int j = 0; j < 4; j++) {
+            for (int g = 0; g < C; g++) {
+                __m512i both = _mm512_loadu_si512(q[g] + 64 * j);
+                __asm__("" : "+v"(both));  // gcc would load it again
+                v[g] = nibbles(form, both);
+                high[g] = nibbles(form, _mm512_srli_epi16(both, 4));
+            }
+            word_products(v, x, R, C, j, sum);
+            word_products(high, x, R, C, j + 4, sum);
         }
+        return;
+    }
+    _Pragma("GCC unroll 8") for (int j = from; j < to; j++) {
+        for (int g = 0; g < C; g++) v[g] = code(form, q[g], j);
+        word_products(v, x, R, C, j, sum);
     }
 }
 
@@ -143,6 +161,7 @@ RUN(small_bytes, BYTES, SMALL)
 RUN(small_nibbles, NIBBLES, SMALL)
 RUN(small_fives, FIVES, SMALL)
 RUN(powers_floats, FLOATS, POWERS)
+RUN(powers_sixbit, SIXBIT, POWERS)
 RUN(super_nibbles, NIBBLES, SUPER)
 RUN(super_fives, FIVES, SUPER)
 RUN(halves_sixes, SIXES, HALVES)
@@ -204,7 +223,7 @@ static recipe recipe_of(int packed) {
     switch (packed) {
     case TK_Q4_0: return (recipe){small_nibbles, SMALL, small_bytes, .open = open_nibbles};
     case TK_Q5_0: return (recipe){small_fives, SMALL, small_bytes, .open = open_fives};
-    case TK_MXFP4: return (recipe){powers_floats, POWERS, powers_bytes, .open = open_floats};
+    case TK_MXFP4: return (recipe){tk_permutes() ? powers_sixbit : powers_floats, POWERS, powers_bytes, .open = open_floats};
     case TK_Q4_K: return (recipe){super_nibbles, SUPER, super_bytes, .open = open_nibbles};
     case TK_Q5_K: return (recipe){super_fives, SUPER, super_bytes, .open = open_fives};
     case TK_Q6_K: return (recipe){halves_sixes, HALVES, halves_bytes, .open = open_sixes};

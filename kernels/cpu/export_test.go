@@ -3,6 +3,9 @@ package cpu
 // SetReading sets how the kernels read weights and returns how they did.
 var SetReading = setReading
 
+// SetPermutes says whether kernels use vpermb where the processor has it.
+var SetPermutes = setPermutes
+
 var (
 	MeasureReading = measureReading
 	JudgeReading   = judgeReading

@@ -8,6 +8,7 @@
 #endif
 
 int tk_reading = TK_ALONE;
+int tk_no_permutes;
 
 // Intel's prefetchers follow a single stream too slowly to keep the memory busy: one thread of a Sapphire Rapids reads 9.7 GB/s
 // from one stream, 13 to 15 from four that are fetched ahead. On AMD up to Zen 4 (families 23 and 25) one stream left alone is the
@@ -24,6 +25,14 @@ int tk_reading_known(void) {
     return family < 26 ? TK_ALONE : -1;
 #else
     return TK_ALONE;  // the NEON kernels know no other
+#endif
+}
+
+int tk_permutes(void) {
+#if defined(__x86_64__)
+    return !tk_no_permutes && __builtin_cpu_supports("avx512vbmi");
+#else
+    return 0;
 #endif
 }
 

@@ -6,8 +6,8 @@
 #include "tk.h"
 
 // How a block's codes are stored, and what becomes of its sum.
-// FLOATS: nibbles that stand for numbers, E2M1.
-enum { BYTES, TWOS, THREES, NIBBLES, FLOATS, FIVES, SIXES };
+// FLOATS: nibbles that stand for numbers, E2M1; SIXBIT: the same, looked up by six bits of a byte, of which four count.
+enum { BYTES, TWOS, THREES, NIBBLES, FLOATS, SIXBIT, FIVES, SIXES };
 // SMALL: a scale per 32 in both; SUPER: integer scales per 32; HALVES: integer scales per 16; WHOLE: these, and an integer sum over the
 // segment; LEVELS: as WHOLE, with minima; POWERS: as SMALL, but the weights' scales are powers of two.
 enum { SMALL, SUPER, HALVES, WHOLE, LEVELS, POWERS };
@@ -20,7 +20,7 @@ static inline size_t piece(const int form) {
     switch (form) {
     case TWOS: return 128;
     case THREES: return 192;
-    case NIBBLES: case FLOATS: return 256;
+    case NIBBLES: case FLOATS: case SIXBIT: return 256;
     case FIVES: return 320;
     case SIXES: return 384;
     }

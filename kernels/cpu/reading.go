@@ -49,6 +49,14 @@ func setReading(r Reading) (was Reading) {
 	return was
 }
 
+// setPermutes is for tests: kernels as on a processor without VBMI. No pass may be running.
+func setPermutes(on bool) {
+	C.tk_no_permutes = 1
+	if on {
+		C.tk_no_permutes = 0
+	}
+}
+
 const (
 	readingFactor = 1.3 // by how much another Reading must be faster than Alone to be chosen, so that noise does not decide
 	readingInputs = 2048

@@ -163,6 +163,9 @@ typedef struct {
 enum { TK_ALONE, TK_AHEAD, TK_STREAMS };
 extern int tk_reading;
 int tk_reading_known(void);  // what is known to be best on this processor, or -1
+// Whether AVX-512 kernels may use vpermb (VBMI). Changes no result. tk_no_permutes: not, for tests.
+int tk_permutes(void);
+extern int tk_no_permutes;
 // One row times ng groups of Q4_K with k inputs, as it is read now: for measuring.
 void tk_read_product(int isa, const uint8_t *w, int ng, int k, float *out, const tk_qblock *q);
 
