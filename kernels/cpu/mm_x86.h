@@ -48,8 +48,8 @@ static inline size_t start_of(int packed) {
 
 // Whether weights are fetched ahead for one or two rows.
 static inline int fetched_for_few(int packed) {
-    const int nibbles = packed == TK_Q4_0 || packed == TK_MXFP4 || packed == TK_Q4_K;
-    return tk_reading == TK_AHEAD ? nibbles || packed == TK_Q5_K || tk_is_whole(packed) : tk_reading == TK_STREAMS;
+    const int slow = packed == TK_Q4_0 || packed == TK_MXFP4 || tk_is_super(packed);  // to unpack
+    return tk_reading == TK_AHEAD ? slow : tk_reading == TK_STREAMS;
 }
 
 // The panels of one call, and its rows: [first, first+rows) of the pass. Cut once, since it takes divisions.
