@@ -101,14 +101,15 @@ func TestGolden2026(t *testing.T) {
 // TestNarrowHeads: heads that are no multiple of a group of outputs, whose queries and gates alternate in one tensor.
 func TestNarrowHeads(t *testing.T) {
 	for _, dim := range []int{8, 24, 40} {
-		m := family.Make("qwen35", family.Shape{Layers: 4, Dim: 64, Heads: 6, KV: 2, HeadDim: dim, FFN: 96, Words: 20, States: 4, Groups: 2},
-			uint64(dim))
+		shape := family.Shape{Layers: 4, Dim: 64, Heads: 6, KV: 2, HeadDim: dim, FFN: 96, Words: 20, States: 4, Groups: 2}
+		m := family.Make("qwen35", shape, uint64(dim))
 		m.Set("rope.freq_base", float32(1e7))
 		path := m.Write(t, t.TempDir())
 		n := fromFile(t, path)
 		qwen35(n)
 		tokens := []tandem.Token{5, 3, 90, 17, 4, 200, 33, 90, 17}
-		got, vocab := inPieces(t, openTest(t, path, Options{KVPages: PagesFor(2, 64, 0)}), tokens, []int{4, 5}), n.shapes["output.weight"][0]
+		got := inPieces(t, openTest(t, path, Options{KVPages: PagesFor(2, 64, 0)}), tokens, []int{4, 5})
+		vocab := n.shapes["output.weight"][0]
 		for i, want := range n.forward(tokens) {
 			for id, x := range want {
 				if d := float64(got[i*vocab+id]) - x; !(math.Abs(d) < 0.01) {

@@ -66,7 +66,8 @@ func TestAssistantInAllRoles(t *testing.T) {
 		s.Heads(golden + "-assistant.gguf")
 		names := []string{tandem.WayAssistant}
 		s.await("the gateway to know the way", func() bool {
-			_, _, done, err := s.Generate(client.Request{Tokens: []uint32{5, 6, 7}, MaxTokens: new(8), IgnoreEOS: true, Drafters: names})
+			_, _, done, err := s.Generate(client.Request{Tokens: []uint32{5, 6, 7}, MaxTokens: new(8), IgnoreEOS: true,
+				Drafters: names})
 			return err == nil && len(done.Statistics.Drafters) > 0
 		})
 		return names
