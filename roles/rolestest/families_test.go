@@ -54,8 +54,8 @@ func TestMTPInAllRoles(t *testing.T) {
 	}
 }
 
-// TestAssistantInAllRoles: an assistant drafts from the target's keys and values, and the text is that of plain decoding. It was not trained
-// for that target.
+// TestAssistantInAllRoles: an assistant drafts from the target's keys and values, and the text is that of plain decoding. It was not
+// trained for that target.
 func TestAssistantInAllRoles(t *testing.T) {
 	const golden = "../../../shared/golden/arch2026/arch-gemma4"
 	if _, err := os.Stat(golden + "-assistant.gguf"); err != nil {
