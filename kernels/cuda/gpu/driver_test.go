@@ -30,11 +30,12 @@ func withDriver(t *testing.T, dir, test string, env ...string) {
 	}
 }
 
-// child skips a test that withDriver has not started.
+// child skips a test that withDriver has not started, and locks its goroutine to its thread.
 func child(t *testing.T) {
 	if os.Getenv("GPU_TEST_CHILD") == "" {
 		t.Skip("runs in a process of TestDriver")
 	}
+	runtime.LockOSThread() // as Open wants it
 }
 
 func TestDriver(t *testing.T) {
@@ -74,7 +75,6 @@ func TestDriver(t *testing.T) {
 func open(t *testing.T) cuda.Driver {
 	t.Helper()
 	child(t)
-	runtime.LockOSThread()
 	d, err := Open(0)
 	if err != nil {
 		t.Fatal(err)
