@@ -15,12 +15,12 @@ import (
 // All slots are one pool. A sequence takes one when it is opened, what is left keeps states of prefixes: the least recently used one of the
 // tenant that has most is given up for the next.
 type slots struct {
-	slotFree []int32
-	allSlots int
-	keepers  []*entry // with a state
-	asked    uint64
-	withKept atomic.Int64 // copy of len(keepers); any goroutine may read it and the next
-	lost     atomic.Int64 // states that were given up for others
+	slotFree   []int32
+	allSlots   int
+	keepers    []*entry // with a state
+	asked      uint64
+	keptStates atomic.Int64 // copy of len(keepers); any goroutine may read it and the next
+	lost       atomic.Int64 // states that were given up for others
 }
 
 // none is the slot of what has no state.
@@ -50,7 +50,7 @@ func (s *slots) fill(n int) {
 
 // KeptStates returns how many slots hold states of prefixes, LostStates how many such states were given up for others. Safe for concurrent
 // use.
-func (c *Cache) KeptStates() int   { return int(c.withKept.Load()) }
+func (c *Cache) KeptStates() int   { return int(c.keptStates.Load()) }
 func (c *Cache) LostStates() int64 { return c.lost.Load() }
 
 // takeSlot returns a slot, for which a kept state may be given up; none if sequences have all.
@@ -86,7 +86,7 @@ func (c *Cache) forgetState(e *entry) {
 	if e.state != none {
 		c.slotFree = append(c.slotFree, e.state)
 		c.keepers = slices.DeleteFunc(c.keepers, func(x *entry) bool { return x == e })
-		c.withKept.Add(-1)
+		c.keptStates.Add(-1)
 		e.state = none
 	}
 }
@@ -96,7 +96,7 @@ func (c *Cache) keepState(e *entry, slot int32) {
 	c.asked++
 	e.state, e.asked = slot, c.asked
 	c.keepers = append(c.keepers, e)
-	c.withKept.Add(1)
+	c.keptStates.Add(1)
 }
 
 func (p *Pages) reserveSlot() error {
