@@ -74,7 +74,7 @@ func TestAssistantInAllRoles(t *testing.T) {
 	}, 0)
 }
 
-// drafting starts a drafter with a model and returns what requests should name: nothing, since it is the best there is.
+// drafting starts a drafter with a model and returns whom requests should name: nobody, so that all may draft.
 func (s *System) drafting(draft string) []string {
 	s.Drafter("drafter", draft)
 	s.Await("the drafter", func(p *tandemv1.Process) bool {
