@@ -77,18 +77,11 @@ func main() {
 	os.Exit(run(os.Args[1:]))
 }
 
-// newParser returns a parser of command lines; settings fill in the flags that they leave out.
-func newParser(settings *config.Resolver) (*kong.Kong, error) {
-	return kong.New(new(cli), kong.Name("tandem"), kong.Resolvers(settings), kong.KindMapper(reflect.String, kong.MapperFunc(rawString)),
-		ruleDefaults(), kong.Description("Speculative decoding of language models, split into a drafter, a verifier and a gateway."),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true}))
-}
-
 // run runs one command line and returns the exit code: 0, 1 for a failure, 2 for a wrong value or
 // usage, 128+n after signal n. Commands that serve end with 0 after a signal.
 func run(args []string) int {
 	settings := config.NewResolver(os.LookupEnv)
-	parser, err := newParser(settings)
+	parser, err := newParser(settings, args...)
 	if err != nil {
 		return report(os.Stderr, err)
 	}

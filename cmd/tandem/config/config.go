@@ -104,6 +104,12 @@ func (r *Resolver) take(flag *kong.Flag, value any, origin string) (any, error) 
 	return value, nil
 }
 
+// HasFile reports whether the environment or one of the words of a command line may name a file of settings.
+func (r *Resolver) HasFile(words []string) bool {
+	_, ok := r.environ(EnvName(fileFlag))
+	return ok || slices.ContainsFunc(words, func(w string) bool { return strings.HasPrefix(w, "--"+fileFlag) })
+}
+
 // load reads the file that --config or TANDEM_CONFIG names, if any, and checks its keys.
 func (r *Resolver) load(ctx *kong.Context) error {
 	r.path, _ = r.environ(EnvName(fileFlag))

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/tandem-llm/tandem/cmd/tandem/config"
+)
+
+// newParser returns a parser of command lines; settings fill in the flags that they leave out. If words are given, the commands that
+// none of them names have a name and a line of help, but no flags: kong needs most of a short command's time to read the flags of all.
+func newParser(settings *config.Resolver, words ...string) (*kong.Kong, error) {
+	grammar := any(new(cli))
+	if words != nil && !settings.HasFile(words) { // the keys of a file may be flags of any command
+		grammar = reflect.New(outline(reflect.TypeFor[cli](), words)).Interface()
+	}
+	return kong.New(grammar, kong.Name("tandem"), kong.Resolvers(settings), kong.KindMapper(reflect.String, kong.MapperFunc(rawString)),
+		ruleDefaults(), kong.Description("Speculative decoding of language models, split into a drafter, a verifier and a gateway."),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true}))
+}
+
+// outline returns the struct t without what is in its commands, except those that a word names.
+func outline(t reflect.Type, words []string) reflect.Type {
+	fields := make([]reflect.StructField, t.NumField())
+	for i := range fields {
+		f := t.Field(i)
+		name := f.Tag.Get("name")
+		if name == "" {
+			name = strings.ToLower(f.Name)
+		}
+		if isCommand(f) && !slices.Contains(words, name) {
+			if f.Type.NumField() > 0 && isCommand(f.Type.Field(0)) {
+				f.Type = outline(f.Type, nil)
+			} else {
+				f.Type = reflect.TypeFor[struct{}]()
+			}
+		}
+		fields[i] = f
+	}
+	return reflect.StructOf(fields)
+}
+
+// isCommand reports whether kong takes a field as a command.
+func isCommand(f reflect.StructField) bool {
+	_, ok := f.Tag.Lookup("cmd")
+	return ok
+}
