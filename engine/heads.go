@@ -196,7 +196,7 @@ func (m *Model) planSide(f *gguf.File) (*sidePlan, error) {
 	if m.weights.draft != nil {
 		return nil, tandem.Errorf("engine", tandem.Invalid, "%s: %s is a draft with states, which has no side files", path, m.path)
 	}
-	if slices.ContainsFunc(m.ways, func(w tandem.Way) bool { return w.Name == side.way() }) {
+	if slices.ContainsFunc(m.ways, func(w tandem.Way) bool { return w.Name == side.Way() }) {
 		return nil, tandem.Errorf("engine", tandem.Invalid, "%s: the target has a side file of kind %s already", path, side.Kind)
 	}
 	s := &sidePlan{side: side}
@@ -348,7 +348,7 @@ func (m *Model) addSide(s *sidePlan) {
 	default:
 		m.prompts = s.prompts
 	}
-	m.ways = append(m.ways, tandem.Way{Name: s.side.way(), Levels: s.side.Levels, Members: s.side.Members})
+	m.ways = append(m.ways, tandem.Way{Name: s.side.Way(), Levels: s.side.Levels, Members: s.side.Members})
 	m.footprint.Weights += s.Weights
 	m.footprint.Scratch += s.Scratch
 	m.footprint.Own.Weights += s.Own.Weights

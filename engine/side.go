@@ -42,8 +42,8 @@ func (s Side) InVerifier() bool {
 	return s.Kind == SideMedusa || s.Kind == SidePPD || s.Kind == SideAssistant
 }
 
-// way names the way of guessing that the file gives its target.
-func (s Side) way() string {
+// Way names the way of guessing that the file gives its target.
+func (s Side) Way() string {
 	if s.Kind == SideAssistant {
 		return tandem.WayAssistant
 	}

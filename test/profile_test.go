@@ -77,6 +77,34 @@ func TestProfile(t *testing.T) {
 	}
 }
 
+// TestProfileAssistant: guesses of an assistant, which read the target's cache, are timed and judged like those of other ways.
+func TestProfileAssistant(t *testing.T) {
+	const golden = "../../shared/golden/arch2026/arch-gemma4"
+	if _, err := os.Stat(golden + "-assistant.gguf"); err != nil {
+		t.Skipf("%v: golden models are not here", err)
+	}
+	w, dir := newWorld(t), t.TempDir()
+	models := []string{"--target", golden + ".gguf", "--heads", golden + "-assistant.gguf", "--draft", "lookup"}
+	printed := w.ok(append([]string{"profile", "--json", "--cache", dir, "--width", "4,1", "--context", "32", "--rounds", "2",
+		"--tokens", "64"}, models...)...)
+	p, err := profile.Decode([]byte(printed.stdout))
+	if err != nil {
+		t.Fatalf("%v: %s", err, printed.stdout)
+	}
+	timed := slices.ContainsFunc(p.Machine.Subjects, func(s profile.Subject) bool {
+		return s.Kind == tandem.WayAssistant && s.Points[0].NS > 1000 && s.Points[0].Context == 32
+	})
+	if !timed || len(p.Tables) != 3 || p.Tables[0].Name != tandem.WayAssistant || p.Tables[0].Accuracy == nil ||
+		len(p.Tables[0].Lengths) == 0 {
+		t.Errorf("timed: %v; %+v", timed, p)
+	}
+	plan := filepath.Join(dir, profile.Name)
+	used := w.ok(append([]string{"generate", "--plan", plan, "--prompt", "func", "--max-tokens", "8"}, models...)...)
+	if strings.Contains(used.stderr, "plan not used") {
+		t.Errorf("the plan of this assistant: %s", used.stderr)
+	}
+}
+
 // TestProfilePlaces: `tandem profile` on two groups of cores measures each alone and the pair, which it divides, and judges all placements;
 // --explain shows that again. generate on the pair says the same as elsewhere, divides by the plan, and by a guess without one; with
 // --device auto it computes where the plan has it.

@@ -226,13 +226,9 @@ func (b *bench) sides() error {
 		if err != nil {
 			return err
 		}
-		if side.Kind == engine.SideAssistant {
-			return tandem.Errorf("", tandem.Unsupported, "--heads %s: the guesses of an assistant depend on the target's cache, "+
-				"and texts are replayed here without it: measure it with bench system", path)
-		}
 		if !side.InVerifier() {
-			return tandem.Errorf("", tandem.Invalid, "--heads %s: want a side file of kind medusa or ppd; drafts are given by --draft",
-				path)
+			return tandem.Errorf("", tandem.Invalid,
+				"--heads %s: want a side file of kind medusa, ppd or gemma4-assistant; drafts are given by --draft", path)
 		}
 	}
 	for _, path := range b.Drafts {

@@ -133,6 +133,39 @@ func TestReplayIsDecoding(t *testing.T) {
 	}
 }
 
+// TestAssistantIsReplayed: what an assistant guesses while a text is said plainly is what it guesses in rounds with trees, in which it
+// reads the accepted nodes where the tree has them.
+func TestAssistantIsReplayed(t *testing.T) {
+	const golden = "../../../shared/golden/arch2026/arch-gemma4"
+	if _, err := os.Stat(golden + "-assistant.gguf"); err != nil {
+		t.Skipf("%v: golden models are not here", err)
+	}
+	c := config(t, nil, nil)
+	c.Target, c.Heads = golden+".gguf", []string{golden + "-assistant.gguf"}
+	j := opened(t, c, 0)
+	way, x, compared := j.ways[0], j.judged[0], 0
+	_, _, err := j.decode(x, j.sampling, plan{&way, func(said []tandem.Token, g tandem.Guess) tandem.Tree {
+		tree := tandem.Root(said[len(said)-1])
+		if len(said) >= len(x.Text) {
+			return tree
+		}
+		for i, want := range x.Guesses[way.Name][len(said)-x.Prompt].Levels {
+			if compared++; !slices.Equal(g.Levels[i], want) {
+				t.Errorf("behind %d tokens, level %d: %v in rounds, %v when the text was said", len(said), i, g.Levels[i], want)
+			}
+		}
+		path := x.Text[len(said):min(len(said)+len(said)%3, len(x.Text))]
+		for i, right := range path { // between wrong guesses
+			parent := int32(max(2*i-1, 0))
+			tree.Tokens, tree.Parents = append(tree.Tokens, right, (right+1)%1000), append(tree.Parents, parent, parent)
+		}
+		return tree
+	}})
+	if err != nil || compared < 4*len(x.Text[x.Prompt:])/3 {
+		t.Errorf("%v: %d levels compared", err, compared)
+	}
+}
+
 // TestHead: the likeliest nodes of a large tree are the tree that the drafter grows if it is asked for so few.
 func TestHead(t *testing.T) {
 	j := opened(t, config(t, nil, []string{"dovetail"}), 0)

@@ -71,13 +71,17 @@ func (b *bench) decode(x *text, p tandem.Sampling, pl plan) (rounds []int, took 
 			node = path[len(path)-1]
 		}
 		said = append(said, tokens...)
-		if pl.way != nil {
-			if guess, err = b.guess(*pl.way, t, node, o, p, len(said)); err != nil {
-				return nil, 0, err
-			}
-		}
 		for i := range path {
 			path[i]--
+		}
+		if pl.way != nil {
+			ask, levels := behind(*pl.way, t, node, o)
+			if ask.Way == tandem.WayAssistant {
+				ask.Seq, ask.Path, ask.Token = seq, path, said[len(said)-1]
+			}
+			if guess, err = b.guess(ask, levels, p, len(said)); err != nil {
+				return nil, 0, err
+			}
 		}
 		if err := seq.Commit(path); err != nil {
 			return nil, 0, err
@@ -91,14 +95,19 @@ func (b *bench) decode(x *text, p tandem.Sampling, pl plan) (rounds []int, took 
 	return rounds, took, nil
 }
 
-// guess returns what a way guesses behind a node of a tree that the pass of o has computed; the text then has so many tokens.
-func (b *bench) guess(w tandem.Way, t tandem.Tree, node int32, o *engine.Output, p tandem.Sampling, tokens int) (tandem.Guess, error) {
-	ask, levels := engine.GuessAsk{Way: w.Name, Hidden: [][]float32{o.Hidden(0, int(node))}}, w.Levels
+// behind asks a way for what follows a node of a tree that the pass of o has computed, and returns how many levels it can guess.
+func behind(w tandem.Way, t tandem.Tree, node int32, o *engine.Output) (ask engine.GuessAsk, levels int) {
+	ask, levels = engine.GuessAsk{Way: w.Name, Hidden: [][]float32{o.Hidden(0, int(node))}}, w.Levels
 	if w.Members > 0 {
 		ask.Hidden, levels = promptStates(w, t, node, o)
 	}
+	return ask, levels
+}
+
+// guess returns at most so many levels of what a way guesses behind a text of so many tokens.
+func (b *bench) guess(ask engine.GuessAsk, levels int, p tandem.Sampling, tokens int) (tandem.Guess, error) {
 	if levels == 0 {
-		return tandem.Guess{Way: w.Name}, nil
+		return tandem.Guess{Way: ask.Way}, nil
 	}
 	list, err := b.target.Guess([]engine.GuessAsk{ask}, tandem.MostCandidates)
 	if err != nil {

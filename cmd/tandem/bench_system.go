@@ -129,7 +129,7 @@ func informed(heads, drafts []string) (names []string, err error) {
 		case err != nil:
 			return nil, err
 		case side.InVerifier():
-			names = append(names, side.Kind)
+			names = append(names, side.Way())
 		case side.Draft():
 			names = append(names, roles.ModelName(path))
 		}

@@ -17,16 +17,8 @@ import (
 // are on what the target said.
 func (p *profiler) ways(m *engine.Model, at place, judge bool) (guesses map[string]time.Duration, err error) {
 	guesses = map[string]time.Duration{}
-	for _, w := range m.Ways() {
-		if w.Name == tandem.WayAssistant {
-			fmt.Fprintf(p.app.stderr, "guesses of %s are not measured: they depend on what the target's cache holds\n", w.Name)
-			continue
-		}
+	for i, w := range m.Ways() { // in the order of p.Heads
 		fmt.Fprintf(p.app.stderr, "measuring guesses of %s …\n", w.Name)
-		i := slices.IndexFunc(p.Heads, func(path string) bool {
-			side, err := engine.SideOf(path)
-			return err == nil && side.Kind == w.Name
-		})
 		lineage, err := engine.SideLineage(p.app.ctx, p.Heads[i])
 		if err != nil {
 			return nil, err
@@ -58,11 +50,27 @@ func (p *profiler) ways(m *engine.Model, at place, judge bool) (guesses map[stri
 	return guesses, nil
 }
 
-// guess returns the lower quartile of the times of a way's guesses behind one row.
+// guess returns the lower quartile of the times of a way's guesses behind one row; of an assistant's, behind the first of the contexts.
 func (p *profiler) guess(m *engine.Model, w tandem.Way) (time.Duration, error) {
 	ask := engine.GuessAsk{Way: w.Name}
 	for range max(w.Levels*w.Members, 1) {
 		ask.Hidden = append(ask.Hidden, make([]float32, m.Config().Dim))
+	}
+	if w.Name == tandem.WayAssistant {
+		text := p.texts[0].pieces[0]
+		text = text[:min(len(text), p.Context[0]+1)]
+		seq, err := m.NewSequence(len(text), 0)
+		if err != nil {
+			return 0, err
+		}
+		defer seq.Close()
+		for seq.Len() < len(text)-1 {
+			rest := text[seq.Len() : len(text)-1]
+			if _, err := m.Forward([]engine.Part{{Seq: seq, Extend: rest[:min(len(rest), m.MaxRows())]}}, 0); err != nil {
+				return 0, err
+			}
+		}
+		ask.Seq, ask.Token = seq, text[len(text)-1]
 	}
 	var times []time.Duration
 	for i := range p.Rounds + 1 {

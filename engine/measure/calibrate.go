@@ -89,13 +89,19 @@ func say(ctx context.Context, m *engine.Model, prompt []tandem.Token, n int, p t
 				return nil, err
 			}
 		}
-		if seq.Len() < len(text) {
-			continue // more of the prompt
+		drawn := seq.Len() == len(text) // else there is more of the prompt
+		if drawn {
+			x := s.Draw(s.Shape(out.Logits(out.First(0)), p, history), p, tandem.Position(len(text)))
+			history.Push(x)
+			text = append(text, x)
 		}
-		x := s.Draw(s.Shape(out.Logits(out.First(0)), p, history), p, tandem.Position(len(text)))
-		history.Push(x)
-		text = append(text, x)
-		if l != nil && m.Vocab().IsEnd(x) {
+		if l == nil {
+			continue
+		}
+		if err := l.next(seq, text[seq.Len()]); err != nil {
+			return nil, err
+		}
+		if drawn && m.Vocab().IsEnd(text[len(text)-1]) {
 			break
 		}
 	}

@@ -26,7 +26,7 @@ type Told struct {
 // len(prompt) + n positions and PromptRows tree rows, and passes of more rows than PromptRows. Errors: Continue's and Guess's.
 func Tell(ctx context.Context, m *engine.Model, prompt []tandem.Token, n int, p tandem.Sampling, top int) (*Told, error) {
 	l := &listener{model: m, prompt: len(prompt), guesses: map[string][]tandem.Guess{}}
-	for _, w := range replayed(m) {
+	for _, w := range m.Ways() {
 		l.nodes = max(l.nodes, w.Levels*w.Members)
 		if len(prompt) == 1 {
 			l.guesses[w.Name] = []tandem.Guess{{Way: w.Name}}
@@ -40,20 +40,15 @@ func Tell(ctx context.Context, m *engine.Model, prompt []tandem.Token, n int, p 
 	if err != nil {
 		return nil, err
 	}
-	for i, g := range guesses {
+	for _, g := range append(guesses, l.chains...) {
 		root := len(prompt) - 1 + len(l.guesses[g.Way])
 		for k := range g.Levels {
 			level := sample.Lean(g.Levels[k], p, tandem.Position(root+1+k))
 			g.Levels[k] = level[:min(len(level), top)]
 		}
-		l.guesses[l.asks[i].Way] = append(l.guesses[g.Way], g)
+		l.guesses[g.Way] = append(l.guesses[g.Way], g)
 	}
 	return &Told{Text: text, Prompt: len(prompt), Guesses: l.guesses, Features: l.features}, nil
-}
-
-// replayed returns the ways of m whose guesses do not depend on the cache, so that they can be made when the text has been said.
-func replayed(m *engine.Model) []tandem.Way {
-	return slices.DeleteFunc(m.Ways(), func(w tandem.Way) bool { return w.Name == tandem.WayAssistant })
 }
 
 // PromptRows returns the most tree rows that a way of m needs behind a token: those of its prompt tokens.
@@ -68,8 +63,10 @@ func PromptRows(m *engine.Model) (rows int) {
 type listener struct {
 	model    *engine.Model
 	prompt   int
-	nodes    int // prompt rows behind a token
-	asks     []engine.GuessAsk
+	nodes    int               // prompt rows behind a token
+	asks     []engine.GuessAsk // for the end
+	last     []float32         // for an assistant: the state of the pass behind which it guesses; nil: it does not
+	chains   []tandem.Guess    // an assistant's, made as soon as the next token is known, because they read the cache
 	guesses  map[string][]tandem.Guess
 	features []uint16
 }
@@ -85,7 +82,7 @@ func (l *listener) before(part *engine.Part) {
 	if !l.guessed(from + len(part.Extend)) {
 		return
 	}
-	for _, w := range replayed(l.model) {
+	for _, w := range l.model.Ways() {
 		for e := range w.Levels * w.Members {
 			parent := int32(e - 1)
 			if e%w.Levels == 0 {
@@ -111,7 +108,11 @@ func (l *listener) after(part *engine.Part, out *engine.Output) error {
 		}
 	}
 	if l.guessed(part.Seq.Len()) {
-		for _, w := range replayed(l.model) {
+		for _, w := range l.model.Ways() {
+			if w.Name == tandem.WayAssistant {
+				l.last = slices.Clone(out.Hidden(0, rows-1))
+				continue
+			}
 			ask := engine.GuessAsk{Way: w.Name}
 			for e := range w.Levels * w.Members {
 				ask.Hidden = append(ask.Hidden, slices.Clone(out.Hidden(0, rows+e)))
@@ -123,4 +124,15 @@ func (l *listener) after(part *engine.Part, out *engine.Output) error {
 		}
 	}
 	return part.Seq.Truncate(part.Seq.Len())
+}
+
+// next has an assistant guess behind token, which follows what seq holds.
+func (l *listener) next(seq *engine.Sequence, token tandem.Token) error {
+	if l.last == nil {
+		return nil
+	}
+	ask := engine.GuessAsk{Way: tandem.WayAssistant, Hidden: [][]float32{l.last}, Seq: seq, Token: token}
+	guesses, err := l.model.Guess([]engine.GuessAsk{ask}, tandem.MostCandidates)
+	l.chains, l.last = append(l.chains, guesses...), nil
+	return err
 }

@@ -35,7 +35,7 @@ func (c Config) ways(ctx context.Context, r *roles.Process, m *engine.Model, pla
 		if err != nil {
 			return nil, err
 		}
-		if sides[side.Kind], err = engine.SideLineage(ctx, path); err != nil {
+		if sides[side.Way()], err = engine.SideLineage(ctx, path); err != nil {
 			return nil, err
 		}
 	}
