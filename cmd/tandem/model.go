@@ -127,6 +127,9 @@ func (c *modelInfoCmd) Run(a *app) error {
 	if side.Is(f) {
 		return c.side(a, f)
 	}
+	if s, err := engine.SideOf(c.File); err == nil && s.Kind == engine.SideAssistant {
+		return c.assistant(a, f, s)
+	}
 	if err := c.refuseTarget(); err != nil {
 		return err
 	}

@@ -20,14 +20,15 @@ type sideInfo struct {
 	File       string            `json:"file"`
 	Name       string            `json:"name"`
 	Kind       string            `json:"kind"`
-	Called     string            `json:"called"`  // where ways and drafters are named
-	RunsIn     string            `json:"runs_in"` // verifier or drafter
-	Lineage    string            `json:"target_lineage"`
-	Vocabulary string            `json:"target_vocabulary"`
+	Called     string            `json:"called"`                   // where ways and drafters are named
+	RunsIn     string            `json:"runs_in"`                  // verifier or drafter
+	Lineage    string            `json:"target_lineage,omitempty"` // an assistant names none
+	Vocabulary string            `json:"target_vocabulary,omitempty"`
 	Dim        int               `json:"target_dim"`
 	Tokens     int               `json:"target_tokens"`
 	Fits       *bool             `json:"fits,omitempty"` // the target that was named
 	Because    string            `json:"because,omitempty"`
+	Memory     int64             `json:"memory_bytes,omitempty"` // of an assistant beside that target
 	Taps       []int             `json:"taps"`
 	Shape      string            `json:"shape"`
 	Parameters int64             `json:"parameters"`
@@ -43,12 +44,41 @@ func (c *modelInfoCmd) side(a *app, f *gguf.File) error {
 	if err != nil {
 		return err
 	}
-	m := sideInfo{File: c.File, Kind: string(s.Kind), Called: string(s.Kind), RunsIn: "verifier", Lineage: s.Lineage,
-		Vocabulary: s.Vocabulary, Dim: s.Dim, Tokens: s.Vocab, Taps: append([]int{}, s.Taps...), Shape: shapeOf(s), FileBytes: f.Size(),
-		Types: map[string]int{}, Keys: map[string]string{}}
+	m := &sideInfo{Kind: string(s.Kind), Called: string(s.Kind), RunsIn: "verifier", Lineage: s.Lineage, Vocabulary: s.Vocabulary,
+		Dim: s.Dim, Tokens: s.Vocab, Taps: append([]int{}, s.Taps...), Shape: shapeOf(s)}
 	if s.Kind.IsDraft() {
 		m.Called, m.RunsIn = roles.ModelName(c.File), "drafter"
 	}
+	return c.describe(a, f, m, func(target string) error {
+		t, err := sideTarget(a.ctx, target)
+		if err != nil {
+			return err
+		}
+		return m.compare(s.Fits(c.File, t))
+	})
+}
+
+// assistant prints what the file of an assistant holds, which names no target.
+func (c *modelInfoCmd) assistant(a *app, f *gguf.File, s engine.Side) error {
+	m := &sideInfo{Kind: s.Kind, Called: s.Way(), RunsIn: "verifier", Dim: s.Width, Tokens: s.Vocab, Taps: append([]int{}, s.Taps...),
+		Shape: fmt.Sprintf("%d blocks, d %d, %d tokens in a chain", s.Blocks, s.DraftWidth, s.Levels)}
+	return c.describe(a, f, m, func(target string) error {
+		o := engine.Options{Device: planner(), KVType: c.KVType}
+		alone, err := engine.Measure(target, o)
+		if err != nil {
+			return err
+		}
+		with, err := engine.Measure(target, o, c.File)
+		if err == nil {
+			m.Memory = with.Total() - alone.Total()
+		}
+		return m.compare(err)
+	})
+}
+
+// describe prints m with what every file has, after compare has compared it with the target that is named, if one is.
+func (c *modelInfoCmd) describe(a *app, f *gguf.File, m *sideInfo, compare func(target string) error) (err error) {
+	m.File, m.FileBytes, m.Types, m.Keys = c.File, f.Size(), map[string]int{}, map[string]string{}
 	if m.Name, err = f.StringOr("general.name", m.Kind); err != nil {
 		return err
 	}
@@ -61,7 +91,7 @@ func (c *modelInfoCmd) side(a *app, f *gguf.File) error {
 		m.Keys[k.Name] = f.Describe(k.Name)
 	}
 	if c.Target != "" {
-		if err := m.compare(a, s, c.Target); err != nil {
+		if err := compare(c.Target); err != nil {
 			return err
 		}
 	}
@@ -77,17 +107,17 @@ func (c *modelInfoCmd) side(a *app, f *gguf.File) error {
 	return m.print(a, f)
 }
 
-// compare says whether the side file fits the target at path.
-func (m *sideInfo) compare(a *app, s *side.Spec, path string) error {
-	target, err := sideTarget(a.ctx, path)
-	if err != nil {
-		return err
+// compare keeps whether the side file fits a target: why not, or nil. Other errors than a file's that does not fit are returned.
+func (m *sideInfo) compare(why error) error {
+	switch tandem.KindOf(why) {
+	case tandem.Invalid, tandem.Unsupported:
+		m.Because = why.Error()
+	default:
+		if why != nil {
+			return why
+		}
 	}
-	fits := true
-	if err := s.Fits(m.File, target); err != nil {
-		fits, m.Because = false, err.Error()
-	}
-	m.Fits = &fits
+	m.Fits = new(why == nil)
 	return nil
 }
 
@@ -137,11 +167,14 @@ func (m *sideInfo) print(a *app, f *gguf.File) error {
 		{"name", m.Name},
 		{"side file", m.Kind},
 		{"runs in", fmt.Sprintf("the %s, called %s", m.RunsIn, m.Called)},
-		{"target", fmt.Sprintf("lineage %s, d %d, %d tokens, fingerprint %s", m.Lineage, m.Dim, m.Tokens, m.Vocabulary)},
+		{"target", m.target()},
 		{"fits the target", fits},
 		{"hidden states", tapsOf(m.Taps)},
 		{"shape", m.Shape},
 		{"parameters", fmt.Sprint(m.Parameters)},
+	}
+	if m.Memory > 0 {
+		rows = append(rows, [2]string{"memory", engine.Bytes(m.Memory) + " beside the target"})
 	}
 	if m.Digest != "" {
 		rows = append(rows, [2]string{"digest", m.Digest})
@@ -156,6 +189,15 @@ func (m *sideInfo) print(a *app, f *gguf.File) error {
 		fmt.Fprintf(w, "key\t%s = %s\n", k.Name, m.Keys[k.Name])
 	}
 	return w.Flush()
+}
+
+// target describes the target that a side file is made for.
+func (m *sideInfo) target() string {
+	size := fmt.Sprintf("d %d, %d tokens", m.Dim, m.Tokens)
+	if m.Lineage == "" {
+		return size + ", its lineage is not named"
+	}
+	return fmt.Sprintf("lineage %s, %s, fingerprint %s", m.Lineage, size, m.Vocabulary)
 }
 
 // refuseTarget refuses --target for a file that is no side file.

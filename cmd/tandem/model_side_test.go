@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -101,6 +102,38 @@ func TestSideFiles(t *testing.T) {
 	run(c.Run(a))
 	if err := json.Unmarshal(stdout.Bytes(), &r); err != nil || r.Types["f32"] != 1 {
 		t.Errorf("printed %q, %v: want one tensor of f32", stdout.String(), err)
+	}
+}
+
+// TestAssistantInfo: model info tells what an assistant is, whether a target is its own, and what it takes beside that.
+func TestAssistantInfo(t *testing.T) {
+	const golden = "../../../shared/golden/arch2026/arch-"
+	if _, err := os.Stat(golden + "gemma4-assistant.gguf"); err != nil {
+		t.Skipf("%v: golden models are not here", err)
+	}
+	var stdout, stderr bytes.Buffer
+	tell := func(target string) (m sideInfo) {
+		t.Helper()
+		stdout.Reset()
+		info := modelInfoCmd{File: golden + "gemma4-assistant.gguf", Target: target, kvFlags: kvFlags{KVType: "f16"}}
+		info.JSON = true
+		if err := info.Run(&app{stdout: &stdout, stderr: &stderr, ctx: t.Context()}); err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(stdout.Bytes(), &m); err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	alone, own, other := tell(""), tell(golden+"gemma4.gguf"), tell(golden+"qwen3moe.gguf")
+	if alone.Called != "assistant" || alone.RunsIn != "verifier" || alone.Dim != 128 || alone.Tokens != 1536 || alone.Fits != nil {
+		t.Errorf("%+v", alone)
+	}
+	if own.Fits == nil || !*own.Fits || own.Memory < own.FileBytes/2 {
+		t.Errorf("of its target: %+v", own)
+	}
+	if other.Fits == nil || *other.Fits || !strings.Contains(other.Because, "qwen3moe") || other.Memory != 0 {
+		t.Errorf("of another target: %+v", other)
 	}
 }
 
