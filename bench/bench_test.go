@@ -3,6 +3,7 @@ package bench
 import (
 	"bytes"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -82,9 +83,16 @@ func TestRun(t *testing.T) {
 	passes := Passes{Widths: []int{1, 3}, Rounds: 1}
 	sound := func(l limits) bool { return l.Read > 0 && l.MAC > 0 && l.FloatMAC > 0 }
 	t.Run("kernels", func(t *testing.T) {
-		r, err := Kernels{Types: []string{"q8_0"}, Rows: 4096, Cols: 2048, Passes: passes}.Run(t.Context(), testdevice.CPU(t, 1))
-		if err != nil {
-			t.Fatal(err)
+		var r *KernelsResult
+		for range 5 { // a limit is too low if others use the memory while it is measured
+			var err error
+			r, err = Kernels{Types: []string{"q8_0"}, Rows: 4096, Cols: 2048, Passes: passes}.Run(t.Context(), testdevice.CPU(t, 1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.ContainsFunc(r.Kernels, func(k kernelResult) bool { return k.Share > 2 }) {
+				break
+			}
 		}
 		if r.Threads != 1 || !sound(r.Limits) || !sound(r.Before) || !sound(r.After) || len(r.Kernels) != 2 {
 			t.Errorf("%+v", r)

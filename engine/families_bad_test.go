@@ -183,7 +183,7 @@ func TestTowers(t *testing.T) {
 // and whatever it says, reading it takes little memory.
 func FuzzFamilies(f *testing.F) {
 	for i := range family.Running {
-		for key := range 12 {
+		for key := i % 3; key < 12; key += 3 { // few, so that a short run gets past them
 			f.Add(uint8(i), uint64(key), uint8(key), uint8(key), uint64(key%4), uint8(key), uint8(key))
 		}
 		f.Add(uint8(i), uint64(1), uint8(i), uint8(0), uint64(1<<32-1), uint8(0), uint8(0))
