@@ -24,7 +24,7 @@ const assistantLevels = 4
 //
 //	x = W [e; s], e the target's embedding of the token as its layers get it
 //	layers as the target's, without keys and values of their own: one reads those of the last own layer of the target of its kind
-//	y = norm(x); logits = its own embedding · y; the state for the next step = W' y
+//	y = norm(x); logits = its own embedding · y, perhaps of some clusters of tokens alone; the state for the next step = W' y
 //
 // The first state is the target's after its final norm. All steps of a chain have the position of the first token, since the target's cache
 // does not grow meanwhile.
@@ -33,6 +33,7 @@ type assistant struct {
 	weights      weights
 	matrices     []matrix
 	enter, leave kernels.W
+	clusters     *clusters // nil: a step computes the logits of all tokens
 	program      *kernels.Program
 	in, next     kernels.Buf // (rows, 2·target's d), (wanted, target's d)
 	store        kernels.Store
@@ -62,6 +63,7 @@ func assistantSide(f *gguf.File, arch string) (Side, error) {
 	s := Side{Kind: SideAssistant, Width: h.count(assistantWidth(arch), -1, maxDim), Vocab: h.count("vocab_size", -1, maxVocab),
 		Taps: []int{-1}, Levels: assistantLevels, Blocks: h.count("block_count", -1, maxLayers),
 		DraftWidth: h.count("embedding_length", -1, maxDim)}
+	s.Clusters, s.Chosen = h.readClusters(s.Vocab)
 	var err error
 	s.Name, err = f.StringOr("general.name", SideAssistant)
 	h.keep(err)
@@ -86,9 +88,6 @@ func (m *Model) planAssistant(f *gguf.File) (*assistant, error) {
 		return nil, refuse("for a target of width %d: %s has width %d", side.Width, m.path, of.Dim)
 	case side.Vocab != of.Vocab:
 		return nil, refuse("for a target with %d tokens: %s has %d", side.Vocab, m.path, of.Vocab)
-	case f.Has(arch+".use_ordered_embeddings") || f.Tensor("nextn.centroids.weight") != nil || f.Tensor("mtp_centroids.weight") != nil:
-		return nil, tandem.Errorf("engine", tandem.Unsupported,
-			"%s: an assistant with ordered embeddings (centroids): tandem runs those with plain ones", path)
 	}
 	t := architectures["gemma4"]
 	t.scaleEmbed, t.caps, t.finalCap, t.valueNorms, t.beside, t.reads = false, false, 0, false, false, nil
@@ -113,7 +112,7 @@ func (m *Model) planAssistant(f *gguf.File) (*assistant, error) {
 	if c.window = max(0, of.window-1); of.window == 1 {
 		return nil, refuse("of a target whose window is the token itself: there is nothing to read")
 	}
-	if err := a.collect(f, arch); err != nil {
+	if err := a.collect(f, arch, side); err != nil {
 		return nil, err
 	}
 	a.plan(m)
@@ -139,19 +138,14 @@ func (m *Model) readBy(l *layerShape, i int, refuse func(string, ...any) error) 
 	return 0, refuse("whose layer %d is one %s: the target has none that keeps keys and values", i, kind)
 }
 
-func (a *assistant) collect(f *gguf.File, arch string) error {
+func (a *assistant) collect(f *gguf.File, arch string, side Side) error {
 	c, w, cfg := &catalog{file: f, used: map[string]bool{}, finite: true}, &a.weights, &a.config
 	enter, leave := "nextn.pre_projection.weight", "nextn.post_projection.weight"
 	if arch == oldAssistant {
 		enter, leave = "mtp_pre_proj.weight", "mtp_post_proj.weight"
 	}
-	width := assistantWidth(arch)
-	target, err := f.Int(arch+"."+width, 1, maxDim)
-	if err != nil {
-		return err
-	}
-	c.matrix(&a.enter, enter, true, cfg.Dim, 2*target)
-	c.matrix(&a.leave, leave, true, target, cfg.Dim)
+	c.matrix(&a.enter, enter, true, cfg.Dim, 2*side.Width)
+	c.matrix(&a.leave, leave, true, side.Width, cfg.Dim)
 	c.matrix(&w.head, "token_embd.weight", true, cfg.Vocab, cfg.Dim)
 	w.outputNorm = c.vector("output_norm.weight", true, cfg.Dim)
 	c.collectRopeFactors(w, cfg)
@@ -162,6 +156,9 @@ func (a *assistant) collect(f *gguf.File, arch string) error {
 		c.collectLayer(&w.layers[i], w, cfg, i)
 	}
 	cfg.layers = own
+	if c.err == nil && side.Clusters > 0 {
+		a.clusters = c.collectClusters(w, cfg, side.Clusters, side.Chosen)
+	}
 	if c.err == nil {
 		c.refuseOthers(arch)
 	}
@@ -190,13 +187,18 @@ func (a *assistant) plan(m *Model) {
 		b.feedForward(i)
 		b.endLayer(i)
 	}
-	last, lastNorm, logits := b.WantedBuf(c.Dim), b.WantedAct(c.Dim), b.WantedBuf(c.Vocab)
+	last, lastNorm := b.WantedBuf(c.Dim), b.WantedAct(c.Dim)
 	b.Gather(b.x, last)
 	b.norm(last, b.w.outputNorm, lastNorm)
 	b.Stage("the output")
 	b.MatMul(a.leave, lastNorm, a.next, kernels.MatMulOpt{})
-	b.MatMul(b.w.head, lastNorm, logits, kernels.MatMulOpt{})
-	b.TopK(logits)
+	if a.clusters != nil {
+		a.clusters.logits(b)
+	} else {
+		logits := b.WantedBuf(c.Vocab)
+		b.MatMul(b.w.head, lastNorm, logits, kernels.MatMulOpt{})
+		b.TopK(logits)
+	}
 	a.program = b.Program
 
 	p := kernels.NewProgram(guessRows, 0)
@@ -239,6 +241,11 @@ func (a *assistant) load(m *Model, f *gguf.File) error {
 	}
 	if a.runner, err = m.device.Compile(a.program, a.store, m.memory); err != nil {
 		return deviceError(f.Path(), err)
+	}
+	if a.clusters != nil {
+		if err := warm(a.matrices[a.weights.head].tensor); err != nil {
+			return err
+		}
 	}
 	to := into(a.store)
 	to.add = f.NewDigest().Add
@@ -322,10 +329,26 @@ func (a *assistant) step(m *Model, rows []drafting, top int, use func(i int, bes
 		return err
 	}
 	for i := range rows {
-		use(i, a.runner.Top(i))
+		best, err := a.best(i)
+		if err != nil {
+			return err
+		}
+		use(i, best)
 		rows[i].state = append([]float32(nil), a.runner.Row(a.next, i)...)
 	}
 	return nil
+}
+
+// best returns what a step found for row i.
+func (a *assistant) best(i int) (kernels.Top, error) {
+	if a.clusters == nil {
+		return a.runner.Top(i), nil
+	}
+	var chosen []int32
+	if r, tells := a.runner.(kernels.Routed); tells {
+		chosen = r.Chosen(a.clusters.route, i)
+	}
+	return a.clusters.name(a.runner.Top(i), chosen)
 }
 
 // runAssistant makes chains: each step's best token goes into the next.

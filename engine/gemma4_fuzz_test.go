@@ -10,9 +10,10 @@ import (
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
 
-// FuzzGemma4 sets keys of the small Gemma 4 models and of the assistant to any value: the file is refused, or runs.
+// FuzzGemma4 sets keys of the small Gemma 4 models and of the assistant, with plain and with ordered embeddings, to any value, and entries
+// of the latter's order: the file is refused, or runs.
 func FuzzGemma4(f *testing.F) {
-	files := []string{"arch-gemma4.gguf", "arch-gemma4-moe.gguf", "arch-gemma4-assistant.gguf"}
+	files := []string{"arch-gemma4.gguf", "arch-gemma4-moe.gguf", assistantFile, assistantFile}
 	for _, name := range files {
 		if _, err := os.Stat(goldenPath(name)); err != nil {
 			f.Skipf("%v: golden models are not here", err)
@@ -21,7 +22,8 @@ func FuzzGemma4(f *testing.F) {
 	names := []string{"block_count", "attention.head_count", "attention.head_count_kv", "attention.key_length", "attention.key_length_swa",
 		"attention.value_length_swa", "rope.dimension_count", "rope.dimension_count_swa", "rope.freq_base_swa", "attention.sliding_window",
 		"attention.sliding_window_pattern", "attention.shared_kv_layers", "embedding_length_per_layer_input", "feed_forward_length",
-		"expert_count", "expert_used_count", "expert_feed_forward_length", "embedding_length_out", "final_logit_softcapping"}
+		"expert_count", "expert_used_count", "expert_feed_forward_length", "embedding_length_out", "final_logit_softcapping",
+		"use_ordered_embeddings", "n_centroids", "centroid_top_k", "token_ordering"}
 	value := func(kind uint8, v uint64) any {
 		switch kind % 6 {
 		case 0:
@@ -41,12 +43,24 @@ func FuzzGemma4(f *testing.F) {
 		f.Add(uint8(i), uint8(i), uint8(0), uint64(i%5))
 		f.Add(uint8(i+1), uint8(i), uint8(3+i%2), uint64(3*i))
 	}
+	for _, v := range []uint64{0, 1, 47, 48, 49, 1535, 1536, 1 << 31} {
+		for i := len(names) - 4; i < len(names); i++ {
+			f.Add(uint8(3), uint8(i), uint8(v&2), v)
+		}
+	}
 	f.Fuzz(func(t *testing.T, which, key, kind uint8, v uint64) {
 		name := files[int(which)%len(files)]
 		path := changed(t, name, func(w *gguf.Writer, f *gguf.File) {
 			arch, err := f.String("general.architecture")
 			if err != nil {
 				t.Fatal(err)
+			}
+			if int(which)%len(files) == 3 {
+				o := newOrdering(48, 1536)
+				if names[int(key)%len(names)] == "token_ordering" {
+					o.tokens[v>>32%1536] = int32(v)
+				}
+				o.ordered(t, 5)(w, f)
 			}
 			w.Set(arch+"."+names[int(key)%len(names)], value(kind, v))
 		})
@@ -59,7 +73,7 @@ func FuzzGemma4(f *testing.F) {
 			return false
 		}
 		target, side := path, ""
-		if name == files[2] {
+		if name == assistantFile {
 			target, side = goldenPath(files[0]), path
 		}
 		m, err := Open(target, Options{Device: testdevice.CPU(t, 1), KVPages: 2, MaxRows: 8})

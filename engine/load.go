@@ -24,8 +24,9 @@ type chunk struct {
 	row    int // the first, in the tensor
 	size   int // bytes
 	into   []piece
-	split  bool  // less than a leaf: parts of the tensor do not begin with a group
-	blank  int64 // instead of rows: where a piece of the KV cache begins, which ends size bytes later
+	order  []int32 // instead of rows that follow each other: these
+	split  bool    // less than a leaf: parts of the tensor do not begin with a group
+	blank  int64   // instead of rows: where a piece of the KV cache begins, which ends size bytes later
 }
 
 // piece is the rows of a chunk that belong to one matrix.
@@ -79,7 +80,7 @@ func (c *chunk) load(buf []byte, to filling) error {
 		return nil
 	}
 	src := buf[:c.size]
-	if err := c.tensor.ReadAt(src, int64(c.row)*int64(perRow(c.tensor))); err != nil {
+	if err := c.read(src); err != nil {
 		return err
 	}
 	if to.forget {
@@ -92,6 +93,20 @@ func (c *chunk) load(buf []byte, to filling) error {
 	}
 	if !c.split {
 		to.add(c.tensor, c.row, src)
+	}
+	return nil
+}
+
+// read reads the rows of c.
+func (c *chunk) read(dst []byte) error {
+	bytes := perRow(c.tensor)
+	if c.order == nil {
+		return c.tensor.ReadAt(dst, int64(c.row)*int64(bytes))
+	}
+	for i, row := range c.order {
+		if err := c.tensor.ReadAt(dst[i*bytes:][:bytes], int64(row)*int64(bytes)); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -120,6 +135,10 @@ func chunksOf(matrices []matrix) (chunks []chunk, largest int, total int64) {
 			m := &matrices[to]
 			split = split || m.band > 0 || m.row0%kernels.GroupRows != 0 ||
 				m.experts > 0 && (m.rows%kernels.GroupRows != 0 || m.rows < t.Shape[1])
+		}
+		if matrices[from].order != nil {
+			chunks = append(chunks, byOrder(&matrices[from], from)...)
+			continue
 		}
 		if matrices[from].every > 0 {
 			chunks = append(chunks, byHead(t, matrices[from:to], from)...)
@@ -179,6 +198,30 @@ func byBand(m *matrix, handle int) (out []chunk) {
 			into: []piece{{matrix: kernels.W(handle), row: row, size: size, strip: of}}})
 	}
 	return out
+}
+
+// byOrder returns the chunks of a matrix of experts whose rows lie anywhere in its tensor.
+func byOrder(m *matrix, handle int) (out []chunk) {
+	bytes, step := perRow(m.tensor), m.tensor.LeafRows()
+	for e := range m.experts {
+		for row, end := e*m.rows, (e+1)*m.rows; row < end; row += step {
+			last := min(row+step, end)
+			out = append(out, chunk{tensor: m.tensor, order: m.order[row:last], size: (last - row) * bytes, split: true,
+				into: []piece{{matrix: kernels.W(handle), row: row, size: (last - row) * bytes}}})
+		}
+	}
+	return out
+}
+
+// warm reads a tensor from its beginning to its end, so that rows of it that lie apart then come from the system's page cache.
+func warm(t *gguf.Tensor) error {
+	buf := make([]byte, min(t.Size(), 1<<20))
+	for at := 0; at < t.Size(); at += len(buf) {
+		if err := t.ReadAt(buf[:min(len(buf), t.Size()-at)], int64(at)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // fill populates the cache and reads all matrices, on all cores. It reports the bytes of both as they are done. The first error ends

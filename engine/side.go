@@ -33,6 +33,8 @@ type Side struct {
 	Blocks     int    // medusa: residual blocks of a head; drafts: transformer blocks
 	DraftWidth int    // of a draft's own state: Width, but for eagle3
 	DraftVocab int    // eagle3: tokens that it can guess
+	Clusters   int    // gemma4-assistant: of tokens, of which a step looks into the best; 0: a step looks at all tokens
+	Chosen     int    // of Clusters, by a step
 
 	spec *side.Spec // nil for an assistant
 }
@@ -158,7 +160,11 @@ func (s Side) String() string {
 	case SideMedusa:
 		return fmt.Sprintf("%d medusa heads of %d blocks", s.Levels, s.Blocks)
 	case SideAssistant:
-		return fmt.Sprintf("an assistant of %d blocks, %d tokens in a chain", s.Blocks, s.Levels)
+		what := fmt.Sprintf("an assistant of %d blocks, %d tokens in a chain", s.Blocks, s.Levels)
+		if s.Clusters > 0 {
+			what += fmt.Sprintf(", each from the best %d of %d clusters of tokens", s.Chosen, s.Clusters)
+		}
+		return what
 	case SidePPD:
 		return fmt.Sprintf("%d prompt tokens, %d embeddings each", s.Levels, s.Members)
 	}

@@ -57,12 +57,13 @@ type catalog struct {
 type matrix struct {
 	tensor       *gguf.Tensor
 	row0, rows   int
-	experts      int  // a tensor of so many matrices, of `rows` rows each; 0: of one
-	band, stride int  // the matrix takes band rows of every stride, from row0 on; 0: all
-	heads        bool // they belong to heads: every row uses all
-	every        int  // rows of the tensor from one of them to the next; 0: as many as a matrix of the tensor has
-	across       int  // they are transposes of so many rows of the tensor, in F32; 0: they are as in the tensor
-	col0, width  int  // the matrix takes width columns, from col0 on; 0: all
+	experts      int     // a tensor of so many matrices, of `rows` rows each; 0: of one
+	band, stride int     // the matrix takes band rows of every stride, from row0 on; 0: all
+	heads        bool    // they belong to heads: every row uses all
+	every        int     // rows of the tensor from one of them to the next; 0: as many as a matrix of the tensor has
+	across       int     // they are transposes of so many rows of the tensor, in F32; 0: they are as in the tensor
+	col0, width  int     // the matrix takes width columns, from col0 on; 0: all
+	order        []int32 // which row of the tensor each of its rows is, those of all experts; nil: as they come
 }
 
 // all returns the rows of all experts.
@@ -117,7 +118,7 @@ func (m *matrix) name() string {
 		}
 		return fmt.Sprintf("%s[%d:%d of each %d]", m.tensor.Name, m.row0, m.row0+n, m.every)
 	}
-	if len(m.tensor.Shape) == 1 || m.rows == m.tensor.Shape[1] {
+	if len(m.tensor.Shape) == 1 || m.rows == m.tensor.Shape[1] || m.order != nil {
 		return m.tensor.Name
 	}
 	return fmt.Sprintf("%s[%d:%d]", m.tensor.Name, m.row0, m.row0+m.rows)

@@ -21,6 +21,8 @@ const (
 	Q6_K   Type = 14
 	IQ4_NL Type = 20
 	IQ4_XS Type = 23
+	Int32  Type = 26 // of tables, not of weights
+	Int64  Type = 27
 	BF16   Type = 30
 	MXFP4  Type = 39
 )
