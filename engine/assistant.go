@@ -201,7 +201,7 @@ func (a *assistant) plan(m *Model) {
 	}
 	a.program = b.Program
 
-	p := kernels.NewProgram(guessRows, 0)
+	p := kernels.NewProgram(min(guessRows, m.plan.MaxRows), 0) // streamed, the embedding has room for the rows of a pass
 	a.embedded = p.Buf(d)
 	p.Embed(p.Weight(m.plan.Weights[m.weights.embed]), a.embedded)
 	if m.config.embedScale != 1 {
@@ -236,10 +236,10 @@ func (a *assistant) load(m *Model, f *gguf.File) error {
 	if a.embed, err = m.device.Compile(a.embedding, loan, nil); err != nil {
 		return deviceError(f.Path(), err)
 	}
-	if a.store, err = m.device.NewWeights(a.program); err != nil {
+	if a.store, err = m.near().NewWeights(a.program); err != nil {
 		return deviceError(f.Path(), err)
 	}
-	if a.runner, err = m.device.Compile(a.program, a.store, m.memory); err != nil {
+	if a.runner, err = m.near().Compile(a.program, a.store, m.memory); err != nil {
 		return deviceError(f.Path(), err)
 	}
 	if a.clusters != nil {
@@ -249,8 +249,14 @@ func (a *assistant) load(m *Model, f *gguf.File) error {
 	}
 	to := into(a.store)
 	to.add = f.NewDigest().Add
-	if err := fill(a.matrices, to, nil); err != nil || !m.options.Lock {
+	if err := fill(a.matrices, to, nil); err != nil {
 		return err
+	}
+	if m.options.Forget {
+		f.Forget()
+	}
+	if !m.options.Lock {
+		return nil
 	}
 	return lockAll(a.store)
 }
@@ -303,7 +309,7 @@ func (d *drafting) check(m *Model) error {
 
 // step runs a step for rows, at most guessRows, and calls use with what each found. Their states are then those for the next step.
 func (a *assistant) step(m *Model, rows []drafting, top int, use func(i int, best kernels.Top)) error {
-	p, e := &kernels.Pass{Rows: len(rows), TopK: top}, &kernels.Pass{Rows: len(rows)}
+	p := &kernels.Pass{Rows: len(rows), TopK: top}
 	for i := range rows {
 		r := &rows[i]
 		p.Pos = append(p.Pos, int32(r.seq.length+len(r.path)-1))
@@ -314,16 +320,10 @@ func (a *assistant) step(m *Model, rows []drafting, top int, use func(i int, bes
 		for _, n := range r.path {
 			p.Anc = append(p.Anc, r.seq.places[n].cell)
 		}
-		p.Wanted, e.Tokens = append(p.Wanted, int32(i)), append(e.Tokens, int32(r.token))
+		p.Wanted = append(p.Wanted, int32(i))
 	}
-	if err := a.embed.Run(e); err != nil {
+	if err := a.enterRows(m.config.Dim, rows); err != nil {
 		return err
-	}
-	d := m.config.Dim
-	for i, r := range rows {
-		in := a.runner.Row(a.in, i)
-		copy(in[:d], a.embed.Row(a.embedded, i))
-		copy(in[d:], r.state)
 	}
 	if err := a.runner.Run(p); err != nil {
 		return err
@@ -335,6 +335,26 @@ func (a *assistant) step(m *Model, rows []drafting, top int, use func(i int, bes
 		}
 		use(i, best)
 		rows[i].state = append([]float32(nil), a.runner.Row(a.next, i)...)
+	}
+	return nil
+}
+
+// enterRows fills in what a step takes: the target's embedding of each row's token, and the row's state.
+func (a *assistant) enterRows(d int, rows []drafting) error {
+	for from := 0; from < len(rows); from += a.embedding.MaxRows {
+		part := rows[from:min(from+a.embedding.MaxRows, len(rows))]
+		e := &kernels.Pass{Rows: len(part)}
+		for _, r := range part {
+			e.Tokens = append(e.Tokens, int32(r.token))
+		}
+		if err := a.embed.Run(e); err != nil {
+			return err
+		}
+		for i, r := range part {
+			in := a.runner.Row(a.in, from+i)
+			copy(in[:d], a.embed.Row(a.embedded, i))
+			copy(in[d:], r.state)
+		}
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cuda/emulated"
 	"github.com/tandem-llm/tandem/kernels/layers"
@@ -183,8 +184,7 @@ func TestAssistantGuess(t *testing.T) {
 	}
 }
 
-// TestAssistantDevices: an assistant guesses the same on every kind of device, number by number. Beside streamed weights it is refused: it
-// looks its tokens up in the target's embedding.
+// TestAssistantDevices: an assistant guesses the same on every kind of device, number by number.
 func TestAssistantDevices(t *testing.T) {
 	g := readAssistantGolden(t)
 	gpu, _ := testdevice.GPU(t, emulated.Options{})
@@ -210,12 +210,101 @@ func TestAssistantDevices(t *testing.T) {
 			t.Errorf("%s: %v, want %v", on, got, want)
 		}
 	}
+}
+
+// TestAssistantStreamed: beside a target whose weights are streamed, in any memory from the least on, from a packed file and from the
+// model's own, an assistant guesses what it does beside a resident one, between passes that it does not change. Its weights stay in memory.
+// That is so for many rows at a time too, more than the target's passes have, each with a token of its own; and for an embedding that is
+// the output matrix, which may be one of the stages in memory, as for one of which rows come and go.
+func TestAssistantStreamed(t *testing.T) {
+	g := readAssistantGolden(t)
+	t.Run("tied", func(t *testing.T) { assistantStreamed(t, g, goldenPath(gemma4Files[0])) })
+	t.Run("apart", func(t *testing.T) {
+		assistantStreamed(t, g, changed(t, gemma4Files[0], func(w *gguf.Writer, f *gguf.File) {
+			e := f.Tensor("token_embd.weight")
+			w.Tensor("output.weight", e.Type, e.Shape, bytesOf(t, e))
+		}))
+	})
+}
+
+func assistantStreamed(t *testing.T, g assistantGolden, path string) {
+	side := goldenPath(assistantFile)
+	o := Options{KVPages: PagesFor(4, 192, 32), MaxRows: 12, Device: testdevice.CPU(t, 2)}
+	talk := func(o Options) (guesses []tandem.Guess, logits []float32, f Footprint) {
+		t.Helper()
+		m := openTest(t, path, o)
+		defer m.Close()
+		if err := m.OpenSide(side); err != nil {
+			t.Fatal(err)
+		}
+		s := newSeq(t, m, 64, 16)
+		defer s.Close()
+		part := Part{Seq: s, Extend: g.Tokens, Want: WantTail}
+		for round := range 4 {
+			out := forward(t, m, 3, part)
+			logits = append(logits, logitsOf(out)...)
+			h := slices.Clone(out.Hidden(0, len(part.Extend)-1))
+			var asks []GuessAsk
+			for i := range []int{1, 40, 100, 2}[round] {
+				asks = append(asks, GuessAsk{Way: tandem.WayAssistant, Hidden: [][]float32{h}, Seq: s, Token: tandem.Token(i * 37 % 1536)})
+			}
+			all, err := m.Guess(asks, 5)
+			if err != nil {
+				t.Fatal(err)
+			}
+			guesses = append(guesses, all...)
+			part.Extend = []tandem.Token{all[0].Levels[0][0].Token, tandem.Token(100 * round)}
+		}
+		return guesses, logits, m.footprint
+	}
+	want, text, resident := talk(o)
+	from := least(t, path, o)
+	dir := t.TempDir()
+	for i := range 3 {
+		memory := from + (resident.Weights-resident.Beside-from)*int64(i)/3
+		for _, dir := range []string{dir, ""} {
+			d := streaming(t, memory, dir)
+			o.Device = d
+			got, logits, f := talk(o)
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("in %d bytes, packed %v: %v, want %v", memory, dir != "", got, want)
+			}
+			if err := sameBits(logits, text); err != nil {
+				t.Errorf("in %d bytes, packed %v: the target: %v", memory, dir != "", err)
+			}
+			if s := d.StreamStats(); s.Streamed == 0 || f.Beside != resident.Beside || f.Weights > memory+f.Beside || f.Beside == 0 {
+				t.Errorf("in %d bytes, packed %v: %+v, %+v", memory, dir != "", s, f)
+			}
+			measured, err := Measure(path, o, side)
+			if measured.PageBytes, measured.Pages = f.PageBytes, f.Pages; err != nil || measured != f {
+				t.Errorf("in %d bytes: measured %+v, %v; it takes %+v", memory, measured, err, f)
+			}
+		}
+	}
+}
+
+// TestStreamedBorrower: what multiplies with a matrix cannot borrow it from weights that are streamed.
+func TestStreamedBorrower(t *testing.T) {
 	path := goldenPath("arch-gemma4.gguf")
-	o := Options{KVPages: 24, MaxRows: 64, Device: near}
-	o.Device = streaming(t, least(t, path, o), t.TempDir())
+	needGolden(t, "arch-gemma4.gguf")
+	o := Options{KVPages: 8, MaxRows: 12, Device: testdevice.CPU(t, 1)}
+	o.Device = streaming(t, least(t, path, o), "")
 	m := openTest(t, path, o)
-	err := m.OpenSide(goldenPath("arch-gemma4-assistant.gguf"))
-	if tandem.KindOf(err) != tandem.Unsupported || !strings.Contains(err.Error(), "not resident") {
-		t.Errorf("beside streamed weights: %v, want Unsupported", err)
+	for _, w := range []kernels.W{m.weights.head, m.weights.layers[0].up} {
+		p := kernels.NewProgram(4, 4)
+		x := m.plan.Weights[w]
+		in, out := p.Act(x.Cols), p.Buf(x.Rows)
+		p.MatMul(p.Weight(x), in, out, kernels.MatMulOpt{})
+		if _, err := kernels.Borrow(p, m.plan, m.store, []kernels.W{w}); err == nil || !strings.Contains(err.Error(), "not resident") {
+			t.Errorf("%s: %v, want an error", x.Name, err)
+		}
+	}
+	p := kernels.NewProgram(4, 0)
+	p.Embed(p.Weight(m.plan.Weights[m.weights.layers[0].up]), p.Buf(m.plan.Weights[m.weights.layers[0].up].Cols))
+	if _, err := kernels.Borrow(p, m.plan, m.store, []kernels.W{m.weights.layers[0].up}); err == nil {
+		t.Error("rows of a matrix that passes multiply with are lent")
+	}
+	if err := m.store.(kernels.Lookup).Rows(m.weights.layers[0].up, []int32{1}); err == nil {
+		t.Error("rows of a matrix that passes multiply with are brought")
 	}
 }

@@ -112,6 +112,14 @@ func (m *Model) LeastTime(n int) (launches int, least time.Duration, err error) 
 	return 0, 0, nil
 }
 
+// near returns the device for weights that stay in memory, whether or not those of m are streamed.
+func (m *Model) near() kernels.Device {
+	if s, ok := m.Streamer(); ok {
+		return s.Near()
+	}
+	return m.device
+}
+
 // Streamer returns the device of m's passes if its weights are streamed.
 func (m *Model) Streamer() (kernels.Streamer, bool) {
 	s, ok := m.device.(kernels.Streamer)

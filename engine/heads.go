@@ -204,7 +204,7 @@ func (m *Model) planSide(f *gguf.File) (*sidePlan, error) {
 		if s.helper, err = m.planAssistant(f); err != nil {
 			return nil, err
 		}
-		s.Footprint, err = s.helper.measure(path, m.device)
+		s.Footprint, err = s.helper.measure(path, m.near())
 		return s, err
 	}
 	if err := side.fits(path, m.asTarget()); err != nil {
@@ -350,6 +350,7 @@ func (m *Model) addSide(s *sidePlan) {
 	}
 	m.ways = append(m.ways, tandem.Way{Name: s.side.Way(), Levels: s.side.Levels, Members: s.side.Members})
 	m.footprint.Weights += s.Weights
+	m.footprint.Beside += s.Weights
 	m.footprint.Scratch += s.Scratch
 	m.footprint.Own.Weights += s.Own.Weights
 	m.footprint.Own.Buffers += s.Own.Buffers

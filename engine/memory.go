@@ -20,7 +20,8 @@ import (
 // Footprint is the memory that a model takes, in bytes. All of it is allocated at the start. What passes take besides is small
 // and part of ProcessBytes: see there.
 type Footprint struct {
-	Weights   int64 // repacked
+	Weights   int64 // repacked, with those of side files
+	Beside    int64 // of Weights: those of side files, which stay in memory where the model's are streamed
 	PageBytes int64 // of one page of the KV cache: kernels.PageRows positions, all layers
 	Pages     int
 	Scratch   int64         // buffers of the widest pass

@@ -6,7 +6,7 @@ import (
 )
 
 // Loan is the weights of a program that lie in the store of another one, so that both read one copy: a head that shares its target's
-// output matrix. It owns nothing and is good as long as the store.
+// output matrix, or a draft that looks tokens up in its target's embedding. It owns nothing and is good as long as the store.
 type Loan struct {
 	Borrower, Owner *Program
 	Store           Weights // of Owner
@@ -14,13 +14,11 @@ type Loan struct {
 }
 
 // Borrow returns the weights of a program, weight i being from[i] of the owner's. Errors: a weight of another shape, type or layout; one
-// that the owner's passes do not read; a store that is not resident, since a pass of the borrower would disturb its ring.
+// that the owner's passes do not read; a store that is not resident, since a pass of the borrower would disturb its ring, unless the
+// borrower only looks up rows that the store is a Lookup for.
 func Borrow(borrower, owner *Program, store Weights, from []W) (*Loan, error) {
 	if len(from) != len(borrower.Weights) {
 		return nil, fmt.Errorf("kernels: %d weights borrowed for a program of %d", len(from), len(borrower.Weights))
-	}
-	if !store.Resident() {
-		return nil, fmt.Errorf("kernels: weights borrowed from a store that is not resident")
 	}
 	for i, w := range from {
 		if w < 0 || int(w) >= len(owner.Weights) {
@@ -34,8 +32,35 @@ func Borrow(borrower, owner *Program, store Weights, from []W) (*Loan, error) {
 		if stage, _ := owner.find(w); stage < 0 {
 			return nil, fmt.Errorf("kernels: weight %q borrowed, but no operation of its owner reads it", b.Name)
 		}
+		if l, ok := store.(Lookup); !store.Resident() && (!ok || !borrower.looksUp(W(i)) || l.Matrix(w) == nil) {
+			return nil, fmt.Errorf("kernels: weight %q borrowed from a store that is not resident", b.Name)
+		}
 	}
 	return &Loan{borrower, owner, store, from}, nil
+}
+
+// looksUp reports whether all operations that read a weight look up rows of it.
+func (p *Program) looksUp(w W) bool {
+	for _, o := range p.Ops {
+		if _, look := o.(Embed); WeightOf(o) == w && !look {
+			return false
+		}
+	}
+	return true
+}
+
+// Rows brings the rows of tokens from a store that is not resident.
+func (l *Loan) Rows(tokens []int32) error {
+	from, ok := l.Store.(Lookup)
+	if l.Store.Resident() || !ok {
+		return nil
+	}
+	for _, w := range l.From {
+		if err := from.Rows(w, tokens); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // find returns the first stage that reads a weight, and its place in StageWeights; -1 if none does.
@@ -51,6 +76,10 @@ func (p *Program) find(w W) (stage, at int) {
 // Acquire returns the weights of a stage of the borrower.
 func (l *Loan) Acquire(stage int, experts []int32) (all [][]byte, err error) {
 	for _, w := range l.Borrower.StageWeights(stage) {
+		if from, ok := l.Store.(Lookup); ok && !l.Store.Resident() {
+			all = append(all, from.Matrix(l.From[w]))
+			continue
+		}
 		theirs, at := l.Owner.find(l.From[w])
 		views, err := l.Store.Acquire(theirs, experts)
 		if err != nil {

@@ -33,12 +33,25 @@ type Streamed interface {
 	Keeps() bool
 }
 
-// Streamer is a Device whose weights are Streamed.
+// Lookup is a Streamed that brings single rows of those of its matrices of which passes read only rows, between passes of its own.
+type Lookup interface {
+	Streamed
+	// Matrix returns where such a matrix lies, which stays; nil for any other. Only rows that were brought last may be read.
+	Matrix(w W) []byte
+	// Rows brings rows of it: as many at a time as its program has rows in a pass. It ends the use of those brought before. Errors: those
+	// of a pass.
+	Rows(w W, rows []int32) error
+}
+
+// Streamer is a Device whose weights are Streamed. Where it compiles a Loan from a Lookup, the Runner brings the rows of each pass's
+// tokens.
 type Streamer interface {
 	Device
 	// StreamStats adds up all weights of the device; before there are any, it has the sizes of the last program whose Footprint was
 	// asked for. Safe for concurrent use.
 	StreamStats() StreamStats
+	// Near returns the device that computes. Weights that it makes stay in memory, beside those that are streamed.
+	Near() Device
 	// ReadRate reads the packed file as passes do, but without checking and computing, for about that long, between passes, and returns
 	// the bytes per second. Errors: there is no packed file; it cannot be read.
 	ReadRate(long time.Duration) (float64, error)

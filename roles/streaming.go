@@ -42,15 +42,15 @@ func (s *Streaming) Fit(path string, o engine.Options, need engine.Footprint, li
 	if need.Total()+others <= limit {
 		return o.Device, need, nil
 	}
-	on := s.On(o.Device, max(0, limit-others-need.Total()+need.Weights))
+	on := s.On(o.Device, max(0, limit-others-need.Total()+need.Weights-need.Beside))
 	o.Device, o.KVPages = on, 1
 	f, err := engine.Measure(path, o)
 	var small *kernels.TooSmall
 	if fits = need; !errors.As(err, &small) {
-		fits.Weights = f.Weights
+		fits.Weights = f.Weights + need.Beside
 		return on, fits, err
 	}
-	fits.Weights = small.Least
+	fits.Weights = small.Least + need.Beside
 	beside := ""
 	if others > 0 {
 		beside = fmt.Sprintf(", and %s beside it", engine.Bytes(others))
@@ -69,15 +69,25 @@ func (s *Streaming) more(limit, least int64) string {
 	return fmt.Sprintf("--memory-budget %dMiB", mib)
 }
 
+// BesideStreamed reports whether a side file can be open beside a target whose weights are streamed. Errors: those of engine.SideOf.
+func BesideStreamed(path string) (bool, error) {
+	side, err := engine.SideOf(path)
+	return side.Kind == engine.SideAssistant, err
+}
+
 // fit is Fit for the first model of a room. The room then has its footprint there.
 func (s *Streaming) fit(r *Room, limit, others int64) (kernels.Device, error) {
 	t := &r.Models[0]
 	o := r.Options
 	o.MaxRows = passRows
 	d, fits, err := s.Fit(t.path, o, t.Footprint, limit, others+r.Beside)
-	if err == nil && d != o.Device && len(t.sides) > 0 {
-		return nil, tandem.Errorf("", tandem.Unsupported, "%s needs %s, more than %s, and heads (%s) cannot borrow weights that are "+
-			"streamed: want no --heads, or a larger --memory-budget", ModelName(t.path), t.Footprint, engine.Bytes(limit), t.sides[0])
+	for i := 0; err == nil && d != o.Device && i < len(t.sides); i++ {
+		var ok bool
+		if ok, err = BesideStreamed(t.sides[i]); err == nil && !ok {
+			return nil, tandem.Errorf("", tandem.Unsupported, "%s needs %s, more than %s, and heads (%s) cannot borrow weights that are "+
+				"streamed: want none but an assistant, or a larger --memory-budget", ModelName(t.path), t.Footprint, engine.Bytes(limit),
+				t.sides[i])
+		}
 	}
 	t.Footprint = fits
 	return d, err

@@ -1,6 +1,8 @@
 package test
 
 import (
+	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -69,6 +71,61 @@ func TestMemoryBudget(t *testing.T) {
 	}
 	refused(t, w.run("verifier", "--memory-budget", "1GiB", "--device", "cuda"), "want --device cpu")
 	refused(t, w.run("bench", "decode", "--memory-budget", "1MiB"), "want --memory-budget ")
+}
+
+// TestMemoryBudgetAssistant: an assistant runs beside a streamed target and counts in the budget, also in what is said beforehand; the text
+// is that of the target alone. Heads that borrow the output matrix are refused.
+func TestMemoryBudgetAssistant(t *testing.T) {
+	t.Parallel()
+	const target, assistant = "../../shared/golden/arch2026/arch-gemma4.gguf", "../../shared/golden/arch2026/arch-gemma4-assistant.gguf"
+	if _, err := os.Stat(assistant); err != nil {
+		t.Skipf("%v: the models of another engine are not here", err)
+	}
+	w := newWorld(t)
+	var info struct {
+		Memory struct {
+			Total int64 `json:"total_bytes"`
+			Heads int64 `json:"heads_bytes"`
+		}
+		Budgets struct {
+			Of []struct {
+				Resident int64 `json:"resident_bytes"`
+				PerPass  int64 `json:"pass_bytes"`
+				Why      string
+			}
+		}
+	}
+	ask := func(budget int64, heads ...string) {
+		t.Helper()
+		args := []string{"model", "info", target, "--json", "--ctx", "256", "--sessions", "1", "--memory-budget", fmt.Sprint(budget)}
+		for _, h := range heads {
+			args = append(args, "--heads", h)
+		}
+		info.Memory.Heads, info.Budgets.Of = 0, nil
+		if err := json.Unmarshal([]byte(w.ok(args...).stdout), &info); err != nil || len(info.Budgets.Of) == 0 {
+			t.Fatal(info, err)
+		}
+	}
+	ask(1<<30, assistant)
+	budget, heads := info.Memory.Total-256<<10, info.Memory.Heads // the target's weights are that much larger than the least
+	ask(budget, assistant)
+	if of := info.Budgets.Of[0]; of.PerPass == 0 || of.Resident < heads || heads < 400<<10 {
+		t.Errorf("%d bytes with an assistant of %d: %+v", budget, heads, of)
+	}
+	ask(budget)
+	if of := info.Budgets.Of[0]; of.PerPass != 0 || info.Memory.Heads != 0 {
+		t.Errorf("%d bytes without: %+v, want all in memory", budget, of)
+	}
+	generate := []string{"generate", "--target", target, "--draft", "lookup", "--prompt", "hello", "--ctx", "256", "--max-tokens", "40",
+		"--ignore-eos", "--cache", disk(t)}
+	want := w.ok(append(generate, "--no-draft")...)
+	within := append(generate, "--memory-budget", fmt.Sprint(budget+64<<20), "--heads", assistant) // with the gateway
+	got := w.ok(within...)
+	if got.stdout != want.stdout || !strings.Contains(got.stderr, "are read by each pass") {
+		t.Errorf("%q, %q: want %q, streamed", got.stdout, got.stderr, want.stdout)
+	}
+	least := w.leastBudget("--heads", "medusa")
+	refused(t, w.run("generate", "--prompt", "x", "--heads", "medusa", "--memory-budget", least), "want none but an assistant")
 }
 
 // TestMemoryBudgetFault: a packed file that is changed under a running verifier ends the verifier, which makes it again; the request goes

@@ -27,9 +27,10 @@ type modelCmd struct {
 }
 
 type modelInfoCmd struct {
-	File     string `arg:"" help:"GGUF file; any one of them for a model split into several."`
-	Identity bool   `help:"Also print the model's identity and lineage, a side file's digest. Reads the whole file."`
-	Target   string `help:"For a side file: say whether it belongs to this model." placeholder:"FILE" setting:"-"`
+	File     string   `arg:"" help:"GGUF file; any one of them for a model split into several."`
+	Identity bool     `help:"Also print the model's identity and lineage, a side file's digest. Reads the whole file."`
+	Target   string   `help:"For a side file: say whether it belongs to this model." placeholder:"FILE" setting:"-"`
+	Heads    []string `help:"Side file that the model is to have as a target, as of a verifier: count its memory too. May be repeated." placeholder:"FILE" sep:"none" setting:"-"`
 	sizeFlags
 	kvFlags
 	budgetFlags
@@ -96,6 +97,7 @@ type kernelInfo struct {
 // memoryInfo is what a process with the model reserves at start.
 type memoryInfo struct {
 	Weights    int64  `json:"weights_bytes"`
+	Beside     int64  `json:"heads_bytes,omitempty"` // of weights: those of side files
 	KVType     string `json:"kv_type"`
 	KVPosition int64  `json:"kv_bytes_per_position"`
 	Ctx        int    `json:"ctx"`
@@ -125,6 +127,9 @@ func (c *modelInfoCmd) Run(a *app) error {
 	}
 	defer f.Close()
 	if side.Is(f) {
+		if len(c.Heads) > 0 {
+			return tandem.Errorf("", tandem.Invalid, "--heads: %s is itself a side file, and has none", c.File)
+		}
 		return c.side(a, f)
 	}
 	if s, err := engine.SideOf(c.File); err == nil && s.Kind == engine.SideAssistant {
@@ -168,12 +173,13 @@ func (c *modelInfoCmd) Run(a *app) error {
 func (c *modelInfoCmd) memory(info *engine.Info) (memoryInfo, error) {
 	sizes := roles.Sizes(c.sizeFlags).OrDefault()
 	r := roles.Room{Sizes: sizes, Options: engine.Options{Device: planner(), KVType: c.KVType}}
-	if err := r.Add(c.File, tandem.DefaultLimits.Nodes); err != nil {
+	if err := r.Add(c.File, tandem.DefaultLimits.Nodes, c.Heads...); err != nil {
 		return memoryInfo{}, err
 	}
 	t, available := r.Models[0], engine.AvailableMemory()
 	m := memoryInfo{
-		Weights: t.Weights, KVType: c.KVType, KVPosition: t.PageBytes / kernels.PageRows, Ctx: sizes.ContextOf(info.Config.Context),
+		Weights: t.Weights, Beside: t.Footprint.Beside,
+		KVType: c.KVType, KVPosition: t.PageBytes / kernels.PageRows, Ctx: sizes.ContextOf(info.Config.Context),
 		Sessions: r.Sessions,
 		KV:       t.KV(), Scratch: t.Scratch, Total: t.Total(), Available: available.Bytes, Bound: available.By,
 		Fits: t.Total() <= available.Bytes,
@@ -226,6 +232,10 @@ func (m *modelInfo) print(a *app, f *gguf.File) error {
 	if !m.Memory.Fits {
 		fits = "does not fit here: " + m.Memory.Advice
 	}
+	weights := figures.MiB(m.Memory.Weights)
+	if m.Memory.Beside > 0 {
+		weights += fmt.Sprintf(", of which side files %s", figures.MiB(m.Memory.Beside))
+	}
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
 	rows := [][2]string{
 		{"file", fmt.Sprintf("%s (GGUF v%d, %s%s)", m.File, m.GGUF, figures.MiB(m.FileBytes), files)},
@@ -240,7 +250,7 @@ func (m *modelInfo) print(a *app, f *gguf.File) error {
 		{"chat template", template},
 		{"context", fmt.Sprint(m.Context)},
 		{"kernels", fmt.Sprintf("%s (this machine has %v)", m.Kernels.ISA, m.Kernels.Available)},
-		{"weights", figures.MiB(m.Memory.Weights)},
+		{"weights", weights},
 		{"KV cache", fmt.Sprintf("%s for %d sessions of %d tokens, %s, %d bytes a token", figures.MiB(m.Memory.KV), m.Memory.Sessions,
 			m.Memory.Ctx, m.Memory.KVType, m.Memory.KVPosition)},
 		{"buffers", figures.MiB(m.Memory.Scratch)},

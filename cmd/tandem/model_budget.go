@@ -64,11 +64,17 @@ func (c *modelInfoCmd) budgets(memory memoryInfo) (*budgetInfo, error) {
 // budget plans a verifier in so many bytes.
 func (c *modelInfoCmd) budget(memory memoryInfo, bytes int64) (line budgetLine, err error) {
 	line = budgetLine{Budget: bytes, Resident: memory.Weights}
-	rest := memory.Total - memory.Weights
+	rest := memory.Total - memory.Weights + memory.Beside
 	if memory.Total <= bytes {
 		return line, nil
 	}
 	line.Resident = 0
+	for _, path := range c.Heads {
+		if ok, err := roles.BesideStreamed(path); err != nil || !ok {
+			line.Why = "the weights do not fit, and " + roles.ModelName(path) + " cannot borrow streamed ones"
+			return line, err
+		}
+	}
 	d := c.streaming(nil, "", gpuMemoryFlags{}, cacheFlags{}).On(planner(), max(0, bytes-rest))
 	_, err = engine.Measure(c.File, engine.Options{Device: d, KVType: c.KVType, Context: c.Ctx, KVPages: 1})
 	var small *kernels.TooSmall
@@ -77,7 +83,7 @@ func (c *modelInfoCmd) budget(memory memoryInfo, bytes int64) (line budgetLine, 
 		return line, nil
 	}
 	s := d.StreamStats()
-	line.Resident, line.PerPass, line.Experts, line.All = s.Resident, s.Streamed, s.Experts, s.AllExperts
+	line.Resident, line.PerPass, line.Experts, line.All = s.Resident+memory.Beside, s.Streamed, s.Experts, s.AllExperts
 	return line, err
 }
 

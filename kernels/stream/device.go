@@ -63,6 +63,9 @@ func New(d kernels.Device, c Config) *Device {
 	return &Device{Device: d, config: c, gone: make(chan struct{})}
 }
 
+// Near implements kernels.Streamer.
+func (d *Device) Near() kernels.Device { return d.Device }
+
 // SetThreads implements kernels.Threaded.
 func (d *Device) SetThreads(n int) error {
 	if t, ok := d.Device.(kernels.Threaded); ok {
@@ -199,7 +202,11 @@ func (d *Device) ReadRate(long time.Duration) (float64, error) {
 func (d *Device) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache) (kernels.Runner, error) {
 	mine, ok := w.(*weights)
 	if !ok {
-		return d.Device.Compile(p, w, c) // resident ones, as of a side file
+		inner, err := d.Device.Compile(p, w, c) // resident ones, as of a side file
+		if loan, ok := w.(*kernels.Loan); ok && err == nil {
+			return &borrower{inner, loan}, nil
+		}
+		return inner, err
 	}
 	q, first := divided(p)
 	inner, err := d.Device.Compile(q, w, c)
@@ -218,6 +225,26 @@ type runner struct {
 	kernels.Runner
 	weights *weights
 	first   []int // per stage of the caller's program: the first of the divided one
+}
+
+// borrower brings the rows of a pass's tokens from weights that are streamed.
+type borrower struct {
+	kernels.Runner
+	loan *kernels.Loan
+}
+
+func (b *borrower) Run(a *kernels.Pass) error {
+	if err := b.loan.Rows(a.Tokens); err != nil {
+		return err
+	}
+	return b.Runner.Run(a)
+}
+
+func (b *borrower) Start(a *kernels.Pass) error {
+	if err := b.loan.Rows(a.Tokens); err != nil {
+		return err
+	}
+	return b.Runner.Start(a)
 }
 
 // Chosen tells what the device that computes tells.

@@ -53,7 +53,7 @@ type view struct {
 	at     int
 }
 
-var _ kernels.Streamed = (*weights)(nil)
+var _ kernels.Lookup = (*weights)(nil)
 
 // layOut plans p, a divided program, for the memory of c. Errors: *kernels.TooSmall, *kernels.Unsupported.
 func layOut(p *kernels.Program, c Config) (*weights, error) {
@@ -390,6 +390,36 @@ func (w *weights) rows(tokens []int32) error {
 			if err := l.want(tokens, w.feed, &w.count); err != nil {
 				return w.failed(err)
 			}
+		}
+	}
+	return nil
+}
+
+// Matrix implements kernels.Lookup.
+func (w *weights) Matrix(k kernels.W) []byte {
+	if l := w.embedding(k); l != nil && w.feed != nil {
+		return l.bytes()
+	}
+	return nil
+}
+
+// Rows implements kernels.Lookup.
+func (w *weights) Rows(k kernels.W, rows []int32) error {
+	l := w.embedding(k)
+	if l == nil || w.feed == nil {
+		return fmt.Errorf("stream: rows of weight %d are not looked up", int(k))
+	}
+	if l.most == 0 {
+		return nil // it is resident
+	}
+	return w.failed(l.want(rows, w.feed, &w.count))
+}
+
+// embedding returns the lookup of a matrix without experts, or nil.
+func (w *weights) embedding(k kernels.W) *lookup {
+	for _, l := range w.looks {
+		if l.w == k && w.prog.Weights[k].Experts == 0 {
+			return l
 		}
 	}
 	return nil

@@ -1,6 +1,8 @@
 package rolestest
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"sync"
@@ -9,6 +11,10 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels/stream"
+	"github.com/tandem-llm/tandem/kernels/testdevice"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/testkit/family"
@@ -55,14 +61,23 @@ func TestMTPInAllRoles(t *testing.T) {
 }
 
 // TestAssistantInAllRoles: an assistant drafts from the target's keys and values, and the text is that of plain decoding. It was not
-// trained for that target.
+// trained for that target, whose weights stay in memory or are streamed with the least memory.
 func TestAssistantInAllRoles(t *testing.T) {
+	for _, streamed := range []bool{false, true} {
+		t.Run(fmt.Sprintf("streamed=%v", streamed), func(t *testing.T) { assistantInAllRoles(t, streamed) })
+	}
+}
+
+func assistantInAllRoles(t *testing.T, streamed bool) {
 	const golden = "../../../shared/golden/arch2026/arch-gemma4"
 	if _, err := os.Stat(golden + "-assistant.gguf"); err != nil {
 		t.Skipf("%v: the models of another engine are not here", err)
 	}
 	s := Start(t, golden+".gguf")
 	familyInAllRoles(t, s, func() []string {
+		if streamed {
+			s.device = streaming(t, golden+".gguf")
+		}
 		s.Heads(golden + "-assistant.gguf")
 		names := []string{tandem.WayAssistant}
 		s.await("the gateway to know the way", func() bool {
@@ -72,6 +87,18 @@ func TestAssistantInAllRoles(t *testing.T) {
 		})
 		return names
 	}, 0)
+}
+
+// streaming makes devices with the least memory for the weights of a target, which are packed anew by every pass.
+func streaming(t *testing.T, target string) func(int) (roles.Device, error) {
+	on := func(memory int64) *stream.Device {
+		return stream.New(testdevice.CPU(t, 1), stream.Config{Memory: memory, Pack: cpu.Pack})
+	}
+	var small *kernels.TooSmall
+	if _, err := engine.Measure(target, engine.Options{Device: on(0), KVPages: 1, MaxRows: 256}); !errors.As(err, &small) {
+		t.Fatal(err)
+	}
+	return func(int) (roles.Device, error) { return on(small.Least), nil }
 }
 
 // drafting starts a drafter with a model and returns whom requests should name: nobody, so that all may draft.

@@ -43,7 +43,8 @@ type System struct {
 
 	verifier    func(heads []string) (end func())
 	endVerifier func()
-	heads       []string // the running verifier's side files
+	heads       []string                        // the running verifier's side files
+	device      func(int) (roles.Device, error) // of the next verifier with side files; nil: the processor
 }
 
 // Start returns a gateway and a verifier of a target once both serve. change, if given, may change how the gateway is configured.
@@ -64,6 +65,9 @@ func StartTapped(t testing.TB, target string, taps []int, change ...func(*gatewa
 	s.verifier = func(heads []string) (end func()) {
 		with := models
 		with.Sides = map[string][]string{target: heads}
+		if s.device != nil {
+			with.Device = s.device
+		}
 		return s.run("verifier", func(ctx context.Context) error {
 			return verifier.Run(ctx, verifier.Config{Config: s.config("verifier"), Models: with, Target: target, Pool: s.pool(),
 				Taps: taps, FeatureBytes: 1 << 20})
