@@ -10,12 +10,20 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// SideAssistant is the architecture of a draft that reads its target's keys and values (Gemma 4). Files of the older spelling say
-// gemma4_mtp.
-const (
-	SideAssistant = "gemma4-assistant"
-	oldAssistant  = "gemma4_mtp"
-)
+// SideAssistant is the architecture of a draft that reads its target's keys and values (Gemma 4).
+const SideAssistant = "gemma4-assistant"
+
+// spelling is how files of one architecture name what no other file has: the key of the target's width, and two matrices.
+type spelling struct{ width, enter, leave string }
+
+// spellings of an assistant, by architecture: that of today, and older ones.
+var spellings = map[string]spelling{
+	SideAssistant:      {"embedding_length_out", "nextn.pre_projection.weight", "nextn.post_projection.weight"},
+	"gemma4_mtp":       {"backbone_embedding_length", "mtp_pre_proj.weight", "mtp_post_proj.weight"},
+	"gemma4_assistant": {"n_embd_backbone", "mtp.pre_projection.weight", "mtp.post_projection.weight"},
+}
+
+const embeddingName = "token_embd.weight"
 
 // assistantLevels is how many tokens an assistant drafts in a chain.
 const assistantLevels = 4
@@ -46,21 +54,18 @@ type assistant struct {
 // isAssistant reports whether f holds an assistant, of which spelling.
 func isAssistant(f *gguf.File) (arch string, ok bool) {
 	arch, err := f.String("general.architecture")
-	return arch, err == nil && (arch == SideAssistant || arch == oldAssistant)
-}
-
-// assistantWidth names the key of the target's width.
-func assistantWidth(arch string) string {
-	if arch == oldAssistant {
-		return "backbone_embedding_length"
-	}
-	return "embedding_length_out"
+	_, ok = spellings[arch]
+	return arch, err == nil && ok
 }
 
 // assistantSide reads what the header of an assistant says.
 func assistantSide(f *gguf.File, arch string) (Side, error) {
 	h := &hyper{file: f, arch: arch}
-	s := Side{Kind: SideAssistant, Width: h.count(assistantWidth(arch), -1, maxDim), Vocab: h.count("vocab_size", -1, maxVocab),
+	rows := -1 // the number of tokens, which not all converters write
+	if e := f.Tensor(embeddingName); e != nil && len(e.Shape) == 2 {
+		rows = e.Shape[1]
+	}
+	s := Side{Kind: SideAssistant, Width: h.count(spellings[arch].width, -1, maxDim), Vocab: h.count("vocab_size", rows, maxVocab),
 		Taps: []int{-1}, Levels: assistantLevels, Blocks: h.count("block_count", -1, maxLayers),
 		DraftWidth: h.count("embedding_length", -1, maxDim)}
 	s.Clusters, s.Chosen = h.readClusters(s.Vocab)
@@ -140,13 +145,9 @@ func (m *Model) readBy(l *layerShape, i int, refuse func(string, ...any) error) 
 
 func (a *assistant) collect(f *gguf.File, arch string, side Side) error {
 	c, w, cfg := &catalog{file: f, used: map[string]bool{}, finite: true}, &a.weights, &a.config
-	enter, leave := "nextn.pre_projection.weight", "nextn.post_projection.weight"
-	if arch == oldAssistant {
-		enter, leave = "mtp_pre_proj.weight", "mtp_post_proj.weight"
-	}
-	c.matrix(&a.enter, enter, true, cfg.Dim, 2*side.Width)
-	c.matrix(&a.leave, leave, true, side.Width, cfg.Dim)
-	c.matrix(&w.head, "token_embd.weight", true, cfg.Vocab, cfg.Dim)
+	c.matrix(&a.enter, spellings[arch].enter, true, cfg.Dim, 2*side.Width)
+	c.matrix(&a.leave, spellings[arch].leave, true, side.Width, cfg.Dim)
+	c.matrix(&w.head, embeddingName, true, cfg.Vocab, cfg.Dim)
 	w.outputNorm = c.vector("output_norm.weight", true, cfg.Dim)
 	c.collectRopeFactors(w, cfg)
 	w.layers = make([]layer, cfg.Layers)

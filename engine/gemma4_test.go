@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -190,6 +191,7 @@ func TestBrokenAssistants(t *testing.T) {
 			w.Set(key("rope.dimension_count"), uint32(32))
 		}, tandem.Invalid, "heads of 32 elements: the target's have 64"},
 		"other rope":    {setKey(key("rope.freq_base"), float32(5e5)), tandem.Invalid, "RoPE bases 500000"},
+		"no embedding":  {both(dropKey(key("vocab_size")), dropTensor("token_embd.weight")), tandem.Corrupt, "vocab_size"},
 		"no projection": {dropTensor("nextn.pre_projection.weight"), tandem.Corrupt, "nextn.pre_projection.weight"},
 		"a tensor too many": {func(w *gguf.Writer, f *gguf.File) {
 			x := f.Tensor("output_norm.weight")
@@ -217,35 +219,56 @@ func TestBrokenAssistants(t *testing.T) {
 	if _, err := Open(goldenPath(file), Options{Device: testdevice.CPU(t, 1)}); tandem.KindOf(err) != tandem.Invalid {
 		t.Errorf("opened as a model: %v, want Invalid", err)
 	}
-	old := changed(t, file, func(w *gguf.Writer, f *gguf.File) {
-		for _, k := range f.Keys() {
-			if rest, ok := strings.CutPrefix(k.Name, SideAssistant+"."); ok {
-				w.DropKey(k.Name)
-				if rest == "embedding_length_out" {
-					rest = "backbone_embedding_length"
-				}
-				full := oldAssistant + "." + rest
-				if v, err := f.Bools(k.Name); err == nil {
-					w.Set(full, v)
-				} else if v, err := f.Int(k.Name, 0, math.MaxInt32); err == nil {
-					w.Set(full, uint32(v))
-				} else if v, err := f.Float(k.Name); err == nil {
-					w.Set(full, float32(v))
-				} else {
-					w.Set(full, []uint32{1, 1, 1}) // head_count_kv
-				}
+}
+
+// TestAssistantSpellings: files of older converters give what the one of today gives, with plain and with ordered embeddings.
+func TestAssistantSpellings(t *testing.T) {
+	g := readAssistantGolden(t)
+	ordered := changed(t, assistantFile, newOrdering(48, 1536).ordered(t, 5))
+	for _, base := range []string{goldenPath(assistantFile), ordered} {
+		want := stepAll(t, g, base, Options{Device: testdevice.CPU(t, 1)})
+		for arch := range spellings {
+			got := stepAll(t, g, changedFile(t, base, spelled(t, arch)), Options{Device: testdevice.CPU(t, 1)})
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("%s: something else", arch)
 			}
 		}
-		w.Set("general.architecture", oldAssistant)
-		for was, is := range map[string]string{"nextn.pre_projection.weight": "mtp_pre_proj.weight",
-			"nextn.post_projection.weight": "mtp_post_proj.weight"} {
-			x := f.Tensor(was)
-			w.DropTensor(was)
-			w.Tensor(is, x.Type, x.Shape, bytesOf(t, x))
+	}
+}
+
+// spelled renames what an assistant's file of today has as an architecture of other converters does, and leaves the number of tokens out.
+func spelled(t *testing.T, arch string) change {
+	return func(w *gguf.Writer, f *gguf.File) {
+		was, is := spellings[SideAssistant], spellings[arch]
+		for _, k := range f.Keys() {
+			rest, ok := strings.CutPrefix(k.Name, SideAssistant+".")
+			if !ok {
+				continue
+			}
+			if w.DropKey(k.Name); rest == "vocab_size" {
+				continue
+			}
+			if rest == was.width {
+				rest = is.width
+			}
+			full := arch + "." + rest
+			if v, err := f.Bools(k.Name); err == nil {
+				w.Set(full, v)
+			} else if v, err := f.Bool(k.Name); err == nil {
+				w.Set(full, v)
+			} else if v, err := f.Int(k.Name, 0, math.MaxInt32); err == nil {
+				w.Set(full, uint32(v))
+			} else if v, err := f.Float(k.Name); err == nil {
+				w.Set(full, float32(v))
+			} else {
+				w.Set(full, []uint32{1, 1, 1}) // head_count_kv
+			}
 		}
-	})
-	target := openTest(t, goldenPath(gemma4Files[0]), Options{KVPages: 8})
-	if err := target.OpenSide(old); err != nil {
-		t.Errorf("the older spelling: %v", err)
+		w.Set("general.architecture", arch)
+		for from, to := range map[string]string{was.enter: is.enter, was.leave: is.leave} {
+			x := f.Tensor(from)
+			w.DropTensor(from)
+			w.Tensor(to, x.Type, x.Shape, bytesOf(t, x))
+		}
 	}
 }
