@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/kernels/cuda/emulated"
 	"github.com/tandem-llm/tandem/kernels/layers"
 	"github.com/tandem-llm/tandem/kernels/split"
@@ -226,18 +227,25 @@ func TestClusterSpellings(t *testing.T) {
 	}
 }
 
-// TestClusterDevices: every kind of device chooses the same clusters and finds the same, number by number.
+// TestClusterDevices: every kind of device chooses the same clusters and finds the same, number by number, also with clusters that are no
+// whole groups of 16 outputs, or less than one.
 func TestClusterDevices(t *testing.T) {
 	g := readAssistantGolden(t)
-	path := changed(t, assistantFile, newOrdering(48, 1536).ordered(t, 7))
-	want := stepAll(t, g, path, Options{Device: testdevice.CPU(t, 2), MaxRows: 64})
 	gpu, _ := testdevice.GPU(t, emulated.Options{})
-	for on, d := range map[string]kernels.Device{"gpu": gpu, "definitions": testdevice.Ref(),
+	devices := map[string]kernels.Device{"gpu": gpu, "definitions": testdevice.Ref(),
 		"layers":    fixed{layers.New(layers.Config{Near: testdevice.CPU(t, 2), Far: testdevice.CPU(t, 1)}).With(2)},
 		"divided":   halves(t, testdevice.CPU(t, 1), testdevice.CPU(t, 1), split.Plan{}),
-		"exchanged": halves(t, gpu, testdevice.CPU(t, 1), split.Plan{})} {
-		if got := stepAll(t, g, path, Options{Device: d, MaxRows: 64}); !reflect.DeepEqual(got, want) {
-			t.Errorf("%s: %+v, want %+v", on, got, want)
+		"exchanged": halves(t, gpu, testdevice.CPU(t, 1), split.Plan{})}
+	for _, isa := range cpu.Supported() {
+		devices[isa.String()] = testdevice.ISA(t, 2, isa)
+	}
+	for _, c := range []struct{ count, chosen int }{{48, 7}, {64, 9}, {256, 31}} {
+		path := changed(t, assistantFile, newOrdering(c.count, 1536).ordered(t, c.chosen))
+		want := stepAll(t, g, path, Options{Device: testdevice.CPU(t, 2), MaxRows: 64})
+		for on, d := range devices {
+			if got := stepAll(t, g, path, Options{Device: d, MaxRows: 64}); !reflect.DeepEqual(got, want) {
+				t.Errorf("%+v, %s: %+v, want %+v", c, on, got, want)
+			}
 		}
 	}
 }
