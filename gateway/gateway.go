@@ -33,7 +33,9 @@ type Gateway struct {
 	shared     *strategy.Shared
 	accuracies accuracies
 	states     *standings
-	served     atomic.Int64 // admitted requests that have not returned: they run, are parked, or are being read
+	described  chan struct{} // closed by the first WaysAre
+	describe   sync.Once     // closes it
+	served     atomic.Int64  // admitted requests that have not returned: they run, are parked, or are being read
 
 	mu       sync.RWMutex
 	sessions map[tandem.SessionID]*mailbox
@@ -46,12 +48,13 @@ func New(c Config) (*Gateway, error) {
 		return nil, err
 	}
 	g := &Gateway{
-		cfg:      c,
-		gate:     admit.New(c.Sessions, c.Queue),
-		crew:     &crew{idle: make(chan struct{})},
-		shared:   strategy.NewShared(c.Rules),
-		states:   newStandings(c.Counters),
-		sessions: map[tandem.SessionID]*mailbox{},
+		cfg:       c,
+		gate:      admit.New(c.Sessions, c.Queue),
+		crew:      &crew{idle: make(chan struct{})},
+		shared:    strategy.NewShared(c.Rules),
+		states:    newStandings(c.Counters),
+		described: make(chan struct{}),
+		sessions:  map[tandem.SessionID]*mailbox{},
 	}
 	for _, m := range c.Drafters {
 		g.Enlist(m)
@@ -101,7 +104,7 @@ func (g *Gateway) admit(ctx context.Context, r tandem.Request) (tokens []tandem.
 	if err := r.Validate(g.cfg.Limits); err != nil {
 		return nil, nil, err
 	}
-	if err := g.roster.Check(r.Drafters); err != nil {
+	if err := g.known(ctx, r.Drafters); err != nil {
 		return nil, nil, err
 	}
 	if tokens = r.Tokens; tokens == nil {
@@ -113,6 +116,25 @@ func (g *Gateway) admit(ctx context.Context, r tandem.Request) (tokens []tandem.
 	limit := len(tokens) + min(r.MaxTokens, g.cfg.Limits.Context-len(tokens))
 	p, err = g.gate.Enter(ctx, admit.Need{Tenant: r.Tenant, Tokens: limit, Rows: max(r.Bounds.Nodes, 1) - 1})
 	return tokens, p, err
+}
+
+// describeWait is how long a request that names one of the target's own ways waits for the verifier's first description.
+const describeWait = 5 * time.Second
+
+// known returns an error of kind Invalid if a drafter that a request names was never there. A request that comes before the verifier has
+// told its target's ways, and names one, waits for that.
+func (g *Gateway) known(ctx context.Context, names []string) error {
+	if slices.ContainsFunc(names, func(n string) bool { return slices.Contains(tandem.Ways(), n) }) {
+		late := time.NewTimer(describeWait)
+		defer late.Stop()
+		select {
+		case <-g.described:
+		case <-late.C:
+		case <-ctx.Done():
+			return ended(ctx, "while the verifier was to tell its ways")
+		}
+	}
+	return g.roster.Check(names)
 }
 
 // Deliver takes a verdict from the verifier. It never blocks; a verdict that no session waits for is
@@ -153,6 +175,7 @@ func (g *Gateway) Enlist(e Enlisted) {
 // WaysAre says which ways the verifier's target has of its own. Sessions may ask them like drafters, by their names; those that are
 // missing are dismissed.
 func (g *Gateway) WaysAre(ways []tandem.Way) {
+	defer g.describe.Do(func() { close(g.described) })
 	for _, name := range tandem.Ways() {
 		i := slices.IndexFunc(ways, func(w tandem.Way) bool { return w.Name == name && w.Valid() })
 		if i < 0 {

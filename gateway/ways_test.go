@@ -272,6 +272,44 @@ func TestWaysComeAndGo(t *testing.T) {
 	})
 }
 
+// TestWaysToldLate: a request that names a way waits until the verifier has told its ways, but not for ever.
+func TestWaysToldLate(t *testing.T) {
+	r := tandem.Request{Prompt: "a way", MaxTokens: 50, IgnoreEOS: true, Sampling: tandem.Sampling{TopP: 1}, Drafters: []string{"medusa"},
+		Bounds: tandem.Bounds{Nodes: 16, Depth: 6, Width: 4}}
+	for _, tc := range []struct {
+		after time.Duration
+		ways  []tandem.Way
+		want  string
+	}{{time.Second, bothWays, ""}, {time.Second, nil, `drafter "medusa" is not there`}, {time.Minute, bothWays, `drafter "medusa" is not there`}} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld()
+			w.quiet, w.ways = true, tc.ways
+			g, err := New(w.config())
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.gw = g
+			time.AfterFunc(tc.after, func() { g.WaysAre(w.ways) })
+			start := time.Now()
+			res, err := g.Generate(t.Context(), r, &sink{})
+			if tc.want == "" && (err != nil || len(res.Stats.Drafters) != 1 || res.Stats.Drafters[0].Name != "medusa") {
+				t.Errorf("told %v after %v: %v; %+v", tc.ways, tc.after, err, res.Stats.Drafters)
+			}
+			if tc.want != "" && (tandem.KindOf(err) != tandem.Invalid || !strings.Contains(err.Error(), tc.want)) {
+				t.Errorf("told %v after %v: %v, want %s", tc.ways, tc.after, err, tc.want)
+			}
+			if took := time.Since(start); tc.want != "" && took > describeWait {
+				t.Errorf("told %v after %v: refused after %v", tc.ways, tc.after, took)
+			}
+			w.flights.Wait()
+			if err := g.Shutdown(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(tc.after)
+		})
+	}
+}
+
 // TestGarbageGuesses: each is counted and ignored, and the next good guess is used.
 func TestGarbageGuesses(t *testing.T) {
 	for _, how := range guessFaults {

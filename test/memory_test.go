@@ -120,7 +120,7 @@ func TestMemoryBudgetAssistant(t *testing.T) {
 		"--ignore-eos", "--cache", disk(t)}
 	want := w.ok(append(generate, "--no-draft")...)
 	within := append(generate, "--memory-budget", fmt.Sprint(budget+64<<20), "--heads", assistant) // with the gateway
-	got := w.ok(within...)
+	got := w.ok(append(within, "--drafters", "assistant", "--strategy", "fixed")...)
 	if got.stdout != want.stdout || !strings.Contains(got.stderr, "are read by each pass") {
 		t.Errorf("%q, %q: want %q, streamed", got.stdout, got.stderr, want.stdout)
 	}

@@ -126,13 +126,13 @@ func (c *modelInfoCmd) Run(a *app) error {
 		return err
 	}
 	defer f.Close()
-	if side.Is(f) {
-		if len(c.Heads) > 0 {
-			return tandem.Errorf("", tandem.Invalid, "--heads: %s is itself a side file, and has none", c.File)
-		}
+	s, err := engine.SideOf(c.File)
+	switch {
+	case err == nil && s.Kind != "" && len(c.Heads) > 0:
+		return tandem.Errorf("", tandem.Invalid, "--heads: %s is itself a side file, and has none", c.File)
+	case side.Is(f):
 		return c.side(a, f)
-	}
-	if s, err := engine.SideOf(c.File); err == nil && s.Kind == engine.SideAssistant {
+	case err == nil && s.Kind == engine.SideAssistant:
 		return c.assistant(a, f, s)
 	}
 	if err := c.refuseTarget(); err != nil {

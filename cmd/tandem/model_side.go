@@ -61,7 +61,7 @@ func (c *modelInfoCmd) side(a *app, f *gguf.File) error {
 // assistant prints what the file of an assistant holds, which names no target.
 func (c *modelInfoCmd) assistant(a *app, f *gguf.File, s engine.Side) error {
 	m := &sideInfo{Kind: s.Kind, Called: s.Way(), RunsIn: "verifier", Dim: s.Width, Tokens: s.Vocab, Taps: append([]int{}, s.Taps...),
-		Shape: fmt.Sprintf("%d blocks, d %d, %d tokens in a chain", s.Blocks, s.DraftWidth, s.Levels)}
+		Shape: fmt.Sprintf("%v, d %d", s, s.DraftWidth)}
 	return c.describe(a, f, m, func(target string) error {
 		o := engine.Options{Device: planner(), KVType: c.KVType}
 		alone, err := engine.Measure(target, o)
