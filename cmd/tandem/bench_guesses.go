@@ -1,8 +1,7 @@
 package main
 
 import (
-	"slices"
-
+	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/bench/guesses"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
@@ -11,7 +10,7 @@ import (
 type benchGuessesCmd struct {
 	Target      string    `help:"GGUF file of the target (default: the shipped one)." placeholder:"FILE"`
 	Heads       []string  `help:"Side file of the target by which it guesses by itself, of kind medusa or ppd; may be repeated, one of each kind." placeholder:"FILE" sep:"none"`
-	Draft       []string  `help:"GGUF file of a draft: a plain model, or a side file of kind dovetail, eagle or eagle3; may be repeated." placeholder:"FILE" sep:"none"`
+	Draft       []string  `help:"GGUF file of a draft: a plain model, a side file of kind dovetail, eagle or eagle3, or mtp for the draft inside the target's own file; may be repeated." placeholder:"FILE" sep:"none"`
 	Prompts     string    `help:"JSON lines with id, domain and prompt (default: the shipped ones)." placeholder:"FILE" setting:"-"`
 	Domain      []string  `help:"Only prompts of this domain; may be repeated." placeholder:"NAME" setting:"-"`
 	Count       int       `help:"Prompts of each domain that are judged." default:"8" setting:"-"`
@@ -37,9 +36,10 @@ func (c *benchGuessesCmd) Run(a *app) error {
 	if config.Heads, err = headPaths(c.Heads); err != nil {
 		return err
 	}
-	config.Drafts = slices.Clone(c.Draft)
-	if err := shippedSides(config.Drafts, "draft"); err != nil {
-		return err
+	if len(c.Draft) > 0 { // none is none here, not those that are shipped
+		if config.Drafts, err = draftPaths(c.Draft, c.Target, tandem.Request{}); err != nil {
+			return err
+		}
 	}
 	if config.Target, err = targetPath(c.Target); err != nil {
 		return err
