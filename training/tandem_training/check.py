@@ -8,7 +8,7 @@ import tempfile
 import numpy as np
 import torch
 
-from . import Refused, data, export, gguf, golden, llama, naive, sides, train
+from . import Refused, data, export, gguf, golden, llama, mixture, naive, sides, train
 
 WORDS = "func return error string byte reader writer buffer value index for range if nil len type struct map slice int".split()
 KINDS = {
@@ -35,12 +35,12 @@ def formulas(target):
             expect(far < 1e-4, f"{name}: differs from the slow computation by {far}")
 
 
-def against_tandem(target, path):
-    """The float model against the engine, whose keys and values are f16."""
+def against_tandem(logits, path):
+    """The float model, by its logits for tokens, against the engine, whose keys and values are f16."""
     ids = golden.TOKENS
     top = json.loads(export.tandem(["logits", "--json", "--model", path, "--tokens", ",".join(map(str, ids)), "--top", "5"]))["prompt_top"]
     with torch.no_grad():
-        mine = target.logits(target(torch.tensor([ids]), torch.arange(len(ids)))[0][0])
+        mine = logits(torch.tensor([ids]))[0]
     far = max(abs(mine[i, int(t)].item() - v) for i, row in enumerate(top) for t, v in row)
     expect(far < 0.02, f"logits differ from tandem's by {far}: want at most 0.02, for keys and values in f16")
     return far
@@ -107,6 +107,20 @@ def kinds(folder, path):
         expect(open(out, "rb").read() == open(again, "rb").read(), f"{kind}: what was written reads back as something else")
 
 
+def mixed(folder, path):
+    """A mixture of the target learns, with its MTP layer, and both it and the larger one of the same function say in tandem what they say
+    here."""
+    out, large = os.path.join(folder, "mixture.gguf"), os.path.join(folder, "large.gguf")
+    args = ["--target", path, "--out", out, "--data", os.path.join(folder, "text"), "--leave-out", "", "--work", os.path.join(folder, "work"),
+            "--length", "48", "--windows", "48", "--held", "16", "--epochs", "4", "--warm", "2", "--no-bar", "--threads", "1", "--type", "f32",
+            "--experts", "8", "--used", "2", "--width", "16", "--shared", "32"]
+    m, before, after = mixture.run(mixture.parser().parse_args(args))
+    expect(after["kl"] < before["kl"] and after["chain"][0] > before["chain"][0], f"mixture: {before} -> {after}: want it to learn")
+    mixture.enlarge(mixture.parser().parse_args(["--target", out, "--out", large, "--enlarge", "64", "32", "--type", "f32"]))
+    for file in (out, large):
+        against_tandem(lambda tokens: m.logits(m(tokens)), file)
+
+
 def resumed(folder, path):
     """A run that starts from a finished one begins where that one ended; a checkpoint of other settings is refused."""
     out = os.path.join(folder, "medusa.gguf")
@@ -139,9 +153,10 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "target.gguf")
         golden.write_target(path, target)
-        far = against_tandem(target, path)
+        far = against_tandem(lambda tokens: target.logits(target(tokens, torch.arange(tokens.shape[1]))[0]), path)
         exclusion(folder)
         kinds(folder, path)
+        mixed(folder, path)
         resumed(folder, path)
     print(f"training/check: all kinds learn, read back and agree with slow computations; logits within {far:.4f} of tandem's")
 

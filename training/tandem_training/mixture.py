@@ -1,0 +1,354 @@
+"""The command training/mixture: a mixture of experts with a layer that guesses the token after the next (MTP), from a dense target; see
+../README.md.
+
+The file has architecture qwen35moe, every layer of which attends (full_attention_interval 1). A layer keeps the target's attention; part
+of its feed-forward neurons become the shared expert, the others are divided into groups of neurons that fire for like inputs, several
+times, by other directions each time: each group is an expert, and the router begins with the mean of its neurons' gates. All but the
+embeddings is then trained towards the target's distribution, at first without the whole MTP layer's part, whose input begins as the
+linear map that comes nearest to what the target's last block gets."""
+import argparse
+import os
+import re
+import sys
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from . import Refused, export, gguf, llama, loop, sides, train, windows
+from .llama import Norm, Rotary, attention, causal
+from .sides import linear
+
+ARCH = "qwen35moe"
+HEADS = re.compile(r"attn_[qk]_norm")  # as long as a head
+
+
+class Stack(nn.Module):
+    """The same matrix of all experts."""
+
+    def __init__(self, experts, outputs, inputs):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(experts, outputs, inputs))
+
+
+class Block(nn.Module):
+    """One layer: attention with head norms and a gate, then experts and a shared one."""
+
+    def __init__(self, s, a):
+        super().__init__()
+        self.shape, self.used, self.balance = s, a.used, 0.0
+        self.attn_norm, self.post_attention_norm = Norm(s.dim, s.eps), Norm(s.dim, s.eps)
+        self.attn_q = linear(s.dim, 2 * s.heads * s.head_dim)  # of each head its query, then its gate
+        self.attn_k, self.attn_v = linear(s.dim, s.kv_heads * s.head_dim), linear(s.dim, s.kv_heads * s.head_dim)
+        self.attn_q_norm, self.attn_k_norm = Norm(s.head_dim, s.eps), Norm(s.head_dim, s.eps)
+        self.attn_output = linear(s.heads * s.head_dim, s.dim)
+        self.ffn_gate_inp = linear(s.dim, a.experts)
+        self.ffn_gate_exps, self.ffn_up_exps = Stack(a.experts, a.width, s.dim), Stack(a.experts, a.width, s.dim)
+        self.ffn_down_exps = Stack(a.experts, s.dim, a.width)
+        self.ffn_gate_shexp, self.ffn_up_shexp = linear(s.dim, a.shared), linear(s.dim, a.shared)
+        self.ffn_down_shexp = linear(a.shared, s.dim)
+        self.ffn_gate_inp_shexp = nn.ParameterDict({"weight": nn.Parameter(torch.zeros(s.dim))})
+
+    def forward(self, x, rotary, angles, attend):
+        s, n = self.shape, self.attn_norm(x)
+        heads = lambda y, count: y.view(*y.shape[:2], count, -1).transpose(1, 2)
+        q, gate = heads(self.attn_q(n), s.heads).chunk(2, -1)
+        q, k = self.attn_q_norm(q), self.attn_k_norm(heads(self.attn_k(n), s.kv_heads))
+        o = attend(rotary.turn(q, angles), rotary.turn(k, angles), heads(self.attn_v(n), s.kv_heads))
+        x = x + self.attn_output((o * gate.sigmoid()).transpose(1, 2).flatten(2))
+        n = self.post_attention_norm(x)
+        shared = self.ffn_down_shexp(F.silu(self.ffn_gate_shexp(n)) * self.ffn_up_shexp(n))
+        share = (n @ self.ffn_gate_inp_shexp["weight"]).sigmoid()[..., None]
+        return x + shared * share + self.mix(n.flatten(0, 1)).view(x.shape)
+
+    def mix(self, n):
+        """What the chosen experts make of rows n. Leaves in balance what is least, 1, if all are chosen alike (Fedus et al., 2021)."""
+        logits = self.ffn_gate_inp(n)
+        best, chosen = logits.topk(self.used, -1)
+        weights, count = best.softmax(-1), logits.shape[1]
+        order = chosen.flatten().argsort()
+        rows, times = order // self.used, chosen.flatten().bincount(minlength=count)
+        parts = []
+        for e, x in enumerate(n[rows].split(times.tolist())):
+            g, u = x @ self.ffn_gate_exps.weight[e].t(), x @ self.ffn_up_exps.weight[e].t()
+            parts.append((F.silu(g) * u) @ self.ffn_down_exps.weight[e].t())
+        self.times = times
+        self.balance = count * (times / order.numel() * logits.softmax(-1).mean(0)).sum()
+        return torch.zeros_like(n).index_add(0, rows, torch.cat(parts) * weights.flatten()[order, None])
+
+
+class MTP(sides.Draft):
+    """The layer that guesses: see sides.Draft for rows and steps."""
+
+    def __init__(self, s, a):
+        super().__init__()
+        self.shape, self.rotary = s, Rotary(s)
+        self.enorm, self.hnorm, self.shared_head_norm = Norm(s.dim, s.eps), Norm(s.dim, s.eps), Norm(s.dim, s.eps)
+        self.eh_proj = linear(2 * s.dim, s.dim)
+        self.blk = nn.ModuleList([Block(s, a)])
+
+    def enter(self, e, h):
+        return self.eh_proj(torch.cat([self.enorm(e), self.hnorm(h)], -1))
+
+    def leave(self, x):
+        return self.shared_head_norm(x)
+
+
+class Mixture(nn.Module):
+    def __init__(self, s, a):
+        super().__init__()
+        self.shape, self.rotary = s, Rotary(s)
+        self.token_embd = nn.Embedding(s.vocab, s.dim)
+        self.blk = nn.ModuleList(Block(s, a) for _ in range(s.layers))
+        self.output_norm, self.mtp = Norm(s.dim, s.eps), MTP(s, a)
+
+    def forward(self, tokens):
+        x, mask = self.token_embd(tokens), causal(tokens.shape[1], tokens.shape[1])
+        angles = self.rotary.angles(torch.arange(tokens.shape[1]))
+        for block in self.blk:
+            x = block(x, self.rotary, angles, lambda q, k, v: attention(q, k, v, mask))
+        return self.output_norm(x)
+
+    def guesses(self, tokens, h, steps=1):
+        """Outputs of the MTP layer from row 1 on, which stand for the states of those rows: see sides.Draft.steps."""
+        return self.mtp.steps(self.token_embd(tokens[:, 1:]), h[:, :-1], torch.arange(1, tokens.shape[1]), steps)
+
+    def logits(self, h):
+        return h @ self.token_embd.weight.t()
+
+    def tensors(self):
+        """The tensors of a file: the MTP layer is one more block."""
+        out, at = {}, f"blk.{self.shape.layers}."
+        for name, t in self.state_dict().items():
+            if name.startswith("mtp.blk.0."):
+                name = at + name[len("mtp.blk.0."):]
+            elif name.startswith("mtp."):
+                name = at + "nextn." + name[len("mtp."):]
+            out[name] = t.numpy()
+        return out
+
+
+def groups(gates, depth, g):
+    """Divides rows of gates into 2^depth groups of equal size: by halves, along the difference of two of them."""
+    parts = [torch.arange(len(gates))]
+    for _ in range(depth):
+        halves = []
+        for p in parts:
+            a, b = p[torch.randperm(len(p), generator=g)[:2]]
+            halves += p[(F.normalize(gates[p], dim=1) @ (F.normalize(gates[a], dim=0) - F.normalize(gates[b], dim=0))).argsort()].chunk(2)
+        parts = halves
+    return parts
+
+
+@torch.no_grad()
+def take(block, old, a, g, sizes):
+    """Makes a block of the target's: sizes are the root mean squares of its queries and keys."""
+    s = block.shape
+    order = torch.cat([torch.arange(0, s.head_dim, 2), torch.arange(1, s.head_dim, 2)])  # RoPE on halves, not on neighbours
+    turned = lambda w, heads: w.view(heads, s.head_dim, -1)[:, order].flatten(0, 1)
+    q = turned(old.attn_q.weight, s.heads).view(s.heads, 1, s.head_dim, -1)
+    block.attn_q.weight.copy_(torch.cat([q, torch.zeros_like(q)], 1).flatten(0, 2))  # gates are one half
+    block.attn_k.weight.copy_(turned(old.attn_k.weight, s.kv_heads))
+    block.attn_v.weight.copy_(old.attn_v.weight), block.attn_output.weight.copy_(2 * old.attn_output.weight)
+    block.attn_q_norm.weight.fill_(sizes[0]), block.attn_k_norm.weight.fill_(sizes[1])
+    block.attn_norm.weight.copy_(old.attn_norm.weight), block.post_attention_norm.weight.copy_(old.ffn_norm.weight)
+    gate, up, down = old.ffn_gate.weight, old.ffn_up.weight, old.ffn_down.weight
+    size = gate.norm(dim=1) * up.norm(dim=1) * down.norm(dim=0)
+    always, rest = size.argsort(descending=True).split([a.shared, len(size) - a.shared])
+    block.ffn_gate_shexp.weight.copy_(gate[always]), block.ffn_up_shexp.weight.copy_(up[always])
+    block.ffn_down_shexp.weight.copy_(2 * down[:, always])
+    depth = (len(rest) // a.width).bit_length() - 1
+    part = [rest[p] for _ in range(a.experts >> depth) for p in groups(gate[rest], depth, g)]
+    for e, p in enumerate(part):
+        block.ffn_gate_exps.weight[e], block.ffn_up_exps.weight[e] = gate[p], up[p]
+        block.ffn_down_exps.weight[e] = down[:, p] * a.used * (1 << depth) / (a.used + (1 << depth)) * 2
+        block.ffn_gate_inp.weight[e] = F.normalize(gate[p], dim=1).mean(0) * 4
+
+
+@torch.no_grad()
+def begin(target, w, a):
+    """A mixture that computes about what the target does."""
+    s = llama.replace(target.shape, halves=True, head_norms=True)
+    m, g = Mixture(s, a), torch.Generator().manual_seed(a.seed)
+    rows = torch.arange(min(16, len(w)))
+    tokens, sizes, seen = w.tokens[rows], [], []
+    mask = causal(tokens.shape[1], tokens.shape[1])
+
+    def attend(layer, q, k, v):
+        sizes.append([q.pow(2).mean().sqrt(), k.pow(2).mean().sqrt()])
+        return attention(q, k, v, mask)
+    last, h = target(tokens, torch.arange(tokens.shape[1]), attend, taps=(s.layers - 1, -1))
+    for block, old, size in zip(m.blk, target.blk, sizes):
+        take(block, old, a, g, size)
+    m.token_embd.load_state_dict(target.token_embd.state_dict()), m.output_norm.load_state_dict(target.output_norm.state_dict())
+    m.mtp.blk[0].load_state_dict(m.blk[-1].state_dict()), m.mtp.shared_head_norm.load_state_dict(target.output_norm.state_dict())
+    given = torch.cat([m.mtp.enorm(m.token_embd(tokens[:, 1:])), m.mtp.hnorm(h[:, :-1])], -1).flatten(0, 1)
+    square = given.t() @ given
+    square += 1e-2 * square.diagonal().mean() * torch.eye(len(square))
+    m.mtp.eh_proj.weight.copy_(torch.linalg.solve(square, given.t() @ last[:, 1:].flatten(0, 1)).t())
+    m.token_embd.weight.requires_grad_(False)
+    return m
+
+
+class Trainer:
+    def __init__(self, m, target, a):
+        self.m, self.target, self.a = m, target, a
+
+    def loss(self, w, rows):
+        tokens = w.tokens[rows]
+        h = self.m(tokens)
+        p, mean_log = loop.wanted(self.target.logits(w.states(rows)))
+        own = loop.kl(self.m.logits(h), p, mean_log).mean()
+        next_ = loop.kl(self.m.logits(self.m.guesses(tokens, h)[0]), p[:, 1:], mean_log[:, 1:]).mean()
+        blocks = [*self.m.blk, *self.m.mtp.blk]
+        return own + self.a.mtp * next_ + self.a.balance * (sum(b.balance for b in blocks) / len(blocks) - 1)
+
+    @torch.no_grad()
+    def judge(self, w):
+        """On held-out windows: KL to the target, how often the best token is the target's, how often 1, 2, … guesses in a row are the
+        mixture's best tokens, and the largest share of the choices that one expert has."""
+        far = right = rows = 0.0
+        chain, most = torch.zeros(4), 0.0
+        for at in torch.arange(len(w)).split(8):
+            tokens = w.tokens[at]
+            h = self.m(tokens)
+            theirs, mine = self.target.logits(w.states(at)), self.m.logits(h)
+            far += loop.kl(mine, *loop.wanted(theirs)).sum().item()
+            best = mine.argmax(-1)
+            right += (best == theirs.argmax(-1)).sum().item()
+            rows += best.numel()
+            most = max(most, *(b.times.max().item() / b.times.sum().item() for b in self.m.blk))
+            # row i of step s is at position 1 + s + i; a chain that begins at p has right tokens before each guess only if the text is the
+            # mixture's own, so here it shows what guesses are worth behind tokens of the text
+            hits = [(self.m.logits(o).argmax(-1) == best[:, 1 + s:])[:, :tokens.shape[1] - 4] for s, o in
+                    enumerate(self.m.guesses(tokens, h, 4))]
+            chain += torch.stack(hits, -1).float().cumprod(-1).mean((0, 1)) * len(at)
+        return {"kl": far / rows, "best": right / rows, "chain": (chain / len(w)).tolist(), "most": most}
+
+
+def keys_of(s, a):
+    keys = s.keys(ARCH)
+    del keys[f"{ARCH}.feed_forward_length"]
+    own = {"block_count": s.layers + 1, "nextn_predict_layers": 1, "full_attention_interval": 1, "attention.key_length": s.head_dim,
+           "attention.value_length": s.head_dim, "expert_count": a.experts, "expert_used_count": a.used,
+           "expert_feed_forward_length": a.width, "expert_shared_feed_forward_length": a.shared}
+    return {**keys, **{f"{ARCH}.{k}": v for k, v in own.items()}}
+
+
+def check(a, s):
+    rest = s.ffn - a.shared
+    if s.head_norms or s.bias or s.halves:
+        raise Refused(f"--target {a.target}: want one of the llama architecture")
+    if a.used > a.experts or rest < a.width or rest % a.width or (n := rest // a.width) & (n - 1) or a.experts % n:
+        raise Refused(f"--experts {a.experts}, --used {a.used}, --width {a.width}, --shared {a.shared}: want the {s.ffn} neurons of a "
+                      "layer to be the shared ones and a power of two of experts, of which there are a multiple")
+
+
+def run(a):
+    torch.set_num_threads(a.threads)
+    file = gguf.File(a.target)
+    target = llama.load(file)
+    check(a, target.shape)
+    lineage, _ = export.names(a.target, a.tandem)
+    bos = file.key("tokenizer.ggml.bos_token_id", -1) if file.key("tokenizer.ggml.add_bos_token", True) else -1
+    w, held, report = windows.prepare(target, a, lineage, None if bos < 0 else bos)
+    m = begin(target, w, a)
+    t = Trainer(m, target, a)
+    apart = ("out", "work", "fresh", "bar", "tandem", "threads", "name", "enlarge")
+    settings = {k: v for k, v in sorted(vars(a).items()) if k not in apart}
+    first = t.judge(held)
+    print(f"before: {told(first)}", flush=True)
+    done = loop.fit(m, lambda rows, share: t.loss(w, rows), len(w), a, settings)
+    last = t.judge(held)
+    keys = {"general.architecture": ARCH, "general.name": a.name or os.path.splitext(os.path.basename(a.out))[0],
+            **keys_of(m.shape, a), **{k: v for k, v in file.keys.items() if k.startswith("tokenizer.")},
+            "training.data": train.told(report), "training.seed": a.seed, "training.steps": done["steps"], "training.loss": done["loss"]}
+    size = gguf.write(a.out, keys, m.tensors(), gguf.TYPE_NAMES[a.type])
+    windows.write_json(a.out + ".json", {"settings": settings, **done, "data": report, "before": first, "held": last})
+    if os.path.exists(a.out + ".ckpt"):
+        os.remove(a.out + ".ckpt")
+    print(f"after: {told(last)}\n{a.out}: {size} bytes after {done['steps']} steps in {done['minutes']} minutes, "
+          f"loss {done['loss_first']:.4f} -> {done['loss']:.4f}")
+    return m, first, last
+
+
+class Enlarged:
+    """The tensors of a file with more numbers in a row and wider experts, which compute the same: what is more is 0, and norms, which
+    take a mean over it, have weights that are smaller by as much. One tensor at a time is made."""
+
+    def __init__(self, file, dim, width):
+        self.file, self.dim, self.width = file, dim, width
+        self.old_dim, self.old_width = (file.key(f"{ARCH}.{k}") for k in ("embedding_length", "expert_feed_forward_length"))
+        if dim < self.old_dim or width < self.old_width:
+            raise Refused(f"--enlarge {dim} {width}: {file.path} has {self.old_dim} {self.old_width}, want at least that")
+
+    def keys(self):
+        eps = f"{ARCH}.attention.layer_norm_rms_epsilon"
+        return {**self.file.keys, f"{ARCH}.embedding_length": self.dim, f"{ARCH}.expert_feed_forward_length": self.width,
+                eps: self.file.key(eps) * self.old_dim / self.dim}
+
+    def __len__(self):
+        return len(self.file.tensors)
+
+    def items(self):
+        for name in self.file.tensors:
+            t = self.file.tensor(name)
+            if "norm" in name and t.shape == (self.old_dim,):
+                t = t * (self.old_dim / self.dim) ** 0.5
+            if name.endswith("nextn.eh_proj.weight"):
+                halves = np.split(t, 2, 1)
+                yield name, np.concatenate([self.pad(self.pad(h, 0, self.dim), 1, self.dim) for h in halves], 1)
+                continue
+            down = "ffn_down" in name or "attn_output" in name
+            if "exps" in name:
+                t = self.pad(t, 2 if down else 1, self.width)
+            yield name, t if HEADS.search(name) else self.pad(t, t.ndim - 2 if down else t.ndim - 1, self.dim)
+
+    @staticmethod
+    def pad(t, axis, size):
+        return np.pad(t, [(0, size - n if i == axis else 0) for i, n in enumerate(t.shape)])
+
+
+def told(j):
+    chain = " ".join(f"{x:.3f}" for x in j["chain"])
+    return (f"held-out KL {j['kl']:.4f}, best token the target's {j['best']:.3f}, guesses right in a row {chain}, "
+            f"most used expert {j['most']:.3f}")
+
+
+def enlarge(a):
+    file = gguf.File(a.target)
+    if file.key("general.architecture") != ARCH:
+        raise Refused(f"--target {a.target}: want a mixture that this command made")
+    large = Enlarged(file, *a.enlarge)
+    print(f"{a.out}: {gguf.write(a.out, large.keys(), large, gguf.TYPE_NAMES[a.type])} bytes")
+
+
+def parser():
+    p = argparse.ArgumentParser(prog="training/mixture", formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+                                description="Makes a dense target a mixture of experts with a layer that guesses (MTP).")
+    train.common(p, {"lr": 6e-4, "batch": 4, "epochs": 12, "warm": 50, "fade": 1})
+    p.add_argument("--experts", type=int, default=32)
+    p.add_argument("--used", type=int, default=4, help="experts of a row")
+    p.add_argument("--width", type=int, default=128, help="neurons of an expert")
+    p.add_argument("--shared", type=int, default=256, help="neurons of the shared expert")
+    p.add_argument("--mtp", type=float, default=0.3, help="weight of the guesses' loss")
+    p.add_argument("--balance", type=float, default=0.01, help="weight of the loss by which experts are used alike")
+    p.add_argument("--enlarge", type=int, nargs=2, metavar=("D", "WIDTH"),
+                   help="no training: TARGET, a file of this command, with rows of D numbers and experts of WIDTH neurons that compute the "
+                        "same")
+    return p
+
+
+def main():
+    a = parser().parse_args()
+    try:
+        enlarge(a) if a.enlarge else run(a)
+    except Refused as e:
+        sys.exit(f"training: {e}")
+    except KeyboardInterrupt:
+        sys.exit("training: stopped; the same command continues from the last checkpoint")
+
+
+if __name__ == "__main__":
+    main()
