@@ -28,6 +28,7 @@ type planner struct {
 	choices *learn.Planner
 	chances map[string]*learn.Calibration
 	reach   map[string]float64       // how deep each drafter's latest trees were; see recall
+	nodes   map[string]float64       // mean rows of each way's trees
 	price   map[string]time.Duration // running mean of a drafter's time for a tree; 0: unknown
 	round   time.Duration            // the same of a round
 	arm     learn.Arm
@@ -71,8 +72,8 @@ func newPlanner(l *Shared, vote tandem.Vote, adaptive, ahead, sampled bool) *pla
 	defer l.mu.Unlock()
 	p := &planner{shared: l, vote: vote, ahead: ahead, sampled: sampled,
 		choices: learn.NewPlanner(l.rules.Planner, l.planner), chances: map[string]*learn.Calibration{},
-		reach: map[string]float64{}, price: maps.Clone(l.prices), round: l.round, heard: newHeard(), own: newOwn(),
-		uses: map[string]*use{}}
+		reach: map[string]float64{}, nodes: map[string]float64{}, price: maps.Clone(l.prices), round: l.round, heard: newHeard(),
+		own: newOwn(), uses: map[string]*use{}}
 	if adaptive {
 		p.mix = l.mix.Clone()
 	}
@@ -87,6 +88,7 @@ func (p *planner) Several() bool { return true }
 func (p *planner) Decide(ready []string, bounds tandem.Bounds) Decision {
 	arms := p.arms(ready, bounds)
 	p.recall(ready, arms)
+	p.foresee(arms)
 	var why learn.Reason
 	p.arm, why = p.choices.Choose(arms)
 	if why == learn.ReasonBest || why == learn.ReasonHysteresis {
@@ -268,6 +270,9 @@ func (p *planner) Learn(o *Outcome) {
 		p.pays(d.Drafter, d.Got.Busy+p.own.rowsOf(d.Drafter))
 	}
 	p.choices.Observe(p.arm, o.Tokens, wall, o.AtEnd)
+	if rows := float64(v.Nodes); len(p.arm.Drafters) > 0 {
+		p.nodes[p.arm.Name] = average(p.nodes[p.arm.Name], rows)
+	}
 	if p.ahead && len(p.arm.Drafters) > 0 && !o.AtEnd {
 		p.choices.Witness(p.twin(), o.Tokens) // the same drafts: only their time differs
 	}
@@ -355,6 +360,20 @@ func (p *planner) recall(ready []string, arms []learn.Arm) {
 		}
 		if known > 0 {
 			p.choices.Recall(a, best, known)
+		}
+	}
+}
+
+// foresee tells the choice how long rounds would take now: a draft, a pass of as many rows as the way's trees had, and what is neither.
+func (p *planner) foresee(arms []learn.Arm) {
+	if p.rest <= 0 {
+		return
+	}
+	for _, a := range arms {
+		if rows := p.nodes[a.Name]; len(a.Drafters) == 0 || rows > 0 {
+			if verify := p.shared.pass(int(p.rows + max(rows, 1) + 0.5)); verify > 0 {
+				p.choices.Foresee(a, p.rest+a.Price+verify)
+			}
 		}
 	}
 }

@@ -96,6 +96,13 @@ func (l *Shared) curve(nodes, others int, slope float64) (verify []time.Duration
 	return verify, l.tokens
 }
 
+// pass returns how long a pass of so many rows takes; 0: no pass is known.
+func (l *Shared) pass(rows int) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.costs.Time(rows)
+}
+
 // extra returns what so many rows of a pass have cost, the last of them.
 func (l *Shared) extra(rows, last int) time.Duration {
 	if last == 0 {

@@ -9,6 +9,7 @@ import (
 type estimate struct {
 	tokens, doubt float64 // mean, its standard error; plain rounds have no doubt
 	seconds       float64
+	probed        float64 // the time that a probe may take, if that is foreseen
 	known         bool    // the arm has been used, or there is hindsight of it
 	rate, hope    float64 // tokens per second: mean, and with one standard error more
 }
@@ -43,6 +44,10 @@ func (p *Planner) estimate(arm Arm, pool pool) estimate {
 	e.rate = e.tokens / e.seconds
 	if e.hope = (e.tokens + e.doubt) / (e.seconds * (1 - plannerJitter/math.Sqrt(1+s.timed))); s.plain && s.timed == 0 {
 		e.hope = e.rate / plannerHope
+	}
+	if s.foreseen > 0 && e.known && (s.plain || s.foreseen < plannerCold*e.seconds) {
+		e.probed = s.foreseen
+		e.hope = max(e.hope, (e.tokens+e.doubt)/s.foreseen)
 	}
 	return e
 }
@@ -114,5 +119,8 @@ func (p pool) dear(price time.Duration) float64 {
 
 // loss returns how much longer a round takes than the best arm would need for the same tokens, in rounds of the best arm.
 func (e estimate) loss(best estimate) float64 {
+	if e.probed > 0 {
+		e.seconds = min(e.seconds, e.probed)
+	}
 	return max(e.seconds/best.seconds-e.tokens/best.tokens, 0)
 }

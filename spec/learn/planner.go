@@ -88,6 +88,9 @@ const (
 	plannerJitter = 0.25
 	// plannerDrift is the weight of a round in the level of all arms' times.
 	plannerDrift = 0.05
+	// plannerCold is the share of its usual time below which a round shows that the arm was timed under other conditions, if the round is
+	// about as foreseen.
+	plannerCold = 0.5
 	// plannerTextFade is the factor on a round's weight in the judgement of the text with each later round.
 	plannerTextFade = 0.95
 )
@@ -109,6 +112,7 @@ const (
 //     tried, scale what is expected of the others. A text that one drafter cannot guess is hard for the others too.
 //  4. Rounds have the machine in common: when rounds of one arm become longer (another session shares the pass,
 //     memory is slower, the context grew), those of the others are expected to.
+//     What is foreseen of an arm by its parts (Foresee) shows sooner that it may have become better.
 //  5. The experience of other sessions counts for a few rounds, no more: a text that differs overrules it.
 //  6. If drafters report what they would have guessed of the text so far (Recall), that decides between them, scaled by the
 //     ratio of accepted to foretold tokens: mostly that of all arms, a little each arm's own. Otherwise a young session
@@ -134,6 +138,7 @@ type armState struct {
 	n, accepted     float64 // rounds that count, mean accepted tokens of a round
 	lately          float64 // mean accepted tokens of the latest few rounds
 	timed, seconds  float64 // rounds that count for the time, mean time of a round, divided by level
+	foreseen        float64 // time of a round by its parts; 0: not known
 	guessN, guess   float64 // as n and accepted, from experience before the session
 	recalled        float64 // rounds behind the hindsight, and their accepted tokens
 	hindsight       float64
@@ -380,6 +385,12 @@ func (p *Planner) Witness(arm Arm, tokens int) {
 	}
 }
 
+// Foresee takes how long a round of an arm would take now by its parts, which rounds of other arms show too: one that was timed under
+// other conditions may have become better. It is hoped for, so the arm is probed; what is expected of it still comes from its own rounds.
+func (p *Planner) Foresee(arm Arm, round time.Duration) {
+	p.state(arm).foreseen = max(round.Seconds(), 0)
+}
+
 // newArm returns the state of an unknown arm.
 func newArm(arm Arm) *armState {
 	return &armState{plain: arm.Drafters == nil, several: len(arm.Drafters) > 1, guessN: 1, guess: plannerGuess}
@@ -410,6 +421,9 @@ func (s *armState) take(x, decay float64) {
 // time adds the time of a round to the arm's mean and to the level of all times.
 func (p *Planner) time(s *armState, seconds float64) {
 	const outlier = 3
+	if s.foreseen > 0 && seconds < plannerCold*s.seconds*p.level && seconds < s.foreseen/plannerCold {
+		s.timed = 0 // it took so long under other conditions, which say nothing of now
+	}
 	if s.timed >= 2 {
 		off := min(max(seconds/(s.seconds*p.level), 1.0/outlier), outlier)
 		seconds = off * s.seconds * p.level
@@ -432,6 +446,7 @@ func (p *Planner) settle(arm Arm, rate float64) {
 		return
 	}
 	top, e := p.estimate(Arm{Name: p.inUse}, p.common), p.estimate(arm, p.common)
+	e.probed = 0 // it has been
 	p.credit -= e.loss(top)
 	if rate > top.rate || e.rate > top.rate { // promising: look again
 		s.wait, s.due = 0, 0

@@ -419,6 +419,47 @@ func TestPlannerAfterADisturbance(t *testing.T) {
 	}
 }
 
+// TestPlannerAfterAColdStart: the first passes of a streamed target read what later ones find in memory. Whatever was timed then seems to
+// take that long until it is tried again: plain decoding, while drafters are being opened, or a draft.
+func TestPlannerAfterAColdStart(t *testing.T) {
+	const rounds = 120
+	plain, drafts := Arm{Name: "plain"}, Arm{Name: "a", Drafters: []string{"a"}}
+	for _, tc := range []struct {
+		name      string
+		cold      []Arm // in the first rounds
+		tokens    int   // of a round with a draft
+		low, high float64
+	}{
+		{"plain was cold, drafts bring nothing", []Arm{plain, plain, plain}, 1, 0.8, 1},
+		{"plain was cold, drafts bring two tokens", []Arm{plain, plain, plain}, 3, 0, 0.05},
+		{"a draft was cold, drafts bring nothing", []Arm{drafts}, 1, 0.8, 1},
+		{"a draft was cold, drafts bring two tokens", []Arm{drafts}, 3, 0, 0.2},
+		{"all were cold, drafts bring two tokens", []Arm{plain, drafts, plain}, 3, 0, 0.2},
+	} {
+		p, used := NewPlanner(PlannerRule{}, nil), 0
+		for i := range rounds {
+			p.Foresee(plain, 10*time.Millisecond)
+			p.Foresee(drafts, 12*time.Millisecond)
+			arm, took := plain, 250*time.Millisecond
+			if i < len(tc.cold) {
+				arm = tc.cold[i]
+			} else {
+				arm, _ = p.Choose([]Arm{plain, drafts})
+				took = 10 * time.Millisecond
+			}
+			if arm.Drafters == nil {
+				used++
+				p.Observe(plain, 1, took, false)
+			} else {
+				p.Observe(drafts, tc.tokens, took+2*time.Millisecond, false)
+			}
+		}
+		if got := float64(used) / rounds; got < tc.low || got > tc.high {
+			t.Errorf("%s: %.2f of the rounds were plain, want %v to %v", tc.name, got, tc.low, tc.high)
+		}
+	}
+}
+
 // TestPrices: an arm that was never timed is expected to take as long as the others and what its drafting costs beyond theirs; a small
 // difference does not count.
 func TestPrices(t *testing.T) {
