@@ -3,9 +3,9 @@
 
 The file has architecture qwen35moe, every layer of which attends (full_attention_interval 1). A layer keeps the target's attention; part
 of its feed-forward neurons become the shared expert, the others are divided into groups of neurons that fire for like inputs, several
-times, by other directions each time: each group is an expert, and the router begins with the mean of its neurons' gates. All but the
-embeddings is then trained towards the target's distribution, at first without the whole MTP layer's part, whose input begins as the
-linear map that comes nearest to what the target's last block gets."""
+times, by other directions each time: each group is an expert, and the router begins with the mean of its neurons' gates. The MTP layer
+begins as the last one; its input is made by the linear map that comes nearest to what the target's last block gets. All but the
+embeddings is then trained towards the target's distribution."""
 import argparse
 import os
 import re
@@ -219,8 +219,7 @@ class Trainer:
             right += (best == theirs.argmax(-1)).sum().item()
             rows += best.numel()
             most = max(most, *(b.times.max().item() / b.times.sum().item() for b in self.m.blk))
-            # row i of step s is at position 1 + s + i; a chain that begins at p has right tokens before each guess only if the text is the
-            # mixture's own, so here it shows what guesses are worth behind tokens of the text
+            # row i of step s is at position 1 + s + i; its token is the text's, also where the guess before was another
             hits = [(self.m.logits(o).argmax(-1) == best[:, 1 + s:])[:, :tokens.shape[1] - 4] for s, o in
                     enumerate(self.m.guesses(tokens, h, 4))]
             chain += torch.stack(hits, -1).float().cumprod(-1).mean((0, 1)) * len(at)
