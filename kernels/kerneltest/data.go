@@ -52,6 +52,9 @@ func hostileRows(r *rand.Rand, t kernels.Type, rows, cols int) []byte {
 	_, size := t.Block()
 	special := []uint16{0, 0x8000, 1, 0x83ff, 0x7bff, 0xfbff, 0x7c00, 0xfc00, 0x7e01, 0x0400}
 	for i := 0; i < len(b); i += size {
+		if t == kernels.MXFP4 && r.IntN(8) == 0 {
+			b[i] = []byte{0, 1, 2, 3, 4, 127, 128, 253, 254, 255}[r.IntN(10)] // exponents
+		}
 		for _, o := range Scales[t] {
 			if r.IntN(8) == 0 {
 				s := special[r.IntN(len(special))]

@@ -96,13 +96,17 @@ func matMulExtremes(t *testing.T, devices []kernels.Device) {
 		if !typ.Quantized() {
 			continue
 		}
-		for _, fill := range []byte{0x00, 0x7f, 0x80, 0xff} {
+		for _, fill := range []byte{0x00, 0x77, 0x7f, 0x80, 0xff} {
 			t.Run(fmt.Sprintf("%v/%#x", typ, fill), func(t *testing.T) {
 				r := rng(uint64(typ))
 				w := RandomRows(r, typ, n, k)
 				_, size := typ.Block()
 				for i := range w {
-					if !slices.ContainsFunc(Scales[typ], func(at int) bool { return i%size/2 == at/2 }) && typ != kernels.MXFP4 {
+					scale := slices.ContainsFunc(Scales[typ], func(at int) bool { return i%size/2 == at/2 })
+					if typ == kernels.MXFP4 {
+						scale = i%size == 0
+					}
+					if !scale {
 						w[i] = fill
 					}
 				}
