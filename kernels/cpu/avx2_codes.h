@@ -43,11 +43,19 @@ INLINE __m256i code(const int form, const uint8_t *q, const int j) {
     return form == FLOATS ? _mm256_shuffle_epi8(_mm256_setr_epi8(E2M1, E2M1), v) : v;
 }
 
-// Scales of MXFP4 by their exponents: tk_power_bits.
+// Scales of MXFP4 by their exponents: tk_power_bits. For e of 0 and 1 the second number is the larger one and right.
 INLINE __m256 powers8(const uint8_t *p) {
-    __m256i e = u8_8(p), usual = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
-    __m256i tiny = _mm256_sllv_epi32(_mm256_set1_epi32(0x200000), e);
-    return _mm256_castsi256_ps(_mm256_blendv_epi8(usual, tiny, _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e)));
+    __m256i e = u8_8(p), usual = _mm256_sub_epi32(_mm256_slli_epi32(e, 23), _mm256_set1_epi32(0x800000));
+    return _mm256_castsi256_ps(_mm256_max_epi32(usual, _mm256_add_epi32(_mm256_slli_epi32(e, 21), _mm256_set1_epi32(0x200000))));
+}
+
+// The same for 16 outputs, by the upper 16 bits of each.
+INLINE void powers16(const uint8_t *p, __m256 *d) {
+    __m256i e = _mm256_cvtepu8_epi16(_mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)p), 0xd8));  // unpack works within halves
+    __m256i usual = _mm256_sub_epi16(_mm256_slli_epi16(e, 7), _mm256_set1_epi16(0x80)), none = _mm256_setzero_si256();
+    e = _mm256_max_epi16(usual, _mm256_add_epi16(_mm256_slli_epi16(e, 5), _mm256_set1_epi16(0x20)));
+    d[0] = _mm256_castsi256_ps(_mm256_unpacklo_epi16(none, e));
+    d[1] = _mm256_castsi256_ps(_mm256_unpackhi_epi16(none, e));
 }
 
 // The eight 6-bit scales and minima of 16 outputs, from 12 bytes each.

@@ -21,7 +21,6 @@ typedef struct {
     int fetch;             // fetch AHEAD; each half fetches every second line
     int blocks;
     const tk_qblock *x;    // (blocks, R)
-    size_t start;          // start_of
     float (*total)[16];    // (groups, MAXROWS), from the first output on
     const float (*scale)[16];  // SUPER: the weights' scales, 8 a segment, 8·SPAN a group
     const __m256i *factor;     // WHOLE and LEVELS: integer scales twice in 32 bits, 32 a segment: [half a block][half of the outputs]
@@ -31,15 +30,16 @@ typedef struct {
 // Keeps gcc from adding up in another order, which needs more registers than there are.
 #define AS_WRITTEN(x) __asm__("" : "+x"(x))
 
-// sum += the products of words [from, to) of a block. Products of unsigned codes below 2^b add up in 16
-// bits without overflow: 8 pairs for b = 4, 4 for 5, 2 for 6.
+// sum += the products of words [from, to) of a block. Products of unsigned codes below 2^b add up in 16 bits without overflow: 8 pairs
+// for b = 4, 4 for 5, 2 for 6. Those of FLOATS, up to 28, may overflow on the way. But sum is their start in 16 bits here, tk_qblock.lanes,
+// and what the codes stand for is at most 12 in magnitude, so that the end fits.
 INLINE void products(const int form, const uint8_t *q, size_t gbytes, const tk_qblock *x,
                      const int R, const int C, const int from, const int to, __m256i *sum) {
     const __m256i one = _mm256_set1_epi16(1);
-    const int most = form == NIBBLES ? 8 : form == FIVES || form == FLOATS ? 4 : 2;
+    const int most = form == NIBBLES || form == FLOATS ? 8 : form == FIVES ? 4 : 2;
     _Pragma("GCC unroll 4") for (int j = from; j < to; j += most) {
         __m256i t[MAXR], v[8];
-        if (form == NIBBLES || C > 1) {  // a word at a time: few codes and many sums in registers
+        if (most == 8 || C > 1) {  // a word at a time: few codes and many sums in registers
             _Pragma("GCC unroll 8") for (int m = 0; m < most; m++) {
                 for (int c = 0; c < C; c++) v[c] = code(form, q + c / 2 * gbytes + c % 2 * 32, j + m);
                 _Pragma("GCC unroll 8") ROWS {
@@ -47,13 +47,14 @@ INLINE void products(const int form, const uint8_t *q, size_t gbytes, const tk_q
                     _Pragma("GCC unroll 4") for (int c = 0; c < C; c++) {
                         int i = r * C + c;
                         __m256i p = _mm256_maddubs_epi16(v[c], b);
-                        t[i] = m ? _mm256_add_epi16(t[i], p) : p;
+                        t[i] = m ? _mm256_add_epi16(t[i], p) : form == FLOATS ? _mm256_add_epi16(sum[i], p) : p;
                         AS_WRITTEN(t[i]);
                     }
                 }
             }
             _Pragma("GCC unroll 8") for (int i = 0; i < R * C; i++) {
-                sum[i] = _mm256_add_epi32(sum[i], _mm256_madd_epi16(t[i], one));
+                t[i] = _mm256_madd_epi16(t[i], one);
+                sum[i] = form == FLOATS ? t[i] : _mm256_add_epi32(sum[i], t[i]);
                 AS_WRITTEN(sum[i]);
             }
             continue;
@@ -86,10 +87,15 @@ INLINE void byte_products(const uint8_t *q, size_t gbytes, const tk_qblock *x, c
         }
 }
 
+// Where in tk_qblock a block's sum starts.
+static inline size_t start_at(const int form, const int kind) {
+    if (kind == HALVES) return offsetof(tk_qblock, off32);
+    return form == FLOATS ? offsetof(tk_qblock, lanes) : form == FIVES ? offsetof(tk_qblock, off16) : offsetof(tk_qblock, off8);
+}
+
 // The scales of 8 outputs in block b of a segment at w, or in half of it; o is 8 for the upper outputs.
 INLINE __m256 scale_of(const int kind, const uint8_t *w, const float (*scale)[16], int b, int half, int o) {
     if (kind == SMALL) return half8(w + 32 * b + 2 * o);
-    if (kind == POWERS) return powers8(w + 16 * b + o);
     if (kind == SUPER) return _mm256_load_ps(scale[b] + o);
     return _mm256_mul_ps(half8(w + 2 * o), _mm256_cvtepi32_ps(i8_8(w + 64 + 16 * (2 * b + half) + o)));
 }
@@ -190,13 +196,18 @@ INLINE void run(const int form, const int kind, const int R, const int C, const 
             for (int half = 0; half < (kind == HALVES ? 2 : 1); half++) {
                 __m256i sum[MAXR];
                 for (int i = 0; i < R * C; i++)
-                    sum[i] = kind == SUPER ? _mm256_setzero_si256() : bcast((const char *)&x[i / C] + s->start + 4 * half);
+                    sum[i] = kind == SUPER ? _mm256_setzero_si256() : bcast((const char *)&x[i / C] + start_at(form, kind) + 4 * half);
                 if (form == BYTES) byte_products(q, s->gbytes, x, R, C, sum);
                 else if (kind != HALVES) products(form, q, s->gbytes, x, R, C, 0, 8, sum);
                 else if (half == 0) products(form, q, s->gbytes, x, R, C, 0, 4, sum);
                 else products(form, q, s->gbytes, x, R, C, 4, 8, sum);
+                __m256 d, two[2];
                 for (int c = 0; c < C; c++) {
-                    __m256 d = scale_of(kind, w + c / 2 * s->gbytes, s->scale + c / 2 * 8 * SPAN + k, b, half, 8 * (c % 2 + s->half));
+                    const uint8_t *h = w + c / 2 * s->gbytes;
+                    if (kind != POWERS) d = scale_of(kind, h, s->scale + c / 2 * 8 * SPAN + k, b, half, 8 * (c % 2 + s->half));
+                    else if (C == 1) d = powers8(h + 16 * b + 8 * s->half);
+                    else if (c % 2) d = two[1];
+                    else powers16(h + 16 * b, two), d = two[0];
                     _Pragma("GCC unroll 8") ROWS {
                         __m256 f = kind == SMALL || kind == POWERS ? _mm256_mul_ps(d, _mm256_set1_ps(x[r].scale)) : d;
                         acc[r * C + c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[r * C + c]), f, acc[r * C + c]);
@@ -303,7 +314,7 @@ TARGET static void groups(const tk_mm *a, int packed, const recipe *rc, int g, i
                 if (rc->kind == WHOLE) open_whole(h, t->factor[c] + 32 * i, t->level[c] + 16 * i);
             }
         span s = {.w = w, .gbytes = a->gbytes, .blocks = n / 32, .fetch = fetch,
-                  .start = start_of(packed), .scale = (const float (*)[16])t->scale, .factor = t->factor[0],
+                  .scale = (const float (*)[16])t->scale, .factor = t->factor[0],
                   .level = t->level[0]};
         span_rows(a, rc, s, k, count, t);
     }

@@ -26,7 +26,11 @@ typedef struct {
     int8_t q[32];
     float scale;
     int16_t half[2];       // the sums of each half of q
-    int32_t off8, off16, off128;  // -8 * sum, -16 * sum, -128 * sum
+    int32_t off8, off16;   // -8 * sum, -16 * sum
+    union {
+        int32_t off128;      // -128 * sum
+        int32_t lanes;       // AVX2: -16 * the sums of q[4j], q[4j+1] and of q[4j+2], q[4j+3], 16 bits each
+    };
     int32_t off32[2];      // -32 * sum of each half
     int16_t pair[2];       // in even blocks: the sums of this block and of the next
 } tk_qblock;
