@@ -11,6 +11,7 @@
 // SPAN: segments in a span; MAXR, FLOATR: most rows at once, quantised and float; AHEAD: how many segments ahead is fetched.
 enum { SPAN = 4, MAXR = TK_TILE, FLOATR = 4, AHEAD = 4, MAXROWS = TK_TILE * TK_PANELS };
 enum { FLOAT_AHEAD = 4096 };  // bytes
+enum { FAR = 1, NEAR };
 #define ROWS for (int r = 0; r < R; r++)
 
 // A span of one group and a panel of rows, with C halves of 8 outputs: one or both of the group, or both of two groups.
@@ -18,7 +19,7 @@ typedef struct {
     const uint8_t *w;      // the first segment's header
     size_t gbytes;         // to the second group
     int half;              // 1: the upper 8 outputs
-    int fetch;             // fetch AHEAD; each half fetches every second line
+    int fetch;             // fetch AHEAD, NEAR: into the first-level cache; each half fetches every second line
     int blocks;
     const tk_qblock *x;    // (blocks, R)
     float (*total)[16];    // (groups, MAXROWS), from the first output on
@@ -157,8 +158,10 @@ INLINE void end_whole(const int kind, const int R, const int C, const span *s, c
 INLINE void fetch(const span *s, const uint8_t *ahead, const int lines, int b, const int C) {
     const char *p = (const char *)ahead + 64 * (lines * b + s->half);
     const int every = C == 1 ? 2 : 1;
-    for (int c = 0; c < C; c += 2)
-        _Pragma("GCC unroll 9") for (int i = 0; i < lines; i += every) _mm_prefetch(p + c / 2 * s->gbytes + 64 * i, _MM_HINT_T1);
+    for (int c = 0; c < C; c += 2, p += s->gbytes) {
+        if (s->fetch == NEAR) _Pragma("GCC unroll 9") for (int i = 0; i < lines; i += every) _mm_prefetch(p + 64 * i, _MM_HINT_T0);
+        else _Pragma("GCC unroll 9") for (int i = 0; i < lines; i += every) _mm_prefetch(p + 64 * i, _MM_HINT_T1);
+    }
 }
 
 INLINE void run_whole(const int form, const int kind, const int R, const int C, const span *s) {
@@ -302,7 +305,7 @@ TARGET static void groups(const tk_mm *a, int packed, const recipe *rc, int g, i
     const uint8_t *w = a->w + g * a->gbytes;
     const size_t full = tk_segment_bytes(packed, TK_SEG);
     for (int i = 0; i < count; i++) memset(t->total[i], 0, sizeof t->total[0][0] * rows);
-    const int fetch = rows > 2 || fetched_for_few(packed);
+    const int fetch = tk_reading == TK_AHEAD ? NEAR : rows > 2 || tk_reading == TK_STREAMS ? FAR : 0;
     const int segments = fetch ? SPAN : 1;  // headers read ahead of their codes would break a single stream
     for (int k = 0; k < a->k; k += segments * TK_SEG, w += segments * full) {
         int n = imin(a->k - k, segments * TK_SEG);

@@ -46,7 +46,7 @@ static inline size_t start_of(int packed) {
     return offsetof(tk_qblock, off128);
 }
 
-// Whether weights are fetched ahead for one or two rows.
+// Whether AVX-512 fetches weights ahead for one or two rows. (AVX2, which computes longer, fetches all types then, or none.)
 static inline int fetched_for_few(int packed) {
     const int slow = packed == TK_Q4_0 || packed == TK_MXFP4 || tk_is_super(packed);  // to unpack
     return tk_reading == TK_AHEAD ? slow : tk_reading == TK_STREAMS;

@@ -162,7 +162,7 @@ typedef struct {
 
 // How weights are read with one or two rows, when a pass waits for memory. Changes no result.
 //   TK_ALONE    as one stream, left to the processor's prefetcher
-//   TK_AHEAD    as one stream; types whose codes take long to unpack (Q4_0, MXFP4, Q2_K to Q6_K) are fetched ahead
+//   TK_AHEAD    as one stream; types whose codes take long to unpack (Q4_0, MXFP4, Q2_K to Q6_K; with AVX2 all) are fetched ahead
 //   TK_STREAMS  as several streams, fetched ahead
 enum { TK_ALONE, TK_AHEAD, TK_STREAMS };
 extern int tk_reading;
