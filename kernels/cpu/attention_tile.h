@@ -23,6 +23,7 @@
 enum {
     NV = 16 / VL, ROW = TK_SEG + 16, SLOTS = TK_PAGE + 16, BATCH = 64, MAXRUNS = TK_SEG + 8,
     CELLS = QT == 6 ? 12 : 1,                // queries that share a vector of a tree's keys
+    SHARES = 4,                              // tiles that share in fetching what comes next
 };
 
 #define UNROLL _Pragma("GCC unroll 16")
@@ -30,6 +31,15 @@ enum {
 // n values, one after the other at v, of positions [at, at+n); the first is in `slot` of its page. scale is
 // that of the page's first position.
 typedef struct { const uint8_t *v, *scale; int at, slot, n; } run;
+
+// What a tile of queries asks for while it computes: the k-th of n parts of what lies at the pages of `from`, or nothing if that is NULL.
+typedef struct { const uint8_t *const *from; int k, n; } share;
+
+// The share of tile k of n. Spread over many tiles, most fetches would ask for a line again.
+static share share_of(const uint8_t *const *from, int k, int n) {
+    n = imin(n, SHARES);
+    return (share){k < n ? from : NULL, k, n};
+}
 
 typedef struct {
     const tk_attn *a;
@@ -80,19 +90,19 @@ INLINE void score_vectors(const tk_attn *a, const uint8_t *k, int part, const fl
     }
 }
 
-// Scores of N queries and `count` groups of 16 keys of a page from `first` on; meanwhile their values are fetched from v on,
-// unless v is NULL.
+// Scores of N queries and `count` groups of 16 keys of a page from `first` on; meanwhile a share of their values is fetched.
 INLINE void keys_of(const tk_attn *a, const uint8_t *k, int first, int count, const float *const *q, float *s,
-                    const uint8_t *v, const int type, const int N) {
+                    share want, const int type, const int N) {
     const int G = TV(N) / NV;
-    const size_t each = v ? a->kept->value_row * 16 / a->kept->dim : 0;
+    const size_t sixteen = a->kept->value_row * 16, dim = a->kept->dim;
     for (int g, at = 0; at < count; at += g, s += 16 * g) {
-        const uint8_t *ahead = v ? v + at * 16 * a->kept->value_row : k;
         g = imin(G, count - at > 3 ? 4 : count - at > 1 ? 2 : 1);
+        const size_t all = want.from ? g * sixteen / want.n : 0, fetch = (all + dim - 1) / dim;
+        const uint8_t *ahead = want.from ? *want.from + at * sixteen + all * want.k : k;
         int part = (first + at) * NV;
-        if (G >= 4 && g == 4) score_vectors(a, k, part, q, s, ROW, ahead, 4 * each, type, N, 4 * NV);
-        else if (G >= 2 && g == 2) score_vectors(a, k, part, q, s, ROW, ahead, 2 * each, type, N, 2 * NV);
-        else score_vectors(a, k, part, q, s, ROW, ahead, each, type, N, NV);
+        if (G >= 4 && g == 4) score_vectors(a, k, part, q, s, ROW, ahead, fetch, type, N, 4 * NV);
+        else if (G >= 2 && g == 2) score_vectors(a, k, part, q, s, ROW, ahead, fetch, type, N, 2 * NV);
+        else score_vectors(a, k, part, q, s, ROW, ahead, fetch, type, N, NV);
     }
 }
 
@@ -106,19 +116,24 @@ INLINE void scaled(const run *u, int block, const float *p, float *w) {
         for (int j = 0; j < u->n; j++) v_store(w + u->slot + j, v_mul(v_set(p[u->at + j]), v_half1(scale + 2 * (u->slot + j))));
 }
 
-// o[i] += Σ p·v over the runs, for N queries and NT vectors from dimension d on. Meanwhile keys of the same positions
-// in the next block, if there is one, are fetched: NT·VL of dim dimensions fetch that share of each run's keys.
+// o[i] += Σ p·v over the runs, for N queries and NT vectors from dimension d on. Meanwhile a share of the keys of as many positions
+// of the next block is fetched, from first to last: NT·VL of dim dimensions fetch that part of the share.
 INLINE void value_columns(const tk_attn *a, const run *runs, int nruns, const float *p, float *const *o, int d,
-                          const uint8_t *const *ahead, const int type, const int N, const int NT) {
+                          share want, const int type, const int N, const int NT) {
     vf acc[QT][64 / VL], x[64 / VL], y[2];
     float by[QT * 2 * SLOTS];
     const int q8 = type == TK_KV_Q8_0, B = q8 ? (NT * VL + 31) / 32 : 1, d16 = tk_round16(a->kept->value_dim);
     const size_t size = q8 ? 1 : 2, next = a->kept->value_row;
-    const size_t key = a->kept->values / TK_PAGE, fetch = ahead ? key * NT * VL / d16 : 0;
+    const size_t key = a->kept->values / TK_PAGE, fetch = want.from ? key * NT * VL / d16 / want.n : 0;
+    const size_t page = a->kept->values, first = runs->at / TK_PAGE;
+    size_t next_key = 0;
+    for (int r = 0; fetch && r < nruns; r++) next_key += key * runs[r].n;
+    if (fetch) next_key = next_key * want.k / want.n + next_key / want.n * d / d16;
     UNROLL for (int i = 0; i < N; i++) UNROLL for (int c = 0; c < NT; c++) acc[i][c] = v_load(o[i] + d + c * VL);
     for (int r = 0; r < nruns; r++) {
         const uint8_t *v = runs[r].v + size * d, *keys = v;
-        if (fetch) keys = ahead[runs[r].at / TK_PAGE] + (runs[r].at % TK_PAGE + runs[r].n * d / d16) * key;
+        if (fetch) keys = want.from[first + next_key / page] + next_key % page;
+        next_key += runs[r].n * fetch;
         const float *w = q8 ? by + runs[r].slot : p + runs[r].at;
         const int of_query = q8 ? 2 * SLOTS : ROW;
         for (int i = 0; q8 && i < N; i++)
@@ -136,18 +151,13 @@ INLINE void value_columns(const tk_attn *a, const run *runs, int nruns, const fl
     UNROLL for (int i = 0; i < N; i++) UNROLL for (int c = 0; c < NT; c++) v_store(o[i] + d + c * VL, acc[i][c]);
 }
 
-// Takes about a page of values at a time, which stays in the first-level cache for all dimensions.
 INLINE void values_of(const tk_attn *a, const run *runs, int nruns, const float *p, float *const *o,
-                      const uint8_t *const *ahead, const int type, const int N) {
+                      share want, const int type, const int N) {
     const int T = TV(N) * VL;
-    int dim = tk_round16(a->kept->value_dim);
-    for (int n; nruns > 0; runs += n, nruns -= n) {
-        int d = 0, positions = 0;
-        for (n = 0; n < nruns && positions < TK_PAGE; n++) positions += runs[n].n;
-        for (; d + T <= dim; d += T) value_columns(a, runs, n, p, o, d, ahead, type, N, TV(N));
-        if (T >= 64 && d + 32 <= dim) { value_columns(a, runs, n, p, o, d, ahead, type, N, 32 / VL); d += 32; }
-        if (T >= 32 && d < dim) value_columns(a, runs, n, p, o, d, ahead, type, N, NV);
-    }
+    int dim = tk_round16(a->kept->value_dim), d = 0;
+    for (; d + T <= dim; d += T) value_columns(a, runs, nruns, p, o, d, want, type, N, TV(N));
+    if (T >= 64 && d + 32 <= dim) { value_columns(a, runs, nruns, p, o, d, want, type, N, 32 / VL); d += 32; }
+    if (T >= 32 && d < dim) value_columns(a, runs, nruns, p, o, d, want, type, N, NV);
 }
 
 // f with the number of queries as a constant.
@@ -159,14 +169,14 @@ INLINE void values_of(const tk_attn *a, const run *runs, int nruns, const float 
 #define CASES(n, f, t) (void)(n); f(t, 1)
 #define FOURS(n, f, t) (void)(n); f(t, 1)
 #endif
-#define KEYS(type, N) keys_of(a, k, first, count, q, s, v, type, N)
+#define KEYS(type, N) keys_of(a, k, first, count, q, s, want, type, N)
 #define CELL(type, N) score_vectors(a, k, part, q, s, VL, k, 0, type, N, 1)
-#define VALUES(type, N) values_of(a, runs, nruns, p, o, ahead, type, N)
+#define VALUES(type, N) values_of(a, runs, nruns, p, o, want, type, N)
 #define DEFINE(name, type)                                                                                              \
     TARGET static void keys_##name(const tk_attn *a, const uint8_t *k, int first, int count, const float *const *q, int n, \
-                                   float *s, const uint8_t *v) { CASES(n, KEYS, type); }  \
+                                   float *s, share want) { CASES(n, KEYS, type); }        \
     TARGET static void values_##name(const tk_attn *a, const run *runs, int nruns, const float *p, float *const *o,     \
-                                     const uint8_t *const *ahead, int n) { CASES(n, VALUES, type); }
+                                     share want, int n) { CASES(n, VALUES, type); }
 #define DEFINE_CELLS(name, type)                                                                                        \
     TARGET static void cells_##name(const tk_attn *a, const uint8_t *k, int part, const float *const *q, int n,         \
                                     float *s) { FOURS(n, CELL, type); }
@@ -175,9 +185,9 @@ DEFINE(q8, TK_KV_Q8_0)
 DEFINE_CELLS(f16, TK_KV_F16)
 DEFINE_CELLS(q8, TK_KV_Q8_0)
 
-static void (*const keys_by[])(const tk_attn *, const uint8_t *, int, int, const float *const *, int, float *, const uint8_t *) = {
+static void (*const keys_by[])(const tk_attn *, const uint8_t *, int, int, const float *const *, int, float *, share) = {
     [TK_KV_F16] = keys_f16, [TK_KV_Q8_0] = keys_q8};
-static void (*const values_by[])(const tk_attn *, const run *, int, const float *, float *const *, const uint8_t *const *, int) = {
+static void (*const values_by[])(const tk_attn *, const run *, int, const float *, float *const *, share, int) = {
     [TK_KV_F16] = values_f16, [TK_KV_Q8_0] = values_q8};
 
 // What any of queries [i, i+n) sees of a page of the prefix; returns 0 if it is nothing.
@@ -198,13 +208,15 @@ TARGET static void score_prefix(const batch *t) {
     const tk_attn *a = t->a;
     for (int page = 0, lo, hi; page < TK_SEG / TK_PAGE; page++) {
         if (!page_seen(t, 0, t->n, page, &lo, &hi)) continue;
-        const uint8_t *keys = a->page[page];
-        for (int i = 0, m, parts = (t->n + QT - 1) / QT; i < t->n; i += m, parts--) {
+        const uint8_t *keys = a->page[page], *v;
+        int all = (t->n + QT - 1) / QT;
+        for (int i = 0, m, parts = all; i < t->n; i += m, parts--) {
             m = (t->n - i + parts - 1) / parts;
             if (!page_seen(t, i, m, page, &lo, &hi)) continue;
             int g = lo / 16, count = (hi + 15) / 16 - g;
-            const uint8_t *v = i == 0 && t->t == 0 ? keys + a->kept->values + g % 4 * 16 * a->kept->value_row : NULL;
-            keys_by[a->kv->type](a, keys, g % 4, count, t->q + i, m, t->s + i * ROW + 16 * g, v);
+            v = keys + a->kept->values + g % 4 * 16 * a->kept->value_row;
+            share want = share_of(t->t == 0 ? &v : NULL, all - parts, all);
+            keys_by[a->kv->type](a, keys, g % 4, count, t->q + i, m, t->s + i * ROW + 16 * g, want);
         }
     }
 }
@@ -314,36 +326,43 @@ static int tree_runs(const tk_attn *a, const tk_sight *see, run *runs) {
     return n;
 }
 
-// The values of positions [from, to) of a page of the prefix, for queries [i, i+n).
-INLINE void value_run(const batch *t, int i, int n, int page, int from, int to, const uint8_t *const *ahead) {
+// The values of positions [from, to) of the prefix, for queries [i, i+n). Runs of pages are taken at once for each piece of the dimensions:
+// sums stay in registers longer, and a line is read once for a tile.
+INLINE void value_range(const batch *t, int i, int n, int from, int to, share want) {
     const tk_attn *a = t->a;
-    int slot = from - page * TK_PAGE;
-    if (from >= to) return;
-    const uint8_t *v = a->page[page] + a->kept->values;
-    run u = {v + slot * a->kept->value_row, v + a->kept->value_scales, from, slot, to - from};
-    values_by[a->kv->type](a, &u, 1, t->s + i * ROW, t->o + i, ahead, n);
+    run runs[TK_SEG / TK_PAGE];
+    int k = 0;
+    for (int end; from < to; from = end) {
+        int page = from / TK_PAGE, slot = from % TK_PAGE;
+        const uint8_t *v = a->page[page] + a->kept->values;
+        end = imin(to, (page + 1) * TK_PAGE);
+        runs[k++] = (run){v + slot * a->kept->value_row, v + a->kept->value_scales, from, slot, end - from};
+    }
+    if (k) values_by[a->kv->type](a, runs, k, t->s + i * ROW, t->o + i, want, n);
 }
 
-// A page's values for a tile: positions that all its rows see for all at once, the others for each row.
-INLINE void value_tile(const batch *t, int i, int n, int page, const uint8_t *const *ahead) {
+// Values for a tile: positions that all its rows see for all at once, the others for each row.
+INLINE void value_tile(const batch *t, int i, int n, share want) {
     const tk_sight *see = t->a->see;
-    int base = page * TK_PAGE, end = base + TK_PAGE, all0 = base, all1 = end;
-    for (int r = t->row[i]; r <= t->row[i + n - 1]; r++)
-        if (see[r].lo < see[r].hi) {
-            all0 = imax(all0, see[r].lo);
-            all1 = imin(all1, see[r].mid);
-        }
-    if (all0 >= all1) all0 = all1 = end;
-    for (int k = i, to; all0 > base && k < i + n; k = to) {
-        const tk_sight *row = see + t->row[k];
-        for (to = k + 1; to < i + n && t->row[to] == t->row[k];) to++;
-        value_run(t, k, to - k, page, imax(base, row->lo), imin(all0, row->mid), NULL);
+    int all0 = 0, all1 = TK_SEG, seen = 0;
+    for (int r = t->row[i]; r <= t->row[i + n - 1]; r++) {
+        if (see[r].lo >= see[r].hi) continue;
+        seen = 1;
+        all0 = imax(all0, see[r].lo);
+        all1 = imin(all1, see[r].mid);
     }
-    value_run(t, i, n, page, all0, all1, ahead);
-    for (int k = i, to; all1 < end && k < i + n; k = to) {
+    if (!seen) return;
+    if (all0 >= all1) all0 = all1 = TK_SEG;
+    for (int k = i, to; all0 > 0 && k < i + n; k = to) {
         const tk_sight *row = see + t->row[k];
         for (to = k + 1; to < i + n && t->row[to] == t->row[k];) to++;
-        value_run(t, k, to - k, page, imax(all1, row->lo), imin(end, row->mid), NULL);
+        value_range(t, k, to - k, row->lo, imin(all0, row->mid), (share){0});
+    }
+    value_range(t, i, n, all0, all1, want);
+    for (int k = i, to; all1 < TK_SEG && k < i + n; k = to) {
+        const tk_sight *row = see + t->row[k];
+        for (to = k + 1; to < i + n && t->row[to] == t->row[k];) to++;
+        value_range(t, k, to - k, imax(all1, row->lo), row->mid, (share){0});
     }
 }
 
@@ -355,13 +374,12 @@ INLINE int tile_at(const batch *t, int i) {
 }
 
 TARGET static void value_prefix(const batch *t) {
-    const tk_attn *a = t->a;
-    for (int page = 0, lo, hi; page < TK_SEG / TK_PAGE; page++) {
-        if (!page_seen(t, 0, t->n, page, &lo, &hi)) continue;
-        for (int i = 0, m; i < t->n; i += m) {
-            m = tile_at(t, i);
-            value_tile(t, i, m, page, i == 0 && t->t == 0 && a->ahead[0] ? a->ahead : NULL);
-        }
+    const uint8_t *const *ahead = t->t == 0 && t->a->ahead[0] ? t->a->ahead : NULL;
+    int tiles = 0;
+    for (int i = 0; i < t->n; i += tile_at(t, i)) tiles++;
+    for (int i = 0, k = 0, n; i < t->n; i += n, k++) {
+        n = tile_at(t, i);
+        value_tile(t, i, n, share_of(ahead, k, tiles));
     }
 }
 
@@ -373,7 +391,7 @@ TARGET static void value_tree(const batch *t) {
         int k = tree_runs(a, a->see + t->row[i], runs);
         for (int at = i, m; k && at < end; at += m) {
             m = imin(end - at, tile_at(t, at));
-            values_by[a->kv->type](a, runs, k, t->s + at * ROW, t->o + at, NULL, m);
+            values_by[a->kv->type](a, runs, k, t->s + at * ROW, t->o + at, (share){0}, m);
         }
     }
 }
