@@ -8,6 +8,8 @@
 // The KV heads of a layer lie side by side in a page. Where a run is so small that reading takes longer than the
 // arithmetic, a unit has all of them, or many, and takes them in turn in each block, so that a page is read in
 // one go: only then does the processor's own prefetcher reach the bandwidth of the memory.
+// Where a layer has one KV head with many query heads, the last spans are cut by query heads as well: a block of such a head is long
+// work, and the threads should end together.
 // How a pass is cut changes no result: a block's depends on its row alone (attention_tile.h), and blocks
 // are joined in order of position.
 #include <errno.h>
@@ -57,6 +59,11 @@ static int mine(const tk_prog *p, const tk_op *op, int row, int block, int head)
     return left == (op->side == TK_LEFT);
 }
 
+// A span has the query heads of a KV head from the first on, so many of them.
+static int first_query(tk_span s, int group) { return group * s.k / s.n; }
+static int queries_of(tk_span s, int group) { return group * (s.k + 1) / s.n - first_query(s, group); }
+static size_t query_floats(int queries, int dim) { return (size_t)queries * (tk_round16(dim) + 2); }
+
 static const tk_kept *kept_of(const tk_prog *p, const tk_op *op) { return p->kv.layers + op->layer; }
 
 // The floats of an attention's parts of a run, for one KV head.
@@ -90,30 +97,49 @@ static void fill(const tk_prog *p, const tk_op *op, int row) {
     tk_fill(p, &op->dst, row, 0, n, out);
 }
 
+static int few(const tk_run *u, int group) { return u->rows * group <= FEW; }
+
+// Which block of which KV head the thread takes after block b of a unit's last head, probably; returns -1 if it is not one that the
+// prefix fills, or if the run is bound by reading, which the processor's own prefetcher does better.
+static int block_after(const tk_prog *p, const tk_op *op, int unit, int b, int *head) {
+    int units = kept_of(p, op)->heads / op->at_once, next = unit + p->threads;
+    tk_span s = p->spans[unit / units];
+    const tk_run *u = p->runs + s.run;
+    if (b + 1 < s.b1) b++;
+    else if (few(u, op->heads / kept_of(p, op)->heads) || next / units >= p->nspans || p->spans[next / units].run != s.run) return -1;
+    else {
+        b = p->spans[next / units].b0;
+        *head = next % units * op->at_once;
+    }
+    return (b + 1) * TK_SEG <= p->pass.prefix[u->row] ? b : -1;
+}
+
 void tk_attend(const tk_prog *p, const tk_op *op, int unit, float *scratch) {
     const tk_kept *kept = kept_of(p, op);
     int units = kept->heads / op->at_once, head = unit % units * op->at_once, end = head + op->at_once;
     int group = op->heads / kept->heads, dim = kept->dim, d = kept->value_dim, any;
     tk_span s = p->spans[unit / units];
+    int first = first_query(s, group);
     tk_run *u = p->runs + s.run;
     tk_sight see[MOSTROWS];
     size_t one = tk_part_floats(group, d), each = part_of_rows(p, op, u);
     float *part = scratch;
     if (u->spans > 1) part = p->part + u->part + head * each;
-    tk_attn a = {.kv = &p->kv, .kept = kept, .rows = u->rows, .group = group, .see = see, .ldq = (size_t)op->heads * dim,
-                 .scale = op->scale, .softcap = op->softcap, .soft_cap = p->k->soft_cap, .ldout = u->blocks * one};
+    tk_attn a = {.kv = &p->kv, .kept = kept, .rows = u->rows, .group = queries_of(s, group), .see = see,
+                 .ldq = (size_t)op->heads * dim, .scale = op->scale, .softcap = op->softcap, .soft_cap = p->k->soft_cap,
+                 .ldout = u->blocks * one};
     for (int b = s.b0; b < s.b1; b++) {
         int n = sights(p, op, u, b, see, &any);
         if (!any) continue;
         for (int h = head; h < end; h++) {
-            int last = h + 1 == end, whole = b + 1 < s.b1 && (b + 2) * TK_SEG <= p->pass.prefix[u->row];
+            int from = head, next = h + 1 == end ? block_after(p, op, unit, b, &from) : b;
             a.head = h;
-            a.q = op->in + ((size_t)u->row * op->heads + h * group) * dim;
-            a.out = part + (h - head) * each + b * one;
+            a.q = op->in + ((size_t)u->row * op->heads + h * group + first) * dim;
+            a.out = part + (h - head) * each + b * one + query_floats(first, d);
             block_pages(p, kept, h, u->row, b, n, a.page);
-            // Next is the same block of the next KV head, or the next block, if the prefix fills it.
-            if (last) block_pages(p, kept, head, u->row, b + 1, whole ? TK_SEG : 0, a.ahead);
-            else block_pages(p, kept, h + 1, u->row, b, n, a.ahead);
+            // Next is the same block of the next KV head, or another block.
+            if (h + 1 < end) block_pages(p, kept, h + 1, u->row, b, n, a.ahead);
+            else block_pages(p, kept, from, u->row, imax(next, 0), next < 0 ? 0 : TK_SEG, a.ahead);
             for (int i = imax(1, p->repeat); i > 0; i--) p->k->attend(&a);
         }
     }
@@ -132,7 +158,8 @@ void tk_attend_blocks(const tk_prog *p, const tk_op *op, int unit) {
     tk_span s = p->spans[unit / units];
     tk_run *u = p->runs + s.run;
     tk_sight see[MOSTROWS];
-    tk_attn a = {.kv = &p->kv, .kept = kept, .group = group, .ldq = (size_t)op->heads * dim, .scale = op->scale,
+    int first = first_query(s, group);
+    tk_attn a = {.kv = &p->kv, .kept = kept, .group = queries_of(s, group), .ldq = (size_t)op->heads * dim, .scale = op->scale,
                  .softcap = op->softcap, .soft_cap = p->k->soft_cap, .ldout = p->blocks * tk_part_floats(group, kept->value_dim)};
     for (int b = s.b0; b < s.b1; b++) {
         int n = sights(p, op, u, b, see, &any);
@@ -142,8 +169,8 @@ void tk_attend_blocks(const tk_prog *p, const tk_op *op, int unit) {
                 if (from == to) continue;
                 a.rows = to - from;
                 a.see = see + from;
-                a.q = op->in + ((size_t)(u->row + from) * op->heads + a.head * group) * dim;
-                a.out = tk_part_at(p, op->parts, u->row + from, b, a.head * group);
+                a.q = op->in + ((size_t)(u->row + from) * op->heads + a.head * group + first) * dim;
+                a.out = tk_part_at(p, op->parts, u->row + from, b, a.head * group + first);
                 block_pages(p, kept, a.head, u->row, b, n, a.page);
                 for (int i = imax(1, p->repeat); i > 0; i--) p->k->attend(&a);
             }
@@ -233,6 +260,12 @@ static size_t most_parts(const tk_prog *p, const tk_run *u) {
     return most;
 }
 
+// How many of the last spans of a run are cut in two by query heads: only the run that is done last has any.
+static int halved(const tk_prog *p, int run, int spans, int threads) {
+    if (threads == 1 || run + 1 < p->nruns || p->max_heads > 1 || few(p->runs + run, p->max_group)) return 0;
+    return imin(spans, threads);
+}
+
 // Cuts runs into spans: enough units of every attention for the threads to even out, if there are blocks enough.
 static int cut(tk_prog *p, int threads) {
     int units = p->max_heads;
@@ -247,6 +280,7 @@ static int cut(tk_prog *p, int threads) {
     for (int i = 0; i < p->nruns; i++) {
         tk_run *u = p->runs + i;
         u->spans = imin(u->blocks, per);
+        u->spans += halved(p, i, u->spans, threads);
         u->part = floats;
         p->blocks = imax(p->blocks, u->blocks);
         if (u->spans > 1) floats += most_parts(p, u);
@@ -265,10 +299,14 @@ static int cut(tk_prog *p, int threads) {
     }
     if (err) return err;
     p->nspans = 0;
+    p->threads = threads;
     for (int i = 0; i < p->nruns; i++) {
         const tk_run *u = p->runs + i;
-        for (int s = 0; s < u->spans; s++)
-            p->spans[p->nspans++] = (tk_span){i, (int)((int64_t)u->blocks * s / u->spans), (int)((int64_t)u->blocks * (s + 1) / u->spans)};
+        int whole = imin(u->blocks, per), cut = whole - halved(p, i, whole, threads);
+        for (int s = 0; s < whole; s++) {
+            int b0 = (int)((int64_t)u->blocks * s / whole), b1 = (int)((int64_t)u->blocks * (s + 1) / whole), n = s < cut ? 1 : 2;
+            for (int k = 0; k < n; k++) p->spans[p->nspans++] = (tk_span){i, b0, b1, k, n};
+        }
     }
     return 0;
 }

@@ -313,7 +313,7 @@ typedef struct {
 // Neighbouring rows with one page table. Their parts are at float `part` of tk_prog.part, (KV heads, rows,
 // blocks), or in the thread's scratch if one span covers them.
 typedef struct { int row, rows, blocks, spans; size_t part; } tk_run;
-typedef struct { int run, b0, b1; } tk_span;  // blocks [b0, b1) of a run
+typedef struct { int run, b0, b1, k, n; } tk_span;  // blocks [b0, b1) of a run; of a KV head's query heads the k-th of n parts
 // What AttendBlocks hands over: (KV heads, rows, tk_prog.blocks) parts, the same however a pass is cut.
 // Attentions with the same parts have the same KV heads of the same dim, each with a group of query heads.
 typedef struct { float *mem; size_t cap; int heads, group, dim; } tk_parts;
@@ -340,7 +340,7 @@ typedef struct {
     int32_t *done;               // (max rows, 1 + max_heads): per run: units of one attention whose spans are all finished, and the
                                  // finished spans of each unit; 0 between attentions
     tk_span *spans;              // attention of this pass: nspans · KV heads ÷ at_once units
-    int nruns, nspans;
+    int nruns, nspans, threads;
     size_t spans_cap;
     float *part;                 // attention results of single blocks
     size_t part_cap;             // floats

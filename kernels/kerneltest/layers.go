@@ -11,20 +11,23 @@ import (
 // differentLayers: layers of one cache differ in heads and head sizes, keep nothing, or read what another layer keeps. Attention on each,
 // whole and divided, gives the bits of the definition, and so it does after cells were copied.
 func differentLayers(t *testing.T, devices []kernels.Device) {
-	layersOf(t, devices, []int{0: 70, 5: 90, 7: 0}, []kernels.KVLayer{{Heads: 2, Dim: 32, Window: 90}, {}, {Heads: 1, Dim: 96},
+	layersOf(t, devices, 4, []int{0: 70, 5: 90, 7: 0}, []kernels.KVLayer{{Heads: 2, Dim: 32, Window: 90}, {}, {Heads: 1, Dim: 96},
 		{Heads: 4, Dim: 32}, {Shared: true, Source: 2}, {Shared: true, Source: 0}, {Heads: 1, Dim: 32}, {Heads: 2, Dim: 64}})
 }
 
 // compressedLayers: the same of layers that keep a latent vector and a turned key, a latent vector alone, or what such a layer keeps,
-// beside one with heads.
+// beside one with heads; and alone, with query heads enough, an odd number, for a device to divide those of a block.
 func compressedLayers(t *testing.T, devices []kernels.Device) {
-	layersOf(t, devices, []int{1: 100, 3: 0}, []kernels.KVLayer{{Latent: 96, Rotated: 32}, {Latent: 32}, {Shared: true, Source: 0},
+	layersOf(t, devices, 4, []int{1: 100, 3: 0}, []kernels.KVLayer{{Latent: 96, Rotated: 32}, {Latent: 32}, {Shared: true, Source: 0},
 		{Heads: 2, Dim: 32}})
+	layersOf(t, devices, 17, []int{0}, []kernels.KVLayer{{Latent: 32, Rotated: 32}})
 }
 
-func layersOf(t *testing.T, devices []kernels.Device, windows []int, layers []kernels.KVLayer) {
+func layersOf(t *testing.T, devices []kernels.Device, heads int, windows []int, layers []kernels.KVLayer) {
 	for _, typ := range []kernels.KVType{kernels.KVF16, kernels.KVQ8_0} {
-		t.Run(typ.String(), func(t *testing.T) { oneCache(t, devices, kernels.KVShape{Layers: layers, Type: typ}, windows) })
+		t.Run(fmt.Sprintf("%v/%d", typ, heads), func(t *testing.T) {
+			oneCache(t, devices, kernels.KVShape{Layers: layers, Type: typ}, heads, windows)
+		})
 	}
 }
 
@@ -45,8 +48,7 @@ func storing(p *kernels.Program, l kernels.KVLayer, i int) (k, v kernels.Buf, ok
 	return k, v, true
 }
 
-func oneCache(t *testing.T, devices []kernels.Device, shape kernels.KVShape, windows []int) {
-	const heads = 4
+func oneCache(t *testing.T, devices []kernels.Device, shape kernels.KVShape, heads int, windows []int) {
 	p := kernels.NewProgram(attentionRows, 0)
 	p.KV = shape
 	var ins, outs []kernels.Buf
