@@ -132,11 +132,11 @@ var testsOf = map[string][]string{"drafter": domain, "verifier": domain, "gatewa
 	"kernels/split":  {"kernels/kerneltest", "kernels/cpu", "kernels/cuda/emulated"},
 	"kernels/layers": {"kernels/kerneltest", "kernels/cpu", "kernels/cuda/emulated"},
 	"services":       {"services/pool"}, "services/discovery": {"services/trees"}, "client": {"google.golang.org/protobuf"},
-	"roles/verifier":  {"kernels/split"},
-	"bench/guesses":   {"kernels", "kernels/split"}, // a target on two groups of cores
+	"roles/verifier": {"kernels/split"},
+	"bench/guesses":  {"kernels", "kernels/split"}, // a target on two groups of cores
 	"roles/rolestest": {"roles/pair", "kernels/cuda", "kernels/cuda/emulated", "kernels/layers", "kernels/split",
 		"kernels", "kernels/stream"}, // a target whose weights are streamed
-	"roles/pair":      {"roles/rolestest"}}
+	"roles/pair": {"roles/rolestest"}}
 
 var domain = []string{"drafter", "verifier", "gateway", "mempool", "engine"}
 
