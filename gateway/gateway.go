@@ -119,7 +119,7 @@ func (g *Gateway) admit(ctx context.Context, r tandem.Request) (tokens []tandem.
 }
 
 // describeWait is how long a request that names one of the target's own ways waits for the verifier's first description.
-const describeWait = 5 * time.Second
+const describeWait = 10 * time.Second
 
 // known returns an error of kind Invalid if a drafter that a request names was never there. A request that comes before the verifier has
 // told its target's ways, and names one, waits for that.

@@ -4,13 +4,16 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tandem-llm/tandem"
 )
 
-// describeTime is how long a verifier that has come up may take to describe itself.
-const describeTime = 5 * time.Second
+const (
+	describeTime  = 5 * time.Second        // that a verifier which has come up may take to describe itself, before it is asked again
+	describePause = 200 * time.Millisecond // before that
+)
 
 // VerifierConfig is what NewVerifier needs.
 type VerifierConfig struct {
@@ -39,6 +42,7 @@ type Verifier struct {
 	ctx  context.Context // of work
 	end  context.CancelFunc
 	work sync.WaitGroup // asking a verifier what it is
+	turn atomic.Uint64  // changes when a verifier comes or goes
 
 	mu       sync.Mutex
 	identity tandem.Identity // of the latest verifier
@@ -62,8 +66,9 @@ func (w *Verifier) Close() {
 func (w *Verifier) State(up bool) {
 	w.cfg.Gateway.VerifierState(up)
 	w.cfg.Monitor.VerifierState(up)
+	turn := w.turn.Add(1)
 	if up {
-		w.work.Go(w.introduce)
+		w.work.Go(func() { w.introduce(turn) })
 	}
 }
 
@@ -81,11 +86,14 @@ func (w *Verifier) Refused(err error) {
 	}
 }
 
-// introduce asks a verifier that has come up for its description and passes it to the gateway, unless it is gone again.
-func (w *Verifier) introduce() {
-	ctx, cancel := context.WithTimeout(w.ctx, describeTime)
-	defer cancel()
-	d, err := w.cfg.Describe(ctx)
+// introduce asks a verifier that has come up for its description and passes it to the gateway, unless it is gone again. One that does not
+// answer in time, as on a busy machine, is asked again.
+func (w *Verifier) introduce(turn uint64) {
+	d, err := w.ask()
+	for tandem.KindOf(err) == tandem.Deadline && w.turn.Load() == turn && w.ctx.Err() == nil {
+		time.Sleep(describePause)
+		d, err = w.ask()
+	}
 	if err != nil {
 		return
 	}
@@ -93,6 +101,12 @@ func (w *Verifier) introduce() {
 	w.cfg.Gateway.WaysAre(d.Ways)
 	w.compare(d)
 	w.cfg.Members.TargetIs(d.Identity, d.WayNames())
+}
+
+func (w *Verifier) ask() (tandem.Description, error) {
+	ctx, cancel := context.WithTimeout(w.ctx, describeTime)
+	defer cancel()
+	return w.cfg.Describe(ctx)
 }
 
 // compare refuses a verifier of another vocabulary, and warns of one that computes other texts than the one before.

@@ -69,6 +69,15 @@ func TestVerifier(t *testing.T) {
 	comes("the first", first, nil, is)
 	comes("it is gone before it has told what it is", first, errors.New("gone"))
 	comes("the same again", first, nil, is)
+	late := 0
+	w.cfg.Describe = func(context.Context) (tandem.Description, error) {
+		if late++; late < 3 {
+			return here, tandem.Errorf("describe", tandem.Deadline, "not in time")
+		}
+		return here, nil
+	}
+	comes("it tells at the third time of asking", first, nil, is)
+	w.cfg.Describe = func(context.Context) (tandem.Description, error) { return here, away }
 	if m.target != first.Identity || log.Len() != 0 {
 		t.Errorf("the members have target %s, logged %s", m.target, log)
 	}
