@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -124,4 +125,61 @@ func (l *lookup) missing(need map[int]bool) (groups []int) {
 	}
 	slices.Sort(groups)
 	return groups
+}
+
+// lookUp makes the lookups of all looked-up matrices and returns their memory; total is what all weights take.
+func (w *weights) lookUp(total *int64) (looked int64) {
+	seen := map[kernels.W]*lookup{}
+	for _, s := range w.stages {
+		for _, k := range s.looks {
+			if seen[k] == nil {
+				seen[k] = newLookup(w.prog, k)
+				w.looks = append(w.looks, seen[k])
+				looked += seen[k].most
+			}
+		}
+	}
+	return looked
+}
+
+// rows makes the rows of tokens be there.
+func (w *weights) rows(tokens []int32) error {
+	for _, l := range w.looks {
+		if l.most > 0 {
+			if err := l.want(tokens, w.feed, &w.count); err != nil {
+				return w.failed(err)
+			}
+		}
+	}
+	return nil
+}
+
+// Matrix implements kernels.Lookup.
+func (w *weights) Matrix(k kernels.W) []byte {
+	if l := w.embedding(k); l != nil && w.feed != nil {
+		return l.bytes()
+	}
+	return nil
+}
+
+// Rows implements kernels.Lookup.
+func (w *weights) Rows(k kernels.W, rows []int32) error {
+	l := w.embedding(k)
+	if l == nil || w.feed == nil {
+		return fmt.Errorf("stream: rows of weight %d are not looked up", int(k))
+	}
+	if l.most == 0 {
+		return nil // it is resident
+	}
+	return w.failed(l.want(rows, w.feed, &w.count))
+}
+
+// embedding returns the lookup of a matrix without experts, or nil.
+func (w *weights) embedding(k kernels.W) *lookup {
+	for _, l := range w.looks {
+		if l.w == k && w.prog.Weights[k].Experts == 0 {
+			return l
+		}
+	}
+	return nil
 }
