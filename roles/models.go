@@ -62,7 +62,7 @@ type Models struct {
 	// Options are those that all models of the process share, such as the type of keys and values. Load fills in the device and
 	// what depends on a model.
 	Options engine.Options
-	// Sides are side files by the file of the model that is their target: medusa or ppd, at most one of each.
+	// Sides are side files by the file of the model that is their target: medusa, ppd or gemma4-assistant, at most one of each.
 	Sides map[string][]string
 	// Open is engine.Open, or calls it and also shows the progress, besides calling Options.Progress. If Target is set, it is
 	// engine.OpenDraft with that.

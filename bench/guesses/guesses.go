@@ -25,7 +25,7 @@ import (
 // Config says what to measure.
 type Config struct {
 	Target       string         // path of a GGUF file
-	Heads        []string       // paths of its side files of kind medusa and ppd
+	Heads        []string       // paths of its side files of kind medusa, ppd and gemma4-assistant
 	Drafts       []string       // paths of plain drafts and of drafts that read the target's hidden states
 	Prompts      string         // path of a file with JSON lines: id, domain, prompt
 	Only         []string       // only these domains of it; none: all

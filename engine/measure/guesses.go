@@ -25,9 +25,8 @@ type Told struct {
 // in a level. Where the model samples, candidates lean to what it will draw, as those of a verifier do. The model needs free pages for
 // len(prompt) + n positions and PromptRows tree rows, and passes of more rows than PromptRows. Errors: Continue's and Guess's.
 func Tell(ctx context.Context, m *engine.Model, prompt []tandem.Token, n int, p tandem.Sampling, top int) (*Told, error) {
-	l := &listener{model: m, prompt: len(prompt), guesses: map[string][]tandem.Guess{}}
+	l := &listener{model: m, prompt: len(prompt), nodes: PromptRows(m), guesses: map[string][]tandem.Guess{}}
 	for _, w := range m.Ways() {
-		l.nodes = max(l.nodes, w.Levels*w.Members)
 		if len(prompt) == 1 {
 			l.guesses[w.Name] = []tandem.Guess{{Way: w.Name}}
 		}

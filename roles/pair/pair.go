@@ -22,7 +22,7 @@ import (
 type Pair struct {
 	Target string   // GGUF file
 	Drafts []string // GGUF files, or drafter.LookupName
-	Heads  []string // side files of the target: medusa or ppd
+	Heads  []string // side files of the target: medusa, ppd or gemma4-assistant
 	// side files of drafts: see Sides
 	DraftHeads []string
 	Sizes      roles.Sizes

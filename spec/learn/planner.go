@@ -386,7 +386,8 @@ func (p *Planner) Witness(arm Arm, tokens int) {
 }
 
 // Foresee takes how long a round of an arm would take now by its parts, which rounds of other arms show too: one that was timed under
-// other conditions may have become better. It is hoped for, so the arm is probed; what is expected of it still comes from its own rounds.
+// other conditions may have become better. 0: not known. This decides what is probed; what is expected of the arm still comes from its own
+// rounds.
 func (p *Planner) Foresee(arm Arm, round time.Duration) {
 	p.state(arm).foreseen = max(round.Seconds(), 0)
 }
