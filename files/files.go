@@ -1,0 +1,64 @@
+// Package files opens files and trusts folders that somebody has named. It refuses what is no regular file: opening a pipe waits until another
+// process opens its other end, and a device may do anything. It refuses folders in which another user could replace what we put there.
+package files
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"syscall"
+)
+
+// Irregular is the reason why something that is no regular file was not opened.
+type Irregular struct{ Mode fs.FileMode }
+
+func (i *Irregular) Error() string {
+	what := "no regular file"
+	switch {
+	case i.Mode.IsDir():
+		what = "a directory"
+	case i.Mode&fs.ModeNamedPipe != 0:
+		what = "a pipe"
+	case i.Mode&fs.ModeSocket != 0:
+		what = "a socket"
+	case i.Mode&fs.ModeDevice != 0:
+		what = "a device"
+	}
+	return "it is " + what + ": want a regular file"
+}
+
+// Open opens the regular file at path for reading, also by way of links. It does not wait. Errors: *fs.PathError, of which the cause is
+// *Irregular for what is no regular file.
+func Open(path string) (*os.File, error) { return OpenFile(path, 0) }
+
+// OpenFile is Open with further flags of open(2), such as O_DIRECT.
+func OpenFile(path string, flags int) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY|flags, 0)
+	if err != nil {
+		return nil, err
+	}
+	st, err := f.Stat()
+	if err == nil && !st.Mode().IsRegular() {
+		err = &fs.PathError{Op: "open", Path: path, Err: &Irregular{st.Mode()}}
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// ReadFile returns what is in the regular file at path. Errors: those of Open, and of a file of more than most bytes.
+func ReadFile(path string, most int64) ([]byte, error) {
+	f, err := Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(b)) > most {
+		err = &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("it has more than %d bytes", most)}
+	}
+	return b, err
+}
