@@ -33,6 +33,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/files"
 )
 
 const op = "cache"
@@ -92,6 +93,9 @@ type Request struct {
 	Check func(path string) error
 	Tell  func(what string)                     // gets messages about waits and problems; may be nil
 	Step  func(doing string, done, total int64) // gets the progress of checking, in bytes; may be nil
+	// Waited is called whenever another process that makes the file has written more of it; may be nil. A process that hangs while it makes
+	// the file is waited for in silence, so that whoever watches this one can tell.
+	Waited func()
 
 	space func(path string) (free int64, memory bool, err error) // nil: Space
 }
@@ -135,7 +139,7 @@ func (u *Unwritable) Unwrap() error { return u.Err }
 func (c *Cache) Get(ctx context.Context, r Request) (*Entry, error) {
 	dir := c.entryDir(r)
 	for {
-		l, err := share(ctx, dir, r.tell)
+		l, err := share(ctx, dir, r.tell, r.waited)
 		if err != nil {
 			return nil, c.unwritable(err)
 		}
@@ -157,7 +161,7 @@ func (c *Cache) Get(ctx context.Context, r Request) (*Entry, error) {
 
 // create makes the entry unless another process has made it meanwhile. It returns nil if the caller has to look again.
 func (c *Cache) create(ctx context.Context, dir string, r Request) (*Entry, error) {
-	l, err := own(ctx, dir, r.tell)
+	l, err := own(ctx, dir, r.tell, r.waited)
 	if err != nil {
 		return nil, c.unwritable(err)
 	}
@@ -252,6 +256,12 @@ func (r *Request) digest(ctx context.Context, path string) (size int64, sum stri
 	return st.Size(), "", nil
 }
 
+func (r *Request) waited() {
+	if r.Waited != nil {
+		r.Waited()
+	}
+}
+
 func (r *Request) tell(what string) {
 	if r.Tell != nil {
 		r.Tell(what)
@@ -291,14 +301,10 @@ type info struct {
 
 func readInfo(dir string) (i info, err error) {
 	path := filepath.Join(dir, infoName)
-	st, err := os.Stat(path)
-	if err != nil {
-		return i, err
+	b, err := files.ReadFile(path, maxInfo)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		err = errors.New("its description is damaged")
 	}
-	if !st.Mode().IsRegular() || st.Size() > maxInfo {
-		return i, errors.New("its description is damaged")
-	}
-	b, err := os.ReadFile(path)
 	if err == nil && json.Unmarshal(b, &i) != nil {
 		err = errors.New("its description is damaged")
 	}

@@ -16,6 +16,7 @@ import (
 	"syscall"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/files"
 )
 
 const leafBytes = 4 << 20 // that are hashed at a time
@@ -23,7 +24,7 @@ const leafBytes = 4 << 20 // that are hashed at a time
 // digest returns the size of a file and its digest: SHA-256 over the hashes of its 4 MiB pieces, computed on all cores. step is
 // called from several goroutines, one at a time.
 func digest(ctx context.Context, path string, step func(done, total int64)) (size int64, sum string, err error) {
-	f, err := os.Open(path)
+	f, err := files.Open(path)
 	if err != nil {
 		return 0, "", err
 	}
@@ -31,9 +32,6 @@ func digest(ctx context.Context, path string, step func(done, total int64)) (siz
 	st, err := f.Stat()
 	if err != nil {
 		return 0, "", err
-	}
-	if !st.Mode().IsRegular() {
-		return 0, "", tandem.Errorf(op, tandem.Invalid, "%s is no regular file", path)
 	}
 	size = st.Size()
 	leaves := make([][sha256.Size]byte, (size+leafBytes-1)/leafBytes)

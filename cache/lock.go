@@ -22,9 +22,10 @@ type lock struct {
 // pollTime is the time between two attempts at a lock that others hold, since a waiting flock cannot be cancelled.
 const pollTime = 50 * time.Millisecond
 
-// share locks the entry in dir against removal. It returns nil if there is none.
-func share(ctx context.Context, dir string, tell func(string)) (*lock, error) {
-	l, err := acquire(ctx, dir, os.O_RDONLY, syscall.LOCK_SH, tell)
+// share locks the entry in dir against removal. It returns nil if there is none. While it waits, grown is called when the file that another
+// process makes there is written.
+func share(ctx context.Context, dir string, tell func(string), grown func()) (*lock, error) {
+	l, err := acquire(ctx, dir, os.O_RDONLY, syscall.LOCK_SH, tell, grown)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -32,8 +33,8 @@ func share(ctx context.Context, dir string, tell func(string)) (*lock, error) {
 }
 
 // own locks the entry in dir, which may be new, for the caller alone.
-func own(ctx context.Context, dir string, tell func(string)) (*lock, error) {
-	return acquire(ctx, dir, os.O_RDWR|os.O_CREATE, syscall.LOCK_EX, tell)
+func own(ctx context.Context, dir string, tell func(string), grown func()) (*lock, error) {
+	return acquire(ctx, dir, os.O_RDWR|os.O_CREATE, syscall.LOCK_EX, tell, grown)
 }
 
 // tryOwn is own for an entry that nobody uses; nil if somebody does, or there is none.
@@ -50,8 +51,8 @@ func tryOwn(dir string) *lock {
 	return l
 }
 
-func acquire(ctx context.Context, dir string, flags, how int, tell func(string)) (*lock, error) {
-	path := filepath.Join(dir, lockName)
+func acquire(ctx context.Context, dir string, flags, how int, tell func(string), grown func()) (*lock, error) {
+	path, last := filepath.Join(dir, lockName), written(dir)
 	for polls := 0; ; {
 		f, err := os.OpenFile(path, flags, 0o600)
 		if errors.Is(err, fs.ErrNotExist) && flags&os.O_CREATE != 0 { // the folder went with the entry
@@ -67,6 +68,10 @@ func acquire(ctx context.Context, dir string, flags, how int, tell func(string))
 			err = syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB)
 			if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
 				break
+			}
+			if now := written(dir); now != last {
+				last = now
+				grown()
 			}
 			if polls++; polls == 3 { // not at once: List holds each lock for a moment
 				tell("waiting for another tandem that makes or uses " + filepath.Base(dir))
@@ -87,6 +92,15 @@ func acquire(ctx context.Context, dir string, flags, how int, tell func(string))
 		}
 		f.Close()
 	}
+}
+
+// written returns when the file that is being made in dir was last written, in nanoseconds of Unix time, 0 if there is none.
+func written(dir string) int64 {
+	st, err := os.Stat(filepath.Join(dir, partName))
+	if err != nil {
+		return 0
+	}
+	return st.ModTime().UnixNano()
 }
 
 // current reports whether the mark is still the file that was locked.

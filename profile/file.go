@@ -13,6 +13,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/files"
 )
 
 // Name is the name of the plan in the cache's folder.
@@ -82,14 +83,10 @@ func read(file string) ([]byte, error) {
 		}
 		return b, nil
 	}
-	st, err := os.Stat(file)
-	if err != nil {
-		return nil, tandem.Errorf(op, tandem.Unavailable, "%w", err)
+	f, err := files.Open(file)
+	if errors.As(err, new(*files.Irregular)) {
+		return nil, corrupt("%s: %w", file, errors.Unwrap(err))
 	}
-	if !st.Mode().IsRegular() { // opening a pipe would wait for its writer
-		return nil, corrupt("%s is no regular file", file)
-	}
-	f, err := os.Open(file)
 	if err != nil {
 		return nil, tandem.Errorf(op, tandem.Unavailable, "%w", err)
 	}

@@ -111,7 +111,7 @@ func (p *packing) keep(ctx context.Context, r stream.Request) (string, func() er
 			"besides: want a folder on a disk, --cache DIR", kept.Folder(), engine.Bytes(r.Bytes)))
 	}
 	file := roles.ModelName(r.Model) + ".packed"
-	entry, err := kept.Get(ctx, cache.Request{Kind: cache.Packed, File: file, From: r.Key, Size: r.Bytes, Check: r.Check,
+	entry, err := kept.Get(ctx, cache.Request{Kind: cache.Packed, File: file, From: r.Key, Size: r.Bytes, Check: r.Check, Waited: r.Waited,
 		Tell: func(what string) { p.say("%s", what) }, Make: func(ctx context.Context, path string) error {
 			shown := newLoading(p.stderr, "")
 			shown.name = "packing " + roles.ModelName(r.Model)

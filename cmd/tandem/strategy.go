@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"strconv"
 	"strings"
 
@@ -14,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/files"
 	"github.com/tandem-llm/tandem/gateway"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/spec/learn"
@@ -164,10 +164,7 @@ func readWeights(path string) (map[string]float64, error) {
 	bad := func(format string, args ...any) (map[string]float64, error) {
 		return nil, tandem.Errorf("", tandem.Invalid, "--weights %s: %w", path, fmt.Errorf(format, args...))
 	}
-	if info, err := os.Stat(path); err == nil && info.Size() > maxWeights {
-		return bad("has %d bytes: at most %d", info.Size(), maxWeights)
-	}
-	data, err := os.ReadFile(path)
+	data, err := files.ReadFile(path, maxWeights)
 	if err != nil {
 		return bad("%w", roles.Reason(err))
 	}

@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/files"
 )
 
 const op = "gguf"
@@ -128,7 +129,7 @@ func openFile(path string) (*File, error) {
 	case !st.Mode().IsRegular():
 		return nil, tandem.Errorf(op, tandem.Invalid, "%s is not a regular file (%s): want a GGUF file", shown, st.Mode().Type())
 	}
-	file, err := os.Open(path)
+	file, err := files.Open(path)
 	if err != nil {
 		return fail(err)
 	}

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/files"
 )
 
 const maxConfig = 1 << 20 // bytes
@@ -67,16 +67,9 @@ type rope struct {
 func (c *Checkpoint) readConfig(dir string) (*config, error) {
 	for _, name := range []string{"adapter_config.json", "config.json"} {
 		path := filepath.Join(dir, name)
-		st, err := os.Stat(path)
+		text, err := files.ReadFile(path, maxConfig)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
-		}
-		if err == nil && (!st.Mode().IsRegular() || st.Size() > maxConfig) {
-			err = fmt.Errorf("%d bytes, %s: want a file of at most %d", st.Size(), st.Mode().Type(), maxConfig)
-		}
-		var text []byte
-		if err == nil {
-			text, err = os.ReadFile(path)
 		}
 		if err != nil {
 			return nil, tandem.Errorf(op, tandem.Invalid, "%s: %w", path, err)

@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/engine/safetensors"
 	"github.com/tandem-llm/tandem/engine/side"
+	"github.com/tandem-llm/tandem/files"
 )
 
 const op = "import"
@@ -190,12 +191,9 @@ func pickled(path string) error {
 
 // recognise reports whether the file is a GGUF file, and refuses pickles by their content and by their name.
 func (c *Checkpoint) recognise(path string) (isGGUF bool, err error) {
-	if st, err := os.Stat(path); err != nil || !st.Mode().IsRegular() {
-		return false, nil // the reader says what is wrong
-	}
-	f, err := os.Open(path)
+	f, err := files.Open(path)
 	if err != nil {
-		return false, nil
+		return false, nil // the reader says what is wrong
 	}
 	defer f.Close()
 	head := make([]byte, 9)

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/files"
 )
 
 const op = "safetensors"
@@ -91,7 +92,7 @@ func openSource(path string) (*source, error) {
 	if !st.Mode().IsRegular() {
 		return nil, tandem.Errorf(op, tandem.Invalid, "%s is not a regular file (%s): want a .safetensors file", shown, st.Mode().Type())
 	}
-	file, err := os.Open(path)
+	file, err := files.Open(path)
 	if err != nil {
 		return fail(err)
 	}

@@ -38,6 +38,8 @@ type Request struct {
 	Bytes int64  // of the file
 	Check func(path string) error
 	Make  func(ctx context.Context, path string, progress func(done, total int64)) error
+	// Waited is called whenever another process that makes the file has got further.
+	Waited func()
 }
 
 // Device computes on another device, with streamed weights.

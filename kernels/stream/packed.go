@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tandem-llm/tandem/files"
 	"github.com/tandem-llm/tandem/kernels"
 )
 
@@ -47,7 +48,7 @@ var (
 
 // openDirect opens a file past the system's page cache, or, where the file system refuses that (direct false), as usual.
 func openDirect(path string) (f *os.File, direct bool, err error) {
-	if f, err = os.OpenFile(path, os.O_RDONLY|unix.O_DIRECT, 0); err == nil {
+	if f, err = files.OpenFile(path, unix.O_DIRECT); err == nil {
 		b, err := allocate(page, false)
 		if err == nil {
 			_, err = f.ReadAt(b, 0)
@@ -58,7 +59,7 @@ func openDirect(path string) (f *os.File, direct bool, err error) {
 		}
 		f.Close()
 	}
-	f, err = os.Open(path)
+	f, err = files.Open(path)
 	return f, false, err
 }
 

@@ -7,11 +7,11 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tandem-llm/tandem/files"
 	"github.com/tandem-llm/tandem/kernels"
 )
 
@@ -226,7 +226,6 @@ func (w *weights) Fill(ctx context.Context, src kernels.Source, progress func(do
 // open chooses where weights are read from. made: the packed file is new, and the resident stages are in memory.
 func (w *weights) open(ctx context.Context, src kernels.Source, t *table, progress func(done, total int64)) (made bool, err error) {
 	var sums []uint32
-	var making atomic.Bool
 	check := func(path string) error {
 		sums, err = checkFile(path, t)
 		return err
@@ -236,7 +235,6 @@ func (w *weights) open(ctx context.Context, src kernels.Source, t *table, progre
 		r := Request{Model: src.Name(), Key: fmt.Sprintf("tensors %s, layout %d", src.Digest(), kernels.LayoutVersion), Bytes: t.Bytes}
 		r.Check, r.Make = check, func(ctx context.Context, path string, shown func(done, total int64)) error {
 			made = true
-			making.Store(true)
 			return w.write(ctx, path, src, t, func(done, total int64) {
 				for _, f := range []func(done, total int64){progress, shown} {
 					if f != nil {
@@ -245,9 +243,12 @@ func (w *weights) open(ctx context.Context, src kernels.Source, t *table, progre
 				}
 			})
 		}
-		waited := alive(&making, progress)
-		path, w.free, err = w.cfg.Keep(ctx, r)
-		if waited(); err != nil {
+		r.Waited = func() {
+			if progress != nil {
+				progress(0, 0)
+			}
+		}
+		if path, w.free, err = w.cfg.Keep(ctx, r); err != nil {
 			return false, err
 		}
 	}
@@ -277,31 +278,9 @@ func (w *weights) open(ctx context.Context, src kernels.Source, t *table, progre
 	return made, nil
 }
 
-// alive reports progress once a second, of nothing, while another process makes the file, until making is set. end ends it.
-func alive(making *atomic.Bool, progress func(done, total int64)) (end func()) {
-	done := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		ticker := time.NewTicker(time.Second)
-		defer ticker.Stop()
-		for progress != nil && !making.Load() {
-			select {
-			case <-ticker.C:
-				progress(0, 0)
-			case <-done:
-				return
-			}
-		}
-	})
-	return func() {
-		close(done)
-		wg.Wait()
-	}
-}
-
 // checkFile returns the checksums of the packed file at path if its table is t.
 func checkFile(path string, t *table) ([]uint32, error) {
-	f, err := os.Open(path)
+	f, err := files.Open(path)
 	if err != nil {
 		return nil, reason(err)
 	}
@@ -309,9 +288,6 @@ func checkFile(path string, t *table) ([]uint32, error) {
 	st, err := f.Stat()
 	if err != nil {
 		return nil, reason(err)
-	}
-	if !st.Mode().IsRegular() {
-		return nil, errors.New("it is no regular file")
 	}
 	found, err := readTable(f, st.Size())
 	if err != nil {

@@ -4,12 +4,12 @@ package chats
 import (
 	"context"
 	"io"
-	"os"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/chat"
 	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/engine/token"
+	"github.com/tandem-llm/tandem/files"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/services/httpapi"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
@@ -79,7 +79,7 @@ func Check(file string) error {
 
 // readTemplate reads the file of --chat-template.
 func readTemplate(path string, special chat.Special) (*chat.Template, error) {
-	file, err := os.Open(path)
+	file, err := files.Open(path)
 	if err != nil {
 		return nil, tandem.Errorf("", tandem.Invalid, "--chat-template %s: %w", path, roles.Reason(err))
 	}

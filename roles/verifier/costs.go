@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/measure"
+	"github.com/tandem-llm/tandem/files"
 	"github.com/tandem-llm/tandem/profile"
 	"github.com/tandem-llm/tandem/roles"
 )
@@ -177,7 +178,7 @@ func (now measured) read(file string) *measured {
 	if file == "" {
 		return nil
 	}
-	b, err := os.ReadFile(file)
+	b, err := files.ReadFile(file, 1<<20)
 	if err != nil {
 		return nil
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/files"
 )
 
 // maxFile bounds what is read of a file that names a server, in bytes.
@@ -45,7 +46,7 @@ func (f *fileServer) secret() string {
 
 // readURL returns the one URL, with a port, in the file at path. Errors: Invalid, wrapping fs.ErrNotExist.
 func readURL(path string) (*url.URL, error) {
-	r, err := os.Open(path)
+	r, err := files.Open(path)
 	if err != nil {
 		var p *os.PathError
 		if errors.As(err, &p) {

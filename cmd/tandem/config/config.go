@@ -16,6 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/files"
 )
 
 const (
@@ -136,16 +137,7 @@ func (r *Resolver) load(ctx *kong.Context) error {
 }
 
 func read(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err == nil && len(data) > maxFile {
-		return nil, fmt.Errorf("has more than %d bytes", maxFile)
-	}
-	return data, err
+	return files.ReadFile(path, maxFile)
 }
 
 // settings returns the names of the settings of all commands at and below node, sorted.
@@ -173,6 +165,9 @@ func parse(data []byte, known []string) (map[string]any, error) {
 		return nil, nil // no document: nothing is set
 	case err != nil:
 		return nil, oneLine(err)
+	}
+	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		return nil, errors.New("goes on after the first YAML document: want one")
 	}
 	root := doc.Content[0]
 	if root.Kind == yaml.ScalarNode && root.Tag == "!!null" {
