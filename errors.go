@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"time"
 )
 
@@ -99,6 +100,29 @@ func (e *Error) Is(target error) bool {
 // Errorf returns an *Error with a formatted cause; %w works.
 func Errorf(op string, k Kind, format string, args ...any) error {
 	return &Error{Op: op, Kind: k, Err: fmt.Errorf(format, args...)}
+}
+
+// Panic is the cause of an Internal error that was a panic. Its text does not hold the stack, which is for the log and not for clients.
+type Panic struct {
+	Value any
+	Stack string
+}
+
+func (p *Panic) Error() string { return fmt.Sprint("panic: ", p.Value) }
+
+// Panicked returns the error of a panic that was recovered with this value. Call it in the deferred function that recovered, where the
+// stack is still that of the panic.
+func Panicked(op string, value any) error {
+	return &Error{Op: op, Kind: Internal, Err: &Panic{Value: value, Stack: string(debug.Stack())}}
+}
+
+// StackOf returns the stack of the panic that caused err, "" if none did, or if it came from another process.
+func StackOf(err error) string {
+	var p *Panic
+	if errors.As(err, &p) {
+		return p.Stack
+	}
+	return ""
 }
 
 // KindOf returns the kind of err: OK for nil, Deadline and Canceled for context errors, Internal for

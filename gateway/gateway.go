@@ -7,7 +7,6 @@ package gateway
 import (
 	"context"
 	"maps"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -260,7 +259,7 @@ func (g *Gateway) Sessions() []tandem.SessionID {
 	return slices.Collect(maps.Keys(g.sessions))
 }
 
-// guard runs f and returns a panic of it as an Internal error with its stack.
+// guard runs f and returns a panic of it as an error (tandem.Panicked).
 func guard(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -270,9 +269,7 @@ func guard(f func() error) (err error) {
 	return f()
 }
 
-func panicked(p any) error {
-	return tandem.Errorf(op, tandem.Internal, "panic: %v\n%s", p, debug.Stack())
-}
+func panicked(p any) error { return tandem.Panicked(op, p) }
 
 // Load returns how many requests have a place now and how many wait for one.
 func (g *Gateway) Load() (running, waiting int) { return g.gate.Load() }

@@ -184,7 +184,7 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (announcer *disc
 		}
 		forget(process)
 	})
-	if announcer, err = discovery.Announce(poolConfig, what, 0); err != nil {
+	if announcer, err = discovery.Announce(poolConfig, what, 0, r.Credentials.Sign); err != nil {
 		return nil, undo, err
 	}
 	undo.Add(announcer.Close)

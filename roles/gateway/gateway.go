@@ -150,8 +150,8 @@ func (c Config) assemble(ctx context.Context, r *roles.Process, config gateway.C
 	members := enlist.NewMembers(enlisting)
 	undo.Add(members.Close)
 	memory := discovery.NewMemory(shm.Gateway, new(shm.Set))
-	table, err := discovery.NewTable(discovery.Config{Pool: poolConfig, Dial: r.Credentials.Dialer(rpc.Drafter), Static: c.Drafters,
-		Counters: r.Counters, Log: r.Log, Refused: r.Refused,
+	table, err := discovery.NewTable(discovery.Config{Pool: poolConfig, Dial: r.Credentials.Dialer(rpc.Drafter), Vouch: r.Credentials.Vouch,
+		Static: c.Drafters, Counters: r.Counters, Log: r.Log, Refused: r.Refused,
 		Changed: func(processes []discovery.Process) {
 			memory.Update(processes)
 			members.Update(processesOf(processes, verifier, memory))
@@ -170,9 +170,9 @@ func (c Config) assemble(ctx context.Context, r *roles.Process, config gateway.C
 	describe := peers.describer(r, config.ModelName, config.Limits)
 	metrics := newMetrics(r, g, config.ModelName, describe)
 	generator = metrics.Wrap(monitor)
-	r.Server.Admit(public.Admit(c.Keys))
+	r.Server.Admit(public.Admit(c.Keys, c.MetricsKeys))
 	public.Register(r.Server.Registrar(), public.Config{Generator: r.Traces.RPC(public.Method, generator), Model: config.ModelName,
-		Defaults: c.Defaults, Describe: describe, Vocab: vocab, Keys: c.Keys, Prompt: vocab.refuse(config.Limits.Context)})
+		Defaults: c.Defaults, Describe: describe, Vocab: vocab, Keys: c.Keys, Metrics: c.MetricsKeys, Prompt: vocab.refuse(config.Limits.Context)})
 	out = front{Gateway: g}
 	if c.HTTP != NoHTTP {
 		wrap := func(h http.Handler) http.Handler { return metrics.Count(r.Traces.HTTP(h)) }

@@ -66,7 +66,7 @@ func (c Peer) drafter(ctx context.Context, r *roles.Process, undo *roles.Cleanup
 		Drafter: drafter{publisher}, Describe: r.DescribeProcess(Name, socket)}}})
 	r.Server.WhenGone(forget)
 	announcer, err := discovery.Announce(config, wire.Announcement{Addr: roles.Reachable(r.Server.Addr(), r.Certificate),
-		Segment: segment.ID(), Drafters: []wire.AnnouncedDrafter{{Name: Name}}}, 0)
+		Segment: segment.ID(), Drafters: []wire.AnnouncedDrafter{{Name: Name}}}, 0, r.Credentials.Sign)
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func (c Peer) verifier(ctx context.Context, r *roles.Process, undo *roles.Cleanu
 	r.Server.WhenGone(server.Forget)
 	config := pool.Config{Access: access, Counters: r.Counters, Log: r.Log}
 	memory := discovery.NewMemory(shm.Verifier, mapped)
-	table, err := discovery.NewTable(discovery.Config{Pool: config, Dial: r.Credentials.Dialer(rpc.Drafter), Static: []string{c.Drafter},
+	table, err := discovery.NewTable(discovery.Config{Pool: config, Dial: r.Credentials.Dialer(rpc.Drafter), Vouch: r.Credentials.Vouch, Static: []string{c.Drafter},
 		Counters: r.Counters, Log: r.Log, Changed: memory.Update, Refused: r.Refused})
 	if err != nil {
 		return nil, err

@@ -4,7 +4,6 @@ package owner
 
 import (
 	"context"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,7 +16,7 @@ type Work struct {
 	// Step does a bounded piece of work, such as one pass, and reports whether there may be more. It is
 	// called repeatedly while it returns true, and after any function.
 	Step func() bool
-	// Fault is called after a panic in Step, Tick or a posted function, with an Internal error that has the stack.
+	// Fault is called after a panic in Step, Tick or a posted function, with an error of tandem.Panicked.
 	Fault func(error)
 	// Tick is called about every Every while there is nothing to do, and between steps.
 	Tick  func()
@@ -193,11 +192,11 @@ func (o *Owner) check(err error) {
 	}
 }
 
-// Guard runs fn and returns its error, or an Internal error with the stack if it panicked.
+// Guard runs fn and returns its error, or that of its panic (tandem.Panicked).
 func Guard(fn func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			err = tandem.Errorf("owner", tandem.Internal, "panic: %v\n%s", r, debug.Stack())
+			err = tandem.Panicked("owner", r)
 		}
 	}()
 	return fn()

@@ -52,6 +52,16 @@ func (k *Keys) Tenants() []string {
 	return slices.Compact(slices.Sorted(slices.Values(k.tenants)))
 }
 
+// Opens reports whether one of the keys is in the only Authorization header of a call. Nil keys open everything.
+func (k *Keys) Opens(headers []string) bool {
+	header := ""
+	if len(headers) > 0 {
+		header = headers[0]
+	}
+	_, ok := k.Tenant(header)
+	return ok && len(headers) <= 1
+}
+
 // Tenant returns the tenant of the token in an Authorization header ("Bearer TOKEN"), and whether it is known. It takes
 // as long for a wrong token as for a right one. Nil keys know every caller, as the tenant "".
 func (k *Keys) Tenant(header string) (name string, ok bool) {

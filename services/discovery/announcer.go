@@ -31,6 +31,7 @@ type Announcer struct {
 	beat    time.Duration
 	subject string
 	conn    *pool.Conn
+	sign    func(message []byte) string // may be nil
 
 	mu   sync.Mutex
 	what wire.Announcement
@@ -41,17 +42,21 @@ type Announcer struct {
 }
 
 // Announce announces a process every beat (0: DefaultBeat), and at once when a table asks. It fills in
-// Instance and Sequence of what. The caller must Close the Announcer. Errors: Invalid.
-func Announce(cfg pool.Config, what wire.Announcement, beat time.Duration) (*Announcer, error) {
+// Instance and Sequence of what, and sign, as Credentials.Sign, proves each announcement; nil: none is proved. The caller must
+// Close the Announcer. Errors: Invalid.
+func Announce(cfg pool.Config, what wire.Announcement, beat time.Duration, sign func(addr string, message []byte) string) (*Announcer, error) {
 	if beat == 0 {
 		beat = DefaultBeat
 	}
 	what.Instance = random()
-	if _, err := what.Marshal(); err != nil {
+	a := &Announcer{beat: beat, subject: cfg.Subject(kindAnnounce), what: what, poke: make(chan struct{}, 1), stop: make(chan struct{})}
+	if sign != nil {
+		a.sign = func(message []byte) string { return sign(what.Addr, message) }
+	}
+	_, err := what.Marshal(a.sign)
+	if err != nil {
 		return nil, err
 	}
-	a := &Announcer{beat: beat, subject: cfg.Subject(kindAnnounce), what: what, poke: make(chan struct{}, 1), stop: make(chan struct{})}
-	var err error
 	if a.conn, err = cfg.Connect("announcer", a.now); err != nil {
 		return nil, err
 	}
@@ -91,7 +96,7 @@ func (a *Announcer) send() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.what.Sequence++
-	if data, err := a.what.Marshal(); err == nil {
+	if data, err := a.what.Marshal(a.sign); err == nil {
 		_ = a.conn.Publish(a.subject, data)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 
 	"github.com/tandem-llm/tandem"
@@ -80,7 +81,7 @@ func printable(what, s string, least, most int) error {
 	return nil
 }
 
-// refuse counts a process with an impossible announcement, and logs it once.
+// refuse counts a process with an impossible or unproved announcement, and logs it once.
 func (t *Table) refuse(addr string, err error) {
 	t.cfg.Counters.Add("announcements.refused", 1)
 	said := [2]string{addr, err.Error()}
@@ -91,5 +92,7 @@ func (t *Table) refuse(addr string, err error) {
 		clear(t.complaints) // rather log twice than grow without end
 	}
 	t.complaints[said] = true
-	t.cfg.Log.Warn("a drafter process is not used: what it says of itself cannot be", "address", addr, "error", err)
+	if dropped, ok := t.warnings.Allow(time.Now()); ok {
+		t.cfg.Log.Warn("a drafter process is not used", "address", addr, "error", err, "dropped", dropped)
+	}
 }

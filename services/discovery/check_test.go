@@ -3,15 +3,24 @@ package discovery
 import (
 	"bytes"
 	"log/slog"
+	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/tandem-llm/tandem"
+	peerv1 "github.com/tandem-llm/tandem/proto/peer/v1"
+	"github.com/tandem-llm/tandem/services/logs"
 	"github.com/tandem-llm/tandem/services/pool"
+	"github.com/tandem-llm/tandem/services/rpc"
 	"github.com/tandem-llm/tandem/services/wire"
+	"github.com/tandem-llm/tandem/testkit"
 )
 
 // lines is a log.
@@ -88,14 +97,15 @@ func TestNonsenseIsRefused(t *testing.T) {
 	t.Cleanup(table.Close)
 	bad := nonsense("unix://" + filepath.Join(dir, "bad"))
 	for name, a := range bad {
-		announcer, err := Announce(p, a, beat)
+		announcer, err := Announce(p, a, beat, nil)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		t.Cleanup(announcer.Close)
 	}
-	told := func() int { return strings.Count(log.String(), "what it says of itself cannot be") }
-	for end := time.Now().Add(30 * time.Second); told() < len(bad) ||
+	told := func() int { return strings.Count(log.String(), "a drafter process is not used") }
+	most := min(len(bad), logs.Most) // lines
+	for end := time.Now().Add(30 * time.Second); told() < most ||
 		counters.Snapshot()["announcements.refused"] < int64(3*len(bad)); time.Sleep(beat) {
 		if time.Now().After(end) {
 			t.Fatalf("told of %d of %d processes, counted %v:\n%s", told(), len(bad), counters.Snapshot(), log.String())
@@ -117,7 +127,7 @@ func TestNonsenseIsRefused(t *testing.T) {
 			break
 		}
 	}
-	if n := told(); n != len(bad) {
+	if n := told(); n != most {
 		t.Errorf("told %d times of %d bad processes:\n%s", n, len(bad), log.String())
 	}
 }
@@ -142,5 +152,99 @@ func TestComplaintsAreForgotten(t *testing.T) {
 	}
 	if n := len(table.complaints); n > mostComplaints {
 		t.Errorf("%d are remembered: want at most %d", n, mostComplaints)
+	}
+}
+
+// TestUnprovedProcesses: to a process that does not prove that it has the secret nothing is sent, however it announces itself; one that
+// does is used. Its announcements of another protocol are reported once.
+func TestUnprovedProcesses(t *testing.T) {
+	t.Parallel()
+	p, _ := start(t)
+	dir := t.TempDir()
+	secret := filepath.Join(dir, "secret")
+	if err := os.WriteFile(secret, []byte("a-secret-of-this-test"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	own, err := rpc.OpenSecret(secret, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	with := &rpc.Credentials{Secret: own}
+	trap, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer trap.Close()
+	good, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer good.Close()
+	seen := make(chan string, 100)
+	for _, l := range []net.Listener{trap, good} {
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				seen <- l.Addr().String()
+				_ = c.Close()
+			}
+		}()
+	}
+	counters := new(tandem.Counters)
+	var refusals atomic.Int64
+	table, err := NewTable(Config{Pool: p, Beat: beat, Counters: counters, Dial: with.Dialer(""), Vouch: with.Vouch,
+		Refused: func(error) { refusals.Add(1) }, Changed: func([]Process) {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(table.Close)
+	some := []wire.AnnouncedDrafter{{Name: "lookup"}}
+	other := func(string, []byte) string { return strings.Repeat("0", 64) }
+	for _, sign := range []func(string, []byte) string{nil, other,
+		func(_ string, message []byte) string { return with.Sign("192.0.2.1:1", message[:len(message)-1]) }} {
+		a, err := Announce(p, wire.Announcement{Addr: trap.Addr().String(), Drafters: some}, beat, sign)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(a.Close)
+	}
+	conn, err := p.Connect("stranger", func() {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for i := range 50 { // instances of another protocol, as fast as they come
+		b, err := proto.Marshal(&peerv1.Announcement{Version: 1, Instance: uint64(i + 1), Sequence: 1, Address: trap.Addr().String(),
+			State: peerv1.State_STATE_UP, Protocol: uint32(100 + i), Drafters: []*peerv1.AnnouncedDrafter{{Name: "x"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := conn.Publish(p.Subject(kindAnnounce), b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a, err := Announce(p, wire.Announcement{Addr: good.Addr().String(), Drafters: some}, beat, with.Sign)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(a.Close)
+	testkit.Eventually(t, "announcements are refused", func() bool { return counters.Snapshot()["announcements.refused"] >= 9 })
+	if addr := <-seen; addr != good.Addr().String() {
+		t.Errorf("%s was dialed: want %s alone, which proved itself", addr, good.Addr())
+	}
+	if n := refusals.Load(); n != 1 {
+		t.Errorf("another protocol was reported %d times for one address: want once", n)
+	}
+}
+
+// TestSegmentPathsOfOtherHosts: a drafter on another host cannot make this process connect to a unix socket here.
+func TestSegmentPathsOfOtherHosts(t *testing.T) {
+	for _, addr := range []string{"192.0.2.1:8452", "box.example:8452", "[2001:db8::1]:1"} {
+		if socket, err := finder(addr, nil)(t.Context()); socket != "" || err != nil { // without a connection, nothing is asked
+			t.Errorf("%s: %q, %v", addr, socket, err)
+		}
 	}
 }

@@ -80,7 +80,7 @@ func startProcess(t *testing.T, p pool.Config, addr string, silent bool, names .
 	var work sync.WaitGroup
 	work.Go(func() { _ = s.Run(ctx) })
 	if !silent {
-		x.announcer, err = Announce(p, wire.Announcement{Addr: addr, Drafters: told, Segment: x.segment.ID()}, beat)
+		x.announcer, err = Announce(p, wire.Announcement{Addr: addr, Drafters: told, Segment: x.segment.ID()}, beat, nil)
 		must(err)
 	}
 	x.kill = sync.OnceFunc(func() {
@@ -267,7 +267,7 @@ func TestGarbageIsCountedAndIgnored(t *testing.T) {
 		t.Fatal("the table did not ask who is there")
 	}
 	say := func(a wire.Announcement) {
-		data, err := a.Marshal()
+		data, err := a.Marshal(nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -297,7 +297,7 @@ func TestGarbageIsCountedAndIgnored(t *testing.T) {
 	if !drafters("go")(v.now()) {
 		t.Errorf("an old announcement changed the table: %+v", v.now())
 	}
-	if _, err := Announce(cfg, wire.Announcement{Addr: "\xff", Drafters: some}, 0); !errors.Is(err, tandem.Invalid) {
+	if _, err := Announce(cfg, wire.Announcement{Addr: "\xff", Drafters: some}, 0, nil); !errors.Is(err, tandem.Invalid) {
 		t.Errorf("announcing what is not UTF-8: %v", err)
 	}
 	if _, err := NewTable(Config{Pool: cfg, Static: []string{"nowhere"}}); !errors.Is(err, tandem.Invalid) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/drafting"
+	"github.com/tandem-llm/tandem/services/rpc"
 	"github.com/tandem-llm/tandem/services/shm"
 	"github.com/tandem-llm/tandem/services/wire"
 )
@@ -44,7 +45,7 @@ func (m *Memory) Update(processes []Process) {
 	for _, p := range processes {
 		i := slices.IndexFunc(m.of, func(x *memory) bool { return x.Conn == p.Conn })
 		if i < 0 {
-			now = append(now, &memory{p, shm.NewLink(m.as, m.set, finder(p.Conn))})
+			now = append(now, &memory{p, shm.NewLink(m.as, m.set, finder(p.Addr, p.Conn))})
 			continue
 		}
 		x := m.of[i]
@@ -61,8 +62,12 @@ func (m *Memory) Update(processes []Process) {
 	m.of = now
 }
 
-// finder returns a function that asks the process at the other end of conn for the socket of its segment.
-func finder(conn *grpc.ClientConn) func(context.Context) (string, error) {
+// finder returns a function that asks the process at addr, the other end of conn, for the socket of its segment; "" for a process on another
+// host, which must not choose a path here.
+func finder(addr string, conn *grpc.ClientConn) func(context.Context) (string, error) {
+	if !rpc.OnThisHost(addr) {
+		return func(context.Context) (string, error) { return "", nil }
+	}
 	client := drafting.NewClient(conn, "")
 	return func(ctx context.Context) (string, error) {
 		d, err := client.Describe(ctx)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/drafting"
+	"github.com/tandem-llm/tandem/services/logs"
 	"github.com/tandem-llm/tandem/services/pool"
 	"github.com/tandem-llm/tandem/services/rpc"
 	"github.com/tandem-llm/tandem/services/wire"
@@ -42,16 +43,18 @@ type Process struct {
 
 // Config describes a table. Zero fields take the default named beside them.
 type Config struct {
-	Pool     pool.Config
-	Dial     func(addr string) (*grpc.ClientConn, error) // rpc.Dial
-	Static   []string                                    // addresses of processes that need not announce themselves
-	Beat     time.Duration                               // of the announcers: DefaultBeat
-	Counters *tandem.Counters                            // "announcements.<what>"; may be nil
-	Log      *slog.Logger                                // for processes with impossible announcements; nil discards
+	Pool pool.Config
+	Dial func(addr string) (*grpc.ClientConn, error) // rpc.Dial
+	// Vouch returns nil if what a process at addr announces is proved, as Credentials.Vouch; nothing is sent to another. nil: all are believed.
+	Vouch    func(addr string, message []byte, proof string) error
+	Static   []string         // addresses of processes that need not announce themselves
+	Beat     time.Duration    // of the announcers: DefaultBeat
+	Counters *tandem.Counters // "announcements.<what>"; may be nil
+	Log      *slog.Logger     // for processes with impossible announcements; nil discards
 	// Changed gets all processes, sorted by address, whenever one of them has changed, from one goroutine. A process's
 	// Conn stays open until the first Changed without the process has returned, or the last before Close.
 	Changed func([]Process)
-	// Refused gets the reason why a process of another protocol is not used, once in the process's life. The goroutine is that of
+	// Refused gets the reason why a process of another protocol is not used, once for each address until a process there is used. The goroutine is that of
 	// Changed or, for a configured process, one of its own. May be nil.
 	Refused func(err error)
 }
@@ -75,8 +78,9 @@ type Table struct {
 	work   sync.WaitGroup
 
 	processes  map[string]*entry  // the owner's, as all below
+	warnings   logs.Limit         // about processes that are not used
 	complaints map[[2]string]bool // address and reason of those that were refused
-	refused    map[string]uint64  // by address, the instance that spoke another protocol
+	refused    map[string]bool    // addresses that spoke another protocol
 	since      time.Time          // when NATS was connected; zero while it is away
 }
 
@@ -111,7 +115,7 @@ func NewTable(cfg Config) (*Table, error) {
 	}
 	t := &Table{cfg: cfg, heard: make(chan wire.Announcement, inbox), poke: make(chan struct{}, 1), told: make(chan told),
 		processes: map[string]*entry{}, complaints: map[[2]string]bool{},
-		refused: map[string]uint64{}}
+		refused: map[string]bool{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	t.cancel = cancel
 	for _, addr := range cfg.Static {
@@ -223,16 +227,18 @@ func (t *Table) enter(d told) {
 // take records an announcement.
 func (t *Table) take(ctx context.Context, a wire.Announcement) {
 	e := t.processes[a.Addr]
+	unproved := t.vouch(a)
 	if !t.understood(a) {
-		if e != nil {
+		if e != nil && unproved == nil {
 			e.Drafters = nil // another process was at this address before
 		}
 		return
 	}
-	if err := check(a.Addr, a.Drafters); err != nil {
+	if err := cmp.Or(check(a.Addr, a.Drafters), unproved); err != nil {
 		t.refuse(a.Addr, err)
 		return
 	}
+	delete(t.refused, a.Addr)
 	if e == nil {
 		if a.Draining {
 			return // it will be gone before it could be used
@@ -254,15 +260,23 @@ func (t *Table) take(ctx context.Context, a wire.Announcement) {
 	e.Drafters, e.Segment, e.Draining = a.Drafters, a.Segment, a.Draining
 }
 
-// understood reports whether the sender of a speaks our protocol.
+// vouch returns nil if an announcement is proved, or needs no proof. Errors: Unauthenticated.
+func (t *Table) vouch(a wire.Announcement) error {
+	if t.cfg.Vouch == nil {
+		return nil
+	}
+	return t.cfg.Vouch(a.Addr, a.Signed, a.Proof)
+}
+
+// understood reports whether the sender of a speaks our protocol. That it does not is reported once for each address, because an address may
+// announce any number of instances.
 func (t *Table) understood(a wire.Announcement) bool {
 	err := rpc.CheckProtocol(a.Protocol, fmt.Sprintf("drafter process at %.200q", a.Addr), "this process")
 	if err == nil {
-		delete(t.refused, a.Addr)
 		return true
 	}
-	if len(t.refused) < maxProcesses && t.refused[a.Addr] != a.Instance {
-		t.refused[a.Addr] = a.Instance
+	if !t.refused[a.Addr] && len(t.refused) < maxProcesses {
+		t.refused[a.Addr] = true
 		t.stranger(err)
 	}
 	return false

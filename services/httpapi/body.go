@@ -7,7 +7,6 @@ import (
 	"mime"
 	"net/http"
 	"os"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,34 +14,25 @@ import (
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
 )
 
-const (
-	smallBody = 64 << 10 // bytes of a body that are read before it waits for memory
-	allBodies = 32 << 20 // bytes of all larger bodies that are read at once, as they are announced
-
-	leastRate = 256 << 10       // bytes a second: a large body that comes more slowly gives way to waiting ones
-	rateAfter = 2 * time.Second // time before a body's rate counts
-	lookEvery = 250 * time.Millisecond
-)
-
 // bodyTypes are the content types that curl and client libraries send for JSON; "" is none.
 var bodyTypes = map[string]bool{"": true, "application/json": true, "text/json": true, "text/plain": true,
 	"application/x-www-form-urlencoded": true}
 
 // body is a request's body while it arrives. It is decoded as it is read, so it takes no more memory than the result.
-// Stages: up to smallBody is read at once; then it waits for its full length out of Server.bodies, which it holds until
-// done. A body that is late, or slow while others wait, is refused with 408, one that waited too long with 429.
+// Stages: up to smallBody is read at once; then it takes a step out of Server.bodies before each stepBody that it reads, and holds all
+// until done. A body that is late, or slow while others wait, is refused with 408, one that waited too long with 429.
 type body struct {
 	s    *Server
 	c    *call
 	rc   *http.ResponseController
 	from io.Reader
-	size int64     // as announced, or the limit
 	due  time.Time // all of it must be here
 	n    atomic.Int64
 
-	release func()    // nil: holds nothing
-	since   time.Time // it holds something
-	at      int64     // n of then
+	held    int64        // bytes; bodies' lock guards it
+	took    int64        // the same, for the reader
+	since   atomic.Int64 // it reads on, in nanoseconds of Unix time
+	at      atomic.Int64 // n of then
 	tooSlow atomic.Bool
 	err     error
 }
@@ -60,11 +50,8 @@ func (s *Server) open(w http.ResponseWriter, c *call) (*body, error) {
 	if c.ContentLength > s.cfg.MaxBody {
 		return nil, s.tooLarge()
 	}
-	b := &body{s: s, c: c, rc: http.NewResponseController(w), from: http.MaxBytesReader(w, c.Body, s.cfg.MaxBody), size: c.ContentLength,
+	b := &body{s: s, c: c, rc: http.NewResponseController(w), from: http.MaxBytesReader(w, c.Body, s.cfg.MaxBody),
 		due: time.Now().Add(s.cfg.Body)}
-	if b.size < 0 {
-		b.size = s.cfg.MaxBody
-	}
 	_ = b.rc.SetReadDeadline(b.due)
 	guestOf(c.Context()).reads(true)
 	return b, nil
@@ -75,12 +62,12 @@ func (b *body) Read(p []byte) (int, error) {
 	if b.err != nil {
 		return 0, b.err
 	}
-	if b.n.Load() >= smallBody && b.release == nil {
+	if b.n.Load() >= smallBody+b.took {
 		if b.err = b.wait(); b.err != nil {
 			return 0, b.err
 		}
 	}
-	n, err := b.from.Read(p)
+	n, err := b.from.Read(p[:min(int64(len(p)), smallBody+b.took-b.n.Load())])
 	b.n.Add(int64(n))
 	if err != nil {
 		b.err = b.explain(err)
@@ -106,52 +93,47 @@ func (b *body) explain(err error) error {
 	return tandem.Errorf(op, tandem.Canceled, "the client left while it sent the body")
 }
 
-// wait waits for memory. The time does not count against the client.
+// wait takes a step of memory. The time that it has to wait does not count against the client.
 func (b *body) wait() error {
 	begun := time.Now()
+	waited := false
 	ctx, cancel := context.WithTimeout(b.c.Context(), b.s.cfg.Body)
 	defer cancel()
-	_ = b.rc.SetReadDeadline(time.Time{})
-	stop := make(chan struct{})
-	var looking sync.WaitGroup
-	looking.Go(func() {
-		for {
-			select {
-			case <-stop:
-				return
-			case <-time.After(lookEvery):
-				b.s.receiving.hurry()
-			}
-		}
+	err := b.s.bodies.grow(ctx, b, func() {
+		waited = true
+		b.s.bodies.read(b)
+		_ = b.rc.SetReadDeadline(time.Time{})
 	})
-	release, err := b.s.bodies.Take(ctx, b.size)
-	close(stop)
-	looking.Wait()
 	switch {
 	case err != nil && b.c.Context().Err() != nil:
 		return tandem.Errorf(op, tandem.Canceled, "the client left while it waited")
 	case err != nil:
 		return tandem.Errorf(op, tandem.Exhausted, "large bodies of others are being read, for %v by now: try again", b.s.cfg.Body)
 	}
-	b.release, b.since, b.at = release, time.Now(), b.n.Load()
-	b.due = b.due.Add(b.since.Sub(begun))
-	_ = b.rc.SetReadDeadline(b.due)
-	b.s.receiving.add(b)
+	b.took += stepBody
+	if waited {
+		b.due = b.due.Add(time.Since(begun))
+		_ = b.rc.SetReadDeadline(b.due)
+	}
 	return nil
+}
+
+// readsOn begins to measure the rate at which the body comes.
+func (b *body) readsOn(now time.Time) {
+	b.since.Store(now.UnixNano())
+	b.at.Store(b.n.Load())
 }
 
 // read notes that the reading has ended.
 func (b *body) read() {
 	guestOf(b.c.Context()).reads(false)
-	b.s.receiving.remove(b)
+	b.s.bodies.read(b)
 }
 
 // done gives the body's memory back. It may be called again.
 func (b *body) done() {
 	b.read()
-	if b.release != nil {
-		b.release()
-	}
+	b.s.bodies.release(b)
 }
 
 // refused returns err, which ends the request, and makes a client that is still sending stop.
@@ -161,37 +143,6 @@ func (b *body) refused(w http.ResponseWriter, err error) error {
 		w.Header().Set("Connection", "close")
 	}
 	return err
-}
-
-// receiving holds the large bodies that are being read.
-type receiving struct {
-	mu  sync.Mutex
-	all map[*body]struct{}
-}
-
-func (r *receiving) add(b *body) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.all[b] = struct{}{}
-}
-
-func (r *receiving) remove(b *body) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.all, b)
-}
-
-// hurry ends bodies that come too slowly.
-func (r *receiving) hurry() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for b := range r.all {
-		held := time.Since(b.since)
-		if held > rateAfter && float64(b.n.Load()-b.at) < leastRate*held.Seconds() {
-			b.tooSlow.Store(true)
-			_ = b.rc.SetReadDeadline(time.Now())
-		}
-	}
 }
 
 func (s *Server) tooLarge() error {

@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-llm/tandem/testkit"
-
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/services/access"
+	"github.com/tandem-llm/tandem/testkit"
 )
 
 // trickle sends a byte of a body each step until the connection ends, and returns when and how it was answered.
@@ -69,12 +69,28 @@ func TestTrickledBodies(t *testing.T) {
 
 // held returns how many bytes large bodies hold.
 func (s *site) held() int64 {
-	for n := int64(allBodies); ; n -= 1 << 16 {
-		if n <= 0 || s.bodies.TryTake(n) {
-			s.bodies.Give(max(n, 0))
-			return allBodies - n
+	s.bodies.mu.Lock()
+	defer s.bodies.mu.Unlock()
+	return allBodies - s.bodies.free
+}
+
+// waiting returns how many bodies wait.
+func (s *site) waiting() int {
+	s.bodies.mu.Lock()
+	defer s.bodies.mu.Unlock()
+	return len(s.bodies.waiting)
+}
+
+// hold takes what is free for large bodies, and the tenant's right to exceed it, and returns what gives it back.
+func (s *site) hold(tenant string) (giveBack func()) {
+	b := &body{c: &call{tenant: tenant}}
+	for over := false; !over; over = s.held() > allBodies {
+		if err := s.bodies.grow(context.Background(), b, func() {}); err != nil {
+			panic(err)
 		}
 	}
+	s.bodies.read(b) // what holds it is never slow
+	return func() { s.bodies.release(b) }
 }
 
 // TestSlowBodiesGiveWay fills the memory of large bodies with ones that come slowly: whoever comes next gets it after some
@@ -83,8 +99,9 @@ func TestSlowBodiesGiveWay(t *testing.T) {
 	t.Parallel()
 	s := serve(t, script(nil), func(c *Config) { c.Limits.Context = 1 << 24 })
 	begin := `{"prompt":"` + strings.Repeat("a", 200<<10)
+	const slow = 8
 	var wg sync.WaitGroup
-	for range allBodies / defaultMax {
+	for range slow {
 		wg.Go(func() {
 			if took, p := s.trickle(t, fmt.Sprintf("Content-Length: %d", defaultMax), begin, 10*time.Millisecond); p.status != 408 ||
 				!strings.Contains(p.Message, "others waited") || took < rateAfter {
@@ -92,9 +109,11 @@ func TestSlowBodiesGiveWay(t *testing.T) {
 			}
 		})
 	}
-	testkit.Eventually(t, "they hold all", func() bool { return s.held() == allBodies })
+	testkit.Eventually(t, "they hold memory", func() bool { return s.held() >= slow*(192<<10) })
+	giveBack := s.hold("") // the rest, as others do that are not slow
+	defer giveBack()
 	time.Sleep(rateAfter + 500*time.Millisecond)
-	if n := s.connections(); n != allBodies/defaultMax {
+	if n := s.connections(); n != slow {
 		t.Errorf("%d slow bodies go on while nobody waits", n)
 	}
 	begun := time.Now()
@@ -106,7 +125,48 @@ func TestSlowBodiesGiveWay(t *testing.T) {
 		t.Errorf("beside them a body of 200 KB waited %v", took)
 	}
 	wg.Wait()
+	giveBack()
 	testkit.Eventually(t, "bytes are held in the end", func() bool { return s.held() == 0 })
+}
+
+// TestUnfinishedBodies: clients that announce much, send a little more than a small body and stop keep nobody out; nor do a tenant's
+// bodies that take all memory, if another tenant comes.
+func TestUnfinishedBodies(t *testing.T) {
+	t.Parallel()
+	keys, err := access.New([]string{"alice", "bob"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, keyed := range map[string]bool{"without keys": false, "with keys": true} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, script(nil), func(c *Config) {
+				c.Limits.Context = 1 << 24
+				if keyed {
+					c.Keys = keys
+				}
+			})
+			sent := 66 << 10
+			if keyed {
+				sent = 600 << 10 // 58 MiB in all
+			}
+			for range 100 {
+				s.dial(t, fmt.Sprintf("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer alice\r\nContent-Length: 8000000\r\n\r\n"+
+					`{"prompt":"%s`, strings.Repeat("a", sent)))
+			}
+			testkit.Eventually(t, "they hold memory", func() bool { return s.held() >= min(100*stepBody, allBodies) })
+			begun := time.Now()
+			r, _ := http.NewRequest("POST", s.url+"/v1/completions", strings.NewReader(`{"prompt":"`+strings.Repeat("a", 200<<10)+`","max_tokens":1}`))
+			r.Header.Set("Authorization", "Bearer bob")
+			answer, err := http.DefaultClient.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = answer.Body.Close()
+			if took := time.Since(begun); answer.StatusCode >= 402 || took > 5*time.Second { // not 408 nor 429
+				t.Errorf("%s after %v: want it read at once", answer.Status, took)
+			}
+		})
+	}
 }
 
 // TestNoMemoryForBodies has bodies wait for memory that does not become free: they are told to come again, small ones do not
@@ -114,25 +174,24 @@ func TestSlowBodiesGiveWay(t *testing.T) {
 func TestNoMemoryForBodies(t *testing.T) {
 	t.Parallel()
 	s := serve(t, script(nil), func(c *Config) { c.Body = 2 * time.Second })
-	if !s.bodies.TryTake(allBodies) {
-		t.Fatal("something is held")
-	}
+	giveBack := s.hold("")
 	p := s.refused(t, "POST", "/v1/completions", `{"prompt":"`+strings.Repeat("a", 100<<10)+`"}`)
 	if p.status != 429 || p.Code != "rate_limit_exceeded" || p.header.Get("Retry-After") == "" {
 		t.Errorf("without memory for it: %+v", p)
 	}
 	s.post(t, "/v1/completions", `{"prompt":"a"}`)
-	s.bodies.Give(allBodies)
+	giveBack()
 
 	wait, cancel := context.WithCancel(t.Context()) // a client that leaves while it waits
 	defer cancel()
-	if !s.bodies.TryTake(allBodies) {
-		t.Fatal("the one that waited holds something")
+	if n := s.held(); n != 0 {
+		t.Fatalf("the one that waited holds %d bytes", n)
 	}
+	giveBack = s.hold("")
 	r, _ := http.NewRequestWithContext(wait, "POST", s.url+"/v1/completions", strings.NewReader(`{"prompt":"`+strings.Repeat("a", 1<<20)+
 		`"}`))
 	go func() {
-		for !s.bodies.Crowded() && wait.Err() == nil {
+		for s.waiting() == 0 && wait.Err() == nil {
 			time.Sleep(time.Millisecond)
 		}
 		cancel()
@@ -140,8 +199,8 @@ func TestNoMemoryForBodies(t *testing.T) {
 	if _, err := http.DefaultClient.Do(r); err == nil {
 		t.Error("a request that was given up is answered")
 	}
-	testkit.Eventually(t, "nobody waits", func() bool { return !s.bodies.Crowded() })
-	s.bodies.Give(allBodies)
+	testkit.Eventually(t, "nobody waits", func() bool { return s.waiting() == 0 })
+	giveBack()
 
 	if giveBack, err := s.cfg.Texts.Take(t.Context(), 4<<20); err != nil { // all memory for large texts
 		t.Fatal(err)

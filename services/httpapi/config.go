@@ -18,6 +18,7 @@ import (
 	"github.com/tandem-llm/tandem/services/budget"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
 	"github.com/tandem-llm/tandem/services/public"
+	"github.com/tandem-llm/tandem/services/rpc"
 )
 
 // Config is what a server serves. Zero durations and sizes take the default named beside them.
@@ -44,7 +45,7 @@ type Config struct {
 	Stall       time.Duration                            // a client that keeps its output waiting for this long is given up: 30 s
 	Body        time.Duration                            // longest time for a client to send a body: 30 s
 	MaxBody     int64                                    // bytes: 8 MiB
-	MaxConns    int                                      // connections at once, see limited: 1024
+	MaxConns    int                                      // connections at once, see limited: 1024, or half of the files that the process may have open
 	Log         *slog.Logger                             // nil discards
 	Texts       *budget.Texts                            // memory for tokenising prompts, shared within the process; nil: its own
 	Counters    *tandem.Counters                         // "http.requests.<status>", "http.panics"; may be nil
@@ -129,7 +130,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.MaxBody = defaultMax
 	}
 	if c.MaxConns == 0 {
-		c.MaxConns = defaultConns
+		c.MaxConns = rpc.Room(defaultConns, 2)
 	}
 	if c.Limits.PromptBytes == 0 {
 		c.Limits.PromptBytes = tandem.DefaultLimits.PromptBytes

@@ -80,6 +80,9 @@ type process struct {
 // describe answers /tandem/v1/describe.
 func (s *Server) describe(w http.ResponseWriter, c *call) error {
 	d := s.cfg.Describe(c.Context())
+	if k := s.cfg.MetricsKeys; k != nil && !k.Opens(c.Header.Values("Authorization")) {
+		d = d.Bare()
+	}
 	l := tandem.DefaultLimits
 	reason := s.cfg.Loading()
 	out := description{Version: d.Version, Model: s.cfg.Model.Name, Architecture: s.cfg.Model.Architecture, Vocabulary: d.Vocab,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"net/http"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -244,7 +243,7 @@ func (s *Server) one(ctx context.Context, c *call, x *choice, ready func()) (err
 	defer func() {
 		if p := recover(); p != nil {
 			s.cfg.Counters.Add("http.panics", 1)
-			err = tandem.Errorf(op, tandem.Internal, "panic: %v\n%s", p, debug.Stack())
+			err = tandem.Panicked(op, p)
 		}
 	}()
 	x.result, err = s.cfg.Generator.Generate(ctx, x.request, timed{x, c.begun, ready})

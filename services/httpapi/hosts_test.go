@@ -192,3 +192,33 @@ func TestMetricsKey(t *testing.T) {
 		}
 	}
 }
+
+// TestDescribeWithoutCounters: with a key of the metrics, clients learn names and limits, and no counter or number of a process; that key tells
+// all. Without one, every client learns all.
+func TestDescribeWithoutCounters(t *testing.T) {
+	clients, _ := access.New([]string{"client"})
+	scraper, _ := access.New([]string{"scraper"})
+	describe := func(context.Context) public.Description {
+		return public.Description{Model: "gopher", Counters: map[string]int64{"a": 1}, Processes: []public.Process{{Role: "verifier",
+			Description: tandem.Description{PID: 77, Model: "m", Counters: map[string]int64{"b": 2}}}}}
+	}
+	for _, tc := range []struct {
+		keys, metrics *access.Keys
+		key           string
+		status        int
+		all           bool
+	}{{nil, nil, "", 200, true}, {clients, nil, "client", 200, true}, {clients, scraper, "client", 200, false}, {clients, scraper, "scraper", 200, true},
+		{clients, scraper, "other", 401, false}, {nil, scraper, "", 200, false}, {nil, scraper, "scraper", 200, true}} {
+		s := serve(t, script(nil), func(c *Config) { c.Keys, c.MetricsKeys, c.Describe = tc.keys, tc.metrics, describe })
+		answer, body := s.ask(t, "GET", "/tandem/v1/describe", "", "Authorization", "Bearer "+tc.key)
+		told := strings.Contains(body, `"pid":77`) && strings.Contains(body, `"counters":{"a":1}`) && strings.Contains(body, `"counters":{"b":2}`)
+		hidden := !strings.Contains(body, "77") && !strings.Contains(body, `{"a"`) && !strings.Contains(body, `{"b"`)
+		if answer.StatusCode != tc.status || tc.status == 200 && (told != tc.all || hidden == tc.all || !strings.Contains(body, "gopher")) {
+			t.Errorf("keys %v, metrics %v, key %q: %s %s: want %d, all %v", tc.keys != nil, tc.metrics != nil, tc.key, answer.Status, body,
+				tc.status, tc.all)
+		}
+	}
+	if d := describe(t.Context()); d.Bare().Processes[0].PID != 0 || d.Processes[0].PID != 77 {
+		t.Error("Bare changes what it is called on")
+	}
+}

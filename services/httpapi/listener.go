@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log"
 	"log/slog"
@@ -10,10 +11,13 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
+	"github.com/tandem-llm/tandem/services/logs"
+	"github.com/tandem-llm/tandem/services/rpc"
 )
 
 const (
@@ -23,7 +27,8 @@ const (
 
 	graceTime   = time.Second // a client that neither sends nor takes its next byte for this long may be closed in favour of another
 	turnedTime  = 250 * time.Millisecond
-	mostTurning = 32 // connections at once that are told why they are closed
+	scarceTime  = 20 * time.Millisecond // before the next Accept when there are too many open files
+	mostTurning = 32                    // connections at once that are told why they are closed
 )
 
 // limited is a listener with a limited number of connections. At the limit, a new one replaces the one that has made us
@@ -36,6 +41,8 @@ type limited struct {
 	net.Listener
 	room     int
 	counters *tandem.Counters
+	log      *slog.Logger
+	warnings logs.Limit
 
 	mu    sync.Mutex
 	all   map[*guest]struct{}
@@ -44,8 +51,8 @@ type limited struct {
 	work  sync.WaitGroup
 }
 
-func newLimited(l net.Listener, room int, counters *tandem.Counters) *limited {
-	out := &limited{Listener: l, room: room, counters: counters, all: map[*guest]struct{}{}, turns: make(chan struct{}, mostTurning)}
+func newLimited(l net.Listener, room int, counters *tandem.Counters, log *slog.Logger) *limited {
+	out := &limited{Listener: l, room: room, counters: counters, log: log, all: map[*guest]struct{}{}, turns: make(chan struct{}, mostTurning)}
 	out.shut = sync.OnceValue(func() error {
 		err := l.Close()
 		out.work.Wait()
@@ -59,6 +66,9 @@ func (l *limited) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
 		if err != nil {
+			if l.scarce(err) {
+				continue
+			}
 			return nil, err
 		}
 		if tcp, ok := c.(*net.TCPConn); ok {
@@ -67,6 +77,7 @@ func (l *limited) Accept() (net.Conn, error) {
 		g := &guest{Conn: c}
 		g.leave = sync.OnceFunc(func() { l.leave(g) })
 		g.owes(time.Now())
+		g.heads.begin()
 		if out, ok := l.enter(g); !ok {
 			l.counters.Add("http.connections.refused", 1)
 			l.turnAway(c)
@@ -77,6 +88,27 @@ func (l *limited) Accept() (net.Conn, error) {
 		}
 		return g, nil
 	}
+}
+
+// scarce reports whether err is that of too many open files. It then closes the connection that has to go, and waits a moment.
+func (l *limited) scarce(err error) bool {
+	if !errors.Is(err, syscall.EMFILE) && !errors.Is(err, syscall.ENFILE) {
+		return false
+	}
+	l.mu.Lock()
+	out, open := l.longest(time.Now()), len(l.all)
+	delete(l.all, out)
+	l.mu.Unlock()
+	if out != nil {
+		l.counters.Add("http.connections.displaced", 1)
+		_ = out.Close()
+	}
+	if dropped, ok := l.warnings.Allow(time.Now()); ok {
+		l.log.Warn("a connection cannot be accepted: raise the limit of open files (ulimit -n)", "error", err, "connections", open,
+			"limit", rpc.Files(), "dropped", dropped)
+	}
+	time.Sleep(scarceTime)
+	return true
 }
 
 // enter gives g a place, and returns the connection to close for it, if any; ok is false if there is no place.
@@ -155,6 +187,7 @@ type guest struct {
 	owed    atomic.Int64 // since when, in nanoseconds of Unix time, it owes a byte; 0 = it does not
 	writing atomic.Int64 // since when a write waits; 0 = none does
 	reading atomic.Bool  // a handler reads the body
+	heads   heads
 }
 
 // makesWait returns for how long the client has made us wait, and whether it may go at once.
@@ -182,6 +215,7 @@ func (g *guest) reads(on bool) {
 // Read implements net.Conn.
 func (g *guest) Read(p []byte) (int, error) {
 	n, err := g.Conn.Read(p)
+	g.heads.read(p[:max(n, 0)])
 	if n > 0 && g.reading.Load() {
 		g.owes(time.Now())
 	}
@@ -213,6 +247,7 @@ func state(c net.Conn, s http.ConnState) {
 		g.idle.Store(false)
 		g.owed.Store(0)
 	case http.StateIdle:
+		g.heads.begin()
 		g.owes(time.Now())
 		g.idle.Store(true)
 	}

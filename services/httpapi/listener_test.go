@@ -2,19 +2,24 @@ package httpapi
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
-	"github.com/tandem-llm/tandem/testkit"
-
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/testkit"
 )
 
 // dial opens a connection that is closed with the test, and sends text on it.
@@ -166,4 +171,56 @@ func (s *site) connections() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.all)
+}
+
+// full is a listener that cannot accept for a while, because too many files are open.
+type full struct {
+	net.Listener
+	times atomic.Int32
+}
+
+func (f *full) Accept() (net.Conn, error) {
+	if f.times.Add(-1) >= 0 {
+		return nil, &net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", syscall.EMFILE)}
+	}
+	return f.Listener.Accept()
+}
+
+// TestFewFiles: when too many files are open, idle connections give way, the log says why, and the listener goes on.
+func TestFewFiles(t *testing.T) {
+	t.Parallel()
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &full{Listener: inner}
+	var log bytes.Buffer
+	l := newLimited(f, 10, new(tandem.Counters), slog.New(slog.NewTextHandler(&log, nil)))
+	defer l.Close()
+	connect := func() net.Conn {
+		c, err := net.Dial("tcp", inner.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	idle := connect()
+	g, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	state(g, http.StateIdle)
+	f.times.Store(3)
+	connect()
+	if _, err := l.Accept(); err != nil {
+		t.Fatalf("the listener ends: %v", err)
+	}
+	_ = idle.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if _, err := idle.Read(make([]byte, 1)); !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the idle connection: %v: want it closed", err)
+	}
+	if got := log.String(); !strings.Contains(got, "ulimit -n") || !strings.Contains(got, "too many open files") {
+		t.Errorf("log %q: want why", got)
+	}
 }

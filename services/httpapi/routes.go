@@ -7,10 +7,8 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"math"
 	"net/http"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -27,6 +25,7 @@ type route struct {
 	post   bool         // POST, else GET and HEAD
 	open   bool         // without a key
 	keys   *access.Keys // the only ones let in; nil: those of all clients
+	more   *access.Keys // let in besides; nil: none
 	handle func(s *Server, w http.ResponseWriter, r *call) error
 }
 
@@ -56,7 +55,7 @@ func (s *Server) routes() http.Handler {
 		"/readyz":              {open: true, handle: (*Server).readyz},
 	}
 	if s.cfg.Describe != nil {
-		all["/tandem/v1/describe"] = route{handle: (*Server).describe}
+		all["/tandem/v1/describe"] = route{more: s.cfg.MetricsKeys, handle: (*Server).describe}
 	}
 	if s.cfg.Metrics != nil {
 		all["/metrics"] = route{keys: s.cfg.MetricsKeys, handle: func(s *Server, w http.ResponseWriter, r *call) error {
@@ -122,6 +121,9 @@ func (s *Server) admit(c *call, h http.Header, to route, known bool) error {
 	if err := s.checkHost(r.Host); err != nil {
 		return err
 	}
+	if err := checkLength(c, h); err != nil {
+		return err
+	}
 	if err := http.NewCrossOriginProtection().Check(r); err != nil {
 		return oai.Refusal(http.StatusForbidden, "cross_origin", "a page of another origin must not use this server: %v", err)
 	}
@@ -133,7 +135,9 @@ func (s *Server) admit(c *call, h http.Header, to route, known bool) error {
 		keys = to.keys
 	}
 	var ok bool
-	if c.tenant, ok = keys.Tenant(r.Header.Get("Authorization")); !ok && !to.open {
+	c.tenant, ok = keys.Tenant(r.Header.Get("Authorization"))
+	ok = ok || to.open || to.more != nil && to.more.Opens(r.Header.Values("Authorization"))
+	if !ok {
 		h.Set("WWW-Authenticate", "Bearer")
 		return oai.Refusal(http.StatusUnauthorized, "invalid_api_key", "the key is missing or wrong: want \"Authorization: Bearer KEY\"")
 	}
@@ -152,8 +156,7 @@ func (s *Server) admit(c *call, h http.Header, to route, known bool) error {
 func (s *Server) ended(c *call, name string, w *watched, panicked any) {
 	if panicked != nil {
 		s.cfg.Counters.Add("http.panics", 1)
-		s.cfg.Log.Error("panic in a request", "path", name, "request", c.id, "panic", fmt.Sprint(panicked), "stack", string(debug.Stack()))
-		s.fail(w, c, tandem.Errorf(op, tandem.Internal, "panic: %v", panicked))
+		s.fail(w, c, tandem.Panicked(op, panicked))
 	}
 	if w.status == 0 {
 		w.status = http.StatusOK
@@ -168,7 +171,8 @@ func (s *Server) fail(w *watched, c *call, err error) {
 	e := oai.FromError(err)
 	switch {
 	case e.Status == http.StatusInternalServerError:
-		s.cfg.Log.Error("request", "path", c.URL.Path, "request", c.id, "status", e.Status, "error", err)
+		stack := tandem.StackOf(err) // "" unless it was a panic of this process
+		s.cfg.Log.Error("request", "path", c.URL.Path, "request", c.id, "status", e.Status, "error", err, "stack", stack)
 	case c.left() && e.Status != http.StatusRequestTimeout || e.Status == oai.StatusClientClosed: // a late body ends the context too
 		if w.status == 0 {
 			w.WriteHeader(oai.StatusClientClosed) // for the metrics: the connection is gone

@@ -15,14 +15,13 @@ import (
 
 // Server is an HTTP server that listens already; Run it.
 type Server struct {
-	cfg       Config
-	listener  net.Listener
-	reach     reach
-	handler   http.Handler
-	bodies    *budget.Budget // of large bodies that are being read
-	receiving receiving
-	answers   *budget.Budget // of answers that are collected
-	draining  atomic.Bool
+	cfg      Config
+	listener net.Listener
+	reach    reach
+	handler  http.Handler
+	bodies   *largeBodies
+	answers  *budget.Budget // of answers that are collected
+	draining atomic.Bool
 }
 
 // New listens and prepares a server. Run, or Close if Run is never reached, gives the address back. Errors: Invalid
@@ -42,13 +41,13 @@ func New(c Config) (*Server, error) {
 		return nil, err
 	}
 	s := newServer(c)
-	s.listener, s.reach = newLimited(l, c.MaxConns, c.Counters), reachOf(l, c.Keys != nil)
+	s.listener, s.reach = newLimited(l, c.MaxConns, c.Counters, c.Log), reachOf(l, c.Keys != nil)
 	return s, nil
 }
 
 // newServer returns a server that does not listen.
 func newServer(c Config) *Server {
-	s := &Server{cfg: c, bodies: budget.New(allBodies), receiving: receiving{all: map[*body]struct{}{}}, answers: budget.New(allAnswers)}
+	s := &Server{cfg: c, bodies: newBodies(), answers: budget.New(allAnswers)}
 	s.handler = s.routes()
 	return s
 }

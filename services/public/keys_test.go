@@ -28,7 +28,7 @@ func TestKeysComeBeforeMessages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Admit(Admit(keys))
+	s.Admit(Admit(keys, nil))
 	Register(s.Registrar(), Config{Keys: keys, Describe: func(context.Context) Description { return Description{} }})
 	s.SetServing(true)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -68,5 +68,48 @@ func TestKeysComeBeforeMessages(t *testing.T) {
 	with := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer right")
 	if _, err := tandemv1.NewGenerationServiceClient(conn).Describe(with, &tandemv1.DescribeRequest{}); err != nil {
 		t.Errorf("the right key: %v", err)
+	}
+}
+
+// TestCountersNeedTheMetricsKey: if there is one, Describe tells no other caller counters and numbers of processes, and it opens nothing else.
+func TestCountersNeedTheMetricsKey(t *testing.T) {
+	keys, _ := access.New([]string{"client"})
+	metrics, _ := access.New([]string{"scraper"})
+	s, err := rpc.NewServer(rpc.Config{Listen: "unix://" + filepath.Join(t.TempDir(), "g")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Admit(Admit(keys, metrics))
+	Register(s.Registrar(), Config{Keys: keys, Metrics: metrics, Describe: func(context.Context) Description {
+		return Description{Model: "m", Counters: map[string]int64{"a": 1}, Processes: []Process{{Role: "gateway",
+			Description: tandem.Description{PID: 7, Counters: map[string]int64{"b": 1}}}}}
+	}})
+	ctx, cancel := context.WithCancel(context.Background())
+	var work sync.WaitGroup
+	work.Go(func() { _ = s.Run(ctx) })
+	t.Cleanup(func() { cancel(); work.Wait() })
+	conn, err := rpc.Dial(s.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	client := tandemv1.NewGenerationServiceClient(conn)
+	with := func(key string) context.Context {
+		return metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+key)
+	}
+	for key, all := range map[string]bool{"client": false, "scraper": true} {
+		d, err := client.Describe(with(key), &tandemv1.DescribeRequest{})
+		if err != nil || d.GetModel() != "m" {
+			t.Fatalf("%s: %v, %v", key, d, err)
+		}
+		if p := d.GetProcesses()[0]; (len(d.GetCounters()) > 0) != all || (p.GetPid() != 0) != all || (len(p.GetCounters()) > 0) != all {
+			t.Errorf("%s is told %v: want counters %v", key, d, all)
+		}
+	}
+	if _, err := client.Describe(with("other"), &tandemv1.DescribeRequest{}); !errors.Is(err, tandem.Unauthenticated) {
+		t.Errorf("another key: %v", err)
+	}
+	if _, err := client.Tokenize(with("scraper"), &tandemv1.TokenizeRequest{}); !errors.Is(err, tandem.Unauthenticated) {
+		t.Errorf("the metrics' key opens another method: %v", err)
 	}
 }

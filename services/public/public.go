@@ -3,11 +3,12 @@ package public
 
 import (
 	"context"
-	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/tandem-llm/tandem"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
@@ -56,6 +57,7 @@ type Config struct {
 	Describe  func(ctx context.Context) Description
 	Vocab     Vocab                   // for Tokenize and Detokenize; may be nil
 	Keys      *access.Keys            // of clients; nil lets everybody in
+	Metrics   *access.Keys            // the only ones to which Describe tells counters; nil: it tells all callers
 	Prompt    func(text string) error // refuses a prompt that cannot be served, before it is tokenised; may be nil
 	Stall     time.Duration           // a client that takes fewer than stallEvents waiting events in it is given up; 0 = 30 s
 }
@@ -115,7 +117,7 @@ func (s *server) Generate(r *tandemv1.GenerateRequest, stream grpc.ServerStreami
 func (s *server) generate(ctx context.Context, req tandem.Request, sink *sink) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = tandem.Errorf(op, tandem.Internal, "panic: %v\n%s", p, debug.Stack())
+			err = tandem.Panicked(op, p)
 		}
 	}()
 	result, err := s.cfg.Generator.Generate(ctx, req, sink)
@@ -125,12 +127,26 @@ func (s *server) generate(ctx context.Context, req tandem.Request, sink *sink) (
 	return sink.send(&tandemv1.GenerateResponse{Event: &tandemv1.GenerateResponse_Finished{Finished: finished(result)}})
 }
 
-// Describe serves the description.
+// Bare returns d without what tells of other tenants' requests and of the machine: counters, and numbers of processes. d stays as it is.
+func (d Description) Bare() Description {
+	d.Counters, d.Processes = nil, slices.Clone(d.Processes)
+	for i := range d.Processes {
+		d.Processes[i].Counters, d.Processes[i].PID = nil, 0
+	}
+	return d
+}
+
+// Describe serves the description, without counters to a caller who may not see the metrics.
 func (s *server) Describe(ctx context.Context, _ *tandemv1.DescribeRequest) (*tandemv1.DescribeResponse, error) {
-	if _, err := s.tenant(ctx); err != nil {
+	header := metadata.ValueFromIncomingContext(ctx, "authorization")
+	all := s.cfg.Metrics == nil || s.cfg.Metrics.Opens(header)
+	if _, err := tenant(s.cfg.Keys, header); err != nil && (s.cfg.Metrics == nil || !all) {
 		return nil, err
 	}
 	d := s.cfg.Describe(ctx)
+	if !all {
+		d = d.Bare()
+	}
 	out := &tandemv1.DescribeResponse{Version: d.Version, Model: d.Model, Vocabulary: int32(d.Vocab), Context: int32(d.Context),
 		Sampling: fromSampling(s.cfg.Defaults.Sampling), Speculation: s.cfg.Defaults.speculation(),
 		MaxTokens: int32(s.cfg.Defaults.MaxTokens), Counters: d.Counters}

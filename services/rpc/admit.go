@@ -14,8 +14,8 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// headerSecret carries the caller's secret if the server wants one: see Credentials.
-const headerSecret = "tandem-secret"
+// headerProof carries the proof that the caller has the secret, if the server wants one: see Credentials.
+const headerProof = "tandem-proof"
 
 // mostRefused is how many calls of one connection may be refused before it is closed: each costs the server a little
 // memory for as long as the connection lasts.
@@ -59,8 +59,8 @@ func (s *Server) admit(ctx context.Context, method string, header metadata.MD) e
 			return admitRole(secure.State.PeerCertificates[0], method)
 		}
 	}
-	given := header.Get(headerSecret)
-	if len(given) == 1 && s.cfg.Secret.accepts(given[0], itself) {
+	given := header.Get(headerProof)
+	if len(given) == 1 && s.cfg.Secret.acceptsProof(given[0], method) {
 		return nil
 	}
 	what := "no secret"
@@ -84,7 +84,8 @@ type receiving struct {
 
 type receivingKey struct{}
 
-// receive returns a child of ctx that ends unless arrived is called on it within limit.
+// receive returns a child of ctx that ends unless arrived is called on it within limit. The timer refers to the call, so it stops
+// with it: else each call that a client resets would keep its memory for the whole limit.
 func receive(ctx context.Context, limit time.Duration) context.Context {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &receiving{Context: ctx}
@@ -92,6 +93,7 @@ func receive(ctx context.Context, limit time.Duration) context.Context {
 		r.late.Store(true)
 		cancel()
 	})
+	context.AfterFunc(ctx, func() { r.timer.Stop() })
 	return r
 }
 

@@ -14,14 +14,15 @@ import (
 
 // BenchmarkChecks is what the checks and limits of a call cost, in both processes: with a secret, and without as on a unix socket.
 func BenchmarkChecks(b *testing.B) {
+	const method = peerv1.DrafterService_Propose_FullMethodName
 	for name, unix := range map[string]bool{"unix": true, "secret": false} {
 		b.Run(name, func(b *testing.B) {
 			secret := new(Secret)
 			secret.state.Store(&secrets{now: "a-secret-of-this-test"})
 			secret.look.Store(time.Now().Add(time.Hour).UnixNano())
 			s := &Server{cfg: Config{Internal: true, Secret: secret, Receive: time.Minute, Counters: new(tandem.Counters)}, unix: unix}
-			md := metadata.MD{headerProcess: {number("x")}, headerSecret: {"a-secret-of-this-test"}}
-			call := &tap.Info{FullMethodName: peerv1.DrafterService_Propose_FullMethodName, Header: md}
+			md := metadata.MD{headerProcess: {number("x")}, headerProof: {proofOf("a-secret-of-this-test", method)}}
+			call := &tap.Info{FullMethodName: method, Header: md}
 			ctx, cancel := context.WithCancel(metadata.NewIncomingContext(context.Background(), md))
 			defer cancel()
 			var o Owners

@@ -199,8 +199,10 @@ func TestSecretOnLoopback(t *testing.T) {
 	}
 	const verdicts = peerv1.VerifierService_Verdicts_FullMethodName
 	for name, md := range map[string][]string{
-		"none": nil, "another": {headerSecret, "a-secret-of-this-tesT"}, "shorter": {headerSecret, "a-secret"}, "empty": {headerSecret, ""},
-		"both": {headerSecret, "a-secret-of-this-test", headerSecret, "x"}, "a number": {headerProcess, "a1"},
+		"none": nil, "of another secret": {headerProof, proofOf("a-secret-of-this-tesT", verdicts)}, "the secret itself": {headerProof, "a-secret-of-this-test"},
+		"for another method": {headerProof, proofOf("a-secret-of-this-test", peerv1.VerifierService_Submit_FullMethodName)}, "empty": {headerProof, ""},
+		"both": {headerProof, proofOf("a-secret-of-this-test", verdicts), headerProof, "x"}, "a number": {headerProcess, "a1"},
+		"no nonce": {headerProof, callProof("a-secret-of-this-test", verdicts, "")},
 	} {
 		s, err := stream(t, with(md...), verdicts, 30*time.Second)
 		if err == nil {
@@ -210,7 +212,7 @@ func TestSecretOnLoopback(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := call(t, with(headerSecret, "a-secret-of-this-test"), verdicts); !letIn(err) {
+	if err := call(t, with(headerProof, proofOf("a-secret-of-this-test", verdicts)), verdicts); !letIn(err) {
 		t.Errorf("the secret: %v", err)
 	}
 	conn, err := (&Credentials{Secret: own}).Dialer(Verifier)(addr)
@@ -224,11 +226,11 @@ func TestSecretOnLoopback(t *testing.T) {
 	if conn, err := Dial(addr); check(t, conn, err) != nil {
 		t.Error("a probe without a secret cannot ask for health")
 	}
-	if n := counters.Snapshot()["rpc.refused"]; n != 6 {
-		t.Errorf("%d calls counted as refused: want 6", n)
+	if n := counters.Snapshot()["rpc.refused"]; n != 8 {
+		t.Errorf("%d calls counted as refused: want 8", n)
 	}
 	write(t, path, "the-next-secret-of-this-test", 0o600)
-	if err := call(t, with(headerSecret, "the-next-secret-of-this-test"), verdicts); !letIn(err) {
+	if err := call(t, with(headerProof, proofOf("the-next-secret-of-this-test", verdicts)), verdicts); !letIn(err) {
 		t.Errorf("the secret in its place: %v", err)
 	}
 }
@@ -275,3 +277,6 @@ func TestOneUserNeedsNothing(t *testing.T) {
 		t.Errorf("a socket: %v", err)
 	}
 }
+
+// proofOf is the proof of a caller with that secret.
+func proofOf(secret, method string) string { return "nonce." + callProof(secret, method, "nonce") }

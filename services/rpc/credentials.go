@@ -19,9 +19,11 @@ import (
 //
 //	unix socket                      nothing: its mode says who can connect
 //	TCP to other machines, with TLS  the certificates of both ends, and the roles in them
-//	other TCP, such as loopback      the secret, with every call
+//	other TCP, such as loopback      a proof that the caller has the secret, with every call
 //
-// The zero value has no certificate, and the secret in Folder, which is shown on loopback alone. Safe for concurrent use.
+// The secret itself is never sent. A process that announces itself at an address of the last kind signs the announcement with it (Sign), and
+// others do not call it before they have checked that (Vouch). The zero value has no certificate, and the secret in Folder, which counts on
+// loopback alone. Safe for concurrent use.
 type Credentials struct {
 	Certificate *Certificate // nil for none
 	Secret      *Secret      // nil: that in Folder
@@ -89,7 +91,27 @@ func onThisHost(addr string) bool {
 	return strings.HasPrefix(addr, "unix://") || err == nil && (host == "" || host == "localhost" || ip != nil && ip.IsLoopback())
 }
 
-// secretFor returns the secret to show at addr, nil for none. The one in Folder is shown on this host only.
+// Sign returns a proof that what a process at addr announces comes from a process with the secret that is used at addr; "" if none is.
+func (c *Credentials) Sign(addr string, message []byte) string {
+	return c.secretFor(addr).sign(message)
+}
+
+// Vouch returns nil if an announcement of a process at addr need not be proved, or proof is that of Sign. Errors: Unauthenticated.
+func (c *Credentials) Vouch(addr string, message []byte, proof string) error {
+	switch s := c.secretFor(addr); {
+	case s == nil, s.signed(message, proof):
+		return nil
+	case proof == "":
+		return tandem.Errorf("access", tandem.Unauthenticated, "%s: the announcement has no proof of the secret: want the same --secret-file at both", addr)
+	}
+	return tandem.Errorf("access", tandem.Unauthenticated, "%s: the announcement was not signed with this process's secret: "+
+		"want the same --secret-file at both", addr)
+}
+
+// OnThisHost reports whether addr, as written, is a unix socket or on loopback.
+func OnThisHost(addr string) bool { return onThisHost(addr) }
+
+// secretFor returns the secret to prove at addr, nil for none. The one in Folder is used on this host only.
 func (c *Credentials) secretFor(addr string) *Secret {
 	switch {
 	case strings.HasPrefix(addr, "unix://"):

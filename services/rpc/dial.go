@@ -29,8 +29,8 @@ const aliveAfter, aliveTime = 15 * time.Second, 15 * time.Second
 // *tandem.Error. The caller closes the connection.
 func Dial(addr string) (*grpc.ClientConn, error) { return dial(addr, nil, nil) }
 
-// dial is Dial with TLS to TCP addresses if secure is not nil; it shows the secret, if any, with every call.
-func dial(addr string, secure *tls.Config, shown *Secret) (*grpc.ClientConn, error) {
+// dial is Dial with TLS to TCP addresses if secure is not nil; every call proves that this process has the secret, if any.
+func dial(addr string, secure *tls.Config, proved *Secret) (*grpc.ClientConn, error) {
 	rest, isUnix, err := split(addr)
 	if err != nil {
 		return nil, err
@@ -43,7 +43,7 @@ func dial(addr string, secure *tls.Config, shown *Secret) (*grpc.ClientConn, err
 	} else if secure != nil {
 		creds = credentials.NewTLS(secure)
 	}
-	as := calls{process: number(addr), secret: shown}
+	as := calls{process: number(addr), secret: proved}
 	conn, err := grpc.NewClient(target,
 		grpc.WithTransportCredentials(creds), grpc.WithNoProxy(), grpc.WithIdleTimeout(0),
 		grpc.WithConnectParams(grpc.ConnectParams{
@@ -67,17 +67,17 @@ type calls struct {
 }
 
 // outgoing returns ctx with the metadata that every call carries.
-func (c calls) outgoing(ctx context.Context) context.Context {
+func (c calls) outgoing(ctx context.Context, method string) context.Context {
 	ctx = inject(ctx)
-	if secret := c.secret.current(); secret != "" {
-		return metadata.AppendToOutgoingContext(ctx, headerProcess, c.process, headerProtocol, ours, headerSecret, secret)
+	if proof := c.secret.proof(method); proof != "" {
+		return metadata.AppendToOutgoingContext(ctx, headerProcess, c.process, headerProtocol, ours, headerProof, proof)
 	}
 	return metadata.AppendToOutgoingContext(ctx, headerProcess, c.process, headerProtocol, ours)
 }
 
 func (c calls) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
 	opts ...grpc.CallOption) error {
-	ctx, cancel := withDeadline(c.outgoing(ctx), callDeadline)
+	ctx, cancel := withDeadline(c.outgoing(ctx, method), callDeadline)
 	defer cancel()
 	service := serviceOf(method)
 	if service == "" {
@@ -93,7 +93,7 @@ func (c calls) unary(ctx context.Context, method string, req, reply any, cc *grp
 
 func (c calls) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer,
 	opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	s, err := open(c.outgoing(ctx), desc, cc, method, opts...)
+	s, err := open(c.outgoing(ctx, method), desc, cc, method, opts...)
 	if err != nil {
 		return nil, FromStatus(err)
 	}

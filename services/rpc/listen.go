@@ -3,6 +3,7 @@ package rpc
 import (
 	"context"
 	"errors"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -15,6 +16,26 @@ import (
 
 // maxSocketPath is what sockaddr_un holds, less its terminating zero.
 const maxSocketPath = 107
+
+// ownFiles is how many files a process may have open besides the connections of its clients: those to its peers and the pool, sockets,
+// shared memory, models.
+const ownFiles = 48
+
+// LeastFiles is the least number of open files with which a process works.
+const LeastFiles = ownFiles + 16
+
+// Files returns how many files this process may have open (RLIMIT_NOFILE).
+func Files() int {
+	var limit syscall.Rlimit
+	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil {
+		return math.MaxInt32
+	}
+	return int(min(limit.Cur, math.MaxInt32))
+}
+
+// Room returns how many connections a listener may have at once: most, or less if they would take more than one in share of the files that
+// this process may have open.
+func Room(most, share int) int { return max(1, min(most, (Files()-ownFiles)/share)) }
 
 // Listen opens a listener on "unix:///absolute/path" or "host:port"; an empty host is 127.0.0.1. A
 // socket file that nobody serves any more is replaced; a new one is accessible to its owner alone and

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"io"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/files"
 )
 
 const (
@@ -25,6 +27,7 @@ const (
 	mostSecret  = 1024 // bytes
 	lookAgain   = time.Second
 	overlap     = time.Minute // for which the previous secret is still accepted
+	mostNonce   = 64          // bytes
 )
 
 // Secret is shared by processes that talk over TCP without TLS. It is in a file that no other user may
@@ -100,7 +103,7 @@ func writeSecret(path string) error {
 // read reads the file. Called by OpenSecret, or with mu held.
 func (s *Secret) read() error {
 	const op = "secret"
-	f, err := os.Open(s.path)
+	f, err := files.Open(s.path)
 	if err != nil {
 		return tandem.Errorf(op, tandem.Invalid, "secret file %s: %w", s.path, bare(err))
 	}
@@ -112,8 +115,6 @@ func (s *Secret) read() error {
 	s.info = info
 	uid := os.Getuid()
 	switch {
-	case !info.Mode().IsRegular():
-		return tandem.Errorf(op, tandem.Invalid, "secret file %s is no file but %v", s.path, info.Mode())
 	case info.Mode().Perm()&0o077 != 0:
 		return tandem.Errorf(op, tandem.Invalid, "secret file %s has mode %04o: others can read or write it: want 0600 (chmod 600 %s)",
 			s.path, info.Mode().Perm(), s.path)
@@ -197,8 +198,6 @@ func (s *secrets) accepts(given string, from func(secret string) string) bool {
 	return ok
 }
 
-func itself(secret string) string { return secret }
-
 // PoolToken returns the token for the pool of processes with this secret; "" without a secret.
 func (s *Secret) PoolToken() string {
 	if now := s.current(); now != "" {
@@ -211,8 +210,54 @@ func (s *Secret) PoolToken() string {
 func (s *Secret) AcceptsPool(given string) bool { return s.accepts(given, poolToken) }
 
 // poolToken derives the token from the secret, because NATS servers that are not tandem's may see it.
-func poolToken(secret string) string {
+func poolToken(secret string) string { return derive(secret, "tandem pool") }
+
+// proof returns what shows, for one call of a method, that the caller has the secret: a random number, and a MAC of it and the method. Whoever
+// sees it learns neither the secret nor a proof for another method. "" without a secret.
+func (s *Secret) proof(method string) string {
+	now := s.current()
+	if now == "" {
+		return ""
+	}
+	nonce := rand.Text()
+	return nonce + "." + callProof(now, method, nonce)
+}
+
+// acceptsProof reports whether given is a proof for a call of method.
+func (s *Secret) acceptsProof(given, method string) bool {
+	nonce, mac, ok := strings.Cut(given, ".")
+	return ok && len(nonce) <= mostNonce && s.accepts(mac, func(secret string) string { return callProof(secret, method, nonce) })
+}
+
+func callProof(secret, method, nonce string) string {
+	return derive(secret, "tandem call", method, nonce)
+}
+
+// sign returns a MAC of what a process announces; "" without a secret.
+func (s *Secret) sign(message []byte) string {
+	if now := s.current(); now != "" {
+		return signature(now, message)
+	}
+	return ""
+}
+
+// signed reports whether given is the MAC of message.
+func (s *Secret) signed(message []byte, given string) bool {
+	return s.accepts(given, func(secret string) string { return signature(secret, message) })
+}
+
+func signature(secret string, message []byte) string {
+	return derive(secret, "tandem announcement", string(message))
+}
+
+// derive returns HMAC-SHA256 of the parts, each with its length before it, as 64 hexadecimal digits. The first part is the purpose.
+func derive(secret string, parts ...string) string {
 	mac := hmac.New(sha256.New, []byte(secret))
-	mac.Write([]byte("tandem pool"))
+	var n [8]byte
+	for _, part := range parts {
+		binary.BigEndian.PutUint64(n[:], uint64(len(part)))
+		mac.Write(n[:])
+		mac.Write([]byte(part))
+	}
 	return hex.EncodeToString(mac.Sum(nil))
 }

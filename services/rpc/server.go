@@ -5,10 +5,8 @@ package rpc
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net"
-	"runtime/debug"
 	"time"
 
 	"google.golang.org/grpc"
@@ -41,7 +39,7 @@ type Config struct {
 	Secret   *Secret      // callers of an internal server must show it on TCP without TLS
 
 	Streams     int           // calls at once on one connection: 128, 1024 if internal
-	Connections int           // 256
+	Connections int           // 256, or a quarter of the files that the process may have open
 	Receive     time.Duration // longest wait for the message of a call, and, a third of it, for a connection to begin: 30 s
 	Idle        time.Duration // a connection without a call for this long is closed: 5 minutes, never if internal
 
@@ -75,7 +73,7 @@ func (c Config) withDefaults() Config {
 		}
 	}
 	if c.Connections == 0 {
-		c.Connections = 256
+		c.Connections = Room(256, 4)
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -222,8 +220,10 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 func (s *Server) outcome(ctx context.Context, method string, panicked any, err error) error {
 	if panicked != nil {
 		s.cfg.Counters.Add("rpc.panics", 1)
-		s.cfg.Log.Error("panic in a request", "method", method, "panic", fmt.Sprint(panicked), "stack", string(debug.Stack()))
-		err = tandem.Errorf("rpc", tandem.Internal, "%s: panic: %v", method, panicked)
+		err = tandem.Panicked("rpc", panicked)
+	}
+	if stack := tandem.StackOf(err); stack != "" {
+		s.cfg.Log.Error("panic in a request", "method", method, "error", err, "stack", stack)
 	}
 	if err == nil {
 		return nil

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/files"
 )
 
 // TLSFiles name the PEM files of a Certificate. The certificate must serve for both ends of a connection
@@ -35,6 +36,9 @@ type Certificate struct {
 	seen time.Time        // modification time of the file that it was read from
 }
 
+// mostPEM is the size limit of a file of certificates or of a key in bytes.
+const mostPEM = 1 << 20
+
 // Load reads the files and checks that they belong together. Without any file it returns nil. Errors:
 // Invalid, naming the file.
 func (f TLSFiles) Load() (*Certificate, error) {
@@ -46,7 +50,7 @@ func (f TLSFiles) Load() (*Certificate, error) {
 		return nil, tandem.Errorf(op, tandem.Invalid, "certificate %q, key %q and CA %q: want all three, or none", f.Cert, f.Key, f.CA)
 	}
 	c := &Certificate{files: f, roots: x509.NewCertPool()}
-	ca, err := os.ReadFile(f.CA)
+	ca, err := files.ReadFile(f.CA, mostPEM)
 	if err != nil {
 		return nil, tandem.Errorf(op, tandem.Invalid, "CA %s: %w", f.CA, bare(err))
 	}
@@ -63,7 +67,7 @@ func (f TLSFiles) Load() (*Certificate, error) {
 func (c *Certificate) read() error {
 	const op = "tls"
 	for _, file := range []string{c.files.Cert, c.files.Key} {
-		b, err := os.ReadFile(file)
+		b, err := files.ReadFile(file, mostPEM)
 		if err != nil {
 			return tandem.Errorf(op, tandem.Invalid, "%s: %w", file, bare(err))
 		}

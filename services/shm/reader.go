@@ -38,6 +38,10 @@ func Attach(ctx context.Context, socket string, as Role) (*Reader, error) {
 	if err != nil {
 		return nil, tandem.Errorf(op, tandem.Unavailable, "%w", err)
 	}
+	if !sameUser(conn.(*net.UnixConn)) {
+		_ = conn.Close()
+		return nil, tandem.Errorf(op, tandem.Unavailable, "%s is served by another user: want a process of this user", socket)
+	}
 	r := &Reader{conn: conn, gone: make(chan struct{})}
 	fd, err := r.receive(ctx, conn.(*net.UnixConn))
 	if err != nil {

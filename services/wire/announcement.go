@@ -23,6 +23,8 @@ type Announcement struct {
 	Drafters []AnnouncedDrafter
 	Segment  uint64 // id of its shared memory, 0 for none
 	Protocol int    // that it speaks, filled in by Marshal; 0 is older than protocol 1
+	Proof    string // of the sender's secret, filled in by Marshal; "" for none
+	Signed   []byte // what Proof proves: filled in by UnmarshalAnnouncement
 }
 
 // AnnouncedDrafter is what a process says of one of its drafters.
@@ -36,8 +38,8 @@ type AnnouncedDrafter struct {
 	Features    bool            // it reads hidden states of the target
 }
 
-// Marshal encodes a. A result too large to travel is Invalid.
-func (a Announcement) Marshal() ([]byte, error) {
+// Marshal encodes a. sign returns the proof of a message; nil: it has none. A result too large to travel is Invalid.
+func (a Announcement) Marshal(sign func(message []byte) string) ([]byte, error) {
 	m := &peerv1.Announcement{Version: announcementVersion, Instance: a.Instance, Sequence: a.Sequence, Address: a.Addr,
 		State: peerv1.State_STATE_UP, Segment: a.Segment, Protocol: tandem.Protocol}
 	if a.Draining {
@@ -48,12 +50,23 @@ func (a Announcement) Marshal() ([]byte, error) {
 			Fingerprint: d.Fingerprint,
 			Identity:    string(d.Identity), Lineage: d.Lineage, Features: d.Features})
 	}
-	b, err := proto.Marshal(m)
+	b, err := signed(m)
+	if err == nil && sign != nil {
+		m.Proof = sign(b)
+		b, err = proto.Marshal(m)
+	}
 	if err != nil || len(b) > maxAnnouncement {
 		return nil, tandem.Errorf(op, tandem.Invalid, "announcement of %s has %d bytes: at most %d of valid UTF-8", a.Addr, len(b),
 			maxAnnouncement)
 	}
 	return b, nil
+}
+
+// signed returns the bytes of m that its proof covers: all but the proof.
+func signed(m *peerv1.Announcement) ([]byte, error) {
+	bare := proto.CloneOf(m)
+	bare.Proof = ""
+	return proto.MarshalOptions{Deterministic: true}.Marshal(bare)
 }
 
 // UnmarshalAnnouncement decodes an announcement. Errors: Corrupt, Unsupported (another version).
@@ -77,7 +90,11 @@ func UnmarshalAnnouncement(b []byte) (Announcement, error) {
 		return Announcement{}, tandem.Errorf(op, tandem.Corrupt, "announcement has %d drafters: want 1 to %d", n, maxDrafters)
 	}
 	a := Announcement{Instance: m.GetInstance(), Sequence: m.GetSequence(), Addr: m.GetAddress(),
-		Draining: m.GetState() == peerv1.State_STATE_DRAINING, Segment: m.GetSegment(), Protocol: int(m.GetProtocol())}
+		Draining: m.GetState() == peerv1.State_STATE_DRAINING, Segment: m.GetSegment(), Protocol: int(m.GetProtocol()), Proof: m.GetProof()}
+	var err error
+	if a.Signed, err = signed(&m); err != nil {
+		return Announcement{}, tandem.Errorf(op, tandem.Corrupt, "not an announcement: %w", err)
+	}
 	seen := map[string]bool{}
 	for _, d := range m.GetDrafters() {
 		name := d.GetName()

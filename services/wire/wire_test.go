@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"errors"
 	"math"
 	"reflect"
@@ -275,7 +276,7 @@ var announcement = Announcement{Instance: 7, Sequence: 3, Addr: "unix:///d", Dra
 	Drafters: []AnnouncedDrafter{{"go", "m", 4096, "ab", "i-1", "l2", true}, {Name: "lookup"}}, Protocol: tandem.Protocol}
 
 func TestAnnouncements(t *testing.T) {
-	b, err := announcement.Marshal()
+	b, err := announcement.Marshal(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -283,10 +284,24 @@ func TestAnnouncements(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	signed := got.Signed
+	got.Signed = nil
 	same(t, got, announcement)
+	b, err = announcement.Marshal(func(message []byte) string {
+		if !bytes.Equal(message, signed) {
+			t.Error("the sender signs other bytes than the receiver checks")
+		}
+		return "p"
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err = UnmarshalAnnouncement(b); err != nil || got.Proof != "p" || !bytes.Equal(got.Signed, signed) {
+		t.Errorf("with a proof: %+v, %v", got, err)
+	}
 	long := announcement
 	long.Addr = strings.Repeat("x", maxAnnouncement)
-	if _, err := long.Marshal(); !errors.Is(err, tandem.Invalid) {
+	if _, err := long.Marshal(nil); !errors.Is(err, tandem.Invalid) {
 		t.Errorf("oversize announcement: %v", err)
 	}
 	for name, change := range map[string]func(*peerv1.Announcement){
@@ -313,7 +328,7 @@ func TestAnnouncements(t *testing.T) {
 }
 
 func FuzzUnmarshalAnnouncement(f *testing.F) {
-	b, err := announcement.Marshal()
+	b, err := announcement.Marshal(nil)
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -1719,7 +1719,9 @@ type Announcement struct {
 	// Segment is the id of its shared memory; 0 for none.
 	Segment uint64 `protobuf:"fixed64,7,opt,name=segment,proto3" json:"segment,omitempty"`
 	// Protocol between processes that it speaks; 0 is older than protocol 1.
-	Protocol      uint32 `protobuf:"varint,8,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	Protocol uint32 `protobuf:"varint,8,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	// Proof is a MAC of this message without it, with the secret of tandem's processes; empty where no secret is used.
+	Proof         string `protobuf:"bytes,9,opt,name=proof,proto3" json:"proof,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1808,6 +1810,13 @@ func (x *Announcement) GetProtocol() uint32 {
 		return x.Protocol
 	}
 	return 0
+}
+
+func (x *Announcement) GetProof() string {
+	if x != nil {
+		return x.Proof
+	}
+	return ""
 }
 
 // AnnouncedDrafter is one drafter of a process.
@@ -2063,7 +2072,7 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\acontext\x18\x02 \x01(\x05R\acontext\x12\x17\n" +
 	"\atime_ns\x18\x03 \x01(\x03R\x06timeNs\x12\x18\n" +
 	"\aexperts\x18\x04 \x01(\x05R\aexperts\x12\x1b\n" +
-	"\texpert_ns\x18\x05 \x01(\x03R\bexpertNs\"\xa3\x02\n" +
+	"\texpert_ns\x18\x05 \x01(\x03R\bexpertNs\"\xb9\x02\n" +
 	"\fAnnouncement\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\x06R\binstance\x12\x1a\n" +
@@ -2072,7 +2081,8 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"\x05state\x18\x05 \x01(\x0e2\x19.tandem.internal.v1.StateR\x05state\x12@\n" +
 	"\bdrafters\x18\x06 \x03(\v2$.tandem.internal.v1.AnnouncedDrafterR\bdrafters\x12\x18\n" +
 	"\asegment\x18\a \x01(\x06R\asegment\x12\x1a\n" +
-	"\bprotocol\x18\b \x01(\rR\bprotocol\"\xd0\x01\n" +
+	"\bprotocol\x18\b \x01(\rR\bprotocol\x12\x14\n" +
+	"\x05proof\x18\t \x01(\tR\x05proof\"\xd0\x01\n" +
 	"\x10AnnouncedDrafter\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12\x1e\n" +
