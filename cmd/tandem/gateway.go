@@ -36,6 +36,9 @@ func (c *gatewayCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	if c.ReadyFD == 0 { // up has said it already
+		c.httpFlags.warn(a.say)
+	}
 	earlier, err := c.earlier(keys)
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/files"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/roles/chats"
 	"github.com/tandem-llm/tandem/roles/gateway"
@@ -23,10 +24,12 @@ type httpFlags struct {
 	ChatTemplate string   `help:"File with the Jinja template of chats, for a model that has none or a wrong one." placeholder:"FILE"`
 }
 
-// maxKeyFile bounds a file of keys in bytes.
-const maxKeyFile = 1 << 20
+const (
+	maxKeyFile = 1 << 20 // bytes of a file of keys
+	leastKey   = 16      // characters of a key: shorter ones are used, with a warning
+)
 
-// tokens returns the keys of the clients.
+// tokens returns the keys of the clients. Errors: Invalid.
 func (f httpFlags) tokens() ([]string, error) {
 	all := append([]string{}, f.APIKey...)
 	if f.APIKeys == "" {
@@ -36,13 +39,34 @@ func (f httpFlags) tokens() ([]string, error) {
 	return append(all, more...), err
 }
 
+// warn says which keys can be guessed, without showing them, and which files of keys other users can read. A secret of Docker or Kubernetes is
+// such a file, and keys of a few characters are used on many loopback addresses, so neither is refused.
+func (f httpFlags) warn(say func(format string, args ...any)) {
+	if keys, err := f.tokens(); err == nil {
+		for i, k := range keys {
+			if len(k) < leastKey {
+				say("key %d of %d has %d characters and can be guessed: better %d or more, as of 'openssl rand -hex 16'", i+1, len(keys), len(k), leastKey)
+			}
+		}
+	}
+	for _, file := range [][2]string{{"--api-keys", f.APIKeys}, {"--metrics-key", f.MetricsKey}} {
+		if st, err := os.Stat(file[1]); file[1] != "" && err == nil && st.Mode().Perm()&0o044 != 0 {
+			say("%s %q has mode %04o: other users of this machine can read the keys (chmod 600)", file[0], file[1], st.Mode().Perm())
+		}
+	}
+}
+
 // readKeys returns the keys in the file that a flag names, at least one.
 func readKeys(flag, path string) ([]string, error) {
-	file, err := os.Open(path)
+	file, err := files.Open(path)
 	if err != nil {
 		return nil, tandem.Errorf("", tandem.Invalid, "%s %s: %w", flag, path, roles.Reason(err))
 	}
 	defer file.Close()
+	if st, err := file.Stat(); err == nil && st.Mode().Perm()&0o022 != 0 {
+		return nil, tandem.Errorf("", tandem.Invalid, "%s %s has mode %04o: others can write their own keys into it: want 0600 (chmod 600)", flag, path,
+			st.Mode().Perm())
+	}
 	var all []string
 	lines := bufio.NewScanner(io.LimitReader(file, maxKeyFile))
 	for lines.Scan() {

@@ -19,8 +19,10 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/cmd/tandem/config"
 	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/kernels/stream"
 	"github.com/tandem-llm/tandem/models"
 	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/services/supervise"
 )
 
 // cli is the command line. A flag tagged `setting:"-"` belongs to one call; all others can also be set
@@ -77,7 +79,7 @@ func main() {
 	os.Exit(run(os.Args[1:]))
 }
 
-// run runs one command line and returns the exit code: 0, 1 for a failure, 2 for a wrong value or
+// run runs one command line and returns the exit code: 0, 1 for a failure, 75 for one that another try may not meet, 2 for a wrong value or
 // usage, 128+n after signal n. Commands that serve end with 0 after a signal.
 func run(args []string) int {
 	settings := config.NewResolver(os.LookupEnv)
@@ -130,8 +132,11 @@ func report(w io.Writer, err error) int {
 		return 0
 	}
 	fmt.Fprintln(w, "tandem: "+oneLine(err.Error()))
-	if errors.Is(err, tandem.Invalid) {
+	switch {
+	case errors.Is(err, tandem.Invalid):
 		return 2
+	case errors.As(err, new(*stream.Fault)): // a packed file that was wrong has been removed
+		return supervise.TryAgain
 	}
 	return 1
 }

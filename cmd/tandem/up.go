@@ -53,6 +53,7 @@ func (c *upCmd) Run(a *app) error {
 	if err := c.httpFlags.check(); err != nil {
 		return err
 	}
+	c.httpFlags.warn(a.say)
 	if c.Listen, err = fixed(c.Listen); err != nil {
 		return err
 	}

@@ -2,7 +2,11 @@ package gateway
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"os"
+	"sync"
+	"time"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/roles"
@@ -24,18 +28,19 @@ func (c Config) openPool(ctx context.Context, r *roles.Process) (pool.Access, fu
 	if err != nil {
 		return pool.Access{}, nil, err
 	}
-	undo := func() {
-		server.Close()
-		if c.PoolFile != "" {
-			os.Remove(c.PoolFile)
-		}
-	}
+	undo := server.Close
 	if c.PoolFile != "" {
 		written := server.Access()
 		written.URL = roles.ReachableURL(written.URL, r.Certificate)
 		if err := roles.WritePoolFile(c.PoolFile, written); err != nil {
-			undo()
+			server.Close()
 			return pool.Access{}, nil, err
+		}
+		stop := keepPoolFile(c.PoolFile, written)
+		undo = func() {
+			stop()
+			server.Close()
+			os.Remove(c.PoolFile)
 		}
 	}
 	access := server.Access()
@@ -43,6 +48,34 @@ func (c Config) openPool(ctx context.Context, r *roles.Process) (pool.Access, fu
 		access.TLS.ServerName = r.Certificate.Name() // whatever the address, it is this process
 	}
 	return access, undo, nil
+}
+
+// poolFileTime is how often a gateway looks whether its pool's file is still there.
+const poolFileTime = time.Second
+
+// keepPoolFile writes the file again whenever somebody has removed it, until stop is called: without it, processes that start later find no
+// pool.
+func keepPoolFile(path string, access pool.Access) (stop func()) {
+	done := make(chan struct{})
+	var work sync.WaitGroup
+	work.Go(func() {
+		tick := time.NewTicker(poolFileTime)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+			}
+			if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+				_ = roles.WritePoolFile(path, access) // its folder may be gone too: the next look tries again
+			}
+		}
+	})
+	return func() {
+		close(done)
+		work.Wait()
+	}
 }
 
 // startPool starts the gateway's own NATS server.

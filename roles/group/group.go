@@ -21,7 +21,7 @@ type Config struct {
 	Grace  time.Duration // for calls in progress when the processes are told to stop
 	Stderr io.Writer
 	// Specs returns the processes' command lines, the gateway's first: it is stopped first. Files that Specs writes into the run
-	// directory are removed with it.
+	// directory are removed with it. It is called again if somebody has removed the directory, and must return the same.
 	Specs func(dir *supervise.RunDir, addr string) ([]supervise.Spec, error)
 	// Dial says how clients reach the gateway at addr.
 	Dial    func(addr string) ([]client.Option, error)
@@ -55,7 +55,13 @@ func Start(ctx context.Context, c Config) (*Processes, error) {
 		p.Addr = "unix://" + dir.File("gateway.sock")
 	}
 	p.group = supervise.New(supervise.Config{Program: program, Env: childEnv(os.Environ(), dir.Path),
-		Stderr: c.Stderr, Grace: c.Grace + exitTime})
+		Stderr: c.Stderr, Grace: c.Grace + exitTime, Before: func() error {
+			restored, err := dir.Restore()
+			if restored {
+				_, err = c.Specs(dir, p.Addr) // for the files
+			}
+			return err
+		}})
 	specs, err := c.Specs(dir, p.Addr)
 	if err == nil {
 		err = p.group.Start(ctx, specs...)

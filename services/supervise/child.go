@@ -18,6 +18,9 @@ import (
 // alive, "ready" that it serves.
 const ReadyFD = 3
 
+// TryAgain is the exit status of a child that could not start but has removed what was in its way (EX_TEMPFAIL of sysexits.h).
+const TryAgain = 75
+
 // maxLine bounds what is kept of one line from a child, in bytes.
 const maxLine = 16 << 10
 
@@ -33,6 +36,7 @@ type child struct {
 	isReady bool
 	held    string // the last line "tandem: …" of a child that is not ready: why it will die
 	exit    error  // set before ended is closed
+	again   bool   // it died by a signal or said TryAgain; set before ended is closed
 }
 
 // startChild starts spec's program; restarts counts its earlier restarts, kills those because it hung. It must be called
@@ -125,6 +129,8 @@ func (c *child) wait(g *Group, name string, stderr *os.File) {
 	stderr.Close()
 	c.mu.Lock()
 	c.exit = errors.New(exitReason(err))
+	state := c.cmd.ProcessState
+	c.again = state != nil && (state.ExitCode() == TryAgain || state.ExitCode() < 0)
 	c.mu.Unlock()
 }
 
@@ -160,6 +166,13 @@ func (c *child) cause() error {
 		return errors.New(strings.TrimPrefix(c.held, "tandem: "))
 	}
 	return c.exit
+}
+
+// mayStart reports whether the child, which has ended, may come up if it is started once more.
+func (c *child) mayStart() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.again
 }
 
 // wasReady reports whether the child has said "ready".

@@ -3,10 +3,13 @@ package supervise
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"github.com/tandem-llm/tandem/files"
 )
 
 const (
@@ -18,10 +21,12 @@ const (
 
 // RunDir is a private directory for the sockets and files of one group of processes. Its owner holds
 // a lock on a file in it for as long as it lives, so that a directory whose owner was killed can be
-// told from one in use.
+// told from one in use. It also holds a lock on the directory itself, which cleaners of temporary directories respect
+// (systemd-tmpfiles(8)).
 type RunDir struct {
 	Path string
 	lock *os.File
+	self *os.File // the directory
 }
 
 // NewRunDir makes a directory of mode 0700 below base ("" = the temporary directory) and removes those
@@ -33,6 +38,9 @@ func NewRunDir(base string) (*RunDir, error) {
 	base, err := filepath.Abs(base)
 	if err != nil {
 		return nil, fmt.Errorf("run directory: %w", err)
+	}
+	if err := files.Trusted(base); err != nil {
+		return nil, fmt.Errorf("run directory: %w (choose another with --run-dir or TMPDIR)", err)
 	}
 	sweep(base)
 	path, err := os.MkdirTemp(base, dirPrefix)
@@ -62,7 +70,39 @@ func (d *RunDir) claim() error {
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		return err
 	}
-	_, err = f.Write(make([]byte, 4096))
+	if _, err = f.Write(make([]byte, 4096)); err != nil {
+		return err
+	}
+	if d.self, err = os.Open(d.Path); err != nil {
+		return err
+	}
+	_ = syscall.Flock(int(d.self.Fd()), syscall.LOCK_SH|syscall.LOCK_NB) // some file systems cannot
+	return nil
+}
+
+// Restore makes the directory again if somebody has removed it, and reports whether it did. What was in it is not restored.
+func (d *RunDir) Restore() (restored bool, err error) {
+	if _, err := os.Lstat(filepath.Join(d.Path, lockName)); !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	if err := os.Mkdir(d.Path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return false, fmt.Errorf("run directory: %w", cause(err, d.Path))
+	}
+	d.release()
+	if err := d.claim(); err != nil {
+		return false, fmt.Errorf("run directory: %w", cause(err, d.Path))
+	}
+	return true, nil
+}
+
+// release gives up the locks.
+func (d *RunDir) release() (err error) {
+	for _, f := range []*os.File{d.lock, d.self} {
+		if f != nil {
+			err = errors.Join(err, f.Close())
+		}
+	}
+	d.lock, d.self = nil, nil
 	return err
 }
 
@@ -71,11 +111,7 @@ func (d *RunDir) File(name string) string { return filepath.Join(d.Path, name) }
 
 // Close removes the directory and what is in it.
 func (d *RunDir) Close() error {
-	err := os.RemoveAll(d.Path)
-	if d.lock != nil {
-		err = errors.Join(err, d.lock.Close())
-	}
-	return err
+	return errors.Join(os.RemoveAll(d.Path), d.release())
 }
 
 // sweep removes the run directories in base whose owners are dead. A directory that has no lock file

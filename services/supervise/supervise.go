@@ -19,17 +19,19 @@ type Spec struct {
 	Name    string   // prefix of its lines on stderr, and its name in errors
 	Args    []string // arguments after the program's name; never a secret: other users can read them
 	Restart bool     // start it again when it dies; otherwise its death is the group's
+	Spare   bool     // the others work without it: its restarts are never given up
 }
 
 // Config of a Group. Program and Stderr are required.
 type Config struct {
-	Program      string
-	Env          []string      // the children's environment
-	Stderr       io.Writer     // receives the children's lines, each with "name: " before it
-	Stall        time.Duration // a starting child that says nothing for so long has failed; 0 = 30 s
-	Hang         time.Duration // a child that is ready hangs if it finishes nothing for so long (see watch); 0 = 5 s
-	Grace        time.Duration // between SIGTERM and SIGKILL; 0 = 2 s
-	StartsToLive int           // deaths before readiness, in a row, after which a restart is given up; 0 = 5
+	Program string
+	Env     []string      // the children's environment
+	Stderr  io.Writer     // receives the children's lines, each with "name: " before it
+	Stall   time.Duration // a starting child that says nothing for so long has failed; 0 = 30 s
+	Hang    time.Duration // a child that is ready hangs if it finishes nothing for so long (see watch); 0 = 5 s
+	Grace   time.Duration // between SIGTERM and SIGKILL; 0 = 2 s
+	GiveUp  time.Duration // a child that others need and that cannot be started again for so long is given up; 0 = 5 minutes
+	Before  func() error  // called before each start, for what a child needs; may be nil
 }
 
 func (c Config) withDefaults() Config {
@@ -42,8 +44,8 @@ func (c Config) withDefaults() Config {
 	if c.Grace == 0 {
 		c.Grace = 2 * time.Second
 	}
-	if c.StartsToLive == 0 {
-		c.StartsToLive = 5
+	if c.GiveUp == 0 {
+		c.GiveUp = 5 * time.Minute
 	}
 	return c
 }
@@ -168,21 +170,25 @@ type hung struct{ what string }
 
 func (h hung) Error() string { return h.what }
 
+const (
+	firstPause = 50 * time.Millisecond // between a start that failed and the next; doubles
+	mostPause  = 5 * time.Second       // of a child that others need
+	sparePause = 30 * time.Second      // of another
+)
+
 // run starts the process, again and again if the spec says so, until stopped or given up.
 func (k *keeper) run() {
 	defer close(k.done)
-	c, err := k.start()
-	first := err
-	if err == nil {
-		first = k.awaitReady(c)
+	c, err := k.serving()
+	if err != nil && c != nil && c.mayStart() && k.spec.Restart && !k.stopped() {
+		k.again(err)
+		c, err = k.serving()
 	}
-	k.ready <- first
-	if first != nil {
-		k.reap(c)
+	k.ready <- err
+	if err != nil {
 		return
 	}
-	early := 0 // deaths before readiness, in a row
-	for delay := time.Duration(0); ; delay = min(max(2*delay, 50*time.Millisecond), 2*time.Second) {
+	for delay := time.Duration(0); ; delay = longer(delay, mostPause) {
 		died := k.live(c)
 		if k.stopped() {
 			return
@@ -192,35 +198,59 @@ func (k *keeper) run() {
 			return
 		}
 		if c.age() > 5*time.Second {
-			delay, early = 0, 0
+			delay = 0
 		}
 		k.again(died)
-		for {
-			if !k.pause(delay) {
-				return
-			}
-			if c, err = k.start(); err == nil {
-				err = k.awaitReady(c)
-			}
-			if err == nil {
-				early = 0
-				break
-			}
-			k.reap(c)
-			if k.stopped() {
-				return
-			}
-			if early++; early >= k.g.cfg.StartsToLive {
-				k.g.fail(fmt.Errorf("%s died %d times in a row at its start: %w", k.spec.Name, early, err))
-				return
-			}
-			if errors.As(err, new(hung)) {
-				k.again(err)
-			}
-			delay = min(max(2*delay, 50*time.Millisecond), 2*time.Second)
+		if c = k.restart(delay); c == nil {
+			return
 		}
 	}
 }
+
+// serving starts the process and waits until it is ready. With an error, the child has ended, or is nil if there was none.
+func (k *keeper) serving() (*child, error) {
+	c, err := k.start()
+	if err == nil {
+		err = k.awaitReady(c)
+	}
+	if err != nil {
+		k.reap(c)
+	}
+	return c, err
+}
+
+// restart starts the process after delay, and with growing pauses until it is ready; nil if it was stopped or given up.
+func (k *keeper) restart(delay time.Duration) *child {
+	most := mostPause
+	if k.spec.Spare {
+		most = sparePause
+	}
+	said := ""
+	for begun := time.Now(); k.pause(delay); delay = longer(delay, most) {
+		c, err := k.serving()
+		switch {
+		case err == nil && said != "":
+			k.g.say("tandem", k.spec.Name+" runs again")
+			return c
+		case err == nil:
+			return c
+		case k.stopped():
+			return nil
+		case !k.spec.Spare && time.Since(begun) >= k.g.cfg.GiveUp:
+			k.g.fail(fmt.Errorf("%s could not be started again for %v: %w", k.spec.Name, k.g.cfg.GiveUp, err))
+			return nil
+		case errors.As(err, new(hung)):
+			k.again(err)
+		case err.Error() != said:
+			said = err.Error()
+			k.g.say("tandem", fmt.Sprintf("%s cannot be started again (%s): trying on, with pauses of up to %v", k.spec.Name, said, most))
+		}
+	}
+	return nil
+}
+
+// longer returns the pause after one of d.
+func longer(d, most time.Duration) time.Duration { return min(max(2*d, firstPause), most) }
 
 // again reports that the process is restarted, and why.
 func (k *keeper) again(why error) {
@@ -372,6 +402,12 @@ func (k *keeper) start() (*child, error) {
 		if k.stopped() {
 			out <- result{nil, errors.New(k.spec.Name + " was stopped before it started")}
 			return
+		}
+		if before := k.g.cfg.Before; before != nil {
+			if err := before(); err != nil {
+				out <- result{nil, fmt.Errorf("starting %s: %w", k.spec.Name, err)}
+				return
+			}
 		}
 		c, err := startChild(k.g, k.spec, k.starts, k.kills)
 		k.now = c

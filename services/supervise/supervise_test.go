@@ -70,6 +70,15 @@ func play(script []string) int {
 					time.Sleep(100 * time.Millisecond)
 				}
 			}(pulse.Beat("often"))
+		case "remove": // a file that is in the way
+			if os.Remove(arg) == nil {
+				fmt.Fprintln(os.Stderr, "tandem: it was damaged")
+				return TryAgain
+			}
+		case "touch":
+			if os.WriteFile(arg, nil, 0o600) != nil {
+				return 1
+			}
 		case "stuck-on": // a file: take it away and hang
 			if os.Remove(arg) == nil {
 				time.Sleep(time.Minute)
@@ -212,19 +221,96 @@ func TestDeathWithoutRestartAndGivingUp(t *testing.T) {
 	})
 	t.Run("given up", func(t *testing.T) {
 		t.Parallel()
-		g, _ := group(t)
+		out := &lines{}
+		g := New(Config{Program: os.Args[0], Stderr: out, Grace: 300 * time.Millisecond, GiveUp: time.Second})
 		defer g.Stop(t.Context())
 		count := filepath.Join(t.TempDir(), "lives")
 		if err := g.Start(t.Context(), spec("a", true, "count="+count, "ready", "exit=7")); err != nil {
 			t.Fatal(err)
 		}
-		if err := <-g.Failed(); err.Error() != "a died 5 times in a row at its start: no more" {
+		if err := <-g.Failed(); err.Error() != "a could not be started again for 1s: no more" {
 			t.Error(err)
 		}
-		if b, _ := os.ReadFile(count); len(b) != 6 {
-			t.Errorf("%d lives: want one and five more", len(b))
+		if b, _ := os.ReadFile(count); len(b) < 4 || len(b) > 8 {
+			t.Errorf("%d lives in a second: want a few, with growing pauses", len(b))
+		}
+		if n := strings.Count(out.String(), "a cannot be started again (no more)"); n != 1 {
+			t.Errorf("told %d times that it cannot be started: want once\n%s", n, out.String())
 		}
 	})
+	t.Run("spare", func(t *testing.T) {
+		t.Parallel()
+		out := &lines{}
+		g := New(Config{Program: os.Args[0], Stderr: out, Grace: 300 * time.Millisecond, GiveUp: time.Millisecond})
+		defer g.Stop(t.Context())
+		count := filepath.Join(t.TempDir(), "lives")
+		spare := spec("a", true, "count="+count, "ready", "exit=7")
+		spare.Spare = true
+		if err := g.Start(t.Context(), spare, spec("b", true, "ready", "sleep")); err != nil {
+			t.Fatal(err)
+		}
+		testkit.Eventually(t, "it is started again and again", func() bool { b, _ := os.ReadFile(count); return len(b) >= 5 })
+		if err := os.Remove(count); err != nil { // now it can live
+			t.Fatal(err)
+		}
+		testkit.Eventually(t, "it runs again", func() bool { return strings.Contains(out.String(), "tandem: a runs again\n") })
+		select {
+		case err := <-g.Failed():
+			t.Errorf("the others end: %v", err)
+		default:
+		}
+	})
+}
+
+// TestFirstStartAgain: a child that has removed what was in its way at its first start is started once more, one that refuses is not.
+func TestFirstStartAgain(t *testing.T) {
+	t.Parallel()
+	g, out := group(t)
+	defer g.Stop(t.Context())
+	damaged := filepath.Join(t.TempDir(), "damaged")
+	if err := os.WriteFile(damaged, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Start(t.Context(), spec("a", true, "remove="+damaged, "ready", "sleep")); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out.String(), "tandem: a died (it was damaged): starting it again") {
+		t.Errorf("told %q", out.String())
+	}
+}
+
+// TestRestoredRunDir: a child that dies after somebody has removed the run directory finds another.
+func TestRestoredRunDir(t *testing.T) {
+	t.Parallel()
+	d, err := NewRunDir(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if restored, err := d.Restore(); restored || err != nil {
+		t.Errorf("a directory that is there: restored %v, %v", restored, err)
+	}
+	g := New(Config{Program: os.Args[0], Stderr: &lines{}, Grace: 300 * time.Millisecond, Before: func() error { _, err := d.Restore(); return err }})
+	defer g.Stop(t.Context())
+	if err := g.Start(t.Context(), spec("a", true, "touch="+d.File("socket"), "ready", "sleep")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(d.Path); err != nil {
+		t.Fatal(err)
+	}
+	_ = syscall.Kill(g.Pids()["a"], syscall.SIGKILL)
+	testkit.Eventually(t, "the child's file", func() bool { _, err := os.Stat(d.File("socket")); return err == nil })
+	if st, err := os.Stat(d.Path); err != nil || st.Mode().Perm() != 0o700 {
+		t.Errorf("%v, %v: want mode 0700", st, err)
+	}
+	if other, err := NewRunDir(filepath.Dir(d.Path)); err != nil { // which removes those of dead owners
+		t.Error(err)
+	} else if err := other.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(d.Path); err != nil {
+		t.Errorf("the restored directory is taken for a dead owner's: %v", err)
+	}
 }
 
 func TestForce(t *testing.T) {

@@ -38,7 +38,7 @@ def fit(module, loss_of, count, a, settings):
     limit, before, losses, step = a.minutes * 60 * a.fraction, 0.0, [], 0
     path = a.out + ".ckpt"
     if os.path.exists(path) and not a.fresh:
-        c = torch.load(path, map_location=a.device)
+        c = torch.load(path, map_location=a.device, weights_only=True)
         if c["settings"] != settings:
             raise Refused(f"{path} is of a run with other settings: want the same ones to continue it, or --fresh to begin anew")
         module.load_state_dict(c["module"])

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// TestKeyFiles: a file that others can write is refused, one that others can read and short keys are told of, and a pipe does not block.
+func TestKeyFiles(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "keys")
+	write := func(text string, mode os.FileMode) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const long = "a-key-of-this-test-1"
+	for _, tc := range []struct {
+		text string
+		mode os.FileMode
+		err  string
+		warn []string
+	}{{long, 0o600, "", nil}, {long, 0o644, "", []string{"mode 0644"}}, {long, 0o622, "others can write", nil},
+		{long + "\nk\n", 0o600, "", []string{"key 2 of 2 has 1 characters"}}} {
+		write(tc.text, tc.mode)
+		f := httpFlags{APIKeys: path}
+		_, err := f.tokens()
+		if (err != nil) != (tc.err != "") || err != nil && !strings.Contains(err.Error(), tc.err) {
+			t.Errorf("%q with mode %o: %v: want %q", tc.text, tc.mode, err, tc.err)
+		}
+		var said []string
+		f.warn(func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) })
+		if err == nil && len(said) != len(tc.warn) {
+			t.Errorf("%q with mode %o: told %q: want %q", tc.text, tc.mode, said, tc.warn)
+			continue
+		}
+		for i, w := range tc.warn {
+			if !strings.Contains(said[i], w) || strings.Contains(said[i], long) {
+				t.Errorf("%q with mode %o: told %q: want %q", tc.text, tc.mode, said[i], w)
+			}
+		}
+	}
+	_ = os.Remove(path)
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (httpFlags{APIKeys: path}).tokens(); err == nil || !strings.Contains(err.Error(), "a pipe: want a regular file") {
+		t.Errorf("a pipe: %v", err)
+	}
+}
