@@ -1,5 +1,6 @@
-// Package files opens files and trusts folders that somebody has named. It refuses what is no regular file: opening a pipe waits until another
-// process opens its other end, and a device may do anything. It refuses folders in which another user could replace what we put there.
+// Package files opens files and trusts folders that somebody has named. It refuses what is no regular file: opening a pipe waits until
+// another process opens its other end, and a device may do anything. It refuses folders in which another user could replace what we put
+// there.
 package files
 
 import (
@@ -28,8 +29,8 @@ func (i *Irregular) Error() string {
 	return "it is " + what + ": want a regular file"
 }
 
-// Open opens the regular file at path for reading, also by way of links. It does not wait. Errors: *fs.PathError, of which the cause is
-// *Irregular for what is no regular file.
+// Open opens the regular file at path, or /dev/null, for reading, also by way of links. It does not wait. Errors: *fs.PathError, of which
+// the cause is *Irregular for what is no regular file.
 func Open(path string) (*os.File, error) { return OpenFile(path, 0) }
 
 // OpenFile is Open with further flags of open(2), such as O_DIRECT.
@@ -39,7 +40,7 @@ func OpenFile(path string, flags int) (*os.File, error) {
 		return nil, err
 	}
 	st, err := f.Stat()
-	if err == nil && !st.Mode().IsRegular() {
+	if err == nil && !st.Mode().IsRegular() && !null(st) {
 		err = &fs.PathError{Op: "open", Path: path, Err: &Irregular{st.Mode()}}
 	}
 	if err != nil {
@@ -47,6 +48,12 @@ func OpenFile(path string, flags int) (*os.File, error) {
 		return nil, err
 	}
 	return f, nil
+}
+
+// null reports whether st is that of /dev/null, which people give as an empty file: character device 1, 3 on Linux.
+func null(st fs.FileInfo) bool {
+	of, ok := st.Sys().(*syscall.Stat_t)
+	return ok && st.Mode()&fs.ModeCharDevice != 0 && of.Rdev == 1<<8|3
 }
 
 // ReadFile returns what is in the regular file at path. Errors: those of Open, and of a file of more than most bytes.

@@ -28,7 +28,7 @@ func TestOpen(t *testing.T) {
 	if err := os.Symlink(pipe, link); err != nil {
 		t.Fatal(err)
 	}
-	for path, says := range map[string]string{pipe: "a pipe", link: "a pipe", dir: "a directory", "/dev/null": "a device"} {
+	for path, says := range map[string]string{pipe: "a pipe", link: "a pipe", dir: "a directory", "/dev/zero": "a device"} {
 		done := make(chan error, 1)
 		go func() {
 			_, err := Open(path)
@@ -51,6 +51,9 @@ func TestOpen(t *testing.T) {
 	}
 	if _, err := ReadFile(file, 3); err == nil || !strings.Contains(err.Error(), "more than 3 bytes") {
 		t.Errorf("a file that is too long: %v", err)
+	}
+	if b, err := ReadFile(os.DevNull, 4); err != nil || len(b) != 0 {
+		t.Errorf("the null device: %q, %v", b, err)
 	}
 	if _, err := Open(filepath.Join(dir, "none")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("no file: %v", err)

@@ -52,11 +52,12 @@ func trusted(dir string, st fs.FileInfo) error {
 	}
 	mode, sticky := st.Mode().Perm(), st.Mode()&fs.ModeSticky != 0
 	if of.Uid != 0 && int(of.Uid) != os.Getuid() {
-		return fmt.Errorf("folder %q belongs to user %d, who could replace what is in it: want one of user %d or root", dir, of.Uid, os.Getuid())
+		return fmt.Errorf("folder %q belongs to user %d, who could replace what is in it: want one of user %d or root", dir, of.Uid,
+			os.Getuid())
 	}
 	if mode&0o002 != 0 && !sticky || mode&0o020 != 0 && !sticky && !member(int(of.Gid)) {
-		return fmt.Errorf("folder %q has mode %04o, so that others could replace what is in it: want one that only its owner can write (chmod go-w)",
-			dir, mode)
+		return fmt.Errorf("folder %q has mode %04o, so that others could replace what is in it: want one that only its owner can write "+
+			"(chmod go-w)", dir, mode)
 	}
 	return nil
 }

@@ -63,7 +63,8 @@ func Start(ctx context.Context, name rpc.Role, c Config, drain func()) (*Process
 		return nil, err
 	}
 	if n := rpc.Files(); n < rpc.LeastFiles {
-		return nil, tandem.Errorf("start", tandem.Invalid, "this process may have %d files open: want at least %d (ulimit -n)", n, rpc.LeastFiles)
+		return nil, tandem.Errorf("start", tandem.Invalid, "this process may have %d files open: want at least %d (ulimit -n)", n,
+			rpc.LeastFiles)
 	}
 	c.Sizes = c.Sizes.OrDefault()
 	if c.Log == nil {

@@ -43,8 +43,8 @@ func TestDrafterGone(t *testing.T) {
 	testkit.Eventually(t, "the drafter runs again", func() bool { return len(g.w.role("drafter")) > 0 })
 }
 
-// TestRunDirRemoved: somebody removes the run directory of a running up, as cleaners of /tmp do. Whatever dies then comes back, and texts stay
-// the same.
+// TestRunDirRemoved: somebody removes the run directory of a running up, as cleaners of /tmp do. Whatever dies then comes back, and texts
+// stay the same.
 func TestRunDirRemoved(t *testing.T) {
 	t.Parallel()
 	g := up(t)
@@ -67,5 +67,9 @@ func TestRunDirRemoved(t *testing.T) {
 			t.Errorf("after the %s: %q, want %q", role, got.text, want.text)
 		}
 	}
-	testkit.Eventually(t, "the pool's file is there again", func() bool { _, err := os.Stat(filepath.Join(dirs[0], "pool")); return err == nil })
+	testkit.Eventually(t, "the pool's file is there again", func() bool {
+		_, err := os.Stat(filepath.Join(dirs[0],
+			"pool"))
+		return err == nil
+	})
 }

@@ -39,13 +39,14 @@ func (f httpFlags) tokens() ([]string, error) {
 	return append(all, more...), err
 }
 
-// warn says which keys can be guessed, without showing them, and which files of keys other users can read. A secret of Docker or Kubernetes is
-// such a file, and keys of a few characters are used on many loopback addresses, so neither is refused.
+// warn says which keys can be guessed, without showing them, and which files of keys other users can read. A secret of Docker or Kubernetes
+// is such a file, and keys of a few characters are used on many loopback addresses, so neither is refused.
 func (f httpFlags) warn(say func(format string, args ...any)) {
 	if keys, err := f.tokens(); err == nil {
 		for i, k := range keys {
 			if len(k) < leastKey {
-				say("key %d of %d has %d characters and can be guessed: better %d or more, as of 'openssl rand -hex 16'", i+1, len(keys), len(k), leastKey)
+				say("key %d of %d has %d characters and can be guessed: better %d or more, as of 'openssl rand -hex 16'", i+1, len(keys),
+					len(k), leastKey)
 			}
 		}
 	}
@@ -64,7 +65,8 @@ func readKeys(flag, path string) ([]string, error) {
 	}
 	defer file.Close()
 	if st, err := file.Stat(); err == nil && st.Mode().Perm()&0o022 != 0 {
-		return nil, tandem.Errorf("", tandem.Invalid, "%s %s has mode %04o: others can write their own keys into it: want 0600 (chmod 600)", flag, path,
+		return nil, tandem.Errorf("", tandem.Invalid,
+			"%s %s has mode %04o: others can write their own keys into it: want 0600 (chmod 600)", flag, path,
 			st.Mode().Perm())
 	}
 	var all []string

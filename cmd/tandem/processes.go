@@ -161,7 +161,8 @@ func (l launch) specs(dir *supervise.RunDir, addr string) ([]supervise.Spec, err
 		if len(taps) > 0 {
 			args = append(args, "--target", l.target, "--verifier", verifier)
 		}
-		specs = append(specs, supervise.Spec{Name: "drafter", Restart: true, Spare: true, Args: append(args, kernels(l.DraftDevice, drafterThreads)...)})
+		specs = append(specs, supervise.Spec{Name: "drafter", Restart: true, Spare: true,
+			Args: append(args, kernels(l.DraftDevice, drafterThreads)...)})
 	}
 	specs[0].Args, specs[1].Args = gatewayArgs, verifierArgs
 	return specs, nil

@@ -172,7 +172,8 @@ func (c Config) assemble(ctx context.Context, r *roles.Process, config gateway.C
 	generator = metrics.Wrap(monitor)
 	r.Server.Admit(public.Admit(c.Keys, c.MetricsKeys))
 	public.Register(r.Server.Registrar(), public.Config{Generator: r.Traces.RPC(public.Method, generator), Model: config.ModelName,
-		Defaults: c.Defaults, Describe: describe, Vocab: vocab, Keys: c.Keys, Metrics: c.MetricsKeys, Prompt: vocab.refuse(config.Limits.Context)})
+		Defaults: c.Defaults, Describe: describe, Vocab: vocab, Keys: c.Keys, Metrics: c.MetricsKeys,
+		Prompt: vocab.refuse(config.Limits.Context)})
 	out = front{Gateway: g}
 	if c.HTTP != NoHTTP {
 		wrap := func(h http.Handler) http.Handler { return metrics.Count(r.Traces.HTTP(h)) }

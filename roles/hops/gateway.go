@@ -106,7 +106,8 @@ func (g *Gateway) assemble(c Config) error {
 	g.direct = verifying.NewClient(conn)
 	g.verifier = route.New(route.Config{Verifier: g.direct, Pool: g.publisher, PoolUp: g.publisher.Connected, Counters: r.Counters})
 	memory := discovery.NewMemory(shm.Gateway, new(shm.Set))
-	table, err := discovery.NewTable(discovery.Config{Pool: config, Dial: r.Credentials.Dialer(rpc.Drafter), Vouch: r.Credentials.Vouch, Static: []string{c.Drafter},
+	table, err := discovery.NewTable(discovery.Config{Pool: config, Dial: r.Credentials.Dialer(rpc.Drafter), Vouch: r.Credentials.Vouch,
+		Static:   []string{c.Drafter},
 		Counters: r.Counters, Log: r.Log, Refused: r.Refused, Changed: func(processes []discovery.Process) {
 			memory.Update(processes)
 			g.meet(processes, memory)

@@ -108,7 +108,8 @@ func (c Peer) verifier(ctx context.Context, r *roles.Process, undo *roles.Cleanu
 	r.Server.WhenGone(server.Forget)
 	config := pool.Config{Access: access, Counters: r.Counters, Log: r.Log}
 	memory := discovery.NewMemory(shm.Verifier, mapped)
-	table, err := discovery.NewTable(discovery.Config{Pool: config, Dial: r.Credentials.Dialer(rpc.Drafter), Vouch: r.Credentials.Vouch, Static: []string{c.Drafter},
+	table, err := discovery.NewTable(discovery.Config{Pool: config, Dial: r.Credentials.Dialer(rpc.Drafter), Vouch: r.Credentials.Vouch,
+		Static:   []string{c.Drafter},
 		Counters: r.Counters, Log: r.Log, Changed: memory.Update, Refused: r.Refused})
 	if err != nil {
 		return nil, err

@@ -114,7 +114,8 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (server *verifyi
 
 	poolConfig := pool.Config{Access: access, Counters: r.Counters, Log: r.Log}
 	memory := discovery.NewMemory(shm.Verifier, mapped)
-	table, err := discovery.NewTable(discovery.Config{Pool: poolConfig, Dial: r.Credentials.Dialer(rpc.Drafter), Vouch: r.Credentials.Vouch, Static: c.Drafters,
+	table, err := discovery.NewTable(discovery.Config{Pool: poolConfig, Dial: r.Credentials.Dialer(rpc.Drafter),
+		Vouch: r.Credentials.Vouch, Static: c.Drafters,
 		Counters: r.Counters, Log: r.Log, Changed: memory.Update, Refused: r.Refused})
 	if err != nil {
 		return nil, undo, err

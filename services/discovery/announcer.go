@@ -44,7 +44,8 @@ type Announcer struct {
 // Announce announces a process every beat (0: DefaultBeat), and at once when a table asks. It fills in
 // Instance and Sequence of what, and sign, as Credentials.Sign, proves each announcement; nil: none is proved. The caller must
 // Close the Announcer. Errors: Invalid.
-func Announce(cfg pool.Config, what wire.Announcement, beat time.Duration, sign func(addr string, message []byte) string) (*Announcer, error) {
+func Announce(cfg pool.Config, what wire.Announcement, beat time.Duration,
+	sign func(addr string, message []byte) string) (*Announcer, error) {
 	if beat == 0 {
 		beat = DefaultBeat
 	}

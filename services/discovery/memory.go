@@ -62,8 +62,8 @@ func (m *Memory) Update(processes []Process) {
 	m.of = now
 }
 
-// finder returns a function that asks the process at addr, the other end of conn, for the socket of its segment; "" for a process on another
-// host, which must not choose a path here.
+// finder returns a function that asks the process at addr, the other end of conn, for the socket of its segment; "" for a process on
+// another host, which must not choose a path here.
 func finder(addr string, conn *grpc.ClientConn) func(context.Context) (string, error) {
 	if !rpc.OnThisHost(addr) {
 		return func(context.Context) (string, error) { return "", nil }

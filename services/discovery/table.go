@@ -45,7 +45,8 @@ type Process struct {
 type Config struct {
 	Pool pool.Config
 	Dial func(addr string) (*grpc.ClientConn, error) // rpc.Dial
-	// Vouch returns nil if what a process at addr announces is proved, as Credentials.Vouch; nothing is sent to another. nil: all are believed.
+	// Vouch returns nil if what a process at addr announces is proved, as Credentials.Vouch; nothing is sent to another. nil: all are
+	// believed.
 	Vouch    func(addr string, message []byte, proof string) error
 	Static   []string         // addresses of processes that need not announce themselves
 	Beat     time.Duration    // of the announcers: DefaultBeat
@@ -54,8 +55,8 @@ type Config struct {
 	// Changed gets all processes, sorted by address, whenever one of them has changed, from one goroutine. A process's
 	// Conn stays open until the first Changed without the process has returned, or the last before Close.
 	Changed func([]Process)
-	// Refused gets the reason why a process of another protocol is not used, once for each address until a process there is used. The goroutine is that of
-	// Changed or, for a configured process, one of its own. May be nil.
+	// Refused gets the reason why a process of another protocol is not used, once for each address until a process there is used. The
+	// goroutine is that of Changed or, for a configured process, one of its own. May be nil.
 	Refused func(err error)
 }
 
@@ -268,8 +269,8 @@ func (t *Table) vouch(a wire.Announcement) error {
 	return t.cfg.Vouch(a.Addr, a.Signed, a.Proof)
 }
 
-// understood reports whether the sender of a speaks our protocol. That it does not is reported once for each address, because an address may
-// announce any number of instances.
+// understood reports whether the sender of a speaks our protocol. That it does not is reported once for each address, because an address
+// may announce any number of instances.
 func (t *Table) understood(a wire.Announcement) bool {
 	err := rpc.CheckProtocol(a.Protocol, fmt.Sprintf("drafter process at %.200q", a.Addr), "this process")
 	if err == nil {

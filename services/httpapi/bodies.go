@@ -19,8 +19,8 @@ const (
 	lookEvery = 250 * time.Millisecond
 )
 
-// largeBodies shares memory among the large bodies that are being read. What has come counts, not what was announced: else clients that announce
-// much and send nothing would keep all others out.
+// largeBodies shares memory among the large bodies that are being read. What has come counts, not what was announced: else clients that
+// announce much and send nothing would keep all others out.
 //
 //  1. The next share goes to the tenant that holds least, and among its largeBodies to the one that has waited longest.
 //  2. If nothing is free, one body of each of mostOver tenants goes on all the same. So there is always one that comes to its end, and a

@@ -150,12 +150,13 @@ func TestUnfinishedBodies(t *testing.T) {
 				sent = 600 << 10 // 58 MiB in all
 			}
 			for range 100 {
-				s.dial(t, fmt.Sprintf("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer alice\r\nContent-Length: 8000000\r\n\r\n"+
-					`{"prompt":"%s`, strings.Repeat("a", sent)))
+				s.dial(t, fmt.Sprintf("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"+
+					"Authorization: Bearer alice\r\nContent-Length: 8000000\r\n\r\n"+`{"prompt":"%s`, strings.Repeat("a", sent)))
 			}
 			testkit.Eventually(t, "they hold memory", func() bool { return s.held() >= min(100*stepBody, allBodies) })
 			begun := time.Now()
-			r, _ := http.NewRequest("POST", s.url+"/v1/completions", strings.NewReader(`{"prompt":"`+strings.Repeat("a", 200<<10)+`","max_tokens":1}`))
+			r, _ := http.NewRequest("POST", s.url+"/v1/completions", strings.NewReader(`{"prompt":"`+
+				strings.Repeat("a", 200<<10)+`","max_tokens":1}`))
 			r.Header.Set("Authorization", "Bearer bob")
 			answer, err := http.DefaultClient.Do(r)
 			if err != nil {

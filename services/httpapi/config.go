@@ -45,11 +45,12 @@ type Config struct {
 	Stall       time.Duration                            // a client that keeps its output waiting for this long is given up: 30 s
 	Body        time.Duration                            // longest time for a client to send a body: 30 s
 	MaxBody     int64                                    // bytes: 8 MiB
-	MaxConns    int                                      // connections at once, see limited: 1024, or half of the files that the process may have open
-	Log         *slog.Logger                             // nil discards
-	Texts       *budget.Texts                            // memory for tokenising prompts, shared within the process; nil: its own
-	Counters    *tandem.Counters                         // "http.requests.<status>", "http.panics"; may be nil
-	Wrap        func(http.Handler) http.Handler          // wraps the handler of all requests, which sets their Pattern; may be nil
+	// connections at once, see limited: 1024, or half of the files that the process may have open
+	MaxConns int
+	Log      *slog.Logger                    // nil discards
+	Texts    *budget.Texts                   // memory for tokenising prompts, shared within the process; nil: its own
+	Counters *tandem.Counters                // "http.requests.<status>", "http.panics"; may be nil
+	Wrap     func(http.Handler) http.Handler // wraps the handler of all requests, which sets their Pattern; may be nil
 }
 
 // Model is what clients are told of the model.

@@ -72,5 +72,6 @@ func checkLength(c *call, h http.Header) error {
 	}
 	h.Set("Connection", "close")
 	return oai.Refusal(http.StatusBadRequest, "two_lengths",
-		"the request has Transfer-Encoding, and Content-Length or a request in front of it in one piece: want one of the two, and one request at a time")
+		"the request has Transfer-Encoding, and Content-Length or a request in front of it in one piece: "+
+			"want one of the two, and one request at a time")
 }

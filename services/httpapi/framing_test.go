@@ -21,9 +21,10 @@ func TestTwoLengths(t *testing.T) {
 		sent string
 		want []int
 	}{
-		"length first":       {post + "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks, []int{400}},
-		"encoding first":     {post + "Transfer-Encoding: chunked\r\ncontent-LENGTH:4\r\n\r\n" + chunks, []int{400}},
-		"bare line ends":     {strings.ReplaceAll(post+"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n", "\r\n", "\n") + chunks, []int{400}},
+		"length first":   {post + "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks, []int{400}},
+		"encoding first": {post + "Transfer-Encoding: chunked\r\ncontent-LENGTH:4\r\n\r\n" + chunks, []int{400}},
+		"bare line ends": {strings.ReplaceAll(post+"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n", "\r\n", "\n") + chunks,
+			[]int{400}},
 		"chunks":             {chunked, []int{200}},
 		"a length":           {plain, []int{200}},
 		"its name in chunks": {post + "X-A: content-length:\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks, []int{200}},

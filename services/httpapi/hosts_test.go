@@ -193,8 +193,8 @@ func TestMetricsKey(t *testing.T) {
 	}
 }
 
-// TestDescribeWithoutCounters: with a key of the metrics, clients learn names and limits, and no counter or number of a process; that key tells
-// all. Without one, every client learns all.
+// TestDescribeWithoutCounters: with a key of the metrics, clients learn names and limits, and no counter or number of a process; that key
+// tells all. Without one, every client learns all.
 func TestDescribeWithoutCounters(t *testing.T) {
 	clients, _ := access.New([]string{"client"})
 	scraper, _ := access.New([]string{"scraper"})
@@ -207,11 +207,13 @@ func TestDescribeWithoutCounters(t *testing.T) {
 		key           string
 		status        int
 		all           bool
-	}{{nil, nil, "", 200, true}, {clients, nil, "client", 200, true}, {clients, scraper, "client", 200, false}, {clients, scraper, "scraper", 200, true},
+	}{{nil, nil, "", 200, true}, {clients, nil, "client", 200, true}, {clients, scraper, "client", 200, false},
+		{clients, scraper, "scraper", 200, true},
 		{clients, scraper, "other", 401, false}, {nil, scraper, "", 200, false}, {nil, scraper, "scraper", 200, true}} {
 		s := serve(t, script(nil), func(c *Config) { c.Keys, c.MetricsKeys, c.Describe = tc.keys, tc.metrics, describe })
 		answer, body := s.ask(t, "GET", "/tandem/v1/describe", "", "Authorization", "Bearer "+tc.key)
-		told := strings.Contains(body, `"pid":77`) && strings.Contains(body, `"counters":{"a":1}`) && strings.Contains(body, `"counters":{"b":2}`)
+		told := strings.Contains(body, `"pid":77`) && strings.Contains(body, `"counters":{"a":1}`) &&
+			strings.Contains(body, `"counters":{"b":2}`)
 		hidden := !strings.Contains(body, "77") && !strings.Contains(body, `{"a"`) && !strings.Contains(body, `{"b"`)
 		if answer.StatusCode != tc.status || tc.status == 200 && (told != tc.all || hidden == tc.all || !strings.Contains(body, "gopher")) {
 			t.Errorf("keys %v, metrics %v, key %q: %s %s: want %d, all %v", tc.keys != nil, tc.metrics != nil, tc.key, answer.Status, body,

@@ -52,7 +52,8 @@ type limited struct {
 }
 
 func newLimited(l net.Listener, room int, counters *tandem.Counters, log *slog.Logger) *limited {
-	out := &limited{Listener: l, room: room, counters: counters, log: log, all: map[*guest]struct{}{}, turns: make(chan struct{}, mostTurning)}
+	out := &limited{Listener: l, room: room, counters: counters, log: log, all: map[*guest]struct{}{},
+		turns: make(chan struct{}, mostTurning)}
 	out.shut = sync.OnceValue(func() error {
 		err := l.Close()
 		out.work.Wait()

@@ -71,7 +71,8 @@ func TestKeysComeBeforeMessages(t *testing.T) {
 	}
 }
 
-// TestCountersNeedTheMetricsKey: if there is one, Describe tells no other caller counters and numbers of processes, and it opens nothing else.
+// TestCountersNeedTheMetricsKey: if there is one, Describe tells no other caller counters and numbers of processes, and it opens nothing
+// else.
 func TestCountersNeedTheMetricsKey(t *testing.T) {
 	keys, _ := access.New([]string{"client"})
 	metrics, _ := access.New([]string{"scraper"})

@@ -199,10 +199,13 @@ func TestSecretOnLoopback(t *testing.T) {
 	}
 	const verdicts = peerv1.VerifierService_Verdicts_FullMethodName
 	for name, md := range map[string][]string{
-		"none": nil, "of another secret": {headerProof, proofOf("a-secret-of-this-tesT", verdicts)}, "the secret itself": {headerProof, "a-secret-of-this-test"},
-		"for another method": {headerProof, proofOf("a-secret-of-this-test", peerv1.VerifierService_Submit_FullMethodName)}, "empty": {headerProof, ""},
-		"both": {headerProof, proofOf("a-secret-of-this-test", verdicts), headerProof, "x"}, "a number": {headerProcess, "a1"},
-		"no nonce": {headerProof, callProof("a-secret-of-this-test", verdicts, "")},
+		"none": nil, "of another secret": {headerProof, proofOf("a-secret-of-this-tesT", verdicts)},
+		"the secret itself":  {headerProof, "a-secret-of-this-test"},
+		"for another method": {headerProof, proofOf("a-secret-of-this-test", peerv1.VerifierService_Submit_FullMethodName)},
+		"empty":              {headerProof, ""},
+		"both":               {headerProof, proofOf("a-secret-of-this-test", verdicts), headerProof, "x"},
+		"a number":           {headerProcess, "a1"},
+		"no nonce":           {headerProof, callProof("a-secret-of-this-test", verdicts, "")},
 	} {
 		s, err := stream(t, with(md...), verdicts, 30*time.Second)
 		if err == nil {

@@ -21,9 +21,9 @@ import (
 //	TCP to other machines, with TLS  the certificates of both ends, and the roles in them
 //	other TCP, such as loopback      a proof that the caller has the secret, with every call
 //
-// The secret itself is never sent. A process that announces itself at an address of the last kind signs the announcement with it (Sign), and
-// others do not call it before they have checked that (Vouch). The zero value has no certificate, and the secret in Folder, which counts on
-// loopback alone. Safe for concurrent use.
+// The secret itself is never sent. A process that announces itself at an address of the last kind signs the announcement with it (Sign),
+// and others do not call it before they have checked that (Vouch). The zero value has no certificate, and the secret in Folder, which
+// counts on loopback alone. Safe for concurrent use.
 type Credentials struct {
 	Certificate *Certificate // nil for none
 	Secret      *Secret      // nil: that in Folder
@@ -102,7 +102,8 @@ func (c *Credentials) Vouch(addr string, message []byte, proof string) error {
 	case s == nil, s.signed(message, proof):
 		return nil
 	case proof == "":
-		return tandem.Errorf("access", tandem.Unauthenticated, "%s: the announcement has no proof of the secret: want the same --secret-file at both", addr)
+		return tandem.Errorf("access", tandem.Unauthenticated,
+			"%s: the announcement has no proof of the secret: want the same --secret-file at both", addr)
 	}
 	return tandem.Errorf("access", tandem.Unauthenticated, "%s: the announcement was not signed with this process's secret: "+
 		"want the same --secret-file at both", addr)

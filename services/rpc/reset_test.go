@@ -25,13 +25,15 @@ func TestResetStreams(t *testing.T) {
 			reset := func(n int) {
 				for range n {
 					ctx, cancel := context.WithCancel(t.Context())
-					_, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, peerv1.VerifierService_Verdicts_FullMethodName)
+					_, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true},
+						peerv1.VerifierService_Verdicts_FullMethodName)
 					cancel()
 					if err != nil {
 						t.Fatal(err)
 					}
 				}
-				if _, err := grpc_health_v1.NewHealthClient(conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{}); err != nil { // it has seen them
+				// it has seen them
+				if _, err := grpc_health_v1.NewHealthClient(conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{}); err != nil {
 					t.Fatal(err)
 				}
 			}

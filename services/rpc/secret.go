@@ -212,8 +212,8 @@ func (s *Secret) AcceptsPool(given string) bool { return s.accepts(given, poolTo
 // poolToken derives the token from the secret, because NATS servers that are not tandem's may see it.
 func poolToken(secret string) string { return derive(secret, "tandem pool") }
 
-// proof returns what shows, for one call of a method, that the caller has the secret: a random number, and a MAC of it and the method. Whoever
-// sees it learns neither the secret nor a proof for another method. "" without a secret.
+// proof returns what shows, for one call of a method, that the caller has the secret: a random number, and a MAC of it and the method.
+// Whoever sees it learns neither the secret nor a proof for another method. "" without a secret.
 func (s *Secret) proof(method string) string {
 	now := s.current()
 	if now == "" {

@@ -290,7 +290,11 @@ func TestRestoredRunDir(t *testing.T) {
 	if restored, err := d.Restore(); restored || err != nil {
 		t.Errorf("a directory that is there: restored %v, %v", restored, err)
 	}
-	g := New(Config{Program: os.Args[0], Stderr: &lines{}, Grace: 300 * time.Millisecond, Before: func() error { _, err := d.Restore(); return err }})
+	restore := func() error {
+		_, err := d.Restore()
+		return err
+	}
+	g := New(Config{Program: os.Args[0], Stderr: &lines{}, Grace: 300 * time.Millisecond, Before: restore})
 	defer g.Stop(t.Context())
 	if err := g.Start(t.Context(), spec("a", true, "touch="+d.File("socket"), "ready", "sleep")); err != nil {
 		t.Fatal(err)

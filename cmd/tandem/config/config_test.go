@@ -99,7 +99,7 @@ func TestRefusals(t *testing.T) {
 		"wrong value in file": {yaml: "threads: many\n", want: "tandem.yaml: threads: "},
 		"wrong variable":      {env: map[string]string{"TANDEM_THREADS": "many"}, want: "TANDEM_THREADS: threads: "},
 		"missing file":        {env: map[string]string{"TANDEM_CONFIG": "/no/such/file"}, want: "/no/such/file: no such file or directory"},
-		"a directory":         {env: map[string]string{"TANDEM_CONFIG": "/"}, want: "/: is a directory"},
+		"a directory":         {env: map[string]string{"TANDEM_CONFIG": "/"}, want: "/: it is a directory"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, _, err := resolve(t, tc.yaml, tc.env)
