@@ -115,6 +115,8 @@ func readConfig(f *gguf.File, vocab int) (Config, error) {
 	return h.config(t, vocab, h.count("embedding_length", -1, maxDim))
 }
 
+const leastContext = 2 // tokens
+
 // config reads what follows the architecture; dim is the hidden size.
 func (h *hyper) config(t traits, vocab, dim int) (Config, error) {
 	f := h.file
@@ -143,6 +145,11 @@ func (h *hyper) config(t traits, vocab, dim int) (Config, error) {
 		h.readLatent(&c)
 	} else {
 		h.readHeads(&c)
+	}
+	if c.Context < leastContext {
+		h.fail(tandem.Unsupported, "%s.context_length is %d: want at least %d, for a token of the prompt and one to generate", h.arch,
+			c.Context,
+			leastContext)
 	}
 	h.check(&c, vocab)
 	h.readRoPE(&c)

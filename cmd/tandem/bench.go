@@ -119,5 +119,5 @@ func (o output) show(a *app, r interface{ Print(to io.Writer) error }) error {
 	if o.JSON {
 		return printJSON(a.stdout, r)
 	}
-	return r.Print(a.stdout)
+	return r.Print(printable{a.stdout})
 }

@@ -113,10 +113,10 @@ func (p *packing) keep(ctx context.Context, r stream.Request) (string, func() er
 	file := roles.ModelName(r.Model) + ".packed"
 	entry, err := kept.Get(ctx, cache.Request{Kind: cache.Packed, File: file, From: r.Key, Size: r.Bytes, Check: r.Check, Waited: r.Waited,
 		Tell: func(what string) { p.say("%s", what) }, Make: func(ctx context.Context, path string) error {
-			shown := newLoading(p.stderr, "")
-			shown.name = "packing " + roles.ModelName(r.Model)
-			defer shown.end()
-			return r.Make(ctx, path, shown.step)
+			bar := newLoading(p.stderr, "")
+			bar.name = "packing " + shown(roles.ModelName(r.Model))
+			defer bar.end()
+			return r.Make(ctx, path, bar.step)
 		}})
 	if err != nil {
 		return p.without(ctx, err)

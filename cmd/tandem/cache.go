@@ -115,18 +115,18 @@ func (c *cacheListCmd) Run(a *app) error {
 	if c.JSON {
 		return printJSON(a.stdout, r)
 	}
-	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(printable{a.stdout}, 0, 0, 2, ' ', 0)
 	for _, e := range entries {
 		use := "last used " + e.Used.Local().Format(time.DateTime)
 		if e.InUse {
 			use = "in use"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", e.Kind, or(e.File, "(unfinished)"), engine.Bytes(e.Bytes), use)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", shown(e.Kind), or(shown(e.File), "(unfinished)"), engine.Bytes(e.Bytes), use)
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(a.stdout, "%s of at most %s in %s\n", engine.Bytes(r.Bytes), engine.Bytes(r.Limit), r.Folder)
+	_, err = fmt.Fprintf(a.stdout, "%s of at most %s in %s\n", engine.Bytes(r.Bytes), engine.Bytes(r.Limit), shown(r.Folder))
 	return err
 }
 
@@ -149,7 +149,7 @@ func (c *cacheClearCmd) Run(a *app) error {
 	for _, e := range removed {
 		freed += e.Bytes
 	}
-	line := fmt.Sprintf("removed %d, %s, from %s", len(removed), engine.Bytes(freed), r.Folder)
+	line := fmt.Sprintf("removed %d, %s, from %s", len(removed), engine.Bytes(freed), shown(r.Folder))
 	if len(left) > 0 {
 		line += fmt.Sprintf("; %d in use, %s", len(left), engine.Bytes(r.Bytes))
 	}

@@ -25,7 +25,7 @@ func (a *app) openDrafts(target string) func(path string, o engine.Options) (*en
 
 // loading calls open with options that show the progress.
 func (a *app) loading(path string, o engine.Options, open func(string, engine.Options) (*engine.Model, error)) (*engine.Model, error) {
-	p := newLoading(a.stderr, roles.ModelName(path))
+	p := newLoading(a.stderr, shown(roles.ModelName(path)))
 	defer p.end()
 	told := o.Progress
 	o.Progress = func(done, total int64) {

@@ -144,7 +144,7 @@ func report(w io.Writer, err error) int {
 // oneLine replaces control characters in s, so that it fits one line of a terminal.
 func oneLine(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
+		if r == '\n' || r == '\t' || dangerous(r) {
 			return ' '
 		}
 		return r

@@ -52,6 +52,17 @@ func TestModelPath(t *testing.T) {
 	if err := os.MkdirAll(below, 0o700); err != nil {
 		t.Fatal(err)
 	}
+	gone := filepath.Join(dir, "gone")
+	if err := os.Mkdir(gone, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(gone)
+	if err := os.Remove(gone); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := targetPath(""); tandem.KindOf(err) != tandem.Invalid || strings.Contains(err.Error(), "getwd") {
+		t.Errorf("in a removed folder: %v: want that no model is named", err)
+	}
 	t.Chdir(below)
 	if _, err := targetPath(""); tandem.KindOf(err) != tandem.Invalid {
 		t.Errorf("outside of a checkout: %v", err)

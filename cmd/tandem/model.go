@@ -236,7 +236,7 @@ func (m *modelInfo) print(a *app, f *gguf.File) error {
 	if m.Memory.Beside > 0 {
 		weights += fmt.Sprintf(", of which side files %s", figures.MiB(m.Memory.Beside))
 	}
-	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(printable{a.stdout}, 0, 0, 2, ' ', 0)
 	rows := [][2]string{
 		{"file", fmt.Sprintf("%s (GGUF v%d, %s%s)", m.File, m.GGUF, figures.MiB(m.FileBytes), files)},
 		{"name", m.Name},
@@ -273,14 +273,14 @@ func (m *modelInfo) print(a *app, f *gguf.File) error {
 		rows = append(rows, [2]string{"identity", string(m.Identity)}, [2]string{"lineage", m.Lineage})
 	}
 	for _, row := range rows {
-		fmt.Fprintf(w, "%s\t%s\n", row[0], row[1])
+		fmt.Fprintf(w, "%s\t%s\n", row[0], shown(row[1]))
 	}
 	for _, t := range m.Types {
 		fmt.Fprintf(w, "tensors\t%d of %s, %s in the file, %s in memory, %s\n", t.Tensors, t.Type, figures.MiB(t.FileBytes),
 			figures.MiB(t.MemoryBytes), t.Kernel)
 	}
 	for _, k := range f.Keys() {
-		fmt.Fprintf(w, "key\t%s = %s\n", k.Name, m.Keys[k.Name])
+		fmt.Fprintf(w, "key\t%s = %s\n", shown(k.Name), shown(m.Keys[k.Name]))
 	}
 	return w.Flush()
 }

@@ -161,7 +161,7 @@ func (m *sideInfo) print(a *app, f *gguf.File) error {
 	if m.FileBytes < 1<<20 {
 		size = fmt.Sprintf("%d bytes", m.FileBytes)
 	}
-	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(printable{a.stdout}, 0, 0, 2, ' ', 0)
 	rows := [][2]string{
 		{"file", fmt.Sprintf("%s (GGUF v%d, %s)", m.File, f.Version(), size)},
 		{"name", m.Name},
@@ -186,7 +186,7 @@ func (m *sideInfo) print(a *app, f *gguf.File) error {
 		fmt.Fprintf(w, "tensors\t%d of %s\n", m.Types[name], name)
 	}
 	for _, k := range f.Keys() {
-		fmt.Fprintf(w, "key\t%s = %s\n", k.Name, m.Keys[k.Name])
+		fmt.Fprintf(w, "key\t%s = %s\n", shown(k.Name), shown(m.Keys[k.Name]))
 	}
 	return w.Flush()
 }

@@ -120,10 +120,7 @@ func modelPath(path, name, flag string) (string, error) {
 		return path, nil
 	}
 	cwd, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for dir := cwd; ; dir = filepath.Dir(dir) {
+	for dir := cwd; err == nil; dir = filepath.Dir(dir) { // the working directory may have been removed
 		if isCheckout(dir) {
 			return filepath.Join(dir, "models", name), nil
 		}

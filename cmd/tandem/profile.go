@@ -154,7 +154,7 @@ func (c *profileCmd) Run(a *app) error {
 	if c.JSON {
 		return printJSON(a.stdout, out)
 	}
-	return p.print(a.stdout, written)
+	return p.print(printable{a.stdout}, written)
 }
 
 // profiler is a profile while it is measured.
@@ -224,7 +224,7 @@ func (p *profiler) open(kind, path string, at place, contexts []int) (m *engine.
 			}
 		}
 	}
-	fmt.Fprintf(p.app.stderr, "measuring passes of %s on %v …\n", roles.ModelName(path), at)
+	fmt.Fprintf(p.app.stderr, "measuring passes of %s on %v …\n", shown(roles.ModelName(path)), at)
 	if err = p.divide(m, kind, shared); err == nil {
 		if err = p.passes(m, kind, grid); err == nil && kind == "target" {
 			err = p.fewer(m, at, func() error { return p.passes(m, kind, grid) })
@@ -281,7 +281,7 @@ func (p *profiler) target(path string) error {
 // tell has the target say the texts.
 func (p *profiler) tell(m *engine.Model) error {
 	for _, t := range p.given {
-		fmt.Fprintf(p.app.stderr, "the target says text %s …\n", t.name)
+		fmt.Fprintf(p.app.stderr, "the target says text %s …\n", shown(t.name))
 		c := calibration{Text: profile.Text{Name: t.name}}
 		prompts := pieces(m.Vocab().Encode(t.text, false))
 		for i, prompt := range prompts {

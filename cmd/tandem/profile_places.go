@@ -102,7 +102,7 @@ func (p *profiler) each(kind, path string, places []place, f func(m *engine.Mode
 		m, closed, err := p.open(kind, path, at, contexts)
 		full := errors.As(err, new(*cuda.OutOfMemory)) || tandem.KindOf(err) == tandem.Exhausted
 		if full && !(first && i == len(places)-1) {
-			fmt.Fprintf(p.app.stderr, "%s is left out on %v: %s\n", roles.ModelName(path), at, oneLine(err.Error()))
+			fmt.Fprintf(p.app.stderr, "%s is left out on %v: %s\n", shown(roles.ModelName(path)), at, oneLine(err.Error()))
 			continue
 		}
 		if err != nil {
@@ -288,7 +288,7 @@ func (c *profileCmd) explain(a *app) error {
 	if c.JSON {
 		return printJSON(a.stdout, d)
 	}
-	return printDecision(a.stdout, d)
+	return printDecision(printable{a.stdout}, d)
 }
 
 // printDecision shows where a target and its drafts are best computed, and why.

@@ -18,7 +18,7 @@ import (
 func (p *profiler) ways(m *engine.Model, at place, judge bool) (guesses map[string]time.Duration, err error) {
 	guesses = map[string]time.Duration{}
 	for i, w := range m.Ways() { // in the order of p.Heads
-		fmt.Fprintf(p.app.stderr, "measuring guesses of %s …\n", w.Name)
+		fmt.Fprintf(p.app.stderr, "measuring guesses of %s …\n", shown(w.Name))
 		lineage, err := engine.SideLineage(p.app.ctx, p.Heads[i])
 		if err != nil {
 			return nil, err

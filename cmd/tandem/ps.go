@@ -131,6 +131,7 @@ func fromDescribe(d *tandemv1.DescribeResponse) psResult {
 }
 
 func listProcesses(to io.Writer, r psResult) error {
+	to = printable{to}
 	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "ROLE\tSTATE\tPID\tDEVICE\tTHREADS\tISA\tKV PAGES\tRESTARTS\tMODEL\tIDENTITY")
 	for _, p := range r.Processes {
@@ -139,7 +140,8 @@ func listProcesses(to io.Writer, r psResult) error {
 			state = "up"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Role, state, orDash(p.PID), or(p.Device, "-"),
-			orDash(p.Threads), or(p.ISA, "-"), p.counter("kv.pages"), p.counter("restarts"), or(p.model(), "-"), or(p.Identity, "-"))
+			orDash(p.Threads), or(p.ISA, "-"), p.counter("kv.pages"), p.counter("restarts"), or(shown(p.model()), "-"),
+			or(shown(p.Identity), "-"))
 	}
 	err := w.Flush()
 	if line := poolLine(r.Processes); line != "" {

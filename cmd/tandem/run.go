@@ -124,6 +124,9 @@ func (t *conversation) with(ctx context.Context, a *app, addr string, options ..
 			if typed && err == nil {
 				fmt.Fprintln(t.out)
 			}
+			if !typed && err == nil {
+				err = t.failed()
+			}
 			return err
 		}
 		answer, stop := context.WithCancel(ctx)

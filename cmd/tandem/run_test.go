@@ -1,12 +1,15 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/client"
+	"github.com/tandem-llm/tandem/talk"
 )
 
 func TestHarmless(t *testing.T) {
@@ -106,5 +109,32 @@ func TestInterrupts(t *testing.T) {
 	case <-done:
 	case <-time.After(30 * time.Second):
 		t.Error("locked")
+	}
+}
+
+// TestNothingWasAnswered: a conversation fed from a file ends with an error if no message was answered, and says what helps in a full
+// context.
+func TestNothingWasAnswered(t *testing.T) {
+	refusal := &client.Error{Kind: client.Invalid, Message: "prompt has 600 tokens: the context holds 512"}
+	for _, tc := range []struct {
+		asked, wrong int
+		fails        bool
+	}{{0, 0, false}, {3, 2, false}, {3, 3, true}} {
+		c := conversation{asked: tc.asked, wrong: tc.wrong, last: refusal}
+		if err := c.failed(); (err != nil) != tc.fails || err != nil && (tandem.KindOf(err) != tandem.Invalid ||
+			!strings.Contains(err.Error(), "600")) {
+			t.Errorf("%d of %d without an answer: %v", tc.wrong, tc.asked, err)
+		}
+	}
+	var out bytes.Buffer
+	c := conversation{console: console{err: &out}, last: refusal}
+	_ = c.explain(refusal)
+	if strings.Contains(out.String(), "/clear") {
+		t.Errorf("before there is a conversation: %q", out.String())
+	}
+	c.Last = &talk.Answer{}
+	_ = c.explain(refusal)
+	if !strings.Contains(out.String(), "/clear") {
+		t.Errorf("in a full context: %q: want /clear named", out.String())
 	}
 }

@@ -18,6 +18,9 @@ type conversation struct {
 	talk.Conversation
 	cmd   *runCmd // options in effect; /set changes them
 	model string
+	asked int   // messages to the model
+	wrong int   // of them, those without an answer
+	last  error // why the last of these had none
 	console
 }
 
@@ -30,9 +33,13 @@ func (t *conversation) say(ctx context.Context, text string) (bye bool, err erro
 	if text == "" {
 		return false, nil
 	}
+	t.asked++
 	answer, err := t.Say(ctx, text, func(d *client.Delta) error { return t.show(ctx, d) })
+	if err != nil && ctx.Err() == nil {
+		t.wrong, t.last = t.wrong+1, err
+	}
 	if answer == nil {
-		return false, t.tell(err)
+		return false, t.explain(err)
 	}
 	t.endAnswer(answer.Text)
 	switch {
@@ -40,10 +47,27 @@ func (t *conversation) say(ctx context.Context, text string) (bye bool, err erro
 		t.note("stopped after %d tokens", len(answer.Tokens))
 		return false, nil
 	case err != nil:
-		return false, t.tell(err)
+		return false, t.explain(err)
 	}
 	t.note("%s", summarise(answer).line(len(answer.Tokens)))
 	return false, nil
+}
+
+// explain tells why a message has no answer, and what helps if the conversation has become too long.
+func (t *conversation) explain(err error) error {
+	if err := t.tell(err); err != nil || !errors.Is(t.last, tandem.Invalid) && !errors.Is(t.last, client.Invalid) || t.Last == nil {
+		return err
+	}
+	t.note("/clear begins a new conversation")
+	return nil
+}
+
+// failed returns why no message at all was answered; nil if one was, or there was none.
+func (t *conversation) failed() error {
+	if t.asked == 0 || t.wrong < t.asked {
+		return nil
+	}
+	return tandem.Errorf("", tandem.KindOf(talk.Error(t.last)), "none of %d messages was answered; the last because: %w", t.asked, t.last)
 }
 
 // show prints a piece: drafts come first, and the last token of a round is the target's own.

@@ -140,7 +140,7 @@ func (c *showConfigCmd) Run(a *app) error {
 	if c.JSON {
 		return printJSON(a.stdout, map[string]any{"settings": list})
 	}
-	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(printable{a.stdout}, 0, 0, 2, ' ', 0)
 	for _, s := range list {
 		fmt.Fprintf(w, "%s\t%v\t%s\n", s.Name, s.Value, s.Origin)
 	}

@@ -38,7 +38,7 @@ func (c *traceCmd) Run(a *app) error {
 			return err
 		}
 		if !c.JSON {
-			fmt.Fprintf(a.stderr, "trace of %d rounds: %s (open it in https://ui.perfetto.dev)\n", len(out.Rounds), c.Out)
+			fmt.Fprintf(a.stderr, "trace of %d rounds: %s (open it in https://ui.perfetto.dev)\n", len(out.Rounds), shown(c.Out))
 		}
 		if c.SVG == "" || len(out.Rounds) == 0 {
 			return nil

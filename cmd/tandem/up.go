@@ -109,13 +109,13 @@ func (c *upCmd) print(a *app, r upResult) error {
 	}
 	heads := ""
 	if len(r.Heads) > 0 {
-		heads = "heads     " + strings.Join(r.Heads, ", ") + "\n"
+		heads = "heads     " + allShown(r.Heads) + "\n"
 	}
 	if len(r.DraftHeads) > 0 {
-		heads += "of drafts " + strings.Join(r.DraftHeads, ", ") + "\n"
+		heads += "of drafts " + allShown(r.DraftHeads) + "\n"
 	}
 	_, err := fmt.Fprintf(a.stdout,
-		"gateway   %s\nhttp      %s\npool      %s\ntarget    %s\ndraft     %s\n%sprocesses %s\nstop with Ctrl-C\n", r.Gateway,
-		or(r.HTTP, "none"), r.Pool, r.Target, or(strings.Join(r.Drafts, ", "), "none"), heads, r.RunDir)
+		"gateway   %s\nhttp      %s\npool      %s\ntarget    %s\ndraft     %s\n%sprocesses %s\nstop with Ctrl-C\n", shown(r.Gateway),
+		or(shown(r.HTTP), "none"), shown(r.Pool), shown(r.Target), or(allShown(r.Drafts), "none"), heads, shown(r.RunDir))
 	return err
 }

@@ -99,7 +99,7 @@ func TestHostile(t *testing.T) {
 		{"size -1", one(0, 0, math.MaxUint64), tandem.Corrupt, "has size 18446744073709551615 in dimension 0"},
 		{"size overflow", one(0, 0, 1<<32, 1<<32, 4), tandem.Corrupt, "in dimension 1"},
 		{"rows not of blocks", one(8, 0, 33), tandem.Corrupt, "rows of 33 elements: want a multiple of 32 for type q8_0"},
-		{"unknown type", one(1000, 0, 32), tandem.Unsupported, `tensor "w" has type type 1000 (1000)`},
+		{"unknown type", one(1000, 0, 32), tandem.Unsupported, `tensor "w" has type 1000: its layout is not known`},
 		{"withdrawn type", one(4, 0, 32), tandem.Unsupported, `has type q4_2 (4): its layout is not known`},
 		{"unaligned", one(0, 16, 4), tandem.Corrupt, "begins at byte 16 of the data: want a multiple of 32"},
 		{"begins outside", one(0, 1<<62, 4), tandem.Corrupt, "begins at byte 4611686018427387904 of the data but"},

@@ -353,7 +353,7 @@ func (r *reader) shape(t *Tensor) {
 	}
 	block, bytes := t.Type.Block()
 	if block == 0 {
-		r.fail(tandem.Unsupported, "%s has type %s (%d): its layout is not known", r.what(), t.Type, uint32(t.Type))
+		r.fail(tandem.Unsupported, "%s has %s: its layout is not known", r.what(), t.Type.number())
 		return
 	}
 	if t.Shape[0]%block != 0 {

@@ -52,6 +52,14 @@ func (t Type) String() string {
 	return fmt.Sprintf("type %d", uint32(t))
 }
 
+// number names a type with its number.
+func (t Type) number() string {
+	if uint64(t) < uint64(len(layouts)) {
+		return fmt.Sprintf("type %s (%d)", t, uint32(t))
+	}
+	return t.String()
+}
+
 // Block returns how many elements a block holds and how many bytes it takes; 0, 0 when the layout of
 // the type is not known.
 func (t Type) Block() (elems, bytes int) {

@@ -133,6 +133,11 @@ func (p *Pair) Check(prompt string, say func(note string)) error {
 	for _, part := range room.Models[0].LeftOut {
 		say(fmt.Sprintf("target %s holds %v, which is left out: tandem continues text, which does not depend on it", p.Target, part))
 	}
+	longest := room.Models[0].Context
+	if p.Sizes.Ctx > longest {
+		say(fmt.Sprintf("--ctx %d is more than the context of target %s: its %d are used", p.Sizes.Ctx, p.Target, longest))
+	}
+	longest = p.Sizes.ContextOf(longest)
 	sides, err := Sides(p.Drafts, p.DraftHeads)
 	if err != nil {
 		return err
@@ -158,6 +163,11 @@ func (p *Pair) Check(prompt string, say func(note string)) error {
 		if err := room.Add(d, drafter.DefaultTreeRows, sides[d]...); err != nil {
 			return err
 		}
+		if own := room.Models[len(room.Models)-1].Context; own < longest {
+			say(fmt.Sprintf("draft model %s has a context of %d tokens, and the target %d: behind position %d it guesses nothing", d, own,
+				longest,
+				own))
+		}
 	}
 	available := engine.AvailableMemory()
 	if p.Own > 0 {
@@ -174,7 +184,7 @@ func (p *Pair) Check(prompt string, say func(note string)) error {
 	if err != nil || prompt == "" {
 		return err
 	}
-	limits := tandem.Limits{Context: p.Sizes.ContextOf(room.Models[0].Context), Vocab: vocab.Size()}
+	limits := tandem.Limits{Context: longest, Vocab: vocab.Size()}
 	return tandem.ValidatePromptTokens(vocab.Encode(prompt, true), limits)
 }
 

@@ -1,11 +1,15 @@
 package pair
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/roles/rolestest"
@@ -54,6 +58,44 @@ func TestCheck(t *testing.T) {
 		err := c.p.Check(c.prompt, func(string) {})
 		if tandem.KindOf(err) != c.kind || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%+v: %v: want %v that says %q", c.p, err, c.kind, c.says)
+		}
+	}
+}
+
+// TestShorterContexts: a draft or a target with a shorter context than what is asked for is told of, once; the models run.
+func TestShorterContexts(t *testing.T) {
+	f, err := gguf.Open(draft)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	w := gguf.CopyOf(f)
+	w.Set("llama.context_length", uint32(64))
+	short := filepath.Join(t.TempDir(), "short.gguf")
+	out, err := os.Create(short)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = w.WriteTo(out)
+	if err = errors.Join(err, out.Close()); err != nil {
+		t.Fatal(err)
+	}
+	on := engine.Options{Device: testdevice.CPU(t, 1)}
+	for _, tc := range []struct {
+		drafts []string
+		ctx    int
+		says   []string
+	}{
+		{[]string{draft}, 0, nil},
+		{[]string{short}, 64, nil},
+		{[]string{"lookup", short}, 0, []string{short + " has a context of 64 tokens, and the target"}},
+		{[]string{draft}, 100000, []string{"--ctx 100000 is more than the context of target"}},
+	} {
+		var notes []string
+		err := (&Pair{Target: target, Drafts: tc.drafts, Options: on, Sizes: roles.Sizes{Ctx: tc.ctx, Sessions: 1}}).Check("",
+			func(note string) { notes = append(notes, note) })
+		if err != nil || len(notes) != len(tc.says) || len(notes) > 0 && !strings.Contains(notes[0], tc.says[0]) {
+			t.Errorf("%v, --ctx %d: told %q, %v: want %q", tc.drafts, tc.ctx, notes, err, tc.says)
 		}
 	}
 }

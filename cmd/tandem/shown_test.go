@@ -1,0 +1,85 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tandem-llm/tandem/cache"
+	"github.com/tandem-llm/tandem/engine/gguf"
+)
+
+func TestShown(t *testing.T) {
+	for s, want := range map[string]string{"": "", "model-7b.Q4_K_M": "model-7b.Q4_K_M", "größer 模型": "größer 模型", "a\x1b[31mb": `"a\x1b[31mb"`,
+		"a\nb": `"a\nb"`, "a\tb": `"a\tb"`, "\u202eabc": `"\u202eabc"`, "\xff": `"\xff"`, "\u009b1m": `"\u009b1m"`, "a\u00a0b": `"a\u00a0b"`} {
+		if got := shown(s); got != want {
+			t.Errorf("shown(%q) = %q: want %q", s, got, want)
+		}
+	}
+	var out bytes.Buffer
+	text := "line\tone\nesc \x1b]0;x\a csi \u009b2J rtl \u202e end\r\n"
+	if n, err := (printable{&out}).Write([]byte(text)); n != len(text) || err != nil {
+		t.Errorf("wrote %d of %d: %v", n, len(text), err)
+	}
+	if got, want := out.String(), "line\tone\nesc \\x1b]0;x\\a csi \\u009b2J rtl \\u202e end\\r\n"; got != want {
+		t.Errorf("printed %q: want %q", got, want)
+	}
+	if got := oneLine("tandem: a\x1b[2Jb\nc\u009bd"); strings.ContainsFunc(got, dangerous) || strings.Contains(got, "\n") {
+		t.Errorf("one line: %q", got)
+	}
+}
+
+// TestNamesOutOfFiles: no command writes what a file or a folder is called, or what a file says, to a terminal as it is.
+func TestNamesOutOfFiles(t *testing.T) {
+	const evil = "x\x1b]0;owned\a\x1b[2J\u009b31m\n\u202e"
+	dir := t.TempDir()
+	path := filepath.Join(dir, "m"+evil+".gguf")
+	f, err := gguf.Open("../../models/gopher-draft-go-f16.gguf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	w := gguf.CopyOf(f)
+	w.Set("general.name", evil)
+	w.Set("custom."+evil, evil)
+	out, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = w.WriteTo(out)
+	if err = errors.Join(err, out.Close()); err != nil {
+		t.Fatal(err)
+	}
+	kept := filepath.Join(dir, "c"+evil)
+	entry, err := cache.New(kept, 1<<30).Get(t.Context(), cache.Request{Kind: cache.Models, File: evil, From: "x", Size: 1,
+		Make: func(_ context.Context, path string) error { return os.WriteFile(path, []byte("x"), 0o600) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer entry.Close()
+	none := filepath.Join(dir, evil)
+	for name, run := range map[string]func(*app) error{
+		"model info":           (&modelInfoCmd{File: path, kvFlags: kvFlags{"f16"}}).Run,
+		"model info of a name": (&modelInfoCmd{File: none, kvFlags: kvFlags{"f16"}}).Run,
+		"cache list":           (&cacheListCmd{cacheFlags: cacheFlags{Cache: kept, CacheLimit: 1 << 30}}).Run,
+		"cache clear":          (&cacheClearCmd{cacheFlags: cacheFlags{Cache: kept, CacheLimit: 1 << 30}}).Run,
+		"tokenize":             (&tokenizeCmd{Model: none, Text: new(string)}).Run,
+		"ps": func(a *app) error {
+			return listProcesses(a.stdout, psResult{Processes: []psProcess{{Role: "drafter", Up: true, Model: evil, Identity: evil}}})
+		},
+		"up": func(a *app) error {
+			return (&upCmd{}).print(a, upResult{Gateway: "g", Target: path, Drafts: []string{path}, Heads: []string{path}, RunDir: kept})
+		},
+	} {
+		var got bytes.Buffer
+		a := &app{stdout: &got, stderr: &got, ctx: t.Context()}
+		report(&got, run(a))
+		if printed := got.String(); printed == "" || strings.ContainsFunc(printed, dangerous) || strings.Contains(printed, "\n\u202e") {
+			t.Errorf("%s printed %q", name, printed)
+		}
+	}
+}
