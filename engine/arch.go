@@ -51,6 +51,8 @@ type traits struct {
 	shares     bool // weights of experts are shares of all, unless the file says otherwise
 	sharedGate bool // what the shared expert makes is multiplied by a sigmoid
 
+	guesses bool // an assistant, whose layers all guess further tokens
+
 	mtpBeforeNorm bool // the layer that guesses further tokens reads the hidden state before the final norm, not behind it
 }
 

@@ -95,7 +95,8 @@ func (m *Model) planAssistant(f *gguf.File) (*assistant, error) {
 		return nil, refuse("for a target with %d tokens: %s has %d", side.Vocab, m.path, of.Vocab)
 	}
 	t := architectures["gemma4"]
-	t.scaleEmbed, t.caps, t.finalCap, t.valueNorms, t.beside, t.reads = false, false, 0, false, false, nil
+	t.scaleEmbed, t.caps, t.finalCap, t.valueNorms, t.beside = false, false, 0, false, false
+	t.guesses, t.reads = true, []string{keyMTP}
 	h := &hyper{file: f, arch: arch}
 	a := &assistant{}
 	if a.config, err = h.config(t, of.Vocab, side.DraftWidth); err != nil {

@@ -18,13 +18,19 @@ type deltaNet struct {
 
 const keyInterval = "full_attention_interval"
 
-// leaveOut takes the layers that guess further tokens off the count of layers, which includes them.
+// leaveOut takes the layers that guess further tokens off the count of layers, which includes them. In an assistant all do, and stay.
 func (h *hyper) leaveOut(c *Config) {
 	key := h.arch + "." + keyMTP
 	if !slices.Contains(c.traits.reads, keyMTP) || !h.file.Has(key) {
 		return
 	}
 	n, err := h.file.Int(key, 0, maxLayers)
+	if c.traits.guesses {
+		if h.keep(err); err == nil && n != 0 && n != c.Layers {
+			h.fail(tandem.Corrupt, "key %q is %d: want all layers of an assistant, %q, %d", key, n, h.arch+".block_count", c.Layers)
+		}
+		return
+	}
 	if h.keep(err); err == nil && n >= c.Layers {
 		h.fail(tandem.Corrupt, "key %q is %d: want less than %q, %d", key, n, h.arch+".block_count", c.Layers)
 		return

@@ -190,9 +190,10 @@ func TestBrokenAssistants(t *testing.T) {
 			w.Set(key("attention.value_length"), uint32(32))
 			w.Set(key("rope.dimension_count"), uint32(32))
 		}, tandem.Invalid, "heads of 32 elements: the target's have 64"},
-		"other rope":    {setKey(key("rope.freq_base"), float32(5e5)), tandem.Invalid, "RoPE bases 500000"},
-		"no embedding":  {both(dropKey(key("vocab_size")), dropTensor("token_embd.weight")), tandem.Corrupt, "vocab_size"},
-		"no projection": {dropTensor("nextn.pre_projection.weight"), tandem.Corrupt, "nextn.pre_projection.weight"},
+		"other rope":               {setKey(key("rope.freq_base"), float32(5e5)), tandem.Invalid, "RoPE bases 500000"},
+		"layers that do not guess": {setKey(key("nextn_predict_layers"), uint32(2)), tandem.Corrupt, "want all layers of an assistant"},
+		"no embedding":             {both(dropKey(key("vocab_size")), dropTensor("token_embd.weight")), tandem.Corrupt, "vocab_size"},
+		"no projection":            {dropTensor("nextn.pre_projection.weight"), tandem.Corrupt, "nextn.pre_projection.weight"},
 		"a tensor too many": {func(w *gguf.Writer, f *gguf.File) {
 			x := f.Tensor("output_norm.weight")
 			w.Tensor("blk.0.attn_k.weight", x.Type, x.Shape, bytesOf(t, x))
