@@ -21,7 +21,7 @@ import (
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
 
-const assistantFile = "arch-gemma4-assistant.gguf"
+const assistantFile = "gemma4-assistant"
 
 // ordering is an order of the golden assistant's tokens, and centroids that are rows of its embedding, those of tokens `at`.
 type ordering struct {
@@ -88,7 +88,7 @@ type stepped struct {
 func stepAll(t *testing.T, g assistantGolden, path string, o Options) (all []stepped) {
 	t.Helper()
 	o.KVPages = PagesFor(4, 192, 32)
-	m := openTest(t, goldenPath("arch-gemma4.gguf"), o)
+	m := openTest(t, goldenPath(t, "gemma4"), o)
 	if err := m.OpenSide(path); err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func stepAll(t *testing.T, g assistantGolden, path string, o Options) (all []ste
 // assistant without clusters, bit for bit, as is the next state; with all clusters chosen that is every logit.
 func TestClusters(t *testing.T) {
 	g := readAssistantGolden(t)
-	plain := stepAll(t, g, goldenPath(assistantFile), Options{Device: testdevice.CPU(t, 2)})
+	plain := stepAll(t, g, goldenPath(t, assistantFile), Options{Device: testdevice.CPU(t, 2)})
 	vocab := len(plain[0].logits)
 	bits := math.Float32bits
 	for _, c := range []struct{ count, chosen int }{{48, 48}, {48, 5}, {48, 1}, {64, 9}, {512, 32}, {1, 1}, {vocab, 40}} {
@@ -176,7 +176,6 @@ func TestClusters(t *testing.T) {
 // TestClusterSpellings: files that say the same in other words, types and forms give the same.
 func TestClusterSpellings(t *testing.T) {
 	g := readAssistantGolden(t)
-	needGolden(t, assistantFile)
 	o := newOrdering(48, 1536)
 	size := len(o.tokens) / len(o.at)
 	for i := range o.at { // the order within a cluster means nothing
@@ -215,7 +214,7 @@ func TestClusterSpellings(t *testing.T) {
 			t.Errorf("%s: something else", what)
 		}
 	}
-	plain := stepAll(t, g, goldenPath(assistantFile), Options{Device: testdevice.CPU(t, 2)})
+	plain := stepAll(t, g, goldenPath(t, assistantFile), Options{Device: testdevice.CPU(t, 2)})
 	off := changed(t, assistantFile, setKey(key("use_ordered_embeddings"), false))
 	if got := stepAll(t, g, off, Options{Device: testdevice.CPU(t, 2)}); !reflect.DeepEqual(got, plain) {
 		t.Errorf("a file that says no: something else")
@@ -252,7 +251,6 @@ func TestClusterDevices(t *testing.T) {
 
 // TestBrokenClusters: what is wrong with ordered embeddings is refused by name.
 func TestBrokenClusters(t *testing.T) {
-	needGolden(t, assistantFile, gemma4Files[0])
 	o := newOrdering(48, 1536)
 	key := func(s string) string { return SideAssistant + "." + s }
 	order := func(change func(v []int32)) change {
@@ -292,12 +290,12 @@ func TestBrokenClusters(t *testing.T) {
 			tandem.Unsupported, "has type i32"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := openTest(t, goldenPath(gemma4Files[0]), Options{KVPages: 8})
+			m := openTest(t, goldenPath(t, gemma4Files[0]), Options{KVPages: 8})
 			err := m.OpenSide(changedFile(t, changed(t, assistantFile, o.ordered(t, 5)), c.change))
 			if tandem.KindOf(err) != c.kind || !strings.Contains(fmt.Sprint(err), c.want) {
 				t.Errorf("error %v (kind %v): want kind %v that names %s", err, tandem.KindOf(err), c.kind, c.want)
 			}
-			if err := m.OpenSide(goldenPath(assistantFile)); err != nil {
+			if err := m.OpenSide(goldenPath(t, assistantFile)); err != nil {
 				t.Errorf("the right one afterwards: %v", err)
 			}
 		})

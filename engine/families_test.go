@@ -12,7 +12,7 @@ import (
 // the bits of the same row computed alone, with keys and values in both types.
 func TestFamilies(t *testing.T) {
 	dir := t.TempDir()
-	for i, f := range family.All(t, shared, 1) {
+	for i, f := range family.All(1) {
 		t.Run(f.Name, func(t *testing.T) {
 			path := f.Write(t, dir)
 			info, err := Inspect(path)

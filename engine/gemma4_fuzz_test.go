@@ -2,7 +2,6 @@ package engine
 
 import (
 	"math"
-	"os"
 	"testing"
 
 	"github.com/tandem-llm/tandem"
@@ -13,11 +12,10 @@ import (
 // FuzzGemma4 sets keys of the small Gemma 4 models and of the assistant, with plain and with ordered embeddings, to any value, and entries
 // of the latter's order: the file is refused, or runs.
 func FuzzGemma4(f *testing.F) {
-	files := []string{"arch-gemma4.gguf", "arch-gemma4-moe.gguf", assistantFile, assistantFile}
-	for _, name := range files {
-		if _, err := os.Stat(goldenPath(name)); err != nil {
-			f.Skipf("%v: golden models are not here", err)
-		}
+	files := []string{"gemma4", "gemma4-moe", assistantFile, assistantFile}
+	paths := make([]string, len(files))
+	for i, name := range files {
+		paths[i] = goldenPath(f, name)
 	}
 	names := []string{"block_count", "attention.head_count", "attention.head_count_kv", "attention.key_length", "attention.key_length_swa",
 		"attention.value_length_swa", "rope.dimension_count", "rope.dimension_count_swa", "rope.freq_base_swa", "attention.sliding_window",
@@ -49,8 +47,8 @@ func FuzzGemma4(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, which, key, kind uint8, v uint64) {
-		name := files[int(which)%len(files)]
-		path := changed(t, name, func(w *gguf.Writer, f *gguf.File) {
+		name, path := files[int(which)%len(files)], paths[int(which)%len(files)]
+		path = changedFile(t, path, func(w *gguf.Writer, f *gguf.File) {
 			arch, err := f.String("general.architecture")
 			if err != nil {
 				t.Fatal(err)
@@ -74,7 +72,7 @@ func FuzzGemma4(f *testing.F) {
 		}
 		target, side := path, ""
 		if name == assistantFile {
-			target, side = goldenPath(files[0]), path
+			target, side = paths[0], path
 		}
 		m, err := Open(target, Options{Device: testdevice.CPU(t, 1), KVPages: 2, MaxRows: 8})
 		if err != nil && refused(err) {

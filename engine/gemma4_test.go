@@ -19,25 +19,14 @@ import (
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
 
-var gemma4Files = []string{"arch-gemma4.gguf", "arch-gemma4-moe.gguf"}
-
-// needGolden skips a test without the golden files.
-func needGolden(t *testing.T, names ...string) {
-	t.Helper()
-	for _, name := range names {
-		if _, err := os.Stat(goldenPath(name)); err != nil {
-			t.Skipf("%v: golden models are not here", err)
-		}
-	}
-}
+var gemma4Files = []string{"gemma4", "gemma4-moe"}
 
 // TestGemma4Trees: trees give the bits of plain decoding, with keys and values in both types. Layers differ in heads and head size, some
 // read what others keep, and windows are shorter than the text.
 func TestGemma4Trees(t *testing.T) {
-	needGolden(t, gemma4Files...)
 	for _, name := range gemma4Files {
 		for _, kv := range []string{"f16", "q8_0"} {
-			m := openTest(t, goldenPath(name), Options{Device: testdevice.CPU(t, 2), KVType: kv, KVPages: PagesFor(5, 320, 64)})
+			m := openTest(t, goldenPath(t, name), Options{Device: testdevice.CPU(t, 2), KVType: kv, KVPages: PagesFor(5, 320, 64)})
 			compareTrees(t, m, rand.New(rand.NewPCG(1, 4)), 40)
 		}
 	}
@@ -45,11 +34,10 @@ func TestGemma4Trees(t *testing.T) {
 
 // TestGemma4Devices: every kind of device gives the same bits.
 func TestGemma4Devices(t *testing.T) {
-	needGolden(t, gemma4Files...)
 	gpu, _ := testdevice.GPU(t, emulated.Options{})
 	near := testdevice.CPU(t, 2)
 	for _, name := range gemma4Files {
-		path := goldenPath(name)
+		path := goldenPath(t, name)
 		o := Options{KVPages: 24, MaxRows: 64, Device: near}
 		m := openTest(t, path, o)
 		want := dialogue(t, m, 12)
@@ -72,7 +60,7 @@ func TestGemma4Devices(t *testing.T) {
 // changed writes a copy of a golden model with changes.
 func changed(t *testing.T, name string, change func(w *gguf.Writer, f *gguf.File)) string {
 	t.Helper()
-	return changedFile(t, goldenPath(name), change)
+	return changedFile(t, goldenPath(t, name), change)
 }
 
 // changedFile writes a changed copy of a file.
@@ -117,9 +105,8 @@ func resized(name string, shape ...int) change {
 
 // TestBrokenGemma4: keys and tensors that contradict each other are refused by name.
 func TestBrokenGemma4(t *testing.T) {
-	needGolden(t, gemma4Files...)
 	set := func(key string, v any) change { return setKey("gemma4."+key, v) }
-	const dense, moe = "arch-gemma4.gguf", "arch-gemma4-moe.gguf"
+	const dense, moe = "gemma4", "gemma4-moe"
 	for name, c := range map[string]struct {
 		of     string
 		change change
@@ -175,8 +162,7 @@ func TestBrokenGemma4(t *testing.T) {
 
 // TestBrokenAssistants: an assistant that does not fit its target is refused by name, and the target is as before.
 func TestBrokenAssistants(t *testing.T) {
-	const file = "arch-gemma4-assistant.gguf"
-	needGolden(t, file, gemma4Files[0], gemma4Files[1])
+	const file = assistantFile
 	key := func(s string) string { return SideAssistant + "." + s }
 	for name, c := range map[string]struct {
 		change change
@@ -201,23 +187,23 @@ func TestBrokenAssistants(t *testing.T) {
 		"centroids": {setKey(key("use_ordered_embeddings"), true), tandem.Corrupt, `"nextn.centroids.weight" is missing`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := openTest(t, goldenPath(gemma4Files[0]), Options{KVPages: 8})
+			m := openTest(t, goldenPath(t, gemma4Files[0]), Options{KVPages: 8})
 			if err := m.OpenSide(changed(t, file, c.change)); tandem.KindOf(err) != c.kind || !strings.Contains(fmt.Sprint(err), c.want) {
 				t.Errorf("error %v (kind %v): want kind %v that names %s", err, tandem.KindOf(err), c.kind, c.want)
 			}
-			if err := m.OpenSide(goldenPath(file)); err != nil {
+			if err := m.OpenSide(goldenPath(t, file)); err != nil {
 				t.Errorf("the right one afterwards: %v", err)
 			}
-			if err := m.OpenSide(goldenPath(file)); tandem.KindOf(err) != tandem.Invalid {
+			if err := m.OpenSide(goldenPath(t, file)); tandem.KindOf(err) != tandem.Invalid {
 				t.Errorf("a second one: %v, want Invalid", err)
 			}
 		})
 	}
 	m := openTest(t, targetPath, Options{KVPages: 8})
-	if err := m.OpenSide(goldenPath(file)); tandem.KindOf(err) != tandem.Invalid || !strings.Contains(fmt.Sprint(err), "llama") {
+	if err := m.OpenSide(goldenPath(t, file)); tandem.KindOf(err) != tandem.Invalid || !strings.Contains(fmt.Sprint(err), "llama") {
 		t.Errorf("beside a llama: %v, want Invalid", err)
 	}
-	if _, err := Open(goldenPath(file), Options{Device: testdevice.CPU(t, 1)}); tandem.KindOf(err) != tandem.Invalid {
+	if _, err := Open(goldenPath(t, file), Options{Device: testdevice.CPU(t, 1)}); tandem.KindOf(err) != tandem.Invalid {
 		t.Errorf("opened as a model: %v, want Invalid", err)
 	}
 }
@@ -226,7 +212,7 @@ func TestBrokenAssistants(t *testing.T) {
 func TestAssistantSpellings(t *testing.T) {
 	g := readAssistantGolden(t)
 	ordered := changed(t, assistantFile, newOrdering(48, 1536).ordered(t, 5))
-	for _, base := range []string{goldenPath(assistantFile), ordered} {
+	for _, base := range []string{goldenPath(t, assistantFile), ordered} {
 		want := stepAll(t, g, base, Options{Device: testdevice.CPU(t, 1)})
 		for arch := range spellings {
 			got := stepAll(t, g, changedFile(t, base, spelled(t, arch)), Options{Device: testdevice.CPU(t, 1)})

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// naiveDelta is the recurrent layers of a naive model, by the formulas of ../shared/golden/arch2026/reference/qwen35.py.
+// naiveDelta is the recurrent layers of a naive model, by the published formulas of gated delta nets.
 type naiveDelta struct {
 	every           int // each so many-th layer is attention, whose queries come with gates
 	keyHeads, heads int

@@ -20,7 +20,7 @@ import (
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
 
-var recurrentPath = filepath.Join(shared, "golden/arch2026/arch-qwen35.gguf")
+func recurrentPath(t testing.TB) string { return goldenPath(t, "qwen35") }
 
 // recurrentDevices are those on which tests of recurrent models run.
 func recurrentDevices(t testing.TB) map[string]kernels.Device {
@@ -38,7 +38,7 @@ func TestRecurrentDevices(t *testing.T) {
 		"exchanged": halves(t, near, unshared{other}, split.Plan{}), "beside a gpu": halves(t, other, apart, split.Plan{})}
 	for _, name := range []string{"qwen35", "qwen35moe"} {
 		for kvType, long := range map[string]int{"f16": 280, "q8_0": 40} {
-			path, o := goldenPath("arch-"+name+".gguf"), Options{KVType: kvType, KVPages: 24, MaxRows: 300, Device: near}
+			path, o := goldenPath(t, name), Options{KVType: kvType, KVPages: 24, MaxRows: 300, Device: near}
 			want := dialogue(t, openTest(t, path, o), long)
 			for on, d := range all {
 				if on == "definitions" && long > 100 {
@@ -51,7 +51,7 @@ func TestRecurrentDevices(t *testing.T) {
 			}
 		}
 	}
-	m := openTest(t, recurrentPath, Options{Device: apart, KVPages: PagesFor(5, 300, 40)})
+	m := openTest(t, recurrentPath(t), Options{Device: apart, KVPages: PagesFor(5, 300, 40)})
 	compareTrees(t, m, rand.New(rand.NewPCG(1, 5)), 10)
 }
 
@@ -59,11 +59,10 @@ func TestRecurrentDevices(t *testing.T) {
 // in random pieces the bits are the same. TestGolden2026 says who is nearer to float arithmetic.
 func TestGoldenRecurrent(t *testing.T) {
 	for _, name := range []string{"qwen35", "qwen35moe"} {
-		path := filepath.Join(shared, "golden/arch2026/arch-"+name)
-		c := readGolden2026(t, path+".json")
+		c, path := readFigures(t, name)
 		for of, d := range recurrentDevices(t) {
 			t.Run(name+" on "+of, func(t *testing.T) {
-				m := openTest(t, path+".gguf", Options{KVPages: PagesFor(4, 192, 0), Device: d})
+				m := openTest(t, path, Options{KVPages: PagesFor(4, 192, 0), Device: d})
 				checkPrompt(t, m, c)
 				checkGreedy(t, m, c)
 				whole := inPieces(t, m, c.Tokens, []int{len(c.Tokens)})
@@ -90,7 +89,7 @@ func TestGoldenRecurrent(t *testing.T) {
 func TestRecurrentTrees(t *testing.T) {
 	for _, kvType := range []string{"f16", "q8_0"} {
 		t.Run(kvType, func(t *testing.T) {
-			m := openTest(t, recurrentPath, Options{KVType: kvType, Device: testdevice.CPU(t, 2), Sequences: 1, MaxRows: 80,
+			m := openTest(t, recurrentPath(t), Options{KVType: kvType, Device: testdevice.CPU(t, 2), Sequences: 1, MaxRows: 80,
 				KVPages: PagesFor(2, 160, 48) + PagesFor(1, 160, 0)})
 			rapid.Check(t, func(r *rapid.T) { recurrentTrees(t, r, m) })
 		})
@@ -183,7 +182,7 @@ func checkRecords(r *rapid.T, m *Model) {
 
 // TestRecurrentOneBack checks that the last position can be given up without states from before.
 func TestRecurrentOneBack(t *testing.T) {
-	m := openTest(t, recurrentPath, Options{Device: testdevice.CPU(t, 1), KVPages: PagesFor(4, 160, 8)})
+	m := openTest(t, recurrentPath(t), Options{Device: testdevice.CPU(t, 1), KVPages: PagesFor(4, 160, 8)})
 	s := newSeq(t, m, 160, 8)
 	tokens := randomTokens(rand.New(rand.NewPCG(3, 4)), m, 40)
 	forward(t, m, 0, Part{Seq: s, Extend: tokens[:30]})
@@ -211,7 +210,7 @@ func TestRecurrentPrefixes(t *testing.T) {
 }
 
 func recurrentPrefixes(t *testing.T, d kernels.Device) {
-	m := openTest(t, recurrentPath, Options{Device: d, Sequences: 4, KVPages: PagesFor(8, 320, 8)})
+	m := openTest(t, recurrentPath(t), Options{Device: d, Sequences: 4, KVPages: PagesFor(8, 320, 8)})
 	random := rand.New(rand.NewPCG(5, 6))
 	base := randomTokens(random, m, 150)
 	var all []*Sequence
@@ -253,7 +252,7 @@ func recurrentPrefixes(t *testing.T, d kernels.Device) {
 
 // TestRecurrentSlots opens more sequences than there are slots, and more prefixes than slots can keep.
 func TestRecurrentSlots(t *testing.T) {
-	m := openTest(t, recurrentPath, Options{Device: testdevice.CPU(t, 1), Sequences: 2, KVPages: PagesFor(16, 192, 0)})
+	m := openTest(t, recurrentPath(t), Options{Device: testdevice.CPU(t, 1), Sequences: 2, KVPages: PagesFor(16, 192, 0)})
 	random := rand.New(rand.NewPCG(7, 8))
 	for range 9 {
 		prompt := randomTokens(random, m, 130)
@@ -297,13 +296,13 @@ func rewritten(t *testing.T, path string, change func(*gguf.Writer)) string {
 
 // TestLeavesOutGuesses opens a model with a layer behind the last that guesses further tokens.
 func TestLeavesOutGuesses(t *testing.T) {
-	path := rewritten(t, recurrentPath, func(w *gguf.Writer) {
+	path := rewritten(t, recurrentPath(t), func(w *gguf.Writer) {
 		w.Set("qwen35.nextn_predict_layers", uint32(1))
 		w.Set("qwen35.block_count", uint32(5))
 		w.Tensor("blk.4.nextn.eh_proj.weight", 0, []int{128}, make([]byte, 512))
 	})
 	tokens := []tandem.Token{5, 6, 7}
-	m, plain := openTest(t, path, Options{KVPages: 8}), openTest(t, recurrentPath, Options{KVPages: 8})
+	m, plain := openTest(t, path, Options{KVPages: 8}), openTest(t, recurrentPath(t), Options{KVPages: 8})
 	if err := sameBits(alone(t, m, tokens), alone(t, plain, tokens)); err != nil {
 		t.Error(err)
 	}
@@ -339,7 +338,7 @@ func TestBrokenRecurrent(t *testing.T) {
 			tandem.Corrupt, "ssm_a"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			path := rewritten(t, recurrentPath, c.change)
+			path := rewritten(t, recurrentPath(t), c.change)
 			_, err := Open(path, Options{Device: testdevice.CPU(t, 1), KVPages: 4})
 			if tandem.KindOf(err) != c.kind || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v: want %v that names %s", err, c.kind, c.want)

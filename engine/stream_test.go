@@ -101,7 +101,7 @@ func TestStreamed(t *testing.T) {
 // least memory, from a packed file and from their own: experts, the matrices of heads in both layouts, recurrent layers, inputs of layers.
 func TestStreamedFamilies(t *testing.T) {
 	dir := t.TempDir()
-	for _, f := range family.All(t, shared, 1) {
+	for _, f := range family.All(1) {
 		t.Run(f.Name, func(t *testing.T) {
 			path := f.Write(t, dir)
 			o := Options{KVPages: PagesFor(2, 64, 16), MaxRows: 12, Device: testdevice.CPU(t, 2)}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/tandem-llm/tandem/testkit/family"
 )
 
 // leastBudget is the least memory in which the shipped models run, as generate says it.
@@ -77,11 +79,8 @@ func TestMemoryBudget(t *testing.T) {
 // is that of the target alone. Heads that borrow the output matrix are refused.
 func TestMemoryBudgetAssistant(t *testing.T) {
 	t.Parallel()
-	const target, assistant = "../../shared/golden/arch2026/arch-gemma4.gguf", "../../shared/golden/arch2026/arch-gemma4-assistant.gguf"
-	if _, err := os.Stat(assistant); err != nil {
-		t.Skipf("%v: the models of another engine are not here", err)
-	}
-	w := newWorld(t)
+	dir, w := t.TempDir(), newWorld(t)
+	target, assistant := family.Golden("gemma4").Write(t, dir), family.Golden("gemma4-assistant").Write(t, dir)
 	var info struct {
 		Memory struct {
 			Total int64 `json:"total_bytes"`

@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	writer "github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/profile"
+	"github.com/tandem-llm/tandem/testkit/family"
 )
 
 // TestProfile: `tandem profile` writes a plan that it reads again, measures anew where the old one is damaged, and writes the portable
@@ -79,12 +80,9 @@ func TestProfile(t *testing.T) {
 
 // TestProfileAssistant: guesses of an assistant, which read the target's cache, are timed and judged like those of other ways.
 func TestProfileAssistant(t *testing.T) {
-	const golden = "../../shared/golden/arch2026/arch-gemma4"
-	if _, err := os.Stat(golden + "-assistant.gguf"); err != nil {
-		t.Skipf("%v: golden models are not here", err)
-	}
-	w, dir := newWorld(t), t.TempDir()
-	models := []string{"--target", golden + ".gguf", "--heads", golden + "-assistant.gguf", "--draft", "lookup"}
+	w, dir, at := newWorld(t), t.TempDir(), t.TempDir()
+	models := []string{"--target", family.Golden("gemma4").Write(t, at), "--heads", family.Golden("gemma4-assistant").Write(t, at),
+		"--draft", "lookup"}
 	printed := w.ok(append([]string{"profile", "--json", "--cache", dir, "--width", "4,1", "--context", "32", "--rounds", "2",
 		"--tokens", "64"}, models...)...)
 	p, err := profile.Decode([]byte(printed.stdout))

@@ -1,7 +1,6 @@
 package verifier_test
 
 import (
-	"os"
 	"reflect"
 	"slices"
 	"testing"
@@ -9,24 +8,21 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
+	"github.com/tandem-llm/tandem/testkit/family"
 	"github.com/tandem-llm/tandem/verifier"
 )
-
-const arch2026 = "../../shared/golden/arch2026/"
 
 // openAssisted opens a small Gemma 4 with its assistant.
 func openAssisted(t testing.TB) *engine.Model {
 	t.Helper()
-	if _, err := os.Stat(arch2026 + "arch-gemma4-assistant.gguf"); err != nil {
-		t.Skipf("%v: golden models are not here", err)
-	}
-	m, err := engine.Open(arch2026+"arch-gemma4.gguf", engine.Options{Device: testdevice.CPU(t, 1), MaxRows: 192,
+	dir := t.TempDir()
+	m, err := engine.Open(family.Golden("gemma4").Write(t, dir), engine.Options{Device: testdevice.CPU(t, 1), MaxRows: 192,
 		KVPages: engine.PagesFor(4, tiny, tiny)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(m.Close)
-	if err := m.OpenSide(arch2026 + "arch-gemma4-assistant.gguf"); err != nil {
+	if err := m.OpenSide(family.Golden("gemma4-assistant").Write(t, dir)); err != nil {
 		t.Fatal(err)
 	}
 	return m

@@ -19,7 +19,7 @@ import (
 // stay those of plain decoding.
 func TestFamiliesFeedDrafts(t *testing.T) {
 	dir := t.TempDir()
-	for i, f := range family.All(t, "../../shared", 3) {
+	for i, f := range family.All(3) {
 		for _, kind := range []string{"eagle3", []string{"eagle", "dovetail"}[i%2]} {
 			t.Run(f.Name+", "+kind, func(t *testing.T) { feedDraft(t, f, kind, dir) })
 		}

@@ -53,7 +53,7 @@ func halfRight(r *rand.Rand, text []tandem.Token, vocab int) func(*stream) tande
 // and another one goes on, in a second turn whose beginning is in memory, and with keys and values in Q8_0.
 func TestFamiliesSpeculateExactly(t *testing.T) {
 	dir := t.TempDir()
-	for i, f := range family.All(t, "../../shared", 2) {
+	for i, f := range family.All(2) {
 		t.Run(f.Name, func(t *testing.T) {
 			path := f.Write(t, dir)
 			info, err := engine.Inspect(path)

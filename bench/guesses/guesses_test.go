@@ -15,6 +15,7 @@ import (
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/spec"
 	"github.com/tandem-llm/tandem/testkit"
+	"github.com/tandem-llm/tandem/testkit/family"
 )
 
 const sides = "../../engine/testdata/sides/"
@@ -136,12 +137,8 @@ func TestReplayIsDecoding(t *testing.T) {
 // TestAssistantIsReplayed: what an assistant guesses while a text is said plainly is what it guesses in rounds with trees, in which it
 // reads the accepted nodes where the tree has them.
 func TestAssistantIsReplayed(t *testing.T) {
-	const golden = "../../../shared/golden/arch2026/arch-gemma4"
-	if _, err := os.Stat(golden + "-assistant.gguf"); err != nil {
-		t.Skipf("%v: golden models are not here", err)
-	}
-	c := config(t, nil, nil)
-	c.Target, c.Heads = golden+".gguf", []string{golden + "-assistant.gguf"}
+	dir, c := t.TempDir(), config(t, nil, nil)
+	c.Target, c.Heads = family.Golden("gemma4").Write(t, dir), []string{family.Golden("gemma4-assistant").Write(t, dir)}
 	j := opened(t, c, 0)
 	way, x, compared := j.ways[0], j.judged[0], 0
 	_, _, err := j.decode(x, j.sampling, plan{&way, func(said []tandem.Token, g tandem.Guess) tandem.Tree {

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"github.com/tandem-llm/tandem/engine/published/layouttest"
 	"github.com/tandem-llm/tandem/engine/side"
 	"github.com/tandem-llm/tandem/models"
+	"github.com/tandem-llm/tandem/testkit/family"
 )
 
 const sides = "../../engine/testdata/sides/"
@@ -107,15 +107,14 @@ func TestSideFiles(t *testing.T) {
 
 // TestAssistantInfo: model info tells what an assistant is, whether a target is its own, and what it takes beside that.
 func TestAssistantInfo(t *testing.T) {
-	const golden = "../../../shared/golden/arch2026/arch-"
-	if _, err := os.Stat(golden + "gemma4-assistant.gguf"); err != nil {
-		t.Skipf("%v: golden models are not here", err)
-	}
+	dir := t.TempDir()
+	golden := func(name string) string { return family.Golden(name).Write(t, dir) }
+	file := golden("gemma4-assistant")
 	var stdout, stderr bytes.Buffer
 	tell := func(target string) (m sideInfo) {
 		t.Helper()
 		stdout.Reset()
-		info := modelInfoCmd{File: golden + "gemma4-assistant.gguf", Target: target, kvFlags: kvFlags{KVType: "f16"}}
+		info := modelInfoCmd{File: file, Target: target, kvFlags: kvFlags{KVType: "f16"}}
 		info.JSON = true
 		if err := info.Run(&app{stdout: &stdout, stderr: &stderr, ctx: t.Context()}); err != nil {
 			t.Fatal(err)
@@ -125,7 +124,7 @@ func TestAssistantInfo(t *testing.T) {
 		}
 		return m
 	}
-	alone, own, other := tell(""), tell(golden+"gemma4.gguf"), tell(golden+"qwen3moe.gguf")
+	alone, own, other := tell(""), tell(golden("gemma4")), tell(golden("qwen3moe"))
 	if alone.Called != "assistant" || alone.RunsIn != "verifier" || alone.Dim != 128 || alone.Tokens != 1536 || alone.Fits != nil {
 		t.Errorf("%+v", alone)
 	}

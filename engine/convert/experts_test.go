@@ -2,13 +2,13 @@ package convert
 
 import (
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"testing"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/testkit/family"
 )
 
 // TestExperts quantises the matrices of experts, which have three dimensions, and leaves routers, biases and MXFP4 as they are.
@@ -18,10 +18,7 @@ func TestExperts(t *testing.T) {
 		want gguf.Type
 	}{"qwen3moe": {"q8_0", gguf.Q8_0}, "gpt-oss": {"q8_0", gguf.Q8_0}, "gpt-oss-mxfp4": {"q8_0", gguf.MXFP4},
 		"deepseek2": {"q8_0", gguf.Q8_0}, "deepseek2-kvb": {"q8_0", gguf.Q8_0}} {
-		in := "../../../shared/golden/arch2026/arch-" + name + ".gguf"
-		if _, err := os.Stat(in); err != nil {
-			t.Skipf("%v: this model is not here", err)
-		}
+		in := family.Golden(name).Write(t, t.TempDir())
 		out := filepath.Join(t.TempDir(), "out.gguf")
 		if _, err := Quantize(t.Context(), in, out, c.typ, false, Options{}); err != nil {
 			t.Fatal(err)

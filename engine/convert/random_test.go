@@ -2,7 +2,6 @@ package convert
 
 import (
 	"bytes"
-	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -16,6 +15,7 @@ import (
 	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/kernels/ref"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
+	"github.com/tandem-llm/tandem/testkit/family"
 )
 
 // TestMXFP4: every value becomes the nearest one that its block's scale allows, the even code of two that are as near.
@@ -50,7 +50,7 @@ func TestMXFP4(t *testing.T) {
 	}
 }
 
-// TestRandomList: every shape has the keys and tensors of the file of that architecture in arch2026, and no others.
+// TestRandomList: every shape has the keys and tensors of the golden model of that architecture, and no others.
 func TestRandomList(t *testing.T) {
 	like := map[string][]string{"qwen3-30b-a3b": {"qwen3moe"}, "gpt-oss-20b": {"gpt-oss-mxfp4"}, "granite-4-micro": {"granite"},
 		"granite-3b-a800m": {"granitemoe"}, "smollm3-3b": {"smollm3"}, "ministral-3-8b": {"mistral3"}, "glm-4-9b": {"glm4"},
@@ -58,10 +58,7 @@ func TestRandomList(t *testing.T) {
 		"gemma4-e4b": {"gemma4"}, "gemma4-26b-a4b": {"gemma4-moe"}}
 	for _, m := range models {
 		for _, name := range like[m.name] {
-			f, err := gguf.Open(filepath.Join("../../../shared/golden/arch2026/arch-" + name + ".gguf"))
-			if errors.Is(err, os.ErrNotExist) {
-				t.Skip(err)
-			}
+			f, err := gguf.Open(family.Golden(name).Write(t, t.TempDir()))
 			if err != nil {
 				t.Fatal(err)
 			}

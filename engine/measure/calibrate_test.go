@@ -2,7 +2,6 @@ package measure
 
 import (
 	"math"
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
+	"github.com/tandem-llm/tandem/testkit/family"
 )
 
 // TestGrid: every point has a time, wider passes take no less, and nothing is left in the cache.
@@ -146,10 +146,7 @@ func TestTell(t *testing.T) {
 
 // TestCostsOfExperts: of a model with experts the costs say how many of them passes use and what one more costs.
 func TestCostsOfExperts(t *testing.T) {
-	file := "../../../shared/golden/arch2026/arch-qwen3moe.gguf"
-	if _, err := os.Stat(file); err != nil {
-		t.Skipf("%v: this model is not here", err)
-	}
+	file := family.Golden("qwen3moe").Write(t, t.TempDir())
 	m, err := engine.Open(file, engine.Options{Device: testdevice.CPU(t, 1), MaxRows: 64, KVPages: engine.PagesFor(1, 128, 64)})
 	if err != nil {
 		t.Fatal(err)

@@ -3,7 +3,6 @@ package rolestest
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -69,16 +68,14 @@ func TestAssistantInAllRoles(t *testing.T) {
 }
 
 func assistantInAllRoles(t *testing.T, streamed bool) {
-	const golden = "../../../shared/golden/arch2026/arch-gemma4"
-	if _, err := os.Stat(golden + "-assistant.gguf"); err != nil {
-		t.Skipf("%v: the models of another engine are not here", err)
-	}
-	s := Start(t, golden+".gguf")
+	dir := t.TempDir()
+	target, assistant := family.Golden("gemma4").Write(t, dir), family.Golden("gemma4-assistant").Write(t, dir)
+	s := Start(t, target)
 	familyInAllRoles(t, s, func() []string {
 		if streamed {
-			s.device = streaming(t, golden+".gguf")
+			s.device = streaming(t, target)
 		}
-		s.Heads(golden + "-assistant.gguf")
+		s.Heads(assistant)
 		names := []string{tandem.WayAssistant}
 		s.await("the gateway to know the way", func() bool {
 			_, _, done, err := s.Generate(client.Request{Tokens: []uint32{5, 6, 7}, MaxTokens: new(8), IgnoreEOS: true,

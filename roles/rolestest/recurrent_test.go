@@ -4,15 +4,17 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/tandem-llm/tandem/testkit/family"
 )
 
 // TestRecurrentInAllRoles is TestFamiliesInAllRoles for a golden model with delta nets, and a draft that is the target with other low bits
 // in half of its weights.
 func TestRecurrentInAllRoles(t *testing.T) {
-	target := "../../../shared/golden/arch2026/arch-qwen35.gguf"
+	target := family.Golden("qwen35").Write(t, t.TempDir())
 	b, err := os.ReadFile(target)
 	if err != nil {
-		t.Skipf("%v: the model of another engine is not here", err)
+		t.Fatal(err)
 	}
 	for i := len(b)/2&^3 + 2; i < len(b); i += 4 {
 		b[i] ^= 0x10

@@ -1,6 +1,7 @@
 package family
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 )
@@ -11,9 +12,13 @@ type family struct {
 	build func(b *builder)
 }
 
-// families by name. Tensors and keys are those of published files, see ../shared/golden/arch2026/README.md.
+// families by name. Tensors and keys are those of published files.
 var families = map[string]family{
 	"llama":          {"llama", func(b *builder) { b.plain() }},
+	"llama3":         {"llama", func(b *builder) { b.vector("rope_freqs.weight", b.RopeDim/2, 4, 1); b.plain() }},
+	"qwen2":          {"qwen2", func(b *builder) { b.biases = true; b.plain() }},
+	"gemma":          {"gemma", func(b *builder) { b.Tied = true; b.plain() }},
+	"gemma2":         {"gemma2", gemma2},
 	"qwen3":          {"qwen3", func(b *builder) { b.headNorms = true; b.plain() }},
 	"gemma3":         {"gemma3", gemma3},
 	"granite":        {"granite", func(b *builder) { b.granite(); b.plain() }},
@@ -34,6 +39,9 @@ var families = map[string]family{
 	"gemma4-moe":     {"gemma4", func(b *builder) { b.gemma4(true) }},
 }
 
+// assistants are what drafts beside a model of another family.
+var assistants = map[string]family{"gemma4-assistant": {"gemma4-assistant", (*builder).assistant}}
+
 func u(n int) uint32 { return uint32(n) }
 
 func (b *builder) granite() {
@@ -50,6 +58,14 @@ func graniteMoE(b *builder) {
 	b.plain()
 	b.key("feed_forward_length", u(b.Width))
 	b.m.DropKey("expert_feed_forward_length")
+}
+
+func gemma2(b *builder) {
+	b.postNorms, b.Tied = true, true
+	b.key("attention.sliding_window", u(b.Window))
+	b.key("attn_logit_softcapping", float32(8))
+	b.key("final_logit_softcapping", float32(12))
+	b.plain()
 }
 
 func gemma3(b *builder) {
@@ -180,8 +196,8 @@ func (b *builder) experts() {
 
 // deepseek2 has latent attention, in the layout of current files or the older one, and experts beside a shared one from layer 1 on.
 func (b *builder) deepseek2(absorbed bool) {
-	latent, nope, value, rank := 64, 32, 32, 48 // rows of 32: so that all can be quantised
-	rope := 16
+	latent, nope, value, rank := cmp.Or(b.Latent, 64), 32, 32, 48 // rows of 32: so that all can be quantised
+	rope, shared := cmp.Or(b.Turned, 16), cmp.Or(b.Shared, 2)
 	b.Layers = max(2, b.Layers)
 	b.RopeDim = rope
 	if absorbed {
@@ -196,7 +212,7 @@ func (b *builder) deepseek2(absorbed bool) {
 	b.key("attention.kv_lora_rank", u(latent))
 	b.key("attention.q_lora_rank", u(rank))
 	b.key("leading_dense_block_count", u(1))
-	b.key("expert_shared_count", u(2))
+	b.key("expert_shared_count", u(shared))
 	b.key("expert_weights_scale", float32(1.8))
 	b.key("expert_weights_norm", true)
 	b.key("expert_gating_func", u(2))
@@ -226,13 +242,13 @@ func (b *builder) deepseek2(absorbed bool) {
 		}
 		b.experts()
 		b.vector(b.at("exp_probs_b.bias"), b.Experts, 0, 0.3)
-		b.dense("_shexp", 2*b.Width)
+		b.dense("_shexp", shared*b.Width)
 	}
 }
 
 // qwen35 has gated delta net layers, and every third one attends.
 func (b *builder) qwen35() {
-	size, interval := 32, 3
+	size, interval := cmp.Or(b.State, 32), cmp.Or(b.Interval, 3)
 	keys, values := b.Groups*size, b.States*size
 	b.attentionKeys(b.HeadDim, b.KV)
 	b.RopeDim = min(8, b.HeadDim)
@@ -282,14 +298,14 @@ func (b *builder) gemma4(mixed bool) {
 	kv, widths := slices.Repeat([]uint32{u(b.KV)}, b.Layers), slices.Repeat([]uint32{u(b.FFN)}, b.Layers)
 	local := make([]bool, b.Layers)
 	for i := range local {
-		if local[i] = i%3 != 1; mixed && !local[i] {
+		if local[i] = i%3 != cmp.Or(b.FullAt, 1); mixed && !local[i] {
 			kv[i] = 1
 		}
 	}
 	if !mixed {
-		shared, perLayer = b.Layers-2, 32
-		for i := 2; i < b.Layers; i++ {
-			widths[i] += 32
+		shared, perLayer = cmp.Or(b.Reading, b.Layers-2), cmp.Or(b.LayerInput, 32)
+		for i := b.Layers - shared; i < b.Layers; i++ {
+			widths[i] += uint32(cmp.Or(b.Wider, 32))
 		}
 	}
 	b.attentionKeys(far, b.KV)
@@ -304,10 +320,7 @@ func (b *builder) gemma4(mixed bool) {
 	b.key("attention.shared_kv_layers", u(shared))
 	b.key("embedding_length_per_layer_input", u(perLayer))
 	b.key("final_logit_softcapping", float32(30))
-	turns := b.vector("rope_freqs.weight", far/2, 1, 0)
-	for i := far / 8; i < far/2; i++ {
-		turns.set(i, 1e30) // these pairs stand still
-	}
+	b.standing(far)
 	if perLayer > 0 {
 		b.matrix("per_layer_token_embd.weight", b.m.Vocab, b.Layers*perLayer)
 		b.matrix("per_layer_model_proj.weight", b.Layers*perLayer, b.Dim)
@@ -354,6 +367,52 @@ func (b *builder) gemma4(mixed bool) {
 		b.stack(b.at("ffn_gate_up_exps.weight"), b.Experts, 2*b.Width, b.Dim)
 		b.stack(b.at("ffn_down_exps.weight"), b.Experts, b.Dim, b.Width)
 		b.vector(b.at("ffn_down_exps.scale"), b.Experts, 1, 0.1)
+	}
+}
+
+// standing makes the factors of RoPE with which only a quarter of the pairs of a head turns.
+func (b *builder) standing(head int) {
+	turns := b.vector("rope_freqs.weight", head/2, 1, 0)
+	for i := head / 8; i < head/2; i++ {
+		turns.set(i, 1e30)
+	}
+}
+
+// assistant drafts for a Gemma 4 of twice its width, whose last layers of each kind have keys and values of one head.
+func (b *builder) assistant() {
+	const far, near = 64, 32
+	b.Tied = true
+	local, kv := make([]bool, b.Layers), make([]uint32, b.Layers)
+	for i := range local {
+		local[i], kv[i] = i < b.Layers-1, 1
+	}
+	b.key("embedding_length_out", u(2*b.Dim))
+	b.attentionKeys(far, 1)
+	b.key("attention.head_count_kv", kv)
+	b.key("rope.dimension_count", u(far))
+	b.key("attention.key_length_swa", u(near))
+	b.key("attention.value_length_swa", u(near))
+	b.key("rope.dimension_count_swa", u(near))
+	b.key("rope.freq_base_swa", float32(10000))
+	b.key("attention.sliding_window", u(b.Window))
+	b.key("attention.sliding_window_pattern", local)
+	b.standing(far)
+	b.matrix("nextn.pre_projection.weight", b.Dim, 4*b.Dim)
+	b.matrix("nextn.post_projection.weight", 2*b.Dim, b.Dim)
+	for i := range b.Layers {
+		b.layer = i
+		size := far
+		if local[i] {
+			size = near
+		}
+		for _, name := range []string{"attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"} {
+			b.vector(b.at(name+".weight"), b.Dim, 1, 0.2)
+		}
+		b.matrix(b.at("attn_q.weight"), b.Heads*size, b.Dim)
+		b.vector(b.at("attn_q_norm.weight"), size, 1, 0.2)
+		b.matrix(b.at("attn_output.weight"), b.Dim, b.Heads*size)
+		b.dense("", b.FFN)
+		b.vector(b.at("layer_output_scale.weight"), 1, 0.7, 0)
 	}
 }
 

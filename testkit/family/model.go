@@ -3,6 +3,7 @@
 package family
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -20,7 +21,7 @@ import (
 
 // Model is a model that is not written yet. Its fields may be changed.
 type Model struct {
-	Name    string // of the family, or of the golden file
+	Name    string // of the family and the seed, or of the golden model
 	Arch    string
 	Tensors []Tensor
 	Vocab   int
@@ -36,28 +37,6 @@ type Tensor struct {
 	Data  []byte
 }
 
-// goldenPath returns where a tiny model is with which another engine's figures come; shared is the path of the shared folder.
-func goldenPath(shared, name string) string {
-	return filepath.Join(shared, "golden/arch2026", "arch-"+name+".gguf")
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
-}
-
-// Golden reads the tiny model arch-NAME.gguf. It skips the test if the file is not there.
-func Golden(t testing.TB, shared, name string) *Model {
-	t.Helper()
-	path := goldenPath(shared, name)
-	if !exists(path) {
-		t.Skipf("%s is not here", path)
-	}
-	m := Read(t, path)
-	m.Name = name
-	return m
-}
-
 // Read reads a model file.
 func Read(t testing.TB, path string) *Model {
 	t.Helper()
@@ -66,9 +45,19 @@ func Read(t testing.TB, path string) *Model {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	m := &Model{Name: filepath.Base(path), w: gguf.KeysOf(f)}
-	if m.Arch, err = f.String("general.architecture"); err != nil {
+	m, err := read(f)
+	if err != nil {
 		t.Fatal(err)
+	}
+	m.Name = filepath.Base(path)
+	return m
+}
+
+func read(f *gguf.File) (*Model, error) {
+	m := &Model{w: gguf.KeysOf(f)}
+	var err error
+	if m.Arch, err = f.String("general.architecture"); err != nil {
+		return nil, err
 	}
 	for _, k := range f.Keys() {
 		if name, own := strings.CutPrefix(k.Name, m.Arch+"."); own {
@@ -78,14 +67,14 @@ func Read(t testing.TB, path string) *Model {
 	for _, x := range f.Tensors() {
 		data, err := x.Bytes()
 		if err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
-		m.Tensors = append(m.Tensors, Tensor{x.Name, x.Type, x.Shape, data})
+		m.Tensors = append(m.Tensors, Tensor{x.Name, x.Type, x.Shape, slices.Clone(data)})
 		if x.Name == "token_embd.weight" {
 			m.Vocab = x.Shape[1]
 		}
 	}
-	return m
+	return m, nil
 }
 
 // Set gives a key of the architecture a value.
@@ -145,6 +134,23 @@ func (m *Model) Fill(name string, v float32) {
 	}
 }
 
+// Widen gives all tensors of numbers the type f32, which holds what they are exactly.
+func (m *Model) Widen() {
+	for i := range m.Tensors {
+		x := &m.Tensors[i]
+		n := 1
+		for _, d := range x.Shape {
+			n *= d
+		}
+		values := make([]float32, n)
+		ref.Dequantize(uint32(x.Type), x.Data, values)
+		x.Type, x.Data = gguf.F32, make([]byte, 4*n)
+		for j, v := range values {
+			x.set(j, v)
+		}
+	}
+}
+
 // Noisy returns the model with noise on its f16 matrices, each weight moved by up to `most` of its size: a draft that is often right about
 // m, and often not.
 func (m *Model) Noisy(seed uint64, most float32) *Model {
@@ -167,16 +173,9 @@ func (m *Model) Noisy(seed uint64, most float32) *Model {
 // Bytes returns the file.
 func (m *Model) Bytes(t testing.TB) []byte {
 	t.Helper()
-	var b buffer
+	var b bytes.Buffer
 	m.write(t, &b, m.Tensors)
-	return b
-}
-
-type buffer []byte
-
-func (b *buffer) Write(p []byte) (int, error) {
-	*b = append(*b, p...)
-	return len(p), nil
+	return b.Bytes()
 }
 
 // Write writes the model to a file in dir and returns its path.
@@ -222,6 +221,12 @@ func (m *Model) file(t testing.TB, path string, tensors []Tensor) string {
 
 func (m *Model) write(t testing.TB, to io.Writer, tensors []Tensor) {
 	t.Helper()
+	if err := m.writeTo(to, tensors); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (m *Model) writeTo(to io.Writer, tensors []Tensor) error {
 	for _, x := range tensors {
 		m.w.Tensor(x.Name, x.Type, x.Shape, x.Data)
 	}
@@ -230,9 +235,8 @@ func (m *Model) write(t testing.TB, to io.Writer, tensors []Tensor) {
 			m.w.DropTensor(x.Name)
 		}
 	}()
-	if _, err := m.w.WriteTo(to); err != nil {
-		t.Fatal(err)
-	}
+	_, err := m.w.WriteTo(to)
+	return err
 }
 
 // WithMTP gives the model a layer behind its last that guesses further tokens: a copy of its last layer with attention, and random tensors
@@ -256,7 +260,8 @@ func (m *Model) WithMTP(seed uint64) {
 		}
 	}
 	dim := m.Tensor("output_norm.weight").Shape[0]
-	b := &builder{m: m, r: rand.New(rand.NewPCG(seed, 31)), layer: layers}
+	r := rand.New(rand.NewPCG(seed, 31))
+	b := &builder{m: m, r: r, draw: r.NormFloat64, layer: layers}
 	b.matrix(b.at("nextn.eh_proj.weight"), dim, 2*dim)
 	b.vector(b.at("nextn.enorm.weight"), dim, 1, 0.2)
 	b.vector(b.at("nextn.hnorm.weight"), dim, 1, 0.2)
