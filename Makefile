@@ -18,7 +18,7 @@ lint contracts race fuzz: ## one step of the CI (FUZZTIME=1m make fuzz for longe
 proto: ## generate the Go code of the contracts
 	$(GO) tool -modfile=tools/go.mod buf generate
 
-golden: ## compares logits and tokens with another engine's (needs ../shared)
+golden: ## compares logits and tokens with another engine's
 	$(GO) test ./engine ./test -run Golden -count 1 -v
 
 long: ## speculation equals plain decoding for all prompts, seeds, trees, drafts, instruction sets: hours on 2 cores; FILTER=go-dev-0 for some

@@ -1,18 +1,15 @@
 package engine
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
 	"math"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/tandem-llm/tandem"
 )
 
-// goldenCase is a line of ../shared/golden: another engine's logits and those of float arithmetic.
+// goldenCase is another engine's logits and those of float arithmetic.
 type goldenCase struct {
 	Model     string         `json:"model"`
 	ID        string         `json:"id"`
@@ -24,52 +21,6 @@ type goldenCase struct {
 	Top2      [][][2]float64 `json:"greedy_top2"`
 	OtherRMS  float64        `json:"other_engine_rms"`
 	Digest    string         `json:"sha256"` // of the model's file, which is made
-}
-
-const shared = "../../shared"
-
-func goldenCases(t *testing.T, file string) []goldenCase {
-	f, err := os.Open(filepath.Join(shared, "golden", file))
-	if err != nil {
-		t.Skipf("%v: figures of another engine are not here", err)
-	}
-	defer f.Close()
-	var cases []goldenCase
-	sc := bufio.NewScanner(f)
-	sc.Buffer(nil, 1<<20)
-	for sc.Scan() {
-		var c goldenCase
-		if err := json.Unmarshal(sc.Bytes(), &c); err != nil {
-			t.Fatal(err)
-		}
-		cases = append(cases, c)
-	}
-	return cases
-}
-
-// TestGolden compares logits and greedy continuations with another engine's, and the distance from
-// float arithmetic with that engine's own (../shared/golden/README.md).
-func TestGolden(t *testing.T) {
-	for _, file := range []string{"f16", "q8_0", "q4_0", "q4_k_m"} {
-		t.Run(file, func(t *testing.T) {
-			cases := goldenCases(t, "gopher-19m-"+file+".jsonl")
-			m := openTest(t, filepath.Join(shared, cases[0].Model), Options{})
-			var square, count float64
-			for _, c := range cases {
-				s, n := checkPrompt(t, m, c)
-				square, count = square+s, count+n
-				checkGreedy(t, m, c)
-			}
-			rms, limit := math.Sqrt(square/count), cases[0].OtherRMS
-			if file == "f16" {
-				limit = 0.002
-			}
-			t.Logf("r.m.s. distance from float arithmetic %.5f, the other engine's %.5f", rms, cases[0].OtherRMS)
-			if rms > limit {
-				t.Errorf("r.m.s. distance from float arithmetic %.5f: want at most %.5f", rms, limit)
-			}
-		})
-	}
 }
 
 // checkPrompt returns the sum of squares and the number of differences from float arithmetic.

@@ -2,19 +2,20 @@ package test
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"math"
 	"os"
 	"path/filepath"
-	"strconv"
+	"slices"
 	"strings"
 	"testing"
 )
 
-// goldenCase is one line of ../shared/golden/*.jsonl; its README says what the fields mean.
+// goldenCase is one line of testdata/golden/gopher-*.jsonl; its README says what the fields mean.
 type goldenCase struct {
-	Model      string         `json:"model"`
+	Model      string         `json:"-"`
 	ID         string         `json:"id"`
 	Tol        float64        `json:"tol"`
 	Tokens     []int32        `json:"tokens"`
@@ -34,20 +35,22 @@ type logits struct {
 // TestGoldenLogits compares `tandem logits` with another engine's figures and with float arithmetic.
 func TestGoldenLogits(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob(filepath.Join(shared(t, "golden"), "gopher-*.jsonl"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no golden files: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".jsonl"), func(t *testing.T) {
-			cases := goldenCases(t, file)
-			bound := math.Max(cases[0].OtherRMS, 0.002) // the other engine's distance, over all cases
+	for _, typ := range []string{"f16", "q8_0", "q4_0", "q4_k_m"} {
+		t.Run(typ, func(t *testing.T) {
+			model := targetModel
+			if typ != "q8_0" {
+				model = filepath.Join(t.TempDir(), typ+".gguf")
+				newWorld(t).ok("model", "quantize", "--allow-requantize", "--type", typ, targetModel, model)
+			}
+			cases := goldenCases(t, "../testdata/golden/gopher-19m-"+typ+".jsonl")
+			bound := math.Max(1.05*cases[0].OtherRMS, 0.002) // the other engine's distance, known to a few percent
 			if testing.Short() {
 				cases, bound = cases[:2], 1.5*bound
 			}
 			var sum float64
 			n, agree, same := 0, 0, 0
 			for _, c := range cases {
+				c.Model = model
 				got := c.logits(t)
 				s, m := c.checkPrompt(t, got)
 				sum, n = sum+s, n+m
@@ -95,7 +98,7 @@ func (c *goldenCase) logits(t *testing.T) logits {
 		ids[i] = fmt.Sprint(id)
 	}
 	w := newWorld(t)
-	e := w.ok("logits", "--model", shared(t, c.Model), "--tokens", strings.Join(ids, ","), "--top", "64", "--generate",
+	e := w.ok("logits", "--model", c.Model, "--tokens", strings.Join(ids, ","), "--top", "64", "--generate",
 		fmt.Sprint(len(c.Greedy)), "--json")
 	var got logits
 	if err := json.Unmarshal([]byte(e.stdout), &got); err != nil {
@@ -160,46 +163,36 @@ func (c *goldenCase) checkGreedy(t *testing.T, got logits) int {
 	return len(c.Greedy)
 }
 
-// TestGoldenTokens compares `tandem tokenize` with the SentencePiece vectors of another project.
+// TestGoldenTokens compares `tandem tokenize` of the shipped target's vocabulary with another engine's tokens.
 func TestGoldenTokens(t *testing.T) {
 	t.Parallel()
-	model := filepath.Join(shared(t, "tokenizers"), "ggml-vocab-llama-spm.gguf")
-	in, err := os.ReadFile(model + ".inp")
+	texts, err := os.ReadFile("../testdata/golden/tokens.jsonl")
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := os.ReadFile(model + ".out")
-	if err != nil {
-		t.Fatal(err)
-	}
-	texts := strings.Split(string(in), "\n__ggml_vocab_test__\n")
-	lines := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
-	if len(lines) < len(texts)-1 {
-		t.Fatalf("%d texts but %d lines of ids", len(texts), len(lines))
-	}
-	w := newWorld(t)
-	for i, line := range lines[:min(len(lines), len(texts))] {
-		var want []int
-		for _, f := range strings.Fields(line) {
-			id, err := strconv.Atoi(f)
-			if err != nil {
-				t.Fatal(err)
-			}
-			want = append(want, id)
+	w, n := newWorld(t), 0
+	for line := range bytes.Lines(texts) {
+		var want, got struct {
+			Text   string
+			Tokens []int
+			Pieces []string
 		}
-		e := w.feed(texts[i], "tokenize", "--model", model, "--no-special", "--json")
-		var got struct {
-			Tokens []int    `json:"tokens"`
-			Pieces []string `json:"pieces"`
+		if err := json.Unmarshal(line, &want); err != nil {
+			t.Fatal(err)
 		}
+		e := w.feed(want.Text, "tokenize", "--model", targetModel, "--no-special", "--json")
 		if err := json.Unmarshal([]byte(e.stdout), &got); err != nil || e.code != 0 {
-			t.Fatalf("text %q: exit code %d, %v: %s", texts[i], e.code, err, e.stderr)
+			t.Fatalf("text %q: exit code %d, %v: %s", want.Text, e.code, err, e.stderr)
 		}
-		if fmt.Sprint(got.Tokens) != fmt.Sprint(want) {
-			t.Errorf("text %q: tokens %v: want %v", texts[i], got.Tokens, want)
+		if !slices.Equal(got.Tokens, want.Tokens) {
+			t.Errorf("text %q: tokens %v: want %v", want.Text, got.Tokens, want.Tokens)
 		}
 		if len(got.Pieces) != len(got.Tokens) {
-			t.Errorf("text %q: %d tokens but %d pieces", texts[i], len(got.Tokens), len(got.Pieces))
+			t.Errorf("text %q: %d tokens but %d pieces", want.Text, len(got.Tokens), len(got.Pieces))
 		}
+		n++
+	}
+	if n < 50 {
+		t.Errorf("%d texts: want at least 50", n)
 	}
 }

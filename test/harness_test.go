@@ -275,14 +275,3 @@ func prompts(t testing.TB) []prompt {
 	}
 	return all
 }
-
-// shared returns the path of a file or folder below ../shared, beside the checkout, and skips the
-// test where it is not.
-func shared(t testing.TB, name string) string {
-	t.Helper()
-	path := filepath.Join("..", "..", "shared", name)
-	if _, err := os.Stat(path); err != nil {
-		t.Skipf("needs ../shared/%s beside the checkout: %v", name, err)
-	}
-	return path
-}

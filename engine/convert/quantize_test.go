@@ -3,6 +3,8 @@ package convert
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,17 +20,6 @@ import (
 	"github.com/tandem-llm/tandem/engine/gguf"
 )
 
-const shared = "../../../shared/models"
-
-// sharedModel returns the path of a model beside the checkout.
-func sharedModel(t *testing.T, name string) string {
-	path := filepath.Join(shared, name)
-	if _, err := os.Stat(path); err != nil {
-		t.Skipf("%v: another tool's files are not here to compare with", err)
-	}
-	return path
-}
-
 func open(t testing.TB, path string) *gguf.File {
 	t.Helper()
 	f, err := gguf.Open(path)
@@ -39,13 +30,96 @@ func open(t testing.TB, path string) *gguf.File {
 	return f
 }
 
-// rmsError returns the root of the mean squared difference of two models' weights, by type of the first,
-// over every eighth row.
-func rmsError(t *testing.T, f, truth *gguf.File) map[gguf.Type]float64 {
-	sum, n := map[gguf.Type]float64{}, map[gguf.Type]float64{}
+// quantized is a line of testdata/golden/quantized.jsonl: what another engine's tool makes of a model.
+type quantized struct {
+	Type    string
+	Bytes   int64
+	Head    string // digest of what stands before the tensors' data
+	SHA256  string
+	Tensors []struct{ Name, Type, SHA256 string }
+	RMS     map[string]float64 // distance from the model's weights, by type
+}
+
+// TestEqualsOtherTool: the file equals that of the other tool plus the lineage, except for the types whose scales are searched: these must
+// be at least as close to the weights.
+func TestEqualsOtherTool(t *testing.T) {
+	lines, err := os.ReadFile("../../testdata/golden/quantized.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for line := range bytes.Lines(lines) {
+		var want quantized
+		if err := json.Unmarshal(line, &want); err != nil {
+			t.Fatal(err)
+		}
+		n++
+		t.Run(want.Type, func(t *testing.T) {
+			out := filepath.Join(t.TempDir(), "out.gguf")
+			if _, err := Quantize(t.Context(), draft, out, want.Type, false, Options{}); err != nil {
+				t.Fatal(err)
+			}
+			want.compare(t, open(t, out), open(t, draft))
+		})
+	}
+	if n != 5 {
+		t.Errorf("%d types: want 5", n)
+	}
+}
+
+func (want *quantized) compare(t *testing.T, f, truth *gguf.File) {
+	t.Helper()
+	_, lineage := digest(t, truth.Path())
+	if got, err := f.String(gguf.LineageKey); err != nil || got != lineage {
+		t.Errorf("lineage %q, %v: want %q", got, err, lineage)
+	}
+	w := gguf.CopyOf(f)
+	w.DropKey(gguf.LineageKey)
+	var whole bytes.Buffer
+	if _, err := w.WriteTo(&whole); err != nil {
+		t.Fatal(err)
+	}
+	if int64(whole.Len()) != want.Bytes || len(f.Tensors()) != len(want.Tensors) {
+		t.Fatalf("%d bytes, %d tensors: the other tool makes %d, %d", whole.Len(), len(f.Tensors()), want.Bytes, len(want.Tensors))
+	}
+	sum := func(b []byte) string { return fmt.Sprintf("%x", sha256.Sum256(b)) }
+	head := whole.Len()
+	for i := range f.Tensors() {
+		got, theirs := &f.Tensors()[i], want.Tensors[i]
+		head -= (got.Size() + f.Alignment() - 1) / f.Alignment() * f.Alignment()
+		if got.Name != theirs.Name || got.Type.String() != theirs.Type {
+			t.Errorf("tensor %d is %s, %s: want %s, %s", i, got.Name, got.Type, theirs.Name, theirs.Type)
+			continue
+		}
+		b, err := got.Bytes()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, searched := want.RMS[theirs.Type]; !searched && sum(b) != theirs.SHA256 {
+			t.Errorf("tensor %s (%s) has other bytes", theirs.Name, theirs.Type)
+		}
+	}
+	if sum(whole.Bytes()[:head]) != want.Head {
+		t.Errorf("keys, or the list of tensors, are not byte for byte the other tool's")
+	}
+	if len(want.RMS) == 0 && sum(whole.Bytes()) != want.SHA256 {
+		t.Error("not byte for byte the other tool's file")
+	}
+	for typ, other := range want.RMS {
+		e := rmsError(t, f, truth, typ)
+		t.Logf("%s: r.m.s. error %.4g, the other tool's %.4g: %.3f", typ, e, other, e/other)
+		if !(e > 0 && e <= other) {
+			t.Errorf("%s: r.m.s. error %g: want at most the other tool's %g", typ, e, other)
+		}
+	}
+}
+
+// rmsError returns the root of the mean squared difference of two models' weights of a type, over every eighth row.
+func rmsError(t *testing.T, f, truth *gguf.File, typ string) float64 {
+	var sum, n float64
 	for i := range f.Tensors() {
 		s := &f.Tensors()[i]
-		if s.Type != gguf.Q4_K && s.Type != gguf.Q6_K {
+		if s.Type.String() != typ {
 			continue
 		}
 		cols := s.Shape[0]
@@ -57,89 +131,12 @@ func rmsError(t *testing.T, f, truth *gguf.File) map[gguf.Type]float64 {
 			}
 			for j := range got {
 				e := float64(got[j]) - float64(want[j])
-				sum[s.Type] += e * e
+				sum += e * e
 			}
-			n[s.Type] += float64(cols)
+			n += float64(cols)
 		}
 	}
-	for typ := range sum {
-		sum[typ] = math.Sqrt(sum[typ] / n[typ])
-	}
-	return sum
-}
-
-// For the same input the file equals the other tool's plus the lineage, except for the types whose scales are searched: these must
-// be at least as close to the weights.
-func TestEqualsOtherTool(t *testing.T) {
-	in := sharedModel(t, "gopher-19m-f16.gguf")
-	for _, typ := range []string{"q8_0", "q4_0", "q4_k_m"} {
-		t.Run(typ, func(t *testing.T) {
-			theirs := sharedModel(t, "gopher-19m-"+typ+".gguf")
-			out := filepath.Join(t.TempDir(), "out.gguf")
-			r, err := Quantize(t.Context(), in, out, typ, false, Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, lineage := digest(t, in)
-			theirs = withKey(t, theirs, gguf.LineageKey, lineage)
-			ours, want := open(t, out), open(t, theirs)
-			if r.Bytes != want.Size() {
-				t.Errorf("%d bytes: the other tool makes %d", r.Bytes, want.Size())
-			}
-			compareFiles(t, ours, want, open(t, in))
-			a, _ := os.ReadFile(out)
-			b, _ := os.ReadFile(theirs)
-			if same := bytes.Equal(a, b); typ == "q8_0" && !same {
-				t.Error("not byte for byte the other tool's file")
-			}
-		})
-	}
-}
-
-// withKey returns the path of a copy of a model with one more key.
-func withKey(t *testing.T, path, key string, value any) string {
-	t.Helper()
-	w := gguf.CopyOf(open(t, path))
-	w.Set(key, value)
-	out, err := os.Create(filepath.Join(t.TempDir(), "keyed.gguf"))
-	if err == nil {
-		_, err = w.WriteTo(out)
-	}
-	if err := errors.Join(err, out.Close()); err != nil {
-		t.Fatal(err)
-	}
-	return out.Name()
-}
-
-func compareFiles(t *testing.T, ours, theirs, truth *gguf.File) {
-	t.Helper()
-	if len(ours.Keys()) != len(theirs.Keys()) || len(ours.Tensors()) != len(theirs.Tensors()) {
-		t.Fatalf("%d keys, %d tensors: want %d, %d", len(ours.Keys()), len(ours.Tensors()), len(theirs.Keys()), len(theirs.Tensors()))
-	}
-	for i, k := range theirs.Keys() {
-		if got := ours.Keys()[i].Name; got != k.Name || ours.Describe(got) != theirs.Describe(k.Name) {
-			t.Errorf("key %d is %s = %s: want %s = %s", i, got, ours.Describe(got), k.Name, theirs.Describe(k.Name))
-		}
-	}
-	for i := range theirs.Tensors() {
-		want, got := &theirs.Tensors()[i], &ours.Tensors()[i]
-		if got.Name != want.Name || got.Type != want.Type {
-			t.Errorf("tensor %d is %s, %s: want %s, %s", i, got.Name, got.Type, want.Name, want.Type)
-			continue
-		}
-		a, _ := got.Bytes()
-		b, _ := want.Bytes()
-		if want.Type != gguf.Q4_K && want.Type != gguf.Q6_K && !bytes.Equal(a, b) {
-			t.Errorf("tensor %s (%s) has other bytes", want.Name, want.Type)
-		}
-	}
-	mine, other := rmsError(t, ours, truth), rmsError(t, theirs, truth)
-	for typ, e := range mine {
-		t.Logf("%s: r.m.s. error %.4g, the other tool's %.4g: %.3f", typ, e, other[typ], e/other[typ])
-		if e > other[typ] {
-			t.Errorf("%s: r.m.s. error %g: want at most the other tool's %g", typ, e, other[typ])
-		}
-	}
+	return math.Sqrt(sum / n)
 }
 
 // tiny returns the path of a model of two layers, d 32 and ffn 64, with the values that weight gives.

@@ -1,0 +1,68 @@
+package engine
+
+import (
+	"bytes"
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/tandem-llm/tandem/engine/convert"
+)
+
+// TestGolden compares logits and greedy continuations of the shipped target, as it is and in other types, with another engine's, and the
+// distance from float arithmetic with that engine's own (testdata/golden/README.md).
+func TestGolden(t *testing.T) {
+	const shipped = "../models/gopher-19m-q8_0.gguf"
+	for _, typ := range []string{"f16", "q8_0", "q4_0", "q4_k_m"} {
+		t.Run(typ, func(t *testing.T) {
+			path := shipped
+			if typ != "q8_0" {
+				path = filepath.Join(t.TempDir(), "model.gguf")
+				if _, err := convert.Quantize(t.Context(), shipped, path, typ, true, convert.Options{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			cases := gopherCases(t, typ)
+			m := openTest(t, path, Options{})
+			var square, count float64
+			for _, c := range cases {
+				s, n := checkPrompt(t, m, c)
+				square, count = square+s, count+n
+				checkGreedy(t, m, c)
+			}
+			rms, limit := math.Sqrt(square/count), 1.05*cases[0].OtherRMS // by so many logits it is known to a few percent
+			if typ == "f16" {
+				limit = 0.002
+			}
+			t.Logf("r.m.s. distance from float arithmetic %.5f, the other engine's %.5f", rms, cases[0].OtherRMS)
+			if rms > limit {
+				t.Errorf("r.m.s. distance from float arithmetic %.5f: want at most %.5f", rms, limit)
+			}
+		})
+	}
+}
+
+func gopherCases(t *testing.T, typ string) (cases []goldenCase) {
+	t.Helper()
+	text, err := os.ReadFile("../testdata/golden/gopher-19m-" + typ + ".jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range bytes.Lines(text) {
+		var c goldenCase
+		if err := json.Unmarshal(line, &c); err != nil {
+			t.Fatal(err)
+		}
+		if c.Tol <= 0 || c.OtherRMS <= 0 || len(c.PromptTop) == 0 || len(c.FloatTop) != len(c.PromptTop) || len(c.Greedy) == 0 ||
+			len(c.Top2) != len(c.Greedy) {
+			t.Fatalf("%s, %s: figures are missing", typ, c.ID)
+		}
+		cases = append(cases, c)
+	}
+	if len(cases) < 12 {
+		t.Fatalf("%d cases of %s: want 12", len(cases), typ)
+	}
+	return cases
+}
