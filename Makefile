@@ -1,7 +1,7 @@
 # Named checks. `make` lists them.
 GO ?= go
 
-.PHONY: help build test lint proto contracts race fuzz golden long faults broken bench arm sanitize ci
+.PHONY: help build test slow lint proto contracts race fuzz golden long faults broken bench arm sanitize ci
 
 help: ## list the checks
 	@grep -hE "^[a-z ]+:.*##" $(MAKEFILE_LIST) | sed "s/:.*## /\t/" | expand -t 28
@@ -9,8 +9,11 @@ help: ## list the checks
 build: ## build ./tandem
 	$(GO) build -o tandem ./cmd/tandem
 
-test: ## every change must pass this; at most 5 minutes on 2 cores
-	$(GO) test ./...
+test: ## every change must pass this: go test ./..., at most 8 minutes on 2 cores, and a list of what was skipped
+	@bash -o pipefail -c '$(GO) test -v ./... 2>&1 | scripts/skipped'
+
+slow: ## what go test ./... leaves out: other builds of the program, containers, the browser, Jaeger, ARM, CUDA, training
+	./.ci/run $@
 
 lint contracts race fuzz: ## one step of the CI (FUZZTIME=1m make fuzz for longer)
 	./.ci/run $@

@@ -18,7 +18,7 @@ type crossARM struct{ gcc, qemu string }
 // armTools finds the tools or skips the test. `make arm` installs them.
 func armTools(t *testing.T) crossARM {
 	t.Helper()
-	const packages = "apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static"
+	const packages = "make arm installs it: apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static"
 	if runtime.GOARCH == "arm64" {
 		t.Skip("this machine is ARM: the other tests have run on it")
 	}
@@ -73,6 +73,7 @@ func (x crossARM) run(cpu, dir, program string, args ...string) (string, error) 
 // and smmla with the definition, and the main model's logits, which must be those of this machine to the last
 // digit. `make arm` runs more of it.
 func TestARM(t *testing.T) {
+	mayBeSlow(t)
 	x := armTools(t)
 	w := newWorld(t)
 	dir := t.TempDir()

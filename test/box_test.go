@@ -48,9 +48,7 @@ const overrides = `services:
 // no Docker to do it with.
 func newBox(t *testing.T) *box {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("-short: no containers")
-	}
+	mayBeSlow(t)
 	if err := watchSources(); err != nil {
 		t.Fatal(err)
 	}
@@ -115,14 +113,15 @@ func freePort(t testing.TB) string {
 func composeCommand(t *testing.T) []string {
 	t.Helper()
 	if out, err := exec.Command("docker", "version", "--format", "{{.Server.Version}}").CombinedOutput(); err != nil {
-		t.Skipf("needs a Docker daemon that this user may use: docker version: %v: %s", err, bytes.TrimSpace(out))
+		t.Skipf("needs a Docker engine that this user may use: as root, scripts/docker-engine start brings one: %v: %s", err,
+			bytes.TrimSpace(out))
 	}
 	for _, c := range [][]string{{"docker", "compose"}, {"docker-compose"}} {
 		if exec.Command(c[0], append(c[1:], "version")...).Run() == nil {
 			return c
 		}
 	}
-	t.Skip("needs docker compose, or docker-compose: neither is here")
+	t.Skip("needs docker compose, or docker-compose: as root, scripts/docker-engine start brings one")
 	return nil
 }
 

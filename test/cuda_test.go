@@ -46,6 +46,7 @@ func startsWithoutGPU(t *testing.T, run func(args ...string) (string, error)) {
 
 // TestCUDA: the program with CUDA, with no other files than those of its image, starts where there is no driver.
 func TestCUDA(t *testing.T) {
+	mayBeSlow(t)
 	if _, err := os.Stat("/dev/nvidiactl"); err == nil {
 		t.Skip("there is a GPU here: scripts/gpu-check tests with it")
 	}
@@ -68,9 +69,7 @@ func TestCUDA(t *testing.T) {
 
 // TestCUDAOnARM is TestCUDA for a Jetson's processor, which qemu imitates.
 func TestCUDAOnARM(t *testing.T) {
-	if testing.Short() {
-		t.Skip("builds everything once more")
-	}
+	mayBeSlow(t)
 	x := armTools(t)
 	image := cudaImage(t, "GOARCH=arm64", "CC="+x.gcc)
 	t.Setenv("QEMU_LD_PREFIX", image) // where qemu looks for the loader and libraries

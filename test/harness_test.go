@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,9 +28,26 @@ import (
 
 var (
 	long   = flag.Bool("long", false, "also run the long forms, which take hours")
+	slow   = flag.Bool("slow", false, "run the slow tests, and no others unless -run names them")
 	tags   = flag.String("with", "", "build tags of the program under test: brokenaccept and brokenkernel must make TestSameText fail")
 	filter = flag.String("filter", "", "long forms: only prompts whose id begins with this")
 )
+
+// slowTests build the program anew, or run it where a stranger's machine cannot: in containers, beside a browser or Jaeger, under qemu.
+// They are left out of `go test ./...` and run by `make slow` and the CI. Each calls mayBeSlow.
+const slowTests = "^Test(Box|LastCommit|Install|ARM|CUDA|CUDAOnARM|Training|Jaeger|Playground.*)$"
+
+// mayBeSlow skips a slow test unless it is asked for.
+func mayBeSlow(t *testing.T) {
+	t.Helper()
+	name, _, _ := strings.Cut(t.Name(), "/")
+	if !regexp.MustCompile(slowTests).MatchString(name) {
+		t.Fatalf("%s is not among slowTests", name)
+	}
+	if !*slow {
+		t.Skip("slow: make slow runs it")
+	}
+}
 
 // program is the path of the program under test, built once.
 var program string
@@ -40,6 +58,9 @@ func TestMain(m *testing.M) {
 	}
 	testkit.AtOnce(3) // some wait, for Docker or for a process to end
 	flag.Parse()
+	if run := flag.Lookup("test.run"); *slow && run.Value.String() == "" {
+		_ = run.Value.Set(slowTests)
+	}
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "tandem-test-bin")
 		if err != nil {

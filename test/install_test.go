@@ -26,9 +26,7 @@ const (
 // module may have, such as a replace directive, is needed, and every file that the build wants is in the module.
 func TestInstall(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("builds the program from a module: not in short mode")
-	}
+	mayBeSlow(t)
 	if *tags != "" {
 		t.Skip("builds with tags are wrong on purpose")
 	}

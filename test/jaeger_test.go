@@ -40,7 +40,7 @@ func startJaeger(t *testing.T) *jaeger {
 		}
 		binary = filepath.Join(cache, "tandem", "jaeger-"+jaegerVersion)
 		if _, err := os.Stat(binary); err != nil {
-			t.Skip("no Jaeger: run scripts/jaeger once, which builds it in some minutes, or name one by TANDEM_JAEGER")
+			t.Skip("no Jaeger: scripts/jaeger builds one in some minutes, TANDEM_JAEGER names another")
 		}
 	}
 	j := &jaeger{otlp: freePort(t), query: freePort(t)}
@@ -200,9 +200,7 @@ const tracedModel = "gopher-19m-q8_0"
 // TestJaeger runs requests with a real Jaeger as collector and asks it for their traces.
 func TestJaeger(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("starts Jaeger")
-	}
+	mayBeSlow(t)
 	j := startJaeger(t)
 	listen := freePort(t)
 	models := []string{"gopher-draft-go-f16", "gopher-draft-py-f16"}

@@ -23,6 +23,7 @@ import (
 // text of plain decoding by its verifier, whose version of the arithmetic may be another one; where they do not, each is refused by name.
 func TestLastCommit(t *testing.T) {
 	t.Parallel()
+	mayBeSlow(t)
 	old, protocol := lastCommit(t)
 	if protocol != tandem.Protocol {
 		for _, role := range []string{"gateway", "verifier"} {

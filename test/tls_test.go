@@ -37,7 +37,7 @@ func newBoxes(t *testing.T) *boxes {
 		t.Skip("this host has no address but loopback: two boxes cannot be played")
 	}
 	if _, err := exec.LookPath("openssl"); err != nil {
-		t.Skip("no openssl, with which the guide makes certificates")
+		t.Skip("no openssl, with which the guide makes certificates: apt-get install openssl brings it")
 	}
 	b := &boxes{group: group{w: newWorld(t)}, guide: map[string]string{}}
 	b.dir = filepath.Join(b.w.tmp, "run")

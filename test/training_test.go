@@ -12,9 +12,7 @@ import (
 // TestTraining runs training/check, which needs PyTorch: where there is none, the test is skipped. The golden files of
 // engine/testdata/sides check the engine against PyTorch without it.
 func TestTraining(t *testing.T) {
-	if testing.Short() {
-		t.Skip("trains for half a minute")
-	}
+	mayBeSlow(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "../training/check")
