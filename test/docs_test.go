@@ -62,7 +62,8 @@ func fences(text string) (out []fence) {
 	return out
 }
 
-// TestDocs runs every command and program of the README and the guides, in a folder with the program, the shipped models and a prompt.
+// TestDocs runs every command and program of the README and the guides, in a folder with the program and the shipped models; those of the
+// guides find a prompt and models with the names of a user's there too.
 func TestDocs(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -98,6 +99,18 @@ func runDocument(t *testing.T, file string, all []fence) {
 	}
 	link(program, "tandem")
 	link("../models", "models")
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("go.mod", "module github.com/tandem-llm/tandem\n")
+	if filepath.Base(file) == "README.md" {
+		runFences(t, w, dir, file, all) // with nothing that a clone lacks but the program
+		return
+	}
+	write("prompt.txt", "func (r *Reader) Read(")
 	link("../deploy", "deploy")
 	link("../testdata", "testdata")
 	link("../scripts", "scripts")
@@ -105,11 +118,11 @@ func runDocument(t *testing.T, file string, all []fence) {
 	for to, from := range map[string]string{"small": "all", "go": "go", "py": "py", "prose": "prose", "big-f16": "all"} {
 		link("../models/gopher-draft-"+from+"-f16.gguf", to+".gguf")
 	}
-	for name, text := range map[string]string{"go.mod": "module github.com/tandem-llm/tandem\n", "prompt.txt": "func (r *Reader) Read("} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
+	runFences(t, w, dir, file, all)
+}
+
+// runFences runs the commands and programs of a document in dir.
+func runFences(t *testing.T, w *world, dir, file string, all []fence) {
 	for _, f := range all {
 		if f.skip != "" {
 			t.Logf("%s:%d: not run: %s", file, f.line, f.skip)
