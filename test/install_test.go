@@ -3,6 +3,7 @@ package test
 import (
 	"archive/zip"
 	"context"
+	"debug/buildinfo"
 	"fmt"
 	"io"
 	"os"
@@ -140,4 +141,22 @@ func pack(z *zip.Writer, name string) error {
 	}
 	_, err = io.Copy(w, in)
 	return err
+}
+
+// TestProgramModules: no library that tests alone use is in the program.
+func TestProgramModules(t *testing.T) {
+	info, err := buildinfo.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(info.Deps) < 10 {
+		t.Fatalf("%d modules: want those of gRPC, NATS and others", len(info.Deps))
+	}
+	for _, m := range info.Deps {
+		for _, only := range []string{"github.com/chromedp/", "github.com/openai/", "pgregory.net/rapid", "go.uber.org/goleak"} {
+			if strings.HasPrefix(m.Path, only) {
+				t.Errorf("%s is in the program: it is for tests", m.Path)
+			}
+		}
+	}
 }
