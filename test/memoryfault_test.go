@@ -120,7 +120,7 @@ func TestNoPlaceForPacking(t *testing.T) {
 			script := fmt.Sprintf("truncate -s 24M %[1]s && mkfs.ext4 -q -F %[1]s && losetup --find --show %[1]s", image)
 			out, err := exec.Command("sh", "-c", script).Output()
 			if err != nil {
-				t.Skipf("needs mkfs.ext4 and a loop device for a small disk: %v", err)
+				t.Skipf("needs mkfs.ext4 (apt-get install e2fsprogs) and a loop device for a small disk: %v", err)
 			}
 			device := strings.TrimSpace(string(out))
 			t.Cleanup(func() { _ = exec.Command("losetup", "--detach", device).Run() })
