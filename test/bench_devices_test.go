@@ -10,6 +10,7 @@ import (
 // not there is an error that says so, after the others have run.
 func TestBenchDevices(t *testing.T) {
 	t.Parallel()
+	mayBeSlow(t)
 	w := newWorld(t)
 	args := []string{"bench", "devices", "--json", "--context", "1", "--rounds", "1", "--count", "1", "--max-tokens", "16", "--on", "cpu",
 		"--ahead-gain", "0", "--place", "one=--verifier-threads 1 --drafter-threads 1", "--place", "two=--verifier-threads 2"}

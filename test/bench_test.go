@@ -10,6 +10,7 @@ import (
 // are is nothing for a test. All suites run on scripted processes in bench/system.
 func TestBenchSuites(t *testing.T) {
 	t.Parallel()
+	mayBeSlow(t)
 	if testing.Short() {
 		t.Skip("starts three groups of processes")
 	}

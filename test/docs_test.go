@@ -62,18 +62,28 @@ func fences(text string) (out []fence) {
 	return out
 }
 
-// TestDocs runs every command and program of the README and the guides, in a folder with the program and the shipped models; those of the
-// guides find a prompt and models with the names of a user's there too.
+// TestDocs runs every command of the README, in a folder with the program and the shipped models.
 func TestDocs(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("runs every documented command: not in short mode")
 	}
+	text, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	runDocument(t, "../README.md", fences(string(text)))
+}
+
+// TestGuides runs every command and program of the guides. They find a prompt there too, and models with the names of a user's.
+func TestGuides(t *testing.T) {
+	t.Parallel()
+	mayBeSlow(t)
 	files, err := filepath.Glob("../docs/guides/*.md")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no guides: %v", err)
 	}
-	for _, file := range append(files, "../README.md") {
+	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			text, err := os.ReadFile(file)
 			if err != nil {

@@ -160,6 +160,7 @@ func TestStrangerAmongDrafters(t *testing.T) {
 // TestCrowd sends a thousand requests at once to a gateway with room for eight: some run, some wait, the
 // others are told at once when to come again, and nobody is left without an answer.
 func TestCrowd(t *testing.T) {
+	mayBeSlow(t)
 	g := up(t, "--sessions", "8")
 	jobs := g.workload(t, 8, 4)
 	g.once(t, jobs)
@@ -291,6 +292,7 @@ func (c *slowClient) run() error {
 // TestSlowClients lets as many clients as there are places read one byte a second: others are served as
 // before, the gateway's memory stays bounded, and their places are free again.
 func TestSlowClients(t *testing.T) {
+	mayBeSlow(t)
 	const places = 4
 	c := newCluster(t, clusterConfig{sessions: places})
 	tokens := 60

@@ -50,6 +50,7 @@ func (g *group) back(t testing.TB, role string, old int) time.Duration {
 // ends, with the tokens of plain decoding; the loss of the drafter costs a session next to nothing; the
 // verifier is back soon; and nothing is left of what died.
 func TestFaults(t *testing.T) {
+	mayBeSlow(t)
 	r := newRandom(t)
 	faults, longest := 12, 300*time.Millisecond
 	if *long {

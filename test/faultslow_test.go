@@ -37,6 +37,7 @@ func (c *cluster) gatewayCounter(t testing.TB, name string) int64 {
 // TestStalledClients has as many clients as there are places stop reading in the middle of long outputs: others are
 // answered as if they were not there. When they read again, each gets the text that it would have had.
 func TestStalledClients(t *testing.T) {
+	mayBeSlow(t)
 	const places = 2
 	c := newCluster(t, clusterConfig{sessions: places})
 	jobs := c.workload(t, places, 60)
@@ -97,6 +98,7 @@ func TestStalledClients(t *testing.T) {
 // TestStalledStream is TestStalledClients with one place and a client of HTTP: what it reads in the end is, chunk by chunk, the text
 // that it would have had.
 func TestStalledStream(t *testing.T) {
+	mayBeSlow(t)
 	g := upWeb(t, template, "--sessions", "1")
 	conversation := map[string]any{"messages": []map[string]string{{"role": "user", "content": "package main"}}, "max_tokens": 900,
 		"ignore_eos": true,

@@ -285,6 +285,7 @@ var forgers = []forger{
 // ways: the text of four requests at a time is right, what can be told from the truth is counted, and afterwards all is well again.
 func TestForgedStatesAndGuesses(t *testing.T) {
 	t.Parallel()
+	mayBeSlow(t)
 	var p *forgingProxy
 	c := newCluster(t, clusterConfig{target: sideTarget, draft: sides + "dovetail.gguf", drafterFlags: []string{"--draft",
 		sides + "eagle3.gguf", "--target", sideTarget}, verifierFlags: append(slices.Clone(sideHeads), "--taps=-1,1,2,3"),

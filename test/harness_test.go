@@ -33,9 +33,12 @@ var (
 	filter = flag.String("filter", "", "long forms: only prompts whose id begins with this")
 )
 
-// slowTests build the program anew, or run it where a stranger's machine cannot: in containers, beside a browser or Jaeger, under qemu.
-// They are left out of `go test ./...` and run by `make slow` and the CI. Each calls mayBeSlow.
-const slowTests = "^Test(Box|LastCommit|Install|ARM|CUDA|CUDAOnARM|Training|Jaeger|Playground.*)$"
+// slowTests build the program anew, or run it where a stranger's machine cannot: in containers, beside a browser or Jaeger, under qemu; or
+// they take long, and what they look at is looked at more briefly by others. `go test ./...` leaves them out; `make slow` and the CI run
+// them. Each calls mayBeSlow.
+const slowTests = "^Test(Box|LastCommit|Install|ARM|CUDA|CUDAOnARM|Training|Jaeger|Playground.*|" +
+	"Guides|BenchSuites|BenchDevices|Faults|ShapedTextAndKilledVerifier|StoppedProcesses|ForgedStatesAndGuesses|AnotherVerifier|" +
+	"Crowd|SlowClients|StalledClients|StalledStream)$"
 
 // mayBeSlow skips a slow test unless it is asked for.
 func mayBeSlow(t *testing.T) {
@@ -44,7 +47,7 @@ func mayBeSlow(t *testing.T) {
 	if !regexp.MustCompile(slowTests).MatchString(name) {
 		t.Fatalf("%s is not among slowTests", name)
 	}
-	if !*slow {
+	if !*slow && !*long {
 		t.Skip("slow: make slow runs it")
 	}
 }

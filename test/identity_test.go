@@ -186,6 +186,7 @@ func (g *group) identityOf(t testing.TB) string {
 // session takes what is there.
 func TestAnotherVerifier(t *testing.T) {
 	t.Parallel()
+	mayBeSlow(t)
 	w := newWorld(t)
 	dir := t.TempDir()
 	for _, x := range otherCases(t, w, dir) {

@@ -87,6 +87,7 @@ func (g *group) together(t testing.TB, jobs []shaped, kill int) (reopened, accep
 // same with speculation, with and without their verifier killed in the middle; with keys and values in F16 and in Q8_0.
 func TestShapedTextAndKilledVerifier(t *testing.T) {
 	t.Parallel()
+	mayBeSlow(t)
 	kills := []int{40}
 	if *long {
 		r := newRandom(t)

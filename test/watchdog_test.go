@@ -74,6 +74,7 @@ func atOnce(t *testing.T, tests map[string]func(*testing.T)) {
 // started again; what runs ends with the same text, unless its gateway was it. Everything together may stop for a while, and so may
 // processes that nobody supervises: then nothing happens.
 func TestStoppedProcesses(t *testing.T) {
+	mayBeSlow(t)
 	tests := map[string]func(*testing.T){
 		"verifier and drafter of up": stopPeers, "gateway of up": stopGateway, "idle verifier of up": stopIdle, "all of up": stopAll,
 		"verifier by hand": stopByHand("verifier"), "gateway by hand": stopByHand("gateway"), "drafter by hand": stopByHand("drafter"),
