@@ -42,7 +42,7 @@ var rooms = map[string][]string{
 	"kernels/kerneltest":    {"kernels", "kernels/ref", "kernels/ref/device"},
 	"kernels/testdevice":    {"kernels", "kernels/cpu", "kernels/cuda", "kernels/cuda/emulated", "kernels/ref/device"},
 
-	"engine": {".", "kernels", "kernels/ref", "golang.org/x/sys"},
+	"engine": {".", "kernels", "kernels/ref", "golang.org/x/sys", "golang.org/x/text"}, // x/text: Unicode's normal form C
 	// gonja's parser only: its evaluator and loaders would run what a model file says without a limit
 	"engine/chat": {".", "engine/gguf", "engine/token", gonja + "config", gonja + "nodes", gonja + "parser", gonja + "tokens"},
 

@@ -87,7 +87,8 @@ func TestByteLevelCases(t *testing.T) {
 
 func TestControlTokensInSentencePiece(t *testing.T) {
 	v := newDraft(space+"a", "a", "b").add(control, "[X]").add(userDefined, "[X]b").vocab(t)
-	for _, c := range []struct{ text, want string }{{"[X]a", "[X]|▁a"}, {"a[X][X]b", "▁a|[X]|[X]|<0x20>|b"}, {"a</s>", "▁a|</s>"}} {
+	for _, c := range []struct{ text, want string }{{"[X]a", "[X]|▁a"}, {"a[X]b[X][X] b", "▁a|[X]b|[X]|[X]|<0x20>|<0x20>|b"},
+		{"a</s>", "▁a|</s>"}, {"a<unk>[X]ba", "▁a|<unk>|[X]b|▁a"}} {
 		if got := pieces(v, v.EncodeWithControl(c.text, false)); got != c.want {
 			t.Errorf("%q is %s: want %s", c.text, got, c.want)
 		}

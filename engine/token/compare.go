@@ -4,15 +4,16 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/tandem-llm/tandem"
 )
 
-// Fingerprint returns a hash of the meaning of the ids: pieces, their types, the special ids, and the merges
-// and pre-tokenizer of a byte-level tokenizer. Scores and the flags that only Encode uses are left out. It is the same on
-// every machine.
+// Fingerprint returns a hash of the meaning of the ids: pieces, their types, the special ids, the merges
+// and pre-tokenizer (which also says whether texts are composed) of a byte-level tokenizer, and the tokens that take white space
+// with them. Scores and the flags that only Encode uses are left out. It is the same on every machine.
 func (v *Vocab) Fingerprint() uint64 {
 	h := fnv.New64a()
 	var b [8]byte
@@ -43,6 +44,10 @@ func (v *Vocab) Fingerprint() uint64 {
 			text(left)
 			text(right)
 		}
+	}
+	for _, t := range slices.Sorted(maps.Keys(v.strips)) {
+		word(int64(t))
+		word(int64(v.strips[t]))
 	}
 	return h.Sum64()
 }

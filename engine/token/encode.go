@@ -10,26 +10,28 @@ import (
 // wants them. Any bytes will do: text in no piece becomes the tokens of its bytes. (Some byte-level
 // vocabularies lack bytes that never or hardly ever occur in UTF-8: such a byte becomes the unknown token,
 // or nothing without one, as in other engines.) Control tokens are never recognised in text;
-// user-defined tokens are, the leftmost first and of those the longest. With SentencePiece a U+2581 in
+// user-defined tokens are, the leftmost first and of those the longest.
+//
+// The text between those tokens is brought into the form that the model knows, each part by itself: it begins with an added space
+// (add_space_prefix), and its characters are composed (NFC), if the model's own tokenizer does so. White space beside a token goes with
+// it if the model wants that (Phi-3). So tokens do not always decode to the same bytes. With SentencePiece a U+2581 in
 // text cannot be told from a space. The time is O(n log n) in the length of the text.
 func (v *Vocab) Encode(text string, special bool) []tandem.Token {
-	return v.encode(nil, text, special)
+	return v.encode(v.user, text, special)
 }
 
-// EncodeWithControl is Encode for a conversation rendered by a template: control tokens written in
-// text are recognised, before user-defined ones, the leftmost first and of those the longest. So whoever
-// wrote a part of text can steer the model. A SentencePiece text begins anew, with an added space, after each
-// control token.
+// EncodeWithControl is Encode for a conversation rendered by a template: control and unknown tokens written in text are recognised as
+// user-defined ones are. So whoever wrote a part of text can steer the model.
 func (v *Vocab) EncodeWithControl(text string, special bool) []tandem.Token {
-	return v.encode(v.control, text, special)
+	return v.encode(v.written, text, special)
 }
 
-func (v *Vocab) encode(control *texts, text string, special bool) []tandem.Token {
+func (v *Vocab) encode(written *texts, text string, special bool) []tandem.Token {
 	e := encoder{v: v, out: make([]tandem.Token, 0, len(text)/3+4)}
 	if special && v.addBOS {
 		e.out = append(e.out, v.bos)
 	}
-	e.cut(control, text, e.plain)
+	e.cut(text, written, nil, nil)
 	if special && v.addEOS {
 		e.out = append(e.out, v.eos)
 	}
@@ -38,7 +40,7 @@ func (v *Vocab) encode(control *texts, text string, special bool) []tandem.Token
 
 // encoder is the state of one Encode.
 //
-// A text is cut at control tokens, if they are wanted, then at user-defined ones. The text between them is cut into
+// A text is cut at the tokens that are written in it. The text between them is cut into
 // words that no merge can cross: by the pre-tokenizer or, without one, between two characters that stand
 // side by side in no piece.
 type encoder struct {
@@ -47,48 +49,65 @@ type encoder struct {
 	word string
 	syms []symbol
 	heap []pair
+	asIs bool // text is encoded as it is: see EncodeNext
 }
 
 const maxWord = 1 << 28 // bytes; longer words are cut, so that offsets fit
 
-// cut emits the tokens that are written in s and passes the text between them to rest.
-func (e *encoder) cut(tokens *texts, s string, rest func(string)) {
-	for s != "" {
-		at, id, n := tokens.find(s)
-		if at > 0 {
-			rest(s[:at])
+// cut encodes a text. Tokens of free are found everywhere in it, those of fenced only within gaps.
+func (e *encoder) cut(text string, free, fenced *texts, gaps []Span) {
+	anywhere, within := token{at: -1}, token{at: -1}
+	from := 0 // where the text behind the last token begins, without the white space that it takes with it
+	for done := 0; done < len(text); {
+		gaps = after(gaps, done)
+		if within.at < done {
+			within.at, within.id, within.size = fenced.findIn(text, gaps, done)
 		}
-		if n > 0 {
-			e.out = append(e.out, id)
+		if anywhere.at < done {
+			anywhere.at, anywhere.id, anywhere.size = free.find(text[done:])
+			anywhere.at += done
 		}
-		s = s[at+n:]
+		next := anywhere
+		if within.at < anywhere.at || within.at == anywhere.at && within.size > anywhere.size {
+			next = within
+		}
+		to := max(from, next.at)
+		done = next.at + next.size
+		before := text[from:to]
+		if from = max(from, done); next.size > 0 && !e.asIs {
+			before, from = e.v.strip(next.id, before, text, from)
+		}
+		if before != "" {
+			e.plain(before)
+		}
+		if next.size > 0 {
+			e.out = append(e.out, next.id)
+		}
 	}
 }
 
-// plain encodes text without control tokens; it is not empty.
+// token is a token written in a text, its position and size; size 0 at the text's end stands for none.
+type token struct {
+	at, size int
+	id       tandem.Token
+}
+
+// plain encodes a part of a text without written tokens; it is not empty.
 func (e *encoder) plain(text string) {
-	if !e.v.byteLevel() {
-		text = e.v.normalize(text)
+	if v := e.v; e.asIs {
+		text = v.spaced(text)
+	} else {
+		text = v.normalize(text)
 	}
-	e.cut(e.v.user, text, e.words)
+	e.words(text)
 }
 
-func (v *Vocab) normalize(text string) string {
-	var b strings.Builder
-	b.Grow(len(text) + (len(space)-1)*strings.Count(text, " ") + len(space))
-	if v.spacePrefix {
-		b.WriteString(space)
+// spaced returns text as pieces spell it.
+func (v *Vocab) spaced(text string) string {
+	if v.byteLevel() {
+		return text
 	}
-	for {
-		i := strings.IndexByte(text, ' ')
-		if i < 0 {
-			b.WriteString(text)
-			return b.String()
-		}
-		b.WriteString(text[:i])
-		b.WriteString(space)
-		text = text[i+1:]
-	}
+	return strings.ReplaceAll(text, " ", space)
 }
 
 func (e *encoder) words(s string) {

@@ -1,6 +1,7 @@
 package token
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -20,12 +21,12 @@ func (v *Vocab) index(f *gguf.File) error {
 		v.bytes[i] = -1
 	}
 	var users, controls []written
+	findable := func(piece string) bool { return 0 < len(piece) && len(piece) <= maxText && utf8.ValidString(piece) }
 	for i, piece := range v.pieces {
 		t := tandem.Token(i)
 		switch v.kinds[i] {
-		case unknown:
-		case control:
-			if 0 < len(piece) && len(piece) <= maxText && utf8.ValidString(piece) { // others are not found in writing
+		case unknown, control:
+			if findable(piece) { // others are not found in writing
 				controls = append(controls, written{piece, t})
 			}
 		case userDefined:
@@ -35,12 +36,9 @@ func (v *Vocab) index(f *gguf.File) error {
 			if !utf8.ValidString(piece) { // it could be found within a character
 				return corrupt(f, "user-defined token %d is %.80q: want valid UTF-8", i, piece)
 			}
-			text := piece
-			if v.prints[i], _ = printed(v.model, userDefined, piece); !v.byteLevel() {
-				text = strings.ReplaceAll(piece, " ", space)
-			}
+			v.prints[i], _ = printed(v.model, userDefined, piece)
 			if piece != "" {
-				users = append(users, written{text, t})
+				users = append(users, v.spellings(piece, t)...)
 			}
 		case single:
 			b, ok := parseByte(piece)
@@ -56,7 +54,18 @@ func (v *Vocab) index(f *gguf.File) error {
 		}
 	}
 	v.user, v.control = newTexts(users), newTexts(controls)
+	v.written = newTexts(slices.Concat(users, controls))
 	return nil
+}
+
+// spellings returns the ways in which a user-defined token is written in a text. Files spell the spaces of such a token as spaces or as
+// U+2581, and so may texts.
+func (v *Vocab) spellings(piece string, t tandem.Token) []written {
+	all := []written{{piece, t}}
+	if v.byteLevel() || !strings.Contains(piece, " ") && !strings.Contains(piece, space) {
+		return all
+	}
+	return append(all, written{strings.ReplaceAll(piece, space, " "), t}, written{v.spaced(piece), t})
 }
 
 // indexText enters a piece of text. In a byte-level vocabulary, a piece that is not written in the alphabet

@@ -1,16 +1,44 @@
 package token
 
-import "strings"
+import (
+	"strings"
+	"unicode"
+
+	"golang.org/x/text/unicode/norm"
+)
 
 // AtLeast returns a lower bound on the number of tokens of text. It looks at each byte once and allocates nothing, so that
 // a text that is far too long is cheap to refuse.
 //
 // A byte adds one over the length of the longest token that contains it. A token of n bytes covers n bytes that each add at
 // most 1/n, so together they add at most one.
+//
+// Characters that may be composed with others, and white space that a token beside it may take with it, add nothing.
 func (v *Vocab) AtLeast(text string) int {
 	var sum float64
-	for i := range len(text) {
-		sum += v.share[text[i]]
+	add := func(part string) {
+		for i := range len(part) {
+			sum += v.share[part[i]]
+		}
+	}
+	words := add
+	if v.strips != nil {
+		words = func(part string) {
+			for word := range strings.FieldsFuncSeq(part, unicode.IsSpace) {
+				add(word)
+			}
+		}
+	}
+	if !v.composes() {
+		words(text)
+		text = ""
+	}
+	for text != "" {
+		n, _ := norm.NFC.SpanString(text, true)
+		words(text[:n])
+		if text = text[n:]; text != "" {
+			text = text[max(norm.NFC.NextBoundaryInString(text, true), 1):]
+		}
 	}
 	return int(sum * (1 - 1e-9)) // sums are rounded
 }
@@ -30,11 +58,9 @@ func (v *Vocab) shareOut() {
 	for piece := range v.ids {
 		enter(piece)
 	}
-	for _, t := range []*texts{v.user, v.control} {
-		if t != nil {
-			for _, w := range t.list {
-				enter(w.text)
-			}
+	if v.written != nil {
+		for _, w := range v.written.list {
+			enter(w.text)
 		}
 	}
 	if !v.byteLevel() {

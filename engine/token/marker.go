@@ -92,14 +92,17 @@ func telling(piece string) bool {
 	return letter && other
 }
 
-// divide divides the user-defined tokens into markers and others, given a template's source; "" for none.
+// divide divides the written tokens into markers and others, given a template's source; "" for none.
 func (v *Vocab) divide(source string) {
-	v.marks, v.others = nil, v.user
+	v.marks, v.others = v.control, v.user
 	if v.user == nil {
 		return
 	}
-	wrote := v.written(source)
+	wrote := v.writtenIn(source)
 	var marks, others []written
+	if v.control != nil {
+		marks = slices.Clone(v.control.list)
+	}
 	for _, e := range v.user.list {
 		if piece := v.pieces[e.id]; shaped(piece) || e.id == v.bos || slices.Contains(v.declared, e.id) || wrote[e.id] && telling(piece) {
 			marks = append(marks, e)
@@ -110,12 +113,9 @@ func (v *Vocab) divide(source string) {
 	v.marks, v.others = newTexts(marks), newTexts(others)
 }
 
-// written returns the user-defined tokens that occur in a template's source.
-func (v *Vocab) written(source string) map[tandem.Token]bool {
+// writtenIn returns the user-defined tokens that occur in a template's source.
+func (v *Vocab) writtenIn(source string) map[tandem.Token]bool {
 	wrote := map[tandem.Token]bool{}
-	if !v.byteLevel() {
-		source = strings.ReplaceAll(source, " ", space)
-	}
 	for source != "" {
 		at, id, n := v.user.find(source)
 		if n == 0 {
@@ -127,12 +127,12 @@ func (v *Vocab) written(source string) map[tandem.Token]bool {
 	return wrote
 }
 
-// isMarker reports whether t is a control token or a user-defined marker.
+// isMarker reports whether t is a control or unknown token, or a user-defined marker.
 func (v *Vocab) isMarker(t tandem.Token) bool {
 	switch {
 	case !v.has(t):
 		return false
-	case v.kinds[t] == control:
+	case v.kinds[t] == control || v.kinds[t] == unknown:
 		return true
 	}
 	return v.kinds[t] == userDefined && v.marks != nil && slices.ContainsFunc(v.marks.list, func(e written) bool { return e.id == t })

@@ -2,6 +2,7 @@ package token
 
 import (
 	"bytes"
+	"io"
 	"slices"
 	"strings"
 
@@ -9,24 +10,29 @@ import (
 	"github.com/tandem-llm/tandem/engine/gguf"
 )
 
-// Extract returns a GGUF file with the tokenizer of the model file at path and nothing else: what Parse needs.
+// Extract returns a GGUF file with the tokenizer of the model file at path and its architecture and name, and nothing else: what Parse needs.
 func Extract(path string) ([]byte, error) {
 	f, err := gguf.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	w := gguf.KeysOf(f)
-	for _, k := range f.Keys() {
-		if !strings.HasPrefix(k.Name, "tokenizer.ggml.") {
-			w.DropKey(k.Name)
-		}
-	}
 	var b bytes.Buffer
-	if _, err := w.WriteTo(&b); err != nil {
+	if err := extract(f, &b); err != nil {
 		return nil, err
 	}
 	return b.Bytes(), nil
+}
+
+func extract(f *gguf.File, to io.Writer) error {
+	w := gguf.KeysOf(f)
+	for _, k := range f.Keys() {
+		if !strings.HasPrefix(k.Name, "tokenizer.ggml.") && k.Name != architectureKey && k.Name != nameKey {
+			w.DropKey(k.Name)
+		}
+	}
+	_, err := w.WriteTo(to)
+	return err
 }
 
 // Parse is Open for the bytes of a file.

@@ -18,6 +18,8 @@ type pre struct {
 	stages []stage
 	whole  bool // a word that is a token is that token, whatever the merges make of it
 	addBOS bool // where add_bos_token is missing
+
+	composed bool // the text is brought into normal form C before
 }
 
 // pres are the pre-tokenizers. The regular expressions are those of the models' tokenizer.json, the
@@ -28,11 +30,12 @@ var pres = []*pre{
 	{names: []string{"glm4", "chatglm-bpe"}, stages: []stage{cl100k(3)}},
 	{names: []string{"gpt-4o", "llama4"}, stages: []stage{byCase(3, true)}},
 	{names: []string{"tekken"}, stages: []stage{byCase(1, false)}, whole: true, addBOS: true},
-	{names: []string{"qwen35"}, stages: []stage{marked}},
-	{names: []string{"qwen2", "deepseek-r1-qwen", "stablelm2"}, stages: []stage{cl100k(1)}},
-	{names: []string{"gpt-2", "phi-2", "mpt", "olmo", "jais"}, stages: []stage{gpt2}},
-	{names: []string{"starcoder", "refact", "command-r", "smollm", "codeshell", "exaone"},
-		stages: []stage{numbers.parts(false, 1), gpt2}},
+	{names: []string{"qwen35"}, stages: []stage{marked}, composed: true},
+	{names: []string{"qwen2", "deepseek-r1-qwen", "stablelm2"}, stages: []stage{cl100k(1)}, composed: true},
+	{names: []string{"gpt-2", "phi-2", "jais"}, stages: []stage{gpt2}},
+	{names: []string{"mpt", "olmo"}, stages: []stage{gpt2}, composed: true},
+	{names: []string{"starcoder", "refact", "smollm", "codeshell", "exaone"}, stages: []stage{numbers.parts(false, 1), gpt2}},
+	{names: []string{"command-r"}, stages: []stage{numbers.parts(false, 1), gpt2}, composed: true},
 	{names: []string{"falcon"}, stages: []stage{punctSigns2.parts(false, many), gpt2, threeDigits}},
 	{names: []string{"deepseek-llm"}, stages: []stage{newline, cased.parts(true, many), marks.parts(true, many), trailing,
 		cjk.parts(false, many), numbers.parts(false, many)}},
@@ -89,7 +92,7 @@ func gpt2(s string) int {
 
 // cl100k makes the stage
 //
-//	(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,digits}|
+//	(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,digits}|
 //	 ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
 func cl100k(digits int) stage {
 	return func(s string) int {
@@ -112,10 +115,13 @@ func cl100k(digits int) stage {
 }
 
 // contraction returns the length of an English ending at the start of s ('s, 't, 're, 've, 'm, 'll, 'd),
-// or 0.
+// or 0. With fold, capitals count as small letters, and so does the long s (U+017F): Unicode folds it to s.
 func contraction(s string, fold bool) int {
 	if s[0] != '\'' || len(s) < 2 {
 		return 0
+	}
+	if fold && strings.HasPrefix(s[1:], "\u017f") {
+		return 1 + len("\u017f")
 	}
 	low := func(c byte) byte {
 		if fold && 'A' <= c && c <= 'Z' {

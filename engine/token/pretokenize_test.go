@@ -14,7 +14,8 @@ import (
 
 const gpt2Regex = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)`
 
-const contractionRegex = `(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])`
+// (?i:'s|'t|…) of the models' tokenizer.json: the long s is an s there.
+const contractionRegex = `(?:'[sSſ]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])`
 
 // byCaseRegex is o200k's and tekken's, without the vocabulary of either at hand: from their public definitions.
 func byCaseRegex(ending, digits string) string {
@@ -39,7 +40,9 @@ var sources = map[string][]string{
 		`\s*[\r\n]+|\s+(?!\S)|\s+`},
 	"qwen2":     {cl100kRegex(`\p{N}`)},
 	"gpt-2":     {gpt2Regex},
+	"mpt":       {gpt2Regex},
 	"starcoder": {`\p{N}`, gpt2Regex},
+	"command-r": {`\p{N}`, gpt2Regex},
 	"falcon":    {"[\\p{P}\\$\\+<=>\\^~\\|`]+", gpt2Regex, `[0-9][0-9][0-9]`},
 	"deepseek-llm": {`[\r\n]`, `\s?[` + dashed(casedRanges) + `]+`, `\s?[!-/:-~！-／：-～‘-‟　-。]+`, `\s+$`,
 		`[一-龥ࠀ-一가-퟿]+`, `\p{N}+`},
@@ -73,7 +76,7 @@ func compiled(t testing.TB, p *pre) (list []regex) {
 // regular expressions and UTF-8 might treat differently.
 var nasty = []string{"a", "Z", "é", "e\u0301", "ſ", "\u212a", "µ", "ʔ", "1", "23", "٣", "½", "Ⅷ", " ", " ", "  ", "\t", "\n",
 	"\r", "\r\n", "\v", "\x1c", "\x00", "\u0085", "\u00a0", "\u3000", "\u2028", "\u200d", "/", "ǅ", "ʰ", "B", "b", "'", "s",
-	"t", "re", "l", "'S", "'Ve", "'LL", "!", "$", "+", "`", "_", "~", "|", "…", "。", "！", "漢", "가", "\ud7ff", "ก", "\u0941",
+	"t", "re", "l", "'S", "'ſ", "'Ve", "'LL", "!", "$", "+", "`", "_", "~", "|", "…", "。", "！", "漢", "가", "\ud7ff", "ก", "\u0941",
 	"😀", "«", "\xff", "\xe2\x82", "\xc2", "\ufffd"}
 
 func randomText(rng *rand.Rand, most int) string {

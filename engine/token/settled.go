@@ -11,19 +11,15 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// EncodeNext is Encode for text that continues a text: nothing is added to it.
+// EncodeNext is Encode for text that continues a text. The tokens print the text as it is: no space is added, no white space is dropped
+// and no character is composed.
 func (v *Vocab) EncodeNext(text string) []tandem.Token {
-	e := encoder{v: v, out: make([]tandem.Token, 0, len(text)/3+4)}
+	e := encoder{v: v, out: make([]tandem.Token, 0, len(text)/3+4), asIs: true}
 	e.next(text)
 	return e.out
 }
 
-func (e *encoder) next(text string) {
-	if !e.v.byteLevel() {
-		text = strings.ReplaceAll(text, " ", space)
-	}
-	e.cut(e.v.user, text, e.words)
-}
+func (e *encoder) next(text string) { e.cut(text, e.v.user, nil, nil) }
 
 // Settled returns a length n of text after which one may begin anew: whatever more follows, EncodeNext(text + more) is
 // EncodeNext(text[:n]) and then EncodeNext(text[n:] + more).
@@ -51,11 +47,13 @@ func (v *Vocab) Settled(text string) int {
 func (v *Vocab) known(text string) (s string, plain int) {
 	s = text[:lastWhole(text)]
 	for at := 0; at < len(s); {
-		i, _, size := v.user.findSpaced(v, s[at:])
+		i, _, size := v.user.find(s[at:])
 		found := at + i
-		for j := max(at, len(s)-maxText); v.user != nil && j <= found && j < len(s); j++ {
-			if utf8.RuneStart(s[j]) && v.user.begins(v.spaced(s[j:])) {
-				return s[:j], plain
+		if v.user != nil {
+			for j := max(at, len(s)-v.user.longest); j <= found && j < len(s); j++ {
+				if utf8.RuneStart(s[j]) && v.user.begins(s[j:]) {
+					return s[:j], plain
+				}
 			}
 		}
 		if at = found + size; size > 0 {
@@ -71,40 +69,10 @@ func lastWhole(s string) int {
 	return from + whole([]byte(s[from:]))
 }
 
-// spaced returns text as pieces spell it.
-func (v *Vocab) spaced(text string) string {
-	if v.byteLevel() {
-		return text
-	}
-	return strings.ReplaceAll(text, " ", space)
-}
-
 // begins reports whether s, which is not empty, is the beginning of a longer token.
 func (u *texts) begins(s string) bool {
 	i := sort.Search(len(u.list), func(i int) bool { return u.list[i].text > s })
 	return i < len(u.list) && strings.HasPrefix(u.list[i].text, s)
-}
-
-// findSpaced is find in a text with its spaces: position and length are those in s.
-func (u *texts) findSpaced(v *Vocab, s string) (at int, id tandem.Token, length int) {
-	if u == nil || v.byteLevel() {
-		return u.find(s)
-	}
-	t := v.spaced(s)
-	at, id, length = u.find(t)
-	back := func(n int) int { // the length in s of t[:n]
-		i := 0
-		for done := 0; done < n; i++ {
-			if s[i] == ' ' {
-				done += len(space)
-			} else {
-				done++
-			}
-		}
-		return i
-	}
-	from := back(at)
-	return from, id, back(at+length) - from
 }
 
 // steady returns two places in a text without user-defined tokens that the pre-tokenizer cuts, whatever more follows: where one may begin
@@ -135,12 +103,14 @@ func (v *Vocab) steady(s string) (again, change int) {
 	return starts[k], change
 }
 
-// loose reports whether the word before s[n:] may still change. ending is the place of an apostrophe near the end of s.
+// loose reports whether the word before s[n:] may still change. ending is the place of an apostrophe near the end of s. (The space that
+// ends a text is a word of its own for deepseek-llm; before more text it may be part of the word before.)
 func loose(s string, n, ending int) bool {
 	before := lastRune(s[:n])
 	after, _ := utf8.DecodeRuneInString(s[n:])
 	blank := strings.TrimSpace(s[n:]) == ""
-	return n >= ending || blank && unicode.IsSpace(before) || before >= utf8.RuneSelf && after != ' ' && !unicode.IsSpace(before)
+	return n >= ending || blank && (unicode.IsSpace(before) || unicode.IsControl(before)) ||
+		before >= utf8.RuneSelf && (blank || after != ' ' && !unicode.IsSpace(before))
 }
 
 // Firm returns the tokens that EncodeNext(text + more) begins with whatever more follows, as many as are certain.
@@ -150,7 +120,7 @@ func loose(s string, n, ending int) bool {
 // piece. So what the word up to each of these places has in common stays.
 func (v *Vocab) Firm(text string) []tandem.Token {
 	s, plain := v.known(text)
-	e := encoder{v: v}
+	e := encoder{v: v, asIs: true}
 	var word string
 	if v.byteLevel() {
 		_, change := v.steady(s[plain:])

@@ -1,6 +1,7 @@
 package token
 
 import (
+	"cmp"
 	"slices"
 	"sort"
 	"strings"
@@ -11,8 +12,9 @@ import (
 // texts finds the tokens of a kind that are written in a text. They lie in a sorted list, so that those
 // with a common beginning are neighbours. A nil *texts finds none.
 type texts struct {
-	list  []written
-	first [256]struct{ lo, hi int32 } // by first byte: list[lo:hi]
+	list    []written
+	longest int                         // bytes
+	first   [256]struct{ lo, hi int32 } // by first byte: list[lo:hi]
 }
 
 type written struct {
@@ -25,9 +27,11 @@ func newTexts(list []written) *texts {
 	if len(list) == 0 {
 		return nil
 	}
-	slices.SortStableFunc(list, func(a, b written) int { return strings.Compare(a.text, b.text) })
+	list = slices.Clone(list)
+	slices.SortFunc(list, func(a, b written) int { return cmp.Or(strings.Compare(a.text, b.text), cmp.Compare(a.id, b.id)) })
 	u := &texts{list: slices.CompactFunc(list, func(a, b written) bool { return a.text == b.text })}
 	for i, e := range u.list {
+		u.longest = max(u.longest, len(e.text))
 		span := &u.first[e.text[0]]
 		if span.hi == 0 {
 			span.lo = int32(i)

@@ -53,12 +53,14 @@ type Vocab struct {
 	ids     map[string]tandem.Token // of the pieces that text can become: SentencePiece's as they are, bytes otherwise
 	longest int                     // of those, in bytes
 	bytes   [256]tandem.Token       // by byte; a byte that the vocabulary lacks has the unknown token, or -1
-	control *texts
-	user    *texts
-	marks   *texts // of user: those that are markers
-	others  *texts // of user: the rest
-	joins   *joins // nil for byte-level vocabularies
-	bpe     *bpe   // nil for a vocabulary without merges
+	control *texts                  // control and unknown tokens
+	user    *texts                  // user-defined tokens
+	written *texts                  // all of these
+	marks   *texts                  // of these: the markers
+	others  *texts                  // of user: those that are none
+	strips  map[tandem.Token]sides  // the tokens that take white space beside them with them
+	joins   *joins                  // nil for byte-level vocabularies
+	bpe     *bpe                    // nil for a vocabulary without merges
 	cache   *cache
 	share   [256]float64 // what a byte adds to AtLeast
 
@@ -127,19 +129,20 @@ func FromGGUF(f *gguf.File) (*Vocab, error) {
 		return nil, err
 	}
 	v := &Vocab{model: model, cache: newCache(), begin: new(beginnings)}
-	steps := []func(*gguf.File) error{v.readPieces, v.readScores, v.index, v.readFlags, v.readSpecials, v.readMarkers, v.needBytes}
+	steps := []func(*gguf.File) error{v.readPieces, v.index}
 	switch model {
 	case "llama":
+		steps = append(steps, v.readScores)
 	case modelBytes:
-		steps = []func(*gguf.File) error{v.readPieces, v.index, v.readBPE, v.readFlags, v.readSpecials, v.readMarkers, v.needBytes}
+		steps = append(steps, v.readBPE)
 	case "gemma4":
-		steps = []func(*gguf.File) error{v.readPieces, v.index, v.readPieceMerges, v.readFlags, v.readSpecials, v.readMarkers, v.needBytes}
+		steps = append(steps, v.readPieceMerges)
 	default:
 		return nil, tandem.Errorf(op, tandem.Unsupported,
 			"%s: tokenizer.ggml.model is %.80q: want \"llama\" (SentencePiece), \"gpt2\" (byte-level) or \"gemma4\" (merges of pieces)",
 			f.Path(), model)
 	}
-	for _, step := range steps {
+	for _, step := range append(steps, v.readStrips, v.readFlags, v.readSpecials, v.readMarkers, v.needBytes) {
 		if err := step(f); err != nil {
 			return nil, err
 		}
