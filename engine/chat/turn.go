@@ -23,21 +23,22 @@ func (t *Template) Source() string { return t.source }
 // said stands for what the assistant says in the conversations that AfterTurn tries.
 const said = "tandem-said-this"
 
-// AfterTurn returns what the template writes between the assistant's content and the next message's content or the end; "" if
-// that cannot be found out.
-func (t *Template) AfterTurn(ctx context.Context) string {
+// AfterTurn returns what the template writes behind the assistant's content: at the end of a conversation, and before the content of
+// the message that follows. The first is the better evidence of what ends a turn: gpt-oss' template has <|return|> there, and <|end|> only
+// before further messages. What cannot be found out, because the template refuses such a conversation, and what is empty is left out.
+func (t *Template) AfterTurn(ctx context.Context) (texts []string) {
 	question := Message{Role: "user", Content: "tandem-was-asked"}
 	turns := []Message{question, {Role: "assistant", Content: said}, question}
-	for n := len(turns); n > 1; n-- { // some templates want the assistant to be last
+	for n := 2; n <= len(turns); n++ {
 		out, err := t.Render(ctx, turns[:n], Options{})
 		if err != nil {
 			continue
 		}
 		if after := out.after(said); after != "" {
-			return after
+			texts = append(texts, after)
 		}
 	}
-	return ""
+	return texts
 }
 
 // after returns what the template wrote after the last occurrence of content.

@@ -8,24 +8,26 @@ import (
 
 // TestAfterTurn: the text that ends the assistant's turn, in the idioms of the families.
 func TestAfterTurn(t *testing.T) {
-	for _, c := range []struct{ name, source, want string }{
+	for _, c := range []struct{ name, source, want string }{ // at the end, then before the next message
+		{"gpt-oss", `{% for m in messages %}{{ '<|start|>' + m.role + '<|message|>' + m.content }}{% if m.role == 'assistant' and loop.last and not add_generation_prompt %}{{ '<|return|>' }}{% else %}{{ '<|end|>' }}{% endif %}{% endfor %}`,
+			"<|return|>;<|end|><|start|>user<|message|>"},
 		{"chatml", `{% for m in messages %}{{'<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>' + '\n'}}{% endfor %}`,
-			"<|im_end|>\n<|im_start|>user\n"},
+			"<|im_end|>\n;<|im_end|>\n<|im_start|>user\n"},
 		{"phi 3", `{% for m in messages %}{{'<|' + m.role + '|>\n' + m.content + '<|end|>\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% else %}{{ eos_token }}{% endif %}`,
-			"<|end|>\n<|user|>\n"},
+			"<|end|>\n</s>;<|end|>\n<|user|>\n"},
 		{"llama 2", `{% for m in messages %}{% if m.role == 'user' %}{{ bos_token + '[INST] ' + m.content + ' [/INST]' }}{% else %}{{ ' ' + m.content | trim + ' ' + eos_token }}{% endif %}{% endfor %}`,
-			" </s><s>[INST] "},
+			" </s>; </s><s>[INST] "},
 		{"the assistant must be last",
 			`{% if messages|length % 2 %}{{ raise_exception('no') }}{% endif %}{% for m in messages %}{{ m.content }}<|eot_id|>{% endfor %}`, "<|eot_id|>"},
 		{"GLM, where the next turn ends it", `{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}`, "<|user|>"},
 		{"no markers", `{% for m in messages %}{{ m.role }}: {{ m.content }}
-{% endfor %}`, "\nuser: "},
+{% endfor %}`, "\n;\nuser: "},
 		{"nothing behind it", `{% for m in messages %}{{ m.content }}{% endfor %}`, ""},
 		{"what is said is dropped", `{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}<end>{% endif %}{% endfor %}`, ""},
 		{"refuses all", `{{ raise_exception('no') }}`, ""},
 	} {
 		tmpl := mustParse(t, c.source)
-		if got := tmpl.AfterTurn(context.Background()); got != c.want {
+		if got := strings.Join(tmpl.AfterTurn(context.Background()), ";"); got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 		if tmpl.Source() != c.source {

@@ -17,13 +17,6 @@ import (
 // A marker without a token of its own cannot be told from text: if a template writes "[INST]" and no token stands for it, a
 // message with "[INST]" becomes the same tokens.
 
-// wellKnownEnds are the texts with which the models of well-known families end a turn or a text.
-var wellKnownEnds = []string{
-	"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|eot|>", "<|eom|>", "<|end|>", "<|return|>", "<|call|>",
-	"<|endoftext|>", "<|end_of_text|>", "<|end_of_turn|>", "<|END_OF_TURN_TOKEN|>", "<end_of_turn>", "<end_of_utterance>",
-	"<｜end▁of▁sentence｜>", "<EOT>", "_<EOT>", space + "<EOT>", "[EOT]", "[EOS]", "<eos>", "</s>",
-}
-
 // html are the names of HTML's elements, whose tags count as text.
 var html = func() map[string]bool {
 	names := map[string]bool{}
@@ -138,45 +131,34 @@ func (v *Vocab) isMarker(t tandem.Token) bool {
 	return v.kinds[t] == userDefined && v.marks != nil && slices.ContainsFunc(v.marks.list, func(e written) bool { return e.id == t })
 }
 
-// readMarkers divides the user-defined tokens. If the file does not say what ends a turn, it adds the markers written like
-// well-known ends to the ends of a generation.
-func (v *Vocab) readMarkers(f *gguf.File) error {
+// readMarkers divides the user-defined tokens and finds the ends of a generation.
+func (v *Vocab) readMarkers(*gguf.File) error {
 	v.divide("")
-	v.ends = slices.Clone(v.declared)
-	if f.Has(eotKey) {
-		return nil
-	}
-	for i, piece := range v.pieces {
-		if k := v.kinds[i]; k != control && k != userDefined {
-			continue
-		}
-		if t := tandem.Token(i); slices.Contains(wellKnownEnds, piece) && v.isMarker(t) && !v.IsEnd(t) {
-			v.ends = append(v.ends, t)
-		}
-	}
+	v.findEnds()
 	return nil
 }
 
-const eotKey = "tokenizer.ggml.eot_token_id"
-
-// WithTemplate returns v adapted to a chat template: user-defined tokens in source become markers (see divide), and the
-// first marker in after, which the template writes after the assistant's content, ends a generation. The meaning of ids and
-// the Fingerprint stay the same.
-func (v *Vocab) WithTemplate(source, after string) *Vocab {
+// WithTemplate returns v adapted to a chat template: user-defined tokens in source become markers (see divide). after are the texts that
+// the template writes behind what the assistant said, the best evidence first. The first of them with markers shows an end of a
+// generation: the first marker, unless an end that is known already follows it at once. The meaning of ids and the Fingerprint
+// stay the same.
+func (v *Vocab) WithTemplate(source string, after ...string) *Vocab {
 	out := *v
 	out.divide(source)
-	if t, ok := out.firstMarker(after); ok && !out.IsEnd(t) {
-		out.ends = append(slices.Clone(out.ends), t)
+	for _, text := range after {
+		tokens := out.EncodeWithControl(text, false)
+		from := slices.IndexFunc(tokens, out.isMarker)
+		if from < 0 {
+			continue
+		}
+		markers := tokens[from:]
+		if n := slices.IndexFunc(markers, func(t tandem.Token) bool { return !out.isMarker(t) }); n > 0 {
+			markers = markers[:n]
+		}
+		if t := markers[0]; !slices.ContainsFunc(markers, out.IsEnd) && !slices.Contains(out.inTurns, t) {
+			out.ends = append(slices.Clone(out.ends), t)
+		}
+		break
 	}
 	return &out
-}
-
-// firstMarker returns the first marker in a template's text.
-func (v *Vocab) firstMarker(text string) (tandem.Token, bool) {
-	for _, t := range v.EncodeWithControl(text, false) {
-		if v.isMarker(t) {
-			return t, true
-		}
-	}
-	return -1, false
 }

@@ -150,56 +150,6 @@ func TestTemplateMarkers(t *testing.T) {
 	}
 }
 
-// TestEnds: a generation ends with the file's eos, eot and eom, with the marker after the assistant's turn, and with
-// well-known ends if the file has no eot.
-func TestEnds(t *testing.T) {
-	chatml := func() *draft {
-		return newDraft("a", "b").add(control, "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|eot_id|>")
-	}
-	typed := func(k kind, piece string) *draft { return newDraft("a").add(k, piece) }
-	for name, c := range map[string]struct {
-		d     *draft
-		after string
-		want  string // pieces, in order
-	}{
-		"no eot": {chatml(), "", "</s>|<|im_end|>|<|endoftext|>|<|eot_id|>"},
-		"an eot": {chatml().set("eot_token_id", uint32(262)), "", "</s>|<|im_end|>"},
-		"an eot, and a template": {chatml().set("eot_token_id", uint32(264)), "\n<|im_end|>\n<|im_start|>",
-			"</s>|<|eot_id|>|<|im_end|>"},
-		"the next turn's beginning": {chatml().set("eot_token_id", uint32(264)), "<|im_start|>", "</s>|<|eot_id|>|<|im_start|>"},
-		"Phi-3":                     {phi(), "<|end|>\n", "</s>|<|endoftext|>|<|end|>"},
-		"Phi-3 with an eot":         {phi().set("eot_token_id", uint32(268)), "<|end|>\n", "</s>|<|endoftext|>|<|end|>"},
-		"no marker behind a turn":   {chatml().set("eot_token_id", uint32(262)), "\n\nUser: ", "</s>|<|im_end|>"},
-		"a word behind a turn":      {phi().set("eot_token_id", uint32(2)), "  b user", "</s>|</s>"},
-		"Gemma":                     {typed(userDefined, "<end_of_turn>"), "", "</s>|<end_of_turn>"},
-		"a tag of HTML":             {typed(userDefined, "</s>"), "", "</s>"},
-		"text":                      {typed(normal, "<|im_end|>"), "<|im_end|>", "</s>"},
-	} {
-		d := c.d
-		v := d.vocab(t).WithTemplate("", c.after)
-		var got []tandem.Token
-		for id := range tandem.Token(v.Size()) {
-			if v.IsEnd(id) {
-				got = append(got, id)
-			}
-		}
-		want := strings.Split(c.want, "|<")
-		for i := range want[1:] {
-			want[i+1] = "<" + want[i+1]
-		}
-		slices.Sort(want)
-		want = slices.Compact(want)
-		var have []string
-		for _, id := range got {
-			have = append(have, v.Piece(id))
-		}
-		slices.Sort(have)
-		if !slices.Equal(have, want) {
-			t.Errorf("%s: ends %q: want %q", name, have, want)
-		}
-	}
-}
-
 // guardedFault says what is wrong with the tokens of a text with guarded parts: no marker may touch these, each one written
 // wholly outside must be found, and together the tokens are the text. v must add no space.
 func guardedFault(v *Vocab, text string, spans []Span, tokens []tandem.Token) error {

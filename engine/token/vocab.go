@@ -46,6 +46,7 @@ type Vocab struct {
 	bos, eos    tandem.Token   // -1 for none
 	declared    []tandem.Token // eos, eot and eom, as far as the file has them
 	ends        []tandem.Token // those and what else ends a generation
+	inTurns     []tandem.Token // markers that look like ends but are none
 	addBOS      bool
 	addEOS      bool
 	spacePrefix bool
@@ -82,8 +83,8 @@ func (v *Vocab) BOS() (tandem.Token, bool) { return v.bos, v.bos >= 0 }
 // EOS returns the token that ends a text, if the model has one.
 func (v *Vocab) EOS() (tandem.Token, bool) { return v.eos, v.eos >= 0 }
 
-// IsEnd reports whether t ends a generation. Such tokens are the file's ends of a text, a turn or a message; the marker with which
-// the chat template ends the assistant's turn (WithTemplate); without tokenizer.ggml.eot_token_id also the well-known ends.
+// IsEnd reports whether t ends a generation. Such tokens are the file's ends of a text, a turn or a message; markers that well-known
+// models end with; the marker with which the chat template ends the assistant's turn (WithTemplate).
 func (v *Vocab) IsEnd(t tandem.Token) bool { return slices.Contains(v.ends, t) }
 
 // Piece returns t as it is in the file; "" for a token that is not in the vocabulary.

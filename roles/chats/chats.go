@@ -56,7 +56,7 @@ func Open(file, model string, vocab *token.Vocab) (httpapi.Chat, *token.Vocab, e
 }
 
 func newRoom(t *chat.Template, vocab *token.Vocab) (httpapi.Chat, *token.Vocab, error) {
-	vocab = vocab.WithTemplate(t.Source(), t.AfterTurn(context.Background()))
+	vocab = vocab.WithTemplate(t.Source(), t.AfterTurn(context.Background())...)
 	return room{t, vocab}, vocab, nil
 }
 
