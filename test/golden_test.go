@@ -9,8 +9,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+
+	ggufs "github.com/tandem-llm/tandem/engine/gguf"
 )
 
 // goldenCase is one line of testdata/golden/gopher-*.jsonl; its README says what the fields mean.
@@ -193,5 +196,60 @@ func TestGoldenTokens(t *testing.T) {
 	}
 	if n < 50 {
 		t.Errorf("%d texts: want at least 50", n)
+	}
+}
+
+// TestGoldenVocabulary compares `tandem tokenize` with the ids that another engine gives texts with a whole SentencePiece vocabulary, of
+// which the file has a part.
+func TestGoldenVocabulary(t *testing.T) {
+	t.Parallel()
+	const vocabs = "../engine/token/testdata/vocabs/"
+	model, err := filepath.Abs(vocabs + "llama-spm.gguf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := ggufs.Open(model)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	full, err := f.Ints("tandem.test.full_ids", 0, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := os.ReadFile(vocabs + "texts.inp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := os.ReadFile(vocabs + "llama-spm.out")
+	if err != nil {
+		t.Fatal(err)
+	}
+	texts := strings.Split(string(in), "\n__ggml_vocab_test__\n")[:46]
+	lines := strings.Split(string(out), "\n")[:len(texts)]
+	w := newWorld(t)
+	for i, line := range lines {
+		var want []int
+		for _, field := range strings.Fields(line) {
+			id, err := strconv.Atoi(field)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want = append(want, slices.Index(full, id))
+		}
+		e := w.feed(texts[i], "tokenize", "--model", model, "--no-special", "--json")
+		var got struct {
+			Tokens []int    `json:"tokens"`
+			Pieces []string `json:"pieces"`
+		}
+		if err := json.Unmarshal([]byte(e.stdout), &got); err != nil || e.code != 0 {
+			t.Fatalf("text %q: exit code %d, %v: %s", texts[i], e.code, err, e.stderr)
+		}
+		if fmt.Sprint(got.Tokens) != fmt.Sprint(want) {
+			t.Errorf("text %q: tokens %v: want %v", texts[i], got.Tokens, want)
+		}
+		if len(got.Pieces) != len(got.Tokens) {
+			t.Errorf("text %q: %d tokens but %d pieces", texts[i], len(got.Tokens), len(got.Pieces))
+		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-llm/tandem/engine/gguf"
 )
 
-// Extract returns a GGUF file with the tokenizer of the model file at path and its architecture and name, and nothing else: what Parse needs.
+// Extract returns a GGUF file with the tokenizer, architecture and name of the model file at path and nothing else: what Parse needs.
 func Extract(path string) ([]byte, error) {
 	f, err := gguf.Open(path)
 	if err != nil {

@@ -1,15 +1,10 @@
 package token
 
 import (
-	"bufio"
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -17,14 +12,9 @@ import (
 	"github.com/tandem-llm/tandem/engine/gguf"
 )
 
-const shared = "../../../shared"
-
-// load reads the vocabulary of a model file; the test is skipped if it lies in ../shared and is absent.
+// load reads the vocabulary of a model file.
 func load(t testing.TB, path string) *Vocab {
 	t.Helper()
-	if _, err := os.Stat(path); err != nil && strings.HasPrefix(path, shared) {
-		t.Skipf("%s is absent: its vocabulary is not checked", path)
-	}
 	f, err := gguf.Open(path)
 	if err != nil {
 		t.Fatal(err)
@@ -119,113 +109,6 @@ func pieces(v *Vocab, tokens []tandem.Token) string {
 		out = append(out, v.Piece(t))
 	}
 	return strings.Join(out, "|")
-}
-
-// The vectors of ../shared/tokenizers, made by another engine.
-func TestVectors(t *testing.T) {
-	for _, name := range []string{"llama-spm", "gpt-2", "starcoder", "falcon", "deepseek-coder"} {
-		t.Run(name, func(t *testing.T) { vectors(t, shared+"/tokenizers/ggml-vocab-"+name+".gguf") })
-	}
-}
-
-func vectors(t *testing.T, path string) {
-	v := load(t, path)
-	in, err := os.ReadFile(path + ".inp")
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := os.ReadFile(path + ".out")
-	if err != nil {
-		t.Fatal(err)
-	}
-	const mark = "\n__ggml_vocab_test__\n"
-	texts := strings.Split(strings.TrimSuffix(string(in), mark), mark)
-	lines := strings.Split(string(out), "\n")
-	if len(texts) != 46 || len(lines) < len(texts) {
-		t.Fatalf("%d texts, %d lines of ids", len(texts), len(lines))
-	}
-	for i, text := range texts {
-		var want []tandem.Token
-		for _, field := range strings.Fields(lines[i]) {
-			id, err := strconv.Atoi(field)
-			if err != nil {
-				t.Fatal(err)
-			}
-			want = append(want, tandem.Token(id))
-		}
-		got := v.Encode(text, false)
-		if !slices.Equal(got, want) {
-			t.Errorf("%q\n got %d\nwant %d", text, got, want)
-		}
-		if back := v.Decode(got); back != text {
-			t.Errorf("%q decodes as %q", text, back)
-		}
-		d := NewDecoder(v)
-		var stream string
-		for _, id := range got {
-			stream += d.Next(id)
-		}
-		if stream += d.Flush(); stream != text {
-			t.Errorf("%q streams as %q", text, stream)
-		}
-	}
-}
-
-// The prompts whose ids another engine gave.
-func TestGolden(t *testing.T) {
-	v := shipped(t)
-	prompts := map[string]string{}
-	eachLine(t, "../../testdata/prompts.jsonl", func(line []byte) {
-		var p struct{ ID, Prompt string }
-		if err := json.Unmarshal(line, &p); err != nil {
-			t.Fatal(err)
-		}
-		prompts[p.ID] = p.Prompt
-	})
-	files, _ := filepath.Glob(shared + "/golden/*.jsonl")
-	if len(files) == 0 {
-		t.Skip(shared + "/golden is absent: its token ids are not checked")
-	}
-	checked := 0
-	for _, file := range files {
-		eachLine(t, file, func(line []byte) {
-			var g struct {
-				ID     string
-				Tokens []tandem.Token
-			}
-			if err := json.Unmarshal(line, &g); err != nil {
-				t.Fatal(err)
-			}
-			prompt, ok := prompts[g.ID]
-			if !ok {
-				t.Fatalf("%s: no prompt %q", file, g.ID)
-			}
-			if got := v.Encode(prompt, true); !slices.Equal(got, g.Tokens) {
-				t.Errorf("%s, %s:\n got %d\nwant %d", file, g.ID, got, g.Tokens)
-			}
-			checked++
-		})
-	}
-	if checked == 0 {
-		t.Error("no prompt was checked")
-	}
-}
-
-func eachLine(t *testing.T, path string, do func([]byte)) {
-	t.Helper()
-	file, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	lines := bufio.NewScanner(file)
-	lines.Buffer(nil, 1<<24)
-	for lines.Scan() {
-		do(lines.Bytes())
-	}
-	if err := lines.Err(); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // slow is the definition of the encoding: merge the best neighbours of the whole text until none are

@@ -7,7 +7,7 @@ are others. The ids are those of Hugging Face's tokenizers, built as a model's t
 (llama-cpp-python) must give the same, but for the differences that differs() names; any other difference ends the program.
 Needs: tokenizers 0.23, gguf, llama-cpp-python 0.3.36.
 
-    python3 oracle.py 90 1 >oracle.jsonl
+    python3 oracle.py 80 1 >oracle.jsonl
 """
 import json, os, random, re, sys, tempfile, unicodedata
 
