@@ -18,10 +18,11 @@ type Info struct {
 	FileBytes    int64    // size of the file, or of all files of a split model
 	Parts        int      // files
 	Types        map[string]TypeUse
-	TiedHead     bool   // the output matrix is the embedding
-	WeightBytes  int64  // weights in memory, packed as a CPU wants them (kernels.Groups16)
-	Tokenizer    string // kind: llama (SentencePiece), gpt2 (byte-level BPE)
-	Pre          string // name of the pre-tokenizer; "" for a tokenizer without one
+	TiedHead     bool     // the output matrix is the embedding
+	WeightBytes  int64    // weights in memory, packed as a CPU wants them (kernels.Groups16)
+	Tokenizer    string   // kind: llama (SentencePiece), gpt2 (byte-level BPE)
+	Pre          string   // name of the pre-tokenizer, also one that the file does not name; "" for a tokenizer without one
+	Notes        []string // what the tokenizer lacks: token.Vocab.Notes
 	ChatTemplate bool
 	Fingerprint  uint64 // of the vocabulary
 	Work         Work   // of a pass of one row
@@ -70,6 +71,7 @@ func Inspect(path string) (*Info, error) {
 		TiedHead:     f.Tensor("output.weight") == nil,
 		ChatTemplate: f.Has("tokenizer.chat_template"),
 		Fingerprint:  vocab.Fingerprint(),
+		Notes:        vocab.Notes(),
 		Work:         workOf(w, c.matrices, &cfg),
 		LeftOut:      f.Towers(),
 	}
@@ -79,7 +81,7 @@ func Inspect(path string) (*Info, error) {
 	if info.Tokenizer, err = f.StringOr("tokenizer.ggml.model", ""); err != nil {
 		return nil, err
 	}
-	if info.Pre, err = f.StringOr("tokenizer.ggml.pre", ""); err != nil {
+	if info.Pre, err = f.StringOr("tokenizer.ggml.pre", vocab.Pre()); err != nil {
 		return nil, err
 	}
 	for _, t := range f.Tensors() {

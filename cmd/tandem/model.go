@@ -69,6 +69,7 @@ type modelInfo struct {
 	Speed      speedInfo         `json:"speed"`
 	LeftOut    []leftOutInfo     `json:"left_out,omitempty"` // what of the file reads pictures or sound
 	Budgets    *budgetInfo       `json:"budgets,omitempty"`  // if it does not fit, or a budget was named
+	Notes      []string          `json:"notes,omitempty"`    // what its tokenizer lacks
 	Keys       map[string]string `json:"keys"`
 }
 
@@ -206,6 +207,7 @@ func describe(path string, info *engine.Info, f *gguf.File, memory memoryInfo) m
 		Tokenizer: tokenizerInfo{info.Tokenizer, info.Pre, cfg.Vocab, roles.Fingerprint(info.Fingerprint), info.ChatTemplate},
 		Kernels:   kernelInfo{ISA: available[len(available)-1], Available: available},
 		Memory:    memory,
+		Notes:     info.Notes,
 		Keys:      map[string]string{},
 	}
 	for _, name := range slices.Sorted(maps.Keys(info.Types)) {
@@ -262,6 +264,9 @@ func (m *modelInfo) print(a *app, f *gguf.File) error {
 		rows = append(rows, [2]string{"recurrent states", fmt.Sprintf("%s: %d slots of %s, one for each session and as many for prefixes, "+
 			"and %d records of %d bytes, one for each row of a tree", figures.MiB(s.States), s.Slots, engine.Bytes(s.Slot), s.Records,
 			s.Record)})
+	}
+	for _, note := range m.Notes {
+		rows = append(rows, [2]string{"note", note})
 	}
 	rows = append(rows, m.Speed.rows()...)
 	for _, p := range m.LeftOut {

@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/roles/pair"
 	"github.com/tandem-llm/tandem/testkit"
 	"github.com/tandem-llm/tandem/testkit/family"
 )
@@ -64,5 +67,42 @@ func TestInfoOfTowers(t *testing.T) {
 	}
 	if !strings.Contains(text, "a vision tower, 1 tensors, 1.0 MiB: tandem continues text") {
 		t.Errorf("said %q", text)
+	}
+}
+
+// TestMissingKeys: a line of model info, generate and tokenize says what stands in for a key that a byte-level file lacks.
+func TestMissingKeys(t *testing.T) {
+	f := family.Random("llama", 1)
+	letters := make([]string, f.Vocab) // GPT-2's alphabet: U+0100 on are the bytes that do not print
+	for i := range letters {
+		switch {
+		case i < '!':
+			letters[i] = string(rune(0x100 + i))
+		case i <= '~':
+			letters[i] = string(rune(i))
+		default:
+			letters[i] = strings.Repeat("z", i)
+		}
+	}
+	f.SetAny("tokenizer.ggml.model", "gpt2")
+	f.SetAny("tokenizer.ggml.tokens", letters)
+	f.SetAny("tokenizer.ggml.token_type", slices.Repeat([]int32{1}, f.Vocab))
+	path := f.Write(t, t.TempDir())
+	m, text := infoOf(t, path)
+	if m.Tokenizer.Pre != "default" || !strings.Contains(text, "gpt2 default, ") || len(m.Notes) != 2 ||
+		!strings.Contains(text, `tokenizer.ggml.pre is missing: texts are cut as the pre-tokenizer "default" does`) {
+		t.Errorf("pre %q, notes %q: %s", m.Tokenizer.Pre, m.Notes, text)
+	}
+	var out, told bytes.Buffer
+	tokenize := tokenizeCmd{Model: path, Text: new(string)}
+	if err := tokenize.Run(&app{stdout: &out, stderr: &told, ctx: t.Context()}); err != nil || strings.Count(told.String(), "\n") != 2 ||
+		!strings.HasPrefix(told.String(), "tandem: tokenizer.ggml.pre is missing: ") {
+		t.Errorf("tokenize: %v, said %q", err, told.String())
+	}
+	var notes []string
+	p := pair.Pair{Target: path, Options: engine.Options{Device: planner()}}
+	if err := p.Check("", func(note string) { notes = append(notes, note) }); err != nil || len(notes) != 2 ||
+		!strings.HasPrefix(notes[0], "target "+path+": tokenizer.ggml.pre is missing: ") {
+		t.Errorf("generate: %v, said %q", err, notes)
 	}
 }

@@ -26,6 +26,9 @@ func (c *tokenizeCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	for _, note := range vocab.Notes() {
+		fmt.Fprintln(a.stderr, "tandem: "+note)
+	}
 	var text string
 	if c.Text != nil {
 		text = *c.Text

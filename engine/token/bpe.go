@@ -61,19 +61,36 @@ func rawBytes(piece string) (string, bool) {
 	return b.String(), true
 }
 
+const (
+	merges     = "tokenizer.ggml.merges"
+	defaultPre = "default"
+)
+
+// mergeLines reads the merges, none if the file has none.
+func (v *Vocab) mergeLines(f *gguf.File) ([]string, error) {
+	if !f.Has(merges) {
+		v.missing(merges, "nothing is merged, so texts become single bytes or characters")
+		return nil, nil
+	}
+	return f.Strings(merges)
+}
+
 // readBPE reads the pre-tokenizer and the merges. It needs ids and prints.
 func (v *Vocab) readBPE(f *gguf.File) error {
-	const preKey, merges = "tokenizer.ggml.pre", "tokenizer.ggml.merges"
-	name, err := f.StringOr(preKey, "default")
+	const preKey = "tokenizer.ggml.pre"
+	name, err := f.StringOr(preKey, defaultPre)
 	if err != nil {
 		return err
+	}
+	if !f.Has(preKey) {
+		v.missing(preKey, `texts are cut as the pre-tokenizer "`+defaultPre+`" does, which may cost quality; convert the model anew`)
 	}
 	p, known := findPre(name)
 	if p == nil {
 		return tandem.Errorf(op, tandem.Unsupported, "%s: %s is %.80q: want one of %s", f.Path(), preKey, name, strings.Join(known, ", "))
 	}
 	v.bpe = &bpe{pre: p}
-	lines, err := f.Strings(merges)
+	lines, err := v.mergeLines(f)
 	if err != nil {
 		return err
 	}
@@ -118,8 +135,7 @@ var pieceMerges = &pre{names: []string{"gemma4"}, addBOS: true}
 // merges say what is joined, and not the scores. A merge with a token that is not text is left out: user-defined tokens are cut out of
 // a text before. It needs ids.
 func (v *Vocab) readPieceMerges(f *gguf.File) error {
-	const merges = "tokenizer.ggml.merges"
-	lines, err := f.Strings(merges)
+	lines, err := v.mergeLines(f)
 	if err != nil {
 		return err
 	}

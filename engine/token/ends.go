@@ -6,8 +6,8 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// What ends a generation is what a model's generation_config.json lists as eos_token_id. GGUF has room for three of them (eos, eot, eom), and
-// most files name one. The rest follows from the texts of the markers.
+// What ends a generation is what a model's generation_config.json lists as eos_token_id. GGUF has room for three of them (eos, eot,
+// eom), and most files name one. The rest follows from the texts of the markers.
 
 // wellKnownEnds are the texts with which the models of well-known families end a turn or a text.
 var wellKnownEnds = []string{

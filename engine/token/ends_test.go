@@ -8,9 +8,9 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// TestEnds: a generation ends with the tokens of generation_config.json's eos_token_id. Each line is a family: its markers with their types,
-// the keys that its files have, what its template writes behind the assistant's content at the end and before the next message, and
-// its ends.
+// TestEnds: a generation ends with the tokens of generation_config.json's eos_token_id. Each line is a family: its markers with their
+// types, the keys that its files have, what its template writes behind the assistant's content at the end and before the next
+// message, and its ends.
 func TestEnds(t *testing.T) {
 	for name, c := range map[string]struct {
 		control, user string            // markers by type, divided by spaces

@@ -64,7 +64,6 @@ func TestBadPieceMerges(t *testing.T) {
 		d    *draft
 		says string
 	}{
-		{"no merges", newMerged("ab").set("merges", nil), `key "tokenizer.ggml.merges" is missing`},
 		{"merge of one", newMerged("ab").set("merges", []string{"ab"}), `merges has "ab" as element 0: want two pieces`},
 		{"merge of three", newMerged("ab").set("merges", []string{"a b a"}), `merges has "a b a" as element 0: want two pieces`},
 		{"merge with nothing", newMerged("ab").set("merges", []string{" b"}), `merges has " b" as element 0`},

@@ -41,7 +41,7 @@ var pres = []*pre{
 		cjk.parts(false, many), numbers.parts(false, many)}},
 	{names: []string{"deepseek-coder"}, stages: []stage{newline, letters.parts(true, many), punct.parts(true, many),
 		cjk.parts(false, many), numbers.parts(false, 1)}},
-	{names: []string{"default"}, stages: []stage{punctSigns.parts(false, many), gpt2, numbers.parts(false, many), threeDigits}},
+	{names: []string{defaultPre}, stages: []stage{punctSigns.parts(false, many), gpt2, numbers.parts(false, many), threeDigits}},
 }
 
 // findPre returns the pre-tokenizer of that name, nil for none, and the names there are.

@@ -38,6 +38,7 @@ const (
 // Vocab is a model's vocabulary and tokenizer. Immutable but for a cache, and safe for concurrent use.
 type Vocab struct {
 	model  string
+	notes  []string  // what the file lacks
 	pieces []string  // as they are in the file
 	prints []string  // what they print
 	scores []float32 // nil without
@@ -76,6 +77,19 @@ func (v *Vocab) byteLevel() bool { return v.model == modelBytes }
 
 // Model returns the tokenizer's name, "llama", "gpt2" or "gemma4".
 func (v *Vocab) Model() string { return v.model }
+
+// Pre returns the name of the pre-tokenizer, "" for a tokenizer without one.
+func (v *Vocab) Pre() string {
+	if !v.byteLevel() {
+		return ""
+	}
+	return v.bpe.pre.names[0]
+}
+
+// Notes returns a line for each key that the file lacks although nearly all have it, and says what stands in for it. v owns the lines.
+func (v *Vocab) Notes() []string { return v.notes }
+
+func (v *Vocab) missing(key, instead string) { v.notes = append(v.notes, key+" is missing: "+instead) }
 
 // BOS returns the token that begins a text, if the model has one.
 func (v *Vocab) BOS() (tandem.Token, bool) { return v.bos, v.bos >= 0 }
@@ -119,7 +133,8 @@ func Open(path string) (*Vocab, error) {
 	return FromGGUF(f)
 }
 
-// FromGGUF reads the vocabulary of a model file and checks it; it keeps nothing of f. A "gpt2" file
+// FromGGUF reads the vocabulary of a model file and checks it; it keeps nothing of f. GGUF's description calls all keys but the tokenizer's
+// model and tokens optional; Notes says what stands in for those that are missing. A "gpt2" file
 // without tokenizer.ggml.pre, as files from before May 2024 are, gets the pre-tokenizer "default", as in
 // llama.cpp: the model's own may cut numbers and punctuation differently, which costs some quality.
 // Errors: Unsupported for a tokenizer or pre-tokenizer that tandem does not have, Corrupt for an inconsistent
@@ -164,6 +179,9 @@ func (v *Vocab) readPieces(f *gguf.File) (err error) {
 	if len(v.pieces) == 0 {
 		return corrupt(f, "%s is empty: want at least the 256 byte tokens", tokens)
 	}
+	if !f.Has(types) {
+		return v.guessKinds(f)
+	}
 	kindOf, err := f.Ints(types, 0, int(kinds)-1)
 	if err != nil {
 		return err
@@ -178,8 +196,44 @@ func (v *Vocab) readPieces(f *gguf.File) (err error) {
 	return nil
 }
 
+// guessKinds gives the tokens types if the file has none: <0xXX> are bytes of a vocabulary of characters, the tokens with special ids are
+// control tokens or unknown, and all others are text.
+func (v *Vocab) guessKinds(f *gguf.File) error {
+	v.missing("tokenizer.ggml.token_type", "tokens with a special id count as control tokens, <0xXX> as bytes and all others as text")
+	v.kinds = make([]kind, len(v.pieces))
+	for i, piece := range v.pieces {
+		v.kinds[i] = normal
+		if _, ok := parseByte(piece); ok && !v.byteLevel() {
+			v.kinds[i] = single
+		}
+	}
+	for _, s := range []struct {
+		name, piece string // piece: that of SentencePiece's usual id
+		id          int
+		kind        kind
+	}{{"bos", "<s>", 1, control}, {"eos", "</s>", 2, control}, {"eot", "", -1, control}, {"eom", "", -1, control},
+		{"unknown", "<unk>", 0, unknown}} {
+		if v.byteLevel() || s.id >= len(v.pieces) || s.id >= 0 && v.pieces[s.id] != s.piece {
+			s.id = -1
+		}
+		id, err := f.IntOr("tokenizer.ggml."+s.name+"_token_id", 0, len(v.pieces)-1, s.id)
+		if err != nil {
+			return err
+		}
+		if id >= 0 && v.kinds[id] == normal {
+			v.kinds[id] = s.kind
+		}
+	}
+	return nil
+}
+
 func (v *Vocab) readScores(f *gguf.File) (err error) {
 	const scores = "tokenizer.ggml.scores"
+	if !f.Has(scores) {
+		v.missing(scores, "all pieces count as equally likely, so texts are cut otherwise than the model has learned")
+		v.scores = make([]float32, len(v.pieces))
+		return nil
+	}
 	if v.scores, err = f.Floats(scores); err != nil {
 		return err
 	}

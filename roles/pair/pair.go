@@ -109,7 +109,7 @@ func Sides(drafts, files []string) (map[string][]string, error) {
 }
 
 // Check refuses models that cannot run, do not match or do not fit into memory, and a prompt ("": none) that is too long. It calls
-// say with differences between a draft's vocabulary and the target's.
+// say with differences between a draft's vocabulary and the target's, and with what the target's tokenizer lacks.
 func (p *Pair) Check(prompt string, say func(note string)) error {
 	if err := p.Sizes.Check(); err != nil {
 		return err
@@ -117,6 +117,9 @@ func (p *Pair) Check(prompt string, say func(note string)) error {
 	vocab, err := token.Open(p.Target)
 	if err != nil {
 		return err
+	}
+	for _, note := range vocab.Notes() {
+		say(fmt.Sprintf("target %s: %s", p.Target, note))
 	}
 	room := roles.Room{Sizes: p.Sizes.OrDefault(), Options: p.Options, Target: p.Target}
 	taps, err := Taps(p.Drafts)
@@ -206,7 +209,7 @@ func (p *Pair) compare(draft string, target *token.Vocab) (note string, foreign 
 		return "", false, err
 	}
 	if note, err = token.Compare(target.Listing(), vocab.Listing()); err != nil {
-		return cmp.Or(errors.Unwrap(err), err).Error(), true, nil
+		return strings.Join(append([]string{cmp.Or(errors.Unwrap(err), err).Error()}, vocab.Notes()...), "; "), true, nil
 	}
 	return note, false, nil
 }
