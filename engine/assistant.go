@@ -145,7 +145,7 @@ func (m *Model) readBy(l *layerShape, i int, refuse func(string, ...any) error) 
 }
 
 func (a *assistant) collect(f *gguf.File, arch string, side Side) error {
-	c, w, cfg := &catalog{file: f, used: map[string]bool{}, finite: true}, &a.weights, &a.config
+	c, w, cfg := &catalog{file: f, used: map[string]bool{}}, &a.weights, &a.config
 	c.matrix(&a.enter, spellings[arch].enter, true, cfg.Dim, 2*side.Width)
 	c.matrix(&a.leave, spellings[arch].leave, true, side.Width, cfg.Dim)
 	c.matrix(&w.head, embeddingName, true, cfg.Vocab, cfg.Dim)

@@ -141,7 +141,7 @@ func (m *Model) outlineDraft(f, of *gguf.File) error {
 		m.config.logitScale = large.logitScale
 	}
 	m.weights.draft = d
-	c := &catalog{file: f, used: map[string]bool{}, finite: true}
+	c := &catalog{file: f, used: map[string]bool{}}
 	d.collect(c, &m.weights, &m.config)
 	if c.err != nil {
 		return c.err

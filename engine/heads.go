@@ -210,7 +210,7 @@ func (m *Model) planSide(f *gguf.File) (*sidePlan, error) {
 	if err := side.fits(path, m.asTarget()); err != nil {
 		return nil, err
 	}
-	c := &catalog{file: f, used: map[string]bool{}, finite: true}
+	c := &catalog{file: f, used: map[string]bool{}}
 	if side.Kind == SidePPD {
 		s.prompts = c.promptsOf(&side)
 	} else if heads := c.collectHeads(&side); c.err == nil {

@@ -83,6 +83,9 @@ func (c *chunk) load(buf []byte, to filling) error {
 	if err := c.read(src); err != nil {
 		return err
 	}
+	if err := checkRows(c.tensor, c.row, src); err != nil {
+		return err
+	}
 	if to.forget {
 		c.tensor.Forget(int64(c.row)*int64(perRow(c.tensor)), len(src))
 	}

@@ -95,7 +95,7 @@ func (m *Model) outlineMTP(f, of *gguf.File, own Side) error {
 	}
 	d := &draft{side: own}
 	m.weights.draft = d
-	cat := &catalog{file: f, used: map[string]bool{}, finite: true}
+	cat := &catalog{file: f, used: map[string]bool{}}
 	d.collectMTP(cat, &m.weights, c)
 	m.matrices = cat.matrices
 	for i, t := range f.Tensors() {

@@ -48,7 +48,6 @@ type catalog struct {
 	file     *gguf.File
 	used     map[string]bool
 	matrices []matrix
-	finite   bool // vectors must be finite
 	err      error
 }
 
@@ -234,9 +233,7 @@ func (c *catalog) vector(name string, required bool, shape ...int) []float32 {
 	for i := range v {
 		v[i] = math.Float32frombits(binary.LittleEndian.Uint32(data[4*i:]))
 	}
-	if c.finite {
-		c.checkFinite(name, v)
-	}
+	c.checkFinite(name, v)
 	return v
 }
 

@@ -100,10 +100,15 @@ func (s *session) ask(ctx, again context.Context) (a answer, err error) {
 	s.box.arm(q)
 	s.draft(ctx, q, &a)
 	s.follow(again, &a)
-	if err = s.await(ctx, again, q, &a, came); err == nil && a.fault == nil {
-		a.fault = s.check(&a)
+	if err = s.await(ctx, again, q, &a, came); err != nil || a.fault != nil {
+		return a, err
 	}
-	return a, err
+	if v := a.verdict; v.Kind == tandem.Unsupported { // no other try would give another result
+		s.g.cfg.Counters.Add("verifier."+v.Kind.String(), 1)
+		return a, &tandem.Error{Op: op, Kind: tandem.Corrupt, Field: "model", Err: errors.New(v.Message)}
+	}
+	a.fault = s.check(&a)
+	return a, nil
 }
 
 // draft has a tree drafted as the strategy wants it, within what the rest of the budget can use. A tree of

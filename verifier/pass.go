@@ -60,7 +60,12 @@ func (s *session) Take(p schedule.Part, out *engine.Output, first int, pass sche
 	if c == nil {
 		return
 	}
-	verdict := s.judge(c, out, first)
+	verdict, err := s.judge(c, out, first)
+	if err != nil {
+		s.v.cfg.Counters.Add("verdicts.unsound", 1)
+		s.v.refuse(c, tandem.Unsupported, err.Error())
+		return
+	}
 	s.v.features.expect(s.ID, len(s.tokens)-1)
 	attrs := []tandem.Attr{{Key: "device_ns", Int: int64(pass.Spent)}, {Key: "rows", Int: int64(pass.Rows)},
 		{Key: "batch", Int: int64(pass.Parts)}}
@@ -133,8 +138,8 @@ func (s *session) Left(err error) {
 }
 
 // judge accepts the nodes that the target agrees with and advances the session, except its cache: see Settle. The root's logits are
-// in wanted row first, those of node i in row first+i.
-func (s *session) judge(c *check, out *engine.Output, first int) tandem.Verdict {
+// in wanted row first, those of node i in row first+i. It fails, and the session has to end, if the logits that it needs are no numbers.
+func (s *session) judge(c *check, out *engine.Output, first int) (tandem.Verdict, error) {
 	begun := time.Now()
 	var path []int32
 	var tokens []tandem.Token
@@ -143,6 +148,11 @@ func (s *session) judge(c *check, out *engine.Output, first int) tandem.Verdict 
 		path, tokens, logprobs = s.typical(c, out, first)
 	} else {
 		path, tokens, logprobs = s.exact(c, out, first)
+	}
+	for _, node := range append([]int32{0}, path...) {
+		if err := out.Sound(first + int(node)); err != nil {
+			return tandem.Verdict{}, err
+		}
 	}
 	verdict := tandem.Verdict{Session: s.ID, Epoch: s.Epoch, Base: c.ticket.Base, Hash: c.ticket.Hash,
 		Tokens: tokens, Logprobs: logprobs, Nodes: c.tree.Len(), Path: make([]int32, len(path))}
@@ -153,7 +163,7 @@ func (s *session) judge(c *check, out *engine.Output, first int) tandem.Verdict 
 	s.tokens = append(s.tokens, tokens...)
 	s.hash = s.hash.Add(tokens...)
 	verdict.Busy = time.Since(begun)
-	return verdict
+	return verdict, nil
 }
 
 // exact accepts the nodes that the target draws, and advances s.history. It returns the path, its tokens and the one after them,

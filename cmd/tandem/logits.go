@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 
@@ -120,10 +121,13 @@ func evaluate(a *app, m *engine.Model, tokens []tandem.Token, top, n int) (*logi
 			return nil, err
 		}
 		for i := range chunk {
+			if err := out.Sound(out.First(0) + i); err != nil {
+				return nil, err
+			}
 			best := out.Top(out.First(0) + i)
 			pairs := make([][2]float64, len(best.IDs))
 			for j, id := range best.IDs {
-				pairs[j] = [2]float64{float64(id), float64(best.Logits[j])}
+				pairs[j] = [2]float64{float64(id), max(float64(best.Logits[j]), -math.MaxFloat32)} // JSON has no infinity
 			}
 			r.PromptTop = append(r.PromptTop, pairs)
 		}
@@ -142,6 +146,9 @@ func evaluate(a *app, m *engine.Model, tokens []tandem.Token, top, n int) (*logi
 		}
 		out, err := m.Forward([]engine.Part{{Seq: seq, Extend: []tandem.Token{next}, Want: engine.WantTail}}, 1)
 		if err != nil {
+			return nil, err
+		}
+		if err := out.Sound(0); err != nil {
 			return nil, err
 		}
 		next = tandem.Token(out.Top(0).IDs[0])

@@ -78,6 +78,10 @@ func FromError(err error) *Error {
 		out.Status, out.Type, out.Code = StatusClientClosed, "canceled_error", "canceled"
 	default:
 		out.Status, out.Type, out.Code = http.StatusInternalServerError, "server_error", "internal"
+		if out.Param == "model" && tandem.KindOf(err) == tandem.Corrupt { // the model's fault, which its owner can mend
+			out.Code = "model_fault"
+			break
+		}
 		out.Message = "internal error: the gateway's log has it under this X-Request-Id"
 	}
 	if retries(out.Status) && out.RetryAfter <= 0 {
