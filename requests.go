@@ -18,7 +18,7 @@ type Sampling struct {
 	Seed        uint64  // the noise of a draw depends on (Seed, position, token) alone
 
 	// RepeatPenalty applies to the tokens among the last RepeatLast of prompt and output: it divides positive logits and
-	// multiplies others (Keskar et al., 2019; llama.cpp's window). 0 or 1 = none; else more than 0, at most 10.
+	// multiplies others (Keskar et al., 2019; llama.cpp's window). 0 or 1 = none; else MinRepeat to MaxRepeat.
 	RepeatPenalty float64
 	RepeatLast    int // 0 = DefaultRepeatLast
 	// FrequencyPenalty is subtracted from a token's logit for each time that the output holds it, PresencePenalty

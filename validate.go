@@ -73,8 +73,14 @@ const (
 	maxTenant   = 128 // bytes of a tenant's name
 	maxBias     = 300 // tokens of a logit_bias
 	maxTop      = 20  // tokens of top_logprobs
-	maxRepeat   = 10  // repeat_penalty
-	maxWindow   = 4096
+)
+
+// Bounds of Sampling's fields. A smaller repeat penalty would make logits too large for a float32.
+const (
+	MaxTemperature = 100
+	MinRepeat      = 0.01
+	MaxRepeat      = 10
+	MaxRepeatLast  = 4096
 )
 
 // invalid returns an error that blames a field.
@@ -150,7 +156,7 @@ func (s Sampling) Validate(l Limits) error {
 		name      string
 		v, lo, hi float64
 	}{
-		{"temperature", s.Temperature, 0, 100}, {"min_p", s.MinP, 0, 1}, {"repeat_penalty", s.RepeatPenalty, 0, maxRepeat},
+		{"temperature", s.Temperature, 0, MaxTemperature}, {"min_p", s.MinP, 0, 1},
 		{"accept_epsilon", s.Epsilon, 0, 1}, {"accept_delta", s.Delta, 0, 1},
 		{"frequency_penalty", s.FrequencyPenalty, -2, 2}, {"presence_penalty", s.PresencePenalty, -2, 2},
 	} {
@@ -159,12 +165,14 @@ func (s Sampling) Validate(l Limits) error {
 		}
 	}
 	switch {
+	case s.RepeatPenalty != 0 && !(s.RepeatPenalty >= MinRepeat && s.RepeatPenalty <= MaxRepeat):
+		return invalid("repeat_penalty", "repeat_penalty is %v: want %v to %v, or 0 for none", s.RepeatPenalty, MinRepeat, MaxRepeat)
 	case s.TopK < 0:
 		return invalid("top_k", "top_k is %d: want 0 (all) or more", s.TopK)
 	case !(s.TopP > 0 && s.TopP <= 1):
 		return invalid("top_p", "top_p is %v: want more than 0 and at most 1", s.TopP)
-	case s.RepeatLast < 0 || s.RepeatLast > maxWindow:
-		return invalid("repeat_last", "repeat_last is %d: want 1 to %d, or 0 for %d", s.RepeatLast, maxWindow, DefaultRepeatLast)
+	case s.RepeatLast < 0 || s.RepeatLast > MaxRepeatLast:
+		return invalid("repeat_last", "repeat_last is %d: want 1 to %d, or 0 for %d", s.RepeatLast, MaxRepeatLast, DefaultRepeatLast)
 	case s.Accept != "" && s.Accept != AcceptExact && s.Accept != AcceptTypical:
 		return invalid("accept", "accept is %.50q: want exact or typical", s.Accept)
 	case !s.Typical() && (s.Epsilon != 0 || s.Delta != 0):

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/kernels"
@@ -26,6 +27,9 @@ type Info struct {
 	ChatTemplate bool
 	Fingerprint  uint64 // of the vocabulary
 	Work         Work   // of a pass of one row
+
+	Sampling        tandem.Preset // how its makers want tokens drawn
+	SamplingIgnored []string      // keys about that which tandem cannot follow
 
 	LeftOut []gguf.TowerPart // what of the file reads pictures or sound; counted in FileBytes alone
 }
@@ -74,6 +78,9 @@ func Inspect(path string) (*Info, error) {
 		Notes:        vocab.Notes(),
 		Work:         workOf(w, c.matrices, &cfg),
 		LeftOut:      f.Towers(),
+	}
+	if info.Sampling, info.SamplingIgnored, err = readAdvice(f); err != nil {
+		return nil, err
 	}
 	for i := range c.matrices {
 		info.WeightBytes += c.matrices[i].packed()
