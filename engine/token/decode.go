@@ -1,6 +1,7 @@
 package token
 
 import (
+	"strings"
 	"unicode/utf8"
 
 	"github.com/tandem-llm/tandem"
@@ -8,20 +9,50 @@ import (
 
 // Decode returns the text of tokens; bytes that are not UTF-8 stay as they are. If the model's
 // texts begin with an added space, one leading space is left out: Decode undoes Encode.
-func (v *Vocab) Decode(tokens []tandem.Token) string {
+func (v *Vocab) Decode(tokens []tandem.Token) string { return v.text(tokens, v.AppendBytes) }
+
+// DecodeWritten is Decode with the written form of tokens that print nothing: it undoes EncodeWithControl.
+func (v *Vocab) DecodeWritten(tokens []tandem.Token) string { return v.text(tokens, v.AppendWritten) }
+
+// text returns tokens as add writes each, without the added space before the first that prints anything.
+func (v *Vocab) text(tokens []tandem.Token, add func([]byte, tandem.Token) []byte) string {
 	var out []byte
+	begun := !v.spacePrefix
 	for _, t := range tokens {
-		out = v.AppendBytes(out, t)
-	}
-	if v.spacePrefix && len(out) > 0 && out[0] == ' ' {
-		out = out[1:]
+		n := len(out)
+		out = add(out, t)
+		if !begun && v.has(t) && v.prints[t] != "" {
+			begun = true
+			if out[n] == ' ' {
+				out = append(out[:n], out[n+1:]...)
+			}
+		}
 	}
 	return string(out)
 }
 
+// AppendWritten appends t to dst as a reader can tell it from others: what it prints or, if that is nothing, how the file writes it, such
+// as <|im_end|>. An id outside the vocabulary has no written form.
+func (v *Vocab) AppendWritten(dst []byte, t tandem.Token) []byte {
+	switch {
+	case !v.has(t):
+		return dst
+	case v.prints[t] != "":
+		return append(dst, v.prints[t]...)
+	case v.byteLevel():
+		return append(dst, v.pieces[t]...)
+	}
+	return append(dst, strings.ReplaceAll(v.pieces[t], space, " ")...)
+}
+
+// Texts returns what a decoder of the tokens that follow prev makes of each.
+func (v *Vocab) Texts(prev ...tandem.Token) func(tandem.Token) string {
+	return NewDecoder(v, prev...).Next
+}
+
 // Decoder turns a stream of tokens into text, character by character: an incomplete character waits
-// for its other bytes, and each byte that is not UTF-8 becomes U+FFFD. Not safe for concurrent
-// use.
+// for its other bytes, and what is not UTF-8 becomes U+FFFD as tandem.Lossy says, however the bytes are spread over tokens. Not safe
+// for concurrent use.
 type Decoder struct {
 	v       *Vocab
 	begun   bool   // something was printed, so a leading space is no longer dropped
@@ -44,14 +75,14 @@ func NewDecoder(v *Vocab, prev ...tandem.Token) *Decoder {
 func (d *Decoder) Next(t tandem.Token) string {
 	d.add(t)
 	n := whole(d.pending)
-	text := valid(d.pending[:n])
+	text := tandem.Lossy(d.pending[:n])
 	d.pending = d.pending[:copy(d.pending, d.pending[n:])]
 	return text
 }
 
 // Flush returns what is left of an incomplete character, as U+FFFD.
 func (d *Decoder) Flush() string {
-	text := valid(d.pending)
+	text := tandem.Lossy(d.pending)
 	d.pending = d.pending[:0]
 	return text
 }
@@ -75,12 +106,4 @@ func whole(b []byte) int {
 		}
 	}
 	return len(b)
-}
-
-// valid returns b as text, with U+FFFD for each byte that is not part of a character.
-func valid(b []byte) string {
-	if utf8.Valid(b) {
-		return string(b)
-	}
-	return string([]rune(string(b)))
 }

@@ -44,6 +44,7 @@ type Vocab struct {
 	scores []float32 // nil without
 	kinds  []kind
 
+	infill      infill
 	bos, eos    tandem.Token   // -1 for none
 	declared    []tandem.Token // eos, eot and eom, as far as the file has them
 	ends        []tandem.Token // those and what else ends a generation
@@ -158,7 +159,7 @@ func FromGGUF(f *gguf.File) (*Vocab, error) {
 			"%s: tokenizer.ggml.model is %.80q: want \"llama\" (SentencePiece), \"gpt2\" (byte-level) or \"gemma4\" (merges of pieces)",
 			f.Path(), model)
 	}
-	for _, step := range append(steps, v.readStrips, v.readFlags, v.readSpecials, v.readMarkers, v.needBytes) {
+	for _, step := range append(steps, v.readStrips, v.readFlags, v.readSpecials, v.readMarkers, v.readInfill, v.needBytes) {
 		if err := step(f); err != nil {
 			return nil, err
 		}

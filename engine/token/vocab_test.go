@@ -6,6 +6,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
+
+	"pgregory.net/rapid"
 
 	"github.com/tandem-llm/tandem"
 )
@@ -28,7 +31,7 @@ func TestDecoder(t *testing.T) {
 		{"a character of four bytes", []tandem.Token{a}, []tandem.Token{byteToken(0xF0), byteToken(0x9F), byteToken(0xA6), byteToken(0x99)},
 			[]string{"", "", "", "🦙", ""}},
 		{"half a character", []tandem.Token{a}, []tandem.Token{byteToken(0xC3), a, byteToken(0xE2), byteToken(0x96)},
-			[]string{"", "\uFFFDa", "", "", "\uFFFD\uFFFD"}},
+			[]string{"", "\uFFFDa", "", "", "\uFFFD"}},
 		{"no start of a character", []tandem.Token{a}, []tandem.Token{byteToken(0x80), byteToken(0xFF)}, []string{"\uFFFD", "\uFFFD", ""}},
 		{"overlong", []tandem.Token{a}, []tandem.Token{byteToken(0xC0), byteToken(0x80)}, []string{"\uFFFD", "\uFFFD", ""}},
 		{"begun in the prompt", []tandem.Token{a, byteToken(0xC3)}, []tandem.Token{byteToken(0xA9)}, []string{"é", ""}},
@@ -52,6 +55,45 @@ func TestDecoder(t *testing.T) {
 	plain := newDraft(space+"a").set("add_space_prefix", false).vocab(t)
 	if got := NewDecoder(plain).Next(259) + plain.Decode([]tandem.Token{259}); got != " a a" {
 		t.Errorf("without an added space: %q", got)
+	}
+}
+
+// TestDecoderOverAnyBytes: however bytes are spread over tokens, a stream says what decoding them at once says.
+func TestDecoderOverAnyBytes(t *testing.T) {
+	v := newDraft(space, "a", "é").vocab(t)
+	rapid.Check(t, func(t *rapid.T) {
+		all := append([]byte("a"), rapid.SliceOfN(rapid.SampledFrom([]byte("a\x80\x9f\xa0\xbf\xc3\xe0\xe2\xed\xf0\xf4\xff")), 0, 12).Draw(t, "bytes")...)
+		d, got := NewDecoder(v, v.bytes['a']), "a"
+		for _, b := range all[1:] {
+			piece := d.Next(v.bytes[b])
+			if got += piece; !utf8.ValidString(piece) {
+				t.Fatalf("% x: %q comes", all, piece)
+			}
+		}
+		if got += d.Flush(); got != tandem.Lossy(all) {
+			t.Fatalf("% x: %q comes in all, want %q", all, got, tandem.Lossy(all))
+		}
+	})
+}
+
+func TestWritten(t *testing.T) {
+	v := newDraft(space, "a", space+"a").vocab(t)
+	const a, spaceA = 260, 261
+	for _, c := range []struct {
+		tokens         []tandem.Token
+		prints, writes string
+	}{
+		{[]tandem.Token{1, spaceA, a, 2}, "aa", "<s>aa</s>"},
+		{[]tandem.Token{0, 1, 2}, "", "<unk><s></s>"},
+		{[]tandem.Token{1, spaceA, 2, spaceA}, "a a", "<s>a</s> a"},
+		{[]tandem.Token{-1, 9999}, "", ""},
+	} {
+		if got := v.Decode(c.tokens); got != c.prints {
+			t.Errorf("%v prints %q: want %q", c.tokens, got, c.prints)
+		}
+		if got := v.DecodeWritten(c.tokens); got != c.writes {
+			t.Errorf("%v is written %q: want %q", c.tokens, got, c.writes)
+		}
 	}
 }
 

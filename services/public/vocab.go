@@ -3,8 +3,6 @@ package public
 import (
 	"context"
 	"fmt"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/tandem-llm/tandem"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
@@ -50,10 +48,7 @@ func (s *server) Detokenize(ctx context.Context, r *tandemv1.DetokenizeRequest) 
 			return nil, wrong("tokens.ids", "token %d is %d: vocabulary has %d", i, t, s.cfg.Vocab.Size())
 		}
 	}
-	text := s.cfg.Vocab.Decode(tokens)
-	if !utf8.ValidString(text) {
-		text = strings.ToValidUTF8(text, "\uFFFD")
-	}
+	text := tandem.Lossy(s.cfg.Vocab.Decode(tokens))
 	if len(text) >= rpc.MaxMessage {
 		return nil, wrong("tokens.ids", "%d tokens make %d bytes of text: at most %d travel in a message", len(tokens), len(text),
 			rpc.MaxMessage)

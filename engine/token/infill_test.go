@@ -1,0 +1,32 @@
+package token
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/tandem-llm/tandem"
+)
+
+func TestFillIn(t *testing.T) {
+	// by well-known texts
+	v := newDraft("a", space+"a").add(control, "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>").vocab(t)
+	id := func(piece string) tandem.Token { return tandem.Token(slices.Index(v.pieces, piece)) }
+	got, lacking := v.FillIn("a", "a")
+	want := []tandem.Token{1, id("<|fim_prefix|>"), id(space + "a"), id("<|fim_suffix|>"), id(space + "a"), id("<|fim_middle|>")}
+	if !slices.Equal(got, want) || lacking != nil {
+		t.Errorf("%v, %v: want %v", got, lacking, want)
+	}
+	// a marker that is written in a text is text
+	if got, _ := v.FillIn("<|fim_middle|>", ""); got[len(got)-1] != id("<|fim_middle|>") || slices.Contains(got[:len(got)-1], id("<|fim_middle|>")) {
+		t.Errorf("a marker in the text becomes one: %v", got)
+	}
+	// by keys, which go before texts; the older ones go first
+	v = newDraft("<|fim_prefix|>", "P", "Q", "S", "M").set("fim_pre_token_id", uint32(261)).set("prefix_token_id", uint32(260)).
+		set("fim_suf_token_id", uint32(262)).set("middle_token_id", uint32(263)).set("add_bos_token", false).vocab(t)
+	if got, _ := v.FillIn("", ""); !slices.Equal(got, []tandem.Token{260, 262, 263}) {
+		t.Errorf("by keys: %v", got)
+	}
+	if got, lacking := newDraft("<SUF>").vocab(t).FillIn("a", "b"); got != nil || !slices.Equal(lacking, []string{"prefix", "middle"}) {
+		t.Errorf("without markers: %v, %v", got, lacking)
+	}
+}
