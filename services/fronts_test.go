@@ -32,10 +32,15 @@ func (letters) Encode(text string, _ bool) (out []tandem.Token) {
 func (l letters) EncodeWithControl(text string, special bool) []tandem.Token {
 	return l.Encode(text, special)
 }
-func (letters) AtLeast(text string) int { return len(text) }
+func (letters) FillIn(string, string) ([]tandem.Token, []string) { return nil, []string{"prefix"} }
+func (letters) AtLeast(text string) int                          { return len(text) }
 
-func (letters) AppendBytes(dst []byte, t tandem.Token) []byte { return append(dst, byte(t)) }
-func (letters) Decode([]tandem.Token) string                  { return "" }
+func (letters) AppendBytes(dst []byte, t tandem.Token) []byte     { return append(dst, byte(t)) }
+func (l letters) AppendWritten(dst []byte, t tandem.Token) []byte { return l.AppendBytes(dst, t) }
+func (letters) DecodeWritten([]tandem.Token) string               { return "" }
+func (letters) Texts(...tandem.Token) func(tandem.Token) string {
+	return func(t tandem.Token) string { return string(rune(t)) }
+}
 
 // judge is a generator that validates as the gateway does, and keeps what it was asked last.
 type judge struct {

@@ -101,8 +101,8 @@ func TestStalledStream(t *testing.T) {
 	mayBeSlow(t)
 	g := upWeb(t, template, "--sessions", "1")
 	conversation := map[string]any{"messages": []map[string]string{{"role": "user", "content": "package main"}}, "max_tokens": 900,
-		"ignore_eos": true,
-		"stream":     true, "logprobs": true, "top_logprobs": 20, "speculation": map[string]any{"report": true}}
+		"ignore_eos": true, "temperature": 0,
+		"stream": true, "logprobs": true, "top_logprobs": 20, "speculation": map[string]any{"report": true}}
 	body, err := json.Marshal(conversation)
 	if err != nil {
 		t.Fatal(err)

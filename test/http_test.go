@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -103,9 +104,13 @@ type completion struct {
 	}
 }
 
-// complete sends a body that must be answered.
+// complete sends a body that must be answered, at temperature 0 if it does not say otherwise.
 func (g *webGroup) complete(t testing.TB, body map[string]any) (c completion) {
 	t.Helper()
+	if _, says := body["temperature"]; !says {
+		body = maps.Clone(body)
+		body["temperature"] = 0
+	}
 	raw, err := json.Marshal(body)
 	if err != nil {
 		t.Fatal(err)
@@ -161,7 +166,7 @@ func TestHTTP(t *testing.T) {
 				body := map[string]any{"prompt": story, "max_tokens": 48, "temperature": s.temperature, "seed": s.seed,
 					"speculation": map[string]any{"enabled": enabled}}
 				if s.temperature > 0 {
-					body["top_k"], body["top_p"] = 100, 0.95
+					body["top_k"], body["top_p"], body["min_p"] = 100, 0.95, 0
 				}
 				c := g.complete(t, body)
 				if c.Choices[0].Text != want.text || c.Usage.Completion != len(want.tokens) || c.Timings.PredictedN != len(want.tokens) ||
@@ -243,7 +248,7 @@ func TestHTTP(t *testing.T) {
 		done := make(chan struct{})
 		wg.Go(func() {
 			defer close(done)
-			body := map[string]any{"prompt": story, "max_tokens": 200, "temperature": 0.8, "seed": 3, "top_k": 100, "top_p": 0.95}
+			body := map[string]any{"prompt": story, "max_tokens": 200, "temperature": 0.8, "seed": 3, "top_k": 100, "top_p": 0.95, "min_p": 0}
 			if got := g.complete(t, body).Choices[0].Text; got != want.text {
 				t.Errorf("beside bad requests %q, alone %q", got, want.text)
 			}
@@ -299,7 +304,7 @@ func stopsAcrossChunks(t *testing.T, g *webGroup) {
 				t.Errorf("stop %q, speculation %v: %q (%s), want %q", sequence, speculate, c.Text, c.Finish, want)
 			}
 		}
-		body := fmt.Sprintf(`{"prompt":%q,"max_tokens":40,"stop":%q,"stream":true}`, story, sequence)
+		body := fmt.Sprintf(`{"prompt":%q,"max_tokens":40,"temperature":0,"stop":%q,"stream":true}`, story, sequence)
 		_, all := g.ask(t, "POST", "/v1/completions", body)
 		streamed := ""
 		for _, line := range strings.Split(all, "\n") {
@@ -407,7 +412,8 @@ func TestHTTPTermUnderLoad(t *testing.T) {
 		wg.Go(func() {
 			st := openai.NewClient(option.WithBaseURL(g.url+"/v1"), option.WithAPIKey("any"), option.WithMaxRetries(0))
 			s := st.Completions.NewStreaming(context.Background(), openai.CompletionNewParams{Model: "gopher-19m-q8_0",
-				Prompt: openai.CompletionNewParamsPromptUnion{OfString: openai.String(story)}, MaxTokens: openai.Int(200)},
+				Prompt: openai.CompletionNewParamsPromptUnion{OfString: openai.String(story)}, MaxTokens: openai.Int(200),
+				Temperature: openai.Float(0)},
 				option.WithJSONSet("ignore_eos", true))
 			text := ""
 			for s.Next() {

@@ -277,7 +277,7 @@ func TestJaeger(t *testing.T) {
 // postCompletion asks for a completion over HTTP, as part of a client's trace.
 func postCompletion(t *testing.T, addr, prompt string, n int, traceparent string) {
 	t.Helper()
-	body, _ := json.Marshal(map[string]any{"prompt": prompt, "max_tokens": n, "seed": 1, "ignore_eos": true,
+	body, _ := json.Marshal(map[string]any{"prompt": prompt, "max_tokens": n, "temperature": 0, "ignore_eos": true,
 		"speculation": map[string]any{"max_width": 8, "max_depth": 4, "drafter": "gopher-draft-go-f16"}})
 	r, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+addr+"/v1/completions", bytes.NewReader(body))
 	if err != nil {

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/roles/gateway"
 	"github.com/tandem-llm/tandem/services/access"
@@ -15,6 +17,8 @@ type gatewayCmd struct {
 	ruleFlags
 	roleFlags
 	httpFlags
+	drawFlags
+	outputFlags
 	lookupFlags
 }
 
@@ -32,6 +36,10 @@ func (c *gatewayCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	if err := cmp.Or(c.drawFlags.check(), c.outputFlags.check()); err != nil {
+		return err
+	}
+	defaults.MaxOutput, defaults.Seed = c.MaxOutputTokens, c.Seed
 	keys, err := c.keys()
 	if err != nil {
 		return err
@@ -50,7 +58,7 @@ func (c *gatewayCmd) Run(a *app) error {
 		}
 	}
 	return gateway.Run(a.ctx, gateway.Config{Config: c.config(a, c.Listen), Target: path, ChatTemplate: c.ChatTemplate, Rules: rules,
-		Defaults:  defaults,
+		Defaults: defaults, Sampling: c.preset(),
 		KeepAwake: c.KeepAwake, Verifier: c.Verifier, Drafters: c.Drafter, Pool: c.Pool, PoolListen: c.PoolListen, PoolFile: c.PoolFile,
 		HTTP: c.HTTP, AllowHost: c.AllowHost, Keys: keys, MetricsKeys: metricsKeys,
 		NoLookup: !c.Lookup, EarlierTexts: earlier})

@@ -19,16 +19,18 @@ import (
 // launch says which processes to start.
 type launch struct {
 	groupFlags
-	speculationFlags          // the gateway's defaults for requests
-	httpFlags                 // zero: no HTTP
-	target           string   // path
-	drafts           []string // paths; drafter.Lookup among them stands for none; empty = no drafter, lookup neither
-	listen           string   // the gateway's address, "" = a socket in the run directory
-	sessions         int
-	streamed         bool              // the target's weights do not fit into its memory
-	verifierBudget   int64             // bytes of memory for the verifier; 0: it may take what is free
-	decision         *profile.Decision // of the plan, for --device auto; nil: none
-	keepGateway      bool              // restart it when it dies; else all processes end with it, because its requests are lost
+	speculationFlags // the gateway's defaults for requests
+	httpFlags        // zero: no HTTP
+	drawFlags
+	outputFlags
+	target         string   // path
+	drafts         []string // paths; drafter.Lookup among them stands for none; empty = no drafter, lookup neither
+	listen         string   // the gateway's address, "" = a socket in the run directory
+	sessions       int
+	streamed       bool              // the target's weights do not fit into its memory
+	verifierBudget int64             // bytes of memory for the verifier; 0: it may take what is free
+	decision       *profile.Decision // of the plan, for --device auto; nil: none
+	keepGateway    bool              // restart it when it dies; else all processes end with it, because its requests are lost
 }
 
 // startProcesses starts all processes at the same time and returns when all serve. The caller must Stop
@@ -140,6 +142,7 @@ func (l launch) specs(dir *supervise.RunDir, addr string) ([]supervise.Spec, err
 		verifierArgs = append(verifierArgs, "--plan", l.Plan)
 	}
 	gatewayArgs = append(append(append(gatewayArgs, l.ruleFlags.args()...), l.speculationFlags.args()...), l.httpFlags.args(keyFile)...)
+	gatewayArgs = append(append(gatewayArgs, l.drawFlags.args()...), l.outputFlags.args()...)
 	gatewayArgs = append(gatewayArgs, l.secureFlags.args()...)
 	lookup, err := l.lookupFlags.args(l.prefixFlags, len(l.drafts) == 0)
 	if err != nil {

@@ -125,6 +125,7 @@ func (s samplingFlags) request(prompt string) (tandem.Request, error) {
 type showConfigCmd struct {
 	samplingFlags
 	httpFlags
+	outputFlags
 	groupFlags
 	addressFlags
 	spareFlags

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
 	"strings"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/roles"
 )
 
@@ -16,6 +18,8 @@ type upCmd struct {
 	speculationFlags
 	groupFlags
 	httpFlags
+	drawFlags
+	outputFlags
 	output
 }
 
@@ -31,6 +35,7 @@ type upResult struct {
 	Heads   []string `json:"heads,omitempty"`
 	// side files of drafts
 	DraftHeads []string       `json:"draft_heads,omitempty"`
+	Sampling   string         `json:"sampling,omitempty"` // over HTTP, where a request says nothing
 	PIDs       map[string]int `json:"pids"`
 }
 
@@ -50,7 +55,7 @@ func (c *upCmd) Run(a *app) error {
 	if c.NoDraft && len(c.DraftHeads) > 0 {
 		return tandem.Errorf("", tandem.Invalid, "--no-draft with --draft-heads %s: want one of them", c.DraftHeads[0])
 	}
-	if err := c.httpFlags.check(); err != nil {
+	if err := cmp.Or(c.httpFlags.check(), c.drawFlags.check(), c.outputFlags.check()); err != nil {
 		return err
 	}
 	c.httpFlags.warn(a.say)
@@ -60,7 +65,8 @@ func (c *upCmd) Run(a *app) error {
 	if c.HTTP, err = fixed(c.HTTP); err != nil {
 		return err
 	}
-	l := launch{groupFlags: c.groupFlags, speculationFlags: c.speculationFlags, httpFlags: c.httpFlags, target: target, drafts: drafts,
+	l := launch{groupFlags: c.groupFlags, speculationFlags: c.speculationFlags, httpFlags: c.httpFlags,
+		drawFlags: c.drawFlags, outputFlags: c.outputFlags, target: target, drafts: drafts,
 		listen: c.Listen, sessions: c.sessionsOr(roles.DefaultSessions), keepGateway: true}
 	if l, err = a.checked(l, tandem.Request{}); err != nil {
 		return err
@@ -68,12 +74,19 @@ func (c *upCmd) Run(a *app) error {
 	if planner := string(tandem.StrategyPlanner); l.streamed && l.Tree == "" && or(l.Strategy, planner) == planner {
 		l.Strategy, l.Tree = planner, tandem.StreamedBounds.String()
 	}
+	info, err := engine.Inspect(target)
+	if err != nil {
+		return err
+	}
 	p, err := a.startProcesses(l)
 	if err != nil {
 		return err
 	}
 	up := upResult{Gateway: p.Addr, HTTP: c.url(), Pool: p.Pool(), RunDir: p.Dir.Path, Target: target, Drafts: l.drafts,
 		Heads: l.Heads, DraftHeads: l.DraftHeads, PIDs: p.Pids()}
+	if up.HTTP != "" {
+		up.Sampling = c.drawing(info)
+	}
 	if len(l.drafts) > 0 {
 		up.Draft = l.drafts[0]
 	}
@@ -113,6 +126,9 @@ func (c *upCmd) print(a *app, r upResult) error {
 	}
 	if len(r.DraftHeads) > 0 {
 		heads += "of drafts " + allShown(r.DraftHeads) + "\n"
+	}
+	if r.Sampling != "" {
+		heads += "sampling  " + r.Sampling + "\n"
 	}
 	_, err := fmt.Fprintf(a.stdout,
 		"gateway   %s\nhttp      %s\npool      %s\ntarget    %s\ndraft     %s\n%sprocesses %s\nstop with Ctrl-C\n", shown(r.Gateway),

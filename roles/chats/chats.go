@@ -110,6 +110,9 @@ func (c room) Prompt(ctx context.Context, messages []oai.Message) (httpapi.Promp
 	return httpapi.Prompt{Text: r.Text, Tokens: func() []tandem.Token { return c.tokens(r) }}, nil
 }
 
+// Source returns the template.
+func (c room) Source() string { return c.template.Source() }
+
 // tokens returns the tokens of a rendered conversation.
 func (c room) tokens(r chat.Rendered) []tandem.Token {
 	guarded := make([]token.Span, len(r.User))

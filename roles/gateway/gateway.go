@@ -40,7 +40,8 @@ type Config struct {
 	ChatTemplate string // file with the Jinja template of chats; "": the model's own
 	Rules        gateway.Rules
 	Defaults     public.Defaults
-	KeepAwake    bool // keep processors out of deep idle states while requests run
+	Sampling     tandem.Preset // over HTTP, where a request says nothing; it goes before the file's own
+	KeepAwake    bool          // keep processors out of deep idle states while requests run
 
 	Verifier string   // its address; "": its default socket
 	Drafters []string // addresses of drafter processes that do not announce themselves
@@ -86,7 +87,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	g, undo, err := c.assemble(ctx, r, gateway.Config{
 		Limits:    tandem.Limits{Context: c.ContextOf(info.Config.Context), Vocab: vocab.Size()},
 		ModelName: roles.ModelName(c.Target), Rules: c.Rules, Fingerprint: roles.Fingerprint(vocab.Fingerprint())},
-		model{c.Target, info.Config.Arch, vocab, room})
+		model{c.Target, info.Config.Arch, vocab, room, info.Sampling})
 	defer undo.Run()
 	if err != nil {
 		r.Server.Close()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/token"
@@ -16,16 +17,25 @@ type model struct {
 	path, architecture string
 	vocab              *token.Vocab
 	chat               httpapi.Chat
+	sampling           tandem.Preset // as its file says
 }
 
 // web opens the HTTP server of h; it fills in what the model and the configuration decide.
 func (c Config) web(h httpapi.Config, m model) (*httpapi.Server, error) {
+	h.Build = c.Version
+	h.Defaults.Sampling = HTTPSampling(c.Sampling, m.sampling)
 	h.Listen, h.Hosts, h.MetricsKeys, h.Model, h.Vocab, h.Chat = c.HTTP, c.AllowHost, c.MetricsKeys, m.told(), m.vocab, m.chat
 	s, err := httpapi.New(h)
 	if err != nil {
 		return nil, tandem.Errorf("", tandem.KindOf(err), "--http: %w", err)
 	}
 	return s, nil
+}
+
+// HTTPSampling returns how tokens are drawn over HTTP where a request says nothing: as the process was told, else as the model's file says,
+// else as llama.cpp's server does.
+func HTTPSampling(told, file tandem.Preset) tandem.Sampling {
+	return told.Over(file.Over(tandem.ServerSampling))
 }
 
 // serveWith runs r.Serve and web, which may be nil. When one of them ends, so does the other.
@@ -48,7 +58,10 @@ func serveWith(ctx context.Context, r *roles.Process, web *httpapi.Server) error
 
 // told returns the description of the model for HTTP's clients.
 func (m model) told() httpapi.Model {
-	out := httpapi.Model{Name: roles.ModelName(m.path), Architecture: m.architecture}
+	out := httpapi.Model{Name: roles.ModelName(m.path), Architecture: m.architecture, File: filepath.Base(m.path)}
+	if t, ok := m.chat.(interface{ Source() string }); ok {
+		out.Template = t.Source()
+	}
 	if st, err := os.Stat(m.path); err == nil {
 		out.Created = st.ModTime()
 	}

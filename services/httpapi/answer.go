@@ -138,8 +138,9 @@ func (s *Server) answer(w http.ResponseWriter, c *call, o *oai.Call, choices []*
 		a.Usage.Add(x.result, x.first)
 		a.Timings.Add(x.result)
 	}
-	if o.Request.Report && len(choices) == 1 {
-		a.Tandem = &oai.Account{Stats: a.Choices[0].Tandem.Stats}
+	if len(choices) == 1 {
+		only := a.Choices[0].Tandem
+		a.Tandem = &oai.Account{Sampling: only.Sampling, Stats: only.Stats}
 	}
 	s.reply(w, http.StatusOK, a)
 	return nil
@@ -167,21 +168,36 @@ func (s *Server) whole(o *oai.Call, x *choice) oai.Choice {
 		out.Text = &text
 	}
 	if o.Request.Sampling.Logprobs {
-		out.Logprobs, _ = s.logprobs(o, got.tokens, got.logprobs, 0)
+		out.Logprobs = s.logprobs(o, got.tokens, got.logprobs, s.offsets(x))
 	}
+	got.account.Sampling = oai.NewDrawn(x.request.Sampling)
 	if got.report {
 		got.account.Stats = oai.NewStats(x.result, x.began)
-		out.Tandem = &got.account
 	}
+	out.Tandem = &got.account
 	return out
 }
 
-// logprobs returns log-probabilities in the form of the call's kind, and the offset behind them.
-func (s *Server) logprobs(o *oai.Call, tokens []tandem.Token, logprobs []tandem.Logprob, offset int) (any, int) {
+// logprobs returns log-probabilities in the form of the call's kind.
+func (s *Server) logprobs(o *oai.Call, tokens []tandem.Token, logprobs []tandem.Logprob, at *oai.Offsets) any {
 	if o.Chat {
-		return oai.NewChatLogprobs(tokens, logprobs, s.word), 0
+		return oai.NewChatLogprobs(tokens, logprobs, s.word)
 	}
-	return oai.NewLogprobs(tokens, logprobs, offset, s.word)
+	return oai.NewLogprobs(tokens, logprobs, at, s.word)
+}
+
+// offsets returns the places of a choice's tokens, behind its prompt. A character that begins in the prompt belongs to the output.
+func (s *Server) offsets(x *choice) *oai.Offsets {
+	return &oai.Offsets{At: x.chars, Text: s.cfg.Vocab.Texts(x.request.Tokens...)}
+}
+
+// chars returns how many characters tokens make, without one that is not complete.
+func (s *Server) chars(tokens []tandem.Token) (n int) {
+	text := s.cfg.Vocab.Texts()
+	for _, t := range tokens {
+		n += utf8.RuneCountInString(text(t))
+	}
+	return n
 }
 
 // head returns the fields with which every answer to a call begins.
@@ -194,12 +210,4 @@ func (s *Server) head(o *oai.Call, chunk bool) oai.Head {
 		}
 	}
 	return h
-}
-
-// lossy returns b as text, with U+FFFD for each byte that is not part of a character.
-func lossy(b []byte) string {
-	if utf8.Valid(b) {
-		return string(b)
-	}
-	return string([]rune(string(b)))
 }

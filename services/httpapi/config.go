@@ -26,7 +26,8 @@ type Config struct {
 	Listen      string // "host:port", port 0 lets the system choose, or "unix:///path"
 	Generator   tandem.Generator
 	Model       Model
-	Defaults    public.Defaults // of requests, the same as for gRPC
+	Build       string          // version of this program
+	Defaults    public.Defaults // of requests
 	Limits      tandem.Limits   // those of the generator; Context and Vocab must be set
 	Vocab       Vocab
 	Chat        Chat                                     // nil: the model has no chat template, and chats are refused
@@ -58,6 +59,8 @@ type Model struct {
 	Name         string // clients use this name, or none
 	Architecture string
 	Created      time.Time // of its file
+	File         string    // its name
+	Template     string    // the source of its chat template, "" for none
 }
 
 // Vocab is the target's vocabulary. Safe for concurrent use.
@@ -65,10 +68,17 @@ type Vocab interface {
 	Encode(text string, special bool) []tandem.Token
 	// EncodeWithControl also takes control tokens that are written in text as those tokens.
 	EncodeWithControl(text string, special bool) []tandem.Token
+	// FillIn returns the tokens after which the model writes what belongs between two texts, or the names of the markers for that which its
+	// file lacks.
+	FillIn(before, behind string) (tokens []tandem.Token, lacking []string)
 	// AtLeast returns a lower bound of the number of tokens in text, without making them.
 	AtLeast(text string) int
-	AppendBytes(dst []byte, t tandem.Token) []byte
-	Decode(tokens []tandem.Token) string
+	AppendBytes(dst []byte, t tandem.Token) []byte // what t prints; nothing for a control token
+	// AppendWritten appends what t prints or, if that is nothing, how t is written.
+	AppendWritten(dst []byte, t tandem.Token) []byte
+	DecodeWritten(tokens []tandem.Token) string
+	// Texts returns what each token that follows prev adds to the text; a character comes with its last token.
+	Texts(prev ...tandem.Token) func(tandem.Token) string
 }
 
 // Chat turns conversations into prompts. Safe for concurrent use.

@@ -29,6 +29,7 @@ type description struct {
 // defaultValues are the values of fields that a request leaves out, named as in a request.
 type defaultValues struct {
 	MaxTokens        int              `json:"max_tokens"`
+	MaxOutput        int              `json:"max_output_tokens,omitempty"` // bounds what a request may ask for
 	Temperature      float64          `json:"temperature"`
 	TopK             int              `json:"top_k"`
 	TopP             float64          `json:"top_p"`
@@ -103,7 +104,7 @@ func (s *Server) describe(w http.ResponseWriter, c *call) error {
 
 func values(d defaults) defaultValues {
 	sampling := d.Sampling
-	return defaultValues{MaxTokens: d.MaxTokens, Temperature: sampling.Temperature, TopK: sampling.TopK, TopP: sampling.TopP,
+	return defaultValues{MaxTokens: d.MaxTokens, MaxOutput: d.MaxOutput, Temperature: sampling.Temperature, TopK: sampling.TopK, TopP: sampling.TopP,
 		MinP:          sampling.MinP,
 		RepeatPenalty: cmp.Or(sampling.RepeatPenalty, 1), RepeatLast: cmp.Or(sampling.RepeatLast, tandem.DefaultRepeatLast),
 		FrequencyPenalty: sampling.FrequencyPenalty, PresencePenalty: sampling.PresencePenalty,

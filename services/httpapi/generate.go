@@ -1,11 +1,14 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
@@ -15,6 +18,7 @@ import (
 type choice struct {
 	index   int
 	first   bool // of its prompt
+	chars   int  // of its prompt, if log-probabilities are told by their places
 	request tandem.Request
 
 	sink   tandem.Sink
@@ -49,6 +53,12 @@ func (s *Server) completion(w http.ResponseWriter, c *call) error {
 		if o.Prompts[i].Tokens, err = s.tokens(c.Context(), o, p); err != nil {
 			return err
 		}
+		if o.Request.Sampling.Logprobs {
+			o.Prompts[i].Chars = utf8.RuneCountInString(p.Text)
+			if p.Tokens != nil {
+				o.Prompts[i].Chars = s.chars(p.Tokens)
+			}
+		}
 		o.Prompts[i].Text = ""
 	}
 	b.done()
@@ -79,17 +89,29 @@ func (s *Server) read(w http.ResponseWriter, c *call, decode func(io.Reader, def
 
 // tokens returns the tokens of a completion's prompt. One that is too long is refused before any is made.
 func (s *Server) tokens(ctx context.Context, o *oai.Call, p oai.Prompt) ([]tandem.Token, error) {
-	if p.Tokens != nil || p.Text == "" {
+	if p.Tokens != nil || p.Text == "" && o.Suffix == "" {
 		return p.Tokens, nil
 	}
-	if err := s.hopeless("prompt", p.Text); err != nil {
+	if err := cmp.Or(s.hopeless("prompt", p.Text), s.hopeless("suffix", o.Suffix)); err != nil {
 		return nil, err
 	}
-	giveBack, err := s.texts(ctx, len(p.Text))
+	giveBack, err := s.texts(ctx, len(p.Text)+len(o.Suffix))
 	if err != nil {
 		return nil, err
 	}
 	defer giveBack()
+	switch {
+	case o.Suffix != "":
+		tokens, lacking := s.cfg.Vocab.FillIn(p.Text, o.Suffix)
+		if lacking != nil {
+			return nil, &tandem.Error{Kind: tandem.Unsupported, Field: "suffix", Err: tandem.Errorf("suffix", tandem.Unsupported,
+				"model %s cannot fill in text: its file has no token for %s (tokenizer.ggml.fim_pre_token_id, fim_suf_token_id, "+
+					"fim_mid_token_id)", s.cfg.Model.Name, strings.Join(lacking, ", "))}
+		}
+		return tokens, nil
+	case o.ParseSpecial:
+		return s.cfg.Vocab.EncodeWithControl(p.Text, true), nil
+	}
 	return s.cfg.Vocab.Encode(p.Text, true), nil
 }
 
@@ -183,7 +205,7 @@ func (s *Server) choices(o *oai.Call, prompts []oai.Prompt) ([]*choice, error) {
 			return nil, o.InItsWords(err)
 		}
 		for i := range o.N {
-			x := &choice{index: len(all), first: i == 0, request: r}
+			x := &choice{index: len(all), first: i == 0, chars: p.Chars, request: r}
 			x.request.Sampling.Seed += uint64(i)
 			all = append(all, x)
 		}
@@ -271,6 +293,6 @@ func (t timed) Delta(d tandem.Delta) error {
 
 // word returns how a token is written.
 func (s *Server) word(t tandem.Token) oai.Word {
-	b := s.cfg.Vocab.AppendBytes(make([]byte, 0, 16), t)
-	return oai.Word{Text: lossy(b), Bytes: b}
+	v := s.cfg.Vocab
+	return oai.Word{Text: tandem.Lossy(v.AppendWritten(make([]byte, 0, 16), t)), Bytes: v.AppendBytes(make([]byte, 0, 16), t)}
 }

@@ -71,7 +71,7 @@ func TestOfficialClient(t *testing.T) {
 			t.Errorf("the generator was asked for %+v", asked)
 		}
 		if len(asked.Stop) != 2 || asked.Stop[1] != "$$" ||
-			(alphabet{}).Decode(asked.Tokens[1:]) != "system: s\nuser: u\nassistant: a\nuser: xy\n" {
+			(alphabet{}).DecodeWritten(asked.Tokens[1:]) != "system: s\nuser: u\nassistant: a\nuser: xy\n" {
 			t.Errorf("the generator was asked for %+v", asked)
 		}
 	})

@@ -47,6 +47,7 @@ func (s *Server) routes() http.Handler {
 		"/v1/completions":      {post: true, handle: (*Server).completion},
 		"/v1/models":           {handle: (*Server).models},
 		"/v1/models/":          {handle: (*Server).model},
+		"/props":               {handle: (*Server).props},
 		"/tokenize":            {post: true, handle: (*Server).tokenize},
 		"/detokenize":          {post: true, handle: (*Server).detokenize},
 		"/apply-template":      {post: true, handle: (*Server).applyTemplate},

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"go.uber.org/goleak"
 
@@ -29,10 +30,11 @@ func TestMain(m *testing.M) {
 const (
 	vocabSize = 300
 	bos       = tandem.Token(256)
-	context1  = 64 // positions of a session
+	eot       = tandem.Token(257) // prints nothing
+	context1  = 64                // positions of a session
 )
 
-// alphabet is a vocabulary of bytes, with a token for the beginning of a text that is written "<s>".
+// alphabet is a vocabulary of bytes, with control tokens for the beginning and the end of a text, "<s>" and "</s>".
 type alphabet struct{}
 
 func (alphabet) Encode(text string, special bool) (out []tandem.Token) {
@@ -56,21 +58,58 @@ func (a alphabet) EncodeWithControl(text string, special bool) []tandem.Token {
 	return out
 }
 
+// FillIn knows the markers 261, 262 and 263.
+func (a alphabet) FillIn(before, behind string) (tokens []tandem.Token, lacking []string) {
+	tokens = append([]tandem.Token{bos, 261}, a.Encode(before, false)...)
+	tokens = append(append(tokens, 262), a.Encode(behind, false)...)
+	return append(tokens, 263), nil
+}
+
 func (alphabet) AtLeast(text string) int { return len(text) }
 
 func (alphabet) AppendBytes(dst []byte, t tandem.Token) []byte {
-	if t < 256 {
+	switch {
+	case t < 256:
 		return append(dst, byte(t))
+	case t == bos || t == eot:
+		return dst
 	}
 	return append(dst, fmt.Sprintf("<%d>", t)...)
 }
 
-func (a alphabet) Decode(tokens []tandem.Token) string {
+func (a alphabet) AppendWritten(dst []byte, t tandem.Token) []byte {
+	switch t {
+	case bos:
+		return append(dst, "<s>"...)
+	case eot:
+		return append(dst, "</s>"...)
+	}
+	return a.AppendBytes(dst, t)
+}
+
+func (a alphabet) DecodeWritten(tokens []tandem.Token) string {
 	var out []byte
 	for _, t := range tokens {
-		out = a.AppendBytes(out, t)
+		out = a.AppendWritten(out, t)
 	}
 	return string(out)
+}
+
+func (a alphabet) Texts(prev ...tandem.Token) func(tandem.Token) string {
+	var held []byte
+	next := func(t tandem.Token) string {
+		held = a.AppendBytes(held, t)
+		if n := len(held); n > 0 && !utf8.FullRune(held[max(0, n-1):]) || n > 1 && held[n-2] >= 0xc0 && !utf8.FullRune(held[n-2:]) {
+			return ""
+		}
+		text := tandem.Lossy(held)
+		held = nil
+		return text
+	}
+	for _, t := range prev {
+		next(t)
+	}
+	return next
 }
 
 // script is a generator that validates as the gateway does, then does what it is told; nil says "hello" until the

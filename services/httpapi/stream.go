@@ -17,7 +17,7 @@ type streamed struct {
 	head   oai.Head
 	usage  json.RawMessage // the usage field of chunks
 	index  int
-	offset int // in characters, of the next token
+	at     *oai.Offsets // of its next token; nil in chats
 }
 
 // chunk returns a chunk with this choice.
@@ -53,7 +53,7 @@ func (s *streamed) Delta(d tandem.Delta) error {
 	}
 	choice := s.piece(d.Text)
 	if len(d.Logprobs) > 0 {
-		choice.Logprobs, s.offset = s.server.logprobs(s.call, d.Tokens, d.Logprobs, s.offset)
+		choice.Logprobs = s.server.logprobs(s.call, d.Tokens, d.Logprobs, s.at)
 	}
 	c := s.chunk(choice)
 	if report {
@@ -73,8 +73,9 @@ func (s *streamed) end(x *choice) error {
 	c := s.chunk(last)
 	c.Timings = new(oai.Timings)
 	c.Timings.Add(x.result)
+	c.Tandem = &oai.Account{Sampling: oai.NewDrawn(x.request.Sampling)}
 	if s.call.Request.Report {
-		c.Tandem = &oai.Account{Stats: oai.NewStats(x.result, x.began)}
+		c.Tandem.Stats = oai.NewStats(x.result, x.began)
 	}
 	return s.events.Send("", c)
 }
@@ -89,7 +90,11 @@ func (s *Server) stream(w http.ResponseWriter, c *call, o *oai.Call, choices []*
 	e := sse.New(w, s.cfg.Stall, s.cfg.Ping)
 	defer e.Close()
 	for _, x := range choices {
-		x.sink = &streamed{server: s, call: o, events: e, head: head, usage: usage, index: x.index}
+		sink := &streamed{server: s, call: o, events: e, head: head, usage: usage, index: x.index}
+		if o.Request.Sampling.Logprobs && !o.Chat {
+			sink.at = s.offsets(x)
+		}
+		x.sink = sink
 	}
 	err := o.InItsWords(s.run(c.Context(), c, choices, func(x *choice) error { return x.sink.(*streamed).end(x) }))
 	if err == nil && o.IncludeUsage {

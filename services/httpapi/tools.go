@@ -142,7 +142,7 @@ func (s *Server) detokenize(w http.ResponseWriter, c *call) error {
 			return &tandem.Error{Kind: tandem.Invalid, Field: "tokens", Err: tandem.Errorf("tokens", tandem.Invalid,
 				"token %d is %d: vocabulary has %d", i, t, s.cfg.Limits.Vocab)}
 		}
-		piece = s.cfg.Vocab.AppendBytes(piece[:0], t)
+		piece = s.cfg.Vocab.AppendWritten(piece[:0], t)
 		if size += len(piece); size > mostTokenized {
 			e := oai.Refusal(http.StatusRequestEntityTooLarge, "answer_too_large",
 				"the first %d of %d tokens make more than %d bytes of text: send fewer", i+1, len(d.Tokens), mostTokenized)
@@ -150,7 +150,7 @@ func (s *Server) detokenize(w http.ResponseWriter, c *call) error {
 			return e
 		}
 	}
-	return s.send(w, map[string]any{"content": lossy([]byte(s.cfg.Vocab.Decode(d.Tokens)))}, 6*size)
+	return s.send(w, map[string]any{"content": tandem.Lossy(s.cfg.Vocab.DecodeWritten(d.Tokens))}, 6*size)
 }
 
 // applyTemplate answers /apply-template.

@@ -24,7 +24,9 @@ const op = "request"
 // Defaults fill in what a request leaves out. A missing seed is drawn at random and told in Started.
 type Defaults struct {
 	MaxTokens int
+	MaxOutput int             // bounds what a request may ask for; 0: the context does
 	Sampling  tandem.Sampling // Seed is not used
+	Seed      *uint64         // nil: a random one; HTTP alone
 	Bounds    tandem.Bounds   // plain: no speculation unless a request describes a tree
 	Strategy  tandem.Strategy
 	Vote      tandem.Vote

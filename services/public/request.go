@@ -93,6 +93,9 @@ func (d Defaults) request(r *tandemv1.GenerateRequest) (tandem.Request, error) {
 	if r.MaxTokens != nil {
 		req.MaxTokens = int(r.GetMaxTokens())
 	}
+	if d.MaxOutput > 0 {
+		req.MaxTokens = min(req.MaxTokens, d.MaxOutput)
+	}
 	sample(&req.Sampling, r.GetSampling())
 	speculation := r.GetSpeculation()
 	if speculation == nil {

@@ -2,9 +2,12 @@ package oai
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/tandem-llm/tandem"
 )
@@ -32,7 +35,7 @@ type Choice struct {
 	Text     *string  `json:"text,omitempty"`    // of a completion's answer and chunk
 	Logprobs any      `json:"logprobs"`          // *ChatLogprobs, *Logprobs or nil
 	Finish   *string  `json:"finish_reason"`
-	Tandem   *Account `json:"tandem,omitempty"` // of an answer that reports
+	Tandem   *Account `json:"tandem,omitempty"` // of a choice that is complete
 }
 
 // Turn is an assistant's turn, or a piece of it.
@@ -47,7 +50,7 @@ type Answer struct {
 	Choices []Choice `json:"choices"`
 	Usage   *Usage   `json:"usage"`
 	Timings *Timings `json:"timings,omitempty"`
-	Tandem  *Account `json:"tandem,omitempty"` // with the only choice's statistics
+	Tandem  *Account `json:"tandem,omitempty"` // of the only choice: how it was drawn, and its statistics
 }
 
 // Chunk is one event of a stream.
@@ -123,10 +126,24 @@ func share(a, b float64) float64 {
 	return a / b
 }
 
-// Word is the text of a token: Text is its Bytes as UTF-8, with U+FFFD for invalid ones.
+// Word is the text of a token. Bytes are what it adds to the text: nothing for a control token. Text is how it is written: its Bytes as
+// tandem.Lossy makes them UTF-8 or, for a token that adds nothing, its name, such as <|im_end|>.
 type Word struct {
 	Text  string
 	Bytes []byte
+}
+
+// legacy returns w in the older completions' form, which has no bytes beside the text: parts of characters are written out.
+func (w Word) legacy() string {
+	if utf8.Valid(w.Bytes) {
+		return w.Text
+	}
+	var b strings.Builder
+	b.WriteString("bytes:")
+	for _, c := range w.Bytes {
+		fmt.Fprintf(&b, `\x%02x`, c)
+	}
+	return b.String()
 }
 
 // ints is bytes as a JSON array of numbers.
@@ -182,32 +199,37 @@ func NewChatLogprobs(tokens []tandem.Token, logprobs []tandem.Logprob, word func
 type Logprobs struct {
 	Tokens   []string             `json:"tokens"`
 	LogProbs []float64            `json:"token_logprobs"`
-	Top      []map[string]float64 `json:"top_logprobs"` // null if none were asked for
-	Offsets  []int                `json:"text_offset"`  // in characters, from the start of the output
+	Top      []map[string]float64 `json:"top_logprobs"` // the likeliest tokens and the one that came
+	Offsets  []int                `json:"text_offset"`  // in characters, from the start of the prompt
 }
 
-// NewLogprobs returns the log-probabilities of tokens, the first of which is at character offset, and the offset
-// after the last.
-func NewLogprobs(tokens []tandem.Token, logprobs []tandem.Logprob, offset int, word func(tandem.Token) Word) (*Logprobs, int) {
+// Offsets follows the places of tokens in a text.
+type Offsets struct {
+	At   int                       // characters before the next token; the one that it completes is not counted
+	Text func(tandem.Token) string // what each token adds
+}
+
+// NewLogprobs returns the log-probabilities of the tokens that come next.
+func NewLogprobs(tokens []tandem.Token, logprobs []tandem.Logprob, at *Offsets, word func(tandem.Token) Word) *Logprobs {
 	n := len(logprobs)
-	out := &Logprobs{Tokens: make([]string, n), LogProbs: make([]float64, n), Offsets: make([]int, n)}
+	out := &Logprobs{Tokens: make([]string, n), LogProbs: make([]float64, n), Top: make([]map[string]float64, n), Offsets: make([]int, n)}
 	for i, l := range logprobs {
-		w := word(tokens[i])
-		out.Tokens[i], out.LogProbs[i], out.Offsets[i] = w.Text, finite(l.LogProb), offset
-		offset += len([]rune(w.Text))
-		if len(l.Top) == 0 {
-			continue
-		}
-		top := make(map[string]float64, len(l.Top))
+		name := word(tokens[i]).legacy()
+		out.Tokens[i], out.LogProbs[i], out.Offsets[i] = name, finite(l.LogProb), at.At
+		at.At += utf8.RuneCountInString(at.Text(tokens[i]))
+		top := make(map[string]float64, len(l.Top)+1)
 		for _, t := range l.Top {
-			w := word(t.Token)
-			if _, twice := top[w.Text]; !twice { // halves of characters look alike: the likeliest counts
-				top[w.Text] = finite(t.LogProb)
+			name := word(t.Token).legacy()
+			if _, twice := top[name]; !twice { // tokens may be written alike: the likeliest counts
+				top[name] = finite(t.LogProb)
 			}
 		}
-		out.Top = append(out.Top, top)
+		if _, there := top[name]; !there {
+			top[name] = finite(l.LogProb)
+		}
+		out.Top[i] = top
 	}
-	return out, offset
+	return out
 }
 
 // finite returns p as a number that JSON has; OpenAI's API uses -9999 for an impossible token.

@@ -21,6 +21,8 @@ type Call struct {
 	Model        string // "" if the body names none
 	Messages     []Message
 	Prompts      []Prompt // of completions
+	Suffix       string   // of completions: the text behind what is to be filled in; "" for none
+	ParseSpecial bool     // of completions: control tokens written in a prompt become those tokens
 	N            int      // choices for each prompt
 	Stream       bool
 	IncludeUsage bool
@@ -40,6 +42,7 @@ type Call struct {
 type Prompt struct {
 	Text   string
 	Tokens []tandem.Token // nil for a text
+	Chars  int            // characters of it, for the caller to count
 }
 
 // reader reads one field of a body. It never gets null, which is the same as a missing field.
@@ -113,7 +116,11 @@ var completionOnly = map[string]reader{
 	"logprobs": readLegacyLogprobs,
 	"best_of":  integer(func(c *Call) *int { return &c.bestOf }),
 	"echo":     only("false"),
-	"suffix":   only(`""`),
+	"suffix": func(c *Call, name string, s *source) (err error) {
+		c.Suffix, err = readLong(name, s)
+		return err
+	},
+	"parse_special": boolean(func(c *Call) *bool { return &c.ParseSpecial }), // llama.cpp's name, of /tokenize
 }
 
 // ReadChat decodes a body of /v1/chat/completions; d fills in what it leaves out. Errors: Invalid and Unsupported,
@@ -164,6 +171,10 @@ func (c *Call) finish(d public.Defaults) error {
 		return bad("n", "n is %d: want 1 to %d", c.N, MostChoices)
 	case c.N*prompts > MostChoices:
 		return bad("n", "n is %d for %d prompts: want at most %d choices in all", c.N, prompts, MostChoices)
+	case c.Suffix != "" && c.ParseSpecial:
+		return bad("parse_special", "parse_special is true with a suffix: want one of them, the markers for infill are added anyway")
+	case c.Suffix != "" && slices.ContainsFunc(c.Prompts, func(p Prompt) bool { return p.Tokens != nil }):
+		return bad("suffix", "suffix is there with a prompt of token ids: want a prompt that is a text")
 	case c.bestOf != unset && c.bestOf != c.N:
 		return unsupported("best_of", "best_of is %d and n %d: want the same, every choice is returned", c.bestOf, c.N)
 	case c.options && !c.Stream:
@@ -171,12 +182,24 @@ func (c *Call) finish(d public.Defaults) error {
 	case c.top && !c.Request.Sampling.Logprobs:
 		return bad("top_logprobs", "top_logprobs is there without logprobs: want \"logprobs\": true")
 	}
-	if !c.seeded {
-		var b [8]byte
-		_, _ = crand.Read(b[:])
-		c.Request.Sampling.Seed = binary.LittleEndian.Uint64(b[:])
+	if d.MaxOutput > 0 {
+		c.Request.MaxTokens = min(c.Request.MaxTokens, d.MaxOutput)
+	}
+	switch {
+	case c.seeded:
+	case d.Seed != nil:
+		c.Request.Sampling.Seed = *d.Seed
+	default:
+		c.Request.Sampling.Seed = randomSeed()
 	}
 	return c.InItsWords(d.Speculate(&c.Request, &c.speculation))
+}
+
+// randomSeed returns a seed that also JavaScript can send back: with those of the other choices it stays below 2⁵³.
+func randomSeed() uint64 {
+	var b [8]byte
+	_, _ = crand.Read(b[:])
+	return binary.LittleEndian.Uint64(b[:]) >> 12
 }
 
 func text(at func(*Call) *string) reader {
@@ -335,6 +358,18 @@ func readPrompts(c *Call, name string, s *source) error {
 		return bad(name, "%s is an empty array: want at least one prompt", name)
 	}
 	return nil
+}
+
+// readLong reads a string as long as a prompt.
+func readLong(name string, s *source) (string, error) {
+	if s.kind() != "a string" {
+		return "", bad(name, "%s is %s: want a string", name, s.show())
+	}
+	text, n := s.text(s.limits.Text)
+	if n > s.limits.Text {
+		return "", tooLarge(name, name, n, s.limits.Text)
+	}
+	return text, nil
 }
 
 // readPrompt reads one prompt of a field.

@@ -2,6 +2,7 @@ package oai
 
 import (
 	"io"
+	"unicode/utf8"
 
 	"github.com/tandem-llm/tandem"
 )
@@ -24,15 +25,9 @@ type ApplyTemplate struct{ Messages []Message }
 func ReadTokenize(body io.Reader, l Limits) (t Tokenize, err error) {
 	t.ParseSpecial = true
 	err = fields(body, l, "content", map[string]func(string, *source) error{
-		"content": func(name string, s *source) error {
-			if s.kind() != "a string" {
-				return bad(name, "%s is %s: want a string", name, s.show())
-			}
-			n := 0
-			if t.Content, n = s.text(l.Text); n > l.Text {
-				return tooLarge(name, name, n, l.Text)
-			}
-			return nil
+		"content": func(name string, s *source) (err error) {
+			t.Content, err = readLong(name, s)
+			return err
 		},
 		"add_special":   func(name string, s *source) error { return readBool(name, s, &t.AddSpecial) },
 		"parse_special": func(name string, s *source) error { return readBool(name, s, &t.ParseSpecial) },
@@ -76,7 +71,7 @@ type Piece struct {
 
 // NewPiece returns a token in /tokenize's form.
 func NewPiece(t tandem.Token, w Word) Piece {
-	if string(w.Bytes) == w.Text {
+	if utf8.Valid(w.Bytes) {
 		return Piece{t, w.Text}
 	}
 	return Piece{t, ints(w.Bytes)}

@@ -8,15 +8,37 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// Account describes how output came about, for calls that ask for a report.
+// Account describes how output came about: how its tokens were drawn and, for calls that ask for a report, all the rest.
 type Account struct {
+	Sampling *Drawn `json:"sampling,omitempty"` // of a choice that is complete
+
 	Tokens []OriginToken `json:"tokens,omitempty"`
 	Round  *Round        `json:"round,omitempty"`  // of a chunk
 	Rounds []Round       `json:"rounds,omitempty"` // of an answer
 	Stats  *Stats        `json:"stats,omitempty"`
 }
 
-// OriginToken is a token with who guessed it: "target" or "draft".
+// Drawn is how the tokens of a choice were drawn, named as in a request: sent back, it gives the same choice.
+type Drawn struct {
+	Seed             uint64  `json:"seed"`
+	Temperature      float64 `json:"temperature"`
+	TopK             int     `json:"top_k"`
+	TopP             float64 `json:"top_p"`
+	MinP             float64 `json:"min_p"`
+	RepeatPenalty    float64 `json:"repeat_penalty"`
+	RepeatLast       int     `json:"repeat_last_n"`
+	FrequencyPenalty float64 `json:"frequency_penalty"`
+	PresencePenalty  float64 `json:"presence_penalty"`
+}
+
+// NewDrawn returns s as an answer tells it.
+func NewDrawn(s tandem.Sampling) *Drawn {
+	return &Drawn{Seed: s.Seed, Temperature: s.Temperature, TopK: s.TopK, TopP: s.TopP, MinP: s.MinP,
+		RepeatPenalty: cmp.Or(s.RepeatPenalty, 1), RepeatLast: cmp.Or(s.RepeatLast, tandem.DefaultRepeatLast),
+		FrequencyPenalty: s.FrequencyPenalty, PresencePenalty: s.PresencePenalty}
+}
+
+// OriginToken is a token, what it adds to the text, and who guessed it: "target" or "draft".
 type OriginToken struct {
 	ID     tandem.Token `json:"id"`
 	Text   string       `json:"text"`
@@ -56,7 +78,7 @@ type Lane struct {
 func OriginTokens(d tandem.Delta, word func(tandem.Token) Word) []OriginToken {
 	out := make([]OriginToken, len(d.Tokens))
 	for i, t := range d.Tokens {
-		out[i] = OriginToken{t, word(t).Text, "target"}
+		out[i] = OriginToken{t, tandem.Lossy(word(t).Bytes), "target"}
 		if i < len(d.Origins) && d.Origins[i] == tandem.OriginDraft {
 			out[i].Origin = "draft"
 		}
