@@ -67,8 +67,10 @@ func TestLossy(t *testing.T) {
 	try(nil, 4)
 	// what Python's bytes.decode('utf-8', 'replace') gives
 	for in, want := range map[string]string{"\xf0\x9f\x98": "\uFFFD", "\xf0\x9f\x98a": "\uFFFDa", "\xf0\x9f\x98\xf0\x9f": "\uFFFD\uFFFD",
-		"\xe2\x82": "\uFFFD", "\xed\xa0\x80": "\uFFFD\uFFFD\uFFFD", "\xc0\xaf": "\uFFFD\uFFFD", "\xf4\x90\x80\x80": "\uFFFD\uFFFD\uFFFD\uFFFD",
-		"\xe1\x80\xe2\xf0\x91\x92\xf1\xbfA": "\uFFFD\uFFFD\uFFFD\uFFFDA", "\x80\xbf": "\uFFFD\uFFFD", "\xff": "\uFFFD", "\uFFFD\xe2": "\uFFFD\uFFFD"} {
+		"\xe2\x82": "\uFFFD", "\xed\xa0\x80": "\uFFFD\uFFFD\uFFFD", "\xc0\xaf": "\uFFFD\uFFFD",
+		"\xf4\x90\x80\x80":                  "\uFFFD\uFFFD\uFFFD\uFFFD",
+		"\xe1\x80\xe2\xf0\x91\x92\xf1\xbfA": "\uFFFD\uFFFD\uFFFD\uFFFDA", "\x80\xbf": "\uFFFD\uFFFD", "\xff": "\uFFFD",
+		"\uFFFD\xe2": "\uFFFD\uFFFD"} {
 		if got := tandem.Lossy(in); got != want {
 			t.Errorf("%q becomes %q: want %q", in, got, want)
 		}

@@ -80,12 +80,12 @@ func checkRows(t *gguf.Tensor, row int, rows []byte) error {
 	if elems, _ := t.Type.Block(); elems == 1 {
 		what = "a weight that is"
 	}
-	return tandem.Errorf("engine", tandem.Corrupt, "tensor %q has %s infinite or not a number, in row %d: want finite numbers", t.Name, what,
-		row+at/perRow(t))
+	return tandem.Errorf("engine", tandem.Corrupt, "tensor %q has %s infinite or not a number, in row %d: want finite numbers", t.Name,
+		what, row+at/perRow(t))
 }
 
-// Sound returns nil if the best logit of wanted row i is a number. Else all that could be drawn from the row means nothing: the error, which
-// is Corrupt, says so and names the tensor that gave the logits.
+// Sound returns nil if the best logit of wanted row i is a number. Else all that could be drawn from the row means nothing: the error,
+// which is Corrupt, says so and names the tensor that gave the logits.
 func (o *Output) Sound(i int) error {
 	top := o.model.runner.Top(i)
 	if len(top.Logits) == 0 || !math.IsInf(float64(top.Logits[0]), 0) && top.Logits[0] == top.Logits[0] {
@@ -95,6 +95,6 @@ func (o *Output) Sound(i int) error {
 	if math.IsInf(float64(top.Logits[0]), 1) {
 		seen = fmt.Sprintf("infinite, token %d's first", top.IDs[0])
 	}
-	return tandem.Errorf("engine", tandem.Corrupt, "model %s: the logits of tensor %q are %s: want finite numbers, so weights of the model are "+
-		"damaged or too large", filepath.Base(o.model.path), o.model.matrices[w.head].tensor.Name, seen)
+	return tandem.Errorf("engine", tandem.Corrupt, "model %s: the logits of tensor %q are %s: want finite numbers, so weights of the "+
+		"model are damaged or too large", filepath.Base(o.model.path), o.model.matrices[w.head].tensor.Name, seen)
 }

@@ -248,7 +248,8 @@ func TestHTTP(t *testing.T) {
 		done := make(chan struct{})
 		wg.Go(func() {
 			defer close(done)
-			body := map[string]any{"prompt": story, "max_tokens": 200, "temperature": 0.8, "seed": 3, "top_k": 100, "top_p": 0.95, "min_p": 0}
+			body := map[string]any{"prompt": story, "max_tokens": 200, "temperature": 0.8, "seed": 3, "top_k": 100, "top_p": 0.95,
+				"min_p": 0}
 			if got := g.complete(t, body).Choices[0].Text; got != want.text {
 				t.Errorf("beside bad requests %q, alone %q", got, want.text)
 			}

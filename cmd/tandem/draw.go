@@ -10,8 +10,8 @@ import (
 	"github.com/tandem-llm/tandem/roles/gateway"
 )
 
-// drawFlags say how a gateway draws tokens over HTTP where a request says nothing. nil: as the model's file says, else as llama.cpp's server
-// does.
+// drawFlags say how a gateway draws tokens over HTTP where a request says nothing. nil: as the model's file says, else as llama.cpp's
+// server does.
 type drawFlags struct {
 	Temperature      *float64 `help:"Over HTTP, where a request says nothing: 0 takes the likeliest token; more is more random (default: the model file's, else 0.8)." placeholder:"T"`
 	TopK             *int     `help:"Likewise: draw among the K likeliest tokens; 0 = all (default: the model file's, else 40)." placeholder:"K"`

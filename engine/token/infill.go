@@ -7,8 +7,8 @@ import (
 	"github.com/tandem-llm/tandem/engine/gguf"
 )
 
-// infill are the markers of a model that fills in text, -1 for none: it is shown prefix, the text before the gap, suffix, the text behind it,
-// and middle, and goes on with what belongs into the gap.
+// infill are the markers of a model that fills in text, -1 for none: it is shown prefix, the text before the gap, suffix, the text behind
+// it, and middle, and goes on with what belongs into the gap.
 type infill struct{ prefix, suffix, middle tandem.Token }
 
 // infillMarkers are these markers as llama.cpp finds them: by a key of the file, the first of them that it has, else by a well-known text.

@@ -104,7 +104,8 @@ func (s *Server) describe(w http.ResponseWriter, c *call) error {
 
 func values(d defaults) defaultValues {
 	sampling := d.Sampling
-	return defaultValues{MaxTokens: d.MaxTokens, MaxOutput: d.MaxOutput, Temperature: sampling.Temperature, TopK: sampling.TopK, TopP: sampling.TopP,
+	return defaultValues{MaxTokens: d.MaxTokens, MaxOutput: d.MaxOutput, Temperature: sampling.Temperature, TopK: sampling.TopK,
+		TopP:          sampling.TopP,
 		MinP:          sampling.MinP,
 		RepeatPenalty: cmp.Or(sampling.RepeatPenalty, 1), RepeatLast: cmp.Or(sampling.RepeatLast, tandem.DefaultRepeatLast),
 		FrequencyPenalty: sampling.FrequencyPenalty, PresencePenalty: sampling.PresencePenalty,

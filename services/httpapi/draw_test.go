@@ -72,7 +72,8 @@ func TestLogprobsOfCompletions(t *testing.T) {
 				}
 				text += a.Choices[0].Text
 				if l := a.Choices[0].Logprobs; l != nil {
-					got.Tokens, got.Offsets, got.Top = append(got.Tokens, l.Tokens...), append(got.Offsets, l.Offsets...), append(got.Top, l.Top...)
+					got.Tokens, got.Offsets = append(got.Tokens, l.Tokens...), append(got.Offsets, l.Offsets...)
+					got.Top = append(got.Top, l.Top...)
 				}
 			}
 			if stream == "true" {
@@ -92,7 +93,8 @@ func TestLogprobsOfCompletions(t *testing.T) {
 				offsets[i] += c.from
 			}
 			if text != whole || !slices.Equal(got.Tokens, names) || !slices.Equal(got.Offsets, offsets) {
-				t.Errorf("%s, stream %s: %q of %q at %v: want %q of %q at %v", name, stream, text, got.Tokens, got.Offsets, whole, names, offsets)
+				t.Errorf("%s, stream %s: %q of %q at %v: want %q of %q at %v", name, stream, text, got.Tokens, got.Offsets, whole, names,
+					offsets)
 			}
 			for i, top := range got.Top {
 				if top["<s>"] != 0 || top[names[i]] > -1 || len(top) < 2 || len(top) > 3 {
