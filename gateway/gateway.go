@@ -113,9 +113,12 @@ func (g *Gateway) admit(ctx context.Context, r tandem.Request) (tokens []tandem.
 		}
 	}
 	limit := len(tokens) + min(r.MaxTokens, g.cfg.Limits.Context-len(tokens))
-	p, err = g.gate.Enter(ctx, admit.Need{Tenant: r.Tenant, Tokens: limit, Rows: max(r.Bounds.Nodes, 1) - 1})
+	p, err = g.gate.Enter(ctx, admit.Need{Tenant: r.Tenant, Tokens: limit, First: first(len(tokens), r.MaxTokens), Rows: max(r.Bounds.Nodes, 1) - 1})
 	return tokens, p, err
 }
+
+// first returns the tokens that a request counts with at the gate when it begins.
+func first(prompt, maxTokens int) int { return prompt + min(maxTokens, firstAhead) }
 
 // describeWait is how long a request that names one of the target's own ways waits for the verifier's first description.
 const describeWait = 10 * time.Second

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/gateway/admit"
 	"github.com/tandem-llm/tandem/spec"
 )
 
@@ -69,15 +70,7 @@ func (s *session) rest(ctx context.Context) (err error) {
 	if err := s.g.gate.Park(s.place); err != nil {
 		return err
 	}
-	s.g.states.tell(s.standing, spec.RequestLeft)
-	s.g.cfg.Counters.Add("sessions.parkings", 1)
-	closed := make(chan struct{})
-	s.touched = false
-	s.g.crew.run(func() {
-		defer close(closed)
-		s.g.shut(s.id, s.g.cfg.Verifier.Close)
-	})
-	s.leaveDrafters()
+	closed := s.leavePeers()
 	if !s.out.drained(traced) {
 		return s.ended(ctx)
 	}
@@ -90,6 +83,83 @@ func (s *session) rest(ctx context.Context) (err error) {
 	case <-ctx.Done():
 		return s.ended(ctx)
 	}
+}
+
+// leavePeers closes the session at the verifier and the drafters, in the background. The channel closes when the verifier has forgotten it.
+func (s *session) leavePeers() <-chan struct{} {
+	s.g.states.tell(s.standing, spec.RequestLeft)
+	s.g.cfg.Counters.Add("sessions.parkings", 1)
+	closed := make(chan struct{})
+	s.touched = false
+	s.g.crew.run(func() {
+		defer close(closed)
+		s.g.shut(s.id, s.g.cfg.Verifier.Close)
+	})
+	s.leaveDrafters()
+	return closed
+}
+
+// yield parks a session although its client reads: for another, which needs its place or its memory. The peers forget it first, so that
+// what it held is free when its place is. It comes back in a new epoch, as soon as it is its turn, and is then to be opened. Like park it
+// is called when no answer is outstanding.
+func (s *session) yield(ctx context.Context, w admit.Want) (err error) {
+	begun := time.Now()
+	defer func() { s.parked += time.Since(begun) }()
+	traced, end := s.g.cfg.Events.Begin(s.spans.open(ctx, s.g.cfg.Events), tandem.StageParked, number("base", len(s.tokens)))
+	defer func() { end(err) }()
+	s.g.states.tell(s.standing, spec.RequestReopened) // whatever was verified is not used
+	select {
+	case <-s.leavePeers():
+	case <-ctx.Done():
+		return s.ended(ctx)
+	}
+	if err := s.g.gate.Yield(traced, s.place, w); err != nil {
+		return s.notBack(ctx, err)
+	}
+	s.epoch++
+	s.g.states.tell(s.standing, spec.RequestReopened)
+	s.stats.Reopened++
+	s.lost = time.Time{}
+	s.muster(ctx)
+	return nil
+}
+
+const (
+	firstAhead  = 256 // tokens that a request counts with, at the gate, beyond those that it has; doubles whenever it was too little
+	mostStarved = 3   // times that a session yields for memory without getting on, before it waits until it is alone
+)
+
+// makeRoom yields because the verifier has no room for the session; false if that would be in vain, because nobody else has a place.
+func (s *session) makeRoom(ctx context.Context) (yielded bool, err error) {
+	if !s.g.gate.Starved(s.place) {
+		return false, nil
+	}
+	s.g.cfg.Counters.Add("sessions.starved", 1)
+	s.starved++
+	s.ahead = min(2*s.ahead, s.limit)
+	s.counted = min(len(s.tokens)+s.ahead, s.limit)
+	return true, s.yield(ctx, admit.Want{Tokens: s.counted, Room: true, Alone: s.starved > mostStarved})
+}
+
+// count tells the gate when the session has grown beyond what it counts with there.
+func (s *session) count() {
+	if len(s.tokens) >= s.counted && s.counted < s.limit {
+		s.counted = min(len(s.tokens)+s.ahead, s.limit)
+		s.g.gate.Grow(s.place, s.counted)
+	}
+}
+
+// mend goes on after a round without a verdict to commit. A session for which the verifier had no memory waits until others have less;
+// any other is opened again.
+func (s *session) mend(ctx context.Context, a *answer) error {
+	if a.verdict.Kind == tandem.Exhausted {
+		if yielded, err := s.makeRoom(ctx); err != nil {
+			return err
+		} else if yielded {
+			return s.openVerifier(ctx)
+		}
+	}
+	return s.rebuild(ctx, a.fault)
 }
 
 // leaveDrafters closes the session at the drafters, so that muster opens it there again. Those that were given up stay so.
@@ -110,7 +180,7 @@ func (s *session) notBack(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return s.ended(ctx)
 	}
-	return tandem.Errorf(op, tandem.Unavailable, "session %s cannot go on after its client was slow: %w", s.id, err)
+	return tandem.Errorf(op, tandem.Unavailable, "session %s cannot go on after it was parked: %w", s.id, err)
 }
 
 // deliver runs an admitted session in a goroutine of its own, while the caller's hands its output to the sink.

@@ -394,8 +394,8 @@ func (s *session) rebuild(ctx context.Context, cause error) error {
 	return s.openVerifier(ctx)
 }
 
-// openVerifier makes the verifier hold the session. It waits for a verifier that is down or has no
-// memory free, or, once the session has begun, for one of its identity.
+// openVerifier makes the verifier hold the session. It waits for a verifier that is down, for memory, as long as others hold it, or, once
+// the session has begun, for a verifier of its identity.
 func (s *session) openVerifier(ctx context.Context) (err error) {
 	t := s.g.cfg.Timeouts
 	traced, end := s.g.cfg.Events.Begin(s.spans.open(ctx, s.g.cfg.Events), tandem.StagePrefill, text("process", "verifier"),
@@ -403,7 +403,6 @@ func (s *session) openVerifier(ctx context.Context) (err error) {
 	defer func() { end(err) }()
 	for wait := firstWait; ; wait = min(2*wait, longWait) {
 		came := s.g.verifier.Next()
-		patience := t.VerifierWait
 		limited, cancel := context.WithTimeout(traced, t.Open)
 		s.touched = true
 		o := s.opening()
@@ -435,7 +434,11 @@ func (s *session) openVerifier(ctx context.Context) (err error) {
 		switch kind := tandem.KindOf(err); kind {
 		case tandem.Unavailable, tandem.Deadline, tandem.Canceled, tandem.Unauthenticated: // the last while a secret is replaced
 		case tandem.Exhausted:
-			patience = min(patience, fullWait)
+			if yielded, err := s.makeRoom(ctx); err != nil {
+				return err
+			} else if yielded {
+				continue
+			}
 		case tandem.Stale, tandem.UnknownSession: // another Open, or a Close of all sessions, came between
 			if s.repairs++; s.repairs > mostRepairs {
 				return err
@@ -445,7 +448,7 @@ func (s *session) openVerifier(ctx context.Context) (err error) {
 		default:
 			return tandem.Errorf(op, kind, "opening session %s at the verifier: %w", s.id, err)
 		}
-		if waited := time.Since(s.lost); waited > patience {
+		if waited := time.Since(s.lost); waited > t.VerifierWait {
 			kind := tandem.Unavailable
 			if errors.Is(err, tandem.Exhausted) {
 				kind = tandem.Exhausted

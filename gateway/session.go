@@ -22,7 +22,6 @@ const (
 	mostTickets = 3                      // tickets of one round without an answer, after which the verifier is lost
 	firstWait   = 20 * time.Millisecond  // before an operation on a lost verifier is tried again; doubles
 	longWait    = time.Second            //
-	fullWait    = 5 * time.Second        // for room in the verifier's memory
 	quickWait   = 2 * time.Millisecond   // before a ticket that the pool refused is put again; doubles
 	slowWait    = 250 * time.Millisecond //
 	drafterWait = 500 * time.Millisecond // for the verdict on a ticket that a drafter put, at least
@@ -66,7 +65,10 @@ type session struct {
 	req      tandem.Request
 	out      *outlet
 	place    *admit.Place
-	parked   time.Duration  // in all
+	parked   time.Duration  // in all, since its prompt was in
+	counted  int            // tokens that the gate counts it with
+	ahead    int            // of these, beyond its own, when they were last set
+	starved  int            // times that the verifier had no room for it, since the last commit
 	prompt   int            // tokens of the prompt
 	cached   int            // of the prompt's, found in the verifier's memory
 	tokens   []tandem.Token // committed, the prompt first
@@ -109,6 +111,7 @@ func newSession(g *Gateway, id tandem.SessionID, r tandem.Request, prompt []tand
 		spans:   spans{full: r.FullTrace},
 		nodes:   max(r.Bounds.Nodes, 1),
 		closing: map[string]<-chan struct{}{}, who: map[string]*tandem.DrafterStats{},
+		ahead: firstAhead, counted: first(len(prompt), r.MaxTokens),
 		sampler: rand.New(rand.NewPCG(uint64(id), 0)), standing: g.states.enter(), begun: time.Now(), stops: stop.New(r.Stop),
 	}
 	s.box.stamps = r.Report
@@ -125,7 +128,8 @@ func (s *session) run(ctx context.Context) error {
 	}
 	t := s.g.cfg.Timeouts
 	s.settle(ctx, min(max(time.Since(s.begun), t.ProposeMin), t.ProposeMax))
-	s.stats.Prefill = time.Since(s.begun)
+	s.stats.Prefill = time.Since(s.begun) - s.parked
+	s.parked = 0
 	started := tandem.Started{Session: s.id, PromptTokens: append([]tandem.Token(nil), s.tokens...), Request: s.req}
 	started.Request.MaxTokens = s.limit - s.prompt
 	started.Drafter, started.Identity = s.drafters(), s.identity
@@ -162,7 +166,7 @@ func (s *session) group(ctx context.Context, decoding time.Time) (err error) {
 			return err
 		}
 		if a.fault != nil {
-			if err := s.rebuild(ctx, a.fault); err != nil {
+			if err := s.mend(ctx, &a); err != nil {
 				return err
 			}
 			continue
@@ -171,6 +175,7 @@ func (s *session) group(ctx context.Context, decoding time.Time) (err error) {
 		s.stats.Decode = time.Since(decoding) - s.parked
 		a.wall = time.Since(asked)
 		s.account(&a)
+		s.count()
 		if err := s.say(ctx, a.delta); err != nil {
 			return err
 		}
@@ -227,7 +232,7 @@ func (s *session) commit(a *answer) {
 		a.delta.Origins[i] = tandem.OriginDraft // the last of a round always counts as the target's own
 	}
 	a.atEnd = s.finish != ""
-	s.repairs, s.lost = 0, time.Time{}
+	s.repairs, s.starved, s.lost = 0, 0, time.Time{}
 	if s.req.Report {
 		a.delta.Round = s.report(a)
 	}

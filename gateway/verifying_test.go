@@ -62,11 +62,23 @@ func (w *world) arrive(t tandem.Ticket) {
 		v = h.last
 	case int(t.Base) != len(h.tokens) || t.Hash != h.hash:
 		v.Kind = tandem.Stale
+	case w.lacks(t.Session, len(h.tokens)+t.Tree.Len()):
+		v.Kind = tandem.Exhausted
 	default:
 		w.accept(h, t, &v)
 	}
 	w.mu.Unlock()
 	w.later(busy, func() { w.answer(v) })
+}
+
+// lacks reports whether a session cannot have that many tokens beside those that the others have. w.mu must be held.
+func (w *world) lacks(id tandem.SessionID, tokens int) bool {
+	for other, h := range w.verifier {
+		if other != id {
+			tokens += len(h.tokens)
+		}
+	}
+	return w.memory > 0 && tokens > w.memory
 }
 
 // accept applies the exact rule.

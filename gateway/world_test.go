@@ -83,6 +83,7 @@ type world struct {
 	knows      map[string]float64                           // chance that a drafter has the next token in its level; default 3/4
 	costs      func(rows int) time.Duration                 // of a pass; nil: verify
 	ways       []tandem.Way                                 // the target's own
+	memory     int                                          // tokens that the verifier may hold, trees included; 0: any number
 	violations []string                                     // contracts that the gateway broke
 	flights    sync.WaitGroup
 }
@@ -190,6 +191,10 @@ func (p peer) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error)
 	}
 	if old := p.held[o.Session]; old != nil && old.open.Epoch > o.Epoch {
 		w.violate("%s opened in epoch %d after %d", p.who, o.Epoch, old.open.Epoch)
+	}
+	if p.who == "verifier" && w.lacks(o.Session, len(tokens)) {
+		w.logf("verifier has no room for %s", w.name(o.Session))
+		return tandem.Opened{}, tandem.Errorf("fake", tandem.Exhausted, "no room for %d tokens", len(tokens))
 	}
 	p.held[o.Session] = &heldSession{open: o, tokens: tokens, hash: tandem.EmptyPrefix.Add(tokens...)}
 	w.logf("%s holds %s, epoch %d: %d tokens of at most %d", p.who, w.name(o.Session), o.Epoch, len(tokens), o.Limit)

@@ -6,11 +6,12 @@ import "github.com/tandem-llm/tandem"
 // section 3.4):
 //
 //	pending ─ put ▶ drafted ─ taken ▶ verifying ─ verdict ▶ running ─ put ▶ drafted …
-//	   ▲                                                       │ └ left ▶ parked
-//	   └────────── reopened: any of the five ──────────────────┴──────────────┘      ended: any of the five ▶ done
+//	 │ ▲                                                       │ └ left ▶ parked
+//	 │ └────────── reopened: any of the five ──────────────────┴──────────────┘      ended: any of the five ▶ done
+//	 └ left ▶ parked
 //
-// Parked is not part of Minions: the client does not read, and the request waits outside the pipeline until it does. A ticket that
-// is put again while the first may still be on its way changes nothing.
+// Parked is not part of Minions: the client does not read, or others need the place or the memory, and the request waits outside the
+// pipeline. A ticket that is put again while the first may still be on its way changes nothing.
 type RequestState uint8
 
 const (
@@ -18,7 +19,7 @@ const (
 	RequestDrafted                       // its ticket is in the pool
 	RequestVerifying                     // a target pass checks its tree
 	RequestRunning                       // verified, and drafted for again
-	RequestParked                        // it has no place, because its client does not read
+	RequestParked                        // it has no place: its client does not read, or others need it
 	RequestDone                          // it has ended
 )
 
@@ -62,7 +63,7 @@ func (s RequestState) Next(e RequestEvent) (RequestState, error) {
 	case e == RequestReopened:
 		return RequestPending, nil
 	case s == RequestParked:
-	case e == RequestLeft && s == RequestRunning:
+	case e == RequestLeft && (s == RequestRunning || s == RequestPending):
 		return RequestParked, nil
 	case e == RequestPut && s == RequestVerifying:
 		return s, nil

@@ -16,7 +16,7 @@ func TestRequestStates(t *testing.T) {
 		{RequestPending, RequestPut}: RequestDrafted, {RequestDrafted, RequestPut}: RequestDrafted,
 		{RequestVerifying, RequestPut}: RequestVerifying, {RequestRunning, RequestPut}: RequestDrafted,
 		{RequestDrafted, RequestTaken}: RequestVerifying, {RequestVerifying, RequestVerdict}: RequestRunning,
-		{RequestRunning, RequestLeft}: RequestParked,
+		{RequestRunning, RequestLeft}: RequestParked, {RequestPending, RequestLeft}: RequestParked,
 	}
 	for _, s := range RequestStates[:5] {
 		allowed[move{s, RequestReopened}], allowed[move{s, RequestEnded}] = RequestPending, RequestDone

@@ -16,7 +16,8 @@ import (
 type guest struct {
 	place  *Place
 	tenant string
-	pages  int
+	pages  int // that it counts with
+	most   int
 	passed int
 	back   bool
 }
@@ -120,7 +121,7 @@ func (w *twin) settle() {
 	}
 }
 
-// TestShares drives a gate of several tenants by random arrivals, ends, withdrawals, parking and returns, and
+// TestShares drives a gate of several tenants by random arrivals, ends, withdrawals, growth, yielding, parking and returns, and
 // compares it with its twin: who is inside, who waits, who is refused. Beyond that: a tenant that has no more than an
 // equal share of the queue waiting is never refused, and nobody waits for ever.
 func TestShares(t *testing.T) {
@@ -158,11 +159,12 @@ func TestShares(t *testing.T) {
 			return x
 		}
 		for range rapid.IntRange(1, 80).Draw(t, "steps") {
-			switch do := rapid.IntRange(0, 19).Draw(t, "what"); {
+			switch do := rapid.IntRange(0, 22).Draw(t, "what"); {
 			case do < 9:
 				x := &guest{tenant: rapid.SampledFrom(tenants).Draw(t, "tenant"), pages: rapid.IntRange(1, w.total).Draw(t, "need")}
+				x.most = rapid.IntRange(x.pages, w.total).Draw(t, "most")
 				var err error
-				x.place, err = g.join(Need{Tenant: x.tenant, Tokens: x.pages * page})
+				x.place, err = g.join(Need{Tenant: x.tenant, Tokens: x.most * page, First: x.pages * page})
 				w.waiting = append(w.waiting, x)
 				w.settle()
 				if w.queued("*") <= w.queue || !slices.Contains(w.waiting, x) {
@@ -226,6 +228,16 @@ func TestShares(t *testing.T) {
 				x := pick(&w.waiting, "gives up")
 				g.giveUp(x.place)
 				g.Leave(x.place) // harmless
+			case do == 20 && len(w.inside) > 0:
+				x := w.inside[rapid.IntRange(0, len(w.inside)-1).Draw(t, "grows")]
+				x.pages = rapid.IntRange(x.pages, x.most).Draw(t, "to")
+				g.Grow(x.place, x.pages*page)
+			case do > 20 && len(w.inside) > 0:
+				x := pick(&w.inside, "yields")
+				x.pages = rapid.IntRange(x.pages, x.most).Draw(t, "to")
+				g.yield(x.place, Want{Tokens: x.pages * page})
+				x.back, x.passed = true, 0
+				w.waiting = append(w.waiting, x)
 			}
 			compare()
 		}

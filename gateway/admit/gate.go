@@ -25,10 +25,11 @@ const (
 	meanOf = 8
 )
 
-// Need says whose a request is, and the most that it may hold in the verifier's KV cache.
+// Need says whose a request is, and what it may hold in the verifier's KV cache.
 type Need struct {
 	Tenant string // "" where clients have no keys: then all are one tenant
-	Tokens int    // committed: prompt and budget
+	Tokens int    // committed at most: prompt and budget
+	First  int    // committed for a while yet: what counts until Grow or Yield says more; 0: Tokens
 	Rows   int    // of its largest tree, the root not counted: it is committed
 }
 
@@ -37,13 +38,16 @@ func (n Need) pages(page int) int { return (n.Tokens+page-1)/page + (n.Rows+page
 
 // Place belongs to one request, from the gate's queue to the request's end. A parked request gives it up for a while.
 type Place struct {
-	need     Need
-	number   uint64        // of all that came, in order
+	need     Need          // Tokens is what counts now
+	most     int           // the most that Tokens grows to
+	came     uint64        // number of its request, of all that came, in order
+	number   uint64        // the same, but of its latest arrival in the queue
 	turn     chan struct{} // closed when the request may run, or err is set
 	err      error         // why it never may run
 	passed   int           // later requests that were admitted before it
 	begun    time.Time     // when it was admitted
 	parked   bool          // it gave its place back and may return
+	alone    bool          // it may come in only when nobody else is inside
 	returned bool          // it was inside before: a full queue does not refuse it
 }
 
@@ -94,7 +98,11 @@ func (t *tenant) since() uint64 {
 // has at most an equal share of the queue is never refused because of the others. Each tenant may have as many requests
 // parked as the queue has room for, or as there are places.
 //
-// Invariants, once the capacity has been the same since the requests inside came in: (1) at most sessions
+// A request counts with what it holds for a while to come (Need.First), not with the most that it may grow to: most end long
+// before that. As it grows it counts with more (Grow), whether there is more or not. So requests inside may together want more than there
+// is; the verifier then has no room for one of them, which gives its place back (Yield).
+//
+// Invariants, once the capacity has been the same since the requests inside came in and none has grown: (1) at most sessions
 // requests are inside, and their pages are at most those of the capacity; (2) at most queue requests wait,
 // those that return not counted; (3) while any wait, a place or memory for the first of those that may not be
 // passed is missing; (4) no request waits for more than the capacity.
@@ -110,6 +118,7 @@ type Gate struct {
 	tenants map[string]*tenant // those inside or waiting, and, while any wait, former ones
 	came    uint64             // requests so far
 	served  uint64             // admissions so far
+	short   time.Time          // until then the verifier has no room for more than those inside
 	mean    time.Duration      // running mean of the time that requests were inside; 0 before the first has ended
 }
 
@@ -130,7 +139,7 @@ func (g *Gate) Capacity(kvTokens int64, pageTokens int) {
 	for _, t := range g.tenants {
 		t.held = 0
 		t.waiting = slices.DeleteFunc(t.waiting, func(p *Place) bool {
-			if p.err = g.impossible(p.need); p.err == nil {
+			if p.err = g.impossible(p.whole()); p.err == nil {
 				return false
 			}
 			close(p.turn)
@@ -185,7 +194,7 @@ func (g *Gate) join(n Need) (*Place, error) {
 		return nil, err
 	}
 	g.came++
-	p, t := &Place{need: n, number: g.came, turn: make(chan struct{})}, g.tenant(n.Tenant)
+	p, t := newPlace(n, g.came), g.tenant(n.Tenant)
 	t.waiting = append(t.waiting, p)
 	g.admit()
 	if _, queued := g.waiting(); queued <= g.queue || !slices.Contains(t.waiting, p) {
@@ -208,10 +217,18 @@ func (g *Gate) join(n Need) (*Place, error) {
 func (g *Gate) rejoin(p *Place) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if err := g.impossible(p.need); err != nil {
+	if err := g.impossible(p.whole()); err != nil {
 		return err
 	}
 	g.unpark(p)
+	g.enqueue(p)
+	g.admit()
+	return nil
+}
+
+// enqueue puts a request that was inside before at the head of its tenant's queue, behind those that have come back before it.
+// g.mu must be held.
+func (g *Gate) enqueue(p *Place) {
 	g.came++
 	p.turn, p.number, p.passed, p.returned = make(chan struct{}), g.came, 0, true
 	t := g.tenant(p.need.Tenant)
@@ -220,8 +237,6 @@ func (g *Gate) rejoin(p *Place) error {
 		at = len(t.waiting)
 	}
 	t.waiting = slices.Insert(t.waiting, at, p)
-	g.admit()
-	return nil
 }
 
 // tenant returns the named tenant, a new one if need be. g.mu must be held.
@@ -307,7 +322,7 @@ func (g *Gate) pages(p *Place) int {
 
 // admit lets in all requests that may run now. g.mu must be held.
 func (g *Gate) admit() {
-	for len(g.inside) < g.sessions {
+	for len(g.inside) < g.sessions && (len(g.inside) == 0 || !time.Now().Before(g.short)) {
 		p := g.next()
 		if p == nil {
 			return
@@ -328,7 +343,7 @@ func (g *Gate) next() *Place {
 	var before []*Place
 	for _, t := range g.order() {
 		for _, p := range t.waiting {
-			if g.total == 0 || g.held+g.pages(p) <= g.total {
+			if g.fits(p) {
 				for _, o := range before {
 					o.passed++
 				}
@@ -424,6 +439,7 @@ func (g *Gate) remove(p *Place) bool {
 	t, n := g.tenants[p.need.Tenant], g.pages(p)
 	delete(g.inside, p)
 	t.inside, t.held, g.held = t.inside-1, t.held-n, g.held-n
+	g.short = time.Time{}
 	return true
 }
 

@@ -1,0 +1,90 @@
+package admit
+
+import (
+	"context"
+	"time"
+)
+
+// shortFor is how long nobody new comes in after the verifier had no room for somebody inside, unless one of the others leaves before.
+const shortFor = time.Second
+
+func newPlace(n Need, number uint64) *Place {
+	p := &Place{need: n, most: n.Tokens, came: number, number: number, turn: make(chan struct{})}
+	if n.First > 0 {
+		p.need.Tokens = min(n.First, n.Tokens)
+	}
+	return p
+}
+
+// whole returns the most that p's request may need.
+func (p *Place) whole() Need {
+	n := p.need
+	n.Tokens = p.most
+	return n
+}
+
+// fits reports whether p may come in beside those inside, as far as memory goes. g.mu must be held.
+func (g *Gate) fits(p *Place) bool {
+	if p.alone && len(g.inside) > 0 {
+		return false
+	}
+	return g.total == 0 || g.held+g.pages(p) <= g.total
+}
+
+// Grow makes a request count with that many tokens, at most Need.Tokens, if that is more than before.
+func (g *Gate) Grow(p *Place, tokens int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	tokens = min(tokens, p.most)
+	if tokens <= p.need.Tokens {
+		return
+	}
+	before := g.pages(p)
+	p.need.Tokens = tokens
+	if _, in := g.inside[p]; in {
+		more := g.pages(p) - before
+		g.held += more
+		g.tenants[p.need.Tenant].held += more
+	}
+}
+
+// Starved reports whether a request for which the verifier has no room should Yield: others are inside, so room will come. Without
+// others waiting for them would be in vain.
+func (g *Gate) Starved(p *Place) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_, in := g.inside[p]
+	return in && len(g.inside) > 1
+}
+
+// Want says how a request that yields wants to come back.
+type Want struct {
+	Tokens int  // that it counts with from now on, if more than before
+	Room   bool // the verifier had no room: somebody else has to leave first, or a second has to pass
+	Alone  bool // it comes in only when nobody else is inside
+}
+
+// Yield gives a place back and waits for the next, like a Return: before its tenant's other requests, but not before other tenants whose
+// turn it is. The caller must Leave in any case.
+func (g *Gate) Yield(ctx context.Context, p *Place, w Want) error {
+	g.yield(p, w)
+	return g.wait(ctx, p)
+}
+
+func (g *Gate) yield(p *Place, w Want) {
+	g.Grow(p, w.Tokens)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	defer g.forget()
+	g.remove(p)
+	g.enqueue(p)
+	if p.alone = w.Alone; w.Room {
+		g.short = time.Now().Add(shortFor)
+		time.AfterFunc(shortFor, func() {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			g.admit()
+		})
+	}
+	g.admit()
+}
