@@ -46,9 +46,15 @@ type Place struct {
 	err      error         // why it never may run
 	passed   int           // later requests that were admitted before it
 	begun    time.Time     // when it was admitted
-	parked   bool          // it gave its place back and may return
-	alone    bool          // it may come in only when nobody else is inside
-	returned bool          // it was inside before: a full queue does not refuse it
+	since    time.Time     // when it began to wait
+	opened   time.Time     // when the peers held it, since it was admitted; zero: they do not yet
+	reopens  time.Duration // that it took until they did, the last time
+	broken   int           // times that it was asked to leave before they did
+	asked    context.Context
+	ask      context.CancelFunc // asks it to yield: ends asked
+	parked   bool               // it gave its place back and may return
+	alone    bool               // it may come in only when nobody else is inside
+	returned bool               // it was inside before: a full queue does not refuse it
 }
 
 // tenant holds the requests of one tenant at the gate.
@@ -90,6 +96,8 @@ func (t *tenant) since() uint64 {
 // it is first come, first served. So a lone tenant may have all places, and a newcomer gets the next that becomes
 // free, however many of the other's wait. Without keys all are one tenant, and it is first come, first served for all.
 //
+// A tenant that has its places keeps them until its requests end, unless another waits for more than a second and has less: see press.
+//
 // One exception: while the first in this order does not fit in the memory that is free, later ones that
 // do fit may pass it, mostPassed times; then all wait until it fits. Tenants with a smaller share than its own need not
 // wait for it, and do not count: a tenant that holds much cannot stop the others by asking for more.
@@ -118,6 +126,7 @@ type Gate struct {
 	tenants map[string]*tenant // those inside or waiting, and, while any wait, former ones
 	came    uint64             // requests so far
 	served  uint64             // admissions so far
+	pressed bool               // press is due
 	short   time.Time          // until then the verifier has no room for more than those inside
 	mean    time.Duration      // running mean of the time that requests were inside; 0 before the first has ended
 }
@@ -197,6 +206,7 @@ func (g *Gate) join(n Need) (*Place, error) {
 	p, t := newPlace(n, g.came), g.tenant(n.Tenant)
 	t.waiting = append(t.waiting, p)
 	g.admit()
+	g.watch()
 	if _, queued := g.waiting(); queued <= g.queue || !slices.Contains(t.waiting, p) {
 		return p, nil
 	}
@@ -230,13 +240,14 @@ func (g *Gate) rejoin(p *Place) error {
 // g.mu must be held.
 func (g *Gate) enqueue(p *Place) {
 	g.came++
-	p.turn, p.number, p.passed, p.returned = make(chan struct{}), g.came, 0, true
+	p.turn, p.number, p.passed, p.returned, p.since = make(chan struct{}), g.came, 0, true, time.Now()
 	t := g.tenant(p.need.Tenant)
 	at := slices.IndexFunc(t.waiting, func(o *Place) bool { return !o.returned })
 	if at < 0 {
 		at = len(t.waiting)
 	}
 	t.waiting = slices.Insert(t.waiting, at, p)
+	g.watch()
 }
 
 // tenant returns the named tenant, a new one if need be. g.mu must be held.
@@ -333,7 +344,8 @@ func (g *Gate) admit() {
 		t.served = g.served
 		t.inside, t.held, g.held = t.inside+1, t.held+n, g.held+n
 		g.inside[p] = struct{}{}
-		p.begun = time.Now()
+		p.begun, p.opened = time.Now(), time.Time{}
+		p.asked, p.ask = context.WithCancel(context.Background())
 		close(p.turn)
 	}
 }
@@ -438,6 +450,7 @@ func (g *Gate) remove(p *Place) bool {
 	}
 	t, n := g.tenants[p.need.Tenant], g.pages(p)
 	delete(g.inside, p)
+	p.ask() // nobody looks any more
 	t.inside, t.held, g.held = t.inside-1, t.held-n, g.held-n
 	g.short = time.Time{}
 	return true

@@ -9,7 +9,7 @@ import (
 const shortFor = time.Second
 
 func newPlace(n Need, number uint64) *Place {
-	p := &Place{need: n, most: n.Tokens, came: number, number: number, turn: make(chan struct{})}
+	p := &Place{need: n, most: n.Tokens, came: number, number: number, turn: make(chan struct{}), since: time.Now()}
 	if n.First > 0 {
 		p.need.Tokens = min(n.First, n.Tokens)
 	}
@@ -76,6 +76,9 @@ func (g *Gate) yield(p *Place, w Want) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	defer g.forget()
+	if p.opened.IsZero() {
+		p.broken++
+	}
 	g.remove(p)
 	g.enqueue(p)
 	if p.alone = w.Alone; w.Room {
