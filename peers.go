@@ -22,15 +22,42 @@ type Opening struct {
 	Ways     []string // of the target's own (Guess.Way) whose guesses Opened is to carry; unknown ones are ignored
 	Features bool     // hidden states of committed tokens will be asked for (FeatureSource), the prompt's included
 
+	// Progress is told how the receiver gets on, at once when it has begun and then every ProgressEvery until Open returns, from the
+	// goroutine that called Open; nil: nobody is.
+	Progress func(Progress)
+
 	Identity    Identity // that the session began with; "": it begins now, with the receiver's
 	Fingerprint string   // of the vocabulary of Tokens; "": unknown
 	Translate   bool     // the receiver's own tokens mean other texts; it was told those of Fingerprint
+}
+
+// ProgressEvery is how often Opening.Progress is called.
+const ProgressEvery = 500 * time.Millisecond
+
+// Progress tells how far an Open has come, and how the receiver gets on with all that it has to do. An Open that waits for others gets on as
+// they do.
+type Progress struct {
+	Held   int           // how many of Opening.Tokens the receiver holds
+	Cached int           // how many of these it held when Open began
+	Steps  uint64        // grows whenever the receiver has finished a pass, or a part of one that takes long, for whatever session
+	Pass   time.Duration // that its current pass should take; 0: none is running
+}
+
+// PassMay returns how long a pass that should take d may take before it counts as hanging; 0 for 0. For a negative d, which is not known, it
+// is long: the first pass of a large model may be.
+func PassMay(d time.Duration) time.Duration {
+	const times, unknown, most = 10, time.Minute, 24 * time.Hour
+	if d < 0 {
+		d = unknown
+	}
+	return times * min(d, most)
 }
 
 // Opened describes a session that was just opened.
 type Opened struct {
 	Identity  Identity  // of the receiver; "" for a drafter without a model
 	Reused    int       // how many of Opening.Tokens were found in memory that another session of the tenant had filled
+	Cached    int       // how many of these when Open began; the others were computed by others meanwhile
 	Hindsight Hindsight // from a drafter: on Opening.Tokens
 	Guesses   []Guess   // from a verifier: on what follows Opening.Tokens, if asked and known
 }
@@ -330,4 +357,5 @@ type TopLogprob struct {
 
 // Protocol is the version of the messages between gateway, drafter and verifier. It grows when an older process would be
 // misunderstood; messages only gain fields, and names stay. Processes of another protocol are refused; 0 is older than protocol 1.
-const Protocol = 1
+// Since 2 sessions are opened by Hold, which tells its progress.
+const Protocol = 2

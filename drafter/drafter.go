@@ -152,7 +152,7 @@ func (d *Drafter) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, er
 		return opened, err
 	}
 	if s.fed != nil {
-		if err = d.nourish(ctx, s, len(o.Tokens)); err != nil {
+		if err = d.nourishing(ctx, s, o); err != nil {
 			return opened, err
 		}
 	}

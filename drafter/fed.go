@@ -24,8 +24,9 @@ import (
 //  3. A sequence publishes only rows that its tokens alone determine: it becomes private before the first row without features.
 type fed struct {
 	epoch tandem.Epoch
-	next  atomic.Int64 // first position whose features are neither here nor known not to exist; base + len(rows)
-	none  atomic.Bool  // the verifier keeps none, and is not asked again in this session
+	next  atomic.Int64  // first position whose features are neither here nor known not to exist; base + len(rows)
+	asked atomic.Uint64 // answers of the verifier, of whatever kind, while the session is opened
+	none  atomic.Bool   // the verifier keeps none, and is not asked again in this session
 
 	sure   int
 	base   int

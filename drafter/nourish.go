@@ -7,6 +7,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/schedule"
+	"github.com/tandem-llm/tandem/schedule/owner"
 )
 
 const (
@@ -81,6 +82,27 @@ func (d *Drafter) gather(ctx context.Context, p tandem.Proposal) (news *tandem.F
 	return &a
 }
 
+// nourishing is nourish of a session that o opens, whose progress is told.
+func (d *Drafter) nourishing(ctx context.Context, s *session, o tandem.Opening) error {
+	n := len(o.Tokens)
+	if o.Progress == nil {
+		return d.nourish(ctx, s, n)
+	}
+	ended, every := make(chan error, 1), time.NewTicker(tandem.ProgressEvery)
+	defer every.Stop()
+	go func() { ended <- owner.Guard(func() error { return d.nourish(ctx, s, n) }) }()
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case <-every.C:
+			p := d.sched.Progress()
+			p.Held, p.Steps = int(s.fed.next.Load()), p.Steps+s.fed.asked.Load()
+			o.Progress(p)
+		}
+	}
+}
+
 // nourish brings the first n-1 tokens of a session that was just opened into the cache, as the features of its n tokens come. Open
 // waits as long as some come. When none have come for Config.FeatureWait, the rest goes without. The session is dropped after an error.
 func (d *Drafter) nourish(ctx context.Context, s *session, n int) error {
@@ -96,6 +118,7 @@ func (d *Drafter) nourish(ctx context.Context, s *session, n int) error {
 			a, err = d.ask(most, s.id, s.fed, n-1)
 		}
 		cancel()
+		s.fed.asked.Add(1)
 		if err == nil && int(a.From) < n-1 && a.Len() == 0 && int(a.From) == int(s.fed.next.Load()) {
 			err = tandem.Errorf("features", tandem.Unavailable, "position %d of %d will not come", a.From, n-1)
 		}

@@ -36,8 +36,8 @@ type Timeouts struct {
 	ProposeMin, ProposeMax time.Duration
 	// Round is the wait for a verdict before the ticket is put again; it doubles with each repetition.
 	Round time.Duration
-	// Open bounds one Open of either model, prefill included.
-	Open time.Duration
+	// Stall is how long an Open of either model may go without progress (advance). The prefill itself may take any time.
+	Stall time.Duration
 	// VerifierWait is how long a session waits for a lost verifier before its request fails.
 	VerifierWait time.Duration
 	// Close bounds one attempt to close a session at a peer; a peer that does not answer gets up to mostCloses.
@@ -49,7 +49,7 @@ type Timeouts struct {
 // DefaultTimeouts are the timeouts of a gateway that sets none.
 var DefaultTimeouts = Timeouts{
 	ProposeMin: 50 * time.Millisecond, ProposeMax: time.Second,
-	Round: 2 * time.Second, Open: 2 * time.Minute, VerifierWait: time.Minute, Close: 2 * time.Second, Unread: 30 * time.Second,
+	Round: 2 * time.Second, Stall: 20 * time.Second, VerifierWait: time.Minute, Close: 2 * time.Second, Unread: 30 * time.Second,
 }
 
 // Config is what New needs. Vocab and Verifier are required.
@@ -135,7 +135,7 @@ func (c Config) withDefaults() (Config, error) {
 		v    *time.Duration
 		def  time.Duration
 	}{{"propose-min", &t.ProposeMin, d.ProposeMin}, {"propose-max", &t.ProposeMax, d.ProposeMax}, {"round", &t.Round, d.Round},
-		{"open", &t.Open, d.Open}, {"verifier-wait", &t.VerifierWait, d.VerifierWait}, {"close", &t.Close, d.Close},
+		{"stall", &t.Stall, d.Stall}, {"verifier-wait", &t.VerifierWait, d.VerifierWait}, {"close", &t.Close, d.Close},
 		{"unread", &t.Unread, d.Unread}} {
 		if *f.v < 0 {
 			return c, tandem.Errorf(op, tandem.Invalid, "%s timeout is %v: want more than 0, or 0 for the default", f.name, *f.v)

@@ -38,6 +38,7 @@ type Gateway struct {
 
 	mu       sync.RWMutex
 	sessions map[tandem.SessionID]*mailbox
+	prefills map[tandem.SessionID]Prefill
 }
 
 // New returns a gateway that is ready for requests. The caller must Shutdown it.
@@ -54,6 +55,7 @@ func New(c Config) (*Gateway, error) {
 		states:    newStandings(c.Counters),
 		described: make(chan struct{}),
 		sessions:  map[tandem.SessionID]*mailbox{},
+		prefills:  map[tandem.SessionID]Prefill{},
 	}
 	for _, m := range c.Drafters {
 		g.Enlist(m)

@@ -86,16 +86,6 @@ type liaison struct {
 	hear func(*liaison, tandem.Position, tandem.Hindsight, time.Duration)
 }
 
-// opening is one Open of the drafter. err may be read once done is closed.
-type opening struct {
-	done   chan struct{}
-	err    error
-	opened tandem.Opened
-	held   tandem.Position
-	cancel context.CancelFunc
-	end    tandem.End // nil once called
-}
-
 // start opens the session at the drafter in the background, in place of any Open under way.
 func (l *liaison) start(ctx context.Context, o tandem.Opening) {
 	prev := l.cancelTask()
@@ -105,7 +95,7 @@ func (l *liaison) start(ctx context.Context, o tandem.Opening) {
 	ctx = l.spans.open(ctx, l.g.cfg.Events)
 	begun, end := l.g.cfg.Events.Begin(ctx, tandem.StagePrefill, text("process", "drafter"), text("drafter", l.of.Name),
 		number("epoch", int(o.Epoch)))
-	begun, cancel := context.WithTimeout(begun, l.g.cfg.Timeouts.Open)
+	begun, cancel := context.WithCancel(begun)
 	t := &opening{done: make(chan struct{}), held: tandem.Position(len(o.Tokens)), cancel: cancel, end: end}
 	l.g.crew.run(func() {
 		defer close(t.done)
@@ -114,10 +104,7 @@ func (l *liaison) start(ctx context.Context, o tandem.Opening) {
 			<-prev
 		}
 		if t.err = begun.Err(); t.err == nil {
-			t.err = guard(func() (err error) {
-				t.opened, err = l.of.Drafter.Open(begun, o)
-				return err
-			})
+			t.err = guard(func() error { return t.open(begun, l, o) })
 		}
 	})
 	l.task, l.state, l.follow, l.up = t, liaisonOpening, false, l.of.Seat.Up.Next()
@@ -132,13 +119,6 @@ func (l *liaison) cancelTask() <-chan struct{} {
 	t.cancel()
 	t.finish(tandem.Errorf(op, tandem.Canceled, "drafter's prefill is no longer wanted"))
 	return t.done
-}
-
-func (t *opening) finish(err error) {
-	if t.end != nil {
-		t.end(err)
-		t.end = nil
-	}
 }
 
 // settle waits for the Open under way until it is enough, which the end of ctx is as well.

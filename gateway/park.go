@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/tandem-llm/tandem"
@@ -122,6 +123,15 @@ func (s *session) yield(ctx context.Context, w admit.Want) (err error) {
 	s.lost = time.Time{}
 	s.muster(ctx)
 	return nil
+}
+
+// errAside ends an Open of a session that another tenant's request waits for.
+var errAside = errors.New("another tenant's request waits for its place")
+
+// stepAside yields because another tenant's request waits and has less.
+func (s *session) stepAside(ctx context.Context) error {
+	s.g.cfg.Counters.Add("sessions.stepped_aside", 1)
+	return s.yield(ctx, admit.Want{})
 }
 
 const (

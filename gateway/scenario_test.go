@@ -23,7 +23,7 @@ import (
 // goes wrong, below it what happened, in virtual time:
 //
 //	set sessions|queue|context|eos N      the gateway's limits; the position from which the model ends its text
-//	set round|open|verifier-wait|… D      a timeout
+//	set round|stall|verifier-wait|… D      a timeout
 //	drafter NAME [slower D]               one more drafter from the start
 //	request NAME at D max N [tree T] [strategy S] [vote V] [drafters A,B] [ignore-eos]
 //	on OPERATION N DO [KIND|D]            what happens to the N-th open-verifier, open-drafter, propose, ticket or verdict;
@@ -238,7 +238,7 @@ func set(t *testing.T, w *world, c *Config, key, value string) {
 		return
 	}
 	x := &c.Timeouts
-	times := map[string]*time.Duration{"round": &x.Round, "open": &x.Open, "verifier-wait": &x.VerifierWait, "close": &x.Close,
+	times := map[string]*time.Duration{"round": &x.Round, "stall": &x.Stall, "verifier-wait": &x.VerifierWait, "close": &x.Close,
 		"propose-min": &x.ProposeMin, "propose-max": &x.ProposeMax}
 	p := times[key]
 	if p == nil {

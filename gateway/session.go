@@ -70,7 +70,9 @@ type session struct {
 	ahead    int            // of these, beyond its own, when they were last set
 	starved  int            // times that the verifier had no room for it, since the last commit
 	prompt   int            // tokens of the prompt
-	cached   int            // of the prompt's, found in the verifier's memory
+	cached   int            // of the prompt's, found in the verifier's memory; valid once looked
+	looked   bool           // a verifier has looked
+	told     bool           // the client knows that it has started
 	tokens   []tandem.Token // committed, the prompt first
 	hash     tandem.PrefixHash
 	limit    int // the most that tokens grows to
@@ -128,6 +130,7 @@ func (s *session) run(ctx context.Context) error {
 	}
 	t := s.g.cfg.Timeouts
 	s.settle(ctx, min(max(time.Since(s.begun), t.ProposeMin), t.ProposeMax))
+	s.told = true
 	s.stats.Prefill = time.Since(s.begun) - s.parked
 	s.parked = 0
 	started := tandem.Started{Session: s.id, PromptTokens: append([]tandem.Token(nil), s.tokens...), Request: s.req}
@@ -178,6 +181,14 @@ func (s *session) group(ctx context.Context, decoding time.Time) (err error) {
 		s.count()
 		if err := s.say(ctx, a.delta); err != nil {
 			return err
+		}
+		if s.finish == "" && s.g.gate.Asked(s.place).Err() != nil {
+			if err := s.stepAside(ctx); err != nil {
+				return err
+			}
+			if err := s.openVerifier(ctx); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -476,43 +476,5 @@ func (w *world) config() Config {
 		Drafters: []Enlisted{{Name: "fake", Drafter: fakeDrafter{w.peer("drafter")}}},
 		Counters: new(tandem.Counters), ModelName: "model",
 		Timeouts: Timeouts{ProposeMin: 20 * time.Millisecond, ProposeMax: 100 * time.Millisecond, Round: 50 * time.Millisecond,
-			Open: time.Second, VerifierWait: 5 * time.Second, Close: 100 * time.Millisecond}}
-}
-
-// sink keeps what a request says.
-type sink struct {
-	started tandem.Started
-	tokens  []tandem.Token
-	text    string
-	drafts  int
-	deltas  int
-	sizes   []int // tokens of each delta
-	err     error // returned by delta number failAt, from 1 on; 0: by Started if err is set
-	failAt  int
-	each    func(tandem.Delta)
-}
-
-func (s *sink) Started(st tandem.Started) error {
-	s.started = st
-	if s.failAt == 0 {
-		return s.err
-	}
-	return nil
-}
-
-func (s *sink) Delta(d tandem.Delta) error {
-	if s.deltas++; s.deltas == s.failAt {
-		return s.err
-	}
-	if s.each != nil {
-		s.each(d)
-	}
-	s.tokens, s.sizes = append(s.tokens, d.Tokens...), append(s.sizes, len(d.Tokens))
-	s.text += d.Text
-	for _, o := range d.Origins {
-		if o == tandem.OriginDraft {
-			s.drafts++
-		}
-	}
-	return nil
+			Stall: time.Second, VerifierWait: 5 * time.Second, Close: 100 * time.Millisecond}}
 }

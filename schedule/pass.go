@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
 )
 
 // Pass describes a pass that has run.
@@ -56,6 +57,7 @@ func (s *Schedule) arrive() {
 		case t.opening != nil:
 			s.guard(x, func() {
 				t.reused += t.Seq.Resume()
+				t.opening.held.Store(int64(t.Seq.Len()))
 				if x.Missing() == 0 {
 					x.Opened()
 					s.opened(x)
@@ -80,10 +82,7 @@ func (s *Schedule) run(parts []Part, begun time.Time) {
 			pass.Parts++
 		}
 	}
-	s.owner.Expect(pass.Rows, s.costs.Time(pass.Rows))
-	out, err := s.cfg.Model.Forward(s.batch, topK)
-	s.free = time.Now()
-	s.owner.Finished()
+	out, err := s.forward(pass.Rows, topK)
 	pass.Spent = s.free.Sub(begun)
 	switch {
 	case err != nil && len(parts) == 1:
@@ -123,6 +122,23 @@ func (s *Schedule) run(parts []Part, begun time.Time) {
 		s.cfg.Answer()
 	}
 	s.settle(parts)
+}
+
+// forward runs the pass that is in s.batch, and shows that it runs and that it has ended.
+func (s *Schedule) forward(rows, topK int) (*engine.Output, error) {
+	expected := s.costs.Time(rows)
+	s.owner.Expect(rows, expected)
+	if s.passing.Store(int64(expected)); expected <= 0 {
+		s.passing.Store(-1)
+	}
+	defer func() {
+		s.passing.Store(0)
+		s.steps.Add(1)
+	}()
+	out, err := s.cfg.Model.Forward(s.batch, topK)
+	s.free = time.Now()
+	s.owner.Finished()
+	return out, err
 }
 
 // settle lets sessions bring their state up to date with their answers while these are on their way. Nothing new

@@ -5,6 +5,7 @@ package schedule
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/tandem-llm/tandem"
@@ -65,6 +66,8 @@ type Schedule struct {
 	evicted  int64                        // pages of prefixes counted so far
 	answered bool                         // a wait has ended since callers last had a turn
 	stepping bool                         // a pass is planned or running
+	steps    atomic.Uint64                // passes that have ended, and parts of passes that take long
+	passing  atomic.Int64                 // time that the running pass should take, in nanoseconds: -1 if unknown; 0: none is running
 	parts    []Part                       // of the pass that is planned
 	running  []Part                       // the parts that run now
 	batch    []engine.Part
@@ -117,7 +120,8 @@ func (s *Schedule) Open(ctx context.Context, o tandem.Opening, enter func() (Ses
 	if err != nil {
 		return opened, err
 	}
-	if err = call.Wait(); err != nil {
+	opened.Cached = int(call.held.Load())
+	if err = s.await(call, o.Progress); err != nil {
 		s.owner.Post(func() {
 			if s.Holds(x) {
 				s.Drop(x, err)
@@ -128,6 +132,35 @@ func (s *Schedule) Open(ctx context.Context, o tandem.Opening, enter func() (Ses
 	opened.Reused = x.seat().reused
 	return opened, nil
 }
+
+// await waits for a call to end, and tells the progress meanwhile, unless told is nil.
+func (s *Schedule) await(call *Call, told func(tandem.Progress)) error {
+	if told == nil {
+		return call.Wait()
+	}
+	every := time.NewTicker(tandem.ProgressEvery)
+	defer every.Stop()
+	for cached := int(call.held.Load()); ; {
+		p := s.Progress()
+		p.Held, p.Cached = int(call.held.Load()), cached
+		told(p)
+		select {
+		case err := <-call.ended:
+			return err
+		case <-call.ctx.Done():
+			return call.GivenUp()
+		case <-every.C:
+		}
+	}
+}
+
+// Progress tells how the passes get on. Safe for concurrent use.
+func (s *Schedule) Progress() tandem.Progress {
+	return tandem.Progress{Steps: s.steps.Load(), Pass: time.Duration(s.passing.Load())}
+}
+
+// Goes tells that the running pass gets on, such as one that has read some more of its weights from a disk. Safe for concurrent use.
+func (s *Schedule) Goes() { s.steps.Add(1) }
 
 // Replace drops the session that o is to replace; Stale if that has a later epoch.
 func (s *Schedule) Replace(o tandem.Opening) error {
@@ -147,6 +180,7 @@ func (s *Schedule) Replace(o tandem.Opening) error {
 func (s *Schedule) Enter(x Session, call *Call) {
 	t := x.seat()
 	t.reused, t.opening, t.used = t.Seq.Len(), call, time.Now()
+	call.held.Store(int64(t.reused))
 	s.sessions[t.ID] = x
 	s.line = append(s.line, x)
 }

@@ -3,6 +3,7 @@ package schedule
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/tandem-llm/tandem"
@@ -108,6 +109,7 @@ func (s shared) Follows(o Sequence) bool {
 type Call struct {
 	ctx   context.Context
 	ended chan error
+	held  atomic.Int64 // tokens that the session holds, while it is opened
 }
 
 // NewCall returns a call that is given up when ctx ends; the work that it waits for then ends too.

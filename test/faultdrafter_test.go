@@ -132,6 +132,9 @@ func (d *badDrafter) serve(t testing.TB) {
 	s := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, r any, _ *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
 		_ = grpc.SetHeader(ctx, metadata.Pairs("tandem-protocol", strconv.Itoa(tandem.Protocol)))
 		return h(ctx, r)
+	}), grpc.StreamInterceptor(func(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, h grpc.StreamHandler) error {
+		_ = s.SetHeader(metadata.Pairs("tandem-protocol", strconv.Itoa(tandem.Protocol)))
+		return h(srv, s)
 	}))
 	peerv1.RegisterDrafterServiceServer(s, d)
 	var work sync.WaitGroup
@@ -159,6 +162,14 @@ func (d *badDrafter) Open(_ context.Context, r *peerv1.DrafterServiceOpenRequest
 	defer d.mu.Unlock()
 	d.last[r.GetOpening().GetSession()] = r.Opening.Tokens[len(r.Opening.Tokens)-1]
 	return &peerv1.DrafterServiceOpenResponse{}, nil
+}
+
+func (d *badDrafter) Hold(r *peerv1.DrafterServiceHoldRequest, s grpc.ServerStreamingServer[peerv1.DrafterServiceHoldResponse]) error {
+	opened, err := d.Open(s.Context(), &peerv1.DrafterServiceOpenRequest{Opening: r.GetOpening()})
+	if err != nil {
+		return err
+	}
+	return s.Send(&peerv1.DrafterServiceHoldResponse{State: &peerv1.DrafterServiceHoldResponse_Opened{Opened: opened}})
 }
 
 func (d *badDrafter) Close(_ context.Context, r *peerv1.DrafterServiceCloseRequest) (*peerv1.DrafterServiceCloseResponse, error) {

@@ -152,9 +152,11 @@ func (f *forger) answer(method string, m []byte) []byte {
 		return changed(m, new(peerv1.VerifierServiceDescribeResponse), func(r *peerv1.VerifierServiceDescribeResponse) {
 			f.describe(r.GetDescription())
 		})
-	case method == "Open" && f.guesses != nil:
-		return changed(m, new(peerv1.VerifierServiceOpenResponse), func(r *peerv1.VerifierServiceOpenResponse) {
-			r.Guesses = f.guesses(r.GetGuesses())
+	case method == "Hold" && f.guesses != nil:
+		return changed(m, new(peerv1.VerifierServiceHoldResponse), func(r *peerv1.VerifierServiceHoldResponse) {
+			if opened := r.GetOpened(); opened != nil {
+				opened.Guesses = f.guesses(opened.GetGuesses())
+			}
 		})
 	case method == "Verdicts" && f.guesses != nil:
 		return changed(m, new(peerv1.VerdictsResponse), func(r *peerv1.VerdictsResponse) {

@@ -89,7 +89,6 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (server *verifyi
 	}
 	process := r.DescribeProcess("verifier", socket)
 	pulse, goes := r.Beat(roles.ModelName(c.Target))
-	undo.Add(r.Reading(m, goes))
 	v, err := verifier.New(verifier.Config{Model: m, Events: r.Events, Counters: r.Counters, Costs: costs, Ways: ways,
 		PrefixCache: c.PrefixCache, Chunk: chunk, Batches: c.Batches, Taps: c.Taps, FeatureBytes: c.FeatureBytes,
 		Pulse: pulse, Process: func() tandem.Description {
@@ -101,6 +100,7 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (server *verifyi
 		return nil, undo, err
 	}
 	undo.Add(func() { roles.Shutdown(v.Shutdown) })
+	undo.Add(r.Reading(m, func() { goes(); v.Goes() }))
 	mapped := new(shm.Set) // the shared memory of drafters and gateways on this host
 	r.Gauge("features.bytes", v.FeatureBytes)
 	server = verifying.NewServer(verifying.Config{Verifier: v, Features: v, Segment: segment, Counters: r.Counters,

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	peerv1 "github.com/tandem-llm/tandem/proto/peer/v1"
+	"github.com/tandem-llm/tandem/services/holding"
 	"github.com/tandem-llm/tandem/services/shm"
 	"github.com/tandem-llm/tandem/services/trees"
 	"github.com/tandem-llm/tandem/services/wire"
@@ -37,10 +38,22 @@ func (c *Client) Mapping(segment *shm.Link) *Client {
 
 // Open implements tandem.Drafter.Open.
 func (c *Client) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error) {
-	r, err := c.rpc.Open(ctx, &peerv1.DrafterServiceOpenRequest{Opening: wire.FromOpening(o), Drafter: c.name})
+	ctx, cancel := context.WithTimeout(ctx, holding.Deadline)
+	defer cancel()
+	stream, err := c.rpc.Hold(ctx, &peerv1.DrafterServiceHoldRequest{Opening: wire.FromOpening(o), Drafter: c.name})
 	if err != nil {
 		return tandem.Opened{}, err
 	}
+	last, err := holding.Await(stream, func(m *peerv1.DrafterServiceHoldResponse) bool {
+		if p := m.GetProgress(); p != nil && o.Progress != nil {
+			o.Progress(wire.ToProgress(p))
+		}
+		return m.GetOpened() != nil
+	})
+	if err != nil {
+		return tandem.Opened{}, err
+	}
+	r := last.GetOpened()
 	identity, err := wire.ToIdentity(r.GetIdentity())
 	return tandem.Opened{Identity: identity, Reused: int(r.GetReused()), Hindsight: wire.ToHindsight(r.GetHindsight())}, err
 }

@@ -41,7 +41,7 @@ type fake struct {
 func (f *fake) Open(_ context.Context, o tandem.Opening) (tandem.Opened, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.opening = o
+	f.opening, f.opening.Progress = o, nil
 	return opened, f.err
 }
 

@@ -18,14 +18,21 @@ import (
 // as returns the drafter at addr as the process with that number sees it; "" is a stranger that sends none.
 func as(t *testing.T, addr, process string) *Client {
 	t.Helper()
+	with := func(ctx context.Context) context.Context {
+		ctx = metadata.AppendToOutgoingContext(ctx, "tandem-protocol", strconv.Itoa(tandem.Protocol))
+		if process == "" {
+			return ctx
+		}
+		return metadata.AppendToOutgoingContext(ctx, "tandem-process", process)
+	}
 	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
 			opts ...grpc.CallOption) error {
-			ctx = metadata.AppendToOutgoingContext(ctx, "tandem-protocol", strconv.Itoa(tandem.Protocol))
-			if process != "" {
-				ctx = metadata.AppendToOutgoingContext(ctx, "tandem-process", process)
-			}
-			return rpc.FromStatus(invoke(ctx, method, req, reply, cc, opts...))
+			return rpc.FromStatus(invoke(with(ctx), method, req, reply, cc, opts...))
+		}),
+		grpc.WithStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer,
+			opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			return open(with(ctx), d, cc, method, opts...)
 		}))
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +51,7 @@ func TestTwoGateways(t *testing.T) {
 	p := tandem.Proposal{Session: 3, Epoch: 1, Base: 3, Hash: 7, From: 2, Suffix: []tandem.Token{9},
 		Bounds: tandem.Bounds{Nodes: 16, Depth: 7, Width: 10}}
 	a, b, stranger := as(t, addr, "a1"), as(t, addr, "b2"), as(t, addr, "")
-	if _, err := stranger.Open(ctx, o); !errors.Is(err, tandem.Unauthenticated) {
+	if _, err := stranger.Open(ctx, o); !errors.Is(rpc.FromStatus(err), tandem.Unauthenticated) {
 		t.Errorf("a stranger opens: %v", err)
 	}
 	if _, err := a.Open(ctx, o); err != nil || f.opening.Owner != 0xa1 {
@@ -58,7 +65,7 @@ func TestTwoGateways(t *testing.T) {
 			t.Errorf("%s closes a's session: %v", name, err)
 		}
 	}
-	if _, err := b.Open(ctx, o); !errors.Is(err, tandem.UnknownSession) || f.opening.Owner != 0xa1 {
+	if _, err := b.Open(ctx, o); !errors.Is(rpc.FromStatus(err), tandem.UnknownSession) || f.opening.Owner != 0xa1 {
 		t.Errorf("b opens a's session: %v", err)
 	}
 	if _, err := a.Propose(ctx, p); err != nil || f.proposal.Session != 3 {

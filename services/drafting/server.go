@@ -12,6 +12,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	peerv1 "github.com/tandem-llm/tandem/proto/peer/v1"
+	"github.com/tandem-llm/tandem/services/holding"
 	"github.com/tandem-llm/tandem/services/rpc"
 	"github.com/tandem-llm/tandem/services/trees"
 	"github.com/tandem-llm/tandem/services/wire"
@@ -85,14 +86,30 @@ func (s *server) of(name string) (*drafter, error) {
 }
 
 func (s *server) Open(ctx context.Context, r *peerv1.DrafterServiceOpenRequest) (*peerv1.DrafterServiceOpenResponse, error) {
-	d, err := s.of(r.GetDrafter())
+	return s.open(ctx, r.GetDrafter(), r.GetOpening(), nil)
+}
+
+func (s *server) Hold(r *peerv1.DrafterServiceHoldRequest, stream grpc.ServerStreamingServer[peerv1.DrafterServiceHoldResponse]) error {
+	return holding.Serve(stream, func(p tandem.Progress) *peerv1.DrafterServiceHoldResponse {
+		return &peerv1.DrafterServiceHoldResponse{State: &peerv1.DrafterServiceHoldResponse_Progress{Progress: wire.FromProgress(p)}}
+	}, func(ctx context.Context, told func(tandem.Progress)) (*peerv1.DrafterServiceHoldResponse, error) {
+		opened, err := s.open(ctx, r.GetDrafter(), r.GetOpening(), told)
+		return &peerv1.DrafterServiceHoldResponse{State: &peerv1.DrafterServiceHoldResponse_Opened{Opened: opened}}, err
+	})
+}
+
+// open has the named drafter hold a session of the caller's; told is told the progress, if it is not nil.
+func (s *server) open(ctx context.Context, name string, m *peerv1.Opening, told func(tandem.Progress)) (
+	*peerv1.DrafterServiceOpenResponse, error) {
+	d, err := s.of(name)
 	if err != nil {
 		return nil, err
 	}
-	o, err := wire.ToOpening(r.GetOpening())
+	o, err := wire.ToOpening(m)
 	if err != nil {
 		return nil, err
 	}
+	o.Progress = told
 	if o.Owner, err = d.owners.Caller(ctx); err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -14,6 +15,9 @@ import (
 	"github.com/tandem-llm/tandem"
 	peerv1 "github.com/tandem-llm/tandem/proto/peer/v1"
 )
+
+// other is a protocol that this release does not speak.
+var other = strconv.Itoa(tandem.Protocol + 1)
 
 // anyVerifier answers everything with nothing.
 type anyVerifier struct {
@@ -74,12 +78,12 @@ func TestCallersOfAnotherProtocol(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
 	defer func() { cancel(); <-done }()
-	ours, err := Dial(s.Addr())
+	own, err := Dial(s.Addr())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ours.Close()
-	if open, describe, verdicts := makeCalls(ctx, ours); open != nil || describe != nil || verdicts != nil {
+	defer own.Close()
+	if open, describe, verdicts := makeCalls(ctx, own); open != nil || describe != nil || verdicts != nil {
 		t.Errorf("our own protocol: %v, %v, %v", open, describe, verdicts)
 	}
 	raw, err := grpc.NewClient(s.Addr(), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -87,13 +91,13 @@ func TestCallersOfAnotherProtocol(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer raw.Close()
-	for header, said := range map[string]string{"": "older than 1", "2": "protocol 2", "x": "older than 1"} {
+	for header, said := range map[string]string{"": "older than 1", other: "protocol " + other, "x": "older than 1"} {
 		as := ctx
 		if header != "" {
 			as = metadata.AppendToOutgoingContext(ctx, headerProtocol, header)
 		}
 		open, describe, verdicts := makeCalls(as, raw)
-		wantRefused(t, "open by "+header, open, "the caller speaks", said, "this verifier 1")
+		wantRefused(t, "open by "+header, open, "the caller speaks", said, "this verifier "+ours)
 		wantRefused(t, "verdicts by "+header, verdicts, said)
 		if describe != nil {
 			t.Errorf("describe by %q: %v", header, describe)
@@ -106,7 +110,7 @@ func TestCallersOfAnotherProtocol(t *testing.T) {
 
 // A caller refuses the answers of a server of another protocol, and names it.
 func TestServersOfAnotherProtocol(t *testing.T) {
-	for header, said := range map[string]string{"": "older than 1", "2": "protocol 2"} {
+	for header, said := range map[string]string{"": "older than 1", other: "protocol " + other} {
 		l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 		if err != nil {
 			t.Fatal(err)
@@ -133,7 +137,7 @@ func TestServersOfAnotherProtocol(t *testing.T) {
 			t.Fatal(err)
 		}
 		open, describe, verdicts := makeCalls(t.Context(), conn)
-		wantRefused(t, "open at "+header, open, "verifier at "+addr+" speaks", said, "this process 1")
+		wantRefused(t, "open at "+header, open, "verifier at "+addr+" speaks", said, "this process "+ours)
 		wantRefused(t, "verdicts at "+header, verdicts, addr, said)
 		if describe != nil {
 			t.Errorf("describe at %q: %v", header, describe)

@@ -33,6 +33,7 @@ func (r Role) URI() string { return roleScheme + "://" + roleHost + "/" + string
 // mayCall lists the roles that may call each method of the internal services. Other methods are for every role.
 var mayCall = map[string][]Role{
 	peerv1.VerifierService_Open_FullMethodName:     {Gateway},
+	peerv1.VerifierService_Hold_FullMethodName:     {Gateway},
 	peerv1.VerifierService_Close_FullMethodName:    {Gateway},
 	peerv1.VerifierService_Verdicts_FullMethodName: {Gateway},
 	peerv1.VerifierService_Submit_FullMethodName:   {Gateway},
@@ -41,6 +42,7 @@ var mayCall = map[string][]Role{
 	peerv1.VerifierService_Features_FullMethodName: {Drafter},
 
 	peerv1.DrafterService_Open_FullMethodName:       {Gateway},
+	peerv1.DrafterService_Hold_FullMethodName:       {Gateway},
 	peerv1.DrafterService_Propose_FullMethodName:    {Gateway},
 	peerv1.DrafterService_Close_FullMethodName:      {Gateway},
 	peerv1.DrafterService_Vocabulary_FullMethodName: {Gateway},

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	peerv1 "github.com/tandem-llm/tandem/proto/peer/v1"
+	"github.com/tandem-llm/tandem/services/holding"
 	"github.com/tandem-llm/tandem/services/shm"
 	"github.com/tandem-llm/tandem/services/wire"
 )
@@ -34,12 +35,25 @@ func (c *Client) Passing(socket string) *Client { return &Client{rpc: c.rpc, seg
 
 // Open implements tandem.Verifier.Open.
 func (c *Client) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error) {
-	r, err := c.rpc.Open(ctx, &peerv1.VerifierServiceOpenRequest{Opening: wire.FromOpening(o)})
+	ctx, cancel := context.WithTimeout(ctx, holding.Deadline)
+	defer cancel()
+	stream, err := c.rpc.Hold(ctx, &peerv1.VerifierServiceHoldRequest{Opening: wire.FromOpening(o)})
 	if err != nil {
 		return tandem.Opened{}, err
 	}
+	last, err := holding.Await(stream, func(m *peerv1.VerifierServiceHoldResponse) bool {
+		if p := m.GetProgress(); p != nil && o.Progress != nil {
+			o.Progress(wire.ToProgress(p))
+		}
+		return m.GetOpened() != nil
+	})
+	if err != nil {
+		return tandem.Opened{}, err
+	}
+	r := last.GetOpened()
 	identity, err := wire.ToIdentity(r.GetIdentity())
-	return tandem.Opened{Identity: identity, Reused: int(r.GetReused()), Guesses: wire.ToGuesses(r.GetGuesses())}, err
+	return tandem.Opened{Identity: identity, Reused: int(r.GetReused()), Cached: int(r.GetCached()),
+		Guesses: wire.ToGuesses(r.GetGuesses())}, err
 }
 
 // Close implements tandem.Verifier.Close.

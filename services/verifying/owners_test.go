@@ -100,7 +100,7 @@ func TestTwoGateways(t *testing.T) {
 			t.Errorf("b's ticket for %s session: %v, %d submitted", whose, err, v.submitted.Load())
 		}
 	}
-	if _, err := b.Open(ctx, opening(1)); !errors.Is(err, tandem.UnknownSession) || v.opens.Load() != 2 {
+	if _, err := b.Open(ctx, opening(1)); !errors.Is(rpc.FromStatus(err), tandem.UnknownSession) || v.opens.Load() != 2 {
 		t.Errorf("b opens a's session: %v", err)
 	}
 	if err := b.Close(ctx, 1); err != nil || v.closes.Load() != 0 {
@@ -130,7 +130,7 @@ func TestNobody(t *testing.T) {
 		c := as(t, addr, number)
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
-		if _, err := c.Open(ctx, opening(1)); !errors.Is(err, tandem.Unauthenticated) {
+		if _, err := c.Open(ctx, opening(1)); !errors.Is(rpc.FromStatus(err), tandem.Unauthenticated) {
 			t.Errorf("%q opens: %v", number, err)
 		}
 		nobody := tandem.Subscription{Began: func() { t.Errorf("%q has subscribed", number) }}

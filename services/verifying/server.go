@@ -13,6 +13,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	peerv1 "github.com/tandem-llm/tandem/proto/peer/v1"
+	"github.com/tandem-llm/tandem/services/holding"
 	"github.com/tandem-llm/tandem/services/rpc"
 	"github.com/tandem-llm/tandem/services/shm"
 	"github.com/tandem-llm/tandem/services/telemetry/traceparent"
@@ -77,10 +78,25 @@ type adapter struct {
 }
 
 func (a *adapter) Open(ctx context.Context, r *peerv1.VerifierServiceOpenRequest) (*peerv1.VerifierServiceOpenResponse, error) {
-	o, err := wire.ToOpening(r.GetOpening())
+	return a.open(ctx, r.GetOpening(), nil)
+}
+
+func (a *adapter) Hold(r *peerv1.VerifierServiceHoldRequest, stream grpc.ServerStreamingServer[peerv1.VerifierServiceHoldResponse]) error {
+	return holding.Serve(stream, func(p tandem.Progress) *peerv1.VerifierServiceHoldResponse {
+		return &peerv1.VerifierServiceHoldResponse{State: &peerv1.VerifierServiceHoldResponse_Progress{Progress: wire.FromProgress(p)}}
+	}, func(ctx context.Context, told func(tandem.Progress)) (*peerv1.VerifierServiceHoldResponse, error) {
+		opened, err := a.open(ctx, r.GetOpening(), told)
+		return &peerv1.VerifierServiceHoldResponse{State: &peerv1.VerifierServiceHoldResponse_Opened{Opened: opened}}, err
+	})
+}
+
+// open has the verifier hold a session of the caller's; told is told the progress, if it is not nil.
+func (a *adapter) open(ctx context.Context, m *peerv1.Opening, told func(tandem.Progress)) (*peerv1.VerifierServiceOpenResponse, error) {
+	o, err := wire.ToOpening(m)
 	if err != nil {
 		return nil, err
 	}
+	o.Progress = told
 	if o.Owner, err = a.s.owners.Caller(ctx); err != nil {
 		return nil, err
 	}
@@ -90,7 +106,7 @@ func (a *adapter) Open(ctx context.Context, r *peerv1.VerifierServiceOpenRequest
 	}
 	opened, err := a.s.cfg.Verifier.Open(ctx, o)
 	done(err == nil)
-	return &peerv1.VerifierServiceOpenResponse{Reused: int32(opened.Reused), Identity: string(opened.Identity),
+	return &peerv1.VerifierServiceOpenResponse{Reused: int32(opened.Reused), Cached: int32(opened.Cached), Identity: string(opened.Identity),
 		Guesses: wire.FromGuesses(opened.Guesses)}, err
 }
 

@@ -28,6 +28,7 @@ type fake struct {
 	desk
 	opening     tandem.Opening
 	identity    tandem.Identity
+	progress    []tandem.Progress // of each Open
 	closed      tandem.SessionID
 	ticket      tandem.Ticket
 	err         error
@@ -35,8 +36,11 @@ type fake struct {
 }
 
 func (f *fake) Open(_ context.Context, o tandem.Opening) (tandem.Opened, error) {
-	f.opening = o
-	return tandem.Opened{Identity: f.identity, Reused: 1, Guesses: []tandem.Guess{guess}}, f.err
+	for _, p := range f.progress {
+		o.Progress(p)
+	}
+	f.opening, f.opening.Progress = o, nil
+	return tandem.Opened{Identity: f.identity, Reused: 2, Cached: 1, Guesses: []tandem.Guess{guess}}, f.err
 }
 func (f *fake) Close(_ context.Context, id tandem.SessionID) error   { f.closed = id; return f.err }
 func (f *fake) Submit(_ context.Context, t tandem.Ticket) error      { f.ticket = t; return f.err }
@@ -164,9 +168,16 @@ func TestVerifierOverTheWire(t *testing.T) {
 	ctx := context.Background()
 	o := opening(3)
 	o.Identity, o.Fingerprint = "d-e-f-q8_0-a2", "cafe"
+	var told []tandem.Progress
+	f.progress = []tandem.Progress{{Cached: 1, Held: 1, Pass: -1}, {Cached: 1, Held: 7, Steps: 1 << 40, Pass: time.Minute}}
+	o.Progress = func(p tandem.Progress) { told = append(told, p) }
 	opened, err := c.Open(ctx, o)
-	if !reflect.DeepEqual(opened, tandem.Opened{Identity: f.identity, Reused: 1, Guesses: []tandem.Guess{guess}}) {
+	o.Progress = nil
+	if !reflect.DeepEqual(opened, tandem.Opened{Identity: f.identity, Reused: 2, Cached: 1, Guesses: []tandem.Guess{guess}}) {
 		t.Errorf("opened %+v", opened)
+	}
+	if !slices.Equal(told, f.progress) {
+		t.Errorf("told %+v: want %+v", told, f.progress)
 	}
 	if o.Owner = f.opening.Owner; err != nil || o.Owner == 0 || !reflect.DeepEqual(f.opening, o) {
 		t.Errorf("opened %+v, %v", f.opening, err)

@@ -199,6 +199,148 @@ func (x *DrafterServiceOpenResponse) GetIdentity() string {
 	return ""
 }
 
+// DrafterServiceHoldRequest asks to hold a session.
+type DrafterServiceHoldRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Opening is the session.
+	Opening *Opening `protobuf:"bytes,1,opt,name=opening,proto3" json:"opening,omitempty"`
+	// Drafter is its name within the process; empty for the first.
+	Drafter       string `protobuf:"bytes,2,opt,name=drafter,proto3" json:"drafter,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrafterServiceHoldRequest) Reset() {
+	*x = DrafterServiceHoldRequest{}
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrafterServiceHoldRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrafterServiceHoldRequest) ProtoMessage() {}
+
+func (x *DrafterServiceHoldRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrafterServiceHoldRequest.ProtoReflect.Descriptor instead.
+func (*DrafterServiceHoldRequest) Descriptor() ([]byte, []int) {
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *DrafterServiceHoldRequest) GetOpening() *Opening {
+	if x != nil {
+		return x.Opening
+	}
+	return nil
+}
+
+func (x *DrafterServiceHoldRequest) GetDrafter() string {
+	if x != nil {
+		return x.Drafter
+	}
+	return ""
+}
+
+// DrafterServiceHoldResponse is a step on the way to a session that is held.
+type DrafterServiceHoldResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// State of the session.
+	//
+	// Types that are valid to be assigned to State:
+	//
+	//	*DrafterServiceHoldResponse_Progress
+	//	*DrafterServiceHoldResponse_Opened
+	State         isDrafterServiceHoldResponse_State `protobuf_oneof:"state"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrafterServiceHoldResponse) Reset() {
+	*x = DrafterServiceHoldResponse{}
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrafterServiceHoldResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrafterServiceHoldResponse) ProtoMessage() {}
+
+func (x *DrafterServiceHoldResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrafterServiceHoldResponse.ProtoReflect.Descriptor instead.
+func (*DrafterServiceHoldResponse) Descriptor() ([]byte, []int) {
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *DrafterServiceHoldResponse) GetState() isDrafterServiceHoldResponse_State {
+	if x != nil {
+		return x.State
+	}
+	return nil
+}
+
+func (x *DrafterServiceHoldResponse) GetProgress() *Progress {
+	if x != nil {
+		if x, ok := x.State.(*DrafterServiceHoldResponse_Progress); ok {
+			return x.Progress
+		}
+	}
+	return nil
+}
+
+func (x *DrafterServiceHoldResponse) GetOpened() *DrafterServiceOpenResponse {
+	if x != nil {
+		if x, ok := x.State.(*DrafterServiceHoldResponse_Opened); ok {
+			return x.Opened
+		}
+	}
+	return nil
+}
+
+type isDrafterServiceHoldResponse_State interface {
+	isDrafterServiceHoldResponse_State()
+}
+
+type DrafterServiceHoldResponse_Progress struct {
+	// Progress of a session that is not held yet.
+	Progress *Progress `protobuf:"bytes,1,opt,name=progress,proto3,oneof"`
+}
+
+type DrafterServiceHoldResponse_Opened struct {
+	// Opened says that the session is held.
+	Opened *DrafterServiceOpenResponse `protobuf:"bytes,2,opt,name=opened,proto3,oneof"`
+}
+
+func (*DrafterServiceHoldResponse_Progress) isDrafterServiceHoldResponse_State() {}
+
+func (*DrafterServiceHoldResponse_Opened) isDrafterServiceHoldResponse_State() {}
+
 // Hindsight says which of the latest tokens of a session a drafter would have guessed.
 type Hindsight struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -212,7 +354,7 @@ type Hindsight struct {
 
 func (x *Hindsight) Reset() {
 	*x = Hindsight{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[2]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -224,7 +366,7 @@ func (x *Hindsight) String() string {
 func (*Hindsight) ProtoMessage() {}
 
 func (x *Hindsight) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[2]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -237,7 +379,7 @@ func (x *Hindsight) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hindsight.ProtoReflect.Descriptor instead.
 func (*Hindsight) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{2}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Hindsight) GetTokens() int32 {
@@ -298,7 +440,7 @@ type ProposeRequest struct {
 
 func (x *ProposeRequest) Reset() {
 	*x = ProposeRequest{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[3]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -310,7 +452,7 @@ func (x *ProposeRequest) String() string {
 func (*ProposeRequest) ProtoMessage() {}
 
 func (x *ProposeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[3]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -323,7 +465,7 @@ func (x *ProposeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProposeRequest.ProtoReflect.Descriptor instead.
 func (*ProposeRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{3}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ProposeRequest) GetSession() uint64 {
@@ -462,7 +604,7 @@ type Plan struct {
 
 func (x *Plan) Reset() {
 	*x = Plan{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[4]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -474,7 +616,7 @@ func (x *Plan) String() string {
 func (*Plan) ProtoMessage() {}
 
 func (x *Plan) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[4]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -487,7 +629,7 @@ func (x *Plan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Plan.ProtoReflect.Descriptor instead.
 func (*Plan) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{4}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Plan) GetVerifyNs() []int64 {
@@ -546,7 +688,7 @@ type ProposeResponse struct {
 
 func (x *ProposeResponse) Reset() {
 	*x = ProposeResponse{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[5]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -558,7 +700,7 @@ func (x *ProposeResponse) String() string {
 func (*ProposeResponse) ProtoMessage() {}
 
 func (x *ProposeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[5]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -571,7 +713,7 @@ func (x *ProposeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProposeResponse.ProtoReflect.Descriptor instead.
 func (*ProposeResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{5}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ProposeResponse) GetNodes() int32 {
@@ -650,7 +792,7 @@ type DrafterServiceCloseRequest struct {
 
 func (x *DrafterServiceCloseRequest) Reset() {
 	*x = DrafterServiceCloseRequest{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[6]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -662,7 +804,7 @@ func (x *DrafterServiceCloseRequest) String() string {
 func (*DrafterServiceCloseRequest) ProtoMessage() {}
 
 func (x *DrafterServiceCloseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[6]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -675,7 +817,7 @@ func (x *DrafterServiceCloseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrafterServiceCloseRequest.ProtoReflect.Descriptor instead.
 func (*DrafterServiceCloseRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{6}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *DrafterServiceCloseRequest) GetSession() uint64 {
@@ -701,7 +843,7 @@ type DrafterServiceCloseResponse struct {
 
 func (x *DrafterServiceCloseResponse) Reset() {
 	*x = DrafterServiceCloseResponse{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[7]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -713,7 +855,7 @@ func (x *DrafterServiceCloseResponse) String() string {
 func (*DrafterServiceCloseResponse) ProtoMessage() {}
 
 func (x *DrafterServiceCloseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[7]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -726,7 +868,7 @@ func (x *DrafterServiceCloseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrafterServiceCloseResponse.ProtoReflect.Descriptor instead.
 func (*DrafterServiceCloseResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{7}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{9}
 }
 
 // ClaimRequest asks for a payload.
@@ -744,7 +886,7 @@ type ClaimRequest struct {
 
 func (x *ClaimRequest) Reset() {
 	*x = ClaimRequest{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[8]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -756,7 +898,7 @@ func (x *ClaimRequest) String() string {
 func (*ClaimRequest) ProtoMessage() {}
 
 func (x *ClaimRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[8]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -769,7 +911,7 @@ func (x *ClaimRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimRequest.ProtoReflect.Descriptor instead.
 func (*ClaimRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{8}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ClaimRequest) GetHandle() *Handle {
@@ -804,7 +946,7 @@ type ClaimResponse struct {
 
 func (x *ClaimResponse) Reset() {
 	*x = ClaimResponse{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[9]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -816,7 +958,7 @@ func (x *ClaimResponse) String() string {
 func (*ClaimResponse) ProtoMessage() {}
 
 func (x *ClaimResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[9]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -829,7 +971,7 @@ func (x *ClaimResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimResponse.ProtoReflect.Descriptor instead.
 func (*ClaimResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{9}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ClaimResponse) GetPayload() []byte {
@@ -850,7 +992,7 @@ type ReleaseRequest struct {
 
 func (x *ReleaseRequest) Reset() {
 	*x = ReleaseRequest{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[10]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -862,7 +1004,7 @@ func (x *ReleaseRequest) String() string {
 func (*ReleaseRequest) ProtoMessage() {}
 
 func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[10]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -875,7 +1017,7 @@ func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{10}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ReleaseRequest) GetHandles() []*Handle {
@@ -894,7 +1036,7 @@ type ReleaseResponse struct {
 
 func (x *ReleaseResponse) Reset() {
 	*x = ReleaseResponse{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[11]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -906,7 +1048,7 @@ func (x *ReleaseResponse) String() string {
 func (*ReleaseResponse) ProtoMessage() {}
 
 func (x *ReleaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[11]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -919,7 +1061,7 @@ func (x *ReleaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{11}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{13}
 }
 
 // DrafterServiceDescribeRequest asks what a drafter is.
@@ -933,7 +1075,7 @@ type DrafterServiceDescribeRequest struct {
 
 func (x *DrafterServiceDescribeRequest) Reset() {
 	*x = DrafterServiceDescribeRequest{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[12]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -945,7 +1087,7 @@ func (x *DrafterServiceDescribeRequest) String() string {
 func (*DrafterServiceDescribeRequest) ProtoMessage() {}
 
 func (x *DrafterServiceDescribeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[12]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -958,7 +1100,7 @@ func (x *DrafterServiceDescribeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrafterServiceDescribeRequest.ProtoReflect.Descriptor instead.
 func (*DrafterServiceDescribeRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{12}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DrafterServiceDescribeRequest) GetDrafter() string {
@@ -979,7 +1121,7 @@ type DrafterServiceDescribeResponse struct {
 
 func (x *DrafterServiceDescribeResponse) Reset() {
 	*x = DrafterServiceDescribeResponse{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[13]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -991,7 +1133,7 @@ func (x *DrafterServiceDescribeResponse) String() string {
 func (*DrafterServiceDescribeResponse) ProtoMessage() {}
 
 func (x *DrafterServiceDescribeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[13]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1004,7 +1146,7 @@ func (x *DrafterServiceDescribeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrafterServiceDescribeResponse.ProtoReflect.Descriptor instead.
 func (*DrafterServiceDescribeResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{13}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DrafterServiceDescribeResponse) GetDescription() *Description {
@@ -1029,7 +1171,7 @@ type VocabularyRequest struct {
 
 func (x *VocabularyRequest) Reset() {
 	*x = VocabularyRequest{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[14]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1041,7 +1183,7 @@ func (x *VocabularyRequest) String() string {
 func (*VocabularyRequest) ProtoMessage() {}
 
 func (x *VocabularyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[14]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1054,7 +1196,7 @@ func (x *VocabularyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VocabularyRequest.ProtoReflect.Descriptor instead.
 func (*VocabularyRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{14}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *VocabularyRequest) GetOffset() int32 {
@@ -1096,7 +1238,7 @@ type VocabularyResponse struct {
 
 func (x *VocabularyResponse) Reset() {
 	*x = VocabularyResponse{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[15]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1108,7 +1250,7 @@ func (x *VocabularyResponse) String() string {
 func (*VocabularyResponse) ProtoMessage() {}
 
 func (x *VocabularyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[15]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1121,7 +1263,7 @@ func (x *VocabularyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VocabularyResponse.ProtoReflect.Descriptor instead.
 func (*VocabularyResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{15}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *VocabularyResponse) GetPieces() [][]byte {
@@ -1167,7 +1309,7 @@ type TargetRequest struct {
 
 func (x *TargetRequest) Reset() {
 	*x = TargetRequest{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[16]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1179,7 +1321,7 @@ func (x *TargetRequest) String() string {
 func (*TargetRequest) ProtoMessage() {}
 
 func (x *TargetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[16]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1192,7 +1334,7 @@ func (x *TargetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TargetRequest.ProtoReflect.Descriptor instead.
 func (*TargetRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{16}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *TargetRequest) GetDrafter() string {
@@ -1225,7 +1367,7 @@ type TargetResponse struct {
 
 func (x *TargetResponse) Reset() {
 	*x = TargetResponse{}
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[17]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1237,7 +1379,7 @@ func (x *TargetResponse) String() string {
 func (*TargetResponse) ProtoMessage() {}
 
 func (x *TargetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[17]
+	mi := &file_tandem_internal_v1_drafter_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1250,7 +1392,7 @@ func (x *TargetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TargetResponse.ProtoReflect.Descriptor instead.
 func (*TargetResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{17}
+	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{19}
 }
 
 var File_tandem_internal_v1_drafter_proto protoreflect.FileDescriptor
@@ -1264,7 +1406,14 @@ const file_tandem_internal_v1_drafter_proto_rawDesc = "" +
 	"\x1aDrafterServiceOpenResponse\x12\x16\n" +
 	"\x06reused\x18\x01 \x01(\x05R\x06reused\x12;\n" +
 	"\thindsight\x18\x02 \x01(\v2\x1d.tandem.internal.v1.HindsightR\thindsight\x12\x1a\n" +
-	"\bidentity\x18\x03 \x01(\tR\bidentity\"7\n" +
+	"\bidentity\x18\x03 \x01(\tR\bidentity\"l\n" +
+	"\x19DrafterServiceHoldRequest\x125\n" +
+	"\aopening\x18\x01 \x01(\v2\x1b.tandem.internal.v1.OpeningR\aopening\x12\x18\n" +
+	"\adrafter\x18\x02 \x01(\tR\adrafter\"\xab\x01\n" +
+	"\x1aDrafterServiceHoldResponse\x12:\n" +
+	"\bprogress\x18\x01 \x01(\v2\x1c.tandem.internal.v1.ProgressH\x00R\bprogress\x12H\n" +
+	"\x06opened\x18\x02 \x01(\v2..tandem.internal.v1.DrafterServiceOpenResponseH\x00R\x06openedB\a\n" +
+	"\x05state\"7\n" +
 	"\tHindsight\x12\x16\n" +
 	"\x06tokens\x18\x01 \x01(\x05R\x06tokens\x12\x12\n" +
 	"\x04hits\x18\x02 \x01(\x06R\x04hits\"\xe2\x03\n" +
@@ -1340,9 +1489,10 @@ const file_tandem_internal_v1_drafter_proto_rawDesc = "" +
 	"\x12GROWTH_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rGROWTH_LEVELS\x10\x01\x12\x0f\n" +
 	"\vGROWTH_BEST\x10\x02\x12\x10\n" +
-	"\fGROWTH_PACER\x10\x032\xfa\x05\n" +
+	"\fGROWTH_PACER\x10\x032\xe3\x06\n" +
 	"\x0eDrafterService\x12e\n" +
-	"\x04Open\x12-.tandem.internal.v1.DrafterServiceOpenRequest\x1a..tandem.internal.v1.DrafterServiceOpenResponse\x12R\n" +
+	"\x04Open\x12-.tandem.internal.v1.DrafterServiceOpenRequest\x1a..tandem.internal.v1.DrafterServiceOpenResponse\x12g\n" +
+	"\x04Hold\x12-.tandem.internal.v1.DrafterServiceHoldRequest\x1a..tandem.internal.v1.DrafterServiceHoldResponse0\x01\x12R\n" +
 	"\aPropose\x12\".tandem.internal.v1.ProposeRequest\x1a#.tandem.internal.v1.ProposeResponse\x12h\n" +
 	"\x05Close\x12..tandem.internal.v1.DrafterServiceCloseRequest\x1a/.tandem.internal.v1.DrafterServiceCloseResponse\x12L\n" +
 	"\x05Claim\x12 .tandem.internal.v1.ClaimRequest\x1a!.tandem.internal.v1.ClaimResponse\x12R\n" +
@@ -1365,66 +1515,74 @@ func file_tandem_internal_v1_drafter_proto_rawDescGZIP() []byte {
 }
 
 var file_tandem_internal_v1_drafter_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_tandem_internal_v1_drafter_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_tandem_internal_v1_drafter_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_tandem_internal_v1_drafter_proto_goTypes = []any{
 	(Growth)(0),                            // 0: tandem.internal.v1.Growth
 	(*DrafterServiceOpenRequest)(nil),      // 1: tandem.internal.v1.DrafterServiceOpenRequest
 	(*DrafterServiceOpenResponse)(nil),     // 2: tandem.internal.v1.DrafterServiceOpenResponse
-	(*Hindsight)(nil),                      // 3: tandem.internal.v1.Hindsight
-	(*ProposeRequest)(nil),                 // 4: tandem.internal.v1.ProposeRequest
-	(*Plan)(nil),                           // 5: tandem.internal.v1.Plan
-	(*ProposeResponse)(nil),                // 6: tandem.internal.v1.ProposeResponse
-	(*DrafterServiceCloseRequest)(nil),     // 7: tandem.internal.v1.DrafterServiceCloseRequest
-	(*DrafterServiceCloseResponse)(nil),    // 8: tandem.internal.v1.DrafterServiceCloseResponse
-	(*ClaimRequest)(nil),                   // 9: tandem.internal.v1.ClaimRequest
-	(*ClaimResponse)(nil),                  // 10: tandem.internal.v1.ClaimResponse
-	(*ReleaseRequest)(nil),                 // 11: tandem.internal.v1.ReleaseRequest
-	(*ReleaseResponse)(nil),                // 12: tandem.internal.v1.ReleaseResponse
-	(*DrafterServiceDescribeRequest)(nil),  // 13: tandem.internal.v1.DrafterServiceDescribeRequest
-	(*DrafterServiceDescribeResponse)(nil), // 14: tandem.internal.v1.DrafterServiceDescribeResponse
-	(*VocabularyRequest)(nil),              // 15: tandem.internal.v1.VocabularyRequest
-	(*VocabularyResponse)(nil),             // 16: tandem.internal.v1.VocabularyResponse
-	(*TargetRequest)(nil),                  // 17: tandem.internal.v1.TargetRequest
-	(*TargetResponse)(nil),                 // 18: tandem.internal.v1.TargetResponse
-	(*Opening)(nil),                        // 19: tandem.internal.v1.Opening
-	(*Policy)(nil),                         // 20: tandem.internal.v1.Policy
-	(*Tree)(nil),                           // 21: tandem.internal.v1.Tree
-	(*Handle)(nil),                         // 22: tandem.internal.v1.Handle
-	(*Description)(nil),                    // 23: tandem.internal.v1.Description
+	(*DrafterServiceHoldRequest)(nil),      // 3: tandem.internal.v1.DrafterServiceHoldRequest
+	(*DrafterServiceHoldResponse)(nil),     // 4: tandem.internal.v1.DrafterServiceHoldResponse
+	(*Hindsight)(nil),                      // 5: tandem.internal.v1.Hindsight
+	(*ProposeRequest)(nil),                 // 6: tandem.internal.v1.ProposeRequest
+	(*Plan)(nil),                           // 7: tandem.internal.v1.Plan
+	(*ProposeResponse)(nil),                // 8: tandem.internal.v1.ProposeResponse
+	(*DrafterServiceCloseRequest)(nil),     // 9: tandem.internal.v1.DrafterServiceCloseRequest
+	(*DrafterServiceCloseResponse)(nil),    // 10: tandem.internal.v1.DrafterServiceCloseResponse
+	(*ClaimRequest)(nil),                   // 11: tandem.internal.v1.ClaimRequest
+	(*ClaimResponse)(nil),                  // 12: tandem.internal.v1.ClaimResponse
+	(*ReleaseRequest)(nil),                 // 13: tandem.internal.v1.ReleaseRequest
+	(*ReleaseResponse)(nil),                // 14: tandem.internal.v1.ReleaseResponse
+	(*DrafterServiceDescribeRequest)(nil),  // 15: tandem.internal.v1.DrafterServiceDescribeRequest
+	(*DrafterServiceDescribeResponse)(nil), // 16: tandem.internal.v1.DrafterServiceDescribeResponse
+	(*VocabularyRequest)(nil),              // 17: tandem.internal.v1.VocabularyRequest
+	(*VocabularyResponse)(nil),             // 18: tandem.internal.v1.VocabularyResponse
+	(*TargetRequest)(nil),                  // 19: tandem.internal.v1.TargetRequest
+	(*TargetResponse)(nil),                 // 20: tandem.internal.v1.TargetResponse
+	(*Opening)(nil),                        // 21: tandem.internal.v1.Opening
+	(*Progress)(nil),                       // 22: tandem.internal.v1.Progress
+	(*Policy)(nil),                         // 23: tandem.internal.v1.Policy
+	(*Tree)(nil),                           // 24: tandem.internal.v1.Tree
+	(*Handle)(nil),                         // 25: tandem.internal.v1.Handle
+	(*Description)(nil),                    // 26: tandem.internal.v1.Description
 }
 var file_tandem_internal_v1_drafter_proto_depIdxs = []int32{
-	19, // 0: tandem.internal.v1.DrafterServiceOpenRequest.opening:type_name -> tandem.internal.v1.Opening
-	3,  // 1: tandem.internal.v1.DrafterServiceOpenResponse.hindsight:type_name -> tandem.internal.v1.Hindsight
-	20, // 2: tandem.internal.v1.ProposeRequest.policy:type_name -> tandem.internal.v1.Policy
-	0,  // 3: tandem.internal.v1.ProposeRequest.growth:type_name -> tandem.internal.v1.Growth
-	5,  // 4: tandem.internal.v1.ProposeRequest.plan:type_name -> tandem.internal.v1.Plan
-	21, // 5: tandem.internal.v1.ProposeResponse.tree:type_name -> tandem.internal.v1.Tree
-	3,  // 6: tandem.internal.v1.ProposeResponse.hindsight:type_name -> tandem.internal.v1.Hindsight
-	22, // 7: tandem.internal.v1.ProposeResponse.handle:type_name -> tandem.internal.v1.Handle
-	22, // 8: tandem.internal.v1.ClaimRequest.handle:type_name -> tandem.internal.v1.Handle
-	22, // 9: tandem.internal.v1.ReleaseRequest.handles:type_name -> tandem.internal.v1.Handle
-	23, // 10: tandem.internal.v1.DrafterServiceDescribeResponse.description:type_name -> tandem.internal.v1.Description
-	1,  // 11: tandem.internal.v1.DrafterService.Open:input_type -> tandem.internal.v1.DrafterServiceOpenRequest
-	4,  // 12: tandem.internal.v1.DrafterService.Propose:input_type -> tandem.internal.v1.ProposeRequest
-	7,  // 13: tandem.internal.v1.DrafterService.Close:input_type -> tandem.internal.v1.DrafterServiceCloseRequest
-	9,  // 14: tandem.internal.v1.DrafterService.Claim:input_type -> tandem.internal.v1.ClaimRequest
-	11, // 15: tandem.internal.v1.DrafterService.Release:input_type -> tandem.internal.v1.ReleaseRequest
-	13, // 16: tandem.internal.v1.DrafterService.Describe:input_type -> tandem.internal.v1.DrafterServiceDescribeRequest
-	15, // 17: tandem.internal.v1.DrafterService.Vocabulary:input_type -> tandem.internal.v1.VocabularyRequest
-	17, // 18: tandem.internal.v1.DrafterService.Target:input_type -> tandem.internal.v1.TargetRequest
-	2,  // 19: tandem.internal.v1.DrafterService.Open:output_type -> tandem.internal.v1.DrafterServiceOpenResponse
-	6,  // 20: tandem.internal.v1.DrafterService.Propose:output_type -> tandem.internal.v1.ProposeResponse
-	8,  // 21: tandem.internal.v1.DrafterService.Close:output_type -> tandem.internal.v1.DrafterServiceCloseResponse
-	10, // 22: tandem.internal.v1.DrafterService.Claim:output_type -> tandem.internal.v1.ClaimResponse
-	12, // 23: tandem.internal.v1.DrafterService.Release:output_type -> tandem.internal.v1.ReleaseResponse
-	14, // 24: tandem.internal.v1.DrafterService.Describe:output_type -> tandem.internal.v1.DrafterServiceDescribeResponse
-	16, // 25: tandem.internal.v1.DrafterService.Vocabulary:output_type -> tandem.internal.v1.VocabularyResponse
-	18, // 26: tandem.internal.v1.DrafterService.Target:output_type -> tandem.internal.v1.TargetResponse
-	19, // [19:27] is the sub-list for method output_type
-	11, // [11:19] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	21, // 0: tandem.internal.v1.DrafterServiceOpenRequest.opening:type_name -> tandem.internal.v1.Opening
+	5,  // 1: tandem.internal.v1.DrafterServiceOpenResponse.hindsight:type_name -> tandem.internal.v1.Hindsight
+	21, // 2: tandem.internal.v1.DrafterServiceHoldRequest.opening:type_name -> tandem.internal.v1.Opening
+	22, // 3: tandem.internal.v1.DrafterServiceHoldResponse.progress:type_name -> tandem.internal.v1.Progress
+	2,  // 4: tandem.internal.v1.DrafterServiceHoldResponse.opened:type_name -> tandem.internal.v1.DrafterServiceOpenResponse
+	23, // 5: tandem.internal.v1.ProposeRequest.policy:type_name -> tandem.internal.v1.Policy
+	0,  // 6: tandem.internal.v1.ProposeRequest.growth:type_name -> tandem.internal.v1.Growth
+	7,  // 7: tandem.internal.v1.ProposeRequest.plan:type_name -> tandem.internal.v1.Plan
+	24, // 8: tandem.internal.v1.ProposeResponse.tree:type_name -> tandem.internal.v1.Tree
+	5,  // 9: tandem.internal.v1.ProposeResponse.hindsight:type_name -> tandem.internal.v1.Hindsight
+	25, // 10: tandem.internal.v1.ProposeResponse.handle:type_name -> tandem.internal.v1.Handle
+	25, // 11: tandem.internal.v1.ClaimRequest.handle:type_name -> tandem.internal.v1.Handle
+	25, // 12: tandem.internal.v1.ReleaseRequest.handles:type_name -> tandem.internal.v1.Handle
+	26, // 13: tandem.internal.v1.DrafterServiceDescribeResponse.description:type_name -> tandem.internal.v1.Description
+	1,  // 14: tandem.internal.v1.DrafterService.Open:input_type -> tandem.internal.v1.DrafterServiceOpenRequest
+	3,  // 15: tandem.internal.v1.DrafterService.Hold:input_type -> tandem.internal.v1.DrafterServiceHoldRequest
+	6,  // 16: tandem.internal.v1.DrafterService.Propose:input_type -> tandem.internal.v1.ProposeRequest
+	9,  // 17: tandem.internal.v1.DrafterService.Close:input_type -> tandem.internal.v1.DrafterServiceCloseRequest
+	11, // 18: tandem.internal.v1.DrafterService.Claim:input_type -> tandem.internal.v1.ClaimRequest
+	13, // 19: tandem.internal.v1.DrafterService.Release:input_type -> tandem.internal.v1.ReleaseRequest
+	15, // 20: tandem.internal.v1.DrafterService.Describe:input_type -> tandem.internal.v1.DrafterServiceDescribeRequest
+	17, // 21: tandem.internal.v1.DrafterService.Vocabulary:input_type -> tandem.internal.v1.VocabularyRequest
+	19, // 22: tandem.internal.v1.DrafterService.Target:input_type -> tandem.internal.v1.TargetRequest
+	2,  // 23: tandem.internal.v1.DrafterService.Open:output_type -> tandem.internal.v1.DrafterServiceOpenResponse
+	4,  // 24: tandem.internal.v1.DrafterService.Hold:output_type -> tandem.internal.v1.DrafterServiceHoldResponse
+	8,  // 25: tandem.internal.v1.DrafterService.Propose:output_type -> tandem.internal.v1.ProposeResponse
+	10, // 26: tandem.internal.v1.DrafterService.Close:output_type -> tandem.internal.v1.DrafterServiceCloseResponse
+	12, // 27: tandem.internal.v1.DrafterService.Claim:output_type -> tandem.internal.v1.ClaimResponse
+	14, // 28: tandem.internal.v1.DrafterService.Release:output_type -> tandem.internal.v1.ReleaseResponse
+	16, // 29: tandem.internal.v1.DrafterService.Describe:output_type -> tandem.internal.v1.DrafterServiceDescribeResponse
+	18, // 30: tandem.internal.v1.DrafterService.Vocabulary:output_type -> tandem.internal.v1.VocabularyResponse
+	20, // 31: tandem.internal.v1.DrafterService.Target:output_type -> tandem.internal.v1.TargetResponse
+	23, // [23:32] is the sub-list for method output_type
+	14, // [14:23] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_tandem_internal_v1_drafter_proto_init() }
@@ -1433,14 +1591,18 @@ func file_tandem_internal_v1_drafter_proto_init() {
 		return
 	}
 	file_tandem_internal_v1_model_proto_init()
-	file_tandem_internal_v1_drafter_proto_msgTypes[15].OneofWrappers = []any{}
+	file_tandem_internal_v1_drafter_proto_msgTypes[3].OneofWrappers = []any{
+		(*DrafterServiceHoldResponse_Progress)(nil),
+		(*DrafterServiceHoldResponse_Opened)(nil),
+	}
+	file_tandem_internal_v1_drafter_proto_msgTypes[17].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_internal_v1_drafter_proto_rawDesc), len(file_tandem_internal_v1_drafter_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   18,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,6 +22,7 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	DrafterService_Open_FullMethodName       = "/tandem.internal.v1.DrafterService/Open"
+	DrafterService_Hold_FullMethodName       = "/tandem.internal.v1.DrafterService/Hold"
 	DrafterService_Propose_FullMethodName    = "/tandem.internal.v1.DrafterService/Propose"
 	DrafterService_Close_FullMethodName      = "/tandem.internal.v1.DrafterService/Close"
 	DrafterService_Claim_FullMethodName      = "/tandem.internal.v1.DrafterService/Claim"
@@ -37,8 +38,11 @@ const (
 //
 // DrafterService drafts token trees and hands out those that were too large for a ticket.
 type DrafterServiceClient interface {
-	// Open makes the drafter hold a session.
+	// Open makes the drafter hold a session. It is silent until then: see Hold.
 	Open(ctx context.Context, in *DrafterServiceOpenRequest, opts ...grpc.CallOption) (*DrafterServiceOpenResponse, error)
+	// Hold makes the drafter hold a session, and tells how it gets on while it computes the session's tokens. The last message says that
+	// it holds the session.
+	Hold(ctx context.Context, in *DrafterServiceHoldRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DrafterServiceHoldResponse], error)
 	// Propose drafts a tree and puts a ticket with it into the pool before it answers.
 	Propose(ctx context.Context, in *ProposeRequest, opts ...grpc.CallOption) (*ProposeResponse, error)
 	// Close forgets a session.
@@ -72,6 +76,25 @@ func (c *drafterServiceClient) Open(ctx context.Context, in *DrafterServiceOpenR
 	}
 	return out, nil
 }
+
+func (c *drafterServiceClient) Hold(ctx context.Context, in *DrafterServiceHoldRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DrafterServiceHoldResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &DrafterService_ServiceDesc.Streams[0], DrafterService_Hold_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[DrafterServiceHoldRequest, DrafterServiceHoldResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type DrafterService_HoldClient = grpc.ServerStreamingClient[DrafterServiceHoldResponse]
 
 func (c *drafterServiceClient) Propose(ctx context.Context, in *ProposeRequest, opts ...grpc.CallOption) (*ProposeResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -135,7 +158,7 @@ func (c *drafterServiceClient) Vocabulary(ctx context.Context, in *VocabularyReq
 
 func (c *drafterServiceClient) Target(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[TargetRequest, TargetResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &DrafterService_ServiceDesc.Streams[0], DrafterService_Target_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &DrafterService_ServiceDesc.Streams[1], DrafterService_Target_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -152,8 +175,11 @@ type DrafterService_TargetClient = grpc.ClientStreamingClient[TargetRequest, Tar
 //
 // DrafterService drafts token trees and hands out those that were too large for a ticket.
 type DrafterServiceServer interface {
-	// Open makes the drafter hold a session.
+	// Open makes the drafter hold a session. It is silent until then: see Hold.
 	Open(context.Context, *DrafterServiceOpenRequest) (*DrafterServiceOpenResponse, error)
+	// Hold makes the drafter hold a session, and tells how it gets on while it computes the session's tokens. The last message says that
+	// it holds the session.
+	Hold(*DrafterServiceHoldRequest, grpc.ServerStreamingServer[DrafterServiceHoldResponse]) error
 	// Propose drafts a tree and puts a ticket with it into the pool before it answers.
 	Propose(context.Context, *ProposeRequest) (*ProposeResponse, error)
 	// Close forgets a session.
@@ -180,6 +206,9 @@ type UnimplementedDrafterServiceServer struct{}
 
 func (UnimplementedDrafterServiceServer) Open(context.Context, *DrafterServiceOpenRequest) (*DrafterServiceOpenResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Open not implemented")
+}
+func (UnimplementedDrafterServiceServer) Hold(*DrafterServiceHoldRequest, grpc.ServerStreamingServer[DrafterServiceHoldResponse]) error {
+	return status.Error(codes.Unimplemented, "method Hold not implemented")
 }
 func (UnimplementedDrafterServiceServer) Propose(context.Context, *ProposeRequest) (*ProposeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Propose not implemented")
@@ -240,6 +269,17 @@ func _DrafterService_Open_Handler(srv interface{}, ctx context.Context, dec func
 	}
 	return interceptor(ctx, in, info, handler)
 }
+
+func _DrafterService_Hold_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(DrafterServiceHoldRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(DrafterServiceServer).Hold(m, &grpc.GenericServerStream[DrafterServiceHoldRequest, DrafterServiceHoldResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type DrafterService_HoldServer = grpc.ServerStreamingServer[DrafterServiceHoldResponse]
 
 func _DrafterService_Propose_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ProposeRequest)
@@ -393,6 +433,11 @@ var DrafterService_ServiceDesc = grpc.ServiceDesc{
 		},
 	},
 	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "Hold",
+			Handler:       _DrafterService_Hold_Handler,
+			ServerStreams: true,
+		},
 		{
 			StreamName:    "Target",
 			Handler:       _DrafterService_Target_Handler,

@@ -329,6 +329,79 @@ func (x *Opening) GetTranslate() bool {
 	return false
 }
 
+// Progress tells how far a session is that a process is about to hold.
+type Progress struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Held is the number of the session's tokens that the process holds.
+	Held int32 `protobuf:"varint,1,opt,name=held,proto3" json:"held,omitempty"`
+	// Cached is the number of those that it held when the call began.
+	Cached int32 `protobuf:"varint,2,opt,name=cached,proto3" json:"cached,omitempty"`
+	// Steps that the process has finished, for whatever session: passes, and parts of passes that take long.
+	Steps uint64 `protobuf:"fixed64,3,opt,name=steps,proto3" json:"steps,omitempty"`
+	// Pass_ns is how many nanoseconds its current pass should take; 0 if none is running, negative if it is not known.
+	PassNs        int64 `protobuf:"varint,4,opt,name=pass_ns,json=passNs,proto3" json:"pass_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Progress) Reset() {
+	*x = Progress{}
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Progress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Progress) ProtoMessage() {}
+
+func (x *Progress) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Progress.ProtoReflect.Descriptor instead.
+func (*Progress) Descriptor() ([]byte, []int) {
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Progress) GetHeld() int32 {
+	if x != nil {
+		return x.Held
+	}
+	return 0
+}
+
+func (x *Progress) GetCached() int32 {
+	if x != nil {
+		return x.Cached
+	}
+	return 0
+}
+
+func (x *Progress) GetSteps() uint64 {
+	if x != nil {
+		return x.Steps
+	}
+	return 0
+}
+
+func (x *Progress) GetPassNs() int64 {
+	if x != nil {
+		return x.PassNs
+	}
+	return 0
+}
+
 // Sampling says how a token is drawn; unlike the public message it has no defaults.
 type Sampling struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -370,7 +443,7 @@ type Sampling struct {
 
 func (x *Sampling) Reset() {
 	*x = Sampling{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[1]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -382,7 +455,7 @@ func (x *Sampling) String() string {
 func (*Sampling) ProtoMessage() {}
 
 func (x *Sampling) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[1]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -395,7 +468,7 @@ func (x *Sampling) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sampling.ProtoReflect.Descriptor instead.
 func (*Sampling) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{1}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Sampling) GetTemperature() float64 {
@@ -525,7 +598,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[2]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -537,7 +610,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[2]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -550,7 +623,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{2}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Policy) GetNodes() int32 {
@@ -591,7 +664,7 @@ type Tree struct {
 
 func (x *Tree) Reset() {
 	*x = Tree{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[3]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -603,7 +676,7 @@ func (x *Tree) String() string {
 func (*Tree) ProtoMessage() {}
 
 func (x *Tree) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[3]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -616,7 +689,7 @@ func (x *Tree) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tree.ProtoReflect.Descriptor instead.
 func (*Tree) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{3}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Tree) GetTokens() []uint32 {
@@ -664,7 +737,7 @@ type Handle struct {
 
 func (x *Handle) Reset() {
 	*x = Handle{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[4]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -676,7 +749,7 @@ func (x *Handle) String() string {
 func (*Handle) ProtoMessage() {}
 
 func (x *Handle) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[4]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -689,7 +762,7 @@ func (x *Handle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Handle.ProtoReflect.Descriptor instead.
 func (*Handle) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{4}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Handle) GetSegment() uint64 {
@@ -753,7 +826,7 @@ type Ticket struct {
 
 func (x *Ticket) Reset() {
 	*x = Ticket{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[5]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -765,7 +838,7 @@ func (x *Ticket) String() string {
 func (*Ticket) ProtoMessage() {}
 
 func (x *Ticket) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[5]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -778,7 +851,7 @@ func (x *Ticket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ticket.ProtoReflect.Descriptor instead.
 func (*Ticket) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{5}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Ticket) GetVersion() uint32 {
@@ -922,7 +995,7 @@ type Verdict struct {
 
 func (x *Verdict) Reset() {
 	*x = Verdict{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[6]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -934,7 +1007,7 @@ func (x *Verdict) String() string {
 func (*Verdict) ProtoMessage() {}
 
 func (x *Verdict) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[6]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -947,7 +1020,7 @@ func (x *Verdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Verdict.ProtoReflect.Descriptor instead.
 func (*Verdict) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{6}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Verdict) GetSession() uint64 {
@@ -1075,7 +1148,7 @@ type Guess struct {
 
 func (x *Guess) Reset() {
 	*x = Guess{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[7]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1087,7 +1160,7 @@ func (x *Guess) String() string {
 func (*Guess) ProtoMessage() {}
 
 func (x *Guess) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[7]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1100,7 +1173,7 @@ func (x *Guess) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Guess.ProtoReflect.Descriptor instead.
 func (*Guess) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{7}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Guess) GetWay() string {
@@ -1130,7 +1203,7 @@ type GuessLevel struct {
 
 func (x *GuessLevel) Reset() {
 	*x = GuessLevel{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[8]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1142,7 +1215,7 @@ func (x *GuessLevel) String() string {
 func (*GuessLevel) ProtoMessage() {}
 
 func (x *GuessLevel) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[8]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1155,7 +1228,7 @@ func (x *GuessLevel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GuessLevel.ProtoReflect.Descriptor instead.
 func (*GuessLevel) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{8}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GuessLevel) GetTokens() []uint32 {
@@ -1187,7 +1260,7 @@ type Logprob struct {
 
 func (x *Logprob) Reset() {
 	*x = Logprob{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[9]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1199,7 +1272,7 @@ func (x *Logprob) String() string {
 func (*Logprob) ProtoMessage() {}
 
 func (x *Logprob) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[9]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1212,7 +1285,7 @@ func (x *Logprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Logprob.ProtoReflect.Descriptor instead.
 func (*Logprob) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{9}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Logprob) GetLogProb() float32 {
@@ -1290,7 +1363,7 @@ type Description struct {
 
 func (x *Description) Reset() {
 	*x = Description{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[10]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1302,7 +1375,7 @@ func (x *Description) String() string {
 func (*Description) ProtoMessage() {}
 
 func (x *Description) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[10]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1315,7 +1388,7 @@ func (x *Description) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Description.ProtoReflect.Descriptor instead.
 func (*Description) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{10}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Description) GetName() string {
@@ -1494,7 +1567,7 @@ type Way struct {
 
 func (x *Way) Reset() {
 	*x = Way{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[11]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1506,7 +1579,7 @@ func (x *Way) String() string {
 func (*Way) ProtoMessage() {}
 
 func (x *Way) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[11]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1519,7 +1592,7 @@ func (x *Way) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Way.ProtoReflect.Descriptor instead.
 func (*Way) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{11}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Way) GetName() string {
@@ -1577,7 +1650,7 @@ type WayLine struct {
 
 func (x *WayLine) Reset() {
 	*x = WayLine{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[12]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1589,7 +1662,7 @@ func (x *WayLine) String() string {
 func (*WayLine) ProtoMessage() {}
 
 func (x *WayLine) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[12]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1602,7 +1675,7 @@ func (x *WayLine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WayLine.ProtoReflect.Descriptor instead.
 func (*WayLine) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{12}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *WayLine) GetSlope() float64 {
@@ -1638,7 +1711,7 @@ type Cost struct {
 
 func (x *Cost) Reset() {
 	*x = Cost{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[13]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1650,7 +1723,7 @@ func (x *Cost) String() string {
 func (*Cost) ProtoMessage() {}
 
 func (x *Cost) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[13]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1663,7 +1736,7 @@ func (x *Cost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cost.ProtoReflect.Descriptor instead.
 func (*Cost) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{13}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Cost) GetRows() int32 {
@@ -1728,7 +1801,7 @@ type Announcement struct {
 
 func (x *Announcement) Reset() {
 	*x = Announcement{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[14]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1740,7 +1813,7 @@ func (x *Announcement) String() string {
 func (*Announcement) ProtoMessage() {}
 
 func (x *Announcement) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[14]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1753,7 +1826,7 @@ func (x *Announcement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Announcement.ProtoReflect.Descriptor instead.
 func (*Announcement) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{14}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Announcement) GetVersion() uint32 {
@@ -1842,7 +1915,7 @@ type AnnouncedDrafter struct {
 
 func (x *AnnouncedDrafter) Reset() {
 	*x = AnnouncedDrafter{}
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[15]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1854,7 +1927,7 @@ func (x *AnnouncedDrafter) String() string {
 func (*AnnouncedDrafter) ProtoMessage() {}
 
 func (x *AnnouncedDrafter) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_model_proto_msgTypes[15]
+	mi := &file_tandem_internal_v1_model_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1867,7 +1940,7 @@ func (x *AnnouncedDrafter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnouncedDrafter.ProtoReflect.Descriptor instead.
 func (*AnnouncedDrafter) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{15}
+	return file_tandem_internal_v1_model_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *AnnouncedDrafter) GetName() string {
@@ -1941,7 +2014,12 @@ const file_tandem_internal_v1_model_proto_rawDesc = "" +
 	"vocabulary\x12\x12\n" +
 	"\x04ways\x18\x1a \x03(\tR\x04ways\x12\x1a\n" +
 	"\bfeatures\x18\x1b \x01(\bR\bfeatures\x12\x1c\n" +
-	"\ttranslate\x18\x1c \x01(\bR\ttranslate\"\xbf\x04\n" +
+	"\ttranslate\x18\x1c \x01(\bR\ttranslate\"e\n" +
+	"\bProgress\x12\x12\n" +
+	"\x04held\x18\x01 \x01(\x05R\x04held\x12\x16\n" +
+	"\x06cached\x18\x02 \x01(\x05R\x06cached\x12\x14\n" +
+	"\x05steps\x18\x03 \x01(\x06R\x05steps\x12\x17\n" +
+	"\apass_ns\x18\x04 \x01(\x03R\x06passNs\"\xbf\x04\n" +
 	"\bSampling\x12%\n" +
 	"\vtemperature\x18\x01 \x01(\x01H\x00R\vtemperature\x88\x01\x01\x12\x18\n" +
 	"\x05top_k\x18\x02 \x01(\x05H\x01R\x04topK\x88\x01\x01\x12\x18\n" +
@@ -2126,43 +2204,44 @@ func file_tandem_internal_v1_model_proto_rawDescGZIP() []byte {
 }
 
 var file_tandem_internal_v1_model_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_tandem_internal_v1_model_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_tandem_internal_v1_model_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_tandem_internal_v1_model_proto_goTypes = []any{
 	(Kind)(0),                // 0: tandem.internal.v1.Kind
 	(State)(0),               // 1: tandem.internal.v1.State
 	(*Opening)(nil),          // 2: tandem.internal.v1.Opening
-	(*Sampling)(nil),         // 3: tandem.internal.v1.Sampling
-	(*Policy)(nil),           // 4: tandem.internal.v1.Policy
-	(*Tree)(nil),             // 5: tandem.internal.v1.Tree
-	(*Handle)(nil),           // 6: tandem.internal.v1.Handle
-	(*Ticket)(nil),           // 7: tandem.internal.v1.Ticket
-	(*Verdict)(nil),          // 8: tandem.internal.v1.Verdict
-	(*Guess)(nil),            // 9: tandem.internal.v1.Guess
-	(*GuessLevel)(nil),       // 10: tandem.internal.v1.GuessLevel
-	(*Logprob)(nil),          // 11: tandem.internal.v1.Logprob
-	(*Description)(nil),      // 12: tandem.internal.v1.Description
-	(*Way)(nil),              // 13: tandem.internal.v1.Way
-	(*WayLine)(nil),          // 14: tandem.internal.v1.WayLine
-	(*Cost)(nil),             // 15: tandem.internal.v1.Cost
-	(*Announcement)(nil),     // 16: tandem.internal.v1.Announcement
-	(*AnnouncedDrafter)(nil), // 17: tandem.internal.v1.AnnouncedDrafter
-	nil,                      // 18: tandem.internal.v1.Description.CountersEntry
+	(*Progress)(nil),         // 3: tandem.internal.v1.Progress
+	(*Sampling)(nil),         // 4: tandem.internal.v1.Sampling
+	(*Policy)(nil),           // 5: tandem.internal.v1.Policy
+	(*Tree)(nil),             // 6: tandem.internal.v1.Tree
+	(*Handle)(nil),           // 7: tandem.internal.v1.Handle
+	(*Ticket)(nil),           // 8: tandem.internal.v1.Ticket
+	(*Verdict)(nil),          // 9: tandem.internal.v1.Verdict
+	(*Guess)(nil),            // 10: tandem.internal.v1.Guess
+	(*GuessLevel)(nil),       // 11: tandem.internal.v1.GuessLevel
+	(*Logprob)(nil),          // 12: tandem.internal.v1.Logprob
+	(*Description)(nil),      // 13: tandem.internal.v1.Description
+	(*Way)(nil),              // 14: tandem.internal.v1.Way
+	(*WayLine)(nil),          // 15: tandem.internal.v1.WayLine
+	(*Cost)(nil),             // 16: tandem.internal.v1.Cost
+	(*Announcement)(nil),     // 17: tandem.internal.v1.Announcement
+	(*AnnouncedDrafter)(nil), // 18: tandem.internal.v1.AnnouncedDrafter
+	nil,                      // 19: tandem.internal.v1.Description.CountersEntry
 }
 var file_tandem_internal_v1_model_proto_depIdxs = []int32{
-	3,  // 0: tandem.internal.v1.Opening.sampling:type_name -> tandem.internal.v1.Sampling
-	5,  // 1: tandem.internal.v1.Ticket.inline:type_name -> tandem.internal.v1.Tree
-	6,  // 2: tandem.internal.v1.Ticket.handle:type_name -> tandem.internal.v1.Handle
+	4,  // 0: tandem.internal.v1.Opening.sampling:type_name -> tandem.internal.v1.Sampling
+	6,  // 1: tandem.internal.v1.Ticket.inline:type_name -> tandem.internal.v1.Tree
+	7,  // 2: tandem.internal.v1.Ticket.handle:type_name -> tandem.internal.v1.Handle
 	0,  // 3: tandem.internal.v1.Verdict.kind:type_name -> tandem.internal.v1.Kind
-	11, // 4: tandem.internal.v1.Verdict.logprobs:type_name -> tandem.internal.v1.Logprob
-	9,  // 5: tandem.internal.v1.Verdict.guesses:type_name -> tandem.internal.v1.Guess
-	10, // 6: tandem.internal.v1.Guess.levels:type_name -> tandem.internal.v1.GuessLevel
-	18, // 7: tandem.internal.v1.Description.counters:type_name -> tandem.internal.v1.Description.CountersEntry
-	15, // 8: tandem.internal.v1.Description.costs:type_name -> tandem.internal.v1.Cost
-	13, // 9: tandem.internal.v1.Description.ways:type_name -> tandem.internal.v1.Way
-	14, // 10: tandem.internal.v1.Way.greedy:type_name -> tandem.internal.v1.WayLine
-	14, // 11: tandem.internal.v1.Way.sampled:type_name -> tandem.internal.v1.WayLine
+	12, // 4: tandem.internal.v1.Verdict.logprobs:type_name -> tandem.internal.v1.Logprob
+	10, // 5: tandem.internal.v1.Verdict.guesses:type_name -> tandem.internal.v1.Guess
+	11, // 6: tandem.internal.v1.Guess.levels:type_name -> tandem.internal.v1.GuessLevel
+	19, // 7: tandem.internal.v1.Description.counters:type_name -> tandem.internal.v1.Description.CountersEntry
+	16, // 8: tandem.internal.v1.Description.costs:type_name -> tandem.internal.v1.Cost
+	14, // 9: tandem.internal.v1.Description.ways:type_name -> tandem.internal.v1.Way
+	15, // 10: tandem.internal.v1.Way.greedy:type_name -> tandem.internal.v1.WayLine
+	15, // 11: tandem.internal.v1.Way.sampled:type_name -> tandem.internal.v1.WayLine
 	1,  // 12: tandem.internal.v1.Announcement.state:type_name -> tandem.internal.v1.State
-	17, // 13: tandem.internal.v1.Announcement.drafters:type_name -> tandem.internal.v1.AnnouncedDrafter
+	18, // 13: tandem.internal.v1.Announcement.drafters:type_name -> tandem.internal.v1.AnnouncedDrafter
 	14, // [14:14] is the sub-list for method output_type
 	14, // [14:14] is the sub-list for method input_type
 	14, // [14:14] is the sub-list for extension type_name
@@ -2175,8 +2254,8 @@ func file_tandem_internal_v1_model_proto_init() {
 	if File_tandem_internal_v1_model_proto != nil {
 		return
 	}
-	file_tandem_internal_v1_model_proto_msgTypes[1].OneofWrappers = []any{}
-	file_tandem_internal_v1_model_proto_msgTypes[5].OneofWrappers = []any{
+	file_tandem_internal_v1_model_proto_msgTypes[2].OneofWrappers = []any{}
+	file_tandem_internal_v1_model_proto_msgTypes[6].OneofWrappers = []any{
 		(*Ticket_Inline)(nil),
 		(*Ticket_Handle)(nil),
 	}
@@ -2186,7 +2265,7 @@ func file_tandem_internal_v1_model_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_internal_v1_model_proto_rawDesc), len(file_tandem_internal_v1_model_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   17,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -77,7 +77,9 @@ type VerifierServiceOpenResponse struct {
 	// Identity of what computes the session's text.
 	Identity string `protobuf:"bytes,2,opt,name=identity,proto3" json:"identity,omitempty"`
 	// Guesses of the target's own on what follows the session's tokens.
-	Guesses       []*Guess `protobuf:"bytes,3,rep,name=guesses,proto3" json:"guesses,omitempty"`
+	Guesses []*Guess `protobuf:"bytes,3,rep,name=guesses,proto3" json:"guesses,omitempty"`
+	// Cached tokens: of those reused, found when the call began.
+	Cached        int32 `protobuf:"varint,4,opt,name=cached,proto3" json:"cached,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -133,6 +135,146 @@ func (x *VerifierServiceOpenResponse) GetGuesses() []*Guess {
 	return nil
 }
 
+func (x *VerifierServiceOpenResponse) GetCached() int32 {
+	if x != nil {
+		return x.Cached
+	}
+	return 0
+}
+
+// VerifierServiceHoldRequest asks to hold a session.
+type VerifierServiceHoldRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Opening is the session.
+	Opening       *Opening `protobuf:"bytes,1,opt,name=opening,proto3" json:"opening,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifierServiceHoldRequest) Reset() {
+	*x = VerifierServiceHoldRequest{}
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifierServiceHoldRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifierServiceHoldRequest) ProtoMessage() {}
+
+func (x *VerifierServiceHoldRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifierServiceHoldRequest.ProtoReflect.Descriptor instead.
+func (*VerifierServiceHoldRequest) Descriptor() ([]byte, []int) {
+	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *VerifierServiceHoldRequest) GetOpening() *Opening {
+	if x != nil {
+		return x.Opening
+	}
+	return nil
+}
+
+// VerifierServiceHoldResponse is a step on the way to a session that is held.
+type VerifierServiceHoldResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// State of the session.
+	//
+	// Types that are valid to be assigned to State:
+	//
+	//	*VerifierServiceHoldResponse_Progress
+	//	*VerifierServiceHoldResponse_Opened
+	State         isVerifierServiceHoldResponse_State `protobuf_oneof:"state"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifierServiceHoldResponse) Reset() {
+	*x = VerifierServiceHoldResponse{}
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifierServiceHoldResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifierServiceHoldResponse) ProtoMessage() {}
+
+func (x *VerifierServiceHoldResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifierServiceHoldResponse.ProtoReflect.Descriptor instead.
+func (*VerifierServiceHoldResponse) Descriptor() ([]byte, []int) {
+	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *VerifierServiceHoldResponse) GetState() isVerifierServiceHoldResponse_State {
+	if x != nil {
+		return x.State
+	}
+	return nil
+}
+
+func (x *VerifierServiceHoldResponse) GetProgress() *Progress {
+	if x != nil {
+		if x, ok := x.State.(*VerifierServiceHoldResponse_Progress); ok {
+			return x.Progress
+		}
+	}
+	return nil
+}
+
+func (x *VerifierServiceHoldResponse) GetOpened() *VerifierServiceOpenResponse {
+	if x != nil {
+		if x, ok := x.State.(*VerifierServiceHoldResponse_Opened); ok {
+			return x.Opened
+		}
+	}
+	return nil
+}
+
+type isVerifierServiceHoldResponse_State interface {
+	isVerifierServiceHoldResponse_State()
+}
+
+type VerifierServiceHoldResponse_Progress struct {
+	// Progress of a session that is not held yet.
+	Progress *Progress `protobuf:"bytes,1,opt,name=progress,proto3,oneof"`
+}
+
+type VerifierServiceHoldResponse_Opened struct {
+	// Opened says that the session is held.
+	Opened *VerifierServiceOpenResponse `protobuf:"bytes,2,opt,name=opened,proto3,oneof"`
+}
+
+func (*VerifierServiceHoldResponse_Progress) isVerifierServiceHoldResponse_State() {}
+
+func (*VerifierServiceHoldResponse_Opened) isVerifierServiceHoldResponse_State() {}
+
 // VerifierServiceCloseRequest names a session.
 type VerifierServiceCloseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -144,7 +286,7 @@ type VerifierServiceCloseRequest struct {
 
 func (x *VerifierServiceCloseRequest) Reset() {
 	*x = VerifierServiceCloseRequest{}
-	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[2]
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -156,7 +298,7 @@ func (x *VerifierServiceCloseRequest) String() string {
 func (*VerifierServiceCloseRequest) ProtoMessage() {}
 
 func (x *VerifierServiceCloseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[2]
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -169,7 +311,7 @@ func (x *VerifierServiceCloseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifierServiceCloseRequest.ProtoReflect.Descriptor instead.
 func (*VerifierServiceCloseRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{2}
+	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *VerifierServiceCloseRequest) GetSession() uint64 {
@@ -188,7 +330,7 @@ type VerifierServiceCloseResponse struct {
 
 func (x *VerifierServiceCloseResponse) Reset() {
 	*x = VerifierServiceCloseResponse{}
-	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[3]
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -200,7 +342,7 @@ func (x *VerifierServiceCloseResponse) String() string {
 func (*VerifierServiceCloseResponse) ProtoMessage() {}
 
 func (x *VerifierServiceCloseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[3]
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -213,7 +355,7 @@ func (x *VerifierServiceCloseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifierServiceCloseResponse.ProtoReflect.Descriptor instead.
 func (*VerifierServiceCloseResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{3}
+	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{5}
 }
 
 // VerdictsRequest subscribes to the verdicts on the sessions of the calling process.
@@ -230,7 +372,7 @@ type VerdictsRequest struct {
 
 func (x *VerdictsRequest) Reset() {
 	*x = VerdictsRequest{}
-	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[4]
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -242,7 +384,7 @@ func (x *VerdictsRequest) String() string {
 func (*VerdictsRequest) ProtoMessage() {}
 
 func (x *VerdictsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[4]
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -255,7 +397,7 @@ func (x *VerdictsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerdictsRequest.ProtoReflect.Descriptor instead.
 func (*VerdictsRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{4}
+	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *VerdictsRequest) GetSessions() []uint64 {
@@ -283,7 +425,7 @@ type VerdictsResponse struct {
 
 func (x *VerdictsResponse) Reset() {
 	*x = VerdictsResponse{}
-	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[5]
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -295,7 +437,7 @@ func (x *VerdictsResponse) String() string {
 func (*VerdictsResponse) ProtoMessage() {}
 
 func (x *VerdictsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[5]
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -308,7 +450,7 @@ func (x *VerdictsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerdictsResponse.ProtoReflect.Descriptor instead.
 func (*VerdictsResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{5}
+	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *VerdictsResponse) GetVerdicts() []*Verdict {
@@ -329,7 +471,7 @@ type SubmitRequest struct {
 
 func (x *SubmitRequest) Reset() {
 	*x = SubmitRequest{}
-	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[6]
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -341,7 +483,7 @@ func (x *SubmitRequest) String() string {
 func (*SubmitRequest) ProtoMessage() {}
 
 func (x *SubmitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[6]
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -354,7 +496,7 @@ func (x *SubmitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitRequest.ProtoReflect.Descriptor instead.
 func (*SubmitRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{6}
+	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SubmitRequest) GetTicket() *Ticket {
@@ -373,7 +515,7 @@ type SubmitResponse struct {
 
 func (x *SubmitResponse) Reset() {
 	*x = SubmitResponse{}
-	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[7]
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -385,7 +527,7 @@ func (x *SubmitResponse) String() string {
 func (*SubmitResponse) ProtoMessage() {}
 
 func (x *SubmitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[7]
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -398,7 +540,7 @@ func (x *SubmitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitResponse.ProtoReflect.Descriptor instead.
 func (*SubmitResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{7}
+	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{9}
 }
 
 // FeaturesRequest asks for the hidden states of successive positions.
@@ -423,7 +565,7 @@ type FeaturesRequest struct {
 
 func (x *FeaturesRequest) Reset() {
 	*x = FeaturesRequest{}
-	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[8]
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -435,7 +577,7 @@ func (x *FeaturesRequest) String() string {
 func (*FeaturesRequest) ProtoMessage() {}
 
 func (x *FeaturesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[8]
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -448,7 +590,7 @@ func (x *FeaturesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FeaturesRequest.ProtoReflect.Descriptor instead.
 func (*FeaturesRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{8}
+	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *FeaturesRequest) GetSession() uint64 {
@@ -512,7 +654,7 @@ type FeaturesResponse struct {
 
 func (x *FeaturesResponse) Reset() {
 	*x = FeaturesResponse{}
-	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[9]
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -524,7 +666,7 @@ func (x *FeaturesResponse) String() string {
 func (*FeaturesResponse) ProtoMessage() {}
 
 func (x *FeaturesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[9]
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -537,7 +679,7 @@ func (x *FeaturesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FeaturesResponse.ProtoReflect.Descriptor instead.
 func (*FeaturesResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{9}
+	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *FeaturesResponse) GetFrom() int32 {
@@ -584,7 +726,7 @@ type VerifierServiceDescribeRequest struct {
 
 func (x *VerifierServiceDescribeRequest) Reset() {
 	*x = VerifierServiceDescribeRequest{}
-	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[10]
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -596,7 +738,7 @@ func (x *VerifierServiceDescribeRequest) String() string {
 func (*VerifierServiceDescribeRequest) ProtoMessage() {}
 
 func (x *VerifierServiceDescribeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[10]
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -609,7 +751,7 @@ func (x *VerifierServiceDescribeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifierServiceDescribeRequest.ProtoReflect.Descriptor instead.
 func (*VerifierServiceDescribeRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{10}
+	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{12}
 }
 
 // VerifierServiceDescribeResponse tells what a verifier is.
@@ -623,7 +765,7 @@ type VerifierServiceDescribeResponse struct {
 
 func (x *VerifierServiceDescribeResponse) Reset() {
 	*x = VerifierServiceDescribeResponse{}
-	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[11]
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -635,7 +777,7 @@ func (x *VerifierServiceDescribeResponse) String() string {
 func (*VerifierServiceDescribeResponse) ProtoMessage() {}
 
 func (x *VerifierServiceDescribeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[11]
+	mi := &file_tandem_internal_v1_verifier_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -648,7 +790,7 @@ func (x *VerifierServiceDescribeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifierServiceDescribeResponse.ProtoReflect.Descriptor instead.
 func (*VerifierServiceDescribeResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{11}
+	return file_tandem_internal_v1_verifier_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *VerifierServiceDescribeResponse) GetDescription() *Description {
@@ -664,11 +806,18 @@ const file_tandem_internal_v1_verifier_proto_rawDesc = "" +
 	"\n" +
 	"!tandem/internal/v1/verifier.proto\x12\x12tandem.internal.v1\x1a\x1etandem/internal/v1/model.proto\"S\n" +
 	"\x1aVerifierServiceOpenRequest\x125\n" +
-	"\aopening\x18\x01 \x01(\v2\x1b.tandem.internal.v1.OpeningR\aopening\"\x86\x01\n" +
+	"\aopening\x18\x01 \x01(\v2\x1b.tandem.internal.v1.OpeningR\aopening\"\x9e\x01\n" +
 	"\x1bVerifierServiceOpenResponse\x12\x16\n" +
 	"\x06reused\x18\x01 \x01(\x05R\x06reused\x12\x1a\n" +
 	"\bidentity\x18\x02 \x01(\tR\bidentity\x123\n" +
-	"\aguesses\x18\x03 \x03(\v2\x19.tandem.internal.v1.GuessR\aguesses\"7\n" +
+	"\aguesses\x18\x03 \x03(\v2\x19.tandem.internal.v1.GuessR\aguesses\x12\x16\n" +
+	"\x06cached\x18\x04 \x01(\x05R\x06cached\"S\n" +
+	"\x1aVerifierServiceHoldRequest\x125\n" +
+	"\aopening\x18\x01 \x01(\v2\x1b.tandem.internal.v1.OpeningR\aopening\"\xad\x01\n" +
+	"\x1bVerifierServiceHoldResponse\x12:\n" +
+	"\bprogress\x18\x01 \x01(\v2\x1c.tandem.internal.v1.ProgressH\x00R\bprogress\x12I\n" +
+	"\x06opened\x18\x02 \x01(\v2/.tandem.internal.v1.VerifierServiceOpenResponseH\x00R\x06openedB\a\n" +
+	"\x05state\"7\n" +
 	"\x1bVerifierServiceCloseRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x06R\asession\"\x1e\n" +
 	"\x1cVerifierServiceCloseResponse\"T\n" +
@@ -695,9 +844,10 @@ const file_tandem_internal_v1_verifier_proto_rawDesc = "" +
 	"\x06handle\x18\x05 \x01(\v2\x1a.tandem.internal.v1.HandleR\x06handle\" \n" +
 	"\x1eVerifierServiceDescribeRequest\"d\n" +
 	"\x1fVerifierServiceDescribeResponse\x12A\n" +
-	"\vdescription\x18\x01 \x01(\v2\x1f.tandem.internal.v1.DescriptionR\vdescription2\xdc\x04\n" +
+	"\vdescription\x18\x01 \x01(\v2\x1f.tandem.internal.v1.DescriptionR\vdescription2\xc7\x05\n" +
 	"\x0fVerifierService\x12g\n" +
-	"\x04Open\x12..tandem.internal.v1.VerifierServiceOpenRequest\x1a/.tandem.internal.v1.VerifierServiceOpenResponse\x12j\n" +
+	"\x04Open\x12..tandem.internal.v1.VerifierServiceOpenRequest\x1a/.tandem.internal.v1.VerifierServiceOpenResponse\x12i\n" +
+	"\x04Hold\x12..tandem.internal.v1.VerifierServiceHoldRequest\x1a/.tandem.internal.v1.VerifierServiceHoldResponse0\x01\x12j\n" +
 	"\x05Close\x12/.tandem.internal.v1.VerifierServiceCloseRequest\x1a0.tandem.internal.v1.VerifierServiceCloseResponse\x12W\n" +
 	"\bVerdicts\x12#.tandem.internal.v1.VerdictsRequest\x1a$.tandem.internal.v1.VerdictsResponse0\x01\x12O\n" +
 	"\x06Submit\x12!.tandem.internal.v1.SubmitRequest\x1a\".tandem.internal.v1.SubmitResponse\x12U\n" +
@@ -716,51 +866,59 @@ func file_tandem_internal_v1_verifier_proto_rawDescGZIP() []byte {
 	return file_tandem_internal_v1_verifier_proto_rawDescData
 }
 
-var file_tandem_internal_v1_verifier_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_tandem_internal_v1_verifier_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_tandem_internal_v1_verifier_proto_goTypes = []any{
 	(*VerifierServiceOpenRequest)(nil),      // 0: tandem.internal.v1.VerifierServiceOpenRequest
 	(*VerifierServiceOpenResponse)(nil),     // 1: tandem.internal.v1.VerifierServiceOpenResponse
-	(*VerifierServiceCloseRequest)(nil),     // 2: tandem.internal.v1.VerifierServiceCloseRequest
-	(*VerifierServiceCloseResponse)(nil),    // 3: tandem.internal.v1.VerifierServiceCloseResponse
-	(*VerdictsRequest)(nil),                 // 4: tandem.internal.v1.VerdictsRequest
-	(*VerdictsResponse)(nil),                // 5: tandem.internal.v1.VerdictsResponse
-	(*SubmitRequest)(nil),                   // 6: tandem.internal.v1.SubmitRequest
-	(*SubmitResponse)(nil),                  // 7: tandem.internal.v1.SubmitResponse
-	(*FeaturesRequest)(nil),                 // 8: tandem.internal.v1.FeaturesRequest
-	(*FeaturesResponse)(nil),                // 9: tandem.internal.v1.FeaturesResponse
-	(*VerifierServiceDescribeRequest)(nil),  // 10: tandem.internal.v1.VerifierServiceDescribeRequest
-	(*VerifierServiceDescribeResponse)(nil), // 11: tandem.internal.v1.VerifierServiceDescribeResponse
-	(*Opening)(nil),                         // 12: tandem.internal.v1.Opening
-	(*Guess)(nil),                           // 13: tandem.internal.v1.Guess
-	(*Verdict)(nil),                         // 14: tandem.internal.v1.Verdict
-	(*Ticket)(nil),                          // 15: tandem.internal.v1.Ticket
-	(*Handle)(nil),                          // 16: tandem.internal.v1.Handle
-	(*Description)(nil),                     // 17: tandem.internal.v1.Description
+	(*VerifierServiceHoldRequest)(nil),      // 2: tandem.internal.v1.VerifierServiceHoldRequest
+	(*VerifierServiceHoldResponse)(nil),     // 3: tandem.internal.v1.VerifierServiceHoldResponse
+	(*VerifierServiceCloseRequest)(nil),     // 4: tandem.internal.v1.VerifierServiceCloseRequest
+	(*VerifierServiceCloseResponse)(nil),    // 5: tandem.internal.v1.VerifierServiceCloseResponse
+	(*VerdictsRequest)(nil),                 // 6: tandem.internal.v1.VerdictsRequest
+	(*VerdictsResponse)(nil),                // 7: tandem.internal.v1.VerdictsResponse
+	(*SubmitRequest)(nil),                   // 8: tandem.internal.v1.SubmitRequest
+	(*SubmitResponse)(nil),                  // 9: tandem.internal.v1.SubmitResponse
+	(*FeaturesRequest)(nil),                 // 10: tandem.internal.v1.FeaturesRequest
+	(*FeaturesResponse)(nil),                // 11: tandem.internal.v1.FeaturesResponse
+	(*VerifierServiceDescribeRequest)(nil),  // 12: tandem.internal.v1.VerifierServiceDescribeRequest
+	(*VerifierServiceDescribeResponse)(nil), // 13: tandem.internal.v1.VerifierServiceDescribeResponse
+	(*Opening)(nil),                         // 14: tandem.internal.v1.Opening
+	(*Guess)(nil),                           // 15: tandem.internal.v1.Guess
+	(*Progress)(nil),                        // 16: tandem.internal.v1.Progress
+	(*Verdict)(nil),                         // 17: tandem.internal.v1.Verdict
+	(*Ticket)(nil),                          // 18: tandem.internal.v1.Ticket
+	(*Handle)(nil),                          // 19: tandem.internal.v1.Handle
+	(*Description)(nil),                     // 20: tandem.internal.v1.Description
 }
 var file_tandem_internal_v1_verifier_proto_depIdxs = []int32{
-	12, // 0: tandem.internal.v1.VerifierServiceOpenRequest.opening:type_name -> tandem.internal.v1.Opening
-	13, // 1: tandem.internal.v1.VerifierServiceOpenResponse.guesses:type_name -> tandem.internal.v1.Guess
-	14, // 2: tandem.internal.v1.VerdictsResponse.verdicts:type_name -> tandem.internal.v1.Verdict
-	15, // 3: tandem.internal.v1.SubmitRequest.ticket:type_name -> tandem.internal.v1.Ticket
-	16, // 4: tandem.internal.v1.FeaturesResponse.handle:type_name -> tandem.internal.v1.Handle
-	17, // 5: tandem.internal.v1.VerifierServiceDescribeResponse.description:type_name -> tandem.internal.v1.Description
-	0,  // 6: tandem.internal.v1.VerifierService.Open:input_type -> tandem.internal.v1.VerifierServiceOpenRequest
-	2,  // 7: tandem.internal.v1.VerifierService.Close:input_type -> tandem.internal.v1.VerifierServiceCloseRequest
-	4,  // 8: tandem.internal.v1.VerifierService.Verdicts:input_type -> tandem.internal.v1.VerdictsRequest
-	6,  // 9: tandem.internal.v1.VerifierService.Submit:input_type -> tandem.internal.v1.SubmitRequest
-	8,  // 10: tandem.internal.v1.VerifierService.Features:input_type -> tandem.internal.v1.FeaturesRequest
-	10, // 11: tandem.internal.v1.VerifierService.Describe:input_type -> tandem.internal.v1.VerifierServiceDescribeRequest
-	1,  // 12: tandem.internal.v1.VerifierService.Open:output_type -> tandem.internal.v1.VerifierServiceOpenResponse
-	3,  // 13: tandem.internal.v1.VerifierService.Close:output_type -> tandem.internal.v1.VerifierServiceCloseResponse
-	5,  // 14: tandem.internal.v1.VerifierService.Verdicts:output_type -> tandem.internal.v1.VerdictsResponse
-	7,  // 15: tandem.internal.v1.VerifierService.Submit:output_type -> tandem.internal.v1.SubmitResponse
-	9,  // 16: tandem.internal.v1.VerifierService.Features:output_type -> tandem.internal.v1.FeaturesResponse
-	11, // 17: tandem.internal.v1.VerifierService.Describe:output_type -> tandem.internal.v1.VerifierServiceDescribeResponse
-	12, // [12:18] is the sub-list for method output_type
-	6,  // [6:12] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	14, // 0: tandem.internal.v1.VerifierServiceOpenRequest.opening:type_name -> tandem.internal.v1.Opening
+	15, // 1: tandem.internal.v1.VerifierServiceOpenResponse.guesses:type_name -> tandem.internal.v1.Guess
+	14, // 2: tandem.internal.v1.VerifierServiceHoldRequest.opening:type_name -> tandem.internal.v1.Opening
+	16, // 3: tandem.internal.v1.VerifierServiceHoldResponse.progress:type_name -> tandem.internal.v1.Progress
+	1,  // 4: tandem.internal.v1.VerifierServiceHoldResponse.opened:type_name -> tandem.internal.v1.VerifierServiceOpenResponse
+	17, // 5: tandem.internal.v1.VerdictsResponse.verdicts:type_name -> tandem.internal.v1.Verdict
+	18, // 6: tandem.internal.v1.SubmitRequest.ticket:type_name -> tandem.internal.v1.Ticket
+	19, // 7: tandem.internal.v1.FeaturesResponse.handle:type_name -> tandem.internal.v1.Handle
+	20, // 8: tandem.internal.v1.VerifierServiceDescribeResponse.description:type_name -> tandem.internal.v1.Description
+	0,  // 9: tandem.internal.v1.VerifierService.Open:input_type -> tandem.internal.v1.VerifierServiceOpenRequest
+	2,  // 10: tandem.internal.v1.VerifierService.Hold:input_type -> tandem.internal.v1.VerifierServiceHoldRequest
+	4,  // 11: tandem.internal.v1.VerifierService.Close:input_type -> tandem.internal.v1.VerifierServiceCloseRequest
+	6,  // 12: tandem.internal.v1.VerifierService.Verdicts:input_type -> tandem.internal.v1.VerdictsRequest
+	8,  // 13: tandem.internal.v1.VerifierService.Submit:input_type -> tandem.internal.v1.SubmitRequest
+	10, // 14: tandem.internal.v1.VerifierService.Features:input_type -> tandem.internal.v1.FeaturesRequest
+	12, // 15: tandem.internal.v1.VerifierService.Describe:input_type -> tandem.internal.v1.VerifierServiceDescribeRequest
+	1,  // 16: tandem.internal.v1.VerifierService.Open:output_type -> tandem.internal.v1.VerifierServiceOpenResponse
+	3,  // 17: tandem.internal.v1.VerifierService.Hold:output_type -> tandem.internal.v1.VerifierServiceHoldResponse
+	5,  // 18: tandem.internal.v1.VerifierService.Close:output_type -> tandem.internal.v1.VerifierServiceCloseResponse
+	7,  // 19: tandem.internal.v1.VerifierService.Verdicts:output_type -> tandem.internal.v1.VerdictsResponse
+	9,  // 20: tandem.internal.v1.VerifierService.Submit:output_type -> tandem.internal.v1.SubmitResponse
+	11, // 21: tandem.internal.v1.VerifierService.Features:output_type -> tandem.internal.v1.FeaturesResponse
+	13, // 22: tandem.internal.v1.VerifierService.Describe:output_type -> tandem.internal.v1.VerifierServiceDescribeResponse
+	16, // [16:23] is the sub-list for method output_type
+	9,  // [9:16] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_tandem_internal_v1_verifier_proto_init() }
@@ -769,13 +927,17 @@ func file_tandem_internal_v1_verifier_proto_init() {
 		return
 	}
 	file_tandem_internal_v1_model_proto_init()
+	file_tandem_internal_v1_verifier_proto_msgTypes[3].OneofWrappers = []any{
+		(*VerifierServiceHoldResponse_Progress)(nil),
+		(*VerifierServiceHoldResponse_Opened)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_internal_v1_verifier_proto_rawDesc), len(file_tandem_internal_v1_verifier_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,6 +22,7 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	VerifierService_Open_FullMethodName     = "/tandem.internal.v1.VerifierService/Open"
+	VerifierService_Hold_FullMethodName     = "/tandem.internal.v1.VerifierService/Hold"
 	VerifierService_Close_FullMethodName    = "/tandem.internal.v1.VerifierService/Close"
 	VerifierService_Verdicts_FullMethodName = "/tandem.internal.v1.VerifierService/Verdicts"
 	VerifierService_Submit_FullMethodName   = "/tandem.internal.v1.VerifierService/Submit"
@@ -35,8 +36,11 @@ const (
 //
 // VerifierService checks token trees with the target model.
 type VerifierServiceClient interface {
-	// Open makes the verifier hold a session.
+	// Open makes the verifier hold a session. It is silent until then: see Hold.
 	Open(ctx context.Context, in *VerifierServiceOpenRequest, opts ...grpc.CallOption) (*VerifierServiceOpenResponse, error)
+	// Hold makes the verifier hold a session, and tells how it gets on while it computes the session's tokens. The last message says that
+	// it holds the session.
+	Hold(ctx context.Context, in *VerifierServiceHoldRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[VerifierServiceHoldResponse], error)
 	// Close forgets a session.
 	Close(ctx context.Context, in *VerifierServiceCloseRequest, opts ...grpc.CallOption) (*VerifierServiceCloseResponse, error)
 	// Verdicts streams every further verdict on the caller's sessions. Its header is sent once the subscription is in effect. A
@@ -68,6 +72,25 @@ func (c *verifierServiceClient) Open(ctx context.Context, in *VerifierServiceOpe
 	return out, nil
 }
 
+func (c *verifierServiceClient) Hold(ctx context.Context, in *VerifierServiceHoldRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[VerifierServiceHoldResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &VerifierService_ServiceDesc.Streams[0], VerifierService_Hold_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[VerifierServiceHoldRequest, VerifierServiceHoldResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type VerifierService_HoldClient = grpc.ServerStreamingClient[VerifierServiceHoldResponse]
+
 func (c *verifierServiceClient) Close(ctx context.Context, in *VerifierServiceCloseRequest, opts ...grpc.CallOption) (*VerifierServiceCloseResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(VerifierServiceCloseResponse)
@@ -80,7 +103,7 @@ func (c *verifierServiceClient) Close(ctx context.Context, in *VerifierServiceCl
 
 func (c *verifierServiceClient) Verdicts(ctx context.Context, in *VerdictsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[VerdictsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &VerifierService_ServiceDesc.Streams[0], VerifierService_Verdicts_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &VerifierService_ServiceDesc.Streams[1], VerifierService_Verdicts_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -133,8 +156,11 @@ func (c *verifierServiceClient) Describe(ctx context.Context, in *VerifierServic
 //
 // VerifierService checks token trees with the target model.
 type VerifierServiceServer interface {
-	// Open makes the verifier hold a session.
+	// Open makes the verifier hold a session. It is silent until then: see Hold.
 	Open(context.Context, *VerifierServiceOpenRequest) (*VerifierServiceOpenResponse, error)
+	// Hold makes the verifier hold a session, and tells how it gets on while it computes the session's tokens. The last message says that
+	// it holds the session.
+	Hold(*VerifierServiceHoldRequest, grpc.ServerStreamingServer[VerifierServiceHoldResponse]) error
 	// Close forgets a session.
 	Close(context.Context, *VerifierServiceCloseRequest) (*VerifierServiceCloseResponse, error)
 	// Verdicts streams every further verdict on the caller's sessions. Its header is sent once the subscription is in effect. A
@@ -158,6 +184,9 @@ type UnimplementedVerifierServiceServer struct{}
 
 func (UnimplementedVerifierServiceServer) Open(context.Context, *VerifierServiceOpenRequest) (*VerifierServiceOpenResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Open not implemented")
+}
+func (UnimplementedVerifierServiceServer) Hold(*VerifierServiceHoldRequest, grpc.ServerStreamingServer[VerifierServiceHoldResponse]) error {
+	return status.Error(codes.Unimplemented, "method Hold not implemented")
 }
 func (UnimplementedVerifierServiceServer) Close(context.Context, *VerifierServiceCloseRequest) (*VerifierServiceCloseResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Close not implemented")
@@ -212,6 +241,17 @@ func _VerifierService_Open_Handler(srv interface{}, ctx context.Context, dec fun
 	}
 	return interceptor(ctx, in, info, handler)
 }
+
+func _VerifierService_Hold_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(VerifierServiceHoldRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(VerifierServiceServer).Hold(m, &grpc.GenericServerStream[VerifierServiceHoldRequest, VerifierServiceHoldResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type VerifierService_HoldServer = grpc.ServerStreamingServer[VerifierServiceHoldResponse]
 
 func _VerifierService_Close_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(VerifierServiceCloseRequest)
@@ -325,6 +365,11 @@ var VerifierService_ServiceDesc = grpc.ServiceDesc{
 		},
 	},
 	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "Hold",
+			Handler:       _VerifierService_Hold_Handler,
+			ServerStreams: true,
+		},
 		{
 			StreamName:    "Verdicts",
 			Handler:       _VerifierService_Verdicts_Handler,

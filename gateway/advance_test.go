@@ -1,0 +1,270 @@
+package gateway
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// word is one progress of a peer that reads a prompt, and how long after the one before it comes.
+type word struct {
+	after time.Duration
+	tandem.Progress
+}
+
+// attempt is one Open of a peer that reads a prompt.
+type attempt struct {
+	words []word
+	then  time.Duration // from the last word to the end
+	err   error         // with which it ends; nil: the session is held
+}
+
+// slowly is a peer whose first Opens are attempts.
+type slowly struct {
+	peer
+	attempts []attempt
+	opens    atomic.Int32
+	ended    []time.Duration // how long each Open took
+}
+
+func (s *slowly) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error) {
+	begun := time.Now()
+	defer func() { s.ended = append(s.ended, time.Since(begun)) }()
+	n := int(s.opens.Add(1)) - 1
+	if n >= len(s.attempts) {
+		return s.peer.Open(ctx, o)
+	}
+	a, cached := s.attempts[n], 0
+	for _, w := range a.words {
+		if err := pause(ctx, w.after); err != nil {
+			return tandem.Opened{}, err
+		}
+		cached = w.Cached
+		o.Progress(w.Progress)
+	}
+	if err := pause(ctx, a.then); err != nil {
+		return tandem.Opened{}, err
+	}
+	if a.err != nil {
+		return tandem.Opened{}, a.err
+	}
+	opened, err := s.peer.Open(ctx, o)
+	opened.Cached = cached
+	return opened, err
+}
+
+// steps returns n words, each after every, of which each tells a step more and held tokens more.
+func steps(n int, every time.Duration, held, cached int) (out []word) {
+	for i := range n {
+		out = append(out, word{every, tandem.Progress{Held: cached + i*held, Cached: cached, Steps: uint64(i)}})
+	}
+	return out
+}
+
+var killed = tandem.Errorf("fake", tandem.Unavailable, "connection closed")
+
+// prefill runs a request whose verifier opens it so, with a stall time of one second, and ends the gateway.
+func prefill(t *testing.T, attempts ...attempt) (v *slowly, c Config, res tandem.Result, err error) {
+	t.Helper()
+	w := newWorld()
+	w.quiet = true
+	c = w.config()
+	c.Timeouts.VerifierWait = 10 * time.Second
+	v = &slowly{peer: w.peer("verifier"), attempts: attempts}
+	c.Verifier = v
+	w.gw, _ = New(c)
+	r := tandem.Request{Prompt: strings.Repeat("word ", 200), MaxTokens: 20, Sampling: tandem.Sampling{TopP: 1}}
+	s := &sink{}
+	res, err = w.gw.Generate(context.Background(), r, s)
+	if want, text, _ := w.plain(r, 4096); err == nil && (!slices.Equal(s.tokens, want) || s.text != text) {
+		t.Errorf("%d tokens, text as plain: %v", len(s.tokens), s.text == text)
+	}
+	if p := unsettled(c.Counters); p != "" || len(w.gw.Prefills()) > 0 {
+		t.Errorf("%s; prefills left: %v", p, w.gw.Prefills())
+	}
+	if err := w.gw.Shutdown(context.Background()); err != nil {
+		t.Error(err)
+	}
+	w.flights.Wait()
+	if len(w.violations) > 0 || w.held() > 0 {
+		t.Errorf("contracts broken: %q; %d sessions left", w.violations, w.held())
+	}
+	return v, c, res, err
+}
+
+// TestPrefillIsBoundedByProgress: an Open may take many times the stall time, and many times as long as a lost verifier is waited for, as long
+// as the verifier gets on: with this session, with others before it, or with the one long pass that it has announced.
+func TestPrefillIsBoundedByProgress(t *testing.T) {
+	const every = 900 * time.Millisecond
+	announced := steps(100, every, 0, 0)
+	for i := range announced { // passes that should take 4 s each end after 36 s
+		announced[i].Progress = tandem.Progress{Steps: uint64(i / 40), Pass: 4 * time.Second}
+	}
+	for name, words := range map[string][]word{
+		"tokens":         steps(200, every, 5, 0),
+		"others' passes": steps(200, every, 0, 0),
+		"long passes":    announced,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				v, c, res, err := prefill(t, attempt{words: words})
+				if err != nil || res.Stats.Reopened != 0 || v.opens.Load() != 1 || res.CachedTokens != 0 {
+					t.Errorf("%v after %d Opens, %d cached tokens: want one, of %v, and none cached; %v", err, v.opens.Load(), res.CachedTokens,
+						time.Duration(len(words))*every, c.Counters.Snapshot())
+				}
+				if least := time.Duration(len(words)) * every; res.Stats.Prefill < least {
+					t.Errorf("prefill of %v: want %v", res.Stats.Prefill, least)
+				}
+			})
+		})
+	}
+}
+
+// TestStallIsFound: a verifier that has fallen silent, or whose passes stand still, is found in the stall time, and the session is opened
+// again.
+func TestStallIsFound(t *testing.T) {
+	still := steps(60, 500*time.Millisecond, 0, 0)
+	for i := range still {
+		still[i].Progress = tandem.Progress{Steps: uint64(min(i, 3)), Pass: 10 * time.Millisecond}
+	}
+	long := slices.Clone(still)
+	for i := range long {
+		long[i].Pass = time.Second
+	}
+	for name, x := range map[string]struct {
+		attempt
+		least, most time.Duration
+	}{
+		"silent from the start": {attempt{then: time.Hour}, time.Second, 1100 * time.Millisecond},
+		"falls silent":          {attempt{words: steps(10, 500*time.Millisecond, 5, 0), then: time.Hour}, 5900 * time.Millisecond, 6100 * time.Millisecond},
+		"stands still":          {attempt{words: still}, 3 * time.Second, 3200 * time.Millisecond},
+		"in a pass of a second": {attempt{words: long}, 12 * time.Second, 12200 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				v, c, _, err := prefill(t, x.attempt)
+				if err != nil || v.opens.Load() != 2 || c.Counters.Snapshot()["verifier.open_deadline"] != 1 {
+					t.Errorf("%v after %d Opens, %v: want two, the first given up", err, v.opens.Load(), c.Counters.Snapshot())
+				}
+				if took := v.ended[0]; took < x.least || took > x.most {
+					t.Errorf("found after %v: want %v to %v", took, x.least, x.most)
+				}
+			})
+		})
+	}
+}
+
+// TestKillsDuringPrefill: a verifier that dies in the middle is waited for, also if it had read longer than a lost one is waited for; what
+// the request has computed itself does not count as cached; and it ends if the verifier never gets through.
+func TestKillsDuringPrefill(t *testing.T) {
+	long := func(cached int) attempt {
+		return attempt{words: steps(40, 900*time.Millisecond, 5, cached), err: killed}
+	}
+	whole := func(cached int) attempt { return attempt{words: steps(3, 900*time.Millisecond, 5, cached)} }
+	for _, x := range []struct {
+		name     string
+		attempts []attempt
+		cached   int
+	}{
+		{"one", []attempt{long(64), whole(320)}, 64},
+		{"its memory is gone", []attempt{long(64), whole(0)}, 0},
+		{"before a word", []attempt{{then: 100 * time.Millisecond, err: killed}, whole(128)}, 128},
+		{"several", []attempt{long(0), long(192), long(448), long(192), whole(512)}, 0},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				_, c, res, err := prefill(t, x.attempts...)
+				if err != nil || res.CachedTokens != x.cached {
+					t.Errorf("%v, %d cached tokens: want %d; %v", err, res.CachedTokens, x.cached, c.Counters.Snapshot())
+				}
+			})
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		v, _, _, err := prefill(t, slices.Repeat([]attempt{long(0)}, 50)...)
+		if n := v.opens.Load(); tandem.KindOf(err) != tandem.Unavailable || n > mostRepairs+1 {
+			t.Errorf("a verifier that never gets through: %v after %d Opens: want unavailable after at most %d", err, n, mostRepairs+1)
+		}
+	})
+}
+
+// TestCancelDuringPrefill: a client that goes away while its prompt is read leaves nothing behind, at once.
+func TestCancelDuringPrefill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.quiet = true
+		c := w.config()
+		c.Verifier = &slowly{peer: w.peer("verifier"), attempts: []attempt{{words: steps(1000, 100*time.Millisecond, 1, 0)}}}
+		w.gw, _ = New(c)
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() {
+			_, err := w.gw.Generate(ctx, tandem.Request{Prompt: strings.Repeat("word ", 300), MaxTokens: 5, Sampling: tandem.Sampling{TopP: 1}},
+				&sink{})
+			ended <- err
+		}()
+		time.Sleep(30050 * time.Millisecond)
+		if got := w.gw.Prefills(); len(got) != 1 || got[0].Held != 299 || got[0].Total != 1500 {
+			t.Errorf("prefills while it is read: %v: want one with 299 of 1500 tokens", got)
+		}
+		cancel()
+		asked := time.Now()
+		if err := <-ended; tandem.KindOf(err) != tandem.Canceled {
+			t.Error(err)
+		}
+		if took := time.Since(asked); took > 50*time.Millisecond {
+			t.Errorf("it took %v to end", took)
+		}
+		if running, waiting := w.gw.Load(); running+waiting+len(w.gw.Prefills()) > 0 {
+			t.Errorf("%d run, %d wait, prefills %v", running, waiting, w.gw.Prefills())
+		}
+		if err := w.gw.Shutdown(context.Background()); err != nil {
+			t.Error(err)
+		}
+		w.flights.Wait()
+	})
+}
+
+// TestSlowDrafterCostsNothing: a drafter that reads the prompt for many times the stall time keeps its Open as long as it gets on, and the
+// request runs meanwhile; then it drafts.
+func TestSlowDrafterCostsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.quiet = true
+		c := w.config()
+		d := &slowly{peer: w.peer("drafter"), attempts: []attempt{{words: steps(10, 900*time.Millisecond, 1, 0)}}}
+		c.Drafters[0].Drafter = slowDrafter{d}
+		w.gw, _ = New(c)
+		r := tandem.Request{Prompt: "func ", MaxTokens: 3000, Sampling: tandem.Sampling{TopP: 1},
+			Bounds: tandem.Bounds{Nodes: 8, Depth: 4, Width: 2}}
+		s, begun := &sink{}, time.Now()
+		var first time.Duration
+		s.each = func(tandem.Delta) {
+			if first == 0 {
+				first = time.Since(begun)
+			}
+		}
+		res, err := w.gw.Generate(context.Background(), r, s)
+		if err != nil || d.opens.Load() != 1 || res.Stats.Accepted == 0 || res.Stats.Reopened != 0 || first > time.Second {
+			t.Errorf("%v after %d Opens of the drafter, %d tokens accepted, first after %v: want one Open, some accepted, at most 1s", err,
+				d.opens.Load(), res.Stats.Accepted, first)
+		}
+		if err := w.gw.Shutdown(context.Background()); err != nil {
+			t.Error(err)
+		}
+		w.flights.Wait()
+	})
+}
+
+// slowDrafter is a drafter of the world that opens slowly.
+type slowDrafter struct{ *slowly }
+
+func (d slowDrafter) Propose(ctx context.Context, p tandem.Proposal) (tandem.Proposed, error) {
+	return fakeDrafter{d.peer}.Propose(ctx, p)
+}
