@@ -136,7 +136,7 @@ func (s *Server) answer(w http.ResponseWriter, c *call, o *oai.Call, choices []*
 	for _, x := range choices {
 		a.Choices = append(a.Choices, s.whole(o, x))
 		a.Usage.Add(x.result, x.first)
-		a.Timings.Add(x.result)
+		a.Timings.Add(x.result, x.first)
 	}
 	if len(choices) == 1 {
 		only := a.Choices[0].Tandem

@@ -53,7 +53,7 @@ func TestShapes(t *testing.T) {
 				`,"choices":[{"index":0,"text":"he","logprobs":null,"finish_reason":"length"` + toldOf + `},` +
 				`{"index":1,"text":"el","logprobs":null,"finish_reason":"length"` + strings.Replace(toldOf, `"seed":0`, `"seed":1`, 1) + `},{"index":2,"text":"he","logprobs":null,"finish_reason":"length"` + toldOf + `},` +
 				`{"index":3,"text":"el","logprobs":null,"finish_reason":"length"` + strings.Replace(toldOf, `"seed":0`, `"seed":1`, 1) + `}],"usage":{"prompt_tokens":6,"completion_tokens":8,"total_tokens":14,"prompt_tokens_details":{"cached_tokens":2}},` +
-				`"timings":{"cache_n":4,"prompt_n":8,"prompt_ms":4,"prompt_per_token_ms":0.5,"prompt_per_second":2000,"predicted_n":8,"predicted_ms":8,` +
+				`"timings":{"cache_n":2,"prompt_n":4,"prompt_ms":4,"prompt_per_token_ms":1,"prompt_per_second":1000,"predicted_n":8,"predicted_ms":8,` +
 				`"predicted_per_token_ms":1,"predicted_per_second":1000,"draft_n":12,"draft_n_accepted":4}}`},
 		{"chat", "/v1/chat/completions", `{"messages":[{"role":"user","content":""}],"max_tokens":2,"seed":0}`,
 			`{"id":"chatcmpl-ID","object":"chat.completion",` + head +

@@ -72,7 +72,7 @@ func (s *streamed) end(x *choice) error {
 	}
 	c := s.chunk(last)
 	c.Timings = new(oai.Timings)
-	c.Timings.Add(x.result)
+	c.Timings.Add(x.result, x.first)
 	c.Tandem = &oai.Account{Sampling: oai.NewDrawn(x.request.Sampling)}
 	if s.call.Request.Report {
 		c.Tandem.Stats = oai.NewStats(x.result, x.began)
@@ -119,7 +119,7 @@ func total(head oai.Head, choices []*choice) oai.Chunk {
 	usage, timings := new(oai.Usage), new(oai.Timings)
 	for _, x := range choices {
 		usage.Add(x.result, x.first)
-		timings.Add(x.result)
+		timings.Add(x.result, x.first)
 	}
 	raw, _ := json.Marshal(usage) // of integers alone
 	return oai.Chunk{Head: head, Choices: []oai.Choice{}, Usage: raw, Timings: timings}

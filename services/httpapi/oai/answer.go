@@ -101,10 +101,12 @@ type Timings struct {
 	Accept             string  `json:"accept,omitempty"` // as Stats.Accept
 }
 
-// Add counts one more generation.
-func (t *Timings) Add(r tandem.Result) {
-	t.CacheN += r.CachedTokens
-	t.PromptN += r.PromptTokens - r.CachedTokens
+// Add counts one more generation; its prompt only if it is the first of that prompt, because the others find what that has computed.
+func (t *Timings) Add(r tandem.Result, first bool) {
+	if first {
+		t.CacheN += r.CachedTokens
+		t.PromptN += r.PromptTokens - r.CachedTokens
+	}
 	t.PredictedN += r.OutputTokens
 	t.DraftN += r.Stats.Drafted
 	t.DraftAccepted += r.Stats.Accepted
