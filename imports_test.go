@@ -68,7 +68,7 @@ var rooms = map[string][]string{
 	"services/telemetry": {".", "services", traceparent, "google.golang.org/grpc", "go.opentelemetry.io", "github.com/prometheus"},
 	traceparent:          {"go.opentelemetry.io/otel"},
 	"services/awake":     {"."},
-	"services/supervise": {"golang.org/x/sys"},
+	"services/supervise": {".", "golang.org/x/sys"}, // how long a pass may take is one rule for it and the gateway
 	"client":             {"proto", "google.golang.org/grpc", statusDetails},
 
 	// what every process has; the packages below it say what each kind consists of

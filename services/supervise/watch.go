@@ -7,19 +7,17 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/tandem-llm/tandem"
 )
 
 // Interval is how often a beat finishes something while it has nothing to do.
 const Interval = time.Second
 
-const (
-	passes  = 10          // times as long as expected a pass may take
-	unknown = time.Minute // expected time of a pass of which nothing is known: the first of a large model may be long
-	looks   = 10          // at a child within the time after which it hangs
-)
+const looks = 10 // at a child within the time after which it hangs
 
-// watch finds out whether a child hangs: one of its beats has finished nothing for Config.Hang, or for ten times the expected time of
-// its current pass, if that is longer. A pass that reads its weights from a disk says so while it gets on (Beat.Goes): a disk that has
+// watch finds out whether a child hangs: one of its beats has finished nothing for Config.Hang, or for as long as its current pass may take
+// (tandem.PassMay), if that is longer. The gateway judges by the same rule whether a prompt is still being read. A pass that reads its weights from a disk says so while it gets on (Beat.Goes): a disk that has
 // become slow is no reason to kill a process, since the next one would read no faster.
 //
 // Time is counted in the supervisor's own ticks, not read from a clock. If the machine was suspended or the supervisor got no
@@ -59,22 +57,22 @@ func (w *watch) look(beats []beat, tick time.Duration, waited func() time.Durati
 			counted = tick - min(waited(), tick)
 		}
 		s.time += counted
-		if s.time >= w.hang && s.time >= passes*b.expected() {
+		if s.time >= w.hang && s.time >= b.may() {
 			return b.doing(s.time)
 		}
 	}
 	return ""
 }
 
-// expected returns how long the current operation may take by itself; 0 if it is not a pass.
-func (b beat) expected() time.Duration {
+// may returns how long the current operation may take by itself; 0 if it is not a pass.
+func (b beat) may() time.Duration {
 	switch {
 	case b.rows == 0:
 		return 0
 	case b.time <= 0:
-		return unknown
+		return tandem.PassMay(-1)
 	}
-	return min(b.time, 24*time.Hour)
+	return tandem.PassMay(b.time)
 }
 
 // doing describes what the beat is doing.
