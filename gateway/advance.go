@@ -93,8 +93,9 @@ func (a *advance) stop() {
 // Prefill is a session whose prompt, or all that it has, is being read by the verifier.
 type Prefill struct {
 	Session tandem.SessionID
-	Held    int // tokens that the verifier holds, those found in its memory included
-	Total   int // tokens that it is to hold
+	Held    int  // tokens that the verifier holds, those found in its memory included
+	Total   int  // tokens that it is to hold
+	Again   bool // its client has had output: it is read again
 }
 
 // Prefills returns the sessions that the verifier is reading, those with the lowest ids first.
@@ -108,13 +109,15 @@ func (g *Gateway) Prefills() []Prefill {
 	return out
 }
 
-// reading notes how far the verifier has read a session; total 0: it does not read it any more.
-func (g *Gateway) reading(id tandem.SessionID, held, total int) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if total == 0 {
-		delete(g.prefills, id)
-		return
-	}
-	g.prefills[id] = Prefill{Session: id, Held: min(max(held, 0), total), Total: total}
+// reading notes that the verifier has read held tokens of the session, of total; read, that it does not read it any more.
+func (s *session) reading(held, total int) {
+	s.g.mu.Lock()
+	defer s.g.mu.Unlock()
+	s.g.prefills[s.id] = Prefill{Session: s.id, Held: min(max(held, 0), total), Total: total, Again: s.told}
+}
+
+func (s *session) read() {
+	s.g.mu.Lock()
+	defer s.g.mu.Unlock()
+	delete(s.g.prefills, s.id)
 }

@@ -86,9 +86,9 @@ func (s *session) hold(ctx context.Context) (begun bool, err error) {
 	o := s.opening()
 	o.Ways = s.wanted()
 	total := len(o.Tokens) - 1 // the last is the root of the first tree
-	defer s.g.reading(s.id, 0, 0)
+	defer s.read()
 	o.Progress = func(p tandem.Progress) {
-		if s.g.reading(s.id, p.Held, total); a.told(p) {
+		if s.reading(p.Held, total); a.told(p) {
 			s.lost = time.Time{}
 		}
 		s.found(p.Cached)

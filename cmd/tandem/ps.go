@@ -15,7 +15,9 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/client"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
+	"github.com/tandem-llm/tandem/roles/gateway"
 	"github.com/tandem-llm/tandem/roles/verifier"
+	"github.com/tandem-llm/tandem/services/telemetry"
 	"github.com/tandem-llm/tandem/talk"
 )
 
@@ -144,11 +146,39 @@ func listProcesses(to io.Writer, r psResult) error {
 			or(shown(p.Identity), "-"))
 	}
 	err := w.Flush()
-	if line := poolLine(r.Processes); line != "" {
-		_, more := fmt.Fprintln(to, line)
-		err = errors.Join(err, more)
+	for _, line := range []string{poolLine(r.Processes), prefillLine(r.Processes)} {
+		if line != "" {
+			_, more := fmt.Fprintln(to, line)
+			err = errors.Join(err, more)
+		}
 	}
 	return err
+}
+
+// mostShown bounds the sessions that a line names.
+const mostShown = 8
+
+// prefillLine says how far the verifier has read the prompts of which sessions; "" if it reads none.
+func prefillLine(all []psProcess) string {
+	for _, p := range all {
+		n := p.Counters[telemetry.Prefills]
+		if p.Role != "gateway" || n == 0 {
+			continue
+		}
+		line := fmt.Sprintf("prefilling: %d sessions, %d of %d tokens", n, p.Counters[telemetry.PrefillDone],
+			p.Counters[telemetry.PrefillTotal])
+		var of []string
+		for _, name := range slices.Sorted(maps.Keys(p.Counters)) {
+			if id, found := strings.CutSuffix(name, ".done"); found && strings.HasPrefix(id, gateway.PrefillOf) && len(of) < mostShown {
+				of = append(of, fmt.Sprintf("%s %d of %d", strings.TrimPrefix(id, gateway.PrefillOf), p.Counters[name], p.Counters[id+".total"]))
+			}
+		}
+		if len(of) > 0 {
+			line += " (" + strings.Join(of, ", ") + ")"
+		}
+		return line
+	}
+	return ""
 }
 
 // model names the process's model and, behind a plus, by which ways it guesses by itself.

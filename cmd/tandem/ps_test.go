@@ -17,3 +17,17 @@ func TestPoolLine(t *testing.T) {
 		}
 	}
 }
+
+// TestPrefillLine: ps says how far the prompts of which sessions have been read.
+func TestPrefillLine(t *testing.T) {
+	told := map[string]int64{"prefill.sessions": 2, "prefill.tokens": 31000, "prefill.tokens_done": 4720, "prefill.of.00b.done": 3520,
+		"prefill.of.00b.total": 23000, "prefill.of.00a.done": 1200, "prefill.of.00a.total": 8000}
+	for want, all := range map[string][]psProcess{
+		"prefilling: 2 sessions, 4720 of 31000 tokens (00a 1200 of 8000, 00b 3520 of 23000)": {{Role: "gateway", Counters: told}},
+		"": {{Role: "gateway", Counters: map[string]int64{"prefill.sessions": 0}}, {Role: "verifier", Counters: told}},
+	} {
+		if line := prefillLine(all); line != want {
+			t.Errorf("ps says %q: want %q", line, want)
+		}
+	}
+}

@@ -23,7 +23,34 @@ func newMetrics(r *roles.Process, g *gateway.Gateway, model string, describe fun
 		_, waiting := g.Load()
 		return int64(waiting)
 	})
-	return telemetry.NewMetrics(telemetry.MetricsConfig{Model: model, Version: r.Version, Describe: describe})
+	r.Tell(func(counters map[string]int64) { tellPrefills(counters, g.Prefills()) })
+	return telemetry.NewMetrics(telemetry.MetricsConfig{Model: model, Version: r.Version, Describe: describe, Prefilling: func() (n int) {
+		for _, p := range g.Prefills() {
+			if !p.Again {
+				n++
+			}
+		}
+		return n
+	}})
+}
+
+// PrefillOf is the prefix of the gauges of sessions that the verifier is reading: done and total tokens, by session.
+const PrefillOf = "prefill.of."
+
+// mostPrefills bounds the sessions that are told one by one.
+const mostPrefills = 64
+
+// tellPrefills tells how far the verifier has read which sessions.
+func tellPrefills(counters map[string]int64, all []gateway.Prefill) {
+	counters[telemetry.Prefills], counters[telemetry.PrefillTotal], counters[telemetry.PrefillDone] = int64(len(all)), 0, 0
+	for i, p := range all {
+		counters[telemetry.PrefillTotal] += int64(p.Total)
+		counters[telemetry.PrefillDone] += int64(p.Held)
+		if i < mostPrefills {
+			of := PrefillOf + p.Session.String()
+			counters[of+".total"], counters[of+".done"] = int64(p.Total), int64(p.Held)
+		}
+	}
 }
 
 // peers are the processes behind a gateway.

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"runtime"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -35,6 +36,8 @@ type MetricsConfig struct {
 	// Describe returns counters and gauges of all processes. It is called for a scrape, at most once a second, with a
 	// context that ends after a second; nil: no metrics of other processes.
 	Describe func(context.Context) public.Description
+	// Prefilling returns how many generations have their prompt read now; nil: not known, and they count as waiting.
+	Prefilling func() int
 }
 
 // Metrics counts what a gateway does, for Prometheus.
@@ -51,7 +54,7 @@ type Metrics struct {
 	requests                        *prometheus.CounterVec // by code
 	finished                        *prometheus.CounterVec // by reason
 	http                            *prometheus.CounterVec // by route and code
-	active                          *prometheus.GaugeVec   // by state
+	active                          *sessions
 	promptTokens, outputTokens      prometheus.Counter
 	cacheQueries, cacheHits         prometheus.Counter
 	drafts, draftTokens, accepted   prometheus.Counter
@@ -112,8 +115,7 @@ func NewMetrics(cfg MetricsConfig) *Metrics {
 		"Time per token after the first, of generations that ended well.", tokenBuckets).WithLabelValues()
 	rest := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "tandem_round_coordination_seconds",
 		Help: "Time of a round that was neither draft nor target arithmetic.", Buckets: roundBuckets})
-	m.active = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "tandem_sessions",
-		Help: "Generations now: waiting for a place or for their prompt to be read, or decoding."}, []string{"state"})
+	m.active = &sessions{prefilling: cfg.Prefilling}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{Name: "tandem_build_info", Help: "Always 1; the labels tell what runs.",
 		ConstLabels: prometheus.Labels{"version": cfg.Version, "go": runtime.Version(), "model": cfg.Model}})
 	build.Set(1)
@@ -134,9 +136,6 @@ func (m *Metrics) touch() {
 	}
 	for _, reason := range []tandem.FinishReason{tandem.FinishStop, tandem.FinishLength} {
 		m.finished.WithLabelValues(string(reason))
-	}
-	for _, state := range []string{stateWaiting, stateDecoding} {
-		m.active.WithLabelValues(state)
 	}
 	for _, kind := range []string{"drafted", "plain"} {
 		m.rounds.WithLabelValues(kind)
@@ -199,12 +198,6 @@ func (s *statusWriter) Flush() { _ = http.NewResponseController(s.ResponseWriter
 
 func (s *statusWriter) Unwrap() http.ResponseWriter { return s.ResponseWriter }
 
-// States of a generation in tandem_sessions.
-const (
-	stateWaiting  = "waiting"
-	stateDecoding = "decoding"
-)
-
 // watched is a generator whose requests are counted.
 type watched struct {
 	m  *Metrics
@@ -213,10 +206,10 @@ type watched struct {
 
 // Generate implements tandem.Generator.
 func (w *watched) Generate(ctx context.Context, r tandem.Request, s tandem.Sink) (res tandem.Result, err error) {
-	x := &watchedSink{m: w.m, to: s, begun: time.Now(), state: stateWaiting}
-	w.m.active.WithLabelValues(stateWaiting).Inc()
+	x := &watchedSink{m: w.m, to: s, begun: time.Now(), now: &w.m.active.waiting}
+	x.now.Add(1)
 	defer func() {
-		w.m.active.WithLabelValues(x.state).Dec()
+		x.now.Add(-1)
 		if p := recover(); p != nil {
 			w.m.requests.WithLabelValues(tandem.Internal.String()).Inc()
 			panic(p)
@@ -233,14 +226,14 @@ type watchedSink struct {
 	to    tandem.Sink
 	begun time.Time
 	first time.Time // the first token came; zero until then
-	state string
+	now   *atomic.Int64 // what counts it as it is
 }
 
 // Started implements tandem.Sink.
 func (x *watchedSink) Started(s tandem.Started) error {
-	x.m.active.WithLabelValues(x.state).Dec()
-	x.state = stateDecoding
-	x.m.active.WithLabelValues(x.state).Inc()
+	x.now.Add(-1)
+	x.now = &x.m.active.decoding
+	x.now.Add(1)
 	return x.to.Started(s)
 }
 

@@ -31,6 +31,13 @@ type figure struct {
 	counter string            // its name, or with by the beginning of it
 }
 
+// Gauges of a gateway about the sessions that the verifier is reading: how many, and their tokens.
+const (
+	Prefills     = "prefill.sessions"
+	PrefillTotal = "prefill.tokens"
+	PrefillDone  = "prefill.tokens_done"
+)
+
 const (
 	helpStale   = "Drafts and verdicts that came too late or for another state of their session, by reason."
 	helpPool    = "Tickets by what became of them."
@@ -50,10 +57,14 @@ var figures = []figure{
 	{metric: "tandem:num_requests_running", help: "Requests that have a place.", gauge: true, role: "gateway", counter: "requests.running"},
 	{metric: "tandem:num_requests_waiting", help: "Requests that wait for a place.", gauge: true, role: "gateway",
 		counter: "requests.waiting"},
-	{metric: "tandem_parked_sessions", help: "Requests without a place, because their clients do not read.", gauge: true, role: "gateway",
+	{metric: "tandem_parked_sessions", help: "Requests that gave their place back, because their clients do not read or others need it.", gauge: true, role: "gateway",
 		counter: "sessions.parked"},
-	{metric: "tandem_session_parkings_total", help: "Times that a request gave its place back because its client did not read.",
+	{metric: "tandem_session_parkings_total", help: "Times that a request gave its place back, because its client did not read or others needed it.",
 		role: "gateway", counter: "sessions.parkings"},
+	{metric: "tandem_prefill_tokens", help: "Tokens of the sessions that the verifier is reading now: to be read in all, and done.",
+		gauge: true, labels: map[string]string{"what": "total"}, role: "gateway", counter: PrefillTotal},
+	{metric: "tandem_prefill_tokens", help: "Tokens of the sessions that the verifier is reading now: to be read in all, and done.",
+		gauge: true, labels: map[string]string{"what": "done"}, role: "gateway", counter: PrefillDone},
 	{metric: "tandem_pool_depth", help: "Tickets that wait in the pool now.", gauge: true, role: "verifier", counter: "pool.depth"},
 	{metric: "tandem_pool_depth_limit", help: "Tickets that may wait in the pool: a verifier batch. Drafters pause while as many do.",
 		gauge: true, role: "verifier", counter: "pool.limit"},
