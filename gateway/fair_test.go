@@ -72,8 +72,9 @@ func TestGreedyTenantsLongRequests(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range 16 {
 			all.Go(func() {
-				r := tandem.Request{Prompt: "all mine", Tenant: "greedy", MaxTokens: 4000, Sampling: tandem.Sampling{TopP: 1, Seed: uint64(i)},
-					Bounds: tandem.Bounds{Nodes: 8, Depth: 4, Width: 2}}
+				r := tandem.Request{Prompt: "all mine", Tenant: "greedy", MaxTokens: 4000,
+					Sampling: tandem.Sampling{TopP: 1, Seed: uint64(i)},
+					Bounds:   tandem.Bounds{Nodes: 8, Depth: 4, Width: 2}}
 				s := &sink{}
 				_, err := w.gw.Generate(context.Background(), r, s)
 				if want, text, _ := w.plain(r, 4096); err != nil || !slices.Equal(s.tokens, want) || s.text != text {

@@ -115,7 +115,8 @@ func (g *Gateway) admit(ctx context.Context, r tandem.Request) (tokens []tandem.
 		}
 	}
 	limit := len(tokens) + min(r.MaxTokens, g.cfg.Limits.Context-len(tokens))
-	p, err = g.gate.Enter(ctx, admit.Need{Tenant: r.Tenant, Tokens: limit, First: first(len(tokens), r.MaxTokens), Rows: max(r.Bounds.Nodes, 1) - 1})
+	p, err = g.gate.Enter(ctx, admit.Need{Tenant: r.Tenant, Tokens: limit, First: first(len(tokens), r.MaxTokens),
+		Rows: max(r.Bounds.Nodes, 1) - 1})
 	return tokens, p, err
 }
 

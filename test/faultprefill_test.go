@@ -14,8 +14,8 @@ import (
 	"github.com/tandem-llm/tandem/client"
 )
 
-// TestPrefillsAreDisturbed stops the verifier for a while, and then kills it, while it reads the prompts of several requests, which the gateway
-// tells meanwhile. Each says the text that it says undisturbed, and counts nothing that it has computed itself as cached.
+// TestPrefillsAreDisturbed stops the verifier for a while, and then kills it, while it reads the prompts of several requests, which the
+// gateway tells meanwhile. Each says the text that it says undisturbed, and counts nothing that it has computed itself as cached.
 func TestPrefillsAreDisturbed(t *testing.T) {
 	t.Parallel()
 	const requests = 6

@@ -170,7 +170,8 @@ func prefillLine(all []psProcess) string {
 		var of []string
 		for _, name := range slices.Sorted(maps.Keys(p.Counters)) {
 			if id, found := strings.CutSuffix(name, ".done"); found && strings.HasPrefix(id, gateway.PrefillOf) && len(of) < mostShown {
-				of = append(of, fmt.Sprintf("%s %d of %d", strings.TrimPrefix(id, gateway.PrefillOf), p.Counters[name], p.Counters[id+".total"]))
+				of = append(of, fmt.Sprintf("%s %d of %d", strings.TrimPrefix(id, gateway.PrefillOf),
+					p.Counters[name], p.Counters[id+".total"]))
 			}
 		}
 		if len(of) > 0 {

@@ -69,8 +69,8 @@ func play(t *testing.T, g *Gate, jobs map[*job]time.Duration) {
 	}
 }
 
-// TestSmallRequestsOfOthers: a greedy tenant has all places with long requests and more waiting. Each small request of another has a place in
-// little more than a second, whenever it comes; and the long ones all end, none much later than they would.
+// TestSmallRequestsOfOthers: a greedy tenant has all places with long requests and more waiting. Each small request of another has a
+// place in little more than a second, whenever it comes; and the long ones all end, none much later than they would.
 func TestSmallRequestsOfOthers(t *testing.T) {
 	for _, sessions := range []int{1, 2, 8} {
 		synctest.Test(t, func(t *testing.T) {
@@ -142,8 +142,8 @@ func TestNobodyYieldsInVain(t *testing.T) {
 	}
 }
 
-// TestTenantsTakeTurns: more tenants than places, and what they have takes long to be opened again. All get on, and at most about a fifth of
-// the time goes into that.
+// TestTenantsTakeTurns: more tenants than places, and what they have takes long to be opened again. All get on, and at most about a fifth
+// of the time goes into that.
 func TestTenantsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(1, 10)
@@ -156,7 +156,8 @@ func TestTenantsTakeTurns(t *testing.T) {
 		play(t, g, jobs)
 		for j := range jobs {
 			if j.first > 30*time.Second || j.yields < 2 || j.wasted > 2 {
-				t.Errorf("tenant %s had its first place after %v, yielded %d times, %d of these while it was opened", j.tenant, j.first, j.yields,
+				t.Errorf("tenant %s had its first place after %v, yielded %d times, %d of these while it was opened", j.tenant,
+					j.first, j.yields,
 					j.wasted)
 			}
 		}

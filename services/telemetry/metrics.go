@@ -225,7 +225,7 @@ type watchedSink struct {
 	m     *Metrics
 	to    tandem.Sink
 	begun time.Time
-	first time.Time // the first token came; zero until then
+	first time.Time     // the first token came; zero until then
 	now   *atomic.Int64 // what counts it as it is
 }
 

@@ -19,8 +19,8 @@ var sessionsDesc = prometheus.NewDesc("tandem_sessions",
 // Describe implements prometheus.Collector.
 func (s *sessions) Describe(to chan<- *prometheus.Desc) { to <- sessionsDesc }
 
-// Collect implements prometheus.Collector. A generation whose prompt is read before its first token is not said to wait as well; one that is
-// read again, after its first token, is still decoding.
+// Collect implements prometheus.Collector. A generation whose prompt is read before its first token is not said to wait as well; one that
+// is read again, after its first token, is still decoding.
 func (s *sessions) Collect(to chan<- prometheus.Metric) {
 	waiting, prefilling := s.waiting.Load(), int64(0)
 	if s.prefilling != nil {

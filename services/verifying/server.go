@@ -106,8 +106,9 @@ func (a *adapter) open(ctx context.Context, m *peerv1.Opening, told func(tandem.
 	}
 	opened, err := a.s.cfg.Verifier.Open(ctx, o)
 	done(err == nil)
-	return &peerv1.VerifierServiceOpenResponse{Reused: int32(opened.Reused), Cached: int32(opened.Cached), Identity: string(opened.Identity),
-		Guesses: wire.FromGuesses(opened.Guesses)}, err
+	return &peerv1.VerifierServiceOpenResponse{Reused: int32(opened.Reused), Cached: int32(opened.Cached),
+		Identity: string(opened.Identity),
+		Guesses:  wire.FromGuesses(opened.Guesses)}, err
 }
 
 func (a *adapter) Close(ctx context.Context, r *peerv1.VerifierServiceCloseRequest) (*peerv1.VerifierServiceCloseResponse, error) {
