@@ -62,7 +62,7 @@ func TestPrefillsAreDisturbed(t *testing.T) {
 	}
 	again := run(func() {})
 	for i := range all {
-		if n := first[i].finished.CachedPromptTokens; n != 0 {
+		if n := first[i].finished.CachedPromptTokens; n >= 16 { // fewer: the words with which all begin
 			t.Errorf("request %d, read for the first time: %d of %d tokens cached", i, n, first[i].finished.PromptTokens)
 		}
 		if !slices.Equal(first[i].tokens, again[i].tokens) || again[i].finished.CachedPromptTokens == 0 {
