@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 
 	"github.com/tandem-llm/tandem"
@@ -79,13 +80,14 @@ func (c computeFlags) open(p place, threads int) (roles.Device, error) {
 		return c.openPair(p, threads)
 	case p.cores != nil:
 		set, err := parseISA(c.ISA)
-		if err == nil {
-			var d *cpu.Device
-			if d, err = cpu.Pinned(p.cores, set); err == nil {
-				return d, nil
-			}
+		if err != nil {
+			return nil, err
 		}
-		return nil, tandem.Errorf("", tandem.Invalid, "--isa %s --device %s: %w", c.ISA, c.Device, err)
+		d, err := cpu.Pinned(p.cores, set)
+		if err != nil {
+			return nil, tandem.Errorf("", tandem.Invalid, "--device %s: %w", c.Device, err)
+		}
+		return d, nil
 	case p.layers > 0:
 		return c.openLayers(p.layers, threads)
 	case p.gpu == nil && c.GPUMemory > 0:
@@ -103,20 +105,29 @@ func (c computeFlags) open(p place, threads int) (roles.Device, error) {
 // openCPU starts threads that passes run on (0: one per core), with the kernels of instruction set isa ("" or auto: the machine's best).
 func openCPU(threads int, isa string) (*cpu.Device, error) {
 	set, err := parseISA(isa)
-	if err == nil {
-		var d *cpu.Device
-		if d, err = cpu.New(cmp.Or(threads, runtime.NumCPU()), set); err == nil {
-			return d, nil
-		}
+	if err != nil {
+		return nil, err
 	}
-	return nil, tandem.Errorf("", tandem.Invalid, "--isa %s --threads %d: %w", isa, threads, err)
+	d, err := cpu.New(cmp.Or(threads, runtime.NumCPU()), set)
+	if err != nil {
+		return nil, tandem.Errorf("", tandem.Invalid, "--threads %d: %w", threads, err)
+	}
+	return d, nil
 }
 
+// parseISA returns the instruction set of --isa. Errors: Invalid, also for one that this machine does not have.
 func parseISA(isa string) (cpu.ISA, error) {
 	if isa == "" {
 		return cpu.Auto, nil
 	}
-	return cpu.ParseISA(isa)
+	set, err := cpu.ParseISA(isa)
+	if err == nil && set != cpu.Auto && !slices.Contains(cpu.Supported(), set) {
+		err = fmt.Errorf("this machine has no %v: want auto or one of %v", set, cpu.Supported())
+	}
+	if err != nil {
+		return set, tandem.Errorf("", tandem.Invalid, "--isa %s: %w", isa, err)
+	}
+	return set, nil
 }
 
 // choose calls run with where to compute. With --device auto that is a GPU, if there is one, and if it then cannot be used or has not

@@ -28,7 +28,8 @@ import (
 // cli is the command line. A flag tagged `setting:"-"` belongs to one call; all others can also be set
 // by the environment and the configuration file.
 type cli struct {
-	Config string `help:"YAML file with settings, named like the flags (TANDEM_CONFIG)." placeholder:"FILE"`
+	Config  string      `help:"YAML file with settings, named like the flags (TANDEM_CONFIG)." placeholder:"FILE"`
+	Printed versionFlag `name:"version" help:"Print the version." setting:"-"`
 
 	Generate   generateCmd   `cmd:"" help:"Continue a prompt: starts gateway, drafter and verifier, streams the text."`
 	Chat       runCmd        `cmd:"" name:"run" help:"Chat with a model in the terminal, or have it continue what you write."`
@@ -87,7 +88,7 @@ func run(args []string) int {
 	if err != nil {
 		return report(os.Stderr, err)
 	}
-	parsed, err := parser.Parse(args)
+	parsed, err := readLine(parser, settings, args)
 	if err != nil {
 		report(os.Stderr, err)
 		return 2
@@ -105,6 +106,15 @@ func run(args []string) int {
 		return 128 + int(sig.Signal)
 	}
 	return report(os.Stderr, err)
+}
+
+// readLine reads a command line.
+func readLine(parser *kong.Kong, settings *config.Resolver, args []string) (*kong.Context, error) {
+	parsed, err := parser.Parse(args)
+	if wrong := settings.Err(); wrong != nil {
+		return nil, wrong
+	}
+	return parsed, plainly(err)
 }
 
 // serving are the commands that run until they are told to stop: a signal is their usual end, also while

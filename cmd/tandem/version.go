@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
+
+	"github.com/alecthomas/kong"
 )
 
 // output is the flag of every command that prints a result.
@@ -36,11 +38,7 @@ func (c *versionCmd) Run(a *app) error {
 	if c.JSON {
 		return printJSON(a.stdout, v)
 	}
-	commit := ""
-	if v.Commit != "" {
-		commit = ", commit " + v.Commit
-	}
-	_, err := fmt.Fprintf(a.stdout, "tandem %s (%s, %s%s)\n%s", v.Version, v.Go, v.Platform, commit, v.CUDA)
+	_, err := fmt.Fprintf(a.stdout, "%s%s", v.line(), v.CUDA)
 	if err != nil || v.Kernels == nil {
 		return err
 	}
@@ -48,6 +46,25 @@ func (c *versionCmd) Run(a *app) error {
 	_, err = fmt.Fprintf(a.stdout, "kernels: %s (of %s; all give the same bits)\nweights of one or two rows: read as %s (%s)\n",
 		k.ISA, strings.Join(k.Supported, ", "), k.Reading, k.ReadingWhy)
 	return err
+}
+
+// versionFlag prints the version in place of a command.
+type versionFlag bool
+
+// BeforeReset is called by kong when the flag is there.
+func (versionFlag) BeforeReset(parser *kong.Kong) error {
+	_, err := io.WriteString(parser.Stdout, buildVersion().line())
+	parser.Exit(0)
+	return err
+}
+
+// line says which program this is.
+func (v versionInfo) line() string {
+	commit := ""
+	if v.Commit != "" {
+		commit = ", commit " + v.Commit
+	}
+	return fmt.Sprintf("tandem %s (%s, %s%s)\n", v.Version, v.Go, v.Platform, commit)
 }
 
 type versionInfo struct {

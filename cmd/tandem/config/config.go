@@ -38,6 +38,7 @@ type Resolver struct {
 	loaded  bool
 	path    string
 	file    map[string]any // by flag name: a string, or a []any of strings
+	err     error          // of the file
 	origin  map[string]string
 }
 
@@ -57,9 +58,10 @@ func (r *Resolver) Resolve(ctx *kong.Context, _ *kong.Path, flag *kong.Flag) (an
 	}
 	if !r.loaded {
 		r.loaded = true
-		if err := r.load(ctx); err != nil {
-			return nil, err
-		}
+		r.err = r.load(ctx)
+	}
+	if r.err != nil {
+		return nil, nil // kong would blame this flag: see Err
 	}
 	if s, ok := r.environ(EnvName(flag.Name)); ok {
 		return r.take(flag, s, EnvName(flag.Name))
@@ -69,6 +71,9 @@ func (r *Resolver) Resolve(ctx *kong.Context, _ *kong.Path, flag *kong.Flag) (an
 	}
 	return nil, nil
 }
+
+// Err returns what is wrong with the file of settings, nil for nothing or no file. A parse does not fail by it, so ask after each.
+func (r *Resolver) Err() error { return r.err }
 
 // Origin says where the value of a flag came from: "flag", the name of a variable, the path of the
 // file, or "default". To be called after the parse.
@@ -113,9 +118,11 @@ func (r *Resolver) HasFile(words []string) bool {
 
 // load reads the file that --config or TANDEM_CONFIG names, if any, and checks its keys.
 func (r *Resolver) load(ctx *kong.Context) error {
-	r.path, _ = r.environ(EnvName(fileFlag))
+	named := EnvName(fileFlag)
+	r.path, _ = r.environ(named)
 	for _, p := range ctx.Path {
 		if p.Flag != nil && p.Flag.Name == fileFlag {
+			named = "--" + fileFlag
 			r.path, _ = ctx.FlagValue(p.Flag).(string)
 		}
 	}
@@ -128,10 +135,10 @@ func (r *Resolver) load(ctx *kong.Context) error {
 		if errors.As(err, &p) {
 			err = p.Err
 		}
-		return tandem.Errorf(op, tandem.Invalid, "%s: %w", r.path, err)
+		return tandem.Errorf("", tandem.Invalid, "%s %s: %w", named, r.path, err)
 	}
 	if r.file, err = parse(data, settings(ctx.Model.Node)); err != nil {
-		return tandem.Errorf(op, tandem.Invalid, "%s: %w", r.path, err)
+		return tandem.Errorf("", tandem.Invalid, "%s %s: %w", named, r.path, err)
 	}
 	return nil
 }
@@ -219,16 +226,22 @@ func oneLine(err error) error {
 
 // hint names the known key nearest to name, if one is near.
 func hint(name string, known []string) string {
+	best := Nearest(name, known)
+	if best == "" {
+		return "; `tandem config` lists the settings"
+	}
+	return fmt.Sprintf(", did you mean %q?", best)
+}
+
+// Nearest returns the known word that is nearest to name, "" if none is near.
+func Nearest(name string, known []string) string {
 	best, distance := "", max(2, len(name)/3)+1
 	for _, k := range known {
 		if d := editDistance(strings.ToLower(strings.ReplaceAll(name, "_", "-")), k); d < distance {
 			best, distance = k, d
 		}
 	}
-	if best == "" {
-		return "; `tandem config` lists the settings"
-	}
-	return fmt.Sprintf(", did you mean %q?", best)
+	return best
 }
 
 // editDistance returns the number of bytes to insert, delete or replace to make b of a (Levenshtein).

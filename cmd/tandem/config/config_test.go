@@ -41,6 +41,9 @@ func resolve(t *testing.T, yaml string, env map[string]string, args ...string) (
 		t.Fatal(err)
 	}
 	ctx, err := k.Parse(append([]string{"run"}, args...))
+	if wrong := r.Err(); wrong != nil {
+		err = wrong
+	}
 	if err != nil {
 		return nil, nil, err
 	}

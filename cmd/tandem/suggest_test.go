@@ -1,0 +1,88 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tandem-llm/tandem/cmd/tandem/config"
+)
+
+// wrong returns the error of a command line.
+func wrong(t *testing.T, args ...string) string {
+	t.Helper()
+	settings := config.NewResolver(func(string) (string, bool) { return "", false })
+	parser, err := newParser(settings, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = readLine(parser, settings, args)
+	if err == nil {
+		t.Fatalf("tandem %q is understood", args)
+	}
+	return err.Error()
+}
+
+// TestSuggestions: an unknown command or flag is answered with the nearest one, and with tandem's name of what other programs call so.
+func TestSuggestions(t *testing.T) {
+	for line, want := range map[string]string{
+		"uo":                         `unknown command "uo": did you mean up?`,
+		"generat":                    `unknown command "generat": did you mean generate?`,
+		"gatewya":                    `unknown command "gatewya": did you mean gateway?`,
+		"serve":                      `unknown command "serve": did you mean up?`,
+		"chat":                       `unknown command "chat": did you mean run?`,
+		"frobnicate":                 "unknown command \"frobnicate\"; `tandem --help` lists the commands",
+		"model inf":                  `unknown command "inf": did you mean info?`,
+		"up --htp x":                 "unknown flag --htp: did you mean --http?",
+		"up --ctx-size 4096":         "unknown flag --ctx-size: did you mean --ctx?",
+		"up --cors-origins x":        "unknown flag --cors-origins: did you mean --cors-origin?",
+		"generate --max-token 3":     "unknown flag --max-token: did you mean --max-tokens?",
+		"generate --threads 3":       "unknown flag --threads: did you mean --verifier-threads?",
+		"gateway --chat-templat x":   "unknown flag --chat-templat: did you mean --chat-template?",
+		"up --frobnicate":            "unknown flag --frobnicate; `tandem up --help` lists the flags",
+		"up hello":                   "unexpected argument \"hello\": `tandem up` takes flags alone",
+		"config --config /no/such/f": "--config /no/such/f: no such file or directory",
+	} {
+		if got := wrong(t, strings.Fields(line)...); got != want {
+			t.Errorf("tandem %s:\n%s\nwant\n%s", line, got, want)
+		}
+	}
+}
+
+// TestSettingsErrors: what is wrong with a file of settings is said of --config or of the variable that names it, whatever the command.
+func TestSettingsErrors(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "t.yaml")
+	if err := os.WriteFile(file, []byte("thread: 5\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{"config", "generate", "up", "gateway"} {
+		if got := wrong(t, command, "--config", file); got != "--config "+file+`: line 1: unknown key "thread", did you mean "threads"?` {
+			t.Errorf("%s: %s", command, got)
+		}
+	}
+	settings := config.NewResolver(func(name string) (string, bool) { return file, name == "TANDEM_CONFIG" })
+	parser, err := newParser(settings, "up")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readLine(parser, settings, []string{"up"}); err == nil || !strings.HasPrefix(err.Error(), "TANDEM_CONFIG "+file+": line 1") {
+		t.Errorf("by the variable: %v", err)
+	}
+}
+
+// TestVersionFlag: --version prints what the command version begins with, and ends.
+func TestVersionFlag(t *testing.T) {
+	parser, err := newParser(config.NewResolver(func(string) (string, bool) { return "", false }), "--version")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	code := -1
+	parser.Stdout, parser.Exit = &out, func(c int) { code = c }
+	_, _ = parser.Parse([]string{"--version"})
+	if first, _, _ := strings.Cut(buildVersion().line(), "\n"); code != 0 || strings.TrimSpace(out.String()) != first || !strings.HasPrefix(first, "tandem ") {
+		t.Errorf("code %d, %q: want %q", code, out.String(), first)
+	}
+}
