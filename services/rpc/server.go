@@ -150,6 +150,9 @@ func (s *Server) SetServing(up bool) {
 		st = grpc_health_v1.HealthCheckResponse_SERVING
 	}
 	s.health.SetServingStatus("", st)
+	for name := range s.grpc.GetServiceInfo() { // orchestrators may ask for one service
+		s.health.SetServingStatus(name, st)
+	}
 }
 
 // Run serves until ctx ends, then stops taking calls, lets those in progress finish for the grace
