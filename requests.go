@@ -109,7 +109,7 @@ type Request struct {
 }
 
 // MostStops is the number of stop sequences that a request may have.
-const MostStops = 4
+const MostStops = 64
 
 // Strategy decides, round by round, who drafts and how much.
 type Strategy string

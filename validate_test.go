@@ -101,7 +101,7 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		{"prompt", func(r *tandem.Request) { r.Tokens = make([]tandem.Token, 100) }, "context holds 100"},
 		{"tenant", func(r *tandem.Request) { r.Tenant = strings.Repeat("x", 129) }, "129 bytes: want at most 128"},
 		{"tenant", func(r *tandem.Request) { r.Tenant = "\xff" }, "UTF-8"},
-		{"stop", func(r *tandem.Request) { r.Stop = make([]string, 5) }, "5 sequences: at most 4"},
+		{"stop", func(r *tandem.Request) { r.Stop = make([]string, 65) }, "65 sequences: at most 64"},
 		{"stop", func(r *tandem.Request) { r.Stop = []string{"a", ""} }, "sequence 1 has 0 bytes: want 1 to 256"},
 		{"stop", func(r *tandem.Request) { r.Stop = []string{strings.Repeat("x", 257)} }, "257 bytes"},
 		{"stop", func(r *tandem.Request) { r.Stop = []string{"é\xc3"} }, "at byte 2"},

@@ -25,7 +25,7 @@ type Request struct {
 	Logprobs         bool     // each Delta tells the log-probability of its tokens
 	TopLogprobs      int      // and of the TopLogprobs likeliest tokens, at most 20
 
-	Stop      []string // the output ends before the first of these that appears; at most 4
+	Stop      []string // the output ends before the first of these that appears; at most 64
 	IgnoreEOS bool
 	Report    bool // each Delta tells how its round went
 

@@ -18,7 +18,7 @@ type shapeFlags struct {
 	FrequencyPenalty float64  `help:"Lower a token's logit by this for each time that the output holds it, -2 to 2." default:"0"`
 	PresencePenalty  float64  `help:"Lower a token's logit by this if the output holds it, -2 to 2." default:"0"`
 	LogitBias        []string `help:"Add to the logit of a token, -100 to 100; may be repeated." placeholder:"ID=ADD" sep:"none"`
-	Stop             []string `help:"End the output before this text; may be repeated, up to 4 times." placeholder:"TEXT" sep:"none"`
+	Stop             []string `help:"End the output before this text; may be repeated, up to 64 times." placeholder:"TEXT" sep:"none"`
 	Accept           string   `help:"How drafted tokens are accepted: exact gives the text of plain decoding, typical takes likely tokens as well and is lossy." enum:"exact,typical" default:"exact"`
 	AcceptEpsilon    float64  `help:"Typical: a token is accepted if its probability is above min(EPSILON, DELTA·exp(-entropy)); 0 = 0.09." placeholder:"EPSILON" default:"0"`
 	AcceptDelta      float64  `help:"Typical: see --accept-epsilon; 0 = 0.3." placeholder:"DELTA" default:"0"`

@@ -72,7 +72,7 @@ func TestFieldsThatAreWrong(t *testing.T) {
 		{"prompt", func(r *tandemv1.GenerateRequest) { r.Prompt = nil }},
 		{"max_tokens", func(r *tandemv1.GenerateRequest) { r.MaxTokens = new(int32(0)) }},
 		{"stop", func(r *tandemv1.GenerateRequest) { r.Stop = []string{""} }},
-		{"stop", func(r *tandemv1.GenerateRequest) { r.Stop = []string{"a", "b", "c", "d", "e"} }},
+		{"stop", func(r *tandemv1.GenerateRequest) { r.Stop = slices.Repeat([]string{"a"}, 65) }},
 		{"sampling.temperature", sampling(&tandemv1.Sampling{Temperature: new(101.0)})},
 		{"sampling.top_k", sampling(&tandemv1.Sampling{TopK: new(int32(-1))})},
 		{"sampling.top_p", sampling(&tandemv1.Sampling{TopP: new(nan)})},

@@ -140,7 +140,8 @@ type GenerateRequest struct {
 	//	*GenerateRequest_Text
 	//	*GenerateRequest_Tokens
 	Prompt isGenerateRequest_Prompt `protobuf_oneof:"prompt"`
-	// Largest number of output tokens, at least 1.
+	// Largest number of output tokens, at least 1. If it is not set, the max_tokens of Describe count: 128. (Over HTTP an answer goes on
+	// to the end of the context then.)
 	MaxTokens *int32 `protobuf:"varint,3,opt,name=max_tokens,json=maxTokens,proto3,oneof" json:"max_tokens,omitempty"`
 	// Sampling says how tokens are drawn.
 	Sampling *Sampling `protobuf:"bytes,4,opt,name=sampling,proto3" json:"sampling,omitempty"`
@@ -150,7 +151,7 @@ type GenerateRequest struct {
 	IgnoreEos *bool `protobuf:"varint,6,opt,name=ignore_eos,json=ignoreEos,proto3,oneof" json:"ignore_eos,omitempty"`
 	// True records every round of this request as trace spans of its own.
 	FullTrace *bool `protobuf:"varint,7,opt,name=full_trace,json=fullTrace,proto3,oneof" json:"full_trace,omitempty"`
-	// Stop sequences: the output ends before the first of them that it would hold. At most 4, of 1 to 256 bytes.
+	// Stop sequences: the output ends before the first of them that it would hold. At most 64, of 1 to 256 bytes.
 	Stop []string `protobuf:"bytes,8,rep,name=stop,proto3" json:"stop,omitempty"`
 	// True has each Delta of a round carry its Round.
 	Report        *bool `protobuf:"varint,9,opt,name=report,proto3,oneof" json:"report,omitempty"`
@@ -1784,7 +1785,7 @@ type DescribeResponse struct {
 	Sampling *Sampling `protobuf:"bytes,5,opt,name=sampling,proto3" json:"sampling,omitempty"`
 	// Speculation used when a request leaves it out, every field set.
 	Speculation *Speculation `protobuf:"bytes,6,opt,name=speculation,proto3" json:"speculation,omitempty"`
-	// Max_tokens used when a request leaves it out.
+	// Max_tokens used when a request over gRPC leaves it out.
 	MaxTokens int32 `protobuf:"varint,7,opt,name=max_tokens,json=maxTokens,proto3" json:"max_tokens,omitempty"`
 	// Processes behind this gateway.
 	Processes []*Process `protobuf:"bytes,8,rep,name=processes,proto3" json:"processes,omitempty"`
