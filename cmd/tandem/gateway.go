@@ -10,7 +10,7 @@ import (
 )
 
 type gatewayCmd struct {
-	Target string `help:"GGUF file of the target model, for its tokenizer (default: the shipped one)." placeholder:"FILE"`
+	Target string `short:"m" aliases:"model" help:"GGUF file of the target model, for its tokenizer (default: the shipped one)." placeholder:"FILE"`
 	addressFlags
 	awakeFlags
 	speculationFlags
@@ -51,6 +51,9 @@ func (c *gatewayCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	if err := c.settle(); err != nil {
+		return err
+	}
 	var metricsKeys *access.Keys
 	if c.HTTP != gateway.NoHTTP {
 		if metricsKeys, err = c.metricsKeys(); err != nil {
@@ -60,7 +63,7 @@ func (c *gatewayCmd) Run(a *app) error {
 	return gateway.Run(a.ctx, gateway.Config{Config: c.config(a, c.Listen), Target: path, ChatTemplate: c.ChatTemplate, Rules: rules,
 		Defaults: defaults, Sampling: c.preset(),
 		KeepAwake: c.KeepAwake, Verifier: c.Verifier, Drafters: c.Drafter, Pool: c.Pool, PoolListen: c.PoolListen, PoolFile: c.PoolFile,
-		HTTP: c.HTTP, AllowHost: c.AllowHost, Keys: keys, MetricsKeys: metricsKeys,
+		HTTP: c.HTTP, AllowHost: c.AllowHost, Origins: c.CORSOrigin, Aliases: c.Alias, Strict: c.StrictFields, Keys: keys, MetricsKeys: metricsKeys,
 		NoLookup: !c.Lookup, EarlierTexts: earlier})
 }
 

@@ -3,7 +3,10 @@ package main
 import (
 	"bufio"
 	"io"
+	"math"
+	"net"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/tandem-llm/tandem"
@@ -12,15 +15,21 @@ import (
 	"github.com/tandem-llm/tandem/roles/chats"
 	"github.com/tandem-llm/tandem/roles/gateway"
 	"github.com/tandem-llm/tandem/services/access"
+	"github.com/tandem-llm/tandem/services/httpapi"
 )
 
 // httpFlags say where and for whom a gateway serves HTTP.
 type httpFlags struct {
 	HTTP         string   `name:"http" help:"Address of the HTTP server, with OpenAI's API and the playground: host:port, unix:///path, or off." default:"127.0.0.1:8450" placeholder:"ADDR"`
-	APIKey       []string `name:"api-key" help:"Key of a client, sent as \"Authorization: Bearer KEY\"; may be repeated. Clients with different keys share no memory. Without any, everybody who can connect is let in. Others on this machine can read flags, but not TANDEM_API_KEY or --api-keys." placeholder:"KEY" sep:"none" secret:"x"`
+	Host         string   `help:"Host of --http, in place of the one there." placeholder:"HOST" setting:"-"`
+	Port         *int     `help:"Port of --http, in place of the one there." placeholder:"PORT" setting:"-"`
+	APIKey       []string `name:"api-key" help:"Key of a client, sent as \"Authorization: Bearer KEY\" or \"X-Api-Key: KEY\"; may be repeated. Clients with different keys share no memory. Without any, everybody who can connect is let in. Others on this machine can read flags, but not TANDEM_API_KEY or --api-keys." placeholder:"KEY" sep:"none" secret:"x"`
 	APIKeys      string   `name:"api-keys" help:"File with one key a line; empty lines and lines that begin with # are ignored." placeholder:"FILE"`
 	MetricsKey   string   `help:"File with the only key that opens /metrics, for the collector; clients' keys, or no key, then do not." placeholder:"FILE"`
-	AllowHost    []string `help:"Host name by which the HTTP server may be called, besides localhost and addresses; may be repeated. Checked only where a page of another host could get in: without keys, and on loopback." placeholder:"NAME" sep:"none"`
+	AllowHost    []string `help:"Host name by which the HTTP server may be called, besides localhost and addresses; may be repeated. Checked only where a page of another host could get in: without keys." placeholder:"NAME" sep:"none"`
+	CORSOrigin   []string `name:"cors-origin" help:"Origin of web pages that may use the HTTP server, such as https://chat.example.org; may be repeated. * lets all pages, and needs keys." placeholder:"ORIGIN" sep:"none"`
+	Alias        []string `help:"Further name of the model in /v1/models; may be repeated. Requests may use any name; answers say the model's own." placeholder:"NAME" sep:"none"`
+	StrictFields bool     `help:"Refuse fields of requests that have no effect, and names of models that are not listed, instead of ignoring them."`
 	ChatTemplate string   `help:"File with the Jinja template of chats, for a model that has none or a wrong one." placeholder:"FILE"`
 }
 
@@ -108,13 +117,39 @@ func (f httpFlags) keys() (*access.Keys, error) {
 
 // check refuses now what the gateway, a child process, would refuse later.
 func (f httpFlags) check() error {
-	if _, err := f.keys(); err != nil {
+	keys, err := f.keys()
+	if err != nil {
+		return err
+	}
+	if err := httpapi.CheckNames(f.CORSOrigin, f.Alias, keys != nil); err != nil {
 		return err
 	}
 	if _, err := f.metricsKeys(); err != nil || f.ChatTemplate == "" {
 		return err
 	}
 	return chats.Check(f.ChatTemplate)
+}
+
+// settle puts --host and --port into --http.
+func (f *httpFlags) settle() error {
+	if f.Host == "" && f.Port == nil {
+		return nil
+	}
+	host, port, err := net.SplitHostPort(f.HTTP)
+	if err != nil || strings.HasPrefix(f.HTTP, "unix:") {
+		return tandem.Errorf("", tandem.Invalid, "--host or --port with --http %s: want them with a host and a port there", or(f.HTTP, gateway.NoHTTP))
+	}
+	if f.Host != "" {
+		host = strings.TrimSuffix(strings.TrimPrefix(f.Host, "["), "]")
+	}
+	if f.Port != nil {
+		if *f.Port < 0 || *f.Port > math.MaxUint16 {
+			return tandem.Errorf("", tandem.Invalid, "--port is %d: want 0 to %d", *f.Port, math.MaxUint16)
+		}
+		port = strconv.Itoa(*f.Port)
+	}
+	f.HTTP, f.Host, f.Port = net.JoinHostPort(host, port), "", nil
+	return nil
 }
 
 // args returns these flags for a child process; its keys are in keyFile, because anybody can read flags.
@@ -126,8 +161,16 @@ func (f httpFlags) args(keyFile string) []string {
 	if f.MetricsKey != "" {
 		args = append(args, "--metrics-key", f.MetricsKey)
 	}
-	for _, name := range f.AllowHost {
-		args = append(args, "--allow-host", name)
+	for _, list := range []struct {
+		flag   string
+		values []string
+	}{{"--allow-host", f.AllowHost}, {"--cors-origin", f.CORSOrigin}, {"--alias", f.Alias}} {
+		for _, value := range list.values {
+			args = append(args, list.flag+"="+value)
+		}
+	}
+	if f.StrictFields {
+		args = append(args, "--strict-fields")
 	}
 	if f.ChatTemplate != "" {
 		args = append(args, "--chat-template", f.ChatTemplate)

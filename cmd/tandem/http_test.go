@@ -41,9 +41,10 @@ func TestKeyFile(t *testing.T) {
 
 // TestHTTPArgs gives a child the same flags, and refuses a file of the metrics' key that holds none.
 func TestHTTPArgs(t *testing.T) {
-	f := httpFlags{HTTP: "127.0.0.1:1", AllowHost: []string{"gateway", "api.example"}, MetricsKey: filepath.Join(t.TempDir(), "m")}
-	want := []string{"--http", "127.0.0.1:1", "--api-keys", "k", "--metrics-key", f.MetricsKey, "--allow-host", "gateway", "--allow-host",
-		"api.example"}
+	f := httpFlags{HTTP: "127.0.0.1:1", AllowHost: []string{"gateway", "api.example"}, MetricsKey: filepath.Join(t.TempDir(), "m"),
+		CORSOrigin: []string{"http://localhost:3000"}, Alias: []string{"-odd"}, StrictFields: true}
+	want := []string{"--http", "127.0.0.1:1", "--api-keys", "k", "--metrics-key", f.MetricsKey, "--allow-host=gateway",
+		"--allow-host=api.example", "--cors-origin=http://localhost:3000", "--alias=-odd", "--strict-fields"}
 	if got := f.args("k"); !slices.Equal(got, want) {
 		t.Errorf("arguments %q, want %q", got, want)
 	}
@@ -58,5 +59,33 @@ func TestHTTPArgs(t *testing.T) {
 	os.Remove(f.MetricsKey)
 	if err := f.check(); err == nil || !strings.Contains(err.Error(), "--metrics-key") {
 		t.Errorf("without the file: %v", err)
+	}
+}
+
+// TestHostAndPort: --host and --port change --http's address, and are refused where it has neither.
+func TestHostAndPort(t *testing.T) {
+	port := func(n int) *int { return &n }
+	for _, tc := range []struct {
+		http, host string
+		port       *int
+		want, says string
+	}{
+		{http: "127.0.0.1:8450", want: "127.0.0.1:8450"},
+		{http: "127.0.0.1:8450", port: port(8080), want: "127.0.0.1:8080"},
+		{http: "127.0.0.1:8450", port: port(0), want: "127.0.0.1:0"},
+		{http: "127.0.0.1:8450", host: "0.0.0.0", want: "0.0.0.0:8450"},
+		{http: "127.0.0.1:8450", host: "::1", port: port(1), want: "[::1]:1"},
+		{http: "127.0.0.1:8450", host: "[::1]", want: "[::1]:8450"},
+		{http: "off", want: "off"},
+		{http: "off", port: port(1), says: "--http off"},
+		{http: "unix:///x", host: "a", says: "--http unix:///x"},
+		{http: "127.0.0.1:8450", port: port(70000), says: "--port is 70000"},
+		{http: "127.0.0.1:8450", port: port(-1), says: "--port is -1"},
+	} {
+		f := httpFlags{HTTP: tc.http, Host: tc.host, Port: tc.port}
+		err := f.settle()
+		if (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) || err == nil && f.HTTP != tc.want {
+			t.Errorf("%+v: %q, %v", tc, f.HTTP, err)
+		}
 	}
 }

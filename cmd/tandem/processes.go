@@ -23,6 +23,7 @@ type launch struct {
 	httpFlags        // zero: no HTTP
 	drawFlags
 	outputFlags
+	logFlags                // zero: warnings alone
 	target         string   // path
 	drafts         []string // paths; drafter.Lookup among them stands for none; empty = no drafter, lookup neither
 	listen         string   // the gateway's address, "" = a socket in the run directory
@@ -99,7 +100,7 @@ func (l launch) specs(dir *supervise.RunDir, addr string) ([]supervise.Spec, err
 	pool := group.PoolFile(dir)
 	common := []string{"--ready-fd", strconv.Itoa(supervise.ReadyFD), "--pulse-fd", strconv.Itoa(supervise.PulseFD), "--sessions",
 		strconv.Itoa(l.sessions), "--ctx", strconv.Itoa(l.Ctx)}
-	common = append(common, l.secretFlags.args()...)
+	common = append(append(common, l.secretFlags.args()...), l.logFlags.args()...)
 	if l.OTLPEndpoint != "" {
 		common = append(common, "--otlp-endpoint", l.OTLPEndpoint)
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"log/slog"
 	"time"
 
 	"github.com/tandem-llm/tandem/engine"
@@ -24,6 +23,7 @@ type roleFlags struct {
 	telemetryFlags
 	secureFlags
 	secretFlags
+	logFlags
 	Grace   time.Duration `help:"How long calls in progress may go on after SIGTERM." default:"25s"`
 	ReadyFD int           `name:"ready-fd" hidden:"" setting:"-"`
 	PulseFD int           `name:"pulse-fd" hidden:"" setting:"-"`
@@ -34,7 +34,7 @@ func (f roleFlags) config(a *app, listen string) roles.Config {
 	return roles.Config{Listen: listen, Sizes: roles.Sizes(f.sizeFlags), TLS: f.files(), Insecure: f.InsecureListen,
 		SecretFile:   f.SecretFile,
 		OTLPEndpoint: f.OTLPEndpoint, Grace: f.Grace, ReadyFD: f.ReadyFD, PulseFD: f.PulseFD, Version: buildVersion().Version,
-		Log: slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+		Log: f.logger(a.stderr)}
 }
 
 // models returns how a process with these flags loads models, but for their devices; it shows progress on stderr.

@@ -29,7 +29,7 @@ func (k kvFlags) check() error {
 
 // modelFlags name the models.
 type modelFlags struct {
-	Target string   `help:"GGUF file of the target model (default: the shipped one)." placeholder:"FILE"`
+	Target string   `short:"m" aliases:"model" help:"GGUF file of the target model (default: the shipped one)." placeholder:"FILE"`
 	Draft  []string `help:"GGUF file of a draft model, dovetail for the shipped draft that reads the hidden states of the shipped target, mtp for the draft inside the target's own file, or lookup alone for none; may be repeated: all work in one drafter process (default: the three shipped experts, or the shipped draft for everything if the strategy is fixed or llmcad, which ask one; for a target of another vocabulary mtp if its file has it, else lookup)." placeholder:"FILE" sep:"none"`
 }
 
@@ -126,6 +126,7 @@ type showConfigCmd struct {
 	samplingFlags
 	httpFlags
 	outputFlags
+	logFlags
 	groupFlags
 	addressFlags
 	spareFlags

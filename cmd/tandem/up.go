@@ -20,6 +20,7 @@ type upCmd struct {
 	httpFlags
 	drawFlags
 	outputFlags
+	logFlags
 	output
 }
 
@@ -55,6 +56,9 @@ func (c *upCmd) Run(a *app) error {
 	if c.NoDraft && len(c.DraftHeads) > 0 {
 		return tandem.Errorf("", tandem.Invalid, "--no-draft with --draft-heads %s: want one of them", c.DraftHeads[0])
 	}
+	if err := c.settle(); err != nil {
+		return err
+	}
 	if err := cmp.Or(c.httpFlags.check(), c.drawFlags.check(), c.outputFlags.check()); err != nil {
 		return err
 	}
@@ -66,7 +70,7 @@ func (c *upCmd) Run(a *app) error {
 		return err
 	}
 	l := launch{groupFlags: c.groupFlags, speculationFlags: c.speculationFlags, httpFlags: c.httpFlags,
-		drawFlags: c.drawFlags, outputFlags: c.outputFlags, target: target, drafts: drafts,
+		drawFlags: c.drawFlags, outputFlags: c.outputFlags, logFlags: c.logFlags, target: target, drafts: drafts,
 		listen: c.Listen, sessions: c.sessionsOr(roles.DefaultSessions), keepGateway: true}
 	if l, err = a.checked(l, tandem.Request{}); err != nil {
 		return err

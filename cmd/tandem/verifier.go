@@ -16,7 +16,7 @@ import (
 )
 
 type verifierCmd struct {
-	Target string `help:"GGUF file of the target model (default: the shipped one)." placeholder:"FILE"`
+	Target string `short:"m" aliases:"model" help:"GGUF file of the target model (default: the shipped one)." placeholder:"FILE"`
 	headsFlags
 	addressFlags
 	kernelFlags

@@ -52,6 +52,9 @@ type Config struct {
 
 	HTTP        string       // address of the HTTP server, or NoHTTP
 	AllowHost   []string     // as httpapi.Config.Hosts
+	Origins     []string     // as httpapi.Config.Origins
+	Aliases     []string     // further names of the model over HTTP
+	Strict      bool         // as httpapi.Config.Strict
 	Keys        *access.Keys // of clients; nil: everybody who can connect is let in
 	MetricsKeys *access.Keys // the only ones that open the metrics; nil: those of the clients do
 

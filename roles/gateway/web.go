@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/services/httpapi"
+	"github.com/tandem-llm/tandem/services/httpapi/oai"
 )
 
 // model is what a gateway reads from a model file.
@@ -25,6 +26,8 @@ func (c Config) web(h httpapi.Config, m model) (*httpapi.Server, error) {
 	h.Build = c.Version
 	h.Defaults.Sampling = HTTPSampling(c.Sampling, m.sampling)
 	h.Listen, h.Hosts, h.MetricsKeys, h.Model, h.Vocab, h.Chat = c.HTTP, c.AllowHost, c.MetricsKeys, m.told(), m.vocab, m.chat
+	h.Origins, h.Strict, h.Model.Aliases = c.Origins, c.Strict, c.Aliases
+	h.Defaults.MaxTokens = oai.ToTheEnd // as OpenAI's and llama.cpp's; gRPC has a number
 	s, err := httpapi.New(h)
 	if err != nil {
 		return nil, tandem.Errorf("", tandem.KindOf(err), "--http: %w", err)

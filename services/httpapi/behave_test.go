@@ -297,7 +297,7 @@ func TestUndisturbed(t *testing.T) {
 		_, streamed = s.ask(t, "POST", "/v1/completions", `{"prompt":"a","stream":true,"max_tokens":40,"seed":0}`)
 	})
 	bad := []string{``, `{`, `{"prompt":"a","temperature":NaN}`, "{\"prompt\":\"\xff\"}", strings.Repeat("[", 1e5),
-		`{"prompt":"a","foo":1}`,
+		`{"prompt":"a","tools":[1]}`,
 		`{"prompt":"` + strings.Repeat("a", 1e5) + `"}`, `{"prompt":"a","n":99}`}
 	for i := range 40 {
 		if p := s.refused(t, "POST", "/v1/completions", bad[i%len(bad)]); p.status != 400 && p.status != 413 {

@@ -149,9 +149,9 @@ func (s *Server) tooLarge() error {
 	return oai.Refusal(http.StatusRequestEntityTooLarge, "body_too_large", "the body has more than %d bytes", s.cfg.MaxBody)
 }
 
-// limits returns what may be kept of a body.
-func (s *Server) limits() oai.Limits {
-	return oai.Limits{Text: s.cfg.Limits.PromptBytes, Tokens: s.cfg.Limits.Context}
+// limits returns what may be kept of a call's body.
+func (s *Server) limits(c *call) oai.Limits {
+	return oai.Limits{Text: s.cfg.Limits.PromptBytes, Tokens: s.cfg.Limits.Context, Strict: s.cfg.Strict, Ignored: c.ignored.add}
 }
 
 // texts waits for the memory in which a text of n bytes becomes tokens. Errors: Exhausted, Canceled.

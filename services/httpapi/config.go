@@ -27,7 +27,7 @@ type Config struct {
 	Generator   tandem.Generator
 	Model       Model
 	Build       string          // version of this program
-	Defaults    public.Defaults // of requests
+	Defaults    public.Defaults // of requests; oai.ToTheEnd as MaxTokens: to the end of the context
 	Limits      tandem.Limits   // those of the generator; Context and Vocab must be set
 	Vocab       Vocab
 	Chat        Chat                                     // nil: the model has no chat template, and chats are refused
@@ -40,6 +40,8 @@ type Config struct {
 	Page        http.Handler                             // of / and /playground/; nil: not found
 	Keys        *access.Keys                             // nil: everybody is let in, as one tenant
 	Hosts       []string                                 // further names in Host headers, where not all are allowed: see checkHost
+	Origins     []string                                 // of pages that may use the server, "*" for all if there are keys: see checkOrigin
+	Strict      bool                                     // refuse fields that would be ignored, and names of models that are not served
 	Insecure    bool                                     // other machines may reach the address although there are no keys
 	Grace       time.Duration                            // for calls in progress when Run's context ends: 2 s
 	Ping        time.Duration                            // a stream that was silent for this long sends a comment: 5 s
@@ -56,9 +58,10 @@ type Config struct {
 
 // Model is what clients are told of the model.
 type Model struct {
-	Name         string // clients use this name, or none
+	Name         string   // of the answers
+	Aliases      []string // further names in the list of models
 	Architecture string
-	Created      time.Time // of its file
+	Created      time.Time // of its file; zero: that of the server's start
 	File         string    // its name
 	Template     string    // the source of its chat template, "" for none
 }
@@ -128,6 +131,15 @@ func (c Config) withDefaults() (Config, error) {
 	var err error
 	if c.Hosts, err = allowedHosts(c.Hosts); err != nil {
 		return c, err
+	}
+	if c.Origins, err = allowedOrigins(c.Origins, c.Keys != nil); err != nil {
+		return c, err
+	}
+	if err = c.Model.check(); err != nil {
+		return c, err
+	}
+	if c.Model.Created.Unix() < 0 { // clients read it into a number without a sign
+		c.Model.Created = time.Now()
 	}
 	for _, d := range []struct {
 		v   *time.Duration

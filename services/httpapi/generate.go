@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -75,7 +76,8 @@ func (s *Server) read(w http.ResponseWriter, c *call, decode func(io.Reader, def
 	if err != nil {
 		return nil, nil, err
 	}
-	o, err := decode(b, s.cfg.Defaults, s.limits())
+	o, err := decode(b, s.cfg.Defaults, s.limits(c))
+	s.tellIgnored(w, c)
 	if err == nil {
 		err = s.served(o.Model)
 	}
@@ -144,16 +146,17 @@ func (s *Server) converse(ctx context.Context, messages []oai.Message) ([]tandem
 	return p.Tokens(), nil
 }
 
-// served refuses a model that is not this server's.
+// served refuses a model that is not this server's, if it is strict: there is one model, which answers under any name and says its own.
 func (s *Server) served(model string) error {
-	if model == "" || model == s.cfg.Model.Name {
+	if !s.cfg.Strict || model == "" || slices.Contains(s.cfg.Model.names(), model) {
 		return nil
 	}
 	return s.noModel(model)
 }
 
 func (s *Server) noModel(model string) error {
-	e := oai.Refusal(http.StatusNotFound, "model_not_found", "model %.200q does not exist: this server has %s", model, s.cfg.Model.Name)
+	e := oai.Refusal(http.StatusNotFound, "model_not_found", "model %.200q does not exist: this server has %s", model,
+		strings.Join(s.cfg.Model.names(), ", "))
 	e.Param = "model"
 	return e
 }
@@ -182,6 +185,13 @@ func (s *Server) complete(w http.ResponseWriter, c *call, o *oai.Call, prompts [
 	if err != nil {
 		return err
 	}
+	defer func() {
+		for _, x := range choices {
+			if c.outputTokens += x.result.OutputTokens; x.first {
+				c.promptTokens += x.result.PromptTokens
+			}
+		}
+	}()
 	if o.Stream {
 		return s.stream(w, c, o, choices)
 	}
@@ -200,6 +210,9 @@ func (s *Server) choices(o *oai.Call, prompts []oai.Prompt) ([]*choice, error) {
 				field = "messages"
 			}
 			return nil, oai.TooLong(field, n, true, s.cfg.Limits.Context)
+		}
+		if r.MaxTokens == oai.ToTheEnd && r.Tokens != nil {
+			r.MaxTokens = s.cfg.Limits.Context - len(r.Tokens)
 		}
 		if err := r.Validate(s.cfg.Limits); err != nil {
 			return nil, o.InItsWords(err)

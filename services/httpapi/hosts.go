@@ -16,21 +16,21 @@ import (
 type reach int
 
 const (
-	anyHost   reach = iota // callers have keys, or come through a unix socket, which no page reaches
+	anyHost   reach = iota // callers have keys, which no page has, or come through a unix socket, which no page reaches
 	namedHost              // without keys: loopback names, all addresses, and Config.Hosts
-	localHost              // on a loopback address: the same, but only loopback addresses
+	localHost              // without keys, on a loopback address: the same, but only loopback addresses
 )
 
 // reachOf returns what the server at l must check.
 func reachOf(l net.Listener, keyed bool) reach {
 	tcp, isTCP := l.Addr().(*net.TCPAddr)
 	switch {
-	case isTCP && tcp.IP.IsLoopback():
+	case keyed || !isTCP:
+		return anyHost
+	case tcp.IP.IsLoopback():
 		return localHost
-	case isTCP && !keyed:
-		return namedHost
 	}
-	return anyHost
+	return namedHost
 }
 
 // checkHost refuses a request with a Host header by which this server must not be called.

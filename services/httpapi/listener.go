@@ -226,9 +226,13 @@ func (g *guest) Read(p []byte) (int, error) {
 // Write implements net.Conn.
 func (g *guest) Write(p []byte) (int, error) {
 	g.writing.Store(time.Now().UnixNano())
-	n, err := g.Conn.Write(p)
+	sent := inOurForm(p)
+	n, err := g.Conn.Write(sent)
 	g.writing.Store(0)
-	return n, err
+	if err == nil && n == len(sent) {
+		n = len(p)
+	}
+	return min(n, len(p)), err
 }
 
 // Close implements net.Conn.

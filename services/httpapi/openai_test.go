@@ -71,7 +71,7 @@ func TestOfficialClient(t *testing.T) {
 			t.Errorf("the generator was asked for %+v", asked)
 		}
 		if len(asked.Stop) != 2 || asked.Stop[1] != "$$" ||
-			(alphabet{}).DecodeWritten(asked.Tokens[1:]) != "system: s\nuser: u\nassistant: a\nuser: xy\n" {
+			(alphabet{}).DecodeWritten(asked.Tokens[1:]) != "system: s\nuser: u\nassistant: a\nuser: x\ny\n" {
 			t.Errorf("the generator was asked for %+v", asked)
 		}
 	})
@@ -135,8 +135,8 @@ func TestOfficialClient(t *testing.T) {
 			{openai.CompletionNewParams{Prompt: prompt("a"), Temperature: openai.Float(-1)}, 400, "temperature", "invalid_value",
 				"temperature is -1: want 0 to 100"},
 			{openai.CompletionNewParams{Prompt: prompt("a"), Echo: openai.Bool(true)}, 400, "echo", "unsupported_value", "echo is true"},
-			{openai.CompletionNewParams{Prompt: prompt("a"), Model: "gpt-4"}, 404, "model", "model_not_found", "gopher"},
-			{openai.CompletionNewParams{Prompt: prompt(strings.Repeat("a", 100))}, 413, "prompt", "context_length_exceeded", "101 tokens"},
+			{openai.CompletionNewParams{Prompt: prompt(strings.Repeat("a", 100))}, 400, "prompt", "context_length_exceeded",
+				"maximum context length is 64 tokens. However, your prompt resulted in 101 tokens"},
 		} {
 			_, err := c.Completions.New(ctx, tc.p)
 			var e *openai.Error

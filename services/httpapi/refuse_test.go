@@ -28,13 +28,15 @@ func TestNumbers(t *testing.T) {
 		only         string // the path that has it, "" for both
 	}
 	both := []numeric{
-		{"max_tokens", `"max_tokens":%s`, []string{"1", "1.0", "1e1", "2147483647"}, []string{"0", "-1", "2147483648", "1e99", "1e999",
-			"1.5"}, ""},
+		{"max_tokens", `"max_tokens":%s`, []string{"1", "1.0", "4.0", "1e1", "2147483647", "-1", "-2", "-1.0"}, []string{"0", "-3",
+			"2147483648", "1e99", "1e999", "1.5"}, ""},
+		{"n_predict", `"n_predict":%s`, []string{"1", "4.0", "-1", "-2"}, []string{"0", "-3", "1.5"}, ""},
 		{"temperature", `"temperature":%s`, []string{"0", "-0", "100", "0.7", "1e-39", "5e-324"}, []string{"-1", "-0.001", "101", "1e999"}, ""},
-		{"top_p", `"top_p":%s`, []string{"0.001", "1", "5e-324"}, []string{"0", "-1", "1.001", "2"}, ""},
+		{"top_p", `"top_p":%s`, []string{"0", "0.0", "-0", "0.001", "1", "5e-324"}, []string{"-1", "1.001", "2"}, ""},
 		{"min_p", `"min_p":%s`, []string{"0", "1", "5e-324"}, []string{"-1", "1.5", "2"}, ""},
 		{"top_k", `"top_k":%s`, []string{"0", "1", "2147483647"}, []string{"-1", "2147483648", "0.5"}, ""},
-		{"seed", `"seed":%s`, []string{"0", "18446744073709551615"}, []string{"-1", "18446744073709551616", "1.5", "1e3"}, ""},
+		{"seed", `"seed":%s`, []string{"0", "18446744073709551615", "-1", "-9223372036854775808", "1.0",
+			"-7.0", "1e3"}, []string{"-9223372036854775809", "18446744073709551616", "1.5", "1e20", "1e999"}, ""},
 		{"repeat_penalty", `"repeat_penalty":%s`, []string{"0", "0.01", "1", "10"}, []string{"-1", "11", "0.009", "1e-39", "5e-324"}, ""},
 		{"accept_epsilon", `"accept":"typical","accept_epsilon":%s`, []string{"0", "1"}, []string{"-1", "2"}, ""},
 		{"accept_delta", `"accept":"typical","accept_delta":%s`, []string{"0", "1"}, []string{"-1", "2"}, ""},
@@ -46,7 +48,8 @@ func TestNumbers(t *testing.T) {
 		{"logit_bias", `"logit_bias":{"%s":1}`, []string{"0", "299"}, []string{"-1", "300", "01", "1.5", "2147483648", "x"}, ""},
 		{"top_logprobs", `"logprobs":true,"top_logprobs":%s`, []string{"0", "20"}, []string{"-1", "21"}, "/v1/chat/completions"},
 		{"logprobs", `"logprobs":%s`, []string{"0", "20"}, []string{"-1", "21", "true"}, "/v1/completions"},
-		{"max_completion_tokens", `"max_completion_tokens":%s`, []string{"1", "2147483647"}, []string{"0", "2147483648"},
+		{"repetition_penalty", `"repetition_penalty":%s`, []string{"0", "1", "1.1", "10"}, []string{"-1", "11"}, ""},
+		{"max_completion_tokens", `"max_completion_tokens":%s`, []string{"1", "2147483647", "-1"}, []string{"0", "2147483648"},
 			"/v1/chat/completions"},
 		{"best_of", `"best_of":%s`, []string{"1"}, []string{"0", "2", "21"}, "/v1/completions"},
 		{"speculation.max_width", speculation("max_width"), []string{"2", "256"}, []string{"1", "0", "-1", "257"}, ""},
@@ -92,9 +95,9 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// TestFields sends fields that are refused by name, and fields that change nothing and are accepted.
-func TestFields(t *testing.T) {
-	s := serve(t, script(nil), nil)
+// TestStrictFields sends a server with strict fields some that are refused by name, and some that change nothing and are accepted.
+func TestStrictFields(t *testing.T) {
+	s := serve(t, script(nil), func(c *Config) { c.Strict = true })
 	const chat, completion, any = "/v1/chat/completions", "/v1/completions", ""
 	for _, tc := range []struct {
 		path, field string
@@ -111,8 +114,11 @@ func TestFields(t *testing.T) {
 		{any, `"stop":"x"`, ""},
 		{any, `"stop":["a","b","c","d"]`, ""},
 		{any, `"stop":[]`, ""},
-		{any, `"stop":["a","b","c","d","e"]`, "stop"},
-		{any, `"stop":""`, "stop"},
+		{any, `"stop":` + stops(64), ""},
+		{any, `"stop":` + stops(65), "stop"},
+		{any, `"stop":""`, ""},
+		{any, `"stop":[""]`, ""},
+		{any, `"stop":["",null,"a"]`, ""},
 		{any, `"stop":[1]`, "stop[0]"},
 		{any, `"stop":7`, "stop"},
 		{any, `"stop":"` + strings.Repeat("x", 257) + `"`, "stop"},
@@ -144,6 +150,9 @@ func TestFields(t *testing.T) {
 		{any, `"speculation":{"foo":0}`, "speculation.foo"},
 		{any, `"speculation":[]`, "speculation"},
 		{any, `"guided_json":{}`, "guided_json"},
+		{any, `"cache_prompt":true`, "cache_prompt"},
+		{any, `"n_predict":4`, "n_predict"},
+		{any, `"model":"gpt-4"`, "model"},
 		{chat, `"max_tokens":2,"max_completion_tokens":2`, ""},
 		{chat, `"max_tokens":2,"max_completion_tokens":3`, "max_completion_tokens"},
 		{chat, `"top_logprobs":2`, "top_logprobs"},
@@ -186,11 +195,20 @@ func TestFields(t *testing.T) {
 				}
 				continue
 			}
-			if p := refusal(t, answer, all); p.status != 400 || p.Param != tc.param {
+			if p := refusal(t, answer, all); p.status != 400 && p.Code != "model_not_found" || p.Param != tc.param {
 				t.Errorf("%s with %s: %+v, want param %q", path, tc.field, p, tc.param)
 			}
 		}
 	}
+}
+
+// stops returns an array of n stop sequences.
+func stops(n int) string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = fmt.Sprintf("%q", fmt.Sprint("stop ", i))
+	}
+	return "[" + strings.Join(all, ",") + "]"
 }
 
 // TestPromptsAndMessages sends prompts and conversations in all their forms.
@@ -202,9 +220,9 @@ func TestPromptsAndMessages(t *testing.T) {
 		status                  int
 	}{
 		{"/v1/completions", `{"prompt":"` + long[1:] + `"}`, "", "", 200},
-		{"/v1/completions", `{"prompt":"` + long + `"}`, "prompt", "context_length_exceeded", 413},
-		{"/v1/completions", `{"prompt":["a","` + long + `"]}`, "prompt", "context_length_exceeded", 413},
-		{"/v1/completions", `{"prompt":[` + strings.Repeat("1,", context1-1) + `1]}`, "prompt", "context_length_exceeded", 413},
+		{"/v1/completions", `{"prompt":"` + long + `"}`, "prompt", "context_length_exceeded", 400},
+		{"/v1/completions", `{"prompt":["a","` + long + `"]}`, "prompt", "context_length_exceeded", 400},
+		{"/v1/completions", `{"prompt":[` + strings.Repeat("1,", context1-1) + `1]}`, "prompt", "context_length_exceeded", 400},
 		{"/v1/completions", `{"prompt":"\\ud83d \ud83d\ude00 \u00e9"}`, "", "", 200},
 		{"/v1/completions", `{"prompt":[[1,2],[3]]}`, "", "", 200},
 		{"/v1/completions", `{"prompt":[1,2]}`, "", "", 200},
@@ -221,28 +239,35 @@ func TestPromptsAndMessages(t *testing.T) {
 		{"/v1/completions", `{}`, "prompt", "invalid_value", 400},
 		{"/v1/completions", `{"prompt":["a"` + strings.Repeat(`,"a"`, 16) + `]}`, "prompt", "invalid_value", 400},
 		{"/v1/completions", `{"prompt":["a","b"],"n":9}`, "n", "invalid_value", 400},
-		{"/v1/completions", `{"prompt":"a","model":"gpt-4"}`, "model", "model_not_found", 404},
+		{"/v1/completions", `{"prompt":"a","model":"gpt-4"}`, "", "", 200},
 		{"/v1/chat/completions", `{}`, "messages", "invalid_value", 400},
 		{"/v1/chat/completions", `{"messages":[]}`, "messages", "invalid_value", 400},
 		{"/v1/chat/completions", `{"messages":{}}`, "messages", "invalid_value", 400},
 		{"/v1/chat/completions", `{"messages":[{"role":"user"}]}`, "messages[0].content", "invalid_value", 400},
 		{"/v1/chat/completions", `{"messages":[{"content":"a"}]}`, "messages[0].role", "invalid_value", 400},
 		{"/v1/chat/completions", `{"messages":[{"role":"king","content":"a"}]}`, "messages[0].role", "invalid_value", 400},
-		{"/v1/chat/completions", `{"messages":[{"role":"user","content":"a","foo":1}]}`, "messages[0].foo", "unsupported_value", 400},
+		{"/v1/chat/completions", `{"messages":[{"role":"user","content":null}]}`, "messages[0].content", "invalid_value", 400},
+		{"/v1/chat/completions", `{"messages":[{"content":null,"role":"user"}]}`, "messages[0].content", "invalid_value", 400},
+		{"/v1/chat/completions", `{"messages":[{"role":"user","content":"a","foo":1}]}`, "", "", 200},
+		{"/v1/chat/completions", `{"messages":[{"role":"user","content":"a","images":["x"]}]}`, "messages[0].images", "unsupported_value", 400},
+		{"/v1/chat/completions", `{"messages":[{"role":"assistant","content":null,"function_call":{"name":"f"}}]}`,
+			"messages[0].function_call", "unsupported_value", 400},
 		{"/v1/chat/completions", `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}`,
 			"messages[0].content[0].type", "unsupported_value", 400},
+		{"/v1/chat/completions", `{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"input_audio","input_audio":{}}]}]}`,
+			"messages[0].content[1].type", "unsupported_value", 400},
 		{"/v1/chat/completions", `{"messages":[{"role":"user","content":[{"type":"text"}]}]}`, "messages[0].content[0]", "invalid_value",
 			400},
 		{"/v1/chat/completions", `{"messages":[{"role":"user","content":"a","tool_calls":[{}]}]}`, "messages[0].tool_calls",
 			"invalid_value", 400},
 		{"/v1/chat/completions", `{"messages":[{"role":"user","content":"refuse"}]}`, "messages", "invalid_value", 400},
 		{"/v1/chat/completions", `{"messages":[{"role":"user","content":"loop"}]}`, "messages", "invalid_value", 400},
-		{"/v1/chat/completions", `{"messages":[{"role":"user","content":"` + long + `"}]}`, "messages", "context_length_exceeded", 413},
+		{"/v1/chat/completions", `{"messages":[{"role":"user","content":"` + long + `"}]}`, "messages", "context_length_exceeded", 400},
 		{"/v1/chat/completions", `{"messages":[{"role":"system","content":"a"},{"role":"user","name":"b","content":"c"},` +
 			`{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function"}],"refusal":null,"annotations":[]},{"role":"tool","tool_call_id":"1","content":"d"}]}`, "", "", 200},
 		{"/tokenize", `{}`, "content", "invalid_value", 400},
 		{"/tokenize", `{"content":1}`, "content", "invalid_value", 400},
-		{"/tokenize", `{"content":"a","foo":1}`, "foo", "unsupported_value", 400},
+		{"/tokenize", `{"content":"a","foo":1,"add_special":null}`, "", "", 200},
 		{"/detokenize", `{"tokens":[300]}`, "tokens", "invalid_value", 400},
 		{"/detokenize", `{"tokens":["a"]}`, "tokens[0]", "invalid_value", 400},
 		{"/apply-template", `{"messages":[]}`, "messages", "invalid_value", 400},
@@ -272,7 +297,14 @@ func TestBodies(t *testing.T) {
 		{"white space", " \n", "empty", 400},
 		{"null", `null`, "null: want a JSON object", 400},
 		{"an array", `[]`, "an array", 400},
-		{"a text", `hello`, "at byte 0", 400},
+		{"a text", `hello`, `the body is not JSON: it begins with "h" at byte 0: want an object, such as {"prompt": "hello"}`, 400},
+		{"words", `not json`, `the body is not JSON: it begins with "no" at byte 0: want an object`, 400},
+		{"a form", `prompt=hi`, `the body is not JSON: it begins with "p" at byte 0`, 400},
+		{"a byte order mark", "\ufeff{}", "the body is not JSON: it begins with a byte order mark", 400},
+		{"Python's quotes", `{'prompt': 'a'}`, `the body is not JSON: found '\'' at byte 1, want the name of a field in double quotes`, 400},
+		{"Python's None", `{"prompt": None}`, `the body is not JSON: found "N" at byte 11, want a value`, 400},
+		{"a wrong word", `{"prompt": nul}`, `the body is not JSON: found "nul}" at byte 11, want a value`, 400},
+		{"two values", `{"prompt": "a" "b"}`, `the body is not JSON: found '"' at byte 15, want a comma or '}'`, 400},
 		{"cut off", `{"prompt":"a`, "ends at byte 12", 400},
 		{"a comma too many", `{"prompt":"a",}`, "at byte 14", 400},
 		{"two objects", `{"prompt":"a"}{}`, "at byte 14", 400},
@@ -281,9 +313,9 @@ func TestBodies(t *testing.T) {
 		{"a control character", "{\"prompt\":\"a\x01\"}", "at byte 12", 400},
 		{"half a character, escaped", `{"prompt":"a\ud83d"}`, "half a character at byte 12", 400},
 		{"its other half", `{"prompt":"\\\ude00\ud83d"}`, "half a character at byte 13", 400},
-		{"deep arrays", `{"prompt":` + strings.Repeat("[", 100000) + strings.Repeat("]", 100000) + `}`, "more than 64 deep at byte 73",
+		{"deep arrays", `{"prompt":` + strings.Repeat("[", 100000) + strings.Repeat("]", 100000) + `}`, "more than 512 deep at byte 521",
 			400},
-		{"deep objects", strings.Repeat(`{"prompt":`, 1000) + "1" + strings.Repeat("}", 1000), "more than 64 deep", 400},
+		{"deep objects", strings.Repeat(`{"prompt":`, 1000) + "1" + strings.Repeat("}", 1000), "more than 512 deep", 400},
 		{"too many bytes", `{"prompt":"` + strings.Repeat("x", 1<<20) + `"}`, "more than 1048576 bytes", 413},
 		{"too many fields", `{"prompt":"a","logit_bias":{` + manyFields(1025) + `}}`, "more than 1024 fields", 400},
 	} {
@@ -350,6 +382,17 @@ func TestAccess(t *testing.T) {
 		{site: open, method: "POST", path: "/v1/completions", headers: []string{"Sec-Fetch-Site", "cross-site"}, status: 403,
 			code: "cross_origin"},
 		{site: open, method: "POST", path: "/v1/completions", headers: []string{"Sec-Fetch-Site", "same-origin"}, status: 200},
+		{site: open, method: "OPTIONS", path: "/v1/completions", headers: []string{"Origin", "http://evil.example",
+			"Access-Control-Request-Method", "POST"}, status: 403, code: "cross_origin"},
+		{site: open, method: "POST", path: "/v1/completions/", status: 200},
+		{site: open, method: "POST", path: "/completions", status: 200},
+		{site: open, method: "POST", path: "//v1/completions", status: 200},
+		{site: open, method: "GET", path: "/v1/models/", status: 200},
+		{site: open, method: "GET", path: "/models", status: 200},
+		{site: open, method: "GET", path: "/models/gopher", status: 200},
+		{site: open, method: "GET", path: "/health/", status: 200},
+		{site: open, method: "GET", path: "/v1", status: 404, code: "unknown_url"},
+		{site: open, method: "GET", path: "/v1/health", status: 404, code: "unknown_url"},
 		{site: open, method: "GET", path: "/v1/completions", status: 405, code: "method_not_allowed", allow: "POST"},
 		{site: open, method: "DELETE", path: "/v1/models", status: 405, code: "method_not_allowed", allow: "GET, HEAD"},
 		{site: open, method: "OPTIONS", path: "/v1/models", status: 405, code: "method_not_allowed", allow: "GET, HEAD"},
@@ -365,6 +408,16 @@ func TestAccess(t *testing.T) {
 		{site: keyed, method: "POST", path: "/v1/completions", headers: []string{"Authorization", "Basic k-1"}, status: 401,
 			code: "invalid_api_key", authenticate: "Bearer"},
 		{site: keyed, method: "POST", path: "/v1/completions", headers: []string{"Authorization", "Bearer k-2"}, status: 200},
+		{site: keyed, method: "POST", path: "/v1/completions", headers: []string{"X-Api-Key", "k-2"}, status: 200},
+		{site: keyed, method: "POST", path: "/v1/completions", headers: []string{"X-Api-Key", "k-1", "Authorization", "Bearer dummy"},
+			status: 200},
+		{site: keyed, method: "POST", path: "/v1/completions", headers: []string{"X-Api-Key", "k-3"}, status: 401, code: "invalid_api_key",
+			authenticate: "Bearer"},
+		{site: keyed, method: "POST", path: "/v1/completions", headers: []string{"Host", "host.docker.internal", "X-Api-Key", "k-1"},
+			status: 200},
+		{site: keyed, method: "GET", path: "/readyz", headers: []string{"Host", "evil.example"}, status: 200},
+		{site: keyed, method: "POST", path: "/v1/completions", headers: []string{"Origin", "http://other.example"}, status: 401,
+			code: "invalid_api_key", authenticate: "Bearer"},
 		{site: keyed, method: "GET", path: "/metrics", status: 401, code: "invalid_api_key", authenticate: "Bearer"},
 		{site: keyed, method: "GET", path: "/v1/models", status: 401, code: "invalid_api_key", authenticate: "Bearer"},
 		{site: keyed, method: "GET", path: "/livez", status: 200},

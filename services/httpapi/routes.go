@@ -35,6 +35,10 @@ type call struct {
 	id     string // X-Request-Id
 	tenant string
 	begun  time.Time
+	below  string // the rest of the path, for a route of all paths below one
+
+	ignored                    names // fields of the body
+	promptTokens, outputTokens int   // of all choices, once they have ended
 }
 
 // left reports whether the client has closed the connection.
@@ -59,16 +63,10 @@ func (s *Server) routes() http.Handler {
 		all["/tandem/v1/describe"] = route{more: s.cfg.MetricsKeys, handle: (*Server).describe}
 	}
 	if s.cfg.Metrics != nil {
-		all["/metrics"] = route{keys: s.cfg.MetricsKeys, handle: func(s *Server, w http.ResponseWriter, r *call) error {
-			s.cfg.Metrics.ServeHTTP(w, r.Request)
-			return nil
-		}}
+		all["/metrics"] = route{keys: s.cfg.MetricsKeys, handle: relay(s.cfg.Metrics)}
 	}
 	if s.cfg.Page != nil {
-		page := route{open: true, handle: func(s *Server, w http.ResponseWriter, r *call) error {
-			s.cfg.Page.ServeHTTP(w, r.Request)
-			return nil
-		}}
+		page := route{open: true, handle: relay(s.cfg.Page)}
 		all["/"], all["/playground"], all["/playground/"] = page, page, page
 	}
 	for path, r := range all {
@@ -82,17 +80,79 @@ func (s *Server) routes() http.Handler {
 	return h
 }
 
-// find returns the route of a path.
-func find(all map[string]route, path string) (route, bool) {
-	if r, ok := all[path]; ok && (path == "/" || !strings.HasSuffix(path, "/")) {
-		return r, true
+// methods returns what a route answers.
+func (r route) methods() string {
+	if r.post {
+		return "POST"
 	}
-	for _, below := range []string{"/v1/models/", "/playground/"} {
-		if r, ok := all[below]; ok && strings.HasPrefix(path, below) {
-			return r, true
+	return "GET, HEAD"
+}
+
+// relay returns the handler of a route that h answers. Its errors get OpenAI's form.
+func relay(h http.Handler) func(*Server, http.ResponseWriter, *call) error {
+	return func(_ *Server, w http.ResponseWriter, r *call) error {
+		out := &relayed{ResponseWriter: w}
+		h.ServeHTTP(out, r.Request)
+		if out.failed == 0 {
+			return nil
+		}
+		w.Header().Del("Content-Length")
+		return oai.Refusal(out.failed, "unknown_url", "%s %.200s: %s", r.Method, r.URL.Path, short(strings.TrimSpace(out.says), 200))
+	}
+}
+
+// relayed holds an error back.
+type relayed struct {
+	http.ResponseWriter
+	failed int // its status, 0 for none
+	says   string
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (w *relayed) WriteHeader(status int) {
+	if status >= http.StatusBadRequest {
+		w.failed = status
+		return
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (w *relayed) Write(p []byte) (int, error) {
+	if w.failed == 0 {
+		return w.ResponseWriter.Write(p)
+	}
+	if len(w.says) < maxNotice {
+		w.says += string(p)
+	}
+	return len(p), nil
+}
+
+// Unwrap lets http.ResponseController find what lies below.
+func (w *relayed) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+const maxNotice = 1 << 10 // bytes of the text of an error
+
+// find returns the route of a path, and what follows a route of all paths below one. Clients put the path of a call behind a base address
+// that users write, so slashes too many and a missing "/v1" are forgiven, as by llama.cpp's server.
+func find(all map[string]route, path string) (to route, below string, ok bool) {
+	for strings.Contains(path, "//") {
+		path = strings.ReplaceAll(path, "//", "/")
+	}
+	if short := strings.TrimSuffix(path, "/"); short != "" {
+		path = short
+	}
+	for _, path := range []string{path, "/v1" + path} {
+		if to, ok = all[path]; ok {
+			return to, "", true
+		}
+		for _, over := range []string{"/v1/models/", "/playground/"} {
+			if to, ok = all[over]; ok && strings.HasPrefix(path, over) {
+				return to, path[len(over):], true
+			}
 		}
 	}
-	return route{}, false
+	return route{}, "", false
 }
 
 // serve answers one request: it gives it an id, checks whether it is allowed, and turns an error or a panic into an answer.
@@ -102,11 +162,16 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, all map[string]ro
 	h := w.Header()
 	h.Set("X-Request-Id", c.id)
 	h.Set("X-Content-Type-Options", "nosniff")
-	to, known := find(all, r.URL.Path)
+	to, below, known := find(all, r.URL.Path)
+	c.below = below
 	r.Pattern = to.name
 	s.allow(w, 0) // for handlers that set no other
 	defer func() { s.ended(c, to.name, seen, recover()) }()
 	err := s.admit(c, h, to, known)
+	if err == nil && preflight(r) {
+		s.answerPreflight(seen, r, to)
+		return
+	}
 	if err == nil {
 		c.Request = r.WithContext(traceparent.Extract(r.Context(), r.Header))
 		err = to.handle(s, seen, c)
@@ -125,11 +190,14 @@ func (s *Server) admit(c *call, h http.Header, to route, known bool) error {
 	if err := checkLength(c, h); err != nil {
 		return err
 	}
-	if err := http.NewCrossOriginProtection().Check(r); err != nil {
-		return oai.Refusal(http.StatusForbidden, "cross_origin", "a page of another origin must not use this server: %v", err)
+	if err := s.checkOrigin(r, h); err != nil {
+		return err
 	}
 	if !known {
 		return oai.Refusal(http.StatusNotFound, "unknown_url", "%s %.200s: there is no such path", r.Method, r.URL.Path)
+	}
+	if preflight(r) {
+		return nil
 	}
 	keys := s.cfg.Keys
 	if to.keys != nil {
@@ -137,15 +205,16 @@ func (s *Server) admit(c *call, h http.Header, to route, known bool) error {
 	}
 	var ok bool
 	c.tenant, ok = keys.Tenant(r.Header.Get("Authorization"))
+	if key := r.Header.Get("X-Api-Key"); !ok && key != "" { // Anthropic's clients have a header of their own
+		c.tenant, ok = keys.Tenant("Bearer " + key)
+	}
 	ok = ok || to.open || to.more != nil && to.more.Opens(r.Header.Values("Authorization"))
 	if !ok {
 		h.Set("WWW-Authenticate", "Bearer")
-		return oai.Refusal(http.StatusUnauthorized, "invalid_api_key", "the key is missing or wrong: want \"Authorization: Bearer KEY\"")
+		return oai.Refusal(http.StatusUnauthorized, "invalid_api_key",
+			"the key is missing or wrong: want \"Authorization: Bearer KEY\" or \"X-Api-Key: KEY\"")
 	}
-	want := "GET, HEAD"
-	if to.post {
-		want = "POST"
-	}
+	want := to.methods()
 	if r.Method != "POST" == to.post || !to.post && r.Method != "GET" && r.Method != "HEAD" {
 		h.Set("Allow", want)
 		return oai.Refusal(http.StatusMethodNotAllowed, "method_not_allowed", "%.20s %s: want %s", r.Method, to.name, want)
@@ -163,8 +232,7 @@ func (s *Server) ended(c *call, name string, w *watched, panicked any) {
 		w.status = http.StatusOK
 	}
 	s.cfg.Counters.Add("http.requests."+strconv.Itoa(w.status), 1)
-	s.cfg.Log.Debug("request", "method", c.Method, "path", name, "status", w.status, "request", c.id, "ms",
-		time.Since(c.begun).Milliseconds())
+	s.logRequest(c, name, w.status)
 }
 
 // fail answers a request with err, or only logs it if an answer has begun or no client waits for one.
@@ -179,7 +247,6 @@ func (s *Server) fail(w *watched, c *call, err error) {
 			w.WriteHeader(oai.StatusClientClosed) // for the metrics: the connection is gone
 		}
 		w.status = oai.StatusClientClosed
-		s.cfg.Log.Info("client left", "path", c.URL.Path, "request", c.id, "status", w.status)
 		return
 	}
 	if w.status != 0 {
@@ -214,6 +281,7 @@ const slowest = 64 << 10
 func encode(v any) []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
 	if err := e.Encode(v); err != nil {
 		panic(err)
 	}

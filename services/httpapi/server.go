@@ -22,6 +22,8 @@ type Server struct {
 	bodies   *largeBodies
 	answers  *budget.Budget // of answers that are collected
 	draining atomic.Bool
+	lines    lineLimit
+	told     told
 }
 
 // New listens and prepares a server. Run, or Close if Run is never reached, gives the address back. Errors: Invalid

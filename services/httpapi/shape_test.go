@@ -75,7 +75,7 @@ func TestShapes(t *testing.T) {
 		{"detokenize a cut character", "/detokenize", `{"tokens":[240,159,152,97]}`, `{"content":"` + "\ufffd" + `a"}`},
 		{"apply-template", "/apply-template",
 			`{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},{"role":"developer","content":"c"}]}`,
-			`{"prompt":"user: ab\nsystem: c\n"}`},
+			`{"prompt":"user: a\nb\nsystem: c\n"}`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			answer, all := s.ask(t, "POST", tc.path, tc.body)
@@ -95,7 +95,9 @@ func TestModels(t *testing.T) {
 	same(t, "list", all, `{"data":[`+model+`],"object":"list"}`)
 	_, all = s.ask(t, "GET", "/v1/models/gopher", "")
 	same(t, "one", all, model)
-	for _, name := range []string{"gpt-4", "", "a/b"} {
+	_, all = s.ask(t, "GET", "/v1/models/", "")
+	same(t, "list with a slash", all, `{"data":[`+model+`],"object":"list"}`)
+	for _, name := range []string{"gpt-4", "a/b"} {
 		if p := s.refused(t, "GET", "/v1/models/"+name, ""); p.status != 404 || p.Code != "model_not_found" {
 			t.Errorf("model %q: %+v", name, p)
 		}

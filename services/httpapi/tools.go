@@ -2,11 +2,14 @@ package httpapi
 
 import (
 	"bufio"
-	"encoding/json"
+	"bytes"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
@@ -27,25 +30,52 @@ type modelMeta struct {
 	Context      int    `json:"n_ctx"`
 }
 
-func (s *Server) modelObject() modelObject {
+func (s *Server) modelObject(name string) modelObject {
 	m := s.cfg.Model
-	return modelObject{ID: m.Name, Object: "model", Created: m.Created.Unix(), OwnedBy: "tandem",
+	return modelObject{ID: name, Object: "model", Created: m.Created.Unix(), OwnedBy: "tandem",
 		Meta: modelMeta{m.Architecture, s.cfg.Limits.Vocab, s.cfg.Limits.Context}}
+}
+
+// maxAlias bounds the name of a model in bytes.
+const maxAlias = 256
+
+// check refuses aliases that clients could not send. Errors: Invalid.
+func (m Model) check() error {
+	for _, a := range m.Aliases {
+		if a == "" || len(a) > maxAlias || !utf8.ValidString(a) || strings.ContainsFunc(a, unicode.IsControl) {
+			return tandem.Errorf("", tandem.Invalid, "--alias %.100q: want a name of 1 to %d bytes without control characters", a, maxAlias)
+		}
+	}
+	return nil
+}
+
+// names returns all names of the model, each once, its own first.
+func (m Model) names() []string {
+	out := []string{m.Name}
+	for _, a := range m.Aliases {
+		if !slices.Contains(out, a) {
+			out = append(out, a)
+		}
+	}
+	return out
 }
 
 // models answers /v1/models.
 func (s *Server) models(w http.ResponseWriter, _ *call) error {
-	s.reply(w, http.StatusOK, map[string]any{"object": "list", "data": []modelObject{s.modelObject()}})
+	var all []modelObject
+	for _, name := range s.cfg.Model.names() {
+		all = append(all, s.modelObject(name))
+	}
+	s.reply(w, http.StatusOK, map[string]any{"object": "list", "data": all})
 	return nil
 }
 
 // model answers /v1/models/{model}.
 func (s *Server) model(w http.ResponseWriter, c *call) error {
-	name := strings.TrimPrefix(c.URL.Path, "/v1/models/")
-	if name != s.cfg.Model.Name {
-		return s.noModel(name)
+	if !slices.Contains(s.cfg.Model.names(), c.below) {
+		return s.noModel(c.below)
 	}
-	s.reply(w, http.StatusOK, s.modelObject())
+	s.reply(w, http.StatusOK, s.modelObject(c.below))
 	return nil
 }
 
@@ -55,9 +85,11 @@ func readNative[T any](s *Server, w http.ResponseWriter, c *call, decode func(io
 	if b, err = s.open(w, c); err != nil {
 		return out, nil, err
 	}
-	limits := s.limits()
+	limits := s.limits(c)
 	limits.Text = min(limits.Text, mostTokenized)
-	if out, err = decode(b, limits); err != nil {
+	out, err = decode(b, limits)
+	s.tellIgnored(w, c)
+	if err != nil {
 		b.done()
 		return out, nil, b.refused(w, err)
 	}
@@ -107,8 +139,7 @@ func (s *Server) listed(w http.ResponseWriter, tokens []tandem.Token, pieces boo
 			_, _ = out.Write(strconv.AppendInt(out.AvailableBuffer(), int64(id), 10))
 			continue
 		}
-		piece, _ := json.Marshal(oai.NewPiece(id, s.word(id))) // of a number and a text, or bytes
-		if _, err := out.Write(piece); err != nil {
+		if _, err := out.Write(bytes.TrimSpace(encode(oai.NewPiece(id, s.word(id))))); err != nil {
 			return nil // the client is gone
 		}
 	}

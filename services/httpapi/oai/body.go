@@ -1,11 +1,12 @@
-// Package oai reads and writes the JSON of OpenAI's API as tandem speaks it. Bodies are read while they arrive, and strictly: a
-// field that is unknown, occurs twice or asks for what tandem does not do is refused by name, never ignored.
+// Package oai reads and writes the JSON of OpenAI's API as tandem speaks it. Bodies are read while they arrive. A field that occurs
+// twice, or asks for an answer of another meaning than tandem can give, is refused by name; fields.go says which are ignored.
 package oai
 
 import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 
 	"github.com/tandem-llm/tandem"
 )
@@ -98,13 +99,24 @@ func integerIn(s *source) (int, error) {
 	return int(f), nil
 }
 
-// readSeed reads an integer of 64 bits without a sign.
-func readSeed(param string, s *source, to *uint64) error {
-	raw := s.raw(maxNumber)
-	n, err := strconv.ParseUint(string(raw), 10, 64)
-	if err != nil {
-		return bad(param, "%s is %s: want an integer from 0 to %d, or none for a random one", param, show(raw), uint64(math.MaxUint64))
+// readSeed reads an integer of 64 bits, with a sign or without; -1 and null ask for a random one (ok is false), as in llama.cpp and vLLM.
+// 1.0 and 1e3 are integers too.
+func readSeed(param string, s *source) (seed uint64, ok bool, err error) {
+	number := s.kind() == "a number"
+	raw := string(s.raw(maxNumber))
+	if n, err := strconv.ParseUint(raw, 10, 64); err == nil {
+		return n, true, nil
 	}
-	*to = n
-	return nil
+	if n, err := strconv.ParseInt(raw, 10, 64); err == nil {
+		return uint64(n), n != -1, nil
+	}
+	f, err := strconv.ParseFloat(raw, 64)
+	switch {
+	case !number || err != nil || !strings.ContainsAny(raw, ".eE") || f != math.Trunc(f) || f < math.MinInt64 || f >= 1<<64:
+		return 0, false, bad(param, "%s is %s: want an integer from %d to %d, or none for a random one", param, show([]byte(raw)), math.MinInt64,
+			uint64(math.MaxUint64))
+	case f < 0:
+		return uint64(int64(f)), f != -1, nil
+	}
+	return uint64(f), true, nil
 }

@@ -28,11 +28,11 @@ type Call struct {
 	IncludeUsage bool
 	Request      tandem.Request // without a prompt; its seed is the first choice's
 
-	maxName     string // what the body calls MaxTokens
-	maxTokens   int    // as max_tokens says
-	maxNew      int    // as max_completion_tokens says
+	maxName     string // what the body calls MaxTokens; "" if it does not say it
 	seeded      bool
 	top         bool // top_logprobs was given
+	window      bool // repeat_last_n was given
+	wholeText   bool // repetition_penalty was given
 	bestOf      int
 	options     bool                 // stream_options was given
 	speculation tandemv1.Speculation // as gRPC has it
@@ -43,84 +43,6 @@ type Prompt struct {
 	Text   string
 	Tokens []tandem.Token // nil for a text
 	Chars  int            // characters of it, for the caller to count
-}
-
-// reader reads one field of a body. It never gets null, which is the same as a missing field.
-type reader func(c *Call, name string, s *source) error
-
-// common are the fields of both kinds of bodies.
-var common = map[string]reader{
-	"model": text(func(c *Call) *string { return &c.Model }),
-
-	"max_tokens":  integer(func(c *Call) *int { return &c.maxTokens }),
-	"temperature": float(func(c *Call) *float64 { return &c.Request.Sampling.Temperature }),
-	"top_p":       float(func(c *Call) *float64 { return &c.Request.Sampling.TopP }),
-	"seed": func(c *Call, name string, s *source) error {
-		c.seeded = true
-		return readSeed(name, s, &c.Request.Sampling.Seed)
-	},
-	"frequency_penalty": float(func(c *Call) *float64 { return &c.Request.Sampling.FrequencyPenalty }),
-	"presence_penalty":  float(func(c *Call) *float64 { return &c.Request.Sampling.PresencePenalty }),
-	"logit_bias":        readBias,
-	"stop":              readStop,
-	"n":                 integer(func(c *Call) *int { return &c.N }),
-	"stream":            boolean(func(c *Call) *bool { return &c.Stream }),
-	"stream_options":    readStreamOptions,
-	"response_format":   only(`{"type":"text"}`),
-
-	// beyond OpenAI's
-	"top_k":          integer(func(c *Call) *int { return &c.Request.Sampling.TopK }),
-	"min_p":          float(func(c *Call) *float64 { return &c.Request.Sampling.MinP }),
-	"repeat_penalty": float(func(c *Call) *float64 { return &c.Request.Sampling.RepeatPenalty }),
-	"repeat_last_n":  integer(func(c *Call) *int { return &c.Request.Sampling.RepeatLast }),
-	"accept":         text(func(c *Call) *string { return (*string)(&c.Request.Sampling.Accept) }),
-	"accept_epsilon": float(func(c *Call) *float64 { return &c.Request.Sampling.Epsilon }),
-	"accept_delta":   float(func(c *Call) *float64 { return &c.Request.Sampling.Delta }),
-	"ignore_eos":     boolean(func(c *Call) *bool { return &c.Request.IgnoreEOS }),
-	"speculation":    readSpeculation,
-
-	// labels that change nothing in the answer
-	"user": label, "safety_identifier": label, "prompt_cache_key": label,
-	"metadata": func(_ *Call, name string, s *source) error {
-		return s.object(name, func(string) error {
-			s.skip()
-			return nil
-		})
-	},
-}
-
-// chatOnly are the fields of chat bodies alone. Some accept only values that ask for nothing: client libraries send
-// them by default.
-var chatOnly = map[string]reader{
-	"messages":              readMessages,
-	"max_completion_tokens": integer(func(c *Call) *int { return &c.maxNew }),
-	"logprobs":              boolean(func(c *Call) *bool { return &c.Request.Sampling.Logprobs }),
-	"top_logprobs": func(c *Call, name string, s *source) error {
-		c.top = true
-		return readInt(name, s, &c.Request.Sampling.TopLogprobs)
-	},
-	"tools": empty, "functions": empty,
-	"tool_choice":         only(`"none"`, `"auto"`),
-	"function_call":       only(`"none"`, `"auto"`),
-	"parallel_tool_calls": only("true", "false"), // there are no tools to call
-	"store":               only("false"),
-	"modalities":          only(`["text"]`),
-	"service_tier":        only(`"auto"`, `"default"`),
-	"reasoning_effort":    only(`"none"`),
-	"audio":               only(), "prediction": only(), "web_search_options": only(), "verbosity": only(),
-}
-
-// completionOnly are the fields of the older completions alone.
-var completionOnly = map[string]reader{
-	"prompt":   readPrompts,
-	"logprobs": readLegacyLogprobs,
-	"best_of":  integer(func(c *Call) *int { return &c.bestOf }),
-	"echo":     only("false"),
-	"suffix": func(c *Call, name string, s *source) (err error) {
-		c.Suffix, err = readLong(name, s)
-		return err
-	},
-	"parse_special": boolean(func(c *Call) *bool { return &c.ParseSpecial }), // llama.cpp's name, of /tokenize
 }
 
 // ReadChat decodes a body of /v1/chat/completions; d fills in what it leaves out. Errors: Invalid and Unsupported,
@@ -135,36 +57,29 @@ func ReadCompletion(body io.Reader, d public.Defaults, l Limits) (*Call, error) 
 }
 
 func readCall(body io.Reader, c *Call, own map[string]reader, needed string, d public.Defaults, l Limits) (*Call, error) {
-	c.N, c.maxTokens, c.maxNew, c.maxName, c.bestOf = 1, unset, unset, "max_tokens", unset
+	c.N, c.bestOf = 1, unset
 	c.Request = tandem.Request{MaxTokens: d.MaxTokens, Sampling: d.Sampling}
-	err := read(body, l, needed, true, func(name string) func(string, *source) error {
-		f, known := own[name]
-		if !known {
-			if f, known = common[name]; !known {
-				return nil
-			}
+	err := read(body, l, needed, func(name string) func(string, *source) error {
+		f := readerOf(name, own, l.Strict)
+		if f == nil {
+			return nil
 		}
 		return func(name string, s *source) error { return f(c, name, s) }
 	})
 	if err != nil {
 		return nil, err
 	}
-	return c, c.finish(d)
+	return c, c.finish(d, l)
 }
 
 // unset is an integer that no body can contain.
 const unset = -1 << 40
 
+// wholeWindow is the window of a penalty that is for the whole text: the largest that there is.
+const wholeWindow = 4096
+
 // finish checks fields against each other.
-func (c *Call) finish(d public.Defaults) error {
-	switch {
-	case c.maxNew != unset && c.maxTokens != unset && c.maxNew != c.maxTokens:
-		return bad("max_completion_tokens", "max_completion_tokens is %d and max_tokens %d: want one of them", c.maxNew, c.maxTokens)
-	case c.maxNew != unset:
-		c.Request.MaxTokens, c.maxName = c.maxNew, "max_completion_tokens"
-	case c.maxTokens != unset:
-		c.Request.MaxTokens = c.maxTokens
-	}
+func (c *Call) finish(d public.Defaults, l Limits) error {
 	prompts := max(len(c.Prompts), 1)
 	switch {
 	case c.N < 1 || c.N > MostChoices:
@@ -177,13 +92,22 @@ func (c *Call) finish(d public.Defaults) error {
 		return bad("suffix", "suffix is there with a prompt of token ids: want a prompt that is a text")
 	case c.bestOf != unset && c.bestOf != c.N:
 		return unsupported("best_of", "best_of is %d and n %d: want the same, every choice is returned", c.bestOf, c.N)
-	case c.options && !c.Stream:
+	case c.options && !c.Stream && l.Strict:
 		return bad("stream_options", "stream_options is there without stream: want \"stream\": true")
 	case c.top && !c.Request.Sampling.Logprobs:
 		return bad("top_logprobs", "top_logprobs is there without logprobs: want \"logprobs\": true")
 	}
-	if d.MaxOutput > 0 {
-		c.Request.MaxTokens = min(c.Request.MaxTokens, d.MaxOutput)
+	if c.options && !c.Stream {
+		l.ignore("stream_options")
+	}
+	if p := &c.Request.Sampling; p.TopP == 0 { // the likeliest tokens that together have any probability: one
+		p.TopP, p.TopK = 1, 1
+	}
+	if c.wholeText && !c.window {
+		c.Request.Sampling.RepeatLast = wholeWindow
+	}
+	if d.MaxOutput > 0 && (c.Request.MaxTokens == ToTheEnd || c.Request.MaxTokens > d.MaxOutput) {
+		c.Request.MaxTokens = d.MaxOutput
 	}
 	switch {
 	case c.seeded:
@@ -202,6 +126,27 @@ func randomSeed() uint64 {
 	return binary.LittleEndian.Uint64(b[:]) >> 12
 }
 
+// ToTheEnd is the MaxTokens of a request whose answer may go on to the end of the context.
+const ToTheEnd = 0
+
+// readMost reads the largest number of tokens to generate, which has several names. -1 and -2 are llama.cpp's for no limit.
+func readMost(c *Call, name string, s *source) error {
+	n := 0
+	if err := readInt(name, s, &n); err != nil {
+		return err
+	}
+	if n == -1 || n == -2 {
+		n = ToTheEnd
+	} else if n < 1 {
+		return bad(name, "%s is %d: want 1 or more, or -1 for the end of the context", name, n)
+	}
+	if c.maxName != "" && n != c.Request.MaxTokens {
+		return bad(name, "%s and %s say different things: want one of them", name, c.maxName)
+	}
+	c.Request.MaxTokens, c.maxName = n, name
+	return nil
+}
+
 func text(at func(*Call) *string) reader {
 	return func(c *Call, name string, s *source) error { return readText(name, s, at(c)) }
 }
@@ -218,28 +163,6 @@ func boolean(at func(*Call) *bool) reader {
 	return func(c *Call, name string, s *source) error { return readBool(name, s, at(c)) }
 }
 
-// only returns a reader that accepts only these values, which ask for what tandem does anyway.
-func only(values ...string) reader {
-	return func(_ *Call, name string, s *source) error {
-		raw := s.raw(maxSmall)
-		if slices.Contains(values, compact(raw)) {
-			return nil
-		}
-		if len(values) == 0 {
-			return unsupported(name, "%s is not supported: leave it out", name)
-		}
-		return unsupported(name, "%s is %s: only %s is supported", name, show(raw), list(values))
-	}
-}
-
-// empty takes an array without elements.
-func empty(_ *Call, name string, s *source) error {
-	if compact(s.raw(maxSmall)) == "[]" {
-		return nil
-	}
-	return unsupported(name, "%s is not supported: leave it out", name)
-}
-
 const maxLabel = 512 // bytes
 
 func label(_ *Call, name string, s *source) error {
@@ -253,22 +176,28 @@ func label(_ *Call, name string, s *source) error {
 	return nil
 }
 
-// readStop reads one sequence or an array of them.
+// readStop reads one sequence or an array of them. Empty ones stop nothing.
 func readStop(c *Call, name string, s *source) error {
+	c.Request.Stop = nil
+	one := func(name string) error {
+		if s.isNull() {
+			s.skip()
+			return nil
+		}
+		var text string
+		err := readText(name, s, &text)
+		if text != "" && !slices.Contains(c.Request.Stop, text) {
+			c.Request.Stop = append(c.Request.Stop, text)
+		}
+		return err
+	}
 	switch s.kind() {
 	case "a string":
-		c.Request.Stop = make([]string, 1)
-		return readText(name, s, &c.Request.Stop[0])
+		return one(name)
 	case "an array":
-	default:
-		return bad(name, "%s is %s: want a string or an array of at most %d", name, s.show(), tandem.MostStops)
+		return s.array(name, tandem.MostStops, func(i int) error { return one(element(name, i)) })
 	}
-	return s.array(name, tandem.MostStops, func(i int) error {
-		var text string
-		err := readText(element(name, i), s, &text)
-		c.Request.Stop = append(c.Request.Stop, text)
-		return err
-	})
+	return bad(name, "%s is %s: want a string or an array of at most %d", name, s.show(), tandem.MostStops)
 }
 
 // readBias reads an object of token ids and what to add to their logits.
@@ -300,10 +229,10 @@ func readStreamOptions(c *Call, name string, s *source) error {
 			return nil
 		case field == "include_usage":
 			return readBool(full, s, &c.IncludeUsage)
-		case field == "include_obfuscation":
+		case field == "include_obfuscation" && s.limits.Strict:
 			return only("false")(c, full, s)
 		}
-		return unsupported(full, "unknown field %.100q: tandem does not support it", full)
+		return s.unknown(full, full)
 	})
 }
 

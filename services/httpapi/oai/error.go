@@ -115,7 +115,9 @@ func (c *Call) InItsWords(err error) error {
 	case field == "prompt" && c.Chat:
 		name = "messages"
 	case field == "max_tokens":
-		name = c.maxName
+		name = or(c.maxName, field)
+	case field == "repeat_penalty" && c.wholeText:
+		name = "repetition_penalty"
 	case field == "top_logprobs" && !c.Chat:
 		name = "logprobs"
 	default:

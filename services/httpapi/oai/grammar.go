@@ -8,7 +8,7 @@ import (
 )
 
 // maxDepth is how many objects and arrays may lie inside one another.
-const maxDepth = 64
+const maxDepth = 512
 
 // step says what may follow in a body.
 type step uint8
@@ -45,6 +45,7 @@ type grammar struct {
 	inside  [maxDepth]byte // '{' or '[' of those that are open
 	key     bool           // the string under way is a field's name
 	literal string         // the rest of true, false or null
+	word    string         // the whole of it
 
 	more   int // missing bytes of a character
 	lo, hi byte
@@ -87,7 +88,7 @@ func (g *grammar) end() error {
 	case g.step == wantNothing || g.depth == 0 && (g.step == inZero || g.step == inInteger || g.step == inFraction || g.step == inPower):
 		return nil
 	}
-	return bad("", "the body is no JSON: it ends at byte %d, inside of a value", g.at)
+	return bad("", "the body is not JSON: it ends at byte %d, inside of a value", g.at)
 }
 
 func (g *grammar) next(c byte) error {
@@ -100,7 +101,7 @@ func (g *grammar) next(c byte) error {
 		return g.hex(c)
 	case inLiteral:
 		if c != g.literal[0] {
-			return g.unexpected(c, "%q", g.literal)
+			return g.notAValue(g.word[:len(g.word)-len(g.literal)]+string(rune(c)), g.at-int64(len(g.word)-len(g.literal)))
 		}
 		if g.literal = g.literal[1:]; g.literal == "" {
 			g.ended()
@@ -130,7 +131,7 @@ func (g *grammar) next(c byte) error {
 			return nil
 		}
 		if c != '"' {
-			return g.unexpected(c, "a field's name in quotes")
+			return g.unexpected(c, "the name of a field in double quotes")
 		}
 		g.key, g.step = true, inString
 	case wantColon:
@@ -167,13 +168,13 @@ func (g *grammar) begin(c byte) error {
 	case '1' <= c && c <= '9':
 		g.step = inInteger
 	case c == 't':
-		g.step, g.literal = inLiteral, "rue"
+		g.step, g.word, g.literal = inLiteral, "true", "rue"
 	case c == 'f':
-		g.step, g.literal = inLiteral, "alse"
+		g.step, g.word, g.literal = inLiteral, "false", "alse"
 	case c == 'n':
-		g.step, g.literal = inLiteral, "ull"
+		g.step, g.word, g.literal = inLiteral, "null", "ull"
 	default:
-		return g.unexpected(c, "a value")
+		return g.notAValue(string(rune(c)), g.at)
 	}
 	return nil
 }
@@ -253,7 +254,7 @@ func (g *grammar) character(c byte) error {
 	case c == '"':
 		g.ended()
 	case c < ' ':
-		return bad("", "the body is no JSON: a control character in a string at byte %d: want \\u%04x", g.at, c)
+		return bad("", "the body is not JSON: a control character in a string at byte %d: want \\u%04x", g.at, c)
 	case c >= utf8.RuneSelf:
 		return g.lead(c)
 	}
@@ -343,8 +344,20 @@ func (g *grammar) halfCharacter(code rune, at int64) error {
 	return bad("", "the body has half a character at byte %d: \\u%04x", at, code)
 }
 
-func (g *grammar) unexpected(c byte, want string, args ...any) error {
-	return bad("", "the body is no JSON: unexpected %q at byte %d: want "+want, append([]any{c, g.at}, args...)...)
+func (g *grammar) unexpected(c byte, want string) error {
+	return bad("", "the body is not JSON: found %q at byte %d, want %s", c, g.at, want)
+}
+
+// notAValue is the error of a value that begins with a wrong word.
+func (g *grammar) notAValue(word string, at int64) error {
+	switch {
+	case g.depth == 0 && word == "\u00ef": // the first byte of a byte order mark, and of no JSON
+		return bad("", "the body is not JSON: it begins with a byte order mark or another character outside of ASCII: want \"{\" first")
+	case g.depth == 0:
+		return bad("", "the body is not JSON: it begins with %q at byte %d: want an object, such as {\"prompt\": \"hello\"}", word, at)
+	}
+	return bad("", "the body is not JSON: found %q at byte %d, want a value: an object, an array, a number, a text in double quotes, true, "+
+		"false or null", word, at)
 }
 
 // checked is a reader of a body that passes on only what grammar has accepted.

@@ -63,10 +63,11 @@ func Size(messages []Message) (n int) {
 
 // readMessage reads one message with texts of at most left bytes each.
 func readMessage(name string, s *source, left int) (m Message, err error) {
-	content := false
+	content, null, refusal := false, false, ""
 	err = s.object(name, func(field string) error {
 		full := join(name, field)
 		if s.isNull() {
+			null = null || field == "content"
 			s.skip()
 			return nil
 		}
@@ -84,11 +85,13 @@ func readMessage(name string, s *source, left int) (m Message, err error) {
 			return readText(full, s, &m.ToolCallID)
 		case "tool_calls":
 			return readToolCalls(full, s, &m.ToolCalls, left)
-		case "annotations": // client libraries send an answer back unchanged
-			return empty(nil, full, s)
 		}
-		return unsupported(full, "unknown field %.100q: tandem does not support it", full)
+		return readSentBack(&m, &refusal, name, field, s, left)
 	})
+	content = content || null && m.Role != "user" && !s.limits.Strict // an assistant has said nothing, a tool has no result
+	if m.Content == "" && refusal != "" {
+		m.Content, content = refusal, true
+	}
 	switch {
 	case err != nil:
 	case m.Role == "":
@@ -97,13 +100,33 @@ func readMessage(name string, s *source, left int) (m Message, err error) {
 		err = bad(join(name, "role"), "%s.role is %.50q: want %s", name, m.Role, list(roles))
 	case len(m.ToolCalls) > 0 && m.Role != "assistant":
 		err = bad(join(name, "tool_calls"), "%s.tool_calls: only the assistant calls tools, the role is %s", name, m.Role)
-	case !content && len(m.ToolCalls) == 0:
+	case !content && len(m.ToolCalls) == 0 && (m.Reasoning == "" || s.limits.Strict):
 		err = bad(join(name, "content"), "%s.content is missing: want text", name)
 	case m.Role == "developer":
 		m.Role = "system" // the newer name of the same, which few templates know
 	}
 	return m, err
 }
+
+// readSentBack reads a field of a message that clients send back as they got it, or add for other servers.
+func readSentBack(m *Message, refusal *string, name, field string, s *source, left int) error {
+	full, isText := join(name, field), s.kind() == "a string"
+	switch {
+	case field == "annotations" && s.limits.Strict:
+		return none("[]")(nil, full, s)
+	case s.limits.Strict:
+	case field == "refusal" && isText:
+		return readContent(full, s, refusal, left)
+	case (field == "reasoning" || field == "thinking") && isText && m.Reasoning == "": // OpenRouter's and Ollama's reasoning_content
+		return readContent(full, s, &m.Reasoning, left)
+	case slices.Contains(unheard, field):
+		return nothing(nil, full, s)
+	}
+	return s.unknown(full, "messages[]."+field)
+}
+
+// unheard are fields of messages that say more than their text.
+var unheard = []string{"function_call", "audio", "images", "image_url", "videos", "documents", "files"}
 
 // readToolCalls reads an array as it is written; nil for an empty one.
 func readToolCalls(name string, s *source, to *json.RawMessage, left int) error {
@@ -120,7 +143,7 @@ func readToolCalls(name string, s *source, to *json.RawMessage, left int) error 
 	return nil
 }
 
-// readContent reads a text or an array of parts, which are joined; at most left bytes.
+// readContent reads a text or an array of parts, which are joined by line breaks; at most left bytes.
 func readContent(name string, s *source, to *string, left int) error {
 	var b strings.Builder
 	n := 0
@@ -128,11 +151,19 @@ func readContent(name string, s *source, to *string, left int) error {
 	case "a string":
 		n = s.textTo(&b, left)
 	case "an array":
+		parts := 0
 		err := s.array(name, maxParts, func(i int) error {
-			part, err := readPart(element(name, i), s, left-n)
+			part, silent, err := readPart(element(name, i), s, left-n)
+			if err != nil || silent {
+				return err
+			}
+			if parts++; parts > 1 {
+				n++
+				b.WriteByte('\n')
+			}
 			n += len(part)
 			b.WriteString(part)
-			return err
+			return nil
 		})
 		if err != nil {
 			return err
@@ -147,37 +178,86 @@ func readContent(name string, s *source, to *string, left int) error {
 	return nil
 }
 
-// readPart reads one part of a content, of at most left bytes.
-func readPart(name string, s *source, left int) (text string, err error) {
-	kind, other := "", ""
-	there := false
+// part is one part of a content while it is read.
+type part struct {
+	kind, text string
+	there      bool     // it has a text
+	others     []string // names of its other fields
+}
+
+// textTypes are the types of parts that are text: of chats, of OpenAI's Responses, and what a model said instead of an answer.
+var textTypes = []string{"text", "input_text", "output_text", "refusal"}
+
+// silentTypes are the types of parts that hold what a model thought, in histories of other servers.
+var silentTypes = []string{"thinking", "redacted_thinking", "reasoning"}
+
+// readPart reads one part of a content, of at most left bytes; silent says that it is not part of the text.
+func readPart(name string, s *source, left int) (text string, silent bool, err error) {
+	var p part
+	if s.kind() == "a string" && !s.limits.Strict {
+		err = p.read(name, s, left)
+		return p.text, false, err
+	}
 	err = s.object(name, func(field string) error {
-		switch field {
-		case "type":
-			return readText(join(name, field), s, &kind)
-		case "text":
-			there = true
-			if s.kind() != "a string" {
-				return bad(join(name, field), "%s is %s: want a string", join(name, field), s.show())
-			}
-			n := 0
-			if text, n = s.text(left); n > left {
-				return tooLarge("messages", join(name, field), n, left)
-			}
-			return nil
+		full := join(name, field)
+		switch {
+		case field == "type":
+			return readText(full, s, &p.kind)
+		case field == "text" || field == "refusal" && !s.limits.Strict:
+			return p.read(full, s, left)
+		case !s.isNull() || s.limits.Strict:
+			p.others = append(p.others, field)
 		}
-		other = field
 		s.skip()
 		return nil
 	})
-	switch {
-	case err != nil:
-	case kind != "text" && kind != "":
-		err = unsupported(join(name, "type"), "%s.type is %.50q: only text is supported", name, kind)
-	case other != "":
-		err = unsupported(join(name, other), "unknown field %.100q: tandem does not support it", join(name, other))
-	case kind == "" || !there:
-		err = bad(name, "%s lacks type or text: want {\"type\": \"text\", \"text\": …}", name)
+	if err != nil {
+		return "", false, err
 	}
-	return text, err
+	return p.check(name, s.limits)
+}
+
+// read reads the text.
+func (p *part) read(name string, s *source, left int) error {
+	p.there = true
+	switch {
+	case s.isNull() && !s.limits.Strict:
+		s.skip()
+		return nil
+	case s.kind() != "a string":
+		return bad(name, "%s is %s: want a string", name, s.show())
+	}
+	text, n := s.text(left)
+	if n > left {
+		return tooLarge("messages", name, n, left)
+	}
+	if text != "" {
+		p.text = text
+	}
+	return nil
+}
+
+// check returns the text of a part that was read; silent says that it is not part of the content.
+func (p *part) check(name string, l Limits) (text string, silent bool, err error) {
+	types, implied := textTypes, "text"
+	if l.Strict {
+		types, implied = textTypes[:1], ""
+	}
+	kind := or(p.kind, implied)
+	switch {
+	case !l.Strict && slices.Contains(silentTypes, kind):
+		l.ignore("messages[].content[]." + kind)
+		return "", true, nil
+	case kind != "" && !slices.Contains(types, kind):
+		return "", false, unsupported(join(name, "type"), "%s.type is %.50q: only text is supported", name, kind)
+	case l.Strict && len(p.others) > 0:
+		other := join(name, p.others[0])
+		return "", false, unsupported(other, "unknown field %.100q: tandem does not support it", other)
+	case kind == "" || !p.there:
+		return "", false, bad(name, "%s lacks type or text: want {\"type\": \"text\", \"text\": …}", name)
+	}
+	for _, other := range p.others {
+		l.ignore("messages[].content[]." + other)
+	}
+	return p.text, false, nil
 }

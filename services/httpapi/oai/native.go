@@ -58,9 +58,14 @@ func ReadApplyTemplate(body io.Reader, l Limits) (a ApplyTemplate, err error) {
 	return a, err
 }
 
-// fields reads a body with these fields; the needed one must be present.
+// fields reads a body with these fields; the needed one must be present. Fields that would change what a model reads are refused here too.
 func fields(body io.Reader, l Limits, needed string, known map[string]func(string, *source) error) error {
-	return read(body, l, needed, false, func(name string) func(string, *source) error { return known[name] })
+	return read(body, l, needed, func(name string) func(string, *source) error {
+		if f := foreign[name]; known[name] == nil && f != nil && !l.Strict {
+			return func(name string, s *source) error { return f(nil, name, s) }
+		}
+		return known[name]
+	})
 }
 
 // Piece is a token and its text: a string, or an array of bytes if they are not UTF-8.

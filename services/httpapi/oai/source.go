@@ -18,10 +18,19 @@ const (
 	window    = 8 << 10  // bytes
 )
 
-// Limits bound what is kept of a body.
+// Limits bound what is kept of a body, and say what becomes of fields without an effect.
 type Limits struct {
-	Text   int // bytes of one prompt, or of all messages
-	Tokens int // positions of a session; a prompt needs fewer
+	Text    int               // bytes of one prompt, or of all messages
+	Tokens  int               // positions of a session; a prompt needs fewer
+	Strict  bool              // refuse fields that would be ignored
+	Ignored func(name string) // is called with the name of each field that is ignored, perhaps several times; may be nil
+}
+
+// ignore notes a field that is ignored.
+func (l Limits) ignore(name string) {
+	if l.Ignored != nil {
+		l.Ignored(name)
+	}
 }
 
 // source reads a body once, from front to back, while it arrives, and keeps only what it is asked for. Its methods
@@ -170,6 +179,19 @@ func (s *source) digits() (n int, ok bool) {
 
 // skip passes the next value.
 func (s *source) skip() { s.raw(0) }
+
+// unknown passes the value of a field that is not known; if it has one, the field is ignored under a name without the numbers of elements.
+// Errors: Unsupported, if the server is strict.
+func (s *source) unknown(full, name string) error {
+	if s.limits.Strict {
+		return unsupported(full, "unknown field %.100q: tandem does not support it", full)
+	}
+	if !s.isNull() {
+		s.limits.ignore(name)
+	}
+	s.skip()
+	return nil
+}
 
 // show returns the next value for an error message.
 func (s *source) show() string { return show(s.raw(maxSmall)) }
@@ -324,9 +346,9 @@ func (s *source) array(param string, most int, each func(i int) error) error {
 	}
 }
 
-// read reads a body; field returns the reader of a field, and the needed field must be present. With null, a field that is
+// read reads a body; field returns the reader of a field, nil for none, and the needed field must be present. A field that is
 // null counts as missing. Errors: Invalid and Unsupported, with the field; *Error; those of the reader.
-func read(body io.Reader, l Limits, needed string, null bool, field func(name string) func(string, *source) error) error {
+func read(body io.Reader, l Limits, needed string, field func(name string) func(string, *source) error) error {
 	s := newSource(body, l)
 	if kind := s.kind(); kind != "an object" {
 		return s.outcome(bad("", "the body is %s: want a JSON object", kind))
@@ -336,8 +358,8 @@ func read(body io.Reader, l Limits, needed string, null bool, field func(name st
 		f := field(name)
 		switch {
 		case f == nil:
-			return unsupported(name, "unknown field %.100q: tandem does not support it", name)
-		case null && s.isNull():
+			return s.unknown(name, name)
+		case s.isNull():
 			s.skip()
 			return nil
 		}
@@ -357,14 +379,18 @@ func tooLarge(param, what string, n, most int) error {
 	return e
 }
 
-// TooLong is the error of a prompt with that many tokens, or more if not exact, which the context does not hold.
+// TooLong is the error of a prompt with that many tokens, or more if not exact, which the context does not hold. It begins with OpenAI's
+// words: programs find the two numbers by them.
 func TooLong(param string, tokens int, exact bool, context int) error {
-	least := "at least "
-	if exact {
-		least = ""
+	least, what := "", "prompt"
+	if !exact {
+		least = "at least "
 	}
-	e := Refusal(413, "context_length_exceeded", "prompt has %s%d tokens: the context holds %d, and at least one must be left to generate",
-		least, tokens, context)
+	if param == "messages" {
+		what = param
+	}
+	e := Refusal(400, "context_length_exceeded", "This model's maximum context length is %d tokens. However, your %s resulted in %s%d tokens. "+
+		"At least one token must be left to generate: shorten the %s.", context, what, least, tokens, what)
 	e.Param = param
 	return e
 }

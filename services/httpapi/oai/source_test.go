@@ -143,9 +143,9 @@ func TestSourceLimits(t *testing.T) {
 		{false, `{"prompt":"` + x(101) + `"}`, 413, "prompt", "101 bytes: at most 100"},
 		{false, `{"prompt":["a","` + x(99) + `\n\n"]}`, 413, "prompt", "101 bytes"},
 		{false, `{"prompt":[` + strings.Repeat("1,", 8) + `1]}`, 200, "", ""},
-		{false, `{"prompt":[` + strings.Repeat("1,", 9) + `1]}`, 413, "prompt", "10 tokens: the context holds 10"},
-		{false, `{"prompt":[[1],[` + strings.Repeat("1,", 5000) + `1]]}`, 413, "prompt", "5001 tokens"},
-		{false, `{"prompt":"a","user":"` + x(1e5) + `"}`, 400, "user", "100000 bytes"},
+		{false, `{"prompt":[` + strings.Repeat("1,", 9) + `1]}`, 400, "prompt", "10 tokens. However, your prompt resulted in 10 tokens."},
+		{false, `{"prompt":[[1],[` + strings.Repeat("1,", 5000) + `1]]}`, 400, "prompt", "5001 tokens"},
+		{false, `{"prompt":"a","user":"` + x(1e5) + `"}`, 200, "", ""},
 		{false, `{"prompt":"a","` + x(5000) + `":1}`, 400, "", "name of 5000 bytes"},
 		{false, `{"prompt":"a","temperature":1` + strings.Repeat("0", 1e5) + `}`, 400, "temperature", "…"},
 		{false, `{"prompt":"a","seed":` + strings.Repeat("1", 1e5) + `}`, 400, "seed", "…"},
@@ -192,10 +192,10 @@ func TestWhatIsWrongFirst(t *testing.T) {
 		then error
 		want string
 	}{
-		{`{"foo":1,"prompt":"a"}`, nil, `unknown field "foo"`},
-		{`{"foo":1,"prompt":"a"`, nil, "ends at byte 21"},
-		{`{"foo":1,"prompt":"a"`, lost, lost.Error()},
-		{`{"foo":1,,`, lost, "at byte 9"},
+		{`{"bar":1,"prompt":7}`, nil, `prompt is 7`},
+		{`{"bar":1,"prompt":7`, nil, "ends at byte 19"},
+		{`{"bar":1,"prompt":7`, lost, lost.Error()},
+		{`{"bar":1,,`, lost, "at byte 9"},
 	} {
 		var body io.Reader = strings.NewReader(tc.body)
 		if tc.then != nil {

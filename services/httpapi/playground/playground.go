@@ -68,8 +68,8 @@ func Handler() http.Handler {
 		switch {
 		case r.URL.Path == "/":
 			name = page
-		case below && name == "":
-			http.Redirect(w, r, "../", http.StatusPermanentRedirect) // its links are relative to "/"
+		case below && name == "", r.URL.Path == "/playground":
+			http.Redirect(w, r, "../", http.StatusPermanentRedirect) // the links of the page are relative to "/"
 			return
 		case !below:
 			name = ""

@@ -33,7 +33,7 @@ func TestHandler(t *testing.T) {
 		{"GET", "/playground/style.css", 200, "text/css; charset=utf-8"},
 		{"GET", "/playground/icon.svg", 200, "image/svg+xml"},
 		{"GET", "/playground/", 308, ""},
-		{"GET", "/playground", 404, "text/plain; charset=utf-8"},
+		{"GET", "/playground", 308, ""},
 		{"GET", "/app.js", 404, "text/plain; charset=utf-8"},
 		{"GET", "/playground/../playground.go", 404, "text/plain; charset=utf-8"},
 		{"GET", "/playground/static/app.js", 404, "text/plain; charset=utf-8"},
