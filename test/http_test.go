@@ -255,7 +255,7 @@ func TestHTTP(t *testing.T) {
 			}
 		})
 		for i := 0; ; i++ {
-			bad := []string{"", "{", `{"prompt":"a","temperature":NaN}`, "{\"prompt\":\"\xff\"}", `{"prompt":"a","foo":1}`, `{"prompt":"` +
+			bad := []string{"", "{", `{"prompt":"a","temperature":NaN}`, "{\"prompt\":\"\xff\"}", `{"prompt":"a","tools":[1]}`, `{"prompt":"` +
 				strings.Repeat("a ", 4000) + `"}`, strings.Repeat("[", 5000)}[i%7]
 			if status, all := g.ask(t, "POST", "/v1/completions", bad); status != 400 && status != 413 {
 				t.Errorf("%.40s: %d %s", bad, status, all)

@@ -34,7 +34,7 @@ func (f roleFlags) config(a *app, listen string) roles.Config {
 	return roles.Config{Listen: listen, Sizes: roles.Sizes(f.sizeFlags), TLS: f.files(), Insecure: f.InsecureListen,
 		SecretFile:   f.SecretFile,
 		OTLPEndpoint: f.OTLPEndpoint, Grace: f.Grace, ReadyFD: f.ReadyFD, PulseFD: f.PulseFD, Version: buildVersion().Version,
-		Log: f.logger(a.stderr)}
+		Log: f.logger(a.stderr, a.kong.Command())}
 }
 
 // models returns how a process with these flags loads models, but for their devices; it shows progress on stderr.

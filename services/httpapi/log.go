@@ -17,7 +17,7 @@ const (
 	mostNameSize = 64  // bytes of a field's name there
 )
 
-// quiet routes are asked every few seconds by machines, so only their failures are logged as requests are.
+// quietRoutes are asked every few seconds by machines, so their usual answers are logged for debugging alone.
 var quietRoutes = map[string]bool{"/health": true, "/livez": true, "/readyz": true, "/metrics": true}
 
 // lineLimit bounds how many lines about requests are logged, because anybody who can connect causes them. Safe for concurrent use.
@@ -60,7 +60,7 @@ func (s *Server) logRequest(c *call, name string, status int) {
 		args = append(args, "tenant", c.tenant)
 	}
 	args = append(args, "request", c.id)
-	if quietRoutes[name] && status < http.StatusBadRequest {
+	if quietRoutes[name] && (status < http.StatusBadRequest || status == http.StatusServiceUnavailable) {
 		s.cfg.Log.Debug("request", args...)
 		return
 	}

@@ -7,6 +7,8 @@ package httpapi
 import (
 	"context"
 	"errors"
+	"math"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -199,5 +201,44 @@ func TestOfficialClientTriesAgain(t *testing.T) {
 	}
 	if waited := time.Since(first); waited < 500*time.Millisecond {
 		t.Errorf("the client waited %v: was it told 1 s?", waited)
+	}
+}
+
+// TestOfficialClientOfLocalServers sends what programs add for other servers, and leaves out what they leave out.
+func TestOfficialClientOfLocalServers(t *testing.T) {
+	var asked tandem.Request
+	s := serve(t, script(func(ctx context.Context, r tandem.Request, sink tandem.Sink) (tandem.Result, error) {
+		asked = r
+		return hello(ctx, r, sink)
+	}), func(c *Config) { c.Defaults.MaxTokens, c.Keys = 0, keysOf(t, "k") })
+	ctx := t.Context()
+	var answer *http.Response
+	c := official(s, option.WithAPIKey("k"))
+	user := []openai.ChatCompletionMessageParamUnion{openai.UserMessage("hi")}
+	a, err := c.Chat.Completions.New(ctx, openai.ChatCompletionNewParams{Model: "gpt-5", Messages: user, Seed: openai.Int(math.MinInt64),
+		TopP: openai.Float(0), Store: openai.Bool(true), ParallelToolCalls: openai.Bool(false), User: openai.String("me"),
+		ServiceTier: openai.ChatCompletionNewParamsServiceTierPriority},
+		option.WithResponseInto(&answer), option.WithJSONSet("cache_prompt", true), option.WithJSONSet("keep_alive", "5m"))
+	if err != nil || a.Model != "gopher" || a.Usage.TotalTokens != context1 || asked.Sampling.Seed != 1<<63 || asked.Sampling.TopK != 1 {
+		t.Fatalf("%+v, %v, asked for %+v", a, err, asked.Sampling)
+	}
+	for _, name := range []string{"store", "parallel_tool_calls", "user", "service_tier", "cache_prompt", "keep_alive"} {
+		if !strings.Contains(answer.Header.Get("X-Tandem-Ignored"), name) {
+			t.Errorf("ignored %q: want %s among them", answer.Header.Get("X-Tandem-Ignored"), name)
+		}
+	}
+	for param, set := range map[string]option.RequestOption{"tools": option.WithJSONSet("tools", []any{map[string]any{"type": "function"}}),
+		"grammar": option.WithJSONSet("grammar", "root ::= x"), "response_format": option.WithJSONSet("response_format", map[string]any{"type": "json_object"})} {
+		var e *openai.Error
+		if _, err := c.Chat.Completions.New(ctx, openai.ChatCompletionNewParams{Messages: user}, set); !errors.As(err, &e) || e.StatusCode != 400 ||
+			e.Param != param {
+			t.Errorf("%s: %v", param, err)
+		}
+	}
+	for _, base := range []string{s.url, s.url + "/v1/", s.url + "/v1"} {
+		if page, err := official(s, option.WithBaseURL(base), option.WithAPIKey(""), option.WithHeader("X-Api-Key", "k")).Models.List(ctx); err != nil ||
+			page.Data[0].Created != 1700000000 {
+			t.Errorf("%s with X-Api-Key: %+v, %v", base, page, err)
+		}
 	}
 }

@@ -25,16 +25,20 @@ type Spec struct {
 // Config of a Group. Program and Stderr are required.
 type Config struct {
 	Program string
-	Env     []string      // the children's environment
-	Stderr  io.Writer     // receives the children's lines, each with "name: " before it
-	Stall   time.Duration // a starting child that says nothing for so long has failed; 0 = 30 s
-	Hang    time.Duration // a child that is ready hangs if it finishes nothing for so long (see watch); 0 = 5 s
-	Grace   time.Duration // between SIGTERM and SIGKILL; 0 = 2 s
-	GiveUp  time.Duration // a child that others need and that cannot be started again for so long is given up; 0 = 5 minutes
-	Before  func() error  // called before each start, for what a child needs; may be nil
+	Env     []string                       // the children's environment
+	Stderr  io.Writer                      // receives the children's lines
+	Line    func(name, line string) string // returns a child's line as it is written; nil: with "name: " before it
+	Stall   time.Duration                  // a starting child that says nothing for so long has failed; 0 = 30 s
+	Hang    time.Duration                  // a child that is ready hangs if it finishes nothing for so long (see watch); 0 = 5 s
+	Grace   time.Duration                  // between SIGTERM and SIGKILL; 0 = 2 s
+	GiveUp  time.Duration                  // a child that others need and that cannot be started again for so long is given up; 0 = 5 minutes
+	Before  func() error                   // called before each start, for what a child needs; may be nil
 }
 
 func (c Config) withDefaults() Config {
+	if c.Line == nil {
+		c.Line = func(name, line string) string { return name + ": " + line }
+	}
 	if c.Stall == 0 {
 		c.Stall = 30 * time.Second
 	}
@@ -140,7 +144,7 @@ func (g *Group) Pids() map[string]int {
 func (g *Group) say(name, line string) {
 	g.lines.Lock()
 	defer g.lines.Unlock()
-	fmt.Fprintf(g.cfg.Stderr, "%s: %s\n", name, line)
+	fmt.Fprintln(g.cfg.Stderr, g.cfg.Line(name, line))
 }
 
 func (g *Group) fail(err error) {

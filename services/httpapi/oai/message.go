@@ -63,11 +63,10 @@ func Size(messages []Message) (n int) {
 
 // readMessage reads one message with texts of at most left bytes each.
 func readMessage(name string, s *source, left int) (m Message, err error) {
-	content, null, refusal := false, false, ""
+	content, refusal := false, ""
 	err = s.object(name, func(field string) error {
 		full := join(name, field)
 		if s.isNull() {
-			null = null || field == "content"
 			s.skip()
 			return nil
 		}
@@ -88,7 +87,7 @@ func readMessage(name string, s *source, left int) (m Message, err error) {
 		}
 		return readSentBack(&m, &refusal, name, field, s, left)
 	})
-	content = content || null && m.Role != "user" && !s.limits.Strict // an assistant has said nothing, a tool has no result
+	content = content || m.Role != "" && m.Role != "user" && !s.limits.Strict // an assistant has said nothing, a tool has no result
 	if m.Content == "" && refusal != "" {
 		m.Content, content = refusal, true
 	}

@@ -1,0 +1,30 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestLogFormat: with json every line on stderr is an object, whatever a child writes.
+func TestLogFormat(t *testing.T) {
+	var out bytes.Buffer
+	f := logFlags{LogLevel: "info", LogFormat: "json"}
+	f.logger(&out, "gateway").Info("request", "status", 200)
+	f.logger(&out, "gateway").Debug("nothing")
+	line := f.line()
+	all := line("gateway", strings.TrimSpace(out.String())) + "\n" + line("verifier", "panic: {") + "\n" + line("tandem", "{not json}")
+	want := []string{"INFO gateway request", "WARN verifier panic: {", "WARN tandem {not json}"}
+	for i, text := range strings.Split(all, "\n") {
+		var m map[string]any
+		if err := json.Unmarshal([]byte(text), &m); err != nil || fmt.Sprint(m["level"], " ", m["process"], " ", m["msg"]) != want[i] {
+			t.Errorf("line %q, %v: want %s", text, err, want[i])
+		}
+	}
+	if (logFlags{LogFormat: "text"}).line() != nil || !slices.Equal(logFlags{}.args(), []string{"--log-level", "warn", "--log-format", "text"}) {
+		t.Error("the children of other commands log warnings as text")
+	}
+}
