@@ -25,6 +25,24 @@ const (
 {% endfor %}assistant:`
 )
 
+var program string // tandem, built from this checkout
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "clients")
+	if err != nil {
+		panic(err)
+	}
+	program = filepath.Join(dir, "tandem")
+	build := exec.Command("go", "build", "-trimpath", "-o", program, "./cmd/tandem")
+	build.Dir = "../.."
+	if out, err := build.CombinedOutput(); err != nil {
+		panic(string(out))
+	}
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
 // gateway is a running tandem.
 type gateway struct {
 	url string // of HTTP, without a path
@@ -35,12 +53,6 @@ type gateway struct {
 func start(t *testing.T, flags ...string) gateway {
 	t.Helper()
 	dir := t.TempDir()
-	program := filepath.Join(dir, "tandem")
-	build := exec.Command("go", "build", "-trimpath", "-o", program, "./cmd/tandem")
-	build.Dir = "../.."
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
 	file := filepath.Join(dir, "chat.jinja")
 	if err := os.WriteFile(file, []byte(template), 0o600); err != nil {
 		t.Fatal(err)
@@ -92,7 +104,7 @@ func (w *written) String() string {
 
 // client returns a client that notes the headers of the last answer, and sends these headers.
 func client(seen *http.Header, headers ...string) *http.Client {
-	return &http.Client{Timeout: time.Minute, Transport: transport(func(r *http.Request) (*http.Response, error) {
+	return &http.Client{Timeout: 5 * time.Minute, Transport: transport(func(r *http.Request) (*http.Response, error) {
 		r = r.Clone(r.Context())
 		for i := 0; i < len(headers); i += 2 {
 			if r.Header.Set(headers[i], headers[i+1]); headers[i] == "Host" {
