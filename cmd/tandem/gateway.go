@@ -63,8 +63,9 @@ func (c *gatewayCmd) Run(a *app) error {
 	return gateway.Run(a.ctx, gateway.Config{Config: c.config(a, c.Listen), Target: path, ChatTemplate: c.ChatTemplate, Rules: rules,
 		Defaults: defaults, Sampling: c.preset(),
 		KeepAwake: c.KeepAwake, Verifier: c.Verifier, Drafters: c.Drafter, Pool: c.Pool, PoolListen: c.PoolListen, PoolFile: c.PoolFile,
-		HTTP: c.HTTP, AllowHost: c.AllowHost, Origins: c.CORSOrigin, Aliases: c.Alias, Strict: c.StrictFields, Keys: keys, MetricsKeys: metricsKeys,
-		NoLookup: !c.Lookup, EarlierTexts: earlier})
+		HTTP: c.HTTP, AllowHost: c.AllowHost, Origins: c.CORSOrigin, Aliases: c.Alias, Strict: c.StrictFields, Keys: keys,
+		MetricsKeys: metricsKeys,
+		NoLookup:    !c.Lookup, EarlierTexts: earlier})
 }
 
 // defaults returns the values for what a request leaves out.

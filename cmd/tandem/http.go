@@ -137,7 +137,8 @@ func (f *httpFlags) settle() error {
 	}
 	host, port, err := net.SplitHostPort(f.HTTP)
 	if err != nil || strings.HasPrefix(f.HTTP, "unix:") {
-		return tandem.Errorf("", tandem.Invalid, "--host or --port with --http %s: want them with a host and a port there", or(f.HTTP, gateway.NoHTTP))
+		return tandem.Errorf("", tandem.Invalid, "--host or --port with --http %s: want them with a host and a port there",
+			or(f.HTTP, gateway.NoHTTP))
 	}
 	if f.Host != "" {
 		host = strings.TrimSuffix(strings.TrimPrefix(f.Host, "["), "]")

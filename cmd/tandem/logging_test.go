@@ -24,7 +24,8 @@ func TestLogFormat(t *testing.T) {
 			t.Errorf("line %q, %v: want %s", text, err, want[i])
 		}
 	}
-	if (logFlags{LogFormat: "text"}).line() != nil || !slices.Equal(logFlags{}.args(), []string{"--log-level", "warn", "--log-format", "text"}) {
+	if (logFlags{LogFormat: "text"}).line() != nil || !slices.Equal(logFlags{}.args(), []string{"--log-level", "warn",
+		"--log-format", "text"}) {
 		t.Error("the children of other commands log warnings as text")
 	}
 }

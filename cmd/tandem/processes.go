@@ -37,7 +37,8 @@ type launch struct {
 // startProcesses starts all processes at the same time and returns when all serve. The caller must Stop
 // them; after an error none is left.
 func (a *app) startProcesses(l launch) (*group.Processes, error) {
-	return group.Start(a.ctx, group.Config{RunDir: l.RunDir, Addr: l.listen, Grace: l.Grace, Stderr: a.stderr, Line: l.line(), Specs: l.specs, Dial: l.dial,
+	return group.Start(a.ctx, group.Config{RunDir: l.RunDir, Addr: l.listen, Grace: l.Grace, Stderr: a.stderr, Line: l.line(),
+		Specs: l.specs, Dial: l.dial,
 		Drafts: len(l.files()) > 0, HTTPURL: l.url()})
 }
 

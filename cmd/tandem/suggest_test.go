@@ -67,7 +67,8 @@ func TestSettingsErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := readLine(parser, settings, []string{"up"}); err == nil || !strings.HasPrefix(err.Error(), "TANDEM_CONFIG "+file+": line 1") {
+	if _, err := readLine(parser, settings, []string{"up"}); err == nil || !strings.HasPrefix(err.Error(),
+		"TANDEM_CONFIG "+file+": line 1") {
 		t.Errorf("by the variable: %v", err)
 	}
 }
@@ -82,7 +83,8 @@ func TestVersionFlag(t *testing.T) {
 	code := -1
 	parser.Stdout, parser.Exit = &out, func(c int) { code = c }
 	_, _ = parser.Parse([]string{"--version"})
-	if first, _, _ := strings.Cut(buildVersion().line(), "\n"); code != 0 || strings.TrimSpace(out.String()) != first || !strings.HasPrefix(first, "tandem ") {
+	if first, _, _ := strings.Cut(buildVersion().line(), "\n"); code != 0 || strings.TrimSpace(out.String()) != first ||
+		!strings.HasPrefix(first, "tandem ") {
 		t.Errorf("code %d, %q: want %q", code, out.String(), first)
 	}
 }

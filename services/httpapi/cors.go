@@ -115,7 +115,8 @@ func allowedOrigins(given []string, keyed bool) ([]string, error) {
 		if err != nil || u.Scheme == "" || u.Host == "" || u.Path != "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil ||
 			strings.ContainsAny(text, "?#*") {
 			return nil, tandem.Errorf("", tandem.Invalid,
-				"--cors-origin %.100q: want an origin as browsers send it, such as https://chat.example.org or http://localhost:3000, without a path",
+				"--cors-origin %.100q: want an origin as browsers send it, such as https://chat.example.org or http://localhost:3000, "+
+					"without a path",
 				text)
 		}
 		host := strings.ToLower(u.Host)

@@ -43,15 +43,18 @@ func TestCrossOrigin(t *testing.T) {
 		{"no origin is given, with keys", none, page, 204, 401, 200, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			answer, text := tc.site.ask(t, "OPTIONS", "/v1/chat/completions", "", "Origin", tc.origin, "Access-Control-Request-Method", "POST",
-				"Access-Control-Request-Headers", "authorization,content-type,x-stainless-os", "Access-Control-Request-Private-Network", "true")
+			answer, text := tc.site.ask(t, "OPTIONS", "/v1/chat/completions", "", "Origin", tc.origin,
+				"Access-Control-Request-Method", "POST",
+				"Access-Control-Request-Headers", "authorization,content-type,x-stainless-os",
+				"Access-Control-Request-Private-Network", "true")
 			h := answer.Header
 			if answer.StatusCode != tc.preflight || tc.preflight == 204 && text != "" {
 				t.Errorf("preflight: %s: %s", answer.Status, text)
 			}
 			if tc.reads && (h.Get("Access-Control-Allow-Origin") != tc.origin || h.Get("Access-Control-Allow-Methods") != "POST" ||
 				h.Get("Access-Control-Allow-Headers") != "authorization, content-type, x-stainless-os" ||
-				h.Get("Access-Control-Allow-Private-Network") != "true" || !strings.Contains(strings.Join(h.Values("Vary"), ","), "Origin")) {
+				h.Get("Access-Control-Allow-Private-Network") != "true" || !strings.Contains(strings.Join(h.Values("Vary"), ","),
+				"Origin")) {
 				t.Errorf("preflight: %v", h)
 			}
 			if !tc.reads && (h.Get("Access-Control-Allow-Origin") != "" || h.Get("Access-Control-Allow-Headers") != "") {
@@ -79,11 +82,13 @@ func TestCrossOrigin(t *testing.T) {
 			}
 		})
 	}
-	if answer, text := open.ask(t, "OPTIONS", "/v1/nothing", "", "Origin", page, "Access-Control-Request-Method", "GET"); answer.StatusCode != 404 {
+	if answer, text := open.ask(t, "OPTIONS", "/v1/nothing", "", "Origin", page, "Access-Control-Request-Method",
+		"GET"); answer.StatusCode != 404 {
 		t.Errorf("preflight of no path: %s: %s", answer.Status, text)
 	}
 	if answer, _ := open.ask(t, "OPTIONS", "/v1/models", "", "Origin", page, "Access-Control-Request-Method", "GET",
-		"Access-Control-Request-Headers", "x y"); answer.StatusCode != 204 || answer.Header.Get("Access-Control-Allow-Methods") != "GET, HEAD" ||
+		"Access-Control-Request-Headers", "x y"); answer.StatusCode != 204 ||
+		answer.Header.Get("Access-Control-Allow-Methods") != "GET, HEAD" ||
 		answer.Header.Get("Access-Control-Allow-Headers") != headersOfClient {
 		t.Errorf("preflight with odd headers: %s %v", answer.Status, answer.Header)
 	}
@@ -100,7 +105,8 @@ func TestOrigins(t *testing.T) {
 	}
 	for _, given := range []string{"", "a.example", "https://a.example/", "https://a.example/x", "https://u@a.example", "https://*.example",
 		"null", "https://a.example?x", "localhost:3000", "https://"} {
-		if got, err := allowedOrigins([]string{given}, true); tandem.KindOf(err) != tandem.Invalid || !strings.Contains(err.Error(), "--cors-origin") {
+		if got, err := allowedOrigins([]string{given}, true); tandem.KindOf(err) != tandem.Invalid || !strings.Contains(err.Error(),
+			"--cors-origin") {
 			t.Errorf("%q: %q, %v", given, got, err)
 		}
 	}

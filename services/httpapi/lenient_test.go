@@ -91,7 +91,8 @@ func TestIgnoredOnce(t *testing.T) {
 		`{"role":"user","id":"1","content":[{"type":"text","text":"a","cache_control":{}},{"type":"text","text":"b","cache_control":{}}]}],"foo":1,"bar":null}`
 	for range 2 {
 		answer, all := s.ask(t, "POST", "/v1/chat/completions", body)
-		if got := answer.Header.Get("X-Tandem-Ignored"); answer.StatusCode != 200 || got != "messages[].content[].cache_control, messages[].id, foo" {
+		if got := answer.Header.Get("X-Tandem-Ignored"); answer.StatusCode != 200 ||
+			got != "messages[].content[].cache_control, messages[].id, foo" {
 			t.Errorf("%s with %q: %s", answer.Status, got, all)
 		}
 	}
@@ -153,10 +154,12 @@ func TestFieldsOfMeaning(t *testing.T) {
 			for value, status := range map[string]int{"null": 200, tc.idle: 200, tc.asks: 400} {
 				answer, all := s.ask(t, "POST", path, bodies(fmt.Sprintf("%q:%s", tc.field, value))[path])
 				if answer.StatusCode != status || answer.Header.Get("X-Tandem-Ignored") != "" {
-					t.Errorf("%s with %s %s: %s, ignored %q: %s", path, tc.field, value, answer.Status, answer.Header.Get("X-Tandem-Ignored"), all)
+					t.Errorf("%s with %s %s: %s, ignored %q: %s", path, tc.field, value, answer.Status,
+						answer.Header.Get("X-Tandem-Ignored"), all)
 				}
 				if status != 200 {
-					if p := refusal(t, answer, all); p.Param != tc.field || p.Code != "unsupported_value" || !strings.Contains(p.Message, tc.field) {
+					if p := refusal(t, answer, all); p.Param != tc.field || p.Code != "unsupported_value" ||
+						!strings.Contains(p.Message, tc.field) {
 						t.Errorf("%s with %s %s: %+v", path, tc.field, value, p)
 					}
 				}
@@ -284,8 +287,9 @@ func TestModelNames(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"", "a\nb", strings.Repeat("x", 257)} {
-		if _, err := New(Config{Listen: "127.0.0.1:0", Generator: script(nil), Model: Model{Name: "m", Aliases: []string{name}}, Limits: limits,
-			Vocab: alphabet{}}); tandem.KindOf(err) != tandem.Invalid {
+		if _, err := New(Config{Listen: "127.0.0.1:0", Generator: script(nil), Model: Model{Name: "m", Aliases: []string{name}},
+			Limits: limits,
+			Vocab:  alphabet{}}); tandem.KindOf(err) != tandem.Invalid {
 			t.Errorf("alias %q: %v", name, err)
 		}
 	}
@@ -326,7 +330,8 @@ func FuzzRequests(f *testing.F) {
 		}
 	}
 	f.Add(uint8(3), []byte(`{"tokens":[1,299]}`))
-	c, err := Config{Generator: script(nil), Model: Model{Name: "m"}, Defaults: testDefaults, Limits: limits, Vocab: alphabet{}, Chat: lines{}}.withDefaults()
+	c, err := Config{Generator: script(nil), Model: Model{Name: "m"}, Defaults: testDefaults, Limits: limits, Vocab: alphabet{},
+		Chat: lines{}}.withDefaults()
 	if err != nil {
 		f.Fatal(err)
 	}

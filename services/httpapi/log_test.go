@@ -63,7 +63,8 @@ func TestRequestLog(t *testing.T) {
 			t.Fatalf("%q: %v", line, err)
 		}
 		id, _, _ := strings.Cut(fmt.Sprint(m["request"]), "_")
-		got = append(got, fmt.Sprint(m["method"], " ", m["path"], " ", m["status"], " ", m["prompt_tokens"], " ", m["output_tokens"], " ", m["tenant"], " ", id))
+		got = append(got, fmt.Sprint(m["method"], " ", m["path"], " ", m["status"], " ", m["prompt_tokens"], " ", m["output_tokens"],
+			" ", m["tenant"], " ", id))
 		if _, ok := m["ms"].(float64); !ok || m["level"] != "INFO" {
 			t.Errorf("%s: want the time it took, in ms", line)
 		}

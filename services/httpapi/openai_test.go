@@ -228,15 +228,18 @@ func TestOfficialClientOfLocalServers(t *testing.T) {
 		}
 	}
 	for param, set := range map[string]option.RequestOption{"tools": option.WithJSONSet("tools", []any{map[string]any{"type": "function"}}),
-		"grammar": option.WithJSONSet("grammar", "root ::= x"), "response_format": option.WithJSONSet("response_format", map[string]any{"type": "json_object"})} {
+		"grammar": option.WithJSONSet("grammar", "root ::= x"), "response_format": option.WithJSONSet("response_format",
+			map[string]any{"type": "json_object"})} {
 		var e *openai.Error
-		if _, err := c.Chat.Completions.New(ctx, openai.ChatCompletionNewParams{Messages: user}, set); !errors.As(err, &e) || e.StatusCode != 400 ||
+		if _, err := c.Chat.Completions.New(ctx, openai.ChatCompletionNewParams{Messages: user}, set); !errors.As(err, &e) ||
+			e.StatusCode != 400 ||
 			e.Param != param {
 			t.Errorf("%s: %v", param, err)
 		}
 	}
 	for _, base := range []string{s.url, s.url + "/v1/", s.url + "/v1"} {
-		if page, err := official(s, option.WithBaseURL(base), option.WithAPIKey(""), option.WithHeader("X-Api-Key", "k")).Models.List(ctx); err != nil ||
+		if page, err := official(s, option.WithBaseURL(base), option.WithAPIKey(""), option.WithHeader("X-Api-Key",
+			"k")).Models.List(ctx); err != nil ||
 			page.Data[0].Created != 1700000000 {
 			t.Errorf("%s with X-Api-Key: %+v, %v", base, page, err)
 		}

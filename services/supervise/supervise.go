@@ -31,7 +31,7 @@ type Config struct {
 	Stall   time.Duration                  // a starting child that says nothing for so long has failed; 0 = 30 s
 	Hang    time.Duration                  // a child that is ready hangs if it finishes nothing for so long (see watch); 0 = 5 s
 	Grace   time.Duration                  // between SIGTERM and SIGKILL; 0 = 2 s
-	GiveUp  time.Duration                  // a child that others need and that cannot be started again for so long is given up; 0 = 5 minutes
+	GiveUp  time.Duration                  // a child that others need and that cannot start for so long is given up; 0 = 5 minutes
 	Before  func() error                   // called before each start, for what a child needs; may be nil
 }
 

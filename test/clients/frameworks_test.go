@@ -22,7 +22,8 @@ func TestLangchaingo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	talk := []llms.MessageContent{{Role: llms.ChatMessageTypeHuman, Parts: []llms.ContentPart{llms.TextPart("first"), llms.TextPart("second")}}}
+	talk := []llms.MessageContent{{Role: llms.ChatMessageTypeHuman, Parts: []llms.ContentPart{llms.TextPart("first"),
+		llms.TextPart("second")}}}
 	a, err := m.GenerateContent(ctx, talk, llms.WithSeed(-3), llms.WithMetadata(map[string]any{"a": "b"}),
 		llms.WithStopWords([]string{"a1", "a2", "a3", "a4", "a5", "a6"}))
 	if err != nil {
@@ -62,7 +63,8 @@ func TestEino(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	talk := []*schema.Message{schema.SystemMessage("s"), schema.UserMessage("u"), {Role: schema.Assistant, Content: "a", ReasoningContent: "hm"},
+	talk := []*schema.Message{schema.SystemMessage("s"), schema.UserMessage("u"), {Role: schema.Assistant, Content: "a",
+		ReasoningContent: "hm"},
 		{Role: schema.User, MultiContent: []schema.ChatMessagePart{{Type: schema.ChatMessagePartTypeText, Text: "b"},
 			{Type: schema.ChatMessagePartTypeText, Text: "c"}}}}
 	a, err := m.Generate(ctx, talk)
@@ -101,7 +103,8 @@ func TestEino(t *testing.T) {
 	if pieces == 0 {
 		t.Error("the stream is empty")
 	}
-	tools, err := m.WithTools([]*schema.ToolInfo{{Name: "f", Desc: "d", ParamsOneOf: schema.NewParamsOneOfByParams(map[string]*schema.ParameterInfo{})}})
+	tools, err := m.WithTools([]*schema.ToolInfo{{Name: "f", Desc: "d",
+		ParamsOneOf: schema.NewParamsOneOfByParams(map[string]*schema.ParameterInfo{})}})
 	if err != nil {
 		t.Fatal(err)
 	}

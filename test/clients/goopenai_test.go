@@ -64,40 +64,49 @@ func TestGoOpenAI(t *testing.T) {
 	})
 	t.Run("fields without an effect", func(t *testing.T) {
 		seed := -7
-		a, err := c.CreateChatCompletion(ctx, openai.ChatCompletionRequest{Model: "any-name", Messages: []openai.ChatCompletionMessage{user("hi")},
-			MaxTokens: 4, Seed: &seed, Stop: []string{"a1", "a2", "a3", "a4", "a5", "a6", "a7", "a8", "a9", "a10", "a11", "a12", "a13", "a14", ""},
-			User: "me", Store: true, Metadata: map[string]string{"a": "b"}, ServiceTier: "priority", Verbosity: "low", SafetyIdentifier: "x",
+		a, err := c.CreateChatCompletion(ctx, openai.ChatCompletionRequest{Model: "any-name",
+			Messages:  []openai.ChatCompletionMessage{user("hi")},
+			MaxTokens: 4, Seed: &seed, Stop: []string{"a1", "a2", "a3", "a4", "a5", "a6", "a7", "a8", "a9", "a10", "a11", "a12",
+				"a13", "a14", ""},
+			User: "me", Store: true, Metadata: map[string]string{"a": "b"}, ServiceTier: "priority", Verbosity: "low",
+			SafetyIdentifier:  "x",
 			ParallelToolCalls: true, Prediction: &openai.Prediction{Content: "x", Type: "content"}})
 		if err != nil || a.Model != model {
 			t.Fatalf("%+v, %v", a, err)
 		}
-		for _, name := range []string{"user", "store", "metadata", "service_tier", "verbosity", "safety_identifier", "parallel_tool_calls", "prediction"} {
+		for _, name := range []string{"user", "store", "metadata", "service_tier", "verbosity", "safety_identifier",
+			"parallel_tool_calls", "prediction"} {
 			if !strings.Contains(seen.Get("X-Tandem-Ignored"), name) {
 				t.Errorf("ignored %q: want %s among them", seen.Get("X-Tandem-Ignored"), name)
 			}
 		}
-		again, err := c.CreateChatCompletion(ctx, openai.ChatCompletionRequest{Model: model, Messages: []openai.ChatCompletionMessage{user("hi")},
+		again, err := c.CreateChatCompletion(ctx, openai.ChatCompletionRequest{Model: model,
+			Messages:  []openai.ChatCompletionMessage{user("hi")},
 			MaxTokens: 4, Seed: &seed})
 		if err != nil || again.Choices[0].Message.Content != a.Choices[0].Message.Content {
 			t.Errorf("seed %d gives %q and %q, %v", seed, a.Choices[0].Message.Content, again.Choices[0].Message.Content, err)
 		}
 	})
 	t.Run("no limit", func(t *testing.T) {
-		a, err := c.CreateChatCompletion(ctx, openai.ChatCompletionRequest{Messages: []openai.ChatCompletionMessage{user("Tell me a story.")}})
+		a, err := c.CreateChatCompletion(ctx,
+			openai.ChatCompletionRequest{Messages: []openai.ChatCompletionMessage{user("Tell me a story.")}})
 		if err != nil || !whole(string(a.Choices[0].FinishReason), a.Usage.TotalTokens) {
 			t.Errorf("%+v, %v", a.Usage, err)
 		}
 		if a, err = c.CreateChatCompletion(ctx, openai.ChatCompletionRequest{MaxTokens: -1,
-			Messages: []openai.ChatCompletionMessage{user("Tell me a story.")}}); err != nil || !whole(string(a.Choices[0].FinishReason), a.Usage.TotalTokens) {
+			Messages: []openai.ChatCompletionMessage{user("Tell me a story.")}}); err != nil ||
+			!whole(string(a.Choices[0].FinishReason), a.Usage.TotalTokens) {
 			t.Errorf("-1: %+v, %v", a.Usage, err)
 		}
 	})
 	t.Run("parts and turns sent back", func(t *testing.T) {
 		a, err := c.CreateChatCompletion(ctx, openai.ChatCompletionRequest{MaxTokens: 4, Messages: []openai.ChatCompletionMessage{
 			{Role: "user", MultiContent: []openai.ChatMessagePart{{Type: "text", Text: "first"}, {Type: "text", Text: "second"}}},
-			{Role: "assistant", Content: "a", ReasoningContent: "I think"}, {Role: "assistant", Refusal: "no"}, {Role: "assistant"}, user("b")}})
+			{Role: "assistant", Content: "a", ReasoningContent: "I think"}, {Role: "assistant", Refusal: "no"}, {Role: "assistant"},
+			user("b")}})
 		one, err1 := c.CreateChatCompletion(ctx, openai.ChatCompletionRequest{MaxTokens: 4, Messages: []openai.ChatCompletionMessage{
-			user("first\nsecond"), {Role: "assistant", Content: "a"}, {Role: "assistant", Content: "no"}, {Role: "assistant", Content: ""}, user("b")}})
+			user("first\nsecond"), {Role: "assistant", Content: "a"}, {Role: "assistant", Content: "no"}, {Role: "assistant",
+				Content: ""}, user("b")}})
 		if err != nil || err1 != nil || a.Usage.PromptTokens != one.Usage.PromptTokens {
 			t.Errorf("%+v, %v; as one text %+v, %v", a.Usage, err, one.Usage, err1)
 		}
@@ -121,8 +130,10 @@ func TestGoOpenAI(t *testing.T) {
 		}
 	})
 	t.Run("a prompt that is too long", func(t *testing.T) {
-		_, err := c.CreateChatCompletion(ctx, openai.ChatCompletionRequest{Messages: []openai.ChatCompletionMessage{user(strings.Repeat("word ", 3000))}})
-		refused(t, err, 400, "context_length_exceeded", "This model's maximum context length is 1024 tokens. However, your messages resulted in 30")
+		_, err := c.CreateChatCompletion(ctx,
+			openai.ChatCompletionRequest{Messages: []openai.ChatCompletionMessage{user(strings.Repeat("word ", 3000))}})
+		refused(t, err, 400, "context_length_exceeded",
+			"This model's maximum context length is 1024 tokens. However, your messages resulted in 30")
 	})
 	t.Run("addresses", func(t *testing.T) {
 		ask(t, g, openAI(g, client(nil), "/"))
@@ -144,8 +155,9 @@ func TestGoOpenAI(t *testing.T) {
 		}
 	})
 	t.Run("stream", func(t *testing.T) {
-		s, err := c.CreateChatCompletionStream(ctx, openai.ChatCompletionRequest{Messages: []openai.ChatCompletionMessage{user("hi")}, MaxTokens: 4,
-			StreamOptions: &openai.StreamOptions{IncludeUsage: true}})
+		s, err := c.CreateChatCompletionStream(ctx,
+			openai.ChatCompletionRequest{Messages: []openai.ChatCompletionMessage{user("hi")}, MaxTokens: 4,
+				StreamOptions: &openai.StreamOptions{IncludeUsage: true}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -16,7 +16,8 @@ func known(name string) bool {
 
 // TestAdvisoryFields: whatever the value of a field that is in no table, the body is taken and the field is named.
 func TestAdvisoryFields(t *testing.T) {
-	names := append(namesOf(strict), "foo", "cache_prompt", "keep_alive", "samplers", "", "ä", "guided_decoding_backend", "speculative.n_max")
+	names := append(namesOf(strict), "foo", "cache_prompt", "keep_alive", "samplers", "", "ä", "guided_decoding_backend",
+		"speculative.n_max")
 	rapid.Check(t, func(r *rapid.T) {
 		name := rapid.OneOf(rapid.SampledFrom(names), rapid.StringN(0, 20, 100)).Draw(r, "name")
 		if known(name) {

@@ -113,7 +113,8 @@ func readSeed(param string, s *source) (seed uint64, ok bool, err error) {
 	f, err := strconv.ParseFloat(raw, 64)
 	switch {
 	case !number || err != nil || !strings.ContainsAny(raw, ".eE") || f != math.Trunc(f) || f < math.MinInt64 || f >= 1<<64:
-		return 0, false, bad(param, "%s is %s: want an integer from %d to %d, or none for a random one", param, show([]byte(raw)), math.MinInt64,
+		return 0, false, bad(param, "%s is %s: want an integer from %d to %d, or none for a random one", param, show([]byte(raw)),
+			math.MinInt64,
 			uint64(math.MaxUint64))
 	case f < 0:
 		return uint64(int64(f)), f != -1, nil

@@ -356,8 +356,8 @@ func (g *grammar) notAValue(word string, at int64) error {
 	case g.depth == 0:
 		return bad("", "the body is not JSON: it begins with %q at byte %d: want an object, such as {\"prompt\": \"hello\"}", word, at)
 	}
-	return bad("", "the body is not JSON: found %q at byte %d, want a value: an object, an array, a number, a text in double quotes, true, "+
-		"false or null", word, at)
+	return bad("", "the body is not JSON: found %q at byte %d, want a value: an object, an array, a number, a text in double quotes, "+
+		"true, false or null", word, at)
 }
 
 // checked is a reader of a body that passes on only what grammar has accepted.

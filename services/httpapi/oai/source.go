@@ -389,8 +389,9 @@ func TooLong(param string, tokens int, exact bool, context int) error {
 	if param == "messages" {
 		what = param
 	}
-	e := Refusal(400, "context_length_exceeded", "This model's maximum context length is %d tokens. However, your %s resulted in %s%d tokens. "+
-		"At least one token must be left to generate: shorten the %s.", context, what, least, tokens, what)
+	e := Refusal(400, "context_length_exceeded",
+		"This model's maximum context length is %d tokens. However, your %s resulted in %s%d tokens. "+
+			"At least one token must be left to generate: shorten the %s.", context, what, least, tokens, what)
 	e.Param = param
 	return e
 }
