@@ -18,7 +18,7 @@ import (
 const (
 	model  = "gopher-19m-q8_0" // the shipped target
 	length = 1024              // of its context
-	key    = "a-key"
+	key    = "a-key-of-these-tests"
 	page   = "http://localhost:3000"
 
 	template = `{% for m in messages %}{{ m.role }}: {{ m.content }}
