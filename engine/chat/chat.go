@@ -1,18 +1,17 @@
 // Package chat turns a conversation into the text that a model was trained to continue, by the Jinja template
 // that its file carries (tokenizer.chat_template).
 //
-// A template is part of a downloaded file, so it is not trusted. The Jinja library gonja parses it. This package evaluates
-// it, because gonja's own evaluator cannot be bounded from outside: its operators allocate without a check
-// ('a' * 10**9), its errors print whole subtrees at every level, printing a list that holds itself overflows the
-// stack, which Go cannot recover from, and by reflection it reaches the methods of any Go value. This package also splits
-// the source into tokens, since gonja's lexer loses line breaks and characters inside tags.
+// A template is part of a downloaded file, so it is not trusted. This package reads and runs it itself, with Jinja2's grammar and
+// Python's values as Hugging Face's transformers sets them up: an immutable sandbox, trim_blocks and lstrip_blocks, loop controls,
+// tojson without HTML escapes. testdata/jinja2.jsonl.gz holds what Jinja2 makes of random templates. What tandem does not
+// run is refused by name (docs/guides/templates.md lists it).
 //
 // Invariants:
 //  1. Every evaluated node, loop turn and 256 bytes of copied text is a step; steps, nesting, allocated bytes and
 //     output bytes are bounded by limits, each checked before the work it allows. They count work, so whether a
 //     template passes depends only on it and the conversation, never on the machine's load. Processor
 //     time is bounded too, far above what the steps take, in case a step costs more than expected.
-//  2. Template code sees none, bool, int64, float64, text, list, dict and the functions of this package, nothing else
+//  2. Template code sees the values of value.go and the functions of this package, nothing else
 //     of Go, no file, no network, no environment; the only clock is Options.Now.
 //  3. Every byte of the output is known to come from the template (or the vocabulary) or from the caller.
 package chat
@@ -24,8 +23,6 @@ import (
 	"runtime"
 	"syscall"
 	"time"
-
-	"github.com/nikolalohinski/gonja/v2/nodes"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/gguf"
@@ -78,7 +75,7 @@ type Options struct {
 // Template is a parsed chat template. Immutable, safe for concurrent use.
 type Template struct {
 	source  string
-	body    []nodes.Node
+	body    []statement
 	special Special
 	limits  limits
 }
@@ -172,13 +169,14 @@ func (r *run) variables(special Special, messages []Message, o Options) *scope {
 		r.push(turns, r.message(m))
 	}
 	sc := newScope(nil)
-	sc.vars["messages"] = turns
-	sc.vars["tools"] = r.decode("tools", o.Tools)
-	sc.vars["documents"] = nil
-	sc.vars["add_generation_prompt"] = o.AddGenerationPrompt
-	sc.vars["bos_token"], sc.vars["eos_token"] = lit(special.BOS), lit(special.EOS)
+	sc.set("messages", turns)
+	sc.set("tools", r.decode("tools", o.Tools))
+	sc.set("documents", nil)
+	sc.set("add_generation_prompt", o.AddGenerationPrompt)
+	sc.set("bos_token", lit(special.BOS))
+	sc.set("eos_token", lit(special.EOS))
 	for name, v := range o.Extra {
-		sc.vars[name] = r.valueOf(name, v)
+		sc.set(name, r.valueOf(name, v))
 	}
 	return sc
 }
@@ -213,18 +211,25 @@ type run struct {
 	depth         int
 	line          int // of the statement under way
 	out           *builder
+	printed       text   // what a filter block printed, while its filters run
+	caller        *macro // of {% call %}, until its call begins
 }
 
 type failure struct{ err error }
 
 func (r *run) fail(k tandem.Kind, format string, args ...any) {
+	panic(failure{failed(r.line, k, format, args...)})
+}
+
+// failed is an error at a line; 0 for none.
+func failed(line int, k tandem.Kind, format string, args ...any) error {
 	err := tandem.Errorf(op, k, format, args...)
-	if r.line > 0 {
+	if line > 0 {
 		var e *tandem.Error
 		errors.As(err, &e)
-		err = tandem.Errorf(op, k, "template line %d: %w", r.line, e.Err)
+		err = tandem.Errorf(op, k, "template line %d: %w", line, e.Err)
 	}
-	panic(failure{err})
+	return err
 }
 
 // step counts n units of work.

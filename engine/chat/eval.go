@@ -1,19 +1,17 @@
 package chat
 
 import (
-	"maps"
 	"math"
+	"math/big"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
-
-	"github.com/nikolalohinski/gonja/v2/nodes"
-	"github.com/nikolalohinski/gonja/v2/tokens"
 
 	"github.com/tandem-llm/tandem"
 )
 
-func (r *run) eval(n nodes.Node, sc *scope) any {
+func (r *run) eval(n expr, sc *scope) any {
 	r.step(1)
 	r.enter()
 	v := r.evalNode(n, sc)
@@ -21,67 +19,68 @@ func (r *run) eval(n nodes.Node, sc *scope) any {
 	return v
 }
 
-func (r *run) evalNode(n nodes.Node, sc *scope) any {
+func (r *run) evalNode(n expr, sc *scope) any {
 	switch n := n.(type) {
-	case *nodes.None:
-		return nil
-	case *nodes.String:
-		return lit(n.Val)
-	case *nodes.Integer:
-		return int64(n.Val)
-	case *nodes.Float:
-		return n.Val
-	case *nodes.Bool:
-		return n.Val
-	case *nodes.Name:
-		if n.Name.Val == "none" {
-			return nil
+	case *constant:
+		return n.v
+	case *variable:
+		return sc.get(n.name)
+	case *attribute:
+		return r.attr(r.eval(n.of, sc), n.name)
+	case *subscript:
+		of := r.eval(n.of, sc)
+		return r.item(of, r.eval(n.key, sc))
+	case *slicing:
+		return r.cut(n, sc)
+	case *call:
+		return r.call(n, sc)
+	case *filtered:
+		var v any = r.printed
+		if n.of != nil {
+			v = r.eval(n.of, sc)
 		}
-		return sc.get(n.Name.Val)
-	case *nodes.List:
-		return r.listOf(r.evalAll(n.Val, sc)...)
-	case *nodes.Tuple:
-		l := r.listOf(r.evalAll(n.Val, sc)...)
-		l.tuple = true
+		return r.filter(n.name, v, r.args(n.name, &n.args, sc))
+	case *tested:
+		v := r.eval(n.of, sc)
+		return r.test(n.name, v, r.args(n.name, &n.args, sc))
+	case *binary:
+		return r.binary(n, sc)
+	case *comparison:
+		return r.compare(n, sc)
+	case *concat:
+		return r.concat(n, sc)
+	case *ternary:
+		if truth(r.eval(n.cond, sc)) {
+			return r.eval(n.yes, sc)
+		}
+		if n.no == nil {
+			return undefined{name: "a condition without else"}
+		}
+		return r.eval(n.no, sc)
+	case *negation:
+		return !truth(r.eval(n.of, sc))
+	case *signed:
+		return r.sign(n.minus, r.eval(n.of, sc))
+	case *listing:
+		l := r.listOf(r.evalAll(n.items, sc)...)
+		l.tuple = n.tuple
 		return l
-	case *nodes.Dict:
+	case *mapping:
 		r.spend(perPair)
 		d := &dict{}
-		for _, p := range n.Pairs {
-			r.put(d, r.eval(p.Key, sc), r.eval(p.Value, sc))
+		for i, k := range n.keys {
+			key := r.eval(k, sc)
+			r.put(d, key, r.eval(n.vals[i], sc))
 		}
 		return d
-	case *nodes.GetAttribute:
-		if n.Attribute == "" {
-			return r.item(r.eval(n.Node, sc), int64(n.Index))
-		}
-		return r.item(r.eval(n.Node, sc), lit(n.Attribute))
-	case *nodes.GetItem:
-		return r.item(r.eval(n.Node, sc), r.eval(n.Arg, sc))
-	case *nodes.GetSlice:
-		return r.cut(n, sc)
-	case *nodes.Negation:
-		return !truth(r.eval(n.Term, sc))
-	case *nodes.UnaryExpression:
-		return r.sign(n.Negative, r.eval(n.Term, sc))
-	case *nodes.BinaryExpression:
-		return r.binary(n, sc)
-	case *nodes.FilteredExpression:
-		v := r.eval(n.Expression, sc)
-		for _, f := range n.Filters {
-			v = r.filter(f.Name, v, r.args(f.Name, f.Args, f.Kwargs, sc))
-		}
-		return v
-	case *nodes.TestExpression:
-		return r.test(n.Test.Name, r.eval(n.Expression, sc), r.args(n.Test.Name, n.Test.Args, n.Test.Kwargs, sc))
-	case *nodes.Call:
-		return r.evalCall(n, sc)
 	}
-	r.fail(tandem.Invalid, "an expression is incomplete")
-	return nil
+	panic("an expression that the parser does not make")
 }
 
-func (r *run) evalAll(in []nodes.Expression, sc *scope) []any {
+func (r *run) evalAll(in []expr, sc *scope) []any {
+	if len(in) == 0 {
+		return nil
+	}
 	out := make([]any, len(in))
 	for i, e := range in {
 		out[i] = r.eval(e, sc)
@@ -89,135 +88,102 @@ func (r *run) evalAll(in []nodes.Expression, sc *scope) []any {
 	return out
 }
 
-// args are the values that a function, filter or test is called with.
-type args struct {
-	what  string // its name
-	pos   []any
-	named map[string]any
+// attr is v.name: an attribute of Python's, else an element.
+func (r *run) attr(v any, name string) any {
+	if a, ok := r.attribute(v, name); ok {
+		return a
+	}
+	if e, ok := r.element(v, lit(name)); ok {
+		return e
+	}
+	return undefined{name: name}
 }
 
-func (r *run) args(what string, pos []nodes.Expression, named map[string]nodes.Expression, sc *scope) args {
-	a := args{what: what, pos: r.evalAll(pos, sc)}
-	for _, name := range slices.Sorted(maps.Keys(named)) {
-		if a.named == nil {
-			a.named = map[string]any{}
-		}
-		a.named[name] = r.eval(named[name], sc)
-	}
-	return a
-}
-
-// get returns the i-th value or the one of that name.
-func (a args) get(i int, name string) (any, bool) {
-	if i >= 0 && i < len(a.pos) {
-		return a.pos[i], true
-	}
-	v, ok := a.named[name]
-	return v, ok
-}
-
-func (a args) or(i int, name string, def any) any {
-	if v, ok := a.get(i, name); ok {
-		return v
-	}
-	return def
-}
-
-// take checks that there are least to most values by position.
-func (r *run) take(a args, least, most int) {
-	if len(a.pos) < least || len(a.pos) > most {
-		r.fail(tandem.Invalid, "%s takes %d to %d values, not %d", a.what, least, most, len(a.pos))
-	}
-}
-
-func (r *run) textArg(a args, i int, name string) text {
-	v, _ := a.get(i, name)
-	t, ok := v.(text)
-	if !ok {
-		r.fail(tandem.Invalid, "%s wants a string, not %s", a.what, kind(v))
-	}
-	return t
-}
-
-func (r *run) intArg(a args, i int, name string, def int) int {
-	v := a.or(i, name, int64(def))
-	n, ok := integer(v)
-	if !ok || n < math.MinInt32 || n > math.MaxInt32 {
-		r.fail(tandem.Invalid, "%s wants a whole number up to 2³¹, not %s", a.what, kind(v))
-	}
-	return int(n)
-}
-
-func (r *run) evalCall(n *nodes.Call, sc *scope) any {
-	if name, ok := n.Func.(*nodes.Name); ok && name.Name.Val == choose {
-		if truth(r.eval(n.Args[0], sc)) {
-			return r.eval(n.Args[1], sc)
-		}
-		if len(n.Args) > 2 {
-			return r.eval(n.Args[2], sc)
-		}
-		return undefined{"else"}
-	}
-	if attr, ok := n.Func.(*nodes.GetAttribute); ok && attr.Attribute != "" {
-		obj := r.eval(attr.Node, sc)
-		a := r.args("."+attr.Attribute+"()", n.Args, n.Kwargs, sc)
-		if v, ok := r.method(obj, attr.Attribute, a); ok {
-			return v
-		}
-		return r.apply(r.item(obj, lit(attr.Attribute)), a)
-	}
-	what := "the function"
-	if name, ok := n.Func.(*nodes.Name); ok {
-		what = name.Name.Val
-	}
-	return r.apply(r.eval(n.Func, sc), r.args(what, n.Args, n.Kwargs, sc))
-}
-
-func (r *run) apply(f any, a args) any {
-	switch f := f.(type) {
-	case function:
-		return f(r, a)
-	case *macro:
-		return r.call(f, a)
-	}
-	r.fail(tandem.Unsupported, "%s is called, which tandem does not know", short(a.what))
-	return nil
-}
-
-// item is v[key] and v.key.
+// item is v[key]: an element, else an attribute.
 func (r *run) item(v, key any) any {
-	name, _ := key.(text)
+	if e, ok := r.element(v, key); ok {
+		return e
+	}
+	if name, ok := key.(text); ok {
+		if a, ok := r.attribute(v, name.s); ok {
+			return a
+		}
+	}
+	return undefined{name: nameOf(key)}
+}
+
+// nameOf shows a key in errors.
+func nameOf(key any) string {
+	switch k := key.(type) {
+	case text:
+		return k.s
+	case int64:
+		return strconv.FormatInt(k, 10)
+	}
+	return kind(key)
+}
+
+// element returns v[key] as Python has it; false if there is none.
+func (r *run) element(v, key any) (any, bool) {
 	i, isIndex := integer(key)
 	switch v := v.(type) {
 	case *dict:
-		if e, ok := r.lookup(v, key); ok {
-			return e
+		if !r.hashable(key) {
+			return nil, false
 		}
-	case *loopState:
-		return v.attr(name.s)
+		return r.lookup(v, key)
 	case undefined:
-		r.fail(tandem.Invalid, "%s is undefined and has no %s", short(v.name), short(r.str(key).s))
+		r.refuse(v, nameOf(key))
 	case *list:
 		if i < 0 {
 			i += int64(len(v.items))
 		}
 		if isIndex && i >= 0 && i < int64(len(v.items)) {
-			return v.items[i]
+			return v.items[i], true
+		}
+	case *counting:
+		if i < 0 {
+			i += v.n
+		}
+		if isIndex && i >= 0 && i < v.n {
+			return v.from + i*v.step, true
 		}
 	case text:
-		if isIndex {
-			r.work(len(v.s))
-			n := int64(utf8.RuneCountInString(v.s))
-			if i < 0 {
-				i += n
-			}
-			if i >= 0 && i < n {
-				from := offset(v.s, int(i))
-				return v.slice(from, from+offset(v.s[from:], 1))
-			}
+		if !isIndex {
+			return nil, false
+		}
+		r.work(len(v.s))
+		n := int64(utf8.RuneCountInString(v.s))
+		if i < 0 {
+			i += n
+		}
+		if i >= 0 && i < n {
+			from := offset(v.s, int(i))
+			return v.slice(from, from+offset(v.s[from:], 1)), true
 		}
 	}
-	return undefined{r.str(key).s}
+	return nil, false
+}
+
+// refuse fails because something of an undefined value is asked for.
+func (r *run) refuse(v undefined, what string) {
+	if v.why != "" {
+		r.fail(tandem.Unsupported, "%s", v.why)
+	}
+	r.fail(tandem.Invalid, "%s is undefined and has no %s", short(v.name), short(what))
+}
+
+// hashable reports whether key may be one of a dict.
+func (r *run) hashable(key any) bool {
+	switch k := key.(type) {
+	case *list:
+		r.enter()
+		defer r.leave()
+		return k.tuple && !slices.ContainsFunc(k.items, func(e any) bool { return !r.hashable(e) })
+	case *dict, *view:
+		return false
+	}
+	return true
 }
 
 // offset returns the byte at which character i of s begins.
@@ -234,55 +200,78 @@ func offset(s string, i int) int {
 	return len(s)
 }
 
-// cut is v[start:end:step] of a list or string, as Python does it.
-func (r *run) cut(n *nodes.GetSlice, sc *scope) any {
-	v := r.eval(n.Node, sc)
-	bound := func(n nodes.Node) (int, bool) {
-		if n == nil {
+// cut is v[from:to:step], as Python does it.
+func (r *run) cut(n *slicing, sc *scope) any {
+	v := r.eval(n.of, sc)
+	bound := func(e expr) (int, bool) {
+		if e == nil {
 			return 0, false
 		}
-		v := r.eval(n, sc)
-		if v == nil {
+		switch v := number(r.eval(e, sc)).(type) {
+		case nil:
 			return 0, false
-		}
-		i, ok := integer(v)
-		if !ok {
+		case int64:
+			return int(max(min(v, math.MaxInt32), -math.MaxInt32)), true
+		case *big.Int:
+			return v.Sign() * math.MaxInt32, true
+		default:
 			r.fail(tandem.Invalid, "a slice wants whole numbers, not %s", kind(v))
 		}
-		return int(max(min(i, math.MaxInt32), -math.MaxInt32)), true
+		return 0, false
 	}
-	from, hasFrom := bound(n.Start)
-	to, hasTo := bound(n.End)
-	step, hasStep := bound(n.Step)
+	from, hasFrom := bound(n.from)
+	to, hasTo := bound(n.to)
+	step, hasStep := bound(n.step)
 	if !hasStep {
 		step = 1
 	}
 	if step == 0 {
 		r.fail(tandem.Invalid, "a slice's step is 0")
 	}
-	if t, ok := v.(text); ok && step == 1 {
-		r.work(len(t.s))
-		count := utf8.RuneCountInString(t.s)
-		i, j := bounds(count, from, to, 1, hasFrom, hasTo)
-		return t.slice(offset(t.s, i), offset(t.s, max(i, j)))
-	}
-	switch v.(type) {
-	case *dict, undefined:
-		r.fail(tandem.Invalid, "%s cannot be sliced", kind(v))
-	}
-	items := r.items(v)
-	i, j := bounds(len(items), from, to, step, hasFrom, hasTo)
-	out := &list{}
-	for ; step > 0 && i < j || step < 0 && i > j; i += step {
-		r.push(out, items[i])
-	}
-	if _, ok := v.(text); ok {
-		b := builder{r: r}
-		for _, e := range out.items {
-			b.add(e.(text))
+	switch v := v.(type) {
+	case text:
+		return r.cutText(v, from, to, step, hasFrom, hasTo)
+	case *list:
+		i, j := bounds(len(v.items), from, to, step, hasFrom, hasTo)
+		out := &list{tuple: v.tuple}
+		for ; step > 0 && i < j || step < 0 && i > j; i += step {
+			r.push(out, v.items[i])
 		}
-		return b.text()
+		return out
+	case *counting:
+		i, j := bounds(int(v.n), from, to, step, hasFrom, hasTo)
+		out := &counting{from: v.from + int64(i)*v.step, step: v.step * int64(step), end: v.from + int64(j)*v.step}
+		out.n = max(0, int64((j-i+step-sign(step))/step))
+		return out
+	case undefined:
+		r.refuse(v, "slice")
 	}
+	r.fail(tandem.Invalid, "%s cannot be sliced", kind(v))
+	return nil
+}
+
+func sign(n int) int {
+	if n < 0 {
+		return -1
+	}
+	return 1
+}
+
+func (r *run) cutText(t text, from, to, step int, hasFrom, hasTo bool) text {
+	r.work(len(t.s))
+	count := utf8.RuneCountInString(t.s)
+	i, j := bounds(count, from, to, step, hasFrom, hasTo)
+	if step == 1 {
+		start := offset(t.s, i)
+		return t.slice(start, start+offset(t.s[start:], max(0, j-i)))
+	}
+	items := r.items(t)
+	b := builder{r: r}
+	for ; step > 0 && i < j || step < 0 && i > j; i += step {
+		b.add(items[i].(text))
+	}
+	out := b.text()
+	out.safe = t.safe
 	return out
 }
 
@@ -311,72 +300,96 @@ func bounds(n, from, to, step int, hasFrom, hasTo bool) (int, int) {
 	return start, stop
 }
 
-func (r *run) sign(negative bool, v any) any {
-	switch v := v.(type) {
-	case float64:
-		if negative {
-			return -v
-		}
-		return v
-	case int64, bool:
-		i, _ := integer(v)
-		if negative {
-			return -i
-		}
-		return i
+// concat is a ~ b …: all as strings.
+func (r *run) concat(n *concat, sc *scope) any {
+	parts := make([]text, len(n.parts))
+	for i, p := range n.parts {
+		parts[i] = r.str(r.eval(p, sc))
 	}
-	r.fail(tandem.Invalid, "%s has no sign", kind(v))
-	return nil
+	return r.join(parts...)
 }
 
-func (r *run) binary(n *nodes.BinaryExpression, sc *scope) any {
-	left := r.eval(n.Left, sc)
-	switch n.Operator.Token.Type {
-	case tokens.And:
+// compare is a < b <= c …: what is compared is evaluated once, and no further than needed.
+func (r *run) compare(n *comparison, sc *scope) any {
+	left := r.eval(n.first, sc)
+	for i, op := range n.ops {
+		right := r.eval(n.rest[i], sc)
+		if !r.relation(op, left, right) {
+			return false
+		}
+		left = right
+	}
+	return true
+}
+
+func (r *run) relation(op string, a, b any) bool {
+	switch op {
+	case "==":
+		return r.equal(a, b)
+	case "!=":
+		return !r.equal(a, b)
+	case "<":
+		return r.less(a, b, false)
+	case "<=":
+		return r.less(a, b, true)
+	case ">":
+		return r.less(b, a, false)
+	case ">=":
+		return r.less(b, a, true)
+	case "not in":
+		return !r.contains(b, a)
+	}
+	return r.contains(b, a)
+}
+
+func (r *run) binary(n *binary, sc *scope) any {
+	left := r.eval(n.left, sc)
+	switch n.op {
+	case "and":
 		if !truth(left) {
 			return left
 		}
-		return r.eval(n.Right, sc)
-	case tokens.Or:
+		return r.eval(n.right, sc)
+	case "or":
 		if truth(left) {
 			return left
 		}
-		return r.eval(n.Right, sc)
+		return r.eval(n.right, sc)
 	}
-	right := r.eval(n.Right, sc)
-	switch n.Operator.Token.Type {
-	case tokens.Equals:
-		return r.equal(left, right)
-	case tokens.Ne:
-		return !r.equal(left, right)
-	case tokens.LowerThan:
-		return r.compare(left, right) < 0
-	case tokens.LowerThanOrEqual:
-		return r.compare(left, right) <= 0
-	case tokens.GreaterThan:
-		return r.compare(left, right) > 0
-	case tokens.GreaterThanOrEqual:
-		return r.compare(left, right) >= 0
-	case tokens.Tilde:
-		return r.join(r.str(left), r.str(right))
-	case tokens.Addition:
-		switch x := left.(type) {
-		case text:
-			if y, ok := right.(text); ok {
-				return r.join(x, y)
-			}
-		case *list:
-			if y, ok := right.(*list); ok {
-				r.spend(perItem * (len(x.items) + len(y.items)))
-				return &list{items: slices.Concat(x.items, y.items), tuple: x.tuple}
-			}
-		}
-	case tokens.Multiply:
+	right := r.eval(n.right, sc)
+	switch n.op {
+	case "+":
+		return r.plus(left, right)
+	case "*":
 		if v, ok := r.repeat(left, right); ok {
 			return v
 		}
+	case "%":
+		if t, ok := left.(text); ok {
+			return r.percent(t, right)
+		}
 	}
-	return r.arithmetic(n.Operator.Token.Val, left, right)
+	return r.arithmetic(n.op, left, right)
+}
+
+func (r *run) plus(left, right any) any {
+	switch x := left.(type) {
+	case text:
+		if y, ok := right.(text); ok {
+			if !x.safe && !y.safe {
+				return r.join(x, y)
+			}
+			out := r.join(r.escape(x), r.escape(y))
+			out.safe = true
+			return out
+		}
+	case *list:
+		if y, ok := right.(*list); ok && x.tuple == y.tuple {
+			r.spend(perItem * (len(x.items) + len(y.items)))
+			return &list{items: slices.Concat(x.items, y.items), tuple: x.tuple}
+		}
+	}
+	return r.arithmetic("+", left, right)
 }
 
 // repeat is a string or list times a number, in either order.
@@ -392,77 +405,10 @@ func (r *run) repeat(v, times any) (any, bool) {
 	switch v := v.(type) {
 	case text:
 		r.spend(int(n) * (len(v.s) + 16*len(v.user)))
-		if len(v.user) > 0 {
-			return caller(strings.Repeat(v.s, int(n))), true
-		}
-		return lit(strings.Repeat(v.s, int(n))), true
+		return v.remade(strings.Repeat(v.s, int(n))), true
 	case *list:
 		r.spend(int(n) * perItem * len(v.items))
 		return &list{items: slices.Repeat(v.items, int(n)), tuple: v.tuple}, true
 	}
 	return nil, false
-}
-
-// arithmetic computes with numbers as Python does, except that whole numbers beyond 64 bits are an error.
-func (r *run) arithmetic(op string, left, right any) any {
-	x, xok := number(left)
-	y, yok := number(right)
-	if !xok || !yok {
-		r.fail(tandem.Invalid, "%s %s %s is not defined", kind(left), op, kind(right))
-	}
-	if y == 0 && (op == "/" || op == "//" || op == "%") {
-		r.fail(tandem.Invalid, "division by zero")
-	}
-	i, iok := integer(left)
-	j, jok := integer(right)
-	whole := iok && jok
-	var f float64
-	var n int64
-	switch op {
-	case "+":
-		f, n = x+y, i+j
-	case "-":
-		f, n = x-y, i-j
-	case "*":
-		f, n = x*y, i*j
-	case "/":
-		return x / y
-	case "//":
-		f = math.Floor(x / y)
-		if whole {
-			n = (i - modulo(i, j)) / j
-			return n
-		}
-	case "%":
-		if whole {
-			return modulo(i, j)
-		}
-		f = x - y*math.Floor(x/y)
-	case "**":
-		f = math.Pow(x, y)
-		if whole = whole && j >= 0 && math.Abs(f) < 1<<53; whole {
-			n = int64(f)
-		}
-	default:
-		r.fail(tandem.Unsupported, "operator %s is not one that tandem knows", op)
-	}
-	if !whole {
-		return f
-	}
-	if math.Abs(f) >= 1<<63 || math.Abs(f-float64(n)) > 4096 {
-		r.fail(tandem.Invalid, "%d %s %d does not fit into 64 bits", i, op, j)
-	}
-	return n
-}
-
-// modulo has the sign of j, as in Python.
-func modulo(i, j int64) int64 {
-	if j == -1 {
-		return 0 // and MinInt64 % -1 stays defined
-	}
-	m := i % j
-	if m != 0 && (m < 0) != (j < 0) {
-		m += j
-	}
-	return m
 }

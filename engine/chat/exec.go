@@ -1,208 +1,262 @@
 package chat
 
 import (
-	"github.com/nikolalohinski/gonja/v2/nodes"
-
 	"github.com/tandem-llm/tandem"
 )
 
-// scope holds the variables of a loop's or macro's body; if and generation have no scope of their own.
+// scope holds the variables of a body; conditions have no scope of their own.
 type scope struct {
-	vars map[string]any
-	up   *scope
+	names []string
+	vals  []any
+	at    map[string]int // of names, when there are many
+	up    *scope
 }
 
-func newScope(up *scope) *scope { return &scope{map[string]any{}, up} }
+const manyNames = 12
+
+func newScope(up *scope) *scope { return &scope{up: up} }
+
+func (s *scope) index(name string) int {
+	if s.at != nil {
+		if i, ok := s.at[name]; ok {
+			return i
+		}
+		return -1
+	}
+	for i, n := range s.names {
+		if n == name {
+			return i
+		}
+	}
+	return -1
+}
 
 func (s *scope) get(name string) any {
 	for ; s != nil; s = s.up {
-		if v, ok := s.vars[name]; ok {
-			return v
+		if i := s.index(name); i >= 0 {
+			return s.vals[i]
 		}
 	}
 	if f, ok := globals[name]; ok {
 		return f
 	}
-	return undefined{name}
+	return undefined{name: name}
 }
 
-func (r *run) exec(body []nodes.Node, sc *scope) flow {
+func (s *scope) set(name string, v any) {
+	if i := s.index(name); i >= 0 {
+		s.vals[i] = v
+		return
+	}
+	s.names, s.vals = append(s.names, name), append(s.vals, v)
+	switch {
+	case s.at != nil:
+		s.at[name] = len(s.names) - 1
+	case len(s.names) > manyNames:
+		s.at = map[string]int{}
+		for i, n := range s.names {
+			s.at[n] = i
+		}
+	}
+}
+
+func (r *run) exec(body []statement, sc *scope) flow {
 	r.enter()
 	defer r.leave()
 	for _, n := range body {
 		r.step(1)
-		switch n := n.(type) {
-		case *nodes.Data:
-			r.out.lit(n.Data.Val)
-		case *nodes.Output:
-			r.line = n.Start.Line
-			r.out.add(r.str(r.eval(n.Expression, sc)))
-		case *nodes.ControlStructureBlock:
-			r.line = n.Location.Line
-			if to := r.statement(n.ControlStructure, sc); to != onward {
-				return to
-			}
+		if to := r.statement(n, sc); to != onward {
+			return to
 		}
 	}
 	return onward
 }
 
-func (r *run) statement(n nodes.ControlStructure, sc *scope) flow {
+func (r *run) statement(n statement, sc *scope) flow {
 	switch n := n.(type) {
-	case *ifBlock:
+	case *data:
+		r.out.lit(n.text)
+	case *output:
+		r.line = n.line
+		for _, e := range n.values {
+			r.out.add(r.str(r.eval(e, sc)))
+		}
+	case *branching:
+		r.line = n.line
 		for _, b := range n.branches {
 			if b.cond == nil || truth(r.eval(b.cond, sc)) {
 				return r.exec(b.body, sc)
 			}
 		}
-	case *forLoop:
+	case *loop:
+		r.line = n.line
 		return r.loop(n, sc)
-	case *set:
-		r.assign(n, sc)
+	case *assignment:
+		r.line = n.line
+		return r.assign(n, sc)
 	case *macroDef:
 		r.spend(perMacro) // with the scope that it keeps
-		sc.vars[n.name] = &macro{n, sc}
-	case *block:
-		return r.exec(n.body, sc)
+		sc.set(n.name, &macro{n, sc})
+	case *callBlock:
+		r.line = n.line
+		r.spend(perMacro)
+		r.caller = &macro{n.def, sc}
+		r.print(r.eval(n.call, sc))
+	case *filterBlock:
+		r.line = n.line
+		inner := newScope(sc)
+		out, to := r.capture(n.body, inner)
+		if to != onward {
+			return to
+		}
+		r.print(r.filterPrinted(n.chain, out, inner))
+	case *with:
+		r.line = n.line
+		inner := newScope(sc)
+		for i, e := range n.values {
+			r.unpack(n.to[i], r.eval(e, sc), inner)
+		}
+		return r.exec(n.body, inner)
+	case *plainBlock:
+		return r.exec(n.body, newScope(sc))
 	case *jump:
 		return n.to
 	}
 	return onward
 }
 
-func (r *run) loop(n *forLoop, up *scope) flow {
-	all := r.items(r.eval(n.over, up))
-	chosen := all
-	if n.cond != nil {
-		chosen = nil
-		for _, item := range all {
-			sc := newScope(up)
-			r.unpack(n.targets, item, sc)
-			if truth(r.eval(n.cond, sc)) {
-				r.spend(perItem)
-				chosen = append(chosen, item)
-			}
-		}
+// print prints what a block gave, which in Jinja must be a string.
+func (r *run) print(v any) {
+	t, ok := v.(text)
+	if !ok {
+		r.fail(tandem.Invalid, "a block gave %s: want a string", kind(v))
 	}
-	if len(chosen) == 0 {
-		return r.exec(n.none, up)
-	}
-	state := &loopState{items: chosen}
-	for i, item := range chosen {
-		r.step(1)
-		state.index = i
-		sc := newScope(up)
-		sc.vars["loop"] = state
-		r.unpack(n.targets, item, sc)
-		if r.exec(n.body, sc) == breaks {
-			break
-		}
-	}
-	return onward
+	r.out.add(t)
 }
 
-// loopState is the variable loop. It is never copied: as in Jinja it always describes the current turn.
-type loopState struct {
-	items []any
-	index int
+// filterPrinted returns text through filters; text itself if chain is nil.
+func (r *run) filterPrinted(chain expr, printed text, sc *scope) any {
+	if chain == nil {
+		return printed
+	}
+	outer := r.printed
+	r.printed = printed
+	v := r.eval(chain, sc)
+	r.printed = outer
+	return v
 }
 
-func (l *loopState) attr(name string) any {
-	i, n := l.index, len(l.items)
-	switch name {
-	case "index":
-		return int64(i + 1)
-	case "index0":
-		return int64(i)
-	case "revindex":
-		return int64(n - i)
-	case "revindex0":
-		return int64(n - i - 1)
-	case "first":
-		return i == 0
-	case "last":
-		return i == n-1
-	case "length":
-		return int64(n)
-	case "previtem":
-		if i > 0 {
-			return l.items[i-1]
-		}
-	case "nextitem":
-		if i < n-1 {
-			return l.items[i+1]
-		}
-	}
-	return undefined{"loop." + name}
-}
-
-// unpack assigns v to a single name, or its items to several.
-func (r *run) unpack(names []string, v any, sc *scope) {
-	if len(names) == 1 {
-		sc.vars[names[0]] = v
-		return
-	}
-	items := r.items(v)
-	if len(items) != len(names) {
-		r.fail(tandem.Invalid, "%d names for %d values", len(names), len(items))
-	}
-	for i, name := range names {
-		sc.vars[name] = items[i]
-	}
-}
-
-func (r *run) assign(n *set, sc *scope) {
-	var v any
-	if n.value != nil {
-		v = r.eval(n.value, sc)
-	} else {
-		v = r.capture(n.body, sc)
-	}
-	if n.attr == "" {
-		r.unpack(n.targets, v, sc)
-		return
-	}
-	space, ok := sc.get(n.targets[0]).(*dict)
-	if !ok || !space.space {
-		r.fail(tandem.Invalid, "set %s.%s: %s is %s, not a namespace", n.targets[0], n.attr, n.targets[0], kind(sc.get(n.targets[0])))
-	}
-	r.put(space, lit(n.attr), v)
-}
-
-// capture returns what body prints. Its set statements have no effect outside it.
-func (r *run) capture(body []nodes.Node, sc *scope) text {
+// capture returns what body prints and how it ended.
+func (r *run) capture(body []statement, sc *scope) (text, flow) {
 	outer := r.out
 	b := &builder{r: r}
 	r.out = b
-	r.exec(body, newScope(sc))
+	to := r.exec(body, sc)
 	r.out = outer
-	return b.text()
+	return b.text(), to
 }
 
-// call runs a macro.
-func (r *run) call(m *macro, a args) any {
-	sc := newScope(m.scope)
-	if len(a.pos) > len(m.def.params) {
-		r.fail(tandem.Invalid, "macro %s takes %d values, not %d", m.def.name, len(m.def.params), len(a.pos))
+func (r *run) assign(n *assignment, sc *scope) flow {
+	if n.value != nil {
+		r.unpack(n.to, r.eval(n.value, sc), sc)
+		return onward
 	}
+	inner := newScope(sc)
+	out, to := r.capture(n.body, inner)
+	if to == onward {
+		r.unpack(n.to, r.filterPrinted(n.chain, out, inner), sc)
+	}
+	return to
+}
+
+// unpack assigns v to a variable, to an attribute of a namespace, or its elements to several.
+func (r *run) unpack(to target, v any, sc *scope) {
+	switch {
+	case to.several:
+		r.step(1)
+		items := r.items(v)
+		if len(items) != len(to.parts) {
+			r.fail(tandem.Invalid, "%d names for %d values", len(to.parts), len(items))
+		}
+		for i, part := range to.parts {
+			r.unpack(part, items[i], sc)
+		}
+	case to.attr != "":
+		space, ok := sc.get(to.name).(*namespace)
+		if !ok {
+			r.fail(tandem.Invalid, "set %s.%s: %s is %s, not a namespace", to.name, to.attr, to.name, kind(sc.get(to.name)))
+		}
+		r.put(&space.vars, lit(to.attr), v)
+	default:
+		sc.set(to.name, v)
+	}
+}
+
+// macroCall runs a macro.
+func (r *run) macroCall(m *macro, a args) text {
+	def := m.def
+	sc := newScope(m.scope)
+	pos := a.pos[:min(len(a.pos), len(def.params))]
 	used := 0
-	for i, name := range m.def.params {
-		v, ok := a.get(i, name)
+	missing := make([]bool, len(def.params))
+	for i, name := range def.params {
+		v, ok := a.named(name)
 		switch {
+		case i < len(pos):
+			v = pos[i]
 		case ok:
 			used++
-		case m.def.values[i] != nil:
-			v = r.eval(m.def.values[i], sc)
 		default:
-			v = undefined{name}
+			v, missing[i] = undefined{name: name}, true
 		}
-		sc.vars[name] = v
+		sc.set(name, v)
 	}
-	if used != len(a.pos)+len(a.named) {
-		r.fail(tandem.Invalid, "macro %s was given a value that it has no name for, or one twice", m.def.name)
+	used += r.specials(m, a, sc)
+	if more := len(a.pos) - len(def.params); more > 0 && !def.varargs {
+		r.fail(tandem.Invalid, "macro %s takes %d values, not %d", def.name, len(def.params), len(a.pos))
+	}
+	if used < len(a.names) && !def.kwargs {
+		r.fail(tandem.Invalid, "macro %s was given a value that it has no name for, or one twice", def.name)
 	}
 	line := r.line
-	out := r.capture(m.def.body, sc)
+	r.enter()
+	for i, e := range def.values {
+		if at := len(def.params) - len(def.values) + i; missing[at] {
+			sc.set(def.params[at], r.eval(e, sc))
+		}
+	}
+	out, _ := r.capture(def.body, sc)
+	r.leave()
 	r.line = line
 	return out
+}
+
+// specials sets caller, kwargs and varargs where the macro's body reads them, and returns how many named values it took.
+func (r *run) specials(m *macro, a args, sc *scope) (used int) {
+	def := m.def
+	own := func(name string) bool { return sc.index(name) >= 0 }
+	if def.caller && !own("caller") {
+		v, ok := a.named("caller")
+		if ok {
+			used++
+		}
+		if !ok || v == nil {
+			v = undefined{name: "caller"}
+		}
+		sc.set("caller", v)
+	}
+	if def.kwargs {
+		d := &dict{}
+		for i, name := range a.names {
+			if j := sc.index(name); name == "caller" && def.caller || j >= len(a.pos) && j < len(def.params) && j >= 0 {
+				continue
+			}
+			r.put(d, lit(name), a.vals[i])
+		}
+		sc.set("kwargs", d)
+	}
+	if def.varargs {
+		sc.set("varargs", r.tupleOf(a.pos[min(len(a.pos), len(def.params)):]...))
+	}
+	return used
 }

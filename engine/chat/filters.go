@@ -1,427 +1,241 @@
 package chat
 
 import (
-	"maps"
-	"math"
 	"slices"
-	"sort"
-	"strconv"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/tandem-llm/tandem"
 )
 
-func sortedNames(a args) []string { return slices.Sorted(maps.Keys(a.named)) }
+// filters are those of Jinja2, with tojson as transformers has it. Each gets the value before the bar and its own values.
+var filters map[string]func(r *run, v any, a args) any
+
+// noFilters are filters of Jinja2 that tandem refuses by name.
+var noFilters = map[string]bool{"pprint": true, "random": true, "striptags": true, "urlize": true, "wordwrap": true}
+
+func init() { // not an initial value: map calls filters by name
+	filters = map[string]func(r *run, v any, a args) any{
+		"abs": absolute, "attr": attrFilter, "batch": batch, "capitalize": asText("capitalize"), "center": center, "count": lengthFilter,
+		"d": defaultFilter, "default": defaultFilter, "dictsort": dictsort, "e": escapeFilter, "escape": escapeFilter,
+		"filesizeformat": filesize, "first": first, "float": toFloat, "forceescape": forceEscape, "format": formatFilter,
+		"groupby": groupby, "indent": indent, "int": toInt, "items": itemsFilter, "join": joined, "last": last,
+		"length": lengthFilter, "list": listFilter, "lower": asText("lower"), "map": mapped, "max": extreme(true), "min": extreme(false),
+		"reject": selected(false, false), "rejectattr": selected(true, false), "replace": replaceFilter, "reverse": reverseFilter,
+		"round": roundFilter, "safe": safe, "select": selected(false, true), "selectattr": selected(true, true), "slice": sliced,
+		"sort": sorted, "string": stringFilter, "sum": sum, "title": titleFilter, "tojson": (*run).toJSON, "trim": trim,
+		"truncate": truncate, "unique": unique, "upper": asText("upper"), "urlencode": urlencode, "wordcount": wordcount,
+		"xmlattr": xmlattr,
+	}
+}
+
+func noFilter(name string) string {
+	if noFilters[name] {
+		return "filter " + short(name) + " of Jinja is not one that tandem has"
+	}
+	return "filter " + short(name) + " is not one that tandem knows"
+}
 
 // filter is v|name(a).
 func (r *run) filter(name string, v any, a args) any {
-	switch name {
-	case "default", "d":
-		_, missing := v.(undefined)
-		if missing || truth(a.or(1, "boolean", false)) && !truth(v) {
-			return a.or(0, "default_value", text{})
-		}
-		return v
-	case "tojson":
-		return r.toJSON(v, a)
-	case "string":
-		return r.str(v)
-	case "safe":
-		return v
-	case "length", "count":
-		return r.length(v)
-	case "int":
-		return r.toInt(v, a)
-	case "float":
-		return r.toFloat(v, a)
-	case "abs":
-		if x, ok := v.(float64); ok {
-			return math.Abs(x)
-		}
-		if x, ok := v.(int64); ok && x < 0 {
-			return -x
-		}
-		return r.sign(false, v)
-	case "items":
-		if _, ok := v.(undefined); ok {
-			return &list{}
-		}
-		if out, ok := r.method(v, "items", a); ok {
-			return out
-		}
-		r.fail(tandem.Invalid, "items wants a dict, not %s", kind(v))
-	case "trim":
-		out, _ := r.method(r.str(v), "strip", a)
-		return out
-	case "title":
-		t := r.str(v)
-		r.spend(2 * len(t.s))
-		return t.remade(titleWords(t.s))
-	case "lower", "upper", "capitalize", "replace":
-		out, _ := r.method(r.str(v), name, a)
-		return out
-	case "indent":
-		return r.indent(r.textArg(args{what: name, pos: []any{v}}, 0, ""), a)
-	case "join":
-		return r.joined(v, a)
-	case "dictsort":
-		return r.dictsort(v)
+	f := filters[name]
+	if f == nil {
+		r.fail(tandem.Unsupported, "%s", noFilter(name))
 	}
-	return r.listFilter(name, v, a)
+	a.what = name
+	return f(r, v, a)
 }
 
-// listFilter holds the filters that loop over their input.
-func (r *run) listFilter(name string, v any, a args) any {
-	if strings.HasPrefix(name, "select") || strings.HasPrefix(name, "reject") || name == "map" {
-		if !truth(v) { // Jinja does not look into false values
-			v = &list{}
-		}
-	}
-	switch name {
-	case "list":
-		items := r.items(v)
-		return r.listOf(slices.Clone(items)...)
-	case "first", "last":
-		items := r.items(v)
-		if len(items) == 0 {
-			return undefined{name}
-		}
-		return items[map[string]int{"first": 0, "last": len(items) - 1}[name]]
-	case "reverse":
-		items := slices.Clone(r.items(v))
-		r.spend(perItem * len(items))
-		slices.Reverse(items)
-		if _, ok := v.(text); ok {
-			return r.joined(&list{items: items}, args{})
-		}
-		return &list{items: items}
-	case "map":
-		return r.mapped(v, a)
-	case "select", "reject", "selectattr", "rejectattr":
-		return r.selected(v, a, strings.HasSuffix(name, "attr"), name[0] == 's')
-	case "unique", "sort", "min", "max", "sum":
-		return r.folded(name, v, a)
-	}
-	r.fail(tandem.Unsupported, "filter %s is not one that tandem knows", short(name))
-	return nil
-}
-
-func (r *run) length(v any) any {
-	switch v := v.(type) {
-	case text:
-		r.work(len(v.s))
-		return int64(utf8.RuneCountInString(v.s))
-	case *list:
-		return int64(len(v.items))
-	case *dict:
-		return int64(len(v.keys))
-	case undefined:
-		return int64(0)
-	}
-	r.fail(tandem.Invalid, "%s has no length", kind(v))
-	return nil
-}
-
-func (r *run) toInt(v any, a args) any {
-	switch v := v.(type) {
-	case int64, bool:
-		i, _ := integer(v)
-		return i
-	case float64:
-		if math.Abs(v) < 1<<62 {
-			return int64(v)
-		}
-	case undefined:
-		r.fail(tandem.Invalid, "%s is no number", kind(v))
-	case text:
-		r.work(len(v.s))
-		s := strings.TrimSpace(v.s)
-		if i, err := strconv.ParseInt(s, r.intArg(a, 1, "base", 10), 64); err == nil {
-			return i
-		}
-		if f, err := strconv.ParseFloat(s, 64); err == nil && math.Abs(f) < 1<<62 {
-			return int64(f)
-		}
-	}
-	return a.or(0, "default", int64(0))
-}
-
-func (r *run) toFloat(v any, a args) any {
-	if f, ok := number(v); ok {
-		return f
-	}
-	switch v := v.(type) {
-	case undefined:
-		r.fail(tandem.Invalid, "%s is no number", kind(v))
-	case text:
-		r.work(len(v.s))
-		if f, err := strconv.ParseFloat(strings.TrimSpace(v.s), 64); err == nil {
-			return f
-		}
-	}
-	return a.or(0, "default", 0.0)
-}
-
-// indent puts spaces (or the given string) before every line, the first only when first is given, empty ones when blank is.
-func (r *run) indent(t text, a args) any {
-	pad, ok := a.or(0, "width", int64(4)).(text)
-	if !ok {
-		n := r.intArg(a, 0, "width", 4)
-		r.spend(max(n, 0))
-		pad = lit(strings.Repeat(" ", max(n, 0)))
-	}
-	first, blank := truth(a.or(1, "first", false)), truth(a.or(2, "blank", false))
-	b := builder{r: r}
-	for i, line := range r.split(t, lit("\n"), -1, false) {
-		if i > 0 {
-			b.lit("\n")
-		}
-		if l := line.(text); i == 0 && first || i > 0 && (blank || l.s != "") {
-			b.add(pad)
-		}
-		b.add(line.(text))
-	}
-	return b.text()
-}
-
-func (r *run) joined(v any, a args) any {
-	r.take(a, 0, 2)
-	sep := r.str(a.or(0, "d", text{}))
-	attr := a.or(1, "attribute", nil)
-	b := builder{r: r}
-	for i, item := range r.items(v) {
-		if i > 0 {
-			b.add(sep)
-		}
-		if attr != nil {
-			item = r.path(item, attr)
-		}
-		b.add(r.str(item))
-	}
-	return b.text()
-}
-
-// path follows an attribute like "function.name".
-func (r *run) path(v, attr any) any {
-	name, ok := attr.(text)
-	if !ok {
-		return r.item(v, attr)
-	}
-	r.work(len(name.s))
-	for part := range strings.SplitSeq(name.s, ".") {
-		r.step(1)
-		if i, err := strconv.Atoi(part); err == nil {
-			v = r.item(v, int64(i))
-		} else {
-			v = r.item(v, lit(part))
-		}
+func defaultFilter(r *run, v any, a args) any {
+	p := r.bind(a, 0, "default_value", "boolean")
+	_, missing := v.(undefined)
+	if missing || p.truth(1) && !truth(v) {
+		return p.or(0, text{})
 	}
 	return v
+}
+
+func attrFilter(r *run, v any, a args) any {
+	name := r.bind(a, 1, "name").text(0)
+	if got, ok := r.attribute(v, name.s); ok {
+		return got
+	}
+	return undefined{name: name.s}
+}
+
+func lengthFilter(r *run, v any, a args) any {
+	r.bind(a, 0)
+	n, ok := r.length(v)
+	if !ok {
+		r.fail(tandem.Invalid, "%s has no length", kind(v))
+	}
+	return n
+}
+
+func listFilter(r *run, v any, a args) any {
+	r.bind(a, 0)
+	return r.listOf(slices.Clone(r.items(v))...)
+}
+
+func first(r *run, v any, a args) any {
+	r.bind(a, 0)
+	if e, ok := r.each(v)(); ok {
+		return e
+	}
+	return undefined{name: "the first element of an empty list"}
+}
+
+func last(r *run, v any, a args) any {
+	r.bind(a, 0)
+	r.reversible(v)
+	if items := r.items(v); len(items) > 0 {
+		return items[len(items)-1]
+	}
+	return undefined{name: "the last element of an empty list"}
+}
+
+func (r *run) reversible(v any) {
+	switch v.(type) {
+	case *stream, *loopState:
+		r.fail(tandem.Invalid, "%s cannot be read from its end", kind(v))
+	case undefined: // it has a length of 0 and no element, so there is nothing to read
+	}
+}
+
+func reverseFilter(r *run, v any, a args) any {
+	r.bind(a, 0)
+	items := slices.Clone(r.items(v))
+	r.spend(perItem * len(items))
+	slices.Reverse(items)
+	if t, ok := v.(text); ok {
+		b := builder{r: r}
+		for _, e := range items {
+			b.add(e.(text))
+		}
+		out := b.text()
+		out.safe = t.safe
+		return out
+	}
+	if _, ok := v.(*stream); ok {
+		return &list{items: items}
+	}
+	return r.stream(items)
+}
+
+// stream is a generator of these elements.
+func (r *run) stream(items []any) *stream {
+	return &stream{r.each(&list{items: items})}
+}
+
+// lazily returns a generator whose elements begin to be made when the first is taken.
+func lazily(begin func() func() (any, bool)) *stream {
+	var next func() (any, bool)
+	ended := false
+	return &stream{func() (any, bool) {
+		if ended {
+			return nil, false
+		}
+		if next == nil {
+			next = begin()
+		}
+		v, ok := next()
+		ended = !ok
+		return v, ok
+	}}
+}
+
+func itemsFilter(r *run, v any, a args) any {
+	r.bind(a, 0)
+	return lazily(func() func() (any, bool) {
+		switch v := v.(type) {
+		case *dict:
+			return r.each(&view{v, "items"})
+		case undefined:
+			return r.each(&list{})
+		}
+		r.fail(tandem.Invalid, "items wants a dict, not %s", kind(v))
+		return nil
+	})
 }
 
 // mapped is map(filter, …) or map(attribute=…).
-func (r *run) mapped(v any, a args) any {
-	attr, byAttr := a.get(-1, "attribute")
-	out := &list{}
-	for _, item := range r.items(v) {
-		r.step(1)
-		if byAttr {
-			item = r.path(item, attr)
-			if _, missing := item.(undefined); missing {
-				item = a.or(-1, "default", item)
-			}
-		} else {
-			name := r.textArg(a, 0, "filter")
-			item = r.filter(name.s, item, args{what: name.s, pos: a.pos[1:], named: a.named})
+func mapped(r *run, v any, a args) any {
+	return lazily(func() func() (any, bool) {
+		if !truth(v) {
+			return r.each(&list{})
 		}
-		r.push(out, item)
+		f := r.mapper(a)
+		next := r.each(v)
+		return func() (any, bool) {
+			e, ok := next()
+			if !ok {
+				return nil, false
+			}
+			return f(e), true
+		}
+	})
+}
+
+func (r *run) mapper(a args) func(any) any {
+	if _, ok := a.named("attribute"); ok && len(a.pos) == 0 {
+		p := r.bind(a, 0, "attribute", "default")
+		path := r.path(p.vals[0])
+		return func(v any) any { return r.follow(v, path, p.or(1, nil)) }
 	}
-	return out
+	if len(a.pos) == 0 {
+		r.fail(tandem.Invalid, "map wants the name of a filter or attribute=")
+	}
+	name, ok := a.pos[0].(text)
+	if !ok {
+		r.fail(tandem.Invalid, "map wants the name of a filter, not %s", kind(a.pos[0]))
+	}
+	a.pos = a.pos[1:]
+	return func(v any) any {
+		r.enter()
+		defer r.leave()
+		return r.filter(name.s, v, a)
+	}
 }
 
 // selected is select, reject, selectattr and rejectattr: [attribute,] [test, its values…].
-func (r *run) selected(v any, a args, byAttr, want bool) any {
-	rest := a.pos
-	var attr any
-	if byAttr {
-		r.take(a, 1, len(a.pos)+1)
-		attr, rest = rest[0], rest[1:]
-	}
-	out := &list{}
-	for _, item := range r.items(v) {
-		r.step(1)
-		tested := item
-		if byAttr {
-			tested = r.path(item, attr)
-		}
-		got := truth(tested)
-		if len(rest) > 0 {
-			name := r.textArg(args{what: a.what, pos: rest}, 0, "test")
-			got = truth(r.test(name.s, tested, args{what: name.s, pos: rest[1:]}))
-		}
-		if got == want {
-			r.push(out, item)
-		}
-	}
-	return out
-}
-
-// folded is unique, sort, min, max and sum, each by an attribute if one is given.
-func (r *run) folded(name string, v any, a args) any {
-	attr := a.or(-1, "attribute", nil)
-	exact := truth(a.or(-1, "case_sensitive", false))
-	by := func(item any) any {
-		if attr != nil {
-			item = r.path(item, attr)
-		}
-		return r.folding(item, exact)
-	}
-	items := slices.Clone(r.items(v))
-	r.spend(perItem * len(items))
-	switch {
-	case name == "sum":
-		var total any = a.or(-1, "start", int64(0))
-		for _, item := range items {
-			r.step(1)
-			total = r.arithmetic("+", total, by(item))
-		}
-		return total
-	case name == "unique":
-		seen := map[any]bool{}
-		out := &list{}
-		for _, item := range items {
-			k := r.plain(by(item))
-			if !seen[k] {
-				r.spend(perPair)
-				seen[k] = true
-				r.push(out, item)
+func selected(byAttr, want bool) func(r *run, v any, a args) any {
+	return func(r *run, v any, a args) any {
+		return lazily(func() func() (any, bool) {
+			if !truth(v) {
+				return r.each(&list{})
 			}
-		}
-		return out
+			rest := a.pos
+			var path []any
+			if byAttr {
+				r.take(a, 1, len(a.pos)+1)
+				path, rest = r.path(rest[0]), rest[1:]
+			}
+			next := r.each(v)
+			return func() (any, bool) {
+				for {
+					e, ok := next()
+					if !ok {
+						return nil, false
+					}
+					tested := e
+					if byAttr {
+						tested = r.follow(e, path, nil)
+					}
+					if r.passes(tested, rest, a) == want {
+						return e, true
+					}
+				}
+			}
+		})
 	}
-	slices.SortStableFunc(items, func(x, y any) int {
-		r.step(1)
-		return r.compare(by(x), by(y))
-	})
-	switch {
-	case name == "sort":
-		if truth(a.or(0, "reverse", false)) {
-			slices.Reverse(items)
-		}
-		return &list{items: items}
-	case len(items) == 0:
-		return undefined{name}
-	case name == "min":
-		return items[0]
-	}
-	return items[len(items)-1]
 }
 
-// folding returns the key that v is sorted by: strings in lower case unless exact.
-func (r *run) folding(v any, exact bool) any {
-	if t, ok := v.(text); ok && !exact {
-		r.spend(2 * len(t.s))
-		return lit(strings.ToLower(t.s))
+// passes tests v: its truth if no test is named.
+func (r *run) passes(v any, test []any, a args) bool {
+	if len(test) == 0 {
+		return truth(v)
 	}
-	return v
-}
-
-func (r *run) dictsort(v any) any {
-	d, ok := v.(*dict)
+	name, ok := test[0].(text)
 	if !ok {
-		r.fail(tandem.Invalid, "dictsort wants a dict, not %s", kind(v))
+		r.fail(tandem.Invalid, "%s wants the name of a test, not %s", a.what, kind(test[0]))
 	}
-	pairs := r.pairs(d)
-	sort.SliceStable(pairs.items, func(i, j int) bool {
-		r.step(1)
-		return r.compare(r.folding(pairs.items[i].(*list).items[0], false), r.folding(pairs.items[j].(*list).items[0], false)) < 0
-	})
-	return pairs
-}
-
-func (r *run) pairs(d *dict) *list {
-	out := &list{}
-	for i, k := range d.keys {
-		pair := r.listOf(k, d.vals[i])
-		pair.tuple = true
-		r.push(out, pair)
-	}
-	return out
-}
-
-// test is "v is name a".
-func (r *run) test(name string, v any, a args) any {
-	_, missing := v.(undefined)
-	switch name {
-	case "defined":
-		return !missing
-	case "undefined":
-		return missing
-	case "none", "None":
-		return v == nil
-	case "true", "True":
-		return v == true
-	case "false", "False":
-		return v == false
-	case "boolean":
-		_, ok := v.(bool)
-		return ok
-	case "string":
-		_, ok := v.(text)
-		return ok
-	case "number":
-		_, ok := number(v)
-		return ok
-	case "integer":
-		_, ok := v.(int64)
-		return ok
-	case "float":
-		_, ok := v.(float64)
-		return ok
-	case "mapping":
-		_, ok := v.(*dict)
-		return ok
-	case "sequence", "iterable":
-		switch v.(type) {
-		case text, *list, *dict, undefined:
-			return true
-		}
-		return false
-	case "callable":
-		switch v.(type) {
-		case function, *macro:
-			return true
-		}
-		return false
-	case "odd", "even":
-		return r.equal(r.arithmetic("%", v, int64(2)), map[string]int64{"odd": 1, "even": 0}[name])
-	}
-	if t, ok := v.(text); ok && (name == "upper" || name == "lower") {
-		r.work(len(t.s))
-		return is(t.s, "is"+name)
-	}
-	if len(a.pos) != 1 {
-		r.fail(tandem.Unsupported, "test %s with %d values is not one that tandem knows", short(name), len(a.pos))
-	}
-	switch x := a.pos[0]; name {
-	case "in":
-		return r.contains(x, v)
-	case "eq", "equalto", "==", "sameas":
-		return r.equal(v, x)
-	case "ne", "!=":
-		return !r.equal(v, x)
-	case "lt", "lessthan", "<":
-		return r.compare(v, x) < 0
-	case "le", "<=":
-		return r.compare(v, x) <= 0
-	case "gt", "greaterthan", ">":
-		return r.compare(v, x) > 0
-	case "ge", ">=":
-		return r.compare(v, x) >= 0
-	case "divisibleby":
-		return r.equal(r.arithmetic("%", v, x), int64(0))
-	}
-	r.fail(tandem.Unsupported, "test %s is not one that tandem knows", short(name))
-	return nil
+	return truth(r.test(name.s, v, args{what: name.s, pos: test[1:], names: a.names, vals: a.vals}))
 }

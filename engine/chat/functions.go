@@ -1,10 +1,6 @@
 package chat
 
 import (
-	"fmt"
-	"strings"
-	"time"
-
 	"github.com/tandem-llm/tandem"
 )
 
@@ -12,96 +8,87 @@ import (
 // Face's transformers, for which templates are written.
 var globals = map[string]function{
 	"range":           makeRange,
-	"namespace":       func(r *run, a args) any { d := r.dictOf(a); d.space = true; return d },
 	"dict":            func(r *run, a args) any { return r.dictOf(a) },
+	"namespace":       func(r *run, a args) any { return &namespace{*r.dictOf(a)} },
+	"cycler":          makeCycler,
+	"joiner":          makeJoiner,
 	"raise_exception": raise,
 	"strftime_now":    strftimeNow,
+
+	// names that Jinja2 gives a meaning
+	"lipsum": refused("lipsum"), "self": refused("self"),
+}
+
+func refused(name string) function {
+	return func(r *run, _ args) any {
+		r.fail(tandem.Unsupported, "the function %s of Jinja is not one that tandem has", name)
+		return nil
+	}
 }
 
 func raise(r *run, a args) any {
-	r.take(a, 1, 1)
-	message := r.str(a.pos[0]).s
+	message := r.str(r.bind(a, 1, "message").vals[0]).s
 	if len(message) > 500 {
 		message = message[:500] + "…"
 	}
 	panic(failure{tandem.Errorf(op, tandem.Invalid, "the chat template refuses the conversation: %s", message)})
 }
 
+const maxRange = 100_000 // numbers, as in the sandbox that chat templates are written for
+
 func makeRange(r *run, a args) any {
+	r.noNames(a)
 	r.take(a, 1, 3)
-	from, to, step := 0, r.intArg(a, 0, "", 0), r.intArg(a, 2, "", 1)
-	if len(a.pos) > 1 {
-		from, to = to, r.intArg(a, 1, "", 0)
+	p := r.bind(a, 1, "", "", "")
+	from, to, step := 0, p.int(0, 0), p.int(2, 1)
+	if p.has(1) {
+		from, to = to, p.int(1, 0)
 	}
 	if step == 0 {
 		r.fail(tandem.Invalid, "range with step 0")
 	}
-	n := (to - from + step - 1) / step
-	if step < 0 {
-		n = (to - from + step + 1) / step
+	n := max(0, (to-from+step-sign(step))/step)
+	if n > maxRange {
+		r.fail(tandem.Invalid, "range of %d numbers: want at most %d", n, maxRange)
 	}
-	n = max(n, 0)
-	r.step(n)
-	r.spend(perItem * n)
-	l := &list{items: make([]any, n)}
-	for i := range l.items {
-		l.items[i] = int64(from + i*step)
-	}
-	return l
+	return &counting{int64(from), int64(step), int64(n), int64(to)}
 }
 
-// dictOf is a dict of named values, after those of one given dict.
+// dictOf is a dict of named values, after those of one given dict or list of pairs.
 func (r *run) dictOf(a args) *dict {
 	r.take(a, 0, 1)
 	r.spend(perPair)
 	d := &dict{}
 	if len(a.pos) == 1 {
-		from, ok := a.pos[0].(*dict)
-		if !ok {
-			r.fail(tandem.Invalid, "%s wants a dict, not %s", a.what, kind(a.pos[0]))
-		}
-		for i, k := range from.keys {
-			r.put(d, k, from.vals[i])
+		switch from := a.pos[0].(type) {
+		case *dict:
+			d = r.copied(from)
+		case undefined:
+			r.refuse(from, "keys")
+		default:
+			for _, pair := range r.items(a.pos[0]) {
+				kv := r.items(pair)
+				if len(kv) != 2 {
+					r.fail(tandem.Invalid, "%s wants a dict or pairs, not %d values", a.what, len(kv))
+				}
+				r.put(d, kv[0], kv[1])
+			}
 		}
 	}
-	for _, name := range sortedNames(a) {
-		r.put(d, lit(name), a.named[name])
+	for i, name := range a.names {
+		r.put(d, lit(name), a.vals[i])
 	}
 	return d
 }
 
-func strftimeNow(r *run, a args) any {
-	r.take(a, 1, 1)
-	t := r.textArg(a, 0, "format")
-	b := builder{r: r}
-	for s := t.s; s != ""; {
-		i := strings.IndexByte(s, '%')
-		if i < 0 || i+1 == len(s) {
-			b.lit(s)
-			break
-		}
-		b.lit(s[:i])
-		part, ok := timePart(r.now, s[i+1])
-		if !ok {
-			r.fail(tandem.Unsupported, "strftime_now knows no %%%c", s[i+1])
-		}
-		b.lit(part)
-		s = s[i+2:]
+func makeCycler(r *run, a args) any {
+	r.noNames(a)
+	if len(a.pos) == 0 {
+		r.fail(tandem.Invalid, "cycler wants values")
 	}
-	return t.remade(b.text().s)
+	return &cycler{items: a.pos}
 }
 
-func timePart(t time.Time, c byte) (string, bool) {
-	if layout, ok := map[byte]string{'d': "02", 'B': "January", 'b': "Jan", 'Y': "2006", 'y': "06", 'm': "01", 'H': "15", 'I': "03",
-		'M': "04", 'S': "05", 'p': "PM", 'A': "Monday", 'a': "Mon", 'F': "2006-01-02", 'T': "15:04:05", 'Z': "MST", 'z': "-0700",
-	}[c]; ok {
-		return t.Format(layout), true
-	}
-	switch c {
-	case 'j':
-		return fmt.Sprintf("%03d", t.YearDay()), true
-	case '%':
-		return "%", true
-	}
-	return "", false
+func makeJoiner(r *run, a args) any {
+	return &joiner{sep: r.bind(a, 0, "sep").or(0, lit(", "))}
 }

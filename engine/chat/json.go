@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math/big"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,8 +45,12 @@ func (r *run) decodeNext(what string, dec *json.Decoder) any {
 		r.spend(len(t))
 		return caller(t)
 	case json.Number:
-		if i, err := strconv.ParseInt(t.String(), 10, 64); err == nil {
-			return i
+		if digits := strings.TrimPrefix(t.String(), "-"); strings.Trim(digits, "0123456789") == "" {
+			n, ok := readInt(t.String(), 10)
+			if !ok {
+				r.fail(tandem.Invalid, "%s: number %s has more than %d digits", what, short(digits), maxDigits)
+			}
+			return n
 		}
 		f, err := t.Float64()
 		if err != nil {
@@ -113,21 +118,25 @@ func (r *run) valueOf(what string, v any) any {
 
 // toJSON is the filter tojson as transformers has it: Python's json.dumps without ASCII escapes and sorted keys.
 func (r *run) toJSON(v any, a args) any {
-	j := &jsonWriter{builder: builder{r: r}, item: ", ", pair: ": ", sorted: truth(a.or(-1, "sort_keys", false)),
-		ascii: truth(a.or(-1, "ensure_ascii", false))}
-	if n := a.or(0, "indent", nil); n != nil {
-		width := r.intArg(a, 0, "indent", 0)
-		if width < 0 || width > 16 {
-			r.fail(tandem.Invalid, "tojson: indent %d: want 0 to 16", width)
+	p := r.bind(a, 0, "ensure_ascii", "indent", "separators", "sort_keys")
+	j := &jsonWriter{builder: builder{r: r}, item: lit(", "), pair: lit(": "), ascii: p.truth(0), sorted: p.truth(3)}
+	switch n := p.or(1, nil).(type) {
+	case nil:
+	case text:
+		j.indent, j.item, j.lines = n, lit(","), true
+	default:
+		width := p.int(1, 0)
+		if width > 16 {
+			r.fail(tandem.Invalid, "tojson: indent %d: want at most 16", width)
 		}
-		j.indent, j.item = strings.Repeat(" ", width), ","
-		j.lines = true
+		j.indent, j.item, j.lines = lit(strings.Repeat(" ", max(0, width))), lit(","), true
 	}
-	if s, ok := a.or(-1, "separators", nil).(*list); ok {
-		if len(s.items) != 2 {
-			r.fail(tandem.Invalid, "tojson: %d separators: want 2", len(s.items))
+	if p.or(2, nil) != nil {
+		s := r.items(p.vals[2])
+		if len(s) != 2 {
+			r.fail(tandem.Invalid, "tojson: %d separators: want 2", len(s))
 		}
-		j.item, j.pair = r.str(s.items[0]).s, r.str(s.items[1]).s
+		j.item, j.pair = r.str(s[0]), r.str(s[1])
 	}
 	j.write(v, 0)
 	return j.text()
@@ -135,7 +144,7 @@ func (r *run) toJSON(v any, a args) any {
 
 type jsonWriter struct {
 	builder
-	indent, item, pair   string
+	indent, item, pair   text
 	lines, sorted, ascii bool
 }
 
@@ -149,8 +158,10 @@ func (j *jsonWriter) write(v any, level int) {
 		j.lit(strconv.FormatBool(v))
 	case int64:
 		j.lit(strconv.FormatInt(v, 10))
+	case *big.Int:
+		j.lit(j.r.decimal(v))
 	case float64:
-		j.lit(strings.Replace(strings.Replace(pyFloat(v), "nan", "NaN", 1), "inf", "Infinity", 1))
+		j.lit(jsonFloat(v))
 	case text:
 		j.quote(v)
 	case *list:
@@ -167,17 +178,18 @@ func (j *jsonWriter) write(v any, level int) {
 			order[i] = i
 		}
 		if j.sorted {
-			slices.SortStableFunc(order, func(a, b int) int { return j.r.compare(v.keys[a], v.keys[b]) })
+			slices.SortStableFunc(order, func(a, b int) int {
+				if j.r.less(v.keys[a], v.keys[b], false) {
+					return -1
+				}
+				return 1
+			})
 		}
 		j.lit("{")
 		for i, k := range order {
 			j.next(i, level+1)
-			key, ok := v.keys[k].(text)
-			if !ok {
-				key = j.r.str(v.keys[k])
-			}
-			j.quote(key)
-			j.lit(j.pair)
+			j.quote(j.key(v.keys[k]))
+			j.add(j.pair)
 			j.write(v.vals[k], level+1)
 		}
 		j.end(len(order), level, "}")
@@ -186,10 +198,32 @@ func (j *jsonWriter) write(v any, level int) {
 	}
 }
 
+// key returns a dict's key as JSON has it.
+func (j *jsonWriter) key(v any) text {
+	switch v := v.(type) {
+	case text:
+		return v
+	case nil:
+		return lit("null")
+	case bool:
+		return lit(strconv.FormatBool(v))
+	case float64:
+		return lit(jsonFloat(v))
+	case int64, *big.Int:
+		return j.r.str(v)
+	}
+	j.r.fail(tandem.Invalid, "tojson: %s cannot be a key", kind(v))
+	return text{}
+}
+
+func jsonFloat(f float64) string {
+	return strings.Replace(strings.Replace(pyFloat(f), "nan", "NaN", 1), "inf", "Infinity", 1)
+}
+
 // next writes the separator before the i-th element.
 func (j *jsonWriter) next(i, level int) {
 	if i > 0 {
-		j.lit(j.item)
+		j.add(j.item)
 	}
 	j.newline(level)
 }
@@ -203,8 +237,8 @@ func (j *jsonWriter) end(count, level int, bracket string) {
 
 func (j *jsonWriter) newline(level int) {
 	if j.lines {
-		j.r.spend(len(j.indent) * level)
-		j.lit("\n" + strings.Repeat(j.indent, level))
+		j.lit("\n")
+		j.pad(j.indent, level)
 	}
 }
 

@@ -1,286 +1,419 @@
 package chat
 
 import (
-	"errors"
-	"fmt"
-
-	"github.com/nikolalohinski/gonja/v2/config"
-	"github.com/nikolalohinski/gonja/v2/nodes"
-	"github.com/nikolalohinski/gonja/v2/parser"
-	"github.com/nikolalohinski/gonja/v2/tokens"
+	"slices"
+	"strings"
 
 	"github.com/tandem-llm/tandem"
 )
 
-// parse turns a source into gonja's tree, with this package's statements in it.
-func parse(source string) (body []nodes.Node, err error) {
+// parser reads tokens by recursive descent, with Jinja2's grammar and precedence. Panics with a failure.
+type parser struct {
+	toks  []tok
+	at    int
+	depth int // of expressions and blocks inside one another
+
+	loops  int         // open loops of this macro
+	macros []*macroDef // open ones
+
+	soft    int     // open conditions of this scope: a filter that is not known there matters only when it is reached
+	unknown []error // filters and tests outside of conditions
+}
+
+// maxDepth bounds recursion: an expression in brackets takes several levels.
+const maxDepth = 4 * maxNest
+
+// parse turns a source into statements.
+func parse(source string) (body []statement, err error) {
 	defer func() {
-		switch p := recover().(type) {
-		case nil:
-		case failure:
-			body, err = nil, p.err
-		default: // gonja's parser dereferences nil on some incomplete expressions
-			body, err = nil, tandem.Errorf(op, tandem.Invalid, "the chat template cannot be parsed: %.200s", fmt.Sprint(p))
+		if p := recover(); p != nil {
+			f, ok := p.(failure)
+			if !ok {
+				panic(p)
+			}
+			body, err = nil, f.err
 		}
 	}()
-	stream := tokens.NewStream(operands(conditionals(lex(source))))
-	g := &grammar{}
-	g.whole = parser.NewParser("chat_template", stream, config.New(), nil, g)
-	tree, err := g.whole.Parse()
-	if err == nil {
-		return tree.Nodes, nil
+	p := &parser{toks: lex(source)}
+	if body, _ = p.body(); len(p.unknown) > 0 {
+		return nil, p.unknown[0]
 	}
-	var ours *tandem.Error
-	var syntax *parser.SyntaxError
-	switch {
-	case errors.As(err, &ours):
-		return nil, ours
-	case errors.As(err, &syntax):
-		return nil, tandem.Errorf(op, tandem.Invalid, "template line %d: %.200s, near %.40q", syntax.Line, syntax.Message, syntax.Raw)
-	}
-	return nil, tandem.Errorf(op, tandem.Invalid, "the chat template cannot be parsed: %.200s", err)
+	return body, nil
 }
 
-// The statements. Each holds expressions and bodies as gonja's nodes.
-type (
-	place   struct{ at *tokens.Token }
-	ifBlock struct {
-		place
-		branches []branch
-	}
-	branch struct {
-		cond nodes.Expression // nil: else
-		body []nodes.Node
-	}
-	forLoop struct {
-		place
-		targets    []string
-		over       nodes.Expression
-		cond       nodes.Expression // nil: all
-		body, none []nodes.Node
-	}
-	set struct {
-		place
-		targets []string
-		attr    string           // of the single target, a namespace; "" for none
-		value   nodes.Expression // nil: the text of body
-		body    []nodes.Node
-	}
-	macroDef struct {
-		place
-		name   string
-		params []string
-		values []nodes.Expression // defaults; nil: undefined
-		body   []nodes.Node
-	}
-	block struct { // generation
-		place
-		body []nodes.Node
-	}
-	jump struct {
-		place
-		to flow
-	}
-)
+func (p *parser) cur() *tok { return &p.toks[p.at] }
 
-// flow is how a body ended.
-type flow uint8
-
-const (
-	onward flow = iota
-	breaks
-	continues
-)
-
-func (p place) Position() *tokens.Token { return p.at }
-func (p place) String() string          { return fmt.Sprintf("statement at line %d", p.at.Line) }
-
-// grammar gives gonja the parsers of the statements. It belongs to one parse.
-type grammar struct {
-	whole *parser.Parser // of the whole template
-	depth int            // of blocks
+func (p *parser) next() *tok {
+	t := p.cur()
+	if t.kind != "end" {
+		p.at++
+	}
+	return t
 }
 
-// Get implements parser.ControlStructureGetter.
-func (g *grammar) Get(name string) (parser.ControlStructureParser, bool) {
-	parse, known := map[string]func(*grammar, place, *parser.Parser, *parser.Parser) nodes.ControlStructure{
-		"if": (*grammar).parseIf, "for": (*grammar).parseFor, "set": (*grammar).parseSet, "macro": (*grammar).parseMacro,
-		"generation": (*grammar).parseGeneration, "break": parseJump(breaks), "continue": parseJump(continues),
-	}[name]
-	at := place{g.whole.Current()} // the token after the name, in the same tag
-	return func(p, args *parser.Parser) (nodes.ControlStructure, error) {
-		switch {
-		case !known && misplaced[name]:
-			g.fail(at, tandem.Invalid, "{%% %s %%} without an open block", name)
-		case !known:
-			g.fail(at, tandem.Unsupported, "{%% %.40s %%} is not a statement that tandem runs (it runs if, for, set, macro, break, "+
-				"continue, generation, raw): give another template with --chat-template", name)
+func (p *parser) fail(k tandem.Kind, format string, args ...any) {
+	(&run{line: p.cur().line}).fail(k, format, args...)
+}
+
+// is reports whether the next token is of a kind; isName whether it is that word.
+func (p *parser) is(kind string) bool     { return p.cur().kind == kind }
+func (p *parser) isName(word string) bool { return p.is("name") && p.cur().val == word }
+
+// behind reports whether the token after the next is of a kind.
+func (p *parser) behind(kind string) bool {
+	return p.at+1 < len(p.toks) && p.toks[p.at+1].kind == kind
+}
+
+func (p *parser) skip(kind string) bool {
+	if p.is(kind) {
+		p.at++
+		return true
+	}
+	return false
+}
+
+func (p *parser) skipName(word string) bool {
+	if p.isName(word) {
+		p.at++
+		return true
+	}
+	return false
+}
+
+func (p *parser) want(kind string) *tok {
+	if !p.is(kind) {
+		p.fail(tandem.Invalid, "want %s, not %s", describe(kind), p.cur())
+	}
+	return p.next()
+}
+
+func describe(kind string) string {
+	switch kind {
+	case "name", "string", "number":
+		return "a " + kind
+	}
+	return short(kind)
+}
+
+// String shows a token in errors.
+func (t *tok) String() string {
+	switch t.kind {
+	case "name":
+		return short(t.val)
+	case "text", "string", "number":
+		return "a " + t.kind
+	case "end":
+		return "the end of the template"
+	}
+	return short(t.kind)
+}
+
+func (p *parser) enter() {
+	if p.depth++; p.depth > maxDepth {
+		p.fail(tandem.Invalid, "expressions and blocks are more than %d deep inside one another", maxDepth)
+	}
+}
+
+func (p *parser) leave() { p.depth-- }
+
+// body reads statements up to a tag that begins with one of ends and returns its name, which it has read; without ends up to the
+// end of the source.
+func (p *parser) body(ends ...string) (out []statement, end string) {
+	begun := p.cur().line
+	for {
+		t := p.next()
+		switch t.kind {
+		case "end":
+			if len(ends) > 0 {
+				last := slices.IndexFunc(ends, func(end string) bool { return strings.HasPrefix(end, "end") })
+				(&run{line: begun}).fail(tandem.Invalid, "a block has no end: want {%% %s %%}", ends[last])
+			}
+			return out, ""
+		case "text":
+			out = append(out, &data{t.val})
+		case "{{":
+			out = append(out, &output{t.line, []expr{p.tuple(true, "")}})
+			p.want("}}")
+		case "{%":
+			if !p.is("name") {
+				p.fail(tandem.Invalid, "want the name of a statement, not %s", p.cur())
+			}
+			if slices.Contains(ends, p.cur().val) {
+				return out, p.next().val
+			}
+			p.enter()
+			out = append(out, p.statement())
+			p.leave()
+			p.want("%}")
 		}
-		if g.depth++; g.depth > maxNest {
-			g.fail(at, tandem.Invalid, "more than %d blocks inside one another", maxNest)
+	}
+}
+
+// block reads the end of a tag and what follows up to one of ends.
+func (p *parser) block(ends ...string) ([]statement, string) {
+	p.skip(":")
+	p.want("%}")
+	return p.body(ends...)
+}
+
+// scope is block for a body that is a scope of its own.
+func (p *parser) scope(ends ...string) ([]statement, string) {
+	outer := p.soft
+	p.soft = 0
+	defer func() { p.soft = outer }()
+	return p.block(ends...)
+}
+
+// notKnown notes that a filter or test is not known.
+func (p *parser) notKnown(why string) {
+	if p.soft == 0 {
+		p.unknown = append(p.unknown, failed(p.cur().line, tandem.Unsupported, "%s", why))
+	}
+}
+
+// misplaced are names of tags that only stand inside or behind others.
+var misplaced = map[string]bool{"else": true, "elif": true, "endif": true, "endfor": true, "endset": true, "endmacro": true,
+	"endgeneration": true, "endraw": true, "endcall": true, "endfilter": true, "endwith": true}
+
+func (p *parser) statement() statement {
+	t := p.next()
+	switch t.val {
+	case "if":
+		return p.conditions(t.line)
+	case "for":
+		return p.loop(t.line)
+	case "set":
+		return p.assignment(t.line)
+	case "macro":
+		return p.macro(t.line)
+	case "call":
+		return p.callBlock(t.line)
+	case "filter":
+		s := &filterBlock{line: t.line, chain: p.filters(p.filter(nil))}
+		s.body, _ = p.scope("endfilter")
+		return s
+	case "with":
+		return p.with(t.line)
+	case "print":
+		s := &output{line: t.line}
+		for !p.is("%}") {
+			if len(s.values) > 0 {
+				p.want(",")
+			}
+			s.values = append(s.values, p.expression())
 		}
-		defer func() { g.depth-- }()
-		return parse(g, at, p, args), nil
-	}, true
-}
-
-var misplaced = map[string]bool{"": true, "else": true, "elif": true, "endif": true, "endfor": true, "endset": true,
-	"endmacro": true, "endgeneration": true, "endraw": true}
-
-func (g *grammar) fail(at place, k tandem.Kind, format string, args ...any) {
-	line := 0
-	if at.at != nil {
-		line = at.at.Line
+		return s
+	case "generation":
+		loops := p.loops
+		p.loops = 0
+		s := &plainBlock{}
+		s.body, _ = p.scope("endgeneration")
+		p.loops = loops
+		return s
+	case "break", "continue":
+		if p.loops == 0 {
+			p.fail(tandem.Invalid, "{%% %s %%} without a loop around it", t.val)
+		}
+		return &jump{map[string]flow{"break": breaks, "continue": continues}[t.val]}
 	}
-	(&run{line: line}).fail(k, format, args...)
-}
-
-func (g *grammar) check(at place, err error) {
-	var syntax *parser.SyntaxError
-	switch {
-	case errors.As(err, &syntax):
-		g.fail(at, tandem.Invalid, "%.200s, near %.40q", syntax.Message, syntax.Raw)
-	case err != nil:
-		g.fail(at, tandem.Invalid, "%.200s", err)
+	p.at--
+	if misplaced[t.val] {
+		p.fail(tandem.Invalid, "{%% %s %%} without an open block", t.val)
 	}
+	p.fail(tandem.Unsupported, "{%% %.40s %%} is not a statement that tandem runs (it runs if, for, set, macro, call, filter, with, "+
+		"print, break, continue, generation, raw): give another template with --chat-template", t.val)
+	return nil
 }
 
-func (g *grammar) expression(at place, args *parser.Parser) nodes.Expression {
-	e, err := args.ParseExpression()
-	g.check(at, err)
-	return e
-}
-
-func (g *grammar) end(at place, args *parser.Parser) {
-	if !args.End() {
-		g.fail(at, tandem.Invalid, "unexpected %.40q in this tag", args.Current().Val)
-	}
-}
-
-// until parses up to one of ends and returns which one it was, with its arguments.
-func (g *grammar) until(at place, p *parser.Parser, ends ...string) (body []nodes.Node, end string, args *parser.Parser) {
-	w, args, err := p.WrapUntil(ends...)
-	g.check(at, err)
-	return w.Nodes, w.EndTag, args
-}
-
-func (g *grammar) name(at place, args *parser.Parser) string {
-	t := args.Match(tokens.Name)
-	if t == nil {
-		g.fail(at, tandem.Invalid, "want a name, not %.40q", args.Current().Val)
-	}
-	return t.Val
-}
-
-func (g *grammar) parseIf(at place, p, args *parser.Parser) nodes.ControlStructure {
-	n := &ifBlock{place: at}
-	for end := "elif"; end != "endif"; {
+func (p *parser) conditions(line int) statement {
+	s := &branching{line: line}
+	p.soft++
+	defer func() { p.soft-- }()
+	for end := "elif"; ; {
 		b := branch{}
-		if last := len(n.branches) - 1; last >= 0 && n.branches[last].cond == nil {
-			g.fail(at, tandem.Invalid, "{%% %s %%} follows {%% else %%}", end)
-		}
 		if end == "elif" {
-			b.cond = g.expression(at, args)
+			b.cond = p.tuple(false, "")
+			b.body, end = p.block("elif", "else", "endif")
+		} else {
+			b.body, end = p.block("endif")
 		}
-		g.end(at, args)
-		b.body, end, args = g.until(at, p, "elif", "else", "endif")
-		n.branches = append(n.branches, b)
+		s.branches = append(s.branches, b)
+		if end == "endif" {
+			return s
+		}
 	}
-	g.end(at, args)
-	return n
 }
 
-func (g *grammar) parseFor(at place, p, args *parser.Parser) nodes.ControlStructure {
-	n := &forLoop{place: at}
-	paren := args.Match(tokens.LeftParenthesis) != nil
-	n.targets = g.names(at, args)
-	if paren && args.Match(tokens.RightParenthesis) == nil || args.Match(tokens.In) == nil {
-		g.fail(at, tandem.Invalid, "want \"in\" in a loop, not %.40q", args.Current().Val)
+func (p *parser) loop(line int) statement {
+	p.loops++
+	s := &loop{line: line, to: p.target("in", false)}
+	if !p.skipName("in") {
+		p.fail(tandem.Invalid, "want \"in\" in a loop, not %s", p.cur())
 	}
-	n.over = g.expression(at, args)
-	if args.MatchName("if") != nil {
-		n.cond = g.expression(at, args)
+	s.over = p.tuple(false, "recursive")
+	if p.skipName("if") {
+		s.cond = p.expression()
 	}
-	if args.MatchName("recursive") != nil {
-		g.fail(at, tandem.Unsupported, "a recursive loop is not something that tandem runs")
-	}
-	g.end(at, args)
+	s.recursive = p.skipName("recursive")
 	var end string
-	if n.body, end, args = g.until(at, p, "else", "endfor"); end == "else" {
-		g.end(at, args)
-		n.none, _, args = g.until(at, p, "endfor")
+	s.body, end = p.scope("endfor", "else")
+	p.loops--
+	if end == "else" {
+		s.hasElse = true
+		s.none, _ = p.scope("endfor")
 	}
-	g.end(at, args)
-	return n
+	return s
 }
 
-func (g *grammar) names(at place, args *parser.Parser) []string {
-	names := []string{g.name(at, args)}
-	for args.Match(tokens.Comma) != nil {
-		names = append(names, g.name(at, args))
+func (p *parser) assignment(line int) statement {
+	s := &assignment{line: line, to: p.target("", true)}
+	if p.skip("=") {
+		s.value = p.tuple(true, "")
+		return s
 	}
-	return names
+	s.chain = p.filters(nil)
+	s.body, _ = p.scope("endset")
+	return s
 }
 
-func (g *grammar) parseSet(at place, p, args *parser.Parser) nodes.ControlStructure {
-	n := &set{place: at, targets: g.names(at, args)}
-	if len(n.targets) == 1 && args.Match(tokens.Dot) != nil {
-		n.attr = g.name(at, args)
-	}
-	if args.Match(tokens.Assign) == nil {
-		g.end(at, args)
-		n.body, _, args = g.until(at, p, "endset")
-		g.end(at, args)
-		return n
-	}
-	first := args.Current()
-	n.value = g.expression(at, args)
-	if args.Current(tokens.Comma) != nil {
-		t := &nodes.Tuple{Location: first, Val: []nodes.Expression{n.value}}
-		for args.Match(tokens.Comma) != nil {
-			t.Val = append(t.Val, g.expression(at, args))
+// target reads what is assigned to, up to the word end. attrs: attributes of namespaces are allowed.
+func (p *parser) target(end string, attrs bool) target {
+	var parts []target
+	several := false
+	for {
+		if len(parts) > 0 {
+			p.want(",")
 		}
-		n.value = t
-	}
-	g.end(at, args)
-	return n
-}
-
-func (g *grammar) parseMacro(at place, p, args *parser.Parser) nodes.ControlStructure {
-	n := &macroDef{place: at, name: g.name(at, args)}
-	if args.Match(tokens.LeftParenthesis) == nil {
-		g.fail(at, tandem.Invalid, "macro %.40s has no parameter list", n.name)
-	}
-	for args.Match(tokens.RightParenthesis) == nil {
-		if len(n.params) > 0 && args.Match(tokens.Comma) == nil {
-			g.fail(at, tandem.Invalid, "the parameters of macro %.40s are not separated by commas", n.name)
+		if p.tupleEnds(end) {
+			break
 		}
-		n.params = append(n.params, g.name(at, args))
-		var value nodes.Expression
-		if args.Match(tokens.Assign) != nil {
-			value = g.expression(at, args)
+		parts = append(parts, p.oneTarget(attrs))
+		if !p.is(",") {
+			break
 		}
-		n.values = append(n.values, value)
+		several = true
 	}
-	g.end(at, args)
-	n.body, _, args = g.until(at, p, "endmacro")
-	args.Match(tokens.Name) // {% endmacro name %}
-	g.end(at, args)
-	return n
+	if !several && len(parts) == 1 {
+		return parts[0]
+	}
+	if len(parts) == 0 {
+		p.fail(tandem.Invalid, "want a name, not %s", p.cur())
+	}
+	return target{parts: parts, several: true}
 }
 
-// parseGeneration: {% generation %} marks text for training; it prints its body.
-func (g *grammar) parseGeneration(at place, p, args *parser.Parser) nodes.ControlStructure {
-	g.end(at, args)
-	n := &block{place: at}
-	n.body, _, args = g.until(at, p, "endgeneration")
-	g.end(at, args)
-	return n
+func (p *parser) oneTarget(attrs bool) target {
+	if !p.is("(") {
+		t := target{name: p.storeName()}
+		if attrs && p.skip(".") {
+			t.attr = p.want("name").val
+		}
+		return t
+	}
+	p.enter()
+	defer p.leave()
+	p.next()
+	t := target{several: p.is(")")}
+	for !p.is(")") {
+		if len(t.parts) > 0 {
+			p.want(",")
+			t.several = true
+			if p.is(")") {
+				break
+			}
+		}
+		t.parts = append(t.parts, p.oneTarget(false))
+	}
+	p.next()
+	if !t.several {
+		return t.parts[0]
+	}
+	return t
 }
 
-func parseJump(to flow) func(*grammar, place, *parser.Parser, *parser.Parser) nodes.ControlStructure {
-	return func(g *grammar, at place, _, args *parser.Parser) nodes.ControlStructure {
-		g.end(at, args)
-		return &jump{at, to}
+// storeName reads a name that is assigned to.
+func (p *parser) storeName() string {
+	name := p.want("name").val
+	if _, fixed := words[name]; fixed {
+		p.at--
+		p.fail(tandem.Invalid, "%s cannot be assigned to", name)
 	}
+	if name == "loop" && p.loops > 0 {
+		p.at--
+		p.fail(tandem.Invalid, "loop cannot be assigned to in a loop")
+	}
+	return name
+}
+
+func (p *parser) macro(line int) statement {
+	m := &macroDef{line: line, name: p.storeName()}
+	p.signature(m)
+	p.macroBody(m, "endmacro")
+	return m
+}
+
+// signature reads the parameters of a macro.
+func (p *parser) signature(m *macroDef) {
+	p.want("(")
+	for !p.is(")") {
+		if len(m.params) > 0 {
+			p.want(",")
+		}
+		name := p.storeName()
+		if slices.Contains(m.params, name) {
+			p.fail(tandem.Invalid, "parameter %s is there twice", short(name))
+		}
+		m.params = append(m.params, name)
+		if p.skip("=") {
+			m.values = append(m.values, p.expression())
+		} else if len(m.values) > 0 {
+			p.fail(tandem.Invalid, "parameter %s has no default, but one before it has", short(name))
+		}
+	}
+	p.next()
+}
+
+// macroBody reads what a macro prints. Loops and conditions around it do not count inside.
+func (p *parser) macroBody(m *macroDef, end string) {
+	loops := p.loops
+	p.loops = 0
+	p.macros = append(p.macros, m)
+	m.body, _ = p.scope(end)
+	p.macros = p.macros[:len(p.macros)-1]
+	p.loops = loops
+	for i, name := range m.params {
+		if name == "caller" && m.caller && i < len(m.params)-len(m.values) {
+			p.fail(tandem.Invalid, "parameter caller of a macro wants a default, as {%% call %%} gives it")
+		}
+		m.kwargs = m.kwargs && name != "kwargs"
+		m.varargs = m.varargs && name != "varargs"
+	}
+}
+
+func (p *parser) callBlock(line int) statement {
+	s := &callBlock{line: line, def: &macroDef{line: line}}
+	if p.is("(") {
+		p.signature(s.def)
+	}
+	c, ok := p.expression().(*call)
+	if !ok {
+		p.fail(tandem.Invalid, "{%% call %%} wants a call of a macro")
+	}
+	s.call = c
+	p.macroBody(s.def, "endcall")
+	return s
+}
+
+func (p *parser) with(line int) statement {
+	s := &with{line: line}
+	for !p.is("%}") {
+		if len(s.to) > 0 {
+			p.want(",")
+		}
+		s.to = append(s.to, p.target("", false))
+		p.want("=")
+		s.values = append(s.values, p.expression())
+	}
+	s.body, _ = p.scope("endwith")
+	return s
 }

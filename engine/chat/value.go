@@ -1,38 +1,54 @@
 package chat
 
 import (
-	"math"
-	"slices"
+	"math/big"
 	"sort"
 	"strconv"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/tandem-llm/tandem"
 )
 
-// The values of a template are none (nil), bool, int64, float64 and these.
+// The values of a template are none (nil), bool, int64, *big.Int (beyond 64 bits), float64 and these.
 type (
 	// text is a string that knows which of its bytes the caller supplied (user: ascending, disjoint, not
 	// empty, not touching). Operations that cut or join keep this for each byte; others mark the whole result.
 	text struct {
 		s    string
 		user []Span
+		safe bool // MarkupSafe's Markup: what is joined to it with + is escaped
 	}
 	list struct {
 		items []any
-		tuple bool // prints in parentheses, the only difference from a list
+		tuple bool
+		group bool // a tuple of groupby, whose items have the names grouper and list
 	}
-	// dict keeps the order in which keys came. space: a namespace, which set may change.
+	// dict keeps the order in which keys came.
 	dict struct {
 		keys, vals []any
 		at         map[any]int // plain(key) → index
-		space      bool
 	}
-	undefined struct{ name string } // a missing value: empty, false, and an error in any other use
-	function  func(r *run, a args) any
-	macro     struct {
+	view struct { // .keys(), .values() or .items() of a dict
+		of   *dict
+		what string
+	}
+	counting struct { // a range: n numbers
+		from, step, n int64
+		end           int64 // as it was given
+	}
+	stream    struct{ next func() (any, bool) } // a generator: it can be run through once
+	namespace struct{ vars dict }
+	undefined struct { // a missing value: empty, false, and an error in most other uses
+		name string
+		why  string // that the sandbox refuses it; "" for one that is just missing
+	}
+	function func(r *run, a args) any
+	method   struct { // a method of a value, not called yet
+		of   any
+		name string
+	}
+	macro struct {
 		def   *macroDef
 		scope *scope // where it was defined
 	}
@@ -45,24 +61,48 @@ func caller(s string) text {
 	if s == "" {
 		return text{}
 	}
-	return text{s, []Span{{0, len(s)}}}
+	return text{s: s, user: []Span{{0, len(s)}}}
 }
 
 // remade returns s as the result of rewriting t.
 func (t text) remade(s string) text {
+	out := lit(s)
 	if len(t.user) > 0 {
-		return caller(s)
+		out = caller(s)
 	}
-	return lit(s)
+	out.safe = t.safe
+	return out
+}
+
+// plain returns t as a string that is not safe.
+func (t text) plain() text {
+	t.safe = false
+	return t
 }
 
 // slice returns bytes [i, j).
 func (t text) slice(i, j int) text {
-	out := text{s: t.s[i:j]}
+	out := text{s: t.s[i:j], safe: t.safe}
 	for k := sort.Search(len(t.user), func(k int) bool { return t.user[k].To > i }); k < len(t.user) && t.user[k].From < j; k++ {
 		out.user = append(out.user, Span{max(t.user[k].From, i) - i, min(t.user[k].To, j) - i})
 	}
 	return out
+}
+
+// trimmed drops the characters of cut (white space for nil) at the left and right.
+func (t text) trimmed(cut *text, left, right bool) text {
+	in := isSpace
+	if cut != nil {
+		in = func(c rune) bool { return strings.ContainsRune(cut.s, c) }
+	}
+	i, j := 0, len(t.s)
+	if left {
+		i = j - len(strings.TrimLeftFunc(t.s, in))
+	}
+	if right {
+		j = i + len(strings.TrimRightFunc(t.s[i:], in))
+	}
+	return t.slice(i, j)
 }
 
 // builder joins texts.
@@ -102,7 +142,15 @@ func (b *builder) grow(n int) {
 
 func (b *builder) lit(s string) { b.add(lit(s)) }
 
-func (b *builder) text() text { return text{b.b.String(), b.user} }
+// pad writes a character n times.
+func (b *builder) pad(c text, n int) {
+	if n > 0 {
+		b.r.spend(n * len(c.s))
+		b.add(c.remade(strings.Repeat(c.s, n)))
+	}
+}
+
+func (b *builder) text() text { return text{s: b.b.String(), user: b.user} }
 
 func (r *run) join(parts ...text) text {
 	b := builder{r: r}
@@ -130,17 +178,73 @@ func (r *run) listOf(items ...any) *list {
 	return &list{items: items}
 }
 
-// plain returns the Go map key for a dictionary's key.
+func (r *run) tupleOf(items ...any) *list {
+	l := r.listOf(items...)
+	l.tuple = true
+	return l
+}
+
+// textKey is the key of a tuple in a dictionary, listed beside those of its items.
+type tupleKey string
+
+// plain returns the Go map key for a dictionary's key. Keys that are equal in Python are the same.
 func (r *run) plain(key any) any {
 	switch k := key.(type) {
 	case text:
 		r.step(len(k.s) / 256) // it is hashed
 		return k.s
-	case nil, bool, int64, float64:
+	case nil, int64:
+		return k
+	case bool:
+		return number(k)
+	case *big.Int:
+		return tupleKey("n" + k.String())
+	case float64:
+		if n, ok := exact(k); ok {
+			return r.plain(n)
+		}
+		return k
+	case undefined:
+		return undefined{}
+	case *list:
+		if k.tuple {
+			return r.tupleKey(k)
+		}
+	case *counting:
+		return r.tupleKey(&list{items: []any{k.n, k.from * min(k.n, 1), k.step * min(max(k.n, 1)-1, 1), lit("range")}})
+	case *namespace, *macro, *loopState, *stream, *cycler, *joiner:
 		return k
 	}
 	r.fail(tandem.Invalid, "%s cannot be a key", kind(key))
 	return nil
+}
+
+func (r *run) tupleKey(l *list) any {
+	r.enter()
+	defer r.leave()
+	var b strings.Builder
+	for _, e := range l.items {
+		var s string
+		switch k := r.plain(e).(type) {
+		case string:
+			s = "s" + k
+		case int64:
+			s = "n" + strconv.FormatInt(k, 10)
+		case float64:
+			s = "f" + strconv.FormatFloat(k, 'g', -1, 64)
+		case tupleKey:
+			s = string(k)
+		case nil:
+			s = "0"
+		case undefined:
+			s = "u"
+		default:
+			r.fail(tandem.Unsupported, "a tuple with %s is not a key that tandem knows", kind(e))
+		}
+		r.spend(len(s) + 8)
+		b.WriteString(strconv.Itoa(len(s)) + ":" + s)
+	}
+	return tupleKey("t" + b.String())
 }
 
 func (r *run) put(d *dict, key, v any) {
@@ -171,18 +275,31 @@ func kind(v any) string {
 		return "none"
 	case bool:
 		return "a bool"
-	case int64, float64:
+	case int64, *big.Int, float64:
 		return "a number"
 	case text:
 		return "a string"
 	case *list:
+		if v.tuple {
+			return "a tuple"
+		}
 		return "a list"
 	case *dict:
-		if v.space {
-			return "a namespace"
-		}
 		return "a dict"
+	case *view:
+		return "the " + v.what + " of a dict"
+	case *counting:
+		return "a range"
+	case *stream:
+		return "a generator (what map, select and the like give: want |list behind it)"
+	case *namespace:
+		return "a namespace"
+	case *loopState:
+		return "loop"
 	case undefined:
+		if v.why != "" {
+			return v.why
+		}
 		return short(v.name) + ", which is undefined,"
 	}
 	return "a function"
@@ -210,240 +327,52 @@ func truth(v any) bool {
 	case *list:
 		return len(v.items) > 0
 	case *dict:
-		return len(v.keys) > 0 || v.space
+		return len(v.keys) > 0
+	case *view:
+		return len(v.of.keys) > 0
+	case *counting:
+		return v.n > 0
 	}
 	return true
 }
 
-// str is what {{ v }} prints, as Python's str.
-func (r *run) str(v any) text {
+// each returns a function that gives the elements of v one after the other.
+func (r *run) each(v any) func() (any, bool) {
 	switch v := v.(type) {
-	case text:
-		return v
-	case undefined:
-		return text{}
-	}
-	b := builder{r: r}
-	b.repr(v)
-	return b.text()
-}
-
-// repr writes v as Python's repr does.
-func (b *builder) repr(v any) {
-	b.r.enter()
-	defer b.r.leave()
-	switch v := v.(type) {
-	case nil:
-		b.lit("None")
-	case bool:
-		b.lit(map[bool]string{true: "True", false: "False"}[v])
-	case int64:
-		b.lit(strconv.FormatInt(v, 10))
-	case float64:
-		b.lit(pyFloat(v))
-	case text:
-		b.r.spend(2 * len(v.s))
-		quote := "'"
-		if strings.Contains(v.s, "'") && !strings.Contains(v.s, `"`) {
-			quote = `"`
+	case *stream:
+		return func() (any, bool) {
+			r.step(1)
+			r.enter() // a generator may read another one
+			e, ok := v.next()
+			r.leave()
+			return e, ok
 		}
-		b.lit(quote)
-		b.add(v.remade(pyEscape(v.s, quote)))
-		b.lit(quote)
-	case *list:
-		brackets := "[]"
-		if v.tuple {
-			brackets = "()"
-		}
-		b.lit(brackets[:1])
-		for i, e := range v.items {
-			if i > 0 {
-				b.lit(", ")
+	case *counting:
+		i := int64(0)
+		return func() (any, bool) {
+			if i == v.n {
+				return nil, false
 			}
-			b.repr(e)
+			r.step(1)
+			i++
+			return v.from + (i-1)*v.step, true
 		}
-		if v.tuple && len(v.items) == 1 {
-			b.lit(",")
-		}
-		b.lit(brackets[1:])
-	case *dict:
-		b.lit("{")
-		for i, k := range v.keys {
-			if i > 0 {
-				b.lit(", ")
-			}
-			b.repr(k)
-			b.lit(": ")
-			b.repr(v.vals[i])
-		}
-		b.lit("}")
-	case undefined:
-		b.lit("Undefined")
-	default:
-		b.r.fail(tandem.Invalid, "%s cannot be printed", kind(v))
+	case *loopState:
+		return v.pull
 	}
-}
-
-func pyFloat(f float64) string {
-	switch {
-	case math.IsNaN(f):
-		return "nan"
-	case math.IsInf(f, 1):
-		return "inf"
-	case math.IsInf(f, -1):
-		return "-inf"
-	}
-	if abs := math.Abs(f); abs != 0 && (abs < 1e-4 || abs >= 1e16) {
-		return strconv.FormatFloat(f, 'e', -1, 64)
-	}
-	s := strconv.FormatFloat(f, 'f', -1, 64)
-	if !strings.Contains(s, ".") {
-		s += ".0"
-	}
-	return s
-}
-
-func pyEscape(s, quote string) string {
-	var b strings.Builder
-	for _, c := range s {
-		switch {
-		case c == rune(quote[0]) || c == '\\':
-			b.WriteByte('\\')
-			b.WriteRune(c)
-		case c == '\n':
-			b.WriteString(`\n`)
-		case c == '\r':
-			b.WriteString(`\r`)
-		case c == '\t':
-			b.WriteString(`\t`)
-		case c < ' ' || c == 0x7f:
-			b.WriteString(`\x` + string("0123456789abcdef"[c>>4]) + string("0123456789abcdef"[c&15]))
-		default:
-			b.WriteRune(c)
+	items := r.items(v)
+	return func() (any, bool) {
+		if len(items) == 0 {
+			return nil, false
 		}
-	}
-	return b.String()
-}
-
-// equal compares as Python's ==.
-func (r *run) equal(a, b any) bool {
-	r.step(1)
-	r.enter()
-	defer r.leave()
-	if x, ok := number(a); ok {
-		y, ok := number(b)
-		return ok && x == y
-	}
-	switch a := a.(type) {
-	case nil:
-		return b == nil
-	case undefined:
-		_, ok := b.(undefined)
-		return ok
-	case text:
-		b, ok := b.(text)
-		if !ok || len(a.s) != len(b.s) {
-			return false
-		}
-		r.work(len(a.s))
-		return a.s == b.s
-	case *list:
-		b, ok := b.(*list)
-		if !ok || len(a.items) != len(b.items) {
-			return false
-		}
-		for i := range a.items {
-			if !r.equal(a.items[i], b.items[i]) {
-				return false
-			}
-		}
-		return true
-	case *dict:
-		b, ok := b.(*dict)
-		if !ok || len(a.keys) != len(b.keys) {
-			return false
-		}
-		for i, k := range a.keys {
-			if v, ok := r.lookup(b, k); !ok || !r.equal(a.vals[i], v) {
-				return false
-			}
-		}
-		return true
-	}
-	return false // functions
-}
-
-// number returns the value of a number or, as in Python, of a bool.
-func number(v any) (float64, bool) {
-	if f, ok := v.(float64); ok {
-		return f, true
-	}
-	i, ok := integer(v)
-	return float64(i), ok
-}
-
-// integer returns the value of a whole number or a bool.
-func integer(v any) (int64, bool) {
-	switch v := v.(type) {
-	case bool:
-		if v {
-			return 1, true
-		}
-		return 0, true
-	case int64:
+		r.step(1)
+		v := items[0]
+		items = items[1:]
 		return v, true
 	}
-	return 0, false
 }
 
-// compare orders numbers and strings.
-func (r *run) compare(a, b any) int {
-	x, xok := number(a)
-	y, yok := number(b)
-	if xok && yok {
-		switch {
-		case x < y:
-			return -1
-		case x > y:
-			return 1
-		}
-		return 0
-	}
-	s, sok := a.(text)
-	t, tok := b.(text)
-	if !sok || !tok {
-		r.fail(tandem.Invalid, "%s and %s have no order", kind(a), kind(b))
-	}
-	r.work(min(len(s.s), len(t.s)))
-	return strings.Compare(s.s, t.s)
-}
-
-// contains is Python's needle in hay.
-func (r *run) contains(hay, needle any) bool {
-	switch h := hay.(type) {
-	case undefined:
-		return false
-	case text:
-		n, ok := needle.(text)
-		if !ok {
-			r.fail(tandem.Invalid, "%s cannot be in a string", kind(needle))
-		}
-		r.work(len(h.s))
-		return strings.Contains(h.s, n.s)
-	case *list:
-		return slices.ContainsFunc(h.items, func(e any) bool { return r.equal(e, needle) })
-	case *dict:
-		if _, missing := needle.(undefined); missing {
-			return false
-		}
-		_, ok := r.lookup(h, needle)
-		return ok
-	}
-	r.fail(tandem.Invalid, "nothing can be in %s", kind(hay))
-	return false
-}
-
-// items returns what a loop over v yields. The caller does not change it.
+// items returns the elements of v. The caller does not change the slice.
 func (r *run) items(v any) []any {
 	switch v := v.(type) {
 	case undefined:
@@ -452,6 +381,14 @@ func (r *run) items(v any) []any {
 		return v.items
 	case *dict:
 		return v.keys
+	case *view:
+		switch v.what {
+		case "keys":
+			return v.of.keys
+		case "values":
+			return v.of.vals
+		}
+		return r.pairs(v.of)
 	case text:
 		r.spend(perItem * utf8.RuneCountInString(v.s))
 		out := make([]any, 0, len(v.s))
@@ -461,23 +398,47 @@ func (r *run) items(v any) []any {
 			i += n
 		}
 		return out
+	case *stream, *counting, *loopState:
+		var out []any
+		next := r.each(v)
+		for e, ok := next(); ok; e, ok = next() {
+			r.spend(perItem)
+			out = append(out, e)
+		}
+		return out
 	}
 	r.fail(tandem.Invalid, "%s cannot be looped over", kind(v))
 	return nil
 }
 
-// trimmed drops the characters of cut (white space for nil) at the left and right.
-func (t text) trimmed(cut *text, left, right bool) text {
-	in := unicode.IsSpace
-	if cut != nil {
-		in = func(c rune) bool { return strings.ContainsRune(cut.s, c) }
+// pairs returns the entries of d as tuples.
+func (r *run) pairs(d *dict) []any {
+	r.spend(perItem * len(d.keys))
+	out := make([]any, len(d.keys))
+	for i, k := range d.keys {
+		out[i] = r.tupleOf(k, d.vals[i])
 	}
-	i, j := 0, len(t.s)
-	if left {
-		i = j - len(strings.TrimLeftFunc(t.s, in))
+	return out
+}
+
+// length is Python's len; false for what has none.
+func (r *run) length(v any) (int64, bool) {
+	switch v := v.(type) {
+	case text:
+		r.work(len(v.s))
+		return int64(utf8.RuneCountInString(v.s)), true
+	case *list:
+		return int64(len(v.items)), true
+	case *dict:
+		return int64(len(v.keys)), true
+	case *view:
+		return int64(len(v.of.keys)), true
+	case *counting:
+		return v.n, true
+	case *loopState:
+		return v.size(), true
+	case undefined:
+		return 0, true
 	}
-	if right {
-		j = i + len(strings.TrimRightFunc(t.s[i:], in))
-	}
-	return t.slice(i, j)
+	return 0, false
 }
