@@ -76,6 +76,7 @@ type Options struct {
 type Template struct {
 	source  string
 	body    []statement
+	hides   []string
 	special Special
 	limits  limits
 }
@@ -103,7 +104,7 @@ func Parse(source string, special Special) (*Template, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Template{source: source, body: body, special: special, limits: defaults}, nil
+	return &Template{source: source, body: body, hides: hidden(body), special: special, limits: defaults}, nil
 }
 
 // FromGGUF returns the template of a model file, nil and no error when it has none. vocab supplies
@@ -152,7 +153,7 @@ func (t *Template) Render(ctx context.Context, messages []Message, o Options) (o
 		}
 	}()
 	top := r.variables(t.special, messages, o)
-	r.exec(t.body, top)
+	r.exec(t.body, newScope(top, t.hides))
 	done := r.out.text()
 	return Rendered{Text: done.s, User: done.user}, nil
 }
@@ -168,7 +169,7 @@ func (r *run) variables(special Special, messages []Message, o Options) *scope {
 		}
 		r.push(turns, r.message(m))
 	}
-	sc := newScope(nil)
+	sc := newScope(nil, nil)
 	sc.set("messages", turns)
 	sc.set("tools", r.decode("tools", o.Tools))
 	sc.set("documents", nil)

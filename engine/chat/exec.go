@@ -14,7 +14,14 @@ type scope struct {
 
 const manyNames = 12
 
-func newScope(up *scope) *scope { return &scope{up: up} }
+// newScope returns a scope that hides some names of those around it.
+func newScope(up *scope, hides []string) *scope {
+	s := &scope{up: up}
+	for _, name := range hides {
+		s.set(name, undefined{name: name})
+	}
+	return s
+}
 
 func (s *scope) index(name string) int {
 	if s.at != nil {
@@ -104,7 +111,7 @@ func (r *run) statement(n statement, sc *scope) flow {
 		r.print(r.eval(n.call, sc))
 	case *filterBlock:
 		r.line = n.line
-		inner := newScope(sc)
+		inner := newScope(sc, n.hides)
 		out, to := r.capture(n.body, inner)
 		if to != onward {
 			return to
@@ -112,13 +119,13 @@ func (r *run) statement(n statement, sc *scope) flow {
 		r.print(r.filterPrinted(n.chain, out, inner))
 	case *with:
 		r.line = n.line
-		inner := newScope(sc)
+		inner := newScope(sc, n.hides)
 		for i, e := range n.values {
 			r.unpack(n.to[i], r.eval(e, sc), inner)
 		}
 		return r.exec(n.body, inner)
 	case *plainBlock:
-		return r.exec(n.body, newScope(sc))
+		return r.exec(n.body, newScope(sc, n.hides))
 	case *jump:
 		return n.to
 	}
@@ -161,7 +168,7 @@ func (r *run) assign(n *assignment, sc *scope) flow {
 		r.unpack(n.to, r.eval(n.value, sc), sc)
 		return onward
 	}
-	inner := newScope(sc)
+	inner := newScope(sc, n.hides)
 	out, to := r.capture(n.body, inner)
 	if to == onward {
 		r.unpack(n.to, r.filterPrinted(n.chain, out, inner), sc)
@@ -195,7 +202,7 @@ func (r *run) unpack(to target, v any, sc *scope) {
 // macroCall runs a macro.
 func (r *run) macroCall(m *macro, a args) text {
 	def := m.def
-	sc := newScope(m.scope)
+	sc := newScope(m.scope, nil)
 	pos := a.pos[:min(len(a.pos), len(def.params))]
 	used := 0
 	missing := make([]bool, len(def.params))
@@ -217,6 +224,9 @@ func (r *run) macroCall(m *macro, a args) text {
 	}
 	if used < len(a.names) && !def.kwargs {
 		r.fail(tandem.Invalid, "macro %s was given a value that it has no name for, or one twice", def.name)
+	}
+	for _, name := range def.hides {
+		sc.set(name, undefined{name: name})
 	}
 	line := r.line
 	r.enter()

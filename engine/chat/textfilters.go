@@ -97,20 +97,17 @@ func indent(r *run, v any, a args) any {
 
 func truncate(r *run, v any, a args) any {
 	p := r.bind(a, 0, "length", "killwords", "end", "leeway")
-	end := lit("...")
-	if p.has(2) {
-		end = p.text(2)
-	}
+	end := p.or(2, lit("..."))
 	most, leeway := p.int(0, 255), 5
 	if p.or(3, nil) != nil {
 		leeway = p.int(3, 5)
 	}
-	ends, _ := r.length(end)
+	ends, measured := r.length(end)
 	size, ok := r.length(v)
 	t, isText := v.(text)
 	switch {
-	case !ok:
-		r.fail(tandem.Invalid, "truncate wants a string, not %s", kind(v))
+	case !ok || !measured:
+		r.fail(tandem.Invalid, "truncate wants strings, not %s and %s", kind(v), kind(end))
 	case most < int(ends) || leeway < 0:
 		r.fail(tandem.Invalid, "truncate: length %d and leeway %d: want at least %d and 0", most, leeway, ends)
 	case int(size) <= most+leeway:

@@ -66,7 +66,7 @@ type target struct {
 	several    bool // a tuple
 }
 
-// statement is one of the types below.
+// statement is one of the types below. hides are names that are undefined where its body begins: see names.
 type statement any
 
 type (
@@ -91,6 +91,8 @@ type (
 		recursive  bool
 		body, none []statement // none: nil for no else
 		hasElse    bool
+
+		hides, noneHides []string
 	}
 	assignment struct {
 		line  int
@@ -98,6 +100,7 @@ type (
 		value expr // nil: what body prints, through filters
 		body  []statement
 		chain expr // filters around a nil; nil for none
+		hides []string
 	}
 	macroDef struct {
 		line                    int
@@ -106,6 +109,7 @@ type (
 		values                  []expr // defaults of the last params
 		body                    []statement
 		caller, kwargs, varargs bool // the body reads them
+		hides                   []string
 	}
 	callBlock struct {
 		line int
@@ -116,15 +120,20 @@ type (
 		line  int
 		chain expr
 		body  []statement
+		hides []string
 	}
 	with struct {
 		line   int
 		to     []target
 		values []expr
 		body   []statement
+		hides  []string
 	}
-	plainBlock struct{ body []statement } // generation
-	jump       struct{ to flow }
+	plainBlock struct { // generation
+		body  []statement
+		hides []string
+	}
+	jump struct{ to flow }
 )
 
 // flow is how a body ended.
