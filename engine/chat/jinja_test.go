@@ -1,0 +1,89 @@
+package chat
+
+import (
+	"bufio"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"os"
+	"testing"
+
+	"github.com/tandem-llm/tandem"
+)
+
+var jinjaCases = flag.String("jinja", "testdata/jinja2.jsonl.gz", "cases of TestJinja2, which testdata/generate.py writes")
+
+// TestJinja2 renders random templates: the output is that of Jinja2, and where Jinja2 fails there is an error.
+func TestJinja2(t *testing.T) {
+	file, err := os.Open(*jinjaCases)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	z, err := gzip.NewReader(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(z)
+	lines.Buffer(nil, 1<<20)
+	next := func(to any) bool {
+		if !lines.Scan() {
+			return false
+		}
+		if err := json.Unmarshal(lines.Bytes(), to); err != nil {
+			t.Fatalf("%v: %.200s", err, lines.Bytes())
+		}
+		return true
+	}
+	var head struct{ Variables map[string]json.RawMessage }
+	if !next(&head) {
+		t.Fatal("no variables")
+	}
+	o := Options{Extra: map[string]any{}}
+	for name, v := range head.Variables {
+		o.Extra[name] = v
+	}
+	total, differ, failed := 0, 0, 0
+	for {
+		var c struct {
+			T string
+			W *string
+		}
+		if !next(&c) {
+			break
+		}
+		total++
+		out, err := renderOnce(c.T, o)
+		switch {
+		case err == nil && c.W != nil && out == *c.W:
+			continue
+		case errors.Is(err, tandem.Internal):
+			t.Errorf("%q: %v", c.T, err)
+		case err != nil && c.W == nil:
+			failed++
+			continue
+		}
+		if differ++; differ <= 20 {
+			want := "an error"
+			if c.W != nil {
+				want = *c.W
+			}
+			t.Errorf("%q\n got %q, %v\nwant %q", c.T, out, err, want)
+		}
+	}
+	t.Logf("%d templates, %d of them errors: %d differ", total, failed, differ)
+	if differ > 0 || total < 100 {
+		t.Errorf("%d of %d differ", differ, total)
+	}
+}
+
+func renderOnce(source string, o Options) (string, error) {
+	t, err := Parse(source, llama)
+	if err != nil {
+		return "", err
+	}
+	out, err := t.Render(context.Background(), nil, o)
+	return out.Text, err
+}
