@@ -21,6 +21,8 @@ import (
 	"encoding/json"
 	"errors"
 	"runtime"
+	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -58,10 +60,12 @@ type Message struct {
 	Role    string // "system", "user", "assistant", "tool", …, as far as the template knows them
 	Content string
 
-	Name       string          // of who speaks or of the tool that answers; absent when ""
-	Reasoning  string          // message.reasoning_content; absent when ""
-	ToolCallID string          // message.tool_call_id; absent when ""
-	ToolCalls  json.RawMessage // message.tool_calls, a JSON array; absent when empty
+	Name       string // of who speaks or of the tool that answers; absent when ""
+	Reasoning  string // message.reasoning_content; absent when ""
+	ToolCallID string // message.tool_call_id; absent when ""
+	// ToolCalls is message.tool_calls, a JSON array; absent when empty. Arguments, in OpenAI's API a string of JSON, become an
+	// object, unless the template wants them as a string.
+	ToolCalls json.RawMessage
 }
 
 // Options of one rendering.
@@ -79,7 +83,14 @@ type Template struct {
 	hides   []string
 	special Special
 	limits  limits
+	reads   map[string]bool // names of variables
+
+	arguments sync.Once // asString is known
+	asString  bool      // arguments of tool calls: see wantsString
 }
+
+// Reads reports whether the template reads a variable that the caller may give.
+func (t *Template) Reads(name string) bool { return t.reads[name] }
 
 // Span is the bytes [From, To) of a text.
 type Span struct{ From, To int }
@@ -104,7 +115,8 @@ func Parse(source string, special Special) (*Template, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Template{source: source, body: body, hides: hidden(body), special: special, limits: defaults}, nil
+	hides, reads := hidden(body)
+	return &Template{source: source, body: body, hides: hides, reads: reads, special: special, limits: defaults}, nil
 }
 
 // FromGGUF returns the template of a model file, nil and no error when it has none. vocab supplies
@@ -135,7 +147,13 @@ func Missing(model string) error {
 
 // Render renders messages. Errors: Invalid when the template refuses the conversation (raise_exception), fails on it or
 // passes a limit, Unsupported when it uses what this package does not run, Deadline and Canceled by ctx.
-func (t *Template) Render(ctx context.Context, messages []Message, o Options) (out Rendered, err error) {
+func (t *Template) Render(ctx context.Context, messages []Message, o Options) (Rendered, error) {
+	calls := slices.ContainsFunc(messages, func(m Message) bool { return len(m.ToolCalls) > 0 })
+	return t.render(ctx, messages, o, calls && t.wantsString(ctx))
+}
+
+// render is Render; asString says how the template wants the arguments of tool calls.
+func (t *Template) render(ctx context.Context, messages []Message, o Options, asString bool) (out Rendered, err error) {
 	runtime.LockOSThread() // so that the thread's processor time is the rendering's
 	defer runtime.UnlockOSThread()
 	r := &run{ctx: ctx, limits: t.limits, begun: threadTime(), now: o.Now}
@@ -152,14 +170,14 @@ func (t *Template) Render(ctx context.Context, messages []Message, o Options) (o
 			out, err = Rendered{}, tandem.Errorf(op, tandem.Internal, "template line %d: %v", r.line, p)
 		}
 	}()
-	top := r.variables(t.special, messages, o)
+	top := r.variables(t.special, messages, o, asString)
 	r.exec(t.body, newScope(top, t.hides))
 	done := r.out.text()
 	return Rendered{Text: done.s, User: done.user}, nil
 }
 
 // variables returns a template's initial scope.
-func (r *run) variables(special Special, messages []Message, o Options) *scope {
+func (r *run) variables(special Special, messages []Message, o Options, asString bool) *scope {
 	size := len(o.Tools)
 	turns := &list{}
 	for _, m := range messages {
@@ -167,7 +185,7 @@ func (r *run) variables(special Special, messages []Message, o Options) *scope {
 		if size > maxInput {
 			r.fail(tandem.Invalid, "the conversation has more than %d bytes", maxInput)
 		}
-		r.push(turns, r.message(m))
+		r.push(turns, r.message(m, asString))
 	}
 	sc := newScope(nil, nil)
 	sc.set("messages", turns)
@@ -182,7 +200,7 @@ func (r *run) variables(special Special, messages []Message, o Options) *scope {
 	return sc
 }
 
-func (r *run) message(m Message) *dict {
+func (r *run) message(m Message, asString bool) *dict {
 	d := &dict{}
 	r.put(d, lit("role"), role(m.Role))
 	r.put(d, lit("content"), caller(m.Content))
@@ -194,7 +212,9 @@ func (r *run) message(m Message) *dict {
 		}
 	}
 	if len(m.ToolCalls) > 0 {
-		r.put(d, lit("tool_calls"), r.decode("tool_calls", m.ToolCalls))
+		calls := r.decode("tool_calls", m.ToolCalls)
+		r.callArguments(calls, asString)
+		r.put(d, lit("tool_calls"), calls)
 	}
 	return d
 }

@@ -12,13 +12,19 @@ type names struct {
 	up    *names
 	seen  map[string]bool // read, assigned to, or a parameter
 	hides []string
-	inner []func() // the scopes inside this one, which follow when it is complete
+	all   map[string]bool // read, in all scopes
+	inner []func()        // the scopes inside this one, which follow when it is complete
 }
 
-// hidden returns the names that the outermost scope hides, and notes in body those of the scopes inside.
-func hidden(body []statement) []string {
-	n := &names{seen: map[string]bool{}}
-	return n.scope(func() { n.body(body, false) })
+// hidden returns the names that the outermost scope hides, and notes in body those of the scopes inside. reads are the caller's
+// variables that some scope reads.
+func hidden(body []statement) (hides []string, reads map[string]bool) {
+	n := &names{seen: map[string]bool{}, all: map[string]bool{}}
+	hides = n.scope(func() { n.body(body, false) })
+	for _, name := range hides {
+		delete(n.all, name)
+	}
+	return hides, n.all
 }
 
 // scope looks through a scope and then through those inside it.
@@ -33,12 +39,13 @@ func (n *names) scope(look func()) []string {
 // within notes a scope inside n.
 func (n *names) within(to *[]string, look func(*names)) {
 	n.inner = append(n.inner, func() {
-		in := &names{up: n, seen: map[string]bool{}}
+		in := &names{up: n, seen: map[string]bool{}, all: n.all}
 		*to = in.scope(func() { look(in) })
 	})
 }
 
 func (n *names) read(name string) {
+	n.all[name] = true
 	for s := n; s != nil; s = s.up {
 		if s.seen[name] {
 			return
@@ -96,6 +103,10 @@ func (n *names) statement(s statement, maybe bool) {
 		}
 	case *loop:
 		n.exprs(s.over)
+		n.within(new([]string), func(in *names) {
+			in.target(s.to, true, false)
+			in.exprs(s.cond)
+		})
 		n.within(&s.hides, func(in *names) {
 			in.seen["loop"] = true
 			in.target(s.to, true, false)
