@@ -63,7 +63,7 @@ func (t *Conversation) ask(ctx context.Context, said string) (r tandem.Request, 
 	} else {
 		t.messages = append(slices.Clip(messages), oai.Message{Role: "user", Content: said})
 		var p httpapi.Prompt
-		if p, err = t.Chat.Prompt(ctx, t.messages); err == nil {
+		if p, err = t.Chat.Prompt(ctx, oai.Conversation{Messages: t.messages}); err == nil {
 			r, err = t.Request("x")
 			r.Prompt, r.Tokens = "", p.Tokens()
 		}

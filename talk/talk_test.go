@@ -53,7 +53,10 @@ func (s *scripted) Detokenize(_ context.Context, tokens []uint32) (string, error
 // rendered is a chat template that joins what was said.
 type rendered struct{}
 
-func (rendered) Prompt(_ context.Context, messages []oai.Message) (httpapi.Prompt, error) {
+func (rendered) Reads(string) bool { return false }
+
+func (rendered) Prompt(_ context.Context, of oai.Conversation) (httpapi.Prompt, error) {
+	messages := of.Messages
 	var tokens []tandem.Token
 	for _, m := range messages {
 		if m.Content == "unspeakable" {

@@ -61,7 +61,7 @@ func (c *gatewayCmd) Run(a *app) error {
 		}
 	}
 	return gateway.Run(a.ctx, gateway.Config{Config: c.config(a, c.Listen), Target: path, ChatTemplate: c.ChatTemplate, Rules: rules,
-		Defaults: defaults, Sampling: c.preset(),
+		Defaults: defaults, Sampling: c.preset(), ChatKwargs: c.ChatTemplateKwargs,
 		KeepAwake: c.KeepAwake, Verifier: c.Verifier, Drafters: c.Drafter, Pool: c.Pool, PoolListen: c.PoolListen, PoolFile: c.PoolFile,
 		HTTP: c.HTTP, AllowHost: c.AllowHost, Origins: c.CORSOrigin, Aliases: c.Alias, Strict: c.StrictFields, Keys: keys,
 		MetricsKeys: metricsKeys,

@@ -31,6 +31,8 @@ type httpFlags struct {
 	Alias        []string `help:"Further name of the model in /v1/models; may be repeated. Requests may use any name; answers say the model's own." placeholder:"NAME" sep:"none"`
 	StrictFields bool     `help:"Refuse fields of requests that have no effect, and names of models that are not listed, instead of ignoring them."`
 	ChatTemplate string   `help:"File with the Jinja template of chats, for a model that has none or a wrong one." placeholder:"FILE"`
+
+	ChatTemplateKwargs string `help:"Variables of the chat template where a request has none, as {\"enable_thinking\": false}." placeholder:"JSON"`
 }
 
 const (
@@ -124,10 +126,10 @@ func (f httpFlags) check() error {
 	if err := httpapi.CheckNames(f.CORSOrigin, f.Alias, keys != nil); err != nil {
 		return err
 	}
-	if _, err := f.metricsKeys(); err != nil || f.ChatTemplate == "" {
+	if _, err := f.metricsKeys(); err != nil {
 		return err
 	}
-	return chats.Check(f.ChatTemplate)
+	return chats.Check(f.ChatTemplate, f.ChatTemplateKwargs)
 }
 
 // settle puts --host and --port into --http.
@@ -175,6 +177,9 @@ func (f httpFlags) args(keyFile string) []string {
 	}
 	if f.ChatTemplate != "" {
 		args = append(args, "--chat-template", f.ChatTemplate)
+	}
+	if f.ChatTemplateKwargs != "" {
+		args = append(args, "--chat-template-kwargs", f.ChatTemplateKwargs)
 	}
 	return args
 }

@@ -19,6 +19,8 @@ import (
 type runCmd struct {
 	Addr         string `help:"Use the gateway at this address instead of starting processes; chats need --target too, for its tokenizer and template." placeholder:"ADDR"`
 	ChatTemplate string `help:"File with the Jinja template of chats, for a model that has none or a wrong one." placeholder:"FILE"`
+
+	ChatTemplateKwargs string `help:"Variables of the chat template, as {\"enable_thinking\": false}." placeholder:"JSON"`
 	keyFlags
 	samplingFlags
 	groupFlags
@@ -87,7 +89,7 @@ func (c *runCmd) chat() (httpapi.Chat, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	room, _, err := chats.Open(c.ChatTemplate, path, vocab)
+	room, _, err := chats.Open(c.ChatTemplate, c.ChatTemplateKwargs, path, vocab)
 	return room, roles.ModelName(path), err
 }
 

@@ -19,12 +19,17 @@ import (
 type room struct {
 	template *chat.Template
 	vocab    *token.Vocab
+	defaults oai.Variables // of the template, where a request has none
 }
 
 // Open returns the renderer of conversations with a model: by the template in file, else by the model's
 // own, nil if there is neither. If the model's own template cannot be used, the renderer refuses every chat and says why.
-// The second result is vocab with what the template adds to it.
-func Open(file, model string, vocab *token.Vocab) (httpapi.Chat, *token.Vocab, error) {
+// kwargs is a JSON object of variables for the template, "" for none. The second result is vocab with what the template adds to it.
+func Open(file, kwargs, model string, vocab *token.Vocab) (httpapi.Chat, *token.Vocab, error) {
+	defaults, err := variables(kwargs)
+	if err != nil {
+		return nil, vocab, err
+	}
 	var special chat.Special
 	if t, ok := vocab.BOS(); ok {
 		special.BOS = vocab.Piece(t)
@@ -37,7 +42,7 @@ func Open(file, model string, vocab *token.Vocab) (httpapi.Chat, *token.Vocab, e
 		if err != nil {
 			return nil, vocab, err
 		}
-		return newRoom(t, vocab)
+		return newRoom(t, vocab, defaults)
 	}
 	f, err := gguf.Open(model)
 	if err != nil {
@@ -52,27 +57,45 @@ func Open(file, model string, vocab *token.Vocab) (httpapi.Chat, *token.Vocab, e
 	case t == nil:
 		return nil, vocab, nil
 	}
-	return newRoom(t, vocab)
+	return newRoom(t, vocab, defaults)
 }
 
-func newRoom(t *chat.Template, vocab *token.Vocab) (httpapi.Chat, *token.Vocab, error) {
+func newRoom(t *chat.Template, vocab *token.Vocab, defaults oai.Variables) (httpapi.Chat, *token.Vocab, error) {
 	vocab = vocab.WithTemplate(t.Source(), t.AfterTurn(context.Background())...)
-	return room{t, vocab}, vocab, nil
+	return room{t, vocab, defaults}, vocab, nil
 }
 
 // noChat refuses every conversation.
 type noChat struct{ err error }
 
 // Prompt implements httpapi.Chat.
-func (n noChat) Prompt(context.Context, []oai.Message) (httpapi.Prompt, error) {
+func (n noChat) Prompt(context.Context, oai.Conversation) (httpapi.Prompt, error) {
 	return httpapi.Prompt{}, n.err
+}
+
+// Reads implements httpapi.Chat.
+func (n noChat) Reads(string) bool { return false }
+
+// variables reads --chat-template-kwargs.
+func variables(kwargs string) (oai.Variables, error) {
+	if kwargs == "" {
+		return nil, nil
+	}
+	v, err := oai.ParseVariables(kwargs)
+	if err != nil {
+		return nil, tandem.Errorf("", tandem.Invalid, "--chat-template-kwargs: %w", err)
+	}
+	return v, nil
 }
 
 // maxTemplate bounds a template file in bytes.
 const maxTemplate = 256 << 10
 
-// Check refuses a template file that Open would refuse. Errors: Invalid.
-func Check(file string) error {
+// Check refuses a template file, "" for none, and variables that Open would refuse. Errors: Invalid.
+func Check(file, kwargs string) error {
+	if _, err := variables(kwargs); err != nil || file == "" {
+		return err
+	}
 	_, err := readTemplate(file, chat.Special{})
 	return err
 }
@@ -97,13 +120,19 @@ func readTemplate(path string, special chat.Special) (*chat.Template, error) {
 
 // Prompt implements httpapi.Chat. Markers come only from the template; the begin-of-text marker is added if the
 // model wants it and the template has not written it.
-func (c room) Prompt(ctx context.Context, messages []oai.Message) (httpapi.Prompt, error) {
-	turns := make([]chat.Message, len(messages))
-	for i, m := range messages {
+func (c room) Prompt(ctx context.Context, of oai.Conversation) (httpapi.Prompt, error) {
+	turns := make([]chat.Message, len(of.Messages))
+	for i, m := range of.Messages {
 		turns[i] = chat.Message{Role: m.Role, Content: m.Content, Name: m.Name, Reasoning: m.Reasoning,
 			ToolCallID: m.ToolCallID, ToolCalls: m.ToolCalls}
 	}
-	r, err := c.template.Render(ctx, turns, chat.Options{AddGenerationPrompt: true})
+	o := chat.Options{AddGenerationPrompt: true, Tools: of.Tools, Extra: map[string]any{}}
+	for _, all := range []oai.Variables{c.defaults, of.Variables} {
+		for name, v := range all {
+			o.Extra[name] = v
+		}
+	}
+	r, err := c.template.Render(ctx, turns, o)
 	if err != nil {
 		return httpapi.Prompt{}, err
 	}
@@ -112,6 +141,9 @@ func (c room) Prompt(ctx context.Context, messages []oai.Message) (httpapi.Promp
 
 // Source returns the template.
 func (c room) Source() string { return c.template.Source() }
+
+// Reads implements httpapi.Chat.
+func (c room) Reads(name string) bool { return c.template.Reads(name) }
 
 // tokens returns the tokens of a rendered conversation.
 func (c room) tokens(r chat.Rendered) []tandem.Token {

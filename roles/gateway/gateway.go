@@ -38,6 +38,7 @@ type Config struct {
 	roles.Config
 	Target       string // GGUF file of the target model, for its tokenizer and chat template
 	ChatTemplate string // file with the Jinja template of chats; "": the model's own
+	ChatKwargs   string // JSON object of variables for the template, where a request has none; "": none
 	Rules        gateway.Rules
 	Defaults     public.Defaults
 	Sampling     tandem.Preset // over HTTP, where a request says nothing; it goes before the file's own
@@ -78,7 +79,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	if err != nil {
 		return err
 	}
-	room, vocab, err := chats.Open(c.ChatTemplate, c.Target, vocab)
+	room, vocab, err := chats.Open(c.ChatTemplate, c.ChatKwargs, c.Target, vocab)
 	if err != nil {
 		return err
 	}

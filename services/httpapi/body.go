@@ -151,7 +151,11 @@ func (s *Server) tooLarge() error {
 
 // limits returns what may be kept of a call's body.
 func (s *Server) limits(c *call) oai.Limits {
-	return oai.Limits{Text: s.cfg.Limits.PromptBytes, Tokens: s.cfg.Limits.Context, Strict: s.cfg.Strict, Ignored: c.ignored.add}
+	l := oai.Limits{Text: s.cfg.Limits.PromptBytes, Tokens: s.cfg.Limits.Context, Strict: s.cfg.Strict, Ignored: c.ignored.add}
+	if s.cfg.Chat != nil {
+		l.Reads = s.cfg.Chat.Reads
+	}
+	return l
 }
 
 // texts waits for the memory in which a text of n bytes becomes tokens. Errors: Exhausted, Canceled.

@@ -88,7 +88,10 @@ type Vocab interface {
 type Chat interface {
 	// Prompt returns the text of a conversation that ends with the beginning of the assistant's turn. Errors: Invalid (the
 	// template refuses it, or passes a limit), Unsupported (there is no template that can be run), Deadline, Canceled.
-	Prompt(ctx context.Context, messages []oai.Message) (Prompt, error)
+	Prompt(ctx context.Context, of oai.Conversation) (Prompt, error)
+
+	// Reads reports whether the template reads a variable.
+	Reads(name string) bool
 }
 
 // Prompt is a conversation as a text for the model to continue.

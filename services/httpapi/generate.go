@@ -34,7 +34,7 @@ func (s *Server) chat(w http.ResponseWriter, c *call) error {
 		return err
 	}
 	defer b.done()
-	tokens, err := s.converse(c.Context(), o.Messages)
+	tokens, err := s.converse(c.Context(), o.Conversation())
 	if err != nil {
 		return err
 	}
@@ -130,13 +130,13 @@ func (s *Server) hopeless(field, text string) error {
 }
 
 // converse returns the tokens of a conversation.
-func (s *Server) converse(ctx context.Context, messages []oai.Message) ([]tandem.Token, error) {
-	giveBack, err := s.texts(ctx, oai.Size(messages))
+func (s *Server) converse(ctx context.Context, of oai.Conversation) ([]tandem.Token, error) {
+	giveBack, err := s.texts(ctx, oai.Size(of.Messages))
 	if err != nil {
 		return nil, err
 	}
 	defer giveBack()
-	p, err := s.conversation(ctx, messages)
+	p, err := s.conversation(ctx, of)
 	if err != nil {
 		return nil, err
 	}
@@ -161,13 +161,13 @@ func (s *Server) noModel(model string) error {
 	return e
 }
 
-// conversation renders messages with the model's template.
-func (s *Server) conversation(ctx context.Context, messages []oai.Message) (Prompt, error) {
+// conversation renders a conversation with the model's template.
+func (s *Server) conversation(ctx context.Context, of oai.Conversation) (Prompt, error) {
 	if s.cfg.Chat == nil {
 		return Prompt{}, &tandem.Error{Kind: tandem.Unsupported, Field: "messages", Err: tandem.Errorf("chat", tandem.Unsupported,
 			"model %s has no tokenizer.chat_template: give one with --chat-template, or use /v1/completions", s.cfg.Model.Name)}
 	}
-	p, err := s.cfg.Chat.Prompt(ctx, messages)
+	p, err := s.cfg.Chat.Prompt(ctx, of)
 	switch kind := tandem.KindOf(err); {
 	case err == nil || ctx.Err() != nil:
 		return p, err

@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -170,9 +172,17 @@ func hello(ctx context.Context, r tandem.Request, s tandem.Sink) (tandem.Result,
 // lines is a template that puts each message on a line of its own.
 type lines struct{}
 
-func (lines) Prompt(_ context.Context, messages []oai.Message) (Prompt, error) {
+func (lines) Reads(name string) bool { return name == "enable_thinking" || name == "style" }
+
+func (lines) Prompt(_ context.Context, of oai.Conversation) (Prompt, error) {
 	var b strings.Builder
-	for _, m := range messages {
+	for _, name := range slices.Sorted(maps.Keys(of.Variables)) {
+		fmt.Fprintf(&b, "%s=%s\n", name, of.Variables[name])
+	}
+	if len(of.Tools) > 0 {
+		fmt.Fprintf(&b, "tools=%s\n", of.Tools)
+	}
+	for _, m := range of.Messages {
 		if m.Content == "refuse" {
 			return Prompt{}, tandem.Errorf("chat", tandem.Invalid,
 				"template line 3: after the optional system message, roles must alternate")

@@ -191,11 +191,11 @@ func (s *Server) applyTemplate(w http.ResponseWriter, c *call) error {
 		return err
 	}
 	defer b.done()
-	giveBack, err := s.texts(c.Context(), oai.Size(a.Messages))
+	giveBack, err := s.texts(c.Context(), oai.Size(a.Conversation.Messages)+len(a.Conversation.Tools))
 	if err != nil {
 		return err
 	}
-	p, err := s.conversation(c.Context(), a.Messages)
+	p, err := s.conversation(c.Context(), a.Conversation)
 	giveBack()
 	if err != nil {
 		return err

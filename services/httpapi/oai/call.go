@@ -36,6 +36,12 @@ type Call struct {
 	bestOf      int
 	options     bool                 // stream_options was given
 	speculation tandemv1.Speculation // as gRPC has it
+	variables   variables            // of a chat's template
+}
+
+// Conversation returns what a chat's prompt is made of.
+func (c *Call) Conversation() Conversation {
+	return Conversation{Messages: c.Messages, Variables: c.variables.of}
 }
 
 // Prompt is a text, or tokens taken as they are.
@@ -60,6 +66,9 @@ func readCall(body io.Reader, c *Call, own map[string]reader, needed string, d p
 	c.N, c.bestOf = 1, unset
 	c.Request = tandem.Request{MaxTokens: d.MaxTokens, Sampling: d.Sampling}
 	err := read(body, l, needed, func(name string) func(string, *source) error {
+		if f := c.variables.reader(name); f != nil && c.Chat {
+			return f
+		}
 		f := readerOf(name, own, l.Strict)
 		if f == nil {
 			return nil

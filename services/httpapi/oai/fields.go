@@ -72,7 +72,6 @@ var chatOnly = map[string]reader{
 	"tool_choice":        only(`"none"`, `"auto"`),
 	"function_call":      only(`"none"`, `"auto"`),
 	"modalities":         only(`["text"]`),
-	"reasoning_effort":   only(`"none"`),
 	"audio":              none(),
 	"web_search_options": none(),
 }

@@ -19,7 +19,7 @@ type Tokenize struct {
 type Detokenize struct{ Tokens []tandem.Token }
 
 // ApplyTemplate is a body of /apply-template.
-type ApplyTemplate struct{ Messages []Message }
+type ApplyTemplate struct{ Conversation Conversation }
 
 // ReadTokenize decodes a body of /tokenize. Errors as ReadChat's.
 func ReadTokenize(body io.Reader, l Limits) (t Tokenize, err error) {
@@ -49,12 +49,19 @@ func ReadDetokenize(body io.Reader, l Limits) (d Detokenize, err error) {
 
 // ReadApplyTemplate decodes a body of /apply-template.
 func ReadApplyTemplate(body io.Reader, l Limits) (a ApplyTemplate, err error) {
-	err = fields(body, l, "messages", map[string]func(string, *source) error{
+	var v variables
+	known := map[string]func(string, *source) error{
 		"messages": func(name string, s *source) (err error) {
-			a.Messages, err = messages(name, s)
+			a.Conversation.Messages, err = messages(name, s)
 			return err
 		},
-	})
+		"tools": readTools(&a.Conversation.Tools),
+	}
+	for _, name := range []string{"chat_template_kwargs", "enable_thinking", "reasoning_effort"} {
+		known[name] = v.reader(name)
+	}
+	err = fields(body, l, "messages", known)
+	a.Conversation.Variables = v.of
 	return a, err
 }
 

@@ -24,6 +24,8 @@ type Limits struct {
 	Tokens  int               // positions of a session; a prompt needs fewer
 	Strict  bool              // refuse fields that would be ignored
 	Ignored func(name string) // is called with the name of each field that is ignored, perhaps several times; may be nil
+
+	Reads func(name string) bool // whether the chat template reads a variable; nil: not known
 }
 
 // ignore notes a field that is ignored.
