@@ -11,19 +11,17 @@ import "slices"
 type names struct {
 	up    *names
 	seen  map[string]bool // read, assigned to, or a parameter
+	own   map[string]bool // parameters, and those that hides has
 	hides []string
-	all   map[string]bool // read, in all scopes
+	all   map[string]bool // read in any scope where they may be the caller's
 	inner []func()        // the scopes inside this one, which follow when it is complete
 }
 
 // hidden returns the names that the outermost scope hides, and notes in body those of the scopes inside. reads are the caller's
 // variables that some scope reads.
 func hidden(body []statement) (hides []string, reads map[string]bool) {
-	n := &names{seen: map[string]bool{}, all: map[string]bool{}}
+	n := &names{seen: map[string]bool{}, own: map[string]bool{}, all: map[string]bool{}}
 	hides = n.scope(func() { n.body(body, false) })
-	for _, name := range hides {
-		delete(n.all, name)
-	}
 	return hides, n.all
 }
 
@@ -39,19 +37,23 @@ func (n *names) scope(look func()) []string {
 // within notes a scope inside n.
 func (n *names) within(to *[]string, look func(*names)) {
 	n.inner = append(n.inner, func() {
-		in := &names{up: n, seen: map[string]bool{}, all: n.all}
+		in := &names{up: n, seen: map[string]bool{}, own: map[string]bool{}, all: n.all}
 		*to = in.scope(func() { look(in) })
 	})
 }
 
 func (n *names) read(name string) {
-	n.all[name] = true
+	known := false
 	for s := n; s != nil; s = s.up {
-		if s.seen[name] {
+		if s.own[name] {
 			return
 		}
+		known = known || s.seen[name]
 	}
-	n.seen[name] = true
+	n.all[name] = true
+	if !known {
+		n.seen[name] = true
+	}
 }
 
 // store notes an assignment. maybe: in a condition, where Jinja2 takes the caller's variable until then.
@@ -66,9 +68,13 @@ func (n *names) store(name string, maybe bool) {
 		}
 	}
 	if !maybe {
+		n.own[name] = true
 		n.hides = append(n.hides, name)
 	}
 }
+
+// param notes a variable that the scope begins with.
+func (n *names) param(name string) { n.seen[name], n.own[name] = true, true }
 
 // target notes what is assigned to; params: the names begin the scope.
 func (n *names) target(t target, params, maybe bool) {
@@ -80,7 +86,7 @@ func (n *names) target(t target, params, maybe bool) {
 	case t.attr != "":
 		n.read(t.name)
 	case params:
-		n.seen[t.name] = true
+		n.param(t.name)
 	default:
 		n.store(t.name, maybe)
 	}
@@ -108,7 +114,7 @@ func (n *names) statement(s statement, maybe bool) {
 			in.exprs(s.cond)
 		})
 		n.within(&s.hides, func(in *names) {
-			in.seen["loop"] = true
+			in.param("loop")
 			in.target(s.to, true, false)
 			in.body(s.body, false)
 		})
@@ -147,7 +153,7 @@ func (n *names) statement(s statement, maybe bool) {
 func (n *names) macro(m *macroDef) {
 	n.within(&m.hides, func(in *names) {
 		for _, name := range slices.Concat(m.params, []string{"caller", "kwargs", "varargs"}) {
-			in.seen[name] = true
+			in.param(name)
 		}
 		in.exprs(m.values...)
 		in.body(m.body, false)

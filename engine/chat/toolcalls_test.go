@@ -43,7 +43,8 @@ func TestReads(t *testing.T) {
 	for source, want := range map[string]bool{
 		`{{ x }}`: true, `{% if x is defined %}{% endif %}`: true, `{% macro f() %}{{ x }}{% endmacro %}`: true, `{{ a|d(default_value=x) }}`: true,
 		`{% for i in y if i == x %}{% endfor %}`: true, `{% set x = 1 %}{{ x }}`: false, `{{ x.y }}`: true, `{{ y.x }}{{ 'x' }}`: false,
-		`{% if not x is defined %}{% set x = 1 %}{% endif %}`: true, `{% for x in y %}{{ y }}{% endfor %}`: false,
+		`{% if not x is defined %}{% set x = 1 %}{% endif %}`: true, `{% for x in y %}{{ y }}{% endfor %}`: false, `{% for x in y %}{{ x }}{% endfor %}`: false,
+		`{% for x in y %}{% endfor %}{{ x }}`: true, `{% macro f(x) %}{{ x }}{% endmacro %}`: false, `{% set x = x %}`: true,
 		`{{ f(x=1) }}`: false, `{{ dict(**x) }}`: true, `{% call f(x) %}{% endcall %}`: true,
 	} {
 		tmpl, err := Parse(source, llama)
