@@ -18,7 +18,8 @@ type Conversation struct {
 type Variables map[string]json.RawMessage
 
 // reserved are variables that the server sets, and names that other servers refuse in chat_template_kwargs.
-var reserved = []string{"messages", "tools", "bos_token", "eos_token", "add_generation_prompt", "continue_final_message", "chat_template", "tokenize"}
+var reserved = []string{"messages", "tools", "bos_token", "eos_token", "add_generation_prompt",
+	"continue_final_message", "chat_template", "tokenize"}
 
 // ranks of a variable: what says it more plainly wins, whatever the order in the body.
 const (
