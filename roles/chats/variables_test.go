@@ -19,7 +19,8 @@ func TestVariables(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "t.jinja")
-	source := "{{ a }} {{ b|tojson }} {{ tools|tojson }}{% for m in messages %}{% for c in m.tool_calls %}{{ c.function.arguments|tojson }}{% endfor %}{% endfor %}"
+	source := "{{ a }} {{ b|tojson }} {{ tools|tojson }}{% for m in messages %}{% for c in m.tool_calls %}" +
+		"{{ c.function.arguments|tojson }}{% endfor %}{% endfor %}"
 	if err := os.WriteFile(path, []byte(source), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +47,8 @@ func TestVariables(t *testing.T) {
 			t.Errorf("%+v: %q, %v, want %q", tc.of, p.Text, err, tc.want)
 		}
 	}
-	for kwargs, want := range map[string]string{`{"tools": []}`: "tools cannot be set", `5`: "want a JSON object", `{"a": 1} x`: "--chat-template-kwargs",
+	for kwargs, want := range map[string]string{`{"tools": []}`: "tools cannot be set",
+		`5`: "want a JSON object", `{"a": 1} x`: "--chat-template-kwargs",
 		`{"a": 1, "a": 2}`: "there twice"} {
 		if err := Check("", kwargs); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want an error with %q", kwargs, err, want)

@@ -23,7 +23,8 @@ func TestTemplateVariables(t *testing.T) {
 		{`{` + messages + `,"reasoning_effort":"none"}`, "enable_thinking=false\n", ""},
 		{`{` + messages + `,"enable_thinking":true,"reasoning_effort":"none"}`, "enable_thinking=true\n", ""},
 		{`{` + messages + `,"reasoning_effort":"high"}`, "", "reasoning_effort"},
-		{`{` + messages + `,"tools":[{"type":"function"}],"enable_thinking":false}`, "enable_thinking=false\ntools=" + `[{"type":"function"}]` + "\n", ""},
+		{`{` + messages + `,"tools":[{"type":"function"}],"enable_thinking":false}`, "enable_thinking=false\ntools=" +
+			`[{"type":"function"}]` + "\n", ""},
 		{`{` + messages + `,"tools":[]}`, "", ""},
 	} {
 		answer, got := s.ask(t, "POST", "/apply-template", c.body)
