@@ -30,6 +30,7 @@ type Part struct {
 	Want    Want
 
 	places []place // of Nodes
+	depths []int32 // of Nodes
 	line   []int32 // the sequence's line, extended by some of Nodes
 	walk   walk    // of recurrent layers
 }
@@ -206,27 +207,68 @@ func (part *Part) commit() {
 	s.pages.Publish(s.tokens)
 }
 
-// settle chooses cells for the tree rows of a part whose prefix will end at end: a row that continues the line goes to the
+// Reserve takes the pages that a pass with part writes to, and those that Commit and Reroot may then need, so that none of them can fail for
+// lack of memory. Forward does the same; a caller that has several parts learns here whose memory is missing. Exhausted if too few pages
+// are free; then nothing has changed. What else is wrong with part, Forward says.
+func (m *Model) Reserve(part *Part) error {
+	if m.check(part) != nil {
+		return nil
+	}
+	return part.settle()
+}
+
+// settle chooses cells for the tree rows of a part: a row that continues the line goes to the
 // next position, the others to free node cells. Callers name the likeliest children first, so that the rows accepted most
-// often need no copy. A prompt row never gets a position: it is in no path.
-func (part *Part) settle(end int) {
-	s, node := part.Seq, 0
-	part.line, part.places = append(part.line[:0], s.line...), part.places[:0]
+// often need no copy. A prompt row never gets a position: it is in no path. Errors: Exhausted, too few pages are free.
+func (part *Part) settle() error {
+	s, end := part.Seq, part.Seq.length+len(part.Extend)
+	part.line, part.places, part.depths = append(part.line[:0], s.line...), part.places[:0], part.depths[:0]
+	node, deepest := 0, int32(len(s.line))
 	for i, parent := range part.Parents {
+		depth := part.depth(parent) + 1
+		if part.depths = append(part.depths, depth); part.Nodes[i] >= 0 {
+			deepest = max(deepest, depth)
+		}
 		tip := int32(-1)
 		if n := len(part.line); n > 0 {
 			tip = part.line[n-1]
 		}
-		if pos := end + len(part.line); parent == tip && pos < s.capacity && part.Nodes[i] >= 0 {
-			part.line, part.places = append(part.line, int32(len(s.parents)+i)), append(part.places, place{s.pages.At(pos), -1})
+		if parent == tip && end+len(part.line) < s.capacity && part.Nodes[i] >= 0 {
+			part.line, part.places = append(part.line, int32(len(s.parents)+i)), append(part.places, place{node: -1})
 			continue
 		}
 		for s.taken[node] {
 			node++
 		}
-		part.places = append(part.places, place{s.pages.Node(node), node})
+		part.places = append(part.places, place{node: node})
 		node++
 	}
+	if err := s.pages.Grow(min(end+int(deepest), s.capacity), node); err != nil {
+		return err
+	}
+	at := end + len(s.line)
+	for i := range part.places {
+		if p := &part.places[i]; p.node >= 0 {
+			p.cell = s.pages.Node(p.node)
+		} else {
+			p.cell = s.pages.At(at)
+			at++
+		}
+	}
+	return nil
+}
+
+// depth returns how far below the prefix tree row n lies, one that the sequence holds or one of part: 1 for a child of the prefix, 0 for
+// -1.
+func (part *Part) depth(n int32) (d int32) {
+	old := int32(len(part.Seq.parents))
+	if n >= old {
+		return part.depths[n-old]
+	}
+	for ; n >= 0; d++ {
+		n = part.Seq.parents[n]
+	}
+	return d
 }
 
 // pass collects the rows of one Forward; its slices are reused from pass to pass.
@@ -245,6 +287,9 @@ func (p *pass) reset(topK int) {
 // add checks a part and appends its rows to the pass.
 func (m *Model) add(part *Part) error {
 	if err := m.check(part); err != nil {
+		return err
+	}
+	if err := part.settle(); err != nil {
 		return err
 	}
 	p, s := &m.pass, part.Seq
@@ -271,7 +316,6 @@ func (m *Model) add(part *Part) error {
 		pos := s.length + i
 		row(t, pos, s.pages.At(pos), pos+1, nil, part.Want == WantAll || part.Want == WantTail && pos == end-1)
 	}
-	part.settle(end)
 	old := len(s.parents)
 	for i, t := range part.Nodes {
 		p.anc = append(p.anc[:0], part.places[i].cell)

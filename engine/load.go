@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// blankBytes is how much of the KV cache is populated at a time.
+// blankBytes is how much of a KV cache that is to be locked is populated at a time.
 const blankBytes = 32 * kernels.PopulateBytes
 
 // addLeaf takes a leaf of a digest: gguf.Digest.Add.
@@ -227,11 +227,11 @@ func warm(t *gguf.Tensor) error {
 	return nil
 }
 
-// fill populates the cache and reads all matrices, on all cores. It reports the bytes of both as they are done. The first error ends
+// fill reads all matrices, and populates the cache if there is one, on all cores. It reports the bytes of both as they are done. The first error ends
 // it.
 //
-// The cache comes first, so that a lack of memory shows at the start, not in a pass hours later, and passes have
-// no page faults. The file's pages stay in the system's cache for the next start, unless they are to be forgotten; the system
+// A cache that is to be locked comes first, so that a lack of memory shows at the start. Any other becomes real as its pages are first
+// written to, so that a large pool costs a start nothing. The file's pages stay in the system's cache for the next start, unless they are to be forgotten; the system
 // takes them back when memory is short. Advice to read ahead (posix_fadvise) changed nothing measurable.
 func fill(matrices []matrix, to filling, progress func(done, total int64)) error {
 	chunks, largest, total := chunksOf(matrices)

@@ -17,8 +17,8 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// Footprint is the memory that a model takes, in bytes. All of it is allocated at the start. What passes take besides is small
-// and part of ProcessBytes: see there.
+// Footprint is the memory that a model takes, in bytes. All of it is allocated at the start; of the KV cache a processor's system
+// provides a page when it is first used. What passes take besides is small and part of ProcessBytes: see there.
 type Footprint struct {
 	Weights   int64 // repacked, with those of side files
 	Beside    int64 // of Weights: those of side files, which stay in memory where the model's are streamed

@@ -21,7 +21,7 @@ type Options struct {
 	Device kernels.Device // where passes run, with memory for weights, cache and buffers; needed. It outlives the model
 	// positions that a sequence may hold; at most, and by default, the model's context. LongRoPE's factors are chosen by it
 	Context   int
-	KVPages   int    // pages in the KV cache: see PagesFor; default: one sequence of the whole context with 256 tree rows
+	KVPages   int    // pages in the KV cache, which all sequences share; default: PagesFor one of the whole context with 256 tree rows
 	KVType    string // of keys and values in the cache: f16, q8_0; default f16
 	Sequences int    // held at once: memory for the states of recurrent layers is for so many. More may be held; default 4
 	MaxRows   int    // rows in a pass; default 256
@@ -30,7 +30,7 @@ type Options struct {
 	Taps     []int
 	Lock     bool                    // keep weights and cache in memory (mlock)
 	Forget   bool                    // drop the file from the system's page cache as it is read
-	Progress func(done, total int64) // bytes of weights and cache made ready so far; called from one goroutine at a time
+	Progress func(done, total int64) // bytes of weights, and of a locked cache, made ready so far; called from one goroutine at a time
 }
 
 func (o Options) withDefaults(context int) Options {

@@ -78,6 +78,9 @@ func (s *Sequence) Len() int { return s.length }
 // Capacity returns the number of committed positions that the sequence may hold.
 func (s *Sequence) Capacity() int { return s.capacity }
 
+// Pages returns how many pages of the KV cache the sequence has, those that it shares included.
+func (s *Sequence) Pages() int { return s.pages.Count() }
+
 // Nodes returns the number of tree rows held.
 func (s *Sequence) Nodes() int { return len(s.parents) }
 

@@ -12,17 +12,20 @@ import (
 // they have computed (Len), and later sequences find what it computes. Results are the same, bit for bit, as without
 // sharing. Tenants share nothing with each other; within a tenant the time that a prompt takes shows whether an earlier
 // one began alike.
+//
+// Memory is reserved for the prompt and one position more; what the sequence needs later it gets when a pass needs it (Reserve).
 func (m *Model) NewShared(tenant string, prompt []tandem.Token, capacity, nodes int) (*Sequence, error) {
 	if err := m.checkSequence(capacity, nodes); err != nil {
 		return nil, err
 	}
-	pages, found, err := m.cache.ReserveShared(tenant, prompt, capacity, nodes)
+	prompt = prompt[:min(len(prompt), capacity)]
+	pages, found, err := m.cache.ReserveShared(tenant, prompt, min(len(prompt)+1, capacity), 0)
 	if err != nil {
 		return nil, err
 	}
 	m.shared++
 	s := &Sequence{model: m, pages: pages, born: m.shared, capacity: capacity, maxNodes: nodes, taken: make([]bool, nodes), length: found,
-		tokens: slices.Clone(prompt[:found]), prompt: slices.Clone(prompt[:min(len(prompt), capacity)])}
+		tokens: slices.Clone(prompt[:found]), prompt: slices.Clone(prompt)}
 	s.at = found
 	m.records.enter(s)
 	return s, nil

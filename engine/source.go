@@ -22,7 +22,10 @@ func (m *Model) fill(f, of *gguf.File, progress func(done, total int64)) error {
 	if streamed {
 		to.take = src.note(m.matrices)
 	}
-	to.cache, to.add, to.forget = m.memory, digests.add, m.options.Forget || streamed
+	if m.options.Lock {
+		to.cache = m.memory
+	}
+	to.add, to.forget = digests.add, m.options.Forget || streamed
 	if err := fill(m.matrices, to, progress); err != nil {
 		return err
 	}

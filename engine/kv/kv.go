@@ -1,12 +1,13 @@
-// Package kv manages the pages of a model's key-value cache. The memory is a device's and has a fixed number of pages;
-// sequences reserve whole pages.
+// Package kv manages the pages of a model's key-value cache. The memory is a device's and has a fixed number of pages, one pool
+// for all sequences and for kept prefixes; sequences reserve whole pages.
 //
 // A page holds PageRows positions of all layers (kernels.Cache). A sequence uses pages in two
 // roles: its table maps positions 0, 1, 2 … to cells in order; its node pages hold tree rows in any order.
 //
 // Invariants: (1) a page that is written to belongs to one sequence; full pages of committed positions may be in the tables of several
-// (see entry); (2) a sequence reserves all pages that it may ever need when it is opened, so no pass can run out of
-// memory half-way; (3) committed cells are not written again until a truncation gives them up.
+// (see entry); (2) before a pass a sequence reserves all pages that the pass writes to, and those to which it may have to move
+// rows afterwards (Grow), so nothing can run out of memory half-way; (3) committed cells are not written again until a truncation
+// gives them up.
 //
 // Siblings in a tree share a position, and only acceptance decides which of them gets it. The likeliest line of a tree is
 // stored at its final positions, the other rows in node pages; rows of those are copied if they are accepted. The dimensions
@@ -83,22 +84,53 @@ func (c *Cache) Reserve(capacity, nodes int) (*Pages, error) {
 
 // reserve takes the pages that p does not share.
 func (p *Pages) reserve(capacity, nodes int) error {
-	c, table, extra := p.cache, PagesFor(capacity)-len(p.chain), PagesFor(nodes)
-	if free := c.available(); table+extra > free {
-		return tandem.Errorf("kv", tandem.Exhausted,
-			"a sequence of %d positions and %d tree rows needs %d pages of %d rows: %d of %d are free",
-			capacity, nodes, table+extra, kernels.PageRows, free, c.total)
-	}
-	if err := p.reserveSlot(); err != nil {
-		return err
-	}
 	for _, e := range p.chain {
 		p.Table = append(p.Table, e.page)
 	}
-	p.Table, p.nodes = append(p.Table, c.take(table)...), c.take(extra)
-	c.counted()
+	err := p.lack(capacity, nodes)
+	if err == nil {
+		err = p.reserveSlot()
+	}
+	if err != nil {
+		p.Table = nil
+		return err
+	}
+	return p.Grow(capacity, nodes)
+}
+
+// Grow makes sure that p has pages for so many committed positions and tree rows; Exhausted if too few are free, in which case nothing
+// changes.
+func (p *Pages) Grow(positions, nodes int) error {
+	table, extra := p.lacks(positions, nodes)
+	if table+extra == 0 {
+		return nil
+	}
+	if err := p.lack(positions, nodes); err != nil {
+		return err
+	}
+	p.Table, p.nodes = append(p.Table, p.cache.take(table)...), append(p.nodes, p.cache.take(extra)...)
+	p.cache.counted()
 	return nil
 }
+
+// lacks returns how many pages p lacks for so many committed positions and tree rows.
+func (p *Pages) lacks(positions, nodes int) (table, extra int) {
+	return max(0, PagesFor(positions)-len(p.Table)), max(0, PagesFor(nodes)-len(p.nodes))
+}
+
+// lack returns Exhausted if fewer pages are available than p lacks.
+func (p *Pages) lack(positions, nodes int) error {
+	table, extra := p.lacks(positions, nodes)
+	if free := p.cache.available(); table+extra > free {
+		return tandem.Errorf("kv", tandem.Exhausted,
+			"a sequence of %d positions and %d tree rows needs %d more pages of %d rows: %d of %d are free",
+			positions, nodes, table+extra, kernels.PageRows, free, p.cache.total)
+	}
+	return nil
+}
+
+// Count returns how many pages p has, shared ones included.
+func (p *Pages) Count() int { return len(p.Table) + len(p.nodes) }
 
 // take returns n of the available pages, empty ones first. A kept page holds its old rows until somebody writes
 // to it.

@@ -80,7 +80,7 @@ func (c *Cache) Drop() {
 }
 
 // ReserveShared is Reserve for a sequence that will hold tokens and shares pages with others of its tenant. Its cells
-// already hold the first found tokens, found ≤ len(tokens).
+// already hold the first found tokens, found ≤ len(tokens). Only the first capacity tokens count.
 func (c *Cache) ReserveShared(tenant string, tokens []tandem.Token, capacity, nodes int) (p *Pages, found int, err error) {
 	if c.most < 0 {
 		p, err = c.Reserve(capacity, nodes)

@@ -225,6 +225,24 @@ func TestPrefixes(t *testing.T) {
 						h.write(tandem.Token(rapid.IntRange(0, 1).Draw(t2, "token")))
 					}
 				},
+				"grow": func(*rapid.T) {
+					if len(r.open) == 0 {
+						return
+					}
+					h := some()
+					table, nodes, free := len(h.Table), len(h.nodes), c.FreePages()
+					rows, nodeRows := rapid.IntRange(0, 700).Draw(t2, "positions"), rapid.IntRange(0, 200).Draw(t2, "nodes")
+					more := max(0, PagesFor(rows)-table) + max(0, PagesFor(nodeRows)-nodes)
+					switch err := h.Grow(rows, nodeRows); {
+					case err == nil && (len(h.Table) < PagesFor(rows) || len(h.nodes) < PagesFor(nodeRows) || c.FreePages() != free-more ||
+						h.Count() != table+nodes+more):
+						t2.Fatalf("%d and %d pages became %d and %d, of %d free ones %d are left: want room for %d and %d rows", table, nodes,
+							len(h.Table), len(h.nodes), free, c.FreePages(), rows, nodeRows)
+					case err != nil && (tandem.KindOf(err) != tandem.Exhausted || more <= free || c.FreePages() != free ||
+						h.Count() != table+nodes):
+						t2.Fatalf("%d more pages with %d free: %v, then %d free", more, free, err, c.FreePages())
+					}
+				},
 				"resume": func(*rapid.T) {
 					if len(r.open) == 0 {
 						return
