@@ -28,6 +28,14 @@ type model struct {
 	meets   func(batch []engine.Part) error
 	passes  []int // rows of those that ended well
 	evicted int64
+	reserve func(part *engine.Part) error // nil: there is memory for everything
+}
+
+func (m *model) Reserve(part *engine.Part) error {
+	if m.reserve == nil {
+		return nil
+	}
+	return m.reserve(part)
 }
 
 func (m *model) MaxRows() int        { return passRows }
@@ -69,6 +77,7 @@ type player struct {
 	whole  bool
 	ahead  int // rows to spare
 	shares *text
+	pages  int // of memory, if the test counts them
 
 	turns   []int // rows of its parts
 	settled int
@@ -164,8 +173,9 @@ func (p *player) Left(err error) {
 // sequence is a player's state in the model.
 type sequence struct{ p *player }
 
-func (q sequence) Len() int { return q.p.held }
-func (q sequence) Close()   { q.p.closed = true }
+func (q sequence) Len() int   { return q.p.held }
+func (q sequence) Pages() int { return q.p.pages }
+func (q sequence) Close()     { q.p.closed, q.p.pages = true, 0 }
 
 func (q sequence) Distrust() {
 	if q.p.shares != nil {

@@ -77,6 +77,9 @@ func (s *Schedule) fill(now time.Time) {
 	}
 	space.Rows -= kept
 	for _, x := range s.copied(s.line) {
+		if !s.Holds(x) {
+			continue // dropped to make room for one before it
+		}
 		t := x.seat()
 		if t.sits = t.opening == nil && due && t.turn > s.passes; !t.sits && !s.lags(x) && len(s.parts) < batch {
 			s.add(x, &space, false)
@@ -87,7 +90,7 @@ func (s *Schedule) fill(now time.Time) {
 	space.Rows = s.piece(now, taken, space.Rows)
 	left := false
 	for _, x := range s.copied(s.line) {
-		if t := x.seat(); !t.sits && t.lags && !s.follows(x) {
+		if t := x.seat(); s.Holds(x) && !t.sits && t.lags && !s.follows(x) {
 			if left = true; space.Rows > 0 {
 				s.add(x, &space, true)
 			}
@@ -129,7 +132,7 @@ func (s *Schedule) fillSpare(space Space) {
 		if !s.guard(x, func() { p = x.Spare(space) }) {
 			continue
 		}
-		if p.Size().Rows == 0 {
+		if p.Size().Rows == 0 || s.cfg.Model.Reserve(&p.Part) != nil { // nobody is dropped for what nobody waits for
 			s.Rest(x)
 			continue
 		}
@@ -182,6 +185,9 @@ func (s *Schedule) take(x Session, p Part, space *Space) {
 	size := p.Size()
 	if size.Rows > space.Rows || size.Wanted > space.Wanted {
 		s.guard(x, func() { panic("a part that does not fit") })
+		return
+	}
+	if !s.makeRoom(x, &p.Part) {
 		return
 	}
 	p.of = x

@@ -18,6 +18,8 @@ import (
 type Model interface {
 	// Forward runs one pass. If it returns an error, no sequence has changed. After a panic the state of the sequences is unknown.
 	Forward(batch []engine.Part, topK int) (*engine.Output, error)
+	// Reserve takes the memory that a pass with the part needs; Exhausted if there is too little, and then nothing has changed.
+	Reserve(part *engine.Part) error
 	MaxRows() int
 	MaxWanted() int
 	EvictedPages() int64
@@ -48,6 +50,8 @@ type Config struct {
 // that the work has ended. While sessions are queued or opened the owner runs passes, which fill makes up. While there are
 // none it runs passes for sessions with spare work.
 //
+// Memory for keys and values is taken as passes need it. When there is none, sessions are dropped until there is; see makeRoom.
+//
 // A panic in a session's part drops that session alone, a panic in a pass all sessions of the pass. Dropped sessions are
 // opened again from their tokens.
 type Schedule struct {
@@ -62,6 +66,7 @@ type Schedule struct {
 	free     time.Time                    // when the last pass ended
 	hold     *time.Timer                  // wakes the owner at the end of a wait
 	passes   int                          // with parts of queued sessions, so far
+	entered  uint64                       // sessions so far
 	crowded  bool                         // the last pass had no room for pieces, although some wait
 	evicted  int64                        // pages of prefixes counted so far
 	answered bool                         // a wait has ended since callers last had a turn
@@ -179,7 +184,8 @@ func (s *Schedule) Replace(o tandem.Opening) error {
 // Enter adds a session. The call ends when its prompt is in.
 func (s *Schedule) Enter(x Session, call *Call) {
 	t := x.seat()
-	t.reused, t.opening, t.used = t.Seq.Len(), call, time.Now()
+	s.entered++
+	t.number, t.reused, t.opening, t.used = s.entered, t.Seq.Len(), call, time.Now()
 	call.held.Store(int64(t.reused))
 	s.sessions[t.ID] = x
 	s.line = append(s.line, x)

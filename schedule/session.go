@@ -42,8 +42,10 @@ type Seat struct {
 	Epoch tandem.Epoch
 	Seq   Sequence
 
-	opening *Call // ends when the prompt is in; nil from then on
-	reused  int   // tokens of the prompt that were found in memory
+	tenant  string
+	number  uint64 // of all sessions that were entered, in order
+	opening *Call  // ends when the prompt is in; nil from then on
+	reused  int    // tokens of the prompt that were found in memory
 	queued  bool
 	ran     bool      // it was in a pass since it was queued
 	lags    bool      // more than a few tokens are missing; fill sets this and sits
@@ -61,7 +63,7 @@ type Seat struct {
 
 // NewSeat returns the place of the session that o opens, whose state in the model is seq.
 func NewSeat(o tandem.Opening, seq Sequence) Seat {
-	return Seat{ID: o.Session, Owner: o.Owner, Epoch: o.Epoch, Seq: seq}
+	return Seat{ID: o.Session, Owner: o.Owner, Epoch: o.Epoch, Seq: seq, tenant: o.Tenant}
 }
 
 func (t *Seat) seat() *Seat { return t }
@@ -83,8 +85,9 @@ func (t *Seat) Busy() bool { return t.opening != nil || t.queued }
 
 // Sequence is the part of a session's state in the model that a schedule needs.
 type Sequence interface {
-	// Len returns how many positions are held.
+	// Len returns how many positions are held, Pages in how many pages of memory the sequence lies.
 	Len() int
+	Pages() int
 	// Resume takes over as much of the prompt as others have computed by now, and returns how many positions it took over.
 	Resume() int
 	// Follows reports whether it is better to wait for what o is about to compute, because Resume will find it.
