@@ -1,6 +1,7 @@
 package verifier
 
 import (
+	"errors"
 	"slices"
 	"time"
 
@@ -132,9 +133,24 @@ func (s *session) Opened() { s.v.features.decided(s.ID, s.seq.Len()) }
 func (s *session) Left(err error) {
 	s.v.features.forget(s.ID)
 	s.v.out.miss(s.Owner, s.ID)
+	if errors.Is(err, tandem.Exhausted) {
+		s.v.crowd(s.ID)
+	}
 	if c := s.ticket; c != nil {
 		s.v.refuse(c, tandem.KindOf(err), err.Error())
 	}
+}
+
+// crowd remembers a session that was dropped for lack of memory: its next ticket is told so. Their number is bounded, since a gateway may
+// never come back.
+func (v *Verifier) crowd(id tandem.SessionID) {
+	for other := range v.crowded {
+		if len(v.crowded) < mostMissing {
+			break
+		}
+		delete(v.crowded, other)
+	}
+	v.crowded[id] = struct{}{}
 }
 
 // judge accepts the nodes that the target agrees with and advances the session, except its cache: see Settle. The root's logits are

@@ -6,6 +6,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
 
 // fill runs passes until no prompt waits, and returns the prompt rows of all passes by session.
@@ -17,7 +18,7 @@ func (b *bench) fill() map[tandem.SessionID]int {
 		for id, n := range prompts {
 			rows[id] += n
 		}
-		if passes > 50 {
+		if passes > 200 {
 			b.t.Fatal("prompts never got in")
 		}
 	}
@@ -124,14 +125,19 @@ func TestReopenedSessionFindsItsOwn(t *testing.T) {
 // TestKeptPagesGiveWay: what is kept never stands in the way of a session, and none is opened less.
 func TestKeptPagesGiveWay(t *testing.T) {
 	for _, bound := range []int{-1, 0, 2} {
-		b := newBench(t)
-		m := b.cfg.Model
+		m, err := engine.Open(SmallestModel(t), engine.Options{Device: testdevice.CPU(t, 1), MaxRows: benchRows, MaxWanted: benchRows,
+			KVPages: 120})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(m.Close)
+		b := benchOf(t, m)
 		m.BoundPrefixes(bound)
-		each := engine.PagesFor(1, 400, benchRows-1)
+		each := engine.PagesFor(1, 640, 0)
 		for round := range 3 {
 			n := 0
 			for ; ; n++ {
-				o := tandem.Opening{Session: tandem.SessionID(n + 1), Tokens: counting(40*round+n, 100), Limit: 400, MaxNodes: benchRows,
+				o := tandem.Opening{Session: tandem.SessionID(n + 1), Tokens: counting(40*round+n, 640), Limit: 800, MaxNodes: benchRows,
 					Sampling: tandem.Sampling{TopP: 1}}
 				_, err := b.enter(o)
 				if tandem.KindOf(err) == tandem.Exhausted {
@@ -146,7 +152,7 @@ func TestKeptPagesGiveWay(t *testing.T) {
 					want, m.FreePages())
 			}
 			b.dropAll(benchSessions)
-			kept := 2 * n // of each a whole page and one begun
+			kept := each * n // of each nine whole pages and one begun
 			if bound != 0 {
 				kept = max(bound, 0)
 			}

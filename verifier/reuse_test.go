@@ -21,7 +21,7 @@ import (
 // anew.
 func TestSharedPrefixesChangeNothing(t *testing.T) {
 	twin := plain{openModel(t, targetFile, 1)}
-	m := openModel(t, targetFile, 3)
+	m := openPool(t, targetFile, 9)
 	r := newRig(t, rigOptions{sessions: 3, verifier: verifier.Config{Model: m, Chunk: 48}})
 	const chats, turns, tokens = 6, 3, 12
 	var all sync.WaitGroup
@@ -82,6 +82,43 @@ func TestSharedPrefixesChangeNothing(t *testing.T) {
 	m.DropPrefixes()
 	if m.PrefixPages() != 0 || m.FreePages() != m.Pages() {
 		t.Errorf("after all was forgotten %d pages are kept, %d of %d free", m.PrefixPages(), m.FreePages(), m.Pages())
+	}
+}
+
+// TestManyOnATinyPool: sessions together want many times the memory that verifier and drafter have. Each gets its turn, is dropped for
+// older ones and opened again, and says the text that it says alone. The drafter's lack of memory costs guesses, never a request.
+func TestManyOnATinyPool(t *testing.T) {
+	const sessions, tokens = 6, 100
+	twin := plain{openModel(t, targetFile, 1)}
+	m, draft := openPool(t, targetFile, engine.PagesFor(1, limit, maxNodes)+1), openPool(t, draftFile, engine.PagesFor(1, limit, maxNodes)+1)
+	r := newRig(t, rigOptions{verifier: verifier.Config{Model: m, Chunk: 48}, drafter: drafter.Config{Model: draft, TreeRows: maxNodes}})
+	var all sync.WaitGroup
+	var models sync.Mutex // the twin's
+	for i := range sessions {
+		all.Go(func() {
+			a := asked{tenant: fmt.Sprint(i % 2), prompt: twin.prompt(prompts[i%4] + prompts[(i+1)%4]), tokens: tokens,
+				bounds: tandem.Bounds{Nodes: 12, Depth: 6, Width: 4}, sampling: []tandem.Sampling{greedy, sampled}[i%2]}
+			models.Lock()
+			want := twin.generate(t, a)
+			models.Unlock()
+			var s *stream
+			var err error
+			for range 2000 { // a gateway has those wait that have not begun
+				if s, err = r.generate(a); tandem.KindOf(err) != tandem.Exhausted {
+					break
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			if err != nil || !slices.Equal(s.text, want) {
+				t.Errorf("session %d: %v\n got %v\nwant %v", i, err, s.text, want)
+			}
+		})
+	}
+	all.Wait()
+	n := r.counters.Snapshot()
+	t.Logf("counters %v", n)
+	if n["sessions.crowded_out"] == 0 || n["faults"] != 0 || m.FreePages() != m.Pages() {
+		t.Errorf("%d of %d pages are free, counters %v; want sessions crowded out and no faults", m.FreePages(), m.Pages(), n)
 	}
 }
 

@@ -40,6 +40,17 @@ func openModel(t testing.TB, file string, sessions int) *engine.Model {
 	return openThreads(t, file, sessions, 1)
 }
 
+// openPool opens a model whose sessions share so many pages.
+func openPool(t testing.TB, file string, pages int) *engine.Model {
+	t.Helper()
+	m, err := engine.Open(file, engine.Options{Device: testdevice.CPU(t, 1), MaxRows: 192, KVPages: pages})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.Close)
+	return m
+}
+
 func openThreads(t testing.TB, file string, sessions, threads int) *engine.Model {
 	t.Helper()
 	m, err := engine.Open(file, engine.Options{Device: testdevice.CPU(t, threads), MaxRows: 192,
@@ -229,7 +240,20 @@ func (s *stream) open(ctx context.Context) error {
 	if s.d == nil {
 		return nil
 	}
-	_, err = s.d.Open(ctx, s.opening())
+	if _, err = s.d.Open(ctx, s.opening()); tandem.KindOf(err) == tandem.Exhausted {
+		return nil // then there are no trees for a while
+	}
+	return err
+}
+
+// reopen opens the session in its next epoch, as soon as there is memory for it.
+func (s *stream) reopen(ctx context.Context) (err error) {
+	s.epoch++
+	for begun := time.Now(); time.Since(begun) < time.Minute; time.Sleep(time.Millisecond) {
+		if err = s.open(ctx); tandem.KindOf(err) != tandem.Exhausted {
+			break
+		}
+	}
 	return err
 }
 
@@ -260,7 +284,7 @@ func (s *stream) round(ctx context.Context) error {
 		}
 	case tandem.KindOf(err) == tandem.UnknownSession || tandem.KindOf(err) == tandem.Stale:
 		s.told = len(s.text)
-		if _, err := s.d.Open(ctx, s.opening()); err != nil {
+		if _, err := s.d.Open(ctx, s.opening()); err != nil && tandem.KindOf(err) != tandem.Exhausted {
 			return err
 		}
 		fallthrough
@@ -294,9 +318,8 @@ func (s *stream) await(want tandem.Ticket) error {
 				s.text = append(s.text, v.Tokens...)
 				s.rounds, s.accepted = s.rounds+1, s.accepted+len(v.Path)
 				return nil
-			case tandem.UnknownSession, tandem.Stale:
-				s.epoch++
-				return s.open(ctx)
+			case tandem.UnknownSession, tandem.Stale, tandem.Exhausted:
+				return s.reopen(ctx)
 			default:
 				return fmt.Errorf("verdict %v: %s", v.Kind, v.Message)
 			}

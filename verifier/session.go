@@ -63,11 +63,16 @@ func (v *Verifier) open(o tandem.Opening) (*session, error) {
 	if err := v.sched.Replace(o); err != nil {
 		return nil, err
 	}
+	if need := engine.PagesFor(1, limit, o.MaxNodes-1); need > m.Pages() {
+		return nil, tandem.Errorf(op, tandem.Invalid, "limit of %d tokens with trees of %d nodes: they need %d pages of %d tokens, all of the "+
+			"memory for keys and values holds %d", limit, o.MaxNodes, need, engine.PageTokens, m.Pages())
+	}
 	seq, err := m.NewShared(o.Tenant, o.Tokens[:len(o.Tokens)-1], limit, o.MaxNodes-1)
 	if err != nil {
 		return nil, err
 	}
 	v.out.found(o.Session)
+	delete(v.crowded, o.Session)
 	v.features.open(o, seq.Len())
 	return &session{Seat: schedule.NewSeat(o, schedule.Shared(seq)), v: v, limit: tandem.Position(limit), maxNodes: o.MaxNodes,
 		sampling: o.Sampling, history: sample.NewHistory(o.Sampling, o.Tokens, o.Prompt), seq: seq,

@@ -38,7 +38,11 @@ func (v *Verifier) admit(t tandem.Ticket, at *place) {
 		v.cfg.Counters.Add("tickets.stale_"+reason, 1)
 		v.refuse(c, tandem.Stale, fmt.Sprintf(format, args...))
 	}
+	_, crowded := v.crowded[t.Session]
 	switch {
+	case s == nil && crowded:
+		v.cfg.Counters.Add("tickets.crowded_out", 1)
+		v.refuse(c, tandem.Exhausted, fmt.Sprintf("session %v was dropped, since others needed its memory", t.Session))
 	case s == nil:
 		v.cfg.Counters.Add("tickets.unknown_session", 1)
 		v.refuse(c, tandem.UnknownSession, fmt.Sprintf("session %v is not held", t.Session))

@@ -105,7 +105,8 @@ type Verifier struct {
 
 	features *features // nil: none are handed out
 
-	blames  ledger // of drafters; the schedule's goroutine's, as all below
+	blames  ledger                        // of drafters; the schedule's goroutine's, as all below
+	crowded map[tandem.SessionID]struct{} // dropped for lack of memory, and neither opened again nor closed since
 	sampler sample.Sampler
 	asking  []*asking                // sessions of the pass whose answers wait for guesses
 	took    map[string]time.Duration // running means of what guesses take, by way
@@ -133,7 +134,7 @@ func build(cfg Config) (*Verifier, error) {
 	cfg.Model.BoundPrefixes(cfg.PrefixCache)
 	out := newOutbox(cfg.Counters)
 	v := &Verifier{cfg: cfg, room: newRoom(cfg.MaxWaiting, cfg.Counters), out: out, blames: ledger{counters: cfg.Counters},
-		took: map[string]time.Duration{}, ways: cfg.Ways,
+		crowded: map[tandem.SessionID]struct{}{}, took: map[string]time.Duration{}, ways: cfg.Ways,
 		features: newFeatures(cfg.Taps, cfg.Model.FeatureWidth(), cfg.FeatureBytes, cfg.Counters)}
 	v.sched = schedule.New(schedule.Config{Name: "verifier", Model: cfg.Model, Events: cfg.Events, Counters: cfg.Counters,
 		Chunk: cfg.Chunk, Batches: cfg.Batches, Costs: cfg.Costs, Idle: cfg.Idle, Patience: 1, Hops: hops, Pulse: cfg.Pulse,
@@ -195,7 +196,8 @@ func (v *Verifier) post(tickets []tandem.Ticket, places []*place) error {
 
 // Open implements tandem.Verifier. It returns when all tokens but the last are in the cache; a prefix that other
 // sessions of the tenant have computed is not computed again (engine.Model.NewShared). Further errors: Stale for an epoch
-// older than the one held; Unavailable for a session of another identity or vocabulary.
+// older than the one held; Unavailable for a session of another identity or vocabulary; Exhausted if there is no memory for the prompt
+// beside the sessions that are held, or if these needed it before the prompt was in; Invalid for a limit beyond all of the memory.
 func (v *Verifier) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error) {
 	var s *session
 	opened, err := v.sched.Open(ctx, o, func() (_ schedule.Session, err error) {
@@ -217,6 +219,7 @@ func (v *Verifier) Close(ctx context.Context, id tandem.SessionID) error {
 	return v.sched.Do(ctx, func() error {
 		v.sched.Close(id)
 		v.out.found(id)
+		delete(v.crowded, id)
 		return nil
 	})
 }

@@ -170,16 +170,19 @@ func TestOpenRefuses(t *testing.T) {
 		change func(*tandem.Opening)
 		kind   tandem.Kind
 	}{
-		"no session":      {func(o *tandem.Opening) { o.Session = 0 }, tandem.Invalid},
-		"no tokens":       {func(o *tandem.Opening) { o.Tokens = nil }, tandem.Invalid},
-		"vocabulary":      {func(o *tandem.Opening) { o.Tokens = []tandem.Token{4096} }, tandem.Invalid},
-		"limit":           {func(o *tandem.Opening) { o.Limit = 2 }, tandem.Invalid},
-		"negative limit":  {func(o *tandem.Opening) { o.Limit = -1 }, tandem.Invalid},
-		"nodes":           {func(o *tandem.Opening) { o.MaxNodes = 0 }, tandem.Invalid},
-		"too many nodes":  {func(o *tandem.Opening) { o.MaxNodes = 1000 }, tandem.Invalid},
-		"temperature":     {func(o *tandem.Opening) { o.Sampling.Temperature = math.NaN() }, tandem.Invalid},
-		"old epoch":       {func(o *tandem.Opening) { o.Epoch = 1 }, tandem.Stale},
-		"no memory":       {func(o *tandem.Opening) { o.Session, o.Limit = 10, 1000 }, tandem.Exhausted},
+		"no session":     {func(o *tandem.Opening) { o.Session = 0 }, tandem.Invalid},
+		"no tokens":      {func(o *tandem.Opening) { o.Tokens = nil }, tandem.Invalid},
+		"vocabulary":     {func(o *tandem.Opening) { o.Tokens = []tandem.Token{4096} }, tandem.Invalid},
+		"limit":          {func(o *tandem.Opening) { o.Limit = 2 }, tandem.Invalid},
+		"negative limit": {func(o *tandem.Opening) { o.Limit = -1 }, tandem.Invalid},
+		"nodes":          {func(o *tandem.Opening) { o.MaxNodes = 0 }, tandem.Invalid},
+		"too many nodes": {func(o *tandem.Opening) { o.MaxNodes = 1000 }, tandem.Invalid},
+		"temperature":    {func(o *tandem.Opening) { o.Sampling.Temperature = math.NaN() }, tandem.Invalid},
+		"old epoch":      {func(o *tandem.Opening) { o.Epoch = 1 }, tandem.Stale},
+		"never fits":     {func(o *tandem.Opening) { o.Session, o.Limit = 10, 1000 }, tandem.Invalid},
+		"no memory": {func(o *tandem.Opening) {
+			o.Session, o.Tokens, o.Limit, o.MaxNodes = 10, make([]tandem.Token, 705), 768, 1
+		}, tandem.Exhausted},
 		"same epoch":      {func(o *tandem.Opening) {}, tandem.OK},
 		"a later epoch":   {func(o *tandem.Opening) { o.Epoch = 5 }, tandem.OK},
 		"another session": {func(o *tandem.Opening) { o.Session = 11 }, tandem.OK},
