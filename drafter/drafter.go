@@ -141,7 +141,8 @@ func New(cfg Config) (*Drafter, error) {
 
 // Open implements tandem.Drafter. It returns when all tokens but the last are in the cache; a prefix that other
 // sessions of the tenant have computed is not computed again (engine.Model.NewShared). Further errors: Unsupported if the tokens
-// exceed the draft model's context, Stale for an epoch older than the one held.
+// exceed the draft model's context, Stale for an epoch older than the one held, Exhausted if there is no memory for them beside the sessions
+// that are held: then there are no drafts for this one until it is opened later.
 func (d *Drafter) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error) {
 	var s *session
 	opened, err := d.sched.Open(ctx, o, func() (_ schedule.Session, err error) {
@@ -161,7 +162,7 @@ func (d *Drafter) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, er
 }
 
 // Propose implements tandem.Drafter. Further errors: Unsupported if the tokens exceed the draft model's
-// context, Invalid for a proposal that contradicts itself.
+// context, Invalid for a proposal that contradicts itself, Exhausted if an older session needed the memory; then the session is dropped.
 func (d *Drafter) Propose(ctx context.Context, p tandem.Proposal) (tandem.Proposed, error) {
 	drafting, end := d.cfg.Events.Begin(ctx, tandem.StageDraft, tandem.Attr{Key: "epoch", Int: int64(p.Epoch)},
 		tandem.Attr{Key: "base", Int: int64(p.Base)}, tandem.Attr{Key: "width", Int: int64(p.Bounds.Width)},

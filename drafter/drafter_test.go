@@ -260,6 +260,11 @@ func TestProposeRefuses(t *testing.T) {
 func TestOpenRefuses(t *testing.T) {
 	r := newRig(t, Config{})
 	good := tandem.Opening{Session: 1, Epoch: 3, Tokens: []tandem.Token{1, 2}, Limit: 10, MaxNodes: 4}
+	whole := func(id tandem.SessionID) func(*tandem.Opening) { // of a tenant of its own, so that it shares nothing
+		return func(o *tandem.Opening) {
+			o.Session, o.Tenant, o.Tokens, o.Limit = id, id.String(), make([]tandem.Token, 1024), 2000
+		}
+	}
 	ctx := context.Background()
 	for _, c := range []struct {
 		name   string
@@ -275,8 +280,9 @@ func TestOpenRefuses(t *testing.T) {
 		{"nodes", func(o *tandem.Opening) { o.MaxNodes = -1 }, tandem.Invalid},
 		{"vocabulary", func(o *tandem.Opening) { o.Tokens = []tandem.Token{-1} }, tandem.Invalid},
 		{"context", func(o *tandem.Opening) { o.Tokens, o.Limit = make([]tandem.Token, 1025), 2000 }, tandem.Unsupported},
-		{"large", func(o *tandem.Opening) { o.Session, o.Limit = 2, 2000 }, tandem.OK},
-		{"memory", func(o *tandem.Opening) { o.Session, o.Limit = 3, 1024 }, tandem.Exhausted},
+		{"large", whole(2), tandem.OK},
+		{"another", whole(3), tandem.OK},
+		{"memory", whole(4), tandem.Exhausted},
 	} {
 		o := good
 		c.change(&o)
@@ -287,8 +293,8 @@ func TestOpenRefuses(t *testing.T) {
 	if err := errors.Join(r.CloseOwned(ctx, 7), r.CloseOwned(ctx, 0)); err != nil {
 		t.Error(err)
 	}
-	if n := r.counters.Snapshot()["sessions.orphaned"]; n != 2 {
-		t.Errorf("%d sessions closed with their owners: want 2, of owner 0 alone", n)
+	if n := r.counters.Snapshot()["sessions.orphaned"]; n != 3 {
+		t.Errorf("%d sessions closed with their owners: want 3, of owner 0 alone", n)
 	}
 	if err := r.Close(ctx, 1); err != nil {
 		t.Errorf("closing an unknown session: %v", err)

@@ -3,6 +3,7 @@ package drafter
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -143,7 +144,10 @@ func (d *Drafter) propose(p tandem.Proposal, j *job, came time.Time) error {
 		p.Bounds = tandem.Bounds{} // there is no row to draft from
 	}
 	s.goal = 0
-	if err := owner.Guard(func() error { return s.adopt(p) }); err != nil {
+	if err := owner.Guard(func() error { return s.adopt(p) }); errors.Is(err, tandem.Exhausted) {
+		d.sched.Drop(s, err) // it would have to copy pages that others share
+		return err
+	} else if err != nil {
 		err = tandem.Errorf(op, tandem.Internal, "session %v: %w", s.id, err)
 		d.sched.Fail(s, err)
 		return err
