@@ -126,10 +126,11 @@ func (p Footprint) OwnString() string {
 
 // Available is how much more memory this process may take, and what sets that bound.
 type Available struct {
-	Bytes int64
-	By    string
-	Each  bool // bounds every process by itself, not all together
-	Own   *Own // nil: the device has no memory of its own
+	Bytes   int64
+	By      string
+	Machine bool // it is the whole machine's, which other programs use too
+	Each    bool // bounds every process by itself, not all together
+	Own     *Own // nil: the device has no memory of its own
 }
 
 // Own is how much of a device's own memory is free.
@@ -208,6 +209,7 @@ func availableIn(root fs.FS) Available {
 			a.least(kib<<10, "this machine's free memory (MemAvailable)")
 		}
 	}
+	a.Machine = true
 	b, err := fs.ReadFile(root, "proc/self/cgroup")
 	if err != nil {
 		return a
@@ -240,7 +242,9 @@ func (a *Available) bound(root fs.FS, group string, files groupFiles) {
 		if now, known := number(root, path.Join(dir, files.now)); bounded && known {
 			// The files are read one after the other: what can be dropped may seem to be more than what is used.
 			used := now - min(now, reclaimable(root, dir, files.statsOfBelow))
-			a.least(most-used, "the control group "+group+" ("+files.most+")")
+			if left := most - used; left < a.Bytes {
+				a.Bytes, a.By, a.Machine = left, "the control group "+group+" ("+files.most+")", false
+			}
 		}
 		if group == "/" || group == "." || group == "" {
 			return

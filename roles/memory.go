@@ -15,13 +15,14 @@ import (
 // Room is memory for models that run at the same time, with the same sizes and options.
 type Room struct {
 	Sizes
-	Options engine.Options
-	Target  string // GGUF file of the target, for drafts that are of no use without
-	Beside  int64  // bytes that one of the processes keeps beside its model
-	Models  []Tenant
+	Options  engine.Options
+	Target   string // GGUF file of the target, for drafts that are of no use without
+	Beside   int64  // bytes that one of the processes keeps beside its model
+	KVMemory int64  // bytes for the keys and values of all models together; 0: Plan chooses
+	Models   []Tenant
 }
 
-// Tenant is a model that needs memory. Its Pages are what it needs with the room's sizes.
+// Tenant is a model that needs memory. Its Pages are those of its pool, the least that will do until Plan has chosen.
 type Tenant struct {
 	path    string
 	sides   []string // its side files
@@ -29,6 +30,8 @@ type Tenant struct {
 	Context int      // of the model
 	LeftOut []gguf.TowerPart
 	engine.Footprint
+	measure func(pages int) (engine.Footprint, error)
+	fitted  bool // what the footprint is depends on the number of pages
 }
 
 // Add plans the model at path and its side files, with nodes tree rows for each session.
@@ -38,36 +41,36 @@ func (r *Room) Add(path string, nodes int, sides ...string) error {
 		return err
 	}
 	o := r.Options
-	o.KVPages, o.MaxRows, o.Sequences = 1, passRows, r.sequences()
+	o.MaxRows, o.Sequences = passRows, r.sequences()
 	t := Tenant{path: path, sides: sides, nodes: nodes}
-	measure := func() (err error) {
-		if _, ok := o.Device.(kernels.Fitter); ok { // what is where depends on the cache
-			o.KVPages = min(t.pages(r.Sizes), kernels.MaxPages)
-		}
-		if side.Draft() {
-			t.Footprint, err = engine.MeasureDraft(path, r.Target, o)
-		} else {
-			t.Footprint, err = engine.Measure(path, o, sides...)
-		}
-		return err
-	}
-	switch {
-	case side.Draft():
+	_, t.fitted = o.Device.(kernels.Fitter)
+	if side.Draft() {
 		o.Taps = nil
-		if t.Context, err = contextOf(path, side.Kind); err == nil {
-			err = measure()
-		}
-	default:
+		t.Context, err = contextOf(path, side.Kind)
+	} else {
 		var info *engine.Info
 		if info, err = engine.Inspect(path); err == nil {
 			t.Context, t.LeftOut = info.Config.Context, info.LeftOut
-			err = measure()
 		}
 	}
 	if err != nil {
 		return err
 	}
-	t.Pages = t.pages(r.Sizes)
+	t.measure = func(pages int) (engine.Footprint, error) {
+		o := o
+		o.KVPages = 1
+		if t.fitted {
+			o.KVPages = min(pages, kernels.MaxPages)
+		}
+		if side.Draft() {
+			return engine.MeasureDraft(path, r.Target, o)
+		}
+		return engine.Measure(path, o, sides...)
+	}
+	if t.Footprint, err = t.measure(t.least(r.Sizes)); err != nil {
+		return err
+	}
+	t.Pages = t.least(r.Sizes)
 	r.Models = append(r.Models, t)
 	return nil
 }
@@ -92,27 +95,30 @@ func contextOf(path, arch string) (int, error) {
 // sequences returns how many sessions a model holds at once.
 func (s Sizes) sequences() int { return s.Sessions + SpareSessions }
 
-// pages returns the pages of the cache that a model needs.
-func (t *Tenant) pages(s Sizes) int {
-	return engine.PagesFor(s.sequences(), s.ContextOf(t.Context), t.nodes)
-}
-
-// total returns what all models need with sizes s, in bytes.
+// total returns what all models need at least with sizes s, in bytes.
 func (r *Room) total(s Sizes) (sum int64) {
 	for _, t := range r.Models {
 		t.Footprint = t.For(s.sequences())
-		t.Pages = t.pages(s)
+		t.Pages = t.least(s)
 		sum += t.Total()
 	}
 	return sum + r.Beside
 }
 
-// own returns what all models need of the device's own memory with sizes s.
+// own returns what all models need at least of the device's own memory with sizes s.
 func (r *Room) own(s Sizes) (sum int64) {
 	for _, t := range r.Models {
-		sum += t.For(s.sequences()).Own.Total(t.pages(s))
+		sum += t.For(s.sequences()).Own.Total(t.least(s))
 	}
 	return sum
+}
+
+// Total returns what all models take, with the pools that Plan has chosen.
+func (r *Room) Total() (sum int64) {
+	for _, t := range r.Models {
+		sum += t.Total()
+	}
+	return sum + r.Beside
 }
 
 // fits reports whether all models fit with sizes s.
@@ -138,8 +144,9 @@ func (r *Room) Check(available engine.Available) error {
 	}
 	var needs, own []string
 	for _, t := range r.Models {
+		t.Pages = t.least(r.Sizes)
 		needs = append(needs, fmt.Sprintf("%s needs %s", ModelName(t.path), t.Footprint))
-		if t.Pages = t.pages(r.Sizes); t.Own != (kernels.Space{}) {
+		if t.Own != (kernels.Space{}) {
 			own = append(own, fmt.Sprintf("%s needs %s", ModelName(t.path), t.OwnString()))
 		}
 	}

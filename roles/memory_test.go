@@ -20,16 +20,16 @@ func testRoom(sessions, ctx int) *Room {
 
 func TestRoom(t *testing.T) {
 	const mib = 1 << 20
-	base := testRoom(0, 2).total(Sizes{2, 0}) - 2*mib - mib/16 // the spare session's three pages apart
+	base := testRoom(0, 2).total(Sizes{2, 0}) - 2*mib - mib/16 // a session's three pages apart
 	for _, tc := range []struct {
 		sessions, ctx int
 		available     int64
 		says          []string // nil: fits
 	}{
-		{3, 640, base + 4*11*mib + 4*10*mib/16, nil},
-		{3, 640, base + 4*11*mib + 4*10*mib/16 - 1,
-			[]string{"a needs ", "of memory", "and b needs", "the test allows", "--ctx 576 or --sessions 2 would fit"}},
-		{1, 0, base + 50*mib, []string{": --ctx 1472 would fit"}}, // 2 × (23 + 1) pages of a, and b's
+		{3, 640, base + 11*mib + 10*mib/16, nil},
+		{3, 640, base + 11*mib + 10*mib/16 - 1, []string{"a needs ", "of memory", "and b needs", "the test allows", ": --ctx 576 would fit"}},
+		{1, 0, base + 5*mib + 4*mib/16, nil}, // by default the context is as long as memory allows, down to 256
+		{1, 0, base + 4*mib, []string{": --ctx 128 would fit"}},
 		{4, 128, base, []string{": one session of 64 tokens needs "}},
 	} {
 		r := testRoom(tc.sessions, tc.ctx)
@@ -106,7 +106,7 @@ func TestRoomOfOwnMemory(t *testing.T) {
 	const mib = 1 << 20
 	r := testRoom(3, 640)
 	r.Models[0].Footprint = engine.Footprint{Own: kernels.Space{Weights: 20 * mib, Page: mib, Buffers: mib}}
-	needs := 21*mib + 4*11*int64(mib)
+	needs := 21*mib + 11*int64(mib)
 	available := engine.Available{Bytes: r.total(r.Sizes), By: "the test", Own: &engine.Own{Bytes: needs, Of: "the GPU"}}
 	if err := r.Check(available); err != nil {
 		t.Error(err)
@@ -116,15 +116,15 @@ func TestRoomOfOwnMemory(t *testing.T) {
 	if tandem.KindOf(err) != tandem.Exhausted || !errors.As(err, new(*kernels.OutOfMemory)) {
 		t.Fatalf("error %v: want Exhausted, and that the device has no memory", err)
 	}
-	for _, part := range []string{"a needs 65.0 MiB (weights 20.0 MiB, KV cache 44.0 MiB, buffers 1.0 MiB)",
+	for _, part := range []string{"a needs 32.0 MiB (weights 20.0 MiB, KV cache 11.0 MiB, buffers 1.0 MiB)",
 		" of the GPU's memory: the GPU: ",
-		"--ctx 576 or --sessions 2 would fit"} {
+		": --ctx 576 would fit"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("error %q does not say %q", err, part)
 		}
 	}
 	available.Own.Bytes = 20 * mib
-	if err := r.Check(available); err == nil || !strings.Contains(err.Error(), "one session of 64 tokens needs 25.0 MiB of it") {
+	if err := r.Check(available); err == nil || !strings.Contains(err.Error(), "one session of 64 tokens needs 23.0 MiB of it") {
 		t.Errorf("a GPU that holds no session: %v", err)
 	}
 }

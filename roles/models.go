@@ -69,6 +69,9 @@ type Models struct {
 	Open   func(path string, o engine.Options) (*engine.Model, error)
 	Target string // GGUF file of the target, for drafts that read its hidden states
 	Beside int64  // bytes that the process keeps beside its models
+	// KVMemory is the size in bytes of the pools of keys and values of all models together; 0: half of the share that Room.Plan gives all
+	// processes, since there is another one that has models.
+	KVMemory int64
 
 	Streaming *Streaming // of a process's only model, if it does not fit; nil: it must fit
 }
@@ -85,7 +88,7 @@ type mortal interface {
 	Lost() error           // why
 }
 
-// Load loads models with KV caches for the process's sessions, of nodes tree rows each, and shows the supervisor its progress.
+// Load loads models with pools of keys and values for sessions of nodes tree rows each, and shows the supervisor its progress.
 // They share the threads evenly, each getting at least one. undo closes them, and what was made before an error. Errors: those of
 // loading, and Exhausted for models that do not fit into memory, with what would fit.
 func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (models []*engine.Model, err error) {
@@ -101,32 +104,37 @@ func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (mode
 		}
 		o.Device = devices[i]
 	}
-	room := Room{Sizes: r.Sizes, Options: o, Target: k.Target, Beside: k.Beside}
+	room := Room{Sizes: r.Sizes, Options: o, Target: k.Target, Beside: k.Beside, KVMemory: k.KVMemory}
 	for _, path := range paths {
 		if err := room.Add(path, nodes, k.Sides[path]...); err != nil {
 			return nil, err
 		}
 	}
 	available, err := engine.AvailableMemory().On(o.Device)
-	if err == nil && k.Streaming != nil {
+	switch {
+	case err != nil:
+	case k.Streaming != nil:
 		err = r.stream(&room, devices, k.Streaming, available)
 		o.Forget = k.Streaming.Budget > 0
-	}
-	if err == nil {
-		err = room.Check(available)
+	default:
+		err = room.Plan(available, byHand)
 	}
 	if err != nil {
 		return nil, err
 	}
-	BoundGo(room.total(room.Sizes))
+	if f := room.Fit(); f.One < f.Context {
+		r.Log.Warn("the memory for keys and values does not hold a whole context", "model", ModelName(paths[0]), "tokens", f.One,
+			"context", f.Context)
+	}
+	BoundGo(room.Total())
 	if s := k.Streaming; s != nil && s.Budget > 0 {
-		BoundGoIn(s.Limit(available), room.total(room.Sizes))
+		BoundGoIn(s.Limit(available), room.Total())
 	}
 	o.MaxRows, o.Sequences = passRows, room.sequences()
 	o.Progress = func(int64, int64) { r.Alive() }
 	for i, path := range paths {
 		o.Device = devices[i]
-		o.Context, o.KVPages = r.ContextOf(room.Models[i].Context), room.Models[i].pages(room.Sizes)
+		o.Context, o.KVPages = r.ContextOf(room.Models[i].Context), room.Models[i].Pages
 		m, err := k.Open(path, o)
 		if err != nil {
 			return nil, err
@@ -157,9 +165,12 @@ func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (mode
 	return models, nil
 }
 
-// stream puts a streaming device in the place of the only one, if the model does not fit.
+// byHand is how many groups of processes share a machine, as far as a single process knows: verifier and drafters.
+const byHand = 2
+
+// stream chooses the pools, and puts a streaming device in the place of the only one, if the model does not fit.
 func (r *Process) stream(room *Room, devices []Device, s *Streaming, available engine.Available) error {
-	d, err := s.fit(room, s.Limit(available), 0)
+	d, _, _, err := s.choose(room, available, 0, byHand)
 	if err != nil || d == kernels.Device(devices[0]) {
 		return err
 	}

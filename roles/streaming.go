@@ -3,6 +3,7 @@ package roles
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
@@ -55,10 +56,18 @@ func (s *Streaming) Fit(path string, o engine.Options, need engine.Footprint, li
 	if others > 0 {
 		beside = fmt.Sprintf(", and %s beside it", engine.Bytes(others))
 	}
-	return nil, need, tandem.Errorf("", tandem.Exhausted, "%s cannot run in %s of memory, even if its weights are read from the "+
-		"disk in every pass: that needs %s%s: want %s, or a smaller --ctx or --sessions", ModelName(path), engine.Bytes(limit), fits,
-		beside, s.more(limit, fits.Total()+others))
+	return nil, need, tandem.Errorf("", tandem.Exhausted, "%w", &TooLittle{fits.Total() + others, fmt.Sprintf("%s cannot run in %s of memory, even if its weights are read from the "+
+		"disk in every pass: that needs %s%s: want %s, or a smaller --ctx or --kv-memory", ModelName(path), engine.Bytes(limit), fits,
+		beside, s.more(limit, fits.Total()+others))})
 }
+
+// TooLittle says that a model cannot run in so little memory, even if its weights are streamed.
+type TooLittle struct {
+	Least int64 // bytes that would do
+	why   string
+}
+
+func (e *TooLittle) Error() string { return e.why }
 
 // more says what would be enough in place of a limit: a budget, unless that would be more than is available.
 func (s *Streaming) more(limit, least int64) string {
@@ -93,21 +102,96 @@ func (s *Streaming) fit(r *Room, limit, others int64) (kernels.Device, error) {
 	return d, err
 }
 
-// Divide returns what of the memory is for the process with the room's first model, with the others and a gateway beside it, and whether
-// that model is streamed; the room then has the model's footprint there. 0: all fits, and no budget is named. Errors: those of Fit.
-func (s *Streaming) Divide(r *Room, available engine.Available) (budget int64, streamed bool, err error) {
-	if s.Budget == 0 && r.fits(available, r.Sizes) {
-		return 0, false, nil
+// ample reports whether a planned room leaves a session of the first model a context that is not worth streaming weights for a longer one.
+func (r *Room) ample() bool {
+	f := r.Fit()
+	return r.Ctx > 0 || r.KVMemory > 0 || f.One >= min(f.Context, ampleContext)
+}
+
+// Streamed keys and values take these parts of the limit by default, of which weights have the rest: the second if with the first a session
+// has less than ampleContext.
+const (
+	streamedPart  = 8
+	streamedAmple = 4
+)
+
+// planStreamed chooses the pools of a room whose first model is streamed in so many bytes.
+func (r *Room) planStreamed(a engine.Available, limit int64) error {
+	if r.KVMemory > 0 {
+		a.Bytes, a.Each = math.MaxInt64, false
+		tokens, err := r.named(a)
+		if err == nil {
+			err = r.take(a, tokens)
+		}
+		return err
 	}
-	limit, others := s.Limit(available), int64(0)
-	if !available.Each || s.Budget > 0 {
-		others = gatewayBytes
-		for i, t := range r.Models[1:] {
-			if others += t.Model(); i == 0 {
-				others += drafterBytes
-			}
+	tokens := r.longest(r.all(), func(n int) bool { return r.kv(n, r.Models) <= limit/streamedPart })
+	ample := r.longest(min(r.whole(), ampleContext), func(n int) bool { return r.kv(n, r.Models) <= limit/streamedAmple })
+	return r.take(a, max(tokens, ample))
+}
+
+// choose chooses the pools of a room, and the device of its first model: its own if all fits, else a streaming one. processes is what
+// processes take beside the models, groups how many groups of processes share the memory (Room.Plan). It returns the limit of all together,
+// and what of it is others': 0 and 0 if all fits and no budget is named. The room then has the first model's footprint on the device.
+func (s *Streaming) choose(r *Room, a engine.Available, processes int64, groups int) (d kernels.Device, limit, others int64, err error) {
+	d = r.Options.Device
+	if s.Budget == 0 {
+		if err = r.Plan(a, groups); err == nil && r.ample() || tandem.KindOf(err) == tandem.Invalid {
+			return d, 0, 0, err
 		}
 	}
-	d, err := s.fit(r, limit, others)
+	if limit = s.Limit(a); a.Each && s.Budget == 0 {
+		processes = 0
+	}
+	within := a
+	within.Bytes = limit - processes
+	if s.Budget > 0 {
+		within.Machine, within.Each, within.By = false, false, "--memory-budget "+engine.Bytes(s.Budget)
+	}
+	plans := []func() error{func() error { return r.Plan(within, groups) }}
+	if err = plans[0](); err != nil || !r.ample() {
+		if tandem.KindOf(err) == tandem.Invalid {
+			return d, limit, 0, err
+		}
+		streamed := []func() error{func() error { return r.planStreamed(a, limit) }}
+		if r.KVMemory == 0 {
+			streamed = append(streamed, func() error { return r.take(a, 0) }) // the least pools
+		}
+		if err == nil {
+			streamed = append(streamed, plans...) // in memory with a short context, rather than not at all
+		}
+		plans = streamed
+	}
+	for _, plan := range plans {
+		if err = plan(); err != nil {
+			return d, limit, others, err
+		}
+		if others = processes; !within.Each {
+			for _, t := range r.Models[1:] {
+				others += t.Model()
+			}
+		}
+		if d, err = s.fit(r, limit, others); err == nil {
+			break
+		}
+	}
+	return d, limit, others, err
+}
+
+// Alone chooses the pools of a room, and the device of its first model, in a process with the whole budget. Errors: those of Fit and Room.Plan.
+func (s *Streaming) Alone(r *Room, available engine.Available) (kernels.Device, error) {
+	d, _, _, err := s.choose(r, available, 0, 1)
+	return d, err
+}
+
+// Divide chooses the pools of a room, and returns what of the memory is for the process with the room's first model, with the others and a
+// gateway beside it, and whether that model is streamed; the room then has the model's footprint there. 0: all fits, and no budget is
+// named. Errors: those of Fit and Room.Plan.
+func (s *Streaming) Divide(r *Room, available engine.Available) (budget int64, streamed bool, err error) {
+	processes := int64(gatewayBytes)
+	if len(r.Models) > 1 {
+		processes += drafterBytes
+	}
+	d, limit, others, err := s.choose(r, available, processes, 1)
 	return limit - others, d != r.Options.Device, err
 }

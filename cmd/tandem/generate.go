@@ -147,11 +147,16 @@ func (a *app) checked(l launch, r tandem.Request) (launch, error) {
 	p := pair.Pair{Target: l.target, Drafts: l.drafts, Heads: l.Heads, DraftHeads: l.DraftHeads,
 		Sizes:    roles.Sizes{Ctx: l.Ctx, Sessions: l.sessions},
 		Options:  engine.Options{Device: planner(), KVType: l.KVType},
+		KVMemory: l.kvBytes(),
 		Features: int64(l.FeatureMemory) << 20, Own: l.ownMemory(),
 		Streaming: l.streaming(a, l.Device, l.gpuMemoryFlags, l.cacheFlags)}
 	say := func(note string) { fmt.Fprintln(a.stderr, "tandem: "+oneLine(note)) }
 	err = p.Check(r.Prompt, say)
 	l.verifierBudget, l.streamed = p.Budget, p.Streamed
+	if l.room = (kvRoom{Fit: p.Fit, target: p.TargetKV, drafts: p.DraftKV, Free: p.Free}); err == nil && l.room.cut() {
+		say(fmt.Sprintf("a session has at most %s of %s tokens: the memory for keys and values, %s, does not hold more", digits(p.Fit.One),
+			digits(p.Fit.Context), engine.Bytes(p.Fit.Bytes)))
+	}
 	l.planned(func(format string, args ...any) { say(fmt.Sprintf(format, args...)) })
 	return l, err
 }

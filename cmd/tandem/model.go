@@ -103,7 +103,8 @@ type memoryInfo struct {
 	KVPosition int64  `json:"kv_bytes_per_position"`
 	Ctx        int    `json:"ctx"`
 	Sessions   int    `json:"sessions"`
-	KV         int64  `json:"kv_bytes"`               // for ctx and sessions, a spare one, and their trees
+	KV         int64  `json:"kv_bytes"`               // of the pool that all sessions share
+	Room       kvRoom `json:"room"`                   // in it, for a target without drafts beside it
 	States     int64  `json:"states_bytes,omitempty"` // of recurrent layers
 	Slot       int64  `json:"slot_bytes,omitempty"`   // the states of a session
 	Record     int64  `json:"record_bytes,omitempty"` // of a tree's row
@@ -173,11 +174,15 @@ func (c *modelInfoCmd) Run(a *app) error {
 // memory returns what a verifier with the model reserves, and whether that much is available.
 func (c *modelInfoCmd) memory(info *engine.Info) (memoryInfo, error) {
 	sizes := roles.Sizes(c.sizeFlags).OrDefault()
-	r := roles.Room{Sizes: sizes, Options: engine.Options{Device: planner(), KVType: c.KVType}}
+	r := roles.Room{Sizes: sizes, Options: engine.Options{Device: planner(), KVType: c.KVType}, KVMemory: c.kvBytes()}
 	if err := r.Add(c.File, tandem.DefaultLimits.Nodes, c.Heads...); err != nil {
 		return memoryInfo{}, err
 	}
-	t, available := r.Models[0], engine.AvailableMemory()
+	available := engine.AvailableMemory()
+	if err := r.Plan(available, 1); err != nil && tandem.KindOf(err) != tandem.Exhausted {
+		return memoryInfo{}, err
+	}
+	t := r.Models[0]
 	m := memoryInfo{
 		Weights: t.Weights, Beside: t.Footprint.Beside,
 		KVType: c.KVType, KVPosition: t.PageBytes / kernels.PageRows, Ctx: sizes.ContextOf(info.Config.Context),
@@ -186,7 +191,7 @@ func (c *modelInfoCmd) memory(info *engine.Info) (memoryInfo, error) {
 		Fits: t.Total() <= available.Bytes,
 	}
 	m.States, m.Slots, m.Slot, m.Records, m.Record = t.States, t.Slots, t.SlotBytes, t.Records, t.RecordBytes
-	if !m.Fits {
+	if m.Room = (kvRoom{Fit: r.Fit(), Free: available.Bytes}); !m.Fits {
 		m.Advice = r.Advice(available)
 	}
 	return m, nil
@@ -253,8 +258,7 @@ func (m *modelInfo) print(a *app, f *gguf.File) error {
 		{"context", fmt.Sprint(m.Context)},
 		{"kernels", fmt.Sprintf("%s (this machine has %v)", m.Kernels.ISA, m.Kernels.Available)},
 		{"weights", weights},
-		{"KV cache", fmt.Sprintf("%s for %d sessions of %d tokens, %s, %d bytes a token", figures.MiB(m.Memory.KV), m.Memory.Sessions,
-			m.Memory.Ctx, m.Memory.KVType, m.Memory.KVPosition)},
+		{"KV cache", fmt.Sprintf("%s, %s, %d bytes a token", m.Memory.Room, m.Memory.KVType, m.Memory.KVPosition)},
 		{"buffers", figures.MiB(m.Memory.Scratch)},
 		{"memory", fmt.Sprintf("%s in all; %s allows %s: %s", figures.MiB(m.Memory.Total), m.Memory.Bound, figures.MiB(m.Memory.Available),
 			fits)},

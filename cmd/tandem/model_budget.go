@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -20,12 +21,14 @@ import (
 type budgetInfo struct {
 	ReadRate float64      `json:"read_gb_s"` // direct reads of the model's file, measured now; 0: not known
 	Of       []budgetLine `json:"of"`
+	context  int          // of a session with enough memory
 }
 
 // budgetLine is one budget. Sizes are in bytes.
 type budgetLine struct {
 	Budget   int64   `json:"budget_bytes"` // of the verifier alone
 	Resident int64   `json:"resident_bytes"`
+	Context  int     `json:"context"`                    // of one session alone
 	PerPass  int64   `json:"pass_bytes"`                 // of experts, by a row if all are chosen equally often
 	Experts  int64   `json:"expert_bytes,omitempty"`     // memory for experts
 	All      int64   `json:"all_expert_bytes,omitempty"` // of all experts
@@ -36,7 +39,7 @@ type budgetLine struct {
 // budgets returns what the named budget gives, and 30, 50 and 75 % of the memory that the whole model needs.
 func (c *modelInfoCmd) budgets(memory memoryInfo) (*budgetInfo, error) {
 	const long = 300 * time.Millisecond
-	out := &budgetInfo{}
+	out := &budgetInfo{context: memory.Room.Context}
 	if !strings.HasPrefix(c.File, gguf.Builtin) {
 		rate, err := stream.Rate(c.File, long)
 		if err != nil {
@@ -63,28 +66,32 @@ func (c *modelInfoCmd) budgets(memory memoryInfo) (*budgetInfo, error) {
 
 // budget plans a verifier in so many bytes.
 func (c *modelInfoCmd) budget(memory memoryInfo, bytes int64) (line budgetLine, err error) {
-	line = budgetLine{Budget: bytes, Resident: memory.Weights}
-	rest := memory.Total - memory.Weights + memory.Beside
-	if memory.Total <= bytes {
+	line = budgetLine{Budget: bytes}
+	r := roles.Room{Sizes: roles.Sizes(c.sizeFlags).OrDefault(), Options: engine.Options{Device: planner(), KVType: c.KVType},
+		KVMemory: c.kvBytes()}
+	if err := r.Add(c.File, tandem.DefaultLimits.Nodes, c.Heads...); err != nil {
+		return line, err
+	}
+	s := c.streaming(nil, "", gpuMemoryFlags{}, cacheFlags{})
+	s.Budget = bytes
+	d, err := s.Alone(&r, engine.Available{Bytes: math.MaxInt64, By: "the budget"})
+	var small *roles.TooLittle
+	switch {
+	case errors.As(err, &small):
+		line.Why = fmt.Sprintf("too little: the least is %s", engine.Bytes(small.Least))
 		return line, nil
-	}
-	line.Resident = 0
-	for _, path := range c.Heads {
-		if ok, err := roles.BesideStreamed(path); err != nil || !ok {
-			line.Why = "the weights do not fit, and " + roles.ModelName(path) + " cannot borrow streamed ones"
-			return line, err
-		}
-	}
-	d := c.streaming(nil, "", gpuMemoryFlags{}, cacheFlags{}).On(planner(), max(0, bytes-rest))
-	_, err = engine.Measure(c.File, engine.Options{Device: d, KVType: c.KVType, Context: c.Ctx, KVPages: 1})
-	var small *kernels.TooSmall
-	if errors.As(err, &small) {
-		line.Why = fmt.Sprintf("too little: the least is %s", engine.Bytes(rest+small.Least))
+	case tandem.KindOf(err) == tandem.Unsupported:
+		line.Why = "the weights do not fit, and heads that are no assistant cannot borrow streamed ones"
 		return line, nil
+	case err != nil:
+		return line, err
 	}
-	s := d.StreamStats()
-	line.Resident, line.PerPass, line.Experts, line.All = s.Resident+memory.Beside, s.Streamed, s.Experts, s.AllExperts
-	return line, err
+	line.Resident, line.Context = r.Models[0].Weights, r.Fit().One
+	if streamer, ok := d.(kernels.Streamer); ok {
+		s := streamer.StreamStats()
+		line.Resident, line.PerPass, line.Experts, line.All = s.Resident+memory.Beside, s.Streamed, s.Experts, s.AllExperts
+	}
+	return line, nil
 }
 
 // rows returns the table in words.
@@ -100,6 +107,9 @@ func (b *budgetInfo) rows() (rows [][2]string) {
 		if l.All > 0 {
 			what = fmt.Sprintf("%s of weights and %s of %s of experts in memory, about %s read by a pass of one row",
 				figures.MiB(l.Resident), figures.MiB(l.Experts), figures.MiB(l.All), figures.MiB(l.PerPass))
+		}
+		if l.Context > 0 && l.Context < b.context {
+			what += fmt.Sprintf(", a session of up to %s tokens", digits(l.Context))
 		}
 		if l.Passes > 0 {
 			what += fmt.Sprintf(": at %.2f GB/s, as measured now, %.3g passes/s", b.ReadRate, l.Passes)

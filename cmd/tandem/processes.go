@@ -30,6 +30,7 @@ type launch struct {
 	sessions       int
 	streamed       bool              // the target's weights do not fit into its memory
 	verifierBudget int64             // bytes of memory for the verifier; 0: it may take what is free
+	room           kvRoom            // for keys and values
 	decision       *profile.Decision // of the plan, for --device auto; nil: none
 	keepGateway    bool              // restart it when it dies; else all processes end with it, because its requests are lost
 }
@@ -100,25 +101,28 @@ func (l launch) specs(dir *supervise.RunDir, addr string) ([]supervise.Spec, err
 	drafter, verifier := "unix://"+dir.File("drafter.sock"), "unix://"+dir.File("verifier.sock")
 	pool := group.PoolFile(dir)
 	common := []string{"--ready-fd", strconv.Itoa(supervise.ReadyFD), "--pulse-fd", strconv.Itoa(supervise.PulseFD), "--sessions",
-		strconv.Itoa(l.sessions), "--ctx", strconv.Itoa(l.Ctx)}
+		strconv.Itoa(l.sessions)}
 	common = append(append(common, l.secretFlags.args()...), l.logFlags.args()...)
 	if l.OTLPEndpoint != "" {
 		common = append(common, "--otlp-endpoint", l.OTLPEndpoint)
 	}
-	kernels := func(device string, threads int) []string {
-		args := append(common[:len(common):len(common)], "--device", device, "--isa", l.ISA,
+	kernels := func(device string, threads int, kvMemory int64) []string {
+		args := append(common[:len(common):len(common)], "--ctx", strconv.Itoa(l.Ctx), "--device", device, "--isa", l.ISA,
 			"--threads", strconv.Itoa(threads), "--kv-type", l.KVType, "--prefix-cache", or(l.PrefixCache, "auto"), "--pool", "file:"+pool)
 		if l.Lock {
 			args = append(args, "--lock")
 		}
+		if kvMemory > 0 {
+			args = append(args, "--kv-memory", strconv.FormatInt(kvMemory, 10))
+		}
 		return args
 	}
 	gatewayArgs := append([]string{"gateway", "--listen", addr, "--target", l.target, "--verifier", verifier,
-		"--pool-file", pool, "--grace", l.Grace.String()}, common...)
+		"--pool-file", pool, "--grace", l.Grace.String(), "--ctx", strconv.Itoa(l.context())}, common...)
 	if !l.KeepAwake {
 		gatewayArgs = append(gatewayArgs, "--no-keep-awake")
 	}
-	verifierArgs := append([]string{"verifier", "--listen", verifier, "--target", l.target}, kernels(l.Device, verifierThreads)...)
+	verifierArgs := append([]string{"verifier", "--listen", verifier, "--target", l.target}, kernels(l.Device, verifierThreads, l.room.target)...)
 	verifierArgs = append(append(verifierArgs, l.gpuMemoryFlags.arg()), l.memoryArgs()...)
 	for _, h := range l.Heads {
 		verifierArgs = append(verifierArgs, "--heads", h)
@@ -167,7 +171,7 @@ func (l launch) specs(dir *supervise.RunDir, addr string) ([]supervise.Spec, err
 			args = append(args, "--target", l.target, "--verifier", verifier)
 		}
 		specs = append(specs, supervise.Spec{Name: "drafter", Restart: true, Spare: true,
-			Args: append(args, kernels(l.DraftDevice, drafterThreads)...)})
+			Args: append(args, kernels(l.DraftDevice, drafterThreads, l.room.drafts)...)})
 	}
 	specs[0].Args, specs[1].Args = gatewayArgs, verifierArgs
 	return specs, nil

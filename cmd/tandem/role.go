@@ -42,7 +42,8 @@ func (k kernelFlags) models(a *app) (roles.Models, error) {
 	if err := k.check(); err != nil {
 		return roles.Models{}, err
 	}
-	return roles.Models{Threads: k.Threads, Options: engine.Options{Lock: k.Lock, KVType: k.KVType}, Open: a.openModel}, nil
+	return roles.Models{Threads: k.Threads, Options: engine.Options{Lock: k.Lock, KVType: k.KVType}, KVMemory: k.kvBytes(),
+		Open: a.openModel}, nil
 }
 
 // or returns v, or def if v is empty.

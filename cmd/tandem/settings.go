@@ -17,10 +17,22 @@ func (s sizeFlags) sessionsOr(def int) int { return cmp.Or(s.Sessions, def) }
 
 // kvFlags say how keys and values are stored.
 type kvFlags struct {
-	KVType string `name:"kv-type" help:"Type of keys and values in the cache: f16, or q8_0, which takes about half the memory." default:"f16"`
+	KVType   string    `name:"kv-type" help:"Type of keys and values in the cache: f16, or q8_0, which takes about half the memory." default:"f16"`
+	KVMemory *byteSize `name:"kv-memory" help:"Memory for keys and values, which all sessions share; of several models together (default: half of the memory that is free beside the models, three quarters within a control group, at most what --sessions of --ctx can use)." placeholder:"SIZE"`
+}
+
+// kvBytes returns the size of --kv-memory, 0 for none.
+func (k kvFlags) kvBytes() int64 {
+	if k.KVMemory == nil {
+		return 0
+	}
+	return int64(*k.KVMemory)
 }
 
 func (k kvFlags) check() error {
+	if k.KVMemory != nil && k.kvBytes() < 1 {
+		return tandem.Errorf("", tandem.Invalid, "--kv-memory is %v: want at least what one session needs, as in 512MiB", *k.KVMemory)
+	}
 	if k.KVType != "f16" && k.KVType != "q8_0" {
 		return tandem.Errorf("", tandem.Invalid, "--kv-type %s: want f16 or q8_0", k.KVType)
 	}

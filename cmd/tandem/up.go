@@ -37,6 +37,7 @@ type upResult struct {
 	// side files of drafts
 	DraftHeads []string       `json:"draft_heads,omitempty"`
 	Sampling   string         `json:"sampling,omitempty"` // over HTTP, where a request says nothing
+	Memory     *kvRoom        `json:"memory,omitempty"`   // for keys and values; none: each process finds its own
 	PIDs       map[string]int `json:"pids"`
 }
 
@@ -94,6 +95,9 @@ func (c *upCmd) Run(a *app) error {
 	if len(l.drafts) > 0 {
 		up.Draft = l.drafts[0]
 	}
+	if l.room.Tokens > 0 {
+		up.Memory = &l.room
+	}
 	err = c.print(a, up)
 	if err == nil {
 		select {
@@ -133,6 +137,9 @@ func (c *upCmd) print(a *app, r upResult) error {
 	}
 	if r.Sampling != "" {
 		heads += "sampling  " + r.Sampling + "\n"
+	}
+	if r.Memory != nil {
+		heads += "memory    " + r.Memory.String() + "\n"
 	}
 	_, err := fmt.Fprintf(a.stdout,
 		"gateway   %s\nhttp      %s\npool      %s\ntarget    %s\ndraft     %s\n%sprocesses %s\nstop with Ctrl-C\n", shown(r.Gateway),

@@ -28,12 +28,18 @@ type Pair struct {
 	Sizes      roles.Sizes
 	Options    engine.Options // that all models have in common
 
+	KVMemory int64 // for the keys and values of all; 0: a share of what is free
 	Features int64 // memory for hidden states that drafts read, if any does
 	Own      int64 // memory of GPUs' own that the models may take besides: each process compares what it needs of that
 
 	Streaming *roles.Streaming // of the target; nil: all must fit
 	Budget    int64            // of the target's process, as Check finds it; 0: none
 	Streamed  bool             // likewise: the target's weights do not fit into that
+
+	// What Check finds out about keys and values; zero if models are on GPUs, where each process looks for itself.
+	Fit               roles.Fit
+	TargetKV, DraftKV int64 // bytes of the target's pool, and of all drafts'
+	Free              int64 // memory that all may take, weights included
 }
 
 // Taps returns the hidden states of the target that drafts read, each once, in the order of the drafts. Errors: Invalid, Corrupt.
@@ -121,7 +127,7 @@ func (p *Pair) Check(prompt string, say func(note string)) error {
 	for _, note := range vocab.Notes() {
 		say(fmt.Sprintf("target %s: %s", p.Target, note))
 	}
-	room := roles.Room{Sizes: p.Sizes.OrDefault(), Options: p.Options, Target: p.Target}
+	room := roles.Room{Sizes: p.Sizes.OrDefault(), Options: p.Options, Target: p.Target, KVMemory: p.KVMemory}
 	taps, err := Taps(p.Drafts)
 	if err != nil {
 		return err
@@ -172,23 +178,36 @@ func (p *Pair) Check(prompt string, say func(note string)) error {
 				own))
 		}
 	}
+	if err := p.plan(&room); err != nil || prompt == "" {
+		return err
+	}
+	limits := tandem.Limits{Context: longest, Vocab: vocab.Size()}
+	if p.Fit.One > 0 {
+		limits.Context = p.Fit.One
+	}
+	return tandem.ValidatePromptTokens(vocab.Encode(prompt, true), limits)
+}
+
+// plan refuses models that do not fit into memory, and divides it.
+func (p *Pair) plan(room *roles.Room) (err error) {
 	available := engine.AvailableMemory()
 	if p.Own > 0 {
 		available.Bytes, available.By = available.Bytes+min(p.Own, math.MaxInt64-available.Bytes), available.By+" and GPUs' memory together"
 	}
-	if p.Streaming != nil {
-		if p.Budget, p.Streamed, err = p.Streaming.Divide(&room, available); err != nil {
-			return err
-		}
+	switch {
+	case p.Streaming != nil:
+		p.Budget, p.Streamed, err = p.Streaming.Divide(room, available)
+	case p.Own > 0 && p.KVMemory == 0:
+		return room.Check(available)
+	default:
+		err = room.Plan(available, 1)
 	}
-	if p.Budget == 0 {
-		err = room.Check(available)
-	}
-	if err != nil || prompt == "" {
+	if err != nil || p.Own > 0 && p.KVMemory == 0 {
 		return err
 	}
-	limits := tandem.Limits{Context: longest, Vocab: vocab.Size()}
-	return tandem.ValidatePromptTokens(vocab.Encode(prompt, true), limits)
+	p.Fit, p.Free = room.Fit(), available.Bytes
+	p.TargetKV, p.DraftKV = room.Pools()
+	return nil
 }
 
 // compare refuses a draft model that cannot run. note describes a difference between its vocabulary and the target's, "" for none; if it is
