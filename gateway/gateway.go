@@ -6,6 +6,7 @@ package gateway
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -87,37 +88,43 @@ func (g *Gateway) Generate(ctx context.Context, r tandem.Request, s tandem.Sink)
 			number("rounds", res.Stats.Rounds), number("accepted", res.Stats.Accepted), text("finish", string(res.Finish)))
 	}()
 
-	tokens, place, err := g.admit(ctx, r)
+	tokens, limit, place, err := g.admit(ctx, r)
 	if err != nil {
 		return res, err
 	}
 	g.served.Add(1)
 	defer g.served.Add(-1)
 	x := newSession(g, id, r, tokens, place, newOutlet(s, g.cfg.Unread, g.cfg.Timeouts.Unread))
+	x.limit = limit
 	g.register(id, x.box)
 	return g.deliver(ctx, x, cancel)
 }
 
-// admit returns r's prompt as tokens once r may run; then the caller must leave the gate.
-func (g *Gateway) admit(ctx context.Context, r tandem.Request) (tokens []tandem.Token, p *admit.Place, err error) {
+// admit returns r's prompt as tokens, and how many it may grow to, once r may run; then the caller must leave the gate.
+func (g *Gateway) admit(ctx context.Context, r tandem.Request) (tokens []tandem.Token, limit int, p *admit.Place, err error) {
 	ctx, end := g.cfg.Events.Begin(ctx, tandem.StageAdmit)
 	defer func() { end(err, number("tokens_in", len(tokens))) }()
 	if err := r.Validate(g.cfg.Limits); err != nil {
-		return nil, nil, err
+		return nil, 0, nil, err
 	}
 	if err := g.known(ctx, r.Drafters); err != nil {
-		return nil, nil, err
+		return nil, 0, nil, err
 	}
 	if tokens = r.Tokens; tokens == nil {
 		tokens = g.cfg.Vocab.Encode(r.Prompt, true)
 		if err := tandem.ValidatePromptTokens(tokens, g.cfg.Limits); err != nil {
-			return nil, nil, err
+			return nil, 0, nil, err
 		}
 	}
-	limit := len(tokens) + min(r.MaxTokens, g.cfg.Limits.Context-len(tokens))
-	p, err = g.gate.Enter(ctx, admit.Need{Tenant: r.Tenant, Tokens: limit, First: first(len(tokens), r.MaxTokens),
-		Rows: max(r.Bounds.Nodes, 1) - 1})
-	return tokens, p, err
+	rows := max(r.Bounds.Nodes, 1) - 1
+	most := g.gate.Longest(g.cfg.Limits.Context, rows)
+	if len(tokens) >= most && most < g.cfg.Limits.Context {
+		return nil, 0, nil, &tandem.Error{Op: "request", Kind: tandem.Invalid, Field: "prompt", Err: fmt.Errorf("prompt has %d tokens: "+
+			"the context holds %d in the verifier's memory, and at least one must be left to generate", len(tokens), most)}
+	}
+	limit = len(tokens) + min(r.MaxTokens, most-len(tokens))
+	p, err = g.gate.Enter(ctx, admit.Need{Tenant: r.Tenant, Tokens: limit, First: first(len(tokens), r.MaxTokens), Rows: rows})
+	return tokens, limit, p, err
 }
 
 // first returns the tokens that a request counts with at the gate when it begins.

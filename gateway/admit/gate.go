@@ -162,6 +162,17 @@ func (g *Gate) Capacity(kvTokens int64, pageTokens int) {
 	g.admit()
 }
 
+// Longest returns the most tokens that one request with so many rows for trees may have: all of the verifier's memory, if that is known and
+// less than limit.
+func (g *Gate) Longest(limit, rows int) int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.total == 0 {
+		return limit
+	}
+	return min(limit, max(0, g.total*g.page-(rows+g.page-1)/g.page*g.page))
+}
+
 // Enter waits for a place; the caller must Leave it. Errors: Invalid (the request needs more memory than
 // there is), Exhausted (the queue is full; with the time after which to try again), or why ctx ended.
 func (g *Gate) Enter(ctx context.Context, n Need) (*Place, error) {
