@@ -337,8 +337,8 @@ type Verdict struct {
 	Logprobs []Logprob     // one per token of Tokens if the session's Sampling wants them, else nil
 	Guesses  []Guess       // on what follows Tokens, of the ways that the ticket asked for; a repeated verdict repeats them
 	Guessing time.Duration // the arithmetic of Guesses, not in Busy
-	// Kind is OK, or why there is no verdict: UnknownSession, Stale, Invalid, Internal, or Exhausted: the verifier holds the session, but
-	// has no KV memory for the rows of this ticket. Then the gateway closes it, and opens it again when others need less.
+	// Kind is OK, or why there is no verdict: UnknownSession, Stale, Invalid, Internal, or Exhausted: the verifier has no KV memory for the
+	// session beside older ones. Then the gateway closes it, and opens it again when others need less.
 	Kind    Kind
 	Message string // for Kind ≠ OK: what was wrong
 }

@@ -141,8 +141,8 @@ func New(cfg Config) (*Drafter, error) {
 
 // Open implements tandem.Drafter. It returns when all tokens but the last are in the cache; a prefix that other
 // sessions of the tenant have computed is not computed again (engine.Model.NewShared). Further errors: Unsupported if the tokens
-// exceed the draft model's context, Stale for an epoch older than the one held, Exhausted if there is no memory for them beside the sessions
-// that are held: then there are no drafts for this one until it is opened later.
+// exceed the draft model's context, Stale for an epoch older than the one held, Exhausted if there is no memory for them beside
+// the sessions that are held: then there are no drafts for this one until it is opened later.
 func (d *Drafter) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error) {
 	var s *session
 	opened, err := d.sched.Open(ctx, o, func() (_ schedule.Session, err error) {

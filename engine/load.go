@@ -227,12 +227,12 @@ func warm(t *gguf.Tensor) error {
 	return nil
 }
 
-// fill reads all matrices, and populates the cache if there is one, on all cores. It reports the bytes of both as they are done. The first error ends
-// it.
+// fill reads all matrices, and populates the cache if there is one, on all cores. It reports the bytes of both as they are done. The first
+// error ends it.
 //
 // A cache that is to be locked comes first, so that a lack of memory shows at the start. Any other becomes real as its pages are first
-// written to, so that a large pool costs a start nothing. The file's pages stay in the system's cache for the next start, unless they are to be forgotten; the system
-// takes them back when memory is short. Advice to read ahead (posix_fadvise) changed nothing measurable.
+// written to, so that a large pool costs a start nothing. The file's pages stay in the system's cache for the next start, unless they are
+// to be forgotten; the system takes them back when memory is short. Advice to read ahead (posix_fadvise) changed nothing measurable.
 func fill(matrices []matrix, to filling, progress func(done, total int64)) error {
 	chunks, largest, total := chunksOf(matrices)
 	var blank []chunk

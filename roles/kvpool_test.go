@@ -45,7 +45,7 @@ func TestPlan(t *testing.T) {
 		"a short context that is asked":    {ctx: 640, free: 11*mib + 10*mib/16, machine: true, groups: 1, tokens: 640, one: 640},
 		"as little as will do":             {free: 5*mib + 4*mib/16, machine: true, groups: 1, tokens: 256, one: 256},
 		"too little":                       {free: 5 * mib, machine: true, groups: 1, err: "would fit"},
-		"a size that is named":             {free: 408 * mib, machine: true, groups: 1, kvMemory: 51*mib + 50*mib/16, tokens: 50 * 64, one: 50 * 64},
+		"a size that is named":             {free: 408 * mib, groups: 1, kvMemory: 51*mib + 50*mib/16, tokens: 50 * 64, one: 50 * 64},
 		"a size of a megabyte":             {free: 408 * mib, machine: true, groups: 1, kvMemory: mib, err: "256 tokens need 6.0 MiB"},
 		"too small for what is asked":      {ctx: 640, free: 408 * mib, groups: 1, kvMemory: 9 * mib, err: "640 tokens need 12.0 MiB"},
 		"a size that is more than is free": {free: 100 * mib, groups: 1, kvMemory: 200 * mib, err: "the test allows at most 99."},
@@ -78,8 +78,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestPlanNeverRefusesMore: for any amount of memory, if one session of the least context fits, a default plan fits too, and more memory never
-// gives a smaller pool.
+// TestPlanNeverRefusesMore: for any amount of memory, if one session of the least context fits, a default plan fits too, and more memory
+// never gives a smaller pool.
 func TestPlanNeverRefusesMore(t *testing.T) {
 	for _, each := range []bool{false, true} {
 		last := 0

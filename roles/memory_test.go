@@ -27,7 +27,8 @@ func TestRoom(t *testing.T) {
 		says          []string // nil: fits
 	}{
 		{3, 640, base + 11*mib + 10*mib/16, nil},
-		{3, 640, base + 11*mib + 10*mib/16 - 1, []string{"a needs ", "of memory", "and b needs", "the test allows", ": --ctx 576 would fit"}},
+		{3, 640, base + 11*mib + 10*mib/16 - 1,
+			[]string{"a needs ", "of memory", "and b needs", "the test allows", ": --ctx 576 would fit"}},
 		{1, 0, base + 5*mib + 4*mib/16, nil}, // by default the context is as long as memory allows, down to 256
 		{1, 0, base + 4*mib, []string{": --ctx 128 would fit"}},
 		{4, 128, base, []string{": one session of 64 tokens needs "}},

@@ -56,9 +56,9 @@ func (s *Streaming) Fit(path string, o engine.Options, need engine.Footprint, li
 	if others > 0 {
 		beside = fmt.Sprintf(", and %s beside it", engine.Bytes(others))
 	}
-	return nil, need, tandem.Errorf("", tandem.Exhausted, "%w", &TooLittle{fits.Total() + others, fmt.Sprintf("%s cannot run in %s of memory, even if its weights are read from the "+
-		"disk in every pass: that needs %s%s: want %s, or a smaller --ctx or --kv-memory", ModelName(path), engine.Bytes(limit), fits,
-		beside, s.more(limit, fits.Total()+others))})
+	why := fmt.Sprintf("%s cannot run in %s of memory, even if its weights are read from the disk in every pass: that needs %s%s: "+
+		"want %s, or a smaller --ctx or --kv-memory", ModelName(path), engine.Bytes(limit), fits, beside, s.more(limit, fits.Total()+others))
+	return nil, need, tandem.Errorf("", tandem.Exhausted, "%w", &TooLittle{fits.Total() + others, why})
 }
 
 // TooLittle says that a model cannot run in so little memory, even if its weights are streamed.
@@ -178,7 +178,8 @@ func (s *Streaming) choose(r *Room, a engine.Available, processes int64, groups 
 	return d, limit, others, err
 }
 
-// Alone chooses the pools of a room, and the device of its first model, in a process with the whole budget. Errors: those of Fit and Room.Plan.
+// Alone chooses the pools of a room, and the device of its first model, in a process with the whole budget. Errors: those of Fit and
+// Room.Plan.
 func (s *Streaming) Alone(r *Room, available engine.Available) (kernels.Device, error) {
 	d, _, _, err := s.choose(r, available, 0, 1)
 	return d, err

@@ -27,7 +27,8 @@ func (s *Schedule) makeRoom(x Session, p *engine.Part) bool {
 		v := s.victim()
 		t := v.seat()
 		s.cfg.Counters.Add("sessions.crowded_out", 1)
-		s.Drop(v, tandem.Errorf(s.cfg.Name, tandem.Exhausted, "session %v has to wait for memory, after %d tokens: %w", t.ID, t.Seq.Len(), err))
+		s.Drop(v, tandem.Errorf(s.cfg.Name, tandem.Exhausted, "session %v has to wait for memory, after %d tokens: %w", t.ID,
+			t.Seq.Len(), err))
 		if v == x {
 			return false
 		}

@@ -74,8 +74,8 @@ func TestModestTenantKeepsRoom(t *testing.T) {
 	oldest.pages, greedy.pages, modest.pages = 15, 15, 5
 	call := b.queue(modest, 10)
 	if b.step(); !greedy.gone || oldest.gone || modest.gone || call.Wait() != nil {
-		t.Errorf("gone are the oldest: %v, the greedy tenant's youngest: %v, the modest tenant's: %v; want the second", oldest.gone, greedy.gone,
-			modest.gone)
+		t.Errorf("gone are the oldest: %v, the greedy tenant's youngest: %v, the modest tenant's: %v; want the second", oldest.gone,
+			greedy.gone, modest.gone)
 	}
 }
 
@@ -91,7 +91,7 @@ func TestSpareMakesNoRoom(t *testing.T) {
 	}
 }
 
-// TestAllEnd: sessions of which each wants all of the memory in the end, and half of it at once, all end, if those that are dropped are opened
+// TestAllEnd: sessions of which each wants all of the memory in the end all end, if those that are dropped are opened
 // again: the oldest always gets further.
 func TestAllEnd(t *testing.T) {
 	const room, sessions, step = 60, 5, 6

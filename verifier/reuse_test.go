@@ -90,7 +90,8 @@ func TestSharedPrefixesChangeNothing(t *testing.T) {
 func TestManyOnATinyPool(t *testing.T) {
 	const sessions, tokens = 6, 100
 	twin := plain{openModel(t, targetFile, 1)}
-	m, draft := openPool(t, targetFile, engine.PagesFor(1, limit, maxNodes)+1), openPool(t, draftFile, engine.PagesFor(1, limit, maxNodes)+1)
+	pages := engine.PagesFor(1, limit, maxNodes) + 1
+	m, draft := openPool(t, targetFile, pages), openPool(t, draftFile, pages)
 	r := newRig(t, rigOptions{verifier: verifier.Config{Model: m, Chunk: 48}, drafter: drafter.Config{Model: draft, TreeRows: maxNodes}})
 	var all sync.WaitGroup
 	var models sync.Mutex // the twin's

@@ -64,8 +64,8 @@ func (v *Verifier) open(o tandem.Opening) (*session, error) {
 		return nil, err
 	}
 	if need := engine.PagesFor(1, limit, o.MaxNodes-1); need > m.Pages() {
-		return nil, tandem.Errorf(op, tandem.Invalid, "limit of %d tokens with trees of %d nodes: they need %d pages of %d tokens, all of the "+
-			"memory for keys and values holds %d", limit, o.MaxNodes, need, engine.PageTokens, m.Pages())
+		return nil, tandem.Errorf(op, tandem.Invalid, "limit of %d tokens with trees of %d nodes: they need %d pages of %d tokens, "+
+			"all of the memory for keys and values holds %d", limit, o.MaxNodes, need, engine.PageTokens, m.Pages())
 	}
 	seq, err := m.NewShared(o.Tenant, o.Tokens[:len(o.Tokens)-1], limit, o.MaxNodes-1)
 	if err != nil {

@@ -122,7 +122,8 @@ func (l launch) specs(dir *supervise.RunDir, addr string) ([]supervise.Spec, err
 	if !l.KeepAwake {
 		gatewayArgs = append(gatewayArgs, "--no-keep-awake")
 	}
-	verifierArgs := append([]string{"verifier", "--listen", verifier, "--target", l.target}, kernels(l.Device, verifierThreads, l.room.target)...)
+	verifierArgs := append([]string{"verifier", "--listen", verifier, "--target", l.target},
+		kernels(l.Device, verifierThreads, l.room.target)...)
 	verifierArgs = append(append(verifierArgs, l.gpuMemoryFlags.arg()), l.memoryArgs()...)
 	for _, h := range l.Heads {
 		verifierArgs = append(verifierArgs, "--heads", h)

@@ -36,7 +36,8 @@ func (r kvRoom) String() string {
 	case r.Each == r.One:
 		each = fmt.Sprintf("%d sessions of %s", r.Sessions, digits(r.Each))
 	}
-	return fmt.Sprintf("room for %s tokens: %s; %s of the %s that are free", digits(r.Tokens), each, engine.Bytes(r.Bytes), engine.Bytes(r.Free))
+	return fmt.Sprintf("room for %s tokens: %s; %s of the %s that are free", digits(r.Tokens), each, engine.Bytes(r.Bytes),
+		engine.Bytes(r.Free))
 }
 
 // digits writes a number with its thousands apart: 32,768.

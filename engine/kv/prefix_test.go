@@ -236,8 +236,8 @@ func TestPrefixes(t *testing.T) {
 					switch err := h.Grow(rows, nodeRows); {
 					case err == nil && (len(h.Table) < PagesFor(rows) || len(h.nodes) < PagesFor(nodeRows) || c.FreePages() != free-more ||
 						h.Count() != table+nodes+more):
-						t2.Fatalf("%d and %d pages became %d and %d, of %d free ones %d are left: want room for %d and %d rows", table, nodes,
-							len(h.Table), len(h.nodes), free, c.FreePages(), rows, nodeRows)
+						t2.Fatalf("%d and %d pages became %d and %d, of %d free ones %d are left: want room for %d and %d rows", table,
+							nodes, len(h.Table), len(h.nodes), free, c.FreePages(), rows, nodeRows)
 					case err != nil && (tandem.KindOf(err) != tandem.Exhausted || more <= free || c.FreePages() != free ||
 						h.Count() != table+nodes):
 						t2.Fatalf("%d more pages with %d free: %v, then %d free", more, free, err, c.FreePages())
