@@ -208,8 +208,8 @@ func (part *Part) commit() {
 }
 
 // Reserve takes the pages that a pass with part writes to, and those that Commit and Reroot may then need, so that none of them can fail
-// for lack of memory. Forward does the same; a caller that has several parts learns here whose memory is missing. Exhausted if too few pages
-// are free; then nothing has changed. What else is wrong with part, Forward says.
+// for lack of memory. Forward does the same; a caller that has several parts learns here whose memory is missing. Exhausted if too few
+// pages are free; then nothing has changed. What else is wrong with part, Forward says.
 func (m *Model) Reserve(part *Part) error {
 	if m.check(part) != nil {
 		return nil

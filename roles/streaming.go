@@ -57,7 +57,8 @@ func (s *Streaming) Fit(path string, o engine.Options, need engine.Footprint, li
 		beside = fmt.Sprintf(", and %s beside it", engine.Bytes(others))
 	}
 	why := fmt.Sprintf("%s cannot run in %s of memory, even if its weights are read from the disk in every pass: that needs %s%s: "+
-		"want %s, or a smaller --ctx or --kv-memory", ModelName(path), engine.Bytes(limit), fits, beside, s.more(limit, fits.Total()+others))
+		"want %s, or a smaller --ctx or --kv-memory", ModelName(path), engine.Bytes(limit), fits, beside,
+		s.more(limit, fits.Total()+others))
 	return nil, need, tandem.Errorf("", tandem.Exhausted, "%w", &TooLittle{fits.Total() + others, why})
 }
 
