@@ -154,7 +154,12 @@ func (r *Room) named(a engine.Available) (int, error) {
 			engine.Bytes(r.KVMemory), r.floor(r.whole()), atLeast(least))
 	}
 	tokens := r.longest(r.all(), func(n int) bool { return r.kv(n, r.Models) <= r.KVMemory })
-	if r.within(a, tokens, 1, 1) {
+	free := a.Bytes
+	for _, t := range r.Models {
+		t.Footprint.Pages = 0
+		free -= t.Total()
+	}
+	if r.within(a, tokens, 1, 1) && (a.Each || a.Own != nil || r.KVMemory <= free-r.Beside) {
 		return tokens, nil
 	}
 	most := r.longest(tokens, func(n int) bool { return r.within(a, n, 1, 1) })
