@@ -63,8 +63,8 @@ func TestNamesOutOfFiles(t *testing.T) {
 	defer entry.Close()
 	none := filepath.Join(dir, evil)
 	for name, run := range map[string]func(*app) error{
-		"model info":           (&modelInfoCmd{File: path, kvFlags: kvFlags{"f16"}}).Run,
-		"model info of a name": (&modelInfoCmd{File: none, kvFlags: kvFlags{"f16"}}).Run,
+		"model info":           (&modelInfoCmd{File: path, kvFlags: kvFlags{KVType: "f16"}}).Run,
+		"model info of a name": (&modelInfoCmd{File: none, kvFlags: kvFlags{KVType: "f16"}}).Run,
 		"cache list":           (&cacheListCmd{cacheFlags: cacheFlags{Cache: kept, CacheLimit: 1 << 30}}).Run,
 		"cache clear":          (&cacheClearCmd{cacheFlags: cacheFlags{Cache: kept, CacheLimit: 1 << 30}}).Run,
 		"tokenize":             (&tokenizeCmd{Model: none, Text: new(string)}).Run,
