@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/roles/chats"
 )
 
 type upCmd struct {
@@ -37,6 +38,8 @@ type upResult struct {
 	// side files of drafts
 	DraftHeads []string       `json:"draft_heads,omitempty"`
 	Sampling   string         `json:"sampling,omitempty"` // over HTTP, where a request says nothing
+	Chat       bool           `json:"chat"`               // the model chats
+	NoChat     string         `json:"no_chat,omitempty"`  // why it does not, and what would help
 	Memory     *kvRoom        `json:"memory,omitempty"`   // for keys and values; none: each process finds its own
 	PIDs       map[string]int `json:"pids"`
 }
@@ -95,6 +98,10 @@ func (c *upCmd) Run(a *app) error {
 	if len(l.drafts) > 0 {
 		up.Draft = l.drafts[0]
 	}
+	if up.NoChat, err = chats.Missing(c.ChatTemplate, target); err != nil {
+		return errors.Join(err, p.Stop(a.force))
+	}
+	up.Chat = up.NoChat == ""
 	if l.room.Tokens > 0 {
 		up.Memory = &l.room
 	}
@@ -137,6 +144,13 @@ func (c *upCmd) print(a *app, r upResult) error {
 	}
 	if r.Sampling != "" {
 		heads += "sampling  " + r.Sampling + "\n"
+	}
+	switch {
+	case r.HTTP == "":
+	case r.Chat:
+		heads += "chat      yes\n"
+	default:
+		heads += "chat      no, completions only: " + shown(r.NoChat) + "\n"
 	}
 	if r.Memory != nil {
 		heads += "memory    " + r.Memory.String() + "\n"

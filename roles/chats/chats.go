@@ -60,6 +60,22 @@ func Open(file, kwargs, model string, vocab *token.Vocab) (httpapi.Chat, *token.
 	return newRoom(t, vocab, defaults)
 }
 
+// Missing returns why a model's chats are refused, and what would help; "" if they work. Arguments and errors are those of Open.
+func Missing(file, model string) (string, error) {
+	vocab, err := token.Open(model)
+	if err != nil {
+		return "", err
+	}
+	c, _, err := Open(file, "", model, vocab)
+	switch no := c.(type) {
+	case nil:
+		return "the file has no chat template: give one with --chat-template", err
+	case noChat:
+		return no.err.Error(), err
+	}
+	return "", err
+}
+
 func newRoom(t *chat.Template, vocab *token.Vocab, defaults oai.Variables) (httpapi.Chat, *token.Vocab, error) {
 	vocab = vocab.WithTemplate(t.Source(), t.AfterTurn(context.Background())...)
 	return room{t, vocab, defaults}, vocab, nil

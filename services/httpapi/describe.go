@@ -81,7 +81,7 @@ type process struct {
 // describe answers /tandem/v1/describe.
 func (s *Server) describe(w http.ResponseWriter, c *call) error {
 	d := s.cfg.Describe(c.Context())
-	if k := s.cfg.MetricsKeys; k != nil && !k.Opens(c.Header.Values("Authorization")) {
+	if k := s.cfg.MetricsKeys; k != nil && !opened(k, c.Header) {
 		d = d.Bare()
 	}
 	l := tandem.DefaultLimits

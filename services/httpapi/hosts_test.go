@@ -220,6 +220,10 @@ func TestDescribeWithoutCounters(t *testing.T) {
 				tc.status, tc.all)
 		}
 	}
+	s := serve(t, script(nil), func(c *Config) { c.Keys, c.MetricsKeys, c.Describe = clients, scraper, describe })
+	if answer, body := s.ask(t, "GET", "/tandem/v1/describe", "", "X-Api-Key", "scraper"); answer.StatusCode != 200 || !strings.Contains(body, `"pid":77`) {
+		t.Errorf("the metrics' key in the other header: %s %s", answer.Status, body)
+	}
 	if d := describe(t.Context()); d.Bare().Processes[0].PID != 0 || d.Processes[0].PID != 77 {
 		t.Error("Bare changes what it is called on")
 	}

@@ -1,6 +1,10 @@
 package httpapi
 
-import "net/http"
+import (
+	"net/http"
+
+	"github.com/tandem-llm/tandem/services/httpapi/oai"
+)
 
 // props is what /props answers: llama.cpp's names, as far as tandem has what they mean.
 type props struct {
@@ -39,8 +43,11 @@ func (s *Server) props(w http.ResponseWriter, _ *call) error {
 		Modalities: map[string]bool{"vision": false, "audio": false}}
 	p.Settings.Context = s.cfg.Limits.Context
 	most := d.MaxTokens
-	if d.MaxOutput > 0 {
-		most = min(most, d.MaxOutput)
+	if m := s.cfg.Defaults.MaxOutput; m > 0 && (most == oai.ToTheEnd || most > m) {
+		most = m
+	}
+	if most == oai.ToTheEnd {
+		most = -1 // as llama.cpp's server has it
 	}
 	p.Settings.Params = defaultParams{Seed: -1, Temperature: d.Temperature, TopK: d.TopK, TopP: d.TopP, MinP: d.MinP,
 		RepeatLast: d.RepeatLast, RepeatPenalty: d.RepeatPenalty, PresencePenalty: d.PresencePenalty,

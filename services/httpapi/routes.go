@@ -9,6 +9,7 @@ import (
 	"errors"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -204,12 +205,12 @@ func (s *Server) admit(c *call, h http.Header, to route, known bool) error {
 		keys = to.keys
 	}
 	var ok bool
-	c.tenant, ok = keys.Tenant(r.Header.Get("Authorization"))
-	if key := r.Header.Get("X-Api-Key"); !ok && key != "" { // Anthropic's clients have a header of their own
-		c.tenant, ok = keys.Tenant("Bearer " + key)
+	for _, shown := range shownKeys(r.Header) {
+		if c.tenant, ok = keys.Tenant(shown); ok {
+			break
+		}
 	}
-	ok = ok || to.open || to.more != nil && to.more.Opens(r.Header.Values("Authorization"))
-	if !ok {
+	if !ok && !to.open && !opened(to.more, r.Header) {
 		h.Set("WWW-Authenticate", "Bearer")
 		return oai.Refusal(http.StatusUnauthorized, "invalid_api_key",
 			"the key is missing or wrong: want \"Authorization: Bearer KEY\" or \"X-Api-Key: KEY\"")
@@ -220,6 +221,20 @@ func (s *Server) admit(c *call, h http.Header, to route, known bool) error {
 		return oai.Refusal(http.StatusMethodNotAllowed, "method_not_allowed", "%.20s %s: want %s", r.Method, to.name, want)
 	}
 	return nil
+}
+
+// shownKeys returns what a client shows as its key, as an Authorization header: Anthropic's clients have a header of their own.
+func shownKeys(h http.Header) []string {
+	shown := []string{h.Get("Authorization")}
+	if key := h.Get("X-Api-Key"); key != "" {
+		shown = append(shown, "Bearer "+key)
+	}
+	return shown
+}
+
+// opened reports whether a client shows one of the keys; nil keys are none.
+func opened(keys *access.Keys, h http.Header) bool {
+	return keys != nil && slices.ContainsFunc(shownKeys(h), func(shown string) bool { return keys.Opens([]string{shown}) })
 }
 
 // ended counts a request, and answers one that panicked.
