@@ -3,6 +3,8 @@ package drafter
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -14,7 +16,7 @@ import (
 	"github.com/tandem-llm/tandem/mempool"
 )
 
-// brokenModel returns a copy of the draft model whose logits are all NaN: so is the last norm.
+// brokenModel returns a copy of the draft model whose logits are all NaN: the last norm is so large.
 func brokenModel(t *testing.T) string {
 	t.Helper()
 	f, err := gguf.Open(modelFile)
@@ -34,8 +36,8 @@ func brokenModel(t *testing.T) string {
 	if at < 0 || bytes.Contains(data[at+1:], norm) {
 		t.Fatal("the last norm is not to be found in the file, or twice")
 	}
-	for i := range norm {
-		data[at+i] = 0xff // a NaN, of four bytes or of two
+	for i := 0; i < len(norm); i += 4 { // the largest number: its products are infinite, and their sums NaN
+		binary.LittleEndian.PutUint32(data[at+i:], math.Float32bits(math.MaxFloat32))
 	}
 	path := filepath.Join(t.TempDir(), "nan.gguf")
 	if err := os.WriteFile(path, data, 0o600); err != nil {

@@ -53,7 +53,7 @@ func TestBrokenTraits(t *testing.T) {
 		{"long without short", tiny("phi3", 2), factors("rope_factors_long.weight", one...), tandem.Corrupt, "rope_factors_short.weight"},
 		{"factor 0", tiny("llama", 2), factors("rope_freqs.weight", 1, 1, 1, 0, 1, 1, 1, 1), tandem.Corrupt, "rope factor 3 is 0"},
 		{"factor NaN", tiny("llama", 2), factors("rope_freqs.weight", 1, 1, 1, math.NaN(), 1, 1, 1, 1), tandem.Corrupt,
-			"rope factor 3 is NaN"},
+			"number 3 is NaN"},
 		{"too few factors", tiny("llama", 2), factors("rope_freqs.weight", 1, 1), tandem.Corrupt, "rope_freqs.weight"},
 		{"factors of qwen2", tiny("qwen2", 2), factors("rope_freqs.weight", one...), tandem.Unsupported, "rope_freqs.weight"},
 		{"scale of embeddings 0", tiny("granite", 2).with("embedding_scale", float32(0)), nil, tandem.Corrupt,

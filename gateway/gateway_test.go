@@ -185,8 +185,8 @@ func TestPanicHarmsOneRequest(t *testing.T) {
 		r := tandem.Request{Prompt: "x", MaxTokens: 3, Sampling: tandem.Sampling{TopP: 1}}
 		_, err := w.gw.Generate(context.Background(), r, &sink{each: func(tandem.Delta) { panic("no room") }})
 		if tandem.KindOf(err) != tandem.Internal || !strings.Contains(err.Error(), "no room") ||
-			!strings.Contains(err.Error(), "gateway_test.go") {
-			t.Errorf("error %v: want internal with the panic and its stack", err)
+			!strings.Contains(tandem.StackOf(err), "gateway_test.go") || strings.Contains(err.Error(), "goroutine") {
+			t.Errorf("error %v: want internal with the panic, and its stack beside it", err)
 		}
 		if res, err := w.gw.Generate(context.Background(), r, &sink{}); err != nil || res.OutputTokens != 3 {
 			t.Errorf("next request: %d tokens, %v", res.OutputTokens, err)
