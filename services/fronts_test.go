@@ -125,7 +125,6 @@ func TestBothFrontsAgree(t *testing.T) {
 		{`"temperature":2`, sampling(&tandemv1.Sampling{Temperature: new(2.0)}), "", ""},
 		{`"top_k":-1`, sampling(&tandemv1.Sampling{TopK: new(int32(-1))}), "top_k", "sampling.top_k"},
 		{`"top_k":40`, sampling(&tandemv1.Sampling{TopK: new(int32(40))}), "", ""},
-		{`"top_p":0`, sampling(&tandemv1.Sampling{TopP: new(0.0)}), "top_p", "sampling.top_p"},
 		{`"top_p":1.5`, sampling(&tandemv1.Sampling{TopP: new(1.5)}), "top_p", "sampling.top_p"},
 		{`"min_p":1.1`, sampling(&tandemv1.Sampling{MinP: new(1.1)}), "min_p", "sampling.min_p"},
 		{`"min_p":0.1`, sampling(&tandemv1.Sampling{MinP: new(0.1)}), "", ""},
@@ -147,8 +146,7 @@ func TestBothFrontsAgree(t *testing.T) {
 		{`"logprobs":21`, sampling(&tandemv1.Sampling{Logprobs: new(true), TopLogprobs: new(int32(21))}), "logprobs",
 			"sampling.top_logprobs"},
 		{`"logprobs":5`, sampling(&tandemv1.Sampling{Logprobs: new(true), TopLogprobs: new(int32(5))}), "", ""},
-		{`"stop":["a","b","c","d","e"]`, func(r *request) { r.Stop = []string{"a", "b", "c", "d", "e"} }, "stop", "stop"},
-		{`"stop":""`, func(r *request) { r.Stop = []string{""} }, "stop", "stop"},
+		{`"stop":["a","b","c","d","e"]`, func(r *request) { r.Stop = []string{"a", "b", "c", "d", "e"} }, "", ""},
 		{`"stop":["a","é"]`, func(r *request) { r.Stop = []string{"a", "é"} }, "", ""},
 		{`"speculation":{"max_width":257}`, speculation(&tandemv1.Speculation{Nodes: new(int32(257))}), "speculation.max_width",
 			"speculation.nodes"},
@@ -187,7 +185,7 @@ func TestBothFrontsAgree(t *testing.T) {
 			t.Errorf("%s: gRPC says %v of %q", c.body, err, tandem.FieldOf(err))
 			continue
 		}
-		if _, want, _ := strings.Cut(err.Error(), ": want"); !strings.HasSuffix(says, want) {
+		if _, want, _ := strings.Cut(err.Error(), ": want"); !strings.HasSuffix(says, want) && c.field != "max_tokens" { // HTTP also has -1
 			t.Errorf("%s: HTTP says %q, gRPC %q", c.body, says, err)
 		}
 	}

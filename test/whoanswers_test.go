@@ -3,6 +3,7 @@ package test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/tandem-llm/tandem/testkit"
 
+	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/client"
 )
 
@@ -50,7 +52,7 @@ func TestWhoAnswers(t *testing.T) {
 		t.Errorf("%d, %s: want %s in each chunk", code, got, want)
 	}
 	ps := c.w.ok("ps", "--addr", c.gatewayAddr, "--json").stdout
-	for _, part := range []string{`"identity":"` + info.Identity + `"`, `"lineage":"` + info.Lineage + `"`, `"protocol":1`} {
+	for _, part := range []string{`"identity":"` + info.Identity + `"`, `"lineage":"` + info.Lineage + `"`, fmt.Sprintf(`"protocol":%d`, tandem.Protocol)} {
 		if !strings.Contains(ps, part) {
 			t.Errorf("ps printed %s: want %s", ps, part)
 		}

@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -86,9 +87,9 @@ func TestOtherProtocol(t *testing.T) {
 		}
 	}
 	for range 3 { // again and again, as processes do
-		say(7, "unix:///other", 2)
+		say(7, "unix:///other", tandem.Protocol+1)
 		say(8, "unix:///old", 0)
-		say(9, a.addr, 2)
+		say(9, a.addr, tandem.Protocol+1)
 	}
 	v.until(t, "the one that was replaced is not used any more", drafters())
 	v.until(t, "all are counted", func([]Process) bool { return counters.Snapshot()["refused.protocol"] == 4 })
@@ -96,9 +97,10 @@ func TestOtherProtocol(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	all := strings.ReplaceAll(strings.Join(said, "\n"), `"`, "") // what was announced is quoted
-	for _, want := range []string{"drafter process at unix:///other speaks protocol 2, this process 1",
+	for _, want := range []string{
+		fmt.Sprintf("drafter process at unix:///other speaks protocol %d, this process %d", tandem.Protocol+1, tandem.Protocol),
 		"unix:///old speaks a protocol older than 1",
-		a.addr + " speaks protocol 2", static + " speaks a protocol older than 1"} {
+		fmt.Sprintf("%s speaks protocol %d", a.addr, tandem.Protocol+1), static + " speaks a protocol older than 1"} {
 		if strings.Count(all, want) != 1 {
 			t.Errorf("said\n%s\nwant %q once", all, want)
 		}
