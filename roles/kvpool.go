@@ -159,8 +159,12 @@ func (r *Room) named(a engine.Available) (int, error) {
 		t.Footprint.Pages = 0
 		free -= t.Total()
 	}
-	if r.within(a, tokens, 1, 1) && (a.Each || a.Own != nil || r.KVMemory <= free-r.Beside) {
+	if r.within(a, tokens, 1, 1) && (a.Own != nil || r.KVMemory <= free-r.Beside) {
 		return tokens, nil
+	}
+	if r.within(a, tokens, 1, 1) { // no more would be used, but it was asked for
+		return 0, tandem.Errorf("", tandem.Invalid, "--kv-memory is %s: %s allows %s beside the models", engine.Bytes(r.KVMemory), a.By,
+			engine.Bytes(max(0, free-r.Beside)))
 	}
 	most := r.longest(tokens, func(n int) bool { return r.within(a, n, 1, 1) })
 	return 0, tandem.Errorf("", tandem.Invalid, "--kv-memory is %s: %s allows at most %s beside the models", engine.Bytes(r.KVMemory), a.By,

@@ -47,6 +47,21 @@ func stranger(t *testing.T, addr string, md ...string) *grpc.ClientConn {
 	return conn
 }
 
+// member returns a connection whose calls prove that the caller has the secret in a file.
+func member(t *testing.T, addr, file string) *grpc.ClientConn {
+	t.Helper()
+	secret, err := rpc.OpenSecret(file, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := (&rpc.Credentials{Secret: secret}).Dialer("")(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
 // subscribe asks a verifier for verdicts; nil if the subscription holds.
 func subscribe(t *testing.T, conn *grpc.ClientConn) error {
 	t.Helper()
@@ -142,32 +157,35 @@ func TestVerifierAlone(t *testing.T) {
 	if err := os.WriteFile(secret, []byte("what-all-processes-know\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []struct{ args, right []string }{
-		{nil, nil},
-		{[]string{"--secret-file", secret}, []string{"tandem-protocol", "1", "tandem-secret", "what-all-processes-know", "tandem-process",
-			"a1"}},
-	} {
+	other := filepath.Join(w.home, "other")
+	if err := os.WriteFile(other, []byte("what-no-process-knows\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args   []string
+		secret string // its file
+	}{{nil, filepath.Join(folder, "secret")}, {[]string{"--secret-file", secret}, secret}} {
 		addr := freePort(t)
 		p := byHand(t, w, append([]string{"verifier", "--target", targetModel, "--pool", "nats://127.0.0.1:1", "--threads", "1",
 			"--no-measure", "--listen", addr}, c.args...)...)
 		p.start()
-		if c.right == nil { // it has made a secret of its own
-			made, err := os.ReadFile(filepath.Join(folder, "secret"))
-			info, errStat := os.Stat(filepath.Join(folder, "secret"))
-			if err != nil || errStat != nil || info.Mode().Perm() != 0o600 {
-				t.Fatalf("the secret that it makes: %v, %v", err, info)
-			}
-			c.right = []string{"tandem-protocol", "1", "tandem-secret", strings.TrimSpace(string(made)), "tandem-process", "a1"}
+		known, err := os.ReadFile(c.secret) // without the flag it has made one of its own
+		info, errStat := os.Stat(c.secret)
+		if err != nil || errStat != nil || info.Mode().Perm() != 0o600 {
+			t.Fatalf("the secret: %v, %v", err, info)
 		}
 		refusedAll(t, "who has nothing", stranger(t, addr))
 		refusedAll(t, "who has a number", stranger(t, addr, "tandem-process", "a1"))
-		refusedAll(t, "who has another secret", stranger(t, addr, "tandem-process", "a1", "tandem-secret", "what-no-process-knows"))
-		if err := subscribe(t, stranger(t, addr, c.right...)); err != nil {
+		refusedAll(t, "who has another secret", stranger(t, addr, "tandem-process", "a1", "tandem-proof", "x."+strings.Repeat("0", 64)))
+		if err := subscribe(t, member(t, addr, other)); err == nil {
+			t.Error("who proves another secret subscribes to verdicts")
+		}
+		if err := subscribe(t, member(t, addr, c.secret)); err != nil {
 			t.Errorf("who has the secret: %v", err)
 		}
 		w.ok("health", "--addr", addr) // without it
 		p.stop()
-		if log := p.stderr.String(); strings.Contains(log, c.right[3]) {
+		if log := p.stderr.String(); strings.Contains(log, strings.TrimSpace(string(known))) {
 			t.Errorf("the secret is in the log:\n%s", log)
 		}
 	}
@@ -360,8 +378,8 @@ func TestSecretIsReplaced(t *testing.T) {
 		if got := generate(); got.Stats.Accepted == 0 {
 			t.Errorf("with secret %d no draft is accepted any more", n)
 		}
-		refusedAll(t, "who has none of the secrets", stranger(t, verifier, "tandem-process", "a1", "tandem-secret",
-			"secret-number-0-of-a-test"))
+		refusedAll(t, "who has none of the secrets", stranger(t, verifier, "tandem-process", "a1", "tandem-proof",
+			"x."+strings.Repeat("0", 64)))
 	}
 	running[2].kill() // whoever starts now has the new one alone
 	running[2].start()

@@ -340,7 +340,7 @@ func limited(t *testing.T, limit string, args ...string) ended {
 	if os.Getuid() == 0 { // the kernel does not limit root's locked memory
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: 65534, Gid: 65534}
 		for _, dir := range []string{filepath.Dir(program), w.tmp} {
-			if err := os.Chmod(dir, 0o777); err != nil {
+			if err := os.Chmod(dir, 0o777|os.ModeSticky); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -353,7 +353,7 @@ func TestNoRightToLockMemory(t *testing.T) {
 }
 
 func TestNoMemory(t *testing.T) {
-	// Enough address space for Go and its threads, not for a cache of 4096 sessions.
-	args := absolute(t, "generate", "--prompt", "x", "--sessions", "4096")
+	// Enough address space for Go and its threads, not for such a cache.
+	args := absolute(t, "generate", "--prompt", "x", "--kv-memory", "64GiB")
 	refused(t, limited(t, "ulimit -v "+strconv.Itoa(8<<20), args...), "memory")
 }

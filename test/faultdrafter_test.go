@@ -249,6 +249,7 @@ func fingerprintOf(t testing.TB, w *world, model string) string {
 // TestBadDrafter runs requests beside a drafter that lies, in every way, one gateway for each: the text
 // is right, no request takes long, the lie is counted, and soon nobody asks that drafter any more.
 func TestBadDrafter(t *testing.T) {
+	mayBeSlow(t)
 	d := &badDrafter{}
 	d.serve(t)
 	d.fingerprint = fingerprintOf(t, newWorld(t), targetModel)

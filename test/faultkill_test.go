@@ -133,6 +133,7 @@ func lost(err error) bool { return errors.Is(err, client.Unavailable) }
 // TestGatewayKilled kills the gateway under 16 sessions: their requests end with an error at once, and
 // a new gateway serves, whose verifier and drafter have forgotten what the old one left behind.
 func TestGatewayKilled(t *testing.T) {
+	mayBeSlow(t)
 	r := newRandom(t)
 	kills := 2
 	if *long {

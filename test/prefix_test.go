@@ -37,6 +37,7 @@ func (g *group) turns(t *testing.T, first client.Request, more []uint32, n int) 
 // TestSecondTurnIsShort: of a chat's later turns only what is new is computed, in verifier and drafter, whichever process was
 // killed in between; the text is that of a system that keeps nothing.
 func TestSecondTurnIsShort(t *testing.T) {
+	mayBeSlow(t)
 	g, off := up(t, "--sessions", "2"), up(t, "--sessions", "2", "--prefix-cache", "off")
 	begin, more := g.ids(t, longPrompt(t))[:300], g.ids(t, "\n// And now for something else:\n")[1:]
 	for _, s := range []setting{{0, 0}, {0.8, 3}} {

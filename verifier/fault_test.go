@@ -50,7 +50,7 @@ func TestPanicsEndOneSession(t *testing.T) {
 		s.tokens = nil
 		v.sched.Enter(s, damaged)
 	})
-	if err := damaged.Wait(); !errors.Is(err, tandem.Internal) || !strings.Contains(err.Error(), "pass.go") {
+	if err := damaged.Wait(); !errors.Is(err, tandem.Internal) || !strings.Contains(tandem.StackOf(err), "pass.go") {
 		t.Errorf("got %v, want Internal with a stack", err)
 	}
 	for _, id := range []tandem.SessionID{1, 2} {
