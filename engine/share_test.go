@@ -24,8 +24,9 @@ type sharer struct {
 // back, and closes them at any point, with too little memory to keep everything. Every logit equals, bit by bit, that of
 // another model that has computed the text anew; and all memory is free at the end.
 func TestSharedEqualsAlone(t *testing.T) {
+	allLacked := 0
 	for _, kvType := range []string{"f16", "q8_0"} {
-		pages := PagesFor(3, 230, 16)
+		pages := 9 // enough for two sequences of four pages
 		m := openTest(t, draftPath, Options{KVType: kvType, Device: testdevice.CPU(t, 1), KVPages: pages})
 		fresh := openTest(t, draftPath, Options{KVType: kvType, Device: testdevice.CPU(t, 1), KVPages: PagesFor(1, 400, 0)})
 		found, evicted, lacked := 0, m.EvictedPages(), 0
@@ -35,10 +36,13 @@ func TestSharedEqualsAlone(t *testing.T) {
 		if testing.Short() { // a fifth of the runs
 			wantFound, wantEvicted = wantFound/5, wantEvicted/5
 		}
-		if found < wantFound || m.EvictedPages()-evicted < wantEvicted || lacked == 0 {
-			t.Fatalf("%d positions found and %d pages evicted, %d times none was left: want %d, %d and more than 0", found,
-				m.EvictedPages()-evicted, lacked, wantFound, wantEvicted)
+		if found < wantFound || m.EvictedPages()-evicted < wantEvicted {
+			t.Fatalf("%d positions found and %d pages evicted: want %d and %d", found, m.EvictedPages()-evicted, wantFound, wantEvicted)
 		}
+		allLacked += lacked
+	}
+	if allLacked == 0 && !testing.Short() { // a few times in a whole run
+		t.Error("memory never ran out")
 	}
 }
 
@@ -99,7 +103,7 @@ func sharedEqualsAlone(r *rapid.T, m, fresh *Model, lacked *int) (found int) {
 			s := &sharer{tenant: rapid.SampledFrom([]string{"a", "a", "a", "b"}).Draw(r, "tenant"), prompt: prompt}
 			var err error
 			if s.Sequence, err = m.NewShared(s.tenant, prompt, len(prompt)+30, 16); err != nil {
-				if tandem.KindOf(err) != tandem.Exhausted || len(open) < 3 {
+				if tandem.KindOf(err) != tandem.Exhausted || len(open) < 2 {
 					r.Fatalf("with %d sequences open: %v", len(open), err)
 				}
 				continue
