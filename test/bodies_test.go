@@ -37,6 +37,7 @@ func peak(t testing.TB, pid int) (most, now int64) {
 // TestBodiesInMemory sends 16 chats of 8 MiB at once, 8 bodies of each kind that is dear to read, and 16 prompts of 4 MB over gRPC:
 // the gateway stays below 256 MiB, and goes on.
 func TestBodiesInMemory(t *testing.T) {
+	mayBeSlow(t)
 	const clients, size, most = 16, 8 << 20, 256 << 20
 	g := upWeb(t, template, "--no-draft")
 	pid := g.w.role("gateway")[0]

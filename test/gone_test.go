@@ -29,7 +29,7 @@ func TestDrafterGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.w.signal(syscall.SIGKILL, "drafter")
-	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); { // five tries took a second before
+	for end := time.Now().Add(1500 * time.Millisecond); time.Now().Before(end); { // five tries took a second, and ended up
 		if got := g.run(t, setting{0, 0}.request(story, 24)); got.text != want.text {
 			t.Fatalf("without the drafter %q: want %q", got.text, want.text)
 		}

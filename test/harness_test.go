@@ -38,7 +38,7 @@ var (
 // them. Each calls mayBeSlow.
 const slowTests = "^Test(Box|LastCommit|Install|ARM|CUDA|CUDAOnARM|Training|Jaeger|Playground.*|" +
 	"Guides|BenchSuites|BenchDevices|Faults|ShapedTextAndKilledVerifier|StoppedProcesses|ForgedStatesAndGuesses|AnotherVerifier|" +
-	"Crowd|SlowClients|StalledClients|StalledStream|SecondTurnIsShort|GatewayKilled|BadDrafter)$"
+	"Crowd|SlowClients|StalledClients|StalledStream|SecondTurnIsShort|GatewayKilled|BadDrafter|BodiesInMemory)$"
 
 // mayBeSlow skips a slow test unless it is asked for.
 func mayBeSlow(t *testing.T) {

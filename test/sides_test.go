@@ -55,7 +55,7 @@ func TestBadSides(t *testing.T) {
 		"half a lineage":     {medusa.with(lineage, lineage[:31]+"x"), "want 32 hexadecimal digits", false},
 		"wrong width":        {medusa.number("medusa.embedding_length", 31), "the keys want [31 31]", false},
 		"wrong shape":        {medusa.dim("medusa.0.0.weight", 16), "has shape [16 32]: the keys want [32 32]", false},
-		"NaN":                {medusa.last(math.Float32bits(math.MaxFloat32)), "is NaN: want finite numbers", true},
+		"NaN":                {medusa.last(math.Float32bits(float32(math.NaN()))), "is NaN: want finite numbers", true},
 		"infinite":           {ppd.last(math.Float32bits(float32(math.Inf(-1)))), "is -Inf: want finite numbers", true},
 		"0 prompt tokens":    {ppd.number("ppd.token_count", 0), "ppd.token_count", false},
 		"too many prompts":   {ppd.number("ppd.ensemble_count", 1000), "at most 1024 embeddings", false},
