@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// What Python knows of characters and package unicode does not, of Unicode 14. scripts/chat-unicode.py writes these tables.
+// What Python knows of characters and package unicode does not, of Unicode 14.
 
 // cases holds words of a character and what it becomes.
 func cases(words string) map[rune]string {
