@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/tandem-llm/tandem"
@@ -12,8 +13,11 @@ import (
 
 // says returns a generator that says these tokens, each with the others as its likeliest, and notes what it was asked.
 func says(asked *tandem.Request, tokens []tandem.Token, logprob float32) script {
+	var mu sync.Mutex // choices are generated beside each other
 	return func(_ context.Context, r tandem.Request, s tandem.Sink) (tandem.Result, error) {
+		mu.Lock()
 		*asked = r
+		mu.Unlock()
 		if err := s.Started(tandem.Started{Request: r}); err != nil {
 			return tandem.Result{}, err
 		}
