@@ -40,13 +40,13 @@ var rooms = map[string][]string{
 	"kernels/testdevice":    {"kernels", "kernels/cpu", "kernels/cuda", "kernels/cuda/emulated", "kernels/ref/device"},
 
 	"engine":      {".", "kernels", "kernels/ref", "golang.org/x/sys", "golang.org/x/text"}, // x/text: Unicode's normal form C
-	"engine/chat": {".", "engine/gguf", "engine/token"},
+	"engine/chat": {".", "engine/gguf", "text/token"},
 
 	"schedule": {".", "spec/learn", "engine"},
 
 	"drafter":  {".", "spec", "engine", "engine/sample", "schedule"},
 	"verifier": {".", "spec", "engine", "schedule"},
-	"gateway":  {".", "spec", "engine/token"},
+	"gateway":  {".", "spec", "text/token"},
 	"mempool":  {"."},
 
 	"proto": {"google.golang.org/grpc", "google.golang.org/protobuf"},
@@ -238,16 +238,16 @@ func TestImportRules(t *testing.T) {
 		{"cmd", module + "/kernels/cpu", true},
 		{"engine", module + "/engine/kv", true},
 		{"engine/chat", "gopkg.in/yaml.v3", false},
-		{"engine/chat", module + "/engine/token", true},
+		{"engine/chat", module + "/text/token", true},
 		{"engine/chat", module + "/engine/kv", false},
 		{"gateway", module + "/engine/chat", false},
 		{"drafter", module + "/verifier", false},
 		{"gateway", module + "/services/pool", false},
 		{"gateway", "google.golang.org/grpc", false},
-		{"gateway", module + "/engine/token", true},
+		{"gateway", module + "/text/token", true},
 		{"gateway", module + "/engine", false},
 		{"gateway", module + "/engine/kv", false},
-		{"drafter", module + "/engine/token", true},
+		{"drafter", module + "/text/token", true},
 		{"services", module + "/gateway", false},
 		{"services", module + "/engine", false},
 		{"services", "google.golang.org/grpc/codes", true},

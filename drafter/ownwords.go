@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/token"
+	"github.com/tandem-llm/tandem/text/token"
 )
 
 // ownWords is a text of the target as a draft model of another vocabulary reads it: in its own tokens. They are those that its tokenizer

@@ -11,7 +11,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/gguf"
-	"github.com/tandem-llm/tandem/engine/token"
+	"github.com/tandem-llm/tandem/text/token"
 )
 
 // byteVocab returns a byte-level vocabulary with merges, each of two texts of letters or "Ġ" for a space. Token 0 begins texts and ends

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/spec"
+	"github.com/tandem-llm/tandem/text/token"
 )
 
 // mostTargets is how many vocabularies of targets a Translator keeps. The one that was told first goes.

@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/spec"
+	"github.com/tandem-llm/tandem/text/token"
 )
 
 // foreignRig is a rig behind a translator, for a target whose tokens are bytes and a few merges.

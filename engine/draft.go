@@ -10,9 +10,9 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/engine/side"
-	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/ref"
+	"github.com/tandem-llm/tandem/text/token"
 )
 
 // State is the hidden state of the position before a row's: the target's, as Output.Features of the target returned it, or the draft's

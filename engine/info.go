@@ -7,8 +7,8 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/gguf"
-	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/text/token"
 )
 
 // Info describes a model file.

@@ -15,8 +15,8 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/gguf"
-	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/text/token"
 )
 
 var mixtureOut = flag.String("mixture", "", "write the shipped target as a mixture of 64 experts to this file of 0.8 GB")

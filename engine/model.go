@@ -12,8 +12,8 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/engine/kv"
-	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/text/token"
 )
 
 // Options say how to load a model. The zero value of a field is its default.

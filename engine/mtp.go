@@ -6,8 +6,8 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/gguf"
-	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/text/token"
 )
 
 // SideMTP is the kind of the draft that comes inside a model's own file: a layer behind the last (MTP, "multi-token prediction"; its

@@ -2,7 +2,7 @@ package gateway
 
 import (
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/token"
+	"github.com/tandem-llm/tandem/text/token"
 )
 
 // FromToken returns a model's vocabulary as a Vocab.

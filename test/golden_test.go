@@ -203,7 +203,7 @@ func TestGoldenTokens(t *testing.T) {
 // which the file has a part.
 func TestGoldenVocabulary(t *testing.T) {
 	t.Parallel()
-	const vocabs = "../engine/token/testdata/vocabs/"
+	const vocabs = "../text/token/testdata/vocabs/"
 	model, err := filepath.Abs(vocabs + "llama-spm.gguf")
 	if err != nil {
 		t.Fatal(err)

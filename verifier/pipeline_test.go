@@ -11,9 +11,9 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/drafter"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/spec/learn"
+	"github.com/tandem-llm/tandem/text/token"
 	"github.com/tandem-llm/tandem/verifier"
 )
 

@@ -11,9 +11,9 @@ import (
 	"github.com/tandem-llm/tandem/drafter"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/measure"
-	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/mempool"
 	"github.com/tandem-llm/tandem/spec"
+	"github.com/tandem-llm/tandem/text/token"
 )
 
 // name returns the name of a model file.

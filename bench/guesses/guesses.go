@@ -18,8 +18,8 @@ import (
 	"github.com/tandem-llm/tandem/drafter"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/measure"
-	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/spec/shape"
+	"github.com/tandem-llm/tandem/text/token"
 )
 
 // Config says what to measure.

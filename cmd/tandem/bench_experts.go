@@ -7,9 +7,9 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/bench"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/text/token"
 )
 
 type benchExpertsCmd struct {

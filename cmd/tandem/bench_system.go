@@ -13,12 +13,12 @@ import (
 	"github.com/tandem-llm/tandem/bench/system"
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/models"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/roles/drafter"
 	"github.com/tandem-llm/tandem/roles/group"
 	"github.com/tandem-llm/tandem/talk"
+	"github.com/tandem-llm/tandem/text/token"
 )
 
 type benchSystemCmd struct {

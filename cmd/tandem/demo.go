@@ -11,9 +11,9 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/demo"
-	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/talk"
+	"github.com/tandem-llm/tandem/text/token"
 )
 
 type demoCmd struct {

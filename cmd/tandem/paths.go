@@ -10,9 +10,9 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/gguf"
-	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/models"
 	"github.com/tandem-llm/tandem/roles/drafter"
+	"github.com/tandem-llm/tandem/text/token"
 )
 
 const modulePath = "github.com/tandem-llm/tandem"

@@ -17,12 +17,12 @@ import (
 	"github.com/tandem-llm/tandem/drafter"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/measure"
-	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/profile"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/roles/group"
 	"github.com/tandem-llm/tandem/spec/shape"
+	"github.com/tandem-llm/tandem/text/token"
 )
 
 type profileCmd struct {

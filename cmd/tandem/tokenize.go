@@ -5,8 +5,8 @@ import (
 	"io"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/text/token"
 )
 
 type tokenizeCmd struct {

@@ -28,7 +28,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/gguf"
-	"github.com/tandem-llm/tandem/engine/token"
+	"github.com/tandem-llm/tandem/text/token"
 )
 
 const op = "chat"

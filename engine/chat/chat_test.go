@@ -12,7 +12,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/gguf"
-	"github.com/tandem-llm/tandem/engine/token"
+	"github.com/tandem-llm/tandem/text/token"
 )
 
 var llama = Special{BOS: "<s>", EOS: "</s>"}

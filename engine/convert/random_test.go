@@ -12,10 +12,10 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/gguf"
-	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/kernels/ref"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/testkit/family"
+	"github.com/tandem-llm/tandem/text/token"
 )
 
 // TestMXFP4: every value becomes the nearest one that its block's scale allows, the even code of two that are as near.

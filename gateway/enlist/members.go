@@ -11,8 +11,8 @@ import (
 	"sync"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/gateway"
+	"github.com/tandem-llm/tandem/text/token"
 )
 
 // Process is a process of drafters.

@@ -12,8 +12,8 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/gateway"
+	"github.com/tandem-llm/tandem/text/token"
 )
 
 // book writes down what a gateway would be told.

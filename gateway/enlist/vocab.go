@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/token"
+	"github.com/tandem-llm/tandem/text/token"
 )
 
 const (

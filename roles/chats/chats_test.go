@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
+	"github.com/tandem-llm/tandem/text/token"
 )
 
 // TestChatPrompt renders conversations for the shipped model: control tokens come from the template alone, the text

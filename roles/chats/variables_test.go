@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
+	"github.com/tandem-llm/tandem/text/token"
 )
 
 // TestVariables: the template is given the variables of the flag, those of the request before them, and the tools.

@@ -10,7 +10,6 @@ import (
 	"github.com/tandem-llm/tandem/drafter"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/measure"
-	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/services/discovery"
 	"github.com/tandem-llm/tandem/services/drafting"
@@ -19,6 +18,7 @@ import (
 	"github.com/tandem-llm/tandem/services/shm"
 	"github.com/tandem-llm/tandem/services/trees"
 	"github.com/tandem-llm/tandem/services/wire"
+	"github.com/tandem-llm/tandem/text/token"
 )
 
 // Lookup is the name of the drafter without a model, which is in the gateway's process.

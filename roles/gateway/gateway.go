@@ -11,7 +11,6 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/gateway"
 	"github.com/tandem-llm/tandem/gateway/enlist"
 	"github.com/tandem-llm/tandem/roles"
@@ -28,6 +27,7 @@ import (
 	"github.com/tandem-llm/tandem/services/rpc"
 	"github.com/tandem-llm/tandem/services/shm"
 	"github.com/tandem-llm/tandem/services/verifying"
+	"github.com/tandem-llm/tandem/text/token"
 )
 
 // NoHTTP in Config.HTTP means no HTTP server.

@@ -6,11 +6,11 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/gateway/enlist"
 	"github.com/tandem-llm/tandem/services/discovery"
 	"github.com/tandem-llm/tandem/services/drafting"
 	"github.com/tandem-llm/tandem/services/route"
+	"github.com/tandem-llm/tandem/text/token"
 )
 
 // link is a connection to a process of drafters; it implements enlist.Link.

@@ -5,9 +5,9 @@ import (
 	"fmt"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/gateway"
 	"github.com/tandem-llm/tandem/services/budget"
+	"github.com/tandem-llm/tandem/text/token"
 )
 
 // sparing is a vocabulary that tokenises only while there is memory for it. It serves gRPC's prompts, which arrive as text,

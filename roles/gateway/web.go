@@ -7,10 +7,10 @@ import (
 	"path/filepath"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/services/httpapi"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
+	"github.com/tandem-llm/tandem/text/token"
 )
 
 // model is what a gateway reads from a model file.

@@ -14,8 +14,8 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/drafter"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/engine/token"
 	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/text/token"
 )
 
 // Pair is a target and its drafts, each to be run by a process on this machine.
