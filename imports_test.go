@@ -39,8 +39,8 @@ var rooms = map[string][]string{
 	"kernels/kerneltest":    {"kernels", "kernels/ref", "kernels/ref/device"},
 	"kernels/testdevice":    {"kernels", "kernels/cpu", "kernels/cuda", "kernels/cuda/emulated", "kernels/ref/device"},
 
-	"engine":      {".", "kernels", "kernels/ref", "golang.org/x/sys", "golang.org/x/text"}, // x/text: Unicode's normal form C
-	"engine/chat": {".", "engine/gguf", "text/token"},
+	"engine":    {".", "kernels", "kernels/ref", "golang.org/x/sys", "golang.org/x/text"}, // x/text: Unicode's normal form C
+	"text/chat": {".", "engine/gguf", "text/token"},
 
 	"schedule": {".", "spec/learn", "engine"},
 
@@ -76,7 +76,7 @@ var rooms = map[string][]string{
 		"services/rpc", "services/shm"}, // kernels: how a pass is divided
 	"roles/gateway": {".", "roles", "roles/chats", "drafter", "gateway", "engine", "services", "services/discovery", "services/pool",
 		"services/rpc", "services/shm", "services/trees", "services/telemetry", "services/awake", "google.golang.org/grpc"},
-	"roles/chats": {".", "roles", "engine", "engine/chat", "services"},
+	"roles/chats": {".", "roles", "engine", "text/chat", "services"},
 	"roles/pair":  {".", "roles", "drafter", "engine"},
 	"roles/group": {"services/pool", "services/supervise", "client", "proto"},
 	// empty rounds for bench system: the wire as the roles use it, with nothing behind it
@@ -237,10 +237,10 @@ func TestImportRules(t *testing.T) {
 		{"engine", module + "/kernels/testdevice", false},
 		{"cmd", module + "/kernels/cpu", true},
 		{"engine", module + "/engine/kv", true},
-		{"engine/chat", "gopkg.in/yaml.v3", false},
-		{"engine/chat", module + "/text/token", true},
-		{"engine/chat", module + "/engine/kv", false},
-		{"gateway", module + "/engine/chat", false},
+		{"text/chat", "gopkg.in/yaml.v3", false},
+		{"text/chat", module + "/text/token", true},
+		{"text/chat", module + "/engine/kv", false},
+		{"gateway", module + "/text/chat", false},
 		{"drafter", module + "/verifier", false},
 		{"gateway", module + "/services/pool", false},
 		{"gateway", "google.golang.org/grpc", false},
@@ -275,7 +275,7 @@ func TestImportRules(t *testing.T) {
 
 // packed are data that tests read: what the shipped models guess, which would take a minute to compute in every test, and what
 // Jinja2, a Python program, makes of templates.
-var packed = []string{"gateway/strategy/testdata/rounds.gz", "engine/chat/testdata/jinja2.jsonl.gz"}
+var packed = []string{"gateway/strategy/testdata/rounds.gz", "text/chat/testdata/jinja2.jsonl.gz"}
 
 // TestNoBinaries keeps programs and libraries out of the repository: everything is built from source, but for packed.
 func TestNoBinaries(t *testing.T) {

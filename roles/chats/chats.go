@@ -6,12 +6,12 @@ import (
 	"io"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/chat"
 	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/files"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/services/httpapi"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
+	"github.com/tandem-llm/tandem/text/chat"
 	"github.com/tandem-llm/tandem/text/token"
 )
 

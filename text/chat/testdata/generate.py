@@ -4,7 +4,7 @@
     generate.py SEED COUNT OUT.jsonl.gz [OLDER.jsonl.gz]
 
 The first line holds the variables, each other line a template and its output (null: an error). Needs jinja2 3.1. TestJinja2 of
-engine/chat renders the same. Templates whose output tells an address of memory, or that use what docs/guides/templates.md lists
+text/chat renders the same. Templates whose output tells an address of memory, or that use what docs/guides/templates.md lists
 as refused, are left out."""
 import gzip, json, random, re, signal, sys
 import jinja2, jinja2.ext, jinja2.nodes
