@@ -40,7 +40,7 @@ var rooms = map[string][]string{
 	"kernels/testdevice":    {"kernels", "kernels/cpu", "kernels/cuda", "kernels/cuda/emulated", "kernels/ref/device"},
 
 	"engine":    {".", "kernels", "kernels/ref", "golang.org/x/sys", "golang.org/x/text"}, // x/text: Unicode's normal form C
-	"text/chat": {".", "engine/gguf", "text/token"},
+	"text/chat": {".", "modelfile/gguf", "text/token"},
 
 	"schedule": {".", "spec/learn", "engine"},
 
@@ -98,7 +98,7 @@ var rooms = map[string][]string{
 
 	"cache": {"."},
 	// its tables are those of spec/shape, its divisions those that a device takes
-	"profile":  {".", "spec/shape", "engine/gguf", "kernels"},
+	"profile":  {".", "spec/shape", "modelfile/gguf", "kernels"},
 	"demo":     {"."},
 	everywhere: {},
 	"models":   {}, // the shipped models as bytes: whoever imports it is 38 MB larger
@@ -107,7 +107,7 @@ var rooms = map[string][]string{
 	"test":    {"*"},
 	"testkit": {},
 	// tiny models of every architecture, written as files
-	"testkit/family": {"engine/gguf", "kernels/ref"},
+	"testkit/family": {"modelfile/gguf", "kernels/ref"},
 }
 
 const (

@@ -11,9 +11,9 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/mempool"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // brokenModel returns a copy of the draft model whose logits are all NaN: the last norm is so large.

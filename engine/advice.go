@@ -5,7 +5,7 @@ import (
 	"strconv"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // advice is where a file says how its model wants tokens drawn, by keys that llama.cpp's converter takes from generation_config.json.

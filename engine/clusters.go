@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // clusters divide the tokens of an assistant with ordered embeddings (Gemma 4 E2B, E4B) evenly among centroids. A step computes only the

@@ -5,8 +5,8 @@ import (
 	"math"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // Config is the shape of a model, as stated in its file.

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // scalesAt says where the blocks of a quantised type have their scales and minima, which are IEEE halves: all else of a block is an

@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // FuzzGemma4 sets keys of the small Gemma 4 models and of the assistant, with plain and with ordered embeddings, to any value, and entries

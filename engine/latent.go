@@ -6,9 +6,9 @@ import (
 	"math"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/ref"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // latent is the attention of a model that keeps one latent vector of a position for all heads (MLA, DeepSeek-V2). A head's key is made of a

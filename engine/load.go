@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // blankBytes is how much of a KV cache that is to be locked is populated at a time.

@@ -4,8 +4,8 @@ import (
 	"math"
 	"strings"
 
-	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // naiveLatent is the attention of models that make keys and values of all heads from one vector, as published: it makes them for every

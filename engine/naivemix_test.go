@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // naiveMixture is the experts of a naive model, by the formulas.

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // TestPromptRows: they take cells of the tree, are refused in a path, and are dropped with the tree.

@@ -11,13 +11,13 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cuda/emulated"
 	"github.com/tandem-llm/tandem/kernels/layers"
 	"github.com/tandem-llm/tandem/kernels/ref/device"
 	"github.com/tandem-llm/tandem/kernels/split"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 func recurrentPath(t testing.TB) string { return goldenPath(t, "qwen35") }

@@ -6,8 +6,8 @@ import (
 	"slices"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // fill makes weights, cache and names ready.

@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // TestTypesWithoutKernels: a file with weights of such a type is refused, naming the tensor and the supported types.

@@ -12,8 +12,8 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/files"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // Name is the name of the plan in the cache's folder.

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/spec/shape"
 )
 

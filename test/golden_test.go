@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	ggufs "github.com/tandem-llm/tandem/engine/gguf"
+	ggufs "github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // goldenCase is one line of testdata/golden/gopher-*.jsonl; its README says what the fields mean.

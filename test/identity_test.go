@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem/client"
-	gguffile "github.com/tandem-llm/tandem/engine/gguf"
+	gguffile "github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // otherCase is a verifier that computes another text than the one that a request began with.

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	writer "github.com/tandem-llm/tandem/engine/gguf"
+	writer "github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/profile"
 	"github.com/tandem-llm/tandem/testkit/family"
 )

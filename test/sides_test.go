@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	ggufs "github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/engine/published/layouttest"
 	"github.com/tandem-llm/tandem/engine/safetensors/sttest"
+	ggufs "github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 const (

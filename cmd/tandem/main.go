@@ -18,8 +18,8 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/cmd/tandem/config"
-	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/kernels/stream"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/models"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/services/supervise"

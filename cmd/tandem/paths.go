@@ -9,7 +9,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/models"
 	"github.com/tandem-llm/tandem/roles/drafter"
 	"github.com/tandem-llm/tandem/text/token"

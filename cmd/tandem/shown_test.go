@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem/cache"
-	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 func TestShown(t *testing.T) {

@@ -5,8 +5,8 @@ import (
 	"math"
 	"sync"
 
-	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/kernels/ref"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // decodable reports whether decode knows the type.

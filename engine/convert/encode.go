@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // encode writes the blocks of x, whole blocks of finite values, to dst. Errors: a value that the type

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/kernels/ref"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // kinds are sorts of weights that a block of 256 may hold.

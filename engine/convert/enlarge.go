@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // part is a tensor of an expanded model: the original tensor in one corner, zeros or random weights elsewhere.

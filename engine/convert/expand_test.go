@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // In the additional parts, a matrix that reads the residual has no zeros, one that writes it has only

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // Scheme says which model Random makes.

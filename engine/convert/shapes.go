@@ -3,7 +3,7 @@ package convert
 import (
 	"math"
 
-	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // model is the shape of a published model. A width that an architecture does not have is 0.

@@ -11,10 +11,10 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/engine/published/layouttest"
 	"github.com/tandem-llm/tandem/engine/safetensors/sttest"
 	"github.com/tandem-llm/tandem/engine/side"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // golden is what PyTorch computes with a side file.

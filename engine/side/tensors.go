@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // Growth says what a tensor becomes in a side file for an expanded target: its values stay in one corner.

@@ -6,8 +6,8 @@ import (
 	"io"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/files"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/services/httpapi"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // GGUF's numbers of token types.

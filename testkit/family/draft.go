@@ -3,7 +3,7 @@ package family
 import (
 	"fmt"
 
-	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // Draft makes a random draft that reads the target's hidden states, of kind eagle3, eagle or dovetail (docs/sidefiles.md), for a target

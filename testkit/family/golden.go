@@ -8,7 +8,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // golden says how a golden model is made: a tiny model of the family of its name, of fixed shape and weights, of which

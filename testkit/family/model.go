@@ -15,8 +15,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-llm/tandem/engine/gguf"
 	"github.com/tandem-llm/tandem/kernels/ref"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // Model is a model that is not written yet. Its fields may be changed.

@@ -4,7 +4,7 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // bpe holds the pre-tokenizer and merges of a byte-level tokenizer (Radford et al., "Language Models are

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // index builds the tables of Encode and AppendBytes. Of equal pieces the one with the lowest id counts.

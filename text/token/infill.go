@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // infill are the markers of a model that fills in text, -1 for none: it is shown prefix, the text before the gap, suffix, the text behind

@@ -6,7 +6,7 @@ import (
 	"unicode"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // A marker is a token that says who speaks or where a turn ends. Control tokens are markers. Many files give their markers the type

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/gguf"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // Extract returns a GGUF file with the tokenizer, architecture and name of the model file at path and nothing else: what Parse needs.
