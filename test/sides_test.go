@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem/engine/published/layouttest"
-	"github.com/tandem-llm/tandem/engine/safetensors/sttest"
 	ggufs "github.com/tandem-llm/tandem/modelfile/gguf"
+	"github.com/tandem-llm/tandem/modelfile/safetensors/sttest"
 )
 
 const (

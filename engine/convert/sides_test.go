@@ -12,9 +12,9 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/published/layouttest"
-	"github.com/tandem-llm/tandem/engine/safetensors/sttest"
 	"github.com/tandem-llm/tandem/engine/side"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
+	"github.com/tandem-llm/tandem/modelfile/safetensors/sttest"
 )
 
 // golden is what PyTorch computes with a side file.

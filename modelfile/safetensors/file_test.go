@@ -15,7 +15,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/safetensors/sttest"
+	"github.com/tandem-llm/tandem/modelfile/safetensors/sttest"
 )
 
 func wantError(t *testing.T, err error, kind tandem.Kind, says string) {
