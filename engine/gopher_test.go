@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/tandem-llm/tandem/engine/convert"
+	"github.com/tandem-llm/tandem/modelfile/convert"
 )
 
 // TestGolden compares logits and greedy continuations of the shipped target, as it is and in other types, with another engine's, and the

@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/cache"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/engine/convert"
+	"github.com/tandem-llm/tandem/modelfile/convert"
 	"github.com/tandem-llm/tandem/roles"
 )
 

@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-llm/tandem/bench/guesses"
 	"github.com/tandem-llm/tandem/bench/system"
 	"github.com/tandem-llm/tandem/cmd/tandem/config"
-	"github.com/tandem-llm/tandem/engine/convert"
+	"github.com/tandem-llm/tandem/modelfile/convert"
 	"github.com/tandem-llm/tandem/profile"
 )
 
