@@ -6,8 +6,8 @@ import (
 	"math"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/side"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
+	"github.com/tandem-llm/tandem/modelfile/side"
 )
 
 // Kinds of side files: architectures of GGUF files that are of no use without their target (docs/sidefiles.md).

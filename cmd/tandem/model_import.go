@@ -8,8 +8,8 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/engine/side"
 	"github.com/tandem-llm/tandem/modelfile/convert"
+	"github.com/tandem-llm/tandem/modelfile/side"
 )
 
 type modelImportCmd struct {

@@ -9,9 +9,9 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/side"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/modelfile/published"
+	"github.com/tandem-llm/tandem/modelfile/side"
 )
 
 // ImportOptions say what a checkpoint is imported for.

@@ -14,10 +14,10 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/engine/side"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/modelfile/published/layouttest"
 	"github.com/tandem-llm/tandem/modelfile/safetensors/sttest"
+	"github.com/tandem-llm/tandem/modelfile/side"
 )
 
 const sides = "../testdata/sides/" // a target and a side file of each kind, with the results of PyTorch (training/golden)

@@ -4,8 +4,8 @@ import (
 	"context"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/side"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
+	"github.com/tandem-llm/tandem/modelfile/side"
 )
 
 // Quantize writes the model or side file at in to out with its weights stored as the named type, see Types. Quantising

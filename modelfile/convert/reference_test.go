@@ -5,9 +5,9 @@ import (
 	"math"
 	"testing"
 
-	"github.com/tandem-llm/tandem/engine/side"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/modelfile/published/layouttest"
+	"github.com/tandem-llm/tandem/modelfile/side"
 )
 
 // reference computes a target and its side files in float64 by the formulas of docs/sidefiles.md, from files of f32 weights. Nothing of

@@ -6,8 +6,8 @@ import (
 	"math"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/side"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
+	"github.com/tandem-llm/tandem/modelfile/side"
 )
 
 // typeOfSide returns the type of a side file's tensor. Prompt embeddings are few and read row by row: they stay floats.

@@ -11,10 +11,10 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/side"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/modelfile/published/layouttest"
 	"github.com/tandem-llm/tandem/modelfile/safetensors/sttest"
+	"github.com/tandem-llm/tandem/modelfile/side"
 )
 
 // golden is what PyTorch computes with a side file.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/engine/side"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
+	"github.com/tandem-llm/tandem/modelfile/side"
 )
 
 // guessed is what the engine computes with a side file: for each asked row and level the likeliest tokens with their log-probabilities,

@@ -6,8 +6,8 @@ import (
 	"slices"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/side"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
+	"github.com/tandem-llm/tandem/modelfile/side"
 )
 
 // eagle3 takes a draft of EAGLE-3 (cnets.py of SafeAILab/EAGLE): fc on three hidden states, one layer called midlayer, or layers.0 by

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/side"
+	"github.com/tandem-llm/tandem/modelfile/side"
 )
 
 // take finds out the kind of the checkpoint and takes its tensors.

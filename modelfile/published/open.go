@@ -14,10 +14,10 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/side"
 	"github.com/tandem-llm/tandem/files"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/modelfile/safetensors"
+	"github.com/tandem-llm/tandem/modelfile/side"
 )
 
 const op = "import"

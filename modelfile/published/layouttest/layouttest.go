@@ -11,9 +11,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-llm/tandem/engine/side"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/modelfile/safetensors/sttest"
+	"github.com/tandem-llm/tandem/modelfile/side"
 )
 
 // Checkpoint is a side file in a published layout.
