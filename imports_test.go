@@ -39,14 +39,19 @@ var rooms = map[string][]string{
 	"kernels/kerneltest":    {"kernels", "kernels/ref", "kernels/ref/device"},
 	"kernels/testdevice":    {"kernels", "kernels/cpu", "kernels/cuda", "kernels/cuda/emulated", "kernels/ref/device"},
 
-	"engine":    {".", "kernels", "kernels/ref", "golang.org/x/sys", "golang.org/x/text"}, // x/text: Unicode's normal form C
-	"text/chat": {".", "modelfile/gguf", "text/token"},
+	// files in, files out; no pass
+	"modelfile": {".", "kernels/ref", "golang.org/x/sys"},
+	// what text is without a model
+	"text":      {".", "modelfile", "golang.org/x/text"}, // x/text: Unicode's normal form C
+	"text/chat": {".", "modelfile", "text"},
+
+	"engine": {".", "kernels", "kernels/ref", "modelfile", "text", "golang.org/x/sys"},
 
 	"schedule": {".", "spec/learn", "engine"},
 
-	"drafter":  {".", "spec", "engine", "engine/sample", "schedule"},
+	"drafter":  {".", "spec", "engine", "schedule", "text"},
 	"verifier": {".", "spec", "engine", "schedule"},
-	"gateway":  {".", "spec", "text/token"},
+	"gateway":  {".", "spec", "text"},
 	"mempool":  {"."},
 
 	"proto": {"google.golang.org/grpc", "google.golang.org/protobuf"},
@@ -68,21 +73,23 @@ var rooms = map[string][]string{
 	"client":             {"proto", "google.golang.org/grpc", statusDetails},
 
 	// what every process has; the packages below it say what each kind consists of
-	"roles": {".", "engine", "kernels", "schedule", "services", "services/rpc", "services/pool", "services/shm",
+	"roles": {".", "engine", "kernels", "modelfile", "schedule", "services", "services/rpc", "services/pool", "services/shm",
 		"services/supervise", "services/telemetry"},
-	"roles/drafter": {".", "roles", "drafter", "engine", "services", "services/discovery", "services/pool", "services/rpc",
+	"roles/drafter": {".", "roles", "drafter", "engine", "text", "services", "services/discovery", "services/pool", "services/rpc",
 		"services/shm", "services/trees"}, // shm: the verifier's, with features
 	"roles/verifier": {".", "roles", "verifier", "engine", "kernels", "profile", "services", "services/discovery", "services/pool",
 		"services/rpc", "services/shm"}, // kernels: how a pass is divided
-	"roles/gateway": {".", "roles", "roles/chats", "drafter", "gateway", "engine", "services", "services/discovery", "services/pool",
+	"roles/gateway": {".", "roles", "roles/chats", "drafter", "gateway", "engine", "text", "services", "services/discovery",
+		"services/pool",
 		"services/rpc", "services/shm", "services/trees", "services/telemetry", "services/awake", "google.golang.org/grpc"},
-	"roles/chats": {".", "roles", "engine", "text/chat", "services"},
-	"roles/pair":  {".", "roles", "drafter", "engine"},
+	"roles/chats": {".", "roles", "modelfile", "text", "text/chat", "services"},
+	"roles/pair":  {".", "roles", "drafter", "engine", "text"},
 	"roles/group": {"services/pool", "services/supervise", "client", "proto"},
 	// empty rounds for bench system: the wire as the roles use it, with nothing behind it
 	"roles/hops": {".", "roles", "services", "services/awake", "services/discovery", "services/pool", "services/rpc", "services/shm",
 		"services/trees"},
-	"roles/rolestest": {".", "roles", "roles/gateway", "roles/drafter", "roles/verifier", "engine", "kernels/cpu", "services", "client",
+	"roles/rolestest": {".", "roles", "roles/gateway", "roles/drafter", "roles/verifier", "engine", "modelfile", "kernels/cpu",
+		"services", "client",
 		"proto"},
 
 	// what computes is handed to them: threads, a model, a way to start processes
@@ -93,12 +100,12 @@ var rooms = map[string][]string{
 	"bench/figures": {},
 	"bench/prompts": {"."},
 	// the ways and drafters alone, in this process: a drafter grows the trees, package spec says what becomes of them
-	"bench/guesses": {".", "bench/figures", "bench/prompts", "drafter", "mempool", "engine", "spec"},
+	"bench/guesses": {".", "bench/figures", "bench/prompts", "drafter", "mempool", "engine", "spec", "text"},
 	"talk":          {".", "client", "services"},
 
 	"cache": {"."},
 	// its tables are those of spec/shape, its divisions those that a device takes
-	"profile":  {".", "spec/shape", "modelfile/gguf", "kernels"},
+	"profile":  {".", "spec/shape", "modelfile", "kernels"},
 	"demo":     {"."},
 	everywhere: {},
 	"models":   {}, // the shipped models as bytes: whoever imports it is 38 MB larger
@@ -107,7 +114,7 @@ var rooms = map[string][]string{
 	"test":    {"*"},
 	"testkit": {},
 	// tiny models of every architecture, written as files
-	"testkit/family": {"modelfile/gguf", "kernels/ref"},
+	"testkit/family": {"modelfile", "kernels/ref"},
 }
 
 const (
@@ -123,6 +130,7 @@ var testOnly = []string{"testkit", "testkit/family", "kernels/testdevice",
 // testsOf lists what test files of one room may import on top: those of a domain room may run the others with it in one process, but
 // never the wire.
 var testsOf = map[string][]string{"drafter": domain, "verifier": domain, "gateway": domain, "mempool": domain,
+	"modelfile": {"engine", "text"}, "bench/system": {"text"},
 	"bench/devices": {"kernels", "kernels/cuda/emulated"},
 	"kernels/cpu":   {"kernels/cpu/peers", "kernels/kerneltest", "kernels/ref"},
 	"engine":        {"kernels/cpu", "kernels/cuda/emulated", "kernels/layers", "kernels/ref/device", "kernels/split", "kernels/stream"},
@@ -134,9 +142,9 @@ var testsOf = map[string][]string{"drafter": domain, "verifier": domain, "gatewa
 	"bench/guesses":  {"kernels", "kernels/split"}, // a target on two groups of cores
 	"roles/rolestest": {"roles/pair", "kernels/cuda", "kernels/cuda/emulated", "kernels/layers", "kernels/split",
 		"kernels", "kernels/stream"}, // a target whose weights are streamed
-	"roles/pair": {"roles/rolestest"}}
+	"roles/pair": {"roles/rolestest", "modelfile"}}
 
-var domain = []string{"drafter", "verifier", "gateway", "mempool", "engine"}
+var domain = []string{"drafter", "verifier", "gateway", "mempool", "engine", "modelfile", "text"}
 
 func TestImports(t *testing.T) {
 	seen := map[string]bool{}
