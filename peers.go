@@ -9,18 +9,18 @@ import (
 
 // Opening asks a drafter or verifier to hold a session.
 type Opening struct {
-	Session  SessionID
-	Epoch    Epoch
-	Tokens   []Token  // committed so far, at least one; the receiver must not change them
-	Limit    Position // the session never holds more committed tokens than this
-	MaxNodes int      // no tree of the session has more nodes, root included
-	Prompt   int      // how many of Tokens are the prompt, the others being output; 0 = all
-	Tenant   string   // sessions of one tenant may share memory of equal prefixes; see Request.Tenant
-	Owner    uint64   // the process that opens the session; the session ends with it; 0: none
-	Vocab    int      // the target's vocabulary size: drafted tokens are below it, whatever the draft model has; 0: the receiver's own size
-	Sampling Sampling
-	Ways     []string // of the target's own (Guess.Way) whose guesses Opened is to carry; unknown ones are ignored
-	Features bool     // hidden states of committed tokens will be asked for (FeatureSource), the prompt's included
+	Session    SessionID
+	Epoch      Epoch
+	Tokens     []Token  // committed so far, at least one; the receiver must not change them
+	Limit      Position // the session never holds more committed tokens than this
+	MaxNodes   int      // no tree of the session has more nodes, root included
+	Prompt     int      // how many of Tokens are the prompt, the others being output; 0 = all
+	Tenant     string   // sessions of one tenant may share memory of equal prefixes; see Request.Tenant
+	Owner      uint64   // the process that opens the session; the session ends with it; 0: none
+	Vocab      int      // the target's vocabulary size: drafted tokens are below it, whatever the draft model has; 0: the receiver's own
+	Sampling   Sampling
+	SelfDrafts []string // of the target (Guess.SelfDraft) whose guesses Opened is to carry; unknown ones are ignored
+	Features   bool     // hidden states of committed tokens will be asked for (FeatureSource), the prompt's included
 
 	// Progress is told how the receiver gets on, at once when it has begun and then every ProgressEvery until Open returns, from the
 	// goroutine that called Open; nil: nobody is.
@@ -62,20 +62,21 @@ type Opened struct {
 	Guesses   []Guess   // from a verifier: on what follows Opening.Tokens, if asked and known
 }
 
-// The target's own ways of guessing. They are named where drafters are named, so drafters cannot have these names.
+// The target's self-drafts: what its side files let it guess. They are named where drafters are named, so no drafter may have
+// these names.
 const (
-	WayMedusa    = "medusa"    // heads on the target's last hidden state (Cai et al., 2024; Ghidorah)
-	WayPPD       = "ppd"       // rows with trained prompt tokens in the target's pass (PPD)
-	WayAssistant = "assistant" // a draft that reads the target's keys and values, beside it (Gemma 4)
+	Medusa    = "medusa"    // heads on the target's last hidden state (Cai et al., 2024; Ghidorah)
+	PPD       = "ppd"       // rows with trained prompt tokens in the target's pass (PPD)
+	Assistant = "assistant" // a draft that reads the target's keys and values, beside it (Gemma 4)
 )
 
-// Ways lists the reserved names.
-func Ways() []string { return []string{WayMedusa, WayPPD, WayAssistant} }
+// SelfDrafts lists the reserved names.
+func SelfDrafts() []string { return []string{Medusa, PPD, Assistant} }
 
-// Guess is what one of the target's own ways says about the tokens after the last committed one.
+// Guess is what one of the target's self-drafts says about the tokens after the last committed one.
 type Guess struct {
-	Way string
-	// Levels[i] holds the likeliest tokens i+1 places after the last committed one, likeliest first, each once, with the way's own
+	SelfDraft string
+	// Levels[i] holds the likeliest tokens i+1 places after the last committed one, likeliest first, each once, with the self-draft's own
 	// log-probabilities (nats). Every level guesses alone: it does not know which tokens come before. At most MostLevels
 	// levels of at most MostCandidates tokens.
 	Levels [][]TopLogprob
@@ -90,17 +91,17 @@ const (
 func (g Guess) Validate(vocab int) error {
 	const op = "guess"
 	if len(g.Levels) > MostLevels {
-		return Errorf(op, Corrupt, "%.20q guesses %d levels: want at most %d", g.Way, len(g.Levels), MostLevels)
+		return Errorf(op, Corrupt, "%.20q guesses %d levels: want at most %d", g.SelfDraft, len(g.Levels), MostLevels)
 	}
 	for i, level := range g.Levels {
 		if len(level) > MostCandidates {
-			return Errorf(op, Corrupt, "%.20q has %d candidates in level %d: want at most %d", g.Way, len(level), i, MostCandidates)
+			return Errorf(op, Corrupt, "%.20q has %d candidates in level %d: want at most %d", g.SelfDraft, len(level), i, MostCandidates)
 		}
 		seen := map[Token]bool{}
 		for _, c := range level {
 			if c.Token < 0 || int(c.Token) >= vocab || seen[c.Token] || !(c.LogProb <= 1e-3) {
 				return Errorf(op, Corrupt, "%.20q guesses token %d in level %d with log-probability %v: want tokens below %d, each once, "+
-					"and at most 0", g.Way, c.Token, i, c.LogProb, vocab)
+					"and at most 0", g.SelfDraft, c.Token, i, c.LogProb, vocab)
 			}
 			seen[c.Token] = true
 		}
@@ -108,9 +109,9 @@ func (g Guess) Validate(vocab int) error {
 	return nil
 }
 
-// Way describes one of the target's own ways of guessing that a verifier offers.
-type Way struct {
-	Name    string // WayMedusa …
+// SelfDraft describes one of the target's own ways of guessing that a verifier offers.
+type SelfDraft struct {
+	Name    string // Medusa …
 	Levels  int    // how far it guesses
 	Members int    // PPD: rows for each prompt token (its ensemble); embedding number = member·Levels + level
 	// Greedy and Sampled correct the probabilities of its levels, at temperature 0 and above, as measured on calibration text
@@ -119,7 +120,7 @@ type Way struct {
 	Time            time.Duration // of a guess, as measured; 0: not measured
 }
 
-// Line turns the probability p that a way of the target's own gives a candidate into the chance that it is right, if those above it are:
+// Line turns the probability p that a self-draft gives a candidate into the chance that it is right, if those above it are:
 // logit(chance) = Slope·logit(p) + Bias (Platt, 1999).
 type Line struct {
 	Slope float64 `json:"slope"`
@@ -138,9 +139,9 @@ func (l Line) Valid() bool {
 }
 
 // Valid reports whether a verifier can have w: its name is reserved, and its numbers are within their bounds.
-func (w Way) Valid() bool {
-	if !slices.Contains(Ways(), w.Name) || w.Levels < 1 || w.Levels > MostLevels || w.Members < 0 || w.Members > MostPrompts/w.Levels ||
-		w.Time < 0 {
+func (w SelfDraft) Valid() bool {
+	if !slices.Contains(SelfDrafts(), w.Name) || w.Levels < 1 || w.Levels > MostLevels ||
+		w.Members < 0 || w.Members > MostPrompts/w.Levels || w.Time < 0 {
 		return false
 	}
 	for i := range w.Levels {
@@ -172,21 +173,21 @@ func (h Hindsight) Validate() error {
 
 // Proposal asks a drafter for one tree.
 type Proposal struct {
-	Session SessionID
-	Epoch   Epoch
-	Base    Position   // number of committed tokens; the tree's root is the token at Base-1
-	Hash    PrefixHash // of the committed tokens [0, Base)
-	From    Position   // Suffix holds the committed tokens [From, Base)
-	Suffix  []Token    // From is where the gateway's previous message to this drafter ended
-	Bounds  Bounds     // of the tree
-	Growth  Growth
-	Branch  float64  // GrowPacer: a candidate other than the best opens a branch if its probability is at least this
-	Stop    float64  // drafting ends when every branch has fallen below this probability (LLMCad's α); 0 = never
-	Temper  float64  // temperature of the draft's probabilities, 0 < Temper ≤ 1; a lower one favours likely tokens; 0 = 1
-	Plan    Plan     // decides the tree's width and depth within Bounds; zero = Bounds alone
-	Return  bool     // put no ticket: the caller merges this tree with others and puts one itself
-	Ahead   bool     // after the answer, go on drafting for the next round
-	Ways    []string // of the ticket that the drafter puts
+	Session    SessionID
+	Epoch      Epoch
+	Base       Position   // number of committed tokens; the tree's root is the token at Base-1
+	Hash       PrefixHash // of the committed tokens [0, Base)
+	From       Position   // Suffix holds the committed tokens [From, Base)
+	Suffix     []Token    // From is where the gateway's previous message to this drafter ended
+	Bounds     Bounds     // of the tree
+	Growth     Growth
+	Branch     float64  // GrowPacer: a candidate other than the best opens a branch if its probability is at least this
+	Stop       float64  // drafting ends when every branch has fallen below this probability (LLMCad's α); 0 = never
+	Temper     float64  // temperature of the draft's probabilities, 0 < Temper ≤ 1; a lower one favours likely tokens; 0 = 1
+	Plan       Plan     // decides the tree's width and depth within Bounds; zero = Bounds alone
+	Return     bool     // put no ticket: the caller merges this tree with others and puts one itself
+	Ahead      bool     // after the answer, go on drafting for the next round
+	SelfDrafts []string // of the ticket that the drafter puts
 }
 
 // Growth is an order in which a tree grows.
@@ -227,14 +228,14 @@ type Drafter interface {
 
 // Ticket asks the verifier to check one tree. At most one ticket per (Session, Epoch, Base) counts.
 type Ticket struct {
-	Session SessionID
-	Epoch   Epoch
-	Base    Position   // as in Proposal
-	Hash    PrefixHash // as in Proposal
-	Drafter string     // who drafted; "" for the gateway's own tickets without a draft
-	Tree    Tree       // node 0 is the committed token at Base-1
-	Ways    []string   // of the target's own whose guesses the verdict is to carry; unknown ones are ignored
-	Trace   string     // W3C traceparent of the sending stage; "" when not traced
+	Session    SessionID
+	Epoch      Epoch
+	Base       Position   // as in Proposal
+	Hash       PrefixHash // as in Proposal
+	Drafter    string     // who drafted; "" for the gateway's own tickets without a draft
+	Tree       Tree       // node 0 is the committed token at Base-1
+	SelfDrafts []string   // whose guesses the verdict is to carry; unknown ones are ignored
+	Trace      string     // W3C traceparent of the sending stage; "" when not traced
 }
 
 // Pool carries the tickets of all drafters and gateways to the verifier in one queue. Implementations may lose, repeat and reorder
@@ -308,14 +309,14 @@ type Description struct {
 	PageTokens    int      // tokens that share a page of the KV cache
 	Protocol      int      // that it speaks; 0 is older than protocol 1
 	Identity      Identity
-	Lineage       string // of the model
-	Ways          []Way  // of a verifier: those of its target
-	Taps          []int  // a verifier: of the features that it hands out; a drafter: of those that it reads; nil: none
+	Lineage       string      // of the model
+	SelfDrafts    []SelfDraft // of a verifier: those of its target
+	Taps          []int       // a verifier: of the features that it hands out; a drafter: of those that it reads; nil: none
 }
 
-// WayNames returns the names of d.Ways.
-func (d Description) WayNames() (names []string) {
-	for _, w := range d.Ways {
+// SelfDraftNames returns the names of d.Ways.
+func (d Description) SelfDraftNames() (names []string) {
+	for _, w := range d.SelfDrafts {
 		names = append(names, w.Name)
 	}
 	return names

@@ -14,8 +14,9 @@
 //   - draft model: a small model that guesses what the target will say. Draft: the tree that one drafter guesses in one round.
 //   - side file: heads, prompt tokens or a draft, trained for one target and of no use without it. Tap: a hidden state that it reads.
 //   - verifier: who runs the target and holds its keys and values.
-//   - drafter: who guesses, with a draft model or without one (lookup). A process of drafters has one or several. The target's own ways
-//     are named where drafters are named, but no process has them.
+//   - drafter: who guesses, with a draft model or without one (lookup). A process of drafters has one or several.
+//   - self-draft: what a side file lets the target itself guess: medusa, ppd, assistant. It is named where drafters are named, but no
+//     process of drafters has it.
 //   - gateway: who serves requests, and owns what has been committed.
 //   - peer: any of the three as another sees it. Owner: the process that opened a session at a peer.
 //   - identity: a name for all that a text depends on besides its request. Lineage: which model it is, whatever its quantisation.
@@ -38,9 +39,9 @@
 //   - round: the steps between two commits: a proposal or none, a ticket, a pass, a verdict.
 //   - tree: guesses below the last committed token, its root. Nodes are its tokens, root included; a path leads down from the root; a
 //     chain is a tree with one path. Depth is counted from the root, width is the number of nodes of one depth.
-//   - way: one by which the target guesses by itself, of those that its side files give it. Guess: what a way says about the tokens to
-//     come, level by level; it travels with the verdict of the round before. Prompt node: a node of a tree with a trained embedding in
-//     place of a token, whose row makes the target guess; it is never in a path.
+//   - guess: what a self-draft says about the tokens to come, level by level; it travels with the verdict of the round before.
+//     Prompt node: a node of a tree with a trained embedding in place of a token, whose row makes the target guess; it is never in
+//     a path.
 //   - feature: a hidden state of the target, at a committed position, for a drafter that reads it.
 //   - bounds: the nodes, depth and width that a tree may have at most. Growth: the order in which it gets them.
 //   - proposal: what a gateway asks of a drafter. Ticket: asks the verifier to check a tree. Verdict: its answer.

@@ -113,11 +113,11 @@ func (c Config) withDefaults() (Config, error) {
 type Drafter struct {
 	cfg     Config
 	sched   *schedule.Schedule
-	sampler sample.Sampler // the schedule's goroutine's
-	fed     sync.Map       // *fed by session; nil for drafts that read tokens alone
-	held    int            // features of a prompt that are kept at most until all have come
-	way     tandem.Way     // of the model's prompt tokens; no Levels: it has none
-	trust   [2]spec.Trust  // in those, of sessions that take the likeliest tokens, and that draw
+	sampler sample.Sampler   // the schedule's goroutine's
+	fed     sync.Map         // *fed by session; nil for drafts that read tokens alone
+	held    int              // features of a prompt that are kept at most until all have come
+	way     tandem.SelfDraft // of the model's prompt tokens; no Levels: it has none
+	trust   [2]spec.Trust    // in those, of sessions that take the likeliest tokens, and that draw
 }
 
 // hops is the number of goroutines that a tree passes on its way out: the caller's, which puts it into the pool. With a larger number

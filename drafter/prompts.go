@@ -26,12 +26,12 @@ const (
 )
 
 // promptsOf returns the way of a model that was opened with prompt tokens.
-func promptsOf(m *engine.Model) tandem.Way {
+func promptsOf(m *engine.Model) tandem.SelfDraft {
 	ways := m.Ways()
-	if i := slices.IndexFunc(ways, func(w tandem.Way) bool { return w.Name == tandem.WayPPD }); i >= 0 {
+	if i := slices.IndexFunc(ways, func(w tandem.SelfDraft) bool { return w.Name == tandem.PPD }); i >= 0 {
 		return ways[i]
 	}
-	return tandem.Way{}
+	return tandem.SelfDraft{}
 }
 
 // trusted returns what prompt tokens have been worth to sessions like s.

@@ -207,7 +207,7 @@ func (t *Translator) Propose(ctx context.Context, p tandem.Proposal) (tandem.Pro
 		return out, nil
 	}
 	return out, send(ctx, t.d.cfg.Pool, t.d.cfg.Events, c, tandem.Ticket{Session: p.Session, Epoch: p.Epoch, Base: p.Base, Hash: p.Hash,
-		Drafter: t.d.cfg.Name, Tree: clone(out.Tree), Ways: p.Ways})
+		Drafter: t.d.cfg.Name, Tree: clone(out.Tree), SelfDrafts: p.SelfDrafts})
 }
 
 // translate makes the proposal's tokens the session's, and returns the proposal in the draft's tokens. words, which is read only, and
@@ -238,7 +238,7 @@ func (s *translated) translate(p tandem.Proposal) (inner tandem.Proposal, words 
 	}
 	inner = p
 	inner.Base, inner.From, inner.Suffix = tandem.Position(len(all)), tandem.Position(from), all[from:]
-	inner.Hash, inner.Return, inner.Ways = tandem.EmptyPrefix.Add(all...), true, nil
+	inner.Hash, inner.Return, inner.SelfDrafts = tandem.EmptyPrefix.Add(all...), true, nil
 	inner.Bounds, inner.Plan = s.scale(p, float64(len(all))/float64(len(s.tokens)))
 	s.told = all
 	copied := *s.words

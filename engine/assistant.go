@@ -288,21 +288,21 @@ func (d *drafting) check(m *Model) error {
 	switch {
 	case d.seq == nil || d.seq.model != m:
 		return tandem.Errorf(op, tandem.Invalid, "a guess by %s behind no sequence of the model: want the one whose end it follows",
-			tandem.WayAssistant)
+			tandem.Assistant)
 	case d.token < 0 || int(d.token) >= m.config.Vocab:
-		return tandem.Errorf(op, tandem.Invalid, "a guess by %s behind token %d: vocabulary has %d", tandem.WayAssistant, d.token,
+		return tandem.Errorf(op, tandem.Invalid, "a guess by %s behind token %d: vocabulary has %d", tandem.Assistant, d.token,
 			m.config.Vocab)
 	case len(d.state) != m.config.Dim:
-		return tandem.Errorf(op, tandem.Invalid, "a guess by %s from a state of %d numbers: want %d", tandem.WayAssistant, len(d.state),
+		return tandem.Errorf(op, tandem.Invalid, "a guess by %s from a state of %d numbers: want %d", tandem.Assistant, len(d.state),
 			m.config.Dim)
 	case d.seq.length+len(d.path) == 0:
-		return tandem.Errorf(op, tandem.Invalid, "a guess by %s behind an empty prefix", tandem.WayAssistant)
+		return tandem.Errorf(op, tandem.Invalid, "a guess by %s behind an empty prefix", tandem.Assistant)
 	}
 	above := int32(-1)
 	for i, n := range d.path {
 		if n < 0 || int(n) >= len(d.seq.parents) || d.seq.parents[n] != above || d.seq.rows[n] < 0 {
 			return tandem.Errorf(op, tandem.Invalid, "a guess by %s behind tree rows %v: entry %d is not a child of the one before",
-				tandem.WayAssistant, d.path, i)
+				tandem.Assistant, d.path, i)
 		}
 		above = n
 	}

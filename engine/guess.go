@@ -62,12 +62,12 @@ func (m *Model) Guess(asks []GuessAsk, top int) ([]tandem.Guess, error) {
 func (g *guessing) add(i int, ask GuessAsk) error {
 	rows, levels := 1, 0
 	switch {
-	case ask.Way == tandem.WayMedusa && g.medusa != nil:
+	case ask.Way == tandem.Medusa && g.medusa != nil:
 		levels = g.medusa.side.Levels
-	case ask.Way == tandem.WayPPD && g.prompts != nil:
+	case ask.Way == tandem.PPD && g.prompts != nil:
 		levels = g.prompts.side.Levels
 		rows = levels * g.prompts.side.Members
-	case ask.Way == tandem.WayAssistant && g.assistant != nil:
+	case ask.Way == tandem.Assistant && g.assistant != nil:
 		levels = assistantLevels
 	default:
 		return tandem.Errorf("engine", tandem.Invalid, "a guess by %.20q: no side file for it is open", ask.Way)
@@ -81,13 +81,13 @@ func (g *guessing) add(i int, ask GuessAsk) error {
 				g.config.Dim)
 		}
 	}
-	g.guesses[i] = tandem.Guess{Way: ask.Way, Levels: make([][]tandem.TopLogprob, levels)}
-	if ask.Way == tandem.WayAssistant {
+	g.guesses[i] = tandem.Guess{SelfDraft: ask.Way, Levels: make([][]tandem.TopLogprob, levels)}
+	if ask.Way == tandem.Assistant {
 		d := drafting{ask.Token, g.normed(ask.Hidden[0]), ask.Seq, ask.Path}
 		g.chains, g.chainAsks = append(g.chains, d), append(g.chainAsks, i)
 		return d.check(g.Model)
 	}
-	if ask.Way == tandem.WayMedusa {
+	if ask.Way == tandem.Medusa {
 		g.heads, g.asks = append(g.heads, g.normed(ask.Hidden[0])), append(g.asks, i)
 		return nil
 	}

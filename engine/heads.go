@@ -63,7 +63,7 @@ type prompts struct {
 }
 
 // Ways describes the opened side files, in the order in which they were opened.
-func (m *Model) Ways() (ways []tandem.Way) { return slices.Clone(m.ways) }
+func (m *Model) Ways() (ways []tandem.SelfDraft) { return slices.Clone(m.ways) }
 
 // collectHeads finds the tensors of a medusa file for a target of width d.
 func (c *catalog) collectHeads(s *Side) (heads []head) {
@@ -196,7 +196,7 @@ func (m *Model) planSide(f *gguf.File) (*sidePlan, error) {
 	if m.weights.draft != nil {
 		return nil, tandem.Errorf("engine", tandem.Invalid, "%s: %s is a draft with states, which has no side files", path, m.path)
 	}
-	if slices.ContainsFunc(m.ways, func(w tandem.Way) bool { return w.Name == side.Way() }) {
+	if slices.ContainsFunc(m.ways, func(w tandem.SelfDraft) bool { return w.Name == side.Way() }) {
 		return nil, tandem.Errorf("engine", tandem.Invalid, "%s: the target has a side file of kind %s already", path, side.Kind)
 	}
 	s := &sidePlan{side: side}
@@ -348,7 +348,7 @@ func (m *Model) addSide(s *sidePlan) {
 	default:
 		m.prompts = s.prompts
 	}
-	m.ways = append(m.ways, tandem.Way{Name: s.side.Way(), Levels: s.side.Levels, Members: s.side.Members})
+	m.ways = append(m.ways, tandem.SelfDraft{Name: s.side.Way(), Levels: s.side.Levels, Members: s.side.Members})
 	m.footprint.Weights += s.Weights
 	m.footprint.Beside += s.Weights
 	m.footprint.Scratch += s.Scratch

@@ -75,16 +75,16 @@ type Model struct {
 	logits    kernels.Buf // (maxWanted, vocab)
 	pass      pass
 	names     Names
-	shared    int              // sequences with NewShared so far
-	path      string           // of its file, for messages
-	plan      *kernels.Program // of a pass
-	residual  kernels.Buf      // (rows, d): after a pass, what the last layer left
-	taps      []kernels.Buf    // (rows, d), per entry of Options.Taps; None for -1
-	ways      []tandem.Way     // of the opened side files
-	medusa    *medusa          // nil: none
-	prompts   *prompts         // nil: none
-	assistant *assistant       // nil: none
-	product   *product         // shared by side files; nil: none needs it
+	shared    int                // sequences with NewShared so far
+	path      string             // of its file, for messages
+	plan      *kernels.Program   // of a pass
+	residual  kernels.Buf        // (rows, d): after a pass, what the last layer left
+	taps      []kernels.Buf      // (rows, d), per entry of Options.Taps; None for -1
+	ways      []tandem.SelfDraft // of the opened side files
+	medusa    *medusa            // nil: none
+	prompts   *prompts           // nil: none
+	assistant *assistant         // nil: none
+	product   *product           // shared by side files; nil: none needs it
 }
 
 // Open loads the model in the GGUF file at path. Errors: Invalid (no such file), Corrupt, Unsupported (architecture, type,

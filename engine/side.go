@@ -47,7 +47,7 @@ func (s Side) InVerifier() bool {
 // Way names the way of guessing that the file gives its target.
 func (s Side) Way() string {
 	if s.Kind == SideAssistant {
-		return tandem.WayAssistant
+		return tandem.Assistant
 	}
 	return s.Kind
 }

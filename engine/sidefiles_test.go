@@ -171,7 +171,7 @@ func TestSidesInTheWrongPlace(t *testing.T) {
 			t.Errorf("opened %s: %v", path, err)
 		}
 	}
-	if want := []tandem.Way{{Name: "medusa", Levels: 2}, {Name: "ppd", Levels: 3, Members: 4}}; !slices.Equal(m.Ways(), want) {
+	if want := []tandem.SelfDraft{{Name: "medusa", Levels: 2}, {Name: "ppd", Levels: 3, Members: 4}}; !slices.Equal(m.Ways(), want) {
 		t.Errorf("ways %v: want %v", m.Ways(), want)
 	}
 	o := Options{Device: testdevice.CPU(t, 1), KVPages: 2}

@@ -147,8 +147,8 @@ func benchSides(b *testing.B, plain, tapped *Model, width int) {
 				}
 			}
 		}
-		timed("medusa", guess(GuessAsk{Way: tandem.WayMedusa, Hidden: [][]float32{hidden}}))
-		timed("ppd", guess(GuessAsk{Way: tandem.WayPPD, Hidden: slices.Repeat([][]float32{hidden}, way.Levels*way.Members)}))
+		timed("medusa", guess(GuessAsk{Way: tandem.Medusa, Hidden: [][]float32{hidden}}))
+		timed("ppd", guess(GuessAsk{Way: tandem.PPD, Hidden: slices.Repeat([][]float32{hidden}, way.Levels*way.Members)}))
 		timed("with prompt rows", func() { pass(plain, append(slices.Clone(text[:width]), prompts[:way.Levels]...)) })
 	}
 	share := func(what string) float64 { return 100 * float64(least[what]) / float64(least["pass"]) }

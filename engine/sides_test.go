@@ -97,7 +97,7 @@ func openSides(t testing.TB, o Options, names ...string) *Model {
 }
 
 // promptTree returns the prompt rows of a way below a tree row (-1: the prefix), the next of whose rows is `first`.
-func promptTree(w tandem.Way, parent, first int32) (nodes []tandem.Token, parents []int32) {
+func promptTree(w tandem.SelfDraft, parent, first int32) (nodes []tandem.Token, parents []int32) {
 	for range w.Members {
 		for i := range w.Levels {
 			if i == 0 {
@@ -112,8 +112,8 @@ func promptTree(w tandem.Way, parent, first int32) (nodes []tandem.Token, parent
 }
 
 // askPrompts collects the hidden states of prompt rows that begin with row `from` of a part.
-func askPrompts(o *Output, w tandem.Way, part, from int) GuessAsk {
-	a := GuessAsk{Way: tandem.WayPPD}
+func askPrompts(o *Output, w tandem.SelfDraft, part, from int) GuessAsk {
+	a := GuessAsk{Way: tandem.PPD}
 	for i := range w.Members * w.Levels {
 		a.Hidden = append(a.Hidden, slices.Clone(o.Hidden(part, from+i)))
 	}
@@ -131,7 +131,7 @@ func TestMedusaGolden(t *testing.T) {
 		out := forward(t, m, 0, Part{Seq: s, Extend: g.Tokens})
 		var asks []GuessAsk
 		for _, row := range g.Rows {
-			asks = append(asks, GuessAsk{Way: tandem.WayMedusa, Hidden: [][]float32{slices.Clone(out.Hidden(0, row))}})
+			asks = append(asks, GuessAsk{Way: tandem.Medusa, Hidden: [][]float32{slices.Clone(out.Hidden(0, row))}})
 		}
 		guesses, err := m.Guess(asks, 7)
 		if err != nil {
@@ -217,7 +217,7 @@ func guessAll(t *testing.T, m *Model) (all []tandem.Guess) {
 	out := forward(t, m, 0, p)
 	asks := []GuessAsk{askPrompts(out, way, 0, 6)}
 	for row := range 6 {
-		asks = append(asks, GuessAsk{Way: tandem.WayMedusa, Hidden: [][]float32{slices.Clone(out.Hidden(0, row))}})
+		asks = append(asks, GuessAsk{Way: tandem.Medusa, Hidden: [][]float32{slices.Clone(out.Hidden(0, row))}})
 	}
 	for i := range asks {
 		guesses, err := m.Guess(asks[i:i+1], 3)

@@ -28,14 +28,14 @@ type accuracyKey struct {
 }
 
 type accuracy struct {
-	way    tandem.Way
+	way    tandem.SelfDraft
 	counts *shape.Counts
 	table  *shape.Accuracy // the lines of counts alone; replaced, never changed
 	fresh  int             // guesses since it was made
 }
 
 // begin returns what is known of a way. a.mu must be held.
-func (a *accuracies) begin(w tandem.Way, sampled bool) *accuracy {
+func (a *accuracies) begin(w tandem.SelfDraft, sampled bool) *accuracy {
 	key := accuracyKey{w.Name, sampled}
 	if x := a.of[key]; x != nil && x.way == w {
 		return x
@@ -58,14 +58,14 @@ func (a *accuracies) begin(w tandem.Way, sampled bool) *accuracy {
 }
 
 // table returns what corrects a way's probabilities now; see shape.Accuracy.Corrected.
-func (a *accuracies) table(w tandem.Way, sampled bool) *shape.Accuracy {
+func (a *accuracies) table(w tandem.SelfDraft, sampled bool) *shape.Accuracy {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.begin(w, sampled).table
 }
 
 // learn takes a guess and the tokens that came, as many as it has levels.
-func (a *accuracies) learn(w tandem.Way, sampled bool, g tandem.Guess, next []tandem.Token) {
+func (a *accuracies) learn(w tandem.SelfDraft, sampled bool, g tandem.Guess, next []tandem.Token) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	x := a.begin(w, sampled)

@@ -10,14 +10,14 @@ import (
 
 // TestAccuracies: corrections begin with what was measured, each kind of sampling with its own, and follow the guesses.
 func TestAccuracies(t *testing.T) {
-	way := tandem.Way{Name: tandem.WayMedusa, Levels: 2}
+	way := tandem.SelfDraft{Name: tandem.Medusa, Levels: 2}
 	for k := range way.Levels {
 		way.Greedy[k] = tandem.Line{Slope: 1, Bias: 2}
 	}
 	var a accuracies
-	said := tandem.Guess{Way: way.Name, Levels: [][]tandem.TopLogprob{{{Token: 1, LogProb: float32(math.Log(0.5))}},
+	said := tandem.Guess{SelfDraft: way.Name, Levels: [][]tandem.TopLogprob{{{Token: 1, LogProb: float32(math.Log(0.5))}},
 		{{Token: 2, LogProb: float32(math.Log(0.5))}}}}
-	chance := func(w tandem.Way, sampled bool, level int) float64 {
+	chance := func(w tandem.SelfDraft, sampled bool, level int) float64 {
 		return a.table(w, sampled).Corrected(said)(level, 0, 0)
 	}
 	measured := 1 / (1 + math.Exp(-2))

@@ -103,9 +103,9 @@ func (c Config) withDefaults() (Config, error) {
 		switch {
 		case m.Name == "" || m.Drafter == nil:
 			return c, tandem.Errorf(op, tandem.Invalid, "drafter %d, %q: want a name and a drafter", i, m.Name)
-		case slices.Contains(tandem.Ways(), m.Name):
+		case slices.Contains(tandem.SelfDrafts(), m.Name):
 			return c, tandem.Errorf(op, tandem.Invalid, "drafter %d, %q: the name is one of the target's own ways: want any but %v",
-				i, m.Name, tandem.Ways())
+				i, m.Name, tandem.SelfDrafts())
 		case slices.ContainsFunc(c.Drafters[:i], func(o Enlisted) bool { return o.Name == m.Name }):
 			return c, tandem.Errorf(op, tandem.Invalid, "drafter %q is there twice: want each name once", m.Name)
 		}

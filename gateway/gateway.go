@@ -136,7 +136,7 @@ const describeWait = 10 * time.Second
 // known returns an error of kind Invalid if a drafter that a request names was never there. A request that comes before the verifier has
 // told its target's ways, and names one, waits for that.
 func (g *Gateway) known(ctx context.Context, names []string) error {
-	if slices.ContainsFunc(names, func(n string) bool { return slices.Contains(tandem.Ways(), n) }) {
+	if slices.ContainsFunc(names, func(n string) bool { return slices.Contains(tandem.SelfDrafts(), n) }) {
 		late := time.NewTimer(describeWait)
 		defer late.Stop()
 		select {
@@ -179,17 +179,17 @@ func (g *Gateway) VerifierIs(costs []tandem.Cost, kvTokens int64, pageTokens int
 // Enlist lets sessions ask a drafter, also those already running, or replaces the drafter of that
 // name, such as after a restart. An e without a name or a drafter, or with the name of one of the target's own ways, is ignored.
 func (g *Gateway) Enlist(e Enlisted) {
-	if e.Name != "" && e.Drafter != nil && !slices.Contains(tandem.Ways(), e.Name) {
+	if e.Name != "" && e.Drafter != nil && !slices.Contains(tandem.SelfDrafts(), e.Name) {
 		g.roster.Enlist(e)
 	}
 }
 
 // WaysAre says which ways the verifier's target has of its own. Sessions may ask them like drafters, by their names; those that are
 // missing are dismissed.
-func (g *Gateway) WaysAre(ways []tandem.Way) {
+func (g *Gateway) WaysAre(ways []tandem.SelfDraft) {
 	defer g.describe.Do(func() { close(g.described) })
-	for _, name := range tandem.Ways() {
-		i := slices.IndexFunc(ways, func(w tandem.Way) bool { return w.Name == name && w.Valid() })
+	for _, name := range tandem.SelfDrafts() {
+		i := slices.IndexFunc(ways, func(w tandem.SelfDraft) bool { return w.Name == name && w.Valid() })
 		if i < 0 {
 			g.roster.Dismiss(name)
 			continue

@@ -31,13 +31,13 @@ type oracle struct {
 
 const oracleLevels = 4
 
-func (o *oracle) Ways() []tandem.Way {
-	return append([]tandem.Way{{Name: tandem.WayMedusa, Levels: oracleLevels}}, o.Model.Ways()...)
+func (o *oracle) Ways() []tandem.SelfDraft {
+	return append([]tandem.SelfDraft{{Name: tandem.Medusa, Levels: oracleLevels}}, o.Model.Ways()...)
 }
 
 func (o *oracle) Guess(asks []engine.GuessAsk, top int) (all []tandem.Guess, err error) {
 	for _, a := range asks {
-		if a.Way != tandem.WayMedusa {
+		if a.Way != tandem.Medusa {
 			g, err := o.Model.Guess([]engine.GuessAsk{a}, top)
 			if err != nil {
 				return nil, err
@@ -46,7 +46,7 @@ func (o *oracle) Guess(asks []engine.GuessAsk, top int) (all []tandem.Guess, err
 			continue
 		}
 		h := stateOf(a.Hidden[0])
-		g := tandem.Guess{Way: a.Way}
+		g := tandem.Guess{SelfDraft: a.Way}
 		for i := range oracleLevels {
 			right := tandem.Token(h >> 40 % 1000)
 			if next := o.after[h]; i < len(next) {
@@ -130,10 +130,10 @@ func TestGuessesInOneProcess(t *testing.T) {
 		c.Guesser, c.FirstShare, c.Costs = o, 1e9, []tandem.Cost{{Rows: 1, Time: 1}}
 	}, "go", drafter.LookupName)
 	described, err := v.Describe(t.Context())
-	if err != nil || len(described.Ways) != 2 {
-		t.Fatalf("described %+v, %v: want two ways", described.Ways, err)
+	if err != nil || len(described.SelfDrafts) != 2 {
+		t.Fatalf("described %+v, %v: want two ways", described.SelfDrafts, err)
 	}
-	g.WaysAre(described.Ways)
+	g.WaysAre(described.SelfDrafts)
 	twin, err := engine.Open(targetFile, engine.Options{Device: testdevice.CPU(t, 1), MaxRows: positions,
 		KVPages: engine.PagesFor(1, positions, 0)})
 	if err != nil {

@@ -84,7 +84,7 @@ func (s *session) hold(ctx context.Context) (begun bool, err error) {
 	defer context.AfterFunc(s.g.gate.Asked(s.place), func() { a.cancel(errAside) })()
 	s.touched = true
 	o := s.opening()
-	o.Ways = s.wanted()
+	o.SelfDrafts = s.wanted()
 	total := len(o.Tokens) - 1 // the last is the root of the first tree
 	defer s.read()
 	o.Progress = func(p tandem.Progress) {
@@ -105,7 +105,7 @@ func (s *session) hold(ctx context.Context) (begun bool, err error) {
 	}
 	s.found(opened.Cached)
 	s.g.gate.Opened(s.place)
-	s.hearGuesses(opened.Guesses, o.Ways, 0)
+	s.hearGuesses(opened.Guesses, o.SelfDrafts, 0)
 	return true, nil
 }
 

@@ -183,7 +183,7 @@ func (s *session) bounds() tandem.Bounds {
 // wish completes the proposal for a drafter.
 func (s *session) wish(q question, k ask, a *answer, returned bool) wish {
 	p, from := k.proposal, k.of.acked
-	p.Ways, p.Bounds.Nodes = a.ways, min(p.Bounds.Nodes, s.nodes-a.reserve)
+	p.SelfDrafts, p.Bounds.Nodes = a.ways, min(p.Bounds.Nodes, s.nodes-a.reserve)
 	p.Session, p.Epoch, p.Base, p.Hash = s.id, q.epoch, q.base, q.hash
 	p.From, p.Suffix, p.Return = from, s.tokens[from:q.base:q.base], returned
 	if p.Growth != tandem.GrowPacer { // whose thresholds are of plain probabilities
@@ -287,7 +287,7 @@ func (s *session) put(ctx context.Context, q question, a *answer) (err error) {
 	ctx, end := s.g.cfg.Events.Begin(ctx, tandem.StageSend)
 	defer func() { end(err) }()
 	t := tandem.Ticket{Session: s.id, Epoch: q.epoch, Base: q.base, Hash: q.hash, Tree: tandem.Root(s.tokens[q.base-1]),
-		Ways: a.ways}
+		SelfDrafts: a.ways}
 	if a.tickets == 0 {
 		if a.drafted && a.own {
 			t.Drafter, t.Tree = a.by, a.tree

@@ -99,7 +99,7 @@ func (w *world) accept(h *heldSession, t tandem.Ticket, v *tandem.Verdict) {
 			}
 		}
 	}
-	if v.Guesses = w.guess(h, tree, last, t.Ways); len(v.Guesses) > 0 {
+	if v.Guesses = w.guess(h, tree, last, t.SelfDrafts); len(v.Guesses) > 0 {
 		v.Guessing = time.Millisecond
 	}
 	h.last = *v

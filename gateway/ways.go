@@ -51,9 +51,9 @@ func (s *session) hearGuesses(all []tandem.Guess, asked []string, took time.Dura
 	}
 	var good []*liaison
 	for _, g := range all {
-		i := slices.IndexFunc(s.liaisons, func(l *liaison) bool { return l.of.Way != nil && l.of.Name == g.Way })
+		i := slices.IndexFunc(s.liaisons, func(l *liaison) bool { return l.of.Way != nil && l.of.Name == g.SelfDraft })
 		switch {
-		case i < 0 || !slices.Contains(asked, g.Way):
+		case i < 0 || !slices.Contains(asked, g.SelfDraft):
 			s.g.cfg.Counters.Add("guesses.unasked", 1)
 			continue
 		case s.liaisons[i].guess != nil || len(g.Levels) > s.liaisons[i].of.Way.Levels || g.Validate(s.g.cfg.Vocab.Size()) != nil:
@@ -129,8 +129,8 @@ func (s *session) reserve(asked []string) int {
 
 // prompter returns the way that needs prompt nodes, if it is asked.
 func (s *session) prompter(asked []string) *liaison {
-	i := slices.IndexFunc(s.liaisons, func(l *liaison) bool { return l.of.Way != nil && l.of.Name == tandem.WayPPD })
-	if i < 0 || !slices.Contains(asked, tandem.WayPPD) || s.liaisons[i].of.Way.Members == 0 {
+	i := slices.IndexFunc(s.liaisons, func(l *liaison) bool { return l.of.Way != nil && l.of.Name == tandem.PPD })
+	if i < 0 || !slices.Contains(asked, tandem.PPD) || s.liaisons[i].of.Way.Members == 0 {
 		return nil
 	}
 	return s.liaisons[i]

@@ -16,7 +16,7 @@ import (
 )
 
 // bothWays are the target's own in these tests.
-var bothWays = []tandem.Way{{Name: tandem.WayMedusa, Levels: 4}, {Name: tandem.WayPPD, Levels: 3, Members: 2}}
+var bothWays = []tandem.SelfDraft{{Name: tandem.Medusa, Levels: 4}, {Name: tandem.PPD, Levels: 3, Members: 2}}
 
 // guess returns what the model guesses by itself after the held tokens: each level has the right token first, second or not at all. Of
 // ppd there are as many levels as prompt nodes of both members behind the last accepted node.
@@ -29,7 +29,7 @@ func (w *world) guess(h *heldSession, tree tandem.Tree, last int32, asked []stri
 		if way.Members > 0 {
 			levels = w.prompted(tree, last, way)
 		}
-		g := tandem.Guess{Way: way.Name}
+		g := tandem.Guess{SelfDraft: way.Name}
 		hash, n := h.hash, len(h.tokens)
 		for range levels {
 			right := w.next(hash, n, h.open.Sampling.Seed)
@@ -52,7 +52,7 @@ func (w *world) guess(h *heldSession, tree tandem.Tree, last int32, asked []stri
 }
 
 // prompted returns how many levels of a way's prompt nodes are behind a node, and checks that the tree is as the contract has it.
-func (w *world) prompted(t tandem.Tree, node int32, way tandem.Way) (levels int) {
+func (w *world) prompted(t tandem.Tree, node int32, way tandem.SelfDraft) (levels int) {
 	if err := t.Validate(1<<10, vocabSize); err != nil {
 		w.violate("ticket with %v", err)
 		return 0
@@ -104,7 +104,7 @@ func spoilGuesses(guesses []tandem.Guess, how string) (out []tandem.Guess) {
 		case "guess-nan":
 			last[0].LogProb = float32(math.NaN())
 		case "guess-way":
-			g.Way = "palm reading"
+			g.SelfDraft = "palm reading"
 		}
 		out = append(out, g)
 	}
@@ -278,7 +278,7 @@ func TestWaysToldLate(t *testing.T) {
 		Bounds: tandem.Bounds{Nodes: 16, Depth: 6, Width: 4}}
 	for _, tc := range []struct {
 		after time.Duration
-		ways  []tandem.Way
+		ways  []tandem.SelfDraft
 		want  string
 	}{{time.Second, bothWays, ""}, {time.Second, nil, `drafter "medusa" is not there`}, {time.Minute, bothWays, `drafter "medusa" is not there`}} {
 		synctest.Test(t, func(t *testing.T) {

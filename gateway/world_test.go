@@ -82,7 +82,7 @@ type world struct {
 	slower     map[string]time.Duration                     // than the first at drafting
 	knows      map[string]float64                           // chance that a drafter has the next token in its level; default 3/4
 	costs      func(rows int) time.Duration                 // of a pass; nil: verify
-	ways       []tandem.Way                                 // the target's own
+	ways       []tandem.SelfDraft                           // the target's own
 	memory     int                                          // tokens that the verifier may hold, trees included; 0: any number
 	violations []string                                     // contracts that the gateway broke
 	flights    sync.WaitGroup
@@ -202,7 +202,7 @@ func (p peer) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error)
 		return tandem.Opened{}, nil
 	}
 	h := p.held[o.Session]
-	return tandem.Opened{Guesses: w.guess(h, tandem.Root(tokens[len(tokens)-1]), 0, o.Ways)}, nil
+	return tandem.Opened{Guesses: w.guess(h, tandem.Root(tokens[len(tokens)-1]), 0, o.SelfDrafts)}, nil
 }
 
 // Submit implements tandem.Verifier.

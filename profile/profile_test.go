@@ -50,9 +50,9 @@ func plan(t testing.TB) *Plan {
 				{"cuda+cpu", "cuda", 90, []Round{{"go", "d", 4, 2.5, 9e6, 3e6, 0.5, 0.1, 1e6}}},
 				{"cpu", "", 50, []Round{{"go", "", 1, 1, 20e6, 0, 0, 0, 0}}}}}}},
 		Tables: []Table{
-			{Target: targetLineage, Name: tandem.WayMedusa, Lineage: headsLineage, Text: text, Accuracy: c.Table(),
+			{Target: targetLineage, Name: tandem.Medusa, Lineage: headsLineage, Text: text, Accuracy: c.Table(),
 				Lengths: []Length{{1, 1, 1}, {8, 2.1, 2}}},
-			{Target: targetLineage, Name: tandem.WayMedusa, Lineage: headsLineage, Temperature: 1, Text: text, Accuracy: c.Table()},
+			{Target: targetLineage, Name: tandem.Medusa, Lineage: headsLineage, Temperature: 1, Text: text, Accuracy: c.Table()},
 			{Target: targetLineage, Name: "lookup", Text: text, Depths: []float64{0.5, 0.4}, Accept: accept}}}
 }
 
@@ -243,15 +243,15 @@ func TestStale(t *testing.T) {
 	if _, err := p.Portable(targetLineage).Costs(thisBox, "1.2", what); tandem.KindOf(err) != tandem.Stale {
 		t.Errorf("without a machine: %v", err)
 	}
-	tables, stale := p.For(targetLineage, tandem.WayMedusa, headsLineage, 0.9)
+	tables, stale := p.For(targetLineage, tandem.Medusa, headsLineage, 0.9)
 	if len(tables) != 2 || tables[0].Temperature != 1 || stale != nil {
 		t.Errorf("tables %v, stale %v", tables, stale)
 	}
-	if tables, stale = p.For(targetLineage, tandem.WayMedusa, targetLineage, 0); len(tables) != 0 || len(stale) != 2 ||
+	if tables, stale = p.For(targetLineage, tandem.Medusa, targetLineage, 0); len(tables) != 0 || len(stale) != 2 ||
 		!strings.Contains(stale[0], "is of lineage "+headsLineage) {
 		t.Errorf("of other heads: tables %v, stale %v", tables, stale)
 	}
-	if tables, stale = p.For(headsLineage, tandem.WayMedusa, headsLineage, 0); len(tables)+len(stale) != 0 {
+	if tables, stale = p.For(headsLineage, tandem.Medusa, headsLineage, 0); len(tables)+len(stale) != 0 {
 		t.Errorf("of another target: %v, %v", tables, stale)
 	}
 	if tables, _ = p.For(targetLineage, "lookup", "", 0); len(tables) != 1 || tables[0].Chances()[0] != 0.9 {

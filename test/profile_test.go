@@ -90,9 +90,9 @@ func TestProfileAssistant(t *testing.T) {
 		t.Fatalf("%v: %s", err, printed.stdout)
 	}
 	timed := slices.ContainsFunc(p.Machine.Subjects, func(s profile.Subject) bool {
-		return s.Kind == tandem.WayAssistant && s.Points[0].NS > 1000 && s.Points[0].Context == 32
+		return s.Kind == tandem.Assistant && s.Points[0].NS > 1000 && s.Points[0].Context == 32
 	})
-	if !timed || len(p.Tables) != 3 || p.Tables[0].Name != tandem.WayAssistant || p.Tables[0].Accuracy == nil ||
+	if !timed || len(p.Tables) != 3 || p.Tables[0].Name != tandem.Assistant || p.Tables[0].Accuracy == nil ||
 		len(p.Tables[0].Lengths) == 0 {
 		t.Errorf("timed: %v; %+v", timed, p)
 	}

@@ -49,7 +49,7 @@ func TestAssistantBesideTrees(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		guesses, err := twin.Guess([]engine.GuessAsk{{Way: tandem.WayAssistant, Hidden: [][]float32{out.Hidden(0, n-1)}, Seq: seq,
+		guesses, err := twin.Guess([]engine.GuessAsk{{Way: tandem.Assistant, Hidden: [][]float32{out.Hidden(0, n-1)}, Seq: seq,
 			Token: text[n]}}, 10)
 		if err != nil {
 			t.Fatal(err)
@@ -57,7 +57,7 @@ func TestAssistantBesideTrees(t *testing.T) {
 		return guesses
 	}
 	d := newDesk(t, verifier.Config{Model: openAssisted(t), FirstShare: 1e9})
-	opened := d.open(1, prompt, tandem.WayAssistant)
+	opened := d.open(1, prompt, tandem.Assistant)
 	if first := alone(prompt); !reflect.DeepEqual(opened.Guesses, first) || len(first[0].Levels) != 4 {
 		t.Errorf("opened with %v, want %v", opened.Guesses, first)
 	}
@@ -74,7 +74,7 @@ func TestAssistantBesideTrees(t *testing.T) {
 				tree.Tokens, tree.Parents = append(tree.Tokens, level[0].Token), append(tree.Parents, int32(i))
 			}
 		}
-		d.put(1, text, tree, tandem.WayAssistant)
+		d.put(1, text, tree, tandem.Assistant)
 		v := d.verdict()
 		if v.Kind != tandem.OK || len(v.Path) < n || !slices.Equal(v.Tokens, want[len(text):len(text)+len(v.Tokens)]) {
 			t.Fatalf("round %d: %+v, want %v", round, v, want[len(text):])

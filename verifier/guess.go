@@ -15,7 +15,7 @@ import (
 // the verifier's goroutine.
 type Guesser interface {
 	// Ways describes what it can do; the same from one call to the next.
-	Ways() []tandem.Way
+	Ways() []tandem.SelfDraft
 	// Guess answers asks in one run, with at most top candidates in a level. It only reads them.
 	Guess(asks []engine.GuessAsk, top int) ([]tandem.Guess, error)
 }
@@ -39,25 +39,25 @@ type asking struct {
 }
 
 // asked returns the target's ways that are among names.
-func (v *Verifier) asked(names []string) []tandem.Way {
-	return slices.DeleteFunc(slices.Clone(v.ways), func(w tandem.Way) bool { return !slices.Contains(names, w.Name) })
+func (v *Verifier) asked(names []string) []tandem.SelfDraft {
+	return slices.DeleteFunc(slices.Clone(v.ways), func(w tandem.SelfDraft) bool { return !slices.Contains(names, w.Name) })
 }
 
 // way returns the target's way of that name.
-func (v *Verifier) way(name string) (tandem.Way, bool) {
-	i := slices.IndexFunc(v.ways, func(w tandem.Way) bool { return w.Name == name })
+func (v *Verifier) way(name string) (tandem.SelfDraft, bool) {
+	i := slices.IndexFunc(v.ways, func(w tandem.SelfDraft) bool { return w.Name == name })
 	if i < 0 {
-		return tandem.Way{}, false
+		return tandem.SelfDraft{}, false
 	}
 	return v.ways[i], true
 }
 
 // ask prepares the guesses that follow a node of a tree, which is row at of part p. The hidden states are copied, because they are only
 // valid until the next pass. Without prompt rows behind the node a way that needs them guesses nothing.
-func (a *asking) ask(w tandem.Way, t tandem.Tree, node int32, p schedule.Part, out *engine.Output) {
+func (a *asking) ask(w tandem.SelfDraft, t tandem.Tree, node int32, p schedule.Part, out *engine.Output) {
 	root := len(p.Extend) - 1 // row of node 0
 	hidden := func(node int32) []float32 { return slices.Clone(out.Hidden(p.At, root+int(node))) }
-	if w.Name != tandem.WayPPD {
+	if w.Name != tandem.PPD {
 		ask := engine.GuessAsk{Way: w.Name, Hidden: [][]float32{hidden(node)}, Seq: p.Seq}
 		if a.c != nil {
 			ask.Path = slices.Clone(a.s.accepted)
@@ -84,7 +84,7 @@ func (a *asking) ask(w tandem.Way, t tandem.Tree, node int32, p schedule.Part, o
 
 // promptsBehind returns the prompt nodes behind a node, by the number of their embedding, -1 for none, and how many levels have those of
 // all members.
-func promptsBehind(t tandem.Tree, node int32, w tandem.Way) (at []int32, levels int) {
+func promptsBehind(t tandem.Tree, node int32, w tandem.SelfDraft) (at []int32, levels int) {
 	at = slices.Repeat([]int32{-1}, w.Members*w.Levels)
 	for i := t.Guesses(); i < t.Len(); i++ {
 		above := node
@@ -107,7 +107,7 @@ func promptsBehind(t tandem.Tree, node int32, w tandem.Way) (at []int32, levels 
 }
 
 // promptRows returns the tokens and parents of the prompt rows behind the end of a prompt, for levels levels.
-func promptRows(w tandem.Way, levels int) (tokens []tandem.Token, parents []int32) {
+func promptRows(w tandem.SelfDraft, levels int) (tokens []tandem.Token, parents []int32) {
 	for m := range w.Members {
 		for l := range levels {
 			parent := int32(len(tokens) - 1)
@@ -121,7 +121,7 @@ func promptRows(w tandem.Way, levels int) (tokens []tandem.Token, parents []int3
 }
 
 // checkPrompts checks the prompt nodes of a valid tree: the embeddings are the way's, each below a guess or the one before of its member.
-func checkPrompts(t tandem.Tree, w tandem.Way) error {
+func checkPrompts(t tandem.Tree, w tandem.SelfDraft) error {
 	for i := t.Guesses(); i < t.Len(); i++ {
 		e, p := int(t.Tokens[i]), int(t.Parents[i])
 		switch first := e%w.Levels == 0; {
@@ -140,7 +140,7 @@ func checkPrompts(t tandem.Tree, w tandem.Way) error {
 
 // later reports whether a verdict waits for guesses, and then makes it wait. p is the session's part of the pass.
 func (s *session) later(c *check, verdict tandem.Verdict, p schedule.Part, out *engine.Output) bool {
-	ways := s.v.asked(c.ticket.Ways)
+	ways := s.v.asked(c.ticket.SelfDrafts)
 	if len(ways) == 0 {
 		return false
 	}
@@ -160,9 +160,9 @@ func (s *session) later(c *check, verdict tandem.Verdict, p schedule.Part, out *
 }
 
 // first returns the ways whose guesses Opened is to carry, if they add little to the time that the prompt has taken.
-func (s *session) first() []tandem.Way {
+func (s *session) first() []tandem.SelfDraft {
 	spent := time.Since(s.begun)
-	return slices.DeleteFunc(s.v.asked(s.ways), func(w tandem.Way) bool {
+	return slices.DeleteFunc(s.v.asked(s.ways), func(w tandem.SelfDraft) bool {
 		takes := s.v.guessTime(w.Name)
 		return takes == 0 || float64(takes) > s.v.cfg.FirstShare*float64(spent)
 	})
@@ -184,8 +184,8 @@ func (v *Verifier) guessTime(way string) time.Duration {
 
 // promptsAfter adds to the last piece of a prompt the prompt rows for the first guesses, if they fit and are few beside the prompt.
 func (s *session) promptsAfter(p *schedule.Part, space schedule.Space) {
-	w, ok := s.v.way(tandem.WayPPD)
-	if !ok || !slices.ContainsFunc(s.first(), func(f tandem.Way) bool { return f.Name == w.Name }) {
+	w, ok := s.v.way(tandem.PPD)
+	if !ok || !slices.ContainsFunc(s.first(), func(f tandem.SelfDraft) bool { return f.Name == w.Name }) {
 		return
 	}
 	rows := min(space.Rows-len(p.Extend), s.maxNodes-1, (s.seq.Len()+len(p.Extend))/firstRows)

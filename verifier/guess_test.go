@@ -52,7 +52,7 @@ func direct(t testing.TB, m *engine.Model, text []tandem.Token) (all []tandem.Gu
 		part := engine.Part{Seq: seq, Extend: text}
 		ask := engine.GuessAsk{Way: w.Name}
 		rows := []int{len(text) - 1}
-		if w.Name == tandem.WayPPD {
+		if w.Name == tandem.PPD {
 			rows = nil
 			for e := range w.Members * w.Levels {
 				parent := int32(e - 1)
@@ -131,7 +131,7 @@ func newDesk(t testing.TB, c verifier.Config) *desk {
 func (d *desk) open(id tandem.SessionID, text []tandem.Token, ways ...string) tandem.Opened {
 	d.t.Helper()
 	opened, err := d.v.Open(context.Background(), tandem.Opening{Session: id, Tokens: text, Limit: tiny, MaxNodes: 40,
-		Tenant: fmt.Sprint(id), Sampling: tandem.Sampling{TopP: 1}, Ways: ways})
+		Tenant: fmt.Sprint(id), Sampling: tandem.Sampling{TopP: 1}, SelfDrafts: ways})
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func (d *desk) put(id tandem.SessionID, text []tandem.Token, t tandem.Tree, ways
 }
 
 func ticketOn(id tandem.SessionID, text []tandem.Token, t tandem.Tree, ways ...string) tandem.Ticket {
-	return tandem.Ticket{Session: id, Base: tandem.Position(len(text)), Hash: tandem.EmptyPrefix.Add(text...), Tree: t, Ways: ways}
+	return tandem.Ticket{Session: id, Base: tandem.Position(len(text)), Hash: tandem.EmptyPrefix.Add(text...), Tree: t, SelfDrafts: ways}
 }
 
 func (d *desk) verdict() tandem.Verdict {
@@ -172,7 +172,7 @@ func TestGuessesAreThoseOfTheAcceptedRow(t *testing.T) {
 			}
 			want := tinySample(t, twin, prompt, 30)
 			d := newDesk(t, verifier.Config{Model: openGuesser(t, "medusa-shared", ppd), FirstShare: 1e9})
-			ways := []string{"of a later release", tandem.WayPPD, tandem.WayMedusa}
+			ways := []string{"of a later release", tandem.PPD, tandem.Medusa}
 			opened := d.open(1, prompt, ways...)
 			first := direct(t, twin, prompt[:32])
 			if first[1].Levels = first[1].Levels[:1]; ppd == "ppd-4" { // beside 32 rows there is one prompt row, and it has four members
@@ -268,7 +268,7 @@ func TestGuessesKeepNobodyWaiting(t *testing.T) {
 		}
 	}
 	pool := mempool.New(3)
-	for id, ways := range [][]string{{tandem.WayMedusa}, {tandem.WayMedusa}, nil} {
+	for id, ways := range [][]string{{tandem.Medusa}, {tandem.Medusa}, nil} {
 		if err := pool.Put(t.Context(), ticketOn(tandem.SessionID(id+1), text, tandem.Root(9), ways...)); err != nil {
 			t.Fatal(err)
 		}
@@ -294,10 +294,10 @@ func TestFailingHeadsCostGuessesOnly(t *testing.T) {
 		m := openGuesser(t, "medusa-own")
 		d := newDesk(t, verifier.Config{Model: m, Guesser: &slowGuesser{Guesser: m, fails: how}, FirstShare: 1e9})
 		text := []tandem.Token{7, 8, 9}
-		if o := d.open(1, text, tandem.WayMedusa); o.Guesses != nil {
+		if o := d.open(1, text, tandem.Medusa); o.Guesses != nil {
 			t.Errorf("%s: opened with %v", how, o.Guesses)
 		}
-		d.put(1, text, tandem.Root(9), tandem.WayMedusa)
+		d.put(1, text, tandem.Root(9), tandem.Medusa)
 		if v := d.verdict(); v.Kind != tandem.OK || len(v.Tokens) != 1 || v.Guesses != nil {
 			t.Errorf("%s: %+v", how, v)
 		}
@@ -324,14 +324,14 @@ func TestPromptNodesAreChecked(t *testing.T) {
 		"a token below a prompt node": {tandem.Tree{Tokens: []tandem.Token{9, 0, 1, 2}, Parents: []int32{-1, 0, 1, 2}, Prompts: 1},
 			"below a prompt node"},
 	} {
-		d.put(1, text, bad.tree, tandem.WayPPD)
+		d.put(1, text, bad.tree, tandem.PPD)
 		if v := d.verdict(); v.Kind != tandem.Invalid || !strings.Contains(v.Message, bad.why) {
 			t.Errorf("%s: %v %q, want one that says %q", name, v.Kind, v.Message, bad.why)
 		}
 	}
 	without := newDesk(t, verifier.Config{Model: openGuesser(t)})
 	without.open(1, text)
-	without.put(1, text, tandem.Tree{Tokens: []tandem.Token{9, 5, 0}, Parents: []int32{-1, 0, 1}, Prompts: 1}, tandem.WayPPD)
+	without.put(1, text, tandem.Tree{Tokens: []tandem.Token{9, 5, 0}, Parents: []int32{-1, 0, 1}, Prompts: 1}, tandem.PPD)
 	if v := without.verdict(); v.Kind != tandem.OK || v.Nodes != 2 || without.counters.Snapshot()["guesses.prompts_dropped"] != 1 {
 		t.Errorf("without prompt tokens: %+v", v)
 	}
@@ -347,7 +347,7 @@ func TestDeepPromptNodesAreCut(t *testing.T) {
 		t.Fatal(err)
 	}
 	tree := shape.Prompt(tandem.Tree{Tokens: []tandem.Token{9, 1, 2, 3}, Parents: []int32{-1, 0, 1, 2}}, []int8{3, 3, 3, 3}, m.Ways()[0])
-	d.put(1, text, tree, tandem.WayPPD)
+	d.put(1, text, tree, tandem.PPD)
 	v := d.verdict()
 	// base 3, limit 6: nodes of depth 1 and 2; of the root's prompt nodes two, of the first node's one
 	if v.Kind != tandem.OK || v.Nodes != 3+2+1 {

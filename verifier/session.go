@@ -76,7 +76,7 @@ func (v *Verifier) open(o tandem.Opening) (*session, error) {
 	v.features.open(o, seq.Len())
 	return &session{Seat: schedule.NewSeat(o, schedule.Shared(seq)), v: v, limit: tandem.Position(limit), maxNodes: o.MaxNodes,
 		sampling: o.Sampling, history: sample.NewHistory(o.Sampling, o.Tokens, o.Prompt), seq: seq,
-		tokens: slices.Clone(o.Tokens), hash: tandem.EmptyPrefix.Add(o.Tokens...), ways: o.Ways, begun: time.Now()}, nil
+		tokens: slices.Clone(o.Tokens), hash: tandem.EmptyPrefix.Add(o.Tokens...), ways: o.SelfDrafts, begun: time.Now()}, nil
 }
 
 // belongs refuses a session that began with another identity or whose tokens are of another vocabulary: its text would

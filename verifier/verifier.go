@@ -24,7 +24,7 @@ type Config struct {
 	Batches    int           // that the sessions in rounds are divided into, a pass for each; 0: a pass takes all that waits
 	Costs      []tandem.Cost // of the model's passes, as measured; passes observed later refine them
 	// Ways are Guesser's, with what was measured of them; nil: without.
-	Ways       []tandem.Way
+	Ways       []tandem.SelfDraft
 	Guesser    Guesser       // makes the target's own guesses; nil: Model does
 	FirstShare float64       // of a prompt's time that guesses in Opened may add; default 0.02
 	Idle       time.Duration // a session without a ticket this long is dropped; default 60 s
@@ -110,7 +110,7 @@ type Verifier struct {
 	sampler sample.Sampler
 	asking  []*asking                // sessions of the pass whose answers wait for guesses
 	took    map[string]time.Duration // running means of what guesses take, by way
-	ways    []tandem.Way             // the target's; never changed
+	ways    []tandem.SelfDraft       // the target's; never changed
 }
 
 // New returns a verifier with its goroutine running; Shutdown ends it.
@@ -244,7 +244,7 @@ func (v *Verifier) Describe(context.Context) (tandem.Description, error) {
 	d.Model, d.Vocab, d.Fingerprint, d.Context = m.Config().Name, m.Vocab().Size(), names.Vocabulary, m.Config().Context
 	d.KVCapacity, d.PageTokens = int64(m.Pages())*engine.PageTokens, engine.PageTokens
 	d.Device, d.ISA, d.Threads = m.Device(), m.ISA(), m.Threads()
-	d.Identity, d.Lineage, d.Costs, d.Ways = names.Identity, names.Lineage, v.cfg.Costs, slices.Clone(v.ways)
+	d.Identity, d.Lineage, d.Costs, d.SelfDrafts = names.Identity, names.Lineage, v.cfg.Costs, slices.Clone(v.ways)
 	d.Taps = v.cfg.Taps
 	return d, nil
 }

@@ -118,7 +118,7 @@ type bench struct {
 	*Config
 	ctx     context.Context
 	target  *engine.Model
-	ways    []tandem.Way
+	ways    []tandem.SelfDraft
 	drafts  []*draft
 	domains []prompts.Set
 	tokens  map[string][]tandem.Token // of prompts, by their text

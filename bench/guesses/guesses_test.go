@@ -109,7 +109,7 @@ func TestReplayIsDecoding(t *testing.T) {
 						counts(t, fmt.Sprintf("%d nodes by tables", n), real, replayed)
 						more += replayed.tokens - replayed.rounds
 					}
-					alone := []*merged{j.merged([]tandem.Way{way}, nil, 0, 16, nil), j.merged(nil, []string{tc.draft}, 0, 16, nil)}
+					alone := []*merged{j.merged([]tandem.SelfDraft{way}, nil, 0, 16, nil), j.merged(nil, []string{tc.draft}, 0, 16, nil)}
 					for _, m := range alone {
 						replayed := replay(x, m)
 						m.begin(x)

@@ -122,7 +122,7 @@ type merged struct {
 
 // wayTable is a way with what was counted of it on calibration texts.
 type wayTable struct {
-	tandem.Way
+	tandem.SelfDraft
 	table *shape.Accuracy
 }
 
@@ -174,7 +174,7 @@ func (m *merged) tree(root int) tandem.Tree {
 		t = m.mix.Merge(m.said, room)
 	}
 	if rows := m.nodes - t.Len(); prompted && rows >= ppd.Members {
-		t = shape.Prompt(t, shape.Allot(t, m.lengths, ppd.Way, rows), ppd.Way)
+		t = shape.Prompt(t, shape.Allot(t, m.lengths, ppd.SelfDraft, rows), ppd.SelfDraft)
 	}
 	return t
 }

@@ -12,7 +12,7 @@ import (
 
 // plan says which trees the rounds of a way have.
 type plan struct {
-	way  *tandem.Way                                           // nil: no guesses
+	way  *tandem.SelfDraft                                     // nil: no guesses
 	tree func(said []tandem.Token, g tandem.Guess) tandem.Tree // below the last token said
 }
 
@@ -76,7 +76,7 @@ func (b *bench) decode(x *text, p tandem.Sampling, pl plan) (rounds []int, took 
 		}
 		if pl.way != nil {
 			ask, levels := behind(*pl.way, t, node, o)
-			if ask.Way == tandem.WayAssistant {
+			if ask.Way == tandem.Assistant {
 				ask.Seq, ask.Path, ask.Token = seq, path, said[len(said)-1]
 			}
 			if guess, err = b.guess(ask, levels, p, len(said)); err != nil {
@@ -96,7 +96,7 @@ func (b *bench) decode(x *text, p tandem.Sampling, pl plan) (rounds []int, took 
 }
 
 // behind asks a way for what follows a node of a tree that the pass of o has computed, and returns how many levels it can guess.
-func behind(w tandem.Way, t tandem.Tree, node int32, o *engine.Output) (ask engine.GuessAsk, levels int) {
+func behind(w tandem.SelfDraft, t tandem.Tree, node int32, o *engine.Output) (ask engine.GuessAsk, levels int) {
 	ask, levels = engine.GuessAsk{Way: w.Name, Hidden: [][]float32{o.Hidden(0, int(node))}}, w.Levels
 	if w.Members > 0 {
 		ask.Hidden, levels = promptStates(w, t, node, o)
@@ -107,7 +107,7 @@ func behind(w tandem.Way, t tandem.Tree, node int32, o *engine.Output) (ask engi
 // guess returns at most so many levels of what a way guesses behind a text of so many tokens.
 func (b *bench) guess(ask engine.GuessAsk, levels int, p tandem.Sampling, tokens int) (tandem.Guess, error) {
 	if levels == 0 {
-		return tandem.Guess{Way: ask.Way}, nil
+		return tandem.Guess{SelfDraft: ask.Way}, nil
 	}
 	list, err := b.target.Guess([]engine.GuessAsk{ask}, tandem.MostCandidates)
 	if err != nil {
@@ -123,7 +123,7 @@ func (b *bench) guess(ask engine.GuessAsk, levels int, p tandem.Sampling, tokens
 }
 
 // promptStates returns the states of a node's prompt nodes, and how many levels have those of all members. Levels without get any others.
-func promptStates(w tandem.Way, t tandem.Tree, node int32, o *engine.Output) (states [][]float32, levels int) {
+func promptStates(w tandem.SelfDraft, t tandem.Tree, node int32, o *engine.Output) (states [][]float32, levels int) {
 	levels = promptsBehind(t, node)
 	rows := make([]int32, w.Members*w.Levels)
 	for i := t.Guesses(); i < t.Len(); i++ {

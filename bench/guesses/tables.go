@@ -137,7 +137,7 @@ func (b *bench) describe() *Result {
 
 // fitted is a way's tree of one size, made on calibration texts.
 type fitted struct {
-	way    tandem.Way
+	way    tandem.SelfDraft
 	width  int
 	table  *shape.Accuracy
 	shape  shape.Shape  // medusa: greedy
@@ -145,7 +145,7 @@ type fitted struct {
 }
 
 // fit makes a way's tree of that many nodes. Errors: Invalid if there is too little text, or room for not even one prompt token.
-func fit(texts []*text, w tandem.Way, width int) (f *fitted, err error) {
+func fit(texts []*text, w tandem.SelfDraft, width int) (f *fitted, err error) {
 	f = &fitted{way: w, width: width}
 	if w.Members > 0 {
 		f.table, f.sparse, err = shape.FitSparse(samples(texts, w.Name), w, candidates, width)
@@ -227,7 +227,7 @@ func (j *judging) count() {
 }
 
 // widths returns the sizes at which a way has trees.
-func (j *judging) widths(w tandem.Way) []int {
+func (j *judging) widths(w tandem.SelfDraft) []int {
 	if w.Members == 0 {
 		return j.Widths
 	}
@@ -284,14 +284,14 @@ func (j *judging) alone() error {
 func (j *judging) together() error {
 	type group struct {
 		name   string
-		ways   []tandem.Way
+		ways   []tandem.SelfDraft
 		drafts []string
 	}
 	var groups []group
-	var others []tandem.Way // without prompt nodes
+	var others []tandem.SelfDraft // without prompt nodes
 	var drafts []string
 	for _, w := range j.ways {
-		groups = append(groups, group{w.Name + ", each guess", []tandem.Way{w}, nil})
+		groups = append(groups, group{w.Name + ", each guess", []tandem.SelfDraft{w}, nil})
 		if w.Members == 0 {
 			others = append(others, w)
 		}
@@ -339,7 +339,7 @@ func (j *judging) together() error {
 }
 
 // learned returns what rounds on the calibration texts teach about several drafts.
-func (j *judging) learned(ways []tandem.Way, drafts []string, k, nodes int) *spec.Mix {
+func (j *judging) learned(ways []tandem.SelfDraft, drafts []string, k, nodes int) *spec.Mix {
 	mix := spec.NewMix()
 	if len(ways)+len(drafts) > 1 {
 		replayAll(j.cal, j.merged(ways, drafts, k, nodes, mix))
@@ -348,7 +348,7 @@ func (j *judging) learned(ways []tandem.Way, drafts []string, k, nodes int) *spe
 }
 
 // merged returns a maker of trees of size number k.
-func (j *judging) merged(ways []tandem.Way, drafts []string, k, nodes int, mix *spec.Mix) *merged {
+func (j *judging) merged(ways []tandem.SelfDraft, drafts []string, k, nodes int, mix *spec.Mix) *merged {
 	m := &merged{nodes: nodes, drafts: drafts, mix: mix}
 	for _, w := range ways {
 		f := j.nearest(w, nodes)
@@ -361,7 +361,7 @@ func (j *judging) merged(ways []tandem.Way, drafts []string, k, nodes int, mix *
 }
 
 // nearest returns a way's tree of that size, or of the next larger one; the largest if there is none.
-func (j *judging) nearest(w tandem.Way, nodes int) *fitted {
+func (j *judging) nearest(w tandem.SelfDraft, nodes int) *fitted {
 	fits := j.fits[w.Name]
 	if i := slices.IndexFunc(fits, func(f *fitted) bool { return f.width >= nodes }); i >= 0 {
 		return fits[i]
@@ -483,7 +483,7 @@ func random(judge func(seed uint64) tally) float64 {
 }
 
 // full returns the full tree with as many children of every node as suit the calibration texts best.
-func (j *judging) full(w tandem.Way, nodes int) (best shape.Shape) {
+func (j *judging) full(w tandem.SelfDraft, nodes int) (best shape.Shape) {
 	most := 0.0
 	for branches := 1; branches <= candidates; branches++ {
 		s := shape.Full(slices.Repeat([]int{branches}, w.Levels), nodes)
@@ -543,7 +543,7 @@ func (j *judging) sizes() error {
 }
 
 // real decodes judged texts with real rounds, plain and with trees of all sizes in turn, and notes how much faster the trees are.
-func (j *judging) real(w tandem.Way, sizes []Size) error {
+func (j *judging) real(w tandem.SelfDraft, sizes []Size) error {
 	var texts []*text
 	for _, d := range j.domains {
 		texts = append(texts, of(j.judged, d.Name)[:min(j.Timed, j.Count)]...)

@@ -51,12 +51,12 @@ func (p *profiler) ways(m *engine.Model, at place, judge bool) (guesses map[stri
 }
 
 // guess returns the lower quartile of the times of a way's guesses behind one row; of an assistant's, behind the first of the contexts.
-func (p *profiler) guess(m *engine.Model, w tandem.Way) (time.Duration, error) {
+func (p *profiler) guess(m *engine.Model, w tandem.SelfDraft) (time.Duration, error) {
 	ask := engine.GuessAsk{Way: w.Name}
 	for range max(w.Levels*w.Members, 1) {
 		ask.Hidden = append(ask.Hidden, make([]float32, m.Config().Dim))
 	}
-	if w.Name == tandem.WayAssistant {
+	if w.Name == tandem.Assistant {
 		text := p.texts[0].pieces[0]
 		text = text[:min(len(text), p.Context[0]+1)]
 		seq, err := m.NewSequence(len(text), 0)
@@ -88,7 +88,7 @@ func (p *profiler) guess(m *engine.Model, w tandem.Way) (time.Duration, error) {
 
 // judged returns how right a way is on a text, as rounds with trees of profileNodes nodes see it, and the lengths of trees of several
 // sizes: by their own tables and as rounds on the text have them.
-func judged(w tandem.Way, pieces [][]shape.Sample) (*shape.Accuracy, []profile.Length, error) {
+func judged(w tandem.SelfDraft, pieces [][]shape.Sample) (*shape.Accuracy, []profile.Length, error) {
 	fit := func(nodes int) (a *shape.Accuracy, l profile.Length, err error) {
 		rounds, tokens := 0, 0
 		if l.Nodes = nodes; w.Members > 0 {

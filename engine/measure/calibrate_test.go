@@ -116,7 +116,7 @@ func TestTell(t *testing.T) {
 				if i < len(prompt)-2 || tc.head != "medusa-shared" {
 					continue
 				}
-				want, err := m.Guess([]engine.GuessAsk{{Way: tandem.WayMedusa, Hidden: [][]float32{out.Hidden(0, 0)}}}, 4)
+				want, err := m.Guess([]engine.GuessAsk{{Way: tandem.Medusa, Hidden: [][]float32{out.Hidden(0, 0)}}}, 4)
 				if err != nil {
 					t.Fatal(err)
 				}

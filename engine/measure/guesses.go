@@ -28,7 +28,7 @@ func Tell(ctx context.Context, m *engine.Model, prompt []tandem.Token, n int, p 
 	l := &listener{model: m, prompt: len(prompt), nodes: PromptRows(m), guesses: map[string][]tandem.Guess{}}
 	for _, w := range m.Ways() {
 		if len(prompt) == 1 {
-			l.guesses[w.Name] = []tandem.Guess{{Way: w.Name}}
+			l.guesses[w.Name] = []tandem.Guess{{SelfDraft: w.Name}}
 		}
 	}
 	text, err := say(ctx, m, prompt, n, p, l)
@@ -40,12 +40,12 @@ func Tell(ctx context.Context, m *engine.Model, prompt []tandem.Token, n int, p 
 		return nil, err
 	}
 	for _, g := range append(guesses, l.chains...) {
-		root := len(prompt) - 1 + len(l.guesses[g.Way])
+		root := len(prompt) - 1 + len(l.guesses[g.SelfDraft])
 		for k := range g.Levels {
 			level := sample.Lean(g.Levels[k], p, tandem.Position(root+1+k))
 			g.Levels[k] = level[:min(len(level), top)]
 		}
-		l.guesses[g.Way] = append(l.guesses[g.Way], g)
+		l.guesses[g.SelfDraft] = append(l.guesses[g.SelfDraft], g)
 	}
 	return &Told{Text: text, Prompt: len(prompt), Guesses: l.guesses, Features: l.features}, nil
 }
@@ -108,7 +108,7 @@ func (l *listener) after(part *engine.Part, out *engine.Output) error {
 	}
 	if l.guessed(part.Seq.Len()) {
 		for _, w := range l.model.Ways() {
-			if w.Name == tandem.WayAssistant {
+			if w.Name == tandem.Assistant {
 				l.last = slices.Clone(out.Hidden(0, rows-1))
 				continue
 			}
@@ -130,7 +130,7 @@ func (l *listener) next(seq *engine.Sequence, token tandem.Token) error {
 	if l.last == nil {
 		return nil
 	}
-	ask := engine.GuessAsk{Way: tandem.WayAssistant, Hidden: [][]float32{l.last}, Seq: seq, Token: token}
+	ask := engine.GuessAsk{Way: tandem.Assistant, Hidden: [][]float32{l.last}, Seq: seq, Token: token}
 	guesses, err := l.model.Guess([]engine.GuessAsk{ask}, tandem.MostCandidates)
 	l.chains, l.last = append(l.chains, guesses...), nil
 	return err

@@ -21,7 +21,7 @@ type VerifierConfig struct {
 	Gateway interface {
 		VerifierState(up bool)
 		VerifierIs(costs []tandem.Cost, kvTokens int64, pageTokens int)
-		WaysAre(ways []tandem.Way)
+		WaysAre(ways []tandem.SelfDraft)
 	}
 	// Monitor is told whether there is a verifier, and why the present one cannot be used.
 	Monitor interface {
@@ -98,9 +98,9 @@ func (w *Verifier) introduce(turn uint64) {
 		return
 	}
 	w.cfg.Gateway.VerifierIs(d.Costs, d.KVCapacity, d.PageTokens)
-	w.cfg.Gateway.WaysAre(d.Ways)
+	w.cfg.Gateway.WaysAre(d.SelfDrafts)
 	w.compare(d)
-	w.cfg.Members.TargetIs(d.Identity, d.WayNames())
+	w.cfg.Members.TargetIs(d.Identity, d.SelfDraftNames())
 }
 
 func (w *Verifier) ask() (tandem.Description, error) {

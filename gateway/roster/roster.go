@@ -19,7 +19,7 @@ type Enlisted struct {
 	Drafter tandem.Drafter
 	// Way, if set, makes it one of the target's own ways, whose guesses come with verdicts: there is no Drafter, and Last does not
 	// count. If only one drafter is asked, and the request names none, it comes after drafters and before those that are Last.
-	Way *tandem.Way
+	Way *tandem.SelfDraft
 	// Features says that it reads the target's hidden states (tandem.FeatureSource), so that the verifier keeps those of sessions.
 	Features bool
 	Last     bool // if only one drafter is asked, and the request names none, any other is asked rather than this one

@@ -32,7 +32,7 @@ type own struct {
 func newOwn() own { return own{used: map[string]int{}, waits: map[string]bool{}} }
 
 // isWay reports whether the name is that of one of the target's own ways.
-func isWay(name string) bool { return slices.Contains(tandem.Ways(), name) }
+func isWay(name string) bool { return slices.Contains(tandem.SelfDrafts(), name) }
 
 // use notes that the best choice of a round has these drafters.
 func (w *own) use(drafters []string) {
@@ -48,7 +48,7 @@ func (w *own) use(drafters []string) {
 func (w *own) round(o *Outcome, asked []string, extra time.Duration) (add time.Duration) {
 	w.rounds++
 	add = -extra
-	if slices.Contains(asked, tandem.WayPPD) {
+	if slices.Contains(asked, tandem.PPD) {
 		add += w.paid
 	}
 	w.paid = extra
@@ -66,7 +66,7 @@ func (w *own) round(o *Outcome, asked []string, extra time.Duration) (add time.D
 
 // rowsOf returns what prompt nodes took for a way's latest guess.
 func (w *own) rowsOf(drafter string) time.Duration {
-	if drafter == tandem.WayPPD {
+	if drafter == tandem.PPD {
 		return w.paid
 	}
 	return 0

@@ -22,10 +22,10 @@ type wayRound struct {
 func (w *wayRound) play(pass, heads time.Duration, hits int) {
 	ready := []string{"lookup"}
 	if w.guessed {
-		ready = []string{tandem.WayMedusa, "lookup"}
+		ready = []string{tandem.Medusa, "lookup"}
 	}
 	d := w.p.Decide(ready, tandem.Bounds{Nodes: 16, Depth: 8, Width: 4})
-	asks := w.p.Guesses([]string{tandem.WayMedusa})
+	asks := w.p.Guesses([]string{tandem.Medusa})
 	w.base++
 	right := make([]tandem.Token, hits+1)
 	tree := tandem.Root(0)
@@ -35,10 +35,10 @@ func (w *wayRound) play(pass, heads time.Duration, hits int) {
 		tree.Tokens, tree.Parents = append(tree.Tokens, right[i]), append(tree.Parents, int32(i))
 		tree.LogProbs = append(tree.LogProbs, -0.1*float32(i+1))
 	}
-	own := Draft{Drafter: tandem.WayMedusa, Got: tandem.Proposed{Nodes: tree.Len(), Depth: hits, Busy: heads, Tree: tree}}
+	own := Draft{Drafter: tandem.Medusa, Got: tandem.Proposed{Nodes: tree.Len(), Depth: hits, Busy: heads, Tree: tree}}
 	o := &Outcome{Decision: d, Tokens: 1, Wall: pass, Rest: pass / 50,
 		Verdict: tandem.Verdict{Base: w.base, Nodes: 1, Rows: 1, Batch: 1, Tokens: []tandem.Token{9}, Busy: pass}}
-	uses := slices.ContainsFunc(d.Asks, func(k Ask) bool { return k.Drafter == tandem.WayMedusa })
+	uses := slices.ContainsFunc(d.Asks, func(k Ask) bool { return k.Drafter == tandem.Medusa })
 	switch {
 	case uses:
 		w.used++

@@ -53,20 +53,20 @@ func (l *Shared) judges(t *testing.T, drafter string, sampled bool, gain float64
 // that nobody knows always are opened. What it is worth when sampling is another question.
 func TestOpens(t *testing.T) {
 	l := newTestShared(t)
-	l.round, l.prices = 50*time.Millisecond, map[string]time.Duration{tandem.WayMedusa: 2e6, tandem.WayPPD: 1e5}
+	l.round, l.prices = 50*time.Millisecond, map[string]time.Duration{tandem.Medusa: 2e6, tandem.PPD: 1e5}
 	const sessions, rounds = 100, 64
 	opened := map[string]int{}
 	for range sessions {
 		for _, d := range []struct {
 			name string
 			gain float64
-		}{{"cheap", 0}, {"dear", 0.01}, {"good", 0.3}, {tandem.WayMedusa, -0.2}, {tandem.WayPPD, -0.2}} {
+		}{{"cheap", 0}, {"dear", 0.01}, {"good", 0.3}, {tandem.Medusa, -0.2}, {tandem.PPD, -0.2}} {
 			if l.judges(t, d.name, false, d.gain, rounds) {
 				opened[d.name]++
 			}
 		}
 	}
-	for _, d := range []string{"cheap", "good", tandem.WayPPD} {
+	for _, d := range []string{"cheap", "good", tandem.PPD} {
 		if opened[d] != sessions {
 			t.Errorf("%s was opened %d times: want %d", d, opened[d], sessions)
 		}
@@ -75,7 +75,7 @@ func TestOpens(t *testing.T) {
 	for left, wait := sessions*rounds, openFirst; left > 0; left, wait = left-wait-rounds, 2*wait {
 		again++
 	}
-	for _, d := range []string{"dear", tandem.WayMedusa} {
+	for _, d := range []string{"dear", tandem.Medusa} {
 		if opened[d] < again || opened[d] > again+1 {
 			t.Errorf("%s was opened %d times in %d sessions: want about %d", d, opened[d], sessions, again)
 		}
@@ -106,11 +106,11 @@ func TestOpens(t *testing.T) {
 func TestVotesWithoutTheDear(t *testing.T) {
 	p := newPlanner(newTestShared(t), tandem.VoteTree, true, true, false)
 	p.round = 50 * time.Millisecond
-	p.price = map[string]time.Duration{"a": 2e6, "b": 3e6, "dear": 40e6, tandem.WayMedusa: 2e6, "lookup": 30e3}
+	p.price = map[string]time.Duration{"a": 2e6, "b": 3e6, "dear": 40e6, tandem.Medusa: 2e6, "lookup": 30e3}
 	for _, tc := range []struct{ ready, want []string }{
 		{[]string{"a", "b", "lookup"}, []string{"vote of a, b, lookup"}},
 		{[]string{"a", "b", "dear", "lookup"}, []string{"vote of a, b, lookup", "vote of a, b, dear, lookup"}},
-		{[]string{"a", "b", "dear", tandem.WayMedusa, "lookup"}, []string{"vote of a, b, lookup", "vote of a, b, lookup, medusa",
+		{[]string{"a", "b", "dear", tandem.Medusa, "lookup"}, []string{"vote of a, b, lookup", "vote of a, b, lookup, medusa",
 			"vote of a, b, dear, lookup", "vote of a, b, dear, lookup, medusa"}},
 	} {
 		var got []string
@@ -135,17 +135,17 @@ func TestPromptRows(t *testing.T) {
 	p := newPlanner(l, tandem.VoteTree, true, true, false)
 	p.round, l.tokens = 50*time.Millisecond, 2
 	rows := []int{2, 4, 8, 16}
-	if got := p.Prompts(tandem.WayPPD, 4, rows, []float64{0, 0, 0, 0}); got != 0 {
+	if got := p.Prompts(tandem.PPD, 4, rows, []float64{0, 0, 0, 0}); got != 0 {
 		t.Errorf("a way that is only looked at has choice %d", got)
 	}
-	p.own.use([]string{tandem.WayPPD})
+	p.own.use([]string{tandem.PPD})
 	for _, tc := range []struct {
 		nodes int
 		gains []float64
 		want  int
 	}{{4, []float64{0.2, 0.3, 0.35, 0.4}, 1}, {1, []float64{0.2, 0.3, 0.5, 0.6}, 2}, {1, []float64{0.2, 0.5, 1, 3}, 3},
 		{20, []float64{0.05, 0.1, 0.15, 0.2}, -1}} {
-		if got := p.Prompts(tandem.WayPPD, tc.nodes, rows, tc.gains); got != tc.want {
+		if got := p.Prompts(tandem.PPD, tc.nodes, rows, tc.gains); got != tc.want {
 			t.Errorf("%d nodes, gains %v: choice %d, want %d", tc.nodes, tc.gains, got, tc.want)
 		}
 	}

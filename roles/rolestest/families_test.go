@@ -76,7 +76,7 @@ func assistantInAllRoles(t *testing.T, streamed bool) {
 			s.device = streaming(t, target)
 		}
 		s.Heads(assistant)
-		names := []string{tandem.WayAssistant}
+		names := []string{tandem.Assistant}
 		s.await("the gateway to know the way", func() bool {
 			_, _, done, err := s.Generate(client.Request{Tokens: []uint32{5, 6, 7}, MaxTokens: new(8), IgnoreEOS: true,
 				Drafters: names})

@@ -43,7 +43,7 @@ func TestWays(t *testing.T) {
 		"of other heads":     {strings.Repeat("0", 32), 0, false, false, "is of lineage 0000"},
 		"of another machine": {lineage, 1000, true, false, "another machine"},
 	} {
-		table := profile.Table{Target: m.Names().Lineage, Name: tandem.WayMedusa, Lineage: tc.lineage, Text: profile.Text{Name: "x",
+		table := profile.Table{Target: m.Names().Lineage, Name: tandem.Medusa, Lineage: tc.lineage, Text: profile.Text{Name: "x",
 			Digest: "y", Tokens: 9}}
 		if err := json.Unmarshal([]byte(`{"samples": 9}`), &table.Accuracy); err != nil {
 			t.Fatal(err)
@@ -54,7 +54,7 @@ func TestWays(t *testing.T) {
 		box := profile.ThisBox()
 		box.Cores += tc.cores
 		plan := (&profile.Plan{Tables: []profile.Table{table}}).Begin(box, "v")
-		plan.Time(profile.Subject{What: profile.What{Kind: tandem.WayMedusa, Identity: tandem.Identity(tc.lineage), Threads: m.Threads(),
+		plan.Time(profile.Subject{What: profile.What{Kind: tandem.Medusa, Identity: tandem.Identity(tc.lineage), Threads: m.Threads(),
 			Device: m.ISA()}, Points: []profile.Point{{Rows: 1, Context: 8, NS: 5e6}}})
 		var log bytes.Buffer
 		r := &roles.Process{}

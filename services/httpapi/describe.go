@@ -95,7 +95,7 @@ func (s *Server) describe(w http.ResponseWriter, c *call) error {
 	for _, p := range d.Processes {
 		out.Processes = append(out.Processes, process{Role: p.Role, Up: p.Up, Name: p.Name, Model: p.Model, Version: p.Version,
 			Device: p.Device, ISA: p.ISA, Threads: p.Threads, PID: p.PID,
-			Identity: p.Identity, Lineage: p.Lineage, Ways: p.WayNames(), Protocol: p.Protocol,
+			Identity: p.Identity, Lineage: p.Lineage, Ways: p.SelfDraftNames(), Protocol: p.Protocol,
 			Counters: p.Counters})
 	}
 	s.reply(w, http.StatusOK, out)

@@ -156,7 +156,7 @@ func (s *server) Describe(ctx context.Context, _ *tandemv1.DescribeRequest) (*ta
 	for _, p := range d.Processes {
 		out.Processes = append(out.Processes, &tandemv1.Process{Role: p.Role, Up: p.Up, Model: p.Model, Version: p.Version,
 			Device: p.Device, Isa: p.ISA, Threads: int32(p.Threads), Pid: int32(p.PID), Counters: p.Counters,
-			Identity: string(p.Identity), Lineage: p.Lineage, Protocol: uint32(p.Protocol), Ways: p.WayNames()})
+			Identity: string(p.Identity), Lineage: p.Lineage, Protocol: uint32(p.Protocol), Ways: p.SelfDraftNames()})
 	}
 	return out, nil
 }

@@ -151,7 +151,7 @@ func wantState(t *testing.T, states chan bool, want bool) {
 	}
 }
 
-var guess = tandem.Guess{Way: tandem.WayMedusa, Levels: [][]tandem.TopLogprob{{{Token: 7, LogProb: -0.5}}}}
+var guess = tandem.Guess{SelfDraft: tandem.Medusa, Levels: [][]tandem.TopLogprob{{{Token: 7, LogProb: -0.5}}}}
 
 // opening is a valid one.
 func opening(id tandem.SessionID) tandem.Opening {

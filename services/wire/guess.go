@@ -27,7 +27,7 @@ func toWays(names []string) ([]string, error) {
 // FromGuesses encodes guesses.
 func FromGuesses(all []tandem.Guess) (out []*peerv1.Guess) {
 	for _, g := range all {
-		m := &peerv1.Guess{Way: g.Way}
+		m := &peerv1.Guess{Way: g.SelfDraft}
 		for _, level := range g.Levels {
 			l := &peerv1.GuessLevel{}
 			for _, c := range level {
@@ -44,7 +44,7 @@ func FromGuesses(all []tandem.Guess) (out []*peerv1.Guess) {
 // rather than an error: a verdict is right without its guesses. What goes beyond the bounds is left out, but for enough to notice it.
 func ToGuesses(all []*peerv1.Guess) (out []tandem.Guess) {
 	for _, m := range all[:min(len(all), mostWays)] {
-		g := tandem.Guess{Way: m.GetWay()}
+		g := tandem.Guess{SelfDraft: m.GetWay()}
 		for _, l := range m.GetLevels()[:min(len(m.GetLevels()), tandem.MostLevels+1)] {
 			level := make([]tandem.TopLogprob, min(max(len(l.GetTokens()), len(l.GetLogProbs())), tandem.MostCandidates+1))
 			for i := range level {
@@ -66,7 +66,7 @@ func ToGuesses(all []*peerv1.Guess) (out []tandem.Guess) {
 // guessing returns the time of a verdict's guesses; an impossible one is 0.
 func guessing(v *peerv1.Verdict) time.Duration { return time.Duration(max(v.GetGuessingNs(), 0)) }
 
-func fromOffers(ways []tandem.Way) (out []*peerv1.Way) {
+func fromOffers(ways []tandem.SelfDraft) (out []*peerv1.Way) {
 	for _, w := range ways {
 		out = append(out, &peerv1.Way{Name: w.Name, Levels: int32(w.Levels), Members: int32(w.Members), Greedy: fromLines(w.Greedy),
 			Sampled: fromLines(w.Sampled), GuessNs: int64(w.Time)})
@@ -92,9 +92,9 @@ func toLines(lines []*peerv1.WayLine) (out [tandem.MostLevels]tandem.Line) {
 }
 
 // toOffers decodes the ways of a description; those that no verifier can have are left out.
-func toOffers(ways []*peerv1.Way) (out []tandem.Way) {
+func toOffers(ways []*peerv1.Way) (out []tandem.SelfDraft) {
 	for _, m := range ways[:min(len(ways), mostWays)] {
-		w := tandem.Way{Name: m.GetName(), Levels: int(m.GetLevels()), Members: int(m.GetMembers()), Greedy: toLines(m.GetGreedy()),
+		w := tandem.SelfDraft{Name: m.GetName(), Levels: int(m.GetLevels()), Members: int(m.GetMembers()), Greedy: toLines(m.GetGreedy()),
 			Sampled: toLines(m.GetSampled()), Time: time.Duration(m.GetGuessNs())}
 		if w.Valid() {
 			out = append(out, w)

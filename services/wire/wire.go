@@ -20,7 +20,7 @@ func FromDescription(d tandem.Description) *peerv1.Description {
 		Fingerprint: d.Fingerprint, Context: int32(d.Context), KvCapacity: d.KVCapacity, Threads: int32(d.Threads),
 		Device: d.Device, Isa: d.ISA, Pid: int32(d.PID), SegmentSocket: d.SegmentSocket, Counters: d.Counters,
 		Drafters: d.Drafters, PageTokens: int32(d.PageTokens), Protocol: tandem.Protocol, Identity: string(d.Identity), Lineage: d.Lineage,
-		Ways: fromOffers(d.Ways), Taps: fromTaps(d.Taps)}
+		Ways: fromOffers(d.SelfDrafts), Taps: fromTaps(d.Taps)}
 	for _, c := range d.Costs {
 		out.Costs = append(out.Costs, &peerv1.Cost{Rows: int32(c.Rows), Context: int32(c.Context), TimeNs: int64(c.Time),
 			Experts: int32(c.Experts), ExpertNs: int64(c.Expert)})
@@ -35,7 +35,7 @@ func ToDescription(d *peerv1.Description) tandem.Description {
 		Threads: int(d.GetThreads()),
 		Device:  d.GetDevice(), ISA: d.GetIsa(), PID: int(d.GetPid()), SegmentSocket: d.GetSegmentSocket(), Counters: d.GetCounters(),
 		Drafters: d.GetDrafters(), PageTokens: int(d.GetPageTokens()), Protocol: int(d.GetProtocol()),
-		Ways: toOffers(d.GetWays())}
+		SelfDrafts: toOffers(d.GetWays())}
 	out.Identity, out.Lineage = named(d)
 	out.Taps = toTaps(d.GetTaps())
 	for _, c := range d.GetCosts() {
@@ -81,7 +81,7 @@ func convert[To, From ~int32 | ~uint32 | ~uint64](in []From) []To {
 func FromOpening(o tandem.Opening) *peerv1.Opening {
 	return &peerv1.Opening{Session: uint64(o.Session), Epoch: uint32(o.Epoch), Tokens: FromTokens(o.Tokens), Limit: int32(o.Limit),
 		MaxNodes: int32(o.MaxNodes), Prompt: int32(o.Prompt), Tenant: o.Tenant, Sampling: fromSampling(o.Sampling),
-		Identity: string(o.Identity), Fingerprint: o.Fingerprint, Vocabulary: int32(o.Vocab), Ways: o.Ways, Features: o.Features,
+		Identity: string(o.Identity), Fingerprint: o.Fingerprint, Vocabulary: int32(o.Vocab), Ways: o.SelfDrafts, Features: o.Features,
 		Translate: o.Translate}
 }
 
@@ -107,7 +107,7 @@ func ToOpening(o *peerv1.Opening) (tandem.Opening, error) {
 	return tandem.Opening{Session: tandem.SessionID(o.GetSession()), Epoch: tandem.Epoch(o.GetEpoch()), Tokens: ToTokens(o.GetTokens()),
 		Limit: tandem.Position(o.GetLimit()), MaxNodes: int(o.GetMaxNodes()), Prompt: int(o.GetPrompt()), Tenant: o.GetTenant(),
 		Sampling: sampling,
-		Identity: tandem.Identity(o.GetIdentity()), Fingerprint: o.GetFingerprint(), Vocab: int(o.GetVocabulary()), Ways: o.GetWays(),
+		Identity: tandem.Identity(o.GetIdentity()), Fingerprint: o.GetFingerprint(), Vocab: int(o.GetVocabulary()), SelfDrafts: o.GetWays(),
 		Features: o.GetFeatures(), Translate: o.GetTranslate()}, nil
 }
 

@@ -40,8 +40,8 @@ func same[T any](t *testing.T, got, want T) {
 
 var prompted = tandem.Tree{Tokens: []tandem.Token{7, 8, 0, 1}, Parents: []int32{-1, 0, 1, 2}, LogProbs: []float32{0, -1, 0, 0}, Prompts: 2}
 
-var guesses = []tandem.Guess{{Way: tandem.WayMedusa, Levels: [][]tandem.TopLogprob{{{Token: 3, LogProb: -0.1}, {Token: 4, LogProb: -2}},
-	{{Token: 3, LogProb: -1}}}}, {Way: "of a later release"}}
+var guesses = []tandem.Guess{{SelfDraft: tandem.Medusa, Levels: [][]tandem.TopLogprob{{{Token: 3, LogProb: -0.1}, {Token: 4, LogProb: -2}},
+	{{Token: 3, LogProb: -1}}}}, {SelfDraft: "of a later release"}}
 
 var tree = tandem.Tree{Tokens: []tandem.Token{7, 8, 9, 8}, Parents: []int32{-1, 0, 0, 1}, LogProbs: []float32{0, -1, -2, -3.5}}
 
@@ -62,7 +62,7 @@ func TestValuesSurvive(t *testing.T) {
 	same(t, gotO, zero)
 	full := o
 	full.Prompt, full.Tenant = 1, "t"
-	full.Ways, full.Features = []string{tandem.WayMedusa, "of a later release"}, true
+	full.SelfDrafts, full.Features = []string{tandem.Medusa, "of a later release"}, true
 	full.Sampling = tandem.Sampling{Temperature: 0.8, TopK: 40, TopP: 0.95, MinP: 0.05, Seed: 7, RepeatPenalty: 1.1, RepeatLast: 99,
 		FrequencyPenalty: -0.5,
 		PresencePenalty:  2, Bias: []tandem.Bias{{Token: 0, Add: -100}, {Token: 31999, Add: 0.5}}, Logprobs: true, TopLogprobs: 20,
@@ -76,7 +76,7 @@ func TestValuesSurvive(t *testing.T) {
 	for _, p := range []tandem.Proposal{
 		{Session: 5, Epoch: 1, Base: 9, Hash: 1 << 63, From: 7, Suffix: []tandem.Token{4, 5},
 			Bounds: tandem.Bounds{Nodes: 16, Depth: 7, Width: 10}},
-		{Session: 5, Suffix: []tandem.Token{}, Growth: tandem.GrowBest, Return: true, Ways: []string{tandem.WayPPD}},
+		{Session: 5, Suffix: []tandem.Token{}, Growth: tandem.GrowBest, Return: true, SelfDrafts: []string{tandem.PPD}},
 		{Session: 5, Suffix: []tandem.Token{}, Growth: tandem.GrowPacer, Branch: 0.3, Stop: 0.01, Ahead: true,
 			Plan: tandem.Plan{Verify: []time.Duration{3, 4, 9}, Round: 7, Others: 1.5, Accept: make([]float32, tandem.AcceptBins())}},
 	} {
@@ -144,9 +144,9 @@ func TestValuesSurvive(t *testing.T) {
 		KVCapacity: 1 << 40, Threads: 2, Device: "cpu", ISA: "avx2", PID: 17, SegmentSocket: "/s", Counters: map[string]int64{"a": 1},
 		Costs:    []tandem.Cost{{Rows: 1, Time: 5}, {Rows: 8, Context: 9, Time: 7, Experts: 300, Expert: 4}},
 		Drafters: []string{"d", "lookup"}, PageTokens: 32, Protocol: tandem.Protocol, Identity: "a-b-c-f16-a1", Lineage: "l",
-		Ways: []tandem.Way{{Name: tandem.WayMedusa, Levels: 5, Time: time.Millisecond,
+		SelfDrafts: []tandem.SelfDraft{{Name: tandem.Medusa, Levels: 5, Time: time.Millisecond,
 			Greedy: [tandem.MostLevels]tandem.Line{{Slope: 1, Bias: -2}, {Slope: 2}}, Sampled: [tandem.MostLevels]tandem.Line{{Slope: 8}}},
-			{Name: tandem.WayPPD, Levels: 3, Members: 20}},
+			{Name: tandem.PPD, Levels: 3, Members: 20}},
 		Taps: []int{3, -1}}
 	for i, v := 0, reflect.ValueOf(d); i < v.NumField(); i++ {
 		if v.Field(i).IsZero() {
@@ -190,17 +190,17 @@ func TestGuessesThatContradictThemselvesAreSeenToBeWrong(t *testing.T) {
 			t.Errorf("%s: %v: want corrupt", name, err)
 		}
 	}
-	d := FromDescription(tandem.Description{Ways: []tandem.Way{{Name: "lookup", Levels: 1}, {Name: tandem.WayPPD},
-		{Name: tandem.WayMedusa, Levels: 1, Greedy: [tandem.MostLevels]tandem.Line{{Slope: -1}}},
-		{Name: tandem.WayMedusa, Levels: 1, Sampled: [tandem.MostLevels]tandem.Line{{Slope: 1, Bias: math.NaN()}}},
-		{Name: tandem.WayMedusa, Levels: 1, Time: -1}, {Name: tandem.WayMedusa, Levels: math.MaxInt32},
-		{Name: tandem.WayPPD, Levels: 2, Members: math.MaxInt32},
-		{Name: tandem.WayPPD, Levels: 3, Members: 1000}, {Name: tandem.WayAssistant, Levels: 1}}})
-	same(t, ToDescription(d).Ways, []tandem.Way{{Name: tandem.WayAssistant, Levels: 1}})
+	d := FromDescription(tandem.Description{SelfDrafts: []tandem.SelfDraft{{Name: "lookup", Levels: 1}, {Name: tandem.PPD},
+		{Name: tandem.Medusa, Levels: 1, Greedy: [tandem.MostLevels]tandem.Line{{Slope: -1}}},
+		{Name: tandem.Medusa, Levels: 1, Sampled: [tandem.MostLevels]tandem.Line{{Slope: 1, Bias: math.NaN()}}},
+		{Name: tandem.Medusa, Levels: 1, Time: -1}, {Name: tandem.Medusa, Levels: math.MaxInt32},
+		{Name: tandem.PPD, Levels: 2, Members: math.MaxInt32},
+		{Name: tandem.PPD, Levels: 3, Members: 1000}, {Name: tandem.Assistant, Levels: 1}}})
+	same(t, ToDescription(d).SelfDrafts, []tandem.SelfDraft{{Name: tandem.Assistant, Levels: 1}})
 }
 
 func TestEnvelopeSurvives(t *testing.T) {
-	k := tandem.Ticket{Session: 5, Epoch: 2, Base: 12, Hash: 99, Drafter: "go", Tree: prompted, Ways: tandem.Ways()}
+	k := tandem.Ticket{Session: 5, Epoch: 2, Base: 12, Hash: 99, Drafter: "go", Tree: prompted, SelfDrafts: tandem.SelfDrafts()}
 	h := shm.Handle{Segment: 1, Slot: 2, Length: 3, Generation: 4}
 	for _, e := range []Envelope{{Ticket: k}, {Ticket: tandem.Ticket{Session: 5, Base: 1}, Handle: h, Lease: 2 * time.Second}} {
 		b, err := e.Marshal()
@@ -214,13 +214,13 @@ func TestEnvelopeSurvives(t *testing.T) {
 		same(t, got, e)
 	}
 	many := k
-	many.Ways = slices.Repeat([]string{"w"}, mostWays+1)
+	many.SelfDrafts = slices.Repeat([]string{"w"}, mostWays+1)
 	b, err := Envelope{Ticket: many}.Marshal()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := UnmarshalEnvelope(b); !errors.Is(err, tandem.Corrupt) {
-		t.Errorf("ticket that asks %d ways: %v", len(many.Ways), err)
+		t.Errorf("ticket that asks %d ways: %v", len(many.SelfDrafts), err)
 	}
 	k.Drafter = strings.Repeat("x", MaxEnvelope)
 	if _, err := (Envelope{Ticket: k}).Marshal(); !errors.Is(err, tandem.Exhausted) {
@@ -371,7 +371,7 @@ func FuzzToProposal(f *testing.F) {
 }
 
 func FuzzUnmarshalEnvelope(f *testing.F) {
-	ticket := tandem.Ticket{Session: 5, Epoch: 2, Base: 12, Hash: 99, Drafter: "go", Tree: prompted, Ways: tandem.Ways()}
+	ticket := tandem.Ticket{Session: 5, Epoch: 2, Base: 12, Hash: 99, Drafter: "go", Tree: prompted, SelfDrafts: tandem.SelfDrafts()}
 	for _, e := range []Envelope{{Ticket: ticket},
 		{Ticket: tandem.Ticket{Session: 5, Base: 1}, Handle: shm.Handle{Segment: 1, Slot: 2, Length: 3, Generation: 4},
 			Lease: 2 * time.Second}} {

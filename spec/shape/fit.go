@@ -27,7 +27,7 @@ func Fit(texts [][]Sample, levels, ranks, nodes int) (*Accuracy, Shape, error) {
 }
 
 // FitSparse is Fit for a way with prompt tokens: it returns Split's tree of at most that many rows. Further errors: Split's.
-func FitSparse(texts [][]Sample, way tandem.Way, ranks, rows int) (*Accuracy, Sparse, error) {
+func FitSparse(texts [][]Sample, way tandem.SelfDraft, ranks, rows int) (*Accuracy, Sparse, error) {
 	split := func(a *Accuracy) (Sparse, error) { return Split(a.Rate(), way, ranks, rows) }
 	return fit(texts, way.Levels, ranks, split, func(sp Sparse, text []Sample) []Sample {
 		rounds, _ := sp.Replay(text)

@@ -80,7 +80,7 @@ func TestSamples(t *testing.T) {
 // TestFitSparse: what the fitted table expects of a sparse tree is what decoding the text takes, within 5 %, also on another text. Its
 // rounds follow its states: a round uses no more levels than prompt tokens stood behind the node before it.
 func TestFitSparse(t *testing.T) {
-	way := tandem.Way{Name: tandem.WayPPD, Levels: 3, Members: 1}
+	way := tandem.SelfDraft{Name: tandem.PPD, Levels: 3, Members: 1}
 	texts := [][]Sample{harder(31, 3, 8, 8000), harder(32, 3, 8, 8000)}
 	other := harder(33, 3, 8, 16000)
 	for _, rows := range []int{4, 16, 64} {
@@ -102,7 +102,7 @@ func TestFitSparse(t *testing.T) {
 		right[i] = Sample{Ranks: []int8{0, 0}}
 	}
 	chain := Shape{Parents: []int32{-1, 0, 1}, Ranks: []int8{0, 0, 0}}
-	sp := Sparse{Way: tandem.Way{Levels: 2, Members: 1}, States: []State{{chain.Head(1), []int8{2}}, {chain.Head(2), []int8{1, 0}},
+	sp := Sparse{Way: tandem.SelfDraft{Levels: 2, Members: 1}, States: []State{{chain.Head(1), []int8{2}}, {chain.Head(2), []int8{1, 0}},
 		{chain, []int8{1, 1, 1}}}}
 	rounds, tokens := sp.Replay(right) // states 2, 1, 0, 2, 1, 0: 3 + 2 + 1 tokens, again and again, until two levels are too few
 	if len(rounds) != 5 || tokens != 11 {

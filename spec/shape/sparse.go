@@ -14,11 +14,11 @@ import (
 // behind each candidate the prompt tokens that will make the next guesses, more of them where the accepted path will likely end. Plain
 // values.
 type Sparse struct {
-	Way     tandem.Way `json:"way"`
-	States  []State    `json:"states"`  // States[i]: for guesses of i levels, 0 to Way.Levels
-	Lengths []float64  `json:"lengths"` // f(T_i): expected tokens of a pass in state i, the target's own included
-	Steady  []float64  `json:"steady"`  // how often a round begins in state i, in the long run
-	Length  float64    `json:"length"`  // R(T) = Σ Steady[i]·Lengths[i]: expected tokens per pass
+	Way     tandem.SelfDraft `json:"way"`
+	States  []State          `json:"states"`  // States[i]: for guesses of i levels, 0 to Way.Levels
+	Lengths []float64        `json:"lengths"` // f(T_i): expected tokens of a pass in state i, the target's own included
+	Steady  []float64        `json:"steady"`  // how often a round begins in state i, in the long run
+	Length  float64          `json:"length"`  // R(T) = Σ Steady[i]·Lengths[i]: expected tokens per pass
 }
 
 // State is the tree of one state.
@@ -39,13 +39,13 @@ func (s State) Rows(members int) int {
 // maker makes sparse trees of one table. A greedy shape begins with the smaller ones, so each state's is made once.
 type maker struct {
 	rate    Rate
-	way     tandem.Way
+	way     tandem.SelfDraft
 	ranks   int
 	shapes  []Shape     // by state: all candidates
 	chances [][]float64 // of their nodes
 }
 
-func newMaker(rate Rate, way tandem.Way, ranks, rows int) (*maker, error) {
+func newMaker(rate Rate, way tandem.SelfDraft, ranks, rows int) (*maker, error) {
 	const op = "sparse tree"
 	switch most := tandem.MostPrompts; {
 	case way.Levels < 1 || way.Levels > tandem.MostLevels || way.Members < 1 || way.Members > most/way.Levels:
@@ -68,7 +68,7 @@ func newMaker(rate Rate, way tandem.Way, ranks, rows int) (*maker, error) {
 // state's candidates are the best by rate (step 1 of PPD, section 5.6.2), each gets all prompt tokens (2), and those that are worth least
 // are removed (3). A state whose levels have fewer candidates has more prompt tokens. Errors: Invalid, if rows do not suffice for a
 // prompt token behind each candidate.
-func Dynamic(rate Rate, way tandem.Way, ranks, candidates, rows int) (Sparse, error) {
+func Dynamic(rate Rate, way tandem.SelfDraft, ranks, candidates, rows int) (Sparse, error) {
 	m, err := newMaker(rate, way, ranks, rows)
 	if err != nil {
 		return Sparse{}, err
@@ -102,7 +102,7 @@ func (m *maker) lengths(candidates int) []float64 {
 
 // Split returns the sparse tree of at most that many rows with the split into candidates and prompt rows by which it is longest. Up to
 // 64 rows it tries all splits, beyond that every few and then all near the best of them.
-func Split(rate Rate, way tandem.Way, ranks, rows int) (Sparse, error) {
+func Split(rate Rate, way tandem.SelfDraft, ranks, rows int) (Sparse, error) {
 	m, err := newMaker(rate, way, ranks, rows)
 	if err != nil {
 		return Sparse{}, err
@@ -136,7 +136,8 @@ func (m *maker) split(rows int) (best Sparse) {
 // Best returns the sparse tree, among those of the given sizes (most rows, root included), with the most tokens per time by cost, the
 // time of a pass of so many rows, and that rate in tokens per second. Sizes that are too small for a prompt token are left
 // out; Invalid if all are.
-func Best(rate Rate, way tandem.Way, ranks int, sizes []int, cost func(rows int) time.Duration) (best Sparse, speed float64, err error) {
+func Best(rate Rate, way tandem.SelfDraft, ranks int, sizes []int, cost func(rows int) time.Duration) (
+	best Sparse, speed float64, err error) {
 	largest := 0
 	for _, rows := range sizes {
 		largest = max(largest, rows)
@@ -167,7 +168,7 @@ func (sp *Sparse) Time(cost func(rows int) time.Duration) time.Duration {
 }
 
 // Static returns the sparse tree of at most that many rows in which every candidate has all prompt tokens, to compare with.
-func Static(rate Rate, way tandem.Way, ranks, rows int) (Sparse, error) {
+func Static(rate Rate, way tandem.SelfDraft, ranks, rows int) (Sparse, error) {
 	m, err := newMaker(rate, way, ranks, rows)
 	if err != nil {
 		return Sparse{}, err
@@ -182,7 +183,7 @@ func Static(rate Rate, way tandem.Way, ranks, rows int) (Sparse, error) {
 
 // RandomSparse returns Dynamic's tree with random prompt tokens removed in place of those that are worth least, to compare with. One
 // at least is kept behind each candidate. Errors: as Dynamic.
-func RandomSparse(seed uint64, rate Rate, way tandem.Way, ranks, candidates, rows int) (Sparse, error) {
+func RandomSparse(seed uint64, rate Rate, way tandem.SelfDraft, ranks, candidates, rows int) (Sparse, error) {
 	sp, err := Dynamic(rate, way, ranks, candidates, rows)
 	if err != nil {
 		return Sparse{}, err
@@ -233,7 +234,7 @@ func (r removal) before(q removal) bool {
 // allot returns the prompt tokens of each node: all at first, then the one whose removal loses least is removed,
 // ΔF = p(c)·(f(T_i) − f(T_{i−1})) (Proposition 5.6.3), until they take at most that many rows. keep are kept behind each node. It takes
 // O(nodes · tokens · log nodes).
-func allot(ends, lengths []float64, way tandem.Way, rows, keep int) []int8 {
+func allot(ends, lengths []float64, way tandem.SelfDraft, rows, keep int) []int8 {
 	prompts := make([]int8, len(ends))
 	open := queue[removal]{make([]removal, 0, len(ends)), removal.before}
 	loss := func(node int32) removal {
@@ -256,7 +257,7 @@ func allot(ends, lengths []float64, way tandem.Way, rows, keep int) []int8 {
 
 // Allot returns how many prompt tokens each of t's nodes should have, within that many rows for all of them: for trees that were not made
 // by Sparse, such as merged ones. The chances of nodes are by their LogProbs, lengths is Sparse.Lengths. Nodes may get none.
-func Allot(t tandem.Tree, lengths []float64, way tandem.Way, rows int) []int8 {
+func Allot(t tandem.Tree, lengths []float64, way tandem.SelfDraft, rows int) []int8 {
 	return Place(endsOf(t), lengths, way, rows)
 }
 
@@ -281,14 +282,14 @@ func endsOf(t tandem.Tree) []float64 {
 }
 
 // Place is Allot for nodes of which the chances that the path ends there are known.
-func Place(ends, lengths []float64, way tandem.Way, rows int) []int8 {
+func Place(ends, lengths []float64, way tandem.SelfDraft, rows int) []int8 {
 	way.Levels = min(way.Levels, len(lengths)-1)
 	return allot(ends, lengths, way, rows, 0)
 }
 
 // Prompt returns t with the prompt nodes of counts[i] prompt tokens behind each node i, in place of those it had: one chain for each
 // member. It shares no memory with t.
-func Prompt(t tandem.Tree, counts []int8, way tandem.Way) tandem.Tree {
+func Prompt(t tandem.Tree, counts []int8, way tandem.SelfDraft) tandem.Tree {
 	n := t.Guesses()
 	out := tandem.Tree{Tokens: append([]tandem.Token{}, t.Tokens[:n]...), Parents: append([]int32{}, t.Parents[:n]...)}
 	if t.LogProbs != nil {

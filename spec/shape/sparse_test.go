@@ -77,7 +77,7 @@ func TestSparseLength(t *testing.T) {
 	src := newSource(11, 3, 10)
 	rate := tableOf(t, 3, 10, src.text(5000)).Rate()
 	for _, members := range []int{1, 4} {
-		way := tandem.Way{Name: tandem.WayPPD, Levels: 3, Members: members}
+		way := tandem.SelfDraft{Name: tandem.PPD, Levels: 3, Members: members}
 		for _, rows := range []int{8, 16, 32, 64, 128, 256} {
 			dynamic, err := Split(rate, way, 10, rows)
 			if err != nil {
@@ -115,7 +115,7 @@ func TestRemovalNearBest(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const levels, ranks, candidates = 2, 2, 3
 		rate := rates(t, levels, ranks)
-		way := tandem.Way{Levels: levels, Members: 1}
+		way := tandem.SelfDraft{Levels: levels, Members: 1}
 		rows := rapid.IntRange(2*candidates, 3*candidates).Draw(t, "rows")
 		got, err := Dynamic(rate, way, ranks, candidates, rows)
 		if err != nil {
@@ -152,7 +152,7 @@ func TestRemovalNearBest(t *testing.T) {
 func TestSplitIsBest(t *testing.T) {
 	rate := tableOf(t, 3, 10, newSource(12, 3, 10).text(3000)).Rate()
 	for _, rows := range []int{2, 3, 7, 40, 256} {
-		way := tandem.Way{Levels: 3, Members: 1}
+		way := tandem.SelfDraft{Levels: 3, Members: 1}
 		got, err := Split(rate, way, 10, rows)
 		if err != nil {
 			t.Fatal(err)
@@ -174,7 +174,7 @@ func TestSplitIsBest(t *testing.T) {
 // TestBest: where rows cost nothing the largest size is best, where they cost much the smallest; a step in the cost is not crossed.
 func TestBest(t *testing.T) {
 	rate := tableOf(t, 3, 10, newSource(13, 3, 10).text(3000)).Rate()
-	way := tandem.Way{Levels: 3, Members: 1}
+	way := tandem.SelfDraft{Levels: 3, Members: 1}
 	sizes := []int{1, 2, 4, 8, 16, 32, 64}
 	rowsOf := func(cost func(rows int) time.Duration) int {
 		sp, speed, err := Best(rate, way, 10, sizes, cost)
@@ -202,7 +202,7 @@ func TestSparseTree(t *testing.T) {
 	src := newSource(14, 3, 4)
 	rate := tableOf(t, 3, 4, src.text(1000)).Rate()
 	for _, members := range []int{1, 3} {
-		way := tandem.Way{Levels: 3, Members: members}
+		way := tandem.SelfDraft{Levels: 3, Members: members}
 		sp, err := Split(rate, way, 4, 48)
 		if err != nil {
 			t.Fatal(err)
@@ -242,7 +242,7 @@ func TestAllot(t *testing.T) {
 	tree := tandem.Tree{Tokens: []tandem.Token{1, 2, 3, 4}, Parents: []int32{-1, 0, 1, 1},
 		LogProbs: []float32{0, float32(math.Log(0.9)), float32(math.Log(0.8)), float32(math.Log(0.05))}}
 	lengths := []float64{1, 1.6, 1.9, 2} // ends: 0.1, 0.05, 0.8, 0.05
-	way := tandem.Way{Levels: 3, Members: 2}
+	way := tandem.SelfDraft{Levels: 3, Members: 2}
 	for rows, want := range map[int]string{100: "[3 3 3 3]", 8: "[1 0 3 0]", 6: "[0 0 3 0]", 2: "[0 0 1 0]", 1: "[0 0 0 0]"} {
 		if got := fmt.Sprint(Allot(tree, lengths, way, rows)); got != want {
 			t.Errorf("%d rows: %s: want %s", rows, got, want)
@@ -263,15 +263,15 @@ func TestAllot(t *testing.T) {
 func TestSparseErrors(t *testing.T) {
 	half := func(_, _, _ int) float64 { return 0.1 }
 	for name, f := range map[string]func() error{
-		"levels":     func() error { _, err := Split(half, tandem.Way{Levels: 0, Members: 1}, 4, 8); return err },
-		"members":    func() error { _, err := Split(half, tandem.Way{Levels: 2, Members: 513}, 4, 8); return err },
-		"ranks":      func() error { _, err := Split(half, tandem.Way{Levels: 2, Members: 1}, 17, 8); return err },
-		"rows":       func() error { _, err := Split(half, tandem.Way{Levels: 2, Members: 4}, 4, 4); return err },
-		"candidates": func() error { _, err := Dynamic(half, tandem.Way{Levels: 2, Members: 1}, 4, 5, 9); return err },
-		"none":       func() error { _, err := Dynamic(half, tandem.Way{Levels: 2, Members: 1}, 4, 0, 9); return err },
-		"static":     func() error { _, err := Static(half, tandem.Way{Levels: 2, Members: 1}, 4, 2); return err },
+		"levels":     func() error { _, err := Split(half, tandem.SelfDraft{Levels: 0, Members: 1}, 4, 8); return err },
+		"members":    func() error { _, err := Split(half, tandem.SelfDraft{Levels: 2, Members: 513}, 4, 8); return err },
+		"ranks":      func() error { _, err := Split(half, tandem.SelfDraft{Levels: 2, Members: 1}, 17, 8); return err },
+		"rows":       func() error { _, err := Split(half, tandem.SelfDraft{Levels: 2, Members: 4}, 4, 4); return err },
+		"candidates": func() error { _, err := Dynamic(half, tandem.SelfDraft{Levels: 2, Members: 1}, 4, 5, 9); return err },
+		"none":       func() error { _, err := Dynamic(half, tandem.SelfDraft{Levels: 2, Members: 1}, 4, 0, 9); return err },
+		"static":     func() error { _, err := Static(half, tandem.SelfDraft{Levels: 2, Members: 1}, 4, 2); return err },
 		"sizes": func() error {
-			_, _, err := Best(half, tandem.Way{Levels: 2, Members: 1}, 4, nil, func(int) time.Duration { return 1 })
+			_, _, err := Best(half, tandem.SelfDraft{Levels: 2, Members: 1}, 4, nil, func(int) time.Duration { return 1 })
 			return err
 		},
 	} {
@@ -283,7 +283,7 @@ func TestSparseErrors(t *testing.T) {
 
 func BenchmarkSparse(b *testing.B) {
 	rate := tableOf(b, 3, 16, newSource(1, 3, 16).text(1000)).Rate()
-	way := tandem.Way{Levels: 3, Members: 1}
+	way := tandem.SelfDraft{Levels: 3, Members: 1}
 	b.Run("dynamic", func(b *testing.B) {
 		for b.Loop() {
 			if _, err := Dynamic(rate, way, 16, 100, 256); err != nil {
