@@ -238,6 +238,11 @@ type Ticket struct {
 	Trace      string     // W3C traceparent of the sending stage; "" when not traced
 }
 
+// Ticket returns the ticket that answers p with a drafter's tree. It shares p's and t's memory, and has no Trace.
+func (p Proposal) Ticket(drafter string, t Tree) Ticket {
+	return Ticket{Session: p.Session, Epoch: p.Epoch, Base: p.Base, Hash: p.Hash, Drafter: drafter, Tree: t, SelfDrafts: p.SelfDrafts}
+}
+
 // Pool carries the tickets of all drafters and gateways to the verifier in one queue. Implementations may lose, repeat and reorder
 // tickets.
 type Pool interface {

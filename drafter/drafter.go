@@ -189,8 +189,7 @@ func (d *Drafter) Propose(ctx context.Context, p tandem.Proposal) (tandem.Propos
 	if p.Return {
 		return done, nil
 	}
-	return done, send(ctx, d.cfg.Pool, d.cfg.Events, d.cfg.Counters, tandem.Ticket{Session: p.Session, Epoch: p.Epoch,
-		Base: p.Base, Hash: p.Hash, Drafter: d.cfg.Name, Tree: clone(j.tree)})
+	return done, send(ctx, d.cfg.Pool, d.cfg.Events, d.cfg.Counters, p.Ticket(d.cfg.Name, clone(j.tree)))
 }
 
 // clone returns a copy of t: the pool owns one, the caller of Propose another.

@@ -96,7 +96,7 @@ func (r *rig) open(id tandem.SessionID, text []tandem.Token) {
 // proposal asks for a tree below text, when told tokens of it are known.
 func proposal(id tandem.SessionID, text []tandem.Token, told int) tandem.Proposal {
 	return tandem.Proposal{Session: id, Epoch: 1, Base: tandem.Position(len(text)), Hash: tandem.EmptyPrefix.Add(text...),
-		From: tandem.Position(told), Suffix: text[told:], Bounds: bounds}
+		From: tandem.Position(told), Suffix: text[told:], Bounds: bounds, SelfDrafts: []string{tandem.Medusa}}
 }
 
 // draft proposes and returns the ticket that came into the pool.
@@ -112,7 +112,8 @@ func (r *rig) draft(p tandem.Proposal) tandem.Ticket {
 	}
 	k := tickets[0]
 	_, depth := k.Tree.Depths()
-	if k.Session != p.Session || k.Epoch != p.Epoch || k.Base != p.Base || k.Hash != p.Hash || k.Drafter != "test" {
+	if k.Session != p.Session || k.Epoch != p.Epoch || k.Base != p.Base || k.Hash != p.Hash || k.Drafter != "test" ||
+		!slices.Equal(k.SelfDrafts, p.SelfDrafts) {
 		r.t.Errorf("ticket %+v for %+v", k, p)
 	}
 	if done.Nodes != k.Tree.Len() || done.Depth != depth || done.Busy == 0 || !reflect.DeepEqual(done.Tree, k.Tree) ||

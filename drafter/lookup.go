@@ -207,8 +207,7 @@ func (l *Lookup) Propose(ctx context.Context, p tandem.Proposal) (done tandem.Pr
 	if p.Return {
 		return done, nil
 	}
-	return done, send(ctx, l.cfg.Pool, l.cfg.Events, l.cfg.Counters, tandem.Ticket{Session: p.Session, Epoch: p.Epoch,
-		Base: p.Base, Hash: p.Hash, Drafter: l.cfg.Name, Tree: clone(done.Tree)})
+	return done, send(ctx, l.cfg.Pool, l.cfg.Events, l.cfg.Counters, p.Ticket(l.cfg.Name, clone(done.Tree)))
 }
 
 // draft brings the session up to the proposal and grows its tree.

@@ -79,7 +79,8 @@ func TestLookupProposesWhatStoodBefore(t *testing.T) {
 		t.Fatal(err)
 	}
 	k := taken[0]
-	if k.Session != 1 || k.Epoch != 1 || k.Base != p.Base || k.Hash != p.Hash || k.Drafter != LookupName {
+	if k.Session != 1 || k.Epoch != 1 || k.Base != p.Base || k.Hash != p.Hash || k.Drafter != LookupName ||
+		!slices.Equal(k.SelfDrafts, p.SelfDrafts) {
 		t.Errorf("ticket %+v", k)
 	}
 	if !slices.Equal(k.Tree.Tokens, tokensOf("!= nil {")) || !reflect.DeepEqual(k.Tree, done.Tree) || done.Nodes != 8 || done.Depth != 7 ||

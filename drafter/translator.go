@@ -206,8 +206,7 @@ func (t *Translator) Propose(ctx context.Context, p tandem.Proposal) (tandem.Pro
 	if p.Return {
 		return out, nil
 	}
-	return out, send(ctx, t.d.cfg.Pool, t.d.cfg.Events, c, tandem.Ticket{Session: p.Session, Epoch: p.Epoch, Base: p.Base, Hash: p.Hash,
-		Drafter: t.d.cfg.Name, Tree: clone(out.Tree), SelfDrafts: p.SelfDrafts})
+	return out, send(ctx, t.d.cfg.Pool, t.d.cfg.Events, c, p.Ticket(t.d.cfg.Name, clone(out.Tree)))
 }
 
 // translate makes the proposal's tokens the session's, and returns the proposal in the draft's tokens. words, which is read only, and

@@ -93,7 +93,8 @@ func TestTranslator(t *testing.T) {
 		t.Fatal(err)
 	}
 	tickets, err := r.pool.Take(ctx, 1)
-	if err != nil || tickets[0].Base != p.Base || tickets[0].Hash != p.Hash || !slices.Equal(tickets[0].Tree.Tokens, done.Tree.Tokens) {
+	if err != nil || tickets[0].Base != p.Base || tickets[0].Hash != p.Hash || !slices.Equal(tickets[0].Tree.Tokens, done.Tree.Tokens) ||
+		!slices.Equal(tickets[0].SelfDrafts, p.SelfDrafts) {
 		t.Errorf("ticket %+v, %v for %+v", tickets, err, done)
 	}
 	if c := r.counters.Snapshot(); c["translate.nodes"] == 0 || c["translate.sessions"] == 0 {

@@ -118,6 +118,53 @@ func writePrompts(t *testing.T, m *engine.Model, levels, members int) string {
 	return path
 }
 
+// TestLoneDrafterBringsGuesses: a round that one drafter drafts alone, whose ticket goes past the gateway, brings the guesses of the
+// self-drafts that its proposal names.
+func TestLoneDrafterBringsGuesses(t *testing.T) {
+	_, drafters, v := assembleWith(t, func(c *verifier.Config) {
+		c.Guesser, c.FirstShare = &oracle{c.Model, map[uint64][]tandem.Token{}}, 1e9
+	}, "go", drafter.LookupName)
+	const owner = 7
+	verdicts, began := make(chan tandem.Verdict, 1), make(chan struct{})
+	ctx, stop := context.WithCancel(t.Context())
+	var listening sync.WaitGroup
+	defer listening.Wait()
+	defer stop()
+	listening.Go(func() {
+		_ = v.Verdicts(ctx, tandem.Subscription{Owner: owner, Began: func() { close(began) }, Deliver: func(all []tandem.Verdict) {
+			for _, x := range all {
+				verdicts <- x
+			}
+		}})
+	})
+	<-began
+	text := []tandem.Token{11, 12, 13, 14, 11, 12, 13} // for lookup
+	for i, d := range drafters {
+		o := tandem.Opening{Session: tandem.SessionID(i + 1), Epoch: 1, Tokens: text, Limit: positions, MaxNodes: 16, Owner: owner,
+			Sampling: tandem.Sampling{TopP: 1}}
+		if _, err := v.Open(ctx, o); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.Open(ctx, o); err != nil {
+			t.Fatal(err)
+		}
+		done, err := d.Propose(ctx, tandem.Proposal{Session: o.Session, Epoch: 1, Base: tandem.Position(len(text)),
+			Hash: tandem.EmptyPrefix.Add(text...), From: tandem.Position(len(text)), Bounds: tandem.Bounds{Nodes: 4, Depth: 3, Width: 1},
+			SelfDrafts: []string{tandem.Medusa}})
+		if err != nil || done.Nodes < 2 {
+			t.Fatalf("drafter %d proposed %+v, %v", i, done, err)
+		}
+		select {
+		case x := <-verdicts:
+			if x.Kind != tandem.OK || x.Nodes != done.Nodes || len(x.Guesses) != 1 || x.Guesses[0].SelfDraft != tandem.Medusa {
+				t.Errorf("drafter %d: the verdict %+v on %d nodes brings no guess of medusa's", i, x, done.Nodes)
+			}
+		case <-time.After(time.Minute):
+			t.Fatalf("drafter %d: no verdict", i)
+		}
+	}
+}
+
 // TestGuessesInOneProcess: eight requests at once, greedy and drawn, with the target's own ways alone, beside drafters and beside lookup,
 // by every strategy: each text is that of plain decoding, also while the verifier forgets everything again and again.
 func TestGuessesInOneProcess(t *testing.T) {

@@ -329,8 +329,7 @@ func (d fakeDrafter) Propose(ctx context.Context, p tandem.Proposal) (tandem.Pro
 	if p.Ahead && depth > 1 {
 		done.Reused, done.Ahead = 1, w.propose
 	}
-	t := tandem.Ticket{Session: p.Session, Epoch: p.Epoch, Base: p.Base, Hash: p.Hash, Drafter: "fake",
-		Tree: tandem.Tree{Tokens: slices.Clone(tree.Tokens), Parents: slices.Clone(tree.Parents)}}
+	t := p.Ticket("fake", tandem.Tree{Tokens: slices.Clone(tree.Tokens), Parents: slices.Clone(tree.Parents)})
 	switch f.do {
 	case "lose":
 		if !p.Return {

@@ -39,7 +39,7 @@ func (d drafter) Propose(ctx context.Context, p tandem.Proposal) (tandem.Propose
 		t.Tokens, t.Parents, t.LogProbs = append(t.Tokens, tandem.Token(1000+i)), append(t.Parents, int32(i-1)),
 			append(t.LogProbs, -float32(i)/3)
 	}
-	err := d.pool.Put(ctx, tandem.Ticket{Session: p.Session, Epoch: p.Epoch, Base: p.Base, Hash: p.Hash, Drafter: "d", Tree: t})
+	err := d.pool.Put(ctx, p.Ticket("d", t))
 	return tandem.Proposed{Nodes: t.Len(), Depth: t.Len() - 1, Tree: t}, err
 }
 

@@ -25,7 +25,7 @@ func (d drafter) Propose(ctx context.Context, p tandem.Proposal) (tandem.Propose
 	t := tree(root, p.Bounds)
 	_, depth := t.Depths()
 	done := tandem.Proposed{Nodes: t.Len(), Depth: depth, Passes: depth, Tree: tree(root, p.Bounds), Hindsight: known()}
-	return done, d.pool.Put(ctx, tandem.Ticket{Session: p.Session, Epoch: p.Epoch, Base: p.Base, Hash: p.Hash, Drafter: Name, Tree: t})
+	return done, d.pool.Put(ctx, p.Ticket(Name, t))
 }
 
 // Close implements tandem.Drafter.

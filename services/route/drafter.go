@@ -40,8 +40,9 @@ func (d *drafter) Propose(ctx context.Context, p tandem.Proposal) (tandem.Propos
 			tandem.Errorf(op, tandem.Corrupt, "drafter %s was asked for a tree and returned %d tokens with %d parents",
 				d.name, got.Tree.Len(), len(got.Tree.Parents))
 	}
-	return got, d.submit(ctx, tandem.Ticket{Session: p.Session, Epoch: p.Epoch, Base: p.Base, Hash: p.Hash, Drafter: d.name, Tree: got.Tree,
-		Trace: d.r.cfg.Events.Carrier(ctx)})
+	t := p.Ticket(d.name, got.Tree)
+	t.Trace = d.r.cfg.Events.Carrier(ctx)
+	return got, d.submit(ctx, t)
 }
 
 // submit waits for room like a drafter does.

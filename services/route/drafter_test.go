@@ -47,8 +47,9 @@ func TestDraftsGoOnWithoutThePool(t *testing.T) {
 	f, p, up := new(asked), new(pond), true
 	d := New(Config{Verifier: p, Pool: new(counted), PoolUp: func() bool { return up }}).Drafter("go", f)
 	ctx := context.Background()
-	ask := tandem.Proposal{Session: 3, Epoch: 1, Base: 3, Hash: 7, From: 2, Suffix: []tandem.Token{9}}
-	want := tandem.Ticket{Session: 3, Epoch: 1, Base: 3, Hash: 7, Drafter: "go", Tree: drafted.Tree}
+	ask := tandem.Proposal{Session: 3, Epoch: 1, Base: 3, Hash: 7, From: 2, Suffix: []tandem.Token{9}, SelfDrafts: []string{tandem.Medusa}}
+	want := tandem.Ticket{Session: 3, Epoch: 1, Base: 3, Hash: 7, Drafter: "go", Tree: drafted.Tree,
+		SelfDrafts: ask.SelfDrafts}
 	if _, err := d.Propose(ctx, ask); err != nil || f.proposal.Return || len(p.got) != 0 {
 		t.Errorf("with a pool: asked %+v, %d tickets, %v", f.proposal, len(p.got), err)
 	}
