@@ -85,7 +85,7 @@ func prefill(t *testing.T, attempts ...attempt) (v *slowly, c Config, res tandem
 	if want, text, _ := w.plain(r, 4096); err == nil && (!slices.Equal(s.tokens, want) || s.text != text) {
 		t.Errorf("%d tokens, text as plain: %v", len(s.tokens), s.text == text)
 	}
-	if p := unsettled(c.Counters); p != "" || len(w.gw.Prefills()) > 0 {
+	if p := unsettled(w.gw); p != "" || len(w.gw.Prefills()) > 0 {
 		t.Errorf("%s; prefills left: %v", p, w.gw.Prefills())
 	}
 	if err := w.gw.Shutdown(context.Background()); err != nil {

@@ -102,7 +102,7 @@ func TestGreedyTenantsLongRequests(t *testing.T) {
 			t.Errorf("%d requests were parked for %d small ones", n, asked)
 		}
 		all.Wait()
-		if p := unsettled(c.Counters); p != "" {
+		if p := unsettled(w.gw); p != "" {
 			t.Error(p)
 		}
 		if err := w.gw.Shutdown(context.Background()); err != nil {

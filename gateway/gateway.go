@@ -32,7 +32,6 @@ type Gateway struct {
 	roster     roster.Roster
 	shared     *strategy.Shared
 	accuracies accuracies
-	states     *standings
 	described  chan struct{} // closed by the first WaysAre
 	describe   sync.Once     // closes it
 	served     atomic.Int64  // admitted requests that have not returned: they run, are parked, or are being read
@@ -53,7 +52,6 @@ func New(c Config) (*Gateway, error) {
 		gate:      admit.New(c.Sessions, c.Queue),
 		crew:      &crew{idle: make(chan struct{})},
 		shared:    strategy.NewShared(c.Rules),
-		states:    newStandings(c.Counters),
 		described: make(chan struct{}),
 		sessions:  map[tandem.SessionID]*mailbox{},
 		prefills:  map[tandem.SessionID]Prefill{},

@@ -92,7 +92,7 @@ func TestManyAtOnce(t *testing.T) {
 	if w.held()+len(g.sessions) > 0 {
 		t.Error("sessions left")
 	}
-	if p := unsettled(c.Counters); p != "" {
+	if p := unsettled(g); p != "" {
 		t.Error(p)
 	}
 }

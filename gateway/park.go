@@ -7,7 +7,6 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/gateway/admit"
-	"github.com/tandem-llm/tandem/spec"
 )
 
 // patience is how long a session whose output is not read keeps its place before it is parked: a client that takes
@@ -58,7 +57,6 @@ func (s *session) park(ctx context.Context) error {
 		return err
 	}
 	s.epoch++
-	s.g.states.tell(s.standing, spec.RequestReopened)
 	s.stats.Reopened++
 	s.muster(ctx)
 	return s.openVerifier(ctx)
@@ -68,6 +66,7 @@ func (s *session) park(ctx context.Context) error {
 func (s *session) rest(ctx context.Context) (err error) {
 	traced, end := s.g.cfg.Events.Begin(s.spans.open(ctx, s.g.cfg.Events), tandem.StageParked, number("base", len(s.tokens)))
 	defer func() { end(err) }()
+	defer s.g.parked()()
 	if err := s.g.gate.Park(s.place); err != nil {
 		return err
 	}
@@ -86,10 +85,15 @@ func (s *session) rest(ctx context.Context) (err error) {
 	}
 }
 
+// parked counts a session that has given its place back, until the function that it returns is called.
+func (g *Gateway) parked() (back func()) {
+	g.cfg.Counters.Add("sessions.parkings", 1)
+	g.cfg.Counters.Add("sessions.parked", 1)
+	return func() { g.cfg.Counters.Add("sessions.parked", -1) }
+}
+
 // leavePeers closes the session at the verifier and the drafters, in the background. The channel closes when the verifier has forgotten it.
 func (s *session) leavePeers() <-chan struct{} {
-	s.g.states.tell(s.standing, spec.RequestLeft)
-	s.g.cfg.Counters.Add("sessions.parkings", 1)
 	closed := make(chan struct{})
 	s.touched = false
 	s.g.crew.run(func() {
@@ -108,7 +112,7 @@ func (s *session) yield(ctx context.Context, w admit.Want) (err error) {
 	defer func() { s.parked += time.Since(begun) }()
 	traced, end := s.g.cfg.Events.Begin(s.spans.open(ctx, s.g.cfg.Events), tandem.StageParked, number("base", len(s.tokens)))
 	defer func() { end(err) }()
-	s.g.states.tell(s.standing, spec.RequestReopened) // whatever was verified is not used
+	defer s.g.parked()()
 	select {
 	case <-s.leavePeers():
 	case <-ctx.Done():
@@ -118,7 +122,6 @@ func (s *session) yield(ctx context.Context, w admit.Want) (err error) {
 		return s.notBack(ctx, err)
 	}
 	s.epoch++
-	s.g.states.tell(s.standing, spec.RequestReopened)
 	s.stats.Reopened++
 	s.lost = time.Time{}
 	s.muster(ctx)

@@ -98,7 +98,7 @@ func TestSlowClientsGiveTheirPlacesBack(t *testing.T) {
 			t.Errorf("a request beside clients that do not read took %v: %v", time.Since(begun), err)
 		}
 		all.Wait()
-		if p := unsettled(c.Counters); p != "" {
+		if p := unsettled(w.gw); p != "" {
 			t.Error(p)
 		}
 		if err := w.gw.Shutdown(context.Background()); err != nil {
@@ -266,7 +266,7 @@ func TestSlownessNeverChangesTheText(t *testing.T) {
 			if err := w.gw.Shutdown(context.Background()); err != nil {
 				problem = err.Error()
 			}
-			if p := unsettled(c.Counters); p != "" {
+			if p := unsettled(w.gw); p != "" {
 				problem = p
 			}
 			parkings += c.Counters.Snapshot()["sessions.parkings"]

@@ -152,7 +152,7 @@ func faulty(w *world, c Config, rec *recorder, r tandem.Request, outages []outag
 	case w.held() > 0:
 		return "sessions left in the peers"
 	}
-	if p := unsettled(c.Counters); p != "" {
+	if p := unsettled(w.gw); p != "" {
 		return p
 	}
 	st := res.Stats
@@ -189,13 +189,11 @@ func faulty(w *world, c Config, rec *recorder, r tandem.Request, outages []outag
 	return rec.problem(len(want))
 }
 
-// unsettled returns what is wrong with the states of requests after all have ended.
-func unsettled(c *tandem.Counters) string {
-	counts := c.Snapshot()
-	for _, name := range append(stateCounters[:], "sessions.illegal") {
-		if n := counts[name]; n != 0 {
-			return fmt.Sprintf("%s is %d after the last request: want 0", name, n)
-		}
+// unsettled returns what is wrong with the counts of sessions after all have ended.
+func unsettled(g *Gateway) string {
+	running, waiting := g.Load()
+	if parked := g.cfg.Counters.Snapshot()["sessions.parked"]; running != 0 || waiting != 0 || parked != 0 {
+		return fmt.Sprintf("%d sessions run, %d wait, %d are parked after the last request: want none", running, waiting, parked)
 	}
 	return ""
 }

@@ -221,13 +221,11 @@ func (s *session) await(ctx, again context.Context, q question, a *answer, came 
 		if a.tickets > 0 {
 			s.g.cfg.Counters.Add("tickets.repeated", 1)
 		}
-		s.g.states.tell(s.standing, spec.RequestPut)
 		timer.Reset(wait << a.tickets)
 		a.tickets, retry = a.tickets+1, quickWait
 	}
 	if a.drafted && !a.own {
 		a.tickets = 1
-		s.g.states.tell(s.standing, spec.RequestPut)
 		timer.Reset(min(wait, max(10*s.pace, drafterWait))) // one more ticket costs nothing; the drafter's may be missing
 	} else if ctx.Err() == nil && !s.box.answered() {
 		put(ctx)
@@ -388,7 +386,6 @@ func (s *session) rebuild(ctx context.Context, cause error) error {
 		}
 	}
 	s.epoch++
-	s.g.states.tell(s.standing, spec.RequestReopened)
 	s.restart(ctx)
 	s.stats.Reopened++
 	return s.openVerifier(ctx)

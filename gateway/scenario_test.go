@@ -161,7 +161,7 @@ func play(t *testing.T, script string) string {
 	if w.held() > 0 {
 		t.Errorf("%d sessions left in the verifier, %d in the drafter, %v in others", len(w.verifier), len(w.drafter), w.others)
 	}
-	if p := unsettled(c.Counters); p != "" {
+	if p := unsettled(g); p != "" {
 		t.Error(p)
 	}
 	counts := c.Counters.Snapshot()

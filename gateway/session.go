@@ -98,7 +98,6 @@ type session struct {
 	touched  bool                // the verifier may hold the session
 	identity tandem.Identity     // of the verifier that began it, which all that follow must have; valid once held
 	held     bool                // a verifier has held it
-	standing *standing
 	begun    time.Time // when it was admitted
 	stops    *stop.Sequences
 }
@@ -114,7 +113,7 @@ func newSession(g *Gateway, id tandem.SessionID, r tandem.Request, prompt []tand
 		nodes:   max(r.Bounds.Nodes, 1),
 		closing: map[string]<-chan struct{}{}, who: map[string]*tandem.DrafterStats{},
 		ahead: firstAhead, counted: first(len(prompt), r.MaxTokens),
-		sampler: rand.New(rand.NewPCG(uint64(id), 0)), standing: g.states.enter(), begun: time.Now(), stops: stop.New(r.Stop),
+		sampler: rand.New(rand.NewPCG(uint64(id), 0)), begun: time.Now(), stops: stop.New(r.Stop),
 	}
 	s.box.stamps = r.Report
 	s.adopt()
@@ -222,7 +221,6 @@ func (s *session) round(inGroup, muted context.Context, first bool) (a answer, e
 // allow, and turns them into a.delta. The end token counts as output, as it does in OpenAI's and
 // llama.cpp's figures, but prints nothing; the same holds for tokens of a stop sequence.
 func (s *session) commit(a *answer) {
-	s.g.states.tell(s.standing, spec.RequestVerdict)
 	v := a.verdict
 	tokens := v.Tokens[:min(len(v.Tokens), s.limit-len(s.tokens))]
 	n, out := s.write(tokens)
@@ -402,7 +400,6 @@ func (s *session) aheads(a *answer) {
 // gateway's Shutdown does. The strategy hands on what it has learned.
 func (s *session) close() {
 	s.g.forget(s.id)
-	s.g.states.tell(s.standing, spec.RequestEnded)
 	if s.touched {
 		s.g.crew.run(func() { s.g.shut(s.id, s.g.cfg.Verifier.Close) })
 	}

@@ -59,7 +59,7 @@ func runOut(t *testing.T, known bool) {
 		t.Errorf("%d times there was no room, sessions were opened again %d times: want some, and at most %d", counts["sessions.starved"],
 			reopened, most)
 	}
-	if p := unsettled(c.Counters); p != "" {
+	if p := unsettled(w.gw); p != "" {
 		t.Error(p)
 	}
 	if err := w.gw.Shutdown(context.Background()); err != nil {
