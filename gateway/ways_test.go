@@ -224,6 +224,22 @@ func TestWaysDraft(t *testing.T) {
 	}
 }
 
+// TestDrafterAloneBringsGuesses: a round that one drafter drafts alone asks the self-drafts as well, because that drafter's ticket does.
+func TestDrafterAloneBringsGuesses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.quiet, w.ways = true, bothWays[:1]
+		w.knows["drafter"] = 0.95 // better than medusa, so that it is asked alone most of the time
+		r := tandem.Request{Prompt: "alone", MaxTokens: 400, IgnoreEOS: true, Sampling: tandem.Sampling{TopP: 1},
+			Strategy: tandem.StrategyPlanner, Bounds: tandem.Bounds{Nodes: 16, Depth: 6, Width: 4}}
+		_, _, counts := guessed(t, w, w.config(), r, nil)
+		alone, taken := w.counts["ticket that asks medusa"], counts["guesses.taken"]
+		if alone < 10 || taken < int64(alone) {
+			t.Errorf("%d tickets of the drafter asked medusa, %d guesses were taken: want 10 or more, and a guess of each", alone, taken)
+		}
+	})
+}
+
 // TestWaysComeAndGo: a way drafts while the verifier offers it, nobody else can have its name, and guesses nobody asked for are ignored.
 func TestWaysComeAndGo(t *testing.T) {
 	r := tandem.Request{Prompt: "a way", MaxTokens: 100, IgnoreEOS: true, Sampling: tandem.Sampling{TopP: 1},

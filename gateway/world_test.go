@@ -348,6 +348,7 @@ func (d fakeDrafter) Propose(ctx context.Context, p tandem.Proposal) (tandem.Pro
 	}
 	w.log("%s at %d: %d nodes, depth %d%s", who, p.Base, done.Nodes, done.Depth, map[bool]string{true: ", returned"}[p.Return])
 	if !p.Return {
+		w.fault("ticket that asks " + strings.Join(t.SelfDrafts, ","))
 		if err := (fakePool{w}).Put(ctx, t); err != nil {
 			return tandem.Proposed{}, err
 		}
