@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/gateway/round"
 )
 
 // word is one progress of a peer that reads a prompt, and how long after the one before it comes.
@@ -27,7 +28,7 @@ type attempt struct {
 
 // slowly is a peer whose first Opens are attempts.
 type slowly struct {
-	peer
+	process
 	attempts []attempt
 	opens    atomic.Int32
 	ended    []time.Duration // how long each Open took
@@ -38,7 +39,7 @@ func (s *slowly) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, err
 	defer func() { s.ended = append(s.ended, time.Since(begun)) }()
 	n := int(s.opens.Add(1)) - 1
 	if n >= len(s.attempts) {
-		return s.peer.Open(ctx, o)
+		return s.process.Open(ctx, o)
 	}
 	a, cached := s.attempts[n], 0
 	for _, w := range a.words {
@@ -54,7 +55,7 @@ func (s *slowly) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, err
 	if a.err != nil {
 		return tandem.Opened{}, a.err
 	}
-	opened, err := s.peer.Open(ctx, o)
+	opened, err := s.process.Open(ctx, o)
 	opened.Cached = cached
 	return opened, err
 }
@@ -76,7 +77,7 @@ func prefill(t *testing.T, attempts ...attempt) (v *slowly, c Config, res tandem
 	w.quiet = true
 	c = w.config()
 	c.Timeouts.VerifierWait = 10 * time.Second
-	v = &slowly{peer: w.peer("verifier"), attempts: attempts}
+	v = &slowly{process: w.peer("verifier"), attempts: attempts}
 	c.Verifier = v
 	w.gw, _ = New(c)
 	r := tandem.Request{Prompt: strings.Repeat("word ", 200), MaxTokens: 20, Sampling: tandem.Sampling{TopP: 1}}
@@ -190,8 +191,9 @@ func TestKillsDuringPrefill(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		v, _, _, err := prefill(t, slices.Repeat([]attempt{long(0)}, 50)...)
-		if n := v.opens.Load(); tandem.KindOf(err) != tandem.Unavailable || n > mostRepairs+1 {
-			t.Errorf("a verifier that never gets through: %v after %d Opens: want unavailable after at most %d", err, n, mostRepairs+1)
+		if n := v.opens.Load(); tandem.KindOf(err) != tandem.Unavailable || n > round.MostRepairs+1 {
+			t.Errorf("a verifier that never gets through: %v after %d Opens: want unavailable after at most %d", err, n,
+				round.MostRepairs+1)
 		}
 	})
 }
@@ -202,7 +204,7 @@ func TestCancelDuringPrefill(t *testing.T) {
 		w := newWorld()
 		w.quiet = true
 		c := w.config()
-		c.Verifier = &slowly{peer: w.peer("verifier"), attempts: []attempt{{words: steps(1000, 100*time.Millisecond, 1, 0)}}}
+		c.Verifier = &slowly{process: w.peer("verifier"), attempts: []attempt{{words: steps(1000, 100*time.Millisecond, 1, 0)}}}
 		w.gw, _ = New(c)
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
@@ -241,7 +243,7 @@ func TestSlowDrafterCostsNothing(t *testing.T) {
 		w := newWorld()
 		w.quiet = true
 		c := w.config()
-		d := &slowly{peer: w.peer("drafter"), attempts: []attempt{{words: steps(10, 900*time.Millisecond, 1, 0)}}}
+		d := &slowly{process: w.peer("drafter"), attempts: []attempt{{words: steps(10, 900*time.Millisecond, 1, 0)}}}
 		c.Drafters[0].Drafter = slowDrafter{d}
 		w.gw, _ = New(c)
 		r := tandem.Request{Prompt: "func ", MaxTokens: 3000, Sampling: tandem.Sampling{TopP: 1},
@@ -269,5 +271,5 @@ func TestSlowDrafterCostsNothing(t *testing.T) {
 type slowDrafter struct{ *slowly }
 
 func (d slowDrafter) Propose(ctx context.Context, p tandem.Proposal) (tandem.Proposed, error) {
-	return fakeDrafter{d.peer}.Propose(ctx, p)
+	return fakeDrafter{d.process}.Propose(ctx, p)
 }

@@ -15,7 +15,9 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/gateway/admit"
+	"github.com/tandem-llm/tandem/gateway/peer"
 	"github.com/tandem-llm/tandem/gateway/roster"
+	"github.com/tandem-llm/tandem/gateway/source"
 	"github.com/tandem-llm/tandem/gateway/strategy"
 )
 
@@ -23,18 +25,19 @@ const op = "generate"
 
 // Gateway implements tandem.Generator. Verdicts reach it through Deliver. Safe for concurrent use.
 type Gateway struct {
-	cfg        Config
-	gate       *admit.Gate
-	crew       *crew
-	life       context.Context // ends when Shutdown stops waiting
-	kill       context.CancelCauseFunc
-	verifier   roster.Recovery
-	roster     roster.Roster
-	shared     *strategy.Shared
-	accuracies accuracies
-	described  chan struct{} // closed by the first WaysAre
-	describe   sync.Once     // closes it
-	served     atomic.Int64  // admitted requests that have not returned: they run, are parked, or are being read
+	cfg       Config
+	gate      *admit.Gate
+	tasks     *tasks
+	life      context.Context // ends when Shutdown stops waiting
+	kill      context.CancelCauseFunc
+	verifier  roster.Recovery
+	roster    roster.Roster
+	shared    *strategy.Shared
+	closer    *peer.Closer
+	sources   *source.Shared
+	described chan struct{} // closed by the first WaysAre
+	describe  sync.Once     // closes it
+	served    atomic.Int64  // admitted requests that have not returned: they run, are parked, or are being read
 
 	mu       sync.RWMutex
 	sessions map[tandem.SessionID]*mailbox
@@ -50,12 +53,15 @@ func New(c Config) (*Gateway, error) {
 	g := &Gateway{
 		cfg:       c,
 		gate:      admit.New(c.Sessions, c.Queue),
-		crew:      &crew{idle: make(chan struct{})},
+		tasks:     &tasks{idle: make(chan struct{})},
 		shared:    strategy.NewShared(c.Rules),
 		described: make(chan struct{}),
 		sessions:  map[tandem.SessionID]*mailbox{},
 		prefills:  map[tandem.SessionID]Prefill{},
 	}
+	g.closer = &peer.Closer{Timeout: c.Timeouts.Close, Counters: c.Counters, Ending: g.tasks.closing}
+	g.sources = &source.Shared{Roster: &g.roster, Run: g.tasks.run, Closer: g.closer, Events: c.Events, Counters: c.Counters,
+		ProposeMin: c.Timeouts.ProposeMin, ProposeMax: c.Timeouts.ProposeMax, Stall: c.Timeouts.Stall, Vocab: c.Vocab.Size()}
 	for _, m := range c.Drafters {
 		g.Enlist(m)
 	}
@@ -67,10 +73,10 @@ func New(c Config) (*Gateway, error) {
 // s is called from the calling goroutine alone, and must return once ctx has ended. While s does not take its output,
 // the request goes on for up to Config.Unread bytes and is then parked (session.park).
 func (g *Gateway) Generate(ctx context.Context, r tandem.Request, s tandem.Sink) (res tandem.Result, err error) {
-	if err := g.crew.join(); err != nil {
+	if err := g.tasks.join(); err != nil {
 		return res, err
 	}
-	defer g.crew.leave()
+	defer g.tasks.leave()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(g.life, func() { cancel(context.Cause(g.life)) })()
@@ -80,7 +86,7 @@ func (g *Gateway) Generate(ctx context.Context, r tandem.Request, s tandem.Sink)
 		number("max_tokens", r.MaxTokens))
 	defer func() {
 		if p := recover(); p != nil {
-			err = panicked(p)
+			err = tandem.Panicked(op, p)
 		}
 		end(err, number("tokens_in", res.PromptTokens), number("tokens_out", res.OutputTokens), number("tokens_cached", res.CachedTokens),
 			number("rounds", res.Stats.Rounds), number("accepted", res.Stats.Accepted), text("finish", string(res.Finish)))
@@ -92,8 +98,7 @@ func (g *Gateway) Generate(ctx context.Context, r tandem.Request, s tandem.Sink)
 	}
 	g.served.Add(1)
 	defer g.served.Add(-1)
-	x := newSession(g, id, r, tokens, place, newOutlet(s, g.cfg.Unread, g.cfg.Timeouts.Unread))
-	x.limit = limit
+	x := newSession(g, id, r, tokens, limit, place, newOutput(s, g.cfg.Unread, g.cfg.Timeouts.Unread))
 	g.register(id, x.box)
 	return g.deliver(ctx, x, cancel)
 }
@@ -124,9 +129,6 @@ func (g *Gateway) admit(ctx context.Context, r tandem.Request) (tokens []tandem.
 	p, err = g.gate.Enter(ctx, admit.Need{Tenant: r.Tenant, Tokens: limit, First: first(len(tokens), r.MaxTokens), Rows: rows})
 	return tokens, limit, p, err
 }
-
-// first returns the tokens that a request counts with at the gate when it begins.
-func first(prompt, maxTokens int) int { return prompt + min(maxTokens, firstAhead) }
 
 // describeWait is how long a request that names one of the target's own ways waits for the verifier's first description.
 const describeWait = 10 * time.Second
@@ -194,7 +196,7 @@ func (g *Gateway) WaysAre(ways []tandem.SelfDraft) {
 		}
 		w := ways[i]
 		g.shared.Costs(name, w.Time)
-		g.roster.Enlist(Enlisted{Name: name, Way: &w})
+		g.roster.Enlist(Enlisted{Name: name, Self: &w})
 	}
 }
 
@@ -209,7 +211,7 @@ func (g *Gateway) DrafterState(name string, up bool) { g.roster.State(name, up) 
 // and returns when every goroutine of the gateway has ended. A sink that never returns is given up
 // after the Close timeout. The error is Deadline if a sink was given up or a request was cancelled.
 func (g *Gateway) Shutdown(ctx context.Context) error {
-	idle := g.crew.close()
+	idle := g.tasks.close()
 	select {
 	case <-idle:
 		g.kill(nil)
@@ -228,26 +230,6 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 		return tandem.Errorf("shutdown", tandem.Deadline, "%d requests were cut short", running)
 	case <-late.C:
 		return tandem.Errorf("shutdown", tandem.Deadline, "requests still held after %v", 2*g.cfg.Timeouts.Close)
-	}
-}
-
-// mostCloses bounds the attempts to close a session at a peer that does not answer.
-const mostCloses = 30
-
-// shut closes a session at a peer. A peer that is gone has forgotten it; one that does not answer is told again, until the
-// gateway is to end.
-func (g *Gateway) shut(id tandem.SessionID, at func(context.Context, tandem.SessionID) error) {
-	for range mostCloses {
-		ctx, cancel := context.WithTimeout(context.Background(), g.cfg.Timeouts.Close)
-		err := guard(func() error { return at(ctx, id) })
-		cancel()
-		if err == nil {
-			return
-		}
-		g.cfg.Counters.Add("sessions.close_failed", 1)
-		if tandem.KindOf(err) != tandem.Deadline || g.crew.leaving() {
-			return
-		}
 	}
 }
 
@@ -270,20 +252,27 @@ func (g *Gateway) Sessions() []tandem.SessionID {
 	return slices.Collect(maps.Keys(g.sessions))
 }
 
-// guard runs f and returns a panic of it as an error (tandem.Panicked).
-func guard(f func() error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = panicked(p)
-		}
-	}()
-	return f()
-}
-
-func panicked(p any) error { return tandem.Panicked(op, p) }
-
 // Load returns how many requests have a place now and how many wait for one.
 func (g *Gateway) Load() (running, waiting int) { return g.gate.Load() }
+
+// deliver runs an admitted session in a goroutine of its own, while the caller's hands its output to the sink.
+func (g *Gateway) deliver(ctx context.Context, x *session, quit context.CancelCauseFunc) (res tandem.Result, err error) {
+	ended := make(chan error, 1)
+	g.tasks.run(func() {
+		var err error
+		res, err = x.live(ctx)
+		ended <- err
+	})
+	whole, failed := x.out.deliver(ctx, quit)
+	err = <-ended
+	switch {
+	case failed != nil:
+		err = failed
+	case err == nil && !whole:
+		err = x.ended(ctx)
+	}
+	return res, err
+}
 
 // ended returns the error of a request whose ctx has ended.
 func ended(ctx context.Context, at string) error {

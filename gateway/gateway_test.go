@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/gateway/round"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -294,7 +295,7 @@ func FuzzDeliver(f *testing.F) {
 		for i := range min(tokens, 16) {
 			v.Tokens = append(v.Tokens, tandem.Token(token)+tandem.Token(i))
 		}
-		if err := wellFormed(v, 16, vocabSize); err == nil {
+		if err := round.WellFormed(v, 16, vocabSize); err == nil {
 			for i, n := range v.Path {
 				if n < 1 || n > 15 || i > 0 && n <= v.Path[i-1] {
 					t.Errorf("path %v taken", v.Path)
@@ -310,44 +311,9 @@ func FuzzDeliver(f *testing.F) {
 			}
 		}
 		b := newMailbox()
-		b.arm(question{epoch: 1, base: 4, hash: 9})
+		b.arm(round.Question{Epoch: 1, Base: 4, Hash: 9})
 		if b.offer(v) == "" || b.answered() {
 			t.Errorf("verdict of epoch %d taken in epoch 1", v.Epoch)
-		}
-	})
-}
-
-// TestClosingIsRepeated closes a session at peers that hang for a while, are gone, or hang while the gateway shuts down.
-func TestClosingIsRepeated(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := &Gateway{cfg: Config{Timeouts: Timeouts{Close: time.Second}, Counters: new(tandem.Counters)},
-			crew: &crew{idle: make(chan struct{})}}
-		close := func(hangs int, answer error) (calls int) {
-			g.shut(7, func(ctx context.Context, id tandem.SessionID) error {
-				if calls++; id != 7 || calls > hangs {
-					return answer
-				}
-				<-ctx.Done()
-				return tandem.Errorf("close", tandem.Deadline, "%w", ctx.Err())
-			})
-			return calls
-		}
-		if n := close(3, nil); n != 4 {
-			t.Errorf("a peer that hung three times was told %d times: want 4", n)
-		}
-		if n := close(0, tandem.Errorf("close", tandem.Unavailable, "gone")); n != 1 {
-			t.Errorf("a peer that is gone was told %d times: want 1", n)
-		}
-		begun := time.Now()
-		if n := close(1000, nil); n != mostCloses || time.Since(begun) > time.Minute {
-			t.Errorf("a peer that hangs for ever was told %d times in %v: want %d", n, time.Since(begun), mostCloses)
-		}
-		g.crew.close()
-		if n := close(1000, nil); n != 1 {
-			t.Errorf("at the gateway's end a peer was told %d times: want 1", n)
-		}
-		if n := g.cfg.Counters.Snapshot()["sessions.close_failed"]; n != 3+1+mostCloses+1 {
-			t.Errorf("%d failures counted: want %d", n, 3+1+mostCloses+1)
 		}
 	})
 }

@@ -13,7 +13,7 @@ import (
 
 // identified is a verifier that tells what it computes. A lax one takes sessions of any identity.
 type identified struct {
-	peer
+	process
 	identity   tandem.Identity // guarded by peer.w.mu
 	vocabulary string
 	lax        bool
@@ -30,7 +30,7 @@ func (v *identified) Open(ctx context.Context, o tandem.Opening) (tandem.Opened,
 	case !v.lax && o.Identity != "" && o.Identity != here:
 		return tandem.Opened{}, tandem.OtherIdentity(o.Session, o.Identity, here)
 	}
-	opened, err := v.peer.Open(ctx, o)
+	opened, err := v.process.Open(ctx, o)
 	opened.Identity = here
 	return opened, err
 }
@@ -54,7 +54,7 @@ func atIdentities(t *testing.T, lax bool, do func(w *world, v *identified, g *Ga
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		v := &identified{peer: w.peer("verifier"), identity: identityA, lax: lax}
+		v := &identified{process: w.peer("verifier"), identity: identityA, lax: lax}
 		c := w.config()
 		c.Verifier = v
 		g, err := New(c)

@@ -5,14 +5,8 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/gateway/round"
 )
-
-// question identifies what a ticket asks. A verdict answers it only if all fields are equal.
-type question struct {
-	epoch tandem.Epoch
-	base  tandem.Position
-	hash  tandem.PrefixHash
-}
 
 // mailbox takes the one verdict that its session waits for and refuses all others: after arm, the first
 // offer that fits fills it, and nothing fits until it is armed again. offer never blocks.
@@ -21,7 +15,7 @@ type mailbox struct {
 	stamps bool                // came is wanted; set before the first offer
 
 	mu    sync.Mutex
-	asked question
+	asked round.Question
 	armed bool
 	came  time.Time // of the answer; whoever has taken it may read came until the next arm
 }
@@ -29,7 +23,7 @@ type mailbox struct {
 func newMailbox() *mailbox { return &mailbox{answer: make(chan tandem.Verdict, 1)} }
 
 // arm makes the mailbox wait for an answer to q; an answer to an earlier question is dropped.
-func (b *mailbox) arm(q question) {
+func (b *mailbox) arm(q round.Question) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	select {
@@ -44,11 +38,11 @@ func (b *mailbox) offer(v tandem.Verdict) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
-	case v.Epoch != b.asked.epoch:
+	case v.Epoch != b.asked.Epoch:
 		return "stale_epoch"
-	case v.Base != b.asked.base:
+	case v.Base != b.asked.Base:
 		return "stale_base"
-	case v.Hash != b.asked.hash:
+	case v.Hash != b.asked.Hash:
 		return "stale_hash"
 	case !b.armed:
 		return "duplicate"

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -11,95 +10,70 @@ import (
 	"github.com/tandem-llm/tandem/spec"
 )
 
-// reason returns the kind of choice that the round was, for Stats.Reasons.
-func (a *answer) reason() string {
-	if len(a.asks) > 0 && !a.drafted && len(a.verdict.Path) == 0 {
-		return strategy.ReasonNoDraft
+// explain tells in one line why the round was drafted as it was. It must be called before the strategy learns.
+func (t *turn) explain() string {
+	if t.why != "" {
+		return t.why
 	}
-	return a.decision.Reason
-}
-
-// idle says why nothing can be drafted.
-func (s *session) idle(b tandem.Bounds) string {
-	switch {
-	case s.req.Bounds.Plain():
-		return strategy.ReasonNotAsked
-	case b.Plain():
-		return strategy.ReasonBudget
-	}
-	return strategy.ReasonNobody
-}
-
-// why explains in one line why the round was drafted as it was. It must be called before the strategy learns.
-func (s *session) why(a *answer) string {
-	if a.why != "" {
-		return a.why
-	}
-	switch reason := a.decision.Reason; {
+	switch reason := t.Decision.Reason; {
 	case reason == strategy.ReasonNobody:
-		a.why = reason + s.absent()
+		t.why = reason + t.sources.Absent()
 	case strings.HasPrefix(reason, strategy.Plain):
-		a.why = reason
+		t.why = reason
 	default:
-		a.why = reason + ": " + s.strategy.Explain(a.decision)
-		if a.reason() == strategy.ReasonNoDraft {
-			a.why += "; no draft came"
+		t.why = reason + ": " + t.strategy.Explain(t.Decision)
+		if t.Reason() == strategy.ReasonNoDraft {
+			t.why += "; no draft came"
 		}
 	}
-	return a.why
+	return t.why
 }
 
-// absent lists the drafters and what keeps each from drafting.
-func (s *session) absent() string {
-	if len(s.liaisons) == 0 {
-		return ", none is alive"
+// attributes describe the round for telemetry.
+func (t *turn) attributes(s tandem.Strategy) []tandem.Attr {
+	attrs := []tandem.Attr{number("nodes", t.Size), number("depth", t.Depth), number("accepted", len(t.Verdict.Path)),
+		text("strategy", string(s)), text("choice", t.Choice), text("why", t.explain())}
+	fate := t.Fate()
+	if fate != "" && !t.Failed() {
+		attrs = append(attrs, text("drafter", t.By))
 	}
-	var out strings.Builder
-	for i, l := range s.liaisons {
-		what := liaisonStates[l.state]
-		switch {
-		case l.of.Seat.Conduct.Aside():
-			what = "put aside"
-		case l.of.Way != nil && l.state != liaisonOff:
-			what = "has not guessed"
-		}
-		fmt.Fprintf(&out, "%s%s %s", map[bool]string{true: ": ", false: ", "}[i == 0], l.of.Name, what)
+	if fate != "" {
+		attrs = append(attrs, text("outcome", fate))
 	}
-	return out.String()
+	return attrs
 }
 
-// report describes a committed round. If the verdict covers the whole tree, that tree was verified; else it was
-// a drafter's ticket whose answer was lost, or the root alone, and only the accepted tokens are
-// known.
-func (s *session) report(a *answer) *tandem.Round {
-	v := a.verdict
-	n := len(a.delta.Tokens)
-	r := &tandem.Round{Index: s.stats.Rounds, Base: v.Base, Choice: a.decision.Choice, Why: s.why(a)}
-	path := v.Path[:min(len(v.Path), n)]
-	if a.judged() {
-		r.Tree = tandem.Tree{Tokens: slices.Clone(a.tree.Tokens), Parents: slices.Clone(a.tree.Parents),
-			LogProbs: slices.Clone(a.tree.LogProbs)}
+// report describes a committed round, the index-th of a session that began at begun; the verdict came at came. If the verdict covers the
+// whole tree, that tree was verified; else it was a drafter's ticket whose answer was lost, or the root alone, and only the accepted
+// tokens are known.
+func (t *turn) report(index int, begun, came time.Time) *tandem.Round {
+	v := t.Verdict
+	r := &tandem.Round{Index: index, Base: v.Base, Choice: t.Choice, Why: t.explain()}
+	path := v.Path[:min(len(v.Path), len(t.delta.Tokens))]
+	if t.Judged() {
+		r.Tree = tandem.Tree{Tokens: slices.Clone(t.Tree.Tokens), Parents: slices.Clone(t.Tree.Parents),
+			LogProbs: slices.Clone(t.Tree.LogProbs)}
 		r.Path = slices.Clone(path)
 	} else {
-		r.Tree = tandem.Root(s.tokens[int(v.Base)-1])
+		r.Tree = tandem.Root(t.Root)
 		for i := range path {
 			r.Tree.Tokens, r.Tree.Parents = append(r.Tree.Tokens, v.Tokens[i]), append(r.Tree.Parents, int32(i))
 			r.Path = append(r.Path, int32(i+1))
 		}
 	}
 	var trees []tandem.Tree
-	for _, d := range a.drafts {
-		t := d.got.Tree
-		if t.Len() == 0 { // it did not say
-			t = r.Tree
+	for _, d := range t.Drafts {
+		x := d.Got.Tree
+		if x.Len() == 0 { // it did not say
+			x = r.Tree
 		}
-		r.Drafters, trees = append(r.Drafters, d.by.of.Name), append(trees, t)
+		r.Drafters, trees = append(r.Drafters, d.Drafter), append(trees, x)
 	}
-	if len(a.drafts) == 0 && len(path) > 0 && len(a.asks) > 0 {
-		r.Drafters, trees = []string{a.asks[0].of.of.Name}, []tandem.Tree{r.Tree}
+	if len(t.Drafts) == 0 && len(path) > 0 && len(t.Asks) > 0 {
+		r.Drafters, trees = []string{t.Asks[0].Drafter}, []tandem.Tree{r.Tree}
 	}
 	r.Votes = spec.Support(r.Tree, trees)
-	r.Lanes = s.lanes(a)
+	r.Lanes = t.lanes(begun, came)
 	return r
 }
 
@@ -110,35 +84,32 @@ func (s *session) report(a *answer) *tandem.Round {
 //	draft   from the call, for as long as the drafter says that it computed
 //	pool    from the put of the ticket, or the end of the draft if the drafter put it, to the begin of verify
 //	verify  up to the arrival of the verdict, or the begin of guess, for as long as the verifier says that the pass took
-//	guess   of the target's own ways, for the next round: up to the arrival of the verdict, for as long as the verifier says
+//	guess   of the target's self-drafts, for the next round: up to the arrival of the verdict, for as long as the verifier says
 //	commit  from there to now
 //
 // So the transport of a question counts for the stage after it, and that of a verdict for the pool.
-func (s *session) lanes(a *answer) []tandem.Lane {
-	out := make([]tandem.Lane, 0, 2*len(a.drafts)+3)
+func (t *turn) lanes(begun, answered time.Time) []tandem.Lane {
+	out := make([]tandem.Lane, 0, 2*len(t.Drafts)+4)
 	add := func(stage, by string, from, to time.Time) {
 		if to.After(from) {
-			out = append(out, tandem.Lane{Stage: stage, By: by, From: from.Sub(s.begun), To: to.Sub(s.begun)})
+			out = append(out, tandem.Lane{Stage: stage, By: by, From: from.Sub(begun), To: to.Sub(begun)})
 		}
 	}
-	now, came, put := time.Now(), s.box.came, a.put
-	for _, d := range a.drafts {
-		if !d.last.IsZero() {
-			add("ahead", d.by.of.Name, d.last, earlier(d.last.Add(d.got.Ahead), d.begun))
+	now, put := time.Now(), t.put
+	for _, d := range t.Drafts {
+		if !d.Last.IsZero() {
+			add("ahead", d.Drafter, d.Last, earlier(d.Last.Add(d.Got.Ahead), d.Begun))
 		}
 	}
-	for _, d := range a.drafts {
-		if d.by.of.Way != nil {
-			continue // it has guessed in the round before
-		}
-		end := earlier(d.begun.Add(d.got.Busy), came)
-		add("draft", d.by.of.Name, d.begun, end)
-		if len(a.drafts) == 1 && !a.own && (put.IsZero() || end.Before(put)) {
-			put = end // of several drafts the gateway put the ticket, also where the verifier refused what they make together
+	for _, d := range t.Drafts {
+		end := earlier(d.Begun.Add(d.Busy), answered)
+		add("draft", d.Drafter, d.Begun, end)
+		if t.InPool && (put.IsZero() || end.Before(put)) {
+			put = end
 		}
 	}
-	came = came.Add(-max(a.verdict.Guessing, 0))
-	pass := came.Add(-max(a.verdict.Busy, 0))
+	came := answered.Add(-max(t.Verdict.Guessing, 0))
+	pass := came.Add(-max(t.Verdict.Busy, 0))
 	if put.IsZero() {
 		put = pass // a drafter's that was not heard any more
 	}
@@ -147,8 +118,8 @@ func (s *session) lanes(a *answer) []tandem.Lane {
 	}
 	add("pool", "", put, pass)
 	add("verify", "", pass, came)
-	add("guess", strings.Join(a.ways, ", "), came, s.box.came)
-	add("commit", "", s.box.came, now)
+	add("guess", strings.Join(t.Guesses, ", "), came, answered)
+	add("commit", "", answered, now)
 	return out
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/gateway/round"
 )
 
 // reports checks the reports of a request as they come.
@@ -183,21 +184,20 @@ func TestReportOfMergedTree(t *testing.T) {
 		}
 		return tandem.Proposed{Nodes: tree.Len(), Depth: tree.Len() - 1, Tree: tree}
 	}
-	a := new(answer)
-	s.decide(a, s.ready(), s.bounds())
+	a := s.plan()
 	for i, got := range []tandem.Proposed{chain(5, 6), chain(5, 7), chain(9)} {
-		a.drafts = append(a.drafts, draft{by: a.asks[i].of, got: got, begun: s.begun})
+		a.Answer(&round.Draft{Drafter: a.Asks[i].Drafter, Got: got, Begun: s.begun})
 	}
-	s.merge(a, time.Millisecond)
-	if a.tree.Len() != 5 {
-		t.Fatalf("merged tree %+v: want 5 nodes", a.tree)
+	a.Merged(time.Millisecond, false)
+	if a.Tree.Len() != 5 {
+		t.Fatalf("merged tree %+v: want 5 nodes", a.Tree)
 	}
-	a.verdict = tandem.Verdict{Base: 1, Nodes: 5, Tokens: []tandem.Token{5, 7, 3}}
+	a.Verdict = tandem.Verdict{Base: 1, Nodes: 5, Tokens: []tandem.Token{5, 7, 3}}
 	byToken := map[tandem.Token]int32{}
-	for i, x := range a.tree.Tokens {
+	for i, x := range a.Tree.Tokens {
 		byToken[x] = int32(i)
 	}
-	a.verdict.Path = []int32{byToken[5], byToken[7]}
+	a.Verdict.Path = []int32{byToken[5], byToken[7]}
 	s.commit(a)
 	x := a.delta.Round
 	want := map[tandem.Token]uint16{1: 7, 5: 3, 6: 1, 7: 2, 9: 4}
@@ -206,7 +206,7 @@ func TestReportOfMergedTree(t *testing.T) {
 			t.Errorf("token %d has votes %03b: want %03b", token, x.Votes[i], want[token])
 		}
 	}
-	if !slices.Equal(x.Path, a.verdict.Path) || x.Tree.LogProbs == nil || !slices.Equal(x.Drafters, []string{"go", "py", "prose"}) ||
+	if !slices.Equal(x.Path, a.Verdict.Path) || x.Tree.LogProbs == nil || !slices.Equal(x.Drafters, []string{"go", "py", "prose"}) ||
 		x.Why != "fixed: tree 8/4/1; weights go 1.00, py 1.00, prose 1.00" {
 		t.Errorf("report %+v", x)
 	}
@@ -216,18 +216,19 @@ func TestReportOfMergedTree(t *testing.T) {
 // them is no verdict.
 func TestLogprobsGoWithTokens(t *testing.T) {
 	s := desk(t, tandem.Request{Sampling: tandem.Sampling{Logprobs: true}, Bounds: tandem.Bounds{Nodes: 8, Depth: 4, Width: 1}})
-	s.limit = 3
-	a := &answer{verdict: tandem.Verdict{Base: 1, Nodes: 4, Path: []int32{1, 2}, Tokens: []tandem.Token{5, 6, 7},
-		Logprobs: []tandem.Logprob{{LogProb: -1}, {LogProb: -2}, {LogProb: -3}}}}
-	if err := s.check(a); err != nil {
-		t.Error(err)
+	s.text.Limit = 3
+	v := tandem.Verdict{Base: 1, Nodes: 4, Path: []int32{1, 2}, Tokens: []tandem.Token{5, 6, 7},
+		Logprobs: []tandem.Logprob{{LogProb: -1}, {LogProb: -2}, {LogProb: -3}}}
+	a := s.plan()
+	if x := a.Answered(v); x.Do != round.Commit {
+		t.Errorf("%+v: want commit", x)
 	}
 	s.commit(a)
 	if p := a.delta.Logprobs; len(p) != 2 || p[0].LogProb != -1 || p[1].LogProb != -2 {
 		t.Errorf("log-probabilities %v: want those of two tokens", p)
 	}
-	a.verdict.Logprobs = nil
-	if err := s.check(a); tandem.KindOf(err) != tandem.Corrupt {
-		t.Errorf("verdict without log-probabilities: %v, want corrupt", err)
+	v.Logprobs = nil
+	if x := a.Answered(v); x.Do != round.Reopen || tandem.KindOf(x.Err) != tandem.Corrupt {
+		t.Errorf("verdict without log-probabilities: %+v, want to open again, corrupt", x)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/gateway/roster"
+	"github.com/tandem-llm/tandem/gateway/round"
 	"github.com/tandem-llm/tandem/gateway/strategy"
 	"github.com/tandem-llm/tandem/spec/learn"
 )
@@ -88,55 +88,25 @@ func TestUnknownDrafter(t *testing.T) {
 	})
 }
 
-func TestPatience(t *testing.T) {
-	s := &session{pace: 40 * time.Millisecond}
-	for _, test := range []struct {
-		paces []int // ms
-		want  float64
-	}{
-		{[]int{3, 3, 30}, 13},
-		{[]int{3, 0, 30}, 0}, // nothing is known of one
-		{[]int{30, 3}, 60},
-		{[]int{1, 1, 1}, 11}, // 10 ms is what an expert brings in a round of 40
-		{[]int{2, 9, 3, 10}, 19},
-		{[]int{20, 30, 40}, 60},
-	} {
-		var asks []ask
-		for _, p := range test.paces {
-			asks = append(asks, ask{of: &liaison{of: &roster.Life{}, pace: time.Duration(p) * time.Millisecond}})
-		}
-		if got := s.patience(asks); got != time.Duration(test.want*1e6) {
-			t.Errorf("paces %v: %v, want %v ms", test.paces, got, test.want)
-		}
-	}
-}
-
 // TestCoordinationStaysFlat runs more rounds than are kept: what is kept is an even sample of all.
 func TestCoordinationStaysFlat(t *testing.T) {
-	g, err := New(newWorld().config())
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := newSession(g, 1, tandem.Request{MaxTokens: 1}, []tandem.Token{1}, nil, newOutlet(deaf{}, 1<<16, time.Minute))
+	c := newAccount(1)
 	const rounds = 5 * mostSamples
 	for i := range rounds {
-		a := &answer{wall: time.Duration(i), decision: strategy.Decision{Choice: fmt.Sprint("choice ", i%1000)},
-			verdict: tandem.Verdict{Nodes: 1, Tokens: []tandem.Token{1}}}
-		a.delta.Tokens = a.verdict.Tokens
-		s.account(a)
+		t := &turn{wall: time.Duration(i), Round: round.Round{Plan: round.Plan{Decision: strategy.Decision{
+			Choice: fmt.Sprint("choice ", i%1000)}}, Verdict: tandem.Verdict{Nodes: 1, Tokens: []tandem.Token{1}}}}
+		t.delta.Tokens = t.Verdict.Tokens
+		c.round(t)
 	}
 	sum := 0.0
-	for _, d := range s.stats.Coordination {
+	for _, d := range c.stats.Coordination {
 		sum += float64(d) / mostSamples
 	}
-	if n := len(s.stats.Coordination); n != mostSamples || math.Abs(sum-rounds/2) > rounds/50 {
+	if n := len(c.stats.Coordination); n != mostSamples || math.Abs(sum-rounds/2) > rounds/50 {
 		t.Errorf("%d samples with mean %.0f: want %d with about %d", n, sum, mostSamples, rounds/2)
 	}
-	if n := len(s.stats.Choices); n != mostChoices+1 || s.stats.Choices["other"] < rounds/2 {
-		t.Errorf("%d choices, %d other: want %d, the rest other", n, s.stats.Choices["other"], mostChoices+1)
-	}
-	if err := g.Shutdown(context.Background()); err != nil {
-		t.Error(err)
+	if n := len(c.stats.Choices); n != mostChoices+1 || c.stats.Choices["other"] < rounds/2 {
+		t.Errorf("%d choices, %d other: want %d, the rest other", n, c.stats.Choices["other"], mostChoices+1)
 	}
 }
 
@@ -187,12 +157,18 @@ func BenchmarkStrategies(b *testing.B) {
 	}
 }
 
+// open is a drafter that holds every session.
+type open struct{ tandem.Drafter }
+
+func (open) Open(context.Context, tandem.Opening) (tandem.Opened, error) { return tandem.Opened{}, nil }
+func (open) Close(context.Context, tandem.SessionID) error               { return nil }
+
 // desk returns a session of r whose drafters all wait to be asked.
 func desk(t testing.TB, r tandem.Request, names ...string) *session {
 	c := newWorld().config()
 	c.Drafters = nil
 	for _, n := range names {
-		c.Drafters = append(c.Drafters, Enlisted{Name: n, Drafter: fakeDrafter{}})
+		c.Drafters = append(c.Drafters, Enlisted{Name: n, Drafter: open{}})
 	}
 	g, err := New(c)
 	if err != nil {
@@ -201,11 +177,9 @@ func desk(t testing.TB, r tandem.Request, names ...string) *session {
 	t.Cleanup(func() { _ = g.Shutdown(context.Background()) })
 	g.VerifierIs([]tandem.Cost{{Rows: 1, Time: 40e6}, {Rows: 8, Time: 43e6}, {Rows: 16, Time: 67e6}, {Rows: 32, Time: 122e6}}, 0, 0)
 	r.MaxTokens = 1 << 30
-	s := newSession(g, 1, r, []tandem.Token{1}, nil, newOutlet(deaf{}, 1<<16, time.Minute))
-	s.enlist()
-	for _, l := range s.liaisons {
-		l.state, l.pace = liaisonReady, 3*time.Millisecond
-	}
+	s := newSession(g, 1, r, []tandem.Token{1}, 1<<30, nil, newOutput(deaf{}, 1<<16, time.Minute))
+	s.update(t.Context())
+	s.sources.Settle(t.Context(), time.Minute)
 	return s
 }
 
@@ -243,22 +217,21 @@ func TestProposals(t *testing.T) {
 	} {
 		test.r.Bounds = bounds
 		s := desk(t, test.r, "go", "py", "prose")
-		ask := func() (*answer, tandem.Proposal) {
-			a := new(answer)
-			s.decide(a, s.ready(), s.bounds())
-			if len(a.asks) == 0 {
+		ask := func() (*turn, tandem.Proposal) {
+			a := s.plan()
+			if len(a.Asks) == 0 {
 				t.Fatalf("%s asks nobody", test.name)
 			}
-			return a, a.asks[0].proposal
+			return a, a.Asks[0].Proposal
 		}
 		a, first := ask()
-		if p := a.decision; len(p.Asks) != test.asks || p.Vote != test.vote || !reflect.DeepEqual(first, test.proposal) ||
+		if p := a.Decision; len(p.Asks) != test.asks || p.Vote != test.vote || !reflect.DeepEqual(first, test.proposal) ||
 			p.Choice != test.choice {
 			t.Errorf("%s: asks %d, vote %s, proposal %+v, choice %q: want %d, %s, %+v, %q", test.name, len(p.Asks), p.Vote, first, p.Choice,
 				test.asks, test.vote, test.proposal, test.choice)
 		}
-		for _, l := range s.liaisons {
-			s.weights.Of(l.of.Name) // as a vote does
+		for _, name := range []string{"go", "py", "prose"} {
+			s.weights.Of(name) // as a vote does
 		}
 		for i := range 100 {
 			a, now := ask()
@@ -268,12 +241,12 @@ func TestProposals(t *testing.T) {
 				chain.Tokens, chain.Parents, chain.LogProbs = append(chain.Tokens, tandem.Token(n)), append(chain.Parents, int32(n)),
 					append(chain.LogProbs, chain.LogProbs[n]-0.1)
 			}
-			a.tree, a.drafted, a.drafts = chain, true,
-				[]draft{{by: a.asks[0].of, got: tandem.Proposed{Nodes: chain.Len(), Depth: chain.Len() - 1, Tree: chain}}}
-			a.verdict = tandem.Verdict{Nodes: chain.Len(), Busy: 40*time.Millisecond + time.Duration(i%3)*time.Millisecond,
+			a.Tree, a.Origin = chain, round.Returned
+			a.Drafts = []round.Draft{{Drafter: a.Asks[0].Drafter,
+				Got: tandem.Proposed{Nodes: chain.Len(), Depth: chain.Len() - 1, Tree: chain}}}
+			a.Verdict = tandem.Verdict{Nodes: chain.Len(), Busy: 40*time.Millisecond + time.Duration(i%3)*time.Millisecond,
 				Tokens: append(slices.Clone(chain.Tokens[1:]), 99)}
-			a.delta.Tokens = a.verdict.Tokens
-			s.strategy.Learn(a.outcome())
+			s.strategy.Learn(a.Outcome(len(a.Verdict.Tokens), false, 0))
 		}
 		if _, last := ask(); reflect.DeepEqual(last, first) == test.moves {
 			t.Errorf("%s: proposal was %+v, is %+v after a hundred good drafts", test.name, first, last)
@@ -299,23 +272,18 @@ func benchmarkRound(b *testing.B, strategy tandem.Strategy, vote tandem.Vote) {
 		trees[i] = t
 	}
 	for i := 0; b.Loop(); i++ {
-		a := new(answer)
-		s.decide(a, s.ready(), s.bounds())
-		for j, k := range a.asks {
+		a := s.plan()
+		for j, k := range a.Asks {
 			t := trees[(i+j)%len(trees)]
 			_, depth := t.Depths()
-			a.drafts = append(a.drafts, draft{by: k.of, got: tandem.Proposed{Nodes: t.Len(), Depth: depth, Busy: time.Millisecond,
-				Tree: t}})
+			a.Answer(&round.Draft{Drafter: k.Drafter, Busy: time.Millisecond, Got: tandem.Proposed{Nodes: t.Len(), Depth: depth,
+				Busy: time.Millisecond, Tree: t}})
 		}
-		if len(a.drafts) > 1 {
-			s.merge(a, 2*time.Millisecond)
-		} else if len(a.drafts) == 1 {
-			a.tree, a.drafted, a.proposed = a.drafts[0].got.Tree, true, a.drafts[0].got
-		}
-		a.verdict = tandem.Verdict{Nodes: max(a.tree.Len(), 1), Rows: 16, Batch: 1,
+		a.Merged(2*time.Millisecond, false)
+		a.Verdict = tandem.Verdict{Nodes: max(a.Tree.Len(), 1), Rows: 16, Batch: 1,
 			Busy: 50*time.Millisecond + time.Duration(i%7)*time.Millisecond, Tokens: []tandem.Token{1, 2, 3}}
-		a.delta.Tokens, a.wall = a.verdict.Tokens, 55*time.Millisecond
-		s.account(a)
+		a.delta.Tokens, a.wall = a.Verdict.Tokens, 55*time.Millisecond
+		s.learn(a)
 	}
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N), "µs/round")
 }

@@ -159,14 +159,14 @@ func (f fault) err() error {
 }
 
 // peer is one model process as the gateway sees it.
-type peer struct {
+type process struct {
 	w     *world
 	who   string
 	held  map[tandem.SessionID]*heldSession
 	opens time.Duration
 }
 
-func (p peer) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error) {
+func (p process) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error) {
 	w := p.w
 	f := w.fault("open-" + p.who)
 	if f.do == "fail" {
@@ -206,17 +206,19 @@ func (p peer) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, error)
 }
 
 // Submit implements tandem.Verifier.
-func (p peer) Submit(ctx context.Context, t tandem.Ticket) error { return fakePool{p.w}.Put(ctx, t) }
+func (p process) Submit(ctx context.Context, t tandem.Ticket) error { return fakePool{p.w}.Put(ctx, t) }
 
 // Verdicts implements tandem.Verifier: this one gives the gateway its verdicts itself.
-func (p peer) Verdicts(ctx context.Context, _ tandem.Subscription) error {
+func (p process) Verdicts(ctx context.Context, _ tandem.Subscription) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
 
-func (p peer) Describe(context.Context) (tandem.Description, error) { return tandem.Description{}, nil }
+func (p process) Describe(context.Context) (tandem.Description, error) {
+	return tandem.Description{}, nil
+}
 
-func (p peer) Close(ctx context.Context, id tandem.SessionID) error {
+func (p process) Close(ctx context.Context, id tandem.SessionID) error {
 	d := p.w.closes
 	if p.who != "verifier" {
 		d = 2*d + p.w.lag(p.who)
@@ -239,20 +241,20 @@ func (w *world) restart(who string) {
 	w.peer(who).forget()
 }
 
-func (p peer) forget() { clear(p.held) }
+func (p process) forget() { clear(p.held) }
 
-func (w *world) peer(who string) peer {
+func (w *world) peer(who string) process {
 	if who == "verifier" {
-		return peer{w, who, w.verifier, w.openV}
+		return process{w, who, w.verifier, w.openV}
 	}
 	if who != "drafter" {
 		if w.others[who] == nil {
 			w.others[who] = map[tandem.SessionID]*heldSession{}
 			w.slower[who] += time.Duration(who[0]-'a') * 100 * time.Microsecond // tells apart what would happen at once
 		}
-		return peer{w, who, w.others[who], w.openD + w.slower[who]}
+		return process{w, who, w.others[who], w.openD + w.slower[who]}
 	}
-	return peer{w, who, w.drafter, w.openD}
+	return process{w, who, w.drafter, w.openD}
 }
 
 func (w *world) lag(who string) time.Duration {
@@ -292,7 +294,7 @@ func (w *world) held() int {
 	return n
 }
 
-type fakeDrafter struct{ peer }
+type fakeDrafter struct{ process }
 
 // Propose implements tandem.Drafter, strictly: it holds the gateway to From and Suffix.
 func (d fakeDrafter) Propose(ctx context.Context, p tandem.Proposal) (tandem.Proposed, error) {

@@ -17,9 +17,9 @@ import (
 type Enlisted struct {
 	Name    string
 	Drafter tandem.Drafter
-	// Way, if set, makes it one of the target's own ways, whose guesses come with verdicts: there is no Drafter, and Last does not
+	// Self, if set, makes it one of the target's self-drafts, whose guesses come with verdicts: there is no Drafter, and Last does not
 	// count. If only one drafter is asked, and the request names none, it comes after drafters and before those that are Last.
-	Way *tandem.SelfDraft
+	Self *tandem.SelfDraft
 	// Features says that it reads the target's hidden states (tandem.FeatureSource), so that the verifier keeps those of sessions.
 	Features bool
 	Last     bool // if only one drafter is asked, and the request names none, any other is asked rather than this one
@@ -39,40 +39,40 @@ const (
 type Roster struct {
 	version atomic.Uint64 // changes whenever a drafter is enlisted or dismissed
 
-	mu    sync.Mutex
-	seats []*Seat // in the order in which the names were first enlisted
+	mu      sync.Mutex
+	records []*Record // in the order in which the names were first enlisted
 }
 
-// Seat is one name and what outlives its drafter's process.
-type Seat struct {
+// Record is what is known of a drafter under one name, also after its process has ended.
+type Record struct {
 	name    string
 	Up      Recovery
 	Conduct Conduct
 	Pace    atomic.Int64 // a recent mean of the time of a Propose in some session, ns
 	Silent  atomic.Bool  // its latest Propose in some session was not answered in time
-	life    *Life        // nil: gone or draining
+	entry   *Entry       // nil: gone or draining
 }
 
-// Life is a drafter from its Enlist to its Dismiss, or to the Enlist that replaces it.
-type Life struct {
+// Entry is a drafter from its Enlist to its Dismiss, or to the Enlist that replaces it.
+type Entry struct {
 	Enlisted
-	Seat *Seat
+	Record *Record
 }
 
 // Enlist puts a drafter on the roster; it replaces the one of that name.
 func (r *Roster) Enlist(e Enlisted) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := r.seat(e.Name)
+	s := r.record(e.Name)
 	if s == nil {
-		if len(r.seats) >= mostNames {
-			r.seats = slices.DeleteFunc(r.seats, func(s *Seat) bool { return s.life == nil })
+		if len(r.records) >= mostNames {
+			r.records = slices.DeleteFunc(r.records, func(s *Record) bool { return s.entry == nil })
 		}
-		s = &Seat{name: e.Name}
-		r.seats = append(r.seats, s)
+		s = &Record{name: e.Name}
+		r.records = append(r.records, s)
 	}
-	if s.life == nil || !same(s.life.Enlisted, e) {
-		s.life = &Life{Enlisted: e, Seat: s}
+	if s.entry == nil || !same(s.entry.Enlisted, e) {
+		s.entry = &Entry{Enlisted: e, Record: s}
 		r.version.Add(1)
 	}
 	s.Up.Set(false)
@@ -81,26 +81,26 @@ func (r *Roster) Enlist(e Enlisted) {
 
 // same reports whether both are one drafter, so that to enlist it again changes nothing.
 func same(a, b Enlisted) bool {
-	if a.Way != nil && b.Way != nil {
-		return *a.Way == *b.Way
+	if a.Self != nil && b.Self != nil {
+		return *a.Self == *b.Self
 	}
-	return a.Way == b.Way && reflect.ValueOf(a.Drafter).Comparable() && a.Drafter == b.Drafter
+	return a.Self == b.Self && reflect.ValueOf(a.Drafter).Comparable() && a.Drafter == b.Drafter
 }
 
 // Dismiss takes a drafter off; its name stays known.
 func (r *Roster) Dismiss(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if s := r.seat(name); s != nil && s.life != nil {
-		s.life = nil
+	if s := r.record(name); s != nil && s.entry != nil {
+		s.entry = nil
 		s.Up.Set(false)
 		r.version.Add(1)
 	}
 }
 
-// seat returns the seat of a name, nil if it is not known. r.mu must be held.
-func (r *Roster) seat(name string) *Seat {
-	for _, s := range r.seats {
+// record returns the record of a name, nil if it is not known. r.mu must be held.
+func (r *Roster) record(name string) *Record {
+	for _, s := range r.records {
 		if s.name == name {
 			return s
 		}
@@ -111,37 +111,37 @@ func (r *Roster) seat(name string) *Seat {
 // State is a hint that a drafter came up or went down.
 func (r *Roster) State(name string, up bool) {
 	r.mu.Lock()
-	s := r.seat(name)
+	s := r.record(name)
 	r.mu.Unlock()
 	if s != nil {
 		s.Up.Set(up)
 	}
 }
 
-// List returns the enlisted drafters among names, in that order, or all if names is nil: drafters, the target's own ways, those that are
+// List returns the enlisted drafters among names, in that order, or all if names is nil: drafters, the target's self-drafts, those that are
 // Last; and the version of the roster for which this is true.
-func (r *Roster) List(names []string) ([]*Life, uint64) {
+func (r *Roster) List(names []string) ([]*Entry, uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var out []*Life
+	var out []*Entry
 	if names == nil {
-		var ways, last []*Life
-		for _, s := range r.seats {
+		var own, last []*Entry
+		for _, s := range r.records {
 			switch {
-			case s.life == nil:
-			case s.life.Way != nil:
-				ways = append(ways, s.life)
-			case s.life.Last:
-				last = append(last, s.life)
+			case s.entry == nil:
+			case s.entry.Self != nil:
+				own = append(own, s.entry)
+			case s.entry.Last:
+				last = append(last, s.entry)
 			default:
-				out = append(out, s.life)
+				out = append(out, s.entry)
 			}
 		}
-		out = append(append(out, ways...), last...)
+		out = append(append(out, own...), last...)
 	}
 	for _, n := range names {
-		if s := r.seat(n); s != nil && s.life != nil {
-			out = append(out, s.life)
+		if s := r.record(n); s != nil && s.entry != nil {
+			out = append(out, s.entry)
 		}
 	}
 	return out, r.version.Load()
@@ -152,11 +152,11 @@ func (r *Roster) Check(names []string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, n := range names {
-		if r.seat(n) != nil {
+		if r.record(n) != nil {
 			continue
 		}
 		var known []string
-		for _, s := range r.seats {
+		for _, s := range r.records {
 			known = append(known, s.name)
 		}
 		if known == nil {

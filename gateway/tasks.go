@@ -6,16 +6,16 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// crew counts the gateway's requests and goroutines, so that Shutdown can wait for all of them.
-type crew struct {
+// tasks counts the gateway's requests and goroutines, so that Shutdown can wait for all of them.
+type tasks struct {
 	mu     sync.Mutex
 	n      int
 	closed bool
 	idle   chan struct{} // closed once closed is set and n is 0
 }
 
-// join admits a request unless the crew is closed.
-func (c *crew) join() error {
+// join admits a request unless close was called.
+func (c *tasks) join() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -25,7 +25,7 @@ func (c *crew) join() error {
 	return nil
 }
 
-func (c *crew) leave() {
+func (c *tasks) leave() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.n--; c.n == 0 && c.closed {
@@ -34,7 +34,7 @@ func (c *crew) leave() {
 }
 
 // run starts f in a goroutine. The caller must have joined, so that n is not 0 here.
-func (c *crew) run(f func()) {
+func (c *tasks) run(f func()) {
 	c.mu.Lock()
 	c.n++
 	c.mu.Unlock()
@@ -44,15 +44,15 @@ func (c *crew) run(f func()) {
 	}()
 }
 
-// leaving reports whether close was called.
-func (c *crew) leaving() bool {
+// closing reports whether close was called.
+func (c *tasks) closing() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.closed
 }
 
 // close refuses newcomers and returns the channel that closes when the last has left.
-func (c *crew) close() <-chan struct{} {
+func (c *tasks) close() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.closed {

@@ -2,27 +2,33 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 	"unsafe"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/gateway/peer"
 )
 
-// outlet decouples a session from its client's sink, so that the session never waits for a client that does not
+// patience is how long a session whose output is not read keeps its slot before it is parked: a client that takes
+// half of what waits for it in this time is not slow.
+const patience = 100 * time.Millisecond
+
+// output decouples a session from its client's sink, so that the session never waits for a client that does not
 // read. The session's goroutine puts pieces in; the caller of Generate hands them to the sink one by one.
 //
 //		session ─ put ▶ pieces ─ deliver ▶ sink
 //
 //	 1. The sink gets each piece once, in order, from one goroutine, and nothing after it has failed or the request
 //	    was cancelled.
-//	 2. put never waits. The session calls full after each piece, so the outlet holds at most room and one piece more.
+//	 2. put never waits. give says when too much is unread, so the output holds at most limit and one piece more.
 //	 3. A piece that the sink keeps waiting for the unread time ends the request.
 //
 // A client that reads costs a session nothing: its next round runs while the sink writes.
-type outlet struct {
+type output struct {
 	sink   tandem.Sink
-	room   int           // bytes, as size counts them
+	limit  int           // bytes, as size counts them
 	unread time.Duration // longest time that the sink may take for one piece
 
 	mu     sync.Mutex
@@ -32,7 +38,7 @@ type outlet struct {
 	err    error // of the sink: it takes nothing more
 
 	more chan struct{} // capacity 1: deliver should look for pieces, or for the end
-	less chan struct{} // capacity 1: at least half of the room is free
+	less chan struct{} // capacity 1: at least half of limit is free
 }
 
 // piece is one call of the sink.
@@ -42,8 +48,8 @@ type piece struct {
 	bytes   int
 }
 
-func newOutlet(s tandem.Sink, room int, unread time.Duration) *outlet {
-	return &outlet{sink: s, room: room, unread: unread, more: make(chan struct{}, 1), less: make(chan struct{}, 1)}
+func newOutput(s tandem.Sink, limit int, unread time.Duration) *output {
+	return &output{sink: s, limit: limit, unread: unread, more: make(chan struct{}, 1), less: make(chan struct{}, 1)}
 }
 
 // size returns about how many bytes of memory a delta takes. What it shares with the session, such as the names of
@@ -65,13 +71,13 @@ func size(d *tandem.Delta) int {
 }
 
 // start puts what the sink is to get first. It holds the prompt, which is the client's own, and does not count.
-func (o *outlet) start(s tandem.Started) error {
+func (o *output) start(s tandem.Started) error {
 	defer o.flush()
 	return o.put(piece{started: &s})
 }
 
 // put adds a piece, for flush to hand on. An error is the sink's, which then takes nothing more.
-func (o *outlet) put(p piece) error {
+func (o *output) put(p piece) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.err != nil {
@@ -82,7 +88,7 @@ func (o *outlet) put(p piece) error {
 }
 
 // flush makes deliver hand on what has been put.
-func (o *outlet) flush() {
+func (o *output) flush() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(o.pieces) > 0 {
@@ -91,25 +97,43 @@ func (o *outlet) flush() {
 }
 
 // end says that the session puts nothing more.
-func (o *outlet) end() {
+func (o *output) end() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.ended = true
 	wake(o.more)
 }
 
-// full reports whether no more should be put for now.
-func (o *outlet) full() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.bytes >= o.room
+// give adds a round's output, the last of all or not. If too much is unread, it waits a little for the client to read; unread reports that
+// it has not read half of that meanwhile.
+func (o *output) give(ctx context.Context, d tandem.Delta, last bool) (unread bool, err error) {
+	if err := o.put(piece{delta: d, bytes: size(&d)}); err != nil {
+		return false, err
+	}
+	full := o.full()
+	if last || full {
+		o.flush()
+	}
+	if last || !full {
+		return false, nil
+	}
+	limited, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return !o.drained(limited) && ctx.Err() == nil, nil
 }
 
-// drained waits until half of the room is free or ctx ends, and reports whether it is free.
-func (o *outlet) drained(ctx context.Context) bool {
+// full reports whether no more should be put for now.
+func (o *output) full() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.bytes >= o.limit
+}
+
+// drained waits until half of limit is free or ctx ends, and reports whether it is free.
+func (o *output) drained(ctx context.Context) bool {
 	for {
 		o.mu.Lock()
-		free := o.bytes <= o.room/2
+		free := o.bytes <= o.limit/2
 		o.mu.Unlock()
 		if free {
 			return true
@@ -125,7 +149,7 @@ func (o *outlet) drained(ctx context.Context) bool {
 // deliver hands all pieces to the sink, and returns when the session has ended and all are taken. If the sink fails
 // or keeps a piece waiting for too long, quit ends the session with that error, which deliver returns. Pieces left when ctx
 // ends are dropped, and whole is false.
-func (o *outlet) deliver(ctx context.Context, quit context.CancelCauseFunc) (whole bool, err error) {
+func (o *output) deliver(ctx context.Context, quit context.CancelCauseFunc) (whole bool, err error) {
 	late := time.AfterFunc(o.unread, func() {
 		quit(o.fail(tandem.Errorf(op, tandem.Deadline, "the client has read nothing for %v: want all output read as it comes", o.unread)))
 	})
@@ -139,7 +163,7 @@ func (o *outlet) deliver(ctx context.Context, quit context.CancelCauseFunc) (who
 			return o.ended && len(o.pieces) == 0, o.err
 		}
 		late.Reset(o.unread)
-		err := guard(func() error {
+		err := peer.Guard(func() error {
 			if p.started != nil {
 				return o.sink.Started(*p.started)
 			}
@@ -154,7 +178,7 @@ func (o *outlet) deliver(ctx context.Context, quit context.CancelCauseFunc) (who
 }
 
 // next waits for the next piece; there is none if the session or ctx has ended, or the sink has failed.
-func (o *outlet) next(ctx context.Context) (p piece, there bool) {
+func (o *output) next(ctx context.Context) (p piece, there bool) {
 	for {
 		o.mu.Lock()
 		switch {
@@ -178,16 +202,16 @@ func (o *outlet) next(ctx context.Context) (p piece, there bool) {
 }
 
 // took counts a piece as read.
-func (o *outlet) took(p piece) {
+func (o *output) took(p piece) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.bytes -= p.bytes; o.bytes <= o.room/2 {
+	if o.bytes -= p.bytes; o.bytes <= o.limit/2 {
 		wake(o.less)
 	}
 }
 
 // fail keeps the sink's first error, and returns it.
-func (o *outlet) fail(err error) error {
+func (o *output) fail(err error) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.err == nil {
@@ -202,4 +226,14 @@ func wake(c chan struct{}) {
 	case c <- struct{}{}:
 	default:
 	}
+}
+
+// sinkError returns the error of a request whose sink refused to go on. It counts as Canceled by the client,
+// unless the sink's error has another kind.
+func sinkError(err error) error {
+	kind := tandem.KindOf(err)
+	if e := (*tandem.Error)(nil); kind == tandem.Internal && !errors.As(err, &e) {
+		kind = tandem.Canceled
+	}
+	return tandem.Errorf(op, kind, "output not taken: %w", err)
 }

@@ -1,0 +1,70 @@
+package round
+
+import (
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/gateway/strategy"
+	"github.com/tandem-llm/tandem/spec"
+)
+
+// Judged reports whether the whole tree was verified, so that the verdict says something about it.
+func (r *Round) Judged() bool {
+	return r.drafted() && r.Tree.Len() > 1 && r.Verdict.Nodes == r.Tree.Len()+r.Prompts
+}
+
+// Failed reports whether the session must be opened again.
+func (r *Round) Failed() bool { return r.state == Failed }
+
+// Rest is the part of a round of that time that was neither draft nor target arithmetic.
+func (r *Round) Rest(wall time.Duration) time.Duration {
+	return max(wall-r.Busy-max(r.Verdict.Busy, 0)-max(r.Verdict.Guessing, 0), 0)
+}
+
+// Reason returns the kind of choice that the round was, for Stats.Reasons.
+func (r *Round) Reason() string {
+	if len(r.Asks) > 0 && !r.drafted() && len(r.Verdict.Path) == 0 {
+		return strategy.ReasonNoDraft
+	}
+	return r.Decision.Reason
+}
+
+// Fate says in one word what became of the draft; "" without one.
+func (r *Round) Fate() string {
+	switch path := len(r.Verdict.Path); {
+	case r.state == Failed:
+		return "stale"
+	case !r.drafted():
+		return ""
+	case r.Size > 1 && r.Verdict.Nodes < 2:
+		return "expired" // the tree was lost or late, and the root alone was verified
+	case path == 0:
+		return "rejected"
+	case path == r.Depth:
+		return "accepted"
+	}
+	return "partial"
+}
+
+// Held returns how many of the committed tokens one of Drafts had.
+func (r *Round) Held(d *Draft, committed []tandem.Token) int {
+	switch {
+	case d.Got.Tree.Len() > 0:
+		return spec.Held(d.Got.Tree, committed)
+	case r.drafted(): // it did not say what it had drafted
+		return len(committed) - 1
+	}
+	return 0
+}
+
+// Outcome returns what a strategy may learn from a round of which that many tokens were committed in that time.
+func (r *Round) Outcome(committed int, atEnd bool, wall time.Duration) *strategy.Outcome {
+	o := &strategy.Outcome{Decision: r.Decision, Drafts: make([]strategy.Draft, len(r.Drafts)), Tree: r.Tree,
+		Merged: r.Origin == Several, Voted: r.Voted, Verdict: r.Verdict, Judged: r.Judged(), Tokens: committed, AtEnd: atEnd,
+		Lossy: r.Tickets > 1, Rest: r.Rest(wall), Wall: wall - max(r.Verdict.Guessing, 0), Prompts: r.Prompts}
+	for i, d := range r.Drafts {
+		o.Drafts[i] = strategy.Draft{Drafter: d.Drafter, Got: d.Got, Extra: d.Extra}
+		o.Wall += d.Guessing
+	}
+	return o
+}

@@ -1,0 +1,44 @@
+package gateway
+
+import (
+	"time"
+
+	"github.com/tandem-llm/tandem/gateway/admit"
+	"github.com/tandem-llm/tandem/gateway/round"
+)
+
+const (
+	firstAhead  = 256 // tokens that a request counts with, at the gate, beyond those that it has; doubles whenever it was too little
+	mostStarved = 3   // times that a session yields for memory without getting further, before it waits until it is alone
+)
+
+// slot is the admission of one session, and what the gate knows of it.
+type slot struct {
+	place   *admit.Place
+	parked  time.Duration // in all, since its prompt was in
+	counted int           // tokens that the gate counts it with
+	ahead   int           // of these, beyond its own, when they were last set
+	starved int           // times that the verifier had no memory for it, since the last commit
+}
+
+// first returns the tokens that a request counts with at the gate when it begins.
+func first(prompt, maxTokens int) int { return prompt + min(maxTokens, firstAhead) }
+
+// grow tells the gate when the text has become longer than what it counts with there.
+func (s *slot) grow(g *admit.Gate, t *round.Text) {
+	if t.Len() >= s.counted && s.counted < t.Limit {
+		s.counted = min(t.Len()+s.ahead, t.Limit)
+		g.Grow(s.place, s.counted)
+	}
+}
+
+// without adds the time since begun, for which the session had no slot or was being opened again.
+func (s *slot) without(begun time.Time) { s.parked += time.Since(begun) }
+
+// starve counts that the verifier has no memory for the session, and returns how it wants to come back.
+func (s *slot) starve(t *round.Text) admit.Want {
+	s.starved++
+	s.ahead = min(2*s.ahead, t.Limit)
+	s.counted = min(t.Len()+s.ahead, t.Limit)
+	return admit.Want{Tokens: s.counted, Room: true, Alone: s.starved > mostStarved}
+}

@@ -1,0 +1,168 @@
+package source
+
+import (
+	"context"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/gateway/round"
+	"github.com/tandem-llm/tandem/spec"
+	"github.com/tandem-llm/tandem/spec/shape"
+)
+
+// selfDraft is one of the target's self-drafts. It needs no opening and no call: it is ready whenever it has a guess on the tokens to come,
+// which came with the latest verdict or when the session was opened at the verifier.
+type selfDraft struct {
+	common
+	of        tandem.SelfDraft
+	guess     tandem.Guess     // for the round to come; no levels: none
+	cost      time.Duration    // its share of the arithmetic of all guesses that came with it
+	hindsight tandem.Hindsight // on the latest tokens that it guessed without a gap
+	lengths   []float64        // see expected
+}
+
+func newSelfDraft(c common) *selfDraft { return &selfDraft{common: c, of: *c.entry.Self} }
+
+func (d *selfDraft) guessed() bool { return len(d.guess.Levels) > 0 }
+
+// Ready implements Source.
+func (d *selfDraft) Ready() bool { return d.offers() && d.guessed() }
+
+// InPool implements Source.
+func (d *selfDraft) InPool() bool { return false }
+
+// Usual implements Source.
+func (d *selfDraft) Usual() (time.Duration, bool) { return 0, false }
+
+func (d *selfDraft) offers() bool                            { return d.state != off && !d.aside() }
+func (d *selfDraft) pending() bool                           { return false }
+func (d *selfDraft) start(context.Context)                   { d.state = ready }
+func (d *selfDraft) tick(context.Context) bool               { return false }
+func (d *selfDraft) settle(context.Context, <-chan struct{}) {}
+func (d *selfDraft) follow(context.Context)                  {} // it knows what was committed
+func (d *selfDraft) restart(context.Context)                 { d.guess = tandem.Guess{} }
+func (d *selfDraft) cut(*Call, time.Duration)                {} // its calls have ended when they begin
+func (d *selfDraft) retire() <-chan struct{}                 { return nil }
+
+func (d *selfDraft) absent() string {
+	switch {
+	case d.aside():
+		return "put aside"
+	case d.state == off:
+		return states[off]
+	}
+	return "has not guessed"
+}
+
+// Propose implements Source.
+func (d *selfDraft) Propose(ctx context.Context, p tandem.Proposal) (round.Draft, error) {
+	return d.judge(ctx, d.call(p))
+}
+
+// Begin implements Source.
+func (d *selfDraft) Begin(_ context.Context, p tandem.Proposal, ended chan<- *Call) *Call {
+	c := d.call(p)
+	c.done = make(chan struct{})
+	close(c.done)
+	ended <- c
+	return c
+}
+
+func (d *selfDraft) call(p tandem.Proposal) *Call {
+	c := &Call{of: d, ask: d.session.ask(p), begun: time.Now()}
+	c.got = d.draw(c.ask.Root, p)
+	return c
+}
+
+func (d *selfDraft) judge(ctx context.Context, c *Call) (round.Draft, error) {
+	if ctx.Err() != nil {
+		return round.Draft{}, ctx.Err()
+	}
+	if err := c.ask.Check(c.got, d.Vocab); err != nil {
+		d.offend()
+		return round.Draft{}, err
+	}
+	d.entry.Record.Conduct.Good()
+	return round.Draft{Drafter: d.Name(), Got: c.got, Guessing: c.got.Busy, Begun: c.begun}, nil
+}
+
+// draw makes a tree for a proposal, of the likeliest paths through the guess.
+func (d *selfDraft) draw(root tandem.Token, p tandem.Proposal) tandem.Proposed {
+	g := d.guess
+	g.Levels = slices.Clone(g.Levels[:min(len(g.Levels), max(p.Bounds.Depth, 0))])
+	for i, level := range g.Levels {
+		g.Levels[i] = level[:min(len(level), max(p.Bounds.Width, 1))]
+	}
+	t := tandem.Root(root)
+	t.LogProbs = []float32{0}
+	if !p.Bounds.Plain() {
+		t = shape.Adaptive(root, g, d.rates(g), p.Bounds.Nodes)
+		t, _ = spec.Cut(withoutUnlikely(t, p.Stop), p.Plan, 0)
+	}
+	_, depth := t.Depths()
+	return tandem.Proposed{Nodes: t.Len(), Depth: depth, Busy: d.cost, Tree: t}
+}
+
+// rates returns the chances of a guess's candidates, by its probabilities and what corrects them.
+func (d *selfDraft) rates(g tandem.Guess) shape.Rate {
+	return d.accuracies.table(d.of, d.session.Sampling.Temperature > 0).Corrected(g)
+}
+
+// withoutUnlikely returns t without the nodes whose probability is below least.
+func withoutUnlikely(t tandem.Tree, least float64) tandem.Tree {
+	if least <= 0 {
+		return t
+	}
+	n := 1
+	for n < t.Len() && math.Exp(float64(t.LogProbs[n])) >= least { // the likeliest come first
+		n++
+	}
+	return tandem.Tree{Tokens: t.Tokens[:n], Parents: t.Parents[:n], LogProbs: t.LogProbs[:n]}
+}
+
+// look notes which of a round's committed tokens the guess had, as hindsight.
+func (d *selfDraft) look(committed []tandem.Token) {
+	if !d.guessed() {
+		d.hindsight = tandem.Hindsight{}
+		return
+	}
+	for i, t := range committed[:min(len(committed), len(d.guess.Levels))] {
+		hit := uint64(0)
+		if level := d.guess.Levels[i]; len(level) > 0 && level[0].Token == t {
+			hit = 1
+		}
+		d.hindsight.Hits = d.hindsight.Hits<<1 | hit
+		d.hindsight.Tokens = min(d.hindsight.Tokens+1, tandem.MaxHindsight)
+	}
+	if len(committed) > len(d.guess.Levels) { // nothing was guessed there
+		d.hindsight = tandem.Hindsight{}
+		return
+	}
+	d.session.hear(d.Name(), tandem.Position(d.session.Text.Len()), d.hindsight, 0)
+}
+
+// expected returns how many tokens a round brings without guesses, with one level of them, with two and so on (PPD's f(T_i)): that
+// decides which nodes get prompt nodes.
+func (d *selfDraft) expected() []float64 {
+	for i := len(d.lengths); i <= d.of.Levels; i++ {
+		d.lengths = append(d.lengths, 2-math.Exp2(-float64(i))) // each level brings half of what the one before does
+	}
+	return d.lengths
+}
+
+// learnLengths lets what is expected follow the latest guess.
+func (d *selfDraft) learnLengths() {
+	d.expected()
+	for i, g := 1, d.guess; i <= len(g.Levels); i++ {
+		g.Levels = g.Levels[:i]
+		t := shape.Adaptive(0, g, d.rates(g), max(d.session.Nodes/2, 2))
+		sum := 0.0
+		for _, lp := range t.LogProbs {
+			sum += math.Exp(float64(lp))
+		}
+		d.lengths[i] += (sum - d.lengths[i]) / 16
+		d.lengths[i] = max(d.lengths[i], d.lengths[i-1])
+	}
+}

@@ -1,0 +1,229 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/gateway/round"
+	"github.com/tandem-llm/tandem/gateway/source"
+	"github.com/tandem-llm/tandem/gateway/strategy"
+)
+
+// turn is a round while its session carries it out.
+type turn struct {
+	round.Round
+	sources  *source.Set
+	strategy strategy.Strategy
+	asks     []source.Source // of Asks
+	delta    tandem.Delta    // set by commit
+	wall     time.Duration   // from the start of the round to its commit
+	why      string          // explain's answer, once asked
+	put      time.Time       // of the first ticket that the session put itself, for a report
+}
+
+// round runs a round up to its commit; it is traced in full if the trace has room. If the action is not Commit, the session must be
+// opened again first.
+func (s *session) round(inGroup, muted context.Context, first bool) (t *turn, a round.Action, err error) {
+	if !s.spans.round(first) {
+		if t, a, err = s.ask(muted, muted); err == nil && a.Do == round.Commit {
+			s.commit(t)
+		}
+		return t, a, err
+	}
+	ctx, end := s.g.cfg.Events.Begin(inGroup, tandem.StageRound, number("round", s.account.stats.Rounds+1), number("base", s.text.Len()),
+		number("epoch", int(s.text.Epoch)))
+	if t, a, err = s.ask(ctx, muted); err == nil && a.Do == round.Commit {
+		_, endCommit := s.g.cfg.Events.Begin(ctx, tandem.StageCommit)
+		s.commit(t)
+		endCommit(nil, number("tokens", len(t.delta.Tokens)))
+	}
+	var attrs []tandem.Attr
+	if s.g.cfg.Events.BeginFunc != nil {
+		attrs = t.attributes(cmp.Or(s.req.Strategy, tandem.StrategyFixed))
+	}
+	end(err, attrs...)
+	s.spans.spent += max(len(t.Asks)-1, 0)
+	if t.Origin == round.Nothing && len(t.Asks) > 0 {
+		s.spans.spent += strayTicketSpans
+	}
+	return t, a, err
+}
+
+// ask carries out what a round decides, up to its verdict. Repeated tickets are sent with the context again, so that the trace does not
+// grow with them.
+func (s *session) ask(ctx, again context.Context) (*turn, round.Action, error) {
+	came := s.g.verifier.Next() // before the ticket: a restart in between must not go unseen
+	planning := time.Now()
+	t := s.plan()
+	s.account.stats.Planning += time.Since(planning)
+	s.box.arm(t.Question)
+	took := time.Duration(0)
+	if t.Begin().Do == round.Propose {
+		took = s.propose(ctx, t)
+	}
+	planning = time.Now()
+	a := t.Merged(took, s.box.answered())
+	s.account.stats.Planning += time.Since(planning)
+	s.sources.Follow(again, t.Follow)
+	timer := time.NewTimer(a.Wait)
+	defer timer.Stop()
+	for {
+		t.apply(a, s.g.cfg.Counters)
+		switch a.Do {
+		case round.Put:
+			if ctx.Err() != nil {
+				a = t.Stopped()
+				continue
+			}
+			err := s.put(ctx, t)
+			a, ctx = t.Sent(time.Now(), err), again
+			continue
+		case round.Wait:
+		case round.End:
+			if a.Err == nil {
+				a.Err = s.ended(ctx)
+			}
+			return t, a, a.Err
+		default:
+			return t, a, nil
+		}
+		if a.Wait > 0 {
+			timer.Reset(a.Wait)
+		}
+		s.out.flush()
+		select {
+		case v := <-s.box.answer:
+			if a = t.Answered(v); a.Do == round.Put {
+				s.box.arm(t.Question)
+			}
+		case <-came:
+			came = s.g.verifier.Next()
+			a = t.VerifierUp(time.Now())
+		case <-timer.C:
+			a = t.Tick(time.Now())
+		case <-ctx.Done():
+			a = t.Stopped()
+		}
+	}
+}
+
+// plan has the strategy decide what the round drafts, within what the rest of the budget can use.
+func (s *session) plan() *turn {
+	ready, b := s.sources.Ready(), s.text.Bounds(&s.req, s.rules.Nodes)
+	names := make([]string, len(ready))
+	for i, x := range ready {
+		names[i] = x.Name()
+	}
+	p := round.Plan{Decision: s.strategy.Decide(names, b), Question: s.text.Question(), Session: s.text.Session, Root: s.text.Root(),
+		Bounds: b, Pace: s.pace, Weights: s.weights}
+	switch {
+	case s.req.Bounds.Plain():
+		p.Reason = strategy.ReasonNotAsked
+	case b.Plain():
+		p.Reason = strategy.ReasonBudget
+	case len(ready) == 0:
+		p.Reason = strategy.ReasonNobody
+	}
+	t := &turn{sources: s.sources, strategy: s.strategy, asks: make([]source.Source, len(p.Asks))}
+	for i, k := range p.Asks {
+		t.asks[i] = ready[slices.Index(names, k.Drafter)]
+	}
+	p.Guesses = s.sources.Guesses(b)
+	if n := s.sources.Reserve(p.Guesses); n > 0 {
+		p.Reserve, p.Prompt = n, func(x tandem.Tree) tandem.Tree { return s.sources.Prompt(x, t.Guesses, n) }
+	}
+	p.InPool = p.Vote == tandem.VoteNone && len(p.Asks) > 0 && t.asks[0].InPool() && p.Reserve == 0
+	t.Round = round.New(p, &s.rules, &s.losses)
+	return t
+}
+
+// propose has the sources draft that the round asks, several at the same time, and returns how long that took. It waits for each no longer
+// than one Propose may take, and once one has answered, for the others no longer than they are worth.
+func (s *session) propose(ctx context.Context, t *turn) time.Duration {
+	proposal := func(i int) tandem.Proposal {
+		p := t.Asks[i].Proposal
+		p.SelfDrafts, p.Bounds.Nodes = t.Guesses, min(p.Bounds.Nodes, s.rules.Nodes-t.Reserve)
+		return s.drafting.Complete(p, !t.InPool)
+	}
+	if t.Vote == tandem.VoteNone {
+		if _, waits := t.asks[0].Usual(); waits {
+			s.out.flush() // drafting takes long enough
+		}
+		t.answer(t.asks[0].Propose(ctx, proposal(0)))
+		return 0
+	}
+	s.out.flush()
+	begun, ended, calls := time.Now(), make(chan *source.Call, len(t.asks)), make([]*source.Call, len(t.asks))
+	var usual []time.Duration
+	for i, x := range t.asks {
+		if pace, waits := x.Usual(); waits {
+			usual = append(usual, pace)
+		}
+		calls[i] = x.Begin(ctx, proposal(i), ended)
+	}
+	var late <-chan time.Time
+	if d := round.Patience(usual, s.pace); d > 0 {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		late = timer.C
+	}
+	for a := (round.Action{}); a.Do != round.Merge; {
+		select {
+		case c := <-ended:
+			calls = slices.DeleteFunc(calls, func(o *source.Call) bool { return o == c })
+			a = t.answer(c.Draft(ctx))
+		case <-late:
+			a = t.Late()
+		case <-ctx.Done():
+			return 0
+		}
+	}
+	took := time.Since(begun)
+	for _, c := range calls {
+		if c.Ended() {
+			t.answer(c.Draft(ctx))
+		} else {
+			c.Cut(took)
+		}
+	}
+	return took
+}
+
+// answer tells the round what a source has answered.
+func (t *turn) answer(d round.Draft, err error) round.Action {
+	if err != nil {
+		return t.Answer(nil)
+	}
+	return t.Answer(&d)
+}
+
+// apply does what goes with an action: it counts, and passes on what the round says about its sources.
+func (t *turn) apply(a round.Action, c *tandem.Counters) {
+	if a.Count != "" {
+		c.Add(a.Count, 1)
+	}
+	if a.Judge != round.Fine {
+		for i := range t.Drafts {
+			x := slices.IndexFunc(t.asks, func(x source.Source) bool { return x.Name() == t.Drafts[i].Drafter })
+			t.asks[x].Judge(a.Judge)
+		}
+	}
+	if a.Prompts {
+		t.sources.PromptsRefused(t.Guesses)
+	}
+}
+
+// put submits a ticket.
+func (s *session) put(ctx context.Context, t *turn) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.g.cfg.Timeouts.Round)
+	defer cancel()
+	ctx, end := s.g.cfg.Events.Begin(ctx, tandem.StageSend)
+	defer func() { end(err) }()
+	if s.req.Report && t.put.IsZero() {
+		t.put = time.Now()
+	}
+	return s.g.cfg.Verifier.Submit(ctx, t.Ticket(s.g.cfg.Events.Carrier(ctx)))
+}
