@@ -61,6 +61,7 @@ type session struct {
 	out      *output
 	account  account
 	spans    spans
+	turn     turn                // the latest; kept here so that a round allocates little
 	begun    time.Time           // when it was admitted
 	started  bool                // the client knows that it has started
 	finish   tandem.FinishReason // "" while it runs

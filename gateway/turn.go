@@ -110,7 +110,7 @@ func (s *session) ask(ctx, again context.Context) (*turn, round.Action, error) {
 	}
 }
 
-// plan has the strategy decide what the round drafts, within what the rest of the budget can use.
+// plan begins a turn: the strategy decides what the round drafts, within what the rest of the budget can use.
 func (s *session) plan() *turn {
 	ready, b := s.sources.Ready(), s.text.Bounds(&s.req, s.rules.Nodes)
 	names := make([]string, len(ready))
@@ -127,7 +127,8 @@ func (s *session) plan() *turn {
 	case len(ready) == 0:
 		p.Reason = strategy.ReasonNobody
 	}
-	t := &turn{sources: s.sources, strategy: s.strategy, asks: make([]source.Source, len(p.Asks))}
+	t := &s.turn
+	*t = turn{sources: s.sources, strategy: s.strategy, asks: make([]source.Source, len(p.Asks))}
 	for i, k := range p.Asks {
 		t.asks[i] = ready[slices.Index(names, k.Drafter)]
 	}
