@@ -51,8 +51,11 @@ var rooms = map[string][]string{
 
 	"drafter":  {".", "spec", "engine", "schedule", "text"},
 	"verifier": {".", "spec", "engine", "schedule"},
-	"gateway":  {".", "spec", "text"},
-	"mempool":  {"."},
+	"gateway":  {".", "spec", "text", "gateway/round", "gateway/source"},
+	// a round is a value, and knows neither what drafts nor what carries it out
+	"gateway/round":  {".", "spec", "gateway/strategy"},
+	"gateway/source": {".", "spec", "gateway/peer", "gateway/roster", "gateway/round", "gateway/strategy"},
+	"mempool":        {"."},
 
 	"proto": {"google.golang.org/grpc", "google.golang.org/protobuf"},
 	"services": {".", "proto", "services/rpc", "services/shm", "services/trees", traceparent,
@@ -249,6 +252,9 @@ func TestImportRules(t *testing.T) {
 		{"text/chat", module + "/text/token", true},
 		{"text/chat", module + "/engine/kv", false},
 		{"gateway", module + "/text/chat", false},
+		{"gateway/round", module + "/gateway/source", false},
+		{"gateway/round", module + "/text/token", false},
+		{"gateway/source", module + "/gateway", false},
 		{"drafter", module + "/verifier", false},
 		{"gateway", module + "/services/pool", false},
 		{"gateway", "google.golang.org/grpc", false},

@@ -2,8 +2,12 @@ package round
 
 import (
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -59,6 +63,40 @@ func TestRounds(t *testing.T) {
 			} else if got.String() != string(data) {
 				t.Errorf("got:\n%s\nwant:\n%s", &got, data)
 			}
+		})
+	}
+}
+
+// TestPure: nothing in this package starts a goroutine, waits, or asks for the time.
+func TestPure(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, x := range f.Imports {
+			if slices.Contains([]string{`"context"`, `"os"`, `"sync"`, `"sync/atomic"`}, x.Path.Value) {
+				t.Errorf("%s imports %s", file, x.Path.Value)
+			}
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			switch x := n.(type) {
+			case *ast.GoStmt, *ast.ChanType, *ast.SelectStmt:
+				t.Errorf("%s has a %T", file, n)
+			case *ast.SelectorExpr:
+				if of, ok := x.X.(*ast.Ident); ok && of.Name == "time" &&
+					slices.Contains([]string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "NewTimer", "NewTicker"}, x.Sel.Name) {
+					t.Errorf("%s calls time.%s", file, x.Sel.Name)
+				}
+			}
+			return true
 		})
 	}
 }
