@@ -32,15 +32,15 @@ type Decoder interface {
 // Timeouts bound every wait of a session. A zero field is the default of DefaultTimeouts.
 type Timeouts struct {
 	// ProposeMin and ProposeMax bound the deadline of one Propose: ten times its running mean, but at most
-	// 200 ms more than that mean. With several drafters the wait is shorter (session.patience).
+	// 200 ms more than that mean. With several drafters the wait is shorter (round.Patience).
 	ProposeMin, ProposeMax time.Duration
 	// Round is the wait for a verdict before the ticket is put again; it doubles with each repetition.
 	Round time.Duration
-	// Stall is how long an Open of either model may go without progress (advance). The prefill itself may take any time.
+	// Stall is how long an Open of either model may go without progress (peer.Progress). The prefill itself may take any time.
 	Stall time.Duration
 	// VerifierWait is how long a session waits for a lost verifier before its request fails.
 	VerifierWait time.Duration
-	// Close bounds one attempt to close a session at a peer; a peer that does not answer gets up to mostCloses.
+	// Close bounds one attempt to close a session at a peer; a peer that does not answer gets several.
 	Close time.Duration
 	// Unread is how long a client may leave a piece of its output unread before its request fails.
 	Unread time.Duration
@@ -68,7 +68,7 @@ type Config struct {
 	// Fingerprint is that of Vocab; a verifier with another one is refused. "": not compared.
 	Fingerprint string
 	Rules       Rules
-	// Remember is told the text of a session that has ended, prompt and output; nil: nobody is. It may keep neither slice nor caller.
+	// Remember gets the text of a session that has ended, prompt and output; nil: not called. It must neither keep the slice nor block.
 	Remember func(tenant string, tokens []tandem.Token)
 	// RoundHook, for tests, may change how a request is drafted before each of its rounds, the first
 	// being 1: Bounds (never to more nodes than it began with), Strategy, Vote, Drafters, Without. It is
@@ -104,7 +104,7 @@ func (c Config) withDefaults() (Config, error) {
 		case m.Name == "" || m.Drafter == nil:
 			return c, tandem.Errorf(op, tandem.Invalid, "drafter %d, %q: want a name and a drafter", i, m.Name)
 		case slices.Contains(tandem.SelfDrafts(), m.Name):
-			return c, tandem.Errorf(op, tandem.Invalid, "drafter %d, %q: the name is one of the target's own ways: want any but %v",
+			return c, tandem.Errorf(op, tandem.Invalid, "drafter %d, %q: the name is that of a self-draft: want any but %v",
 				i, m.Name, tandem.SelfDrafts())
 		case slices.ContainsFunc(c.Drafters[:i], func(o Enlisted) bool { return o.Name == m.Name }):
 			return c, tandem.Errorf(op, tandem.Invalid, "drafter %q is there twice: want each name once", m.Name)

@@ -1,7 +1,6 @@
-// Package gateway decides what happens to a request: it admits it, opens its session in verifier and
-// drafter, runs the one decode loop round by round, and owns the truth about what has been said.
-// It works on plain values and the interfaces of package tandem; it does not know how peers are
-// reached.
+// Package gateway decides what happens to a request: it admits it, opens its session at verifier and drafters, runs the one decode loop
+// round by round, and owns the committed text. It works on plain values and the interfaces of package tandem, and does not know
+// how peers are reached.
 package gateway
 
 import (
@@ -28,14 +27,14 @@ type Gateway struct {
 	cfg       Config
 	gate      *admit.Gate
 	tasks     *tasks
-	life      context.Context // ends when Shutdown stops waiting
-	kill      context.CancelCauseFunc
+	running   context.Context // ends when Shutdown stops waiting
+	stop      context.CancelCauseFunc
 	verifier  roster.Recovery
 	roster    roster.Roster
 	shared    *strategy.Shared
 	closer    *peer.Closer
 	sources   *source.Shared
-	described chan struct{} // closed by the first WaysAre
+	described chan struct{} // closed by the first SelfDraftsAre
 	describe  sync.Once     // closes it
 	served    atomic.Int64  // admitted requests that have not returned: they run, are parked, or are being read
 
@@ -65,7 +64,7 @@ func New(c Config) (*Gateway, error) {
 	for _, m := range c.Drafters {
 		g.Enlist(m)
 	}
-	g.life, g.kill = context.WithCancelCause(context.Background())
+	g.running, g.stop = context.WithCancelCause(context.Background())
 	return g, nil
 }
 
@@ -79,7 +78,7 @@ func (g *Gateway) Generate(ctx context.Context, r tandem.Request, s tandem.Sink)
 	defer g.tasks.leave()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(g.life, func() { cancel(context.Cause(g.life)) })()
+	defer context.AfterFunc(g.running, func() { cancel(context.Cause(g.running)) })()
 
 	id := tandem.NewSessionID()
 	ctx, end := g.cfg.Events.Begin(ctx, tandem.StageRequest, text("model", g.cfg.ModelName), text("session", id.String()),
@@ -92,19 +91,19 @@ func (g *Gateway) Generate(ctx context.Context, r tandem.Request, s tandem.Sink)
 			number("rounds", res.Stats.Rounds), number("accepted", res.Stats.Accepted), text("finish", string(res.Finish)))
 	}()
 
-	tokens, limit, place, err := g.admit(ctx, r)
+	tokens, limit, slot, err := g.admit(ctx, r)
 	if err != nil {
 		return res, err
 	}
 	g.served.Add(1)
 	defer g.served.Add(-1)
-	x := newSession(g, id, r, tokens, limit, place, newOutput(s, g.cfg.Unread, g.cfg.Timeouts.Unread))
+	x := newSession(g, id, r, tokens, limit, slot, newOutput(s, g.cfg.Unread, g.cfg.Timeouts.Unread))
 	g.register(id, x.box)
 	return g.deliver(ctx, x, cancel)
 }
 
 // admit returns r's prompt as tokens, and how many it may grow to, once r may run; then the caller must leave the gate.
-func (g *Gateway) admit(ctx context.Context, r tandem.Request) (tokens []tandem.Token, limit int, p *admit.Place, err error) {
+func (g *Gateway) admit(ctx context.Context, r tandem.Request) (tokens []tandem.Token, limit int, p *admit.Slot, err error) {
 	ctx, end := g.cfg.Events.Begin(ctx, tandem.StageAdmit)
 	defer func() { end(err, number("tokens_in", len(tokens))) }()
 	if err := r.Validate(g.cfg.Limits); err != nil {
@@ -130,11 +129,11 @@ func (g *Gateway) admit(ctx context.Context, r tandem.Request) (tokens []tandem.
 	return tokens, limit, p, err
 }
 
-// describeWait is how long a request that names one of the target's own ways waits for the verifier's first description.
+// describeWait is how long a request that names one of the target's self-drafts waits for the verifier's first description.
 const describeWait = 10 * time.Second
 
-// known returns an error of kind Invalid if a drafter that a request names was never there. A request that comes before the verifier has
-// told its target's ways, and names one, waits for that.
+// known returns an error of kind Invalid if a drafter that a request names was never there. A request that names one of the
+// target's self-drafts waits until the verifier has told which there are.
 func (g *Gateway) known(ctx context.Context, names []string) error {
 	if slices.ContainsFunc(names, func(n string) bool { return slices.Contains(tandem.SelfDrafts(), n) }) {
 		late := time.NewTimer(describeWait)
@@ -143,7 +142,7 @@ func (g *Gateway) known(ctx context.Context, names []string) error {
 		case <-g.described:
 		case <-late.C:
 		case <-ctx.Done():
-			return ended(ctx, "while the verifier was to tell its ways")
+			return ended(ctx, "while it waited for the verifier to tell its self-drafts")
 		}
 	}
 	return g.roster.Check(names)
@@ -177,26 +176,26 @@ func (g *Gateway) VerifierIs(costs []tandem.Cost, kvTokens int64, pageTokens int
 }
 
 // Enlist lets sessions ask a drafter, also those already running, or replaces the drafter of that
-// name, such as after a restart. An e without a name or a drafter, or with the name of one of the target's own ways, is ignored.
+// name, such as after a restart. An e without a name or a drafter, or with the name of a self-draft, is ignored.
 func (g *Gateway) Enlist(e Enlisted) {
 	if e.Name != "" && e.Drafter != nil && !slices.Contains(tandem.SelfDrafts(), e.Name) {
 		g.roster.Enlist(e)
 	}
 }
 
-// WaysAre says which ways the verifier's target has of its own. Sessions may ask them like drafters, by their names; those that are
+// SelfDraftsAre says which self-drafts the verifier's target has. Sessions may ask them like drafters, by their names; those that are
 // missing are dismissed.
-func (g *Gateway) WaysAre(ways []tandem.SelfDraft) {
+func (g *Gateway) SelfDraftsAre(drafts []tandem.SelfDraft) {
 	defer g.describe.Do(func() { close(g.described) })
 	for _, name := range tandem.SelfDrafts() {
-		i := slices.IndexFunc(ways, func(w tandem.SelfDraft) bool { return w.Name == name && w.Valid() })
+		i := slices.IndexFunc(drafts, func(d tandem.SelfDraft) bool { return d.Name == name && d.Valid() })
 		if i < 0 {
 			g.roster.Dismiss(name)
 			continue
 		}
-		w := ways[i]
-		g.shared.Costs(name, w.Time)
-		g.roster.Enlist(Enlisted{Name: name, Self: &w})
+		d := drafts[i]
+		g.shared.Costs(name, d.Time)
+		g.roster.Enlist(Enlisted{Name: name, Self: &d})
 	}
 }
 
@@ -214,12 +213,12 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 	idle := g.tasks.close()
 	select {
 	case <-idle:
-		g.kill(nil)
+		g.stop(nil)
 		return nil
 	case <-ctx.Done():
 	}
 	running := g.served.Load()
-	g.kill(tandem.Errorf(op, tandem.Unavailable, "gateway is shutting down"))
+	g.stop(tandem.Errorf(op, tandem.Unavailable, "gateway is shutting down"))
 	late := time.NewTimer(2 * g.cfg.Timeouts.Close)
 	defer late.Stop()
 	select {
@@ -252,7 +251,7 @@ func (g *Gateway) Sessions() []tandem.SessionID {
 	return slices.Collect(maps.Keys(g.sessions))
 }
 
-// Load returns how many requests have a place now and how many wait for one.
+// Load returns how many requests run now and how many wait for a slot.
 func (g *Gateway) Load() (running, waiting int) { return g.gate.Load() }
 
 // deliver runs an admitted session in a goroutine of its own, while the caller's hands its output to the sink.

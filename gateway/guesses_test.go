@@ -180,7 +180,7 @@ func TestGuessesInOneProcess(t *testing.T) {
 	if err != nil || len(described.SelfDrafts) != 2 {
 		t.Fatalf("described %+v, %v: want two ways", described.SelfDrafts, err)
 	}
-	g.WaysAre(described.SelfDrafts)
+	g.SelfDraftsAre(described.SelfDrafts)
 	twin, err := engine.Open(targetFile, engine.Options{Device: testdevice.CPU(t, 1), MaxRows: positions,
 		KVPages: engine.PagesFor(1, positions, 0)})
 	if err != nil {

@@ -78,7 +78,7 @@ func (s *session) notHeld(ctx context.Context, begun bool, err error) (yielded b
 	s.g.cfg.Counters.Add("verifier.open_"+kind.String(), 1)
 	if other := tandem.Refusal(err); other != "" {
 		s.g.cfg.Counters.Add("refused."+other, 1)
-		if !s.target.held { // nothing has been said yet, and waiting would hide a mistake
+		if !s.target.held { // there is no output yet, and waiting would hide a mistake
 			return false, tandem.Errorf(op, tandem.Unavailable, "opening session %s at the verifier: %w", id, err)
 		}
 	}
@@ -109,7 +109,7 @@ func (s *session) notHeld(ctx context.Context, begun bool, err error) (yielded b
 func (s *session) hold(ctx context.Context) (begun bool, err error) {
 	limited, watch := peer.Watch(ctx, "verifier", s.g.cfg.Timeouts.Stall)
 	defer watch.Stop()
-	defer context.AfterFunc(s.g.gate.Asked(s.slot.place), func() { watch.Cancel(errClaimed) })()
+	defer context.AfterFunc(s.g.gate.Asked(s.admission.slot), func() { watch.Cancel(errClaimed) })()
 	s.target.touched = true
 	found := func(cached int) {
 		if !s.started { // nothing counts once the client knows that it has started
@@ -137,8 +137,8 @@ func (s *session) hold(ctx context.Context) (begun bool, err error) {
 		return watch.Begun(), err
 	}
 	found(opened.Cached)
-	s.g.gate.Opened(s.slot.place)
-	s.sources.Hear(opened.Guesses, o.SelfDrafts, 0)
+	s.g.gate.Opened(s.admission.slot)
+	s.sources.TakeGuesses(opened.Guesses, o.SelfDrafts, 0)
 	return true, nil
 }
 
@@ -172,15 +172,15 @@ func (s *session) reopen(ctx context.Context, a round.Action) error {
 
 // park gives the session's slot back, waits until the client reads, and opens the session again as soon as it is admitted.
 func (s *session) park(ctx context.Context) error {
-	defer s.slot.without(time.Now())
+	defer s.admission.without(time.Now())
 	err := s.away(ctx, func(ctx context.Context, closed <-chan struct{}) error {
-		if err := s.g.gate.Park(s.slot.place); err != nil {
+		if err := s.g.gate.Park(s.admission.slot); err != nil {
 			return err
 		}
 		if !s.out.drained(ctx) {
 			return context.Cause(ctx)
 		}
-		if err := s.g.gate.Return(ctx, s.slot.place); err != nil {
+		if err := s.g.gate.Return(ctx, s.admission.slot); err != nil {
 			return err
 		}
 		return wait(ctx, closed) // it must not overtake the Open to come
@@ -193,22 +193,22 @@ func (s *session) park(ctx context.Context) error {
 
 // makeRoom yields because the verifier has no memory for the session; false if that would be in vain, because nobody else has a slot.
 func (s *session) makeRoom(ctx context.Context) (yielded bool, err error) {
-	if !s.g.gate.Starved(s.slot.place) {
+	if !s.g.gate.Starved(s.admission.slot) {
 		return false, nil
 	}
-	return true, s.yield(ctx, "sessions.starved", s.slot.starve(&s.text))
+	return true, s.yield(ctx, "sessions.starved", s.admission.starve(&s.text))
 }
 
 // yield parks a session although its client reads: for another, which needs its slot or its memory, as counter says. The peers forget it
 // first, so that what it held is free when its slot is. It comes back as soon as it is its turn, and is then to be opened.
 func (s *session) yield(ctx context.Context, counter string, w admit.Want) error {
-	defer s.slot.without(time.Now())
+	defer s.admission.without(time.Now())
 	s.g.cfg.Counters.Add(counter, 1)
 	return s.away(ctx, func(ctx context.Context, closed <-chan struct{}) error {
 		if err := wait(ctx, closed); err != nil {
 			return err
 		}
-		return s.g.gate.Yield(ctx, s.slot.place, w)
+		return s.g.gate.Yield(ctx, s.admission.slot, w)
 	})
 }
 

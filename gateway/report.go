@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-llm/tandem/spec"
 )
 
-// explain tells in one line why the round was drafted as it was. It must be called before the strategy learns.
+// explain returns one line on why the round was drafted as it was. It must be called before the strategy learns.
 func (t *turn) explain() string {
 	if t.why != "" {
 		return t.why
@@ -77,7 +77,7 @@ func (t *turn) report(index int, begun, came time.Time) *tandem.Round {
 	return r
 }
 
-// lanes returns the times of a round's stages, as far as the gateway can tell: it knows when it asked, when answers
+// lanes returns the times of a round's stages, as far as the gateway knows them: it knows when it asked, when answers
 // came, and for how long the others computed, but not when they began.
 //
 //	ahead   from the drafter's previous answer, for as long as it says that it went on after it
@@ -111,7 +111,7 @@ func (t *turn) lanes(begun, answered time.Time) []tandem.Lane {
 	came := answered.Add(-max(t.Verdict.Guessing, 0))
 	pass := came.Add(-max(t.Verdict.Busy, 0))
 	if put.IsZero() {
-		put = pass // a drafter's that was not heard any more
+		put = pass // a drafter put it, whose answer was lost
 	}
 	if pass.Before(put) {
 		pass = put

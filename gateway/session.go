@@ -15,7 +15,7 @@ import (
 )
 
 // session is one admitted request: its committed text, and the loop that continues it. What it does not decide itself it has as values:
-// package round decides each round, sources draft, writer makes text, output hands it to the client, slot keeps its admission,
+// package round decides each round, sources draft, writer makes text, output hands it to the client, admission is its slot at the gate,
 // account its statistics.
 // One goroutine owns it (live); peers reach it only through box and sources, its client only through out.
 //
@@ -45,30 +45,30 @@ import (
 // below, which a goroutine per request has for nothing. Nor does the gateway put a lost tree again: it may not have a copy
 // of a single drafter's, and the root alone repairs the rare loss in one plain round.
 type session struct {
-	g        *Gateway
-	req      tandem.Request
-	text     round.Text
-	rules    round.Rules
-	losses   round.Losses
-	box      *mailbox
-	sources  *source.Set
-	drafting source.Session // what sources know of it
-	strategy strategy.Strategy
-	weights  *learn.Weights
-	target   target
-	slot     slot
-	writer   writer
-	out      *output
-	account  account
-	spans    spans
-	turn     turn                // the latest; kept here so that a round allocates little
-	begun    time.Time           // when it was admitted
-	started  bool                // the client knows that it has started
-	finish   tandem.FinishReason // "" while it runs
-	pace     time.Duration       // running mean of the time of a round
+	g         *Gateway
+	req       tandem.Request
+	text      round.Text
+	rules     round.Rules
+	losses    round.Losses
+	box       *mailbox
+	sources   *source.Set
+	drafting  source.Session // what sources know of it
+	strategy  strategy.Strategy
+	weights   *learn.Weights
+	target    target
+	admission admission
+	writer    writer
+	out       *output
+	account   account
+	spans     spans
+	turn      turn                // the latest; kept here so that a round allocates little
+	begun     time.Time           // when it was admitted
+	started   bool                // the client knows that it has started
+	finish    tandem.FinishReason // "" while it runs
+	pace      time.Duration       // running mean of the time of a round
 }
 
-func newSession(g *Gateway, id tandem.SessionID, r tandem.Request, prompt []tandem.Token, limit int, p *admit.Place, out *output) *session {
+func newSession(g *Gateway, id tandem.SessionID, r tandem.Request, prompt []tandem.Token, limit int, p *admit.Slot, out *output) *session {
 	c := &g.cfg
 	s := &session{
 		g: g, req: r, out: out, box: newMailbox(), begun: time.Now(), account: newAccount(id), spans: spans{full: r.FullTrace},
@@ -76,7 +76,7 @@ func newSession(g *Gateway, id tandem.SessionID, r tandem.Request, prompt []tand
 			Hash: tandem.EmptyPrefix.Add(prompt...), Prompt: len(prompt), Limit: limit},
 		rules: round.Rules{Wait: c.Timeouts.Round, VerifierWait: c.Timeouts.VerifierWait, Nodes: max(r.Bounds.Nodes, 1),
 			Vocab: c.Vocab.Size(), Logprobs: r.Sampling.Logprobs},
-		slot: slot{place: p, ahead: firstAhead, counted: first(len(prompt), r.MaxTokens)},
+		admission: admission{slot: p, ahead: firstAhead, counted: first(len(prompt), r.MaxTokens)},
 	}
 	s.box.stamps = r.Report
 	s.writer = newWriter(c.Vocab, r, s.text.Tokens[:len(prompt):len(prompt)])
@@ -100,7 +100,7 @@ func (s *session) adopt() {
 // when all of its output is read.
 func (s *session) live(ctx context.Context) (res tandem.Result, err error) {
 	defer s.out.end()
-	defer func() { s.g.gate.Leave(s.slot.place) }()
+	defer func() { s.g.gate.Leave(s.admission.slot) }()
 	defer s.close() // after the result: a failure leaves the peers nothing to forget
 	err = peer.Guard(func() error { return s.run(ctx) })
 	res = s.account.result(s.req, s.weights)
@@ -119,8 +119,8 @@ func (s *session) run(ctx context.Context) error {
 	t := s.g.cfg.Timeouts
 	s.sources.Settle(ctx, min(max(time.Since(s.begun), t.ProposeMin), t.ProposeMax))
 	s.started = true
-	s.account.stats.Prefill = time.Since(s.begun) - s.slot.parked
-	s.slot.parked = 0
+	s.account.stats.Prefill = time.Since(s.begun) - s.admission.parked
+	s.admission.parked = 0
 	started := tandem.Started{Session: s.text.Session, PromptTokens: slices.Clone(s.text.Tokens), Request: s.req,
 		Drafter: s.sources.Holding(), Identity: s.target.identity}
 	started.Request.MaxTokens = s.text.Limit - s.text.Prompt
@@ -164,10 +164,10 @@ func (s *session) group(ctx context.Context, decoding time.Time) (err error) {
 			continue
 		}
 		done++
-		st.Decode = time.Since(decoding) - s.slot.parked
+		st.Decode = time.Since(decoding) - s.admission.parked
 		t.wall = time.Since(asked)
 		s.learn(t)
-		s.slot.grow(s.g.gate, &s.text)
+		s.admission.grow(s.g.gate, &s.text)
 		if err := s.next(ctx, t.delta); err != nil {
 			return err
 		}
@@ -181,7 +181,7 @@ func (s *session) next(ctx context.Context, d tandem.Delta) error {
 	if err != nil {
 		return err
 	}
-	claimed := func() bool { return s.g.gate.Asked(s.slot.place).Err() != nil }
+	claimed := func() bool { return s.g.gate.Asked(s.admission.slot).Err() != nil }
 	what := round.Next(s.finish != "", unread, claimed())
 	if what == round.Park {
 		if err := s.park(ctx); err != nil {
@@ -226,7 +226,7 @@ func (s *session) commit(t *turn) {
 	for i := range len(tokens) - 1 {
 		t.delta.Origins[i] = tandem.OriginDraft // the last of a round always counts as the target's own
 	}
-	s.losses, s.slot.starved = round.Losses{}, 0
+	s.losses, s.admission.starved = round.Losses{}, 0
 	if s.req.Report {
 		t.delta.Round = t.report(s.account.stats.Rounds, s.begun, s.box.came)
 	}
@@ -242,7 +242,7 @@ func (s *session) learn(t *turn) {
 	o := t.Outcome(n, s.finish != "", t.wall)
 	o.Idle = s.sources.Idle(t.Root, t.Bounds, t.Drafts)
 	s.strategy.Learn(o)
-	s.sources.Hear(t.Verdict.Guesses, t.Guesses, t.Verdict.Guessing)
+	s.sources.TakeGuesses(t.Verdict.Guesses, t.Guesses, t.Verdict.Guessing)
 	s.account.stats.Planning += time.Since(planning)
 	wall := t.wall
 	if t.Tickets > 1 {

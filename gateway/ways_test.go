@@ -146,7 +146,7 @@ func TestGuessesNeverChangeTheText(t *testing.T) {
 			if without && (r.Drafters == nil || !slices.Contains(r.Drafters, "fake")) {
 				c.Drafters = nil
 			}
-			w.then = func() { w.gw.WaysAre(bothWays) }
+			w.then = func() { w.gw.SelfDraftsAre(bothWays) }
 			problem = faulty(w, c, rec, r, outages)
 		})
 		if problem != "" {
@@ -163,7 +163,7 @@ func guessed(t *testing.T, w *world, c Config, r tandem.Request, then func(g *Ga
 		t.Fatal(err)
 	}
 	w.gw = g
-	g.WaysAre(w.ways)
+	g.SelfDraftsAre(w.ways)
 	if then != nil {
 		then(g)
 	}
@@ -255,7 +255,7 @@ func TestWaysComeAndGo(t *testing.T) {
 		w.quiet, w.ways = true, bothWays
 		c := w.config()
 		c.Drafters = nil
-		res, _, counts := guessed(t, w, c, r, func(g *Gateway) { g.WaysAre(nil) })
+		res, _, counts := guessed(t, w, c, r, func(g *Gateway) { g.SelfDraftsAre(nil) })
 		if len(used(res)) > 0 || res.Stats.Rounds != 100 || counts["guesses.taken"] > 0 {
 			t.Errorf("%v drafted although the verifier offers nothing; %v", used(res), counts)
 		}
@@ -265,7 +265,7 @@ func TestWaysComeAndGo(t *testing.T) {
 		rounds := 0
 		c.RoundHook = func(round int, _ *tandem.Request) {
 			if rounds = round; round == 20 {
-				gw.WaysAre(nil)
+				gw.SelfDraftsAre(nil)
 			}
 		}
 		res, _, _ = guessed(t, w, c, r, func(g *Gateway) {
@@ -282,7 +282,7 @@ func TestWaysComeAndGo(t *testing.T) {
 		}
 		c = w.config()
 		c.Drafters = []Enlisted{{Name: "medusa", Drafter: fakeDrafter{w.peer("drafter")}}}
-		if _, err := New(c); tandem.KindOf(err) != tandem.Invalid || !strings.Contains(err.Error(), "own ways") {
+		if _, err := New(c); tandem.KindOf(err) != tandem.Invalid || !strings.Contains(err.Error(), "a self-draft") {
 			t.Errorf("a drafter named medusa: %v", err)
 		}
 	})
@@ -305,7 +305,7 @@ func TestWaysToldLate(t *testing.T) {
 				t.Fatal(err)
 			}
 			w.gw = g
-			time.AfterFunc(tc.after, func() { g.WaysAre(w.ways) })
+			time.AfterFunc(tc.after, func() { g.SelfDraftsAre(w.ways) })
 			start := time.Now()
 			res, err := g.Generate(t.Context(), r, &sink{})
 			if tc.want == "" && (err != nil || len(res.Stats.Drafters) != 1 || res.Stats.Drafters[0].Name != "medusa") {

@@ -14,7 +14,7 @@ import (
 
 // guest is a request as the twin sees it.
 type guest struct {
-	place  *Place
+	slot   *Slot
 	tenant string
 	pages  int // that it counts with
 	most   int
@@ -31,15 +31,15 @@ type twin struct {
 	served                 []string // tenants, in order of admission
 }
 
-// share returns the larger of the tenant's parts of the places and of the memory.
+// share returns the larger of the tenant's parts of the slots and of the memory.
 func (w *twin) share(tenant string) float64 {
-	places, pages := 0, 0
+	slots, pages := 0, 0
 	for _, g := range w.inside {
 		if g.tenant == tenant {
-			places, pages = places+1, pages+g.pages
+			slots, pages = slots+1, pages+g.pages
 		}
 	}
-	return max(float64(places)/float64(w.sessions), float64(pages)/float64(w.total))
+	return max(float64(slots)/float64(w.sessions), float64(pages)/float64(w.total))
 }
 
 func (w *twin) held() (n int) {
@@ -135,13 +135,13 @@ func TestShares(t *testing.T) {
 		compare := func() {
 			w.settle()
 			for _, x := range w.inside {
-				if !x.place.admitted() || x.place.err != nil {
-					t.Fatalf("a request of tenant %q and %d pages is not inside: %v", x.tenant, x.pages, x.place.err)
+				if !x.slot.admitted() || x.slot.err != nil {
+					t.Fatalf("a request of tenant %q and %d pages is not inside: %v", x.tenant, x.pages, x.slot.err)
 				}
 			}
 			for _, x := range w.waiting {
-				if x.place.admitted() {
-					t.Fatalf("a request of tenant %q and %d pages does not wait: %v", x.tenant, x.pages, x.place.err)
+				if x.slot.admitted() {
+					t.Fatalf("a request of tenant %q and %d pages does not wait: %v", x.tenant, x.pages, x.slot.err)
 				}
 			}
 			if in, out := g.Load(); in != len(w.inside) || out != len(w.waiting) || g.held != w.held() {
@@ -164,7 +164,7 @@ func TestShares(t *testing.T) {
 				x := &guest{tenant: rapid.SampledFrom(tenants).Draw(t, "tenant"), pages: rapid.IntRange(1, w.total).Draw(t, "need")}
 				x.most = rapid.IntRange(x.pages, w.total).Draw(t, "most")
 				var err error
-				x.place, err = g.join(Need{Tenant: x.tenant, Tokens: x.most * page, First: x.pages * page})
+				x.slot, err = g.join(Need{Tenant: x.tenant, Tokens: x.most * page, First: x.pages * page})
 				w.waiting = append(w.waiting, x)
 				w.settle()
 				if w.queued("*") <= w.queue || !slices.Contains(w.waiting, x) {
@@ -193,14 +193,14 @@ func TestShares(t *testing.T) {
 				if err != nil {
 					t.Fatalf("refused for another tenant's requests: %v", err)
 				}
-				i := slices.IndexFunc(w.waiting, func(o *guest) bool { return errors.Is(o.place.err, tandem.Exhausted) })
+				i := slices.IndexFunc(w.waiting, func(o *guest) bool { return errors.Is(o.slot.err, tandem.Exhausted) })
 				if i < 0 || w.queued(w.waiting[i].tenant) != w.queued(out.tenant) ||
 					w.of(w.waiting[i].tenant)[len(w.of(w.waiting[i].tenant))-1] != w.waiting[i] {
 					t.Fatalf("number %d of those waiting was refused: want the youngest of the tenant with the most", i)
 				}
 				w.waiting = slices.Delete(w.waiting, i, i+1)
 			case do < 13 && len(w.inside) > 0:
-				g.Leave(pick(&w.inside, "leaves").place)
+				g.Leave(pick(&w.inside, "leaves").slot)
 			case do < 15 && len(w.inside) > 0:
 				x := pick(&w.inside, "parks")
 				have := 0
@@ -209,44 +209,44 @@ func TestShares(t *testing.T) {
 						have++
 					}
 				}
-				if err := g.Park(x.place); (err != nil) != (have >= max(w.queue, w.sessions)) ||
+				if err := g.Park(x.slot); (err != nil) != (have >= max(w.queue, w.sessions)) ||
 					err != nil && tandem.KindOf(err) != tandem.Exhausted {
 					t.Fatalf("parking one more with %d of tenant %q parked: %v", have, x.tenant, err)
 				} else if err != nil {
-					g.Leave(x.place)
+					g.Leave(x.slot)
 					break
 				}
 				w.parked = append(w.parked, x)
 			case do < 18 && len(w.parked) > 0:
 				x := pick(&w.parked, "returns")
-				if err := g.rejoin(x.place); err != nil {
+				if err := g.rejoin(x.slot); err != nil {
 					t.Fatal(err)
 				}
 				x.back, x.passed = true, 0
 				w.waiting = append(w.waiting, x)
 			case do < 19 && len(w.waiting) > 0:
 				x := pick(&w.waiting, "gives up")
-				g.giveUp(x.place)
-				g.Leave(x.place) // harmless
+				g.giveUp(x.slot)
+				g.Leave(x.slot) // harmless
 			case do == 20 && len(w.inside) > 0:
 				x := w.inside[rapid.IntRange(0, len(w.inside)-1).Draw(t, "grows")]
 				x.pages = rapid.IntRange(x.pages, x.most).Draw(t, "to")
-				g.Grow(x.place, x.pages*page)
+				g.Grow(x.slot, x.pages*page)
 			case do > 20 && len(w.inside) > 0:
 				x := pick(&w.inside, "yields")
 				x.pages = rapid.IntRange(x.pages, x.most).Draw(t, "to")
-				g.yield(x.place, Want{Tokens: x.pages * page})
+				g.yield(x.slot, Want{Tokens: x.pages * page})
 				x.back, x.passed = true, 0
 				w.waiting = append(w.waiting, x)
 			}
 			compare()
 		}
 		for len(w.parked) > 0 {
-			g.Leave(pick(&w.parked, "never returns").place)
+			g.Leave(pick(&w.parked, "never returns").slot)
 			compare()
 		}
 		for len(w.inside) > 0 {
-			g.Leave(pick(&w.inside, "ends").place)
+			g.Leave(pick(&w.inside, "ends").slot)
 			compare()
 		}
 		if len(w.waiting) > 0 || len(g.tenants) != 0 {
@@ -255,11 +255,11 @@ func TestShares(t *testing.T) {
 	})
 }
 
-// TestGreedyTenant: a thousand requests of one tenant, and one of another comes in with the next place.
+// TestGreedyTenant: a thousand requests of one tenant, and one of another comes in with the next slot.
 func TestGreedyTenant(t *testing.T) {
 	for _, sessions := range []int{1, 4} {
 		g := New(sessions, 32)
-		var greedy []*Place
+		var greedy []*Slot
 		refused := 0
 		for range 1000 {
 			p, err := g.join(Need{Tenant: "greedy", Tokens: 1})
@@ -270,7 +270,7 @@ func TestGreedyTenant(t *testing.T) {
 			greedy = append(greedy, p)
 		}
 		if running(g) != sessions || refused != 1000-sessions-32 {
-			t.Fatalf("%d run and %d were refused: a tenant alone may have all %d places and the queue", running(g), refused, sessions)
+			t.Fatalf("%d run and %d were refused: a tenant alone may have all %d slots and the queue", running(g), refused, sessions)
 		}
 		for turn := range 3 {
 			modest, err := g.join(Need{Tenant: "modest", Tokens: 1})
@@ -282,24 +282,24 @@ func TestGreedyTenant(t *testing.T) {
 				t.Errorf("the greedy tenant's youngest still waits: %v", last.err)
 			}
 			if modest.admitted() {
-				t.Fatal("admitted beyond the places that there are")
+				t.Fatal("admitted beyond the slots that there are")
 			}
 			g.Leave(greedy[0])
 			if greedy = greedy[1:]; !modest.admitted() || modest.err != nil {
-				t.Fatalf("with %d places the one that became free went to the greedy tenant", sessions)
+				t.Fatalf("with %d slots the one that became free went to the greedy tenant", sessions)
 			}
 			g.Leave(modest) // and the next is the greedy tenant's again
 			if running(g) != sessions {
-				t.Errorf("%d of %d places are in use", running(g), sessions)
+				t.Errorf("%d of %d slots are in use", running(g), sessions)
 			}
 		}
 	}
 }
 
-// TestTurns: with one place tenants that always want take turns, however many requests each has waiting.
+// TestTurns: with one slot tenants that always want take turns, however many requests each has waiting.
 func TestTurns(t *testing.T) {
 	g := New(1, 100)
-	names := map[*Place]string{}
+	names := map[*Slot]string{}
 	for _, want := range []struct {
 		tenant string
 		n      int
@@ -328,7 +328,7 @@ func TestTurns(t *testing.T) {
 func TestGreedyForMemory(t *testing.T) {
 	g := New(100, 100)
 	g.Capacity(1000, 10)
-	join := func(tenant string, tokens int) *Place {
+	join := func(tenant string, tokens int) *Slot {
 		t.Helper()
 		p, err := g.join(Need{Tenant: tenant, Tokens: tokens})
 		if err != nil {
@@ -338,7 +338,7 @@ func TestGreedyForMemory(t *testing.T) {
 	}
 	first := join("greedy", 600)
 	more := join("greedy", 500)
-	var modest []*Place
+	var modest []*Slot
 	for range 20 {
 		modest = append(modest, join("modest", 10))
 	}
@@ -361,7 +361,7 @@ func TestGreedyForMemory(t *testing.T) {
 		}
 	}
 	g.Leave(more)
-	var late []*Place
+	var late []*Slot
 	for range mostPassed + 3 { // those that hold more than the tenant that waits may pass it so often, and no more
 		late = append(late, join("modest", 10))
 	}
@@ -387,7 +387,7 @@ func TestReturn(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !second.admitted() {
-		t.Fatal("the place of a parked request is not given to the next")
+		t.Fatal("the slot of a parked request is not given to the next")
 	}
 	third, _ := g.join(Need{Tenant: "a"})
 	fourth, _ := g.join(Need{Tenant: "a"})

@@ -1,4 +1,4 @@
-// Package admit lets requests run while there are places and memory for them, and makes others wait in order.
+// Package admit lets requests run while there are slots and memory for them. Others wait in order.
 package admit
 
 import (
@@ -28,41 +28,41 @@ const (
 // Need says whose a request is, and what it may hold in the verifier's KV cache.
 type Need struct {
 	Tenant string // "" where clients have no keys: then all are one tenant
-	Tokens int    // committed at most: prompt and budget
-	First  int    // committed for a while yet: what counts until Grow or Yield says more; 0: Tokens
-	Rows   int    // of its largest tree, the root not counted: it is committed
+	Tokens int    // the most that it commits: prompt and budget
+	First  int    // what it counts with until Grow or Yield; 0: Tokens
+	Rows   int    // of its largest tree, without the root, which is committed
 }
 
 // pages returns how many pages of page tokens that takes, as engine/kv reserves them.
 func (n Need) pages(page int) int { return (n.Tokens+page-1)/page + (n.Rows+page-1)/page }
 
-// Place belongs to one request, from the gate's queue to the request's end. A parked request gives it up for a while.
-type Place struct {
-	need     Need          // Tokens is what counts now
-	most     int           // the most that Tokens grows to
-	came     uint64        // number of its request, of all that came, in order
-	number   uint64        // the same, but of its latest arrival in the queue
-	turn     chan struct{} // closed when the request may run, or err is set
-	err      error         // why it never may run
-	passed   int           // later requests that were admitted before it
-	begun    time.Time     // when it was admitted
-	since    time.Time     // when it began to wait
-	opened   time.Time     // when the peers held it, since it was admitted; zero: they do not yet
-	reopens  time.Duration // that it took until they did, the last time
-	broken   int           // times that it was asked to leave before they did
-	asked    context.Context
-	ask      context.CancelFunc // asks it to yield: ends asked
-	parked   bool               // it gave its place back and may return
-	alone    bool               // it may come in only when nobody else is inside
+// Slot is one request at the gate, from the queue to the request's end. While it is parked it takes no part.
+type Slot struct {
+	need     Need               // Tokens is what counts now
+	most     int                // the most that Tokens grows to
+	came     uint64             // number of its request, of all that came, in order
+	number   uint64             // the same, but of its latest arrival in the queue
+	turn     chan struct{}      // closed when the request may run, or err is set
+	err      error              // why it never may run
+	passed   int                // later requests that were admitted before it
+	begun    time.Time          // when it was admitted
+	since    time.Time          // when it began to wait
+	opened   time.Time          // when the peers held it, since it was admitted; zero: they do not yet
+	reopens  time.Duration      // that it took until they did, the last time
+	broken   int                // times that it was asked to leave before they did
+	asked    context.Context    // ends when it should yield
+	ask      context.CancelFunc // ends asked
+	parked   bool               // it gave its slot back and may return
+	alone    bool               // it may run only when no other does
 	returned bool               // it was inside before: a full queue does not refuse it
 }
 
 // tenant holds the requests of one tenant at the gate.
 type tenant struct {
 	name    string
-	waiting []*Place // in the order of admission: those that return, then the others as they came
+	waiting []*Slot // in the order of admission: those that return, then the others as they came
 	inside  int
-	parked  int    // that gave their places back and may return
+	parked  int    // that gave their slots back and may return
 	held    int    // pages of those inside
 	served  uint64 // when one of its requests was last admitted, in admissions; 0: never
 }
@@ -86,17 +86,17 @@ func (t *tenant) since() uint64 {
 	return first
 }
 
-// Gate lets a request run when there is a place, and KV memory at the verifier for the most that it may
+// Gate lets a request run when there is a slot, and KV memory at the verifier for the most that it may
 // hold; it lets a bounded number wait. Whatever becomes free goes to those that wait, so no newcomer can
 // overtake them.
 //
-// Whose turn it is. The tenant with the smallest share comes first; its share is that of the places or that of the
+// Whose turn it is. The tenant with the smallest share comes first; its share is that of the slots or that of the
 // memory, whichever is larger (dominant resource fairness, Ghodsi et al., 2011). Among equals, such as those that hold
 // nothing, the one served longest ago comes first; among those never served, the one that came first. Within a tenant
-// it is first come, first served. So a lone tenant may have all places, and a newcomer gets the next that becomes
+// it is first come, first served. So a lone tenant may have all slots, and a newcomer gets the next that becomes
 // free, however many of the other's wait. Without keys all are one tenant, and it is first come, first served for all.
 //
-// A tenant that has its places keeps them until its requests end, unless another waits for more than a second and has less: see press.
+// A tenant that has its slots keeps them until its requests end, unless another waits for more than a second and has less: see press.
 //
 // One exception: while the first in this order does not fit in the memory that is free, later ones that
 // do fit may pass it, mostPassed times; then all wait until it fits. Tenants with a smaller share than its own need not
@@ -104,15 +104,15 @@ func (t *tenant) since() uint64 {
 //
 // The queue is shared too: when it is full, the tenant with the most requests in it loses its youngest. So a tenant that
 // has at most an equal share of the queue is never refused because of the others. Each tenant may have as many requests
-// parked as the queue has room for, or as there are places.
+// parked as the queue has room for, or as there are slots.
 //
 // A request counts with what it holds for a while to come (Need.First), not with the most that it may grow to: most end long
 // before that. As it grows it counts with more (Grow), whether there is more or not. So requests inside may together want more than there
-// is; the verifier then has no room for one of them, which gives its place back (Yield).
+// is; the verifier then has no memory for one of them, which gives its slot back (Yield).
 //
 // Invariants, once the capacity has been the same since the requests inside came in and none has grown: (1) at most sessions
 // requests are inside, and their pages are at most those of the capacity; (2) at most queue requests wait,
-// those that return not counted; (3) while any wait, a place or memory for the first of those that may not be
+// those that return not counted; (3) while any wait, a slot or memory for the first of those that may not be
 // passed is missing; (4) no request waits for more than the capacity.
 type Gate struct {
 	sessions int // may run at once
@@ -121,19 +121,19 @@ type Gate struct {
 	mu      sync.Mutex
 	total   int // pages of the verifier; 0 while unknown: then sessions alone count
 	page    int // tokens of a page
-	inside  map[*Place]struct{}
+	inside  map[*Slot]struct{}
 	held    int                // pages of those inside
 	tenants map[string]*tenant // those inside or waiting, and, while any wait, former ones
 	came    uint64             // requests so far
 	served  uint64             // admissions so far
 	pressed bool               // press is due
-	short   time.Time          // until then the verifier has no room for more than those inside
+	short   time.Time          // until then the verifier has no memory for more than those inside
 	mean    time.Duration      // running mean of the time that requests were inside; 0 before the first has ended
 }
 
 // New returns a gate that lets sessions requests run at once and queue requests wait.
 func New(sessions, queue int) *Gate {
-	return &Gate{sessions: sessions, queue: queue, inside: map[*Place]struct{}{}, tenants: map[string]*tenant{}}
+	return &Gate{sessions: sessions, queue: queue, inside: map[*Slot]struct{}{}, tenants: map[string]*tenant{}}
 }
 
 // Capacity tells the gate how many tokens the verifier's KV cache holds, in pages of pageTokens; 0 of
@@ -147,7 +147,7 @@ func (g *Gate) Capacity(kvTokens int64, pageTokens int) {
 	}
 	for _, t := range g.tenants {
 		t.held = 0
-		t.waiting = slices.DeleteFunc(t.waiting, func(p *Place) bool {
+		t.waiting = slices.DeleteFunc(t.waiting, func(p *Slot) bool {
 			if p.err = g.impossible(p.whole()); p.err == nil {
 				return false
 			}
@@ -173,9 +173,9 @@ func (g *Gate) Longest(limit, rows int) int {
 	return min(limit, max(0, g.total*g.page-(rows+g.page-1)/g.page*g.page))
 }
 
-// Enter waits for a place; the caller must Leave it. Errors: Invalid (the request needs more memory than
+// Enter waits for a slot; the caller must Leave it. Errors: Invalid (the request needs more memory than
 // there is), Exhausted (the queue is full; with the time after which to try again), or why ctx ended.
-func (g *Gate) Enter(ctx context.Context, n Need) (*Place, error) {
+func (g *Gate) Enter(ctx context.Context, n Need) (*Slot, error) {
 	if ctx.Err() != nil {
 		return nil, ended(ctx, "before it was admitted")
 	}
@@ -188,7 +188,7 @@ func (g *Gate) Enter(ctx context.Context, n Need) (*Place, error) {
 
 // Return waits until a parked request may run again. It comes before its tenant's others, but not before other tenants
 // whose turn it is, and a full queue does not refuse it. Otherwise the errors are those of Enter.
-func (g *Gate) Return(ctx context.Context, p *Place) error {
+func (g *Gate) Return(ctx context.Context, p *Slot) error {
 	if err := g.rejoin(p); err != nil {
 		return err
 	}
@@ -196,25 +196,25 @@ func (g *Gate) Return(ctx context.Context, p *Place) error {
 }
 
 // wait waits for p's turn.
-func (g *Gate) wait(ctx context.Context, p *Place) error {
+func (g *Gate) wait(ctx context.Context, p *Slot) error {
 	select {
 	case <-p.turn:
 		return p.err
 	case <-ctx.Done():
 		g.giveUp(p)
-		return ended(ctx, "while it waited for a place")
+		return ended(ctx, "while it waited for a slot")
 	}
 }
 
-// join puts a request into the queue, and through the gate if there is room.
-func (g *Gate) join(n Need) (*Place, error) {
+// join puts a request into the queue, and through the gate if a slot is free.
+func (g *Gate) join(n Need) (*Slot, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if err := g.impossible(n); err != nil {
 		return nil, err
 	}
 	g.came++
-	p, t := newPlace(n, g.came), g.tenant(n.Tenant)
+	p, t := newSlot(n, g.came), g.tenant(n.Tenant)
 	t.waiting = append(t.waiting, p)
 	g.admit()
 	g.watch()
@@ -235,7 +235,7 @@ func (g *Gate) join(n Need) (*Place, error) {
 }
 
 // rejoin puts a request that was parked at the head of its tenant's queue, behind those that have come back before it.
-func (g *Gate) rejoin(p *Place) error {
+func (g *Gate) rejoin(p *Slot) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if err := g.impossible(p.whole()); err != nil {
@@ -249,11 +249,11 @@ func (g *Gate) rejoin(p *Place) error {
 
 // enqueue puts a request that was inside before at the head of its tenant's queue, behind those that have come back before it.
 // g.mu must be held.
-func (g *Gate) enqueue(p *Place) {
+func (g *Gate) enqueue(p *Slot) {
 	g.came++
 	p.turn, p.number, p.passed, p.returned, p.since = make(chan struct{}), g.came, 0, true, time.Now()
 	t := g.tenant(p.need.Tenant)
-	at := slices.IndexFunc(t.waiting, func(o *Place) bool { return !o.returned })
+	at := slices.IndexFunc(t.waiting, func(o *Slot) bool { return !o.returned })
 	if at < 0 {
 		at = len(t.waiting)
 	}
@@ -289,7 +289,7 @@ func (g *Gate) longest() *tenant {
 }
 
 // unqueue ends p's wait, if it waits. g.mu must be held.
-func (g *Gate) unqueue(p *Place) {
+func (g *Gate) unqueue(p *Slot) {
 	t := g.tenants[p.need.Tenant]
 	if t == nil {
 		return
@@ -317,7 +317,7 @@ func (g *Gate) impossible(n Need) error {
 		n.Tokens, n.Rows, n.pages(g.page), g.page, g.total)
 }
 
-// refuse returns the error that there is no room for t, with the time after which to try again: that of the requests
+// refuse returns the error that t may not wait, with the time after which to try again: that of the requests
 // before this one, at the rate at which those inside end. g.mu must be held.
 func (g *Gate) refuse(t *tenant) error {
 	waiting, _ := g.waiting()
@@ -335,7 +335,7 @@ func (g *Gate) refuse(t *tenant) error {
 	return err
 }
 
-func (g *Gate) pages(p *Place) int {
+func (g *Gate) pages(p *Slot) int {
 	if g.total == 0 {
 		return 0
 	}
@@ -361,9 +361,9 @@ func (g *Gate) admit() {
 	}
 }
 
-// next returns the request to admit next if there is a place, nil for none. g.mu must be held.
-func (g *Gate) next() *Place {
-	var before []*Place
+// next returns the request to admit next if there is a slot, nil for none. g.mu must be held.
+func (g *Gate) next() *Slot {
+	var before []*Slot
 	for _, t := range g.order() {
 		for _, p := range t.waiting {
 			if g.fits(p) {
@@ -399,7 +399,7 @@ func (g *Gate) order() []*tenant {
 func (g *Gate) share(t *tenant) int { return max(t.inside*max(g.total, 1), t.held*g.sessions) }
 
 // giveUp ends a request's wait.
-func (g *Gate) giveUp(p *Place) {
+func (g *Gate) giveUp(p *Slot) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.unqueue(p)
@@ -408,9 +408,9 @@ func (g *Gate) giveUp(p *Place) {
 	g.forget()
 }
 
-// Park gives a place back until the request wants to Return. Exhausted if its tenant has too many parked already; then nothing
-// changes. The caller must Leave in any case.
-func (g *Gate) Park(p *Place) error {
+// Park gives a slot back until the request wants to Return. An error of kind Exhausted means that its tenant has too many parked; then
+// nothing changes. The caller must Leave in any case.
+func (g *Gate) Park(p *Slot) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	t := g.tenants[p.need.Tenant]
@@ -425,23 +425,23 @@ func (g *Gate) Park(p *Place) error {
 }
 
 // unpark takes p off the parked requests, if it is parked. g.mu must be held.
-func (g *Gate) unpark(p *Place) {
+func (g *Gate) unpark(p *Slot) {
 	if p.parked {
 		p.parked = false
 		g.tenants[p.need.Tenant].parked--
 	}
 }
 
-// Leave gives a place back, or ends a request that is parked. Leaving without a place, as after a Return that failed, is harmless.
-func (g *Gate) Leave(p *Place) {
+// Leave gives a slot back, or ends a request that is parked. Leaving without a slot, as after a Return that failed, is harmless.
+func (g *Gate) Leave(p *Slot) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.unpark(p)
 	g.leave(p)
 }
 
-// leave gives a place back. g.mu must be held.
-func (g *Gate) leave(p *Place) {
+// leave gives a slot back. g.mu must be held.
+func (g *Gate) leave(p *Slot) {
 	defer g.forget()
 	if !g.remove(p) {
 		return
@@ -454,8 +454,8 @@ func (g *Gate) leave(p *Place) {
 	g.admit()
 }
 
-// remove forgets a place inside, and reports whether p had one. g.mu must be held.
-func (g *Gate) remove(p *Place) bool {
+// remove forgets a slot inside, and reports whether p had one. g.mu must be held.
+func (g *Gate) remove(p *Slot) bool {
 	if _, in := g.inside[p]; !in {
 		return false
 	}

@@ -18,7 +18,7 @@ import (
 
 func running(g *Gate) int { n, _ := g.Load(); return n }
 
-func (p *Place) admitted() bool {
+func (p *Slot) admitted() bool {
 	select {
 	case <-p.turn:
 		return true
@@ -27,7 +27,7 @@ func (p *Place) admitted() bool {
 	}
 }
 
-// TestTurnComesAsItsOwnerGivesUp: the place goes to the next in the queue, and is not lost.
+// TestTurnComesAsItsOwnerGivesUp: the slot goes to the next in the queue, and is not lost.
 func TestTurnComesAsItsOwnerGivesUp(t *testing.T) {
 	g := New(1, 2)
 	first, err := g.join(Need{})
@@ -45,11 +45,11 @@ func TestTurnComesAsItsOwnerGivesUp(t *testing.T) {
 	}
 	g.giveUp(second)
 	if !third.admitted() {
-		t.Error("place lost")
+		t.Error("slot lost")
 	}
 	g.Leave(third)
 	if running(g) != 0 {
-		t.Errorf("%d places taken after all have left", running(g))
+		t.Errorf("%d slots taken after all have left", running(g))
 	}
 }
 
@@ -61,8 +61,8 @@ func TestGate(t *testing.T) {
 		g := New(sessions, queue)
 		total := rapid.IntRange(1, 20).Draw(t, "pages")
 		g.Capacity(int64(total*page+rapid.IntRange(0, page-1).Draw(t, "rest")), page)
-		var waiting, inside []*Place // as the test sees them, in order of arrival
-		overtaken := map[*Place]int{}
+		var waiting, inside []*Slot // as the test sees them, in order of arrival
+		overtaken := map[*Slot]int{}
 		settle := func() {
 			held := 0
 			for i := 0; i < len(waiting); i++ {
@@ -145,7 +145,7 @@ func TestLargeRequestIsPassedFourTimes(t *testing.T) {
 	g.Capacity(1000, 10)
 	half, _ := g.join(Need{Tokens: 500})
 	large, _ := g.join(Need{Tokens: 990, Rows: 10})
-	var small []*Place
+	var small []*Slot
 	for range 6 {
 		p, err := g.join(Need{Tokens: 9})
 		if err != nil {

@@ -11,25 +11,25 @@ import (
 const (
 	// pressAfter is how long a request waits before one of a tenant that has more is asked to yield.
 	pressAfter = time.Second
-	pressEvery = 100 * time.Millisecond // looks
-	// stays is how long a request keeps its place at least, once the peers hold it, and staysFor how many times as long as opening it took,
-	// if that is more: so at most a fifth of its time goes into being opened again.
+	pressEvery = 100 * time.Millisecond // how often that is checked
+	// A request keeps its slot, once the peers hold it, for stays or for staysFor times as long as opening it took, whichever is more. So
+	// at most a fifth of its time goes into being opened again.
 	stays    = time.Second
 	staysFor = 4
-	// mostBroken bounds the doublings of the time for which a request that is still being opened keeps its place.
+	// mostBroken bounds the doublings of the time for which a request that is still being opened keeps its slot.
 	mostBroken = 6
 )
 
-// Asked returns a context that ends when the request should Yield, because another tenant's waits; also when it has left its place. It
-// must have a place.
-func (g *Gate) Asked(p *Place) context.Context {
+// Asked returns a context that ends when the request should Yield because another tenant's request waits, or when it has left its slot.
+// The request must run.
+func (g *Gate) Asked(p *Slot) context.Context {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return p.asked
 }
 
-// Opened tells that the peers hold a request that was admitted.
-func (g *Gate) Opened(p *Place) {
+// Opened says that verifier and drafters hold a request that was admitted.
+func (g *Gate) Opened(p *Slot) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if p.opened.IsZero() {
@@ -55,7 +55,7 @@ func (g *Gate) watch() {
 
 // press asks requests to yield for those that have waited for long, one for each. Only a tenant with more than the other's share is asked,
 // and only if it then has at least as much as the other with one more request, or if the other has nothing at all: else two tenants would
-// take places from each other without end. Where there are more tenants than places, they take turns. g.mu must be held.
+// take slots from each other without end. Where there are more tenants than slots, they take turns. g.mu must be held.
 func (g *Gate) press(now time.Time) {
 	asked := 0
 	for p := range g.inside {
@@ -78,13 +78,13 @@ func (g *Gate) press(now time.Time) {
 
 // victim returns the request that is to make room for w of tenant t, nil for none: the youngest that may be asked of the tenant with the
 // largest share. g.mu must be held.
-func (g *Gate) victim(t *tenant, w *Place, now time.Time) *Place {
+func (g *Gate) victim(t *tenant, w *Slot, now time.Time) *Slot {
 	others := slices.DeleteFunc(slices.Collect(maps.Values(g.tenants)), func(o *tenant) bool { return o == t || o.inside == 0 })
 	slices.SortFunc(others, func(a, b *tenant) int {
 		return cmp.Or(cmp.Compare(g.share(b), g.share(a)), cmp.Compare(b.served, a.served))
 	})
 	for _, o := range others {
-		var youngest *Place
+		var youngest *Slot
 		for p := range g.inside {
 			if p.need.Tenant == o.name && p.mayLeave(now) && (youngest == nil || p.came > youngest.came) {
 				youngest = p
@@ -103,8 +103,8 @@ func (g *Gate) victim(t *tenant, w *Place, now time.Time) *Place {
 	return nil
 }
 
-// mayLeave reports whether a request has had its place for long enough.
-func (p *Place) mayLeave(now time.Time) bool {
+// mayLeave reports whether a request has had its slot for long enough.
+func (p *Slot) mayLeave(now time.Time) bool {
 	switch {
 	case p.asked.Err() != nil:
 		return false

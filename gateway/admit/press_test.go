@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// job is a request that needs a place for some time, which it may have in parts. Opening takes some time again in each.
+// job is a request that needs a slot for some time, which it may have in parts. Opening takes some time again in each.
 type job struct {
 	tenant         string
 	work, opening  time.Duration
-	first, ended   time.Duration // until it had its first place, and until its end, since it came
+	first, ended   time.Duration // until it had its first slot, and until its end, since it came
 	yields, wasted int           // times that it was asked to yield; of these while it was still being opened
 }
 
@@ -69,8 +69,8 @@ func play(t *testing.T, g *Gate, jobs map[*job]time.Duration) {
 	}
 }
 
-// TestSmallRequestsOfOthers: a greedy tenant has all places with long requests and more waiting. Each small request of another has a
-// place in little more than a second, whenever it comes; and the long ones all end, none much later than they would.
+// TestSmallRequestsOfOthers: a greedy tenant has all slots with long requests and more waiting. Each small request of another has a
+// slot in little more than a second, whenever it comes; and the long ones all end, none much later than they would.
 func TestSmallRequestsOfOthers(t *testing.T) {
 	for _, sessions := range []int{1, 2, 8} {
 		synctest.Test(t, func(t *testing.T) {
@@ -89,20 +89,20 @@ func TestSmallRequestsOfOthers(t *testing.T) {
 			for i, j := range small {
 				most := 1300 * time.Millisecond
 				if sessions == 1 {
-					most = 2600 * time.Millisecond // the long one that has the only place again keeps it for a second at least
+					most = 2600 * time.Millisecond // the long one that has the only slot again keeps it for a second at least
 				}
 				if j.first > most {
-					t.Errorf("%d places: small request %d waited %v", sessions, i, j.first)
+					t.Errorf("%d slots: small request %d waited %v", sessions, i, j.first)
 				}
 			}
 			yields := 0
 			for _, j := range long {
 				if yields += j.yields; j.ended > 5*time.Minute {
-					t.Errorf("%d places: a long request ended after %v", sessions, j.ended)
+					t.Errorf("%d slots: a long request ended after %v", sessions, j.ended)
 				}
 			}
 			if yields > len(small) {
-				t.Errorf("%d places: %d requests were parked for %d small ones", sessions, yields, len(small))
+				t.Errorf("%d slots: %d requests were parked for %d small ones", sessions, yields, len(small))
 			}
 		})
 	}
@@ -111,17 +111,17 @@ func TestSmallRequestsOfOthers(t *testing.T) {
 // TestNobodyYieldsInVain: a tenant alone never yields, nor do tenants with equal shares; one that has more yields until they are equal.
 func TestNobodyYieldsInVain(t *testing.T) {
 	for name, x := range map[string]struct {
-		places, a, b int
-		yields       int
+		slots, a, b int
+		yields      int
 	}{
-		"alone":              {places: 4, a: 16},
-		"no more than fits":  {places: 8, a: 6, b: 2},
-		"until equal":        {places: 8, a: 16, b: 16, yields: 4},
-		"until nearly equal": {places: 5, a: 16, b: 16, yields: 2},
+		"alone":              {slots: 4, a: 16},
+		"no more than fits":  {slots: 8, a: 6, b: 2},
+		"until equal":        {slots: 8, a: 16, b: 16, yields: 4},
+		"until nearly equal": {slots: 5, a: 16, b: 16, yields: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				g := New(x.places, 100)
+				g := New(x.slots, 100)
 				jobs := map[*job]time.Duration{}
 				for range x.a {
 					jobs[&job{tenant: "a", work: 20 * time.Second}] = 0
@@ -142,7 +142,7 @@ func TestNobodyYieldsInVain(t *testing.T) {
 	}
 }
 
-// TestTenantsTakeTurns: more tenants than places, and what they have takes long to be opened again. All get on, and at most about a fifth
+// TestTenantsTakeTurns: more tenants than slots, and what they have takes long to be opened again. All get on, and at most about a fifth
 // of the time goes into that.
 func TestTenantsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -156,7 +156,7 @@ func TestTenantsTakeTurns(t *testing.T) {
 		play(t, g, jobs)
 		for j := range jobs {
 			if j.first > 30*time.Second || j.yields < 2 || j.wasted > 2 {
-				t.Errorf("tenant %s had its first place after %v, yielded %d times, %d of these while it was opened", j.tenant,
+				t.Errorf("tenant %s had its first slot after %v, yielded %d times, %d of these while it was opened", j.tenant,
 					j.first, j.yields,
 					j.wasted)
 			}

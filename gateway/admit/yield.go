@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// shortFor is how long nobody new comes in after the verifier had no room for somebody inside, unless one of the others leaves before.
+// shortFor is how long no request is admitted after the verifier had no memory for one that runs, unless another leaves before.
 const shortFor = time.Second
 
-func newPlace(n Need, number uint64) *Place {
-	p := &Place{need: n, most: n.Tokens, came: number, number: number, turn: make(chan struct{}), since: time.Now()}
+func newSlot(n Need, number uint64) *Slot {
+	p := &Slot{need: n, most: n.Tokens, came: number, number: number, turn: make(chan struct{}), since: time.Now()}
 	if n.First > 0 {
 		p.need.Tokens = min(n.First, n.Tokens)
 	}
@@ -17,14 +17,14 @@ func newPlace(n Need, number uint64) *Place {
 }
 
 // whole returns the most that p's request may need.
-func (p *Place) whole() Need {
+func (p *Slot) whole() Need {
 	n := p.need
 	n.Tokens = p.most
 	return n
 }
 
 // fits reports whether p may come in beside those inside, as far as memory goes. g.mu must be held.
-func (g *Gate) fits(p *Place) bool {
+func (g *Gate) fits(p *Slot) bool {
 	if p.alone && len(g.inside) > 0 {
 		return false
 	}
@@ -32,7 +32,7 @@ func (g *Gate) fits(p *Place) bool {
 }
 
 // Grow makes a request count with that many tokens, at most Need.Tokens, if that is more than before.
-func (g *Gate) Grow(p *Place, tokens int) {
+func (g *Gate) Grow(p *Slot, tokens int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	tokens = min(tokens, p.most)
@@ -48,30 +48,30 @@ func (g *Gate) Grow(p *Place, tokens int) {
 	}
 }
 
-// Starved reports whether a request for which the verifier has no room should Yield: others are inside, so room will come. Without
-// others waiting for them would be in vain.
-func (g *Gate) Starved(p *Place) bool {
+// Starved reports whether a request for which the verifier has no memory should Yield: only if other requests run, whose memory will
+// become free.
+func (g *Gate) Starved(p *Slot) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	_, in := g.inside[p]
 	return in && len(g.inside) > 1
 }
 
-// Want says how a request that yields wants to come back.
+// Want is how a request that yields comes back.
 type Want struct {
 	Tokens int  // that it counts with from now on, if more than before
-	Room   bool // the verifier had no room: somebody else has to leave first, or a second has to pass
-	Alone  bool // it comes in only when nobody else is inside
+	Memory bool // the verifier had no memory: another request has to leave first, or a second has to pass
+	Alone  bool // it is admitted only when no other request runs
 }
 
-// Yield gives a place back and waits for the next, like a Return: before its tenant's other requests, but not before other tenants whose
+// Yield gives a slot back and waits for the next, like a Return: before its tenant's other requests, but not before other tenants whose
 // turn it is. The caller must Leave in any case.
-func (g *Gate) Yield(ctx context.Context, p *Place, w Want) error {
+func (g *Gate) Yield(ctx context.Context, p *Slot, w Want) error {
 	g.yield(p, w)
 	return g.wait(ctx, p)
 }
 
-func (g *Gate) yield(p *Place, w Want) {
+func (g *Gate) yield(p *Slot, w Want) {
 	g.Grow(p, w.Tokens)
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -81,7 +81,7 @@ func (g *Gate) yield(p *Place, w Want) {
 	}
 	g.remove(p)
 	g.enqueue(p)
-	if p.alone = w.Alone; w.Room {
+	if p.alone = w.Alone; w.Memory {
 		g.short = time.Now().Add(shortFor)
 		time.AfterFunc(shortFor, func() {
 			g.mu.Lock()

@@ -8,14 +8,14 @@ type warning struct {
 	theirs, target tandem.Identity
 }
 
-// TargetIs tells the table the verifier's identity, and by which ways its target guesses by itself.
-func (m *Members) TargetIs(target tandem.Identity, ways []string) {
+// TargetIs sets the verifier's identity and its target's self-drafts.
+func (m *Members) TargetIs(target tandem.Identity, selfDrafts []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.target, m.ways = target, ways
+	m.target, m.selfDrafts = target, selfDrafts
 	for _, p := range m.processes {
 		for _, d := range p.Drafters {
-			if at := (place{p.Addr, d.Name}); m.here[at] != nil {
+			if at := (key{p.Addr, d.Name}); m.enlisted[at] != nil {
 				m.warn(at, p, d)
 			}
 		}
@@ -23,7 +23,7 @@ func (m *Members) TargetIs(target tandem.Identity, ways []string) {
 }
 
 // warn logs a drafter that draws by another arithmetic than the target.
-func (m *Members) warn(at place, p Process, d Drafter) {
+func (m *Members) warn(at key, p Process, d Drafter) {
 	ours, known := m.target.Parts()
 	theirs, told := d.Identity.Parts()
 	now := warning{p.Instance, d.Identity, m.target}

@@ -1,5 +1,5 @@
-// Package enlist decides which of the processes that there are a gateway works with: which drafters it may ask, and what
-// it is told of its verifier. How the processes are found and reached is not its business.
+// Package enlist decides which drafters a gateway may ask, and tells it about its verifier. Its callers find the processes and connect to
+// them.
 package enlist
 
 import (
@@ -15,17 +15,17 @@ import (
 	"github.com/tandem-llm/tandem/text/token"
 )
 
-// Process is a process of drafters.
+// Process is a process with drafters in it.
 type Process struct {
 	Addr     string
-	Instance uint64    // another one at each start; 0: it was never heard, only configured
-	Drafters []Drafter // empty while a configured process has not told them
+	Instance uint64    // differs at each start; 0: it has never announced itself, only the configuration names it
+	Drafters []Drafter // empty until the process has announced itself
 	Link     Link
-	Up       bool // it can be reached
+	Up       bool // it is connected
 	Draining bool // it takes no new work
 }
 
-// Drafter is what a process tells of one of its drafters.
+// Drafter is what a process announces about one of its drafters.
 type Drafter struct {
 	Name        string          // within the process
 	Model       string          // "" for none
@@ -37,13 +37,13 @@ type Drafter struct {
 
 // Link is a connection to a process. Equal links (==) are the same connection.
 type Link interface {
-	// Drafter returns the drafter that its process knows by a name, for a gateway whose requests know it as enlisted.
+	// Drafter returns the drafter with a name in the process. enlisted is its name in the gateway.
 	Drafter(name, enlisted string) tandem.Drafter
-	// Vocabulary fetches what a drafter's tokens mean, the first most of them; Size may be left out, and Tokenizer is empty if
-	// the process is too old to tell. Errors: Unavailable, Deadline and Canceled mean that it may be asked again.
+	// Vocabulary fetches the texts of a drafter's first tokens, at most most of them. Size may be missing; Tokenizer is empty if the
+	// process is of a version that does not send it. After errors of kind Unavailable, Deadline and Canceled it may be asked again.
 	Vocabulary(ctx context.Context, name string, most int) (token.Listing, error)
-	// Target tells a drafter what the target's tokens mean, so that it translates: file is what Config.Tokenizer returned. Errors:
-	// Unsupported if it cannot; Unavailable, Deadline and Canceled mean that it may be told again.
+	// Target sends a drafter the target's tokenizer, as Config.Tokenizer returned it, so that it translates. Unsupported: it cannot.
+	// After errors of kind Unavailable, Deadline and Canceled it may be sent again.
 	Target(ctx context.Context, name, fingerprint string, file []byte) error
 }
 
@@ -58,50 +58,49 @@ type Gateway interface {
 type Config struct {
 	Gateway     Gateway
 	Vocab       *token.Vocab // the target's
-	Fingerprint string       // of Vocab, as drafters tell theirs
+	Fingerprint string       // of Vocab
 	Counters    *tandem.Counters
 	Log         *slog.Logger
-	// Compared are the addresses of processes whose vocabularies have been compared already, by whoever started both: what
-	// differs without harm is not told again.
+	// Compared lists the addresses of processes whose vocabularies the program that started them has compared already. Harmless
+	// differences of those are not logged again.
 	Compared []string
-	Taken    []string // names of drafters that the gateway has without a process
+	Taken    []string // names of drafters inside the gateway's own process
 	// Tokenizer returns a GGUF file of the target's tokenizer, for drafters of other vocabularies; nil: they are refused.
 	Tokenizer func() ([]byte, error)
 }
 
-// Members keeps a gateway's drafters as a table of processes says that they are.
+// Members enlists and dismisses a gateway's drafters, as the list of processes in Update says.
 //
-//  1. A drafter is enlisted when its process can be reached, does not drain, and speaks the target's
-//     vocabulary; it is dismissed when its process drains or is gone, or it is no longer in it.
-//  2. Its name is the one in its process. If an enlisted one, one of Config.Taken or one of the target's own
-//     ways has that already, "#2" is added, or the next
-//     number that is free; while it is enlisted it keeps its name, whatever becomes of the others.
-//  3. One that can neither speak the vocabulary nor translate is counted and logged once in its process's life. One that speaks it, but
-//     with other tokens beside it, is logged once too.
-//  4. One whose ids mean other texts is told the target's vocabulary, once in its process's life, and translates. That is logged once.
-//  5. So is one that draws by another version of the arithmetic than the target: it guesses less often right, and is used.
+//  1. A drafter is enlisted when its process is connected and does not drain, and its vocabulary is the target's or it translates. It is
+//     dismissed when its process drains or is gone, or the drafter is no longer in it.
+//  2. Its name is the one in its process. If an enlisted drafter, one of Config.Taken or a self-draft already has that name, it gets "#2",
+//     or the next number that is free. It keeps its name while it is enlisted.
+//  3. A drafter whose token ids mean other texts than the target's is sent the target's vocabulary, once for each start of its process,
+//     and translates. If it cannot, it is not used. Both are logged once.
+//  4. A drafter with further tokens beside the target's is used, and logged once.
+//  5. A drafter that computes by another version of the arithmetic is used, and logged once: fewer of its tokens will be right.
 //
-// Safe for concurrent use, but for Update, which has one caller.
+// Safe for concurrent use, except Update, which has one caller.
 type Members struct {
 	cfg Config
 
 	ctx  context.Context // of work
 	end  context.CancelFunc
-	work sync.WaitGroup // comparing vocabularies
+	work sync.WaitGroup // goroutines that compare vocabularies
 
-	mu        sync.Mutex // held by Update and refresh, and for reading
-	processes []Process
-	here      map[place]*enlisted
-	judged    map[place]*verdict // of those whose vocabulary is not known by its fingerprint
-	target    tandem.Identity    // of the verifier; "" while it is not known
-	ways      []string           // of its target, which requests may name
-	warned    map[place]warning  // of drafters of another arithmetic
+	mu         sync.Mutex // for all below
+	processes  []Process
+	enlisted   map[key]*enlisted
+	compared   map[key]*comparison // for vocabularies of another fingerprint
+	target     tandem.Identity     // of the verifier; "" while it is not known
+	selfDrafts []string            // of its target, which requests may name
+	warned     map[key]warning     // about drafters of another arithmetic
 }
 
-// place is a drafter in a process.
-type place struct{ addr, name string }
+// key is a drafter in a process.
+type key struct{ addr, name string }
 
-// enlisted is a drafter that the gateway has.
+// enlisted is a drafter that the gateway may ask.
 type enlisted struct {
 	name      string
 	link      Link
@@ -109,20 +108,20 @@ type enlisted struct {
 	translate bool // its tokens mean other texts than the target's
 }
 
-// NewMembers returns an empty table. The caller must Close it, after the last Update.
+// NewMembers returns Members without drafters. The caller must Close it, after the last Update.
 func NewMembers(c Config) *Members {
-	m := &Members{cfg: c, here: map[place]*enlisted{}, judged: map[place]*verdict{}, warned: map[place]warning{}}
+	m := &Members{cfg: c, enlisted: map[key]*enlisted{}, compared: map[key]*comparison{}, warned: map[key]warning{}}
 	m.ctx, m.end = context.WithCancel(context.Background())
 	return m
 }
 
-// Close ends what the table does beside its updates.
+// Close ends the goroutines that compare vocabularies.
 func (m *Members) Close() {
 	m.end()
 	m.work.Wait()
 }
 
-// Update takes the processes that there are, all of them, whenever one of them has changed.
+// Update takes the list of all processes, whenever one of them has changed.
 func (m *Members) Update(processes []Process) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -130,29 +129,29 @@ func (m *Members) Update(processes []Process) {
 	m.refresh()
 }
 
-// refresh enlists and dismisses as the processes, and what is known of them, have it. m.mu is held.
+// refresh enlists and dismisses drafters by the latest list of processes and what is known of them. m.mu must be held.
 func (m *Members) refresh() {
-	wanted := map[place]bool{}
+	wanted := map[key]bool{}
 	for _, p := range m.processes {
 		for _, d := range p.Drafters {
-			at := place{p.Addr, d.Name}
-			if wanted[at] = !p.Draining && (m.here[at] != nil || p.Up) && m.speaks(p, d); !wanted[at] {
+			at := key{p.Addr, d.Name}
+			if wanted[at] = !p.Draining && (m.enlisted[at] != nil || p.Up) && m.usable(p, d); !wanted[at] {
 				continue
 			}
 			m.enter(at, p, d)
 			m.warn(at, p, d)
 		}
 	}
-	for at, e := range m.here {
+	for at, e := range m.enlisted {
 		if !wanted[at] {
-			delete(m.here, at)
+			delete(m.enlisted, at)
 			m.cfg.Counters.Add("drafters.dismissed", 1)
 			m.cfg.Gateway.Dismiss(e.name)
 		}
 	}
-	for at := range m.judged {
+	for at := range m.compared {
 		if _, there := wanted[at]; !there {
-			delete(m.judged, at)
+			delete(m.compared, at)
 		}
 	}
 	for at := range m.warned {
@@ -162,9 +161,9 @@ func (m *Members) refresh() {
 	}
 }
 
-// enter enlists the drafter at a place, or tells that its process came or went.
-func (m *Members) enter(at place, p Process, d Drafter) {
-	e := m.here[at]
+// enter enlists a drafter, or tells the gateway that the drafter's process came or went. m.mu must be held.
+func (m *Members) enter(at key, p Process, d Drafter) {
+	e := m.enlisted[at]
 	translate := m.translates(at, d)
 	if e == nil || e.link != p.Link || e.translate != translate {
 		var name string
@@ -174,7 +173,7 @@ func (m *Members) enter(at place, p Process, d Drafter) {
 			name = m.free(at.name)
 		}
 		e = &enlisted{name: name, link: p.Link, up: true, translate: translate}
-		m.here[at] = e
+		m.enlisted[at] = e
 		m.cfg.Counters.Add("drafters.enlisted", 1)
 		drafter := p.Link.Drafter(at.name, name)
 		if translate {
@@ -194,7 +193,7 @@ func (m *Members) free(name string) string {
 	for _, name := range append(tandem.SelfDrafts(), m.cfg.Taken...) {
 		taken[name] = true
 	}
-	for _, e := range m.here {
+	for _, e := range m.enlisted {
 		taken[e.name] = true
 	}
 	out := name
@@ -204,10 +203,10 @@ func (m *Members) free(name string) string {
 	return out
 }
 
-// Listed is a process of drafters as a gateway sees it.
+// Listed is a process and how much of it the gateway uses.
 type Listed struct {
 	Process
-	Used int // of its drafters that are enlisted and can be reached
+	Used int // drafters that are enlisted and connected
 }
 
 // Models names the models in the process.
@@ -223,14 +222,14 @@ func (p Listed) Models() string {
 	return strings.Join(names, ", ")
 }
 
-// Processes returns the processes that are known.
+// Processes returns the list of the latest Update.
 func (m *Members) Processes() (out []Listed) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, p := range m.processes {
 		x := Listed{Process: p}
 		for _, d := range p.Drafters {
-			if e := m.here[place{p.Addr, d.Name}]; e != nil && e.up {
+			if e := m.enlisted[key{p.Addr, d.Name}]; e != nil && e.up {
 				x.Used++
 			}
 		}
@@ -239,12 +238,12 @@ func (m *Members) Processes() (out []Listed) {
 	return out
 }
 
-// Names returns the drafters that requests may name and that can be reached, ascending.
+// Names returns the names, ascending, of the drafters and self-drafts that requests may name and that are connected.
 func (m *Members) Names() (out []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	out = append(append(out, m.cfg.Taken...), m.ways...)
-	for _, e := range m.here {
+	out = append(append(out, m.cfg.Taken...), m.selfDrafts...)
+	for _, e := range m.enlisted {
 		if e.up {
 			out = append(out, e.name)
 		}

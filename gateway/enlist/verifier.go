@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	describeTime  = 5 * time.Second        // that a verifier which has come up may take to describe itself, before it is asked again
-	describePause = 200 * time.Millisecond // before that
+	describeTime  = 5 * time.Second        // how long a verifier may take to describe itself
+	describePause = 200 * time.Millisecond // before it is asked again
 )
 
 // VerifierConfig is what NewVerifier needs.
@@ -21,14 +21,14 @@ type VerifierConfig struct {
 	Gateway interface {
 		VerifierState(up bool)
 		VerifierIs(costs []tandem.Cost, kvTokens int64, pageTokens int)
-		WaysAre(ways []tandem.SelfDraft)
+		SelfDraftsAre([]tandem.SelfDraft)
 	}
 	// Monitor is told whether there is a verifier, and why the present one cannot be used.
 	Monitor interface {
 		VerifierState(up bool)
 		VerifierRefused(why string)
 	}
-	Members     *Members                                              // told the verifier's identity and the ways of its target
+	Members     *Members                                              // told the verifier's identity and its target's self-drafts
 	Describe    func(ctx context.Context) (tandem.Description, error) // asks the verifier
 	Fingerprint string                                                // of the gateway's vocabulary
 	Counters    *tandem.Counters
@@ -41,7 +41,7 @@ type Verifier struct {
 
 	ctx  context.Context // of work
 	end  context.CancelFunc
-	work sync.WaitGroup // asking a verifier what it is
+	work sync.WaitGroup // goroutines that ask a verifier what it is
 	turn atomic.Uint64  // changes when a verifier comes or goes
 
 	mu       sync.Mutex
@@ -62,7 +62,7 @@ func (w *Verifier) Close() {
 	w.work.Wait()
 }
 
-// State tells that the verifier has come up or is gone.
+// State says that the verifier has come up or is gone.
 func (w *Verifier) State(up bool) {
 	w.cfg.Gateway.VerifierState(up)
 	w.cfg.Monitor.VerifierState(up)
@@ -98,7 +98,7 @@ func (w *Verifier) introduce(turn uint64) {
 		return
 	}
 	w.cfg.Gateway.VerifierIs(d.Costs, d.KVCapacity, d.PageTokens)
-	w.cfg.Gateway.WaysAre(d.SelfDrafts)
+	w.cfg.Gateway.SelfDraftsAre(d.SelfDrafts)
 	w.compare(d)
 	w.cfg.Members.TargetIs(d.Identity, d.SelfDraftNames())
 }

@@ -29,7 +29,7 @@ func (t told) VerifierIs(costs []tandem.Cost, kvTokens int64, pageTokens int) {
 	t.add("is %d costs, %d tokens in pages of %d", len(costs), kvTokens, pageTokens)
 }
 
-func (t told) WaysAre(ways []tandem.SelfDraft) {
+func (t told) SelfDraftsAre(ways []tandem.SelfDraft) {
 	for _, w := range ways {
 		t.add("guesses by %s, %d levels", w.Name, w.Levels)
 	}

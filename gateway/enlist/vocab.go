@@ -15,18 +15,18 @@ const (
 	listPause = time.Second      // before a drafter that did not answer is asked again
 )
 
-// verdict says whether a drafter can draft for the target although its vocabulary has another fingerprint. It belongs
-// to one place, so that what a drafter says of itself counts for no other.
-type verdict struct {
+// comparison is the result of comparing a drafter's vocabulary, whose fingerprint is another, with the target's. It counts for that drafter
+// alone, because it depends on what the drafter says about itself.
+type comparison struct {
 	instance    uint64 // of its process
 	vocab       int
 	fingerprint string
-	good        bool
-	translates  bool // by what its process was told
+	good        bool // it can draft for the target
+	translates  bool // with the tokenizer that its process was sent
 }
 
 // holds reports whether v is still valid for d of p. A good verdict outlives the process, because the model is the same.
-func (v *verdict) holds(p Process, d Drafter) bool {
+func (v *comparison) holds(p Process, d Drafter) bool {
 	return v != nil && v.fingerprint == d.Fingerprint && v.vocab == d.Vocab && (v.good && !v.translates || v.instance == p.Instance)
 }
 
@@ -39,30 +39,30 @@ func (t translating) Open(ctx context.Context, o tandem.Opening) (tandem.Opened,
 	return t.Drafter.Open(ctx, o)
 }
 
-// translates reports whether d at a place translates. m.mu is held.
-func (m *Members) translates(at place, d Drafter) bool {
-	v := m.judged[at]
+// translates reports whether d translates. m.mu must be held.
+func (m *Members) translates(at key, d Drafter) bool {
+	v := m.compared[at]
 	return d.Fingerprint != m.cfg.Fingerprint && v != nil && v.good && v.translates
 }
 
-// speaks reports whether d can draft for the target: its vocabulary is the target's, or it has none, or all ids that
-// both have mean the same. The last is found out once, in the background, and then refresh is called. m.mu is held.
-func (m *Members) speaks(p Process, d Drafter) bool {
+// usable reports whether d can draft for the target: its vocabulary is the target's, or it has none, or all ids that
+// both have mean the same, or it translates. The last two are found out once, in the background; then refresh is called. m.mu must be held.
+func (m *Members) usable(p Process, d Drafter) bool {
 	if d.Fingerprint == m.cfg.Fingerprint || d.Fingerprint == "" && d.Vocab == 0 {
 		return true
 	}
-	at := place{p.Addr, d.Name}
-	if v := m.judged[at]; v.holds(p, d) {
+	at := key{p.Addr, d.Name}
+	if v := m.compared[at]; v.holds(p, d) {
 		return v.good
 	}
-	v := &verdict{instance: p.Instance, vocab: d.Vocab, fingerprint: d.Fingerprint}
-	m.judged[at] = v
+	v := &comparison{instance: p.Instance, vocab: d.Vocab, fingerprint: d.Fingerprint}
+	m.compared[at] = v
 	m.work.Go(func() { m.judge(at, p, d, v) })
 	return false
 }
 
-// judge decides v. It asks again while the drafter does not answer, and gives up when the drafter is gone.
-func (m *Members) judge(at place, p Process, d Drafter, v *verdict) {
+// judge completes v. It asks again while the drafter does not answer, and gives up when the drafter is gone.
+func (m *Members) judge(at key, p Process, d Drafter, v *comparison) {
 	for {
 		note, err := m.compare(p, d)
 		translates := false
@@ -90,7 +90,7 @@ func (m *Members) judge(at place, p Process, d Drafter, v *verdict) {
 		}
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if m.judged[at] != v {
+		if m.compared[at] != v {
 			return
 		}
 		if err != nil {
@@ -122,10 +122,10 @@ func (m *Members) judge(at place, p Process, d Drafter, v *verdict) {
 }
 
 // current reports whether v is still wanted.
-func (m *Members) current(at place, v *verdict) bool {
+func (m *Members) current(at key, v *comparison) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.judged[at] == v
+	return m.compared[at] == v
 }
 
 // compare fetches d's vocabulary up to the target's size and compares it with the target's.
@@ -159,7 +159,7 @@ type differs struct{ error }
 
 func (d differs) Unwrap() error { return d.error }
 
-// tell tells d the target's vocabulary.
+// tell sends d the target's tokenizer.
 func (m *Members) tell(p Process, d Drafter) error {
 	file, err := m.cfg.Tokenizer()
 	if err != nil {

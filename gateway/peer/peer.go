@@ -1,5 +1,5 @@
 // Package peer has what the gateway's calls of a verifier and of a drafter have in common: panics become errors, an Open is bounded by its
-// progress, and a session is closed until the peer has heard of it.
+// progress, and closing a session is repeated until the peer answers.
 package peer
 
 import (
@@ -31,7 +31,7 @@ type Closer struct {
 	Ending   func() bool // the gateway is to end: no second attempt
 }
 
-// Close closes a session by a peer's method at. A peer that is gone has forgotten it; one that does not answer is told again, until
+// Close closes a session by a peer's method at. A peer that is gone has forgotten it; one that does not answer is asked again, until
 // the gateway is to end.
 func (c *Closer) Close(id tandem.SessionID, at func(context.Context, tandem.SessionID) error) {
 	for range mostCloses {

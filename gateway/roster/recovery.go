@@ -2,14 +2,14 @@ package roster
 
 import "sync"
 
-// Recovery tells sessions that a peer came up. The zero value is ready: nothing is known.
+// Recovery wakes whoever waits for a peer to come up. The zero value is ready for use.
 type Recovery struct {
 	mu   sync.Mutex
 	up   bool
 	came chan struct{} // closed and replaced whenever the peer comes up
 }
 
-// Set tells that the peer is up or down.
+// Set notes that the peer is up or down.
 func (r *Recovery) Set(up bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -20,9 +20,9 @@ type Enlisted struct {
 	// Self, if set, makes it one of the target's self-drafts, whose guesses come with verdicts: there is no Drafter, and Last does not
 	// count. If only one drafter is asked, and the request names none, it comes after drafters and before those that are Last.
 	Self *tandem.SelfDraft
-	// Features says that it reads the target's hidden states (tandem.FeatureSource), so that the verifier keeps those of sessions.
+	// Features: it reads the target's hidden states (tandem.FeatureSource), so the verifier keeps those of its sessions.
 	Features bool
-	Last     bool // if only one drafter is asked, and the request names none, any other is asked rather than this one
+	Last     bool // if only one source is asked, and the request names none, every other one is asked before it
 }
 
 const (

@@ -29,7 +29,7 @@ func (r *Round) Reason() string {
 	return r.Decision.Reason
 }
 
-// Fate says in one word what became of the draft; "" without one.
+// Fate is one word for what became of the draft; "" without one.
 func (r *Round) Fate() string {
 	switch path := len(r.Verdict.Path); {
 	case r.state == Failed:

@@ -102,18 +102,18 @@ type Action struct {
 	Count   string        // a counter to add 1 to; "": none
 	Judge   Judgement     // of the sources of Drafts
 	Prompts bool          // the verifier has refused the prompt nodes
-	Wait    time.Duration // after which Tick is to be called; 0: as said before
+	Wait    time.Duration // after which Tick is to be called; 0: no change
 	Do      Do
 	Err     error // of Reopen, MakeRoom and End: why
 }
 
-// Judgement is what a round says about the sources that drafted for it.
+// Judgement is how a round judges the sources that drafted for it.
 type Judgement uint8
 
 const (
 	Fine       Judgement = iota
 	Arrived              // the ticket that it put reached the verifier
-	Missed               // the verifier has not seen the ticket that it said to have put
+	Missed               // the verifier has not seen the ticket that its answer says was put
 	Suspicious           // what became of its draft may be its fault: it is given up for the session
 	Garbage              // it has broken a contract: it is given up for the session, and that counts against it
 )
@@ -140,7 +140,7 @@ func (r *Round) Answer(d *Draft) Action {
 	return r.gather()
 }
 
-// Late says that the time is over for which the slowest of several sources is waited for, if another has answered.
+// Late says that Patience is over: the missing sources are not waited for any longer if another has answered.
 func (r *Round) Late() Action {
 	r.late = true
 	return r.gather()
@@ -195,7 +195,7 @@ func (r *Round) Sent(now time.Time, err error) (a Action) {
 	return a
 }
 
-// Tick says that the time is over that the latest Action.Wait gave.
+// Tick says that the latest Action.Wait is over.
 func (r *Round) Tick(now time.Time) Action {
 	r.overdue = r.overdue || r.Origin == InPool && r.Tickets == 1
 	return r.again(now)
@@ -260,7 +260,7 @@ func (r *Round) refused() Action {
 	return a
 }
 
-// arrived tells whether the ticket of a source that puts it itself has reached the verifier, as far as the verdict shows that.
+// arrived judges, as far as the verdict shows it, whether the ticket that a source put itself has reached the verifier.
 func (r *Round) arrived() Judgement {
 	switch {
 	case r.Origin != InPool || r.Size < 2:

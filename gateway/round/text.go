@@ -1,5 +1,5 @@
 // Package round decides the rounds of a session as plain values: what happens goes in, what to do next comes out. It knows no goroutine,
-// channel or clock; its caller waits, sends and tells the time.
+// channel or clock; its caller waits, sends, and passes the time in.
 package round
 
 import "github.com/tandem-llm/tandem"

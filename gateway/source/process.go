@@ -40,7 +40,7 @@ const (
 // the acknowledged length. The drafter is needed only at the start of a round, and there tick advances its state.
 type process struct {
 	common
-	acked  tandem.Position // the drafter was last told the tokens [0, acked)
+	acked  tandem.Position // the drafter has the tokens [0, acked)
 	task   *task           // the latest Open; nil before the first
 	after  <-chan struct{} // the first Open waits for it; nil: does not wait
 	call   *Call           // the latest that ran in the background; nil before the first
@@ -55,7 +55,7 @@ type process struct {
 	node   time.Duration   // running mean of the arithmetic time of a node
 	late   bool            // its first Open was not over when the session began
 	last   time.Time       // when it last answered
-	missed int             // rounds in a row whose ticket it said to have put and the verifier never saw
+	missed int             // rounds in a row whose ticket the drafter put, by its answer, and the verifier never saw
 	silent bool            // call is only for its hindsight
 }
 
@@ -164,7 +164,7 @@ func (p *process) collect() (reopened bool) {
 	}
 	reopened = p.opened
 	p.state, p.acked, p.opened = ready, t.held, true
-	p.session.hear(p.Name(), t.held, t.opened.Hindsight, 0)
+	p.session.hindsight(p.Name(), t.held, t.opened.Hindsight, 0)
 	if p.entry.Record.Silent.Load() { // no session need wait to see what another has seen
 		p.state, p.reopen, p.retry = paused, false, time.Now()
 	}
@@ -300,7 +300,7 @@ func (p *process) failed(err error, opening bool) {
 		p.rest(true)
 	}
 	if (kind == tandem.UnknownSession || kind == tandem.Stale) && first {
-		p.retry = time.Now() // it lives, it merely does not know the session
+		p.retry = time.Now() // it runs, but does not know the session
 	}
 }
 
@@ -379,7 +379,7 @@ func (p *process) cut(c *Call, took time.Duration) {
 // judge evaluates a call that has ended.
 func (p *process) judge(ctx context.Context, c *Call) (round.Draft, error) {
 	if ctx.Err() != nil {
-		return round.Draft{}, ctx.Err() // the request has ended; that says nothing about the drafter
+		return round.Draft{}, ctx.Err() // the request has ended; the drafter is not to blame
 	}
 	usual, lagging := p.pace, len(c.ask.Suffix) > catchUp || c.trial
 	if c.err == nil && !(lagging && usual > 0) || tandem.KindOf(c.err) == tandem.Deadline {
@@ -401,7 +401,7 @@ func (p *process) judge(ctx context.Context, c *Call) (round.Draft, error) {
 	if c.trial {
 		spent = c.got.Busy
 	}
-	p.session.hear(p.Name(), c.ask.Base, c.got.Hindsight, spent)
+	p.session.hindsight(p.Name(), c.ask.Base, c.got.Hindsight, spent)
 	out := round.Draft{Drafter: p.Name(), Got: c.got, Busy: c.got.Busy, Begun: c.begun, Last: p.last}
 	p.last = c.begun.Add(c.took)
 	if lagging && usual > 0 {

@@ -140,7 +140,7 @@ func (d *selfDraft) look(committed []tandem.Token) {
 		d.hindsight = tandem.Hindsight{}
 		return
 	}
-	d.session.hear(d.Name(), tandem.Position(d.session.Text.Len()), d.hindsight, 0)
+	d.session.hindsight(d.Name(), tandem.Position(d.session.Text.Len()), d.hindsight, 0)
 }
 
 // expected returns how many tokens a round brings without guesses, with one level of them, with two and so on (PPD's f(T_i)): that

@@ -28,8 +28,8 @@ type Set struct {
 	early   []early
 }
 
-// early is a guess whose tokens are not all known yet. Learning from those of its levels alone that its round has decided would count the
-// deeper ones in easy places only.
+// early is a guess whose tokens are not all known yet. It waits until they are: to learn from the levels that its round has decided would
+// count the deeper levels only where text is easy to guess.
 type early struct {
 	of    *selfDraft
 	guess tandem.Guess
@@ -176,8 +176,8 @@ func (s *Set) Ready() (out []Source) {
 	return out
 }
 
-// Follow tells drafters that the round does not ask what was committed, so that they say what they would have guessed. The round
-// does not wait for them; the answers are read at the start of a later round.
+// Follow sends what was committed to drafters that the round does not ask, for their hindsight. The round does not wait for them; the
+// answers are read at the start of a later round.
 func (s *Set) Follow(ctx context.Context, names []string) {
 	for _, name := range names {
 		if i := slices.IndexFunc(s.list, func(x Source) bool { return x.Name() == name }); i >= 0 {
@@ -241,9 +241,9 @@ func (s *Set) Guesses(b tandem.Bounds) []string {
 	return s.session.strategy.Guesses(offered)
 }
 
-// Hear takes the guesses on what follows the committed tokens, of the self-drafts in asked, in place of those before. What breaks the
+// TakeGuesses replaces the guesses on what follows the committed tokens. all may have those of the self-drafts in asked; what breaks the
 // contract is counted and ignored. took is the arithmetic of all of them.
-func (s *Set) Hear(all []tandem.Guess, asked []string, took time.Duration) {
+func (s *Set) TakeGuesses(all []tandem.Guess, asked []string, took time.Duration) {
 	for _, d := range s.own {
 		d.guess = tandem.Guess{}
 	}

@@ -30,7 +30,7 @@ type Source interface {
 	Usual() (pace time.Duration, waits bool)
 	// InPool reports whether it puts the ticket with its tree into the pool itself, unless the tree is to be returned.
 	InPool() bool
-	// Judge takes what a round says about it.
+	// Judge takes a round's judgement of its draft.
 	Judge(round.Judgement)
 
 	base() *common
@@ -41,7 +41,7 @@ type Source interface {
 	pending() bool             // it may be ready soon
 	offers() bool              // tickets may ask it for guesses
 	absent() string            // what keeps it from drafting
-	follow(context.Context)    // tells it what was committed
+	follow(context.Context)    // sends it what was committed
 	restart(context.Context)   // the session has a new epoch
 	settle(context.Context, <-chan struct{})
 	retire() <-chan struct{} // ends the session there; closes when that is done, nil: there is nothing to do
@@ -73,7 +73,7 @@ type Session struct {
 	strategy strategy.Strategy
 }
 
-// Complete fills in what a proposal says about the session.
+// Complete fills in a proposal's fields about the session.
 func (s *Session) Complete(p tandem.Proposal, returned bool) tandem.Proposal {
 	q := s.Text.Question()
 	p.Session, p.Epoch, p.Base, p.Hash, p.Return = s.Text.Session, q.Epoch, q.Base, q.Hash, returned
@@ -93,9 +93,9 @@ func (s *Session) ask(p tandem.Proposal) round.Ask {
 	return round.Ask{Proposal: p, Root: s.Text.Root(), Nodes: s.Nodes}
 }
 
-// hear passes hindsight on the session's first base tokens to the strategy; spent is the time it took if nothing else was asked for,
-// else 0.
-func (s *Session) hear(name string, base tandem.Position, h tandem.Hindsight, spent time.Duration) {
+// hindsight passes a source's hindsight on the session's first base tokens to the strategy. spent is the time that it took if nothing else
+// was asked for, else 0.
+func (s *Session) hindsight(name string, base tandem.Position, h tandem.Hindsight, spent time.Duration) {
 	if int(base) <= s.Text.Len() {
 		s.strategy.Hear(name, base, h, spent)
 	}

@@ -12,9 +12,9 @@ const (
 	mostStarved = 3   // times that a session yields for memory without getting further, before it waits until it is alone
 )
 
-// slot is the admission of one session, and what the gate knows of it.
-type slot struct {
-	place   *admit.Place
+// admission is what a session and the gate know of each other.
+type admission struct {
+	slot    *admit.Slot
 	parked  time.Duration // in all, since its prompt was in
 	counted int           // tokens that the gate counts it with
 	ahead   int           // of these, beyond its own, when they were last set
@@ -25,20 +25,20 @@ type slot struct {
 func first(prompt, maxTokens int) int { return prompt + min(maxTokens, firstAhead) }
 
 // grow tells the gate when the text has become longer than what it counts with there.
-func (s *slot) grow(g *admit.Gate, t *round.Text) {
-	if t.Len() >= s.counted && s.counted < t.Limit {
-		s.counted = min(t.Len()+s.ahead, t.Limit)
-		g.Grow(s.place, s.counted)
+func (a *admission) grow(g *admit.Gate, t *round.Text) {
+	if t.Len() >= a.counted && a.counted < t.Limit {
+		a.counted = min(t.Len()+a.ahead, t.Limit)
+		g.Grow(a.slot, a.counted)
 	}
 }
 
 // without adds the time since begun, for which the session had no slot or was being opened again.
-func (s *slot) without(begun time.Time) { s.parked += time.Since(begun) }
+func (a *admission) without(begun time.Time) { a.parked += time.Since(begun) }
 
 // starve counts that the verifier has no memory for the session, and returns how it wants to come back.
-func (s *slot) starve(t *round.Text) admit.Want {
-	s.starved++
-	s.ahead = min(2*s.ahead, t.Limit)
-	s.counted = min(t.Len()+s.ahead, t.Limit)
-	return admit.Want{Tokens: s.counted, Room: true, Alone: s.starved > mostStarved}
+func (a *admission) starve(t *round.Text) admit.Want {
+	a.starved++
+	a.ahead = min(2*a.ahead, t.Limit)
+	a.counted = min(t.Len()+a.ahead, t.Limit)
+	return admit.Want{Tokens: a.counted, Memory: true, Alone: a.starved > mostStarved}
 }
