@@ -3,7 +3,6 @@ package test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -205,37 +204,61 @@ func begin(t *testing.T, w *world, cmd *exec.Cmd, f fence) (stop func()) {
 	return stop
 }
 
-// TestDocsLinks: what the documents point to is there.
+// heading is a line of a document that links may name; notInAnchor is what its anchor leaves out.
+var (
+	heading     = regexp.MustCompile(`(?m)^#+ (.+)$`)
+	notInAnchor = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+)
+
+// TestDocsLinks: what the documents point to is there, and so are the headings that links name.
 func TestDocsLinks(t *testing.T) {
-	files := []string{"../README.md", "../CONTRIBUTING.md", "../models/README.md"}
-	for _, pattern := range []string{"../docs/*.md", "../docs/guides/*.md"} {
+	files := []string{"../README.md", "../CONTRIBUTING.md", "../models/README.md", "../training/README.md"}
+	for _, pattern := range []string{"../docs/*.md", "../docs/guides/*.md", "../docs/measurements/*.md"} {
 		more, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
 		}
 		files = append(files, more...)
 	}
-	link := regexp.MustCompile(`\]\(([^)#][^)]*)\)`)
+	link := regexp.MustCompile(`\]\(([^)]+)\)`)
 	n := 0
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if errors.Is(err, os.ErrNotExist) {
-			continue
-		} else if err != nil {
+		if err != nil {
 			t.Fatal(err)
 		}
 		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
-			to, _, _ := strings.Cut(m[1], "#")
+			to, anchor, _ := strings.Cut(m[1], "#")
 			if strings.Contains(to, "://") {
 				continue
 			}
 			n++
-			if _, err := os.Stat(filepath.Join(filepath.Dir(file), to)); err != nil {
-				t.Errorf("%s points to %s: %v", file, to, err)
+			if to == "" {
+				to = filepath.Base(file)
+			}
+			to = filepath.Join(filepath.Dir(file), to)
+			if _, err := os.Stat(to); err != nil {
+				t.Errorf("%s points to %s: %v", file, m[1], err)
+			} else if anchor != "" && filepath.Ext(to) == ".md" && !hasAnchor(t, to, anchor) {
+				t.Errorf("%s points to %s: there is no such heading", file, m[1])
 			}
 		}
 	}
 	if n == 0 {
 		t.Error("no links found")
 	}
+}
+
+// hasAnchor reports whether a document has a heading with the anchor that GitHub makes of it.
+func hasAnchor(t *testing.T, file, anchor string) bool {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range heading.FindAllStringSubmatch(string(text), -1) {
+		if strings.ReplaceAll(notInAnchor.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-") == anchor {
+			return true
+		}
+	}
+	return false
 }
