@@ -195,7 +195,7 @@ func (r *run) find(items []any, name string, a args) any {
 	return nil
 }
 
-// cycler and joiner are what the functions of these names give.
+// cycler and joiner are the objects that the template functions of the same names return.
 type (
 	cycler struct {
 		items []any

@@ -60,7 +60,7 @@ type Message struct {
 	Role    string // "system", "user", "assistant", "tool", …, as far as the template knows them
 	Content string
 
-	Name       string // of who speaks or of the tool that answers; absent when ""
+	Name       string // the speaker's, or that of the tool that answers; absent when ""
 	Reasoning  string // message.reasoning_content; absent when ""
 	ToolCallID string // message.tool_call_id; absent when ""
 	// ToolCalls is message.tool_calls, a JSON array; absent when empty. Arguments, in OpenAI's API a string of JSON, become an
@@ -140,7 +140,7 @@ func FromGGUF(f *gguf.File, vocab *token.Vocab) (*Template, error) {
 	return Parse(source, special)
 }
 
-// Missing is the error for a model without the template that it needs.
+// Missing returns the error for a chat with a model that has no template.
 func Missing(model string) error {
 	return tandem.Errorf(op, tandem.Unsupported, "model %s has no tokenizer.chat_template: give one with --chat-template", model)
 }

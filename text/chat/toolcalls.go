@@ -10,7 +10,7 @@ import (
 // OpenAI's API has the arguments of a tool call as a string of JSON. Most templates write arguments|tojson, and want an object; some
 // join the string to others.
 
-// needle is an argument's name in the conversations that wantsString tries.
+// needle is the name of an argument in the conversations that wantsString renders.
 const needle = "tandem_argument"
 
 // wantsString reports whether the template wants arguments as a string: it does not write an object as JSON, and it does write the string.

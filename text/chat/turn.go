@@ -20,12 +20,12 @@ func role(name string) text {
 // Source returns the template as it was given to Parse.
 func (t *Template) Source() string { return t.source }
 
-// said stands for what the assistant says in the conversations that AfterTurn tries.
+// said is the assistant's content in the conversations that AfterTurn renders.
 const said = "tandem-said-this"
 
-// AfterTurn returns what the template writes behind the assistant's content: at the end of a conversation, and before the content of
-// the message that follows. The first is the better evidence of what ends a turn: gpt-oss' template has <|return|> there, and <|end|> only
-// before further messages. What cannot be found out, because the template refuses such a conversation, and what is empty is left out.
+// AfterTurn returns the texts that the template writes behind the assistant's content: at the end of a conversation, and before the next
+// message. The first is the better evidence of what ends a turn: gpt-oss' template writes <|return|> there, and <|end|> only before further
+// messages. Empty texts are left out, and so is a text whose conversation the template refuses.
 func (t *Template) AfterTurn(ctx context.Context) (texts []string) {
 	question := Message{Role: "user", Content: "tandem-was-asked"}
 	turns := []Message{question, {Role: "assistant", Content: said}, question}

@@ -31,8 +31,8 @@ func (v *Vocab) text(tokens []tandem.Token, add func([]byte, tandem.Token) []byt
 	return string(out)
 }
 
-// AppendWritten appends t to dst as a reader can tell it from others: what it prints or, if that is nothing, how the file writes it, such
-// as <|im_end|>. An id outside the vocabulary has no written form.
+// AppendWritten appends the written form of t to dst: the text that it prints or, if it prints nothing, its name in the file, such as
+// <|im_end|>. An id outside the vocabulary has no written form.
 func (v *Vocab) AppendWritten(dst []byte, t tandem.Token) []byte {
 	switch {
 	case !v.has(t):
@@ -45,7 +45,7 @@ func (v *Vocab) AppendWritten(dst []byte, t tandem.Token) []byte {
 	return append(dst, strings.ReplaceAll(v.pieces[t], space, " ")...)
 }
 
-// Texts returns what a decoder of the tokens that follow prev makes of each.
+// Texts returns the text of each token, as a decoder of the tokens behind prev prints it.
 func (v *Vocab) Texts(prev ...tandem.Token) func(tandem.Token) string {
 	return NewDecoder(v, prev...).Next
 }

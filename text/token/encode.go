@@ -6,11 +6,10 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// Encode turns text into tokens; special adds the tokens that begin and end a text if the model
-// wants them. Any bytes will do: text in no piece becomes the tokens of its bytes. (Some byte-level
-// vocabularies lack bytes that never or hardly ever occur in UTF-8: such a byte becomes the unknown token,
-// or nothing without one, as in other engines.) Control tokens are never recognised in text;
-// user-defined tokens are, the leftmost first and of those the longest.
+// Encode turns text into tokens; special adds the tokens that begin and end a text if the model wants them. Any bytes can be encoded: text
+// in no piece becomes the tokens of its bytes. (Some byte-level vocabularies lack bytes that hardly ever occur in UTF-8: such a byte
+// becomes the unknown token, or nothing if there is none, as in other engines.) Control tokens are never recognised in text; user-defined
+// tokens are, the leftmost first and of those the longest.
 //
 // The text between those tokens is brought into the form that the model knows, each part by itself: it begins with an added space
 // (add_space_prefix), and its characters are composed (NFC), if the model's own tokenizer does so. White space beside a token goes with
@@ -21,7 +20,7 @@ func (v *Vocab) Encode(text string, special bool) []tandem.Token {
 }
 
 // EncodeWithControl is Encode for a conversation rendered by a template: control and unknown tokens written in text are recognised as
-// user-defined ones are. So whoever wrote a part of text can steer the model.
+// user-defined ones are. So the author of any part of the text can write control tokens.
 func (v *Vocab) EncodeWithControl(text string, special bool) []tandem.Token {
 	return v.encode(v.written, text, special)
 }

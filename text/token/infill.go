@@ -7,8 +7,8 @@ import (
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
-// infill are the markers of a model that fills in text, -1 for none: it is shown prefix, the text before the gap, suffix, the text behind
-// it, and middle, and goes on with what belongs into the gap.
+// infill holds the markers of a model that fills in text, -1 for none. The prompt is prefix, the text before the gap, suffix, the text
+// behind it, and middle; the model continues with the text of the gap.
 type infill struct{ prefix, suffix, middle tandem.Token }
 
 // infillMarkers are these markers as llama.cpp finds them: by a key of the file, the first of them that it has, else by a well-known text.
@@ -51,8 +51,8 @@ func (v *Vocab) readInfill(f *gguf.File) error {
 	return nil
 }
 
-// FillIn returns the tokens after which the model writes what belongs between before and behind, which are only text. If the file lacks
-// markers for that, it returns their names instead.
+// FillIn returns the prompt for the text between before and behind, in which no control tokens are recognised. If the file lacks markers
+// for that, it returns their names instead.
 func (v *Vocab) FillIn(before, behind string) (tokens []tandem.Token, lacking []string) {
 	for _, m := range infillMarkers {
 		if *m.to(&v.infill) < 0 {

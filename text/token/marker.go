@@ -139,9 +139,8 @@ func (v *Vocab) readMarkers(*gguf.File) error {
 }
 
 // WithTemplate returns v adapted to a chat template: user-defined tokens in source become markers (see divide). after are the texts that
-// the template writes behind what the assistant said, the best evidence first. The first of them with markers shows an end of a
-// generation: the first marker, unless an end that is known already follows it at once. The meaning of ids and the Fingerprint
-// stay the same.
+// the template writes behind the assistant's content, the best evidence first. The first of them that holds markers gives a further end of
+// a generation: its first marker, unless a known end follows that at once. The meaning of ids and the Fingerprint stay the same.
 func (v *Vocab) WithTemplate(source string, after ...string) *Vocab {
 	out := *v
 	out.divide(source)

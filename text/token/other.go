@@ -55,13 +55,13 @@ func (v *Vocab) Begin() []tandem.Token {
 	return nil
 }
 
-// Steers reports whether t is a control token, or no text at all.
+// Steers reports whether t is a control or an unknown token, or no token of v.
 func (v *Vocab) Steers(t tandem.Token) bool {
 	return !v.has(t) || v.kinds[t] == control || v.kinds[t] == unknown
 }
 
-// Counterpart returns the token of v that steers as t of another vocabulary does: the control token that is written the same, or that of
-// the beginning or end of a text. false for none.
+// Counterpart returns the token of v that corresponds to t, a control token of another vocabulary: the control token with the same text, or
+// v's token for the beginning or end of a text. It returns false if there is none.
 func (v *Vocab) Counterpart(other *Vocab, t tandem.Token) (tandem.Token, bool) {
 	switch {
 	case !other.has(t):
@@ -83,6 +83,6 @@ func (v *Vocab) Counterpart(other *Vocab, t tandem.Token) (tandem.Token, bool) {
 	return list[i].id, true
 }
 
-// TranslationCosts says what a draft of another vocabulary does, and what that costs.
+// TranslationCosts is what users are told about a draft of another vocabulary.
 const TranslationCosts = "it drafts in its own tokens, and the texts are translated; the end of each guess that the target could divide " +
 	"otherwise is cut, and guesses do not follow the noise of a temperature, so fewer of them are right"

@@ -21,8 +21,8 @@ func (v *Vocab) EncodeNext(text string) []tandem.Token {
 
 func (e *encoder) next(text string) { e.cut(text, e.v.user, nil, nil) }
 
-// Settled returns a length n of text after which one may begin anew: whatever more follows, EncodeNext(text + more) is
-// EncodeNext(text[:n]) and then EncodeNext(text[n:] + more).
+// Settled returns the length n of a part of text whose tokens are final: for every more, EncodeNext(text + more) is EncodeNext(text[:n])
+// followed by EncodeNext(text[n:] + more).
 func (v *Vocab) Settled(text string) int {
 	s, plain := v.known(text)
 	if v.byteLevel() {
@@ -113,11 +113,12 @@ func loose(s string, n, ending int) bool {
 		before >= utf8.RuneSelf && (blank || after != ' ' && !unicode.IsSpace(before))
 }
 
-// Firm returns the tokens that EncodeNext(text + more) begins with whatever more follows, as many as are certain.
+// Firm returns the tokens with which EncodeNext(text + more) begins for every more, as far as they are certain.
 //
-// The tokens of the settled part are. In the word behind it, merges left and right of a place that no merge crosses do not
-// depend on each other. Some token of the longer word covers the end of text, or ends there; it begins where the rest of text begins some
-// piece. So what the word up to each of these places has in common stays.
+// The tokens of the settled part are certain. Behind it lies the beginning of a word that more may continue. In the continued word, one
+// token covers the end of text or ends there; it begins at a place from which the rest of text begins some piece. Merges do not cross that
+// place, so the tokens before it are those of the word cut there. Which place it is depends on more; so only the first tokens that all
+// these cuts have in common are certain.
 func (v *Vocab) Firm(text string) []tandem.Token {
 	s, plain := v.known(text)
 	e := encoder{v: v, asIs: true}
