@@ -275,8 +275,8 @@ type poolKey struct {
 	inputs float64
 }
 
-// pool holds encoded runs of random weights for rows of one length. A row is made of runs of the pool, drawn anew for each place: that
-// costs a copy, where encoding costs seconds for each billion weights, and all row lengths and types go the same way.
+// pool holds encoded runs of random weights for rows of one length. A row is made of runs of the pool, drawn anew for each place. That
+// costs a copy, where encoding costs seconds for each billion weights, and it works for all row lengths and types.
 type pool struct {
 	run, row int // bytes
 	data     []byte

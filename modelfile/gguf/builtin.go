@@ -16,12 +16,12 @@ const Builtin = "builtin:"
 // carried are the files that the program carries.
 var carried fs.FS
 
-// Carry makes the files in the root folder of files known to Open, as Builtin and their names without the ending .gguf. They must
-// implement io.ReaderAt and never change. The program's main calls it at most once, before the first Open. It is a
-// global because paths, too, mean the same in the whole process.
+// Carry lets Open open the files in the root folder of files, as Builtin followed by their names without the ending .gguf. They must
+// implement io.ReaderAt and never change. The program's main calls it at most once, before the first Open. It is a global because paths,
+// too, mean the same in the whole process.
 func Carry(files fs.FS) { carried = files }
 
-// Carries reports whether the program carries the file of that name (with its ending), and the path for Open.
+// Carries reports whether the program carries the file of that name (with its ending), and returns its path for Open.
 func Carries(name string) (path string, ok bool) {
 	if carried == nil {
 		return "", false
@@ -30,7 +30,8 @@ func Carries(name string) (path string, ok bool) {
 	return Builtin + strings.TrimSuffix(name, ending), err == nil
 }
 
-// ReadCarried returns what a file holds that the program carries, by its whole name. Errors: fs.ErrNotExist if it carries no such file.
+// ReadCarried returns the contents of a file that the program carries, by its whole name. Errors: fs.ErrNotExist if it carries no such
+// file.
 func ReadCarried(name string) ([]byte, error) {
 	if carried == nil {
 		return nil, &fs.PathError{Op: "read", Path: Builtin + name, Err: fs.ErrNotExist}

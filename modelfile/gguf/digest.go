@@ -15,7 +15,7 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// LineageKey is the key in which a file made from another one states which model it is: see File.Lineage.
+// LineageKey is the key in which a file that was made from another one names the model: see File.Lineage.
 const LineageKey = "tandem.lineage"
 
 const (
@@ -162,9 +162,9 @@ func (d *Digest) read(t *Tensor, i int, buf []byte) error {
 	return nil
 }
 
-// Lineage identifies the model in the file, whatever its weights were quantised to and its shape expanded to. It is the lineage that
-// f states, that of the file it was made from; or, if it states none, tensors, the digest of f's tensors. Errors: Corrupt for
-// a malformed key.
+// Lineage identifies the model in the file, whatever its weights were quantised to and its shape expanded to. It is the lineage that f
+// states, which is that of the file it was made from. If f states none, it is tensors, the digest of f's tensors. Errors: Corrupt for a
+// malformed key.
 func (f *File) Lineage(tensors string) (string, error) {
 	l, err := f.StringOr(LineageKey, tensors)
 	if err != nil {

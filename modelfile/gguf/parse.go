@@ -57,7 +57,7 @@ func (r *reader) fail(k tandem.Kind, format string, args ...any) {
 	}
 }
 
-// plant is a deliberate mistake of the reader. Tests switch it on to show that their oracle notices it.
+// plant is a deliberate mistake of the reader. Tests switch it on to show that they notice it.
 type plant int
 
 const (

@@ -14,8 +14,8 @@ import (
 
 const maxConfig = 1 << 20 // bytes
 
-// config is what config.json, or PEFT's adapter_config.json, says. The names are Hugging Face's for llama models, and those that EAGLE,
-// SpecForge, vLLM's speculators, and PPD add to them. 0 and "" stand for what is not said.
+// config holds the fields of config.json, or of PEFT's adapter_config.json. The names are Hugging Face's for llama models, and those that
+// EAGLE, SpecForge, vLLM's speculators and PPD add. A missing field is 0 or "".
 type config struct {
 	path string // "" if there is no file
 
@@ -55,7 +55,7 @@ type config struct {
 	Prefix       bool   `json:"use_prefix_tuning"`
 }
 
-// rope is how a configuration says RoPE's base and scaling.
+// rope holds RoPE's base and scaling as a configuration states them.
 type rope struct {
 	Kind   string  `json:"rope_type"`
 	Type   string  `json:"type"`

@@ -1,5 +1,5 @@
-// Package published reads heads, prompt tokens and drafts as others publish them, and says how to make a side file of them: its keys,
-// and where each of its tensors comes from. It reads no weights but ids. Sources of the layouts stand at their tables.
+// Package published reads published heads, prompt tokens and drafts, and says how to make a side file of them: its keys, and where each of
+// its tensors comes from. It reads ids, but no weights. The sources of the layouts are named at their tables.
 package published
 
 import (
@@ -39,7 +39,7 @@ type Checkpoint struct {
 	files   []io.Closer
 }
 
-// Tensor is a tensor of the side file: Shape[0] columns from Col on of the source, row r of it being row Row(r) of the source.
+// Tensor is a tensor of the side file. It takes Shape[0] columns of the source, from Col on; its row r is row RowsOf(r) of the source.
 type Tensor struct {
 	Name   string
 	Shape  []int // inputs first

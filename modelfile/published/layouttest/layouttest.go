@@ -1,5 +1,5 @@
-// Package layouttest writes side files as others publish them, for tests alone: the inverse of package published. Nothing can be
-// downloaded where tandem is tested, so these are the checkpoints that import is tested with.
+// Package layouttest writes side files as others publish them, for tests alone: the inverse of package published. Tests download nothing,
+// so import is tested with these checkpoints.
 package layouttest
 
 import (
