@@ -80,7 +80,7 @@ type Started struct {
 
 // Delta is a piece of output.
 type Delta struct {
-	Text     string // valid UTF-8; lags behind Tokens while a character is incomplete or a stop sequence may have begun
+	Text     string // valid UTF-8; ends before Tokens do while a character is incomplete or a stop sequence may have begun
 	Tokens   []uint32
 	Drafted  []bool    // per token: guessed by a drafter, and accepted
 	Logprobs []Logprob // per token, if the request wants them

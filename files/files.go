@@ -1,6 +1,5 @@
-// Package files opens files and trusts folders that somebody has named. It refuses what is no regular file: opening a pipe waits until
-// another process opens its other end, and a device may do anything. It refuses folders in which another user could replace what we put
-// there.
+// Package files opens files that a user has named, and says which folders can be trusted. It opens regular files only: opening a pipe waits
+// until another process opens its other end, and a device may do anything. It trusts no folder in which another user could replace files.
 package files
 
 import (
@@ -11,7 +10,7 @@ import (
 	"syscall"
 )
 
-// Irregular is the reason why something that is no regular file was not opened.
+// Irregular is the error for something that is no regular file.
 type Irregular struct{ Mode fs.FileMode }
 
 func (i *Irregular) Error() string {
@@ -29,8 +28,8 @@ func (i *Irregular) Error() string {
 	return "it is " + what + ": want a regular file"
 }
 
-// Open opens the regular file at path, or /dev/null, for reading, also by way of links. It does not wait. Errors: *fs.PathError, of which
-// the cause is *Irregular for what is no regular file.
+// Open opens the regular file at path, or /dev/null, for reading, also by way of links. It does not wait. Errors: *fs.PathError, which
+// wraps *Irregular if path is no regular file.
 func Open(path string) (*os.File, error) { return OpenFile(path, 0) }
 
 // OpenFile is Open with further flags of open(2), such as O_DIRECT.
@@ -56,7 +55,7 @@ func null(st fs.FileInfo) bool {
 	return ok && st.Mode()&fs.ModeCharDevice != 0 && of.Rdev == 1<<8|3
 }
 
-// ReadFile returns what is in the regular file at path. Errors: those of Open, and of a file of more than most bytes.
+// ReadFile returns the contents of the regular file at path. Errors: those of Open, and for a file of more than most bytes.
 func ReadFile(path string, most int64) ([]byte, error) {
 	f, err := Open(path)
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 	"syscall"
 )
 
-// Trusted returns nil if no other user, root aside, can replace what this process puts into dir: dir and all folders above it belong to
-// this user or root, and only they can write there, or members of a group of this process, or everybody with the sticky bit, as in
-// /tmp. Of a folder that does not exist yet, the one in which it would be made counts.
+// Trusted returns nil if no other user except root can replace files of this process in dir. For that, dir and all folders above it must
+// belong to this user or root, and be writable only by them, by a group of this process, or by everybody with the sticky bit, as /tmp is.
+// If dir does not exist yet, its nearest existing parent is checked.
 func Trusted(dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
