@@ -9,10 +9,9 @@
 // rows afterwards (Grow), so nothing can run out of memory half-way; (3) committed cells are not written again until a truncation
 // gives them up.
 //
-// Siblings in a tree share a position, and only acceptance decides which of them gets it. The likeliest line of a tree is
-// stored at its final positions, the other rows in node pages; rows of those are copied if they are accepted. The dimensions
-// of a key lie a cache line apart, so copying even one row of a large model touches most of two pages: a millisecond for
-// 16 layers of 16 heads.
+// Siblings in a tree share a position, and only acceptance decides which of them gets it. The rows of first children are stored at their
+// final positions, the other rows in node pages; those are copied if they are accepted. The dimensions of a key lie a cache line apart, so
+// copying even one row of a large model touches most of two pages: a millisecond for 16 layers of 16 heads.
 package kv
 
 import (

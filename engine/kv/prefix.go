@@ -62,8 +62,8 @@ type prefixes struct {
 	kept    atomic.Int64 // copy of idle; any goroutine may read it
 }
 
-// Bound sets how many unused pages may be kept: 0 for all free ones; a negative number switches keeping and sharing off.
-// Call it before anything is reserved.
+// Bound sets how many unused pages may keep prefixes: 0 for all free ones; a negative number switches keeping and sharing off. Call it
+// before the first Reserve.
 func (c *Cache) Bound(pages int) { c.most = pages }
 
 // Kept returns how many free pages hold prefixes, Evicted how many pages with prefixes were evicted so far.
@@ -79,8 +79,8 @@ func (c *Cache) Drop() {
 	c.counted()
 }
 
-// ReserveShared is Reserve for a sequence that will hold tokens and shares pages with others of its tenant. Its cells
-// already hold the first found tokens, found ≤ len(tokens). Only the first capacity tokens count.
+// ReserveShared is Reserve for a sequence that will hold tokens and shares pages with others of its tenant. Its cells already hold the
+// first found tokens, found ≤ len(tokens). Tokens beyond capacity are ignored.
 func (c *Cache) ReserveShared(tenant string, tokens []tandem.Token, capacity, nodes int) (p *Pages, found int, err error) {
 	if c.most < 0 {
 		p, err = c.Reserve(capacity, nodes)
@@ -148,7 +148,7 @@ func (p *Pages) Distrust() {
 	p.cache.counted()
 }
 
-// Private ends p's sharing: pages that it has published stay, later ones are nobody else's.
+// Private ends p's sharing: pages that it has published stay shared, later ones are not published.
 func (p *Pages) Private() {
 	p.part()
 	p.forgetMarks(-1)
@@ -195,7 +195,7 @@ func (p *Pages) join(tenant string) {
 	p.root.users++
 }
 
-// SharesWith reports whether p will find what o publishes.
+// SharesWith reports whether p can use the pages that o publishes.
 func (p *Pages) SharesWith(o *Pages) bool {
 	return p.root != nil && p.root == o.root && !o.end().condemned
 }

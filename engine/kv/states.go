@@ -9,11 +9,11 @@ import (
 )
 
 // A recurrent layer has a state in place of keys and values, and a state is of one position only. So a sequence has a slot of its own, and
-// the states that prefixes are kept with are those of a few positions: the ends of texts, and ends of pages that Mark names. What is
-// found of a text ends at such a position; pages behind it are computed again, since the states are needed, not the pages.
+// prefixes keep states for a few positions only: the ends of texts, and the ends of pages that Mark names. A prefix is found up to such a
+// position; pages behind it are computed again, because without states they are of no use.
 //
-// All slots are one pool. A sequence takes one when it is opened, what is left keeps states of prefixes: the least recently used one of the
-// tenant that has most is given up for the next.
+// All slots are one pool. A sequence takes one when it is opened; the others keep states of prefixes. When none is free, the tenant with
+// the most of them gives up its least recently used one.
 type slots struct {
 	slotFree   []int32
 	allSlots   int
@@ -23,7 +23,7 @@ type slots struct {
 	lost       atomic.Int64 // states that were given up for others
 }
 
-// none is the slot of what has no state.
+// none stands for no slot.
 const none = int32(-1)
 
 // states are the slots of a sequence.
@@ -122,12 +122,12 @@ func (p *Pages) releaseSlot() {
 // Home returns the slot of p's own states; below 0 for a cache without.
 func (p *Pages) Home() int32 { return p.home }
 
-// Parted returns the position up to which pages of the text are kept, if that is behind what was found because no states are kept there; a
-// multiple of the page size, or 0.
+// Parted returns the position up to which pages of the text are kept, a multiple of the page size, if the prefix that was found ends before
+// it for lack of states; else 0.
 func (p *Pages) Parted() int { return p.parted }
 
-// Mark returns a slot for the states behind position at-1, a multiple of the page size, so that later sequences find them once the page
-// before it is shared; below 0 if there is none or nothing is shared.
+// Mark returns a slot for the states behind position at-1; at is a multiple of the page size. Later sequences find them once the page
+// before at is shared. It returns a number below 0 if there is no slot or nothing is shared.
 func (p *Pages) Mark(at int) int32 {
 	if p.root == nil || at%kernels.PageRows != 0 || at <= len(p.chain)*kernels.PageRows {
 		return none
@@ -254,8 +254,8 @@ func (p *Pages) adopt() {
 	p.found = none
 }
 
-// Rewind gives up positions as Truncate does, back to the last of n or before that has states, which are then p's own, and returns it. 0
-// has none and needs none. Errors: Truncate's.
+// Rewind truncates p to the last position up to n that has states, makes these p's own, and returns the position. Position 0 needs no
+// states. Errors: Truncate's.
 func (p *Pages) Rewind(n int) (int, error) {
 	at, slot := 0, none
 	for i, e := range p.chain {

@@ -14,11 +14,11 @@ const (
 	burdenContext = 64
 )
 
-// Burden returns what passes of m cost the processor that host probes while they run: the share of its speed that they take from it, in
-// reading memory or in products, whichever loses more. It is 0 for a model on a processor of its own, about a half for one on the same
-// cores: what a pass of a draft ahead of a verdict costs the verifier (drafter.Config.AheadGain). It is the median of a few rounds, in
-// which the processor works alone and beside one-row passes in turn. The model needs free pages for 65 positions. Errors: the model's,
-// the probe's, and ctx's once it has ended.
+// Burden returns the share of its speed that the processor probed by host loses while passes of m run, in reading memory or in products,
+// whichever loses more. It is 0 for a model on a processor of its own and about a half for one on the same cores. It says what a draft pass
+// ahead of a verdict costs the verifier (drafter.Config.AheadGain). It is the median of a few rounds, in which the processor works alone
+// and beside one-row passes in turn. The model needs free pages for 65 positions. Errors: the model's, the probe's, and ctx's once it has
+// ended.
 func Burden(ctx context.Context, m *engine.Model, host kernels.Probe) (float64, error) {
 	r := rig{model: m, points: []Point{{Rows: 1, Context: burdenContext}}, bases: map[int]*engine.Sequence{}}
 	defer r.close()

@@ -21,8 +21,8 @@ func GridPoints(widths, contexts []int) (points []Point) {
 }
 
 // Grid measures the passes of points, each in that many rounds, in turn: T_V(W) by context. It returns the lower quartile of each, by
-// context and width, and never more than for a wider pass behind the same context, which does more work. alive, if not nil, is called
-// before each pass. Of a model with experts it also measures what one more costs, as Costs does. spread is the median of the points'
+// context and width, and never more than for a wider pass behind the same context, because that does more work. alive, if not nil, is
+// called before each pass. Of a model with experts it also measures what one more costs, as Costs does. spread is the median of the points'
 // Spread: a large one says that something else used the machine. The model needs what Passes needs. Errors: those of Passes.
 func Grid(ctx context.Context, m *engine.Model, points []Point, rounds int, alive func()) (costs []tandem.Cost, spread float64, err error) {
 	timings, err := Passes(ctx, m, withAlike(m, points), rounds, func(int, time.Duration) error {
@@ -52,8 +52,8 @@ func withAlike(m *engine.Model, points []Point) []Point {
 	return all
 }
 
-// Continue decodes prompt by n tokens without speculation, beyond the end of the text too, and returns both: calibration text as the
-// target says it. Errors: the model's, and ctx's once it has ended.
+// Continue decodes n tokens behind prompt without speculation, also beyond the end of the text, and returns both: calibration text as the
+// target writes it. Errors: the model's, and ctx's once it has ended.
 func Continue(ctx context.Context, m *engine.Model, prompt []tandem.Token, n int, p tandem.Sampling) ([]tandem.Token, error) {
 	return say(ctx, m, prompt, n, p, nil)
 }
@@ -108,9 +108,9 @@ func say(ctx context.Context, m *engine.Model, prompt []tandem.Token, n int, p t
 	return text, nil
 }
 
-// Ranks returns, for each place from first on except the last, the rank of the token behind it among the top likeliest that m says there,
-// −1 if it is not one of them: how right m would be as a draft. Errors: Invalid for a token that m does not have, the model's, and
-// ctx's once it has ended.
+// Ranks returns how right m would be as a draft of a text. For each position from first on except the last, it is the rank of the next
+// token among the top likeliest tokens of m there, −1 if it is not one of them. Errors: Invalid for a token that m does not have, the
+// model's, and ctx's once it has ended.
 func Ranks(ctx context.Context, m *engine.Model, text []tandem.Token, first, top int) ([]int8, error) {
 	if i := slices.IndexFunc(text, func(t tandem.Token) bool { return t < 0 || int(t) >= m.Vocab().Size() }); i >= 0 {
 		return nil, tandem.Errorf("measure", tandem.Invalid, "token %d of the text is %d: the model has %d", i, text[i], m.Vocab().Size())

@@ -12,8 +12,8 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// Guessing says how texts are decoded: plainly, and with chains of guesses of a draft that costs nothing, knows the plain text, and is
-// wrong about each token with a chance of 1 - Right.
+// Guessing says how texts are decoded: plainly, and with chains of guesses. The guesses cost nothing; each is the right token with
+// probability Right.
 type Guessing struct {
 	Context, Tokens int     // before a text, and of a text
 	Chains          []int   // guesses of a pass, at least 1
@@ -37,9 +37,9 @@ type Chain struct {
 }
 
 // Chains decodes texts plainly and with each length of chains, in turn; the first result is that of plain decoding. Texts are drawn at
-// temperature 1, each with a seed of its own, because the likeliest tokens of a model with random weights soon repeat themselves, and then
-// use the same experts. All texts are decoded once before, which does not count, and then a text follows another one where there are
-// several, so that memory holds the experts of others. Errors: the model's; ctx's; Internal for a text that depends on guesses.
+// temperature 1, each with its own seed, because the likeliest tokens of a model with random weights soon repeat themselves, and then use
+// the same experts. All texts are decoded once before, which does not count. If there are several, each follows another one, so that memory
+// holds the experts of the other. Errors: the model's; ctx's; Internal for a text that depends on guesses.
 func Chains(ctx context.Context, m *engine.Model, g Guessing) ([]Chain, error) {
 	all := []Chain{{}}
 	for _, n := range g.Chains {

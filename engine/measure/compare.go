@@ -19,7 +19,7 @@ type Compared struct {
 	Differ  []string // passes with another bit, the first of each
 }
 
-// compareWidths are the rows of trees that are compared: each way in which kernels take rows.
+// compareWidths are the rows of the trees that are compared: each way in which kernels group rows.
 var compareWidths = []int{1, 2, 3, 4, 5, 8, 9, 16, 33, 64}
 
 const (
@@ -40,7 +40,7 @@ func CompareOptions(contexts []int) engine.Options {
 
 // Compare runs the same passes on two models of one file and compares all logits and the best tokens, bit for bit: behind each context a
 // prompt in pieces, trees of 1 to 64 rows, a second sequence in the same pass, and accepted paths whose rows move. Errors: those of the
-// models, Invalid for a context that they do not have, and ctx's once it has ended; another bit is none.
+// models, Invalid for a context that they do not have, and ctx's once it has ended; a different bit is no error.
 func Compare(ctx context.Context, want, got *engine.Model, contexts []int) (*Compared, error) {
 	c := &comparing{want: want, got: got, out: &Compared{}}
 	for _, n := range contexts {

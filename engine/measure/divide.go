@@ -30,7 +30,7 @@ type Divided struct {
 type Balance struct {
 	Point
 	LeftAlone, RightAlone time.Duration // of a pass
-	// Ideal is the time of a pass if both did as much as they do of independent passes at the same time, and divided it without loss.
+	// Ideal is the time of a pass that both devices divide without loss, each at its speed on independent passes at the same time.
 	Ideal    time.Duration
 	Measured []DividedTime // by Even, Alone and Adjusted, in this order
 }
@@ -41,7 +41,7 @@ type DividedTime struct {
 	Time time.Duration
 }
 
-// The ways of Balance.Measured: half each; by the times of each device alone; adjusted under simultaneous load.
+// The divisions of Balance.Measured: half each; by the times of each device alone; adjusted under simultaneous load.
 const (
 	Even = iota
 	Alone
@@ -54,9 +54,9 @@ const (
 	worthIt      = 0.995    // of the best time: what is to be taken for better
 )
 
-// Adjust finds how passes like p are best divided: it starts from the times of each device alone, and then moves the shares step by step
-// while both work (Ghidorah's ARCA): that of the columns, that of the blocks, and a little that of the columns again, which must balance
-// what the blocks now are. rounds is the number of passes of each way in the final comparison. Errors: the models', and ctx's once it has
+// Adjust finds how passes like p are best divided. It starts from the times of each device alone, and then moves the shares step by step
+// while both work (Ghidorah's ARCA): first the share of the columns, then that of the blocks, then again a little that of the columns, to
+// balance the blocks. rounds is the number of passes of each division in the final comparison. Errors: the models', and ctx's once it has
 // ended.
 func (d *Divided) Adjust(ctx context.Context, p Point, rounds int) (*Balance, error) {
 	left, right, both := rigOf(d.Left, p), rigOf(d.Right, p), rigOf(d.Both, p)
@@ -133,7 +133,7 @@ func rigOf(m *engine.Model, p Point) *rig {
 	return &rig{model: m, points: []Point{p}, bases: map[int]*engine.Sequence{}}
 }
 
-// move returns a division with one of its shares so many of the smallest steps larger, as far as there is room.
+// move returns a division with one of its shares larger by that many of the smallest steps, as far as there is room.
 type move func(at Division, steps int) Division
 
 func moveColumns(at Division, steps int) Division {

@@ -9,21 +9,21 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 )
 
-// Form says how the rows of a pass hang together, and so how much they differ.
+// Form says how the rows of a pass depend on each other, and so how much they differ.
 type Form string
 
 const (
-	FormChain Form = "chain" // a text and how it goes on
+	FormChain Form = "chain" // the tokens of a text, one after the other
 	FormTree  Form = "tree"  // each row's next tokens are the target's two likeliest
 	FormAlike Form = "alike" // all rows are the same, so that they use the experts of one
 )
 
-// ExpertPass is passes of one form over text.
+// ExpertPass holds the measurements of passes of one form over text.
 type ExpertPass struct {
 	Form    Form
 	Rows    int
 	Times   []time.Duration
-	Experts []float64 // that the first 1, 2, 4 … rows used together on average, counted layer by layer, and last all rows
+	Experts []float64 // that the first 1, 2, 4 … rows used together on average, counted layer by layer; last: all rows
 }
 
 // Median returns the median time.

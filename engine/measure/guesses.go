@@ -58,7 +58,7 @@ func PromptRows(m *engine.Model) (rows int) {
 	return rows
 }
 
-// listener hears what a model guesses while it says a text.
+// listener collects what a model guesses while it decodes a text.
 type listener struct {
 	model    *engine.Model
 	prompt   int

@@ -9,7 +9,7 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// Shared is how passes of one kind are best divided, with their median times: so, and with everything on one side.
+// Shared is the best division of passes of one kind, with their median times: divided, and with everything on one side.
 type Shared struct {
 	Division          kernels.Division
 	Time, Left, Right time.Duration
@@ -17,9 +17,9 @@ type Shared struct {
 
 // Shares finds how passes of a model on a divided device are best divided, for each kind of pass: it measures them on each side alone,
 // starts from these times, and moves the shares while both sides work. Behind further contexts only the boundary of attention moves. If one
-// side alone is quicker than both, it gets everything, such as prompts that a GPU reads best. No second model is needed: a side that has
-// everything is alone. points are by rows, then by context. alive, if not nil, is called before each. The passes of m are then divided as
-// what is returned says. Errors: the model's, Unsupported if its device is not divided, and ctx's once it has ended.
+// side alone is quicker than both, it gets everything, such as prompts that a GPU reads best. No second model is needed: a side measured
+// alone simply gets everything. points are by rows, then by context. alive, if not nil, is called before each. The passes of m are then
+// divided as what is returned says. Errors: the model's, Unsupported if its device is not divided, and ctx's once it has ended.
 func Shares(ctx context.Context, m *engine.Model, points []Point, alive func()) (all []Shared, err error) {
 	d := Divided{Both: m, Divide: func(x Division) error {
 		return m.Divide([]kernels.Division{{Rows: 1, Columns: x.Columns, Blocks: x.Blocks}})
@@ -85,12 +85,13 @@ const (
 	guessLong  = 33 * time.Millisecond // of each of three limits
 )
 
-// guessWidths are the rows for which GuessShares says something: from passes that read weights to those that multiply.
+// guessWidths are the rows for which GuessShares returns a division: from passes that are bound by reading weights to those bound by
+// multiplying.
 var guessWidths = []int{1, 8, 16, 64, 256}
 
-// GuessShares returns how passes of a model on a divided device may be divided, by what each side alone reads and multiplies: by the rate
-// of reading where few rows make memory the limit, by that of multiplying where many do. It takes some tenths of a second, and sets
-// nothing. Errors: the probes', Unsupported if the device is not divided.
+// GuessShares estimates the best divisions of passes of a model on a divided device from the rates at which each side alone reads and
+// multiplies: reading is the limit with few rows, multiplying with many. It takes some tenths of a second, and changes nothing. Errors: the
+// probes', Unsupported if the device is not divided.
 func GuessShares(m *engine.Model) (all []kernels.Division, err error) {
 	var limits [2]kernels.Limits
 	left, right := m.Sides()

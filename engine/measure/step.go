@@ -7,7 +7,7 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 )
 
-// Step is a pass of one row beside the least that it can take.
+// Step compares the time of a pass of one row with the least that it can take.
 type Step struct {
 	Context      int
 	Best, Median time.Duration

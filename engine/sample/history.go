@@ -12,9 +12,8 @@ import (
 // a token does not depend on the text's length, and only the repeat penalty's window of the text is kept. Not
 // safe for concurrent use.
 //
-// A text has one history, whatever trees its tokens came from: along a path of a tree each token is pushed
-// before the next draw. Nothing is ever taken back, because a drawn token always becomes part of the text; whoever looks along
-// several paths clones the history.
+// A text has one history, whatever trees its tokens came from: along a path of a tree each token is pushed before the next draw. Nothing is
+// ever taken back, because a drawn token always becomes part of the text. To follow several paths, clone the history.
 type History struct {
 	cells   []cell               // of the tokens with a count, in no order
 	at      map[tandem.Token]int // where a token's cell is

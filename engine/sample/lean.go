@@ -8,9 +8,9 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// Lean returns candidates for the token at position pos in the order in which somebody with about these log-probabilities would draw
-// them, likeliest first, with the log-probabilities that they have beside that position's noise (see Coupled). The tokens that are not in
-// list count with the probability that it leaves them. At temperature 0 it returns list itself. Only Temperature and Seed of p count.
+// Lean returns the candidates for position pos, reordered for a target that draws with this position's noise (see Coupled): likeliest to be
+// drawn first, with the log-probabilities that they have given the noise. Tokens that are not in list share the probability that the list
+// leaves. At temperature 0 it returns list itself. Only Temperature and Seed of p count.
 func Lean(list []tandem.TopLogprob, p tandem.Sampling, pos tandem.Position) []tandem.TopLogprob {
 	if p.Temperature == 0 {
 		return list

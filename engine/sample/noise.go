@@ -7,9 +7,9 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// noise is the randomness of one draw: a number for each token, which depends on (seed, position, token) alone. Whoever knows a
-// request's seed knows it, so that a drafter can lean the way the target's draw will go (Daliri, Musco and Suresh,
-// "Coupling without communication and drafter-invariant speculative decoding", 2024, arXiv 2408.07978).
+// noise is the randomness of one draw: a number for each token, which depends on (seed, position, token) alone. A drafter that knows the
+// request's seed knows the noise, so it can guess the target's draw (Daliri, Musco and Suresh, "Coupling without communication and
+// drafter-invariant speculative decoding", 2024, arXiv 2408.07978).
 type noise uint64
 
 // noiseAt returns the noise of a draw: a block of Philox, keyed by the seed, with the position as counter.
@@ -119,10 +119,10 @@ func (n noise) pick(ids []tandem.Token, logits []float32, temperature float64) t
 	return at
 }
 
-// Coupled returns the k tokens (or all, if there are fewer) that are likeliest to be drawn at position pos by somebody whose logits are
-// about these, likeliest first, ties to lower ids, and their scores: logit + Temperature · g, where g is the Gumbel noise that
-// Draw uses for the token there. Only Temperature and Seed of p count; temperature 0 gives the logits themselves. NaNs are left out.
-// The slices are valid until the sampler's next call.
+// Coupled returns the k tokens (or all, if there are fewer) with the largest scores at position pos, largest first, ties to lower ids, and
+// the scores: logit + Temperature · g, where g is the Gumbel noise that Draw uses for the token there. So they are the tokens that a target
+// with about these logits is likeliest to draw. Only Temperature and Seed of p count; temperature 0 gives the logits themselves. NaNs are
+// left out. The slices are valid until the sampler's next call.
 func (s *Sampler) Coupled(logits []float32, p tandem.Sampling, pos tandem.Position, k int) ([]tandem.Token, []float32) {
 	n := noiseAt(p.Seed, pos)
 	ids, scores := s.ids[:0], s.weights[:0]

@@ -36,8 +36,8 @@ type Sampler struct {
 	added   []shift
 }
 
-// Draw returns the token drawn from logits (vocabulary long, at least one) at position pos. Temperature
-// 0, or a NaN, means Argmax. TopP outside (0, 1) keeps everything, as 1 does.
+// Draw returns the token drawn from logits (vocabulary long, at least one) at position pos. Temperature 0 or NaN means Argmax. TopP outside
+// (0, 1) keeps everything, as 1 does.
 func (s *Sampler) Draw(logits []float32, p tandem.Sampling, pos tandem.Position) tandem.Token {
 	if !(p.Temperature > 0) {
 		return Argmax(logits)
@@ -83,7 +83,8 @@ func (s *Sampler) nearly(logits []float32, p tandem.Sampling, n noise) (t tandem
 	return t, key == least && ties == surely || math.Float32bits(s.weights[i]) > least
 }
 
-// nothing is a distance from the peak, in temperatures, from which on a token's share is 0, with a margin: e⁻²⁸ < 2⁻⁴⁰.
+// nothing is the distance from the largest logit, in temperatures, beyond which a token's share is 0 in fixed point, with a margin: e⁻²⁸ <
+// 2⁻⁴⁰.
 const nothing = 28
 
 // within fills ids with the tokens whose logits are less than so many temperatures below the peak. It returns bounds of the sum of the
