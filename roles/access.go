@@ -15,7 +15,7 @@ import (
 // GatewayAddr is the default address of a gateway. The other processes have sockets: see DefaultSocket.
 const GatewayAddr = "127.0.0.1:8451"
 
-// QueuePerSession is how many requests may wait for each that runs.
+// QueuePerSession is how many requests may wait for each running one.
 const QueuePerSession = 16
 
 // credentials returns what a process shows the others.
@@ -61,14 +61,14 @@ func (r *Process) access(name rpc.Role) (c rpc.Config, err error) {
 	return c, err
 }
 
-// DefaultSocket returns the address at which a process of that role listens by default, and the others look for it.
+// DefaultSocket returns the address at which a process of that role listens by default; the other processes look for it there.
 func DefaultSocket(role rpc.Role) (string, error) {
 	dir, err := rpc.Folder()
 	return "unix://" + filepath.Join(dir, string(role)+".sock"), err
 }
 
-// Reachable returns a served address in the form that others dial. If it is served on all of the host's addresses, that is
-// a name of this process's certificate, else this host's name.
+// Reachable returns a served address in the form that others dial. For an address of all interfaces that is a name of this process's
+// certificate or, without one, this host's name.
 func Reachable(addr string, certificate *rpc.Certificate) string {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil || strings.HasPrefix(addr, "unix://") {

@@ -19,7 +19,7 @@ func (c *Cleanup) Run() {
 	c.steps = nil
 }
 
-// Shutdown gives a room's Shutdown two seconds; work that is cut off is computed again elsewhere.
+// Shutdown calls a room's Shutdown with two seconds to finish; work that is cut off is computed again elsewhere.
 func Shutdown(f func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()

@@ -18,11 +18,11 @@ func BoundGo(models int64) {
 	}
 }
 
-// programBytes is what of a process's memory is neither Go's nor its models': pages of the program, C's stacks.
+// programBytes is the memory of a process that belongs neither to Go nor to its models: pages of the program, C's stacks.
 const programBytes = 24 << 20
 
-// BoundGoIn makes Go collect its garbage before the process takes more than limit bytes, of which it needs as many in all, as
-// engine.Footprint has it. A GOMEMLIMIT in the environment takes precedence.
+// BoundGoIn makes Go collect its garbage before the process takes more than limit bytes. needs is the process's need in all, as in
+// engine.Footprint. A GOMEMLIMIT in the environment takes precedence.
 func BoundGoIn(limit, needs int64) {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(max(0, limit-needs) + engine.ProcessBytes - programBytes)

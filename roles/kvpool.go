@@ -50,12 +50,12 @@ func share(a engine.Available) float64 {
 	return 0.75
 }
 
-// ownShare is share for a GPU's own memory.
+// ownShare is the share of a GPU's own memory.
 const ownShare = 0.5
 
-// Plan chooses the pools: as large as KVMemory allows, else a share of what is available, of which each of so many groups of processes
-// takes an equal part. By default they hold at least one whole context where memory allows, and less where it does not: see Room.Fit.
-// Errors: those of Check; Invalid for a KVMemory that is too little or too much.
+// Plan chooses the sizes of the pools: KVMemory, else a share of the available memory, of which each of the groups of processes takes an
+// equal part. By default the pools hold at least one whole context if memory allows, else less: see Room.Fit. Errors: those of Check;
+// Invalid for a KVMemory that is too little or too much.
 func (r *Room) Plan(a engine.Available, groups int) error {
 	if err := r.Check(a); err != nil {
 		return err
@@ -174,13 +174,13 @@ func (r *Room) named(a engine.Available) (int, error) {
 // atLeast formats a size so that it is not less when it is read again.
 func atLeast(bytes int64) string { return cmp.Or(engine.Bytes((bytes+1<<20-1)>>20<<20), "0") }
 
-// Fit says what a planned room has memory for.
+// Fit says how many tokens a planned room has memory for.
 type Fit struct {
 	Tokens   int   `json:"tokens"`      // of all sessions together, in the first model's pool
 	Sessions int   `json:"sessions"`    // at once
-	Each     int   `json:"each_tokens"` // that so many sessions can have each; fewer can have more
-	One      int   `json:"one_tokens"`  // that one session alone can have: the context, unless the pool is smaller
-	Context  int   `json:"context"`     // what one session could have with a larger pool
+	Each     int   `json:"each_tokens"` // tokens of each of these sessions; fewer sessions can have more
+	One      int   `json:"one_tokens"`  // tokens of one session alone: the context, unless the pool is smaller
+	Context  int   `json:"context"`     // tokens of one session with a larger pool
 	Bytes    int64 `json:"bytes"`       // of keys and values in all pools
 }
 

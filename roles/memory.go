@@ -16,8 +16,8 @@ import (
 type Room struct {
 	Sizes
 	Options  engine.Options
-	Target   string // GGUF file of the target, for drafts that are of no use without
-	Beside   int64  // bytes that one of the processes keeps beside its model
+	Target   string // GGUF file of the target, for drafts that need it
+	Beside   int64  // bytes that one of the processes needs beside its model
 	KVMemory int64  // bytes for the keys and values of all models together; 0: Plan chooses
 	Models   []Tenant
 }
@@ -31,7 +31,7 @@ type Tenant struct {
 	LeftOut []gguf.TowerPart
 	engine.Footprint
 	measure func(pages int) (engine.Footprint, error)
-	fitted  bool // what the footprint is depends on the number of pages
+	fitted  bool // the footprint depends on the number of pages
 }
 
 // Add plans the model at path and its side files, with nodes tree rows for each session.

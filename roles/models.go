@@ -64,16 +64,15 @@ type Models struct {
 	Options engine.Options
 	// Sides are side files by the file of the model that is their target: medusa, ppd or gemma4-assistant, at most one of each.
 	Sides map[string][]string
-	// Open is engine.Open, or calls it and also shows the progress, besides calling Options.Progress. If Target is set, it is
-	// engine.OpenDraft with that.
+	// Open is engine.Open, or engine.OpenDraft with Target if that is set. It may show the progress, and then also calls Options.Progress.
 	Open   func(path string, o engine.Options) (*engine.Model, error)
 	Target string // GGUF file of the target, for drafts that read its hidden states
 	Beside int64  // bytes that the process keeps beside its models
-	// KVMemory is the size in bytes of the pools of keys and values of all models together; 0: half of the share that Room.Plan gives all
-	// processes, since there is another one that has models.
+	// KVMemory is the size in bytes of the pools of keys and values of all models together. 0: half of the share that Room.Plan gives all
+	// processes, since another process has models too.
 	KVMemory int64
 
-	Streaming *Streaming // of a process's only model, if it does not fit; nil: it must fit
+	Streaming *Streaming // for a process's only model, if it does not fit into memory; nil: it must fit
 }
 
 // Device is a kernels.Device that its owner must close, after what runs on it.
@@ -82,7 +81,7 @@ type Device interface {
 	Close()
 }
 
-// mortal is a Device that can be lost while it is used, such as a GPU.
+// mortal is a Device that can be lost while it is in use, such as a GPU.
 type mortal interface {
 	Gone() <-chan struct{} // closed then
 	Lost() error           // why
@@ -165,7 +164,7 @@ func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (mode
 	return models, nil
 }
 
-// byHand is how many groups of processes share a machine, as far as a single process knows: verifier and drafters.
+// byHand is how many groups of processes with models a process that was started by hand assumes: verifier and drafters.
 const byHand = 2
 
 // stream chooses the pools, and puts a streaming device in the place of the only one, if the model does not fit.
@@ -184,12 +183,12 @@ func (r *Process) stream(room *Room, devices []Device, s *Streaming, available e
 	return nil
 }
 
-// stuck is how long a single read of a streamed model's weights, a few MiB, may take. A disk that brings nothing for longer hangs.
+// stuck is how long a single read of a streamed model's weights, a few MiB, may take. After that the disk counts as hanging.
 const stuck = time.Minute
 
-// Reading calls progress about once a second while a streamed model reads weights, until stop is called: a pass then takes as long as the
-// disk does, at a start longer than the supervisor lets it be silent, and later longer than it took when it was measured. Without streamed
-// weights nothing is called. A model that computes, hangs, or waits for anything but its weights, reads nothing once its ring is full.
+// Reading calls progress about once a second while a streamed model reads weights, until stop is called. Such a pass may take longer than
+// the supervisor allows: the disk may be slower than when passes were measured. Without streamed weights it calls nothing. A model that
+// hangs elsewhere reads nothing once its ring is full, so it is still found.
 func (r *Process) Reading(m *engine.Model, progress func()) (stop func()) {
 	s, ok := m.Streamer()
 	if !ok {
@@ -218,7 +217,7 @@ func (r *Process) Reading(m *engine.Model, progress func()) (stop func()) {
 	}
 }
 
-// reads is what a streamed model had read when somebody last looked.
+// reads is what a streamed model had read at the latest look.
 type reads struct {
 	bytes int64
 	busy  time.Duration
@@ -237,7 +236,7 @@ func (r *reads) goOn(now kernels.StreamStats, tick time.Duration) bool {
 	return at && r.still < stuck
 }
 
-// streamer is what a streaming device is for a process.
+// streamer is the part of a streaming device that a process uses.
 type streamer interface {
 	Device
 	mortal

@@ -1,6 +1,6 @@
-// Package roles assembles the rooms into processes: its subpackages drafter, verifier and gateway each assemble one kind of
-// process, and this package what all have: an address, credentials, traces, counters, a pulse, models, and access to the
-// pool. Configurations are plain values, and several roles may run in one process, as tests do; flags belong to the command line.
+// Package roles assembles the rooms into processes. Its subpackages drafter, verifier and gateway each assemble one kind of process; this
+// package has what is common to all: an address, credentials, traces, counters, a pulse, models, and access to the pool. Configurations are
+// plain values, and several roles may run in one process, as tests do; flags belong to the command line.
 package roles
 
 import (
@@ -99,8 +99,8 @@ func Start(ctx context.Context, name rpc.Role, c Config, drain func()) (*Process
 // Close sends the last traces.
 func (r *Process) Close() { r.Traces.Shutdown() }
 
-// Beat returns the pulse with which a model's owner shows the supervisor its progress, nil without a supervisor, and what says that the
-// owner's pass goes on.
+// Beat returns the pulse with which a model's owner shows the supervisor its progress, nil without a supervisor, and a function that
+// reports that the owner's pass makes progress.
 func (r *Process) Beat(name string) (pulse owner.Pulse, goes func()) {
 	if r.pulse == nil {
 		return nil, func() {}

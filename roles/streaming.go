@@ -10,8 +10,8 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// What processes beside the verifier take, in bytes, without their models: measured were 13 MiB for a gateway, as much for the process that
-// starts all, and 20 MiB for a drafter. The program's own pages are shared, and part of what the verifier's process takes.
+// The memory that processes beside the verifier take, in bytes, without their models. Measured: 13 MiB for a gateway, as much for the
+// process that starts all, and 20 MiB for a drafter. The program's own pages are shared and counted with the verifier.
 const (
 	gatewayBytes = 64 << 20 // with the process that starts all
 	drafterBytes = 48 << 20
@@ -23,7 +23,7 @@ const (
 // Streaming says how a target that does not fit into memory is run.
 type Streaming struct {
 	Budget int64 // bytes of memory; 0: what is available, less a margin
-	// On returns a device that computes on d with streamed weights, for which there are so many bytes of memory. Closing it closes d.
+	// On returns a device that computes on d with streamed weights within that many bytes of memory. Closing it closes d.
 	On func(d kernels.Device, memory int64) kernels.Streamer
 }
 
@@ -36,8 +36,8 @@ func (s *Streaming) Limit(available engine.Available) int64 {
 }
 
 // Fit returns the device for the model at path with options o, whose footprint on o.Device is need: o.Device if all of it fits into limit
-// bytes, else a streaming one for it. others is what else is in those bytes: other processes and models. fits is the footprint on the
-// device. Errors: Exhausted, with the least that works; Unsupported.
+// bytes, else a streaming device on it. others is the part of those bytes that other processes and models take. fits is the footprint on
+// the returned device. Errors: Exhausted, with the least that works; Unsupported.
 func (s *Streaming) Fit(path string, o engine.Options, need engine.Footprint, limit, others int64) (d kernels.Device, fits engine.Footprint,
 	err error) {
 	if need.Total()+others <= limit {
@@ -62,7 +62,7 @@ func (s *Streaming) Fit(path string, o engine.Options, need engine.Footprint, li
 	return nil, need, tandem.Errorf("", tandem.Exhausted, "%w", &TooLittle{fits.Total() + others, why})
 }
 
-// TooLittle says that a model cannot run in so little memory, even if its weights are streamed.
+// TooLittle is the error for a model that cannot run in the given memory, even with streamed weights.
 type TooLittle struct {
 	Least int64 // bytes that would do
 	why   string
@@ -109,8 +109,8 @@ func (r *Room) ample() bool {
 	return r.Ctx > 0 || r.KVMemory > 0 || f.One >= min(f.Context, ampleContext)
 }
 
-// Streamed keys and values take these parts of the limit by default, of which weights have the rest: the second if with the first a session
-// has less than ampleContext.
+// Keys and values beside streamed weights take this part of the limit by default: the second if with the first a session would have less
+// than ampleContext.
 const (
 	streamedPart  = 8
 	streamedAmple = 4
@@ -186,9 +186,9 @@ func (s *Streaming) Alone(r *Room, available engine.Available) (kernels.Device, 
 	return d, err
 }
 
-// Divide chooses the pools of a room, and returns what of the memory is for the process with the room's first model, with the others and a
-// gateway beside it, and whether that model is streamed; the room then has the model's footprint there. 0: all fits, and no budget is
-// named. Errors: those of Fit and Room.Plan.
+// Divide chooses the pools of a room. It returns the memory for the process with the room's first model, beside a gateway and the processes
+// of the other models, and whether that model is streamed; the room then has its footprint there. 0: all fits, and no budget is named.
+// Errors: those of Fit and Room.Plan.
 func (s *Streaming) Divide(r *Room, available engine.Available) (budget int64, streamed bool, err error) {
 	processes := int64(gatewayBytes)
 	if len(r.Models) > 1 {

@@ -22,9 +22,9 @@ type room struct {
 	defaults oai.Variables // of the template, where a request has none
 }
 
-// Open returns the renderer of conversations with a model: by the template in file, else by the model's
-// own, nil if there is neither. If the model's own template cannot be used, the renderer refuses every chat and says why.
-// kwargs is a JSON object of variables for the template, "" for none. The second result is vocab with what the template adds to it.
+// Open returns the renderer of conversations with a model: by the template in file, else by the model's own, nil if there is neither. If
+// the model's own template cannot be used, the renderer refuses every chat and says why. kwargs is a JSON object of variables for the
+// template, "" for none. The second result is vocab with the markers and ends that the template adds.
 func Open(file, kwargs, model string, vocab *token.Vocab) (httpapi.Chat, *token.Vocab, error) {
 	defaults, err := variables(kwargs)
 	if err != nil {
@@ -60,7 +60,8 @@ func Open(file, kwargs, model string, vocab *token.Vocab) (httpapi.Chat, *token.
 	return newRoom(t, vocab, defaults)
 }
 
-// Missing returns why a model's chats are refused, and what would help; "" if they work. Arguments and errors are those of Open.
+// Missing returns the reason why a model's chats are refused and what would help, or "" if they work. Arguments and errors are those of
+// Open.
 func Missing(file, model string) (string, error) {
 	vocab, err := token.Open(model)
 	if err != nil {

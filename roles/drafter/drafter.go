@@ -1,4 +1,4 @@
-// Package drafter is a drafter process: draft models behind gRPC, with shared memory for their trees and a way to the pool.
+// Package drafter is a drafter process: draft models behind gRPC, with shared memory for their trees and access to the pool.
 package drafter
 
 import (
@@ -38,14 +38,14 @@ type Config struct {
 	AheadGain   float64  // as drafter.Config has it; Measured: by what passes of each draft cost the processor of Host
 	PrefixCache int      // likewise
 	Verifier    string   // address of the verifier, for drafts that read the target's hidden states; "": its default socket
-	// Host makes a device of the cores that a verifier on this machine has, for AheadGain Measured.
+	// Host makes a device of the cores that a verifier on this machine uses. AheadGain Measured needs it.
 	Host func() (roles.Device, error)
 }
 
-// Measured is a Config.AheadGain that is measured at the start: for drafts on a processor of their own.
+// Measured as Config.AheadGain means that it is measured at the start, for drafts on a processor of their own.
 const Measured = -1
 
-// hostBytes is what a probe of the host's memory reads in turn.
+// hostBytes is the size of the memory that a probe of the host reads.
 const hostBytes = 256 << 20
 
 // gains returns the AheadGain of each model.

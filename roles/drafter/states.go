@@ -12,7 +12,7 @@ import (
 	"github.com/tandem-llm/tandem/services/verifying"
 )
 
-// states is the way from drafts that read the target's hidden states to the verifier, which has them.
+// states connects drafts that read the target's hidden states with the verifier, which has them.
 type states struct {
 	taps   map[string][]int  // by file of a draft; only of those that read states
 	client *verifying.Client // nil if there are none

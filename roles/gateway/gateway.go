@@ -41,7 +41,7 @@ type Config struct {
 	ChatKwargs   string // JSON object of variables for the template, where a request has none; "": none
 	Rules        gateway.Rules
 	Defaults     public.Defaults
-	Sampling     tandem.Preset // over HTTP, where a request says nothing; it goes before the file's own
+	Sampling     tandem.Preset // over HTTP, for what a request leaves out; it takes precedence over the file's values
 	KeepAwake    bool          // keep processors out of deep idle states while requests run
 
 	Verifier string   // its address; "": its default socket
@@ -56,10 +56,10 @@ type Config struct {
 	Origins     []string     // as httpapi.Config.Origins
 	Aliases     []string     // further names of the model over HTTP
 	Strict      bool         // as httpapi.Config.Strict
-	Keys        *access.Keys // of clients; nil: everybody who can connect is let in
-	MetricsKeys *access.Keys // the only ones that open the metrics; nil: those of the clients do
+	Keys        *access.Keys // of clients; nil: everybody who can connect is served
+	MetricsKeys *access.Keys // the only keys for the metrics; nil: the clients' keys work
 
-	NoLookup     bool // no drafter lookup
+	NoLookup     bool // without the drafter lookup
 	EarlierTexts int  // tokens of ended sessions in which lookup looks, in equal parts for the tenants of Keys; 0: none
 }
 

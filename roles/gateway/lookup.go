@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-llm/tandem/services/public"
 )
 
-// tickets is a verifier as the pool of a drafter in this process.
+// tickets makes a verifier the pool of a drafter in this process.
 type tickets struct{ tandem.Verifier }
 
 // Put implements tandem.Pool.

@@ -37,7 +37,7 @@ func newMetrics(r *roles.Process, g *gateway.Gateway, model string, describe fun
 // PrefillOf is the prefix of the gauges of sessions that the verifier is reading: done and total tokens, by session.
 const PrefillOf = "prefill.of."
 
-// mostPrefills bounds the sessions that are told one by one.
+// mostPrefills bounds the sessions that are listed one by one.
 const mostPrefills = 64
 
 // tellPrefills tells how far the verifier has read which sessions.

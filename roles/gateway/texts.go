@@ -10,8 +10,8 @@ import (
 	"github.com/tandem-llm/tandem/text/token"
 )
 
-// sparing is a vocabulary that tokenises only while there is memory for it. It serves gRPC's prompts, which arrive as text,
-// and its Tokenize. HTTP's handlers take the memory themselves, and wait no longer than their clients.
+// sparing is a vocabulary that waits for memory before it tokenises. gRPC's Generate and Tokenize use it. HTTP's handlers take the memory
+// themselves, and stop waiting when their client leaves.
 type sparing struct {
 	*token.Vocab
 	texts *budget.Texts
@@ -29,7 +29,7 @@ func (s sparing) refuse(context int) func(text string) error {
 	}
 }
 
-// Encode implements gateway.Vocab. Holders of the memory only compute, so the wait ends.
+// Encode implements gateway.Vocab. Whoever holds the memory only computes, so the wait ends.
 func (s sparing) Encode(text string, special bool) []tandem.Token {
 	giveBack, err := s.texts.Take(context.Background(), len(text))
 	if err != nil {

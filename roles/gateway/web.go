@@ -35,8 +35,8 @@ func (c Config) web(h httpapi.Config, m model) (*httpapi.Server, error) {
 	return s, nil
 }
 
-// HTTPSampling returns how tokens are drawn over HTTP where a request says nothing: as the process was told, else as the model's file says,
-// else as llama.cpp's server does.
+// HTTPSampling returns the sampling options for what an HTTP request leaves out: those of the process's settings, else those of the model's
+// file, else llama.cpp's.
 func HTTPSampling(told, file tandem.Preset) tandem.Sampling {
 	return told.Over(file.Over(tandem.ServerSampling))
 }

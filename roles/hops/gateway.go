@@ -53,7 +53,7 @@ type Gateway struct {
 	arrivals chan arrival
 }
 
-// peer is the drafter process as the table of processes shows it.
+// peer is the drafter process's entry in the table of processes.
 type peer struct {
 	tandem.Drafter
 	mapped func() bool // its shared memory is
@@ -144,8 +144,8 @@ func (g *Gateway) meet(processes []discovery.Process, memory *discovery.Memory) 
 // Close ends the gateway.
 func (g *Gateway) Close() { g.undo.Run() }
 
-// Await waits until drafter and verifier are there and the verifier reads trees in the drafter's memory, so that every counted
-// round takes the same way. Errors: Unavailable, and that of ctx.
+// Await waits until drafter and verifier are there and the verifier reads trees in the drafter's memory, so that all counted rounds are
+// alike. Errors: Unavailable, and that of ctx.
 func (g *Gateway) Await(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
@@ -178,8 +178,8 @@ func (g *Gateway) mapped(ctx context.Context) bool {
 	return err == nil && d.Counters["tickets.mapped"] > 0
 }
 
-// Rounds sends n rounds, one after the other, in a session of their own. It returns what each took from the question to the verdict,
-// without the time for which memory was read.
+// Rounds sends n rounds, one after the other, in a session of their own. It returns the time of each from Propose to the verdict, without
+// the time for which memory was read.
 func (g *Gateway) Rounds(ctx context.Context, n int, s Shape) (took []time.Duration, err error) {
 	run := work(func() error { took, err = g.rounds(ctx, n, s); return err })
 	var generator tandem.Generator = run
@@ -190,7 +190,7 @@ func (g *Gateway) Rounds(ctx context.Context, n int, s Shape) (took []time.Durat
 	return took, err
 }
 
-// work implements tandem.Generator, as package awake wants it.
+// work implements tandem.Generator, which package awake needs.
 type work func() error
 
 // Generate implements tandem.Generator.

@@ -1,11 +1,11 @@
-// Package hops sends empty rounds: they take the way of a real round, through three processes, but nothing is computed on it. So they
-// show what the way itself costs, beside which bench system --suite hops puts the coordination of real rounds.
+// Package hops sends empty rounds: rounds through three processes in which nothing is computed. So they show what the messages alone cost;
+// bench system --suite hops compares the coordination of real rounds with that.
 //
 //	Gateway ─Propose─▶ drafter ─ticket─▶ NATS ─▶ verifier ─verdict─▶ Gateway
 //
-// Sockets, gRPC methods, shared memory, NATS server and the stream of verdicts are those of real processes, and so is all code of
-// package services. Only what stands behind it differs: the drafter returns a tree that it has at hand, and the verifier accepts
-// the first nodes of a tree. What they shall do travels in the root's token: see word.
+// Sockets, gRPC methods, shared memory, NATS server and the stream of verdicts are those of real processes, and so is all code of package
+// services. Only the processes differ: the drafter returns a tree that it has at hand, and the verifier accepts the first nodes of a tree.
+// The root's token tells them what to do: see word.
 package hops
 
 import (
@@ -19,13 +19,13 @@ const op = "hops"
 // Name is the drafter's.
 const Name = "hops"
 
-// Shape says what the messages of a round hold.
+// Shape says how large the messages of a round are.
 type Shape struct {
 	Bounds   tandem.Bounds // the tree has exactly so many nodes and levels; plain: the round has no draft
 	Accepted int           // nodes that a verdict accepts, no more than the tree has levels
 	Prompt   int           // tokens with which the session is opened
-	// Read is how long the verifier's threads read memory and multiply between ticket and verdict, as a pass of a model does, so that
-	// the processes go on with cold caches. It does not count as part of the round.
+	// Read is how long the verifier's threads read memory and multiply between ticket and verdict, as a pass of a model does, so that the
+	// processes continue with cold caches. It does not count as part of the round.
 	Read time.Duration
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/tandem-llm/tandem/services/wire"
 )
 
-// probeBytes is the memory that a verifier reads in turn: more than fits into the caches of most processors.
+// probeBytes is the size of the memory that a verifier reads: more than fits into the caches of most processors.
 const probeBytes = 256 << 20
 
 // Peer configures a drafter or verifier process of empty rounds.

@@ -30,13 +30,13 @@ type Pair struct {
 
 	KVMemory int64 // for the keys and values of all; 0: a share of what is free
 	Features int64 // memory for hidden states that drafts read, if any does
-	Own      int64 // memory of GPUs' own that the models may take besides: each process compares what it needs of that
+	Own      int64 // GPUs' own memory, which the models may take in addition; each process checks its own need of it
 
 	Streaming *roles.Streaming // of the target; nil: all must fit
 	Budget    int64            // of the target's process, as Check finds it; 0: none
 	Streamed  bool             // likewise: the target's weights do not fit into that
 
-	// What Check finds out about keys and values; zero if models are on GPUs, where each process looks for itself.
+	// What Check finds out about keys and values; zero if models are on GPUs, where each process checks for itself.
 	Fit               roles.Fit
 	TargetKV, DraftKV int64 // bytes of the target's pool, and of all drafts'
 	Free              int64 // memory that all may take, weights included

@@ -12,7 +12,7 @@ import (
 )
 
 // Turned writes a shipped model into a file of that name with its tokens in the opposite order, and their rows with them, and returns its
-// path: the same function of texts, in which no id means what it did.
+// path: the same function of texts, with another meaning of each id.
 func Turned(t testing.TB, model, name string) string {
 	t.Helper()
 	return translated(t, model, name, func(pieces []string) (order []int, keys map[string]any) {

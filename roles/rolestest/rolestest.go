@@ -24,7 +24,7 @@ import (
 	"github.com/tandem-llm/tandem/services/public"
 )
 
-// patience is how long a test waits for anything that the system does by itself.
+// patience is how long a test waits for something that the system does by itself.
 const patience = time.Minute
 
 // Key is sent by the client that Start makes. A gateway without keys ignores it.
@@ -47,7 +47,7 @@ type System struct {
 	device      func(int) (roles.Device, error) // of the next verifier with side files; nil: the processor
 }
 
-// Start returns a gateway and a verifier of a target once both serve. change, if given, may change how the gateway is configured.
+// Start returns a gateway and a verifier of a target once both serve. change, if given, may change the gateway's configuration.
 func Start(t testing.TB, target string, change ...func(*gateway.Config)) *System {
 	t.Helper()
 	return StartTapped(t, target, nil, change...)
@@ -119,7 +119,8 @@ func (s *System) RestartVerifier() {
 	s.awaitVerifier()
 }
 
-// VerifierOn ends the verifier and returns once another one, on a device that device makes, serves. ended gets what it has ended with.
+// VerifierOn ends the verifier and returns once another one, on a device that device makes, serves. ended gets the error with which it
+// ended.
 func (s *System) VerifierOn(device func() (roles.Device, error)) (ended <-chan error) {
 	s.t.Helper()
 	s.endVerifier()
@@ -185,7 +186,7 @@ func (s *System) DrafterWith(name string, sides map[string][]string, drafts ...s
 	})
 }
 
-// DrafterOn is Drafter on a device that device makes. ended gets what the process has ended with.
+// DrafterOn is Drafter on a device that device makes. ended gets the error with which the process ended.
 func (s *System) DrafterOn(name string, device func() (roles.Device, error), drafts ...string) (ended <-chan error) {
 	own, why := models, make(chan error, 1)
 	own.Device = func(int) (roles.Device, error) { return device() }
@@ -227,7 +228,7 @@ func (s *System) run(name string, do func(ctx context.Context) error) (end func(
 	return end
 }
 
-// Await waits until one of the processes that the gateway knows of is as wanted.
+// Await waits until the condition holds for one of the processes that the gateway knows.
 func (s *System) Await(what string, is func(*tandemv1.Process) bool) {
 	s.t.Helper()
 	s.await(what, func() bool {

@@ -22,13 +22,13 @@ import (
 // measureTime is how long a verifier measures the costs of its passes at its start.
 const measureTime = time.Second
 
-// mostSlower is how much longer the verifier's passes may take, on average, for it to leave cores to a drafter. Overlap
-// with a drafter is worth little more than that: 0.91 to 1.00 of the time of taking turns where
-// both use all cores, 1.17 × the speed at best (docs/speculation.md).
+// mostSlower is how much longer the verifier's passes may take, on average, for it to leave cores to a drafter. Overlap with a drafter is
+// worth little more than that: 0.91 to 1.00 of the time of taking turns where both use all cores, 1.17 × the speed at best
+// (docs/measurements/llmcad.md).
 const mostSlower = 1.05
 
-// measured is what a verifier leaves beside its socket for its successor in the same run, so that a restart
-// is quick: the costs, and what they depend on.
+// measured is the file that a verifier leaves beside its socket for its successor in the same run, so that a restart is quick: the costs,
+// and what they depend on.
 type measured struct {
 	Model    string
 	Bytes    int64

@@ -162,7 +162,7 @@ func tellPool(counters map[string]int64, w verifier.Waiting) {
 	}
 }
 
-// PoolOf is the prefix of the counters of tickets in the pool by drafter; the gateway's own are without a draft.
+// PoolOf is the prefix of the counters of tickets in the pool by drafter. The gateway's own tickets have no draft.
 const PoolOf = "pool.of."
 
 const longestDrafter = 64 // bytes of a name
