@@ -37,8 +37,6 @@ var longFuncs = map[string]int{
 	"engine.describe":      74,
 	"family.gemma4":        78,
 	"gateway.assemble":     88,
-	"gateway.await":        65,
-	"gateway.openVerifier": 66,
 	"gateway.withDefaults": 66,
 	"guesses.decode":       72,
 	"kernels.op":           94,
