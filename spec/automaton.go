@@ -54,9 +54,6 @@ func NewAutomaton() *Automaton {
 	return &Automaton{states: []state{{link: -1, first: -1}}, index: map[uint64]int32{}}
 }
 
-// Len returns the number of tokens appended.
-func (a *Automaton) Len() int { return a.tokens }
-
 // Append continues the text.
 func (a *Automaton) Append(tokens ...tandem.Token) {
 	for _, t := range tokens {

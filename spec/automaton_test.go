@@ -152,7 +152,7 @@ func BenchmarkAutomatonAppend(b *testing.B) {
 	r := rand.New(rand.NewPCG(1, 1))
 	a := NewAutomaton()
 	for b.Loop() {
-		if a.Append(tandem.Token(r.IntN(200))); a.Len() == 100000 {
+		if a.Append(tandem.Token(r.IntN(200))); a.tokens == 100000 {
 			a = NewAutomaton()
 		}
 	}

@@ -93,16 +93,6 @@ type node struct {
 	logProb    float32 // cumulative
 }
 
-// NewLevels returns a builder that grows by levels.
-func NewLevels(root tandem.Token, p tandem.Bounds) *Builder {
-	return &Builder{root: root, bounds: p, stop: logOf(0)}
-}
-
-// NewBestFirst returns a builder that grows where the likeliest nodes are.
-func NewBestFirst(root tandem.Token, p tandem.Bounds) *Builder {
-	return &Builder{root: root, bounds: p, first: true, stop: logOf(0)}
-}
-
 // Pending implements Grower.
 func (b *Builder) Pending(room int) []Row {
 	b.pending = b.pending[:0]

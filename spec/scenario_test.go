@@ -74,10 +74,10 @@ func (s *scenario) run(args []string) {
 		if err != nil {
 			s.t.Fatal(err)
 		}
-		s.b = NewLevels(100, p)
+		s.b = newBuilder(tandem.GrowLevels, 100, p)
 		switch args[0] {
 		case "best-first":
-			s.b = NewBestFirst(100, p)
+			s.b = newBuilder(tandem.GrowBest, 100, p)
 		case "pacer": // bounds, branch threshold, stop threshold
 			var at [2]float64
 			for i, a := range args[2:] {

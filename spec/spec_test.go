@@ -149,7 +149,7 @@ func genModel(r *rapid.T) model {
 func TestLevelsEqualTheBook(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		m, p := genModel(r), genBounds(r)
-		got := grow(r, NewLevels(0, p), m, math.MaxInt).Tree
+		got := grow(r, newBuilder(tandem.GrowLevels, 0, p), m, math.MaxInt).Tree
 		if want := levelsByTheBook(m, 0, p); !reflect.DeepEqual(got, want) {
 			r.Fatalf("%v:\n got %v\nwant %v", p, got, want)
 		}
@@ -160,7 +160,7 @@ func TestTreesAreValid(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		m, p := genModel(r), genBounds(r)
 		room := rapid.IntRange(0, 60).Draw(r, "room")
-		for _, b := range []Grower{NewLevels(0, p), NewBestFirst(0, p), NewPacer(0, p, genChance(r), genChance(r))} {
+		for _, b := range []Grower{newBuilder(tandem.GrowLevels, 0, p), newBuilder(tandem.GrowBest, 0, p), NewPacer(0, p, genChance(r), genChance(r))} {
 			tree := grow(r, b, m, room).Tree
 			if err := tree.Validate(p.Nodes, m.vocab); err != nil {
 				r.Fatal(err)
@@ -183,7 +183,7 @@ func TestAbsorbWantsOneListPerRow(t *testing.T) {
 			t.Error("Absorb took two lists for one row")
 		}
 	}()
-	b := NewLevels(0, tandem.Bounds{Nodes: 4, Depth: 2, Width: 2})
+	b := newBuilder(tandem.GrowLevels, 0, tandem.Bounds{Nodes: 4, Depth: 2, Width: 2})
 	b.Pending(9)
 	b.Absorb(make([][]Candidate, 2))
 }
@@ -304,7 +304,7 @@ func BenchmarkLevels(b *testing.B) {
 		lists[i] = m.candidates([]tandem.Token{tandem.Token(i)}, 10)
 	}
 	for b.Loop() {
-		t := NewLevels(0, p)
+		t := newBuilder(tandem.GrowLevels, 0, p)
 		for rows := t.Pending(999); len(rows) > 0; rows = t.Pending(999) {
 			t.Absorb(lists[:len(rows)])
 		}
@@ -347,4 +347,9 @@ func TestTemper(t *testing.T) {
 			t.Errorf("temperature %v: %v", t0, got)
 		}
 	}
+}
+
+// newBuilder returns a grower that runs the likeliest nodes, in one of their two orders.
+func newBuilder(order tandem.Growth, root tandem.Token, p tandem.Bounds) Grower {
+	return NewGrower(root, tandem.Proposal{Bounds: p, Growth: order})
 }

@@ -55,13 +55,6 @@ func (b *Budget) TryTake(bytes int64) bool {
 // Give gives back what TryTake took.
 func (b *Budget) Give(bytes int64) { b.give(bytes) }
 
-// Crowded reports whether anybody waits.
-func (b *Budget) Crowded() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.waiting) > 0
-}
-
 func (b *Budget) ask(bytes int64) *wish {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -37,7 +37,7 @@ func TestTakeInOrder(t *testing.T) {
 			})
 			synctest.Wait()
 		}
-		if !b.Crowded() || b.TryTake(1) {
+		if !b.crowded() || b.TryTake(1) {
 			t.Error("what is waited for is given to another")
 		}
 		short, cancel := context.WithTimeout(ctx, time.Minute)
@@ -47,7 +47,7 @@ func TestTakeInOrder(t *testing.T) {
 		}
 		first()
 		wg.Wait()
-		if len(order) != 3 || order[0] != 100 || b.free != 10 || b.Crowded() {
+		if len(order) != 3 || order[0] != 100 || b.free != 10 || b.crowded() {
 			t.Errorf("order %v, %d bytes are free", order, b.free)
 		}
 		if !b.TryTake(10) || b.TryTake(1) {
@@ -107,7 +107,14 @@ func TestNeverMore(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if b.free != 1000 || b.Crowded() {
+	if b.free != 1000 || b.crowded() {
 		t.Errorf("%d bytes are free", b.free)
 	}
+}
+
+// crowded reports whether anybody waits.
+func (b *Budget) crowded() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.waiting) > 0
 }

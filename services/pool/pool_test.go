@@ -284,7 +284,7 @@ func TestServerLostAndBack(t *testing.T) {
 	take()
 	port := s.nats.Addr().(*net.TCPAddr).Port
 	s.Close()
-	testkit.Eventually(t, "the loss is not noticed", func() bool { return !p.Connected() && !src.Connected() })
+	testkit.Eventually(t, "the loss is not noticed", func() bool { return !p.Connected() && !src.conn.Connected() })
 	start := time.Now()
 	if err := p.Put(context.Background(), ticket(1, chain(2))); !errors.Is(err, tandem.Unavailable) {
 		t.Fatalf("put without a server: %v: want unavailable", err)

@@ -87,9 +87,6 @@ func (s *Source) Close() {
 	s.work.Wait()
 }
 
-// Connected reports whether the server is reachable now.
-func (s *Source) Connected() bool { return s.conn.Connected() }
-
 // refused replaces a tree that was garbage. The verifier refuses it in a verdict, so that its session does not
 // wait in vain.
 func refused() tandem.Tree { return tandem.Tree{Tokens: []tandem.Token{}} }

@@ -8,7 +8,6 @@
 package shape
 
 import (
-	"fmt"
 	"math"
 
 	"github.com/tandem-llm/tandem"
@@ -46,49 +45,6 @@ func (s Shape) Depths() ([]int, int) {
 		deepest = max(deepest, depths[i])
 	}
 	return depths, deepest
-}
-
-// Validate returns Invalid if s is no shape of at most that many nodes, or exceeds the levels and candidates of a guess. It reads no
-// entry that it has not checked.
-func (s Shape) Validate(nodes int) error {
-	const op = "shape"
-	if n := s.Len(); n == 0 || n > nodes || len(s.Ranks) != n || s.Parents[0] != -1 || s.Ranks[0] != 0 {
-		return tandem.Errorf(op, tandem.Invalid, "%d parents and %d ranks: want 1 to %d of both, the root with parent -1 and rank 0",
-			n, len(s.Ranks), nodes)
-	}
-	depths := make([]int, s.Len())
-	seen := map[[2]int32]bool{}
-	for i := 1; i < s.Len(); i++ {
-		p, r := s.Parents[i], s.Ranks[i]
-		if p < 0 || int(p) >= i || r < 0 || int(r) >= tandem.MostCandidates || seen[[2]int32{p, int32(r)}] {
-			return tandem.Errorf(op, tandem.Invalid, "node %d has parent %d and rank %d: want a parent from 0 to %d, and a rank from 0 to "+
-				"%d that no other child of it has", i, p, r, i-1, tandem.MostCandidates-1)
-		}
-		seen[[2]int32{p, int32(r)}] = true
-		if depths[i] = depths[p] + 1; depths[i] > tandem.MostLevels {
-			return tandem.Errorf(op, tandem.Invalid, "node %d has depth %d: want at most %d", i, depths[i], tandem.MostLevels)
-		}
-	}
-	return nil
-}
-
-// String lists the paths of the leaves, such as "0.0 0.1 1".
-func (s Shape) String() string {
-	inner := make([]bool, s.Len())
-	paths := make([]string, s.Len())
-	for i := 1; i < s.Len(); i++ {
-		inner[s.Parents[i]] = true
-		if paths[i] = fmt.Sprint(s.Ranks[i]); s.Parents[i] > 0 {
-			paths[i] = paths[s.Parents[i]] + "." + paths[i]
-		}
-	}
-	out := ""
-	for i, p := range paths {
-		if !inner[i] && i > 0 {
-			out += " " + p
-		}
-	}
-	return out[min(1, len(out)):]
 }
 
 // Chances returns the chance that each node's whole path is right: 1 at the root, elsewhere the product of its path's rates.

@@ -98,23 +98,6 @@ func TestFullAndRandom(t *testing.T) {
 	}
 }
 
-func TestShapeValidate(t *testing.T) {
-	deep := root()
-	for i := range tandem.MostLevels + 1 {
-		deep.Parents, deep.Ranks = append(deep.Parents, int32(i)), append(deep.Ranks, 0)
-	}
-	for name, s := range map[string]Shape{
-		"empty": {}, "ranks": {[]int32{-1, 0}, []int8{0}}, "root": {[]int32{0}, []int8{0}}, "parent": {[]int32{-1, 1}, []int8{0, 0}},
-		"rank": {[]int32{-1, 0}, []int8{0, 16}}, "twice": {[]int32{-1, 0, 0}, []int8{0, 3, 3}},
-		"large": {make([]int32, 300), make([]int8, 300)},
-		"deep":  deep,
-	} {
-		if tandem.KindOf(s.Validate(256)) != tandem.Invalid {
-			t.Errorf("%s: %v: want Invalid", name, s.Validate(256))
-		}
-	}
-}
-
 // TestImprove: the search returns what judge says of its shape, never less than at the start; and on samples the best shape of the
 // level sizes, if that is one move away.
 func TestImprove(t *testing.T) {
@@ -289,4 +272,46 @@ func BenchmarkTable(b *testing.B) {
 	for b.Loop() {
 		c.Table()
 	}
+}
+
+// Validate returns an error if s is no shape of at most that many nodes, or exceeds the levels and candidates of a guess. It reads no
+// entry that it has not checked.
+func (s Shape) Validate(nodes int) error {
+	if n := s.Len(); n == 0 || n > nodes || len(s.Ranks) != n || s.Parents[0] != -1 || s.Ranks[0] != 0 {
+		return fmt.Errorf("%d parents and %d ranks: want 1 to %d of both, the root with parent -1 and rank 0",
+			n, len(s.Ranks), nodes)
+	}
+	depths := make([]int, s.Len())
+	seen := map[[2]int32]bool{}
+	for i := 1; i < s.Len(); i++ {
+		p, r := s.Parents[i], s.Ranks[i]
+		if p < 0 || int(p) >= i || r < 0 || int(r) >= tandem.MostCandidates || seen[[2]int32{p, int32(r)}] {
+			return fmt.Errorf("node %d has parent %d and rank %d: want a parent from 0 to %d, and a rank from 0 to "+
+				"%d that no other child of it has", i, p, r, i-1, tandem.MostCandidates-1)
+		}
+		seen[[2]int32{p, int32(r)}] = true
+		if depths[i] = depths[p] + 1; depths[i] > tandem.MostLevels {
+			return fmt.Errorf("node %d has depth %d: want at most %d", i, depths[i], tandem.MostLevels)
+		}
+	}
+	return nil
+}
+
+// String lists the paths of the leaves, such as "0.0 0.1 1".
+func (s Shape) String() string {
+	inner := make([]bool, s.Len())
+	paths := make([]string, s.Len())
+	for i := 1; i < s.Len(); i++ {
+		inner[s.Parents[i]] = true
+		if paths[i] = fmt.Sprint(s.Ranks[i]); s.Parents[i] > 0 {
+			paths[i] = paths[s.Parents[i]] + "." + paths[i]
+		}
+	}
+	out := ""
+	for i, p := range paths {
+		if !inner[i] && i > 0 {
+			out += " " + p
+		}
+	}
+	return out[min(1, len(out)):]
 }

@@ -133,31 +133,6 @@ func (m *maker) split(rows int) (best Sparse) {
 	return best
 }
 
-// Best returns the sparse tree, among those of the given sizes (most rows, root included), with the most tokens per time by cost, the
-// time of a pass of so many rows, and that rate in tokens per second. Sizes that are too small for a prompt token are left
-// out; Invalid if all are.
-func Best(rate Rate, way tandem.SelfDraft, ranks int, sizes []int, cost func(rows int) time.Duration) (
-	best Sparse, speed float64, err error) {
-	largest := 0
-	for _, rows := range sizes {
-		largest = max(largest, rows)
-	}
-	m, err := newMaker(rate, way, ranks, largest)
-	if err != nil {
-		return Sparse{}, 0, err
-	}
-	for _, rows := range sizes {
-		if rows <= way.Members {
-			continue
-		}
-		sp := m.split(rows)
-		if v := sp.Length / max(sp.Time(cost), 1).Seconds(); v > speed {
-			best, speed = sp, v
-		}
-	}
-	return best, speed, nil
-}
-
 // Time returns the mean time of a pass, by cost.
 func (sp *Sparse) Time(cost func(rows int) time.Duration) time.Duration {
 	mean := 0.0

@@ -171,29 +171,23 @@ func TestSplitIsBest(t *testing.T) {
 	}
 }
 
-// TestBest: where rows cost nothing the largest size is best, where they cost much the smallest; a step in the cost is not crossed.
-func TestBest(t *testing.T) {
+// TestSparseTime: the mean time of a pass is that of its states' rows, by how often the text is in each state.
+func TestSparseTime(t *testing.T) {
 	rate := tableOf(t, 3, 10, newSource(13, 3, 10).text(3000)).Rate()
-	way := tandem.SelfDraft{Levels: 3, Members: 1}
-	sizes := []int{1, 2, 4, 8, 16, 32, 64}
-	rowsOf := func(cost func(rows int) time.Duration) int {
-		sp, speed, err := Best(rate, way, 10, sizes, cost)
-		if err != nil || speed <= 0 {
-			t.Fatal(speed, err)
-		}
-		if want := sp.Length / sp.Time(cost).Seconds(); math.Abs(speed/want-1) > 1e-9 {
-			t.Errorf("speed %v: want %v", speed, want)
-		}
-		return sp.States[3].Rows(1)
+	sp, err := Split(rate, tandem.SelfDraft{Levels: 3, Members: 1}, 10, 40)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if n := rowsOf(func(int) time.Duration { return time.Millisecond }); n < 63 {
-		t.Errorf("%d rows where rows cost nothing", n)
+	if got := sp.Time(func(int) time.Duration { return time.Millisecond }); got < time.Millisecond-9 || got > time.Millisecond {
+		t.Errorf("%v where every pass takes 1ms", got)
 	}
-	if n := rowsOf(func(rows int) time.Duration { return time.Duration(rows) * time.Millisecond }); n > 2 {
-		t.Errorf("%d rows where rows are all that costs", n)
+	rows := 0.0
+	for i, p := range sp.Steady {
+		rows += p * float64(sp.States[i].Rows(1))
 	}
-	if n := rowsOf(func(rows int) time.Duration { return time.Duration(1+rows/17*10) * time.Millisecond }); n > 16 || n < 15 {
-		t.Errorf("%d rows where 17 cost ten times 16", n)
+	got := sp.Time(func(rows int) time.Duration { return time.Duration(rows) * time.Millisecond })
+	if want := rows * float64(time.Millisecond); math.Abs(float64(got)-want) > 9 || rows < 10 {
+		t.Errorf("%v where a row takes 1ms: %v rows", got, rows)
 	}
 }
 
@@ -270,10 +264,6 @@ func TestSparseErrors(t *testing.T) {
 		"candidates": func() error { _, err := Dynamic(half, tandem.SelfDraft{Levels: 2, Members: 1}, 4, 5, 9); return err },
 		"none":       func() error { _, err := Dynamic(half, tandem.SelfDraft{Levels: 2, Members: 1}, 4, 0, 9); return err },
 		"static":     func() error { _, err := Static(half, tandem.SelfDraft{Levels: 2, Members: 1}, 4, 2); return err },
-		"sizes": func() error {
-			_, _, err := Best(half, tandem.SelfDraft{Levels: 2, Members: 1}, 4, nil, func(int) time.Duration { return 1 })
-			return err
-		},
 	} {
 		if err := f(); tandem.KindOf(err) != tandem.Invalid {
 			t.Errorf("%s: %v: want Invalid", name, err)
