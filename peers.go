@@ -251,15 +251,6 @@ type Pool interface {
 	Put(ctx context.Context, t Ticket) error
 }
 
-// TicketSource is the verifier's end of a pool that keeps its tickets until they are taken; other pools call Verifier.Submit.
-type TicketSource interface {
-	// Take waits for one ticket, then returns it with up to max-1 more that are there already.
-	// It returns an error only when ctx has ended or the source was closed. Trees are validated
-	// (Tree.Validate); a ticket whose tree could not be obtained has Tree.Tokens == nil, and one whose
-	// tree was garbage has Tokens that are empty but not nil.
-	Take(ctx context.Context, max int) ([]Ticket, error)
-}
-
 // Verifier checks trees with the target model. The rooms use only this interface, whether the verifier is in this process,
 // behind gRPC or behind a pool. Safe for concurrent use by many sessions.
 type Verifier interface {

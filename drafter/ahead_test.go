@@ -168,11 +168,11 @@ func (w *walk) round() {
 	}
 	w.told = len(w.text)
 	if !p.Return {
-		tickets, err := w.pool.Take(context.Background(), 1)
-		if err != nil || !reflect.DeepEqual(tickets[0].Tree, done.Tree) {
-			w.rig.t.Fatalf("ticket %v for %v, %v", tickets, done.Tree, err)
+		k := w.pool.take(w.rig.t)
+		if !reflect.DeepEqual(k.Tree, done.Tree) {
+			w.rig.t.Fatalf("ticket %v for %v", k, done.Tree)
 		}
-		clear(tickets[0].Tree.Tokens) // it is the pool's
+		clear(k.Tree.Tokens) // it is the pool's
 	}
 	depth := 0
 	if _, depth = done.Tree.Depths(); done.Tree.Validate(max(p.Bounds.Nodes, 1), 4096) != nil || depth > p.Bounds.Depth ||

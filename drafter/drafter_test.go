@@ -15,7 +15,6 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
-	"github.com/tandem-llm/tandem/mempool"
 	"github.com/tandem-llm/tandem/spec"
 )
 
@@ -29,7 +28,7 @@ var bounds = tandem.Bounds{Nodes: 16, Depth: 7, Width: 10}
 type rig struct {
 	*Drafter
 	t        testing.TB
-	pool     *mempool.Pool
+	pool     *queue
 	counters *tandem.Counters
 	text     []tandem.Token // a prompt
 }
@@ -67,7 +66,7 @@ func newTwin(t testing.TB, c Config) *rig {
 	if m == nil {
 		m = openDraft(t, modelFile)
 	}
-	r := &rig{t: t, pool: mempool.New(8), counters: &tandem.Counters{},
+	r := &rig{t: t, pool: newQueue(8), counters: &tandem.Counters{},
 		text: m.Vocab().Encode("func (r *Reader) Read(p []byte) (n int, err error) {\n", true)}
 	c.Model, c.Counters, c.Name = m, r.counters, "test"
 	if c.Pool == nil {
@@ -106,11 +105,7 @@ func (r *rig) draft(p tandem.Proposal) tandem.Ticket {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	tickets, err := r.pool.Take(context.Background(), 1)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	k := tickets[0]
+	k := r.pool.take(r.t)
 	_, depth := k.Tree.Depths()
 	if k.Session != p.Session || k.Epoch != p.Epoch || k.Base != p.Base || k.Hash != p.Hash || k.Drafter != "test" ||
 		!slices.Equal(k.SelfDrafts, p.SelfDrafts) {
@@ -354,11 +349,11 @@ func TestSessionsShareThePass(t *testing.T) {
 		})
 	}
 	all.Wait()
-	tickets, err := r.pool.Take(context.Background(), 8)
-	if err != nil || len(tickets) != len(texts) {
-		t.Fatalf("%d tickets, %v", len(tickets), err)
+	if n := len(r.pool.tickets); n != len(texts) {
+		t.Fatalf("%d tickets", n)
 	}
-	for _, k := range tickets {
+	for range texts {
+		k := r.pool.take(t)
 		if i := k.Session - 20; !reflect.DeepEqual(k.Tree, want[i]) {
 			t.Errorf("session %d:\n got %v\nwant %v", i, k.Tree, want[i])
 		}
@@ -397,14 +392,14 @@ func TestFullPoolPauses(t *testing.T) {
 		ended <- err
 	}()
 	paused(1, before+1)
-	if _, err := r.pool.Take(context.Background(), 8); err != nil {
-		t.Fatal(err)
+	for range 8 {
+		r.pool.take(t)
 	}
 	if err := <-ended; err != nil {
 		t.Errorf("pool has room again: %v", err)
 	}
 	paused(0, before+1)
-	r.pool.Close()
+	r.pool.gone.Store(true)
 	if _, err := r.Propose(context.Background(), proposal(1, r.text, len(r.text))); !errors.Is(err, tandem.Unavailable) {
 		t.Errorf("pool is closed: %v, want Unavailable", err)
 	}

@@ -16,7 +16,6 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
-	"github.com/tandem-llm/tandem/mempool"
 )
 
 const sides = "../engine/testdata/sides"
@@ -123,7 +122,7 @@ func newFedRig(t testing.TB, name string, c Config) *fedRig {
 		engine.Options{})}
 	f.oracle = &prophet{t: t, taps: taps, texts: map[tandem.SessionID][]tandem.Token{}, known: map[string][]uint16{},
 		target: open(func(o engine.Options) (*engine.Model, error) { return engine.Open(target, o) }, engine.Options{Taps: taps})}
-	f.rig = &rig{t: t, pool: mempool.New(8), counters: &tandem.Counters{}}
+	f.rig = &rig{t: t, pool: newQueue(8), counters: &tandem.Counters{}}
 	c.Model, c.Counters, c.Name, c.Pool, c.Taps, c.Features = f.model, f.counters, "test", f.pool, side.Taps, f.oracle
 	if f.Drafter, err = New(c); err != nil {
 		t.Fatal(err)

@@ -15,20 +15,19 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/mempool"
 )
 
 var _ tandem.Drafter = (*Lookup)(nil)
 
 type lookupRig struct {
 	*Lookup
-	pool     *mempool.Pool
+	pool     *queue
 	counters *tandem.Counters
 }
 
 func newLookupRig(t *testing.T, c LookupConfig) lookupRig {
 	t.Helper()
-	r := lookupRig{pool: mempool.New(2), counters: &tandem.Counters{}}
+	r := lookupRig{pool: newQueue(2), counters: &tandem.Counters{}}
 	c.Pool, c.Counters, c.Vocab = r.pool, r.counters, 300
 	var err error
 	if r.Lookup, err = NewLookup(c); err != nil {
@@ -74,11 +73,7 @@ func TestLookupProposesWhatStoodBefore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	taken, err := r.pool.Take(context.Background(), 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	k := taken[0]
+	k := r.pool.take(t)
 	if k.Session != 1 || k.Epoch != 1 || k.Base != p.Base || k.Hash != p.Hash || k.Drafter != LookupName ||
 		!slices.Equal(k.SelfDrafts, p.SelfDrafts) {
 		t.Errorf("ticket %+v", k)
@@ -200,9 +195,7 @@ func TestLookupRefuses(t *testing.T) {
 	if _, err := r.Propose(ctx, proposal(1, longer, len(text))); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.pool.Take(ctx, 1); err != nil {
-		t.Fatal(err)
-	}
+	r.pool.take(t)
 	for _, c := range []struct {
 		name   string
 		change func(*tandem.Proposal)
@@ -269,9 +262,8 @@ func TestLookupWaitsForThePool(t *testing.T) {
 		ended <- err
 	}()
 	time.Sleep(5 * time.Millisecond)
-	if _, err := r.pool.Take(context.Background(), 2); err != nil {
-		t.Fatal(err)
-	}
+	r.pool.take(t)
+	r.pool.take(t)
 	if err := <-ended; err != nil {
 		t.Errorf("pool has room again: %v", err)
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
-	"github.com/tandem-llm/tandem/mempool"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
@@ -55,7 +54,7 @@ func TestNoGuesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	pool := mempool.New(8)
+	pool := newQueue(8)
 	d, err := New(Config{Model: m, Pool: pool, Counters: new(tandem.Counters), Name: "nan"})
 	if err != nil {
 		t.Fatal(err)

@@ -244,7 +244,6 @@ func assembleWith(t *testing.T, change func(*verifier.Config), drafts ...string)
 		return m
 	}
 	target := open(targetFile)
-	pool := mempool.New(32)
 	counters := new(tandem.Counters)
 	config := verifier.Config{Model: target, Counters: counters}
 	change(&config)
@@ -252,6 +251,7 @@ func assembleWith(t *testing.T, change func(*verifier.Config), drafts ...string)
 	if err != nil {
 		t.Fatal(err)
 	}
+	pool := mempool.Pool{Verifier: v}
 	var rooms []room
 	var enlisted []gateway.Enlisted
 	for _, name := range drafts {
@@ -266,7 +266,7 @@ func assembleWith(t *testing.T, change func(*verifier.Config), drafts ...string)
 		}
 		rooms, enlisted = append(rooms, d), append(enlisted, gateway.Enlisted{Name: name, Drafter: d})
 	}
-	g, err := gateway.New(gateway.Config{Vocab: gateway.FromToken(target.Vocab()), Verifier: pool.Before(v), Drafters: enlisted,
+	g, err := gateway.New(gateway.Config{Vocab: gateway.FromToken(target.Vocab()), Verifier: v, Drafters: enlisted,
 		Limits: tandem.Limits{Context: positions}, Sessions: 8, Counters: counters,
 		Timeouts: gateway.Timeouts{ProposeMin: 10 * time.Second, ProposeMax: 20 * time.Second}}) // a busy machine drafts late
 	if err != nil {
@@ -274,7 +274,6 @@ func assembleWith(t *testing.T, change func(*verifier.Config), drafts ...string)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	running.Go(func() { _ = v.Run(ctx, pool) }) // ends with ctx, as its error says
 	began := make(chan struct{})
 	running.Go(func() {
 		_ = v.Verdicts(ctx, tandem.Subscription{Began: func() { close(began) }, Deliver: func(all []tandem.Verdict) {

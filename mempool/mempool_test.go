@@ -3,48 +3,36 @@ package mempool
 import (
 	"context"
 	"errors"
+	"reflect"
 	"testing"
-	"time"
 
 	"github.com/tandem-llm/tandem"
 )
 
-var (
-	_ tandem.Pool         = (*Pool)(nil)
-	_ tandem.TicketSource = (*Pool)(nil)
-)
+// verifier takes one ticket.
+type verifier struct {
+	tandem.Verifier
+	got []tandem.Ticket
+}
+
+func (v *verifier) Submit(_ context.Context, t tandem.Ticket) error {
+	if len(v.got) > 0 {
+		return tandem.Errorf("verifier", tandem.Exhausted, "a ticket waits")
+	}
+	v.got = append(v.got, t)
+	return nil
+}
 
 func TestPool(t *testing.T) {
-	ctx := context.Background()
-	p := New(3)
-	for i := range 3 {
-		if err := p.Put(ctx, tandem.Ticket{Base: tandem.Position(i)}); err != nil {
-			t.Fatal(err)
-		}
+	v, ctx := new(verifier), context.Background()
+	p, k := Pool{v}, tandem.Ticket{Session: 1, Base: 2, Tree: tandem.Root(3)}
+	if err := p.Put(ctx, k); err != nil || !reflect.DeepEqual(v.got, []tandem.Ticket{k}) {
+		t.Errorf("the verifier got %+v, %v", v.got, err)
 	}
-	if err := p.Put(ctx, tandem.Ticket{}); !errors.Is(err, tandem.Exhausted) {
-		t.Errorf("fourth Put: %v, want Exhausted", err)
+	if err := p.Put(ctx, k); !errors.Is(err, tandem.Exhausted) {
+		t.Errorf("a full verifier: %v", err)
 	}
-	for _, want := range []int{2, 1} {
-		got, err := p.Take(ctx, 2)
-		if err != nil || len(got) != want {
-			t.Errorf("Take = %v, %v, want %d tickets", got, err, want)
-		}
-	}
-	soon, cancel := context.WithTimeout(ctx, time.Millisecond)
-	defer cancel()
-	if _, err := p.Take(soon, 1); !errors.Is(err, tandem.Deadline) {
-		t.Errorf("Take from an empty pool: %v, want Deadline", err)
-	}
-	if err := p.Put(soon, tandem.Ticket{}); !errors.Is(err, tandem.Deadline) {
-		t.Errorf("Put with an ended context: %v, want Deadline", err)
-	}
-	p.Close()
-	p.Close()
-	if _, err := p.Take(ctx, 1); !errors.Is(err, tandem.Unavailable) {
-		t.Errorf("Take after Close: %v, want Unavailable", err)
-	}
-	if err := p.Put(ctx, tandem.Ticket{}); !errors.Is(err, tandem.Unavailable) {
-		t.Errorf("Put after Close: %v, want Unavailable", err)
+	if err := (Pool{}).Put(ctx, k); !errors.Is(err, tandem.Unavailable) {
+		t.Errorf("without a verifier: %v", err)
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
-	"github.com/tandem-llm/tandem/mempool"
 	"github.com/tandem-llm/tandem/services/pool"
 	"github.com/tandem-llm/tandem/services/route"
 	"github.com/tandem-llm/tandem/services/rpc"
@@ -35,11 +34,6 @@ func TestOneContractForVerifiers(t *testing.T) {
 		reach func(*testing.T, *verifier.Verifier) tandem.Verifier
 	}{
 		{"in process", func(_ *testing.T, v *verifier.Verifier) tandem.Verifier { return v }},
-		{"mempool", func(t *testing.T, v *verifier.Verifier) tandem.Verifier {
-			p := mempool.New(4)
-			feed(t, v, p)
-			return p.Before(v)
-		}},
 		{"grpc", func(t *testing.T, v *verifier.Verifier) tandem.Verifier { return overGRPC(t, v) }},
 		{"router and nats", func(t *testing.T, v *verifier.Verifier) tandem.Verifier { return overNATS(t, v, true) }},
 		{"router without its pool", func(t *testing.T, v *verifier.Verifier) tandem.Verifier { return overNATS(t, v, false) }},
@@ -146,14 +140,6 @@ func talk(t *testing.T, v tandem.Verifier, m *engine.Model) (said []tandem.Token
 		t.Errorf("verdicts ended with %v: want canceled", err)
 	}
 	return said
-}
-
-// feed has v take src's tickets until the test ends.
-func feed(t *testing.T, v *verifier.Verifier, src tandem.TicketSource) {
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() { _ = v.Run(ctx, src) })
-	t.Cleanup(func() { cancel(); running.Wait() })
 }
 
 // overGRPC returns v as another process reaches it.

@@ -9,7 +9,6 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
-	"github.com/tandem-llm/tandem/mempool"
 	"github.com/tandem-llm/tandem/schedule"
 )
 
@@ -20,14 +19,12 @@ func TestPanicsEndOneSession(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	pool, counters, verdicts := mempool.New(4), &tandem.Counters{}, make(chan tandem.Verdict, 4)
+	counters, verdicts := &tandem.Counters{}, make(chan tandem.Verdict, 4)
 	v, err := New(Config{Model: m, Counters: counters})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	ran := make(chan error)
-	go func() { ran <- v.Run(ctx, pool) }()
 	began, heard := make(chan struct{}), make(chan error)
 	go func() {
 		heard <- v.Verdicts(ctx, tandem.Subscription{Began: func() { close(began) }, Deliver: func(all []tandem.Verdict) {
@@ -55,7 +52,7 @@ func TestPanicsEndOneSession(t *testing.T) {
 	}
 	for _, id := range []tandem.SessionID{1, 2} {
 		k := tandem.Ticket{Session: id, Base: 3, Hash: tandem.EmptyPrefix.Add(text...), Tree: tandem.Root(50)}
-		if err := pool.Put(ctx, k); err != nil {
+		if err := v.Submit(ctx, k); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -68,9 +65,6 @@ func TestPanicsEndOneSession(t *testing.T) {
 		t.Errorf("counters %v", n)
 	}
 	cancel()
-	if err := <-ran; !errors.Is(err, tandem.Canceled) {
-		t.Errorf("Run: %v, want Canceled", err)
-	}
 	if err := <-heard; !errors.Is(err, tandem.Canceled) {
 		t.Errorf("Verdicts: %v, want Canceled", err)
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
-	"github.com/tandem-llm/tandem/mempool"
 	"github.com/tandem-llm/tandem/spec/shape"
 	"github.com/tandem-llm/tandem/verifier"
 )
@@ -267,13 +266,14 @@ func TestGuessesKeepNobodyWaiting(t *testing.T) {
 			late = true
 		}
 	}
-	pool := mempool.New(3)
+	free := make(chan struct{})
+	d.v.Hold(free) // until all three are there
 	for id, ways := range [][]string{{tandem.Medusa}, {tandem.Medusa}, nil} {
-		if err := pool.Put(t.Context(), ticketOn(tandem.SessionID(id+1), text, tandem.Root(9), ways...)); err != nil {
+		if err := d.v.Submit(t.Context(), ticketOn(tandem.SessionID(id+1), text, tandem.Root(9), ways...)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	go func() { _ = d.v.Run(t.Context(), pool) }() // takes all three at once
+	close(free)
 	if v := d.verdict(); v.Session != 3 || v.Batch != 3 || v.Guesses != nil {
 		t.Errorf("the first verdict is %+v: want that of session 3", v)
 	}

@@ -67,8 +67,7 @@ type rig struct {
 	t        testing.TB
 	v        *verifier.Verifier
 	d        *drafter.Drafter
-	pool     tandem.Pool // what tickets go through on their way to mem
-	mem      *mempool.Pool
+	pool     tandem.Pool // what the drafter's tickets go through
 	counters *tandem.Counters
 	patience time.Duration // for a verdict, before the ticket counts as lost
 
@@ -91,12 +90,8 @@ type rigOptions struct {
 
 func newRig(t testing.TB, o rigOptions) *rig {
 	t.Helper()
-	r := &rig{t: t, mem: mempool.New(64), counters: &tandem.Counters{}, patience: 20 * time.Second,
+	r := &rig{t: t, counters: &tandem.Counters{}, patience: 20 * time.Second,
 		waiting: map[tandem.SessionID]chan tandem.Verdict{}}
-	r.pool = r.mem
-	if o.pool != nil {
-		r.pool = o.pool(r.mem)
-	}
 	if o.verifier.Model == nil {
 		o.verifier.Model = openModel(t, targetFile, max(o.sessions, 2))
 	}
@@ -107,12 +102,15 @@ func newRig(t testing.TB, o rigOptions) *rig {
 	if o.drafter.Model == nil && !o.alone {
 		o.drafter.Model = openModel(t, cmp.Or(o.draft, draftFile), max(o.sessions, 2))
 	}
-	o.drafter.Pool = r.pool
 	o.drafter.Counters, o.drafter.Name = r.counters, "test"
 	var err error
 	if r.v, err = verifier.New(o.verifier); err != nil {
 		t.Fatal(err)
 	}
+	if r.pool = (mempool.Pool{Verifier: r.v}); o.pool != nil {
+		r.pool = o.pool(r.pool)
+	}
+	o.drafter.Pool = r.pool
 	if len(o.drafter.Taps) > 0 {
 		if o.drafter.Features = r.v; o.source != nil {
 			o.drafter.Features = o.source(r.v)
@@ -127,7 +125,6 @@ func newRig(t testing.TB, o rigOptions) *rig {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	running.Go(func() { _ = r.v.Run(ctx, r.mem) })
 	subscribe(ctx, &running, r.v, r.deliver)
 	t.Cleanup(func() {
 		cancel()
@@ -266,7 +263,7 @@ func (s *stream) round(ctx context.Context) error {
 	want := s.ticket()
 	if s.tree != nil {
 		want.Tree = s.tree(s)
-		if err := s.mem.Put(ctx, want); err != nil {
+		if err := s.v.Submit(ctx, want); err != nil {
 			return err
 		}
 		return s.await(want)
@@ -289,7 +286,7 @@ func (s *stream) round(ctx context.Context) error {
 		}
 		fallthrough
 	default:
-		if err := s.mem.Put(ctx, want); err != nil {
+		if err := s.v.Submit(ctx, want); err != nil {
 			return err
 		}
 	}
@@ -325,7 +322,7 @@ func (s *stream) await(want tandem.Ticket) error {
 			}
 		case <-lost.C:
 			lost.Reset(s.patience)
-			if err := s.mem.Put(ctx, want); err != nil && tandem.KindOf(err) != tandem.Exhausted {
+			if err := s.v.Submit(ctx, want); err != nil && tandem.KindOf(err) != tandem.Exhausted {
 				return err
 			}
 		}

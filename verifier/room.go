@@ -1,7 +1,6 @@
 package verifier
 
 import (
-	"context"
 	"slices"
 	"sync"
 	"time"
@@ -18,7 +17,6 @@ type room struct {
 
 	mu    sync.Mutex
 	waits []*place // first come first
-	freed chan struct{}
 }
 
 // place is one ticket's in the room.
@@ -29,7 +27,7 @@ type place struct {
 }
 
 func newRoom(most int, counters *tandem.Counters) *room {
-	return &room{most: most, counters: counters, freed: make(chan struct{}, 1)}
+	return &room{most: most, counters: counters}
 }
 
 // enter takes a place for a ticket; nil if all are taken.
@@ -44,27 +42,6 @@ func (r *room) enter(t tandem.Ticket) *place {
 	return p
 }
 
-// free returns how many places are free.
-func (r *room) free() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.most - len(r.waits)
-}
-
-// await is enter that waits for a place.
-func (r *room) await(ctx context.Context, t tandem.Ticket) (*place, error) {
-	for {
-		if p := r.enter(t); p != nil {
-			return p, nil
-		}
-		select {
-		case <-r.freed:
-		case <-ctx.Done():
-			return nil, tandem.Errorf("verifier", tandem.KindOf(ctx.Err()), "waiting for room: %w", ctx.Err())
-		}
-	}
-}
-
 // leave gives a place back: its ticket is in a pass or is answered. A second call does nothing.
 func (r *room) leave(p *place) {
 	r.mu.Lock()
@@ -75,10 +52,6 @@ func (r *room) leave(p *place) {
 	p.left = true
 	r.waits = slices.DeleteFunc(r.waits, func(x *place) bool { return x == p })
 	r.counters.Add("tickets.waited_us", time.Since(p.came).Microseconds())
-	select {
-	case r.freed <- struct{}{}:
-	default:
-	}
 }
 
 // Waiting describes the tickets that wait for a pass at one moment.

@@ -2,7 +2,6 @@ package verifier
 
 import (
 	"context"
-	"errors"
 	"reflect"
 	"testing"
 	"time"
@@ -34,14 +33,14 @@ func TestRoomHoldsOneBatch(t *testing.T) {
 	for _, s := range all {
 		b.ask(s, 2)
 	}
-	if b.room.free() != 0 || b.room.enter(tandem.Ticket{}) != nil {
+	if b.Waiting().Tickets != 3 || b.room.enter(tandem.Ticket{}) != nil {
 		t.Fatal("the room takes one more than a batch")
 	}
 	if trees, _ := b.run(); len(trees) != 3 {
 		t.Fatalf("%d tickets were in the pass", len(trees))
 	}
-	if len(others) != 3 || b.room.free() != 0 {
-		t.Errorf("%d more came while the pass ran, and %d places are free after it: want 3 and none", len(others), b.room.free())
+	if n := b.Waiting().Tickets; len(others) != 3 || n != 3 {
+		t.Errorf("%d more came while the pass ran, and %d wait after it: want 3 and 3", len(others), n)
 	}
 	for _, at := range others {
 		b.room.leave(at)
@@ -77,21 +76,5 @@ func TestWaitingTells(t *testing.T) {
 	}
 	if n := r.counters.Snapshot()["tickets.waited_us"]; n < 5000 {
 		t.Errorf("it waited for %d µs", n)
-	}
-}
-
-func TestRoomIsWaitedFor(t *testing.T) {
-	r := newRoom(1, new(tandem.Counters))
-	at := r.enter(tandem.Ticket{})
-	soon, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
-	defer cancel()
-	if _, err := r.await(soon, tandem.Ticket{}); !errors.Is(err, tandem.Deadline) {
-		t.Errorf("a full room: %v: want deadline", err)
-	}
-	time.AfterFunc(5*time.Millisecond, func() { r.leave(at) })
-	long, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	if next, err := r.await(long, tandem.Ticket{}); err != nil || next == nil {
-		t.Errorf("once there is room: %v", err)
 	}
 }

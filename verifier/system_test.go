@@ -208,7 +208,7 @@ func TestCutTrees(t *testing.T) {
 		if err := tick.Tree.Validate(maxNodes, 4096); err != nil {
 			t.Fatal(err)
 		}
-		if err := r.mem.Put(ctx, tick); err != nil {
+		if err := r.v.Submit(ctx, tick); err != nil {
 			t.Fatal(err)
 		}
 		v := <-s.verdicts
@@ -220,7 +220,7 @@ func TestCutTrees(t *testing.T) {
 			t.Errorf("%d left: verdict %+v, want tokens %v by path %v", left, v, want, path)
 		}
 		tick = tandem.Ticket{Session: s.id, Base: limit, Hash: v.Hash.Add(v.Tokens...), Tree: tandem.Root(want[left-1])}
-		if err := r.mem.Put(ctx, tick); err != nil {
+		if err := r.v.Submit(ctx, tick); err != nil {
 			t.Fatal(err)
 		}
 		if v := <-s.verdicts; v.Kind != tandem.Invalid {

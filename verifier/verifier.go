@@ -142,29 +142,6 @@ func build(cfg Config) (*Verifier, error) {
 	return v, nil
 }
 
-// Run takes tickets from src and answers each with a verdict, until src returns an error, which it
-// returns. It takes as many as there is room for, and one if there is none, so that src's bound holds drafters back.
-func (v *Verifier) Run(ctx context.Context, src tandem.TicketSource) error {
-	for {
-		tickets, err := src.Take(ctx, max(1, v.room.free()))
-		if err != nil {
-			return err
-		}
-		places := make([]*place, len(tickets))
-		for i, t := range tickets {
-			if places[i], err = v.room.await(ctx, t); err != nil {
-				for _, at := range places[:i] {
-					v.room.leave(at)
-				}
-				return err
-			}
-		}
-		if err := v.post(tickets, places); err != nil {
-			return err
-		}
-	}
-}
-
 // Submit implements tandem.Verifier: every ticket comes this way, through the pool or past it. Errors: Exhausted while cfg.MaxWaiting
 // tickets wait for a pass, Unavailable after Shutdown, that of a ctx that has ended.
 func (v *Verifier) Submit(ctx context.Context, t tandem.Ticket) error {
@@ -175,23 +152,11 @@ func (v *Verifier) Submit(ctx context.Context, t tandem.Ticket) error {
 	if at == nil {
 		return tandem.Errorf("verifier", tandem.Exhausted, "%d tickets wait for a pass, as many as may", v.cfg.MaxWaiting)
 	}
-	return v.post([]tandem.Ticket{t}, []*place{at})
-}
-
-// post hands tickets that have places to the schedule's goroutine.
-func (v *Verifier) post(tickets []tandem.Ticket, places []*place) error {
-	posted := v.sched.Post(func() {
-		for i, t := range tickets {
-			v.admit(t, places[i])
-		}
-	})
-	if posted {
-		return nil
-	}
-	for _, at := range places {
+	if !v.sched.Post(func() { v.admit(t, at) }) {
 		v.room.leave(at)
+		return tandem.Errorf("verifier", tandem.Unavailable, "shutting down")
 	}
-	return tandem.Errorf("verifier", tandem.Unavailable, "shutting down")
+	return nil
 }
 
 // Open implements tandem.Verifier. It returns when all tokens but the last are in the cache; a prefix that other
@@ -251,7 +216,6 @@ func (v *Verifier) Describe(context.Context) (tandem.Description, error) {
 
 // Shutdown ends calls of Open with Unavailable, frees all sessions and waits for the verifier's
 // goroutine, no longer than ctx; subscriptions to verdicts end with Unavailable. The model may be closed after it has returned nil.
-// Whoever calls Run must end its ctx.
 func (v *Verifier) Shutdown(ctx context.Context) error { return v.sched.Stop(ctx) }
 
 var _ tandem.Verifier = (*Verifier)(nil)

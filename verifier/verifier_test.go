@@ -30,7 +30,7 @@ func openStream(t *testing.T, r *rig, text ...tandem.Token) *stream {
 
 func (s *stream) ask(t tandem.Ticket) tandem.Verdict {
 	s.t.Helper()
-	if err := s.mem.Put(context.Background(), t); err != nil {
+	if err := s.v.Submit(context.Background(), t); err != nil {
 		s.t.Fatal(err)
 	}
 	select {
@@ -87,7 +87,7 @@ func TestTicketsAreAnsweredByKind(t *testing.T) {
 	}
 	lost := tandem.Ticket{Session: 12345}
 	verdicts := r.expect(lost.Session)
-	if err := r.mem.Put(context.Background(), lost); err != nil {
+	if err := r.v.Submit(context.Background(), lost); err != nil {
 		t.Fatal(err)
 	}
 	if v := <-verdicts; v.Kind != tandem.UnknownSession || r.counters.Snapshot()["tickets.unknown_session"] != 1 {
@@ -138,7 +138,7 @@ func TestGarbageHarmsNobody(t *testing.T) {
 			case 4:
 				bad.Base, bad.Epoch = tandem.Position(rng.Uint32()), tandem.Epoch(rng.IntN(3))
 			}
-			_ = s.mem.Put(context.Background(), bad)
+			_ = s.v.Submit(context.Background(), bad)
 		}
 	}
 	for range 3 {
@@ -326,7 +326,7 @@ func TestStages(t *testing.T) {
 	tick.Epoch++
 	s.ask(tick)
 	tick.Session++
-	_ = r.mem.Put(context.Background(), tick)
+	_ = r.v.Submit(context.Background(), tick)
 	if err := r.v.Close(context.Background(), s.id); err != nil { // runs after what was answered above
 		t.Fatal(err)
 	}

@@ -57,7 +57,7 @@ func (b *bench) openDraft(path string) (_ *draft, err error) {
 	if d.kind == "" {
 		d.blocks = d.model.Config().Layers
 	}
-	d.drafter, err = drafter.New(drafter.Config{Model: d.model, Name: d.name, Pool: mempool.New(1), Counters: &tandem.Counters{},
+	d.drafter, err = drafter.New(drafter.Config{Model: d.model, Name: d.name, Pool: mempool.Pool{}, Counters: &tandem.Counters{},
 		PrefixCache: -1, Features: d.source, Taps: side.Taps})
 	if err != nil {
 		d.model.Close()

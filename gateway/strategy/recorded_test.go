@@ -213,7 +213,7 @@ func TestRecord(t *testing.T) {
 	}
 	for _, name := range experts {
 		m := openModel(t, models+name+".gguf", 2, drafter.DefaultTreeRows)
-		d, err := drafter.New(drafter.Config{Model: m, Name: name, Pool: mempool.New(1), Counters: &tandem.Counters{}})
+		d, err := drafter.New(drafter.Config{Model: m, Name: name, Pool: mempool.Pool{}, Counters: &tandem.Counters{}})
 		if err != nil {
 			t.Fatal(err)
 		}
