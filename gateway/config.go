@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -110,26 +111,24 @@ func (c Config) withDefaults() (Config, error) {
 			return c, tandem.Errorf(op, tandem.Invalid, "drafter %q is there twice: want each name once", m.Name)
 		}
 	}
-	var err error
-	if c.Rules, err = c.Rules.WithDefaults(); err != nil {
-		return c, err
-	}
-	if c.Sessions == 0 {
-		c.Sessions = 8
-	}
-	if c.Unread == 0 {
-		c.Unread = 64 << 10
-	}
-	if c.Limits.Context == 0 {
-		c.Limits.Context = tandem.DefaultLimits.Context
-	}
-	if c.Limits.Vocab == 0 {
-		c.Limits.Vocab = c.Vocab.Size()
-	}
+	c.Sessions = cmp.Or(c.Sessions, 8)
+	c.Unread = cmp.Or(c.Unread, 64<<10)
+	c.Limits.Context = cmp.Or(c.Limits.Context, tandem.DefaultLimits.Context)
+	c.Limits.Vocab = cmp.Or(c.Limits.Vocab, c.Vocab.Size())
 	if c.Counters == nil {
 		c.Counters = new(tandem.Counters)
 	}
-	t, d := &c.Timeouts, DefaultTimeouts
+	var err error
+	if c.Rules, err = c.Rules.WithDefaults(); err == nil {
+		err = c.Timeouts.fill()
+	}
+	return c, err
+}
+
+// fill sets the default of each field that is zero, and checks the others.
+func (t *Timeouts) fill() error {
+	const op = "gateway"
+	d := DefaultTimeouts
 	for _, f := range []struct {
 		name string
 		v    *time.Duration
@@ -138,14 +137,12 @@ func (c Config) withDefaults() (Config, error) {
 		{"stall", &t.Stall, d.Stall}, {"verifier-wait", &t.VerifierWait, d.VerifierWait}, {"close", &t.Close, d.Close},
 		{"unread", &t.Unread, d.Unread}} {
 		if *f.v < 0 {
-			return c, tandem.Errorf(op, tandem.Invalid, "%s timeout is %v: want more than 0, or 0 for the default", f.name, *f.v)
+			return tandem.Errorf(op, tandem.Invalid, "%s timeout is %v: want more than 0, or 0 for the default", f.name, *f.v)
 		}
-		if *f.v == 0 {
-			*f.v = f.def
-		}
+		*f.v = cmp.Or(*f.v, f.def)
 	}
 	if t.ProposeMax < t.ProposeMin {
-		return c, tandem.Errorf(op, tandem.Invalid, "propose timeouts are %v to %v: want the least first", t.ProposeMin, t.ProposeMax)
+		return tandem.Errorf(op, tandem.Invalid, "propose timeouts are %v to %v: want the least first", t.ProposeMin, t.ProposeMax)
 	}
-	return c, nil
+	return nil
 }

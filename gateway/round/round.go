@@ -88,13 +88,15 @@ type Do uint8
 
 const (
 	Wait     Do = iota // for the next event
-	Propose            // ask the sources of Asks
+	Propose            // ask the sources of Asks, of the next round if this one is committed
 	Merge              // no other draft is waited for: take those that are there, give up the others, and call Merged
 	Put                // the ticket that Ticket returns
 	Commit             // Verdict
 	Reopen             // the session, in a new epoch
 	MakeRoom           // let others have the memory that the verifier lacks, and then as Reopen
-	End                // the request, with Err, or because it was stopped
+	Park               // the session gives its slot back until its client reads
+	GiveWay            // the session gives its slot to another request, and takes the next
+	End                // the request, with Err, or because its text is complete or it was stopped
 )
 
 // Action is what a round's caller is to do, in the order of the fields.
@@ -283,24 +285,14 @@ func (r *Round) fail(a Action) Action {
 
 // Next decides what follows a committed round: finished says that the text is complete, unread that the client has not read it for long,
 // claimed that another request waits for this one's slot.
-func Next(finished, unread, claimed bool) After {
+func Next(finished, unread, claimed bool) Do {
 	switch {
 	case finished:
-		return Finish
+		return End
 	case unread:
 		return Park
 	case claimed:
 		return GiveWay
 	}
-	return GoOn
+	return Propose
 }
-
-// After is what follows a committed round.
-type After uint8
-
-const (
-	GoOn    After = iota // the next round
-	Finish               // the request's end
-	Park                 // the session gives its slot back until its client reads
-	GiveWay              // the session gives its slot to another, and takes the next
-)

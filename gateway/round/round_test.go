@@ -31,6 +31,7 @@ import (
 //	tick, up, stopped                                            the time is over, the verifier came up, the request has ended
 //	after D                                                      time passes
 //	commit                                                       the session has committed
+//	next [finished] [unread] [claimed]                           what follows the committed round
 //	reopen KIND                                                  the session is to be opened again
 func TestRounds(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
@@ -119,7 +120,7 @@ func (s *story) play(t *testing.T, f []string) string {
 		case "ask":
 			names = append(names, f[i+1])
 			i++
-		case "in-pool", "answered":
+		case "in-pool", "answered", "finished", "unread", "claimed":
 			args[f[i]] = "yes"
 		case "vote", "prompts", "pace", "nodes", "depth", "tokens", "path":
 			args[f[i]] = f[i+1]
@@ -195,6 +196,8 @@ func (s *story) play(t *testing.T, f []string) string {
 		s.text.Append(r.Verdict.Tokens...)
 		s.losses = Losses{}
 		return fmt.Sprintf("%d tokens; held %d by %s", s.text.Len(), len(r.Verdict.Path), r.By)
+	case "next":
+		return s.say(Action{Do: Next(args["finished"] != "", args["unread"] != "", args["claimed"] != "")})
 	case "reopen":
 		pause, err := s.losses.Reopen(s.now, s.rules.VerifierWait, &s.text, tandem.Errorf("x", kind, "because"))
 		return fmt.Sprintf("pause %v, %v", pause, err)
@@ -206,7 +209,7 @@ func (s *story) play(t *testing.T, f []string) string {
 // say describes an action and the state after it.
 func (s *story) say(a Action) string {
 	out := [...]string{Wait: "wait", Propose: "propose", Merge: "merge", Put: "put", Commit: "commit", Reopen: "reopen",
-		MakeRoom: "make room", End: "end"}[a.Do]
+		MakeRoom: "make room", Park: "park", GiveWay: "give way", End: "end"}[a.Do]
 	if a.Wait > 0 {
 		out += " " + a.Wait.String()
 	}
