@@ -54,14 +54,14 @@ const (
 // figures lists the processes' counters that are exported, and as which metrics. The rooms that count name the
 // counters; one that a process does not have is left out.
 var figures = []figure{
-	{metric: "tandem:num_requests_running", help: "Requests that have a place.", gauge: true, role: "gateway", counter: "requests.running"},
-	{metric: "tandem:num_requests_waiting", help: "Requests that wait for a place.", gauge: true, role: "gateway",
+	{metric: "tandem:num_requests_running", help: "Requests that run.", gauge: true, role: "gateway", counter: "requests.running"},
+	{metric: "tandem:num_requests_waiting", help: "Requests that wait until they may run.", gauge: true, role: "gateway",
 		counter: "requests.waiting"},
-	{metric: "tandem_parked_sessions", help: "Requests that gave their place back, because their clients do not read or others need it.",
+	{metric: "tandem_parked_sessions", help: "Requests that gave their slot back, because their clients do not read or others need it.",
 		gauge: true, role: "gateway",
 		counter: "sessions.parked"},
 	{metric: "tandem_session_parkings_total",
-		help: "Times that a request gave its place back, because its client did not read or others needed it.",
+		help: "Times that a request gave its slot back, because its client did not read or others needed it.",
 		role: "gateway", counter: "sessions.parkings"},
 	{metric: "tandem_prefill_tokens", help: "Tokens of the sessions that the verifier is reading now: to be read in all, and done.",
 		gauge: true, labels: map[string]string{"what": "total"}, role: "gateway", counter: PrefillTotal},
