@@ -18,12 +18,14 @@ const patience = 100 * time.Millisecond
 // output decouples a session from its client's sink, so that the session never waits for a client that does not
 // read. The session's goroutine puts pieces in; the caller of Generate hands them to the sink one by one.
 //
-//		session ─ put ▶ pieces ─ deliver ▶ sink
+//	session ─ put ▶ pieces ─ deliver ▶ sink
 //
-//	 1. The sink gets each piece once, in order, from one goroutine, and nothing after it has failed or the request
-//	    was cancelled.
-//	 2. put never waits. give says when too much is unread, so the output holds at most limit and one piece more.
-//	 3. A piece that the sink keeps waiting for the unread time ends the request.
+// Its rules:
+//
+//  1. The sink gets each piece once, in order, from one goroutine, and nothing after it has failed or the request
+//     was cancelled.
+//  2. put never waits. give says when too much is unread, so the output holds at most limit and one piece more.
+//  3. A piece that the sink keeps waiting for the unread time ends the request.
 //
 // A client that reads costs a session nothing: its next round runs while the sink writes.
 type output struct {

@@ -220,6 +220,7 @@ func TestLogprobsGoWithTokens(t *testing.T) {
 	v := tandem.Verdict{Base: 1, Nodes: 4, Path: []int32{1, 2}, Tokens: []tandem.Token{5, 6, 7},
 		Logprobs: []tandem.Logprob{{LogProb: -1}, {LogProb: -2}, {LogProb: -3}}}
 	a := s.plan()
+	a.Merged(0, false)
 	if x := a.Answered(v); x.Do != round.Commit {
 		t.Errorf("%+v: want commit", x)
 	}
@@ -228,6 +229,8 @@ func TestLogprobsGoWithTokens(t *testing.T) {
 		t.Errorf("log-probabilities %v: want those of two tokens", p)
 	}
 	v.Logprobs = nil
+	a = s.plan()
+	a.Merged(0, false)
 	if x := a.Answered(v); x.Do != round.Reopen || tandem.KindOf(x.Err) != tandem.Corrupt {
 		t.Errorf("verdict without log-probabilities: %+v, want to open again, corrupt", x)
 	}

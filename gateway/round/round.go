@@ -54,15 +54,18 @@ const (
 
 // Round decides one round of a session. Events are its methods; each returns what its caller is to do next. It has one user.
 //
-//		            Propose                    Put, Wait                           Commit
-//		Begin ─▶ drafting ─ all drafted, or ─▶ waiting ─ verdict ───────────────▶ answered
-//		            │       others too late       ├─ too many tickets, too long,
-//		            │                             │  stale or garbage verdict ────▶ failed     Reopen, MakeRoom
-//		            └──────── Stopped ────────────┴─ verifier cannot do it ──────▶ ended      End
+//	            Propose                    Put, Wait                           Commit
+//	Begin ─▶ drafting ─ all drafted, or ─▶ waiting ─ verdict ───────────────▶ answered
+//	            │       others too late       ├─ too many tickets, too long,
+//	            │                             │  stale or garbage verdict ────▶ failed     Reopen, MakeRoom
+//	            └──────── Stopped ────────────┴─ verifier cannot do it ──────▶ ended      End
 //
-//	 1. A ticket with the drafted tree is put once; all after it have the root alone. Under the exact rule either continues the same text.
-//	 2. While it waits there is a time for the next Tick. Each Tick puts a ticket, at most mostTickets in all, or fails the round.
-//	 3. A tree that the verifier refuses costs its sources the session, and the round is repeated with the root alone.
+// Its rules:
+//
+//  1. A ticket with the drafted tree is put once; all after it have the root alone. Under the exact rule either continues the same text.
+//  2. While it waits there is a time for the next Tick. Each Tick puts a ticket, at most mostTickets in all, or fails the round.
+//  3. A tree that the verifier refuses costs its sources the session, and the round is repeated with the root alone.
+//  4. An event that its state does not expect, such as a second verdict or a draft after Merged, changes nothing.
 type Round struct {
 	Plan
 	Drafts []Draft // of the sources that answered in time; once merged in the order of Asks
@@ -136,7 +139,7 @@ func (r *Round) Begin() Action {
 
 // Answer takes what a source has drafted, or that it has drafted nothing: d is nil.
 func (r *Round) Answer(d *Draft) Action {
-	if r.missing--; d != nil {
+	if r.missing--; d != nil && r.state == Drafting {
 		r.Drafts = append(r.Drafts, *d)
 	}
 	return r.gather()
@@ -149,7 +152,7 @@ func (r *Round) Late() Action {
 }
 
 func (r *Round) gather() Action {
-	if r.missing > 0 && !(r.late && len(r.Drafts) > 0) {
+	if r.state != Drafting || r.missing > 0 && !(r.late && len(r.Drafts) > 0) {
 		return Action{}
 	}
 	return Action{Do: Merge}
@@ -211,6 +214,9 @@ func (r *Round) VerifierUp(now time.Time) Action {
 
 // again puts one more ticket, or gives the verifier up.
 func (r *Round) again(now time.Time) Action {
+	if r.state != Waiting {
+		return Action{}
+	}
 	r.losses.Suspect(now)
 	if r.Tickets < mostTickets && now.Sub(r.losses.Since) <= r.rules.VerifierWait {
 		return Action{Do: Put}
@@ -230,7 +236,10 @@ func (r *Round) Stopped() Action {
 
 // Answered takes the verdict on the round's question, whatever its kind.
 func (r *Round) Answered(v tandem.Verdict) Action {
-	if v.Kind == tandem.Invalid && (r.drafted() || r.Prompts > 0) {
+	switch {
+	case r.state != Waiting:
+		return Action{}
+	case v.Kind == tandem.Invalid && (r.drafted() || r.Prompts > 0):
 		return r.refused()
 	}
 	r.Verdict = v

@@ -24,17 +24,19 @@ const (
 // process is a drafter process. An Open, and a Propose when several drafters are asked, run in goroutines of their own and report
 // through task and Call.
 //
-//		unasked ─ wanted ▶ opening ─ ok ▶ ready ─ propose failed ▶ paused ─ retry, or it came up ▶ opening or tried
-//		                     └──────── failed ───────────────────────▶┘ ◀──────── failed ───────────────┘
-//		                                   ready ◀──────────────────────────────── ok ──────────────────┘
-//		off ◀─ refused, violation ─ any state
+//	unasked ─ wanted ▶ opening ─ ok ▶ ready ─ propose failed ▶ paused ─ retry, or it came up ▶ opening or tried
+//	                     └──────── failed ───────────────────────▶┘ ◀──────── failed ───────────────┘
+//	                                   ready ◀──────────────────────────────── ok ──────────────────┘
+//	off ◀─ refused, violation ─ any state
 //
-//	 1. It blocks a round no longer than one Propose deadline, and after a failure not at all until it has
-//	    answered again: while it is not ready, others draft, or rounds are plain.
-//	 2. At most one Open is under way; the next one waits for the end of a cancelled one, so that an
-//	    old epoch cannot arrive after a new one. The first waits for the Close of the entry before this one.
-//	 3. At most one Propose is under way; until it has ended, the drafter is not asked again.
-//	 4. Failures in a row double the pause, so a drafter that is gone or hangs costs next to nothing.
+// Its rules:
+//
+//  1. It blocks a round no longer than one Propose deadline, and after a failure not at all until it has
+//     answered again: while it is not ready, others draft, or rounds are plain.
+//  2. At most one Open is under way; the next one waits for the end of a cancelled one, so that an
+//     old epoch cannot arrive after a new one. The first waits for the Close of the entry before this one.
+//  3. At most one Propose is under way; until it has ended, the drafter is not asked again.
+//  4. Failures in a row double the pause, so a drafter that is gone or hangs costs next to nothing.
 //
 // A goroutine of its own could keep the drafter open; but then two goroutines would write the epoch and
 // the acknowledged length. The drafter is needed only at the start of a round, and there tick advances its state.
