@@ -108,8 +108,8 @@ def kinds(folder, path):
 
 
 def mixed(folder, path):
-    """A mixture of the target learns, with its MTP layer, and both it and the larger one of the same function say in tandem what they say
-    here."""
+    """A mixture of the target learns, with its MTP layer. tandem computes the same with it, and with the larger mixture of the same
+    function, as this program."""
     out, large = os.path.join(folder, "mixture.gguf"), os.path.join(folder, "large.gguf")
     args = ["--target", path, "--out", out, "--data", os.path.join(folder, "text"), "--leave-out", "", "--work", os.path.join(folder, "work"),
             "--length", "48", "--windows", "48", "--held", "16", "--epochs", "4", "--warm", "2", "--no-bar", "--threads", "1", "--type", "f32",

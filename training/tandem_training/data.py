@@ -58,7 +58,7 @@ def read(path):
 
 
 def bare(b):
-    """The letters and digits of bytes b, as an array, in lower case: what is left whatever the indentation, wrapping or comment marks."""
+    """The letters and digits of bytes b, as an array, in lower case. They do not depend on indentation, wrapping or comment marks."""
     a = np.frombuffer(b.replace(b"\\n", b" ").lower(), np.uint8)
     return a[((a >= 97) & (a <= 122)) | ((a >= 48) & (a <= 57))]
 

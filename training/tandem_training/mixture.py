@@ -273,8 +273,8 @@ def run(a):
 
 
 class Enlarged:
-    """The tensors of a file with more numbers in a row and wider experts, which compute the same: what is more is 0, and norms, which
-    take a mean over it, have weights that are smaller by as much. One tensor at a time is made."""
+    """The tensors of a file with more numbers in a row and wider experts, which compute the same: the additional numbers are 0, and the
+    weights of norms, which take a mean over all numbers, are smaller in proportion. One tensor at a time is made."""
 
     def __init__(self, file, dim, width):
         self.file, self.dim, self.width = file, dim, width

@@ -106,11 +106,11 @@ class Draft(nn.Module):
         raise NotImplementedError
 
     def leave(self, x):
-        """The draft's output of the last block's."""
+        """The draft's output, made of the last block's output."""
         return self.output_norm(x) if hasattr(self, "output_norm") else x
 
     def start(self, taps):
-        """What stands for h where the target has been: its tap, unless the draft has more of them."""
+        """h where the target's states are known: its tap, or what the draft makes of several taps."""
         return taps
 
     def logits(self, out, target):

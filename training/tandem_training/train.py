@@ -100,7 +100,7 @@ def own(c, kind):
 
 
 def check(a):
-    """Refuses settings that cannot be meant."""
+    """Refuses impossible settings."""
     for name, low, high in (("length", 32, 8192), ("windows", 8, 1 << 24), ("held", 4, 1 << 20), ("minutes", 0.01, 1e5),
                             ("fraction", 1e-3, 1), ("epochs", 0.01, 1e5), ("batch", 1, 4096), ("lr", 1e-8, 10), ("threads", 1, 1024),
                             ("heads", 1, 16 if a.kind == "medusa" else 256), ("blocks", 1, 4 if a.kind == "medusa" else 8),
@@ -171,7 +171,7 @@ def plain(a, target):
 
 
 def told(report):
-    """What the text was, in a line."""
+    """A line that describes the text."""
     parts = [f"{d}: {c['train']} files, {c['left_out']} left out for prompts" for d, c in report["domains"].items()]
     return "; ".join(parts) + "; every tenth file held out"
 
