@@ -1,5 +1,5 @@
 // Package hops sends empty rounds: rounds through three processes in which nothing is computed. So they show what the messages alone cost;
-// bench system --suite hops compares the coordination of real rounds with that.
+// tandem-lab hops compares the coordination of real rounds with that.
 //
 //	Gateway ─Propose─▶ drafter ─ticket─▶ NATS ─▶ verifier ─verdict─▶ Gateway
 //
