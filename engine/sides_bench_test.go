@@ -17,7 +17,8 @@ import (
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
-// benchModel is what BenchmarkSides runs. The figures in docs/decisions.md are of the 1b shape: tandem model expand --like 1b --type q8_0.
+// benchModel is what BenchmarkSides runs. The figures in docs/measurements/guesses.md are of the 1b shape: tandem model expand --like 1b
+// --type q8_0.
 var benchModel = flag.String("sides.model", targetPath, "GGUF file of the target of BenchmarkSides")
 
 // randomSide writes a side file of q8_0 matrices with random weights for m.

@@ -219,7 +219,7 @@ func TestHostilePrompts(t *testing.T) {
 	}
 }
 
-// hostileHash is of the prompts that the figures in docs/speculation.md are from.
+// hostileHash is of the prompts that the figures in docs/measurements/planner.md are from.
 const hostileHash = 0x52a386ecdba4065b
 
 func TestMadeSets(t *testing.T) {

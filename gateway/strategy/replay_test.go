@@ -334,7 +334,7 @@ func (b *box) fixedBest(t testing.TB, texts []*recorded) (best map[string]float6
 
 // TestPlannerOnRecordedRounds replays recorded texts: the planner with all drafters beside the best fixed choice in each class, and
 // beside the planner with every other set of drafters. Wanted are 0.95 (hostile 0.90) and 0.97. The second is not met where one expert
-// knows the class, because a text of 96 tokens ends before it is known which one: see docs/speculation.md.
+// knows the class, because a text of 96 tokens ends before it is known which one: see docs/measurements/planner.md.
 func TestPlannerOnRecordedRounds(t *testing.T) {
 	texts := readRecording(t)
 	for name, b := range map[string]*box{"Zen 4": zen4, "Zen 5": zen5} {

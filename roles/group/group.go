@@ -131,7 +131,7 @@ func (p *Processes) kill() error {
 // Split divides the cores between verifier and drafter, if there is one; numbers other than 0 stay. The verifier takes all cores,
 // unless it finds at its start that it is about as quick without the drafter's (verifier.Config.SpareThreads): drafting and verifying
 // mostly take turns, and drafting ahead is bounded by what it saves (drafter.Config.AheadGain). On 2 cores this brings 1.4 times the
-// tokens per second of one core each (docs/speculation.md).
+// tokens per second of one core each (docs/guides/tune.md).
 func Split(cores int, drafts bool, drafter, verifier int) (forDrafter, forVerifier int) {
 	if drafts && drafter == 0 {
 		drafter = max(1, cores/4)
