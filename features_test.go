@@ -1,52 +1,10 @@
 package tandem_test
 
 import (
-	"math"
 	"testing"
 
 	"github.com/tandem-llm/tandem"
 )
-
-// TestHalves: every half survives, and what lies between two of them goes to the nearer one, at a tie to the even one.
-func TestHalves(t *testing.T) {
-	one := func(x float32) uint16 {
-		var h [1]uint16
-		tandem.PackHalf(h[:], []float32{x})
-		return h[0]
-	}
-	value := func(h uint16) float32 {
-		var x [1]float32
-		if finite := tandem.UnpackHalf(x[:], []uint16{h}); finite != (h>>10&31 != 31) {
-			t.Fatalf("half %#x: finite %v", h, finite)
-		}
-		return x[0]
-	}
-	for i := range 0x7c00 {
-		h := uint16(i)
-		x := value(h)
-		if one(x) != h || one(-x) != h|0x8000 {
-			t.Fatalf("half %#x is %v, which becomes %#x, and %#x with a minus", h, x, one(x), one(-x))
-		}
-		if h == 0x7bff {
-			break
-		}
-		middle := (x + value(h+1)) / 2 // exact
-		even := h + h&1
-		if one(middle) != even || one(math.Nextafter32(middle, 0)) != h || one(math.Nextafter32(middle, 1e9)) != h+1 {
-			t.Fatalf("around %v between %#x and %#x: %#x %#x %#x", middle, h, h+1, one(math.Nextafter32(middle, 0)), one(middle),
-				one(math.Nextafter32(middle, 1e9)))
-		}
-	}
-	inf := float32(math.Inf(1))
-	for x, want := range map[float32]uint16{65504: 0x7bff, 65519: 0x7bff, 65520: 0x7bff, 1e9: 0x7bff, inf: 0x7bff, -inf: 0xfbff, 1e-30: 0} {
-		if got := one(x); got != want {
-			t.Errorf("%v becomes %#x: want %#x", x, got, want)
-		}
-	}
-	if h := one(float32(math.NaN())); h>>10&31 != 31 || h&1023 == 0 || !math.IsNaN(float64(value(h))) {
-		t.Errorf("NaN becomes %#x", h)
-	}
-}
 
 func TestFeaturesValidate(t *testing.T) {
 	q := tandem.FeatureQuery{Session: 1, From: 3, Until: 6}

@@ -108,10 +108,11 @@ var rooms = map[string][]string{
 
 	"cache": {"."},
 	// its tables are those of spec/shape, its divisions those that a device takes
-	"profile":  {".", "spec/shape", "modelfile", "kernels"},
-	"demo":     {"."},
-	everywhere: {},
-	"models":   {}, // the shipped models as bytes: whoever imports it is 38 MB larger
+	"profile": {".", "spec/shape", "modelfile", "kernels"},
+	"demo":    {"."},
+	"files":   {},
+	"half":    {},
+	"models":  {}, // the shipped models as bytes: whoever imports it is 38 MB larger
 
 	"cmd":     {"*"},
 	"test":    {"*"},
@@ -120,8 +121,10 @@ var rooms = map[string][]string{
 	"testkit/family": {"modelfile", "kernels/ref"},
 }
 
+// everywhere are rooms for all others, like the standard library: how files are opened, and f16.
+var everywhere = []string{"files", "half"}
+
 const (
-	everywhere    = "files" // how files are opened: for all rooms, like the standard library
 	traceparent   = "services/telemetry/traceparent"
 	statusDetails = "google.golang.org/genproto/googleapis/rpc/errdetails" // of gRPC's statuses
 )
@@ -210,7 +213,7 @@ func roomOf(dir string) string {
 }
 
 func mayImport(room, imported string, allowed []string) bool {
-	if imported == module+"/"+everywhere {
+	if slices.Contains(everywhere, strings.TrimPrefix(imported, module+"/")) {
 		return true
 	}
 	if imported == module {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/half"
 )
 
 // fed is what a session of a draft with states knows of the target's hidden states, its features (Dovetail; EAGLE).
@@ -127,7 +128,7 @@ func (s *session) feed(part *engine.Part) {
 		case k < len(f.rows) && f.rows[k] != nil:
 			n := len(f.unpacked)
 			f.unpacked = f.unpacked[:n+f.width]
-			tandem.UnpackHalf(f.unpacked[n:], f.rows[k])
+			half.Unpack(f.unpacked[n:], f.rows[k])
 			state.Target = f.unpacked[n:]
 		case k < len(f.rows):
 			s.private()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/half"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
 
@@ -85,7 +86,7 @@ func (o *prophet) row(text []tandem.Token, p int) []uint16 {
 	for i := range text {
 		out.Features(0, i, x)
 		row := make([]uint16, len(x))
-		tandem.PackHalf(row, x)
+		half.Pack(row, x)
 		o.known[fmt.Sprint(text[:i+1])] = row
 	}
 	return o.known[key]
@@ -188,7 +189,7 @@ func TestFedTreesAreTheDrafts(t *testing.T) {
 			var states []engine.State
 			x := make([]float32, f.oracle.target.FeatureWidth())
 			for p := range len(text) - 1 {
-				tandem.UnpackHalf(x, f.oracle.row(text, p))
+				half.Unpack(x, f.oracle.row(text, p))
 				var s engine.State
 				for _, tap := range f.side.Taps {
 					at := slices.Index(f.oracle.taps, tap) * part

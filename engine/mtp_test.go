@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/kernels/ref"
+	"github.com/tandem-llm/tandem/half"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/testkit/family"
@@ -53,7 +53,7 @@ func TestMTP(t *testing.T) {
 		var out []float64
 		for i := 0; i < len(x.Data); i += 2 {
 			if x.Type == gguf.F16 {
-				out = append(out, float64(ref.F16(binary.LittleEndian.Uint16(x.Data[i:]))))
+				out = append(out, float64(half.Float(binary.LittleEndian.Uint16(x.Data[i:]))))
 			} else if i%4 == 0 {
 				out = append(out, float64(math.Float32frombits(binary.LittleEndian.Uint32(x.Data[i:]))))
 			}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/half"
 )
 
 const (
@@ -140,7 +141,7 @@ func (f *features) keep(id tandem.SessionID, first int, out *engine.Output, part
 	if k.wanted && first >= k.end {
 		for i, row := range rows {
 			f.read(out, part, row, f.row)
-			tandem.PackHalf(f.place(k, first+i), f.row)
+			half.Pack(f.place(k, first+i), f.row)
 		}
 		f.counters.Add("features.kept", int64(len(rows)))
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/half"
 )
 
 // shelf is a store of features whose rows say which position they are of, and a twin that forgets nothing.
@@ -53,7 +54,7 @@ func (s *shelf) ask(id tandem.SessionID, from, until tandem.Position) tandem.Fea
 	}
 	var x [shelfWidth]float32
 	for i := range out.Len() {
-		if tandem.UnpackHalf(x[:], out.Rows[i*shelfWidth:][:shelfWidth]); x[0] != float32((int(out.From)+i)%512) || x[2] != x[0]+2 {
+		if half.Unpack(x[:], out.Rows[i*shelfWidth:][:shelfWidth]); x[0] != float32((int(out.From)+i)%512) || x[2] != x[0]+2 {
 			s.t.Fatalf("%+v: row of position %d is %v", q, int(out.From)+i, x)
 		}
 	}

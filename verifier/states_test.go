@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/drafter"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/half"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/verifier"
 )
@@ -121,7 +122,7 @@ func compare(t *testing.T, text []tandem.Token, rows map[tandem.Position][]uint1
 	x, want := make([]float32, m.FeatureWidth()), make([]uint16, m.FeatureWidth())
 	for p, got := range rows {
 		out.Features(0, int(p), x)
-		if tandem.PackHalf(want, x); !slices.Equal(got, want) {
+		if half.Pack(want, x); !slices.Equal(got, want) {
 			t.Fatalf("position %d of %d has other features", p, len(text))
 		}
 	}
@@ -204,7 +205,7 @@ func BenchmarkFeatures(b *testing.B) {
 				ran := time.Now()
 				for row := range 4 {
 					out.Features(0, row, x)
-					tandem.PackHalf(h, x)
+					half.Pack(h, x)
 				}
 				passes, keeping = passes+ran.Sub(begun), keeping+time.Since(ran)
 				if err := seq.Truncate(len(text)); err != nil {

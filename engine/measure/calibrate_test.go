@@ -8,6 +8,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/half"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/testkit/family"
 )
@@ -102,15 +103,15 @@ func TestTell(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			x, half := make([]float32, m.FeatureWidth()), make([]uint16, m.FeatureWidth())
+			x, want := make([]float32, m.FeatureWidth()), make([]uint16, m.FeatureWidth())
 			for i, token := range told.Text[:n-1] {
 				out, err := m.Forward([]engine.Part{{Seq: seq, Extend: []tandem.Token{token}}}, 0)
 				if err != nil {
 					t.Fatal(err)
 				}
 				out.Features(0, 0, x)
-				tandem.PackHalf(half, x)
-				if !slices.Equal(half, told.Features[i*len(x):(i+1)*len(x)]) {
+				half.Pack(want, x)
+				if !slices.Equal(want, told.Features[i*len(x):(i+1)*len(x)]) {
 					t.Fatalf("features of position %d are others", i)
 				}
 				if i < len(prompt)-2 || tc.head != "medusa-shared" {

@@ -7,6 +7,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/sample"
+	"github.com/tandem-llm/tandem/half"
 )
 
 // Told is a text that a model has said without speculation, with all that its ways guessed along it. As every round says the same text,
@@ -103,7 +104,7 @@ func (l *listener) after(part *engine.Part, out *engine.Output) error {
 		for i := range rows {
 			out.Features(0, i, x)
 			l.features = append(l.features, make([]uint16, n)...)
-			tandem.PackHalf(l.features[len(l.features)-n:], x)
+			half.Pack(l.features[len(l.features)-n:], x)
 		}
 	}
 	if l.guessed(part.Seq.Len()) {

@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-llm/tandem/half"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/kernels/cpu/peers"
 	"github.com/tandem-llm/tandem/kernels/kerneltest"
-	"github.com/tandem-llm/tandem/kernels/ref"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
 
@@ -86,7 +86,7 @@ func newTree(t testing.TB, dev *cpu.Device, rows int) *treeBench {
 func halved(r *rand.Rand, n int) []float32 {
 	x := kerneltest.RandomFloats(r, n, false)
 	for i := range x {
-		x[i] = ref.F16(ref.ToF16(x[i]))
+		x[i] = half.Float(half.From(x[i]))
 	}
 	return x
 }

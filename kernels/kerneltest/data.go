@@ -5,8 +5,8 @@ import (
 	"math"
 	"math/rand/v2"
 
+	"github.com/tandem-llm/tandem/half"
 	"github.com/tandem-llm/tandem/kernels"
-	"github.com/tandem-llm/tandem/kernels/ref"
 )
 
 // Scales tells where a block's f16 scales are in a file.
@@ -17,7 +17,7 @@ var Scales = map[kernels.Type][]int{
 }
 
 // half returns the f16 of x.
-func half(b []byte, x float32) { binary.LittleEndian.PutUint16(b, ref.ToF16(x)) }
+func putHalf(b []byte, x float32) { binary.LittleEndian.PutUint16(b, half.From(x)) }
 
 // RandomRows returns GGUF bytes of rows·cols weights: any codes, and scales of about 0.01.
 func RandomRows(r *rand.Rand, t kernels.Type, rows, cols int) []byte {
@@ -32,14 +32,14 @@ func RandomRows(r *rand.Rand, t kernels.Type, rows, cols int) []byte {
 		case kernels.F32:
 			binary.LittleEndian.PutUint32(b[i:], math.Float32bits(scale()))
 		case kernels.F16:
-			half(b[i:], scale())
+			putHalf(b[i:], scale())
 		case kernels.BF16:
 			binary.LittleEndian.PutUint16(b[i:], uint16(math.Float32bits(scale())>>16))
 		case kernels.MXFP4:
 			b[i] = byte(110 + r.IntN(20))
 		default:
 			for _, at := range Scales[t] {
-				half(b[i+at:], scale())
+				putHalf(b[i+at:], scale())
 			}
 		}
 	}

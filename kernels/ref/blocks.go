@@ -3,6 +3,8 @@ package ref
 import (
 	"encoding/binary"
 	"math"
+
+	"github.com/tandem-llm/tandem/half"
 )
 
 // The weight types, numbered as in GGUF files.
@@ -124,17 +126,17 @@ func Blocks(typ uint32, row []byte, k int, f func(scale, min float32, codes []in
 func small(typ uint32, row []byte) subBlock {
 	b := subBlock{code: make([]int32, 32)}
 	if typ != MXFP4Type {
-		b.scale = F16(u16(row, 0))
+		b.scale = half.Float(u16(row, 0))
 	}
 	var high uint32
 	at := 2
 	switch typ {
 	case Q4_1Type:
-		b.min, at = -F16(u16(row, 2)), 4
+		b.min, at = -half.Float(u16(row, 2)), 4
 	case Q5_0Type:
 		high, at = binary.LittleEndian.Uint32(row[2:]), 6
 	case Q5_1Type:
-		b.min, high, at = -F16(u16(row, 2)), binary.LittleEndian.Uint32(row[4:]), 8
+		b.min, high, at = -half.Float(u16(row, 2)), binary.LittleEndian.Uint32(row[4:]), 8
 	case MXFP4Type: // a power of two, half of 2^(e-127)
 		b.scale, at = float32(math.Ldexp(1, int(row[0])-128)), 1
 	}
@@ -163,21 +165,21 @@ func small(typ uint32, row []byte) subBlock {
 func superScale(typ uint32, row []byte, s int) (b subBlock) {
 	switch typ {
 	case Q2_KType:
-		b.unit, b.step = F16(u16(row, 80)), F16(u16(row, 82))
+		b.unit, b.step = half.Float(u16(row, 80)), half.Float(u16(row, 82))
 		b.factor, b.level = int32(row[s]&15), int32(row[s]>>4)
 	case Q3_KType:
-		b.unit = F16(u16(row, 108))
+		b.unit = half.Float(u16(row, 108))
 		q := row[96:108]
 		b.factor = nibble(q[s%8], s >= 8) | int32(q[8+s%4]>>(2*(s/4))&3)<<4
 		b.factor -= 32
 	case Q4_KType, Q5_KType:
-		b.unit, b.step = F16(u16(row, 0)), F16(u16(row, 2))
+		b.unit, b.step = half.Float(u16(row, 0)), half.Float(u16(row, 2))
 		sc, m := sixBits(row[4:16], s)
 		b.factor, b.level = int32(sc), int32(m)
 	case Q6_KType:
-		b.unit, b.factor = F16(u16(row, 208)), int32(int8(row[192+s]))
+		b.unit, b.factor = half.Float(u16(row, 208)), int32(int8(row[192+s]))
 	case IQ4_XSType:
-		b.unit = F16(u16(row, 0))
+		b.unit = half.Float(u16(row, 0))
 		b.factor = nibble(row[4+s/2], s%2 == 1) | int32(u16(row, 2)>>(2*s)&3)<<4
 		b.factor -= 32
 	}

@@ -26,35 +26,6 @@ func FMA(a, b, c float32) float32 {
 	return float32(math.Float64frombits(u))
 }
 
-// F16 returns the value of an IEEE half.
-func F16(h uint16) float32 {
-	sign, exp, man := uint32(h>>15)<<31, uint32(h>>10&31), uint32(h&1023)
-	switch exp {
-	case 31:
-		return math.Float32frombits(sign | 0xff<<23 | man<<13)
-	case 0:
-		return math.Float32frombits(sign | math.Float32bits(float32(man)*0x1p-24))
-	}
-	return math.Float32frombits(sign | (exp+112)<<23 | man<<13)
-}
-
-// ToF16 rounds x to an IEEE half, ties to even; too large becomes infinite, NaN stays NaN.
-func ToF16(x float32) uint16 {
-	sign := uint16(math.Float32bits(x) >> 16 & 0x8000)
-	a := math.Abs(float64(x))
-	switch {
-	case a != a:
-		return sign | 0x7e00
-	case a >= 65520:
-		return sign | 0x7c00
-	case a < 0x1p-14:
-		return sign | uint16(math.RoundToEven(a*0x1p24))
-	}
-	frac, exp := math.Frexp(a) // a = frac·2^exp, frac in [1/2, 1)
-	man := int(math.RoundToEven(frac * 2048))
-	return sign | uint16((exp+13)<<10+man)
-}
-
 // BF16 returns the value of a bfloat16.
 func BF16(h uint16) float32 { return math.Float32frombits(uint32(h) << 16) }
 

@@ -3,6 +3,8 @@ package ref
 import (
 	"encoding/binary"
 	"math"
+
+	"github.com/tandem-llm/tandem/half"
 )
 
 // Activation is a row quantised for products with quantised weights: int8 codes with one scale for
@@ -66,7 +68,7 @@ func Quantize(x []float32, span int) Activation {
 func floatWeight(typ uint32, row []byte, i int) float32 {
 	switch typ {
 	case F16Type:
-		return F16(u16(row, 2*i))
+		return half.Float(u16(row, 2*i))
 	case BF16Type:
 		return BF16(u16(row, 2*i))
 	}

@@ -50,33 +50,6 @@ func TestFMA(t *testing.T) {
 	}
 }
 
-func TestF16(t *testing.T) {
-	for h := 0; h < 1<<16; h++ {
-		f := F16(uint16(h))
-		if f != f {
-			if back := ToF16(f); back&0x7c00 != 0x7c00 || back&0x3ff == 0 {
-				t.Fatalf("NaN %#x becomes %#x", h, back)
-			}
-			continue
-		}
-		if back := ToF16(f); back != uint16(h) {
-			t.Fatalf("%#x is %v, which rounds to %#x", h, f, back)
-		}
-		if next := F16(uint16(h + 1)); h&0x7fff < 0x7bff { // the middle goes to the even one
-			even := uint16(h + h&1)
-			if got := ToF16((f + next) / 2); got != even {
-				t.Fatalf("between %#x and %#x: %#x, want %#x", h, h+1, got, even)
-			}
-		}
-	}
-	if got := ToF16(65519.99); got != 0x7bff {
-		t.Errorf("65519.99 becomes %#x, want the largest half", got)
-	}
-	if got := ToF16(65520); got != 0x7c00 {
-		t.Errorf("65520 becomes %#x, want infinity", got)
-	}
-}
-
 func TestExp(t *testing.T) {
 	worst := 0.0
 	for x := float32(-87.3); x < 88.3; x += 0.0037 {

@@ -6,6 +6,8 @@ import (
 	"encoding/hex"
 	"math"
 	"testing"
+
+	"github.com/tandem-llm/tandem/half"
 )
 
 // digests are those of every operation's results on fixed inputs, by Version. An operation that is new is added to the last one.
@@ -35,7 +37,7 @@ func TestVersion(t *testing.T) {
 	}
 	for range 2000 {
 		a, b, c := anyFloat(r), anyFloat(r), anyFloat(r)
-		put(FMA(a, b, c), F16(ToF16(a)), BF16(ToF16(b)), Exp(float32(r.NormFloat64()*30)), Tanh(float32(r.NormFloat64()*4)), SoftCap(a, 30))
+		put(FMA(a, b, c), half.Float(half.From(a)), BF16(half.From(b)), Exp(float32(r.NormFloat64()*30)), Tanh(float32(r.NormFloat64()*4)), SoftCap(a, 30))
 		put(Angle(r.Int32N(1<<20), r.Float64()))
 	}
 	out := make([]float32, 512)

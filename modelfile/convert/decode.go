@@ -3,8 +3,8 @@ package convert
 import (
 	"encoding/binary"
 	"math"
-	"sync"
 
+	"github.com/tandem-llm/tandem/half"
 	"github.com/tandem-llm/tandem/kernels/ref"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
@@ -38,15 +38,6 @@ func readRows(t *gguf.Tensor, dst []float32, stride int, buf *[]byte, row, n int
 	return nil
 }
 
-// halves holds the value of every f16.
-var halves = sync.OnceValue(func() *[1 << 16]float32 {
-	var all [1 << 16]float32
-	for i := range all {
-		all[i] = ref.F16(uint16(i))
-	}
-	return &all
-})
-
 // decode writes the values of one row of a decodable type. Quantised types are decoded by kernels/ref,
 // which is slow: only small sources have them.
 func decode(t gguf.Type, row []byte, dst []float32) {
@@ -60,9 +51,8 @@ func decode(t gguf.Type, row []byte, dst []float32) {
 			dst[i] = math.Float32frombits(uint32(binary.LittleEndian.Uint16(row[2*i:])) << 16)
 		}
 	case gguf.F16:
-		value := halves()
 		for i := range dst {
-			dst[i] = value[binary.LittleEndian.Uint16(row[2*i:])]
+			dst[i] = half.Float(binary.LittleEndian.Uint16(row[2*i:]))
 		}
 	default:
 		ref.Dequantize(uint32(t), row, dst)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/tandem-llm/tandem/half"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
@@ -56,7 +57,7 @@ func encodeF32(dst []byte, x []float32) error {
 
 func encodeF16(dst []byte, x []float32) error {
 	for i, v := range x {
-		h := half(v)
+		h := half.From(v)
 		if h&0x7fff == 0x7c00 {
 			return fmt.Errorf("%g is beyond f16, which ends at 65504: want bf16 or f32", v)
 		}
@@ -77,27 +78,14 @@ func encodeBF16(dst []byte, x []float32) error {
 	return nil
 }
 
-// half rounds v, which is not NaN, to an IEEE half, ties to even.
-func half(v float32) uint16 {
-	b := math.Float32bits(v)
-	sign := uint16(b >> 16 & 0x8000)
-	switch b &= 0x7fffffff; {
-	case b >= 0x47800000: // 65536
-		return sign | 0x7c00
-	case b < 0x38800000: // 2^-14: below it halves are multiples of 2^-24, as are floats from 1/2 on
-		return sign | uint16(math.Float32bits(math.Float32frombits(b)+0.5)-0x3f000000)
-	}
-	return sign | uint16((b-0x38000000+0xfff+b>>13&1)>>13)
-}
-
 // putScale writes d as f16 and returns the rounded value.
 func putScale(dst []byte, d float32) (float32, error) {
-	h := half(d)
+	h := half.From(d)
 	if h&0x7fff == 0x7c00 {
 		return 0, fmt.Errorf("weights as large as these need a scale of %g, beyond f16, which ends at 65504: want bf16 or f32", d)
 	}
 	binary.LittleEndian.PutUint16(dst, h)
-	return halves()[h], nil
+	return half.Float(h), nil
 }
 
 // inverse returns 1/d for a scale d stored as f16; 0 if stored is 0, so that all codes become 0.

@@ -207,29 +207,6 @@ func TestSearches(t *testing.T) {
 	}
 }
 
-func TestHalf(t *testing.T) {
-	check := func(v float32) {
-		if got, want := half(v), ref.ToF16(v); got != want {
-			t.Fatalf("half(%g) = %04x: want %04x", v, got, want)
-		}
-	}
-	for h := range 0x7c00 { // every half, the middle to the next, and what lies beside both
-		at := math.Float32bits(ref.F16(uint16(h)))
-		middle := math.Float32bits((ref.F16(uint16(h)) + ref.F16(uint16(h+1))) / 2)
-		for _, b := range []uint32{at, at + 1, middle - 1, middle, middle + 1} {
-			if h < 0x7bff {
-				check(math.Float32frombits(b))
-				check(math.Float32frombits(b | 1<<31))
-			}
-		}
-	}
-	for _, v := range []float32{65504, 65519.996, 65520, 65536, 1e30, 0x1p-24, 0x1p-25, 0x1.000002p-25, 0x1p-149, float32(math.Inf(1)),
-		float32(math.Inf(-1))} {
-		check(v)
-		check(-v)
-	}
-}
-
 func TestTooLarge(t *testing.T) {
 	for typ, v := range map[gguf.Type]float32{gguf.F16: 65520, gguf.BF16: math.MaxFloat32, gguf.Q8_0: 1e7, gguf.Q4_0: -6e5, gguf.Q5_0: 2e6,
 		gguf.Q6_K: 3e8, gguf.Q4_K: -7e7, gguf.Q3_K: 1e7, gguf.Q2_K: -1e7} {

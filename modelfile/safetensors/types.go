@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/kernels/ref"
+	"github.com/tandem-llm/tandem/half"
 )
 
 // DType is the type of a tensor's elements.
@@ -104,7 +104,7 @@ func (t *Tensor) Floats(dst []float32, buf *[]byte, at int) error {
 		case F32:
 			dst[i] = math.Float32frombits(le.Uint32(b[4*i:]))
 		case F16:
-			dst[i] = ref.F16(le.Uint16(b[2*i:]))
+			dst[i] = half.Float(le.Uint16(b[2*i:]))
 		default:
 			dst[i] = math.Float32frombits(uint32(le.Uint16(b[2*i:])) << 16)
 		}

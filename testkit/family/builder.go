@@ -7,7 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 
-	"github.com/tandem-llm/tandem/kernels/ref"
+	"github.com/tandem-llm/tandem/half"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
@@ -118,7 +118,7 @@ func (b *builder) random(name string, typ gguf.Type, deviation float64, shape ..
 	for range n {
 		v := float32(deviation * b.draw())
 		if typ == gguf.F16 {
-			data = binary.LittleEndian.AppendUint16(data, ref.ToF16(v))
+			data = binary.LittleEndian.AppendUint16(data, half.From(v))
 		} else {
 			data = binary.LittleEndian.AppendUint32(data, math.Float32bits(v))
 		}

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tandem-llm/tandem/half"
 	"github.com/tandem-llm/tandem/kernels/ref"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
@@ -163,8 +164,8 @@ func (m *Model) Noisy(seed uint64, most float32) *Model {
 		}
 		x.Data = slices.Clone(x.Data)
 		for j := 0; j < len(x.Data); j += 2 {
-			v := ref.F16(binary.LittleEndian.Uint16(x.Data[j:])) * (1 + most*(2*r.Float32()-1))
-			binary.LittleEndian.PutUint16(x.Data[j:], ref.ToF16(v))
+			v := half.Float(binary.LittleEndian.Uint16(x.Data[j:])) * (1 + most*(2*r.Float32()-1))
+			binary.LittleEndian.PutUint16(x.Data[j:], half.From(v))
 		}
 	}
 	return out

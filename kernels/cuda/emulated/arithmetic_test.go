@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/tandem-llm/tandem/half"
 	"github.com/tandem-llm/tandem/kernels/cuda/emulated"
 	"github.com/tandem-llm/tandem/kernels/ref"
 )
@@ -26,8 +27,8 @@ func floats(n int) []float32 {
 		case 0:
 			v = append(v, math.Float32frombits(x))
 		case 1: // between two halves, or near it
-			h := ref.F16(uint16(x))
-			next := ref.F16(uint16(x) + 1)
+			h := half.Float(uint16(x))
+			next := half.Float(uint16(x) + 1)
 			v = append(v, (h+next)/2, math.Nextafter32((h+next)/2, next))
 		default:
 			v = append(v, (rng.Float32()-0.5)*float32(math.Exp2(float64(rng.IntN(24)))))
@@ -43,13 +44,13 @@ func TestHalves(t *testing.T) {
 		halves[i] = uint16(i)
 	}
 	for i, got := range calc[float32](r, "to_float", halves, len(halves), 1) {
-		if want := ref.F16(uint16(i)); !same(got, want) {
+		if want := half.Float(uint16(i)); !same(got, want) {
 			t.Fatalf("half %04x is %v, want %v", i, got, want)
 		}
 	}
 	in := floats(1 << 20)
 	for i, got := range calc[uint16](r, "to_half", in, len(in), 1) {
-		want := ref.ToF16(in[i])
+		want := half.From(in[i])
 		if in[i] != in[i] {
 			want = 0x7fff // CUDA has one NaN
 		}

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tandem-llm/tandem/half"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/ref"
 )
@@ -239,7 +240,7 @@ func (c *cache) put(layer, which int, cell kernels.Cell, x []float32) {
 	l, at := c.layers[layer], int(cell)*len(x)
 	if c.shape.Type == kernels.KVF16 {
 		for i, v := range x {
-			l.x[which][at+i] = ref.F16(ref.ToF16(v))
+			l.x[which][at+i] = half.Float(half.From(v))
 		}
 		return
 	}
@@ -248,7 +249,7 @@ func (c *cache) put(layer, which int, cell kernels.Cell, x []float32) {
 		l.x[which][at+i] = float32(code)
 	}
 	for i, scale := range q.Scale {
-		l.scales[which][at/32+i] = ref.F16(ref.ToF16(scale))
+		l.scales[which][at/32+i] = half.Float(half.From(scale))
 	}
 }
 
