@@ -36,7 +36,7 @@ type Config struct {
 	// that they take; default DefaultFeatureBytes.
 	Taps         []int
 	FeatureBytes int
-	// Process returns what Describe says besides model and costs; nil: nothing.
+	// Process describes the process and its model; Describe adds what the verifier knows. nil: nothing.
 	Process func() tandem.Description
 }
 
@@ -204,12 +204,7 @@ func (v *Verifier) Describe(context.Context) (tandem.Description, error) {
 	if v.cfg.Process != nil {
 		d = v.cfg.Process()
 	}
-	m := v.cfg.Model
-	names := m.Names()
-	d.Model, d.Vocab, d.Fingerprint, d.Context = m.Config().Name, m.Vocab().Size(), names.Vocabulary, m.Config().Context
-	d.KVCapacity, d.PageTokens = int64(m.Pages())*engine.PageTokens, engine.PageTokens
-	d.Device, d.ISA, d.Threads = m.Device(), m.ISA(), m.Threads()
-	d.Identity, d.Lineage, d.Costs, d.SelfDrafts = names.Identity, names.Lineage, v.cfg.Costs, slices.Clone(v.ways)
+	d.PageTokens, d.Costs, d.SelfDrafts = engine.PageTokens, v.cfg.Costs, slices.Clone(v.ways)
 	d.Taps = v.cfg.Taps
 	return d, nil
 }

@@ -4,7 +4,6 @@ package verifier
 import (
 	"cmp"
 	"context"
-	"path/filepath"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/roles"
@@ -87,15 +86,10 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (server *verifyi
 	if streamed(m) > 0 {
 		chunk = m.MaxRows() // a pass reads as much for one row as for the widest
 	}
-	process := r.DescribeProcess("verifier", socket)
 	pulse, goes := r.Beat(roles.ModelName(c.Target))
 	v, err := verifier.New(verifier.Config{Model: m, Events: r.Events, Counters: r.Counters, Costs: costs, Ways: ways,
 		PrefixCache: c.PrefixCache, Chunk: chunk, Batches: c.Batches, Taps: c.Taps, FeatureBytes: c.FeatureBytes,
-		Pulse: pulse, Process: func() tandem.Description {
-			d := process()
-			d.File = filepath.Base(c.Target)
-			return d
-		}})
+		Pulse: pulse, Process: r.Describe("verifier", c.Target, socket, m)})
 	if err != nil {
 		return nil, undo, err
 	}
