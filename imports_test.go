@@ -106,6 +106,9 @@ var rooms = map[string][]string{
 	"bench/guesses": {".", "bench/figures", "bench/prompts", "drafter", "mempool", "engine", "spec", "text"},
 	"talk":          {".", "client", "services"},
 
+	// every setting, by role: what the command line, files and child processes have in common
+	"settings": {"."},
+
 	"cache": {"."},
 	// its tables are those of spec/shape, its divisions those that a device takes
 	"profile": {".", "spec/shape", "modelfile", "kernels"},

@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-llm/tandem/engine/measure"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/settings"
 )
 
 type benchCmd struct {
@@ -70,7 +71,7 @@ type benchDecodeCmd struct {
 	Texts   int     `help:"With --chain: texts, each drawn with a seed of its own." default:"2" setting:"-"`
 	widthFlags
 	computeFlags
-	kvFlags
+	settings.KV
 	budgetFlags
 	cacheFlags
 	output

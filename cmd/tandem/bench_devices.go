@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-llm/tandem/cmd/tandem/config"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/settings"
 )
 
 type benchDevicesCmd struct {
@@ -25,7 +26,7 @@ type benchDevicesCmd struct {
 	Repeat    int      `help:"How often each prompt is run in each way." default:"1" setting:"-"`
 	Context   []int    `help:"Tokens in the KV cache before compared passes; before the draft's step the largest." default:"1,300,700" placeholder:"N,…" setting:"-"`
 	Rounds    int      `help:"Passes of the draft's step; the median counts." default:"50" setting:"-"`
-	samplingFlags
+	settings.Sampling
 	groupFlags
 	output
 }
@@ -60,7 +61,7 @@ func (c *benchDevicesCmd) config(a *app) (out devices.Config, err error) {
 			return out, err
 		}
 	}
-	if out.Speculating, err = c.request("x"); err != nil {
+	if out.Speculating, err = c.Request("x"); err != nil {
 		return out, err
 	}
 	out.Plain = out.Speculating
@@ -124,7 +125,8 @@ func (c *benchDevicesCmd) places(on []string) (all []devices.Place, err error) {
 func (c *benchDevicesCmd) open(a *app) func(device, path string, o engine.Options) (*engine.Model, func(), error) {
 	return func(device, path string, o engine.Options) (*engine.Model, func(), error) {
 		o.KVType = c.KVType
-		return computeFlags{Threads: c.VerifierThreads, ISA: c.ISA, Device: device}.load(a, func(d kernels.Device) (*engine.Model, error) {
+		at := computeFlags{Processor: settings.Processor{Threads: c.VerifierThreads, ISA: c.ISA, Device: device}}
+		return at.load(a, func(d kernels.Device) (*engine.Model, error) {
 			o.Device = d
 			return a.openModel(path, o)
 		})
@@ -142,7 +144,7 @@ func (c *benchDevicesCmd) start(a *app, p devices.Place, target string, drafts [
 		return tandem.Errorf("", tandem.Invalid, "%s: %w", p.Flags, err)
 	}
 	of := parser.Model.Target.Addr().Interface().(*cli).Bench.Devices
-	s := benchSystemCmd{samplingFlags: of.samplingFlags, groupFlags: of.groupFlags}
+	s := benchSystemCmd{Sampling: of.Sampling, groupFlags: of.groupFlags}
 	return s.start(a, system.Group{Target: target, Drafts: drafts, Sessions: 1}, func(ctx context.Context, p system.Processes) error {
 		return do(ctx, p)
 	})

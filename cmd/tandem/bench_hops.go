@@ -15,14 +15,17 @@ import (
 	"github.com/tandem-llm/tandem/roles/group"
 	"github.com/tandem-llm/tandem/roles/hops"
 	"github.com/tandem-llm/tandem/services/supervise"
+	"github.com/tandem-llm/tandem/settings"
 )
 
 // hopsCmd is a drafter or verifier of empty rounds, which bench system starts.
 type hopsCmd struct {
 	Role string `arg:"" enum:"drafter,verifier"`
-	addressFlags
+	settings.Addresses
 	kernelFlags
-	roleFlags
+	settings.Process
+	settings.Logging
+	childFlags
 }
 
 // Run runs the process until it is stopped.
@@ -32,7 +35,7 @@ func (c *hopsCmd) Run(a *app) error {
 		return err
 	}
 	models.Device = func(threads int) (roles.Device, error) { return openCPU(threads, c.ISA) }
-	peer := hops.Peer{Config: c.config(a, c.Listen), Models: models, Pool: c.Pool}
+	peer := hops.Peer{Config: c.config(a, c.Listen, c.Process, c.Logging), Models: models, Pool: c.Pool}
 	if c.Role == "drafter" {
 		return hops.RunDrafter(a.ctx, peer)
 	}
@@ -61,7 +64,10 @@ func (c *benchSystemCmd) startHops(a *app, ctx context.Context, do func(context.
 				args := []string{"hops", name, "--listen", listen, "--pool", "file:" + pool, "--drafter", drafter, "--isa", c.ISA,
 					"--threads", strconv.Itoa(threads), "--ready-fd", strconv.Itoa(supervise.ReadyFD),
 					"--pulse-fd", strconv.Itoa(supervise.PulseFD)}
-				specs = append(specs, supervise.Spec{Name: name, Args: append(args, c.secretFlags.args()...)})
+				if c.SecretFile != "" {
+					args = append(args, "--set", "secret-file="+c.SecretFile)
+				}
+				specs = append(specs, supervise.Spec{Name: name, Args: args})
 			}
 			return specs, nil
 		}})

@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/kernels/split"
 	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/settings"
 )
 
 type benchSplitCmd struct {
@@ -26,7 +27,7 @@ type benchSplitCmd struct {
 	Width        []int  `help:"Rows of a pass." default:"1,8,16,64" placeholder:"N,…" setting:"-"`
 	Rounds       int    `help:"Passes of each kind, in turn; the median counts." default:"12" setting:"-"`
 	ISA          string `name:"isa" help:"Instruction set: auto, generic, avx2, avx512, neon, neon-dot, neon-i8mm." default:"auto"`
-	kvFlags
+	settings.KV
 	output
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/roles/drafter"
 	"github.com/tandem-llm/tandem/roles/group"
+	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/talk"
 	"github.com/tandem-llm/tandem/text/token"
 )
@@ -29,7 +30,7 @@ type benchSystemCmd struct {
 	Repeat   int           `help:"How often each prompt is run by each variant." default:"1" setting:"-"`
 	Budget   time.Duration `help:"Start no further prompts after this time; every class gets at least one. 0 = no limit." default:"0" placeholder:"TIME" setting:"-"`
 	Rounds   int           `help:"Rounds of the memory suite, summed over sessions." default:"10000" setting:"-"`
-	samplingFlags
+	settings.Sampling
 	groupFlags
 	output
 }
@@ -52,7 +53,7 @@ func (c *benchSystemCmd) Run(a *app) error {
 
 // config returns what the flags say.
 func (c *benchSystemCmd) config(a *app) (out system.Config, err error) {
-	if err := c.sizeFlags.check(); err != nil {
+	if err := checkSizes(c.Sizes); err != nil {
 		return out, err
 	}
 	out = system.Config{Scenario: c.Scenario, Count: c.Count, Repeat: c.Repeat, Budget: c.Budget, Rounds: c.Rounds,
@@ -60,7 +61,7 @@ func (c *benchSystemCmd) config(a *app) (out system.Config, err error) {
 	if out.Suites, err = system.Choose(c.Suite); err != nil {
 		return out, err
 	}
-	if out.Request, err = c.request("x"); err != nil {
+	if out.Request, err = c.Request("x"); err != nil {
 		return out, err
 	}
 	if c.Tree != "" {
@@ -84,7 +85,7 @@ func (c *benchSystemCmd) config(a *app) (out system.Config, err error) {
 		out.SmallTarget = shipped
 	}
 	if file, err := os.Stat(out.Target); err == nil && c.MemoryBudget != nil {
-		out.Streamed = file.Size() > c.bytes()
+		out.Streamed = file.Size() > c.MemoryBudget.Bytes()
 	}
 	out.Prompts, err = promptsPath(c.Prompts)
 	out.Start = func(g system.Group, do func(context.Context, system.Processes) error) error { return c.start(a, g, do) }
@@ -152,7 +153,7 @@ func promptsPath(path string) (string, error) {
 
 // start starts the processes of a group, calls do with them, and ends them.
 func (c *benchSystemCmd) start(a *app, g system.Group, do func(context.Context, system.Processes) error) error {
-	l := launch{groupFlags: c.groupFlags, speculationFlags: c.speculationFlags, target: g.Target, drafts: g.Drafts, sessions: g.Sessions}
+	l := launch{Group: c.Group, Speculation: c.Speculation, target: g.Target, drafts: g.Drafts, sessions: g.Sessions}
 	if target, err := targetPath(c.Target); err != nil || g.Target != target {
 		l.Heads = nil // they are of the target
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"strconv"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/cache"
@@ -11,12 +10,11 @@ import (
 	"github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/kernels/stream"
 	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/settings"
 )
 
 // budgetFlags bound memory.
-type budgetFlags struct {
-	MemoryBudget *byteSize `help:"Memory for everything together: weights, KV cache, buffers, the processes. A target that does not fit is streamed from a packed copy in the cache folder, with as many layers in memory as fit (default: what is free, or what the control group allows, less a margin)." placeholder:"SIZE"`
-}
+type budgetFlags struct{ settings.Budget }
 
 // check refuses impossible budgets.
 func (f budgetFlags) check() error {
@@ -30,16 +28,8 @@ func (f budgetFlags) check() error {
 	return nil
 }
 
-// bytes returns the budget, 0 for none.
-func (f budgetFlags) bytes() int64 {
-	if f.MemoryBudget == nil {
-		return 0
-	}
-	return int64(*f.MemoryBudget)
-}
-
 // on refuses a budget for a target that does not compute on one set of the processor's cores alone.
-func (f budgetFlags) on(device string, layers gpuMemoryFlags) error {
+func (f budgetFlags) on(device string, layers settings.GPULayers) error {
 	p, err := parsePlace("device", device)
 	switch {
 	case err != nil || f.MemoryBudget == nil:
@@ -57,24 +47,13 @@ func (f budgetFlags) on(device string, layers gpuMemoryFlags) error {
 // streams reports whether weights can be streamed to a place.
 func (p place) streams() bool { return p.gpu == nil && p.right == nil && p.layers == 0 }
 
-// memoryArgs returns what tells a verifier its part of the memory.
-func (l launch) memoryArgs() (args []string) {
-	if l.verifierBudget > 0 {
-		args = append(args, "--memory-budget", strconv.FormatInt(l.verifierBudget, 10))
-	}
-	if l.Cache != "" {
-		args = append(args, "--cache", l.Cache)
-	}
-	return append(args, "--cache-limit", strconv.FormatInt(int64(l.CacheLimit), 10))
-}
-
 // streaming returns how a target is streamed, with packed files in the folder that c names.
 // Nil: where all weights must fit, on a GPU or on two devices.
-func (f budgetFlags) streaming(a *app, device string, layers gpuMemoryFlags, c cacheFlags) *roles.Streaming {
+func (f budgetFlags) streaming(a *app, device string, layers settings.GPULayers, c cacheFlags) *roles.Streaming {
 	if p, err := parsePlace("device", device); err != nil || !p.streams() || layers.GPUMemory > 0 {
 		return nil
 	}
-	return &roles.Streaming{Budget: f.bytes(), On: func(d kernels.Device, memory int64) kernels.Streamer {
+	return &roles.Streaming{Budget: f.MemoryBudget.Bytes(), On: func(d kernels.Device, memory int64) kernels.Streamer {
 		k := &packing{app: a, cacheFlags: c}
 		return stream.New(d, stream.Config{Memory: memory, Pack: cpu.Pack, Keep: k.keep, Tell: func(line string) { a.say("%s", line) }})
 	}}
@@ -88,7 +67,7 @@ func (f budgetFlags) fit(a *app, c cacheFlags, path string, o engine.Options) (e
 	need, err := engine.Measure(path, o)
 	if err == nil {
 		o.Forget = true
-		s := f.streaming(a, "", gpuMemoryFlags{}, c)
+		s := f.streaming(a, "", settings.GPULayers{}, c)
 		o.Device, _, err = s.Fit(path, o, need, s.Limit(engine.AvailableMemory()), 0)
 	}
 	return o, err

@@ -3,21 +3,17 @@ package main
 import (
 	"fmt"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/cache"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/settings"
 )
 
 // cacheFlags say where tandem keeps what it makes.
-type cacheFlags struct {
-	Cache      string   `help:"Folder for files that tandem makes and can make again (default: tandem in $XDG_CACHE_HOME or ~/.cache)." placeholder:"DIR"`
-	CacheLimit byteSize `help:"Largest size of that folder; the least recently used files are removed first." default:"8GiB" placeholder:"SIZE"`
-}
+type cacheFlags struct{ settings.CacheFolder }
 
 // open returns the cache.
 func (c cacheFlags) open() (*cache.Cache, error) {
@@ -31,42 +27,6 @@ func (c cacheFlags) open() (*cache.Cache, error) {
 		return nil, err
 	}
 	return cache.New(dir, int64(c.CacheLimit)), nil
-}
-
-// byteSize is a number of bytes, written like 500MiB or 8GiB.
-type byteSize int64
-
-var byteUnits = []struct {
-	name  string
-	bytes float64
-}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40}, {"B", 1}, {"", 1}}
-
-// UnmarshalText implements encoding.TextUnmarshaler.
-func (b *byteSize) UnmarshalText(text []byte) error {
-	for _, u := range byteUnits {
-		number, has := cutSuffixFold(string(text), u.name)
-		if !has {
-			continue
-		}
-		n, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
-		if n *= u.bytes; err != nil || !(n >= 0 && n < 1<<60) {
-			break
-		}
-		*b = byteSize(n)
-		return nil
-	}
-	return tandem.Errorf("", tandem.Invalid, "%q is no size: want bytes, or a number with KiB, MiB, GiB or TiB", text)
-}
-
-// String implements fmt.Stringer.
-func (b byteSize) String() string { return engine.Bytes(int64(b)) }
-
-func cutSuffixFold(s, suffix string) (before string, found bool) {
-	at := len(s) - len(suffix)
-	if at < 0 || !strings.EqualFold(s[at:], suffix) {
-		return s, false
-	}
-	return s[:at], true
 }
 
 type cacheCmd struct {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/profile"
+	"github.com/tandem-llm/tandem/settings"
 )
 
 // decided returns where the plan in a file says that a target is best computed; nil if it says nothing, or there is no such plan. say hears
@@ -45,7 +46,7 @@ func plannedPlace(flag, device string) (place, error) {
 		if err != nil || n < 1 || flag != "device" {
 			return place{}, tandem.Errorf("", tandem.Invalid, "%q is no place for --%s", device, flag)
 		}
-		return place{layers: n}, gpuMemoryFlags{gpuMemory(n)}.there()
+		return place{layers: n}, gpuHas(settings.GPUShare(n))
 	}
 	name, settings, more := strings.Cut(device, ", ")
 	if more {
@@ -79,7 +80,7 @@ func (l *launch) planned(say func(format string, args ...any)) {
 	if l.Device != "auto" && l.DraftDevice != "auto" {
 		return
 	}
-	l.decision = decided(l.plan(), l.target, l.KVType, nil)
+	l.decision = decided(planFile(l.PassCosts), l.target, l.KVType, nil)
 	if l.decision == nil || l.DraftDevice != "auto" || len(l.files()) == 0 {
 		return
 	}

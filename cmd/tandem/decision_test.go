@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-llm/tandem/cmd/tandem/config"
 	"github.com/tandem-llm/tandem/kernels/cuda"
 	"github.com/tandem-llm/tandem/profile"
+	"github.com/tandem-llm/tandem/settings"
 )
 
 const smallTarget = "../../models/gopher-draft-go-f16.gguf"
@@ -69,7 +70,7 @@ func TestAutoFollowsThePlan(t *testing.T) {
 		}
 		stderr.Reset()
 		got := ""
-		err := computeFlags{Device: "auto"}.chooseBy(a, d, func(p place) error {
+		err := computeFlags{Processor: settings.Processor{Device: "auto"}}.chooseBy(a, d, func(p place) error {
 			got = p.String()
 			fail := c.fail
 			c.fail = nil

@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/demo"
 	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/talk"
 	"github.com/tandem-llm/tandem/text/token"
 )
@@ -23,7 +24,7 @@ type demoCmd struct {
 	Seed        uint64  `help:"Seed of the draws: the same seed gives the same text." default:"0"`
 	Like        string  `help:"Shape to expand the shipped target to, as for model expand (default: 1b)." placeholder:"SHAPE" setting:"-"`
 	Type        string  `help:"Type of its weights, as for model quantize (default: q8_0)." placeholder:"TYPE" setting:"-"`
-	speculationFlags
+	settings.Speculation
 	groupFlags
 	output
 }
@@ -60,7 +61,7 @@ func (c *demoCmd) Run(a *app) error {
 		defer model.Close()
 		target = model.Path
 	}
-	l := launch{groupFlags: c.groupFlags, target: target, drafts: drafts, sessions: c.sessionsOr(1)}
+	l := launch{Group: c.Group, target: target, drafts: drafts, sessions: c.sessionsOr(1)}
 	l.Grace = 0
 	if l, err = a.checked(l, r); err != nil {
 		return err
@@ -82,7 +83,7 @@ func (c *demoCmd) Run(a *app) error {
 func (c *demoCmd) request() (tandem.Request, error) {
 	r := tandem.Request{Prompt: or(c.Prompt, demoPrompt), MaxTokens: c.MaxTokens,
 		Sampling: tandem.Sampling{Temperature: c.Temperature, TopP: 1, Seed: c.Seed}}
-	if err := c.speculate(&r); err != nil {
+	if err := c.Speculate(&r); err != nil {
 		return r, err
 	}
 	return r, r.Validate(tandem.Limits{})

@@ -66,7 +66,7 @@ func (c *demoCmd) model(a *app) (*cache.Entry, error) {
 // get returns the model from the cache or, if that cannot be written, from the temporary directory.
 func (c *demoCmd) get(a *app, r cache.Request) (*cache.Entry, error) {
 	var unwritable *cache.Unwritable
-	kept, err := c.cacheFlags.open()
+	kept, err := cacheFlags{c.CacheFolder}.open()
 	if err == nil {
 		if err := c.enoughMemory(kept.Folder(), r.Size); err != nil {
 			return nil, err

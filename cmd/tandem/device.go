@@ -16,14 +16,13 @@ import (
 	"github.com/tandem-llm/tandem/kernels/cuda/gpu"
 	"github.com/tandem-llm/tandem/profile"
 	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/settings"
 )
 
 // computeFlags say what computes.
 type computeFlags struct {
-	Threads int    `help:"Threads; 0 = all cores." default:"0"`
-	ISA     string `name:"isa" help:"Instruction set: auto, generic, avx2, avx512, neon, neon-dot, neon-i8mm." default:"auto"`
-	Device  string `help:"Where to compute: cpu, cuda (an NVIDIA GPU; cuda:1 is the second), cores:LIST (a group of cores, as in cores:0-3,6), two of them that divide each pass (cuda+cpu), or auto: where the plan of 'tandem profile' says, else cuda if it can be used, else cpu. All give the same results." default:"cpu" placeholder:"DEVICE"`
-	gpuMemoryFlags
+	settings.Processor
+	settings.GPULayers
 }
 
 func (c computeFlags) check() error {
@@ -31,7 +30,7 @@ func (c computeFlags) check() error {
 	if err != nil {
 		return err
 	}
-	return cmp.Or(c.gpuMemoryFlags.check(c.Device), p.checkThreads("device", "threads", c.Threads), checkPlace("device", c.Device))
+	return cmp.Or(c.GPULayers.Check(c.Device), p.checkThreads("device", "threads", c.Threads), checkPlace("device", c.Device))
 }
 
 // checkThreads refuses a number of threads, the value of a flag, that is none, or that p, the value of another flag, says by itself.

@@ -11,68 +11,23 @@ import (
 	"github.com/tandem-llm/tandem/kernels/cuda/gpu"
 	"github.com/tandem-llm/tandem/kernels/layers"
 	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/settings"
 )
 
-// gpuMemoryFlags lend a GPU's spare memory to a model that computes on the processor.
-type gpuMemoryFlags struct {
-	GPUMemory gpuMemory `name:"gpu-memory" help:"With --device cpu: run as many of the target's first layers on the first GPU as this much of its memory holds, their weights, keys and values, and buffers; all others run on the processor. The results are the same." placeholder:"SIZE"`
-}
-
-// gpuMemory is a byteSize that is not 0 once it is given.
-type gpuMemory byteSize
-
-// UnmarshalText implements encoding.TextUnmarshaler. Empty text is none, whatever other settings say.
-func (g *gpuMemory) UnmarshalText(text []byte) error {
-	var n byteSize
-	if len(text) > 0 {
-		if err := n.UnmarshalText(text); err != nil || n == 0 {
-			return tandem.Errorf("", tandem.Invalid, "%q: want the memory for at least one layer, like 500MiB or 4GiB; without the "+
-				"flag, or with an empty value, all layers run on the processor", text)
-		}
-	}
-	*g = gpuMemory(n)
-	return nil
-}
-
-// String implements fmt.Stringer.
-func (g gpuMemory) String() string {
-	if g == 0 {
-		return ""
-	}
-	return engine.Bytes(int64(g))
-}
-
-// check refuses memory for layers where the whole model is on a GPU already, or may be.
-func (f gpuMemoryFlags) check(device string) error {
-	if f.GPUMemory > 0 && device != "cpu" && device != "" {
-		return tandem.Errorf("", tandem.Invalid, "--gpu-memory %v with --device %s: it is for layers of a model that computes on the "+
-			"processor, want --device cpu", f.GPUMemory, device)
-	}
-	return nil
-}
-
-// there refuses a GPU that cannot be used, or has less memory.
-func (f gpuMemoryFlags) there() error {
-	if f.GPUMemory == 0 {
+// gpuHas refuses a share of a GPU that cannot be used, or has less memory.
+func gpuHas(share settings.GPUShare) error {
+	if share == 0 {
 		return nil
 	}
 	chips, err := gpu.Chips()
 	if err != nil {
-		return tandem.Errorf("", tandem.Unavailable, "--gpu-memory %v: %w", f.GPUMemory, err)
+		return tandem.Errorf("", tandem.Unavailable, "--gpu-memory %v: %w", share, err)
 	}
-	if int64(f.GPUMemory) > chips[0].Total {
-		return tandem.Errorf("", tandem.Exhausted, "--gpu-memory is %v, but %s has %s: want less", f.GPUMemory, chips[0].Name,
+	if int64(share) > chips[0].Total {
+		return tandem.Errorf("", tandem.Exhausted, "--gpu-memory is %v, but %s has %s: want less", share, chips[0].Name,
 			engine.Bytes(chips[0].Total))
 	}
 	return nil
-}
-
-// arg returns the flag for another process, also if it is none.
-func (f gpuMemoryFlags) arg() string {
-	if f.GPUMemory == 0 {
-		return "--gpu-memory="
-	}
-	return fmt.Sprintf("--gpu-memory=%d", int64(f.GPUMemory))
 }
 
 // ownMemory returns how much of the models the GPUs that are to be used can hold in memory of their own.

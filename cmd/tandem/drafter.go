@@ -6,19 +6,12 @@ import (
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/roles/drafter"
 	"github.com/tandem-llm/tandem/roles/pair"
+	"github.com/tandem-llm/tandem/settings"
 )
 
 type drafterCmd struct {
-	Draft  []string `help:"GGUF file of a draft model; may be repeated (default: the three shipped experts)." placeholder:"FILE" sep:"none"`
-	Target string   `help:"GGUF file of the target, for drafts that read its hidden states: they use its embeddings and output matrix (default: the shipped one)." placeholder:"FILE"`
-	draftHeadsFlags
-	InlineLimit int    `help:"Send trees larger than this many bytes through shared memory to processes on this host; 0 = all." default:"0"`
-	Advertise   string `help:"Address under which the other processes reach this drafter (default: where it listens)." placeholder:"ADDR"`
-	aheadFlags
-	addressFlags
-	kernelFlags
-	prefixFlags
-	roleFlags
+	settings.Drafter
+	childFlags
 }
 
 // Run runs a drafter process until it is stopped.
@@ -27,7 +20,8 @@ func (c *drafterCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	models, err := c.models(a)
+	compute := computeFlags{Processor: c.Processor}
+	models, err := kernelFlags{compute, c.Loading}.models(a)
 	if err != nil {
 		return err
 	}
@@ -42,25 +36,26 @@ func (c *drafterCmd) Run(a *app) error {
 	if models.Sides, err = pair.Sides(paths, c.DraftHeads); err != nil {
 		return err
 	}
-	prefixes, err := c.pages()
+	prefixes, err := prefixPages(c.Prefixes)
 	if err != nil {
 		return err
 	}
-	return c.choose(a, func(p place) error {
-		models.Device, models.Threads = c.at(p), c.threads(p)
-		gain, host, err := c.gain(p)
+	return compute.choose(a, func(p place) error {
+		models.Device, models.Threads = compute.at(p), compute.threads(p)
+		gain, host, err := c.gain(compute, p)
 		if err != nil {
 			return err
 		}
-		return drafter.Run(a.ctx, drafter.Config{Config: c.config(a, c.Listen), Models: models, Drafts: paths, Pool: c.Pool,
+		return drafter.Run(a.ctx, drafter.Config{Config: c.config(a, c.Listen, c.Process, c.Logging), Models: models,
+			Drafts: paths, Pool: c.Pool,
 			InlineLimit: c.InlineLimit, Advertise: c.Advertise, AheadGain: gain, Host: host, PrefixCache: prefixes,
-			Verifier: c.Verifier})
+			Verifier: c.Drafter.Verifier})
 	})
 }
 
 // gain returns the setting of a drafter at a place, and what opens the cores that it leaves to a verifier on this machine. A verifier on
 // the same cores is something that only whoever starts both knows.
-func (c *drafterCmd) gain(p place) (float64, func() (roles.Device, error), error) {
+func (c *drafterCmd) gain(compute computeFlags, p place) (float64, func() (roles.Device, error), error) {
 	if c.AheadGain != drafter.Measured {
 		return c.AheadGain, nil, nil
 	}
@@ -74,7 +69,7 @@ func (c *drafterCmd) gain(p place) (float64, func() (roles.Device, error), error
 	case len(all):
 		return drafter.Measured, func() (roles.Device, error) { return openCPU(0, c.ISA) }, nil
 	default:
-		return drafter.Measured, func() (roles.Device, error) { return c.open(place{cores: others}, 0) }, nil
+		return drafter.Measured, func() (roles.Device, error) { return compute.open(place{cores: others}, 0) }, nil
 	}
 }
 

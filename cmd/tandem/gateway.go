@@ -1,25 +1,16 @@
 package main
 
 import (
-	"cmp"
-
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/roles/gateway"
 	"github.com/tandem-llm/tandem/services/access"
 	"github.com/tandem-llm/tandem/services/public"
+	"github.com/tandem-llm/tandem/settings"
 )
 
 type gatewayCmd struct {
-	Target string `short:"m" aliases:"model" help:"GGUF file of the target model, for its tokenizer (default: the shipped one)." placeholder:"FILE"`
-	addressFlags
-	awakeFlags
-	speculationFlags
-	ruleFlags
-	roleFlags
-	httpFlags
-	drawFlags
-	outputFlags
-	lookupFlags
+	settings.Gateway
+	childFlags
 }
 
 // Run runs a gateway until it is stopped.
@@ -28,50 +19,48 @@ func (c *gatewayCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	rules, err := c.rules()
+	constants, err := rules(c.Strategies)
 	if err != nil {
 		return err
 	}
-	defaults, err := c.defaults()
+	defaults, err := requestDefaults(c.Speculation)
 	if err != nil {
 		return err
 	}
-	if err := cmp.Or(c.drawFlags.check(), c.outputFlags.check()); err != nil {
-		return err
-	}
+	web := httpFlags{c.Web}
 	defaults.MaxOutput, defaults.Seed = c.MaxOutputTokens, c.Seed
-	keys, err := c.keys()
+	keys, err := web.keys()
 	if err != nil {
 		return err
 	}
 	if c.ReadyFD == 0 { // up has said it already
-		c.httpFlags.warn(a.say)
+		web.warn(a.say)
 	}
-	earlier, err := c.earlier(keys)
+	earlier, err := earlierTexts(c.LookupDrafts, keys)
 	if err != nil {
 		return err
 	}
-	if err := c.settle(); err != nil {
+	if err := web.settle(); err != nil {
 		return err
 	}
 	var metricsKeys *access.Keys
-	if c.HTTP != gateway.NoHTTP {
-		if metricsKeys, err = c.metricsKeys(); err != nil {
+	if web.HTTP != gateway.NoHTTP {
+		if metricsKeys, err = web.metricsKeys(); err != nil {
 			return err
 		}
 	}
-	return gateway.Run(a.ctx, gateway.Config{Config: c.config(a, c.Listen), Target: path, ChatTemplate: c.ChatTemplate, Rules: rules,
-		Defaults: defaults, Sampling: c.preset(), ChatKwargs: c.ChatTemplateKwargs,
+	return gateway.Run(a.ctx, gateway.Config{Config: c.config(a, c.Listen, c.Process, c.Logging), Target: path,
+		ChatTemplate: c.ChatTemplate, Rules: constants, Defaults: defaults, Sampling: c.Preset(), ChatKwargs: c.ChatTemplateKwargs,
 		KeepAwake: c.KeepAwake, Verifier: c.Verifier, Drafters: c.Drafter, Pool: c.Pool, PoolListen: c.PoolListen, PoolFile: c.PoolFile,
-		HTTP: c.HTTP, AllowHost: c.AllowHost, Origins: c.CORSOrigin, Aliases: c.Alias, Strict: c.StrictFields, Keys: keys,
+		HTTP: web.HTTP, AllowHost: c.AllowHost, Origins: c.CORSOrigin, Aliases: c.Alias, Strict: c.StrictFields, Keys: keys,
 		MetricsKeys: metricsKeys,
 		NoLookup:    !c.Lookup, EarlierTexts: earlier})
 }
 
-// defaults returns the values for what a request leaves out.
-func (s speculationFlags) defaults() (public.Defaults, error) {
+// requestDefaults returns the values for what a request leaves out.
+func requestDefaults(s settings.Speculation) (public.Defaults, error) {
 	r := tandem.Request{Prompt: "x", MaxTokens: 128, Sampling: tandem.Sampling{TopP: 1}}
-	err := s.speculate(&r)
+	err := s.Speculate(&r)
 	if err == nil {
 		err = r.Validate(tandem.Limits{})
 	}

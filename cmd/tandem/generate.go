@@ -15,15 +15,16 @@ import (
 	"github.com/tandem-llm/tandem/roles/drafter"
 	"github.com/tandem-llm/tandem/roles/pair"
 	"github.com/tandem-llm/tandem/services/httpapi/oai"
+	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/talk"
 )
 
 type generateCmd struct {
-	Prompt     *string `help:"Text to continue." setting:"-"`
-	PromptFile string  `help:"File with the text to continue. Without --prompt and --prompt-file: stdin." placeholder:"FILE" setting:"-"`
-	Addr       string  `help:"Use the gateway at this address, with its models, instead of starting processes." placeholder:"ADDR"`
+	Prompt     *string `help:"Text to continue." placeholder:"TEXT" setting:"-" group:"Text"`
+	PromptFile string  `help:"File with the text to continue; without either, stdin." placeholder:"FILE" setting:"-" group:"Text"`
+	Addr       string  `help:"Use the gateway at this address and its models." placeholder:"ADDR" group:"Serving"`
 	keyFlags
-	samplingFlags
+	settings.Sampling
 	groupFlags
 	output
 	seen func(*talk.Answer) error `kong:"-"` // called at the end of a request, which then reports its rounds; nil: no report
@@ -35,7 +36,7 @@ func (c *generateCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	r, err := c.request(prompt)
+	r, err := c.Request(prompt)
 	if err != nil {
 		return err
 	}
@@ -110,7 +111,7 @@ func (c *generateCmd) generate(ctx context.Context, a *app, addr string, r tande
 // is 0.
 func (c *generateCmd) launch(r tandem.Request) (launch, error) {
 	target, drafts, err := c.pair(r.Bounds.Plain(), r)
-	l := launch{groupFlags: c.groupFlags, target: target, drafts: drafts, sessions: c.sessionsOr(1)}
+	l := launch{Group: c.Group, target: target, drafts: drafts, sessions: c.sessionsOr(1)}
 	l.Grace = 0
 	return l, err
 }
@@ -147,9 +148,9 @@ func (a *app) checked(l launch, r tandem.Request) (launch, error) {
 	p := pair.Pair{Target: l.target, Drafts: l.drafts, Heads: l.Heads, DraftHeads: l.DraftHeads,
 		Sizes:    roles.Sizes{Ctx: l.Ctx, Sessions: l.sessions},
 		Options:  engine.Options{Device: planner(), KVType: l.KVType},
-		KVMemory: l.kvBytes(),
+		KVMemory: l.KVMemory.Bytes(),
 		Features: int64(l.FeatureMemory) << 20, Own: l.ownMemory(),
-		Streaming: l.streaming(a, l.Device, l.gpuMemoryFlags, l.cacheFlags)}
+		Streaming: budgetFlags{l.Budget}.streaming(a, l.Device, l.GPULayers, cacheFlags{l.CacheFolder})}
 	say := func(note string) { fmt.Fprintln(a.stderr, "tandem: "+oneLine(note)) }
 	err = p.Check(r.Prompt, say)
 	l.verifierBudget, l.streamed = p.Budget, p.Streamed
@@ -182,25 +183,22 @@ func (l launch) check() error {
 			return err
 		}
 	}
-	if err := cmp.Or(l.gpuMemoryFlags.check(l.Device), l.gpuMemoryFlags.there()); err != nil {
+	if err := cmp.Or(l.GPULayers.Check(l.Device), gpuHas(l.GPUMemory)); err != nil {
 		return err
 	}
-	if _, err := l.prefixFlags.pages(); err != nil {
+	if _, err := prefixPages(l.Prefixes); err != nil {
 		return err
-	}
-	if l.InlineLimit < 0 {
-		return tandem.Errorf("", tandem.Invalid, "--inline-limit is %d: want 0 or more bytes", l.InlineLimit)
 	}
 	if !l.Lookup && slices.Contains(l.drafts, drafter.Lookup) {
 		return tandem.Errorf("", tandem.Invalid, "--no-lookup, and no draft but %s for this target: want --draft FILE, or --no-draft",
 			drafter.Lookup)
 	}
-	if _, err := l.lookupFlags.args(l.prefixFlags, false); err != nil {
+	if _, err := l.Beside(l.Prefixes, true); err != nil {
 		return err
 	}
-	_, err := l.rules()
-	return cmp.Or(l.budgetFlags.check(), l.budgetFlags.on(l.Device, l.gpuMemoryFlags), l.kvFlags.check(), l.batchFlags.check(),
-		l.featureFlags.check(), l.measureFlags.check(), err)
+	_, err := rules(l.Strategies)
+	budget := budgetFlags{l.Budget}
+	return cmp.Or(budget.check(), budget.on(l.Device, l.GPULayers), checkPlan(l.PassCosts), err)
 }
 
 // generation is the result of generate as --json prints it.

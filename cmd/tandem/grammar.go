@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"io"
 	"reflect"
 	"slices"
 	"strings"
@@ -8,18 +10,64 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/tandem-llm/tandem/cmd/tandem/config"
+	"github.com/tandem-llm/tandem/settings"
 )
 
-// newParser returns a parser of command lines; settings fill in the flags that they leave out. If words are given, the commands that
+// newParser returns a parser of command lines; from fills in the flags that they leave out. If words are given, the commands that
 // none of them names have a name and a line of help, but no flags: kong needs most of a short command's time to read the flags of all.
-func newParser(settings *config.Resolver, words ...string) (*kong.Kong, error) {
+func newParser(from *config.Resolver, words ...string) (*kong.Kong, error) {
 	grammar := any(new(cli))
-	if words != nil && !settings.HasFile(words) { // the keys of a file may be flags of any command
+	if words != nil {
 		grammar = reflect.New(outline(reflect.TypeFor[cli](), words)).Interface()
+		from.Others = func() []string { // the keys of a file may be flags of any command
+			whole, err := newParser(config.NewResolver(func(string) (string, bool) { return "", false }))
+			if err != nil {
+				return nil
+			}
+			return config.Names(whole.Model)
+		}
 	}
-	return kong.New(grammar, kong.Name("tandem"), kong.Resolvers(settings), kong.KindMapper(reflect.String, kong.MapperFunc(rawString)),
-		ruleDefaults(), kong.Description("Speculative decoding of language models, split into a drafter, a verifier and a gateway."),
+	return kong.New(grammar, kong.Name("tandem"), kong.Resolvers(from), kong.KindMapper(reflect.String, kong.MapperFunc(rawString)),
+		kong.TypeMapper(reflect.TypeFor[[]string](), kong.MapperFunc(rawStrings)), kong.Help(printHelp),
+		kong.Description("Speculative decoding of language models, split into a drafter, a verifier and a gateway."),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true}))
+}
+
+// printHelp prints the help of a command: its flags in groups without lines between them, each with the first sentence of its help.
+func printHelp(options kong.HelpOptions, ctx *kong.Context) error {
+	options.ValueFormatter = func(v *kong.Value) string {
+		first, _, more := strings.Cut(v.Help, ". ")
+		if more && v.Flag != nil && v.Flag.Group != nil {
+			return first + "."
+		}
+		return v.Help
+	}
+	node := ctx.Selected()
+	if node == nil {
+		return kong.DefaultHelpPrinter(options, ctx)
+	}
+	place := func(f *kong.Flag) int {
+		if f.Group == nil {
+			return -1
+		}
+		return slices.Index(settings.Groups, f.Group.Key)
+	}
+	grouped := false
+	slices.SortStableFunc(node.Flags, func(a, b *kong.Flag) int {
+		grouped = grouped || place(a) >= 0
+		return cmp.Compare(place(a), place(b))
+	})
+	if !grouped {
+		return kong.DefaultHelpPrinter(options, ctx)
+	}
+	to := ctx.Stdout
+	var all strings.Builder
+	ctx.Stdout = &all
+	err := kong.DefaultHelpPrinter(options, ctx)
+	ctx.Stdout = to
+	head, flags, _ := strings.Cut(all.String(), "\nFlags:\n")
+	_, _ = io.WriteString(to, head+"\nFlags:\n"+strings.ReplaceAll(flags, "\n\n", "\n"))
+	return err
 }
 
 // outline returns the struct t without what is in its commands, except those that a word names.

@@ -16,24 +16,11 @@ import (
 	"github.com/tandem-llm/tandem/roles/gateway"
 	"github.com/tandem-llm/tandem/services/access"
 	"github.com/tandem-llm/tandem/services/httpapi"
+	"github.com/tandem-llm/tandem/settings"
 )
 
 // httpFlags say where and for whom a gateway serves HTTP.
-type httpFlags struct {
-	HTTP         string   `name:"http" help:"Address of the HTTP server, with OpenAI's API and the playground: host:port, unix:///path, or off." default:"127.0.0.1:8450" placeholder:"ADDR"`
-	Host         string   `help:"Host of --http, in place of the one there." placeholder:"HOST" setting:"-"`
-	Port         *int     `help:"Port of --http, in place of the one there." placeholder:"PORT" setting:"-"`
-	APIKey       []string `name:"api-key" help:"Key of a client, sent as \"Authorization: Bearer KEY\" or \"X-Api-Key: KEY\"; may be repeated. Clients with different keys share no memory. Without any, everybody who can connect is let in. Others on this machine can read flags, but not TANDEM_API_KEY or --api-keys." placeholder:"KEY" sep:"none" secret:"x"`
-	APIKeys      string   `name:"api-keys" help:"File with one key a line; empty lines and lines that begin with # are ignored." placeholder:"FILE"`
-	MetricsKey   string   `help:"File with the only key that opens /metrics, for the collector; clients' keys, or no key, then do not." placeholder:"FILE"`
-	AllowHost    []string `help:"Host name by which the HTTP server may be called, besides localhost and addresses; may be repeated. Checked only where a page of another host could get in: without keys." placeholder:"NAME" sep:"none"`
-	CORSOrigin   []string `name:"cors-origin" help:"Origin of web pages that may use the HTTP server, such as https://chat.example.org; may be repeated. * lets all pages, and needs keys." placeholder:"ORIGIN" sep:"none"`
-	Alias        []string `help:"Further name of the model in /v1/models; may be repeated. Requests may use any name; answers say the model's own." placeholder:"NAME" sep:"none"`
-	StrictFields bool     `help:"Refuse fields of requests that have no effect, and names of models that are not listed, instead of ignoring them."`
-	ChatTemplate string   `help:"File with the Jinja template of chats, for a model that has none or a wrong one." placeholder:"FILE"`
-
-	ChatTemplateKwargs string `help:"Variables of the chat template where a request has none, as {\"enable_thinking\": false}." placeholder:"JSON"`
-}
+type httpFlags struct{ settings.Web }
 
 const (
 	maxKeyFile = 1 << 20 // bytes of a file of keys
@@ -153,44 +140,6 @@ func (f *httpFlags) settle() error {
 	}
 	f.HTTP, f.Host, f.Port = net.JoinHostPort(host, port), "", nil
 	return nil
-}
-
-// args returns these flags for a child process; its keys are in keyFile, because anybody can read flags.
-func (f httpFlags) args(keyFile string) []string {
-	args := []string{"--http", or(f.HTTP, gateway.NoHTTP)}
-	if keyFile != "" {
-		args = append(args, "--api-keys", keyFile)
-	}
-	if f.MetricsKey != "" {
-		args = append(args, "--metrics-key", f.MetricsKey)
-	}
-	for _, list := range []struct {
-		flag   string
-		values []string
-	}{{"--allow-host", f.AllowHost}, {"--cors-origin", f.CORSOrigin}, {"--alias", f.Alias}} {
-		for _, value := range list.values {
-			args = append(args, list.flag+"="+value)
-		}
-	}
-	if f.StrictFields {
-		args = append(args, "--strict-fields")
-	}
-	if f.ChatTemplate != "" {
-		args = append(args, "--chat-template", f.ChatTemplate)
-	}
-	if f.ChatTemplateKwargs != "" {
-		args = append(args, "--chat-template-kwargs", f.ChatTemplateKwargs)
-	}
-	return args
-}
-
-// writeKeys writes the keys to path for a child; "" if there are none.
-func (f httpFlags) writeKeys(path string) (string, error) {
-	tokens, err := f.tokens()
-	if err != nil || len(tokens) == 0 {
-		return "", err
-	}
-	return path, os.WriteFile(path, []byte(strings.Join(tokens, "\n")+"\n"), 0o600)
 }
 
 // url returns the HTTP server's URL; the flag itself for a socket, "" if HTTP is off.

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/tandem-llm/tandem/settings"
 )
 
 func TestKeyFile(t *testing.T) {
@@ -14,40 +16,21 @@ func TestKeyFile(t *testing.T) {
 	if err := os.WriteFile(file, []byte("# ours\n a \n\nb\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f := httpFlags{APIKey: []string{"c"}, APIKeys: file}
+	f := httpFlags{settings.Web{APIKey: []string{"c"}, APIKeys: file}}
 	if got, err := f.tokens(); err != nil || !slices.Equal(got, []string{"c", "a", "b"}) {
 		t.Errorf("keys %q, %v", got, err)
 	}
-	path, err := f.writeKeys(filepath.Join(dir, "child"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("%v, %v: want a file for this user alone", info, err)
-	}
-	if got, err := (httpFlags{APIKeys: path}).tokens(); err != nil || !slices.Equal(got, []string{"c", "a", "b"}) {
-		t.Errorf("the child's keys are %q, %v", got, err)
-	}
-	if path, err := (httpFlags{}).writeKeys(filepath.Join(dir, "none")); path != "" || err != nil || exists(filepath.Join(dir, "none")) {
-		t.Errorf("no keys are written to %q, %v", path, err)
-	}
 	for flag, want := range map[string]string{"": "", "off": "", "127.0.0.1:1": "http://127.0.0.1:1", ":1": "http://127.0.0.1:1",
 		"unix:///x": "unix:///x"} {
-		if got := (httpFlags{HTTP: flag}).url(); got != want {
+		if got := (httpFlags{settings.Web{HTTP: flag}}).url(); got != want {
 			t.Errorf("--http %q is %q, want %q", flag, got, want)
 		}
 	}
 }
 
-// TestHTTPArgs gives a child the same flags, and refuses a file of the metrics' key that holds none.
-func TestHTTPArgs(t *testing.T) {
-	f := httpFlags{HTTP: "127.0.0.1:1", AllowHost: []string{"gateway", "api.example"}, MetricsKey: filepath.Join(t.TempDir(), "m"),
-		CORSOrigin: []string{"http://localhost:3000"}, Alias: []string{"-odd"}, StrictFields: true}
-	want := []string{"--http", "127.0.0.1:1", "--api-keys", "k", "--metrics-key", f.MetricsKey, "--allow-host=gateway",
-		"--allow-host=api.example", "--cors-origin=http://localhost:3000", "--alias=-odd", "--strict-fields"}
-	if got := f.args("k"); !slices.Equal(got, want) {
-		t.Errorf("arguments %q, want %q", got, want)
-	}
+// TestMetricsKey refuses a file of the metrics' key that holds none.
+func TestMetricsKey(t *testing.T) {
+	f := httpFlags{settings.Web{MetricsKey: filepath.Join(t.TempDir(), "m")}}
 	for text, says := range map[string]string{"": "holds no key", "# none\n": "holds no key", "a b\n": "visible ASCII", "scraper\n": ""} {
 		if err := os.WriteFile(f.MetricsKey, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -82,7 +65,7 @@ func TestHostAndPort(t *testing.T) {
 		{http: "127.0.0.1:8450", port: port(70000), says: "--port is 70000"},
 		{http: "127.0.0.1:8450", port: port(-1), says: "--port is -1"},
 	} {
-		f := httpFlags{HTTP: tc.http, Host: tc.host, Port: tc.port}
+		f := httpFlags{settings.Web{HTTP: tc.http, Host: tc.host, Port: tc.port}}
 		err := f.settle()
 		if (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) || err == nil && f.HTTP != tc.want {
 			t.Errorf("%+v: %q, %v", tc, f.HTTP, err)

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/tandem-llm/tandem/settings"
 )
 
 // TestKeyFiles: a file that others can write is refused, one that others can read and short keys are told of, and a pipe does not block.
@@ -29,7 +31,7 @@ func TestKeyFiles(t *testing.T) {
 	}{{long, 0o600, "", nil}, {long, 0o644, "", []string{"mode 0644"}}, {long, 0o622, "others can write", nil},
 		{long + "\nk\n", 0o600, "", []string{"key 2 of 2 has 1 characters"}}} {
 		write(tc.text, tc.mode)
-		f := httpFlags{APIKeys: path}
+		f := httpFlags{settings.Web{APIKeys: path}}
 		_, err := f.tokens()
 		if (err != nil) != (tc.err != "") || err != nil && !strings.Contains(err.Error(), tc.err) {
 			t.Errorf("%q with mode %o: %v: want %q", tc.text, tc.mode, err, tc.err)
@@ -50,7 +52,8 @@ func TestKeyFiles(t *testing.T) {
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := (httpFlags{APIKeys: path}).tokens(); err == nil || !strings.Contains(err.Error(), "a pipe: want a regular file") {
+	if _, err := (httpFlags{settings.Web{APIKeys: path}}).tokens(); err == nil ||
+		!strings.Contains(err.Error(), "a pipe: want a regular file") {
 		t.Errorf("a pipe: %v", err)
 	}
 }

@@ -4,18 +4,19 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
+
+	"github.com/tandem-llm/tandem/settings"
 )
 
 // TestLogFormat: with json every line on stderr is an object, whatever a child writes.
 func TestLogFormat(t *testing.T) {
 	var out bytes.Buffer
-	f := logFlags{LogLevel: "info", LogFormat: "json"}
-	f.logger(&out, "gateway").Info("request", "status", 200)
-	f.logger(&out, "gateway").Debug("nothing")
-	line := f.line()
+	f := settings.Logging{LogLevel: "info", LogFormat: "json"}
+	newLogger(f, &out, "gateway").Info("request", "status", 200)
+	newLogger(f, &out, "gateway").Debug("nothing")
+	line := childLine(f)
 	all := line("gateway", strings.TrimSpace(out.String())) + "\n" + line("verifier", "panic: {") + "\n" + line("tandem", "{not json}")
 	want := []string{"INFO gateway request", "WARN verifier panic: {", "WARN tandem {not json}"}
 	for i, text := range strings.Split(all, "\n") {
@@ -24,8 +25,7 @@ func TestLogFormat(t *testing.T) {
 			t.Errorf("line %q, %v: want %s", text, err, want[i])
 		}
 	}
-	if (logFlags{LogFormat: "text"}).line() != nil || !slices.Equal(logFlags{}.args(), []string{"--log-level", "warn",
-		"--log-format", "text"}) {
-		t.Error("the children of other commands log warnings as text")
+	if childLine(settings.Logging{LogFormat: "text"}) != nil {
+		t.Error("lines of text are changed")
 	}
 }

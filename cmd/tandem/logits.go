@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"strconv"
@@ -10,6 +9,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/settings"
 )
 
 type logitsCmd struct {
@@ -24,13 +24,12 @@ type logitsCmd struct {
 // kernelFlags choose how one model computes.
 type kernelFlags struct {
 	computeFlags
-	Lock bool `help:"Lock the model in memory (mlock)."`
-	kvFlags
+	settings.Loading
 }
 
 // check refuses values that no model can run with.
 func (k kernelFlags) check() error {
-	return cmp.Or(k.kvFlags.check(), k.computeFlags.check())
+	return k.computeFlags.check()
 }
 
 func checkThreads(flag string, n int) error {

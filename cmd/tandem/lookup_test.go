@@ -1,15 +1,14 @@
 package main
 
 import (
-	"slices"
 	"testing"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/services/access"
+	"github.com/tandem-llm/tandem/settings"
 )
 
-// TestEarlierTextsFlag: earlier texts are kept for clients with keys, or when a number asks for it, and not while nothing else of ended
-// sessions is kept.
+// TestEarlierTextsFlag: earlier texts are kept for clients with keys, or when a number asks for it.
 func TestEarlierTextsFlag(t *testing.T) {
 	keys, err := access.New([]string{"one", "two"})
 	if err != nil {
@@ -25,30 +24,13 @@ func TestEarlierTextsFlag(t *testing.T) {
 			if of == nil {
 				want = c.public
 			}
-			got, err := lookupFlags{Lookup: true, EarlierTexts: c.says}.earlier(of)
+			got, err := earlierTexts(settings.LookupDrafts{Lookup: true, EarlierTexts: c.says}, of)
 			if want < 0 && tandem.KindOf(err) != tandem.Invalid || want >= 0 && (err != nil || got != want) {
 				t.Errorf("%q, keys %v: %d, %v: want %d", c.says, of != nil, got, err, want)
 			}
 		}
 	}
-	if _, err := (lookupFlags{EarlierTexts: "4096"}).earlier(keys); tandem.KindOf(err) != tandem.Invalid {
+	if _, err := earlierTexts(settings.LookupDrafts{EarlierTexts: "4096"}, keys); tandem.KindOf(err) != tandem.Invalid {
 		t.Errorf("without lookup: %v", err)
-	}
-	for _, c := range []struct {
-		flags lookupFlags
-		cache string
-		none  bool
-		want  string // "": refused
-	}{
-		{lookupFlags{true, "auto"}, "auto", false, "--earlier-texts=auto"}, {lookupFlags{true, ""}, "", false, "--earlier-texts=auto"},
-		{lookupFlags{true, "4096"}, "8192", false, "--earlier-texts=4096"},
-		{lookupFlags{true, "auto"}, "off", false, "--earlier-texts=off"},
-		{lookupFlags{true, "4096"}, "off", false, ""}, {lookupFlags{false, "auto"}, "auto", false, "--no-lookup"},
-		{lookupFlags{true, "auto"}, "auto", true, "--no-lookup"},
-	} {
-		got, err := c.flags.args(prefixFlags{c.cache}, c.none)
-		if c.want == "" && tandem.KindOf(err) != tandem.Invalid || c.want != "" && (err != nil || !slices.Equal(got, []string{c.want})) {
-			t.Errorf("%+v, cache %s, none %v: %q, %v: want %q", c.flags, c.cache, c.none, got, err, c.want)
-		}
 	}
 }

@@ -23,12 +23,14 @@ import (
 	"github.com/tandem-llm/tandem/models"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/services/supervise"
+	"github.com/tandem-llm/tandem/settings"
 )
 
 // cli is the command line. A flag tagged `setting:"-"` belongs to one call; all others can also be set
 // by the environment and the configuration file.
 type cli struct {
-	Config  string      `help:"YAML file with settings, named like the flags (TANDEM_CONFIG)." placeholder:"FILE"`
+	Config  string      `help:"YAML file of settings (TANDEM_CONFIG)." placeholder:"FILE"`
+	Set     []string    `help:"Set what is not listed here: tandem config --all." placeholder:"KEY=VALUE" sep:"none" setting:"-"`
 	Printed versionFlag `name:"version" help:"Print the version." setting:"-"`
 
 	Generate   generateCmd   `cmd:"" help:"Continue a prompt: starts gateway, drafter and verifier, streams the text."`
@@ -93,6 +95,9 @@ func run(args []string) int {
 		report(os.Stderr, err)
 		return 2
 	}
+	for _, line := range outdated(parsed) {
+		fmt.Fprintln(os.Stderr, "tandem: "+line)
+	}
 	chats := new(interrupts)
 	ctx, force, release := untilSignals(chats)
 	defer release()
@@ -109,12 +114,30 @@ func run(args []string) int {
 }
 
 // readLine reads a command line.
-func readLine(parser *kong.Kong, settings *config.Resolver, args []string) (*kong.Context, error) {
+func readLine(parser *kong.Kong, from *config.Resolver, args []string) (*kong.Context, error) {
 	parsed, err := parser.Parse(args)
-	if wrong := settings.Err(); wrong != nil {
+	if wrong := from.Err(); wrong != nil {
 		return nil, wrong
 	}
+	if err == nil && parsed.Selected() != nil {
+		err = settings.Check(parsed.Selected().Target.Addr().Interface())
+	}
 	return parsed, plainly(err)
+}
+
+// outdated says what on a command line is written otherwise from the next release on.
+func outdated(parsed *kong.Context) []string {
+	lines := config.Old(parsed)
+	values := map[string]string{}
+	for _, f := range parsed.Selected().Flags {
+		if text, ok := parsed.FlagValue(f).(string); ok {
+			values[f.Name] = text
+		}
+	}
+	if (settings.Speculation{Strategy: values["strategy"], Tree: values["tree"]}).Ambiguous() {
+		lines = append(lines, "--tree without --strategy means --strategy fixed until the next release: say which strategy is meant")
+	}
+	return lines
 }
 
 // serving are the commands that run until they are told to stop: a signal is their usual end, also while
@@ -133,6 +156,28 @@ func rawString(ctx *kong.DecodeContext, target reflect.Value) error {
 		return err
 	}
 	target.SetString(fmt.Sprint(t.Value))
+	return nil
+}
+
+// rawStrings is rawString for lists.
+func rawStrings(ctx *kong.DecodeContext, target reflect.Value) error {
+	var values []any
+	if ctx.Value.Flag == nil {
+		for _, t := range ctx.Scan.PopWhile(func(t kong.Token) bool { return t.IsValue() }) {
+			values = append(values, t.Value)
+		}
+	} else if t, err := ctx.Scan.PopValue("string"); err != nil {
+		return err
+	} else if list, ok := t.Value.([]any); ok { // of a file
+		values = list
+	} else {
+		for _, v := range kong.SplitEscaped(fmt.Sprint(t.Value), ctx.Value.Tag.Sep) {
+			values = append(values, v)
+		}
+	}
+	for _, v := range values {
+		target.Set(reflect.Append(target, reflect.ValueOf(fmt.Sprint(v))))
+	}
 	return nil
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/modelfile/side"
 	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/settings"
 )
 
 type modelCmd struct {
@@ -31,16 +32,10 @@ type modelInfoCmd struct {
 	Identity bool     `help:"Also print the model's identity and lineage, a side file's digest. Reads the whole file."`
 	Target   string   `help:"For a side file: say whether it belongs to this model." placeholder:"FILE" setting:"-"`
 	Heads    []string `help:"Side file that the model is to have as a target, as of a verifier: count its memory too. May be repeated." placeholder:"FILE" sep:"none" setting:"-"`
-	sizeFlags
-	kvFlags
+	settings.Sizes
+	settings.KV
 	budgetFlags
 	output
-}
-
-// sizeFlags bound what a process holds at once.
-type sizeFlags struct {
-	Ctx      int `help:"Longest session in tokens, prompt included; 0 = the model's context." default:"0"`
-	Sessions int `help:"Sessions held at once; 0 = 8, for generate 1." default:"0"`
 }
 
 type modelInfo struct {
@@ -120,7 +115,7 @@ type memoryInfo struct {
 
 // Run prints what a model file holds.
 func (c *modelInfoCmd) Run(a *app) error {
-	if err := cmp.Or(c.sizeFlags.check(), c.kvFlags.check(), c.budgetFlags.check()); err != nil {
+	if err := cmp.Or(checkSizes(c.Sizes), c.budgetFlags.check()); err != nil {
 		return err
 	}
 	f, err := gguf.Open(c.File)
@@ -173,8 +168,8 @@ func (c *modelInfoCmd) Run(a *app) error {
 
 // memory returns what a verifier with the model reserves, and whether that much is available.
 func (c *modelInfoCmd) memory(info *engine.Info) (memoryInfo, error) {
-	sizes := roles.Sizes(c.sizeFlags).OrDefault()
-	r := roles.Room{Sizes: sizes, Options: engine.Options{Device: planner(), KVType: c.KVType}, KVMemory: c.kvBytes()}
+	sizes := roles.Sizes(c.Sizes).OrDefault()
+	r := roles.Room{Sizes: sizes, Options: engine.Options{Device: planner(), KVType: c.KVType}, KVMemory: c.KVMemory.Bytes()}
 	if err := r.Add(c.File, tandem.DefaultLimits.Nodes, c.Heads...); err != nil {
 		return memoryInfo{}, err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/tandem-llm/tandem/kernels/stream"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/settings"
 )
 
 // budgetInfo says what a verifier with a memory budget does, before it is started.
@@ -48,7 +49,7 @@ func (c *modelInfoCmd) budgets(memory memoryInfo) (*budgetInfo, error) {
 		out.ReadRate = rate / 1e9
 	}
 	all := []int64{memory.Total * 30 / 100, memory.Total / 2, memory.Total * 75 / 100}
-	if b := c.bytes(); b > 0 {
+	if b := c.MemoryBudget.Bytes(); b > 0 {
 		all = append([]int64{b}, all...)
 	}
 	for _, b := range all {
@@ -67,12 +68,12 @@ func (c *modelInfoCmd) budgets(memory memoryInfo) (*budgetInfo, error) {
 // budget plans a verifier in so many bytes.
 func (c *modelInfoCmd) budget(memory memoryInfo, bytes int64) (line budgetLine, err error) {
 	line = budgetLine{Budget: bytes}
-	r := roles.Room{Sizes: roles.Sizes(c.sizeFlags).OrDefault(), Options: engine.Options{Device: planner(), KVType: c.KVType},
-		KVMemory: c.kvBytes()}
+	r := roles.Room{Sizes: roles.Sizes(c.Sizes).OrDefault(), Options: engine.Options{Device: planner(), KVType: c.KVType},
+		KVMemory: c.KVMemory.Bytes()}
 	if err := r.Add(c.File, tandem.DefaultLimits.Nodes, c.Heads...); err != nil {
 		return line, err
 	}
-	s := c.streaming(nil, "", gpuMemoryFlags{}, cacheFlags{})
+	s := c.streaming(nil, "", settings.GPULayers{}, cacheFlags{})
 	s.Budget = bytes
 	d, err := s.Alone(&r, engine.Available{Bytes: math.MaxInt64, By: "the budget"})
 	var small *roles.TooLittle

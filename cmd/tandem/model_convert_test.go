@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/modelfile/convert"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
+	"github.com/tandem-llm/tandem/settings"
 )
 
 // A model is expanded, then quantised, as for a benchmark at real cost.
@@ -49,7 +50,7 @@ func TestExpandAndQuantize(t *testing.T) {
 	var told [3]modelInfo
 	for i, path := range []string{"../../models/gopher-draft-all-f16.gguf", big, small} {
 		stdout.Reset()
-		info := modelInfoCmd{File: path, Identity: true, kvFlags: kvFlags{KVType: "f16"}}
+		info := modelInfoCmd{File: path, Identity: true, KV: settings.KV{KVType: "f16"}}
 		info.JSON = true
 		if err := info.Run(a); err != nil {
 			t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/roles/pair"
+	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/testkit"
 	"github.com/tandem-llm/tandem/testkit/family"
 )
@@ -19,7 +20,7 @@ func infoOf(t *testing.T, path string) (m modelInfo, text string) {
 	t.Helper()
 	for _, asJSON := range []bool{true, false} {
 		var out bytes.Buffer
-		info := modelInfoCmd{File: path, kvFlags: kvFlags{KVType: "f16"}}
+		info := modelInfoCmd{File: path, KV: settings.KV{KVType: "f16"}}
 		info.JSON = asJSON
 		if err := info.Run(&app{stdout: &out, stderr: &out, ctx: t.Context()}); err != nil {
 			t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-llm/tandem/modelfile/published/layouttest"
 	"github.com/tandem-llm/tandem/modelfile/side"
 	"github.com/tandem-llm/tandem/models"
+	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/testkit/family"
 )
 
@@ -29,7 +30,7 @@ func TestSideFiles(t *testing.T) {
 	tell := func(path, target string) (m sideInfo) {
 		t.Helper()
 		stdout.Reset()
-		info := modelInfoCmd{File: path, Target: target, Identity: true, kvFlags: kvFlags{KVType: "f16"}}
+		info := modelInfoCmd{File: path, Target: target, Identity: true, KV: settings.KV{KVType: "f16"}}
 		info.JSON = true
 		if err := info.Run(a); err != nil {
 			t.Fatal(err)
@@ -80,7 +81,7 @@ func TestSideFiles(t *testing.T) {
 		}
 	}
 	stdout.Reset()
-	info := modelInfoCmd{File: sides + "eagle3.gguf", Target: sides + "target.gguf", kvFlags: kvFlags{KVType: "f16"}}
+	info := modelInfoCmd{File: sides + "eagle3.gguf", Target: sides + "target.gguf", KV: settings.KV{KVType: "f16"}}
 	run(info.Run(a))
 	for _, line := range []string{"side file        eagle3\n", "runs in          the drafter, called eagle3\n", "fits the target  yes\n",
 		"hidden states    after layer 1, after layer 2, after layer 3\n", "100 of the target's tokens\n"} {
@@ -114,7 +115,7 @@ func TestAssistantInfo(t *testing.T) {
 	tell := func(target string) (m sideInfo) {
 		t.Helper()
 		stdout.Reset()
-		info := modelInfoCmd{File: file, Target: target, kvFlags: kvFlags{KVType: "f16"}}
+		info := modelInfoCmd{File: file, Target: target, KV: settings.KV{KVType: "f16"}}
 		info.JSON = true
 		if err := info.Run(&app{stdout: &stdout, stderr: &stderr, ctx: t.Context()}); err != nil {
 			t.Fatal(err)

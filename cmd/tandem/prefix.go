@@ -5,15 +5,11 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/settings"
 )
 
-// prefixFlags bound what is kept of sessions that have ended.
-type prefixFlags struct {
-	PrefixCache string `help:"Reuse the KV cache of ended sessions for later ones of the same tenant with an equal prefix: auto (in KV memory that no session needs), off, or the most tokens to keep in each model's cache." default:"auto" placeholder:"auto|off|TOKENS"`
-}
-
-// pages returns the bound in pages, as verifier.Config and drafter.Config take it.
-func (p prefixFlags) pages() (int, error) {
+// prefixPages returns the bound in pages, as verifier.Config and drafter.Config take it.
+func prefixPages(p settings.Prefixes) (int, error) {
 	switch p.PrefixCache {
 	case "auto", "":
 		return 0, nil

@@ -2,45 +2,44 @@ package main
 
 import (
 	"cmp"
-	"fmt"
 	"runtime"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/profile"
 	"github.com/tandem-llm/tandem/roles/drafter"
+	"github.com/tandem-llm/tandem/roles/gateway"
 	"github.com/tandem-llm/tandem/roles/group"
 	"github.com/tandem-llm/tandem/roles/pair"
 	"github.com/tandem-llm/tandem/services/supervise"
+	"github.com/tandem-llm/tandem/settings"
 )
 
 // launch says which processes to start.
 type launch struct {
-	groupFlags
-	speculationFlags // the gateway's defaults for requests
-	httpFlags        // zero: no HTTP
-	drawFlags
-	outputFlags
-	logFlags                // zero: warnings alone
-	target         string   // path
-	drafts         []string // paths; drafter.Lookup among them stands for none; empty = no drafter, lookup neither
-	listen         string   // the gateway's address, "" = a socket in the run directory
-	sessions       int
-	streamed       bool              // the target's weights do not fit into its memory
-	verifierBudget int64             // bytes of memory for the verifier; 0: it may take what is free
-	room           kvRoom            // for keys and values
-	decision       *profile.Decision // of the plan, for --device auto; nil: none
-	keepGateway    bool              // restart it when it dies; else all processes end with it, because its requests are lost
+	settings.Group
+	settings.Speculation // the gateway's defaults for requests
+	settings.Web         // zero: no HTTP
+	settings.Drawing
+	settings.Answers
+	settings.Logging          // zero: warnings alone
+	target           string   // path
+	drafts           []string // paths; drafter.Lookup among them stands for none; empty = no drafter, lookup neither
+	listen           string   // the gateway's address, "" = a socket in the run directory
+	sessions         int
+	streamed         bool              // the target's weights do not fit into its memory
+	verifierBudget   int64             // bytes of memory for the verifier; 0: it may take what is free
+	room             kvRoom            // for keys and values
+	decision         *profile.Decision // of the plan, for --device auto; nil: none
+	keepGateway      bool              // restart it when it dies; else all processes end with it, because its requests are lost
 }
 
 // startProcesses starts all processes at the same time and returns when all serve. The caller must Stop
 // them; after an error none is left.
 func (a *app) startProcesses(l launch) (*group.Processes, error) {
-	return group.Start(a.ctx, group.Config{RunDir: l.RunDir, Addr: l.listen, Grace: l.Grace, Stderr: a.stderr, Line: l.line(),
+	return group.Start(a.ctx, group.Config{RunDir: l.RunDir, Addr: l.listen, Grace: l.Grace, Stderr: a.stderr, Line: childLine(l.Logging),
 		Specs: l.specs, Dial: l.dial,
-		Drafts: len(l.files()) > 0, HTTPURL: l.url()})
+		Drafts: len(l.files()) > 0, HTTPURL: httpFlags{l.Web}.url()})
 }
 
 // files returns the files of the draft models.
@@ -50,8 +49,8 @@ func (l launch) files() []string {
 
 // dial returns the options with which this process reaches the gateway at addr.
 func (l launch) dial(addr string) ([]client.Option, error) {
-	options, err := l.dialing(addr)
-	if tokens, wrong := l.tokens(); wrong == nil && len(tokens) > 0 {
+	options, err := secureFlags{l.TLS}.dialing(addr)
+	if tokens, wrong := (httpFlags{l.Web}).tokens(); wrong == nil && len(tokens) > 0 {
 		options = append(options, client.WithToken(tokens[0]), client.WithCleartext())
 	}
 	return options, err
@@ -79,101 +78,104 @@ func (l launch) gain(target, drafts place) float64 {
 	return l.AheadGain
 }
 
-// specs returns the command lines of the processes, the gateway's first: it is stopped first.
+// specs writes the settings of the processes into files of dir and returns their command lines, the gateway's first: it is stopped first.
 func (l launch) specs(dir *supervise.RunDir, addr string) ([]supervise.Spec, error) {
-	keyFile, err := l.writeKeys(dir.File("keys"))
+	c, err := l.children(dir, addr)
 	if err != nil {
 		return nil, err
 	}
+	specs := []supervise.Spec{{Name: "gateway", Restart: l.keepGateway}, {Name: "verifier", Restart: true}}
+	files := [][]byte{settings.Marshal(&c.gateway), settings.Marshal(&c.verifier)}
+	if len(c.drafter.Draft) > 0 {
+		specs = append(specs, supervise.Spec{Name: "drafter", Restart: true, Spare: true})
+		files = append(files, settings.Marshal(&c.drafter))
+	}
+	for i := range specs {
+		if specs[i].Args, err = group.Configured(dir, specs[i].Name, files[i]); err != nil {
+			return nil, err
+		}
+	}
+	return specs, nil
+}
+
+// children are the settings of the processes of a group. A drafter without drafts is not started.
+type children struct {
+	gateway  settings.Gateway
+	verifier settings.Verifier
+	drafter  settings.Drafter
+}
+
+// children returns the settings of the processes: those of the group, with what it knows of all three.
+func (l launch) children(dir *supervise.RunDir, addr string) (c children, err error) {
 	files := l.files()
+	taps, err := pair.Taps(files)
+	if err != nil {
+		return c, err
+	}
+	keys, err := httpFlags{l.Web}.tokens()
+	if err != nil {
+		return c, err
+	}
+	forDrafter, forVerifier, spare, gain, err := l.processors()
+	if err != nil {
+		return c, err
+	}
+	drafterAddr, verifierAddr, pool := "unix://"+dir.File("drafter.sock"), "unix://"+dir.File("verifier.sock"), group.PoolFile(dir)
+	logging := l.Logging
+	if logging == (settings.Logging{}) {
+		logging = quietly()
+	}
+
+	g := &c.gateway
+	*g = settings.Gateway{Target: l.target, Process: l.Process, Logging: logging, GatewayOptions: l.GatewayOptions,
+		Speculation: l.Speculation.Settled(), Web: l.Web, Drawing: l.Drawing, Answers: l.Answers,
+		Addresses: settings.Addresses{Listen: addr, Verifier: verifierAddr, PoolFile: pool}}
+	g.Ctx, g.Sessions, g.HTTP = l.context(), l.sessions, or(l.HTTP, gateway.NoHTTP)
+	g.APIKey, g.APIKeys = keys, ""
+	if g.LookupDrafts, err = l.Beside(l.Prefixes, len(l.drafts) > 0); err != nil {
+		return c, err
+	}
+
+	common := l.Process // of drafter and verifier, which listen on sockets alone
+	common.Sessions, common.TLS, common.Grace = l.sessions, settings.TLS{}, settings.Default[settings.Process]().Grace
+	v := &c.verifier
+	*v = settings.Verifier{Target: l.target, Process: common, Logging: logging, Processor: forVerifier, ModelOptions: l.ModelOptions,
+		VerifierOptions: l.VerifierOptions, Taps: settings.Taps{Taps: taps, SpareThreads: spare},
+		Addresses: settings.Addresses{Listen: verifierAddr, Pool: "file:" + pool}}
+	v.KVMemory, v.MemoryBudget = settings.SizeOf(l.room.target), settings.SizeOf(l.verifierBudget)
+	if len(files) == 0 {
+		return c, nil
+	}
+
+	g.Drafter, v.Drafter = []string{drafterAddr}, []string{drafterAddr}
+	d := &c.drafter
+	*d = settings.Drafter{Draft: files, Process: common, Logging: logging, Processor: forDrafter, ModelOptions: l.ModelOptions,
+		DrafterOptions: l.DrafterOptions, Addresses: settings.Addresses{Listen: drafterAddr, Pool: "file:" + pool}}
+	d.KVMemory, d.AheadGain = settings.SizeOf(l.room.drafts), gain
+	if len(taps) > 0 {
+		d.Target, d.Verifier = l.target, verifierAddr
+	}
+	return c, nil
+}
+
+// processors divides this machine between drafter and verifier: what each computes on, how many threads the verifier may leave to the
+// drafter, and how far the drafter drafts ahead.
+func (l launch) processors() (forDrafter, forVerifier settings.Processor, spare int, gain float64, err error) {
 	at, draftsAt, err := l.places()
 	if err != nil {
-		return nil, err
+		return forDrafter, forVerifier, 0, 0, err
 	}
-	onCPU := len(files) > 0 && draftsAt.shared() // else the drafter leaves the cores to the verifier
+	onCPU := len(l.files()) > 0 && draftsAt.shared() // else the drafter leaves the cores to the verifier
 	drafterThreads, verifierThreads := group.Split(runtime.NumCPU(), onCPU, l.DrafterThreads, l.VerifierThreads)
+	if l.VerifierThreads == 0 && onCPU && at.shared() {
+		spare = drafterThreads
+	}
 	if at.grouped() {
 		verifierThreads = 0 // its cores say how many
 	}
 	if draftsAt.grouped() {
 		drafterThreads = 0
 	}
-	drafter, verifier := "unix://"+dir.File("drafter.sock"), "unix://"+dir.File("verifier.sock")
-	pool := group.PoolFile(dir)
-	common := []string{"--ready-fd", strconv.Itoa(supervise.ReadyFD), "--pulse-fd", strconv.Itoa(supervise.PulseFD), "--sessions",
-		strconv.Itoa(l.sessions)}
-	common = append(append(common, l.secretFlags.args()...), l.logFlags.args()...)
-	if l.OTLPEndpoint != "" {
-		common = append(common, "--otlp-endpoint", l.OTLPEndpoint)
-	}
-	kernels := func(device string, threads int, kvMemory int64) []string {
-		args := append(common[:len(common):len(common)], "--ctx", strconv.Itoa(l.Ctx), "--device", device, "--isa", l.ISA,
-			"--threads", strconv.Itoa(threads), "--kv-type", l.KVType, "--prefix-cache", or(l.PrefixCache, "auto"), "--pool", "file:"+pool)
-		if l.Lock {
-			args = append(args, "--lock")
-		}
-		if kvMemory > 0 {
-			args = append(args, "--kv-memory", strconv.FormatInt(kvMemory, 10))
-		}
-		return args
-	}
-	gatewayArgs := append([]string{"gateway", "--listen", addr, "--target", l.target, "--verifier", verifier,
-		"--pool-file", pool, "--grace", l.Grace.String(), "--ctx", strconv.Itoa(l.context())}, common...)
-	if !l.KeepAwake {
-		gatewayArgs = append(gatewayArgs, "--no-keep-awake")
-	}
-	verifierArgs := append([]string{"verifier", "--listen", verifier, "--target", l.target},
-		kernels(l.Device, verifierThreads, l.room.target)...)
-	verifierArgs = append(append(verifierArgs, l.gpuMemoryFlags.arg()), l.memoryArgs()...)
-	for _, h := range l.Heads {
-		verifierArgs = append(verifierArgs, "--heads", h)
-	}
-	if l.VerifierThreads == 0 && onCPU && at.shared() {
-		verifierArgs = append(verifierArgs, "--spare-threads", strconv.Itoa(drafterThreads))
-	}
-	if l.Batches > 0 {
-		verifierArgs = append(verifierArgs, "--batches", strconv.Itoa(l.Batches))
-	}
-	taps, err := pair.Taps(files)
-	if err != nil {
-		return nil, err
-	}
-	if len(taps) > 0 {
-		verifierArgs = append(verifierArgs, "--taps="+strings.Trim(strings.ReplaceAll(fmt.Sprint(taps), " ", ","), "[]"),
-			"--feature-memory", strconv.Itoa(l.FeatureMemory))
-	}
-	if !l.Measure {
-		verifierArgs = append(verifierArgs, "--no-measure")
-	}
-	if l.Plan != "" {
-		verifierArgs = append(verifierArgs, "--plan", l.Plan)
-	}
-	gatewayArgs = append(append(append(gatewayArgs, l.ruleFlags.args()...), l.speculationFlags.args()...), l.httpFlags.args(keyFile)...)
-	gatewayArgs = append(append(gatewayArgs, l.drawFlags.args()...), l.outputFlags.args()...)
-	gatewayArgs = append(gatewayArgs, l.secureFlags.args()...)
-	lookup, err := l.lookupFlags.args(l.prefixFlags, len(l.drafts) == 0)
-	if err != nil {
-		return nil, err
-	}
-	gatewayArgs = append(gatewayArgs, lookup...)
-	specs := []supervise.Spec{{Name: "gateway", Restart: l.keepGateway}, {Name: "verifier", Restart: true}}
-	if len(files) > 0 {
-		gatewayArgs = append(gatewayArgs, "--drafter", drafter)
-		verifierArgs = append(verifierArgs, "--drafter", drafter)
-		args := []string{"drafter", "--listen", drafter, "--inline-limit", strconv.Itoa(l.InlineLimit),
-			gpuMemoryFlags{}.arg(), "--ahead-gain=" + strconv.FormatFloat(l.gain(at, draftsAt), 'g', -1, 64)}
-		for _, d := range files {
-			args = append(args, "--draft", d)
-		}
-		for _, h := range l.DraftHeads {
-			args = append(args, "--draft-heads", h)
-		}
-		if len(taps) > 0 {
-			args = append(args, "--target", l.target, "--verifier", verifier)
-		}
-		specs = append(specs, supervise.Spec{Name: "drafter", Restart: true, Spare: true,
-			Args: append(args, kernels(l.DraftDevice, drafterThreads, l.room.drafts)...)})
-	}
-	specs[0].Args, specs[1].Args = gatewayArgs, verifierArgs
-	return specs, nil
+	return settings.Processor{Threads: drafterThreads, ISA: l.ISA, Device: l.DraftDevice},
+		settings.Processor{Threads: verifierThreads, ISA: l.ISA, Device: l.Device}, spare, l.gain(at, draftsAt), nil
 }

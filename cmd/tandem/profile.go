@@ -21,19 +21,20 @@ import (
 	"github.com/tandem-llm/tandem/profile"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/roles/group"
+	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/spec/shape"
 	"github.com/tandem-llm/tandem/text/token"
 )
 
 type profileCmd struct {
-	modelFlags
-	headsFlags
+	settings.Models
+	settings.TargetHeads
 	Device []string `help:"Where to measure, as elsewhere; may be repeated, and of a pair each part is measured too (cuda+cpu). With several the plan also says where the target and its drafts are best computed: see --explain." default:"cpu" placeholder:"DEVICE" sep:"none"`
-	gpuMemoryFlags
+	settings.GPULayers
 	Threads int    `help:"Threads; 0 = all cores." default:"0"`
 	ISA     string `name:"isa" help:"Instruction set: auto, generic, avx2, avx512, neon, neon-dot, neon-i8mm." default:"auto"`
 	Lock    bool   `help:"Lock the model in memory (mlock)."`
-	kvFlags
+	settings.KV
 	cacheFlags
 	Explain     bool     `help:"Measure nothing: print, from the plan, where the target and its drafts are best computed, with the figures that say so." setting:"-"`
 	Text        []string `help:"A calibration text, such as documents of the kind that will be asked for; may be repeated (default: three small ones)." placeholder:"FILE" sep:"none" setting:"-"`
@@ -74,9 +75,6 @@ func (c *profileCmd) check() error {
 		slices.Sort(*list)
 		*list = slices.Compact(*list)
 	}
-	if err := c.kvFlags.check(); err != nil {
-		return err
-	}
 	places, err := c.places()
 	if err != nil {
 		return err
@@ -97,7 +95,7 @@ func (c *profileCmd) Run(a *app) error {
 	if c.Explain {
 		return c.explain(a)
 	}
-	target, drafts, err := c.pair(false, tandem.Request{Strategy: tandem.StrategyPlanner})
+	target, drafts, err := modelPaths(c.Models, false, tandem.Request{Strategy: tandem.StrategyPlanner})
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-llm/tandem/kernels/cuda"
 	"github.com/tandem-llm/tandem/profile"
 	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/settings"
 )
 
 const (
@@ -67,7 +68,7 @@ func (c *profileCmd) places() (all []place, err error) {
 	}
 	if c.GPUMemory > 0 {
 		if !slices.Contains(names, "cpu") {
-			return nil, c.gpuMemoryFlags.check(c.Device[0])
+			return nil, c.GPULayers.Check(c.Device[0])
 		}
 		all = append(all, place{layers: int64(c.GPUMemory)})
 	}
@@ -81,9 +82,9 @@ func single(places []place) []place {
 
 // on returns the flags that compute at a place.
 func (c *profileCmd) on(at place) computeFlags {
-	f := computeFlags{ISA: c.ISA, Device: at.String()}
+	f := computeFlags{Processor: settings.Processor{ISA: c.ISA, Device: at.String()}}
 	if at.layers > 0 {
-		f.Device, f.GPUMemory = "cpu", gpuMemory(at.layers)
+		f.Device, f.GPUMemory = "cpu", settings.GPUShare(at.layers)
 	}
 	if !at.grouped() {
 		f.Threads = c.Threads

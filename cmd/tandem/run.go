@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/roles/chats"
 	"github.com/tandem-llm/tandem/services/httpapi"
+	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/talk"
 	"github.com/tandem-llm/tandem/text/token"
 )
@@ -22,14 +23,14 @@ type runCmd struct {
 
 	ChatTemplateKwargs string `help:"Variables of the chat template, as {\"enable_thinking\": false}." placeholder:"JSON"`
 	keyFlags
-	samplingFlags
+	settings.Sampling
 	groupFlags
 }
 
 // Run talks with the model until the input ends. Each line of stdin is a turn of a conversation if there is a chat
 // template; else it is appended to the text, which the model continues.
 func (c *runCmd) Run(a *app) error {
-	r, err := c.request("x")
+	r, err := c.Request("x")
 	if err != nil {
 		return err
 	}
@@ -37,7 +38,7 @@ func (c *runCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	now := func(prompt string) (tandem.Request, error) { return c.request(prompt) } // with what /set has changed
+	now := func(prompt string) (tandem.Request, error) { return c.Request(prompt) } // with what /set has changed
 	t := &conversation{Conversation: talk.Conversation{Chat: room, Request: now}, cmd: c, model: name,
 		console: newConsole(a.stdout, a.stderr)}
 	if c.Addr != "" {
@@ -55,13 +56,13 @@ func (c *runCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	l := launch{groupFlags: c.groupFlags, target: target, drafts: drafts, sessions: c.sessionsOr(1)}
+	l := launch{Group: c.Group, target: target, drafts: drafts, sessions: c.sessionsOr(1)}
 	l.Grace, l.ChatTemplate = 0, c.ChatTemplate // which says what ends a turn
 	if l, err = a.checked(l, r); err != nil {
 		return err
 	}
 	t.Request = func(prompt string) (tandem.Request, error) {
-		r, err := c.request(prompt)
+		r, err := c.Request(prompt)
 		l.widen(&r, c.Tree)
 		return r, err
 	}

@@ -84,7 +84,7 @@ func (t *conversation) set(rest string) error {
 	before := *t.cmd
 	err := parse(at, v)
 	if err == nil {
-		_, err = t.cmd.request("x")
+		_, err = t.cmd.Request("x")
 	}
 	if err != nil {
 		*t.cmd = before

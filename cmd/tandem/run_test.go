@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/client"
+	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/talk"
 )
 
@@ -40,8 +41,8 @@ func TestCommand(t *testing.T) {
 
 func TestSet(t *testing.T) {
 	var said strings.Builder
-	c := &conversation{cmd: &runCmd{samplingFlags: samplingFlags{MaxTokens: 8, TopP: 1,
-		shapeFlags: shapeFlags{RepeatPenalty: 1, RepeatLast: 64, Accept: "exact"}}}, console: newConsole(&said, &said)}
+	c := &conversation{cmd: &runCmd{Sampling: settings.Sampling{MaxTokens: 8, TopP: 1,
+		Shape: settings.Shape{RepeatPenalty: 1, RepeatLast: 64, Accept: "exact"}}}, console: newConsole(&said, &said)}
 	for _, tc := range []struct{ in, says string }{
 		{"temperature 0.7", "temperature is 0.7"},
 		{"temperature", "not a valid number"},
@@ -61,7 +62,7 @@ func TestSet(t *testing.T) {
 		}
 	}
 	if c.cmd.Temperature != 0.7 || c.cmd.MaxTokens != 8 || c.cmd.Tree != "16/7/10" || c.cmd.Strategy != "" {
-		t.Errorf("options are %+v: want what was right alone to hold", c.cmd.samplingFlags)
+		t.Errorf("options are %+v: want what was right alone to hold", c.cmd.Sampling)
 	}
 }
 

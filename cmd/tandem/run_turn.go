@@ -90,7 +90,7 @@ func (t *conversation) show(ctx context.Context, d *client.Delta) error {
 
 // measure repeats the latest request with and without speculation, in turn, and compares.
 func (t *conversation) measure(ctx context.Context) error {
-	c, err := t.Compare(ctx, t.cmd.speculate, func(run int) { t.progress("run %d of %d …", run, talk.Runs) })
+	c, err := t.Compare(ctx, t.cmd.Speculate, func(run int) { t.progress("run %d of %d …", run, talk.Runs) })
 	t.progress("")
 	if err != nil && t.Last == nil {
 		err = tandem.Errorf("", tandem.Invalid, "/measure: %w", err)

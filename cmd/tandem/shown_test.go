@@ -11,6 +11,7 @@ import (
 
 	"github.com/tandem-llm/tandem/cache"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
+	"github.com/tandem-llm/tandem/settings"
 )
 
 func TestShown(t *testing.T) {
@@ -63,10 +64,10 @@ func TestNamesOutOfFiles(t *testing.T) {
 	defer entry.Close()
 	none := filepath.Join(dir, evil)
 	for name, run := range map[string]func(*app) error{
-		"model info":           (&modelInfoCmd{File: path, kvFlags: kvFlags{KVType: "f16"}}).Run,
-		"model info of a name": (&modelInfoCmd{File: none, kvFlags: kvFlags{KVType: "f16"}}).Run,
-		"cache list":           (&cacheListCmd{cacheFlags: cacheFlags{Cache: kept, CacheLimit: 1 << 30}}).Run,
-		"cache clear":          (&cacheClearCmd{cacheFlags: cacheFlags{Cache: kept, CacheLimit: 1 << 30}}).Run,
+		"model info":           (&modelInfoCmd{File: path, KV: settings.KV{KVType: "f16"}}).Run,
+		"model info of a name": (&modelInfoCmd{File: none, KV: settings.KV{KVType: "f16"}}).Run,
+		"cache list":           (&cacheListCmd{cacheFlags: cacheFlags{settings.CacheFolder{Cache: kept, CacheLimit: 1 << 30}}}).Run,
+		"cache clear":          (&cacheClearCmd{cacheFlags: cacheFlags{settings.CacheFolder{Cache: kept, CacheLimit: 1 << 30}}}).Run,
 		"tokenize":             (&tokenizeCmd{Model: none, Text: new(string)}).Run,
 		"ps": func(a *app) error {
 			return listProcesses(a.stdout, psResult{Processes: []psProcess{{Role: "drafter", Up: true, Model: evil, Identity: evil}}})

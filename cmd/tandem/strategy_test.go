@@ -12,31 +12,32 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/gateway"
+	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/spec/learn"
 	"github.com/tandem-llm/tandem/talk"
 )
 
 func TestSpeculationFlags(t *testing.T) {
 	for _, c := range []struct {
-		flags    speculationFlags
+		flags    settings.Speculation
 		strategy tandem.Strategy
 		bounds   string
 	}{
-		{speculationFlags{}, tandem.StrategyPlanner, tandem.DefaultBounds(tandem.StrategyPlanner).String()},
-		{speculationFlags{Tree: "8/4/2"}, tandem.StrategyFixed, "8/4/2"},
-		{speculationFlags{Tree: "none"}, tandem.StrategyFixed, "none"},
-		{speculationFlags{Strategy: "fixed"}, tandem.StrategyFixed, tandem.DefaultBounds(tandem.StrategyFixed).String()},
-		{speculationFlags{Strategy: "minions"}, tandem.StrategyMinions, tandem.DefaultBounds(tandem.StrategyMinions).String()},
-		{speculationFlags{Strategy: "planner", Tree: "8/4/2"}, tandem.StrategyPlanner, "8/4/2"},
+		{settings.Speculation{}, tandem.StrategyPlanner, tandem.DefaultBounds(tandem.StrategyPlanner).String()},
+		{settings.Speculation{Tree: "8/4/2"}, tandem.StrategyFixed, "8/4/2"},
+		{settings.Speculation{Tree: "none"}, tandem.StrategyFixed, "none"},
+		{settings.Speculation{Strategy: "fixed"}, tandem.StrategyFixed, tandem.DefaultBounds(tandem.StrategyFixed).String()},
+		{settings.Speculation{Strategy: "minions"}, tandem.StrategyMinions, tandem.DefaultBounds(tandem.StrategyMinions).String()},
+		{settings.Speculation{Strategy: "planner", Tree: "8/4/2"}, tandem.StrategyPlanner, "8/4/2"},
 	} {
 		var r tandem.Request
-		if err := c.flags.speculate(&r); err != nil || r.Strategy != c.strategy || r.Bounds.String() != c.bounds {
+		if err := c.flags.Speculate(&r); err != nil || r.Strategy != c.strategy || r.Bounds.String() != c.bounds {
 			t.Errorf("%+v: strategy %s, tree %s, %v: want %s, %s", c.flags, r.Strategy, r.Bounds, err, c.strategy, c.bounds)
 		}
 	}
-	s := samplingFlags{MaxTokens: 1, TopP: 1, speculationFlags: speculationFlags{Vote: "tree", Drafters: []string{"go", "py"},
+	s := settings.Sampling{MaxTokens: 1, TopP: 1, Speculation: settings.Speculation{Vote: "tree", Drafters: []string{"go", "py"},
 		Without: []string{"ahead"}}}
-	r, err := s.request("x")
+	r, err := s.Request("x")
 	if err != nil || r.Vote != tandem.VoteTree || !slices.Equal(r.Drafters, []string{"go", "py"}) || r.Without != tandem.TechniqueAhead {
 		t.Errorf("request %+v, %v", r, err)
 	}
@@ -44,30 +45,30 @@ func TestSpeculationFlags(t *testing.T) {
 	if w.Strategy != "planner" || w.Vote != "tree" || len(w.Drafters) != 2 || !slices.Equal(w.Without, []string{"ahead"}) {
 		t.Errorf("on the wire %+v", w)
 	}
-	for want, f := range map[string]speculationFlags{
+	for want, f := range map[string]settings.Speculation{
 		`strategy is "best"`: {Strategy: "best"}, `vote is "all"`: {Vote: "all"}, `technique "luck"`: {Without: []string{"luck"}},
 		"nodes is 100000": {Tree: "100000/7/10"}, `drafter "go"`: {Drafters: []string{"go", "go"}},
 	} {
-		if _, err := (samplingFlags{MaxTokens: 1, TopP: 1, speculationFlags: f}).request("x"); tandem.KindOf(err) != tandem.Invalid ||
+		if _, err := (settings.Sampling{MaxTokens: 1, TopP: 1, Speculation: f}).Request("x"); tandem.KindOf(err) != tandem.Invalid ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v: want %s", f, err, want)
 		}
-		if _, err := f.defaults(); tandem.KindOf(err) != tandem.Invalid {
+		if _, err := requestDefaults(f); tandem.KindOf(err) != tandem.Invalid {
 			t.Errorf("%+v as a gateway's defaults: %v", f, err)
 		}
 	}
 }
 
 // parseRules reads rule flags as the command line does.
-func parseRules(t *testing.T, args ...string) (ruleFlags, error) {
+func parseRules(t *testing.T, args ...string) (settings.Strategies, error) {
 	t.Helper()
-	var c struct{ ruleFlags }
-	k, err := kong.New(&c, ruleDefaults())
+	var c struct{ settings.Strategies }
+	k, err := kong.New(&c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, err = k.Parse(args)
-	return c.ruleFlags, err
+	return c.Strategies, err
 }
 
 func TestRules(t *testing.T) {
@@ -75,7 +76,7 @@ func TestRules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := f.rules()
+	got, err := rules(f)
 	if want := (gateway.Rules{Alpha: 0.01, Branch: 0.3, Weights: learn.DefaultWeightRule, Length: learn.DefaultLengthRule,
 		Planner: learn.DefaultPlannerRule}); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("defaults %+v, %v: want %+v", got, err, want)
@@ -85,13 +86,10 @@ func TestRules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err = f.rules()
+	got, err = rules(f)
 	if err != nil || got.Alpha != 0.02 || got.Length.Start != 2 || got.Length.Most != 9 || got.Length.Rule != learn.LengthPaper ||
 		got.Weights.Reward != 1.3 || got.Weights.Window != 3 || got.Planner.Hysteresis != 0.1 || got.Planner.ProbeMost != 9 {
 		t.Errorf("changed %+v, %v", got, err)
-	}
-	if again, err := parseRules(t, f.args()...); err != nil || again != f {
-		t.Errorf("handed on: %+v, %v: want %+v", again, err, f)
 	}
 	for want, arg := range map[string]string{"--alpha is 0": "--alpha=0", "--branch is NaN": "--branch=NaN", "length": "--length-start=0",
 		`length rule is "best": want curve or paper`: "--length-rule=best", "reward": "--reward=0.5",
@@ -101,7 +99,7 @@ func TestRules(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := f.rules(); tandem.KindOf(err) != tandem.Invalid || !strings.Contains(err.Error(), want) {
+		if _, err := rules(f); tandem.KindOf(err) != tandem.Invalid || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v: want %s", arg, err, want)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/cmd/tandem/config"
+	"github.com/tandem-llm/tandem/settings"
 )
 
 // elsewhere are the names of other programs for what tandem calls otherwise.
@@ -34,9 +35,11 @@ func plainly(err error) error {
 	}
 	if word, ok := wrongWord(err, "unknown flag "); ok {
 		var known []string
-		for _, group := range node.AllFlags(true) {
+		for _, group := range node.AllFlags(false) {
 			for _, f := range group {
-				known = append(known, "--"+f.Name)
+				if _, ok := settings.Find(f.Name); ok || !f.Hidden {
+					known = append(known, "--"+f.Name)
+				}
 			}
 		}
 		return tandem.Errorf("", tandem.Invalid, "unknown flag %s%s", word, suggestion(word, known, "`"+strings.TrimSpace(node.FullPath())+

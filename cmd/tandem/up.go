@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -11,17 +10,18 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/roles/chats"
+	"github.com/tandem-llm/tandem/settings"
 )
 
 type upCmd struct {
-	Listen  string `help:"Address of the gateway, host:port or unix:///path." default:"127.0.0.1:8451" placeholder:"ADDR"`
-	NoDraft bool   `help:"Run without a drafter."`
-	speculationFlags
+	Listen  string `help:"Address of the gateway, host:port or unix:///path." default:"127.0.0.1:8451" placeholder:"ADDR" group:"Serving"`
+	NoDraft bool   `help:"Run without a drafter." group:"Speculation"`
 	groupFlags
+	settings.Speculation
 	httpFlags
-	drawFlags
-	outputFlags
-	logFlags
+	settings.Drawing
+	settings.Answers
+	settings.Logging
 	output
 }
 
@@ -46,7 +46,7 @@ type upResult struct {
 
 // Run runs the three processes until stopped.
 func (c *upCmd) Run(a *app) error {
-	defaults, err := c.defaults()
+	defaults, err := requestDefaults(c.Speculation)
 	if err != nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func (c *upCmd) Run(a *app) error {
 	if err := c.settle(); err != nil {
 		return err
 	}
-	if err := cmp.Or(c.httpFlags.check(), c.drawFlags.check(), c.outputFlags.check()); err != nil {
+	if err := c.httpFlags.check(); err != nil {
 		return err
 	}
 	c.httpFlags.warn(a.say)
@@ -73,8 +73,8 @@ func (c *upCmd) Run(a *app) error {
 	if c.HTTP, err = fixed(c.HTTP); err != nil {
 		return err
 	}
-	l := launch{groupFlags: c.groupFlags, speculationFlags: c.speculationFlags, httpFlags: c.httpFlags,
-		drawFlags: c.drawFlags, outputFlags: c.outputFlags, logFlags: c.logFlags, target: target, drafts: drafts,
+	l := launch{Group: c.Group, Speculation: c.Speculation, Web: c.Web, Drawing: c.Drawing, Answers: c.Answers, Logging: c.Logging,
+		target: target, drafts: drafts,
 		listen: c.Listen, sessions: c.sessionsOr(roles.DefaultSessions), keepGateway: true}
 	if l, err = a.checked(l, tandem.Request{}); err != nil {
 		return err
@@ -93,7 +93,7 @@ func (c *upCmd) Run(a *app) error {
 	up := upResult{Gateway: p.Addr, HTTP: c.url(), Pool: p.Pool(), RunDir: p.Dir.Path, Target: target, Drafts: l.drafts,
 		Heads: l.Heads, DraftHeads: l.DraftHeads, PIDs: p.Pids()}
 	if up.HTTP != "" {
-		up.Sampling = c.drawing(info)
+		up.Sampling = drawing(c.Drawing, info)
 	}
 	if len(l.drafts) > 0 {
 		up.Draft = l.drafts[0]

@@ -7,78 +7,21 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/cache"
 	"github.com/tandem-llm/tandem/profile"
 	"github.com/tandem-llm/tandem/roles/verifier"
+	"github.com/tandem-llm/tandem/settings"
 )
 
 type verifierCmd struct {
-	Target string `short:"m" aliases:"model" help:"GGUF file of the target model (default: the shipped one)." placeholder:"FILE"`
-	headsFlags
-	addressFlags
-	kernelFlags
-	prefixFlags
-	roleFlags
-	measureFlags
-	batchFlags
-	spareFlags
-	tapFlags
-	featureFlags
-	budgetFlags
-	cacheFlags
+	settings.Verifier
+	childFlags
 }
 
-// tapFlags are the verifier's alone: whoever starts all processes knows the drafts.
-type tapFlags struct {
-	Taps []int `help:"Hidden states that drafters may read: N for those after N layers, -1 for those after the final norm. up, generate and bench choose them by the drafts." placeholder:"N"`
-}
-
-func (f tapFlags) check() error {
-	if len(f.Taps) > tandem.MostTaps {
-		return tandem.Errorf("", tandem.Invalid, "--taps names %d hidden states: want at most %d", len(f.Taps), tandem.MostTaps)
-	}
-	for i, n := range f.Taps {
-		if slices.Contains(f.Taps[:i], n) {
-			return tandem.Errorf("", tandem.Invalid, "--taps names %d twice: want each hidden state once", n)
-		}
-	}
-	return nil
-}
-
-// featureFlags bound what a verifier keeps for drafters that read the target's hidden states.
-type featureFlags struct {
-	FeatureMemory int `help:"Memory in MiB for the hidden states of all sessions that drafters may still read." default:"64"`
-}
-
-func (f featureFlags) check() error {
-	const most = 1 << 20
-	if f.FeatureMemory < 1 || f.FeatureMemory > most {
-		return tandem.Errorf("", tandem.Invalid, "--feature-memory is %d: want 1 to %d MiB", f.FeatureMemory, most)
-	}
-	return nil
-}
-
-// headsFlags name what the target guesses with by itself.
-type headsFlags struct {
-	Heads []string `help:"Side file of the target by which it guesses by itself, of kind medusa, ppd or gemma4-assistant; may be repeated, one of each kind; medusa and ppd are those shipped for the shipped target. Requests know it as the drafter medusa, ppd or assistant." placeholder:"FILE" sep:"none"`
-}
-
-// draftHeadsFlags name what draft models foretell with.
-type draftHeadsFlags struct {
-	DraftHeads []string `help:"Side file, of kind ppd, of a draft model: it needs fewer passes for a tree. May be repeated, for drafts of its own each." placeholder:"FILE" sep:"none"`
-}
-
-// measureFlags are the verifier's alone.
-type measureFlags struct {
-	Measure bool   `help:"Measure at the start, for at most a second or eight passes, what passes of the target cost. The planner uses this; without it, it learns from the passes that it sees." default:"true" negatable:""`
-	Plan    string `help:"Take the costs of passes from this plan of 'tandem profile', if it was made on this machine, instead of measuring them (default: plan.json in the default cache folder); off = do not." placeholder:"FILE|off"`
-}
-
-// check refuses a plan that somebody has named and that is not there; the default one may be missing.
-func (m measureFlags) check() error {
+// checkPlan refuses a plan that somebody has named and that is not there; the default one may be missing.
+func checkPlan(m settings.PassCosts) error {
 	if m.Plan == "" || m.Plan == "off" {
 		return nil
 	}
@@ -88,8 +31,8 @@ func (m measureFlags) check() error {
 	return nil
 }
 
-// plan returns the file of the plan to look for; "" for none.
-func (m measureFlags) plan() string {
+// planFile returns the file of the plan to look for; "" for none.
+func planFile(m settings.PassCosts) string {
 	switch m.Plan {
 	case "off":
 		return ""
@@ -103,34 +46,17 @@ func (m measureFlags) plan() string {
 	return m.Plan
 }
 
-// batchFlags say how sessions share the passes of the target.
-type batchFlags struct {
-	Batches int `help:"Divide the running sessions into this many batches: a pass verifies one of them while the others are drafted for; 1 = draft for all, then verify all. 0 = a pass takes whatever waits when it can begin." default:"0"`
-}
-
-func (b batchFlags) check() error {
-	if b.Batches < 0 {
-		return tandem.Errorf("", tandem.Invalid, "--batches is %d: want 0 or more", b.Batches)
-	}
-	return nil
-}
-
-// spareFlags say what a verifier leaves to other processes on the same machine.
-type spareFlags struct {
-	SpareThreads int `help:"Threads to leave to a drafter on the same machine, if passes measured at the start take at most a twentieth longer without them." default:"0"`
-}
-
 // Run runs a verifier until it is stopped.
 func (c *verifierCmd) Run(a *app) error {
-	if err := cmp.Or(c.batchFlags.check(), c.tapFlags.check(), c.featureFlags.check(), c.measureFlags.check(), c.budgetFlags.check(),
-		c.budgetFlags.on(c.Device, c.gpuMemoryFlags)); err != nil {
+	compute, budget := computeFlags{c.Processor, c.GPULayers}, budgetFlags{c.Budget}
+	if err := cmp.Or(checkPlan(c.PassCosts), budget.check(), budget.on(c.Device, c.GPULayers)); err != nil {
 		return err
 	}
 	path, err := targetPath(c.Target)
 	if err != nil {
 		return err
 	}
-	models, err := c.models(a)
+	models, err := kernelFlags{compute, c.Loading}.models(a)
 	if err != nil {
 		return err
 	}
@@ -139,25 +65,25 @@ func (c *verifierCmd) Run(a *app) error {
 		return err
 	}
 	models.Sides = map[string][]string{path: heads}
-	prefixes, err := c.pages()
+	prefixes, err := prefixPages(c.Prefixes)
 	if err != nil {
 		return err
 	}
 	var decision *profile.Decision
 	if c.Device == "auto" {
-		decision = decided(c.plan(), path, c.KVType, func(why error) {
+		decision = decided(planFile(c.PassCosts), path, c.KVType, func(why error) {
 			fmt.Fprintln(a.stderr, "tandem: "+oneLine(fmt.Sprintf("--device auto: plan not used: %v", why)))
 		})
 	}
-	return c.chooseBy(a, decision, func(p place) error {
-		models.Device, models.Threads, models.Streaming = c.at(p), c.threads(p), c.streaming(a, p.String(), c.gpuMemoryFlags, c.cacheFlags)
+	return compute.chooseBy(a, decision, func(p place) error {
+		models.Device, models.Threads = compute.at(p), compute.threads(p)
+		models.Streaming = budget.streaming(a, p.String(), c.GPULayers, cacheFlags{c.CacheFolder})
 		spare := c.SpareThreads
 		if !p.shared() {
 			spare = 0 // its cores are its own
 		}
-		return verifier.Run(a.ctx, verifier.Config{Config: c.config(a, c.Listen), Models: models, Target: path, Pool: c.Pool,
-			Drafters:    c.Drafter,
-			PrefixCache: prefixes, Batches: c.Batches, Measure: c.Measure, Plan: c.plan(), SpareThreads: spare,
-			Taps: c.Taps, FeatureBytes: c.FeatureMemory << 20})
+		return verifier.Run(a.ctx, verifier.Config{Config: c.config(a, c.Listen, c.Process, c.Logging), Models: models,
+			Target: path, Pool: c.Pool, Drafters: c.Drafter, PrefixCache: prefixes, Batches: c.Batches, Measure: c.Measure, Plan: planFile(c.PassCosts), SpareThreads: spare,
+			Taps: c.Taps.Taps, FeatureBytes: c.FeatureMemory << 20})
 	})
 }

@@ -4,6 +4,7 @@ package group
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -22,7 +23,8 @@ type Config struct {
 	Stderr io.Writer
 	Line   func(name, line string) string // as supervise.Config.Line
 	// Specs returns the processes' command lines, the gateway's first: it is stopped first. Files that Specs writes into the run
-	// directory are removed with it. It is called again if somebody has removed the directory, and must return the same.
+	// directory, as Configured does, are removed with it. It is called again if somebody has removed the directory, and must return
+	// the same.
 	Specs func(dir *supervise.RunDir, addr string) ([]supervise.Spec, error)
 	// Dial says how clients reach the gateway at addr.
 	Dial    func(addr string) ([]client.Option, error)
@@ -76,6 +78,14 @@ func Start(ctx context.Context, c Config) (*Processes, error) {
 	}
 	awaitHTTP(ctx, c.HTTPURL)
 	return p, nil
+}
+
+// Configured writes the settings of a process into a file of the run directory, for this user alone since keys may be among them, and
+// returns the command line of the process that reads it.
+func Configured(dir *supervise.RunDir, role string, settings []byte) ([]string, error) {
+	file := dir.File(role + ".yaml")
+	return []string{role, "--config", file, fmt.Sprint("--ready-fd=", supervise.ReadyFD), fmt.Sprint("--pulse-fd=", supervise.PulseFD)},
+		os.WriteFile(file, settings, 0o600)
 }
 
 // Failed receives one error when a process is gone for good.
@@ -142,7 +152,7 @@ func Split(cores int, drafts bool, drafter, verifier int) (forDrafter, forVerifi
 	return drafter, verifier
 }
 
-// childEnv returns the environment for the children: their settings come as flags alone, and their
+// childEnv returns the environment for the children: their settings come from files alone, and their
 // temporary files go to the run directory.
 func childEnv(env []string, tmp string) []string {
 	var out []string

@@ -1,29 +1,27 @@
-// Package config resolves the settings of the command line: a flag wins over the environment
-// (TANDEM_…), the environment over a YAML file, and the file over the default. It remembers where each value came from.
+// Package config resolves the settings of the command line: a flag, or --set, wins over the environment (TANDEM_…), the environment over a
+// YAML file, and the file over the default. It remembers where each value came from. What settings there are, package settings says.
 package config
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
-	"go.yaml.in/yaml/v3"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/files"
+	"github.com/tandem-llm/tandem/settings"
 )
 
 const (
-	op        = "config"
-	envPrefix = "TANDEM_"
-	fileFlag  = "config" // the flag that names the file; its variable is TANDEM_CONFIG
-	maxFile   = 1 << 20  // bytes
+	op       = "config"
+	fileFlag = "config" // the flag that names the file; its variable is TANDEM_CONFIG
+	setFlag  = "set"    // the flag of settings without a flag of their own
+	maxFile  = 1 << 20  // bytes
 )
 
 // perCall tags a flag that belongs to one call and is no setting: `setting:"-"`.
@@ -32,13 +30,18 @@ const perCall = "setting"
 // secret tags a flag whose value is not shown: `secret:"x"`.
 const secret = "secret"
 
-// Resolver is a kong.Resolver over the environment and the file. Use one per parse.
+// Resolver is a kong.Resolver over --set, the environment and the file. Use one per parse.
 type Resolver struct {
+	// Others returns the names of all commands' flags. It is asked for keys that are not those of package settings and not of the command
+	// at hand. nil: there are no others.
+	Others func() []string
+
 	environ func(string) (string, bool)
 	loaded  bool
 	path    string
 	file    map[string]any // by flag name: a string, or a []any of strings
-	err     error          // of the file
+	set     map[string]any // of --set, likewise
+	err     error          // of the file, or of --set
 	origin  map[string]string
 }
 
@@ -63,8 +66,11 @@ func (r *Resolver) Resolve(ctx *kong.Context, _ *kong.Path, flag *kong.Flag) (an
 	if r.err != nil {
 		return nil, nil // kong would blame this flag: see Err
 	}
-	if s, ok := r.environ(EnvName(flag.Name)); ok {
-		return r.take(flag, s, EnvName(flag.Name))
+	if v, ok := r.set[flag.Name]; ok {
+		return r.take(flag, v, "--"+setFlag)
+	}
+	if s, ok := r.environ(settings.Env(flag.Name)); ok {
+		return r.take(flag, s, settings.Env(flag.Name))
 	}
 	if v, ok := r.file[flag.Name]; ok {
 		return r.take(flag, v, r.path)
@@ -72,10 +78,10 @@ func (r *Resolver) Resolve(ctx *kong.Context, _ *kong.Path, flag *kong.Flag) (an
 	return nil, nil
 }
 
-// Err returns what is wrong with the file of settings, nil for nothing or no file. A parse does not fail by it, so ask after each.
+// Err returns what is wrong with the file of settings or with --set, nil for nothing. A parse does not fail by it, so ask after each.
 func (r *Resolver) Err() error { return r.err }
 
-// Origin says where the value of a flag came from: "flag", the name of a variable, the path of the
+// Origin says where the value of a flag came from: "flag", "--set", the name of a variable, the path of the
 // file, or "default". To be called after the parse.
 func (r *Resolver) Origin(ctx *kong.Context, flag *kong.Flag) string {
 	for _, p := range ctx.Path {
@@ -89,9 +95,27 @@ func (r *Resolver) Origin(ctx *kong.Context, flag *kong.Flag) string {
 	return "default"
 }
 
-// EnvName returns the variable that sets a flag: TANDEM_MAX_TOKENS for max-tokens.
-func EnvName(flag string) string {
-	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+// Old returns a line for each flag on the command line that has become a setting of the file: what to write instead.
+func Old(ctx *kong.Context) (lines []string) {
+	for _, p := range ctx.Path {
+		if p.Flag == nil || p.Resolved || !p.Flag.Hidden || !isSetting(p.Flag) {
+			continue
+		}
+		s, ok := settings.Find(p.Flag.Name)
+		if !ok {
+			continue
+		}
+		flag, value := "--"+s.Name, "…"
+		if v, ok := ctx.FlagValue(p.Flag).(bool); ok {
+			if value = fmt.Sprint(v); !v {
+				flag = "--no-" + s.Name
+			}
+		}
+		if line := fmt.Sprintf("%s is now --%s %s=%s", flag, setFlag, s.Key, value); !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+	return lines
 }
 
 // isSetting reports whether a flag may be set by the environment and the file.
@@ -102,6 +126,12 @@ func isSetting(f *kong.Flag) bool {
 // take checks that flag can hold value, so that the error for a wrong one names its origin.
 func (r *Resolver) take(flag *kong.Flag, value any, origin string) (any, error) {
 	probe := reflect.New(flag.Target.Type()).Elem()
+	if probe.Kind() == reflect.Pointer { // as kong does
+		probe.Set(reflect.New(probe.Type().Elem()))
+	}
+	if list, ok := value.([]any); ok && probe.Kind() != reflect.Slice {
+		return nil, tandem.Errorf(op, tandem.Invalid, "%s: %s is given %d times: want one value", origin, flag.Name, len(list))
+	}
 	if err := flag.Mapper.Decode(&kong.DecodeContext{Value: flag.Value, Scan: kong.Scan().PushTyped(value, kong.FlagValueToken)},
 		probe); err != nil {
 		return nil, tandem.Errorf(op, tandem.Invalid, "%s: %s: %w", origin, flag.Name, err)
@@ -110,20 +140,33 @@ func (r *Resolver) take(flag *kong.Flag, value any, origin string) (any, error) 
 	return value, nil
 }
 
-// HasFile reports whether the environment or one of the words of a command line may name a file of settings.
-func (r *Resolver) HasFile(words []string) bool {
-	_, ok := r.environ(EnvName(fileFlag))
-	return ok || slices.ContainsFunc(words, func(w string) bool { return strings.HasPrefix(w, "--"+fileFlag) })
-}
-
-// load reads the file that --config or TANDEM_CONFIG names, if any, and checks its keys.
+// load reads --set and the file that --config or TANDEM_CONFIG names, if any, and checks their keys.
 func (r *Resolver) load(ctx *kong.Context) error {
-	named := EnvName(fileFlag)
+	named := settings.Env(fileFlag)
 	r.path, _ = r.environ(named)
+	var given []string
+	flags := map[string]bool{}
 	for _, p := range ctx.Path {
-		if p.Flag != nil && p.Flag.Name == fileFlag {
+		if p.Flag == nil {
+			continue
+		}
+		flags[p.Flag.Name] = true
+		switch p.Flag.Name {
+		case fileFlag:
 			named = "--" + fileFlag
 			r.path, _ = ctx.FlagValue(p.Flag).(string)
+		case setFlag:
+			given, _ = ctx.FlagValue(p.Flag).([]string)
+		}
+	}
+	k := keys{here: names(ctx.Model.Node), others: r.Others}
+	var err error
+	if r.set, err = k.assignments(given); err != nil {
+		return err
+	}
+	for name := range r.set {
+		if flags[name] {
+			return tandem.Errorf("", tandem.Invalid, "--%s and --%s %s=…: want one of them", name, setFlag, name)
 		}
 	}
 	if r.path == "" {
@@ -137,7 +180,7 @@ func (r *Resolver) load(ctx *kong.Context) error {
 		}
 		return tandem.Errorf("", tandem.Invalid, "%s %s: %w", named, r.path, err)
 	}
-	if r.file, err = parse(data, settings(ctx.Model.Node)); err != nil {
+	if r.file, err = k.parse(data); err != nil {
 		return tandem.Errorf("", tandem.Invalid, "%s %s: %w", named, r.path, err)
 	}
 	return nil
@@ -147,122 +190,22 @@ func read(path string) ([]byte, error) {
 	return files.ReadFile(path, maxFile)
 }
 
-// settings returns the names of the settings of all commands at and below node, sorted.
-func settings(node *kong.Node) []string {
-	var names []string
+// names returns the names of the settings of all commands at and below node.
+func names(node *kong.Node) []string {
+	var all []string
 	for _, f := range node.Flags {
 		if isSetting(f) {
-			names = append(names, f.Name)
+			all = append(all, f.Name)
 		}
 	}
 	for _, c := range node.Children {
-		names = append(names, settings(c)...)
+		all = append(all, names(c)...)
 	}
-	slices.Sort(names)
-	return slices.Compact(names)
+	return all
 }
 
-// parse reads a YAML mapping of known keys to scalars or lists of scalars. Scalars stay as they are
-// written, so that a flag's own rules read them.
-func parse(data []byte, known []string) (map[string]any, error) {
-	var doc yaml.Node
-	dec := yaml.NewDecoder(bytes.NewReader(data))
-	switch err := dec.Decode(&doc); {
-	case errors.Is(err, io.EOF):
-		return nil, nil // no document: nothing is set
-	case err != nil:
-		return nil, oneLine(err)
-	}
-	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return nil, errors.New("goes on after the first YAML document: want one")
-	}
-	root := doc.Content[0]
-	if root.Kind == yaml.ScalarNode && root.Tag == "!!null" {
-		return nil, nil
-	}
-	if root.Kind != yaml.MappingNode {
-		return nil, fmt.Errorf("line %d: want a mapping of settings, like \"threads: 2\"", root.Line)
-	}
-	values := map[string]any{}
-	for i := 0; i+1 < len(root.Content); i += 2 {
-		key, value := root.Content[i], root.Content[i+1]
-		name := key.Value
-		if _, found := slices.BinarySearch(known, name); !found {
-			return nil, fmt.Errorf("line %d: unknown key %q%s", key.Line, name, hint(name, known))
-		}
-		if _, twice := values[name]; twice {
-			return nil, fmt.Errorf("line %d: key %q is there twice", key.Line, name)
-		}
-		v, err := plain(value)
-		if err != nil {
-			return nil, fmt.Errorf("line %d: key %q: %w", value.Line, name, err)
-		}
-		values[name] = v
-	}
-	return values, nil
-}
-
-// plain turns a YAML node into a string or a list of strings.
-func plain(n *yaml.Node) (any, error) {
-	switch {
-	case n.Kind == yaml.ScalarNode && n.Tag != "!!null":
-		return n.Value, nil
-	case n.Kind == yaml.SequenceNode:
-		list := make([]any, len(n.Content))
-		for i, item := range n.Content {
-			if item.Kind != yaml.ScalarNode || item.Tag == "!!null" {
-				return nil, errors.New("want a list of plain values")
-			}
-			list[i] = item.Value
-		}
-		return list, nil
-	}
-	return nil, errors.New("want a value or a list of values")
-}
-
-func oneLine(err error) error {
-	return errors.New(strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "yaml: ")), " "))
-}
-
-// hint names the known key nearest to name, if one is near.
-func hint(name string, known []string) string {
-	best := Nearest(name, known)
-	if best == "" {
-		return "; `tandem config` lists the settings"
-	}
-	return fmt.Sprintf(", did you mean %q?", best)
-}
-
-// Nearest returns the known word that is nearest to name, "" if none is near.
-func Nearest(name string, known []string) string {
-	best, distance := "", max(2, len(name)/3)+1
-	for _, k := range known {
-		if d := editDistance(strings.ToLower(strings.ReplaceAll(name, "_", "-")), k); d < distance {
-			best, distance = k, d
-		}
-	}
-	return best
-}
-
-// editDistance returns the number of bytes to insert, delete or replace to make b of a (Levenshtein).
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal, row[j+1] = row[j+1], min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
-}
+// Names returns the names of all settings of an application.
+func Names(app *kong.Application) []string { return names(app.Node) }
 
 // Setting is one effective value.
 type Setting struct {
@@ -298,7 +241,7 @@ func (r *Resolver) Effective(ctx *kong.Context) []Setting {
 			if text, ok := value.(string); ok {
 				value = hideUser(text)
 			}
-			out = append(out, Setting{f.Name, value, r.Origin(ctx, f), EnvName(f.Name)})
+			out = append(out, Setting{f.Name, value, r.Origin(ctx, f), settings.Env(f.Name)})
 		}
 	}
 	return out

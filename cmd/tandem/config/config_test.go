@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/tandem-llm/tandem/settings"
 )
 
 type cli struct {
@@ -92,7 +94,7 @@ func TestRefusals(t *testing.T) {
 	}{
 		"unknown key":         {yaml: "thread: 5\n", want: `line 1: unknown key "thread", did you mean "threads"?`},
 		"underscore":          {yaml: "max_tokens: 5\n", want: `unknown key "max_tokens", did you mean "max-tokens"?`},
-		"nothing near":        {yaml: "quux-frobnicate: 5\n", want: "`tandem config` lists the settings"},
+		"nothing near":        {yaml: "quux-frobnicate: 5\n", want: "`tandem config --all` lists the settings"},
 		"not a setting":       {yaml: "prompt: hello\n", want: `unknown key "prompt"`},
 		"twice":               {yaml: "threads: 1\nthreads: 2\n", want: "twice"},
 		"a section":           {yaml: "threads: {a: 1}\n", want: `line 1: key "threads": want a value`},
@@ -123,13 +125,14 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("? {a: b}\n: c\n---\n"))
 	known := []string{"list", "threads"}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		values, err := parse(data, known)
+		k := keys{here: known}
+		values, err := k.parse(data)
 		if err != nil && strings.Contains(err.Error(), "\n") {
 			t.Errorf("error has several lines: %q", err)
 		}
-		for k, v := range values {
-			if k != "list" && k != "threads" {
-				t.Errorf("unknown key %q came through", k)
+		for name, v := range values {
+			if _, ok := settings.Find(name); !ok && name != "list" {
+				t.Errorf("unknown key %q came through", name)
 			}
 			switch v.(type) {
 			case string, []any:

@@ -1,0 +1,23 @@
+package settings
+
+// Group are the settings of the three processes run together, as up and generate do.
+type Group struct {
+	Models
+	Process
+	GatewayOptions
+	DrafterOptions
+	VerifierOptions
+	ModelOptions
+	Device          string `help:"Where the target computes: cpu, cuda, cores:…, auto. cuda is an NVIDIA GPU, cuda:1 the second; cores:0-3,6 is a group of cores; two of them divide each pass (cuda+cpu); auto is where the plan of 'tandem profile' says, else cuda if it can be used, else cpu. All give the same results." default:"cpu" placeholder:"DEVICE" group:"Devices"`
+	DraftDevice     string `help:"Where the drafts compute, likewise." default:"cpu" placeholder:"DEVICE" group:"Devices"`
+	VerifierThreads int    `help:"Threads of the verifier; 0 = all cores. Or, if passes measured at the start are about as quick, only those that the drafter does not use." default:"0" group:"Devices"`
+	DrafterThreads  int    `help:"Threads of the drafter; 0 = a quarter of the cores, at least 1." default:"0" hidden:"" group:"Devices"`
+	ISA             string `name:"isa" help:"Instruction set: auto, generic, avx2, avx512, neon, neon-dot, neon-i8mm." default:"auto" hidden:"" group:"Devices"`
+	RunDir          string `help:"Directory for the processes' sockets while they run (default: the temporary directory)." placeholder:"DIR" hidden:"" group:"Serving"`
+}
+
+// Models name the models.
+type Models struct {
+	Target string   `short:"m" aliases:"model" help:"GGUF file of the target (default: the shipped one)." placeholder:"FILE" group:"Model"`
+	Draft  []string `help:"GGUF file of a draft, or dovetail, mtp or lookup. May be repeated. dovetail is the shipped draft that reads the hidden states of the shipped target, mtp the draft inside the target's own file, lookup alone is none. All work in one drafter process. Default: the three shipped experts, or the shipped draft for everything if the strategy is fixed or llmcad, which ask one; for a target of another vocabulary mtp if its file has it, else lookup." placeholder:"FILE" sep:"none" group:"Model"`
+}

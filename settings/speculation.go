@@ -1,0 +1,85 @@
+package settings
+
+import (
+	"cmp"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// Speculation says how drafts are made.
+type Speculation struct {
+	Strategy string   `help:"Who drafts how much: planner, fixed, llmcad, minions. Decided round by round; planner is the default." placeholder:"NAME" group:"Speculation"`
+	Tree     string   `help:"Bounds of the strategy's trees, nodes/depth/width. Width 1 drafts chains; none drafts nothing. Default: planner 32/31/8; llmcad and minions 32/8/8; fixed 16/7/10, which drafts a tree of this size each round. Without --strategy it means --strategy fixed, until the next release." placeholder:"N/D/W" group:"Speculation"`
+	Vote     string   `help:"How the drafts of several drafters become one tree: auto, none, majority or tree." default:"auto" hidden:"" group:"Speculation"`
+	Drafters []string `help:"Only these drafters, by name, may draft (default: all that are alive)." placeholder:"NAME,…" hidden:"" group:"Speculation"`
+	Without  []string `help:"Parts of the strategy to leave out, for comparisons: branches, adaptive, ahead." placeholder:"NAME,…" hidden:"" group:"Speculation"`
+}
+
+// noTree is the Tree that drafts nothing, whatever the strategy.
+const noTree = "none"
+
+// Speculate sets r's fields about speculation; r.Validate checks the values.
+func (s Speculation) Speculate(r *tandem.Request) (err error) {
+	r.Strategy, r.Vote, r.Drafters = tandem.Strategy(s.Strategy), tandem.Vote(s.Vote), s.Drafters
+	if r.Strategy == "" {
+		if r.Strategy = tandem.StrategyPlanner; s.Tree != "" {
+			r.Strategy = tandem.StrategyFixed
+		}
+	}
+	r.Bounds = tandem.DefaultBounds(r.Strategy)
+	if s.Tree != "" {
+		if r.Bounds, err = tandem.ParseBounds(s.Tree); err != nil {
+			return err
+		}
+	}
+	r.Without, err = tandem.ParseTechniques(s.Without)
+	return err
+}
+
+// Ambiguous reports whether a tree without a strategy says which strategy is meant: for one more release it is fixed.
+func (s Speculation) Ambiguous() bool { return s.Tree != "" && s.Tree != noTree && s.Strategy == "" }
+
+// Settled returns s with the strategy that Speculate chooses, so that a process that reads it does not choose again.
+func (s Speculation) Settled() Speculation {
+	if s.Vote = cmp.Or(s.Vote, string(tandem.VoteAuto)); s.Tree != "" {
+		s.Strategy = cmp.Or(s.Strategy, string(tandem.StrategyFixed))
+	}
+	return s
+}
+
+// Strategies are the constants of the strategies, which a gateway uses for all of its requests.
+type Strategies struct {
+	LLMCad  `section:"strategies.llmcad"`
+	Minions `section:"strategies.minions"`
+	Planner `section:"strategies.planner"`
+}
+
+// LLMCad are the constants of LLMCad's trees.
+type LLMCad struct {
+	Alpha  float64 `help:"LLMCad: initial α, which then adapts; drafting ends when no branch is likelier than α." default:"0.01" check:">0 <1" hidden:"" group:"Speculation"`
+	Branch float64 `help:"LLMCad: least probability with which a candidate opens a branch." default:"0.3" check:">0 <1" hidden:"" group:"Speculation"`
+}
+
+// Minions are the constants of Minions' speculation length and of its drafters' weights.
+type Minions struct {
+	LengthRule        string  `help:"Minions: how s moves: curve, by the cost of a token over the lengths near s, or paper, by its slope over time." default:"curve" hidden:"" group:"Speculation"`
+	LengthStart       int     `help:"Minions: first speculation length s, in tokens; one s for all sessions." default:"4" hidden:"" group:"Speculation"`
+	LengthMax         int     `help:"Minions: s_max." default:"12" hidden:"" group:"Speculation"`
+	LengthPunish      int     `help:"Minions: s_punish, taken off s when longer drafts cost more per token." default:"1" hidden:"" group:"Speculation"`
+	LengthReward      int     `help:"Minions: s_reward, added to s when longer drafts cost less per token." default:"1" hidden:"" group:"Speculation"`
+	DecisionThreshold int     `help:"Minions: passes between two decisions about s." default:"8" hidden:"" group:"Speculation"`
+	AcceptanceWindow  int     `help:"Minions: number of voted outputs over which a drafter's acceptance rate is taken." default:"8" hidden:"" group:"Speculation"`
+	RewardThreshold   float64 `help:"Minions: acceptance rate above which a drafter's weight grows." default:"0.4" hidden:"" group:"Speculation"`
+	Reward            float64 `help:"Minions: factor by which it grows." default:"1.5" hidden:"" group:"Speculation"`
+	PunishThreshold   float64 `help:"Minions: acceptance rate below which a drafter's weight shrinks." default:"0.25" hidden:"" group:"Speculation"`
+	Punish            float64 `help:"Minions: factor by which it shrinks." default:"0.6" hidden:"" group:"Speculation"`
+	WeightLeast       float64 `help:"Minions: least weight; the mean of all is 1." default:"0.1" hidden:"" group:"Speculation"`
+	Weights           string  `help:"JSON file with the initial weights of drafters: an object that maps names to numbers." placeholder:"FILE" hidden:"" group:"Speculation"`
+}
+
+// Planner are the constants of the planner that tune what it tries.
+type Planner struct {
+	Hysteresis float64 `help:"Planner: share by which another choice must be better to replace the current one." default:"0.03" check:">=0 <1" hidden:"" group:"Speculation"`
+	ProbeFirst int     `help:"Planner: rounds after which a losing choice is tried again; doubles each time." default:"3" check:">=1" hidden:"" group:"Speculation"`
+	ProbeMax   int     `help:"Planner: most rounds between two such trials." default:"64" hidden:"" group:"Speculation"`
+}

@@ -1,0 +1,85 @@
+package settings
+
+import (
+	"slices"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// Verifier are the settings of a verifier.
+type Verifier struct {
+	Target string `short:"m" aliases:"model" help:"GGUF file of the target model (default: the shipped one)." placeholder:"FILE" group:"Model"`
+	Taps
+	Addresses
+	Process
+	Logging
+	Processor
+	ModelOptions
+	VerifierOptions
+}
+
+// VerifierOptions are settings of a verifier that all commands which start one have.
+type VerifierOptions struct {
+	TargetHeads
+	PassCosts
+	Batches       int `help:"Divide the running sessions into this many batches: a pass verifies one of them while the others are drafted for; 1 = draft for all, then verify all. 0 = a pass takes whatever waits when it can begin." default:"0" check:">=0" hidden:"" group:"Speculation"`
+	FeatureMemory int `help:"Memory in MiB for the hidden states of all sessions that drafters may still read." default:"64" check:">=1 <=1048576 MiB" hidden:"" group:"Memory"`
+	Budget
+	CacheFolder
+	GPULayers
+}
+
+// Taps are settings of a single verifier: whoever starts all processes knows the drafts.
+type Taps struct {
+	Taps         []int `help:"Hidden states that drafters may read: N for those after N layers, -1 for those after the final norm. up, generate and bench choose them by the drafts." placeholder:"N" hidden:"" group:"Speculation"`
+	SpareThreads int   `help:"Threads to leave to a drafter on the same machine, if passes measured at the start take at most a twentieth longer without them." default:"0" hidden:"" group:"Devices"`
+}
+
+// Check refuses hidden states that are too many or named twice.
+func (t Taps) Check() error {
+	if len(t.Taps) > tandem.MostTaps {
+		return tandem.Errorf("", tandem.Invalid, "--taps names %d hidden states: want at most %d", len(t.Taps), tandem.MostTaps)
+	}
+	for i, n := range t.Taps {
+		if slices.Contains(t.Taps[:i], n) {
+			return tandem.Errorf("", tandem.Invalid, "--taps names %d twice: want each hidden state once", n)
+		}
+	}
+	return nil
+}
+
+// TargetHeads name what the target drafts with by itself.
+type TargetHeads struct {
+	Heads []string `help:"Side file by which the target drafts by itself. May be repeated. Of kind medusa, ppd or gemma4-assistant, one of each kind; medusa and ppd are those shipped for the shipped target. Requests know it as the drafter medusa, ppd or assistant." placeholder:"FILE" sep:"none" group:"Model"`
+}
+
+// PassCosts say where the costs of the target's passes come from.
+type PassCosts struct {
+	Measure bool   `help:"Measure at the start, for at most a second or eight passes, what passes of the target cost. The planner uses this; without it, it learns from the passes that it sees." default:"true" negatable:"" hidden:"" group:"Speculation"`
+	Plan    string `help:"Take the costs of passes from this plan of 'tandem profile', if it was made on this machine, instead of measuring them (default: plan.json in the default cache folder); off = do not." placeholder:"FILE|off" hidden:"" group:"Speculation"`
+}
+
+// Budget bounds memory.
+type Budget struct {
+	MemoryBudget *Size `help:"Memory for everything (default: what is free). Weights, KV cache, buffers, the processes. A target that does not fit is streamed from a packed copy in the cache folder, with as many layers in memory as fit. The default is what is free, or what the control group allows, less a margin." placeholder:"SIZE" group:"Memory"`
+}
+
+// CacheFolder says where tandem keeps what it makes.
+type CacheFolder struct {
+	Cache      string `help:"Folder for files that tandem makes and can make again (default: tandem in $XDG_CACHE_HOME or ~/.cache)." placeholder:"DIR" hidden:"" group:"Memory"`
+	CacheLimit Size   `help:"Largest size of that folder; the least recently used files are removed first." default:"8GiB" placeholder:"SIZE" hidden:"" group:"Memory"`
+}
+
+// GPULayers lend a GPU's spare memory to a target that computes on the processor.
+type GPULayers struct {
+	GPUMemory GPUShare `name:"gpu-memory" help:"GPU memory for first layers, with --device cpu. As many of the target's first layers as it holds, with their keys, values and buffers, run on the first GPU; all others run on the processor. The results are the same." placeholder:"SIZE" group:"Devices"`
+}
+
+// Check refuses memory for layers where the whole target is on a GPU already, or may be.
+func (g GPULayers) Check(device string) error {
+	if g.GPUMemory > 0 && device != "cpu" && device != "" {
+		return tandem.Errorf("", tandem.Invalid, "--gpu-memory %v with --device %s: it is for layers of a model that computes on the "+
+			"processor, want --device cpu", g.GPUMemory, device)
+	}
+	return nil
+}
