@@ -83,7 +83,8 @@ func (c *verifierCmd) Run(a *app) error {
 			spare = 0 // its cores are its own
 		}
 		return verifier.Run(a.ctx, verifier.Config{Config: c.config(a, c.Listen, c.Process, c.Logging), Models: models,
-			Target: path, Pool: c.Pool, Drafters: c.Drafter, PrefixCache: prefixes, Batches: c.Batches, Measure: c.Measure, Plan: planFile(c.PassCosts), SpareThreads: spare,
+			Target: path, Pool: c.Pool, Drafters: c.Drafter, PrefixCache: prefixes, Batches: c.Batches, Measure: c.Measure,
+			Plan: planFile(c.PassCosts), SpareThreads: spare,
 			Taps: c.Taps.Taps, FeatureBytes: c.FeatureMemory << 20})
 	})
 }
