@@ -159,7 +159,7 @@ func TestBothFrontsAgree(t *testing.T) {
 		{`"speculation":{"vote":"x"}`, speculation(&tandemv1.Speculation{Vote: new("x")}), "speculation.vote", "speculation.vote"},
 		{`"speculation":{"without":["x"]}`, speculation(&tandemv1.Speculation{Without: []string{"x"}}), "speculation.without",
 			"speculation.without"},
-		{`"speculation":{"max_width":8,"max_depth":3,"max_branches":2,"strategy":"minions","vote":"tree","without":["ahead"]}`,
+		{`"speculation":{"max_nodes":8,"max_width":8,"max_depth":3,"max_branches":2,"strategy":"minions","vote":"tree","without":["ahead"]}`,
 			speculation(&tandemv1.Speculation{Nodes: new(int32(8)), Depth: new(int32(3)), Width: new(int32(2)), Strategy: new("minions"),
 				Vote: new("tree"), Without: []string{"ahead"}}), "", ""},
 		{`"speculation":{"enabled":false}`, speculation(&tandemv1.Speculation{Enabled: new(false)}), "", ""},

@@ -74,7 +74,7 @@ func TestPlaygroundReal(t *testing.T) {
 	if *target != "" {
 		strategy = "planner"
 	}
-	p.set("prompt", prompt, "strategy", strategy, "vote", "tree", "max_width", "16", "max_depth", "7", "max_branches", "10", "max_tokens",
+	p.set("prompt", prompt, "strategy", strategy, "vote", "tree", "max_nodes", "16", "max_depth", "7", "max_branches", "10", "max_tokens",
 		"96")
 	p.do(chromedp.Click("#run"))
 	p.settled()

@@ -47,7 +47,8 @@ type speculationValue struct {
 	Strategy tandem.Strategy `json:"strategy"`
 	Vote     tandem.Vote     `json:"vote"`
 	Drafters []string        `json:"drafters"` // empty: all that are alive
-	Width    int             `json:"max_width"`
+	Nodes    int             `json:"max_nodes"`
+	Width    int             `json:"max_width"` // the old name of max_nodes
 	Depth    int             `json:"max_depth"`
 	Branches int             `json:"max_branches"`
 	Without  []string        `json:"without"`
@@ -55,7 +56,8 @@ type speculationValue struct {
 
 // limitValues bound a request's fields about speculation.
 type limitValues struct {
-	Width    int `json:"max_width"`
+	Nodes    int `json:"max_nodes"`
+	Width    int `json:"max_width"` // the old name of max_nodes
 	Depth    int `json:"max_depth"`
 	Branches int `json:"max_branches"`
 	Choices  int `json:"n"`
@@ -85,12 +87,11 @@ func (s *Server) describe(w http.ResponseWriter, c *call) error {
 		d = d.Bare()
 	}
 	l := tandem.DefaultLimits
-	reason := s.cfg.Loading()
+	nodes, reason := cmp.Or(s.cfg.Limits.Nodes, l.Nodes), s.cfg.Loading()
 	out := description{Version: d.Version, Model: s.cfg.Model.Name, Architecture: s.cfg.Model.Architecture, Vocabulary: d.Vocab,
 		Context: d.Context,
 		Chat:    s.cfg.Chat != nil, Keyed: s.cfg.Keys != nil, Ready: reason == "", Reason: reason, Defaults: values(s.cfg.Defaults),
-		Limits: limitValues{cmp.Or(s.cfg.Limits.Nodes, l.Nodes), cmp.Or(s.cfg.Limits.Depth, l.Depth), cmp.Or(s.cfg.Limits.Width, l.Width),
-			oai.MostChoices},
+		Limits:   limitValues{nodes, nodes, cmp.Or(s.cfg.Limits.Depth, l.Depth), cmp.Or(s.cfg.Limits.Width, l.Width), oai.MostChoices},
 		Drafters: append([]string{}, s.cfg.Drafters()...), Processes: []process{}, Counters: d.Counters}
 	for _, p := range d.Processes {
 		out.Processes = append(out.Processes, process{Role: p.Role, Up: p.Up, Name: p.Name, Model: p.Model, Version: p.Version,
@@ -112,6 +113,7 @@ func values(d defaults) defaultValues {
 		Accept: string(cmp.Or(sampling.Accept, tandem.AcceptExact)),
 		Speculation: speculationValue{Enabled: !d.Bounds.Plain(), Strategy: cmp.Or(d.Strategy, tandem.StrategyFixed),
 			Vote:     cmp.Or(d.Vote, tandem.VoteAuto),
-			Drafters: append([]string{}, d.Drafters...), Width: d.Bounds.Nodes, Depth: d.Bounds.Depth, Branches: d.Bounds.Width,
+			Drafters: append([]string{}, d.Drafters...), Nodes: d.Bounds.Nodes, Width: d.Bounds.Nodes,
+			Depth: d.Bounds.Depth, Branches: d.Bounds.Width,
 			Without: append([]string{}, d.Without.Names()...)}}
 }

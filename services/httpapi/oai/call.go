@@ -29,6 +29,7 @@ type Call struct {
 	Request      tandem.Request // without a prompt; its seed is the first choice's
 
 	maxName     string // what the body calls MaxTokens; "" if it does not say it
+	nodesName   string // what it calls the nodes of a tree, likewise
 	seeded      bool
 	top         bool // top_logprobs was given
 	window      bool // repeat_last_n was given

@@ -97,7 +97,7 @@ func retries(status int) bool {
 
 // httpNames are the names that fields of tandem.Request have in bodies, where they differ.
 var httpNames = map[string]string{
-	"nodes": "speculation.max_width", "depth": "speculation.max_depth", "width": "speculation.max_branches",
+	"depth": "speculation.max_depth", "width": "speculation.max_branches",
 	"strategy": "speculation.strategy", "vote": "speculation.vote", "drafters": "speculation.drafters", "without": "speculation.without",
 	"repeat_last": "repeat_last_n",
 }
@@ -116,6 +116,8 @@ func (c *Call) InItsWords(err error) error {
 		name = "messages"
 	case field == "max_tokens":
 		name = or(c.maxName, field)
+	case field == "nodes":
+		name = or(c.nodesName, "speculation.max_nodes")
 	case field == "repeat_penalty" && c.wholeText:
 		name = "repetition_penalty"
 	case field == "top_logprobs" && !c.Chat:

@@ -22,7 +22,7 @@ var seeds = []string{
 	`{"prompt":"a","max_tokens":1e1,"temperature":0.5,"top_p":1,"seed":7,"frequency_penalty":-2,"presence_penalty":2,"logit_bias":{"5":1,"3":-1},"stop":["a"],"logprobs":3,` +
 		`"stream":true,"stream_options":{"include_usage":true},"response_format":{"type":"text"},"top_k":1,"min_p":0.1,"repeat_penalty":1.1,"repeat_last_n":4,"ignore_eos":false,"best_of":1,"suffix":null}`,
 	`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":null,"tool_calls":[{}]},{"role":"tool","content":[{"type":"text","text":"x"}],"tool_call_id":"1"}],` +
-		`"logprobs":true,"top_logprobs":2,"max_completion_tokens":5,"tools":[],"tool_choice":"none","speculation":{"enabled":true,"max_width":4,"max_depth":2,"max_branches":2,"strategy":"fixed",` +
+		`"logprobs":true,"top_logprobs":2,"max_completion_tokens":5,"tools":[],"tool_choice":"none","speculation":{"enabled":true,"max_nodes":4,"max_width":4,"max_depth":2,"max_branches":2,"strategy":"fixed",` +
 		`"vote":"auto","drafters":["a"],"without":["ahead"],"report":true}}`,
 	`{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{}}]}]}`, "{\"prompt\":\"\xff\"}", `{"prompt":"\ud800"}`,
 	`{"prompt":"a","prompt":"b"}`,

@@ -22,8 +22,13 @@ func readSpeculation(c *Call, name string, from *source) error {
 		case "enabled":
 			s.Enabled = new(bool)
 			return readBool(full, from, s.Enabled)
-		case "max_width":
-			return readInt32(full, from, &s.Nodes)
+		case "max_nodes", "max_width": // the second is the old name, an alias
+			before, other := s.Nodes, c.nodesName
+			c.nodesName = full
+			if err := readInt32(full, from, &s.Nodes); err != nil || before == nil || *before == *s.Nodes {
+				return err
+			}
+			return bad(full, "%s and %s say different things: want one of them", full, other)
 		case "max_depth":
 			return readInt32(full, from, &s.Depth)
 		case "max_branches":

@@ -36,7 +36,7 @@ function speculation() {
   const strategy = $("strategy").value;
   if (strategy === "off") return { enabled: false, report: true };
   const s = { enabled: true, strategy, vote: $("vote").value, report: true };
-  for (const name of ["max_width", "max_depth", "max_branches"]) {
+  for (const name of ["max_nodes", "max_depth", "max_branches"]) {
     const v = number(name);
     if (v !== undefined) s[name] = v;
   }
