@@ -15,9 +15,9 @@ type Drafter struct {
 
 // DrafterOptions are settings of a drafter that all commands which start one have.
 type DrafterOptions struct {
-	DraftHeads  []string `help:"Side file, of kind ppd, of a draft model: it needs fewer passes for a tree. May be repeated, for drafts of its own each." placeholder:"FILE" sep:"none" hidden:"" group:"Model"`
-	AheadGain   float64  `help:"Draft ahead of a verdict while each pass is expected to save this many later passes of the draft model, 0 to 1: about what it costs the verifier. -1 = 0.7 if both compute on the same cores; measured at the start if the drafts have a processor of their own." default:"-1" hidden:"" group:"Speculation"`
-	InlineLimit int      `help:"Send trees larger than this many bytes through shared memory to processes on this host; 0 = all." default:"0" check:">=0 bytes" hidden:"" group:"Speculation"`
+	DraftHeads  []string `help:"Side file, of kind ppd, of a draft model: it needs fewer passes for a tree. May be repeated, for drafts of its own each." placeholder:"FILE" sep:"none" more:"" group:"Model"`
+	AheadGain   float64  `help:"Draft ahead of a verdict while each pass is expected to save this many later passes of the draft model, 0 to 1: about what it costs the verifier. -1 = 0.7 if both compute on the same cores; measured at the start if the drafts have a processor of their own." default:"-1" more:"" group:"Speculation"`
+	InlineLimit int      `help:"Send trees larger than this many bytes through shared memory to processes on this host; 0 = all." default:"0" check:">=0 bytes" more:"" group:"Speculation"`
 }
 
 // ModelOptions say how drafter and verifier hold their models.
@@ -28,19 +28,19 @@ type ModelOptions struct {
 
 // Loading says how a model is held.
 type Loading struct {
-	Lock bool `help:"Lock the models in memory (mlock)." hidden:"" group:"Memory"`
+	Lock bool `help:"Lock the models in memory (mlock)." more:"" group:"Memory"`
 	KV
 }
 
 // KV says how keys and values are stored.
 type KV struct {
 	KVType   string `name:"kv-type" help:"Keys and values as f16, or q8_0 in half the memory." default:"f16" check:"f16|q8_0" group:"Memory"`
-	KVMemory *Size  `name:"kv-memory" help:"Memory for keys and values, which all sessions share; of several models together (default: half of the memory that is free beside the models, three quarters within a control group, at most what --sessions of --ctx can use)." placeholder:"SIZE" check:">0" hidden:"" group:"Memory"`
+	KVMemory *Size  `name:"kv-memory" help:"Memory for keys and values, which all sessions share; of several models together (default: half of the memory that is free beside the models, three quarters within a control group, at most what --sessions of --ctx can use)." placeholder:"SIZE" check:">0" more:"" group:"Memory"`
 }
 
 // Prefixes bound what is kept of sessions that have ended.
 type Prefixes struct {
-	PrefixCache string `help:"Reuse the KV cache of ended sessions for later ones of the same tenant with an equal prefix: auto (in KV memory that no session needs), off, or the most tokens to keep in each model's cache." default:"auto" placeholder:"auto|off|TOKENS" hidden:"" group:"Memory"`
+	PrefixCache string `help:"Reuse the KV cache of ended sessions for later ones of the same tenant with an equal prefix: auto (in KV memory that no session needs), off, or the most tokens to keep in each model's cache." default:"auto" placeholder:"auto|off|TOKENS" more:"" group:"Memory"`
 }
 
 // Processor says what computes.

@@ -21,7 +21,7 @@ type Gateway struct {
 
 // GatewayOptions are settings of a gateway that all commands which start one have.
 type GatewayOptions struct {
-	KeepAwake bool `help:"Keep processors out of deep idle states while requests run, where the system allows it (write access to /dev/cpu_dma_latency)." default:"true" negatable:"" hidden:"" group:"Devices"`
+	KeepAwake bool `help:"Keep processors out of deep idle states while requests run, where the system allows it (write access to /dev/cpu_dma_latency)." default:"true" negatable:"" more:"" group:"Devices"`
 	LookupDrafts
 	Strategies
 }
@@ -41,8 +41,8 @@ type Process struct {
 	Sizes
 	TLS
 	SharedSecret
-	OTLPEndpoint string        `name:"otlp-endpoint" help:"OTLP gRPC collector for traces, host:port or URL. The OTEL_… variables work too. Off by default." placeholder:"ADDR" hidden:"" group:"Serving"`
-	Grace        time.Duration `help:"How long calls in progress may go on after SIGTERM." default:"25s" hidden:"" group:"Serving"`
+	OTLPEndpoint string        `name:"otlp-endpoint" help:"OTLP gRPC collector for traces, host:port or URL. The OTEL_… variables work too. Off by default." placeholder:"ADDR" more:"" group:"Serving"`
+	Grace        time.Duration `help:"How long calls in progress may go on after SIGTERM." default:"25s" more:"" group:"Serving"`
 }
 
 // Sizes bound what a process holds at once.
@@ -61,13 +61,13 @@ type TLS struct {
 
 // SharedSecret names the file of the secret that tandem's processes share.
 type SharedSecret struct {
-	SecretFile string `help:"File of mode 0600 with a secret that all processes share. They send it on TCP without TLS and to the pool's server. It may be replaced while they run (default: for loopback addresses, one that is made in the folder of the default sockets)." placeholder:"FILE" hidden:"" group:"Security"`
+	SecretFile string `help:"File of mode 0600 with a secret that all processes share. They send it on TCP without TLS and to the pool's server. It may be replaced while they run (default: for loopback addresses, one that is made in the folder of the default sockets)." placeholder:"FILE" more:"" group:"Security"`
 }
 
 // Logging says what the processes write to stderr.
 type Logging struct {
 	LogLevel  string `help:"What is logged: debug, info, warn or error. On stderr; at info, among others, one line a request." enum:"debug,info,warn,error" default:"info" group:"Serving"`
-	LogFormat string `help:"How: text, or json (one object a line)." enum:"text,json" default:"text" hidden:"" group:"Serving"`
+	LogFormat string `help:"How: text, or json (one object a line)." enum:"text,json" default:"text" more:"" group:"Serving"`
 }
 
 // Web says where and for whom a gateway serves HTTP.
@@ -75,30 +75,30 @@ type Web struct {
 	HTTP         string   `name:"http" help:"HTTP server: host:port, unix:///path, or off. It has OpenAI's API and the playground." default:"127.0.0.1:8450" placeholder:"ADDR" group:"Serving"`
 	Host         string   `help:"Host of --http, in place of the one there." placeholder:"HOST" setting:"-" group:"Serving"`
 	Port         *int     `help:"Port of --http, in place of the one there." placeholder:"PORT" setting:"-" group:"Serving"`
-	APIKey       []string `name:"api-key" help:"Key of a client, sent as \"Authorization: Bearer KEY\" or \"X-Api-Key: KEY\"; may be repeated. Clients with different keys share no memory. Without any, everybody who can connect is let in. Others on this machine can read flags, but not TANDEM_API_KEY or --api-keys." placeholder:"KEY" sep:"none" secret:"x" hidden:"" group:"Security"`
+	APIKey       []string `name:"api-key" help:"Key of a client, sent as \"Authorization: Bearer KEY\" or \"X-Api-Key: KEY\"; may be repeated. Clients with different keys share no memory. Without any, everybody who can connect is let in. Others on this machine can read flags, but not TANDEM_API_KEY or --api-keys." placeholder:"KEY" sep:"none" secret:"x" more:"" group:"Security"`
 	APIKeys      string   `name:"api-keys" help:"File with one key of a client a line. Empty lines and lines that begin with # are ignored." placeholder:"FILE" group:"Security"`
-	MetricsKey   string   `help:"File with the only key that opens /metrics, for the collector; clients' keys, or no key, then do not." placeholder:"FILE" hidden:"" group:"Security"`
-	AllowHost    []string `help:"Host name by which the HTTP server may be called, besides localhost and addresses; may be repeated. Checked only where a page of another host could get in: without keys." placeholder:"NAME" sep:"none" hidden:"" group:"Security"`
+	MetricsKey   string   `help:"File with the only key that opens /metrics, for the collector; clients' keys, or no key, then do not." placeholder:"FILE" more:"" group:"Security"`
+	AllowHost    []string `help:"Host name by which the HTTP server may be called, besides localhost and addresses; may be repeated. Checked only where a page of another host could get in: without keys." placeholder:"NAME" sep:"none" more:"" group:"Security"`
 	CORSOrigin   []string `name:"cors-origin" help:"Origin of web pages that may use the HTTP server. May be repeated. As in https://chat.example.org; * lets all pages, and needs keys." placeholder:"ORIGIN" sep:"none" group:"Security"`
-	Alias        []string `help:"Further name of the model; may be repeated. Requests may use any name; answers say the model's own." hidden:"" placeholder:"NAME" sep:"none" group:"Model"`
-	StrictFields bool     `help:"Refuse fields of requests that have no effect, and names of models that are not listed, instead of ignoring them." hidden:"" group:"Serving"`
-	ChatTemplate string   `help:"File with the Jinja template of chats, for a model without a right one." hidden:"" placeholder:"FILE" group:"Model"`
+	Alias        []string `help:"Further name of the model; may be repeated. Requests may use any name; answers say the model's own." more:"" placeholder:"NAME" sep:"none" group:"Model"`
+	StrictFields bool     `help:"Refuse fields of requests that have no effect, and names of models that are not listed, instead of ignoring them." more:"" group:"Serving"`
+	ChatTemplate string   `help:"File with the Jinja template of chats, for a model without a right one." more:"" placeholder:"FILE" group:"Model"`
 
-	ChatTemplateKwargs string `help:"Variables of the chat template where a request has none, as {\"enable_thinking\": false}." placeholder:"JSON" hidden:"" group:"Model"`
+	ChatTemplateKwargs string `help:"Variables of the chat template where a request has none, as {\"enable_thinking\": false}." placeholder:"JSON" more:"" group:"Model"`
 }
 
 // Drawing says how a gateway draws tokens over HTTP where a request says nothing. nil: as the model's file says, else as llama.cpp's
 // server does.
 type Drawing struct {
-	Temperature      *float64 `help:"Over HTTP, where a request says nothing: 0 takes the likeliest token; more is more random (default: the model file's, else 0.8)." placeholder:"T" hidden:"" group:"Text"`
-	TopK             *int     `help:"Likewise: draw among the K likeliest tokens; 0 = all (default: the model file's, else 40)." placeholder:"K" hidden:"" group:"Text"`
-	TopP             *float64 `help:"Likewise: draw among the likeliest tokens that together have this probability (default: the model file's, else 0.95)." placeholder:"P" hidden:"" group:"Text"`
-	MinP             *float64 `help:"Likewise: draw among tokens with at least this share of the likeliest one's probability; 0 = all (default: the model file's, else 0.05)." placeholder:"P" hidden:"" group:"Text"`
-	RepeatPenalty    *float64 `help:"Likewise: divide the logits of the latest tokens by this; 1 = do not (default: the model file's, else 1)." placeholder:"X" hidden:"" group:"Text"`
-	RepeatLast       *int     `help:"Likewise: how many of the latest tokens the repeat penalty looks at (default: the model file's, else 64)." placeholder:"N" hidden:"" group:"Text"`
-	FrequencyPenalty *float64 `help:"Likewise: lower a token's logit by this for each time that the output holds it (default: 0)." placeholder:"X" hidden:"" group:"Text"`
-	PresencePenalty  *float64 `help:"Likewise: lower a token's logit by this if the output holds it (default: 0)." placeholder:"X" hidden:"" group:"Text"`
-	Seed             *uint64  `help:"Likewise: seed of the draws (default: a random one for each request)." placeholder:"SEED" hidden:"" group:"Text"`
+	Temperature      *float64 `help:"Over HTTP, where a request says nothing: 0 takes the likeliest token; more is more random (default: the model file's, else 0.8)." placeholder:"T" more:"" group:"Text"`
+	TopK             *int     `help:"Likewise: draw among the K likeliest tokens; 0 = all (default: the model file's, else 40)." placeholder:"K" more:"" group:"Text"`
+	TopP             *float64 `help:"Likewise: draw among the likeliest tokens that together have this probability (default: the model file's, else 0.95)." placeholder:"P" more:"" group:"Text"`
+	MinP             *float64 `help:"Likewise: draw among tokens with at least this share of the likeliest one's probability; 0 = all (default: the model file's, else 0.05)." placeholder:"P" more:"" group:"Text"`
+	RepeatPenalty    *float64 `help:"Likewise: divide the logits of the latest tokens by this; 1 = do not (default: the model file's, else 1)." placeholder:"X" more:"" group:"Text"`
+	RepeatLast       *int     `help:"Likewise: how many of the latest tokens the repeat penalty looks at (default: the model file's, else 64)." placeholder:"N" more:"" group:"Text"`
+	FrequencyPenalty *float64 `help:"Likewise: lower a token's logit by this for each time that the output holds it (default: 0)." placeholder:"X" more:"" group:"Text"`
+	PresencePenalty  *float64 `help:"Likewise: lower a token's logit by this if the output holds it (default: 0)." placeholder:"X" more:"" group:"Text"`
+	Seed             *uint64  `help:"Likewise: seed of the draws (default: a random one for each request)." placeholder:"SEED" more:"" group:"Text"`
 }
 
 // Preset returns the settings that were given.
@@ -114,13 +114,13 @@ func (d Drawing) Check() error {
 
 // Answers bound answers.
 type Answers struct {
-	MaxOutputTokens int `help:"Most tokens of an answer, whatever a request asks for; 0 = as many as the context holds." default:"0" placeholder:"N" check:">=0" hidden:"" group:"Serving"`
+	MaxOutputTokens int `help:"Most tokens of an answer, whatever a request asks for; 0 = as many as the context holds." default:"0" placeholder:"N" check:">=0" more:"" group:"Serving"`
 }
 
 // LookupDrafts are about the drafter without a model, which is in the gateway's process.
 type LookupDrafts struct {
-	Lookup       bool   `help:"Draft from the text itself, beside the draft models." default:"true" negatable:"" hidden:"" group:"Speculation"`
-	EarlierTexts string `help:"Let lookup find what stood in earlier texts of the same tenant: auto (with keys, in the latest 1048576 tokens), off, or the most tokens to keep, also without keys. Each key has an equal part; a token takes 12 bytes of the gateway's memory." default:"auto" placeholder:"auto|off|TOKENS" hidden:"" group:"Speculation"`
+	Lookup       bool   `help:"Draft from the text itself, beside the draft models." default:"true" negatable:"" more:"" group:"Speculation"`
+	EarlierTexts string `help:"Let lookup find what stood in earlier texts of the same tenant: auto (with keys, in the latest 1048576 tokens), off, or the most tokens to keep, also without keys. Each key has an equal part; a token takes 12 bytes of the gateway's memory." default:"auto" placeholder:"auto|off|TOKENS" more:"" group:"Speculation"`
 }
 
 // Beside returns these settings for a gateway that has drafts, or none, and whose group reuses prefixes as p says. Errors: Invalid for

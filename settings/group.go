@@ -11,9 +11,9 @@ type Group struct {
 	Device          string `help:"Where the target computes: cpu, cuda, cores:…, auto. cuda is an NVIDIA GPU, cuda:1 the second; cores:0-3,6 is a group of cores; two of them divide each pass (cuda+cpu); auto is where the plan of 'tandem profile' says, else cuda if it can be used, else cpu. All give the same results." default:"cpu" placeholder:"DEVICE" group:"Devices"`
 	DraftDevice     string `help:"Where the drafts compute, likewise." default:"cpu" placeholder:"DEVICE" group:"Devices"`
 	VerifierThreads int    `help:"Threads of the verifier; 0 = all cores. Or, if passes measured at the start are about as quick, only those that the drafter does not use." default:"0" group:"Devices"`
-	DrafterThreads  int    `help:"Threads of the drafter; 0 = a quarter of the cores, at least 1." default:"0" hidden:"" group:"Devices"`
-	ISA             string `name:"isa" help:"Instruction set: auto, generic, avx2, avx512, neon, neon-dot, neon-i8mm." default:"auto" hidden:"" group:"Devices"`
-	RunDir          string `help:"Directory for the processes' sockets while they run (default: the temporary directory)." placeholder:"DIR" hidden:"" group:"Serving"`
+	DrafterThreads  int    `help:"Threads of the drafter; 0 = a quarter of the cores, at least 1." default:"0" more:"" group:"Devices"`
+	ISA             string `name:"isa" help:"Instruction set: auto, generic, avx2, avx512, neon, neon-dot, neon-i8mm." default:"auto" more:"" group:"Devices"`
+	RunDir          string `help:"Directory for the processes' sockets while they run (default: the temporary directory)." placeholder:"DIR" more:"" group:"Serving"`
 }
 
 // Models name the models.

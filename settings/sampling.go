@@ -19,30 +19,30 @@ type Sampling struct {
 	Shape
 	Speculation
 	NoDraft   bool `help:"Decode without speculation." group:"Speculation"`
-	IgnoreEOS bool `name:"ignore-eos" help:"Go on beyond the end of the text." hidden:"" group:"Text"`
-	FullTrace bool `help:"Record every round in the trace, not one in 32." hidden:"" group:"Serving"`
+	IgnoreEOS bool `name:"ignore-eos" help:"Go on beyond the end of the text." more:"" group:"Text"`
+	FullTrace bool `help:"Record every round in the trace, not one in 32." more:"" group:"Serving"`
 }
 
 // ClientKeys hold the key for a gateway that runs elsewhere.
 type ClientKeys struct {
-	APIKey  []string `name:"api-key" help:"Key for the gateway at --addr, if it wants one; the first of several is used. Others on this machine can read flags, but not TANDEM_API_KEY or --api-keys." placeholder:"KEY" sep:"none" secret:"x" hidden:"" group:"Security"`
+	APIKey  []string `name:"api-key" help:"Key for the gateway at --addr, if it wants one; the first of several is used. Others on this machine can read flags, but not TANDEM_API_KEY or --api-keys." placeholder:"KEY" sep:"none" secret:"x" more:"" group:"Security"`
 	APIKeys string   `name:"api-keys" help:"File with the key for --addr; the first line counts." placeholder:"FILE" group:"Security"`
 }
 
 // Shape changes the probabilities of tokens and where the output ends.
 type Shape struct {
-	MinP             float64  `help:"Draw among tokens with at least this share of the likeliest one's probability; 0 = all." default:"0" hidden:"" group:"Text"`
-	RepeatPenalty    float64  `help:"Divide the logits of the latest tokens by this, up to 10; 1 = do not." default:"1" hidden:"" group:"Text"`
-	RepeatLast       int      `help:"How many of the latest tokens --repeat-penalty looks at, up to 4096." default:"64" hidden:"" group:"Text"`
-	FrequencyPenalty float64  `help:"Lower a token's logit by this for each time that the output holds it, -2 to 2." default:"0" hidden:"" group:"Text"`
-	PresencePenalty  float64  `help:"Lower a token's logit by this if the output holds it, -2 to 2." default:"0" hidden:"" group:"Text"`
-	LogitBias        []string `help:"Add to the logit of a token, -100 to 100; may be repeated." placeholder:"ID=ADD" sep:"none" hidden:"" group:"Text"`
+	MinP             float64  `help:"Draw among tokens with at least this share of the likeliest one's probability; 0 = all." default:"0" more:"" group:"Text"`
+	RepeatPenalty    float64  `help:"Divide the logits of the latest tokens by this, up to 10; 1 = do not." default:"1" more:"" group:"Text"`
+	RepeatLast       int      `help:"How many of the latest tokens --repeat-penalty looks at, up to 4096." default:"64" more:"" group:"Text"`
+	FrequencyPenalty float64  `help:"Lower a token's logit by this for each time that the output holds it, -2 to 2." default:"0" more:"" group:"Text"`
+	PresencePenalty  float64  `help:"Lower a token's logit by this if the output holds it, -2 to 2." default:"0" more:"" group:"Text"`
+	LogitBias        []string `help:"Add to the logit of a token, -100 to 100; may be repeated." placeholder:"ID=ADD" sep:"none" more:"" group:"Text"`
 	Stop             []string `help:"End the output before this text; may be repeated. Up to 64 times." placeholder:"TEXT" sep:"none" group:"Text"`
-	Accept           string   `help:"How drafted tokens are accepted: exact gives the text of plain decoding, typical takes likely tokens as well and is lossy." enum:"exact,typical" default:"exact" hidden:"" group:"Speculation"`
-	AcceptEpsilon    float64  `help:"Typical: a token is accepted if its probability is above min(EPSILON, DELTA·exp(-entropy)); 0 = 0.09." placeholder:"EPSILON" default:"0" hidden:"" group:"Speculation"`
-	AcceptDelta      float64  `help:"Typical: see --accept-epsilon; 0 = 0.3." placeholder:"DELTA" default:"0" hidden:"" group:"Speculation"`
-	Logprobs         bool     `help:"Tell the log-probability of each token in the --json output." hidden:"" group:"Text"`
-	TopLogprobs      int      `help:"Also tell the log-probabilities of this many likeliest tokens, up to 20." default:"0" hidden:"" group:"Text"`
+	Accept           string   `help:"How drafted tokens are accepted: exact gives the text of plain decoding, typical takes likely tokens as well and is lossy." enum:"exact,typical" default:"exact" more:"" group:"Speculation"`
+	AcceptEpsilon    float64  `help:"Typical: a token is accepted if its probability is above min(EPSILON, DELTA·exp(-entropy)); 0 = 0.09." placeholder:"EPSILON" default:"0" more:"" group:"Speculation"`
+	AcceptDelta      float64  `help:"Typical: see --accept-epsilon; 0 = 0.3." placeholder:"DELTA" default:"0" more:"" group:"Speculation"`
+	Logprobs         bool     `help:"Tell the log-probability of each token in the --json output." more:"" group:"Text"`
+	TopLogprobs      int      `help:"Also tell the log-probabilities of this many likeliest tokens, up to 20." default:"0" more:"" group:"Text"`
 }
 
 // Request returns the request for a prompt, validated.

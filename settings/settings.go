@@ -5,7 +5,8 @@
 //
 // Tags, most of them kong's: name (default: the field's name in lower case with dashes), default, help (its first sentence is shown by
 // --help), group (one of Groups), check (see Check), secret (its value is never printed), section (of a struct: where its settings are in
-// the file), hidden (not in --help: to be set by --set, the file or a variable), and setting:"-" (belongs to one call: no setting).
+// the file), more (not in the --help of commands with many settings: to be
+// set by --set, the file or a variable), and setting:"-" (belongs to one call: no setting).
 package settings
 
 import (
@@ -26,9 +27,8 @@ type Setting struct {
 	Group   string `json:"group"`
 	Env     string `json:"env"`
 
-	Name   string `json:"-"` // of the flag; unique
-	Hidden bool   `json:"-"` // not in --help
-	tag    reflect.StructTag
+	Name string `json:"-"` // of the flag; unique
+	tag  reflect.StructTag
 }
 
 // All has every setting once: Effective values are those of this struct.
@@ -81,7 +81,6 @@ func each(v reflect.Value, section string, f func(s Setting, v reflect.Value)) {
 		}
 		s := Setting{Name: field.Tag.Get("name"), Default: field.Tag.Get("default"), Help: field.Tag.Get("help"),
 			Group: field.Tag.Get("group"), tag: field.Tag}
-		_, s.Hidden = field.Tag.Lookup("hidden")
 		if s.Name == "" {
 			s.Name = dashed(field.Name)
 		}

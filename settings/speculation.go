@@ -10,9 +10,9 @@ import (
 type Speculation struct {
 	Strategy string   `help:"Who drafts how much: planner, fixed, llmcad, minions. Decided round by round; planner is the default." placeholder:"NAME" group:"Speculation"`
 	Tree     string   `help:"Bounds of the strategy's trees, nodes/depth/width. Width 1 drafts chains; none drafts nothing. Default: planner 32/31/8; llmcad and minions 32/8/8; fixed 16/7/10, which drafts a tree of this size each round. Without --strategy it means --strategy fixed, until the next release." placeholder:"N/D/W" group:"Speculation"`
-	Vote     string   `help:"How the drafts of several drafters become one tree: auto, none, majority or tree." default:"auto" hidden:"" group:"Speculation"`
-	Drafters []string `help:"Only these drafters, by name, may draft (default: all that are alive)." placeholder:"NAME,…" hidden:"" group:"Speculation"`
-	Without  []string `help:"Parts of the strategy to leave out, for comparisons: branches, adaptive, ahead." placeholder:"NAME,…" hidden:"" group:"Speculation"`
+	Vote     string   `help:"How the drafts of several drafters become one tree: auto, none, majority or tree." default:"auto" more:"" group:"Speculation"`
+	Drafters []string `help:"Only these drafters, by name, may draft (default: all that are alive)." placeholder:"NAME,…" more:"" group:"Speculation"`
+	Without  []string `help:"Parts of the strategy to leave out, for comparisons: branches, adaptive, ahead." placeholder:"NAME,…" more:"" group:"Speculation"`
 }
 
 // noTree is the Tree that drafts nothing, whatever the strategy.
@@ -56,30 +56,30 @@ type Strategies struct {
 
 // LLMCad are the constants of LLMCad's trees.
 type LLMCad struct {
-	Alpha  float64 `help:"LLMCad: initial α, which then adapts; drafting ends when no branch is likelier than α." default:"0.01" check:">0 <1" hidden:"" group:"Speculation"`
-	Branch float64 `help:"LLMCad: least probability with which a candidate opens a branch." default:"0.3" check:">0 <1" hidden:"" group:"Speculation"`
+	Alpha  float64 `help:"LLMCad: initial α, which then adapts; drafting ends when no branch is likelier than α." default:"0.01" check:">0 <1" more:"" group:"Speculation"`
+	Branch float64 `help:"LLMCad: least probability with which a candidate opens a branch." default:"0.3" check:">0 <1" more:"" group:"Speculation"`
 }
 
 // Minions are the constants of Minions' speculation length and of its drafters' weights.
 type Minions struct {
-	LengthRule        string  `help:"Minions: how s moves: curve, by the cost of a token over the lengths near s, or paper, by its slope over time." default:"curve" hidden:"" group:"Speculation"`
-	LengthStart       int     `help:"Minions: first speculation length s, in tokens; one s for all sessions." default:"4" hidden:"" group:"Speculation"`
-	LengthMax         int     `help:"Minions: s_max." default:"12" hidden:"" group:"Speculation"`
-	LengthPunish      int     `help:"Minions: s_punish, taken off s when longer drafts cost more per token." default:"1" hidden:"" group:"Speculation"`
-	LengthReward      int     `help:"Minions: s_reward, added to s when longer drafts cost less per token." default:"1" hidden:"" group:"Speculation"`
-	DecisionThreshold int     `help:"Minions: passes between two decisions about s." default:"8" hidden:"" group:"Speculation"`
-	AcceptanceWindow  int     `help:"Minions: number of voted outputs over which a drafter's acceptance rate is taken." default:"8" hidden:"" group:"Speculation"`
-	RewardThreshold   float64 `help:"Minions: acceptance rate above which a drafter's weight grows." default:"0.4" hidden:"" group:"Speculation"`
-	Reward            float64 `help:"Minions: factor by which it grows." default:"1.5" hidden:"" group:"Speculation"`
-	PunishThreshold   float64 `help:"Minions: acceptance rate below which a drafter's weight shrinks." default:"0.25" hidden:"" group:"Speculation"`
-	Punish            float64 `help:"Minions: factor by which it shrinks." default:"0.6" hidden:"" group:"Speculation"`
-	WeightLeast       float64 `help:"Minions: least weight; the mean of all is 1." default:"0.1" hidden:"" group:"Speculation"`
-	Weights           string  `help:"JSON file with the initial weights of drafters: an object that maps names to numbers." placeholder:"FILE" hidden:"" group:"Speculation"`
+	LengthRule        string  `help:"Minions: how s moves: curve, by the cost of a token over the lengths near s, or paper, by its slope over time." default:"curve" more:"" group:"Speculation"`
+	LengthStart       int     `help:"Minions: first speculation length s, in tokens; one s for all sessions." default:"4" more:"" group:"Speculation"`
+	LengthMax         int     `help:"Minions: s_max." default:"12" more:"" group:"Speculation"`
+	LengthPunish      int     `help:"Minions: s_punish, taken off s when longer drafts cost more per token." default:"1" more:"" group:"Speculation"`
+	LengthReward      int     `help:"Minions: s_reward, added to s when longer drafts cost less per token." default:"1" more:"" group:"Speculation"`
+	DecisionThreshold int     `help:"Minions: passes between two decisions about s." default:"8" more:"" group:"Speculation"`
+	AcceptanceWindow  int     `help:"Minions: number of voted outputs over which a drafter's acceptance rate is taken." default:"8" more:"" group:"Speculation"`
+	RewardThreshold   float64 `help:"Minions: acceptance rate above which a drafter's weight grows." default:"0.4" more:"" group:"Speculation"`
+	Reward            float64 `help:"Minions: factor by which it grows." default:"1.5" more:"" group:"Speculation"`
+	PunishThreshold   float64 `help:"Minions: acceptance rate below which a drafter's weight shrinks." default:"0.25" more:"" group:"Speculation"`
+	Punish            float64 `help:"Minions: factor by which it shrinks." default:"0.6" more:"" group:"Speculation"`
+	WeightLeast       float64 `help:"Minions: least weight; the mean of all is 1." default:"0.1" more:"" group:"Speculation"`
+	Weights           string  `help:"JSON file with the initial weights of drafters: an object that maps names to numbers." placeholder:"FILE" more:"" group:"Speculation"`
 }
 
 // Planner are the constants of the planner that tune what it tries.
 type Planner struct {
-	Hysteresis float64 `help:"Planner: share by which another choice must be better to replace the current one." default:"0.03" check:">=0 <1" hidden:"" group:"Speculation"`
-	ProbeFirst int     `help:"Planner: rounds after which a losing choice is tried again; doubles each time." default:"3" check:">=1" hidden:"" group:"Speculation"`
-	ProbeMax   int     `help:"Planner: most rounds between two such trials." default:"64" hidden:"" group:"Speculation"`
+	Hysteresis float64 `help:"Planner: share by which another choice must be better to replace the current one." default:"0.03" check:">=0 <1" more:"" group:"Speculation"`
+	ProbeFirst int     `help:"Planner: rounds after which a losing choice is tried again; doubles each time." default:"3" check:">=1" more:"" group:"Speculation"`
+	ProbeMax   int     `help:"Planner: most rounds between two such trials." default:"64" more:"" group:"Speculation"`
 }

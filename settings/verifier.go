@@ -22,8 +22,8 @@ type Verifier struct {
 type VerifierOptions struct {
 	TargetHeads
 	PassCosts
-	Batches       int `help:"Divide the running sessions into this many batches: a pass verifies one of them while the others are drafted for; 1 = draft for all, then verify all. 0 = a pass takes whatever waits when it can begin." default:"0" check:">=0" hidden:"" group:"Speculation"`
-	FeatureMemory int `help:"Memory in MiB for the hidden states of all sessions that drafters may still read." default:"64" check:">=1 <=1048576 MiB" hidden:"" group:"Memory"`
+	Batches       int `help:"Divide the running sessions into this many batches: a pass verifies one of them while the others are drafted for; 1 = draft for all, then verify all. 0 = a pass takes whatever waits when it can begin." default:"0" check:">=0" more:"" group:"Speculation"`
+	FeatureMemory int `help:"Memory in MiB for the hidden states of all sessions that drafters may still read." default:"64" check:">=1 <=1048576 MiB" more:"" group:"Memory"`
 	Budget
 	CacheFolder
 	GPULayers
@@ -31,8 +31,8 @@ type VerifierOptions struct {
 
 // Taps are settings of a single verifier: whoever starts all processes knows the drafts.
 type Taps struct {
-	Taps         []int `help:"Hidden states that drafters may read: N for those after N layers, -1 for those after the final norm. up, generate and bench choose them by the drafts." placeholder:"N" hidden:"" group:"Speculation"`
-	SpareThreads int   `help:"Threads to leave to a drafter on the same machine, if passes measured at the start take at most a twentieth longer without them." default:"0" hidden:"" group:"Devices"`
+	Taps         []int `help:"Hidden states that drafters may read: N for those after N layers, -1 for those after the final norm. up, generate and bench choose them by the drafts." placeholder:"N" more:"" group:"Speculation"`
+	SpareThreads int   `help:"Threads to leave to a drafter on the same machine, if passes measured at the start take at most a twentieth longer without them." default:"0" more:"" group:"Devices"`
 }
 
 // Check refuses hidden states that are too many or named twice.
@@ -55,8 +55,8 @@ type TargetHeads struct {
 
 // PassCosts say where the costs of the target's passes come from.
 type PassCosts struct {
-	Measure bool   `help:"Measure at the start, for at most a second or eight passes, what passes of the target cost. The planner uses this; without it, it learns from the passes that it sees." default:"true" negatable:"" hidden:"" group:"Speculation"`
-	Plan    string `help:"Take the costs of passes from this plan of 'tandem profile', if it was made on this machine, instead of measuring them (default: plan.json in the default cache folder); off = do not." placeholder:"FILE|off" hidden:"" group:"Speculation"`
+	Measure bool   `help:"Measure at the start, for at most a second or eight passes, what passes of the target cost. The planner uses this; without it, it learns from the passes that it sees." default:"true" negatable:"" more:"" group:"Speculation"`
+	Plan    string `help:"Take the costs of passes from this plan of 'tandem profile', if it was made on this machine, instead of measuring them (default: plan.json in the default cache folder); off = do not." placeholder:"FILE|off" more:"" group:"Speculation"`
 }
 
 // Budget bounds memory.
@@ -66,8 +66,8 @@ type Budget struct {
 
 // CacheFolder says where tandem keeps what it makes.
 type CacheFolder struct {
-	Cache      string `help:"Folder for files that tandem makes and can make again (default: tandem in $XDG_CACHE_HOME or ~/.cache)." placeholder:"DIR" hidden:"" group:"Memory"`
-	CacheLimit Size   `help:"Largest size of that folder; the least recently used files are removed first." default:"8GiB" placeholder:"SIZE" hidden:"" group:"Memory"`
+	Cache      string `help:"Folder for files that tandem makes and can make again (default: tandem in $XDG_CACHE_HOME or ~/.cache)." placeholder:"DIR" more:"" group:"Memory"`
+	CacheLimit Size   `help:"Largest size of that folder; the least recently used files are removed first." default:"8GiB" placeholder:"SIZE" more:"" group:"Memory"`
 }
 
 // GPULayers lend a GPU's spare memory to a target that computes on the processor.

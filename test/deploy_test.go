@@ -108,7 +108,7 @@ func TestComposeFile(t *testing.T) {
 	if _, ok := c.Services["gateway"].DependsOn["verifier"]; !ok {
 		t.Error("the gateway does not wait for the verifier: it would be stopped after it, and could not finish what runs")
 	}
-	if g := c.Services["gateway"]; !slices.Contains(g.Command, "--allow-host="+g.Hostname) {
+	if g := c.Services["gateway"]; !slices.Contains(g.Command, "--set=allow-host="+g.Hostname) {
 		t.Errorf("the gateway, called %q by its peers, does not take this name: %v", g.Hostname, g.Command)
 	}
 	if j := c.Services["drafter-jetson"]; j.Runtime != "nvidia" || j.Environment["TANDEM_DEVICE"] != "${DRAFT_DEVICE:-auto}" {
@@ -122,8 +122,14 @@ func TestComposeFile(t *testing.T) {
 // checkFlags fails the test for arguments of a command of tandem that it does not know.
 func (w *world) checkFlags(t *testing.T, command string, args []string) {
 	t.Helper()
-	help := w.ok(command, "--help").stdout
+	help, settings := w.ok(command, "--help").stdout, w.ok("config", "--all").stdout
 	for _, a := range args {
+		if set, ok := strings.CutPrefix(a, "--set="); ok {
+			if key, _, _ := strings.Cut(set, "="); !strings.Contains(settings, "\n  "+key+" (default: ") {
+				t.Errorf("tandem has no setting %q", key)
+			}
+			continue
+		}
 		m := regexp.MustCompile(`^--(no-)?([a-z][a-z0-9-]*)`).FindStringSubmatch(a)
 		if m == nil {
 			t.Errorf("tandem %s: %q is no flag", command, a)

@@ -29,8 +29,25 @@ func newParser(from *config.Resolver, words ...string) (*kong.Kong, error) {
 	}
 	return kong.New(grammar, kong.Name("tandem"), kong.Resolvers(from), kong.KindMapper(reflect.String, kong.MapperFunc(rawString)),
 		kong.TypeMapper(reflect.TypeFor[[]string](), kong.MapperFunc(rawStrings)), kong.Help(printHelp),
+		kong.PostBuild(shorten),
 		kong.Description("Speculative decoding of language models, split into a drafter, a verifier and a gateway."),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true}))
+}
+
+// screenful is how many settings the help of a command lists at most before it leaves out those that few need.
+const screenful = 24
+
+// shorten hides those settings of commands with many that are tagged "more".
+func shorten(k *kong.Kong) error {
+	return kong.Visit(k.Model, func(n kong.Visitable, next kong.Next) error {
+		if node, ok := n.(*kong.Node); ok {
+			list := slices.DeleteFunc(slices.Clone(node.Flags), func(f *kong.Flag) bool { return f.Group == nil })
+			for _, f := range list {
+				f.Hidden = f.Hidden || len(list) > screenful && f.Tag.Has("more")
+			}
+		}
+		return next(nil)
+	})
 }
 
 // printHelp prints the help of a command: its flags in groups without lines between them, each with the first sentence of its help.

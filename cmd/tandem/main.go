@@ -64,6 +64,7 @@ type app struct {
 	interrupts     *interrupts     // what SIGINT does instead of stopping, while a command has set it
 	kong           *kong.Context
 	settings       *config.Resolver
+	told           bool // outdated has been said
 }
 
 // stopSignal is the cancellation cause of a context that a signal ended.
@@ -95,14 +96,14 @@ func run(args []string) int {
 		report(os.Stderr, err)
 		return 2
 	}
-	for _, line := range outdated(parsed) {
-		fmt.Fprintln(os.Stderr, "tandem: "+line)
-	}
 	chats := new(interrupts)
 	ctx, force, release := untilSignals(chats)
 	defer release()
-	a := &app{os.Stdin, os.Stdout, os.Stderr, ctx, force, chats, parsed, settings}
+	a := &app{os.Stdin, os.Stdout, os.Stderr, ctx, force, chats, parsed, settings, false}
 	err = parsed.Run(a)
+	if err == nil {
+		a.outdated()
+	}
 	var sig stopSignal
 	if errors.As(context.Cause(ctx), &sig) && err != nil {
 		if slices.Contains(serving, parsed.Command()) && stopped(err) {
@@ -125,7 +126,17 @@ func readLine(parser *kong.Kong, from *config.Resolver, args []string) (*kong.Co
 	return parsed, plainly(err)
 }
 
-// outdated says what on a command line is written otherwise from the next release on.
+// outdated says what on the command line is written otherwise from the next release on, once: when a process starts, or at the end of a
+// command that has not failed.
+func (a *app) outdated() {
+	lines := outdated(a.kong)
+	if !a.told && len(lines) > 0 {
+		a.say("tandem: %s", strings.Join(lines, "; "))
+	}
+	a.told = true
+}
+
+// outdated says what is written otherwise from the next release on.
 func outdated(parsed *kong.Context) []string {
 	lines := config.Old(parsed)
 	values := map[string]string{}
