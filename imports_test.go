@@ -39,6 +39,9 @@ var rooms = map[string][]string{
 	"kernels/kerneltest":    {"kernels", "kernels/ref", "kernels/ref/device"},
 	"kernels/testdevice":    {"kernels", "kernels/cpu", "kernels/cuda", "kernels/cuda/emulated", "kernels/ref/device"},
 
+	// what --device names, opened: for the programs, which hand devices to everybody else
+	"device": {".", "engine", "kernels", "kernels/cpu", "kernels/cuda", "kernels/cuda/gpu", "kernels/layers", "kernels/split", "roles"},
+
 	// files in, files out; no pass
 	"modelfile": {".", "kernels/ref", "golang.org/x/sys"},
 	// what text is without a model
@@ -112,14 +115,22 @@ var rooms = map[string][]string{
 	"cache": {"."},
 	// its tables are those of spec/shape, its divisions those that a device takes
 	"profile": {".", "spec/shape", "modelfile", "kernels"},
-	"demo":    {"."},
-	"files":   {},
-	"half":    {},
-	"models":  {}, // the shipped models as bytes: whoever imports it is 38 MB larger
+	// measures what a profile holds; and where a target and its drafts compute, by one
+	"profiler": {".", "device", "drafter", "engine", "kernels", "kernels/cuda", "placement", "profile", "roles", "roles/group",
+		"spec/shape", "text"},
+	"placement": {".", "device", "engine", "kernels/cuda/gpu", "profile", "roles"},
+	"demo":      {"."},
+	"files":     {},
+	"half":      {},
+	"models":    {}, // the shipped models as bytes: whoever imports it is 38 MB larger
+	// for the programs: where named and shipped files are, and how results look on a terminal
+	"models/find": {".", "engine", "modelfile", "models", "roles", "roles/drafter", "text"},
+	"terminal":    {"engine", "roles"},
 
-	"cmd":     {"*"},
-	"test":    {"*"},
-	"testkit": {},
+	"cmd/tandem":     {"*"},
+	"cmd/tandem-lab": {"*"}, // but not cmd/tandem, which is a program
+	"test":           {"*"},
+	"testkit":        {},
 	// tiny models of every architecture, written as files
 	"testkit/family": {"modelfile", "kernels/ref"},
 }
@@ -148,6 +159,7 @@ var testsOf = map[string][]string{"drafter": domain, "verifier": domain, "gatewa
 	"kernels/layers": {"kernels/kerneltest", "kernels/cpu", "kernels/cuda/emulated"},
 	"services":       {"services/pool"}, "services/discovery": {"services/trees"}, "client": {"google.golang.org/protobuf"},
 	"roles/verifier": {"kernels/split"},
+	"placement":      {"kernels/cuda"},
 	"bench/guesses":  {"kernels", "kernels/split"}, // a target on two groups of cores
 	"roles/rolestest": {"roles/pair", "kernels/cuda", "kernels/cuda/emulated", "kernels/layers", "kernels/split",
 		"kernels", "kernels/stream"}, // a target whose weights are streamed
@@ -224,6 +236,9 @@ func mayImport(room, imported string, allowed []string) bool {
 	}
 	if rest, ours := strings.CutPrefix(imported, module+"/"); ours {
 		to := roomOf(rest)
+		if strings.HasPrefix(to, "cmd/") && to != room {
+			return false // a program
+		}
 		return to == room || slices.Contains(allowed, to) || slices.Contains(allowed, rest) || slices.Contains(allowed, "*")
 	}
 	first, _, _ := strings.Cut(imported, "/")
@@ -252,7 +267,7 @@ func TestImportRules(t *testing.T) {
 		{"engine", module + "/kernels/cpu", false},
 		{"engine", module + "/kernels/ref/device", false},
 		{"engine", module + "/kernels/testdevice", false},
-		{"cmd", module + "/kernels/cpu", true},
+		{"cmd/tandem", module + "/kernels/cpu", true},
 		{"engine", module + "/engine/kv", true},
 		{"text/chat", "gopkg.in/yaml.v3", false},
 		{"text/chat", module + "/text/token", true},
@@ -284,8 +299,10 @@ func TestImportRules(t *testing.T) {
 		{"client", "google.golang.org/protobuf/proto", false},
 		{"bench/system", module + "/client", false},
 		{"bench", module + "/cmd/tandem", false},
+		{"cmd/tandem-lab", module + "/cmd/tandem", false},
+		{"cmd/tandem-lab", module + "/kernels/cuda/gpu", true},
 		{"services/supervise", "google.golang.org/grpc", false},
-		{"cmd", "github.com/alecthomas/kong", true},
+		{"cmd/tandem", "github.com/alecthomas/kong", true},
 	} {
 		if got := mayImport(tc.room, tc.imported, rooms[tc.room]); got != tc.want {
 			t.Errorf("%s importing %s: allowed %v, want %v", tc.room, tc.imported, got, tc.want)

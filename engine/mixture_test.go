@@ -24,7 +24,7 @@ var mixtureOut = flag.String("mixture", "", "write the shipped target as a mixtu
 // TestMixtureOfText makes the shipped target a mixture of experts: every expert is a copy of its feed-forward block, so it says what it
 // said before, and a row chooses those whose centres its own input is nearest to. Centres are found in what the model computes of texts
 // (k-means). So rows share experts as far as their hidden states are alike, which random weights cannot show: their routers see noise.
-// With -mixture it leaves the model for `tandem bench experts` and whole tandems; otherwise 4 experts are tried.
+// With -mixture it leaves the model for `tandem-lab bench experts` and whole tandems; otherwise 4 experts are tried.
 func TestMixtureOfText(t *testing.T) {
 	count, used, limit := 64, 8, 4096
 	out := *mixtureOut

@@ -13,7 +13,7 @@ func TestBenchDevices(t *testing.T) {
 	mayBeSlow(t)
 	w := newWorld(t)
 	args := []string{"bench", "devices", "--json", "--context", "1", "--rounds", "1", "--count", "1", "--max-tokens", "16", "--on", "cpu",
-		"--ahead-gain", "0", "--place", "one=--verifier-threads 1 --drafter-threads 1", "--place", "two=--verifier-threads 2"}
+		"--up", "--ahead-gain 0", "--place", "one=--verifier-threads 1 --drafter-threads 1", "--place", "two=--verifier-threads 2"}
 	var r struct {
 		Bits   []struct{ Equal bool }
 		Step   *struct{ MS float64 } `json:"draft_step"`
@@ -25,7 +25,7 @@ func TestBenchDevices(t *testing.T) {
 			Ahead       *struct{ Drafting, Bound float64 }
 		}
 	}
-	e := w.ok(args...)
+	e := w.labOK(args...)
 	if err := json.Unmarshal([]byte(e.stdout), &r); err != nil {
 		t.Fatalf("%v in %.300s", err, e.stdout)
 	}
@@ -38,13 +38,13 @@ func TestBenchDevices(t *testing.T) {
 			t.Errorf("%+v", p)
 		}
 	}
-	bad := w.run(append(args[:len(args)-1:len(args)-1], "two=--no-such-flag")...)
-	if bad.code != 1 || !strings.Contains(bad.stderr, "not measured: two: --no-such-flag") || !strings.Contains(bad.stdout, `"one"`) {
+	bad := w.lab(append(args[:len(args)-1:len(args)-1], "two=--no-such-flag")...)
+	if bad.code != 1 || !strings.Contains(bad.stderr, "not measured: two: unknown flag --no-such-flag") || !strings.Contains(bad.stdout, `"one"`) {
 		t.Errorf("exit code %d: %s\n%s", bad.code, bad.stderr, bad.stdout)
 	}
 	for want, flags := range map[string][]string{"--on is \"gpu\"": {"--on", "gpu"}, "--place \"x\"": {"--on", "none", "--place", "x"},
 		draftModel + "x": {"--on", "none", "--draft", draftModel + "x"}} {
-		if e := w.run(append([]string{"bench", "devices"}, flags...)...); e.code == 0 || !strings.Contains(e.stderr, want) {
+		if e := w.lab(append([]string{"bench", "devices"}, flags...)...); e.code == 0 || !strings.Contains(e.stderr, want) {
 			t.Errorf("%q: exit code %d: %s", flags, e.code, e.stderr)
 		}
 	}

@@ -97,7 +97,7 @@ func TestBenchSuites(t *testing.T) {
 func TestBenchGuesses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	e := w.ok("bench", "guesses", "--json", "--draft", draftModel, "--count", "1", "--calibrate", "1", "--max-tokens", "24",
+	e := w.labOK("bench", "guesses", "--json", "--draft", draftModel, "--count", "1", "--calibrate", "1", "--max-tokens", "24",
 		"--temperature", "0", "--width", "2,8", "--rounds", "1", "--domain", "go")
 	var r struct {
 		Temperatures []struct {
@@ -123,7 +123,7 @@ func TestBenchGuesses(t *testing.T) {
 		}
 	}
 	for _, flag := range []string{"--heads", "--draft"} {
-		if e := w.run("bench", "guesses", flag, "harness_test.go"); e.code != 2 || !strings.Contains(e.stderr, "harness_test.go") {
+		if e := w.lab("bench", "guesses", flag, "harness_test.go"); e.code != 2 || !strings.Contains(e.stderr, "harness_test.go") {
 			t.Errorf("%s with a text: exit code %d: %s", flag, e.code, e.stderr)
 		}
 	}

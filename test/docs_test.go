@@ -107,6 +107,7 @@ func runDocument(t *testing.T, file string, all []fence) {
 		}
 	}
 	link(program, "tandem")
+	link(labProgram, "tandem-lab")
 	link("../models", "models")
 	write := func(name, text string) {
 		t.Helper()
@@ -137,7 +138,7 @@ func runFences(t *testing.T, w *world, dir, file string, all []fence) {
 			t.Logf("%s:%d: not run: %s", file, f.line, f.skip)
 			continue
 		}
-		script := strings.ReplaceAll(f.script, "go run ./cmd/tandem", "./tandem")
+		script := strings.ReplaceAll(f.script, "go run ./cmd/tandem", "./tandem") // and -lab
 		script = regexp.MustCompile(`(?m)^go build -o tandem .*$`).ReplaceAllString(script, "true")
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()

@@ -52,8 +52,8 @@ func mayBeSlow(t *testing.T) {
 	}
 }
 
-// program is the path of the program under test, built once.
-var program string
+// program and labProgram are the paths of tandem, which is tested, and of tandem-lab, which measures it. Both are built once.
+var program, labProgram string
 
 func TestMain(m *testing.M) {
 	if addr := os.Getenv(natsAddress); addr != "" {
@@ -71,10 +71,10 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		defer os.RemoveAll(dir)
-		program = filepath.Join(dir, "tandem")
-		build := exec.Command("go", "build", "-tags", *tags, "-o", program, "../cmd/tandem")
+		program, labProgram = filepath.Join(dir, "tandem"), filepath.Join(dir, "tandem-lab")
+		build := exec.Command("go", "build", "-tags", *tags, "-o", dir+"/", "../cmd/tandem", "../cmd/tandem-lab")
 		if out, err := build.CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "building tandem: %v\n%s", err, out)
+			fmt.Fprintf(os.Stderr, "building tandem and tandem-lab: %v\n%s", err, out)
 			return 1
 		}
 		return m.Run()
@@ -188,6 +188,26 @@ func (w *world) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd.WaitDelay = 5 * time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return cmd
+}
+
+// lab runs a command of tandem-lab to its end.
+func (w *world) lab(args ...string) ended {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	cmd := w.command(ctx, args...)
+	cmd.Path, cmd.Args[0] = labProgram, labProgram
+	return w.wait(cmd)
+}
+
+// labOK runs a command of tandem-lab that must succeed.
+func (w *world) labOK(args ...string) ended {
+	w.t.Helper()
+	e := w.lab(args...)
+	if e.code != 0 {
+		w.t.Fatalf("tandem-lab %s: exit code %d: %s", strings.Join(args, " "), e.code, e.stderr)
+	}
+	return e
 }
 
 // ended is how a command ended.

@@ -234,7 +234,7 @@ func TestTraceFile(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	file, picture := filepath.Join(t.TempDir(), "t.json"), filepath.Join(t.TempDir(), "t.svg")
-	e := w.ok("trace", "--json", "--prompt", "func (r *Reader) Read(", "--max-tokens", "64", "--ignore-eos", "--tree", "8/4/2", "--seed",
+	e := w.labOK("trace", "--json", "--prompt", "func (r *Reader) Read(", "--max-tokens", "64", "--ignore-eos", "--tree", "8/4/2", "--seed",
 		"1", "-o", file, "--svg", picture)
 	g := w.decode(e.stdout)
 	b, err := os.ReadFile(file)
@@ -300,5 +300,8 @@ func TestTraceFile(t *testing.T) {
 	if err != nil || !strings.HasPrefix(string(svg), "<svg ") || strings.Count(string(svg), "<rect") < 20 {
 		t.Errorf("picture of %d bytes, %v: want one of twelve rounds", len(svg), err)
 	}
-	refused(t, w.run("trace", "--prompt", "x", "--max-tokens", "1", "-o", "/nowhere/t.json"), "/nowhere/t.json")
+	e = w.lab("trace", "--prompt", "x", "--max-tokens", "1", "-o", "/nowhere/t.json")
+	if e.code != 2 || !strings.HasPrefix(e.stderr, "tandem-lab: --out /nowhere/t.json") || strings.Count(e.stderr, "\n") != 1 {
+		t.Errorf("a file that cannot be written: exit code %d, %q", e.code, e.stderr)
+	}
 }

@@ -27,7 +27,7 @@ func TestPlayground(t *testing.T) {
 		pace:  2 * time.Millisecond, why: "go 3.2 tokens in 8.1 ms beats plain 1 in 7.5 ms"})
 	p := openTab(t, 1280, 900)
 	p.open(f.url())
-	p.set("max_tokens", "60", "temperature", "0.5", "seed", "7", "top_p", "0.9", "strategy", "fixed", "max_width", "16", "max_depth", "5",
+	p.set("max_tokens", "60", "temperature", "0.5", "seed", "7", "top_p", "0.9", "strategy", "fixed", "max_nodes", "16", "max_depth", "5",
 		"max_branches", "3")
 	p.do(chromedp.Click(`#drafters input[value="py"]`))
 	p.run("func (r *Reader) Read(")
@@ -47,7 +47,7 @@ func TestPlayground(t *testing.T) {
 		}
 	}
 	speculation, _ := json.Marshal(sent["speculation"])
-	if want := `{"drafters":["go","prose"],"enabled":true,"max_branches":3,"max_depth":5,"max_width":16,"report":true,"strategy":"fixed","vote":"auto"}`; string(speculation) != want {
+	if want := `{"drafters":["go","prose"],"enabled":true,"max_branches":3,"max_depth":5,"max_nodes":16,"report":true,"strategy":"fixed","vote":"auto"}`; string(speculation) != want {
 		t.Errorf("speculation sent as %s: want %s", speculation, want)
 	}
 	if n := read[int](p, `document.querySelectorAll("#text span.t").length`); n == 0 || n >= 60 {

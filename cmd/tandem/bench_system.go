@@ -5,7 +5,6 @@ import (
 	"errors"
 	"math"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -14,16 +13,16 @@ import (
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/models"
+	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/roles/drafter"
-	"github.com/tandem-llm/tandem/roles/group"
 	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/talk"
 	"github.com/tandem-llm/tandem/text/token"
 )
 
 type benchSystemCmd struct {
-	Suite    []string      `help:"What to measure: plain (the default: against plain decoding), drafts (each draft model alone), strategies, planner, length, vote, llmcad, overlap, wall (what pays while the target is larger than --memory-budget), ways (the planner with what guesses from the target's own states, by --heads and --draft, against the planner without), sessions, pipeline (drafting for some sessions while others are verified), cost, hops (rounds beside empty ones), memory; all = all of them." placeholder:"NAME" setting:"-"`
+	Suite    []string      `help:"What to measure: plain (the default: against plain decoding), drafts (each draft model alone), strategies, planner, length, vote, llmcad, overlap, wall (what pays while the target is larger than --memory-budget), ways (the planner with what guesses from the target's own states, by --heads and --draft, against the planner without), sessions, pipeline (drafting for some sessions while others are verified), cost, memory; all = all of them." placeholder:"NAME" setting:"-"`
 	Prompts  string        `help:"JSON lines with id, domain and prompt (default: the shipped ones)." placeholder:"FILE" setting:"-"`
 	Scenario []string      `help:"Only this class of prompts: a domain of the file, hostile, copy, mixed or changing; may be repeated." placeholder:"NAME" setting:"-"`
 	Count    int           `help:"Prompts of each class; 0 = all." default:"4" setting:"-"`
@@ -58,9 +57,13 @@ func (c *benchSystemCmd) config(a *app) (out system.Config, err error) {
 	}
 	out = system.Config{Scenario: c.Scenario, Count: c.Count, Repeat: c.Repeat, Budget: c.Budget, Rounds: c.Rounds,
 		Parallel: c.sessionsOr(1), LengthStart: c.LengthStart}
+	if slices.Contains(c.Suite, "hops") {
+		return out, movedToLab("bench system --suite hops", "hops")
+	}
 	if out.Suites, err = system.Choose(c.Suite); err != nil {
 		return out, err
 	}
+	out.Suites = slices.DeleteFunc(out.Suites, func(s string) bool { return s == "hops" }) // of all
 	if out.Request, err = c.Request("x"); err != nil {
 		return out, err
 	}
@@ -70,7 +73,7 @@ func (c *benchSystemCmd) config(a *app) (out system.Config, err error) {
 	if out.Target, out.Drafts, err = c.models(out.Suites); err != nil {
 		return out, err
 	}
-	if c.Heads, err = headPaths(c.Heads); err != nil {
+	if c.Heads, err = find.Heads(c.Heads); err != nil {
 		return out, err
 	}
 	if out.Informed, err = informed(c.Heads, out.Drafts); err != nil {
@@ -81,32 +84,29 @@ func (c *benchSystemCmd) config(a *app) (out system.Config, err error) {
 		return out, err
 	}
 	out.Vocab = vocab.Size()
-	if shipped, err := targetPath(""); err == nil {
+	if shipped, err := find.Target(""); err == nil {
 		out.SmallTarget = shipped
 	}
 	if file, err := os.Stat(out.Target); err == nil && c.MemoryBudget != nil {
 		out.Streamed = file.Size() > c.MemoryBudget.Bytes()
 	}
-	out.Prompts, err = promptsPath(c.Prompts)
+	out.Prompts, err = find.Prompts(c.Prompts)
 	out.Start = func(g system.Group, do func(context.Context, system.Processes) error) error { return c.start(a, g, do) }
-	out.StartHops = func(ctx context.Context, do func(context.Context, system.Hops) error) error {
-		return c.startHops(a, ctx, do)
-	}
 	return out, err
 }
 
 // models returns the paths of target and drafts: those given, else the shipped experts, whatever the strategy, because suites compare
 // strategies; the shipped draft for everything, if a suite measures each draft alone; and lookup.
 func (c *benchSystemCmd) models(suites []string) (target string, drafts []string, err error) {
-	if target, err = targetPath(c.Target); err != nil {
+	if target, err = find.Target(c.Target); err != nil {
 		return "", nil, err
 	}
-	drafts, err = draftPaths(c.Draft, c.Target, tandem.Request{})
+	drafts, err = find.Drafts(c.Draft, c.Target, tandem.Request{})
 	if err != nil || len(c.Draft) > 0 {
 		return target, drafts, err
 	}
 	if slices.Contains(suites, "drafts") {
-		all, err := shippedDrafts(models.Draft)
+		all, err := find.Shipped(models.Draft)
 		if err != nil {
 			return "", nil, err
 		}
@@ -138,23 +138,10 @@ func informed(heads, drafts []string) (names []string, err error) {
 	return names, nil
 }
 
-// promptsPath returns path, or that of the shipped prompts.
-func promptsPath(path string) (string, error) {
-	if path != "" {
-		return path, nil
-	}
-	model, err := targetPath("")
-	if shipped := filepath.Join(filepath.Dir(model), "..", "testdata", "prompts.jsonl"); err == nil && exists(shipped) {
-		return shipped, nil
-	}
-	return "", tandem.Errorf("", tandem.Invalid, "no prompts: give --prompts FILE, or run inside a checkout of tandem, "+
-		"whose testdata/prompts.jsonl is the default")
-}
-
 // start starts the processes of a group, calls do with them, and ends them.
 func (c *benchSystemCmd) start(a *app, g system.Group, do func(context.Context, system.Processes) error) error {
 	l := launch{Group: c.Group, Speculation: c.Speculation, target: g.Target, drafts: g.Drafts, sessions: g.Sessions}
-	if target, err := targetPath(c.Target); err != nil || g.Target != target {
+	if target, err := find.Target(c.Target); err != nil || g.Target != target {
 		l.Heads = nil // they are of the target
 	}
 	l.Grace, l.PrefixCache = 0, "off" // the same prompts again and again, each measured like a new one
@@ -179,52 +166,6 @@ func (c *benchSystemCmd) start(a *app, g system.Group, do func(context.Context, 
 			return talk.Error(err)
 		}
 		defer conn.Close()
-		return do(ctx, benched{p, conn, l.drafts})
+		return do(ctx, talk.Processes{Gateway: conn, Of: p.Pids, Draft: l.drafts})
 	})
 }
-
-// benched implements system.Processes.
-type benched struct {
-	*group.Processes
-	conn   *client.Client
-	drafts []string
-}
-
-// Generate implements system.Processes.
-func (b benched) Generate(ctx context.Context, r tandem.Request, heard func([]tandem.Token)) (out tandem.Result, err error) {
-	for event, err := range b.conn.Generate(ctx, talk.Wire(r)) {
-		switch {
-		case err != nil:
-			return out, talk.Error(err)
-		case event.Delta != nil:
-			heard(talk.Tokens(event.Delta.Tokens))
-		case event.Finished != nil:
-			out = talk.Result(*event.Finished)
-		}
-	}
-	return out, nil
-}
-
-// Counters implements system.Processes.
-func (b benched) Counters(ctx context.Context) map[string]map[string]int64 {
-	d, err := b.conn.Describe(ctx)
-	if err != nil {
-		return nil
-	}
-	out := map[string]map[string]int64{}
-	for _, p := range d.GetProcesses() {
-		if out[p.GetRole()] == nil {
-			out[p.GetRole()] = map[string]int64{}
-		}
-		for name, n := range p.GetCounters() {
-			out[p.GetRole()][name] += n
-		}
-	}
-	return out
-}
-
-// PIDs implements system.Processes.
-func (b benched) PIDs() map[string]int { return b.Pids() }
-
-// Drafts implements system.Processes.
-func (b benched) Drafts() []string { return b.drafts }

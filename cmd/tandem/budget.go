@@ -5,12 +5,14 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/cache"
+	"github.com/tandem-llm/tandem/device"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/kernels/stream"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/terminal"
 )
 
 // budgetFlags bound memory.
@@ -29,28 +31,25 @@ func (f budgetFlags) check() error {
 }
 
 // on refuses a budget for a target that does not compute on one set of the processor's cores alone.
-func (f budgetFlags) on(device string, layers settings.GPULayers) error {
-	p, err := parsePlace("device", device)
+func (f budgetFlags) on(at string, layers settings.GPULayers) error {
+	p, err := device.Parse("device", at)
 	switch {
 	case err != nil || f.MemoryBudget == nil:
 		return nil
 	case layers.GPUMemory > 0:
 		return tandem.Errorf("", tandem.Unsupported, "--memory-budget with --gpu-memory %v: weights are streamed to the processor "+
 			"alone: want one of them", layers.GPUMemory)
-	case !p.streams():
+	case !p.Streams():
 		return tandem.Errorf("", tandem.Unsupported, "--memory-budget with --device %s: weights are streamed to the processor's "+
-			"kernels alone: want --device cpu, or no budget", device)
+			"kernels alone: want --device cpu, or no budget", at)
 	}
 	return nil
 }
 
-// streams reports whether weights can be streamed to a place.
-func (p place) streams() bool { return p.gpu == nil && p.right == nil && p.layers == 0 }
-
 // streaming returns how a target is streamed, with packed files in the folder that c names.
 // Nil: where all weights must fit, on a GPU or on two devices.
-func (f budgetFlags) streaming(a *app, device string, layers settings.GPULayers, c cacheFlags) *roles.Streaming {
-	if p, err := parsePlace("device", device); err != nil || !p.streams() || layers.GPUMemory > 0 {
+func (f budgetFlags) streaming(a *app, at string, layers settings.GPULayers, c cacheFlags) *roles.Streaming {
+	if p, err := device.Parse("device", at); err != nil || !p.Streams() || layers.GPUMemory > 0 {
 		return nil
 	}
 	return &roles.Streaming{Budget: f.MemoryBudget.Bytes(), On: func(d kernels.Device, memory int64) kernels.Streamer {
@@ -92,10 +91,9 @@ func (p *packing) keep(ctx context.Context, r stream.Request) (string, func() er
 	file := roles.ModelName(r.Model) + ".packed"
 	entry, err := kept.Get(ctx, cache.Request{Kind: cache.Packed, File: file, From: r.Key, Size: r.Bytes, Check: r.Check, Waited: r.Waited,
 		Tell: func(what string) { p.say("%s", what) }, Make: func(ctx context.Context, path string) error {
-			bar := newLoading(p.stderr, "")
-			bar.name = "packing " + shown(roles.ModelName(r.Model))
-			defer bar.end()
-			return r.Make(ctx, path, bar.step)
+			bar := terminal.NewProgress(p.stderr, "packing "+shown(roles.ModelName(r.Model)))
+			defer bar.End()
+			return r.Make(ctx, path, bar.Step)
 		}})
 	if err != nil {
 		return p.without(ctx, err)

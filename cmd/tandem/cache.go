@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-llm/tandem/cache"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/terminal"
 )
 
 // cacheFlags say where tandem keeps what it makes.
@@ -75,7 +76,7 @@ func (c *cacheListCmd) Run(a *app) error {
 	if c.JSON {
 		return printJSON(a.stdout, r)
 	}
-	w := tabwriter.NewWriter(printable{a.stdout}, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(terminal.Printable{To: a.stdout}, 0, 0, 2, ' ', 0)
 	for _, e := range entries {
 		use := "last used " + e.Used.Local().Format(time.DateTime)
 		if e.InUse {

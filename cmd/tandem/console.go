@@ -3,10 +3,10 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"sync/atomic"
-	"unicode"
+
+	"github.com/tandem-llm/tandem/terminal"
 )
 
 // interrupts holds what Ctrl-C does instead of ending the program. Safe for concurrent use.
@@ -43,18 +43,12 @@ type console struct {
 }
 
 func newConsole(out, err io.Writer) console {
-	return console{out: out, err: err, colour: coloured(out), look: coloured(err)}
-}
-
-// coloured reports whether w is a terminal whose user allows colours (no-color.org).
-func coloured(w io.Writer) bool {
-	f, isFile := w.(*os.File)
-	return isFile && isTerminal(f) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+	return console{out: out, err: err, colour: terminal.Coloured(out), look: terminal.Coloured(err)}
 }
 
 // print prints text of the model, as drafted or as the target's own.
 func (c console) print(text string, byDraft bool) error {
-	text = harmless(text)
+	text = terminal.Harmless(text)
 	if byDraft && c.colour && text != "" {
 		text = drafted + text + reset
 	}
@@ -78,12 +72,12 @@ func (c console) dimmed(text string) string {
 
 // note prints a remark about the conversation. It may contain names of models and errors.
 func (c console) note(format string, args ...any) {
-	fmt.Fprintln(c.err, c.dimmed(harmless(fmt.Sprintf(format, args...))))
+	fmt.Fprintln(c.err, c.dimmed(terminal.Harmless(fmt.Sprintf(format, args...))))
 }
 
 // alarm prints a remark that must not be missed.
 func (c console) alarm(format string, args ...any) {
-	text := harmless(fmt.Sprintf(format, args...))
+	text := terminal.Harmless(fmt.Sprintf(format, args...))
 	if c.look {
 		text = red + text + reset
 	}
@@ -101,22 +95,4 @@ func (c console) progress(format string, args ...any) {
 func (c console) tell(err error) error {
 	c.note("%s", oneLine(err.Error()))
 	return nil
-}
-
-// harmless returns text without anything that a terminal would obey: control characters become their Unicode pictures,
-// marks that change the direction of writing U+FFFD. Line ends and tabs stay.
-func harmless(text string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t':
-			return r
-		case r < ' ':
-			return '␀' + r
-		case r == 0x7f:
-			return '␡'
-		case unicode.IsControl(r), unicode.Is(unicode.Bidi_Control, r), r == '\u2028', r == '\u2029':
-			return unicode.ReplacementChar
-		}
-		return r
-	}, text)
 }

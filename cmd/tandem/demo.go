@@ -11,9 +11,11 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/demo"
+	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/talk"
+	"github.com/tandem-llm/tandem/terminal"
 	"github.com/tandem-llm/tandem/text/token"
 )
 
@@ -48,7 +50,7 @@ func (c *demoCmd) Run(a *app) error {
 		return tandem.Errorf("", tandem.Invalid,
 			"--like and --type are for the shipped target: want them without --target (or TANDEM_TARGET)")
 	}
-	drafts, err := draftPaths(c.Draft, c.Target, r)
+	drafts, err := find.Drafts(c.Draft, c.Target, r)
 	if err != nil {
 		return err
 	}
@@ -128,16 +130,16 @@ func decoder(conn *client.Client, r tandem.Request, vocab *token.Vocab) demo.Dec
 				if from = demo.FromTarget; i < len(d.Drafted) && d.Drafted[i] {
 					from = demo.FromDraft
 				}
-				if err := show(demo.Piece{Text: harmless(texts.Next(tandem.Token(id))), From: from}); err != nil {
+				if err := show(demo.Piece{Text: terminal.Harmless(texts.Next(tandem.Token(id))), From: from}); err != nil {
 					return err
 				}
 			}
 			return nil
 		})
 		if err == nil {
-			err = show(demo.Piece{Text: harmless(texts.Flush()), From: from})
+			err = show(demo.Piece{Text: terminal.Harmless(texts.Flush()), From: from})
 		}
-		s := summarise(run)
+		s := talk.Statistics(run)
 		return demo.Generation{Text: run.Text, Tokens: run.Tokens, TokensPerSecond: s.TokensPerSecond, TokensPerRound: s.TokensPerRound,
 			Rounds: s.Rounds, Drafted: s.Drafted, Accepted: s.Accepted, DecodeMS: s.DecodeMS}, err
 	}
@@ -148,7 +150,7 @@ func (c *demoCmd) view(a *app) demo.View {
 	if c.JSON {
 		return demo.Quiet{}
 	}
-	colour := coloured(a.stdout)
+	colour := terminal.Coloured(a.stdout)
 	if f, ok := a.stdout.(*os.File); ok && isTerminal(f) && os.Getenv("TERM") != "dumb" {
 		if size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil {
 			if columns := demo.NewColumns(a.stdout, int(size.Col), int(size.Row), colour); columns != nil {

@@ -11,7 +11,9 @@ import (
 	"github.com/tandem-llm/tandem/cache"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/modelfile/convert"
+	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/terminal"
 )
 
 const (
@@ -27,7 +29,7 @@ const (
 
 // model returns the shipped target expanded, from the cache or made now. The caller closes it when no process uses it any more.
 func (c *demoCmd) model(a *app) (*cache.Entry, error) {
-	source, err := targetPath("")
+	source, err := find.Target("")
 	if err != nil {
 		return nil, err
 	}
@@ -51,15 +53,15 @@ func (c *demoCmd) model(a *app) (*cache.Entry, error) {
 	from := fmt.Sprintf("%s of vocabulary %s, expanded to %s as %s by version %d", names.Identity, names.Vocabulary, like, typ,
 		convert.ExpandVersion)
 	r := cache.Request{Kind: cache.Models, File: file, From: from, Size: size, Tell: func(what string) { a.say("%s", what) }}
-	shown := &steps{a: a}
-	r.Step = shown.step
+	shown := &terminal.Steps{To: a.stderr}
+	r.Step = shown.Step
 	r.Make = func(ctx context.Context, path string) error {
-		progress := func(done, total int64) { shown.step("making it", done, total) }
+		progress := func(done, total int64) { shown.Step("making it", done, total) }
 		_, err := convert.Expand(ctx, source, path, shape, typ, convert.Options{Progress: progress})
 		return err
 	}
 	entry, err := c.get(a, r)
-	shown.end()
+	shown.End()
 	return entry, err
 }
 
@@ -121,27 +123,4 @@ func stoppedBy(ctx context.Context, err error) error {
 		return gone
 	}
 	return err
-}
-
-// steps shows the progress of one task after another.
-type steps struct {
-	a      *app
-	counts bool // tasks are counted, not measured in bytes
-	doing  string
-	*loading
-}
-
-func (b *steps) step(doing string, done, total int64) {
-	if b.loading == nil || doing != b.doing {
-		b.end()
-		b.doing, b.loading = doing, newLoading(b.a.stderr, "")
-		b.name, b.loading.counts = doing, b.counts
-	}
-	b.loading.step(done, total)
-}
-
-func (b *steps) end() {
-	if b.loading != nil {
-		b.loading.end()
-	}
 }

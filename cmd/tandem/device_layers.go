@@ -1,16 +1,10 @@
 package main
 
 import (
-	"fmt"
 	"math"
-	"os"
 
-	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine"
-	"github.com/tandem-llm/tandem/kernels/cuda"
+	"github.com/tandem-llm/tandem/device"
 	"github.com/tandem-llm/tandem/kernels/cuda/gpu"
-	"github.com/tandem-llm/tandem/kernels/layers"
-	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/settings"
 )
 
@@ -19,29 +13,21 @@ func gpuHas(share settings.GPUShare) error {
 	if share == 0 {
 		return nil
 	}
-	chips, err := gpu.Chips()
-	if err != nil {
-		return tandem.Errorf("", tandem.Unavailable, "--gpu-memory %v: %w", share, err)
-	}
-	if int64(share) > chips[0].Total {
-		return tandem.Errorf("", tandem.Exhausted, "--gpu-memory is %v, but %s has %s: want less", share, chips[0].Name,
-			engine.Bytes(chips[0].Total))
-	}
-	return nil
+	return device.CheckLayers(int64(share))
 }
 
 // ownMemory returns how much of the models the GPUs that are to be used can hold in memory of their own.
 func (l launch) ownMemory() (sum int64) {
 	uses := map[int]int64{} // by GPU: how much of its memory
-	for _, device := range []string{l.Device, l.DraftDevice} {
-		p, err := parsePlace("device", device)
+	for _, at := range []string{l.Device, l.DraftDevice} {
+		p, err := device.Parse("device", at)
 		if err != nil {
 			continue
 		}
-		for side := &p; side != nil; side = side.right {
-			if side.gpu != nil {
-				uses[*side.gpu] = math.MaxInt64
-			} else if side.auto {
+		for side := &p; side != nil; side = side.Right {
+			if side.GPU != nil {
+				uses[*side.GPU] = math.MaxInt64
+			} else if side.Auto {
 				uses[0] = math.MaxInt64
 			}
 		}
@@ -60,31 +46,4 @@ func (l launch) ownMemory() (sum int64) {
 		}
 	}
 	return sum
-}
-
-// layered is a device made of the processor and a GPU that are its own.
-type layered struct {
-	*layers.Device
-	near, far roles.Device
-}
-
-func (d layered) Close() {
-	d.near.Close()
-	d.far.Close()
-}
-
-// openLayers returns the processor with that many threads, and the first GPU with so many bytes for layers. It says on stderr which go
-// there.
-func (c computeFlags) openLayers(bytes int64, threads int) (roles.Device, error) {
-	far, err := cuda.New(func() (cuda.Driver, error) { return gpu.Open(0) })
-	if err != nil {
-		return nil, unusable{tandem.Errorf("", tandem.Unavailable, "--gpu-memory %s: %w", engine.Bytes(bytes), err)}
-	}
-	near, err := openCPU(threads, c.ISA)
-	if err != nil {
-		far.Close()
-		return nil, err
-	}
-	tell := func(p layers.Placement) { fmt.Fprintln(os.Stderr, "tandem: "+oneLine(p.String())) }
-	return layered{layers.New(layers.Config{Near: near, Far: far, Budget: bytes, Tell: tell}), near, far}, nil
 }

@@ -2,7 +2,9 @@ package main
 
 import (
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/device"
 	"github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/roles/drafter"
 	"github.com/tandem-llm/tandem/roles/pair"
@@ -16,7 +18,7 @@ type drafterCmd struct {
 
 // Run runs a drafter process until it is stopped.
 func (c *drafterCmd) Run(a *app) error {
-	paths, err := draftPaths(c.Draft, c.Target, tandem.Request{})
+	paths, err := find.Drafts(c.Draft, c.Target, tandem.Request{})
 	if err != nil {
 		return err
 	}
@@ -28,7 +30,7 @@ func (c *drafterCmd) Run(a *app) error {
 	if taps, err := pair.Taps(paths); err != nil {
 		return err
 	} else if len(taps) > 0 {
-		if models.Target, err = targetPath(c.Target); err != nil {
+		if models.Target, err = find.Target(c.Target); err != nil {
 			return err
 		}
 		models.Open = a.openDrafts(models.Target)
@@ -40,7 +42,7 @@ func (c *drafterCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	return compute.choose(a, func(p place) error {
+	return compute.choose(a, nil, func(p device.Spec) error {
 		models.Device, models.Threads = compute.at(p), compute.threads(p)
 		gain, host, err := c.gain(compute, p)
 		if err != nil {
@@ -55,7 +57,7 @@ func (c *drafterCmd) Run(a *app) error {
 
 // gain returns the setting of a drafter at a place, and what opens the cores that it leaves to a verifier on this machine. A verifier on
 // the same cores is something that only whoever starts both knows.
-func (c *drafterCmd) gain(compute computeFlags, p place) (float64, func() (roles.Device, error), error) {
+func (c *drafterCmd) gain(compute computeFlags, p device.Spec) (float64, func() (roles.Device, error), error) {
 	if c.AheadGain != drafter.Measured {
 		return c.AheadGain, nil, nil
 	}
@@ -63,13 +65,13 @@ func (c *drafterCmd) gain(compute computeFlags, p place) (float64, func() (roles
 	if err != nil {
 		return 0, nil, err
 	}
-	switch others := p.others(all); len(others) {
+	switch others := p.Others(all); len(others) {
 	case 0:
 		return sharedGain, nil, nil
 	case len(all):
-		return drafter.Measured, func() (roles.Device, error) { return openCPU(0, c.ISA) }, nil
+		return drafter.Measured, func() (roles.Device, error) { return compute.opener().CPU(0) }, nil
 	default:
-		return drafter.Measured, func() (roles.Device, error) { return compute.open(place{cores: others}, 0) }, nil
+		return drafter.Measured, func() (roles.Device, error) { return compute.opener().Open(device.Spec{Cores: others}, 0) }, nil
 	}
 }
 

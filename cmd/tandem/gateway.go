@@ -2,6 +2,7 @@ package main
 
 import (
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/roles/gateway"
 	"github.com/tandem-llm/tandem/services/access"
 	"github.com/tandem-llm/tandem/services/public"
@@ -15,7 +16,7 @@ type gatewayCmd struct {
 
 // Run runs a gateway until it is stopped.
 func (c *gatewayCmd) Run(a *app) error {
-	path, err := targetPath(c.Target)
+	path, err := find.Target(c.Target)
 	if err != nil {
 		return err
 	}

@@ -10,11 +10,12 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/client"
+	"github.com/tandem-llm/tandem/device"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/roles/drafter"
 	"github.com/tandem-llm/tandem/roles/pair"
-	"github.com/tandem-llm/tandem/services/httpapi/oai"
 	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/talk"
 )
@@ -27,7 +28,6 @@ type generateCmd struct {
 	settings.Sampling
 	groupFlags
 	output
-	seen func(*talk.Answer) error `kong:"-"` // called at the end of a request, which then reports its rounds; nil: no report
 }
 
 // Run continues one prompt.
@@ -40,7 +40,6 @@ func (c *generateCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	r.Report = c.seen != nil
 	if c.Addr != "" {
 		return c.generate(a.ctx, a, c.Addr, r)
 	}
@@ -91,19 +90,11 @@ func (c *generateCmd) generate(ctx context.Context, a *app, addr string, r tande
 	if err != nil {
 		return err
 	}
-	if c.seen != nil {
-		if err := c.seen(out); err != nil {
-			return err
-		}
-	}
-	stats := summarise(out)
+	result := talk.NewGeneration(out)
 	if c.JSON {
-		return printJSON(a.stdout, generation{Text: out.Text, Tokens: out.Tokens, PromptTokens: out.Finished.PromptTokens,
-			PromptTokenIDs: out.Prompt, Identity: out.Identity, CachedTokens: out.Finished.CachedPromptTokens,
-			Logprobs:     fromLogprobs(out.Logprobs),
-			FinishReason: out.Finished.Reason, Stopped: out.Finished.Stopped, Stats: stats})
+		return printJSON(a.stdout, result)
 	}
-	_, err = a.stderr.Write([]byte(stats.line(len(out.Tokens)) + "\n"))
+	_, err = fmt.Fprintln(a.stderr, result.Line())
 	return err
 }
 
@@ -142,12 +133,12 @@ func (a *app) checked(l launch, r tandem.Request) (launch, error) {
 	if err != nil {
 		return l, err
 	}
-	if l.Heads, err = headPaths(l.Heads); err != nil {
+	if l.Heads, err = find.Heads(l.Heads); err != nil {
 		return l, err
 	}
 	p := pair.Pair{Target: l.target, Drafts: l.drafts, Heads: l.Heads, DraftHeads: l.DraftHeads,
 		Sizes:    roles.Sizes{Ctx: l.Ctx, Sessions: l.sessions},
-		Options:  engine.Options{Device: planner(), KVType: l.KVType},
+		Options:  engine.Options{Device: device.Planner(), KVType: l.KVType},
 		KVMemory: l.KVMemory.Bytes(),
 		Features: int64(l.FeatureMemory) << 20, Own: l.ownMemory(),
 		Streaming: budgetFlags{l.Budget}.streaming(a, l.Device, l.GPULayers, cacheFlags{l.CacheFolder})}
@@ -175,11 +166,11 @@ func (l launch) check() error {
 		device, at, threads string
 		n                   int
 	}{{"device", l.Device, "verifier-threads", l.VerifierThreads}, {"draft-device", l.DraftDevice, "drafter-threads", l.DrafterThreads}} {
-		p, err := parsePlace(f.device, f.at)
-		if err = cmp.Or(err, p.checkThreads(f.device, f.threads, f.n)); err != nil {
+		p, err := device.Parse(f.device, f.at)
+		if err = cmp.Or(err, p.CheckThreads(f.device, f.threads, f.n)); err != nil {
 			return err
 		}
-		if err := checkPlace(f.device, f.at); err != nil {
+		if err := device.Check(f.device, f.at); err != nil {
 			return err
 		}
 	}
@@ -199,53 +190,6 @@ func (l launch) check() error {
 	_, err := rules(l.Strategies)
 	budget := budgetFlags{l.Budget}
 	return cmp.Or(budget.check(), budget.on(l.Device, l.GPULayers), checkPlan(l.PassCosts), err)
-}
-
-// generation is the result of generate as --json prints it.
-type generation struct {
-	Text           string         `json:"text"`
-	Tokens         []tandem.Token `json:"tokens"`
-	PromptTokens   int            `json:"prompt_tokens"`
-	PromptTokenIDs []tandem.Token `json:"prompt_token_ids"`
-	CachedTokens   int            `json:"cached_prompt_tokens"` // found in the verifier's memory
-	Logprobs       []logprob      `json:"logprobs,omitempty"`   // of --logprobs: one per token
-	FinishReason   string         `json:"finish_reason"`
-	Stopped        string         `json:"stopped,omitempty"` // the stop sequence that ended it
-	Identity       string         `json:"identity"`          // of what computed the text
-	Stats          statistics     `json:"stats"`
-}
-
-// statistics sums up one generation, in the form of the answers over HTTP.
-type statistics struct{ oai.Stats }
-
-// summarise computes the statistics of an answer.
-func summarise(a *talk.Answer) statistics {
-	r := talk.Result(a.Finished)
-	r.OutputTokens = len(a.Tokens)
-	return statistics{*oai.NewStats(r, a.First)}
-}
-
-// line returns the line of statistics that ends a generation of n tokens.
-func (s statistics) line(n int) string {
-	out := fmt.Sprintf("%d tokens, %.1f tokens/s, %d rounds, %.2f tokens per round", n, s.TokensPerSecond, s.Rounds, s.TokensPerRound)
-	if s.Accept != "" {
-		out += ", accept: " + s.Accept + " (lossy)"
-	}
-	if s.Drafted == 0 {
-		return out + ", no drafts"
-	}
-	return out + fmt.Sprintf(", accepted %d: %.0f %% of the levels drafted, %.0f %% of the nodes", s.Accepted, 100*s.DepthAcceptance,
-		100*s.NodeAcceptance)
-}
-
-// isTerminal reports whether f is a terminal: a character device that is not /dev/null.
-func isTerminal(f *os.File) bool {
-	st, err := f.Stat()
-	if err != nil || st.Mode()&os.ModeCharDevice == 0 {
-		return false
-	}
-	null, err := os.Stat(os.DevNull)
-	return err != nil || !os.SameFile(st, null)
 }
 
 // endLine ends the last line of text on a terminal.

@@ -54,7 +54,7 @@ func TestGrammar(t *testing.T) {
 		}
 	}
 	walk(parser.Model.Node, nil)
-	if len(lines) < 40 {
+	if len(lines) < 35 {
 		t.Errorf("%d lines: want those of all commands", len(lines))
 	}
 	for _, line := range lines {

@@ -72,3 +72,8 @@ func TestHostAndPort(t *testing.T) {
 		}
 	}
 }
+
+func fileExists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}

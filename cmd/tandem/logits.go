@@ -9,6 +9,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/settings"
 )
 
@@ -32,13 +33,6 @@ func (k kernelFlags) check() error {
 	return k.computeFlags.check()
 }
 
-func checkThreads(flag string, n int) error {
-	if n < 0 || n > 1024 {
-		return tandem.Errorf("", tandem.Invalid, "--%s is %d: want 1 to 1024, or 0 to choose by the number of cores", flag, n)
-	}
-	return nil
-}
-
 type logitsResult struct {
 	Tokens    []tandem.Token `json:"tokens"`
 	PromptTop [][][2]float64 `json:"prompt_top"` // (positions, top) pairs of id and logit
@@ -60,7 +54,7 @@ func (c *logitsCmd) Run(a *app) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	path, err := targetPath(c.Model)
+	path, err := find.Target(c.Model)
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,6 @@ import (
 	"reflect"
 	"runtime"
 	"slices"
-	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -40,14 +39,12 @@ type cli struct {
 	Gateway    gatewayCmd    `cmd:"" help:"Run a gateway alone."`
 	Drafter    drafterCmd    `cmd:"" help:"Run a drafter alone."`
 	Verifier   verifierCmd   `cmd:"" help:"Run a verifier alone."`
-	Hops       hopsCmd       `cmd:"" hidden:""`
 	Health     healthCmd     `cmd:"" help:"Ask whether a process serves: exit code 0 if it does, 1 if not."`
-	Trace      traceCmd      `cmd:"" help:"Continue a prompt and draw its rounds on one clock, for Perfetto."`
 	Tokenize   tokenizeCmd   `cmd:"" help:"Turn text into token ids."`
 	Logits     logitsCmd     `cmd:"" help:"Print top logits and a greedy continuation, without speculation."`
 	Model      modelCmd      `cmd:"" help:"Inspect and convert model files."`
 	Cache      cacheCmd      `cmd:"" help:"List and clear the files that tandem has made and keeps."`
-	Bench      benchCmd      `cmd:"" help:"Measure speed."`
+	Bench      benchCmd      `cmd:"" help:"Measure speed: does speculation pay here?"`
 	Profile    profileCmd    `cmd:"" help:"Measure once what passes cost here and how often drafts are right."`
 	Ps         psCmd         `cmd:"" help:"List the processes behind a running gateway."`
 	Top        topCmd        `cmd:"" help:"Show the activity of a running gateway and its processes."`
@@ -205,16 +202,6 @@ func report(w io.Writer, err error) int {
 		return supervise.TryAgain
 	}
 	return 1
-}
-
-// oneLine replaces control characters in s, so that it fits one line of a terminal.
-func oneLine(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r == '\n' || r == '\t' || dangerous(r) {
-			return ' '
-		}
-		return r
-	}, strings.TrimSpace(s))
 }
 
 // untilSignals returns a context that ends with the first SIGINT, SIGTERM or SIGHUP and one that ends

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/bench/figures"
+	"github.com/tandem-llm/tandem/device"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cpu"
@@ -17,6 +18,7 @@ import (
 	"github.com/tandem-llm/tandem/modelfile/side"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/terminal"
 )
 
 type modelCmd struct {
@@ -169,7 +171,7 @@ func (c *modelInfoCmd) Run(a *app) error {
 // memory returns what a verifier with the model reserves, and whether that much is available.
 func (c *modelInfoCmd) memory(info *engine.Info) (memoryInfo, error) {
 	sizes := roles.Sizes(c.Sizes).OrDefault()
-	r := roles.Room{Sizes: sizes, Options: engine.Options{Device: planner(), KVType: c.KVType}, KVMemory: c.KVMemory.Bytes()}
+	r := roles.Room{Sizes: sizes, Options: engine.Options{Device: device.Planner(), KVType: c.KVType}, KVMemory: c.KVMemory.Bytes()}
 	if err := r.Add(c.File, tandem.DefaultLimits.Nodes, c.Heads...); err != nil {
 		return memoryInfo{}, err
 	}
@@ -238,7 +240,7 @@ func (m *modelInfo) print(a *app, f *gguf.File) error {
 	if m.Memory.Beside > 0 {
 		weights += fmt.Sprintf(", of which side files %s", figures.MiB(m.Memory.Beside))
 	}
-	w := tabwriter.NewWriter(printable{a.stdout}, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(terminal.Printable{To: a.stdout}, 0, 0, 2, ' ', 0)
 	rows := [][2]string{
 		{"file", fmt.Sprintf("%s (GGUF v%d, %s%s)", m.File, m.GGUF, figures.MiB(m.FileBytes), files)},
 		{"name", m.Name},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/bench/figures"
+	"github.com/tandem-llm/tandem/device"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/stream"
@@ -68,7 +69,7 @@ func (c *modelInfoCmd) budgets(memory memoryInfo) (*budgetInfo, error) {
 // budget plans a verifier in so many bytes.
 func (c *modelInfoCmd) budget(memory memoryInfo, bytes int64) (line budgetLine, err error) {
 	line = budgetLine{Budget: bytes}
-	r := roles.Room{Sizes: roles.Sizes(c.Sizes).OrDefault(), Options: engine.Options{Device: planner(), KVType: c.KVType},
+	r := roles.Room{Sizes: roles.Sizes(c.Sizes).OrDefault(), Options: engine.Options{Device: device.Planner(), KVType: c.KVType},
 		KVMemory: c.KVMemory.Bytes()}
 	if err := r.Add(c.File, tandem.DefaultLimits.Nodes, c.Heads...); err != nil {
 		return line, err

@@ -8,9 +8,11 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/device"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/modelfile/convert"
 	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/terminal"
 )
 
 // convertFlags are common to commands that make a model file.
@@ -87,7 +89,7 @@ func checkContextLength(n int) error {
 }
 
 func (c *convertFlags) run(a *app, out string, do func(convert.Options) (*convert.Result, error)) error {
-	if err := checkThreads("threads", c.Threads); err != nil {
+	if err := device.CheckThreads("threads", c.Threads); err != nil {
 		return err
 	}
 	threads := c.Threads
@@ -95,10 +97,9 @@ func (c *convertFlags) run(a *app, out string, do func(convert.Options) (*conver
 		threads = runtime.NumCPU()
 	}
 	runtime.GOMAXPROCS(threads) // the arithmetic is Go's here; main leaves it fewer
-	p := newLoading(a.stderr, "")
-	p.name = "writing " + roles.ModelName(out)
-	r, err := do(convert.Options{Threads: threads, Force: c.Force, Progress: p.step})
-	p.end()
+	p := terminal.NewProgress(a.stderr, "writing "+roles.ModelName(out))
+	r, err := do(convert.Options{Threads: threads, Force: c.Force, Progress: p.Step})
+	p.End()
 	if err != nil {
 		return err
 	}

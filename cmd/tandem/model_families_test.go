@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tandem-llm/tandem/device"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/roles/pair"
 	"github.com/tandem-llm/tandem/settings"
@@ -101,7 +102,7 @@ func TestMissingKeys(t *testing.T) {
 		t.Errorf("tokenize: %v, said %q", err, told.String())
 	}
 	var notes []string
-	p := pair.Pair{Target: path, Options: engine.Options{Device: planner()}}
+	p := pair.Pair{Target: path, Options: engine.Options{Device: device.Planner()}}
 	if err := p.Check("", func(note string) { notes = append(notes, note) }); err != nil || len(notes) != 2 ||
 		!strings.HasPrefix(notes[0], "target "+path+": tokenizer.ggml.pre is missing: ") {
 		t.Errorf("generate: %v, said %q", err, notes)

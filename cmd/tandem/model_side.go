@@ -9,10 +9,12 @@ import (
 	"text/tabwriter"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/device"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/modelfile/side"
 	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/terminal"
 )
 
 // sideInfo is what model info tells of a side file.
@@ -63,7 +65,7 @@ func (c *modelInfoCmd) assistant(a *app, f *gguf.File, s engine.Side) error {
 	m := &sideInfo{Kind: s.Kind, Called: s.Way(), RunsIn: "verifier", Dim: s.Width, Tokens: s.Vocab, Taps: append([]int{}, s.Taps...),
 		Shape: fmt.Sprintf("%v, d %d", s, s.DraftWidth)}
 	return c.describe(a, f, m, func(target string) error {
-		o := engine.Options{Device: planner(), KVType: c.KVType}
+		o := engine.Options{Device: device.Planner(), KVType: c.KVType}
 		alone, err := engine.Measure(target, o)
 		if err != nil {
 			return err
@@ -161,7 +163,7 @@ func (m *sideInfo) print(a *app, f *gguf.File) error {
 	if m.FileBytes < 1<<20 {
 		size = fmt.Sprintf("%d bytes", m.FileBytes)
 	}
-	w := tabwriter.NewWriter(printable{a.stdout}, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(terminal.Printable{To: a.stdout}, 0, 0, 2, ' ', 0)
 	rows := [][2]string{
 		{"file", fmt.Sprintf("%s (GGUF v%d, %s)", m.File, f.Version(), size)},
 		{"name", m.Name},

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"github.com/tandem-llm/tandem/client"
+	"github.com/tandem-llm/tandem/device"
+	"github.com/tandem-llm/tandem/placement"
 	"github.com/tandem-llm/tandem/profile"
 	"github.com/tandem-llm/tandem/roles/drafter"
 	"github.com/tandem-llm/tandem/roles/gateway"
@@ -58,13 +60,13 @@ func (l launch) dial(addr string) ([]client.Option, error) {
 }
 
 // places returns where the target and the drafts compute.
-func (l launch) places() (target, drafts place, err error) {
-	if target, err = parsePlace("device", l.Device); err == nil {
-		drafts, err = parsePlace("draft-device", l.DraftDevice)
+func (l launch) places() (target, drafts device.Spec, err error) {
+	if target, err = device.Parse("device", l.Device); err == nil {
+		drafts, err = device.Parse("draft-device", l.DraftDevice)
 	}
-	if target.auto && l.decision != nil {
-		p, wrong := bestPlace(l.decision)
-		if cmp.Or(wrong, p.checkThreads("device", "verifier-threads", l.VerifierThreads)) == nil {
+	if target.Auto && l.decision != nil {
+		p, wrong := placement.Target(l.decision)
+		if cmp.Or(wrong, p.CheckThreads("device", "verifier-threads", l.VerifierThreads)) == nil {
 			target = p // as the verifier will find
 		}
 	}
@@ -72,8 +74,8 @@ func (l launch) places() (target, drafts place, err error) {
 }
 
 // gain returns the setting of a drafter, which cannot know that the verifier is on the same processor.
-func (l launch) gain(target, drafts place) float64 {
-	if l.AheadGain == drafter.Measured && !target.auto && !drafts.auto && target.overlaps(drafts) {
+func (l launch) gain(target, drafts device.Spec) float64 {
+	if l.AheadGain == drafter.Measured && !target.Auto && !drafts.Auto && target.Overlaps(drafts) {
 		return sharedGain
 	}
 	return l.AheadGain
@@ -166,15 +168,15 @@ func (l launch) processors() (forDrafter, forVerifier settings.Processor, spare 
 	if err != nil {
 		return forDrafter, forVerifier, 0, 0, err
 	}
-	onCPU := len(l.files()) > 0 && draftsAt.shared() // else the drafter leaves the cores to the verifier
+	onCPU := len(l.files()) > 0 && draftsAt.Shared() // else the drafter leaves the cores to the verifier
 	drafterThreads, verifierThreads := group.Split(runtime.NumCPU(), onCPU, l.DrafterThreads, l.VerifierThreads)
-	if l.VerifierThreads == 0 && onCPU && at.shared() {
+	if l.VerifierThreads == 0 && onCPU && at.Shared() {
 		spare = drafterThreads
 	}
-	if at.grouped() {
+	if at.Grouped() {
 		verifierThreads = 0 // its cores say how many
 	}
-	if draftsAt.grouped() {
+	if draftsAt.Grouped() {
 		drafterThreads = 0
 	}
 	return settings.Processor{Threads: drafterThreads, ISA: l.ISA, Device: l.DraftDevice},

@@ -19,6 +19,7 @@ import (
 	"github.com/tandem-llm/tandem/roles/verifier"
 	"github.com/tandem-llm/tandem/services/telemetry"
 	"github.com/tandem-llm/tandem/talk"
+	"github.com/tandem-llm/tandem/terminal"
 )
 
 type psCmd struct {
@@ -133,7 +134,7 @@ func fromDescribe(d *tandemv1.DescribeResponse) psResult {
 }
 
 func listProcesses(to io.Writer, r psResult) error {
-	to = printable{to}
+	to = terminal.Printable{To: to}
 	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "ROLE\tSTATE\tPID\tDEVICE\tTHREADS\tISA\tKV PAGES\tRESTARTS\tMODEL\tIDENTITY")
 	for _, p := range r.Processes {

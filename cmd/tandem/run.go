@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/client"
+	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/roles/chats"
 	"github.com/tandem-llm/tandem/services/httpapi"
@@ -82,7 +83,7 @@ func (c *runCmd) chat() (httpapi.Chat, string, error) {
 		}
 		return nil, c.Addr, nil
 	}
-	path, err := targetPath(c.Target)
+	path, err := find.Target(c.Target)
 	if err != nil {
 		return nil, "", err
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/talk"
 )
 
 // help is what /help prints.
@@ -137,8 +138,8 @@ func (t *conversation) printStats() {
 		t.note("%d tokens; the answer was stopped", len(t.Last.Tokens))
 		return
 	}
-	s := summarise(t.Last)
-	t.note("%s", s.line(len(t.Last.Tokens)))
+	s := talk.Statistics(t.Last)
+	t.note("%s", talk.Line(s, len(t.Last.Tokens)))
 	t.note("first token %.1f ms, prefill %.1f ms, decoding %.1f ms: drafts %.1f ms, target %.1f ms, between them %.2f ms a round",
 		s.FirstTokenMS, s.PrefillMS, s.DecodeMS, s.DraftMS, s.VerifyMS, s.CoordinationP50/1000)
 	for _, d := range s.Drafters {

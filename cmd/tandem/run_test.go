@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/talk"
+	"github.com/tandem-llm/tandem/terminal"
 )
 
 func TestHarmless(t *testing.T) {
@@ -21,7 +22,7 @@ func TestHarmless(t *testing.T) {
 		"\u009b31m\u0085":         "\ufffd31m\ufffd",
 		"\u202egnp.exe\u2066":     "\ufffdgnp.exe\ufffd",
 	} {
-		if got := harmless(in); got != want {
+		if got := terminal.Harmless(in); got != want {
 			t.Errorf("%q becomes %q: want %q", in, got, want)
 		}
 	}

@@ -49,7 +49,7 @@ func (t *conversation) say(ctx context.Context, text string) (bye bool, err erro
 	case err != nil:
 		return false, t.explain(err)
 	}
-	t.note("%s", summarise(answer).line(len(answer.Tokens)))
+	t.note("%s", talk.NewGeneration(answer).Line())
 	return false, nil
 }
 

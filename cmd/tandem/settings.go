@@ -7,8 +7,10 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/client"
+	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/terminal"
 )
 
 // groupFlags are the settings of the three processes run together.
@@ -29,10 +31,10 @@ func (g groupFlags) dialing(addr string) ([]client.Option, error) {
 
 // modelPaths is groupFlags.pair.
 func modelPaths(m settings.Models, noDraft bool, r tandem.Request) (target string, drafts []string, err error) {
-	if target, err = targetPath(m.Target); err != nil || noDraft {
+	if target, err = find.Target(m.Target); err != nil || noDraft {
 		return target, nil, err
 	}
-	drafts, err = draftPaths(m.Draft, m.Target, r)
+	drafts, err = find.Drafts(m.Draft, m.Target, r)
 	return target, drafts, err
 }
 
@@ -55,7 +57,7 @@ func (c *showConfigCmd) Run(a *app) error {
 	if c.JSON {
 		return printJSON(a.stdout, map[string]any{"settings": list})
 	}
-	w := tabwriter.NewWriter(printable{a.stdout}, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(terminal.Printable{To: a.stdout}, 0, 0, 2, ' ', 0)
 	for _, s := range list {
 		fmt.Fprintf(w, "%s\t%v\t%s\n", s.Name, s.Value, s.Origin)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/gateway"
+	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/spec/learn"
 	"github.com/tandem-llm/tandem/talk"
@@ -131,12 +132,12 @@ func TestWeightsFile(t *testing.T) {
 }
 
 func TestDraftPaths(t *testing.T) {
-	got, err := draftPaths([]string{"a/go.gguf", "lookup"}, "", tandem.Request{})
+	got, err := find.Drafts([]string{"a/go.gguf", "lookup"}, "", tandem.Request{})
 	if err != nil || !slices.Equal(got, []string{"a/go.gguf", "lookup"}) {
 		t.Errorf("%v, %v", got, err)
 	}
 	for _, bad := range [][]string{{"a/go.gguf", "b/go.gguf"}, {"lookup", "lookup"}, slices.Repeat([]string{"x"}, 3)} {
-		if _, err := draftPaths(bad, "", tandem.Request{}); tandem.KindOf(err) != tandem.Invalid {
+		if _, err := find.Drafts(bad, "", tandem.Request{}); tandem.KindOf(err) != tandem.Invalid {
 			t.Errorf("%v: %v", bad, err)
 		}
 	}

@@ -23,6 +23,15 @@ var elsewhere = map[string][]string{
 	"--cache-type-k": {"--kv-type"}, "--cache-type-v": {"--kv-type"}, "--chat-template-file": {"--chat-template"},
 }
 
+// inLab are commands that were moved to cmd/tandem-lab.
+var inLab = []string{"bench devices", "bench experts", "bench guesses", "bench kernels", "bench split", "hops", "trace"}
+
+// movedToLab says which command of the lab does what one of tandem did.
+func movedToLab(old, command string) error {
+	return tandem.Errorf("", tandem.Invalid, "%s is for tandem's developers, and not in this program: in a checkout, "+
+		"go run ./cmd/tandem-lab %s", old, command)
+}
+
 // plainly returns the error of a wrong command line. An unknown command or flag is answered with the nearest one.
 func plainly(err error) error {
 	var p *kong.ParseError
@@ -46,6 +55,9 @@ func plainly(err error) error {
 			" --help` lists the flags"))
 	}
 	if word, ok := wrongWord(err, "unexpected argument "); ok {
+		if command := strings.TrimPrefix(node.FullPath()+" "+word, "tandem "); slices.Contains(inLab, command) {
+			return movedToLab("tandem "+command, command)
+		}
 		var known []string
 		for _, c := range node.Children {
 			if !c.Hidden {

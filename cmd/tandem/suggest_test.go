@@ -25,6 +25,8 @@ func wrong(t *testing.T, args ...string) string {
 	return err.Error()
 }
 
+const inTheLab = " is for tandem's developers, and not in this program: in a checkout, go run ./cmd/tandem-lab "
+
 // TestSuggestions: an unknown command or flag is answered with the nearest one, and with tandem's name of what other programs call so.
 func TestSuggestions(t *testing.T) {
 	for line, want := range map[string]string{
@@ -34,6 +36,8 @@ func TestSuggestions(t *testing.T) {
 		"serve":                      `unknown command "serve": did you mean up?`,
 		"chat":                       `unknown command "chat": did you mean run?`,
 		"frobnicate":                 "unknown command \"frobnicate\"; `tandem --help` lists the commands",
+		"trace --prompt x":           "tandem trace" + inTheLab + "trace",
+		"bench kernels --type q8_0":  "tandem bench kernels" + inTheLab + "bench kernels",
 		"model inf":                  `unknown command "inf": did you mean info?`,
 		"up --htp x":                 "unknown flag --htp: did you mean --http?",
 		"up --ctx-size 4096":         "unknown flag --ctx-size: did you mean --ctx?",

@@ -5,6 +5,7 @@ import (
 	"io"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/text/token"
 )
@@ -18,7 +19,7 @@ type tokenizeCmd struct {
 
 // Run prints the tokens of a text.
 func (c *tokenizeCmd) Run(a *app) error {
-	path, err := targetPath(c.Model)
+	path, err := find.Target(c.Model)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,9 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/cache"
+	"github.com/tandem-llm/tandem/device"
+	"github.com/tandem-llm/tandem/models/find"
+	"github.com/tandem-llm/tandem/placement"
 	"github.com/tandem-llm/tandem/profile"
 	"github.com/tandem-llm/tandem/roles/verifier"
 	"github.com/tandem-llm/tandem/settings"
@@ -52,7 +55,7 @@ func (c *verifierCmd) Run(a *app) error {
 	if err := cmp.Or(checkPlan(c.PassCosts), budget.check(), budget.on(c.Device, c.GPULayers)); err != nil {
 		return err
 	}
-	path, err := targetPath(c.Target)
+	path, err := find.Target(c.Target)
 	if err != nil {
 		return err
 	}
@@ -60,7 +63,7 @@ func (c *verifierCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	heads, err := headPaths(c.Heads)
+	heads, err := find.Heads(c.Heads)
 	if err != nil {
 		return err
 	}
@@ -71,15 +74,15 @@ func (c *verifierCmd) Run(a *app) error {
 	}
 	var decision *profile.Decision
 	if c.Device == "auto" {
-		decision = decided(planFile(c.PassCosts), path, c.KVType, func(why error) {
+		decision = placement.Decided(planFile(c.PassCosts), buildVersion().Version, path, c.KVType, func(why error) {
 			fmt.Fprintln(a.stderr, "tandem: "+oneLine(fmt.Sprintf("--device auto: plan not used: %v", why)))
 		})
 	}
-	return compute.chooseBy(a, decision, func(p place) error {
+	return compute.choose(a, decision, func(p device.Spec) error {
 		models.Device, models.Threads = compute.at(p), compute.threads(p)
 		models.Streaming = budget.streaming(a, p.String(), c.GPULayers, cacheFlags{c.CacheFolder})
 		spare := c.SpareThreads
-		if !p.shared() {
+		if !p.Shared() {
 			spare = 0 // its cores are its own
 		}
 		return verifier.Run(a.ctx, verifier.Config{Config: c.config(a, c.Listen, c.Process, c.Logging), Models: models,

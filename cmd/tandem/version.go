@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"runtime"
@@ -14,13 +13,6 @@ import (
 // output is the flag of every command that prints a result.
 type output struct {
 	JSON bool `name:"json" help:"Print the result as JSON." setting:"-"`
-}
-
-// printJSON prints v as one line.
-func printJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false)
-	return e.Encode(v)
 }
 
 type versionCmd struct {

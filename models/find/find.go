@@ -1,4 +1,5 @@
-package main
+// Package find finds model files: those that are named, and the shipped ones.
+package find
 
 import (
 	"bufio"
@@ -17,13 +18,13 @@ import (
 
 const modulePath = "github.com/tandem-llm/tandem"
 
-// targetPath returns path, or the shipped target's if path is empty.
-func targetPath(path string) (string, error) { return modelPath(path, models.Target, "target") }
+// Target returns path, or the shipped target's if path is empty.
+func Target(path string) (string, error) { return modelPath(path, models.Target, "target") }
 
-// draftPaths returns the paths of the drafts for r and the like. If none is named, they are the shipped experts, or the draft for
+// Drafts returns the paths of the drafts for r and the like. If none is named, they are the shipped experts, or the draft for
 // everything if r's strategy asks only one drafter; for a target of another vocabulary ownDrafts. mtp stands for the draft inside target's
 // file. Errors: Invalid for two drafters of one name, and for mtp without a target (""); those of a target that cannot be read.
-func draftPaths(drafts []string, target string, r tandem.Request) ([]string, error) {
+func Drafts(drafts []string, target string, r tandem.Request) ([]string, error) {
 	drafts = slices.DeleteFunc(slices.Clone(drafts), func(d string) bool { return d == "" }) // TANDEM_DRAFT= names none
 	if len(drafts) > 0 {
 		if err := shippedSides(drafts, "draft"); err != nil {
@@ -44,15 +45,15 @@ func draftPaths(drafts []string, target string, r tandem.Request) ([]string, err
 	}
 	if one := r.Strategy == tandem.StrategyFixed || r.Strategy == tandem.StrategyLLMCad; one && r.Vote != tandem.VoteTree &&
 		r.Vote != tandem.VoteMajority {
-		return shippedDrafts(models.Draft)
+		return Shipped(models.Draft)
 	}
-	return shippedDrafts(models.Experts()...)
+	return Shipped(models.Experts()...)
 }
 
 // ownDrafts returns what drafts for a target that has another vocabulary than the shipped drafts, if nobody names a draft: the layer for
 // that in its own file, else lookup alone. It returns nothing for a target of the shipped vocabulary.
 func ownDrafts(target string) ([]string, error) {
-	shipped, err := shippedDrafts(models.Draft)
+	shipped, err := Shipped(models.Draft)
 	if err != nil {
 		return nil, err
 	}
@@ -74,8 +75,8 @@ func ownDrafts(target string) ([]string, error) {
 	return []string{mtp}, nil
 }
 
-// shippedDrafts returns the paths of shipped drafts.
-func shippedDrafts(names ...string) (paths []string, err error) {
+// Shipped returns the paths of shipped drafts.
+func Shipped(names ...string) (paths []string, err error) {
 	for _, name := range names {
 		path, err := modelPath("", name, "draft")
 		if err != nil {
@@ -86,8 +87,8 @@ func shippedDrafts(names ...string) (paths []string, err error) {
 	return paths, nil
 }
 
-// headPaths returns the paths of the side files that --heads names.
-func headPaths(heads []string) ([]string, error) {
+// Heads returns the paths of the side files that --heads names.
+func Heads(heads []string) ([]string, error) {
 	heads = slices.Clone(heads)
 	return heads, shippedSides(heads, "heads")
 }
@@ -113,20 +114,27 @@ func shippedSides(names []string, flag string) (err error) {
 	return nil
 }
 
+// Prompts returns path, or that of the shipped prompts.
+func Prompts(path string) (string, error) {
+	if path != "" {
+		return path, nil
+	}
+	model, err := Target("")
+	if shipped := filepath.Join(filepath.Dir(model), "..", "testdata", "prompts.jsonl"); err == nil && exists(shipped) {
+		return shipped, nil
+	}
+	return "", tandem.Errorf("", tandem.Invalid, "no prompts: give --prompts FILE, or run inside a checkout of tandem, "+
+		"whose testdata/prompts.jsonl is the default")
+}
+
 // modelPath returns path or, if it is empty, the shipped model's: in the folder models of the checkout around the working
 // directory, in one beside the program, or in the program itself.
 func modelPath(path, name, flag string) (string, error) {
 	if path != "" {
 		return path, nil
 	}
-	cwd, err := os.Getwd()
-	for dir := cwd; err == nil; dir = filepath.Dir(dir) { // the working directory may have been removed
-		if isCheckout(dir) {
-			return filepath.Join(dir, "models", name), nil
-		}
-		if dir == filepath.Dir(dir) {
-			break
-		}
+	if dir, ok := Checkout(); ok {
+		return filepath.Join(dir, "models", name), nil
 	}
 	if exe, err := os.Executable(); err == nil {
 		if p := filepath.Join(filepath.Dir(exe), "models", name); exists(p) {
@@ -136,9 +144,24 @@ func modelPath(path, name, flag string) (string, error) {
 	if p, ok := gguf.Carries(name); ok {
 		return p, nil
 	}
+	cwd, _ := os.Getwd() // the working directory may have been removed
 	return "", tandem.Errorf("", tandem.Invalid,
 		"no model named, and this program was built without the shipped ones: give --%s FILE, or run inside a checkout of tandem, whose "+
 			"models/%s is the default (looked above %s)", flag, name, cwd)
+}
+
+// Checkout returns the folder of the checkout around the working directory; ok is false outside of one.
+func Checkout() (dir string, ok bool) {
+	cwd, err := os.Getwd()
+	for dir := cwd; err == nil; dir = filepath.Dir(dir) { // the working directory may have been removed
+		if isCheckout(dir) {
+			return dir, true
+		}
+		if dir == filepath.Dir(dir) {
+			break
+		}
+	}
+	return "", false
 }
 
 // isCheckout reports whether dir holds this module.

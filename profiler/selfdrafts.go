@@ -1,25 +1,25 @@
-package main
+package profiler
 
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/device"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/profile"
 	"github.com/tandem-llm/tandem/spec/shape"
 )
 
-// ways measures the target's own ways: how long a guess takes at a place, which it returns by way, and, if judge is set, how right guesses
-// are on what the target said.
-func (p *profiler) ways(m *engine.Model, at place, judge bool) (guesses map[string]time.Duration, err error) {
+// selfDrafts measures the target's own drafts: how long a guess takes on a device, which it returns by name, and, if judge is set, how
+// right guesses are on what the target has added to the texts.
+func (p *profiler) selfDrafts(m *engine.Model, at device.Spec, judge bool) (guesses map[string]time.Duration, err error) {
 	guesses = map[string]time.Duration{}
 	for i, w := range m.Ways() { // in the order of p.Heads
-		fmt.Fprintf(p.app.stderr, "measuring guesses of %s …\n", shown(w.Name))
-		lineage, err := engine.SideLineage(p.app.ctx, p.Heads[i])
+		p.tell("measuring guesses of %s …", w.Name)
+		lineage, err := engine.SideLineage(p.ctx, p.Heads[i])
 		if err != nil {
 			return nil, err
 		}
@@ -27,7 +27,7 @@ func (p *profiler) ways(m *engine.Model, at place, judge bool) (guesses map[stri
 			took, err := p.guess(m, w)
 			if err == nil {
 				guesses[w.Name] = cmp.Or(guesses[w.Name], took) // with all threads, which come first
-				p.plan.Time(profile.Subject{What: profile.What{Kind: w.Name, Identity: tandem.Identity(lineage), Threads: m.Threads(),
+				p.Plan.Time(profile.Subject{What: profile.What{Kind: w.Name, Identity: tandem.Identity(lineage), Threads: m.Threads(),
 					Device: m.ISA()}, Points: []profile.Point{{Rows: 1, Context: p.Context[0], NS: int64(max(took, 1))}}})
 			}
 			return err
@@ -39,18 +39,19 @@ func (p *profiler) ways(m *engine.Model, at place, judge bool) (guesses map[stri
 			continue
 		}
 		for _, text := range p.texts {
-			t := profile.Table{Target: p.lineage, Name: w.Name, Lineage: lineage, Temperature: p.Temperature, Text: text.Text}
+			t := profile.Table{Target: p.Lineage, Name: w.Name, Lineage: lineage, Temperature: p.Temperature, Text: text.Text}
 			if t.Accuracy, t.Lengths, err = judged(w, text.samples[w.Name]); err != nil {
 				return nil, err
 			}
-			p.plan.Put(t)
+			p.Plan.Put(t)
 			p.latest = append(p.latest, t)
 		}
 	}
 	return guesses, nil
 }
 
-// guess returns the lower quartile of the times of a way's guesses behind one row; of an assistant's, behind the first of the contexts.
+// guess returns the lower quartile of the times of a self-draft's guesses behind one row; of an assistant's, behind the first of the
+// contexts.
 func (p *profiler) guess(m *engine.Model, w tandem.SelfDraft) (time.Duration, error) {
 	ask := engine.GuessAsk{Way: w.Name}
 	for range max(w.Levels*w.Members, 1) {
@@ -83,11 +84,11 @@ func (p *profiler) guess(m *engine.Model, w tandem.SelfDraft) (time.Duration, er
 		}
 	}
 	slices.Sort(times)
-	return times[len(times)/4], p.app.ctx.Err()
+	return times[len(times)/4], p.ctx.Err()
 }
 
-// judged returns how right a way is on a text, as rounds with trees of profileNodes nodes see it, and the lengths of trees of several
-// sizes: by their own tables and as rounds on the text have them.
+// judged returns how right a self-draft is on a text, as rounds with trees of profileNodes nodes see it, and the lengths of trees of
+// several sizes: by their own tables and as rounds on the text have them.
 func judged(w tandem.SelfDraft, pieces [][]shape.Sample) (*shape.Accuracy, []profile.Length, error) {
 	fit := func(nodes int) (a *shape.Accuracy, l profile.Length, err error) {
 		rounds, tokens := 0, 0

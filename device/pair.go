@@ -1,4 +1,4 @@
-package main
+package device
 
 import (
 	"os"
@@ -9,28 +9,28 @@ import (
 	"github.com/tandem-llm/tandem/roles"
 )
 
-// pairDevice is a device made of two, with both.
-type pairDevice struct {
+// pair is a device made of two, with both.
+type pair struct {
 	*split.Device
 	left, right roles.Device
 }
 
 // Close ends the three.
-func (d *pairDevice) Close() {
+func (d *pair) Close() {
 	d.Device.Close()
 	d.left.Close()
 	d.right.Close()
 }
 
 // openPair opens a device made of two. threads are those of a part that is all cores.
-func (c computeFlags) openPair(p place, threads int) (roles.Device, error) {
-	d := &pairDevice{}
-	all := p.processors()
+func (o Opener) pair(p Spec, threads int) (roles.Device, error) {
+	d := &pair{}
+	all := p.Processors()
 	var err error
-	if d.left, err = c.open(all[0], threads); err != nil {
+	if d.left, err = o.Open(all[0], threads); err != nil {
 		return nil, err
 	}
-	if d.right, err = c.open(all[1], threads); err != nil {
+	if d.right, err = o.Open(all[1], threads); err != nil {
 		d.left.Close()
 		return nil, err
 	}
@@ -39,7 +39,7 @@ func (c computeFlags) openPair(p place, threads int) (roles.Device, error) {
 		d.right.Close()
 		return nil, err
 	}
-	if !p.onGPU() {
+	if !p.OnGPU() {
 		return d, nil
 	}
 	if os.Getenv("GOMAXPROCS") == "" {
@@ -54,9 +54,9 @@ type mortal interface {
 	Lost() error
 }
 
-// mortalPair is a pairDevice that is lost with the first of its sides that is.
+// mortalPair is a pair that is lost with the first of its sides that is.
 type mortalPair struct {
-	*pairDevice
+	*pair
 	sides  []mortal
 	gone   chan struct{}
 	closed chan struct{}
@@ -64,8 +64,8 @@ type mortalPair struct {
 	wg     sync.WaitGroup
 }
 
-func newMortalPair(d *pairDevice) *mortalPair {
-	m := &mortalPair{pairDevice: d, gone: make(chan struct{}), closed: make(chan struct{})}
+func newMortalPair(d *pair) *mortalPair {
+	m := &mortalPair{pair: d, gone: make(chan struct{}), closed: make(chan struct{})}
 	for _, side := range []roles.Device{d.left, d.right} {
 		x, ok := side.(mortal)
 		if !ok {
@@ -100,5 +100,5 @@ func (m *mortalPair) Lost() error {
 func (m *mortalPair) Close() {
 	m.once[1].Do(func() { close(m.closed) })
 	m.wg.Wait()
-	m.pairDevice.Close()
+	m.pair.Close()
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -12,43 +13,91 @@ import (
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/services/telemetry/timeline"
 	"github.com/tandem-llm/tandem/talk"
+	"github.com/tandem-llm/tandem/terminal"
 )
 
-// traceCmd is generate with a report of every round, drawn on one clock.
+// traceCmd continues a prompt and draws every round on one clock.
 type traceCmd struct {
-	generateCmd
-	Out string `short:"o" help:"File for the trace: JSON that ui.perfetto.dev and chrome://tracing open." default:"trace.json" placeholder:"FILE" setting:"-"`
-	SVG string `help:"Draw the first rounds into this file as well." placeholder:"FILE" setting:"-"`
+	Prompt     *string `help:"Text to continue."`
+	PromptFile string  `help:"File with the text to continue." placeholder:"FILE"`
+	Addr       string  `help:"Use the gateway at this address instead of starting processes." placeholder:"ADDR"`
+	Out        string  `short:"o" help:"File for the trace: JSON that ui.perfetto.dev and chrome://tracing open." default:"trace.json" placeholder:"FILE"`
+	SVG        string  `help:"Draw the first rounds into this file as well." placeholder:"FILE"`
+	requestFlags
+	tandemFlags
+	output
 }
 
 // drawnRounds is how many rounds a picture shows: more would be too narrow to tell apart.
 const drawnRounds = 12
 
-// Run continues one prompt and writes whole files at the end, so that a request that fails leaves existing files
-// unchanged.
+// Run continues one prompt and writes whole files at the end, so that a request that fails leaves existing files unchanged.
 func (c *traceCmd) Run(a *app) error {
 	for flag, path := range map[string]string{"--out": c.Out, "--svg": c.SVG} {
 		if err := writable(flag, path); err != nil {
 			return err
 		}
 	}
-	c.seen = func(out *talk.Answer) error {
-		t := lanes(out)
-		if err := writeWhole("--out", c.Out, t.WriteChrome); err != nil {
-			return err
-		}
-		if !c.JSON {
-			fmt.Fprintf(a.stderr, "trace of %d rounds: %s (open it in https://ui.perfetto.dev)\n", len(out.Rounds), shown(c.Out))
-		}
-		if c.SVG == "" || len(out.Rounds) == 0 {
-			return nil
-		}
+	prompt, err := c.prompt()
+	if err != nil {
+		return err
+	}
+	r, err := c.request(prompt)
+	if err != nil {
+		return err
+	}
+	r.Report = true
+	do := func(ctx context.Context, p talk.Processes) error { return c.trace(ctx, a, p, r) }
+	if c.Addr != "" {
+		return connect(a.ctx, c.Addr, nil, nil, do)
+	}
+	flags := []string{"--sessions", "1"}
+	if r.Strategy == tandem.StrategyFixed || r.Strategy == tandem.StrategyLLMCad { // which drafts are started depends on it
+		flags = append(flags, "--strategy", string(r.Strategy))
+	}
+	return c.start(a.ctx, a, flags, do)
+}
+
+// prompt returns the text to continue.
+func (c *traceCmd) prompt() (string, error) {
+	if (c.Prompt == nil) == (c.PromptFile == "") {
+		return "", tandem.Errorf("", tandem.Invalid, "want --prompt TEXT or --prompt-file FILE")
+	}
+	if c.Prompt != nil {
+		return *c.Prompt, nil
+	}
+	b, err := os.ReadFile(c.PromptFile)
+	if err != nil {
+		return "", tandem.Errorf("", tandem.Invalid, "--prompt-file %s: %w", c.PromptFile, roles.Reason(err))
+	}
+	return string(b), nil
+}
+
+// trace runs r and writes the files.
+func (c *traceCmd) trace(ctx context.Context, a *app, p talk.Processes, r tandem.Request) error {
+	out, err := talk.Generate(ctx, p.Gateway, r, func(*client.Delta) error { return nil })
+	if err != nil {
+		return err
+	}
+	t := lanes(out)
+	if err := writeWhole("--out", c.Out, t.WriteChrome); err != nil {
+		return err
+	}
+	if c.SVG != "" && len(out.Rounds) > 0 {
 		first, last := out.Rounds[0], out.Rounds[min(drawnRounds, len(out.Rounds))-1]
 		from, _ := extent(first)
 		_, to := extent(last)
-		return writeWhole("--svg", c.SVG, t.Between(from, to).WriteSVG)
+		if err := writeWhole("--svg", c.SVG, t.Between(from, to).WriteSVG); err != nil {
+			return err
+		}
 	}
-	return c.generateCmd.Run(a)
+	g := talk.NewGeneration(out)
+	if c.JSON {
+		return terminal.PrintJSON(a.stdout, g)
+	}
+	_, err = fmt.Fprintf(a.stdout, "%s\ntrace of %d rounds: %s (open it in https://ui.perfetto.dev)\n", g.Line(), len(out.Rounds),
+		terminal.Shown(c.Out))
+	return err
 }
 
 // extent returns when a round began and ended; what was drafted ahead of it belongs to the round before.

@@ -8,9 +8,8 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem/cmd/tandem/config"
-	"github.com/tandem-llm/tandem/kernels/cuda"
+	"github.com/tandem-llm/tandem/placement"
 	"github.com/tandem-llm/tandem/profile"
-	"github.com/tandem-llm/tandem/settings"
 )
 
 const smallTarget = "../../models/gopher-draft-go-f16.gguf"
@@ -29,7 +28,7 @@ func placed(device, drafts string, speed float64) profile.Placement {
 // planOf writes a plan that decides about the small target, and returns its file.
 func planOf(t *testing.T, placements ...profile.Placement) string {
 	t.Helper()
-	name, err := fileOf(smallTarget, "f16")
+	name, err := placement.FileOf(smallTarget, "f16")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,59 +39,6 @@ func planOf(t *testing.T, placements ...profile.Placement) string {
 		t.Fatal(err)
 	}
 	return file
-}
-
-// TestAutoFollowsThePlan: --device auto computes where the plan has it, and says so with the figure; where that is not there, of no use or
-// too small, it does what it does without a plan. A plan of another model or type of cache, or none, decides nothing.
-func TestAutoFollowsThePlan(t *testing.T) {
-	var stderr bytes.Buffer
-	a := &app{stderr: &stderr}
-	for name, c := range map[string]struct {
-		plan      []profile.Placement
-		fail      error // of the first place
-		want, say string
-	}{
-		"a group": {[]profile.Placement{placed("cores:0", "", 200), placed("cpu", "", 100)}, nil, "cores:0",
-			"expects 200 tokens/s there, and 100 on cpu"},
-		"a lost GPU": {[]profile.Placement{placed("cuda:9+cpu", "", 200), placed("cpu", "", 100)}, nil, "cpu",
-			"does not compute on cuda:9+cpu"},
-		"layers": {[]profile.Placement{placed("cpu, --gpu-memory 2147483648", "", 200)}, nil, "cpu",
-			"does not compute on cpu, --gpu-memory 2147483648, where the plan has it: --gpu-memory 2.0 GiB"},
-		"no bytes":       {[]profile.Placement{placed("cpu, --gpu-memory x", "", 200)}, nil, "cpu", "is no place for --device"},
-		"settings":       {[]profile.Placement{placed("cpu, --x 1", "", 200)}, nil, "cpu", "needs more than a device"},
-		"auto":           {[]profile.Placement{placed("auto", "", 200)}, nil, "cpu", "auto is no place"},
-		"nonsense":       {[]profile.Placement{placed("x", "", 200)}, nil, "cpu", `no processor is called "x"`},
-		"without memory": {[]profile.Placement{placed("cores:0", "", 200)}, &cuda.OutOfMemory{}, "cpu", "does not compute on cores:0"},
-	} {
-		d := decided(planOf(t, c.plan...), smallTarget, "f16", nil)
-		if d == nil {
-			t.Fatal(name, "no decision")
-		}
-		stderr.Reset()
-		got := ""
-		err := computeFlags{Processor: settings.Processor{Device: "auto"}}.chooseBy(a, d, func(p place) error {
-			got = p.String()
-			fail := c.fail
-			c.fail = nil
-			return fail
-		})
-		if err != nil || got != c.want || !strings.Contains(stderr.String(), c.say) {
-			t.Errorf("%s: computes on %s, %v, says %q: want %s and %q", name, got, err, stderr.String(), c.want, c.say)
-		}
-	}
-	file := planOf(t, placed("cores:0", "cpu", 200))
-	why := ""
-	if d := decided(file, smallTarget, "q8_0", func(err error) { why = err.Error() }); d != nil || !strings.Contains(why, "of type q8_0") {
-		t.Errorf("another type of cache: %+v, %q", d, why)
-	}
-	if d := decided(file, "../../models/gopher-draft-py-f16.gguf", "f16", nil); d != nil {
-		t.Errorf("another model: %+v", d)
-	}
-	for _, none := range []string{"", filepath.Join(t.TempDir(), "none.json")} {
-		if d := decided(none, smallTarget, "f16", func(err error) { t.Error(err) }); d != nil {
-			t.Errorf("plan %q: %+v", none, d)
-		}
-	}
 }
 
 // TestDraftsFollowThePlan: whoever starts all processes puts the drafts where the plan has them beside the target's place, and gives the
@@ -170,5 +116,22 @@ func TestExplain(t *testing.T) {
 	}
 	if _, err := explain("--cache", t.TempDir()); err == nil || !strings.Contains(err.Error(), "measure with") {
 		t.Errorf("without a plan: %v", err)
+	}
+}
+
+// TestLaunchThreads: the verifier and the drafter get numbers of threads where nobody else says them, and the drafter is told whether the
+// verifier is on the same processor.
+func TestLaunchThreads(t *testing.T) {
+	for places, want := range map[[2]string]float64{{"cpu", "cpu"}: sharedGain, {"cores:0", "cores:1"}: -1, {"cpu", "cuda"}: -1,
+		{"cuda+cpu", "cuda"}: sharedGain, {"auto", "auto"}: -1} {
+		l := launch{}
+		l.Device, l.DraftDevice, l.AheadGain = places[0], places[1], -1
+		a, b, err := l.places()
+		if err != nil || l.gain(a, b) != want {
+			t.Errorf("%v: %v, gain %v, want %v", places, err, l.gain(a, b), want)
+		}
+		if l.AheadGain = 0.2; l.gain(a, b) != 0.2 {
+			t.Errorf("%v: a gain that was given is not kept", places)
+		}
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package terminal
 
 import (
 	"strings"
@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-func TestLoadingShows(t *testing.T) {
+func TestProgress(t *testing.T) {
 	steps := func(terminal bool, since time.Duration) string {
 		var out strings.Builder
-		p := newLoading(&out, "m")
+		p := NewProgress(&out, "loading m")
 		p.terminal, p.start = terminal, time.Now().Add(-since)
 		for done := int64(10); done <= 100; done += 10 {
-			p.step(done<<20, 100<<20)
+			p.Step(done<<20, 100<<20)
 		}
-		p.end()
+		p.End()
 		return out.String()
 	}
 	if got := steps(false, 0); got != "" {

@@ -7,38 +7,39 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/bench"
+	"github.com/tandem-llm/tandem/device"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/measure"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/kernels/split"
+	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/roles"
-	"github.com/tandem-llm/tandem/settings"
 )
 
-type benchSplitCmd struct {
-	Model        string `help:"GGUF file (default: the shipped target)." placeholder:"FILE" setting:"-"`
-	Context      []int  `help:"Tokens in the KV cache before each pass (default: 256; with --boundary 16,64,256,1024,4096)." placeholder:"N,…" setting:"-"`
-	Boundary     bool   `help:"Measure attention alone, of 64 rows: the boundary that is best for each context beside fixed ones." setting:"-"`
-	LeftThreads  int    `help:"Threads of the left group of cores; 0 = half of the cores." default:"0" setting:"-"`
-	RightThreads int    `help:"Threads of the right group of cores; 0 = half of the cores." default:"0" setting:"-"`
-	Heads        string `help:"Side file of the model by which it guesses by itself, of kind medusa or ppd: measure tokens per second with trees of each width instead, of the left group, of both, and of one group of all threads." placeholder:"FILE" setting:"-"`
-	Slower       int    `help:"The right group does every product and block of attention this many times, like a slower processor." default:"1" setting:"-"`
-	Width        []int  `help:"Rows of a pass." default:"1,8,16,64" placeholder:"N,…" setting:"-"`
-	Rounds       int    `help:"Passes of each kind, in turn; the median counts." default:"12" setting:"-"`
+type splitCmd struct {
+	Model        string `help:"GGUF file (default: the shipped target)." placeholder:"FILE"`
+	Context      []int  `help:"Tokens in the KV cache before each pass (default: 256; with --boundary 16,64,256,1024,4096)." placeholder:"N,…"`
+	Boundary     bool   `help:"Measure attention alone, of 64 rows: the boundary that is best for each context beside fixed ones."`
+	LeftThreads  int    `help:"Threads of the left group of cores; 0 = half of the cores." default:"0"`
+	RightThreads int    `help:"Threads of the right group of cores; 0 = half of the cores." default:"0"`
+	Heads        string `help:"Side file of the model by which it guesses by itself, of kind medusa or ppd: measure tokens per second with trees of each width instead, of the left group, of both, and of one group of all threads." placeholder:"FILE"`
+	Slower       int    `help:"The right group does every product and block of attention this many times, like a slower processor." default:"1"`
+	Width        []int  `help:"Rows of a pass." default:"1,8,16,64" placeholder:"N,…"`
+	Rounds       int    `help:"Passes of each kind, in turn; the median counts." default:"12"`
 	ISA          string `name:"isa" help:"Instruction set: auto, generic, avx2, avx512, neon, neon-dot, neon-i8mm." default:"auto"`
-	settings.KV
+	KVType       string `name:"kv-type" help:"Type of keys and values in the cache: f16 or q8_0." default:"f16"`
 	output
 }
 
 // Run measures passes that are divided between two groups of cores.
-func (c *benchSplitCmd) Run(a *app) error {
+func (c *splitCmd) Run(a *app) error {
 	half := max(1, runtime.NumCPU()/2)
 	c.LeftThreads, c.RightThreads = cmp.Or(c.LeftThreads, half), cmp.Or(c.RightThreads, half)
 	if c.Slower < 1 || c.Slower > 64 {
 		return tandem.Errorf("", tandem.Invalid, "--slower is %d: want 1 to 64", c.Slower)
 	}
-	path, err := targetPath(c.Model)
+	path, err := find.Target(c.Model)
 	if err != nil {
 		return err
 	}
@@ -51,7 +52,7 @@ func (c *benchSplitCmd) Run(a *app) error {
 	runtime.GOMAXPROCS(max(4, runtime.GOMAXPROCS(0)))
 	var groups [2]*cpu.Device
 	for i, threads := range []int{c.LeftThreads, c.RightThreads} {
-		if groups[i], err = openCPU(threads, c.ISA); err != nil {
+		if groups[i], err = (device.Opener{ISA: c.ISA}).CPU(threads); err != nil {
 			return err
 		}
 		defer groups[i].Close()
@@ -83,7 +84,7 @@ func (p coreGroups) divide(x measure.Division) error {
 }
 
 // boundary measures attention alone.
-func (c *benchSplitCmd) boundary(a *app, path string, info *engine.Info, p coreGroups) error {
+func (c *splitCmd) boundary(a *app, path string, info *engine.Info, p coreGroups) error {
 	if len(c.Context) == 0 {
 		c.Context = []int{16, 64, 256, 1024, 4096}
 	}
@@ -98,7 +99,7 @@ func (c *benchSplitCmd) boundary(a *app, path string, info *engine.Info, p coreG
 }
 
 // passes measures whole passes.
-func (c *benchSplitCmd) passes(a *app, path string, info *engine.Info, p coreGroups) error {
+func (c *splitCmd) passes(a *app, path string, info *engine.Info, p coreGroups) error {
 	if len(c.Context) == 0 {
 		c.Context = []int{256}
 	}
@@ -135,7 +136,7 @@ func (p coreGroups) open(a *app, path string, o engine.Options) (*measure.Divide
 	for device, m := range map[kernels.Device]**engine.Model{p.groups[0]: &d.Left, p.groups[1]: &d.Right, p.both: &d.Both} {
 		o.Device = device
 		var err error
-		if *m, err = a.openModel(path, o); err != nil {
+		if *m, err = a.open(path, o); err != nil {
 			closed()
 			return nil, nil, err
 		}

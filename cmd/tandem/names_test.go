@@ -12,27 +12,8 @@ import (
 	"github.com/tandem-llm/tandem/cache"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/terminal"
 )
-
-func TestShown(t *testing.T) {
-	for s, want := range map[string]string{"": "", "model-7b.Q4_K_M": "model-7b.Q4_K_M", "größer 模型": "größer 模型", "a\x1b[31mb": `"a\x1b[31mb"`,
-		"a\nb": `"a\nb"`, "a\tb": `"a\tb"`, "\u202eabc": `"\u202eabc"`, "\xff": `"\xff"`, "\u009b1m": `"\u009b1m"`, "a\u00a0b": `"a\u00a0b"`} {
-		if got := shown(s); got != want {
-			t.Errorf("shown(%q) = %q: want %q", s, got, want)
-		}
-	}
-	var out bytes.Buffer
-	text := "line\tone\nesc \x1b]0;x\a csi \u009b2J rtl \u202e end\r\n"
-	if n, err := (printable{&out}).Write([]byte(text)); n != len(text) || err != nil {
-		t.Errorf("wrote %d of %d: %v", n, len(text), err)
-	}
-	if got, want := out.String(), "line\tone\nesc \\x1b]0;x\\a csi \\u009b2J rtl \\u202e end\\r\n"; got != want {
-		t.Errorf("printed %q: want %q", got, want)
-	}
-	if got := oneLine("tandem: a\x1b[2Jb\nc\u009bd"); strings.ContainsFunc(got, dangerous) || strings.Contains(got, "\n") {
-		t.Errorf("one line: %q", got)
-	}
-}
 
 // TestNamesOutOfFiles: no command writes what a file or a folder is called, or what a file says, to a terminal as it is.
 func TestNamesOutOfFiles(t *testing.T) {
@@ -79,7 +60,8 @@ func TestNamesOutOfFiles(t *testing.T) {
 		var got bytes.Buffer
 		a := &app{stdout: &got, stderr: &got, ctx: t.Context()}
 		report(&got, run(a))
-		if printed := got.String(); printed == "" || strings.ContainsFunc(printed, dangerous) || strings.Contains(printed, "\n\u202e") {
+		printed := got.String()
+		if printed == "" || strings.ContainsFunc(printed, terminal.Dangerous) || strings.Contains(printed, "\n\u202e") {
 			t.Errorf("%s printed %q", name, printed)
 		}
 	}

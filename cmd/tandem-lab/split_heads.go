@@ -5,10 +5,13 @@ import (
 
 	"github.com/tandem-llm/tandem/bench"
 	"github.com/tandem-llm/tandem/bench/guesses"
+	"github.com/tandem-llm/tandem/device"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/measure"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/split"
+	"github.com/tandem-llm/tandem/models/find"
+	"github.com/tandem-llm/tandem/terminal"
 )
 
 // Of a slow target, few texts are enough for speeds: they differ far less than what is guessed well.
@@ -19,7 +22,7 @@ const (
 )
 
 // heads measures tokens per second where the target can compute.
-func (c *benchSplitCmd) heads(a *app, path string, info *engine.Info, p coreGroups) error {
+func (c *splitCmd) heads(a *app, path string, info *engine.Info, p coreGroups) error {
 	widths := slices.DeleteFunc(slices.Clone(c.Width), func(n int) bool { return n < 2 })
 	config := guesses.Config{Heads: []string{c.Heads}, Target: path, Only: []string{headDomain}, Count: headTexts,
 		Calibrate: headCalibration, MaxTokens: headTokens, Temperatures: []float64{0}, Seed: 1, Widths: widths, Rounds: c.Rounds}
@@ -27,26 +30,26 @@ func (c *benchSplitCmd) heads(a *app, path string, info *engine.Info, p coreGrou
 	if err != nil {
 		return err
 	}
-	if config.Heads, err = headPaths(config.Heads); err != nil {
+	if config.Heads, err = find.Heads(config.Heads); err != nil {
 		return err
 	}
-	if config.Prompts, err = promptsPath(""); err != nil {
+	if config.Prompts, err = find.Prompts(""); err != nil {
 		return err
 	}
 	if err := c.divideByTimes(a, path, info, p); err != nil {
 		return err
 	}
-	bar := &steps{a: a, counts: true}
-	config.Progress = func(p guesses.Progress) { bar.step(p.Doing, int64(p.Done), int64(p.Total)) }
+	bar := &terminal.Steps{To: a.stderr, Counts: true}
+	config.Progress = func(p guesses.Progress) { bar.Step(p.Doing, int64(p.Done), int64(p.Total)) }
 	on := func(d kernels.Device) guesses.Opener {
 		return func(path string, o engine.Options) (*engine.Model, error) {
 			o.Device = d
-			return a.openModel(path, o)
+			return a.open(path, o)
 		}
 	}
 	places := []guesses.Place{{Name: "the left group", Open: on(p.groups[0])}, {Name: "both, divided", Open: on(p.both)}}
 	if c.Slower == 1 { // threads of one group are equally fast
-		pool, err := openCPU(c.LeftThreads+c.RightThreads, c.ISA)
+		pool, err := device.Opener{ISA: c.ISA}.CPU(c.LeftThreads + c.RightThreads)
 		if err != nil {
 			return err
 		}
@@ -54,7 +57,7 @@ func (c *benchSplitCmd) heads(a *app, path string, info *engine.Info, p coreGrou
 		places = append(places, guesses.Place{Name: "one group of all threads", Open: on(pool)})
 	}
 	r, err := guesses.Compare(a.ctx, config, places)
-	bar.end()
+	bar.End()
 	if err != nil {
 		return err
 	}
@@ -62,7 +65,7 @@ func (c *benchSplitCmd) heads(a *app, path string, info *engine.Info, p coreGrou
 }
 
 // divideByTimes divides passes of each width as the times of each group alone say.
-func (c *benchSplitCmd) divideByTimes(a *app, path string, info *engine.Info, p coreGroups) error {
+func (c *splitCmd) divideByTimes(a *app, path string, info *engine.Info, p coreGroups) error {
 	widths := slices.Sorted(slices.Values(append([]int{1}, c.Width...)))
 	const context, rounds = 64, 3
 	b := bench.Split{Name: path, Contexts: []int{context}, Passes: bench.Passes{Widths: slices.Compact(widths), Rounds: rounds}}

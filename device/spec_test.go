@@ -1,4 +1,4 @@
-package main
+package device
 
 import (
 	"slices"
@@ -8,13 +8,13 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// TestPlaces: what --device may be, and how it is written again.
-func TestPlaces(t *testing.T) {
+// TestParse: what --device may be, and how it is written again.
+func TestParse(t *testing.T) {
 	for s, want := range map[string]string{"": "cpu", "cpu": "cpu", "auto": "auto", "cuda": "cuda", "cuda:0": "cuda", "cuda:3": "cuda:3",
 		"cores:0": "cores:0", "cores:5,0-2,3": "cores:0-3,5", "cuda+cpu": "cuda+cpu", "cuda:1+cpu": "cuda:1+cpu", "cpu+cuda": "cpu+cuda",
 		"cores:0-3+cores:4-7": "cores:0-3+cores:4-7", "cores:1+cores:0": "cores:1+cores:0", "cuda+cores:0,2": "cuda+cores:0,2",
 		"cuda:0+cuda:1": "cuda+cuda:1"} {
-		p, err := parsePlace("device", s)
+		p, err := Parse("device", s)
 		if err != nil || p.String() != want {
 			t.Errorf("%q is %v (%v), want %s", s, p, err, want)
 		}
@@ -28,17 +28,17 @@ func TestPlaces(t *testing.T) {
 		"auto+cpu": "auto chooses one", "cpu+auto": "auto chooses one", "cuda+cuda:0": "cuda:0 is on both sides",
 		"cpu+cpu": "cpu is all cores", "cpu+cores:0": "cpu is all cores", "cores:0+cpu": "cpu is all cores",
 		"cores:0-3+cores:3-7": "core 3 is on both sides"} {
-		_, err := parsePlace("device", s)
+		_, err := Parse("device", s)
 		if tandem.KindOf(err) != tandem.Invalid || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "want") {
 			t.Errorf("%q: %v, want %q", s, err, want)
 		}
 	}
 }
 
-// TestPlacesOverlap: two places overlap if a processor computes for both; threads can be said only where no group says them.
-func TestPlacesOverlap(t *testing.T) {
-	at := func(s string) place {
-		p, err := parsePlace("device", s)
+// TestOverlap: two of them overlap if a processor computes for both; threads can be said only where no group says them.
+func TestOverlap(t *testing.T) {
+	at := func(s string) Spec {
+		p, err := Parse("device", s)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -48,39 +48,22 @@ func TestPlacesOverlap(t *testing.T) {
 		{"cuda:1", "cuda:1"}: true, {"cpu", "cores:3"}: true, {"cores:0-3", "cores:4-7"}: false, {"cores:0-3", "cores:3"}: true,
 		{"cuda+cpu", "cuda"}: true, {"cuda+cpu", "cores:1"}: true, {"cores:0+cores:1", "cores:1"}: true,
 		{"cores:0+cores:1", "cores:2"}: false, {"cuda+cores:0", "cuda:1+cores:1"}: false} {
-		if a, b := at(pair[0]), at(pair[1]); a.overlaps(b) != want || b.overlaps(a) != want {
+		if a, b := at(pair[0]), at(pair[1]); a.Overlaps(b) != want || b.Overlaps(a) != want {
 			t.Errorf("%s and %s overlap: %v, want %v", a, b, !want, want)
 		}
 	}
 	all := []int{0, 1, 2, 3}
 	for s, want := range map[string][]int{"cpu": {}, "cuda": all, "cuda+cpu": {}, "cores:1-2": {0, 3}, "cores:0+cores:2": {1, 3}} {
-		if got := at(s).others(all); !slices.Equal(got, want) {
+		if got := at(s).Others(all); !slices.Equal(got, want) {
 			t.Errorf("%s leaves %v, want %v", s, got, want)
 		}
 	}
 	for s, refused := range map[string]bool{"cpu": false, "cuda+cpu": false, "cores:0-1": true, "cuda+cores:0-1": true} {
-		if err := at(s).checkThreads("device", "threads", 2); (err != nil) != refused || at(s).checkThreads("device", "threads", 0) != nil {
+		if err := at(s).CheckThreads("device", "threads", 2); (err != nil) != refused || at(s).CheckThreads("device", "threads", 0) != nil {
 			t.Errorf("2 threads on %s: %v", s, err)
 		}
 	}
-	if err := checkPlace("device", "cores:1000"); tandem.KindOf(err) != tandem.Invalid || !strings.Contains(err.Error(), "no core 1000") {
+	if err := Check("device", "cores:1000"); tandem.KindOf(err) != tandem.Invalid || !strings.Contains(err.Error(), "no core 1000") {
 		t.Errorf("a core that is not there: %v", err)
-	}
-}
-
-// TestLaunchThreads: the verifier and the drafter get numbers of threads where nobody else says them, and the drafter is told whether the
-// verifier is on the same processor.
-func TestLaunchThreads(t *testing.T) {
-	for places, want := range map[[2]string]float64{{"cpu", "cpu"}: sharedGain, {"cores:0", "cores:1"}: -1, {"cpu", "cuda"}: -1,
-		{"cuda+cpu", "cuda"}: sharedGain, {"auto", "auto"}: -1} {
-		l := launch{}
-		l.Device, l.DraftDevice, l.AheadGain = places[0], places[1], -1
-		a, b, err := l.places()
-		if err != nil || l.gain(a, b) != want {
-			t.Errorf("%v: %v, gain %v, want %v", places, err, l.gain(a, b), want)
-		}
-		if l.AheadGain = 0.2; l.gain(a, b) != 0.2 {
-			t.Errorf("%v: a gain that was given is not kept", places)
-		}
 	}
 }

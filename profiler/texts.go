@@ -1,7 +1,43 @@
-package main
+package profiler
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// Text is a text to calibrate with.
+type Text struct{ Name, Text string }
+
+// ReadTexts returns the texts of files, which --text names, or the small ones if there are none. Errors: Invalid.
+func ReadTexts(files []string) ([]Text, error) {
+	if len(files) == 0 {
+		return smallTexts, nil
+	}
+	var texts []Text
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return nil, tandem.Errorf("", tandem.Invalid, "--text %s: %w", file, errors.Unwrap(err))
+		}
+		name := filepath.Base(file)
+		switch {
+		case len(b) == 0:
+			return nil, tandem.Errorf("", tandem.Invalid, "--text %s is empty: want a text", file)
+		case slices.ContainsFunc(texts, func(t Text) bool { return t.Name == name }):
+			return nil, tandem.Errorf("", tandem.Invalid, "--text %s: a second text of the name %s", file, name)
+		}
+		texts = append(texts, Text{name, strings.ToValidUTF8(string(b), "�")})
+	}
+	return texts, nil
+}
 
 // smallTexts are the beginnings of what the target says if no text is given.
-var smallTexts = []namedText{
+var smallTexts = []Text{
 	{"go", `// Count returns how many lines r has. An end without a line break counts as a line.
 func Count(r io.Reader) (n int, err error) {
 	buf := make([]byte, 32*1024)

@@ -1,0 +1,18 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/tandem-llm/tandem/bench"
+	"github.com/tandem-llm/tandem/bench/guesses"
+	"github.com/tandem-llm/tandem/testkit"
+)
+
+// TestJSONFields: what --json prints keeps its fields, with their types, in this order. Scripts read them.
+func TestJSONFields(t *testing.T) {
+	testkit.JSONFields(t, "testdata/json.golden", []testkit.Printed{
+		{Command: "bench kernels", Result: new(bench.KernelsResult)},
+		{Command: "bench experts", Result: new(bench.ExpertsResult)},
+		{Command: "bench guesses", Result: new(guesses.Result)},
+	})
+}

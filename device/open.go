@@ -1,0 +1,183 @@
+package device
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/cpu"
+	"github.com/tandem-llm/tandem/kernels/cuda"
+	"github.com/tandem-llm/tandem/kernels/cuda/gpu"
+	"github.com/tandem-llm/tandem/kernels/layers"
+	"github.com/tandem-llm/tandem/roles"
+)
+
+// Opener opens devices.
+type Opener struct {
+	ISA string // instruction set, as --isa has it; "" or auto: the machine's best
+}
+
+// At returns what opens devices at a place, with that many threads (0: one per core). They are closed after everything that runs on
+// them. Devices on a single group of cores share it: each has as many of the cores as threads, in turn.
+func (o Opener) At(p Spec) func(threads int) (roles.Device, error) {
+	taken := 0
+	return func(threads int) (roles.Device, error) {
+		if n := len(p.Cores); p.Right == nil && threads > 0 && threads < n {
+			some := Spec{}
+			for i := range threads {
+				some.Cores = append(some.Cores, p.Cores[(taken+i)%n])
+			}
+			taken += threads
+			return o.Open(some, threads)
+		}
+		return o.Open(p, threads)
+	}
+}
+
+// Open opens the device that p names. threads are those of all cores; 0: one per core. Errors: an Unusable for a GPU.
+func (o Opener) Open(p Spec, threads int) (roles.Device, error) {
+	switch {
+	case p.Right != nil:
+		return o.pair(p, threads)
+	case p.Cores != nil:
+		set, err := ParseISA(o.ISA)
+		if err != nil {
+			return nil, err
+		}
+		d, err := cpu.Pinned(p.Cores, set)
+		if err != nil {
+			return nil, tandem.Errorf("", tandem.Invalid, "--device %v: %w", p, err)
+		}
+		return d, nil
+	case p.Layers > 0:
+		return o.layers(p.Layers, threads)
+	case p.GPU == nil:
+		return o.CPU(threads)
+	}
+	d, err := cuda.New(func() (cuda.Driver, error) { return gpu.Open(*p.GPU) })
+	if err != nil {
+		return nil, Unusable{tandem.Errorf("", tandem.Unavailable, "--device %v: %w", p, err)}
+	}
+	return d, nil
+}
+
+// CPU starts threads that passes run on; 0: one per core.
+func (o Opener) CPU(threads int) (*cpu.Device, error) {
+	set, err := ParseISA(o.ISA)
+	if err != nil {
+		return nil, err
+	}
+	d, err := cpu.New(cmp.Or(threads, runtime.NumCPU()), set)
+	if err != nil {
+		return nil, tandem.Errorf("", tandem.Invalid, "--threads %d: %w", threads, err)
+	}
+	return d, nil
+}
+
+// layered is a device made of the processor and a GPU that are its own.
+type layered struct {
+	*layers.Device
+	near, far roles.Device
+}
+
+func (d layered) Close() {
+	d.near.Close()
+	d.far.Close()
+}
+
+// layers opens the processor with that many threads, and the first GPU with so many bytes for layers. Which layers go there is told on
+// stderr.
+func (o Opener) layers(bytes int64, threads int) (roles.Device, error) {
+	far, err := cuda.New(func() (cuda.Driver, error) { return gpu.Open(0) })
+	if err != nil {
+		return nil, Unusable{tandem.Errorf("", tandem.Unavailable, "--gpu-memory %s: %w", engine.Bytes(bytes), err)}
+	}
+	near, err := o.CPU(threads)
+	if err != nil {
+		far.Close()
+		return nil, err
+	}
+	tell := func(p layers.Placement) { fmt.Fprintln(os.Stderr, "tandem: "+p.String()) }
+	return layered{layers.New(layers.Config{Near: near, Far: far, Budget: bytes, Tell: tell}), near, far}, nil
+}
+
+// CheckLayers refuses so many bytes for layers on the first GPU if it cannot be used, or has less memory.
+func CheckLayers(bytes int64) error {
+	chips, err := gpu.Chips()
+	if err != nil {
+		return tandem.Errorf("", tandem.Unavailable, "--gpu-memory %s: %w", engine.Bytes(bytes), err)
+	}
+	if bytes > chips[0].Total {
+		return tandem.Errorf("", tandem.Exhausted, "--gpu-memory is %s, but %s has %s: want less", engine.Bytes(bytes), chips[0].Name,
+			engine.Bytes(chips[0].Total))
+	}
+	return nil
+}
+
+// Unusable is the error for a GPU that cannot be used.
+type Unusable struct{ error }
+
+// Unwrap returns the cause.
+func (u Unusable) Unwrap() error { return u.error }
+
+// NoRoom reports whether err says that a GPU cannot be used, or has not enough memory.
+func NoRoom(err error) bool {
+	return errors.As(err, new(Unusable)) || errors.As(err, new(*cuda.OutOfMemory))
+}
+
+// CheckThreads refuses a number of threads, the value of a flag, where the cores of p, the value of the flag device, say it already.
+func (p Spec) CheckThreads(device, flag string, n int) error {
+	if p.Grouped() && n != 0 {
+		return tandem.Errorf("", tandem.Invalid, "--%s %d with --%s %v: a group has a thread for each of its cores: leave --%s out",
+			flag, n, device, p, flag)
+	}
+	return CheckThreads(flag, n)
+}
+
+// CheckThreads refuses an impossible number of threads.
+func CheckThreads(flag string, n int) error {
+	if n < 0 || n > 1024 {
+		return tandem.Errorf("", tandem.Invalid, "--%s is %d: want 1 to 1024, or 0 to choose by the number of cores", flag, n)
+	}
+	return nil
+}
+
+// ParseISA returns the instruction set of --isa. Errors: Invalid, also for one that this machine does not have.
+func ParseISA(isa string) (cpu.ISA, error) {
+	if isa == "" {
+		return cpu.Auto, nil
+	}
+	set, err := cpu.ParseISA(isa)
+	if err == nil && set != cpu.Auto && !slices.Contains(cpu.Supported(), set) {
+		err = fmt.Errorf("this machine has no %v: want auto or one of %v", set, cpu.Supported())
+	}
+	if err != nil {
+		return set, tandem.Errorf("", tandem.Invalid, "--isa %s: %w", isa, err)
+	}
+	return set, nil
+}
+
+// About describes a GPU.
+func About(c cuda.Chip) string {
+	of := "of its own"
+	if c.Integrated {
+		of = "shared with the processor"
+	}
+	return fmt.Sprintf("%s, %s, %d GB %s", c.Name, c.Arch, (c.Total+1<<29)>>30, of)
+}
+
+// Planner is the device for planning a model's memory before it is loaded; it runs nothing.
+var Planner = sync.OnceValue(func() kernels.Device {
+	d, err := cpu.New(1, cpu.Generic)
+	if err != nil {
+		panic(err) // one thread, the caller's own, of kernels that every machine has
+	}
+	return d
+})

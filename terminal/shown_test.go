@@ -1,0 +1,27 @@
+package terminal
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+func TestShown(t *testing.T) {
+	for s, want := range map[string]string{"": "", "model-7b.Q4_K_M": "model-7b.Q4_K_M", "größer 模型": "größer 模型", "a\x1b[31mb": `"a\x1b[31mb"`,
+		"a\nb": `"a\nb"`, "a\tb": `"a\tb"`, "\u202eabc": `"\u202eabc"`, "\xff": `"\xff"`, "\u009b1m": `"\u009b1m"`, "a\u00a0b": `"a\u00a0b"`} {
+		if got := Shown(s); got != want {
+			t.Errorf("Shown(%q) = %q: want %q", s, got, want)
+		}
+	}
+	var out bytes.Buffer
+	text := "line\tone\nesc \x1b]0;x\a csi \u009b2J rtl \u202e end\r\n"
+	if n, err := (Printable{&out}).Write([]byte(text)); n != len(text) || err != nil {
+		t.Errorf("wrote %d of %d: %v", n, len(text), err)
+	}
+	if got, want := out.String(), "line\tone\nesc \\x1b]0;x\\a csi \\u009b2J rtl \\u202e end\\r\n"; got != want {
+		t.Errorf("printed %q: want %q", got, want)
+	}
+	if got := OneLine("tandem: a\x1b[2Jb\nc\u009bd"); strings.ContainsFunc(got, Dangerous) || strings.Contains(got, "\n") {
+		t.Errorf("one line: %q", got)
+	}
+}
