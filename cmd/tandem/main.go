@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"runtime"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kong"
