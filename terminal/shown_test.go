@@ -25,3 +25,17 @@ func TestShown(t *testing.T) {
 		t.Errorf("one line: %q", got)
 	}
 }
+
+func TestHarmless(t *testing.T) {
+	for in, want := range map[string]string{
+		"plain text\n\twith é 世界": "plain text\n\twith é 世界",
+		"\x1b[2J\x1b]0;title\x07": "␛[2J␛]0;title␇",
+		"a\rb\x08c\x00\x7f":       "a␍b␈c␀␡",
+		"\u009b31m\u0085":         "\ufffd31m\ufffd",
+		"\u202egnp.exe\u2066":     "\ufffdgnp.exe\ufffd",
+	} {
+		if got := Harmless(in); got != want {
+			t.Errorf("%q becomes %q: want %q", in, got, want)
+		}
+	}
+}

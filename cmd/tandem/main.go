@@ -24,6 +24,7 @@ import (
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/services/supervise"
 	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/talk/console"
 )
 
 // cli is the command line. A flag tagged `setting:"-"` belongs to one call; all others can also be set
@@ -57,9 +58,9 @@ type cli struct {
 type app struct {
 	stdin          *os.File
 	stdout, stderr io.Writer
-	ctx            context.Context // ends with the first signal; its cause is a stopSignal
-	force          context.Context // ends with the second signal: stop at once
-	interrupts     *interrupts     // what SIGINT does instead of stopping, while a command has set it
+	ctx            context.Context     // ends with the first signal; its cause is a stopSignal
+	force          context.Context     // ends with the second signal: stop at once
+	interrupts     *console.Interrupts // what SIGINT does instead of stopping, while a command has set it
 	kong           *kong.Context
 	settings       *config.Resolver
 	told           bool // outdated has been said
@@ -94,7 +95,7 @@ func run(args []string) int {
 		report(os.Stderr, err)
 		return 2
 	}
-	chats := new(interrupts)
+	chats := new(console.Interrupts)
 	ctx, force, release := untilSignals(chats)
 	defer release()
 	a := &app{os.Stdin, os.Stdout, os.Stderr, ctx, force, chats, parsed, settings, false}
@@ -208,7 +209,7 @@ func report(w io.Writer, err error) int {
 // untilSignals returns a context that ends with the first SIGINT, SIGTERM or SIGHUP and one that ends
 // with the second; a SIGINT that chats handles does not count. A closed pipe on stdout becomes a write error instead of
 // killing the process, which would leave files and children behind.
-func untilSignals(chats *interrupts) (ctx, force context.Context, release func()) {
+func untilSignals(chats *console.Interrupts) (ctx, force context.Context, release func()) {
 	ctx, stop := context.WithCancelCause(context.Background())
 	force, kill := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
@@ -220,7 +221,7 @@ func untilSignals(chats *interrupts) (ctx, force context.Context, release func()
 		for n := 0; ; n++ {
 			select {
 			case s := <-signals:
-				if s == syscall.SIGINT && chats.taken() {
+				if s == syscall.SIGINT && chats.Taken() {
 					n--
 				} else if n == 0 {
 					stop(stopSignal{s.(syscall.Signal)})

@@ -1,6 +1,7 @@
-package main
+package console
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -9,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/talk"
 )
 
@@ -32,7 +34,7 @@ func command(text string) (name, rest string, is bool) {
 }
 
 // command runs a command.
-func (t *conversation) command(ctx context.Context, name, rest string) (bye bool, err error) {
+func (t *Conversation) command(ctx context.Context, name, rest string) (bye bool, err error) {
 	if rest != "" && name != "set" {
 		return false, t.tell(tandem.Errorf("", tandem.Invalid, "/%s takes nothing after it", name))
 	}
@@ -45,8 +47,8 @@ func (t *conversation) command(ctx context.Context, name, rest string) (bye bool
 		t.Clear()
 		t.note("the conversation begins anew")
 	case "plain":
-		t.cmd.NoDraft = !t.cmd.NoDraft
-		t.note("speculation is %s", map[bool]string{true: "off", false: "on"}[t.cmd.NoDraft])
+		t.Options.NoDraft = !t.Options.NoDraft
+		t.note("speculation is %s", map[bool]string{true: "off", false: "on"}[t.Options.NoDraft])
 	case "stats":
 		t.printStats()
 	case "measure":
@@ -59,16 +61,16 @@ func (t *conversation) command(ctx context.Context, name, rest string) (bye bool
 	return false, nil
 }
 
-// settings returns pointers to the options that /set changes, by name.
-func (c *runCmd) settings() map[string]any {
+// options returns pointers to the options that /set changes, by name.
+func options(c *settings.Sampling) map[string]any {
 	return map[string]any{"max_tokens": &c.MaxTokens, "temperature": &c.Temperature, "top_k": &c.TopK, "top_p": &c.TopP, "min_p": &c.MinP,
 		"accept": &c.Accept,
 		"seed":   &c.Seed, "repeat_penalty": &c.RepeatPenalty, "strategy": &c.Strategy, "tree": &c.Tree, "vote": &c.Vote}
 }
 
 // set changes an option, or lists them.
-func (t *conversation) set(rest string) error {
-	all := t.cmd.settings()
+func (t *Conversation) set(rest string) error {
+	all := options(t.Options)
 	if rest == "" {
 		for _, name := range slices.Sorted(maps.Keys(all)) {
 			t.note("%-16s %s", name, value(all[name]))
@@ -82,13 +84,13 @@ func (t *conversation) set(rest string) error {
 		return t.tell(tandem.Errorf("", tandem.Invalid, "/set %.50s: want one of %s", name,
 			strings.Join(slices.Sorted(maps.Keys(all)), ", ")))
 	}
-	before := *t.cmd
+	before := *t.Options
 	err := parse(at, v)
 	if err == nil {
-		_, err = t.cmd.Request("x")
+		_, err = t.Options.Request("x")
 	}
 	if err != nil {
-		*t.cmd = before
+		*t.Options = before
 		return t.tell(tandem.Errorf("", tandem.Invalid, "/set %s: %w", name, err))
 	}
 	t.note("%s is %s", name, value(at))
@@ -123,13 +125,13 @@ func value(at any) string {
 	case *uint64:
 		return strconv.FormatUint(*at, 10)
 	case *string:
-		return or(*at, "default")
+		return cmp.Or(*at, "default")
 	}
 	return ""
 }
 
 // printStats prints the statistics of the latest answer.
-func (t *conversation) printStats() {
+func (t *Conversation) printStats() {
 	if t.Last == nil {
 		t.note("nothing was asked yet")
 		return
@@ -149,5 +151,5 @@ func (t *conversation) printStats() {
 	for _, name := range slices.SortedFunc(maps.Keys(s.Choices), func(a, b string) int { return s.Choices[b] - s.Choices[a] }) {
 		choices = append(choices, fmt.Sprintf("%s %d", name, s.Choices[name]))
 	}
-	t.note("chosen: %s", or(strings.Join(choices, ", "), "nothing"))
+	t.note("chosen: %s", cmp.Or(strings.Join(choices, ", "), "nothing"))
 }

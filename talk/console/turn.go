@@ -1,4 +1,4 @@
-package main
+package console
 
 import (
 	"context"
@@ -10,14 +10,16 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/bench/figures"
 	"github.com/tandem-llm/tandem/client"
+	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/talk"
 )
 
-// conversation is a conversation on a terminal.
-type conversation struct {
+// Conversation is a conversation on a terminal. Request uses Options.
+type Conversation struct {
 	talk.Conversation
-	cmd   *runCmd // options in effect; /set changes them
-	model string
+	Options *settings.Sampling // in effect; /set changes them
+	Model   string             // its name
+
 	asked int   // messages to the model
 	wrong int   // of them, those without an answer
 	last  error // why the last of these had none
@@ -26,7 +28,7 @@ type conversation struct {
 
 // say handles a line, which is a command or a message to the model. Errors that concern this line alone are printed, not
 // returned.
-func (t *conversation) say(ctx context.Context, text string) (bye bool, err error) {
+func (t *Conversation) say(ctx context.Context, text string) (bye bool, err error) {
 	if name, rest, is := command(text); is {
 		return t.command(ctx, name, rest)
 	}
@@ -54,7 +56,7 @@ func (t *conversation) say(ctx context.Context, text string) (bye bool, err erro
 }
 
 // explain tells why a message has no answer, and what helps if the conversation has become too long.
-func (t *conversation) explain(err error) error {
+func (t *Conversation) explain(err error) error {
 	if err := t.tell(err); err != nil || !errors.Is(t.last, tandem.Invalid) && !errors.Is(t.last, client.Invalid) || t.Last == nil {
 		return err
 	}
@@ -63,7 +65,7 @@ func (t *conversation) explain(err error) error {
 }
 
 // failed returns why no message at all was answered; nil if one was, or there was none.
-func (t *conversation) failed() error {
+func (t *Conversation) failed() error {
 	if t.asked == 0 || t.wrong < t.asked {
 		return nil
 	}
@@ -71,7 +73,7 @@ func (t *conversation) failed() error {
 }
 
 // show prints a piece: drafts come first, and the last token of a round is the target's own.
-func (t *conversation) show(ctx context.Context, d *client.Delta) error {
+func (t *Conversation) show(ctx context.Context, d *client.Delta) error {
 	last := len(d.Tokens) - 1
 	if !t.colour || last < 0 || !slices.Contains(d.Drafted, true) {
 		return t.print(d.Text, false)
@@ -89,8 +91,8 @@ func (t *conversation) show(ctx context.Context, d *client.Delta) error {
 }
 
 // measure repeats the latest request with and without speculation, in turn, and compares.
-func (t *conversation) measure(ctx context.Context) error {
-	c, err := t.Compare(ctx, t.cmd.Speculate, func(run int) { t.progress("run %d of %d …", run, talk.Runs) })
+func (t *Conversation) measure(ctx context.Context) error {
+	c, err := t.Compare(ctx, t.Options.Speculate, func(run int) { t.progress("run %d of %d …", run, talk.Runs) })
 	t.progress("")
 	if err != nil && t.Last == nil {
 		err = tandem.Errorf("", tandem.Invalid, "/measure: %w", err)

@@ -1,4 +1,5 @@
-package main
+// Package console is a conversation on a terminal: what tandem run reads, does and prints.
+package console
 
 import (
 	"fmt"
@@ -9,17 +10,17 @@ import (
 	"github.com/tandem-llm/tandem/terminal"
 )
 
-// interrupts holds what Ctrl-C does instead of ending the program. Safe for concurrent use.
-type interrupts struct{ now atomic.Pointer[func()] }
+// Interrupts holds what Ctrl-C does instead of ending the program. Safe for concurrent use.
+type Interrupts struct{ now atomic.Pointer[func()] }
 
-// set makes SIGINT call f until restore is called.
-func (i *interrupts) set(f func()) (restore func()) {
+// Set makes SIGINT call f until restore is called.
+func (i *Interrupts) Set(f func()) (restore func()) {
 	i.now.Store(&f)
 	return func() { i.now.Store(nil) }
 }
 
-// taken calls the function that is set, and reports whether there is one.
-func (i *interrupts) taken() bool {
+// Taken calls the function that is set, and reports whether there is one.
+func (i *Interrupts) Taken() bool {
 	f := i.now.Load()
 	if f != nil {
 		(*f)()
@@ -93,6 +94,6 @@ func (c console) progress(format string, args ...any) {
 
 // tell prints what is wrong with a line; the conversation goes on.
 func (c console) tell(err error) error {
-	c.note("%s", oneLine(err.Error()))
+	c.note("%s", terminal.OneLine(err.Error()))
 	return nil
 }

@@ -1,4 +1,4 @@
-package main
+package console
 
 import (
 	"bytes"
@@ -11,22 +11,7 @@ import (
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/talk"
-	"github.com/tandem-llm/tandem/terminal"
 )
-
-func TestHarmless(t *testing.T) {
-	for in, want := range map[string]string{
-		"plain text\n\twith é 世界": "plain text\n\twith é 世界",
-		"\x1b[2J\x1b]0;title\x07": "␛[2J␛]0;title␇",
-		"a\rb\x08c\x00\x7f":       "a␍b␈c␀␡",
-		"\u009b31m\u0085":         "\ufffd31m\ufffd",
-		"\u202egnp.exe\u2066":     "\ufffdgnp.exe\ufffd",
-	} {
-		if got := terminal.Harmless(in); got != want {
-			t.Errorf("%q becomes %q: want %q", in, got, want)
-		}
-	}
-}
 
 func TestCommand(t *testing.T) {
 	for in, want := range map[string][2]string{
@@ -42,8 +27,8 @@ func TestCommand(t *testing.T) {
 
 func TestSet(t *testing.T) {
 	var said strings.Builder
-	c := &conversation{cmd: &runCmd{Sampling: settings.Sampling{MaxTokens: 8, TopP: 1,
-		Shape: settings.Shape{RepeatPenalty: 1, RepeatLast: 64, Accept: "exact"}}}, console: newConsole(&said, &said)}
+	c := &Conversation{Options: &settings.Sampling{MaxTokens: 8, TopP: 1,
+		Shape: settings.Shape{RepeatPenalty: 1, RepeatLast: 64, Accept: "exact"}}, console: newConsole(&said, &said)}
 	for _, tc := range []struct{ in, says string }{
 		{"temperature 0.7", "temperature is 0.7"},
 		{"temperature", "not a valid number"},
@@ -62,8 +47,8 @@ func TestSet(t *testing.T) {
 			t.Errorf("/set %s: says %q, %v: want %q in it", tc.in, said.String(), err, tc.says)
 		}
 	}
-	if c.cmd.Temperature != 0.7 || c.cmd.MaxTokens != 8 || c.cmd.Tree != "16/7/10" || c.cmd.Strategy != "" {
-		t.Errorf("options are %+v: want what was right alone to hold", c.cmd.Sampling)
+	if c.Options.Temperature != 0.7 || c.Options.MaxTokens != 8 || c.Options.Tree != "16/7/10" || c.Options.Strategy != "" {
+		t.Errorf("options are %+v: want what was right alone to hold", *c.Options)
 	}
 }
 
@@ -92,21 +77,21 @@ func TestNextMessage(t *testing.T) {
 }
 
 func TestInterrupts(t *testing.T) {
-	var i interrupts
-	if i.taken() {
+	var i Interrupts
+	if i.Taken() {
 		t.Error("taken by nobody")
 	}
 	n := 0
-	restore := i.set(func() { n++ })
-	if !i.taken() || n != 1 {
+	restore := i.Set(func() { n++ })
+	if !i.Taken() || n != 1 {
 		t.Errorf("called %d times: want once", n)
 	}
 	restore()
-	if i.taken() || n != 1 {
+	if i.Taken() || n != 1 {
 		t.Error("taken after it was given back")
 	}
 	done := make(chan struct{})
-	go func() { i.taken(); close(done) }()
+	go func() { i.Taken(); close(done) }()
 	select {
 	case <-done:
 	case <-time.After(30 * time.Second):
@@ -122,14 +107,14 @@ func TestNothingWasAnswered(t *testing.T) {
 		asked, wrong int
 		fails        bool
 	}{{0, 0, false}, {3, 2, false}, {3, 3, true}} {
-		c := conversation{asked: tc.asked, wrong: tc.wrong, last: refusal}
+		c := Conversation{asked: tc.asked, wrong: tc.wrong, last: refusal}
 		if err := c.failed(); (err != nil) != tc.fails || err != nil && (tandem.KindOf(err) != tandem.Invalid ||
 			!strings.Contains(err.Error(), "600")) {
 			t.Errorf("%d of %d without an answer: %v", tc.wrong, tc.asked, err)
 		}
 	}
 	var out bytes.Buffer
-	c := conversation{console: console{err: &out}, last: refusal}
+	c := Conversation{console: console{err: &out}, last: refusal}
 	_ = c.explain(refusal)
 	if strings.Contains(out.String(), "/clear") {
 		t.Errorf("before there is a conversation: %q", out.String())
