@@ -116,6 +116,8 @@ var rooms = map[string][]string{
 	"cache": {"."},
 	// its tables are those of spec/shape, its divisions those that a device takes
 	"profile": {".", "spec/shape", "modelfile", "kernels"},
+	// what model info prints
+	"modelinfo": {".", "bench/figures", "device", "engine", "kernels", "kernels/cpu", "kernels/stream", "modelfile", "roles", "terminal"},
 	// measures what a profile holds; and where a target and its drafts compute, by one
 	"profiler": {".", "device", "drafter", "engine", "kernels", "kernels/cuda", "placement", "profile", "roles", "roles/group",
 		"spec/shape", "text"},

@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/device"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/modelinfo"
 	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/roles/drafter"
@@ -145,9 +146,9 @@ func (a *app) checked(l launch, r tandem.Request) (launch, error) {
 	say := func(note string) { fmt.Fprintln(a.stderr, "tandem: "+oneLine(note)) }
 	err = p.Check(r.Prompt, say)
 	l.verifierBudget, l.streamed = p.Budget, p.Streamed
-	if l.room = (kvRoom{Fit: p.Fit, target: p.TargetKV, drafts: p.DraftKV, Free: p.Free}); err == nil && l.room.cut() {
-		say(fmt.Sprintf("a session has at most %s of %s tokens: the memory for keys and values, %s, does not hold more", digits(p.Fit.One),
-			digits(p.Fit.Context), engine.Bytes(p.Fit.Bytes)))
+	l.room = kvRoom{Capacity: modelinfo.Capacity{Fit: p.Fit, Free: p.Free}, target: p.TargetKV, drafts: p.DraftKV}
+	if err == nil && l.room.Cut() {
+		say(l.room.Shortage())
 	}
 	l.planned(func(format string, args ...any) { say(fmt.Sprintf(format, args...)) })
 	return l, err

@@ -7,6 +7,7 @@ import (
 	"github.com/tandem-llm/tandem/bench/system"
 	"github.com/tandem-llm/tandem/cmd/tandem/config"
 	"github.com/tandem-llm/tandem/modelfile/convert"
+	"github.com/tandem-llm/tandem/modelinfo"
 	"github.com/tandem-llm/tandem/profile"
 	"github.com/tandem-llm/tandem/talk"
 	"github.com/tandem-llm/tandem/testkit"
@@ -20,7 +21,7 @@ func TestJSONFields(t *testing.T) {
 		{Command: "health", Result: new(healthResult)},
 		{Command: "ps", Result: new(psResult)},
 		{Command: "logits", Result: new(logitsResult)},
-		{Command: "model info", Result: new(modelInfo)},
+		{Command: "model info", Result: new(modelinfo.Model)},
 		{Command: "model quantize, model expand, model random", Result: new(convert.Result)},
 		{Command: "bench decode", Result: new(bench.DecodeResult)},
 		{Command: "bench system", Result: new(system.Result)},

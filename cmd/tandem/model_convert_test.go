@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/modelfile/convert"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
+	"github.com/tandem-llm/tandem/modelinfo"
 	"github.com/tandem-llm/tandem/settings"
 )
 
@@ -47,7 +48,7 @@ func TestExpandAndQuantize(t *testing.T) {
 	if got := stdout.String(); !strings.Contains(got, "tensors: 7 of f32, 19 of q4_k, 3 of q6_k, ") {
 		t.Errorf("printed %q", got)
 	}
-	var told [3]modelInfo
+	var told [3]modelinfo.Model
 	for i, path := range []string{"../../models/gopher-draft-all-f16.gguf", big, small} {
 		stdout.Reset()
 		info := modelInfoCmd{File: path, Identity: true, KV: settings.KV{KVType: "f16"}}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tandem-llm/tandem/device"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/modelinfo"
 	"github.com/tandem-llm/tandem/roles/pair"
 	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/testkit"
@@ -17,7 +18,7 @@ import (
 )
 
 // infoOf returns what model info says of a file: as JSON and as text.
-func infoOf(t *testing.T, path string) (m modelInfo, text string) {
+func infoOf(t *testing.T, path string) (m modelinfo.Model, text string) {
 	t.Helper()
 	for _, asJSON := range []bool{true, false} {
 		var out bytes.Buffer

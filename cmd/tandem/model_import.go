@@ -1,15 +1,14 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"strconv"
 	"strings"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/modelfile/convert"
 	"github.com/tandem-llm/tandem/modelfile/side"
+	"github.com/tandem-llm/tandem/modelinfo"
 )
 
 type modelImportCmd struct {
@@ -32,7 +31,8 @@ func (c *modelImportCmd) Run(a *app) error {
 	if o.Taps, err = parseTaps(c.Taps); err != nil {
 		return err
 	}
-	if o.Target, err = sideTarget(a.ctx, c.Target); err != nil {
+	defer wide()()
+	if o.Target, err = modelinfo.SideTarget(a.ctx, c.Target); err != nil {
 		return err
 	}
 	return c.run(a, c.Out, func(opt convert.Options) (*convert.Result, error) {
@@ -61,19 +61,4 @@ func parseTaps(s string) (taps []int, err error) {
 		taps = append(taps, n)
 	}
 	return taps, nil
-}
-
-// sideTarget reads what a side file for the model at path must fit: the whole file, for the lineage of one that states none.
-func sideTarget(ctx context.Context, path string) (side.Target, error) {
-	info, err := engine.Inspect(path)
-	if err != nil {
-		return side.Target{}, err
-	}
-	defer wide()()
-	names, err := engine.Identify(ctx, path, engine.Options{})
-	if err != nil {
-		return side.Target{}, err
-	}
-	c := info.Config
-	return side.Target{Path: path, Lineage: names.Lineage, Vocabulary: names.Vocabulary, Dim: c.Dim, Vocab: c.Vocab, Layers: c.Layers}, nil
 }

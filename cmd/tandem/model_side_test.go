@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/modelfile/published/layouttest"
 	"github.com/tandem-llm/tandem/modelfile/side"
+	"github.com/tandem-llm/tandem/modelinfo"
 	"github.com/tandem-llm/tandem/models"
 	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/testkit/family"
@@ -27,7 +28,7 @@ func TestSideFiles(t *testing.T) {
 	a := &app{stdout: &stdout, stderr: &stderr, ctx: t.Context()}
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
-	tell := func(path, target string) (m sideInfo) {
+	tell := func(path, target string) (m modelinfo.Side) {
 		t.Helper()
 		stdout.Reset()
 		info := modelInfoCmd{File: path, Target: target, Identity: true, KV: settings.KV{KVType: "f16"}}
@@ -112,7 +113,7 @@ func TestAssistantInfo(t *testing.T) {
 	golden := func(name string) string { return family.Golden(name).Write(t, dir) }
 	file := golden("gemma4-assistant")
 	var stdout, stderr bytes.Buffer
-	tell := func(target string) (m sideInfo) {
+	tell := func(target string) (m modelinfo.Side) {
 		t.Helper()
 		stdout.Reset()
 		info := modelInfoCmd{File: file, Target: target, KV: settings.KV{KVType: "f16"}}
@@ -151,7 +152,7 @@ func TestShippedSides(t *testing.T) {
 	if len(names) == 0 {
 		t.Skip("this program carries none")
 	}
-	target, err := sideTarget(t.Context(), filepath.Join("../../models", models.Target))
+	target, err := modelinfo.SideTarget(t.Context(), filepath.Join("../../models", models.Target))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,8 +1,10 @@
-package main
+package modelinfo
 
 import (
 	"cmp"
+	"context"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -17,8 +19,8 @@ import (
 	"github.com/tandem-llm/tandem/terminal"
 )
 
-// sideInfo is what model info tells of a side file.
-type sideInfo struct {
+// Side is what a side file holds.
+type Side struct {
 	File       string            `json:"file"`
 	Name       string            `json:"name"`
 	Kind       string            `json:"kind"`
@@ -38,39 +40,41 @@ type sideInfo struct {
 	Types      map[string]int    `json:"types"` // tensors by type
 	Digest     string            `json:"digest,omitempty"`
 	Keys       map[string]string `json:"keys"`
+	keys       []string          // in the file's order
+	version    int               // of GGUF
 }
 
-// side prints what a side file holds.
-func (c *modelInfoCmd) side(a *app, f *gguf.File) error {
+// side looks into a side file.
+func (c Config) side(ctx context.Context, f *gguf.File) (*Side, error) {
 	s, err := side.Read(f)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	m := &sideInfo{Kind: string(s.Kind), Called: string(s.Kind), RunsIn: "verifier", Lineage: s.Lineage, Vocabulary: s.Vocabulary,
+	m := &Side{Kind: string(s.Kind), Called: string(s.Kind), RunsIn: "verifier", Lineage: s.Lineage, Vocabulary: s.Vocabulary,
 		Dim: s.Dim, Tokens: s.Vocab, Taps: append([]int{}, s.Taps...), Shape: shapeOf(s)}
 	if s.Kind.IsDraft() {
-		m.Called, m.RunsIn = roles.ModelName(c.File), "drafter"
+		m.Called, m.RunsIn = roles.ModelName(c.Path), "drafter"
 	}
-	return c.describe(a, f, m, func(target string) error {
-		t, err := sideTarget(a.ctx, target)
+	return c.describe(ctx, f, m, func(target string) error {
+		t, err := SideTarget(ctx, target)
 		if err != nil {
 			return err
 		}
-		return m.compare(s.Fits(c.File, t))
+		return m.compare(s.Fits(c.Path, t))
 	})
 }
 
-// assistant prints what the file of an assistant holds, which names no target.
-func (c *modelInfoCmd) assistant(a *app, f *gguf.File, s engine.Side) error {
-	m := &sideInfo{Kind: s.Kind, Called: s.Way(), RunsIn: "verifier", Dim: s.Width, Tokens: s.Vocab, Taps: append([]int{}, s.Taps...),
+// assistant looks into the file of an assistant, which names no target.
+func (c Config) assistant(ctx context.Context, f *gguf.File, s engine.Side) (*Side, error) {
+	m := &Side{Kind: s.Kind, Called: s.Way(), RunsIn: "verifier", Dim: s.Width, Tokens: s.Vocab, Taps: append([]int{}, s.Taps...),
 		Shape: fmt.Sprintf("%v, d %d", s, s.DraftWidth)}
-	return c.describe(a, f, m, func(target string) error {
+	return c.describe(ctx, f, m, func(target string) error {
 		o := engine.Options{Device: device.Planner(), KVType: c.KVType}
 		alone, err := engine.Measure(target, o)
 		if err != nil {
 			return err
 		}
-		with, err := engine.Measure(target, o, c.File)
+		with, err := engine.Measure(target, o, c.Path)
 		if err == nil {
 			m.Memory = with.Total() - alone.Total()
 		}
@@ -78,11 +82,11 @@ func (c *modelInfoCmd) assistant(a *app, f *gguf.File, s engine.Side) error {
 	})
 }
 
-// describe prints m with what every file has, after compare has compared it with the target that is named, if one is.
-func (c *modelInfoCmd) describe(a *app, f *gguf.File, m *sideInfo, compare func(target string) error) (err error) {
-	m.File, m.FileBytes, m.Types, m.Keys = c.File, f.Size(), map[string]int{}, map[string]string{}
+// describe adds what every file has, and with compare whether it fits the target that is named, if one is.
+func (c Config) describe(ctx context.Context, f *gguf.File, m *Side, compare func(target string) error) (_ *Side, err error) {
+	m.version, m.File, m.FileBytes, m.Types, m.Keys = f.Version(), c.Path, f.Size(), map[string]int{}, map[string]string{}
 	if m.Name, err = f.StringOr("general.name", m.Kind); err != nil {
-		return err
+		return nil, err
 	}
 	for i := range f.Tensors() {
 		t := &f.Tensors()[i]
@@ -91,26 +95,23 @@ func (c *modelInfoCmd) describe(a *app, f *gguf.File, m *sideInfo, compare func(
 	}
 	for _, k := range f.Keys() {
 		m.Keys[k.Name] = f.Describe(k.Name)
+		m.keys = append(m.keys, k.Name)
 	}
 	if c.Target != "" {
 		if err := compare(c.Target); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if c.Identity {
-		defer wide()()
-		if m.Digest, err = f.NewDigest().Sum(a.ctx); err != nil {
-			return err
+		if m.Digest, err = f.NewDigest().Sum(ctx); err != nil {
+			return nil, err
 		}
 	}
-	if c.JSON {
-		return printJSON(a.stdout, m)
-	}
-	return m.print(a, f)
+	return m, nil
 }
 
 // compare keeps whether the side file fits a target: why not, or nil. Other errors than a file's that does not fit are returned.
-func (m *sideInfo) compare(why error) error {
+func (m *Side) compare(why error) error {
 	switch tandem.KindOf(why) {
 	case tandem.Invalid, tandem.Unsupported:
 		m.Because = why.Error()
@@ -152,7 +153,8 @@ func tapsOf(taps []int) string {
 	return cmp.Or(strings.Join(words, ", "), "none")
 }
 
-func (m *sideInfo) print(a *app, f *gguf.File) error {
+// Print writes the result as text.
+func (m *Side) Print(to io.Writer) error {
 	fits := "name it with --target FILE to compare"
 	if m.Fits != nil {
 		if fits = "no: " + m.Because; *m.Fits {
@@ -163,9 +165,9 @@ func (m *sideInfo) print(a *app, f *gguf.File) error {
 	if m.FileBytes < 1<<20 {
 		size = fmt.Sprintf("%d bytes", m.FileBytes)
 	}
-	w := tabwriter.NewWriter(terminal.Printable{To: a.stdout}, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(terminal.Printable{To: to}, 0, 0, 2, ' ', 0)
 	rows := [][2]string{
-		{"file", fmt.Sprintf("%s (GGUF v%d, %s)", m.File, f.Version(), size)},
+		{"file", fmt.Sprintf("%s (GGUF v%d, %s)", m.File, m.version, size)},
 		{"name", m.Name},
 		{"side file", m.Kind},
 		{"runs in", fmt.Sprintf("the %s, called %s", m.RunsIn, m.Called)},
@@ -182,19 +184,19 @@ func (m *sideInfo) print(a *app, f *gguf.File) error {
 		rows = append(rows, [2]string{"digest", m.Digest})
 	}
 	for _, row := range rows {
-		fmt.Fprintf(w, "%s\t%s\n", row[0], oneLine(row[1]))
+		fmt.Fprintf(w, "%s\t%s\n", row[0], terminal.OneLine(row[1]))
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.Types)) {
 		fmt.Fprintf(w, "tensors\t%d of %s\n", m.Types[name], name)
 	}
-	for _, k := range f.Keys() {
-		fmt.Fprintf(w, "key\t%s = %s\n", shown(k.Name), shown(m.Keys[k.Name]))
+	for _, name := range m.keys {
+		fmt.Fprintf(w, "key\t%s = %s\n", terminal.Shown(name), terminal.Shown(m.Keys[name]))
 	}
 	return w.Flush()
 }
 
 // target describes the target that a side file is made for.
-func (m *sideInfo) target() string {
+func (m *Side) target() string {
 	size := fmt.Sprintf("d %d, %d tokens", m.Dim, m.Tokens)
 	if m.Lineage == "" {
 		return size + ", its lineage is not named"
@@ -202,10 +204,16 @@ func (m *sideInfo) target() string {
 	return fmt.Sprintf("lineage %s, %s, fingerprint %s", m.Lineage, size, m.Vocabulary)
 }
 
-// refuseTarget refuses --target for a file that is no side file.
-func (c *modelInfoCmd) refuseTarget() error {
-	if c.Target == "" {
-		return nil
+// SideTarget reads what a side file for the model at path must fit: the whole file, for the lineage of one that states none.
+func SideTarget(ctx context.Context, path string) (side.Target, error) {
+	info, err := engine.Inspect(path)
+	if err != nil {
+		return side.Target{}, err
 	}
-	return tandem.Errorf("", tandem.Invalid, "--target: %s is no side file, it belongs to no target", c.File)
+	names, err := engine.Identify(ctx, path, engine.Options{})
+	if err != nil {
+		return side.Target{}, err
+	}
+	c := info.Config
+	return side.Target{Path: path, Lineage: names.Lineage, Vocabulary: names.Vocabulary, Dim: c.Dim, Vocab: c.Vocab, Layers: c.Layers}, nil
 }

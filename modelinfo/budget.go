@@ -1,4 +1,4 @@
-package main
+package modelinfo
 
 import (
 	"cmp"
@@ -16,7 +16,6 @@ import (
 	"github.com/tandem-llm/tandem/kernels/stream"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/roles"
-	"github.com/tandem-llm/tandem/settings"
 )
 
 // budgetInfo says what a verifier with a memory budget does, before it is started.
@@ -39,18 +38,18 @@ type budgetLine struct {
 }
 
 // budgets returns what the named budget gives, and 30, 50 and 75 % of the memory that the whole model needs.
-func (c *modelInfoCmd) budgets(memory memoryInfo) (*budgetInfo, error) {
+func (c Config) budgets(memory memoryInfo) (*budgetInfo, error) {
 	const long = 300 * time.Millisecond
 	out := &budgetInfo{context: memory.Room.Context}
-	if !strings.HasPrefix(c.File, gguf.Builtin) {
-		rate, err := stream.Rate(c.File, long)
+	if !strings.HasPrefix(c.Path, gguf.Builtin) {
+		rate, err := stream.Rate(c.Path, long)
 		if err != nil {
-			return nil, tandem.Errorf("", tandem.Unavailable, "%s: measuring the disk: %w", c.File, roles.Reason(err))
+			return nil, tandem.Errorf("", tandem.Unavailable, "%s: measuring the disk: %w", c.Path, roles.Reason(err))
 		}
 		out.ReadRate = rate / 1e9
 	}
 	all := []int64{memory.Total * 30 / 100, memory.Total / 2, memory.Total * 75 / 100}
-	if b := c.MemoryBudget.Bytes(); b > 0 {
+	if b := c.Budget; b > 0 {
 		all = append([]int64{b}, all...)
 	}
 	for _, b := range all {
@@ -67,14 +66,14 @@ func (c *modelInfoCmd) budgets(memory memoryInfo) (*budgetInfo, error) {
 }
 
 // budget plans a verifier in so many bytes.
-func (c *modelInfoCmd) budget(memory memoryInfo, bytes int64) (line budgetLine, err error) {
+func (c Config) budget(memory memoryInfo, bytes int64) (line budgetLine, err error) {
 	line = budgetLine{Budget: bytes}
-	r := roles.Room{Sizes: roles.Sizes(c.Sizes).OrDefault(), Options: engine.Options{Device: device.Planner(), KVType: c.KVType},
-		KVMemory: c.KVMemory.Bytes()}
-	if err := r.Add(c.File, tandem.DefaultLimits.Nodes, c.Heads...); err != nil {
+	r := roles.Room{Sizes: c.Sizes.OrDefault(), Options: engine.Options{Device: device.Planner(), KVType: c.KVType},
+		KVMemory: c.KVMemory}
+	if err := r.Add(c.Path, tandem.DefaultLimits.Nodes, c.Heads...); err != nil {
 		return line, err
 	}
-	s := c.streaming(nil, "", settings.GPULayers{}, cacheFlags{})
+	s := *c.Streams
 	s.Budget = bytes
 	d, err := s.Alone(&r, engine.Available{Bytes: math.MaxInt64, By: "the budget"})
 	var small *roles.TooLittle
@@ -111,7 +110,7 @@ func (b *budgetInfo) rows() (rows [][2]string) {
 				figures.MiB(l.Resident), figures.MiB(l.Experts), figures.MiB(l.All), figures.MiB(l.PerPass))
 		}
 		if l.Context > 0 && l.Context < b.context {
-			what += fmt.Sprintf(", a session of up to %s tokens", digits(l.Context))
+			what += fmt.Sprintf(", a session of up to %s tokens", Digits(l.Context))
 		}
 		if l.Passes > 0 {
 			what += fmt.Sprintf(": at %.2f GB/s, as measured now, %.3g passes/s", b.ReadRate, l.Passes)
