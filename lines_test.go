@@ -42,8 +42,6 @@ var longFuncs = map[string]int{
 	"kerneltest.oneCache": 88,
 	"kerneltest.random":   61,
 	"main.Run":            69,
-	"main.print":          65,
-	"main.specs":          97,
 	"measure.decode":      74,
 	"pair.Check":          71,
 	"roles.Load":          73,

@@ -160,7 +160,8 @@ func TestTreesAreValid(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		m, p := genModel(r), genBounds(r)
 		room := rapid.IntRange(0, 60).Draw(r, "room")
-		for _, b := range []Grower{newBuilder(tandem.GrowLevels, 0, p), newBuilder(tandem.GrowBest, 0, p), NewPacer(0, p, genChance(r), genChance(r))} {
+		for _, b := range []Grower{newBuilder(tandem.GrowLevels, 0, p), newBuilder(tandem.GrowBest, 0, p),
+			NewPacer(0, p, genChance(r), genChance(r))} {
 			tree := grow(r, b, m, room).Tree
 			if err := tree.Validate(p.Nodes, m.vocab); err != nil {
 				r.Fatal(err)
