@@ -165,7 +165,7 @@ func TestLoneDrafterBringsGuesses(t *testing.T) {
 	}
 }
 
-// TestGuessesInOneProcess: eight requests at once, greedy and drawn, with the target's own ways alone, beside drafters and beside lookup,
+// TestGuessesInOneProcess: eight requests at once, greedy and drawn, with the target's self-drafts alone, beside drafters and beside lookup,
 // by every strategy: each text is that of plain decoding, also while the verifier forgets everything again and again.
 func TestGuessesInOneProcess(t *testing.T) {
 	var o *oracle
@@ -178,7 +178,7 @@ func TestGuessesInOneProcess(t *testing.T) {
 	}, "go", drafter.LookupName)
 	described, err := v.Describe(t.Context())
 	if err != nil || len(described.SelfDrafts) != 2 {
-		t.Fatalf("described %+v, %v: want two ways", described.SelfDrafts, err)
+		t.Fatalf("described %+v, %v: want two self-drafts", described.SelfDrafts, err)
 	}
 	g.SelfDraftsAre(described.SelfDrafts)
 	twin, err := engine.Open(targetFile, engine.Options{Device: testdevice.CPU(t, 1), MaxRows: positions,

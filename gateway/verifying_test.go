@@ -127,7 +127,7 @@ func (w *world) answer(v tandem.Verdict) {
 		v.Tokens = append(v.Tokens[:len(v.Path)], vocabSize)
 	case "path":
 		v.Path, v.Tokens = append(v.Path, -1), append(v.Tokens, 5)
-	case "guess-token", "guess-twice", "guess-levels", "guess-nan", "guess-way":
+	case "guess-token", "guess-twice", "guess-levels", "guess-nan", "guess-name":
 		v.Guesses = spoilGuesses(v.Guesses, f.do)
 	case "kind":
 		v.Kind, v.Path, v.Tokens, v.Message = f.kind, nil, nil, "as the script says"

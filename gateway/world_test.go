@@ -82,7 +82,7 @@ type world struct {
 	slower     map[string]time.Duration                     // than the first at drafting
 	knows      map[string]float64                           // chance that a drafter has the next token in its level; default 3/4
 	costs      func(rows int) time.Duration                 // of a pass; nil: verify
-	ways       []tandem.SelfDraft                           // the target's own
+	selfDrafts []tandem.SelfDraft                           // the target's own
 	memory     int                                          // tokens that the verifier may hold, trees included; 0: any number
 	violations []string                                     // contracts that the gateway broke
 	flights    sync.WaitGroup

@@ -15,27 +15,27 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// bothWays are the target's own in these tests.
-var bothWays = []tandem.SelfDraft{{Name: tandem.Medusa, Levels: 4}, {Name: tandem.PPD, Levels: 3, Members: 2}}
+// bothSelfDrafts are the target's own in these tests.
+var bothSelfDrafts = []tandem.SelfDraft{{Name: tandem.Medusa, Levels: 4}, {Name: tandem.PPD, Levels: 3, Members: 2}}
 
 // guess returns what the model guesses by itself after the held tokens: each level has the right token first, second or not at all. Of
 // ppd there are as many levels as prompt nodes of both members behind the last accepted node.
 func (w *world) guess(h *heldSession, tree tandem.Tree, last int32, asked []string) (out []tandem.Guess) {
-	for _, way := range w.ways {
-		if !slices.Contains(asked, way.Name) {
+	for _, draft := range w.selfDrafts {
+		if !slices.Contains(asked, draft.Name) {
 			continue
 		}
-		levels := way.Levels
-		if way.Members > 0 {
-			levels = w.prompted(tree, last, way)
+		levels := draft.Levels
+		if draft.Members > 0 {
+			levels = w.prompted(tree, last, draft)
 		}
-		g := tandem.Guess{SelfDraft: way.Name}
+		g := tandem.Guess{SelfDraft: draft.Name}
 		hash, n := h.hash, len(h.tokens)
 		for range levels {
 			right := w.next(hash, n, h.open.Sampling.Seed)
 			level := []tandem.TopLogprob{{Token: right, LogProb: -0.4}, {Token: (right + 7) % vocabSize, LogProb: -1.5},
 				{Token: (right + 9) % vocabSize, LogProb: -3}}
-			switch mix(uint64(hash)+uint64(way.Levels)) % 4 {
+			switch mix(uint64(hash)+uint64(draft.Levels)) % 4 {
 			case 0:
 				level[0].Token, level[1].Token = level[1].Token, level[0].Token
 			case 1:
@@ -51,8 +51,8 @@ func (w *world) guess(h *heldSession, tree tandem.Tree, last int32, asked []stri
 	return out
 }
 
-// prompted returns how many levels of a way's prompt nodes are behind a node, and checks that the tree is as the contract has it.
-func (w *world) prompted(t tandem.Tree, node int32, way tandem.SelfDraft) (levels int) {
+// prompted returns how many levels of a draft's prompt nodes are behind a node, and checks that the tree is as the contract has it.
+func (w *world) prompted(t tandem.Tree, node int32, draft tandem.SelfDraft) (levels int) {
 	if err := t.Validate(1<<10, vocabSize); err != nil {
 		w.violate("ticket with %v", err)
 		return 0
@@ -60,10 +60,10 @@ func (w *world) prompted(t tandem.Tree, node int32, way tandem.SelfDraft) (level
 	of := map[tandem.Token]int32{}
 	for i := t.Guesses(); i < t.Len(); i++ {
 		e, above := t.Tokens[i], node
-		if int(e) >= way.Levels*way.Members {
+		if int(e) >= draft.Levels*draft.Members {
 			w.violate("embedding %d", e)
 		}
-		if int(e)%way.Levels > 0 {
+		if int(e)%draft.Levels > 0 {
 			above = -1
 			if p, ok := of[e-1]; ok {
 				above = p
@@ -76,9 +76,9 @@ func (w *world) prompted(t tandem.Tree, node int32, way tandem.SelfDraft) (level
 			of[e] = int32(i)
 		}
 	}
-	for ; levels < way.Levels; levels++ {
-		for m := range way.Members {
-			if _, ok := of[tandem.Token(m*way.Levels+levels)]; !ok {
+	for ; levels < draft.Levels; levels++ {
+		for m := range draft.Members {
+			if _, ok := of[tandem.Token(m*draft.Levels+levels)]; !ok {
 				return levels
 			}
 		}
@@ -103,7 +103,7 @@ func spoilGuesses(guesses []tandem.Guess, how string) (out []tandem.Guess) {
 			g.Levels = slices.Repeat(levels[:1], tandem.MostLevels+1)
 		case "guess-nan":
 			last[0].LogProb = float32(math.NaN())
-		case "guess-way":
+		case "guess-name":
 			g.SelfDraft = "palm reading"
 		}
 		out = append(out, g)
@@ -111,7 +111,7 @@ func spoilGuesses(guesses []tandem.Guess, how string) (out []tandem.Guess) {
 	return out
 }
 
-var guessFaults = []string{"guess-token", "guess-twice", "guess-levels", "guess-nan", "guess-way"}
+var guessFaults = []string{"guess-token", "guess-twice", "guess-levels", "guess-nan", "guess-name"}
 
 // TestGuessesNeverChangeTheText: with any strategy and vote, alone and beside drafters, with garbage among the guesses and with peers that
 // fail, the text is that of plain decoding.
@@ -139,14 +139,14 @@ func TestGuessesNeverChangeTheText(t *testing.T) {
 		var problem string
 		synctest.Test(t, func(*testing.T) {
 			w := newWorld()
-			w.quiet, w.faults, w.ways = true, faults, bothWays
+			w.quiet, w.faults, w.selfDrafts = true, faults, bothSelfDrafts
 			c := w.config()
 			rec := &recorder{}
 			c.Limits.Context, c.Events = 100, rec.events()
 			if without && (r.Drafters == nil || !slices.Contains(r.Drafters, "fake")) {
 				c.Drafters = nil
 			}
-			w.then = func() { w.gw.SelfDraftsAre(bothWays) }
+			w.then = func() { w.gw.SelfDraftsAre(bothSelfDrafts) }
 			problem = faulty(w, c, rec, r, outages)
 		})
 		if problem != "" {
@@ -163,7 +163,7 @@ func guessed(t *testing.T, w *world, c Config, r tandem.Request, then func(g *Ga
 		t.Fatal(err)
 	}
 	w.gw = g
-	g.SelfDraftsAre(w.ways)
+	g.SelfDraftsAre(w.selfDrafts)
 	if then != nil {
 		then(g)
 	}
@@ -186,16 +186,16 @@ func guessed(t *testing.T, w *world, c Config, r tandem.Request, then func(g *Ga
 	return res, s, c.Counters.Snapshot()
 }
 
-// TestWaysDraft: every strategy drafts with the ways that a request names, with far fewer rounds than tokens, and the statistics know them
-// by name.
-func TestWaysDraft(t *testing.T) {
+// TestSelfDraftsDraft: every strategy drafts with the self-drafts that a request names, with far fewer rounds than tokens, and the statistics
+// know them by name.
+func TestSelfDraftsDraft(t *testing.T) {
 	for _, strategy := range []tandem.Strategy{tandem.StrategyFixed, tandem.StrategyLLMCad, tandem.StrategyMinions,
 		tandem.StrategyPlanner} {
 		for _, names := range [][]string{{"medusa"}, {"ppd"}, {"medusa", "ppd"}} {
 			t.Run(fmt.Sprintf("%s %s", strategy, strings.Join(names, "+")), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					w := newWorld()
-					w.quiet, w.ways = true, bothWays
+					w.quiet, w.selfDrafts = true, bothSelfDrafts
 					c := w.config()
 					c.Drafters = nil
 					r := tandem.Request{Prompt: "a way", MaxTokens: 200, IgnoreEOS: true, Sampling: tandem.Sampling{TopP: 1},
@@ -228,7 +228,7 @@ func TestWaysDraft(t *testing.T) {
 func TestDrafterAloneBringsGuesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		w.quiet, w.ways = true, bothWays[:1]
+		w.quiet, w.selfDrafts = true, bothSelfDrafts[:1]
 		w.knows["drafter"] = 0.95 // better than medusa, so that it is asked alone most of the time
 		r := tandem.Request{Prompt: "alone", MaxTokens: 400, IgnoreEOS: true, Sampling: tandem.Sampling{TopP: 1},
 			Strategy: tandem.StrategyPlanner, Bounds: tandem.Bounds{Nodes: 16, Depth: 6, Width: 4}}
@@ -240,8 +240,9 @@ func TestDrafterAloneBringsGuesses(t *testing.T) {
 	})
 }
 
-// TestWaysComeAndGo: a way drafts while the verifier offers it, nobody else can have its name, and guesses nobody asked for are ignored.
-func TestWaysComeAndGo(t *testing.T) {
+// TestSelfDraftsComeAndGo: a self-draft drafts while the verifier offers it, nobody else can have its name, and guesses nobody asked
+// for are ignored.
+func TestSelfDraftsComeAndGo(t *testing.T) {
 	r := tandem.Request{Prompt: "a way", MaxTokens: 100, IgnoreEOS: true, Sampling: tandem.Sampling{TopP: 1},
 		Bounds: tandem.Bounds{Nodes: 16, Depth: 6, Width: 4}}
 	used := func(res tandem.Result) (names []string) {
@@ -252,7 +253,7 @@ func TestWaysComeAndGo(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		w.quiet, w.ways = true, bothWays
+		w.quiet, w.selfDrafts = true, bothSelfDrafts
 		c := w.config()
 		c.Drafters = nil
 		res, _, counts := guessed(t, w, c, r, func(g *Gateway) { g.SelfDraftsAre(nil) })
@@ -288,34 +289,35 @@ func TestWaysComeAndGo(t *testing.T) {
 	})
 }
 
-// TestWaysToldLate: a request that names a way waits until the verifier has told its ways, but not for ever.
-func TestWaysToldLate(t *testing.T) {
+// TestSelfDraftsToldLate: a request that names a self-draft waits until the verifier has told which there are, but not for ever.
+func TestSelfDraftsToldLate(t *testing.T) {
 	r := tandem.Request{Prompt: "a way", MaxTokens: 50, IgnoreEOS: true, Sampling: tandem.Sampling{TopP: 1}, Drafters: []string{"medusa"},
 		Bounds: tandem.Bounds{Nodes: 16, Depth: 6, Width: 4}}
 	for _, tc := range []struct {
-		after time.Duration
-		ways  []tandem.SelfDraft
-		want  string
-	}{{time.Second, bothWays, ""}, {time.Second, nil, `drafter "medusa" is not there`}, {time.Minute, bothWays, `drafter "medusa" is not there`}} {
+		after   time.Duration
+		offered []tandem.SelfDraft
+		want    string
+	}{{time.Second, bothSelfDrafts, ""}, {time.Second, nil, `drafter "medusa" is not there`},
+		{time.Minute, bothSelfDrafts, `drafter "medusa" is not there`}} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld()
-			w.quiet, w.ways = true, tc.ways
+			w.quiet, w.selfDrafts = true, tc.offered
 			g, err := New(w.config())
 			if err != nil {
 				t.Fatal(err)
 			}
 			w.gw = g
-			time.AfterFunc(tc.after, func() { g.SelfDraftsAre(w.ways) })
+			time.AfterFunc(tc.after, func() { g.SelfDraftsAre(w.selfDrafts) })
 			start := time.Now()
 			res, err := g.Generate(t.Context(), r, &sink{})
 			if tc.want == "" && (err != nil || len(res.Stats.Drafters) != 1 || res.Stats.Drafters[0].Name != "medusa") {
-				t.Errorf("told %v after %v: %v; %+v", tc.ways, tc.after, err, res.Stats.Drafters)
+				t.Errorf("told %v after %v: %v; %+v", tc.offered, tc.after, err, res.Stats.Drafters)
 			}
 			if tc.want != "" && (tandem.KindOf(err) != tandem.Invalid || !strings.Contains(err.Error(), tc.want)) {
-				t.Errorf("told %v after %v: %v, want %s", tc.ways, tc.after, err, tc.want)
+				t.Errorf("told %v after %v: %v, want %s", tc.offered, tc.after, err, tc.want)
 			}
 			if took := time.Since(start); tc.want != "" && took > describeWait {
-				t.Errorf("told %v after %v: refused after %v", tc.ways, tc.after, took)
+				t.Errorf("told %v after %v: refused after %v", tc.offered, tc.after, took)
 			}
 			w.flights.Wait()
 			if err := g.Shutdown(context.Background()); err != nil {
@@ -331,7 +333,7 @@ func TestGarbageGuesses(t *testing.T) {
 	for _, how := range guessFaults {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld()
-			w.quiet, w.ways = true, bothWays
+			w.quiet, w.selfDrafts = true, bothSelfDrafts
 			for n := 3; n < 100; n += 3 {
 				w.faults[fmt.Sprintf("verdict %d", n)] = fault{do: how}
 			}
