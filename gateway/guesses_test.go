@@ -165,7 +165,7 @@ func TestLoneDrafterBringsGuesses(t *testing.T) {
 	}
 }
 
-// TestGuessesInOneProcess: eight requests at once, greedy and drawn, with the target's self-drafts alone, beside drafters and beside lookup,
+// TestGuessesInOneProcess: eight requests at once, greedy and drawn, with self-drafts alone, beside drafters and beside lookup,
 // by every strategy: each text is that of plain decoding, also while the verifier forgets everything again and again.
 func TestGuessesInOneProcess(t *testing.T) {
 	var o *oracle

@@ -186,8 +186,8 @@ func guessed(t *testing.T, w *world, c Config, r tandem.Request, then func(g *Ga
 	return res, s, c.Counters.Snapshot()
 }
 
-// TestSelfDraftsDraft: every strategy drafts with the self-drafts that a request names, with far fewer rounds than tokens, and the statistics
-// know them by name.
+// TestSelfDraftsDraft: every strategy drafts with the self-drafts that a request names, with far fewer rounds than tokens, and the
+// statistics know them by name.
 func TestSelfDraftsDraft(t *testing.T) {
 	for _, strategy := range []tandem.Strategy{tandem.StrategyFixed, tandem.StrategyLLMCad, tandem.StrategyMinions,
 		tandem.StrategyPlanner} {
