@@ -68,6 +68,10 @@ func (s *session) ask(ctx, again context.Context) (*turn, round.Action, error) {
 	a := t.Merged(took, s.box.answered())
 	s.account.stats.Planning += time.Since(planning)
 	s.sources.Follow(again, t.Follow)
+	send := ctx
+	if a.Do != round.Put { // a drafter has put the first
+		send = again
+	}
 	timer := time.NewTimer(a.Wait)
 	defer timer.Stop()
 	for {
@@ -78,8 +82,8 @@ func (s *session) ask(ctx, again context.Context) (*turn, round.Action, error) {
 				a = t.Stopped()
 				continue
 			}
-			err := s.put(ctx, t)
-			a, ctx = t.Sent(time.Now(), err), again
+			err := s.put(send, t)
+			a, send = t.Sent(time.Now(), err), again
 			continue
 		case round.Wait:
 		case round.End:
