@@ -108,6 +108,7 @@ var rooms = map[string][]string{
 	// the ways and drafters alone, in this process: a drafter grows the trees, package spec says what becomes of them
 	"bench/guesses": {".", "bench/figures", "bench/prompts", "drafter", "mempool", "engine", "spec", "text"},
 	"talk":          {".", "client", "services"},
+	"talk/status":   {".", "proto", "roles/gateway", "roles/verifier", "services", "services/telemetry", "terminal"},
 	"talk/console":  {".", "bench/figures", "client", "services", "settings", "talk", "terminal"},
 
 	// every setting, by role: what the command line, files and child processes have in common

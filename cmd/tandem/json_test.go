@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-llm/tandem/modelinfo"
 	"github.com/tandem-llm/tandem/profile"
 	"github.com/tandem-llm/tandem/talk"
+	"github.com/tandem-llm/tandem/talk/status"
 	"github.com/tandem-llm/tandem/testkit"
 )
 
@@ -19,7 +20,7 @@ func TestJSONFields(t *testing.T) {
 		{Command: "generate", Result: new(talk.Generation)},
 		{Command: "up", Result: new(upResult)},
 		{Command: "health", Result: new(healthResult)},
-		{Command: "ps", Result: new(psResult)},
+		{Command: "ps", Result: new(status.Status)},
 		{Command: "logits", Result: new(logitsResult)},
 		{Command: "model info", Result: new(modelinfo.Model)},
 		{Command: "model quantize, model expand, model random", Result: new(convert.Result)},

@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-llm/tandem/cache"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/talk/status"
 	"github.com/tandem-llm/tandem/terminal"
 )
 
@@ -51,7 +52,7 @@ func TestNamesOutOfFiles(t *testing.T) {
 		"cache clear":          (&cacheClearCmd{cacheFlags: cacheFlags{settings.CacheFolder{Cache: kept, CacheLimit: 1 << 30}}}).Run,
 		"tokenize":             (&tokenizeCmd{Model: none, Text: new(string)}).Run,
 		"ps": func(a *app) error {
-			return listProcesses(a.stdout, psResult{Processes: []psProcess{{Role: "drafter", Up: true, Model: evil, Identity: evil}}})
+			return status.Status{Processes: []status.Process{{Role: "drafter", Up: true, Model: evil, Identity: evil}}}.Print(a.stdout)
 		},
 		"up": func(a *app) error {
 			return (&upCmd{}).print(a, upResult{Gateway: "g", Target: path, Drafts: []string{path}, Heads: []string{path}, RunDir: kept})

@@ -4,22 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"maps"
 	"os"
-	"slices"
-	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/client"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
-	"github.com/tandem-llm/tandem/roles/gateway"
-	"github.com/tandem-llm/tandem/roles/verifier"
-	"github.com/tandem-llm/tandem/services/telemetry"
 	"github.com/tandem-llm/tandem/talk"
-	"github.com/tandem-llm/tandem/terminal"
+	"github.com/tandem-llm/tandem/talk/status"
 )
 
 type psCmd struct {
@@ -33,29 +25,6 @@ type topCmd struct {
 	Count int           `help:"Number of lines to print; 0 = until stopped." default:"0" setting:"-"`
 }
 
-// psResult is what ps prints with --json.
-type psResult struct {
-	Model     string      `json:"model"`
-	Version   string      `json:"version"`
-	Context   int         `json:"context"`
-	Processes []psProcess `json:"processes"`
-}
-
-type psProcess struct {
-	Role     string           `json:"role"`
-	Up       bool             `json:"up"`
-	Model    string           `json:"model,omitempty"`
-	PID      int              `json:"pid,omitempty"`
-	Threads  int              `json:"threads,omitempty"`
-	Device   string           `json:"device,omitempty"`
-	ISA      string           `json:"isa,omitempty"`
-	Identity string           `json:"identity,omitempty"`
-	Lineage  string           `json:"lineage,omitempty"`
-	Ways     []string         `json:"ways,omitempty"` // the target's own of guessing
-	Protocol uint32           `json:"protocol,omitempty"`
-	Counters map[string]int64 `json:"counters,omitempty"`
-}
-
 // Run lists the processes behind a gateway.
 func (c *psCmd) Run(a *app) error {
 	conn, err := client.Dial(c.Addr)
@@ -67,10 +36,7 @@ func (c *psCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	if c.JSON {
-		return printJSON(a.stdout, fromDescribe(d))
-	}
-	return listProcesses(a.stdout, fromDescribe(d))
+	return c.show(a, status.Of(d))
 }
 
 // Run prints a line for each interval with the activity of a gateway and its processes.
@@ -86,7 +52,7 @@ func (c *topCmd) Run(a *app) error {
 		return talk.Error(err)
 	}
 	defer conn.Close()
-	var before activity
+	var before status.Activity
 	for n := 0; ; n++ {
 		d, err := look(a.ctx, conn)
 		if a.ctx.Err() != nil {
@@ -95,12 +61,12 @@ func (c *topCmd) Run(a *app) error {
 		if err != nil {
 			return err
 		}
-		now := activityOf(d, time.Now())
+		now := status.ActivityOf(d, time.Now())
 		if n > 0 {
 			if f, ok := a.stdout.(*os.File); ok && isTerminal(f) {
 				fmt.Fprint(a.stdout, "\x1b[H\x1b[2J")
 			}
-			if err := errors.Join(now.print(a.stdout, before), listProcesses(a.stdout, fromDescribe(d))); err != nil {
+			if err := errors.Join(now.Print(a.stdout, before), status.Of(d).Print(a.stdout)); err != nil {
 				return err
 			}
 		}
@@ -121,158 +87,4 @@ func look(ctx context.Context, conn *client.Client) (*tandemv1.DescribeResponse,
 	defer cancel()
 	d, err := conn.Describe(ctx)
 	return d, talk.Error(err)
-}
-
-func fromDescribe(d *tandemv1.DescribeResponse) psResult {
-	out := psResult{Model: d.GetModel(), Version: d.GetVersion(), Context: int(d.GetContext())}
-	for _, p := range d.GetProcesses() {
-		out.Processes = append(out.Processes, psProcess{Role: p.GetRole(), Up: p.GetUp(), Model: p.GetModel(), PID: int(p.GetPid()),
-			Threads: int(p.GetThreads()), Device: p.GetDevice(), ISA: p.GetIsa(),
-			Identity: p.GetIdentity(), Lineage: p.GetLineage(), Ways: p.GetWays(), Protocol: p.GetProtocol(), Counters: p.GetCounters()})
-	}
-	return out
-}
-
-func listProcesses(to io.Writer, r psResult) error {
-	to = terminal.Printable{To: to}
-	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "ROLE\tSTATE\tPID\tDEVICE\tTHREADS\tISA\tKV PAGES\tRESTARTS\tMODEL\tIDENTITY")
-	for _, p := range r.Processes {
-		state := "down"
-		if p.Up {
-			state = "up"
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Role, state, orDash(p.PID), or(p.Device, "-"),
-			orDash(p.Threads), or(p.ISA, "-"), p.counter("kv.pages"), p.counter("restarts"), or(shown(p.model()), "-"),
-			or(shown(p.Identity), "-"))
-	}
-	err := w.Flush()
-	for _, line := range []string{poolLine(r.Processes), prefillLine(r.Processes)} {
-		if line != "" {
-			_, more := fmt.Fprintln(to, line)
-			err = errors.Join(err, more)
-		}
-	}
-	return err
-}
-
-// mostShown bounds the sessions that a line names.
-const mostShown = 8
-
-// prefillLine says how far the verifier has read the prompts of which sessions; "" if it reads none.
-func prefillLine(all []psProcess) string {
-	for _, p := range all {
-		n := p.Counters[telemetry.Prefills]
-		if p.Role != "gateway" || n == 0 {
-			continue
-		}
-		line := fmt.Sprintf("prefilling: %d sessions, %d of %d tokens", n, p.Counters[telemetry.PrefillDone],
-			p.Counters[telemetry.PrefillTotal])
-		var of []string
-		for _, name := range slices.Sorted(maps.Keys(p.Counters)) {
-			if id, found := strings.CutSuffix(name, ".done"); found && strings.HasPrefix(id, gateway.PrefillOf) && len(of) < mostShown {
-				of = append(of, fmt.Sprintf("%s %d of %d", strings.TrimPrefix(id, gateway.PrefillOf),
-					p.Counters[name], p.Counters[id+".total"]))
-			}
-		}
-		if len(of) > 0 {
-			line += " (" + strings.Join(of, ", ") + ")"
-		}
-		return line
-	}
-	return ""
-}
-
-// model names the process's model and, behind a plus, by which ways it guesses by itself.
-func (p psProcess) model() string {
-	return strings.Join(append([]string{p.Model}, p.Ways...), "+")
-}
-
-// poolLine says which tickets wait in the pool, whose they are, and which wait to get in; "" if the verifier does not tell.
-func poolLine(all []psProcess) string {
-	line, paused := "", int64(0)
-	for _, p := range all {
-		if p.Role == "drafter" {
-			paused += p.Counters["pool.paused"]
-		}
-		most := p.Counters["pool.limit"]
-		if p.Role != "verifier" || most == 0 {
-			continue
-		}
-		line = fmt.Sprintf("pool: %d of %d tickets", p.Counters["pool.depth"], most)
-		if p.Counters["pool.depth"] == 0 {
-			continue
-		}
-		var of []string
-		for _, name := range slices.Sorted(maps.Keys(p.Counters)) {
-			if who, found := strings.CutPrefix(name, verifier.PoolOf); found {
-				of = append(of, fmt.Sprintf("%s %d", who, p.Counters[name]))
-			}
-		}
-		line += fmt.Sprintf(" (%s), the oldest for %.1f ms", strings.Join(of, ", "), float64(p.Counters["pool.oldest_us"])/1e3)
-	}
-	if line != "" && paused > 0 {
-		line += fmt.Sprintf("; %d drafts wait for room", paused)
-	}
-	return line
-}
-
-// counter prints a counter that not every process has.
-func (p psProcess) counter(name string) string {
-	if n, found := p.Counters[name]; found {
-		return fmt.Sprint(n)
-	}
-	return "-"
-}
-
-func orDash(n int) string {
-	if n == 0 {
-		return "-"
-	}
-	return fmt.Sprint(n)
-}
-
-// activity is what a gateway's processes have done up to a point in time.
-type activity struct {
-	at       time.Time
-	verifier map[string]int64
-	drafts   int64 // trees
-	nodes    int64 // of them, roots not counted
-	depth    int64 // tickets in the pool now
-}
-
-func activityOf(d *tandemv1.DescribeResponse, at time.Time) activity {
-	out := activity{at: at}
-	for _, p := range d.GetProcesses() {
-		switch n := p.GetCounters(); p.GetRole() {
-		case "verifier":
-			out.verifier, out.depth = n, n["pool.depth"]
-		case "drafter":
-			out.drafts += n["drafts"]
-			out.nodes += n["drafts.nodes"]
-		}
-	}
-	return out
-}
-
-// print writes one line of rates since before. A process that was restarted in between counts from 0.
-func (a activity) print(w io.Writer, before activity) error {
-	seconds := a.at.Sub(before.at).Seconds()
-	since := func(name string) int64 {
-		if n := a.verifier[name] - before.verifier[name]; n >= 0 {
-			return n
-		}
-		return a.verifier[name]
-	}
-	passes, verdicts := since("passes"), since("verdicts")
-	perPass := 0.0
-	if passes > 0 {
-		perPass = float64(since("passes.rows")) / float64(passes)
-	}
-	_, err := fmt.Fprintf(w, "%s  %.1f passes/s of %.1f rows  %.1f verdicts/s  verifier busy %.0f %%  %.1f drafts/s of %.0f nodes/s  "+
-		"pool %d\n",
-		a.at.Format(time.TimeOnly), float64(passes)/seconds, perPass, float64(verdicts)/seconds,
-		float64(since("passes.busy_us"))/seconds/1e4,
-		max(float64(a.drafts-before.drafts), 0)/seconds, max(float64(a.nodes-before.nodes), 0)/seconds, a.depth)
-	return err
 }

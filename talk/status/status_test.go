@@ -1,4 +1,4 @@
-package main
+package status
 
 import "testing"
 
@@ -6,7 +6,7 @@ import "testing"
 func TestPoolLine(t *testing.T) {
 	told := map[string]int64{"pool.depth": 3, "pool.limit": 3, "pool.oldest_us": 1240, "pool.of.first": 1, "pool.of.gateway": 1,
 		"pool.of.go": 1}
-	for want, all := range map[string][]psProcess{
+	for want, all := range map[string][]Process{
 		"pool: 3 of 3 tickets (first 1, gateway 1, go 1), the oldest for 1.2 ms; 2 drafts wait for room": {
 			{Role: "verifier", Counters: told}, {Role: "drafter", Counters: map[string]int64{"pool.paused": 2}}},
 		"pool: 0 of 3 tickets": {{Role: "verifier", Counters: map[string]int64{"pool.limit": 3}}},
@@ -22,7 +22,7 @@ func TestPoolLine(t *testing.T) {
 func TestPrefillLine(t *testing.T) {
 	told := map[string]int64{"prefill.sessions": 2, "prefill.tokens": 31000, "prefill.tokens_done": 4720, "prefill.of.00b.done": 3520,
 		"prefill.of.00b.total": 23000, "prefill.of.00a.done": 1200, "prefill.of.00a.total": 8000}
-	for want, all := range map[string][]psProcess{
+	for want, all := range map[string][]Process{
 		"prefilling: 2 sessions, 4720 of 31000 tokens (00a 1200 of 8000, 00b 3520 of 23000)": {{Role: "gateway", Counters: told}},
 		"": {{Role: "gateway", Counters: map[string]int64{"prefill.sessions": 0}}, {Role: "verifier", Counters: told}},
 	} {
