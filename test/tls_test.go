@@ -78,7 +78,7 @@ func newBoxes(t *testing.T) *boxes {
 		words := strings.Fields(f.script)
 		b.guide[words[0]+" "+words[1]] = here.Replace(f.script)
 	}
-	if !strings.Contains(b.guide["./tandem verifier"], "--secret-file secret") {
+	if !strings.Contains(b.guide["./tandem verifier"], "--set secret-file=secret") {
 		t.Fatal("the guide's verifier has no secret")
 	}
 	cmd := exec.Command("bash", "-euo", "pipefail", "-c", b.guide["openssl req"])
