@@ -11,12 +11,12 @@ type Stage string
 
 const (
 	StageRequest Stage = "chat"    // gateway: admission to last token
-	StageAdmit   Stage = "admit"   // gateway: tokenising and waiting for a place
+	StageAdmit   Stage = "admit"   // gateway: tokenising and waiting for a slot
 	StagePrefill Stage = "prefill" // gateway: Open of one process, by attribute
 	StageRounds  Stage = "rounds"  // gateway: up to 32 rounds
 	StageRound   Stage = "round"   // gateway: one round
 	StageCommit  Stage = "commit"  // gateway: verdict to text
-	StageParked  Stage = "parked"  // gateway: a session without a place, because its client does not read
+	StageParked  Stage = "parked"  // gateway: a session without a slot
 	StageOpen    Stage = "open"    // drafter, verifier: a session's prefill
 	StageDraft   Stage = "draft"   // drafter: one tree
 	StageSend    Stage = "send"    // drafter or gateway: ticket into the pool (producer)

@@ -8,9 +8,9 @@ import (
 // FeatureSource hands out features: the target's hidden states at committed positions, which some drafts read. The verifier is one. A
 // drafter asks for what it lacks, when it opens a session and before it drafts; nobody sends features unasked. Safe for concurrent use.
 type FeatureSource interface {
-	// Features returns the states that q asks for, as many as one answer holds, at least one if there is one. It waits as long as the
-	// first of them is about to be computed; if that is not foreseen, the answer has no rows and From = q.From. Errors: UnknownSession
-	// (not held, or not yet), Stale (another epoch), Unsupported (the source has no states to hand out), Invalid, Unavailable, ctx's.
+	// Features returns the states that q asks for, as many as one answer holds, at least one if there is one. It waits while the first of
+	// them is about to be computed. If it will not be computed, the answer has no rows and From = q.From. Errors: UnknownSession (not held,
+	// or not yet), Stale (another epoch), Unsupported (the source has no states to hand out), Invalid, Unavailable, ctx's.
 	Features(ctx context.Context, q FeatureQuery) (Features, error)
 }
 
@@ -31,8 +31,8 @@ func (q FeatureQuery) Validate() error {
 	return nil
 }
 
-// Features are the states of successive positions. The states of positions before From that were asked for are not to be had: they
-// were never computed (Opened.Reused) or are forgotten.
+// Features are the states of successive positions. States before From that were asked for are missing: they were never computed
+// (Opened.Reused) or are forgotten.
 type Features struct {
 	From Position // of the first row
 	// Taps says which hidden states a row holds, side by side in this order: N ≥ 1 is the residual stream after N layers, -1 the

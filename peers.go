@@ -22,8 +22,8 @@ type Opening struct {
 	SelfDrafts []string // of the target (Guess.SelfDraft) whose guesses Opened is to carry; unknown ones are ignored
 	Features   bool     // hidden states of committed tokens will be asked for (FeatureSource), the prompt's included
 
-	// Progress is told how the receiver gets on, at once when it has begun and then every ProgressEvery until Open returns, from the
-	// goroutine that called Open; nil: nobody is.
+	// Progress is called with the receiver's progress when it has begun, and then every ProgressEvery until Open returns, by the goroutine
+	// that called Open. May be nil.
 	Progress func(Progress)
 
 	Identity    Identity // that the session began with; "": it begins now, with the receiver's
@@ -34,8 +34,8 @@ type Opening struct {
 // ProgressEvery is how often Opening.Progress is called.
 const ProgressEvery = 500 * time.Millisecond
 
-// Progress tells how far an Open has come, and how the receiver gets on with all that it has to do. An Open that waits for others gets on
-// as they do.
+// Progress tells how far an Open has come, and how far the receiver with all of its work: an Open that waits for others makes progress as
+// they do.
 type Progress struct {
 	Held   int           // how many of Opening.Tokens the receiver holds
 	Cached int           // how many of these it held when Open began
@@ -43,8 +43,8 @@ type Progress struct {
 	Pass   time.Duration // that its current pass should take; 0: none is running
 }
 
-// PassMay returns how long a pass that should take d may take before it counts as hanging; 0 for 0. For a negative d, which is not known,
-// it is long: the first pass of a large model may be.
+// PassMay returns how long a pass that should take d may take before it counts as hanging; 0 for 0. A negative d is not known; then the
+// result is long, because the first pass of a large model may be.
 func PassMay(d time.Duration) time.Duration {
 	const times, unknown, most = 10, time.Minute, 24 * time.Hour
 	if d < 0 {
@@ -73,7 +73,7 @@ const (
 // SelfDrafts lists the reserved names.
 func SelfDrafts() []string { return []string{Medusa, PPD, Assistant} }
 
-// Guess is what one of the target's self-drafts says about the tokens after the last committed one.
+// Guess holds a self-draft's candidates for the tokens after the last committed one.
 type Guess struct {
 	SelfDraft string
 	// Levels[i] holds the likeliest tokens i+1 places after the last committed one, likeliest first, each once, with the self-draft's own
@@ -109,7 +109,7 @@ func (g Guess) Validate(vocab int) error {
 	return nil
 }
 
-// SelfDraft describes one of the target's own ways of guessing that a verifier offers.
+// SelfDraft describes a self-draft that a verifier offers.
 type SelfDraft struct {
 	Name    string // Medusa …
 	Levels  int    // how far it guesses
@@ -310,7 +310,7 @@ type Description struct {
 	Taps          []int       // a verifier: of the features that it hands out; a drafter: of those that it reads; nil: none
 }
 
-// SelfDraftNames returns the names of d.Ways.
+// SelfDraftNames returns the names of d.SelfDrafts.
 func (d Description) SelfDraftNames() (names []string) {
 	for _, w := range d.SelfDrafts {
 		names = append(names, w.Name)
@@ -332,7 +332,7 @@ type Verdict struct {
 	Experts  Experts       // that the pass used; nil: a target without experts, or not known
 	Busy     time.Duration // the pass and the draws, arithmetic only
 	Logprobs []Logprob     // one per token of Tokens if the session's Sampling wants them, else nil
-	Guesses  []Guess       // on what follows Tokens, of the ways that the ticket asked for; a repeated verdict repeats them
+	Guesses  []Guess       // on what follows Tokens, of the self-drafts that the ticket names; a repeated verdict repeats them
 	Guessing time.Duration // the arithmetic of Guesses, not in Busy
 	// Kind is OK, or why there is no verdict: UnknownSession, Stale, Invalid, Internal, or Exhausted: the verifier has no KV memory for the
 	// session beside older ones. Then the gateway closes it, and opens it again when others need less.

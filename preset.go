@@ -1,13 +1,14 @@
 package tandem
 
-// Preset is what somebody other than a request says about sampling: a model file, or whoever runs a server. nil: nothing.
+// Preset holds sampling options that come not from a request but from a model file, or from whoever runs a server. A nil field sets
+// nothing.
 type Preset struct {
 	Temperature, TopP, MinP                          *float64
 	RepeatPenalty, FrequencyPenalty, PresencePenalty *float64
 	TopK, RepeatLast                                 *int
 }
 
-// Over returns s with what p says in its place.
+// Over returns s with the options that p sets in place of its own.
 func (p Preset) Over(s Sampling) Sampling {
 	for _, f := range []struct {
 		from *float64
@@ -27,5 +28,5 @@ func (p Preset) Over(s Sampling) Sampling {
 	return s
 }
 
-// ServerSampling is how tokens are drawn over HTTP where nobody says how: as llama.cpp's server does.
+// ServerSampling holds the sampling options over HTTP that neither the request nor a Preset sets: llama.cpp's.
 var ServerSampling = Sampling{Temperature: 0.8, TopK: 40, TopP: 0.95, MinP: 0.05, RepeatPenalty: 1, RepeatLast: DefaultRepeatLast}
