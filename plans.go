@@ -21,11 +21,11 @@ func (c Cost) Valid() bool {
 // MostUsed bounds the experts that a pass uses, counted layer by layer.
 const MostUsed = 1 << 24
 
-// Experts says how many experts of a model a pass has used, counted layer by layer and each once, however many rows chose it: those of the
-// first 1, 2, 4 … rows together, and last those of all rows. nil: not known.
+// Experts counts the experts that the first 1, 2, 4 … rows of a pass used together, and last those of all rows. An expert of a layer counts
+// once, however many rows chose it. nil: not known.
 type Experts []int32
 
-// CountExperts returns the Experts of a pass whose rows were the first to use so many.
+// CountExperts returns the Experts of a pass, of which row i used added[i] experts that no row before it had used.
 func CountExperts(added []int) Experts {
 	var e Experts
 	used := 0
@@ -38,7 +38,7 @@ func CountExperts(added []int) Experts {
 	return e
 }
 
-// All returns those of all rows.
+// All returns the number of experts that all rows used.
 func (e Experts) All() int {
 	if len(e) == 0 {
 		return 0
