@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-llm/tandem/schedule/owner"
 )
 
-// Space is the room left in a pass.
+// Space is how many more rows a pass can take.
 type Space struct {
 	Rows   int
 	Wanted int // rows with logits

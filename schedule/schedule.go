@@ -52,8 +52,8 @@ type Config struct {
 //
 // Memory for keys and values is taken as passes need it. When there is none, sessions are dropped until there is; see makeRoom.
 //
-// A panic in a session's part drops that session alone, a panic in a pass all sessions of the pass. Dropped sessions are
-// opened again from their tokens.
+// A panic in a session's part drops only that session, a panic in a pass all sessions of the pass. Dropped sessions are opened again from
+// their tokens.
 type Schedule struct {
 	cfg   Config
 	owner *owner.Owner
@@ -159,12 +159,12 @@ func (s *Schedule) await(call *Call, told func(tandem.Progress)) error {
 	}
 }
 
-// Progress tells how the passes get on. Safe for concurrent use.
+// Progress returns the progress of the passes. Safe for concurrent use.
 func (s *Schedule) Progress() tandem.Progress {
 	return tandem.Progress{Steps: s.steps.Load(), Pass: time.Duration(s.passing.Load())}
 }
 
-// Goes tells that the running pass gets on, such as one that has read some more of its weights from a disk. Safe for concurrent use.
+// Goes reports that the running pass makes progress, for example by reading more of its weights from a disk. Safe for concurrent use.
 func (s *Schedule) Goes() { s.steps.Add(1) }
 
 // Replace drops the session that o is to replace; Stale if that has a later epoch.
@@ -214,7 +214,7 @@ func (s *Schedule) Session(id tandem.SessionID) Session { return s.sessions[id] 
 // Holds reports whether x is still one of the sessions.
 func (s *Schedule) Holds(x Session) bool { return s.sessions[x.seat().ID] == x }
 
-// Load counts the sessions by what they do.
+// Load counts the sessions by their state.
 type Load struct {
 	Sessions int
 	Opening  int // whose prompt is not in

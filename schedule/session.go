@@ -35,7 +35,7 @@ type Session interface {
 	seat() *Seat
 }
 
-// Seat is a session's place in a schedule.
+// Seat is the schedule's state of a session.
 type Seat struct {
 	ID    tandem.SessionID
 	Owner uint64 // see tandem.Opening
@@ -61,7 +61,7 @@ type Seat struct {
 	turn     int           // others come first until the schedule has run so many passes
 }
 
-// NewSeat returns the place of the session that o opens, whose state in the model is seq.
+// NewSeat returns the Seat of the session that o opens, whose state in the model is seq.
 func NewSeat(o tandem.Opening, seq Sequence) Seat {
 	return Seat{ID: o.Session, Owner: o.Owner, Epoch: o.Epoch, Seq: seq, tenant: o.Tenant}
 }
@@ -108,7 +108,7 @@ func (s shared) Follows(o Sequence) bool {
 	return ok && s.Sequence.Follows(other.Sequence)
 }
 
-// Call is somebody's wait for a session. It ends once.
+// Call is a caller's wait for a session. It ends once.
 type Call struct {
 	ctx   context.Context
 	ended chan error
@@ -156,7 +156,7 @@ func (s *Schedule) Queue(x Session, call *Call, came time.Time, rows int) {
 	}
 }
 
-// End ends the work that x is opened or queued for: whoever waits for it gets err.
+// End ends the work that x is opened or queued for: its callers get err.
 func (s *Schedule) End(x Session, err error) {
 	t := x.seat()
 	if !t.Busy() {
@@ -198,7 +198,7 @@ func (s *Schedule) Rest(x Session) {
 	s.spare = slices.DeleteFunc(s.spare, func(o Session) bool { return o == x })
 }
 
-// Drop forgets a session, but not what it has computed. Whoever waits for it gets err.
+// Drop forgets a session but keeps what it has computed for others. Its callers get err.
 func (s *Schedule) Drop(x Session, err error) {
 	t := x.seat()
 	delete(s.sessions, t.ID)

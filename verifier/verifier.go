@@ -176,7 +176,7 @@ func (v *Verifier) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, e
 	return opened, err
 }
 
-// Goes tells that the running pass gets on: see schedule.Schedule.
+// Goes reports that the running pass makes progress: see schedule.Schedule.
 func (v *Verifier) Goes() { v.sched.Goes() }
 
 // Close implements tandem.Verifier.
