@@ -27,7 +27,7 @@ func compressed() KVShape {
 
 func TestCheck(t *testing.T) {
 	one := AttentionOpt{Scale: 1}
-	for text, plan := range map[string]func(p *Program){
+	for text, build := range map[string]func(p *Program){
 		"without operations":                      func(p *Program) {},
 		"matmul: output's columns is 17, want 16": func(p *Program) { p.MatMul(q8(p, 16, 64), p.Act(64), p.Buf(17), MatMulOpt{}) },
 		"matmul: input's columns is 32, want 64":  func(p *Program) { p.MatMul(q8(p, 16, 64), p.Act(32), p.Buf(16), MatMulOpt{}) },
@@ -222,7 +222,7 @@ func TestCheck(t *testing.T) {
 		"join blocks: parts 0 of 0": func(p *Program) { p.KV = UniformKV(1, 2, 16, KVF16); p.Add(JoinBlocks{Out: p.Act(32)}) },
 	} {
 		p := NewProgram(4, 2)
-		plan(p)
+		build(p)
 		wantError(t, text, p.Check(), text)
 	}
 	wantError(t, "rows", NewProgram(0, 0).Check(), "program of 0 rows")
@@ -290,7 +290,7 @@ func recurrent(p *Program, change func(o *DeltaNet)) {
 	p.Add(o)
 }
 
-// TestLater: a plan can say what later architectures need.
+// TestLater: a program can say what later architectures need.
 func TestLater(t *testing.T) {
 	p := NewProgram(4, 2)
 	p.KV = compressed()
@@ -341,7 +341,7 @@ func TestStages(t *testing.T) {
 	p := NewProgram(4, 2)
 	b, w := p.Buf(64), q8(p, 64, 64)
 	if from, to := p.StageOps(0); from != 0 || to != 0 || p.StageCount() != 1 {
-		t.Errorf("an empty plan: %d to %d", from, to)
+		t.Errorf("an empty program: %d to %d", from, to)
 	}
 	p.Scale(b, 1)
 	p.Stage("a")

@@ -20,7 +20,7 @@ type Device interface {
 	// *Unsupported for a shape that the device cannot keep; not enough memory.
 	NewCache(shape KVShape, pages int) (Cache, error)
 	// Compile makes p ready to run with weights and a cache of this device; c is nil for a program without a cache. Both belong
-	// to the caller and must outlive the Runner. Errors: the first mistake in the plan (Program.Check); *Unsupported, naming
+	// to the caller and must outlive the Runner. Errors: the first mistake in the program (Program.Check); *Unsupported, naming
 	// what the device cannot do; not enough memory.
 	Compile(p *Program, w Weights, c Cache) (Runner, error)
 	// NewProbe returns a probe of the device's limits. It reads that many bytes in turn, which should far exceed the caches.
@@ -127,7 +127,7 @@ func Bytes(n int64) string {
 // goroutine at a time, stages in order within a pass.
 type Weights interface {
 	// Acquire waits until the weights of a stage can be read and returns where each lies, in order of Program.StageWeights and
-	// in the layout that the plan names. If experts is not nil, each weight with experts has in its place one slice for each
+	// in the layout that the program names. If experts is not nil, each weight with experts has in its place one slice for each
 	// expert of the list (ascending), in its order: only those need be there, anywhere. A stage with such weights is acquired
 	// after an earlier stage has routed the rows to them, else with nil.
 	Acquire(stage int, experts []int32) ([][]byte, error)
@@ -274,7 +274,7 @@ func MeasureLimits(p Probe, long time.Duration) (best Limits, err error) {
 	return best, nil
 }
 
-// Unsupported is the error for a correct plan that uses a feature the device lacks.
+// Unsupported is the error for a correct program that uses a feature the device lacks.
 type Unsupported struct{ Device, What string }
 
 func (u *Unsupported) Error() string { return u.Device + ": no " + u.What + " on this device yet" }

@@ -1,6 +1,6 @@
 package kernels
 
-// Layout names the order in which the bytes of a weight matrix lie. It is part of a plan, so that whoever keeps
+// Layout names the order in which the bytes of a weight matrix lie. It is part of a program, so that whoever keeps
 // weights (a ring, a packed file) and whoever computes with them mean the same bytes.
 type Layout string
 

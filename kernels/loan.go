@@ -42,7 +42,7 @@ func Borrow(borrower, owner *Program, store Weights, from []W) (*Loan, error) {
 // looksUp reports whether all operations that read a weight look up rows of it.
 func (p *Program) looksUp(w W) bool {
 	for _, o := range p.Ops {
-		if _, look := o.(Embed); WeightOf(o) == w && !look {
+		if _, look := o.(Embed); o.uses(p).W == w && !look {
 			return false
 		}
 	}

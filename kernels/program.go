@@ -2,7 +2,7 @@ package kernels
 
 import "fmt"
 
-// Program is the plan of a pass as a plain value: buffers, weights, and the operations in the order in which they run. It says
+// Program is all that a pass computes, as a plain value: buffers, weights, and the operations in the order in which they run. It says
 // what is computed, not where: a Device compiles it into a Runner.
 //
 // Its fields may be filled in by hand or by the methods that are named like the operations; Check finds mistakes in either.
@@ -93,7 +93,7 @@ type Stage struct {
 
 const maxDim = 1 << 24
 
-// NewProgram returns an empty plan for passes of at most maxRows rows, of which at most maxWanted are
+// NewProgram returns an empty program for passes of at most maxRows rows, of which at most maxWanted are
 // wanted (have logits).
 func NewProgram(maxRows, maxWanted int) *Program {
 	return &Program{MaxRows: maxRows, MaxWanted: maxWanted}
@@ -167,7 +167,7 @@ func (p *Program) StageWeights(i int) (all []W) {
 	from, to := p.StageOps(i)
 	seen := map[W]bool{}
 	for _, o := range p.Ops[from:to] {
-		if w := WeightOf(o); w != None && !seen[w] {
+		if w := o.uses(p).W; w != None && !seen[w] {
 			seen[w] = true
 			all = append(all, w)
 		}

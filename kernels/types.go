@@ -1,4 +1,4 @@
-// Package kernels says what a pass computes, whatever the device: a Program is the plan of a pass as a plain value.
+// Package kernels says what a pass computes, whatever the device: a Program lists the operations of a pass, as a plain value.
 // A Device compiles it into a Runner, which computes with Weights and a Cache.
 //
 // Every operation is defined in kernels/ref and docs/kernels.md down to the order of each rounding. All devices give those

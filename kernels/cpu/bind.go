@@ -43,7 +43,7 @@ func (r *runner) bind(i int) error {
 func (r *runner) acquire(i int) (all [][]byte, chosen int, err error) {
 	list := r.chosenFor(i)
 	if all, err = r.weights.Acquire(i, list); err != nil {
-		return nil, 0, fmt.Errorf("kernels: weights of %s: %w", r.plan.StageName(i), err)
+		return nil, 0, fmt.Errorf("kernels: weights of %s: %w", r.program.StageName(i), err)
 	}
 	if list == nil {
 		return all, -1, nil
@@ -64,13 +64,13 @@ func (r *runner) bindTo(i int, all [][]byte, chosen int) error {
 	n := 0
 	for _, w := range r.reads[i] {
 		at = append(at, n)
-		if n++; chosen >= 0 && r.plan.Weights[w].Experts > 0 {
+		if n++; chosen >= 0 && r.program.Weights[w].Experts > 0 {
 			n += chosen - 1
 		}
 	}
 	if len(all) != n {
 		r.weights.Release(i)
-		return fmt.Errorf("kernels: %d pieces of the weights of %s, want %d", len(all), r.plan.StageName(i), n)
+		return fmt.Errorf("kernels: %d pieces of the weights of %s, want %d", len(all), r.program.StageName(i), n)
 	}
 	for _, b := range r.bindings[i] {
 		if err := r.bindOne(b.op, all[at[b.weight]:], chosen); err != nil {
@@ -83,7 +83,7 @@ func (r *runner) bindTo(i int, all [][]byte, chosen int) error {
 
 // bindOne tells an operation where its weight lies: in the first piece, or with one piece for each chosen expert.
 func (r *runner) bindOne(op int, all [][]byte, chosen int) error {
-	c, w := &r.ops[op], &r.plan.Weights[r.plan.list[op].w]
+	c, w := &r.ops[op], &r.program.Weights[r.program.weightOf(op)]
 	if chosen < 0 || w.Experts == 0 {
 		at := all[0]
 		if len(at) != w.Bytes() || uintptr(unsafe.Pointer(unsafe.SliceData(at)))%64 != 0 {

@@ -156,7 +156,7 @@ func (r *coupled) bindBoth(i int) error {
 }
 
 func stageOf(r *runner, i int) (from, to C.int) {
-	first, end := r.plan.stage(i)
+	first, end := r.program.stage(i)
 	return C.int(first), C.int(end)
 }
 

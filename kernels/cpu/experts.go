@@ -23,17 +23,17 @@ func (o *offsets) placeRoutes(p *kernels.Program) {
 }
 
 func (r *runner) fillRoutes() {
-	if len(r.plan.Routes) == 0 {
+	if len(r.program.Routes) == 0 {
 		return
 	}
-	all := view[C.tk_route](r.mem, r.at.routes, len(r.plan.Routes))
-	for i, s := range r.plan.Routes {
+	all := view[C.tk_route](r.mem, r.at.routes, len(r.program.Routes))
+	for i, s := range r.program.Routes {
 		c, at := &all[i], r.at.route[i]
 		c.experts, c.used = C.int(s.Experts), C.int(s.Used)
 		c.ids, c.weights = (*C.int32_t)(r.mem.at(at.ids)), (*C.float)(r.mem.at(at.weights))
 		if s.Fixed {
 			c.fixed = 1
-			for j, ids := 0, view[int32](r.mem, at.ids, r.plan.MaxRows*s.Used); j < len(ids); j++ {
+			for j, ids := 0, view[int32](r.mem, at.ids, r.program.MaxRows*s.Used); j < len(ids); j++ {
 				ids[j] = int32(j % s.Experts)
 			}
 		}
@@ -46,10 +46,10 @@ var _ kernels.Routed = (*runner)(nil)
 
 // Chosen returns the experts of a row.
 func (r *runner) Chosen(of kernels.Route, row int) []int32 {
-	if r.mem == nil || of < 0 || int(of) >= len(r.plan.Routes) || row < 0 || row >= int(r.prog.pass.rows) {
+	if r.mem == nil || of < 0 || int(of) >= len(r.program.Routes) || row < 0 || row >= int(r.prog.pass.rows) {
 		return nil
 	}
-	used := r.plan.Routes[of].Used
+	used := r.program.Routes[of].Used
 	return view[int32](r.mem, r.at.route[of].ids+4*row*used, used)
 }
 
@@ -59,6 +59,6 @@ func (r *runner) chosenFor(stage int) []int32 {
 	if !ok || r.resident() {
 		return nil
 	}
-	c := view[C.tk_route](r.mem, r.at.routes, len(r.plan.Routes))[of]
+	c := view[C.tk_route](r.mem, r.at.routes, len(r.program.Routes))[of]
 	return slices.Clone(unsafe.Slice((*int32)(unsafe.Pointer(c.list)), int(c.nlist)))
 }

@@ -4,6 +4,14 @@
 #include "tk.h"
 #include "scalar.h"
 
+#pragma GCC diagnostic error "-Wswitch"  // row_op has a case for every kind
+
+const tk_kind_info tk_kinds[TK_NKINDS] = {
+#define TK_INFO(kind, by_row, name) [TK_##kind] = {name, by_row},
+    TK_KINDS(TK_INFO)
+#undef TK_INFO
+};
+
 static int rows_of(const tk_prog *p, const tk_op *op) { return op->wanted ? p->pass.nwanted : p->pass.rows; }
 
 #ifdef TK_BROKEN
@@ -214,6 +222,8 @@ static void row_op(const tk_prog *p, const tk_op *op, int row, float *scratch) {
     case TK_PROBE_READ: p->k->read(op->w + (size_t)row * op->gbytes, op->gbytes); break;
     case TK_PROBE_INT: p->k->int_macs(op->dim); break;
     case TK_PROBE_FLOAT: p->k->float_macs(op->dim); break;
+    case TK_MATMUL: case TK_EXPERTS: case TK_ATTEND: case TK_ATTEND_BLOCKS: case TK_SILU: case TK_GELU: case TK_CLAMPED: case TK_MEET:
+    case TK_DELTA_IN: case TK_DELTA: case TK_NKINDS: break;  // not by row: tk_run_units
     }
 }
 
@@ -250,7 +260,7 @@ static void part_of(tk_op *op, int left) {
     op->g1 = op->first_group + (op->side == TK_LEFT ? cut : op->groups);
 }
 
-void tk_plan_pass(tk_prog *p, int threads) {
+void tk_divide_pass(tk_prog *p, int threads) {
     tk_fixed_routes(p);
     for (int i = p->first; i < p->end; i++) {
         tk_op *op = p->ops + i;

@@ -189,7 +189,7 @@ static void open_pass(tk_pool *pool, tk_prog *p, uint32_t gen) {
     // A late worker of the last pass must not see new sizes under the old generation. Operations that this call does not run
     // keep theirs, and their sizes.
     for (int i = p->first; i < p->end; i++) atomic_store(&p->sync[i].next, (uint64_t)gen << 32 | INT_MAX);
-    tk_plan_pass(p, pool->threads);
+    tk_divide_pass(p, pool->threads);
     for (int i = p->first; i < p->end; i++) {
         atomic_store(&p->sync[i].target, atomic_load(&p->sync[i].done) + (uint32_t)p->ops[i].units);
         atomic_store(&p->sync[i].next, (uint64_t)gen << 32);
@@ -209,7 +209,7 @@ static int prepare(tk_pool *pool, tk_prog *p) {
 
 static void run_here(tk_pool *pool, tk_prog *p) {
     if (pool->threads == 1) {
-        tk_plan_pass(p, 1);
+        tk_divide_pass(p, 1);
         run_alone(pool->workers, p);
         return;
     }

@@ -62,9 +62,10 @@ func (b *probe) Sample(long time.Duration) (kernels.Limits, error) {
 	k := C.tk_kernels_of(C.int(b.dev.isa))
 	threads := b.dev.Threads()
 	for _, m := range []struct {
-		kind, units int
-		each        float64
-		out         *float64
+		kind  C.tk_kind
+		units int
+		each  float64
+		out   *float64
 	}{
 		{C.TK_PROBE_READ, probeWindow / probePiece, probePiece, &l.ReadBytes},
 		{C.TK_PROBE_INT, 8 * threads, float64(C.tk_int_macs(k, probeRounds)), &l.IntMACs},
@@ -79,8 +80,8 @@ func (b *probe) Sample(long time.Duration) (kernels.Limits, error) {
 }
 
 // rate runs passes of one probe operation for long and returns the amount per second; each unit counts for `each`.
-func (b *probe) rate(kind, units int, each float64, long time.Duration) (float64, error) {
-	b.prog.pass.rows, b.op.kind = C.int(units), C.int(kind)
+func (b *probe) rate(kind C.tk_kind, units int, each float64, long time.Duration) (float64, error) {
+	b.prog.pass.rows, b.op.kind = C.int(units), kind
 	start, n := time.Now(), 0
 	for n == 0 || time.Since(start) < long {
 		b.op.w = (*C.uint8_t)(unsafe.Pointer(&b.buf.b[b.at]))

@@ -16,7 +16,7 @@ import (
 // and the results, and a second one, which grows, for the inputs of a pass.
 type runner struct {
 	dev       *Device
-	plan      *lowered
+	program   *lowered
 	at        *offsets
 	weights   kernels.Weights
 	limits    kernels.PassLimits
@@ -30,7 +30,7 @@ type runner struct {
 
 	topIDs                    []int32
 	topLogits, topMax, topSum []float32
-	wantedRows, topk, vocab   int // of the last pass
+	wantedRows, topk          int // of the last pass
 	started                   bool
 	half                      half
 	times                     *Memory // of (threads, operations); empty unless Time is on
@@ -38,9 +38,6 @@ type runner struct {
 
 // Compile lays out buffers and the operation list of a program.
 func (d *Device) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache) (kernels.Runner, error) {
-	if slices.Contains(p.Ops, kernels.Op(kernels.Meet{})) {
-		return nil, unsupported("meeting of another device")
-	}
 	r, err := d.compile(p, w, c, half{whole: p})
 	if err != nil {
 		return nil, err
@@ -55,19 +52,19 @@ type half struct {
 }
 
 func (d *Device) compile(p *kernels.Program, w kernels.Weights, c kernels.Cache, h half) (*runner, error) {
-	l, err := lower(p)
+	l, err := lower(p, h.whole != p)
 	if err != nil {
 		return nil, err
 	}
 	l.borrows, l.repeats = h.of != nil, d.repeat > 1
-	cache, err := cacheOf(p, c)
+	cache, err := kernels.CacheFor[*Cache](p, c)
 	if err != nil {
 		return nil, err
 	}
 	if w == nil && len(p.Weights) > 0 {
 		return nil, fmt.Errorf("kernels: a program with %d weights compiled without any", len(p.Weights))
 	}
-	r := &runner{dev: d, plan: l, at: l.place(), weights: w, cache: cache, pass: &Memory{}, times: &Memory{}, half: h}
+	r := &runner{dev: d, program: l, at: l.place(), weights: w, cache: cache, pass: &Memory{}, times: &Memory{}, half: h}
 	if r.mem, err = Alloc(r.at.size); err != nil {
 		return nil, err
 	}
@@ -81,13 +78,13 @@ func (d *Device) compile(p *kernels.Program, w kernels.Weights, c kernels.Cache,
 	r.fillRoutes()
 	r.ops = view[C.tk_op](r.mem, r.at.ops, len(l.list))
 	r.prog.ops, r.prog.sync = (*C.tk_op)(r.mem.at(r.at.ops)), (*C.tk_sync)(r.mem.at(r.at.sync))
-	for i, o := range l.list {
-		r.fillOp(&r.ops[i], o, i)
-	}
-	for i, j := 0, 0; i < len(l.list); i++ {
-		if l.list[i].kind == opDeltaIn {
-			r.fillDelta(r.ops, i, r.at.deltas[j])
-			j++
+	deltas := r.at.deltas
+	for i := range l.list {
+		r.fillOp(&r.ops[i], i)
+		r.prog.max_dim = max(r.prog.max_dim, r.ops[i].dim)
+		if l.list[i].inputs {
+			r.fillDelta(r.ops, i, deltas[0])
+			deltas = deltas[1:]
 		}
 	}
 	l.chain(r.ops)
@@ -96,7 +93,7 @@ func (d *Device) compile(p *kernels.Program, w kernels.Weights, c kernels.Cache,
 		all := h.whole.StageWeights(s)
 		var b []binding
 		for i := from; i < to; i++ {
-			if w := l.list[i].w; w >= 0 {
+			if w := l.weightOf(i); w != kernels.None {
 				b = append(b, binding{i, slices.Index(all, w)})
 			}
 		}
@@ -105,23 +102,8 @@ func (d *Device) compile(p *kernels.Program, w kernels.Weights, c kernels.Cache,
 	return r, nil
 }
 
-// cacheOf checks that c is what p wants.
-func cacheOf(p *kernels.Program, c kernels.Cache) (*Cache, error) {
-	if len(p.KV.Layers) == 0 {
-		return nil, nil
-	}
-	cache, ok := c.(*Cache)
-	switch {
-	case !ok:
-		return nil, fmt.Errorf("kernels: a KV cache of type %T, want one that this device has made", c)
-	case !cache.shape.Equal(p.KV):
-		return nil, errors.New("kernels: the KV cache is not of the shape that the program wants")
-	}
-	return cache, nil
-}
-
 func (r *runner) fillProg(cache *Cache) {
-	l, c, m := r.plan, r.prog, r.mem
+	l, c, m := r.program, r.prog, r.mem
 	wanted := l.MaxWanted
 	r.topIDs = view[int32](m, r.at.ids, wanted*kernels.MaxTop)
 	r.topLogits = view[float32](m, r.at.ids+wanted*kernels.MaxTop*4, wanted*kernels.MaxTop)
@@ -132,12 +114,6 @@ func (r *runner) fillProg(cache *Cache) {
 	}
 	if c.repeat = C.int(r.dev.repeat); l.repeats {
 		c.dummy = (*C.float)(m.at(r.at.dummy))
-	}
-	for _, o := range l.list {
-		c.max_dim = max(c.max_dim, C.int(o.dim))
-		if o.kind == opTopK {
-			r.vocab = o.dim
-		}
 	}
 	if wanted > 0 {
 		c.top_ids, c.top_logits = (*C.int32_t)(unsafe.Pointer(&r.topIDs[0])), (*C.float)(unsafe.Pointer(&r.topLogits[0]))
@@ -171,99 +147,6 @@ func (r *runner) fillProg(cache *Cache) {
 	}
 }
 
-func flag(b bool) C.int {
-	if b {
-		return 1
-	}
-	return 0
-}
-
-func (r *runner) floats(b kernels.Buf) *C.float {
-	if b < 0 || (r.plan.Buffers[b].Wanted && r.plan.MaxWanted == 0) {
-		return nil
-	}
-	if of := r.half.of; of != nil {
-		return of.floats(b)
-	}
-	return (*C.float)(r.mem.at(r.at.bufs[b]))
-}
-
-// actForms returns an activation for C with all forms that are read.
-func (r *runner) actForms(a kernels.Act) (t C.tk_act) {
-	if a < 0 || (r.plan.Activations[a].Wanted && r.plan.MaxWanted == 0) {
-		return t
-	}
-	x, f := r.plan.Activations[a], r.plan.forms[a]
-	t.dim, t.wanted = C.int(x.Dim), flag(x.Wanted)
-	if f.int8 {
-		t.q = (*C.tk_qblock)(r.mem.at(r.at.q[a]))
-	}
-	if f.int256 {
-		t.q256 = (*C.tk_qblock)(r.mem.at(r.at.q256[a]))
-	}
-	if f.f32 {
-		t.x = (*C.float)(r.mem.at(r.at.f32[a]))
-	}
-	return t
-}
-
-// actForm returns an activation for C with only the form that products with type w read.
-func (r *runner) actForm(a kernels.Act, w kernels.Type) C.tk_act {
-	t := r.actForms(a)
-	if !w.Super() {
-		t.q256 = nil
-	}
-	if !w.Quantized() || w.Super() {
-		t.q = nil
-	}
-	if w.Quantized() {
-		t.x = nil
-	}
-	return t
-}
-
-func (r *runner) fillOp(c *C.tk_op, o operation, i int) {
-	c.kind, c.concurrent, c.wanted = C.int(o.kind), flag(o.concurrent), flag(o.wanted)
-	c.dim, c.add, c.halves = C.int(o.dim), flag(o.add), flag(o.halves)
-	c.layer, c.heads, c.head_dim, c.rope_dim = C.int(o.layer), C.int(o.heads), C.int(o.headDim), C.int(o.ropeDim)
-	c.eps, c.scale = C.float(o.eps), C.float(o.scale)
-	c.window, c.softcap = C.int(o.window), C.float(o.softCap)
-	c.from, c.to = C.int(o.from), C.int(o.to)
-	c.every, c.steps = C.int(o.every), C.int(len(o.vec))
-	c.side, c.shared, c.parts = C.int(o.side), C.int(o.shared), C.int(o.parts)
-	c.route, c.sigmoid, c.normed = C.int(o.route), flag(o.sigmoid), flag(o.normed)
-	c.in, c.in2, c.out = r.floats(o.in), r.floats(o.in2), r.floats(o.out)
-	c.ahead, c.blank = C.int(o.ahead), flag(o.blank)
-	if len(o.vec) > 0 {
-		copy(view[float32](r.mem, r.at.vecs[i], len(o.vec)), o.vec)
-		c.vec = (*C.float)(r.mem.at(r.at.vecs[i]))
-	}
-	if n := len(o.vec); len(o.each) > 0 {
-		copy(view[float32](r.mem, r.at.vecs[i], n+len(o.each))[n:], o.each)
-		c.each = (*C.float)(r.mem.at(r.at.vecs[i] + 4*n))
-	}
-	if o.out >= 0 {
-		c.ldo = C.size_t(r.plan.Buffers[o.out].Dim)
-	}
-	if o.table >= 0 {
-		c.angles = (*C.float)(r.mem.at(r.at.tables[o.table]))
-		c.freq = (*C.double)(r.mem.at(r.at.freqs[o.table]))
-	}
-	c.dst = r.actForms(o.dst)
-	if o.w < 0 {
-		return
-	}
-	w := &r.plan.Weights[o.w]
-	c.src = r.actForm(o.src, w.Type)
-	c.expert_bytes = C.size_t(w.Each())
-	if o.kind == opExperts {
-		c.each_w = (**C.uint8_t)(r.mem.at(r.at.each[i]))
-	}
-	c._type, c.cols, c.gbytes = C.int(w.Type), C.int(w.Rows), C.size_t(groupBytes(w))
-	c.first_group = C.int(o.outputs.From / lanes)
-	c.groups = C.int((o.outputs.To+lanes-1)/lanes) - c.first_group
-}
-
 // Run runs all stages. With resident weights that is one call of the threads.
 func (r *runner) Run(a *kernels.Pass) error {
 	if err := r.Start(a); err != nil {
@@ -295,7 +178,7 @@ func (r *runner) Start(a *kernels.Pass) error {
 	if err := r.setPass(a); err != nil {
 		return err
 	}
-	r.wantedRows, r.topk, r.started = len(a.Wanted), min(a.TopK, r.vocab), true
+	r.wantedRows, r.topk, r.started = len(a.Wanted), min(a.TopK, r.program.vocabulary), true
 	return nil
 }
 
@@ -327,8 +210,8 @@ func (r *runner) Stages(from, to int) error {
 		return err
 	}
 	r.started = to < len(r.bindings)
-	first, _ := r.plan.stage(from)
-	_, end := r.plan.stage(to - 1)
+	first, _ := r.program.stage(from)
+	_, end := r.program.stage(to - 1)
 	return r.dev.run(r.prog, first, end)
 }
 
@@ -343,7 +226,7 @@ func (r *runner) stage(i int) error {
 		}
 		defer r.release(i)
 	}
-	from, to := r.plan.stage(i)
+	from, to := r.program.stage(i)
 	return r.dev.run(r.prog, from, to)
 }
 
@@ -393,12 +276,12 @@ func cells(c []kernels.Cell) []int32 {
 
 // Row returns row i of a buffer.
 func (r *runner) Row(b kernels.Buf, i int) []float32 {
-	if r.mem == nil || b < 0 || int(b) >= len(r.plan.Buffers) {
+	if r.mem == nil || b < 0 || int(b) >= len(r.program.Buffers) {
 		return nil
 	}
-	rows, dim := r.plan.MaxRows, r.plan.Buffers[b].Dim
-	if r.plan.Buffers[b].Wanted {
-		rows = r.plan.MaxWanted
+	rows, dim := r.program.MaxRows, r.program.Buffers[b].Dim
+	if r.program.Buffers[b].Wanted {
+		rows = r.program.MaxWanted
 	}
 	if i < 0 || i >= rows {
 		return nil
@@ -408,7 +291,7 @@ func (r *runner) Row(b kernels.Buf, i int) []float32 {
 
 // Top returns what TopK found in wanted row i.
 func (r *runner) Top(i int) kernels.Top {
-	if r.mem == nil || i < 0 || i >= r.wantedRows || r.vocab == 0 {
+	if r.mem == nil || i < 0 || i >= r.wantedRows || r.program.vocabulary == 0 {
 		return kernels.Top{}
 	}
 	at := i * kernels.MaxTop
@@ -417,14 +300,14 @@ func (r *runner) Top(i int) kernels.Top {
 
 // Part returns where the result of a block lies.
 func (r *runner) Part(p kernels.Parts, row, block, head int) kernels.Part {
-	if r.mem == nil || p < 0 || int(p) >= len(r.plan.Parts) || head < 0 || head >= r.plan.Parts[p].Heads {
+	if r.mem == nil || p < 0 || int(p) >= len(r.program.Parts) || head < 0 || head >= r.program.Parts[p].Heads {
 		return kernels.Part{}
 	}
 	at := C.tk_part_at(r.prog, C.int(p), C.int(row), C.int(block), C.int(head))
 	if at == nil {
 		return kernels.Part{}
 	}
-	dim := r.plan.Parts[p].Dim
+	dim := r.program.Parts[p].Dim
 	padded := (dim + 15) &^ 15
 	all := unsafe.Slice((*float32)(unsafe.Pointer(at)), padded+2)
 	return kernels.Part{Max: &all[padded], Sum: &all[padded+1], O: all[:dim:dim]}

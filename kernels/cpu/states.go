@@ -23,23 +23,13 @@ func (c *Cache) CopyStates(dst, src []int32) {
 // deltaRow returns how many numbers a step's row has after the convolution: tk_delta.
 func deltaRow(d kernels.DeltaShape) int { return round16(d.Channels() + 2*d.ValueHeads + d.KeyHeads) }
 
-// deltaWeights returns a delta net's vectors one after the other: the convolution tap by tap, the decay's factors and biases.
-func deltaWeights(o kernels.DeltaNet) []float32 {
-	n := o.Channels()
-	all := make([]float32, n*o.Kernel, n*o.Kernel+2*o.ValueHeads)
-	for i, w := range o.Conv {
-		all[i%o.Kernel*n+i/o.Kernel] = w
-	}
-	return append(append(all, o.A...), o.Bias...)
-}
-
 // placeDeltas makes room for what the delta nets of a program share, and for a tk_delta for each operation.
 func (o *offsets) placeDeltas(l *lowered) {
 	widest := 0
 	for _, op := range l.list {
-		if op.kind == opDeltaIn {
+		if op.inputs {
 			o.deltas = append(o.deltas, o.add(C.sizeof_tk_delta))
-			widest = max(widest, deltaRow(op.delta.DeltaShape))
+			widest = max(widest, deltaRow(op.Op.(kernels.DeltaNet).DeltaShape))
 		}
 	}
 	o.deltaRows = o.add(4 * widest * (l.MaxRows + l.KV.Records))
@@ -47,7 +37,7 @@ func (o *offsets) placeDeltas(l *lowered) {
 
 // fillDelta fills the tk_delta of operations i and i+1 of the list.
 func (r *runner) fillDelta(c []C.tk_op, i, at int) {
-	o, m := r.plan.list[i].delta, r.mem
+	o, m := r.program.list[i].Op.(kernels.DeltaNet), r.mem
 	d := (*C.tk_delta)(m.at(at))
 	d.key_heads, d.value_heads, d.dim, d.kernel = C.int(o.KeyHeads), C.int(o.ValueHeads), C.int(o.Dim), C.int(o.Kernel)
 	d.channels, d.scale = C.int(o.Channels()), C.float(1/float32(math.Sqrt(float64(o.Dim))))
@@ -60,8 +50,8 @@ func (r *runner) fillDelta(c []C.tk_op, i, at int) {
 	d.slot, d.record = C.size_t(s.Slot/4), C.size_t(s.Record/4)
 	in := func(at int) *C.float { return (*C.float)(r.cache.mem.at(r.cache.statesAt + at)) }
 	d.slots = in(s.InSlot[o.State])
-	if r.plan.KV.Records > 0 {
-		d.records = in(r.plan.KV.Slots*s.Slot + s.InRecord[o.State])
+	if r.program.KV.Records > 0 {
+		d.records = in(r.program.KV.Slots*s.Slot + s.InRecord[o.State])
 	}
 	c[i].delta, c[i+1].delta = d, d
 }

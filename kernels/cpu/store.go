@@ -27,7 +27,7 @@ func (d *Device) Layout(t kernels.Type) kernels.Layout {
 
 // NewWeights reserves memory for the weights of p.
 func (d *Device) NewWeights(p *kernels.Program) (kernels.Store, error) {
-	if err := checkWeights(p); err != nil {
+	if err := p.CheckFor(name, kernels.Groups16, true); err != nil {
 		return nil, err
 	}
 	s := &store{weights: p.Weights}
@@ -47,17 +47,6 @@ func (d *Device) NewWeights(p *kernels.Program) (kernels.Store, error) {
 		s.stages = append(s.stages, all)
 	}
 	return s, nil
-}
-
-// checkWeights refuses weights that the kernels cannot use.
-func checkWeights(p *kernels.Program) error {
-	for i := range p.Weights {
-		switch w := &p.Weights[i]; {
-		case w.Layout != kernels.Groups16:
-			return unsupported("weights in layout %q (weight %q): this device wants %q", w.Layout, w.Name, kernels.Groups16)
-		}
-	}
-	return p.Check()
 }
 
 func (s *store) bytes(w kernels.W) []byte { return s.mem.b[s.at[w]:][:s.weights[w].Bytes()] }

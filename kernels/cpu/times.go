@@ -11,11 +11,6 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-var opNames = [...]string{"embed", "norm", "matmul", "bias", "angles", "rope", "store", "attention", "gate", "gather", "top", "gate",
-	"norm add", "head norm", "scale", "soft cap", "copy", "attention", "join", "feed", "add silu", "blend",
-	"position scale", "add scaled",
-	"gate", "choose experts", "experts", "join experts", "sigmoid scale", "copy heads", "meet", "delta inputs", "delta net"}
-
 var _ kernels.Timed = (*runner)(nil)
 
 // Time makes passes add up the times of their operations, or stop.
@@ -65,14 +60,15 @@ func (r *runner) Times() (times []kernels.OpTime) {
 
 // kind names operation i and those chained to it, each kind once.
 func (r *runner) kind(i int) string {
-	if o := &r.plan.list[i]; o.kind == opMatMul || o.kind == opExperts {
-		return opNames[o.kind] + " " + r.plan.Weights[o.w].Type.String()
-	}
 	var names []string
-	for _, o := range r.plan.list[i : i+1+int(r.ops[i].chain)] {
-		if !slices.Contains(names, opNames[o.kind]) {
-			names = append(names, opNames[o.kind])
+	for _, o := range r.ops[i : i+1+int(r.ops[i].chain)] {
+		if name := C.GoString(C.tk_kinds[o.kind].name); !slices.Contains(names, name) {
+			names = append(names, name)
 		}
+	}
+	if k := r.ops[i].kind; k == C.TK_MATMUL || k == C.TK_EXPERTS {
+		names = append(names[:1], r.program.Weights[r.program.weightOf(i)].Type.String())
+		return strings.Join(names, " ")
 	}
 	return strings.Join(names, "+")
 }

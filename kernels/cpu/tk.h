@@ -248,16 +248,29 @@ void tk_pack_group(int type, const uint8_t *src, size_t rowbytes, int rows, int 
 void tk_unpack_row(int type, const uint8_t *group, int lane, int k, float *out);
 void tk_rope_angle(int32_t pos, double freq, float *c, float *s);
 
+// The kinds of operations, here alone: name (TK_…, also in Go), whether it works row by row, so that it may share a unit with its
+// neighbours, and what it is called where times are told. ops.c has the work of each; a kind without a case there does not compile.
+#define TK_KINDS(KIND)                                                                                                          \
+    KIND(EMBED, 1, "embed") KIND(NORM, 1, "norm") KIND(NORM_ADD, 1, "norm add") KIND(HEAD_NORM, 1, "head norm")                 \
+    KIND(MATMUL, 0, "matmul") KIND(BIAS, 1, "bias") KIND(ANGLES, 1, "angles") KIND(ROPE, 1, "rope") KIND(STORE, 1, "store")     \
+    KIND(ATTEND, 0, "attention") KIND(ATTEND_BLOCKS, 0, "attention") KIND(JOIN, 1, "join")                                      \
+    KIND(SILU, 0, "gate") KIND(GELU, 0, "gate") KIND(CLAMPED, 0, "gate")                                                        \
+    KIND(GATHER, 1, "gather") KIND(TOPK, 1, "top") KIND(SCALE, 1, "scale") KIND(POSITION_SCALE, 1, "position scale")            \
+    KIND(SOFT_CAP, 1, "soft cap") KIND(COPY, 1, "copy") KIND(COPY_HEADS, 1, "copy heads") KIND(FEED, 1, "feed")                 \
+    KIND(ADD_SILU, 1, "add silu") KIND(ADD_SCALED, 1, "add scaled") KIND(BLEND, 1, "blend")                                     \
+    KIND(SIGMOID_SCALE, 1, "sigmoid scale") KIND(CHOOSE, 1, "choose experts") KIND(EXPERTS, 0, "experts")                       \
+    KIND(JOIN_EXPERTS, 1, "join experts") KIND(MEET, 0, "meet") KIND(DELTA_IN, 0, "delta inputs") KIND(DELTA, 0, "delta net")   \
+    KIND(PROBE_READ, 1, "probe") KIND(PROBE_INT, 1, "probe") KIND(PROBE_FLOAT, 1, "probe")
 typedef enum {
-    TK_EMBED, TK_NORM, TK_MATMUL, TK_BIAS, TK_ANGLES, TK_ROPE, TK_STORE, TK_ATTEND, TK_SILU, TK_GATHER, TK_TOPK,
-    TK_GELU, TK_NORM_ADD, TK_HEAD_NORM, TK_SCALE, TK_SOFT_CAP, TK_COPY, TK_ATTEND_BLOCKS, TK_JOIN,
-    TK_FEED, TK_ADD_SILU, TK_BLEND, TK_POSITION_SCALE, TK_ADD_SCALED, TK_CLAMPED, TK_CHOOSE, TK_EXPERTS, TK_JOIN_EXPERTS,
-    TK_SIGMOID_SCALE, TK_COPY_HEADS, TK_MEET, TK_DELTA_IN, TK_DELTA,
-    TK_PROBE_READ, TK_PROBE_INT, TK_PROBE_FLOAT
+#define TK_ENUM(kind, by_row, name) TK_##kind,
+    TK_KINDS(TK_ENUM) TK_NKINDS
+#undef TK_ENUM
 } tk_kind;
+typedef struct { const char *name; int by_row; } tk_kind_info;
+extern const tk_kind_info tk_kinds[TK_NKINDS];
 
 typedef struct {
-    int kind;
+    tk_kind kind;
     int chain;        // how many row operations after this one run in the same unit
     int concurrent;   // the next operation may start before this one ends
     int wanted;       // rows are those of pass.wanted
@@ -404,7 +417,7 @@ void tk_join_experts(const tk_prog *, const tk_op *, int row, float *scratch);
 
 // Per-thread scratch of a program, in floats.
 size_t tk_scratch_floats(const tk_prog *);
-void tk_plan_pass(tk_prog *, int threads);  // fills units and grain of the operations of this call
+void tk_divide_pass(tk_prog *, int threads);  // fills units and grain of the operations of this call
 void tk_run_units(tk_prog *, tk_op *, int from, int to, float *scratch);
 int tk_prepare_pass(tk_prog *, int threads);  // cuts attention and grows what it needs; 0 or ENOMEM
 void tk_prog_release(tk_prog *);             // frees what passes grew

@@ -43,12 +43,12 @@ func (r bulk) columns(b kernels.Buf, n int, cols kernels.Range, packed []float32
 	if r.closed {
 		return s, errFreed
 	}
-	if b < 0 || int(b) >= len(r.plan.Buffers) || n < 0 || n > r.plan.most(r.plan.Buffers[b].Wanted) || cols.From < 0 ||
-		cols.From > cols.To || cols.To > r.plan.Buffers[b].Dim {
+	if b < 0 || int(b) >= len(r.program.Buffers) || n < 0 || n > r.program.most(r.program.Buffers[b].Wanted) || cols.From < 0 ||
+		cols.From > cols.To || cols.To > r.program.Buffers[b].Dim {
 		return s, fmt.Errorf("cuda: columns %d to %d of %d rows of buffer %d: there are none", cols.From, cols.To, n, b)
 	}
 	for i := range n {
-		s.add(i*r.plan.Buffers[b].Dim+cols.From, cols.To-cols.From)
+		s.add(i*r.program.Buffers[b].Dim+cols.From, cols.To-cols.From)
 	}
 	return s, s.check(packed)
 }
@@ -61,7 +61,7 @@ func (r bulk) partSpans(p kernels.Parts, of []kernels.Range, packed []float32) (
 	if p < 0 || int(p) >= len(r.parts) || len(of) > r.pass.rows {
 		return s, fmt.Errorf("cuda: parts %d of %d rows: there are %d, and the pass has %d rows", p, len(of), len(r.parts), r.pass.rows)
 	}
-	shape := r.plan.Parts[p]
+	shape := r.program.Parts[p]
 	for row, x := range of {
 		first, end := int(r.pass.first[row]), r.pass.npairs
 		if row+1 < r.pass.rows {
@@ -117,7 +117,7 @@ func (r bulk) WriteRows(b kernels.Buf, n int, cols kernels.Range, src []float32)
 
 // row is where a row of a buffer lies.
 func (r *runner) row(b kernels.Buf, i int) Pointer {
-	return r.mem.At + Pointer(r.plan.bufs[b]+4*r.plan.Buffers[b].Dim*i)
+	return r.mem.At + Pointer(r.program.bufs[b]+4*r.program.Buffers[b].Dim*i)
 }
 
 // ReadParts copies parts of the pass.

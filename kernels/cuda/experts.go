@@ -64,17 +64,17 @@ var _, _ kernels.Routed = (*runner)(nil), bulk{}
 
 // Chosen returns the experts of a row. What all rows have chosen is copied once for each pass that is asked about.
 func (r *runner) Chosen(of kernels.Route, row int) []int32 {
-	if r.closed || of < 0 || int(of) >= len(r.plan.Routes) || row < 0 || row >= r.pass.rows {
+	if r.closed || of < 0 || int(of) >= len(r.program.Routes) || row < 0 || row >= r.pass.rows {
 		return nil
 	}
-	first, last := r.plan.routes[0], len(r.plan.Routes)-1
+	first, last := r.program.routes[0], len(r.program.Routes)-1
 	if r.chosen == nil {
-		all := make([]int32, (r.plan.routes[last]-first)/4+r.plan.Routes[last].Used*r.plan.MaxRows)
+		all := make([]int32, (r.program.routes[last]-first)/4+r.program.Routes[last].Used*r.program.MaxRows)
 		if r.dev.do(func(g Driver) error { return g.Read(view(all), r.mem.At+Pointer(first)) }) != nil {
 			return nil // the device is lost, which the next pass tells
 		}
 		r.chosen = all
 	}
-	used := r.plan.Routes[of].Used
-	return r.chosen[(r.plan.routes[of]-first)/4+row*used:][:used:used]
+	used := r.program.Routes[of].Used
+	return r.chosen[(r.program.routes[of]-first)/4+row*used:][:used:used]
 }

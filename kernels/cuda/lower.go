@@ -36,8 +36,8 @@ type item struct {
 	parts         kernels.Parts // None: an attention whose parts nobody sees
 }
 
-// plan is a program as kernels, with the place of everything in the runner's memory.
-type plan struct {
+// placed is a program, and where everything that its kernels need lies in the memory of its runner.
+type placed struct {
 	*kernels.Program
 	layers     []kvLayer
 	page       int
@@ -66,21 +66,18 @@ const (
 	scratchMost = 32 << 20
 )
 
-// newPlan checks p and places everything. pages is 0 if there is no cache yet.
-func newPlan(p *kernels.Program, pages int) (*plan, error) {
-	if err := checkWeights(p); err != nil {
+// newPlaced checks p and places everything. pages is 0 if there is no cache yet.
+func newPlaced(p *kernels.Program, pages int) (*placed, error) {
+	if err := p.CheckFor(name, kernels.Groups32, false); err != nil {
 		return nil, err
 	}
-	switch {
-	case slices.Contains(p.Ops, kernels.Op(kernels.Meet{})):
-		return nil, unsupported("meeting of another device")
-	case p.MaxRows > mostRows:
+	if p.MaxRows > mostRows {
 		return nil, unsupported("passes of %d rows (at most %d)", p.MaxRows, mostRows)
 	}
 	if err := checkRoutes(p); err != nil {
 		return nil, err
 	}
-	l := &plan{Program: p, formsOf: make([]forms, len(p.Activations)), turns: make([]int, len(p.Ops))}
+	l := &placed{Program: p, formsOf: make([]forms, len(p.Activations)), turns: make([]int, len(p.Ops))}
 	if len(p.KV.Layers) > 0 {
 		var err error
 		if l.layers, l.page, err = layersOf(p.KV); err != nil {
@@ -103,7 +100,7 @@ func newPlan(p *kernels.Program, pages int) (*plan, error) {
 }
 
 // look notes what an operation needs beside buffers.
-func (l *plan) look(i int, o kernels.Op) {
+func (l *placed) look(i int, o kernels.Op) {
 	l.items++
 	switch o := o.(type) {
 	case kernels.MatMul:
@@ -133,31 +130,31 @@ func (l *plan) look(i int, o kernels.Op) {
 }
 
 // read notes that products with weights of a type read an activation.
-func (l *plan) read(in kernels.Act, t kernels.Type) {
+func (l *placed) read(in kernels.Act, t kernels.Type) {
 	f := &l.formsOf[in]
 	f.int256, f.int8, f.f32 = f.int256 || t.Super(), f.int8 || t.Quantized() && !t.Super(), f.f32 || !t.Quantized()
 }
 
-func (l *plan) kept(layer int) kernels.KVLayer { return l.KV.Layers[l.KV.Kept(layer)] }
+func (l *placed) kept(layer int) kernels.KVLayer { return l.KV.Layers[l.KV.Kept(layer)] }
 
-func (l *plan) valueDim(layer int) int {
+func (l *placed) valueDim(layer int) int {
 	_, _, value := l.kept(layer).Seen()
 	return value
 }
 
-func (l *plan) most(wanted bool) int {
+func (l *placed) most(wanted bool) int {
 	if wanted {
 		return l.MaxWanted
 	}
 	return l.MaxRows
 }
 
-func (l *plan) place(pages int) {
+func (l *placed) place(pages int) {
 	for _, b := range l.Buffers {
 		l.bufs = append(l.bufs, l.add(4*b.Dim*l.most(b.Wanted)))
 	}
 	for _, o := range l.Ops {
-		l.vecs = append(l.vecs, l.add(4*len(vecOf(o))))
+		l.vecs = append(l.vecs, l.add(4*len(kernels.Numbers(o))))
 	}
 	for _, r := range l.rotations {
 		l.freqs = append(l.freqs, l.add(8*len(r.InvFreq)))
@@ -184,43 +181,16 @@ func (l *plan) place(pages int) {
 	l.scratch = l.add(scratch)
 }
 
-func (l *plan) chunks() int { return (l.vocabulary + topChunk - 1) / topChunk }
-
-// vecOf returns the numbers that belong to an operation.
-func vecOf(o kernels.Op) []float32 {
-	switch o := o.(type) {
-	case kernels.RMSNorm:
-		return o.Weight
-	case kernels.NormAdd:
-		return o.Weight
-	case kernels.HeadNorm:
-		return o.Weight
-	case kernels.AddBias:
-		return o.Bias
-	case kernels.ChooseExperts:
-		return slices.Concat(o.Bias, o.Each)
-	case kernels.ExpertMatMul:
-		return o.Bias
-	case kernels.Attention:
-		return o.Sinks
-	case kernels.JoinBlocks:
-		return o.Sinks
-	case kernels.PositionScale:
-		return o.Factors
-	case kernels.DeltaNet:
-		return deltaWeights(o)
-	}
-	return nil
-}
+func (l *placed) chunks() int { return (l.vocabulary + topChunk - 1) / topChunk }
 
 // actBytes returns the size of all forms of an activation.
-func (l *plan) actBytes(i, rows int) int {
+func (l *placed) actBytes(i, rows int) int {
 	a := l.act(i, rows, 0)
 	return int(a.x) // the last one ends there
 }
 
 // act returns an activation of so many rows that lies at a place; x is set to its end if nobody reads f32.
-func (l *plan) act(i, rows int, at Pointer) cAct {
+func (l *placed) act(i, rows int, at Pointer) cAct {
 	dim, f := l.Activations[i].Dim, l.formsOf[i]
 	a := cAct{dim: int32(dim), wanted: flag(l.Activations[i].Wanted)}
 	take := func(bytes int) Pointer {
@@ -243,7 +213,7 @@ func (l *plan) act(i, rows int, at Pointer) cAct {
 
 // Footprint returns what p takes in the GPU's memory, which may be the processor's.
 func (d *Device) Footprint(p *kernels.Program) (f kernels.Footprint, err error) {
-	l, err := newPlan(p, 0)
+	l, err := newPlaced(p, 0)
 	if err != nil {
 		return f, err
 	}
@@ -258,9 +228,9 @@ func (d *Device) Footprint(p *kernels.Program) (f kernels.Footprint, err error) 
 	return f, nil
 }
 
-// lowering makes the items of a plan whose memory begins at base.
+// lowering makes the items of a placed program whose memory begins at base.
 type lowering struct {
-	*plan
+	*placed
 	base   Pointer
 	cache  *cache
 	turned map[int]bool // rotations whose angles are there
@@ -383,14 +353,10 @@ func (l *lowering) lower(i int) []item {
 func (l *lowering) rope(o kernels.RoPE, i int) (all []item) {
 	at := l.turns[i]
 	r := l.rotations[at]
-	magnitude := r.Magnitude
-	if magnitude == 0 {
-		magnitude = 1
-	}
 	if !l.turned[at] {
 		l.turned[at] = true
 		all = append(all, item{kernel: "angles", weight: kernels.None, parts: kernels.None,
-			c: cOp{freq: l.at(l.freqs[at]), table: l.at(l.tables[at]), dim: int32(len(r.InvFreq)), magnitude: magnitude,
+			c: cOp{freq: l.at(l.freqs[at]), table: l.at(l.tables[at]), dim: int32(len(r.InvFreq)), magnitude: r.Factor(),
 				ahead: int32(r.Ahead)}})
 	}
 	x := l.elementwise("rope", i, o.Buf, o.Buf)
@@ -455,8 +421,8 @@ func (l *lowering) attention(o kernels.Op, i int) []item {
 		x.c.in, x.c.in2 = l.buf(o.K), l.buf(o.V)
 		return []item{x}
 	case kernels.Attention:
-		return []item{attend(o.AttentionOpt, o.Q, o.Layer, o.Heads), join(kernels.JoinBlocks{AttentionOpt: o.AttentionOpt, Layer: o.Layer,
-			Out: o.Out, Sinks: o.Sinks, Gate: o.Gate, Gated: o.Gated}, o.Heads)}
+		_, joined := o.Blocks(kernels.None, kernels.Whole, 0)
+		return []item{attend(o.AttentionOpt, o.Q, o.Layer, o.Heads), join(joined, o.Heads)}
 	case kernels.AttendBlocks:
 		x := attend(o.AttentionOpt, o.Q, o.Layer, o.Heads)
 		x.parts, x.c.side, x.c.shared = o.Out, int32(o.Side), int32(o.Shared)
@@ -466,5 +432,5 @@ func (l *lowering) attention(o kernels.Op, i int) []item {
 		x.parts = o.In
 		return []item{x}
 	}
-	panic(fmt.Sprintf("cuda: operation %T", o)) // newPlan has refused it
+	panic(fmt.Sprintf("cuda: operation %T", o)) // newPlaced has refused it
 }

@@ -13,7 +13,7 @@ type inputs struct {
 }
 
 // set lays out a pass.
-func (n *inputs) set(l *plan, a *kernels.Pass) {
+func (n *inputs) set(l *placed, a *kernels.Pass) {
 	n.rows, n.nwanted, n.topk = a.Rows, len(a.Wanted), min(a.TopK, l.vocabulary)
 	var pairs []cPair
 	n.first = n.first[:0]
@@ -55,7 +55,7 @@ func (n *inputs) extent() extent {
 }
 
 // split divides the pairs into chunks for which there is room, of whole rows.
-func (n *inputs) split(l *plan, pairs []cPair) {
+func (n *inputs) split(l *placed, pairs []cPair) {
 	n.chunks = n.chunks[:0]
 	n.heads = append(n.heads[:0], cPass{rowTo: int32(n.rows), pairTo: int32(len(pairs))})
 	if l.heads == 0 || len(pairs) <= l.pairs {
@@ -79,7 +79,7 @@ func (n *inputs) split(l *plan, pairs []cPair) {
 }
 
 // inputBytes is what a usual pass of the most rows takes. Room for a larger one is made when it comes.
-func (l *plan) inputBytes(pages int) int {
+func (l *placed) inputBytes(pages int) int {
 	return 1<<14 + 16*4*l.MaxRows + 8*16*l.MaxRows + 8*pages + stepBytes*l.mostSteps() + walkBytes*l.MaxRows
 }
 

@@ -14,17 +14,17 @@ type mirror struct {
 
 // Row returns row i of a buffer: the row itself where the processor sees the GPU's memory, otherwise a copy.
 func (r *runner) Row(b kernels.Buf, i int) []float32 {
-	if r.closed || b < 0 || int(b) >= len(r.plan.Buffers) || i < 0 || i >= r.plan.most(r.plan.Buffers[b].Wanted) {
+	if r.closed || b < 0 || int(b) >= len(r.program.Buffers) || i < 0 || i >= r.program.most(r.program.Buffers[b].Wanted) {
 		return nil
 	}
-	dim := r.plan.Buffers[b].Dim
-	at := r.plan.bufs[b] + 4*dim*i
+	dim := r.program.Buffers[b].Dim
+	at := r.program.bufs[b] + 4*dim*i
 	if r.mem.Host != nil {
 		return as[float32](r.mem.Host[at:][: 4*dim : 4*dim])
 	}
 	m := &r.mirrors[b]
 	if m.rows == nil {
-		m.rows = make([][]float32, r.plan.most(r.plan.Buffers[b].Wanted))
+		m.rows = make([][]float32, r.program.most(r.program.Buffers[b].Wanted))
 	}
 	if m.fresh == nil {
 		m.fresh = make([]bool, len(m.rows))
@@ -66,19 +66,19 @@ func (r *runner) upload(g Driver, reads []bool) error {
 // readTops copies what TopK found.
 func (r *runner) readTops(g Driver) error {
 	n := r.pass.nwanted
-	if r.plan.vocabulary == 0 || n == 0 {
+	if r.program.vocabulary == 0 || n == 0 {
 		return nil
 	}
 	r.topIDs, r.topVals = make([]int32, n*kernels.MaxTop), make([]float32, n*(kernels.MaxTop+2))
-	if err := g.Read(view(r.topIDs), r.mem.At+Pointer(r.plan.ids)); err != nil {
+	if err := g.Read(view(r.topIDs), r.mem.At+Pointer(r.program.ids)); err != nil {
 		return err
 	}
-	return g.Read(view(r.topVals), r.mem.At+Pointer(r.plan.tops))
+	return g.Read(view(r.topVals), r.mem.At+Pointer(r.program.tops))
 }
 
 // Top returns what TopK found in wanted row i.
 func (r *runner) Top(i int) kernels.Top {
-	if r.closed || i < 0 || i >= r.pass.nwanted || r.plan.vocabulary == 0 || (i+1)*kernels.MaxTop > len(r.topIDs) {
+	if r.closed || i < 0 || i >= r.pass.nwanted || r.program.vocabulary == 0 || (i+1)*kernels.MaxTop > len(r.topIDs) {
 		return kernels.Top{}
 	}
 	ids, vals := r.topIDs[i*kernels.MaxTop:], r.topVals[i*(kernels.MaxTop+2):]
@@ -97,7 +97,7 @@ type partMemory struct {
 // growParts makes room for the parts of the pass.
 func (r *runner) growParts(g Driver) error {
 	grown := false
-	for i, s := range r.plan.Parts {
+	for i, s := range r.program.Parts {
 		p := &r.parts[i]
 		p.size, p.fresh, p.lent = 4*r.pass.npairs*s.Heads*(s.Dim+2), false, false
 		if p.size <= p.mem.Size {
@@ -128,11 +128,11 @@ func (r *runner) growParts(g Driver) error {
 
 // Part points to the result of a block.
 func (r *runner) Part(p kernels.Parts, row, block, head int) kernels.Part {
-	if r.closed || p < 0 || int(p) >= len(r.parts) || head < 0 || head >= r.plan.Parts[p].Heads || row < 0 || row >= r.pass.rows ||
+	if r.closed || p < 0 || int(p) >= len(r.parts) || head < 0 || head >= r.program.Parts[p].Heads || row < 0 || row >= r.pass.rows ||
 		block < 0 {
 		return kernels.Part{}
 	}
-	m, s := &r.parts[p], r.plan.Parts[p]
+	m, s := &r.parts[p], r.program.Parts[p]
 	pair, end := int(r.pass.first[row])+block, r.pass.npairs
 	if row+1 < r.pass.rows {
 		end = int(r.pass.first[row+1])

@@ -12,7 +12,7 @@ import (
 // pass; one more for each of the program's Parts, the blocks of divided attention.
 type runner struct {
 	dev      *Device
-	plan     *plan
+	program  *placed
 	weights  kernels.Weights
 	resident bool // the weights lie where the operations look
 	limits   kernels.PassLimits
@@ -54,26 +54,21 @@ const mostPasses = 64
 // Compile lays out buffers and operations.
 func (d *Device) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache) (kernels.Runner, error) {
 	pages := 0
-	kv, _ := c.(*cache)
-	if kv != nil {
+	if kv, _ := c.(*cache); kv != nil {
 		pages = kv.pages
 	}
-	l, err := newPlan(p, pages)
+	l, err := newPlaced(p, pages)
 	if err != nil {
 		return nil, err
 	}
-	if len(p.KV.Layers) > 0 {
-		if kv == nil {
-			return nil, fmt.Errorf("cuda: a KV cache of type %T, want one that this device has made", c)
-		}
-		if !kv.shape.Equal(p.KV) {
-			return nil, errors.New("cuda: the KV cache is not of the shape that the program wants")
-		}
+	kv, err := kernels.CacheFor[*cache](p, c)
+	if err != nil {
+		return nil, err
 	}
 	if w == nil && len(p.Weights) > 0 {
 		return nil, fmt.Errorf("cuda: a program with %d weights compiled without any", len(p.Weights))
 	}
-	r := &runner{dev: d, plan: l, weights: w, limits: p.PassLimits(pages), graphs: map[graphKey]Graph{}, seen: map[graphKey]bool{},
+	r := &runner{dev: d, program: l, weights: w, limits: p.PassLimits(pages), graphs: map[graphKey]Graph{}, seen: map[graphKey]bool{},
 		parts: make([]partMemory, len(p.Parts)), mirrors: make([]mirror, len(p.Buffers))}
 	if r.mem, err = d.alloc(l.size); err == nil {
 		r.input, err = d.alloc(l.inputBytes(pages))
@@ -93,7 +88,7 @@ func (d *Device) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache)
 
 // lower makes the operations, binds weights, and writes all of it to the GPU.
 func (r *runner) lower(kv *cache) error {
-	l := &lowering{plan: r.plan, base: r.mem.At, cache: kv, turned: map[int]bool{}}
+	l := &lowering{placed: r.program, base: r.mem.At, cache: kv, turned: map[int]bool{}}
 	var firsts []int
 	for i := range l.StageCount() {
 		firsts = append(firsts, len(r.items))
@@ -125,7 +120,7 @@ func (r *runner) lower(kv *cache) error {
 	return r.dev.do(func(g Driver) error {
 		err := r.writeOps(g)
 		for i, o := range l.Ops {
-			err = errors.Join(err, write(g, l.at(l.vecs[i]), view(vecOf(o))))
+			err = errors.Join(err, write(g, l.at(l.vecs[i]), view(kernels.Numbers(o))))
 		}
 		for i, s := range l.Routes {
 			if s.Fixed {
@@ -151,7 +146,7 @@ func (r *runner) writeOps(g Driver) error {
 	for i := range r.items {
 		all = append(all, r.items[i].c)
 	}
-	return write(g, r.mem.At+Pointer(r.plan.ops), view(all))
+	return write(g, r.mem.At+Pointer(r.program.ops), view(all))
 }
 
 // bind tells the operations where their weights lie: in a store of this device, or where each stage's are brought.
@@ -166,12 +161,12 @@ func (r *runner) bind(firsts []int) error {
 		}
 	}
 	most := 0
-	for i := range r.plan.StageCount() {
+	for i := range r.program.StageCount() {
 		var l layout
 		places := map[kernels.W]int{}
-		for _, w := range r.plan.StageWeights(i) {
+		for _, w := range r.program.StageWeights(i) {
 			if _, r.resident = at(w); !r.resident {
-				places[w] = l.add(r.plan.Weights[w].Bytes())
+				places[w] = l.add(r.program.Weights[w].Bytes())
 			}
 		}
 		most = max(most, l.size)
@@ -201,10 +196,10 @@ func (r *runner) bind(firsts []int) error {
 // bring copies a stage's weights to the GPU.
 func (r *runner) bring(g Driver, i int, all [][]byte) error {
 	var l layout
-	for j, w := range r.plan.StageWeights(i) {
-		n := r.plan.Weights[w].Bytes()
+	for j, w := range r.program.StageWeights(i) {
+		n := r.program.Weights[w].Bytes()
 		if len(all[j]) != n {
-			return fmt.Errorf("%w: weight %q in %d bytes, want %d", errKept, r.plan.Weights[w].Name, len(all[j]), n)
+			return fmt.Errorf("%w: weight %q in %d bytes, want %d", errKept, r.program.Weights[w].Name, len(all[j]), n)
 		}
 		if err := g.Write(r.staging.At+Pointer(l.add(n)), all[j]); err != nil {
 			return err
@@ -240,7 +235,7 @@ func (r *runner) Start(a *kernels.Pass) error {
 	if err := r.limits.Check(a); err != nil {
 		return err
 	}
-	r.pass.set(r.plan, a)
+	r.pass.set(r.program, a)
 	err := r.dev.do(func(g Driver) error {
 		if err := r.bringPass(g, a); err != nil {
 			return err
@@ -284,10 +279,10 @@ func (r *runner) Stages(from, to int) error {
 // run runs stages [from, to) and waits for them. With resident weights they are one graph from the second pass of an extent on.
 func (r *runner) run(from, to int) error {
 	var weights [][]byte
-	if !r.resident && len(r.plan.StageWeights(from)) > 0 {
+	if !r.resident && len(r.program.StageWeights(from)) > 0 {
 		var err error
 		if weights, err = r.weights.Acquire(from, nil); err != nil {
-			return fmt.Errorf("cuda: weights of %s: %w", r.plan.StageName(from), err)
+			return fmt.Errorf("cuda: weights of %s: %w", r.program.StageName(from), err)
 		}
 		defer r.weights.Release(from)
 	}
@@ -384,7 +379,7 @@ func (r *runner) start(g Driver, l *launch, e extent, pass int) error {
 	if !ok {
 		return nil
 	}
-	return g.Launch(kernel, shape, r.mem.At+Pointer(r.plan.ops+l.first*opBytes), r.input.At+Pointer(pass*passBytes))
+	return g.Launch(kernel, shape, r.mem.At+Pointer(r.program.ops+l.first*opBytes), r.input.At+Pointer(pass*passBytes))
 }
 
 // Close frees the runner's memory.

@@ -2,7 +2,6 @@ package cuda
 
 import (
 	"math"
-	"slices"
 
 	"github.com/tandem-llm/tandem/kernels"
 )
@@ -44,7 +43,7 @@ func (c *cache) CopyStates(dst, src []int32) {
 }
 
 // mostSteps is how many steps the walks of a pass may have: each row and each record is in one.
-func (l *plan) mostSteps() int {
+func (l *placed) mostSteps() int {
 	if len(l.KV.States) == 0 {
 		return 0
 	}
@@ -62,7 +61,7 @@ func deltaPart(d kernels.DeltaShape) int { return deltaSegments(d.Dim) * deltaKe
 
 // placeDeltas returns how many bytes delta nets need beside buffers: rows of steps, and room for held states. That is at least what one
 // block of delta_walk may need, and at most scratchMost more: with less than all blocks need, fewer of them run, each with more to do.
-func (l *plan) placeDeltas() int {
+func (l *placed) placeDeltas() int {
 	row := 0
 	for _, o := range l.Ops {
 		if o, ok := o.(kernels.DeltaNet); ok {
@@ -90,16 +89,6 @@ func (l *lowering) deltaNet(o kernels.DeltaNet, i int) []item {
 	return []item{x, y}
 }
 
-// deltaWeights returns a delta net's vectors one after the other: the convolution tap by tap, the decay's factors and biases.
-func deltaWeights(o kernels.DeltaNet) []float32 {
-	n := o.Channels()
-	conv := make([]float32, n*o.Kernel)
-	for i, w := range o.Conv {
-		conv[i%o.Kernel*n+i/o.Kernel] = w
-	}
-	return slices.Concat(conv, o.A, o.Bias)
-}
-
 // walks are a pass's walks in the form that the kernels read.
 type walks struct {
 	all   []cWalk
@@ -109,7 +98,7 @@ type walks struct {
 
 // set lays out the walks of a pass. A state stays where it is computed from one step to the next; it is held only for steps that come
 // later, in the place of its number.
-func (w *walks) set(l *plan, a *kernels.Pass) {
+func (w *walks) set(l *placed, a *kernels.Pass) {
 	w.all, w.steps, w.held = w.all[:0], w.steps[:0], 0
 	if len(l.KV.States) == 0 {
 		return

@@ -25,7 +25,7 @@ func (d *Device) Layout(t kernels.Type) kernels.Layout {
 
 // NewWeights reserves memory for the weights of p.
 func (d *Device) NewWeights(p *kernels.Program) (kernels.Store, error) {
-	if err := checkWeights(p); err != nil {
+	if err := p.CheckFor(name, kernels.Groups32, false); err != nil {
 		return nil, err
 	}
 	s := &store{dev: d, program: p}
@@ -38,17 +38,6 @@ func (d *Device) NewWeights(p *kernels.Program) (kernels.Store, error) {
 		return nil, err
 	}
 	return s, nil
-}
-
-// checkWeights refuses weights that the kernels cannot use.
-func checkWeights(p *kernels.Program) error {
-	for i := range p.Weights {
-		switch w := &p.Weights[i]; {
-		case w.Layout != kernels.Groups32:
-			return unsupported("weights in layout %q (weight %q): this device wants %q", w.Layout, w.Name, kernels.Groups32)
-		}
-	}
-	return p.Check()
 }
 
 // pointer returns where a weight lies.

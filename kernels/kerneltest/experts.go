@@ -95,7 +95,7 @@ type mixture struct {
 	alike               bool // all rows choose the same experts
 }
 
-// newMixture plans one with weights of two types, the second for what leads back.
+// newMixture returns one with weights of two types, the second for what leads back.
 func newMixture(r *rand.Rand, rows, n, used, dim, inner int, typ [2]kernels.Type, curve kernels.Curve, biased bool) *mixture {
 	p := kernels.NewProgram(rows, 0)
 	m := &mixture{p: p, x: p.Buf(dim), logits: p.Buf(n), hidden: p.Buf(dim), n: n, used: used, dim: dim, inner: inner}

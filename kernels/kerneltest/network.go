@@ -25,7 +25,7 @@ const (
 	netScale                     = 0.2
 )
 
-// newNetwork plans a network with random weights of three types: for embedding and output, for most matrices, and for v and down.
+// newNetwork returns a network with random weights of three types: for embedding and output, for most matrices, and for v and down.
 func newNetwork(r *rand.Rand, rows, heads, kvHeads, headDim, ffn int, typ [3]kernels.Type) *Network {
 	dim, kv := heads*headDim, kvHeads*headDim
 	p := kernels.NewProgram(rows, netWanted)

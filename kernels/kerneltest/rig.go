@@ -225,7 +225,7 @@ func wantSame(t testing.TB, what string, got, want []float32) {
 
 func rng(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 7)) }
 
-// weight adds a matrix to a plan.
+// weight adds a matrix to a program.
 func weight(p *kernels.Program, t kernels.Type, rows, cols int) kernels.W {
 	return p.Weight(kernels.Weight{Name: fmt.Sprintf("w%d", len(p.Weights)), Type: t, Rows: rows, Cols: cols, Layout: kernels.Rows})
 }

@@ -128,7 +128,7 @@ func (d *Device) layersOf(p *kernels.Program, from, to int) (side int, ok bool) 
 		its := unknown
 		if net, ok := o.(kernels.DeltaNet); ok {
 			its = d.sideOfState(p.KV.States[net.State])
-		} else if layer := layerOf(o); layer != kernels.None {
+		} else if layer := p.Uses(o).Layer; layer != kernels.None {
 			its = d.sideOf(p.KV, layer)
 		}
 		if its == unknown {
@@ -140,20 +140,6 @@ func (d *Device) layersOf(p *kernels.Program, from, to int) (side int, ok bool) 
 		side = its
 	}
 	return side, true
-}
-
-func layerOf(o kernels.Op) int {
-	switch o := o.(type) {
-	case kernels.StoreKV:
-		return o.Layer
-	case kernels.Attention:
-		return o.Layer
-	case kernels.AttendBlocks:
-		return o.Layer
-	case kernels.JoinBlocks:
-		return o.Layer
-	}
-	return kernels.None
 }
 
 // prepares reports whether an operation at the end of a stage only prepares what comes behind it, so that it belongs there.
@@ -171,14 +157,12 @@ func cuts(p *kernels.Program) []bool {
 	free := make([]bool, len(p.Ops)+1)
 	live, open, chosen := map[kernels.Act]bool{}, map[kernels.Parts]bool{}, map[kernels.Route]bool{}
 	for i, o := range slices.Backward(p.Ops) {
-		if a := filled(o); a != kernels.None {
-			delete(live, a)
+		u := p.Uses(o)
+		delete(live, u.Fills)
+		if u.Takes != kernels.None {
+			live[u.Takes] = true
 		}
 		switch o := o.(type) {
-		case kernels.MatMul:
-			live[o.In] = true
-		case kernels.ExpertMatMul:
-			live[o.In] = true
 		case kernels.JoinExperts: // the last that reads a choice
 			chosen[o.Route] = true
 		case kernels.ChooseExperts:
@@ -198,23 +182,6 @@ func cuts(p *kernels.Program) []bool {
 	return free
 }
 
-// filled returns the activation that an operation fills, or None.
-func filled(o kernels.Op) kernels.Act {
-	switch o := o.(type) {
-	case kernels.RMSNorm:
-		return o.Out
-	case kernels.Gate:
-		return o.Out
-	case kernels.Feed:
-		return o.Out
-	case kernels.Attention:
-		return o.Out
-	case kernels.JoinBlocks:
-		return o.Out
-	}
-	return kernels.None
-}
-
 // half returns the program of a side.
 func (d *Device) half(p *kernels.Program, side int, pieces []piece, shape kernels.KVShape) half {
 	q := *p
@@ -232,7 +199,7 @@ func (d *Device) half(p *kernels.Program, side int, pieces []piece, shape kernel
 				m.Concurrent = m.Concurrent && i+1 < x.to
 				o = m
 			}
-			writes[kernels.Output(o)] = true
+			writes[q.Uses(o).Writes] = true
 			q.Ops = append(q.Ops, o)
 		}
 	}
@@ -251,10 +218,11 @@ func slim(p *kernels.Program, halves [2]half) {
 	for side, h := range halves {
 		bufs[side], acts[side] = map[kernels.Buf]bool{}, map[kernels.Act]bool{}
 		for _, o := range h.p.Ops {
-			for _, b := range append(kernels.Inputs(o), kernels.Output(o)) {
+			u := h.p.Uses(o)
+			for _, b := range append(u.Reads, u.Writes) {
 				bufs[side][b] = true
 			}
-			acts[side][filled(o)] = true
+			acts[side][u.Fills] = true
 		}
 	}
 	for _, t := range p.Taps {
@@ -277,7 +245,7 @@ func slim(p *kernels.Program, halves [2]half) {
 
 // take returns an operation with the half's handle of its weight, which the half then has.
 func (h *half) take(p *kernels.Program, o kernels.Op, d kernels.Device) kernels.Op {
-	w := kernels.WeightOf(o)
+	w := p.Uses(o).W
 	if w == kernels.None {
 		return o
 	}
@@ -302,44 +270,25 @@ func (h *half) take(p *kernels.Program, o kernels.Op, d kernels.Device) kernels.
 	return o
 }
 
-// reads returns the buffers whose values an operation needs.
-func reads(p *kernels.Program, o kernels.Op) []kernels.Buf {
-	all := slices.DeleteFunc(kernels.Inputs(o), func(b kernels.Buf) bool { return b == kernels.None })
-	changes := false
-	switch o := o.(type) {
-	case kernels.HeadNorm, kernels.Scale, kernels.SoftCap, kernels.AddBias, kernels.RoPE, kernels.NormAdd, kernels.AddSiLU, kernels.Blend,
-		kernels.SigmoidScale, kernels.CopyHeads, kernels.AddScaled, kernels.PositionScale:
-		changes = true
-	case kernels.JoinExperts:
-		changes = o.Add
-	case kernels.MatMul: // a part of the outputs leaves the others
-		changes = o.Add || o.Side != kernels.Whole || o.Outputs.Of(p.Weights[o.W].Rows) != (kernels.Range{To: p.Weights[o.W].Rows})
-	}
-	if changes {
-		all = append(all, kernels.Output(o))
-	}
-	return all
-}
-
 // needs returns the buffers whose values operations need from before them, ascending.
 func needs(p *kernels.Program, ops []kernels.Op) (all []kernels.Buf) {
 	filled := map[kernels.Buf]bool{}
 	for _, o := range ops {
-		for _, b := range reads(p, o) {
+		for _, b := range p.Uses(o).Reads {
 			if !filled[b] && !slices.Contains(all, b) {
 				all = append(all, b)
 			}
 		}
-		filled[kernels.Output(o)] = true
+		filled[p.Uses(o).Writes] = true
 	}
 	slices.Sort(all)
 	return all
 }
 
 // fills returns the buffers that operations change.
-func fills(ops []kernels.Op) (all []kernels.Buf) {
+func fills(p *kernels.Program, ops []kernels.Op) (all []kernels.Buf) {
 	for _, o := range ops {
-		if b := kernels.Output(o); b != kernels.None && !slices.Contains(all, b) {
+		if b := p.Uses(o).Writes; b != kernels.None && !slices.Contains(all, b) {
 			all = append(all, b)
 		}
 	}

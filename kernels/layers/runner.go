@@ -87,7 +87,7 @@ func (d *Device) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache)
 	if err != nil {
 		return nil, err
 	}
-	r.plan(pieces)
+	r.layOut(pieces)
 	return r, nil
 }
 
@@ -119,12 +119,12 @@ func (r *runner) compile(side int, w kernels.Weights, c *cache) (err error) {
 	return err
 }
 
-// plan lays out what runs where, and where buffers are before the first pass: where they are needed or filled first.
-func (r *runner) plan(pieces []piece) {
+// layOut decides what runs where, and where buffers are before the first pass: where they are needed or filled first.
+func (r *runner) layOut(pieces []piece) {
 	p := r.program
 	for i, x := range pieces {
 		ops := p.Ops[x.from:x.to]
-		r.stages = append(r.stages, stretch{x.side, x.as, x.as + 1, x.at, needs(p, ops), fills(ops)})
+		r.stages = append(r.stages, stretch{x.side, x.as, x.as + 1, x.at, needs(p, ops), fills(p, ops)})
 		if i > 0 && pieces[i-1].side == x.side {
 			last := &r.whole[len(r.whole)-1]
 			last.to++
@@ -137,7 +137,7 @@ func (r *runner) plan(pieces []piece) {
 		from := pieces[n].from
 		n += w.to - w.from
 		ops := p.Ops[from:pieces[n-1].to]
-		w.needs, w.fills = needs(p, ops), fills(ops)
+		w.needs, w.fills = needs(p, ops), fills(p, ops)
 	}
 	r.home, r.both = make([]int, len(p.Buffers)), make([]bool, len(p.Buffers))
 	touched := make([]bool, len(p.Buffers))

@@ -100,8 +100,9 @@ func (d *divider) do(ops [2]kernels.Op, touches ...touch) {
 func both(o kernels.Op) [2]kernels.Op     { return [2]kernels.Op{o, o} }
 func leftOnly(o kernels.Op) [2]kernels.Op { return [2]kernels.Op{o, nil} }
 
-func inputs(o kernels.Op) (all []touch) {
-	for _, b := range kernels.Inputs(o) {
+// reads returns what a side that runs o reads.
+func (d *divider) reads(o kernels.Op) (all []touch) {
+	for _, b := range d.halves[0].Uses(o).Reads {
 		all = append(all, touch{place: place{buf: b, parts: kernels.None}})
 	}
 	return all
@@ -124,17 +125,17 @@ func (d *divider) add(o kernels.Op) {
 	case kernels.Attention:
 		d.attention(o)
 	case kernels.StoreKV:
-		d.do(leftOnly(o), append(inputs(o), touch{place: kv, writes: true})...)
+		d.do(leftOnly(o), append(d.reads(o), touch{place: kv, writes: true})...)
 	case kernels.RMSNorm, kernels.Gate, kernels.Feed, kernels.ChooseExperts: // each side knows what was chosen
-		d.do(both(o), inputs(o)...)
+		d.do(both(o), d.reads(o)...)
 	case kernels.TopK:
-		d.do(leftOnly(o), inputs(o)...)
+		d.do(leftOnly(o), d.reads(o)...)
 	case kernels.AttendBlocks: // of a program that somebody else divides
-		d.do(leftOnly(o), append(inputs(o), touch{place: kv}, touch{place: partsOf(o.Out), writes: true})...)
+		d.do(leftOnly(o), append(d.reads(o), touch{place: kv}, touch{place: partsOf(o.Out), writes: true})...)
 	case kernels.JoinBlocks:
-		d.do(both(o), append(inputs(o), touch{place: partsOf(o.In)})...)
+		d.do(both(o), append(d.reads(o), touch{place: partsOf(o.In)})...)
 	default:
-		d.do(leftOnly(o), append(inputs(o), writes(kernels.Output(o)))...)
+		d.do(leftOnly(o), append(d.reads(o), writes(d.halves[0].Uses(o).Writes))...)
 	}
 }
 
@@ -175,15 +176,10 @@ func (d *divider) attention(o kernels.Attention) {
 		h.Parts = append(h.Parts, kernels.PartShape{Heads: o.Heads, Dim: dim})
 		all = kernels.Parts(len(h.Parts) - 1)
 	}
-	attend := func(s kernels.Side) kernels.Op {
-		return kernels.AttendBlocks{AttentionOpt: o.AttentionOpt, Q: o.Q, Layer: o.Layer, Heads: o.Heads, Side: s,
-			Shared: shared(kvHeads), Out: all}
-	}
-	d.do([2]kernels.Op{attend(kernels.Left), attend(kernels.Right)},
-		append(inputs(o), touch{place: kv}, touch{place: partsOf(all), writes: true, divided: true})...)
-	join := kernels.JoinBlocks{AttentionOpt: o.AttentionOpt, In: all, Layer: o.Layer, Out: o.Out, Sinks: o.Sinks,
-		Gate: o.Gate, Gated: o.Gated}
-	d.do(both(join), append(inputs(join), touch{place: partsOf(all)})...)
+	left, join := o.Blocks(all, kernels.Left, shared(kvHeads))
+	right, _ := o.Blocks(all, kernels.Right, shared(kvHeads))
+	d.do([2]kernels.Op{left, right}, append(d.reads(o), touch{place: kv}, touch{place: partsOf(all), writes: true, divided: true})...)
+	d.do(both(join), append(d.reads(join), touch{place: partsOf(all)})...)
 }
 
 // shared is how many KV heads of the block at the cut are the left's.

@@ -47,10 +47,8 @@ type outputs struct {
 }
 
 // touched reports whether an operation reads or changes outputs that are still to be handed over.
-func (x *own) touched(o kernels.Op) bool {
-	return slices.ContainsFunc(x.outs, func(c outputs) bool {
-		return kernels.Output(o) == c.buf || slices.Contains(kernels.Inputs(o), c.buf)
-	})
+func (x *own) touched(u kernels.Uses) bool {
+	return slices.ContainsFunc(x.outs, func(c outputs) bool { return u.Writes == c.buf || slices.Contains(u.Reads, c.buf) })
 }
 
 // exchanging returns the programs of the two devices, with the same stages.
@@ -77,7 +75,7 @@ func (d *Device) exchanging(p *kernels.Program) (halves [2]half) {
 			begin(at)
 			from, to := p.StageOps(at)
 			for _, o := range p.Ops[from:to] {
-				if h.own[len(h.own)-1].touched(o) {
+				if h.own[len(h.own)-1].touched(p.Uses(o)) {
 					begin(at)
 				}
 				h.own[len(h.own)-1].at = at
@@ -131,12 +129,11 @@ func (h *half) add(o kernels.Op, side int) {
 		kvHeads, _, dim := q.KV.Layers[q.KV.Kept(o.Layer)].Seen()
 		q.Parts = append(q.Parts[:len(q.Parts):len(q.Parts)], kernels.PartShape{Heads: o.Heads, Dim: dim})
 		mine.parts, mine.kv = kernels.Parts(len(q.Parts)-1), kvHeads
-		q.Add(kernels.AttendBlocks{AttentionOpt: o.AttentionOpt, Q: o.Q, Layer: o.Layer, Heads: o.Heads,
-			Side: [2]kernels.Side{kernels.Left, kernels.Right}[side], Shared: shared(kvHeads), Out: mine.parts})
+		attend, join := o.Blocks(mine.parts, [2]kernels.Side{kernels.Left, kernels.Right}[side], shared(kvHeads))
+		q.Add(attend)
 		q.Stages = append(q.Stages, kernels.Stage{Name: "join", First: len(q.Ops)})
 		h.own = append(h.own, own{parts: kernels.None, at: mine.at})
-		q.Add(kernels.JoinBlocks{AttentionOpt: o.AttentionOpt, In: kernels.Parts(len(q.Parts) - 1), Layer: o.Layer, Out: o.Out,
-			Sinks: o.Sinks, Gate: o.Gate, Gated: o.Gated})
+		q.Add(join)
 	default:
 		q.Add(o)
 	}

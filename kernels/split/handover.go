@@ -94,30 +94,19 @@ func live(p *kernels.Program) [][]bool {
 	for i := p.StageCount() - 1; i >= 0; i-- {
 		from, to := p.StageOps(i)
 		for _, o := range slices.Backward(p.Ops[from:to]) {
-			out := kernels.Output(o)
-			read := out == kernels.None || now[out]
-			if fills(o) {
-				now[out] = false
+			u := p.Uses(o)
+			wanted := u.Writes == kernels.None || now[u.Writes]
+			if u.Writes != kernels.None && !slices.Contains(u.Reads, u.Writes) {
+				now[u.Writes] = false // it fills all of the buffer
 			}
-			if _, top := o.(kernels.TopK); top || !read {
+			if _, top := o.(kernels.TopK); top || !wanted {
 				continue
 			}
-			for _, b := range kernels.Inputs(o) {
+			for _, b := range u.Reads {
 				now[b] = true
 			}
 		}
 		all[i] = slices.Clone(now)
 	}
 	return all
-}
-
-// fills reports whether nothing of an operation's output stays as it was.
-func fills(o kernels.Op) bool {
-	switch o := o.(type) {
-	case kernels.Embed, kernels.Copy, kernels.Gather:
-		return true
-	case kernels.MatMul:
-		return !o.Add && o.Side == kernels.Whole && o.Outputs == kernels.Range{}
-	}
-	return false
 }

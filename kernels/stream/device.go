@@ -48,10 +48,10 @@ type Device struct {
 	config Config
 	gone   chan struct{}
 
-	mu      sync.Mutex
-	err     error
-	all     []*weights
-	planned kernels.StreamStats
+	mu   sync.Mutex
+	err  error
+	all  []*weights
+	last kernels.StreamStats
 }
 
 var (
@@ -115,7 +115,7 @@ func (d *Device) Footprint(p *kernels.Program) (f kernels.Footprint, err error) 
 	f.Weights = w.Bytes()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.planned = w.sizes()
+	d.last = w.sizes()
 	return f, nil
 }
 
@@ -144,7 +144,7 @@ func (d *Device) StreamStats() (s kernels.StreamStats) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.all) == 0 {
-		return d.planned
+		return d.last
 	}
 	for _, w := range d.all {
 		one := w.sizes()
@@ -160,8 +160,8 @@ func (d *Device) StreamStats() (s kernels.StreamStats) {
 }
 
 func (w *weights) sizes() kernels.StreamStats {
-	s := kernels.StreamStats{Resident: w.plan.held, Ring: int64(w.plan.slots) * w.plan.slot, Streamed: w.plan.streamed,
-		Ringed: w.plan.streamed}
+	s := kernels.StreamStats{Resident: w.budget.held, Ring: int64(w.budget.slots) * w.budget.slot, Streamed: w.budget.streamed,
+		Ringed: w.budget.streamed}
 	if len(w.expert.all) > 0 {
 		_, whole, bytes, row := w.expert.sizes()
 		s.Experts, s.AllExperts, s.RowExperts = w.expert.memory, bytes, row
@@ -317,7 +317,7 @@ func (w *weights) say(format string, args ...any) {
 // tell says what is streamed, at what speed, in bytes a second.
 func (w *weights) tell(rate float64) {
 	const mib = 1 << 20
-	p := w.plan
+	p := w.budget
 	how := "from the packed file"
 	if w.keeps {
 		how = "from the model's file, packed anew by every pass"

@@ -33,7 +33,7 @@ const (
 	asideBytes = 1 << 20
 )
 
-// table describes a packed file. It is the same for the same tensors and plan on every machine, but for the checksums.
+// table describes a packed file. It is the same for the same tensors and program on every machine, but for the checksums.
 type table struct {
 	Version int         `json:"version"`
 	Digest  string      `json:"digest"` // of the model's tensors

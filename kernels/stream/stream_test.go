@@ -179,8 +179,8 @@ func TestPasses(t *testing.T) {
 				t.Fatalf("%d bytes more than the least, %d stages: %v, sum %x, want %x", extra, n, err, sum, want)
 			}
 		}
-		if f.plan.bytes() > least(t)+extra {
-			t.Errorf("%d bytes of memory, want at most %d", f.plan.bytes(), least(t)+extra)
+		if f.budget.bytes() > least(t)+extra {
+			t.Errorf("%d bytes of memory, want at most %d", f.budget.bytes(), least(t)+extra)
 		}
 	}
 }

@@ -29,7 +29,7 @@ type weights struct {
 	lost   func(error)
 	prog   *kernels.Program // divided
 	stages []stage
-	plan   *plan
+	budget *budget
 	looks  []*lookup // embeddings, then experts
 	expert experts
 	mem    []byte   // resident stages, then the slots
@@ -55,7 +55,7 @@ type view struct {
 
 var _ kernels.Lookup = (*weights)(nil)
 
-// layOut plans p, a divided program, for the memory of c. Errors: *kernels.TooSmall, *kernels.Unsupported.
+// layOut lays out p, a divided program, in the memory of c. Errors: *kernels.TooSmall, *kernels.Unsupported.
 func layOut(p *kernels.Program, c Config) (*weights, error) {
 	w := &weights{cfg: c, prog: p, stages: stagesOf(p)}
 	sizes, total := make([]int64, len(w.stages)), int64(0)
@@ -79,14 +79,14 @@ func layOut(p *kernels.Program, c Config) (*weights, error) {
 	// What every pass reads is worth more memory than what some passes do, so experts get what is left.
 	w.expert.classify()
 	least, whole, _, _ := w.expert.sizes()
-	if w.plan, err = choose(sizes, looked, c.Memory-least); err != nil {
+	if w.budget, err = choose(sizes, looked, c.Memory-least); err != nil {
 		if small := (*kernels.TooSmall)(nil); errors.As(err, &small) {
 			return nil, &kernels.TooSmall{Bytes: c.Memory, Least: small.Least + least}
 		}
 		return nil, err
 	}
 	w.settle()
-	w.expert.divide(min(whole, c.Memory-w.plan.bytes()))
+	w.expert.divide(min(whole, c.Memory-w.budget.bytes()))
 	for _, m := range w.expert.all {
 		w.looks = append(w.looks, m.looks...)
 	}
@@ -102,7 +102,7 @@ func (w *weights) settle() {
 	resident := map[kernels.W]bool{}
 	for i, s := range w.stages {
 		w.at = append(w.at, end)
-		if w.plan.resident[i] {
+		if w.budget.resident[i] {
 			end += s.size
 			for _, e := range s.weights {
 				resident[e.w] = true
@@ -112,13 +112,13 @@ func (w *weights) settle() {
 	streamed := 0
 	for i, s := range w.stages {
 		w.place = append(w.place, streamed)
-		if s.size > 0 && !w.plan.resident[i] {
+		if s.size > 0 && !w.budget.resident[i] {
 			streamed++
 		}
 	}
 	for _, l := range w.looks {
 		if resident[l.w] { // no memory of its own
-			w.plan.looked -= l.most
+			w.budget.looked -= l.most
 			l.most = 0
 		}
 	}
@@ -149,9 +149,9 @@ func (w *weights) views(stage int) (out []view) {
 	return out
 }
 
-// allocate reserves the memory that the plan names.
+// allocate reserves its memory.
 func (w *weights) allocate() (err error) {
-	if w.mem, err = allocate(w.plan.held+int64(w.plan.slots)*w.plan.slot, true); err != nil {
+	if w.mem, err = allocate(w.budget.held+int64(w.budget.slots)*w.budget.slot, true); err != nil {
 		return err
 	}
 	if err = w.expert.allocate(); err != nil {
@@ -160,7 +160,7 @@ func (w *weights) allocate() (err error) {
 	for i := range w.stages {
 		for _, e := range w.stages[i].weights {
 			for _, l := range w.looks {
-				if l.w == e.w && w.plan.resident[i] {
+				if l.w == e.w && w.budget.resident[i] {
 					l.mem, l.begin = w.memoryOf(i)[e.at:e.at+e.size], 0
 				}
 			}
@@ -172,10 +172,10 @@ func (w *weights) allocate() (err error) {
 // memoryOf returns the memory of a resident stage, or that of the first slot.
 func (w *weights) memoryOf(stage int) []byte {
 	n := w.stages[stage].size
-	if w.plan.resident[stage] {
+	if w.budget.resident[stage] {
 		return w.mem[w.at[stage]:][:n]
 	}
-	return w.mem[w.plan.held:][:n]
+	return w.mem[w.budget.held:][:n]
 }
 
 // Fill opens or makes the packed file, reads what is resident, and begins to fill the ring.
@@ -209,7 +209,7 @@ func (w *weights) Fill(ctx context.Context, src kernels.Source, progress func(do
 	if len(w.expert.all) > 0 {
 		w.expert.start(w.feed, &w.count)
 	}
-	if w.plan.slots == 0 {
+	if w.budget.slots == 0 {
 		if len(w.expert.all) > 0 {
 			w.tell(0)
 		}
@@ -300,7 +300,7 @@ func checkFile(path string, t *table) ([]uint32, error) {
 func (w *weights) load(ctx context.Context, progress func(done, total int64)) error {
 	done := int64(0)
 	for i := range w.stages {
-		if !w.plan.resident[i] || w.stages[i].size == 0 {
+		if !w.budget.resident[i] || w.stages[i].size == 0 {
 			continue
 		}
 		if err := w.fillStage(ctx, w.feed, i, w.memoryOf(i)); err != nil {
@@ -308,7 +308,7 @@ func (w *weights) load(ctx context.Context, progress func(done, total int64)) er
 		}
 		w.count.read.Add(w.stages[i].size)
 		if done += w.stages[i].size; progress != nil {
-			progress(done, w.plan.held)
+			progress(done, w.budget.held)
 		}
 	}
 	return nil
@@ -318,12 +318,12 @@ func (w *weights) load(ctx context.Context, progress func(done, total int64)) er
 func (w *weights) start() {
 	r := &ring{feed: w.feed, count: &w.count}
 	for i, s := range w.stages {
-		if s.size > 0 && !w.plan.resident[i] {
+		if s.size > 0 && !w.budget.resident[i] {
 			r.order = append(r.order, i)
 		}
 	}
-	for i := range w.plan.slots {
-		r.slots = append(r.slots, slot{mem: w.mem[w.plan.held+int64(i)*w.plan.slot:][:w.plan.slot]})
+	for i := range w.budget.slots {
+		r.slots = append(r.slots, slot{mem: w.mem[w.budget.held+int64(i)*w.budget.slot:][:w.budget.slot]})
 	}
 	r.start(w.feed.readers())
 	w.ring = r
@@ -351,7 +351,7 @@ func (w *weights) Acquire(stage int, chosen []int32) ([][]byte, error) {
 	}
 	var base []byte
 	if s := &w.stages[stage]; s.size > 0 {
-		if w.plan.resident[stage] {
+		if w.budget.resident[stage] {
 			base = w.memoryOf(stage)
 		} else {
 			var err error
@@ -382,7 +382,7 @@ func (w *weights) Acquire(stage int, chosen []int32) ([][]byte, error) {
 
 // Release implements kernels.Weights.
 func (w *weights) Release(stage int) {
-	if w.ring != nil && w.stages[stage].size > 0 && !w.plan.resident[stage] {
+	if w.ring != nil && w.stages[stage].size > 0 && !w.budget.resident[stage] {
 		w.ring.release()
 	}
 }
@@ -395,7 +395,7 @@ func (w *weights) Pack(kernels.W, int, []byte) error {
 	return errors.New("stream: rows given to streamed weights, which read them themselves")
 }
 
-func (w *weights) Bytes() int64 { return w.plan.bytes() + w.expert.memory }
+func (w *weights) Bytes() int64 { return w.budget.bytes() + w.expert.memory }
 func (w *weights) Keeps() bool  { return w.keeps }
 
 // Lock keeps the memory from being paged out; rows of the embedding and experts are read again instead.

@@ -26,7 +26,7 @@ type process struct {
 	cmd     *exec.Cmd
 	in      io.WriteCloser
 	out     io.ReadCloser
-	said    first
+	stderr  first
 	pending bool  // something was sent that await has not answered
 	lost    error // why it ended; nil as long as it is not known to have
 }
@@ -48,7 +48,7 @@ func (p *process) start(program string, memory *os.File, o Options) error {
 		strconv.Itoa(o.Drop.Line))
 	p.cmd.Env = append(os.Environ(), "ASAN_OPTIONS=detect_leaks=0", "UBSAN_OPTIONS=print_stacktrace=1")
 	p.cmd.ExtraFiles = []*os.File{memory}
-	p.cmd.Stderr = &p.said
+	p.cmd.Stderr = &p.stderr
 	var err error
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
 		return err
@@ -71,7 +71,7 @@ func (p *process) stop() {
 // die says why the process has ended.
 func (p *process) die(seen error) error {
 	p.stop()
-	why, _, _ := strings.Cut(p.said.String(), "\nShadow bytes") // the rest of a sanitizer's report is of no use
+	why, _, _ := strings.Cut(p.stderr.String(), "\nShadow bytes") // the rest of a sanitizer's report is of no use
 	why = strings.TrimSpace(why)
 	if why == "" {
 		why = fmt.Sprintf("the process has ended: %v (%v)", p.cmd.ProcessState, seen)

@@ -4,7 +4,6 @@ package device
 import (
 	"fmt"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,29 +34,9 @@ func (*Device) Layout(t kernels.Type) kernels.Layout {
 	return kernels.Rows
 }
 
-// check returns the first mistake in p, or names a feature that the definitions do not have yet.
-func check(p *kernels.Program) error {
-	unsupported := func(format string, args ...any) error {
-		return &kernels.Unsupported{Device: name, What: fmt.Sprintf(format, args...)}
-	}
-	for i := range p.Weights {
-		switch w := &p.Weights[i]; {
-		case w.Layout != kernels.Rows:
-			return unsupported("weights in layout %q (weight %q): this device wants %q", w.Layout, w.Name, kernels.Rows)
-		}
-	}
-	if err := p.Check(); err != nil {
-		return err
-	}
-	if slices.Contains(p.Ops, kernels.Op(kernels.Meet{})) {
-		return unsupported("meeting of another device")
-	}
-	return nil
-}
-
 // Footprint returns what p takes.
 func (*Device) Footprint(p *kernels.Program) (f kernels.Footprint, err error) {
-	if err := check(p); err != nil {
+	if err := p.CheckFor(name, kernels.Rows, false); err != nil {
 		return f, err
 	}
 	for i := range p.Weights {
@@ -88,7 +67,7 @@ type store struct {
 
 // NewWeights makes room for the weights of p.
 func (*Device) NewWeights(p *kernels.Program) (kernels.Store, error) {
-	if err := check(p); err != nil {
+	if err := p.CheckFor(name, kernels.Rows, false); err != nil {
 		return nil, err
 	}
 	s := &store{weights: p.Weights}

@@ -32,19 +32,16 @@ type parts struct {
 
 // Compile keeps the program as it is.
 func (*Device) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache) (kernels.Runner, error) {
-	if err := check(p); err != nil {
+	if err := p.CheckFor(name, kernels.Rows, false); err != nil {
 		return nil, err
 	}
 	r := &runner{Program: p, weights: w, parts: make([]parts, len(p.Parts)), routes: make([]route, len(p.Routes))}
 	pages := 0
-	if len(p.KV.Layers) > 0 {
-		var ok bool
-		if r.cache, ok = c.(*cache); !ok {
-			return nil, fmt.Errorf("ref: a KV cache of type %T, want one that this device has made", c)
-		}
-		if !r.cache.shape.Equal(p.KV) {
-			return nil, errors.New("ref: the KV cache is not of the shape that the program wants")
-		}
+	var err error
+	if r.cache, err = kernels.CacheFor[*cache](p, c); err != nil {
+		return nil, err
+	}
+	if r.cache != nil {
 		pages = r.cache.pages
 	}
 	r.limits = p.PassLimits(pages)
@@ -183,13 +180,9 @@ func (r *runner) run(o kernels.Op, data [][][]byte) {
 	case kernels.AddBias:
 		r.values(o.Buf, func(j int, x float32) float32 { return x + o.Bias[j] })
 	case kernels.RoPE:
-		magnitude := o.Rotation.Magnitude
-		if magnitude == 0 {
-			magnitude = 1
-		}
 		r.each(o.Buf, func(i int, x []float32) {
 			for h := range slices.Chunk(x, o.HeadDim) {
-				ref.RoPE(h, r.pass.Pos[i]+int32(o.Rotation.Ahead), o.Rotation.InvFreq, magnitude, o.Rotation.Halves)
+				ref.RoPE(h, r.pass.Pos[i]+int32(o.Rotation.Ahead), o.Rotation.InvFreq, o.Rotation.Factor(), o.Rotation.Halves)
 			}
 		})
 	case kernels.Gate:

@@ -46,12 +46,12 @@ func divided(p *kernels.Program) (q *kernels.Program, first []int) {
 		fine.Stages = append(fine.Stages, kernels.Stage{Name: p.StageName(s), First: from})
 		most, held, seen := 0, 0, map[kernels.W]bool{}
 		for _, o := range p.Ops[from:to] {
-			if w, ok := product(o); ok {
+			if w, ok := product(p, o); ok {
 				most = max(most, p.Weights[w].Bytes())
 			}
 		}
 		for i, o := range p.Ops[from:to] {
-			w, ok := product(o)
+			w, ok := product(p, o)
 			if !ok || seen[w] {
 				continue
 			}
@@ -66,8 +66,8 @@ func divided(p *kernels.Program) (q *kernels.Program, first []int) {
 }
 
 // product returns the weight of an operation that reads all of it.
-func product(o kernels.Op) (kernels.W, bool) {
-	w := kernels.WeightOf(o)
+func product(p *kernels.Program, o kernels.Op) (kernels.W, bool) {
+	w := p.Uses(o).W
 	_, look := o.(kernels.Embed)
 	return w, w != kernels.None && !look
 }
@@ -87,7 +87,7 @@ func stagesOf(p *kernels.Program) []stage {
 		read := map[kernels.W]bool{}
 		from, to := p.StageOps(i)
 		for _, o := range p.Ops[from:to] {
-			if w, ok := product(o); ok {
+			if w, ok := product(p, o); ok {
 				read[w] = true
 			}
 		}
@@ -109,8 +109,8 @@ func stagesOf(p *kernels.Program) []stage {
 	return all
 }
 
-// plan says which stages stay in memory, and how large the rest is.
-type plan struct {
+// budget says what the memory for weights holds: which stages stay there, and how large the rest is.
+type budget struct {
 	resident []bool // by stage
 	slots    int    // of the ring; 0: nothing is streamed
 	slot     int64  // bytes of each
@@ -119,18 +119,18 @@ type plan struct {
 	looked   int64  // bytes for looked-up rows, at most
 }
 
-// bytes returns the memory of a plan.
-func (p *plan) bytes() int64 { return p.held + int64(p.slots)*p.slot + p.looked }
+// bytes returns that memory.
+func (p *budget) bytes() int64 { return p.held + int64(p.slots)*p.slot + p.looked }
 
-// choose plans stages of those sizes for so many bytes of memory. Stages above some size are resident, so that the slots of the ring can
+// choose divides so many bytes of memory among stages of those sizes. Stages above some size are resident, so that the slots of the ring can
 // be small; of the others as many as fit, spread evenly, so that reading never has to catch up. The ring has a third slot if it costs
-// little beside what is resident. The plan that reads least wins. Errors: *kernels.TooSmall.
-func choose(sizes []int64, looked, memory int64) (*plan, error) {
+// little beside what is resident. It returns what reads least. Errors: *kernels.TooSmall.
+func choose(sizes []int64, looked, memory int64) (*budget, error) {
 	limits := slices.Compact(append([]int64{0}, slices.Sorted(slices.Values(sizes))...))
-	var best *plan
+	var best *budget
 	least := int64(0)
 	for _, limit := range limits {
-		p := planned(sizes, limit, leastSlots, looked)
+		p := budgetOf(sizes, limit, leastSlots, looked)
 		if n := p.bytes(); least == 0 || n < least {
 			least = n
 		}
@@ -138,7 +138,7 @@ func choose(sizes []int64, looked, memory int64) (*plan, error) {
 			continue
 		}
 		p.spread(sizes, memory)
-		if more := planned(sizes, limit, usualSlots, looked); p.slot > 0 && more.bytes() <= memory {
+		if more := budgetOf(sizes, limit, usualSlots, looked); p.slot > 0 && more.bytes() <= memory {
 			if more.spread(sizes, memory); more.slot*6 <= more.held {
 				p = more
 			}
@@ -153,9 +153,9 @@ func choose(sizes []int64, looked, memory int64) (*plan, error) {
 	return best, nil
 }
 
-// planned returns a plan with a ring of so many slots of that size. Stages that do not fit into a slot are resident.
-func planned(sizes []int64, slot int64, slots int, looked int64) *plan {
-	p := &plan{resident: make([]bool, len(sizes)), slots: slots, slot: slot, looked: looked}
+// budgetOf returns the budget with a ring of so many slots of that size. Stages that do not fit into a slot are resident.
+func budgetOf(sizes []int64, slot int64, slots int, looked int64) *budget {
+	p := &budget{resident: make([]bool, len(sizes)), slots: slots, slot: slot, looked: looked}
 	for i, n := range sizes {
 		if n > slot {
 			p.keep(i, n)
@@ -165,7 +165,7 @@ func planned(sizes []int64, slot int64, slots int, looked int64) *plan {
 }
 
 // spread makes further stages resident, as evenly over the pass as their sizes allow.
-func (p *plan) spread(sizes []int64, memory int64) {
+func (p *budget) spread(sizes []int64, memory int64) {
 	left, rest := memory-p.bytes(), int64(0)
 	for i, n := range sizes {
 		if !p.resident[i] {
@@ -202,4 +202,4 @@ func (p *plan) spread(sizes []int64, memory int64) {
 	}
 }
 
-func (p *plan) keep(i int, n int64) { p.resident[i], p.held = true, p.held+n }
+func (p *budget) keep(i int, n int64) { p.resident[i], p.held = true, p.held+n }

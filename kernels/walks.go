@@ -2,33 +2,6 @@ package kernels
 
 import "fmt"
 
-func (c *checker) deltaNet(o DeltaNet) {
-	s := of(c, "state", c.KV.States, o.State)
-	for _, b := range []Buf{o.Out, o.In, o.Alpha, o.Beta} {
-		c.sameRows(c.buf(b).Wanted, false)
-	}
-	const most = 1 << 12
-	d := o.DeltaShape
-	if d.KeyHeads < 1 || d.ValueHeads < 1 || d.ValueHeads > most || d.ValueHeads%d.KeyHeads != 0 {
-		c.fail("%d value heads for %d key heads, want a multiple, at most %d", d.ValueHeads, d.KeyHeads, most)
-	}
-	if d.Dim < 1 || d.Dim > most || d.Kernel < 1 || d.Kernel > most {
-		c.fail("heads of %d and a convolution of %d taps, want 1 to %d of each", d.Dim, d.Kernel, most)
-	}
-	if c.err != nil {
-		return
-	}
-	c.want("inputs' columns", c.buf(o.In).Dim, d.Channels())
-	c.want("output's columns", c.buf(o.Out).Dim, d.ValueHeads*d.Dim)
-	c.want("alpha's columns", c.buf(o.Alpha).Dim, d.ValueHeads)
-	c.want("beta's columns", c.buf(o.Beta).Dim, d.ValueHeads)
-	c.want("convolution's weights", len(o.Conv), d.Channels()*d.Kernel)
-	c.want("decay factors", len(o.A), d.ValueHeads)
-	c.want("decay biases", len(o.Bias), d.ValueHeads)
-	c.want("state's numbers", s.Floats, d.Floats())
-	c.want("record's numbers", s.Record, d.Record())
-}
-
 // walkMarks says what a pass's walks name. It is kept from pass to pass so that checking allocates nothing.
 type walkMarks struct {
 	rows, saved, records []bool
@@ -110,13 +83,4 @@ func (m *walkMarks) step(s *Step, walk, rows int, filled *[MaxHeld]bool) string 
 	}
 	filled[s.Out] = true
 	return ""
-}
-
-func (c *checker) gate(gated bool, gate Buf, dim int) {
-	if !gated {
-		return
-	}
-	b := c.buf(gate)
-	c.sameRows(b.Wanted, false)
-	c.want("gate's columns", b.Dim, dim)
 }
