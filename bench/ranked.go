@@ -69,7 +69,7 @@ func medianTime(ctx context.Context, n int, run func() error) (time.Duration, er
 // meetingUS returns how long it takes two devices to meet, in µs: the median of passes with nothing but meetings.
 func meetingUS(devices [2]kernels.Device) (float64, error) {
 	const meetings, passes = 1000, 21
-	left, ok := devices[0].(kernels.Companion)
+	left, ok := devices[0].(kernels.Coupler)
 	if !ok {
 		return 0, tandem.Errorf("", tandem.Unsupported, "%v meets no other device", devices[0].About())
 	}

@@ -34,7 +34,7 @@ func (o Opener) pair(p Spec, threads int) (roles.Device, error) {
 		d.left.Close()
 		return nil, err
 	}
-	if d.Device, err = split.New(d.left, d.right, split.Plan{}); err != nil {
+	if d.Device, err = split.New(d.left, d.right, nil); err != nil {
 		d.left.Close()
 		d.right.Close()
 		return nil, err

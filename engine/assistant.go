@@ -367,7 +367,7 @@ func (a *assistant) best(i int) (kernels.Top, error) {
 		return a.runner.Top(i), nil
 	}
 	var chosen []int32
-	if r, tells := a.runner.(kernels.Routed); tells {
+	if r, tells := a.runner.(kernels.RouteReader); tells {
 		chosen = r.Chosen(a.clusters.route, i)
 	}
 	return a.clusters.name(a.runner.Top(i), chosen)

@@ -217,8 +217,8 @@ func TestAssistantDevices(t *testing.T) {
 	want := guess(near)
 	for on, d := range map[string]kernels.Device{"gpu": gpu, "definitions": testdevice.Ref(),
 		"layers":    fixed{layers.New(layers.Config{Near: near, Far: testdevice.CPU(t, 1)}).With(2)},
-		"divided":   halves(t, testdevice.CPU(t, 1), testdevice.CPU(t, 1), split.Plan{}),
-		"exchanged": halves(t, gpu, testdevice.CPU(t, 1), split.Plan{})} {
+		"divided":   halves(t, testdevice.CPU(t, 1), testdevice.CPU(t, 1), nil),
+		"exchanged": halves(t, gpu, testdevice.CPU(t, 1), nil)} {
 		if got := guess(d); !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %v, want %v", on, got, want)
 		}
@@ -316,7 +316,7 @@ func TestStreamedBorrower(t *testing.T) {
 	if _, err := kernels.Borrow(p, m.plan, m.store, []kernels.W{m.weights.layers[0].up}); err == nil {
 		t.Error("rows of a matrix that passes multiply with are lent")
 	}
-	if err := m.store.(kernels.Lookup).Rows(m.weights.layers[0].up, []int32{1}); err == nil {
+	if err := m.store.(kernels.RowStore).Rows(m.weights.layers[0].up, []int32{1}); err == nil {
 		t.Error("rows of a matrix that passes multiply with are brought")
 	}
 }

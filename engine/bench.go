@@ -88,7 +88,7 @@ func (m *Model) KVBytes() int64 {
 // TimeOperations makes later passes add up how long each kind of operation takes (true), from zero on, or stop doing so. Errors:
 // Unsupported for a device that cannot tell.
 func (m *Model) TimeOperations(on bool) error {
-	r, ok := m.runner.(kernels.Timed)
+	r, ok := m.runner.(kernels.Timer)
 	if !ok {
 		return tandem.Errorf("engine", tandem.Unsupported, "the device %v does not tell how long its operations take", m.device.About())
 	}
@@ -97,7 +97,7 @@ func (m *Model) TimeOperations(on bool) error {
 
 // OperationTimes returns the sums since TimeOperations(true); none unless that is on.
 func (m *Model) OperationTimes() []kernels.OpTime {
-	if r, ok := m.runner.(kernels.Timed); ok {
+	if r, ok := m.runner.(kernels.Timer); ok {
 		return r.Times()
 	}
 	return nil
@@ -106,7 +106,7 @@ func (m *Model) OperationTimes() []kernels.OpTime {
 // LeastTime returns how many launches the last pass had on its device, and the shortest time of n graphs of as many that do nothing.
 // Both are 0 for a device that has none.
 func (m *Model) LeastTime(n int) (launches int, least time.Duration, err error) {
-	if r, ok := m.runner.(kernels.Launching); ok {
+	if r, ok := m.runner.(kernels.LaunchTimer); ok {
 		return r.LeastTime(n)
 	}
 	return 0, 0, nil

@@ -108,7 +108,7 @@ func stepAll(t *testing.T, g assistantGolden, path string, o Options) (all []ste
 			case kernels.TopK:
 				x.logits = slices.Clone(a.runner.Row(op.Logits, i))
 			case kernels.ChooseExperts:
-				x.chosen = slices.Clone(a.runner.(kernels.Routed).Chosen(op.Out, i))
+				x.chosen = slices.Clone(a.runner.(kernels.RouteReader).Chosen(op.Out, i))
 				x.scores = slices.Clone(a.runner.Row(op.Logits, i))
 			}
 		}
@@ -233,8 +233,8 @@ func TestClusterDevices(t *testing.T) {
 	gpu, _ := testdevice.GPU(t, emulated.Options{})
 	devices := map[string]kernels.Device{"gpu": gpu, "definitions": testdevice.Ref(),
 		"layers":    fixed{layers.New(layers.Config{Near: testdevice.CPU(t, 2), Far: testdevice.CPU(t, 1)}).With(2)},
-		"divided":   halves(t, testdevice.CPU(t, 1), testdevice.CPU(t, 1), split.Plan{}),
-		"exchanged": halves(t, gpu, testdevice.CPU(t, 1), split.Plan{})}
+		"divided":   halves(t, testdevice.CPU(t, 1), testdevice.CPU(t, 1), nil),
+		"exchanged": halves(t, gpu, testdevice.CPU(t, 1), nil)}
 	for _, isa := range cpu.Supported() {
 		devices[isa.String()] = testdevice.ISA(t, 2, isa)
 	}

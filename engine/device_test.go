@@ -68,9 +68,9 @@ func TestSplitDevice(t *testing.T) {
 		o.Device = testdevice.CPU(t, 2)
 		want := dialogue(t, openTest(t, c.path, o), c.long)
 		left, right := testdevice.CPU(t, 2), testdevice.ISA(t, 1, sets[max(0, len(sets)-2)])
-		uneven := split.Plan{Points: []split.Point{{Rows: 1, Columns: 0.2, Blocks: 0.7}, {Rows: 9, Context: 400, Columns: 0.6, Blocks: 0.1},
-			{Rows: 9, Context: 900, Columns: 0.9, Blocks: 1}}}
-		for name, d := range map[string]*split.Device{"in shared memory": halves(t, left, right, split.Plan{}),
+		uneven := []kernels.Division{{Rows: 1, Columns: 0.2, Blocks: 0.7}, {Rows: 9, Context: 400, Columns: 0.6, Blocks: 0.1},
+			{Rows: 9, Context: 900, Columns: 0.9, Blocks: 1}}
+		for name, d := range map[string]*split.Device{"in shared memory": halves(t, left, right, nil),
 			"unevenly": halves(t, left, right, uneven), "exchanging rows": halves(t, left, unshared{right}, uneven)} {
 			o.Device = d
 			if got := dialogue(t, openTest(t, c.path, o), c.long); len(got) != len(want) {
@@ -83,8 +83,8 @@ func TestSplitDevice(t *testing.T) {
 }
 
 // halves returns a device made of two.
-func halves(t *testing.T, left, right kernels.Device, p split.Plan) *split.Device {
-	d, err := split.New(left, right, p)
+func halves(t *testing.T, left, right kernels.Device, all []kernels.Division) *split.Device {
+	d, err := split.New(left, right, all)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func halves(t *testing.T, left, right kernels.Device, p split.Plan) *split.Devic
 // TestGPU: whole models of every architecture on an emulated GPU give the bits of the CPU, with keys and values in both types.
 func TestGPU(t *testing.T) {
 	gpu, _ := testdevice.GPU(t, emulated.Options{})
-	beside := halves(t, gpu, testdevice.CPU(t, 1), split.Plan{})
+	beside := halves(t, gpu, testdevice.CPU(t, 1), nil)
 	same := func(name, path, kvType string, long int) {
 		o := Options{KVType: kvType, KVPages: 24, MaxRows: 512, Device: testdevice.CPU(t, 2)}
 		want := dialogue(t, openTest(t, path, o), long)
@@ -172,7 +172,7 @@ func sideDevices(t *testing.T) map[string]kernels.Device {
 	apart, _ := testdevice.GPU(t, emulated.Options{})
 	all := map[string]kernels.Device{"ref": testdevice.Ref(), "cuda": gpu,
 		"layers": layers.New(layers.Config{Near: testdevice.CPU(t, 1), Far: apart, Budget: 512 << 20}),
-		"split":  halves(t, testdevice.CPU(t, 2), testdevice.CPU(t, 1), split.Plan{})}
+		"split":  halves(t, testdevice.CPU(t, 2), testdevice.CPU(t, 1), nil)}
 	for _, isa := range cpu.Supported() {
 		all[fmt.Sprint("cpu ", isa)] = testdevice.ISA(t, 2, isa)
 	}

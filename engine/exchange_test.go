@@ -13,7 +13,7 @@ import (
 // driver whatever its rows, and few for each layer.
 func TestExchangeIsBounded(t *testing.T) {
 	gpu, driver := testdevice.GPU(t, emulated.Options{})
-	m := openTest(t, targetPath, Options{KVPages: 4, MaxRows: 64, Device: halves(t, testdevice.CPU(t, 1), gpu, split.Plan{})})
+	m := openTest(t, targetPath, Options{KVPages: 4, MaxRows: 64, Device: halves(t, testdevice.CPU(t, 1), gpu, nil)})
 	seq := newSeq(t, m, 128, 64)
 	count := func(rows int) (calls emulated.Calls) {
 		tokens := randomTokens(rand.New(rand.NewPCG(1, 2)), m, rows)

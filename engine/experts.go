@@ -313,7 +313,7 @@ func (b *planner) mixBeside(i int) {
 // experts counts the experts that the last pass has used: what it read of them from memory. nil for a model without experts, or on a device
 // that does not tell.
 func (m *Model) experts(rows int) tandem.Experts {
-	r, tells := m.runner.(kernels.Routed)
+	r, tells := m.runner.(kernels.RouteReader)
 	if !tells || len(m.plan.Routes) == 0 {
 		return nil
 	}

@@ -43,7 +43,7 @@ func TestGemma4Devices(t *testing.T) {
 		want := dialogue(t, m, 12)
 		devices := map[string]kernels.Device{"gpu": gpu, "definitions": testdevice.Ref(),
 			"layers":  fixed{layers.New(layers.Config{Near: near, Far: testdevice.CPU(t, 1)}).With(2)},
-			"divided": halves(t, testdevice.CPU(t, 1), testdevice.CPU(t, 1), split.Plan{})}
+			"divided": halves(t, testdevice.CPU(t, 1), testdevice.CPU(t, 1), nil)}
 		if name == gemma4Files[0] { // experts are not streamed yet
 			from, all := least(t, path, o), m.footprint.Weights
 			devices["streamed"] = streaming(t, from+(all-from)/4, t.TempDir())

@@ -141,7 +141,7 @@ type Own struct {
 
 // On returns a with what is free of d's own memory. Errors: Unavailable, the device is lost.
 func (a Available) On(d kernels.Device) (Available, error) {
-	apart, ok := d.(kernels.Apart)
+	apart, ok := d.(kernels.MemoryOwner)
 	if !ok {
 		return a, nil
 	}

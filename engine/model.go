@@ -99,7 +99,7 @@ func Open(path string, o Options) (*Model, error) {
 		m.Close()
 		return nil, errors.Join(err, f.Close())
 	}
-	if s, ok := m.store.(kernels.Streamed); ok && s.Keeps() {
+	if s, ok := m.store.(kernels.FileStore); ok && s.Keeps() {
 		m.file = f
 		return m, nil
 	}
@@ -302,7 +302,7 @@ func (m *Model) ISA() string    { return m.device.About().Kernels }
 // SetThreads makes later passes use n threads, if the device has threads. No pass may be running. After an error the
 // model keeps its number of threads.
 func (m *Model) SetThreads(n int) error {
-	d, ok := m.device.(kernels.Threaded)
+	d, ok := m.device.(kernels.ThreadSetter)
 	if !ok {
 		return tandem.Errorf("engine", tandem.Unsupported, "%d threads: %s has none", n, m.device.About())
 	}
@@ -311,16 +311,16 @@ func (m *Model) SetThreads(n int) error {
 
 // Sides returns the two devices that divide the passes; nil if the model runs on one.
 func (m *Model) Sides() (left, right kernels.Device) {
-	if d, ok := m.device.(kernels.Divided); ok {
+	if d, ok := m.device.(kernels.Divider); ok {
 		return d.Sides()
 	}
 	return nil, nil
 }
 
-// Divide makes later passes be divided between the two devices as kernels.Divided has it. Errors: Unsupported for a model on one device,
+// Divide makes later passes be divided between the two devices as kernels.Divider has it. Errors: Unsupported for a model on one device,
 // Invalid for an impossible division; then nothing has changed.
 func (m *Model) Divide(all []kernels.Division) error {
-	d, ok := m.device.(kernels.Divided)
+	d, ok := m.device.(kernels.Divider)
 	if !ok {
 		return tandem.Errorf("engine", tandem.Unsupported, "passes divided: %s is one device", m.device.About())
 	}

@@ -34,8 +34,8 @@ func TestRecurrentDevices(t *testing.T) {
 	apart, _ := testdevice.GPU(t, emulated.Options{})
 	near, other := testdevice.CPU(t, 2), testdevice.CPU(t, 1)
 	all := map[string]kernels.Device{"gpu": apart, "gpu that shares memory": shares, "definitions": testdevice.Ref(),
-		"layers": fixed{layers.New(layers.Config{Near: near, Far: apart}).With(2)}, "divided": halves(t, near, other, split.Plan{}),
-		"exchanged": halves(t, near, unshared{other}, split.Plan{}), "beside a gpu": halves(t, other, apart, split.Plan{})}
+		"layers": fixed{layers.New(layers.Config{Near: near, Far: apart}).With(2)}, "divided": halves(t, near, other, nil),
+		"exchanged": halves(t, near, unshared{other}, nil), "beside a gpu": halves(t, other, apart, nil)}
 	for _, name := range []string{"qwen35", "qwen35moe"} {
 		for kvType, long := range map[string]int{"f16": 280, "q8_0": 40} {
 			path, o := goldenPath(t, name), Options{KVType: kvType, KVPages: 24, MaxRows: 300, Device: near}

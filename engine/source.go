@@ -13,7 +13,7 @@ import (
 // fill makes weights, cache and names ready.
 func (m *Model) fill(f, of *gguf.File, progress func(done, total int64)) error {
 	digests := m.newDigests(f, of)
-	s, streamed := m.store.(kernels.Streamed)
+	s, streamed := m.store.(kernels.FileStore)
 	if streamed && of != nil {
 		return tandem.Errorf("engine", tandem.Unsupported, "%s: the weights of a draft with states cannot be streamed", f.Path())
 	}

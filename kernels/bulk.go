@@ -2,9 +2,9 @@ package kernels
 
 import "fmt"
 
-// Bulk is a Runner on a device with memory of its own, where each Row or Part that is asked for costs a copy. It copies all that another
+// BulkCopier is a Runner on a device with memory of its own, where each Row or Part that is asked for costs a copy. It copies all that another
 // device needs, or has computed, at once. ReadRows and the functions beside it use it where it is there.
-type Bulk interface {
+type BulkCopier interface {
 	Runner
 	// ReadRows copies some columns of rows [0, n) of a buffer to dst, row after row: what later stages will read. dst has that
 	// many numbers. Errors: no such rows or columns; the device is lost.
@@ -18,25 +18,25 @@ type Bulk interface {
 	WriteParts(p Parts, of []Range, src []float32) error
 }
 
-// ReadRows is Bulk.ReadRows for any Runner.
+// ReadRows is BulkCopier.ReadRows for any Runner.
 func ReadRows(r Runner, b Buf, n int, cols Range, dst []float32) error {
-	if all, ok := r.(Bulk); ok {
+	if all, ok := r.(BulkCopier); ok {
 		return all.ReadRows(b, n, cols, dst)
 	}
 	return eachRow(r, b, n, cols, dst, func(row, packed []float32) { copy(packed, row) })
 }
 
-// WriteRows is Bulk.WriteRows for any Runner.
+// WriteRows is BulkCopier.WriteRows for any Runner.
 func WriteRows(r Runner, b Buf, n int, cols Range, src []float32) error {
-	if all, ok := r.(Bulk); ok {
+	if all, ok := r.(BulkCopier); ok {
 		return all.WriteRows(b, n, cols, src)
 	}
 	return eachRow(r, b, n, cols, src, func(row, packed []float32) { copy(row, packed) })
 }
 
-// ReadParts is Bulk.ReadParts for any Runner; the program has heads query heads in each block of p.
+// ReadParts is BulkCopier.ReadParts for any Runner; the program has heads query heads in each block of p.
 func ReadParts(r Runner, p Parts, heads int, of []Range, dst []float32) error {
-	if all, ok := r.(Bulk); ok {
+	if all, ok := r.(BulkCopier); ok {
 		return all.ReadParts(p, of, dst)
 	}
 	return eachPart(r, p, heads, of, dst, func(x Part, packed []float32) {
@@ -45,9 +45,9 @@ func ReadParts(r Runner, p Parts, heads int, of []Range, dst []float32) error {
 	})
 }
 
-// WriteParts is Bulk.WriteParts for any Runner.
+// WriteParts is BulkCopier.WriteParts for any Runner.
 func WriteParts(r Runner, p Parts, heads int, of []Range, src []float32) error {
-	if all, ok := r.(Bulk); ok {
+	if all, ok := r.(BulkCopier); ok {
 		return all.WriteParts(p, of, src)
 	}
 	return eachPart(r, p, heads, of, src, func(x Part, packed []float32) {

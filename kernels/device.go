@@ -38,15 +38,15 @@ func (a About) String() string {
 	return fmt.Sprintf("%s (%s, %d threads)", a.Name, a.Kernels, a.Threads)
 }
 
-// Threaded is a Device whose number of threads can change.
-type Threaded interface {
+// ThreadSetter is a Device whose number of threads can change.
+type ThreadSetter interface {
 	Device
 	// SetThreads makes later passes use n threads; it waits for the running pass to end. After an error nothing has changed.
 	SetThreads(n int) error
 }
 
-// Companion is a Device that can run the two halves of a divided pass together with another device, in the same memory.
-type Companion interface {
+// Coupler is a Device that can run the two halves of a divided pass together with another device, in the same memory.
+type Coupler interface {
 	Device
 	// Couple returns what runs left halves on this device and right halves on the other one; nil if they cannot share memory.
 	Couple(right Device) Couple
@@ -71,8 +71,8 @@ type Fitter interface {
 	Fit(p *Program, pages int) (Device, error)
 }
 
-// Apart is a Device with memory of its own, which Footprint.Own counts.
-type Apart interface {
+// MemoryOwner is a Device with memory of its own, which Footprint.Own counts.
+type MemoryOwner interface {
 	Device
 	// Free returns how many bytes of that memory are free, and whose it is.
 	Free() (bytes int64, of string, err error)
@@ -190,22 +190,22 @@ type Runner interface {
 	Close()
 }
 
-// Stretching is a Runner that runs several stages of a pass as one, without coming back in between.
-type Stretching interface {
+// StagesRunner is a Runner that runs several stages of a pass as one, without coming back in between.
+type StagesRunner interface {
 	Runner
 	// Stages does what Stage does for from, from+1 … to-1.
 	Stages(from, to int) error
 }
 
-// Routed is a Runner that tells which experts a pass has used.
-type Routed interface {
+// RouteReader is a Runner that tells which experts a pass has used.
+type RouteReader interface {
 	Runner
 	// Chosen returns the experts of a row of the last pass, best first; nil if there is no such row or route. Valid until the next pass.
 	Chosen(r Route, row int) []int32
 }
 
-// Timed is a Runner that tells where the time of its passes goes.
-type Timed interface {
+// Timer is a Runner that tells where the time of its passes goes.
+type Timer interface {
 	Runner
 	// Time makes later passes add up the time of each operation (true), from zero on, or stop doing so. Errors: not enough memory.
 	Time(on bool) error
@@ -213,8 +213,8 @@ type Timed interface {
 	Times() []OpTime
 }
 
-// Launching is a Runner whose passes are launches on another processor, each of which takes a while even if it does nothing.
-type Launching interface {
+// LaunchTimer is a Runner whose passes are launches on another processor, each of which takes a while even if it does nothing.
+type LaunchTimer interface {
 	Runner
 	// LeastTime returns how many launches the last pass had, and the shortest time of n graphs of as many that do nothing.
 	LeastTime(n int) (launches int, least time.Duration, err error)

@@ -2,8 +2,8 @@ package kernels
 
 import "fmt"
 
-// Divided is a Device made of two that divide each pass.
-type Divided interface {
+// Divider is a Device made of two that divide each pass.
+type Divider interface {
 	Device
 	// Sides returns the two; the left one has the first outputs of each matrix and the first blocks of attention. They belong to whoever
 	// made the device.

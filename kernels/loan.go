@@ -15,7 +15,7 @@ type Loan struct {
 
 // Borrow returns the weights of a program, weight i being from[i] of the owner's. Errors: a weight of another shape, type or layout; one
 // that the owner's passes do not read; a store that is not resident, since a pass of the borrower would disturb its ring, unless the
-// borrower only looks up rows that the store is a Lookup for.
+// borrower only looks up rows that the store is a RowStore for.
 func Borrow(borrower, owner *Program, store Weights, from []W) (*Loan, error) {
 	if len(from) != len(borrower.Weights) {
 		return nil, fmt.Errorf("kernels: %d weights borrowed for a program of %d", len(from), len(borrower.Weights))
@@ -32,7 +32,7 @@ func Borrow(borrower, owner *Program, store Weights, from []W) (*Loan, error) {
 		if stage, _ := owner.find(w); stage < 0 {
 			return nil, fmt.Errorf("kernels: weight %q borrowed, but no operation of its owner reads it", b.Name)
 		}
-		if l, ok := store.(Lookup); !store.Resident() && (!ok || !borrower.looksUp(W(i)) || l.Matrix(w) == nil) {
+		if l, ok := store.(RowStore); !store.Resident() && (!ok || !borrower.looksUp(W(i)) || l.Matrix(w) == nil) {
 			return nil, fmt.Errorf("kernels: weight %q borrowed from a store that is not resident", b.Name)
 		}
 	}
@@ -51,7 +51,7 @@ func (p *Program) looksUp(w W) bool {
 
 // Rows brings the rows of tokens from a store that is not resident.
 func (l *Loan) Rows(tokens []int32) error {
-	from, ok := l.Store.(Lookup)
+	from, ok := l.Store.(RowStore)
 	if l.Store.Resident() || !ok {
 		return nil
 	}
@@ -76,7 +76,7 @@ func (p *Program) find(w W) (stage, at int) {
 // Acquire returns the weights of a stage of the borrower.
 func (l *Loan) Acquire(stage int, experts []int32) (all [][]byte, err error) {
 	for _, w := range l.Borrower.StageWeights(stage) {
-		if from, ok := l.Store.(Lookup); ok && !l.Store.Resident() {
+		if from, ok := l.Store.(RowStore); ok && !l.Store.Resident() {
 			all = append(all, from.Matrix(l.From[w]))
 			continue
 		}

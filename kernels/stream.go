@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Source is a model file from which a Streamed store reads weights. Safe for concurrent use.
+// Source is a model file from which a FileStore reads weights. Safe for concurrent use.
 type Source interface {
 	// Digest names the bytes of all weights.
 	Digest() string
@@ -21,9 +21,9 @@ type Source interface {
 	Name() string
 }
 
-// Streamed is a Store that reads its weights itself, again and again, instead of being given them with Pack. It may keep them in another
+// FileStore is a Store that reads its weights itself, again and again, instead of being given them with Pack. It may keep them in another
 // form in a file of its own.
-type Streamed interface {
+type FileStore interface {
 	Store
 	// Fill makes the first pass possible. The source stays the caller's, who closes it after the store if Keeps says so, and may
 	// close it now if not. progress may be nil; it gets bytes, from one goroutine at a time. Errors: those of the source; of the
@@ -33,9 +33,9 @@ type Streamed interface {
 	Keeps() bool
 }
 
-// Lookup is a Streamed that brings single rows of those of its matrices of which passes read only rows, between passes of its own.
-type Lookup interface {
-	Streamed
+// RowStore is a FileStore that brings single rows of those of its matrices of which passes read only rows, between passes of its own.
+type RowStore interface {
+	FileStore
 	// Matrix returns where such a matrix lies, which stays; nil for any other. Only rows that were brought last may be read.
 	Matrix(w W) []byte
 	// Rows brings rows of it: as many at a time as its program has rows in a pass. It ends the use of those brought before. Errors: those
@@ -43,7 +43,7 @@ type Lookup interface {
 	Rows(w W, rows []int32) error
 }
 
-// Streamer is a Device whose weights are Streamed. Where it compiles a Loan from a Lookup, the Runner brings the rows of each pass's
+// Streamer is a Device whose stores are FileStores. Where it compiles a Loan from a RowStore, the Runner brings the rows of each pass's
 // tokens.
 type Streamer interface {
 	Device

@@ -14,7 +14,7 @@ import (
 // TestCompare: one group of cores and a pass divided between two say the same text with heads' trees of all sizes, and each place's speed
 // is told.
 func TestCompare(t *testing.T) {
-	both, err := split.New(testdevice.CPU(t, 1), testdevice.CPU(t, 1), split.Plan{})
+	both, err := split.New(testdevice.CPU(t, 1), testdevice.CPU(t, 1), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

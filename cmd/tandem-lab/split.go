@@ -58,7 +58,7 @@ func (c *splitCmd) Run(a *app) error {
 		defer groups[i].Close()
 	}
 	groups[1].Repeat(c.Slower)
-	both, err := split.New(groups[0], groups[1], split.Plan{})
+	both, err := split.New(groups[0], groups[1], nil)
 	if err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ type coreGroups struct {
 }
 
 func (p coreGroups) divide(x measure.Division) error {
-	return p.both.SetPlan(split.Plan{Points: []split.Point{{Rows: 1, Columns: x.Columns, Blocks: x.Blocks}}})
+	return p.both.Divide([]kernels.Division{{Rows: 1, Columns: x.Columns, Blocks: x.Blocks}})
 }
 
 // boundary measures attention alone.

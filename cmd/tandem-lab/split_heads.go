@@ -78,13 +78,13 @@ func (c *splitCmd) divideByTimes(a *app, path string, info *engine.Info, p coreG
 		return err
 	}
 	defer closed()
-	var plan split.Plan
+	var all []kernels.Division
 	for _, n := range b.Widths {
 		x, err := d.ByTimes(a.ctx, measure.Point{Rows: n, Context: context}, rounds)
 		if err != nil {
 			return err
 		}
-		plan.Points = append(plan.Points, split.Point{Rows: n, Columns: x.Columns, Blocks: x.Blocks})
+		all = append(all, kernels.Division{Rows: n, Columns: x.Columns, Blocks: x.Blocks})
 	}
-	return p.both.SetPlan(plan)
+	return p.both.Divide(all)
 }

@@ -16,7 +16,7 @@ import (
 func TestAdjust(t *testing.T) {
 	left, right := testdevice.CPU(t, 1), testdevice.CPU(t, 1)
 	right.Repeat(4)
-	both, err := split.New(left, right, split.Plan{})
+	both, err := split.New(left, right, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func TestAdjust(t *testing.T) {
 	set := 0
 	d := Divided{Left: models[0], Right: models[1], Both: models[2], Divide: func(x Division) error {
 		set++
-		return both.SetPlan(split.Plan{Points: []split.Point{{Rows: 1, Columns: x.Columns, Blocks: x.Blocks}}})
+		return both.Divide([]kernels.Division{{Rows: 1, Columns: x.Columns, Blocks: x.Blocks}})
 	}}
 	b, err := d.Adjust(t.Context(), p, 3)
 	if err != nil || len(b.Measured) != 3 {
@@ -62,7 +62,7 @@ func TestAdjust(t *testing.T) {
 func TestShares(t *testing.T) {
 	left, right := testdevice.CPU(t, 1), testdevice.CPU(t, 1)
 	right.Repeat(8)
-	both, err := split.New(left, right, split.Plan{})
+	both, err := split.New(left, right, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,7 +43,7 @@ func Shares(ctx context.Context, m *engine.Model, points []Point, alive func()) 
 	return all, m.Divide(Divisions(all))
 }
 
-// Divisions returns the divisions of all, as kernels.Divided takes them.
+// Divisions returns the divisions of all, as kernels.Divider takes them.
 func Divisions(all []Shared) (out []kernels.Division) {
 	for _, s := range all {
 		out = append(out, s.Division)

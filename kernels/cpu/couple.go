@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-var _ kernels.Companion = (*Device)(nil)
+var _ kernels.Coupler = (*Device)(nil)
 
 // couple is a kernels.Couple of two sets of threads.
 type couple struct {

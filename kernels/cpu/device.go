@@ -48,7 +48,7 @@ type Device struct {
 	repeat  int   // of products and blocks of attention: see Repeat
 }
 
-var _ kernels.Threaded = (*Device)(nil)
+var _ kernels.ThreadSetter = (*Device)(nil)
 
 // New starts threads-1 threads that use the kernels of isa; Auto is the best of this machine. Close ends them.
 func New(threads int, isa ISA) (*Device, error) { return newDevice(threads, nil, isa) }

@@ -42,7 +42,7 @@ func (r *runner) fillRoutes() {
 	r.prog.routes, r.prog.nroutes = &all[0], C.int(len(all))
 }
 
-var _ kernels.Routed = (*runner)(nil)
+var _ kernels.RouteReader = (*runner)(nil)
 
 // Chosen returns the experts of a row.
 func (r *runner) Chosen(of kernels.Route, row int) []int32 {

@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-var _ kernels.Timed = (*runner)(nil)
+var _ kernels.Timer = (*runner)(nil)
 
 // Time makes passes add up the times of their operations, or stop.
 func (r *runner) Time(on bool) error {

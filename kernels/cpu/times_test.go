@@ -21,7 +21,7 @@ func TestTimes(t *testing.T) {
 		act, w := p.Act(k), p.Weight(matrix(kernels.Q8_0, n, k))
 		p.SiLUMul(in, in, act)
 		p.MatMul(w, act, out, kernels.MatMulOpt{})
-		r := compile(t, d, p, [][]byte{kerneltest.RandomRows(rng(4), kernels.Q8_0, n, k)}, nil).(kernels.Timed)
+		r := compile(t, d, p, [][]byte{kerneltest.RandomRows(rng(4), kernels.Q8_0, n, k)}, nil).(kernels.Timer)
 		pass := &kernels.Pass{Rows: rows}
 		run(t, r, pass)
 		if got := r.Times(); got != nil {

@@ -10,7 +10,7 @@ import (
 // bulk is a runner whose memory the processor cannot see: what another device needs is packed on the GPU and copied at once.
 type bulk struct{ *runner }
 
-var _ kernels.Bulk = bulk{}
+var _ kernels.BulkCopier = bulk{}
 
 // cSpan is Span of src/abi.h: numbers that lie together, and where they lie packed.
 type cSpan struct{ at, packed, n int64 }

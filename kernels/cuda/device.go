@@ -23,7 +23,7 @@ type Device struct {
 	gone chan struct{} // closed once the device is lost
 }
 
-var _ kernels.Apart = (*Device)(nil)
+var _ kernels.MemoryOwner = (*Device)(nil)
 
 // New returns a device that open's driver drives. open is called on the device's own thread. Close ends it.
 func New(open func() (Driver, error)) (*Device, error) {

@@ -60,7 +60,7 @@ func (l *lowering) experts(o kernels.Op, i int) (x item) {
 	return x
 }
 
-var _, _ kernels.Routed = (*runner)(nil), bulk{}
+var _, _ kernels.RouteReader = (*runner)(nil), bulk{}
 
 // Chosen returns the experts of a row. What all rows have chosen is copied once for each pass that is asked about.
 func (r *runner) Chosen(of kernels.Route, row int) []int32 {

@@ -71,7 +71,7 @@ func (p *probe) Close() {
 	p.mem = Memory{}
 }
 
-var _ kernels.Launching = (*runner)(nil)
+var _ kernels.LaunchTimer = (*runner)(nil)
 
 // LeastTime runs graphs of launches that do nothing, as many as the last pass had.
 func (r *runner) LeastTime(n int) (launches int, least time.Duration, err error) {

@@ -68,9 +68,9 @@ func chooseExperts(t *testing.T, devices []kernels.Device) {
 // sameRoutes compares which experts rows have chosen, on devices that can tell.
 func (r rig) sameRoutes(what string, route kernels.Route, rows int) {
 	r[0].t.Helper()
-	of := r[0].runner.(kernels.Routed)
+	of := r[0].runner.(kernels.RouteReader)
 	for _, m := range r[1:] {
-		x, ok := m.runner.(kernels.Routed)
+		x, ok := m.runner.(kernels.RouteReader)
 		if !ok {
 			continue
 		}
@@ -232,7 +232,7 @@ func expertsFromRing(t *testing.T, devices []kernels.Device) {
 	m.run(&kernels.Pass{Rows: rows})
 	var used []int32
 	for i := range rows {
-		used = append(used, m.rig[0].runner.(kernels.Routed).Chosen(0, i)...)
+		used = append(used, m.rig[0].runner.(kernels.RouteReader).Chosen(0, i)...)
 	}
 	slices.Sort(used)
 	used = slices.Compact(used)
@@ -256,7 +256,7 @@ func expertsFromRing(t *testing.T, devices []kernels.Device) {
 		s.run(&kernels.Pass{Rows: rows})
 		wantSame(t, on.name+", streamed", s.get(m.hidden, rows), want)
 		all := strings.Contains(on.name, "cuda") // it fetches whole stages
-		if _, tells := streamed.(kernels.Routed); tells && !all && !slices.Equal(from.experts, used) {
+		if _, tells := streamed.(kernels.RouteReader); tells && !all && !slices.Equal(from.experts, used) {
 			t.Errorf("%s: experts %v acquired, want %v", on.name, from.experts, used)
 		}
 	}

@@ -53,9 +53,9 @@ type Device struct {
 }
 
 var (
-	_ kernels.Fitter   = (*Device)(nil)
-	_ kernels.Apart    = (*Device)(nil)
-	_ kernels.Threaded = (*Device)(nil)
+	_ kernels.Fitter       = (*Device)(nil)
+	_ kernels.MemoryOwner  = (*Device)(nil)
+	_ kernels.ThreadSetter = (*Device)(nil)
 )
 
 // New returns a device whose far one gets layers of each model by Fit. Both stay the caller's.
@@ -69,7 +69,7 @@ func (d *Device) sides() [2]kernels.Device { return [2]kernels.Device{d.Near, d.
 // Fit returns d with as many layers of p on the far device as its budget holds, beside a KV cache of so many pages. Errors: not even one
 // fits; the far device has less memory than the budget.
 func (d *Device) Fit(p *kernels.Program, pages int) (kernels.Device, error) {
-	if apart, ok := d.Far.(kernels.Apart); ok {
+	if apart, ok := d.Far.(kernels.MemoryOwner); ok {
 		free, of, err := apart.Free()
 		if err != nil {
 			return nil, d.of(far, err)
@@ -116,7 +116,7 @@ func shares(s kernels.KVShape, n int) bool {
 
 // name is that of a side's hardware, or else of its kind.
 func (d *Device) name(side int) string {
-	if apart, ok := d.sides()[side].(kernels.Apart); ok {
+	if apart, ok := d.sides()[side].(kernels.MemoryOwner); ok {
 		if _, of, err := apart.Free(); err == nil {
 			return of
 		}
@@ -150,7 +150,7 @@ func (d *Device) NewProbe(bytes int) (kernels.Probe, error) { return d.Near.NewP
 
 // SetThreads sets those of the near device.
 func (d *Device) SetThreads(n int) error {
-	t, ok := d.Near.(kernels.Threaded)
+	t, ok := d.Near.(kernels.ThreadSetter)
 	if !ok {
 		return fmt.Errorf("layers: %d threads: %v has none", n, d.Near.About())
 	}
@@ -159,7 +159,7 @@ func (d *Device) SetThreads(n int) error {
 
 // Free returns what is free of the far device's own memory: without limit if it has none.
 func (d *Device) Free() (int64, string, error) {
-	if apart, ok := d.Far.(kernels.Apart); ok {
+	if apart, ok := d.Far.(kernels.MemoryOwner); ok {
 		return apart.Free()
 	}
 	return 1<<63 - 1, d.Far.About().Name, nil

@@ -61,7 +61,7 @@ func (r *counted) WriteParts(kernels.Parts, []kernels.Range, []float32) error {
 
 func (r *counted) Stages(from, to int) error {
 	r.dev.runs++
-	return r.Runner.(kernels.Stretching).Stages(from, to)
+	return r.Runner.(kernels.StagesRunner).Stages(from, to)
 }
 
 // TestCrossings: with any number of layers on the far device the bits are those of one device, and the hidden states of the pass's rows

@@ -238,7 +238,7 @@ func (r *runner) run(x stretch) error {
 		}
 	}
 	on := r.of[x.side]
-	if s, ok := on.(kernels.Stretching); ok {
+	if s, ok := on.(kernels.StagesRunner); ok {
 		if err := s.Stages(x.from, x.to); err != nil {
 			return r.dev.of(x.side, err)
 		}
@@ -309,7 +309,7 @@ func (r *runner) Top(i int) kernels.Top {
 	return r.of[r.tops].Top(i)
 }
 
-var _ kernels.Routed = (*runner)(nil)
+var _ kernels.RouteReader = (*runner)(nil)
 
 // Chosen returns the experts of a row on the side that chose them; nil if that side does not tell.
 func (r *runner) Chosen(of kernels.Route, row int) []int32 {
@@ -323,7 +323,7 @@ func (r *runner) Chosen(of kernels.Route, row int) []int32 {
 				here = o.Route == of && of < kernels.Route(len(r.program.Routes)) && r.program.Routes[of].Fixed
 			}
 			if here && !r.closed {
-				on, tells := r.of[side].(kernels.Routed)
+				on, tells := r.of[side].(kernels.RouteReader)
 				if !tells {
 					return nil
 				}

@@ -1,42 +1,28 @@
 package split
 
 import (
-	"fmt"
 	"math"
 
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// Plan says how much of each pass is the left device's, as kernels.Divided.Divide takes it. The zero Plan is half of everything.
-type Plan struct {
-	Points []Point
-}
+// divisions say how much of each pass is the left device's: see kernels.Divider.
+type divisions []kernels.Division
 
-// Point is how some passes are divided.
-type Point = kernels.Division
-
-// Check reports what is wrong with p.
-func (p *Plan) Check() error {
-	if err := kernels.CheckDivisions(p.Points); err != nil {
-		return fmt.Errorf("split: %w", err)
+// at returns how a pass is divided.
+func (d divisions) at(rows, context int) kernels.Division {
+	if len(d) == 0 {
+		return kernels.Division{Rows: rows, Context: context, Columns: 0.5, Blocks: 0.5}
 	}
-	return nil
-}
-
-// At returns how a pass is divided.
-func (p *Plan) At(rows, context int) Point {
-	if len(p.Points) == 0 {
-		return Point{Rows: rows, Context: context, Columns: 0.5, Blocks: 0.5}
-	}
-	width := p.Points[len(p.Points)-1].Rows
-	for _, x := range p.Points {
+	width := d[len(d)-1].Rows
+	for _, x := range d {
 		if x.Rows >= rows {
 			width = x.Rows
 			break
 		}
 	}
-	var at Point
-	for _, x := range p.Points {
+	var at kernels.Division
+	for _, x := range d {
 		if x.Rows == width {
 			if at = x; x.Context >= context {
 				break
@@ -46,15 +32,15 @@ func (p *Plan) At(rows, context int) Point {
 	return at
 }
 
-// divide returns the pass with its cuts, in the memory of cut.
-func (p *Plan) divide(a *kernels.Pass, cut []int32) kernels.Pass {
+// cut returns the pass with its cuts, in the memory of the last ones.
+func (d divisions) cut(a *kernels.Pass, last []int32) kernels.Pass {
 	out, context := *a, int32(0)
 	for _, pos := range a.Pos {
 		context = max(context, pos)
 	}
-	at := p.At(a.Rows, int(context))
+	at := d.at(a.Rows, int(context))
 	out.Left = int32(math.Round(at.Columns * kernels.Shares))
-	out.Cut = cut[:0]
+	out.Cut = last[:0]
 	for _, pos := range a.Pos {
 		out.Cut = append(out.Cut, blockCut(int(pos)/kernels.Block+1, at.Blocks))
 	}

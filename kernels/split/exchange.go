@@ -276,7 +276,7 @@ func (r *exchanger) Run(a *kernels.Pass) error {
 
 // Start divides the pass.
 func (r *exchanger) Start(a *kernels.Pass) error {
-	r.pass, r.stage = r.dev.plan.Load().divide(a, r.pass.Cut), 0
+	r.pass, r.stage = r.dev.divisions.Load().cut(a, r.pass.Cut), 0
 	return errors.Join(of(0, r.runners[0].Start(&r.pass)), of(1, r.runners[1].Start(&r.pass)))
 }
 

@@ -1,7 +1,7 @@
 // Package split is a device made of two: every matrix is divided by outputs, attention by whole blocks of 256 positions, and the bits stay
-// (Ghidorah's HCMP, without an all-reduce). How a pass is divided is chosen for each pass by its rows and context: see Plan.
+// (Ghidorah's HCMP, without an all-reduce). How a pass is divided is chosen for each pass by its rows and context: see kernels.Divider.
 //
-// Two devices that can share memory (kernels.Companion) work in the same buffers and meet where one needs what the other has computed.
+// Two devices that can share memory (kernels.Coupler) work in the same buffers and meet where one needs what the other has computed.
 // Other pairs hand over rows after each divided operation.
 package split
 
@@ -20,39 +20,34 @@ const name = "split"
 type Device struct {
 	left, right kernels.Device
 	couple      kernels.Couple // nil: they exchange rows
-	plan        atomic.Pointer[Plan]
+	divisions   atomic.Pointer[divisions]
 }
 
-var _ kernels.Divided = (*Device)(nil)
+var _ kernels.Divider = (*Device)(nil)
 
 // New returns a device that divides passes between two others, which stay the caller's. The left one has the first outputs of a
-// matrix and the first blocks of attention: the dense part. Errors: those of Plan.Check.
-func New(left, right kernels.Device, p Plan) (*Device, error) {
+// matrix and the first blocks of attention: the dense part. Divisions and errors: those of Divide.
+func New(left, right kernels.Device, all []kernels.Division) (*Device, error) {
 	d := &Device{left: left, right: right}
-	if err := d.SetPlan(p); err != nil {
+	if err := d.Divide(all); err != nil {
 		return nil, err
 	}
-	if c, ok := left.(kernels.Companion); ok {
+	if c, ok := left.(kernels.Coupler); ok {
 		d.couple = c.Couple(right)
 	}
 	return d, nil
 }
 
-// SetPlan divides later passes in another way. Errors: those of Plan.Check.
-func (d *Device) SetPlan(p Plan) error {
-	if err := p.Check(); err != nil {
-		return err
+// Divide implements kernels.Divider.
+func (d *Device) Divide(all []kernels.Division) error {
+	if err := kernels.CheckDivisions(all); err != nil {
+		return fmt.Errorf("split: %w", err)
 	}
-	d.plan.Store(&p)
+	d.divisions.Store(new(divisions(slices.Clone(all))))
 	return nil
 }
 
-// Divide implements kernels.Divided.
-func (d *Device) Divide(all []kernels.Division) error {
-	return d.SetPlan(Plan{Points: slices.Clone(all)})
-}
-
-// Sides implements kernels.Divided.
+// Sides implements kernels.Divider.
 func (d *Device) Sides() (left, right kernels.Device) { return d.left, d.right }
 
 // Shared reports whether both devices work in the same memory.
@@ -153,11 +148,11 @@ func (d *Device) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache)
 	return &runner{Runner: r, dev: d}, nil
 }
 
-var _, _ kernels.Routed = (*runner)(nil), (*exchanger)(nil)
+var _, _ kernels.RouteReader = (*runner)(nil), (*exchanger)(nil)
 
 // chosen returns the experts of a row, nil where a runner does not tell.
 func chosen(r kernels.Runner, of kernels.Route, row int) []int32 {
-	if x, tells := r.(kernels.Routed); tells {
+	if x, tells := r.(kernels.RouteReader); tells {
 		return x.Chosen(of, row)
 	}
 	return nil
@@ -166,7 +161,7 @@ func chosen(r kernels.Runner, of kernels.Route, row int) []int32 {
 // Chosen returns what the left half has chosen.
 func (r *runner) Chosen(of kernels.Route, row int) []int32 { return chosen(r.Runner, of, row) }
 
-// runner divides each pass as the plan says.
+// runner divides each pass as Divide has said.
 type runner struct {
 	kernels.Runner
 	dev  *Device
@@ -174,11 +169,11 @@ type runner struct {
 }
 
 func (r *runner) Run(a *kernels.Pass) error {
-	r.pass = r.dev.plan.Load().divide(a, r.pass.Cut)
+	r.pass = r.dev.divisions.Load().cut(a, r.pass.Cut)
 	return r.Runner.Run(&r.pass)
 }
 
 func (r *runner) Start(a *kernels.Pass) error {
-	r.pass = r.dev.plan.Load().divide(a, r.pass.Cut)
+	r.pass = r.dev.divisions.Load().cut(a, r.pass.Cut)
 	return r.Runner.Start(&r.pass)
 }

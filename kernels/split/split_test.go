@@ -13,9 +13,9 @@ import (
 )
 
 // pair returns a device made of two until the test ends.
-func pair(t testing.TB, left, right kernels.Device, p split.Plan) *split.Device {
+func pair(t testing.TB, left, right kernels.Device, all []kernels.Division) *split.Device {
 	t.Helper()
-	d, err := split.New(left, right, p)
+	d, err := split.New(left, right, all)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,12 +31,12 @@ func TestPrograms(t *testing.T) {
 	var all []kernels.Device
 	for _, c := range []struct {
 		threads [2]int
-		at      split.Point
-	}{{[2]int{1, 1}, split.Point{Columns: 0.5, Blocks: 0.5}}, {[2]int{2, 1}, split.Point{Columns: 0.3, Blocks: 0.8}},
-		{[2]int{1, 2}, split.Point{Columns: 0, Blocks: 1}}, {[2]int{1, 1}, split.Point{Columns: 1, Blocks: 0}}} {
+		at      kernels.Division
+	}{{[2]int{1, 1}, kernels.Division{Columns: 0.5, Blocks: 0.5}}, {[2]int{2, 1}, kernels.Division{Columns: 0.3, Blocks: 0.8}},
+		{[2]int{1, 2}, kernels.Division{Columns: 0, Blocks: 1}}, {[2]int{1, 1}, kernels.Division{Columns: 1, Blocks: 0}}} {
 		c.at.Rows = 1
 		all = append(all, pair(t, testdevice.CPU(t, c.threads[0]), testdevice.ISA(t, c.threads[1], worse),
-			split.Plan{Points: []split.Point{c.at}}))
+			[]kernels.Division{c.at}))
 	}
 	kerneltest.Programs(t, all...)
 }
@@ -45,13 +45,13 @@ func TestPrograms(t *testing.T) {
 func TestStates(t *testing.T) {
 	gpu, _ := testdevice.GPU(t, emulated.Options{})
 	host := testdevice.CPU(t, 1)
-	kerneltest.States(t, pair(t, host, gpu, split.Plan{}), pair(t, gpu, host, split.Plan{}))
+	kerneltest.States(t, pair(t, host, gpu, nil), pair(t, gpu, host, nil))
 }
 
 // TestLostSide: when a GPU is lost in the middle of a divided pass, the pass fails and says which side it was; so does the next.
 func TestLostSide(t *testing.T) {
 	gpu, driver := testdevice.GPU(t, emulated.Options{})
-	d := pair(t, testdevice.CPU(t, 1), gpu, split.Plan{})
+	d := pair(t, testdevice.CPU(t, 1), gpu, nil)
 	if d.Shared() {
 		t.Fatal("a processor and a GPU with memories of their own share memory")
 	}

@@ -55,9 +55,9 @@ type Device struct {
 }
 
 var (
-	_ kernels.Threaded = (*Device)(nil)
-	_ kernels.Streamer = (*Device)(nil)
-	_ kernels.Routed   = (*runner)(nil)
+	_ kernels.ThreadSetter = (*Device)(nil)
+	_ kernels.Streamer     = (*Device)(nil)
+	_ kernels.RouteReader  = (*runner)(nil)
 )
 
 // New returns a device that computes on d, which wants weights in Groups16.
@@ -68,9 +68,9 @@ func New(d kernels.Device, c Config) *Device {
 // Near implements kernels.Streamer.
 func (d *Device) Near() kernels.Device { return d.Device }
 
-// SetThreads implements kernels.Threaded.
+// SetThreads implements kernels.ThreadSetter.
 func (d *Device) SetThreads(n int) error {
-	if t, ok := d.Device.(kernels.Threaded); ok {
+	if t, ok := d.Device.(kernels.ThreadSetter); ok {
 		return t.SetThreads(n)
 	}
 	return &kernels.Unsupported{Device: name, What: fmt.Sprintf("choice of %d threads", n)}
@@ -119,7 +119,7 @@ func (d *Device) Footprint(p *kernels.Program) (f kernels.Footprint, err error) 
 	return f, nil
 }
 
-// NewWeights returns a kernels.Streamed.
+// NewWeights returns a kernels.FileStore.
 func (d *Device) NewWeights(p *kernels.Program) (kernels.Store, error) {
 	if err := p.Check(); err != nil {
 		return nil, err
@@ -216,7 +216,7 @@ func (d *Device) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache)
 		return nil, err
 	}
 	r := &runner{Runner: inner, weights: mine, first: first}
-	if t, ok := inner.(kernels.Timed); ok {
+	if t, ok := inner.(kernels.Timer); ok {
 		return &timed{r, t, 0}, nil
 	}
 	return r, nil
@@ -251,7 +251,7 @@ func (b *borrower) Start(a *kernels.Pass) error {
 
 // Chosen tells what the device that computes tells.
 func (r *runner) Chosen(of kernels.Route, row int) []int32 {
-	if on, ok := r.Runner.(kernels.Routed); ok {
+	if on, ok := r.Runner.(kernels.RouteReader); ok {
 		return on.Chosen(of, row)
 	}
 	return nil
@@ -286,7 +286,7 @@ func (r *runner) Stage(i int) error {
 // timed adds to the times of operations the time for which passes waited for weights.
 type timed struct {
 	*runner
-	inner kernels.Timed
+	inner kernels.Timer
 	since int64
 }
 

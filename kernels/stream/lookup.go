@@ -154,7 +154,7 @@ func (w *weights) rows(tokens []int32) error {
 	return nil
 }
 
-// Matrix implements kernels.Lookup.
+// Matrix implements kernels.RowStore.
 func (w *weights) Matrix(k kernels.W) []byte {
 	if l := w.embedding(k); l != nil && w.feed != nil {
 		return l.bytes()
@@ -162,7 +162,7 @@ func (w *weights) Matrix(k kernels.W) []byte {
 	return nil
 }
 
-// Rows implements kernels.Lookup.
+// Rows implements kernels.RowStore.
 func (w *weights) Rows(k kernels.W, rows []int32) error {
 	l := w.embedding(k)
 	if l == nil || w.feed == nil {

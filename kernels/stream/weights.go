@@ -23,7 +23,7 @@ const (
 	packers = 4
 )
 
-// weights are the kernels.Streamed of a program.
+// weights are the kernels.FileStore of a program.
 type weights struct {
 	cfg    Config
 	lost   func(error)
@@ -53,7 +53,7 @@ type view struct {
 	at     int
 }
 
-var _ kernels.Lookup = (*weights)(nil)
+var _ kernels.RowStore = (*weights)(nil)
 
 // layOut lays out p, a divided program, in the memory of c. Errors: *kernels.TooSmall, *kernels.Unsupported.
 func layOut(p *kernels.Program, c Config) (*weights, error) {

@@ -78,7 +78,7 @@ func TestTargetOnPair(t *testing.T) {
 		t.Fatal(want, err)
 	}
 	gpu, _ := testdevice.GPU(t, emulated.Options{})
-	pair, err := split.New(gpu, testdevice.CPU(t, 1), split.Plan{})
+	pair, err := split.New(gpu, testdevice.CPU(t, 1), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -44,7 +44,7 @@ func (f full) Sides() (left, right kernels.Device) {
 // TestDivide: on a divided device a verifier divides passes as a plan for this machine, version, model and device says, everything on one
 // side too; without such a plan it guesses, and its log says that and why. Costs that it takes from the plan are the device's.
 func TestDivide(t *testing.T) {
-	both, err := split.New(testdevice.CPU(t, 1), testdevice.CPU(t, 1), split.Plan{})
+	both, err := split.New(testdevice.CPU(t, 1), testdevice.CPU(t, 1), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ type route struct {
 	weights [][]float32
 }
 
-var _ kernels.Routed = (*runner)(nil)
+var _ kernels.RouteReader = (*runner)(nil)
 
 // Chosen returns the experts of a row.
 func (r *runner) Chosen(of kernels.Route, row int) []int32 {
