@@ -112,14 +112,14 @@ func (d *Drafter) tree(s *session, node int32) (g *growth, run int) {
 	p := s.ahead.proposal
 	if g = s.ahead.trees[node]; g == nil {
 		p.Bounds.Depth = min(p.Bounds.Depth, s.capacity-len(s.tokens)-s.explored.Depth(node))
-		g = &growth{root: node, grower: spec.NewGrower(0, p), temper: p.Temper}
+		g = &growth{root: node, tree: spec.NewGrower(0, p), temper: p.Temper}
 		s.ahead.trees[node] = g
 	}
-	for g.grower != nil {
+	for g.tree != nil {
 		run, more := g.next(&s.explored, d.room(g))
 		switch {
 		case !more || run > 0 && !d.worth(g, p.Plan, 0):
-			g.grower = nil
+			g.tree = nil
 		case run > 0:
 			return g, run
 		default:

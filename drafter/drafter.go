@@ -114,10 +114,10 @@ type Drafter struct {
 	cfg     Config
 	sched   *schedule.Schedule
 	sampler sample.Sampler   // the schedule's goroutine's
-	fed     sync.Map         // *fed by session; nil for drafts that read tokens alone
+	states  sync.Map         // *stateGrower by session, of those that read the target's
 	held    int              // features of a prompt that are kept at most until all have come
 	way     tandem.SelfDraft // of the model's prompt tokens; no Levels: it has none
-	trust   [2]spec.Trust    // in those, of sessions that take the likeliest tokens, and that draw
+	trust   [2]spec.Trust    // in those, of sessions that take the likeliest tokenGrower, and that draw
 }
 
 // hops is the number of goroutines that a tree passes on its way out: the caller's, which puts it into the pool. With a larger number
@@ -152,10 +152,8 @@ func (d *Drafter) Open(ctx context.Context, o tandem.Opening) (tandem.Opened, er
 	if err != nil {
 		return opened, err
 	}
-	if s.fed != nil {
-		if err = d.nourishing(ctx, s, o); err != nil {
-			return opened, err
-		}
+	if err = s.grower.open(ctx, o); err != nil {
+		return opened, err
 	}
 	opened.Identity, opened.Hindsight = d.cfg.Model.Names().Identity, s.hindsight
 	return opened, nil
@@ -168,9 +166,9 @@ func (d *Drafter) Propose(ctx context.Context, p tandem.Proposal) (tandem.Propos
 		tandem.Attr{Key: "base", Int: int64(p.Base)}, tandem.Attr{Key: "width", Int: int64(p.Bounds.Width)},
 		tandem.Attr{Key: "drafter", Str: d.cfg.Name})
 	j, came := newJob(drafting), time.Now()
-	news := d.gather(ctx, p)
+	learn := d.gather(ctx, p)
 	err := tandem.Errorf("propose", tandem.Unavailable, "drafter is shutting down")
-	if d.sched.Post(func() { d.start(p, j, came, news) }) { // not Do: one wait is enough
+	if d.sched.Post(func() { learn(); d.start(p, j, came) }) { // not Do: one wait is enough
 		err = j.Wait()
 	}
 	if err != nil {

@@ -212,7 +212,7 @@ func TestAcceptedNodesAreNotRunAgain(t *testing.T) {
 	var kept int
 	if err := r.sched.Do(context.Background(), func() error {
 		s := r.session(1)
-		err := s.adopt(proposal(1, text, len(r.text)))
+		err := s.grower.adopt(proposal(1, text, len(r.text)))
 		kept = s.seq.Len()
 		return err
 	}); err != nil {

@@ -1,54 +1,65 @@
 package drafter
 
 import (
-	"math"
-	"slices"
+	"context"
 	"time"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/schedule"
 	"github.com/tandem-llm/tandem/spec"
 )
 
-// maxVerify is the most entries of a Plan's costs that are accepted.
-const maxVerify = 4096
+// grower grows a session's trees, each in passes of the draft model: it says which rows a pass has for the tree, gives the model what it
+// reads beside tokens, and takes the results. There is one for each kind of draft model: tokens, states (target states, which the model
+// reads with each token) and prompts (prompt tokenGrower, by which one pass guesses several levels). All but open belongs to the schedule's
+// goroutine.
+type grower interface {
+	// open ends the opening of the session by o: what the schedule has not computed of its text is in the cache when it returns. It runs
+	// in the goroutine of Open's caller and may wait.
+	open(ctx context.Context, o tandem.Opening) error
+	// adopt makes the checked proposal's tokens the session's, and the cache agree with them.
+	adopt(p tandem.Proposal) error
+	// begin starts the tree of the session's new job.
+	begin()
+	// grow goes on with the tree as far as it can without a pass; done: the tree is complete. begun is when the job's unfinished work
+	// began, for what drafting has cost so far.
+	grow(begun time.Time) (t tandem.Tree, done bool)
+	// nodes adds to a part at most n nodes of the tree that must be run.
+	nodes(part *engine.Part, n int)
+	// complete gives a part all that the model reads beside its tokens. tree: the part is for the tree, in a pass of at most so many rows.
+	complete(part *engine.Part, rows int, tree bool)
+	// take takes a part's results, as take has them.
+	take(r result)
+	// retain gives up all tree rows but those of the explored nodes in used, ascending.
+	retain(used []int32)
+	// keeps reports whether what is drafted ahead of a verdict is of use after it.
+	keeps() bool
+	// closed is told that the session has ended.
+	closed()
+}
 
-// checkProposal refuses a proposal whose bounds, thresholds or plan make no sense.
-func checkProposal(p tandem.Proposal) error {
-	const op = "propose"
-	chance := func(v float64) bool { return v >= 0 && v <= 1 } // not NaN
-	switch plan := p.Plan; {
-	case p.Bounds.Nodes < 0 || p.Bounds.Depth < 0 || p.Bounds.Width < 0:
-		return tandem.Errorf(op, tandem.Invalid, "tree of %d nodes, depth %d, width %d: want 0 or more", p.Bounds.Nodes, p.Bounds.Depth,
-			p.Bounds.Width)
-	case p.Growth > tandem.GrowPacer:
-		return tandem.Errorf(op, tandem.Invalid, "growth %d: want 0 to %d", p.Growth, tandem.GrowPacer)
-	case !chance(p.Branch):
-		return tandem.Errorf(op, tandem.Invalid, "branch threshold %v: want 0 to 1", p.Branch)
-	case !chance(p.Stop):
-		return tandem.Errorf(op, tandem.Invalid, "stop threshold %v: want 0 to 1", p.Stop)
-	case !chance(p.Temper):
-		return tandem.Errorf(op, tandem.Invalid, "temperature %v of the draft: want more than 0 and at most 1, or 0 for 1", p.Temper)
-	case len(plan.Verify) > maxVerify:
-		return tandem.Errorf(op, tandem.Invalid, "plan with costs of %d widths: at most %d allowed", len(plan.Verify), maxVerify)
-	case plan.Round < 0:
-		return tandem.Errorf(op, tandem.Invalid, "plan with %v for the rest of a round: want 0 or more", plan.Round)
-	case !(plan.Others >= 0 && plan.Others <= math.MaxInt32):
-		return tandem.Errorf(op, tandem.Invalid, "plan with %v tokens of other sessions: want 0 or more", plan.Others)
-	case len(plan.Accept) > 0 && len(plan.Accept) != tandem.AcceptBins():
-		return tandem.Errorf(op, tandem.Invalid, "plan with %d bins of acceptance: want %d or none", len(plan.Accept), tandem.AcceptBins())
+// result is what a pass has computed for a session.
+type result struct {
+	part  schedule.Part
+	out   *engine.Output
+	tail  int           // wanted row of the last token of Extend
+	first int           // wanted row of the first of Nodes
+	tree  bool          // the part was for the tree of the session's job
+	cost  time.Duration // of a row, if it was run ahead of a proposal; else 0
+}
+
+// newGrower returns the grower of a session that is opened, whose sequence begins with found rows.
+func (s *session) newGrower(found int) grower {
+	t := tokenGrower{session: s}
+	if width, own := s.d.cfg.Model.StateWidth(); width > 0 {
+		return newStateGrower(t, found, width, own)
 	}
-	for i, v := range p.Plan.Verify {
-		if v < 0 {
-			return tandem.Errorf(op, tandem.Invalid, "plan in which %d rows take %v: want 0 or more", i+1, v)
-		}
+	s.goal = len(s.tokens) - 1
+	if s.d.way.Levels > 0 {
+		return &promptGrower{tokenGrower: t}
 	}
-	for i, v := range p.Plan.Accept {
-		if !chance(float64(v)) {
-			return tandem.Errorf(op, tandem.Invalid, "plan with an acceptance of %v in bin %d: want 0 to 1", v, i)
-		}
-	}
-	return nil
+	return &t
 }
 
 // width returns how many candidates of each node the session wants from its passes: a few more than
@@ -66,7 +77,7 @@ const leastWidth = 8
 // growth is a tree that grows from the explored nodes.
 type growth struct {
 	root    int32 // explored node
-	grower  spec.Grower
+	tree    spec.Grower
 	pending []spec.Row // the grower's, not absorbed yet
 	at      []int32    // the explored node of each pending row, -1 if it must be run
 	rows    []int32    // the explored node of each of the grower's rows
@@ -78,7 +89,7 @@ type growth struct {
 // are none, and returns how many must be run; false if the tree is done.
 func (g *growth) next(e *spec.Explored, room int) (run int, more bool) {
 	if len(g.pending) == 0 {
-		g.pending, g.at, g.wanted = g.grower.Pending(room), g.at[:0], false
+		g.pending, g.at, g.wanted = g.tree.Pending(room), g.at[:0], false
 		for _, r := range g.pending {
 			g.at = append(g.at, -1)
 			if r.Depth > 0 {
@@ -125,63 +136,13 @@ func (g *growth) absorb(e *spec.Explored) {
 	for i, node := range g.at {
 		lists[i] = spec.Temper(e.Candidates(node), g.temper)
 	}
-	g.grower.Absorb(lists)
+	g.tree.Absorb(lists)
 	g.pending = nil
 }
 
 // room returns how many more rows a tree may have run, in all and so also in a pass. Rows of other trees do not count.
 func (d *Drafter) room(g *growth) int {
 	return min(d.cfg.TreeRows-len(g.rows), d.cfg.Model.MaxRows(), d.cfg.Model.MaxWanted())
-}
-
-// advance answers the grower's rows from the explored nodes until some must be run, or the tree and with it
-// the job is finished. The time since begun counts as the job's.
-func (d *Drafter) advance(s *session, begun time.Time) {
-	j := s.job
-	for d.way.Levels == 0 {
-		run, more := j.next(&s.explored, d.room(&j.growth))
-		first := run > 0 && j.at[0] < 0 && len(j.rows) == 0 // the root
-		if !more || run > 0 && !first && !d.worth(&j.growth, j.proposal.Plan, j.busy+time.Since(begun)) {
-			break
-		}
-		if run > 0 {
-			if s.seq.Nodes()+run > d.cfg.TreeRows {
-				s.compact()
-			}
-			j.busy += time.Since(begun)
-			return
-		}
-		useful := time.Duration(0)
-		for _, node := range j.at {
-			useful += s.explored.Use(node)
-		}
-		if useful > 0 {
-			d.cfg.Counters.Add("ahead.useful_ns", int64(useful))
-		}
-		j.absorb(&s.explored)
-	}
-	if d.way.Levels > 0 {
-		if d.sketch(s, begun) {
-			j.busy += time.Since(begun)
-			return
-		}
-		j.tree = j.sketched.Tree
-	} else {
-		j.tree = j.grower.Draft().Tree
-	}
-	j.hindsight = s.recall.Of(len(s.tokens))
-	j.busy += time.Since(begun)
-	if plan := j.proposal.Plan; len(plan.Verify) > 0 {
-		j.tree, _ = spec.Cut(j.tree, plan, j.busy)
-	}
-	if s.explored.Len() > 0 {
-		j.reused = s.explored.Sent(j.tree, j.known)
-	}
-	d.sched.End(s, nil)
-	// Below a verdict a draft with states has the target's states: what it drafted ahead would be given up.
-	if p := j.proposal; p.Ahead && !p.Bounds.Plain() && s.fed == nil {
-		d.goAhead(s, p)
-	}
 }
 
 // worth reports whether a plan wants a pass for a tree's pending rows after so much drafting.
@@ -193,39 +154,6 @@ func (d *Drafter) worth(g *growth, plan tandem.Plan, drafted time.Duration) bool
 	for i, r := range g.pending {
 		leaves[i] = r.LogProb
 	}
-	g.wanted = spec.Worth(g.grower.Draft().Tree, plan, drafted, d.sched.Pace(), leaves)
+	g.wanted = spec.Worth(g.tree.Draft().Tree, plan, drafted, d.sched.Pace(), leaves)
 	return g.wanted
-}
-
-// compact gives up the tree rows that the growing tree does not use.
-func (s *session) compact() {
-	used := slices.DeleteFunc(slices.Clone(s.job.rows), func(n int32) bool { return n < 0 })
-	slices.Sort(used)
-	s.retain(used)
-}
-
-// retain gives up all tree rows but those of the explored nodes in used, ascending.
-func (s *session) retain(used []int32) {
-	j := s.job
-	place := make(map[int32]int32, len(used))
-	known := 1
-	for i, n := range used {
-		place[n] = int32(i + 1)
-		if int(n) < j.known {
-			known++
-		}
-	}
-	s.explored.Retain(used)
-	s.fed.retain(used)
-	if err := s.seq.Reroot(nil, rowsOf(used)); err != nil {
-		panic(err)
-	}
-	for _, list := range [][]int32{j.rows, j.at} {
-		for i, n := range list {
-			if n > 0 {
-				list[i] = place[n]
-			}
-		}
-	}
-	j.known = min(j.known, known)
 }

@@ -12,11 +12,8 @@ import (
 
 // Missing implements schedule.Session: the tokens that the cache lacks before the session is open, or before its tree can grow.
 func (s *session) Missing() int {
-	switch {
-	case s.fed != nil && (s.Opening() || s.filling()):
+	if s.Opening() || s.filling() {
 		return max(s.goal-s.held(), 0)
-	case s.Opening():
-		return max(len(s.tokens)-1-s.held(), 0)
 	}
 	return len(s.tokens) - s.held()
 }
@@ -27,21 +24,16 @@ func (s *session) Want(space schedule.Space) schedule.Part {
 	if n := s.Missing(); n > 0 {
 		s.extend(&p.Part, s.tokens[s.held():][:min(n, space.Rows)], space.Wanted)
 		if s.Opening() || s.filling() || len(p.Extend) < n {
-			s.feed(&p.Part)
+			s.grower.complete(&p.Part, space.Rows, false)
 			return p
 		}
-	} else if s.d.way.Levels == 0 {
-		s.job.missing(&p.Part, min(space.Rows, space.Wanted))
 	} else {
-		s.job.open(&p.Part, min(space.Rows, space.Wanted))
+		s.grower.nodes(&p.Part, min(space.Rows, space.Wanted))
 	}
 	if space.Wanted == 0 {
 		return schedule.Part{}
 	}
-	s.feed(&p.Part)
-	if s.d.way.Levels > 0 {
-		s.place(&p.Part, space.Rows)
-	}
+	s.grower.complete(&p.Part, space.Rows, true)
 	p.Want, p.TopK = max(p.Want, engine.WantTail), s.width()
 	return p
 }
@@ -72,9 +64,6 @@ func (s *session) Take(p schedule.Part, out *engine.Output, first int, pass sche
 		s.job.busy += pass.Spent
 		s.job.passes++
 	}
-	if s.fed != nil {
-		s.fed.ran(len(part.Extend), s.seq.Len())
-	}
 	tail := first
 	if n := len(part.Extend); part.Want == engine.WantAll {
 		tail += n - 1
@@ -89,44 +78,17 @@ func (s *session) Take(p schedule.Part, out *engine.Output, first int, pass sche
 		}
 	}
 	tree := !ahead && !s.Opening() && !s.filling() && s.Missing() == 0
-	s.hear(p, out, tree)
+	s.grower.take(result{part: p, out: out, tail: tail, first: first, tree: tree, cost: cost})
 	switch {
-	case s.filling() && s.Missing() == 0:
-		s.d.sched.End(s, nil)
-	case tree && s.d.way.Levels > 0:
-		s.foretell(p, out, tail, first)
-	case len(part.Nodes) > 0:
-		width := s.width()
-		for i, token := range part.Nodes {
-			parent := part.Parents[i] + 1
-			at := tandem.Position(len(s.tokens) + s.explored.Depth(parent) + 1)
-			s.explored.Add(parent, token, s.guesses(out, first+i, width, at), cost)
-		}
 	case tree:
-		width := s.width()
-		s.explored.Start(s.guesses(out, tail, width, tandem.Position(len(s.tokens))), width)
-	}
-	if tree {
 		s.d.advance(s, begun)
-	}
-}
-
-// hear keeps the draft's outputs at the nodes that a part has explored.
-func (s *session) hear(p schedule.Part, out *engine.Output, tree bool) {
-	if s.fed == nil || !tree {
-		return
-	}
-	n := len(p.Extend)
-	if n > 0 {
-		s.fed.explored(true, out.Hidden(p.At, n-1))
-	}
-	for i := range p.Nodes {
-		s.fed.explored(false, out.Hidden(p.At, n+i))
+	case s.filling() && !s.Opening() && s.Missing() == 0:
+		s.d.sched.End(s, nil)
 	}
 }
 
 // Opened implements schedule.Session.
-func (s *session) Opened() { s.hindsight = s.recall.Of(len(s.tokens)) }
+func (s *session) Opened() { s.goal, s.hindsight = 0, s.recall.Of(len(s.tokens)) }
 
 // candidates turns the best tokens of a row into guesses.
 func candidates(top engine.Top, width int) []spec.Candidate {

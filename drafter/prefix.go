@@ -2,6 +2,7 @@ package drafter
 
 import (
 	"context"
+	"math"
 	"slices"
 	"time"
 
@@ -94,6 +95,47 @@ func (s *prefix) follow(p tandem.Proposal) (keep int) {
 	s.tokens = append(s.tokens[:p.From], p.Suffix...)
 	s.hash = p.Hash
 	return keep
+}
+
+// maxVerify is the most entries of a Plan's costs that are accepted.
+const maxVerify = 4096
+
+// checkProposal refuses a proposal whose bounds, thresholds or plan make no sense.
+func checkProposal(p tandem.Proposal) error {
+	const op = "propose"
+	chance := func(v float64) bool { return v >= 0 && v <= 1 } // not NaN
+	switch plan := p.Plan; {
+	case p.Bounds.Nodes < 0 || p.Bounds.Depth < 0 || p.Bounds.Width < 0:
+		return tandem.Errorf(op, tandem.Invalid, "tree of %d nodes, depth %d, width %d: want 0 or more", p.Bounds.Nodes, p.Bounds.Depth,
+			p.Bounds.Width)
+	case p.Growth > tandem.GrowPacer:
+		return tandem.Errorf(op, tandem.Invalid, "growth %d: want 0 to %d", p.Growth, tandem.GrowPacer)
+	case !chance(p.Branch):
+		return tandem.Errorf(op, tandem.Invalid, "branch threshold %v: want 0 to 1", p.Branch)
+	case !chance(p.Stop):
+		return tandem.Errorf(op, tandem.Invalid, "stop threshold %v: want 0 to 1", p.Stop)
+	case !chance(p.Temper):
+		return tandem.Errorf(op, tandem.Invalid, "temperature %v of the draft: want more than 0 and at most 1, or 0 for 1", p.Temper)
+	case len(plan.Verify) > maxVerify:
+		return tandem.Errorf(op, tandem.Invalid, "plan with costs of %d widths: at most %d allowed", len(plan.Verify), maxVerify)
+	case plan.Round < 0:
+		return tandem.Errorf(op, tandem.Invalid, "plan with %v for the rest of a round: want 0 or more", plan.Round)
+	case !(plan.Others >= 0 && plan.Others <= math.MaxInt32):
+		return tandem.Errorf(op, tandem.Invalid, "plan with %v tokens of other sessions: want 0 or more", plan.Others)
+	case len(plan.Accept) > 0 && len(plan.Accept) != tandem.AcceptBins():
+		return tandem.Errorf(op, tandem.Invalid, "plan with %d bins of acceptance: want %d or none", len(plan.Accept), tandem.AcceptBins())
+	}
+	for i, v := range p.Plan.Verify {
+		if v < 0 {
+			return tandem.Errorf(op, tandem.Invalid, "plan in which %d rows take %v: want 0 or more", i+1, v)
+		}
+	}
+	for i, v := range p.Plan.Accept {
+		if !chance(float64(v)) {
+			return tandem.Errorf(op, tandem.Invalid, "plan with an acceptance of %v in bin %d: want 0 to 1", v, i)
+		}
+	}
+	return nil
 }
 
 func checkTokens(op string, tokens []tandem.Token, vocab int) error {

@@ -13,12 +13,18 @@ import (
 	"github.com/tandem-llm/tandem/spec/shape"
 )
 
-// A draft model with prompt tokens (PPD) of its own needs fewer passes for a tree. Behind the nodes where the tree is likely to go on, a
+// promptGrower is the grower of a draft model with prompt tokens (PPD) of its own: it needs fewer passes for a tree. Behind the nodes where the tree is likely to go on, a
 // pass has prompt rows, whose logits foretell the candidates of the levels below. The tree grows through what was foretold as through
 // candidates (spec.Sketch). The next pass explores the likeliest of its nodes, several levels at once, and has prompt rows behind them. A
 // node that was run is explored only if the draft has it among the candidates of its parent; other rows, and all prompt rows, leave the
 // cache right after the pass. So explored nodes, and what ahead.go makes of them, are the same as without. The tree may have nodes that
 // were never run, with the chances that such guesses have had (spec.Trust); the target judges them like any others.
+type promptGrower struct {
+	tokenGrower
+	sketched *spec.Sketch // the job's tree so far
+	explore  int          // of sketched's open nodes that the next pass is to explore
+	behind   []prompted   // rows of the pass that is running
+}
 
 const (
 	promptRows  = 8 // nodes that a pass explores at most,
@@ -42,37 +48,34 @@ func (d *Drafter) trusted(s *session) *spec.Trust {
 	return &d.trust[0]
 }
 
-// sketch grows the job's tree anew from all that is explored and foretold. It reports whether a pass is to make it better.
-func (d *Drafter) sketch(s *session, begun time.Time) bool {
-	j := s.job
+// begin implements grower.
+func (s *promptGrower) begin() { s.sketched, s.explore = nil, 0 }
+
+// grow implements grower. It sketches the tree anew from all that is explored and foretold.
+func (s *promptGrower) grow(begun time.Time) (tandem.Tree, bool) {
+	d, j := s.d, s.job
 	draw := func() {
-		j.sketched = spec.NewSketch(&s.explored, s.tokens[j.proposal.Base-1], j.proposal, d.trusted(s))
+		s.sketched = spec.NewSketch(&s.explored, s.tokens[j.proposal.Base-1], j.proposal, d.trusted(s.session))
 	}
 	draw()
-	if j.sketched.Root {
-		return true
+	if s.sketched.Root {
+		return tandem.Tree{}, false
 	}
-	n := min(len(j.sketched.Open), promptRows)
+	n := min(len(s.sketched.Open), promptRows)
 	if over := s.seq.Nodes() + n + d.way.Levels*d.way.Members - d.cfg.TreeRows; over > 0 {
-		s.retain(j.sketched.Used)
+		s.retain(s.sketched.Used)
 		draw()
 		n = min(n, d.cfg.TreeRows-s.seq.Nodes())
 	}
-	useful := time.Duration(0)
-	for _, node := range j.sketched.Used {
-		useful += s.explored.Use(node)
-	}
-	if useful > 0 {
-		d.cfg.Counters.Add("ahead.useful_ns", int64(useful))
-	}
-	j.explore = j.sketched.Worth(j.proposal.Plan, j.busy+time.Since(begun), d.sched.Pace(), n)
-	return j.explore > 0
+	s.use(s.sketched.Used)
+	s.explore = s.sketched.Worth(j.proposal.Plan, j.busy+time.Since(begun), d.sched.Pace(), n)
+	return s.sketched.Tree, s.explore == 0
 }
 
-// open adds to a part the nodes that are to be explored, at most n.
-func (j *job) open(part *engine.Part, n int) {
+// nodes implements grower: those that are to be explored.
+func (s *promptGrower) nodes(part *engine.Part, n int) {
 	old := part.Seq.Nodes()
-	for _, r := range j.sketched.Open[:min(j.explore, n)] {
+	for _, r := range s.sketched.Open[:min(s.explore, n)] {
 		parent := r.Parent - 1
 		if r.Parent < 0 {
 			parent = int32(old) - 1 - r.Parent
@@ -81,20 +84,31 @@ func (j *job) open(part *engine.Part, n int) {
 	}
 }
 
+// take implements grower.
+func (s *promptGrower) take(r result) {
+	if r.tree {
+		s.foretell(r.part, r.out, r.tail, r.first)
+	} else {
+		s.tokenGrower.take(r)
+	}
+}
+
 // prompted is a row of a part that has prompt rows behind it.
 type prompted struct {
-	row    int // 0: the root, the last of Extend; else the place in Nodes, from 1
-	first  int // place of its first prompt row in Nodes; members come one after the other
+	row    int // 0: the root, the last of Extend; else the index in Nodes, from 1
+	first  int // index of its first prompt row in Nodes; members come one after the other
 	levels int
 }
 
-// place adds prompt rows to a part that is about to grow a tree: behind its rows where the tree will likely go on, as far as they fit into
-// a pass with so many rows.
-func (s *session) place(part *engine.Part, rows int) {
+// complete implements grower: it adds prompt rows behind those rows where the tree will likely go on, as far as they fit into the pass.
+func (s *promptGrower) complete(part *engine.Part, rows int, tree bool) {
+	if !tree {
+		return
+	}
 	way, b := s.d.way, s.job.proposal.Bounds
 	s.behind = s.behind[:0]
-	room := min(rows-len(part.Extend)-len(part.Nodes), s.d.cfg.TreeRows-s.seq.Nodes()-len(part.Nodes), promptSpots*way.Levels*way.Members)
-	if b.Plain() || room < way.Members {
+	fit := min(rows-len(part.Extend)-len(part.Nodes), s.d.cfg.TreeRows-s.seq.Nodes()-len(part.Nodes), promptSpots*way.Levels*way.Members)
+	if b.Plain() || fit < way.Members {
 		return
 	}
 	old, n := s.seq.Nodes(), len(part.Nodes)
@@ -102,7 +116,7 @@ func (s *session) place(part *engine.Part, rows int) {
 	if len(part.Extend) > 0 {
 		ends[0] = 1
 	}
-	for i, r := range s.job.sketched.Open[:n] {
+	for i, r := range s.sketched.Open[:n] {
 		p := math.Exp(float64(r.LogProb))
 		ends[i+1], depths[i+1] = p, r.Depth
 		if r.Parent < 0 {
@@ -112,7 +126,7 @@ func (s *session) place(part *engine.Part, rows int) {
 	for i := range ends {
 		ends[i] = max(ends[i], 0)
 	}
-	counts := shape.Place(ends, s.d.trusted(s).Lengths(way.Levels), way, room)
+	counts := shape.Place(ends, s.d.trusted(s.session).Lengths(way.Levels), way, fit)
 	t := tandem.Tree{Tokens: make([]tandem.Token, n+1), Parents: make([]int32, n+1)}
 	at := n
 	for i := range counts {
@@ -125,7 +139,7 @@ func (s *session) place(part *engine.Part, rows int) {
 	}
 	t = shape.Prompt(t, counts, way)
 	for i := n + 1; i < t.Len(); i++ {
-		parent := t.Parents[i] - 1 // a place in Nodes, or the end of the prefix
+		parent := t.Parents[i] - 1 // an index in Nodes, or the end of the prefix
 		if parent >= 0 {
 			parent += int32(old)
 		}
@@ -136,7 +150,7 @@ func (s *session) place(part *engine.Part, rows int) {
 
 // foretell takes a pass that grows a tree: what it has explored, and what its prompt rows say. tail is the wanted row of the root,
 // first that of the first of Nodes. Rows that are no explored nodes leave the cache.
-func (s *session) foretell(p schedule.Part, out *engine.Output, tail, first int) {
+func (s *promptGrower) foretell(p schedule.Part, out *engine.Output, tail, first int) {
 	part, width := &p.Part, s.width()
 	if len(part.Extend) > 0 {
 		s.explored.Start(s.guesses(out, tail, width, tandem.Position(len(s.tokens))), width)
@@ -157,7 +171,7 @@ func (s *session) foretell(p schedule.Part, out *engine.Output, tail, first int)
 		if parent >= 0 && s.explored.Has(parent, token) {
 			at := tandem.Position(len(s.tokens) + s.explored.Depth(parent) + 1)
 			node = s.explored.Add(parent, token, s.guesses(out, first+i, width, at), 0)
-			s.d.trusted(s).Learn(&s.explored, node)
+			s.d.trusted(s.session).Learn(&s.explored, node)
 			kept = append(kept, int32(old+i))
 		}
 		nodes = append(nodes, node)
@@ -170,7 +184,7 @@ func (s *session) foretell(p schedule.Part, out *engine.Output, tail, first int)
 
 // takeGuesses asks the model what its prompt rows say. nodes are the explored nodes of the rows that they can stand behind, -1 for none.
 // A failure costs guesses only.
-func (s *session) takeGuesses(p schedule.Part, out *engine.Output, nodes []int32, width int) {
+func (s *promptGrower) takeGuesses(p schedule.Part, out *engine.Output, nodes []int32, width int) {
 	way := s.d.way
 	var asks []engine.GuessAsk
 	var list []prompted

@@ -29,19 +29,14 @@ type session struct {
 	recall    spec.Recall
 	hindsight tandem.Hindsight // of what it was opened with
 	ahead     ahead
-	job       *job       // the latest; in progress while the session is queued
-	fed       *fed       // nil: the draft reads tokens alone
-	behind    []prompted // rows of the pass that is running
-	goal      int        // of a fed session: tokens that the cache is to hold while the session is opened; see Drafter.nourish
+	job       *job // the latest; in progress while the session is queued
+	grower    grower
+	skipped   int // tokens at the beginning that have no row
+	goal      int // while the session is opened: tokens that the cache is to hold so far; else 0
 }
 
-// held returns how many of the session's tokens are in the cache. A draft with states has no row for the first.
-func (s *session) held() int {
-	if s.fed != nil {
-		return s.seq.Len() + 1
-	}
-	return s.seq.Len()
-}
+// held returns how many of the session's tokens are in the cache.
+func (s *session) held() int { return s.seq.Len() + s.skipped }
 
 // filling reports whether the session is queued for tokens of the text that it is opened with, not for a tree.
 func (s *session) filling() bool { return s.goal > 0 }
@@ -50,10 +45,7 @@ func (s *session) filling() bool { return s.goal > 0 }
 type job struct {
 	*schedule.Call
 	proposal tandem.Proposal // with the Bounds within which the session can draft
-	growth
-	sketched *spec.Sketch // the tree of a draft with prompt tokens so far, in place of growth
-	explore  int          // of sketched's open nodes that the next pass is to explore
-	known    int          // explored nodes from before the call
+	known    int             // explored nodes from before the call
 
 	tree   tandem.Tree // results, valid once Wait has returned nil
 	busy   time.Duration
@@ -90,31 +82,23 @@ func (d *Drafter) open(o tandem.Opening) (*session, error) {
 		s.sampling.Temperature = 0 // likely tokens are accepted, not those that the noise leans to
 	}
 	tenant, prompt := o.Tenant, s.known(o.Tokens[:len(o.Tokens)-1])
-	features, own := d.cfg.Model.StateWidth()
-	if features > 0 { // the first token has no row, but the target's states depend on it
-		tenant, prompt = fmt.Sprintf("%d %s", o.Tokens[0], tenant), prompt[min(len(prompt), 1):]
+	if features, _ := d.cfg.Model.StateWidth(); features > 0 { // the first token has no row, but the target's states depend on it
+		s.skipped, tenant, prompt = 1, fmt.Sprintf("%d %s", o.Tokens[0], tenant), prompt[min(len(prompt), 1):]
 	}
 	seq, err := d.cfg.Model.NewShared(tenant, prompt, s.capacity, d.cfg.TreeRows)
 	if err != nil {
 		return nil, err
 	}
-	if features > 0 {
-		s.fed = newFed(o.Epoch, seq.Len(), features, own)
-		d.fed.Store(o.Session, s.fed)
-	}
 	s.Seat, s.seq = schedule.NewSeat(o, schedule.Shared(seq)), seq
+	s.grower = s.newGrower(seq.Len())
 	return s, nil
 }
 
 // Left implements schedule.Session.
-func (s *session) Left(error) { s.d.fed.CompareAndDelete(s.id, s.fed) }
+func (s *session) Left(error) { s.grower.closed() }
 
-// start starts the job of a Propose call that came at time came, unless its caller has given up already. news are features that
-// have come for it, nil if none have.
-func (d *Drafter) start(p tandem.Proposal, j *job, came time.Time, news *tandem.Features) {
-	if s := d.session(p.Session); s != nil && s.fed != nil && s.epoch == p.Epoch && news != nil {
-		_ = d.learn(s, *news) // it is counted
-	}
+// start starts the job of a Propose call that came at time came, unless its caller has given up already.
+func (d *Drafter) start(p tandem.Proposal, j *job, came time.Time) {
 	if j.GivenUp() != nil {
 		return
 	}
@@ -140,11 +124,11 @@ func (d *Drafter) propose(p tandem.Proposal, j *job, came time.Time) error {
 	begun := time.Now()
 	p.Bounds = tandem.Bounds{Nodes: min(p.Bounds.Nodes, s.maxNodes), Depth: min(p.Bounds.Depth, s.capacity-int(p.Base)),
 		Width: min(p.Bounds.Width, maxWidth, d.cfg.Model.MaxRows(), d.cfg.Model.MaxWanted())}
-	if s.fed != nil && p.Base == 1 {
+	if int(p.Base) <= s.skipped {
 		p.Bounds = tandem.Bounds{} // there is no row to draft from
 	}
 	s.goal = 0
-	if err := owner.Guard(func() error { return s.adopt(p) }); errors.Is(err, tandem.Exhausted) {
+	if err := owner.Guard(func() error { return s.grower.adopt(p) }); errors.Is(err, tandem.Exhausted) {
 		d.sched.Drop(s, err) // it would have to copy pages that others share
 		return err
 	} else if err != nil {
@@ -153,8 +137,9 @@ func (d *Drafter) propose(p tandem.Proposal, j *job, came time.Time) error {
 		return err
 	}
 	j.ahead = d.comeBack(s)
-	j.proposal, j.growth, j.known = p, growth{grower: spec.NewGrower(s.tokens[p.Base-1], p), temper: p.Temper}, s.explored.Len()
+	j.proposal, j.known = p, s.explored.Len()
 	s.job = j
+	s.grower.begin()
 	d.sched.Queue(s, j.Call, came, max(s.Missing(), 1))
 	if err := owner.Guard(func() error { d.advance(s, begun); return nil }); err != nil {
 		d.sched.Fail(s, err)
@@ -162,36 +147,38 @@ func (d *Drafter) propose(p tandem.Proposal, j *job, came time.Time) error {
 	return nil
 }
 
-// adopt makes the checked proposal's tokens the session's, and the cache agree with them. If the new tokens
-// lead to an explored node, that becomes the root, and what was explored below it stays.
-func (s *session) adopt(p tandem.Proposal) error {
-	if s.fed != nil {
-		return s.adoptFed(p)
+// advance goes on with the session's tree until a pass is needed, or the tree and with it the job is finished. The time since begun counts
+// as the job's.
+func (d *Drafter) advance(s *session, begun time.Time) {
+	j := s.job
+	tree, done := s.grower.grow(begun)
+	if !done {
+		j.busy += time.Since(begun)
+		return
 	}
-	held := len(s.tokens)
-	keep := s.follow(p)
-	s.recall.Keep(keep)
-	if keep == held && s.explored.Len() > 0 {
-		s.explored.Hits(s.tokens[held:], func(i int, hit bool) { s.recall.Saw(held+i, hit) })
+	j.tree, j.hindsight = tree, s.recall.Of(len(s.tokens))
+	j.busy += time.Since(begun)
+	if plan := j.proposal.Plan; len(plan.Verify) > 0 {
+		j.tree, _ = spec.Cut(j.tree, plan, j.busy)
 	}
-	fresh := int(p.Base) - 1 // the position of the root: it must be run for its logits unless they are known
-	if s.explored.Len() == 0 || keep < held {
-		s.explored.Clear()
-		return s.seq.Truncate(min(s.seq.Len(), keep, fresh))
+	if s.explored.Len() > 0 {
+		j.reused = s.explored.Sent(j.tree, j.known)
 	}
-	path := s.explored.Follow(s.tokens[held:])
-	if len(path) == int(p.Base)-held && p.Bounds.Width <= s.explored.Width() {
-		root := int32(0)
-		if len(path) > 0 {
-			root = path[len(path)-1]
-		}
-		return s.seq.Reroot(rowsOf(path), rowsOf(s.explored.Reroot(root)))
+	d.sched.End(s, nil)
+	if p := j.proposal; p.Ahead && !p.Bounds.Plain() && s.grower.keeps() {
+		d.goAhead(s, p)
 	}
-	s.explored.Clear()
-	if held > fresh {
-		return s.seq.Truncate(fresh)
+}
+
+// use counts what the time ahead has saved that went into explored nodes of a tree.
+func (s *session) use(nodes []int32) {
+	useful := time.Duration(0)
+	for _, node := range nodes {
+		useful += s.explored.Use(node)
 	}
-	return s.seq.Commit(rowsOf(path[:min(len(path), fresh-held)]))
+	if useful > 0 {
+		s.d.cfg.Counters.Add("ahead.useful_ns", int64(useful))
+	}
 }
 
 // rowsOf turns explored nodes into rows of the cache, in place.

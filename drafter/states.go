@@ -9,7 +9,8 @@ import (
 	"github.com/tandem-llm/tandem/half"
 )
 
-// fed is what a session of a draft with states knows of the target's hidden states, its features (Dovetail; EAGLE).
+// stateGrower is the grower of a draft model that reads the target's hidden states, its features, beside tokens (Dovetail; EAGLE). The tree
+// grows as from tokens; this file is about the states.
 //
 // Row i of the draft's sequence is token i+1 with the state of position i: the first token has no state before it, so it has no row.
 // The state is the target's. Where the target has not been yet, below the last committed token, it is the draft's own output for the row
@@ -20,43 +21,46 @@ import (
 //  1. The first sure rows of the sequence are final: computed with the target's states, or with zeros where those are not to be had.
 //     Rows after them were computed with the draft's own outputs, because the features had not come in time. They are given up as soon
 //     as some have come.
-//  2. rows holds the features of positions from base on. base is at most sure, and one row is kept if there is one: a root may have to be
+//  2. found holds the features of positions from base on. base is at most sure, and one row is kept if there is one: a root may have to be
 //     run again for more candidates.
 //  3. A sequence publishes only rows that its tokens alone determine: it becomes private before the first row without features.
-type fed struct {
-	epoch tandem.Epoch
+type stateGrower struct {
+	tokenGrower
 	next  atomic.Int64  // first position whose features are neither here nor known not to exist; base + len(rows)
 	asked atomic.Uint64 // answers of the verifier, of whatever kind, while the session is opened
 	none  atomic.Bool   // the verifier keeps none, and is not asked again in this session
 
 	sure   int
 	base   int
-	rows   [][]uint16 // nil: not to be had
+	found  [][]uint16 // features of positions; nil: not to be had
 	finals int        // rows of the pass that is running that will be final: the first of them
 
-	width    int               // of a row of features
-	own      int               // of an output
+	features int               // values of a row of features
+	own      int               // values of an output
 	outputs  []float32         // (explored nodes, own): the draft's outputs
 	instead  map[int][]float32 // own outputs of positions from sure on, in place of features that have not come
 	unpacked []float32         // of the pass that is running
-	nothing  []float32         // zeros for what is not to be had
+	zeros    []float32         // for what is not to be had
 	shares   bool              // the sequence is not private yet
 }
 
-func newFed(epoch tandem.Epoch, found, width, own int) *fed {
-	f := &fed{epoch: epoch, sure: found, base: found, width: width, own: own, instead: map[int][]float32{},
-		nothing: make([]float32, width), shares: true}
-	f.next.Store(int64(found))
+// newStateGrower returns the grower of a session of a model that reads width values of features and has outputs of own values. The session's
+// sequence begins with held rows.
+func newStateGrower(t tokenGrower, held, width, own int) *stateGrower {
+	f := &stateGrower{tokenGrower: t, sure: held, base: held, features: width, own: own, instead: map[int][]float32{},
+		zeros: make([]float32, width), shares: true}
+	f.next.Store(int64(held))
+	t.d.states.Store(t.id, f)
 	return f
 }
 
 // end returns the first position whose features are not decided.
-func (f *fed) end() int { return f.base + len(f.rows) }
+func (f *stateGrower) end() int { return f.base + len(f.found) }
 
-// learn adds an answer to a question for positions from f.end() or before. It returns how many positions' features it has brought, and
+// add adds an answer to a question for positions from f.end() or before. It returns how many positions' features it has brought, and
 // how many will not come. Errors: Corrupt if the answer is not for a draft that reads taps, and then it is ignored.
-func (f *fed) learn(a tandem.Features, taps []int) (came, missing int, err error) {
-	part := f.width / len(taps) // of one state
+func (f *stateGrower) add(a tandem.Features, taps []int) (came, missing int, err error) {
+	part := f.features / len(taps) // of one state
 	if a.Width != part*len(a.Taps) {
 		return 0, 0, tandem.Errorf("features", tandem.Corrupt, "states of %d values: want %d", a.Width/max(len(a.Taps), 1), part)
 	}
@@ -67,11 +71,11 @@ func (f *fed) learn(a tandem.Features, taps []int) (came, missing int, err error
 		}
 	}
 	for f.end() < int(a.From) {
-		f.rows = append(f.rows, nil)
+		f.found = append(f.found, nil)
 		missing++
 	}
 	for i := f.end() - int(a.From); i < a.Len(); i++ {
-		row := make([]uint16, 0, f.width)
+		row := make([]uint16, 0, f.features)
 		for _, at := range from {
 			row = append(row, a.Rows[i*a.Width+at:][:part]...)
 		}
@@ -81,28 +85,28 @@ func (f *fed) learn(a tandem.Features, taps []int) (came, missing int, err error
 		} else {
 			came++
 		}
-		f.rows = append(f.rows, row)
+		f.found = append(f.found, row)
 	}
 	f.next.Store(int64(f.end()))
 	return came, missing, nil
 }
 
 // giveUp decides that the features of positions before end will not come, and returns how many those are.
-func (f *fed) giveUp(end int) (missing int) {
+func (f *stateGrower) giveUp(end int) (missing int) {
 	for ; f.end() < end; missing++ {
-		f.rows = append(f.rows, nil)
+		f.found = append(f.found, nil)
 	}
 	f.next.Store(int64(f.end()))
 	return missing
 }
 
 // rollBack gives up all but the first n rows of the sequence, and what is known of states from there on if the text is another one.
-func (f *fed) rollBack(n int, other bool) {
+func (f *stateGrower) rollBack(n int, other bool) {
 	f.sure = min(f.sure, n)
 	if f.base > n { // they have been given up: the verifier may still have them
-		f.base, f.rows = n, nil
+		f.base, f.found = n, nil
 	} else if other {
-		f.rows = f.rows[:min(len(f.rows), n-f.base)]
+		f.found = f.found[:min(len(f.found), n-f.base)]
 	}
 	if other {
 		clear(f.instead)
@@ -111,30 +115,26 @@ func (f *fed) rollBack(n int, other bool) {
 }
 
 // fresh reports whether features have come for rows that were computed without.
-func (f *fed) fresh(held int) bool { return f.sure < held && f.end() > f.sure }
+func (f *stateGrower) fresh(held int) bool { return f.sure < held && f.end() > f.sure }
 
-// feed gives the part the states of its Extend rows, of which the first is row first of the sequence, and of its Nodes.
-func (s *session) feed(part *engine.Part) {
-	f := s.fed
-	if f == nil {
-		return
-	}
-	first := s.seq.Len()
+// complete implements grower: the states of the Extend rows, of which the first is the sequence's next, and of the Nodes.
+func (f *stateGrower) complete(part *engine.Part, _ int, _ bool) {
+	first := f.seq.Len()
 	f.finals = 0
-	f.unpacked = slices.Grow(f.unpacked[:0], len(part.Extend)*f.width)
+	f.unpacked = slices.Grow(f.unpacked[:0], len(part.Extend)*f.features)
 	for i := range part.Extend {
-		at, state, final := first+i, engine.State{Target: f.nothing}, true
+		at, state, final := first+i, engine.State{Target: f.zeros}, true
 		switch k := at - f.base; {
-		case k < len(f.rows) && f.rows[k] != nil:
+		case k < len(f.found) && f.found[k] != nil:
 			n := len(f.unpacked)
-			f.unpacked = f.unpacked[:n+f.width]
-			half.Unpack(f.unpacked[n:], f.rows[k])
+			f.unpacked = f.unpacked[:n+f.features]
+			half.Unpack(f.unpacked[n:], f.found[k])
 			state.Target = f.unpacked[n:]
-		case k < len(f.rows):
-			s.private()
+		case k < len(f.found):
+			f.private()
 		default:
 			final = false
-			s.private()
+			f.private()
 			if own := f.instead[at]; own != nil {
 				state = engine.State{Own: own}
 			}
@@ -148,24 +148,39 @@ func (s *session) feed(part *engine.Part) {
 	}
 }
 
-// private keeps from other sessions what s computes from now on.
-func (s *session) private() {
-	if s.fed.shares {
-		s.fed.shares = false
-		s.seq.Private()
+// private keeps from other sessions what this one computes from now on.
+func (f *stateGrower) private() {
+	if f.shares {
+		f.shares = false
+		f.seq.Private()
 	}
 }
 
+// take implements grower. It keeps the draft's outputs at the nodes that the part has explored.
+func (f *stateGrower) take(r result) {
+	n := len(r.part.Extend)
+	f.ran(n, f.seq.Len())
+	if r.tree {
+		if n > 0 {
+			f.outputs = append(f.outputs[:0], r.out.Hidden(r.part.At, n-1)...) // the root's
+		}
+		for i := range r.part.Nodes {
+			f.outputs = append(f.outputs, r.out.Hidden(r.part.At, n+i)...)
+		}
+	}
+	f.tokenGrower.take(r)
+}
+
 // output returns the draft's output at an explored node.
-func (f *fed) output(node int) []float32 { return f.outputs[node*f.own:][:f.own] }
+func (f *stateGrower) output(node int) []float32 { return f.outputs[node*f.own:][:f.own] }
 
 // ran notes that a pass has computed extended rows, after which the sequence holds held.
-func (f *fed) ran(extended, held int) {
+func (f *stateGrower) ran(extended, held int) {
 	if extended > 0 && f.sure == held-extended {
 		f.sure += f.finals
 	}
-	if drop := min(f.sure-1-f.base, len(f.rows)); drop > 0 {
-		f.base, f.rows = f.base+drop, slices.Delete(f.rows, 0, drop)
+	if drop := min(f.sure-1-f.base, len(f.found)); drop > 0 {
+		f.base, f.found = f.base+drop, slices.Delete(f.found, 0, drop)
 	}
 	for at := range f.instead {
 		if at < f.sure {
@@ -174,36 +189,30 @@ func (f *fed) ran(extended, held int) {
 	}
 }
 
-// explored notes the output at a new explored node; the root's is the first.
-func (f *fed) explored(root bool, output []float32) {
-	if root {
-		f.outputs = f.outputs[:0]
-	}
-	f.outputs = append(f.outputs, output...)
+// retain implements grower. It forgets the outputs at all explored nodes but the root and those in used.
+func (f *stateGrower) retain(used []int32) {
+	f.retainOutputs(used)
+	f.tokenGrower.retain(used)
 }
 
-// retain forgets the outputs at all explored nodes but the root and those in kept, ascending.
-func (f *fed) retain(kept []int32) {
-	if f == nil {
-		return
-	}
-	for i, node := range kept {
+func (f *stateGrower) retainOutputs(used []int32) {
+	for i, node := range used {
 		copy(f.outputs[(i+1)*f.own:][:f.own], f.output(int(node)))
 	}
-	f.outputs = f.outputs[:min(len(f.outputs), (len(kept)+1)*f.own)]
+	f.outputs = f.outputs[:min(len(f.outputs), (len(used)+1)*f.own)]
 }
 
 // remember keeps the outputs at the root, whose token is number at of the text, and at the nodes of path below it.
-func (f *fed) remember(at int, path []int32) {
+func (f *stateGrower) remember(at int, path []int32) {
 	f.instead[at] = slices.Clone(f.output(0))
 	for i, node := range path {
 		f.instead[at+1+i] = slices.Clone(f.output(int(node)))
 	}
 }
 
-// adoptFed is adopt for a draft with states.
-func (s *session) adoptFed(p tandem.Proposal) error {
-	f, held := s.fed, len(s.tokens)
+// adopt implements grower. The accepted tokens are run anew, with their features, and so is all that was explored.
+func (f *stateGrower) adopt(p tandem.Proposal) error {
+	s, held := f.session, len(f.tokens)
 	keep := s.follow(p)
 	s.recall.Keep(keep)
 	known := keep == held && s.explored.Len() > 0
@@ -212,7 +221,7 @@ func (s *session) adoptFed(p tandem.Proposal) error {
 	}
 	if known && int(p.Base) == held && p.Bounds.Width <= s.explored.Width() && !f.fresh(s.seq.Len()) {
 		kept := s.explored.Reroot(0)
-		f.retain(kept)
+		f.retainOutputs(kept)
 		return s.seq.Reroot(nil, rowsOf(kept))
 	}
 	if known {
@@ -223,3 +232,9 @@ func (s *session) adoptFed(p tandem.Proposal) error {
 	f.rollBack(n, keep < held)
 	return s.seq.Truncate(n)
 }
+
+// keeps implements grower. After a verdict the model reads the target's states, so what it drafted ahead would be given up.
+func (f *stateGrower) keeps() bool { return false }
+
+// closed implements grower.
+func (f *stateGrower) closed() { f.d.states.CompareAndDelete(f.id, f) }

@@ -19,9 +19,10 @@ const (
 	heldRows      = 2048                  // see Drafter.held
 )
 
-// ask asks for a session's features of positions before until that are not here.
-func (d *Drafter) ask(ctx context.Context, id tandem.SessionID, f *fed, until int) (tandem.Features, error) {
-	q := tandem.FeatureQuery{Session: id, Epoch: f.epoch, From: tandem.Position(f.next.Load()), Until: tandem.Position(until)}
+// ask asks for the session's features of positions before until that are not here. Safe for concurrent use.
+func (f *stateGrower) ask(ctx context.Context, until int) (tandem.Features, error) {
+	d := f.d
+	q := tandem.FeatureQuery{Session: f.id, Epoch: f.epoch, From: tandem.Position(f.next.Load()), Until: tandem.Position(until)}
 	if d.cfg.Features == nil {
 		return tandem.Features{}, tandem.Errorf("features", tandem.Unsupported, "nobody hands them out")
 	}
@@ -41,9 +42,10 @@ func (d *Drafter) ask(ctx context.Context, id tandem.SessionID, f *fed, until in
 	return a, nil
 }
 
-// learn gives a session what has come for it, on the schedule's goroutine. Errors: Corrupt.
-func (d *Drafter) learn(s *session, a tandem.Features) error {
-	came, missing, err := s.fed.learn(a, d.cfg.Taps)
+// learn takes what has come for the session. Errors: Corrupt.
+func (f *stateGrower) learn(a tandem.Features) error {
+	d := f.d
+	came, missing, err := f.add(a, d.cfg.Taps)
 	if err != nil {
 		d.cfg.Counters.Add("features.corrupt", 1)
 	}
@@ -52,16 +54,18 @@ func (d *Drafter) learn(s *session, a tandem.Features) error {
 	return err
 }
 
-// gather asks for the features that a proposal's tokens need and that are not here, and returns what comes in time: a part of a pass of
-// the target. Without them the draft goes on from its own outputs, and they are asked for again in the next round.
-func (d *Drafter) gather(ctx context.Context, p tandem.Proposal) (news *tandem.Features) {
-	x, is := d.fed.Load(p.Session)
+// gather asks for the features that a proposal's tokens need and that are not here. It waits for them, but no longer than a part of a pass
+// of the target takes: without them the draft goes on from its own outputs, and they are asked for again in the next round. The schedule's
+// goroutine calls learn, by which the session gets what has come.
+func (d *Drafter) gather(ctx context.Context, p tandem.Proposal) (learn func()) {
+	learn = func() {}
+	x, is := d.states.Load(p.Session)
 	if !is || d.cfg.Features == nil {
-		return nil
+		return learn
 	}
-	f, until := x.(*fed), int(p.Base)-1
+	f, until := x.(*stateGrower), int(p.Base)-1
 	if f.none.Load() || f.epoch != p.Epoch || int(f.next.Load()) >= until || until > int(p.From)+len(p.Suffix) {
-		return nil
+		return learn
 	}
 	limit := featureTime
 	if len(p.Plan.Verify) > 0 {
@@ -70,59 +74,63 @@ func (d *Drafter) gather(ctx context.Context, p tandem.Proposal) (news *tandem.F
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	begun := time.Now()
-	a, err := d.ask(ctx, p.Session, f, until)
+	a, err := f.ask(ctx, until)
 	d.cfg.Counters.Add("features.asked", 1)
 	d.cfg.Counters.Add("features.waited_us", time.Since(begun).Microseconds())
 	if err != nil || int(a.From)+a.Len() < until {
 		d.cfg.Counters.Add("features.late", 1)
 	}
 	if err != nil {
-		return nil
+		return learn
 	}
-	return &a
+	return func() {
+		if d.session(p.Session) == f.session {
+			_ = f.learn(a) // an error is counted
+		}
+	}
 }
 
-// nourishing is nourish of a session that o opens, whose progress is told.
-func (d *Drafter) nourishing(ctx context.Context, s *session, o tandem.Opening) error {
+// open implements grower: the cache gets the text as its features come. Progress is told.
+func (f *stateGrower) open(ctx context.Context, o tandem.Opening) error {
 	n := len(o.Tokens)
 	if o.Progress == nil {
-		return d.nourish(ctx, s, n)
+		return f.fill(ctx, n)
 	}
 	ended, every := make(chan error, 1), time.NewTicker(tandem.ProgressEvery)
 	defer every.Stop()
-	go func() { ended <- owner.Guard(func() error { return d.nourish(ctx, s, n) }) }()
+	go func() { ended <- owner.Guard(func() error { return f.fill(ctx, n) }) }()
 	for {
 		select {
 		case err := <-ended:
 			return err
 		case <-every.C:
-			p := d.sched.Progress()
-			p.Held, p.Steps = int(s.fed.next.Load()), p.Steps+s.fed.asked.Load()
+			p := f.d.sched.Progress()
+			p.Held, p.Steps = int(f.next.Load()), p.Steps+f.asked.Load()
 			o.Progress(p)
 		}
 	}
 }
 
-// nourish brings the first n-1 tokens of a session that was just opened into the cache, as the features of its n tokens come. Open
-// waits as long as some come. When none have come for Config.FeatureWait, the rest goes without. The session is dropped after an error.
-func (d *Drafter) nourish(ctx context.Context, s *session, n int) error {
+// fill brings the first n-1 tokens of the session into the cache, as the features of its n tokens come. It waits as long as some come.
+// When none have come for Config.FeatureWait, the rest goes without. The session is dropped after an error.
+func (f *stateGrower) fill(ctx context.Context, n int) error {
 	begun, pause := time.Now(), featurePause
 	for more := n > 1; more; begun, pause = time.Now(), featurePause {
-		most, cancel := context.WithDeadline(ctx, begun.Add(d.cfg.FeatureWait))
-		a, err := d.ask(most, s.id, s.fed, n-1)
+		most, cancel := context.WithDeadline(ctx, begun.Add(f.d.cfg.FeatureWait))
+		a, err := f.ask(most, n-1)
 		for ; soon(err) && most.Err() == nil; pause = min(2*pause, longPause) {
 			select {
 			case <-time.After(pause):
 			case <-most.Done():
 			}
-			a, err = d.ask(most, s.id, s.fed, n-1)
+			a, err = f.ask(most, n-1)
 		}
 		cancel()
-		s.fed.asked.Add(1)
-		if err == nil && int(a.From) < n-1 && a.Len() == 0 && int(a.From) == int(s.fed.next.Load()) {
+		f.asked.Add(1)
+		if err == nil && int(a.From) < n-1 && a.Len() == 0 && int(a.From) == int(f.next.Load()) {
 			err = tandem.Errorf("features", tandem.Unavailable, "position %d of %d will not come", a.From, n-1)
 		}
-		if more, err = d.fill(ctx, s, n, a, err); err != nil {
+		if more, err = f.fillPiece(ctx, n, a, err); err != nil {
 			return err
 		}
 	}
@@ -135,27 +143,27 @@ func soon(err error) bool {
 	return k == tandem.UnknownSession || k == tandem.Stale || k == tandem.Unavailable
 }
 
-// fill learns a, unless err says that no more features will come, and computes the tokens that can be computed then, but not the last. It
-// reports whether some are left. Until Drafter.held have come nothing is computed: the target is at the same prompt, on the same processors
-// perhaps, and somebody waits for its first token.
-func (d *Drafter) fill(ctx context.Context, s *session, n int, a tandem.Features, err error) (more bool, _ error) {
-	call := schedule.NewCall(ctx)
+// fillPiece learns a, unless err says that no more features will come, and computes the tokens that can be computed then, but not the last.
+// It reports whether some are left. Until Drafter.held have come nothing is computed: the target is at the same prompt, on the same
+// processors perhaps, and somebody waits for its first token.
+func (f *stateGrower) fillPiece(ctx context.Context, n int, a tandem.Features, err error) (more bool, _ error) {
+	s, d, call := f.session, f.d, schedule.NewCall(ctx)
 	failed := d.sched.Do(ctx, func() error {
 		if !d.sched.Holds(s) {
 			return tandem.Errorf("open", tandem.UnknownSession, "session %v is not held any more", s.id)
 		}
 		if err == nil {
-			err = d.learn(s, a)
+			err = f.learn(a)
 		}
 		if err != nil {
-			d.cfg.Counters.Add("features.missing", int64(s.fed.giveUp(n-1)))
+			d.cfg.Counters.Add("features.missing", int64(f.giveUp(n-1)))
 		}
-		if more = s.fed.end() < n-1; more && s.fed.end()-s.seq.Len() < d.held {
+		if more = f.end() < n-1; more && f.end()-s.seq.Len() < d.held {
 			call.End(nil)
 			return nil
 		}
-		if s.goal = min(s.fed.end()+1, n-1); s.Missing() == 0 {
-			s.fillEnds(n, more)
+		if s.goal = min(f.end()+1, n-1); s.Missing() == 0 {
+			s.filled(n, more)
 			call.End(nil)
 			return nil
 		}
@@ -166,7 +174,7 @@ func (d *Drafter) fill(ctx context.Context, s *session, n int, a tandem.Features
 		failed = call.Wait()
 	}
 	if failed == nil {
-		failed = d.sched.Do(ctx, func() error { s.fillEnds(n, more); return nil })
+		failed = d.sched.Do(ctx, func() error { s.filled(n, more); return nil })
 	}
 	if failed != nil {
 		d.sched.Post(func() {
@@ -178,8 +186,8 @@ func (d *Drafter) fill(ctx context.Context, s *session, n int, a tandem.Features
 	return more, failed
 }
 
-// fillEnds ends the session's filling with the last piece.
-func (s *session) fillEnds(n int, more bool) {
+// filled ends the filling with a piece of the first n tokens; without more it was the last.
+func (s *session) filled(n int, more bool) {
 	if s.goal = 0; !more {
 		s.hindsight = s.recall.Of(n)
 	}

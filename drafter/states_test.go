@@ -92,15 +92,15 @@ func (o *prophet) row(text []tandem.Token, p int) []uint16 {
 	return o.known[key]
 }
 
-// fedRig is a drafter with a draft that reads states, beside an oracle of the tiny target.
-type fedRig struct {
+// statesRig is a drafter with a draft that reads states, beside an oracle of the tiny target.
+type statesRig struct {
 	*rig
 	oracle *prophet
 	model  *engine.Model
 	side   engine.Side
 }
 
-func newFedRig(t testing.TB, name string, c Config) *fedRig {
+func newStatesRig(t testing.TB, name string, c Config) *statesRig {
 	t.Helper()
 	path, target := filepath.Join(sides, name+".gguf"), filepath.Join(sides, "target.gguf")
 	side, err := engine.SideOf(path)
@@ -119,7 +119,7 @@ func newFedRig(t testing.TB, name string, c Config) *fedRig {
 		t.Cleanup(m.Close)
 		return m
 	}
-	f := &fedRig{side: side, model: open(func(o engine.Options) (*engine.Model, error) { return engine.OpenDraft(path, target, o) },
+	f := &statesRig{side: side, model: open(func(o engine.Options) (*engine.Model, error) { return engine.OpenDraft(path, target, o) },
 		engine.Options{})}
 	f.oracle = &prophet{t: t, taps: taps, texts: map[tandem.SessionID][]tandem.Token{}, known: map[string][]uint16{},
 		target: open(func(o engine.Options) (*engine.Model, error) { return engine.Open(target, o) }, engine.Options{Taps: taps})}
@@ -138,7 +138,7 @@ func newFedRig(t testing.TB, name string, c Config) *fedRig {
 }
 
 // begin opens a session with the first n tokens of text.
-func (f *fedRig) begin(id tandem.SessionID, tenant string, text []tandem.Token, n int) {
+func (f *statesRig) begin(id tandem.SessionID, tenant string, text []tandem.Token, n int) {
 	f.t.Helper()
 	f.oracle.texts[id] = text
 	_, err := f.Open(context.Background(), tandem.Opening{Session: id, Epoch: 1, Tenant: tenant, Tokens: text[:n], Limit: 64, MaxNodes: 64})
@@ -148,7 +148,7 @@ func (f *fedRig) begin(id tandem.SessionID, tenant string, text []tandem.Token, 
 }
 
 // tree returns the tree below the first n tokens of a session's text, of which told are known.
-func (f *fedRig) tree(id tandem.SessionID, n, told, width int) tandem.Tree {
+func (f *statesRig) tree(id tandem.SessionID, n, told, width int) tandem.Tree {
 	f.t.Helper()
 	p := proposal(id, f.oracle.texts[id][:n], told)
 	p.Bounds, p.Return = tandem.Bounds{Nodes: 12, Depth: 4, Width: width}, true
@@ -169,12 +169,12 @@ func randomText(r *rand.Rand, n int) (text []tandem.Token) {
 	return text
 }
 
-// TestFedTreesAreTheDrafts compares a tree with what the draft computes by itself from the target's states: the children of the root,
+// TestStatesTreesAreTheDrafts compares a tree with what the draft computes by itself from the target's states: the children of the root,
 // and those of the first of them, whose state is the draft's own.
-func TestFedTreesAreTheDrafts(t *testing.T) {
+func TestStatesTreesAreTheDrafts(t *testing.T) {
 	for _, name := range sideNames {
 		t.Run(name, func(t *testing.T) {
-			f := newFedRig(t, name, Config{Chunk: 5})
+			f := newStatesRig(t, name, Config{Chunk: 5})
 			text := randomText(rand.New(rand.NewPCG(1, 2)), 20)
 			f.oracle.texts[1] = text
 			opened, err := f.Open(t.Context(), tandem.Opening{Session: 1, Epoch: 1, Tokens: text, Limit: 64, MaxNodes: 64})
@@ -233,12 +233,12 @@ func TestFedTreesAreTheDrafts(t *testing.T) {
 	}
 }
 
-// TestFedTreesDependOnTheTextAlone: whatever happened before, features that came late and rounds drafted without, repeated and wider
+// TestStatesTreesDependOnTheTextAlone: whatever happened before, features that came late and rounds drafted without, repeated and wider
 // proposals: as soon as all features are there, a tree is that of a session that was opened with the whole text.
-func TestFedTreesDependOnTheTextAlone(t *testing.T) {
+func TestStatesTreesDependOnTheTextAlone(t *testing.T) {
 	for _, name := range sideNames {
 		t.Run(name, func(t *testing.T) {
-			f := newFedRig(t, name, Config{Chunk: 5, PrefixCache: -1})
+			f := newStatesRig(t, name, Config{Chunk: 5, PrefixCache: -1})
 			random := rand.New(rand.NewPCG(3, 4))
 			for id := tandem.SessionID(1); id < 40; id += 2 {
 				text := randomText(random, 50)
@@ -292,10 +292,10 @@ func TestFedTreesDependOnTheTextAlone(t *testing.T) {
 	}
 }
 
-// TestFedPrefixes: a prompt whose features the verifier has not is found in the drafter's own memory, if it was computed with them. What
+// TestStatesPrefixes: a prompt whose features the verifier has not is found in the drafter's own memory, if it was computed with them. What
 // was computed without them is nobody else's.
-func TestFedPrefixes(t *testing.T) {
-	f := newFedRig(t, "dovetail", Config{Chunk: 16})
+func TestStatesPrefixes(t *testing.T) {
+	f := newStatesRig(t, "dovetail", Config{Chunk: 16})
 	text := randomText(rand.New(rand.NewPCG(5, 6)), 60)
 	const n = 52
 	f.oracle.hides = 40
@@ -330,7 +330,7 @@ func TestFedPrefixes(t *testing.T) {
 
 // TestGarbageFeatures: what does not fit is counted and ignored.
 func TestGarbageFeatures(t *testing.T) {
-	f := newFedRig(t, "eagle3", Config{FeatureWait: 50 * time.Millisecond})
+	f := newStatesRig(t, "eagle3", Config{FeatureWait: 50 * time.Millisecond})
 	text := randomText(rand.New(rand.NewPCG(7, 8)), 40)
 	f.begin(100, "", text, 30)
 	want := f.tree(100, 30, 30, 4)
@@ -379,11 +379,11 @@ func TestGarbageFeatures(t *testing.T) {
 	}
 }
 
-// TestFedOpen: Open waits for a verifier that does not hold the session yet, and for features as long as some come; without them it goes
+// TestStatesOpen: Open waits for a verifier that does not hold the session yet, and for features as long as some come; without them it goes
 // on after its time, and at once if there is nobody to ask.
-func TestFedOpen(t *testing.T) {
+func TestStatesOpen(t *testing.T) {
 	const wait = 500 * time.Millisecond // longer than five calls and the pauses between them
-	f := newFedRig(t, "eagle", Config{FeatureWait: wait, Chunk: 4})
+	f := newStatesRig(t, "eagle", Config{FeatureWait: wait, Chunk: 4})
 	text := randomText(rand.New(rand.NewPCG(9, 10)), 40)
 	f.oracle.most = 3
 	f.oracle.fails = func(_ context.Context, call int) error {
@@ -448,10 +448,10 @@ func TestFedOpen(t *testing.T) {
 	}
 }
 
-// TestFedPromptWaits: a prompt is read when all its features have come, since the target reads it on the same processors. Of a longer one
+// TestStatesPromptWaits: a prompt is read when all its features have come, since the target reads it on the same processors. Of a longer one
 // than is kept, parts are read as they come.
-func TestFedPromptWaits(t *testing.T) {
-	f := newFedRig(t, "dovetail", Config{Chunk: 4})
+func TestStatesPromptWaits(t *testing.T) {
+	f := newStatesRig(t, "dovetail", Config{Chunk: 4})
 	text := randomText(rand.New(rand.NewPCG(11, 12)), 40)
 	f.oracle.most = 3
 	for id, held := range []int{2048, 6} {
@@ -469,7 +469,7 @@ func TestFedPromptWaits(t *testing.T) {
 }
 
 // sessions returns how many sessions are held and known to read features.
-func (f *fedRig) sessions() (n int) {
-	f.fed.Range(func(_, _ any) bool { n++; return true })
+func (f *statesRig) sessions() (n int) {
+	f.states.Range(func(_, _ any) bool { n++; return true })
 	return n
 }
