@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-llm/tandem/client"
 )
 
-// TestTreesByHandle: on one host trees of all sizes, and merged ones, lie in shared memory and tickets name them, without a claim; after a
+// TestTreesByHandle: on one host trees of all sizes, and merged ones, lie in shared memory and tickets name them, without a fetch; after a
 // drafter or verifier was killed with leases out, those of the next are mapped again. The text is that of plain decoding.
 func TestTreesByHandle(t *testing.T) {
 	t.Parallel()

@@ -116,7 +116,7 @@ func (c Peer) verifier(ctx context.Context, r *roles.Process, undo *roles.Cleanu
 	}
 	undo.Add(table.Close)
 	undo.Add(memory.Close)
-	tickets, err := pool.NewSource(pool.SourceConfig{Config: config, Submit: v.Submit, Segments: mapped, Claimer: memory})
+	tickets, err := pool.NewSource(pool.SourceConfig{Config: config, Submit: v.Submit, Segments: mapped, Fetcher: memory})
 	if err != nil {
 		return nil, err
 	}

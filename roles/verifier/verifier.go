@@ -117,7 +117,7 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (server *verifyi
 	undo.Add(table.Close)
 	undo.Add(memory.Close)
 	tickets, err := pool.NewSource(pool.SourceConfig{Config: poolConfig, MaxNodes: tandem.DefaultLimits.Nodes, Vocab: m.Vocab().Size(),
-		Submit: v.Submit, Segments: mapped, Claimer: memory})
+		Submit: v.Submit, Segments: mapped, Fetcher: memory})
 	if err != nil {
 		return nil, undo, err
 	}

@@ -326,8 +326,8 @@ func TestClaimsGoToTheOwner(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := c.Claim(ctx, "go", h); err != nil || string(got) != p.addr {
-			t.Errorf("process %d: claimed %q, %v", i, got, err)
+		if got, err := c.Fetch(ctx, "go", h); err != nil || string(got) != p.addr {
+			t.Errorf("process %d: fetched %q, %v", i, got, err)
 		}
 		if p == silent { // as one on another host
 			if _, err := set.Read(h); !errors.Is(err, tandem.Unavailable) {
@@ -349,10 +349,10 @@ func TestClaimsGoToTheOwner(t *testing.T) {
 			t.Errorf("process %d: segment %x is mapped for it, want %x", i, of.Segment(), p.segment.ID())
 		}
 	}
-	if _, err := c.Claim(ctx, "rust", shm.Handle{Segment: 1}); !errors.Is(err, tandem.Unavailable) {
+	if _, err := c.Fetch(ctx, "rust", shm.Handle{Segment: 1}); !errors.Is(err, tandem.Unavailable) {
 		t.Errorf("an owner that nobody knows: %v: want unavailable", err)
 	}
-	if _, err := c.Claim(ctx, "go", shm.Handle{Segment: 1}); !errors.Is(err, tandem.Stale) {
+	if _, err := c.Fetch(ctx, "go", shm.Handle{Segment: 1}); !errors.Is(err, tandem.Stale) {
 		t.Errorf("a segment that nobody holds: %v: want stale", err)
 	}
 	// Claims in progress and processes that go away at the same time.
@@ -365,7 +365,7 @@ func TestClaimsGoToTheOwner(t *testing.T) {
 		for range 4 {
 			work.Go(func() {
 				for range 50 {
-					_, _ = c.Claim(ctx, "go", h)
+					_, _ = c.Fetch(ctx, "go", h)
 				}
 			})
 		}

@@ -15,7 +15,7 @@ import (
 )
 
 // Memory is the shared memory of all drafter processes of a table. When a process on this host comes that hands out a segment, it maps
-// it; for the others it implements pool.Claimer. Safe for concurrent use.
+// it; for the others it implements pool.Fetcher. Safe for concurrent use.
 type Memory struct {
 	as   shm.Role
 	set  *shm.Set
@@ -101,13 +101,13 @@ func (m *Memory) Close() {
 	m.work.Wait()
 }
 
-// Claim implements pool.Claimer.Claim. It asks the process that announced h's segment; if none did, each
+// Fetch implements pool.Fetcher. It asks the process that announced h's segment; if none did, each
 // process that has a drafter of that name or has not told its drafters.
-func (m *Memory) Claim(ctx context.Context, drafter string, h shm.Handle) ([]byte, error) {
+func (m *Memory) Fetch(ctx context.Context, drafter string, h shm.Handle) ([]byte, error) {
 	err := tandem.Errorf(op, tandem.Unavailable, "drafter %.210q, whose segment is %016x, is not known", drafter, h.Segment)
 	for _, conn := range m.owners(drafter, h) {
 		var payload []byte
-		payload, err = drafting.NewClient(conn, "").Claim(ctx, h)
+		payload, err = drafting.NewClient(conn, "").Fetch(ctx, h)
 		if tandem.KindOf(err) != tandem.Stale && tandem.KindOf(err) != tandem.Unavailable {
 			return payload, err
 		}

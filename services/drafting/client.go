@@ -81,12 +81,10 @@ func (c *Client) Propose(ctx context.Context, p tandem.Proposal) (tandem.Propose
 	return out, err
 }
 
-// Claim fetches the payload of h from the drafter process by gRPC. Tickets of this release rarely need that, because a tree that the
-// verifier cannot read in shared memory travels inside its ticket; large ones of the last release are claimed.
-// Errors: those of pool.Claimer.
-func (c *Client) Claim(ctx context.Context, h shm.Handle) ([]byte, error) {
-	granted, err := c.rpc.Claim(ctx, &peerv1.ClaimRequest{Handle: wire.FromHandle(h), Inline: true})
-	return granted.GetPayload(), err
+// Fetch returns a copy of the payload of h from the drafter process, by gRPC. Errors: those of pool.Fetcher.
+func (c *Client) Fetch(ctx context.Context, h shm.Handle) ([]byte, error) {
+	r, err := c.rpc.Claim(ctx, &peerv1.ClaimRequest{Handle: wire.FromHandle(h), Inline: true})
+	return r.GetPayload(), err
 }
 
 // Close implements tandem.Drafter.Close.

@@ -218,8 +218,8 @@ func (d *told) Propose(context.Context, *peerv1.ProposeRequest, ...grpc.CallOpti
 	return &peerv1.ProposeResponse{Nodes: 3, Handle: wire.FromHandle(d.handle)}, nil
 }
 
-// TestClaims: what verifiers of the last release ask for, and those on another host whose trees fit no ticket.
-func TestClaims(t *testing.T) {
+// TestFetch: a verifier that cannot read a tree in shared memory gets a copy, as often as it asks, until the lease has ended.
+func TestFetch(t *testing.T) {
 	addr := "unix://" + filepath.Join(t.TempDir(), "d")
 	o := newSegment(t, filepath.Join(t.TempDir(), "seg"))
 	stop := serve(t, addr, one(Named{Drafter: new(fake)}, o))
@@ -230,35 +230,26 @@ func TestClaims(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 3 {
-		if got, err := c.Claim(ctx, h); err != nil || string(got) != "payload" {
-			t.Fatalf("claimed %q, %v", got, err)
+		if got, err := c.Fetch(ctx, h); err != nil || string(got) != "payload" {
+			t.Fatalf("fetched %q, %v", got, err)
 		}
-	}
-	if r, err := c.rpc.Claim(ctx, &peerv1.ClaimRequest{Handle: wire.FromHandle(h), Peer: 5}); err != nil || len(r.Payload) > 0 {
-		t.Errorf("claimed to be read by oneself: %v, %v", r, err)
 	}
 	far := h
 	far.Slot = 1000
-	if _, err := c.Claim(ctx, far); !errors.Is(err, tandem.Corrupt) {
+	if _, err := c.Fetch(ctx, far); !errors.Is(err, tandem.Corrupt) {
 		t.Errorf("handle out of bounds: %v: want corrupt", err)
 	}
-	both := []*peerv1.Handle{wire.FromHandle(h), wire.FromHandle(far)}
-	if _, err := c.rpc.Release(ctx, &peerv1.ReleaseRequest{Handles: both}); err != nil || o.Leased() != 0 {
-		t.Errorf("released: %v, %d leased", err, o.Leased())
-	}
-	if _, err := c.Claim(ctx, h); !errors.Is(err, tandem.Stale) {
+	o.Release(h)
+	if _, err := c.Fetch(ctx, h); !errors.Is(err, tandem.Stale) {
 		t.Errorf("released handle: %v: want stale", err)
 	}
 	stop()
-	if _, err := c.Claim(ctx, h); !errors.Is(err, tandem.Unavailable) {
-		t.Errorf("claim from a dead drafter: %v: want unavailable", err)
+	if _, err := c.Fetch(ctx, h); !errors.Is(err, tandem.Unavailable) {
+		t.Errorf("fetched from a dead drafter: %v: want unavailable", err)
 	}
 	addr = "unix://" + filepath.Join(t.TempDir(), "none")
 	serve(t, addr, one(Named{Drafter: new(fake)}, nil))
-	for _, inline := range []bool{true, false} {
-		r := &peerv1.ClaimRequest{Handle: wire.FromHandle(h), Inline: inline}
-		if _, err := dial(t, addr).rpc.Claim(ctx, r); !errors.Is(err, tandem.Stale) {
-			t.Errorf("drafter without shared memory: %v: want stale", err)
-		}
+	if _, err := dial(t, addr).Fetch(ctx, h); !errors.Is(err, tandem.Stale) {
+		t.Errorf("drafter without shared memory: %v: want stale", err)
 	}
 }

@@ -158,20 +158,10 @@ func (s *server) Close(ctx context.Context, r *peerv1.DrafterServiceCloseRequest
 	return &peerv1.DrafterServiceCloseResponse{}, err
 }
 
+// Claim answers with a copy of a tree.
 func (s *server) Claim(_ context.Context, r *peerv1.ClaimRequest) (*peerv1.ClaimResponse, error) {
-	h := wire.ToHandle(r.GetHandle())
-	if !r.GetInline() {
-		return &peerv1.ClaimResponse{}, s.cfg.Trees.Claim(h)
-	}
-	payload, err := s.cfg.Trees.Copy(h)
+	payload, err := s.cfg.Trees.Copy(wire.ToHandle(r.GetHandle()))
 	return &peerv1.ClaimResponse{Payload: payload}, err
-}
-
-func (s *server) Release(_ context.Context, r *peerv1.ReleaseRequest) (*peerv1.ReleaseResponse, error) {
-	for _, h := range r.GetHandles() {
-		s.cfg.Trees.Release(wire.ToHandle(h))
-	}
-	return &peerv1.ReleaseResponse{}, nil
 }
 
 func (s *server) Describe(_ context.Context, r *peerv1.DrafterServiceDescribeRequest) (*peerv1.DrafterServiceDescribeResponse, error) {

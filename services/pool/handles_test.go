@@ -18,13 +18,13 @@ import (
 	"github.com/tandem-llm/tandem/services/wire"
 )
 
-// claims is a Claimer over a segment of this process.
-type claims struct {
+// copies is a Fetcher over a segment of this process.
+type copies struct {
 	segment *shm.Segment
 	hang    bool
 }
 
-func (c claims) Claim(ctx context.Context, _ string, h shm.Handle) ([]byte, error) {
+func (c copies) Fetch(ctx context.Context, _ string, h shm.Handle) ([]byte, error) {
 	if c.hang {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -61,13 +61,13 @@ func mapped(t testing.TB, segment *shm.Segment) *shm.Set {
 	return set
 }
 
-// TestTreesByHandle: where the verifier has the sender's memory mapped, trees of all sizes come by handle, without a claim, and a session
+// TestTreesByHandle: where the verifier has the sender's memory mapped, trees of all sizes come by handle, without a fetch, and a session
 // holds one slot. The verifier gone, they travel inside their tickets again.
 func TestTreesByHandle(t *testing.T) {
 	s := newServer(t)
 	cfg := Config{Access: s.Access(), Counters: new(tandem.Counters)}
 	segment := newSegment(t, shm.Config{Slots: 4, Lease: time.Hour})
-	src := newSource(t, SourceConfig{Config: cfg, Segments: mapped(t, segment), Claimer: claims{hang: true}})
+	src := newSource(t, SourceConfig{Config: cfg, Segments: mapped(t, segment), Fetcher: copies{hang: true}})
 	p := newPublisher(t, PublisherConfig{Config: cfg, Trees: trees.NewWriter(segment, 0, cfg.Counters)})
 	for i := range 40 {
 		want := ticket(i+1, chain([]int{16, 256, 64, 1}[i%4]))
@@ -126,8 +126,8 @@ func TestBadHandles(t *testing.T) {
 		{"shorter", 16, func(e *wire.Envelope) { e.Handle.Length-- }, "tickets.garbage"},
 		{"no tree", 16, func(e *wire.Envelope) { e.Handle = noTree }, "tickets.garbage"},
 		{"too many nodes", 17, func(e *wire.Envelope) {}, "tickets.garbage"},
-		{"not mapped, nobody to claim from", 16, func(e *wire.Envelope) { e.Handle.Segment++ }, "tickets.claim_failed"},
-		{"to be claimed", 16, func(e *wire.Envelope) { e.Lease = 0 }, "tickets.claim_failed"},
+		{"not mapped, nobody to fetch from", 16, func(e *wire.Envelope) { e.Handle.Segment++ }, "tickets.claim_failed"},
+		{"to be fetched", 16, func(e *wire.Envelope) { e.Lease = 0 }, "tickets.claim_failed"},
 	} {
 		e := written(c.nodes)
 		c.change(&e)
@@ -166,22 +166,22 @@ func TestBadHandles(t *testing.T) {
 	}
 }
 
-// TestVerifierElsewhere: what is put for a verifier that has nothing mapped travels inside, or is claimed if it fits no ticket.
+// TestVerifierElsewhere: what is put for a verifier that has nothing mapped travels inside, or is fetched if it fits no ticket.
 func TestVerifierElsewhere(t *testing.T) {
 	s := newServer(t)
 	cfg := Config{Access: s.Access(), Counters: new(tandem.Counters)}
 	segment := newSegment(t, shm.Config{SlotSize: 16 << 10, Lease: time.Hour})
-	src := newSource(t, SourceConfig{Config: cfg, Claimer: claims{segment: segment}, MaxNodes: 4096})
+	src := newSource(t, SourceConfig{Config: cfg, Fetcher: copies{segment: segment}, MaxNodes: 4096})
 	p := newPublisher(t, PublisherConfig{Config: cfg, Trees: trees.NewWriter(segment, 0, cfg.Counters)})
-	for i, c := range []struct{ nodes, claimed int }{{16, 0}, {256, 0}, {2000, 1}} {
+	for i, c := range []struct{ nodes, fetched int }{{16, 0}, {256, 0}, {2000, 1}} {
 		want := ticket(i+1, chain(c.nodes))
 		put(t, p, want)
 		got, err := src.Take(within(t, 30*time.Second), 1)
 		if err != nil || !reflect.DeepEqual(got[0], want) {
 			t.Fatalf("%d nodes: took %d, %v", c.nodes, got[0].Tree.Len(), err)
 		}
-		if n := cfg.Counters.Snapshot()["tickets.claimed"]; n != int64(c.claimed) {
-			t.Errorf("%d nodes: %d trees were claimed, want %d", c.nodes, n, c.claimed)
+		if n := cfg.Counters.Snapshot()["tickets.claimed"]; n != int64(c.fetched) {
+			t.Errorf("%d nodes: %d trees were fetched, want %d", c.nodes, n, c.fetched)
 		}
 	}
 }
@@ -190,16 +190,16 @@ func TestClaimsThatFailDegrade(t *testing.T) {
 	s := newServer(t)
 	segment := newSegment(t, shm.Config{Slots: 8, SlotSize: 16 << 10, Lease: time.Hour})
 	for name, c := range map[string]struct {
-		claimer Claimer
+		fetcher Fetcher
 		spoil   func()
 		counter string
 	}{
-		"no claimer": {nil, func() {}, "tickets.claim_failed"},
-		"hangs":      {claims{hang: true}, func() {}, "tickets.claim_failed"},
-		"stale":      {claims{segment: newSegment(t, shm.Config{Slots: 1})}, func() {}, "tickets.stale_handle"},
+		"no fetcher": {nil, func() {}, "tickets.claim_failed"},
+		"hangs":      {copies{hang: true}, func() {}, "tickets.claim_failed"},
+		"stale":      {copies{segment: newSegment(t, shm.Config{Slots: 1})}, func() {}, "tickets.stale_handle"},
 	} {
 		cfg := Config{Access: s.Access(), Counters: new(tandem.Counters)}
-		src := newSource(t, SourceConfig{Config: cfg, Claimer: c.claimer})
+		src := newSource(t, SourceConfig{Config: cfg, Fetcher: c.fetcher})
 		p := newPublisher(t, PublisherConfig{Config: cfg, Trees: trees.NewWriter(segment, 0, cfg.Counters)})
 		put(t, p, ticket(4, chain(2000))) // fits no ticket
 		start := time.Now()
@@ -207,7 +207,7 @@ func TestClaimsThatFailDegrade(t *testing.T) {
 		if err != nil || len(got) != 1 || got[0].Tree.Tokens != nil || got[0].Base != 4 {
 			t.Fatalf("%s: took %+v, %v: want one ticket without a tree", name, got, err)
 		}
-		if d := time.Since(start); d > 20*time.Second { // a claim has 100 ms
+		if d := time.Since(start); d > 20*time.Second { // a fetch has 100 ms
 			t.Errorf("%s: took %v", name, d)
 		}
 		if n := cfg.Counters.Snapshot()[c.counter]; n != 1 {
@@ -247,18 +247,18 @@ func TestNoFreeSlotSendsInline(t *testing.T) {
 	}
 }
 
-// TestCloseDuringClaims: a source waits for its claims, which end.
-func TestCloseDuringClaims(t *testing.T) {
+// TestCloseDuringFetches: a source waits for its fetches, which end.
+func TestCloseDuringFetches(t *testing.T) {
 	s := newServer(t)
 	cfg := Config{Access: s.Access(), Counters: new(tandem.Counters)}
-	src := newSource(t, SourceConfig{Config: cfg, Claimer: claims{hang: true}, ClaimTime: time.Minute})
+	src := newSource(t, SourceConfig{Config: cfg, Fetcher: copies{hang: true}, FetchTime: time.Minute})
 	p := newPublisher(t, PublisherConfig{Config: cfg, Wait: 200 * time.Millisecond,
 		Trees: trees.NewWriter(newSegment(t, shm.Config{SlotSize: 16 << 10, Lease: time.Hour}), 0, cfg.Counters)})
 	put(t, p, ticket(1, chain(2))) // once the pool is there
 	put(t, p, ticket(2, chain(2000)))
 	start := time.Now()
 	src.Close()
-	if d := time.Since(start); d > 30*time.Second { // a claim has a minute
+	if d := time.Since(start); d > 30*time.Second { // a fetch has a minute
 		t.Errorf("close took %v", d)
 	}
 }

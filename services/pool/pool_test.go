@@ -138,7 +138,7 @@ func TestTicketTravels(t *testing.T) {
 	s := newServer(t)
 	cfg := Config{Access: s.Access()}
 	segment := newSegment(t, shm.Config{})
-	src := newSource(t, SourceConfig{Config: cfg, Claimer: claims{segment: segment}})
+	src := newSource(t, SourceConfig{Config: cfg, Fetcher: copies{segment: segment}})
 	for _, inline := range []int{0, 1024} {
 		p := newPublisher(t, PublisherConfig{Config: cfg, Trees: trees.NewWriter(segment, inline, new(tandem.Counters))})
 		for _, n := range []int{1, 16, 256} {
@@ -207,7 +207,7 @@ func TestOldTicketsAreForgotten(t *testing.T) {
 func TestGarbageIsCountedAndDropped(t *testing.T) {
 	s := newServer(t)
 	cfg := Config{Access: s.Access(), Counters: new(tandem.Counters)}
-	src := newSource(t, SourceConfig{Config: cfg, Claimer: claims{segment: newSegment(t, shm.Config{Slots: 2})}, MaxNodes: 16, Vocab: 100})
+	src := newSource(t, SourceConfig{Config: cfg, Fetcher: copies{segment: newSegment(t, shm.Config{Slots: 2})}, MaxNodes: 16, Vocab: 100})
 	p := newPublisher(t, PublisherConfig{Config: cfg})
 	put(t, p, ticket(1, chain(2)))
 	if _, err := src.Take(within(t, 30*time.Second), 1); err != nil {
@@ -244,7 +244,7 @@ func TestGarbageIsCountedAndDropped(t *testing.T) {
 		}
 		put(t, p, ticket(3, chain(2)))
 		whole, degraded := false, false
-		for !whole || degraded != c.degrade { // the valid ticket comes through, whatever came before it, and may overtake a claim
+		for !whole || degraded != c.degrade { // the valid ticket comes through, whatever came before it, and may overtake a fetch
 			got, err := src.Take(within(t, 30*time.Second), 4)
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)

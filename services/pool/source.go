@@ -13,11 +13,13 @@ import (
 	"github.com/tandem-llm/tandem/services/wire"
 )
 
-// Claimer fetches payloads of segments that are not mapped here.
-type Claimer interface {
-	// Claim returns the payload of h, which the named drafter holds; the payload is the caller's. Errors:
+// Fetcher gets trees that a verifier cannot read in shared memory: of a segment that it has not mapped, such as when several verifiers
+// share the pool and the drafter has seen another one; and of a drafter on another host whose tree does not fit into a ticket of
+// wire.MaxEnvelope, which needs a tree of more nodes than tandem.DefaultLimits allow. All other trees need no call.
+type Fetcher interface {
+	// Fetch returns the payload of h, which the named drafter holds; the payload is the caller's. Errors:
 	// Stale (the drafter no longer holds it), Corrupt (out of bounds), Unavailable, Deadline.
-	Claim(ctx context.Context, drafter string, h shm.Handle) ([]byte, error)
+	Fetch(ctx context.Context, drafter string, h shm.Handle) ([]byte, error)
 }
 
 // SourceConfig describes the verifier's end of a pool. Zero fields take the default named beside them.
@@ -28,21 +30,21 @@ type SourceConfig struct {
 	// could not be obtained has Tree.Tokens == nil, and one whose tree was garbage has Tokens that are empty but not nil.
 	Submit    func(context.Context, tandem.Ticket) error
 	Segments  *shm.Set      // for reading trees; nil: none
-	Claimer   Claimer       // for other trees; nil: they are not obtained
-	ClaimTime time.Duration // for one claim: 100 ms
+	Fetcher   Fetcher       // for other trees; nil: they are not obtained
+	FetchTime time.Duration // for one of these: 100 ms
 	MaxNodes  int           // largest valid tree: tandem.DefaultLimits.Nodes
 	Vocab     int           // tokens must be below it: no limit
 }
 
-// mostClaims is how many claims run at once; tickets beyond them are refused as if the pool were full.
-const mostClaims = 32
+// mostFetches is how many trees are fetched at once; tickets beyond them are refused as if the pool were full.
+const mostFetches = 32
 
 // Source takes tickets from NATS and hands them to a verifier at once; none waits here. It tells senders whether there was room.
 type Source struct {
 	cfg     SourceConfig
 	clock   string
 	conn    *Conn
-	claims  chan struct{} // one for each in progress
+	fetches chan struct{} // one for each in progress
 	work    sync.WaitGroup
 	closing context.Context
 	cancel  context.CancelFunc
@@ -54,8 +56,8 @@ func NewSource(cfg SourceConfig) (*Source, error) {
 	if err := cfg.Config.validate(); err != nil {
 		return nil, err
 	}
-	if cfg.ClaimTime == 0 {
-		cfg.ClaimTime = 100 * time.Millisecond
+	if cfg.FetchTime == 0 {
+		cfg.FetchTime = 100 * time.Millisecond
 	}
 	if cfg.MaxNodes == 0 {
 		cfg.MaxNodes = tandem.DefaultLimits.Nodes
@@ -66,7 +68,7 @@ func NewSource(cfg SourceConfig) (*Source, error) {
 	if cfg.Segments == nil {
 		cfg.Segments = new(shm.Set)
 	}
-	s := &Source{cfg: cfg, clock: clock(), claims: make(chan struct{}, mostClaims)}
+	s := &Source{cfg: cfg, clock: clock(), fetches: make(chan struct{}, mostFetches)}
 	s.closing, s.cancel = context.WithCancel(context.Background())
 	var err error
 	if s.conn, err = cfg.connect("source", func() {}); err != nil {
@@ -80,7 +82,7 @@ func NewSource(cfg SourceConfig) (*Source, error) {
 	return s, nil
 }
 
-// Close takes no more tickets, cancels claims in progress and waits for them.
+// Close takes no more tickets, cancels fetches in progress and waits for them.
 func (s *Source) Close() {
 	s.cancel()
 	s.conn.Close()
@@ -91,7 +93,7 @@ func (s *Source) Close() {
 // wait in vain.
 func refused() tandem.Tree { return tandem.Tree{Tokens: []tandem.Token{}} }
 
-// take hands m's ticket to the verifier and tells its sender whether there was room. A tree that must be claimed is awaited in
+// take hands m's ticket to the verifier and tells its sender whether there was room. A tree that must be fetched is awaited in
 // another goroutine, because this one handles all messages. Its sender gets its reply before, else it would put the ticket again; if
 // there is no room later, the ticket is lost.
 func (s *Source) take(m *nats.Msg) {
@@ -111,7 +113,7 @@ func (s *Source) take(m *nats.Msg) {
 			}
 		}
 		select {
-		case s.claims <- struct{}{}:
+		case s.fetches <- struct{}{}:
 		default:
 			s.full(m)
 			return
@@ -119,10 +121,10 @@ func (s *Source) take(m *nats.Msg) {
 		s.reply(m, replyOK)
 		m.Reply = ""
 		s.work.Go(func() {
-			defer func() { <-s.claims }()
-			ctx, cancel := context.WithTimeout(s.closing, s.cfg.ClaimTime)
+			defer func() { <-s.fetches }()
+			ctx, cancel := context.WithTimeout(s.closing, s.cfg.FetchTime)
 			defer cancel()
-			tree, err := s.claim(ctx, e)
+			tree, err := s.fetch(ctx, e)
 			e.Ticket.Tree = s.judge(tree, err, "tickets.claimed")
 			s.submit(m, e.Ticket)
 		})
@@ -177,12 +179,12 @@ func (s *Source) accept(m *nats.Msg) (wire.Envelope, bool) {
 	return e, true
 }
 
-// claim asks the drafter of e for its tree.
-func (s *Source) claim(ctx context.Context, e wire.Envelope) (tandem.Tree, error) {
-	if s.cfg.Claimer == nil {
-		return tandem.Tree{}, tandem.Errorf(op, tandem.Unavailable, "no drafter to claim from")
+// fetch asks the drafter of e for its tree.
+func (s *Source) fetch(ctx context.Context, e wire.Envelope) (tandem.Tree, error) {
+	if s.cfg.Fetcher == nil {
+		return tandem.Tree{}, tandem.Errorf(op, tandem.Unavailable, "no drafter to fetch from")
 	}
-	payload, err := s.cfg.Claimer.Claim(ctx, e.Ticket.Drafter, e.Handle)
+	payload, err := s.cfg.Fetcher.Fetch(ctx, e.Ticket.Drafter, e.Handle)
 	if err != nil {
 		return tandem.Tree{}, err
 	}

@@ -8,7 +8,7 @@
 // a handle's segment among all that a process has mapped.
 //
 // A lease ends when its owner ends it (Forget, Release, or a Put under the same Key), when all readers
-// that were there when it began have gone, or after its time. Claim extends it, for peers that ask.
+// that were there when it began have gone, or after its time.
 //
 // Invariants:
 //  1. A slot's generation is odd while the owner writes it and even when it is whole; every Put and
@@ -32,7 +32,7 @@ import (
 // Role is what a Reader's process does with payloads.
 type Role uint32
 
-// The roles. A reader of an earlier release has none: it claims a handle before it reads.
+// The roles. A reader of an earlier release has none.
 const (
 	Gateway  Role = 1 + iota // reads what it has asked for
 	Verifier                 // reads what tickets name

@@ -38,7 +38,7 @@ func TestLeaseEndsWithConnections(t *testing.T) {
 	testkit.Eventually(t, "the lease outlived its readers", func() bool { return s.Leased() == 1 })
 	_, err := late.Read(both)
 	wantKind(t, err, tandem.Stale)
-	if err := s.Claim(early); err != nil {
+	if err := held(s, early); err != nil {
 		t.Errorf("a lease from before ended too: %v", err)
 	}
 	_, err = first.Read(early)

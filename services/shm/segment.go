@@ -247,19 +247,6 @@ func (s *Segment) held(h Handle) (*slot, error) {
 	return t, nil
 }
 
-// Claim extends the lease of h, for a reader of a ticket without a lease. Errors: Stale (lease ended), Corrupt (out of
-// bounds).
-func (s *Segment) Claim(h Handle) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	t, err := s.held(h)
-	if err != nil {
-		return err
-	}
-	t.until = time.Now().Add(s.lease)
-	return nil
-}
-
 // Copy returns a copy of the payload of h, for a peer that cannot map the segment. Errors: Stale, Corrupt.
 func (s *Segment) Copy(h Handle) ([]byte, error) {
 	s.mu.Lock()

@@ -88,7 +88,7 @@ func TestPayloadTravels(t *testing.T) {
 		if _, err := r.Read(h); !errors.Is(err, tandem.Stale) {
 			t.Fatalf("read after release: %v: want stale", err)
 		}
-		wantKind(t, s.Claim(h), tandem.Stale)
+		wantKind(t, held(s, h), tandem.Stale)
 	}
 	if n := s.Leased(); n != 0 {
 		t.Fatalf("%d slots leased after all were released", n)
@@ -115,15 +115,15 @@ func TestLimits(t *testing.T) {
 	short, _ := pair(t, Config{Slots: 1, Lease: 30 * time.Millisecond})
 	first := put(t, short, "a")
 	time.Sleep(40 * time.Millisecond)
-	wantKind(t, short.Claim(first), tandem.Stale)
-	put(t, short, "b") // a lease that nobody extended has ended
+	wantKind(t, held(short, first), tandem.Stale)
+	put(t, short, "b") // its lease has ended
 	for _, cfg := range []Config{{Slots: -1}, {SlotSize: -1}, {Slots: 1 << 20, SlotSize: 1 << 20}, {SlotSize: maxSegment + 1}} {
 		_, err := New(cfg)
 		wantKind(t, err, tandem.Invalid)
 	}
 }
 
-func TestClaimExtendsLease(t *testing.T) {
+func TestLeaseEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // the clock stands still, however busy the machine is
 		s, err := New(Config{Slots: 1, Lease: 60 * time.Millisecond})
 		if err != nil {
@@ -131,15 +131,17 @@ func TestClaimExtendsLease(t *testing.T) {
 		}
 		defer s.Close()
 		h := put(t, s, "x")
-		for range 4 {
-			time.Sleep(59 * time.Millisecond)
-			if err := s.Claim(h); err != nil {
-				t.Fatal(err)
-			}
-		}
-		time.Sleep(61 * time.Millisecond)
-		wantKind(t, s.Claim(h), tandem.Stale)
+		time.Sleep(59 * time.Millisecond)
+		wantKind(t, held(s, h), tandem.OK)
+		time.Sleep(2 * time.Millisecond)
+		wantKind(t, held(s, h), tandem.Stale) // a copy does not extend it
 	})
+}
+
+// held returns why a segment does not hold a payload any more, nil if it does.
+func held(s *Segment, h Handle) error {
+	_, err := s.Copy(h)
+	return err
 }
 
 func TestHandleOutOfBounds(t *testing.T) {
@@ -163,8 +165,8 @@ func TestHandleOutOfBounds(t *testing.T) {
 		if tandem.KindOf(err) != c.kind {
 			t.Errorf("%s: read: %v: want %v", name, err, c.kind)
 		}
-		if err := s.Claim(bad); tandem.KindOf(err) != c.kind {
-			t.Errorf("%s: claim: %v: want %v", name, err, c.kind)
+		if err := held(s, bad); tandem.KindOf(err) != c.kind {
+			t.Errorf("%s: copy: %v: want %v", name, err, c.kind)
 		}
 		s.Release(bad)
 	}
@@ -381,7 +383,7 @@ func TestSegmentSurvivesHostileReaders(t *testing.T) {
 	}
 	_, err := s.Put(Key{}, 0, nil)
 	wantKind(t, err, tandem.Unavailable)
-	wantKind(t, s.Claim(h), tandem.Stale)
+	wantKind(t, held(s, h), tandem.Stale)
 	if _, err := os.Stat(socket); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("socket file is left: %v", err)
 	}

@@ -30,7 +30,7 @@ func NewWriter(segment *shm.Segment, inline int, counters *tandem.Counters) *Wri
 }
 
 // Envelope returns t in the form for the pool: with a handle if the verifier has the segment mapped, or if the tree is too large for a
-// ticket. In the second case there is no lease, and the verifier must claim the tree. Errors: Invalid.
+// ticket. In the second case there is no lease, and the verifier must fetch the tree. Errors: Invalid.
 func (w *Writer) Envelope(t tandem.Ticket) (wire.Envelope, error) {
 	e := wire.Envelope{Ticket: t}
 	payload, err := wire.MarshalTree(t.Tree)
@@ -76,31 +76,19 @@ func (w *Writer) Forget(drafter string, id tandem.SessionID) {
 	}
 }
 
-// Claim extends the lease of a tree. Errors: Stale, Corrupt.
-func (w *Writer) Claim(h shm.Handle) error {
-	if w == nil {
-		return none(h)
-	}
-	return w.segment.Claim(h)
-}
-
-// Copy returns a tree's payload, for a peer that cannot map the segment. Errors: Stale, Corrupt.
+// Copy returns a tree's payload, for a verifier that cannot read the segment. Errors: Stale, Corrupt.
 func (w *Writer) Copy(h shm.Handle) ([]byte, error) {
 	if w == nil {
-		return nil, none(h)
+		return nil, tandem.Errorf("trees", tandem.Stale, "segment %016x: this process has no shared memory", h.Segment)
 	}
 	return w.segment.Copy(h)
 }
 
-// Release ends the lease of a tree that was not sent after all, or that a peer has claimed and read. Unknown handles are ignored.
+// Release ends the lease of a tree that was not sent after all. Unknown handles are ignored.
 func (w *Writer) Release(h shm.Handle) {
 	if w != nil {
 		w.segment.Release(h)
 	}
-}
-
-func none(h shm.Handle) error {
-	return tandem.Errorf("trees", tandem.Stale, "segment %016x: this process has no shared memory", h.Segment)
 }
 
 func (w *Writer) put(drafter string, id tandem.SessionID, version uint64, payload []byte) (shm.Handle, bool) {

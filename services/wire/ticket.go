@@ -64,7 +64,7 @@ type Envelope struct {
 	Ticket tandem.Ticket // Tree is empty if Handle is set; Trace travels beside the envelope
 	Handle shm.Handle    // zero: the tree is in Ticket
 	// Lease is how long after the sending the payload stays, unless the session's next tree comes before; a process that has
-	// the segment mapped may read it. 0: it must be claimed first. Sent in milliseconds, at most maxLease.
+	// the segment mapped may read it. 0: it must be fetched. Sent in milliseconds, at most maxLease.
 	Lease time.Duration
 }
 

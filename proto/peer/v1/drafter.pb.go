@@ -871,14 +871,14 @@ func (*DrafterServiceCloseResponse) Descriptor() ([]byte, []int) {
 	return file_tandem_internal_v1_drafter_proto_rawDescGZIP(), []int{9}
 }
 
-// ClaimRequest asks for a payload.
+// ClaimRequest asks for a copy of a payload.
 type ClaimRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Handle of the payload.
 	Handle *Handle `protobuf:"bytes,1,opt,name=handle,proto3" json:"handle,omitempty"`
 	// Peer id under which a caller of an earlier release holds the segment; ignored.
 	Peer uint64 `protobuf:"fixed64,2,opt,name=peer,proto3" json:"peer,omitempty"`
-	// Inline asks for a copy of the payload: the caller has not mapped the segment.
+	// Inline is always true: drafters of an earlier release answer with a copy only then. Drafters of this one do not look at it.
 	Inline        bool `protobuf:"varint,3,opt,name=inline,proto3" json:"inline,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -935,10 +935,10 @@ func (x *ClaimRequest) GetInline() bool {
 	return false
 }
 
-// ClaimResponse grants a payload.
+// ClaimResponse has the copy.
 type ClaimResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Payload, when the request asked for a copy.
+	// Payload of the handle.
 	Payload       []byte `protobuf:"bytes,1,opt,name=payload,proto3" json:"payload,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -981,7 +981,7 @@ func (x *ClaimResponse) GetPayload() []byte {
 	return nil
 }
 
-// ReleaseRequest gives payloads back.
+// ReleaseRequest is that of Release, which is no longer served.
 type ReleaseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Handles to release; stale ones are no error.
@@ -1027,7 +1027,7 @@ func (x *ReleaseRequest) GetHandles() []*Handle {
 	return nil
 }
 
-// ReleaseResponse says that the leases have ended.
+// ReleaseResponse is that of Release, which is no longer served.
 type ReleaseResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1489,14 +1489,14 @@ const file_tandem_internal_v1_drafter_proto_rawDesc = "" +
 	"\x12GROWTH_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rGROWTH_LEVELS\x10\x01\x12\x0f\n" +
 	"\vGROWTH_BEST\x10\x02\x12\x10\n" +
-	"\fGROWTH_PACER\x10\x032\xe3\x06\n" +
+	"\fGROWTH_PACER\x10\x032\xe8\x06\n" +
 	"\x0eDrafterService\x12e\n" +
 	"\x04Open\x12-.tandem.internal.v1.DrafterServiceOpenRequest\x1a..tandem.internal.v1.DrafterServiceOpenResponse\x12g\n" +
 	"\x04Hold\x12-.tandem.internal.v1.DrafterServiceHoldRequest\x1a..tandem.internal.v1.DrafterServiceHoldResponse0\x01\x12R\n" +
 	"\aPropose\x12\".tandem.internal.v1.ProposeRequest\x1a#.tandem.internal.v1.ProposeResponse\x12h\n" +
 	"\x05Close\x12..tandem.internal.v1.DrafterServiceCloseRequest\x1a/.tandem.internal.v1.DrafterServiceCloseResponse\x12L\n" +
-	"\x05Claim\x12 .tandem.internal.v1.ClaimRequest\x1a!.tandem.internal.v1.ClaimResponse\x12R\n" +
-	"\aRelease\x12\".tandem.internal.v1.ReleaseRequest\x1a#.tandem.internal.v1.ReleaseResponse\x12q\n" +
+	"\x05Claim\x12 .tandem.internal.v1.ClaimRequest\x1a!.tandem.internal.v1.ClaimResponse\x12W\n" +
+	"\aRelease\x12\".tandem.internal.v1.ReleaseRequest\x1a#.tandem.internal.v1.ReleaseResponse\"\x03\x88\x02\x01\x12q\n" +
 	"\bDescribe\x121.tandem.internal.v1.DrafterServiceDescribeRequest\x1a2.tandem.internal.v1.DrafterServiceDescribeResponse\x12[\n" +
 	"\n" +
 	"Vocabulary\x12%.tandem.internal.v1.VocabularyRequest\x1a&.tandem.internal.v1.VocabularyResponse\x12Q\n" +

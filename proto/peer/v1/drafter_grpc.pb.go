@@ -47,9 +47,11 @@ type DrafterServiceClient interface {
 	Propose(ctx context.Context, in *ProposeRequest, opts ...grpc.CallOption) (*ProposeResponse, error)
 	// Close forgets a session.
 	Close(ctx context.Context, in *DrafterServiceCloseRequest, opts ...grpc.CallOption) (*DrafterServiceCloseResponse, error)
-	// Claim extends the lease of a payload, or answers with a copy of it: for a verifier on another host, or of an earlier release.
+	// Claim answers with a copy of a payload, for a verifier that cannot read it in shared memory: it has not mapped the segment, or is on
+	// another host and the payload does not fit into a ticket.
 	Claim(ctx context.Context, in *ClaimRequest, opts ...grpc.CallOption) (*ClaimResponse, error)
-	// Release ends the lease of payloads.
+	// Deprecated: Do not use.
+	// Release is no longer served: a lease ends by itself. No process of protocol 2 calls it.
 	Release(ctx context.Context, in *ReleaseRequest, opts ...grpc.CallOption) (*ReleaseResponse, error)
 	// Describe tells what this drafter is.
 	Describe(ctx context.Context, in *DrafterServiceDescribeRequest, opts ...grpc.CallOption) (*DrafterServiceDescribeResponse, error)
@@ -126,6 +128,7 @@ func (c *drafterServiceClient) Claim(ctx context.Context, in *ClaimRequest, opts
 	return out, nil
 }
 
+// Deprecated: Do not use.
 func (c *drafterServiceClient) Release(ctx context.Context, in *ReleaseRequest, opts ...grpc.CallOption) (*ReleaseResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ReleaseResponse)
@@ -184,9 +187,11 @@ type DrafterServiceServer interface {
 	Propose(context.Context, *ProposeRequest) (*ProposeResponse, error)
 	// Close forgets a session.
 	Close(context.Context, *DrafterServiceCloseRequest) (*DrafterServiceCloseResponse, error)
-	// Claim extends the lease of a payload, or answers with a copy of it: for a verifier on another host, or of an earlier release.
+	// Claim answers with a copy of a payload, for a verifier that cannot read it in shared memory: it has not mapped the segment, or is on
+	// another host and the payload does not fit into a ticket.
 	Claim(context.Context, *ClaimRequest) (*ClaimResponse, error)
-	// Release ends the lease of payloads.
+	// Deprecated: Do not use.
+	// Release is no longer served: a lease ends by itself. No process of protocol 2 calls it.
 	Release(context.Context, *ReleaseRequest) (*ReleaseResponse, error)
 	// Describe tells what this drafter is.
 	Describe(context.Context, *DrafterServiceDescribeRequest) (*DrafterServiceDescribeResponse, error)

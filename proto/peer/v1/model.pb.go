@@ -816,7 +816,7 @@ type Ticket struct {
 	//	*Ticket_Handle
 	Payload isTicket_Payload `protobuf_oneof:"payload"`
 	// Lease_ms is how many milliseconds the payload stays after the ticket was sent, unless the session's next tree
-	// comes first. A receiver that has mapped the segment reads it without a Claim. 0: the payload must be claimed first.
+	// comes first. A receiver that has mapped the segment reads it there, another asks for a copy by Claim. 0: all must.
 	LeaseMs uint32 `protobuf:"varint,9,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"`
 	// Ways of the target's own whose guesses the verdict is to carry; unknown ones are ignored.
 	Ways          []string `protobuf:"bytes,10,rep,name=ways,proto3" json:"ways,omitempty"`
