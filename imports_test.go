@@ -108,8 +108,9 @@ var rooms = map[string][]string{
 	// the ways and drafters alone, in this process: a drafter grows the trees, package spec says what becomes of them
 	"bench/guesses": {".", "bench/figures", "bench/prompts", "drafter", "mempool", "engine", "spec", "text"},
 	"talk":          {".", "client", "services"},
-	"talk/status":   {".", "proto", "roles/gateway", "roles/verifier", "services", "services/telemetry", "terminal"},
-	"talk/console":  {".", "bench/figures", "client", "services", "settings", "talk", "terminal"},
+	"talk/status": {".", "proto", "roles/gateway", "roles/verifier", "services", "services/rpc", "services/telemetry", "terminal",
+		"google.golang.org/grpc"},
+	"talk/console": {".", "bench/figures", "client", "services", "settings", "talk", "terminal"},
 
 	// every setting, by role: what the command line, files and child processes have in common
 	"settings": {"."},
@@ -122,11 +123,12 @@ var rooms = map[string][]string{
 	// measures what a profile holds; and where a target and its drafts compute, by one
 	"profiler": {".", "device", "drafter", "engine", "kernels", "kernels/cuda", "placement", "profile", "roles", "roles/group",
 		"spec/shape", "text"},
-	"placement": {".", "device", "engine", "kernels/cuda/gpu", "profile", "roles"},
-	"demo":      {"."},
-	"files":     {},
-	"half":      {},
-	"models":    {}, // the shipped models as bytes: whoever imports it is 38 MB larger
+	"placement":     {".", "device", "engine", "kernels/cuda/gpu", "profile", "roles"},
+	"demo":          {"."},
+	"demo/expanded": {".", "cache", "engine", "modelfile", "roles", "terminal"},
+	"files":         {},
+	"half":          {},
+	"models":        {}, // the shipped models as bytes: whoever imports it is 38 MB larger
 	// for the programs: where named and shipped files are, and how results look on a terminal
 	"models/find": {".", "engine", "modelfile", "models", "roles", "roles/drafter", "text"},
 	"terminal":    {"engine", "roles"},

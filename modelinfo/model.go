@@ -228,6 +228,22 @@ func describe(path string, info *engine.Info, f *gguf.File, memory memoryInfo) *
 
 // Print writes the result as text.
 func (m *Model) Print(to io.Writer) error {
+	w := tabwriter.NewWriter(terminal.Printable{To: to}, 0, 0, 2, ' ', 0)
+	for _, row := range m.rows() {
+		fmt.Fprintf(w, "%s\t%s\n", row[0], terminal.Shown(row[1]))
+	}
+	for _, t := range m.Types {
+		fmt.Fprintf(w, "tensors\t%d of %s, %s in the file, %s in memory, %s\n", t.Tensors, t.Type, figures.MiB(t.FileBytes),
+			figures.MiB(t.MemoryBytes), t.Kernel)
+	}
+	for _, name := range m.keys {
+		fmt.Fprintf(w, "key\t%s = %s\n", terminal.Shown(name), terminal.Shown(m.Keys[name]))
+	}
+	return w.Flush()
+}
+
+// rows returns what is one line each.
+func (m *Model) rows() [][2]string {
 	files, template, fits := "", "no", "fits here"
 	if m.Files > 1 {
 		files = fmt.Sprintf(", %d files", m.Files)
@@ -242,7 +258,6 @@ func (m *Model) Print(to io.Writer) error {
 	if m.Memory.Beside > 0 {
 		weights += fmt.Sprintf(", of which side files %s", figures.MiB(m.Memory.Beside))
 	}
-	w := tabwriter.NewWriter(terminal.Printable{To: to}, 0, 0, 2, ' ', 0)
 	rows := [][2]string{
 		{"file", fmt.Sprintf("%s (GGUF v%d, %s%s)", m.File, m.GGUF, figures.MiB(m.FileBytes), files)},
 		{"name", m.Name},
@@ -280,15 +295,5 @@ func (m *Model) Print(to io.Writer) error {
 	if m.Identity != "" {
 		rows = append(rows, [2]string{"identity", string(m.Identity)}, [2]string{"lineage", m.Lineage})
 	}
-	for _, row := range rows {
-		fmt.Fprintf(w, "%s\t%s\n", row[0], terminal.Shown(row[1]))
-	}
-	for _, t := range m.Types {
-		fmt.Fprintf(w, "tensors\t%d of %s, %s in the file, %s in memory, %s\n", t.Tensors, t.Type, figures.MiB(t.FileBytes),
-			figures.MiB(t.MemoryBytes), t.Kernel)
-	}
-	for _, name := range m.keys {
-		fmt.Fprintf(w, "key\t%s = %s\n", terminal.Shown(name), terminal.Shown(m.Keys[name]))
-	}
-	return w.Flush()
+	return rows
 }

@@ -9,8 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/cache"
 	"github.com/tandem-llm/tandem/client"
 	"github.com/tandem-llm/tandem/demo"
+	"github.com/tandem-llm/tandem/demo/expanded"
 	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/settings"
@@ -79,6 +81,17 @@ func (c *demoCmd) Run(a *app) error {
 		return err
 	}
 	return p.During(a.ctx, a.force, func(ctx context.Context) error { return c.show(ctx, a, p.Addr, l, r, vocab) })
+}
+
+// model returns the shipped target expanded.
+func (c *demoCmd) model(a *app) (*cache.Entry, error) {
+	source, err := find.Target("")
+	if err != nil {
+		return nil, err
+	}
+	return expanded.Get(a.ctx, expanded.Config{Source: source, Like: or(c.Like, expanded.Shape), Type: or(c.Type, expanded.Type),
+		Cache: cacheFlags{c.CacheFolder}.open, Streams: c.MemoryBudget != nil, Stderr: a.stderr,
+		Tell: func(line string) { a.say("%s", line) }})
 }
 
 // request returns the request for the speculative run, validated.

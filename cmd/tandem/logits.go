@@ -2,11 +2,11 @@ package main
 
 import (
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/bench"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/models/find"
@@ -31,12 +31,6 @@ type kernelFlags struct {
 // check refuses values that no model can run with.
 func (k kernelFlags) check() error {
 	return k.computeFlags.check()
-}
-
-type logitsResult struct {
-	Tokens    []tandem.Token `json:"tokens"`
-	PromptTop [][][2]float64 `json:"prompt_top"` // (positions, top) pairs of id and logit
-	Greedy    []tandem.Token `json:"greedy"`
 }
 
 // Run prints the best logits at each position and a greedy continuation.
@@ -75,7 +69,7 @@ func (c *logitsCmd) Run(a *app) error {
 		return err
 	}
 	defer closed()
-	r, err := evaluate(a, m, tokens, c.Top, c.Generate)
+	r, err := bench.LogitsOf(a.ctx, m, tokens, c.Top, c.Generate)
 	if err != nil {
 		return err
 	}
@@ -93,59 +87,6 @@ func (c *logitsCmd) Run(a *app) error {
 		fmt.Fprintf(a.stdout, "greedy\t%s\n", strings.Trim(fmt.Sprint(r.Greedy), "[]"))
 	}
 	return nil
-}
-
-// evaluate runs tokens and then n more, always the likeliest, through the model.
-func evaluate(a *app, m *engine.Model, tokens []tandem.Token, top, n int) (*logitsResult, error) {
-	seq, err := m.NewSequence(len(tokens)+n, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer seq.Close()
-	r := &logitsResult{Tokens: tokens, Greedy: []tandem.Token{}}
-	for rest := tokens; len(rest) > 0; {
-		if a.ctx.Err() != nil {
-			return nil, a.ctx.Err()
-		}
-		chunk := rest[:min(len(rest), m.MaxRows())]
-		rest = rest[len(chunk):]
-		out, err := m.Forward([]engine.Part{{Seq: seq, Extend: chunk, Want: engine.WantAll}}, top)
-		if err != nil {
-			return nil, err
-		}
-		for i := range chunk {
-			if err := out.Sound(out.First(0) + i); err != nil {
-				return nil, err
-			}
-			best := out.Top(out.First(0) + i)
-			pairs := make([][2]float64, len(best.IDs))
-			for j, id := range best.IDs {
-				pairs[j] = [2]float64{float64(id), max(float64(best.Logits[j]), -math.MaxFloat32)} // JSON has no infinity
-			}
-			r.PromptTop = append(r.PromptTop, pairs)
-		}
-	}
-	if n == 0 {
-		return r, nil
-	}
-	next := tandem.Token(r.PromptTop[len(tokens)-1][0][0])
-	for {
-		r.Greedy = append(r.Greedy, next)
-		if len(r.Greedy) == n {
-			return r, nil
-		}
-		if a.ctx.Err() != nil {
-			return nil, a.ctx.Err()
-		}
-		out, err := m.Forward([]engine.Part{{Seq: seq, Extend: []tandem.Token{next}, Want: engine.WantTail}}, 1)
-		if err != nil {
-			return nil, err
-		}
-		if err := out.Sound(0); err != nil {
-			return nil, err
-		}
-		next = tandem.Token(out.Top(0).IDs[0])
-	}
 }
 
 // parseTokens reads ids separated by commas or spaces.
