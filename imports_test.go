@@ -114,6 +114,8 @@ var rooms = map[string][]string{
 
 	// every setting, by role: what the command line, files and child processes have in common
 	"settings": {"."},
+	// reads settings from flags, TANDEM_…, --set and the file
+	"settings/config": {".", "settings", "github.com/alecthomas/kong", "go.yaml.in/yaml"},
 
 	"cache": {"."},
 	// its tables are those of spec/shape, its divisions those that a device takes

@@ -79,7 +79,7 @@ func (c *benchDecodeCmd) Run(a *app) error {
 // show prints a result as JSON or as text.
 func (o output) show(a *app, r interface{ Print(to io.Writer) error }) error {
 	if o.JSON {
-		return printJSON(a.stdout, r)
+		return terminal.PrintJSON(a.stdout, r)
 	}
 	return r.Print(terminal.Printable{To: a.stdout})
 }

@@ -91,7 +91,7 @@ func (p *packing) keep(ctx context.Context, r stream.Request) (string, func() er
 	file := roles.ModelName(r.Model) + ".packed"
 	entry, err := kept.Get(ctx, cache.Request{Kind: cache.Packed, File: file, From: r.Key, Size: r.Bytes, Check: r.Check, Waited: r.Waited,
 		Tell: func(what string) { p.say("%s", what) }, Make: func(ctx context.Context, path string) error {
-			bar := terminal.NewProgress(p.stderr, "packing "+shown(roles.ModelName(r.Model)))
+			bar := terminal.NewProgress(p.stderr, "packing "+terminal.Shown(roles.ModelName(r.Model)))
 			defer bar.End()
 			return r.Make(ctx, path, bar.Step)
 		}})

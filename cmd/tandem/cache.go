@@ -74,7 +74,7 @@ func (c *cacheListCmd) Run(a *app) error {
 	}
 	r := newCacheResult(kept, entries)
 	if c.JSON {
-		return printJSON(a.stdout, r)
+		return terminal.PrintJSON(a.stdout, r)
 	}
 	w := tabwriter.NewWriter(terminal.Printable{To: a.stdout}, 0, 0, 2, ' ', 0)
 	for _, e := range entries {
@@ -82,12 +82,12 @@ func (c *cacheListCmd) Run(a *app) error {
 		if e.InUse {
 			use = "in use"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", shown(e.Kind), or(shown(e.File), "(unfinished)"), engine.Bytes(e.Bytes), use)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", terminal.Shown(e.Kind), or(terminal.Shown(e.File), "(unfinished)"), engine.Bytes(e.Bytes), use)
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(a.stdout, "%s of at most %s in %s\n", engine.Bytes(r.Bytes), engine.Bytes(r.Limit), shown(r.Folder))
+	_, err = fmt.Fprintf(a.stdout, "%s of at most %s in %s\n", engine.Bytes(r.Bytes), engine.Bytes(r.Limit), terminal.Shown(r.Folder))
 	return err
 }
 
@@ -104,13 +104,13 @@ func (c *cacheClearCmd) Run(a *app) error {
 	r := newCacheResult(kept, left)
 	r.Removed = append([]cache.Item{}, removed...)
 	if c.JSON {
-		return printJSON(a.stdout, r)
+		return terminal.PrintJSON(a.stdout, r)
 	}
 	var freed int64
 	for _, e := range removed {
 		freed += e.Bytes
 	}
-	line := fmt.Sprintf("removed %d, %s, from %s", len(removed), engine.Bytes(freed), shown(r.Folder))
+	line := fmt.Sprintf("removed %d, %s, from %s", len(removed), engine.Bytes(freed), terminal.Shown(r.Folder))
 	if len(left) > 0 {
 		line += fmt.Sprintf("; %d in use, %s", len(left), engine.Bytes(r.Bytes))
 	}

@@ -122,7 +122,7 @@ func (c *demoCmd) show(ctx context.Context, a *app, addr string, l launch, r tan
 	a.say("%s, draft %s", result.Target, strings.Join(result.Drafts, ", "))
 	err = result.Run(ctx, decoder(conn, r, vocab), r.MaxTokens, c.view(a))
 	if c.JSON && len(result.Speculative.Tokens) > 0 {
-		if err := printJSON(a.stdout, result); err != nil {
+		if err := terminal.PrintJSON(a.stdout, result); err != nil {
 			return err
 		}
 	}
@@ -164,7 +164,7 @@ func (c *demoCmd) view(a *app) demo.View {
 		return demo.Quiet{}
 	}
 	colour := terminal.Coloured(a.stdout)
-	if f, ok := a.stdout.(*os.File); ok && isTerminal(f) && os.Getenv("TERM") != "dumb" {
+	if f, ok := a.stdout.(*os.File); ok && terminal.Is(f) && os.Getenv("TERM") != "dumb" {
 		if size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil {
 			if columns := demo.NewColumns(a.stdout, int(size.Col), int(size.Row), colour); columns != nil {
 				return columns
@@ -176,5 +176,5 @@ func (c *demoCmd) view(a *app) demo.View {
 
 // say prints a line of progress on stderr.
 func (a *app) say(format string, args ...any) {
-	fmt.Fprintln(a.stderr, oneLine(fmt.Sprintf(format, args...)))
+	fmt.Fprintln(a.stderr, terminal.OneLine(fmt.Sprintf(format, args...)))
 }

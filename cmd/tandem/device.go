@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-llm/tandem/profile"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/terminal"
 )
 
 // computeFlags say what computes.
@@ -92,7 +93,7 @@ func describeCUDA() cudaInfo {
 	info := cudaInfo{Built: gpu.Built}
 	chips, err := gpu.Chips()
 	if err != nil {
-		info.Why = oneLine(err.Error())
+		info.Why = terminal.OneLine(err.Error())
 	}
 	for _, c := range chips {
 		info.GPUs = append(info.GPUs, gpuInfo{Name: c.Name, Arch: c.Arch, Bytes: c.Total, Shared: c.Integrated, about: device.About(c)})

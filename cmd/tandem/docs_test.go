@@ -4,7 +4,7 @@ import (
 	"regexp"
 	"testing"
 
-	"github.com/tandem-llm/tandem/cmd/tandem/config"
+	"github.com/tandem-llm/tandem/settings/config"
 	"github.com/tandem-llm/tandem/testkit"
 )
 

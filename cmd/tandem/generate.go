@@ -19,6 +19,7 @@ import (
 	"github.com/tandem-llm/tandem/roles/pair"
 	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/talk"
+	"github.com/tandem-llm/tandem/terminal"
 )
 
 type generateCmd struct {
@@ -93,7 +94,7 @@ func (c *generateCmd) generate(ctx context.Context, a *app, addr string, r tande
 	}
 	result := talk.NewGeneration(out)
 	if c.JSON {
-		return printJSON(a.stdout, result)
+		return terminal.PrintJSON(a.stdout, result)
 	}
 	_, err = fmt.Fprintln(a.stderr, result.Line())
 	return err
@@ -122,7 +123,7 @@ func (c *generateCmd) prompt(a *app) (string, error) {
 		}
 		defer f.Close()
 		return readAll(f, "--prompt-file "+c.PromptFile)
-	case isTerminal(a.stdin):
+	case terminal.Is(a.stdin):
 		return "", tandem.Errorf("", tandem.Invalid, "no prompt: give --prompt TEXT, --prompt-file FILE, or text on stdin")
 	}
 	return readAll(a.stdin, "stdin")
@@ -143,7 +144,7 @@ func (a *app) checked(l launch, r tandem.Request) (launch, error) {
 		KVMemory: l.KVMemory.Bytes(),
 		Features: int64(l.FeatureMemory) << 20, Own: l.ownMemory(),
 		Streaming: budgetFlags{l.Budget}.streaming(a, l.Device, l.GPULayers, cacheFlags{l.CacheFolder})}
-	say := func(note string) { fmt.Fprintln(a.stderr, "tandem: "+oneLine(note)) }
+	say := func(note string) { fmt.Fprintln(a.stderr, "tandem: "+terminal.OneLine(note)) }
 	err = p.Check(r.Prompt, say)
 	l.verifierBudget, l.streamed = p.Budget, p.Streamed
 	l.room = kvRoom{Capacity: modelinfo.Capacity{Fit: p.Fit, Free: p.Free}, target: p.TargetKV, drafts: p.DraftKV}
@@ -195,7 +196,7 @@ func (l launch) check() error {
 
 // endLine ends the last line of text on a terminal.
 func endLine(a *app, text string) {
-	if f, ok := a.stdout.(*os.File); ok && isTerminal(f) && !strings.HasSuffix(text, "\n") {
+	if f, ok := a.stdout.(*os.File); ok && terminal.Is(f) && !strings.HasSuffix(text, "\n") {
 		fmt.Fprintln(a.stdout)
 	}
 }

@@ -9,8 +9,8 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/tandem-llm/tandem/cmd/tandem/config"
 	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/settings/config"
 )
 
 // newParser returns a parser of command lines; from fills in the flags that they leave out. If words are given, the commands that

@@ -8,7 +8,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/tandem-llm/tandem/cmd/tandem/config"
+	"github.com/tandem-llm/tandem/settings/config"
 )
 
 // TestGrammar: the parser that reads only the flags of the commands that are named prints the help of every command, and refuses every

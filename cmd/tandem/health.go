@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/services/rpc"
 	"github.com/tandem-llm/tandem/talk/status"
+	"github.com/tandem-llm/tandem/terminal"
 )
 
 // healthCmd is for scripts, and for health checks in images that hold only this program.
@@ -49,7 +50,7 @@ func (c *healthCmd) Run(a *app) error {
 		}
 	}
 	if c.JSON {
-		return printJSON(a.stdout, healthResult{Addr: addrs, Serving: true})
+		return terminal.PrintJSON(a.stdout, healthResult{Addr: addrs, Serving: true})
 	}
 	_, err = fmt.Fprintln(a.stdout, "serving: "+strings.Join(addrs, ", "))
 	return err

@@ -5,10 +5,10 @@ import (
 
 	"github.com/tandem-llm/tandem/bench"
 	"github.com/tandem-llm/tandem/bench/system"
-	"github.com/tandem-llm/tandem/cmd/tandem/config"
 	"github.com/tandem-llm/tandem/modelfile/convert"
 	"github.com/tandem-llm/tandem/modelinfo"
 	"github.com/tandem-llm/tandem/profile"
+	"github.com/tandem-llm/tandem/settings/config"
 	"github.com/tandem-llm/tandem/talk"
 	"github.com/tandem-llm/tandem/talk/status"
 	"github.com/tandem-llm/tandem/testkit"

@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/terminal"
 )
 
 type logitsCmd struct {
@@ -74,7 +75,7 @@ func (c *logitsCmd) Run(a *app) error {
 		return err
 	}
 	if c.JSON {
-		return printJSON(a.stdout, r)
+		return terminal.PrintJSON(a.stdout, r)
 	}
 	for i, top := range r.PromptTop {
 		fmt.Fprintf(a.stdout, "%d\t%d", i, tokens[i])

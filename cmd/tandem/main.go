@@ -17,14 +17,15 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/cmd/tandem/config"
 	"github.com/tandem-llm/tandem/kernels/stream"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/models"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/services/supervise"
 	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/settings/config"
 	"github.com/tandem-llm/tandem/talk/console"
+	"github.com/tandem-llm/tandem/terminal"
 )
 
 // cli is the command line. A flag tagged `setting:"-"` belongs to one call; all others can also be set
@@ -196,7 +197,7 @@ func report(w io.Writer, err error) int {
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintln(w, "tandem: "+oneLine(err.Error()))
+	fmt.Fprintln(w, "tandem: "+terminal.OneLine(err.Error()))
 	switch {
 	case errors.Is(err, tandem.Invalid):
 		return 2

@@ -6,6 +6,7 @@ import (
 	"github.com/tandem-llm/tandem/modelinfo"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/terminal"
 )
 
 type modelCmd struct {
@@ -33,7 +34,7 @@ func (c *modelInfoCmd) Run(a *app) error {
 		return err
 	}
 	if c.Identity {
-		defer wide()()
+		defer terminal.Wide()()
 	}
 	info, err := modelinfo.Of(a.ctx, modelinfo.Config{Path: c.File, Identity: c.Identity, Target: c.Target, Heads: c.Heads,
 		Sizes: roles.Sizes(c.Sizes), KVType: c.KVType, KVMemory: c.KVMemory.Bytes(), Budget: c.MemoryBudget.Bytes(),

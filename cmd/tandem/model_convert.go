@@ -104,7 +104,7 @@ func (c *convertFlags) run(a *app, out string, do func(convert.Options) (*conver
 		return err
 	}
 	if c.JSON {
-		return printJSON(a.stdout, r)
+		return terminal.PrintJSON(a.stdout, r)
 	}
 	parts := make([]string, 0, len(r.Types))
 	for _, t := range slices.Sorted(maps.Keys(r.Types)) {

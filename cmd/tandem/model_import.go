@@ -9,6 +9,7 @@ import (
 	"github.com/tandem-llm/tandem/modelfile/convert"
 	"github.com/tandem-llm/tandem/modelfile/side"
 	"github.com/tandem-llm/tandem/modelinfo"
+	"github.com/tandem-llm/tandem/terminal"
 )
 
 type modelImportCmd struct {
@@ -31,7 +32,7 @@ func (c *modelImportCmd) Run(a *app) error {
 	if o.Taps, err = parseTaps(c.Taps); err != nil {
 		return err
 	}
-	defer wide()()
+	defer terminal.Wide()()
 	if o.Target, err = modelinfo.SideTarget(a.ctx, c.Target); err != nil {
 		return err
 	}
@@ -42,7 +43,7 @@ func (c *modelImportCmd) Run(a *app) error {
 			return nil, err
 		}
 		for _, n := range notes {
-			fmt.Fprintln(a.stderr, oneLine(n))
+			fmt.Fprintln(a.stderr, terminal.OneLine(n))
 		}
 		return r, nil
 	})

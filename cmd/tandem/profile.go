@@ -108,7 +108,7 @@ func (c *profileCmd) Run(a *app) error {
 		return err
 	}
 	if c.JSON {
-		return printJSON(a.stdout, out)
+		return terminal.PrintJSON(a.stdout, out)
 	}
 	return r.Print(terminal.Printable{To: a.stdout}, written)
 }
@@ -139,7 +139,7 @@ func (c *profileCmd) explain(a *app) error {
 		return err
 	}
 	if c.JSON {
-		return printJSON(a.stdout, d)
+		return terminal.PrintJSON(a.stdout, d)
 	}
 	return profiler.PrintDecision(terminal.Printable{To: a.stdout}, d)
 }

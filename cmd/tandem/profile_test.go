@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-llm/tandem/cmd/tandem/config"
 	"github.com/tandem-llm/tandem/placement"
 	"github.com/tandem-llm/tandem/profile"
+	"github.com/tandem-llm/tandem/settings/config"
 )
 
 const smallTarget = "../../models/gopher-draft-go-f16.gguf"

@@ -12,6 +12,7 @@ import (
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
 	"github.com/tandem-llm/tandem/talk"
 	"github.com/tandem-llm/tandem/talk/status"
+	"github.com/tandem-llm/tandem/terminal"
 )
 
 type psCmd struct {
@@ -63,7 +64,7 @@ func (c *topCmd) Run(a *app) error {
 		}
 		now := status.ActivityOf(d, time.Now())
 		if n > 0 {
-			if f, ok := a.stdout.(*os.File); ok && isTerminal(f) {
+			if f, ok := a.stdout.(*os.File); ok && terminal.Is(f) {
 				fmt.Fprint(a.stdout, "\x1b[H\x1b[2J")
 			}
 			if err := errors.Join(now.Print(a.stdout, before), status.Of(d).Print(a.stdout)); err != nil {

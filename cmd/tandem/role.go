@@ -4,6 +4,7 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/terminal"
 )
 
 // childFlags are those of a process that another one has started.
@@ -35,4 +36,18 @@ func or(v, def string) string {
 		return def
 	}
 	return v
+}
+
+// openModel loads a model and shows its progress on stderr.
+func (a *app) openModel(path string, o engine.Options) (*engine.Model, error) {
+	return terminal.Open(a.stderr, path, o, engine.Open)
+}
+
+// openDrafts returns openModel for models among which are drafts that read the hidden states of target.
+func (a *app) openDrafts(target string) func(path string, o engine.Options) (*engine.Model, error) {
+	return func(path string, o engine.Options) (*engine.Model, error) {
+		return terminal.Open(a.stderr, path, o, func(path string, o engine.Options) (*engine.Model, error) {
+			return engine.OpenDraft(path, target, o)
+		})
+	}
 }

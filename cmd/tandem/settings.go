@@ -55,7 +55,7 @@ func (c *showConfigCmd) Run(a *app) error {
 	}
 	list := a.settings.Effective(a.kong)
 	if c.JSON {
-		return printJSON(a.stdout, map[string]any{"settings": list})
+		return terminal.PrintJSON(a.stdout, map[string]any{"settings": list})
 	}
 	w := tabwriter.NewWriter(terminal.Printable{To: a.stdout}, 0, 0, 2, ' ', 0)
 	for _, s := range list {
@@ -67,7 +67,7 @@ func (c *showConfigCmd) Run(a *app) error {
 // list prints what there is to set.
 func (c *showConfigCmd) list(a *app) error {
 	if c.JSON {
-		return printJSON(a.stdout, map[string]any{"settings": settings.List()})
+		return terminal.PrintJSON(a.stdout, map[string]any{"settings": settings.List()})
 	}
 	for _, group := range settings.Groups {
 		fmt.Fprintf(a.stdout, "%s\n", group)

@@ -12,10 +12,10 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/tandem-llm/tandem/cmd/tandem/config"
 	"github.com/tandem-llm/tandem/roles/group"
 	"github.com/tandem-llm/tandem/services/supervise"
 	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/settings/config"
 )
 
 // parsed returns a command line as it is understood, with variables.

@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/settings"
 	"github.com/tandem-llm/tandem/spec/learn"
+	"github.com/tandem-llm/tandem/terminal"
 )
 
 // rules returns the rules that the settings describe. Errors: Invalid, naming the flag or the drafter.
@@ -84,7 +85,7 @@ func readWeights(path string) (map[string]float64, error) {
 		case twice:
 			return bad("drafter %q is there twice", name)
 		case value.Kind != yaml.ScalarNode || err != nil || !(v > 0) || math.IsInf(v, 0):
-			return bad("weight of drafter %q is %.50s: want a number above 0", name, oneLine(value.Value))
+			return bad("weight of drafter %q is %.50s: want a number above 0", name, terminal.OneLine(value.Value))
 		}
 		weights[name] = v
 	}

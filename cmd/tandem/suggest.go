@@ -8,8 +8,8 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/cmd/tandem/config"
 	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/settings/config"
 )
 
 // elsewhere are the names of other programs for what tandem calls otherwise.

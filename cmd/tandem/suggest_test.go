@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-llm/tandem/cmd/tandem/config"
+	"github.com/tandem-llm/tandem/settings/config"
 )
 
 // wrong returns the error of a command line.

@@ -7,6 +7,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/roles"
+	"github.com/tandem-llm/tandem/terminal"
 	"github.com/tandem-llm/tandem/text/token"
 )
 
@@ -42,7 +43,7 @@ func (c *tokenizeCmd) Run(a *app) error {
 		for i, t := range tokens {
 			pieces[i] = vocab.Piece(t)
 		}
-		return printJSON(a.stdout, struct {
+		return terminal.PrintJSON(a.stdout, struct {
 			Tokens []tandem.Token `json:"tokens"`
 			Pieces []string       `json:"pieces"`
 		}{append([]tandem.Token{}, tokens...), pieces})

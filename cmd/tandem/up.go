@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/roles/chats"
 	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/terminal"
 )
 
 type upCmd struct {
@@ -133,14 +134,14 @@ func fixed(addr string) (string, error) {
 
 func (c *upCmd) print(a *app, r upResult) error {
 	if c.JSON {
-		return printJSON(a.stdout, r)
+		return terminal.PrintJSON(a.stdout, r)
 	}
 	heads := ""
 	if len(r.Heads) > 0 {
-		heads = "heads     " + allShown(r.Heads) + "\n"
+		heads = "heads     " + terminal.AllShown(r.Heads) + "\n"
 	}
 	if len(r.DraftHeads) > 0 {
-		heads += "of drafts " + allShown(r.DraftHeads) + "\n"
+		heads += "of drafts " + terminal.AllShown(r.DraftHeads) + "\n"
 	}
 	if r.Sampling != "" {
 		heads += "sampling  " + r.Sampling + "\n"
@@ -150,13 +151,14 @@ func (c *upCmd) print(a *app, r upResult) error {
 	case r.Chat:
 		heads += "chat      yes\n"
 	default:
-		heads += "chat      no, completions only: " + shown(r.NoChat) + "\n"
+		heads += "chat      no, completions only: " + terminal.Shown(r.NoChat) + "\n"
 	}
 	if r.Memory != nil {
 		heads += "memory    " + r.Memory.String() + "\n"
 	}
 	_, err := fmt.Fprintf(a.stdout,
-		"gateway   %s\nhttp      %s\npool      %s\ntarget    %s\ndraft     %s\n%sprocesses %s\nstop with Ctrl-C\n", shown(r.Gateway),
-		or(shown(r.HTTP), "none"), shown(r.Pool), shown(r.Target), or(allShown(r.Drafts), "none"), heads, shown(r.RunDir))
+		"gateway   %s\nhttp      %s\npool      %s\ntarget    %s\ndraft     %s\n%sprocesses %s\nstop with Ctrl-C\n",
+		terminal.Shown(r.Gateway), or(terminal.Shown(r.HTTP), "none"), terminal.Shown(r.Pool), terminal.Shown(r.Target),
+		or(terminal.AllShown(r.Drafts), "none"), heads, terminal.Shown(r.RunDir))
 	return err
 }

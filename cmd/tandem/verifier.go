@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-llm/tandem/profile"
 	"github.com/tandem-llm/tandem/roles/verifier"
 	"github.com/tandem-llm/tandem/settings"
+	"github.com/tandem-llm/tandem/terminal"
 )
 
 type verifierCmd struct {
@@ -75,7 +76,7 @@ func (c *verifierCmd) Run(a *app) error {
 	var decision *profile.Decision
 	if c.Device == "auto" {
 		decision = placement.Decided(planFile(c.PassCosts), buildVersion().Version, path, c.KVType, func(why error) {
-			fmt.Fprintln(a.stderr, "tandem: "+oneLine(fmt.Sprintf("--device auto: plan not used: %v", why)))
+			fmt.Fprintln(a.stderr, "tandem: "+terminal.OneLine(fmt.Sprintf("--device auto: plan not used: %v", why)))
 		})
 	}
 	return compute.choose(a, decision, func(p device.Spec) error {

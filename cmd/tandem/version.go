@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/tandem-llm/tandem/terminal"
 )
 
 // output is the flag of every command that prints a result.
@@ -28,7 +30,7 @@ func (c *versionCmd) Run(a *app) error {
 		v.Kernels = describeKernels()
 	}
 	if c.JSON {
-		return printJSON(a.stdout, v)
+		return terminal.PrintJSON(a.stdout, v)
 	}
 	_, err := fmt.Fprintf(a.stdout, "%s%s", v.line(), v.CUDA)
 	if err != nil || v.Kernels == nil {
