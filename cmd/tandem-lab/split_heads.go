@@ -9,7 +9,6 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/engine/measure"
 	"github.com/tandem-llm/tandem/kernels"
-	"github.com/tandem-llm/tandem/kernels/split"
 	"github.com/tandem-llm/tandem/models/find"
 	"github.com/tandem-llm/tandem/terminal"
 )
