@@ -25,8 +25,8 @@ const (
 //  1. Only rows of committed positions are kept: those of the prompt as its pieces are computed, after a verdict the root's and those
 //     of the accepted nodes. Converting them waits until the verdicts are on their way (schedule.Session.Settle).
 //  2. Positions found in memory that other sessions have filled have no features: no pass computes them.
-// 3. All sessions together have at most a fixed number of pages. When they are used up, the session with the most gives up its oldest. 4. A
-// session's rows are kept from the moment that an Opening announces that they will be wanted, or a drafter asks for some.
+//  3. All sessions together have at most a fixed number of pages. When they are used up, the session with the most gives up its oldest.
+//  4. A session's rows are kept from the moment that an Opening announces that they will be wanted, or a drafter asks for some.
 type features struct {
 	taps     []int
 	width    int // of a row
