@@ -13,12 +13,12 @@ import (
 	"github.com/tandem-llm/tandem/spec/shape"
 )
 
-// promptGrower is the grower of a draft model with prompt tokens (PPD) of its own: it needs fewer passes for a tree. Behind the nodes where the tree is likely to go on, a
-// pass has prompt rows, whose logits foretell the candidates of the levels below. The tree grows through what was foretold as through
-// candidates (spec.Sketch). The next pass explores the likeliest of its nodes, several levels at once, and has prompt rows behind them. A
-// node that was run is explored only if the draft has it among the candidates of its parent; other rows, and all prompt rows, leave the
-// cache right after the pass. So explored nodes, and what ahead.go makes of them, are the same as without. The tree may have nodes that
-// were never run, with the chances that such guesses have had (spec.Trust); the target judges them like any others.
+// promptGrower is the grower of a draft model with prompt tokens (PPD) of its own: it needs fewer passes for a tree. Behind the nodes where
+// the tree is likely to go on, a pass has prompt rows, whose logits foretell the candidates of the levels below. The tree grows through
+// what was foretold as through candidates (spec.Sketch). The next pass explores the likeliest of its nodes, several levels at once, and has
+// prompt rows behind them. A node that was run is explored only if the draft has it among the candidates of its parent; other rows, and all
+// prompt rows, leave the cache right after the pass. So explored nodes, and what ahead.go makes of them, are the same as without. The tree
+// may have nodes that were never run, with the chances that such guesses have had (spec.Trust); the target judges them like any others.
 type promptGrower struct {
 	tokenGrower
 	sketched *spec.Sketch // the job's tree so far

@@ -28,8 +28,8 @@ func (p *Program) Check() error {
 	return p.checkTaps()
 }
 
-// CheckFor is Check for a device that computes by itself. An *Unsupported error names what that device lacks: it takes weights in one layout
-// only, and has no Meet unless it runs a half of a divided pass.
+// CheckFor is Check for a device that computes by itself. An *Unsupported error names what that device lacks: it takes weights in one
+// layout only, and has no Meet unless it runs a half of a divided pass.
 func (p *Program) CheckFor(device string, layout Layout, half bool) error {
 	for i := range p.Weights {
 		if w := &p.Weights[i]; w.Layout != layout {

@@ -122,8 +122,8 @@ type budget struct {
 // bytes returns that memory.
 func (p *budget) bytes() int64 { return p.held + int64(p.slots)*p.slot + p.looked }
 
-// choose divides so many bytes of memory among stages of those sizes. Stages above some size are resident, so that the slots of the ring can
-// be small; of the others as many as fit, spread evenly, so that reading never has to catch up. The ring has a third slot if it costs
+// choose divides so many bytes of memory among stages of those sizes. Stages above some size are resident, so that the slots of the ring
+// can be small; of the others as many as fit, spread evenly, so that reading never has to catch up. The ring has a third slot if it costs
 // little beside what is resident. It returns what reads least. Errors: *kernels.TooSmall.
 func choose(sizes []int64, looked, memory int64) (*budget, error) {
 	limits := slices.Compact(append([]int64{0}, slices.Sorted(slices.Values(sizes))...))

@@ -8,8 +8,8 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// TestChoose: for any stages and memory from the least on, a budget keeps to the memory, its ring has room for every streamed stage, nothing
-// is streamed that could stay, and what is streamed lies spread over the pass.
+// TestChoose: for any stages and memory from the least on, a budget keeps to the memory, its ring has room for every streamed stage,
+// nothing is streamed that could stay, and what is streamed lies spread over the pass.
 func TestChoose(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 2000 {
