@@ -31,7 +31,7 @@ const (
 	mixTotal = 0.98  // the most that the chances of a node's children add up to
 )
 
-// stranger is a drafter that has not been heard.
+// stranger is a drafter that has drafted nothing yet.
 var stranger = opinion{slope: 0.6, said: 0.3, missed: -0.7}
 
 // NewMix returns a model that has learned nothing.
@@ -46,7 +46,7 @@ func (m *Mix) Clone() *Mix {
 	return out
 }
 
-// Len returns the number of drafters that were heard.
+// Len returns the number of drafters that it knows.
 func (m *Mix) Len() int { return len(m.of) }
 
 func (m *Mix) opinion(drafter string) opinion {
@@ -56,14 +56,14 @@ func (m *Mix) opinion(drafter string) opinion {
 	return stranger
 }
 
-// Said is one drafter's tree.
-type Said struct {
+// DrafterTree is one drafter's tree.
+type DrafterTree struct {
 	Drafter string
 	Tree    tandem.Tree // valid, with the same root in all; without LogProbs every node counts as certain
 }
 
-// heard is what a drafter says of a node.
-type heard struct {
+// nodeGuess is a drafter's guess of a node.
+type nodeGuess struct {
 	state byte
 	logit float64 // if guessed
 }
@@ -77,13 +77,13 @@ const (
 // brood is the children that several drafters guessed for one node.
 type brood struct {
 	tokens []tandem.Token
-	said   [][]heard // of each token, by drafter
-	after  [][]int32 // each token's node in each drafter's tree, -1 if it is not there
+	said   [][]nodeGuess // of each token, by drafter
+	after  [][]int32     // each token's node in each drafter's tree, -1 if it is not there
 	chance []float64
 }
 
 // brood returns the children of a node, at[d] in drafter d's tree or -1, with their chances.
-func (m *Mix) brood(all []Said, kids [][][]int32, at []int32) (b brood) {
+func (m *Mix) brood(all []DrafterTree, kids [][][]int32, at []int32) (b brood) {
 	for d, s := range all {
 		if at[d] < 0 {
 			continue
@@ -92,10 +92,10 @@ func (m *Mix) brood(all []Said, kids [][][]int32, at []int32) (b brood) {
 			i := slices.Index(b.tokens, s.Tree.Tokens[kid])
 			if i < 0 {
 				i = len(b.tokens)
-				b.tokens, b.said, b.after = append(b.tokens, s.Tree.Tokens[kid]), append(b.said, make([]heard, len(all))), append(b.after,
+				b.tokens, b.said, b.after = append(b.tokens, s.Tree.Tokens[kid]), append(b.said, make([]nodeGuess, len(all))), append(b.after,
 					slices.Repeat([]int32{-1}, len(all)))
 			}
-			b.said[i][d], b.after[i][d] = heard{guessed, logit(s.Tree, kid)}, kid
+			b.said[i][d], b.after[i][d] = nodeGuess{guessed, logit(s.Tree, kid)}, kid
 		}
 	}
 	total := 0.0
@@ -144,7 +144,7 @@ func children(t tandem.Tree) [][]int32 {
 }
 
 // roots returns the children of all trees' nodes, and their roots.
-func roots(all []Said) (kids [][][]int32, at []int32) {
+func roots(all []DrafterTree) (kids [][][]int32, at []int32) {
 	for _, s := range all {
 		kids = append(kids, children(s.Tree))
 	}
@@ -153,7 +153,7 @@ func roots(all []Said) (kids [][][]int32, at []int32) {
 
 // Merge merges the trees into one. It keeps the likeliest nodes, at most that many, root included, each with its parent. LogProbs
 // are the logarithms of the chances that nodes are accepted. Without trees the result is empty.
-func (m *Mix) Merge(all []Said, nodes int) (t tandem.Tree) {
+func (m *Mix) Merge(all []DrafterTree, nodes int) (t tandem.Tree) {
 	if len(all) == 0 {
 		return t
 	}
@@ -190,7 +190,7 @@ func (m *Mix) Merge(all []Said, nodes int) (t tandem.Tree) {
 }
 
 // Record takes the drafters' trees of a round and the tokens that were committed after the root.
-func (m *Mix) Record(all []Said, committed []tandem.Token) {
+func (m *Mix) Record(all []DrafterTree, committed []tandem.Token) {
 	kids, at := roots(all)
 	for _, next := range committed {
 		b := m.brood(all, kids, at)
@@ -210,7 +210,7 @@ func (m *Mix) Record(all []Said, committed []tandem.Token) {
 }
 
 // step moves the coefficients of what was said of a node.
-func (m *Mix) step(all []Said, said []heard, by float64) {
+func (m *Mix) step(all []DrafterTree, said []nodeGuess, by float64) {
 	m.bias += by / 3
 	for d, s := range all {
 		if said[d].state == silent {

@@ -13,11 +13,11 @@ import (
 func TestMixMergesTrees(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := NewMix()
-		var all []Said
+		var all []DrafterTree
 		for _, d := range []string{"a", "b", "c"}[:rapid.IntRange(1, 3).Draw(t, "drafters")] {
 			tree := treeOf(t, d)
 			tree.Tokens[0] = 0
-			all = append(all, Said{d, tree})
+			all = append(all, DrafterTree{d, tree})
 		}
 		for range rapid.IntRange(0, 3).Draw(t, "rounds") {
 			m.Record(all, []tandem.Token{tandem.Token(rapid.IntRange(0, 7).Draw(t, "next")), 1})
@@ -45,9 +45,9 @@ func TestMixMergesTrees(t *testing.T) {
 // TestMixLearnsWhom gives one drafter that is always right, whatever it says of itself, and one that is sure and always wrong.
 func TestMixLearnsWhom(t *testing.T) {
 	m, r := NewMix(), rand.New(rand.NewPCG(1, 2))
-	round := func() ([]Said, tandem.Token) {
+	round := func() ([]DrafterTree, tandem.Token) {
 		right := tandem.Token(1 + r.IntN(5))
-		return []Said{{"knows", chainOf(-2, right)}, {"boasts", chainOf(-0.01, right+1)}}, right
+		return []DrafterTree{{"knows", chainOf(-2, right)}, {"boasts", chainOf(-0.01, right+1)}}, right
 	}
 	all, _ := round()
 	if first := m.Merge(all, 2); first.Tokens[1] != all[1].Tree.Tokens[1] {
@@ -63,7 +63,7 @@ func TestMixLearnsWhom(t *testing.T) {
 		t.Errorf("after 60 rounds: token %d with a chance of %.2f, want %d", merged.Tokens[1], p, right)
 	}
 	if m.Len() != 2 {
-		t.Errorf("%d drafters were heard: want 2", m.Len())
+		t.Errorf("%d drafters are known: want 2", m.Len())
 	}
 	other := m.Clone()
 	for range 60 {
@@ -78,14 +78,14 @@ func TestMixLearnsWhom(t *testing.T) {
 // TestMixBelievesTwo checks that a guess of two drafters is likelier than either of them alone says.
 func TestMixBelievesTwo(t *testing.T) {
 	m, tree := NewMix(), chainOf(-0.5, 3)
-	both := m.Merge([]Said{{"a", tree}, {"b", tree}}, 2).LogProbs[1]
-	if one := m.Merge([]Said{{"a", tree}, {"b", tandem.Root(tree.Tokens[0])}}, 2).LogProbs[1]; both <= one {
+	both := m.Merge([]DrafterTree{{"a", tree}, {"b", tree}}, 2).LogProbs[1]
+	if one := m.Merge([]DrafterTree{{"a", tree}, {"b", tandem.Root(tree.Tokens[0])}}, 2).LogProbs[1]; both <= one {
 		t.Errorf("log-probability of a guess of two %v, of one %v", both, one)
 	}
 }
 
 func BenchmarkMix3x32(b *testing.B) {
-	m, all := NewMix(), []Said{{"a", wide(32)}, {"b", wide(32)}, {"c", wide(32)}}
+	m, all := NewMix(), []DrafterTree{{"a", wide(32)}, {"b", wide(32)}, {"c", wide(32)}}
 	for b.Loop() {
 		m.Merge(all, 16)
 	}

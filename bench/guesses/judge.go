@@ -116,7 +116,7 @@ type merged struct {
 	mix     *spec.Mix
 	x       *text
 	levels  int // of ppd's guess that are there: the prompt tokens behind the node where the round before has ended
-	said    []spec.Said
+	said    []spec.DrafterTree
 	lengths []float64 // f(T_i) of ppd
 }
 
@@ -159,7 +159,7 @@ func (m *merged) tree(root int) tandem.Tree {
 		if w.Members > 0 {
 			g.Levels = g.Levels[:min(len(g.Levels), m.levels)]
 		}
-		m.said = append(m.said, spec.Said{Drafter: w.Name, Tree: shape.Adaptive(m.x.Text[root], g, w.table.Corrected(g), room)})
+		m.said = append(m.said, spec.DrafterTree{Drafter: w.Name, Tree: shape.Adaptive(m.x.Text[root], g, w.table.Corrected(g), room)})
 	}
 	for _, d := range m.drafts {
 		t := tandem.Root(m.x.Text[root])
@@ -167,7 +167,7 @@ func (m *merged) tree(root int) tandem.Tree {
 		if place < len(m.x.trees[d]) {
 			t = head(m.x.trees[d][place], room)
 		}
-		m.said = append(m.said, spec.Said{Drafter: d, Tree: t})
+		m.said = append(m.said, spec.DrafterTree{Drafter: d, Tree: t})
 	}
 	t := m.said[0].Tree
 	if len(m.said) > 1 {

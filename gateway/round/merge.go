@@ -57,13 +57,13 @@ func (r *Round) merge(took time.Duration) {
 	}
 	slices.SortFunc(r.Drafts, func(x, y Draft) int { return order(x) - order(y) })
 	var ballots []spec.Ballot
-	var said []spec.Said
+	var trees []spec.DrafterTree
 	var of []int // which draft a ballot is
 	for i, d := range r.Drafts {
 		r.Busy = max(r.Busy, d.Busy) // they ran at the same time
 		if d.Got.Tree.Len() > 1 {
 			ballots, of = append(ballots, spec.Ballot{Tree: d.Got.Tree, Weight: r.Weights.Of(d.Drafter)}), append(of, i)
-			said = append(said, spec.Said{Drafter: d.Drafter, Tree: d.Got.Tree})
+			trees = append(trees, spec.DrafterTree{Drafter: d.Drafter, Tree: d.Got.Tree})
 		}
 	}
 	if len(ballots) == 0 {
@@ -72,7 +72,7 @@ func (r *Round) merge(took time.Duration) {
 	nodes := min(r.Nodes, r.rules.Nodes-r.Reserve)
 	if r.Vote == tandem.VoteTree {
 		if r.Mix != nil {
-			r.Tree = r.Mix.Merge(said, nodes)
+			r.Tree = r.Mix.Merge(trees, nodes)
 		} else {
 			r.Tree, _ = spec.Merge(ballots, nodes)
 		}

@@ -158,7 +158,7 @@ func (l *Shared) chain(c learn.Chain) {
 }
 
 // mixed learns from a round in which several drafters were merged.
-func (l *Shared) mixed(said []spec.Said, committed []tandem.Token) {
+func (l *Shared) mixed(said []spec.DrafterTree, committed []tandem.Token) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mix.Len() > mostNames {

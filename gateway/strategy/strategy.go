@@ -188,10 +188,10 @@ func (f fixed) Explain(d Decision) string {
 }
 
 // said returns the drafts of the round, as a Mix takes them.
-func (o *Outcome) said() []spec.Said {
-	out := make([]spec.Said, len(o.Drafts))
+func (o *Outcome) said() []spec.DrafterTree {
+	out := make([]spec.DrafterTree, len(o.Drafts))
 	for i, d := range o.Drafts {
-		out[i] = spec.Said{Drafter: d.Drafter, Tree: d.Got.Tree}
+		out[i] = spec.DrafterTree{Drafter: d.Drafter, Tree: d.Got.Tree}
 	}
 	return out
 }
