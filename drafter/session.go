@@ -16,7 +16,7 @@ import (
 
 // session is one request's state in the draft model; see Drafter for its invariants.
 type session struct {
-	schedule.Seat
+	schedule.Entry
 	prefix
 	d         *Drafter
 	capacity  int // positions in the cache
@@ -89,7 +89,7 @@ func (d *Drafter) open(o tandem.Opening) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.Seat, s.seq = schedule.NewSeat(o, schedule.Shared(seq)), seq
+	s.Entry, s.seq = schedule.NewEntry(o, schedule.Shared(seq)), seq
 	s.grower = s.newGrower(seq.Len())
 	return s, nil
 }

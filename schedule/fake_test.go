@@ -67,7 +67,7 @@ type text struct {
 
 // player is a session that does what a test wants. Of its prompt it holds only the number of tokens.
 type player struct {
-	Seat
+	Entry
 	s      *Schedule
 	prompt int
 	held   int
@@ -217,7 +217,7 @@ func newBench(t testing.TB, change func(*Config)) *bench {
 // player returns a session with that many prompt tokens, which is not opened yet.
 func (b *bench) player(id tandem.SessionID, prompt int) *player {
 	p := &player{s: b.Schedule, prompt: prompt}
-	p.Seat = NewSeat(tandem.Opening{Session: id, Owner: uint64(id)}, sequence{p})
+	p.Entry = NewEntry(tandem.Opening{Session: id, Owner: uint64(id)}, sequence{p})
 	return p
 }
 

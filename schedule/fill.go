@@ -70,7 +70,7 @@ func (s *Schedule) fill(now time.Time) {
 		return
 	}
 	quarter := max(space.Rows/4, 1)
-	due := slices.ContainsFunc(s.line, func(x Session) bool { return x.seat().opening == nil && x.seat().turn <= s.passes })
+	due := slices.ContainsFunc(s.line, func(x Session) bool { return x.entry().opening == nil && x.entry().turn <= s.passes })
 	all, kept := space.Rows, 0
 	if s.crowded {
 		kept = min(leastPiece, s.cfg.Chunk, all-1)
@@ -80,7 +80,7 @@ func (s *Schedule) fill(now time.Time) {
 		if !s.Holds(x) {
 			continue // dropped to make room for one before it
 		}
-		t := x.seat()
+		t := x.entry()
 		if t.sits = t.opening == nil && due && t.turn > s.passes; !t.sits && !s.lags(x) && len(s.parts) < batch {
 			s.add(x, &space, false)
 		}
@@ -90,7 +90,7 @@ func (s *Schedule) fill(now time.Time) {
 	space.Rows = s.piece(now, taken, space.Rows)
 	left := false
 	for _, x := range s.copied(s.line) {
-		if t := x.seat(); s.Holds(x) && !t.sits && t.lags && !s.follows(x) {
+		if t := x.entry(); s.Holds(x) && !t.sits && t.lags && !s.follows(x) {
 			if left = true; space.Rows > 0 {
 				s.add(x, &space, true)
 			}
@@ -114,7 +114,7 @@ func (s *Schedule) charge(quarter int) {
 	}
 	for i := range s.parts {
 		if p := &s.parts[i]; p.round {
-			t := p.of.seat()
+			t := p.of.entry()
 			t.rows, t.ran = p.Size().Rows, true
 			t.turn = s.passes + (t.rows-1)/quarter
 		}
@@ -149,7 +149,7 @@ func (s *Schedule) copied(list []Session) []Session {
 
 // lags reports whether x has to catch up before it can begin. A few missing tokens do not count: they join its first part.
 func (s *Schedule) lags(x Session) bool {
-	t, missing := x.seat(), 0
+	t, missing := x.entry(), 0
 	s.guard(x, func() { missing = x.Missing() })
 	t.lags = t.opening != nil || missing > min(leastPiece, s.cfg.Chunk)
 	return t.lags
@@ -157,12 +157,12 @@ func (s *Schedule) lags(x Session) bool {
 
 // follows reports whether x, which is being opened, should wait for what another session is about to compute.
 func (s *Schedule) follows(x Session) (wait bool) {
-	t := x.seat()
+	t := x.entry()
 	if t.opening == nil {
 		return false
 	}
 	s.guard(x, func() {
-		wait = slices.ContainsFunc(s.line, func(o Session) bool { return o.seat().opening != nil && t.Seq.Follows(o.seat().Seq) })
+		wait = slices.ContainsFunc(s.line, func(o Session) bool { return o.entry().opening != nil && t.Seq.Follows(o.entry().Seq) })
 	})
 	return wait
 }
@@ -173,7 +173,7 @@ func (s *Schedule) add(x Session, space *Space, piece bool) {
 	switch {
 	case !s.Holds(x) || !s.guard(x, func() { p = x.Want(*space) }):
 	case p.Size().Rows > 0:
-		p.piece, p.round = piece, x.seat().opening == nil
+		p.piece, p.round = piece, x.entry().opening == nil
 		s.take(x, p, space)
 	case len(s.parts) == 0 && !(s.crowded && !piece): // a whole tree may not fit beside rows kept for pieces
 		s.Fail(x, tandem.Errorf(s.cfg.Name, tandem.Internal, "it is queued but wants no rows of a pass"))
@@ -201,12 +201,12 @@ func (s *Schedule) rotated(list []Session) []Session {
 		return list
 	}
 	for i := range s.parts {
-		s.parts[i].of.seat().inPass = true
+		s.parts[i].of.entry().inPass = true
 	}
-	list = slices.DeleteFunc(list, func(x Session) bool { return x.seat().inPass })
+	list = slices.DeleteFunc(list, func(x Session) bool { return x.entry().inPass })
 	for i := range s.parts {
 		x := s.parts[i].of
-		x.seat().inPass = false
+		x.entry().inPass = false
 		list = append(list, x)
 	}
 	return list

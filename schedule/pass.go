@@ -48,7 +48,7 @@ func (s *Schedule) yield() {
 // arrive ends the waits for prompts that are in, and the work whose callers have given up.
 func (s *Schedule) arrive() {
 	for _, x := range s.copied(s.line) {
-		t := x.seat()
+		t := x.entry()
 		switch {
 		case t.opening != nil && t.opening.GivenUp() != nil:
 			s.Drop(x, t.opening.GivenUp())

@@ -25,7 +25,7 @@ func (s *Schedule) makeRoom(x Session, p *engine.Part) bool {
 			return false
 		}
 		v := s.victim()
-		t := v.seat()
+		t := v.entry()
 		s.cfg.Counters.Add("sessions.crowded_out", 1)
 		s.Drop(v, tandem.Errorf(s.cfg.Name, tandem.Exhausted, "session %v has to wait for memory, after %d tokens: %w", t.ID,
 			t.Seq.Len(), err))
@@ -40,20 +40,20 @@ func (s *Schedule) makeRoom(x Session, p *engine.Part) bool {
 func (s *Schedule) victim() (v Session) {
 	var oldest Session
 	for _, x := range s.sessions {
-		if oldest == nil || x.seat().number < oldest.seat().number {
+		if oldest == nil || x.entry().number < oldest.entry().number {
 			oldest = x
 		}
 	}
 	pages := map[string]int{}
 	for _, x := range s.sessions {
-		pages[x.seat().tenant] += x.seat().Seq.Pages()
+		pages[x.entry().tenant] += x.entry().Seq.Pages()
 	}
 	v = oldest
 	for _, x := range s.sessions {
 		if x == oldest {
 			continue
 		}
-		t, best := x.seat(), v.seat()
+		t, best := x.entry(), v.entry()
 		if have, most := pages[t.tenant], pages[best.tenant]; v == oldest || have > most || have == most && t.number > best.number {
 			v = x
 		}

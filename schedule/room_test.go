@@ -15,7 +15,7 @@ func (b *bench) tight(rows int) {
 		id := append(append([]tandem.Token(nil), part.Extend...), part.Nodes...)[0]
 		used, n := 0, len(part.Extend)+len(part.Nodes)
 		for _, x := range b.sessions {
-			used += x.seat().Seq.Pages()
+			used += x.entry().Seq.Pages()
 		}
 		if used+n > rows {
 			return tandem.Errorf("test", tandem.Exhausted, "%d of %d rows are in use", used, rows)

@@ -134,7 +134,7 @@ func (s *Schedule) Open(ctx context.Context, o tandem.Opening, enter func() (Ses
 		})
 		return opened, err
 	}
-	opened.Reused = x.seat().reused
+	opened.Reused = x.entry().reused
 	return opened, nil
 }
 
@@ -174,7 +174,7 @@ func (s *Schedule) Replace(o tandem.Opening) error {
 	if old == nil {
 		return nil
 	}
-	if epoch := old.seat().Epoch; o.Epoch < epoch {
+	if epoch := old.entry().Epoch; o.Epoch < epoch {
 		return tandem.Errorf(op, tandem.Stale, "epoch %d of session %v: epoch %d is held", o.Epoch, o.Session, epoch)
 	}
 	s.Drop(old, tandem.Errorf(op, tandem.Stale, "session %v was opened again", o.Session))
@@ -183,7 +183,7 @@ func (s *Schedule) Replace(o tandem.Opening) error {
 
 // Enter adds a session. The call ends when its prompt is in.
 func (s *Schedule) Enter(x Session, call *Call) {
-	t := x.seat()
+	t := x.entry()
 	s.entered++
 	t.number, t.reused, t.opening, t.used = s.entered, t.Seq.Len(), call, time.Now()
 	call.held.Store(int64(t.reused))
@@ -201,7 +201,7 @@ func (s *Schedule) Close(id tandem.SessionID) {
 // CloseOwned forgets the sessions that were opened by a process that is gone. See tandem.Opening.
 func (s *Schedule) CloseOwned(owner uint64) {
 	for id, x := range s.sessions {
-		if x.seat().Owner == owner {
+		if x.entry().Owner == owner {
 			s.Drop(x, tandem.Errorf(s.cfg.Name, tandem.UnknownSession, "the process that had opened session %v is gone", id))
 			s.cfg.Counters.Add("sessions.orphaned", 1)
 		}
@@ -212,7 +212,7 @@ func (s *Schedule) CloseOwned(owner uint64) {
 func (s *Schedule) Session(id tandem.SessionID) Session { return s.sessions[id] }
 
 // Holds reports whether x is still one of the sessions.
-func (s *Schedule) Holds(x Session) bool { return s.sessions[x.seat().ID] == x }
+func (s *Schedule) Holds(x Session) bool { return s.sessions[x.entry().ID] == x }
 
 // Load counts the sessions by their state.
 type Load struct {
@@ -226,10 +226,10 @@ type Load struct {
 func (s *Schedule) Load() Load {
 	l := Load{Sessions: len(s.sessions), Spare: len(s.spare)}
 	for _, x := range s.line {
-		if x.seat().opening != nil {
+		if x.entry().opening != nil {
 			l.Opening++
 		}
-		if x.seat().queued {
+		if x.entry().queued {
 			l.Queued++
 		}
 	}
@@ -258,7 +258,7 @@ func (s *Schedule) last() {
 // sweep drops idle sessions.
 func (s *Schedule) sweep() {
 	for _, x := range s.sessions {
-		if t := x.seat(); !t.Busy() && time.Since(t.used) > s.cfg.Idle {
+		if t := x.entry(); !t.Busy() && time.Since(t.used) > s.cfg.Idle {
 			s.cfg.Counters.Add("sessions.idle", 1)
 			s.Drop(x, nil)
 		}

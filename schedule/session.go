@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-llm/tandem/schedule/owner"
 )
 
-// Session is a room's part of a session; it embeds a Seat, which has defaults for some of the methods. All methods run on the owner's
+// Session is a room's part of a session; it embeds an Entry, which has defaults for some of the methods. All methods run on the owner's
 // goroutine, and a panic in one of them drops only that session.
 type Session interface {
 	// Missing returns how many tokens must be computed before the work that the session was opened or queued for can begin: of its
@@ -32,11 +32,11 @@ type Session interface {
 	// Left is called when the session is no longer held, with the reason; nil if it had only been idle for too long.
 	Left(err error)
 
-	seat() *Seat
+	entry() *Entry
 }
 
-// Seat is the schedule's state of a session.
-type Seat struct {
+// Entry is the schedule's state of a session.
+type Entry struct {
 	ID    tandem.SessionID
 	Owner uint64 // see tandem.Opening
 	Epoch tandem.Epoch
@@ -61,27 +61,27 @@ type Seat struct {
 	turn     int           // others come first until the schedule has run so many passes
 }
 
-// NewSeat returns the Seat of the session that o opens, whose state in the model is seq.
-func NewSeat(o tandem.Opening, seq Sequence) Seat {
-	return Seat{ID: o.Session, Owner: o.Owner, Epoch: o.Epoch, Seq: seq, tenant: o.Tenant}
+// NewEntry returns the Entry of the session that o opens, whose state in the model is seq.
+func NewEntry(o tandem.Opening, seq Sequence) Entry {
+	return Entry{ID: o.Session, Owner: o.Owner, Epoch: o.Epoch, Seq: seq, tenant: o.Tenant}
 }
 
-func (t *Seat) seat() *Seat { return t }
+func (t *Entry) entry() *Entry { return t }
 
 // Settle, Opened, Spare and Left are defaults that do nothing.
-func (t *Seat) Settle() error      { return nil }
-func (t *Seat) Opened()            {}
-func (t *Seat) Spare(_ Space) Part { return Part{} }
-func (t *Seat) Left(_ error)       {}
+func (t *Entry) Settle() error      { return nil }
+func (t *Entry) Opened()            {}
+func (t *Entry) Spare(_ Space) Part { return Part{} }
+func (t *Entry) Left(_ error)       {}
 
 // Opening reports whether the session's prompt is not in yet.
-func (t *Seat) Opening() bool { return t.opening != nil }
+func (t *Entry) Opening() bool { return t.opening != nil }
 
 // Reused returns how many tokens of the prompt were found in memory.
-func (t *Seat) Reused() int { return t.reused }
+func (t *Entry) Reused() int { return t.reused }
 
 // Busy reports whether the session is opened or queued.
-func (t *Seat) Busy() bool { return t.opening != nil || t.queued }
+func (t *Entry) Busy() bool { return t.opening != nil || t.queued }
 
 // Sequence is the part of a session's state in the model that a schedule needs.
 type Sequence interface {
@@ -148,7 +148,7 @@ func (c *Call) End(err error) {
 // Queue lets x take part in passes until End, which also ends call unless that is nil. came is when the work arrived, rows
 // about the size of its first part. x must not be queued. It may still be opened: then its parts wait for the prompt.
 func (s *Schedule) Queue(x Session, call *Call, came time.Time, rows int) {
-	t := x.seat()
+	t := x.entry()
 	t.arrived(came)
 	t.queued, t.ran, t.call, t.came, t.rows, t.used = true, false, call, came, rows, time.Now()
 	if t.opening == nil {
@@ -158,7 +158,7 @@ func (s *Schedule) Queue(x Session, call *Call, came time.Time, rows int) {
 
 // End ends the work that x is opened or queued for: its callers get err.
 func (s *Schedule) End(x Session, err error) {
-	t := x.seat()
+	t := x.entry()
 	if !t.Busy() {
 		return
 	}
@@ -178,7 +178,7 @@ func (s *Schedule) End(x Session, err error) {
 
 // opened ends the wait for a prompt that is in.
 func (s *Schedule) opened(x Session) {
-	t := x.seat()
+	t := x.entry()
 	if t.reused > 0 {
 		s.cfg.Counters.Add("prefix.hits", 1)
 		s.cfg.Counters.Add("prefix.reused_tokens", int64(t.reused))
@@ -200,7 +200,7 @@ func (s *Schedule) Rest(x Session) {
 
 // Drop forgets a session but keeps what it has computed for others. Its callers get err.
 func (s *Schedule) Drop(x Session, err error) {
-	t := x.seat()
+	t := x.entry()
 	delete(s.sessions, t.ID)
 	s.Rest(x)
 	s.End(x, err)
@@ -215,7 +215,7 @@ func (s *Schedule) Drop(x Session, err error) {
 // for it can be trusted. Its end is Unavailable if err is, as for a process that will start again, else Internal.
 func (s *Schedule) Fail(x Session, err error) {
 	s.cfg.Counters.Add("faults", 1)
-	t := x.seat()
+	t := x.entry()
 	t.Seq.Distrust()
 	kind := tandem.Internal
 	if tandem.KindOf(err) == tandem.Unavailable {

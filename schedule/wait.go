@@ -9,7 +9,7 @@ import (
 const rhythmOf = 4
 
 // arrived records when something came that the session will be queued for.
-func (t *Seat) arrived(at time.Time) {
+func (t *Entry) arrived(at time.Time) {
 	if t.answered.IsZero() || at.Before(t.answered) {
 		return
 	}
@@ -22,7 +22,7 @@ func (t *Seat) arrived(at time.Time) {
 
 // due returns when the session is expected to be queued again; false if it is not expected, because it is queued, has just
 // begun, or is overdue: it has ended, say, or its client reads slowly.
-func (t *Seat) due(now time.Time) (time.Time, bool) {
+func (t *Entry) due(now time.Time) (time.Time, bool) {
 	if t.Busy() || t.rhythm == 0 || now.After(t.overdue()) {
 		return time.Time{}, false
 	}
@@ -30,12 +30,12 @@ func (t *Seat) due(now time.Time) (time.Time, bool) {
 }
 
 // overdue returns the time after which the session is not expected any more.
-func (t *Seat) overdue() time.Time { return t.answered.Add(2*t.rhythm + time.Millisecond) }
+func (t *Entry) overdue() time.Time { return t.answered.Add(2*t.rhythm + time.Millisecond) }
 
 // inRounds reports whether any session is expected.
 func (s *Schedule) inRounds(now time.Time) bool {
 	for _, x := range s.sessions {
-		if _, expected := x.seat().due(now); expected {
+		if _, expected := x.entry().due(now); expected {
 			return true
 		}
 	}
@@ -49,7 +49,7 @@ func (s *Schedule) batchSize(now time.Time) int {
 	}
 	n := 0
 	for _, x := range s.sessions {
-		t := x.seat()
+		t := x.entry()
 		if _, expected := t.due(now); expected || t.queued && t.opening == nil {
 			n++
 		}
@@ -80,17 +80,17 @@ func (s *Schedule) waits(now time.Time, batch int) bool {
 	}
 	taken := 0
 	for _, x := range s.line {
-		t := x.seat()
+		t := x.entry()
 		if t.opening != nil || t.ran {
 			return false
 		}
 		taken += t.rows
 	}
-	var next *Seat
+	var next *Entry
 	var due time.Time
 	for _, x := range s.sessions {
-		if at, expected := x.seat().due(now); expected && (next == nil || at.Before(due)) {
-			next, due = x.seat(), at
+		if at, expected := x.entry().due(now); expected && (next == nil || at.Before(due)) {
+			next, due = x.entry(), at
 		}
 	}
 	if next == nil || taken+next.rows > s.cfg.Model.MaxRows() {
@@ -98,7 +98,7 @@ func (s *Schedule) waits(now time.Time, batch int) bool {
 	}
 	saved := s.costs.Time(taken) + s.costs.Time(next.rows) - s.costs.Time(taken+next.rows)
 	saved = max(saved, s.costs.Time(taken)/10)
-	until := later(s.line[0].seat().came, s.free).Add(time.Duration(s.cfg.Patience * float64(saved)))
+	until := later(s.line[0].entry().came, s.free).Add(time.Duration(s.cfg.Patience * float64(saved)))
 	if s.cfg.Batches == 0 && (due.After(until) || !now.Before(until)) {
 		return false
 	}

@@ -12,7 +12,7 @@ import (
 
 // session is one request's state in the target model; see Verifier for its invariants.
 type session struct {
-	schedule.Seat
+	schedule.Entry
 	v        *Verifier
 	limit    tandem.Position // of tokens: the smaller of the gateway's limit and the context
 	maxNodes int
@@ -74,7 +74,7 @@ func (v *Verifier) open(o tandem.Opening) (*session, error) {
 	v.out.found(o.Session)
 	delete(v.crowded, o.Session)
 	v.features.open(o, seq.Len())
-	return &session{Seat: schedule.NewSeat(o, schedule.Shared(seq)), v: v, limit: tandem.Position(limit), maxNodes: o.MaxNodes,
+	return &session{Entry: schedule.NewEntry(o, schedule.Shared(seq)), v: v, limit: tandem.Position(limit), maxNodes: o.MaxNodes,
 		sampling: o.Sampling, history: sample.NewHistory(o.Sampling, o.Tokens, o.Prompt), seq: seq,
 		tokens: slices.Clone(o.Tokens), hash: tandem.EmptyPrefix.Add(o.Tokens...), ways: o.SelfDrafts, begun: time.Now()}, nil
 }
