@@ -15,10 +15,10 @@ type Budget struct {
 
 	mu      sync.Mutex
 	free    int64
-	waiting []*wish
+	waiting []*waiter
 }
 
-type wish struct {
+type waiter struct {
 	bytes int64
 	got   chan struct{} // closed once the bytes are granted
 }
@@ -55,17 +55,17 @@ func (b *Budget) TryTake(bytes int64) bool {
 // Give gives back what TryTake took.
 func (b *Budget) Give(bytes int64) { b.give(bytes) }
 
-func (b *Budget) ask(bytes int64) *wish {
+func (b *Budget) ask(bytes int64) *waiter {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	w := &wish{bytes: bytes, got: make(chan struct{})}
+	w := &waiter{bytes: bytes, got: make(chan struct{})}
 	b.waiting = append(b.waiting, w)
 	b.serve()
 	return w
 }
 
-// withdraw takes a wish back; false if it has been granted.
-func (b *Budget) withdraw(w *wish) bool {
+// withdraw takes a waiter out of the queue; false if it was granted.
+func (b *Budget) withdraw(w *waiter) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i, x := range b.waiting {

@@ -32,13 +32,13 @@ type largeBodies struct {
 	mu      sync.Mutex
 	free    int64            // below 0 by what the largeBodies in over took beyond allBodies
 	held    map[string]int64 // bytes, by tenant
-	waiting []*wish          // in the order of asking
+	waiting []*waiter        // in the order of asking
 	over    map[string]*body // by tenant
 	reading map[*body]struct{}
 }
 
-// wish is a body that waits for a step.
-type wish struct {
+// waiter is a body that waits for a step.
+type waiter struct {
 	b   *body
 	got chan struct{} // closed once it is granted
 }
@@ -49,7 +49,7 @@ func newBodies() *largeBodies {
 
 // grow takes a step for b. If b has to wait, it calls paused first. Errors: Deadline or Canceled, as of ctx.
 func (s *largeBodies) grow(ctx context.Context, b *body, paused func()) error {
-	w := &wish{b: b, got: make(chan struct{})}
+	w := &waiter{b: b, got: make(chan struct{})}
 	s.mu.Lock()
 	s.waiting = append(s.waiting, w)
 	s.serve()
@@ -77,8 +77,8 @@ func (s *largeBodies) grow(ctx context.Context, b *body, paused func()) error {
 	}
 }
 
-// withdraw takes a wish back; false if it has been granted.
-func (s *largeBodies) withdraw(w *wish) bool {
+// withdraw takes a waiter out of the queue; false if it was granted.
+func (s *largeBodies) withdraw(w *waiter) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, x := range s.waiting {
@@ -116,7 +116,7 @@ func (s *largeBodies) serve() {
 	}
 }
 
-// next returns the wish whose turn it is among those that may, -1 for none; s is locked.
+// next returns the waiter whose turn it is among those that may, -1 for none; s is locked.
 func (s *largeBodies) next(may func(*body) bool) int {
 	out := -1
 	for i, w := range s.waiting {
