@@ -62,7 +62,7 @@ type DrafterTree struct {
 	Tree    tandem.Tree // valid, with the same root in all; without LogProbs every node counts as certain
 }
 
-// nodeGuess is a drafter's guess of a node.
+// nodeGuess is what a drafter's tree has for a node: see its states.
 type nodeGuess struct {
 	state byte
 	logit float64 // if guessed
