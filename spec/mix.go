@@ -92,8 +92,8 @@ func (m *Mix) brood(all []DrafterTree, kids [][][]int32, at []int32) (b brood) {
 			i := slices.Index(b.tokens, s.Tree.Tokens[kid])
 			if i < 0 {
 				i = len(b.tokens)
-				b.tokens, b.said, b.after = append(b.tokens, s.Tree.Tokens[kid]), append(b.said, make([]nodeGuess, len(all))), append(b.after,
-					slices.Repeat([]int32{-1}, len(all)))
+				b.tokens, b.said = append(b.tokens, s.Tree.Tokens[kid]), append(b.said, make([]nodeGuess, len(all)))
+				b.after = append(b.after, slices.Repeat([]int32{-1}, len(all)))
 			}
 			b.said[i][d], b.after[i][d] = nodeGuess{guessed, logit(s.Tree, kid)}, kid
 		}
