@@ -103,7 +103,7 @@ func (c *generateCmd) generate(ctx context.Context, a *app, addr string, r tande
 // launch returns the processes that r needs. When stopped they have nothing to finish, so Grace
 // is 0.
 func (c *generateCmd) launch(r tandem.Request) (launch, error) {
-	target, drafts, err := c.pair(r.Bounds.Plain(), r)
+	target, drafts, err := modelPaths(c.Models, r.Bounds.Plain(), r)
 	l := launch{Group: c.Group, target: target, drafts: drafts, sessions: c.sessionsOr(1)}
 	l.Grace = 0
 	return l, err

@@ -50,7 +50,7 @@ func (c *runCmd) Run(a *app) error {
 		}
 		return c.talk(a.ctx, a, t, c.Addr, append(options, key...)...)
 	}
-	target, drafts, err := c.pair(c.NoDraft, r)
+	target, drafts, err := modelPaths(c.Models, c.NoDraft, r)
 	if err != nil {
 		return err
 	}

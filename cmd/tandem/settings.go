@@ -19,17 +19,12 @@ type groupFlags struct{ settings.Group }
 // sessionsOr returns the number of sessions, def if none is given.
 func (g groupFlags) sessionsOr(def int) int { return cmp.Or(g.Sessions, def) }
 
-// pair returns the paths of the target and of its drafts for r and the like; no drafts with noDraft.
-func (g groupFlags) pair(noDraft bool, r tandem.Request) (target string, drafts []string, err error) {
-	return modelPaths(g.Models, noDraft, r)
-}
-
 // dialing returns the options of a client with the group's certificate for a gateway at addr.
 func (g groupFlags) dialing(addr string) ([]client.Option, error) {
 	return secureFlags{g.TLS}.dialing(addr)
 }
 
-// modelPaths is groupFlags.pair.
+// modelPaths returns the paths of the target and of its drafts for r and the like; no drafts with noDraft.
 func modelPaths(m settings.Models, noDraft bool, r tandem.Request) (target string, drafts []string, err error) {
 	if target, err = find.Target(m.Target); err != nil || noDraft {
 		return target, nil, err

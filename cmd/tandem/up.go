@@ -51,7 +51,7 @@ func (c *upCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	target, drafts, err := c.pair(c.NoDraft, tandem.Request{Strategy: defaults.Strategy, Vote: defaults.Vote})
+	target, drafts, err := modelPaths(c.Models, c.NoDraft, tandem.Request{Strategy: defaults.Strategy, Vote: defaults.Vote})
 	if err != nil {
 		return err
 	}

@@ -165,14 +165,17 @@ func (r *Resolver) load(ctx *kong.Context) error {
 		return err
 	}
 	for name := range r.set {
-		if flags[name] {
+		switch at := ctx.Selected(); {
+		case flags[name]:
 			return tandem.Errorf("", tandem.Invalid, "--%s and --%s %s=…: want one of them", name, setFlag, name)
+		case at != nil && !slices.Contains(names(at), name):
+			return tandem.Errorf("", tandem.Invalid, "--%s %s: `%s` has no such setting", setFlag, name, at.FullPath())
 		}
 	}
 	if r.path == "" {
 		return nil
 	}
-	data, err := read(r.path)
+	data, err := files.ReadFile(r.path, maxFile)
 	if err != nil {
 		var p *os.PathError
 		if errors.As(err, &p) {
@@ -184,10 +187,6 @@ func (r *Resolver) load(ctx *kong.Context) error {
 		return tandem.Errorf("", tandem.Invalid, "%s %s: %w", named, r.path, err)
 	}
 	return nil
-}
-
-func read(path string) ([]byte, error) {
-	return files.ReadFile(path, maxFile)
 }
 
 // names returns the names of the settings of all commands at and below node.
