@@ -53,21 +53,6 @@ func (c computeFlags) choose(a *app, d *profile.Decision, run func(p device.Spec
 	return placement.Choose(c.Device, c.Threads, d, func(format string, args ...any) { a.say("tandem: "+format, args...) }, run)
 }
 
-// with calls use with a device, which it closes then.
-func (c computeFlags) with(a *app, use func(d kernels.Device) error) error {
-	if err := c.check(); err != nil {
-		return err
-	}
-	return c.choose(a, nil, func(p device.Spec) error {
-		d, err := c.at(p)(c.Threads)
-		if err != nil {
-			return err
-		}
-		defer d.Close()
-		return use(d)
-	})
-}
-
 // load opens a device and, with it, a model.
 func (c computeFlags) load(a *app, open func(d kernels.Device) (*engine.Model, error)) (m *engine.Model, closed func(), err error) {
 	err = c.choose(a, nil, func(p device.Spec) error {

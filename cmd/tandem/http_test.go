@@ -72,8 +72,3 @@ func TestHostAndPort(t *testing.T) {
 		}
 	}
 }
-
-func fileExists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
-}
