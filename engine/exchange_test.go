@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem/kernels/cuda/emulated"
-	"github.com/tandem-llm/tandem/kernels/split"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
 

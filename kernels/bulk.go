@@ -2,8 +2,8 @@ package kernels
 
 import "fmt"
 
-// BulkCopier is a Runner on a device with memory of its own, where each Row or Part that is asked for costs a copy. It copies all that
-// another device needs, or has computed, at once. ReadRows and the functions beside it use it where it is there.
+// BulkCopier is a Runner on a device with memory of its own, where each call of Row or Part costs a copy. Its methods copy many rows or
+// parts at once. The functions of the same names use them if a Runner has them.
 type BulkCopier interface {
 	Runner
 	// ReadRows copies some columns of rows [0, n) of a buffer to dst, row after row: what later stages will read. dst has that

@@ -48,13 +48,13 @@ type ThreadSetter interface {
 // Coupler is a Device that can run the two halves of a divided pass together with another device, in the same memory.
 type Coupler interface {
 	Device
-	// Couple returns what runs left halves on this device and right halves on the other one; nil if they cannot share memory.
+	// Couple returns a Couple that runs left halves on this device and right halves on the other one; nil if they cannot share memory.
 	Couple(right Device) Couple
 }
 
-// Couple runs pairs of programs at the same time, on two devices that share buffers, blocks of attention, and a cache. The programs
-// have the same Buffers, Parts, Activations and Stages, and meet equally often. Nothing that one side writes may be read or written by
-// the other before both have met. Activations are each side's own.
+// Couple runs pairs of programs at the same time, on two devices that share buffers, blocks of attention, and a cache. Each side has
+// activations of its own. The two programs have the same Buffers, Parts, Activations and Stages, and the same number of Meets. What one
+// side writes, the other may read or write only after both have come to the next Meet.
 type Couple interface {
 	// Compile makes both halves of p ready, with the weights of p. The Runner's Row, Top and Part are the left's.
 	Compile(p, left, right *Program, w Weights, c Cache) (Runner, error)
@@ -62,19 +62,18 @@ type Couple interface {
 	Close()
 }
 
-// Fitter is a Device that is suited to each model that runs on it, such as one that gives another device as many layers as that has memory
-// for.
+// Fitter is a Device that adapts to each model: for example, it gives another device as many layers as fit into that device's memory.
 type Fitter interface {
 	Device
-	// Fit returns the device on which p is to run with a KV cache of so many pages, and what runs beside p with its weights. It
-	// allocates nothing, and is as good as the device that it comes from. Errors: as for Footprint; not enough memory.
+	// Fit returns a device for p with a KV cache of so many pages, and for the programs that share p's weights. It allocates nothing. The
+	// result may be fitted to another program, as the Fitter itself. Errors: as for Footprint; not enough memory.
 	Fit(p *Program, pages int) (Device, error)
 }
 
 // MemoryOwner is a Device with memory of its own, which Footprint.Own counts.
 type MemoryOwner interface {
 	Device
-	// Free returns how many bytes of that memory are free, and whose it is.
+	// Free returns how many bytes of that memory are free, and the name of the device that it belongs to.
 	Free() (bytes int64, of string, err error)
 }
 
@@ -126,10 +125,10 @@ func Bytes(n int64) string {
 // stage before its operations run and releases it afterwards; in between the bytes stay where they are. Calls come from one
 // goroutine at a time, stages in order within a pass.
 type Weights interface {
-	// Acquire waits until the weights of a stage can be read and returns where each lies, in order of Program.StageWeights and
-	// in the layout that the program names. If experts is not nil, each weight with experts has in its place one slice for each
-	// expert of the list (ascending), in its order: only those need be there, anywhere. A stage with such weights is acquired
-	// after an earlier stage has routed the rows to them, else with nil.
+	// Acquire waits until the weights of a stage can be read. It returns where each lies, in order of Program.StageWeights and in the
+	// layout that the program names. experts, ascending, are those that an earlier stage has chosen for the rows of the pass. Then a
+	// weight with experts is returned as one slice for each of them, in this order; the slices need not lie together, and other experts
+	// need not be in memory. nil stands for all experts, which lie in one slice.
 	Acquire(stage int, experts []int32) ([][]byte, error)
 	Release(stage int)
 	// Resident reports whether the weights never move, so that a Runner may acquire each stage once for all passes.
@@ -178,13 +177,13 @@ type Runner interface {
 	// between. The caller may change the pass again once its last stage has run.
 	Start(a *Pass) error
 	Stage(i int) error
-	// Row returns row i of a buffer as later stages will read it: the caller may write to it between stages and before a pass.
-	// Only the rows of the last pass hold results. Valid until the next pass; nil if the buffer has no such row.
+	// Row returns row i of a buffer, nil if there is none. It holds a result if the last pass had so many rows. The caller may write to
+	// it before a pass and between stages: later stages read what it has written. Valid until the next pass.
 	Row(b Buf, i int) []float32
 	// Top returns what TopK found in wanted row i of the last pass; zero if the pass had no such row. Valid until the next pass.
 	Top(i int) Top
-	// Part points to the result of one row, block and query head. Before JoinBlocks the caller reads there what AttendBlocks
-	// computed, or writes what another device computed. Zero if the pass has no such part.
+	// Part points to the result of AttendBlocks for one row, block and query head. Before JoinBlocks the caller may read it, or write
+	// there what another device has computed. Zero if the pass has no such part.
 	Part(p Parts, row, block, head int) Part
 	// Close frees the runner's memory, including what Row, Top and Part returned. A second Close does nothing.
 	Close()
@@ -216,15 +215,16 @@ type Timer interface {
 // LaunchTimer is a Runner whose passes are launches on another processor, each of which takes a while even if it does nothing.
 type LaunchTimer interface {
 	Runner
-	// LeastTime returns how many launches the last pass had, and the shortest time of n graphs of as many that do nothing.
+	// LeastTime returns how many launches the last pass had. It runs n graphs of as many launches that do nothing, and returns the
+	// shortest time of one.
 	LeastTime(n int) (launches int, least time.Duration, err error)
 }
 
 // OpTime is how long operations of one kind took in all passes together, by thread.
 type OpTime struct {
-	Kind string          // "matmul q4_k"; operations that a device runs as one have their names joined: "rope+store"
+	Kind string          // "matmul q4_k"; the names of operations that a device runs as one are joined: "rope+store"
 	Busy []time.Duration // computing
-	Wait []time.Duration // waiting for other threads to end it
+	Wait []time.Duration // waiting for other threads to finish the operation
 }
 
 // Top holds the best values of one row by (value descending, id ascending), with the largest value and Σ exp(value-Max) over all;

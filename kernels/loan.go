@@ -6,7 +6,7 @@ import (
 )
 
 // Loan is the weights of a program that lie in the store of another one, so that both read one copy: a head that shares its target's
-// output matrix, or a draft that looks tokens up in its target's embedding. It owns nothing and is good as long as the store.
+// output matrix, or a draft that looks tokens up in its target's embedding. It owns nothing, and is valid as long as the store.
 type Loan struct {
 	Borrower, Owner *Program
 	Store           Weights // of Owner
@@ -14,8 +14,8 @@ type Loan struct {
 }
 
 // Borrow returns the weights of a program, weight i being from[i] of the owner's. Errors: a weight of another shape, type or layout; one
-// that the owner's passes do not read; a store that is not resident, since a pass of the borrower would disturb its ring, unless the
-// borrower only looks up rows that the store is a RowStore for.
+// that the owner's passes do not read; a store that is not resident, since a pass of the borrower would disturb its ring. Such a store may
+// still lend a matrix of which the borrower only looks up rows, if it is a RowStore.
 func Borrow(borrower, owner *Program, store Weights, from []W) (*Loan, error) {
 	if len(from) != len(borrower.Weights) {
 		return nil, fmt.Errorf("kernels: %d weights borrowed for a program of %d", len(from), len(borrower.Weights))

@@ -45,9 +45,9 @@ type Step struct {
 	Save    int32 // slot that gets the result too; -1: none. It may be the walk's From
 }
 
-// MaxHeld is how many states of a layer a walk may hold side by side: paths of a tree that are still to be gone on from, and the one that
-// is being gone. If the largest branch of every row comes last, and takes the row's place, a walk of n steps holds at most log2(n+1)+1 of
-// them; a chain holds one. The walk's steps say how many it needs.
+// MaxHeld is how many states of a layer a walk may hold side by side: that of the path it follows, and that of each row behind it with
+// branches left to follow. If the largest branch of every row comes last, and replaces the row's state, a walk of n steps holds at most
+// log2(n+1)+1 states; a chain holds one.
 const MaxHeld = 16
 
 // MaxTop is the most values that TopK returns for a row.

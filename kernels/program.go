@@ -9,8 +9,8 @@ import "fmt"
 //
 // Invariants:
 //  1. An operation ends before the next starts, unless it is a MatMul with Concurrent.
-//  2. An activation is filled by one operation and made in the forms that products with it need: f32, or int8
-//     with scales, so that a row is quantised once for all its readers.
+//  2. One operation fills an activation. A device keeps it in each form that the products with it need (f32, or int8 with scales), so
+//     that a row is quantised once for all of them.
 //  3. No operation's result depends on the number of rows or threads, or on how a device divides it (docs/kernels.md).
 //  4. A stage is a run of operations whose weights are there together: see Weights.
 type Program struct {
@@ -71,8 +71,8 @@ func (w *Weight) Bytes() int { return max(1, w.Experts) * w.Each() }
 // PartShape is what AttendBlocks hands over for each row and each of its blocks: Heads times (m, l, o), o of Dim numbers.
 type PartShape struct{ Heads, Dim int }
 
-// RouteShape is the choice of Used of Experts for each row, with a weight for each. A Fixed route is chosen by nobody and has no weights:
-// every row uses all experts, in order.
+// RouteShape is the choice of Used of Experts for each row, with a weight for each. In a Fixed route every row uses all experts, in order:
+// no operation chooses them, and they have no weights.
 type RouteShape struct {
 	Experts, Used int
 	Fixed         bool
@@ -175,8 +175,8 @@ func (p *Program) StageWeights(i int) (all []W) {
 	return all
 }
 
-// StageRoute returns the route whose experts stage i multiplies with, if an earlier stage has chosen them; ok is false if there is none, or
-// more than one.
+// StageRoute returns the route by which an earlier stage has chosen the experts of stage i. ok is false if stage i has no experts, chooses
+// them itself, or takes them from several routes.
 func (p *Program) StageRoute(i int) (route Route, ok bool) {
 	from, to := p.StageOps(i)
 	for _, o := range p.Ops[from:to] {

@@ -25,32 +25,33 @@ type Source interface {
 // form in a file of its own.
 type FileStore interface {
 	Store
-	// Fill makes the first pass possible. The source stays the caller's, who closes it after the store if Keeps says so, and may
-	// close it now if not. progress may be nil; it gets bytes, from one goroutine at a time. Errors: those of the source; of the
-	// store's file; ctx's.
+	// Fill reads what the first pass needs. The caller closes the source: after the store if Keeps, else at any time after Fill.
+	// progress may be nil; it is told bytes, by one goroutine at a time. Errors: those of the source; of the store's file; ctx's.
 	Fill(ctx context.Context, s Source, progress func(done, total int64)) error
 	// Keeps reports whether passes read the source.
 	Keeps() bool
 }
 
-// RowStore is a FileStore that brings single rows of those of its matrices of which passes read only rows, between passes of its own.
+// RowStore is a FileStore with matrices of which passes read single rows, such as an embedding. Between passes of its own program it
+// reads such rows for others.
 type RowStore interface {
 	FileStore
-	// Matrix returns where such a matrix lies, which stays; nil for any other. Only rows that were brought last may be read.
+	// Matrix returns where such a matrix lies, which does not move; nil for any other matrix. Only the rows that Rows has read last may be
+	// used.
 	Matrix(w W) []byte
-	// Rows brings rows of it: as many at a time as its program has rows in a pass. It ends the use of those brought before. Errors: those
-	// of a pass.
+	// Rows reads some rows of such a matrix: at most as many as its program has rows in a pass. Rows that were read before may be
+	// overwritten. Errors: those of a pass.
 	Rows(w W, rows []int32) error
 }
 
-// Streamer is a Device whose stores are FileStores. Where it compiles a Loan from a RowStore, the Runner brings the rows of each pass's
-// tokens.
+// Streamer is a Device whose stores are FileStores. If it compiles a program with a Loan from a RowStore, the Runner has the rows of each
+// pass's tokens read.
 type Streamer interface {
 	Device
-	// StreamStats adds up all weights of the device; before there are any, it has the sizes of the last program whose Footprint was
-	// asked for. Safe for concurrent use.
+	// StreamStats returns the sums over all stores of the device. Before there is a store, it returns the sizes of the last program whose
+	// Footprint was asked for. Safe for concurrent use.
 	StreamStats() StreamStats
-	// Near returns the device that computes. Weights that it makes stay in memory, beside those that are streamed.
+	// Near returns the device that computes. The weights of its NewWeights stay in memory, beside those that are streamed.
 	Near() Device
 	// ReadRate reads the packed file as passes do, but without checking and computing, for about that long, between passes, and returns
 	// the bytes per second. Errors: there is no packed file; it cannot be read.
@@ -59,16 +60,19 @@ type Streamer interface {
 
 // StreamStats say what streaming has done so far. Sizes are in bytes.
 type StreamStats struct {
-	// Of the stages in memory, of the ring, and what each pass reads: of experts, a pass of one row if all are chosen equally often.
-	Resident, Ring, Streamed int64
-	Ringed                   int64 // of Streamed, what comes through the ring
-	// Of the memory for experts, of all experts, and of those that a row uses. A pass reads those of its rows that are not in memory.
-	Experts, AllExperts, RowExperts int64
-	Read                            int64         // so far
-	Waited                          time.Duration // passes, for weights
-	Busy                            time.Duration // at least one read was in progress
-	Used, Missed                    int64         // experts that passes used, layer by layer, and those of them that were not in memory
-	ReadExperts                     int64         // bytes of Read that were experts
+	Resident    int64         // stages that stay in memory
+	Ring        int64         // memory of the ring
+	Streamed    int64         // what a pass reads; of experts, what a pass of one row reads if all are chosen equally often
+	Ringed      int64         // the part of Streamed that goes through the ring
+	Experts     int64         // memory for experts
+	AllExperts  int64         // all experts together
+	RowExperts  int64         // those that one row uses
+	Read        int64         // since the start
+	ReadExperts int64         // the part of Read that was experts
+	Waited      time.Duration // time that passes waited for weights
+	Busy        time.Duration // time in which at least one read was in progress
+	Used        int64         // experts that passes used, counted layer by layer
+	Missed      int64         // those of Used that were not in memory
 }
 
 // TooSmall is the error of a Streamer for a program that cannot run in its memory for weights.

@@ -22,8 +22,7 @@ type couple struct {
 	c           *C.tk_couple // nil once closed
 }
 
-// Couple returns what runs halves of passes on d and on another CPU device; nil for devices of other kinds, and where the system gives no
-// thread.
+// Couple implements kernels.Coupler. It returns nil for a device of another kind, or if the system gives no thread.
 func (d *Device) Couple(right kernels.Device) kernels.Couple {
 	other, ok := right.(*Device)
 	if !ok || other == d {

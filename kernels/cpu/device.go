@@ -1,5 +1,5 @@
-// Package cpu is tandem's arithmetic on the processor's cores: packed weight matrices, a thread pool in C, and programs run by one C call
-// per pass.
+// Package cpu is tandem's arithmetic on the processor's cores: packed weight matrices, a thread pool in C, and programs that run there
+// without returning to Go. A pass is one call of C if its weights are resident, and one for each stage if they are streamed.
 //
 // Every operation is defined in kernels/ref and docs/kernels.md down to the order of each rounding. All
 // instruction sets give those bits, and a row's result never depends on the other rows of the pass, on
@@ -54,7 +54,7 @@ var _ kernels.ThreadSetter = (*Device)(nil)
 func New(threads int, isa ISA) (*Device, error) { return newDevice(threads, nil, isa) }
 
 // Pinned is New with a thread for each of some cores, as the system numbers them, on which it stays. The thread that calls for a pass is
-// moved to the first core for as long as the pass takes. Errors: further, a core that this process may not use, or one named twice.
+// moved to the first core for as long as the pass takes. Errors: those of New; a core that this process may not use, or one named twice.
 func Pinned(cores []int, isa ISA) (*Device, error) {
 	allowed, err := Cores()
 	if err != nil {

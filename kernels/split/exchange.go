@@ -329,7 +329,7 @@ func (r *exchanger) Row(b kernels.Buf, i int) []float32 {
 
 func (r *exchanger) Top(i int) kernels.Top { return r.runners[0].Top(i) }
 
-// Chosen returns what either device tells: both have chosen.
+// Chosen returns the choice of one device: both have chosen the same.
 func (r *exchanger) Chosen(of kernels.Route, row int) []int32 {
 	for _, x := range r.runners {
 		if ids := chosen(x, of, row); ids != nil {

@@ -249,7 +249,7 @@ func (b *borrower) Start(a *kernels.Pass) error {
 	return b.Runner.Start(a)
 }
 
-// Chosen tells what the device that computes tells.
+// Chosen returns the choice of the device that computes.
 func (r *runner) Chosen(of kernels.Route, row int) []int32 {
 	if on, ok := r.Runner.(kernels.RouteReader); ok {
 		return on.Chosen(of, row)

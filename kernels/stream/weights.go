@@ -390,7 +390,7 @@ func (w *weights) Release(stage int) {
 // Resident is false even if all stages fit: rows of the embedding come and go.
 func (w *weights) Resident() bool { return false }
 
-// Pack is not how these weights are filled.
+// Pack returns an error: Fill reads these weights.
 func (w *weights) Pack(kernels.W, int, []byte) error {
 	return errors.New("stream: rows given to streamed weights, which read them themselves")
 }
