@@ -19,7 +19,7 @@ type cDelta struct {
 type cOp struct {
 	w, vec, freq, table                                Pointer
 	in, in2, out, parts, kv, ids, tops, route, shares  Pointer
-	pageBytes, headBytes, layerAt, values, valueScale  int64
+	pageBytes, headBytes, layerAt, values, valueScales int64
 	src, dst                                           cAct
 	delta                                              cDelta
 	wanted, dim, cols, outputs, from, to, add, ld      int32

@@ -137,7 +137,7 @@ func (c *cache) op(layer int) cOp {
 	l, k := c.layers[layer], c.shape.Layers[c.shape.Kept(layer)]
 	heads, key, value := k.Seen()
 	return cOp{kv: c.mem.At, pageBytes: int64(c.page), headBytes: int64(l.head), layerAt: int64(l.at), values: int64(l.values),
-		valueScale: int64(l.valueScales), valueRow: int32(l.valueRow), kvHeads: int32(heads), headDim: int32(key),
+		valueScales: int64(l.valueScales), valueRow: int32(l.valueRow), kvHeads: int32(heads), headDim: int32(key),
 		valueDim: int32(value), latent: flag(k.Latent > 0), kvQ8: flag(c.shape.Type == kernels.KVQ8_0)}
 }
 
