@@ -13,12 +13,15 @@ import (
 	"github.com/tandem-llm/tandem/spec/shape"
 )
 
-// promptGrower is the grower of a draft model with prompt tokens (PPD) of its own: it needs fewer passes for a tree. Behind the nodes where
-// the tree is likely to go on, a pass has prompt rows, whose logits foretell the candidates of the levels below. The tree grows through
-// what was foretold as through candidates (spec.Sketch). The next pass explores the likeliest of its nodes, several levels at once, and has
-// prompt rows behind them. A node that was run is explored only if the draft has it among the candidates of its parent; other rows, and all
-// prompt rows, leave the cache right after the pass. So explored nodes, and what ahead.go makes of them, are the same as without. The tree
-// may have nodes that were never run, with the chances that such guesses have had (spec.Trust); the target judges them like any others.
+// promptGrower is the grower of a draft model with prompt tokens (PPD) of its own, which needs fewer passes for a tree:
+//
+//  1. A pass has prompt rows behind the nodes where the tree is likely to go on. Their logits guess the candidates of the levels below.
+//  2. The tree grows through these guesses as through candidates (spec.Sketch).
+//  3. The next pass runs the likeliest nodes of the tree, several levels at once, with prompt rows behind them. A node counts as explored
+//     only if the draft model has it among the candidates of its parent. Other rows, and all prompt rows, leave the cache after the pass.
+//
+// So explored nodes, and what ahead.go makes of them, are the same as without prompt tokens. The tree may have nodes that were never run.
+// Their probability is how often such guesses were right (spec.Trust). The target verifies them like any others.
 type promptGrower struct {
 	tokenGrower
 	sketched *spec.Sketch // the job's tree so far
@@ -31,7 +34,7 @@ const (
 	promptSpots = 1 // and how many of them could get all prompt rows, if the others got none
 )
 
-// promptsOf returns the way of a model that was opened with prompt tokens.
+// promptsOf returns the self-draft of a model that was opened with prompt tokens.
 func promptsOf(m *engine.Model) tandem.SelfDraft {
 	ways := m.Ways()
 	if i := slices.IndexFunc(ways, func(w tandem.SelfDraft) bool { return w.Name == tandem.PPD }); i >= 0 {

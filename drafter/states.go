@@ -44,8 +44,8 @@ type stateGrower struct {
 	shares   bool              // the sequence is not private yet
 }
 
-// newStateGrower returns the grower of a session of a model that reads width values of features and has outputs of own values. The
-// session's sequence begins with held rows.
+// newStateGrower returns the grower of a session whose sequence begins with held rows. The model reads width values of features for a row,
+// and its outputs have own values.
 func newStateGrower(t tokenGrower, held, width, own int) *stateGrower {
 	f := &stateGrower{tokenGrower: t, sure: held, base: held, features: width, own: own, instead: map[int][]float32{},
 		zeros: make([]float32, width), shares: true}

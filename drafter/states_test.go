@@ -448,8 +448,8 @@ func TestStatesOpen(t *testing.T) {
 	}
 }
 
-// TestStatesPromptWaits: a prompt is read when all its features have come, since the target reads it on the same processors. Of a longer
-// one than is kept, parts are read as they come.
+// TestStatesPromptWaits: a prompt is read when all its features have come, as the target reads it on the same processors. Of a longer one
+// than is kept, parts are read as they come.
 func TestStatesPromptWaits(t *testing.T) {
 	f := newStatesRig(t, "dovetail", Config{Chunk: 4})
 	text := randomText(rand.New(rand.NewPCG(11, 12)), 40)

@@ -81,7 +81,7 @@ type Schedule struct {
 
 // New returns a schedule. Until Start, passes run only when Step is called.
 func New(cfg Config) *Schedule {
-	s := &Schedule{cfg: cfg, sessions: map[tandem.SessionID]Session{}, costs: learn.NewCosts(cfg.Costs)}
+	s := &Schedule{cfg: cfg, sessions: map[tandem.SessionID]Session{}, costs: learn.NewCosts(cfg.Costs, learn.DefaultTuning().Costs)}
 	s.owner = owner.New(owner.Work{Step: s.Step, Fault: s.fault, Tick: s.sweep, Every: SweepEvery(cfg.Idle), Last: s.last,
 		Pulse: cfg.Pulse})
 	s.hold = time.AfterFunc(time.Hour, func() { s.owner.Post(func() {}) })

@@ -137,7 +137,7 @@ func wide(n int) tandem.Tree {
 }
 
 func widePlan() tandem.Plan {
-	p := tandem.Plan{Accept: learn.NewCalibration().Accept()}
+	p := tandem.Plan{Accept: learn.NewCalibration(learn.DefaultTuning().Calibration).Accept()}
 	for w := range 64 {
 		p.Verify = append(p.Verify, time.Duration(40+w)*time.Millisecond)
 	}

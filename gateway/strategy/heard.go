@@ -6,30 +6,19 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/spec"
-)
-
-const (
-	// followEvery is how many committed tokens a drafter that is not asked lags behind before it is told of them.
-	followEvery = 6
-	// followShare bounds the drafting time that this takes, as a share of that of the rounds. What much dearer drafters
-	// take does not count for a drafter, so that one that takes long does not leave the others unheard.
-	followShare = 0.02
-	// followStart is how long a drafter may take for it in any case, as long as the time is not spent.
-	followStart = 2 * time.Millisecond
-	// mostLag is how many tokens a drafter may lag behind the others and still be compared with them.
-	mostLag = 24
-	// leastHeard is on how many tokens all drafters must have been heard before they are compared.
-	leastHeard = 4
+	"github.com/tandem-llm/tandem/spec/learn"
 )
 
 // heard holds the drafters' hindsight on a session's text.
 type heard struct {
-	of    map[string]said
-	begin tandem.Position          // committed when the first was heard: the prompt
-	base  tandem.Position          // committed
-	spent map[string]time.Duration // by each drafter, on hindsight alone
-	took  time.Duration            // the session's share of the time of all its rounds
-	news  bool                     // since the last together
+	t      learn.HindsightTuning
+	dearer float64 // ChoiceTuning.Dearer
+	of     map[string]said
+	begin  tandem.Position          // committed when the first was heard: the prompt
+	base   tandem.Position          // committed
+	spent  map[string]time.Duration // by each drafter, on hindsight alone
+	took   time.Duration            // the session's share of the time of all its rounds
+	news   bool                     // since the last together
 }
 
 // said is one drafter's hindsight on the first base tokens.
@@ -38,7 +27,9 @@ type said struct {
 	hindsight tandem.Hindsight
 }
 
-func newHeard() heard { return heard{of: map[string]said{}, spent: map[string]time.Duration{}} }
+func newHeard(t learn.Tuning) heard {
+	return heard{t: t.Hindsight, dearer: t.Choice.Dearer, of: map[string]said{}, spent: map[string]time.Duration{}}
+}
 
 func (h *heard) hear(drafter string, base tandem.Position, s tandem.Hindsight, spent time.Duration) {
 	if len(h.of) == 0 {
@@ -59,18 +50,18 @@ func (h *heard) committed(base tandem.Position, took time.Duration) {
 // follow returns the drafters, of those ready but not asked, that are to be told what was committed. takes returns how long one will
 // take for it, 0 if that is unknown.
 func (h *heard) follow(ready, asked []string, takes func(drafter string) time.Duration) (list []string) {
-	share := time.Duration(followShare * float64(h.took))
+	share := time.Duration(h.t.Share * float64(h.took))
 	for _, d := range ready {
-		if h.base-h.of[d].base < followEvery || slices.Contains(asked, d) || isWay(d) {
+		if h.base-h.of[d].base < tandem.Position(h.t.Every) || slices.Contains(asked, d) || isWay(d) {
 			continue
 		}
 		spent, long := time.Duration(0), takes(d)
 		for o, t := range h.spent {
-			if dearer*long >= takes(o) {
+			if time.Duration(h.dearer*float64(long)) >= takes(o) {
 				spent += t
 			}
 		}
-		if spent <= share && long <= share-spent+followStart {
+		if spent <= share && long <= share-spent+h.t.Start {
 			list = append(list, d)
 		}
 	}
@@ -86,23 +77,23 @@ func (h *heard) together(ready []string) (of map[string]tandem.Hindsight, output
 	h.news = false
 	end, begin := h.base, tandem.Position(0) // of the tokens
 	for _, d := range ready {
-		if s, ok := h.of[d]; ok && s.current(h.base) {
+		if s, ok := h.of[d]; ok && h.current(s) {
 			end, begin = min(end, s.base), max(begin, s.base-tandem.Position(s.hindsight.Tokens))
 		}
 	}
-	if end-begin < leastHeard {
+	if int(end-begin) < h.t.Least {
 		return nil, 0, false
 	}
 	of = map[string]tandem.Hindsight{}
 	for _, d := range ready {
-		if s, ok := h.of[d]; ok && s.current(h.base) {
+		if s, ok := h.of[d]; ok && h.current(s) {
 			of[d] = spec.Latest(spec.Before(s.hindsight, int(s.base-end)), int(end-begin))
 		}
 	}
 	return of, max(int(end-h.begin), 0), true
 }
 
-// current reports whether s is recent enough to be compared when base tokens are committed.
-func (s said) current(base tandem.Position) bool {
-	return s.hindsight.Tokens >= leastHeard && base-s.base <= mostLag
+// current reports whether s is recent enough to be compared.
+func (h *heard) current(s said) bool {
+	return s.hindsight.Tokens >= h.t.Least && int(h.base-s.base) <= h.t.Lag
 }

@@ -6,11 +6,12 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec/learn"
 )
 
 // TestTogether: drafters are compared on the tokens that all of them have been heard on.
 func TestTogether(t *testing.T) {
-	h := newHeard()
+	h := newHeard(learn.DefaultTuning())
 	ready := []string{"a", "b", "c"}
 	if of, _, news := h.together(ready); news || of != nil {
 		t.Errorf("nobody was heard: %v", of)
@@ -38,7 +39,7 @@ func TestTogether(t *testing.T) {
 // TestFollow: who lags behind is told, as far as that takes no more than its part of the time; the others do not suffer from one that
 // takes long, and one that would take too long is not told at all.
 func TestFollow(t *testing.T) {
-	h := newHeard()
+	h := newHeard(learn.DefaultTuning())
 	ready := []string{"a", "b", "c", "long"}
 	takes := func(d string) time.Duration { return map[string]time.Duration{"long": 9 * time.Millisecond}[d] }
 	for _, d := range ready {

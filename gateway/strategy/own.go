@@ -5,21 +5,14 @@ import (
 	"time"
 
 	"github.com/tandem-llm/tandem"
-)
-
-const (
-	// ownShare is the share of the time of rounds that guesses may take which no round uses, to see what they are worth now.
-	ownShare = 0.01
-	// ownStart is the credit for such guesses at the start, in rounds.
-	ownStart = 0.3
-	// ownLasting is how many rounds a way is asked on after the last round whose best choice had it. A guess may be missing in between.
-	ownLasting = 4
+	"github.com/tandem-llm/tandem/spec/learn"
 )
 
 // own decides when the planner asks for the target's own guesses. The guesses of a round come with the verdict of the round before, which
 // pays for them: so a way is asked in every round while the best choice uses it, and otherwise only as often as its credit allows. Such
 // a guess is compared with what was committed, whether or not it was used.
 type own struct {
+	t      learn.SelfDraftTuning
 	rounds int
 	used   map[string]int  // by way: the latest round whose best choice had it
 	credit time.Duration   // for guesses that may not be used
@@ -29,7 +22,9 @@ type own struct {
 	waits  map[string]bool // ways without a known price that were asked already, until their guess has come
 }
 
-func newOwn() own { return own{used: map[string]int{}, waits: map[string]bool{}} }
+func newOwn(t learn.SelfDraftTuning) own {
+	return own{t: t, used: map[string]int{}, waits: map[string]bool{}}
+}
 
 // isWay reports whether the name is that of one of the target's own ways.
 func isWay(name string) bool { return slices.Contains(tandem.SelfDrafts(), name) }
@@ -54,10 +49,10 @@ func (w *own) round(o *Outcome, asked []string, extra time.Duration) (add time.D
 	w.paid = extra
 	w.rows += (float64(o.Prompts) - w.rows) / 8
 	if w.last == 0 {
-		w.credit += time.Duration(ownStart * float64(o.Wall))
+		w.credit += time.Duration(w.t.Start * float64(o.Wall))
 	}
 	w.last = o.Wall
-	w.credit = min(w.credit+time.Duration(ownShare*float64(o.Wall)), o.Wall)
+	w.credit = min(w.credit+time.Duration(w.t.Share*float64(o.Wall)), o.Wall)
 	for _, d := range append(o.Idle[:len(o.Idle):len(o.Idle)], o.Drafts...) {
 		delete(w.waits, d.Drafter)
 	}
@@ -75,7 +70,7 @@ func (w *own) rowsOf(drafter string) time.Duration {
 // Prompts implements Strategy: as many rows as bring the most tokens beyond those that the same time brings otherwise. A way that is only
 // looked at gets the fewest.
 func (p *planner) Prompts(way string, nodes int, rows []int, gains []float64) int {
-	if last, used := p.own.used[way]; !used || p.own.rounds-last > ownLasting {
+	if last, used := p.own.used[way]; !used || p.own.rounds-last > p.own.t.Lasting {
 		return 0
 	}
 	best, most := -1, 0.0
@@ -96,9 +91,9 @@ func (p *planner) Guesses(offered []string) (ask []string) {
 		price := p.price[name]
 		last, used := w.used[name]
 		switch {
-		case used && w.rounds-last <= ownLasting:
-		case price > 0 && float64(price) < freeShare*float64(p.round): // as if it were always there
-		case price == 0 && (!w.waits[name] || w.rounds%ownLasting == 0): // unknown: one guess will tell
+		case used && w.rounds-last <= w.t.Lasting:
+		case price > 0 && float64(price) < p.tuning.Choice.Free*float64(p.round): // as if it were always there
+		case price == 0 && (!w.waits[name] || w.rounds%w.t.Lasting == 0): // unknown: one guess will tell
 			w.waits[name] = true
 		case price > 0 && price <= w.credit:
 			w.credit -= price

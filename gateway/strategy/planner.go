@@ -22,7 +22,8 @@ import (
 // so that a machine on which it does not pay loses little, and learning stays cheap.
 type planner struct {
 	shared  *Shared
-	vote    tandem.Vote // of several; VoteNone: never
+	tuning  *learn.Tuning // the gateway's, never changed
+	vote    tandem.Vote   // of several; VoteNone: never
 	ahead   bool
 	mix     *spec.Mix // nil: drafts are merged by the drafters' weights, which stay
 	choices *learn.Planner
@@ -45,40 +46,21 @@ type planner struct {
 	own     own
 }
 
-const (
-	wideEvery = 24  // one in so many rounds with a draft is wider than costs say that it pays: see Shared.curve
-	wideSlope = 0.4 //
-)
-
-const (
-	// freeShare is the share of a round's time below which a drafter is asked whenever another one is.
-	freeShare = 0.01
-	// dearer is how many times as much as the next cheaper one a drafter costs that votes are also held without.
-	dearer = 3
-	// feltShare is the share of a round's time from which on a draft is felt.
-	feltShare = 0.1
-	// followPasses is how many times as long a tree is assumed to take as hindsight alone, until one was drafted.
-	followPasses = 5
-
-	leastReach = 8   // the depth of chains that hindsight is replayed with, unless a drafter's own trees are deeper
-	reachFade  = 0.9 // the factor on a drafter's reach with each tree that is less deep
-)
-
 // inTurn ends the name of a way without drafting ahead.
 const inTurn = " in turn"
 
 func newPlanner(l *Shared, vote tandem.Vote, adaptive, ahead, sampled bool) *planner {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p := &planner{shared: l, vote: vote, ahead: ahead, sampled: sampled,
-		choices: learn.NewPlanner(l.rules.Planner, l.planner), chances: map[string]*learn.Calibration{},
-		reach: map[string]float64{}, nodes: map[string]float64{}, price: maps.Clone(l.prices), round: l.round, heard: newHeard(),
-		own: newOwn(), uses: map[string]*use{}}
+	p := &planner{shared: l, tuning: &l.rules.Tuning, vote: vote, ahead: ahead, sampled: sampled,
+		choices: learn.NewPlanner(l.rules.Planner, l.rules.Tuning.Planner, l.planner), chances: map[string]*learn.Calibration{},
+		reach: map[string]float64{}, nodes: map[string]float64{}, price: maps.Clone(l.prices), round: l.round,
+		heard: newHeard(l.rules.Tuning), own: newOwn(l.rules.Tuning.SelfDrafts), uses: map[string]*use{}}
 	if adaptive {
 		p.mix = l.mix.Clone()
 	}
 	for name, c := range l.chances {
-		p.chances[name] = c.Inherit(inherited)
+		p.chances[name] = c.Inherit(p.tuning.Choice.Inherited)
 	}
 	return p
 }
@@ -107,8 +89,8 @@ func (p *planner) Decide(ready []string, bounds tandem.Bounds) Decision {
 	}
 	costs := tandem.Plan{Round: p.rest}
 	slope := 1.0
-	if p.drafted++; p.drafted%wideEvery == wideEvery/2 {
-		slope = wideSlope
+	if p.drafted++; p.drafted%p.tuning.Choice.WideEvery == p.tuning.Choice.WideEvery/2 {
+		slope = p.tuning.Choice.WideSlope
 	}
 	costs.Verify, costs.Others = p.shared.curve(bounds.Nodes, int(p.rows+p.own.rows+0.5), slope)
 	costs.Others *= p.tickets
@@ -131,7 +113,9 @@ func (p *planner) Decide(ready []string, bounds tandem.Bounds) Decision {
 func (p *planner) Explain(Decision) string { return p.choices.Explain() }
 
 // follows returns how long a drafter takes to be told what was committed; 0 if that is not known.
-func (p *planner) follows(drafter string) time.Duration { return p.price[drafter] / followPasses }
+func (p *planner) follows(drafter string) time.Duration {
+	return p.price[drafter] / time.Duration(p.tuning.Hindsight.Passes)
+}
 
 // arms returns the ways to spend a round.
 func (p *planner) arms(ready []string, bounds tandem.Bounds) []learn.Arm {
@@ -187,13 +171,13 @@ func (p *planner) together(ready, free, dear []string) (arms []learn.Arm) {
 
 // dearer reports whether a costs far more than b, so much that it is felt.
 func (p *planner) dearer(a, b string) bool {
-	return p.price[b] > 0 && float64(p.price[a]) > max(dearer*float64(p.price[b]), feltShare*float64(p.round))
+	return p.price[b] > 0 && float64(p.price[a]) > max(p.tuning.Choice.Dearer*float64(p.price[b]), p.tuning.Choice.Felt*float64(p.round))
 }
 
 // prices divides drafters into those whose drafts cost next to nothing and the others. Where drafts are never merged, none is free.
 func (p *planner) prices(ready []string) (free, dear []string) {
 	for _, d := range ready {
-		if price := p.price[d]; price > 0 && float64(price) < freeShare*float64(p.round) && p.vote != tandem.VoteNone {
+		if price := p.price[d]; price > 0 && float64(price) < p.tuning.Choice.Free*float64(p.round) && p.vote != tandem.VoteNone {
 			free = append(free, d)
 		} else {
 			dear = append(dear, d)
@@ -296,7 +280,7 @@ func (p *planner) Learn(o *Outcome) {
 	}
 	for _, d := range o.Drafts {
 		p.record(d.Drafter, d.Got.Tree, v.Tokens)
-		p.reach[d.Drafter] = max(reachFade*p.reach[d.Drafter], float64(d.Got.Depth))
+		p.reach[d.Drafter] = max(p.tuning.Hindsight.Fade*p.reach[d.Drafter], float64(d.Got.Depth))
 	}
 }
 
@@ -321,7 +305,7 @@ func (p *planner) merged(o *Outcome) {
 func (p *planner) Hear(drafter string, base tandem.Position, h tandem.Hindsight, spent time.Duration) {
 	p.heard.hear(drafter, base, h, spent)
 	if p.price[drafter] == 0 && spent > 0 {
-		p.price[drafter] = followPasses * spent
+		p.price[drafter] = time.Duration(p.tuning.Hindsight.Passes) * spent
 	}
 }
 
@@ -379,7 +363,9 @@ func (p *planner) foresee(arms []learn.Arm) {
 }
 
 // depth returns the depth of the chains that a drafter's hindsight is replayed with.
-func (p *planner) depth(drafter string) int { return max(int(p.reach[drafter]), leastReach) }
+func (p *planner) depth(drafter string) int {
+	return max(int(p.reach[drafter]), p.tuning.Hindsight.Reach)
+}
 
 // alone returns the way that asks this drafter only.
 func (p *planner) alone(drafter string) learn.Arm { return p.ask([]string{drafter}) }
@@ -397,7 +383,7 @@ func (p *planner) record(name string, t tandem.Tree, committed []tandem.Token) {
 	}
 	for _, of := range []map[string]*learn.Calibration{p.chances, l.chances} {
 		if of[name] == nil {
-			of[name] = learn.NewCalibration()
+			of[name] = learn.NewCalibration(l.rules.Tuning.Calibration)
 		}
 		of[name].Record(t, committed)
 	}

@@ -39,7 +39,7 @@ func newBox(ms ...float64) *box {
 	for i, rows := range []int{1, 2, 4, 8, 12, 16, 32, 64} {
 		b.verify = append(b.verify, tandem.Cost{Rows: rows, Time: time.Duration(ms[i] * 1e6)})
 	}
-	b.verified = learn.NewCosts(b.verify)
+	b.verified = learn.NewCosts(b.verify, learn.DefaultTuning().Costs)
 	return b
 }
 

@@ -17,6 +17,7 @@ type Rules struct {
 	Branch         float64          // LLMCad: what a candidate must reach to open a branch, 0.3
 	Planner        learn.PlannerRule
 	InitialWeights map[string]float64 // of drafters by name; 1 for those not in it
+	Tuning         learn.Tuning       // numbers that were tuned by hand
 }
 
 // WithDefaults returns r checked and with every default filled in.
@@ -30,6 +31,9 @@ func (r Rules) WithDefaults() (Rules, error) {
 	}
 	if r.Planner == (learn.PlannerRule{}) {
 		r.Planner = learn.DefaultPlannerRule
+	}
+	if r.Tuning == (learn.Tuning{}) {
+		r.Tuning = learn.DefaultTuning()
 	}
 	for _, f := range []struct {
 		name string

@@ -9,15 +9,8 @@ import (
 	"github.com/tandem-llm/tandem/spec/learn"
 )
 
-const (
-	// mostNames is how many drafters' names are remembered, those that are gone included.
-	mostNames = 256
-	// inherited is the weight in a new session of the acceptance that other sessions have seen: enough to
-	// begin well, little enough that a text of another kind shows within some ten rounds.
-	inherited = 0.2
-	// handedOn is the weight of an ended session's drafter weights in those with which new sessions begin.
-	handedOn = 0.25
-)
+// mostNames is how many drafters' names are remembered, those that are gone included.
+const mostNames = 256
 
 // Shared is what sessions have learned and new ones begin with. The costs of passes and Minions' speculation length are the
 // same for all and kept only here; a session copies everything else at its start, continues on its copy, and
@@ -42,9 +35,11 @@ type Shared struct {
 
 // NewShared returns the initial Shared of a gateway with those rules; r must be complete (Rules.WithDefaults).
 func NewShared(r Rules) *Shared {
-	l := &Shared{rules: r, costs: learn.NewCosts(nil), planner: learn.NewPlanner(r.Planner, nil), weights: learn.NewWeights(r.Weights),
-		lengths: learn.NewLength(r.Length), chances: map[string]*learn.Calibration{},
-		mix: spec.NewMix(), prices: map[string]time.Duration{}, worth: newWorth()}
+	t := &r.Tuning
+	l := &Shared{rules: r, costs: learn.NewCosts(nil, t.Costs), planner: learn.NewPlanner(r.Planner, t.Planner, nil),
+		weights: learn.NewWeights(r.Weights, t.Compare),
+		lengths: learn.NewLength(r.Length, t.Length), chances: map[string]*learn.Calibration{},
+		mix: spec.NewMix(), prices: map[string]time.Duration{}, worth: newWorth(t.Opening)}
 	for name, v := range r.InitialWeights {
 		_ = l.weights.Set(name, v) // checked with the configuration
 	}
@@ -55,7 +50,7 @@ func NewShared(r Rules) *Shared {
 func (l *Shared) Measured(costs []tandem.Cost) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.costs = learn.NewCosts(costs)
+	l.costs = learn.NewCosts(costs, l.rules.Tuning.Costs)
 }
 
 // Costs tells what a draft of a drafter costs, as it was measured, unless its own rounds have shown it. 0: unknown.
@@ -123,7 +118,7 @@ func (l *Shared) perToken(round time.Duration) time.Duration {
 // newWeights returns a session's initial weights: those that earlier sessions handed on if it learns, else the
 // configured ones.
 func (l *Shared) newWeights(learns bool) *learn.Weights {
-	w := learn.NewWeights(l.rules.Weights)
+	w := learn.NewWeights(l.rules.Weights, l.rules.Tuning.Compare)
 	set := l.rules.InitialWeights
 	if learns {
 		l.mu.Lock()
@@ -172,10 +167,10 @@ func (l *Shared) handOn(w *learn.Weights) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.weights.Snapshot()) > mostNames {
-		l.weights = learn.NewWeights(learn.WeightRule{}) // names that came and went
+		l.weights = learn.NewWeights(learn.WeightRule{}, l.rules.Tuning.Compare) // names that came and went
 	}
 	for name, v := range w.Snapshot() {
-		_ = l.weights.Set(name, l.weights.Of(name)+handedOn*(v-l.weights.Of(name))) // between two good weights
+		_ = l.weights.Set(name, l.weights.Of(name)+l.rules.Tuning.Choice.HandedOn*(v-l.weights.Of(name))) // between two good weights
 	}
 }
 

@@ -151,7 +151,8 @@ func New(r tandem.Request, shared *Shared) (Strategy, *learn.Weights) {
 	rules, w := shared.rules, shared.newWeights(adaptive && r.Strategy != "" && r.Strategy != tandem.StrategyFixed)
 	switch r.Strategy {
 	case tandem.StrategyLLMCad:
-		return &llmcad{vote: vote(tandem.VoteNone), alpha: learn.NewAlpha(rules.Alpha), adaptive: adaptive, branch: rules.Branch,
+		return &llmcad{vote: vote(tandem.VoteNone), alpha: learn.NewAlpha(rules.Alpha, rules.Tuning.Alpha),
+			adaptive: adaptive, branch: rules.Branch,
 			ahead: ahead}, w
 	case tandem.StrategyMinions:
 		return &minions{shared: shared, vote: vote(tandem.VoteMajority), weights: w, adaptive: adaptive}, w

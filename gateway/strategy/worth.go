@@ -7,24 +7,11 @@ import (
 	"github.com/tandem-llm/tandem/spec/learn"
 )
 
-const (
-	// openFree is how long a drafter's pass may take, as a share of the target's, so that every session opens it: to read a prompt takes it
-	// that share of the time that the target takes. freeShare is the same for guesses of the target's own ways.
-	openFree = 0.05
-	// openGain is how many more tokens per time, as a share, the best choice must have promised with a drafter than without it, in the mean
-	// of the latest sessions, so that later ones open it.
-	openGain = 0.05
-	// openFirst is after how many rounds of sessions without it such a drafter is looked at again. It doubles each time, up to openMost.
-	openFirst, openMost = 256, 8192
-	// judgedBy is how many rounds with a choice between ways with and without a drafter must have been seen to judge it, and mostJudged how
-	// many the past counts for.
-	judgedBy, mostJudged = 48, 128
-)
-
 // worth says which drafters are worth opening a session at. To open one costs something even if it never drafts: it reads the prompt, and
 // one that reads the target's states also those; guesses take time after every pass; and each choice more is one to be wrong about.
 // Shared's lock protects it.
 type worth struct {
+	t     learn.OpeningTuning
 	pass  map[string]time.Duration // running mean of a drafter's pass
 	known map[string]*verdict      // by drafter and kind of session; see subject
 }
@@ -43,7 +30,9 @@ type use struct {
 	gains  float64
 }
 
-func newWorth() worth { return worth{pass: map[string]time.Duration{}, known: map[string]*verdict{}} }
+func newWorth(t learn.OpeningTuning) worth {
+	return worth{t: t, pass: map[string]time.Duration{}, known: map[string]*verdict{}}
+}
 
 // subject is the name under which a drafter is judged: what it is worth when sampling says little about greedy decoding.
 func subject(drafter string, sampled bool) string {
@@ -56,18 +45,18 @@ func subject(drafter string, sampled bool) string {
 // learn takes what a session has found out, in so many rounds, and which drafters it did without.
 func (w *worth) learn(uses map[string]*use, without []string, rounds int) {
 	if len(w.known) > 2*mostNames || len(w.pass) > mostNames {
-		*w = newWorth() // names that came and went
+		*w = newWorth(w.t) // names that came and went
 	}
 	for of, u := range uses {
 		v := w.known[of]
 		if v == nil {
-			v = &verdict{wait: openFirst, left: openFirst}
+			v = &verdict{wait: w.t.First, left: w.t.First}
 			w.known[of] = v
 		}
-		v.rounds = min(v.rounds+u.rounds, mostJudged)
+		v.rounds = min(v.rounds+u.rounds, w.t.Past)
 		v.gain += (max(u.gains/float64(u.rounds), 0) - v.gain) * min(float64(u.rounds)/float64(v.rounds), 1)
-		if v.gain >= openGain {
-			v.wait, v.left = openFirst, openFirst
+		if v.gain >= w.t.Gain {
+			v.wait, v.left = w.t.First, w.t.First
 		}
 	}
 	for _, of := range without {
@@ -115,14 +104,14 @@ func (p *planner) Opens(drafter string) bool {
 	defer l.mu.Unlock()
 	of := subject(drafter, p.sampled)
 	v := l.worth.known[of]
-	if v == nil || v.rounds < judgedBy || v.gain >= openGain || l.cheap(drafter) {
+	if v == nil || v.rounds < l.worth.t.Judged || v.gain >= l.worth.t.Gain || l.cheap(drafter) {
 		return true
 	}
 	if v.left > 0 {
 		p.without = append(p.without, of)
 		return false
 	}
-	v.wait = min(2*v.wait, openMost) // this session looks at it again; others need not
+	v.wait = min(2*v.wait, l.worth.t.Most) // this session looks at it again; others need not
 	v.left = v.wait
 	return true
 }
@@ -130,7 +119,7 @@ func (p *planner) Opens(drafter string) bool {
 // cheap reports whether a drafter costs next to nothing. l.mu is locked.
 func (l *Shared) cheap(drafter string) bool {
 	if isWay(drafter) {
-		return float64(l.prices[drafter]) < freeShare*float64(l.round)
+		return float64(l.prices[drafter]) < l.rules.Tuning.Choice.Free*float64(l.round)
 	}
-	return float64(l.worth.pass[drafter]) < openFree*float64(l.costs.Time(1))
+	return float64(l.worth.pass[drafter]) < l.worth.t.Free*float64(l.costs.Time(1))
 }

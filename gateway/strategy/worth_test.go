@@ -72,7 +72,7 @@ func TestOpens(t *testing.T) {
 		}
 	}
 	again := 0 // rounds are spent without it: 256, 512, 1024, 2048, …
-	for left, wait := sessions*rounds, openFirst; left > 0; left, wait = left-wait-rounds, 2*wait {
+	for left, wait := sessions*rounds, l.worth.t.First; left > 0; left, wait = left-wait-rounds, 2*wait {
 		again++
 	}
 	for _, d := range []string{"dear", tandem.Medusa} {
@@ -84,7 +84,7 @@ func TestOpens(t *testing.T) {
 		t.Error("a drafter that greedy decoding does not want is not looked at when sampling")
 	}
 	for i := 0; !l.judges(t, "dear", false, 0.3, rounds); i++ { // it has become better
-		if i > openMost/rounds {
+		if i > l.worth.t.Most/rounds {
 			t.Fatal("it is not looked at any more")
 		}
 	}
@@ -95,7 +95,7 @@ func TestOpens(t *testing.T) {
 	if alone.count([]string{"dear"}); len(alone.uses) != 0 {
 		t.Errorf("a session with one drafter has judged it: %v", alone.uses)
 	}
-	l.judges(t, "brief", false, -0.5, judgedBy-1)
+	l.judges(t, "brief", false, -0.5, l.worth.t.Judged-1)
 	if p := newPlanner(l, tandem.VoteTree, true, true, false); !p.Opens("brief") {
 		t.Error("few rounds have judged a drafter")
 	}

@@ -2,26 +2,23 @@ package learn
 
 import "math"
 
-// leastAlpha and mostAlpha keep α within (0, 1): at 0 drafts would never end, at 1 none would begin. Until Bound is called, α
-// rises to at most alphaRange times its start.
-const (
-	leastAlpha = 1e-6
-	mostAlpha  = 0.99
-	alphaRange = 10
-)
-
+// t.Least and t.Most keep α within (0, 1): at 0 drafts would never end, at 1 none would begin. Until Bound is called, α
+// rises to at most t.Range times its start.
 // Alpha is LLMCad's self-adaptive threshold (Xu et al., 2023, section 3.3, formula 3): drafting ends when the
 // likeliest branch's cumulative confidence falls below it. Not safe for concurrent use.
-type Alpha struct{ now, start, most float64 }
+type Alpha struct {
+	t                AlphaTuning
+	now, start, most float64
+}
 
 // NewAlpha returns a threshold that begins at start; 0 means the paper's 0.01. Other values are clamped
 // to (0, 1).
-func NewAlpha(start float64) *Alpha {
+func NewAlpha(start float64, t AlphaTuning) *Alpha {
 	if start == 0 || math.IsNaN(start) {
 		start = 0.01
 	}
-	start = min(max(start, leastAlpha), mostAlpha)
-	return &Alpha{now: start, start: start, most: min(alphaRange*start, mostAlpha)}
+	start = min(max(start, t.Least), t.Most)
+	return &Alpha{t: t, now: start, start: start, most: min(t.Range*start, t.Most)}
 }
 
 // Bound sets the most that α rises to: the cost of a draft pass in tokens, its time over that of a committed token, or α's
@@ -30,7 +27,7 @@ func NewAlpha(start float64) *Alpha {
 // 0.94 of the tokens per second of a fixed threshold on the 0.97 b shape. NaN changes nothing.
 func (a *Alpha) Bound(cost float64) {
 	if !math.IsNaN(cost) {
-		a.most = min(max(cost, a.start), mostAlpha)
+		a.most = min(max(cost, a.start), a.t.Most)
 		a.now = min(a.now, a.most)
 	}
 }
@@ -54,5 +51,5 @@ func (a *Alpha) Record(all, ok int, confidence float64) {
 		wrong := float64(all-max(ok, 0)) / float64(all)
 		a.now /= math.Pow(confidence, wrong)
 	}
-	a.now = min(max(a.now, leastAlpha), a.most)
+	a.now = min(max(a.now, a.t.Least), a.most)
 }

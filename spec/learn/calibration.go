@@ -6,24 +6,20 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-const (
-	// priorNodes is how many nodes the draft model's own probability of a bin counts for.
-	priorNodes = 8
-	// forget is the factor on the counts of older trees with each new one: about 100 trees are remembered.
-	forget = 0.99
-)
-
 // Calibration learns the chance that a drafter's node is accepted, by the AcceptBin of the cumulative
 // log-probability that the drafter gave it. Counts fade; in bins with few nodes the drafter is believed. Not
 // safe for concurrent use.
 //
 // A verified tree says for every node whether it was accepted, also for nodes below a rejected one. So the
 // cumulative chance of a bin is a plain frequency: nothing has to be multiplied along paths.
-type Calibration struct{ seen, accepted []float64 }
+type Calibration struct {
+	t              CalibrationTuning
+	seen, accepted []float64
+}
 
 // NewCalibration returns a calibration that believes the drafter.
-func NewCalibration() *Calibration {
-	return &Calibration{make([]float64, tandem.AcceptBins()), make([]float64, tandem.AcceptBins())}
+func NewCalibration(t CalibrationTuning) *Calibration {
+	return &Calibration{t, make([]float64, tandem.AcceptBins()), make([]float64, tandem.AcceptBins())}
 }
 
 // Record takes a verified tree and the tokens committed after its root. If the text was cut off, nodes below
@@ -34,8 +30,8 @@ func (c *Calibration) Record(t tandem.Tree, committed []tandem.Token) {
 	}
 	t = t.Bare()
 	for i := range c.seen {
-		c.seen[i] *= forget
-		c.accepted[i] *= forget
+		c.seen[i] *= c.t.Forget
+		c.accepted[i] *= c.t.Forget
 	}
 	depth := make([]int, t.Len())    // of accepted nodes
 	verdict := make([]int8, t.Len()) // accepted 1, rejected 0, unknown -1
@@ -71,7 +67,7 @@ func (c *Calibration) Accept() []float32 {
 	prior := math.Exp(-0.25) / step // at the middle of a bin
 	for i := range c.seen {
 		prior *= step
-		p := pool{c.accepted[i] + priorNodes*prior, c.seen[i] + priorNodes, 1}
+		p := pool{c.accepted[i] + c.t.Prior*prior, c.seen[i] + c.t.Prior, 1}
 		for len(pools) > 0 {
 			last := pools[len(pools)-1]
 			if last.accepted*p.seen >= p.accepted*last.seen {
@@ -93,7 +89,7 @@ func (c *Calibration) Accept() []float32 {
 
 // Inherit returns an independent calibration that begins with c's counts, multiplied by share (0 to 1).
 func (c *Calibration) Inherit(share float64) *Calibration {
-	out := NewCalibration()
+	out := NewCalibration(c.t)
 	for i := range c.seen {
 		out.seen[i], out.accepted[i] = share*c.seen[i], share*c.accepted[i]
 	}

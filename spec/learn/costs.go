@@ -9,18 +9,6 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-const (
-	// costGain is the weight of a new observation in the running ratios of observed to predicted time.
-	costGain = 0.1
-	// costTrust is how many observations of a region make its own ratio count as much as that of all: few, because
-	// measurements from a busy start should be forgotten soon.
-	costTrust = 1
-	// costFade is the factor on the weight of a point's own ratio with each later observation at any point.
-	costFade = 0.98
-	// costOutlier bounds how far one observation may be from the expected time: a stalled pass is not a new cost.
-	costOutlier = 2
-)
-
 // Costs is T_V(W), the time of a target pass by its rows: measured at start, corrected by the times of passes
 // while it serves. Not safe for concurrent use.
 //
@@ -33,11 +21,12 @@ const (
 // is measured at the start; how many a pass of so many rows uses is learned from passes (Spread), and each pass is
 // judged by those that it has used. So a row is priced by the experts that it is expected to add.
 type Costs struct {
+	t      CostTuning
 	knots  []knot // by rows, at least one
 	spread *Spread
 	expert float64 // seconds that one more expert costs; 0: a model without, or not known
 	scale  float64
-	seen   int  // observations, up to the number at which the gain is costGain
+	seen   int  // observations, up to the number at which the gain is CostTuning.Gain
 	blind  bool // nothing was measured: the shape is a guess, scaled by the first observation
 	steady []float64
 }
@@ -52,8 +41,8 @@ type knot struct {
 // NewCosts returns costs as measured; of several measurements with the same rows the mean counts. Points
 // without rows or time are ignored. Without any, a pass is assumed to cost the same up to 8 rows and in
 // proportion to its rows beyond, and Time is 0 until the first observation.
-func NewCosts(measured []tandem.Cost) *Costs {
-	c := &Costs{scale: 1, spread: NewSpread(measured), expert: expertOf(measured)}
+func NewCosts(measured []tandem.Cost, t CostTuning) *Costs {
+	c := &Costs{t: t, scale: 1, spread: NewSpread(measured, t), expert: expertOf(measured, t.MostExperts)}
 	times := map[int][]float64{}
 	for _, m := range measured {
 		if m.Rows > 0 && m.Time > 0 {
@@ -78,11 +67,9 @@ func NewCosts(measured []tandem.Cost) *Costs {
 	return c
 }
 
-// mostExperts bounds the share of a measured pass that experts cost.
-const mostExperts = 0.95
-
-// expertOf returns the seconds that one more expert costs, by what was measured: the mean over widths.
-func expertOf(measured []tandem.Cost) float64 {
+// expertOf returns the seconds that one more expert costs, by what was measured: the mean over widths. Experts cost at most that
+// share of a measured pass.
+func expertOf(measured []tandem.Cost, share float64) float64 {
 	sum, n, most := 0.0, 0.0, math.Inf(1)
 	for _, m := range measured {
 		if m.Rows < 1 || m.Time <= 0 {
@@ -91,7 +78,7 @@ func expertOf(measured []tandem.Cost) float64 {
 		if m.Experts < 1 { // this point cannot be told apart into experts and the rest
 			return 0
 		}
-		most = min(most, mostExperts*m.Time.Seconds()/float64(m.Experts))
+		most = min(most, share*m.Time.Seconds()/float64(m.Experts))
 		if m.Expert > 0 {
 			sum, n = sum+m.Expert.Seconds(), n+1
 		}
@@ -112,29 +99,30 @@ func (c *Costs) Observe(rows int, used tandem.Experts, took time.Duration) {
 		c.scale = took.Seconds() / c.time(rows)
 		c.correct()
 	}
-	c.seen = min(c.seen+1, int(1/costGain))
-	gain := max(costGain, 1/float64(c.seen+costTrust))
+	c.seen = min(c.seen+1, int(1/c.t.Gain))
+	gain := max(c.t.Gain, 1/(float64(c.seen)+c.t.Trust))
 	want := c.time(rows)
 	if n := used.All(); n > 0 {
-		want = max(want+c.scale*c.expert*(float64(n)-c.spread.Used(rows)), want/costOutlier)
+		want = max(want+c.scale*c.expert*(float64(n)-c.spread.Used(rows)), want/c.t.Outlier)
 	}
 	c.spread.Observe(rows, used)
-	off := min(max(took.Seconds()/want, 1.0/costOutlier), costOutlier)
+	off := min(max(took.Seconds()/want, 1/c.t.Outlier), c.t.Outlier)
 	c.scale *= math.Pow(off, gain)
 	for i := range c.knots {
-		c.knots[i].weight *= costFade
-		c.knots[i].ratio = math.Pow(c.knots[i].ratio, costFade) // a lasting change moves to the scale of all
+		c.knots[i].weight *= c.t.Fade
+		c.knots[i].ratio = math.Pow(c.knots[i].ratio, c.t.Fade) // a lasting change moves to the scale of all
 	}
 	// The observation lies between two points; each learns the more, the nearer it is.
 	at, share := c.place(rows)
-	c.knots[at].learn(off, gain, 1-share)
+	c.learn(at, off, gain, 1-share)
 	if share > 0 {
-		c.knots[at+1].learn(off, gain, share)
+		c.learn(at+1, off, gain, share)
 	}
 }
 
-func (k *knot) learn(off, gain, share float64) {
-	k.ratio *= math.Pow(off, (1-gain)*share*max(costGain, 1/(k.weight+costTrust)))
+func (c *Costs) learn(at int, off, gain, share float64) {
+	k := &c.knots[at]
+	k.ratio *= math.Pow(off, (1-gain)*share*max(c.t.Gain, 1/(k.weight+c.t.Trust)))
 	k.weight += share
 }
 
@@ -157,7 +145,7 @@ func (c *Costs) place(rows int) (at int, share float64) {
 func (c *Costs) correct() {
 	longest := 0.0
 	for i, k := range c.knots {
-		own := math.Pow(k.ratio, k.weight/(k.weight+costTrust))
+		own := math.Pow(k.ratio, k.weight/(k.weight+c.t.Trust))
 		longest = max(longest, (k.measured+c.expert*c.spread.Used(k.rows))*c.scale*own)
 		c.steady[i] = longest
 	}

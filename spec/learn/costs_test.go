@@ -16,7 +16,7 @@ import (
 
 func TestCalibrationLearns(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	c := NewCalibration()
+	c := NewCalibration(tuned.Calibration)
 	for i, p := range c.Accept() { // the draft model is believed at first
 		if want := math.Exp(-(float64(i) + 0.5) / 2); math.Abs(float64(p)-want) > 1e-6 {
 			t.Errorf("bin %d starts with %v, want %v", i, p, want)
@@ -52,7 +52,8 @@ func TestCosts(t *testing.T) {
 	ms := time.Millisecond
 	c := NewCosts([]tandem.Cost{{Rows: 1, Time: 39 * ms}, {Rows: 8, Time: 43 * ms}, {Rows: 12, Time: 54 * ms}, {Rows: 16, Time: 66 * ms},
 		{Rows: 16, Context: 500, Time: 68 * ms},
-		{Rows: 0, Time: ms}, {Rows: 3, Time: -ms}})
+		{Rows: 0, Time: ms}, {Rows: 3, Time: -ms}}, tuned.Costs)
+
 	about := func(rows int, want time.Duration) {
 		t.Helper()
 		if got := c.Time(rows); got < want*98/100 || got > want*102/100 {
@@ -86,7 +87,7 @@ func TestCosts(t *testing.T) {
 	c.Observe(0, nil, ms)
 	c.Observe(1, nil, -ms)
 
-	blind := NewCosts(nil)
+	blind := NewCosts(nil, tuned.Costs)
 	if blind.Time(1) != 0 {
 		t.Errorf("%v without any measurement", blind.Time(1))
 	}
@@ -103,7 +104,7 @@ func TestCostsNeverFall(t *testing.T) {
 			measured = append(measured, tandem.Cost{Rows: rapid.IntRange(1, 40).Draw(t, fmt.Sprint("rows ", i)),
 				Time: time.Duration(rapid.IntRange(1, 1e6).Draw(t, fmt.Sprint("time ", i)))})
 		}
-		c := NewCosts(measured)
+		c := NewCosts(measured, tuned.Costs)
 		for i := range rapid.IntRange(1, 50).Draw(t, "observed") {
 			c.Observe(rapid.IntRange(1, 60).Draw(t, fmt.Sprint("at ", i)), nil,
 				time.Duration(rapid.IntRange(1, 1e6).Draw(t, fmt.Sprint("took ", i))))
@@ -123,8 +124,10 @@ func BenchmarkRoundOfState(b *testing.B) {
 	for i := int32(1); i < 16; i++ {
 		t.Tokens, t.Parents, t.LogProbs = append(t.Tokens, tandem.Token(i)), append(t.Parents, i/2), append(t.LogProbs, t.LogProbs[i/2]-0.5)
 	}
-	w, l, a, c := NewWeights(WeightRule{}), NewLength(LengthRule{}), NewAlpha(0), NewCalibration()
-	costs := NewCosts([]tandem.Cost{{Rows: 1, Time: 39e6}, {Rows: 8, Time: 43e6}, {Rows: 16, Time: 67e6}, {Rows: 32, Time: 122e6}})
+	w, l, a, c := NewWeights(WeightRule{}, tuned.Compare), NewLength(LengthRule{}, tuned.Length), NewAlpha(0, tuned.Alpha),
+		NewCalibration(tuned.Calibration)
+	costs := NewCosts([]tandem.Cost{{Rows: 1, Time: 39e6}, {Rows: 8, Time: 43e6}, {Rows: 16, Time: 67e6}, {Rows: 32, Time: 122e6}},
+		tuned.Costs)
 	for b.Loop() {
 		for _, name := range []string{"a", "b", "c"} {
 			w.Of(name)
@@ -140,3 +143,5 @@ func BenchmarkRoundOfState(b *testing.B) {
 		}
 	}
 }
+
+var tuned = DefaultTuning()

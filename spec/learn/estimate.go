@@ -18,9 +18,9 @@ type estimate struct {
 func (p *Planner) estimate(arm Arm, pool pool) estimate {
 	s := p.arms[arm.Name]
 	if s == nil {
-		s = newArm(arm)
+		s = p.newArm(arm)
 	}
-	dear := pool.dear(arm.Price)
+	dear := pool.dear(arm.Price, p.t.Dear)
 	usual := pool.mean + dear // about as long as others, but for its own drafting
 	e := estimate{tokens: 1, seconds: pool.shortest + dear}
 	if e.known = s.timed > 0; e.known {
@@ -30,22 +30,22 @@ func (p *Planner) estimate(arm Arm, pool pool) estimate {
 	}
 	if !s.plain {
 		if s.timed > 0 && pool.mean > 0 && !s.several {
-			e.seconds = (s.timed*e.seconds + plannerAlike*usual) / (s.timed + plannerAlike)
+			e.seconds = (s.timed*e.seconds + p.t.Alike*usual) / (s.timed + p.t.Alike)
 		}
 		n, mean, guessN := s.n, s.accepted, s.guessN
-		fresh := n * math.Exp2(-float64(p.rounds-s.last)/plannerStale)
+		fresh := n * math.Exp2(-float64(p.rounds-s.last)/p.t.Stale)
 		if s.recalled > 0 {
 			n, mean, guessN = s.recalled, s.hindsight*p.scale(s), guessN/4
-			fresh += plannerPaired * n
+			fresh += p.t.Paired * n
 		}
 		mu := (n*mean + guessN*s.guess*p.text()) / (n + guessN)
-		e.tokens, e.doubt = max(1+mu, 0.1), math.Sqrt(max(mu, 0.05)*(1+max(mu, 0.05))/(fresh+guessN+min(p.expected/4, plannerPrior)))
+		e.tokens, e.doubt = max(1+mu, 0.1), math.Sqrt(max(mu, 0.05)*(1+max(mu, 0.05))/(fresh+guessN+min(p.expected/4, p.t.Prior)))
 	}
 	e.rate = e.tokens / e.seconds
-	if e.hope = (e.tokens + e.doubt) / (e.seconds * (1 - plannerJitter/math.Sqrt(1+s.timed))); s.plain && s.timed == 0 {
-		e.hope = e.rate / plannerHope
+	if e.hope = (e.tokens + e.doubt) / (e.seconds * (1 - p.t.Jitter/math.Sqrt(1+s.timed))); s.plain && s.timed == 0 {
+		e.hope = e.rate / p.t.Hope
 	}
-	if s.foreseen > 0 && e.known && (s.plain || s.foreseen < plannerCold*e.seconds) {
+	if s.foreseen > 0 && e.known && (s.plain || s.foreseen < p.t.Cold*e.seconds) {
 		e.probed = s.foreseen
 		e.hope = max(e.hope, (e.tokens+e.doubt)/s.foreseen)
 	}
@@ -54,7 +54,7 @@ func (p *Planner) estimate(arm Arm, pool pool) estimate {
 
 // text returns how well the text can be guessed relative to what was expected; it returns to 1 in rounds without a draft.
 func (p *Planner) text() float64 {
-	fresh := math.Exp2(-float64(p.rounds-p.drafted) / (2 * plannerStale))
+	fresh := math.Exp2(-float64(p.rounds-p.drafted) / (2 * p.t.Stale))
 	return (p.accepted*fresh + 0.5) / (p.expected*fresh + 0.5)
 }
 
@@ -74,16 +74,16 @@ func (s scale) of(usual, sure float64) float64 {
 	return (s.came + sure*usual) / (s.foretold + sure)
 }
 
-func (s *scale) take(came, foretold float64) {
-	s.came, s.foretold = s.came*plannerTextFade+came, s.foretold*plannerTextFade+foretold
+func (s *scale) take(came, foretold, fade float64) {
+	s.came, s.foretold = s.came*fade+came, s.foretold*fade+foretold
 }
 
 // scale returns the ratio of an arm's accepted tokens to its hindsight: about that of all arms, unless its own rounds differ
 // much. The ratio of all arms is bounded near 1, so that an arm whose hindsight promises far too much does not spoil the others' estimates.
 func (p *Planner) scale(s *armState) float64 {
-	usual := min(max(p.all.of(1, plannerCommon), plannerLow), plannerHigh)
-	seen := s.own.of(usual, plannerCommon)
-	return s.own.of(min(max(usual, seen/2), 2*seen), plannerOwn)
+	usual := min(max(p.all.of(1, p.t.Common), p.t.Low), p.t.High)
+	seen := s.own.of(usual, p.t.Common)
+	return s.own.of(min(max(usual, seen/2), 2*seen), p.t.Own)
 }
 
 // pool holds times that arms share: the shortest known time of a round, 1 s if none is known, and the means over
@@ -109,12 +109,10 @@ func (p *Planner) pool(arms []Arm) pool {
 	return out
 }
 
-// plannerDear is the share of a round by which prices must differ to count: a price is the mean of drafts alone and beside others.
-const plannerDear = 0.05
-
-// dear returns how much longer than the mean of all, in seconds, a round takes whose drafting has that price, as far as it is felt.
-func (p pool) dear(price time.Duration) float64 {
-	return max(price.Seconds()-p.price-plannerDear*p.mean, 0)
+// dear returns how much longer than the mean of all, in seconds, a round takes whose drafting has that price, as far as it is felt:
+// beyond that share of a round.
+func (p pool) dear(price time.Duration, share float64) float64 {
+	return max(price.Seconds()-p.price-share*p.mean, 0)
 }
 
 // loss returns how much longer a round takes than the best arm would need for the same tokens, in rounds of the best arm.

@@ -47,15 +47,6 @@ func (r LengthRule) Validate() error {
 	return nil
 }
 
-const (
-	// lengthFade is the factor on the weight of a chain with each later one.
-	lengthFade = 0.995
-	// lengthNear is how far compared lengths may be from the one in use: over a wider range the cost is not linear.
-	lengthNear = 2
-	// lengthLoad is the weight of the latest pass in the running means of what a pass holds.
-	lengthLoad = 1.0 / 8
-)
-
 // Chain is the result of one session's chain in a target pass.
 type Chain struct {
 	Session tandem.SessionID
@@ -85,6 +76,7 @@ type Chain struct {
 // had lately. So it does not matter how many sessions ran with which length. A decision waits for passes with a
 // chain of the length in use: shorter or bounded chains teach chances but decide nothing.
 type Length struct {
+	t        LengthTuning
 	rule     LengthRule
 	now      int
 	fresh    int     // passes since the latest decision that count for the next
@@ -120,12 +112,12 @@ func (p *lengthPass) holds(c Chain) bool {
 }
 
 // NewLength returns the rule's first length. A zero rule means DefaultLengthRule; r must be valid.
-func NewLength(r LengthRule) *Length {
+func NewLength(r LengthRule, t LengthTuning) *Length {
 	if r == (LengthRule{}) {
 		r = DefaultLengthRule
 	}
 	n := r.Most + 1
-	return &Length{rule: r, now: r.Start, count: make([]float64, n), tried: make([]float64, n), allowed: make([]float64, n)}
+	return &Length{rule: r, t: t, now: r.Start, count: make([]float64, n), tried: make([]float64, n), allowed: make([]float64, n)}
 }
 
 // Now returns the length to draft with, 1 to the rule's Most.
@@ -161,7 +153,7 @@ func (l *Length) Record(c Chain, costs *Costs) {
 func (l *Length) learn(c Chain) {
 	for _, sums := range [][]float64{l.count, l.tried, l.allowed} {
 		for i := range sums {
-			sums[i] *= lengthFade
+			sums[i] *= l.t.Fade
 		}
 	}
 	l.count[c.Length]++
@@ -177,7 +169,7 @@ func (l *Length) learn(c Chain) {
 func (l *Length) judge(costs *Costs) {
 	p := l.pass
 	l.pass = lengthPass{sessions: p.sessions[:0]}
-	gain := lengthLoad
+	gain := l.t.Load
 	if l.chains == 0 {
 		gain = 1
 	}
@@ -251,7 +243,7 @@ func (l *Length) overLengths(costs *Costs) float64 {
 		}
 		tau[k] = tau[k-1] + right
 	}
-	lo, hi := max(l.now-lengthNear, 1), min(l.now+lengthNear, l.rule.Most)
+	lo, hi := max(l.now-l.t.Near, 1), min(l.now+l.t.Near, l.rule.Most)
 	var n, sx, sy, xy, xx float64
 	lengths := 0
 	cost := func(s int) float64 {

@@ -51,50 +51,6 @@ func (r PlannerRule) Validate() error {
 	return nil
 }
 
-const (
-	// plannerGuess is the number of accepted tokens expected of a round of an unknown arm.
-	plannerGuess = 1.0
-	// plannerPrior is how many rounds the experience of other sessions counts for, at most.
-	plannerPrior = 3
-	// plannerPriorTime is the same for times.
-	plannerPriorTime = 1
-	// plannerLeast is the least number of accepted tokens that other sessions' experience may predict, so that an arm is still tried.
-	plannerLeast = 0.5
-	// plannerSlowest is the longest time of a round, in plain rounds, that such experience may predict, for the same reason: the
-	// machine may have been busy with something else then.
-	plannerSlowest = 2.5
-	// plannerStale is the number of rounds in which what is known of an arm loses half its weight.
-	plannerStale = 40
-	// plannerHope is the time that a plain round might take if none was timed yet, as a share of the shortest known round.
-	plannerHope = 0.3
-	// plannerStart is the credit for probes at the start, in rounds of the arm in use; plannerSave is the most that the
-	// credit grows to.
-	plannerStart, plannerSave = 0.6, 3
-	// plannerYoung is the number of rounds within which a session tests all drafters together.
-	plannerYoung = 6
-	// plannerAlike is how many rounds the mean time of all arms with a draft counts for in the time of an arm with one drafter.
-	plannerAlike = 6
-	// plannerRecall is the most rounds of accepted tokens that a hindsight counts for. plannerPaired is how much better it tells
-	// arms apart than rounds do, because it is about the same text for all.
-	plannerRecall, plannerPaired = 24, 50
-	// plannerOwn is the number of foretold tokens after which an arm's own scale counts as much as that of all arms,
-	// plannerCommon the number after which the scale of all arms counts as much as hindsight alone.
-	plannerOwn, plannerCommon = 60, 5
-	// plannerLow and plannerHigh bound the scale of all arms.
-	plannerLow, plannerHigh = 0.5, 3
-	// plannerGain is the factor on Explore while an arm with a draft is in use: there probes pay.
-	plannerGain = 2.5
-	// plannerJitter is the relative standard error of the time of one round.
-	plannerJitter = 0.25
-	// plannerDrift is the weight of a round in the level of all arms' times.
-	plannerDrift = 0.05
-	// plannerCold is the share of its usual time below which a round shows that the arm was timed under other conditions, if the round is
-	// about as foreseen.
-	plannerCold = 0.5
-	// plannerTextFade is the factor on a round's weight in the judgement of the text with each later round.
-	plannerTextFade = 0.95
-)
-
 // Planner chooses, round by round, the arm with the most expected tokens per time. Plain decoding is an arm
 // like any other, so speculation never loses more than the cost of its probes. Not safe for
 // concurrent use.
@@ -119,6 +75,7 @@ const (
 //     tests all of them together once, which shows the worth of each.
 type Planner struct {
 	rule  PlannerRule
+	t     PlannerTuning
 	arms  map[string]*armState
 	inUse string // the best arm when last chosen
 
@@ -153,27 +110,27 @@ type armState struct {
 // NewPlanner returns a planner that starts from what prior has learned; prior may be nil and is not kept. A
 // zero rule means DefaultPlannerRule; r must be valid. The prior of a whole gateway is a Planner into which each
 // session is merged when it ends; Observe can tell it a measured time of a plain round.
-func NewPlanner(r PlannerRule, prior *Planner) *Planner {
+func NewPlanner(r PlannerRule, t PlannerTuning, prior *Planner) *Planner {
 	if r == (PlannerRule{}) {
 		r = DefaultPlannerRule
 	}
-	p := &Planner{rule: r, arms: map[string]*armState{}, credit: plannerStart, level: 1}
+	p := &Planner{rule: r, t: t, arms: map[string]*armState{}, credit: t.Start, level: 1}
 	if prior != nil {
 		most := math.Inf(1)
 		for _, s := range prior.arms {
 			if s.plain && s.timed > 0 {
-				most = plannerSlowest * s.seconds
+				most = t.Slowest * s.seconds
 			}
 		}
 		for name, s := range prior.arms {
-			a := &armState{plain: s.plain, several: s.several, guessN: 1, guess: plannerGuess, timed: min(s.timed, plannerPriorTime),
+			a := &armState{plain: s.plain, several: s.several, guessN: 1, guess: t.Guess, timed: min(s.timed, t.PriorTime),
 				seconds: min(s.seconds, most) * prior.level}
 			if s.n > 0 {
-				a.guessN, a.guess = min(s.n, plannerPrior), max(s.accepted, plannerLeast)
+				a.guessN, a.guess = min(s.n, t.Prior), max(s.accepted, t.Least)
 			}
 			p.arms[name] = a
 		}
-		p.all = prior.all.atMost(plannerPrior)
+		p.all = prior.all.atMost(t.Prior)
 	}
 	return p
 }
@@ -259,7 +216,7 @@ func (p *Planner) Choose(arms []Arm) (arm Arm, why Reason) {
 // survey returns an arm of several drafters, to test them together, if the session is young and the round is affordable;
 // else -1. Other sessions do not replace the test: their texts may have differed.
 func (p *Planner) survey(arms []Arm, estimates []estimate, top estimate) int {
-	if p.surveyed || p.rounds >= plannerYoung || !top.known {
+	if p.surveyed || p.rounds >= p.t.Young || !top.known {
 		return -1
 	}
 	for i, a := range arms {
@@ -341,7 +298,7 @@ func (p *Planner) due(a Arm, bestRate float64) bool {
 // arm.
 func (p *Planner) Observe(arm Arm, tokens int, round time.Duration, atEnd bool) {
 	s := p.state(arm)
-	fresh := math.Exp2(-float64(p.rounds-s.last) / plannerStale)
+	fresh := math.Exp2(-float64(p.rounds-s.last) / p.t.Stale)
 	if s.last == 0 {
 		fresh = 1
 	}
@@ -353,10 +310,10 @@ func (p *Planner) Observe(arm Arm, tokens int, round time.Duration, atEnd bool) 
 	if !atEnd && !s.plain {
 		x := float64(tokens - 1)
 		p.drafted = p.rounds
-		p.accepted, p.expected = p.accepted*plannerTextFade+max(x, 0), p.expected*plannerTextFade+s.guess
+		p.accepted, p.expected = p.accepted*p.t.TextFade+max(x, 0), p.expected*p.t.TextFade+s.guess
 		if s.recalled > 0 {
-			s.own.take(max(x, 0), s.hindsight)
-			p.all.take(max(x, 0), s.hindsight)
+			s.own.take(max(x, 0), s.hindsight, p.t.TextFade)
+			p.all.take(max(x, 0), s.hindsight, p.t.TextFade)
 		}
 		s.n *= fresh
 		s.take(x, p.rule.Decay)
@@ -372,7 +329,7 @@ func (p *Planner) Observe(arm Arm, tokens int, round time.Duration, atEnd bool) 
 // Rounds correct it, since trees may bring more or less than chains. It must be about the same text for all arms.
 func (p *Planner) Recall(arm Arm, accepted, rounds float64) {
 	s := p.state(arm)
-	s.hindsight, s.recalled = accepted, min(rounds, plannerRecall)
+	s.hindsight, s.recalled = accepted, min(rounds, p.t.Recall)
 	p.surveyed = p.surveyed || rounds > 0 // this tests all drafters
 }
 
@@ -393,14 +350,14 @@ func (p *Planner) Foresee(arm Arm, round time.Duration) {
 }
 
 // newArm returns the state of an unknown arm.
-func newArm(arm Arm) *armState {
-	return &armState{plain: arm.Drafters == nil, several: len(arm.Drafters) > 1, guessN: 1, guess: plannerGuess}
+func (p *Planner) newArm(arm Arm) *armState {
+	return &armState{plain: arm.Drafters == nil, several: len(arm.Drafters) > 1, guessN: 1, guess: p.t.Guess}
 }
 
 func (p *Planner) state(arm Arm) *armState {
 	s := p.arms[arm.Name]
 	if s == nil {
-		s = newArm(arm)
+		s = p.newArm(arm)
 		p.arms[arm.Name] = s
 	}
 	return s
@@ -422,13 +379,13 @@ func (s *armState) take(x, decay float64) {
 // time adds the time of a round to the arm's mean and to the level of all times.
 func (p *Planner) time(s *armState, seconds float64) {
 	const outlier = 3
-	if s.foreseen > 0 && seconds < plannerCold*s.seconds*p.level && seconds < s.foreseen/plannerCold {
+	if s.foreseen > 0 && seconds < p.t.Cold*s.seconds*p.level && seconds < s.foreseen/p.t.Cold {
 		s.timed = 0 // it took so long under other conditions, which say nothing of now
 	}
 	if s.timed >= 2 {
 		off := min(max(seconds/(s.seconds*p.level), 1.0/outlier), outlier)
 		seconds = off * s.seconds * p.level
-		p.level *= math.Pow(off, plannerDrift)
+		p.level *= math.Pow(off, p.t.Drift)
 	}
 	s.timed = min(s.timed+1, 1/p.rule.Decay)
 	s.seconds += (seconds/p.level - s.seconds) / s.timed
@@ -438,9 +395,9 @@ func (p *Planner) time(s *armState, seconds float64) {
 func (p *Planner) settle(arm Arm, rate float64) {
 	explore := p.rule.Explore
 	if best := p.arms[p.inUse]; best != nil && !best.plain {
-		explore *= plannerGain
+		explore *= p.t.Gain
 	}
-	p.credit = min(p.credit+explore, plannerSave)
+	p.credit = min(p.credit+explore, p.t.Save)
 	s := p.arms[arm.Name]
 	if arm.Name == p.inUse || p.arms[p.inUse] == nil || p.arms[p.inUse].timed == 0 {
 		s.wait, s.due = 0, 0
@@ -461,7 +418,7 @@ func (p *Planner) settle(arm Arm, rate float64) {
 // second call adds only what is new.
 func (p *Planner) Merge(into *Planner) {
 	const most, recent = 100, 30 // rounds that the past counts for: tokens, and times, which vary little and change with the machine's load
-	into.all.take(p.all.came, p.all.foretold)
+	into.all.take(p.all.came, p.all.foretold, p.t.TextFade)
 	into.all = into.all.atMost(most)
 	for name, s := range p.arms {
 		if s.rounds == 0 {
@@ -469,7 +426,7 @@ func (p *Planner) Merge(into *Planner) {
 		}
 		to := into.arms[name]
 		if to == nil {
-			to = &armState{plain: s.plain, several: s.several, guessN: 1, guess: plannerGuess}
+			to = &armState{plain: s.plain, several: s.several, guessN: 1, guess: p.t.Guess}
 			into.arms[name] = to
 		}
 		n := float64(s.rounds)

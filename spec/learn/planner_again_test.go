@@ -12,21 +12,21 @@ func TestPlannerAfterADisturbance(t *testing.T) {
 	for _, slower := range []float64{1, 3, 10, 100} {
 		sum := 0.0
 		for seed := range uint64(runs) {
-			prior := NewPlanner(PlannerRule{}, nil)
+			prior := NewPlanner(PlannerRule{}, tuned.Planner, nil)
 			prior.Observe(Arm{Name: "plain"}, 1, 39*time.Millisecond, false)
 			busy := world{r: rand.New(rand.NewPCG(seed, 8)), mu: []float64{0, 2}, ms: []float64{39, 46 * slower}}
 			for range 4 {
-				p := NewPlanner(PlannerRule{}, prior)
+				p := NewPlanner(PlannerRule{}, tuned.Planner, prior)
 				busy.play(p, 60)
 				p.Merge(prior)
 			}
 			quiet := world{r: rand.New(rand.NewPCG(seed, 12)), mu: busy.mu, ms: []float64{39, 46}}
 			for range 2 {
-				p := NewPlanner(PlannerRule{}, prior)
+				p := NewPlanner(PlannerRule{}, tuned.Planner, prior)
 				quiet.play(p, 60)
 				p.Merge(prior)
 			}
-			sum += quiet.play(NewPlanner(PlannerRule{}, prior), 60) / runs
+			sum += quiet.play(NewPlanner(PlannerRule{}, tuned.Planner, prior), 60) / runs
 		}
 		t.Logf("drafting took %3v times as long: %.3f of the best arm", slower, sum)
 		if sum < 0.86 {
@@ -52,7 +52,7 @@ func TestPlannerAfterAColdStart(t *testing.T) {
 		{"a draft was cold, drafts bring two tokens", []Arm{drafts}, 3, 0, 0.2},
 		{"all were cold, drafts bring two tokens", []Arm{plain, drafts, plain}, 3, 0, 0.2},
 	} {
-		p, used := NewPlanner(PlannerRule{}, nil), 0
+		p, used := NewPlanner(PlannerRule{}, tuned.Planner, nil), 0
 		for i := range rounds {
 			p.Foresee(plain, 10*time.Millisecond)
 			p.Foresee(drafts, 12*time.Millisecond)

@@ -122,7 +122,7 @@ func (w world) mean(n int, before func(seed uint64) *Planner) float64 {
 		if before != nil {
 			prior = before(seed)
 		}
-		sum += w.play(NewPlanner(PlannerRule{}, prior), n) / runs
+		sum += w.play(NewPlanner(PlannerRule{}, tuned.Planner, prior), n) / runs
 	}
 	return sum
 }
@@ -130,10 +130,10 @@ func (w world) mean(n int, before func(seed uint64) *Planner) float64 {
 // learned returns a prior made from sessions over this world.
 func (w world) learned(sessions, n int) func(uint64) *Planner {
 	return func(seed uint64) *Planner {
-		prior := NewPlanner(PlannerRule{}, nil)
+		prior := NewPlanner(PlannerRule{}, tuned.Planner, nil)
 		w.r = rand.New(rand.NewPCG(seed, 8))
 		for range sessions {
-			p := NewPlanner(PlannerRule{}, prior)
+			p := NewPlanner(PlannerRule{}, tuned.Planner, prior)
 			w.play(p, n)
 			p.Merge(prior)
 		}
@@ -199,7 +199,7 @@ func TestPlannerFindsASwitch(t *testing.T) {
 		sum := 0.0
 		for seed := range uint64(runs) {
 			w := world{r: rand.New(rand.NewPCG(seed, 9)), mu: c.from, ms: flat[:4]}
-			p := NewPlanner(PlannerRule{}, nil)
+			p := NewPlanner(PlannerRule{}, tuned.Planner, nil)
 			w.play(p, 120)
 			w.mu = c.to
 			w.play(p, 50)
@@ -213,7 +213,7 @@ func TestPlannerFindsASwitch(t *testing.T) {
 }
 
 func TestPlannerEdges(t *testing.T) {
-	p := NewPlanner(PlannerRule{}, nil)
+	p := NewPlanner(PlannerRule{}, tuned.Planner, nil)
 	if a, _ := p.Choose(nil); a.Drafters != nil {
 		t.Errorf("without arms: %+v, want plain decoding", a)
 	}
@@ -232,7 +232,7 @@ func TestPlannerEdges(t *testing.T) {
 			t.Errorf("estimate %+v", e)
 		}
 	}
-	p = NewPlanner(PlannerRule{}, nil)
+	p = NewPlanner(PlannerRule{}, tuned.Planner, nil)
 	for range 20 {
 		p.Observe(plain, 1, 10*time.Millisecond, false)
 		p.Observe(draft, 2, 10*time.Millisecond, false)
@@ -250,7 +250,7 @@ func TestPlannerEdges(t *testing.T) {
 	if s := p.arms["d"]; s.accepted < 1.9 {
 		t.Errorf("%v tokens accepted on average, want more after what was witnessed", s.accepted)
 	}
-	into := NewPlanner(PlannerRule{}, nil)
+	into := NewPlanner(PlannerRule{}, tuned.Planner, nil)
 	p.Merge(into)
 	p.Merge(into)
 	if s := into.arms["d"]; s.n != 20 || s.accepted != 1 || math.Abs(s.seconds-0.01) > 1e-9 {
@@ -275,7 +275,7 @@ func TestPlannerRule(t *testing.T) {
 
 func BenchmarkPlanner(b *testing.B) {
 	w := world{r: rand.New(rand.NewPCG(1, 1)), mu: []float64{0, 1, 1, 1, 1, 1, 1, 1, 1, 1}, ms: make([]float64, 10)}
-	p, list := NewPlanner(PlannerRule{}, nil), w.arms()
+	p, list := NewPlanner(PlannerRule{}, tuned.Planner, nil), w.arms()
 	for b.Loop() {
 		a, _ := p.Choose(list)
 		p.Observe(a, 2, 10*time.Millisecond, false)
@@ -291,7 +291,7 @@ func TestExplain(t *testing.T) {
 		ReasonBest:       regexp.MustCompile(`^(plain|go|py): [\d.]+ tokens in [\d.]+ ms = [\d.]+/s; \S+ (never tried|[\d.]+/s); \S+ (never tried|[\d.]+/s)$`),
 		ReasonHysteresis: regexp.MustCompile(`^(go|py): [\d.]+ tokens in [\d.]+ ms = [\d.]+/s; (go|py) [\d.]+/s is \+[0-2]\.\d %, less than 3 %; plain [\d.]+/s$`),
 	}
-	p := NewPlanner(PlannerRule{}, nil)
+	p := NewPlanner(PlannerRule{}, tuned.Planner, nil)
 	if got := p.Explain(); got != "nothing to choose from" {
 		t.Errorf("before the first choice: %q", got)
 	}
@@ -373,15 +373,15 @@ func TestPlannerChangesDomain(t *testing.T) {
 	} {
 		sum := 0.0
 		for seed := range uint64(runs) {
-			prior := NewPlanner(PlannerRule{}, nil)
+			prior := NewPlanner(PlannerRule{}, tuned.Planner, nil)
 			before := world{r: rand.New(rand.NewPCG(seed, 8)), mu: c.before, ms: flat[:4]}
 			for range 4 {
-				p := NewPlanner(PlannerRule{}, prior)
+				p := NewPlanner(PlannerRule{}, tuned.Planner, prior)
 				before.playVoting(p, 40)
 				p.Merge(prior)
 			}
 			now := world{r: rand.New(rand.NewPCG(seed, 11)), mu: c.now, ms: flat[:4]}
-			sum += now.playVoting(NewPlanner(PlannerRule{}, prior), 60) / runs
+			sum += now.playVoting(NewPlanner(PlannerRule{}, tuned.Planner, prior), 60) / runs
 		}
 		t.Logf("%-20s %.3f of the best arm", c.name, sum)
 		if sum < c.want {
@@ -397,7 +397,7 @@ func TestPrices(t *testing.T) {
 		price time.Duration
 		want  float64 // ms
 	}{{0, 40}, {3 * time.Millisecond, 40}, {2*time.Millisecond + 62*time.Millisecond, 100}} {
-		p := NewPlanner(PlannerRule{}, nil)
+		p := NewPlanner(PlannerRule{}, tuned.Planner, nil)
 		plain, cheap := Arm{Name: "plain"}, Arm{Name: "cheap", Drafters: []string{"cheap"}, Price: 2 * time.Millisecond}
 		other := Arm{Name: "other", Drafters: []string{"other"}, Price: tc.price}
 		for range 20 {
@@ -420,7 +420,7 @@ func TestPrices(t *testing.T) {
 
 // TestGain: what a drafter brings is the best way with it against the best without. Plain decoding counts; what nobody has tried does not.
 func TestGain(t *testing.T) {
-	p := NewPlanner(PlannerRule{}, nil)
+	p := NewPlanner(PlannerRule{}, tuned.Planner, nil)
 	plain, a, ab, c := Arm{Name: "plain"}, Arm{Name: "a", Drafters: []string{"a"}}, Arm{Name: "ab", Drafters: []string{"a", "b"}},
 		Arm{Name: "c", Drafters: []string{"c"}}
 	for range 200 {

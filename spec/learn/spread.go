@@ -9,27 +9,22 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-const (
-	// spreadGain is the weight of a new pass in the running means of a Spread.
-	spreadGain = 0.05
-	// spreadTrust is how many passes the measurement at the start counts for: few, because its tokens are no text.
-	spreadTrust = 2
-	// spreadLevels bounds the doublings of a pass' rows.
-	spreadLevels = 24
-)
+// spreadLevels bounds the doublings of a pass' rows.
+const spreadLevels = 24
 
 // Spread is how many experts passes use by their rows, counted layer by layer: what is expected of the next pass. A row adds those of its
 // experts that no row before it has used. For each doubling of the rows a running mean says which share of the experts that
 // the new rows chose were new to the pass; it never rises with the rows. Not safe for concurrent use.
 type Spread struct {
+	t      CostTuning
 	each   float64 // of one row; 0: not known
 	levels [spreadLevels]struct{ share, weight float64 }
 	curve  [spreadLevels + 1]float64 // expected of 1, 2, 4 … rows
 }
 
 // NewSpread returns a spread as measured. Without a measurement of one row, experts are shared by nobody until passes tell.
-func NewSpread(measured []tandem.Cost) *Spread {
-	s := &Spread{}
+func NewSpread(measured []tandem.Cost, t CostTuning) *Spread {
+	s := &Spread{t: t}
 	for i := range s.levels {
 		s.levels[i].share = 1
 	}
@@ -75,8 +70,8 @@ func (s *Spread) Observe(rows int, used tandem.Experts) {
 		l := &s.levels[i-1]
 		part := float64(to-from) / float64(from) // of the doubling
 		share := float64(used[i]-used[i-1]) / (s.each * float64(to-from))
-		l.weight = min(l.weight+part, 1/spreadGain)
-		l.share += (share - l.share) * part / (l.weight + spreadTrust)
+		l.weight = min(l.weight+part, 1/s.t.SpreadGain)
+		l.share += (share - l.share) * part / (l.weight + s.t.SpreadTrust)
 	}
 	s.bend()
 }

@@ -43,18 +43,19 @@ func (r WeightRule) Validate() error {
 
 // Weights holds the weights of named drafters. Not safe for concurrent use.
 type Weights struct {
+	compare float64
 	rule    WeightRule
 	weights map[string]float64 // positive, of any scale: only their ratios count
 	rates   map[string][]float64
 	normal  map[string]float64 // weights normalised; nil when they have changed
 }
 
-// NewWeights returns weights of 1. A zero rule means DefaultWeightRule; r must be valid.
-func NewWeights(r WeightRule) *Weights {
+// NewWeights returns weights of 1; compare is Tuning.Compare. A zero rule means DefaultWeightRule; r must be valid.
+func NewWeights(r WeightRule, compare float64) *Weights {
 	if r == (WeightRule{}) {
 		r = DefaultWeightRule
 	}
-	return &Weights{rule: r, weights: map[string]float64{}, rates: map[string][]float64{}}
+	return &Weights{rule: r, compare: compare, weights: map[string]float64{}, rates: map[string][]float64{}}
 }
 
 // Of returns the weight of a drafter, at least the rule's Least. The mean weight of all drafters ever passed to
@@ -100,9 +101,6 @@ func (w *Weights) Record(name string, accepted, proposed int) {
 	w.weights[name], w.normal = w.weights[name]*factor, nil
 }
 
-// compareRate is how much of its weight, in nats, a drafter loses for each token that it held fewer than the best.
-const compareRate = 0.35
-
 // Compare takes a round in which several drafters drafted for the same place: held[name] is how many of the
 // tokens committed there the drafter's own tree held. Each loses weight by how far it is behind the
 // best: multiplicative weights (Freund and Schapire, 1997), whose floor Least lets a drafter come back soon when the
@@ -115,7 +113,7 @@ func (w *Weights) Compare(held map[string]int) {
 	}
 	w.weights = w.Snapshot()
 	for name, n := range held {
-		w.weights[name] *= math.Exp(-compareRate * float64(best-max(n, 0)))
+		w.weights[name] *= math.Exp(-w.compare * float64(best-max(n, 0)))
 	}
 	w.normal = nil
 }
