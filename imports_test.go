@@ -48,7 +48,10 @@ var rooms = map[string][]string{
 	"text":      {".", "modelfile", "golang.org/x/text"}, // x/text: Unicode's normal form C
 	"text/chat": {".", "modelfile", "text"},
 
-	"engine": {".", "kernels", "kernels/ref", "modelfile", "text", "golang.org/x/sys"},
+	"engine": {".", "engine/blocks", "engine/tensors", "kernels", "kernels/ref", "modelfile", "text", "golang.org/x/sys"},
+	// what the architectures share, and how weights are found in a file
+	"engine/blocks":  {".", "engine/tensors", "kernels", "modelfile"},
+	"engine/tensors": {".", "kernels", "kernels/ref", "modelfile"},
 
 	"schedule": {".", "spec/learn", "engine"},
 

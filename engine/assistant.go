@@ -5,6 +5,9 @@ import (
 	"math"
 	"slices"
 
+	"github.com/tandem-llm/tandem/engine/blocks"
+	"github.com/tandem-llm/tandem/engine/tensors"
+
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
@@ -37,9 +40,9 @@ const assistantLevels = 4
 // The first state is the target's after its final norm. All steps of a chain have the position of the first token, since the target's cache
 // does not grow meanwhile.
 type assistant struct {
-	config       Config
-	weights      weights
-	matrices     []matrix
+	config       blocks.Config
+	weights      blocks.Weights
+	matrices     []tensors.Matrix
 	enter, leave kernels.W
 	clusters     *clusters // nil: a step computes the logits of all tokens
 	program      *kernels.Program
@@ -60,19 +63,20 @@ func isAssistant(f *gguf.File) (arch string, ok bool) {
 
 // assistantSide reads what the header of an assistant says.
 func assistantSide(f *gguf.File, arch string) (Side, error) {
-	h := &hyper{file: f, arch: arch}
+	h := blocks.NewReader(f, arch)
 	rows := -1 // the number of tokens, which not all converters write
 	if e := f.Tensor(embeddingName); e != nil && len(e.Shape) == 2 {
 		rows = e.Shape[1]
 	}
-	s := Side{Kind: SideAssistant, Width: h.count(spellings[arch].width, -1, maxDim), Vocab: h.count("vocab_size", rows, maxVocab),
-		Taps: []int{-1}, Levels: assistantLevels, Blocks: h.count("block_count", -1, maxLayers),
-		DraftWidth: h.count("embedding_length", -1, maxDim)}
-	s.Clusters, s.Chosen = h.readClusters(s.Vocab)
+	s := Side{Kind: SideAssistant, Width: h.Count(spellings[arch].width, -1, blocks.MaxDim),
+		Vocab: h.Count("vocab_size", rows, blocks.MaxVocab),
+		Taps: []int{-1}, Levels: assistantLevels, Blocks: h.Count("block_count", -1, blocks.MaxLayers),
+		DraftWidth: h.Count("embedding_length", -1, blocks.MaxDim)}
+	s.Clusters, s.Chosen = readClusters(h, s.Vocab)
 	var err error
 	s.Name, err = f.StringOr("general.name", SideAssistant)
-	h.keep(err)
-	return s, h.err
+	h.Keep(err)
+	return s, h.Err
 }
 
 // planAssistant reads the assistant in f and plans it for m, which it must fit.
@@ -94,28 +98,28 @@ func (m *Model) planAssistant(f *gguf.File) (*assistant, error) {
 	case side.Vocab != of.Vocab:
 		return nil, refuse("for a target with %d tokens: %s has %d", side.Vocab, m.path, of.Vocab)
 	}
-	t := architectures["gemma4"]
-	t.scaleEmbed, t.caps, t.finalCap, t.valueNorms, t.beside = false, false, 0, false, false
-	t.guesses, t.reads = true, []string{keyMTP}
-	h := &hyper{file: f, arch: arch}
+	t := blocks.Architectures["gemma4"]
+	t.ScaleEmbed, t.Caps, t.FinalCap, t.ValueNorms, t.Beside = false, false, 0, false, false
+	t.Guesses, t.Reads = true, []string{blocks.KeyMTP}
+	h := blocks.NewReader(f, arch)
 	a := &assistant{}
-	if a.config, err = h.config(t, of.Vocab, side.DraftWidth); err != nil {
+	if a.config, err = h.Config(t, of.Vocab, side.DraftWidth); err != nil {
 		return nil, err
 	}
 	c := &a.config
-	for i := range c.layers {
-		l := &c.layers[i]
-		if l.source, err = m.readBy(l, i, refuse); err != nil {
+	for i := range c.Shapes {
+		l := &c.Shapes[i]
+		if l.Source, err = m.readBy(l, i, refuse); err != nil {
 			return nil, err
 		}
 	}
-	if c.rope.base != of.rope.base || c.rope.localBase != of.rope.localBase || c.RopeDim != of.RopeDim ||
-		c.localRopeDim != of.localRopeDim {
-		return nil, refuse("with RoPE bases %g and %g over %d and %d elements: the target has %g and %g over %d and %d", c.rope.base,
-			c.rope.localBase, c.RopeDim, c.localRopeDim, of.rope.base, of.rope.localBase, of.RopeDim, of.localRopeDim)
+	if c.Rope.Base != of.Rope.Base || c.Rope.LocalBase != of.Rope.LocalBase || c.RopeDim != of.RopeDim ||
+		c.LocalRopeDim != of.LocalRopeDim {
+		return nil, refuse("with RoPE bases %g and %g over %d and %d elements: the target has %g and %g over %d and %d", c.Rope.Base,
+			c.Rope.LocalBase, c.RopeDim, c.LocalRopeDim, of.Rope.Base, of.Rope.LocalBase, of.RopeDim, of.LocalRopeDim)
 	}
 	// A row sees the target's positions before its own, at which the target keeps nothing yet.
-	if c.window = max(0, of.window-1); of.window == 1 {
+	if c.Window = max(0, of.Window-1); of.Window == 1 {
 		return nil, refuse("of a target whose window is the token itself: there is nothing to read")
 	}
 	if err := a.collect(f, arch, side); err != nil {
@@ -126,18 +130,18 @@ func (m *Model) planAssistant(f *gguf.File) (*assistant, error) {
 }
 
 // readBy returns the target's layer whose keys and values layer i of an assistant reads: the last of its kind that keeps its own.
-func (m *Model) readBy(l *layerShape, i int, refuse func(string, ...any) error) (int, error) {
-	kind := map[bool]string{true: "with a window", false: "without a window"}[l.local]
-	for j, of := range slices.Backward(m.config.layers) {
+func (m *Model) readBy(l *blocks.LayerShape, i int, refuse func(string, ...any) error) (int, error) {
+	kind := map[bool]string{true: "with a window", false: "without a window"}[l.Local]
+	for j, of := range slices.Backward(m.config.Shapes) {
 		switch {
-		case of.local != l.local || of.source != j:
-		case of.headDim != l.headDim:
-			return 0, refuse("whose layer %d, %s, has heads of %d elements: the target's have %d", i, kind, l.headDim, of.headDim)
-		case l.heads%of.kvHeads != 0:
-			return 0, refuse("whose layer %d, %s, has %d heads: want a multiple of the target's %d key-value heads", i, kind, l.heads,
-				of.kvHeads)
+		case of.Local != l.Local || of.Source != j:
+		case of.HeadDim != l.HeadDim:
+			return 0, refuse("whose layer %d, %s, has heads of %d elements: the target's have %d", i, kind, l.HeadDim, of.HeadDim)
+		case l.Heads%of.KVHeads != 0:
+			return 0, refuse("whose layer %d, %s, has %d heads: want a multiple of the target's %d key-value heads", i, kind, l.Heads,
+				of.KVHeads)
 		default:
-			l.kvHeads = of.kvHeads
+			l.KVHeads = of.KVHeads
 			return j, nil
 		}
 	}
@@ -145,69 +149,69 @@ func (m *Model) readBy(l *layerShape, i int, refuse func(string, ...any) error) 
 }
 
 func (a *assistant) collect(f *gguf.File, arch string, side Side) error {
-	c, w, cfg := &catalog{file: f, used: map[string]bool{}}, &a.weights, &a.config
-	c.matrix(&a.enter, spellings[arch].enter, true, cfg.Dim, 2*side.Width)
-	c.matrix(&a.leave, spellings[arch].leave, true, side.Width, cfg.Dim)
-	c.matrix(&w.head, embeddingName, true, cfg.Vocab, cfg.Dim)
-	w.outputNorm = c.vector("output_norm.weight", true, cfg.Dim)
-	c.collectRopeFactors(w, cfg)
-	w.layers = make([]layer, cfg.Layers)
-	own := slices.Clone(cfg.layers)
-	for i := range w.layers {
-		cfg.layers[i].source = kernels.None // so that no tensors for keys and values are asked for
-		c.collectLayer(&w.layers[i], w, cfg, i)
+	c, w, cfg := blocks.Finder{Catalog: tensors.New(f)}, &a.weights, &a.config
+	c.Matrix(&a.enter, spellings[arch].enter, true, cfg.Dim, 2*side.Width)
+	c.Matrix(&a.leave, spellings[arch].leave, true, side.Width, cfg.Dim)
+	c.Matrix(&w.Head, embeddingName, true, cfg.Vocab, cfg.Dim)
+	w.OutputNorm = c.Vector("output_norm.weight", true, cfg.Dim)
+	c.CollectRopeFactors(w, cfg)
+	w.Layers = make([]blocks.Layer, cfg.Layers)
+	own := slices.Clone(cfg.Shapes)
+	for i := range w.Layers {
+		cfg.Shapes[i].Source = kernels.None // so that no tensors for keys and values are asked for
+		c.CollectLayer(&w.Layers[i], w, cfg, i)
 	}
-	cfg.layers = own
-	if c.err == nil && side.Clusters > 0 {
-		a.clusters = c.collectClusters(w, cfg, side.Clusters, side.Chosen)
+	cfg.Shapes = own
+	if c.Err == nil && side.Clusters > 0 {
+		a.clusters = collectClusters(c.Catalog, w, cfg, side.Clusters, side.Chosen)
 	}
-	if c.err == nil {
-		c.refuseOthers(arch)
+	if c.Err == nil {
+		c.RefuseOthers(arch)
 	}
-	a.matrices = c.matrices
-	return c.err
+	a.matrices = c.Matrices
+	return c.Err
 }
 
 // plan lays out a step of the chain, and the look-up of the target's embeddings.
 func (a *assistant) plan(m *Model) {
 	c, d := &a.config, m.config.Dim
-	b := &planner{Program: kernels.NewProgram(guessRows, guessRows), Config: c, w: &a.weights, bufs: map[slot]kernels.Buf{},
-		acts: map[slot]kernels.Act{}, reads: make([]int, c.Layers), ahead: 1}
-	for i, l := range c.layers {
-		b.reads[i] = l.source
+	b := blocks.NewPlanner(kernels.NewProgram(guessRows, guessRows), c, &a.weights)
+	b.Temper, b.Reads, b.Ahead = nil, make([]int, c.Layers), 1
+	for i, l := range c.Shapes {
+		b.Reads[i] = l.Source
 	}
 	b.KV = m.plan.KV
-	addWeights(b.Program, a.matrices, m.device.Layout)
+	tensors.AddTo(b.Program, a.matrices, m.device.Layout)
 	b.Stage("the entrance")
 	a.in, a.next = b.Buf(2*d), b.WantedBuf(d)
-	b.x, b.normed = b.Buf(c.Dim), b.Act(c.Dim)
+	b.X, b.Normed = b.Buf(c.Dim), b.Act(c.Dim)
 	both := b.Act(2 * d)
 	b.Feed(a.in, both)
-	b.MatMul(a.enter, both, b.x, kernels.MatMulOpt{})
-	for i := range b.w.layers {
-		b.attention(i)
-		b.feedForward(i)
-		b.endLayer(i)
+	b.MatMul(a.enter, both, b.X, kernels.MatMulOpt{})
+	for i := range b.W.Layers {
+		b.Attention(i)
+		b.FeedForward(i)
+		b.EndLayer(i)
 	}
 	last, lastNorm := b.WantedBuf(c.Dim), b.WantedAct(c.Dim)
-	b.Gather(b.x, last)
-	b.norm(last, b.w.outputNorm, lastNorm)
+	b.Gather(b.X, last)
+	b.Norm(last, b.W.OutputNorm, lastNorm)
 	b.Stage("the output")
 	b.MatMul(a.leave, lastNorm, a.next, kernels.MatMulOpt{})
 	if a.clusters != nil {
 		a.clusters.logits(b)
 	} else {
 		logits := b.WantedBuf(c.Vocab)
-		b.MatMul(b.w.head, lastNorm, logits, kernels.MatMulOpt{})
+		b.MatMul(b.W.Head, lastNorm, logits, kernels.MatMulOpt{})
 		b.TopK(logits)
 	}
 	a.program = b.Program
 
 	p := kernels.NewProgram(min(guessRows, m.plan.MaxRows), 0) // streamed, the embedding has room for the rows of a pass
 	a.embedded = p.Buf(d)
-	p.Embed(p.Weight(m.plan.Weights[m.weights.embed]), a.embedded)
-	if m.config.embedScale != 1 {
-		p.Scale(a.embedded, m.config.embedScale)
+	p.Embed(p.Weight(m.plan.Weights[m.weights.Embed]), a.embedded)
+	if m.config.EmbedScale != 1 {
+		p.Scale(a.embedded, m.config.EmbedScale)
 	}
 	a.embedding = p
 }
@@ -231,7 +235,7 @@ func (a *assistant) measure(path string, d kernels.Device) (f Footprint, err err
 }
 
 func (a *assistant) load(m *Model, f *gguf.File) error {
-	loan, err := kernels.Borrow(a.embedding, m.plan, m.store, []kernels.W{m.weights.embed})
+	loan, err := kernels.Borrow(a.embedding, m.plan, m.store, []kernels.W{m.weights.Embed})
 	if err != nil {
 		return tandem.Errorf("engine", tandem.Unsupported, "%s: %w", f.Path(), err)
 	}
@@ -245,13 +249,13 @@ func (a *assistant) load(m *Model, f *gguf.File) error {
 		return deviceError(f.Path(), err)
 	}
 	if a.clusters != nil {
-		if err := warm(a.matrices[a.weights.head].tensor); err != nil {
+		if err := tensors.Warm(a.matrices[a.weights.Head].Tensor); err != nil {
 			return err
 		}
 	}
-	to := into(a.store)
-	to.add = f.NewDigest().Add
-	if err := fill(a.matrices, to, nil); err != nil {
+	to := tensors.Into(a.store)
+	to.Add = f.NewDigest().Add
+	if err := tensors.Fill(a.matrices, to, nil); err != nil {
 		return err
 	}
 	if m.options.Forget {

@@ -301,7 +301,7 @@ func TestStreamedBorrower(t *testing.T) {
 	o := Options{KVPages: 8, MaxRows: 12, Device: testdevice.CPU(t, 1)}
 	o.Device = streaming(t, least(t, path, o), "")
 	m := openTest(t, path, o)
-	for _, w := range []kernels.W{m.weights.head, m.weights.layers[0].up} {
+	for _, w := range []kernels.W{m.weights.Head, m.weights.Layers[0].Up} {
 		p := kernels.NewProgram(4, 4)
 		x := m.plan.Weights[w]
 		in, out := p.Act(x.Cols), p.Buf(x.Rows)
@@ -311,11 +311,11 @@ func TestStreamedBorrower(t *testing.T) {
 		}
 	}
 	p := kernels.NewProgram(4, 0)
-	p.Embed(p.Weight(m.plan.Weights[m.weights.layers[0].up]), p.Buf(m.plan.Weights[m.weights.layers[0].up].Cols))
-	if _, err := kernels.Borrow(p, m.plan, m.store, []kernels.W{m.weights.layers[0].up}); err == nil {
+	p.Embed(p.Weight(m.plan.Weights[m.weights.Layers[0].Up]), p.Buf(m.plan.Weights[m.weights.Layers[0].Up].Cols))
+	if _, err := kernels.Borrow(p, m.plan, m.store, []kernels.W{m.weights.Layers[0].Up}); err == nil {
 		t.Error("rows of a matrix that passes multiply with are lent")
 	}
-	if err := m.store.(kernels.RowStore).Rows(m.weights.layers[0].up, []int32{1}); err == nil {
+	if err := m.store.(kernels.RowStore).Rows(m.weights.Layers[0].Up, []int32{1}); err == nil {
 		t.Error("rows of a matrix that passes multiply with are brought")
 	}
 }

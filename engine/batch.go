@@ -70,7 +70,7 @@ func (o *Output) First(i int) int { return o.first[i] }
 // Logits returns the logits of wanted row i: (vocab); -Inf for a token that a draft with a vocabulary of its own does not have.
 func (o *Output) Logits(i int) []float32 {
 	row := o.model.runner.Row(o.model.logits, i)
-	if d := o.model.weights.draft; d != nil && d.vocab != nil {
+	if d := o.model.draft; d != nil && d.vocab != nil {
 		return d.widen(i, row)
 	}
 	return row
@@ -79,7 +79,7 @@ func (o *Output) Logits(i int) []float32 {
 // Top returns the best tokens of wanted row i, as many as Forward was asked for.
 func (o *Output) Top(i int) Top {
 	top := Top(o.model.runner.Top(i))
-	if d := o.model.weights.draft; d != nil && d.vocab != nil {
+	if d := o.model.draft; d != nil && d.vocab != nil {
 		top.IDs = slices.Clone(top.IDs)
 		for i, id := range top.IDs {
 			top.IDs[i] = d.vocab[id]
@@ -401,4 +401,33 @@ func (m *Model) embedding(t tandem.Token) int32 {
 	at := int(-1-t) * d
 	p.Given = append(p.Given, m.prompts.rows[at:at+d]...)
 	return -int32(len(p.Given) / d)
+}
+
+// experts counts the experts that the last pass has used: what it read of them from memory. nil for a model without experts, or on a device
+// that does not tell.
+func (m *Model) experts(rows int) tandem.Experts {
+	r, tells := m.runner.(kernels.RouteReader)
+	if !tells || len(m.plan.Routes) == 0 {
+		return nil
+	}
+	added := make([]int, rows)
+	seen := make([]int, m.config.Experts.Count) // the latest layer in which an expert was used, counted from 1
+	for i, s := range m.plan.Routes {
+		if s.Fixed {
+			continue
+		}
+		for row := range added {
+			chosen := r.Chosen(kernels.Route(i), row)
+			if chosen == nil {
+				return nil
+			}
+			for _, e := range chosen {
+				if seen[e] <= i {
+					seen[e] = i + 1
+					added[row]++
+				}
+			}
+		}
+	}
+	return tandem.CountExperts(added)
 }

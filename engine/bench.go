@@ -3,6 +3,9 @@ package engine
 import (
 	"time"
 
+	"github.com/tandem-llm/tandem/engine/blocks"
+	"github.com/tandem-llm/tandem/engine/tensors"
+
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
 )
@@ -18,24 +21,24 @@ type Work struct {
 }
 
 // workOf adds up the matrices that a pass multiplies with.
-func workOf(w *weights, matrices []matrix, c *Config) (sum Work) {
+func workOf(w *blocks.Weights, matrices []tensors.Matrix, c *blocks.Config) (sum Work) {
 	var mixed int64 // bytes of all experts
 	for i := range matrices {
 		p := &matrices[i]
-		head := kernels.W(i) == w.head
-		if !head && kernels.W(i) == w.embed || w.inputs.norm != nil && kernels.W(i) == w.inputs.table {
+		head := kernels.W(i) == w.Head
+		if !head && kernels.W(i) == w.Embed || w.Inputs.Norm != nil && kernels.W(i) == w.Inputs.Table {
 			continue
 		}
-		n := int64(p.rows) * int64(p.cols())
-		bytes := p.fileBytes()
-		if p.heads {
-			n, bytes = n*int64(p.experts), bytes*int64(p.experts)
-		} else if p.experts > 0 {
-			n, bytes = n*int64(c.experts.used), bytes*int64(c.experts.used)
+		n := int64(p.Rows) * int64(p.Cols())
+		bytes := p.FileBytes()
+		if p.Heads {
+			n, bytes = n*int64(p.Experts), bytes*int64(p.Experts)
+		} else if p.Experts > 0 {
+			n, bytes = n*int64(c.Experts.Used), bytes*int64(c.Experts.Used)
 			mixed += bytes
 		}
 		sum.Bytes += bytes
-		switch quantized := p.kind().Quantized(); {
+		switch quantized := p.Kind().Quantized(); {
 		case head && quantized:
 			sum.HeadInt += n
 		case head:
@@ -46,7 +49,7 @@ func workOf(w *weights, matrices []matrix, c *Config) (sum Work) {
 			sum.FloatMACs += n
 		}
 	}
-	if sum.Experts = c.mixedLayers() * c.experts.used; sum.Experts > 0 {
+	if sum.Experts = c.MixedLayers() * c.Experts.Used; sum.Experts > 0 {
 		sum.Expert = mixed / int64(sum.Experts)
 	}
 	return sum
@@ -75,7 +78,7 @@ func (w Work) Limit(l kernels.Limits, rows, wanted int) time.Duration {
 func seconds(s float64) time.Duration { return time.Duration(s * 1e9) }
 
 // Work returns the least work of m's passes.
-func (m *Model) Work() Work { return m.weights.work }
+func (m *Model) Work() Work { return m.work }
 
 // Plan returns the operations of m's passes. They are the model's: do not change them.
 func (m *Model) Plan() *kernels.Program { return m.plan }

@@ -4,6 +4,9 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/tandem-llm/tandem/engine/blocks"
+	"github.com/tandem-llm/tandem/engine/tensors"
+
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
@@ -45,64 +48,64 @@ func oneOf(f *gguf.File, names []string) *gguf.Tensor {
 }
 
 // readClusters returns how many clusters of tokens an assistant has, and how many a step chooses; 0, 0: its embeddings are not ordered.
-func (h *hyper) readClusters(vocab int) (count, chosen int) {
+func readClusters(h *blocks.Reader, vocab int) (count, chosen int) {
 	const key = ".use_ordered_embeddings"
-	t := oneOf(h.file, centroidNames)
-	ordered, err := h.file.BoolOr(h.arch+key, t != nil)
-	if h.keep(err); !ordered || h.err != nil {
+	t := oneOf(h.File, centroidNames)
+	ordered, err := h.File.BoolOr(h.Arch+key, t != nil)
+	if h.Keep(err); !ordered || h.Err != nil {
 		return 0, 0
 	}
 	if t == nil {
-		h.fail(tandem.Corrupt, "key %q is true, but tensor %q is missing", h.arch+key, centroidNames[0])
+		h.Fail(tandem.Corrupt, "key %q is true, but tensor %q is missing", h.Arch+key, centroidNames[0])
 		return 0, 0
 	}
 	if len(t.Shape) != 2 {
-		h.fail(tandem.Corrupt, "tensor %q has shape %v: want a row for each centroid", t.Name, t.Shape)
+		h.Fail(tandem.Corrupt, "tensor %q has shape %v: want a row for each centroid", t.Name, t.Shape)
 		return 0, 0
 	}
 	count = t.Shape[1]
 	for _, key := range centroidCounts {
-		if n := h.count(key, count, maxVocab); n != count {
-			h.fail(tandem.Corrupt, "key %q is %d, but tensor %q has %d rows", h.arch+"."+key, n, t.Name, count)
+		if n := h.Count(key, count, blocks.MaxVocab); n != count {
+			h.Fail(tandem.Corrupt, "key %q is %d, but tensor %q has %d rows", h.Arch+"."+key, n, t.Name, count)
 		}
 	}
 	if vocab%count != 0 {
-		h.fail(tandem.Corrupt, "tensor %q has %d rows, among which %d tokens cannot be divided evenly", t.Name, count, vocab)
+		h.Fail(tandem.Corrupt, "tensor %q has %d rows, among which %d tokens cannot be divided evenly", t.Name, count, vocab)
 	}
 	chosen = min(usualClusters, count)
 	for _, key := range chosenCounts {
-		if chosen = h.count(key, chosen, maxVocab); chosen > count {
-			h.fail(tandem.Corrupt, "key %q is %d: want at most %d, the number of centroids", h.arch+"."+key, chosen, count)
+		if chosen = h.Count(key, chosen, blocks.MaxVocab); chosen > count {
+			h.Fail(tandem.Corrupt, "key %q is %d: want at most %d, the number of centroids", h.Arch+"."+key, chosen, count)
 		}
 	}
 	return count, chosen
 }
 
 // collectClusters finds the centroids and the order of tokens, and makes the output matrix one of clusters.
-func (c *catalog) collectClusters(w *weights, cfg *Config, count, chosen int) *clusters {
+func collectClusters(c *tensors.Catalog, w *blocks.Weights, cfg *blocks.Config, count, chosen int) *clusters {
 	k := &clusters{count: count, chosen: chosen}
-	c.matrix(&k.centroids, oneOf(c.file, centroidNames).Name, true, count, cfg.Dim)
-	t := oneOf(c.file, orderNames)
+	c.Matrix(&k.centroids, oneOf(c.File, centroidNames).Name, true, count, cfg.Dim)
+	t := oneOf(c.File, orderNames)
 	if t == nil {
-		c.fail(tandem.Corrupt, "tensor %q is missing", orderNames[0])
+		c.Fail(tandem.Corrupt, "tensor %q is missing", orderNames[0])
 		return nil
 	}
-	if k.tokens = c.order(t, cfg.Vocab, count); c.err != nil {
+	if k.tokens = order(c, t, cfg.Vocab, count); c.Err != nil {
 		return nil
 	}
-	m := &c.matrices[w.head]
-	m.rows, m.experts, m.order = cfg.Vocab/count, count, k.tokens
+	m := &c.Matrices[w.Head]
+	m.Rows, m.Experts, m.Order = cfg.Vocab/count, count, k.tokens
 	return k
 }
 
 // order reads the tokens of all clusters. There are two forms of the tensor: all tokens, cluster by cluster; and for each token the number
 // of its cluster, in which case the tokens of a cluster are taken in ascending order. The order within a cluster means nothing.
-func (c *catalog) order(t *gguf.Tensor, vocab, count int) []int32 {
-	if c.find(t.Name, true, vocab); c.err != nil {
+func order(c *tensors.Catalog, t *gguf.Tensor, vocab, count int) []int32 {
+	if c.Find(t.Name, true, vocab); c.Err != nil {
 		return nil
 	}
 	data, err := t.Bytes()
-	if c.keep(err); err != nil {
+	if c.Keep(err); err != nil {
 		return nil
 	}
 	all := make([]int64, vocab)
@@ -113,7 +116,7 @@ func (c *catalog) order(t *gguf.Tensor, vocab, count int) []int32 {
 		case gguf.Int64:
 			all[i] = int64(binary.LittleEndian.Uint64(data[8*i:]))
 		default:
-			c.fail(tandem.Unsupported, "tensor %q has type %s: want %s or %s", t.Name, t.Type, gguf.Int32, gguf.Int64)
+			c.Fail(tandem.Unsupported, "tensor %q has type %s: want %s or %s", t.Name, t.Type, gguf.Int32, gguf.Int64)
 			return nil
 		}
 	}
@@ -128,7 +131,7 @@ func (c *catalog) order(t *gguf.Tensor, vocab, count int) []int32 {
 	if tokens := byCluster(all, count); tokens != nil {
 		return tokens
 	}
-	c.fail(tandem.Corrupt, "tensor %q: entry %d is %d: want each of the tokens 0 to %d once, or for each token one of %d clusters, "+
+	c.Fail(tandem.Corrupt, "tensor %q: entry %d is %d: want each of the tokens 0 to %d once, or for each token one of %d clusters, "+
 		"each %d times", t.Name, wrong, all[wrong], vocab-1, count, vocab/count)
 	return nil
 }
@@ -160,16 +163,16 @@ func byCluster(of []int64, count int) []int32 {
 }
 
 // logits lays out the choice of clusters and the logits of their tokens, best cluster first. Each row is a wanted one.
-func (k *clusters) logits(b *planner) {
+func (k *clusters) logits(b *blocks.Planner) {
 	scores, n := b.Buf(k.count), k.chosen*(b.Vocab/k.count)
-	b.norm(b.x, b.w.outputNorm, b.normed)
-	b.MatMul(k.centroids, b.normed, scores, kernels.MatMulOpt{})
+	b.Norm(b.X, b.W.OutputNorm, b.Normed)
+	b.MatMul(k.centroids, b.Normed, scores, kernels.MatMulOpt{})
 	k.route = kernels.Route(len(b.Routes))
 	b.Routes = append(b.Routes, kernels.RouteShape{Experts: k.count, Used: k.chosen})
 	b.Add(kernels.ChooseExperts{RouteOpt: kernels.RouteOpt{Normed: true}, Logits: scores, Out: k.route})
 	apart, logits := b.Buf(n), b.WantedBuf(n)
 	b.Stage("the clusters")
-	b.Add(kernels.ExpertMatMul{W: b.w.head, In: b.normed, Route: k.route, Out: apart})
+	b.Add(kernels.ExpertMatMul{W: b.W.Head, In: b.Normed, Route: k.route, Out: apart})
 	b.Gather(apart, logits)
 	b.TopK(logits)
 }

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/tandem-llm/tandem/engine/blocks"
+
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
@@ -15,25 +17,25 @@ func BenchmarkClusters(b *testing.B) {
 	const vocab, dim, count, chosen = 262144, 256, 2048, 32
 	device := testdevice.CPU(b, 2)
 	for _, all := range []bool{true, false} {
-		p := &planner{Program: kernels.NewProgram(guessRows, guessRows), Config: &Config{Vocab: vocab, Dim: dim, NormEps: 1e-6},
-			w: &weights{}}
+		p := blocks.NewPlanner(kernels.NewProgram(guessRows, guessRows), &blocks.Config{Vocab: vocab, Dim: dim, NormEps: 1e-6},
+			&blocks.Weights{})
 		matrix := func(rows, experts int) kernels.W {
 			return p.Weight(kernels.Weight{Name: "w", Type: kernels.Q8_0, Rows: rows, Cols: dim, Experts: experts,
 				Layout: device.Layout(kernels.Q8_0)})
 		}
-		p.x, p.normed = p.Buf(dim), p.Act(dim)
+		p.X, p.Normed = p.Buf(dim), p.Act(dim)
 		for range dim {
-			p.w.outputNorm = append(p.w.outputNorm, 1)
+			p.W.OutputNorm = append(p.W.OutputNorm, 1)
 		}
 		if all {
-			p.w.head = matrix(vocab, 0)
+			p.W.Head = matrix(vocab, 0)
 			last, lastNorm, logits := p.WantedBuf(dim), p.WantedAct(dim), p.WantedBuf(vocab)
-			p.Gather(p.x, last)
-			p.norm(last, p.w.outputNorm, lastNorm)
-			p.MatMul(p.w.head, lastNorm, logits, kernels.MatMulOpt{})
+			p.Gather(p.X, last)
+			p.Norm(last, p.W.OutputNorm, lastNorm)
+			p.MatMul(p.W.Head, lastNorm, logits, kernels.MatMulOpt{})
 			p.TopK(logits)
 		} else {
-			p.w.head = matrix(vocab/count, count)
+			p.W.Head = matrix(vocab/count, count)
 			k := &clusters{count: count, chosen: chosen, centroids: matrix(count, 0)}
 			k.logits(p)
 		}
@@ -71,7 +73,7 @@ func BenchmarkClusters(b *testing.B) {
 				for b.Loop() {
 					for i := range rows {
 						for j := range dim {
-							run.Row(p.x, i)[j] = float32(r.NormFloat64())
+							run.Row(p.X, i)[j] = float32(r.NormFloat64())
 						}
 					}
 					if err := run.Run(&pass); err != nil {

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tandem-llm/tandem/engine/tensors"
+
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cpu"
@@ -56,7 +58,7 @@ func (o ordering) ordered(t testing.TB, chosen int) change {
 		}
 		var rows []byte
 		for _, token := range o.at {
-			rows = append(rows, all[int(token)*perRow(e):][:perRow(e)]...)
+			rows = append(rows, all[int(token)*tensors.PerRow(e):][:tensors.PerRow(e)]...)
 		}
 		w.Set(SideAssistant+".use_ordered_embeddings", true)
 		w.Set(SideAssistant+".centroid_top_k", uint32(chosen))

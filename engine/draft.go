@@ -7,6 +7,9 @@ import (
 	"math"
 	"slices"
 
+	"github.com/tandem-llm/tandem/engine/blocks"
+	"github.com/tandem-llm/tandem/engine/tensors"
+
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/ref"
@@ -34,12 +37,10 @@ type draft struct {
 	gateHidden, gateEmbd kernels.W
 	gateBias             []float32
 	fc                   []kernels.W // eagle3: per tap
-	hiddenNorm           []float32   // eagle3: of x in block 0; mtp: of the state
-	qEmbd, kEmbd, vEmbd  kernels.W   // eagle3: block 0's halves for the embedding
+	hiddenNorm           []float32   // mtp: of the state
 	vocab                []int32     // eagle3: target's ids
 	inputs               []kernels.Buf
 	own                  kernels.Buf // where the draft's own state goes: the input, or eagle3's residual stream
-	embedding            kernels.Act // eagle3: norm(e)
 	zeros                []float32
 	embdNorm             []float32      // mtp: of the embedding; hiddenNorm is of the state
 	uses                 []*gguf.Tensor // mtp: its tensors in its target's file
@@ -99,7 +100,7 @@ func (m *Model) withFiles(path, target string, use func(f, of *gguf.File) error)
 
 // StateWidth returns how many numbers State.Target and State.Own have; 0, 0 for a plain model.
 func (m *Model) StateWidth() (features, own int) {
-	if d := m.weights.draft; d != nil {
+	if d := m.draft; d != nil {
 		return len(d.side.Taps) * d.side.Width, d.side.DraftWidth
 	}
 	return 0, 0
@@ -119,7 +120,7 @@ func (m *Model) outlineDraft(f, of *gguf.File) error {
 	if m.vocab, err = token.FromGGUF(of); err != nil {
 		return err
 	}
-	large, err := readConfig(of, m.vocab.Size())
+	large, err := blocks.ReadConfig(of, m.vocab.Size())
 	if err != nil {
 		return err
 	}
@@ -133,18 +134,18 @@ func (m *Model) outlineDraft(f, of *gguf.File) error {
 		return err
 	}
 	d := &draft{side: own, targetLineage: lineage}
-	h := &hyper{file: f, arch: own.Kind}
-	if m.config, err = h.config(traits{}, own.Vocab, own.DraftWidth); err != nil {
+	h := blocks.NewReader(f, own.Kind)
+	if m.config, err = h.Config(blocks.Traits{}, own.Vocab, own.DraftWidth); err != nil {
 		return err
 	}
-	if m.config.finalCap = large.finalCap; own.Kind != SideEagle3 { // which has an output matrix of its own
-		m.config.logitScale = large.logitScale
+	if m.config.FinalCap = large.FinalCap; own.Kind != SideEagle3 { // which has an output matrix of its own
+		m.config.LogitScale = large.LogitScale
 	}
-	m.weights.draft = d
-	c := &catalog{file: f, used: map[string]bool{}}
+	m.draft = d
+	c := tensors.New(f)
 	d.collect(c, &m.weights, &m.config)
-	if c.err != nil {
-		return c.err
+	if c.Err != nil {
+		return c.Err
 	}
 	return m.borrow(c, of)
 }
@@ -162,82 +163,75 @@ func lineageOf(f *gguf.File) (string, error) {
 }
 
 // collect finds the tensors of a draft with states.
-func (d *draft) collect(c *catalog, w *weights, cfg *Config) {
+func (d *draft) collect(c *tensors.Catalog, w *blocks.Weights, cfg *blocks.Config) {
 	width, own := d.side.Width, d.side.DraftWidth
-	square := func(into *kernels.W, name string) { c.matrix(into, name, true, own, width) }
+	square := func(into *kernels.W, name string) { c.Matrix(into, name, true, own, width) }
 	switch d.side.Kind {
 	case SideDovetail:
 		square(&d.hidden, "fuse.hidden.weight")
 		square(&d.embd, "fuse.embd.weight")
 		square(&d.gateHidden, "fuse.gate.hidden.weight")
 		square(&d.gateEmbd, "fuse.gate.embd.weight")
-		d.hiddenBias, d.embdBias = c.vector("fuse.hidden.bias", false, own), c.vector("fuse.embd.bias", false, own)
-		d.gateBias = c.vector("fuse.gate.bias", false, own)
+		d.hiddenBias, d.embdBias = c.Vector("fuse.hidden.bias", false, own), c.Vector("fuse.embd.bias", false, own)
+		d.gateBias = c.Vector("fuse.gate.bias", false, own)
 	case SideEagle:
 		square(&d.hidden, "fc.hidden.weight")
 		square(&d.embd, "fc.embd.weight")
-		d.hiddenBias = c.vector("fc.bias", false, own)
+		d.hiddenBias = c.Vector("fc.bias", false, own)
 	case SideEagle3:
 		d.fc = make([]kernels.W, len(d.side.Taps))
 		for i := range d.fc {
 			square(&d.fc[i], fmt.Sprintf("fc.%d.weight", i))
 		}
-		d.hiddenNorm = c.vector("blk.0.hidden_norm.weight", true, own)
+		w.Second = &blocks.Second{Norm: c.Vector("blk.0.hidden_norm.weight", true, own)}
 		for _, id := range d.side.spec.Draft.IDs {
 			d.vocab = append(d.vocab, int32(id))
 		}
 	}
-	w.outputNorm = c.vector("output_norm.weight", d.wide(), own)
-	w.layers = make([]layer, cfg.Layers)
-	for i := range w.layers {
-		c.collectLayer(&w.layers[i], w, cfg, i)
+	w.OutputNorm = c.Vector("output_norm.weight", d.wide(), own)
+	w.Layers = make([]blocks.Layer, cfg.Layers)
+	for i := range w.Layers {
+		blocks.Finder{Catalog: c, Bare: !d.wide()}.CollectLayer(&w.Layers[i], w, cfg, i)
 	}
-	w.embed, w.head = kernels.None, kernels.None
+	w.Embed, w.Head = kernels.None, kernels.None
 	if d.wide() {
-		c.matrix(&w.embed, "token_embd.weight", false, cfg.Vocab, own)
-		c.matrix(&w.head, "output.weight", true, d.side.DraftVocab, own)
+		c.Matrix(&w.Embed, "token_embd.weight", false, cfg.Vocab, own)
+		c.Matrix(&w.Head, "output.weight", true, d.side.DraftVocab, own)
 	}
 }
 
 // borrow finds in the target's file what the draft's has not: embedding and output matrix.
-func (m *Model) borrow(c *catalog, of *gguf.File) error {
+func (m *Model) borrow(c *tensors.Catalog, of *gguf.File) error {
 	w, cfg := &m.weights, &m.config
-	t := &catalog{file: of, used: map[string]bool{}, matrices: c.matrices}
-	from := len(t.matrices)
-	if w.embed == kernels.None && cfg.Dim != w.draft.side.Width {
+	t := tensors.New(of)
+	t.Matrices = c.Matrices
+	from := len(t.Matrices)
+	if w.Embed == kernels.None && cfg.Dim != m.draft.side.Width {
 		return tandem.Errorf("engine", tandem.Corrupt, "%s: a draft of width %d without an embedding matrix: the target's has width %d",
-			c.file.Path(), cfg.Dim, w.draft.side.Width)
+			c.File.Path(), cfg.Dim, m.draft.side.Width)
 	}
-	if w.embed == kernels.None {
-		t.matrix(&w.embed, "token_embd.weight", true, cfg.Vocab, cfg.Dim)
+	if w.Embed == kernels.None {
+		t.Matrix(&w.Embed, "token_embd.weight", true, cfg.Vocab, cfg.Dim)
 	}
-	if w.head == kernels.None {
-		if w.head = w.embed; of.Tensor("output.weight") != nil {
-			t.matrix(&w.head, "output.weight", true, cfg.Vocab, cfg.Dim)
+	if w.Head == kernels.None {
+		if w.Head = w.Embed; of.Tensor("output.weight") != nil {
+			t.Matrix(&w.Head, "output.weight", true, cfg.Vocab, cfg.Dim)
 		}
 	}
-	m.matrices = t.matrices
-	for _, x := range t.matrices[from:] {
-		m.borrowed = append(m.borrowed, x.tensor)
+	m.matrices = t.Matrices
+	for _, x := range t.Matrices[from:] {
+		m.borrowed = append(m.borrowed, x.Tensor)
 	}
-	return t.err
-}
-
-// outputs returns the number of logits that a pass computes for a row.
-func (m *Model) outputs() int {
-	if d := m.weights.draft; d != nil && d.vocab != nil {
-		return len(d.vocab)
-	}
-	return m.config.Vocab
+	return t.Err
 }
 
 // enter lays out what makes the residual stream of embeddings and states.
-func (d *draft) enter(b *planner) {
+func (d *draft) enter(b *blocks.Planner) {
 	e := b.Buf(b.Dim)
-	b.Embed(b.w.embed, e)
+	b.Embed(b.W.Embed, e)
 	d.inputs, d.zeros = nil, make([]float32, max(d.side.Width, b.Dim))
 	if d.wide() {
-		d.own = b.x
+		d.own = b.X
 		d.enterWide(b, e)
 		return
 	}
@@ -251,41 +245,41 @@ func (d *draft) enter(b *planner) {
 	b.Feed(e, act)
 	b.Feed(d.own, state)
 	if d.side.Kind == SideEagle {
-		b.MatMul(d.embd, act, b.x, kernels.MatMulOpt{})
-		b.MatMul(d.hidden, state, b.x, kernels.MatMulOpt{Add: true})
-		b.bias(b.x, d.hiddenBias)
+		b.MatMul(d.embd, act, b.X, kernels.MatMulOpt{})
+		b.MatMul(d.hidden, state, b.X, kernels.MatMulOpt{Add: true})
+		b.AddBiasIf(b.X, d.hiddenBias)
 		return
 	}
 	h1, gate := b.Buf(b.Dim), b.Buf(b.Dim)
-	b.MatMul(d.hidden, state, h1, concurrent)
-	b.MatMul(d.embd, act, b.x, kernels.MatMulOpt{})
-	b.bias(h1, d.hiddenBias)
-	b.bias(b.x, d.embdBias)
+	b.MatMul(d.hidden, state, h1, blocks.Concurrent)
+	b.MatMul(d.embd, act, b.X, kernels.MatMulOpt{})
+	b.AddBiasIf(h1, d.hiddenBias)
+	b.AddBiasIf(b.X, d.embdBias)
 	b.Feed(h1, state)
-	b.Feed(b.x, act)
+	b.Feed(b.X, act)
 	b.MatMul(d.gateHidden, state, gate, kernels.MatMulOpt{})
 	b.MatMul(d.gateEmbd, act, gate, kernels.MatMulOpt{Add: true})
-	b.bias(gate, d.gateBias)
-	b.Blend(gate, h1, b.x)
+	b.AddBiasIf(gate, d.gateBias)
+	b.Blend(gate, h1, b.X)
 }
 
 // enterWide is enter for eagle3: x holds the draft's own state, or zeros, when the pass begins.
-func (d *draft) enterWide(b *planner, e kernels.Buf) {
+func (d *draft) enterWide(b *blocks.Planner, e kernels.Buf) {
 	tap := b.Act(d.side.Width)
 	for _, w := range d.fc {
 		in := b.Buf(d.side.Width)
 		d.inputs = append(d.inputs, in)
 		b.Feed(in, tap)
-		b.MatMul(w, tap, b.x, kernels.MatMulOpt{Add: true})
+		b.MatMul(w, tap, b.X, kernels.MatMulOpt{Add: true})
 	}
-	d.embedding = b.Act(b.Dim)
-	b.RMSNorm(e, b.w.layers[0].attnNorm, b.NormEps, d.embedding)
+	b.W.Second.In = b.Act(b.Dim)
+	b.RMSNorm(e, b.W.Layers[0].AttnNorm, b.NormEps, b.W.Second.In)
 }
 
 // give writes the states of a part's rows, the first of which is row `at` of the pass, to the inputs.
 func (m *Model) give(part *Part, at int) error {
 	rows := len(part.Extend) + len(part.Nodes)
-	d := m.weights.draft
+	d := m.draft
 	switch {
 	case d == nil && part.States == nil:
 		return nil
@@ -327,11 +321,11 @@ func (d *draft) write(r kernels.Runner, row int, s State) {
 
 // ownState returns what a draft hands to the next position, of a residual stream.
 func (m *Model) ownState(x []float32) []float32 {
-	if m.weights.draft.wide() || m.weights.outputNorm == nil || m.config.traits.mtpBeforeNorm {
+	if m.draft.wide() || m.weights.OutputNorm == nil || m.config.Traits.MtpBeforeNorm {
 		return x
 	}
 	out := make([]float32, len(x))
-	ref.RMSNorm(x, m.weights.outputNorm, m.config.NormEps, out)
+	ref.RMSNorm(x, m.weights.OutputNorm, m.config.NormEps, out)
 	return out
 }
 

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/tandem-llm/tandem/engine/blocks"
+
 	"github.com/tandem-llm/tandem/kernels"
 )
 
@@ -72,14 +74,14 @@ func TestExpertsOfNaN(t *testing.T) {
 // sharedCases are models with an expert that every row uses, and with leading layers without experts. The architecture is one of this test:
 // qwen3 with these traits.
 func sharedCases(t *testing.T) map[string]archCase {
-	traits := architectures["qwen3"]
-	traits.reads = []string{keyExperts, keyShared, keySharedWidth, keyDense}
-	architectures["plain share"] = traits
-	traits.sharedGate = true
-	architectures["gated share"] = traits
+	traits := blocks.Architectures["qwen3"]
+	traits.Reads = []string{blocks.KeyExperts, blocks.KeyShared, blocks.KeySharedWidth, blocks.KeyDense}
+	blocks.Architectures["plain share"] = traits
+	traits.SharedGate = true
+	blocks.Architectures["gated share"] = traits
 	t.Cleanup(func() {
-		delete(architectures, "plain share")
-		delete(architectures, "gated share")
+		delete(blocks.Architectures, "plain share")
+		delete(blocks.Architectures, "gated share")
 	})
 	model := func(arch string, gated bool) *naive {
 		n := tiny("qwen3", 3).with("expert_count", uint32(6)).with("expert_used_count", uint32(2)).with(
@@ -124,7 +126,7 @@ func TestSharedExperts(t *testing.T) {
 				if n := m.experts(3); len(n) != 3 || n[2] < 2*2 || n[2] > 2*6 || m.Work().Experts != 2*2 {
 					t.Errorf("passes use %v experts of 2 layers, one row %d", n, m.Work().Experts)
 				}
-				if share := m.weights.layers[1].mixture.shared.share; m.plan.Weights[m.weights.layers[0].gate].Experts != 0 ||
+				if share := m.weights.Layers[1].Mixture.Shared.Share; m.plan.Weights[m.weights.Layers[0].Gate].Experts != 0 ||
 					(share != kernels.None) != (name == "gated") {
 					t.Errorf("the first layer has experts, or the second one's share is weight %d", share)
 				}

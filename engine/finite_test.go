@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tandem-llm/tandem/engine/tensors"
+
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/ref"
@@ -40,7 +42,7 @@ func TestInfinite(t *testing.T) {
 			}
 			if try > 2 {
 				for range 400 { // mend the row, so that few faults are left
-					at := infinite(gguf.Type(kind), row)
+					at := tensors.Infinite(gguf.Type(kind), row)
 					if at < 0 {
 						break
 					}
@@ -56,7 +58,7 @@ func TestInfinite(t *testing.T) {
 					binary.LittleEndian.PutUint16(row[2*r.IntN(len(row)/2):], [...]uint16{0x7c00, 0xfe01, 0x7f80, 0xffff}[r.IntN(4)])
 				}
 			}
-			found := infinite(gguf.Type(kind), row) >= 0
+			found := tensors.Infinite(gguf.Type(kind), row) >= 0
 			if found != wrong() {
 				t.Fatalf("%v: found %v, the reference has one: %v", kind, found, !found)
 			}
@@ -75,7 +77,7 @@ func BenchmarkInfinite(b *testing.B) {
 		b.Run(kind.String(), func(b *testing.B) {
 			b.SetBytes(int64(len(rows)))
 			for range b.N {
-				if infinite(kind, rows) >= 0 {
+				if tensors.Infinite(kind, rows) >= 0 {
 					b.Fatal("zeros are finite")
 				}
 			}
@@ -101,8 +103,8 @@ func TestDamagedWeights(t *testing.T) {
 				binary.LittleEndian.PutUint32(x.Data[at:], math.Float32bits(float32(math.Inf(1-k%2*2))))
 			case x.Type == gguf.BF16:
 				binary.LittleEndian.PutUint16(x.Data[at:], 0x7fc0)
-			case x.Type == gguf.F16 || len(scalesAt[x.Type]) > 0:
-				binary.LittleEndian.PutUint16(x.Data[at+append(slices.Clone(scalesAt[x.Type]), 0)[0]:], 0x7e00)
+			case x.Type == gguf.F16 || len(tensors.ScalesAt[x.Type]) > 0:
+				binary.LittleEndian.PutUint16(x.Data[at+append(slices.Clone(tensors.ScalesAt[x.Type]), 0)[0]:], 0x7e00)
 			default:
 				continue // a table
 			}

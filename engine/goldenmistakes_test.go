@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tandem-llm/tandem/engine/blocks"
+
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/testkit/family"
 )
@@ -13,7 +15,7 @@ import (
 // mistake is a pass that is wrong in one point: of another function than the architecture's, or as if the file said something else.
 type mistake struct {
 	name   string
-	traits func(t *traits)
+	traits func(t *blocks.Traits)
 	file   func(m *family.Model)
 }
 
@@ -77,12 +79,12 @@ func leftOut(kinds ...string) func(*family.Model) {
 }
 
 var (
-	otherPairs  = mistake{name: "RoPE's other pairs", traits: func(t *traits) { t.halves = !t.halves }}
-	otherCurve  = mistake{name: "another gate", traits: func(t *traits) { t.curve = 1 - t.curve }}
-	noPostNorms = mistake{"no norms behind blocks", func(t *traits) { t.postNorms = false },
+	otherPairs  = mistake{name: "RoPE's other pairs", traits: func(t *blocks.Traits) { t.Halves = !t.Halves }}
+	otherCurve  = mistake{name: "another gate", traits: func(t *blocks.Traits) { t.Curve = 1 - t.Curve }}
+	noPostNorms = mistake{"no norms behind blocks", func(t *blocks.Traits) { t.PostNorms = false },
 		leftOut("post_attention_norm.weight", "post_ffw_norm.weight")}
 	oneExpert = mistake{name: "one expert fewer", file: key("expert_used_count", uint32(1))}
-	shares    = mistake{"weights of experts not divided", func(t *traits) { t.shares = true }, key("expert_weights_norm", false)}
+	shares    = mistake{"weights of experts not divided", func(t *blocks.Traits) { t.Shares = true }, key("expert_weights_norm", false)}
 	headNorms = mistake{name: "no norms of heads", file: filled(1, "attn_q_norm.weight", "attn_k_norm.weight")}
 	plainRoPE = mistake{name: "plain RoPE", file: key("rope.scaling.type", "none")}
 )
@@ -96,7 +98,7 @@ var mistakes = map[string][]mistake{
 	"llama3": {otherPairs, base(10000), {name: "no factors of RoPE", file: leftOut("rope_freqs.weight")}},
 	"qwen2": {otherPairs, base(10000), {name: "no bias of values", file: zeroed("attn_v.bias")},
 		{name: "no bias of keys and queries", file: zeroed("attn_k.bias", "attn_q.bias")}},
-	"gemma": {otherPairs, otherCurve, {name: "embeddings not scaled", traits: func(t *traits) { t.scaleEmbed = false }}},
+	"gemma": {otherPairs, otherCurve, {name: "embeddings not scaled", traits: func(t *blocks.Traits) { t.ScaleEmbed = false }}},
 	"gemma2": {otherPairs, otherCurve, noPostNorms, {name: "no window", file: key("attention.sliding_window", uint32(0))},
 		{name: "a window one longer", file: key("attention.sliding_window", uint32(17))},
 		{name: "windows in the other layers", file: key("attention.sliding_window_pattern", []bool{false, true, false, true, false, true})},
@@ -107,8 +109,8 @@ var mistakes = map[string][]mistake{
 		{name: "the usual scale of scores", file: key("attention.scale", float32(0.1767767))},
 		{name: "logits not divided", file: key("logit_scale", float32(1))}},
 	"granitemoe": {oneExpert, shares, {name: "outputs of blocks not scaled", file: key("residual_scale", float32(1))}},
-	"smollm3": {otherPairs, {name: "RoPE in every layer", traits: func(t *traits) { t.noRoPE = 0 }},
-		{name: "RoPE in every third layer not", traits: func(t *traits) { t.noRoPE = 3 }}},
+	"smollm3": {otherPairs, {name: "RoPE in every layer", traits: func(t *blocks.Traits) { t.NoRoPE = 0 }},
+		{name: "RoPE in every third layer not", traits: func(t *blocks.Traits) { t.NoRoPE = 3 }}},
 	"mistral3": {otherPairs, plainRoPE, {name: "queries not scaled", file: key("attention.temperature_scale", float32(2e-6))},
 		{name: "RoPE's magnitude", file: key("rope.scaling.yarn_log_multiplier", float32(2e-6))}},
 	"glm4": {otherPairs, noPostNorms, {name: "RoPE over the whole head", file: key("rope.dimension_count", uint32(32))},
@@ -130,9 +132,9 @@ var mistakes = map[string][]mistake{
 	"deepseek2":     ofDeepSeek, "deepseek2-kvb": ofDeepSeek,
 	"qwen35": ofQwen35,
 	"qwen35moe": append(ofQwen35, oneExpert, shares,
-		mistake{"shared expert not gated", func(t *traits) { t.sharedGate = false }, leftOut("ffn_gate_inp_shexp.weight")}),
+		mistake{"shared expert not gated", func(t *blocks.Traits) { t.SharedGate = false }, leftOut("ffn_gate_inp_shexp.weight")}),
 	"gemma4": append(ofGemma4, mistake{name: "no input of layers", file: zeroed("proj.weight")},
-		mistake{name: "values not normed", traits: func(t *traits) { t.valueNorms = false }}),
+		mistake{name: "values not normed", traits: func(t *blocks.Traits) { t.ValueNorms = false }}),
 	"gemma4-moe": append(ofGemma4, oneExpert, mistake{name: "experts' outputs not scaled", file: filled(1, "ffn_down_exps.scale")},
 		mistake{name: "the router's input not scaled", file: filled(1, "ffn_gate_inp.scale")},
 		mistake{name: "gate for up", file: swapped("ffn_gate_up_exps.weight")}),
@@ -141,7 +143,7 @@ var mistakes = map[string][]mistake{
 var ofGPTOSS = []mistake{otherPairs, oneExpert, base(10000), {name: "no sinks", file: filled(-1000, "attn_sinks.weight")},
 	{name: "windows in the other layers", file: key("attention.sliding_window_pattern", []bool{false, true, false, true})},
 	{name: "a window one longer", file: key("attention.sliding_window", uint32(9))},
-	{name: "a gate that is not clamped", traits: func(t *traits) { t.curve = kernels.SiLU }},
+	{name: "a gate that is not clamped", traits: func(t *blocks.Traits) { t.Curve = kernels.SiLU }},
 	{name: "RoPE's magnitude", file: key("rope.scaling.type", "linear")}}
 
 var ofDeepSeek = []mistake{otherPairs, plainRoPE, oneExpert, shares,
@@ -164,17 +166,17 @@ var ofQwen35 = []mistake{otherPairs, headNorms, base(10000),
 	{name: "gates of the states in another order", file: swapped("attn_gate.weight")}}
 
 var ofGemma4 = []mistake{otherPairs, otherCurve, headNorms,
-	{name: "scores scaled", traits: func(t *traits) { t.unscaled = false }},
+	{name: "scores scaled", traits: func(t *blocks.Traits) { t.Unscaled = false }},
 	{name: "outputs of layers not scaled", file: filled(1, "layer_output_scale.weight")},
 	{name: "a window one longer", file: key("attention.sliding_window", uint32(9))},
 	{name: "all pairs of full layers turn", file: filled(1, "rope_freqs.weight")},
 	{name: "one base of RoPE", file: key("rope.freq_base_swa", float32(1e6))},
 	{name: "logits not capped", file: key("final_logit_softcapping", float32(0))},
-	{name: "embeddings not scaled", traits: func(t *traits) { t.scaleEmbed = false }}}
+	{name: "embeddings not scaled", traits: func(t *blocks.Traits) { t.ScaleEmbed = false }}}
 
 // ofAssistants are mistakes of an assistant's steps, beside a target whose passes are right.
 var ofAssistants = []mistake{otherPairs, otherCurve, noPostNorms, {name: "no norms of heads", file: filled(1, "attn_q_norm.weight")},
-	{name: "scores scaled", traits: func(t *traits) { t.unscaled = false }},
+	{name: "scores scaled", traits: func(t *blocks.Traits) { t.Unscaled = false }},
 	{name: "outputs of layers not scaled", file: filled(1, "layer_output_scale.weight")},
 	{name: "all pairs of full layers turn", file: filled(1, "rope_freqs.weight")},
 	{name: "the state before the embedding", file: eachOf([]string{"nextn.pre_projection.weight"}, func(_ *family.Model, x *family.Tensor) {
@@ -231,11 +233,11 @@ func mistaken(t *testing.T, name string, x mistake, open func(path string)) {
 		if name == assistantFile {
 			arch = "gemma4" // whose traits it takes
 		}
-		right := architectures[arch]
-		defer func() { architectures[arch] = right }()
+		right := blocks.Architectures[arch]
+		defer func() { blocks.Architectures[arch] = right }()
 		wrong := right
 		x.traits(&wrong)
-		architectures[arch] = wrong
+		blocks.Architectures[arch] = wrong
 	}
 	open(f.Write(t, t.TempDir()))
 }

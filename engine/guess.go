@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/tandem-llm/tandem/engine/blocks"
+
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/ref"
@@ -100,7 +102,7 @@ func (g *guessing) add(i int, ask GuessAsk) error {
 // normed returns a hidden state after the final norm.
 func (m *Model) normed(h []float32) []float32 {
 	out := make([]float32, len(h))
-	ref.RMSNorm(h, m.weights.outputNorm, m.config.NormEps, out)
+	ref.RMSNorm(h, m.weights.OutputNorm, m.config.NormEps, out)
 	return out
 }
 
@@ -174,7 +176,7 @@ func (g *guessing) fill(at spot, best kernels.Top) {
 	if !(best.Sum >= 1) || math.IsInf(float64(best.Max), 0) {
 		return // NaN or infinite logits
 	}
-	norm := ln(float64(best.Sum))
+	norm := blocks.Ln(float64(best.Sum))
 	var level []tandem.TopLogprob
 	for i, id := range best.IDs {
 		if p := float32(float64(best.Logits[i]) - float64(best.Max) - norm); p >= -math.MaxFloat32 {
@@ -189,7 +191,7 @@ func (g *guessing) fill(at spot, best kernels.Top) {
 // do not change them.
 func (o *Output) Hidden(part, row int) []float32 {
 	x := o.model.runner.Row(o.model.residual, o.row(part, row))
-	if o.model.weights.draft != nil {
+	if o.model.draft != nil {
 		return o.model.ownState(x)
 	}
 	return x

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/tandem-llm/tandem/engine/tensors"
+
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/ref"
@@ -66,18 +68,18 @@ type prompts struct {
 func (m *Model) Ways() (ways []tandem.SelfDraft) { return slices.Clone(m.ways) }
 
 // collectHeads finds the tensors of a medusa file for a target of width d.
-func (c *catalog) collectHeads(s *Side) (heads []head) {
-	own := c.file.Tensor("medusa.0.output.weight") != nil
+func collectHeads(c *tensors.Catalog, s *Side) (heads []head) {
+	own := c.File.Tensor("medusa.0.output.weight") != nil
 	for k := range s.Levels {
 		h := head{output: kernels.None}
 		for b := range s.Blocks {
 			name := fmt.Sprintf("medusa.%d.%d.", k, b)
 			var w kernels.W
-			c.matrix(&w, name+"weight", true, s.Width, s.Width)
-			h.blocks, h.biases = append(h.blocks, w), append(h.biases, c.vector(name+"bias", false, s.Width))
+			c.Matrix(&w, name+"weight", true, s.Width, s.Width)
+			h.blocks, h.biases = append(h.blocks, w), append(h.biases, c.Vector(name+"bias", false, s.Width))
 		}
 		if own {
-			c.matrix(&h.output, fmt.Sprintf("medusa.%d.output.weight", k), true, s.Vocab, s.Width)
+			c.Matrix(&h.output, fmt.Sprintf("medusa.%d.output.weight", k), true, s.Vocab, s.Width)
 		}
 		heads = append(heads, h)
 	}
@@ -85,9 +87,9 @@ func (c *catalog) collectHeads(s *Side) (heads []head) {
 }
 
 // plan lays out the heads.
-func (h *medusa) plan(m *Model, heads []head, matrices []matrix) {
+func (h *medusa) plan(m *Model, heads []head, matrices []tensors.Matrix) {
 	p := kernels.NewProgram(guessRows, guessRows)
-	addWeights(p, matrices, m.device.Layout)
+	tensors.AddTo(p, matrices, m.device.Layout)
 	d := m.config.Dim
 	h.in = p.WantedBuf(d)
 	inner, act := p.WantedBuf(d), p.WantedAct(d)
@@ -111,29 +113,11 @@ func (h *medusa) plan(m *Model, heads []head, matrices []matrix) {
 		if h.own {
 			p.Feed(z, act)
 			p.MatMul(head.output, act, logits, kernels.MatMulOpt{})
-			m.config.finish(p, logits)
+			m.config.Finish(p, logits)
 			p.TopK(logits)
 		}
 	}
 	h.program = p
-}
-
-// addWeights adds matrices to a program.
-func addWeights(p *kernels.Program, matrices []matrix, layout func(kernels.Type) kernels.Layout) {
-	for i := range matrices {
-		x := &matrices[i]
-		p.Weight(kernels.Weight{Name: x.name(), Type: x.kind(), Rows: x.rows, Cols: x.cols(), Experts: x.experts, Layout: layout(x.kind())})
-	}
-}
-
-// finish scales and caps logits as the model does.
-func (c *Config) finish(p *kernels.Program, logits kernels.Buf) {
-	if c.logitScale != 1 {
-		p.Scale(logits, c.logitScale)
-	}
-	if c.finalCap != 0 {
-		p.SoftCap(logits, c.finalCap)
-	}
 }
 
 // planProduct lays out the output matrix alone.
@@ -142,39 +126,39 @@ func (m *Model) planProduct() *product {
 	in, act, logits := p.WantedBuf(m.config.Dim), p.WantedAct(m.config.Dim), p.WantedBuf(m.config.Vocab)
 	p.Stage("the output")
 	p.Feed(in, act)
-	p.MatMul(p.Weight(m.plan.Weights[m.weights.head]), act, logits, kernels.MatMulOpt{})
-	m.config.finish(p, logits)
+	p.MatMul(p.Weight(m.plan.Weights[m.weights.Head]), act, logits, kernels.MatMulOpt{})
+	m.config.Finish(p, logits)
 	p.TopK(logits)
 	return &product{program: p, in: in}
 }
 
 // promptsOf reads the embeddings of a ppd file.
-func (c *catalog) promptsOf(s *Side) *prompts {
+func promptsOf(c *tensors.Catalog, s *Side) *prompts {
 	const name = "ppd.embd.weight"
 	n := s.Levels * s.Members
 	var w kernels.W
-	c.matrix(&w, name, true, n, s.Width)
-	if c.err != nil {
+	c.Matrix(&w, name, true, n, s.Width)
+	if c.Err != nil {
 		return nil
 	}
-	t := c.matrices[w].tensor
+	t := c.Matrices[w].Tensor
 	data, err := t.Bytes()
 	if err != nil {
-		c.err = err
+		c.Err = err
 		return nil
 	}
 	p := &prompts{side: *s, rows: make([]float32, n*s.Width)}
 	for i, size := 0, len(data)/n; i < n; i++ {
 		ref.Dequantize(uint32(t.Type), data[i*size:(i+1)*size], p.rows[i*s.Width:(i+1)*s.Width])
 	}
-	c.checkFinite(name, p.rows)
+	c.CheckFinite(name, p.rows)
 	return p
 }
 
 // sidePlan is a side file of the target, planned but not loaded.
 type sidePlan struct {
 	side     Side
-	matrices []matrix
+	matrices []tensors.Matrix
 	medusa   *medusa    // or
 	prompts  *prompts   // or
 	helper   *assistant // one of the three
@@ -193,7 +177,7 @@ func (m *Model) planSide(f *gguf.File) (*sidePlan, error) {
 		return nil, tandem.Errorf("engine", tandem.Invalid, "%s is no side file of a target (medusa, ppd, gemma4-assistant), but %s", path,
 			map[bool]string{true: "a draft: a drafter opens it", false: "a model"}[side.Draft()])
 	}
-	if m.weights.draft != nil {
+	if m.draft != nil {
 		return nil, tandem.Errorf("engine", tandem.Invalid, "%s: %s is a draft with states, which has no side files", path, m.path)
 	}
 	if slices.ContainsFunc(m.ways, func(w tandem.SelfDraft) bool { return w.Name == side.Way() }) {
@@ -210,15 +194,15 @@ func (m *Model) planSide(f *gguf.File) (*sidePlan, error) {
 	if err := side.fits(path, m.asTarget()); err != nil {
 		return nil, err
 	}
-	c := &catalog{file: f, used: map[string]bool{}}
+	c := tensors.New(f)
 	if side.Kind == SidePPD {
-		s.prompts = c.promptsOf(&side)
-	} else if heads := c.collectHeads(&side); c.err == nil {
-		s.matrices, s.medusa = c.matrices, &medusa{side: side}
-		s.medusa.plan(m, heads, c.matrices)
+		s.prompts = promptsOf(c, &side)
+	} else if heads := collectHeads(c, &side); c.Err == nil {
+		s.matrices, s.medusa = c.Matrices, &medusa{side: side}
+		s.medusa.plan(m, heads, c.Matrices)
 	}
-	if c.err != nil {
-		return nil, c.err
+	if c.Err != nil {
+		return nil, c.Err
 	}
 	if m.product == nil && (s.medusa == nil || !s.medusa.own) {
 		s.product = m.planProduct()
@@ -309,7 +293,7 @@ func (s *sidePlan) load(m *Model, f *gguf.File) (err error) {
 		return s.helper.load(m, f)
 	}
 	if q := s.product; q != nil {
-		loan, err := kernels.Borrow(q.program, m.plan, m.store, []kernels.W{m.weights.head})
+		loan, err := kernels.Borrow(q.program, m.plan, m.store, []kernels.W{m.weights.Head})
 		if err != nil {
 			return tandem.Errorf("engine", tandem.Unsupported, "%s: %w", f.Path(), err)
 		}
@@ -327,9 +311,9 @@ func (s *sidePlan) load(m *Model, f *gguf.File) (err error) {
 	if h.runner, err = m.device.Compile(h.program, h.store, nil); err != nil {
 		return deviceError(f.Path(), err)
 	}
-	to := into(h.store)
-	to.add = f.NewDigest().Add
-	if err := fill(s.matrices, to, nil); err != nil || !m.options.Lock {
+	to := tensors.Into(h.store)
+	to.Add = f.NewDigest().Add
+	if err := tensors.Fill(s.matrices, to, nil); err != nil || !m.options.Lock {
 		return err
 	}
 	return lockAll(h.store)

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tandem-llm/tandem/engine/blocks"
+
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
@@ -114,10 +116,11 @@ func TestBrokenTraits(t *testing.T) {
 		{"experts missing", tiny("granitemoe", 2), func(n *naive) { n.mix.count = 0 }, tandem.Corrupt, "ffn_gate_inp.weight"},
 		{"experts of llama", tiny("llama", 2), func(n *naive) { n.mix = naiveMixture{count: 6, used: 2} }, tandem.Corrupt,
 			"ffn_gate.weight"},
-		{"latent rank 0", tinyLatent(2, 0, false).with(keyRank, uint32(0)), nil, tandem.Corrupt, `"deepseek2.attention.kv_lora_rank"`},
-		{"latent rank of llama", tiny("llama", 2).with(keyRank, uint32(40)), nil, tandem.Unsupported, `"llama.attention.kv_lora_rank"`},
-		{"latent rank of another extent", tinyLatent(2, 0, false).with(keyRank, uint32(32)).with("attention.key_length", uint32(40)).with(
-			"attention.value_length", uint32(32)), nil, tandem.Corrupt, `"blk.0.attn_kv_a_mqa.weight" has shape [48 48]`},
+		{"latent rank 0", tinyLatent(2, 0, false).with(blocks.KeyRank, uint32(0)), nil, tandem.Corrupt, `"deepseek2.attention.kv_lora_rank"`},
+		{"latent rank of llama", tiny("llama", 2).with(blocks.KeyRank, uint32(40)), nil, tandem.Unsupported,
+			`"llama.attention.kv_lora_rank"`},
+		{"latent rank of another extent", tinyLatent(2, 0, false).with(blocks.KeyRank, uint32(32)).with(
+			"attention.key_length", uint32(40)).with("attention.value_length", uint32(32)), nil, tandem.Corrupt, `"blk.0.attn_kv_a_mqa.weight" has shape [48 48]`},
 		{"keys that turn as a whole", tinyLatent(2, 0, false).with("attention.key_length_mla", uint32(8)), nil, tandem.Corrupt,
 			`below the key length 8 of key "deepseek2.attention.key_length_mla"`},
 		{"odd number of elements that turn", tinyLatent(2, 0, true).with("rope.dimension_count", uint32(7)), nil, tandem.Corrupt,
@@ -198,10 +201,10 @@ func FuzzHyperParameters(f *testing.F) {
 		"residual_scale",
 		"attention.scale", "logit_scale", "rope.scaling.finetuned", "rope.dimension_sections", "attention.temperature_scale",
 		"rope.scaling.yarn_log_multiplier", "expert_used_count", "expert_feed_forward_length", "expert_gating_func",
-		"expert_weights_norm", "expert_weights_scale", "expert_shared_count", keyRank, keyKey,
-		keyValue, keyGroups, keyDense, "attention.q_lora_rank"}
+		"expert_weights_norm", "expert_weights_scale", "expert_shared_count", blocks.KeyRank, blocks.KeyKey,
+		blocks.KeyValue, blocks.KeyGroups, blocks.KeyDense, "attention.q_lora_rank"}
 	var archs []string
-	for a := range architectures {
+	for a := range blocks.Architectures {
 		archs = append(archs, a)
 	}
 	slices.Sort(archs)
@@ -267,7 +270,7 @@ func FuzzHyperParameters(f *testing.F) {
 
 func TestLn(t *testing.T) {
 	for _, x := range []float64{0x1p-1022, 1e-9, 0.5, 0.7071, 1, 1.0000001, math.Sqrt2, 2, 4, 10000, 1e15, 1e300} {
-		if got, want := ln(x), math.Log(x); math.Abs(got-want) > 1e-15*max(1, math.Abs(want)) {
+		if got, want := blocks.Ln(x), math.Log(x); math.Abs(got-want) > 1e-15*max(1, math.Abs(want)) {
 			t.Errorf("ln(%v) is %v: want %v", x, got, want)
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"math"
 	"slices"
 
+	"github.com/tandem-llm/tandem/engine/blocks"
+
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/ref"
@@ -64,7 +66,7 @@ type digests struct {
 
 func (m *Model) newDigests(f, of *gguf.File) digests {
 	d := digests{theirs: m.borrowed}
-	if x := m.weights.draft; x != nil {
+	if x := m.draft; x != nil {
 		d.own = f.NewDigest(x.uses...)
 	} else {
 		d.own = f.NewDigest()
@@ -106,50 +108,50 @@ func digestOf(write func(io.Writer)) string {
 }
 
 func (m *Model) writeShape(w io.Writer) {
-	m.config.writeShape(w)
-	if d := m.weights.draft; d != nil {
+	writeConfig(w, &m.config)
+	if d := m.draft; d != nil {
 		d.writeShape(w)
 	}
 }
 
-// writeShape writes the hyper-parameters that determine the function, except RoPE's. Names, and limits on what may be asked
+// writeConfig writes the hyper-parameters that determine the function, except RoPE's. Names, and limits on what may be asked
 // for, are left out.
-func (c *Config) writeShape(w io.Writer) {
-	t := c.traits
-	fmt.Fprintln(w, "shape 1", t.curve == kernels.GELU, t.scaleEmbed, t.headNorms, t.postNorms)
-	fmt.Fprintln(w, c.Layers, c.Dim, c.HeadDim, c.Vocab, bits(c.NormEps), bits(c.attnScale), bits(c.attnCap), bits(c.finalCap), c.window)
-	for _, l := range c.layers {
-		fmt.Fprintln(w, l.heads, l.kvHeads, l.ffn, l.local)
+func writeConfig(w io.Writer, c *blocks.Config) {
+	t := c.Traits
+	fmt.Fprintln(w, "shape 1", t.Curve == kernels.GELU, t.ScaleEmbed, t.HeadNorms, t.PostNorms)
+	fmt.Fprintln(w, c.Layers, c.Dim, c.HeadDim, c.Vocab, bits(c.NormEps), bits(c.AttnScale), bits(c.AttnCap), bits(c.FinalCap), c.Window)
+	for _, l := range c.Shapes {
+		fmt.Fprintln(w, l.Heads, l.KVHeads, l.FFN, l.Local)
 	}
-	if c.embedScale != c.usualEmbedScale() || c.residualScale != 1 || c.logitScale != 1 {
-		fmt.Fprintln(w, "scales 1", bits(c.embedScale), bits(c.residualScale), bits(c.logitScale))
+	if c.EmbedScale != c.UsualEmbedScale() || c.ResidualScale != 1 || c.LogitScale != 1 {
+		fmt.Fprintln(w, "scales 1", bits(c.EmbedScale), bits(c.ResidualScale), bits(c.LogitScale))
 	}
-	if c.temperature != 0 {
-		fmt.Fprintln(w, "temperature 1", bits(c.temperature), c.rope.original)
+	if c.Temperature != 0 {
+		fmt.Fprintln(w, "temperature 1", bits(c.Temperature), c.Rope.Original)
 	}
-	if e := c.experts; e.count > 0 {
-		fmt.Fprintln(w, "experts 1", e.count, e.used, t.curve, e.route.Sigmoid, e.route.Normed, bits(e.route.Scale), t.sinks)
+	if e := c.Experts; e.Count > 0 {
+		fmt.Fprintln(w, "experts 1", e.Count, e.Used, t.Curve, e.Route.Sigmoid, e.Route.Normed, bits(e.Route.Scale), t.Sinks)
 	}
-	if t.localHeads {
-		fmt.Fprintln(w, "kinds 1", t.valueNorms, t.layerScale, t.beside, c.layerInput)
-		for _, l := range c.layers {
-			fmt.Fprintln(w, l.headDim, l.source, l.expert)
+	if t.LocalHeads {
+		fmt.Fprintln(w, "kinds 1", t.ValueNorms, t.LayerScale, t.Beside, c.LayerInput)
+		for _, l := range c.Shapes {
+			fmt.Fprintln(w, l.HeadDim, l.Source, l.Expert)
 		}
 	}
-	if d := c.delta; d != (kernels.DeltaShape{}) {
+	if d := c.Delta; d != (kernels.DeltaShape{}) {
 		fmt.Fprintln(w, "delta net 1", d.KeyHeads, d.ValueHeads, d.Dim, d.Kernel)
 	}
-	if l := c.latent; l.rank > 0 {
-		fmt.Fprintln(w, "latent 1", l.rank, l.key, l.value, l.query, c.RopeDim)
+	if l := c.Latent; l.Rank > 0 {
+		fmt.Fprintln(w, "latent 1", l.Rank, l.Key, l.Value, l.Query, c.RopeDim)
 	}
-	for i, l := range c.layers {
-		if l.recurrent {
+	for i, l := range c.Shapes {
+		if l.Recurrent {
 			fmt.Fprintln(w, "recurrent", i)
 		}
-		if c.experts.count > 0 && (l.shared > 0 || l.expert == 0) {
-			fmt.Fprintln(w, "shared 1", i, l.expert > 0, l.shared, t.sharedGate)
+		if c.Experts.Count > 0 && (l.Shared > 0 || l.Expert == 0) {
+			fmt.Fprintln(w, "shared 1", i, l.Expert > 0, l.Shared, t.SharedGate)
 		}
-		if l.unturned {
+		if l.Unturned {
 			fmt.Fprintln(w, "unturned", i)
 		}
 	}
@@ -158,7 +160,7 @@ func (c *Config) writeShape(w io.Writer) {
 // writeRope writes the rotation of heads in layers without and with a window.
 func (m *Model) writeRope(w io.Writer) {
 	for _, local := range []bool{false, true} {
-		r := m.config.rotation(local, m.weights.ropeFactors)
+		r := m.config.Rotation(local, m.weights.RopeFactors)
 		fmt.Fprintln(w, "rope 1", r.Halves, bits(r.Magnitude))
 		for _, f := range r.InvFreq {
 			fmt.Fprintf(w, "%016x\n", math.Float64bits(f))

@@ -5,6 +5,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tandem-llm/tandem/engine/blocks"
+	"github.com/tandem-llm/tandem/engine/tensors"
+
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
@@ -13,7 +16,7 @@ import (
 
 // Info describes a model file.
 type Info struct {
-	Config       Config
+	Config       blocks.Config
 	Traits       []string // what its architecture adds to the plain llama, in words
 	Parameters   int64    // weights of all tensors but those that are left out
 	FileBytes    int64    // size of the file, or of all files of a split model
@@ -57,33 +60,33 @@ func Inspect(path string) (*Info, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := readConfig(f, vocab.Size())
+	cfg, err := blocks.ReadConfig(f, vocab.Size())
 	if err != nil {
 		return nil, err
 	}
-	w := &weights{}
-	c := &catalog{file: f, used: map[string]bool{}}
-	if c.collect(w, &cfg); c.err != nil {
-		return nil, c.err
+	w := &blocks.Weights{}
+	c := blocks.Finder{Catalog: tensors.New(f)}
+	if c.Collect(w, &cfg); c.Err != nil {
+		return nil, c.Err
 	}
 	info := &Info{
 		Config:       cfg,
-		Traits:       cfg.describe(w),
+		Traits:       describe(&cfg, w),
 		FileBytes:    f.Size(),
 		Parts:        f.Parts(),
-		Types:        typesOf(f, c.matrices),
+		Types:        typesOf(f, c.Matrices),
 		TiedHead:     f.Tensor("output.weight") == nil,
 		ChatTemplate: f.Has("tokenizer.chat_template"),
 		Fingerprint:  vocab.Fingerprint(),
 		Notes:        vocab.Notes(),
-		Work:         workOf(w, c.matrices, &cfg),
+		Work:         workOf(w, c.Matrices, &cfg),
 		LeftOut:      f.Towers(),
 	}
 	if info.Sampling, info.SamplingIgnored, err = readAdvice(f); err != nil {
 		return nil, err
 	}
-	for i := range c.matrices {
-		info.WeightBytes += c.matrices[i].packed()
+	for i := range c.Matrices {
+		info.WeightBytes += c.Matrices[i].Packed()
 	}
 	if info.Tokenizer, err = f.StringOr("tokenizer.ggml.model", ""); err != nil {
 		return nil, err
@@ -100,7 +103,7 @@ func Inspect(path string) (*Info, error) {
 }
 
 // typesOf adds tensors up by type; matrices are those that kernels multiply with.
-func typesOf(f *gguf.File, matrices []matrix) map[string]TypeUse {
+func typesOf(f *gguf.File, matrices []tensors.Matrix) map[string]TypeUse {
 	types := map[string]TypeUse{}
 	for i := range f.Tensors() {
 		t := &f.Tensors()[i]
@@ -120,75 +123,70 @@ func typesOf(f *gguf.File, matrices []matrix) map[string]TypeUse {
 	}
 	for i := range matrices {
 		p := &matrices[i]
-		u := types[p.tensor.Type.String()]
-		u.MemoryBytes += p.packed()
-		if u.Kernel = "native"; p.kind().Unpacked() {
+		u := types[p.Tensor.Type.String()]
+		u.MemoryBytes += p.Packed()
+		if u.Kernel = "native"; p.Kind().Unpacked() {
 			u.Kernel = "unpacked at load to int8 codes with float scales"
 		}
-		types[p.tensor.Type.String()] = u
+		types[p.Tensor.Type.String()] = u
 	}
 	return types
 }
 
-// packed returns the bytes that the matrix takes in memory.
-func (m *matrix) packed() int64 {
-	return int64(max(1, m.experts)) * int64(kernels.Groups16.Bytes(m.kind(), m.rows, m.cols()))
-}
-
 // describe lists, in words, how the model differs from a plain llama.
-func (c *Config) describe(w *weights) (words []string) {
+func describe(c *blocks.Config, w *blocks.Weights) (words []string) {
 	add := func(on bool, format string, args ...any) {
 		if on {
 			words = append(words, fmt.Sprintf(format, args...))
 		}
 	}
-	t := &c.traits
+	t := &c.Traits
 	unturned := 0
-	for _, l := range c.layers {
-		if l.unturned {
+	for _, l := range c.Shapes {
+		if l.Unturned {
 			unturned++
 		}
 	}
-	add(t.halves, "rope pairs halves of a head")
-	add(!t.halves, "rope pairs neighbours")
+	add(t.Halves, "rope pairs halves of a head")
+	add(!t.Halves, "rope pairs neighbours")
 	add(unturned > 0, "no rope in %d of %d layers", unturned, c.Layers)
 	add(c.RopeDim != c.HeadDim, "rope on %d of %d elements", c.RopeDim, c.HeadDim)
-	add(c.rope.factor != 1 || c.rope.kind == "yarn" || c.rope.kind == "longrope", "rope scaling %s, factor %g, magnitude %.4g", c.rope.kind,
-		c.rope.factor, c.rope.magnitude)
-	add(w.ropeFactors != nil, "rope factors for each frequency")
+	add(c.Rope.Factor != 1 || c.Rope.Kind == "yarn" || c.Rope.Kind == "longrope", "rope scaling %s, factor %g, magnitude %.4g", c.Rope.Kind,
+		c.Rope.Factor, c.Rope.Magnitude)
+	add(w.RopeFactors != nil, "rope factors for each frequency")
 	local := 0
-	for _, l := range c.layers {
-		if l.local {
+	for _, l := range c.Shapes {
+		if l.Local {
 			local++
 		}
 	}
-	add(c.window > 0, "sliding window of %d in %d of %d layers", c.window, local, c.Layers)
-	add(c.window > 0 && t.localBase != 0, "rope base %g in those", c.rope.localBase)
+	add(c.Window > 0, "sliding window of %d in %d of %d layers", c.Window, local, c.Layers)
+	add(c.Window > 0 && t.LocalBase != 0, "rope base %g in those", c.Rope.LocalBase)
 	shared, small := 0, 0
-	for i, l := range c.layers {
-		if l.source != i {
+	for i, l := range c.Shapes {
+		if l.Source != i {
 			shared++
 		}
-		if l.local && l.headDim != c.HeadDim {
-			small = l.headDim
+		if l.Local && l.HeadDim != c.HeadDim {
+			small = l.HeadDim
 		}
 	}
 	add(small > 0, "heads of %d elements in those", small)
 	add(shared > 0, "%d of %d layers read the keys and values of earlier ones", shared, c.Layers)
-	add(t.valueNorms, "norms of values")
-	add(c.layerInput > 0, "an input of %d numbers for each layer", c.layerInput)
-	add(t.curve == kernels.GELU, "GELU gate")
-	add(t.curve == kernels.ClampedSiLU, "SiLU gate of clamped inputs")
-	add(c.latent.rank > 0, "keeps a latent vector of %d elements and a key of %d for all heads", c.latent.rank, c.RopeDim)
-	mixed := c.mixedLayers()
-	add(mixed > 0 && mixed == c.Layers, "%d experts in each layer, %d for each token", c.experts.count, c.experts.used)
-	add(mixed > 0 && mixed < c.Layers, "%d experts in %d of %d layers, %d for each token", c.experts.count, mixed, c.Layers, c.experts.used)
-	add(c.layers[c.Layers-1].shared > 0, "a shared expert of %d elements", c.layers[c.Layers-1].shared)
-	add(c.experts.count > 0 && t.beside, "a feed-forward block beside them")
-	if d := c.delta; d != (kernels.DeltaShape{}) {
+	add(t.ValueNorms, "norms of values")
+	add(c.LayerInput > 0, "an input of %d numbers for each layer", c.LayerInput)
+	add(t.Curve == kernels.GELU, "GELU gate")
+	add(t.Curve == kernels.ClampedSiLU, "SiLU gate of clamped inputs")
+	add(c.Latent.Rank > 0, "keeps a latent vector of %d elements and a key of %d for all heads", c.Latent.Rank, c.RopeDim)
+	mixed := c.MixedLayers()
+	add(mixed > 0 && mixed == c.Layers, "%d experts in each layer, %d for each token", c.Experts.Count, c.Experts.Used)
+	add(mixed > 0 && mixed < c.Layers, "%d experts in %d of %d layers, %d for each token", c.Experts.Count, mixed, c.Layers, c.Experts.Used)
+	add(c.Shapes[c.Layers-1].Shared > 0, "a shared expert of %d elements", c.Shapes[c.Layers-1].Shared)
+	add(c.Experts.Count > 0 && t.Beside, "a feed-forward block beside them")
+	if d := c.Delta; d != (kernels.DeltaShape{}) {
 		n := 0
-		for _, l := range c.layers {
-			if l.recurrent {
+		for _, l := range c.Shapes {
+			if l.Recurrent {
 				n++
 			}
 		}
@@ -196,17 +194,17 @@ func (c *Config) describe(w *weights) (words []string) {
 			d.KeyHeads, d.ValueHeads, d.Dim, d.Kernel)
 		add(true, "attention with a gate")
 	}
-	add(c.extra > 0, "%d layers that guess further tokens (MTP) are left out", c.extra)
-	add(t.sinks, "attention sinks")
-	add(t.scaleEmbed, "embeddings scaled by the root of d")
-	add(c.temperature != 0, "queries scaled by 1 + %g ln(1 + position/%d)", c.temperature, c.rope.original)
-	add(c.embedScale != c.usualEmbedScale(), "embeddings scaled by %g", c.embedScale)
-	add(c.residualScale != 1, "outputs of attention and feed-forward scaled by %g", c.residualScale)
-	add(slices.Contains(t.reads, keyAttnScale), "attention scores scaled by %g", c.attnScale)
-	add(c.logitScale != 1, "logits scaled by %g", c.logitScale)
-	add(t.headNorms, "norms of each query and key head")
-	add(t.postNorms, "norms after attention and feed-forward")
-	add(c.attnCap != 0, "attention scores capped at %g", c.attnCap)
-	add(c.finalCap != 0, "logits capped at %g", c.finalCap)
+	add(c.Extra > 0, "%d layers that guess further tokens (MTP) are left out", c.Extra)
+	add(t.Sinks, "attention sinks")
+	add(t.ScaleEmbed, "embeddings scaled by the root of d")
+	add(c.Temperature != 0, "queries scaled by 1 + %g ln(1 + position/%d)", c.Temperature, c.Rope.Original)
+	add(c.EmbedScale != c.UsualEmbedScale(), "embeddings scaled by %g", c.EmbedScale)
+	add(c.ResidualScale != 1, "outputs of attention and feed-forward scaled by %g", c.ResidualScale)
+	add(slices.Contains(t.Reads, blocks.KeyAttnScale), "attention scores scaled by %g", c.AttnScale)
+	add(c.LogitScale != 1, "logits scaled by %g", c.LogitScale)
+	add(t.HeadNorms, "norms of each query and key head")
+	add(t.PostNorms, "norms after attention and feed-forward")
+	add(c.AttnCap != 0, "attention scores capped at %g", c.AttnCap)
+	add(c.FinalCap != 0, "logits capped at %g", c.FinalCap)
 	return words
 }

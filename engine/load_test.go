@@ -11,47 +11,9 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
-
-// Chunks cover every row of every matrix once, in groups of 16.
-func TestChunks(t *testing.T) {
-	f, err := gguf.Open(targetPath)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	m := &Model{}
-	if err := m.outline(f, nil, Options{}); err != nil {
-		t.Fatal(err)
-	}
-	chunks, largest, total := chunksOf(m.matrices)
-	covered := map[kernels.W]int{}
-	last := map[string]int{}
-	for _, c := range chunks {
-		if c.size > largest || c.row != last[c.tensor.Name] || c.split {
-			t.Errorf("%s: %d bytes from row %d on, after row %d", c.tensor.Name, c.size, c.row, last[c.tensor.Name])
-		}
-		last[c.tensor.Name] += c.size / perRow(c.tensor)
-		for _, p := range c.into {
-			if p.row%16 != 0 || p.row != covered[p.matrix] {
-				t.Errorf("%s: row %d of a matrix, after row %d", c.tensor.Name, p.row, covered[p.matrix])
-			}
-			covered[p.matrix] += p.size / perRow(c.tensor)
-		}
-		total -= int64(c.size)
-	}
-	for i, p := range m.matrices {
-		if got := covered[kernels.W(i)]; got != p.rows {
-			t.Errorf("%s: %d rows of %d", p.tensor.Name, got, p.rows)
-		}
-	}
-	if total != 0 || len(chunks) <= len(m.matrices) {
-		t.Errorf("%d chunks of %d matrices, %d bytes apart", len(chunks), len(m.matrices), total)
-	}
-}
 
 // A file that is cut or overwritten while it is loaded gives an error that names file and tensor.
 func TestChangedWhileLoading(t *testing.T) {

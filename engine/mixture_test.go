@@ -118,7 +118,7 @@ func inputsOfExperts(t *testing.T, m *Model, n int) [][]float32 {
 			for row := 0; layer >= 0 && row < piece; row++ {
 				v := m.runner.Row(x, row)
 				scale := float32(1 / math.Sqrt(float64(dot(v, v))/float64(len(v))+float64(m.config.NormEps)))
-				for k, w := range m.weights.layers[layer].ffnNorm {
+				for k, w := range m.weights.Layers[layer].FFNNorm {
 					inputs[layer] = append(inputs[layer], v[k]*scale*w)
 				}
 			}

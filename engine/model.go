@@ -9,6 +9,9 @@ package engine
 import (
 	"errors"
 
+	"github.com/tandem-llm/tandem/engine/blocks"
+	"github.com/tandem-llm/tandem/engine/tensors"
+
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/kv"
 	"github.com/tandem-llm/tandem/kernels"
@@ -54,16 +57,21 @@ func PagesFor(sequences, capacity, nodes int) int {
 	return sequences * (kv.PagesFor(capacity) + kv.PagesFor(nodes))
 }
 
+// Config is the shape of a model: see package blocks.
+type Config = blocks.Config
+
 // Model is a loaded model on a device, with its KV cache and compiled pass. One goroutine at a time may
 // use it and its sequences.
 type Model struct {
-	config    Config
+	config    blocks.Config
 	options   Options
 	vocab     *token.Vocab
 	kvType    kernels.KVType
-	weights   weights
-	matrices  []matrix       // by their handle in the program
-	borrowed  []*gguf.Tensor // those of matrices that are the target's
+	weights   blocks.Weights
+	draft     *draft // nil: a model that reads tokens alone
+	work      Work
+	matrices  []tensors.Matrix // by their handle in the program
+	borrowed  []*gguf.Tensor   // those of matrices that are the target's
 	device    kernels.Device
 	footprint Footprint
 	store     kernels.Store
@@ -189,7 +197,7 @@ func (m *Model) outline(f, of *gguf.File, o Options) error {
 			return err
 		}
 	}
-	m.weights.work = workOf(&m.weights, m.matrices, &m.config)
+	m.work = workOf(&m.weights, m.matrices, &m.config)
 	return nil
 }
 
@@ -202,16 +210,16 @@ func (m *Model) outlineModel(f *gguf.File) error {
 	if m.vocab, err = token.FromGGUF(f); err != nil {
 		return err
 	}
-	m.config, err = readConfig(f, m.vocab.Size())
+	m.config, err = blocks.ReadConfig(f, m.vocab.Size())
 	return err
 }
 
 // collect finds the tensors of a model. Its context must be final: it chooses LongRoPE's factors.
 func (m *Model) collect(f *gguf.File) error {
-	c := &catalog{file: f, used: map[string]bool{}}
-	c.collect(&m.weights, &m.config)
-	m.matrices = c.matrices
-	return c.err
+	c := blocks.Finder{Catalog: tensors.New(f)}
+	c.Collect(&m.weights, &m.config)
+	m.matrices = c.Matrices
+	return c.Err
 }
 
 // layOut lays out the operations of a pass and computes the model's footprint on its device. It allocates nothing yet.
@@ -285,7 +293,7 @@ func (m *Model) Close() {
 }
 
 // Config returns the model's shape.
-func (m *Model) Config() Config { return m.config }
+func (m *Model) Config() blocks.Config { return m.config }
 
 // Vocab returns the model's tokenizer.
 func (m *Model) Vocab() *token.Vocab { return m.vocab }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tandem-llm/tandem/engine/blocks"
+
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
@@ -174,7 +176,7 @@ func TestInverseFrequencies(t *testing.T) {
 		base float64
 		n    int
 	}{{10000, 64}, {10000, 128}, {500000, 128}, {1e6, 80}, {10000, 2}, {1e7, 128}, {1e9, 256}, {1e15, 4096}, {1, 64}, {1.5, 512}} {
-		for i, got := range inverseFrequencies(c.base, c.n, nil) {
+		for i, got := range blocks.InverseFrequencies(c.base, c.n, nil) {
 			want := math.Pow(c.base, -2*float64(i)/float64(c.n))
 			if math.Abs(got-want) > 1e-12*want {
 				t.Errorf("base %v, pair %d of %d: %v, want %v", c.base, i, c.n/2, got, want)

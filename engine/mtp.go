@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/tandem-llm/tandem/engine/blocks"
+	"github.com/tandem-llm/tandem/engine/tensors"
+
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
@@ -24,9 +27,6 @@ func IsMTPPath(path string) bool { return strings.HasPrefix(path, mtpPrefix) }
 
 // FileOf returns the file that a path names: of MTPPath the model's.
 func FileOf(path string) string { return strings.TrimPrefix(path, mtpPrefix) }
-
-// keyMTP counts the layers behind the last; block_count includes them.
-const keyMTP = "nextn_predict_layers"
 
 // openSide opens the file at path and reads what it is as a side file.
 func openSide(path string) (*gguf.File, Side, error) {
@@ -52,17 +52,17 @@ func mtpSide(f *gguf.File) (Side, error) {
 	if err != nil {
 		return Side{}, err
 	}
-	c, err := readConfig(f, vocab.Size())
+	c, err := blocks.ReadConfig(f, vocab.Size())
 	if err != nil {
 		return Side{}, err
 	}
-	if c.extra == 0 || f.Tensor(mtpTensor(c.Layers, "eh_proj")) == nil {
+	if c.Extra == 0 || f.Tensor(mtpTensor(c.Layers, "eh_proj")) == nil {
 		return Side{}, tandem.Errorf("engine", tandem.Invalid,
 			"%s has no layers that guess further tokens (key %q, tensor %q): want another draft than mtp", f.Path(),
-			c.Arch+"."+keyMTP, mtpTensor(c.Layers, "eh_proj"))
+			c.Arch+"."+blocks.KeyMTP, mtpTensor(c.Layers, "eh_proj"))
 	}
 	tap := -1
-	if c.traits.mtpBeforeNorm {
+	if c.Traits.MtpBeforeNorm {
 		tap = c.Layers
 	}
 	return Side{Kind: SideMTP, Name: SideMTP, Vocabulary: fmt.Sprintf("%016x", vocab.Fingerprint()), Width: c.Dim, Vocab: c.Vocab,
@@ -78,53 +78,54 @@ func (m *Model) outlineMTP(f, of *gguf.File, own Side) error {
 	if m.vocab, err = token.FromGGUF(f); err != nil {
 		return err
 	}
-	large, err := readConfig(f, m.vocab.Size())
+	large, err := blocks.ReadConfig(f, m.vocab.Size())
 	if err != nil {
 		return err
 	}
 	c := &m.config
 	*c = large
-	c.Name, c.first, c.Layers, c.extra = large.Name+" mtp", large.Layers, 1, 0
-	c.layers = []layerShape{large.layers[large.Layers-1]}
-	for i := large.Layers - 1; c.layers[0].recurrent && i >= 0; i-- {
-		c.layers[0] = large.layers[i]
+	c.Name, c.First, c.Layers, c.Extra = large.Name+" mtp", large.Layers, 1, 0
+	c.Shapes = []blocks.LayerShape{large.Shapes[large.Layers-1]}
+	for i := large.Layers - 1; c.Shapes[0].Recurrent && i >= 0; i-- {
+		c.Shapes[0] = large.Shapes[i]
 	}
-	c.layers[0].source = 0
-	if c.layers[0].recurrent {
+	c.Shapes[0].Source = 0
+	if c.Shapes[0].Recurrent {
 		return tandem.Errorf("engine", tandem.Unsupported, "mtp of %s, which has no layer with attention: want one", f.Path())
 	}
 	d := &draft{side: own}
-	m.weights.draft = d
-	cat := &catalog{file: f, used: map[string]bool{}}
+	m.draft = d
+	cat := tensors.New(f)
 	d.collectMTP(cat, &m.weights, c)
-	m.matrices = cat.matrices
+	m.matrices = cat.Matrices
 	for i, t := range f.Tensors() {
-		if cat.used[t.Name] {
+		if cat.Uses(t.Name) {
 			d.uses = append(d.uses, &f.Tensors()[i])
 		}
 	}
-	return cat.err
+	return cat.Err
 }
 
 // collectMTP finds the tensors of the layer. What it does not have of its own are the model's: embedding, output matrix, and the norm
 // before that.
-func (d *draft) collectMTP(c *catalog, w *weights, cfg *Config) {
-	name := func(s string) string { return mtpTensor(cfg.first, s) }
+func (d *draft) collectMTP(c *tensors.Catalog, w *blocks.Weights, cfg *blocks.Config) {
+	name := func(s string) string { return mtpTensor(cfg.First, s) }
 	or := func(own, shared string) string {
-		if c.file.Tensor(own) != nil {
+		if c.File.Tensor(own) != nil {
 			return own
 		}
 		return shared
 	}
-	c.beside(name("eh_proj"), cfg.Dim, &d.embd, &d.hidden, cfg.Dim)
-	d.embdNorm = c.vector(name("enorm"), true, cfg.Dim)
-	d.hiddenNorm = c.vector(name("hnorm"), true, cfg.Dim)
-	w.outputNorm = c.vector(or(name("shared_head_norm"), "output_norm.weight"), true, cfg.Dim)
-	c.matrix(&w.embed, or(name("embed_tokens"), "token_embd.weight"), true, cfg.Vocab, cfg.Dim)
-	c.matrix(&w.head, or(name("shared_head_head"), or("output.weight", "token_embd.weight")), true, cfg.Vocab, cfg.Dim)
-	c.collectRopeFactors(w, cfg)
-	w.layers = make([]layer, 1)
-	c.collectLayer(&w.layers[0], w, cfg, 0)
+	c.BesideEachOther(name("eh_proj"), cfg.Dim, &d.embd, &d.hidden, cfg.Dim)
+	d.embdNorm = c.Vector(name("enorm"), true, cfg.Dim)
+	d.hiddenNorm = c.Vector(name("hnorm"), true, cfg.Dim)
+	w.OutputNorm = c.Vector(or(name("shared_head_norm"), "output_norm.weight"), true, cfg.Dim)
+	c.Matrix(&w.Embed, or(name("embed_tokens"), "token_embd.weight"), true, cfg.Vocab, cfg.Dim)
+	c.Matrix(&w.Head, or(name("shared_head_head"), or("output.weight", "token_embd.weight")), true, cfg.Vocab, cfg.Dim)
+	find := blocks.Finder{Catalog: c, Bare: true}
+	find.CollectRopeFactors(w, cfg)
+	w.Layers = make([]blocks.Layer, 1)
+	find.CollectLayer(&w.Layers[0], w, cfg, 0)
 }
 
 // mtpTensor names a tensor of the layer that comes after so many.
@@ -132,28 +133,11 @@ func mtpTensor(layers int, name string) string {
 	return fmt.Sprintf("blk.%d.nextn.%s.weight", layers, name)
 }
 
-// beside asks for two matrices whose rows lie side by side in the rows of one tensor, each of cols inputs.
-func (c *catalog) beside(name string, rows int, first, second *kernels.W, cols int) {
-	t := c.find(name, true, 2*cols, rows)
-	if t == nil || !c.runs(t) {
-		return
-	}
-	if elems, _ := kernels.Type(t.Type).Block(); cols%elems != 0 {
-		c.fail(tandem.Unsupported, "tensor %q has type %s, in blocks of %d: want one whose blocks divide %d inputs", name, t.Type, elems,
-			cols)
-		return
-	}
-	for i, into := range []*kernels.W{first, second} {
-		*into = kernels.W(len(c.matrices))
-		c.matrices = append(c.matrices, matrix{tensor: t, rows: rows, col0: i * cols, width: cols})
-	}
-}
-
 // enterMTP makes the residual stream of the norms of embedding and state.
-func (d *draft) enterMTP(b *planner, e kernels.Buf) {
+func (d *draft) enterMTP(b *blocks.Planner, e kernels.Buf) {
 	act, state := b.Act(b.Dim), b.Act(b.Dim)
 	b.RMSNorm(e, d.embdNorm, b.NormEps, act)
 	b.RMSNorm(d.own, d.hiddenNorm, b.NormEps, state)
-	b.MatMul(d.embd, act, b.x, kernels.MatMulOpt{})
-	b.MatMul(d.hidden, state, b.x, kernels.MatMulOpt{Add: true})
+	b.MatMul(d.embd, act, b.X, kernels.MatMulOpt{})
+	b.MatMul(d.hidden, state, b.X, kernels.MatMulOpt{Add: true})
 }

@@ -45,8 +45,8 @@ func TestMTP(t *testing.T) {
 	if s, err := SideOf(MTPPath(path)); err != nil || s.Kind != SideMTP || !s.Draft() || !slices.Equal(s.Taps, []int{-1}) {
 		t.Errorf("%+v, %v: want an mtp draft that reads the state after the final norm", s, err)
 	}
-	if len(target.weights.layers) != 4 || len(m.weights.layers) != 1 {
-		t.Fatalf("%d layers and %d of the draft: want 4 and 1", len(target.weights.layers), len(m.weights.layers))
+	if len(target.weights.Layers) != 4 || len(m.weights.Layers) != 1 {
+		t.Fatalf("%d layers and %d of the draft: want 4 and 1", len(target.weights.Layers), len(m.weights.Layers))
 	}
 	numbers := func(name string) []float64 {
 		x := f.Tensor(name)

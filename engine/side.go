@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"fmt"
-	"math"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
@@ -133,26 +132,6 @@ func checkTaps(who string, taps []int, layers int) error {
 		}
 	}
 	return nil
-}
-
-// checkFinite refuses a tensor with a number that is not finite.
-func (c *catalog) checkFinite(name string, v []float32) {
-	for i, x := range v {
-		if math.IsNaN(float64(x)) || math.IsInf(float64(x), 0) {
-			c.fail(tandem.Corrupt, "tensor %q: number %d is %v: want finite numbers", name, i, x)
-			return
-		}
-	}
-}
-
-// refuseOthers reports a tensor that nobody has asked for.
-func (c *catalog) refuseOthers(arch string) {
-	for _, t := range c.file.Tensors() {
-		if !c.used[t.Name] {
-			c.fail(tandem.Unsupported, "tensor %q has no place in the %s architecture: leaving it out would change the text", t.Name, arch)
-			return
-		}
-	}
 }
 
 func (s Side) String() string {

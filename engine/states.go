@@ -51,9 +51,6 @@ const (
 
 func (m *Model) recurrent() bool { return m.config.Recurrent() }
 
-// Recurrent reports whether the model has layers with states.
-func (c *Config) Recurrent() bool { return c.delta != (kernels.DeltaShape{}) }
-
 // slots and recordCount return how many places for states and records the model's cache has.
 func (m *Model) slots() int {
 	if !m.recurrent() {

@@ -88,7 +88,7 @@ func TestStreamed(t *testing.T) {
 				if m.footprint.Weights > memory || i == 0 && s.Streamed == 0 || s.Read < s.Streamed {
 					t.Errorf("%s in %d bytes: %d of memory, %+v", c.path, memory, m.footprint.Weights, s)
 				}
-				if n := int64(m.config.experts.count); (s.Used > 0) != (n > 0) || s.Missed > s.Used || (s.ReadExperts > 0) != (n > 0) {
+				if n := int64(m.config.Experts.Count); (s.Used > 0) != (n > 0) || s.Missed > s.Used || (s.ReadExperts > 0) != (n > 0) {
 					t.Errorf("%s in %d bytes: %d experts, %+v", c.path, memory, n, s)
 				}
 				m.Close()

@@ -1,20 +1,23 @@
-package engine
+package tensors
 
 import (
+	"encoding/binary"
+	"math"
 	"runtime"
 	"sync"
 	"sync/atomic"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/ref"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // blankBytes is how much of a KV cache that is to be locked is populated at a time.
 const blankBytes = 32 * kernels.PopulateBytes
 
-// addLeaf takes a leaf of a digest: gguf.Digest.Add.
-type addLeaf func(t *gguf.Tensor, row int, data []byte)
+// AddLeaf takes a leaf of a digest: gguf.Digest.Add.
+type AddLeaf func(t *gguf.Tensor, row int, data []byte)
 
 // chunk is a number of rows of a tensor that are read, repacked and hashed together, while they are in the core's cache.
 // So loading needs only one chunk per core beside the weights. A chunk is a leaf of the file's digest (gguf.Digest), so at
@@ -23,14 +26,14 @@ type chunk struct {
 	tensor *gguf.Tensor
 	row    int // the first, in the tensor
 	size   int // bytes
-	into   []piece
+	into   []Piece
 	order  []int32 // instead of rows that follow each other: these
 	split  bool    // less than a leaf: parts of the tensor do not begin with a group
 	blank  int64   // instead of rows: where a piece of the KV cache begins, which ends size bytes later
 }
 
-// piece is the rows of a chunk that belong to one matrix.
-type piece struct {
+// Piece is the rows of a chunk that belong to one matrix.
+type Piece struct {
 	matrix kernels.W
 	row    int // the first, in the matrix
 	from   int // byte in the chunk
@@ -40,7 +43,7 @@ type piece struct {
 }
 
 // of returns the rows of p's matrix that are in p's bytes of t.
-func (p *piece) of(t *gguf.Tensor, src []byte) []byte {
+func (p *Piece) of(t *gguf.Tensor, src []byte) []byte {
 	rows := p.strip.cut(src)
 	if p.across > 0 {
 		rows = transposed(t, p.across, rows)
@@ -52,12 +55,12 @@ func (p *piece) of(t *gguf.Tensor, src []byte) []byte {
 type strip struct{ row, from, size int }
 
 // stripOf returns the strip of a matrix that takes some columns.
-func stripOf(m *matrix) strip {
+func stripOf(m *Matrix) strip {
 	if m.width == 0 {
 		return strip{}
 	}
-	elems, bytes := m.kind().Block()
-	return strip{perRow(m.tensor), m.col0 / elems * bytes, m.width / elems * bytes}
+	elems, bytes := m.Kind().Block()
+	return strip{PerRow(m.Tensor), m.col0 / elems * bytes, m.width / elems * bytes}
 }
 
 // cut returns the strips of all rows in src.
@@ -72,9 +75,9 @@ func (s strip) cut(src []byte) []byte {
 	return out
 }
 
-func (c *chunk) load(buf []byte, to filling) error {
+func (c *chunk) load(buf []byte, to Filling) error {
 	if c.tensor == nil {
-		if err := to.cache.Populate(c.blank, c.blank+int64(c.size)); err != nil {
+		if err := to.Cache.Populate(c.blank, c.blank+int64(c.size)); err != nil {
 			return tandem.Errorf("engine", tandem.Exhausted, "KV cache: %w", err)
 		}
 		return nil
@@ -86,23 +89,23 @@ func (c *chunk) load(buf []byte, to filling) error {
 	if err := checkRows(c.tensor, c.row, src); err != nil {
 		return err
 	}
-	if to.forget {
-		c.tensor.Forget(int64(c.row)*int64(perRow(c.tensor)), len(src))
+	if to.Forget {
+		c.tensor.Forget(int64(c.row)*int64(PerRow(c.tensor)), len(src))
 	}
 	for _, p := range c.into {
-		if err := to.take(p, p.of(c.tensor, src[p.from:p.from+p.size])); err != nil {
+		if err := to.Take(p, p.of(c.tensor, src[p.from:p.from+p.size])); err != nil {
 			return tandem.Errorf("engine", tandem.Corrupt, "tensor %q: %w", c.tensor.Name, err)
 		}
 	}
 	if !c.split {
-		to.add(c.tensor, c.row, src)
+		to.Add(c.tensor, c.row, src)
 	}
 	return nil
 }
 
 // read reads the rows of c.
 func (c *chunk) read(dst []byte) error {
-	bytes := perRow(c.tensor)
+	bytes := PerRow(c.tensor)
 	if c.order == nil {
 		return c.tensor.ReadAt(dst, int64(c.row)*int64(bytes))
 	}
@@ -114,36 +117,36 @@ func (c *chunk) read(dst []byte) error {
 	return nil
 }
 
-// filling says what becomes of what is read.
-type filling struct {
-	take   func(p piece, src []byte) error // of a matrix
-	cache  kernels.Cache                   // is populated; nil: none
-	add    addLeaf
-	forget bool // drop what was read from the system's page cache
+// Filling says what becomes of what is read.
+type Filling struct {
+	Take   func(p Piece, src []byte) error // of a matrix
+	Cache  kernels.Cache                   // is populated; nil: none
+	Add    AddLeaf
+	Forget bool // drop what was read from the system's page cache
 }
 
-// into returns a filling that packs into a store.
-func into(s kernels.Store) filling {
-	return filling{take: func(p piece, src []byte) error { return s.Pack(p.matrix, p.row, src) }}
+// Into returns a filling that packs into a store.
+func Into(s kernels.Store) Filling {
+	return Filling{Take: func(p Piece, src []byte) error { return s.Pack(p.matrix, p.row, src) }}
 }
 
-// perRow returns the bytes of a row of a matrix.
-func perRow(t *gguf.Tensor) int { return t.Size() / (t.Elements() / t.Shape[0]) }
+// PerRow returns the bytes of a row of a matrix.
+func PerRow(t *gguf.Tensor) int { return t.Size() / (t.Elements() / t.Shape[0]) }
 
 // chunksOf cuts the tensors of matrices into chunks; largest is the bytes of the largest.
-func chunksOf(matrices []matrix) (chunks []chunk, largest int, total int64) {
+func chunksOf(matrices []Matrix) (chunks []chunk, largest int, total int64) {
 	for from, to := 0, 0; from < len(matrices); from = to {
-		t, split := matrices[from].tensor, false
-		for to = from; to < len(matrices) && matrices[to].tensor == t; to++ {
+		t, split := matrices[from].Tensor, false
+		for to = from; to < len(matrices) && matrices[to].Tensor == t; to++ {
 			m := &matrices[to]
-			split = split || m.band > 0 || m.row0%kernels.GroupRows != 0 ||
-				m.experts > 0 && (m.rows%kernels.GroupRows != 0 || m.rows < t.Shape[1])
+			split = split || m.band > 0 || m.Row0%kernels.GroupRows != 0 ||
+				m.Experts > 0 && (m.Rows%kernels.GroupRows != 0 || m.Rows < t.Shape[1])
 		}
-		if matrices[from].order != nil {
+		if matrices[from].Order != nil {
 			chunks = append(chunks, byOrder(&matrices[from], from)...)
 			continue
 		}
-		if matrices[from].every > 0 {
+		if matrices[from].Every > 0 {
 			chunks = append(chunks, byHead(t, matrices[from:to], from)...)
 			continue
 		}
@@ -157,10 +160,10 @@ func chunksOf(matrices []matrix) (chunks []chunk, largest int, total int64) {
 				chunks = append(chunks, byBand(m, i)...)
 				continue
 			}
-			for e := range max(1, m.experts) {
-				from := m.from(e * m.rows)
-				whole := matrix{row0: from - e*m.rows, rows: (e + 1) * m.rows} // as far as this expert, were all of them together
-				chunks = append(chunks, cut(t, from, m.rows, []matrix{whole}, i, true)...)
+			for e := range max(1, m.Experts) {
+				from := m.From(e * m.Rows)
+				whole := Matrix{Row0: from - e*m.Rows, Rows: (e + 1) * m.Rows} // as far as this expert, were all of them together
+				chunks = append(chunks, cut(t, from, m.Rows, []Matrix{whole}, i, true)...)
 			}
 		}
 	}
@@ -172,14 +175,14 @@ func chunksOf(matrices []matrix) (chunks []chunk, largest int, total int64) {
 }
 
 // cut returns the chunks of n rows of t from row on. The rows belong to parts, whose handles count from first.
-func cut(t *gguf.Tensor, row, n int, parts []matrix, first int, split bool) (out []chunk) {
-	bytes, step := perRow(t), t.LeafRows()
+func cut(t *gguf.Tensor, row, n int, parts []Matrix, first int, split bool) (out []chunk) {
+	bytes, step := PerRow(t), t.LeafRows()
 	for end := row + n; row < end; row += step {
 		last := min(row+step, end)
 		c := chunk{tensor: t, row: row, size: (last - row) * bytes, split: split}
 		for i, p := range parts {
-			if from, to := max(row, p.row0), min(last, p.from(p.all()-1)+1); from < to {
-				c.into = append(c.into, piece{matrix: kernels.W(first + i), row: from - p.row0, from: (from - row) * bytes,
+			if from, to := max(row, p.Row0), min(last, p.From(p.all()-1)+1); from < to {
+				c.into = append(c.into, Piece{matrix: kernels.W(first + i), row: from - p.Row0, from: (from - row) * bytes,
 					size: (to - from) * bytes, strip: stripOf(&p)})
 			}
 		}
@@ -189,35 +192,35 @@ func cut(t *gguf.Tensor, row, n int, parts []matrix, first int, split bool) (out
 }
 
 // byBand returns the chunks of a matrix that takes bands of its tensor's rows: as many strides in each as fill groups of outputs.
-func byBand(m *matrix, handle int) (out []chunk) {
-	bytes, step := perRow(m.tensor), m.band
+func byBand(m *Matrix, handle int) (out []chunk) {
+	bytes, step := PerRow(m.Tensor), m.band
 	for step%kernels.GroupRows != 0 {
 		step += m.band
 	}
-	of := strip{m.stride * bytes, m.row0 % m.stride * bytes, m.band * bytes}
-	for row := 0; row < m.rows; row += step {
-		size := min(step, m.rows-row) / m.band * of.row
-		out = append(out, chunk{tensor: m.tensor, row: m.from(row) - m.row0%m.stride, size: size, split: true,
-			into: []piece{{matrix: kernels.W(handle), row: row, size: size, strip: of}}})
+	of := strip{m.stride * bytes, m.Row0 % m.stride * bytes, m.band * bytes}
+	for row := 0; row < m.Rows; row += step {
+		size := min(step, m.Rows-row) / m.band * of.row
+		out = append(out, chunk{tensor: m.Tensor, row: m.From(row) - m.Row0%m.stride, size: size, split: true,
+			into: []Piece{{matrix: kernels.W(handle), row: row, size: size, strip: of}}})
 	}
 	return out
 }
 
 // byOrder returns the chunks of a matrix of experts whose rows lie anywhere in its tensor.
-func byOrder(m *matrix, handle int) (out []chunk) {
-	bytes, step := perRow(m.tensor), m.tensor.LeafRows()
-	for e := range m.experts {
-		for row, end := e*m.rows, (e+1)*m.rows; row < end; row += step {
+func byOrder(m *Matrix, handle int) (out []chunk) {
+	bytes, step := PerRow(m.Tensor), m.Tensor.LeafRows()
+	for e := range m.Experts {
+		for row, end := e*m.Rows, (e+1)*m.Rows; row < end; row += step {
 			last := min(row+step, end)
-			out = append(out, chunk{tensor: m.tensor, order: m.order[row:last], size: (last - row) * bytes, split: true,
-				into: []piece{{matrix: kernels.W(handle), row: row, size: (last - row) * bytes}}})
+			out = append(out, chunk{tensor: m.Tensor, order: m.Order[row:last], size: (last - row) * bytes, split: true,
+				into: []Piece{{matrix: kernels.W(handle), row: row, size: (last - row) * bytes}}})
 		}
 	}
 	return out
 }
 
-// warm reads a tensor from its beginning to its end, so that rows of it that lie apart then come from the system's page cache.
-func warm(t *gguf.Tensor) error {
+// Warm reads a tensor from its beginning to its end, so that rows of it that lie apart then come from the system's page cache.
+func Warm(t *gguf.Tensor) error {
 	buf := make([]byte, min(t.Size(), 1<<20))
 	for at := 0; at < t.Size(); at += len(buf) {
 		if err := t.ReadAt(buf[:min(len(buf), t.Size()-at)], int64(at)); err != nil {
@@ -227,16 +230,16 @@ func warm(t *gguf.Tensor) error {
 	return nil
 }
 
-// fill reads all matrices, and populates the cache if there is one, on all cores. It reports the bytes of both as they are done. The first
+// Fill reads all matrices, and populates the cache if there is one, on all cores. It reports the bytes of both as they are done. The first
 // error ends it.
 //
 // A cache that is to be locked comes first, so that a lack of memory shows at the start. Any other becomes real as its pages are first
 // written to, so that a large pool costs a start nothing. The file's pages stay in the system's cache for the next start, unless they are
 // to be forgotten; the system takes them back when memory is short. Advice to read ahead (posix_fadvise) changed nothing measurable.
-func fill(matrices []matrix, to filling, progress func(done, total int64)) error {
+func Fill(matrices []Matrix, to Filling, progress func(done, total int64)) error {
 	chunks, largest, total := chunksOf(matrices)
 	var blank []chunk
-	if cache := to.cache; cache != nil {
+	if cache := to.Cache; cache != nil {
 		for at := int64(0); at < cache.Bytes(); at += blankBytes {
 			blank = append(blank, chunk{blank: at, size: int(min(blankBytes, cache.Bytes()-at))})
 		}
@@ -275,4 +278,37 @@ func fill(matrices []matrix, to filling, progress func(done, total int64)) error
 	}
 	wg.Wait()
 	return first
+}
+
+// byHead returns chunks of a tensor that holds, for one head after the other, the rows of each of these matrices.
+func byHead(t *gguf.Tensor, parts []Matrix, first int) (out []chunk) {
+	bytes := PerRow(t)
+	for head := range parts[0].Experts {
+		c := chunk{tensor: t, row: head * parts[0].Every, size: parts[0].Every * bytes, split: true}
+		at := 0
+		for i, m := range parts {
+			n := m.Rows
+			if m.Across > 0 {
+				n = m.Across
+			}
+			c.into = append(c.into, Piece{matrix: kernels.W(first + i), row: head * m.Rows, from: at, size: n * bytes, across: m.Across})
+			at += n * bytes
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// transposed returns the transpose of rows of t, in F32. The values are exact.
+func transposed(t *gguf.Tensor, rows int, src []byte) []byte {
+	cols := t.Shape[0]
+	values := make([]float32, rows*cols)
+	ref.Dequantize(uint32(t.Type), src, values)
+	turned := make([]byte, 0, 4*rows*cols)
+	for c := range cols {
+		for r := range rows {
+			turned = binary.LittleEndian.AppendUint32(turned, math.Float32bits(values[r*cols+c]))
+		}
+	}
+	return turned
 }

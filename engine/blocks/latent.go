@@ -1,0 +1,169 @@
+package blocks
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/tandem-llm/tandem/engine/tensors"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+// Latent is the attention of a model that keeps one latent vector of a position for all heads (MLA, DeepSeek-V2). A head's key is made of a
+// part that a matrix of the head makes from the latent vector, and of one that all heads share and that RoPE turns; another matrix of the
+// head makes its value. Because those matrices are linear, queries are multiplied by the first instead of keys, and the second is applied
+// to the weighted sum of latent vectors: only these and the turned keys are kept. The zero value is a model without.
+type Latent struct {
+	Rank       int  // elements of the latent vector
+	Key, Value int  // elements of a head's key, whose last RopeDim are the turned ones, and of its value
+	Query      int  // elements of the vector from which queries are made; 0: they are made from the layer's input
+	Together   bool // the file has keys and values of a head in one tensor
+}
+
+// plain returns the elements of a head's key that do not turn.
+func (c *Config) plain() int { return c.Latent.Key - c.RopeDim }
+
+// Keys of latent attention.
+const (
+	KeyRank     = "attention.kv_lora_rank"
+	KeyKey      = "attention.key_length_mla"
+	KeyValue    = "attention.value_length_mla"
+	KeyGroups   = "expert_group_count"
+	maxCompress = 1 << 12 // elements of a kept key: kernels/cpu
+)
+
+// readLatent reads the sizes of latent attention; c.layers are known. There are two layouts of files. The newer one says the sizes of what
+// is kept in key_length and value_length, and those of heads in keys of their own.
+func (h *Reader) readLatent(c *Config) {
+	l := &c.Latent
+	l.Rank = h.Count(KeyRank, -1, maxCompress)
+	n, err := h.File.IntOr(h.Arch+".attention.q_lora_rank", 0, MaxDim, 0)
+	h.Keep(err)
+	l.Query = n
+	c.RopeDim = h.Count("rope.dimension_count", -1, maxCompress)
+	l.Together = !h.File.Has(h.Arch + "." + KeyKey)
+	own := map[bool][2]string{false: {KeyKey, KeyValue}, true: {"attention.key_length", "attention.value_length"}}[l.Together]
+	l.Key, l.Value = h.Count(own[0], -1, MaxHead), h.Count(own[1], -1, MaxHead)
+	c.HeadDim = l.Key
+	if h.Err != nil {
+		return
+	}
+	want := func(key string, got, want int, what string) {
+		if got != want {
+			h.Fail(tandem.Corrupt, "key %q is %d: want %d, %s", h.Arch+"."+key, got, want, what)
+		}
+	}
+	first := c.Shapes[0].Heads
+	for i, s := range c.Shapes {
+		want("attention.head_count", s.Heads, first, fmt.Sprintf("as many heads in layer %d as in layer 0", i))
+		if l.Together {
+			want("attention.head_count_kv", s.KVHeads, first, "the number of heads")
+		} else {
+			want("attention.head_count_kv", s.KVHeads, 1, "because all heads share what is kept")
+		}
+		c.Shapes[i].KVHeads = 1
+	}
+	c.KVHeads = 1
+	if !l.Together {
+		want("attention.key_length", h.Count("attention.key_length", -1, MaxDim), l.Rank+c.RopeDim, "the rank and the elements that turn")
+		want("attention.value_length", h.Count("attention.value_length", -1, MaxDim), l.Rank, "the rank")
+	}
+	switch {
+	case c.RopeDim%2 != 0 || c.RopeDim >= l.Key:
+		h.Fail(tandem.Corrupt, "rope dimension count %d: want an even number below the key length %d of key %q", c.RopeDim, l.Key,
+			h.Arch+"."+own[0])
+	case l.Rank+c.RopeDim > maxCompress:
+		h.Fail(tandem.Unsupported, "keys of %d and %d elements are kept: want at most %d", l.Rank, c.RopeDim, maxCompress)
+	case max(l.Key, l.Value, l.Rank+c.RopeDim)*first > MaxDim:
+		h.Fail(tandem.Corrupt, "%d heads of %d elements: want at most %d in all", first, max(l.Key, l.Value, l.Rank+c.RopeDim), MaxDim)
+	}
+}
+
+// latentScale returns what scores are multiplied with: 1/√(key size), and the square of YaRN's magnitude, by which cosines and sines are
+// not multiplied here.
+func (h *Reader) latentScale(c *Config) float32 {
+	m := 1.0
+	if c.Rope.Kind == "yarn" && c.Rope.Factor > 1 {
+		m += float64(float64(h.Multiplier(&c.Traits, keyYarnLog, 0)) * Ln(c.Rope.Factor))
+	}
+	return float32(float64(m*m) / math.Sqrt(float64(c.Latent.Key)))
+}
+
+// Compressed holds the weights of latent attention beside the queries' and the output's.
+type Compressed struct {
+	Query           kernels.W // to the vector from which queries are made; None: they are made from the layer's input
+	QueryNorm, Norm []float32 // of that vector, and of the latent vector
+	Latent, Turned  kernels.W // to the latent vector, and to the part of keys that RoPE turns
+	Keys, Values    kernels.W // per head: (rank, plain) to the latent vector's space, and (value, rank) to the head's value
+}
+
+func (c Finder) collectLatent(l *Layer, cfg *Config, name func(string) string, heads int) {
+	k, m := &cfg.Latent, &l.Compressed
+	if m.Query = kernels.None; k.Query > 0 {
+		c.Matrix(&m.Query, name("attn_q_a.weight"), true, k.Query, cfg.Dim)
+		m.QueryNorm = c.Vector(name("attn_q_a_norm.weight"), true, k.Query)
+		c.Matrix(&l.Q, name("attn_q_b.weight"), true, heads*k.Key, k.Query)
+	} else {
+		c.Matrix(&l.Q, name("attn_q.weight"), true, heads*k.Key, cfg.Dim)
+	}
+	c.Stacked(name("attn_kv_a_mqa.weight"), cfg.Dim, tensors.Rows(&m.Latent, k.Rank), tensors.Rows(&m.Turned, cfg.RopeDim))
+	m.Norm = c.Vector(name("attn_kv_a_norm.weight"), true, k.Rank)
+	c.Matrix(&l.O, name("attn_output.weight"), true, cfg.Dim, heads*k.Value)
+	plain := cfg.plain()
+	if !k.Together {
+		c.OfHeads(&m.Keys, name("attn_k_b.weight"), heads, k.Rank, plain)
+		c.OfHeads(&m.Values, name("attn_v_b.weight"), heads, k.Value, k.Rank)
+		return
+	}
+	each := plain + k.Value
+	t := c.Find(name("attn_kv_b.weight"), true, k.Rank, heads*each)
+	if t == nil || !c.Runs(t) {
+		return
+	}
+	m.Keys, m.Values = kernels.W(len(c.Matrices)), kernels.W(len(c.Matrices)+1)
+	c.Matrices = append(c.Matrices, tensors.Matrix{Tensor: t, Rows: k.Rank, Experts: heads, Heads: true, Every: each, Across: plain},
+		tensors.Matrix{Tensor: t, Row0: plain, Rows: k.Value, Experts: heads, Heads: true, Every: each})
+}
+
+// LatentAttention lays out, in a layer,
+//
+//	n = norm(x); q = W [norm(W n)]; l = norm(W n); k = RoPE(W n); keep k, l
+//	of each head: q' = (RoPE(its last elements), Wkeys (its others))
+//	x += Wo (of each head: Wvalues attention(q') over (k, l))
+func (b *Planner) LatentAttention(i int) {
+	l, heads, k, plain := &b.W.Layers[i], b.Shapes[i].Heads, &b.Latent, b.plain()
+	m := &l.Compressed
+	b.Norm(b.X, l.AttnNorm, b.Normed)
+	b.Stage(fmt.Sprintf("layer %d", i))
+	q, latent, turned := b.buf("q", heads*k.Key), b.buf("latent", k.Rank), b.buf("turned", b.RopeDim)
+	b.MatMul(m.Latent, b.Normed, latent, Concurrent)
+	b.MatMul(m.Turned, b.Normed, turned, Concurrent)
+	if m.Query == kernels.None {
+		b.MatMul(l.Q, b.Normed, q, kernels.MatMulOpt{})
+	} else {
+		narrow, normed := b.buf("query", k.Query), b.act("query normed", k.Query)
+		b.MatMul(m.Query, b.Normed, narrow, kernels.MatMulOpt{})
+		b.RMSNorm(narrow, m.QueryNorm, b.NormEps, normed)
+		b.MatMul(l.Q, normed, q, kernels.MatMulOpt{})
+	}
+	turn := b.Rotation(false, nil)
+	b.HeadNorm(latent, 1, m.Norm, b.NormEps)
+	b.RoPE(turned, 1, b.RopeDim, turn)
+	b.StoreKV(turned, latent, i)
+
+	wide := b.RopeDim + k.Rank
+	plains, input, absorbed, query := b.buf("q plain", heads*plain), b.act("q plain", heads*plain), b.buf("q absorbed", heads*k.Rank),
+		b.buf("q wide", heads*wide)
+	b.Add(kernels.CopyHeads{In: q, Out: plains, Heads: heads, Dim: plain})
+	b.Add(kernels.CopyHeads{In: q, Out: query, Heads: heads, From: plain, Dim: b.RopeDim})
+	b.RoPE(query, heads, wide, turn)
+	b.Feed(plains, input)
+	b.Add(kernels.ExpertMatMul{W: m.Keys, In: input, Route: b.heads, Out: absorbed})
+	b.Add(kernels.CopyHeads{In: absorbed, Out: query, Heads: heads, To: b.RopeDim, Dim: k.Rank})
+	attended, values, out := b.act("attended", heads*k.Rank), b.buf("values", heads*k.Value), b.act("values", heads*k.Value)
+	b.Add(kernels.Attention{AttentionOpt: kernels.AttentionOpt{Scale: b.AttnScale}, Q: query, Layer: i, Heads: heads, Out: attended})
+	b.Add(kernels.ExpertMatMul{W: m.Values, In: attended, Route: b.heads, Out: values})
+	b.Feed(values, out)
+	b.add(l.O, out, nil, nil)
+}

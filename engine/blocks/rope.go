@@ -1,0 +1,164 @@
+package blocks
+
+import (
+	"math"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+// ropeConfig says how RoPE's angles differ from position·base^(-2i/n). The arithmetic on it uses only
+// +, −, ×, ÷ and exact operations in float64, unfused, so that every machine gets the same bits.
+type Rope struct {
+	Base, LocalBase    float64 // localBase: of layers with a window, which are not scaled; 0: as the others
+	Kind               string  // none, linear, yarn, longrope
+	Factor             float64 // by which the context is extended; 1: not extended
+	Magnitude          float64 // cosines and sines are multiplied by it
+	Original           int     // positions of training before the extension
+	BetaFast, BetaSlow float64 // YaRN: turns over `original` above and below which a pair is kept or interpolated
+}
+
+// Bounds of the factors, from keys or tensors, that divide RoPE's frequencies.
+const minRopeFactor, maxRopeFactor = 0.25, 1e6
+
+// A factor from minStill to maxStill makes a pair of elements stand still, in effect: Gemma 4 has 1e30.
+const minStill, maxStill = 1e20, 1e31
+
+// Bounds of YaRN's turns, whose logarithms must be finite. Published models have 1 and 32.
+const minRopeTurns, maxRopeTurns = 1e-6, 1e6
+
+// readRoPE reads the keys below rope. c.Context and c.RopeDim are known.
+func (h *Reader) readRoPE(c *Config) {
+	r := &c.Rope
+	r.Base = h.ropeBase("rope.freq_base", 10000)
+	if c.Traits.LocalBase != 0 {
+		r.LocalBase = h.ropeBase("rope.freq_base_swa", c.Traits.LocalBase)
+	}
+	kind, err := h.File.StringOr(h.Arch+".rope.scaling.type", "")
+	h.Keep(err)
+	factor := h.Number("rope.scaling.factor", h.Number("rope.scale_linear", 1))
+	r.Factor, r.Magnitude = factor, h.Number("rope.scaling.attn_factor", 1)
+	r.Original = h.Count("rope.scaling.original_context_length", c.Context, maxCtx)
+	r.BetaFast, r.BetaSlow = h.Number("rope.scaling.yarn_beta_fast", 32), h.Number("rope.scaling.yarn_beta_slow", 1)
+	switch r.Kind = kind; kind {
+	case "none":
+		r.Factor = 1
+	case "", "linear": // files older than the key for the type
+		r.Kind = "linear"
+	case "yarn":
+		if factor > 1 && !c.Traits.Latent {
+			r.Magnitude *= 1 + float64(0.1*Ln(factor))
+			r.Magnitude /= 1 + float64(float64(0.1*float64(h.Multiplier(&c.Traits, keyYarnLog, 0)))*Ln(factor))
+		}
+		if r.BetaSlow < minRopeTurns || r.BetaFast < r.BetaSlow || r.BetaFast > maxRopeTurns || r.Base == 1 {
+			h.Fail(tandem.Corrupt,
+				"yarn rope scaling of base %v, from %v to %v turns: want a base above 1 and %v to %v turns, not fewer as %q",
+				r.Base, r.BetaSlow, r.BetaFast, minRopeTurns, maxRopeTurns, h.Arch+".rope.scaling.yarn_beta_fast")
+		}
+	case "longrope":
+		if factor != 1 || !c.Traits.RopeFactors {
+			h.Fail(tandem.Unsupported,
+				"rope scaling %q of the %s architecture with factor %v: tandem runs it for llama and phi3, its factors in tensors",
+				kind, h.Arch, factor)
+		}
+	default:
+		h.Fail(tandem.Unsupported, "rope scaling %q: supported are none, linear, yarn and longrope", kind)
+	}
+	if r.Factor < minRopeFactor || r.Factor > maxRopeFactor || r.Magnitude < 1e-3 || r.Magnitude > 1e3 {
+		h.Fail(tandem.Corrupt, "rope scaling by %v with magnitude %v: want a factor from %v to %v and a magnitude from 0.001 to 1000",
+			r.Factor, r.Magnitude, minRopeFactor, maxRopeFactor)
+	}
+}
+
+func (h *Reader) ropeBase(key string, def float64) float64 {
+	base := h.Number(key, def)
+	if base < 1 || base > 1e15 {
+		h.Fail(tandem.Corrupt, "key %q is %v: want 1 to 1e15", h.Arch+"."+key, base)
+	}
+	return base
+}
+
+// Rotation returns RoPE's rotation for the heads of a layer; factors, if not nil, divide its frequencies one by one.
+func (c *Config) Rotation(local bool, factors []float32) kernels.Rotation {
+	r, n := c.Rope, c.RopeDim
+	if local {
+		n = c.LocalRopeDim
+	}
+	if local && r.LocalBase != 0 {
+		r, factors = Rope{Base: r.LocalBase, Kind: "none", Factor: 1, Magnitude: 1}, nil
+	}
+	freq := InverseFrequencies(r.Base, n, factors)
+	var low, high float64
+	if r.Kind == "yarn" {
+		low, high = r.blend(n, c.Traits.ExactTurns)
+	}
+	for i, f := range freq {
+		freq[i] = f / r.Factor
+		if r.Kind == "yarn" {
+			// Share of the frequency as trained: 1 up to pair low, 0 from pair high on (YaRN, equations 19 to 23).
+			keep := 1 - min(1, max(0, (float64(i)-low)/max(0.001, high-low)))
+			freq[i] = float64(freq[i]*(1-keep)) + float64(f*keep)
+		}
+	}
+	return kernels.Rotation{InvFreq: freq, Magnitude: float32(r.Magnitude), Halves: c.Traits.Halves}
+}
+
+// blend returns the pairs between which YaRN passes from trained to interpolated frequencies:
+// those that turn betaFast and betaSlow times over the original context, rounded outwards unless exact.
+func (r *Rope) blend(n int, exact bool) (low, high float64) {
+	pair := func(turns float64) float64 {
+		return float64(float64(n)*Ln(float64(r.Original)/float64(turns*float64(2*math.Pi)))) / float64(2*Ln(r.Base))
+	}
+	low, high = pair(r.BetaFast), pair(r.BetaSlow)
+	if !exact {
+		low, high = math.Floor(low), math.Ceil(high)
+	}
+	return max(0, low), min(float64(n-1), high)
+}
+
+// InverseFrequencies returns base^(-2i/n) for i < n/2, each divided by factors[i] if there are any: the angle
+// per position of each rotated pair (RoFormer, section 3.4.2).
+func InverseFrequencies(base float64, n int, factors []float32) []float64 {
+	half := n / 2
+	// Newton's iteration for root^half = base, from above, where it falls monotonically. It starts at
+	// 2^whole·(1+part) ≥ 2^((exp-1)/half + 1/half) ≥ base^(1/half), near enough that no power overflows.
+	_, exp := math.Frexp(base)
+	whole := exp / half
+	root := math.Ldexp(1+float64(exp%half)/float64(half), whole)
+	for {
+		pow := 1.0
+		for range half - 1 {
+			pow = float64(pow * root)
+		}
+		next := root - float64(float64(float64(pow*root)-base)/float64(float64(half)*pow))
+		if !(next < root) {
+			break
+		}
+		root = next
+	}
+	inv := make([]float64, half)
+	pow := 1.0
+	for i := range inv {
+		inv[i] = 1 / pow
+		if factors != nil {
+			inv[i] /= float64(factors[i])
+		}
+		pow = float64(pow * root)
+	}
+	return inv
+}
+
+// Ln returns the natural logarithm of a normal x > 0 within 1e-15 of itself or of 1: 2·artanh((f-1)/(f+1)) by its
+// series, for x = f·2^e with f around 1.
+func Ln(x float64) float64 {
+	f, e := math.Frexp(x)
+	if f < math.Sqrt2/2 {
+		f, e = 2*f, e-1
+	}
+	s := (f - 1) / (f + 1)
+	z, sum := float64(s*s), 0.0
+	for k := 25; k > 0; k -= 2 {
+		sum = float64(sum*z) + 1/float64(k)
+	}
+	return float64(float64(2*s)*sum) + float64(float64(e)*math.Ln2)
+}

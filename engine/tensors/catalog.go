@@ -1,0 +1,317 @@
+// Package tensors finds the matrices and vectors of a pass in a model file, checks their shapes, and fills a device's store with them: from
+// whole tensors, rows of them, experts, transposes.
+package tensors
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
+)
+
+// Catalog finds a model's tensors in its file, checks their shapes, and remembers which were asked
+// for, so that unused tensors are noticed. The first error sticks.
+type Catalog struct {
+	File     *gguf.File
+	used     map[string]bool
+	Matrices []Matrix
+	Err      error
+}
+
+// newCatalog returns a catalog of f without entries.
+func New(f *gguf.File) *Catalog { return &Catalog{File: f, used: map[string]bool{}} }
+
+// Uses reports whether the tensor was asked for.
+func (c *Catalog) Uses(name string) bool { return c.used[name] }
+
+// Skip takes note of a tensor that is not needed.
+func (c *Catalog) Skip(name string) { c.used[name] = true }
+
+// Matrix is a weight matrix of the program: rows [row0, row0+rows) of a tensor, or of each of a tensor's matrices. Its handle is its
+// index in the catalog.
+type Matrix struct {
+	Tensor       *gguf.Tensor
+	Row0, Rows   int
+	Experts      int     // a tensor of so many matrices, of `rows` rows each; 0: of one
+	band, stride int     // the matrix takes band rows of every stride, from row0 on; 0: all
+	Heads        bool    // they belong to heads: every row uses all
+	Every        int     // rows of the tensor from one of them to the next; 0: as many as a matrix of the tensor has
+	Across       int     // they are transposes of so many rows of the tensor, in F32; 0: they are as in the tensor
+	col0, width  int     // the matrix takes width columns, from col0 on; 0: all
+	Order        []int32 // which row of the tensor each of its rows is, those of all experts; nil: as they come
+}
+
+// all returns the rows of all experts.
+func (m *Matrix) all() int { return max(1, m.Experts) * m.Rows }
+
+// From returns where row `row` of the matrix, or of all its experts, lies in the tensor.
+func (m *Matrix) From(row int) int {
+	if m.band > 0 {
+		return m.Row0 + row/m.band*m.stride + row%m.band
+	}
+	if m.Experts == 0 {
+		return m.Row0 + row
+	}
+	every := m.Every
+	if every == 0 {
+		every = m.Tensor.Shape[1]
+	}
+	return m.Row0 + row/m.Rows*every + row%m.Rows
+}
+
+func (m *Matrix) Cols() int {
+	if m.Across > 0 {
+		return m.Across
+	}
+	if m.width > 0 {
+		return m.width
+	}
+	return m.Tensor.Shape[0]
+}
+
+func (m *Matrix) Kind() kernels.Type {
+	if m.Across > 0 {
+		return kernels.F32
+	}
+	return kernels.Type(m.Tensor.Type)
+}
+
+// FileBytes returns what one of m's matrices takes in the file.
+func (m *Matrix) FileBytes() int64 {
+	if m.Across > 0 {
+		return int64(m.Across) * int64(PerRow(m.Tensor))
+	}
+	return int64(m.Rows) * int64(PerRow(m.Tensor)) * int64(m.Cols()) / int64(m.Tensor.Shape[0])
+}
+
+// Name returns the tensor's name, with the rows if they are not all of it.
+func (m *Matrix) Name() string {
+	if m.Every > 0 {
+		n := m.Rows
+		if m.Across > 0 {
+			n = m.Across
+		}
+		return fmt.Sprintf("%s[%d:%d of each %d]", m.Tensor.Name, m.Row0, m.Row0+n, m.Every)
+	}
+	if len(m.Tensor.Shape) == 1 || m.Rows == m.Tensor.Shape[1] || m.Order != nil {
+		return m.Tensor.Name
+	}
+	return fmt.Sprintf("%s[%d:%d]", m.Tensor.Name, m.Row0, m.Row0+m.Rows)
+}
+
+func (c *Catalog) Fail(k tandem.Kind, format string, args ...any) {
+	if c.Err == nil {
+		c.Err = tandem.Errorf("engine", k, "%s: %s", c.File.Path(), fmt.Sprintf(format, args...))
+	}
+}
+
+// Keep remembers an error of the file.
+func (c *Catalog) Keep(err error) {
+	if c.Err == nil {
+		c.Err = err
+	}
+}
+
+// Find returns the named tensor if it has the shape, nil if it is absent or wrong.
+func (c *Catalog) Find(name string, required bool, shape ...int) *gguf.Tensor {
+	t := c.File.Tensor(name)
+	if t == nil {
+		if required {
+			c.Fail(tandem.Corrupt, "tensor %q is missing", name)
+		}
+		return nil
+	}
+	c.used[name] = true
+	same := len(t.Shape) == len(shape)
+	for i := 0; same && i < len(shape); i++ {
+		same = t.Shape[i] == shape[i]
+	}
+	if !same {
+		c.Fail(tandem.Corrupt, "tensor %q has shape %v: the hyper-parameters want %v", name, t.Shape, shape)
+		return nil
+	}
+	return t
+}
+
+// Band is a matrix that takes some rows of a tensor.
+type Band struct {
+	into *kernels.W
+	rows int
+}
+
+// Rows asks for a matrix of so many rows.
+func Rows(into *kernels.W, rows int) Band { return Band{into, rows} }
+
+// Matrix asks for a (rows, cols) weight matrix, rows being outputs.
+func (c *Catalog) Matrix(into *kernels.W, name string, required bool, rows, cols int) {
+	if required || c.File.Tensor(name) != nil {
+		c.Stacked(name, cols, Band{into, rows})
+	}
+}
+
+// Row asks for a matrix of one output, which the file has as a vector.
+func (c *Catalog) Row(into *kernels.W, name string, cols int) {
+	if t := c.Find(name, true, cols); t != nil && c.Runs(t) {
+		*into = kernels.W(len(c.Matrices))
+		c.Matrices = append(c.Matrices, Matrix{Tensor: t, Rows: 1})
+	}
+}
+
+// Stacked asks for matrices whose rows follow each other in one tensor.
+func (c *Catalog) Stacked(name string, cols int, bands ...Band) {
+	rows := 0
+	for _, b := range bands {
+		rows += b.rows
+	}
+	t := c.Find(name, true, cols, rows)
+	if t == nil || !c.Runs(t) {
+		return
+	}
+	row0 := 0
+	for _, b := range bands {
+		*b.into = kernels.W(len(c.Matrices))
+		c.Matrices = append(c.Matrices, Matrix{Tensor: t, Row0: row0, Rows: b.rows})
+		row0 += b.rows
+	}
+}
+
+// Runs reports whether there are kernels for the type of t.
+func (c *Catalog) Runs(t *gguf.Tensor) bool {
+	ok := kernels.Type(t.Type).Supported()
+	if !ok {
+		c.Fail(tandem.Unsupported, "tensor %q has type %s: supported are %s", t.Name, t.Type, supported())
+	}
+	return ok
+}
+
+// supported lists the types of weights for which there are kernels.
+func supported() string {
+	var names []string
+	for _, t := range kernels.Types() {
+		names = append(names, t.String())
+	}
+	return strings.Join(names, ", ")
+}
+
+// Vector reads an F32 tensor, of one dimension or more; nil if it is absent and not required.
+func (c *Catalog) Vector(name string, required bool, shape ...int) []float32 {
+	t := c.Find(name, required, shape...)
+	if t == nil {
+		return nil
+	}
+	if t.Type != gguf.Type(kernels.F32) {
+		c.Fail(tandem.Unsupported, "tensor %q has type %s: want f32", name, t.Type)
+		return nil
+	}
+	data, err := t.Bytes()
+	if err != nil {
+		c.Keep(err)
+		return nil
+	}
+	v := make([]float32, t.Elements())
+	for i := range v {
+		v[i] = math.Float32frombits(binary.LittleEndian.Uint32(data[4*i:]))
+	}
+	c.CheckFinite(name, v)
+	return v
+}
+
+// Interleaved asks for two matrices of so many rows whose rows alternate in one tensor: band rows of the first, then band of the second.
+func (c *Catalog) Interleaved(name string, cols, rows, band int, first, second *kernels.W) {
+	t := c.Find(name, true, cols, 2*rows)
+	if t == nil || !c.Runs(t) {
+		return
+	}
+	for i, into := range []*kernels.W{first, second} {
+		*into = kernels.W(len(c.Matrices))
+		c.Matrices = append(c.Matrices, Matrix{Tensor: t, Row0: i * band, Rows: rows, band: band, stride: 2 * band})
+	}
+}
+
+// OfExperts asks for stacks of n weight matrices in one tensor. In each of its matrices their rows follow each other.
+func (c *Catalog) OfExperts(name string, n, cols int, bands ...Band) {
+	rows := 0
+	for _, b := range bands {
+		rows += b.rows
+	}
+	t := c.Find(name, true, cols, rows, n)
+	if t == nil || !c.Runs(t) {
+		return
+	}
+	row0 := 0
+	for _, b := range bands {
+		*b.into = kernels.W(len(c.Matrices))
+		c.Matrices = append(c.Matrices, Matrix{Tensor: t, Row0: row0, Rows: b.rows, Experts: n})
+		row0 += b.rows
+	}
+}
+
+// OfHeads asks for a stack of matrices that every row uses.
+func (c *Catalog) OfHeads(into *kernels.W, name string, n, rows, cols int) {
+	if c.OfExperts(name, n, cols, Band{into, rows}); c.Err == nil {
+		c.Matrices[*into].Heads = true
+	}
+}
+
+// beside asks for two matrices whose rows lie side by side in the rows of one tensor, each of cols inputs.
+func (c *Catalog) BesideEachOther(name string, rows int, first, second *kernels.W, cols int) {
+	t := c.Find(name, true, 2*cols, rows)
+	if t == nil || !c.Runs(t) {
+		return
+	}
+	if elems, _ := kernels.Type(t.Type).Block(); cols%elems != 0 {
+		c.Fail(tandem.Unsupported, "tensor %q has type %s, in blocks of %d: want one whose blocks divide %d inputs", name, t.Type, elems,
+			cols)
+		return
+	}
+	for i, into := range []*kernels.W{first, second} {
+		*into = kernels.W(len(c.Matrices))
+		c.Matrices = append(c.Matrices, Matrix{Tensor: t, Rows: rows, col0: i * cols, width: cols})
+	}
+}
+
+// CheckFinite refuses a tensor with a number that is not finite.
+func (c *Catalog) CheckFinite(name string, v []float32) {
+	for i, x := range v {
+		if math.IsNaN(float64(x)) || math.IsInf(float64(x), 0) {
+			c.Fail(tandem.Corrupt, "tensor %q: number %d is %v: want finite numbers", name, i, x)
+			return
+		}
+	}
+}
+
+// RefuseOthers reports a tensor that nobody has asked for.
+func (c *Catalog) RefuseOthers(arch string) {
+	for _, t := range c.File.Tensors() {
+		if !c.used[t.Name] {
+			c.Fail(tandem.Unsupported, "tensor %q has no place in the %s architecture: leaving it out would change the text", t.Name, arch)
+			return
+		}
+	}
+}
+
+// LeaveOutTowers counts what reads pictures or sound as used: text does not depend on it.
+func (c *Catalog) LeaveOutTowers() {
+	for _, t := range c.File.Tensors() {
+		if gguf.Tower(t.Name) != "" {
+			c.used[t.Name] = true
+		}
+	}
+}
+
+// addWeights adds matrices to a program.
+func AddTo(p *kernels.Program, matrices []Matrix, layout func(kernels.Type) kernels.Layout) {
+	for i := range matrices {
+		x := &matrices[i]
+		p.Weight(kernels.Weight{Name: x.Name(), Type: x.Kind(), Rows: x.Rows, Cols: x.Cols(), Experts: x.Experts, Layout: layout(x.Kind())})
+	}
+}
+
+// Packed returns the bytes that the matrix takes in memory.
+func (m *Matrix) Packed() int64 {
+	return int64(max(1, m.Experts)) * int64(kernels.Groups16.Bytes(m.Kind(), m.Rows, m.Cols()))
+}
