@@ -70,7 +70,7 @@ func assistantSide(f *gguf.File, arch string) (Side, error) {
 	}
 	s := Side{Kind: SideAssistant, Width: h.Count(spellings[arch].width, -1, blocks.MaxDim),
 		Vocab: h.Count("vocab_size", rows, blocks.MaxVocab),
-		Taps: []int{-1}, Levels: assistantLevels, Blocks: h.Count("block_count", -1, blocks.MaxLayers),
+		Taps:  []int{-1}, Levels: assistantLevels, Blocks: h.Count("block_count", -1, blocks.MaxLayers),
 		DraftWidth: h.Count("embedding_length", -1, blocks.MaxDim)}
 	s.Clusters, s.Chosen = readClusters(h, s.Vocab)
 	var err error
