@@ -19,7 +19,7 @@ import (
 	"github.com/tandem-llm/tandem/modelfile/side"
 )
 
-const sides = "../testdata/sides/" // a target and a side file of each kind, with the results of PyTorch (training/golden)
+const sides = "../../engine/testdata/sides/" // a target and a side file of each kind, with the results of PyTorch (training/golden)
 
 var sideNames = []string{"medusa-shared", "medusa-own", "ppd-1", "ppd-4", "dovetail", "dovetail-bare", "eagle", "eagle3"}
 

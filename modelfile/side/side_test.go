@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
-const sides = "../testdata/sides/"
+const sides = "../../engine/testdata/sides/"
 
 var names = []string{"medusa-shared", "medusa-own", "ppd-1", "ppd-4", "dovetail", "dovetail-bare", "eagle", "eagle3"}
 
