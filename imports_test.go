@@ -48,10 +48,11 @@ var rooms = map[string][]string{
 	"text":      {".", "modelfile", "golang.org/x/text"}, // x/text: Unicode's normal form C
 	"text/chat": {".", "modelfile", "text"},
 
-	"engine": {".", "engine/blocks", "engine/tensors", "kernels", "kernels/ref", "modelfile", "text", "golang.org/x/sys"},
+	"engine": {".", "engine/blocks", "engine/guess", "engine/tensors", "kernels", "kernels/ref", "modelfile", "text", "golang.org/x/sys"},
 	// what the architectures share, and how weights are found in a file
 	"engine/blocks":  {".", "engine/tensors", "kernels", "modelfile"},
 	"engine/tensors": {".", "kernels", "kernels/ref", "modelfile"},
+	"engine/guess":   {".", "engine/blocks", "engine/tensors", "kernels", "kernels/ref", "modelfile"},
 
 	"schedule": {".", "spec/learn", "engine"},
 
@@ -86,13 +87,13 @@ var rooms = map[string][]string{
 		"services/supervise", "services/telemetry"},
 	"roles/drafter": {".", "roles", "drafter", "engine", "text", "services", "services/discovery", "services/pool", "services/rpc",
 		"services/shm", "services/trees"}, // shm: the verifier's, with features
-	"roles/verifier": {".", "roles", "verifier", "engine", "kernels", "profile", "services", "services/discovery", "services/pool",
-		"services/rpc", "services/shm"}, // kernels: how a pass is divided
+	"roles/verifier": {".", "roles", "verifier", "engine", "modelfile", "kernels", "profile", "services", "services/discovery",
+		"services/pool", "services/rpc", "services/shm"}, // kernels: how a pass is divided
 	"roles/gateway": {".", "roles", "roles/chats", "drafter", "gateway", "engine", "text", "services", "services/discovery",
 		"services/pool",
 		"services/rpc", "services/shm", "services/trees", "services/telemetry", "services/awake", "google.golang.org/grpc"},
 	"roles/chats": {".", "roles", "modelfile", "text", "text/chat", "services"},
-	"roles/pair":  {".", "roles", "drafter", "engine", "text"},
+	"roles/pair":  {".", "roles", "drafter", "engine", "modelfile", "text"},
 	"roles/group": {"services/pool", "services/supervise", "client", "proto"},
 	// empty rounds for bench system: the wire as the roles use it, with nothing behind it
 	"roles/hops": {".", "roles", "services", "services/awake", "services/discovery", "services/pool", "services/rpc", "services/shm",
@@ -126,14 +127,13 @@ var rooms = map[string][]string{
 	// what model info prints
 	"modelinfo": {".", "bench/figures", "device", "engine", "kernels", "kernels/cpu", "kernels/stream", "modelfile", "roles", "terminal"},
 	// measures what a profile holds; and where a target and its drafts compute, by one
-	"profiler": {".", "device", "drafter", "engine", "kernels", "kernels/cuda", "placement", "profile", "roles", "roles/group",
-		"spec/shape", "text"},
-	"placement":     {".", "device", "engine", "kernels/cuda/gpu", "profile", "roles"},
-	"demo":          {"."},
-	"demo/expanded": {".", "cache", "engine", "modelfile", "roles", "terminal"},
-	"files":         {},
-	"half":          {},
-	"models":        {}, // the shipped models as bytes: whoever imports it is 38 MB larger
+	"profiler": {".", "device", "drafter", "engine", "kernels", "kernels/cuda", "modelfile", "placement", "profile", "roles",
+		"roles/group", "spec/shape", "text"},
+	"placement": {".", "device", "engine", "kernels/cuda/gpu", "profile", "roles"},
+	"demo":      {"."},
+	"files":     {},
+	"half":      {},
+	"models":    {}, // the shipped models as bytes: whoever imports it is 38 MB larger
 	// for the programs: where named and shipped files are, and how results look on a terminal
 	"models/find": {".", "engine", "modelfile", "models", "roles", "roles/drafter", "text"},
 	"terminal":    {"engine", "roles"},

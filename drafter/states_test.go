@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/half"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
+	"github.com/tandem-llm/tandem/modelfile/side"
 )
 
 const sides = "../engine/testdata/sides"
@@ -97,17 +98,17 @@ type statesRig struct {
 	*rig
 	oracle *prophet
 	model  *engine.Model
-	side   engine.Side
+	side   side.Spec
 }
 
 func newStatesRig(t testing.TB, name string, c Config) *statesRig {
 	t.Helper()
 	path, target := filepath.Join(sides, name+".gguf"), filepath.Join(sides, "target.gguf")
-	side, err := engine.SideOf(path)
+	spec, err := engine.SideOf(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	taps := append([]int{1}, side.Taps...) // of other drafts as well
+	taps := append([]int{1}, spec.Taps...) // of other drafts as well
 	slices.Reverse(taps)
 	taps = slices.Compact(taps)
 	open := func(open func(engine.Options) (*engine.Model, error), o engine.Options) *engine.Model {
@@ -119,12 +120,12 @@ func newStatesRig(t testing.TB, name string, c Config) *statesRig {
 		t.Cleanup(m.Close)
 		return m
 	}
-	f := &statesRig{side: side, model: open(func(o engine.Options) (*engine.Model, error) { return engine.OpenDraft(path, target, o) },
+	f := &fedRig{side: spec, model: open(func(o engine.Options) (*engine.Model, error) { return engine.OpenDraft(path, target, o) },
 		engine.Options{})}
 	f.oracle = &prophet{t: t, taps: taps, texts: map[tandem.SessionID][]tandem.Token{}, known: map[string][]uint16{},
 		target: open(func(o engine.Options) (*engine.Model, error) { return engine.Open(target, o) }, engine.Options{Taps: taps})}
 	f.rig = &rig{t: t, pool: newQueue(8), counters: &tandem.Counters{}}
-	c.Model, c.Counters, c.Name, c.Pool, c.Taps, c.Features = f.model, f.counters, "test", f.pool, side.Taps, f.oracle
+	c.Model, c.Counters, c.Name, c.Pool, c.Taps, c.Features = f.model, f.counters, "test", f.pool, spec.Taps, f.oracle
 	if f.Drafter, err = New(c); err != nil {
 		t.Fatal(err)
 	}

@@ -8,8 +8,10 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/engine/blocks"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
+	"github.com/tandem-llm/tandem/modelfile/side"
 )
 
 // tiny returns a small model of an architecture without optional keys.
@@ -390,25 +392,30 @@ func TestContextChoosesFactors(t *testing.T) {
 	}
 }
 
-// TestProductEndsLikeThePass: heads read the output matrix in a program of its own, which scales and caps logits as a pass does.
+// TestProductEndsLikeThePass: guesses read the output matrix in a program of its own, which scales and caps logits as a pass does.
 func TestProductEndsLikeThePass(t *testing.T) {
 	cases := archCases()
 	for _, name := range []string{"granite", "granite scale of logits", "gemma2"} {
 		c := cases[name].model
 		c.generate(5)
 		m := openTest(t, c.write(t, t.TempDir()), Options{KVPages: 2})
-		q := m.planProduct()
-		if err := (&sidePlan{product: q}).load(m, nil); err != nil {
+		if err := m.OpenSide(randomSide(t, m, side.Spec{Kind: side.PPD, Levels: 1, Members: 1}, gguf.F32)); err != nil {
 			t.Fatal(err)
 		}
 		out := forward(t, m, 5, Part{Seq: newSeq(t, m, 9, 0), Extend: randomTokens(rand.New(rand.NewPCG(1, 1)), m, 9), Want: WantTail})
-		copy(q.runner.Row(q.in, 0), m.normed(out.Hidden(0, 8)))
-		if err := q.runner.Run(&kernels.Pass{Rows: 1, Wanted: []int32{0}, TopK: 5}); err != nil {
+		guesses, err := m.Guess([]GuessAsk{{Way: tandem.PPD, Hidden: [][]float32{out.Hidden(0, 8)}}}, 5)
+		if err != nil {
 			t.Fatal(err)
 		}
-		if got, want := q.runner.Top(0), out.Top(0); !slices.Equal(got.Logits, want.Logits) || !slices.Equal(got.IDs, want.IDs) {
-			t.Errorf("%s: the best are %v %v: want %v %v", name, got.IDs, got.Logits, want.IDs, want.Logits)
+		want := out.Top(0)
+		for i, got := range guesses[0].Levels[0] {
+			p := float32(float64(want.Logits[i]) - float64(want.Max) - blocks.Ln(float64(want.Sum)))
+			if int32(got.Token) != want.IDs[i] || got.LogProb != p {
+				t.Errorf("%s: candidate %d is %v: want token %d with log-probability %v", name, i, got, want.IDs[i], p)
+			}
 		}
-		q.close()
+		if len(guesses[0].Levels[0]) != 5 {
+			t.Errorf("%s: %d candidates", name, len(guesses[0].Levels[0]))
+		}
 	}
 }

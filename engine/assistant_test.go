@@ -11,11 +11,13 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/guess"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cuda/emulated"
 	"github.com/tandem-llm/tandem/kernels/layers"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
+	"github.com/tandem-llm/tandem/modelfile/side"
 )
 
 // assistantGolden is what assistants compute by float arithmetic (testdata/golden/README.md). Each step is given its hidden state, so that
@@ -63,6 +65,19 @@ func openAssisted(t *testing.T, o Options) *Model {
 	return m
 }
 
+// assistantOf returns the assistant that is open beside m.
+func assistantOf(m *Model) *guess.Assistant { return m.beside.Of(tandem.Assistant).(*guess.Assistant) }
+
+// stepOf returns a step behind the committed positions of s.
+func stepOf(t *testing.T, s *Sequence, token tandem.Token, state []float32) guess.Step {
+	t.Helper()
+	seen, err := s.seen(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return guess.Step{Token: token, State: state, Seen: seen}
+}
+
 // TestGoldenAssistant: each step by itself, from the state in the file, gives another engine's logits and next state, and is nearer to
 // float arithmetic than that engine.
 func TestGoldenAssistant(t *testing.T) {
@@ -93,7 +108,7 @@ func (g *assistantGolden) faults(t *testing.T, m *Model, kv string) (faults []fa
 	}
 	s := newSeq(t, m, 64, 8)
 	out := forward(t, m, 1, Part{Seq: s, Extend: g.Tokens, Want: WantTail})
-	last := m.normed(out.Hidden(0, len(g.Tokens)-1))
+	last := m.target().Normed(out.Hidden(0, len(g.Tokens)-1))
 	for i, x := range g.Steps[0].Hidden {
 		fail(float64(last[i]-x), "number %d of the target's last state is %v, want %v", i, last[i], x)
 	}
@@ -101,12 +116,13 @@ func (g *assistantGolden) faults(t *testing.T, m *Model, kv string) (faults []fa
 		if step.Position != s.Len() {
 			t.Fatalf("step %d is at position %d, the target has %d tokens", i, step.Position, s.Len())
 		}
-		rows := []drafting{{step.Token, step.Hidden, s, nil}}
+		rows := []guess.Step{stepOf(t, s, step.Token, step.Hidden)}
 		var logits []float32
-		err := m.assistant.step(m, rows, 1, func(row int, _ kernels.Top) {
-			for _, op := range m.assistant.program.Ops {
+		a := assistantOf(m)
+		err := a.Step(rows, 1, func(row int, _ kernels.Top) {
+			for _, op := range a.Program().Ops {
 				if top, ok := op.(kernels.TopK); ok {
-					logits = slices.Clone(m.assistant.runner.Row(top.Logits, row))
+					logits = slices.Clone(a.Runner().Row(top.Logits, row))
 				}
 			}
 		})
@@ -118,7 +134,7 @@ func (g *assistantGolden) faults(t *testing.T, m *Model, kv string) (faults []fa
 				logits[int(want[0])], want[1])
 		}
 		for j, want := range step.NextHidden {
-			fail(float64(rows[0].state[j])-want, "step %d: number %d of the next state is %v, want %v", i, j, rows[0].state[j], want)
+			fail(float64(rows[0].State[j])-want, "step %d: number %d of the next state is %v, want %v", i, j, rows[0].State[j], want)
 		}
 		for _, want := range step.Float {
 			id := int(want[0])
@@ -171,19 +187,19 @@ func TestAssistantGuess(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, x := range []tandem.Guess{got[1], alone[0]} {
-		for k := range assistantLevels {
+		for k := range side.AssistantLevels {
 			if len(x.Levels[k]) != 3 || !slices.Equal(x.Levels[k], got[2].Levels[k]) {
 				t.Errorf("guess %d, level %d: %v, want %v", i, k, x.Levels[k], got[2].Levels[k])
 			}
 		}
 	}
-	rows := []drafting{{17, m.normed(b), line, nil}}
-	for k := range assistantLevels {
+	rows := []guess.Step{stepOf(t, line, 17, m.target().Normed(b))}
+	for k := range side.AssistantLevels {
 		var best int32
-		if err := m.assistant.step(m, rows, 1, func(_ int, x kernels.Top) { best = x.IDs[0] }); err != nil {
+		if err := assistantOf(m).Step(rows, 1, func(_ int, x kernels.Top) { best = x.IDs[0] }); err != nil {
 			t.Fatal(err)
 		}
-		if rows[0].token = tandem.Token(best); got[2].Levels[k][0].Token != rows[0].token {
+		if rows[0].Token = tandem.Token(best); got[2].Levels[k][0].Token != rows[0].Token {
 			t.Errorf("level %d: token %d, by single steps %d", k, got[2].Levels[k][0].Token, best)
 		}
 	}

@@ -70,8 +70,8 @@ func (o *Output) First(i int) int { return o.first[i] }
 // Logits returns the logits of wanted row i: (vocab); -Inf for a token that a draft with a vocabulary of its own does not have.
 func (o *Output) Logits(i int) []float32 {
 	row := o.model.runner.Row(o.model.logits, i)
-	if d := o.model.draft; d != nil && d.vocab != nil {
-		return d.widen(i, row)
+	if d := o.model.draft; d != nil {
+		return d.Widen(i, row)
 	}
 	return row
 }
@@ -79,11 +79,8 @@ func (o *Output) Logits(i int) []float32 {
 // Top returns the best tokens of wanted row i, as many as Forward was asked for.
 func (o *Output) Top(i int) Top {
 	top := Top(o.model.runner.Top(i))
-	if d := o.model.draft; d != nil && d.vocab != nil {
-		top.IDs = slices.Clone(top.IDs)
-		for i, id := range top.IDs {
-			top.IDs[i] = d.vocab[id]
-		}
+	if d := o.model.draft; d != nil {
+		top.IDs = d.IDs(top.IDs)
 	}
 	return top
 }
@@ -366,10 +363,7 @@ func (m *Model) check(part *Part) error {
 				len(s.parents)+i, part.Nodes[i], parent)
 		}
 	}
-	prompts := 0
-	if m.prompts != nil {
-		prompts = m.prompts.side.Levels * m.prompts.side.Members
-	}
+	prompts := len(m.beside.Prompts()) / m.config.Dim
 	for _, t := range part.Extend {
 		if t < 0 || int(t) >= m.config.Vocab {
 			return tandem.Errorf(op, tandem.Invalid, "token %d: vocabulary has %d", t, m.config.Vocab)
@@ -399,7 +393,7 @@ func (m *Model) embedding(t tandem.Token) int32 {
 	}
 	p, d := &m.pass, m.config.Dim
 	at := int(-1-t) * d
-	p.Given = append(p.Given, m.prompts.rows[at:at+d]...)
+	p.Given = append(p.Given, m.beside.Prompts()[at:at+d]...)
 	return -int32(len(p.Given) / d)
 }
 

@@ -14,12 +14,14 @@ import (
 	"github.com/tandem-llm/tandem/engine/tensors"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/guess"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/kernels/cuda/emulated"
 	"github.com/tandem-llm/tandem/kernels/layers"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
+	"github.com/tandem-llm/tandem/modelfile/side"
 )
 
 const assistantFile = "gemma4-assistant"
@@ -60,8 +62,8 @@ func (o ordering) ordered(t testing.TB, chosen int) change {
 		for _, token := range o.at {
 			rows = append(rows, all[int(token)*tensors.PerRow(e):][:tensors.PerRow(e)]...)
 		}
-		w.Set(SideAssistant+".use_ordered_embeddings", true)
-		w.Set(SideAssistant+".centroid_top_k", uint32(chosen))
+		w.Set(string(side.Assistant)+".use_ordered_embeddings", true)
+		w.Set(string(side.Assistant)+".centroid_top_k", uint32(chosen))
 		w.Tensor("nextn.centroids.weight", e.Type, []int{e.Shape[0], len(o.at)}, rows)
 		w.Tensor("nextn.token_ordering.weight", gguf.Int32, []int{len(o.tokens)}, int32s(o.tokens))
 	}
@@ -95,22 +97,22 @@ func stepAll(t *testing.T, g assistantGolden, path string, o Options) (all []ste
 	}
 	s := newSeq(t, m, 64, 8)
 	forward(t, m, 1, Part{Seq: s, Extend: g.Tokens, Want: WantTail})
-	var rows []drafting
+	var rows []guess.Step
 	for _, step := range g.Steps {
-		rows = append(rows, drafting{step.Token, step.Hidden, s, nil})
+		rows = append(rows, stepOf(t, s, step.Token, step.Hidden))
 	}
 	all = make([]stepped, len(rows))
-	a := m.assistant
-	err := a.step(m, rows, kernels.MaxTop, func(i int, best kernels.Top) {
+	a := assistantOf(m)
+	err := a.Step(rows, kernels.MaxTop, func(i int, best kernels.Top) {
 		x := &all[i]
 		x.best = kernels.Top{IDs: slices.Clone(best.IDs), Logits: slices.Clone(best.Logits), Max: best.Max, Sum: best.Sum}
-		for _, op := range a.program.Ops {
+		for _, op := range a.Program().Ops {
 			switch op := op.(type) {
 			case kernels.TopK:
-				x.logits = slices.Clone(a.runner.Row(op.Logits, i))
+				x.logits = slices.Clone(a.Runner().Row(op.Logits, i))
 			case kernels.ChooseExperts:
-				x.chosen = slices.Clone(a.runner.(kernels.RouteReader).Chosen(op.Out, i))
-				x.scores = slices.Clone(a.runner.Row(op.Logits, i))
+				x.chosen = slices.Clone(a.Runner().(kernels.RouteReader).Chosen(op.Out, i))
+				x.scores = slices.Clone(a.Runner().Row(op.Logits, i))
 			}
 		}
 	})
@@ -118,7 +120,7 @@ func stepAll(t *testing.T, g assistantGolden, path string, o Options) (all []ste
 		t.Fatal(err)
 	}
 	for i := range rows {
-		all[i].state = rows[i].state
+		all[i].state = rows[i].State
 	}
 	return all
 }
@@ -187,7 +189,7 @@ func TestClusterSpellings(t *testing.T) {
 		of[token] = int32(i / size)
 		wide = binary.LittleEndian.AppendUint64(wide, uint64(token))
 	}
-	key := func(s string) string { return SideAssistant + "." + s }
+	key := func(s string) string { return string(side.Assistant) + "." + s }
 	renamed := func(centroids, order string) change {
 		return func(w *gguf.Writer, f *gguf.File) {
 			for was, is := range map[string]string{"nextn.centroids.weight": centroids, "nextn.token_ordering.weight": order} {
@@ -200,14 +202,18 @@ func TestClusterSpellings(t *testing.T) {
 	base := changed(t, assistantFile, o.ordered(t, 5))
 	want := stepAll(t, g, base, Options{Device: testdevice.CPU(t, 2)})
 	for what, c := range map[string]change{
-		"no key says so":  dropKey(key("use_ordered_embeddings")),
-		"counted":         both(setKey(key("n_centroids"), uint32(48)), setKey(key("centroid_count"), uint32(48))),
-		"another key":     both(dropKey(key("centroid_top_k")), setKey(key("centroid_intermediate_top_k"), uint32(5))),
-		"masked":          renamed("masked_embd_centroids.weight", "masked_embd_ordering"),
-		"dots":            renamed("mtp.centroids.weight", "mtp.token_ordering.weight"),
-		"underscores":     renamed("mtp_centroids.weight", "mtp_token_ordering.weight"),
-		"64 bits":         func(w *gguf.Writer, _ *gguf.File) { w.Tensor(orderNames[0], gguf.Int64, []int{len(of)}, wide) },
-		"by token":        func(w *gguf.Writer, _ *gguf.File) { w.Tensor(orderNames[0], gguf.Int32, []int{len(of)}, int32s(of)) },
+		"no key says so": dropKey(key("use_ordered_embeddings")),
+		"counted":        both(setKey(key("n_centroids"), uint32(48)), setKey(key("centroid_count"), uint32(48))),
+		"another key":    both(dropKey(key("centroid_top_k")), setKey(key("centroid_intermediate_top_k"), uint32(5))),
+		"masked":         renamed("masked_embd_centroids.weight", "masked_embd_ordering"),
+		"dots":           renamed("mtp.centroids.weight", "mtp.token_ordering.weight"),
+		"underscores":    renamed("mtp_centroids.weight", "mtp_token_ordering.weight"),
+		"64 bits": func(w *gguf.Writer, _ *gguf.File) {
+			w.Tensor("nextn.token_ordering.weight", gguf.Int64, []int{len(of)}, wide)
+		},
+		"by token": func(w *gguf.Writer, _ *gguf.File) {
+			w.Tensor("nextn.token_ordering.weight", gguf.Int32, []int{len(of)}, int32s(of))
+		},
 		"nothing changed": both(),
 	} {
 		got := stepAll(t, g, changedFile(t, base, c), Options{Device: testdevice.CPU(t, 2)})
@@ -221,7 +227,7 @@ func TestClusterSpellings(t *testing.T) {
 		t.Errorf("a file that says no: something else")
 	}
 	s, err := SideOf(base)
-	if err != nil || s.Clusters != 48 || s.Chosen != 5 || s.String() !=
+	if err != nil || s.Helper.Clusters != 48 || s.Helper.Chosen != 5 || s.String() !=
 		"an assistant of 3 blocks, 4 tokens in a chain, each from the best 5 of 48 clusters of tokens" {
 		t.Errorf("%+v, %q, %v", s, s, err)
 	}
@@ -253,7 +259,7 @@ func TestClusterDevices(t *testing.T) {
 // TestBrokenClusters: what is wrong with ordered embeddings is refused by name.
 func TestBrokenClusters(t *testing.T) {
 	o := newOrdering(48, 1536)
-	key := func(s string) string { return SideAssistant + "." + s }
+	key := func(s string) string { return string(side.Assistant) + "." + s }
 	order := func(change func(v []int32)) change {
 		return func(w *gguf.Writer, _ *gguf.File) {
 			v := slices.Clone(o.tokens)
@@ -278,7 +284,7 @@ func TestBrokenClusters(t *testing.T) {
 		"a vector":         {resized("nextn.centroids.weight", 3072), tandem.Corrupt, "a row for each centroid"},
 		"a short order":    {resized("nextn.token_ordering.weight", 48), tandem.Corrupt, `"nextn.token_ordering.weight" has shape [48]`},
 		"an order in floats": {func(w *gguf.Writer, _ *gguf.File) {
-			w.Tensor(orderNames[0], gguf.F32, []int{1536}, make([]byte, 4*1536))
+			w.Tensor("nextn.token_ordering.weight", gguf.F32, []int{1536}, make([]byte, 4*1536))
 		},
 			tandem.Unsupported, "has type f32: want i32 or i64"},
 		"a token twice":   {order(func(v []int32) { v[700] = v[3] }), tandem.Corrupt, "entry 700 is"},
@@ -286,7 +292,7 @@ func TestBrokenClusters(t *testing.T) {
 		"a token below":   {order(func(v []int32) { v[9] = -1 }), tandem.Corrupt, "entry 9 is -1"},
 		"uneven clusters": {order(func(v []int32) { clear(v) }), tandem.Corrupt, "entry 1 is 0"},
 		"centroids of ints": {func(w *gguf.Writer, _ *gguf.File) {
-			w.Tensor(centroidNames[0], gguf.Int32, []int{64, 48}, make([]byte, 4*64*48))
+			w.Tensor("nextn.centroids.weight", gguf.Int32, []int{64, 48}, make([]byte, 4*64*48))
 		},
 			tandem.Unsupported, "has type i32"},
 	} {

@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-llm/tandem/kernels/layers"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
+	"github.com/tandem-llm/tandem/modelfile/side"
 )
 
 var gemma4Files = []string{"gemma4", "gemma4-moe"}
@@ -162,7 +163,7 @@ func TestBrokenGemma4(t *testing.T) {
 // TestBrokenAssistants: an assistant that does not fit its target is refused by name, and the target is as before.
 func TestBrokenAssistants(t *testing.T) {
 	const file = assistantFile
-	key := func(s string) string { return SideAssistant + "." + s }
+	key := func(s string) string { return string(side.Assistant) + "." + s }
 	for name, c := range map[string]struct {
 		change change
 		kind   tandem.Kind
@@ -213,7 +214,7 @@ func TestAssistantSpellings(t *testing.T) {
 	ordered := changed(t, assistantFile, newOrdering(48, 1536).ordered(t, 5))
 	for _, base := range []string{goldenPath(t, assistantFile), ordered} {
 		want := stepAll(t, g, base, Options{Device: testdevice.CPU(t, 1)})
-		for arch := range spellings {
+		for arch := range assistantNames {
 			got := stepAll(t, g, changedFile(t, base, spelled(t, arch)), Options{Device: testdevice.CPU(t, 1)})
 			if !reflect.DeepEqual(got, want) {
 				t.Errorf("%s: something else", arch)
@@ -222,12 +223,19 @@ func TestAssistantSpellings(t *testing.T) {
 	}
 }
 
+// assistantNames are what files of one architecture call the target's width, and two matrices.
+var assistantNames = map[string]struct{ width, enter, leave string }{
+	"gemma4-assistant": {"embedding_length_out", "nextn.pre_projection.weight", "nextn.post_projection.weight"},
+	"gemma4_mtp":       {"backbone_embedding_length", "mtp_pre_proj.weight", "mtp_post_proj.weight"},
+	"gemma4_assistant": {"n_embd_backbone", "mtp.pre_projection.weight", "mtp.post_projection.weight"},
+}
+
 // spelled renames what an assistant's file of today has as an architecture of other converters does, and leaves the number of tokens out.
 func spelled(t *testing.T, arch string) change {
 	return func(w *gguf.Writer, f *gguf.File) {
-		was, is := spellings[SideAssistant], spellings[arch]
+		was, is := assistantNames[string(side.Assistant)], assistantNames[arch]
 		for _, k := range f.Keys() {
-			rest, ok := strings.CutPrefix(k.Name, SideAssistant+".")
+			rest, ok := strings.CutPrefix(k.Name, string(side.Assistant)+".")
 			if !ok {
 				continue
 			}

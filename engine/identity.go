@@ -67,7 +67,7 @@ type digests struct {
 func (m *Model) newDigests(f, of *gguf.File) digests {
 	d := digests{theirs: m.borrowed}
 	if x := m.draft; x != nil {
-		d.own = f.NewDigest(x.uses...)
+		d.own = f.NewDigest(x.Uses...)
 	} else {
 		d.own = f.NewDigest()
 	}
@@ -110,7 +110,7 @@ func digestOf(write func(io.Writer)) string {
 func (m *Model) writeShape(w io.Writer) {
 	writeConfig(w, &m.config)
 	if d := m.draft; d != nil {
-		d.writeShape(w)
+		d.WriteShape(w)
 	}
 }
 

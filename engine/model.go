@@ -10,6 +10,7 @@ import (
 	"errors"
 
 	"github.com/tandem-llm/tandem/engine/blocks"
+	"github.com/tandem-llm/tandem/engine/guess"
 	"github.com/tandem-llm/tandem/engine/tensors"
 
 	"github.com/tandem-llm/tandem"
@@ -68,7 +69,7 @@ type Model struct {
 	vocab     *token.Vocab
 	kvType    kernels.KVType
 	weights   blocks.Weights
-	draft     *draft // nil: a model that reads tokens alone
+	draft     *guess.Draft // nil: a model that reads tokens alone
 	work      Work
 	matrices  []tensors.Matrix // by their handle in the program
 	borrowed  []*gguf.Tensor   // those of matrices that are the target's
@@ -83,16 +84,12 @@ type Model struct {
 	logits    kernels.Buf // (maxWanted, vocab)
 	pass      pass
 	names     Names
-	shared    int                // sequences with NewShared so far
-	path      string             // of its file, for messages
-	plan      *kernels.Program   // of a pass
-	residual  kernels.Buf        // (rows, d): after a pass, what the last layer left
-	taps      []kernels.Buf      // (rows, d), per entry of Options.Taps; None for -1
-	ways      []tandem.SelfDraft // of the opened side files
-	medusa    *medusa            // nil: none
-	prompts   *prompts           // nil: none
-	assistant *assistant         // nil: none
-	product   *product           // shared by side files; nil: none needs it
+	shared    int              // sequences with NewShared so far
+	path      string           // of its file, for messages
+	plan      *kernels.Program // of a pass
+	residual  kernels.Buf      // (rows, d): after a pass, what the last layer left
+	taps      []kernels.Buf    // (rows, d), per entry of Options.Taps; None for -1
+	beside    guess.List       // the opened side files
 }
 
 // Open loads the model in the GGUF file at path. Errors: Invalid (no such file), Corrupt, Unsupported (architecture, type,
@@ -268,15 +265,7 @@ func lockAll(memory ...interface{ Lock() error }) error {
 
 // Close frees everything but the device; the model and its sequences must not be used afterwards.
 func (m *Model) Close() {
-	if m.medusa != nil {
-		m.medusa.close()
-	}
-	if m.assistant != nil {
-		m.assistant.close()
-	}
-	if m.product != nil {
-		m.product.close()
-	}
+	m.beside.Close()
 	if m.runner != nil {
 		m.runner.Close()
 	}

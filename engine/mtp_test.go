@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-llm/tandem/half"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
+	"github.com/tandem-llm/tandem/modelfile/side"
 	"github.com/tandem-llm/tandem/testkit/family"
 )
 
@@ -27,7 +28,7 @@ func withMTP(seed uint64) *family.Model {
 func openMTP(t *testing.T, path string, o Options) *Model {
 	t.Helper()
 	o.Device = testdevice.CPU(t, 2)
-	m, err := OpenDraft(MTPPath(path), path, o)
+	m, err := OpenDraft(side.MTPPath(path), path, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +43,7 @@ func TestMTP(t *testing.T) {
 	path := f.Write(t, t.TempDir())
 	m := openMTP(t, path, Options{})
 	target := openTest(t, path, Options{})
-	if s, err := SideOf(MTPPath(path)); err != nil || s.Kind != SideMTP || !s.Draft() || !slices.Equal(s.Taps, []int{-1}) {
+	if s, err := SideOf(side.MTPPath(path)); err != nil || s.Kind != side.MTP || !s.Kind.IsDraft() || !slices.Equal(s.Taps, []int{-1}) {
 		t.Errorf("%+v, %v: want an mtp draft that reads the state after the final norm", s, err)
 	}
 	if len(target.weights.Layers) != 4 || len(m.weights.Layers) != 1 {
@@ -143,7 +144,7 @@ func TestBadMTP(t *testing.T) {
 		if target == "" {
 			target = path
 		}
-		m, err := OpenDraft(MTPPath(path), target, Options{Device: testdevice.CPU(t, 1)})
+		m, err := OpenDraft(side.MTPPath(path), target, Options{Device: testdevice.CPU(t, 1)})
 		if err == nil {
 			m.Close()
 		}

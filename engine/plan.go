@@ -28,7 +28,7 @@ func (m *Model) program(layout func(kernels.Type) kernels.Layout) *kernels.Progr
 	b.X, b.Normed = b.Buf(c.Dim), b.Act(c.Dim)
 	m.logits, m.residual = b.WantedBuf(m.outputs()), b.X
 	if m.draft != nil {
-		m.draft.enter(b)
+		m.draft.Enter(b)
 	} else {
 		b.Embed(b.W.Embed, b.X)
 	}
@@ -69,8 +69,8 @@ func (m *Model) program(layout func(kernels.Type) kernels.Layout) *kernels.Progr
 
 // outputs returns the number of logits that a pass computes for a row.
 func (m *Model) outputs() int {
-	if d := m.draft; d != nil && d.vocab != nil {
-		return len(d.vocab)
+	if m.draft != nil {
+		return m.draft.Outputs()
 	}
 	return m.config.Vocab
 }

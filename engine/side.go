@@ -1,151 +1,214 @@
 package engine
 
 import (
-	"context"
+	"errors"
 	"fmt"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/blocks"
+	"github.com/tandem-llm/tandem/engine/guess"
+	"github.com/tandem-llm/tandem/engine/tensors"
+	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/modelfile/side"
+	"github.com/tandem-llm/tandem/text/token"
 )
 
-// Kinds of side files: architectures of GGUF files that are of no use without their target (docs/sidefiles.md).
-const (
-	SideMedusa   = string(side.Medusa)
-	SidePPD      = string(side.PPD)
-	SideDovetail = string(side.Dovetail)
-	SideEagle    = string(side.Eagle)
-	SideEagle3   = string(side.Eagle3)
-)
-
-// Side is what the header of a side file says.
-type Side struct {
-	Kind       string // SideMedusa …; "" for an ordinary model, and then nothing else is set
-	Name       string
-	Lineage    string // of the target: 32 hexadecimal digits
-	Vocabulary string // fingerprint of the target's vocabulary: 16 hexadecimal digits
-	Width      int    // numbers of the target's hidden state
-	Vocab      int    // tokens of the target
-	Taps       []int  // the target's hidden states that it reads: Options.Taps; none for ppd
-	Levels     int    // medusa: heads; ppd: prompt tokens
-	Members    int    // ppd: embeddings for each prompt token
-	Blocks     int    // medusa: residual blocks of a head; drafts: transformer blocks
-	DraftWidth int    // of a draft's own state: Width, but for eagle3
-	DraftVocab int    // eagle3: tokens that it can guess
-	Clusters   int    // gemma4-assistant: of tokens, of which a step looks into the best; 0: a step looks at all tokens
-	Chosen     int    // of Clusters, by a step
-
-	spec *side.Spec // nil for an assistant
+// GuessAsk asks one of the target's self-drafts for what follows: see guess.Ask.
+type GuessAsk struct {
+	Way    string
+	Hidden [][]float32
+	// For an assistant: what lies in the cache up to the row of Hidden, and the token behind it. Path are tree rows of Seq, the first a
+	// child of the prefix, each the parent of the next.
+	Seq   *Sequence
+	Path  []int32
+	Token tandem.Token
 }
 
-// InVerifier reports whether the file is opened beside the target (Model.OpenSide); others are drafts (OpenDraft).
-func (s Side) InVerifier() bool {
-	return s.Kind == SideMedusa || s.Kind == SidePPD || s.Kind == SideAssistant
-}
-
-// Way names the way of guessing that the file gives its target.
-func (s Side) Way() string {
-	if s.Kind == SideAssistant {
-		return tandem.Assistant
-	}
-	return s.Kind
-}
-
-// Draft reports whether the file is a draft with states.
-func (s Side) Draft() bool { return s.Kind != "" && !s.InVerifier() }
-
-// SideOf reads the header of the file at path. Errors: Invalid (no such file), Corrupt, Unsupported (tensors of no side file).
-func SideOf(path string) (Side, error) {
+// SideOf describes the side file at path, or for side.MTPPath the draft inside a model's file; the zero Spec: it is an ordinary model.
+// Errors: Invalid (no such file), Corrupt, Unsupported (tensors of no side file).
+func SideOf(path string) (side.Spec, error) {
 	f, s, err := openSide(path)
 	if err != nil {
-		return Side{}, err
+		return side.Spec{}, err
 	}
 	return s, f.Close()
 }
 
-// SideLineage identifies the side file at path, whatever its weights were quantised to and its target expanded to. It reads the whole
-// file. Errors: as SideOf's, and ctx's once it has ended.
-func SideLineage(ctx context.Context, path string) (string, error) {
-	f, err := gguf.Open(path)
+// openSide opens the file at path and reads what it is as a side file.
+func openSide(path string) (*gguf.File, side.Spec, error) {
+	f, err := gguf.Open(side.FileOf(path))
 	if err != nil {
-		return "", err
+		return nil, side.Spec{}, err
 	}
-	defer f.Close()
-	tensors, err := f.NewDigest().Sum(ctx)
+	read := side.Of
+	if side.IsMTPPath(path) {
+		read = mtpOf
+	}
+	s, err := read(f)
 	if err != nil {
-		return "", err
+		f.Close()
+		return nil, s, err
 	}
-	return f.Lineage(tensors)
+	return f, s, nil
 }
 
-func readSide(f *gguf.File) (Side, error) {
-	if arch, ok := isAssistant(f); ok {
-		return assistantSide(f, arch)
-	}
-	if !side.Is(f) {
-		_, err := f.String("general.architecture")
-		return Side{}, err
-	}
-	spec, err := side.Read(f)
+// mtpOf describes the draft inside a model's file. Errors: Invalid if there is none.
+func mtpOf(f *gguf.File) (side.Spec, error) {
+	vocab, err := token.FromGGUF(f)
 	if err != nil {
-		return Side{}, err
+		return side.Spec{}, err
 	}
-	s := Side{Kind: string(spec.Kind), Lineage: spec.Lineage, Vocabulary: spec.Vocabulary, Width: spec.Dim, Vocab: spec.Vocab,
-		Taps: spec.Taps, Levels: max(spec.Heads, spec.Tokens), Members: spec.Ensemble, Blocks: max(spec.Residual, spec.Draft.Blocks),
-		DraftWidth: spec.Dim, DraftVocab: len(spec.Draft.IDs), spec: spec}
-	if s.Draft() {
-		s.DraftWidth = spec.Draft.Width
+	c, err := blocks.ReadConfig(f, vocab.Size())
+	if err != nil {
+		return side.Spec{}, err
 	}
-	s.Name, err = f.StringOr("general.name", s.Kind)
-	return s, err
+	return guess.DescribeMTP(f, &c, fingerprint(vocab))
 }
+
+func fingerprint(v *token.Vocab) string { return fmt.Sprintf("%016x", v.Fingerprint()) }
 
 // refuseSide returns Invalid for a side file.
 func refuseSide(f *gguf.File) error {
-	side, err := readSide(f)
-	if err != nil || side.Kind == "" {
+	s, err := side.Of(f)
+	if err != nil || s.Kind == "" {
 		return err
 	}
-	return tandem.Errorf("engine", tandem.Invalid, "%s is a side file (%s): it is opened together with its target", f.Path(), side)
+	return tandem.Errorf("engine", tandem.Invalid, "%s is a side file (%s): it is opened together with its target", f.Path(), s)
 }
 
-// fits returns Invalid, with both values, unless the side file was made for t. A target whose lineage is "" is taken as the right one.
-func (s *Side) fits(path string, t side.Target) error {
-	if t.Lineage == "" {
-		t.Lineage = s.Lineage
+// OpenSide reads a side file of kind medusa, ppd or gemma4-assistant for m, which must be its target: same lineage, vocabulary and width;
+// an assistant states no lineage, and its layers must find their kinds in the target. It is called
+// before the first pass, at most once for each kind. Close frees it with the model. Errors: Invalid (no such file, another target, not a
+// side file, one of its kind is open), Corrupt, Unsupported, Exhausted (memory). After an error the model is as before.
+func (m *Model) OpenSide(path string) error {
+	available := AvailableMemory()
+	f, err := gguf.Open(path)
+	if err != nil {
+		return err
 	}
-	return s.spec.Fits(path, t)
-}
-
-// mostTaps bounds the hidden states that a model hands out.
-const mostTaps = 16
-
-// checkTaps refuses hidden states that a model of so many layers does not have.
-func checkTaps(who string, taps []int, layers int) error {
-	if len(taps) > mostTaps {
-		return tandem.Errorf("engine", tandem.Invalid, "%s: %d hidden states asked for: want at most %d", who, len(taps), mostTaps)
+	defer f.Close()
+	s, err := m.beside.Plan(f, m.target())
+	if err != nil {
+		return sideError(path, err)
 	}
-	for _, n := range taps {
-		if n != -1 && (n < 1 || n > layers) {
-			return tandem.Errorf("engine", tandem.Invalid,
-				"%s: the hidden state after %d layers: want 1 to its %d, or -1 for the state after the final norm", who, n, layers)
-		}
+	need := besideOf(s)
+	if need := need.Weights + need.Scratch; need > available.Bytes {
+		return tandem.Errorf("engine", tandem.Exhausted, "%s needs %s of memory beside its target; %s allows %s", path, Bytes(need),
+			available.By, Bytes(max(0, available.Bytes)))
 	}
+	if available, err = available.On(m.device); err == nil {
+		err = available.FitsOwn(path+" needs "+need.OwnString(), need.Own.Total(0))
+	}
+	if err != nil {
+		return err
+	}
+	if err := s.Load(f); err != nil {
+		s.Close()
+		return sideError(path, err)
+	}
+	m.addSide(s)
 	return nil
 }
 
-func (s Side) String() string {
-	switch s.Kind {
-	case SideMedusa:
-		return fmt.Sprintf("%d medusa heads of %d blocks", s.Levels, s.Blocks)
-	case SideAssistant:
-		what := fmt.Sprintf("an assistant of %d blocks, %d tokens in a chain", s.Blocks, s.Levels)
-		if s.Clusters > 0 {
-			what += fmt.Sprintf(", each from the best %d of %d clusters of tokens", s.Chosen, s.Clusters)
-		}
-		return what
-	case SidePPD:
-		return fmt.Sprintf("%d prompt tokens, %d embeddings each", s.Levels, s.Members)
+// sideError gives a device's error its kind; others have one.
+func sideError(path string, err error) error {
+	if own := (*tandem.Error)(nil); errors.As(err, &own) {
+		return err
 	}
-	return fmt.Sprintf("%s draft of %d blocks, reads %v", s.Kind, s.Blocks, s.Taps)
+	return deviceError(path, err)
+}
+
+// measureSide adds what a side file will need to the footprint of a model that is laid out.
+func (m *Model) measureSide(path string) error {
+	f, err := gguf.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	s, err := m.beside.Plan(f, m.target())
+	if err != nil {
+		return sideError(path, err)
+	}
+	m.addSide(s)
+	return nil
+}
+
+// addSide makes a side file the model's.
+func (m *Model) addSide(s *guess.File) {
+	m.beside.Add(s)
+	need := besideOf(s)
+	m.footprint.Weights += need.Weights
+	m.footprint.Beside += need.Weights
+	m.footprint.Scratch += need.Scratch
+	m.footprint.Own.Weights += need.Own.Weights
+	m.footprint.Own.Buffers += need.Own.Buffers
+}
+
+// besideOf returns what a side file takes.
+func besideOf(s *guess.File) Footprint {
+	return Footprint{Weights: s.Weights, Scratch: s.Buffers, Own: s.Own}
+}
+
+// target returns what guesses beside m need of it.
+func (m *Model) target() *guess.Target {
+	return &guess.Target{
+		Target: side.Target{Path: m.path, Lineage: m.names.Lineage, Vocabulary: fingerprint(m.vocab), Dim: m.config.Dim,
+			Vocab: m.config.Vocab, Layers: m.config.Layers},
+		Config: &m.config, Weights: &m.weights, Plan: m.plan, Device: m.device, Near: m.near(), Store: m.store, Cache: m.memory,
+		Draft: m.draft != nil, Fill: m.fillSide}
+}
+
+// fillSide reads the matrices of a side file into its store.
+func (m *Model) fillSide(f *gguf.File, matrices []tensors.Matrix, store kernels.Store) error {
+	for i := range matrices {
+		if matrices[i].Order != nil { // whose rows lie apart
+			if err := tensors.Warm(matrices[i].Tensor); err != nil {
+				return err
+			}
+		}
+	}
+	to := tensors.Into(store)
+	to.Add = f.NewDigest().Add
+	if err := tensors.Fill(matrices, to, nil); err != nil {
+		return err
+	}
+	if m.options.Forget {
+		f.Forget()
+	}
+	if !m.options.Lock {
+		return nil
+	}
+	return lockAll(store)
+}
+
+// Ways describes the opened side files, in the order in which they were opened.
+func (m *Model) Ways() []tandem.SelfDraft { return m.beside.SelfDrafts() }
+
+// Guess answers asks: see guess.List.Guess.
+func (m *Model) Guess(asks []GuessAsk, top int) ([]tandem.Guess, error) {
+	all := make([]guess.Ask, len(asks))
+	for i, a := range asks {
+		all[i] = guess.Ask{SelfDraft: a.Way, Hidden: a.Hidden, Token: a.Token}
+		if a.Seq != nil && a.Seq.model == m {
+			all[i].Seen = func() (guess.Seen, error) { return a.Seq.seen(a.Path) }
+		}
+	}
+	return m.beside.Guess(all, top)
+}
+
+// seen returns what a row behind a path of tree rows sees.
+func (s *Sequence) seen(path []int32) (guess.Seen, error) {
+	if s.length+len(path) == 0 {
+		return guess.Seen{}, tandem.Errorf("engine", tandem.Invalid, "a guess by %s behind an empty prefix", tandem.Assistant)
+	}
+	out, above := guess.Seen{Prefix: s.length, Pages: s.pages.Table}, int32(-1)
+	for i, n := range path {
+		if n < 0 || int(n) >= len(s.parents) || s.parents[n] != above || s.rows[n] < 0 {
+			return guess.Seen{}, tandem.Errorf("engine", tandem.Invalid,
+				"a guess by %s behind tree rows %v: entry %d is not a child of the one before", tandem.Assistant, path, i)
+		}
+		out.Path, above = append(out.Path, s.places[n].cell), n
+	}
+	return out, nil
 }

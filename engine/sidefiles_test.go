@@ -45,7 +45,7 @@ func writeSide(t testing.TB, b []byte) string {
 func openSideFile(t testing.TB, path string, o Options) error {
 	t.Helper()
 	o.Device, o.KVPages = testdevice.Ref(), 1
-	if s, err := SideOf(path); err != nil || s.Draft() {
+	if s, err := SideOf(path); err != nil || s.Kind.IsDraft() {
 		m, err := OpenDraft(path, sidePath("target"), o)
 		if err == nil {
 			m.Close()
@@ -211,14 +211,14 @@ func TestSideOf(t *testing.T) {
 	for name, want := range map[string]string{"medusa-shared": "3 medusa heads of 2 blocks", "ppd-4": "3 prompt tokens, 4 embeddings each",
 		"dovetail": "dovetail draft of 2 blocks, reads [-1]", "eagle3": "eagle3 draft of 1 blocks, reads [1 2 3]"} {
 		s, err := SideOf(sidePath(name))
-		if err != nil || s.String() != want || s.Name != name || s.Width != 32 || s.Vocab != 260 || s.DraftWidth != 32 {
+		if err != nil || s.String() != want || s.Name != name || s.Dim != 32 || s.Vocab != 260 || s.Kind.IsDraft() && s.Draft.Width != 32 {
 			t.Errorf("%s: %+v, %v", name, s, err)
 		}
-		if s.InVerifier() == s.Draft() {
+		if s.Kind.InVerifier() == s.Kind.IsDraft() {
 			t.Errorf("%s belongs nowhere, or everywhere", name)
 		}
 	}
-	if s, err := SideOf(targetPath); err != nil || s.Kind != "" || s.Draft() || s.InVerifier() {
+	if s, err := SideOf(targetPath); err != nil || s.Kind != "" || s.Kind.IsDraft() || s.Kind.InVerifier() {
 		t.Errorf("a model is %+v, %v", s, err)
 	}
 }
@@ -236,7 +236,7 @@ func TestSideMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := openSides(t, o, "medusa-own", "ppd-4")
-	if m.footprint != planned || planned.Weights != bare.Weights+m.medusa.store.Bytes() || planned.Scratch <= bare.Scratch {
+	if m.footprint != planned || planned.Weights != bare.Weights+m.beside.Stored() || planned.Scratch <= bare.Scratch {
 		t.Errorf("planned %v, taken %v, without side files %v", planned, m.footprint, bare)
 	}
 	o.Taps = nil
@@ -280,7 +280,7 @@ func FuzzSideHeader(f *testing.F) {
 		path := editSide(t, name, func(w *gguf.Writer) { w.Set(arch+"."+keys[int(key)%len(keys)], values[int(kind)%len(values)]) })
 		o := Options{Device: testdevice.Ref(), KVPages: 1, Context: 64, MaxRows: 4}
 		s, err := SideOf(path)
-		if err != nil || !s.Draft() {
+		if err != nil || !s.Kind.IsDraft() {
 			openSideFile(t, path, o)
 			return
 		}

@@ -15,32 +15,33 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
+	"github.com/tandem-llm/tandem/modelfile/side"
 )
 
 // benchModel is what BenchmarkSides runs. The figures in docs/measurements/guesses.md are of the 1b shape: tandem model expand --like 1b
 // --type q8_0.
 var benchModel = flag.String("sides.model", targetPath, "GGUF file of the target of BenchmarkSides")
 
-// randomSide writes a side file of q8_0 matrices with random weights for m.
-func randomSide(t testing.TB, m *Model, kind string, matrices map[string][2]int, keys map[string]any) string {
+// randomSide writes a side file for m with random weights: matrices of q8_0, or f32 zeros.
+func randomSide(t testing.TB, m *Model, s side.Spec, typ gguf.Type) string {
 	r := rand.New(rand.NewPCG(1, 1))
 	w := gguf.NewWriter()
-	w.Set("general.architecture", kind)
-	w.Set("tandem.target.lineage", m.names.Lineage)
-	w.Set("tandem.target.vocabulary", m.names.Vocabulary)
-	w.Set(kind+".embedding_length", uint32(m.config.Dim))
-	w.Set(kind+".vocab_size", uint32(m.config.Vocab))
-	for key, v := range keys {
-		w.Set(kind+"."+key, v)
-	}
-	for name, s := range matrices {
-		b := make([]byte, s[0]*s[1]/32*34)
-		for i := range b {
-			if b[i] = byte(r.Uint32()); i%34 == 1 {
-				b[i] = 0x0c // scales about 0.0003
+	s.Lineage, s.Vocabulary, s.Dim, s.Vocab = m.names.Lineage, m.names.Vocabulary, m.config.Dim, m.config.Vocab
+	s.SetKeys(w)
+	for _, slot := range s.Slots() {
+		if slot.Optional {
+			continue
+		}
+		b := make([]byte, slot.Shape[0]*slot.Shape[1]*4)
+		if typ == gguf.Type(kernels.Q8_0) {
+			b = b[:len(b)/4/32*34]
+			for i := range b {
+				if b[i] = byte(r.Uint32()); i%34 == 1 {
+					b[i] = 0x0c // scales about 0.0003
+				}
 			}
 		}
-		w.Tensor(name, gguf.Type(kernels.Q8_0), []int{s[0], s[1]}, b)
+		w.Tensor(slot.Name, typ, slot.Shape, b)
 	}
 	var b bytes.Buffer
 	if _, err := w.WriteTo(&b); err != nil {
@@ -51,16 +52,11 @@ func randomSide(t testing.TB, m *Model, kind string, matrices map[string][2]int,
 
 // medusaSide and ppdSide write side files of the usual size.
 func medusaSide(t testing.TB, m *Model, heads int) string {
-	all := map[string][2]int{}
-	for k := range heads {
-		all[fmt.Sprintf("medusa.%d.0.weight", k)] = [2]int{m.config.Dim, m.config.Dim}
-	}
-	return randomSide(t, m, SideMedusa, all, map[string]any{"head_count": uint32(heads), "block_count": uint32(1), "taps": []int32{-1}})
+	return randomSide(t, m, side.Spec{Kind: side.Medusa, Levels: heads, Blocks: 1, Taps: []int{side.LastNorm}}, gguf.Type(kernels.Q8_0))
 }
 
 func ppdSide(t testing.TB, m *Model, levels, members int) string {
-	return randomSide(t, m, SidePPD, map[string][2]int{"ppd.embd.weight": {m.config.Dim, levels * members}},
-		map[string]any{"token_count": uint32(levels), "ensemble_count": uint32(members)})
+	return randomSide(t, m, side.Spec{Kind: side.PPD, Levels: levels, Members: members}, gguf.Type(kernels.Q8_0))
 }
 
 // withTaps returns m with another pass over the same weights and cache: two models in memory differ by some percent in time.

@@ -309,7 +309,7 @@ func targetStates(t *testing.T, m *Model) (states []State) {
 	g := readGolden(t, "target")
 	for row := range g.Tokens {
 		var s State
-		for _, n := range m.draft.side.Taps {
+		for _, n := range m.draft.Spec.Taps {
 			s.Target = append(s.Target, g.Taps[fmt.Sprint(n)][row]...)
 		}
 		states = append(states, s)
@@ -338,9 +338,9 @@ func TestDraftGolden(t *testing.T) {
 					t.Fatalf("%s: candidate %d is token %d, whose logit is %v and not %v", what, k, id, logits[id], top.Logits[k])
 				}
 			}
-			if d := m.draft; d.vocab != nil {
+			if ids := m.draft.Spec.Draft.IDs; ids != nil {
 				var drafts []float32
-				for _, id := range d.vocab {
+				for _, id := range ids {
 					drafts = append(drafts, logits[id])
 				}
 				if n := len(logits); n != m.config.Vocab {

@@ -51,10 +51,10 @@ func Of(ctx context.Context, c Config) (Info, error) {
 	switch {
 	case err == nil && s.Kind != "" && len(c.Heads) > 0:
 		return nil, tandem.Errorf("", tandem.Invalid, "--heads: %s is itself a side file, and has none", c.Path)
-	case side.Is(f):
-		return c.side(ctx, f)
-	case err == nil && s.Kind == engine.SideAssistant:
-		return c.assistant(ctx, f, s)
+	case err == nil && s.Kind != "":
+		return c.side(ctx, f, &s)
+	case side.Is(f): // and broken
+		return nil, err
 	case c.Target != "":
 		return nil, tandem.Errorf("", tandem.Invalid, "--target: %s is no side file, it belongs to no target", c.Path)
 	}

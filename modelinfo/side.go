@@ -45,17 +45,16 @@ type Side struct {
 }
 
 // side looks into a side file.
-func (c Config) side(ctx context.Context, f *gguf.File) (*Side, error) {
-	s, err := side.Read(f)
-	if err != nil {
-		return nil, err
-	}
-	m := &Side{Kind: string(s.Kind), Called: string(s.Kind), RunsIn: "verifier", Lineage: s.Lineage, Vocabulary: s.Vocabulary,
-		Dim: s.Dim, Tokens: s.Vocab, Taps: append([]int{}, s.Taps...), Shape: shapeOf(s)}
-	if s.Kind.IsDraft() {
-		m.Called, m.RunsIn = roles.ModelName(c.Path), "drafter"
+func (c Config) side(ctx context.Context, f *gguf.File, s *side.Spec) (*Side, error) {
+	m := &Side{Kind: string(s.Kind), Lineage: s.Lineage, Vocabulary: s.Vocabulary, Dim: s.Dim, Tokens: s.Vocab,
+		Taps: append([]int{}, s.Taps...), Shape: s.Shape()}
+	if m.Called, m.RunsIn = roles.ModelName(c.Path), "drafter"; s.Kind.InVerifier() {
+		m.Called, m.RunsIn = s.SelfDraft().Name, "verifier"
 	}
 	return c.describe(ctx, f, m, func(target string) error {
+		if s.Kind == side.Assistant { // which names no target
+			return c.beside(m, target)
+		}
 		t, err := SideTarget(ctx, target)
 		if err != nil {
 			return err
@@ -64,22 +63,18 @@ func (c Config) side(ctx context.Context, f *gguf.File) (*Side, error) {
 	})
 }
 
-// assistant looks into the file of an assistant, which names no target.
-func (c Config) assistant(ctx context.Context, f *gguf.File, s engine.Side) (*Side, error) {
-	m := &Side{Kind: s.Kind, Called: s.Way(), RunsIn: "verifier", Dim: s.Width, Tokens: s.Vocab, Taps: append([]int{}, s.Taps...),
-		Shape: fmt.Sprintf("%v, d %d", s, s.DraftWidth)}
-	return c.describe(ctx, f, m, func(target string) error {
-		o := engine.Options{Device: device.Planner(), KVType: c.KVType}
-		alone, err := engine.Measure(target, o)
-		if err != nil {
-			return err
-		}
-		with, err := engine.Measure(target, o, c.Path)
-		if err == nil {
-			m.Memory = with.Total() - alone.Total()
-		}
-		return m.compare(err)
-	})
+// beside finds out what an assistant takes beside a target.
+func (c Config) beside(m *Side, target string) error {
+	o := engine.Options{Device: device.Planner(), KVType: c.KVType}
+	alone, err := engine.Measure(target, o)
+	if err != nil {
+		return err
+	}
+	with, err := engine.Measure(target, o, c.Path)
+	if err == nil {
+		m.Memory = with.Total() - alone.Total()
+	}
+	return m.compare(err)
 }
 
 // describe adds what every file has, and with compare whether it fits the target that is named, if one is.
@@ -122,24 +117,6 @@ func (m *Side) compare(why error) error {
 	}
 	m.Fits = new(why == nil)
 	return nil
-}
-
-// shapeOf describes what a side file consists of.
-func shapeOf(s *side.Spec) string {
-	switch d := s.Draft; s.Kind {
-	case side.Medusa:
-		return fmt.Sprintf("%d heads of %d residual blocks", s.Heads, s.Residual)
-	case side.PPD:
-		return fmt.Sprintf("%d prompt tokens of %d ensemble members", s.Tokens, s.Ensemble)
-	default:
-		words := fmt.Sprintf("%d blocks, d %d, %d heads, %d kv heads of %d, ffn %d, context %d", d.Blocks, d.Width, d.Heads, d.KVHeads,
-			d.HeadDim,
-			d.FFN, d.Context)
-		if s.Kind == side.Eagle3 {
-			words += fmt.Sprintf(", %d of the target's tokens", len(d.IDs))
-		}
-		return words
-	}
 }
 
 // tapsOf describes hidden states.

@@ -137,7 +137,7 @@ func (p *profiler) open(kind, path string, at device.Spec, contexts []int) (m *e
 	piece, context := 1+profilePrompt+p.Tokens, 0
 	if side, err := engine.SideOf(path); err != nil {
 		return nil, nil, err
-	} else if !side.Draft() {
+	} else if !side.Kind.IsDraft() {
 		info, err := engine.Inspect(path)
 		if err != nil {
 			return nil, nil, err
@@ -292,7 +292,7 @@ func (p *profiler) draft(path string) error {
 	if err != nil {
 		return err
 	}
-	if !side.Draft() {
+	if !side.Kind.IsDraft() {
 		ours, err := token.Open(p.Config.Target)
 		if err != nil {
 			return err
@@ -307,7 +307,7 @@ func (p *profiler) draft(path string) error {
 		}
 	}
 	return p.each("draft", path, single(p.Devices), func(m *engine.Model, at device.Spec, first bool) error {
-		if first && !side.Draft() {
+		if first && !side.Kind.IsDraft() {
 			if err := p.ranks(m, path); err != nil {
 				return err
 			}

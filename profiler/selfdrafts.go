@@ -9,6 +9,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/device"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/modelfile/side"
 	"github.com/tandem-llm/tandem/profile"
 	"github.com/tandem-llm/tandem/spec/shape"
 )
@@ -19,7 +20,7 @@ func (p *profiler) selfDrafts(m *engine.Model, at device.Spec, judge bool) (gues
 	guesses = map[string]time.Duration{}
 	for i, w := range m.Ways() { // in the order of p.Heads
 		p.tell("measuring guesses of %s …", w.Name)
-		lineage, err := engine.SideLineage(p.ctx, p.Heads[i])
+		lineage, err := side.Lineage(p.ctx, p.Heads[i])
 		if err != nil {
 			return nil, err
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
+	"github.com/tandem-llm/tandem/modelfile/side"
 )
 
 // Room is memory for models that run at the same time, with the same sizes and options.
@@ -36,7 +37,7 @@ type Tenant struct {
 
 // Add plans the model at path and its side files, with nodes tree rows for each session.
 func (r *Room) Add(path string, nodes int, sides ...string) error {
-	side, err := engine.SideOf(path)
+	spec, err := engine.SideOf(path)
 	if err != nil {
 		return err
 	}
@@ -44,9 +45,9 @@ func (r *Room) Add(path string, nodes int, sides ...string) error {
 	o.MaxRows, o.Sequences = passRows, r.sequences()
 	t := Tenant{path: path, sides: sides, nodes: nodes}
 	_, t.fitted = o.Device.(kernels.Fitter)
-	if side.Draft() {
+	if spec.Kind.IsDraft() {
 		o.Taps = nil
-		t.Context, err = contextOf(path, side.Kind)
+		t.Context, err = contextOf(path, string(spec.Kind))
 	} else {
 		var info *engine.Info
 		if info, err = engine.Inspect(path); err == nil {
@@ -62,7 +63,7 @@ func (r *Room) Add(path string, nodes int, sides ...string) error {
 		if t.fitted {
 			o.KVPages = min(pages, kernels.MaxPages)
 		}
-		if side.Draft() {
+		if spec.Kind.IsDraft() {
 			return engine.MeasureDraft(path, r.Target, o)
 		}
 		return engine.Measure(path, o, sides...)
@@ -77,8 +78,8 @@ func (r *Room) Add(path string, nodes int, sides ...string) error {
 
 // contextOf returns the context of a draft of architecture arch.
 func contextOf(path, arch string) (int, error) {
-	if engine.IsMTPPath(path) {
-		info, err := engine.Inspect(engine.FileOf(path))
+	if side.IsMTPPath(path) {
+		info, err := engine.Inspect(side.FileOf(path))
 		if err != nil {
 			return 0, err
 		}

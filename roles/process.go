@@ -18,6 +18,7 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
+	"github.com/tandem-llm/tandem/modelfile/side"
 	"github.com/tandem-llm/tandem/schedule/owner"
 	"github.com/tandem-llm/tandem/services/rpc"
 	"github.com/tandem-llm/tandem/services/supervise"
@@ -222,8 +223,8 @@ func (r *Process) Tell(now func(counters map[string]int64)) { r.tellers = append
 
 // ModelName returns a model's name in tickets and traces: its file's name without folder and ending.
 func ModelName(path string) string {
-	if engine.IsMTPPath(path) {
-		return engine.SideMTP
+	if side.IsMTPPath(path) {
+		return string(side.MTP)
 	}
 	return strings.TrimPrefix(strings.TrimSuffix(filepath.Base(path), ".gguf"), gguf.Builtin)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/modelfile/side"
 )
 
 // The memory that processes beside the verifier take, in bytes, without their models. Measured: 13 MiB for a gateway, as much for the
@@ -81,8 +82,8 @@ func (s *Streaming) more(limit, least int64) string {
 
 // BesideStreamed reports whether a side file can be open beside a target whose weights are streamed. Errors: those of engine.SideOf.
 func BesideStreamed(path string) (bool, error) {
-	side, err := engine.SideOf(path)
-	return side.Kind == engine.SideAssistant, err
+	spec, err := engine.SideOf(path)
+	return spec.Kind == side.Assistant, err
 }
 
 // fit is Fit for the first model of a room. The room then has its footprint there.

@@ -47,7 +47,7 @@ func (b *bench) openDraft(path string) (_ *draft, err error) {
 				b.Target, err)
 		}
 	}
-	d := &draft{name: name(path), kind: side.Kind, blocks: side.Blocks, vocab: b.target.Vocab().Size(),
+	d := &draft{name: name(path), kind: string(side.Kind), blocks: side.Blocks, vocab: b.target.Vocab().Size(),
 		source: &recorded{width: b.target.FeatureWidth()}}
 	length := b.longest + b.MaxTokens + draftDepth
 	d.model, err = b.Draft(path, engine.Options{MaxRows: 128, KVPages: engine.PagesFor(1, length, drafter.DefaultTreeRows)})

@@ -226,7 +226,7 @@ func (b *bench) sides() error {
 		if err != nil {
 			return err
 		}
-		if !side.InVerifier() {
+		if !side.Kind.InVerifier() {
 			return tandem.Errorf("", tandem.Invalid,
 				"--heads %s: want a side file of kind medusa, ppd or gemma4-assistant; drafts are given by --draft", path)
 		}
@@ -236,7 +236,7 @@ func (b *bench) sides() error {
 		if err != nil {
 			return err
 		}
-		if side.InVerifier() {
+		if side.Kind.InVerifier() {
 			return tandem.Errorf("", tandem.Invalid, "--draft %s: a side file of kind %s is given by --heads", path, side.Kind)
 		}
 		for _, tap := range side.Taps {

@@ -129,9 +129,9 @@ func informed(heads, drafts []string) (names []string, err error) {
 		switch {
 		case err != nil:
 			return nil, err
-		case side.InVerifier():
-			names = append(names, side.Way())
-		case side.Draft():
+		case side.Kind.InVerifier():
+			names = append(names, side.SelfDraft().Name)
+		case side.Kind.IsDraft():
 			names = append(names, roles.ModelName(path))
 		}
 	}

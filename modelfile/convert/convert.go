@@ -71,20 +71,13 @@ func layerOf(name string) int {
 	return n
 }
 
-// keepLineage writes f's lineage to w: the one that f states or, if it states none, the digest of its tensors (gguf.File.Lineage).
-func keepLineage(ctx context.Context, f *gguf.File, w *gguf.Writer) (err error) {
-	tensors := ""
-	if !f.Has(gguf.LineageKey) {
-		if tensors, err = f.NewDigest().Sum(ctx); err != nil {
-			return err
-		}
+// keepLineage writes f's lineage to w.
+func keepLineage(ctx context.Context, f *gguf.File, w *gguf.Writer) error {
+	lineage, err := f.ReadLineage(ctx)
+	if err == nil {
+		w.Set(gguf.LineageKey, lineage)
 	}
-	lineage, err := f.Lineage(tensors)
-	if err != nil {
-		return err
-	}
-	w.Set(gguf.LineageKey, lineage)
-	return nil
+	return err
 }
 
 // write makes the file at out: keys of w, then tensors in the order in which other tools write them.

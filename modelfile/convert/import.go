@@ -48,7 +48,7 @@ func Import(ctx context.Context, in, out string, o ImportOptions) (r *Result, no
 	if err := withoutCopies(c, o.Target.Path); err != nil {
 		return nil, nil, err
 	}
-	m := &mix{recipe: rec, layers: c.Spec.Draft.Blocks}
+	m := &mix{recipe: rec, layers: c.Spec.Blocks}
 	var tensors []tensor
 	taken := map[string]bool{}
 	for i := range c.Tensors {

@@ -214,9 +214,9 @@ func (r targetReference) states(tokens []int) (all [][][]float64) {
 
 // guesses returns the logits of each head of a medusa file for a state.
 func (r targetReference) guesses(m *reference, s *side.Spec, state []float64) (all [][]float64) {
-	for k := range s.Heads {
+	for k := range s.Levels {
 		z := state
-		for b := range s.Residual {
+		for b := range s.Blocks {
 			inner := m.linear(fmt.Sprintf("medusa.%d.%d", k, b), z)
 			for i := range inner {
 				inner[i] = silu(inner[i])
@@ -234,17 +234,17 @@ func (r targetReference) guesses(m *reference, s *side.Spec, state []float64) (a
 
 // prompts returns the logits of each prompt token after the tokens, the mean over the members.
 func (r targetReference) prompts(p *reference, s *side.Spec, tokens []int) [][]float64 {
-	all := make([][]float64, s.Tokens)
-	for j := range s.Ensemble {
+	all := make([][]float64, s.Levels)
+	for j := range s.Members {
 		c := newCache()
 		for i, token := range tokens {
 			r.row(c, i, r.embedding(token))
 		}
-		for i := range s.Tokens {
-			x := p.values["ppd.embd.weight"][(j*s.Tokens+i)*s.Dim:][:s.Dim]
+		for i := range s.Levels {
+			x := p.values["ppd.embd.weight"][(j*s.Levels+i)*s.Dim:][:s.Dim]
 			logits := r.output(r.tap(r.row(c, len(tokens)+i, x), side.LastNorm))
 			for v := range logits {
-				logits[v] /= float64(s.Ensemble)
+				logits[v] /= float64(s.Members)
 			}
 			all[i] = sum(logits, all[i])
 		}

@@ -51,7 +51,7 @@ func planSide(f *gguf.File, shape Shape, typ string) (*expansion, *gguf.Writer, 
 	if err != nil {
 		return nil, nil, err
 	}
-	e := &expansion{file: f, taken: map[string]bool{}, mix: &mix{recipe: r, layers: was.Draft.Blocks}}
+	e := &expansion{file: f, taken: map[string]bool{}, mix: &mix{recipe: r, layers: was.Blocks}}
 	shrink := 0.0
 	if w, n := widthOf(was), widthOf(to); w != n {
 		shrink = math.Sqrt(float64(w) / float64(n))
@@ -158,7 +158,7 @@ func quantizeSide(ctx context.Context, f *gguf.File, out string, r *recipe, agai
 	if err != nil {
 		return nil, err
 	}
-	m := &mix{recipe: r, layers: s.Draft.Blocks}
+	m := &mix{recipe: r, layers: s.Blocks}
 	all := f.Tensors()
 	tensors := make([]tensor, len(all))
 	for i := range all {

@@ -188,7 +188,7 @@ func TestExpandSideShapes(t *testing.T) {
 	}
 	_, was = readSide(t, sides+"dovetail.gguf")
 	f, s := readSide(t, filepath.Join(dir, "1b.gguf"))
-	if d := s.Draft; d.Width != 2048 || d.FFN != 8192 || d.Heads*d.HeadDim != 2048 || d.Blocks != was.Draft.Blocks ||
+	if d := s.Draft; d.Width != 2048 || d.FFN != 8192 || d.Heads*d.HeadDim != 2048 || s.Blocks != was.Blocks ||
 		!slices.Equal(s.Taps, was.Taps) {
 		t.Errorf("%+v: want d 2048, ffn 8192, the blocks and taps of %+v", s, was)
 	}

@@ -39,10 +39,10 @@ func guessed(t *testing.T, target, path string, g *golden) (all [][]float64) {
 		first, rows := row, 1
 		if s.Kind == side.PPD {
 			ask.Way = tandem.PPD
-			first, rows = row+1, s.Tokens*s.Ensemble
+			first, rows = row+1, s.Levels*s.Members
 			for i := range rows {
 				parent := int32(i - 1)
-				if i%s.Tokens == 0 {
+				if i%s.Levels == 0 {
 					parent = -1
 				}
 				part.Nodes, part.Parents = append(part.Nodes, tandem.Token(-1-i)), append(part.Parents, parent)

@@ -176,3 +176,16 @@ func (f *File) Lineage(tensors string) (string, error) {
 	}
 	return l, nil
 }
+
+// ReadLineage returns f's lineage. If f states none, it reads the whole file for the digest of its tensors. Errors: as Lineage's and
+// Digest.Sum's.
+func (f *File) ReadLineage(ctx context.Context) (string, error) {
+	tensors := ""
+	if !f.Has(LineageKey) {
+		var err error
+		if tensors, err = f.NewDigest().Sum(ctx); err != nil {
+			return "", err
+		}
+	}
+	return f.Lineage(tensors)
+}

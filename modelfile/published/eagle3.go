@@ -273,7 +273,7 @@ func (t *taker) llamaKeys(f *gguf.File) error {
 	s := &side.Spec{Kind: side.Eagle3, Lineage: target.Lineage, Vocabulary: target.Vocabulary, Dim: target.Dim, Vocab: target.Vocab}
 	t.c.Spec = s
 	d := &s.Draft
-	d.Blocks = k.int("block_count", 1, 1, 0)
+	s.Blocks = k.int("block_count", 1, 1, 0)
 	d.Width = k.int("embedding_length", 1, most, 0)
 	d.Context = k.int("context_length", 1, most, 0)
 	d.FFN = k.int("feed_forward_length", 1, most, 0)

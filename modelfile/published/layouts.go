@@ -70,16 +70,16 @@ func (t *taker) kind() side.Kind {
 func (t *taker) medusa() error {
 	s := t.c.Spec
 	s.Taps = []int{side.LastNorm}
-	block, output := "%d.%d.linear", func(k int) string { return fmt.Sprintf("%d.%d.weight", k, s.Residual) }
+	block, output := "%d.%d.linear", func(k int) string { return fmt.Sprintf("%d.%d.weight", k, s.Blocks) }
 	if t.has("blocks.0.layers.0.weight") {
 		block, output = "blocks.%d.layers.%d", func(k int) string { return fmt.Sprintf("lm_heads.%d.weight", k) }
 	}
 	named := func(k, b int) string { return fmt.Sprintf(block, k, b) }
-	for s.Heads <= side.MaxHeads && t.has(named(s.Heads, 0)+".weight") {
-		s.Heads++
+	for s.Levels <= side.MaxHeads && t.has(named(s.Levels, 0)+".weight") {
+		s.Levels++
 	}
-	for s.Residual <= side.MaxResidual && t.has(named(0, s.Residual)+".weight") {
-		s.Residual++
+	for s.Blocks <= side.MaxResidual && t.has(named(0, s.Blocks)+".weight") {
+		s.Blocks++
 	}
 	if err := s.Check(); err != nil {
 		return t.fail(tandem.Invalid, "%w", err)
@@ -87,7 +87,7 @@ func (t *taker) medusa() error {
 	if err := t.copies("lm_head.weight", "output.weight", s.Dim, s.Vocab, false); err != nil {
 		return err
 	}
-	t.note("%d heads of %d residual blocks", s.Heads, s.Residual)
+	t.note("%d heads of %d residual blocks", s.Levels, s.Blocks)
 	return t.fill(func(slot string) origin {
 		var k, b int
 		if n, _ := fmt.Sscanf(slot, "medusa.%d.output.weight", &k); n == 1 && strings.HasSuffix(slot, ".output.weight") {
@@ -108,12 +108,12 @@ func (t *taker) ppd() error {
 	if k.PromptTokens == 0 {
 		return t.fail(tandem.Invalid, "want adapter_config.json beside it, with num_special_tokens and virtual_tokens_per_special_token")
 	}
-	s.Tokens, s.Ensemble = k.PromptTokens, orDefault(k.Ensemble, 1)
+	s.Levels, s.Members = k.PromptTokens, orDefault(k.Ensemble, 1)
 	switch {
-	case s.Ensemble > 1 && !strings.Contains(strings.ToLower(k.Attention), "ensemble"):
+	case s.Members > 1 && !strings.Contains(strings.ToLower(k.Attention), "ensemble"):
 		return t.fail(tandem.Unsupported, "vt_attention_type %.40q with %d members: side files have ensemble attention", k.Attention,
-			s.Ensemble)
-	case s.Ensemble > 1 && k.Aggregation != "" && !strings.Contains(strings.ToLower(k.Aggregation), "mean"):
+			s.Members)
+	case s.Members > 1 && k.Aggregation != "" && !strings.Contains(strings.ToLower(k.Aggregation), "mean"):
 		return t.fail(tandem.Unsupported, "aggregation_type %.40q: side files have the mean", k.Aggregation)
 	case k.Exits > 1 || k.OwnHead || k.Prefix:
 		return t.fail(tandem.Unsupported, "num_exits %d, use_custom_lm_head %v, use_prefix_tuning %v: side files have none of them",
@@ -123,14 +123,14 @@ func (t *taker) ppd() error {
 	if err := s.Check(); err != nil {
 		return t.fail(tandem.Invalid, "%w", err)
 	}
-	t.note("%d prompt tokens of %d ensemble members", s.Tokens, s.Ensemble)
+	t.note("%d prompt tokens of %d ensemble members", s.Levels, s.Members)
 	from := promptNames[0]
 	for _, name := range promptNames {
 		if t.has(name) {
 			from = name
 		}
 	}
-	tokens, members := s.Tokens, s.Ensemble
+	tokens, members := s.Levels, s.Members
 	return t.fill(func(string) origin {
 		return origin{name: from, rows: func(row int) int { return row%tokens*members + row/tokens }}
 	})
@@ -235,10 +235,10 @@ func (t *taker) shape(layer string) error {
 	d.Width = k.Hidden
 	d.HeadDim = orDefault(k.HeadDim, k.Hidden/k.Heads)
 	d.RopeDim = d.HeadDim
-	d.Blocks = 1
+	s.Blocks = 1
 	gate := strings.ReplaceAll(layer, "%d", "0") + "mlp.gate_proj.weight"
 	if strings.Contains(layer, "%d") {
-		d.Blocks = min(t.count(layer+"mlp.gate_proj.weight"), side.MaxBlocks+1)
+		s.Blocks = min(t.count(layer+"mlp.gate_proj.weight"), side.MaxBlocks+1)
 	}
 	if d.FFN, err = t.outputs(gate); err != nil {
 		return err
@@ -248,8 +248,8 @@ func (t *taker) shape(layer string) error {
 		return t.fail(tandem.Invalid, "%s has vocab_size %d: the target has %d tokens", k.path, k.Vocab, s.Vocab)
 	case k.FFN != 0 && k.FFN != d.FFN:
 		return t.fail(tandem.Invalid, "%s has intermediate_size %d: tensor %q has %d rows", k.path, k.FFN, t.named[gate], d.FFN)
-	case k.Layers != 0 && k.Layers != d.Blocks: // some have the target's number here
-		t.note("%d blocks, as many as there are tensors of; config.json says %d", d.Blocks, k.Layers)
+	case k.Layers != 0 && k.Layers != s.Blocks: // some have the target's number here
+		t.note("%d blocks, as many as there are tensors of; config.json says %d", s.Blocks, k.Layers)
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
+	"github.com/tandem-llm/tandem/modelfile/side"
 	"github.com/tandem-llm/tandem/models"
 	"github.com/tandem-llm/tandem/roles/drafter"
 	"github.com/tandem-llm/tandem/text/token"
@@ -30,11 +31,11 @@ func Drafts(drafts []string, target string, r tandem.Request) ([]string, error) 
 		if err := shippedSides(drafts, "draft"); err != nil {
 			return nil, err
 		}
-		if i := slices.Index(drafts, engine.SideMTP); i >= 0 && target == "" {
+		if i := slices.Index(drafts, string(side.MTP)); i >= 0 && target == "" {
 			return nil, tandem.Errorf("", tandem.Invalid,
 				"--draft mtp is part of a target's file, and the shipped one has none: want --target")
 		} else if i >= 0 {
-			drafts[i] = engine.MTPPath(target)
+			drafts[i] = side.MTPPath(target)
 		}
 		return drafts, drafter.Check(drafts)
 	}
@@ -66,7 +67,7 @@ func ownDrafts(target string) ([]string, error) {
 	if vocabs[0].Fingerprint() == vocabs[1].Fingerprint() {
 		return nil, nil
 	}
-	mtp := engine.MTPPath(target)
+	mtp := side.MTPPath(target)
 	if _, err := engine.SideOf(mtp); tandem.KindOf(err) == tandem.Invalid {
 		return []string{drafter.Lookup}, nil
 	} else if err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/modelfile/side"
 	"github.com/tandem-llm/tandem/models"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/roles/drafter"
@@ -80,7 +81,7 @@ func TestDraftsOfOtherTargets(t *testing.T) {
 	with.WithMTP(6)
 	for _, c := range []struct{ target, want string }{
 		{family.Random("qwen35", 6).Write(t, dir), drafter.Lookup},
-		{with.Write(t, dir), engine.SideMTP},
+		{with.Write(t, dir), string(side.MTP)},
 		{"../gopher-19m-q8_0.gguf", filepath.Base(models.Draft)},
 	} {
 		got, err := Drafts(nil, c.target, tandem.Request{Strategy: tandem.StrategyFixed})

@@ -27,7 +27,7 @@ func (c Config) states(r *roles.Process, undo *roles.Cleanup) (states, error) {
 		if err != nil {
 			return out, err
 		}
-		if side.Draft() {
+		if side.Kind.IsDraft() {
 			out.taps[path] = side.Taps
 		}
 	}

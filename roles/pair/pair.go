@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/drafter"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/modelfile/side"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/text/token"
 )
@@ -53,7 +54,7 @@ func Taps(drafts []string) (taps []int, err error) {
 			return nil, err
 		}
 		for _, n := range side.Taps {
-			if side.Draft() && !slices.Contains(taps, n) {
+			if side.Kind.IsDraft() && !slices.Contains(taps, n) {
 				taps = append(taps, n)
 			}
 		}
@@ -91,21 +92,21 @@ func Sides(drafts, files []string) (map[string][]string, error) {
 	}
 	out := map[string][]string{}
 	for _, file := range files {
-		side, err := engine.SideOf(file)
+		spec, err := engine.SideOf(file)
 		if err != nil {
 			return nil, err
 		}
-		if side.Kind != engine.SidePPD {
+		if spec.Kind != side.PPD {
 			return nil, tandem.Errorf("", tandem.Invalid, "--draft-heads %s is %s: want a side file of kind ppd", file,
-				cmp.Or(side.Kind, "a model"))
+				cmp.Or(string(spec.Kind), "a model"))
 		}
 		of := models[0]
 		if len(models) > 1 {
-			i := slices.IndexFunc(models, func(d string) bool { return lineages[d] == side.Lineage })
+			i := slices.IndexFunc(models, func(d string) bool { return lineages[d] == spec.Lineage })
 			if i < 0 {
 				return nil, tandem.Errorf("", tandem.Invalid,
 					"--draft-heads %s was made for a model of lineage %s, and the drafts have %s: want the file of one of them", file,
-					side.Lineage, strings.Join(slices.Sorted(maps.Values(lineages)), ", "))
+					spec.Lineage, strings.Join(slices.Sorted(maps.Values(lineages)), ", "))
 			}
 			of = models[i]
 		}
@@ -217,9 +218,9 @@ func (p *Pair) compare(draft string, target *token.Vocab) (note string, foreign 
 		return "", false, nil
 	}
 	switch side, err := engine.SideOf(draft); {
-	case err != nil || side.Draft():
+	case err != nil || side.Kind.IsDraft():
 		return "", false, err // it has no vocabulary of its own; whose it is is compared when its memory is measured
-	case side.InVerifier():
+	case side.Kind.InVerifier():
 		return "", false, tandem.Errorf("", tandem.Invalid,
 			"--draft %s: it is a side file of kind %s, which runs in the verifier: want --heads %s", draft, side.Kind, draft)
 	}

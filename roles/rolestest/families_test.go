@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/kernels/stream"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
+	"github.com/tandem-llm/tandem/modelfile/side"
 	tandemv1 "github.com/tandem-llm/tandem/proto/tandem/v1"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/testkit/family"
@@ -48,12 +49,12 @@ func TestMTPInAllRoles(t *testing.T) {
 			m := family.Random(name, 6)
 			m.WithMTP(6)
 			path := m.Write(t, t.TempDir())
-			draft := engine.MTPPath(path)
-			side, err := engine.SideOf(draft)
+			draft := side.MTPPath(path)
+			spec, err := engine.SideOf(draft)
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := StartTapped(t, path, side.Taps)
+			s := StartTapped(t, path, spec.Taps)
 			familyInAllRoles(t, s, func() []string { return s.drafting(draft) }, 0)
 		})
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/modelfile/side"
 	"github.com/tandem-llm/tandem/profile"
 	"github.com/tandem-llm/tandem/roles"
 )
@@ -31,11 +32,11 @@ func (c Config) ways(ctx context.Context, r *roles.Process, m *engine.Model, pla
 	}
 	sides := map[string]string{}
 	for _, path := range c.Models.Sides[c.Target] {
-		side, err := engine.SideOf(path)
+		spec, err := engine.SideOf(path)
 		if err != nil {
 			return nil, err
 		}
-		if sides[side.Way()], err = engine.SideLineage(ctx, path); err != nil {
+		if sides[spec.SelfDraft().Name], err = side.Lineage(ctx, path); err != nil {
 			return nil, err
 		}
 	}

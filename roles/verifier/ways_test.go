@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
+	"github.com/tandem-llm/tandem/modelfile/side"
 	"github.com/tandem-llm/tandem/profile"
 	"github.com/tandem-llm/tandem/roles"
 )
@@ -27,7 +28,7 @@ func TestWays(t *testing.T) {
 	if err := m.OpenSide(heads); err != nil {
 		t.Fatal(err)
 	}
-	lineage, err := engine.SideLineage(t.Context(), heads)
+	lineage, err := side.Lineage(t.Context(), heads)
 	if err != nil {
 		t.Fatal(err)
 	}

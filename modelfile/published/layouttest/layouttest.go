@@ -143,28 +143,28 @@ func (w *writer) halves(name string) {
 }
 
 func (w *writer) medusa() {
-	for k := range w.spec.Heads {
-		for b := range w.spec.Residual {
+	for k := range w.spec.Levels {
+		for b := range w.spec.Blocks {
 			w.set(fmt.Sprintf("%d.%d.linear.weight", k, b), fmt.Sprintf("medusa.%d.%d.weight", k, b))
 			w.set(fmt.Sprintf("%d.%d.linear.bias", k, b), fmt.Sprintf("medusa.%d.%d.bias", k, b))
 		}
-		w.set(fmt.Sprintf("%d.%d.weight", k, w.spec.Residual), fmt.Sprintf("medusa.%d.output.weight", k))
+		w.set(fmt.Sprintf("%d.%d.weight", k, w.spec.Blocks), fmt.Sprintf("medusa.%d.output.weight", k))
 	}
-	w.c.Config = map[string]any{"medusa_num_heads": w.spec.Heads, "medusa_num_layers": w.spec.Residual, "base_model_name_or_path": "x"}
+	w.c.Config = map[string]any{"medusa_num_heads": w.spec.Levels, "medusa_num_layers": w.spec.Blocks, "base_model_name_or_path": "x"}
 }
 
 func (w *writer) ppd() {
 	s, d := w.spec, w.spec.Dim
-	ours, theirs := Values(w.t, w.file, "ppd.embd.weight"), make([]float32, d*w.spec.Tokens*w.spec.Ensemble)
-	for i := range s.Tokens {
-		for j := range s.Ensemble {
-			copy(theirs[(i*s.Ensemble+j)*d:][:d], ours[(j*s.Tokens+i)*d:])
+	ours, theirs := Values(w.t, w.file, "ppd.embd.weight"), make([]float32, d*w.spec.Levels*w.spec.Members)
+	for i := range s.Levels {
+		for j := range s.Members {
+			copy(theirs[(i*s.Members+j)*d:][:d], ours[(j*s.Levels+i)*d:])
 		}
 	}
-	w.c.Set("prompt_embeddings", sttest.F32(theirs, s.Tokens*s.Ensemble, d))
+	w.c.Set("prompt_embeddings", sttest.F32(theirs, s.Levels*s.Members, d))
 	w.c.ConfigName = "adapter_config.json"
-	w.c.Config = map[string]any{"peft_type": "PROMPT_TUNING", "num_special_tokens": s.Tokens,
-		"virtual_tokens_per_special_token": s.Ensemble,
+	w.c.Config = map[string]any{"peft_type": "PROMPT_TUNING", "num_special_tokens": s.Levels,
+		"virtual_tokens_per_special_token": s.Members,
 		"vt_attention_type":                "ENSEMBLE", "aggregation_type": "MEAN", "num_exits": 1}
 }
 
@@ -175,7 +175,7 @@ var parts = [][2]string{{"attn_norm", "input_layernorm"}, {"hidden_norm", "hidde
 // draft writes the blocks, each with a prefix, and the configuration.
 func (w *writer) draft(prefix func(block int) string) {
 	d := w.spec.Draft
-	for b := range d.Blocks {
+	for b := range w.spec.Blocks {
 		for _, p := range parts {
 			ours, theirs := fmt.Sprintf("blk.%d.%s.", b, p[0]), prefix(b)+p[1]+"."
 			if w.file.Tensor(ours+"embd.weight") != nil {
@@ -191,7 +191,7 @@ func (w *writer) draft(prefix func(block int) string) {
 	}
 	w.set("norm.weight", "output_norm.weight")
 	w.c.Config = map[string]any{"architectures": []string{"LlamaForCausalLM"}, "hidden_size": d.Width, "intermediate_size": d.FFN,
-		"num_attention_heads": d.Heads, "num_key_value_heads": d.KVHeads, "num_hidden_layers": d.Blocks, "vocab_size": w.spec.Vocab,
+		"num_attention_heads": d.Heads, "num_key_value_heads": d.KVHeads, "num_hidden_layers": w.spec.Blocks, "vocab_size": w.spec.Vocab,
 		"max_position_embeddings": d.Context, "rms_norm_eps": d.Eps, "rope_theta": d.RopeBase, "hidden_act": "silu", "rope_scaling": nil}
 }
 

@@ -1,4 +1,4 @@
-package engine
+package guess
 
 import (
 	"fmt"
@@ -17,7 +17,7 @@ func BenchmarkClusters(b *testing.B) {
 	const vocab, dim, count, chosen = 262144, 256, 2048, 32
 	device := testdevice.CPU(b, 2)
 	for _, all := range []bool{true, false} {
-		p := blocks.NewPlanner(kernels.NewProgram(guessRows, guessRows), &blocks.Config{Vocab: vocab, Dim: dim, NormEps: 1e-6},
+		p := blocks.NewPlanner(kernels.NewProgram(maxRows, maxRows), &blocks.Config{Vocab: vocab, Dim: dim, NormEps: 1e-6},
 			&blocks.Weights{})
 		matrix := func(rows, experts int) kernels.W {
 			return p.Weight(kernels.Weight{Name: "w", Type: kernels.Q8_0, Rows: rows, Cols: dim, Experts: experts,

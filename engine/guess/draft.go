@@ -1,0 +1,215 @@
+package guess
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"slices"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/blocks"
+	"github.com/tandem-llm/tandem/engine/tensors"
+	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/ref"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
+	"github.com/tandem-llm/tandem/modelfile/side"
+)
+
+// entrances lists the kinds of drafts that are side files. That of mtp, whose tensors are in its target's file, is made by NewMTP.
+var entrances = map[side.Kind]func() entrance{
+	side.Dovetail: func() entrance { return &dovetail{} },
+	side.Eagle:    func() entrance { return &eagle{} },
+	side.Eagle3:   func() entrance { return &eagle3{} },
+}
+
+// entrance is what a kind of draft has beside transformer blocks: it makes the residual stream of embeddings and states.
+type entrance interface {
+	collect(c *tensors.Catalog, d *Draft)
+	// enter lays out b.X from e, the embeddings of the rows' tokens, and the states of the positions before: one buffer for each of the
+	// target's states. A draft with one state has its own there in place of the target's.
+	enter(b *blocks.Planner, e kernels.Buf, states []kernels.Buf)
+}
+
+// State is the hidden state of the position before a row's: the target's, as Output.Features of the target returned it, or the draft's
+// own, as Output.Hidden of the draft returned it. If neither is known both are nil, which counts as zeros.
+type State struct{ Target, Own []float32 }
+
+// Draft is a draft with states: a model of its own whose rows read the states of the positions before them. Before a pass, Write puts
+// them into the buffers that Enter has laid out.
+type Draft struct {
+	Spec     side.Spec
+	Config   blocks.Config
+	Weights  blocks.Weights
+	Matrices []tensors.Matrix
+	Borrowed []*gguf.Tensor // those of Matrices that are in the target's file
+	Uses     []*gguf.Tensor // mtp: its tensors in its target's file; nil: all of its own file
+
+	entrance entrance
+	lineage  string  // of the target
+	vocab    []int32 // the target's ids of the tokens that it knows; nil: all
+	wide     bool    // eagle3: the target's states have inputs of their own, the draft's own state is the residual stream
+	unnormed bool    // its own state is the residual stream, whatever norm comes before the output matrix
+	states   []kernels.Buf
+	own      kernels.Buf // where the draft's own state goes
+	zeros    []float32
+	spread   [][]float32 // with vocab, per wanted row: logits of the target's vocabulary
+}
+
+// NewDraft plans the draft in f, which spec describes, for the target in the file of. Embedding and output matrix are borrowed from there,
+// unless f has them.
+func NewDraft(f *gguf.File, spec side.Spec, of *gguf.File, target *blocks.Config, lineage string) (*Draft, error) {
+	wide := spec.Kind == side.Eagle3
+	d := &Draft{Spec: spec, lineage: lineage, entrance: entrances[spec.Kind](), wide: wide, unnormed: wide}
+	for _, id := range spec.Draft.IDs {
+		d.vocab = append(d.vocab, int32(id))
+	}
+	var err error
+	if d.Config, err = blocks.NewReader(f, string(spec.Kind)).Config(blocks.Traits{}, spec.Vocab, spec.Draft.Width); err != nil {
+		return nil, err
+	}
+	if d.Config.FinalCap = target.FinalCap; !wide { // which has an output matrix of its own
+		d.Config.LogitScale = target.LogitScale
+	}
+	c, w, cfg := tensors.New(f), &d.Weights, &d.Config
+	d.entrance.collect(c, d)
+	w.OutputNorm = c.Vector("output_norm.weight", wide, cfg.Dim)
+	w.Layers = make([]blocks.Layer, cfg.Layers)
+	for i := range w.Layers {
+		blocks.Finder{Catalog: c, Bare: !wide}.CollectLayer(&w.Layers[i], w, cfg, i)
+	}
+	w.Embed, w.Head = kernels.None, kernels.None
+	if wide {
+		c.Matrix(&w.Embed, "token_embd.weight", false, cfg.Vocab, cfg.Dim)
+		c.Matrix(&w.Head, "output.weight", true, len(d.vocab), cfg.Dim)
+	}
+	if c.Err != nil {
+		return nil, c.Err
+	}
+	return d, d.borrow(c, of)
+}
+
+// borrow finds in the target's file what the draft's has not: embedding and output matrix.
+func (d *Draft) borrow(c *tensors.Catalog, of *gguf.File) error {
+	w, cfg := &d.Weights, &d.Config
+	t := tensors.New(of)
+	t.Matrices = c.Matrices
+	if w.Embed == kernels.None && cfg.Dim != d.Spec.Dim {
+		return tandem.Errorf("engine", tandem.Corrupt, "%s: a draft of width %d without an embedding matrix: the target's has width %d",
+			c.File.Path(), cfg.Dim, d.Spec.Dim)
+	}
+	if w.Embed == kernels.None {
+		t.Matrix(&w.Embed, "token_embd.weight", true, cfg.Vocab, cfg.Dim)
+	}
+	if w.Head == kernels.None {
+		if w.Head = w.Embed; of.Tensor("output.weight") != nil {
+			t.Matrix(&w.Head, "output.weight", true, cfg.Vocab, cfg.Dim)
+		}
+	}
+	for _, x := range t.Matrices[len(c.Matrices):] {
+		d.Borrowed = append(d.Borrowed, x.Tensor)
+	}
+	d.Matrices = t.Matrices
+	return t.Err
+}
+
+// Outputs returns how many logits a pass computes for a row.
+func (d *Draft) Outputs() int {
+	if d.vocab != nil {
+		return len(d.vocab)
+	}
+	return d.Config.Vocab
+}
+
+// Enter lays out what makes the residual stream b.X of embeddings and states.
+func (d *Draft) Enter(b *blocks.Planner) {
+	e := b.Buf(b.Dim)
+	b.Embed(b.W.Embed, e)
+	d.states, d.own, d.zeros = nil, b.X, make([]float32, max(d.Spec.Dim, b.Dim))
+	for range d.Spec.Taps {
+		d.states = append(d.states, b.Buf(d.Spec.Dim))
+	}
+	if !d.wide {
+		d.own = d.states[0]
+	}
+	d.entrance.enter(b, e, d.states)
+}
+
+// Write puts the states of rows, the first of which is row `at` of a pass, where Enter has laid them out. Errors: Invalid for states of
+// another number or width.
+func (d *Draft) Write(r kernels.Runner, at, rows int, all []State) error {
+	if len(all) != rows {
+		return tandem.Errorf("engine", tandem.Invalid, "%d states for %d rows of %s: want one for each", len(all), rows, d.Config.Name)
+	}
+	features, own := d.Spec.StateWidth()
+	for i, s := range all {
+		if n := len(s.Target); n != 0 && (n != features || len(s.Own) != 0) || len(s.Own) != 0 && len(s.Own) != own {
+			return tandem.Errorf("engine", tandem.Invalid,
+				"state %d has %d numbers of the target and %d of the draft: want %d, or %d, or none", i, n, len(s.Own), features, own)
+		}
+		d.write(r, at+i, s)
+	}
+	return nil
+}
+
+func (d *Draft) write(r kernels.Runner, row int, s State) {
+	put := func(b kernels.Buf, x []float32) {
+		to := r.Row(b, row)
+		copy(to[copy(to, x):], d.zeros)
+	}
+	if !d.wide {
+		put(d.own, slices.Concat(s.Target, s.Own))
+		return
+	}
+	for i, b := range d.states {
+		if s.Target != nil {
+			put(b, s.Target[i*d.Spec.Dim:(i+1)*d.Spec.Dim])
+		} else {
+			put(b, nil)
+		}
+	}
+	put(d.own, s.Own)
+}
+
+// OwnState returns what the draft hands to the next position, of the residual stream after its last layer.
+func (d *Draft) OwnState(x []float32) []float32 {
+	if d.unnormed || d.Weights.OutputNorm == nil {
+		return x
+	}
+	out := make([]float32, len(x))
+	ref.RMSNorm(x, d.Weights.OutputNorm, d.Config.NormEps, out)
+	return out
+}
+
+// Widen returns the logits of a wanted row as logits of the target's vocabulary: -Inf for a token that the draft does not have.
+func (d *Draft) Widen(row int, logits []float32) []float32 {
+	if d.vocab == nil {
+		return logits
+	}
+	for len(d.spread) <= row {
+		d.spread = append(d.spread, slices.Repeat([]float32{float32(math.Inf(-1))}, d.Spec.Vocab))
+	}
+	for i, id := range d.vocab {
+		d.spread[row][id] = logits[i]
+	}
+	return d.spread[row]
+}
+
+// IDs returns the target's ids of tokens.
+func (d *Draft) IDs(ids []int32) []int32 {
+	if d.vocab == nil {
+		return ids
+	}
+	out := make([]int32, len(ids))
+	for i, id := range ids {
+		out[i] = d.vocab[id]
+	}
+	return out
+}
+
+// WriteShape writes what of the header determines the function, beside the shape of the blocks.
+func (d *Draft) WriteShape(w io.Writer) {
+	fmt.Fprintln(w, d.Spec.Kind, d.Spec.Dim, d.Spec.Taps, len(d.vocab), d.lineage)
+	for _, id := range d.vocab {
+		fmt.Fprintln(w, id)
+	}
+}

@@ -1,0 +1,272 @@
+// Package guess has what guesses tokens beside a target or from its hidden states: a file a kind, each from the tensors of its side file
+// over the plan of its passes to the guess.
+//
+// There are two sorts. A Guesser is opened beside the target and answers what follows a row of the target's pass (medusa, ppd, assistant):
+// the model keeps them in a List. A Draft is a model of its own, whose rows read states besides tokens (dovetail, eagle, eagle3, mtp).
+package guess
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/blocks"
+	"github.com/tandem-llm/tandem/engine/tensors"
+	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
+	"github.com/tandem-llm/tandem/modelfile/side"
+)
+
+// kinds lists what is opened beside a target. Each reads its file and lays its passes out; it allocates nothing yet.
+var kinds = map[side.Kind]func(p *planning) (Guesser, error){
+	side.Medusa:    planMedusa,
+	side.PPD:       planPPD,
+	side.Assistant: planAssistant,
+}
+
+// Guesser makes the guesses of one side file. A guess does not depend on the other asks of a round.
+type Guesser interface {
+	// guess fills in the levels of all asks. Errors: Invalid for an ask that makes no sense, Internal.
+	guess(r *round, asks []*ask) error
+}
+
+// Target is what a model gives to what guesses beside it.
+type Target struct {
+	side.Target                  // Lineage "": not known yet
+	Config      *blocks.Config   // of the model
+	Weights     *blocks.Weights  // of the model
+	Plan        *kernels.Program // of the model's passes
+	Device      kernels.Device   // of the model's passes
+	Near        kernels.Device   // for weights that stay in memory: Device, unless that streams
+	Store       kernels.Store    // the model's weights; nil while the model is only measured
+	Cache       kernels.Cache    // the model's keys and values; nil as Store
+	Draft       bool             // the model is itself a draft with states, beside which nothing guesses
+
+	// Fill reads matrices of f into a store.
+	Fill func(f *gguf.File, matrices []tensors.Matrix, to kernels.Store) error
+}
+
+// Ask asks one self-draft of a target for what follows.
+type Ask struct {
+	SelfDraft string
+	// Hidden is what engine.Output.Hidden returned: the row of the last accepted node; for ppd the rows of its prompt tokens in the order
+	// of their embeddings, Members·Levels of them. They are only read.
+	Hidden [][]float32
+	Token  tandem.Token // behind the row of Hidden; for an assistant
+	// Seen returns what lies in the cache up to the row of Hidden; for an assistant. Errors: Invalid.
+	Seen func() (Seen, error)
+}
+
+// Seen is the part of the cache that a row sees.
+type Seen struct {
+	Prefix int            // committed positions
+	Pages  []int32        // of the sequence, in the order of positions
+	Path   []kernels.Cell // tree rows behind the prefix
+}
+
+// ask is an Ask and its guess.
+type ask struct {
+	*Ask
+	states [][]float32 // of Hidden, after the target's final norm
+	guess  *tandem.Guess
+}
+
+// List is the open side files of a target, in the order in which they were opened. The zero value has none.
+type List struct {
+	files  []*File
+	output *output // nil: no file needs it
+}
+
+// File is a side file that was planned, and perhaps loaded.
+type File struct {
+	Spec              side.Spec
+	kernels.Footprint // what it takes beside the model; only Weights and Buffers
+	Guesser           Guesser
+	target            *Target
+	passes            []*pass
+	output            *output // that the list gets with this file; nil: not needed, or there already
+}
+
+// planning is what a kind lays its passes out with.
+type planning struct {
+	*Target
+	*File
+	file *gguf.File
+	list *List
+}
+
+// Plan reads the side file f and plans what it needs beside the target. The lineages are compared if the target's is known. Errors:
+// Invalid (not a side file of a target, of another target, one of its kind is open), Corrupt, Unsupported, and the device's own.
+func (l *List) Plan(f *gguf.File, t *Target) (*File, error) {
+	s, err := side.Of(f)
+	if err != nil {
+		return nil, err
+	}
+	fail := func(format string, args ...any) (*File, error) {
+		return nil, tandem.Errorf("engine", tandem.Invalid, "%s"+format, append([]any{f.Path()}, args...)...)
+	}
+	plan := kinds[s.Kind]
+	switch {
+	case plan == nil:
+		return fail(" is no side file of a target (medusa, ppd, gemma4-assistant), but %s",
+			map[bool]string{true: "a draft: a drafter opens it", false: "a model"}[s.Kind.IsDraft()])
+	case t.Draft:
+		return fail(": %s is a draft with states, which has no side files", t.Path)
+	case l.file(s.SelfDraft().Name) != nil:
+		return fail(": the target has a side file of kind %s already", s.Kind)
+	}
+	if s.Lineage != "" { // else the kind compares
+		of := t.Target
+		of.Lineage = cmp.Or(of.Lineage, s.Lineage)
+		if err := s.Fits(f.Path(), of); err != nil {
+			return nil, err
+		}
+	}
+	p := &planning{Target: t, File: &File{Spec: s, target: t}, file: f, list: l}
+	if p.Guesser, err = plan(p); err != nil {
+		return nil, err
+	}
+	return p.File, p.measure(f.Path())
+}
+
+// measure fills in the footprint.
+func (s *File) measure(path string) error {
+	for _, p := range s.passes {
+		need, err := p.footprint(s.target, path)
+		if err != nil {
+			return err
+		}
+		s.Footprint = s.With(need)
+	}
+	if g, ok := s.Guesser.(interface{ Embeddings() []float32 }); ok {
+		s.Buffers += 4 * int64(len(g.Embeddings()))
+	}
+	return nil
+}
+
+// Load allocates and fills what the file needs. Close it whether or not that succeeds.
+func (s *File) Load(f *gguf.File) error {
+	for _, p := range s.passes {
+		if err := p.load(s.target, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close frees what Load has allocated.
+func (s *File) Close() {
+	for _, p := range s.passes {
+		p.close()
+	}
+}
+
+// Add adds a file that Plan has returned.
+func (l *List) Add(s *File) {
+	if l.files = append(l.files, s); s.output != nil {
+		l.output = s.output
+	}
+}
+
+// Close closes all files.
+func (l *List) Close() {
+	for _, s := range l.files {
+		s.Close()
+	}
+}
+
+// file returns the file of that self-draft; nil: none is open.
+func (l *List) file(selfDraft string) *File {
+	if i := slices.IndexFunc(l.files, func(s *File) bool { return s.Spec.SelfDraft().Name == selfDraft }); i >= 0 {
+		return l.files[i]
+	}
+	return nil
+}
+
+// Of returns what guesses by that name; nil: no file of it is open.
+func (l *List) Of(selfDraft string) Guesser {
+	if s := l.file(selfDraft); s != nil {
+		return s.Guesser
+	}
+	return nil
+}
+
+// Stored returns the bytes of the weights that the files have of their own.
+func (l *List) Stored() (bytes int64) {
+	for _, s := range l.files {
+		for _, p := range s.passes {
+			if p.store != nil {
+				bytes += p.store.Bytes()
+			}
+		}
+	}
+	return bytes
+}
+
+// SelfDrafts describes the open files.
+func (l *List) SelfDrafts() (all []tandem.SelfDraft) {
+	for _, s := range l.files {
+		all = append(all, s.Spec.SelfDraft())
+	}
+	return all
+}
+
+// Prompts returns the embeddings of prompt rows: (number of them, d); nil: the target has no prompt tokens.
+func (l *List) Prompts() []float32 {
+	for _, s := range l.files {
+		if g, ok := s.Guesser.(interface{ Embeddings() []float32 }); ok {
+			return g.Embeddings()
+		}
+	}
+	return nil
+}
+
+// Guess returns one guess for each ask, with at most top candidates in a level (1 to tandem.MostCandidates). A level is empty if its
+// logits are not numbers. All asks share runs: matrices are read once for up to maxRows rows. Errors: Invalid (a self-draft that is not
+// open, states of another number or width), Internal.
+func (l *List) Guess(asks []Ask, top int) ([]tandem.Guess, error) {
+	if top < 1 || top > tandem.MostCandidates {
+		return nil, tandem.Errorf("engine", tandem.Invalid, "%d candidates in a level: want 1 to %d", top, tandem.MostCandidates)
+	}
+	guesses, of := make([]tandem.Guess, len(asks)), map[*File][]*ask{}
+	for i := range asks {
+		s := l.file(asks[i].SelfDraft)
+		if s == nil {
+			return nil, tandem.Errorf("engine", tandem.Invalid, "a guess by %.20q: no side file for it is open", asks[i].SelfDraft)
+		}
+		a := &ask{Ask: &asks[i], guess: &guesses[i]}
+		if err := a.prepare(s); err != nil {
+			return nil, err
+		}
+		of[s] = append(of[s], a)
+	}
+	r := newRound(top)
+	for _, s := range l.files {
+		if len(of[s]) > 0 {
+			if err := s.Guesser.guess(r, of[s]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if err := r.multiply(l.output); err != nil {
+		return nil, tandem.Errorf("engine", tandem.Internal, "output product of %d guesses: %w", len(asks), err)
+	}
+	return guesses, nil
+}
+
+// prepare checks the states of an ask, norms them, and makes room for its guess.
+func (a *ask) prepare(s *File) error {
+	t := s.target
+	if rows := max(1, s.Spec.Members*s.Spec.Levels); len(a.Hidden) != rows {
+		return tandem.Errorf("engine", tandem.Invalid, "a guess by %s from %d hidden states: want %d", a.SelfDraft, len(a.Hidden), rows)
+	}
+	for _, h := range a.Hidden {
+		if len(h) != t.Config.Dim {
+			return tandem.Errorf("engine", tandem.Invalid, "a guess by %s from a hidden state of %d numbers: want %d", a.SelfDraft, len(h),
+				t.Config.Dim)
+		}
+		a.states = append(a.states, t.Normed(h))
+	}
+	*a.guess = tandem.Guess{SelfDraft: a.SelfDraft, Levels: make([][]tandem.TopLogprob, s.Spec.Levels)}
+	return nil
+}

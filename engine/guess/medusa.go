@@ -1,0 +1,123 @@
+package guess
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/tensors"
+	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/modelfile/side"
+)
+
+// medusa is heads on the target's last hidden state h, after its final norm (Cai et al., "Medusa", 2024). Head k guesses the token k+2
+// places after h's:
+//
+//	z = h; for each residual block: z += SiLU(W z [+ b])
+//	logits = O z, with an output matrix of its own or with the target's
+//
+// Each head is a stage. Heads that share the target's output matrix run all at once, and their states z go together into one product. Heads
+// with their own are run one by one, and what they found is read in between.
+type medusa struct {
+	pass
+	in  kernels.Buf   // (wanted, d): h
+	z   []kernels.Buf // per head, (wanted, d)
+	own bool          // output matrices
+}
+
+// medusaHead holds the weights of one head.
+type medusaHead struct {
+	blocks []kernels.W
+	biases [][]float32 // of blocks; nil: none
+	output kernels.W
+}
+
+func planMedusa(p *planning) (Guesser, error) {
+	c, s := tensors.New(p.file), &p.Spec
+	h := &medusa{own: p.file.Tensor(side.MedusaOutput(0)) != nil}
+	heads := make([]medusaHead, s.Levels)
+	for k := range heads {
+		for b := range s.Blocks {
+			var w kernels.W
+			c.Matrix(&w, side.MedusaBlock(k, b)+".weight", true, s.Dim, s.Dim)
+			heads[k].blocks = append(heads[k].blocks, w)
+			heads[k].biases = append(heads[k].biases, c.Vector(side.MedusaBlock(k, b)+".bias", false, s.Dim))
+		}
+		if h.own {
+			c.Matrix(&heads[k].output, side.MedusaOutput(k), true, s.Vocab, s.Dim)
+		}
+	}
+	if c.Err != nil {
+		return nil, c.Err
+	}
+	h.matrices, h.program = c.Matrices, kernels.NewProgram(maxRows, maxRows)
+	h.plan(p.Target, heads)
+	if p.passes = append(p.passes, &h.pass); !h.own {
+		p.needOutput()
+	}
+	return h, nil
+}
+
+// plan lays the heads out.
+func (h *medusa) plan(t *Target, heads []medusaHead) {
+	p, d := h.program, t.Config.Dim
+	tensors.AddTo(p, h.matrices, t.Device.Layout)
+	h.in = p.WantedBuf(d)
+	inner, act := p.WantedBuf(d), p.WantedAct(d)
+	var logits kernels.Buf
+	if h.own {
+		logits = p.WantedBuf(t.Config.Vocab)
+	}
+	for k, head := range heads {
+		p.Stage(fmt.Sprintf("head %d", k))
+		z := p.WantedBuf(d)
+		h.z = append(h.z, z)
+		p.Copy(h.in, z)
+		for b, w := range head.blocks {
+			p.Feed(z, act)
+			p.MatMul(w, act, inner, kernels.MatMulOpt{})
+			if bias := head.biases[b]; bias != nil {
+				p.AddBias(inner, bias)
+			}
+			p.AddSiLU(inner, z)
+		}
+		if h.own {
+			p.Feed(z, act)
+			p.MatMul(head.output, act, logits, kernels.MatMulOpt{})
+			t.Config.Finish(p, logits)
+			p.TopK(logits)
+		}
+	}
+}
+
+func (h *medusa) guess(r *round, asks []*ask) error {
+	for part := range slices.Chunk(asks, maxRows) {
+		if err := h.run(r, part); err != nil {
+			return tandem.Errorf("engine", tandem.Internal, "heads for %d guesses: %w", len(asks), err)
+		}
+	}
+	return nil
+}
+
+func (h *medusa) run(r *round, asks []*ask) error {
+	var rows [][]float32
+	for _, a := range asks {
+		rows = append(rows, a.states[0])
+	}
+	if err := h.start(r, h.in, rows); err != nil {
+		return err
+	}
+	for k := range h.z {
+		if err := h.runner.Stage(k); err != nil {
+			return err
+		}
+		for i, a := range asks {
+			if level := &a.guess.Levels[k]; h.own {
+				fill(level, h.runner.Top(i))
+			} else {
+				r.state(slices.Clone(h.runner.Row(h.z[k], i)), level)
+			}
+		}
+	}
+	return nil
+}

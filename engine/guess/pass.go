@@ -1,0 +1,166 @@
+package guess
+
+import (
+	"math"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/blocks"
+	"github.com/tandem-llm/tandem/engine/tensors"
+	"github.com/tandem-llm/tandem/kernels"
+	"github.com/tandem-llm/tandem/kernels/ref"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
+)
+
+// maxRows is the most rows that a run takes: more are cut into several runs, each of which reads the matrices again.
+const maxRows = 64
+
+// pass is a program that runs beside the target's passes, with weights of its own or some of the target's.
+type pass struct {
+	program  *kernels.Program
+	matrices []tensors.Matrix // of the side file
+	borrows  []kernels.W      // instead: of the target's program
+	near     bool             // stays in memory where the target's weights are streamed, and reads the target's keys and values
+	store    kernels.Store
+	runner   kernels.Runner
+}
+
+// footprint returns what the pass takes. What it borrows is the model's.
+func (p *pass) footprint(t *Target, path string) (kernels.Footprint, error) {
+	if err := p.program.Check(); err != nil {
+		return kernels.Footprint{}, tandem.Errorf("engine", tandem.Unsupported, "%s: %w", path, err)
+	}
+	device := t.Device
+	if p.near {
+		device = t.Near
+	}
+	need, err := device.Footprint(p.program)
+	f := kernels.Footprint{Space: kernels.Space{Buffers: need.Buffers}, Own: kernels.Space{Buffers: need.Own.Buffers}}
+	if len(p.borrows) == 0 {
+		f.Weights, f.Own.Weights = need.Weights, need.Own.Weights
+	}
+	return f, err
+}
+
+func (p *pass) load(t *Target, f *gguf.File) (err error) {
+	if len(p.borrows) > 0 {
+		loan, err := kernels.Borrow(p.program, t.Plan, t.Store, p.borrows)
+		if err != nil {
+			return tandem.Errorf("engine", tandem.Unsupported, "%s: %w", f.Path(), err)
+		}
+		p.runner, err = t.Device.Compile(p.program, loan, nil)
+		return err
+	}
+	device, cache := t.Device, kernels.Cache(nil)
+	if p.near {
+		device, cache = t.Near, t.Cache
+	}
+	if p.store, err = device.NewWeights(p.program); err != nil {
+		return err
+	}
+	if p.runner, err = device.Compile(p.program, p.store, cache); err != nil {
+		return err
+	}
+	return t.Fill(f, p.matrices, p.store)
+}
+
+func (p *pass) close() {
+	if p.runner != nil {
+		p.runner.Close()
+	}
+	if p.store != nil {
+		p.store.Close()
+	}
+}
+
+// start gives rows to the pass and starts a run of them, all wanted.
+func (p *pass) start(r *round, in kernels.Buf, rows [][]float32) error {
+	for i, x := range rows {
+		copy(p.runner.Row(in, i), x)
+	}
+	return p.runner.Start(&kernels.Pass{Rows: len(rows), Wanted: r.all[:len(rows)], TopK: r.top})
+}
+
+// output is the target's output matrix as a pass of its own: it makes the best tokens of states after the final norm.
+type output struct {
+	pass
+	in kernels.Buf // (wanted, d)
+}
+
+// needOutput makes sure that round.state works for this file.
+func (p *planning) needOutput() {
+	if p.list.output != nil || p.output != nil {
+		return
+	}
+	p.output = newOutput(p.Target)
+	p.passes = append(p.passes, &p.output.pass)
+}
+
+// newOutput plans the output of a target.
+func newOutput(t *Target) *output {
+	p := kernels.NewProgram(maxRows, maxRows)
+	in, act, logits := p.WantedBuf(t.Config.Dim), p.WantedAct(t.Config.Dim), p.WantedBuf(t.Config.Vocab)
+	p.Stage("the output")
+	p.Feed(in, act)
+	p.MatMul(p.Weight(t.Plan.Weights[t.Weights.Head]), act, logits, kernels.MatMulOpt{})
+	t.Config.Finish(p, logits)
+	p.TopK(logits)
+	return &output{pass{program: p, borrows: []kernels.W{t.Weights.Head}}, in}
+}
+
+// round is one call of Guess.
+type round struct {
+	top    int
+	all    []int32 // 0, 1, 2 …: every row of a run is wanted
+	states [][]float32
+	levels []*[]tandem.TopLogprob // per state
+}
+
+func newRound(top int) *round {
+	r := &round{top: top}
+	for i := range maxRows {
+		r.all = append(r.all, int32(i))
+	}
+	return r
+}
+
+// state asks for a level's tokens: the best of the output product of a state after the final norm. All states of a round share runs.
+func (r *round) state(x []float32, level *[]tandem.TopLogprob) {
+	r.states, r.levels = append(r.states, x), append(r.levels, level)
+}
+
+// multiply fills in the levels of all states.
+func (r *round) multiply(o *output) error {
+	for from := 0; from < len(r.states); from += maxRows {
+		rows := r.states[from:min(from+maxRows, len(r.states))]
+		if err := o.start(r, o.in, rows); err != nil {
+			return err
+		}
+		if err := o.runner.Stage(0); err != nil {
+			return err
+		}
+		for i := range rows {
+			fill(r.levels[from+i], o.runner.Top(i))
+		}
+	}
+	return nil
+}
+
+// fill makes a level of the best tokens of its logits. It stays empty if they are NaN or infinite.
+func fill(level *[]tandem.TopLogprob, best kernels.Top) {
+	if !(best.Sum >= 1) || math.IsInf(float64(best.Max), 0) {
+		return
+	}
+	norm := blocks.Ln(float64(best.Sum))
+	for i, id := range best.IDs {
+		if p := float32(float64(best.Logits[i]) - float64(best.Max) - norm); p >= -math.MaxFloat32 {
+			*level = append(*level, tandem.TopLogprob{Token: tandem.Token(id), LogProb: p})
+		}
+	}
+}
+
+// Normed returns a hidden state after the target's final norm.
+func (t *Target) Normed(h []float32) []float32 {
+	out := make([]float32, len(h))
+	ref.RMSNorm(h, t.Weights.OutputNorm, t.Config.NormEps, out)
+	return out
+}

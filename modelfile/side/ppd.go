@@ -1,0 +1,34 @@
+package side
+
+import (
+	"fmt"
+
+	"github.com/tandem-llm/tandem"
+)
+
+// MaxTokens bounds the prompt tokens.
+const MaxTokens = 16
+
+// PPDEmbeddings names the embeddings of the prompt tokens: number member·Levels + level.
+const PPDEmbeddings = "ppd.embd.weight"
+
+// PPD (Chen et al., 2024): trained embeddings of prompt tokens, which are rows of the target's own passes. Prompt token k guesses the
+// token k+2 places after its node; an ensemble has several embeddings for each.
+var ppdLayout = layout{kind: PPD, selfDraft: tandem.PPD,
+	read: func(r *reader) {
+		r.spec.Levels, r.spec.Members = r.count("token_count", MaxTokens), r.count("ensemble_count", tandem.MostPrompts)
+	},
+	set: func(s *Spec, set func(string, any)) {
+		set("token_count", uint32(s.Levels))
+		set("ensemble_count", uint32(s.Members))
+	},
+	check: func(s *Spec) error {
+		if s.Levels < 1 || s.Levels > MaxTokens || s.Members < 1 || s.Members > tandem.MostPrompts/s.Levels {
+			return fmt.Errorf("%d prompt tokens of %d ensemble members: want 1 to %d tokens, and at most %d embeddings in all",
+				s.Levels, s.Members, MaxTokens, tandem.MostPrompts)
+		}
+		return nil
+	},
+	tensors:  func(l *slots, s *Spec) { l.add(PPDEmbeddings, Zeros, s.Dim, s.Levels*s.Members) },
+	describe: func(s *Spec) string { return fmt.Sprintf("%d prompt tokens, %d embeddings each", s.Levels, s.Members) },
+}
