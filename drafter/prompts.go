@@ -36,7 +36,7 @@ const (
 
 // promptsOf returns the self-draft of a model that was opened with prompt tokens.
 func promptsOf(m *engine.Model) tandem.SelfDraft {
-	ways := m.Ways()
+	ways := m.SelfDrafts()
 	if i := slices.IndexFunc(ways, func(w tandem.SelfDraft) bool { return w.Name == tandem.PPD }); i >= 0 {
 		return ways[i]
 	}
@@ -195,7 +195,7 @@ func (s *promptGrower) takeGuesses(p schedule.Part, out *engine.Output, nodes []
 		if nodes[q.row] < 0 {
 			continue
 		}
-		ask := engine.GuessAsk{Way: way.Name}
+		ask := engine.GuessAsk{SelfDraft: way.Name}
 		for e := range way.Members * way.Levels {
 			row := q.first + e/way.Levels*q.levels + min(e%way.Levels, q.levels-1) // a level without rows is left out of the guess
 			ask.Hidden = append(ask.Hidden, out.Hidden(p.At, len(p.Extend)+row))

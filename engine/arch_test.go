@@ -403,7 +403,7 @@ func TestProductEndsLikeThePass(t *testing.T) {
 			t.Fatal(err)
 		}
 		out := forward(t, m, 5, Part{Seq: newSeq(t, m, 9, 0), Extend: randomTokens(rand.New(rand.NewPCG(1, 1)), m, 9), Want: WantTail})
-		guesses, err := m.Guess([]GuessAsk{{Way: tandem.PPD, Hidden: [][]float32{out.Hidden(0, 8)}}}, 5)
+		guesses, err := m.Guess([]GuessAsk{{SelfDraft: tandem.PPD, Hidden: [][]float32{out.Hidden(0, 8)}}}, 5)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -175,7 +175,7 @@ func TestAssistantGuess(t *testing.T) {
 	b := hidden(line, Part{Extend: text}, n-1)
 	c := hidden(other, Part{Extend: text[:3]}, 2)
 	ask := func(s *Sequence, path []int32, h []float32) GuessAsk {
-		return GuessAsk{Way: tandem.Assistant, Hidden: [][]float32{h}, Seq: s, Path: path, Token: 17}
+		return GuessAsk{SelfDraft: tandem.Assistant, Hidden: [][]float32{h}, Seq: s, Path: path, Token: 17}
 	}
 	all := []GuessAsk{ask(other, nil, c), ask(tree, []int32{1, 2}, a), ask(line, nil, b)}
 	got, err := m.Guess(all, 3)
@@ -203,9 +203,9 @@ func TestAssistantGuess(t *testing.T) {
 			t.Errorf("level %d: token %d, by single steps %d", k, got[2].Levels[k][0].Token, best)
 		}
 	}
-	for what, bad := range map[string]GuessAsk{"no sequence": ask(nil, nil, b), "a token beyond": {Way: tandem.Assistant,
+	for what, bad := range map[string]GuessAsk{"no sequence": ask(nil, nil, b), "a token beyond": {SelfDraft: tandem.Assistant,
 		Hidden: [][]float32{b}, Seq: line, Token: 1 << 20}, "a path that is none": ask(tree, []int32{2}, a),
-		"a short state": ask(line, nil, b[1:]), "two states": {Way: tandem.Assistant, Hidden: [][]float32{b, b}, Seq: line}} {
+		"a short state": ask(line, nil, b[1:]), "two states": {SelfDraft: tandem.Assistant, Hidden: [][]float32{b, b}, Seq: line}} {
 		if _, err := m.Guess([]GuessAsk{bad}, 3); tandem.KindOf(err) != tandem.Invalid {
 			t.Errorf("%s: %v, want Invalid", what, err)
 		}
@@ -223,7 +223,7 @@ func TestAssistantDevices(t *testing.T) {
 		s := newSeq(t, m, 64, 8)
 		out := forward(t, m, 1, Part{Seq: s, Extend: g.Tokens, Want: WantTail})
 		h := slices.Clone(out.Hidden(0, len(g.Tokens)-1))
-		all, err := m.Guess([]GuessAsk{{Way: tandem.Assistant, Hidden: [][]float32{h}, Seq: s, Token: 750}}, 5)
+		all, err := m.Guess([]GuessAsk{{SelfDraft: tandem.Assistant, Hidden: [][]float32{h}, Seq: s, Token: 750}}, 5)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -274,7 +274,7 @@ func assistantStreamed(t *testing.T, g assistantGolden, path string) {
 			h := slices.Clone(out.Hidden(0, len(part.Extend)-1))
 			var asks []GuessAsk
 			for i := range []int{1, 40, 100, 2}[round] {
-				asks = append(asks, GuessAsk{Way: tandem.Assistant, Hidden: [][]float32{h}, Seq: s, Token: tandem.Token(i * 37 % 1536)})
+				asks = append(asks, GuessAsk{SelfDraft: tandem.Assistant, Hidden: [][]float32{h}, Seq: s, Token: tandem.Token(i * 37 % 1536)})
 			}
 			all, err := m.Guess(asks, 5)
 			if err != nil {

@@ -89,7 +89,7 @@ func FuzzGemma4(f *testing.F) {
 		if side == "" {
 			return
 		}
-		ask := GuessAsk{Way: tandem.Assistant, Hidden: [][]float32{out.Hidden(0, 2)}, Seq: s, Token: 11}
+		ask := GuessAsk{SelfDraft: tandem.Assistant, Hidden: [][]float32{out.Hidden(0, 2)}, Seq: s, Token: 11}
 		if _, err := m.Guess([]GuessAsk{ask}, 4); err != nil {
 			t.Fatal(err)
 		}

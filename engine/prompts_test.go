@@ -149,9 +149,9 @@ func TestBadAsks(t *testing.T) {
 	m := openSides(t, Options{}, "medusa-shared")
 	h := make([]float32, 32)
 	for what, asks := range map[string][]GuessAsk{
-		"a way that is not open": {{Way: tandem.PPD, Hidden: [][]float32{h, h, h}}}, "no way": {{Way: "", Hidden: nil}},
-		"no row": {{Way: tandem.Medusa, Hidden: nil}}, "two rows": {{Way: tandem.Medusa, Hidden: [][]float32{h, h}}},
-		"a short row": {{Way: tandem.Medusa, Hidden: [][]float32{h[1:]}}},
+		"a way that is not open": {{SelfDraft: tandem.PPD, Hidden: [][]float32{h, h, h}}}, "no way": {{SelfDraft: "", Hidden: nil}},
+		"no row": {{SelfDraft: tandem.Medusa, Hidden: nil}}, "two rows": {{SelfDraft: tandem.Medusa, Hidden: [][]float32{h, h}}},
+		"a short row": {{SelfDraft: tandem.Medusa, Hidden: [][]float32{h[1:]}}},
 	} {
 		if _, err := m.Guess(asks, 3); tandem.KindOf(err) != tandem.Invalid {
 			t.Errorf("%s: %v", what, err)
@@ -167,7 +167,7 @@ func TestBadAsks(t *testing.T) {
 	}
 	for i, v := range []float64{math.NaN(), math.Inf(1), 0, 1e30} {
 		h[3] = float32(v)
-		all, err := m.Guess([]GuessAsk{{Way: tandem.Medusa, Hidden: [][]float32{h}}}, 3)
+		all, err := m.Guess([]GuessAsk{{SelfDraft: tandem.Medusa, Hidden: [][]float32{h}}}, 3)
 		if err != nil || len(all) != 1 || all[0].Validate(260) != nil || i < 2 && fmt.Sprint(all[0].Levels) != "[[] [] []]" {
 			t.Errorf("from %v: %v, %v", v, all, err)
 		}

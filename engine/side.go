@@ -16,8 +16,8 @@ import (
 
 // GuessAsk asks one of the target's self-drafts for what follows: see guess.Ask.
 type GuessAsk struct {
-	Way    string
-	Hidden [][]float32
+	SelfDraft string
+	Hidden    [][]float32
 	// For an assistant: what lies in the cache up to the row of Hidden, and the token behind it. Path are tree rows of Seq, the first a
 	// child of the prefix, each the parent of the next.
 	Seq   *Sequence
@@ -182,14 +182,14 @@ func (m *Model) fillSide(f *gguf.File, matrices []tensors.Matrix, store kernels.
 	return lockAll(store)
 }
 
-// Ways describes the opened side files, in the order in which they were opened.
-func (m *Model) Ways() []tandem.SelfDraft { return m.beside.SelfDrafts() }
+// SelfDrafts describes the opened side files, in the order in which they were opened.
+func (m *Model) SelfDrafts() []tandem.SelfDraft { return m.beside.SelfDrafts() }
 
 // Guess answers asks: see guess.List.Guess.
 func (m *Model) Guess(asks []GuessAsk, top int) ([]tandem.Guess, error) {
 	all := make([]guess.Ask, len(asks))
 	for i, a := range asks {
-		all[i] = guess.Ask{SelfDraft: a.Way, Hidden: a.Hidden, Token: a.Token}
+		all[i] = guess.Ask{SelfDraft: a.SelfDraft, Hidden: a.Hidden, Token: a.Token}
 		if a.Seq != nil && a.Seq.model == m {
 			all[i].Seen = func() (guess.Seen, error) { return a.Seq.seen(a.Path) }
 		}

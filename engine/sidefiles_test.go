@@ -171,8 +171,8 @@ func TestSidesInTheWrongPlace(t *testing.T) {
 			t.Errorf("opened %s: %v", path, err)
 		}
 	}
-	if want := []tandem.SelfDraft{{Name: "medusa", Levels: 2}, {Name: "ppd", Levels: 3, Members: 4}}; !slices.Equal(m.Ways(), want) {
-		t.Errorf("ways %v: want %v", m.Ways(), want)
+	if want := []tandem.SelfDraft{{Name: "medusa", Levels: 2}, {Name: "ppd", Levels: 3, Members: 4}}; !slices.Equal(m.SelfDrafts(), want) {
+		t.Errorf("ways %v: want %v", m.SelfDrafts(), want)
 	}
 	o := Options{Device: testdevice.CPU(t, 1), KVPages: 2}
 	for _, name := range []string{"dovetail", "ppd-1"} {

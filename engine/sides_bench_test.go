@@ -125,7 +125,7 @@ func benchSides(b *testing.B, plain, tapped *Model, width int) {
 		}
 		return out
 	}
-	way := plain.Ways()[1]
+	way := plain.SelfDrafts()[1]
 	prompts, _ := promptTree(way, 0, 0)
 	for b.Loop() {
 		var out *Output
@@ -144,8 +144,8 @@ func benchSides(b *testing.B, plain, tapped *Model, width int) {
 				}
 			}
 		}
-		timed("medusa", guess(GuessAsk{Way: tandem.Medusa, Hidden: [][]float32{hidden}}))
-		timed("ppd", guess(GuessAsk{Way: tandem.PPD, Hidden: slices.Repeat([][]float32{hidden}, way.Levels*way.Members)}))
+		timed("medusa", guess(GuessAsk{SelfDraft: tandem.Medusa, Hidden: [][]float32{hidden}}))
+		timed("ppd", guess(GuessAsk{SelfDraft: tandem.PPD, Hidden: slices.Repeat([][]float32{hidden}, way.Levels*way.Members)}))
 		timed("with prompt rows", func() { pass(plain, append(slices.Clone(text[:width]), prompts[:way.Levels]...)) })
 	}
 	share := func(what string) float64 { return 100 * float64(least[what]) / float64(least["pass"]) }

@@ -113,7 +113,7 @@ func promptTree(w tandem.SelfDraft, parent, first int32) (nodes []tandem.Token, 
 
 // askPrompts collects the hidden states of prompt rows that begin with row `from` of a part.
 func askPrompts(o *Output, w tandem.SelfDraft, part, from int) GuessAsk {
-	a := GuessAsk{Way: tandem.PPD}
+	a := GuessAsk{SelfDraft: tandem.PPD}
 	for i := range w.Members * w.Levels {
 		a.Hidden = append(a.Hidden, slices.Clone(o.Hidden(part, from+i)))
 	}
@@ -131,7 +131,7 @@ func TestMedusaGolden(t *testing.T) {
 		out := forward(t, m, 0, Part{Seq: s, Extend: g.Tokens})
 		var asks []GuessAsk
 		for _, row := range g.Rows {
-			asks = append(asks, GuessAsk{Way: tandem.Medusa, Hidden: [][]float32{slices.Clone(out.Hidden(0, row))}})
+			asks = append(asks, GuessAsk{SelfDraft: tandem.Medusa, Hidden: [][]float32{slices.Clone(out.Hidden(0, row))}})
 		}
 		guesses, err := m.Guess(asks, 7)
 		if err != nil {
@@ -155,7 +155,7 @@ func TestPPDGolden(t *testing.T) {
 		var want [][][]float32
 		g.logits(t, &want)
 		m := openSides(t, Options{}, name)
-		way := m.Ways()[0]
+		way := m.SelfDrafts()[0]
 		for i, row := range g.Rows {
 			for inTree := range 2 {
 				s := newSeq(t, m, 40, 40)
@@ -210,14 +210,14 @@ func guessAll(t *testing.T, m *Model) (all []tandem.Guess) {
 	t.Helper()
 	s := newSeq(t, m, 40, 40)
 	defer s.Close()
-	way := m.Ways()[1]
+	way := m.SelfDrafts()[1]
 	p := Part{Seq: s, Extend: []tandem.Token{1, 50, 60, 70}, Nodes: []tandem.Token{5, 6}, Parents: []int32{-1, 0}}
 	nodes, parents := promptTree(way, 1, 2)
 	p.Nodes, p.Parents = append(p.Nodes, nodes...), append(p.Parents, parents...)
 	out := forward(t, m, 0, p)
 	asks := []GuessAsk{askPrompts(out, way, 0, 6)}
 	for row := range 6 {
-		asks = append(asks, GuessAsk{Way: tandem.Medusa, Hidden: [][]float32{slices.Clone(out.Hidden(0, row))}})
+		asks = append(asks, GuessAsk{SelfDraft: tandem.Medusa, Hidden: [][]float32{slices.Clone(out.Hidden(0, row))}})
 	}
 	for i := range asks {
 		guesses, err := m.Guess(asks[i:i+1], 3)

@@ -31,13 +31,13 @@ type oracle struct {
 
 const oracleLevels = 4
 
-func (o *oracle) Ways() []tandem.SelfDraft {
-	return append([]tandem.SelfDraft{{Name: tandem.Medusa, Levels: oracleLevels}}, o.Model.Ways()...)
+func (o *oracle) SelfDrafts() []tandem.SelfDraft {
+	return append([]tandem.SelfDraft{{Name: tandem.Medusa, Levels: oracleLevels}}, o.Model.SelfDrafts()...)
 }
 
 func (o *oracle) Guess(asks []engine.GuessAsk, top int) (all []tandem.Guess, err error) {
 	for _, a := range asks {
-		if a.Way != tandem.Medusa {
+		if a.SelfDraft != tandem.Medusa {
 			g, err := o.Model.Guess([]engine.GuessAsk{a}, top)
 			if err != nil {
 				return nil, err
@@ -46,7 +46,7 @@ func (o *oracle) Guess(asks []engine.GuessAsk, top int) (all []tandem.Guess, err
 			continue
 		}
 		h := stateOf(a.Hidden[0])
-		g := tandem.Guess{SelfDraft: a.Way}
+		g := tandem.Guess{SelfDraft: a.SelfDraft}
 		for i := range oracleLevels {
 			right := tandem.Token(h >> 40 % 1000)
 			if next := o.after[h]; i < len(next) {

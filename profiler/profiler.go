@@ -250,7 +250,7 @@ func (p *profiler) calibrate(m *engine.Model) error {
 
 // extend has the target continue a text, and keeps how right its own guesses are.
 func (p *profiler) extend(m *engine.Model, c *calibration, prompt []tandem.Token, n int, s tandem.Sampling) ([]tandem.Token, error) {
-	own := m.Ways()
+	own := m.SelfDrafts()
 	if len(own) == 0 {
 		return measure.Continue(p.ctx, m, prompt, n, s)
 	}

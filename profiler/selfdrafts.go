@@ -18,7 +18,7 @@ import (
 // right guesses are on what the target has added to the texts.
 func (p *profiler) selfDrafts(m *engine.Model, at device.Spec, judge bool) (guesses map[string]time.Duration, err error) {
 	guesses = map[string]time.Duration{}
-	for i, w := range m.Ways() { // in the order of p.Heads
+	for i, w := range m.SelfDrafts() { // in the order of p.Heads
 		p.tell("measuring guesses of %s …", w.Name)
 		lineage, err := side.Lineage(p.ctx, p.Heads[i])
 		if err != nil {
@@ -54,7 +54,7 @@ func (p *profiler) selfDrafts(m *engine.Model, at device.Spec, judge bool) (gues
 // guess returns the lower quartile of the times of a self-draft's guesses behind one row; of an assistant's, behind the first of the
 // contexts.
 func (p *profiler) guess(m *engine.Model, w tandem.SelfDraft) (time.Duration, error) {
-	ask := engine.GuessAsk{Way: w.Name}
+	ask := engine.GuessAsk{SelfDraft: w.Name}
 	for range max(w.Levels*w.Members, 1) {
 		ask.Hidden = append(ask.Hidden, make([]float32, m.Config().Dim))
 	}

@@ -49,7 +49,7 @@ func TestAssistantBesideTrees(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		guesses, err := twin.Guess([]engine.GuessAsk{{Way: tandem.Assistant, Hidden: [][]float32{out.Hidden(0, n-1)}, Seq: seq,
+		guesses, err := twin.Guess([]engine.GuessAsk{{SelfDraft: tandem.Assistant, Hidden: [][]float32{out.Hidden(0, n-1)}, Seq: seq,
 			Token: text[n]}}, 10)
 		if err != nil {
 			t.Fatal(err)

@@ -14,8 +14,8 @@ import (
 // Guesser makes the target's own guesses on what follows a row of a pass. An *engine.Model with side files is one. It is used only by
 // the verifier's goroutine.
 type Guesser interface {
-	// Ways describes what it can do; the same from one call to the next.
-	Ways() []tandem.SelfDraft
+	// SelfDrafts describes what it can do; the same from one call to the next.
+	SelfDrafts() []tandem.SelfDraft
 	// Guess answers asks in one run, with at most top candidates in a level. It only reads them.
 	Guess(asks []engine.GuessAsk, top int) ([]tandem.Guess, error)
 }
@@ -57,8 +57,8 @@ func (v *Verifier) way(name string) (tandem.SelfDraft, bool) {
 func (a *asking) ask(w tandem.SelfDraft, t tandem.Tree, node int32, p schedule.Part, out *engine.Output) {
 	root := len(p.Extend) - 1 // row of node 0
 	hidden := func(node int32) []float32 { return slices.Clone(out.Hidden(p.At, root+int(node))) }
-	if w.Name != tandem.PPD {
-		ask := engine.GuessAsk{Way: w.Name, Hidden: [][]float32{hidden(node)}, Seq: p.Seq}
+	if w.Members == 0 {
+		ask := engine.GuessAsk{SelfDraft: w.Name, Hidden: [][]float32{hidden(node)}, Seq: p.Seq}
 		if a.c != nil {
 			ask.Path = slices.Clone(a.s.accepted)
 		}
@@ -72,7 +72,7 @@ func (a *asking) ask(w tandem.SelfDraft, t tandem.Tree, node int32, p schedule.P
 	if levels == 0 {
 		return
 	}
-	ask := engine.GuessAsk{Way: w.Name}
+	ask := engine.GuessAsk{SelfDraft: w.Name}
 	for e, row := range rows {
 		if e%w.Levels >= levels { // a level without rows: any other does, since its guess is left out
 			row = rows[e-e%w.Levels]
@@ -262,10 +262,10 @@ func (v *Verifier) guess() {
 func (v *Verifier) learn(asks []engine.GuessAsk, took time.Duration) {
 	for _, a := range asks {
 		each := took / time.Duration(len(asks))
-		if old := v.took[a.Way]; old > 0 {
+		if old := v.took[a.SelfDraft]; old > 0 {
 			each = old + (each-old)/8
 		}
-		v.took[a.Way] = each
+		v.took[a.SelfDraft] = each
 	}
 }
 

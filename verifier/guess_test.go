@@ -43,13 +43,13 @@ func openGuesser(t testing.TB, names ...string) *engine.Model {
 // direct returns what the ways guess after the token that follows text, by a pass over text alone.
 func direct(t testing.TB, m *engine.Model, text []tandem.Token) (all []tandem.Guess) {
 	t.Helper()
-	for _, w := range m.Ways() {
+	for _, w := range m.SelfDrafts() {
 		seq, err := m.NewSequence(tiny, tiny)
 		if err != nil {
 			t.Fatal(err)
 		}
 		part := engine.Part{Seq: seq, Extend: text}
-		ask := engine.GuessAsk{Way: w.Name}
+		ask := engine.GuessAsk{SelfDraft: w.Name}
 		rows := []int{len(text) - 1}
 		if w.Name == tandem.PPD {
 			rows = nil
@@ -180,7 +180,7 @@ func TestGuessesAreThoseOfTheAcceptedRow(t *testing.T) {
 			if !reflect.DeepEqual(opened.Guesses, first) {
 				t.Errorf("opened with %v, want %v", opened.Guesses, first)
 			}
-			way := twin.Ways()[1]
+			way := twin.SelfDrafts()[1]
 			text := slices.Clone(prompt)
 			for round := 0; len(text) < 55; round++ {
 				tree := tandem.Root(text[len(text)-1])
@@ -346,7 +346,7 @@ func TestDeepPromptNodesAreCut(t *testing.T) {
 		Sampling: tandem.Sampling{TopP: 1}}); err != nil {
 		t.Fatal(err)
 	}
-	tree := shape.Prompt(tandem.Tree{Tokens: []tandem.Token{9, 1, 2, 3}, Parents: []int32{-1, 0, 1, 2}}, []int8{3, 3, 3, 3}, m.Ways()[0])
+	tree := shape.Prompt(tandem.Tree{Tokens: []tandem.Token{9, 1, 2, 3}, Parents: []int32{-1, 0, 1, 2}}, []int8{3, 3, 3, 3}, m.SelfDrafts()[0])
 	d.put(1, text, tree, tandem.PPD)
 	v := d.verdict()
 	// base 3, limit 6: nodes of depth 1 and 2; of the root's prompt nodes two, of the first node's one

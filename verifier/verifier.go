@@ -57,7 +57,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.Guesser = c.Model
 	}
 	if c.Ways == nil {
-		c.Ways = c.Guesser.Ways()
+		c.Ways = c.Guesser.SelfDrafts()
 	}
 	if c.FirstShare == 0 {
 		c.FirstShare = firstShare

@@ -196,7 +196,7 @@ func (b *bench) open() error {
 			return err
 		}
 	}
-	b.ways = b.target.Ways()
+	b.ways = b.target.SelfDrafts()
 	for _, path := range b.Drafts {
 		d, err := b.openDraft(path)
 		if err != nil {

@@ -76,9 +76,7 @@ func (b *bench) decode(x *text, p tandem.Sampling, pl plan) (rounds []int, took 
 		}
 		if pl.way != nil {
 			ask, levels := behind(*pl.way, t, node, o)
-			if ask.Way == tandem.Assistant {
-				ask.Seq, ask.Path, ask.Token = seq, path, said[len(said)-1]
-			}
+			ask.Seq, ask.Path, ask.Token = seq, path, said[len(said)-1]
 			if guess, err = b.guess(ask, levels, p, len(said)); err != nil {
 				return nil, 0, err
 			}
@@ -97,7 +95,7 @@ func (b *bench) decode(x *text, p tandem.Sampling, pl plan) (rounds []int, took 
 
 // behind asks a way for what follows a node of a tree that the pass of o has computed, and returns how many levels it can guess.
 func behind(w tandem.SelfDraft, t tandem.Tree, node int32, o *engine.Output) (ask engine.GuessAsk, levels int) {
-	ask, levels = engine.GuessAsk{Way: w.Name, Hidden: [][]float32{o.Hidden(0, int(node))}}, w.Levels
+	ask, levels = engine.GuessAsk{SelfDraft: w.Name, Hidden: [][]float32{o.Hidden(0, int(node))}}, w.Levels
 	if w.Members > 0 {
 		ask.Hidden, levels = promptStates(w, t, node, o)
 	}
@@ -107,7 +105,7 @@ func behind(w tandem.SelfDraft, t tandem.Tree, node int32, o *engine.Output) (as
 // guess returns at most so many levels of what a way guesses behind a text of so many tokens.
 func (b *bench) guess(ask engine.GuessAsk, levels int, p tandem.Sampling, tokens int) (tandem.Guess, error) {
 	if levels == 0 {
-		return tandem.Guess{SelfDraft: ask.Way}, nil
+		return tandem.Guess{SelfDraft: ask.SelfDraft}, nil
 	}
 	list, err := b.target.Guess([]engine.GuessAsk{ask}, tandem.MostCandidates)
 	if err != nil {

@@ -8,6 +8,7 @@ package guess
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/blocks"
@@ -108,7 +109,7 @@ func (l *List) Plan(f *gguf.File, t *Target) (*File, error) {
 	plan := kinds[s.Kind]
 	switch {
 	case plan == nil:
-		return fail(" is no side file of a target (medusa, ppd, gemma4-assistant), but %s",
+		return fail(" is no side file of a target (%s), but %s", openable(),
 			map[bool]string{true: "a draft: a drafter opens it", false: "a model"}[s.Kind.IsDraft()])
 	case t.Draft:
 		return fail(": %s is a draft with states, which has no side files", t.Path)
@@ -127,6 +128,17 @@ func (l *List) Plan(f *gguf.File, t *Target) (*File, error) {
 		return nil, err
 	}
 	return p.File, p.measure(f.Path())
+}
+
+// openable names the kinds that are opened beside a target.
+func openable() string {
+	var names []string
+	for _, k := range side.All() {
+		if k.InVerifier() {
+			names = append(names, string(k))
+		}
+	}
+	return strings.Join(names, ", ")
 }
 
 // measure fills in the footprint.

@@ -95,7 +95,7 @@ func TestTell(t *testing.T) {
 				len(told.Text) < len(text) && !m.Vocab().IsEnd(told.Text[len(told.Text)-1]) {
 				t.Fatalf("%v: %v, Continue says %v", err, told.Text, text)
 			}
-			n, places := len(told.Text), told.Guesses[m.Ways()[0].Name]
+			n, places := len(told.Text), told.Guesses[m.SelfDrafts()[0].Name]
 			if len(told.Features) != (n-1)*m.FeatureWidth() || len(places) != n-len(prompt)+1 {
 				t.Fatalf("%d features, %d guesses for %d tokens", len(told.Features), len(places), n)
 			}
@@ -117,7 +117,7 @@ func TestTell(t *testing.T) {
 				if i < len(prompt)-2 || tc.head != "medusa-shared" {
 					continue
 				}
-				want, err := m.Guess([]engine.GuessAsk{{Way: tandem.Medusa, Hidden: [][]float32{out.Hidden(0, 0)}}}, 4)
+				want, err := m.Guess([]engine.GuessAsk{{SelfDraft: tandem.Medusa, Hidden: [][]float32{out.Hidden(0, 0)}}}, 4)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -138,7 +138,7 @@ func TestTell(t *testing.T) {
 				}
 			}
 			one, err := Tell(t.Context(), m, prompt[:1], 3, p, 4)
-			if err != nil || len(one.Guesses[m.Ways()[0].Name]) != 4 || len(one.Guesses[m.Ways()[0].Name][0].Levels) != 0 {
+			if err != nil || len(one.Guesses[m.SelfDrafts()[0].Name]) != 4 || len(one.Guesses[m.SelfDrafts()[0].Name][0].Levels) != 0 {
 				t.Errorf("a prompt of one token: %v, %+v", err, one)
 			}
 		}

@@ -27,7 +27,7 @@ type Told struct {
 // len(prompt) + n positions and PromptRows tree rows, and passes of more rows than PromptRows. Errors: Continue's and Guess's.
 func Tell(ctx context.Context, m *engine.Model, prompt []tandem.Token, n int, p tandem.Sampling, top int) (*Told, error) {
 	l := &listener{model: m, prompt: len(prompt), nodes: PromptRows(m), guesses: map[string][]tandem.Guess{}}
-	for _, w := range m.Ways() {
+	for _, w := range m.SelfDrafts() {
 		if len(prompt) == 1 {
 			l.guesses[w.Name] = []tandem.Guess{{SelfDraft: w.Name}}
 		}
@@ -53,7 +53,7 @@ func Tell(ctx context.Context, m *engine.Model, prompt []tandem.Token, n int, p 
 
 // PromptRows returns the most tree rows that a way of m needs behind a token: those of its prompt tokens.
 func PromptRows(m *engine.Model) (rows int) {
-	for _, w := range m.Ways() {
+	for _, w := range m.SelfDrafts() {
 		rows = max(rows, w.Levels*w.Members)
 	}
 	return rows
@@ -82,7 +82,7 @@ func (l *listener) before(part *engine.Part) {
 	if !l.guessed(from + len(part.Extend)) {
 		return
 	}
-	for _, w := range l.model.Ways() {
+	for _, w := range l.model.SelfDrafts() {
 		for e := range w.Levels * w.Members {
 			parent := int32(e - 1)
 			if e%w.Levels == 0 {
@@ -108,12 +108,12 @@ func (l *listener) after(part *engine.Part, out *engine.Output) error {
 		}
 	}
 	if l.guessed(part.Seq.Len()) {
-		for _, w := range l.model.Ways() {
+		for _, w := range l.model.SelfDrafts() {
 			if w.Name == tandem.Assistant {
 				l.last = slices.Clone(out.Hidden(0, rows-1))
 				continue
 			}
-			ask := engine.GuessAsk{Way: w.Name}
+			ask := engine.GuessAsk{SelfDraft: w.Name}
 			for e := range w.Levels * w.Members {
 				ask.Hidden = append(ask.Hidden, slices.Clone(out.Hidden(0, rows+e)))
 			}
@@ -131,7 +131,7 @@ func (l *listener) next(seq *engine.Sequence, token tandem.Token) error {
 	if l.last == nil {
 		return nil
 	}
-	ask := engine.GuessAsk{Way: tandem.Assistant, Hidden: [][]float32{l.last}, Seq: seq, Token: token}
+	ask := engine.GuessAsk{SelfDraft: tandem.Assistant, Hidden: [][]float32{l.last}, Seq: seq, Token: token}
 	guesses, err := l.model.Guess([]engine.GuessAsk{ask}, tandem.MostCandidates)
 	l.chains, l.last = append(l.chains, guesses...), nil
 	return err

@@ -34,11 +34,11 @@ func guessed(t *testing.T, target, path string, g *golden) (all [][]float64) {
 		t.Fatal(err)
 	}
 	for _, row := range g.Rows {
-		ask := engine.GuessAsk{Way: tandem.Medusa}
+		ask := engine.GuessAsk{SelfDraft: tandem.Medusa}
 		part := engine.Part{Extend: tokens[:row+1]}
 		first, rows := row, 1
 		if s.Kind == side.PPD {
-			ask.Way = tandem.PPD
+			ask.SelfDraft = tandem.PPD
 			first, rows = row+1, s.Levels*s.Members
 			for i := range rows {
 				parent := int32(i - 1)

@@ -9,6 +9,9 @@ import (
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
+// Assistant is a draft that reads its target's keys and values (Gemma 4). Its files are made by other programs: they name no target.
+const Assistant Kind = "gemma4-assistant"
+
 // AssistantLevels is how many tokens an assistant drafts in a chain.
 const AssistantLevels = 4
 
@@ -42,8 +45,7 @@ var (
 // usualClusters is how many clusters a step chooses if the file does not say.
 const usualClusters = 32
 
-// A draft that reads its target's keys and values (Gemma 4). Its files are made by other programs: they name no target.
-var assistantLayout = layout{kind: Assistant, selfDraft: tandem.Assistant, read: readAssistant,
+var assistant = layout{kind: Assistant, selfDraft: tandem.Assistant, read: readAssistant,
 	describe: func(s *Spec) string {
 		what := fmt.Sprintf("an assistant of %d blocks, %d tokens in a chain", s.Blocks, s.Levels)
 		if c := s.Helper.Clusters; c > 0 {

@@ -7,6 +7,13 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
+// Drafts with states.
+const (
+	Dovetail Kind = "dovetail"
+	Eagle    Kind = "eagle"
+	Eagle3   Kind = "eagle3"
+)
+
 // MaxBlocks bounds the transformer blocks of a draft.
 const MaxBlocks = 8
 
@@ -22,7 +29,7 @@ type Draft struct {
 }
 
 // Dovetail (Zhang et al., 2024): a gate mixes one state of the target with the embedding of the next token.
-var dovetailLayout = layout{kind: Dovetail, taps: 1, read: readDraft, set: setDraft, check: checkDraft, describe: describeDraft,
+var dovetail = layout{kind: Dovetail, taps: 1, read: readDraft, set: setDraft, check: checkDraft, describe: describeDraft,
 	tensors: func(l *slots, s *Spec) {
 		for _, name := range []string{"fuse.hidden", "fuse.embd", "fuse.gate.hidden", "fuse.gate.embd"} {
 			l.add(name+".weight", Zeros, s.Dim, s.Dim)
@@ -36,7 +43,7 @@ var dovetailLayout = layout{kind: Dovetail, taps: 1, read: readDraft, set: setDr
 }
 
 // EAGLE (Li et al., 2024): one matrix reads both side by side.
-var eagleLayout = layout{kind: Eagle, taps: 1, read: readDraft, set: setDraft, check: checkDraft, describe: describeDraft,
+var eagle = layout{kind: Eagle, taps: 1, read: readDraft, set: setDraft, check: checkDraft, describe: describeDraft,
 	tensors: func(l *slots, s *Spec) {
 		l.add("fc.embd.weight", Zeros, s.Dim, s.Dim)
 		l.add("fc.hidden.weight", Zeros, s.Dim, s.Dim)
@@ -48,7 +55,7 @@ var eagleLayout = layout{kind: Eagle, taps: 1, read: readDraft, set: setDraft, c
 
 // EAGLE-3 (Li et al., 2025): three states of the target, a width and a vocabulary of its own, and a block that reads the embedding and
 // the hidden state side by side.
-var eagle3Layout = layout{kind: Eagle3, taps: 3, describe: describeDraft,
+var eagle3 = layout{kind: Eagle3, taps: 3, describe: describeDraft,
 	read: func(r *reader) {
 		d := &r.spec.Draft
 		readDraft(r)

@@ -6,15 +6,18 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
+// Medusa is heads on the target's last hidden state (Cai et al., 2024).
+const Medusa Kind = "medusa"
+
 // Limits of medusa heads.
 const (
 	MaxHeads    = 16
 	MaxResidual = 4 // residual blocks in a head
 )
 
-// Medusa (Cai et al., 2024): head k guesses the token k+2 places after the state's, through residual blocks. Either all
-// heads have an output matrix of their own, or none has one and they use the target's.
-var medusaLayout = layout{kind: Medusa, selfDraft: tandem.Medusa, taps: 1,
+// Head k guesses the token k+2 places after the state's. Either all heads have an output matrix of their own, or none has one and they use
+// the target's.
+var medusa = layout{kind: Medusa, selfDraft: tandem.Medusa, taps: 1,
 	read: func(r *reader) {
 		r.spec.Levels, r.spec.Blocks = r.count("head_count", MaxHeads), r.count("block_count", MaxResidual)
 	},

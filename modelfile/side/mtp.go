@@ -2,6 +2,9 @@ package side
 
 import "strings"
 
+// MTP is the draft inside a model's own file, which is no side file.
+const MTP Kind = "mtp"
+
 const mtpPrefix = "mtp:"
 
 // MTPPath names the draft inside the model's own file at path, wherever the path of a side file may stand.

@@ -6,15 +6,17 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
+// PPD is trained embeddings of prompt tokens, which are rows of the target's own passes (Chen et al., 2024).
+const PPD Kind = "ppd"
+
 // MaxTokens bounds the prompt tokens.
 const MaxTokens = 16
 
 // PPDEmbeddings names the embeddings of the prompt tokens: number member·Levels + level.
 const PPDEmbeddings = "ppd.embd.weight"
 
-// PPD (Chen et al., 2024): trained embeddings of prompt tokens, which are rows of the target's own passes. Prompt token k guesses the
-// token k+2 places after its node; an ensemble has several embeddings for each.
-var ppdLayout = layout{kind: PPD, selfDraft: tandem.PPD,
+// Prompt token k guesses the token k+2 places after its node. An ensemble has several embeddings for each.
+var ppd = layout{kind: PPD, selfDraft: tandem.PPD,
 	read: func(r *reader) {
 		r.spec.Levels, r.spec.Members = r.count("token_count", MaxTokens), r.count("ensemble_count", tandem.MostPrompts)
 	},

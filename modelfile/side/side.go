@@ -17,17 +17,6 @@ const op = "side"
 // Kind is what a side file holds: its architecture.
 type Kind string
 
-// The kinds of side files. MTP is none: it is the draft inside a model's own file (MTPPath).
-const (
-	Medusa    Kind = "medusa"
-	PPD       Kind = "ppd"
-	Dovetail  Kind = "dovetail"
-	Eagle     Kind = "eagle"
-	Eagle3    Kind = "eagle3"
-	Assistant Kind = "gemma4-assistant"
-	MTP       Kind = "mtp"
-)
-
 // layout is how the files of a kind are laid out, and who runs them.
 type layout struct {
 	kind      Kind
@@ -36,36 +25,35 @@ type layout struct {
 	describe  func(s *Spec) string
 
 	// Of tandem's own format alone; nil for kinds whose files other programs make.
-	taps    int
-	check   func(s *Spec) error
-	tensors func(l *slots, s *Spec)
-	set     func(s *Spec, set func(name string, v any)) // writes the keys that read reads
-
+	taps     int
+	check    func(s *Spec) error
+	tensors  func(l *slots, s *Spec)
 	complete func(s *Spec, has func(tensor string) bool) error // what optional tensors want of each other; nil: nothing
+	set      func(s *Spec, set func(name string, v any))       // writes the keys that read reads
 }
 
-// layouts lists the kinds.
-func layouts() []layout {
-	return []layout{medusaLayout, ppdLayout, dovetailLayout, eagleLayout, eagle3Layout, assistantLayout}
-}
+// layouts lists the kinds. Each has a file of this package.
+var layouts = []*layout{&medusa, &ppd, &dovetail, &eagle, &eagle3, &assistant}
 
 // layout returns the layout of a kind; nil: there is none.
 func (k Kind) layout() *layout {
-	all := layouts()
-	if i := slices.IndexFunc(all, func(l layout) bool { return l.kind == k }); i >= 0 {
-		return &all[i]
+	if i := slices.IndexFunc(layouts, func(l *layout) bool { return l.kind == k }); i >= 0 {
+		return layouts[i]
 	}
 	return nil
 }
 
-// Kinds returns the kinds whose files have tandem's own format.
-func Kinds() (own []Kind) {
-	for _, l := range layouts() {
-		if l.tensors != nil {
-			own = append(own, l.kind)
-		}
+// All returns the kinds.
+func All() (all []Kind) {
+	for _, l := range layouts {
+		all = append(all, l.kind)
 	}
-	return own
+	return all
+}
+
+// Kinds returns the kinds whose files have tandem's own format.
+func Kinds() []Kind {
+	return slices.DeleteFunc(All(), func(k Kind) bool { return k.layout().tensors == nil })
 }
 
 // InVerifier reports whether files of the kind are opened beside the target (engine.Model.OpenSide).

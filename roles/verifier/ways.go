@@ -26,7 +26,7 @@ func (c Config) plan(r *roles.Process) *profile.Plan {
 // ways returns the ways of the model, with what the plan says of them: how right their probabilities are on calibration text, and how
 // long a guess takes. What is stale is left out, with a warning. Errors: the side files', and ctx's.
 func (c Config) ways(ctx context.Context, r *roles.Process, m *engine.Model, plan *profile.Plan) ([]tandem.SelfDraft, error) {
-	ways := m.Ways()
+	ways := m.SelfDrafts()
 	if len(plan.Tables) == 0 && plan.Machine == nil {
 		return ways, nil
 	}

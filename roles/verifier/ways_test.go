@@ -49,7 +49,7 @@ func TestWays(t *testing.T) {
 		if err := json.Unmarshal([]byte(`{"samples": 9}`), &table.Accuracy); err != nil {
 			t.Fatal(err)
 		}
-		for range m.Ways()[0].Levels {
+		for range m.SelfDrafts()[0].Levels {
 			table.Accuracy.Own = append(table.Accuracy.Own, tandem.Line{Slope: 2, Bias: -1})
 		}
 		box := profile.ThisBox()
@@ -74,7 +74,7 @@ func TestWays(t *testing.T) {
 			t.Errorf("%s: log %q: want %q", name, got, tc.log)
 		}
 	}
-	if ways, err := c.ways(t.Context(), nil, m, &profile.Plan{}); err != nil || len(ways) != 1 || ways[0] != m.Ways()[0] {
+	if ways, err := c.ways(t.Context(), nil, m, &profile.Plan{}); err != nil || len(ways) != 1 || ways[0] != m.SelfDrafts()[0] {
 		t.Errorf("without a plan: %v, %v", ways, err)
 	}
 }
