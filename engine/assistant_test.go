@@ -274,7 +274,8 @@ func assistantStreamed(t *testing.T, g assistantGolden, path string) {
 			h := slices.Clone(out.Hidden(0, len(part.Extend)-1))
 			var asks []GuessAsk
 			for i := range []int{1, 40, 100, 2}[round] {
-				asks = append(asks, GuessAsk{SelfDraft: tandem.Assistant, Hidden: [][]float32{h}, Seq: s, Token: tandem.Token(i * 37 % 1536)})
+				asks = append(asks, GuessAsk{SelfDraft: tandem.Assistant, Hidden: [][]float32{h}, Seq: s,
+					Token: tandem.Token(i * 37 % 1536)})
 			}
 			all, err := m.Guess(asks, 5)
 			if err != nil {

@@ -346,7 +346,8 @@ func TestDeepPromptNodesAreCut(t *testing.T) {
 		Sampling: tandem.Sampling{TopP: 1}}); err != nil {
 		t.Fatal(err)
 	}
-	tree := shape.Prompt(tandem.Tree{Tokens: []tandem.Token{9, 1, 2, 3}, Parents: []int32{-1, 0, 1, 2}}, []int8{3, 3, 3, 3}, m.SelfDrafts()[0])
+	tree := shape.Prompt(tandem.Tree{Tokens: []tandem.Token{9, 1, 2, 3}, Parents: []int32{-1, 0, 1, 2}}, []int8{3, 3, 3, 3},
+		m.SelfDrafts()[0])
 	d.put(1, text, tree, tandem.PPD)
 	v := d.verdict()
 	// base 3, limit 6: nodes of depth 1 and 2; of the root's prompt nodes two, of the first node's one
