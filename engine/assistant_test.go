@@ -71,7 +71,7 @@ func assistantOf(m *Model) *guess.Assistant { return m.beside.Of(tandem.Assistan
 // stepOf returns a step behind the committed positions of s.
 func stepOf(t *testing.T, s *Sequence, token tandem.Token, state []float32) guess.Step {
 	t.Helper()
-	seen, err := s.seen(nil)
+	seen, err := s.Seen(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

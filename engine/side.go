@@ -14,16 +14,8 @@ import (
 	"github.com/tandem-llm/tandem/text/token"
 )
 
-// GuessAsk asks one of the target's self-drafts for what follows: see guess.Ask.
-type GuessAsk struct {
-	SelfDraft string
-	Hidden    [][]float32
-	// For an assistant: what lies in the cache up to the row of Hidden, and the token behind it. Path are tree rows of Seq, the first a
-	// child of the prefix, each the parent of the next.
-	Seq   *Sequence
-	Path  []int32
-	Token tandem.Token
-}
+// GuessAsk asks one of the target's self-drafts for what follows: see package guess.
+type GuessAsk = guess.Ask
 
 // SideOf describes the side file at path, or for side.MTPPath the draft inside a model's file; the zero Spec: it is an ordinary model.
 // Errors: Invalid (no such file), Corrupt, Unsupported (tensors of no side file).
@@ -92,8 +84,8 @@ func (m *Model) OpenSide(path string) error {
 	if err != nil {
 		return sideError(path, err)
 	}
-	need := besideOf(s)
-	if need := need.Weights + need.Scratch; need > available.Bytes {
+	need := Footprint{Own: s.Own}
+	if need := s.Weights + s.Buffers; need > available.Bytes {
 		return tandem.Errorf("engine", tandem.Exhausted, "%s needs %s of memory beside its target; %s allows %s", path, Bytes(need),
 			available.By, Bytes(max(0, available.Bytes)))
 	}
@@ -137,17 +129,11 @@ func (m *Model) measureSide(path string) error {
 // addSide makes a side file the model's.
 func (m *Model) addSide(s *guess.File) {
 	m.beside.Add(s)
-	need := besideOf(s)
-	m.footprint.Weights += need.Weights
-	m.footprint.Beside += need.Weights
-	m.footprint.Scratch += need.Scratch
-	m.footprint.Own.Weights += need.Own.Weights
-	m.footprint.Own.Buffers += need.Own.Buffers
-}
-
-// besideOf returns what a side file takes.
-func besideOf(s *guess.File) Footprint {
-	return Footprint{Weights: s.Weights, Scratch: s.Buffers, Own: s.Own}
+	m.footprint.Weights += s.Weights
+	m.footprint.Beside += s.Weights
+	m.footprint.Scratch += s.Buffers
+	m.footprint.Own.Weights += s.Own.Weights
+	m.footprint.Own.Buffers += s.Own.Buffers
 }
 
 // target returns what guesses beside m need of it.
@@ -187,22 +173,18 @@ func (m *Model) SelfDrafts() []tandem.SelfDraft { return m.beside.SelfDrafts() }
 
 // Guess answers asks: see guess.List.Guess.
 func (m *Model) Guess(asks []GuessAsk, top int) ([]tandem.Guess, error) {
-	all := make([]guess.Ask, len(asks))
-	for i, a := range asks {
-		all[i] = guess.Ask{SelfDraft: a.SelfDraft, Hidden: a.Hidden, Token: a.Token}
-		if a.Seq != nil && a.Seq.model == m {
-			all[i].Seen = func() (guess.Seen, error) { return a.Seq.seen(a.Path) }
-		}
-	}
-	return m.beside.Guess(all, top)
+	return m.beside.Guess(asks, top)
 }
 
-// seen returns what a row behind a path of tree rows sees.
-func (s *Sequence) seen(path []int32) (guess.Seen, error) {
+// Seen implements guess.Sequence.
+func (s *Sequence) Seen(path []int32) (guess.Seen, error) {
+	if s == nil {
+		return guess.Seen{}, nil
+	}
 	if s.length+len(path) == 0 {
 		return guess.Seen{}, tandem.Errorf("engine", tandem.Invalid, "a guess by %s behind an empty prefix", tandem.Assistant)
 	}
-	out, above := guess.Seen{Prefix: s.length, Pages: s.pages.Table}, int32(-1)
+	out, above := guess.Seen{Cache: s.model.memory, Prefix: s.length, Pages: s.pages.Table}, int32(-1)
 	for i, n := range path {
 		if n < 0 || int(n) >= len(s.parents) || s.parents[n] != above || s.rows[n] < 0 {
 			return guess.Seen{}, tandem.Errorf("engine", tandem.Invalid,

@@ -187,13 +187,16 @@ func (a *Assistant) guess(r *round, asks []*ask) error {
 			return tandem.Errorf("engine", tandem.Invalid, "a guess by %s behind token %d: vocabulary has %d", x.SelfDraft, x.Token,
 				a.target.Config.Vocab)
 		}
-		if x.Seen == nil {
+		var seen Seen
+		if x.Seq != nil {
+			var err error
+			if seen, err = x.Seq.Seen(x.Path); err != nil {
+				return err
+			}
+		}
+		if seen.Cache != a.target.Cache {
 			return tandem.Errorf("engine", tandem.Invalid, "a guess by %s behind no sequence of the model: want the one whose end it "+
 				"follows", x.SelfDraft)
-		}
-		seen, err := x.Seen()
-		if err != nil {
-			return err
 		}
 		all[i] = Step{x.Token, x.states[0], seen}
 	}

@@ -53,13 +53,22 @@ type Ask struct {
 	// Hidden is what engine.Output.Hidden returned: the row of the last accepted node; for ppd the rows of its prompt tokens in the order
 	// of their embeddings, Members·Levels of them. They are only read.
 	Hidden [][]float32
-	Token  tandem.Token // behind the row of Hidden; for an assistant
-	// Seen returns what lies in the cache up to the row of Hidden; for an assistant. Errors: Invalid.
-	Seen func() (Seen, error)
+	// For an assistant: what lies in the cache up to the row of Hidden, and the token behind it. Path are tree rows of Seq, the first a
+	// child of the prefix, each the parent of the next.
+	Seq   Sequence
+	Path  []int32
+	Token tandem.Token
+}
+
+// Sequence tells what its rows see.
+type Sequence interface {
+	// Seen returns what a row behind a path of tree rows sees. Errors: Invalid for a path that is none.
+	Seen(path []int32) (Seen, error)
 }
 
 // Seen is the part of the cache that a row sees.
 type Seen struct {
+	Cache  kernels.Cache
 	Prefix int            // committed positions
 	Pages  []int32        // of the sequence, in the order of positions
 	Path   []kernels.Cell // tree rows behind the prefix

@@ -29,7 +29,7 @@ type Draft struct {
 }
 
 // Dovetail (Zhang et al., 2024): a gate mixes one state of the target with the embedding of the next token.
-var dovetail = layout{kind: Dovetail, taps: 1, read: readDraft, set: setDraft, check: checkDraft, describe: describeDraft,
+var dovetail = layout{kind: Dovetail, taps: 1, numbers: draftNumbers, read: readDraft, set: setDraft, check: checkDraft, describe: describeDraft,
 	tensors: func(l *slots, s *Spec) {
 		for _, name := range []string{"fuse.hidden", "fuse.embd", "fuse.gate.hidden", "fuse.gate.embd"} {
 			l.add(name+".weight", Zeros, s.Dim, s.Dim)
@@ -43,7 +43,7 @@ var dovetail = layout{kind: Dovetail, taps: 1, read: readDraft, set: setDraft, c
 }
 
 // EAGLE (Li et al., 2024): one matrix reads both side by side.
-var eagle = layout{kind: Eagle, taps: 1, read: readDraft, set: setDraft, check: checkDraft, describe: describeDraft,
+var eagle = layout{kind: Eagle, taps: 1, numbers: draftNumbers, read: readDraft, set: setDraft, check: checkDraft, describe: describeDraft,
 	tensors: func(l *slots, s *Spec) {
 		l.add("fc.embd.weight", Zeros, s.Dim, s.Dim)
 		l.add("fc.hidden.weight", Zeros, s.Dim, s.Dim)
@@ -55,7 +55,7 @@ var eagle = layout{kind: Eagle, taps: 1, read: readDraft, set: setDraft, check: 
 
 // EAGLE-3 (Li et al., 2025): three states of the target, a width and a vocabulary of its own, and a block that reads the embedding and
 // the hidden state side by side.
-var eagle3 = layout{kind: Eagle3, taps: 3, describe: describeDraft,
+var eagle3 = layout{kind: Eagle3, taps: 3, numbers: draftNumbers, describe: describeDraft,
 	read: func(r *reader) {
 		d := &r.spec.Draft
 		readDraft(r)
@@ -95,12 +95,15 @@ var eagle3 = layout{kind: Eagle3, taps: 3, describe: describeDraft,
 	},
 }
 
+func draftNumbers(s *Spec) []number {
+	d := &s.Draft
+	return []number{{"block_count", &s.Blocks, MaxBlocks}, {"context_length", &d.Context, maxContext},
+		{"feed_forward_length", &d.FFN, maxDim}, {"attention.head_count", &d.Heads, maxLayers},
+		{"attention.head_count_kv", &d.KVHeads, maxLayers}}
+}
+
 func readDraft(r *reader) {
 	d := &r.spec.Draft
-	r.spec.Blocks = r.count("block_count", MaxBlocks)
-	d.Context = r.count("context_length", maxContext)
-	d.FFN = r.count("feed_forward_length", maxDim)
-	d.Heads, d.KVHeads = r.count("attention.head_count", maxLayers), r.count("attention.head_count_kv", maxLayers)
 	d.Eps, d.RopeBase = r.number("attention.layer_norm_rms_epsilon"), r.number("rope.freq_base")
 	if d.Width = r.spec.Dim; r.spec.Kind == Eagle3 {
 		d.Width = r.count("draft_length", maxDim)
@@ -119,11 +122,6 @@ func readDraft(r *reader) {
 
 func setDraft(s *Spec, set func(string, any)) {
 	d := &s.Draft
-	set("block_count", uint32(s.Blocks))
-	set("context_length", uint32(d.Context))
-	set("feed_forward_length", uint32(d.FFN))
-	set("attention.head_count", uint32(d.Heads))
-	set("attention.head_count_kv", uint32(d.KVHeads))
 	if d.Heads*d.HeadDim != d.Width {
 		set("attention.key_length", uint32(d.HeadDim))
 		set("attention.value_length", uint32(d.HeadDim))

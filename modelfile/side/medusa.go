@@ -18,12 +18,8 @@ const (
 // Head k guesses the token k+2 places after the state's. Either all heads have an output matrix of their own, or none has one and they use
 // the target's.
 var medusa = layout{kind: Medusa, selfDraft: tandem.Medusa, taps: 1,
-	read: func(r *reader) {
-		r.spec.Levels, r.spec.Blocks = r.count("head_count", MaxHeads), r.count("block_count", MaxResidual)
-	},
-	set: func(s *Spec, set func(string, any)) {
-		set("head_count", uint32(s.Levels))
-		set("block_count", uint32(s.Blocks))
+	numbers: func(s *Spec) []number {
+		return []number{{"head_count", &s.Levels, MaxHeads}, {"block_count", &s.Blocks, MaxResidual}}
 	},
 	check: func(s *Spec) error {
 		if s.Levels < 1 || s.Levels > MaxHeads || s.Blocks < 1 || s.Blocks > MaxResidual {

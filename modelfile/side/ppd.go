@@ -17,12 +17,8 @@ const PPDEmbeddings = "ppd.embd.weight"
 
 // Prompt token k guesses the token k+2 places after its node. An ensemble has several embeddings for each.
 var ppd = layout{kind: PPD, selfDraft: tandem.PPD,
-	read: func(r *reader) {
-		r.spec.Levels, r.spec.Members = r.count("token_count", MaxTokens), r.count("ensemble_count", tandem.MostPrompts)
-	},
-	set: func(s *Spec, set func(string, any)) {
-		set("token_count", uint32(s.Levels))
-		set("ensemble_count", uint32(s.Members))
+	numbers: func(s *Spec) []number {
+		return []number{{"token_count", &s.Levels, MaxTokens}, {"ensemble_count", &s.Members, tandem.MostPrompts}}
 	},
 	check: func(s *Spec) error {
 		if s.Levels < 1 || s.Levels > MaxTokens || s.Members < 1 || s.Members > tandem.MostPrompts/s.Levels {

@@ -21,7 +21,8 @@ type Kind string
 type layout struct {
 	kind      Kind
 	selfDraft string // the name of the self-draft that its target then has; "": a drafter runs the file
-	read      func(r *reader)
+	numbers   func(s *Spec) []number
+	read      func(r *reader) // what numbers do not say; nil: nothing
 	describe  func(s *Spec) string
 
 	// Of tandem's own format alone; nil for kinds whose files other programs make.
@@ -29,7 +30,14 @@ type layout struct {
 	check    func(s *Spec) error
 	tensors  func(l *slots, s *Spec)
 	complete func(s *Spec, has func(tensor string) bool) error // what optional tensors want of each other; nil: nothing
-	set      func(s *Spec, set func(name string, v any))       // writes the keys that read reads
+	set      func(s *Spec, set func(name string, v any))       // writes the keys that read reads; nil: none
+}
+
+// number is a key with a whole number from 1 to most.
+type number struct {
+	name string
+	at   *int
+	most int
 }
 
 // layouts lists the kinds. Each has a file of this package.
@@ -109,23 +117,18 @@ func Is(f *gguf.File) bool {
 // Of describes the side file f, whatever its kind; the zero Spec: it is an ordinary model. Errors: as Read's.
 func Of(f *gguf.File) (Spec, error) {
 	arch, err := f.String("general.architecture")
-	_, assists := spellings[arch]
-	if err != nil || !assists && !Is(f) {
-		return Spec{}, err
-	}
-	if !assists {
-		s, err := Read(f)
-		if err != nil {
-			return Spec{}, err
-		}
-		s.Name, err = f.StringOr("general.name", arch)
+	if _, assists := spellings[arch]; err == nil && assists {
+		s, err := read(f, arch, &assistant)
 		return *s, err
 	}
-	r := &reader{file: f, arch: arch, spec: &Spec{Kind: Assistant}}
-	readAssistant(r)
-	r.spec.Name, err = f.StringOr("general.name", string(Assistant))
-	r.keep(err)
-	return *r.spec, r.err
+	if err != nil || !Is(f) {
+		return Spec{}, err
+	}
+	s, err := Read(f)
+	if err != nil {
+		return Spec{}, err
+	}
+	return *s, nil
 }
 
 // Read reads the keys of f, which must have tandem's format, and checks that it holds the tensors that follow from them, in the right
@@ -139,18 +142,9 @@ func Read(f *gguf.File) (*Spec, error) {
 	if !slices.Contains(Kinds(), Kind(arch)) {
 		return nil, tandem.Errorf(op, tandem.Invalid, "%s: architecture %q: want a side file, of %v", f.Path(), arch, Kinds())
 	}
-	s := &Spec{Kind: Kind(arch)}
-	r := &reader{file: f, arch: arch, spec: s}
-	s.Lineage = r.digits(LineageKey, lineageDigits)
-	s.Vocabulary = r.digits(VocabularyKey, vocabularyDigits)
-	s.Dim = r.count("embedding_length", maxDim)
-	s.Vocab = r.count("vocab_size", maxVocab)
-	l := s.Kind.layout()
-	if l.read(r); l.taps > 0 {
-		s.Taps = r.ints("taps", LastNorm, maxLayers)
-	}
-	if r.err != nil {
-		return nil, r.err
+	s, err := read(f, arch, Kind(arch).layout())
+	if err != nil {
+		return nil, err
 	}
 	if err := s.Check(); err != nil {
 		return nil, tandem.Errorf(op, tandem.Corrupt, "%s: %w", f.Path(), err)
@@ -158,19 +152,57 @@ func Read(f *gguf.File) (*Spec, error) {
 	return s, s.checkTensors(f)
 }
 
+// read reads the keys of f, whose names begin with arch.
+func read(f *gguf.File, arch string, l *layout) (*Spec, error) {
+	s := &Spec{Kind: l.kind}
+	r := &reader{file: f, arch: arch, spec: s}
+	if l.tensors != nil {
+		s.Lineage, s.Vocabulary = r.digits(LineageKey, lineageDigits), r.digits(VocabularyKey, vocabularyDigits)
+	}
+	for _, n := range l.allNumbers(s) {
+		*n.at = r.count(n.name, n.most)
+	}
+	if l.read != nil {
+		l.read(r)
+	}
+	if l.taps > 0 {
+		s.Taps = r.ints("taps", LastNorm, maxLayers)
+	}
+	if r.err != nil {
+		return s, r.err
+	}
+	var err error
+	s.Name, err = f.StringOr("general.name", string(l.kind))
+	return s, err
+}
+
+// allNumbers returns l's numbers and, in tandem's format, those of every file.
+func (l *layout) allNumbers(s *Spec) (all []number) {
+	if l.tensors != nil {
+		all = []number{{"embedding_length", &s.Dim, maxDim}, {"vocab_size", &s.Vocab, maxVocab}}
+	}
+	if l.numbers != nil {
+		all = append(all, l.numbers(s)...)
+	}
+	return all
+}
+
 // SetKeys writes the keys of a file in tandem's format to w.
 func (s *Spec) SetKeys(w *gguf.Writer) {
+	l := s.Kind.layout()
 	set := func(name string, v any) { w.Set(string(s.Kind)+"."+name, v) }
 	w.Set("general.architecture", string(s.Kind))
 	w.Set(LineageKey, s.Lineage)
 	w.Set(VocabularyKey, s.Vocabulary)
-	set("embedding_length", uint32(s.Dim))
-	set("vocab_size", uint32(s.Vocab))
-	l := s.Kind.layout()
+	for _, n := range l.allNumbers(s) {
+		set(n.name, uint32(*n.at))
+	}
 	if l.taps > 0 {
 		set("taps", int32s(s.Taps))
 	}
-	l.set(s, set)
+	if l.set != nil {
+		l.set(s, set)
+	}
 }
 
 // Check refuses the spec of a file in tandem's format that contradicts itself or the format's limits. The error has no kind: who calls
