@@ -48,11 +48,13 @@ var rooms = map[string][]string{
 	"text":      {".", "modelfile", "golang.org/x/text"}, // x/text: Unicode's normal form C
 	"text/chat": {".", "modelfile", "text"},
 
-	"engine": {".", "engine/blocks", "engine/guess", "engine/tensors", "kernels", "kernels/ref", "modelfile", "text", "golang.org/x/sys"},
-	// what the architectures share, and how weights are found in a file
+	"engine": {".", "engine/arch", "engine/blocks", "engine/guess", "engine/tensors", "kernels", "kernels/ref", "modelfile", "text",
+		"golang.org/x/sys"},
+	// a file a family of architectures, what they share, and how weights are found in a file
+	"engine/arch":    {".", "engine/blocks", "engine/tensors", "kernels", "modelfile"},
 	"engine/blocks":  {".", "engine/tensors", "kernels", "modelfile"},
 	"engine/tensors": {".", "kernels", "kernels/ref", "modelfile"},
-	"engine/guess":   {".", "engine/blocks", "engine/tensors", "kernels", "kernels/ref", "modelfile"},
+	"engine/guess":   {".", "engine/arch", "engine/blocks", "engine/tensors", "kernels", "kernels/ref", "modelfile"},
 
 	"schedule": {".", "spec/learn", "engine"},
 

@@ -3,10 +3,9 @@ package engine
 import (
 	"time"
 
+	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/blocks"
 	"github.com/tandem-llm/tandem/engine/tensors"
-
-	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
 )
 

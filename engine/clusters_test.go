@@ -11,10 +11,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-llm/tandem/engine/tensors"
-
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/guess"
+	"github.com/tandem-llm/tandem/engine/tensors"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/kernels/cuda/emulated"

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/arch"
 	"github.com/tandem-llm/tandem/engine/blocks"
 	"github.com/tandem-llm/tandem/engine/guess"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
@@ -83,7 +84,7 @@ func (m *Model) outlineDraft(f, of *gguf.File) error {
 	if m.vocab, err = token.FromGGUF(of); err != nil {
 		return err
 	}
-	target, err := blocks.ReadConfig(of, m.vocab.Size())
+	target, err := arch.Read(of, m.vocab.Size())
 	if err != nil {
 		return err
 	}

@@ -5,8 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/tandem-llm/tandem/engine/arch"
 	"github.com/tandem-llm/tandem/engine/blocks"
-
 	"github.com/tandem-llm/tandem/kernels"
 )
 
@@ -72,16 +72,12 @@ func TestExpertsOfNaN(t *testing.T) {
 }
 
 // sharedCases are models with an expert that every row uses, and with leading layers without experts. The architecture is one of this test:
-// qwen3 with these traits.
+// qwen3 with these experts.
 func sharedCases(t *testing.T) map[string]archCase {
-	traits := blocks.Architectures["qwen3"]
-	traits.Reads = []string{blocks.KeyExperts, blocks.KeyShared, blocks.KeySharedWidth, blocks.KeyDense}
-	blocks.Architectures["plain share"] = traits
-	traits.SharedGate = true
-	blocks.Architectures["gated share"] = traits
+	arch.Families["plain share"], arch.Families["gated share"] = sharing(false), sharing(true)
 	t.Cleanup(func() {
-		delete(blocks.Architectures, "plain share")
-		delete(blocks.Architectures, "gated share")
+		delete(arch.Families, "plain share")
+		delete(arch.Families, "gated share")
 	})
 	model := func(arch string, gated bool) *naive {
 		n := tiny("qwen3", 3).with("expert_count", uint32(6)).with("expert_used_count", uint32(2)).with(
@@ -96,6 +92,34 @@ func sharedCases(t *testing.T) map[string]archCase {
 		"plain": {plain, 40, func(n *naive) { n.mix.shared = 0 }},
 		"gated": {model("gated share", true).with("expert_shared_feed_forward_length", uint32(48)), 40,
 			func(n *naive) { n.mix.sharedGate = false }},
+	}
+}
+
+func sharing(gated bool) blocks.Family {
+	return blocks.Family{
+		Read: func(r *blocks.Reader, c *blocks.Config) {
+			c.Rope.Halves = true
+			r.LayersOfExperts(c, r.Dense(c))
+			r.HeadSizes(c)
+			r.RoPE(c)
+			r.NoWindow(c)
+			r.Experts(c, blocks.GateOfChosen, true)
+			r.Shared(c, r.Optional("expert_shared_count", blocks.MaxExperts),
+				r.Optional("expert_shared_feed_forward_length", blocks.MaxDim))
+		},
+		Layer: func(t *blocks.Tensors) {
+			t.Norms("ffn_norm.weight")
+			t.HeadNorms()
+			t.Attention()
+			if t.SharedExpert(); gated && t.Shape.Shared > 0 {
+				t.Row(&t.Mixture.Shared.Share, t.Name("ffn_gate_inp_shexp.weight"), t.C.Dim)
+			}
+			t.Experts()
+		},
+		Pass: func(p *blocks.Planner, i int) {
+			p.Attention(i)
+			p.Mix(i)
+		},
 	}
 }
 

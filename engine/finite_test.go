@@ -8,9 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-llm/tandem/engine/tensors"
-
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/tensors"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/ref"
 	"github.com/tandem-llm/tandem/kernels/testdevice"

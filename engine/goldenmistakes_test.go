@@ -2,12 +2,13 @@ package engine
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/tandem-llm/tandem/engine/arch"
 	"github.com/tandem-llm/tandem/engine/blocks"
-
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/testkit/family"
 )
@@ -15,7 +16,8 @@ import (
 // mistake is a pass that is wrong in one point: of another function than the architecture's, or as if the file said something else.
 type mistake struct {
 	name   string
-	traits func(t *blocks.Traits)
+	config func(c *blocks.Config) // changes what was read
+	layer  func(l *blocks.Layer)  // changes what was found of each layer
 	file   func(m *family.Model)
 }
 
@@ -79,15 +81,26 @@ func leftOut(kinds ...string) func(*family.Model) {
 }
 
 var (
-	otherPairs  = mistake{name: "RoPE's other pairs", traits: func(t *blocks.Traits) { t.Halves = !t.Halves }}
-	otherCurve  = mistake{name: "another gate", traits: func(t *blocks.Traits) { t.Curve = 1 - t.Curve }}
-	noPostNorms = mistake{"no norms behind blocks", func(t *blocks.Traits) { t.PostNorms = false },
-		leftOut("post_attention_norm.weight", "post_ffw_norm.weight")}
-	oneExpert = mistake{name: "one expert fewer", file: key("expert_used_count", uint32(1))}
-	shares    = mistake{"weights of experts not divided", func(t *blocks.Traits) { t.Shares = true }, key("expert_weights_norm", false)}
-	headNorms = mistake{name: "no norms of heads", file: filled(1, "attn_q_norm.weight", "attn_k_norm.weight")}
-	plainRoPE = mistake{name: "plain RoPE", file: key("rope.scaling.type", "none")}
+	otherPairs  = mistake{name: "RoPE's other pairs", config: func(c *blocks.Config) { c.Rope.Halves = !c.Rope.Halves }}
+	otherCurve  = mistake{name: "another gate", config: func(c *blocks.Config) { c.Curve = 1 - c.Curve }}
+	noPostNorms = mistake{name: "no norms behind blocks", layer: func(l *blocks.Layer) { l.AttnPost, l.FFNPost = nil, nil }}
+	oneExpert   = mistake{name: "one expert fewer", file: key("expert_used_count", uint32(1))}
+	shares      = mistake{name: "weights of experts not divided", config: func(c *blocks.Config) { c.Experts.Route.Normed = false }}
+	headNorms   = mistake{name: "no norms of heads", file: filled(1, "attn_q_norm.weight", "attn_k_norm.weight")}
+	plainRoPE   = mistake{name: "plain RoPE", file: key("rope.scaling.type", "none")}
 )
+
+// turnedBut makes a pass in which of every so many layers the last has no RoPE; of 0 all have it.
+func turnedBut(every int) func(*blocks.Config) {
+	return func(c *blocks.Config) {
+		for i := range c.Shapes {
+			c.Shapes[i].Unturned = every > 0 && (i+1)%every == 0
+		}
+	}
+}
+
+// usualScale makes a pass that scales attention scores as most architectures do.
+func usualScale(c *blocks.Config) { c.AttnScale = float32(1 / math.Sqrt(float64(c.HeadDim))) }
 
 func base(b float32) mistake {
 	return mistake{name: "another base of RoPE", file: key("rope.freq_base", b)}
@@ -98,7 +111,7 @@ var mistakes = map[string][]mistake{
 	"llama3": {otherPairs, base(10000), {name: "no factors of RoPE", file: leftOut("rope_freqs.weight")}},
 	"qwen2": {otherPairs, base(10000), {name: "no bias of values", file: zeroed("attn_v.bias")},
 		{name: "no bias of keys and queries", file: zeroed("attn_k.bias", "attn_q.bias")}},
-	"gemma": {otherPairs, otherCurve, {name: "embeddings not scaled", traits: func(t *blocks.Traits) { t.ScaleEmbed = false }}},
+	"gemma": {otherPairs, otherCurve, {name: "embeddings not scaled", config: func(c *blocks.Config) { c.EmbedScale = 1 }}},
 	"gemma2": {otherPairs, otherCurve, noPostNorms, {name: "no window", file: key("attention.sliding_window", uint32(0))},
 		{name: "a window one longer", file: key("attention.sliding_window", uint32(17))},
 		{name: "windows in the other layers", file: key("attention.sliding_window_pattern", []bool{false, true, false, true, false, true})},
@@ -109,8 +122,8 @@ var mistakes = map[string][]mistake{
 		{name: "the usual scale of scores", file: key("attention.scale", float32(0.1767767))},
 		{name: "logits not divided", file: key("logit_scale", float32(1))}},
 	"granitemoe": {oneExpert, shares, {name: "outputs of blocks not scaled", file: key("residual_scale", float32(1))}},
-	"smollm3": {otherPairs, {name: "RoPE in every layer", traits: func(t *blocks.Traits) { t.NoRoPE = 0 }},
-		{name: "RoPE in every third layer not", traits: func(t *blocks.Traits) { t.NoRoPE = 3 }}},
+	"smollm3": {otherPairs, {name: "RoPE in every layer", config: turnedBut(0)},
+		{name: "RoPE in every third layer not", config: turnedBut(3)}},
 	"mistral3": {otherPairs, plainRoPE, {name: "queries not scaled", file: key("attention.temperature_scale", float32(2e-6))},
 		{name: "RoPE's magnitude", file: key("rope.scaling.yarn_log_multiplier", float32(2e-6))}},
 	"glm4": {otherPairs, noPostNorms, {name: "RoPE over the whole head", file: key("rope.dimension_count", uint32(32))},
@@ -132,9 +145,9 @@ var mistakes = map[string][]mistake{
 	"deepseek2":     ofDeepSeek, "deepseek2-kvb": ofDeepSeek,
 	"qwen35": ofQwen35,
 	"qwen35moe": append(ofQwen35, oneExpert, shares,
-		mistake{"shared expert not gated", func(t *blocks.Traits) { t.SharedGate = false }, leftOut("ffn_gate_inp_shexp.weight")}),
+		mistake{name: "shared expert not gated", layer: func(l *blocks.Layer) { l.Mixture.Shared.Share = kernels.None }}),
 	"gemma4": append(ofGemma4, mistake{name: "no input of layers", file: zeroed("proj.weight")},
-		mistake{name: "values not normed", traits: func(t *blocks.Traits) { t.ValueNorms = false }}),
+		mistake{name: "values not normed", layer: func(l *blocks.Layer) { l.VNorm = nil }}),
 	"gemma4-moe": append(ofGemma4, oneExpert, mistake{name: "experts' outputs not scaled", file: filled(1, "ffn_down_exps.scale")},
 		mistake{name: "the router's input not scaled", file: filled(1, "ffn_gate_inp.scale")},
 		mistake{name: "gate for up", file: swapped("ffn_gate_up_exps.weight")}),
@@ -143,7 +156,7 @@ var mistakes = map[string][]mistake{
 var ofGPTOSS = []mistake{otherPairs, oneExpert, base(10000), {name: "no sinks", file: filled(-1000, "attn_sinks.weight")},
 	{name: "windows in the other layers", file: key("attention.sliding_window_pattern", []bool{false, true, false, true})},
 	{name: "a window one longer", file: key("attention.sliding_window", uint32(9))},
-	{name: "a gate that is not clamped", traits: func(t *blocks.Traits) { t.Curve = kernels.SiLU }},
+	{name: "a gate that is not clamped", config: func(c *blocks.Config) { c.Curve = kernels.SiLU }},
 	{name: "RoPE's magnitude", file: key("rope.scaling.type", "linear")}}
 
 var ofDeepSeek = []mistake{otherPairs, plainRoPE, oneExpert, shares,
@@ -166,17 +179,17 @@ var ofQwen35 = []mistake{otherPairs, headNorms, base(10000),
 	{name: "gates of the states in another order", file: swapped("attn_gate.weight")}}
 
 var ofGemma4 = []mistake{otherPairs, otherCurve, headNorms,
-	{name: "scores scaled", traits: func(t *blocks.Traits) { t.Unscaled = false }},
+	{name: "scores scaled", config: usualScale},
 	{name: "outputs of layers not scaled", file: filled(1, "layer_output_scale.weight")},
 	{name: "a window one longer", file: key("attention.sliding_window", uint32(9))},
 	{name: "all pairs of full layers turn", file: filled(1, "rope_freqs.weight")},
 	{name: "one base of RoPE", file: key("rope.freq_base_swa", float32(1e6))},
 	{name: "logits not capped", file: key("final_logit_softcapping", float32(0))},
-	{name: "embeddings not scaled", traits: func(t *blocks.Traits) { t.ScaleEmbed = false }}}
+	{name: "embeddings not scaled", config: func(c *blocks.Config) { c.EmbedScale = 1 }}}
 
 // ofAssistants are mistakes of an assistant's steps, beside a target whose passes are right.
 var ofAssistants = []mistake{otherPairs, otherCurve, noPostNorms, {name: "no norms of heads", file: filled(1, "attn_q_norm.weight")},
-	{name: "scores scaled", traits: func(t *blocks.Traits) { t.Unscaled = false }},
+	{name: "scores scaled", config: usualScale},
 	{name: "outputs of layers not scaled", file: filled(1, "layer_output_scale.weight")},
 	{name: "all pairs of full layers turn", file: filled(1, "rope_freqs.weight")},
 	{name: "the state before the embedding", file: eachOf([]string{"nextn.pre_projection.weight"}, func(_ *family.Model, x *family.Tensor) {
@@ -228,18 +241,32 @@ func mistaken(t *testing.T, name string, x mistake, open func(path string)) {
 	if x.file != nil {
 		x.file(f)
 	}
-	if x.traits != nil {
-		arch := f.Arch
-		if name == assistantFile {
-			arch = "gemma4" // whose traits it takes
-		}
-		right := blocks.Architectures[arch]
-		defer func() { blocks.Architectures[arch] = right }()
-		wrong := right
-		x.traits(&wrong)
-		blocks.Architectures[arch] = wrong
+	right, assistant := arch.Families[f.Arch], arch.Families["gemma4"].Assistant
+	if name == assistantFile { // which is read as its target's family says
+		right = *assistant
+		defer func(was blocks.Family) { *assistant = was }(right)
+		*assistant = wrongly(right, x)
+	} else {
+		defer func() { arch.Families[f.Arch] = right }()
+		arch.Families[f.Arch] = wrongly(right, x)
 	}
 	open(f.Write(t, t.TempDir()))
+}
+
+// wrongly returns a family with a mistake.
+func wrongly(right blocks.Family, x mistake) blocks.Family {
+	wrong := right
+	wrong.Read = func(r *blocks.Reader, c *blocks.Config) {
+		if right.Read(r, c); x.config != nil {
+			x.config(c)
+		}
+	}
+	wrong.Layer = func(t *blocks.Tensors) {
+		if right.Layer(t); x.layer != nil {
+			x.layer(t.Layer)
+		}
+	}
+	return wrong
 }
 
 // seen fails unless the comparison with golden figures has failed, by several tolerances.

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-llm/tandem/engine/blocks"
-
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/arch"
+	"github.com/tandem-llm/tandem/engine/blocks"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
 
@@ -116,10 +116,10 @@ func TestBrokenTraits(t *testing.T) {
 		{"experts missing", tiny("granitemoe", 2), func(n *naive) { n.mix.count = 0 }, tandem.Corrupt, "ffn_gate_inp.weight"},
 		{"experts of llama", tiny("llama", 2), func(n *naive) { n.mix = naiveMixture{count: 6, used: 2} }, tandem.Corrupt,
 			"ffn_gate.weight"},
-		{"latent rank 0", tinyLatent(2, 0, false).with(blocks.KeyRank, uint32(0)), nil, tandem.Corrupt, `"deepseek2.attention.kv_lora_rank"`},
-		{"latent rank of llama", tiny("llama", 2).with(blocks.KeyRank, uint32(40)), nil, tandem.Unsupported,
+		{"latent rank 0", tinyLatent(2, 0, false).with("attention.kv_lora_rank", uint32(0)), nil, tandem.Corrupt, `"deepseek2.attention.kv_lora_rank"`},
+		{"latent rank of llama", tiny("llama", 2).with("attention.kv_lora_rank", uint32(40)), nil, tandem.Unsupported,
 			`"llama.attention.kv_lora_rank"`},
-		{"latent rank of another extent", tinyLatent(2, 0, false).with(blocks.KeyRank, uint32(32)).with(
+		{"latent rank of another extent", tinyLatent(2, 0, false).with("attention.kv_lora_rank", uint32(32)).with(
 			"attention.key_length", uint32(40)).with("attention.value_length", uint32(32)), nil, tandem.Corrupt, `"blk.0.attn_kv_a_mqa.weight" has shape [48 48]`},
 		{"keys that turn as a whole", tinyLatent(2, 0, false).with("attention.key_length_mla", uint32(8)), nil, tandem.Corrupt,
 			`below the key length 8 of key "deepseek2.attention.key_length_mla"`},
@@ -201,10 +201,10 @@ func FuzzHyperParameters(f *testing.F) {
 		"residual_scale",
 		"attention.scale", "logit_scale", "rope.scaling.finetuned", "rope.dimension_sections", "attention.temperature_scale",
 		"rope.scaling.yarn_log_multiplier", "expert_used_count", "expert_feed_forward_length", "expert_gating_func",
-		"expert_weights_norm", "expert_weights_scale", "expert_shared_count", blocks.KeyRank, blocks.KeyKey,
-		blocks.KeyValue, blocks.KeyGroups, blocks.KeyDense, "attention.q_lora_rank"}
+		"expert_weights_norm", "expert_weights_scale", "expert_shared_count", "attention.kv_lora_rank", "attention.key_length_mla",
+		"attention.value_length_mla", "expert_group_count", "leading_dense_block_count", "attention.q_lora_rank"}
 	var archs []string
-	for a := range blocks.Architectures {
+	for a := range arch.Families {
 		archs = append(archs, a)
 	}
 	slices.Sort(archs)

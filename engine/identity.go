@@ -9,9 +9,8 @@ import (
 	"math"
 	"slices"
 
-	"github.com/tandem-llm/tandem/engine/blocks"
-
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/blocks"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/ref"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
@@ -108,37 +107,37 @@ func digestOf(write func(io.Writer)) string {
 }
 
 func (m *Model) writeShape(w io.Writer) {
-	writeConfig(w, &m.config)
+	writeConfig(w, &m.config, &m.weights)
 	if d := m.draft; d != nil {
 		d.WriteShape(w)
 	}
 }
 
-// writeConfig writes the hyper-parameters that determine the function, except RoPE's. Names, and limits on what may be asked
-// for, are left out.
-func writeConfig(w io.Writer, c *blocks.Config) {
-	t := c.Traits
-	fmt.Fprintln(w, "shape 1", t.Curve == kernels.GELU, t.ScaleEmbed, t.HeadNorms, t.PostNorms)
+// writeConfig writes the hyper-parameters that determine the function, except RoPE's, and which norms, sinks and gates the weights have.
+// Names, and limits on what may be asked for, are left out.
+func writeConfig(w io.Writer, c *blocks.Config, of *blocks.Weights) {
+	has := partsOf(of)
+	fmt.Fprintln(w, "shape 1", c.Curve == kernels.GELU, c.UsualEmbedScale != 1, has.headNorms || c.Recurrent(), has.postNorms)
 	fmt.Fprintln(w, c.Layers, c.Dim, c.HeadDim, c.Vocab, bits(c.NormEps), bits(c.AttnScale), bits(c.AttnCap), bits(c.FinalCap), c.Window)
 	for _, l := range c.Shapes {
 		fmt.Fprintln(w, l.Heads, l.KVHeads, l.FFN, l.Local)
 	}
-	if c.EmbedScale != c.UsualEmbedScale() || c.ResidualScale != 1 || c.LogitScale != 1 {
+	if c.EmbedScale != c.UsualEmbedScale || c.ResidualScale != 1 || c.LogitScale != 1 {
 		fmt.Fprintln(w, "scales 1", bits(c.EmbedScale), bits(c.ResidualScale), bits(c.LogitScale))
 	}
 	if c.Temperature != 0 {
 		fmt.Fprintln(w, "temperature 1", bits(c.Temperature), c.Rope.Original)
 	}
 	if e := c.Experts; e.Count > 0 {
-		fmt.Fprintln(w, "experts 1", e.Count, e.Used, t.Curve, e.Route.Sigmoid, e.Route.Normed, bits(e.Route.Scale), t.Sinks)
+		fmt.Fprintln(w, "experts 1", e.Count, e.Used, c.Curve, e.Route.Sigmoid, e.Route.Normed, bits(e.Route.Scale), has.sinks)
 	}
-	if t.LocalHeads {
-		fmt.Fprintln(w, "kinds 1", t.ValueNorms, t.LayerScale, t.Beside, c.LayerInput)
+	if c.LocalHeadDim > 0 {
+		fmt.Fprintln(w, "kinds 1", true, true, true, c.LayerInput) // norms of values, scales of layers, a block beside experts
 		for _, l := range c.Shapes {
 			fmt.Fprintln(w, l.HeadDim, l.Source, l.Expert)
 		}
 	}
-	if d := c.Delta; d != (kernels.DeltaShape{}) {
+	if d := c.Delta; c.Recurrent() {
 		fmt.Fprintln(w, "delta net 1", d.KeyHeads, d.ValueHeads, d.Dim, d.Kernel)
 	}
 	if l := c.Latent; l.Rank > 0 {
@@ -149,12 +148,25 @@ func writeConfig(w io.Writer, c *blocks.Config) {
 			fmt.Fprintln(w, "recurrent", i)
 		}
 		if c.Experts.Count > 0 && (l.Shared > 0 || l.Expert == 0) {
-			fmt.Fprintln(w, "shared 1", i, l.Expert > 0, l.Shared, t.SharedGate)
+			fmt.Fprintln(w, "shared 1", i, l.Expert > 0, l.Shared, of.Layers[i].Mixture.Shared.Share != kernels.None)
 		}
 		if l.Unturned {
 			fmt.Fprintln(w, "unturned", i)
 		}
 	}
+}
+
+// parts says what a model's layers have.
+type parts struct{ headNorms, postNorms, sinks bool }
+
+func partsOf(w *blocks.Weights) (has parts) {
+	for i := range w.Layers {
+		l := &w.Layers[i]
+		has.headNorms = has.headNorms || l.QNorm != nil
+		has.postNorms = has.postNorms || l.FFNPost != nil
+		has.sinks = has.sinks || l.Sinks != nil
+	}
+	return has
 }
 
 // writeRope writes the rotation of heads in layers without and with a window.

@@ -11,9 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-llm/tandem/engine/blocks"
-
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/blocks"
 	"github.com/tandem-llm/tandem/kernels/ref"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
@@ -117,28 +116,25 @@ func TestIdentityOfContext(t *testing.T) {
 
 // Every field of a configuration is in the identity or known not to affect results.
 func TestIdentityOfShape(t *testing.T) {
-	apart := []string{"Arch", "Name", "Context", // names and bounds
+	apart := []string{"Arch", "Name", "Context", "Family", // names and bounds, and how a file is read
 		"Heads", "KVHeads", "FFN", // follow from layers
-		"RopeDim", "LocalRopeDim", "Rope", "Halves", "LocalBase", // are in the rope part
-		"Unscaled", // is in attnScale
-		"AfterNorm", "ExactTurns", "Fused", "RopeFactors", "Period", "NoRoPE", "WideScale", "Caps",
-		"First", "Extra", "Together"} // say how a file is read
+		"RopeDim", "LocalRopeDim", "Rope", // are in the rope part
+		"First", "Nextn", "NextnBeforeNorm", "Together", "StatedScale"} // say how a file is read or described
+	m := openTest(t, draftPath, Options{KVPages: 2})
+	digest := func(c *blocks.Config) string {
+		return digestOf(func(w io.Writer) { writeConfig(w, c, &m.weights) })
+	}
 	var walk func(c *blocks.Config, v reflect.Value, name string)
 	walk = func(c *blocks.Config, v reflect.Value, name string) {
 		if slices.Contains(apart, name) {
 			return
 		}
-		before := digestOf(func(w io.Writer) { writeConfig(w, c) })
+		before := digest(c)
 		v = reflect.NewAt(v.Type(), v.Addr().UnsafePointer()).Elem()
 		switch v.Kind() {
 		case reflect.Struct:
 			for i := range v.NumField() {
-				field := v.Type().Field(i).Name
-				said := []string{"Window", "AttnCap", "FinalCap", "DeltaNet", "Latent", "Shares", "MtpBeforeNorm", "Guesses"}
-				if name == "Traits" && slices.Contains(said, field) {
-					continue // defaults of keys, or what other fields say
-				}
-				walk(c, v.Field(i), field)
+				walk(c, v.Field(i), v.Type().Field(i).Name)
 			}
 			return
 		case reflect.Slice:
@@ -155,14 +151,27 @@ func TestIdentityOfShape(t *testing.T) {
 		default:
 			t.Errorf("field %s is a %s: teach this test to change it", name, v.Kind())
 		}
-		if digestOf(func(w io.Writer) { writeConfig(w, c) }) == before {
+		if digest(c) == before {
 			t.Errorf("field %s is not in the identity: add it to writeConfig, or here to those that do not compute", name)
 		}
 	}
-	m := openTest(t, draftPath, Options{KVPages: 2})
 	c := m.Config()
 	c.Shapes = slices.Clone(c.Shapes)
 	walk(&c, reflect.ValueOf(&c).Elem(), "Config")
+	for name, change := range map[string]func(l *blocks.Layer){
+		"norms of heads":          func(l *blocks.Layer) { l.QNorm = []float32{} },
+		"norms of outputs":        func(l *blocks.Layer) { l.FFNPost = []float32{} },
+		"sinks":                   func(l *blocks.Layer) { l.Sinks = []float32{} },
+		"a gate of shared expert": func(l *blocks.Layer) { l.Mixture.Shared.Share = 0 },
+	} {
+		fresh := m.Config()
+		fresh.Experts.Count, fresh.Shapes = 1, slices.Clone(fresh.Shapes)
+		fresh.Shapes[0].Shared = 1
+		before := digest(&fresh)
+		if change(&m.weights.Layers[0]); digest(&fresh) == before {
+			t.Errorf("%s of the weights are not in the identity", name)
+		}
+	}
 }
 
 // A malformed lineage is refused, by loading and identifying alike, and reading ends with its context.

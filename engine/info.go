@@ -2,13 +2,12 @@ package engine
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/arch"
 	"github.com/tandem-llm/tandem/engine/blocks"
 	"github.com/tandem-llm/tandem/engine/tensors"
-
-	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/text/token"
@@ -60,13 +59,13 @@ func Inspect(path string) (*Info, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := blocks.ReadConfig(f, vocab.Size())
+	cfg, err := arch.Read(f, vocab.Size())
 	if err != nil {
 		return nil, err
 	}
 	w := &blocks.Weights{}
-	c := blocks.Finder{Catalog: tensors.New(f)}
-	if c.Collect(w, &cfg); c.Err != nil {
+	c := blocks.Finder{Catalog: tensors.New(f), C: &cfg, W: w}
+	if c.Collect(); c.Err != nil {
 		return nil, c.Err
 	}
 	info := &Info{
@@ -140,15 +139,15 @@ func describe(c *blocks.Config, w *blocks.Weights) (words []string) {
 			words = append(words, fmt.Sprintf(format, args...))
 		}
 	}
-	t := &c.Traits
+	has, first := partsOf(w), &w.Layers[0]
 	unturned := 0
 	for _, l := range c.Shapes {
 		if l.Unturned {
 			unturned++
 		}
 	}
-	add(t.Halves, "rope pairs halves of a head")
-	add(!t.Halves, "rope pairs neighbours")
+	add(c.Rope.Halves, "rope pairs halves of a head")
+	add(!c.Rope.Halves, "rope pairs neighbours")
 	add(unturned > 0, "no rope in %d of %d layers", unturned, c.Layers)
 	add(c.RopeDim != c.HeadDim, "rope on %d of %d elements", c.RopeDim, c.HeadDim)
 	add(c.Rope.Factor != 1 || c.Rope.Kind == "yarn" || c.Rope.Kind == "longrope", "rope scaling %s, factor %g, magnitude %.4g", c.Rope.Kind,
@@ -161,7 +160,7 @@ func describe(c *blocks.Config, w *blocks.Weights) (words []string) {
 		}
 	}
 	add(c.Window > 0, "sliding window of %d in %d of %d layers", c.Window, local, c.Layers)
-	add(c.Window > 0 && t.LocalBase != 0, "rope base %g in those", c.Rope.LocalBase)
+	add(c.Window > 0 && c.Rope.LocalBase != 0, "rope base %g in those", c.Rope.LocalBase)
 	shared, small := 0, 0
 	for i, l := range c.Shapes {
 		if l.Source != i {
@@ -173,16 +172,16 @@ func describe(c *blocks.Config, w *blocks.Weights) (words []string) {
 	}
 	add(small > 0, "heads of %d elements in those", small)
 	add(shared > 0, "%d of %d layers read the keys and values of earlier ones", shared, c.Layers)
-	add(t.ValueNorms, "norms of values")
+	add(first.VNorm != nil, "norms of values")
 	add(c.LayerInput > 0, "an input of %d numbers for each layer", c.LayerInput)
-	add(t.Curve == kernels.GELU, "GELU gate")
-	add(t.Curve == kernels.ClampedSiLU, "SiLU gate of clamped inputs")
+	add(c.Curve == kernels.GELU, "GELU gate")
+	add(c.Curve == kernels.ClampedSiLU, "SiLU gate of clamped inputs")
 	add(c.Latent.Rank > 0, "keeps a latent vector of %d elements and a key of %d for all heads", c.Latent.Rank, c.RopeDim)
 	mixed := c.MixedLayers()
 	add(mixed > 0 && mixed == c.Layers, "%d experts in each layer, %d for each token", c.Experts.Count, c.Experts.Used)
 	add(mixed > 0 && mixed < c.Layers, "%d experts in %d of %d layers, %d for each token", c.Experts.Count, mixed, c.Layers, c.Experts.Used)
 	add(c.Shapes[c.Layers-1].Shared > 0, "a shared expert of %d elements", c.Shapes[c.Layers-1].Shared)
-	add(c.Experts.Count > 0 && t.Beside, "a feed-forward block beside them")
+	add(first.Mixture.DensePost != nil, "a feed-forward block beside them")
 	if d := c.Delta; d != (kernels.DeltaShape{}) {
 		n := 0
 		for _, l := range c.Shapes {
@@ -194,16 +193,16 @@ func describe(c *blocks.Config, w *blocks.Weights) (words []string) {
 			d.KeyHeads, d.ValueHeads, d.Dim, d.Kernel)
 		add(true, "attention with a gate")
 	}
-	add(c.Extra > 0, "%d layers that guess further tokens (MTP) are left out", c.Extra)
-	add(t.Sinks, "attention sinks")
-	add(t.ScaleEmbed, "embeddings scaled by the root of d")
+	add(c.Nextn > 0, "%d layers that guess further tokens (MTP) are left out", c.Nextn)
+	add(has.sinks, "attention sinks")
+	add(c.UsualEmbedScale != 1, "embeddings scaled by the root of d")
 	add(c.Temperature != 0, "queries scaled by 1 + %g ln(1 + position/%d)", c.Temperature, c.Rope.Original)
-	add(c.EmbedScale != c.UsualEmbedScale(), "embeddings scaled by %g", c.EmbedScale)
+	add(c.EmbedScale != c.UsualEmbedScale, "embeddings scaled by %g", c.EmbedScale)
 	add(c.ResidualScale != 1, "outputs of attention and feed-forward scaled by %g", c.ResidualScale)
-	add(slices.Contains(t.Reads, blocks.KeyAttnScale), "attention scores scaled by %g", c.AttnScale)
+	add(c.StatedScale, "attention scores scaled by %g", c.AttnScale)
 	add(c.LogitScale != 1, "logits scaled by %g", c.LogitScale)
-	add(t.HeadNorms, "norms of each query and key head")
-	add(t.PostNorms, "norms after attention and feed-forward")
+	add(has.headNorms || c.Recurrent(), "norms of each query and key head")
+	add(has.postNorms, "norms after attention and feed-forward")
 	add(c.AttnCap != 0, "attention scores capped at %g", c.AttnCap)
 	add(c.FinalCap != 0, "logits capped at %g", c.FinalCap)
 	return words

@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-llm/tandem/engine/blocks"
-
 	"github.com/tandem-llm/tandem/kernels/cpu"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 )
@@ -15,11 +13,12 @@ import (
 func widerLatent(together bool) *naive {
 	n := tinyLatent(2, 20, together)
 	n.ropeDim, n.latent.rank, n.latent.key = 32, 64, 40
-	n.with(blocks.KeyRank, uint32(64)).with("rope.dimension_count", uint32(32))
+	n.with("attention.kv_lora_rank", uint32(64)).with("rope.dimension_count", uint32(32))
 	if together {
 		return n.with("attention.key_length", uint32(40))
 	}
-	return n.with("attention.key_length", uint32(96)).with("attention.value_length", uint32(64)).with(blocks.KeyKey, uint32(40))
+	return n.with("attention.key_length", uint32(96)).with("attention.value_length", uint32(64)).with(
+		"attention.key_length_mla", uint32(40))
 }
 
 // TestLatentTrees: with keys and values in both types of cache, over several blocks, rows of trees that several sessions share are those

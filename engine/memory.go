@@ -10,11 +10,10 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
+	"golang.org/x/sys/unix"
 )
 
 // Footprint is the memory that a model takes, in bytes. All of it is allocated at the start; of the KV cache a processor's system

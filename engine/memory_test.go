@@ -9,11 +9,10 @@ import (
 	"testing"
 	"testing/fstest"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
+	"golang.org/x/sys/unix"
 )
 
 func TestAvailableMemory(t *testing.T) {

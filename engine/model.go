@@ -9,12 +9,12 @@ package engine
 import (
 	"errors"
 
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/arch"
 	"github.com/tandem-llm/tandem/engine/blocks"
 	"github.com/tandem-llm/tandem/engine/guess"
-	"github.com/tandem-llm/tandem/engine/tensors"
-
-	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/kv"
+	"github.com/tandem-llm/tandem/engine/tensors"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/text/token"
@@ -207,14 +207,14 @@ func (m *Model) outlineModel(f *gguf.File) error {
 	if m.vocab, err = token.FromGGUF(f); err != nil {
 		return err
 	}
-	m.config, err = blocks.ReadConfig(f, m.vocab.Size())
+	m.config, err = arch.Read(f, m.vocab.Size())
 	return err
 }
 
 // collect finds the tensors of a model. Its context must be final: it chooses LongRoPE's factors.
 func (m *Model) collect(f *gguf.File) error {
-	c := blocks.Finder{Catalog: tensors.New(f)}
-	c.Collect(&m.weights, &m.config)
+	c := blocks.Finder{Catalog: tensors.New(f), C: &m.config, W: &m.weights}
+	c.Collect()
 	m.matrices = c.Matrices
 	return c.Err
 }

@@ -9,9 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-llm/tandem/engine/blocks"
-
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/blocks"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/modelfile/gguf"

@@ -3,10 +3,9 @@ package engine
 import (
 	"context"
 
+	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine/blocks"
 	"github.com/tandem-llm/tandem/engine/tensors"
-
-	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
@@ -16,12 +15,8 @@ import (
 func (m *Model) program(layout func(kernels.Type) kernels.Layout) *kernels.Program {
 	c := &m.config
 	b := blocks.NewPlanner(kernels.NewProgram(m.options.MaxRows, m.options.MaxWanted), c, &m.weights)
-	b.KV = c.KVShape(m.kvType)
-	if b.LeaveOutKV(); len(b.KV.States) > 0 {
+	if b.KV = c.KVShape(m.kvType); len(b.KV.States) > 0 {
 		b.KV.Slots, b.KV.Records = m.slots(), m.recordCount()
-	}
-	if c.Traits.Latent {
-		b.Routes = append(b.Routes, kernels.RouteShape{Experts: c.Heads, Used: c.Heads, Fixed: true})
 	}
 	tensors.AddTo(b.Program, m.matrices, layout)
 	b.Stage("the embedding")
@@ -35,25 +30,11 @@ func (m *Model) program(layout func(kernels.Type) kernels.Layout) *kernels.Progr
 	if c.EmbedScale != 1 {
 		b.Scale(b.X, c.EmbedScale)
 	}
-	b.LayerInputs()
-	for i := range b.W.Layers {
-		switch {
-		case c.Shapes[i].Recurrent:
-			b.DeltaNet(i)
-		case c.Traits.Latent:
-			b.LatentAttention(i)
-		default:
-			b.Attention(i)
-		}
-		switch {
-		case c.Experts.Count > 0 && c.Traits.Beside:
-			b.MixBeside(i)
-		case c.Shapes[i].Expert > 0:
-			b.Mix(i)
-		default:
-			b.FeedForward(i)
-		}
-		b.EndLayer(i)
+	if c.Family.Enter != nil {
+		c.Family.Enter(b)
+	}
+	for i := range c.Layers {
+		c.Family.Pass(b, i)
 		b.Tap(i+1, m.options.Taps)
 	}
 	m.taps = b.TapsAt(m.options.Taps)

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"pgregory.net/rapid"
-
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/cuda/emulated"
@@ -17,6 +15,7 @@ import (
 	"github.com/tandem-llm/tandem/kernels/ref/device"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
+	"pgregory.net/rapid"
 )
 
 func recurrentPath(t testing.TB) string { return goldenPath(t, "qwen35") }

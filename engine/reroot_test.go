@@ -5,11 +5,10 @@ import (
 	"slices"
 	"testing"
 
-	"pgregory.net/rapid"
-
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
+	"pgregory.net/rapid"
 )
 
 // twin is what a sequence should hold: the committed tokens, and each tree row's token and parent.

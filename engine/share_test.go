@@ -5,10 +5,9 @@ import (
 	"slices"
 	"testing"
 
-	"pgregory.net/rapid"
-
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
+	"pgregory.net/rapid"
 )
 
 // sharer is a shared sequence with what it should hold.

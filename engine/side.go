@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/blocks"
+	"github.com/tandem-llm/tandem/engine/arch"
 	"github.com/tandem-llm/tandem/engine/guess"
 	"github.com/tandem-llm/tandem/engine/tensors"
 	"github.com/tandem-llm/tandem/kernels"
@@ -51,7 +51,7 @@ func mtpOf(f *gguf.File) (side.Spec, error) {
 	if err != nil {
 		return side.Spec{}, err
 	}
-	c, err := blocks.ReadConfig(f, vocab.Size())
+	c, err := arch.Read(f, vocab.Size())
 	if err != nil {
 		return side.Spec{}, err
 	}

@@ -9,13 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 	"github.com/tandem-llm/tandem/modelfile/gguf"
 	"github.com/tandem-llm/tandem/modelfile/side"
+	"golang.org/x/sys/unix"
 )
 
 // benchModel is what BenchmarkSides runs. The figures in docs/measurements/guesses.md are of the 1b shape: tandem model expand --like 1b

@@ -1,14 +1,9 @@
 // Package blocks holds what the architectures share: the reader of a file's keys, the shape that they give (Config), the weights of its
-// layers, and the planner that lays a pass out as one list of operations.
+// layers, and the planner that lays a pass out as one list of operations. Package arch says which architecture consists of which blocks.
 package blocks
 
 import (
-	"fmt"
-	"math"
-
-	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
-	"github.com/tandem-llm/tandem/modelfile/gguf"
 )
 
 // Config is the shape of a model, as stated in its file.
@@ -26,27 +21,56 @@ type Config struct {
 	Context int // positions the model was trained for
 	NormEps float32
 
-	Experts           Experts
-	Delta             kernels.DeltaShape // of recurrent layers; the zero value: there are none
-	Extra             int                // layers behind the last that guess further tokens (MTP), which are left out
-	Latent            Latent
-	First             int // number of the first layer in the file
-	Traits            Traits
-	Shapes            []LayerShape
-	LocalRopeDim      int // RopeDim of layers with a window
-	LayerInput        int // numbers that each layer gets of the token; 0: none
-	Window            int // of local layers: a query at p sees position j if p-j < window; 0: all
-	Rope              Rope
-	AttnScale         float32
-	Temperature       float32 // queries are multiplied by 1 + temperature·ln(1 + ⌊position/rope.original⌋)
+	Family Family // its architecture's
+	First  int    // number of the first layer in the file
+	Curve  kernels.Curve
+	Rope   Rope
+
+	Window       int // of local layers: a query at p sees position j if p-j < window; 0: all
+	LocalHeadDim int // HeadDim of layers with a window; 0: as in the others
+	LocalRopeDim int // RopeDim of layers with a window
+	LayerInput   int // numbers that each layer gets of the token; 0: none
+	Experts      Experts
+	Latent       Latent
+	Delta        kernels.DeltaShape // of recurrent layers; the zero value: there are none
+
+	Shapes []LayerShape // of its layers
+
+	Nextn           int  // layers behind the last that guess further tokens (MTP), which are left out
+	NextnBeforeNorm bool // they read the hidden state before the final norm, not behind it
+
+	AttnScale         float32 // attention scores are multiplied by it
+	StatedScale       bool    // AttnScale is a number of its own, not one that follows from sizes
+	Temperature       float32 // queries are multiplied by 1 + temperature·ln(1 + ⌊position/Rope.Original⌋)
 	EmbedScale        float32 // embeddings are multiplied by it; 1: not
-	ResidualScale     float32 // so are the outputs of attention and feed-forward
+	UsualEmbedScale   float32 // what EmbedScale is in this architecture if no key says otherwise
+	ResidualScale     float32 // outputs of attention and feed-forward are multiplied by it
 	LogitScale        float32 // so are logits
 	AttnCap, FinalCap float32 // soft caps of attention scores and logits; 0: none
 }
 
-// Recurrent reports whether the model has layers with states.
-func (c *Config) Recurrent() bool { return c.Delta != (kernels.DeltaShape{}) }
+// LayerShape holds what may differ from layer to layer.
+type LayerShape struct {
+	Heads, KVHeads, FFN int
+	Local               bool // attends through the window, if the model has one
+	Unturned            bool // has no RoPE
+	HeadDim             int
+	Source              int  // the layer whose keys and values it reads: itself, or an earlier one
+	Expert              int  // inner size of an expert; 0: no experts
+	Shared              int  // inner size of the expert that every row uses; 0: none
+	Recurrent           bool // is a delta net, without attention
+}
+
+// Family is how models of an architecture are read and laid out. Its functions call the blocks of this package.
+type Family struct {
+	Read  func(r *Reader, c *Config) // reads the keys that are not every architecture's
+	Model func(f *Finder)            // finds the tensors beside the layers' that are not every model's; nil: there are none
+	Layer func(t *Tensors)           // finds the tensors of a layer
+	Enter func(p *Planner)           // lays out what comes before the first layer, behind the embedding; nil: nothing
+	Pass  func(p *Planner, i int)    // lays out layer i
+
+	Assistant *Family // of drafts that read this architecture's keys and values; nil: there are none
+}
 
 // Bounds of the hyper-parameters: a file beyond them is damaged or malicious.
 const (
@@ -58,139 +82,57 @@ const (
 	maxCtx    = 1 << 28
 )
 
-// hyper reads the hyper-parameters of an architecture from its keys; the first error sticks.
-type Reader struct {
-	File *gguf.File
-	Arch string
-	Err  error
+// Bounds of what residuals, scores and logits are multiplied with. Published models have 0.008 to 24.
+const minMultiplier, maxMultiplier = 1e-6, 1e6
+
+// Bound of the factors of queries. Published models have 16: a context of 2^18 positions, trained on 2^14.
+const maxSteps = 1 << 16
+
+// Recurrent reports whether the model has layers with states.
+func (c *Config) Recurrent() bool { return c.Delta != (kernels.DeltaShape{}) }
+
+// temperatureSteps returns how many factors queries may have: one for each Rope.Original positions of the context; 0: none.
+func (c *Config) temperatureSteps() int {
+	if c.Temperature == 0 {
+		return 0
+	}
+	return (c.Context-1)/c.Rope.Original + 1
 }
 
-// NewReader returns a reader of the keys of f that begin with the architecture's name.
-func NewReader(f *gguf.File, arch string) *Reader { return &Reader{File: f, Arch: arch} }
-
-func (h *Reader) Fail(k tandem.Kind, format string, args ...any) {
-	if h.Err == nil {
-		h.Err = tandem.Errorf("engine", k, "%s: %s", h.File.Path(), fmt.Sprintf(format, args...))
+// temperatures returns the factors of queries: 1 + temperature·ln(1 + step).
+func (c *Config) temperatures() (factors []float32) {
+	for step := range c.temperatureSteps() {
+		factors = append(factors, float32(1+float64(float64(c.Temperature)*Ln(float64(1+step)))))
 	}
+	return factors
 }
 
-// Keep remembers an error of a getter.
-func (h *Reader) Keep(err error) {
-	if h.Err == nil {
-		h.Err = err
+// KVShape returns what the cache keeps of each layer.
+func (c *Config) KVShape(t kernels.KVType) kernels.KVShape {
+	shape := kernels.KVShape{Type: t}
+	for i, s := range c.Shapes {
+		switch {
+		case s.Recurrent:
+			shape.Layers = append(shape.Layers, kernels.KVLayer{})
+			shape.States = append(shape.States, kernels.State{Layer: i, Kind: "delta net", Floats: c.Delta.Floats(),
+				Record: c.Delta.Record()})
+		case c.Latent.Rank > 0:
+			shape.Layers = append(shape.Layers, kernels.KVLayer{Latent: c.Latent.Rank, Rotated: c.RopeDim})
+		case s.Source != i:
+			shape.Layers = append(shape.Layers, kernels.KVLayer{Shared: true, Source: s.Source})
+		default:
+			shape.Layers = append(shape.Layers, kernels.KVLayer{Heads: s.KVHeads, Dim: s.HeadDim})
+		}
 	}
+	return shape
 }
 
-// Count reads a whole number from 1 to most; def < 0 makes the key required.
-func (h *Reader) Count(key string, def, most int) int {
-	key = h.Arch + "." + key
-	if !h.File.Has(key) && def >= 0 {
-		return def
+// Finish scales and caps logits as the model does.
+func (c *Config) Finish(p *kernels.Program, logits kernels.Buf) {
+	if c.LogitScale != 1 {
+		p.Scale(logits, c.LogitScale)
 	}
-	v, err := h.File.Int(key, 1, most)
-	if err != nil {
-		h.Keep(err)
-		return 1
-	}
-	return v
-}
-
-// Number reads a finite number above 0; a negative def makes the key required.
-func (h *Reader) Number(key string, def float64) float64 {
-	key = h.Arch + "." + key
-	if !h.File.Has(key) && def >= 0 {
-		return def
-	}
-	v, err := h.File.Float(key)
-	if err != nil {
-		h.Keep(err)
-		return 1
-	}
-	if !(v > 0) || math.IsInf(v, 0) {
-		h.Fail(tandem.Corrupt, "key %q is %v: want a finite number above 0", key, v)
-		return 1
-	}
-	return v
-}
-
-// ReadConfig reads and checks the hyper-parameters of a model; vocab is the size of its vocabulary.
-func ReadConfig(f *gguf.File, vocab int) (Config, error) {
-	h := &Reader{File: f}
-	t, err := h.readTraits()
-	if err != nil {
-		return Config{}, err
-	}
-	return h.Config(t, vocab, h.Count("embedding_length", -1, MaxDim))
-}
-
-const leastContext = 2 // tokens
-
-// Config reads what follows the architecture; dim is the hidden size.
-func (h *Reader) Config(t Traits, vocab, dim int) (Config, error) {
-	f := h.File
-	c := Config{
-		Arch:    h.Arch,
-		Name:    h.Arch,
-		Layers:  h.Count("block_count", -1, MaxLayers),
-		Dim:     dim,
-		Context: h.Count("context_length", -1, maxCtx),
-		Vocab:   h.Count("vocab_size", vocab, MaxVocab),
-		NormEps: float32(h.Number("attention.layer_norm_rms_epsilon", -1)),
-		Traits:  t,
-	}
-	if f.Has("general.name") {
-		var err error
-		c.Name, err = f.String("general.name")
-		h.Keep(err)
-	}
-	if h.leaveOut(&c); h.Err != nil {
-		return Config{}, h.Err
-	}
-	if h.readLayers(&c); h.Err != nil {
-		return Config{}, h.Err
-	}
-	if t.Latent {
-		h.readLatent(&c)
-	} else {
-		h.readHeads(&c)
-	}
-	if c.Context < leastContext {
-		h.Fail(tandem.Unsupported, "%s.context_length is %d: want at least %d, for a token of the prompt and one to generate", h.Arch,
-			c.Context,
-			leastContext)
-	}
-	h.check(&c, vocab)
-	h.readRoPE(&c)
-	h.readWindow(&c)
-	h.readKinds(&c)
-	h.readLayerInput(&c)
-	h.readExperts(&c)
-	h.readDeltaNet(&c)
-	h.readTurned(&c)
-	h.readScales(&c)
-	h.refuse(&t)
-	return c, h.Err
-}
-
-// readHeads reads the sizes of heads.
-func (h *Reader) readHeads(c *Config) {
-	first := c.Shapes[0].Heads
-	if !h.File.Has(h.Arch+".attention.key_length") && c.Dim%first != 0 {
-		h.Fail(tandem.Corrupt, "embedding length %d is no multiple of %d heads", c.Dim, first)
-	}
-	c.HeadDim = h.Count("attention.key_length", max(1, c.Dim/first), MaxHead)
-	c.RopeDim = h.Count("rope.dimension_count", c.HeadDim, MaxDim)
-	if v := h.Count("attention.value_length", c.HeadDim, MaxDim); v != c.HeadDim {
-		h.Fail(tandem.Unsupported, "value length %d differs from key length %d", v, c.HeadDim)
+	if c.FinalCap != 0 {
+		p.SoftCap(logits, c.FinalCap)
 	}
 }
-
-// check refuses shapes that contradict each other.
-func (h *Reader) check(c *Config, vocab int) {
-	if h.checkHeads(c, c.HeadDim, c.RopeDim); c.Vocab != vocab {
-		h.Fail(tandem.Corrupt, "vocabulary size %d, but the tokenizer has %d tokens", c.Vocab, vocab)
-	}
-}
-
-// KeyMTP counts the layers behind the last; block_count includes them.
-const KeyMTP = "nextn_predict_layers"

@@ -3,8 +3,6 @@ package blocks
 import (
 	"fmt"
 	"math"
-	"slices"
-	"strings"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
@@ -18,42 +16,8 @@ type DeltaNet struct {
 
 const keyInterval = "full_attention_interval"
 
-// leaveOut takes the layers that guess further tokens off the count of layers, which includes them. In an assistant all do, and stay.
-func (h *Reader) leaveOut(c *Config) {
-	key := h.Arch + "." + KeyMTP
-	if !slices.Contains(c.Traits.Reads, KeyMTP) || !h.File.Has(key) {
-		return
-	}
-	n, err := h.File.Int(key, 0, MaxLayers)
-	if c.Traits.Guesses {
-		if h.Keep(err); err == nil && n != 0 && n != c.Layers {
-			h.Fail(tandem.Corrupt, "key %q is %d: want all layers of an assistant, %q, %d", key, n, h.Arch+".block_count", c.Layers)
-		}
-		return
-	}
-	if h.Keep(err); err == nil && n >= c.Layers {
-		h.Fail(tandem.Corrupt, "key %q is %d: want less than %q, %d", key, n, h.Arch+".block_count", c.Layers)
-		return
-	}
-	c.Extra, c.Layers = n, c.Layers-n
-}
-
-// leaveOut takes note of the tensors of those layers.
-func (c Finder) leaveOut(cfg *Config) {
-	for i := cfg.Layers; i < cfg.Layers+cfg.Extra; i++ {
-		for _, t := range c.File.Tensors() {
-			if strings.HasPrefix(t.Name, fmt.Sprintf("blk.%d.", i)) {
-				c.Skip(t.Name)
-			}
-		}
-	}
-}
-
-// readDeltaNet finds which layers are recurrent, and the sizes of those.
-func (h *Reader) readDeltaNet(c *Config) {
-	if !c.Traits.DeltaNet {
-		return
-	}
+// DeltaNets finds which layers are recurrent, and the sizes of those.
+func (h *Reader) DeltaNets(c *Config) {
 	every := h.Count(keyInterval, 4, MaxLayers)
 	recurrent := false
 	for i := range c.Shapes {
@@ -84,53 +48,45 @@ func (h *Reader) readDeltaNet(c *Config) {
 	}
 }
 
-// kindOf refuses a layer with the tensors of the other kind.
-func (c Finder) kindOf(cfg *Config, i int, name func(string) string) bool {
+// RightKind refuses a layer with the tensors of the other kind.
+func (t *Tensors) RightKind() bool {
 	kind, others := "attention", []string{"ssm_conv1d.weight", "ssm_a", "ssm_out.weight", "attn_qkv.weight"}
-	if cfg.Shapes[i].Recurrent {
+	if t.Shape.Recurrent {
 		kind, others = "a delta net", []string{"attn_q.weight", "attn_k.weight", "attn_v.weight", "attn_output.weight"}
 	}
 	for _, o := range others {
-		if c.File.Tensor(name(o)) != nil {
-			c.Fail(tandem.Corrupt, "layer %d is %s by key %q, but has tensor %q", i, kind, cfg.Arch+"."+keyInterval, name(o))
+		if t.Has(o) {
+			t.Fail(tandem.Corrupt, "layer %d is %s by key %q, but has tensor %q", t.I, kind, t.C.Arch+"."+keyInterval, t.Name(o))
 			return false
 		}
 	}
 	return true
 }
 
-func (c Finder) collectDeltaNet(d *DeltaNet, cfg *Config, name func(string) string) {
-	s := cfg.Delta
+// DeltaNet finds the tensors of a delta net.
+func (t *Tensors) DeltaNet() {
+	d, s := &t.Delta, t.C.Delta
 	inner := s.ValueHeads * s.Dim
-	c.Matrix(&d.QKV, name("attn_qkv.weight"), true, s.Channels(), cfg.Dim)
-	c.Matrix(&d.Z, name("attn_gate.weight"), true, inner, cfg.Dim)
-	c.Matrix(&d.Alpha, name("ssm_alpha.weight"), true, s.ValueHeads, cfg.Dim)
-	c.Matrix(&d.Beta, name("ssm_beta.weight"), true, s.ValueHeads, cfg.Dim)
-	c.Matrix(&d.Out, name("ssm_out.weight"), true, cfg.Dim, inner)
-	d.Conv = c.Vector(name("ssm_conv1d.weight"), true, s.Kernel, s.Channels())
-	d.A = c.Vector(name("ssm_a"), true, s.ValueHeads)
-	d.Bias = c.Vector(name("ssm_dt.bias"), true, s.ValueHeads)
-	d.Norm = c.Vector(name("ssm_norm.weight"), true, s.Dim)
+	t.Mat(&d.QKV, "attn_qkv.weight", s.Channels(), t.C.Dim)
+	t.Mat(&d.Z, "attn_gate.weight", inner, t.C.Dim)
+	t.Mat(&d.Alpha, "ssm_alpha.weight", s.ValueHeads, t.C.Dim)
+	t.Mat(&d.Beta, "ssm_beta.weight", s.ValueHeads, t.C.Dim)
+	t.Mat(&d.Out, "ssm_out.weight", t.C.Dim, inner)
+	d.Conv = t.Vec("ssm_conv1d.weight", s.Kernel, s.Channels())
+	d.A = t.Vec("ssm_a", s.ValueHeads)
+	d.Bias = t.Vec("ssm_dt.bias", s.ValueHeads)
+	d.Norm = t.Vec("ssm_norm.weight", s.Dim)
 	for i, x := range d.A {
 		if !(x <= 0) || math.IsInf(float64(x), 0) {
-			c.Fail(tandem.Corrupt, "tensor %q: number %d is %v: want finite numbers up to 0, so that states decay", name("ssm_a"), i, x)
+			t.Fail(tandem.Corrupt, "tensor %q: number %d is %v: want finite numbers up to 0, so that states decay", t.Name("ssm_a"), i, x)
 			return
 		}
 	}
 }
 
-// LeaveOutKV makes recurrent layers keep states in place of keys and values.
-func (b *Planner) LeaveOutKV() {
-	for i, s := range b.Shapes {
-		if s.Recurrent {
-			b.KV.Layers[i] = kernels.KVLayer{}
-			b.KV.States = append(b.KV.States, kernels.State{Layer: i, Kind: "delta net", Floats: b.Delta.Floats(),
-				Record: b.Delta.Record()})
-		}
-	}
-}
-
-// DeltaNet adds the output of a recurrent layer to the residual stream.
+// DeltaNet lays out recurrent layer i, whose state decays by α and is corrected by β (Gated DeltaNet, equation 10):
+//
+//	n = norm(x); u, z, α, β = W n; x += Wout (norm of each head (delta net(conv(u), α, β)) ∘ silu(z))
 func (b *Planner) DeltaNet(i int) {
 	l, s := &b.W.Layers[i].Delta, b.Delta
 	inner, state := s.ValueHeads*s.Dim, 0
@@ -139,8 +95,8 @@ func (b *Planner) DeltaNet(i int) {
 			state++
 		}
 	}
-	in, z, out, act := b.buf("conv", s.Channels()), b.buf("z", inner), b.buf("read", inner), b.act("attended", inner)
-	alpha, beta := b.buf("alpha", s.ValueHeads), b.buf("beta", s.ValueHeads)
+	in, z, out, act := b.BufOf("conv", s.Channels()), b.BufOf("z", inner), b.BufOf("read", inner), b.ActOf("attended", inner)
+	alpha, beta := b.BufOf("alpha", s.ValueHeads), b.BufOf("beta", s.ValueHeads)
 	b.Norm(b.X, b.W.Layers[i].AttnNorm, b.Normed)
 	b.Stage(fmt.Sprintf("layer %d", i))
 	b.MatMul(l.QKV, b.Normed, in, Concurrent)
@@ -150,15 +106,5 @@ func (b *Planner) DeltaNet(i int) {
 	b.Add(kernels.DeltaNet{DeltaShape: s, State: state, In: in, Alpha: alpha, Beta: beta, Conv: l.Conv, A: l.A, Bias: l.Bias, Out: out})
 	b.HeadNorm(out, s.ValueHeads, l.Norm, b.NormEps)
 	b.SiLUMul(z, out, act)
-	b.add(l.Out, act, nil, nil)
-}
-
-// gate computes what gates the output of attention; None in other architectures.
-func (b *Planner) gate(i int) kernels.Buf {
-	if !b.Traits.DeltaNet {
-		return kernels.None
-	}
-	gate := b.buf("attention's gate", b.Shapes[i].Heads*b.HeadDim)
-	b.MatMul(b.W.Layers[i].AttnGate, b.Normed, gate, Concurrent)
-	return gate
+	b.AddBranch(l.Out, act, nil, nil)
 }

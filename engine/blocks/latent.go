@@ -2,11 +2,9 @@ package blocks
 
 import (
 	"fmt"
-	"math"
-
-	"github.com/tandem-llm/tandem/engine/tensors"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/tensors"
 	"github.com/tandem-llm/tandem/kernels"
 )
 
@@ -26,24 +24,24 @@ func (c *Config) plain() int { return c.Latent.Key - c.RopeDim }
 
 // Keys of latent attention.
 const (
-	KeyRank     = "attention.kv_lora_rank"
-	KeyKey      = "attention.key_length_mla"
-	KeyValue    = "attention.value_length_mla"
-	KeyGroups   = "expert_group_count"
+	keyRank     = "attention.kv_lora_rank"
+	keyKey      = "attention.key_length_mla"
+	keyValue    = "attention.value_length_mla"
 	maxCompress = 1 << 12 // elements of a kept key: kernels/cpu
 )
 
-// readLatent reads the sizes of latent attention; c.layers are known. There are two layouts of files. The newer one says the sizes of what
+// Latent reads the sizes of latent attention; c.Shapes are known. There are two layouts of files. The newer one says the sizes of what
 // is kept in key_length and value_length, and those of heads in keys of their own.
-func (h *Reader) readLatent(c *Config) {
+func (h *Reader) Latent(c *Config) {
+	if h.Err != nil {
+		return
+	}
 	l := &c.Latent
-	l.Rank = h.Count(KeyRank, -1, maxCompress)
-	n, err := h.File.IntOr(h.Arch+".attention.q_lora_rank", 0, MaxDim, 0)
-	h.Keep(err)
-	l.Query = n
+	l.Rank = h.Count(keyRank, -1, maxCompress)
+	l.Query = h.Optional("attention.q_lora_rank", MaxDim)
 	c.RopeDim = h.Count("rope.dimension_count", -1, maxCompress)
-	l.Together = !h.File.Has(h.Arch + "." + KeyKey)
-	own := map[bool][2]string{false: {KeyKey, KeyValue}, true: {"attention.key_length", "attention.value_length"}}[l.Together]
+	l.Together = !h.File.Has(h.Arch + "." + keyKey)
+	own := map[bool][2]string{false: {keyKey, keyValue}, true: {"attention.key_length", "attention.value_length"}}[l.Together]
 	l.Key, l.Value = h.Count(own[0], -1, MaxHead), h.Count(own[1], -1, MaxHead)
 	c.HeadDim = l.Key
 	if h.Err != nil {
@@ -77,17 +75,9 @@ func (h *Reader) readLatent(c *Config) {
 		h.Fail(tandem.Unsupported, "keys of %d and %d elements are kept: want at most %d", l.Rank, c.RopeDim, maxCompress)
 	case max(l.Key, l.Value, l.Rank+c.RopeDim)*first > MaxDim:
 		h.Fail(tandem.Corrupt, "%d heads of %d elements: want at most %d in all", first, max(l.Key, l.Value, l.Rank+c.RopeDim), MaxDim)
+	default:
+		h.sameHeads(c)
 	}
-}
-
-// latentScale returns what scores are multiplied with: 1/√(key size), and the square of YaRN's magnitude, by which cosines and sines are
-// not multiplied here.
-func (h *Reader) latentScale(c *Config) float32 {
-	m := 1.0
-	if c.Rope.Kind == "yarn" && c.Rope.Factor > 1 {
-		m += float64(float64(h.Multiplier(&c.Traits, keyYarnLog, 0)) * Ln(c.Rope.Factor))
-	}
-	return float32(float64(m*m) / math.Sqrt(float64(c.Latent.Key)))
 }
 
 // Compressed holds the weights of latent attention beside the queries' and the output's.
@@ -98,32 +88,26 @@ type Compressed struct {
 	Keys, Values    kernels.W // per head: (rank, plain) to the latent vector's space, and (value, rank) to the head's value
 }
 
-func (c Finder) collectLatent(l *Layer, cfg *Config, name func(string) string, heads int) {
-	k, m := &cfg.Latent, &l.Compressed
+// Latent finds the tensors of latent attention.
+func (t *Tensors) Latent() {
+	k, m, heads := &t.C.Latent, &t.Compressed, t.Shape.Heads
 	if m.Query = kernels.None; k.Query > 0 {
-		c.Matrix(&m.Query, name("attn_q_a.weight"), true, k.Query, cfg.Dim)
-		m.QueryNorm = c.Vector(name("attn_q_a_norm.weight"), true, k.Query)
-		c.Matrix(&l.Q, name("attn_q_b.weight"), true, heads*k.Key, k.Query)
+		t.Mat(&m.Query, "attn_q_a.weight", k.Query, t.C.Dim)
+		m.QueryNorm = t.Vec("attn_q_a_norm.weight", k.Query)
+		t.Mat(&t.Q, "attn_q_b.weight", heads*k.Key, k.Query)
 	} else {
-		c.Matrix(&l.Q, name("attn_q.weight"), true, heads*k.Key, cfg.Dim)
+		t.Mat(&t.Q, "attn_q.weight", heads*k.Key, t.C.Dim)
 	}
-	c.Stacked(name("attn_kv_a_mqa.weight"), cfg.Dim, tensors.Rows(&m.Latent, k.Rank), tensors.Rows(&m.Turned, cfg.RopeDim))
-	m.Norm = c.Vector(name("attn_kv_a_norm.weight"), true, k.Rank)
-	c.Matrix(&l.O, name("attn_output.weight"), true, cfg.Dim, heads*k.Value)
-	plain := cfg.plain()
-	if !k.Together {
-		c.OfHeads(&m.Keys, name("attn_k_b.weight"), heads, k.Rank, plain)
-		c.OfHeads(&m.Values, name("attn_v_b.weight"), heads, k.Value, k.Rank)
+	t.Stacked(t.Name("attn_kv_a_mqa.weight"), t.C.Dim, tensors.Rows(&m.Latent, k.Rank), tensors.Rows(&m.Turned, t.C.RopeDim))
+	m.Norm = t.Vec("attn_kv_a_norm.weight", k.Rank)
+	t.Mat(&t.O, "attn_output.weight", t.C.Dim, heads*k.Value)
+	plain := t.C.plain()
+	if k.Together {
+		t.KeysAndValues(t.Name("attn_kv_b.weight"), heads, plain, k.Value, k.Rank, &m.Keys, &m.Values)
 		return
 	}
-	each := plain + k.Value
-	t := c.Find(name("attn_kv_b.weight"), true, k.Rank, heads*each)
-	if t == nil || !c.Runs(t) {
-		return
-	}
-	m.Keys, m.Values = kernels.W(len(c.Matrices)), kernels.W(len(c.Matrices)+1)
-	c.Matrices = append(c.Matrices, tensors.Matrix{Tensor: t, Rows: k.Rank, Experts: heads, Heads: true, Every: each, Across: plain},
-		tensors.Matrix{Tensor: t, Row0: plain, Rows: k.Value, Experts: heads, Heads: true, Every: each})
+	t.OfHeads(&m.Keys, t.Name("attn_k_b.weight"), heads, k.Rank, plain)
+	t.OfHeads(&m.Values, t.Name("attn_v_b.weight"), heads, k.Value, k.Rank)
 }
 
 // LatentAttention lays out, in a layer,
@@ -136,13 +120,13 @@ func (b *Planner) LatentAttention(i int) {
 	m := &l.Compressed
 	b.Norm(b.X, l.AttnNorm, b.Normed)
 	b.Stage(fmt.Sprintf("layer %d", i))
-	q, latent, turned := b.buf("q", heads*k.Key), b.buf("latent", k.Rank), b.buf("turned", b.RopeDim)
+	q, latent, turned := b.BufOf("q", heads*k.Key), b.BufOf("latent", k.Rank), b.BufOf("turned", b.RopeDim)
 	b.MatMul(m.Latent, b.Normed, latent, Concurrent)
 	b.MatMul(m.Turned, b.Normed, turned, Concurrent)
 	if m.Query == kernels.None {
 		b.MatMul(l.Q, b.Normed, q, kernels.MatMulOpt{})
 	} else {
-		narrow, normed := b.buf("query", k.Query), b.act("query normed", k.Query)
+		narrow, normed := b.BufOf("query", k.Query), b.ActOf("query normed", k.Query)
 		b.MatMul(m.Query, b.Normed, narrow, kernels.MatMulOpt{})
 		b.RMSNorm(narrow, m.QueryNorm, b.NormEps, normed)
 		b.MatMul(l.Q, normed, q, kernels.MatMulOpt{})
@@ -153,17 +137,17 @@ func (b *Planner) LatentAttention(i int) {
 	b.StoreKV(turned, latent, i)
 
 	wide := b.RopeDim + k.Rank
-	plains, input, absorbed, query := b.buf("q plain", heads*plain), b.act("q plain", heads*plain), b.buf("q absorbed", heads*k.Rank),
-		b.buf("q wide", heads*wide)
+	plains, input, absorbed, query := b.BufOf("q plain", heads*plain), b.ActOf("q plain", heads*plain), b.BufOf("q absorbed", heads*k.Rank),
+		b.BufOf("q wide", heads*wide)
 	b.Add(kernels.CopyHeads{In: q, Out: plains, Heads: heads, Dim: plain})
 	b.Add(kernels.CopyHeads{In: q, Out: query, Heads: heads, From: plain, Dim: b.RopeDim})
 	b.RoPE(query, heads, wide, turn)
 	b.Feed(plains, input)
 	b.Add(kernels.ExpertMatMul{W: m.Keys, In: input, Route: b.heads, Out: absorbed})
 	b.Add(kernels.CopyHeads{In: absorbed, Out: query, Heads: heads, To: b.RopeDim, Dim: k.Rank})
-	attended, values, out := b.act("attended", heads*k.Rank), b.buf("values", heads*k.Value), b.act("values", heads*k.Value)
+	attended, values, out := b.ActOf("attended", heads*k.Rank), b.BufOf("values", heads*k.Value), b.ActOf("values", heads*k.Value)
 	b.Add(kernels.Attention{AttentionOpt: kernels.AttentionOpt{Scale: b.AttnScale}, Q: query, Layer: i, Heads: heads, Out: attended})
 	b.Add(kernels.ExpertMatMul{W: m.Values, In: attended, Route: b.heads, Out: values})
 	b.Feed(values, out)
-	b.add(l.O, out, nil, nil)
+	b.AddBranch(l.O, out, nil, nil)
 }

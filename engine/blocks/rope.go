@@ -7,15 +7,17 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// ropeConfig says how RoPE's angles differ from position·base^(-2i/n). The arithmetic on it uses only
+// Rope says how RoPE turns heads, and how its angles differ from position·base^(-2i/n). The arithmetic on it uses only
 // +, −, ×, ÷ and exact operations in float64, unfused, so that every machine gets the same bits.
 type Rope struct {
-	Base, LocalBase    float64 // localBase: of layers with a window, which are not scaled; 0: as the others
+	Halves             bool    // pairs elements (i, i+n/2) of a head instead of (2i, 2i+1)
+	Base, LocalBase    float64 // LocalBase: of layers with a window, which are not scaled; 0: as the others
 	Kind               string  // none, linear, yarn, longrope
 	Factor             float64 // by which the context is extended; 1: not extended
 	Magnitude          float64 // cosines and sines are multiplied by it
 	Original           int     // positions of training before the extension
-	BetaFast, BetaSlow float64 // YaRN: turns over `original` above and below which a pair is kept or interpolated
+	BetaFast, BetaSlow float64 // YaRN: turns over Original above and below which a pair is kept or interpolated
+	ExactTurns         bool    // YaRN: those are not rounded to whole pairs
 }
 
 // Bounds of the factors, from keys or tensors, that divide RoPE's frequencies.
@@ -27,13 +29,27 @@ const minStill, maxStill = 1e20, 1e31
 // Bounds of YaRN's turns, whose logarithms must be finite. Published models have 1 and 32.
 const minRopeTurns, maxRopeTurns = 1e-6, 1e6
 
-// readRoPE reads the keys below rope. c.Context and c.RopeDim are known.
-func (h *Reader) readRoPE(c *Config) {
-	r := &c.Rope
-	r.Base = h.ropeBase("rope.freq_base", 10000)
-	if c.Traits.LocalBase != 0 {
-		r.LocalBase = h.ropeBase("rope.freq_base_swa", c.Traits.LocalBase)
+// RoPE reads the keys below rope. Heads are known.
+func (h *Reader) RoPE(c *Config) { h.rope(c, false, usualMagnitude) }
+
+// LongRoPE is RoPE for an architecture whose files may have a factor for each frequency: Finder.RopeFactors.
+func (h *Reader) LongRoPE(c *Config) { h.rope(c, true, usualMagnitude) }
+
+// YaRN is RoPE for an architecture with another magnitude of cosines and sines: where YaRN extends the context by a factor, m, which the
+// keys say, becomes magnitude(m, factor).
+func (h *Reader) YaRN(c *Config, magnitude func(m, factor float64) float64) {
+	h.rope(c, false, magnitude)
+}
+
+// usualMagnitude is YaRN's, section 3.4.
+func usualMagnitude(m, factor float64) float64 { return m * (1 + float64(0.1*Ln(factor))) }
+
+func (h *Reader) rope(c *Config, factors bool, magnitude func(m, factor float64) float64) {
+	if h.Err != nil {
+		return
 	}
+	r := &c.Rope
+	r.Base = h.RopeBase("rope.freq_base", 10000)
 	kind, err := h.File.StringOr(h.Arch+".rope.scaling.type", "")
 	h.Keep(err)
 	factor := h.Number("rope.scaling.factor", h.Number("rope.scale_linear", 1))
@@ -46,9 +62,8 @@ func (h *Reader) readRoPE(c *Config) {
 	case "", "linear": // files older than the key for the type
 		r.Kind = "linear"
 	case "yarn":
-		if factor > 1 && !c.Traits.Latent {
-			r.Magnitude *= 1 + float64(0.1*Ln(factor))
-			r.Magnitude /= 1 + float64(float64(0.1*float64(h.Multiplier(&c.Traits, keyYarnLog, 0)))*Ln(factor))
+		if factor > 1 {
+			r.Magnitude = magnitude(r.Magnitude, factor)
 		}
 		if r.BetaSlow < minRopeTurns || r.BetaFast < r.BetaSlow || r.BetaFast > maxRopeTurns || r.Base == 1 {
 			h.Fail(tandem.Corrupt,
@@ -56,7 +71,7 @@ func (h *Reader) readRoPE(c *Config) {
 				r.Base, r.BetaSlow, r.BetaFast, minRopeTurns, maxRopeTurns, h.Arch+".rope.scaling.yarn_beta_fast")
 		}
 	case "longrope":
-		if factor != 1 || !c.Traits.RopeFactors {
+		if factor != 1 || !factors {
 			h.Fail(tandem.Unsupported,
 				"rope scaling %q of the %s architecture with factor %v: tandem runs it for llama and phi3, its factors in tensors",
 				kind, h.Arch, factor)
@@ -70,12 +85,34 @@ func (h *Reader) readRoPE(c *Config) {
 	}
 }
 
-func (h *Reader) ropeBase(key string, def float64) float64 {
+// RopeBase reads a base of RoPE's frequencies.
+func (h *Reader) RopeBase(key string, def float64) float64 {
 	base := h.Number(key, def)
 	if base < 1 || base > 1e15 {
 		h.Fail(tandem.Corrupt, "key %q is %v: want 1 to 1e15", h.Arch+"."+key, base)
 	}
 	return base
+}
+
+// RopeFactors finds the factors that divide RoPE's frequencies: Llama 3.1's single table, or one of LongRoPE's two, for
+// contexts longer than the training context and for others. The model's context, set when it is loaded, decides. still allows factors that
+// make pairs stand still.
+func (f *Finder) RopeFactors(still bool) {
+	const longName, shortName = "rope_factors_long.weight", "rope_factors_short.weight"
+	c, w := f.C, f.W
+	need := c.Rope.Kind == "longrope" || f.File.Tensor(longName) != nil || f.File.Tensor(shortName) != nil
+	w.RopeFactors = f.Vector("rope_freqs.weight", false, c.RopeDim/2)
+	long, short := f.Vector(longName, need, c.RopeDim/2), f.Vector(shortName, need, c.RopeDim/2)
+	if w.RopeFactors == nil && c.Context > c.Rope.Original {
+		w.RopeFactors = long
+	} else if w.RopeFactors == nil {
+		w.RopeFactors = short
+	}
+	for i, x := range w.RopeFactors {
+		if !(x >= minRopeFactor && x <= maxRopeFactor) && !(still && x >= minStill && x <= maxStill) {
+			f.Fail(tandem.Corrupt, "rope factor %d is %v: want %v to %v", i, x, minRopeFactor, maxRopeFactor)
+		}
+	}
 }
 
 // Rotation returns RoPE's rotation for the heads of a layer; factors, if not nil, divide its frequencies one by one.
@@ -85,12 +122,12 @@ func (c *Config) Rotation(local bool, factors []float32) kernels.Rotation {
 		n = c.LocalRopeDim
 	}
 	if local && r.LocalBase != 0 {
-		r, factors = Rope{Base: r.LocalBase, Kind: "none", Factor: 1, Magnitude: 1}, nil
+		r, factors = Rope{Halves: r.Halves, Base: r.LocalBase, Kind: "none", Factor: 1, Magnitude: 1}, nil
 	}
 	freq := InverseFrequencies(r.Base, n, factors)
 	var low, high float64
 	if r.Kind == "yarn" {
-		low, high = r.blend(n, c.Traits.ExactTurns)
+		low, high = r.blend(n)
 	}
 	for i, f := range freq {
 		freq[i] = f / r.Factor
@@ -100,17 +137,17 @@ func (c *Config) Rotation(local bool, factors []float32) kernels.Rotation {
 			freq[i] = float64(freq[i]*(1-keep)) + float64(f*keep)
 		}
 	}
-	return kernels.Rotation{InvFreq: freq, Magnitude: float32(r.Magnitude), Halves: c.Traits.Halves}
+	return kernels.Rotation{InvFreq: freq, Magnitude: float32(r.Magnitude), Halves: r.Halves}
 }
 
 // blend returns the pairs between which YaRN passes from trained to interpolated frequencies:
-// those that turn betaFast and betaSlow times over the original context, rounded outwards unless exact.
-func (r *Rope) blend(n int, exact bool) (low, high float64) {
+// those that turn betaFast and betaSlow times over the original context, rounded outwards unless ExactTurns.
+func (r *Rope) blend(n int) (low, high float64) {
 	pair := func(turns float64) float64 {
 		return float64(float64(n)*Ln(float64(r.Original)/float64(turns*float64(2*math.Pi)))) / float64(2*Ln(r.Base))
 	}
 	low, high = pair(r.BetaFast), pair(r.BetaSlow)
-	if !exact {
+	if !r.ExactTurns {
 		low, high = math.Floor(low), math.Ceil(high)
 	}
 	return max(0, low), min(float64(n-1), high)

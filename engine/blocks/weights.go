@@ -2,10 +2,9 @@ package blocks
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/tandem-llm/tandem/engine/tensors"
-
-	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/kernels"
 )
 
@@ -13,7 +12,7 @@ import (
 type Layer struct {
 	AttnNorm, FFNNorm          []float32 // (dim)
 	AttnPost, FFNPost          []float32 // (dim), norms of the outputs of attention and feed-forward; nil: none
-	QNorm, KNorm               []float32 // (headDim); nil: none
+	QNorm, KNorm, VNorm        []float32 // (headDim); nil: none
 	Q, K, V, O                 kernels.W
 	SameKV                     bool // values are the keys before their norm
 	QBias, KBias, VBias, OBias []float32
@@ -23,12 +22,25 @@ type Layer struct {
 	Mixture                    Mixture   // in place of gate, up and down, or beside them, if the model has experts
 	Input                      LayerInput
 	Scale                      float32    // of what the layer leaves
-	AttnGate                   kernels.W  // of attention's output, in architectures with delta nets
+	AttnGate                   kernels.W  // of attention's output; None: it has no gate
 	Delta                      DeltaNet   // in place of attention, if the layer is recurrent
 	Compressed                 Compressed // of a model with latent attention
 }
 
-// Weights are a model's parameters: matrices by their handle in the program, vectors as they are. head is embed if the file has no
+// LayerInputs are what each layer gets of the token beside the residual stream: from a table of its own, and from the embedding.
+// The zero value is a model without.
+type LayerInputs struct {
+	Table, Project kernels.W
+	Norm           []float32 // (size)
+}
+
+// LayerInput is what a layer does with its input.
+type LayerInput struct {
+	Gate, Out kernels.W
+	Post      []float32 // (dim)
+}
+
+// Weights are a model's parameters: matrices by their handle in the program, vectors as they are. Head is Embed if the file has no
 // output matrix.
 type Weights struct {
 	Embed, Head kernels.W
@@ -46,155 +58,85 @@ type Second struct {
 	In      kernels.Act // (rows, d)
 }
 
-// Finder finds the tensors of a model's blocks.
+// Finder finds the tensors of a model of shape C in its file, and puts them into W.
 type Finder struct {
 	*tensors.Catalog
+	C    *Config
+	W    *Weights
 	Bare bool // the first layer may have no norm before attention: a draft's
 }
 
-// Collect lists every tensor of a model.
-func (c Finder) Collect(w *Weights, cfg *Config) {
-	c.Matrix(&w.Embed, "token_embd.weight", true, cfg.Vocab, cfg.Dim)
+// Collect finds every tensor of a model. Others are refused.
+func (f *Finder) Collect() {
+	c, w := f.C, f.W
+	f.Matrix(&w.Embed, "token_embd.weight", true, c.Vocab, c.Dim)
 	w.Head = w.Embed
-	c.Matrix(&w.Head, "output.weight", false, cfg.Vocab, cfg.Dim)
-	w.OutputNorm = c.Vector("output_norm.weight", true, cfg.Dim)
-	c.CollectRopeFactors(w, cfg)
-	c.collectLayerInputs(&w.Inputs, cfg)
-	w.Layers = make([]Layer, cfg.Layers)
-	for i := range w.Layers {
-		if c.CollectLayer(&w.Layers[i], w, cfg, i); c.Err != nil {
+	f.Matrix(&w.Head, "output.weight", false, c.Vocab, c.Dim)
+	w.OutputNorm = f.Vector("output_norm.weight", true, c.Dim)
+	f.CollectLayers()
+	if f.Err != nil {
+		return
+	}
+	f.LeaveOutTowers()
+	for i := c.Layers; i < c.Layers+c.Nextn; i++ {
+		for _, t := range f.File.Tensors() {
+			if strings.HasPrefix(t.Name, fmt.Sprintf("blk.%d.", i)) {
+				f.Skip(t.Name)
+			}
+		}
+	}
+	f.RefuseOthers(c.Arch)
+}
+
+// CollectLayers finds the tensors of all layers, and those that the architecture has beside them.
+func (f *Finder) CollectLayers() {
+	if f.C.Family.Model != nil {
+		f.C.Family.Model(f)
+	}
+	f.W.Layers = make([]Layer, f.C.Layers)
+	for i := range f.W.Layers {
+		l := &f.W.Layers[i]
+		l.Scale, l.AttnGate, l.Mixture.Shared.Share = 1, kernels.None, kernels.None
+		f.C.Family.Layer(&Tensors{Finder: f, Layer: l, Shape: f.C.Shapes[i], I: i})
+		if f.Err != nil {
 			return
 		}
 	}
-	c.LeaveOutTowers()
-	c.leaveOut(cfg)
-	c.RefuseOthers(cfg.Arch)
 }
 
-func (c Finder) CollectLayer(l *Layer, w *Weights, cfg *Config, i int) {
-	t, s := &cfg.Traits, cfg.Shapes[i]
-	name := func(s string) string { return fmt.Sprintf("blk.%d.%s", cfg.First+i, s) }
-	l.AttnNorm = c.Vector(name("attn_norm.weight"), i > 0 || !c.Bare, cfg.Dim)
-	l.FFNNorm = c.Vector(name(t.ffnNorm()), true, cfg.Dim)
-	c.collectLayerInput(l, cfg, name)
-	if t.DeltaNet && !c.kindOf(cfg, i, name) {
-		return
-	}
-	if s.Recurrent {
-		c.collectDeltaNet(&l.Delta, cfg, name)
-	} else {
-		c.collectAttention(l, w, cfg, i, name)
-	}
-	c.collectFeedForward(l, cfg, i, name)
+// Tensors finds the tensors of layer I.
+type Tensors struct {
+	*Finder
+	*Layer
+	Shape LayerShape
+	I     int
 }
 
-func (c Finder) collectAttention(l *Layer, w *Weights, cfg *Config, i int, name func(string) string) {
-	t, s := &cfg.Traits, cfg.Shapes[i]
-	own := s.Source == i
-	if t.HeadNorms {
-		l.QNorm = c.Vector(name("attn_q_norm.weight"), true, s.HeadDim)
-	}
-	if t.HeadNorms && own {
-		l.KNorm = c.Vector(name("attn_k_norm.weight"), true, s.HeadDim)
-	}
-	if t.PostNorms {
-		l.AttnPost = c.Vector(name("post_attention_norm.weight"), true, cfg.Dim)
-	}
-	if t.Latent {
-		c.collectLatent(l, cfg, name, s.Heads)
-	} else {
-		c.collectQKV(l, w, cfg, name, i)
-	}
-	if t.Sinks {
-		l.Sinks = c.Vector(name("attn_sinks.weight"), true, s.Heads)
-	}
+// Name returns the whole name of a tensor of the layer.
+func (t *Tensors) Name(name string) string { return fmt.Sprintf("blk.%d.%s", t.C.First+t.I, name) }
+
+// Has reports whether the layer has a tensor.
+func (t *Tensors) Has(name string) bool { return t.File.Tensor(t.Name(name)) != nil }
+
+// Mat finds a (rows, cols) matrix, rows being outputs.
+func (t *Tensors) Mat(into *kernels.W, name string, rows, cols int) {
+	t.Matrix(into, t.Name(name), true, rows, cols)
 }
 
-// collectQKV lists the matrices of attention whose heads have keys and values.
-func (c Finder) collectQKV(l *Layer, w *Weights, cfg *Config, name func(string) string, i int) {
-	t, s := &cfg.Traits, cfg.Shapes[i]
-	attn, kv, own := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim, s.Source == i
-	if qkv := name("attn_qkv.weight"); t.Fused && c.File.Tensor(qkv) != nil {
-		c.Stacked(qkv, cfg.Dim, tensors.Rows(&l.Q, attn), tensors.Rows(&l.K, kv), tensors.Rows(&l.V, kv))
-	} else if i == 0 && w.Second != nil {
-		for _, m := range []struct {
-			letter       string
-			hidden, embd *kernels.W
-			rows         int
-		}{{"q", &l.Q, &w.Second.Q, attn}, {"k", &l.K, &w.Second.K, kv}, {"v", &l.V, &w.Second.V, kv}} {
-			c.Matrix(m.hidden, name("attn_"+m.letter+".hidden.weight"), true, m.rows, cfg.Dim)
-			c.Matrix(m.embd, name("attn_"+m.letter+".embd.weight"), true, m.rows, cfg.Dim)
-		}
-	} else {
-		if t.DeltaNet {
-			c.Interleaved(name("attn_q.weight"), cfg.Dim, attn, s.HeadDim, &l.Q, &l.AttnGate)
-		} else {
-			c.Matrix(&l.Q, name("attn_q.weight"), true, attn, cfg.Dim)
-		}
-		if own {
-			c.Matrix(&l.K, name("attn_k.weight"), true, kv, cfg.Dim)
-			l.SameKV = t.ValueNorms && c.File.Tensor(name("attn_v.weight")) == nil
-			c.Matrix(&l.V, name("attn_v.weight"), !l.SameKV, kv, cfg.Dim)
-		}
-	}
-	c.Matrix(&l.O, name("attn_output.weight"), true, cfg.Dim, attn)
-	if qkv := name("attn_qkv.bias"); t.Fused && c.File.Tensor(qkv) != nil {
-		if all := c.Vector(qkv, true, attn+2*kv); all != nil {
-			l.QBias, l.KBias, l.VBias = all[:attn], all[attn:attn+kv], all[attn+kv:]
-		}
-	} else {
-		l.QBias = c.Vector(name("attn_q.bias"), false, attn)
-		l.KBias = c.Vector(name("attn_k.bias"), false, kv)
-		l.VBias = c.Vector(name("attn_v.bias"), false, kv)
-	}
-	l.OBias = c.Vector(name("attn_output.bias"), false, cfg.Dim)
+// Vec finds a vector, VecIf one that may be missing and then is nil.
+func (t *Tensors) Vec(name string, shape ...int) []float32 {
+	return t.Vector(t.Name(name), true, shape...)
+}
+func (t *Tensors) VecIf(name string, shape ...int) []float32 {
+	return t.Vector(t.Name(name), false, shape...)
 }
 
-func (c Finder) collectFeedForward(l *Layer, cfg *Config, i int, name func(string) string) {
-	t, s := &cfg.Traits, cfg.Shapes[i]
-	if t.PostNorms {
-		l.FFNPost = c.Vector(name("post_ffw_norm.weight"), true, cfg.Dim)
-	}
-	switch {
-	case cfg.Experts.Count > 0 && t.Beside:
-		c.collectBeside(&l.Mixture, cfg, name, s.Expert)
-	case s.Expert > 0 && cfg.Experts.Count > 0:
-		c.collectExperts(&l.Mixture, cfg, name, s)
-		return
-	}
-	if t.Fused && c.File.Tensor(name("ffn_gate.weight")) == nil {
-		c.Stacked(name("ffn_up.weight"), cfg.Dim, tensors.Rows(&l.Gate, s.FFN), tensors.Rows(&l.Up, s.FFN))
-		if all := c.Vector(name("ffn_up.bias"), false, 2*s.FFN); all != nil {
-			l.GateBias, l.UpBias = all[:s.FFN], all[s.FFN:]
-		}
-	} else {
-		c.Matrix(&l.Gate, name("ffn_gate.weight"), true, s.FFN, cfg.Dim)
-		c.Matrix(&l.Up, name("ffn_up.weight"), true, s.FFN, cfg.Dim)
-		l.GateBias = c.Vector(name("ffn_gate.bias"), false, s.FFN)
-		l.UpBias = c.Vector(name("ffn_up.bias"), false, s.FFN)
-	}
-	c.Matrix(&l.Down, name("ffn_down.weight"), true, cfg.Dim, s.FFN)
-	l.DownBias = c.Vector(name("ffn_down.bias"), false, cfg.Dim)
+// Norms finds the norms before attention and before the feed-forward block, which has this name.
+func (t *Tensors) Norms(feedForward string) {
+	t.AttnNorm = t.Vector(t.Name("attn_norm.weight"), t.I > 0 || !t.Bare, t.C.Dim)
+	t.FFNNorm = t.Vec(feedForward, t.C.Dim)
 }
 
-// CollectRopeFactors finds the factors that divide RoPE's frequencies: Llama 3.1's single table, or one of LongRoPE's two, for
-// contexts longer than the training context and for others. The model's context, set when it is loaded, decides.
-func (c Finder) CollectRopeFactors(w *Weights, cfg *Config) {
-	if !cfg.Traits.RopeFactors {
-		return
-	}
-	const longName, shortName = "rope_factors_long.weight", "rope_factors_short.weight"
-	need := cfg.Rope.Kind == "longrope" || c.File.Tensor(longName) != nil || c.File.Tensor(shortName) != nil
-	w.RopeFactors = c.Vector("rope_freqs.weight", false, cfg.RopeDim/2)
-	long, short := c.Vector(longName, need, cfg.RopeDim/2), c.Vector(shortName, need, cfg.RopeDim/2)
-	if w.RopeFactors == nil && cfg.Context > cfg.Rope.Original {
-		w.RopeFactors = long
-	} else if w.RopeFactors == nil {
-		w.RopeFactors = short
-	}
-	for i, f := range w.RopeFactors {
-		if !(f >= minRopeFactor && f <= maxRopeFactor) && !(cfg.Traits.LocalHeads && f >= minStill && f <= maxStill) {
-			c.Fail(tandem.Corrupt, "rope factor %d is %v: want %v to %v", i, f, minRopeFactor, maxRopeFactor)
-		}
-	}
-}
+// PostNorm finds the norm of attention's output; that of the feed-forward block's is found with PostFFNorm.
+func (t *Tensors) PostNorm()   { t.AttnPost = t.Vec("post_attention_norm.weight", t.C.Dim) }
+func (t *Tensors) PostFFNorm() { t.FFNPost = t.Vec("post_ffw_norm.weight", t.C.Dim) }

@@ -50,18 +50,15 @@ func planAssistant(p *planning) (Guesser, error) {
 		return tandem.Errorf("engine", tandem.Invalid, "%s: an assistant %s", path, fmt.Sprintf(format, args...))
 	}
 	switch {
-	case of.Arch != "gemma4":
+	case of.Family.Assistant == nil:
 		return nil, refuse("of a gemma4 target: %s is a model of the %s architecture", p.Path, of.Arch)
 	case s.Dim != of.Dim:
 		return nil, refuse("for a target of width %d: %s has width %d", s.Dim, p.Path, of.Dim)
 	case s.Vocab != of.Vocab:
 		return nil, refuse("for a target with %d tokens: %s has %d", s.Vocab, p.Path, of.Vocab)
 	}
-	t := blocks.Architectures["gemma4"]
-	t.ScaleEmbed, t.Caps, t.FinalCap, t.ValueNorms, t.Beside = false, false, 0, false, false
-	t.Guesses, t.Reads = true, []string{blocks.KeyMTP}
 	a := &Assistant{target: p.Target}
-	if a.config, err = blocks.NewReader(p.file, arch).Config(t, of.Vocab, s.Draft.Width); err != nil {
+	if a.config, err = blocks.NewReader(p.file, arch).Config(*of.Family.Assistant, of.Vocab, s.Draft.Width); err != nil {
 		return nil, err
 	}
 	c := &a.config
@@ -110,18 +107,17 @@ func readBy(target *blocks.Config, l *blocks.LayerShape, i int, refuse func(stri
 
 // collect finds the assistant's tensors.
 func (a *Assistant) collect(p *planning, arch string) error {
-	c, w, cfg, names := blocks.Finder{Catalog: tensors.New(p.file)}, &a.weights, &a.config, &p.Spec.Helper
+	w, cfg, names := &a.weights, &a.config, &p.Spec.Helper
+	c := blocks.Finder{Catalog: tensors.New(p.file), C: cfg, W: w}
 	c.Matrix(&a.enter, names.Enter, true, cfg.Dim, 2*p.Spec.Dim)
 	c.Matrix(&a.leave, names.Leave, true, p.Spec.Dim, cfg.Dim)
 	c.Matrix(&w.Head, "token_embd.weight", true, cfg.Vocab, cfg.Dim)
 	w.OutputNorm = c.Vector("output_norm.weight", true, cfg.Dim)
-	c.CollectRopeFactors(w, cfg)
-	w.Layers = make([]blocks.Layer, cfg.Layers)
 	own := slices.Clone(cfg.Shapes)
-	for i := range w.Layers {
+	for i := range cfg.Shapes {
 		cfg.Shapes[i].Source = kernels.None // so that no tensors for keys and values are asked for
-		c.CollectLayer(&w.Layers[i], w, cfg, i)
 	}
+	c.CollectLayers()
 	if cfg.Shapes = own; c.Err == nil && names.Clusters > 0 {
 		a.clusters = collectClusters(c.Catalog, w, cfg, names)
 	}
@@ -136,7 +132,7 @@ func (a *Assistant) collect(p *planning, arch string) error {
 func (a *Assistant) plan() {
 	c, t := &a.config, a.target
 	b := blocks.NewPlanner(kernels.NewProgram(maxRows, maxRows), c, &a.weights)
-	b.Temper, b.Reads, b.Ahead = nil, make([]int, c.Layers), 1
+	b.Reads, b.Ahead = make([]int, c.Layers), 1
 	for i, l := range c.Shapes {
 		b.Reads[i] = l.Source
 	}
@@ -149,9 +145,7 @@ func (a *Assistant) plan() {
 	b.Feed(a.in, both)
 	b.MatMul(a.enter, both, b.X, kernels.MatMulOpt{})
 	for i := range b.W.Layers {
-		b.Attention(i)
-		b.FeedForward(i)
-		b.EndLayer(i)
+		c.Family.Pass(b, i)
 	}
 	last, lastNorm := b.WantedBuf(c.Dim), b.WantedAct(c.Dim)
 	b.Gather(b.X, last)

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem/engine/blocks"
-
 	"github.com/tandem-llm/tandem/kernels"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
 )

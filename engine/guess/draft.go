@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/arch"
 	"github.com/tandem-llm/tandem/engine/blocks"
 	"github.com/tandem-llm/tandem/engine/tensors"
 	"github.com/tandem-llm/tandem/kernels"
@@ -64,7 +65,7 @@ func NewDraft(f *gguf.File, spec side.Spec, of *gguf.File, target *blocks.Config
 		d.vocab = append(d.vocab, int32(id))
 	}
 	var err error
-	if d.Config, err = blocks.NewReader(f, string(spec.Kind)).Config(blocks.Traits{}, spec.Vocab, spec.Draft.Width); err != nil {
+	if d.Config, err = blocks.NewReader(f, string(spec.Kind)).Config(arch.Draft, spec.Vocab, spec.Draft.Width); err != nil {
 		return nil, err
 	}
 	if d.Config.FinalCap = target.FinalCap; !wide { // which has an output matrix of its own
@@ -73,10 +74,8 @@ func NewDraft(f *gguf.File, spec side.Spec, of *gguf.File, target *blocks.Config
 	c, w, cfg := tensors.New(f), &d.Weights, &d.Config
 	d.entrance.collect(c, d)
 	w.OutputNorm = c.Vector("output_norm.weight", wide, cfg.Dim)
-	w.Layers = make([]blocks.Layer, cfg.Layers)
-	for i := range w.Layers {
-		blocks.Finder{Catalog: c, Bare: !wide}.CollectLayer(&w.Layers[i], w, cfg, i)
-	}
+	find := blocks.Finder{Catalog: c, C: cfg, W: w, Bare: !wide}
+	find.CollectLayers()
 	w.Embed, w.Head = kernels.None, kernels.None
 	if wide {
 		c.Matrix(&w.Embed, "token_embd.weight", false, cfg.Vocab, cfg.Dim)

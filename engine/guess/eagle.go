@@ -30,7 +30,7 @@ func (k *eagle) enter(b *blocks.Planner, e kernels.Buf, states []kernels.Buf) {
 	b.Feed(states[0], state)
 	b.MatMul(k.embd, act, b.X, kernels.MatMulOpt{})
 	b.MatMul(k.hidden, state, b.X, kernels.MatMulOpt{Add: true})
-	b.AddBiasIf(b.X, k.bias)
+	b.Bias(b.X, k.bias)
 }
 
 // eagle3 reads several states of the target (Li et al., "EAGLE-3", 2025), with a width and a vocabulary of its own. Its one block makes

@@ -25,13 +25,13 @@ type mtp struct {
 
 // DescribeMTP describes the draft inside the model in f, of that shape and vocabulary. Errors: Invalid if there is none.
 func DescribeMTP(f *gguf.File, c *blocks.Config, vocabulary string) (side.Spec, error) {
-	if name := mtpTensor(c.Layers, "eh_proj"); c.Extra == 0 || f.Tensor(name) == nil {
+	if name := mtpTensor(c.Layers, "eh_proj"); c.Nextn == 0 || f.Tensor(name) == nil {
 		return side.Spec{}, tandem.Errorf("engine", tandem.Invalid,
 			"%s has no layers that guess further tokens (key %q, tensor %q): want another draft than mtp", f.Path(),
-			c.Arch+"."+blocks.KeyMTP, name)
+			c.NextnKey(), name)
 	}
 	tap := side.LastNorm
-	if c.Traits.MtpBeforeNorm {
+	if c.NextnBeforeNorm {
 		tap = c.Layers
 	}
 	return side.Spec{Kind: side.MTP, Name: string(side.MTP), Vocabulary: vocabulary, Dim: c.Dim, Vocab: c.Vocab, Taps: []int{tap},
@@ -43,7 +43,7 @@ func NewMTP(f *gguf.File, spec side.Spec, target blocks.Config) (*Draft, error) 
 	k := &mtp{}
 	d := &Draft{Spec: spec, Config: target, entrance: k, unnormed: spec.Taps[0] != side.LastNorm}
 	c := &d.Config
-	c.Name, c.First, c.Layers, c.Extra = target.Name+" mtp", target.Layers, 1, 0
+	c.Name, c.First, c.Layers, c.Nextn = target.Name+" mtp", target.Layers, 1, 0
 	c.Shapes = []blocks.LayerShape{target.Shapes[target.Layers-1]}
 	for i := target.Layers - 1; c.Shapes[0].Recurrent && i >= 0; i-- {
 		c.Shapes[0] = target.Shapes[i]
@@ -65,7 +65,8 @@ func NewMTP(f *gguf.File, spec side.Spec, target blocks.Config) (*Draft, error) 
 // collect finds the tensors of the layer. What it does not have of its own are the model's: embedding, output matrix, and the norm
 // before that.
 func (k *mtp) collect(cat *tensors.Catalog, d *Draft) {
-	c, w, cfg := blocks.Finder{Catalog: cat, Bare: true}, &d.Weights, &d.Config
+	w, cfg := &d.Weights, &d.Config
+	c := blocks.Finder{Catalog: cat, C: cfg, W: w, Bare: true}
 	name := func(s string) string { return mtpTensor(cfg.First, s) }
 	or := func(own, shared string) string {
 		if c.File.Tensor(own) != nil {
@@ -78,9 +79,7 @@ func (k *mtp) collect(cat *tensors.Catalog, d *Draft) {
 	w.OutputNorm = c.Vector(or(name("shared_head_norm"), "output_norm.weight"), true, cfg.Dim)
 	c.Matrix(&w.Embed, or(name("embed_tokens"), "token_embd.weight"), true, cfg.Vocab, cfg.Dim)
 	c.Matrix(&w.Head, or(name("shared_head_head"), or("output.weight", "token_embd.weight")), true, cfg.Vocab, cfg.Dim)
-	c.CollectRopeFactors(w, cfg)
-	w.Layers = make([]blocks.Layer, 1)
-	c.CollectLayer(&w.Layers[0], w, cfg, 0)
+	c.CollectLayers()
 }
 
 // mtpTensor names a tensor of the layer that comes after so many.

@@ -250,6 +250,19 @@ func (c *Catalog) OfExperts(name string, n, cols int, bands ...Band) {
 	}
 }
 
+// KeysAndValues asks for the matrices of heads whose rows alternate in one tensor: `plain` rows of the keys', which are taken as the
+// transpose, (rank, plain), then those of the values', (value, rank). Every row uses all heads.
+func (c *Catalog) KeysAndValues(name string, heads, plain, value, rank int, keys, values *kernels.W) {
+	each := plain + value
+	t := c.Find(name, true, rank, heads*each)
+	if t == nil || !c.Runs(t) {
+		return
+	}
+	*keys, *values = kernels.W(len(c.Matrices)), kernels.W(len(c.Matrices)+1)
+	c.Matrices = append(c.Matrices, Matrix{Tensor: t, Rows: rank, Experts: heads, Heads: true, Every: each, Across: plain},
+		Matrix{Tensor: t, Row0: plain, Rows: value, Experts: heads, Heads: true, Every: each})
+}
+
 // OfHeads asks for a stack of matrices that every row uses.
 func (c *Catalog) OfHeads(into *kernels.W, name string, n, rows, cols int) {
 	if c.OfExperts(name, n, cols, Band{into, rows}); c.Err == nil {

@@ -1,0 +1,41 @@
+package arch
+
+import "github.com/tandem-llm/tandem/engine/blocks"
+
+// llama, a layer (Llama 1 to 3, Mistral 7B and their kin):
+//
+//	n = norm(x); q, k, v = W n; x += Wo attention(RoPE(q), RoPE(k), v)
+//	n = norm(x); x += Wdown (silu(Wgate n) ∘ (Wup n))
+//
+// RoPE pairs neighbours. Llama 3.1 divides its frequencies by factors in a tensor.
+var llama = blocks.Family{
+	Read: func(r *blocks.Reader, c *blocks.Config) {
+		r.Layers(c)
+		r.HeadSizes(c)
+		r.LongRoPE(c)
+		r.Window(c, 0, 0)
+	},
+	Model: func(f *blocks.Finder) { f.RopeFactors(false) },
+	Layer: func(t *blocks.Tensors) {
+		t.Norms("ffn_norm.weight")
+		t.Attention()
+		t.FeedForward()
+	},
+	Pass: func(p *blocks.Planner, i int) {
+		p.Attention(i)
+		p.FeedForward(i)
+	},
+}
+
+// Draft is the family of drafts that read their target's hidden states (dovetail, eagle, eagle3), whose keys begin with the kind of the
+// draft: layers as llama's, without factors of RoPE.
+var Draft = blocks.Family{
+	Read: func(r *blocks.Reader, c *blocks.Config) {
+		r.Layers(c)
+		r.HeadSizes(c)
+		r.RoPE(c)
+		r.Window(c, 0, 0)
+	},
+	Layer: llama.Layer,
+	Pass:  llama.Pass,
+}

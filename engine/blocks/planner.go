@@ -1,0 +1,126 @@
+package blocks
+
+import (
+	"slices"
+
+	"github.com/tandem-llm/tandem/kernels"
+)
+
+// Planner lays the pass of a model out as one list of operations:
+//
+//	x = embed(tokens) [·scale]
+//	each layer: what its architecture says (package arch), of the blocks here
+//	wanted rows: logits = Whead norm(x) [·scale] [soft cap]; the best tokens of each
+type Planner struct {
+	*kernels.Program
+	*Config
+	W      *Weights
+	X      kernels.Buf // (rows, d): the residual stream
+	Normed kernels.Act // (rows, d)
+	Inputs kernels.Buf // (rows, layers·size): what layers get of the token, of an architecture that has that
+	bufs   map[slot]kernels.Buf
+	acts   map[slot]kernels.Act
+	tapped map[int]kernels.Buf // by number of layers
+	heads  kernels.Route       // of latent attention: every row uses all heads
+	temper []float32           // factors of queries, one for each Rope.Original positions; nil: none
+	Reads  []int               // of a draft without keys and values: which layers of the cache its layers read
+	Ahead  int                 // positions by which its heads are turned further than the last one that they see
+}
+
+// slot names a buffer of layers: layers that need the same size share it.
+type slot struct {
+	what string
+	dim  int
+}
+
+// NewPlanner returns a planner of a program for a model of this shape and with these weights, before its first operation.
+func NewPlanner(p *kernels.Program, c *Config, w *Weights) *Planner {
+	b := &Planner{Program: p, Config: c, W: w, bufs: map[slot]kernels.Buf{}, acts: map[slot]kernels.Act{}, tapped: map[int]kernels.Buf{},
+		temper: c.temperatures()}
+	if c.Latent.Rank > 0 {
+		b.heads = kernels.Route(len(b.Routes))
+		b.Routes = append(b.Routes, kernels.RouteShape{Experts: c.Heads, Used: c.Heads, Fixed: true})
+	}
+	return b
+}
+
+// Concurrent is the option of a product beside which the next one may run.
+var Concurrent = kernels.MatMulOpt{Concurrent: true}
+
+// Norm fills out with the norm of in, or with in itself if there is no weight.
+func (b *Planner) Norm(in kernels.Buf, weight []float32, out kernels.Act) {
+	if weight == nil {
+		b.Feed(in, out)
+		return
+	}
+	b.RMSNorm(in, weight, b.NormEps, out)
+}
+
+// AddBranch adds w·in + bias to the residual stream; norm, if not nil, is the weight of a norm that is applied first.
+func (b *Planner) AddBranch(w kernels.W, in kernels.Act, bias, norm []float32) {
+	if norm == nil && b.ResidualScale == 1 {
+		b.MatMul(w, in, b.X, kernels.MatMulOpt{Add: true})
+		b.Bias(b.X, bias)
+		return
+	}
+	branch := b.BufOf("branch", b.Dim)
+	b.MatMul(w, in, branch, kernels.MatMulOpt{})
+	b.Bias(branch, bias)
+	b.Join(branch, norm)
+}
+
+// Join adds a branch, scaled or normed, to the residual stream.
+func (b *Planner) Join(branch kernels.Buf, norm []float32) {
+	if norm == nil {
+		b.AddScaled(branch, b.ResidualScale, b.X)
+		return
+	}
+	b.NormAdd(branch, norm, b.NormEps, b.X)
+}
+
+// Bias adds a bias, if there is one.
+func (b *Planner) Bias(to kernels.Buf, values []float32) {
+	if values != nil {
+		b.AddBias(to, values)
+	}
+}
+
+// BufOf and ActOf return a buffer of that name and size for each row: layers share it.
+func (b *Planner) BufOf(what string, dim int) kernels.Buf {
+	s := slot{what, dim}
+	if _, ok := b.bufs[s]; !ok {
+		b.bufs[s] = b.Buf(dim)
+	}
+	return b.bufs[s]
+}
+
+func (b *Planner) ActOf(what string, dim int) kernels.Act {
+	s := slot{what, dim}
+	if _, ok := b.acts[s]; !ok {
+		b.acts[s] = b.Act(dim)
+	}
+	return b.acts[s]
+}
+
+// Tap keeps the residual stream after n layers if it is wanted. That after the last layer stays in its buffer anyway.
+func (b *Planner) Tap(n int, wanted []int) {
+	if n == b.Layers {
+		b.tapped[n] = b.X
+	} else if slices.Contains(wanted, n) {
+		b.tapped[n] = b.Buf(b.Dim)
+		b.Copy(b.X, b.tapped[n])
+		b.Taps = append(b.Taps, kernels.Tap{Layer: n - 1, Buf: b.tapped[n]})
+	}
+}
+
+// TapsAt returns where the wanted hidden states are.
+func (b *Planner) TapsAt(wanted []int) (at []kernels.Buf) {
+	for _, n := range wanted {
+		if n < 0 {
+			at = append(at, kernels.None)
+		} else {
+			at = append(at, b.tapped[n])
+		}
+	}
+	return at
+}
