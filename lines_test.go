@@ -33,7 +33,6 @@ var longFuncs = map[string]int{
 	"device.run":          76,
 	"drafter.assemble":    65,
 	"engine.Reroot":       65,
-	"engine.attention":    68,
 	"engine.describe":     74,
 	"family.gemma4":       78,
 	"gateway.assemble":    88,

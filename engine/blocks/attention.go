@@ -119,9 +119,7 @@ func (b *Planner) Attention(i int) {
 		}
 	}
 	if second != nil {
-		b.MatMul(second.Q, second.In, q, kernels.MatMulOpt{Add: true, Concurrent: true})
-		b.MatMul(second.K, second.In, k, kernels.MatMulOpt{Add: true, Concurrent: true})
-		b.MatMul(second.V, second.In, v, kernels.MatMulOpt{Add: true})
+		b.addSecond(second, q, k, v)
 	}
 	b.Bias(q, l.QBias)
 	if own {
@@ -149,6 +147,13 @@ func (b *Planner) Attention(i int) {
 	b.Add(kernels.Attention{AttentionOpt: opt, Q: q, Layer: reads, Heads: s.Heads, Out: out, Sinks: l.Sinks, Gate: gate,
 		Gated: gate != kernels.None})
 	b.AddBranch(l.O, out, l.OBias, l.AttnPost)
+}
+
+// addSecond adds what a second input makes of q, k and v.
+func (b *Planner) addSecond(s *Second, q, k, v kernels.Buf) {
+	b.MatMul(s.Q, s.In, q, kernels.MatMulOpt{Add: true, Concurrent: true})
+	b.MatMul(s.K, s.In, k, kernels.MatMulOpt{Add: true, Concurrent: true})
+	b.MatMul(s.V, s.In, v, kernels.MatMulOpt{Add: true})
 }
 
 // turn lays out a norm of each head, if there is a weight, and RoPE.
