@@ -29,7 +29,8 @@ type Draft struct {
 }
 
 // Dovetail (Zhang et al., 2024): a gate mixes one state of the target with the embedding of the next token.
-var dovetail = layout{kind: Dovetail, taps: 1, numbers: draftNumbers, read: readDraft, set: setDraft, check: checkDraft, describe: describeDraft,
+var dovetail = layout{kind: Dovetail, taps: 1, numbers: draftNumbers, read: readDraft, set: setDraft, check: checkDraft,
+	describe: describeDraft,
 	tensors: func(l *slots, s *Spec) {
 		for _, name := range []string{"fuse.hidden", "fuse.embd", "fuse.gate.hidden", "fuse.gate.embd"} {
 			l.add(name+".weight", Zeros, s.Dim, s.Dim)
@@ -43,7 +44,8 @@ var dovetail = layout{kind: Dovetail, taps: 1, numbers: draftNumbers, read: read
 }
 
 // EAGLE (Li et al., 2024): one matrix reads both side by side.
-var eagle = layout{kind: Eagle, taps: 1, numbers: draftNumbers, read: readDraft, set: setDraft, check: checkDraft, describe: describeDraft,
+var eagle = layout{kind: Eagle, taps: 1, numbers: draftNumbers, read: readDraft, set: setDraft, check: checkDraft,
+	describe: describeDraft,
 	tensors: func(l *slots, s *Spec) {
 		l.add("fc.embd.weight", Zeros, s.Dim, s.Dim)
 		l.add("fc.hidden.weight", Zeros, s.Dim, s.Dim)
