@@ -41,7 +41,6 @@ var longFuncs = map[string]int{
 	"kerneltest.random":   61,
 	"main.Run":            69,
 	"measure.decode":      74,
-	"modelinfo.Print":     65,
 	"pair.Check":          71,
 	"roles.Load":          73,
 	"rolestest.Refit":     62,
