@@ -50,7 +50,7 @@ func TestHops(t *testing.T) {
 		t.Errorf("empty rounds\n%s: want\n%s", got, want)
 	}
 	s := r.Suites[0]
-	if len(s.Hops) != 2 || len(s.Bars) != 8 {
+	if len(s.Hops) != 2 || len(s.Figures) != 8 {
 		t.Fatalf("%+v: want two kinds of rounds with four bars each", s)
 	}
 	for i, rounds := range []int{16, 32} { // of two prompts
@@ -61,9 +61,9 @@ func TestHops(t *testing.T) {
 				t.Errorf("%s: %+v, want %+v", s.Hops[i].Kind, got, want)
 			}
 		}
-		for j, met := range []bool{false, false, true, true} { // 2 and 2, 1.25 and 1.25, at most 1.25 and 1.5
-			if b := s.Bars[4*i+j]; *b.Met != met || !b.AtMost || !strings.HasPrefix(b.Name, s.Hops[i].Kind+": ") {
-				t.Errorf("bar %+v: want met %v", b, met)
+		for j, want := range []float64{2, 2, 1.25, 1.25} {
+			if f := s.Figures[4*i+j]; f.Value != want || !strings.HasPrefix(f.Name, s.Hops[i].Kind+": ") {
+				t.Errorf("%+v: want %v", f, want)
 			}
 		}
 	}

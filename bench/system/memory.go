@@ -104,7 +104,7 @@ func (b *runner) memorySuite() (*suiteResult, error) {
 		b.note("time is over after %d of %d rounds", w.rounds, b.cfg.Rounds)
 	}
 	res.Rounds, res.Growth = w.rounds, growth(res.Samples)
-	r.Bars = res.bars()
+	r.Figures = res.figures()
 	return r, nil
 }
 
@@ -168,8 +168,8 @@ func (w *work) done(o *outcome, err error) {
 	}
 }
 
-// bars compares the largest growth of a process, and what is held after the last text, with their targets.
-func (m *memoryResult) bars() (bars []bar) {
+// figures are the largest growth of a process, and what is held after the last text.
+func (m *memoryResult) figures() (all []figure) {
 	worst, name := 0.0, ""
 	for n, g := range m.Growth {
 		if g > worst {
@@ -177,15 +177,15 @@ func (m *memoryResult) bars() (bars []bar) {
 		}
 	}
 	if name == "" {
-		bars = append(bars, figure("memory: second half over first", 0, "too few rounds to tell"))
+		all = append(all, figure{Name: "memory: second half over first", Value: 0, Note: "too few rounds to tell"})
 	} else {
-		bars = append(bars, atMost(fmt.Sprintf("memory of %s: second half over first, %d rounds", name, m.Rounds), worst, 1.05))
+		all = append(all, figure{Name: fmt.Sprintf("memory of %s: second half over first, %d rounds", name, m.Rounds), Value: worst})
 	}
 	end := m.Samples[len(m.Samples)-1].Gauges
 	for _, key := range sortedKeys(end) {
-		bars = append(bars, atMost(key+" after the last text", float64(end[key]), 0))
+		all = append(all, figure{Name: key + " after the last text", Value: float64(end[key])})
 	}
-	return bars
+	return all
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

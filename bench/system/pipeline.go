@@ -86,8 +86,8 @@ func (b *runner) pipelines(r *suiteResult, runners []*runner) error {
 			f.Division = divisions[at].name
 			r.Pipeline = append(r.Pipeline, f)
 			if at > 0 {
-				r.Bars = append(r.Bars, figure(fmt.Sprintf("%d sessions: %s over %s", n, f.Division, divisions[0].name),
-					figures.Share(f.TokS, flows[0].TokS), "at least 1.3 where drafters have a processor of their own"))
+				r.figure(fmt.Sprintf("%d sessions: %s over %s", n, f.Division, divisions[0].name), figures.Share(f.TokS, flows[0].TokS),
+					"at least 1.3 where drafters have a processor of their own")
 			}
 		}
 	}

