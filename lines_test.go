@@ -36,7 +36,7 @@ var longFuncs = map[string]int{
 	"engine.describe":     74,
 	"family.gemma4":       78,
 	"gateway.assemble":    88,
-	"guesses.decode":      72,
+	"guesses.decode":      70,
 	"kerneltest.oneCache": 88,
 	"kerneltest.random":   61,
 	"main.Run":            69,
