@@ -120,7 +120,7 @@ func newStatesRig(t testing.TB, name string, c Config) *statesRig {
 		t.Cleanup(m.Close)
 		return m
 	}
-	f := &fedRig{side: spec, model: open(func(o engine.Options) (*engine.Model, error) { return engine.OpenDraft(path, target, o) },
+	f := &statesRig{side: spec, model: open(func(o engine.Options) (*engine.Model, error) { return engine.OpenDraft(path, target, o) },
 		engine.Options{})}
 	f.oracle = &prophet{t: t, taps: taps, texts: map[tandem.SessionID][]tandem.Token{}, known: map[string][]uint16{},
 		target: open(func(o engine.Options) (*engine.Model, error) { return engine.Open(target, o) }, engine.Options{Taps: taps})}
