@@ -9,7 +9,7 @@ import (
 )
 
 // Mix merges several drafters' trees and learns how likely their guesses are together. It is a logistic model: the chance of a node
-// whose parent is accepted is σ(bias + Σ over the drafters), where a drafter that guessed the node adds slope·logit(p) + said, p being
+// whose parent is accepted is σ(bias + Σ over the drafters), where a drafter that guessed the node adds slope·logit(p) + bonus, p being
 // its own probability after the parent, and one that only guessed other tokens there adds missed. One that guessed
 // nothing there adds nothing. After each round the coefficients take a step towards what was committed (online gradient descent on
 // log-loss, as in context mixing, Mahoney, 2005). Not safe for concurrent use.
@@ -22,7 +22,7 @@ type Mix struct {
 }
 
 // opinion holds a drafter's coefficients.
-type opinion struct{ slope, said, missed float64 }
+type opinion struct{ slope, bonus, missed float64 }
 
 const (
 	mixRate  = 0.03  // of the coefficients; the slopes' is half of it, that of the bias, which all nodes move, a third
@@ -32,7 +32,7 @@ const (
 )
 
 // stranger is a drafter that has drafted nothing yet.
-var stranger = opinion{slope: 0.6, said: 0.3, missed: -0.7}
+var stranger = opinion{slope: 0.6, bonus: 0.3, missed: -0.7}
 
 // NewMix returns a model that has learned nothing.
 func NewMix() *Mix { return &Mix{bias: mixBias, of: map[string]opinion{}} }
@@ -76,10 +76,10 @@ const (
 
 // brood is the children that several drafters guessed for one node.
 type brood struct {
-	tokens []tandem.Token
-	said   [][]nodeGuess // of each token, by drafter
-	after  [][]int32     // each token's node in each drafter's tree, -1 if it is not there
-	chance []float64
+	tokens  []tandem.Token
+	guesses [][]nodeGuess // of each token, by drafter
+	after   [][]int32     // each token's node in each drafter's tree, -1 if it is not there
+	chance  []float64
 }
 
 // brood returns the children of a node, at[d] in drafter d's tree or -1, with their chances.
@@ -92,23 +92,23 @@ func (m *Mix) brood(all []DrafterTree, kids [][][]int32, at []int32) (b brood) {
 			i := slices.Index(b.tokens, s.Tree.Tokens[kid])
 			if i < 0 {
 				i = len(b.tokens)
-				b.tokens, b.said = append(b.tokens, s.Tree.Tokens[kid]), append(b.said, make([]nodeGuess, len(all)))
+				b.tokens, b.guesses = append(b.tokens, s.Tree.Tokens[kid]), append(b.guesses, make([]nodeGuess, len(all)))
 				b.after = append(b.after, slices.Repeat([]int32{-1}, len(all)))
 			}
-			b.said[i][d], b.after[i][d] = nodeGuess{guessed, logit(s.Tree, kid)}, kid
+			b.guesses[i][d], b.after[i][d] = nodeGuess{guessed, logit(s.Tree, kid)}, kid
 		}
 	}
 	total := 0.0
 	b.chance = make([]float64, len(b.tokens))
-	for i, said := range b.said {
+	for i, guesses := range b.guesses {
 		sum := m.bias
 		for d, s := range all {
-			if said[d].state == silent && at[d] >= 0 && len(kids[d][at[d]]) > 0 {
-				said[d].state = missed
+			if guesses[d].state == silent && at[d] >= 0 && len(kids[d][at[d]]) > 0 {
+				guesses[d].state = missed
 			}
-			switch o := m.opinion(s.Drafter); said[d].state {
+			switch o := m.opinion(s.Drafter); guesses[d].state {
 			case guessed:
-				sum += o.slope*said[d].logit + o.said
+				sum += o.slope*guesses[d].logit + o.bonus
 			case missed:
 				sum += o.missed
 			}
@@ -200,7 +200,7 @@ func (m *Mix) Record(all []DrafterTree, committed []tandem.Token) {
 			if token == next {
 				hit, found = 1, i
 			}
-			m.step(all, b.said[i], mixRate*(hit-b.chance[i]))
+			m.step(all, b.guesses[i], mixRate*(hit-b.chance[i]))
 		}
 		if found < 0 {
 			return
@@ -209,16 +209,16 @@ func (m *Mix) Record(all []DrafterTree, committed []tandem.Token) {
 	}
 }
 
-// step moves the coefficients of what was said of a node.
-func (m *Mix) step(all []DrafterTree, said []nodeGuess, by float64) {
+// step moves the coefficients of the guesses of a node.
+func (m *Mix) step(all []DrafterTree, guesses []nodeGuess, by float64) {
 	m.bias += by / 3
 	for d, s := range all {
-		if said[d].state == silent {
+		if guesses[d].state == silent {
 			continue
 		}
 		o := m.opinion(s.Drafter)
-		if said[d].state == guessed {
-			o.slope, o.said = o.slope+by*said[d].logit/2, o.said+by
+		if guesses[d].state == guessed {
+			o.slope, o.bonus = o.slope+by*guesses[d].logit/2, o.bonus+by
 		} else {
 			o.missed += by
 		}

@@ -26,13 +26,13 @@ func newOwn(t learn.SelfDraftTuning) own {
 	return own{t: t, used: map[string]int{}, waits: map[string]bool{}}
 }
 
-// isWay reports whether the name is that of one of the target's own ways.
-func isWay(name string) bool { return slices.Contains(tandem.SelfDrafts(), name) }
+// isSelfDraft reports whether the name is that of one of the target's own ways.
+func isSelfDraft(name string) bool { return slices.Contains(tandem.SelfDrafts(), name) }
 
 // use notes that the best choice of a round has these drafters.
 func (w *own) use(drafters []string) {
 	for _, d := range drafters {
-		if isWay(d) {
+		if isSelfDraft(d) {
 			w.used[d] = w.rounds + 1
 		}
 	}

@@ -21,29 +21,29 @@ import (
 // Drafting ahead nearly always pays, so every way includes it; only the way in use is also tried without,
 // so that a machine on which it does not pay loses little, and learning stays cheap.
 type planner struct {
-	shared  *Shared
-	tuning  *learn.Tuning // the gateway's, never changed
-	vote    tandem.Vote   // of several; VoteNone: never
-	ahead   bool
-	mix     *spec.Mix // nil: drafts are merged by the drafters' weights, which stay
-	choices *learn.Planner
-	chances map[string]*learn.Calibration
-	reach   map[string]float64       // how deep each drafter's latest trees were; see recall
-	nodes   map[string]float64       // mean rows of each way's trees
-	price   map[string]time.Duration // running mean of a drafter's time for a tree; 0: unknown
-	round   time.Duration            // the same of a round
-	arm     learn.Arm
-	base    string        // the way in use, as it is named with drafting ahead
-	rows    float64       // of others in the same pass, and
-	tickets float64       // their tickets, running means
-	rest    time.Duration // running mean of a round without draft and pass
-	drafted int           // rounds with a draft
-	sampled bool
-	chosen  int             // choices so far, since HandOn
-	uses    map[string]*use // what they promised with and without a drafter
-	without []string        // drafters that the session does without
-	heard   heard
-	own     own
+	shared     *Shared
+	tuning     *learn.Tuning // the gateway's, never changed
+	vote       tandem.Vote   // of several; VoteNone: never
+	ahead      bool
+	mix        *spec.Mix // nil: drafts are merged by the drafters' weights, which stay
+	choices    *learn.Planner
+	chances    map[string]*learn.Calibration
+	reach      map[string]float64       // how deep each drafter's latest trees were; see recall
+	nodes      map[string]float64       // mean rows of each way's trees
+	price      map[string]time.Duration // running mean of a drafter's time for a tree; 0: unknown
+	round      time.Duration            // the same of a round
+	arm        learn.Arm
+	base       string        // the way in use, as it is named with drafting ahead
+	rows       float64       // of others in the same pass, and
+	tickets    float64       // their tickets, running means
+	rest       time.Duration // running mean of a round without draft and pass
+	drafted    int           // rounds with a draft
+	sampled    bool
+	chosen     int             // choices so far, since HandOn
+	uses       map[string]*use // what they promised with and without a drafter
+	without    []string        // drafters that the session does without
+	hindsights hindsights
+	own        own
 }
 
 // inTurn ends the name of a way without drafting ahead.
@@ -55,7 +55,7 @@ func newPlanner(l *Shared, vote tandem.Vote, adaptive, ahead, sampled bool) *pla
 	p := &planner{shared: l, tuning: &l.rules.Tuning, vote: vote, ahead: ahead, sampled: sampled,
 		choices: learn.NewPlanner(l.rules.Planner, l.rules.Tuning.Planner, l.planner), chances: map[string]*learn.Calibration{},
 		reach: map[string]float64{}, nodes: map[string]float64{}, price: maps.Clone(l.prices), round: l.round,
-		heard: newHeard(l.rules.Tuning), own: newOwn(l.rules.Tuning.SelfDrafts), uses: map[string]*use{}}
+		hindsights: newHindsights(l.rules.Tuning), own: newOwn(l.rules.Tuning.SelfDrafts), uses: map[string]*use{}}
 	if adaptive {
 		p.mix = l.mix.Clone()
 	}
@@ -82,7 +82,7 @@ func (p *planner) Decide(ready []string, bounds tandem.Bounds) Decision {
 	p.count(ready)
 	out := Decision{Vote: p.arm.Vote, Nodes: bounds.Nodes, Choice: p.arm.Name, Reason: string(why)}
 	if len(ready) > 1 && !bounds.Plain() {
-		out.Follow = p.heard.follow(ready, p.arm.Drafters, p.follows)
+		out.Follow = p.hindsights.follow(ready, p.arm.Drafters, p.follows)
 	}
 	if len(p.arm.Drafters) == 0 {
 		return out
@@ -162,7 +162,7 @@ func (p *planner) together(ready, free, dear []string) (arms []learn.Arm) {
 	}
 	for n := range byPrice {
 		if n+1 == len(byPrice) || p.dearer(byPrice[n+1], byPrice[n]) {
-			add(slices.DeleteFunc(slices.Clone(byPrice[:n+1]), isWay))
+			add(slices.DeleteFunc(slices.Clone(byPrice[:n+1]), isSelfDraft))
 			add(byPrice[:n+1])
 		}
 	}
@@ -206,7 +206,7 @@ func (p *planner) ask(drafters []string) learn.Arm {
 	a := learn.Arm{Drafters: drafters, Vote: tandem.VoteNone, Ahead: p.ahead}
 	guesses := time.Duration(0)
 	for _, d := range drafters {
-		if isWay(d) {
+		if isSelfDraft(d) {
 			guesses += p.price[d]
 		} else {
 			a.Price = max(a.Price, p.price[d])
@@ -246,7 +246,7 @@ func (p *planner) Learn(o *Outcome) {
 	wall += p.own.round(o, p.arm.Drafters, p.shared.extra(max(v.Rows, v.Nodes), o.Prompts))
 	usual := wall
 	own := time.Duration(float64(wall) / (1 + p.tickets))
-	p.heard.committed(v.Base+tandem.Position(o.Tokens), own)
+	p.hindsights.committed(v.Base+tandem.Position(o.Tokens), own)
 	for _, d := range o.Drafts {
 		wall = min(wall, usual-d.Extra) // to catch up costs once, not every round
 	}
@@ -290,9 +290,9 @@ func (p *planner) merged(o *Outcome) {
 	if p.mix == nil {
 		p.record("", o.Tree, committed)
 	} else {
-		said := o.said()
-		p.mix.Record(said, committed)
-		p.shared.mixed(said, committed)
+		trees := o.trees()
+		p.mix.Record(trees, committed)
+		p.shared.mixed(trees, committed)
 	}
 	for _, d := range o.Drafts {
 		if !o.AtEnd {
@@ -303,18 +303,18 @@ func (p *planner) merged(o *Outcome) {
 
 // Hear implements Strategy.
 func (p *planner) Hear(drafter string, base tandem.Position, h tandem.Hindsight, spent time.Duration) {
-	p.heard.hear(drafter, base, h, spent)
+	p.hindsights.hear(drafter, base, h, spent)
 	if p.price[drafter] == 0 && spent > 0 {
 		p.price[drafter] = time.Duration(p.tuning.Hindsight.Passes) * spent
 	}
 }
 
-// recall tells the choice what each way would have brought on the latest tokens on which all drafters have been heard. Where drafters
+// recall tells the choice what each way would have brought on the latest tokens that the hindsights of all drafters cover. Where drafters
 // that cost nothing are asked as well, a token counts if one of them or the other drafter would have guessed it. A tree of all drafters
 // is assumed to bring what its best drafter does with those: rounds show how much more it is. The chains are about as deep as the
 // drafters' trees: those of a drafter that is sure of a copy grow deeper, and so it is expected to bring more.
 func (p *planner) recall(ready []string, arms []learn.Arm) {
-	hindsights, output, news := p.heard.together(ready)
+	hindsights, output, news := p.hindsights.together(ready)
 	if !news {
 		return
 	}
@@ -334,7 +334,7 @@ func (p *planner) recall(ready []string, arms []learn.Arm) {
 	}
 	for _, a := range arms {
 		best, known := 0.0, 0.0
-		if slices.ContainsFunc(a.Drafters, func(d string) bool { return isWay(d) && rounds[d] == 0 }) {
+		if slices.ContainsFunc(a.Drafters, func(d string) bool { return isSelfDraft(d) && rounds[d] == 0 }) {
 			continue // the others' hindsight would stand for a way that was not asked lately
 		}
 		for _, d := range a.Drafters {

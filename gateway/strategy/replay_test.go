@@ -248,7 +248,7 @@ func (b *box) replay(r *recorded, req tandem.Request, shared *Shared, names []st
 			switch {
 			case len(ballots) == 0:
 			case dec.Mix != nil:
-				o.Tree = dec.Mix.Merge(o.said(), dec.Nodes)
+				o.Tree = dec.Mix.Merge(o.trees(), dec.Nodes)
 			default:
 				o.Tree, _ = spec.Merge(ballots, dec.Nodes)
 			}

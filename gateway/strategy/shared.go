@@ -153,13 +153,13 @@ func (l *Shared) chain(c learn.Chain) {
 }
 
 // mixed learns from a round in which several drafters were merged.
-func (l *Shared) mixed(said []spec.DrafterTree, committed []tandem.Token) {
+func (l *Shared) mixed(trees []spec.DrafterTree, committed []tandem.Token) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mix.Len() > mostNames {
 		l.mix = spec.NewMix() // names that came and went
 	}
-	l.mix.Record(said, committed)
+	l.mix.Record(trees, committed)
 }
 
 // handOn folds a session's weights into those of new ones.

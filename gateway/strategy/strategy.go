@@ -188,8 +188,8 @@ func (f fixed) Explain(d Decision) string {
 	return "tree " + d.Asks[0].Proposal.Bounds.String() + weighed(f.weights, d)
 }
 
-// said returns the drafts of the round, as a Mix takes them.
-func (o *Outcome) said() []spec.DrafterTree {
+// trees returns the drafts of the round, as a Mix takes them.
+func (o *Outcome) trees() []spec.DrafterTree {
 	out := make([]spec.DrafterTree, len(o.Drafts))
 	for i, d := range o.Drafts {
 		out[i] = spec.DrafterTree{Drafter: d.Drafter, Tree: d.Got.Tree}

@@ -13,11 +13,11 @@ import (
 type worth struct {
 	t     learn.OpeningTuning
 	pass  map[string]time.Duration // running mean of a drafter's pass
-	known map[string]*verdict      // by drafter and kind of session; see subject
+	known map[string]*judgement    // by drafter and kind of session; see subject
 }
 
-// verdict is what sessions have found out about a drafter.
-type verdict struct {
+// judgement is what sessions have found out about a drafter.
+type judgement struct {
 	rounds int     // that were seen
 	gain   float64 // running mean over them; a session in which it brought nothing counts as 0
 	wait   int     // rounds of sessions without it before it is looked at again
@@ -31,7 +31,7 @@ type use struct {
 }
 
 func newWorth(t learn.OpeningTuning) worth {
-	return worth{t: t, pass: map[string]time.Duration{}, known: map[string]*verdict{}}
+	return worth{t: t, pass: map[string]time.Duration{}, known: map[string]*judgement{}}
 }
 
 // subject is the name under which a drafter is judged: what it is worth when sampling says little about greedy decoding.
@@ -50,7 +50,7 @@ func (w *worth) learn(uses map[string]*use, without []string, rounds int) {
 	for of, u := range uses {
 		v := w.known[of]
 		if v == nil {
-			v = &verdict{wait: w.t.First, left: w.t.First}
+			v = &judgement{wait: w.t.First, left: w.t.First}
 			w.known[of] = v
 		}
 		v.rounds = min(v.rounds+u.rounds, w.t.Past)
@@ -118,7 +118,7 @@ func (p *planner) Opens(drafter string) bool {
 
 // cheap reports whether a drafter costs next to nothing. l.mu is locked.
 func (l *Shared) cheap(drafter string) bool {
-	if isWay(drafter) {
+	if isSelfDraft(drafter) {
 		return float64(l.prices[drafter]) < l.rules.Tuning.Choice.Free*float64(l.round)
 	}
 	return float64(l.worth.pass[drafter]) < l.worth.t.Free*float64(l.costs.Time(1))

@@ -9,12 +9,12 @@ import (
 	"github.com/tandem-llm/tandem/spec/learn"
 )
 
-// TestTogether: drafters are compared on the tokens that all of them have been heard on.
+// TestTogether: drafters are compared on the tokens that the reports of all of them cover.
 func TestTogether(t *testing.T) {
-	h := newHeard(learn.DefaultTuning())
+	h := newHindsights(learn.DefaultTuning())
 	ready := []string{"a", "b", "c"}
 	if of, _, news := h.together(ready); news || of != nil {
-		t.Errorf("nobody was heard: %v", of)
+		t.Errorf("nobody has reported: %v", of)
 	}
 	h.hear("a", 95, tandem.Hindsight{Tokens: 9}, 0)
 	h.hear("a", 100, tandem.Hindsight{Tokens: 64, Hits: 0b110101}, 0)
@@ -27,7 +27,7 @@ func TestTogether(t *testing.T) {
 		t.Errorf("together %v, %d of the output, want %v, 3", of, output, want)
 	}
 	if _, _, news := h.together(ready); news {
-		t.Error("nothing was heard since")
+		t.Error("no report came since")
 	}
 	h.hear("b", 100, tandem.Hindsight{Tokens: 3}, 0) // it has lost what it knew
 	want = map[string]tandem.Hindsight{"a": {Tokens: 64, Hits: 0b110101}}
@@ -39,7 +39,7 @@ func TestTogether(t *testing.T) {
 // TestFollow: who lags behind is told, as far as that takes no more than its part of the time; the others do not suffer from one that
 // takes long, and one that would take too long is not told at all.
 func TestFollow(t *testing.T) {
-	h := newHeard(learn.DefaultTuning())
+	h := newHindsights(learn.DefaultTuning())
 	ready := []string{"a", "b", "c", "long"}
 	takes := func(d string) time.Duration { return map[string]time.Duration{"long": 9 * time.Millisecond}[d] }
 	for _, d := range ready {

@@ -9,50 +9,50 @@ import (
 	"github.com/tandem-llm/tandem/spec/learn"
 )
 
-// heard holds the drafters' hindsight on a session's text.
-type heard struct {
+// hindsights holds the drafters' hindsight on a session's text.
+type hindsights struct {
 	t      learn.HindsightTuning
 	dearer float64 // ChoiceTuning.Dearer
-	of     map[string]said
-	begin  tandem.Position          // committed when the first was heard: the prompt
+	of     map[string]report
+	begin  tandem.Position          // committed when the first report came: the prompt
 	base   tandem.Position          // committed
 	spent  map[string]time.Duration // by each drafter, on hindsight alone
 	took   time.Duration            // the session's share of the time of all its rounds
 	news   bool                     // since the last together
 }
 
-// said is one drafter's hindsight on the first base tokens.
-type said struct {
+// report is one drafter's hindsight on the first base tokens.
+type report struct {
 	base      tandem.Position
 	hindsight tandem.Hindsight
 }
 
-func newHeard(t learn.Tuning) heard {
-	return heard{t: t.Hindsight, dearer: t.Choice.Dearer, of: map[string]said{}, spent: map[string]time.Duration{}}
+func newHindsights(t learn.Tuning) hindsights {
+	return hindsights{t: t.Hindsight, dearer: t.Choice.Dearer, of: map[string]report{}, spent: map[string]time.Duration{}}
 }
 
-func (h *heard) hear(drafter string, base tandem.Position, s tandem.Hindsight, spent time.Duration) {
+func (h *hindsights) hear(drafter string, base tandem.Position, s tandem.Hindsight, spent time.Duration) {
 	if len(h.of) == 0 {
 		h.begin = base
 	}
 	h.base = max(h.base, base)
 	if len(h.of) < mostNames || h.of[drafter].base > 0 {
-		h.of[drafter], h.news = said{base, s}, true
+		h.of[drafter], h.news = report{base, s}, true
 		h.spent[drafter] += spent
 	}
 }
 
 // committed counts a round, after which the session has base tokens; took is its share of the round's time if others share the pass.
-func (h *heard) committed(base tandem.Position, took time.Duration) {
+func (h *hindsights) committed(base tandem.Position, took time.Duration) {
 	h.base, h.took = base, h.took+took
 }
 
 // follow returns the drafters, of those ready but not asked, that are to be told what was committed. takes returns how long one will
 // take for it, 0 if that is unknown.
-func (h *heard) follow(ready, asked []string, takes func(drafter string) time.Duration) (list []string) {
+func (h *hindsights) follow(ready, asked []string, takes func(drafter string) time.Duration) (list []string) {
 	share := time.Duration(h.t.Share * float64(h.took))
 	for _, d := range ready {
-		if h.base-h.of[d].base < tandem.Position(h.t.Every) || slices.Contains(asked, d) || isWay(d) {
+		if h.base-h.of[d].base < tandem.Position(h.t.Every) || slices.Contains(asked, d) || isSelfDraft(d) {
 			continue
 		}
 		spent, long := time.Duration(0), takes(d)
@@ -69,8 +69,8 @@ func (h *heard) follow(ready, asked []string, takes func(drafter string) time.Du
 }
 
 // together returns the hindsights, on the same tokens, of the drafters that are ready and not too far behind; output: how many of
-// these tokens, the latest, are not of the prompt; news: something was heard since the last call.
-func (h *heard) together(ready []string) (of map[string]tandem.Hindsight, output int, news bool) {
+// these tokens, the latest, are not of the prompt; news: a report came since the last call.
+func (h *hindsights) together(ready []string) (of map[string]tandem.Hindsight, output int, news bool) {
 	if !h.news {
 		return nil, 0, false
 	}
@@ -94,6 +94,6 @@ func (h *heard) together(ready []string) (of map[string]tandem.Hindsight, output
 }
 
 // current reports whether s is recent enough to be compared.
-func (h *heard) current(s said) bool {
+func (h *hindsights) current(s report) bool {
 	return s.hindsight.Tokens >= h.t.Least && int(h.base-s.base) <= h.t.Lag
 }
