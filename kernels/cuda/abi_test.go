@@ -16,6 +16,8 @@ func TestABI(t *testing.T) {
 		t.Fatal(err)
 	}
 	header := regexp.MustCompile(`//[^\n]*`).ReplaceAllString(string(text), "")
+	sizes := map[string]uintptr{"Act": uintptr(actBytes), "Delta": reflect.TypeFor[cDelta]().Size(), "int": 4, "float": 4, "long long": 8,
+		"*": 8}
 	for name, x := range map[string]any{"Act": cAct{}, "Delta": cDelta{}, "Op": cOp{}, "Pair": cPair{}, "Walk": cWalk{}, "Step": cStep{},
 		"Pass": cPass{}} {
 		body := regexp.MustCompile(`struct ` + name + ` \{([^}]*)\};`).FindStringSubmatch(header)
