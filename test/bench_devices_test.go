@@ -13,7 +13,7 @@ func TestBenchDevices(t *testing.T) {
 	mayBeSlow(t)
 	w := newWorld(t)
 	args := []string{"bench", "devices", "--json", "--context", "1", "--rounds", "1", "--count", "1", "--max-tokens", "16", "--on", "cpu",
-		"--up", "--ahead-gain 0", "--place", "one=--verifier-threads 1 --drafter-threads 1", "--place", "two=--verifier-threads 2"}
+		"--up", "--set ahead-gain=0", "--place", "one=--verifier-threads 1 --drafter-threads 1", "--place", "two=--verifier-threads 2"}
 	var r struct {
 		Bits   []struct{ Equal bool }
 		Step   *struct{ MS float64 } `json:"draft_step"`

@@ -60,7 +60,7 @@ func (c *hopsCmd) Run(a *app) (err error) {
 	}
 	conf.Vocab = vocab.Size()
 	conf.Start = func(g system.Group, do func(context.Context, system.Processes) error) error {
-		flags := []string{"--target", g.Target, "--sessions", strconv.Itoa(g.Sessions), "--prefix-cache", "off"}
+		flags := []string{"--target", g.Target, "--sessions", strconv.Itoa(g.Sessions), "--set", "prefix-cache=off"}
 		for _, d := range g.Drafts {
 			flags = append(flags, "--draft", d)
 		}

@@ -65,7 +65,8 @@ func (f tandemFlags) start(ctx context.Context, a *app, flags []string, do func(
 	}
 	ctx, gone := context.WithCancelCause(ctx)
 	defer gone(nil)
-	args := append([]string{"up", "--json", "--listen", "unix://" + filepath.Join(dir, "gateway.sock"), "--http", "off", "--grace", "0s"},
+	args := append([]string{"up", "--json", "--listen", "unix://" + filepath.Join(dir, "gateway.sock"), "--http", "off",
+		"--set", "grace=0s"},
 		append(strings.Fields(f.Up), flags...)...)
 	up := exec.Command(program, args...)
 	var said lastLine
