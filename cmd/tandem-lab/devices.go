@@ -156,7 +156,7 @@ func (c *devicesCmd) open(a *app) func(device, path string, o engine.Options) (*
 
 // startPlacement starts the processes of a placement: with --up, and then the placement's flags.
 func (c *devicesCmd) startPlacement(a *app, p devices.Place, of *devices.Config, do func(context.Context, devices.Processes) error) error {
-	flags := append([]string{"--target", of.Target, "--draft", of.Draft, "--sessions", "1", "--set", "prefix-cache=off", "--set", "kv-type=" + c.KVType,
-		"--set", "isa=" + c.ISA}, strings.Fields(p.Flags)...)
+	flags := append([]string{"--target", of.Target, "--draft", of.Draft, "--sessions", "1", "--set", "prefix-cache=off",
+		"--set", "kv-type=" + c.KVType, "--set", "isa=" + c.ISA}, strings.Fields(p.Flags)...)
 	return c.start(a.ctx, a, flags, func(ctx context.Context, p talk.Processes) error { return do(ctx, p) })
 }
