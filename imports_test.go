@@ -131,11 +131,12 @@ var rooms = map[string][]string{
 	// measures what a profile holds; and where a target and its drafts compute, by one
 	"profiler": {".", "device", "drafter", "engine", "kernels", "kernels/cuda", "modelfile", "placement", "profile", "roles",
 		"roles/group", "spec/shape", "text"},
-	"placement": {".", "device", "engine", "kernels/cuda/gpu", "profile", "roles"},
-	"demo":      {"."},
-	"files":     {},
-	"half":      {},
-	"models":    {}, // the shipped models as bytes: whoever imports it is 38 MB larger
+	"placement":     {".", "device", "engine", "kernels/cuda/gpu", "profile", "roles"},
+	"demo":          {"."},
+	"demo/expanded": {".", "cache", "engine", "modelfile", "roles", "terminal"},
+	"files":         {},
+	"half":          {},
+	"models":        {}, // the shipped models as bytes: whoever imports it is 38 MB larger
 	// for the programs: where named and shipped files are, and how results look on a terminal
 	"models/find": {".", "engine", "modelfile", "models", "roles", "roles/drafter", "text"},
 	"terminal":    {"engine", "roles"},
