@@ -39,6 +39,7 @@ type Config struct {
 	PulseFD      int           // descriptor of the memory in which the process shows its progress; 0: none
 	Version      string        // of the program
 	Log          *slog.Logger  // nil discards
+	Ready        func()        // is called when the process serves; nil: nothing is
 }
 
 // Process is the common part of a running process: its server, its traces, its log and counters.
@@ -147,6 +148,9 @@ func (r *Process) Serve(ctx context.Context) error {
 	if err := supervise.Ready(r.ReadyFD); err != nil {
 		r.Server.Close()
 		return err
+	}
+	if r.Ready != nil {
+		r.Ready()
 	}
 	err := r.Server.Run(ctx)
 	select {

@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels/testdevice"
+	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/services/pool"
 	"github.com/tandem-llm/tandem/services/route"
 	"github.com/tandem-llm/tandem/services/rpc"
@@ -39,7 +40,8 @@ func TestOneContractForVerifiers(t *testing.T) {
 		{"router without its pool", func(t *testing.T, v *verifier.Verifier) tandem.Verifier { return overNATS(t, v, false) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			v, err := verifier.New(verifier.Config{Model: m, Counters: new(tandem.Counters)})
+			v, err := verifier.New(verifier.Config{Model: m, Counters: new(tandem.Counters),
+				Process: (&roles.Process{Counters: new(tandem.Counters)}).Describe("", "", "", m)})
 			if err != nil {
 				t.Fatal(err)
 			}

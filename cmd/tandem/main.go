@@ -126,8 +126,8 @@ func readLine(parser *kong.Kong, from *config.Resolver, args []string) (*kong.Co
 	return parsed, plainly(err)
 }
 
-// outdated says what on the command line is written otherwise from the next release on, once: when a process starts, or at the end of a
-// command that has not failed.
+// outdated says what on the command line is written otherwise from the next release on, once: when a process serves, or at the end of a
+// command that has not failed. A command that fails says why, and nothing else.
 func (a *app) outdated() {
 	lines := outdated(a.kong)
 	if !a.told && len(lines) > 0 {

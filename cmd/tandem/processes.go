@@ -39,10 +39,13 @@ type launch struct {
 // startProcesses starts all processes at the same time and returns when all serve. The caller must Stop
 // them; after an error none is left.
 func (a *app) startProcesses(l launch) (*group.Processes, error) {
-	a.outdated()
-	return group.Start(a.ctx, group.Config{RunDir: l.RunDir, Addr: l.listen, Grace: l.Grace, Stderr: a.stderr, Line: childLine(l.Logging),
-		Specs: l.specs, Dial: l.dial,
+	p, err := group.Start(a.ctx, group.Config{RunDir: l.RunDir, Addr: l.listen, Grace: l.Grace, Stderr: a.stderr,
+		Line: childLine(l.Logging), Specs: l.specs, Dial: l.dial,
 		Drafts: len(l.files()) > 0, HTTPURL: httpFlags{l.Web}.url()})
+	if err == nil {
+		a.outdated()
+	}
+	return p, err
 }
 
 // files returns the files of the draft models.

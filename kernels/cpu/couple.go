@@ -60,11 +60,11 @@ func (c *couple) Compile(p, left, right *kernels.Program, w kernels.Weights, cac
 	if !same {
 		return nil, errors.New("kernels: two halves of a pass differ in rows, buffers, parts or stages")
 	}
-	l, err := c.left.compile(left, w, cache, half{whole: p})
+	l, err := c.left.compile(left, w, cache, half{whole: p, coupled: true})
 	if err != nil {
 		return nil, err
 	}
-	r, err := c.right.compile(right, w, cache, half{whole: p, of: l})
+	r, err := c.right.compile(right, w, cache, half{whole: p, of: l, coupled: true})
 	if err != nil {
 		l.Close()
 		return nil, err

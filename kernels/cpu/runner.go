@@ -47,12 +47,13 @@ func (d *Device) Compile(p *kernels.Program, w kernels.Weights, c kernels.Cache)
 
 // half is a part of a divided pass: of a whole program, whose weights it has. Its buffers are those of another runner, or its own.
 type half struct {
-	whole *kernels.Program
-	of    *runner
+	whole   *kernels.Program
+	of      *runner
+	coupled bool // it runs together with the other half
 }
 
 func (d *Device) compile(p *kernels.Program, w kernels.Weights, c kernels.Cache, h half) (*runner, error) {
-	l, err := lower(p, h.whole != p)
+	l, err := lower(p, h.coupled)
 	if err != nil {
 		return nil, err
 	}

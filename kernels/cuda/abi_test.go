@@ -32,8 +32,7 @@ func TestABI(t *testing.T) {
 		}
 		for i, f := range fields {
 			g := is.Field(i)
-			size := map[string]uintptr{"Act": reflect.TypeFor[cAct]().Size(), "Delta": reflect.TypeFor[cDelta]().Size(), "int": 4,
-				"float": 4, "long long": 8, "*": 8}[f.of]
+			size := sizes[f.of]
 			if !strings.EqualFold(strings.ReplaceAll(f.name, "_", ""), g.Name) || g.Type.Size() != size {
 				t.Errorf("%s, field %d: %s %s in C, %s of %d bytes in Go", name, i, f.of, f.name, g.Name, g.Type.Size())
 			}
