@@ -102,7 +102,7 @@ func run(args []string) int {
 	a := &app{os.Stdin, os.Stdout, os.Stderr, ctx, force, chats, parsed, settings, false}
 	err = parsed.Run(a)
 	if err == nil {
-		a.outdated()
+		a.outdated(quietly())
 	}
 	var sig stopSignal
 	if errors.As(context.Cause(ctx), &sig) && err != nil {
@@ -127,11 +127,15 @@ func readLine(parser *kong.Kong, from *config.Resolver, args []string) (*kong.Co
 }
 
 // outdated says what on the command line is written otherwise from the next release on, once: when a process serves, or at the end of a
-// command that has not failed. A command that fails says why, and nothing else.
-func (a *app) outdated() {
+// command that has not failed. A command that fails says why, and nothing else. l is how the command logs.
+func (a *app) outdated(l settings.Logging) {
 	lines := outdated(a.kong)
-	if !a.told && len(lines) > 0 {
-		a.say("tandem: %s", strings.Join(lines, "; "))
+	switch line := strings.Join(lines, "; "); {
+	case a.told || len(lines) == 0:
+	case l.LogFormat == jsonFormat:
+		newLogger(l, a.stderr, a.kong.Command()).Warn(line)
+	default:
+		a.say("tandem: %s", line)
 	}
 	a.told = true
 }

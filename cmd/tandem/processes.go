@@ -43,7 +43,7 @@ func (a *app) startProcesses(l launch) (*group.Processes, error) {
 		Line: childLine(l.Logging), Specs: l.specs, Dial: l.dial,
 		Drafts: len(l.files()) > 0, HTTPURL: httpFlags{l.Web}.url()})
 	if err == nil {
-		a.outdated()
+		a.outdated(l.Logging)
 	}
 	return p, err
 }

@@ -17,7 +17,7 @@ type childFlags struct {
 func (c childFlags) config(a *app, listen string, p settings.Process, l settings.Logging) roles.Config {
 	return roles.Config{Listen: listen, Sizes: roles.Sizes(p.Sizes), TLS: secureFlags{p.TLS}.files(), Insecure: p.InsecureListen,
 		SecretFile: p.SecretFile, OTLPEndpoint: p.OTLPEndpoint, Grace: p.Grace, ReadyFD: c.ReadyFD, PulseFD: c.PulseFD,
-		Version: buildVersion().Version, Log: newLogger(l, a.stderr, a.kong.Command()), Ready: a.outdated}
+		Version: buildVersion().Version, Log: newLogger(l, a.stderr, a.kong.Command()), Ready: func() { a.outdated(l) }}
 }
 
 // models returns how a process with these flags loads models, but for their devices; it shows progress on stderr.
