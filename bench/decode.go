@@ -110,7 +110,7 @@ func (d Decode) Options(context int) (engine.Options, error) {
 func (d Decode) Run(ctx context.Context, m *engine.Model) (*DecodeResult, error) {
 	var r *DecodeResult
 	var err error
-	if s, ok := m.Streamer(); ok && s.StreamStats().Streamed > 0 {
+	if s, ok := m.Passes().Streamer(); ok && s.StreamStats().Streamed > 0 {
 		r, err = d.streamed(ctx, m, s)
 	} else {
 		r, err = d.resident(ctx, m)
@@ -130,7 +130,7 @@ func (d Decode) resident(ctx context.Context, m *engine.Model) (*DecodeResult, e
 		return nil, err
 	}
 	r := &DecodeResult{
-		Model: d.Name, ISA: m.ISA(), Threads: m.Threads(), KVType: d.KVType, Weights: m.Work().Bytes,
+		Model: d.Name, ISA: m.About().Kernels, Threads: m.About().Threads, KVType: d.KVType, Weights: m.Passes().Work().Bytes,
 		Limits: limitsOf(found.Limits), Before: limitsOf(found.Before), After: limitsOf(found.After),
 	}
 	for i := range found.Passes {

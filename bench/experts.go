@@ -59,8 +59,9 @@ func (e Experts) Run(ctx context.Context, m *engine.Model) (*ExpertsResult, erro
 	if err != nil {
 		return nil, err
 	}
-	r := &ExpertsResult{Model: e.Name, ISA: m.ISA(), Threads: m.Threads(), Texts: len(e.Texts), Row: m.Work().Experts,
-		ExpertBytes: m.Work().Expert}
+	r := &ExpertsResult{Model: e.Name, ISA: m.About().Kernels, Threads: m.About().Threads, Texts: len(e.Texts),
+		Row:         m.Passes().Work().Experts,
+		ExpertBytes: m.Passes().Work().Expert}
 	for i := range found {
 		p := &found[i]
 		out := expertPass{Form: string(p.Form), Width: p.Rows, MS: figures.MS(p.Median()), Experts: p.Used(), ByRows: p.Experts}

@@ -89,7 +89,7 @@ func (s Split) Options(context int) (engine.Options, error) {
 // Run measures. Errors: those of the models and devices, and that of ctx.
 func (s Split) Run(ctx context.Context, d *measure.Divided) (r *SplitResult, err error) {
 	r = &SplitResult{Model: s.Name, Slower: 1}
-	c, plan := d.Both.Config(), d.Both.Plan()
+	c, plan := d.Both.Config(), d.Both.Passes().Plan()
 	if r.Meetings = s.Meetings(plan); r.Meetings > 0 {
 		if r.MeetingUS, err = meetingUS(s.Devices); err != nil {
 			return nil, err

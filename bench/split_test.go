@@ -48,7 +48,7 @@ func TestRanked(t *testing.T) {
 	defer m.Close()
 	s := Split{Devices: devices, Passes: Passes{Rounds: 1}}
 	b := &measure.Balance{Ideal: 1, Measured: []measure.DividedTime{measure.Alone: {Division: measure.Division{Columns: 0.5}}}}
-	r, err := s.ranked(t.Context(), m.Plan(), measure.Point{Rows: 3, Context: 20}, b)
+	r, err := s.ranked(t.Context(), m.Passes().Plan(), measure.Point{Rows: 3, Context: 20}, b)
 	if err != nil || r.MS <= 0 || r.KVHeads < 1 || r.FFN < 256 {
 		t.Errorf("%+v, %v", r, err)
 	}

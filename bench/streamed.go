@@ -61,7 +61,8 @@ func (d Decode) streamed(ctx context.Context, m *engine.Model, s kernels.Streame
 			MedianShare: p.MedianShare, ExpertBytes: p.Experts, Used: p.Used,
 			WaitMS: figures.MS(p.Waited), DiskBusy: p.Busy, PassesS: 1 / max(p.Median().Seconds(), 1e-9)})
 	}
-	r := &DecodeResult{Model: d.Name, ISA: m.ISA(), Threads: m.Threads(), KVType: d.KVType, Weights: m.Work().Bytes, Streamed: out}
+	r := &DecodeResult{Model: d.Name, ISA: m.About().Kernels, Threads: m.About().Threads, KVType: d.KVType,
+		Weights: m.Passes().Work().Bytes, Streamed: out}
 	return r, nil
 }
 

@@ -130,7 +130,7 @@ func New(cfg Config) (*Drafter, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.Model.BoundPrefixes(cfg.PrefixCache)
+	cfg.Model.Prefixes().Bound(cfg.PrefixCache)
 	d := &Drafter{cfg: cfg, way: promptsOf(cfg.Model), held: heldRows}
 	d.sched = schedule.New(schedule.Config{Name: "drafter", Model: cfg.Model, Events: cfg.Events,
 		Counters: cfg.Counters,

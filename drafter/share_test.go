@@ -80,8 +80,8 @@ func TestSharedPrefixes(t *testing.T) {
 	if free, m := r.cfg.Model.FreePages(), r.cfg.Model; r.Close(context.Background(), 7) != nil || m.FreePages() <= free {
 		t.Errorf("%d pages free with a session open, %d without", free, m.FreePages())
 	}
-	if m := r.cfg.Model; m.FreePages() != m.Pages() || m.PrefixPages() == 0 {
-		t.Errorf("%d of %d pages free, %d kept", m.FreePages(), m.Pages(), m.PrefixPages())
+	if m := r.cfg.Model; m.FreePages() != m.Pages() || m.Prefixes().Kept() == 0 {
+		t.Errorf("%d of %d pages free, %d kept", m.FreePages(), m.Pages(), m.Prefixes().Kept())
 	}
 }
 
@@ -140,8 +140,8 @@ func TestFaultIsNotKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := r.openOf("", 1, text).Reused; got != 0 || r.cfg.Model.PrefixPages() != 0 {
-		t.Errorf("%d tokens found, %d pages kept: want none", got, r.cfg.Model.PrefixPages())
+	if got := r.openOf("", 1, text).Reused; got != 0 || r.cfg.Model.Prefixes().Kept() != 0 {
+		t.Errorf("%d tokens found, %d pages kept: want none", got, r.cfg.Model.Prefixes().Kept())
 	}
 	if err := r.Close(context.Background(), 1); err != nil {
 		t.Error(err)

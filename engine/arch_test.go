@@ -341,13 +341,13 @@ func TestArchitecturesExact(t *testing.T) {
 				tokens := randomTokens(rand.New(rand.NewPCG(2, 9)), m, 50)
 				logits := inPieces(t, m, tokens, []int{50})
 				if err := sameBits(logits, inPieces(t, m, tokens, []int{1, 20, 3, 26})); err != nil {
-					t.Errorf("%v: in pieces: %v", m.ISA(), err)
+					t.Errorf("%v: in pieces: %v", m.About().Kernels, err)
 				}
 				if first == nil {
 					first = logits
 				}
 				if err := sameBits(first, logits); err != nil {
-					t.Errorf("%v with %d threads: %v", m.ISA(), m.Threads(), err)
+					t.Errorf("%v with %d threads: %v", m.About().Kernels, m.About().Threads, err)
 				}
 			}
 		})

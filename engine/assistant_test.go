@@ -108,7 +108,7 @@ func (g *assistantGolden) faults(t *testing.T, m *Model, kv string) (faults []fa
 	}
 	s := newSeq(t, m, 64, 8)
 	out := forward(t, m, 1, Part{Seq: s, Extend: g.Tokens, Want: WantTail})
-	last := m.target().Normed(out.Hidden(0, len(g.Tokens)-1))
+	last := opening{m}.target().Normed(out.Hidden(0, len(g.Tokens)-1))
 	for i, x := range g.Steps[0].Hidden {
 		fail(float64(last[i]-x), "number %d of the target's last state is %v, want %v", i, last[i], x)
 	}
@@ -193,7 +193,7 @@ func TestAssistantGuess(t *testing.T) {
 			}
 		}
 	}
-	rows := []guess.Step{stepOf(t, line, 17, m.target().Normed(b))}
+	rows := []guess.Step{stepOf(t, line, 17, opening{m}.target().Normed(b))}
 	for k := range side.AssistantLevels {
 		var best int32
 		if err := assistantOf(m).Step(rows, 1, func(_ int, x kernels.Top) { best = x.IDs[0] }); err != nil {

@@ -119,7 +119,7 @@ func (o *Output) TopBelow(i, k, limit int) Top {
 // except that with recurrent layers the sequences of a pass that had begun can only be closed. A row's result depends on its own tokens
 // alone, not on what else is in the pass.
 func (m *Model) Forward(batch []Part, topK int) (*Output, error) {
-	p := &m.pass
+	f, p := running{m}, &m.pass
 	p.reset(topK)
 	defer func() {
 		for _, part := range batch {
@@ -131,7 +131,7 @@ func (m *Model) Forward(batch []Part, topK int) (*Output, error) {
 	out := &Output{model: m, first: make([]int, len(batch)), begin: make([]int, len(batch)+1)}
 	for i := range batch {
 		out.first[i], out.begin[i] = len(p.Wanted), len(p.Tokens)
-		if err := m.add(&batch[i]); err != nil {
+		if err := f.add(&batch[i]); err != nil {
 			return nil, err
 		}
 	}
@@ -147,31 +147,34 @@ func (m *Model) Forward(batch []Part, topK int) (*Output, error) {
 		return nil, tandem.Errorf("engine", tandem.Invalid, "a pass with %d rows of logits: at most %d allowed", out.n, m.options.MaxWanted)
 	}
 	for i := range batch {
-		if err := m.give(&batch[i], out.begin[i]); err != nil {
+		if err := f.give(&batch[i], out.begin[i]); err != nil {
 			return nil, err
 		}
 	}
-	if err := m.walks(batch, out.begin); err != nil {
+	if err := f.walks(batch, out.begin); err != nil {
 		return nil, err
 	}
-	before := m.waited()
+	before := f.waited()
 	if err := m.runner.Run(&p.Pass); err != nil {
 		for _, part := range batch {
 			part.Seq.Distrust()
-			part.Seq.broken = m.recurrent()
+			part.Seq.broken = m.config.Recurrent()
 		}
-		return nil, m.passError(p.Rows, err)
+		return nil, f.passError(p.Rows, err)
 	}
-	out.waited, out.experts = m.waited()-before, m.experts(p.Rows)
+	out.waited, out.experts = f.waited()-before, f.experts(p.Rows)
 	for i := range batch {
 		batch[i].commit()
 	}
 	return out, nil
 }
 
+// running is a model while a pass is laid out and run: the steps of Forward.
+type running struct{ *Model }
+
 // waited returns for how long all passes so far have waited for weights.
-func (m *Model) waited() time.Duration {
-	if s, ok := m.Streamer(); ok {
+func (f running) waited() time.Duration {
+	if s, ok := f.Passes().Streamer(); ok {
 		return s.StreamStats().Waited
 	}
 	return 0
@@ -179,11 +182,11 @@ func (m *Model) waited() time.Duration {
 
 // passError gives the error of a pass its kind: that of the model file that the pass reads, if it does; Unavailable if the device is lost,
 // since the process will start again; else Internal.
-func (m *Model) passError(rows int, err error) error {
+func (f running) passError(rows int, err error) error {
 	kind := tandem.Internal
 	if e := (*tandem.Error)(nil); errors.As(err, &e) {
 		kind = e.Kind
-	} else if d, mortal := m.device.(interface{ Lost() error }); mortal && d.Lost() != nil {
+	} else if d, mortal := f.device.(interface{ Lost() error }); mortal && d.Lost() != nil {
 		kind = tandem.Unavailable
 	}
 	return tandem.Errorf("engine", kind, "pass of %d rows: %w", rows, err)
@@ -208,7 +211,7 @@ func (part *Part) commit() {
 // for lack of memory. Forward does the same; a caller that has several parts learns here whose memory is missing. Exhausted if too few
 // pages are free; then nothing has changed. What else is wrong with part, Forward says.
 func (m *Model) Reserve(part *Part) error {
-	if m.check(part) != nil {
+	if (running{m}).check(part) != nil {
 		return nil
 	}
 	return part.settle()
@@ -282,14 +285,14 @@ func (p *pass) reset(topK int) {
 }
 
 // add checks a part and appends its rows to the pass.
-func (m *Model) add(part *Part) error {
-	if err := m.check(part); err != nil {
+func (f running) add(part *Part) error {
+	if err := f.check(part); err != nil {
 		return err
 	}
 	if err := part.settle(); err != nil {
 		return err
 	}
-	p, s := &m.pass, part.Seq
+	p, s := &f.pass, part.Seq
 	s.inPass = true
 	table := int32(len(p.Pages))
 	end := s.length + len(part.Extend)
@@ -298,7 +301,7 @@ func (m *Model) add(part *Part) error {
 		if wanted {
 			p.Wanted = append(p.Wanted, int32(len(p.Tokens)))
 		}
-		p.Tokens = append(p.Tokens, m.embedding(t))
+		p.Tokens = append(p.Tokens, f.embedding(t))
 		p.Pos = append(p.Pos, int32(pos))
 		p.Store = append(p.Store, store)
 		p.Table = append(p.Table, table)
@@ -329,11 +332,11 @@ func (m *Model) add(part *Part) error {
 }
 
 // check refuses a part that does not fit its sequence or the vocabulary.
-func (m *Model) check(part *Part) error {
+func (f running) check(part *Part) error {
 	const op = "engine"
 	s := part.Seq
 	switch {
-	case s == nil || s.model != m:
+	case s == nil || s.model != f.Model:
 		return tandem.Errorf(op, tandem.Invalid, "part with another model's sequence")
 	case s.broken:
 		return tandem.Errorf(op, tandem.Unavailable, "the sequence's states are lost, since a pass failed: open it again")
@@ -363,16 +366,16 @@ func (m *Model) check(part *Part) error {
 				len(s.parents)+i, part.Nodes[i], parent)
 		}
 	}
-	prompts := len(m.beside.Prompts()) / m.config.Dim
+	prompts := len(f.beside.Prompts()) / f.config.Dim
 	for _, t := range part.Extend {
-		if t < 0 || int(t) >= m.config.Vocab {
-			return tandem.Errorf(op, tandem.Invalid, "token %d: vocabulary has %d", t, m.config.Vocab)
+		if t < 0 || int(t) >= f.config.Vocab {
+			return tandem.Errorf(op, tandem.Invalid, "token %d: vocabulary has %d", t, f.config.Vocab)
 		}
 	}
 	for _, t := range part.Nodes {
-		if int(t) < -prompts || int(t) >= m.config.Vocab {
+		if int(t) < -prompts || int(t) >= f.config.Vocab {
 			return tandem.Errorf(op, tandem.Invalid, "token %d in a tree: vocabulary has %d, and there are %d prompt rows, from -1 down", t,
-				m.config.Vocab, prompts)
+				f.config.Vocab, prompts)
 		}
 	}
 	return nil
@@ -387,26 +390,26 @@ func (part *Part) token(n int32) tandem.Token {
 }
 
 // embedding returns what Embed looks up for a row: a token, or the place that the embedding of a prompt row gets in Given.
-func (m *Model) embedding(t tandem.Token) int32 {
+func (f running) embedding(t tandem.Token) int32 {
 	if t >= 0 {
 		return int32(t)
 	}
-	p, d := &m.pass, m.config.Dim
+	p, d := &f.pass, f.config.Dim
 	at := int(-1-t) * d
-	p.Given = append(p.Given, m.beside.Prompts()[at:at+d]...)
+	p.Given = append(p.Given, f.beside.Prompts()[at:at+d]...)
 	return -int32(len(p.Given) / d)
 }
 
 // experts counts the experts that the last pass has used: what it read of them from memory. nil for a model without experts, or on a device
 // that does not tell.
-func (m *Model) experts(rows int) tandem.Experts {
-	r, tells := m.runner.(kernels.RouteReader)
-	if !tells || len(m.plan.Routes) == 0 {
+func (f running) experts(rows int) tandem.Experts {
+	r, tells := f.runner.(kernels.RouteReader)
+	if !tells || len(f.plan.Routes) == 0 {
 		return nil
 	}
 	added := make([]int, rows)
-	seen := make([]int, m.config.Experts.Count) // the latest layer in which an expert was used, counted from 1
-	for i, s := range m.plan.Routes {
+	seen := make([]int, f.config.Experts.Count) // the latest layer in which an expert was used, counted from 1
+	for i, s := range f.plan.Routes {
 		if s.Fixed {
 			continue
 		}

@@ -76,30 +76,33 @@ func (w Work) Limit(l kernels.Limits, rows, wanted int) time.Duration {
 
 func seconds(s float64) time.Duration { return time.Duration(s * 1e9) }
 
-// Work returns the least work of m's passes.
-func (m *Model) Work() Work { return m.work }
+// Passes tells what the passes of a model consist of and what they cost. It is valid until the model is closed, and has the model's owner.
+type Passes struct{ m *Model }
 
-// Plan returns the operations of m's passes. They are the model's: do not change them.
-func (m *Model) Plan() *kernels.Program { return m.plan }
+// Work returns the least work of the passes.
+func (p Passes) Work() Work { return p.m.work }
+
+// Plan returns the operations of a pass. They are the model's: do not change them.
+func (p Passes) Plan() *kernels.Program { return p.m.plan }
 
 // KVBytes returns the bytes of the KV cache for one position, all layers.
-func (m *Model) KVBytes() int64 {
-	return (m.footprint.PageBytes + m.footprint.Own.Page) / kernels.PageRows
+func (p Passes) KVBytes() int64 {
+	return (p.m.footprint.PageBytes + p.m.footprint.Own.Page) / kernels.PageRows
 }
 
 // TimeOperations makes later passes add up how long each kind of operation takes (true), from zero on, or stop doing so. Errors:
 // Unsupported for a device that cannot tell.
-func (m *Model) TimeOperations(on bool) error {
-	r, ok := m.runner.(kernels.Timer)
+func (p Passes) TimeOperations(on bool) error {
+	r, ok := p.m.runner.(kernels.Timer)
 	if !ok {
-		return tandem.Errorf("engine", tandem.Unsupported, "the device %v does not tell how long its operations take", m.device.About())
+		return tandem.Errorf("engine", tandem.Unsupported, "the device %v does not tell how long its operations take", p.m.device.About())
 	}
 	return r.Time(on)
 }
 
 // OperationTimes returns the sums since TimeOperations(true); none unless that is on.
-func (m *Model) OperationTimes() []kernels.OpTime {
-	if r, ok := m.runner.(kernels.Timer); ok {
+func (p Passes) OperationTimes() []kernels.OpTime {
+	if r, ok := p.m.runner.(kernels.Timer); ok {
 		return r.Times()
 	}
 	return nil
@@ -107,26 +110,18 @@ func (m *Model) OperationTimes() []kernels.OpTime {
 
 // LeastTime returns how many launches the last pass had on its device, and the shortest time of n graphs of as many that do nothing.
 // Both are 0 for a device that has none.
-func (m *Model) LeastTime(n int) (launches int, least time.Duration, err error) {
-	if r, ok := m.runner.(kernels.LaunchTimer); ok {
+func (p Passes) LeastTime(n int) (launches int, least time.Duration, err error) {
+	if r, ok := p.m.runner.(kernels.LaunchTimer); ok {
 		return r.LeastTime(n)
 	}
 	return 0, 0, nil
 }
 
-// near returns the device for weights that stay in memory, whether or not those of m are streamed.
-func (m *Model) near() kernels.Device {
-	if s, ok := m.Streamer(); ok {
-		return s.Near()
-	}
-	return m.device
-}
-
-// Streamer returns the device of m's passes if its weights are streamed.
-func (m *Model) Streamer() (kernels.Streamer, bool) {
-	s, ok := m.device.(kernels.Streamer)
+// Streamer returns the device of the passes if its weights are streamed.
+func (p Passes) Streamer() (kernels.Streamer, bool) {
+	s, ok := p.m.device.(kernels.Streamer)
 	return s, ok
 }
 
-// NewProbe returns a probe of the device that runs m's passes. Close the probe before the device.
-func (m *Model) NewProbe(bytes int) (kernels.Probe, error) { return m.device.NewProbe(bytes) }
+// NewProbe returns a probe of the device that runs the passes. Close the probe before the device.
+func (p Passes) NewProbe(bytes int) (kernels.Probe, error) { return p.m.device.NewProbe(bytes) }

@@ -23,7 +23,7 @@ type State = guess.State
 // (NewShared) are as good as the states that they were made with: that costs acceptance at most, since a draft only guesses.
 func OpenDraft(path, target string, o Options) (*Model, error) {
 	m := &Model{}
-	err := m.withFiles(path, target, func(f, of *gguf.File) error { return m.load(f, of, o) })
+	err := withFiles(path, target, func(f, of *gguf.File) error { return opening{m}.load(f, of, o) })
 	if err != nil {
 		m.Close()
 		return nil, err
@@ -33,8 +33,8 @@ func OpenDraft(path, target string, o Options) (*Model, error) {
 
 // MeasureDraft is Measure for what OpenDraft opens.
 func MeasureDraft(path, target string, o Options) (Footprint, error) {
-	m := &Model{}
-	err := m.withFiles(path, target, func(f, of *gguf.File) error {
+	m := opening{&Model{}}
+	err := withFiles(path, target, func(f, of *gguf.File) error {
 		if err := m.outline(f, of, o); err != nil {
 			return err
 		}
@@ -45,7 +45,7 @@ func MeasureDraft(path, target string, o Options) (Footprint, error) {
 }
 
 // withFiles calls use with the file at path and, if that is a draft with states, its target's; else nil.
-func (m *Model) withFiles(path, target string, use func(f, of *gguf.File) error) error {
+func withFiles(path, target string, use func(f, of *gguf.File) error) error {
 	f, s, err := openSide(path)
 	if err != nil {
 		return err
@@ -62,16 +62,8 @@ func (m *Model) withFiles(path, target string, use func(f, of *gguf.File) error)
 	return use(f, of)
 }
 
-// StateWidth returns how many numbers State.Target and State.Own have; 0, 0 for a plain model.
-func (m *Model) StateWidth() (features, own int) {
-	if m.draft == nil {
-		return 0, 0
-	}
-	return m.draft.Spec.StateWidth()
-}
-
 // outlineDraft reads the headers of a draft with states and of its target.
-func (m *Model) outlineDraft(f, of *gguf.File) error {
+func (m opening) outlineDraft(f, of *gguf.File) error {
 	spec, err := side.Of(f)
 	if err == nil && spec.Kind == "" {
 		if spec, err = mtpOf(f); err == nil && f.Path() != of.Path() {
@@ -102,7 +94,7 @@ func (m *Model) outlineDraft(f, of *gguf.File) error {
 }
 
 // sideDraft plans the draft in a side file, which must have been made for the target in the file of.
-func (m *Model) sideDraft(f, of *gguf.File, spec side.Spec, target *blocks.Config) (*guess.Draft, error) {
+func (m opening) sideDraft(f, of *gguf.File, spec side.Spec, target *blocks.Config) (*guess.Draft, error) {
 	lineage, err := of.ReadLineage(context.Background())
 	if err != nil {
 		return nil, err
@@ -116,12 +108,12 @@ func (m *Model) sideDraft(f, of *gguf.File, spec side.Spec, target *blocks.Confi
 }
 
 // give writes the states of a part's rows, the first of which is row `at` of the pass, to the inputs.
-func (m *Model) give(part *Part, at int) error {
-	switch d := m.draft; {
+func (f running) give(part *Part, at int) error {
+	switch d := f.draft; {
 	case d != nil:
-		return d.Write(m.runner, at, len(part.Extend)+len(part.Nodes), part.States)
+		return d.Write(f.runner, at, len(part.Extend)+len(part.Nodes), part.States)
 	case part.States != nil:
-		return tandem.Errorf("engine", tandem.Invalid, "%d states for %s, which reads none", len(part.States), m.config.Name)
+		return tandem.Errorf("engine", tandem.Invalid, "%d states for %s, which reads none", len(part.States), f.config.Name)
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ func TestExpertsOfPass(t *testing.T) {
 	if many, _ := run(m, 30); !ok || few < 6 || few > 12 || many <= few || many > 18 {
 		t.Errorf("2 rows use %d experts, 30 use %d of 18", few, many)
 	}
-	w := m.Work()
+	w := m.Passes().Work()
 	each := int64(4 * (2*80*48 + 48*80)) // bytes in f32
 	if w.Expert != each || w.Experts != 6 || w.Reading(9).Bytes-w.Bytes != 3*each {
 		t.Errorf("work %+v, want 6 experts of %d bytes", w, each)
@@ -135,20 +135,20 @@ func TestSharedExperts(t *testing.T) {
 				tokens := randomTokens(rand.New(rand.NewPCG(2, 9)), m, c.tokens)
 				out := forward(t, m, 0, Part{Seq: newSeq(t, m, c.tokens, 0), Extend: tokens, Want: WantAll})
 				if rms, _ := distance(out, c.model.forward(tokens)); !(rms < 4e-4) {
-					t.Fatalf("%v: logits are %.2g from the formulas'", m.ISA(), rms)
+					t.Fatalf("%v: logits are %.2g from the formulas'", m.About().Kernels, rms)
 				}
 				logits := inPieces(t, m, tokens, []int{c.tokens})
 				if err := sameBits(logits, inPieces(t, m, tokens, []int{1, 20, 3, c.tokens - 24})); err != nil {
-					t.Errorf("%v: in pieces: %v", m.ISA(), err)
+					t.Errorf("%v: in pieces: %v", m.About().Kernels, err)
 				}
 				if first == nil {
 					first = logits
 				}
 				if err := sameBits(first, logits); err != nil {
-					t.Errorf("%v with %d threads: %v", m.ISA(), m.Threads(), err)
+					t.Errorf("%v with %d threads: %v", m.About().Kernels, m.About().Threads, err)
 				}
-				if n := m.experts(3); len(n) != 3 || n[2] < 2*2 || n[2] > 2*6 || m.Work().Experts != 2*2 {
-					t.Errorf("passes use %v experts of 2 layers, one row %d", n, m.Work().Experts)
+				if n := (running{m}).experts(3); len(n) != 3 || n[2] < 2*2 || n[2] > 2*6 || m.Passes().Work().Experts != 2*2 {
+					t.Errorf("passes use %v experts of 2 layers, one row %d", n, m.Passes().Work().Experts)
 				}
 				if share := m.weights.Layers[1].Mixture.Shared.Share; m.plan.Weights[m.weights.Layers[0].Gate].Experts != 0 ||
 					(share != kernels.None) != (name == "gated") {

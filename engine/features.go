@@ -8,9 +8,6 @@ import (
 	"github.com/tandem-llm/tandem/kernels/ref"
 )
 
-// FeatureWidth returns how many numbers a row of features has: the hidden size for each of Options.Taps.
-func (m *Model) FeatureWidth() int { return len(m.taps) * m.config.Dim }
-
 // Features copies the hidden states that Options.Taps names, one after the other, of a row of a part (its Extend rows, then its Nodes) to
 // dst: (FeatureWidth). The state after the final norm is computed here: a norm of one row takes some microseconds, and
 // most rows of a pass are asked for by nobody.

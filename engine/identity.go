@@ -24,9 +24,6 @@ type Names struct {
 	Vocabulary string // fingerprint of its vocabulary: 16 hexadecimal digits
 }
 
-// Names returns the names of the model.
-func (m *Model) Names() Names { return m.names }
-
 // Identify reads the whole model file at path and returns the names that the model would have if opened with o. Errors: as
 // Open's, and ctx's once it has ended.
 func Identify(ctx context.Context, path string, o Options) (Names, error) {
@@ -35,7 +32,7 @@ func Identify(ctx context.Context, path string, o Options) (Names, error) {
 		return Names{}, err
 	}
 	defer f.Close()
-	m := &Model{}
+	m := opening{&Model{}}
 	if err := m.outline(f, nil, o); err != nil {
 		return Names{}, err
 	}
@@ -47,7 +44,7 @@ func Identify(ctx context.Context, path string, o Options) (Names, error) {
 }
 
 // nameOf returns the names of the planned model of f, whose tensors have that digest.
-func (m *Model) nameOf(f *gguf.File, tensors string) (n Names, err error) {
+func (m opening) nameOf(f *gguf.File, tensors string) (n Names, err error) {
 	if n.Lineage, err = f.Lineage(tensors); err != nil {
 		return n, err
 	}
@@ -63,7 +60,7 @@ type digests struct {
 	theirs        []*gguf.Tensor
 }
 
-func (m *Model) newDigests(f, of *gguf.File) digests {
+func (m opening) newDigests(f, of *gguf.File) digests {
 	d := digests{theirs: m.borrowed}
 	if x := m.draft; x != nil {
 		d.own = f.NewDigest(x.Uses...)
@@ -106,7 +103,7 @@ func digestOf(write func(io.Writer)) string {
 	return hex.EncodeToString(h.Sum(nil)[:4])
 }
 
-func (m *Model) writeShape(w io.Writer) {
+func (m opening) writeShape(w io.Writer) {
 	writeConfig(w, &m.config, &m.weights)
 	if d := m.draft; d != nil {
 		d.WriteShape(w)
@@ -170,7 +167,7 @@ func partsOf(w *blocks.Weights) (has parts) {
 }
 
 // writeRope writes the rotation of heads in layers without and with a window.
-func (m *Model) writeRope(w io.Writer) {
+func (m opening) writeRope(w io.Writer) {
 	for _, local := range []bool{false, true} {
 		r := m.config.Rotation(local, m.weights.RopeFactors)
 		fmt.Fprintln(w, "rope 1", r.Halves, bits(r.Magnitude))

@@ -44,7 +44,7 @@ func TestLatentTrees(t *testing.T) {
 					first = logits
 				}
 				if err := sameBits(first, logits); err != nil {
-					t.Errorf("%s, together %v, %v: %v", kvType, together, m.ISA(), err)
+					t.Errorf("%s, together %v, %v: %v", kvType, together, m.About().Kernels, err)
 				}
 			}
 		}
@@ -83,10 +83,10 @@ func TestLatentMemory(t *testing.T) {
 		n.generate(1)
 		path := n.write(t, t.TempDir())
 		m := openTest(t, path, Options{KVPages: 24})
-		if got, want := m.KVBytes(), int64(2*2*(32+2*64)); got != want {
+		if got, want := m.Passes().KVBytes(), int64(2*2*(32+2*64)); got != want {
 			t.Errorf("a position takes %d bytes, want %d", got, want)
 		}
-		works = append(works, m.Work())
+		works = append(works, m.Passes().Work())
 	}
 	if works[0] != works[1] {
 		t.Errorf("work %+v, in one tensor %+v", works[0], works[1])

@@ -25,8 +25,8 @@ func TestLayersOfExperts(t *testing.T) {
 			t.Errorf("%d layers elsewhere: %v", count, err)
 		}
 		e := forward(t, m, 0, Part{Seq: newSeq(t, m, 9, 0), Extend: randomTokens(rand.New(rand.NewPCG(1, 2)), m, 9)}).Experts()
-		if err := e.Validate(9); err != nil || e == nil || int(e[0]) != m.Work().Experts {
-			t.Errorf("%d layers elsewhere: experts %v (%v), want %d of one row", count, e, err, m.Work().Experts)
+		if err := e.Validate(9); err != nil || e == nil || int(e[0]) != m.Passes().Work().Experts {
+			t.Errorf("%d layers elsewhere: experts %v (%v), want %d of one row", count, e, err, m.Passes().Work().Experts)
 		}
 	}
 }

@@ -61,11 +61,11 @@ func TestLayers(t *testing.T) {
 				o.Device = layers.New(c)
 			}
 			m := openTest(t, path, o)
-			if about := m.ISA(); !strings.HasPrefix(about, fmt.Sprintf("%d on ", n)) {
+			if about := m.About().Kernels; !strings.HasPrefix(about, fmt.Sprintf("%d on ", n)) {
 				t.Errorf("%s: %s, want %d layers on the other device", name, about, n)
 			}
 			if err := sameBits(dialogue(t, m, long), want); err != nil {
-				t.Errorf("%s, %s: %v", name, m.ISA(), err)
+				t.Errorf("%s, %s: %v", name, m.About().Kernels, err)
 			}
 		}
 	}

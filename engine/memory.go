@@ -101,7 +101,7 @@ func Measure(path string, o Options, sides ...string) (Footprint, error) {
 		return Footprint{}, err
 	}
 	defer f.Close()
-	m := &Model{}
+	m := opening{&Model{}}
 	if err := m.outline(f, nil, o); err != nil {
 		return Footprint{}, err
 	}

@@ -95,7 +95,7 @@ func TestMeasure(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	if got := (Footprint{Weights: m.store.Bytes(), PageBytes: m.KVBytes() * kernels.PageRows, Pages: m.Pages(),
+	if got := (Footprint{Weights: m.store.Bytes(), PageBytes: m.Passes().KVBytes() * kernels.PageRows, Pages: m.Pages(),
 		Scratch: m.footprint.Scratch, statesOf: p.statesOf}); got != p {
 		t.Errorf("measured %+v, loaded %+v", p, got)
 	}

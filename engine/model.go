@@ -10,7 +10,6 @@ import (
 	"errors"
 
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/engine/arch"
 	"github.com/tandem-llm/tandem/engine/blocks"
 	"github.com/tandem-llm/tandem/engine/guess"
 	"github.com/tandem-llm/tandem/engine/kv"
@@ -100,7 +99,7 @@ func Open(path string, o Options) (*Model, error) {
 		return nil, err
 	}
 	m := &Model{}
-	if err := m.load(f, nil, o); err != nil {
+	if err := (opening{m}).load(f, nil, o); err != nil {
 		m.Close()
 		return nil, errors.Join(err, f.Close())
 	}
@@ -110,157 +109,6 @@ func Open(path string, o Options) (*Model, error) {
 	}
 	f.Close()
 	return m, nil
-}
-
-// load plans the model in f, checks that there is memory for all of it, and only then allocates and fills it. of is nil, or, for a draft
-// with states, the file of its target, from which some matrices come.
-func (m *Model) load(f, of *gguf.File, o Options) error {
-	available := AvailableMemory()
-	if err := m.outline(f, of, o); err != nil {
-		return err
-	}
-	program, err := m.layOut(f.Path())
-	if err != nil {
-		return err
-	}
-	if available, err = available.On(m.device); err == nil {
-		err = available.Fits(f.Path(), m.footprint)
-	}
-	if err != nil {
-		return err
-	}
-	if m.memory, err = m.device.NewCache(program.KV, m.options.KVPages); err != nil {
-		return deviceError(f.Path(), err)
-	}
-	m.records = newRecords(m.recordCount())
-	m.cache, m.plan, m.path = kv.New(m.memory, m.slots()), program, f.Path()
-	if m.store, err = m.device.NewWeights(program); err != nil {
-		return deviceError(f.Path(), err)
-	}
-	if m.runner, err = m.device.Compile(program, m.store, m.memory); err != nil {
-		return deviceError(f.Path(), err)
-	}
-	if err := m.fill(f, of, o.Progress); err != nil {
-		return err
-	}
-	if m.options.Lock {
-		return m.lock()
-	}
-	return nil
-}
-
-// deviceError gives a device's error its kind: Unsupported or, since plans have been checked by then, Exhausted.
-func deviceError(path string, err error) error {
-	if unsupported := (*kernels.Unsupported)(nil); errors.As(err, &unsupported) {
-		return tandem.Errorf("engine", tandem.Unsupported, "%s: %w", path, err)
-	}
-	return tandem.Errorf("engine", tandem.Exhausted, "%s: %w", path, err)
-}
-
-// outline reads the header: vocabulary, shape, and which tensor holds which weights.
-func (m *Model) outline(f, of *gguf.File, o Options) error {
-	var err error
-	if of != nil {
-		err = m.outlineDraft(f, of)
-	} else {
-		err = m.outlineModel(f)
-	}
-	if err != nil {
-		return err
-	}
-	c := &m.config
-	if o.Sequences < 0 || o.Sequences > maxSequences {
-		return tandem.Errorf("engine", tandem.Invalid, "memory for the states of %d sequences: want 1 to %d, or 0 for the default",
-			o.Sequences, maxSequences)
-	}
-	if o.Context < 0 {
-		return tandem.Errorf("engine", tandem.Invalid, "context of %d positions: want at least 1, or 0 for the model's %d", o.Context,
-			c.Context)
-	} else if o.Context > 0 {
-		c.Context = min(c.Context, o.Context)
-	}
-	if of != nil && len(o.Taps) > 0 {
-		return tandem.Errorf("engine", tandem.Invalid, "%s: hidden states of a draft with states asked for: want none", f.Path())
-	}
-	if err = checkTaps(f.Path(), o.Taps, c.Layers); err != nil {
-		return err
-	}
-	m.options = o.withDefaults(c.Context)
-	if m.kvType, err = kernels.ParseKVType(o.KVType); err != nil {
-		return tandem.Errorf("engine", tandem.Invalid, "%w", err)
-	}
-	if of == nil {
-		if err := m.collect(f); err != nil {
-			return err
-		}
-	}
-	m.work = workOf(&m.weights, m.matrices, &m.config)
-	return nil
-}
-
-// outlineModel reads vocabulary and shape of a model.
-func (m *Model) outlineModel(f *gguf.File) error {
-	err := refuseSide(f)
-	if err != nil {
-		return err
-	}
-	if m.vocab, err = token.FromGGUF(f); err != nil {
-		return err
-	}
-	m.config, err = arch.Read(f, m.vocab.Size())
-	return err
-}
-
-// collect finds the tensors of a model. Its context must be final: it chooses LongRoPE's factors.
-func (m *Model) collect(f *gguf.File) error {
-	c := blocks.Finder{Catalog: tensors.New(f), C: &m.config, W: &m.weights}
-	c.Collect()
-	m.matrices = c.Matrices
-	return c.Err
-}
-
-// layOut lays out the operations of a pass and computes the model's footprint on its device. It allocates nothing yet.
-func (m *Model) layOut(path string) (*kernels.Program, error) {
-	if m.device = m.options.Device; m.device == nil {
-		return nil, tandem.Errorf("engine", tandem.Invalid, "%s: no device to run on", path)
-	}
-	p := m.program(m.device.Layout)
-	if err := p.Check(); err != nil {
-		return nil, tandem.Errorf("engine", tandem.Unsupported, "%s: %w", path, err)
-	}
-	if d, ok := m.device.(kernels.Fitter); ok {
-		var err error
-		if m.device, err = d.Fit(p, m.options.KVPages); err != nil {
-			return nil, deviceError(path, err)
-		}
-	}
-	need, err := m.device.Footprint(p)
-	if err != nil {
-		return nil, deviceError(path, err)
-	}
-	m.footprint = Footprint{Weights: need.Weights, PageBytes: need.Page, Pages: m.options.KVPages, Scratch: need.Buffers, Own: need.Own,
-		States: need.States, statesOf: statesOfShape(p.KV)}
-	for _, page := range []int64{need.Page, need.Own.Page} {
-		if q := (Footprint{PageBytes: page, Pages: m.options.KVPages}); q.Pages < 1 || q.Pages > kernels.MaxPages || q.KV() > maxKV {
-			return nil, tandem.Errorf("engine", tandem.Exhausted,
-				"%s: KV cache of %d pages of %d bytes: want 1 to %d pages of less than 2^46 bytes in all",
-				path, q.Pages, q.PageBytes, kernels.MaxPages)
-		}
-	}
-	return p, nil
-}
-
-func (m *Model) lock() error {
-	return lockAll(m.store, m.memory)
-}
-
-func lockAll(memory ...interface{ Lock() error }) error {
-	for _, l := range memory {
-		if err := l.Lock(); err != nil {
-			return tandem.Errorf("engine", tandem.Exhausted, "lock memory: %w: raise the limit (ulimit -l) or leave --lock out", err)
-		}
-	}
-	return nil
 }
 
 // Close frees everything but the device; the model and its sequences must not be used afterwards.
@@ -281,6 +129,40 @@ func (m *Model) Close() {
 	*m = Model{}
 }
 
+// OpenSide reads a side file of kind medusa, ppd or gemma4-assistant for m, which must be its target: same lineage, vocabulary and width;
+// an assistant states no lineage, and its layers must find their kinds in the target. It is called
+// before the first pass, at most once for each kind. Close frees it with the model. Errors: Invalid (no such file, another target, not a
+// side file, one of its kind is open), Corrupt, Unsupported, Exhausted (memory). After an error the model is as before.
+func (m *Model) OpenSide(path string) error {
+	available := AvailableMemory()
+	f, err := gguf.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	s, err := m.beside.Plan(f, opening{m}.target())
+	if err != nil {
+		return sideError(path, err)
+	}
+	need := Footprint{Own: s.Own}
+	if need := s.Weights + s.Buffers; need > available.Bytes {
+		return tandem.Errorf("engine", tandem.Exhausted, "%s needs %s of memory beside its target; %s allows %s", path, Bytes(need),
+			available.By, Bytes(max(0, available.Bytes)))
+	}
+	if available, err = available.On(m.device); err == nil {
+		err = available.FitsOwn(path+" needs "+need.OwnString(), need.Own.Total(0))
+	}
+	if err != nil {
+		return err
+	}
+	if err := s.Load(f); err != nil {
+		s.Close()
+		return sideError(path, err)
+	}
+	opening{m}.addSide(s)
+	return nil
+}
+
 // Config returns the model's shape.
 func (m *Model) Config() blocks.Config { return m.config }
 
@@ -291,10 +173,8 @@ func (m *Model) Vocab() *token.Vocab { return m.vocab }
 func (m *Model) MaxRows() int   { return m.options.MaxRows }
 func (m *Model) MaxWanted() int { return m.options.MaxWanted }
 
-// Device names the kind of device that passes run on, ISA its kernels in use; Threads returns how many threads a pass uses.
-func (m *Model) Device() string { return m.device.About().Name }
-func (m *Model) Threads() int   { return m.device.About().Threads }
-func (m *Model) ISA() string    { return m.device.About().Kernels }
+// About describes the device that passes run on.
+func (m *Model) About() kernels.About { return m.device.About() }
 
 // SetThreads makes later passes use n threads, if the device has threads. No pass may be running. After an error the
 // model keeps its number of threads.
@@ -333,3 +213,50 @@ const PageTokens = kernels.PageRows
 // FreePages returns how many pages of the KV cache are unreserved, Pages how many there are.
 func (m *Model) FreePages() int { return m.cache.FreePages() }
 func (m *Model) Pages() int     { return m.options.KVPages }
+
+// Prefixes are the pages of the KV cache that no sequence uses, kept for sequences that begin as those before did. All but Bound and Drop
+// are safe for concurrent use.
+type Prefixes interface {
+	// Bound sets how many pages may be kept: 0 for all free ones, negative for none, and then sequences share nothing. Call it before
+	// the first shared sequence.
+	Bound(pages int)
+	Drop()             // forgets all
+	Kept() int         // how many of FreePages hold prefixes
+	Evicted() int64    // how many such pages were given up so far, for sequences or because of the bound
+	KeptStates() int   // how many prefixes have the states of recurrent layers
+	LostStates() int64 // how many such states were given up for others
+}
+
+// Prefixes returns the kept prefixes of m.
+func (m *Model) Prefixes() Prefixes { return m.cache }
+
+// Passes returns what m's passes consist of and what they cost.
+func (m *Model) Passes() Passes { return Passes{m} }
+
+// HeldRows returns how many tree rows each sequence may hold at once so that passes never lack places for records of recurrent layers,
+// however many sequences hold as many; ok is false for a model without.
+func (m *Model) HeldRows() (rows int, ok bool) {
+	return m.options.records(&m.config)/m.options.Sequences - 2, m.config.Recurrent()
+}
+
+// Names returns the names of the model.
+func (m *Model) Names() Names { return m.names }
+
+// StateWidth returns how many numbers State.Target and State.Own have; 0, 0 for a plain model.
+func (m *Model) StateWidth() (features, own int) {
+	if m.draft == nil {
+		return 0, 0
+	}
+	return m.draft.Spec.StateWidth()
+}
+
+// SelfDrafts describes the opened side files, in the order in which they were opened.
+func (m *Model) SelfDrafts() []tandem.SelfDraft { return m.beside.SelfDrafts() }
+
+// Guess answers asks: see guess.List.Guess.
+func (m *Model) Guess(asks []GuessAsk, top int) ([]tandem.Guess, error) {
+	return m.beside.Guess(asks, top)
+}
+
+// FeatureWidth returns how many numbers a row of features has: the hidden size for each of Options.Taps.
+func (m *Model) FeatureWidth() int { return len(m.taps) * m.config.Dim }

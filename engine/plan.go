@@ -12,11 +12,11 @@ import (
 
 // program lays out a pass over the model for a device that wants weights in these layouts. Each layer's products and attention are a
 // stage; the norm before them is at the end of the previous stage, where it can be chained with the operation that made its input.
-func (m *Model) program(layout func(kernels.Type) kernels.Layout) *kernels.Program {
+func (m opening) program(layout func(kernels.Type) kernels.Layout) *kernels.Program {
 	c := &m.config
 	b := blocks.NewPlanner(kernels.NewProgram(m.options.MaxRows, m.options.MaxWanted), c, &m.weights)
 	if b.KV = c.KVShape(m.kvType); len(b.KV.States) > 0 {
-		b.KV.Slots, b.KV.Records = m.slots(), m.recordCount()
+		b.KV.Slots, b.KV.Records = m.options.slots(&m.config), m.options.records(&m.config)
 	}
 	tensors.AddTo(b.Program, m.matrices, layout)
 	b.Stage("the embedding")
@@ -49,7 +49,7 @@ func (m *Model) program(layout func(kernels.Type) kernels.Layout) *kernels.Progr
 }
 
 // outputs returns the number of logits that a pass computes for a row.
-func (m *Model) outputs() int {
+func (m opening) outputs() int {
 	if m.draft != nil {
 		return m.draft.Outputs()
 	}
@@ -57,7 +57,7 @@ func (m *Model) outputs() int {
 }
 
 // fill makes weights, cache and names ready.
-func (m *Model) fill(f, of *gguf.File, progress func(done, total int64)) error {
+func (m opening) fill(f, of *gguf.File, progress func(done, total int64)) error {
 	digests := m.newDigests(f, of)
 	s, streamed := m.store.(kernels.FileStore)
 	if streamed && of != nil {

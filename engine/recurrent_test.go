@@ -158,7 +158,7 @@ func recurrentTrees(t *testing.T, r *rapid.T, m *Model) {
 
 // checkRecords checks that every record is free or in one place of one sequence.
 func checkRecords(r *rapid.T, m *Model) {
-	seen := make([]int, m.recordCount())
+	seen := make([]int, m.options.records(&m.config))
 	for _, x := range m.records.free {
 		seen[x]++
 	}
@@ -243,8 +243,8 @@ func recurrentPrefixes(t *testing.T, d kernels.Device) {
 		s.Close()
 	}
 	run("a", append(text, randomTokens(random, m, 30)...), 150) // the end of a text, but for the last position
-	if m.PrefixStates() == 0 || m.PrefixStates() > m.slots() {
-		t.Errorf("%d prefixes with states of %d slots", m.PrefixStates(), m.slots())
+	if m.Prefixes().KeptStates() == 0 || m.Prefixes().KeptStates() > m.options.slots(&m.config) {
+		t.Errorf("%d prefixes with states of %d slots", m.Prefixes().KeptStates(), m.options.slots(&m.config))
 	}
 }
 
@@ -261,8 +261,8 @@ func TestRecurrentSlots(t *testing.T) {
 		forward(t, m, 0, Part{Seq: s, Extend: prompt})
 		s.Close()
 	}
-	if m.PrefixStates() != 4 || m.LostStates() < 9 {
-		t.Errorf("%d prefixes with states, %d lost: want 4 and some", m.PrefixStates(), m.LostStates())
+	if m.Prefixes().KeptStates() != 4 || m.Prefixes().LostStates() < 9 {
+		t.Errorf("%d prefixes with states, %d lost: want 4 and some", m.Prefixes().KeptStates(), m.Prefixes().LostStates())
 	}
 	for i := range 5 {
 		_, err := m.NewSequence(64, 0)

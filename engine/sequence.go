@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/blocks"
 	"github.com/tandem-llm/tandem/engine/kv"
 	"github.com/tandem-llm/tandem/kernels"
 )
@@ -38,7 +39,7 @@ type place struct {
 // NewSequence reserves KV memory for capacity committed positions and nodes tree rows. Errors:
 // Exhausted when the cache has too few free pages, Invalid when the model cannot hold so many.
 func (m *Model) NewSequence(capacity, nodes int) (*Sequence, error) {
-	if err := m.checkSequence(capacity, nodes); err != nil {
+	if err := checkSequence(&m.config, capacity, nodes); err != nil {
 		return nil, err
 	}
 	pages, err := m.cache.Reserve(capacity, nodes)
@@ -50,11 +51,35 @@ func (m *Model) NewSequence(capacity, nodes int) (*Sequence, error) {
 	return s, nil
 }
 
-func (m *Model) checkSequence(capacity, nodes int) error {
+// NewShared returns a sequence as NewSequence does, with the same errors, that will hold prompt and shares
+// memory with the other shared sequences of its tenant, also closed ones. It begins with as much of the prompt as
+// they have computed (Len), and later sequences find what it computes. Results are the same, bit for bit, as without
+// sharing. Tenants share nothing with each other; within a tenant the time that a prompt takes shows whether an earlier
+// one began alike.
+//
+// Memory is reserved for the prompt and one position more; what the sequence needs later it gets when a pass needs it (Reserve).
+func (m *Model) NewShared(tenant string, prompt []tandem.Token, capacity, nodes int) (*Sequence, error) {
+	if err := checkSequence(&m.config, capacity, nodes); err != nil {
+		return nil, err
+	}
+	prompt = prompt[:min(len(prompt), capacity)]
+	pages, found, err := m.cache.ReserveShared(tenant, prompt, min(len(prompt)+1, capacity), 0)
+	if err != nil {
+		return nil, err
+	}
+	m.shared++
+	s := &Sequence{model: m, pages: pages, born: m.shared, capacity: capacity, maxNodes: nodes, taken: make([]bool, nodes), length: found,
+		tokens: slices.Clone(prompt[:found]), prompt: slices.Clone(prompt)}
+	s.at = found
+	m.records.enter(s)
+	return s, nil
+}
+
+func checkSequence(c *blocks.Config, capacity, nodes int) error {
 	const op = "engine"
-	if capacity < 1 || capacity > m.config.Context {
-		return tandem.Errorf(op, tandem.Invalid, "a sequence of %d positions: %s has a context of %d", capacity, m.config.Name,
-			m.config.Context)
+	if capacity < 1 || capacity > c.Context {
+		return tandem.Errorf(op, tandem.Invalid, "a sequence of %d positions: %s has a context of %d", capacity, c.Name,
+			c.Context)
 	}
 	if nodes < 0 {
 		return tandem.Errorf(op, tandem.Invalid, "a sequence with %d tree rows: want 0 or more", nodes)

@@ -28,15 +28,16 @@ func TestSharedEqualsAlone(t *testing.T) {
 		pages := 9 // enough for two sequences of four pages
 		m := openTest(t, draftPath, Options{KVType: kvType, Device: testdevice.CPU(t, 1), KVPages: pages})
 		fresh := openTest(t, draftPath, Options{KVType: kvType, Device: testdevice.CPU(t, 1), KVPages: PagesFor(1, 400, 0)})
-		found, evicted, lacked := 0, m.EvictedPages(), 0
+		found, evicted, lacked := 0, m.Prefixes().Evicted(), 0
 		rapid.Check(t, func(r *rapid.T) { found += sharedEqualsAlone(r, m, fresh, &lacked) })
-		t.Logf("%s: %d positions found, %d pages evicted, %d times none was left", kvType, found, m.EvictedPages()-evicted, lacked)
+		t.Logf("%s: %d positions found, %d pages evicted, %d times none was left", kvType, found, m.Prefixes().Evicted()-evicted, lacked)
 		wantFound, wantEvicted := 2000, int64(20)
 		if testing.Short() { // a fifth of the runs
 			wantFound, wantEvicted = wantFound/5, wantEvicted/5
 		}
-		if found < wantFound || m.EvictedPages()-evicted < wantEvicted {
-			t.Fatalf("%d positions found and %d pages evicted: want %d and %d", found, m.EvictedPages()-evicted, wantFound, wantEvicted)
+		if found < wantFound || m.Prefixes().Evicted()-evicted < wantEvicted {
+			t.Fatalf("%d positions found and %d pages evicted: want %d and %d", found, m.Prefixes().Evicted()-evicted, wantFound,
+				wantEvicted)
 		}
 		allLacked += lacked
 	}
@@ -171,7 +172,7 @@ func sharedEqualsAlone(r *rapid.T, m, fresh *Model, lacked *int) (found int) {
 		r.Fatalf("%d of %d pages are free", m.FreePages(), m.Pages())
 	}
 	if rapid.IntRange(0, 9).Draw(r, "drop") == 0 {
-		m.DropPrefixes()
+		m.Prefixes().Drop()
 	}
 	return found
 }

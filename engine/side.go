@@ -69,40 +69,6 @@ func refuseSide(f *gguf.File) error {
 	return tandem.Errorf("engine", tandem.Invalid, "%s is a side file (%s): it is opened together with its target", f.Path(), s)
 }
 
-// OpenSide reads a side file of kind medusa, ppd or gemma4-assistant for m, which must be its target: same lineage, vocabulary and width;
-// an assistant states no lineage, and its layers must find their kinds in the target. It is called
-// before the first pass, at most once for each kind. Close frees it with the model. Errors: Invalid (no such file, another target, not a
-// side file, one of its kind is open), Corrupt, Unsupported, Exhausted (memory). After an error the model is as before.
-func (m *Model) OpenSide(path string) error {
-	available := AvailableMemory()
-	f, err := gguf.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	s, err := m.beside.Plan(f, m.target())
-	if err != nil {
-		return sideError(path, err)
-	}
-	need := Footprint{Own: s.Own}
-	if need := s.Weights + s.Buffers; need > available.Bytes {
-		return tandem.Errorf("engine", tandem.Exhausted, "%s needs %s of memory beside its target; %s allows %s", path, Bytes(need),
-			available.By, Bytes(max(0, available.Bytes)))
-	}
-	if available, err = available.On(m.device); err == nil {
-		err = available.FitsOwn(path+" needs "+need.OwnString(), need.Own.Total(0))
-	}
-	if err != nil {
-		return err
-	}
-	if err := s.Load(f); err != nil {
-		s.Close()
-		return sideError(path, err)
-	}
-	m.addSide(s)
-	return nil
-}
-
 // sideError gives a device's error its kind; others have one.
 func sideError(path string, err error) error {
 	if own := (*tandem.Error)(nil); errors.As(err, &own) {
@@ -112,7 +78,7 @@ func sideError(path string, err error) error {
 }
 
 // measureSide adds what a side file will need to the footprint of a model that is laid out.
-func (m *Model) measureSide(path string) error {
+func (m opening) measureSide(path string) error {
 	f, err := gguf.Open(path)
 	if err != nil {
 		return err
@@ -127,7 +93,7 @@ func (m *Model) measureSide(path string) error {
 }
 
 // addSide makes a side file the model's.
-func (m *Model) addSide(s *guess.File) {
+func (m opening) addSide(s *guess.File) {
 	m.beside.Add(s)
 	m.footprint.Weights += s.Weights
 	m.footprint.Beside += s.Weights
@@ -137,7 +103,7 @@ func (m *Model) addSide(s *guess.File) {
 }
 
 // target returns what guesses beside m need of it.
-func (m *Model) target() *guess.Target {
+func (m opening) target() *guess.Target {
 	return &guess.Target{
 		Target: side.Target{Path: m.path, Lineage: m.names.Lineage, Vocabulary: fingerprint(m.vocab), Dim: m.config.Dim,
 			Vocab: m.config.Vocab, Layers: m.config.Layers},
@@ -146,7 +112,7 @@ func (m *Model) target() *guess.Target {
 }
 
 // fillSide reads the matrices of a side file into its store.
-func (m *Model) fillSide(f *gguf.File, matrices []tensors.Matrix, store kernels.Store) error {
+func (m opening) fillSide(f *gguf.File, matrices []tensors.Matrix, store kernels.Store) error {
 	for i := range matrices {
 		if matrices[i].Order != nil { // whose rows lie apart
 			if err := tensors.Warm(matrices[i].Tensor); err != nil {
@@ -166,14 +132,6 @@ func (m *Model) fillSide(f *gguf.File, matrices []tensors.Matrix, store kernels.
 		return nil
 	}
 	return lockAll(store)
-}
-
-// SelfDrafts describes the opened side files, in the order in which they were opened.
-func (m *Model) SelfDrafts() []tandem.SelfDraft { return m.beside.SelfDrafts() }
-
-// Guess answers asks: see guess.List.Guess.
-func (m *Model) Guess(asks []GuessAsk, top int) ([]tandem.Guess, error) {
-	return m.beside.Guess(asks, top)
 }
 
 // Seen implements guess.Sequence.

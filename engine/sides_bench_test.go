@@ -62,7 +62,7 @@ func ppdSide(t testing.TB, m *Model, levels, members int) string {
 func (m *Model) withTaps(b *testing.B, taps []int) *Model {
 	other := *m
 	other.options.Taps = taps
-	program := other.program(m.device.Layout)
+	program := opening{&other}.program(m.device.Layout)
 	var err error
 	if other.runner, err = m.device.Compile(program, m.store, m.memory); err != nil {
 		b.Fatal(err)

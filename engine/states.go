@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine/blocks"
 	"github.com/tandem-llm/tandem/kernels"
 )
 
@@ -49,27 +50,19 @@ const (
 	maxSequences = 1 << 13
 )
 
-func (m *Model) recurrent() bool { return m.config.Recurrent() }
-
-// slots and recordCount return how many places for states and records the model's cache has.
-func (m *Model) slots() int {
-	if !m.recurrent() {
+// slots and records return how many places for states and records the cache of a model has.
+func (o *Options) slots(c *blocks.Config) int {
+	if !c.Recurrent() {
 		return 0
 	}
-	return slotsEach * m.options.Sequences
+	return slotsEach * o.Sequences
 }
 
-func (m *Model) recordCount() int {
-	if !m.recurrent() {
+func (o *Options) records(c *blocks.Config) int {
+	if !c.Recurrent() {
 		return 0
 	}
-	return m.options.MaxRows + recordsEach*m.options.Sequences
-}
-
-// HeldRows returns how many tree rows each sequence may hold at once so that passes never lack places for records of recurrent layers,
-// however many sequences hold as many; ok is false for a model without.
-func (m *Model) HeldRows() (rows int, ok bool) {
-	return m.recordCount()/m.options.Sequences - 2, m.recurrent()
+	return o.MaxRows + recordsEach*o.Sequences
 }
 
 // stated returns up to which position the slot has the states, or, of a model without, all positions.
@@ -77,7 +70,7 @@ func (s *Sequence) stated() int {
 	switch {
 	case s.broken:
 		return 0
-	case s.model.recurrent():
+	case s.model.config.Recurrent():
 		return s.at
 	}
 	return s.length
@@ -103,7 +96,7 @@ func (s *Sequence) leave() {
 
 // rerootStates makes the records of path pending and keeps those of the rows in keep.
 func (s *Sequence) rerootStates(path, keep []int32) {
-	if !s.model.recurrent() {
+	if !s.model.config.Recurrent() {
 		return
 	}
 	old, kept := s.ofNodes, make([]int32, len(keep))
@@ -123,9 +116,9 @@ func (s *Sequence) rerootStates(path, keep []int32) {
 
 // rewind gives up the positions from n on, and as many before as have no states; it returns how many are left.
 func (s *Sequence) rewind(n int) (int, error) {
-	if !s.model.recurrent() || n >= s.at && !s.broken {
+	if !s.model.config.Recurrent() || n >= s.at && !s.broken {
 		err := s.pages.Truncate(n)
-		if err == nil && s.model.recurrent() {
+		if err == nil && s.model.config.Recurrent() {
 			s.pages.Unmark(n)
 			s.drop(&s.pending, n-s.at)
 		}
@@ -165,15 +158,15 @@ type walk struct {
 
 // walks lays the walks of a pass; begin has each part's first row. There are enough records: sequences with many pending ones are folded
 // before.
-func (m *Model) walks(batch []Part, begin []int) error {
-	if !m.recurrent() {
+func (f running) walks(batch []Part, begin []int) error {
+	if !f.config.Recurrent() {
 		return nil
 	}
 	need := 0
 	for i := range batch {
 		need += len(batch[i].Nodes) + min(len(batch[i].Extend), 1)
 	}
-	if err := m.spare(need); err != nil {
+	if err := f.spare(need); err != nil {
 		return err
 	}
 	for i := range batch {
@@ -181,19 +174,19 @@ func (m *Model) walks(batch []Part, begin []int) error {
 		if part.walk = (walk{}); begin[i+1] > begin[i] {
 			steps, err := part.steps(begin[i])
 			if err != nil {
-				m.unwalk(batch[:i+1])
+				f.unwalk(batch[:i+1])
 				return err
 			}
-			m.pass.Walks = append(m.pass.Walks, part.Seq.walkOf(steps))
+			f.pass.Walks = append(f.pass.Walks, part.Seq.walkOf(steps))
 		}
 	}
 	return nil
 }
 
 // unwalk gives back what walks of a pass that does not run have taken.
-func (m *Model) unwalk(batch []Part) {
+func (f running) unwalk(batch []Part) {
 	for _, part := range batch {
-		m.records.free = append(append(m.records.free, part.walk.pending...), part.walk.ofNodes...)
+		f.records.free = append(append(f.records.free, part.walk.pending...), part.walk.ofNodes...)
 		part.Seq.pages.Unmark(part.Seq.length)
 	}
 }
@@ -248,7 +241,7 @@ func (part *Part) steps(first int) ([]kernels.Step, error) {
 // walked takes over what a pass has done with the states.
 func (part *Part) walked() {
 	s, w := part.Seq, &part.walk
-	if !s.model.recurrent() || len(part.Extend)+len(part.Nodes) == 0 {
+	if !s.model.config.Recurrent() || len(part.Extend)+len(part.Nodes) == 0 {
 		return
 	}
 	s.model.records.free = append(s.model.records.free, s.pending[:w.applied]...)
@@ -321,10 +314,10 @@ func (d *descent) below(i, at, free int32) error {
 }
 
 // spare makes sure that n records are free, if need be by passes that apply pending ones.
-func (m *Model) spare(n int) error {
-	for len(m.records.free) < n {
+func (f running) spare(n int) error {
+	for len(f.records.free) < n {
 		var all []*Sequence
-		for s := range m.records.of {
+		for s := range f.records.of {
 			if len(s.pending) > 1 && !s.broken {
 				all = append(all, s)
 			}
@@ -332,10 +325,10 @@ func (m *Model) spare(n int) error {
 		if len(all) == 0 {
 			return tandem.Errorf("engine", tandem.Exhausted,
 				"%d rows need a record each of what they put into recurrent states: %d of %d are free, held tree rows have the others",
-				n, len(m.records.free), m.recordCount())
+				n, len(f.records.free), f.options.records(&f.config))
 		}
 		slices.SortFunc(all, func(a, b *Sequence) int { return cmp.Compare(len(b.pending), len(a.pending)) })
-		if err := m.fold(all[:min(len(all), m.options.MaxRows)]); err != nil {
+		if err := f.fold(all[:min(len(all), f.options.MaxRows)]); err != nil {
 			return err
 		}
 	}
@@ -344,7 +337,7 @@ func (m *Model) spare(n int) error {
 
 // fold applies the pending records of sequences but the last. A pass needs rows: it computes the last committed row of each again, from the
 // same inputs, and so writes what is there already.
-func (m *Model) fold(all []*Sequence) error {
+func (f running) fold(all []*Sequence) error {
 	var p kernels.Pass
 	for i, s := range all {
 		at := s.length - 1
@@ -359,16 +352,16 @@ func (m *Model) fold(all []*Sequence) error {
 		steps[len(steps)-1].Save = s.pages.Home()
 		p.Walks = append(p.Walks, s.walkOf(append(steps, kernels.Step{Row: int32(i), Record: -1, Save: -1})))
 	}
-	if err := m.runner.Run(&p); err != nil {
+	if err := f.runner.Run(&p); err != nil {
 		for _, s := range all {
 			s.Distrust()
 			s.broken = true
 		}
-		return m.passError(p.Rows, err)
+		return f.passError(p.Rows, err)
 	}
 	for _, s := range all {
 		last := len(s.pending) - 1
-		m.records.free = append(m.records.free, s.pending[:last]...)
+		f.records.free = append(f.records.free, s.pending[:last]...)
 		s.at, s.pending = s.at+last, append(s.pending[:0], s.pending[last])
 	}
 	return nil

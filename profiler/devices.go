@@ -141,7 +141,7 @@ func (p *profiler) costs(kind string, m *engine.Model) []tandem.Cost {
 }
 
 func whatOf(kind string, m *engine.Model) profile.What {
-	return profile.What{Kind: kind, Identity: m.Names().Identity, Threads: m.Threads(), Device: m.ISA()}
+	return profile.What{Kind: kind, Identity: m.Names().Identity, Threads: m.About().Threads, Device: m.About().Kernels}
 }
 
 // dividedPoints returns the passes for which shares are measured, by rows and then by context; nil for a device that is no pair. most is

@@ -188,7 +188,7 @@ func (p *profiler) open(kind, path string, at device.Spec, contexts []int) (m *e
 // fewer has f measure on as many threads as a verifier that leaves some to a drafter on the same machine has, which decides by these
 // figures whether it does; unless the threads were given.
 func (p *profiler) fewer(m *engine.Model, at device.Spec, f func() error) error {
-	all := m.Threads()
+	all := m.About().Threads
 	forDrafter, _ := group.Split(all, true, 0, 0)
 	if enough := all - forDrafter; p.Threads == 0 && at.Shared() && enough > 0 {
 		return errors.Join(m.SetThreads(enough), f(), m.SetThreads(all))

@@ -28,8 +28,8 @@ func (p *profiler) selfDrafts(m *engine.Model, at device.Spec, judge bool) (gues
 			took, err := p.guess(m, w)
 			if err == nil {
 				guesses[w.Name] = cmp.Or(guesses[w.Name], took) // with all threads, which come first
-				p.Plan.Time(profile.Subject{What: profile.What{Kind: w.Name, Identity: tandem.Identity(lineage), Threads: m.Threads(),
-					Device: m.ISA()}, Points: []profile.Point{{Rows: 1, Context: p.Context[0], NS: int64(max(took, 1))}}})
+				p.Plan.Time(profile.Subject{What: profile.What{Kind: w.Name, Identity: tandem.Identity(lineage), Threads: m.About().Threads,
+					Device: m.About().Kernels}, Points: []profile.Point{{Rows: 1, Context: p.Context[0], NS: int64(max(took, 1))}}})
 			}
 			return err
 		}

@@ -150,9 +150,9 @@ func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (mode
 	for name, of := range map[string]func(m *engine.Model) int{
 		"kv.pages":       func(m *engine.Model) int { return m.Pages() - m.FreePages() },
 		"kv.pages_limit": (*engine.Model).Pages,
-		"prefix.pages":   (*engine.Model).PrefixPages, // none of those in kv.pages
-		"prefix.states":  (*engine.Model).PrefixStates,
-		"prefix.lost":    func(m *engine.Model) int { return int(m.LostStates()) },
+		"prefix.pages":   func(m *engine.Model) int { return m.Prefixes().Kept() }, // none of those in kv.pages
+		"prefix.states":  func(m *engine.Model) int { return m.Prefixes().KeptStates() },
+		"prefix.lost":    func(m *engine.Model) int { return int(m.Prefixes().LostStates()) },
 	} {
 		r.Gauge(name, func() (sum int64) {
 			for _, m := range models {
@@ -190,7 +190,7 @@ const stuck = time.Minute
 // the supervisor allows: the disk may be slower than when passes were measured. Without streamed weights it calls nothing. A model that
 // hangs elsewhere reads nothing once its ring is full, so it is still found.
 func (r *Process) Reading(m *engine.Model, progress func()) (stop func()) {
-	s, ok := m.Streamer()
+	s, ok := m.Passes().Streamer()
 	if !ok {
 		return func() {}
 	}

@@ -189,7 +189,7 @@ func (r *Process) Describe(name, path, socket string, m *engine.Model) func() ta
 		d.Model, d.File, d.Vocab, d.Fingerprint = m.Config().Name, filepath.Base(path), m.Vocab().Size(),
 			Fingerprint(m.Vocab().Fingerprint())
 		d.Context, d.KVCapacity = m.Config().Context, int64(m.Pages())*kernels.PageRows
-		d.Device, d.ISA, d.Threads = m.Device(), m.ISA(), m.Threads()
+		d.Device, d.ISA, d.Threads = m.About().Name, m.About().Kernels, m.About().Threads
 		d.Identity, d.Lineage = m.Names().Identity, m.Names().Lineage
 		return d
 	}

@@ -38,9 +38,17 @@ func (m *model) Reserve(part *engine.Part) error {
 	return m.reserve(part)
 }
 
-func (m *model) MaxRows() int        { return passRows }
-func (m *model) MaxWanted() int      { return passRows }
-func (m *model) EvictedPages() int64 { return m.evicted }
+func (m *model) MaxRows() int              { return passRows }
+func (m *model) MaxWanted() int            { return passRows }
+func (m *model) Prefixes() engine.Prefixes { return prefixes{m: m} }
+
+// prefixes is what the schedule asks of prefixes.
+type prefixes struct {
+	engine.Prefixes
+	m *model
+}
+
+func (p prefixes) Evicted() int64 { return p.m.evicted }
 
 func (m *model) Forward(batch []engine.Part, _ int) (*engine.Output, error) {
 	rows := 0

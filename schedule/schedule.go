@@ -22,7 +22,7 @@ type Model interface {
 	Reserve(part *engine.Part) error
 	MaxRows() int
 	MaxWanted() int
-	EvictedPages() int64
+	Prefixes() engine.Prefixes
 }
 
 // Config says how a model is shared. A field has a default only if its comment says so.
@@ -267,7 +267,7 @@ func (s *Schedule) sweep() {
 
 // countEvicted counts the pages of earlier prefixes evicted since the last time.
 func (s *Schedule) countEvicted() {
-	if now := s.cfg.Model.EvictedPages(); now > s.evicted {
+	if now := s.cfg.Model.Prefixes().Evicted(); now > s.evicted {
 		s.cfg.Counters.Add("prefix.evicted_pages", now-s.evicted)
 		s.evicted = now
 	}

@@ -200,7 +200,7 @@ func TestPromptsBesideRounds(t *testing.T) {
 	b.dropAll(2)
 	for _, c := range []struct{ nodes, rows int }{{1, 12}, {8, 5 + 3}, {20, 11}, {60, 4}} { // 10 ms → 15 ms: 13 rows in all …
 		b := benchOf(t, b.cfg.Model)
-		b.cfg.Model.DropPrefixes()
+		b.cfg.Model.Prefixes().Drop()
 		long, other, talks := b.openPrompt(1, 200), b.openPrompt(2, 200), b.openPrompt(3, 1)
 		b.ask(talks, c.nodes)
 		trees, prompts := b.run()

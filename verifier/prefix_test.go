@@ -58,7 +58,7 @@ func TestOnePromptIsComputedOnce(t *testing.T) {
 	}
 	b.dropAll(5)
 
-	b.cfg.Model.DropPrefixes()
+	b.cfg.Model.Prefixes().Drop()
 	first, second := b.openOf("a", 6, text(0)), b.openOf("a", 7, text(0))
 	for range 2 { // 128 rows, of which others find the first page
 		if _, prompts := b.run(); len(prompts) != 1 || prompts[6] != benchRows {
@@ -132,7 +132,7 @@ func TestKeptPagesGiveWay(t *testing.T) {
 		}
 		t.Cleanup(m.Close)
 		b := benchOf(t, m)
-		m.BoundPrefixes(bound)
+		m.Prefixes().Bound(bound)
 		each := engine.PagesFor(1, 640, 0)
 		for round := range 3 {
 			n := 0
@@ -156,13 +156,13 @@ func TestKeptPagesGiveWay(t *testing.T) {
 			if bound != 0 {
 				kept = max(bound, 0)
 			}
-			if m.FreePages() != m.Pages() || round == 0 && m.PrefixPages() != kept || m.PrefixPages() > m.Pages() {
+			if m.FreePages() != m.Pages() || round == 0 && m.Prefixes().Kept() != kept || m.Prefixes().Kept() > m.Pages() {
 				t.Errorf("bound %d, round %d: %d of %d pages are free, %d kept, want %d", bound, round, m.FreePages(), m.Pages(),
-					m.PrefixPages(), kept)
+					m.Prefixes().Kept(), kept)
 			}
 		}
-		if n := b.cfg.Counters.Snapshot()["prefix.evicted_pages"]; n != m.EvictedPages() || (n > 0) != (bound >= 0) {
-			t.Errorf("bound %d: %d pages evicted, %d counted", bound, m.EvictedPages(), n)
+		if n := b.cfg.Counters.Snapshot()["prefix.evicted_pages"]; n != m.Prefixes().Evicted() || (n > 0) != (bound >= 0) {
+			t.Errorf("bound %d: %d pages evicted, %d counted", bound, m.Prefixes().Evicted(), n)
 		}
 	}
 }

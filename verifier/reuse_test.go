@@ -79,9 +79,9 @@ func TestSharedPrefixesChangeNothing(t *testing.T) {
 	if m.FreePages() != m.Pages() || n["faults"] != 0 || n["prefix.reused_tokens"] < 1000 || n["prefix.evicted_pages"] == 0 {
 		t.Errorf("%d of %d pages are free, counters %v", m.FreePages(), m.Pages(), n)
 	}
-	m.DropPrefixes()
-	if m.PrefixPages() != 0 || m.FreePages() != m.Pages() {
-		t.Errorf("after all was forgotten %d pages are kept, %d of %d free", m.PrefixPages(), m.FreePages(), m.Pages())
+	m.Prefixes().Drop()
+	if m.Prefixes().Kept() != 0 || m.FreePages() != m.Pages() {
+		t.Errorf("after all was forgotten %d pages are kept, %d of %d free", m.Prefixes().Kept(), m.FreePages(), m.Pages())
 	}
 }
 

@@ -131,7 +131,7 @@ func build(cfg Config) (*Verifier, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.Model.BoundPrefixes(cfg.PrefixCache)
+	cfg.Model.Prefixes().Bound(cfg.PrefixCache)
 	out := newOutbox(cfg.Counters)
 	v := &Verifier{cfg: cfg, room: newRoom(cfg.MaxWaiting, cfg.Counters), out: out, blames: ledger{counters: cfg.Counters},
 		crowded: map[tandem.SessionID]struct{}{}, took: map[string]time.Duration{}, ways: cfg.Ways,

@@ -45,7 +45,7 @@ func Grid(ctx context.Context, m *engine.Model, points []Point, rounds int, aliv
 func withAlike(m *engine.Model, points []Point) []Point {
 	all := slices.Clone(points)
 	for _, p := range points {
-		if m.Work().Experts > 0 && p.Context == points[0].Context && slices.Contains(alikeWidths, p.Rows) {
+		if m.Passes().Work().Experts > 0 && p.Context == points[0].Context && slices.Contains(alikeWidths, p.Rows) {
 			all = append(all, Point{Rows: p.Rows, Context: p.Context, Alike: true})
 		}
 	}

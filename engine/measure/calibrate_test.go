@@ -153,7 +153,7 @@ func TestCostsOfExperts(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	one := m.Work().Experts
+	one := m.Passes().Work().Experts
 	check := func(costs []tandem.Cost, err error) {
 		t.Helper()
 		if err != nil || len(costs) < 2 {

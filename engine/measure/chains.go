@@ -89,7 +89,7 @@ func (g Guessing) decode(ctx context.Context, m *engine.Model, c *Chain, seed ui
 		}
 	}
 	rate, before := 0.0, kernels.StreamStats{}
-	streamer, streamed := m.Streamer()
+	streamer, streamed := m.Passes().Streamer()
 	if streamed {
 		if rate, err = streamer.ReadRate(rateLong); err != nil {
 			return nil, err

@@ -106,7 +106,7 @@ func TestMeasureStep(t *testing.T) {
 		t.Fatal(err)
 	}
 	// for each of 2 layers at least the norms, products, rotation, storing, attention and joining
-	if launches, least, err := m.LeastTime(3); err != nil || launches < 20 || launches > 60 || least <= 0 {
+	if launches, least, err := m.Passes().LeastTime(3); err != nil || launches < 20 || launches > 60 || least <= 0 {
 		t.Errorf("on a GPU: %d launches, %v, %v", launches, least, err)
 	}
 }

@@ -83,7 +83,7 @@ func costKinds(m *engine.Model) (kinds []Timing) {
 			continue
 		}
 		kinds = append(kinds, Timing{Point: Point{Rows: w}})
-		if m.Work().Experts > 0 && slices.Contains(alikeWidths, w) {
+		if m.Passes().Work().Experts > 0 && slices.Contains(alikeWidths, w) {
 			kinds = append(kinds, Timing{Point: Point{Rows: w, Alike: true}})
 		}
 	}

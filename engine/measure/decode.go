@@ -34,7 +34,7 @@ const (
 // Decode measures n passes of each kind, and before each pass the limits, for as long as the pass takes.
 // See Passes.
 func Decode(ctx context.Context, m *engine.Model, points []Point, n int) (*Decoded, error) {
-	probe, err := m.NewProbe(probeBytes)
+	probe, err := m.Passes().NewProbe(probeBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -66,11 +66,11 @@ func Decode(ctx context.Context, m *engine.Model, points []Point, n int) (*Decod
 
 // pass compares times with limits; samples[i] was measured before Times[i].
 func (d *Decoded) pass(m *engine.Model, t Timing, samples []kernels.Limits) Pass {
-	work, rows, wanted := m.Work(), t.Rows, t.Wanted()
+	work, rows, wanted := m.Passes().Work(), t.Rows, t.Wanted()
 	if t.Experts > 0 {
 		work = work.Reading(t.Experts)
 	}
-	p := Pass{Timing: t, Limit: work.Limit(d.Limits, rows, wanted), KVBytes: m.KVBytes() * int64(t.Context)}
+	p := Pass{Timing: t, Limit: work.Limit(d.Limits, rows, wanted), KVBytes: m.Passes().KVBytes() * int64(t.Context)}
 	best := t.Best().Seconds()
 	p.KVLimit = time.Duration(float64(p.KVBytes) / d.Limits.ReadBytes * 1e9)
 	p.Share = p.Limit.Seconds() / best

@@ -33,7 +33,7 @@ func TestAdjust(t *testing.T) {
 		models = append(models, m)
 	}
 	// The layers' store, blocks, output product, gate and up, and down, and where a layer reads what the one before has written.
-	if n, most := both.Meetings(models[2].Plan()), 6*models[2].Config().Layers+5; n < 1 || n > most {
+	if n, most := both.Meetings(models[2].Passes().Plan()), 6*models[2].Config().Layers+5; n < 1 || n > most {
 		t.Errorf("%d meetings of a pass of %d layers, want at most %d", n, models[2].Config().Layers, most)
 	}
 	set := 0

@@ -42,7 +42,7 @@ func ExpertPages(longest, widest int) int { return engine.PagesFor(1, longest, w
 func Experts(ctx context.Context, m *engine.Model, texts [][]tandem.Token, widths []int, n int) ([]ExpertPass, error) {
 	const op = "experts"
 	widest := slices.Max(widths)
-	if m.Work().Experts == 0 {
+	if m.Passes().Work().Experts == 0 {
 		return nil, tandem.Errorf(op, tandem.Unsupported, "the model has no experts: want one that has")
 	}
 	passes := []ExpertPass{{Form: FormChain, Rows: 1}}

@@ -91,7 +91,7 @@ func TestOperations(t *testing.T) {
 			t.Errorf("kinds %v", kinds)
 		}
 	}
-	if m.OperationTimes() != nil {
+	if m.Passes().OperationTimes() != nil {
 		t.Error("passes are still timed")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -112,7 +112,7 @@ func TestDecodeShares(t *testing.T) {
 	m := open(t)
 	l := kernels.Limits{ReadBytes: 1e9, IntMACs: 1e12, FloatMACs: 1e10}
 	d := &Decoded{Limits: l}
-	work := m.Work()
+	work := m.Passes().Work()
 	times := []time.Duration{2 * time.Millisecond, 4 * time.Millisecond}
 	p := d.pass(m, Timing{Point: Point{Rows: 7, Context: 40}, Times: times}, []kernels.Limits{l, l})
 	seconds := max(float64(work.Bytes)/1e9, 7*float64(work.FloatMACs+work.HeadFloat)/1e10)
@@ -125,7 +125,7 @@ func TestDecodeShares(t *testing.T) {
 	if got, want := p.Share, seconds/2e-3; got < 0.999*want || got > 1.001*want {
 		t.Errorf("share %g: want %g", got, want)
 	}
-	if want := m.KVBytes() * 40; p.KVBytes != want || p.KVLimit != time.Duration(want) {
+	if want := m.Passes().KVBytes() * 40; p.KVBytes != want || p.KVLimit != time.Duration(want) {
 		t.Errorf("%d bytes of cache in %v: want %d at 1 GB/s", p.KVBytes, p.KVLimit, want)
 	}
 }

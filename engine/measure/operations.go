@@ -71,5 +71,5 @@ func Operations(ctx context.Context, m *engine.Model, points []Point, n int) ([]
 			}
 		}
 	}
-	return all, m.TimeOperations(false)
+	return all, m.Passes().TimeOperations(false)
 }

@@ -179,7 +179,7 @@ func (r *rig) pass(ctx context.Context, p Point) (time.Duration, error) {
 func (r *rig) tree(s *engine.Sequence, p Point) (time.Duration, error) {
 	at := s.Len()
 	nodes, parents := r.rows(at, p.Rows), make([]int32, p.Rows)
-	if d, ok := r.model.Streamer(); ok && d.StreamStats().AllExperts > 0 {
+	if d, ok := r.model.Passes().Streamer(); ok && d.StreamStats().AllExperts > 0 {
 		r.turn += p.Rows
 		nodes = r.tokens(at+r.turn, p.Rows)
 	}
@@ -207,13 +207,13 @@ func (r *rig) batch(g engine.Part) []engine.Part {
 func (r *rig) timed(g engine.Part) (time.Duration, error) {
 	batch := r.batch(g)
 	if r.into != nil {
-		if err := r.model.TimeOperations(true); err != nil { // from zero on
+		if err := r.model.Passes().TimeOperations(true); err != nil { // from zero on
 			return 0, err
 		}
 	}
 	start := time.Now()
 	topK := 1
-	if r.model.Work().Experts > 0 {
+	if r.model.Passes().Work().Experts > 0 {
 		topK = likelyEach
 	}
 	out, err := r.model.Forward(batch, topK)
@@ -223,7 +223,7 @@ func (r *rig) timed(g engine.Part) (time.Duration, error) {
 		r.hear(out)
 	}
 	if r.into != nil {
-		r.into.add(took, r.model.OperationTimes())
+		r.into.add(took, r.model.Passes().OperationTimes())
 	}
 	return took, err
 }
@@ -249,7 +249,7 @@ const (
 
 // hear notes which tokens a model with experts held likely, the latest and likeliest first, each once.
 func (r *rig) hear(out *engine.Output) {
-	if r.model.Work().Experts == 0 {
+	if r.model.Passes().Work().Experts == 0 {
 		return
 	}
 	var heard []tandem.Token

@@ -111,7 +111,7 @@ func GuessShares(m *engine.Model) (all []kernels.Division, err error) {
 	}
 	blocks := limits[0].ReadBytes / (limits[0].ReadBytes + limits[1].ReadBytes)
 	for _, w := range guessWidths {
-		a, b := m.Work().Limit(limits[0], w, w), m.Work().Limit(limits[1], w, w)
+		a, b := m.Passes().Work().Limit(limits[0], w, w), m.Passes().Work().Limit(limits[1], w, w)
 		all = append(all, kernels.Division{Rows: w, Columns: float64(b) / float64(a+b), Blocks: blocks})
 	}
 	return all, kernels.CheckDivisions(all)

@@ -30,7 +30,7 @@ func MeasureStep(ctx context.Context, m *engine.Model, context, n int) (*Step, e
 	}
 	p := &d.Passes[0]
 	s := &Step{Context: context, Best: p.Best(), Median: p.Median(), ReadBytes: d.Limits.ReadBytes}
-	s.Read = time.Duration(float64(m.Work().Bytes+p.KVBytes) / s.ReadBytes * 1e9)
-	s.Launches, s.Empty, err = m.LeastTime(stepGraphs)
+	s.Read = time.Duration(float64(m.Passes().Work().Bytes+p.KVBytes) / s.ReadBytes * 1e9)
+	s.Launches, s.Empty, err = m.Passes().LeastTime(stepGraphs)
 	return s, err
 }

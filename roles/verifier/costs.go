@@ -47,7 +47,8 @@ type measured struct {
 // spare of its threads, as on a machine with more cores than its memory can feed, m goes on without them.
 func costsOf(ctx context.Context, r *roles.Process, m *engine.Model, c Config, plan *profile.Plan,
 	listen string) []tandem.Cost {
-	now := measured{Model: c.Target, Threads: m.Threads(), Spare: c.SpareThreads, ISA: m.ISA(), KVType: c.Models.Options.KVType}
+	now := measured{Model: c.Target, Threads: m.About().Threads, Spare: c.SpareThreads, ISA: m.About().Kernels,
+		KVType: c.Models.Options.KVType}
 	if info, err := os.Stat(c.Target); err == nil {
 		now.Bytes, now.Modified = info.Size(), info.ModTime().UTC()
 	}
@@ -79,7 +80,7 @@ func costsOf(ctx context.Context, r *roles.Process, m *engine.Model, c Config, p
 
 // streamed returns the bytes of weights that a pass of m reads from the disk.
 func streamed(m *engine.Model) int64 {
-	if s, ok := m.Streamer(); ok {
+	if s, ok := m.Passes().Streamer(); ok {
 		return s.StreamStats().Streamed
 	}
 	return 0

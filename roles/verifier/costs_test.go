@@ -102,12 +102,13 @@ func TestSpareThreads(t *testing.T) {
 	if err := now.measure(t.Context(), m, nil); err != nil {
 		t.Fatal(err)
 	}
-	if now.Used != m.Threads() || now.Used < 1 || now.Used > 2 || len(now.Costs) == 0 {
-		t.Errorf("uses %d threads, model has %d, %d costs", now.Used, m.Threads(), len(now.Costs))
+	if now.Used != m.About().Threads || now.Used < 1 || now.Used > 2 || len(now.Costs) == 0 {
+		t.Errorf("uses %d threads, model has %d, %d costs", now.Used, m.About().Threads, len(now.Costs))
 	}
 	for spare, want := range map[int]int{0: 2, 2: 2, -1: 2} {
 		now := measured{Threads: 2, Spare: spare}
-		if err := errors.Join(m.SetThreads(2), now.measure(t.Context(), m, nil)); err != nil || now.Used != want || m.Threads() != want {
+		err := errors.Join(m.SetThreads(2), now.measure(t.Context(), m, nil))
+		if err != nil || now.Used != want || m.About().Threads != want {
 			t.Errorf("%d to spare: uses %d threads (%v), want %d", spare, now.Used, err, want)
 		}
 	}
@@ -124,7 +125,8 @@ func TestPlan(t *testing.T) {
 	made := func(version string, fewer time.Duration) *profile.Plan {
 		p := (&profile.Plan{}).Begin(profile.ThisBox(), version)
 		for threads, ms := range map[int]time.Duration{1: fewer, 2: 10 * time.Millisecond} {
-			p.Time(profile.Subject{What: profile.What{Kind: "target", Identity: m.Names().Identity, Threads: threads, Device: m.ISA()},
+			p.Time(profile.Subject{What: profile.What{Kind: "target", Identity: m.Names().Identity, Threads: threads,
+				Device: m.About().Kernels},
 				Points: profile.Points([]tandem.Cost{{Rows: 1, Context: 128, Time: ms}, {Rows: 1, Context: 512, Time: 50 * ms}})})
 		}
 		return p
@@ -144,12 +146,12 @@ func TestPlan(t *testing.T) {
 		}
 		err := now.look(m, made(c.version, c.fewer), "v")
 		if c.want != "" {
-			if err == nil || !strings.Contains(err.Error(), c.want) || m.Threads() != 2 || now.Costs != nil {
-				t.Errorf("%+v: %v, %d threads", c, err, m.Threads())
+			if err == nil || !strings.Contains(err.Error(), c.want) || m.About().Threads != 2 || now.Costs != nil {
+				t.Errorf("%+v: %v, %d threads", c, err, m.About().Threads)
 			}
 			continue
 		}
-		if err != nil || now.Used != c.used || m.Threads() != c.used || len(now.Costs) != 2 {
+		if err != nil || now.Used != c.used || m.About().Threads != c.used || len(now.Costs) != 2 {
 			t.Errorf("%+v: %v, uses %d threads, %d costs", c, err, now.Used, len(now.Costs))
 		}
 	}

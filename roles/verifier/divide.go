@@ -17,23 +17,23 @@ func (c Config) divide(r *roles.Process, m *engine.Model, plan *profile.Plan) er
 	if left, _ := m.Sides(); left == nil {
 		return nil
 	}
-	all, why := plan.Divisions(profile.ThisBox(), r.Version, target(m, m.Threads()))
+	all, why := plan.Divisions(profile.ThisBox(), r.Version, target(m, m.About().Threads))
 	if why == nil {
 		return m.Divide(all)
 	}
 	r.Alive()
 	all, err := measure.GuessShares(m)
 	if err != nil { // such as no memory for a probe beside the model
-		r.Log.Warn("passes are divided in halves", "device", m.ISA(), "plan", why, "guess", err)
+		r.Log.Warn("passes are divided in halves", "device", m.About().Kernels, "plan", why, "guess", err)
 		return m.Divide(nil)
 	}
-	r.Log.Warn("passes are divided by a guess from the limits of both sides", "device", m.ISA(), "left", shares(all), "plan", why)
+	r.Log.Warn("passes are divided by a guess from the limits of both sides", "device", m.About().Kernels, "left", shares(all), "plan", why)
 	return m.Divide(all)
 }
 
 // target says what the passes of a target are, as a plan has it.
 func target(m *engine.Model, threads int) profile.What {
-	return profile.What{Kind: "target", Identity: m.Names().Identity, Threads: threads, Device: m.ISA()}
+	return profile.What{Kind: "target", Identity: m.Names().Identity, Threads: threads, Device: m.About().Kernels}
 }
 
 // shares writes the left side's shares of columns, by rows.

@@ -56,7 +56,7 @@ func TestDivide(t *testing.T) {
 	}
 	defer m.Close()
 	planned := []kernels.Division{{Rows: 1, Context: 128, Columns: 1, Blocks: 1}, {Rows: 8, Context: 128, Columns: 0, Blocks: 0}}
-	what := target(m, m.Threads())
+	what := target(m, m.About().Threads)
 	made := func(change func(w *profile.What, box *profile.Box, version *string)) *profile.Plan {
 		w, box, version := what, profile.ThisBox(), "v"
 		if change != nil {
@@ -97,7 +97,7 @@ func TestDivide(t *testing.T) {
 			!strings.Contains(got, c.log)):
 			t.Errorf("%s: divided as %v, log %q: want a guess because %q", name, d.set, got, c.log)
 		}
-		now := measured{Threads: m.Threads()}
+		now := measured{Threads: m.About().Threads}
 		if err := now.look(m, c.plan, "v"); (err == nil) != (c.log == "") {
 			t.Errorf("%s: costs %v, %v", name, now.Costs, err)
 		}

@@ -48,7 +48,7 @@ func (c Config) ways(ctx context.Context, r *roles.Process, m *engine.Model, pla
 		}
 		w.Greedy, w.Sampled = profile.Lines(tables, w.Levels)
 		costs, err := plan.Costs(profile.ThisBox(), r.Version, profile.What{Kind: w.Name, Identity: tandem.Identity(lineage),
-			Threads: m.Threads(), Device: m.ISA()})
+			Threads: m.About().Threads, Device: m.About().Kernels})
 		switch {
 		case err == nil:
 			w.Time = profile.Nearest(costs)[0].Time

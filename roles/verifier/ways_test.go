@@ -55,8 +55,8 @@ func TestWays(t *testing.T) {
 		box := profile.ThisBox()
 		box.Cores += tc.cores
 		plan := (&profile.Plan{Tables: []profile.Table{table}}).Begin(box, "v")
-		plan.Time(profile.Subject{What: profile.What{Kind: tandem.Medusa, Identity: tandem.Identity(tc.lineage), Threads: m.Threads(),
-			Device: m.ISA()}, Points: []profile.Point{{Rows: 1, Context: 8, NS: 5e6}}})
+		plan.Time(profile.Subject{What: profile.What{Kind: tandem.Medusa, Identity: tandem.Identity(tc.lineage), Threads: m.About().Threads,
+			Device: m.About().Kernels}, Points: []profile.Point{{Rows: 1, Context: 8, NS: 5e6}}})
 		var log bytes.Buffer
 		r := &roles.Process{}
 		r.Log = slog.New(slog.NewTextHandler(&log, nil))
