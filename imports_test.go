@@ -123,7 +123,8 @@ var rooms = map[string][]string{
 	// reads settings from flags, TANDEM_…, --set and the file
 	"settings/config": {".", "settings", "github.com/alecthomas/kong", "go.yaml.in/yaml"},
 
-	"cache": {"."},
+	"cache":        {"."},
+	"cache/packed": {".", "cache", "engine", "kernels/stream", "roles", "terminal"},
 	// its tables are those of spec/shape, its divisions those that a device takes
 	"profile": {".", "spec/shape", "modelfile", "kernels"},
 	// what model info prints

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"context"
-
 	"github.com/tandem-llm/tandem"
-	"github.com/tandem-llm/tandem/cache"
+	"github.com/tandem-llm/tandem/cache/packed"
 	"github.com/tandem-llm/tandem/device"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/kernels"
@@ -12,7 +10,6 @@ import (
 	"github.com/tandem-llm/tandem/kernels/stream"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/settings"
-	"github.com/tandem-llm/tandem/terminal"
 )
 
 // budgetFlags bound memory.
@@ -53,8 +50,8 @@ func (f budgetFlags) streaming(a *app, at string, layers settings.GPULayers, c c
 		return nil
 	}
 	return &roles.Streaming{Budget: f.MemoryBudget.Bytes(), On: func(d kernels.Device, memory int64) kernels.Streamer {
-		k := &packing{app: a, cacheFlags: c}
-		return stream.New(d, stream.Config{Memory: memory, Pack: cpu.Pack, Keep: k.keep, Tell: func(line string) { a.say("%s", line) }})
+		k := packed.Keeper{Cache: c.open, Say: a.say, Stderr: a.stderr}
+		return stream.New(d, stream.Config{Memory: memory, Pack: cpu.Pack, Keep: k.Keep, Tell: func(line string) { a.say("%s", line) }})
 	}}
 }
 
@@ -70,45 +67,4 @@ func (f budgetFlags) fit(a *app, c cacheFlags, path string, o engine.Options) (e
 		o.Device, _, err = s.Fit(path, o, need, s.Limit(engine.AvailableMemory()), 0)
 	}
 	return o, err
-}
-
-// packing keeps packed files in the cache.
-type packing struct {
-	*app
-	cacheFlags
-}
-
-// keep is stream.Config.Keep. Where no file can be kept, it says why.
-func (p *packing) keep(ctx context.Context, r stream.Request) (string, func() error, error) {
-	kept, err := p.open()
-	if err != nil {
-		return p.without(ctx, err)
-	}
-	if _, memory, err := cache.Space(kept.Folder()); err == nil && memory {
-		return p.without(ctx, tandem.Errorf("", tandem.Exhausted, "the cache %s is itself in memory, where the copy would take %s "+
-			"besides: want a folder on a disk, --cache DIR", kept.Folder(), engine.Bytes(r.Bytes)))
-	}
-	file := roles.ModelName(r.Model) + ".packed"
-	entry, err := kept.Get(ctx, cache.Request{Kind: cache.Packed, File: file, From: r.Key, Size: r.Bytes, Check: r.Check, Waited: r.Waited,
-		Tell: func(what string) { p.say("%s", what) }, Make: func(ctx context.Context, path string) error {
-			bar := terminal.NewProgress(p.stderr, "packing "+terminal.Shown(roles.ModelName(r.Model)))
-			defer bar.End()
-			return r.Make(ctx, path, bar.Step)
-		}})
-	if err != nil {
-		return p.without(ctx, err)
-	}
-	if entry.Made {
-		p.say("packed %s for streaming: %s in %s", roles.ModelName(r.Model), engine.Bytes(r.Bytes), entry.Path)
-	}
-	return entry.Path, entry.Close, nil
-}
-
-// without goes on without a packed file, unless ctx has ended or the model's own file is at fault.
-func (p *packing) without(ctx context.Context, err error) (string, func() error, error) {
-	if ctx.Err() != nil || tandem.KindOf(err) == tandem.Corrupt {
-		return "", nil, err
-	}
-	p.say("no packed copy of the target can be kept, so every pass packs what it streams anew, which takes about a core: %v", err)
-	return "", nil, nil
 }
