@@ -117,7 +117,7 @@ type Drafter struct {
 	states  sync.Map         // *stateGrower by session, of those that read the target's
 	held    int              // features of a prompt that are kept at most until all have come
 	way     tandem.SelfDraft // of the model's prompt tokens; no Levels: it has none
-	trust   [2]spec.Trust    // in those, of sessions that take the likeliest tokenGrower, and that draw
+	trust   [2]spec.Trust    // in those, of sessions that take the likeliest token, and that draw
 }
 
 // hops is the number of goroutines that a tree passes on its way out: the caller's, which puts it into the pool. With a larger number

@@ -12,7 +12,7 @@ import (
 
 // grower grows a session's trees, each in passes of the draft model: it says which rows a pass has for the tree, gives the model what it
 // reads beside tokens, and takes the results. There is one for each kind of draft model: tokens, states (target states, which the model
-// reads with each token) and prompts (prompt tokenGrower, by which one pass guesses several levels). All but open belongs to the schedule's
+// reads with each token) and prompts (prompt tokens, by which one pass guesses several levels). All but open belongs to the schedule's
 // goroutine.
 type grower interface {
 	// open ends the opening of the session by o: what the schedule has not computed of its text is in the cache when it returns. It runs

@@ -36,9 +36,9 @@ const (
 
 // promptsOf returns the self-draft of a model that was opened with prompt tokens.
 func promptsOf(m *engine.Model) tandem.SelfDraft {
-	ways := m.SelfDrafts()
-	if i := slices.IndexFunc(ways, func(w tandem.SelfDraft) bool { return w.Name == tandem.PPD }); i >= 0 {
-		return ways[i]
+	all := m.SelfDrafts()
+	if i := slices.IndexFunc(all, func(w tandem.SelfDraft) bool { return w.Name == tandem.PPD }); i >= 0 {
+		return all[i]
 	}
 	return tandem.SelfDraft{}
 }

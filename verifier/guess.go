@@ -38,22 +38,22 @@ type asking struct {
 	levels  []int // of asks: how many the rows cover; further ones are left out of the guess
 }
 
-// asked returns the target's ways that are among names.
+// asked returns the target's self-drafts that are among names.
 func (v *Verifier) asked(names []string) []tandem.SelfDraft {
-	return slices.DeleteFunc(slices.Clone(v.ways), func(w tandem.SelfDraft) bool { return !slices.Contains(names, w.Name) })
+	return slices.DeleteFunc(slices.Clone(v.selfDrafts), func(w tandem.SelfDraft) bool { return !slices.Contains(names, w.Name) })
 }
 
-// way returns the target's way of that name.
-func (v *Verifier) way(name string) (tandem.SelfDraft, bool) {
-	i := slices.IndexFunc(v.ways, func(w tandem.SelfDraft) bool { return w.Name == name })
+// selfDraft returns the target's self-draft of that name.
+func (v *Verifier) selfDraft(name string) (tandem.SelfDraft, bool) {
+	i := slices.IndexFunc(v.selfDrafts, func(w tandem.SelfDraft) bool { return w.Name == name })
 	if i < 0 {
 		return tandem.SelfDraft{}, false
 	}
-	return v.ways[i], true
+	return v.selfDrafts[i], true
 }
 
 // ask prepares the guesses that follow a node of a tree, which is row at of part p. The hidden states are copied, because they are only
-// valid until the next pass. Without prompt rows behind the node a way that needs them guesses nothing.
+// valid until the next pass. Without prompt rows behind the node a self-draft that needs them guesses nothing.
 func (a *asking) ask(w tandem.SelfDraft, t tandem.Tree, node int32, p schedule.Part, out *engine.Output) {
 	root := len(p.Extend) - 1 // row of node 0
 	hidden := func(node int32) []float32 { return slices.Clone(out.Hidden(p.At, root+int(node))) }
@@ -120,7 +120,8 @@ func promptRows(w tandem.SelfDraft, levels int) (tokens []tandem.Token, parents 
 	return tokens, parents
 }
 
-// checkPrompts checks the prompt nodes of a valid tree: the embeddings are the way's, each below a guess or the one before of its member.
+// checkPrompts checks the prompt nodes of a valid tree: the embeddings are the self-draft's, each below a guess or the one before of its
+// member.
 func checkPrompts(t tandem.Tree, w tandem.SelfDraft) error {
 	for i := t.Guesses(); i < t.Len(); i++ {
 		e, p := int(t.Tokens[i]), int(t.Parents[i])
@@ -140,8 +141,8 @@ func checkPrompts(t tandem.Tree, w tandem.SelfDraft) error {
 
 // later reports whether a verdict waits for guesses, and then makes it wait. p is the session's part of the pass.
 func (s *session) later(c *check, verdict tandem.Verdict, p schedule.Part, out *engine.Output) bool {
-	ways := s.v.asked(c.ticket.SelfDrafts)
-	if len(ways) == 0 {
+	selfDrafts := s.v.asked(c.ticket.SelfDrafts)
+	if len(selfDrafts) == 0 {
 		return false
 	}
 	node := int32(0)
@@ -149,7 +150,7 @@ func (s *session) later(c *check, verdict tandem.Verdict, p schedule.Part, out *
 		node = s.accepted[n-1] + 1
 	}
 	a := &asking{s: s, c: c, verdict: verdict}
-	for _, w := range ways {
+	for _, w := range selfDrafts {
 		a.ask(w, c.tree, node, p, out)
 	}
 	if len(a.asks) == 0 {
@@ -159,18 +160,18 @@ func (s *session) later(c *check, verdict tandem.Verdict, p schedule.Part, out *
 	return true
 }
 
-// first returns the ways whose guesses Opened is to carry, if they add little to the time that the prompt has taken.
+// first returns the self-drafts whose guesses Opened is to carry, if they add little to the time that the prompt has taken.
 func (s *session) first() []tandem.SelfDraft {
 	spent := time.Since(s.begun)
-	return slices.DeleteFunc(s.v.asked(s.ways), func(w tandem.SelfDraft) bool {
+	return slices.DeleteFunc(s.v.asked(s.selfDrafts), func(w tandem.SelfDraft) bool {
 		takes := s.v.guessTime(w.Name)
 		return takes == 0 || float64(takes) > s.v.cfg.FirstShare*float64(spent)
 	})
 }
 
-// guessTime returns what a guess of a way takes; while that is not known, at most as long as the smallest pass. 0: unknown.
-func (v *Verifier) guessTime(way string) time.Duration {
-	if t := v.took[way]; t > 0 {
+// guessTime returns what a guess of a self-draft takes; while that is not known, at most as long as the smallest pass. 0: unknown.
+func (v *Verifier) guessTime(name string) time.Duration {
+	if t := v.took[name]; t > 0 {
 		return t
 	}
 	least := time.Duration(0)
@@ -184,7 +185,7 @@ func (v *Verifier) guessTime(way string) time.Duration {
 
 // promptsAfter adds to the last piece of a prompt the prompt rows for the first guesses, if they fit and are few beside the prompt.
 func (s *session) promptsAfter(p *schedule.Part, space schedule.Space) {
-	w, ok := s.v.way(tandem.PPD)
+	w, ok := s.v.selfDraft(tandem.PPD)
 	if !ok || !slices.ContainsFunc(s.first(), func(f tandem.SelfDraft) bool { return f.Name == w.Name }) {
 		return
 	}

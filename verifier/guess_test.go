@@ -40,7 +40,7 @@ func openGuesser(t testing.TB, names ...string) *engine.Model {
 	return m
 }
 
-// direct returns what the ways guess after the token that follows text, by a pass over text alone.
+// direct returns what the self-drafts guess after the token that follows text, by a pass over text alone.
 func direct(t testing.TB, m *engine.Model, text []tandem.Token) (all []tandem.Guess) {
 	t.Helper()
 	for _, w := range m.SelfDrafts() {
@@ -127,25 +127,26 @@ func newDesk(t testing.TB, c verifier.Config) *desk {
 	return d
 }
 
-func (d *desk) open(id tandem.SessionID, text []tandem.Token, ways ...string) tandem.Opened {
+func (d *desk) open(id tandem.SessionID, text []tandem.Token, selfDrafts ...string) tandem.Opened {
 	d.t.Helper()
 	opened, err := d.v.Open(context.Background(), tandem.Opening{Session: id, Tokens: text, Limit: tiny, MaxNodes: 40,
-		Tenant: fmt.Sprint(id), Sampling: tandem.Sampling{TopP: 1}, SelfDrafts: ways})
+		Tenant: fmt.Sprint(id), Sampling: tandem.Sampling{TopP: 1}, SelfDrafts: selfDrafts})
 	if err != nil {
 		d.t.Fatal(err)
 	}
 	return opened
 }
 
-func (d *desk) put(id tandem.SessionID, text []tandem.Token, t tandem.Tree, ways ...string) {
+func (d *desk) put(id tandem.SessionID, text []tandem.Token, t tandem.Tree, selfDrafts ...string) {
 	d.t.Helper()
-	if err := d.v.Submit(context.Background(), ticketOn(id, text, t, ways...)); err != nil {
+	if err := d.v.Submit(context.Background(), ticketOn(id, text, t, selfDrafts...)); err != nil {
 		d.t.Fatal(err)
 	}
 }
 
-func ticketOn(id tandem.SessionID, text []tandem.Token, t tandem.Tree, ways ...string) tandem.Ticket {
-	return tandem.Ticket{Session: id, Base: tandem.Position(len(text)), Hash: tandem.EmptyPrefix.Add(text...), Tree: t, SelfDrafts: ways}
+func ticketOn(id tandem.SessionID, text []tandem.Token, t tandem.Tree, selfDrafts ...string) tandem.Ticket {
+	return tandem.Ticket{Session: id, Base: tandem.Position(len(text)), Hash: tandem.EmptyPrefix.Add(text...), Tree: t,
+		SelfDrafts: selfDrafts}
 }
 
 func (d *desk) verdict() tandem.Verdict {
@@ -171,8 +172,8 @@ func TestGuessesAreThoseOfTheAcceptedRow(t *testing.T) {
 			}
 			want := tinySample(t, twin, prompt, 30)
 			d := newDesk(t, verifier.Config{Model: openGuesser(t, "medusa-shared", ppd), FirstShare: 1e9})
-			ways := []string{"of a later release", tandem.PPD, tandem.Medusa}
-			opened := d.open(1, prompt, ways...)
+			selfDrafts := []string{"of a later release", tandem.PPD, tandem.Medusa}
+			opened := d.open(1, prompt, selfDrafts...)
 			first := direct(t, twin, prompt[:32])
 			if first[1].Levels = first[1].Levels[:1]; ppd == "ppd-4" { // beside 32 rows there is one prompt row, and it has four members
 				first = first[:1]
@@ -198,7 +199,7 @@ func TestGuessesAreThoseOfTheAcceptedRow(t *testing.T) {
 					}
 				}
 				tree = shape.Prompt(tree, counts, way)
-				d.put(1, text, tree, ways...)
+				d.put(1, text, tree, selfDrafts...)
 				v := d.verdict()
 				if v.Kind != tandem.OK || len(v.Path) != round%4 || !slices.Equal(v.Tokens, want[len(text):len(text)+len(v.Tokens)]) ||
 					v.Nodes != tree.Len() {
@@ -268,8 +269,8 @@ func TestGuessesKeepNobodyWaiting(t *testing.T) {
 	}
 	free := make(chan struct{})
 	d.v.Hold(free) // until all three are there
-	for id, ways := range [][]string{{tandem.Medusa}, {tandem.Medusa}, nil} {
-		if err := d.v.Submit(t.Context(), ticketOn(tandem.SessionID(id+1), text, tandem.Root(9), ways...)); err != nil {
+	for id, selfDrafts := range [][]string{{tandem.Medusa}, {tandem.Medusa}, nil} {
+		if err := d.v.Submit(t.Context(), ticketOn(tandem.SessionID(id+1), text, tandem.Root(9), selfDrafts...)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -307,7 +308,8 @@ func TestFailingHeadsCostGuessesOnly(t *testing.T) {
 	}
 }
 
-// TestPromptNodesAreChecked: what is not the way's is refused with the reason; a verifier without prompt tokens leaves prompt nodes out.
+// TestPromptNodesAreChecked: what is not the self-draft's is refused with the reason; a verifier without prompt tokens leaves prompt nodes
+// out.
 func TestPromptNodesAreChecked(t *testing.T) {
 	d := newDesk(t, verifier.Config{Model: openGuesser(t, "ppd-4")}) // 3 levels, 4 members
 	text := []tandem.Token{7, 8, 9}

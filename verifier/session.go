@@ -13,21 +13,21 @@ import (
 // session is one request's state in the target model; see Verifier for its invariants.
 type session struct {
 	schedule.Entry
-	v        *Verifier
-	limit    tandem.Position // of tokens: the smaller of the gateway's limit and the context
-	maxNodes int
-	sampling tandem.Sampling
-	history  *sample.History // of tokens, as far as sampling needs it
-	seq      *engine.Sequence
-	tokens   []tandem.Token
-	hash     tandem.PrefixHash
-	ticket   *check         // the one that waits
-	verdict  tandem.Verdict // the last; Base 0 if there is none
-	accepted []int32        // tree rows of its path, not yet in place
-	ways     []string       // whose guesses Opened is to carry
-	guesses  []tandem.Guess // for Opened
-	begun    time.Time      // when it was opened
-	took     took           // of the latest pass, until Settle
+	v          *Verifier
+	limit      tandem.Position // of tokens: the smaller of the gateway's limit and the context
+	maxNodes   int
+	sampling   tandem.Sampling
+	history    *sample.History // of tokens, as far as sampling needs it
+	seq        *engine.Sequence
+	tokens     []tandem.Token
+	hash       tandem.PrefixHash
+	ticket     *check         // the one that waits
+	verdict    tandem.Verdict // the last; Base 0 if there is none
+	accepted   []int32        // tree rows of its path, not yet in place
+	selfDrafts []string       // whose guesses Opened is to carry
+	guesses    []tandem.Guess // for Opened
+	begun      time.Time      // when it was opened
+	took       took           // of the latest pass, until Settle
 }
 
 // session returns the session of that id, or nil. Call it, and everything below, on the schedule's goroutine.
@@ -76,7 +76,7 @@ func (v *Verifier) open(o tandem.Opening) (*session, error) {
 	v.features.open(o, seq.Len())
 	return &session{Entry: schedule.NewEntry(o, schedule.Shared(seq)), v: v, limit: tandem.Position(limit), maxNodes: o.MaxNodes,
 		sampling: o.Sampling, history: sample.NewHistory(o.Sampling, o.Tokens, o.Prompt), seq: seq,
-		tokens: slices.Clone(o.Tokens), hash: tandem.EmptyPrefix.Add(o.Tokens...), ways: o.SelfDrafts, begun: time.Now()}, nil
+		tokens: slices.Clone(o.Tokens), hash: tandem.EmptyPrefix.Add(o.Tokens...), selfDrafts: o.SelfDrafts, begun: time.Now()}, nil
 }
 
 // belongs refuses a session that began with another identity or whose tokens are of another vocabulary: its text would

@@ -95,7 +95,7 @@ func (c *check) prepare(s *session, vocab int) error {
 	if err := tree.Validate(s.maxNodes, vocab); err != nil {
 		return err
 	}
-	if w, ok := s.v.way(tandem.PPD); ok {
+	if w, ok := s.v.selfDraft(tandem.PPD); ok {
 		if err := checkPrompts(tree, w); err != nil {
 			return err
 		}

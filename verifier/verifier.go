@@ -23,8 +23,8 @@ type Config struct {
 	Chunk      int           // prompt tokens per pass, fewer while other sessions are in rounds; default 128
 	Batches    int           // that the sessions in rounds are divided into, a pass for each; 0: a pass takes all that waits
 	Costs      []tandem.Cost // of the model's passes, as measured; passes observed later refine them
-	// Ways are Guesser's, with what was measured of them; nil: without.
-	Ways       []tandem.SelfDraft
+	// SelfDrafts are Guesser's, with what was measured of them; nil: without.
+	SelfDrafts []tandem.SelfDraft
 	Guesser    Guesser       // makes the target's own guesses; nil: Model does
 	FirstShare float64       // of a prompt's time that guesses in Opened may add; default 0.02
 	Idle       time.Duration // a session without a ticket this long is dropped; default 60 s
@@ -56,8 +56,8 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Guesser == nil {
 		c.Guesser = c.Model
 	}
-	if c.Ways == nil {
-		c.Ways = c.Guesser.SelfDrafts()
+	if c.SelfDrafts == nil {
+		c.SelfDrafts = c.Guesser.SelfDrafts()
 	}
 	if c.FirstShare == 0 {
 		c.FirstShare = firstShare
@@ -105,12 +105,12 @@ type Verifier struct {
 
 	features *features // nil: none are handed out
 
-	blames  ledger                        // of drafters; the schedule's goroutine's, as all below
-	crowded map[tandem.SessionID]struct{} // dropped for lack of memory, and neither opened again nor closed since
-	sampler sample.Sampler
-	asking  []*asking                // sessions of the pass whose answers wait for guesses
-	took    map[string]time.Duration // running means of what guesses take, by way
-	ways    []tandem.SelfDraft       // the target's; never changed
+	blames     ledger                        // of drafters; the schedule's goroutine's, as all below
+	crowded    map[tandem.SessionID]struct{} // dropped for lack of memory, and neither opened again nor closed since
+	sampler    sample.Sampler
+	asking     []*asking                // sessions of the pass whose answers wait for guesses
+	took       map[string]time.Duration // running means of what guesses take, by self-draft
+	selfDrafts []tandem.SelfDraft       // the target's; never changed
 }
 
 // New returns a verifier with its goroutine running; Shutdown ends it.
@@ -134,7 +134,7 @@ func build(cfg Config) (*Verifier, error) {
 	cfg.Model.Prefixes().Bound(cfg.PrefixCache)
 	out := newOutbox(cfg.Counters)
 	v := &Verifier{cfg: cfg, room: newRoom(cfg.MaxWaiting, cfg.Counters), out: out, blames: ledger{counters: cfg.Counters},
-		crowded: map[tandem.SessionID]struct{}{}, took: map[string]time.Duration{}, ways: cfg.Ways,
+		crowded: map[tandem.SessionID]struct{}{}, took: map[string]time.Duration{}, selfDrafts: cfg.SelfDrafts,
 		features: newFeatures(cfg.Taps, cfg.Model.FeatureWidth(), cfg.FeatureBytes, cfg.Counters)}
 	v.sched = schedule.New(schedule.Config{Name: "verifier", Model: cfg.Model, Events: cfg.Events, Counters: cfg.Counters,
 		Chunk: cfg.Chunk, Batches: cfg.Batches, Costs: cfg.Costs, Idle: cfg.Idle, Patience: 1, Hops: hops, Pulse: cfg.Pulse,
@@ -204,7 +204,7 @@ func (v *Verifier) Describe(context.Context) (tandem.Description, error) {
 	if v.cfg.Process != nil {
 		d = v.cfg.Process()
 	}
-	d.PageTokens, d.Costs, d.SelfDrafts = engine.PageTokens, v.cfg.Costs, slices.Clone(v.ways)
+	d.PageTokens, d.Costs, d.SelfDrafts = engine.PageTokens, v.cfg.Costs, slices.Clone(v.selfDrafts)
 	d.Taps = v.cfg.Taps
 	return d, nil
 }

@@ -78,7 +78,7 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (server *verifyi
 	if err != nil {
 		return nil, undo, err
 	}
-	ways, err := c.ways(ctx, r, m, plan)
+	selfDrafts, err := c.selfDrafts(ctx, r, m, plan)
 	if err != nil {
 		return nil, undo, err
 	}
@@ -87,7 +87,7 @@ func (c Config) assemble(ctx context.Context, r *roles.Process) (server *verifyi
 		chunk = m.MaxRows() // a pass reads as much for one row as for the widest
 	}
 	pulse, goes := r.Beat(roles.ModelName(c.Target))
-	v, err := verifier.New(verifier.Config{Model: m, Events: r.Events, Counters: r.Counters, Costs: costs, Ways: ways,
+	v, err := verifier.New(verifier.Config{Model: m, Events: r.Events, Counters: r.Counters, Costs: costs, SelfDrafts: selfDrafts,
 		PrefixCache: c.PrefixCache, Chunk: chunk, Batches: c.Batches, Taps: c.Taps, FeatureBytes: c.FeatureBytes,
 		Pulse: pulse, Process: r.Describe("verifier", c.Target, socket, m)})
 	if err != nil {

@@ -11,14 +11,14 @@ import (
 
 const (
 	mostWays    = 16 // that one message names
-	mostWayName = 32 // bytes of a way's name
+	mostWayName = 32 // bytes of a self-draft's name
 )
 
-// toWays decodes the names of ways. No process asks for more than mostWays; more are an error, because they must fit into tickets.
+// toWays decodes the names of self-drafts. No process asks for more than mostWays; more are an error, because they must fit into tickets.
 func toWays(names []string) ([]string, error) {
 	if len(names) > mostWays || slices.ContainsFunc(names, func(s string) bool { return len(s) > mostWayName }) {
 		return nil, tandem.Errorf(op, tandem.Corrupt,
-			"%d ways are asked for, the first %.40q: want at most %d with names of at most %d bytes", len(names), names[0], mostWays,
+			"%d self-drafts are asked for, the first %.40q: want at most %d with names of at most %d bytes", len(names), names[0], mostWays,
 			mostWayName)
 	}
 	return names, nil
@@ -91,7 +91,7 @@ func toLines(lines []*peerv1.WayLine) (out [tandem.MostLevels]tandem.Line) {
 	return out
 }
 
-// toOffers decodes the ways of a description; those that no verifier can have are left out.
+// toOffers decodes the self-drafts of a description; those that no verifier can have are left out.
 func toOffers(ways []*peerv1.Way) (out []tandem.SelfDraft) {
 	for _, m := range ways[:min(len(ways), mostWays)] {
 		w := tandem.SelfDraft{Name: m.GetName(), Levels: int(m.GetLevels()), Members: int(m.GetMembers()), Greedy: toLines(m.GetGreedy()),

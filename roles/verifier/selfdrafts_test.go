@@ -16,8 +16,8 @@ import (
 	"github.com/tandem-llm/tandem/roles"
 )
 
-// TestWays: a way has what the plan says of it; a plan of other heads or of another machine is left out, and the log says why.
-func TestWays(t *testing.T) {
+// TestSelfDrafts: a self-draft has what the plan says of it; a plan of other heads or of another machine is left out, and the log says why.
+func TestSelfDrafts(t *testing.T) {
 	const sides = "../../engine/testdata/sides/"
 	m, err := engine.Open(sides+"target.gguf", engine.Options{Device: testdevice.CPU(t, 1), MaxRows: 8, KVPages: 4})
 	if err != nil {
@@ -61,11 +61,11 @@ func TestWays(t *testing.T) {
 		r := &roles.Process{}
 		r.Log = slog.New(slog.NewTextHandler(&log, nil))
 		r.Version = "v"
-		ways, err := c.ways(t.Context(), r, m, plan)
-		if err != nil || len(ways) != 1 {
-			t.Fatalf("%s: %v, %v", name, ways, err)
+		selfDrafts, err := c.selfDrafts(t.Context(), r, m, plan)
+		if err != nil || len(selfDrafts) != 1 {
+			t.Fatalf("%s: %v, %v", name, selfDrafts, err)
 		}
-		w := ways[0]
+		w := selfDrafts[0]
 		if (w.Greedy[0] == tandem.Line{Slope: 2, Bias: -1}) != tc.known || w.Sampled[0] != (tandem.Line{}) || !w.Valid() ||
 			(w.Time == 5*time.Millisecond) != tc.timed {
 			t.Errorf("%s: %+v", name, w)
@@ -74,8 +74,9 @@ func TestWays(t *testing.T) {
 			t.Errorf("%s: log %q: want %q", name, got, tc.log)
 		}
 	}
-	if ways, err := c.ways(t.Context(), nil, m, &profile.Plan{}); err != nil || len(ways) != 1 || ways[0] != m.SelfDrafts()[0] {
-		t.Errorf("without a plan: %v, %v", ways, err)
+	selfDrafts, err := c.selfDrafts(t.Context(), nil, m, &profile.Plan{})
+	if err != nil || len(selfDrafts) != 1 || selfDrafts[0] != m.SelfDrafts()[0] {
+		t.Errorf("without a plan: %v, %v", selfDrafts, err)
 	}
 }
 
@@ -97,11 +98,11 @@ func TestShippedPlan(t *testing.T) {
 	var log bytes.Buffer
 	r := &roles.Process{}
 	r.Log = slog.New(slog.NewTextHandler(&log, nil))
-	ways, err := c.ways(t.Context(), r, m, c.plan(r))
-	if err != nil || len(ways) != 2 || log.Len() > 0 {
-		t.Fatalf("%v, %v, log %q", ways, err, log.String())
+	selfDrafts, err := c.selfDrafts(t.Context(), r, m, c.plan(r))
+	if err != nil || len(selfDrafts) != 2 || log.Len() > 0 {
+		t.Fatalf("%v, %v, log %q", selfDrafts, err, log.String())
 	}
-	for _, w := range ways {
+	for _, w := range selfDrafts {
 		for i := range w.Levels {
 			if w.Greedy[i] == (tandem.Line{}) || w.Sampled[i] == (tandem.Line{}) {
 				t.Errorf("%s, level %d: corrections %v and %v: want both", w.Name, i, w.Greedy[i], w.Sampled[i])

@@ -23,12 +23,12 @@ func (c Config) plan(r *roles.Process) *profile.Plan {
 	return plan
 }
 
-// ways returns the ways of the model, with what the plan says of them: how right their probabilities are on calibration text, and how
-// long a guess takes. What is stale is left out, with a warning. Errors: the side files', and ctx's.
-func (c Config) ways(ctx context.Context, r *roles.Process, m *engine.Model, plan *profile.Plan) ([]tandem.SelfDraft, error) {
-	ways := m.SelfDrafts()
+// selfDrafts returns the self-drafts of the model, with what the plan says of them: how right their probabilities are on calibration
+// text, and how long a guess takes. What is stale is left out, with a warning. Errors: the side files', and ctx's.
+func (c Config) selfDrafts(ctx context.Context, r *roles.Process, m *engine.Model, plan *profile.Plan) ([]tandem.SelfDraft, error) {
+	selfDrafts := m.SelfDrafts()
 	if len(plan.Tables) == 0 && plan.Machine == nil {
-		return ways, nil
+		return selfDrafts, nil
 	}
 	sides := map[string]string{}
 	for _, path := range c.Models.Sides[c.Target] {
@@ -40,8 +40,8 @@ func (c Config) ways(ctx context.Context, r *roles.Process, m *engine.Model, pla
 			return nil, err
 		}
 	}
-	for i := range ways {
-		w, lineage := &ways[i], sides[ways[i].Name]
+	for i := range selfDrafts {
+		w, lineage := &selfDrafts[i], sides[selfDrafts[i].Name]
 		tables, stale := plan.For(m.Names().Lineage, w.Name, lineage, 0)
 		for _, why := range stale {
 			r.Log.Warn("plan not used", "why", why)
@@ -53,9 +53,9 @@ func (c Config) ways(ctx context.Context, r *roles.Process, m *engine.Model, pla
 		case err == nil:
 			w.Time = profile.Nearest(costs)[0].Time
 		case plan.Machine != nil:
-			r.Log.Warn("plan not used", "way", w.Name, "error", err)
+			r.Log.Warn("plan not used", "self-draft", w.Name, "error", err)
 		}
 		w.Time = min(w.Time, time.Minute)
 	}
-	return ways, nil
+	return selfDrafts, nil
 }
