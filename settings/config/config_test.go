@@ -123,6 +123,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("threads: 5\nlist: [a, b]\n"))
 	f.Add([]byte("a: &x b\nlist: *x\n"))
 	f.Add([]byte("? {a: b}\n: c\n---\n"))
+	f.Add([]byte("threads:"))
 	known := []string{"list", "threads"}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		k := keys{here: known}

@@ -91,7 +91,10 @@ func (k *keys) parse(data []byte) (map[string]any, error) {
 		return nil, fmt.Errorf("line %d: want a mapping of settings, like \"threads: 2\"", root.Line)
 	}
 	values := map[string]any{}
-	return values, k.mapping(root, "", values)
+	if err := k.mapping(root, "", values); err != nil {
+		return nil, err
+	}
+	return values, nil
 }
 
 // mapping reads the mapping of a section, whose keys have prefix before them, into values.
