@@ -38,7 +38,7 @@ func (c *modelInfoCmd) Run(a *app) error {
 	}
 	info, err := modelinfo.Of(a.ctx, modelinfo.Config{Path: c.File, Identity: c.Identity, Target: c.Target, Heads: c.Heads,
 		Sizes: roles.Sizes(c.Sizes), KVType: c.KVType, KVMemory: c.KVMemory.Bytes(), Budget: c.MemoryBudget.Bytes(),
-		Streams: c.streaming(nil, "", settings.GPULayers{}, cacheFlags{})})
+		Streams: c.streaming(a, "", settings.GPULayers{}, cacheFlags{})})
 	if err != nil {
 		return err
 	}
