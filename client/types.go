@@ -30,8 +30,8 @@ type Request struct {
 	Report    bool // each Delta tells how its round went
 
 	NoDraft   bool     // plain decoding: the same text, slower
-	Tree      *Tree    // bounds of the drafts; without a Strategy, their shape
-	Strategy  string   // "planner", "fixed", "llmcad" or "minions"; "": the gateway's, or "fixed" with a Tree
+	Tree      *Tree    // bounds of the strategy's trees; nil: the strategy's own
+	Strategy  string   // "planner", "fixed", "llmcad" or "minions"; "": the gateway's
 	Vote      string   // "auto", "none", "majority" or "tree"
 	Drafters  []string // those that may draft, by name; none: the gateway's default, usually all that are alive
 	Without   []string // what the strategy goes without: "branches", "adaptive", "ahead"

@@ -162,6 +162,9 @@ func TestBothFrontsAgree(t *testing.T) {
 		{`"speculation":{"max_nodes":8,"max_width":8,"max_depth":3,"max_branches":2,"strategy":"minions","vote":"tree","without":["ahead"]}`,
 			speculation(&tandemv1.Speculation{Nodes: new(int32(8)), Depth: new(int32(3)), Width: new(int32(2)), Strategy: new("minions"),
 				Vote: new("tree"), Without: []string{"ahead"}}), "", ""},
+		{`"speculation":{"max_branches":1}`, speculation(&tandemv1.Speculation{Width: new(int32(1))}), "", ""},
+		{`"speculation":{"max_depth":2,"strategy":"fixed"}`,
+			speculation(&tandemv1.Speculation{Depth: new(int32(2)), Strategy: new("fixed")}), "", ""},
 		{`"speculation":{"enabled":false}`, speculation(&tandemv1.Speculation{Enabled: new(false)}), "", ""},
 	} {
 		status, param, says := post(t, web.URL()+"/v1/completions", `{"prompt":[1,2],"seed":1,`+c.body+`}`)

@@ -126,17 +126,3 @@ func TestBeside(t *testing.T) {
 		}
 	}
 }
-
-// TestTreeAlone: a tree without a strategy is named, and means fixed when it is handed on.
-func TestTreeAlone(t *testing.T) {
-	for _, c := range []struct {
-		s         Speculation
-		ambiguous bool
-		strategy  string
-	}{{Speculation{}, false, ""}, {Speculation{Tree: "8/4/2"}, true, "fixed"}, {Speculation{Tree: "none"}, false, "fixed"},
-		{Speculation{Tree: "8/4/2", Strategy: "planner"}, false, "planner"}} {
-		if got := c.s.Settled(); c.s.Ambiguous() != c.ambiguous || got.Strategy != c.strategy || got.Vote != "auto" {
-			t.Errorf("%+v: ambiguous %v, settled %+v", c.s, c.s.Ambiguous(), got)
-		}
-	}
-}

@@ -1,30 +1,23 @@
 package settings
 
 import (
-	"cmp"
-
 	"github.com/tandem-llm/tandem"
 )
 
 // Speculation says how drafts are made.
 type Speculation struct {
 	Strategy string   `help:"Who drafts how much: planner, fixed, llmcad, minions. Decided round by round; planner is the default." placeholder:"NAME" group:"Speculation"`
-	Tree     string   `help:"Bounds of the strategy's trees, nodes/depth/width. Width 1 drafts chains; none drafts nothing. Default: planner 32/31/8; llmcad and minions 32/8/8; fixed 16/7/10, which drafts a tree of this size each round. Without --strategy it means --strategy fixed, until the next release." placeholder:"N/D/W" group:"Speculation"`
+	Tree     string   `help:"Bounds of the strategy's trees, nodes/depth/width. Width 1 drafts chains; none drafts nothing. Default: planner 32/31/8; llmcad and minions 32/8/8; fixed 16/7/10, which drafts a tree of this size each round." placeholder:"N/D/W" group:"Speculation"`
 	Vote     string   `help:"How the drafts of several drafters become one tree: auto, none, majority or tree." default:"auto" more:"" group:"Speculation"`
 	Drafters []string `help:"Only these drafters, by name, may draft (default: all that are alive)." placeholder:"NAME,…" more:"" group:"Speculation"`
 	Without  []string `help:"Parts of the strategy to leave out, for comparisons: branches, adaptive, ahead." placeholder:"NAME,…" more:"" group:"Speculation"`
 }
 
-// noTree is the Tree that drafts nothing, whatever the strategy.
-const noTree = "none"
-
-// Speculate sets r's fields about speculation; r.Validate checks the values.
+// Speculate sets r's fields about speculation; r.Validate checks the values. A tree bounds the strategy and never chooses one.
 func (s Speculation) Speculate(r *tandem.Request) (err error) {
 	r.Strategy, r.Vote, r.Drafters = tandem.Strategy(s.Strategy), tandem.Vote(s.Vote), s.Drafters
 	if r.Strategy == "" {
-		if r.Strategy = tandem.StrategyPlanner; s.Tree != "" {
-			r.Strategy = tandem.StrategyFixed
-		}
+		r.Strategy = tandem.StrategyPlanner
 	}
 	r.Bounds = tandem.DefaultBounds(r.Strategy)
 	if s.Tree != "" {
@@ -34,17 +27,6 @@ func (s Speculation) Speculate(r *tandem.Request) (err error) {
 	}
 	r.Without, err = tandem.ParseTechniques(s.Without)
 	return err
-}
-
-// Ambiguous reports whether a tree without a strategy says which strategy is meant: for one more release it is fixed.
-func (s Speculation) Ambiguous() bool { return s.Tree != "" && s.Tree != noTree && s.Strategy == "" }
-
-// Settled returns s with the strategy that Speculate chooses, so that a process that reads it does not choose again.
-func (s Speculation) Settled() Speculation {
-	if s.Vote = cmp.Or(s.Vote, string(tandem.VoteAuto)); s.Tree != "" {
-		s.Strategy = cmp.Or(s.Strategy, string(tandem.StrategyFixed))
-	}
-	return s
 }
 
 // Strategies are the constants of the strategies, which a gateway uses for all of its requests.

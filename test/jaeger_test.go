@@ -221,6 +221,7 @@ func TestJaeger(t *testing.T) {
 	}
 	requests[0].Tree, requests[0].Drafters = fixed, models[:1]
 	requests[1].Tree, requests[1].Vote, requests[1].Drafters = fixed, "tree", models
+	requests[0].Strategy, requests[1].Strategy = "fixed", "fixed"
 	requests[2].NoDraft = true
 	for i, r := range requests {
 		r.Prompt = fmt.Sprintf("// File %d.\n%s", i, prompt) // none finds another's in the cache
@@ -278,7 +279,7 @@ func TestJaeger(t *testing.T) {
 func postCompletion(t *testing.T, addr, prompt string, n int, traceparent string) {
 	t.Helper()
 	body, _ := json.Marshal(map[string]any{"prompt": prompt, "max_tokens": n, "temperature": 0, "ignore_eos": true,
-		"speculation": map[string]any{"max_width": 8, "max_depth": 4, "drafter": "gopher-draft-go-f16"}})
+		"speculation": map[string]any{"max_width": 8, "max_depth": 4, "strategy": "fixed", "drafter": "gopher-draft-go-f16"}})
 	r, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+addr+"/v1/completions", bytes.NewReader(body))
 	if err != nil {
 		t.Fatal(err)

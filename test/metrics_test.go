@@ -73,7 +73,8 @@ func TestMetrics(t *testing.T) {
 	}
 	n, seed := 96, uint64(3)
 	var rounds, plain, drafted, accepted, prompt, cached, output int
-	requests := []client.Request{{Tree: &client.Tree{Nodes: 8, Depth: 4, Width: 2}}, {Strategy: "llmcad"}, {NoDraft: true}, {}}
+	requests := []client.Request{{Strategy: "fixed", Tree: &client.Tree{Nodes: 8, Depth: 4, Width: 2}}, {Strategy: "llmcad"},
+		{NoDraft: true}, {}}
 	for _, r := range requests {
 		r.Prompt, r.MaxTokens, r.Seed, r.IgnoreEOS = "func (r *Reader) Read(", &n, &seed, true
 		f := g.run(t, r).finished
@@ -234,8 +235,8 @@ func TestTraceFile(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	file, picture := filepath.Join(t.TempDir(), "t.json"), filepath.Join(t.TempDir(), "t.svg")
-	e := w.labOK("trace", "--json", "--prompt", "func (r *Reader) Read(", "--max-tokens", "64", "--ignore-eos", "--tree", "8/4/2", "--seed",
-		"1", "-o", file, "--svg", picture)
+	e := w.labOK("trace", "--json", "--prompt", "func (r *Reader) Read(", "--max-tokens", "64", "--ignore-eos", "--strategy", "fixed",
+		"--tree", "8/4/2", "--seed", "1", "-o", file, "--svg", picture)
 	g := w.decode(e.stdout)
 	b, err := os.ReadFile(file)
 	if err != nil {

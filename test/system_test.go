@@ -134,7 +134,7 @@ func plain(r client.Request) client.Request {
 }
 
 func withTree(r client.Request, tree client.Tree) client.Request {
-	r.Tree = &tree
+	r.Strategy, r.Tree = "fixed", &tree
 	return r
 }
 

@@ -59,8 +59,8 @@ func BenchmarkTelemetry(b *testing.B) {
 	defer close(done)
 
 	n, seed := 256, uint64(1) // about 90 rounds: as many as a trace holds in full
-	request := client.Request{MaxTokens: &n, Seed: &seed, IgnoreEOS: true, Tree: &client.Tree{Nodes: 8, Depth: 4, Width: 2},
-		Without: []string{"ahead"}}
+	request := client.Request{MaxTokens: &n, Seed: &seed, IgnoreEOS: true, Strategy: "fixed",
+		Tree: &client.Tree{Nodes: 8, Depth: 4, Width: 2}, Without: []string{"ahead"}}
 	speed := func(k int) float64 {
 		r := request
 		r.Prompt, r.FullTrace = "func (r *Reader) Read(p []byte) (n int, err error) {\n", k == 2

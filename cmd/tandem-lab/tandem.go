@@ -30,7 +30,7 @@ type requestFlags struct {
 	Temperature float64 `help:"0 takes the likeliest token; more is more random." default:"0"`
 	Seed        uint64  `help:"Seed of the draws." default:"0"`
 	IgnoreEOS   bool    `name:"ignore-eos" help:"Go on beyond the end of the text."`
-	Strategy    string  `help:"Who drafts and how much: planner, fixed, llmcad or minions (default: planner; fixed with --tree)." placeholder:"NAME"`
+	Strategy    string  `help:"Who drafts and how much: planner, fixed, llmcad or minions." default:"planner" placeholder:"NAME"`
 	Tree        string  `help:"Bounds of the drafted trees." placeholder:"N/D/W"`
 }
 
@@ -38,11 +38,6 @@ type requestFlags struct {
 func (f requestFlags) request(prompt string) (r tandem.Request, err error) {
 	r = tandem.Request{Prompt: prompt, MaxTokens: f.MaxTokens, IgnoreEOS: f.IgnoreEOS, Strategy: tandem.Strategy(f.Strategy),
 		Vote: tandem.VoteAuto, Sampling: tandem.Sampling{Temperature: f.Temperature, TopP: 1, Seed: f.Seed}}
-	if r.Strategy == "" {
-		if r.Strategy = tandem.StrategyPlanner; f.Tree != "" {
-			r.Strategy = tandem.StrategyFixed
-		}
-	}
 	r.Bounds = tandem.DefaultBounds(r.Strategy)
 	if f.Tree != "" {
 		if r.Bounds, err = tandem.ParseBounds(f.Tree); err != nil {

@@ -24,7 +24,7 @@ func TestDocumentedCommands(t *testing.T) {
 		parsed, err := parser.Parse(args)
 		if err != nil {
 			t.Errorf("tandem %q: %v", args, err)
-		} else if lines := outdated(parsed); len(lines) > 0 {
+		} else if lines := config.Old(parsed); len(lines) > 0 {
 			t.Errorf("tandem %q: %s", args, strings.Join(lines, "; "))
 		}
 	}

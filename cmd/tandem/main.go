@@ -129,7 +129,7 @@ func readLine(parser *kong.Kong, from *config.Resolver, args []string) (*kong.Co
 // outdated says what on the command line is written otherwise from the next release on, once: when a process serves, or at the end of a
 // command that has not failed. A command that fails says why, and nothing else. l is how the command logs.
 func (a *app) outdated(l settings.Logging) {
-	lines := outdated(a.kong)
+	lines := config.Old(a.kong)
 	switch line := strings.Join(lines, "; "); {
 	case a.told || len(lines) == 0:
 	case l.LogFormat == jsonFormat:
@@ -138,21 +138,6 @@ func (a *app) outdated(l settings.Logging) {
 		a.say("tandem: %s", line)
 	}
 	a.told = true
-}
-
-// outdated says what is written otherwise from the next release on.
-func outdated(parsed *kong.Context) []string {
-	lines := config.Old(parsed)
-	values := map[string]string{}
-	for _, f := range parsed.Selected().Flags {
-		if text, ok := parsed.FlagValue(f).(string); ok {
-			values[f.Name] = text
-		}
-	}
-	if (settings.Speculation{Strategy: values["strategy"], Tree: values["tree"]}).Ambiguous() {
-		lines = append(lines, "--tree without --strategy means --strategy fixed until the next release: say which strategy is meant")
-	}
-	return lines
 }
 
 // serving are the commands that run until they are told to stop: a signal is their usual end, also while

@@ -114,7 +114,7 @@ func TestChildrenRead(t *testing.T) {
 			pulse != supervise.PulseFD {
 			t.Errorf("%s: descriptors %d and %d", role, ready, pulse)
 		}
-		if lines := outdated(ctx); len(lines) > 0 {
+		if lines := config.Old(ctx); len(lines) > 0 {
 			t.Errorf("%s says %q", role, lines)
 		}
 	}
@@ -188,14 +188,11 @@ func TestOldFlags(t *testing.T) {
 		"up --lock --no-measure":         "--lock is now --set lock=true; --no-measure is now --set measure=false",
 		"generate --alpha 0.5":           "--alpha is now --set strategies.llmcad.alpha=…",
 		"up --set isa=generic":           "",
-		"up --tree=8/4/2": "--tree without --strategy means --strategy fixed until the next release: say which " +
-			"strategy is meant",
-		"up --tree 8/4/2 --strategy fixed": "",
-		"generate --tree none":             "",
-		"config":                           "",
+		"up --tree=8/4/2":                "",
+		"config":                         "",
 	} {
 		ctx, _ := parsed(t, nil, strings.Fields(line)...)
-		if got := strings.Join(outdated(ctx), "; "); got != want {
+		if got := strings.Join(config.Old(ctx), "; "); got != want {
 			t.Errorf("tandem %s says %q: want %q", line, got, want)
 		}
 	}

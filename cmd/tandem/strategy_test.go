@@ -25,11 +25,11 @@ func TestSpeculationFlags(t *testing.T) {
 		bounds   string
 	}{
 		{settings.Speculation{}, tandem.StrategyPlanner, tandem.DefaultBounds(tandem.StrategyPlanner).String()},
-		{settings.Speculation{Tree: "8/4/2"}, tandem.StrategyFixed, "8/4/2"},
-		{settings.Speculation{Tree: "none"}, tandem.StrategyFixed, "none"},
+		{settings.Speculation{Tree: "8/4/2"}, tandem.StrategyPlanner, "8/4/2"},
+		{settings.Speculation{Tree: "none"}, tandem.StrategyPlanner, "none"},
 		{settings.Speculation{Strategy: "fixed"}, tandem.StrategyFixed, tandem.DefaultBounds(tandem.StrategyFixed).String()},
 		{settings.Speculation{Strategy: "minions"}, tandem.StrategyMinions, tandem.DefaultBounds(tandem.StrategyMinions).String()},
-		{settings.Speculation{Strategy: "planner", Tree: "8/4/2"}, tandem.StrategyPlanner, "8/4/2"},
+		{settings.Speculation{Strategy: "fixed", Tree: "8/4/2"}, tandem.StrategyFixed, "8/4/2"},
 	} {
 		var r tandem.Request
 		if err := c.flags.Speculate(&r); err != nil || r.Strategy != c.strategy || r.Bounds.String() != c.bounds {

@@ -132,7 +132,7 @@ func familyInAllRoles(t *testing.T, s *System, start func() []string, least int)
 	next := func(i int) []uint32 { return slices.Concat(prompt(i), first[i], []uint32{40, 41}) }
 	for i := range requests {
 		requests[i] = client.Request{Temperature: new(0.8 * float64(i%2)), Seed: new(uint64(i)), IgnoreEOS: true,
-			Tree: &client.Tree{Nodes: 16, Depth: 7, Width: 10}}
+			Strategy: "fixed", Tree: &client.Tree{Nodes: 16, Depth: 7, Width: 10}}
 		first[i], _ = ask(i, true, prompt(i), 60)
 		second[i], _ = ask(i, true, next(i), 20)
 	}

@@ -15,7 +15,8 @@ import (
 // fed returns a request of the tiny target, whose context is 64 bytes.
 func fed(n int, temperature float64, plain bool) client.Request {
 	return client.Request{Prompt: strings.Repeat(fmt.Sprintf("prompt %d ", n), 1+n%3), Temperature: &temperature,
-		Seed: new(uint64(n)), NoDraft: plain, MaxTokens: new(30), IgnoreEOS: true, Tree: &client.Tree{Nodes: 8, Depth: 4, Width: 3}}
+		Seed: new(uint64(n)), NoDraft: plain, MaxTokens: new(30), IgnoreEOS: true,
+		Strategy: "fixed", Tree: &client.Tree{Nodes: 8, Depth: 4, Width: 3}}
 }
 
 // TestDraftsThatReadStates: two drafts with different taps in a process of their own ask the verifier for the target's states, and the

@@ -48,6 +48,44 @@ func TestSamplingOptions(t *testing.T) {
 	}
 }
 
+// TestBoundsKeepTheStrategy: bounds in a request bound the strategy that runs without them. Only a strategy names another one, and what the
+// request leaves open of its bounds is that strategy's own.
+func TestBoundsKeepTheStrategy(t *testing.T) {
+	num, name := func(n int32) *int32 { return &n }, func(s tandem.Strategy) *string { return new(string(s)) }
+	bounds := func(nodes, depth, width int) tandem.Bounds {
+		return tandem.Bounds{Nodes: nodes, Depth: depth, Width: width}
+	}
+	planner, own := tandem.DefaultBounds(tandem.StrategyPlanner), bounds(256, 30, 32)
+	fixed, llmcad := tandem.DefaultBounds(tandem.StrategyFixed), tandem.DefaultBounds(tandem.StrategyLLMCad)
+	for _, c := range []struct {
+		server   tandem.Strategy
+		asks     *tandemv1.Speculation
+		strategy tandem.Strategy
+		bounds   tandem.Bounds
+	}{
+		{tandem.StrategyPlanner, &tandemv1.Speculation{}, tandem.StrategyPlanner, own},
+		{tandem.StrategyPlanner, &tandemv1.Speculation{Width: num(1)}, tandem.StrategyPlanner, bounds(256, 30, 1)},
+		{tandem.StrategyPlanner, &tandemv1.Speculation{Depth: num(3)}, tandem.StrategyPlanner, bounds(256, 3, 32)},
+		{tandem.StrategyPlanner, &tandemv1.Speculation{Nodes: num(9)}, tandem.StrategyPlanner, bounds(9, 30, 32)},
+		{tandem.StrategyMinions, &tandemv1.Speculation{Width: num(1)}, tandem.StrategyMinions, bounds(256, 30, 1)},
+		{tandem.StrategyPlanner, &tandemv1.Speculation{Strategy: name("planner"), Width: num(1)}, tandem.StrategyPlanner,
+			bounds(256, 30, 1)},
+		{tandem.StrategyFixed, &tandemv1.Speculation{Strategy: name("planner"), Width: num(1)}, tandem.StrategyPlanner,
+			bounds(planner.Nodes, planner.Depth, 1)},
+		{tandem.StrategyPlanner, &tandemv1.Speculation{Strategy: name("fixed")}, tandem.StrategyFixed, fixed},
+		{tandem.StrategyPlanner, &tandemv1.Speculation{Strategy: name("fixed"), Width: num(1)}, tandem.StrategyFixed,
+			bounds(fixed.Nodes, fixed.Depth, 1)},
+		{tandem.StrategyPlanner, &tandemv1.Speculation{Strategy: name("llmcad"), Nodes: num(5)}, tandem.StrategyLLMCad,
+			bounds(5, llmcad.Depth, llmcad.Width)},
+	} {
+		var r tandem.Request
+		d := Defaults{Strategy: c.server, Bounds: own}
+		if err := d.Speculate(&r, c.asks); err != nil || r.Strategy != c.strategy || r.Bounds != c.bounds {
+			t.Errorf("%v of a server of %s: %s %v, %v: want %s %v", c.asks, c.server, r.Strategy, r.Bounds, err, c.strategy, c.bounds)
+		}
+	}
+}
+
 // TestFieldsThatAreWrong has each refusal name its field by its path in the request, once.
 func TestFieldsThatAreWrong(t *testing.T) {
 	c := serve(t, Config{Defaults: defaults,

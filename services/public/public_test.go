@@ -305,7 +305,7 @@ func TestOptions(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := tandem.Request{Tokens: []tandem.Token{3, 4}, MaxTokens: 5, Sampling: tandem.Sampling{Temperature: 0.5, TopK: 9, TopP: 0.25},
-		Bounds: tandem.Bounds{Nodes: 4, Depth: 4, Width: 1}, Strategy: tandem.StrategyFixed, IgnoreEOS: true, FullTrace: true}
+		Bounds: tandem.Bounds{Nodes: 4, Depth: 4, Width: 1}, Strategy: tandem.StrategyPlanner, IgnoreEOS: true, FullTrace: true}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
@@ -323,7 +323,7 @@ func TestOptions(t *testing.T) {
 	chosen.Speculation = &tandemv1.Speculation{Nodes: new(int32(9)), Strategy: new("minions"), Vote: new("tree"),
 		Drafters: []string{"go", "py"}, Without: []string{"ahead", "branches"}}
 	if err := ask(chosen); err != nil || got.Strategy != tandem.StrategyMinions || got.Vote != tandem.VoteTree ||
-		got.Bounds != (tandem.Bounds{Nodes: 9, Depth: 7, Width: 10}) ||
+		got.Bounds != (tandem.Bounds{Nodes: 9, Depth: 8, Width: 8}) ||
 		!reflect.DeepEqual(got.Drafters, []string{"go", "py"}) || got.Without != tandem.TechniqueAhead|tandem.TechniqueBranches {
 		t.Errorf("a chosen strategy gave %+v, %v", got, err)
 	}

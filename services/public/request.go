@@ -145,15 +145,19 @@ func sample(to *tandem.Sampling, from *tandemv1.Sampling) {
 	}
 }
 
-// Speculate sets req's fields about speculation from s, and from d where s leaves something out. An explicit zero does
-// not mean "none". A tree without a strategy means the fixed strategy; a strategy without a
-// tree gets its default bounds.
+// Speculate sets req's fields about speculation from s, and from d where s leaves something out. Bounds in s bound the strategy that
+// runs without them; only s.Strategy names another one, which begins with its own default bounds. An explicit zero does not mean "none".
 func (d Defaults) Speculate(req *tandem.Request, s *tandemv1.Speculation) (err error) {
 	req.Strategy, req.Vote, req.Drafters, req.Without = d.Strategy, d.Vote, d.Drafters, d.Without
 	if s.Enabled != nil && !s.GetEnabled() {
 		return nil
 	}
 	req.Bounds = d.Bounds
+	if s.Strategy != nil {
+		if req.Strategy = tandem.Strategy(s.GetStrategy()); req.Strategy != d.Strategy {
+			req.Bounds = tandem.DefaultBounds(req.Strategy)
+		}
+	}
 	p := &req.Bounds
 	asked := false
 	for _, f := range []struct {
@@ -166,15 +170,6 @@ func (d Defaults) Speculate(req *tandem.Request, s *tandemv1.Speculation) (err e
 	}
 	if asked && *p == (tandem.Bounds{}) {
 		return wrong("nodes", "tree 0/0/0: want at least 2/1/1, or speculation not enabled")
-	}
-	if asked {
-		req.Strategy = tandem.StrategyFixed
-	}
-	if s.Strategy != nil {
-		req.Strategy = tandem.Strategy(s.GetStrategy())
-		if !asked && req.Strategy != d.Strategy {
-			req.Bounds = tandem.DefaultBounds(req.Strategy)
-		}
 	}
 	if s.Vote != nil {
 		req.Vote = tandem.Vote(s.GetVote())
