@@ -117,13 +117,16 @@ func (d *Drafter) tree(s *session, node int32) (g *growth, run int) {
 	}
 	for g.tree != nil {
 		run, more := g.next(&s.explored, d.room(g))
+		if more {
+			run, more = s.judge(g, p.Plan, 0, run)
+		}
 		switch {
-		case !more || run > 0 && !d.worth(g, p.Plan, 0):
+		case !more:
 			g.tree = nil
 		case run > 0:
 			return g, run
 		default:
-			g.absorb(&s.explored)
+			g.absorb(&s.explored, func(spec.Row, []spec.Candidate) {}) // learned once the tree is wanted
 		}
 	}
 	return g, 0

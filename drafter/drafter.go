@@ -118,6 +118,8 @@ type Drafter struct {
 	held    int              // features of a prompt that are kept at most until all have come
 	way     tandem.SelfDraft // of the model's prompt tokens; no Levels: it has none
 	trust   [2]spec.Trust    // in those, of sessions that take the likeliest token, and that draw
+
+	children *spec.Children // of all sessions; the schedule's goroutine's
 }
 
 // hops is the number of goroutines that a tree passes on its way out: the caller's, which puts it into the pool. With a larger number
@@ -131,7 +133,7 @@ func New(cfg Config) (*Drafter, error) {
 		return nil, err
 	}
 	cfg.Model.Prefixes().Bound(cfg.PrefixCache)
-	d := &Drafter{cfg: cfg, way: promptsOf(cfg.Model), held: heldRows}
+	d := &Drafter{cfg: cfg, way: promptsOf(cfg.Model), held: heldRows, children: spec.NewChildren(nil)}
 	d.sched = schedule.New(schedule.Config{Name: "drafter", Model: cfg.Model, Events: cfg.Events,
 		Counters: cfg.Counters,
 		Chunk:    cfg.Chunk, Spare: aheadRows, Idle: cfg.Idle, Patience: 1, Hops: hops, Pulse: cfg.Pulse})

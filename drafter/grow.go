@@ -2,6 +2,7 @@ package drafter
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/tandem-llm/tandem"
@@ -81,7 +82,7 @@ type growth struct {
 	pending []spec.Row // the grower's, not absorbed yet
 	at      []int32    // the explored node of each pending row, -1 if it must be run
 	rows    []int32    // the explored node of each of the grower's rows
-	wanted  bool       // the plan wants the pending rows; judged once
+	judged  bool       // a plan has decided which of the pending rows are run
 	temper  float64    // Proposal.Temper
 }
 
@@ -89,7 +90,7 @@ type growth struct {
 // are none, and returns how many must be run; false if the tree is done.
 func (g *growth) next(e *spec.Explored, room int) (run int, more bool) {
 	if len(g.pending) == 0 {
-		g.pending, g.at, g.wanted = g.tree.Pending(room), g.at[:0], false
+		g.pending, g.at, g.judged = g.tree.Pending(room), g.at[:0], false
 		for _, r := range g.pending {
 			g.at = append(g.at, -1)
 			if r.Depth > 0 {
@@ -131,13 +132,25 @@ func (g *growth) missing(part *engine.Part, n int) {
 }
 
 // absorb gives the grower the candidates after its pending rows, all of which are explored.
-func (g *growth) absorb(e *spec.Explored) {
+func (g *growth) absorb(e *spec.Explored, learn func(r spec.Row, list []spec.Candidate)) {
 	lists := make([][]spec.Candidate, len(g.at))
 	for i, node := range g.at {
 		lists[i] = spec.Temper(e.Candidates(node), g.temper)
+		if g.pending[i].Depth > 0 {
+			learn(g.pending[i], lists[i])
+		}
 	}
 	g.tree.Absorb(lists)
 	g.pending = nil
+}
+
+// shorten leaves the first n pending rows.
+func (g *growth) shorten(n int) {
+	if n < len(g.pending) {
+		g.tree.Shorten(n)
+		g.rows = g.rows[:len(g.rows)-len(g.pending)+n]
+		g.pending, g.at = g.pending[:n], g.at[:n]
+	}
 }
 
 // room returns how many more rows a tree may have run, in all and so also in a pass. Rows of other trees do not count.
@@ -145,15 +158,38 @@ func (d *Drafter) room(g *growth) int {
 	return min(d.cfg.TreeRows-len(g.rows), d.cfg.Model.MaxRows(), d.cfg.Model.MaxWanted())
 }
 
-// worth reports whether a plan wants a pass for a tree's pending rows after so much drafting.
-func (d *Drafter) worth(g *growth, plan tandem.Plan, drafted time.Duration) bool {
-	if g.wanted || len(plan.Verify) == 0 {
-		return true
+// judge lets a plan decide, after so much drafting, which of the pending rows go on, and returns how many of them must be run. Those that
+// are explored already cost nothing, so they go first, alone. more is false if no pass is worth its time.
+func (s *session) judge(g *growth, plan tandem.Plan, drafted time.Duration, run int) (left int, more bool) {
+	if len(plan.Verify) == 0 || g.judged || run == 0 || g.pending[0].Depth == 0 {
+		return run, true
 	}
-	leaves := make([]float32, len(g.pending))
-	for i, r := range g.pending {
-		leaves[i] = r.LogProb
+	if known := slices.IndexFunc(g.at, func(node int32) bool { return node < 0 }); known > 0 {
+		g.shorten(known)
+		return 0, true
 	}
-	g.wanted = spec.Worth(g.tree.Draft().Tree, plan, drafted, d.sched.Pace(), leaves)
-	return g.wanted
+	cost, rows := make([]time.Duration, len(g.at)+1), 0
+	for i, node := range g.at {
+		if node < 0 {
+			rows++
+		}
+		cost[i+1] = s.d.sched.Pace(rows)
+	}
+	n := s.children.Rows(g.tree.Draft(), plan, drafted, func(rows int) time.Duration { return cost[rows] }, len(g.pending))
+	if n == 0 {
+		return 0, false
+	}
+	g.shorten(n)
+	g.judged, run = true, 0
+	for _, node := range g.at {
+		if node < 0 {
+			run++
+		}
+	}
+	return run, true
+}
+
+// learned returns what absorb is to do with candidates in a tree for a proposal.
+func (s *session) learned(p tandem.Proposal) func(spec.Row, []spec.Candidate) {
+	return func(r spec.Row, list []spec.Candidate) { s.children.Learn(r.Own, list, p.Plan.Accept) }
 }

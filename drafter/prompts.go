@@ -71,7 +71,8 @@ func (s *promptGrower) grow(begun time.Time) (tandem.Tree, bool) {
 		n = min(n, d.cfg.TreeRows-s.seq.Nodes())
 	}
 	s.use(s.sketched.Used)
-	s.explore = s.sketched.Worth(j.proposal.Plan, j.busy+time.Since(begun), d.sched.Pace(), n)
+	s.explore = s.sketched.Worth(s.children, j.proposal.Plan, j.busy+time.Since(begun),
+		d.sched.Pace(n+promptSpots*d.way.Levels*d.way.Members), n)
 	return s.sketched.Tree, s.explore == 0
 }
 
@@ -175,6 +176,7 @@ func (s *promptGrower) foretell(p schedule.Part, out *engine.Output, tail, first
 			at := tandem.Position(len(s.tokens) + s.explored.Depth(parent) + 1)
 			node = s.explored.Add(parent, token, s.guesses(out, first+i, width, at), 0)
 			s.d.trusted(s.session).Learn(&s.explored, node)
+			s.learnChildren(parent, node, token)
 			kept = append(kept, int32(old+i))
 		}
 		nodes = append(nodes, node)
@@ -183,6 +185,14 @@ func (s *promptGrower) foretell(p schedule.Part, out *engine.Output, tail, first
 	if err := s.seq.Reroot(nil, kept); err != nil {
 		panic(err)
 	}
+}
+
+// learnChildren learns from the candidates of a node that has been explored.
+func (s *promptGrower) learnChildren(parent, node int32, token tandem.Token) {
+	p := s.job.proposal
+	siblings := spec.Temper(s.explored.Candidates(parent), p.Temper)
+	at := slices.IndexFunc(siblings, func(c spec.Candidate) bool { return c.Token == token })
+	s.children.Learn(siblings[at].LogProb, spec.Temper(s.explored.Candidates(node), p.Temper), p.Plan.Accept)
 }
 
 // takeGuesses asks the model what its prompt rows say. nodes are the explored nodes of the rows that they can stand behind, -1 for none.

@@ -27,6 +27,7 @@ type session struct {
 	sampling  tandem.Sampling
 	explored  spec.Explored // below the last token; nothing if Len < len(tokens)
 	recall    spec.Recall
+	children  *spec.Children   // what its passes are expected to bring
 	hindsight tandem.Hindsight // of what it was opened with
 	ahead     ahead
 	job       *job // the latest; in progress while the session is queued
@@ -77,7 +78,8 @@ func (d *Drafter) open(o tandem.Opening) (*session, error) {
 		return nil, err
 	}
 	s := &session{prefix: newPrefix(o, cfg.Vocab), d: d, capacity: min(int(o.Limit), cfg.Context),
-		own: cfg.Vocab, standIn: d.cfg.Model.Vocab().StandIn(), prompt: cmp.Or(o.Prompt, len(o.Tokens)), sampling: o.Sampling}
+		own: cfg.Vocab, standIn: d.cfg.Model.Vocab().StandIn(), prompt: cmp.Or(o.Prompt, len(o.Tokens)), sampling: o.Sampling,
+		children: spec.NewChildren(d.children)}
 	if s.sampling.Typical() {
 		s.sampling.Temperature = 0 // likely tokens are accepted, not those that the noise leans to
 	}

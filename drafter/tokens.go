@@ -59,8 +59,10 @@ func (t *tokenGrower) grow(begun time.Time) (tandem.Tree, bool) {
 	s, d := t.session, t.d
 	for {
 		run, more := t.next(&s.explored, d.room(&t.growth))
-		first := run > 0 && t.at[0] < 0 && len(t.rows) == 0 // the root
-		if !more || run > 0 && !first && !d.worth(&t.growth, s.job.proposal.Plan, s.job.busy+time.Since(begun)) {
+		if more {
+			run, more = s.judge(&t.growth, s.job.proposal.Plan, s.job.busy+time.Since(begun), run)
+		}
+		if !more {
 			return t.tree.Draft().Tree, true
 		}
 		if run > 0 {
@@ -72,7 +74,7 @@ func (t *tokenGrower) grow(begun time.Time) (tandem.Tree, bool) {
 			return tandem.Tree{}, false
 		}
 		s.use(t.at)
-		t.absorb(&s.explored)
+		t.absorb(&s.explored, s.learned(s.job.proposal))
 	}
 }
 

@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"math/bits"
 	"runtime"
 	"time"
 
@@ -102,11 +103,8 @@ func (s *Schedule) run(parts []Part, begun time.Time) {
 	if n := pass.Experts.All(); n > 0 {
 		s.cfg.Counters.Add("passes.experts", int64(n))
 	}
-	if !pieces {
-		if s.pace == 0 {
-			s.pace = pass.Spent
-		}
-		s.pace += (pass.Spent - s.pace) / 8
+	if !pieces && pass.Parts > 0 {
+		s.paced(pass)
 	}
 	first := 0
 	for i := range parts {
@@ -122,6 +120,22 @@ func (s *Schedule) run(parts []Part, begun time.Time) {
 		s.cfg.Answer()
 	}
 	s.settle(parts)
+}
+
+// paced learns from a pass without prompts that somebody has waited for. Of three passes of about as many rows the median counts, so that
+// a pass during which something else took the cores changes nothing.
+func (s *Schedule) paced(pass Pass) {
+	s.beside += (float64(pass.Rows)*(1-1/float64(pass.Parts)) - s.beside) / 8
+	spent, usual := pass.Spent, s.pace.Time(pass.Rows)
+	if usual > 0 {
+		off := float64(spent) / float64(usual)
+		last := &s.latest[min(bits.Len(uint(pass.Rows)), len(s.latest)-1)]
+		if last[0] > 0 && last[1] > 0 {
+			spent = time.Duration(float64(usual) * max(min(off, last[0]), min(max(off, last[0]), last[1])))
+		}
+		last[0], last[1] = last[1], off
+	}
+	s.pace.Observe(pass.Rows, pass.Experts, spent)
 }
 
 // forward runs the pass that is in s.batch, and shows that it runs and that it has ended.

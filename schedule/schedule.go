@@ -62,7 +62,9 @@ type Schedule struct {
 	line     []Session                    // opened or queued; those that waited longest first
 	spare    []Session                    // with work that nobody waits for; those that waited longest first
 	costs    *learn.Costs                 // of passes by rows
-	pace     time.Duration                // running mean of a pass without prompts
+	pace     *learn.Costs                 // of passes without prompts that somebody waits for, by rows
+	latest   [10][2]float64               // of the latest two such passes, by the doublings of their rows: time over the expected
+	beside   float64                      // running mean of the rows in these that belong to other sessions
 	free     time.Time                    // when the last pass ended
 	hold     *time.Timer                  // wakes the owner at the end of a wait
 	passes   int                          // with parts of queued sessions, so far
@@ -81,7 +83,8 @@ type Schedule struct {
 
 // New returns a schedule. Until Start, passes run only when Step is called.
 func New(cfg Config) *Schedule {
-	s := &Schedule{cfg: cfg, sessions: map[tandem.SessionID]Session{}, costs: learn.NewCosts(cfg.Costs, learn.DefaultTuning().Costs)}
+	s := &Schedule{cfg: cfg, sessions: map[tandem.SessionID]Session{}, costs: learn.NewCosts(cfg.Costs, learn.DefaultTuning().Costs),
+		pace: learn.NewCosts(cfg.Costs, learn.DefaultTuning().Costs)}
 	s.owner = owner.New(owner.Work{Step: s.Step, Fault: s.fault, Tick: s.sweep, Every: SweepEvery(cfg.Idle), Last: s.last,
 		Pulse: cfg.Pulse})
 	s.hold = time.AfterFunc(time.Hour, func() { s.owner.Post(func() {}) })
@@ -236,8 +239,9 @@ func (s *Schedule) Load() Load {
 	return l
 }
 
-// Pace returns the running mean time of passes without prompts; 0 before the first.
-func (s *Schedule) Pace() time.Duration { return s.pace }
+// Pace returns the expected time of a pass without prompts that has so many rows of one session, and as many rows of other
+// sessions as such passes had lately; 0 if nothing is known of it.
+func (s *Schedule) Pace(rows int) time.Duration { return s.pace.Time(rows + int(s.beside+0.5)) }
 
 // SetPatience changes Config.Patience, for measurements.
 func (s *Schedule) SetPatience(x float64) { s.cfg.Patience = x }

@@ -20,6 +20,7 @@ type Row struct {
 	Parent  int32   // row of the node's parent, -1 for a child of the root
 	Depth   int     // distance from the root
 	LogProb float32 // cumulative, in nats; 0 for the root
+	Own     float32 // the node's after its parent; a grower's rows have it
 }
 
 // Candidate is a guess for the token after a node.
@@ -37,6 +38,9 @@ type Grower interface {
 	// Pending returns the rows to run in the next draft pass, at most room (the root needs none). If
 	// there are none the tree is done.
 	Pending(room int) []Row
+	// Shorten leaves only the first n rows of the last Pending pending, n > 0. The others give back their row numbers. They may be
+	// pending again later, but not where growth goes on to the next level.
+	Shorten(n int)
 	// Absorb takes the candidates after each pending row, in Pending's order, likeliest first. It ignores a
 	// row's candidates beyond the bounds' width, and those of probability NaN or 0.
 	Absorb(candidates [][]Candidate)
@@ -91,6 +95,7 @@ type node struct {
 	token      tandem.Token
 	score      float32 // what nodes are ordered by
 	logProb    float32 // cumulative
+	own        float32 // log-probability after its parent
 }
 
 // Pending implements Grower.
@@ -123,9 +128,18 @@ func (b *Builder) Pending(room int) []Row {
 		if n.parent != 0 {
 			parent = b.nodes[b.find(n.parent)].row
 		}
-		rows = append(rows, Row{Token: n.token, Parent: parent, Depth: n.depth, LogProb: n.logProb})
+		rows = append(rows, Row{Token: n.token, Parent: parent, Depth: n.depth, LogProb: n.logProb, Own: n.own})
 	}
 	return rows
+}
+
+// Shorten implements Grower.
+func (b *Builder) Shorten(n int) {
+	for _, id := range b.pending[n:] {
+		b.nodes[b.find(id)].row = -1
+		b.rows--
+	}
+	b.pending = b.pending[:n]
 }
 
 // hopeful reports whether a node that could be run is likely enough to go on: as in LLMCad's fallback, the
@@ -173,7 +187,7 @@ func (b *Builder) guess(parent node, list []Candidate) {
 			continue
 		}
 		n := node{id: b.issued, parent: parent.id, row: -1, depth: parent.depth + 1, token: c.Token,
-			score: parent.score + lp, logProb: parent.logProb + lp}
+			score: parent.score + lp, logProb: parent.logProb + lp, own: lp}
 		if b.first {
 			n.score += decay
 		}

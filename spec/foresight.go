@@ -200,42 +200,25 @@ const (
 )
 
 // Worth returns how many of the first n open nodes a pass, of duration step, should explore to make a better tree; 0 if it is not worth
-// its time. It judges as package function Worth does: what was foretold below these nodes gives way to children of their own, which
-// have the shares that children of explored nodes have. Nodes whose best child would not be in the tree are left out. Without a plan the
-// pass must raise the tree's expected tokens by worthwhile, or find nodes for a tree that has too few.
-func (s *Sketch) Worth(p tandem.Plan, drafted, step time.Duration, n int) int {
+// its time. It judges as Children.Rows does: what was foretold below these nodes gives way to children of their own, as c expects them.
+// Nodes whose best child would not be in the tree are left out. Without a plan the pass must raise the tree's expected tokens by
+// worthwhile, or find nodes for a tree that has too few.
+func (s *Sketch) Worth(c *Children, p tandem.Plan, drafted, step time.Duration, n int) int {
 	if n == 0 {
 		return 0
 	}
 	table, logProbs := newChances(p.Accept), monotone(s.Tree)
 	var now, then []float64
-	sure, place := tandem.Tree{}, make([]int32, s.Tree.Len())
-	var known []float64 // chances of sure's nodes
-	for i, lp := range logProbs {
-		c := table.of(lp)
-		if i == 0 {
-			c = 1
-		} else {
-			now = append(now, c)
-		}
-		switch below := s.below[i]; {
-		case below >= n:
-			then = append(then, c)
-		case below < 0:
-			parent := int32(-1)
-			if i > 0 {
-				parent, then = place[s.Tree.Parents[i]], append(then, c)
-			}
-			place[i] = int32(sure.Len())
-			sure.Tokens, sure.Parents, known = append(sure.Tokens, s.Tree.Tokens[i]), append(sure.Parents, parent), append(known, c)
+	for i, lp := range logProbs[1:] {
+		chance := table.of(lp)
+		now = append(now, chance)
+		if below := s.below[i+1]; below < 0 || below >= n {
+			then = append(then, chance)
 		}
 	}
-	shares := ranks(sure, known)
 	for _, r := range s.Open[:n] {
-		for _, share := range shares {
-			if share > 0 {
-				then = append(then, table.of(r.LogProb)*share)
-			}
+		for _, share := range c.expect(r.Own) {
+			then = append(then, table.of(r.LogProb)*share)
 		}
 	}
 	nodes := max(s.bounds.Nodes-1, 0)
@@ -254,10 +237,16 @@ func (s *Sketch) Worth(p tandem.Plan, drafted, step time.Duration, n int) int {
 		return n
 	}
 	useful := 1
-	for size > 0 && useful < n && table.of(s.Open[useful].LogProb)*shares[0] >= then[size-1]*slack {
+	for size > 0 && useful < n && s.brings(c, table, useful) >= then[size-1]*slack {
 		useful++
 	}
 	return useful
+}
+
+// brings returns the chance that the best child of an open node is expected to have.
+func (s *Sketch) brings(c *Children, table chances, open int) float64 {
+	r := s.Open[open]
+	return table.of(r.LogProb) * c.expect(r.Own)[0]
 }
 
 // likeliest returns the best n chances, best first; it sorts list.

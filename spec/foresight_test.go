@@ -36,7 +36,7 @@ func TestSketchOfAllExplored(t *testing.T) {
 	if want := g.Draft().Tree; !reflect.DeepEqual(s.Tree, want) || len(s.Open) > 0 || !reflect.DeepEqual(s.Used, []int32{1, 2}) {
 		t.Errorf("sketch %+v: want the tree %+v", s, want)
 	}
-	if n := s.Worth(tandem.Plan{}, 0, time.Second, 0); n != 0 {
+	if n := s.Worth(NewChildren(nil), tandem.Plan{}, 0, time.Second, 0); n != 0 {
 		t.Errorf("%d open nodes of none", n)
 	}
 }
@@ -65,14 +65,18 @@ func TestSketchOpensWhatIsForetold(t *testing.T) {
 			t.Errorf("open node %d is %+v: want it behind its parent, and none likelier than the one before", i, r)
 		}
 	}
-	if n := s.Worth(tandem.Plan{}, 0, 0, len(s.Open)); n == 0 {
+	if n := s.Worth(NewChildren(nil), tandem.Plan{}, 0, 0, len(s.Open)); n == 0 {
 		t.Error("a pass over what was only foretold is worth nothing")
 	}
 	slow := tandem.Plan{Verify: []time.Duration{10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10}, Round: 10}
-	if n := s.Worth(slow, 0, time.Second, len(s.Open)); n != 0 {
+	if n := s.Worth(NewChildren(nil), slow, 0, time.Second, len(s.Open)); n != 0 {
 		t.Errorf("a pass of a second is to explore %d nodes for a round of 20 ns", n)
 	}
-	if n := s.Worth(slow, 0, 0, len(s.Open)); n == 0 {
+	sure := NewChildren(nil)
+	for _, r := range s.Open {
+		sure.Learn(r.Own, pairOf(1, 0.9, 2, 0.05), nil)
+	}
+	if n := s.Worth(sure, slow, 0, 0, len(s.Open)); n == 0 {
 		t.Error("a pass that takes no time is worth nothing")
 	}
 }

@@ -86,9 +86,21 @@ func (p *Pacer) Pending(room int) []Row {
 		if n.parent != 0 {
 			parent = p.nodes[n.parent-1].row
 		}
-		rows = append(rows, Row{Token: n.token, Parent: parent, Depth: n.depth, LogProb: n.logProb})
+		rows = append(rows, Row{Token: n.token, Parent: parent, Depth: n.depth, LogProb: n.logProb, Own: n.own})
 	}
 	return rows
+}
+
+// Shorten implements Grower.
+func (p *Pacer) Shorten(n int) {
+	if p.opening {
+		return // the root is one row
+	}
+	for _, b := range p.pending[n:] {
+		p.nodes[p.branches[b].last].row = -1
+		p.rows--
+	}
+	p.pending = p.pending[:n]
 }
 
 // hopeful reports whether the likeliest branch that could go on is likely enough.
@@ -182,7 +194,7 @@ func (p *Pacer) extend(at int, parent node, list []Candidate) {
 		}
 		first = false
 		p.nodes = append(p.nodes, node{id: int32(len(p.nodes) + 1), parent: parent.id, row: -1, depth: parent.depth + 1,
-			token: c.Token, logProb: parent.logProb + lp})
+			token: c.Token, logProb: parent.logProb + lp, own: lp})
 		if opens {
 			p.branches = append(p.branches, branch{last: len(p.nodes) - 1, tokens: 1})
 		} else {

@@ -95,31 +95,72 @@ func TestCutWithoutAPlan(t *testing.T) {
 	}
 }
 
-func TestWorth(t *testing.T) {
+// TestRows: a chain or a wide tree grows as long as it pays, by what a pass costs for its rows.
+func TestRows(t *testing.T) {
 	plan := tandem.Plan{Round: time.Millisecond}
 	for w := range 16 {
 		plan.Verify = append(plan.Verify, time.Duration(40+max(w-7, 0)*5)*time.Millisecond)
 	}
+	flat := tandem.Plan{Verify: slices.Repeat([]time.Duration{40 * time.Millisecond}, 16)}
 	sure, poor := chainOf(-0.1, 1, 2, 3), chainOf(-3, 1, 2)
+	wide := tandem.Tree{Tokens: []tandem.Token{0, 1, 2, 3, 4}, Parents: []int32{-1, 0, 0, 0, 0},
+		LogProbs: []float32{0, -1.2, -1.3, -1.4, -5}}
+	even := tandem.Tree{Tokens: wide.Tokens, Parents: wide.Parents, LogProbs: []float32{0, -1.5, -1.5, -1.5, -1.5}}
 	ms := time.Millisecond
+	linear := func(base, row time.Duration) func(int) time.Duration {
+		return func(rows int) time.Duration { return base + time.Duration(rows)*row }
+	}
 	for _, c := range []struct {
-		name   string
-		tree   tandem.Tree
-		plan   tandem.Plan
-		step   time.Duration
-		leaves []float32
-		want   bool
+		name    string
+		tree    tandem.Tree
+		plan    tandem.Plan
+		pass    func(int) time.Duration
+		pending int
+		want    int
 	}{
-		{"a sure chain goes on", sure, plan, ms / 2, []float32{-0.3}, true},
-		{"not at any price", sure, plan, 30 * ms, []float32{-0.3}, false},
-		{"a poor one ends", poor, plan, ms, []float32{-6}, false},
-		{"nothing to run", sure, plan, 0, nil, false},
-		{"no plan", poor, tandem.Plan{}, time.Second, []float32{-20}, true},
-		{"the root alone", chainOf(0), plan, ms, []float32{0}, true},
+		{"a sure chain goes on", sure, plan, linear(0, ms/2), 1, 1},
+		{"not at any price", sure, plan, linear(0, 30*ms), 1, 0},
+		{"a poor one ends", poor, plan, linear(0, ms), 1, 0},
+		{"nothing to run", sure, plan, linear(0, 0), 0, 0},
+		{"no plan", poor, tandem.Plan{}, linear(0, time.Second), 2, 2},
+		{"rows that cost nothing", even, flat, linear(ms/2, 0), 4, 4},
+		{"the unlikely one does not pay for its row", wide, plan, linear(0, ms), 4, 3},
+		{"rows that cost much", wide, plan, linear(0, 7*ms/2), 4, 1},
 	} {
-		if got := Worth(c.tree, c.plan, 2*ms, c.step, c.leaves); got != c.want {
-			t.Errorf("%s: %v", c.name, got)
+		d := Draft{Tree: c.tree, Rows: slices.Repeat([]int32{-1}, c.tree.Len())}
+		for i := range c.pending { // the last nodes of a chain, all of a wide tree
+			d.Rows[c.tree.Len()-c.pending+i] = int32(i)
 		}
+		if got := NewChildren(nil).Rows(d, c.plan, 2*ms, c.pass, c.pending); got != c.want {
+			t.Errorf("%s: %d rows, want %d", c.name, got, c.want)
+		}
+	}
+}
+
+// TestChildren: what is expected of a pass is what was found after nodes like those that it runs; a session begins with what all
+// sessions have found, and goes its own way.
+func TestChildren(t *testing.T) {
+	all := NewChildren(nil)
+	sure, unsure := float32(-0.01), float32(-2)
+	found := func(chance float64) []Candidate { return []Candidate{{1, logOf(chance)}, {2, logOf((1 - chance) / 2)}} }
+	first := NewChildren(all)
+	for range 100 {
+		first.Learn(sure, found(0.9), nil)
+		first.Learn(unsure, found(0.3), nil)
+	}
+	next := NewChildren(all)
+	a, b := next.expect(sure), next.expect(unsure)
+	if math.Abs(a[0]-0.9) > 0.05 || math.Abs(b[0]-0.3) > 0.05 || math.Abs(a[1]-0.05) > 0.02 {
+		t.Errorf("a new session expects %.3f after sure nodes and %.3f after others: want about 0.9 and 0.3", a, b)
+	}
+	for range 30 {
+		next.Learn(sure, found(0.6), nil)
+	}
+	if own := next.expect(sure)[0]; math.Abs(own-0.6) > 0.07 {
+		t.Errorf("a session that finds 0.6 expects %.3f", own)
+	}
+	if other := first.expect(sure)[0]; math.Abs(other-0.9) > 0.05 {
+		t.Errorf("another session expects %.3f, although it has found 0.9", other)
 	}
 }
 
@@ -151,10 +192,14 @@ func BenchmarkCut64(b *testing.B) {
 	}
 }
 
-func BenchmarkWorth64(b *testing.B) {
-	t, p := wide(64), widePlan()
+func BenchmarkRows64(b *testing.B) {
+	p, c := widePlan(), NewChildren(nil)
+	d := Draft{Tree: wide(64)}
+	for i := range int32(64) {
+		d.Rows = append(d.Rows, i-54)
+	}
 	for b.Loop() {
-		Worth(t, p, time.Millisecond, time.Millisecond, t.LogProbs[54:])
+		c.Rows(d, p, time.Millisecond, func(rows int) time.Duration { return time.Duration(rows) * time.Microsecond }, 10)
 	}
 }
 

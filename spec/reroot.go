@@ -232,7 +232,7 @@ func (e *Explored) Likely(n, depth int, least float64) []Row {
 				}
 				return 1
 			})
-			rows = slices.Insert(rows[:min(len(rows), n-1)], to, Row{c.Token, int32(i) - 1, x.depth + 1, lp})
+			rows = slices.Insert(rows[:min(len(rows), n-1)], to, Row{Token: c.Token, Parent: int32(i) - 1, Depth: x.depth + 1, LogProb: lp})
 		}
 	}
 	return rows

@@ -137,7 +137,7 @@ func (x *exploring) likely() {
 		for _, c := range x.e.Candidates(int32(i)) {
 			next := append(slices.Clone(path), c.Token)
 			if lp := sum(next); x.has(next) < 0 && len(next) <= depth && lp >= logOf(least) {
-				want = append(want, Row{c.Token, int32(i) - 1, len(next), lp})
+				want = append(want, Row{Token: c.Token, Parent: int32(i) - 1, Depth: len(next), LogProb: lp})
 			}
 		}
 	}

@@ -14,7 +14,7 @@ import (
 
 // planner is the default strategy: each round it takes the way to draft that has brought the most tokens per
 // time, plain decoding included (learn.Planner). It leaves width and depth to the drafter, which knows from
-// costs and acceptance how far it pays (spec.Cut, spec.Worth). Drafters that cost next to nothing, such as lookup, are asked in every
+// costs and acceptance how far it pays (spec.Cut, spec.Children). Drafters that cost next to nothing, such as lookup, are asked in every
 // round with a draft. So the ways are: not at all, those alone, those with each of the other drafters, and all of them. Several
 // drafts become one tree whose chances are learned (spec.Mix).
 //

@@ -57,13 +57,14 @@ type replayed struct {
 	box    *box
 	pass   time.Duration // more than other draft models' passes take
 	ran    map[*trie]bool
+	expect *spec.Children
 	base   int // of the text it knows
 	text   *spec.Automaton
 	recall spec.Recall
 }
 
 func (r *recorded) drafter(name string, b *box) *replayed {
-	d := &replayed{name: name, of: r, box: b, ran: map[*trie]bool{}}
+	d := &replayed{name: name, of: r, box: b, ran: map[*trie]bool{}, expect: spec.NewChildren(nil)}
 	at := slices.Index(experts, name)
 	if name == dear {
 		at, d.pass = 1, b.dear
@@ -157,15 +158,30 @@ func (d *replayed) grow(base int, p tandem.Proposal, slow float64) (t tandem.Tre
 		if len(rows) == 0 {
 			break
 		}
-		run, leaves, nodes := 0, make([]float32, len(rows)), make([]*trie, len(rows))
+		run, cost, nodes := 0, make([]time.Duration, len(rows)+1), make([]*trie, len(rows))
+		known := 0 // rows before the first that must be run
 		for i, r := range rows {
-			nodes[i], leaves[i] = place(r), r.LogProb
-			if nodes[i] == nil || !d.ran[nodes[i]] {
+			if nodes[i] = place(r); nodes[i] == nil || !d.ran[nodes[i]] {
 				run++
+			} else if run == 0 {
+				known++
 			}
+			cost[i+1] = pass(run)
 		}
-		if run > 0 && rows[0].Depth > 0 && !spec.Worth(g.Draft().Tree, p.Plan, busy, pass(4), leaves) {
-			break
+		if left := len(rows); run > 0 && rows[0].Depth > 0 && len(p.Plan.Verify) > 0 {
+			if left = known; known == 0 {
+				left = d.expect.Rows(g.Draft(), p.Plan, busy, func(rows int) time.Duration { return cost[rows] }, len(rows))
+			}
+			if left == 0 {
+				break
+			}
+			g.Shorten(left)
+			rows, nodes, run = rows[:left], nodes[:left], 0
+			for _, n := range nodes {
+				if n == nil || !d.ran[n] {
+					run++
+				}
+			}
 		}
 		if run > 0 {
 			busy += pass(run)
@@ -178,6 +194,9 @@ func (d *replayed) grow(base int, p tandem.Proposal, slow float64) (t tandem.Tre
 			}
 			if n != nil {
 				d.ran[n], lists[i] = true, n.list
+			}
+			if rows[i].Depth > 0 {
+				d.expect.Learn(rows[i].Own, lists[i], p.Plan.Accept)
 			}
 		}
 		g.Absorb(lists)
