@@ -2,18 +2,12 @@ package strategy
 
 import (
 	"bufio"
-	"bytes"
-	"cmp"
-	"compress/gzip"
 	"context"
 	"encoding/base64"
-	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"flag"
 	"fmt"
-	"io"
-	"math"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -29,15 +23,13 @@ import (
 	"github.com/tandem-llm/tandem/testkit"
 )
 
-// A recording holds what the shipped models say about texts of the shipped target at temperature 0, so that rounds can be replayed
-// with any choice of drafters, nodes and depth: for each text the tokens, and for each drafter and position a trie of guesses.
-// TestRecord with -rewrite makes it, in a few minutes.
+// recording holds what the shipped drafts say about texts of the shipped target at temperature 0. TestRecord with -rewrite makes it, in a
+// few minutes.
 const (
 	recording    = "testdata/rounds.gz"
 	recordNodes  = 48  // of the trees that a trie is made of
 	recordTemper = 0.4 // of guesses for a target at temperature 0: see spec.DraftTemper
 	recordLeast  = -5  // less likely guesses below the text are left out, in nats
-	recordStep   = 32  // log-probabilities are kept in steps of 1/32 nat
 )
 
 var (
@@ -45,28 +37,6 @@ var (
 	recordTokens = flag.Int("record-tokens", 96, "tokens of each recorded text")
 	recordCount  = flag.Int("record-count", 8, "recorded prompts of each class")
 )
-
-// recorded is one text. said[d] is drafter d's hindsight on the prompt, tries[d][i] are its guesses after prompt and text[:i].
-type recorded struct {
-	class  string
-	prompt []tandem.Token
-	text   []tandem.Token
-	said   []tandem.Hindsight
-	tries  [][]*trie
-}
-
-// trie is what a drafter guesses after a place of a text: nodes on the text are shared by the trees of all places before them.
-type trie struct {
-	list []spec.Candidate // likeliest first
-	next []*trie          // after each of list; nil if unknown
-}
-
-func (n *trie) child(c spec.Candidate) (at int) {
-	if at = slices.IndexFunc(n.list, func(o spec.Candidate) bool { return o.Token == c.Token }); at < 0 {
-		at, n.list, n.next = len(n.list), append(n.list, c), append(n.next, nil)
-	}
-	return at
-}
 
 // add takes the tree of a drafter after text[:i].
 func (r *recorded) add(tries []*trie, i int, t tandem.Tree) {
@@ -97,106 +67,6 @@ func (r *recorded) add(tries []*trie, i int, t tandem.Tree) {
 	}
 }
 
-// write appends a trie's guesses, their number, tokens and log-probabilities, each followed by what comes after it.
-func (n *trie) write(to []byte) []byte {
-	if n == nil {
-		return append(to, 0)
-	}
-	order := make([]int, len(n.list))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(n.list[b].LogProb, n.list[a].LogProb) })
-	to = append(to, byte(len(order)))
-	for _, i := range order {
-		c := n.list[i]
-		to = binary.LittleEndian.AppendUint16(to, uint16(c.Token))
-		to = append(to, byte(min(math.Round(float64(-c.LogProb*recordStep)), 255)))
-		to = n.next[i].write(to)
-	}
-	return to
-}
-
-func readTrie(from *bytes.Reader) *trie {
-	count := must(from.ReadByte())
-	if count == 0 {
-		return nil
-	}
-	n := &trie{}
-	for range count {
-		var raw [3]byte
-		must(io.ReadFull(from, raw[:]))
-		token := tandem.Token(binary.LittleEndian.Uint16(raw[:]))
-		n.list = append(n.list, spec.Candidate{Token: token, LogProb: -float32(raw[2]) / recordStep})
-		n.next = append(n.next, readTrie(from))
-	}
-	return n
-}
-
-// writeTokens appends their number and the tokens, two bytes each.
-func writeTokens(to []byte, tokens []tandem.Token) []byte {
-	to = binary.LittleEndian.AppendUint16(to, uint16(len(tokens)))
-	for _, t := range tokens {
-		to = binary.LittleEndian.AppendUint16(to, uint16(t))
-	}
-	return to
-}
-
-func readTokens(from *bytes.Reader) []tandem.Token {
-	var raw [2]byte
-	must(io.ReadFull(from, raw[:]))
-	list := make([]tandem.Token, binary.LittleEndian.Uint16(raw[:]))
-	for i := range list {
-		must(io.ReadFull(from, raw[:]))
-		list[i] = tandem.Token(binary.LittleEndian.Uint16(raw[:]))
-	}
-	return list
-}
-
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err) // of a file of ours, or of a buffer
-	}
-	return v
-}
-
-// readRecording reads the file: class, number of drafters, prompt, text, and for each drafter hindsight and tries, for each text.
-func readRecording(t testing.TB) (texts []*recorded) {
-	t.Helper()
-	f, err := os.Open(*recordTo)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	packed, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	from := bytes.NewReader(must(io.ReadAll(packed)))
-	for from.Len() > 0 {
-		class := make([]byte, must(from.ReadByte()))
-		must(io.ReadFull(from, class))
-		drafters := int(must(from.ReadByte()))
-		r := &recorded{class: string(class), prompt: readTokens(from), text: readTokens(from), said: make([]tandem.Hindsight, drafters),
-			tries: make([][]*trie, drafters)}
-		for d := range r.tries {
-			var raw [8]byte
-			r.said[d].Tokens = int(must(from.ReadByte()))
-			must(io.ReadFull(from, raw[:]))
-			r.said[d].Hits = binary.LittleEndian.Uint64(raw[:])
-			for range r.text {
-				n := readTrie(from)
-				if n == nil {
-					n = &trie{} // nothing likely
-				}
-				r.tries[d] = append(r.tries[d], n)
-			}
-		}
-		texts = append(texts, r)
-	}
-	return texts
-}
-
 // experts are the shipped draft models in the recording, in its order.
 var experts = []string{"gopher-draft-go-f16", "gopher-draft-py-f16", "gopher-draft-prose-f16"}
 
@@ -219,33 +89,13 @@ func TestRecord(t *testing.T) {
 		}
 		for i, r := range texts {
 			said, tries := r.guesses(t, d, tandem.SessionID(i+1))
-			r.said, r.tries = append(r.said, said), append(r.tries, tries)
+			r.of = append(r.of, guessed{drafter: name, temper: recordTemper, said: said, tries: tries})
 		}
 		if err := d.Shutdown(context.Background()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	var out []byte
-	for _, r := range texts {
-		out = append(append(append(out, byte(len(r.class))), r.class...), byte(len(r.tries)))
-		out = writeTokens(writeTokens(out, r.prompt), r.text)
-		for d, tries := range r.tries {
-			out = binary.LittleEndian.AppendUint64(append(out, byte(r.said[d].Tokens)), r.said[d].Hits)
-			for _, n := range tries {
-				out = n.write(out)
-			}
-		}
-	}
-	var packed bytes.Buffer
-	zip := must(gzip.NewWriterLevel(&packed, gzip.BestCompression))
-	must(zip.Write(out))
-	if err := zip.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(*recordTo, packed.Bytes(), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("%d texts, %d bytes, packed %d", len(texts), len(out), packed.Len())
+	writeRecording(t, *recordTo, texts)
 }
 
 func openModel(t *testing.T, path string, sessions, nodes int) *engine.Model {

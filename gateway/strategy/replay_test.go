@@ -23,6 +23,7 @@ type box struct {
 	merged     time.Duration // and what several drafters add
 	dear       time.Duration // a pass of the dear drafter
 	verified   *learn.Costs  // of verify
+	drafted    *learn.Costs  // of the draft model's passes; nil: as row and pass say
 }
 
 // Two machines with two cores, 0.97 b Q8_0 (bench decode --context 256) and the shipped drafts.
@@ -54,6 +55,8 @@ type replayed struct {
 	name   string
 	of     *recorded
 	tries  []*trie // nil: lookup
+	places map[*trie]int
+	raw    bool // the guesses have the model's own probabilities
 	box    *box
 	pass   time.Duration // more than other draft models' passes take
 	ran    map[*trie]bool
@@ -65,14 +68,14 @@ type replayed struct {
 
 func (r *recorded) drafter(name string, b *box) *replayed {
 	d := &replayed{name: name, of: r, box: b, ran: map[*trie]bool{}, expect: spec.NewChildren(nil)}
-	at := slices.Index(experts, name)
 	if name == dear {
-		at, d.pass = 1, b.dear
+		name, d.pass = experts[1], b.dear
 	}
-	if at >= 0 {
-		d.tries = r.tries[at]
-		for i := range r.said[at].Tokens {
-			d.recall.Saw(len(r.prompt)-r.said[at].Tokens+i, r.said[at].Hits>>(r.said[at].Tokens-1-i)&1 == 1)
+	if at := slices.IndexFunc(r.of, func(g guessed) bool { return g.drafter == name }); at >= 0 {
+		g := &r.of[at]
+		d.tries, d.places, d.raw = g.tries, g.places, g.temper == 1
+		for i := range g.said.Tokens {
+			d.recall.Saw(len(r.prompt)-g.said.Tokens+i, g.said.Hits>>(g.said.Tokens-1-i)&1 == 1)
 		}
 		return d
 	}
@@ -126,6 +129,9 @@ func (d *replayed) grow(base int, p tandem.Proposal, slow float64) (t tandem.Tre
 		root = d.of.text[base-1]
 	}
 	pass := func(rows int) time.Duration {
+		if d.box.drafted != nil {
+			return d.box.drafted.Time(rows)
+		}
 		return time.Duration(slow * float64(d.pass+d.box.pass+time.Duration(rows)*d.box.row))
 	}
 	g := spec.NewGrower(root, p)
@@ -145,7 +151,7 @@ func (d *replayed) grow(base int, p tandem.Proposal, slow float64) (t tandem.Tre
 		if i < 0 {
 			return nil
 		}
-		if k := slices.Index(d.tries, parent); k >= 0 && d.of.text[k] == r.Token {
+		if k, on := d.places[parent]; on && d.of.text[k] == r.Token {
 			if k+1 < len(d.tries) {
 				return d.tries[k+1]
 			}
@@ -167,6 +173,9 @@ func (d *replayed) grow(base int, p tandem.Proposal, slow float64) (t tandem.Tre
 				known++
 			}
 			cost[i+1] = pass(run)
+		}
+		if run > 0 && rows[0].Depth == 0 {
+			run = d.lacks(base)
 		}
 		if left := len(rows); run > 0 && rows[0].Depth > 0 && len(p.Plan.Verify) > 0 {
 			if left = known; known == 0 {
@@ -192,8 +201,13 @@ func (d *replayed) grow(base int, p tandem.Proposal, slow float64) (t tandem.Tre
 			if rows[i].Depth > 0 {
 				at = append(at, n)
 			}
-			if n != nil {
+			switch {
+			case n != nil && d.raw:
+				d.ran[n], lists[i] = true, spec.Temper(n.list, p.Temper)
+			case n != nil:
 				d.ran[n], lists[i] = true, n.list
+			case d.raw:
+				lists[i] = spec.Temper(beside, p.Temper)
 			}
 			if rows[i].Depth > 0 {
 				d.expect.Learn(rows[i].Own, lists[i], p.Plan.Accept)
@@ -206,6 +220,17 @@ func (d *replayed) grow(base int, p tandem.Proposal, slow float64) (t tandem.Tre
 		t, _ = spec.Cut(t, p.Plan, busy)
 	}
 	return t, busy, passes
+}
+
+// beside is what a replayed drafter guesses where the recording ends, far beside the text: a guess of usual certainty. No guess there can
+// be right, but a drafter does not know that, and goes on.
+var beside = []spec.Candidate{{Token: 1 << 28, LogProb: -0.5}, {Token: 1<<28 + 1, LogProb: -2}}
+
+// lacks returns how many tokens before base, and there, the draft model has not read yet.
+func (d *replayed) lacks(base int) (n int) {
+	for n = 1; n <= base && !d.ran[d.tries[base-n]]; n++ {
+	}
+	return n
 }
 
 // tally is what replays came to.
@@ -250,6 +275,7 @@ func (b *box) replay(r *recorded, req tandem.Request, shared *Shared, names []st
 		var ballots []spec.Ballot
 		for _, a := range dec.Asks {
 			d := of[slices.Index(names, a.Drafter)]
+			a.Proposal.Temper = spec.DraftTemper(r.temperature)
 			got := d.propose(at, a.Proposal, models)
 			busy = max(busy, got.Busy)
 			o.Drafts = append(o.Drafts, Draft{Drafter: a.Drafter, Got: got})
@@ -355,7 +381,7 @@ func (b *box) fixedBest(t testing.TB, texts []*recorded) (best map[string]float6
 // beside the planner with every other set of drafters. Wanted are 0.95 (hostile 0.90) and 0.97. The second is not met where one expert
 // knows the class, because a text of 96 tokens ends before it is known which one: see docs/measurements/planner.md.
 func TestPlannerOnRecordedRounds(t *testing.T) {
-	texts := readRecording(t)
+	texts := readRecording(t, recording)
 	for name, b := range map[string]*box{"Zen 4": zen4, "Zen 5": zen5} {
 		plain := b.every(t, texts, tandem.Request{Strategy: tandem.StrategyFixed}, nil)
 		fixed, shape := b.fixedBest(t, texts)
@@ -411,7 +437,7 @@ func (b *box) shuffled(t testing.TB, texts []*recorded, names []string) map[stri
 // TestDearDrafterCostsLittle: a drafter that does not pay, because its passes take long, costs at most 3 % of the speed without it, over
 // all classes. Single classes vary by about 2 %, because choices follow from few rounds.
 func TestDearDrafterCostsLittle(t *testing.T) {
-	texts := readRecording(t)
+	texts := readRecording(t, recording)
 	for name, b := range map[string]*box{"Zen 4": zen4, "Zen 5": zen5, "slow": slow} {
 		without := b.shuffled(t, texts, everyone)
 		with := b.shuffled(t, texts, append(slices.Clone(everyone), dear))
