@@ -164,7 +164,8 @@ var testOnly = []string{"testkit", "testkit/family", "kernels/testdevice",
 
 // testsOf lists what test files of one room may import on top: those of a domain room may run the others with it in one process, but
 // never the wire.
-var testsOf = map[string][]string{"drafter": domain, "verifier": domain, "gateway": domain, "mempool": domain,
+var testsOf = map[string][]string{"drafter": domain, "verifier": domain, "mempool": domain,
+	"gateway":   slices.Concat(domain, []string{"text/chat"}), // a real model is recorded as it is chatted with
 	"modelfile": {"engine", "text"}, "bench/system": {"text"},
 	"bench/devices": {"kernels", "kernels/cuda/emulated"},
 	"kernels/cpu":   {"kernels/cpu/peers", "kernels/kerneltest", "kernels/ref"},
@@ -325,9 +326,9 @@ func TestImportRules(t *testing.T) {
 	}
 }
 
-// packed are data that tests read: what the shipped models guess, which would take a minute to compute in every test, and what
-// Jinja2, a Python program, makes of templates.
-var packed = []string{"gateway/strategy/testdata/rounds.gz", "text/chat/testdata/jinja2.jsonl.gz"}
+// packed are data that tests read: what the shipped models and a real pair guess, which would take minutes to compute in every test, and
+// what Jinja2, a Python program, makes of templates.
+var packed = []string{"gateway/strategy/testdata/rounds.gz", "gateway/strategy/testdata/pair.gz", "text/chat/testdata/jinja2.jsonl.gz"}
 
 // TestNoBinaries keeps programs and libraries out of the repository: everything is built from source, but for packed.
 func TestNoBinaries(t *testing.T) {

@@ -15,8 +15,9 @@ import (
 	"github.com/tandem-llm/tandem/spec"
 )
 
-// A recording holds what drafters say about texts that a target wrote, so that rounds can be replayed with any choice of drafters, nodes and
-// depth: for each text the tokens, and for each drafter and position a trie of guesses. What lookup guesses is computed in the replay.
+// recorded is one text of a recording. A recording holds what drafters say about texts that a target wrote, so that rounds can be replayed
+// with any choice of drafters, nodes and depth: for each text the tokens, and for each drafter and position a trie of guesses. What lookup
+// guesses is computed in the replay.
 type recorded struct {
 	class       string
 	temperature float64 // of the target

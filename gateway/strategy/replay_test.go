@@ -37,7 +37,7 @@ var (
 func newBox(ms ...float64) *box {
 	b := &box{pass: 200 * time.Microsecond, row: 9 * time.Microsecond, together: [4]float64{1, 1, 2.1, 3.7}, lookup: 30 * time.Microsecond,
 		plain: 800 * time.Microsecond, hop: 1200 * time.Microsecond, merged: 450 * time.Microsecond, dear: 8 * time.Millisecond}
-	for i, rows := range []int{1, 2, 4, 8, 12, 16, 32, 64} {
+	for i, rows := range []int{1, 2, 4, 8, 12, 16, 32, 64}[:len(ms)] {
 		b.verify = append(b.verify, tandem.Cost{Rows: rows, Time: time.Duration(ms[i] * 1e6)})
 	}
 	b.verified = learn.NewCosts(b.verify, learn.DefaultTuning().Costs)
@@ -228,32 +228,53 @@ var beside = []spec.Candidate{{Token: 1 << 28, LogProb: -0.5}, {Token: 1<<28 + 1
 
 // lacks returns how many tokens before base, and there, the draft model has not read yet.
 func (d *replayed) lacks(base int) (n int) {
+	if base < len(d.tries) && d.ran[d.tries[base]] {
+		return 0
+	}
 	for n = 1; n <= base && !d.ran[d.tries[base-n]]; n++ {
 	}
 	return n
+}
+
+// read lets the draft model read the text up to base, and returns how long that takes.
+func (d *replayed) read(base int) time.Duration {
+	n := d.lacks(base)
+	for i := range n {
+		d.ran[d.tries[base-i]] = true
+	}
+	return d.box.drafted.Time(n)
 }
 
 // tally is what replays came to.
 type tally struct {
 	tokens, rounds, nodes int
 	took                  time.Duration
+	prefill               time.Duration // of target and draft models, before the first token
 }
 
-func (t *tally) rate() float64 { return float64(t.tokens) / t.took.Seconds() }
+func (t tally) rate() float64 { return float64(t.tokens) / t.took.Seconds() }
+
+// fromRequest is the rate with the prefill.
+func (t tally) fromRequest() float64 { return float64(t.tokens) / (t.took + t.prefill).Seconds() }
 
 func (t *tally) add(o tally) {
-	t.tokens, t.rounds, t.nodes, t.took = t.tokens+o.tokens, t.rounds+o.rounds, t.nodes+o.nodes, t.took+o.took
+	t.tokens, t.rounds, t.nodes = t.tokens+o.tokens, t.rounds+o.rounds, t.nodes+o.nodes
+	t.took, t.prefill = t.took+o.took, t.prefill+o.prefill
 }
 
 // replay lets the strategy of a request write the text.
 func (b *box) replay(r *recorded, req tandem.Request, shared *Shared, names []string) (sum tally) {
 	s, weights := New(req, shared)
 	var of []*replayed
+	sum.prefill = prefill(b.verified, len(r.prompt))
 	names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !s.Opens(n) })
 	for _, n := range names {
 		d := r.drafter(n, b)
 		of = append(of, d)
 		// it reads the prompt beside the first rounds, on one of two cores
+		if d.tries != nil && b.drafted != nil {
+			sum.prefill += prefill(b.drafted, len(r.prompt)-1)
+		}
 		sum.took += time.Duration(float64(d.pass) / float64(b.verified.Time(1)) * float64(b.verified.Time(len(r.prompt))) / 2)
 		if s.Several() || len(of) == 1 {
 			s.Hear(n, tandem.Position(len(r.prompt)), d.follow(0), 0)
@@ -314,14 +335,18 @@ func (b *box) replay(r *recorded, req tandem.Request, shared *Shared, names []st
 		for _, n := range dec.Follow {
 			d := of[slices.Index(names, n)]
 			spent := b.pass + d.pass
-			if d.tries == nil {
+			switch {
+			case d.tries == nil:
 				spent = b.lookup
+			case b.drafted != nil: // it reads beside the target's pass, on the same cores
+				spent = d.read(int(base) - len(r.prompt))
+				sum.took += spent
 			}
 			s.Hear(n, base, d.follow(int(base)-len(r.prompt)), spent)
 		}
 		shared.Verified(o.Verdict)
 		s.Learn(&o)
-		sum.add(tally{o.Tokens, 1, rows, o.Wall})
+		sum.add(tally{tokens: o.Tokens, rounds: 1, nodes: rows, took: o.Wall})
 	}
 	s.HandOn()
 	return sum

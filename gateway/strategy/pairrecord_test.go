@@ -1,0 +1,293 @@
+package strategy
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"io/fs"
+	"math"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/engine"
+	"github.com/tandem-llm/tandem/engine/sample"
+	"github.com/tandem-llm/tandem/kernels/testdevice"
+	"github.com/tandem-llm/tandem/modelfile/gguf"
+	"github.com/tandem-llm/tandem/spec"
+	"github.com/tandem-llm/tandem/testkit"
+	"github.com/tandem-llm/tandem/text/chat"
+	"github.com/tandem-llm/tandem/text/token"
+)
+
+// The recording of a real pair: what Qwen2.5-Coder-Instruct 0.5B guesses along answers of its 1.5B sister, both Q4_K_M.
+const (
+	pairRecording = "testdata/pair.gz"
+	pairPrompts   = "testdata/pair-prompts.jsonl"
+	pairDraft     = "0.5B"
+	pairTokens    = 160 // of an answer, at most
+	pairBatch     = 15  // answers that are written in the same passes
+	pairRows      = 256 // of a pass
+
+	pairWidth  = 8   // guesses after a place of the text
+	pairLeast  = -7  // less likely guesses are left out, in nats
+	besideOnce = 0.1 // so likely is a guess beside the text whose successors are recorded
+	besideDeep = 6   // levels below a wrong first guess, 3 below others
+	besideWide = 3   // guesses there
+)
+
+var (
+	pairTime    = flag.Duration("pair-time", time.Hour, "how long to record the real pair, about; a later run goes on")
+	pairThreads = flag.Int("pair-threads", 0, "threads that record; 0: one a core")
+)
+
+// TestRecordPair writes the recording of the real pair, only with -rewrite: what it has of the same prompts stays. So it can be made in
+// several runs.
+func TestRecordPair(t *testing.T) {
+	if !*testkit.Rewrite {
+		t.Skip("without -rewrite the recording stays")
+	}
+	target, draft := testkit.RealModel(t, testkit.Qwen15), testkit.RealModel(t, testkit.Qwen05)
+	var had []*recorded
+	if _, err := os.Stat(pairRecording); !errors.Is(err, fs.ErrNotExist) {
+		had = readRecording(t, pairRecording)
+	}
+	texts := readPairPrompts(t, target)
+	var unanswered, silent []*recorded
+	for i, r := range texts {
+		at := slices.IndexFunc(had, func(h *recorded) bool {
+			return h.class == r.class && h.temperature == r.temperature && slices.Equal(h.prompt, r.prompt)
+		})
+		if at >= 0 {
+			texts[i] = had[at]
+		}
+		if r = texts[i]; len(r.text) == 0 {
+			unanswered = append(unanswered, r)
+		}
+		if len(r.of) == 0 {
+			silent = append(silent, r)
+		}
+	}
+	begun := time.Now()
+	enough := func() bool { return time.Since(begun) > *pairTime }
+	if len(unanswered) > 0 {
+		m := openPair(t, target, pairBatch, 0)
+		for batch := range slices.Chunk(unanswered, pairBatch) {
+			if !enough() {
+				answer(t, m, batch)
+			}
+		}
+		m.Close()
+	}
+	m := openPair(t, draft, 1, 2048)
+	defer m.Close()
+	done := 0
+	for _, r := range silent {
+		if len(r.text) > 0 && !enough() {
+			r.of = []guessed{guessAlong(t, m, r)}
+			done++
+		}
+	}
+	writeRecording(t, pairRecording, slices.DeleteFunc(texts, func(r *recorded) bool { return len(r.text) == 0 }))
+	t.Logf("%d answers lacked, %d were recorded in %v", len(silent), done, time.Since(begun))
+}
+
+func openPair(t *testing.T, path string, sessions, nodes int) *engine.Model {
+	t.Helper()
+	m, err := engine.Open(path, engine.Options{Device: testdevice.CPU(t, *pairThreads), MaxRows: pairRows, Context: 2048,
+		KVPages: engine.PagesFor(sessions, 1024, nodes)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// readPairPrompts returns the prompts as the target's own template renders them.
+func readPairPrompts(t *testing.T, model string) (texts []*recorded) {
+	t.Helper()
+	f, err := gguf.Open(model)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	vocab, err := token.Open(model)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template, err := chat.FromGGUF(f, vocab)
+	if err != nil {
+		t.Fatal(err)
+	}
+	vocab = vocab.WithTemplate(template.Source(), template.AfterTurn(context.Background())...)
+	lines, err := os.Open(pairPrompts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lines.Close()
+	for lines := bufio.NewScanner(lines); lines.Scan(); {
+		var p struct {
+			Class, Prompt string
+			Temperature   float64
+		}
+		if err := json.Unmarshal(lines.Bytes(), &p); err != nil {
+			t.Fatal(err)
+		}
+		out, err := template.Render(context.Background(), []chat.Message{{Role: "user", Content: p.Prompt}},
+			chat.Options{AddGenerationPrompt: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var user []token.Span
+		for _, s := range out.User {
+			user = append(user, token.Span(s))
+		}
+		texts = append(texts, &recorded{class: p.Class, temperature: p.Temperature, prompt: vocab.EncodeGuarded(out.Text, user)})
+	}
+	return texts
+}
+
+// answer lets the target write the texts, all in the same passes.
+func answer(t *testing.T, m *engine.Model, texts []*recorded) {
+	t.Helper()
+	var sampler sample.Sampler
+	seqs := make([]*engine.Sequence, len(texts))
+	next := func(i int, out *engine.Output, row int) {
+		r := texts[i]
+		how := tandem.Sampling{Temperature: r.temperature, Seed: uint64(i)}
+		pos := tandem.Position(len(r.prompt) + len(r.text))
+		r.text = append(r.text, sampler.Draw(out.Logits(row), how, pos))
+	}
+	for i, r := range texts {
+		seq, err := m.NewSequence(len(r.prompt)+pairTokens, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer seq.Close()
+		seqs[i] = seq
+		for piece := range slices.Chunk(r.prompt, pairRows) {
+			if out := forward(t, m, 0, engine.Part{Seq: seq, Extend: piece, Want: engine.WantTail}); seq.Len() == len(r.prompt) {
+				next(i, out, 0)
+			}
+		}
+	}
+	for {
+		var parts []engine.Part
+		var of []int
+		for i, r := range texts {
+			if last := r.text[len(r.text)-1]; len(r.text) < pairTokens && !m.Vocab().IsEnd(last) {
+				parts = append(parts, engine.Part{Seq: seqs[i], Extend: []tandem.Token{last}, Want: engine.WantTail})
+				of = append(of, i)
+			}
+		}
+		if len(parts) == 0 {
+			return
+		}
+		out := forward(t, m, 0, parts...)
+		for k, i := range of {
+			next(i, out, out.First(k))
+		}
+	}
+}
+
+func forward(t *testing.T, m *engine.Model, top int, parts ...engine.Part) *engine.Output {
+	t.Helper()
+	out, err := m.Forward(parts, top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// guessAlong returns what the draft model guesses at each position of the text, and beside it. The text and all that is beside it are one
+// tree below the prompt, so that a level takes few passes.
+func guessAlong(t *testing.T, m *engine.Model, r *recorded) guessed {
+	t.Helper()
+	g := guessed{drafter: pairDraft, temper: 1}
+	seq, err := m.NewSequence(len(r.prompt)+len(r.text)+besideDeep+1, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer seq.Close()
+	var recall spec.Recall
+	root := &trie{}
+	for piece := range slices.Chunk(r.prompt, pairRows) {
+		begin := seq.Len()
+		out := forward(t, m, pairWidth, engine.Part{Seq: seq, Extend: piece, Want: engine.WantAll})
+		for i := range piece {
+			if at := begin + i + 1; at < len(r.prompt) {
+				recall.Saw(at, tandem.Token(out.Top(i).IDs[0]) == r.prompt[at])
+			} else {
+				root.take(out.Top(i), pairWidth)
+			}
+		}
+	}
+	g.said, g.tries = recall.Of(len(r.prompt)), []*trie{root}
+	var level []growing
+	for i, token := range r.text[:len(r.text)-1] { // on the text
+		g.tries = append(g.tries, &trie{})
+		level = append(level, growing{token, int32(i - 1), g.tries[i+1], 0})
+	}
+	r.grow(t, m, seq, level, pairWidth)
+	level = nil
+	for i, n := range g.tries {
+		for rank, c := range n.list {
+			if wrong := c.Token != r.text[i]; wrong && rank < besideWide && (rank == 0 || chanceOf(c) >= besideOnce) {
+				deep := besideDeep
+				if rank > 0 {
+					deep /= 2
+				}
+				n.next[rank] = &trie{}
+				level = append(level, growing{c.Token, int32(i - 1), n.next[rank], deep})
+			}
+		}
+	}
+	for len(level) > 0 {
+		level = r.grow(t, m, seq, level, besideWide)
+	}
+	return g
+}
+
+// growing is a node to run: its token, the tree row of its parent, where its successors go, and how many levels below it are recorded.
+type growing struct {
+	token  tandem.Token
+	parent int32
+	to     *trie
+	deep   int
+}
+
+// grow runs a level and returns the next one: the likeliest successor of each node that has levels left.
+func (r *recorded) grow(t *testing.T, m *engine.Model, seq *engine.Sequence, level []growing, width int) (below []growing) {
+	t.Helper()
+	for piece := range slices.Chunk(level, pairRows) {
+		first := int32(seq.Nodes())
+		part := engine.Part{Seq: seq, Want: engine.WantAll}
+		for _, n := range piece {
+			part.Nodes, part.Parents = append(part.Nodes, n.token), append(part.Parents, n.parent)
+		}
+		out := forward(t, m, pairWidth, part)
+		for i, n := range piece {
+			n.to.take(out.Top(i), width)
+			if n.deep > 1 {
+				n.to.next[0] = &trie{}
+				below = append(below, growing{n.to.list[0].Token, first + int32(i), n.to.next[0], n.deep - 1})
+			}
+		}
+	}
+	return below
+}
+
+// take sets what follows: the best tokens of a row, as the drafter takes them.
+func (n *trie) take(top engine.Top, width int) {
+	norm := top.Max + float32(math.Log(float64(top.Sum)))
+	for i, id := range top.IDs[:min(width, len(top.IDs))] {
+		if lp := top.Logits[i] - norm; i == 0 || lp >= pairLeast {
+			n.child(spec.Candidate{Token: tandem.Token(id), LogProb: lp})
+		}
+	}
+}
+
+func chanceOf(c spec.Candidate) float64 { return math.Exp(float64(c.LogProb)) }
