@@ -107,6 +107,7 @@ var rooms = map[string][]string{
 	// what computes is handed to them: threads, a model, a way to start processes
 	"bench":        {".", "bench/figures", "kernels", "engine"},
 	"bench/system": {".", "bench/figures", "bench/prompts", "engine"},
+	"bench/pair":   {".", "bench/figures", "bench/prompts"},
 	// devices beside each other: models compared bit for bit, and whole tandems
 	"bench/devices": {".", "bench/figures", "bench/prompts", "engine"},
 	"bench/figures": {},

@@ -30,16 +30,6 @@ func order(k, n int) []int {
 	return out
 }
 
-// median returns the middle of values, the mean of the middle two, 0 if there are none.
-func median(values []float64) float64 {
-	n := len(values)
-	if n == 0 {
-		return 0
-	}
-	s := slices.Sorted(slices.Values(values))
-	return (s[(n-1)/2] + s[n/2]) / 2
-}
-
 // tally adds up runs.
 type tally struct {
 	wall     time.Duration
@@ -146,7 +136,7 @@ func (c *comparison) ratio(a, b int) ratio {
 			pairs = append(pairs, r)
 		}
 	}
-	return ratio{figures.Share(c.sum(a).rate(), c.sum(b).rate()), median(pairs)}
+	return ratio{figures.Share(c.sum(a).rate(), c.sum(b).rate()), figures.Median(pairs)}
 }
 
 // truth holds the first continuation of each prompt; every variant, process group and batch must give the same.
@@ -374,7 +364,7 @@ func (c *comparison) result() setResult {
 		}
 		weights := map[string]float64{}
 		for name, w := range t.weights {
-			weights[name] = median(w)
+			weights[name] = figures.Median(w)
 		}
 		us, ms, share := figures.US, figures.MS, figures.Share
 		r.Variants = append(r.Variants, variantResult{

@@ -324,7 +324,7 @@ func spread(t *tally) float64 {
 			}
 		}
 		if lo == 0 {
-			return median(ratios)
+			return figures.Median(ratios)
 		}
 		ratios = append(ratios, hi/lo)
 	}

@@ -41,18 +41,6 @@ func TestOrderCancelsDrift(t *testing.T) {
 	}
 }
 
-func TestMedian(t *testing.T) {
-	for _, c := range []struct {
-		in   []float64
-		want float64
-	}{{nil, 0}, {[]float64{3}, 3}, {[]float64{4, 1}, 2.5}, {[]float64{9, 1, 2}, 2}, {[]float64{100, 1, 3, 2}, 2.5}} {
-		before := slices.Clone(c.in)
-		if got := median(c.in); got != c.want || !slices.Equal(c.in, before) {
-			t.Errorf("median of %v is %v: want %v, and its argument untouched", before, got, c.want)
-		}
-	}
-}
-
 // ran returns the tally of a text of so many tokens that took so long.
 func ran(tokens int, d time.Duration) *tally {
 	t := newTally(1)

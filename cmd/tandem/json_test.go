@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/tandem-llm/tandem/bench"
+	benchpair "github.com/tandem-llm/tandem/bench/pair"
 	"github.com/tandem-llm/tandem/bench/system"
 	"github.com/tandem-llm/tandem/modelfile/convert"
 	"github.com/tandem-llm/tandem/modelinfo"
@@ -26,6 +27,7 @@ func TestJSONFields(t *testing.T) {
 		{Command: "model quantize, model expand, model random", Result: new(convert.Result)},
 		{Command: "bench decode", Result: new(bench.DecodeResult)},
 		{Command: "bench system", Result: new(system.Result)},
+		{Command: "bench pair", Result: new(benchpair.Result)},
 		{Command: "profile", Result: new(profile.Plan)},
 		{Command: "profile --explain", Result: new(profile.Decision)},
 		{Command: "config", Result: new(config.Setting)},

@@ -80,9 +80,7 @@ func (c *upCmd) Run(a *app) error {
 	if l, err = a.checked(l, tandem.Request{}); err != nil {
 		return err
 	}
-	if planner := string(tandem.StrategyPlanner); l.streamed && l.Tree == "" && or(l.Strategy, planner) == planner {
-		l.Strategy, l.Tree = planner, tandem.StreamedBounds.String()
-	}
+	l.wide()
 	info, err := engine.Inspect(target)
 	if err != nil {
 		return err
@@ -130,6 +128,13 @@ func fixed(addr string) (string, error) {
 	defer l.Close()
 	_, port, err = net.SplitHostPort(l.Addr().String())
 	return net.JoinHostPort(host, port), err
+}
+
+// wide gives the planner of a server whose target is streamed room for wide trees, unless a tree is named.
+func (l *launch) wide() {
+	if planner := string(tandem.StrategyPlanner); l.streamed && l.Tree == "" && or(l.Strategy, planner) == planner {
+		l.Strategy, l.Tree = planner, tandem.StreamedBounds.String()
+	}
 }
 
 func (c *upCmd) print(a *app, r upResult) error {
