@@ -70,7 +70,7 @@ func (c Config) budget(memory memoryInfo, bytes int64) (line budgetLine, err err
 	line = budgetLine{Budget: bytes}
 	r := roles.Room{Sizes: c.Sizes.OrDefault(), Options: engine.Options{Device: device.Planner(), KVType: c.KVType},
 		KVMemory: c.KVMemory}
-	if err := r.Add(c.Path, tandem.DefaultLimits.Nodes, c.Heads...); err != nil {
+	if err := r.Add(c.Path, tandem.DefaultLimits.Nodes, 0, c.Heads...); err != nil {
 		return line, err
 	}
 	s := *c.Streams

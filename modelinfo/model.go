@@ -171,7 +171,7 @@ type memoryInfo struct {
 func (c Config) memory(info *engine.Info) (memoryInfo, error) {
 	sizes := c.Sizes.OrDefault()
 	r := roles.Room{Sizes: sizes, Options: engine.Options{Device: device.Planner(), KVType: c.KVType}, KVMemory: c.KVMemory}
-	if err := r.Add(c.Path, tandem.DefaultLimits.Nodes, c.Heads...); err != nil {
+	if err := r.Add(c.Path, tandem.DefaultLimits.Nodes, 0, c.Heads...); err != nil {
 		return memoryInfo{}, err
 	}
 	available := engine.AvailableMemory()

@@ -28,6 +28,7 @@ type Tenant struct {
 	path    string
 	sides   []string // its side files
 	nodes   int      // tree rows of a session
+	wanted  int      // rows with logits in a pass; 0: all
 	Context int      // of the model
 	LeftOut []gguf.TowerPart
 	engine.Footprint
@@ -35,15 +36,15 @@ type Tenant struct {
 	fitted  bool // the footprint depends on the number of pages
 }
 
-// Add plans the model at path and its side files, with nodes tree rows for each session.
-func (r *Room) Add(path string, nodes int, sides ...string) error {
+// Add plans the model at path and its side files, with nodes tree rows for each session and so many rows with logits in a pass (0: all).
+func (r *Room) Add(path string, nodes, wanted int, sides ...string) error {
 	spec, err := engine.SideOf(path)
 	if err != nil {
 		return err
 	}
 	o := r.Options
-	o.MaxRows, o.Sequences = passRows, r.sequences()
-	t := Tenant{path: path, sides: sides, nodes: nodes}
+	o.MaxRows, o.MaxWanted, o.Sequences = passRows, wanted, r.sequences()
+	t := Tenant{path: path, sides: sides, nodes: nodes, wanted: wanted}
 	_, t.fitted = o.Device.(kernels.Fitter)
 	if spec.Kind.IsDraft() {
 		o.Taps = nil
@@ -197,7 +198,7 @@ func (r *Room) Advice(available engine.Available) string {
 // fill adds the same models; false if one cannot run with r's type of cache.
 func (r *Room) fill(models []Tenant) bool {
 	for _, t := range models {
-		if r.Add(t.path, t.nodes, t.sides...) != nil {
+		if r.Add(t.path, t.nodes, t.wanted, t.sides...) != nil {
 			return false
 		}
 	}

@@ -19,6 +19,11 @@ const (
 	SpareSessions = 1
 	// passRows is the largest pass: one tree of the largest size, or many smaller ones with a chunk of prefill.
 	passRows = 256
+	// draftRows is how many rows of a draft's pass have logits at least: one level of the widest tree that a request may ask for. Each takes
+	// four bytes for each token of the vocabulary, most of a small draft's buffers.
+	draftRows = 64
+	// draftRowsEach is how many of them there are for each session, if those are more: a level of a usual tree.
+	draftRowsEach = 8
 )
 
 // Sizes bound what a process holds at once.
@@ -37,6 +42,10 @@ func (s Sizes) Check() error {
 	}
 	return nil
 }
+
+// DraftRows returns how many rows with logits a pass of a draft has at most. A pass grows the trees of some sessions by a level, and
+// schedules divide what does not fit into one.
+func (s Sizes) DraftRows() int { return min(passRows, max(draftRows, draftRowsEach*s.sequences())) }
 
 // OrDefault returns s with the number of sessions filled in.
 func (s Sizes) OrDefault() Sizes {
@@ -71,6 +80,7 @@ type Models struct {
 	// KVMemory is the size in bytes of the pools of keys and values of all models together. 0: half of the share that Room.Plan gives all
 	// processes, since another process has models too.
 	KVMemory int64
+	Wanted   int // rows with logits in a pass; 0: all rows of the largest
 
 	Streaming *Streaming // for a process's only model, if it does not fit into memory; nil: it must fit
 }
@@ -105,7 +115,7 @@ func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (mode
 	}
 	room := Room{Sizes: r.Sizes, Options: o, Target: k.Target, Beside: k.Beside, KVMemory: k.KVMemory}
 	for _, path := range paths {
-		if err := room.Add(path, nodes, k.Sides[path]...); err != nil {
+		if err := room.Add(path, nodes, k.Wanted, k.Sides[path]...); err != nil {
 			return nil, err
 		}
 	}
@@ -129,7 +139,7 @@ func (r *Process) Load(paths []string, k Models, nodes int, undo *Cleanup) (mode
 	if s := k.Streaming; s != nil && s.Budget > 0 {
 		BoundGoIn(s.Limit(available), room.Total())
 	}
-	o.MaxRows, o.Sequences = passRows, room.sequences()
+	o.MaxRows, o.MaxWanted, o.Sequences = passRows, k.Wanted, room.sequences()
 	o.Progress = func(int64, int64) { r.Alive() }
 	for i, path := range paths {
 		o.Device = devices[i]

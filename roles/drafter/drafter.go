@@ -126,6 +126,7 @@ func Run(ctx context.Context, c Config) (err error) {
 
 // assemble loads the models, puts the drafters together, registers and announces them.
 func (c Config) assemble(ctx context.Context, r *roles.Process) (announcer *discovery.Announcer, undo roles.Cleanup, err error) {
+	c.Models.Wanted = r.DraftRows()
 	models, err := r.Load(c.Drafts, c.Models, drafter.DefaultTreeRows, &undo)
 	if err != nil {
 		return nil, undo, err

@@ -136,7 +136,7 @@ func (p *Pair) Check(prompt string, say func(note string)) error {
 	if len(taps) > 0 {
 		room.Options.Taps, room.Beside = taps, p.Features
 	}
-	err = room.Add(p.Target, tandem.DefaultLimits.Nodes, p.Heads...)
+	err = room.Add(p.Target, tandem.DefaultLimits.Nodes, 0, p.Heads...)
 	if room.Options.Taps = nil; err != nil {
 		return err
 	}
@@ -170,7 +170,7 @@ func (p *Pair) Check(prompt string, say func(note string)) error {
 		if d == drafter.LookupName {
 			continue
 		}
-		if err := room.Add(d, drafter.DefaultTreeRows, sides[d]...); err != nil {
+		if err := room.Add(d, drafter.DefaultTreeRows, room.DraftRows(), sides[d]...); err != nil {
 			return err
 		}
 		if own := room.Models[len(room.Models)-1].Context; own < longest {
