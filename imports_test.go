@@ -44,6 +44,8 @@ var rooms = map[string][]string{
 
 	// files in, files out; no pass
 	"modelfile": {".", "kernels/ref", "golang.org/x/sys"},
+	// which tokens a draft can say is found with a tokenizer
+	"modelfile/trim": {".", "modelfile", "text"},
 	// what text is without a model
 	"text":      {".", "modelfile", "golang.org/x/text"}, // x/text: Unicode's normal form C
 	"text/chat": {".", "modelfile", "text"},

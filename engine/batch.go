@@ -67,45 +67,42 @@ func (o *Output) Len() int { return o.n }
 // First returns the index of the first wanted row of part i of the batch.
 func (o *Output) First(i int) int { return o.first[i] }
 
-// Logits returns the logits of wanted row i: (vocab); -Inf for a token that a draft with a vocabulary of its own does not have.
+// Logits returns the logits of wanted row i: (vocab); -Inf for a token that the output matrix of a draft has no row for.
 func (o *Output) Logits(i int) []float32 {
-	row := o.model.runner.Row(o.model.logits, i)
-	if d := o.model.draft; d != nil {
-		return d.Widen(i, row)
-	}
-	return row
+	return o.model.outputs.widen(i, o.model.runner.Row(o.model.logits, i))
 }
 
 // Top returns the best tokens of wanted row i, as many as Forward was asked for.
 func (o *Output) Top(i int) Top {
 	top := Top(o.model.runner.Top(i))
-	if d := o.model.draft; d != nil {
-		top.IDs = d.IDs(top.IDs)
-	}
+	top.IDs = o.model.outputs.tokens(top.IDs)
 	return top
 }
 
-// TopBelow returns the k best of the first limit tokens of wanted row i, for a caller that may use only those: Sum is over
-// them alone. Unlike Top it scans the row. NaN counts as the lowest.
+// TopBelow returns the k best of the tokens below limit of wanted row i, for a caller that may use only those: Sum is over
+// them alone. Unlike Top it scans the row. NaN counts as the lowest. There may be fewer than k, or none.
 func (o *Output) TopBelow(i, k, limit int) Top {
-	logits := o.Logits(i)[:min(limit, o.model.config.Vocab)]
-	k = min(k, len(logits))
+	logits, of := o.model.runner.Row(o.model.logits, i), &o.model.outputs
 	top := Top{IDs: make([]int32, 0, k+1), Logits: make([]float32, 0, k+1)}
-	for id, v := range logits {
+	for row, v := range logits {
+		id := of.token(row)
 		if v != v {
 			v = float32(math.Inf(-1))
 		}
-		if n := len(top.IDs); n == k && v <= top.Logits[n-1] {
+		if n := len(top.IDs); int(id) >= limit || n == k && v <= top.Logits[n-1] {
 			continue
 		}
 		at := sort.Search(len(top.Logits), func(i int) bool { return top.Logits[i] < v })
-		top.IDs, top.Logits = slices.Insert(top.IDs, at, int32(id)), slices.Insert(top.Logits, at, v)
+		top.IDs, top.Logits = slices.Insert(top.IDs, at, id), slices.Insert(top.Logits, at, v)
 		top.IDs, top.Logits = top.IDs[:min(k, len(top.IDs))], top.Logits[:min(k, len(top.IDs))]
+	}
+	if len(top.IDs) == 0 {
+		return top
 	}
 	top.Max = top.Logits[0]
 	sum := 0.0
-	for _, v := range logits {
-		if v == v {
+	for row, v := range logits {
+		if v == v && int(of.token(row)) < limit {
 			sum += math.Exp(float64(v - top.Max))
 		}
 	}

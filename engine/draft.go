@@ -80,6 +80,9 @@ func (m opening) outlineDraft(f, of *gguf.File) error {
 	if err != nil {
 		return err
 	}
+	if err := CheckTarget(of.Path(), target); err != nil {
+		return err
+	}
 	if spec.Kind == side.MTP {
 		m.draft, err = guess.NewMTP(f, spec, target)
 	} else {

@@ -17,7 +17,7 @@ func (o *Output) Sound(i int) error {
 	}
 	w, seen := &o.model.weights, "not a number"
 	if math.IsInf(float64(top.Logits[0]), 1) {
-		seen = fmt.Sprintf("infinite, token %d's first", top.IDs[0])
+		seen = fmt.Sprintf("infinite, token %d's first", o.model.outputs.token(int(top.IDs[0])))
 	}
 	return tandem.Errorf("engine", tandem.Corrupt, "model %s: the logits of tensor %q are %s: want finite numbers, so weights of the "+
 		"model are damaged or too large", filepath.Base(o.model.path), o.model.matrices[w.Head].Tensor.Name, seen)

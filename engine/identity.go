@@ -107,6 +107,8 @@ func (m opening) writeShape(w io.Writer) {
 	writeConfig(w, &m.config, &m.weights)
 	if d := m.draft; d != nil {
 		d.WriteShape(w)
+	} else if ids := m.config.Outputs; ids != nil {
+		fmt.Fprintln(w, "outputs 1", ids)
 	}
 }
 

@@ -140,10 +140,13 @@ func describe(c *blocks.Config, w *blocks.Weights) (words []string) {
 		}
 	}
 	has, first := partsOf(w), &w.Layers[0]
-	unturned := 0
+	unturned, local := 0, 0
 	for _, l := range c.Shapes {
 		if l.Unturned {
 			unturned++
+		}
+		if l.Local {
+			local++
 		}
 	}
 	add(c.Rope.Halves, "rope pairs halves of a head")
@@ -153,12 +156,6 @@ func describe(c *blocks.Config, w *blocks.Weights) (words []string) {
 	add(c.Rope.Factor != 1 || c.Rope.Kind == "yarn" || c.Rope.Kind == "longrope", "rope scaling %s, factor %g, magnitude %.4g", c.Rope.Kind,
 		c.Rope.Factor, c.Rope.Magnitude)
 	add(w.RopeFactors != nil, "rope factors for each frequency")
-	local := 0
-	for _, l := range c.Shapes {
-		if l.Local {
-			local++
-		}
-	}
 	add(c.Window > 0, "sliding window of %d in %d of %d layers", c.Window, local, c.Layers)
 	add(c.Window > 0 && c.Rope.LocalBase != 0, "rope base %g in those", c.Rope.LocalBase)
 	shared, small := 0, 0
@@ -194,6 +191,7 @@ func describe(c *blocks.Config, w *blocks.Weights) (words []string) {
 		add(true, "attention with a gate")
 	}
 	add(c.Nextn > 0, "%d layers that guess further tokens (MTP) are left out", c.Nextn)
+	add(c.Outputs != nil, "trimmed to %d of %d tokens: a draft, no target", len(c.Outputs), c.Vocab)
 	add(has.sinks, "attention sinks")
 	add(c.UsualEmbedScale != 1, "embeddings scaled by the root of d")
 	add(c.Temperature != 0, "queries scaled by 1 + %g ln(1 + position/%d)", c.Temperature, c.Rope.Original)

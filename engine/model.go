@@ -69,6 +69,7 @@ type Model struct {
 	kvType    kernels.KVType
 	weights   blocks.Weights
 	draft     *guess.Draft // nil: a model that reads tokens alone
+	outputs   outputs
 	work      Work
 	matrices  []tensors.Matrix // by their handle in the program
 	borrowed  []*gguf.Tensor   // those of matrices that are the target's
@@ -80,7 +81,7 @@ type Model struct {
 	cache     *kv.Cache
 	records   *records
 	runner    kernels.Runner
-	logits    kernels.Buf // (maxWanted, vocab)
+	logits    kernels.Buf // (maxWanted, rows of outputs)
 	pass      pass
 	names     Names
 	shared    int              // sequences with NewShared so far
@@ -140,9 +141,9 @@ func (m *Model) OpenSide(path string) error {
 		return err
 	}
 	defer f.Close()
-	s, err := m.beside.Plan(f, opening{m}.target())
+	s, err := opening{m}.planSide(f)
 	if err != nil {
-		return sideError(path, err)
+		return err
 	}
 	need := Footprint{Own: s.Own}
 	if need := s.Weights + s.Buffers; need > available.Bytes {

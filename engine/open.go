@@ -98,6 +98,7 @@ func (m opening) outline(f, of *gguf.File, o Options) error {
 			return err
 		}
 	}
+	m.outputs = outputs{ids: c.Outputs, vocab: c.Vocab}
 	m.work = workOf(&m.weights, m.matrices, &m.config)
 	return nil
 }

@@ -21,7 +21,7 @@ func (m opening) program(layout func(kernels.Type) kernels.Layout) *kernels.Prog
 	tensors.AddTo(b.Program, m.matrices, layout)
 	b.Stage("the embedding")
 	b.X, b.Normed = b.Buf(c.Dim), b.Act(c.Dim)
-	m.logits, m.residual = b.WantedBuf(m.outputs()), b.X
+	m.logits, m.residual = b.WantedBuf(m.outputs.rows()), b.X
 	if m.draft != nil {
 		m.draft.Enter(b)
 	} else {
@@ -46,14 +46,6 @@ func (m opening) program(layout func(kernels.Type) kernels.Layout) *kernels.Prog
 	c.Finish(b.Program, m.logits)
 	b.TopK(m.logits)
 	return b.Program
-}
-
-// outputs returns the number of logits that a pass computes for a row.
-func (m opening) outputs() int {
-	if m.draft != nil {
-		return m.draft.Outputs()
-	}
-	return m.config.Vocab
 }
 
 // fill makes weights, cache and names ready.

@@ -84,12 +84,24 @@ func (m opening) measureSide(path string) error {
 		return err
 	}
 	defer f.Close()
-	s, err := m.beside.Plan(f, m.target())
+	s, err := m.planSide(f)
 	if err != nil {
-		return sideError(path, err)
+		return err
 	}
 	m.addSide(s)
 	return nil
+}
+
+// planSide plans a side file. A trimmed model has none: what they guess is of all tokens.
+func (m opening) planSide(f *gguf.File) (*guess.File, error) {
+	if m.config.Outputs != nil {
+		return nil, trimmed(m.path, &m.config, "side file "+f.Path()+" needs the model that it was made from")
+	}
+	s, err := m.beside.Plan(f, m.target())
+	if err != nil {
+		return nil, sideError(f.Path(), err)
+	}
+	return s, nil
 }
 
 // addSide makes a side file the model's.

@@ -139,6 +139,9 @@ func (p *profiler) open(kind, path string, at device.Spec, contexts []int) (m *e
 		return nil, nil, err
 	} else if !side.Kind.IsDraft() {
 		info, err := engine.Inspect(path)
+		if err == nil && kind == "target" {
+			err = engine.CheckTarget(path, info.Config)
+		}
 		if err != nil {
 			return nil, nil, err
 		}

@@ -31,6 +31,7 @@ type Tenant struct {
 	wanted  int      // rows with logits in a pass; 0: all
 	Context int      // of the model
 	LeftOut []gguf.TowerPart
+	Config  engine.Config // the zero value: a draft with states
 	engine.Footprint
 	measure func(pages int) (engine.Footprint, error)
 	fitted  bool // the footprint depends on the number of pages
@@ -52,7 +53,7 @@ func (r *Room) Add(path string, nodes, wanted int, sides ...string) error {
 	} else {
 		var info *engine.Info
 		if info, err = engine.Inspect(path); err == nil {
-			t.Context, t.LeftOut = info.Config.Context, info.LeftOut
+			t.Context, t.LeftOut, t.Config = info.Config.Context, info.LeftOut, info.Config
 		}
 	}
 	if err != nil {

@@ -65,6 +65,9 @@ func (c Config) withDefaults() (Config, error) {
 	if c.FeatureBytes == 0 {
 		c.FeatureBytes = DefaultFeatureBytes
 	}
+	if err := engine.CheckTarget("target "+c.Model.Config().Name, c.Model.Config()); err != nil {
+		return c, err
+	}
 	if len(c.Taps) > tandem.MostTaps || c.FeatureBytes < 0 {
 		return c, tandem.Errorf("verifier", tandem.Invalid, "%d taps and %d bytes of features: want at most %d taps and 0 bytes or more",
 			len(c.Taps), c.FeatureBytes, tandem.MostTaps)

@@ -166,6 +166,9 @@ func (b *bench) open() error {
 		return err
 	}
 	info, err := engine.Inspect(b.Target)
+	if err == nil {
+		err = engine.CheckTarget(b.Target, info.Config)
+	}
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 type modelCmd struct {
 	Info     modelInfoCmd     `cmd:"" help:"Show what a GGUF file holds, which kernels run it and how much memory it needs."`
 	Quantize modelQuantizeCmd `cmd:"" help:"Store a model's weights as another type."`
+	Trim     modelTrimCmd     `cmd:"" help:"Make a fast draft of a model: it can say its frequent tokens only."`
 	Expand   modelExpandCmd   `cmd:"" help:"Make a larger model that computes the same function, to measure at its cost; or a side file for it."`
 	Random   modelRandomCmd   `cmd:"" help:"Make a model with the shape of a published one and random weights, to measure what its passes cost."`
 	Import   modelImportCmd   `cmd:"" help:"Make a side file of heads, prompt tokens or a draft that others have published."`

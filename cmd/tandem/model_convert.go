@@ -2,15 +2,13 @@ package main
 
 import (
 	"fmt"
-	"maps"
 	"runtime"
-	"slices"
-	"strings"
 
 	"github.com/tandem-llm/tandem"
 	"github.com/tandem-llm/tandem/device"
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/modelfile/convert"
+	"github.com/tandem-llm/tandem/modelfile/trim"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/terminal"
 )
@@ -27,6 +25,15 @@ type modelQuantizeCmd struct {
 	Out   string `arg:"" name:"out" help:"GGUF file to make."`
 	Type  string `help:"f32, f16, bf16, q8_0, q4_0, q5_0, q4_k_m, q6_k, q3_k_m or q2_k." required:"" placeholder:"TYPE" setting:"-"`
 	Again bool   `name:"allow-requantize" help:"Accept weights that are already quantised; they lose more precision." setting:"-"`
+	convertFlags
+}
+
+type modelTrimCmd struct {
+	In    string   `arg:"" name:"in" help:"GGUF file of a model."`
+	Out   string   `arg:"" name:"out" help:"GGUF file to make: a draft for tandem, which can be no target."`
+	Keep  int      `help:"Tokens that it can say, those of templates, bytes and ends included; 0 = 32768, or half of a small vocabulary." default:"0" setting:"-"`
+	Texts []string `help:"File or folder of texts like the answers to come: their frequent tokens are kept first (default: the first in the tokenizer's order of merges). May be repeated." placeholder:"PATH" sep:"none" setting:"-"`
+	Type  string   `help:"Type of the weights, as for quantize (default: as in IN). Of weights that are quantised already it costs acceptance only." placeholder:"TYPE" setting:"-"`
 	convertFlags
 }
 
@@ -52,8 +59,15 @@ type modelRandomCmd struct {
 
 // Run stores a model's weights as another type.
 func (c *modelQuantizeCmd) Run(a *app) error {
-	return c.run(a, c.Out, func(o convert.Options) (*convert.Result, error) {
+	return makeModel(a, c.convertFlags, c.Out, func(o convert.Options) (*convert.Result, error) {
 		return convert.Quantize(a.ctx, c.In, c.Out, c.Type, c.Again, o)
+	})
+}
+
+// Run makes a draft that can say frequent tokens only.
+func (c *modelTrimCmd) Run(a *app) error {
+	return makeModel(a, c.convertFlags, c.Out, func(o convert.Options) (*trim.Result, error) {
+		return trim.Run(a.ctx, trim.Config{In: c.In, Out: c.Out, Keep: c.Keep, Texts: c.Texts, Type: c.Type, Options: o})
 	})
 }
 
@@ -67,7 +81,7 @@ func (c *modelExpandCmd) Run(a *app) error {
 		return err
 	}
 	shape.Context = c.Context
-	return c.run(a, c.Out, func(o convert.Options) (*convert.Result, error) {
+	return makeModel(a, c.convertFlags, c.Out, func(o convert.Options) (*convert.Result, error) {
 		return convert.Expand(a.ctx, c.In, c.Out, shape, c.Type, o)
 	})
 }
@@ -78,7 +92,9 @@ func (c *modelRandomCmd) Run(a *app) error {
 		return err
 	}
 	s := convert.Scheme{Like: c.Like, Layers: c.Layers, Type: c.Type, Seed: c.Seed, Vocab: c.Vocab, Context: c.Context}
-	return c.run(a, c.Out, func(o convert.Options) (*convert.Result, error) { return convert.Random(a.ctx, c.Out, s, o) })
+	return makeModel(a, c.convertFlags, c.Out, func(o convert.Options) (*convert.Result, error) {
+		return convert.Random(a.ctx, c.Out, s, o)
+	})
 }
 
 func checkContextLength(n int) error {
@@ -88,7 +104,8 @@ func checkContextLength(n int) error {
 	return nil
 }
 
-func (c *convertFlags) run(a *app, out string, do func(convert.Options) (*convert.Result, error)) error {
+// makeModel makes a model file and prints what it holds.
+func makeModel[R interface{ Size() int64 }](a *app, c convertFlags, out string, do func(convert.Options) (R, error)) error {
 	if err := device.CheckThreads("threads", c.Threads); err != nil {
 		return err
 	}
@@ -106,10 +123,6 @@ func (c *convertFlags) run(a *app, out string, do func(convert.Options) (*conver
 	if c.JSON {
 		return terminal.PrintJSON(a.stdout, r)
 	}
-	parts := make([]string, 0, len(r.Types))
-	for _, t := range slices.Sorted(maps.Keys(r.Types)) {
-		parts = append(parts, fmt.Sprintf("%d of %s", r.Types[t], t))
-	}
-	_, err = fmt.Fprintf(a.stdout, "%s, tensors: %s, %.1f s\n", engine.Bytes(r.Bytes), strings.Join(parts, ", "), r.Seconds)
+	_, err = fmt.Fprintf(a.stdout, "%s, %v\n", engine.Bytes(r.Size()), r)
 	return err
 }

@@ -36,7 +36,7 @@ func (c *modelImportCmd) Run(a *app) error {
 	if o.Target, err = modelinfo.SideTarget(a.ctx, c.Target); err != nil {
 		return err
 	}
-	return c.run(a, c.Out, func(opt convert.Options) (*convert.Result, error) {
+	return makeModel(a, c.convertFlags, c.Out, func(opt convert.Options) (*convert.Result, error) {
 		o.Options = opt
 		r, notes, err := convert.Import(a.ctx, c.In, c.Out, o)
 		if err != nil {

@@ -56,5 +56,10 @@ func Read(f *gguf.File, vocab int) (blocks.Config, error) {
 	if r.Err != nil {
 		return blocks.Config{}, r.Err
 	}
-	return r.Config(family, vocab, r.Count("embedding_length", -1, blocks.MaxDim))
+	c, err := r.Config(family, vocab, r.Count("embedding_length", -1, blocks.MaxDim))
+	if err != nil {
+		return c, err
+	}
+	c.Outputs, err = f.OutputIDs(vocab)
+	return c, err
 }

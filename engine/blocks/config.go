@@ -18,7 +18,8 @@ type Config struct {
 	RopeDim int // leading elements of a head that RoPE turns, even; HeadDim and RopeDim are those of layers without a window
 	FFN     int // inner size of the feed-forward block, of the layer with the largest
 	Vocab   int
-	Context int // positions the model was trained for
+	Outputs []int32 // a draft whose output matrix has rows for some tokens only: the token of each row; nil: a row for each token
+	Context int     // positions the model was trained for
 	NormEps float32
 
 	Family Family // its architecture's

@@ -71,7 +71,11 @@ func (f *Finder) Collect() {
 	c, w := f.C, f.W
 	f.Matrix(&w.Embed, "token_embd.weight", true, c.Vocab, c.Dim)
 	w.Head = w.Embed
-	f.Matrix(&w.Head, "output.weight", false, c.Vocab, c.Dim)
+	if rows := len(c.Outputs); rows > 0 {
+		f.Matrix(&w.Head, "output.weight", true, rows, c.Dim)
+	} else {
+		f.Matrix(&w.Head, "output.weight", false, c.Vocab, c.Dim)
+	}
 	w.OutputNorm = f.Vector("output_norm.weight", true, c.Dim)
 	f.CollectLayers()
 	if f.Err != nil {

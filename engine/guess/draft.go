@@ -3,7 +3,6 @@ package guess
 import (
 	"fmt"
 	"io"
-	"math"
 	"slices"
 
 	"github.com/tandem-llm/tandem"
@@ -46,14 +45,12 @@ type Draft struct {
 	Uses     []*gguf.Tensor // mtp: its tensors in its target's file; nil: all of its own file
 
 	entrance entrance
-	lineage  string  // of the target
-	vocab    []int32 // the target's ids of the tokens that it knows; nil: all
-	wide     bool    // eagle3: the target's states have inputs of their own, the draft's own state is the residual stream
-	unnormed bool    // its own state is the residual stream, whatever norm comes before the output matrix
+	lineage  string // of the target
+	wide     bool   // eagle3: the target's states have inputs of their own, the draft's own state is the residual stream
+	unnormed bool   // its own state is the residual stream, whatever norm comes before the output matrix
 	states   []kernels.Buf
 	own      kernels.Buf // where the draft's own state goes
 	zeros    []float32
-	spread   [][]float32 // with vocab, per wanted row: logits of the target's vocabulary
 }
 
 // NewDraft plans the draft in f, which spec describes, for the target in the file of. Embedding and output matrix are borrowed from there,
@@ -61,12 +58,12 @@ type Draft struct {
 func NewDraft(f *gguf.File, spec side.Spec, of *gguf.File, target *blocks.Config, lineage string) (*Draft, error) {
 	wide := spec.Kind == side.Eagle3
 	d := &Draft{Spec: spec, lineage: lineage, entrance: entrances[spec.Kind](), wide: wide, unnormed: wide}
-	for _, id := range spec.Draft.IDs {
-		d.vocab = append(d.vocab, int32(id))
-	}
 	var err error
 	if d.Config, err = blocks.NewReader(f, string(spec.Kind)).Config(arch.Draft, spec.Vocab, spec.Draft.Width); err != nil {
 		return nil, err
+	}
+	for _, id := range spec.Draft.IDs {
+		d.Config.Outputs = append(d.Config.Outputs, int32(id))
 	}
 	if d.Config.FinalCap = target.FinalCap; !wide { // which has an output matrix of its own
 		d.Config.LogitScale = target.LogitScale
@@ -79,7 +76,7 @@ func NewDraft(f *gguf.File, spec side.Spec, of *gguf.File, target *blocks.Config
 	w.Embed, w.Head = kernels.None, kernels.None
 	if wide {
 		c.Matrix(&w.Embed, "token_embd.weight", false, cfg.Vocab, cfg.Dim)
-		c.Matrix(&w.Head, "output.weight", true, len(d.vocab), cfg.Dim)
+		c.Matrix(&w.Head, "output.weight", true, len(d.Config.Outputs), cfg.Dim)
 	}
 	if c.Err != nil {
 		return nil, c.Err
@@ -109,14 +106,6 @@ func (d *Draft) borrow(c *tensors.Catalog, of *gguf.File) error {
 	}
 	d.Matrices = t.Matrices
 	return t.Err
-}
-
-// Outputs returns how many logits a pass computes for a row.
-func (d *Draft) Outputs() int {
-	if d.vocab != nil {
-		return len(d.vocab)
-	}
-	return d.Config.Vocab
 }
 
 // Enter lays out what makes the residual stream b.X of embeddings and states.
@@ -179,36 +168,10 @@ func (d *Draft) OwnState(x []float32) []float32 {
 	return out
 }
 
-// Widen returns the logits of a wanted row as logits of the target's vocabulary: -Inf for a token that the draft does not have.
-func (d *Draft) Widen(row int, logits []float32) []float32 {
-	if d.vocab == nil {
-		return logits
-	}
-	for len(d.spread) <= row {
-		d.spread = append(d.spread, slices.Repeat([]float32{float32(math.Inf(-1))}, d.Spec.Vocab))
-	}
-	for i, id := range d.vocab {
-		d.spread[row][id] = logits[i]
-	}
-	return d.spread[row]
-}
-
-// IDs returns the target's ids of tokens.
-func (d *Draft) IDs(ids []int32) []int32 {
-	if d.vocab == nil {
-		return ids
-	}
-	out := make([]int32, len(ids))
-	for i, id := range ids {
-		out[i] = d.vocab[id]
-	}
-	return out
-}
-
 // WriteShape writes what of the header determines the function, beside the shape of the blocks.
 func (d *Draft) WriteShape(w io.Writer) {
-	fmt.Fprintln(w, d.Spec.Kind, d.Spec.Dim, d.Spec.Taps, len(d.vocab), d.lineage)
-	for _, id := range d.vocab {
+	fmt.Fprintln(w, d.Spec.Kind, d.Spec.Dim, d.Spec.Taps, len(d.Config.Outputs), d.lineage)
+	for _, id := range d.Config.Outputs {
 		fmt.Fprintln(w, id)
 	}
 }

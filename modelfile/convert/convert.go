@@ -11,6 +11,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"runtime"
 	"slices"
@@ -36,6 +37,18 @@ type Result struct {
 	Types   map[string]int `json:"types"` // tensors by type
 	Bytes   int64          `json:"bytes"` // of the file
 	Seconds float64        `json:"seconds"`
+}
+
+// Size returns the bytes of the file.
+func (r *Result) Size() int64 { return r.Bytes }
+
+// String describes the file but for its size.
+func (r *Result) String() string {
+	parts := make([]string, 0, len(r.Types))
+	for _, t := range slices.Sorted(maps.Keys(r.Types)) {
+		parts = append(parts, fmt.Sprintf("%d of %s", r.Types[t], t))
+	}
+	return fmt.Sprintf("tensors: %s, %.1f s", strings.Join(parts, ", "), r.Seconds)
 }
 
 // tensor is one tensor to make, from the values that fill gives, from another tensor's bytes, or from those that raw gives.

@@ -111,6 +111,9 @@ func plan(ctx context.Context, f *gguf.File, shape Shape, typ string) (*expansio
 	if side.Is(f) {
 		return planSide(f, shape, typ)
 	}
+	if err := refuseTrimmed(f); err != nil {
+		return nil, nil, err
+	}
 	e := &expansion{file: f, new: shape, taken: map[string]bool{}}
 	if err := e.readShape(); err != nil {
 		return nil, nil, err

@@ -72,6 +72,9 @@ type front struct {
 // Run runs a gateway process until ctx ends.
 func Run(ctx context.Context, c Config) (err error) {
 	info, err := engine.Inspect(c.Target)
+	if err == nil {
+		err = engine.CheckTarget(c.Target, info.Config)
+	}
 	if err != nil {
 		return err
 	}

@@ -133,11 +133,7 @@ func (p *Pair) Check(prompt string, say func(note string)) error {
 	if err != nil {
 		return err
 	}
-	if len(taps) > 0 {
-		room.Options.Taps, room.Beside = taps, p.Features
-	}
-	err = room.Add(p.Target, tandem.DefaultLimits.Nodes, 0, p.Heads...)
-	if room.Options.Taps = nil; err != nil {
+	if err := p.addTarget(&room, taps); err != nil {
 		return err
 	}
 	for _, part := range room.Models[0].LeftOut {
@@ -187,6 +183,18 @@ func (p *Pair) Check(prompt string, say func(note string)) error {
 		limits.Context = p.Fit.One
 	}
 	return tandem.ValidatePromptTokens(vocab.Encode(prompt, true), limits)
+}
+
+// addTarget plans the target, which is to hand out these hidden states.
+func (p *Pair) addTarget(room *roles.Room, taps []int) error {
+	if len(taps) > 0 {
+		room.Options.Taps, room.Beside = taps, p.Features
+	}
+	err := room.Add(p.Target, tandem.DefaultLimits.Nodes, 0, p.Heads...)
+	if room.Options.Taps = nil; err != nil {
+		return err
+	}
+	return engine.CheckTarget("target "+p.Target, room.Models[0].Config)
 }
 
 // plan refuses models that do not fit into memory, and divides it.
