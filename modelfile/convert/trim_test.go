@@ -42,7 +42,8 @@ func TestTrim(t *testing.T) {
 			}
 		}
 		head, embed := f.Tensor(outputName), f.Tensor(embedName)
-		if want := source.Tensor(embedName); !slices.Equal(embed.Shape, want.Shape) || head.Type != embed.Type || head.Shape[1] != len(keep) {
+		want := source.Tensor(embedName)
+		if !slices.Equal(embed.Shape, want.Shape) || head.Type != embed.Type || head.Shape[1] != len(keep) {
 			t.Fatalf("%s: embedding %v, head %v of %v", typ, embed.Shape, head.Shape, head.Type)
 		}
 		n := head.Size() / len(keep)
