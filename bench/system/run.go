@@ -130,13 +130,18 @@ type ratio struct {
 
 // ratio returns how much faster variant a is than b.
 func (c *comparison) ratio(a, b int) ratio {
+	return ratio{figures.Share(c.sum(a).rate(), c.sum(b).rate()), figures.Median(c.pairs(a, b))}
+}
+
+// pairs returns the ratio of variant a to b for each prompt.
+func (c *comparison) pairs(a, b int) []float64 {
 	pairs := make([]float64, 0, len(c.units))
 	for _, u := range c.units {
 		if r := figures.Share(u[a].rate(), u[b].rate()); r > 0 {
 			pairs = append(pairs, r)
 		}
 	}
-	return ratio{figures.Share(c.sum(a).rate(), c.sum(b).rate()), figures.Median(pairs)}
+	return pairs
 }
 
 // truth holds the first continuation of each prompt; every variant, process group and batch must give the same.

@@ -110,6 +110,9 @@ func scriptedConfig(t *testing.T, groups *[]Group, change func(*scripted)) Confi
 			}
 			return err
 		},
+		AtRatio: func(_ context.Context, want float64) (Group, func(), error) {
+			return Group{Target: "/m/big.gguf", Drafts: []string{fmt.Sprintf("/m/%v-go-f16.gguf", want)}, Sessions: 1}, func() {}, nil
+		},
 		StartHops: func(ctx context.Context, do func(context.Context, Hops) error) error { return do(ctx, emptyHops{}) }}
 }
 
@@ -128,6 +131,9 @@ func TestSuites(t *testing.T) {
 		{Target: "/m/target.gguf", Drafts: c.Drafts, Sessions: 32, Batches: 2},
 		{Target: "/m/target.gguf", Drafts: c.Drafts, Sessions: 1, OneSize: true},
 		{Target: "/m/small.gguf", Drafts: c.Drafts, Sessions: memorySessions},
+	}
+	for _, ratio := range []string{"0.02", "0.07", "0.16", "0.32", "0.45"} {
+		want = append(want, Group{Target: "/m/big.gguf", Drafts: []string{"/m/" + ratio + "-go-f16.gguf"}, Sessions: 1})
 	}
 	if fmt.Sprint(groups) != fmt.Sprint(want) {
 		t.Errorf("groups %+v: want %+v", groups, want)
@@ -203,7 +209,7 @@ func TestProcessesThatDie(t *testing.T) {
 	for _, c := range []struct {
 		at   int // in this group of processes
 		left int // suites of which something is told
-	}{{1, 0}, {2, len(suites) - 3}} {
+	}{{1, 0}, {2, len(suites) - 4}} {
 		var groups []Group
 		config := scriptedConfig(t, &groups, nil)
 		start := config.Start

@@ -39,6 +39,8 @@ type Config struct {
 	// Start starts the processes of a group, calls do with them, and ends them. do's ctx also ends when a process
 	// is gone for good; its cause is the reason, which Start then returns.
 	Start func(g Group, do func(context.Context, Processes) error) error
+	// AtRatio returns a group whose draft's pass of one row takes about want of the target's, and what releases their files.
+	AtRatio func(ctx context.Context, want float64) (g Group, release func(), err error)
 	// StartHops starts processes that send empty rounds, calls do with them, and ends them; do's ctx is as for Start, and
 	// ends with ctx.
 	StartHops func(ctx context.Context, do func(context.Context, Hops) error) error
@@ -88,7 +90,11 @@ var suites = []suite{
 	{"cost", (*runner).costSuite},
 	{"hops", (*runner).hopsSuite},
 	{"memory", (*runner).memorySuite},
+	{ratioName, (*runner).ratioSuite},
 }
+
+// ratioName is the suite that starts processes of its own.
+const ratioName = "ratio"
 
 const (
 	manySessions   = 8  // of the suite sessions
@@ -286,6 +292,11 @@ func (b *runner) measure(result *Result) error {
 		if len(mine) == 0 {
 			continue
 		}
+		if g.name == ratioName {
+			result.add(b.within(left).suite(ratioName))
+			left--
+			continue
+		}
 		group := Group{Target: b.cfg.Target, Drafts: b.cfg.Drafts, Sessions: b.cfg.Parallel}
 		if slices.Contains(mine, "sessions") {
 			group.Sessions = max(group.Sessions, manySessions)
@@ -297,8 +308,7 @@ func (b *runner) measure(result *Result) error {
 			for _, s := range mine {
 				r := b.within(left).suite(s)
 				left--
-				result.Suites = append(result.Suites, r)
-				result.Scenarios = append(result.Scenarios, r.scenarios...)
+				result.add(r)
 				coordination = append(coordination, r.coordination...)
 				if b.ctx.Err() != nil {
 					return
@@ -311,6 +321,12 @@ func (b *runner) measure(result *Result) error {
 		}
 	}
 	return nil
+}
+
+// add adds the result of a suite.
+func (to *Result) add(r *suiteResult) {
+	to.Suites = append(to.Suites, r)
+	to.Scenarios = append(to.Scenarios, r.scenarios...)
 }
 
 // groups are the groups of processes that suites run on.
@@ -331,6 +347,7 @@ var groups = []struct {
 			g.Target = c.SmallTarget
 		}
 	}},
+	{name: ratioName},
 }
 
 // groupOf returns the group of a suite: its own, or the common one.

@@ -22,7 +22,7 @@ import (
 )
 
 type benchSystemCmd struct {
-	Suite    []string      `help:"What to measure: plain (the default: against plain decoding), drafts (each draft model alone), strategies, planner, length, vote, llmcad, overlap, wall (what pays while the target is larger than --memory-budget), ways (the planner with what guesses from the target's own states, by --heads and --draft, against the planner without), sessions, pipeline (drafting for some sessions while others are verified), cost, memory; all = all of them." placeholder:"NAME" setting:"-"`
+	Suite    []string      `help:"What to measure: plain (the default: against plain decoding), drafts (each draft model alone), strategies, planner, length, vote, llmcad, overlap, wall (what pays while the target is larger than --memory-budget), ways (the planner with what guesses from the target's own states, by --heads and --draft, against the planner without), sessions, pipeline (drafting for some sessions while others are verified), cost, memory, ratio (drafts of five costs, made by expanding a shipped one); all = all of them." placeholder:"NAME" setting:"-"`
 	Prompts  string        `help:"JSON lines with id, domain and prompt (default: the shipped ones)." placeholder:"FILE" setting:"-"`
 	Scenario []string      `help:"Only this class of prompts: a domain of the file, hostile, copy, mixed or changing; may be repeated." placeholder:"NAME" setting:"-"`
 	Count    int           `help:"Prompts of each class; 0 = all." default:"4" setting:"-"`
@@ -90,6 +90,7 @@ func (c *benchSystemCmd) config(a *app) (out system.Config, err error) {
 	if file, err := os.Stat(out.Target); err == nil && c.MemoryBudget != nil {
 		out.Streamed = file.Size() > c.MemoryBudget.Bytes()
 	}
+	out.AtRatio = func(ctx context.Context, want float64) (system.Group, func(), error) { return c.atRatio(ctx, a, want) }
 	out.Prompts, err = find.Prompts(c.Prompts)
 	out.Start = func(g system.Group, do func(context.Context, system.Processes) error) error { return c.start(a, g, do) }
 	return out, err
