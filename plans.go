@@ -1,6 +1,7 @@
 package tandem
 
 import (
+	"math"
 	"time"
 )
 
@@ -76,19 +77,29 @@ type Plan struct {
 	Verify []time.Duration // Verify[w-1]: time of a target pass in which this tree has w rows; nil: no plan
 	Round  time.Duration   // the rest of a round, without drafting
 	Others float64         // tokens that other sessions gain from the same pass
-	Accept []float32       // probability that a node is accepted, by its AcceptBin; nil: as the draft model says
+	// Accept is the probability that a node is accepted once its parent is, by the AcceptBin of what the drafter says of it, never rising;
+	// nil: as the drafter says. The chance of a node is the product along its path.
+	Accept []float32
 }
 
-// acceptBins is the number of bins of Plan.Accept, each half a nat of cumulative log-probability wide.
-const acceptBins = 24
+// Bins of Plan.Accept: each is a factor of two of the odds p/(1-p) wide, so that there are as many near 1 as near 0. A draft that is
+// wrong once in a hundred tokens makes much longer chains than one that is wrong once in ten.
+const (
+	acceptBins = 25
+	bestOdds   = 16 // the first bin's odds are at least 2 to the power of this
+)
 
-// AcceptBin returns the bin of a node with that cumulative log-probability, 0 for the likeliest.
+// AcceptBin returns the bin of a guess that has that log-probability after its parent, 0 for the likeliest.
 func AcceptBin(logProb float32) int {
-	if !(logProb < 0) {
-		return 0
+	if logProb != logProb {
+		return acceptBins - 1
 	}
-	return int(min(-2*logProb, acceptBins-1))
+	odds := -math.Log2(math.Expm1(-min(float64(logProb), 0)))
+	return int(min(max(math.Ceil(bestOdds-odds), 0), acceptBins-1))
 }
 
 // AcceptBins returns the number of bins of Plan.Accept.
 func AcceptBins() int { return acceptBins }
+
+// AcceptOdds returns the natural logarithm of the odds in the middle of a bin.
+func AcceptOdds(bin int) float64 { return (bestOdds + 0.5 - float64(bin)) * math.Ln2 }

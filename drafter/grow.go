@@ -136,9 +136,7 @@ func (g *growth) absorb(e *spec.Explored, learn func(r spec.Row, list []spec.Can
 	lists := make([][]spec.Candidate, len(g.at))
 	for i, node := range g.at {
 		lists[i] = spec.Temper(e.Candidates(node), g.temper)
-		if g.pending[i].Depth > 0 {
-			learn(g.pending[i], lists[i])
-		}
+		learn(g.pending[i], lists[i])
 	}
 	g.tree.Absorb(lists)
 	g.pending = nil
@@ -191,5 +189,5 @@ func (s *session) judge(g *growth, plan tandem.Plan, drafted time.Duration, run 
 
 // learned returns what absorb is to do with candidates in a tree for a proposal.
 func (s *session) learned(p tandem.Proposal) func(spec.Row, []spec.Candidate) {
-	return func(r spec.Row, list []spec.Candidate) { s.children.Learn(r.Own, list, p.Plan.Accept) }
+	return func(r spec.Row, list []spec.Candidate) { s.children.Learn(r, list, p.Plan.Accept) }
 }

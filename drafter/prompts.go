@@ -158,6 +158,7 @@ func (s *promptGrower) foretell(p schedule.Part, out *engine.Output, tail, first
 	part, width := &p.Part, s.width()
 	if len(part.Extend) > 0 {
 		s.explored.Start(s.guesses(out, tail, width, tandem.Position(len(s.tokens))), width)
+		s.learnChildren(-1, 0, 0)
 	}
 	old := s.explored.Len() - 1 // tree rows before the pass
 	nodes, kept := []int32{0}, make([]int32, old)
@@ -187,12 +188,15 @@ func (s *promptGrower) foretell(p schedule.Part, out *engine.Output, tail, first
 	}
 }
 
-// learnChildren learns from the candidates of a node that has been explored.
+// learnChildren learns from the candidates of a node that has been explored; parent is -1 for the root.
 func (s *promptGrower) learnChildren(parent, node int32, token tandem.Token) {
-	p := s.job.proposal
-	siblings := spec.Temper(s.explored.Candidates(parent), p.Temper)
-	at := slices.IndexFunc(siblings, func(c spec.Candidate) bool { return c.Token == token })
-	s.children.Learn(siblings[at].LogProb, spec.Temper(s.explored.Candidates(node), p.Temper), p.Plan.Accept)
+	p, r := s.job.proposal, spec.Row{}
+	if parent >= 0 {
+		siblings := spec.Temper(s.explored.Candidates(parent), p.Temper)
+		at := slices.IndexFunc(siblings, func(c spec.Candidate) bool { return c.Token == token })
+		r = spec.Row{Depth: 1, Own: siblings[at].LogProb}
+	}
+	s.children.Learn(r, spec.Temper(s.explored.Candidates(node), p.Temper), p.Plan.Accept)
 }
 
 // takeGuesses asks the model what its prompt rows say. nodes are the explored nodes of the rows that they can stand behind, -1 for none.

@@ -21,6 +21,7 @@ type Row struct {
 	Depth   int     // distance from the root
 	LogProb float32 // cumulative, in nats; 0 for the root
 	Own     float32 // the node's after its parent; a grower's rows have it
+	Chance  float64 // cumulative, by the plan's Accept; a Builder's rows have it
 }
 
 // Candidate is a guess for the token after a node.
@@ -53,7 +54,8 @@ func NewGrower(root tandem.Token, p tandem.Proposal) Grower {
 	if p.Growth == tandem.GrowPacer {
 		return NewPacer(root, p.Bounds, p.Branch, p.Stop)
 	}
-	return &Builder{root: root, bounds: p.Bounds, first: p.Growth == tandem.GrowBest, stop: logOf(p.Stop)}
+	return &Builder{root: root, bounds: p.Bounds, first: p.Growth == tandem.GrowBest, stop: logOf(p.Stop),
+		accept: newChances(p.Plan.Accept)}
 }
 
 // logOf returns the log-probability of a chance, -Inf for none.
@@ -64,7 +66,7 @@ func logOf(chance float64) float32 { return float32(math.Log(max(chance, 0))) }
 // Two orders of growth share the type. Levels (EAGLE-2 section 4.1, as used by Dovetail) runs the Width
 // likeliest nodes of the newest level, Depth levels in all. Best-first (SpecExec) runs the Width best
 // nodes of any depth, by log-probability with a decay per step. Both keep, of all nodes guessed, the
-// best bounds.Nodes-1 below the root.
+// best bounds.Nodes-1 below the root. If the plan says what the draft's probabilities are worth, its chances count in their place.
 //
 // Invariants:
 //  1. nodes holds the best bounds.Nodes-1 guesses so far, best first: score down, depth up, id up.
@@ -79,6 +81,7 @@ type Builder struct {
 	bounds tandem.Bounds
 	first  bool    // best-first
 	stop   float32 // log-probability: growth ends once every node left to run has less
+	accept chances // nil: no plan
 
 	nodes   []node
 	issued  int32   // ids given out; the root is 0
@@ -96,6 +99,7 @@ type node struct {
 	score      float32 // what nodes are ordered by
 	logProb    float32 // cumulative
 	own        float32 // log-probability after its parent
+	chance     float64 // cumulative, by the plan
 }
 
 // Pending implements Grower.
@@ -128,7 +132,8 @@ func (b *Builder) Pending(room int) []Row {
 		if n.parent != 0 {
 			parent = b.nodes[b.find(n.parent)].row
 		}
-		rows = append(rows, Row{Token: n.token, Parent: parent, Depth: n.depth, LogProb: n.logProb, Own: n.own})
+		rows = append(rows, Row{Token: n.token, Parent: parent, Depth: n.depth, LogProb: n.logProb, Own: n.own,
+			Chance: n.chance})
 	}
 	return rows
 }
@@ -165,7 +170,7 @@ func (b *Builder) Absorb(candidates [][]Candidate) {
 		panic(fmt.Sprintf("spec: %d candidate lists for %d pending rows", len(candidates), len(b.pending)))
 	}
 	for i, list := range candidates {
-		parent := node{}
+		parent := node{chance: 1}
 		if id := b.pending[i]; id != 0 {
 			at := b.find(id)
 			if at < 0 {
@@ -187,7 +192,7 @@ func (b *Builder) guess(parent node, list []Candidate) {
 			continue
 		}
 		n := node{id: b.issued, parent: parent.id, row: -1, depth: parent.depth + 1, token: c.Token,
-			score: parent.score + lp, logProb: parent.logProb + lp, own: lp}
+			score: parent.score + b.worth(lp), logProb: parent.logProb + lp, own: lp, chance: parent.chance * b.accept.of(lp)}
 		if b.first {
 			n.score += decay
 		}
@@ -196,6 +201,14 @@ func (b *Builder) guess(parent node, list []Candidate) {
 			b.nodes = slices.Insert(b.nodes[:min(len(b.nodes), b.bounds.Nodes-2)], at, n)
 		}
 	}
+}
+
+// worth returns what a node's log-probability after its parent adds to its score.
+func (b *Builder) worth(own float32) float32 {
+	if b.accept == nil {
+		return own
+	}
+	return logOf(b.accept.of(own))
 }
 
 // better orders nodes: score down, depth up, id up.

@@ -23,6 +23,7 @@ var firstChildren = [maxRank]float64{0.5, 0.1, 0.05}
 // use.
 type Children struct {
 	all   *Children // what all sessions have seen; nil: this is it
+	any   childCell // of all nodes, roots included
 	cells []childCell
 }
 
@@ -36,32 +37,43 @@ func NewChildren(all *Children) *Children {
 	return &Children{all: all, cells: make([]childCell, tandem.AcceptBins())}
 }
 
-// Learn takes the candidates that a pass has found after a node. own is the log-probability of the node after its parent, accept the
-// plan's.
-func (c *Children) Learn(own float32, list []Candidate, accept []float32) {
+// Learn takes the candidates that a pass has found after a row of a grower. accept is the plan's. Every tree begins with the candidates
+// after its root, so something is learned also where no further pass seems to pay.
+func (c *Children) Learn(r Row, list []Candidate, accept []float32) {
 	var found [maxRank]float64
 	table := newChances(accept)
 	for i, child := range list[:min(len(list), maxRank)] {
 		found[i] = table.of(child.LogProb)
 	}
 	for memory := childMemory; c != nil; c, memory = c.all, childMemoryAll {
-		cell := &c.cells[tandem.AcceptBin(own)]
-		cell.seen = min(cell.seen+1, float64(memory))
-		for i, v := range found {
-			cell.mean[i] += (v - cell.mean[i]) / cell.seen
+		c.any.add(found, memory)
+		if r.Depth > 0 {
+			c.cells[tandem.AcceptBin(r.Own)].add(found, memory)
 		}
 	}
 }
 
-// expect returns the expected chances of a node's best children, if the node is accepted.
-func (c *Children) expect(own float32) (out [maxRank]float64) {
-	out = firstChildren
-	if c.all != nil {
-		out = c.all.expect(own)
+func (c *childCell) add(found [maxRank]float64, memory int) {
+	c.seen = min(c.seen+1, float64(memory))
+	for i, v := range found {
+		c.mean[i] += (v - c.mean[i]) / c.seen
 	}
-	cell := c.cells[tandem.AcceptBin(own)]
-	for i, v := range cell.mean {
-		out[i] += (v - out[i]) * cell.seen / (cell.seen + childPrior)
+}
+
+// expect returns the expected chances of the best children of a node that has that log-probability after its parent, if it is accepted.
+func (c *Children) expect(own float32) [maxRank]float64 {
+	bin := tandem.AcceptBin(own)
+	out := firstChildren
+	if c.all != nil {
+		out = c.all.cells[bin].shift(c.all.any.shift(out))
+	}
+	return c.cells[bin].shift(c.any.shift(out))
+}
+
+// shift moves an expectation to what was seen.
+func (c *childCell) shift(out [maxRank]float64) [maxRank]float64 {
+	for i, v := range c.mean {
+		out[i] += (v - out[i]) * c.seen / (c.seen + childPrior)
 	}
 	return out
 }
@@ -73,25 +85,21 @@ func (c *Children) Rows(d Draft, p tandem.Plan, drafted time.Duration, pass func
 	if len(p.Verify) == 0 {
 		return n
 	}
-	table := newChances(p.Accept)
-	logProbs := monotone(d.Tree)
-	chances := make([]float64, 0, d.Tree.Len()+maxRank*n)
-	leaves := make([]int, 0, n) // the pending rows' nodes: those with the latest row numbers
-	for i, lp := range logProbs[1:] {
-		chances = append(chances, table.of(lp))
-		if d.Rows[i+1] >= 0 {
-			leaves = append(leaves, i+1)
+	reach := newChances(p.Accept).along(d.Tree)
+	chances := append(make([]float64, 0, len(reach)+maxRank*n), reach[1:]...)
+	leaves := make([]int32, 0, n) // the pending rows' nodes: those with the latest row numbers
+	for i, row := range d.Rows {
+		if row >= 0 {
+			leaves = append(leaves, int32(i))
 		}
 	}
-	slices.SortFunc(leaves, func(a, b int) int { return cmp.Compare(d.Rows[a], d.Rows[b]) })
+	slices.SortFunc(leaves, func(a, b int32) int { return cmp.Compare(d.Rows[a], d.Rows[b]) })
 	leaves = leaves[max(len(leaves)-n, 0):]
 	slices.SortFunc(chances, func(a, b float64) int { return cmp.Compare(b, a) })
 	_, most := best(chances, p, drafted)
 	for k, leaf := range leaves {
-		own := logProbs[leaf] - logProbs[d.Tree.Parents[leaf]]
-		reach := table.of(logProbs[leaf])
-		for _, share := range c.expect(own) {
-			chances = insert(chances, reach*share)
+		for _, share := range c.expect(own(d.Tree, leaf)) {
+			chances = insert(chances, reach[leaf]*share)
 		}
 		if _, rate := best(chances, p, drafted+pass(k+1)); rate > most {
 			rows, most = k+1, rate

@@ -207,10 +207,8 @@ func (s *Sketch) Worth(c *Children, p tandem.Plan, drafted, step time.Duration, 
 	if n == 0 {
 		return 0
 	}
-	table, logProbs := newChances(p.Accept), monotone(s.Tree)
 	var now, then []float64
-	for i, lp := range logProbs[1:] {
-		chance := table.of(lp)
+	for i, chance := range newChances(p.Accept).along(s.Tree)[1:] {
 		now = append(now, chance)
 		if below := s.below[i+1]; below < 0 || below >= n {
 			then = append(then, chance)
@@ -218,7 +216,7 @@ func (s *Sketch) Worth(c *Children, p tandem.Plan, drafted, step time.Duration, 
 	}
 	for _, r := range s.Open[:n] {
 		for _, share := range c.expect(r.Own) {
-			then = append(then, table.of(r.LogProb)*share)
+			then = append(then, r.Chance*share)
 		}
 	}
 	nodes := max(s.bounds.Nodes-1, 0)
@@ -237,16 +235,15 @@ func (s *Sketch) Worth(c *Children, p tandem.Plan, drafted, step time.Duration, 
 		return n
 	}
 	useful := 1
-	for size > 0 && useful < n && s.brings(c, table, useful) >= then[size-1]*slack {
+	for size > 0 && useful < n && s.brings(c, useful) >= then[size-1]*slack {
 		useful++
 	}
 	return useful
 }
 
 // brings returns the chance that the best child of an open node is expected to have.
-func (s *Sketch) brings(c *Children, table chances, open int) float64 {
-	r := s.Open[open]
-	return table.of(r.LogProb) * c.expect(r.Own)[0]
+func (s *Sketch) brings(c *Children, open int) float64 {
+	return s.Open[open].Chance * c.expect(s.Open[open].Own)[0]
 }
 
 // likeliest returns the best n chances, best first; it sorts list.

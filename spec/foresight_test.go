@@ -74,7 +74,7 @@ func TestSketchOpensWhatIsForetold(t *testing.T) {
 	}
 	sure := NewChildren(nil)
 	for _, r := range s.Open {
-		sure.Learn(r.Own, pairOf(1, 0.9, 2, 0.05), nil)
+		sure.Learn(r, pairOf(1, 0.9, 2, 0.05), nil)
 	}
 	if n := s.Worth(sure, slow, 0, 0, len(s.Open)); n == 0 {
 		t.Error("a pass that takes no time is worth nothing")

@@ -2,7 +2,6 @@ package spec
 
 import (
 	"cmp"
-	"math"
 	"slices"
 	"time"
 
@@ -14,8 +13,8 @@ import (
 //	(p.Others + 1 + Σ chance) / (draft + p.Round + p.Verify[w-1]),  1 ≤ w ≤ len(p.Verify) nodes, root included.
 //
 // It returns the smaller tree, a copy, and the kept nodes' indices in t, ascending. draft is the time that drafting
-// has taken: spent, but part of the round. The chance of a node is p.Accept by the AcceptBin of its LogProb, or
-// exp(LogProb) if there is no Accept; a node is never likelier than its parent. So a node is kept only with its parent,
+// has taken: spent, but part of the round. The chance of a node is that of its parent times p.Accept by the AcceptBin of its probability
+// after the parent, or times that probability if there is no Accept. So a node is never likelier than its parent and is kept only with it,
 // and only the n prefixes of one order need comparing: O(n log n). A plan without Verify keeps all but prompt nodes, which are placed
 // behind what is left.
 func Cut(t tandem.Tree, p tandem.Plan, draft time.Duration) (cut tandem.Tree, kept []int32) {
@@ -26,14 +25,13 @@ func Cut(t tandem.Tree, p tandem.Plan, draft time.Duration) (cut tandem.Tree, ke
 		kept[i] = int32(i)
 	}
 	if len(p.Verify) > 0 && n > 0 {
-		logProbs := monotone(t)
+		reach := newChances(p.Accept).along(t)
 		slices.SortFunc(kept[1:], func(a, b int32) int { // parents first: likelier, or equally likely with a lower index
-			return cmp.Or(cmp.Compare(logProbs[b], logProbs[a]), cmp.Compare(a, b))
+			return cmp.Or(cmp.Compare(reach[b], reach[a]), cmp.Compare(a, b))
 		})
-		table := newChances(p.Accept)
 		chances := make([]float64, 0, n-1)
 		for _, i := range kept[1:] {
-			chances = append(chances, table.of(logProbs[i]))
+			chances = append(chances, reach[i])
 		}
 		w, _ := best(chances, p, draft)
 		kept = kept[:w]
@@ -76,19 +74,6 @@ func best(chances []float64, p tandem.Plan, draft time.Duration) (w int, rate fl
 	return w, rate
 }
 
-// monotone returns the nodes' log-probabilities, none above its parent's or 0, and none NaN.
-func monotone(t tandem.Tree) []float32 {
-	out := make([]float32, t.Len())
-	for i := 1; i < len(out) && t.LogProbs != nil; i++ {
-		lp := t.LogProbs[i]
-		if lp != lp {
-			lp = float32(math.Inf(-1))
-		}
-		out[i] = min(lp, out[t.Parents[i]])
-	}
-	return out
-}
-
 // chances is an Accept table in which no bin is likelier than one before it.
 type chances []float32
 
@@ -107,9 +92,31 @@ func newChances(accept []float32) chances {
 	return c
 }
 
-func (c chances) of(logProb float32) float64 {
-	if c == nil {
-		return chance(logProb)
+// of returns the chance of a node whose parent is accepted, by its log-probability after that.
+func (c chances) of(own float32) float64 {
+	switch {
+	case own != own:
+		return 0
+	case c == nil:
+		return chance(own)
 	}
-	return float64(c[min(tandem.AcceptBin(logProb), len(c)-1)])
+	return float64(c[min(tandem.AcceptBin(own), len(c)-1)])
+}
+
+// along returns the chance of each node of t, without prompt nodes: the product along its path.
+func (c chances) along(t tandem.Tree) []float64 {
+	out := make([]float64, t.Len())
+	out[0] = 1
+	for i := 1; i < len(out); i++ {
+		out[i] = out[t.Parents[i]] * c.of(own(t, int32(i)))
+	}
+	return out
+}
+
+// own returns the log-probability of a node after its parent: 0 if t has none.
+func own(t tandem.Tree, node int32) float32 {
+	if t.LogProbs == nil {
+		return 0
+	}
+	return t.LogProbs[node] - t.LogProbs[t.Parents[node]]
 }

@@ -33,26 +33,26 @@ func TestCutByTheBook(t *testing.T) {
 		if err := cut.Validate(len(plan.Verify), 8); err != nil {
 			t.Fatal(err)
 		}
-		chanceOf := func(i int) float64 { // the least on the way to the root
-			least := 1.0
+		chanceOf := func(i int) float64 { // the product on the way to the root
+			product := 1.0
 			for ; i > 0; i = int(tree.Parents[i]) {
-				lp := float32(0)
+				own := float32(0)
 				if tree.LogProbs != nil {
-					lp = tree.LogProbs[i]
+					own = tree.LogProbs[i] - tree.LogProbs[tree.Parents[i]]
 				}
-				if lp != lp {
-					lp = float32(math.Inf(-1))
-				}
-				p := min(math.Exp(float64(lp)), 1)
+				p := min(math.Exp(float64(own)), 1)
 				if plan.Accept != nil {
 					p = 1
-					for _, a := range plan.Accept[:tandem.AcceptBin(lp)+1] {
+					for _, a := range plan.Accept[:tandem.AcceptBin(own)+1] {
 						p = min(p, float64(a))
 					}
 				}
-				least = min(least, p)
+				if own != own {
+					p = 0
+				}
+				product *= p
 			}
-			return least
+			return product
 		}
 		rate := func(chances []float64) float64 {
 			sum := plan.Others + 1
@@ -145,8 +145,8 @@ func TestChildren(t *testing.T) {
 	found := func(chance float64) []Candidate { return []Candidate{{1, logOf(chance)}, {2, logOf((1 - chance) / 2)}} }
 	first := NewChildren(all)
 	for range 100 {
-		first.Learn(sure, found(0.9), nil)
-		first.Learn(unsure, found(0.3), nil)
+		first.Learn(Row{Depth: 1, Own: sure}, found(0.9), nil)
+		first.Learn(Row{Depth: 1, Own: unsure}, found(0.3), nil)
 	}
 	next := NewChildren(all)
 	a, b := next.expect(sure), next.expect(unsure)
@@ -154,7 +154,7 @@ func TestChildren(t *testing.T) {
 		t.Errorf("a new session expects %.3f after sure nodes and %.3f after others: want about 0.9 and 0.3", a, b)
 	}
 	for range 30 {
-		next.Learn(sure, found(0.6), nil)
+		next.Learn(Row{Depth: 1, Own: sure}, found(0.6), nil)
 	}
 	if own := next.expect(sure)[0]; math.Abs(own-0.6) > 0.07 {
 		t.Errorf("a session that finds 0.6 expects %.3f", own)

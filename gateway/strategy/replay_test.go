@@ -209,9 +209,7 @@ func (d *replayed) grow(base int, p tandem.Proposal, slow float64) (t tandem.Tre
 			case d.raw:
 				lists[i] = spec.Temper(beside, p.Temper)
 			}
-			if rows[i].Depth > 0 {
-				d.expect.Learn(rows[i].Own, lists[i], p.Plan.Accept)
-			}
+			d.expect.Learn(rows[i], lists[i], p.Plan.Accept)
 		}
 		g.Absorb(lists)
 	}

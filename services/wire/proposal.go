@@ -66,11 +66,11 @@ func fromPlan(p tandem.Plan) *peerv1.Plan {
 	for i, t := range p.Verify {
 		verify[i] = int64(t)
 	}
-	return &peerv1.Plan{VerifyNs: verify, RoundNs: int64(p.Round), Others: p.Others, Accept: p.Accept}
+	return &peerv1.Plan{VerifyNs: verify, RoundNs: int64(p.Round), Others: p.Others, Chances: p.Accept}
 }
 
 func toPlan(p *peerv1.Plan) (out tandem.Plan, err error) {
-	switch n := len(p.GetAccept()); {
+	switch n := len(p.GetChances()); {
 	case p == nil:
 		return out, nil
 	case len(p.GetVerifyNs()) > maxCosts:
@@ -82,7 +82,7 @@ func toPlan(p *peerv1.Plan) (out tandem.Plan, err error) {
 	case !(p.GetOthers() >= 0) || math.IsInf(p.GetOthers(), 0):
 		return out, tandem.Errorf(op, tandem.Invalid, "plan has %v tokens of others: want 0 or more", p.GetOthers())
 	}
-	out = tandem.Plan{Round: time.Duration(p.GetRoundNs()), Others: p.GetOthers(), Accept: p.GetAccept()}
+	out = tandem.Plan{Round: time.Duration(p.GetRoundNs()), Others: p.GetOthers(), Accept: p.GetChances()}
 	for i, c := range out.Accept {
 		if !(c >= 0 && c <= 1) {
 			return out, tandem.Errorf(op, tandem.Invalid, "plan's chance %d is %v: want 0 to 1", i, c)

@@ -258,8 +258,8 @@ func TestProposalsThatAreRefused(t *testing.T) {
 		"branch":       {Branch: nan},
 		"branch above": {Branch: 1.5},
 		"stop":         {Stop: -0.1},
-		"chances":      {Plan: &peerv1.Plan{Accept: make([]float32, 3)}},
-		"chance":       {Plan: &peerv1.Plan{Accept: slices.Repeat([]float32{2}, tandem.AcceptBins())}},
+		"chances":      {Plan: &peerv1.Plan{Chances: make([]float32, 3)}},
+		"chance":       {Plan: &peerv1.Plan{Chances: slices.Repeat([]float32{2}, tandem.AcceptBins())}},
 		"widths":       {Plan: &peerv1.Plan{VerifyNs: make([]int64, maxCosts+1)}},
 		"cost":         {Plan: &peerv1.Plan{VerifyNs: []int64{1, -1}}},
 		"round":        {Plan: &peerv1.Plan{RoundNs: -1}},
@@ -269,6 +269,14 @@ func TestProposalsThatAreRefused(t *testing.T) {
 		if got, err := ToProposal(p); !errors.Is(err, tandem.Invalid) {
 			t.Errorf("%s: %+v, %v: want invalid", name, got, err)
 		}
+	}
+}
+
+// TestPlanOfAnOldGateway: a gateway of before the chances after a parent sends a table of cumulative ones, which is not taken for them.
+func TestPlanOfAnOldGateway(t *testing.T) {
+	got, err := ToProposal(&peerv1.ProposeRequest{Plan: &peerv1.Plan{VerifyNs: []int64{5}, Accept: slices.Repeat([]float32{0.5}, 24)}})
+	if err != nil || got.Plan.Accept != nil || len(got.Plan.Verify) != 1 {
+		t.Errorf("%+v, %v: want a plan without chances", got.Plan, err)
 	}
 }
 

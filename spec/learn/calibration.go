@@ -6,12 +6,11 @@ import (
 	"github.com/tandem-llm/tandem"
 )
 
-// Calibration learns the chance that a drafter's node is accepted, by the AcceptBin of the cumulative
-// log-probability that the drafter gave it. Counts fade; in bins with few nodes the drafter is believed. Not
-// safe for concurrent use.
+// Calibration learns the chance that a drafter's node is accepted once its parent is, by the AcceptBin of the probability that the drafter
+// gave it after the parent. Counts fade. Not safe for concurrent use.
 //
-// A verified tree says for every node whether it was accepted, also for nodes below a rejected one. So the
-// cumulative chance of a bin is a plain frequency: nothing has to be multiplied along paths.
+// A node below a rejected one says nothing, so the chance of a bin is a plain frequency. A bin with few nodes follows all of them: a line
+// of the log-odds (Platt, 1999), which begins as what the drafter says.
 type Calibration struct {
 	t              CalibrationTuning
 	seen, accepted []float64
@@ -45,8 +44,8 @@ func (c *Calibration) Record(t tandem.Tree, committed []tandem.Token) {
 		case committed[depth[parent]] == t.Tokens[i]:
 			verdict[i], depth[i] = 1, depth[parent]+1
 		}
-		if verdict[i] >= 0 {
-			bin := tandem.AcceptBin(t.LogProbs[i])
+		if parent := t.Parents[i]; verdict[i] >= 0 && verdict[parent] == 1 {
+			bin := tandem.AcceptBin(t.LogProbs[i] - t.LogProbs[parent])
 			c.seen[bin]++
 			c.accepted[bin] += float64(verdict[i])
 		}
@@ -63,10 +62,9 @@ func (c *Calibration) Accept() []float32 {
 		bins           int
 	}
 	pools := make([]pool, 0, len(c.seen))
-	step := math.Exp(-0.5)
-	prior := math.Exp(-0.25) / step // at the middle of a bin
+	shift, slope := c.line()
 	for i := range c.seen {
-		prior *= step
+		prior := sigmoid(shift + slope*tandem.AcceptOdds(i))
 		p := pool{c.accepted[i] + c.t.Prior*prior, c.seen[i] + c.t.Prior, 1}
 		for len(pools) > 0 {
 			last := pools[len(pools)-1]
@@ -86,6 +84,33 @@ func (c *Calibration) Accept() []float32 {
 	}
 	return out
 }
+
+// line returns the line of the log-odds that fits all bins best: shift + slope × what the drafter says. It stays near (0, 1) until there
+// are nodes enough. Newton's method on the logarithm of the likelihood with a normal prior, of which a few steps are exact enough.
+func (c *Calibration) line() (shift, slope float64) {
+	slope = 1
+	for range 6 {
+		g0, g1 := -c.t.Shift*shift, -c.t.Slope*(slope-1)
+		h00, h01, h11 := c.t.Shift, 0.0, c.t.Slope
+		for i, n := range c.seen {
+			if n == 0 {
+				continue
+			}
+			x := tandem.AcceptOdds(i)
+			p := sigmoid(shift + slope*x)
+			off, w := c.accepted[i]-n*p, n*p*(1-p)+1e-9
+			g0, g1 = g0+off, g1+off*x
+			h00, h01, h11 = h00+w, h01+w*x, h11+w*x*x
+		}
+		det := h00*h11 - h01*h01
+		shift += min(max((g0*h11-g1*h01)/det, -1), 1)
+		slope += min(max((g1*h00-g0*h01)/det, -0.3), 0.3)
+		slope = max(slope, 0)
+	}
+	return shift, slope
+}
+
+func sigmoid(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
 
 // Inherit returns an independent calibration that begins with c's counts, multiplied by share (0 to 1).
 func (c *Calibration) Inherit(share float64) *Calibration {

@@ -67,7 +67,9 @@ type CostTuning struct {
 
 // CalibrationTuning is Calibration's.
 type CalibrationTuning struct {
-	Prior  float64 // nodes that the draft model's own probability of a bin counts for
+	Prior  float64 // nodes of a bin that what all bins say counts for
+	Shift  float64 // strength with which the line of all bins keeps to what the drafter says: of its shift,
+	Slope  float64 // and of its slope
 	Forget float64 // factor on the counts of older trees with each new one: at 0.99 about 100 trees are remembered
 }
 
@@ -140,7 +142,7 @@ func DefaultTuning() Tuning {
 			Young: 6, Alike: 6, Recall: 24, Paired: 50, Own: 60, Common: 5, Low: 0.5, High: 3, Gain: 2.5, Jitter: 0.25, Drift: 0.05,
 			Cold: 0.5, TextFade: 0.95, Dear: 0.05},
 		Costs:       CostTuning{Gain: 0.1, Trust: 1, Fade: 0.98, Outlier: 2, MostExperts: 0.95, SpreadGain: 0.05, SpreadTrust: 2},
-		Calibration: CalibrationTuning{Prior: 8, Forget: 0.99},
+		Calibration: CalibrationTuning{Prior: 8, Shift: 1, Slope: 4, Forget: 0.99},
 		Length:      LengthTuning{Fade: 0.995, Near: 2, Load: 1.0 / 8},
 		Alpha:       AlphaTuning{Least: 1e-6, Most: 0.99, Range: 10},
 		Compare:     0.35,
