@@ -228,8 +228,8 @@ func TestGrowthByLearnedChances(t *testing.T) {
 		t.Logf("right %.2f, sharpened by %v: best fixed chain %.3f of plain, trees %.3f, one branch %.3f, a stop that knows %.3f",
 			c.rate, c.sharp, best, grown, chain, knowing)
 		if grown < c.least*best || chain < 0.95*best {
-			t.Errorf("right %.2f, sharpened by %v: trees bring %.3f and one branch %.3f of plain, the best fixed chain %.3f", c.rate, c.sharp,
-				grown, chain, best)
+			t.Errorf("right %.2f, sharpened by %v: trees bring %.3f and one branch %.3f of plain, the best fixed chain %.3f",
+				c.rate, c.sharp, grown, chain, best)
 		}
 	}
 }
