@@ -58,8 +58,8 @@ func TestGrowthOnTheRealPair(t *testing.T) {
 			}
 			grown := run(tandem.DefaultBounds(tandem.StrategyPlanner), verify)
 			branch := run(tandem.Bounds{Nodes: 32, Depth: 31, Width: 1}, verify)
-			t.Logf("%s, %s: trees %.3f of plain, %.2f tokens of %.1f nodes a round; one branch %.3f, %.2f of %.1f; a chain of %d %.3f", name,
-				kind, grown.rate()/plain.rate(), float64(grown.tokens)/float64(grown.rounds), float64(grown.nodes)/float64(grown.rounds),
+			t.Logf("%s, %s: trees %.3f of plain, %.2f tokens of %.1f nodes a round; one branch %.3f, %.2f of %.1f; a chain of %d %.3f",
+				name, kind, grown.rate()/plain.rate(), float64(grown.tokens)/float64(grown.rounds), float64(grown.nodes)/float64(grown.rounds),
 				branch.rate()/plain.rate(), float64(branch.tokens)/float64(branch.rounds), float64(branch.nodes)/float64(branch.rounds),
 				length, best/plain.rate())
 			if grown.rate() < best {
