@@ -1,22 +1,26 @@
 package testkit
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"testing"
 )
 
-// The real models that scripts/real-models gets: their files' names.
+// The files that scripts/real-models gets.
 const (
 	SmolLM2 = "smollm2-135m-instruct-q4_1.gguf"
-	Gemma   = "gemma-3-270m-q4_k_m.gguf"
+	Gemma3  = "gemma-3-270m-q4_k_m.gguf"
 	Qwen05  = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
 	Qwen15  = "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"
 )
 
+// RealGoldens are the real models by the names of their files in testdata/real, which scripts/real-goldens makes.
+var RealGoldens = map[string]string{"smollm2": SmolLM2, "gemma3": Gemma3, "qwen2.5-0.5b": Qwen05}
+
 // RealModel returns the path of a real model, in the folder TANDEM_REAL or else where scripts/real-models puts it. Without the file the
 // test is skipped.
-func RealModel(t testing.TB, name string) string {
+func RealModel(t testing.TB, file string) string {
 	t.Helper()
 	folder := os.Getenv("TANDEM_REAL")
 	if folder == "" {
@@ -26,9 +30,21 @@ func RealModel(t testing.TB, name string) string {
 		}
 		folder = filepath.Join(cache, "tandem", "real")
 	}
-	path := filepath.Join(folder, name)
+	path := filepath.Join(folder, file)
 	if _, err := os.Stat(path); err != nil {
-		t.Skipf("no real model %s in %s: scripts/real-models gets it", name, folder)
+		t.Skipf("no real model %s in %s: scripts/real-models gets it", file, folder)
 	}
 	return path
+}
+
+// RealGolden reads what other programs make of a real model. root is the folder of the checkout.
+func RealGolden(t testing.TB, root, name string, into any) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, "testdata", "real", name+".json"))
+	if err == nil {
+		err = json.Unmarshal(text, into)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
