@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-llm/tandem/spec/learn"
 )
 
-// The real pair on two cores with AVX-512 and with AVX2 alone: what passes of target and draft take (docs/measurements/pair.md).
+// The real pair on two cores with AVX-512 and with AVX2 alone: what passes of target and draft take (docs/measurements/pair-rounds.md).
 var (
 	pairWide = newPairBox(
 		passes(1, 24, 2, 26.8, 4, 32, 8, 47.5, 16, 88, 32, 184, 64, 362),
