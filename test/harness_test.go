@@ -38,6 +38,7 @@ var (
 // them. Each calls mayBeSlow.
 const slowTests = "^Test(Box|LastCommit|Install|ARM|CUDA|CUDAOnARM|Training|Jaeger|Playground.*|" +
 	"Guides|BenchSuites|BenchDevices|Faults|ShapedTextAndKilledVerifier|StoppedProcesses|ForgedStatesAndGuesses|AnotherVerifier|" +
+	"RealConversation|RealCompletion|" +
 	"Crowd|SlowClients|StalledClients|StalledStream|SecondTurnIsShort|GatewayKilled|BadDrafter|BodiesInMemory)$"
 
 // mayBeSlow skips a slow test unless it is asked for.

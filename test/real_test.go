@@ -14,6 +14,7 @@ var realRoom = []string{"--ctx", "1024", "--sessions", "1"}
 // TestRealConversation holds a conversation of two turns with each real model that has a template, by that template: the prompt has as many
 // tokens as llama.cpp's, the answers are right, and the same without drafts.
 func TestRealConversation(t *testing.T) {
+	mayBeSlow(t)
 	for name, flags := range map[string][]string{
 		"smollm2":      {"--draft", "lookup"},
 		"qwen2.5-0.5b": {"--draft", "lookup"},
@@ -89,6 +90,11 @@ func (g *webGroup) answer(t *testing.T, messages json.RawMessage, tokens int, dr
 // TestRealCompletion continues a text with Gemma 3, a base model without a template, and what came with it once more: right, and the same
 // without drafts. A conversation is refused.
 func TestRealCompletion(t *testing.T) {
+	mayBeSlow(t)
+	t.Run("gemma3", continueGemma)
+}
+
+func continueGemma(t *testing.T) {
 	g := upWeb(t, "", append([]string{"--target", testkit.RealModel(t, testkit.Gemma3), "--draft", "lookup"}, realRoom...)...)
 	text := "Germany: Berlin. Italy: Rome. Spain: Madrid. France:"
 	for range 2 {
