@@ -112,7 +112,7 @@ func (k Kernels) types() (types []kernels.Type, err error) {
 	for _, t := range kernels.Types() {
 		names = append(names, t.String())
 		elems, _ := t.Block()
-		chosen := slices.Contains(k.Types, t.String()) || len(k.Types) == 0 && !t.Unpacked()
+		chosen := slices.Contains(k.Types, t.String()) || len(k.Types) == 0
 		if chosen && (k.Cols < 1 || k.Rows < 1 || k.Cols%elems != 0 || k.Cols > 1<<20 || k.Rows > 1<<20) {
 			return nil, tandem.Errorf("", tandem.Invalid, "--rows %d --cols %d: want 1 to %d of each, columns a multiple of %d for %s",
 				k.Rows, k.Cols, 1<<20, elems, t)

@@ -41,7 +41,7 @@ type TypeUse struct {
 	Tensors     int
 	FileBytes   int64
 	MemoryBytes int64
-	Kernel      string // native; unpacked at load, and to what; or a vector
+	Kernel      string // native, or vectors
 }
 
 // Inspect reads and checks the model file at path as Open does, without loading its weights; SideOf reads side files. Errors
@@ -124,9 +124,7 @@ func typesOf(f *gguf.File, matrices []tensors.Matrix) map[string]TypeUse {
 		p := &matrices[i]
 		u := types[p.Tensor.Type.String()]
 		u.MemoryBytes += p.Packed()
-		if u.Kernel = "native"; p.Kind().Unpacked() {
-			u.Kernel = "unpacked at load to int8 codes with float scales"
-		}
+		u.Kernel = "native"
 		types[p.Tensor.Type.String()] = u
 	}
 	return types

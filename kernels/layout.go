@@ -11,7 +11,7 @@ const (
 )
 
 // LayoutVersion is increased when the bytes of a matrix in some layout change, so that files that hold such bytes are made again.
-const LayoutVersion = 1
+const LayoutVersion = 2
 
 // GroupRows is the number of outputs in a group of Groups16; a matrix is cut between groups only.
 const GroupRows = 16
@@ -41,14 +41,18 @@ func Segment32(t Type) int {
 	switch t {
 	case Q8_0:
 		return 16 + 256
-	case Q4_0, Q4_K, MXFP4:
+	case Q4_0, Q4_K, MXFP4, IQ4_NL:
 		return 16 + 128
+	case Q4_1:
+		return 32 + 128
+	case Q5_1:
+		return 32 + 32 + 128
+	case IQ4_XS:
+		return 128 + 8
 	case Q5_0, Q5_K:
 		return 16 + 32 + 128
 	case Q6_K:
 		return 16 + 64 + 128 + 2
-	case Q4_1, Q5_1, IQ4_NL, IQ4_XS: // unpacked: a scale and a minimum per 32
-		return 64 + 256
 	case Q2_K:
 		return 16 + 64 + 4
 	case Q3_K:
@@ -78,10 +82,16 @@ func groupBytes(t Type, cols int) int {
 func segmentBytes(t Type, n int) int {
 	header, codes := (n+63)/64*64, 512
 	switch t {
-	case Q4_0:
+	case Q4_0, IQ4_NL:
 		codes = 256
+	case Q4_1:
+		header, codes = 2*n, 256
 	case Q5_0:
 		codes = 320
+	case Q5_1:
+		header, codes = 2*n, 320
+	case IQ4_XS:
+		header, codes = 128, 256
 	case Q2_K:
 		header, codes = 320, 128
 	case Q3_K:
@@ -94,8 +104,6 @@ func segmentBytes(t Type, n int) int {
 		header, codes = 320, 384
 	case MXFP4:
 		header, codes = (n/2+63)/64*64, 256
-	case Q4_1, Q5_1, IQ4_NL, IQ4_XS: // unpacked: a scale and a minimum per 32
-		header = n / 32 * 128
 	}
 	return header + n/32*codes
 }

@@ -71,16 +71,6 @@ func (t Type) String() string {
 // for a type that is not supported.
 func (t Type) Block() (elems, bytes int) { return formats[t].elems, formats[t].bytes }
 
-// Unpacked reports whether the weights are stored for the kernels as int8 codes with float scales, which
-// takes more memory than the file; the others are only put in another order.
-func (t Type) Unpacked() bool {
-	switch t {
-	case Q4_1, Q5_1, IQ4_NL, IQ4_XS:
-		return true
-	}
-	return false
-}
-
 // Super reports whether products with t take activations that have one scale per 256.
 func (t Type) Super() bool {
 	switch t {

@@ -56,7 +56,7 @@ INLINE uint32_t largest(const float *x, int n) {
     return (uint32_t)_mm_cvtsi128_si32(h);
 }
 
-INLINE void quantize_block(const float *x, float scale, __m256 inv, tk_qblock *q) {
+INLINE void quantize_block(const float *x, float scale, __m256 inv, const int span, tk_qblock *q) {
     __m256i codes = _mm256_setzero_si256();
     if (scale > 0) {  // neither nothing nor NaN
         __m256i v[4];
@@ -74,13 +74,18 @@ INLINE void quantize_block(const float *x, float scale, __m256 inv, tk_qblock *q
     q->half[1] = (int16_t)s1;
     q->off8 = -8 * (s0 + s1);
     q->off16 = -16 * (s0 + s1);
+    q->off128 = -128 * (s0 + s1);
+    if (span > 32) {
+        q->off32[0] = -32 * s0;
+        q->off32[1] = -32 * s1;
+        return;
+    }
+    q->xsum = scale * (float)(s0 + s1);
     __m256i lanes = _mm256_maddubs_epi16(_mm256_set1_epi8(16), codes);
     lanes = _mm256_add_epi16(lanes, _mm256_bsrli_epi128(lanes, 8));
     lanes = _mm256_add_epi16(lanes, _mm256_bsrli_epi128(lanes, 4));
     q->lanes = _mm_cvtsi128_si32(_mm_sub_epi16(_mm_setzero_si128(),
         _mm_add_epi16(_mm256_castsi256_si128(lanes), _mm256_extracti128_si256(lanes, 1))));
-    q->off32[0] = -32 * s0;
-    q->off32[1] = -32 * s1;
 }
 
 // Quantises spans of `span` elements with one scale each.
@@ -92,7 +97,7 @@ INLINE void quantize_spans(const float *x, int n, const int span, tk_qblock *q, 
         else if (!(a < 1e-30f)) scale = a / 127;
         __m256 inv = _mm256_set1_ps(127 / a);
         tk_qblock *first = q;
-        for (int i = 0; i < span; i += 32, q += stride) quantize_block(x + i, scale, inv, q);
+        for (int i = 0; i < span; i += 32, q += stride) quantize_block(x + i, scale, inv, span, q);
         for (int i = 0; i < span / 64; i++) tk_pair(first + 2 * i * stride, stride);
     }
 }

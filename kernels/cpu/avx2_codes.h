@@ -11,7 +11,7 @@ INLINE __m256i u8_8(const uint8_t *p) { return _mm256_cvtepu8_epi32(_mm_loadl_ep
 INLINE __m256i i8_8(const uint8_t *p) { return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
 INLINE __m256i only(__m256i v, int bits) { return _mm256_and_si256(v, _mm256_set1_epi8((char)bits)); }
 
-// Codes of inputs [4j, 4j+4) of a block, unsigned.
+// Codes of inputs [4j, 4j+4) of a block, unsigned; those of CURVE signed.
 INLINE __m256i code(const int form, const uint8_t *q, const int j) {
     if (form == BYTES) return load(q + 64 * j);
     if (form == SIXES) {
@@ -40,6 +40,7 @@ INLINE __m256i code(const int form, const uint8_t *q, const int j) {
     }
     __m256i v = load(q + 64 * (j & 3));
     v = only(j > 3 ? _mm256_srli_epi16(v, 4) : v, 15);
+    if (form == CURVE) return _mm256_shuffle_epi8(_mm256_setr_epi8(TK_IQ4, TK_IQ4), v);
     return form == FLOATS ? _mm256_shuffle_epi8(_mm256_setr_epi8(E2M1, E2M1), v) : v;
 }
 
@@ -74,6 +75,20 @@ INLINE void open_super(const uint8_t *h, float (*scale)[16], __m256i *level) {
         for (int b = 0; b < 8; b++) _mm256_store_ps(scale[b] + o, _mm256_mul_ps(d, _mm256_cvtepi32_ps(u8_8(sc + 16 * b + o))));
         for (int i = 0; i < 4; i++)
             level[2 * i + o / 8] = _mm256_or_si256(u8_8(mn + 32 * i + o), _mm256_slli_epi32(u8_8(mn + 32 * i + 16 + o), 16));
+    }
+}
+
+// The eight 6-bit scales of 16 outputs of IQ4_XS: tk_scale4.
+INLINE void open_scales(const uint8_t *h, float (*scale)[16]) {
+    for (int o = 0; o < 16; o += 8) {
+        __m256 d = half8(h + 2 * o);
+        __m256i high = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(h + 32 + 2 * o)));
+        for (int b = 0; b < 8; b++, high = _mm256_srli_epi32(high, 2)) {
+            __m256i low = _mm256_and_si256(_mm256_srli_epi32(u8_8(h + 64 + 16 * (b / 2) + o), b % 2 * 4), _mm256_set1_epi32(15));
+            low = _mm256_or_si256(low, _mm256_slli_epi32(_mm256_and_si256(high, _mm256_set1_epi32(3)), 4));
+            low = _mm256_sub_epi32(low, _mm256_set1_epi32(32));
+            _mm256_store_ps(scale[b] + o, _mm256_mul_ps(d, _mm256_cvtepi32_ps(low)));
+        }
     }
 }
 

@@ -72,13 +72,15 @@ INLINE void products(const int form, const uint8_t *q, size_t gbytes, const tk_q
     }
 }
 
-// sum = the products of a block of 8-bit codes. Unsigned codes would saturate maddubs, so it multiplies |code| ≤ 128 with
+// sum = the products of a block of 8-bit codes, those of CURVE looked up. Unsigned codes would saturate maddubs, so it multiplies |code| ≤ 128 with
 // the activation, at most 127 in magnitude, given the code's sign.
-INLINE void byte_products(const uint8_t *q, size_t gbytes, const tk_qblock *x, const int R, const int C, __m256i *sum) {
+INLINE void byte_products(const int form, const uint8_t *q, size_t gbytes, const tk_qblock *x, const int R, const int C, __m256i *sum) {
     const __m256i one = _mm256_set1_epi16(1), flip = _mm256_set1_epi8((char)128);
     _Pragma("GCC unroll 8") for (int j = 0; j < 8; j++)
         _Pragma("GCC unroll 4") for (int c = 0; c < C; c++) {
-            __m256i v = _mm256_xor_si256(load(q + c / 2 * gbytes + c % 2 * 32 + 64 * j), flip), u = _mm256_abs_epi8(v);
+            __m256i v = code(form, q + c / 2 * gbytes + c % 2 * 32, j), u;
+            if (form == BYTES) v = _mm256_xor_si256(v, flip);
+            u = _mm256_abs_epi8(v);
             _Pragma("GCC unroll 8") ROWS {
                 int i = r * C + c;
                 __m256i p = _mm256_madd_epi16(_mm256_maddubs_epi16(u, _mm256_sign_epi8(bcast(x[r].q + 4 * j), v)), one);
@@ -97,7 +99,8 @@ static inline size_t start_at(const int form, const int kind) {
 // The scales of 8 outputs in block b of a segment at w, or in half of it; o is 8 for the upper outputs.
 INLINE __m256 scale_of(const int kind, const uint8_t *w, const float (*scale)[16], int b, int half, int o) {
     if (kind == SMALL) return half8(w + 32 * b + 2 * o);
-    if (kind == SUPER) return _mm256_load_ps(scale[b] + o);
+    if (kind == MINIMA) return half8(w + 64 * b + 2 * o);
+    if (kind == SUPER || kind == SCALES) return _mm256_load_ps(scale[b] + o);
     return _mm256_mul_ps(half8(w + 2 * o), _mm256_cvtepi32_ps(i8_8(w + 64 + 16 * (2 * b + half) + o)));
 }
 
@@ -108,7 +111,7 @@ INLINE void end_segment(const int kind, const int R, const int C, const span *s,
         int r = i / C, c = i % C;
         float *total = s->total[c / 2 * MAXROWS + r] + c % 2 * 8;
         __m256 t = _mm256_load_ps(total), a = acc[i];
-        if (kind == SMALL || kind == POWERS) {
+        if (by_block(kind)) {
             _mm256_store_ps(total, _mm256_add_ps(t, a));
             continue;
         }
@@ -199,8 +202,8 @@ INLINE void run(const int form, const int kind, const int R, const int C, const 
             for (int half = 0; half < (kind == HALVES ? 2 : 1); half++) {
                 __m256i sum[MAXR];
                 for (int i = 0; i < R * C; i++)
-                    sum[i] = kind == SUPER ? _mm256_setzero_si256() : bcast((const char *)&x[i / C] + start_at(form, kind) + 4 * half);
-                if (form == BYTES) byte_products(q, s->gbytes, x, R, C, sum);
+                    sum[i] = kind == SUPER || kind == MINIMA ? _mm256_setzero_si256() : bcast((const char *)&x[i / C] + start_at(form, kind) + 4 * half);
+                if (form == BYTES || form == CURVE) byte_products(form, q, s->gbytes, x, R, C, sum);
                 else if (kind != HALVES) products(form, q, s->gbytes, x, R, C, 0, 8, sum);
                 else if (half == 0) products(form, q, s->gbytes, x, R, C, 0, 4, sum);
                 else products(form, q, s->gbytes, x, R, C, 4, 8, sum);
@@ -212,9 +215,12 @@ INLINE void run(const int form, const int kind, const int R, const int C, const 
                     else if (c % 2) d = two[1];
                     else powers16(h + 16 * b, two), d = two[0];
                     _Pragma("GCC unroll 8") ROWS {
-                        __m256 f = kind == SMALL || kind == POWERS ? _mm256_mul_ps(d, _mm256_set1_ps(x[r].scale)) : d;
+                        __m256 f = by_block(kind) ? _mm256_mul_ps(d, _mm256_set1_ps(x[r].scale)) : d;
                         acc[r * C + c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[r * C + c]), f, acc[r * C + c]);
                     }
+                    if (kind != MINIMA) continue;
+                    __m256 m = half8(h + 64 * b + 32 + 2 * (8 * (c % 2 + s->half)));
+                    _Pragma("GCC unroll 8") ROWS acc[r * C + c] = _mm256_fmadd_ps(m, _mm256_set1_ps(x[r].xsum), acc[r * C + c]);
                 }
             }
         }
@@ -240,6 +246,10 @@ typedef void (*runner)(const span *);
 RUN(small_bytes, BYTES, SMALL)
 RUN(small_nibbles, NIBBLES, SMALL)
 RUN(small_fives, FIVES, SMALL)
+RUN(small_curve, CURVE, SMALL)
+RUN(scales_curve, CURVE, SCALES)
+RUN(minima_nibbles, NIBBLES, MINIMA)
+RUN(minima_fives, FIVES, MINIMA)
 RUN(powers_floats, FLOATS, POWERS)
 RUN(super_nibbles, NIBBLES, SUPER)
 RUN(super_fives, FIVES, SUPER)
@@ -252,10 +262,14 @@ typedef struct {
     int kind;
 } recipe;
 
-static recipe recipe_of(int packed) {
-    switch (packed) {
+static recipe recipe_of(int type) {
+    switch (type) {
     case TK_Q4_0: return (recipe){small_nibbles, SMALL};
+    case TK_Q4_1: return (recipe){minima_nibbles, MINIMA};
     case TK_Q5_0: return (recipe){small_fives, SMALL};
+    case TK_Q5_1: return (recipe){minima_fives, MINIMA};
+    case TK_IQ4_NL: return (recipe){small_curve, SMALL};
+    case TK_IQ4_XS: return (recipe){scales_curve, SCALES};
     case TK_MXFP4: return (recipe){powers_floats, POWERS};
     case TK_Q4_K: return (recipe){super_nibbles, SUPER};
     case TK_Q5_K: return (recipe){super_fives, SUPER};
@@ -300,10 +314,10 @@ TARGET static void span_rows(const tk_mm *a, const recipe *rc, span s, int k, in
 }
 
 // Groups [g, g+count): one, or two of one row.
-TARGET static void groups(const tk_mm *a, int packed, const recipe *rc, int g, int count, scratch *t) {
+TARGET static void groups(const tk_mm *a, int type, const recipe *rc, int g, int count, scratch *t) {
     int rows = t->rows.rows;
     const uint8_t *w = a->w + g * a->gbytes;
-    const size_t full = tk_segment_bytes(packed, TK_SEG);
+    const size_t full = tk_segment_bytes(type, TK_SEG);
     for (int i = 0; i < count; i++) memset(t->total[i], 0, sizeof t->total[0][0] * rows);
     const int fetch = tk_reading == TK_AHEAD ? NEAR : rows > 2 || tk_reading == TK_STREAMS ? FAR : 0;
     const int segments = fetch ? SPAN : 1;  // headers read ahead of their codes would break a single stream
@@ -313,6 +327,7 @@ TARGET static void groups(const tk_mm *a, int packed, const recipe *rc, int g, i
             for (int i = 0; i * TK_SEG < n; i++) {
                 const uint8_t *h = w + c * a->gbytes + i * full;
                 if (rc->kind == SUPER) open_super(h, t->scale[c] + 8 * i, t->level[c] + 8 * i);
+                if (rc->kind == SCALES) open_scales(h, t->scale[c] + 8 * i);
                 if (rc->kind == LEVELS) open_levels(h, t->factor[c] + 32 * i, t->level[c] + 16 * i);
                 if (rc->kind == WHOLE) open_whole(h, t->factor[c] + 32 * i, t->level[c] + 16 * i);
             }
@@ -325,42 +340,6 @@ TARGET static void groups(const tk_mm *a, int packed, const recipe *rc, int g, i
         int half = i % 2, c = i / 2 % count, r = i / 2 / count;
         if (a->cols > 16 * (g + c) + 8 * half) put(a, g + c, half, t->rows.first + r, _mm256_load_ps(t->total[c][r] + 8 * half));
     }
-}
-
-// The formats with float scales and minima, half a group and a row at a time.
-TARGET static void unpacked_row(const tk_mm *a, int g, int o, const tk_qblock *x, int h, int row) {
-    const uint8_t *w = a->w + g * a->gbytes;
-    const __m256i one = _mm256_set1_epi16(1), flip = _mm256_set1_epi8((char)128);
-    __m256 total = _mm256_setzero_ps();
-    for (int k = 0; k < a->k; k += TK_SEG) {
-        int n = imin(a->k - k, TK_SEG);
-        const uint8_t *q = w + tk_header_bytes(TK_U32, n);
-        __m256 acc = _mm256_setzero_ps();
-        for (int s = 0; s < n / 32; s++, x += h) {
-            __m256i sum = _mm256_setzero_si256();
-            for (int j = 0; j < 8; j++, q += 64) {
-                __m256i v = _mm256_xor_si256(load(q + 4 * o), flip);
-                __m256i b = _mm256_sign_epi8(bcast(x->q + 4 * j), v);
-                sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(v), b), one));
-            }
-            const float *d = (const float *)(w + 128 * s) + o;
-            acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), _mm256_mul_ps(_mm256_loadu_ps(d), _mm256_set1_ps(x->scale)), acc);
-            acc = _mm256_fnmadd_ps(_mm256_loadu_ps(d + 16), _mm256_set1_ps(tk_xsum(x)), acc);
-        }
-        w = q;
-        total = _mm256_add_ps(total, acc);
-    }
-    put(a, g, o / 8, row, total);
-}
-
-static void unpacked(const tk_mm *a) {
-    for (int g = 0; g < a->ng; g++)
-        for (int p = a->p0; p < a->p1; p++) {
-            tk_panel t = tk_panel_at(a->rows, p);
-            for (int r = 0; r < t.h; r++)
-                for (int o = 0; o < 16 && 16 * g + o < a->cols; o += 8)
-                    unpacked_row(a, g, o, a->q + (size_t)t.r0 * (a->k / 32) + r, t.h, t.r0 + r);
-        }
 }
 
 INLINE __m256 widen8(const int type, const uint8_t *w, size_t k) {
@@ -428,18 +407,17 @@ TARGET static void f32(const tk_mm *a) { floats(TK_F32, a); }
 TARGET static void f16(const tk_mm *a) { floats(TK_F16, a); }
 TARGET static void bf16(const tk_mm *a) { floats(TK_BF16, a); }
 
-void tk_avx2_mm(int packed, const tk_mm *a) {
-    switch (packed) {
+void tk_avx2_mm(int type, const tk_mm *a) {
+    switch (type) {
     case TK_F32: f32(a); return;
     case TK_F16: f16(a); return;
     case TK_BF16: bf16(a); return;
-    case TK_U32: unpacked(a); return;
     }
-    recipe rc = recipe_of(packed);
+    recipe rc = recipe_of(type);
     scratch t;
     t.rows = panels_of(a);
     int g = 0;
-    for (; tk_reading == TK_STREAMS && t.rows.rows == 1 && g + 2 <= a->ng; g += 2) groups(a, packed, &rc, g, 2, &t);
-    for (; g < a->ng; g++) groups(a, packed, &rc, g, 1, &t);
+    for (; tk_reading == TK_STREAMS && t.rows.rows == 1 && g + 2 <= a->ng; g += 2) groups(a, type, &rc, g, 2, &t);
+    for (; g < a->ng; g++) groups(a, type, &rc, g, 1, &t);
 }
 #endif

@@ -35,7 +35,7 @@ INLINE uint32_t largest(const float *x, int n) {
     return _mm512_reduce_max_epu32(m);
 }
 
-INLINE void quantize_block(const float *x, float scale, __m512 inv, tk_qblock *q) {
+INLINE void quantize_block(const float *x, float scale, __m512 inv, const int span, tk_qblock *q) {
     __m512i q0 = _mm512_setzero_si512(), q1 = q0;
     if (scale > 0) {  // neither nothing nor NaN
         q0 = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), inv));
@@ -53,6 +53,10 @@ INLINE void quantize_block(const float *x, float scale, __m512 inv, tk_qblock *q
     q->off8 = -8 * (s0 + s1);
     q->off16 = -16 * (s0 + s1);
     q->off128 = -128 * (s0 + s1);
+    if (span == 32) {
+        q->xsum = scale * (float)(s0 + s1);
+        return;
+    }
     q->off32[0] = -32 * s0;
     q->off32[1] = -32 * s1;
 }
@@ -66,7 +70,7 @@ INLINE void quantize_spans(const float *x, int n, const int span, tk_qblock *q, 
         else if (!(a < 1e-30f)) scale = a / 127;
         __m512 inv = _mm512_set1_ps(127 / a);
         tk_qblock *first = q;
-        for (int i = 0; i < span; i += 32, q += stride) quantize_block(x + i, scale, inv, q);
+        for (int i = 0; i < span; i += 32, q += stride) quantize_block(x + i, scale, inv, span, q);
         for (int i = 0; i < span / 64; i++) tk_pair(first + 2 * i * stride, stride);
     }
 }

@@ -7,7 +7,7 @@
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")))
 #define INLINE static inline __attribute__((always_inline)) TARGET
 
-void tk_avx512_mm(int packed, const tk_mm *);
+void tk_avx512_mm(int type, const tk_mm *);
 
 INLINE __mmask16 first(int n) { return n >= 16 ? 0xffff : (__mmask16)((1u << n) - 1); }
 

@@ -26,12 +26,15 @@ INLINE __m512i permute(__m512i v, __m512i table) {
     return r;
 }
 
+// What the nibbles of CURVE stand for, plus 128.
+INLINE __m128i curve(void) { return _mm_xor_si128(_mm_setr_epi8(TK_IQ4), _mm_set1_epi8((char)128)); }
+
 // Codes by the lower four bits of each byte.
 INLINE __m512i nibbles(const int form, __m512i v) {
-    const __m512i table = _mm512_broadcast_i32x4(_mm_setr_epi8(E2M1));
+    const __m512i table = _mm512_broadcast_i32x4(form == CURVE ? curve() : _mm_setr_epi8(E2M1));
     if (form == SIXBIT) return permute(v, table);
     v = _mm512_and_si512(v, _mm512_set1_epi8(15));
-    return form == FLOATS ? _mm512_shuffle_epi8(table, v) : v;
+    return form == FLOATS || form == CURVE ? _mm512_shuffle_epi8(table, v) : v;
 }
 
 // Codes of inputs [4j, 4j+4) of a block, unsigned.
@@ -87,6 +90,19 @@ INLINE void open_super(const uint8_t *h, float (*scale)[16], __m512i *level, __m
         __m512i even = _mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)(m + 32 * i)));
         __m512i odd = _mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)(m + 32 * i + 16)));
         level[i] = _mm512_or_si512(even, _mm512_slli_epi32(odd, 16));
+    }
+}
+
+// The eight 6-bit scales of 16 outputs of IQ4_XS: tk_scale4.
+INLINE void open_scales(const uint8_t *h, float (*scale)[16]) {
+    const __m512i low = _mm512_set1_epi32(15), top = _mm512_set1_epi32(0x30), bias = _mm512_set1_epi32(32);
+    __m512 d = half16(h);
+    __m512i high = _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(h + 32))), 4);
+    for (int b = 0; b < 8; b++, high = _mm512_srli_epi32(high, 2)) {
+        __m512i v = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(h + 64 + 16 * (b / 2))));
+        v = _mm512_and_si512(b % 2 ? _mm512_srli_epi32(v, 4) : v, low);
+        v = _mm512_sub_epi32(_mm512_or_si512(v, _mm512_and_si512(high, top)), bias);
+        _mm512_store_ps(scale[b], _mm512_mul_ps(d, _mm512_cvtepi32_ps(v)));
     }
 }
 

@@ -21,7 +21,7 @@ typedef struct {
     const tk_qblock *x;      // (blocks, R)
     size_t start;            // start_of
     float (*total)[G][16];   // (R)
-    const float (*scale)[16][16];  // (G): SUPER and HALVES: the weights' scales
+    const float (*scale)[16][16];  // (G): SUPER, HALVES and SCALES: the weights' scales
     const __m512i (*factor)[16];   // (G): WHOLE and LEVELS: integer scales, 16 bits of 32
     const __m512i (*level)[8];     // (G): SUPER: pairs of minima of 4 pairs of blocks; WHOLE, LEVELS: of the halves of 8 blocks
     const __m512 *unit, *step;     // (G): of factor; of level
@@ -44,7 +44,7 @@ INLINE void word_products(const __m512i *v, const tk_qblock *x, const int R, con
 INLINE void products(const int form, const uint8_t *const *q, const tk_qblock *x,
                      const int R, const int C, const int from, const int to, __m512i *sum) {
     __m512i v[G], high[G];
-    if (R < 5 && (form == NIBBLES || form == FLOATS || form == SIXBIT)) {
+    if (R < 5 && (form == NIBBLES || form == FLOATS || form == SIXBIT || form == CURVE)) {
         _Pragma("GCC unroll 4") for (int j = 0; j < 4; j++) {
             for (int g = 0; g < C; g++) {
                 __m512i both = _mm512_loadu_si512(q[g] + 64 * j);
@@ -109,7 +109,7 @@ INLINE void run(const int form, const int kind, const int R, const int C, const 
         __m512i sum[TK_TILE * G];
         for (int half = 0; half < (kind == HALVES ? 2 : 1); half++) {
             ROWS for (int g = 0; g < C; g++)
-                sum[r * C + g] = kind == SUPER ? _mm512_setzero_si512() : bcast((const char *)&x[r] + s->start + 4 * half);
+                sum[r * C + g] = kind == SUPER || kind == MINIMA ? _mm512_setzero_si512() : bcast((const char *)&x[r] + s->start + 4 * half);
             if (kind != HALVES) products(form, q, x, R, C, 0, 8, sum);
             else if (half == 0) products(form, q, x, R, C, 0, 4, sum);
             else products(form, q, x, R, C, 4, 8, sum);
@@ -117,12 +117,16 @@ INLINE void run(const int form, const int kind, const int R, const int C, const 
                 const uint8_t *h = s->header[g];
                 __m512 d;
                 if (kind == SMALL) d = half16(h + 32 * b);
+                else if (kind == MINIMA) d = half16(h + 64 * b);
                 else if (kind == POWERS) d = powers16(h + 16 * b);
                 else d = _mm512_load_ps(s->scale[g][kind == HALVES ? 2 * b + half : b]);
                 _Pragma("GCC unroll 8") ROWS {
-                    __m512 w = kind == SMALL || kind == POWERS ? _mm512_mul_ps(d, _mm512_set1_ps(x[r].scale)) : d;
+                    __m512 w = by_block(kind) ? _mm512_mul_ps(d, _mm512_set1_ps(x[r].scale)) : d;
                     acc[r * C + g] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[r * C + g]), w, acc[r * C + g]);
                 }
+                if (kind != MINIMA) continue;
+                __m512 m = half16(h + 64 * b + 32);
+                _Pragma("GCC unroll 8") ROWS acc[r * C + g] = _mm512_fmadd_ps(m, _mm512_set1_ps(x[r].xsum), acc[r * C + g]);
             }
         }
         for (int g = 0; g < C; g++) q[g] += piece(form);
@@ -130,7 +134,7 @@ INLINE void run(const int form, const int kind, const int R, const int C, const 
     x = s->x;
     _Pragma("GCC unroll 8") ROWS for (int g = 0; g < C; g++) {
         __m512 t = _mm512_load_ps(s->total[r][g]), a = acc[r * C + g];
-        if (kind == SMALL || kind == POWERS) {
+        if (by_block(kind)) {
             _mm512_store_ps(s->total[r][g], _mm512_add_ps(t, a));
             continue;
         }
@@ -160,6 +164,10 @@ typedef void (*runner)(const segment *);
 RUN(small_bytes, BYTES, SMALL)
 RUN(small_nibbles, NIBBLES, SMALL)
 RUN(small_fives, FIVES, SMALL)
+RUN(small_curve, CURVE, SMALL)
+RUN(scales_curve, CURVE, SCALES)
+RUN(minima_nibbles, NIBBLES, MINIMA)
+RUN(minima_fives, FIVES, MINIMA)
 RUN(powers_floats, FLOATS, POWERS)
 RUN(powers_sixbit, SIXBIT, POWERS)
 RUN(super_nibbles, NIBBLES, SUPER)
@@ -173,6 +181,8 @@ RUN(whole_threes, THREES, WHOLE)
     ONE(name, BYTES, kind, 7, 2) ONE(name, BYTES, kind, 8, 2)                                            \
     static const runner name[G + 1][TK_TILE + 1] = {                                                     \
         {0}, {0}, {0, 0, 0, 0, name##2_4, name##2_5, name##2_6, name##2_7, name##2_8}};
+OPENED(scales_bytes, SCALES)
+OPENED(minima_bytes, MINIMA)
 OPENED(super_bytes, SUPER)
 OPENED(powers_bytes, POWERS)
 OPENED(halves_bytes, HALVES)
@@ -185,6 +195,7 @@ INLINE void open_codes(const int form, const uint8_t *q, int blocks, uint8_t *to
 }
 TARGET static void open_nibbles(const uint8_t *q, int blocks, uint8_t *to) { open_codes(NIBBLES, q, blocks, to); }
 TARGET static void open_floats(const uint8_t *q, int blocks, uint8_t *to) { open_codes(FLOATS, q, blocks, to); }
+TARGET static void open_curve(const uint8_t *q, int blocks, uint8_t *to) { open_codes(CURVE, q, blocks, to); }
 TARGET static void open_fives(const uint8_t *q, int blocks, uint8_t *to) { open_codes(FIVES, q, blocks, to); }
 TARGET static void open_sixes(const uint8_t *q, int blocks, uint8_t *to) { open_codes(SIXES, q, blocks, to); }
 
@@ -219,10 +230,14 @@ typedef struct {
     void (*multiply)(const uint8_t *q, const __m512i *factor, __m512i *level, uint8_t *to);  // and has multiplied by their scales
 } recipe;
 
-static recipe recipe_of(int packed) {
-    switch (packed) {
+static recipe recipe_of(int type) {
+    switch (type) {
     case TK_Q4_0: return (recipe){small_nibbles, SMALL, small_bytes, .open = open_nibbles};
+    case TK_Q4_1: return (recipe){minima_nibbles, MINIMA, minima_bytes, .open = open_nibbles};
     case TK_Q5_0: return (recipe){small_fives, SMALL, small_bytes, .open = open_fives};
+    case TK_Q5_1: return (recipe){minima_fives, MINIMA, minima_bytes, .open = open_fives};
+    case TK_IQ4_NL: return (recipe){small_curve, SMALL, small_bytes, .open = open_curve};
+    case TK_IQ4_XS: return (recipe){scales_curve, SCALES, scales_bytes, .open = open_curve};
     case TK_MXFP4: return (recipe){tk_permutes() ? powers_sixbit : powers_floats, POWERS, powers_bytes, .open = open_floats};
     case TK_Q4_K: return (recipe){super_nibbles, SUPER, super_bytes, .open = open_nibbles};
     case TK_Q5_K: return (recipe){super_fives, SUPER, super_bytes, .open = open_fives};
@@ -256,22 +271,22 @@ INLINE void put(const tk_mm *a, int g, int row, __m512 total) {
 
 // Groups [g, g+count) over all panels. If fewer are left, the last one is computed several times. Each panel fetches its part of
 // what comes AHEAD; on Zen 5 into the first-level cache, because fetches into the second level alone take longer there at times.
-TARGET static void groups(const tk_mm *a, int packed, const recipe *rc, int g, int count, scratch *t) {
+TARGET static void groups(const tk_mm *a, int type, const recipe *rc, int g, int count, scratch *t) {
     int rows = t->rows.rows, valid = imin(count, a->ng - g);
     const int opened = tk_reading == TK_STREAMS && (rc->open || rc->multiply) && t->rows.panels > 1;
     const runner *run = (opened ? rc->opened : rc->run)[count];
     const uint8_t *w[G];
     for (int i = 0; i < count; i++) w[i] = a->w + (g + imin(i, valid - 1)) * a->gbytes;
-    const size_t full = tk_segment_bytes(packed, TK_SEG);
+    const size_t full = tk_segment_bytes(type, TK_SEG);
     segment s = {.scale = (const float (*)[16][16])t->scale, .factor = (const __m512i (*)[16])t->factor,
                  .level = (const __m512i (*)[8])t->level, .unit = t->unit, .step = t->step,
-                 .start = start_of(packed), .near = tk_reading == TK_AHEAD};
-    const int lines = rows > 2 || fetched_for_few(packed) ? (int)(full / 8 + 63) / 64 : 0;  // with each block
+                 .start = start_of(type), .near = tk_reading == TK_AHEAD};
+    const int lines = rows > 2 || fetched_for_few(type) ? (int)(full / 8 + 63) / 64 : 0;  // with each block
     for (int r = 0; r < rows; r++)
         for (int i = 0; i < count; i++) _mm512_store_ps(t->total[r][i], _mm512_setzero_ps());
     for (int k = 0; k < a->k; k += TK_SEG) {
         int n = imin(a->k - k, TK_SEG);
-        size_t header = tk_header_bytes(packed, n), bytes = tk_segment_bytes(packed, n);
+        size_t header = tk_header_bytes(type, n), bytes = tk_segment_bytes(type, n);
         s.blocks = n / 32;
         s.lines = (lines + t->rows.panels - 1) / t->rows.panels;
         for (int i = 0; i < count; i++) {
@@ -279,6 +294,7 @@ TARGET static void groups(const tk_mm *a, int packed, const recipe *rc, int g, i
             s.code[i] = w[i] + header;
             s.ahead[i] = w[i] + AHEAD * full + (k + AHEAD * TK_SEG < a->k ? 0 : (size_t)(count - 1) * a->gbytes);
             if (rc->kind == SUPER) open_super(w[i], t->scale[i], t->level[i], &t->step[i]);
+            if (rc->kind == SCALES) open_scales(w[i], t->scale[i]);
             if (rc->kind == HALVES) open_halves(w[i], t->scale[i]);
             if (rc->kind == LEVELS) open_levels(w[i], t->factor[i], t->level[i], &t->unit[i], &t->step[i]);
             if (rc->kind == WHOLE) open_whole(w[i], t->factor[i], t->level[i], &t->unit[i]);
@@ -299,35 +315,6 @@ TARGET static void groups(const tk_mm *a, int packed, const recipe *rc, int g, i
     }
     for (int r = 0; r < rows; r++)
         for (int i = 0; i < valid; i++) put(a, g + i, t->rows.first + r, _mm512_load_ps(t->total[r][i]));
-}
-
-// The formats with float scales and minima, a group and a row at a time.
-TARGET static void unpacked_row(const tk_mm *a, int g, const tk_qblock *x, int h, int row) {
-    const uint8_t *w = a->w + g * a->gbytes;
-    __m512 total = _mm512_setzero_ps();
-    for (int k = 0; k < a->k; k += TK_SEG) {
-        int n = imin(a->k - k, TK_SEG);
-        const uint8_t *q = w + tk_header_bytes(TK_U32, n);
-        __m512 acc = _mm512_setzero_ps();
-        for (int s = 0; s < n / 32; s++, x += h) {
-            __m512i sum = _mm512_set1_epi32(x->off128);
-            for (int j = 0; j < 8; j++, q += 64) sum = _mm512_dpbusd_epi32(sum, _mm512_loadu_si512(q), bcast(x->q + 4 * j));
-            __m512 d = _mm512_mul_ps(_mm512_loadu_ps(w + 128 * s), _mm512_set1_ps(x->scale));
-            acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), d, acc);
-            acc = _mm512_fnmadd_ps(_mm512_loadu_ps(w + 128 * s + 64), _mm512_set1_ps(tk_xsum(x)), acc);
-        }
-        w = q;
-        total = _mm512_add_ps(total, acc);
-    }
-    put(a, g, row, total);
-}
-
-static void unpacked(const tk_mm *a) {
-    for (int g = 0; g < a->ng; g++)
-        for (int p = a->p0; p < a->p1; p++) {
-            tk_panel t = tk_panel_at(a->rows, p);
-            for (int r = 0; r < t.h; r++) unpacked_row(a, g, a->q + (size_t)t.r0 * (a->k / 32) + r, t.h, t.r0 + r);
-        }
 }
 
 INLINE __m512 widen16(const int type, const uint8_t *w, size_t k) {
@@ -389,19 +376,18 @@ TARGET static void f32(const tk_mm *a) { floats(TK_F32, a); }
 TARGET static void f16(const tk_mm *a) { floats(TK_F16, a); }
 TARGET static void bf16(const tk_mm *a) { floats(TK_BF16, a); }
 
-void tk_avx512_mm(int packed, const tk_mm *a) {
-    switch (packed) {
+void tk_avx512_mm(int type, const tk_mm *a) {
+    switch (type) {
     case TK_F32: f32(a); return;
     case TK_F16: f16(a); return;
     case TK_BF16: bf16(a); return;
-    case TK_U32: unpacked(a); return;
     }
-    recipe rc = recipe_of(packed);
+    recipe rc = recipe_of(type);
     scratch t;
     t.rows = panels_of(a);
     int count = PAIR;  // as measured
     if (tk_reading == TK_STREAMS && a->rows < 3) count = G;
     if (tk_reading != TK_STREAMS && (a->rows < 4 || (a->rows == 4 && rc.run == small_bytes))) count = 1;
-    for (int g = 0; g < a->ng; g += count) groups(a, packed, &rc, g, count, &t);
+    for (int g = 0; g < a->ng; g += count) groups(a, type, &rc, g, count, &t);
 }
 #endif

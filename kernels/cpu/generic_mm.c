@@ -19,8 +19,7 @@ void tk_quantize_block(const float *x, float a, tk_qblock *q) {
     q->off8 = -8 * sum;
     q->off16 = -16 * sum;
     q->off128 = -128 * sum;
-    q->off32[0] = -32 * half[0];
-    q->off32[1] = -32 * half[1];
+    q->xsum = q->scale * (float)sum;
 }
 
 static float largest(const float *x, int n) {
@@ -39,7 +38,12 @@ void tk_generic_quantize(const float *x, int n, tk_qblock *q, size_t stride) {
 void tk_generic_quantize256(const float *x, int n, tk_qblock *q, size_t stride) {
     for (int k = 0; k < n; k += TK_SEG) {
         float top = largest(x + k, TK_SEG);
-        for (int b = k / 32; b < (k + TK_SEG) / 32; b++) tk_quantize_block(x + 32 * b, top, q + b * stride);
+        for (int b = k / 32; b < (k + TK_SEG) / 32; b++) {
+            tk_qblock *to = q + b * stride;
+            tk_quantize_block(x + 32 * b, top, to);
+            to->off32[0] = -32 * to->half[0];
+            to->off32[1] = -32 * to->half[1];
+        }
         for (int b = k / 32; b < (k + TK_SEG) / 32; b += 2) tk_pair(q + b * stride, stride);
     }
 }
@@ -78,10 +82,11 @@ static void open_codes(int type, const uint8_t *q, int8_t *w) {
             else if (tk_code_bytes(type) == 320) c = five(q + i, j);
             else c = q[64 * (j & 3) + i] >> (j < 4 ? 0 : 4) & 15;
             switch (type) {
-            case TK_Q8_0: case TK_U32: c -= 128; break;
+            case TK_Q8_0: c -= 128; break;
             case TK_Q4_0: c -= 8; break;
             case TK_Q5_0: c -= 16; break;
             case TK_MXFP4: c = tk_e2m1(c); break;
+            case TK_IQ4_NL: case TK_IQ4_XS: c = tk_iq4(c); break;
             case TK_Q6_K: {
                 const uint8_t *t = q + 192 * (j / 4) + i;  // three codes, and in their upper bits a fourth
                 c = (j % 4 < 3 ? t[64 * (j % 4)] & 63 : t[0] >> 6 | (t[64] >> 6) << 2 | (t[128] >> 6) << 4) - 32;
@@ -122,11 +127,14 @@ static void open_segment(int type, const uint8_t *seg, int n, opened *o) {
         if (type == TK_Q4_K || type == TK_Q5_K) { open_levels(seg, l, o); continue; }
         if (tk_is_whole(type)) { open_factors(type, seg, l, o); continue; }
         for (int s = 0; s < n / 32 * (type == TK_Q6_K ? 2 : 1); s++) {
-            const uint8_t *f = seg + 128 * s + 4 * l;
             switch (type) {
             case TK_Q6_K: o->scale[s][l] = f16_f32(load_u16(seg + 2 * l)) * (float)(int8_t)seg[64 + 16 * s + l]; break;
             case TK_MXFP4: o->scale[s][l] = bits_f32(tk_power_bits(seg[16 * s + l])); break;
-            case TK_U32: memcpy(&o->scale[s][l], f, 4); memcpy(&o->min[s][l], f + 64, 4); break;
+            case TK_IQ4_XS: o->scale[s][l] = f16_f32(load_u16(seg + 2 * l)) * (float)tk_scale4(seg, l, s); break;
+            case TK_Q4_1: case TK_Q5_1:
+                o->scale[s][l] = f16_f32(load_u16(seg + 64 * s + 2 * l));
+                o->min[s][l] = -f16_f32(load_u16(seg + 64 * s + 32 + 2 * l));
+                break;
             default: o->scale[s][l] = f16_f32(load_u16(seg + 32 * s + 2 * l));
             }
         }
@@ -152,7 +160,7 @@ static void small_segment(int type, const opened *o, const tk_qblock *x, size_t 
         for (int l = 0; l < 16; l++) {
             float t = o->scale[s][l] * x->scale;
             acc[l] = soft_fma((float)sum[l], t, acc[l]);
-            if (type == TK_U32) acc[l] = soft_fma(-o->min[s][l], tk_xsum(x), acc[l]);
+            if (tk_has_minima(type)) acc[l] = soft_fma(-o->min[s][l], x->xsum, acc[l]);
         }
     }
     for (int l = 0; l < 16; l++) total[l] = total[l] + acc[l];
@@ -248,10 +256,10 @@ static void float_panel(int type, const tk_mm *a, int g, tk_panel t) {
     for (int r = 0; r < t.h; r++) put(a, g, t.r0 + r, total[r]);
 }
 
-void tk_generic_mm(int packed, const tk_mm *a) {
+void tk_generic_mm(int type, const tk_mm *a) {
     for (int g = 0; g < a->ng; g++) {
-        if (!tk_is_float(packed)) { quant_group(packed, a, g); continue; }
-        for (int p = a->p0; p < a->p1; p++) float_panel(packed, a, g, tk_panel_at(a->rows, p));
+        if (!tk_is_float(type)) { quant_group(type, a, g); continue; }
+        for (int p = a->p0; p < a->p1; p++) float_panel(type, a, g, tk_panel_at(a->rows, p));
     }
 }
 

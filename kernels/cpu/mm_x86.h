@@ -6,21 +6,25 @@
 #include "tk.h"
 
 // How a block's codes are stored, and what becomes of its sum.
-// FLOATS: nibbles that stand for numbers, E2M1; SIXBIT: the same, looked up by six bits of a byte, of which four count.
-enum { BYTES, TWOS, THREES, NIBBLES, FLOATS, SIXBIT, FIVES, SIXES };
-// SMALL: a scale per 32 in both; SUPER: integer scales per 32; HALVES: integer scales per 16; WHOLE: these, and an integer sum over the
+// FLOATS: nibbles that stand for numbers, E2M1; SIXBIT: the same, looked up by six bits of a byte, of which four count. CURVE: nibbles
+// that stand for numbers of 8 bits, IQ4.
+enum { BYTES, TWOS, THREES, NIBBLES, FLOATS, SIXBIT, CURVE, FIVES, SIXES };
+// SMALL: a scale per 32 in both; MINIMA: and a minimum; SCALES: as SMALL, but the weights' scales are integers times one per 256; SUPER: integer scales per 32; HALVES: integer scales per 16; WHOLE: these, and an integer sum over the
 // segment; LEVELS: as WHOLE, with minima; POWERS: as SMALL, but the weights' scales are powers of two.
-enum { SMALL, SUPER, HALVES, WHOLE, LEVELS, POWERS };
+enum { SMALL, MINIMA, SCALES, SUPER, HALVES, WHOLE, LEVELS, POWERS };
 
 // What the nibbles of FLOATS stand for: twice their values, plus 16.
 #define E2M1 16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4
+
+// Whether activations have a scale per 32, so that a segment's sum is added to the total as it is.
+static inline int by_block(const int kind) { return kind == SMALL || kind == MINIMA || kind == SCALES || kind == POWERS; }
 
 // Bytes of a block of 32 inputs.
 static inline size_t piece(const int form) {
     switch (form) {
     case TWOS: return 128;
     case THREES: return 192;
-    case NIBBLES: case FLOATS: case SIXBIT: return 256;
+    case NIBBLES: case FLOATS: case SIXBIT: case CURVE: return 256;
     case FIVES: return 320;
     case SIXES: return 384;
     }
@@ -31,14 +35,16 @@ static inline size_t piece(const int form) {
 // of a full segment.
 static inline size_t header_of(const int kind, int n) {
     if (kind == SUPER || kind == WHOLE) return 256;
+    if (kind == MINIMA) return (size_t)n * 64;
+    if (kind == SCALES) return 128;
     if (kind == POWERS) return (size_t)(n + 3) / 4 * 64;
     return kind == HALVES || kind == LEVELS ? 320 : (size_t)(n + 1) / 2 * 64;
 }
 static inline int lines_of(const int form, const int kind) { return (int)((header_of(kind, 8) / 8 + piece(form) + 63) / 64); }
 
 // Where in tk_qblock the sum of a block starts: Σ code·q = Σ stored·q + start. Types without offset do not look.
-static inline size_t start_of(int packed) {
-    switch (packed) {
+static inline size_t start_of(int type) {
+    switch (type) {
     case TK_Q4_0: return offsetof(tk_qblock, off8);
     case TK_Q5_0: case TK_MXFP4: return offsetof(tk_qblock, off16);
     case TK_Q6_K: return offsetof(tk_qblock, off32);
@@ -47,8 +53,8 @@ static inline size_t start_of(int packed) {
 }
 
 // Whether AVX-512 fetches weights ahead for one or two rows. (AVX2, which computes longer, fetches all types then, or none.)
-static inline int fetched_for_few(int packed) {
-    const int slow = packed == TK_Q4_0 || packed == TK_MXFP4 || tk_is_super(packed);  // to unpack
+static inline int fetched_for_few(int type) {
+    const int slow = tk_code_bytes(type) == 256 || tk_is_super(type);  // to unpack: nibbles and K-quants
     return tk_reading == TK_AHEAD ? slow : tk_reading == TK_STREAMS;
 }
 

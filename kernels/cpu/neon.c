@@ -40,7 +40,7 @@ INLINE uint32_t largest(const float *x, int n) {
 }
 
 // inv is 0 where nothing of the block counts: Inf*0 is NaN, which converts to 0.
-INLINE void quantize_block(const float *x, float scale, float inv, tk_qblock *q) {
+INLINE void quantize_block(const float *x, float scale, float inv, const int span, tk_qblock *q) {
     int32_t half[2];
     for (int i = 0; i < 2; i++, x += 16) {
         int32x4_t v[4];
@@ -56,6 +56,10 @@ INLINE void quantize_block(const float *x, float scale, float inv, tk_qblock *q)
     q->off8 = -8 * sum;
     q->off16 = -16 * sum;
     q->off128 = -128 * sum;
+    if (span == 32) {
+        q->xsum = scale * (float)sum;
+        return;
+    }
     q->off32[0] = -32 * half[0];
     q->off32[1] = -32 * half[1];
 }
@@ -68,7 +72,7 @@ INLINE void quantize_spans(const float *x, int n, const int span, tk_qblock *q, 
         if (top >= 0x7f800000) scale = bits_f32(0x7fc00000);
         else if (!(a < 1e-30f)) { scale = a / 127; inv = 127 / a; }
         tk_qblock *first = q;
-        for (int i = 0; i < span; i += 32, q += stride) quantize_block(x + i, scale, inv, q);
+        for (int i = 0; i < span; i += 32, q += stride) quantize_block(x + i, scale, inv, span, q);
         for (int i = 0; i < span / 64; i++) tk_pair(first + 2 * i * stride, stride);
     }
 }

@@ -64,7 +64,7 @@ void tk_neon_join(const float *part, int blocks, int group, int dim, const float
 
 // Matrix products: neon_mm.h, included by neon_base.c, neon_dot.c and neon_i8mm.c. Float weights are the same
 // for all three.
-void tk_neon_float(int packed, const tk_mm *);
-void tk_neon_mm(int packed, const tk_mm *), tk_neon_dot_mm(int packed, const tk_mm *), tk_neon_i8mm_mm(int packed, const tk_mm *);
+void tk_neon_float(int type, const tk_mm *);
+void tk_neon_mm(int type, const tk_mm *), tk_neon_dot_mm(int type, const tk_mm *), tk_neon_i8mm_mm(int type, const tk_mm *);
 double tk_neon_int_macs(int rounds), tk_neon_dot_int_macs(int rounds), tk_neon_i8mm_int_macs(int rounds);
 #endif

@@ -72,8 +72,8 @@ KERNEL(F32)
 KERNEL(F16)
 KERNEL(BF16)
 
-void tk_neon_float(int packed, const tk_mm *a) {
-    switch (packed) {
+void tk_neon_float(int type, const tk_mm *a) {
+    switch (type) {
     case TK_F32: mm_F32(a); break;
     case TK_F16: mm_F16(a); break;
     case TK_BF16: mm_BF16(a); break;

@@ -64,10 +64,12 @@ INLINE_T void open_codes(const int type, const uint8_t *q, int8x16_t *w) {
         return;
     }
     const int8x16_t e2m1 = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};  // twice what MXFP4's nibbles stand for
+    const int8x16_t iq4 = {TK_IQ4}, table = type == TK_MXFP4 ? e2m1 : iq4;
+    const int numbers = type == TK_MXFP4 || tk_is_iq4(type);
     for (int j = 0; j < 4; j++) {
         uint8x16_t v = vld1q_u8(q + 64 * j), high = vshrq_n_u8(v, 4), below = vandq_u8(v, low);
-        w[j + 4] = type == TK_MXFP4 ? vqtbl1q_s8(e2m1, high) : vreinterpretq_s8_u8(high);
-        w[j] = type == TK_MXFP4 ? vqtbl1q_s8(e2m1, below) : vreinterpretq_s8_u8(below);
+        w[j + 4] = numbers ? vqtbl1q_s8(table, high) : vreinterpretq_s8_u8(high);
+        w[j] = numbers ? vqtbl1q_s8(table, below) : vreinterpretq_s8_u8(below);
     }
 }
 
@@ -84,7 +86,8 @@ INLINE_T int32_t start(const int type, const tk_qblock *x, int half) {
 INLINE_T int small_blocks(const int type) { return type == TK_Q6_K; }  // a float scale per 16 inputs
 INLINE_T int has_levels(const int type) { return type == TK_Q4_K || type == TK_Q5_K; }
 
-// A segment's header, opened as far as it serves all quarters: scales and levels are those of Q4_K, Q5_K, Q2_K and Q3_K (no levels).
+// A segment's header, opened as far as it serves all quarters: scales and levels are those of Q4_K, Q5_K and Q2_K, scales those of Q3_K
+// and IQ4_XS.
 typedef struct {
     const uint8_t *at;
     uint8_t scale[16 * 16], level[16 * 16];
@@ -107,8 +110,21 @@ INLINE_T void open_whole(const int type, const uint8_t *at, header *h) {
     }
 }
 
+INLINE_T void open_scales(const uint8_t *at, header *h) {  // tk_scale4
+    const uint8x16_t low = vdupq_n_u8(15), top = vdupq_n_u8(0x30), bias = vdupq_n_u8(32);
+    uint16x8_t first = vld1q_u16((const uint16_t *)(at + 32)), last = vld1q_u16((const uint16_t *)(at + 48));
+    for (int b = 0; b < 8; b++) {
+        uint8x16_t v = vld1q_u8(at + 64 + 16 * (b / 2)), high = vmovn_high_u16(vmovn_u16(first), last);
+        v = vbslq_u8(top, vshlq_n_u8(high, 4), vandq_u8(b % 2 ? vshrq_n_u8(v, 4) : v, low));
+        vst1q_u8(h->scale + 16 * b, vsubq_u8(v, bias));
+        first = vshrq_n_u16(first, 2);
+        last = vshrq_n_u16(last, 2);
+    }
+}
+
 INLINE_T void open_header(const int type, const uint8_t *at, header *h) {
     h->at = at;
+    if (type == TK_IQ4_XS) open_scales(at, h);
     if (tk_is_whole(type)) open_whole(type, at, h);
     if (!has_levels(type)) return;
     const uint8x16_t six = vdupq_n_u8(63), low = vdupq_n_u8(15), top = vdupq_n_u8(0x30);
@@ -121,7 +137,6 @@ INLINE_T void open_header(const int type, const uint8_t *at, header *h) {
     }
 }
 
-INLINE_T float32x4_t float4(const uint8_t *p) { return vreinterpretq_f32_u8(vld1q_u8(p)); }
 INLINE_T uint16x8_t u8_4(const uint8_t *p) { return vmovl_u8(vreinterpret_u8_s32(vdup_n_s32(load_i32(p)))); }
 INLINE_T int32x4_t level4(const header *h, int b, int q) {
     return vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(u8_4(h->level + 16 * b + 4 * q))));
@@ -132,7 +147,8 @@ INLINE_T float32x4_t scale4(const int type, const header *h, int s, int q, float
     switch (type) {
     case TK_Q4_K: case TK_Q5_K: return vmulq_f32(d, vcvtq_f32_u32(vmovl_u16(vget_low_u16(u8_4(h->scale + 16 * s + 4 * q)))));
     case TK_Q6_K: return vmulq_f32(d, vcvtq_f32_s32(signed4(h->at + 64 + 16 * s + 4 * q)));
-    case TK_U32: return float4(h->at + 128 * s + 16 * q);
+    case TK_IQ4_XS: return vmulq_f32(d, vcvtq_f32_s32(signed4(h->scale + 16 * s + 4 * q)));
+    case TK_Q4_1: case TK_Q5_1: return half4(h->at + 64 * s + 8 * q);
     case TK_MXFP4: {  // tk_power_bits
         int32x4_t e = vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(u8_4(h->at + 16 * s + 4 * q))));
         int32x4_t usual = vshlq_n_s32(vsubq_s32(e, vdupq_n_s32(1)), 23), tiny = vshlq_s32(vdupq_n_s32(0x200000), e);
@@ -159,9 +175,9 @@ INLINE_T void add_block(const int type, const header *h, const uint8_t *codes, i
             continue;
         }
         ROWS acc[r] = vfmaq_f32(acc[r], vcvtq_f32_s32(sum[r]), vmulq_n_f32(ws, x[r].scale));
-        if (type == TK_U32) {
-            float32x4_t min = float4(h->at + 128 * s + 64 + 16 * q);
-            ROWS acc[r] = vfmsq_n_f32(acc[r], min, tk_xsum(x + r));
+        if (tk_has_minima(type)) {
+            float32x4_t min = half4(h->at + 64 * s + 32 + 8 * q);
+            ROWS acc[r] = vfmaq_n_f32(acc[r], min, x[r].xsum);
         }
     }
 }
@@ -221,7 +237,7 @@ INLINE_T void segment(const int type, const header *h, int nb, const tk_qblock *
     const uint8_t *codes = h->at + tk_header_bytes(type, 32 * nb);
     float32x4_t acc[TK_TILE], d[4] = {vdupq_n_f32(0)};
     for (int i = 0; i < N * R; i++) acc[i] = vdupq_n_f32(0);
-    if (tk_is_super(type)) for (int i = 0; i < N; i++) d[i] = half4(h->at + 8 * (q0 + i));
+    if (tk_is_super(type) || type == TK_IQ4_XS) for (int i = 0; i < N; i++) d[i] = half4(h->at + 8 * (q0 + i));
     for (int b = 0; b < nb; b++, codes += tk_code_bytes(type))
         _Pragma("GCC unroll 4") for (int i = 0; i < N; i++) add_block(type, h, codes, b, q0 + i, x + b * height, d[i], R, acc + i * R);
     for (int i = 0; i < N; i++) {
@@ -267,10 +283,13 @@ KERNEL(Q5_K)
 KERNEL(Q6_K)
 KERNEL(Q2_K)
 KERNEL(Q3_K)
-KERNEL(U32)
+KERNEL(Q4_1)
+KERNEL(Q5_1)
+KERNEL(IQ4_NL)
+KERNEL(IQ4_XS)
 
-void NAME(mm)(int packed, const tk_mm *a) {
-    switch (packed) {
+void NAME(mm)(int type, const tk_mm *a) {
+    switch (type) {
     case TK_Q8_0: mm_Q8_0(a); break;
     case TK_Q4_0: mm_Q4_0(a); break;
     case TK_Q5_0: mm_Q5_0(a); break;
@@ -280,7 +299,10 @@ void NAME(mm)(int packed, const tk_mm *a) {
     case TK_Q6_K: mm_Q6_K(a); break;
     case TK_Q2_K: mm_Q2_K(a); break;
     case TK_Q3_K: mm_Q3_K(a); break;
-    case TK_U32: mm_U32(a); break;
-    default: tk_neon_float(packed, a);
+    case TK_Q4_1: mm_Q4_1(a); break;
+    case TK_Q5_1: mm_Q5_1(a); break;
+    case TK_IQ4_NL: mm_IQ4_NL(a); break;
+    case TK_IQ4_XS: mm_IQ4_XS(a); break;
+    default: tk_neon_float(type, a);
     }
 }

@@ -53,10 +53,10 @@ static int most_panels(int type, int k) {
 }
 
 static void all_panels(const tk_prog *p, tk_mm m, int type) {
-    int panels = tk_panels(m.rows), most = most_panels(type, m.k), packed = tk_packed(type);
+    int panels = tk_panels(m.rows), most = most_panels(type, m.k);
     for (m.p0 = 0; m.p0 < panels; m.p0 = m.p1) {
         m.p1 = imin(panels, m.p0 + most);
-        p->k->mm(packed, &m);
+        p->k->mm(type, &m);
     }
 }
 

@@ -3,19 +3,9 @@
 #include "tk.h"
 #include "scalar.h"
 
-static const int8_t nonlinear[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};  // IQ4
-
 static size_t round64(size_t n) { return (n + 63) / 64 * 64; }
 static uint32_t load_u32(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return v; }
 static void put_u32(uint8_t *p, uint32_t v) { memcpy(p, &v, 4); }
-static void put_f32(uint8_t *p, float v) { memcpy(p, &v, 4); }
-
-int tk_packed(int type) {
-    switch (type) {
-    case TK_Q4_1: case TK_Q5_1: case TK_IQ4_NL: case TK_IQ4_XS: return TK_U32;
-    }
-    return type;
-}
 
 size_t tk_group_bytes(int type, int k) {
     int full = k / TK_SEG, tail = k % TK_SEG;
@@ -23,7 +13,6 @@ size_t tk_group_bytes(int type, int k) {
     case TK_F32: return (size_t)k * 64;
     case TK_F16: case TK_BF16: return round64((size_t)k * 32);
     }
-    type = tk_packed(type);
     return full * tk_segment_bytes(type, TK_SEG) + (tail ? tk_segment_bytes(type, tail) : 0);
 }
 
@@ -65,10 +54,10 @@ static void put_threes(uint8_t *q, int lane, const uint32_t *code) {
     put_u32(q + 64 + 4 * lane, c[4] | c[5] << 3 | (c[7] & two) << 6);
     put_u32(q + 128 + 4 * lane, c[2] | c[6] << 3 | (c[3] >> 2 & one) << 6 | (c[7] >> 2 & one) << 7);
 }
-static void put_codes(int packed, uint8_t *q, int lane, const uint32_t *code) {
-    switch (packed) {
-    case TK_Q4_0: case TK_Q4_K: case TK_MXFP4: put_nibbles(q, lane, code); break;
-    case TK_Q5_0: case TK_Q5_K: put_fives(q, lane, code); break;
+static void put_codes(int type, uint8_t *q, int lane, const uint32_t *code) {
+    switch (type) {
+    case TK_Q4_0: case TK_Q4_1: case TK_Q4_K: case TK_MXFP4: case TK_IQ4_NL: case TK_IQ4_XS: put_nibbles(q, lane, code); break;
+    case TK_Q5_0: case TK_Q5_1: case TK_Q5_K: put_fives(q, lane, code); break;
     case TK_Q6_K: put_sixes(q, lane, code); break;
     case TK_Q2_K: put_twos(q, lane, code); break;
     case TK_Q3_K: put_threes(q, lane, code); break;
@@ -87,27 +76,19 @@ static void half_nibbles(const uint8_t *p, uint32_t *code) {
 static void add_bits(uint32_t bits, uint32_t *code) {  // bit e becomes bit 4 of element e
     for (int j = 0; j < 8; j++) code[j] |= ((bits >> 4 * j & 15) * 0x00204081 & 0x01010101) << 4;
 }
-static void look_up(const int8_t *table, uint32_t *code) {  // + 128
-    uint8_t *b = (uint8_t *)code;
-    for (int i = 0; i < 32; i++) b[i] = (uint8_t)(table[b[i]] + 128);
-}
 
 // A block of 32 of a type with one scale: its codes, and at header the scale (and minimum).
 static void pack_small(int type, const uint8_t *row, int lane, uint8_t *header, uint32_t *code) {
-    float d = f16_f32(load_u16(row)), min = 0;
     switch (type) {
     case TK_Q8_0: for (int j = 0; j < 8; j++) code[j] = load_u32(row + 2 + 4 * j) ^ 0x80808080; break;
-    case TK_Q4_0: half_nibbles(row + 2, code); break;
+    case TK_Q4_0: case TK_IQ4_NL: half_nibbles(row + 2, code); break;
     case TK_Q5_0: half_nibbles(row + 6, code); add_bits(load_u32(row + 2), code); break;
-    case TK_Q4_1: half_nibbles(row + 4, code); min = -f16_f32(load_u16(row + 2)); break;
-    case TK_Q5_1: half_nibbles(row + 8, code); add_bits(load_u32(row + 4), code); min = -f16_f32(load_u16(row + 2)); break;
-    case TK_IQ4_NL: half_nibbles(row + 2, code); look_up(nonlinear, code); break;
+    case TK_Q4_1: half_nibbles(row + 4, code); break;
+    case TK_Q5_1: half_nibbles(row + 8, code); add_bits(load_u32(row + 4), code); break;
     case TK_MXFP4: half_nibbles(row + 1, code); header[lane] = row[0]; return;
     }
-    if (tk_packed(type) == type) { memcpy(header + 2 * lane, row, 2); return; }
-    if (type == TK_Q4_1 || type == TK_Q5_1) for (int j = 0; j < 8; j++) code[j] |= 0x80808080;
-    put_f32(header + 4 * lane, d);
-    put_f32(header + 64 + 4 * lane, min);
+    memcpy(header + 2 * lane, row, 2);
+    if (tk_has_minima(type)) memcpy(header + 32 + 2 * lane, row + 2, 2);
 }
 
 static int small_bytes(int type) {
@@ -123,14 +104,14 @@ static int small_bytes(int type) {
 }
 
 static void pack_smalls(int type, const uint8_t *row, int lane, int k, uint8_t *dst) {
-    int size = small_bytes(type), packed = tk_packed(type);
+    int size = small_bytes(type), step = tk_has_minima(type) ? 64 : type == TK_MXFP4 ? 16 : 32;
     uint32_t code[8];
     for (; k > 0; k -= TK_SEG) {
-        int n = k < TK_SEG ? k : TK_SEG, step = packed == TK_U32 ? 128 : packed == TK_MXFP4 ? 16 : 32;
-        uint8_t *q = dst + tk_header_bytes(packed, n);
-        for (int b = 0; b < n / 32; b++, row += size, q += tk_code_bytes(packed)) {
+        int n = k < TK_SEG ? k : TK_SEG;
+        uint8_t *q = dst + tk_header_bytes(type, n);
+        for (int b = 0; b < n / 32; b++, row += size, q += tk_code_bytes(type)) {
             pack_small(type, row, lane, dst + step * b, code);
-            put_codes(packed, q, lane, code);
+            put_codes(type, q, lane, code);
         }
         dst = q;
     }
@@ -153,9 +134,7 @@ static void super_codes(int type, const uint8_t *row, int b, uint32_t *code) {
                       (load_u32(at + 128 + half * 32) >> 2 * part & 0x03030303) << 4;
         }
     }
-    if (type != TK_IQ4_XS) return;
-    half_nibbles(row + 8 + 16 * b, code);
-    look_up(nonlinear, code);
+    if (type == TK_IQ4_XS) half_nibbles(row + 8 + 16 * b, code);
 }
 
 // The scales of a block of 256, one lane's share of the header.
@@ -180,10 +159,9 @@ static void super_scales(int type, const uint8_t *row, int lane, uint8_t *h) {
         for (int i = 0; i < 12; i++) h[64 + 16 * i + lane] = row[96 + i];
         break;
     case TK_IQ4_XS:
-        for (int s = 0; s < 8; s++) {
-            int v = (row[4 + s / 2] >> s % 2 * 4 & 15) | (load_u16(row + 2) >> 2 * s & 3) << 4;
-            put_f32(h + 128 * s + 4 * lane, f16_f32(load_u16(row)) * (float)(v - 32));
-        }
+        memcpy(h + 2 * lane, row, 2);
+        memcpy(h + 32 + 2 * lane, row + 2, 2);
+        for (int i = 0; i < 4; i++) h[64 + 16 * i + lane] = row[4 + i];
         break;
     }
 }
@@ -201,14 +179,14 @@ static int super_bytes(int type) {
 }
 
 static void pack_super(int type, const uint8_t *row, int lane, int k, uint8_t *dst) {
-    int size = super_bytes(type), packed = tk_packed(type);
-    size_t piece = tk_code_bytes(packed), header = tk_header_bytes(packed, TK_SEG);
+    int size = super_bytes(type);
+    size_t piece = tk_code_bytes(type), header = tk_header_bytes(type, TK_SEG);
     uint32_t code[8];
     for (; k > 0; k -= TK_SEG, row += size, dst += header + 8 * piece) {
         super_scales(type, row, lane, dst);
         for (int b = 0; b < 8; b++) {
             super_codes(type, row, b, code);
-            put_codes(packed, dst + header + b * piece, lane, code);
+            put_codes(type, dst + header + b * piece, lane, code);
         }
     }
 }
@@ -224,10 +202,10 @@ void tk_pack_group(int type, const uint8_t *src, size_t rowbytes, int rows, int 
     }
 }
 
-// Code e of a lane, with the offset that its packed type adds.
-static int code_at(int packed, const uint8_t *q, int lane, int e) {
+// Code e of a lane, as it is stored.
+static int code_at(int type, const uint8_t *q, int lane, int e) {
     int v = e / 4, at = lane * 4 + e % 4;
-    size_t piece = tk_code_bytes(packed);
+    size_t piece = tk_code_bytes(type);
     if (piece == 512) return q[v * 64 + at];
     if (piece == 384) {
         q += 192 * (v / 4) + at;
@@ -249,10 +227,10 @@ static int code_at(int packed, const uint8_t *q, int lane, int e) {
 }
 
 // Scale and minimum of the 16 or 32 weights at block b, half `half`, of a lane.
-static void scale_at(int packed, const uint8_t *h, int lane, int b, int half, float *scale, float *min) {
+static void scale_at(int type, const uint8_t *h, int lane, int b, int half, float *scale, float *min) {
     const uint8_t *c = h + 64 + lane;
     *min = 0;
-    switch (packed) {
+    switch (type) {
     case TK_Q4_K: case TK_Q5_K: {
         int sc = b < 4 ? c[16 * b] & 63 : (c[16 * (b + 4)] & 15) | (c[16 * (b - 4)] >> 6) << 4;
         int m = b < 4 ? c[16 * (b + 4)] & 63 : c[16 * (b + 4)] >> 4 | (c[16 * b] >> 6) << 4;
@@ -269,43 +247,43 @@ static void scale_at(int packed, const uint8_t *h, int lane, int b, int half, fl
     }
     case TK_Q3_K: *scale = f16_f32(load_u16(h + 2 * lane)) * (float)tk_scale3(c, 2 * b + half); return;
     case TK_MXFP4: *scale = bits_f32(tk_power_bits(h[16 * b + lane])); return;
-    case TK_U32: {
-        const uint8_t *s = h + 128 * b + 4 * lane;
-        memcpy(scale, s, 4);
-        memcpy(min, s + 64, 4);
+    case TK_IQ4_XS: *scale = f16_f32(load_u16(h + 2 * lane)) * (float)tk_scale4(h, lane, b); return;
+    case TK_Q4_1: case TK_Q5_1:
+        *scale = f16_f32(load_u16(h + 64 * b + 2 * lane));
+        *min = -f16_f32(load_u16(h + 64 * b + 32 + 2 * lane));
         return;
-    }
     }
     *scale = f16_f32(load_u16(h + 32 * b + 2 * lane));
 }
 
-static int offset_of(int packed) {
-    switch (packed) {
-    case TK_Q3_K: return 4;
-    case TK_Q4_0: return 8;
-    case TK_Q5_0: return 16;
-    case TK_Q6_K: return 32;
-    case TK_Q8_0: case TK_U32: return 128;
+// What a stored code stands for.
+static int value_of(int type, int code) {
+    switch (type) {
+    case TK_Q3_K: return code - 4;
+    case TK_Q4_0: return code - 8;
+    case TK_Q5_0: return code - 16;
+    case TK_Q6_K: return code - 32;
+    case TK_Q8_0: return code - 128;
+    case TK_MXFP4: return tk_e2m1(code);
+    case TK_IQ4_NL: case TK_IQ4_XS: return tk_iq4(code);
     }
-    return 0;
+    return code;
 }
 
-static void unpack_quant(int packed, const uint8_t *g, int lane, int k, float *out) {
-    int offset = offset_of(packed);
-    float scale, min;
+static void unpack_quant(int type, const uint8_t *g, int lane, int k, float *out) {
+    float scale = 0, min = 0;
     for (; k > 0; k -= TK_SEG) {
         int n = k < TK_SEG ? k : TK_SEG;
-        const uint8_t *q = g + tk_header_bytes(packed, n);
-        for (int b = 0; b < n / 32; b++, q += tk_code_bytes(packed)) {
-            if (packed == TK_Q8_0) {  // the usual one, of embeddings: the same without choices
-                scale_at(packed, g, lane, b, 0, &scale, &min);
+        const uint8_t *q = g + tk_header_bytes(type, n);
+        for (int b = 0; b < n / 32; b++, q += tk_code_bytes(type)) {
+            if (type == TK_Q8_0) {  // the usual one, of embeddings: the same without choices
+                scale_at(type, g, lane, b, 0, &scale, &min);
                 for (int e = 0; e < 32; e++) *out++ = scale * (float)(q[e / 4 * 64 + lane * 4 + e % 4] - 128) - min;
                 continue;
             }
             for (int e = 0; e < 32; e++) {
-                if (e % 16 == 0) scale_at(packed, g, lane, b, e / 16, &scale, &min);
-                int c = code_at(packed, q, lane, e);
-                float t = scale * (float)(packed == TK_MXFP4 ? tk_e2m1(c) : c - offset);
+                if (e % 16 == 0) scale_at(type, g, lane, b, e / 16, &scale, &min);
+                float t = scale * (float)value_of(type, code_at(type, q, lane, e));
                 *out++ = t - min;
             }
         }
@@ -318,6 +296,6 @@ void tk_unpack_row(int type, const uint8_t *g, int lane, int k, float *out) {
     case TK_F32: for (int i = 0; i < k; i++) memcpy(out + i, g + ((size_t)i * 16 + lane) * 4, 4); break;
     case TK_F16: for (int i = 0; i < k; i++) out[i] = f16_f32(load_u16(g + ((size_t)i * 16 + lane) * 2)); break;
     case TK_BF16: for (int i = 0; i < k; i++) out[i] = bf16_f32(load_u16(g + ((size_t)i * 16 + lane) * 2)); break;
-    default: unpack_quant(tk_packed(type), g, lane, k, out);
+    default: unpack_quant(type, g, lane, k, out);
     }
 }

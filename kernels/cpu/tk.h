@@ -10,12 +10,10 @@
 #pragma STDC FP_CONTRACT OFF
 #endif
 
-// Weight types as in GGUF files; and the packed format that the less common ones are unpacked to:
-// a float scale and minimum per 32 (codes + 128).
+// Weight types as in GGUF files.
 enum {
     TK_F32 = 0, TK_F16 = 1, TK_Q4_0 = 2, TK_Q4_1 = 3, TK_Q5_0 = 6, TK_Q5_1 = 7, TK_Q8_0 = 8, TK_Q2_K = 10, TK_Q3_K = 11,
-    TK_Q4_K = 12, TK_Q5_K = 13, TK_Q6_K = 14, TK_IQ4_NL = 20, TK_IQ4_XS = 23, TK_BF16 = 30, TK_MXFP4 = 39,
-    TK_U32 = 40
+    TK_Q4_K = 12, TK_Q5_K = 13, TK_Q6_K = 14, TK_IQ4_NL = 20, TK_IQ4_XS = 23, TK_BF16 = 30, TK_MXFP4 = 39
 };
 enum { TK_GENERIC = 1, TK_AVX2 = 2, TK_AVX512 = 3, TK_NEON = 4, TK_NEON_DOT = 5, TK_NEON_I8MM = 6 };
 enum { TK_TILE = 8, TK_LANES = 16, TK_SEG = 256, TK_PAGE = 64, TK_MAXTOP = 64, TK_PANELS = 8 };
@@ -27,12 +25,15 @@ typedef struct {
     float scale;
     int16_t half[2];       // the sums of each half of q
     int32_t off8, off16;   // -8 * sum, -16 * sum
-    union {
-        int32_t off128;      // -128 * sum
-        int32_t lanes;       // AVX2: -16 * the sums of q[4j], q[4j+1] and of q[4j+2], q[4j+3], 16 bits each
+    int32_t off128;        // -128 * sum
+    union {                // of a scale per 32, or of one per 256:
+        struct {
+            float xsum;      // scale * sum
+            int32_t lanes;   // AVX2: -16 * the sums of q[4j], q[4j+1] and of q[4j+2], q[4j+3], 16 bits each
+        };
+        int32_t off32[2];    // -32 * sum of each half
     };
-    int32_t off32[2];      // -32 * sum of each half
-    int16_t pair[2];       // in even blocks: the sums of this block and of the next
+    int16_t pair[2];       // of a scale per 256, in even blocks: the sums of this block and of the next
 } tk_qblock;
 
 // An activation of W rows is cut into ceil(W/8) panels of nearly equal height, larger ones first. In the
@@ -130,7 +131,7 @@ typedef struct { int32_t row, record, in, out, save, walk, parent, last; } tk_st
 typedef struct { int32_t from, first, n, keep; } tk_walk;
 
 typedef struct {
-    void (*mm)(int packed, const tk_mm *);  // packed: tk_packed of a type
+    void (*mm)(int type, const tk_mm *);
     void (*quantize)(const float *x, int n, tk_qblock *q, size_t stride);  // n a multiple of 32
     void (*quantize256)(const float *x, int n, tk_qblock *q, size_t stride);  // n a multiple of 256
     void (*rmsnorm)(const float *x, const float *w, int n, float eps, float *y);
@@ -162,7 +163,7 @@ typedef struct {
 
 // How weights are read with one or two rows, when a pass waits for memory. Changes no result.
 //   TK_ALONE    as one stream, left to the processor's prefetcher
-//   TK_AHEAD    as one stream; types whose codes take long to unpack (Q4_0, MXFP4, Q2_K to Q6_K; with AVX2 all) are fetched ahead
+//   TK_AHEAD    as one stream; types whose codes take long to unpack (nibbles, Q2_K to Q6_K; with AVX2 all) are fetched ahead
 //   TK_STREAMS  as several streams, fetched ahead
 enum { TK_ALONE, TK_AHEAD, TK_STREAMS };
 extern int tk_reading;
@@ -182,15 +183,14 @@ void tk_avx512_join(const float *part, int blocks, int group, int dim, const flo
     void tk_##isa##_delta_inputs(const tk_delta *, const float *const *, const float *, const float *, int, float *);        \
     void tk_##isa##_delta_walk(const tk_delta *, const tk_walk *, const tk_step *, const float *, int, int, float *, float *);
 TK_DELTA_KERNELS(generic) TK_DELTA_KERNELS(avx2) TK_DELTA_KERNELS(avx512) TK_DELTA_KERNELS(neon)
-void tk_quantize_block(const float *x, float top, tk_qblock *q);  // top = max |x|, or larger; all but pair
+void tk_quantize_block(const float *x, float top, tk_qblock *q);  // top = max |x|, or larger; with a scale per 32
 void tk_generic_quantize(const float *x, int n, tk_qblock *q, size_t stride);
 void tk_generic_quantize256(const float *x, int n, tk_qblock *q, size_t stride);
-static inline float tk_xsum(const tk_qblock *q) { return q->scale * (float)(q->half[0] + q->half[1]); }  // scale * sum of q
 static inline void tk_pair(tk_qblock *q, size_t stride) {  // of block q and the next
     q->pair[0] = (int16_t)(q->half[0] + q->half[1]);
     q->pair[1] = (int16_t)(q[stride].half[0] + q[stride].half[1]);
 }
-void tk_generic_mm(int packed, const tk_mm *);
+void tk_generic_mm(int type, const tk_mm *);
 double tk_generic_int_macs(int rounds);
 const tk_kernels *tk_kernels_of(int isa);  // NULL where this machine lacks it
 extern const tk_kernels tk_generic;
@@ -204,33 +204,46 @@ double tk_int_macs(const tk_kernels *, int rounds), tk_float_macs(const tk_kerne
 
 // A segment of n ≤ 256 inputs of a packed group of quantised weights is a header (scales) and a piece of
 // codes for each 32 inputs.
-static inline size_t tk_header_bytes(int packed, int n) {
-    switch (packed) {
+static inline size_t tk_header_bytes(int type, int n) {
+    switch (type) {
     case TK_Q4_K: case TK_Q5_K: return 256;
     case TK_Q6_K: return 320;
     case TK_Q2_K: return 320;
     case TK_Q3_K: return 256;
-    case TK_U32: return (size_t)n / 32 * 128;
+    case TK_IQ4_XS: return 128;
+    case TK_Q4_1: case TK_Q5_1: return (size_t)n / 32 * 64;
     case TK_MXFP4: return ((size_t)n / 2 + 63) / 64 * 64;
     }
     return ((size_t)n + 63) / 64 * 64;
 }
-static inline size_t tk_code_bytes(int packed) {
-    switch (packed) {
+static inline size_t tk_code_bytes(int type) {
+    switch (type) {
     case TK_Q2_K: return 128;
     case TK_Q3_K: return 192;
-    case TK_Q4_0: case TK_Q4_K: case TK_MXFP4: return 256;
-    case TK_Q5_0: case TK_Q5_K: return 320;
+    case TK_Q4_0: case TK_Q4_1: case TK_Q4_K: case TK_MXFP4: case TK_IQ4_NL: case TK_IQ4_XS: return 256;
+    case TK_Q5_0: case TK_Q5_1: case TK_Q5_K: return 320;
     case TK_Q6_K: return 384;
     }
     return 512;
 }
-static inline size_t tk_segment_bytes(int packed, int n) { return tk_header_bytes(packed, n) + (size_t)n / 32 * tk_code_bytes(packed); }
+static inline size_t tk_segment_bytes(int type, int n) { return tk_header_bytes(type, n) + (size_t)n / 32 * tk_code_bytes(type); }
 
 // Scale s of 16 of a lane of Q3_K, 6 bits less 32, from 12 bytes that lie 16 apart.
 static inline int tk_scale3(const uint8_t *c, int s) {
     return ((s < 8 ? c[16 * s] & 15 : c[16 * (s - 8)] >> 4) | (c[16 * (8 + s % 4)] >> 2 * (s / 4) & 3) << 4) - 32;
 }
+// Scale b of 32 of a lane of IQ4_XS: 4 bits of bytes that lie 16 apart, 2 bits of a word before them, less 32. h: the header.
+static inline int tk_scale4(const uint8_t *h, int lane, int b) {
+    const uint8_t *high = h + 32 + 2 * lane;
+    return ((h[64 + 16 * (b / 2) + lane] >> b % 2 * 4 & 15) | ((high[0] | high[1] << 8) >> 2 * b & 3) << 4) - 32;
+}
+// What a nibble of IQ4_NL and IQ4_XS stands for.
+#define TK_IQ4 -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113
+static inline int tk_iq4(int nibble) {
+    static const int8_t value[16] = {TK_IQ4};
+    return value[nibble];
+}
+static inline int tk_is_iq4(int type) { return type == TK_IQ4_NL || type == TK_IQ4_XS; }
 // What a nibble of MXFP4 (E2M1) stands for, twice.
 static inline int tk_e2m1(int nibble) {
     static const int8_t value[8] = {0, 1, 2, 3, 4, 6, 8, 12};
@@ -238,8 +251,8 @@ static inline int tk_e2m1(int nibble) {
 }
 // A scale of MXFP4 by its exponent: half of 2^(e-127), since codes are twice their values.
 static inline uint32_t tk_power_bits(int e) { return e < 2 ? 0x200000u << e : (uint32_t)(e - 1) << 23; }
-int tk_packed(int type);  // what a file's type is packed to
 static inline int tk_is_float(int type) { return type == TK_F32 || type == TK_F16 || type == TK_BF16; }
+static inline int tk_has_minima(int type) { return type == TK_Q4_1 || type == TK_Q5_1; }  // floats, one per 32
 static inline int tk_is_whole(int type) { return type == TK_Q2_K || type == TK_Q3_K; }  // integer sums over a segment
 // Takes activations with a scale per 256.
 static inline int tk_is_super(int type) { return type == TK_Q4_K || type == TK_Q5_K || type == TK_Q6_K || tk_is_whole(type); }

@@ -42,7 +42,7 @@ func (l *lowering) experts(o kernels.Op, i int) (x item) {
 		routed(&x, o.Out)
 	case kernels.ExpertMatMul:
 		w := &l.Weights[o.W]
-		x = l.elementwise("experts_"+kernelOf(w.Type), i, o.Out)
+		x = l.elementwise("experts_"+w.Type.String(), i, o.Out)
 		x.form, x.weight, x.c.src, x.c.cols, x.c.outputs = expertProduct, o.W, l.actOf(o.In), int32(w.Cols), int32(w.Rows)
 		x.c.to, x.c.side, x.c.biased = int32(w.Rows), int32(o.Side), flag(o.Bias != nil)
 		if o.Side != kernels.Whole {

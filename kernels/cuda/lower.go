@@ -335,7 +335,7 @@ func (l *lowering) lower(i int) []item {
 	case kernels.RoPE:
 		return l.rope(o, i)
 	case kernels.Embed:
-		x := l.elementwise("embed_"+kernelOf(l.Weights[o.W].Type), i, o.Out)
+		x := l.elementwise("embed_"+l.Weights[o.W].Type.String(), i, o.Out)
 		x.weight, x.c.cols, x.c.blank = o.W, int32(l.Weights[o.W].Cols), flag(o.Blank)
 		return []item{x}
 	case kernels.MatMul:
@@ -367,7 +367,7 @@ func (l *lowering) rope(o kernels.RoPE, i int) (all []item) {
 
 func (l *lowering) matmul(o kernels.MatMul, i int) item {
 	w := &l.Weights[o.W]
-	x := l.elementwise("mm_"+kernelOf(w.Type)+"_", i, o.Out)
+	x := l.elementwise("mm_"+w.Type.String()+"_", i, o.Out)
 	r := o.Outputs.Of(w.Rows)
 	x.form, x.weight, x.c.src, x.c.cols, x.c.outputs = product, o.W, l.actOf(o.In), int32(w.Cols), int32(w.Rows)
 	x.c.from, x.c.to, x.c.add, x.c.side = int32(r.From), int32(r.To), flag(o.Add), int32(o.Side)

@@ -1,12 +1,6 @@
 package cuda
 
-import (
-	"encoding/binary"
-	"math"
-
-	"github.com/tandem-llm/tandem/kernels"
-	"github.com/tandem-llm/tandem/kernels/ref"
-)
+import "github.com/tandem-llm/tandem/kernels"
 
 // group is the number of outputs in a group of Groups32, vector the bytes that each has in a row.
 const group, vector = 32, 16
@@ -44,6 +38,22 @@ func segment(dst []byte, t kernels.Type, src []byte, n int) {
 			dst[b] = src[b*size]
 			copy(dst[16+16*b:], src[b*size+1:][:16])
 		}
+	case kernels.IQ4_NL: // as Q4_0
+		segment(dst, kernels.Q4_0, src, n)
+	case kernels.IQ4_XS: // nibbles, header
+		copy(dst, src[8:])
+		copy(dst[128:], src[:8])
+	case kernels.Q4_1: // scales and minima, nibbles
+		for b := range n / 32 {
+			copy(dst[4*b:], src[b*size:][:4])
+			copy(dst[32+16*b:], src[b*size+4:][:16])
+		}
+	case kernels.Q5_1: // scales and minima, low nibbles, high bits
+		for b := range n / 32 {
+			copy(dst[4*b:], src[b*size:][:4])
+			copy(dst[32+128+4*b:], src[b*size+4:][:4])
+			copy(dst[32+16*b:], src[b*size+8:][:16])
+		}
 	case kernels.Q5_0: // scales, low nibbles, high bits
 		for b := range n / 32 {
 			copy(dst[2*b:], src[b*size:][:2])
@@ -62,33 +72,7 @@ func segment(dst []byte, t kernels.Type, src []byte, n int) {
 		copy(dst, src[96:110])
 		copy(dst[16:], src[32:96])
 		copy(dst[80:], src[:32])
-	case kernels.Q4_1, kernels.Q5_1, kernels.IQ4_NL, kernels.IQ4_XS:
-		unpack(dst, t, src, n)
 	default: // floats, and Q2_K and Q4_K as they are in the file
 		copy(dst, src)
 	}
-}
-
-// unpack writes scales, minima and int8 codes.
-func unpack(dst []byte, t kernels.Type, src []byte, n int) {
-	blocks := (len(dst) - 256) / 8
-	b, at := 0, 8*blocks
-	ref.Blocks(uint32(t), src, n, func(scale, low float32, codes []int32) {
-		binary.LittleEndian.PutUint32(dst[4*b:], math.Float32bits(scale))
-		binary.LittleEndian.PutUint32(dst[4*(blocks+b):], math.Float32bits(low))
-		for _, c := range codes {
-			dst[at] = byte(c)
-			at++
-		}
-		b++
-	})
-}
-
-// kernelOf names the kernels of a weight type.
-func kernelOf(t kernels.Type) string {
-	switch t {
-	case kernels.Q4_1, kernels.Q5_1, kernels.IQ4_NL, kernels.IQ4_XS:
-		return "unpacked"
-	}
-	return t.String()
 }

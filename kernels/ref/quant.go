@@ -27,15 +27,8 @@ func Span(typ uint32) int {
 // whole reports whether the sums of a segment of 256 stay integers to its end.
 func whole(typ uint32) bool { return typ == Q2_KType || typ == Q3_KType }
 
-// Unpacked reports whether a weight type is stored for the kernels as int8 codes with a float scale and
-// minimum per sub-block. Their products include the step for minima even where these are zero.
-func Unpacked(typ uint32) bool {
-	switch typ {
-	case Q4_1Type, Q5_1Type, IQ4_NLType, IQ4_XSType:
-		return true
-	}
-	return false
-}
+// hasMinima reports whether a weight type has a float minimum for each 32 weights.
+func hasMinima(typ uint32) bool { return typ == Q4_1Type || typ == Q5_1Type }
 
 // Quantize rounds x, a multiple of span long, to int8 codes with a scale of max|x|/127 per span. A span
 // below 1e-30 becomes zeros; one that holds an infinity or NaN gets a NaN scale, so that the fault is not hidden.
@@ -116,7 +109,7 @@ func MatVec(typ uint32, w []byte, rowBytes int, x, out []float32, add bool) {
 		case a.Span == 256:
 			total = dotSuper(subBlocks(typ, row, len(x)), a)
 		default:
-			total = dotSmall(subBlocks(typ, row, len(x)), a, Unpacked(typ))
+			total = dotSmall(subBlocks(typ, row, len(x)), a, hasMinima(typ))
 		}
 		if add {
 			total += out[n]

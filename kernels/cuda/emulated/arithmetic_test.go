@@ -119,6 +119,19 @@ func TestIntegers(t *testing.T) {
 			t.Fatalf("dp4a(%08x, %08x, %d) is %d, want %d", a, b, int32(in[3*i+2]), got, want)
 		}
 	}
+	for i, got := range calc[[4]byte](r, "permute", in, n, 1) {
+		both, at := uint64(in[3*i+1])<<32|uint64(in[3*i]), in[3*i+2]
+		for k := range got {
+			n := at >> (4 * k)
+			want := byte(both >> (n & 7 * 8))
+			if n&8 != 0 { // the sign alone
+				want = byte(int8(want) >> 7)
+			}
+			if got[k] != want {
+				t.Fatalf("byte %d of permute(%016x, %08x) is %02x, want %02x", k, both, at, got[k], want)
+			}
+		}
+	}
 	for i, got := range calc[[4]int32](r, "bits", in[:n], n, 1) {
 		x := in[i]
 		want := [4]int32{int32(bits.OnesCount32(x)), int32(bits.LeadingZeros32(x)), min(int32(x), 7), int32(max(x, 9))}

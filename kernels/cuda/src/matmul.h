@@ -109,7 +109,8 @@ static __device__ void look_up(const Op *op, const Pass *pass) {
 
 #define EACH_TYPE(f)                                                                             \
     f(q8_0, Q8_0) f(q4_0, Q4_0) f(q5_0, Q5_0) f(q4_k, Q4_K) f(q5_k, Q5_K) f(q6_k, Q6_K)          \
-    f(q2_k, Q2_K) f(q3_k, Q3_K) f(mxfp4, MXFP4) f(unpacked, Unpacked) f(f32, F32) f(f16, F16) f(bf16, BF16)
+    f(q2_k, Q2_K) f(q3_k, Q3_K) f(mxfp4, MXFP4) f(q4_1, Q4_1) f(q5_1, Q5_1) f(iq4_nl, IQ4_NL)    \
+    f(iq4_xs, IQ4_XS) f(f32, F32) f(f16, F16) f(bf16, BF16)
 
 EACH_TYPE(MATMUL)
 EACH_TYPE(EMBED)

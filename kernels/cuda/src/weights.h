@@ -67,7 +67,7 @@ struct Small {
     enum { FLOAT = 0, SUPER = 0 };
     template <int R>
     static __device__ __forceinline__ void segment(const uint4 *w, int lane, int n, const Inputs<R> &in, float *acc) {
-        uint4 scales = w[0];
+        uint4 scales = T::header(w, lane);
 #pragma unroll
         for (int b = 0; b < 8; b++) {
             if (32 * b >= n) break;
@@ -86,8 +86,9 @@ struct Small {
         uint4 c0, c1;
         T::codes(w, k / 32, &c0, &c1);
         int c = byte_at(k % 32 < 16 ? c0 : c1, k % 16);
-        return T::scale_at(w[0], k / 32) * (float)(T::OFFSET ? c - T::OFFSET : (int)(signed char)c);
+        return T::scale_at(T::header(w, lane), k / 32) * (float)(T::OFFSET ? c - T::OFFSET : (int)(signed char)c);
     }
+    static __device__ __forceinline__ uint4 header(const uint4 *w, int) { return w[0]; }
     static __device__ __forceinline__ float scale_at(const uint4 &scales, int b) { return half_in(scales, b); }
 };
 
@@ -136,6 +137,91 @@ struct MXFP4 : Small<MXFP4> {
         uint4 v = w[(1 + b) * 32];
         *c0 = make_uint4(e2m1(v.x), e2m1(v.y), e2m1(v.z), e2m1(v.w));
         *c1 = make_uint4(e2m1(v.x >> 4), e2m1(v.y >> 4), e2m1(v.z >> 4), e2m1(v.w >> 4));
+    }
+};
+
+// iq4 turns 8 nibbles into what they stand for in IQ4_NL and IQ4_XS: the low ones of 4 bytes, and the high ones. A permutation looks up
+// three bits of each nibble in half of the table; a second one chooses the half by the fourth.
+static __device__ __forceinline__ uint2 iq4(unsigned v) {
+    unsigned found[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {  // bytes 2i and 2i+1: low, high, low, high
+        unsigned at = v >> 16 * i & 0xffff;
+        unsigned low = __byte_perm(0xbfad9881u, 0xf6eaddcfu, at & 0x7777), high = __byte_perm(0x26190d01u, 0x71594535u, at & 0x7777);
+        found[i] = __byte_perm(low, high, 0x3210 | (at & 0x8888) >> 1);
+    }
+    return make_uint2(__byte_perm(found[0], found[1], 0x6420), __byte_perm(found[0], found[1], 0x7531));
+}
+static __device__ __forceinline__ void iq4_codes(const uint4 &v, uint4 *c0, uint4 *c1) {
+    uint2 a = iq4(v.x), b = iq4(v.y), c = iq4(v.z), d = iq4(v.w);
+    *c0 = make_uint4(a.x, b.x, c.x, d.x);
+    *c1 = make_uint4(a.y, b.y, c.y, d.y);
+}
+
+struct IQ4_NL : Small<IQ4_NL> {
+    enum { VECTORS = 9, TAIL = 0, OFFSET = 0 };
+    static __device__ __forceinline__ void codes(const uint4 *w, int b, uint4 *c0, uint4 *c1) { iq4_codes(w[(1 + b) * 32], c0, c1); }
+};
+
+// IQ4_XS has a 6-bit scale per 32; d and the scales lie behind the vectors, 8 bytes for each output.
+struct IQ4_XS : Small<IQ4_XS> {
+    enum { VECTORS = 8, TAIL = 8, OFFSET = 0 };
+    static __device__ __forceinline__ uint4 header(const uint4 *w, int lane) {
+        uint2 h = ((const uint2 *)(w - lane + VECTORS * 32))[lane];
+        return make_uint4(h.x, h.y, 0, 0);
+    }
+    static __device__ __forceinline__ float scale_at(const uint4 &h, int b) {
+        return half_in(h, 0) * (float)((int)((h.y >> 4 * b & 15) | (h.x >> (16 + 2 * b) & 3) << 4) - 32);
+    }
+    static __device__ __forceinline__ void codes(const uint4 *w, int b, uint4 *c0, uint4 *c1) { iq4_codes(w[b * 32], c0, c1); }
+};
+
+// Minima is Q4_1 or Q5_1: a scale and a minimum per 32, of which a vector has four pairs.
+template <class T>
+struct Minima {
+    enum { FLOAT = 0, SUPER = 0, TAIL = 0 };
+    template <int R>
+    static __device__ __forceinline__ void segment(const uint4 *w, int lane, int n, const Inputs<R> &in, float *acc) {
+        uint4 pairs[2] = {w[0], w[32]};
+#pragma unroll
+        for (int b = 0; b < 8; b++) {
+            if (32 * b >= n) break;
+            uint4 c0, c1;
+            T::codes(w, b, &c0, &c1);
+            float d = half_in(pairs[b / 4], b % 4 * 2), m = half_in(pairs[b / 4], b % 4 * 2 + 1);
+#pragma unroll
+            for (int r = 0; r < R; r++) {
+                int sum = dot16(c1, in.q[r] + 32 * b + 16, dot16(c0, in.q[r] + 32 * b, 0));
+                float a = __ldg(in.scale[r] + b);
+                acc[r] = __fmaf_rn((float)sum, d * a, acc[r]);
+                acc[r] = __fmaf_rn(m, a * (float)sum32(in.sum[r], b), acc[r]);
+            }
+        }
+    }
+    static __device__ float value(const uint4 *w, int lane, int k) {
+        uint4 c0, c1, pairs = w[k / 128 * 32];
+        T::codes(w, k / 32, &c0, &c1);
+        float d = half_in(pairs, k / 32 % 4 * 2), m = half_in(pairs, k / 32 % 4 * 2 + 1);
+        return d * (float)byte_at(k % 32 < 16 ? c0 : c1, k % 16) + m;
+    }
+};
+
+struct Q4_1 : Minima<Q4_1> {
+    enum { VECTORS = 10 };
+    static __device__ __forceinline__ void codes(const uint4 *w, int b, uint4 *c0, uint4 *c1) {
+        uint4 v = w[(2 + b) * 32];
+        *c0 = low_nibbles(v);
+        *c1 = high_nibbles(v);
+    }
+};
+
+struct Q5_1 : Minima<Q5_1> {
+    enum { VECTORS = 12 };
+    static __device__ __forceinline__ void codes(const uint4 *w, int b, uint4 *c0, uint4 *c1) {
+        Q4_1::codes(w, b, c0, c1);
+        unsigned high = word(w[(10 + b / 4) * 32], b % 4);
+        *c0 = either(*c0, spread16(high));
+        *c1 = either(*c1, spread16(high >> 16));
     }
 };
 
@@ -288,32 +374,6 @@ struct Q3_K : Whole<Q3_K> {
     static __device__ __forceinline__ uint4 codes(const uint4 *w, int s) {
         uint4 high = bits_at(w[(5 + s % 2) * 32], s / 2, 0x01010101u);
         return either(Q2_K::codes(w, s), make_uint4(high.x << 2, high.y << 2, high.z << 2, high.w << 2));
-    }
-};
-
-// Unpacked is int8 codes with a float scale and minimum per 32 inputs.
-struct Unpacked {
-    enum { FLOAT = 0, SUPER = 0, VECTORS = 20, TAIL = 0 };
-    static __device__ __forceinline__ float scale(const uint4 *w, int b) { return __uint_as_float(word(w[b / 4 * 32], b % 4)); }
-    static __device__ __forceinline__ float min(const uint4 *w, int b) { return __uint_as_float(word(w[(2 + b / 4) * 32], b % 4)); }
-    template <int R>
-    static __device__ __forceinline__ void segment(const uint4 *w, int lane, int n, const Inputs<R> &in, float *acc) {
-#pragma unroll
-        for (int b = 0; b < 8; b++) {
-            if (32 * b >= n) break;
-            float scale_b = scale(w, b), min_b = min(w, b);
-#pragma unroll
-            for (int r = 0; r < R; r++) {
-                int dot = dot16(w[(4 + 2 * b) * 32], in.q[r] + 32 * b, 0);
-                dot = dot16(w[(5 + 2 * b) * 32], in.q[r] + 32 * b + 16, dot);
-                float a = __ldg(in.scale[r] + b);
-                acc[r] = __fmaf_rn((float)dot, scale_b * a, acc[r]);
-                acc[r] = __fmaf_rn(-min_b, a * (float)sum32(in.sum[r], b), acc[r]);
-            }
-        }
-    }
-    static __device__ float value(const uint4 *w, int lane, int k) {
-        return scale(w, k / 32) * (float)(signed char)byte_at(w[(4 + k / 16) * 32], k % 16) - min(w, k / 32);
     }
 };
 

@@ -110,6 +110,17 @@ static inline int __dp4a(int a, int b, int c) {
     return (int)sum;
 }
 
+// Byte i of the result is the byte of b:a that bits [4i, 4i+3) of the selector name, or with bit 4i+3 that byte's sign in all bits.
+static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
+    uint64_t both = (uint64_t)b << 32 | a;
+    unsigned to = 0;
+    for (int i = 0; i < 4; i++) {
+        unsigned at = selector >> 4 * i & 15, byte = (unsigned)(both >> (at & 7) * 8) & 255;
+        to |= (at & 8 ? (byte & 128 ? 255u : 0u) : byte) << 8 * i;
+    }
+    return to;
+}
+
 static inline int min(int a, int b) { return a < b ? a : b; }
 static inline int max(int a, int b) { return a > b ? a : b; }
 static inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }

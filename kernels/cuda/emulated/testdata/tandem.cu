@@ -125,6 +125,10 @@ KERNEL dp4a(const int *in, int *out) {
     const int *v = in + 3 * global_of();
     out[global_of()] = __dp4a(v[0], v[1], v[2]);
 }
+KERNEL permute(const unsigned *in, unsigned *out) {
+    const unsigned *v = in + 3 * global_of();
+    out[global_of()] = __byte_perm(v[0], v[1], v[2]);
+}
 KERNEL fma_of(const float *in, float *out) {
     const float *v = in + 3 * global_of();
     out[global_of()] = __fmaf_rn(v[0], v[1], v[2]);
