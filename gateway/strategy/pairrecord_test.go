@@ -2,6 +2,7 @@ package strategy
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -72,6 +73,13 @@ func TestRecordPair(t *testing.T) {
 			silent = append(silent, r)
 		}
 	}
+	rank := map[*recorded]int{} // among those of its kind: a recording that was broken off has some of each
+	kinds := map[string]int{}
+	for _, r := range texts {
+		rank[r] = kinds[r.class]
+		kinds[r.class]++
+	}
+	slices.SortStableFunc(unanswered, func(a, b *recorded) int { return cmp.Compare(rank[a], rank[b]) })
 	begun := time.Now()
 	enough := func() bool { return time.Since(begun) > *pairTime }
 	if len(unanswered) > 0 {
