@@ -55,6 +55,7 @@ type Machine struct {
 
 	Divided   []Divided  `json:"divided,omitempty"`
 	Decisions []Decision `json:"decisions,omitempty"`
+	Pairs     []Paired   `json:"pairs,omitempty"`
 }
 
 // Subject is something that takes time: a model that runs passes, or heads that run behind one.
@@ -188,7 +189,7 @@ func (m *Machine) validate() error {
 		}
 		seen[s.What] = true
 	}
-	return firstError(validDivided(m.Divided), validDecisions(m.Decisions))
+	return firstError(validDivided(m.Divided), validDecisions(m.Decisions), validPairs(m.Pairs))
 }
 
 func (w What) validate() error {

@@ -46,6 +46,9 @@ func (r *Result) Print(to io.Writer, file string) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
+	for i := range r.pairs {
+		fmt.Fprintf(to, "\n%v\n", &r.pairs[i])
+	}
 	for i := range r.Plan.Machine.Decisions {
 		fmt.Fprintln(to)
 		if err := PrintDecision(to, &r.Plan.Machine.Decisions[i]); err != nil {

@@ -104,9 +104,10 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 
 // Result is what a run has measured.
 type Result struct {
-	Plan    *profile.Plan   // with what was in the old one and still holds
-	Lineage string          // of the target
-	latest  []profile.Table // that this run measured
+	Plan    *profile.Plan    // with what was in the old one and still holds
+	Lineage string           // of the target
+	latest  []profile.Table  // that this run measured
+	pairs   []profile.Paired // likewise
 }
 
 // profiler is a profile while it is measured.
@@ -315,7 +316,10 @@ func (p *profiler) draft(path string) error {
 				return err
 			}
 		}
-		return p.draftAt(m, path, at)
+		if err := p.draftAt(m, path, at); err != nil || !first {
+			return err
+		}
+		return p.pair(m, path, at)
 	})
 }
 
