@@ -97,7 +97,7 @@ var rooms = map[string][]string{
 		"services/pool",
 		"services/rpc", "services/shm", "services/trees", "services/telemetry", "services/awake", "google.golang.org/grpc"},
 	"roles/chats": {".", "roles", "modelfile", "text", "text/chat", "services"},
-	"roles/pair":  {".", "roles", "drafter", "engine", "modelfile", "text"},
+	"roles/pair":  {".", "roles", "drafter", "engine", "kernels", "modelfile", "text"},
 	"roles/group": {"services/pool", "services/supervise", "client", "proto"},
 	// empty rounds for bench system: the wire as the roles use it, with nothing behind it
 	"roles/hops": {".", "roles", "services", "services/awake", "services/discovery", "services/pool", "services/rpc", "services/shm",
@@ -135,7 +135,9 @@ var rooms = map[string][]string{
 	// measures what a profile holds; and where a target and its drafts compute, by one
 	"profiler": {".", "device", "drafter", "engine", "kernels", "kernels/cuda", "modelfile", "placement", "profile", "roles",
 		"roles/group", "spec/shape", "text"},
-	"placement":     {".", "device", "engine", "kernels/cuda/gpu", "profile", "roles"},
+	// kernels/stream: how fast the disk is; roles/pair: what it weighs drafts with
+	"placement": {".", "device", "engine", "kernels", "kernels/cuda/gpu", "kernels/stream", "modelfile", "profile", "roles",
+		"roles/pair"},
 	"demo":          {"."},
 	"demo/expanded": {".", "cache", "engine", "modelfile", "roles", "terminal"},
 	"files":         {},
@@ -182,7 +184,7 @@ var testsOf = map[string][]string{"drafter": domain, "verifier": domain, "mempoo
 	"bench/guesses":  {"kernels", "kernels/split"}, // a target on two groups of cores
 	"roles/rolestest": {"roles/pair", "kernels/cuda", "kernels/cuda/emulated", "kernels/layers", "kernels/split",
 		"kernels", "kernels/stream"}, // a target whose weights are streamed
-	"roles/pair": {"roles/rolestest", "modelfile"}}
+	"roles/pair": {"roles/rolestest", "modelfile", "kernels/cpu", "kernels/stream"}}
 
 var domain = []string{"drafter", "verifier", "gateway", "mempool", "engine", "modelfile", "text"}
 

@@ -78,6 +78,19 @@ func (r *Room) Add(path string, nodes, wanted int, sides ...string) error {
 	return nil
 }
 
+// Of returns a room for some of r's models, by their places, and nothing beside them if beside is false. Planning it leaves r as it is.
+func (r *Room) Of(beside bool, places ...int) *Room {
+	out := *r
+	out.Models = nil
+	for _, i := range places {
+		out.Models = append(out.Models, r.Models[i])
+	}
+	if !beside {
+		out.Beside = 0
+	}
+	return &out
+}
+
 // contextOf returns the context of a draft of architecture arch.
 func contextOf(path, arch string) (int, error) {
 	if side.IsMTPPath(path) {

@@ -19,8 +19,8 @@ const (
 	SpareSessions = 1
 	// passRows is the largest pass: one tree of the largest size, or many smaller ones with a chunk of prefill.
 	passRows = 256
-	// draftRows is how many rows of a draft's pass have logits at least: one level of the widest tree that a request may ask for. Each takes
-	// four bytes for each token of the vocabulary, most of a small draft's buffers.
+	// draftRows is how many rows of a draft's pass have logits at least: one level of the widest tree that a request may ask for. Each
+	// takes four bytes for each token of the vocabulary, most of a small draft's buffers.
 	draftRows = 64
 	// draftRowsEach is how many of them there are for each session, if those are more: a level of a usual tree.
 	draftRowsEach = 8

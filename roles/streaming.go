@@ -187,14 +187,29 @@ func (s *Streaming) Alone(r *Room, available engine.Available) (kernels.Device, 
 	return d, err
 }
 
+// Divided is how the memory of a group of processes is shared.
+type Divided struct {
+	Budget  int64               // bytes for the process with the room's first model; 0: all fits, and no budget is named
+	Streams kernels.StreamStats // of that model; zero: all of it is in memory
+}
+
+// Streamed reports whether the first model's weights are read from the disk.
+func (d Divided) Streamed() bool { return d.Streams.Streamed > 0 }
+
 // Divide chooses the pools of a room. It returns the memory for the process with the room's first model, beside a gateway and the processes
-// of the other models, and whether that model is streamed; the room then has its footprint there. 0: all fits, and no budget is named.
-// Errors: those of Fit and Room.Plan.
-func (s *Streaming) Divide(r *Room, available engine.Available) (budget int64, streamed bool, err error) {
+// of the other models, and what of it is streamed; the room then has its footprint there. Errors: those of Fit and Room.Plan.
+func (s *Streaming) Divide(r *Room, available engine.Available) (Divided, error) {
 	processes := int64(gatewayBytes)
 	if len(r.Models) > 1 {
 		processes += drafterBytes
 	}
 	d, limit, others, err := s.choose(r, available, processes, 1)
-	return limit - others, d != r.Options.Device, err
+	if err != nil {
+		return Divided{}, err
+	}
+	out := Divided{Budget: limit - others}
+	if on, ok := d.(kernels.Streamer); ok {
+		out.Streams = on.StreamStats()
+	}
+	return out, nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-llm/tandem/engine"
 	"github.com/tandem-llm/tandem/modelinfo"
 	"github.com/tandem-llm/tandem/models/find"
+	"github.com/tandem-llm/tandem/placement"
 	"github.com/tandem-llm/tandem/roles"
 	"github.com/tandem-llm/tandem/roles/drafter"
 	"github.com/tandem-llm/tandem/roles/pair"
@@ -144,9 +145,12 @@ func (a *app) checked(l launch, r tandem.Request) (launch, error) {
 		KVMemory: l.KVMemory.Bytes(),
 		Features: int64(l.FeatureMemory) << 20, Own: l.ownMemory(),
 		Streaming: budgetFlags{l.Budget}.streaming(a, l.Device, l.GPULayers, cacheFlags{l.CacheFolder})}
+	if !l.DraftAnyway {
+		p.Weigher = placement.NewWeigher(planFile(l.PassCosts), buildVersion().Version, l.target, l.KVType)
+	}
 	say := func(note string) { fmt.Fprintln(a.stderr, "tandem: "+terminal.OneLine(note)) }
 	err = p.Check(r.Prompt, say)
-	l.verifierBudget, l.streamed = p.Budget, p.Streamed
+	l.verifierBudget, l.streamed, l.drafts, l.DraftHeads = p.Budget, p.Streamed, p.Drafts, p.DraftHeads
 	l.room = kvRoom{Capacity: modelinfo.Capacity{Fit: p.Fit, Free: p.Free}, target: p.TargetKV, drafts: p.DraftKV}
 	if err == nil && l.room.Cut() {
 		say(l.room.Shortage())

@@ -115,6 +115,7 @@ func Run(ctx context.Context, c Config) (err error) {
 		return err
 	}
 	defer r.Close()
+	c.Models.Wanted = r.DraftRows()
 	announcer, undo, err := c.assemble(ctx, r)
 	defer undo.Run()
 	if err != nil {
@@ -126,7 +127,6 @@ func Run(ctx context.Context, c Config) (err error) {
 
 // assemble loads the models, puts the drafters together, registers and announces them.
 func (c Config) assemble(ctx context.Context, r *roles.Process) (announcer *discovery.Announcer, undo roles.Cleanup, err error) {
-	c.Models.Wanted = r.DraftRows()
 	models, err := r.Load(c.Drafts, c.Models, drafter.DefaultTreeRows, &undo)
 	if err != nil {
 		return nil, undo, err

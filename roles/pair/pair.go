@@ -37,6 +37,8 @@ type Pair struct {
 	Budget    int64            // of the target's process, as Check finds it; 0: none
 	Streamed  bool             // likewise: the target's weights do not fit into that
 
+	Weigher Weigher // of drafts; nil: every draft is loaded, and it is an error if there is no memory for one
+
 	// What Check finds out about keys and values; zero if models are on GPUs, where each process checks for itself.
 	Fit               roles.Fit
 	TargetKV, DraftKV int64 // bytes of the target's pool, and of all drafts'
@@ -175,7 +177,7 @@ func (p *Pair) Check(prompt string, say func(note string)) error {
 				own))
 		}
 	}
-	if err := p.plan(&room); err != nil || prompt == "" {
+	if err := p.plan(&room, say); err != nil || prompt == "" {
 		return err
 	}
 	limits := tandem.Limits{Context: longest, Vocab: vocab.Size()}
@@ -197,15 +199,19 @@ func (p *Pair) addTarget(room *roles.Room, taps []int) error {
 	return engine.CheckTarget("target "+p.Target, room.Models[0].Config)
 }
 
-// plan refuses models that do not fit into memory, and divides it.
-func (p *Pair) plan(room *roles.Room) (err error) {
+// plan refuses models that do not fit into memory, and divides it. Drafts that are not worth their memory are left out: see weigh.
+func (p *Pair) plan(room *roles.Room, say func(note string)) (err error) {
 	available := engine.AvailableMemory()
 	if p.Own > 0 {
 		available.Bytes, available.By = available.Bytes+min(p.Own, math.MaxInt64-available.Bytes), available.By+" and GPUs' memory together"
 	}
 	switch {
 	case p.Streaming != nil:
-		p.Budget, p.Streamed, err = p.Streaming.Divide(room, available)
+		var chosen choice
+		if chosen, err = p.weigh(room, available, say); err == nil {
+			room, p.Budget, p.Streamed = chosen.room, chosen.Budget, chosen.Streamed()
+			p.keep(chosen.drafts)
+		}
 	case p.Own > 0 && p.KVMemory == 0:
 		return room.Check(available)
 	default:
