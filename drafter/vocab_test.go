@@ -3,11 +3,13 @@ package drafter
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"testing"
 
 	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/modelfile/convert"
 )
 
 // TestTargetOfFewerTokens: a target that has the first tokens of the draft model alone is drafted for with those alone, and its hindsight
@@ -91,4 +93,48 @@ func TestTargetOfMoreTokens(t *testing.T) {
 	text, like = append(text, 300, lacked-1), append(like, 300, stand)
 	draft(text, like, told)
 	draft(append(text[:told:told], lacked, 301, 302), append(like[:told:told], stand, 301, 302), told) // another way
+}
+
+// TestTrimmedDraft: a draft that can say some tokens only proposes those, with their ids, and the same ones that the whole model has among
+// its guesses; likewise for a target that draws, and for one of fewer tokens.
+func TestTrimmedDraft(t *testing.T) {
+	var keep []tandem.Token
+	for id := range tandem.Token(4096) {
+		if id%2 == 0 || id < 300 {
+			keep = append(keep, id)
+		}
+	}
+	path := filepath.Join(t.TempDir(), "trimmed.gguf")
+	if _, err := convert.Trim(t.Context(), modelFile, path, keep, 4096, "", convert.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	whole, few := newRig(t, Config{}), newTwin(t, Config{Model: openDraft(t, path)})
+	missed := 0
+	for id, o := range []tandem.Opening{{}, {Vocab: 600}, {Sampling: tandem.Sampling{Temperature: 0.8, TopP: 1, Seed: 7}}} {
+		text := slices.DeleteFunc(slices.Clone(whole.text), func(id tandem.Token) bool { return o.Vocab > 0 && int(id) >= o.Vocab })
+		o.Session, o.Epoch, o.Tokens, o.Limit, o.MaxNodes = tandem.SessionID(id+1), 1, text, limit, 64
+		var lists [2][]tandem.Token // of the root's children
+		for i, r := range []*rig{whole, few} {
+			if _, err := r.Open(context.Background(), o); err != nil {
+				t.Fatal(err)
+			}
+			tree := r.draft(proposal(o.Session, text, len(text))).Tree
+			for n, parent := range tree.Parents {
+				if n > 0 && parent == 0 {
+					lists[i] = append(lists[i], tree.Tokens[n])
+				}
+				if n > 0 && i == 1 && (!slices.Contains(keep, tree.Tokens[n]) || o.Vocab > 0 && int(tree.Tokens[n]) >= o.Vocab) {
+					t.Errorf("opening %d: node %d is token %d, which the draft cannot say", id, n, tree.Tokens[n])
+				}
+			}
+		}
+		want := slices.DeleteFunc(slices.Clone(lists[0]), func(id tandem.Token) bool { return !slices.Contains(keep, id) })
+		missed += len(lists[0]) - len(want)
+		if len(want) == 0 || len(lists[1]) == 0 || lists[1][0] != want[0] {
+			t.Errorf("opening %d: the first guesses are %v, want those of the whole model that are kept, %v", id, lists[1], want)
+		}
+	}
+	if missed == 0 {
+		t.Error("the whole model guesses no token that was left out: the test hardly tests what it is for")
+	}
 }
