@@ -21,6 +21,7 @@ type Decode struct {
 	KVType  string
 	Passes
 	Guessing    measure.Guessing // also decode with chains, if there are any; Context is that of passes
+	Draft       *engine.Model    // whose passes run for the guesses of chains; nil: they cost nothing
 	ByOperation bool             // also time the operations of Rounds further passes of each kind
 }
 

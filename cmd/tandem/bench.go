@@ -25,8 +25,9 @@ type benchDecodeCmd struct {
 	Context int     `help:"Tokens in the KV cache before each pass." default:"256" setting:"-"`
 	Prefill int     `help:"Also measure a prompt of this many tokens in one pass; 0 = none." default:"0" placeholder:"N" setting:"-"`
 	By      string  `help:"Also show where the time goes: operation (each kind of operation, and how long each thread waits for others)." enum:"operation," default:"" placeholder:"operation" setting:"-"`
-	Chain   []int   `help:"Also decode texts, plainly and with chains of so many guesses; needs no draft: the plain text is known." placeholder:"N,…" setting:"-"`
+	Chain   []int   `help:"Also decode texts, plainly and with chains of so many guesses. They are made from the plain text." placeholder:"N,…" setting:"-"`
 	Right   float64 `help:"With --chain: the chance of a guess to be right." default:"0.5" setting:"-"`
+	Draft   string  `help:"With --chain: GGUF file of a draft. One of its passes runs for each guess, which then costs what it would; what it says is not used." placeholder:"FILE" setting:"-"`
 	Tokens  int     `help:"With --chain: tokens of a text." default:"32" setting:"-"`
 	Texts   int     `help:"With --chain: texts, each drawn with a seed of its own." default:"2" setting:"-"`
 	Width   []int   `help:"Rows of a pass." default:"1,2,4,8,16,32,64" placeholder:"N,…" setting:"-"`
@@ -59,8 +60,9 @@ func (c *benchDecodeCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	var at kernels.Device
 	m, closed, err := c.load(a, func(d kernels.Device) (*engine.Model, error) {
-		o.Device = d
+		o.Device, at = d, d
 		if o, err = c.fit(a, c.cacheFlags, path, o); err != nil {
 			return nil, err
 		}
@@ -70,6 +72,13 @@ func (c *benchDecodeCmd) Run(a *app) error {
 		return err
 	}
 	defer closed()
+	if c.Draft != "" && len(c.Chain) > 0 {
+		b.Draft, err = a.openModel(c.Draft, engine.Options{Device: at, KVType: c.KVType, KVPages: engine.PagesFor(1, c.Context+1, 1)})
+		if err != nil {
+			return err
+		}
+		defer b.Draft.Close()
+	}
 	r, err := b.Run(a.ctx, m)
 	if err != nil {
 		return err

@@ -12,13 +12,14 @@ import (
 	"github.com/tandem-llm/tandem/kernels"
 )
 
-// Guessing says how texts are decoded: plainly, and with chains of guesses. The guesses cost nothing; each is the right token with
-// probability Right.
+// Guessing says how texts are decoded: plainly, and with chains of guesses, each of which is the right token with probability Right.
 type Guessing struct {
 	Context, Tokens int     // before a text, and of a text
 	Chains          []int   // guesses of a pass, at least 1
 	Right           float64 // 0 to 1
 	Rounds          int     // texts
+
+	Guess func(n int) error // called before a pass with n guesses, so that they take a draft's time; nil: they cost nothing
 }
 
 // Pages returns the KV pages that Chains needs.
@@ -69,6 +70,22 @@ func Chains(ctx context.Context, m *engine.Model, g Guessing) ([]Chain, error) {
 	return all, nil
 }
 
+// chain returns a chain of at most n guesses below root. known is what follows; its last token is not guessed.
+func (g Guessing) chain(r *rand.Rand, vocab int, root tandem.Token, known []tandem.Token, n int) ([]tandem.Token, []int32, error) {
+	nodes, parents := []tandem.Token{root}, []int32{-1}
+	n = max(0, min(n, len(known)-1))
+	for _, guess := range known[:n] {
+		if r.Float64() >= g.Right {
+			guess = (guess + 1 + tandem.Token(r.IntN(vocab-1))) % tandem.Token(vocab)
+		}
+		nodes, parents = append(nodes, guess), append(parents, int32(len(nodes)-1))
+	}
+	if n > 0 && g.Guess != nil {
+		return nodes, parents, g.Guess(n)
+	}
+	return nodes, parents, nil
+}
+
 // decode adds what a text took to c. known is the text, if guesses are made.
 func (g Guessing) decode(ctx context.Context, m *engine.Model, c *Chain, seed uint64, known []tandem.Token) ([]tandem.Token, error) {
 	s, err := m.NewSequence(g.Context+g.Tokens, g.rows())
@@ -106,13 +123,9 @@ func (g Guessing) decode(ctx context.Context, m *engine.Model, c *Chain, seed ui
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		nodes, parents := []tandem.Token{last}, []int32{-1}
-		for at := len(text); len(nodes) <= min(c.Guesses, g.Tokens-1-len(text)); at++ {
-			guess := known[at]
-			if r.Float64() >= g.Right {
-				guess = (guess + 1 + tandem.Token(r.IntN(m.Config().Vocab-1))) % tandem.Token(m.Config().Vocab)
-			}
-			nodes, parents = append(nodes, guess), append(parents, int32(len(nodes)-1))
+		nodes, parents, err := g.chain(r, m.Config().Vocab, last, known[min(len(text), len(known)):], c.Guesses)
+		if err != nil {
+			return nil, err
 		}
 		out, err := m.Forward([]engine.Part{{Seq: s, Nodes: nodes, Parents: parents, Want: engine.WantTail}}, 0)
 		if err != nil {
