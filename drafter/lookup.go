@@ -1,6 +1,7 @@
 package drafter
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"sync"
@@ -81,6 +82,7 @@ type lookupSession struct {
 	mu     sync.Mutex
 	prefix        // tokens and hash under mu; the rest never changes
 	owner  uint64 // see tandem.Opening
+	prompt int    // how many of its tokens the target did not draw
 	used   time.Time
 	text   *spec.Automaton
 	recall spec.Recall
@@ -120,7 +122,8 @@ func (l *Lookup) Open(ctx context.Context, o tandem.Opening) (opened tandem.Open
 	if int(o.Limit) > l.cfg.Tokens {
 		return opened, tandem.Errorf(op, tandem.Unsupported, "limit of %d tokens: %d are held in all", o.Limit, l.cfg.Tokens)
 	}
-	s := &lookupSession{prefix: newPrefix(o, l.cfg.Vocab), owner: o.Owner, used: time.Now(), old: l.earlier[o.Tenant]}
+	s := &lookupSession{prefix: newPrefix(o, l.cfg.Vocab), owner: o.Owner, used: time.Now(), old: l.earlier[o.Tenant],
+		prompt: cmp.Or(o.Prompt, len(o.Tokens))}
 	s.mu.Lock() // filled before any other call comes in, but not under l.mu
 	defer s.mu.Unlock()
 	if err := l.enter(s, o); err != nil {
@@ -172,6 +175,9 @@ func (s *lookupSession) append(from int) {
 		if recent {
 			guess := s.guess(from+i, first)
 			s.recall.Saw(from+i, guess.Len() > 1 && guess.Tokens[1] == t)
+		}
+		if from+i >= s.prompt {
+			s.text.Learn(t)
 		}
 		if s.text.Append(t); recent {
 			s.place = s.old.follow(s.place, s.tokens[:from+i+1])

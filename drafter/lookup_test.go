@@ -100,10 +100,10 @@ func TestLookupProposesWhatStoodBefore(t *testing.T) {
 	if done, _ := r.Propose(context.Background(), p); done.Tree.Len() != 5 {
 		t.Errorf("a plan of 5 nodes gave %d", done.Nodes)
 	}
-	p.Plan, p.Stop = tandem.Plan{}, 0.5
+	p.Plan, p.Stop = tandem.Plan{}, 0.7
 	done, _ = r.Propose(context.Background(), p)
-	if n := done.Tree.Len(); n == 1 || n == 8 || done.Tree.LogProbs[n-1] < float32(math.Log(0.5)) {
-		t.Errorf("α of 0.5 gave %v", done.Tree)
+	if n := done.Tree.Len(); n == 1 || n == 8 || done.Tree.LogProbs[n-1] < float32(math.Log(0.7)) {
+		t.Errorf("α of 0.7 gave %v", done.Tree)
 	}
 	p.Bounds = tandem.Bounds{}
 	if done, err := r.Propose(context.Background(), p); err != nil || done.Nodes != 1 {
@@ -130,7 +130,7 @@ func TestLookupFollowsTheGateway(t *testing.T) {
 		if _, err := r.Open(ctx, opening(1, text)); err != nil {
 			t.Fatal(err)
 		}
-		told := len(text)
+		told, prompt := len(text), len(text)
 		for round := range rapid.IntRange(1, 6).Draw(t, "rounds") {
 			grow(fmt.Sprint("round ", round))
 			if rapid.IntRange(0, 3).Draw(t, "contradicted") == 0 { // it had been told something else
@@ -144,7 +144,9 @@ func TestLookupFollowsTheGateway(t *testing.T) {
 				t.Fatal(err)
 			}
 			told = len(text)
-			if _, err := r.Open(ctx, opening(2, text)); err != nil {
+			again := opening(2, text)
+			again.Prompt = prompt // the rest is the target's, from which it learns
+			if _, err := r.Open(ctx, again); err != nil {
 				t.Fatal(err)
 			}
 			p = proposal(2, text, told)

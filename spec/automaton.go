@@ -23,6 +23,7 @@ type Automaton struct {
 	last   int32
 	tokens int
 	newest tandem.Token
+	copies Copies
 }
 
 type state struct {
@@ -45,8 +46,6 @@ const (
 	few = 8
 	// countLinks is how many suffixes, longest first, count the token that follows them: all would not be O(1).
 	countLinks = 6
-	// doubt sets the chance m/(m+doubt) that a match of m tokens continues as before.
-	doubt = 3
 )
 
 // NewAutomaton returns the automaton of the empty text.
@@ -159,8 +158,8 @@ type guess struct {
 
 // Continue returns a tree below the newest token, within p, likeliest guesses first: the tokens that followed the
 // longest suffixes of the text that had occurred before. Every path from the root followed an earlier occurrence
-// of some suffix of the text, at least one token long. The tokens after the longest suffix, of m tokens, share
-// m/(m+3) of the probability by how often each followed it; shorter suffixes share the rest in the same way and
+// of some suffix of the text, at least one token long. The tokens after the longest suffix share the probability that it goes on so
+// (Copies) by how often each followed it; shorter suffixes share the rest in the same way and
 // may add to the same guesses. Each guessed token makes the match one longer. If no suffix has occurred before, the tree
 // is the root alone; without any tokens there is no root and the tree is empty.
 //
@@ -190,8 +189,9 @@ func (a *Automaton) Continue(p tandem.Bounds, earlier ...Match) tandem.Tree {
 		if g.depth == p.Depth {
 			continue
 		}
-		sure := float32(math.Log(float64(g.matched) / float64(g.matched+doubt)))
-		for _, c := range a.after(g, p.Width) {
+		list, kind := a.after(g, p.Width)
+		sure := float32(math.Log(a.copies.chance(false, kind, g.matched)))
+		for _, c := range list {
 			c.parent, c.depth, c.logProb = node, g.depth+1, g.logProb+sure+c.logProb
 			open = append(open, c)
 		}
@@ -201,19 +201,21 @@ func (a *Automaton) Continue(p tandem.Bounds, earlier ...Match) tandem.Tree {
 
 // first returns the guesses for the next token, at most width.
 func (a *Automaton) first(width int, earlier []Match) (open []guess) {
-	left := 1.0
+	left, shorter := 1.0, false
 	for s := a.states[a.last].link; (s > 0 || len(earlier) > 0) && left > 1e-2; {
 		var m int32
 		var level []guess
+		kind := 0
 		if s > 0 && (len(earlier) == 0 || int(a.states[s].length) >= earlier[0].Length) {
 			m = a.states[s].length
-			level = a.follow(s, m, width)
+			level, kind = a.follow(s, m, width), a.kind(s)
 			s = a.states[s].link
 		} else {
 			m = int32(earlier[0].Length)
-			level, earlier = quote(earlier)
+			level, kind, earlier = quote(earlier)
 		}
-		sure := left * float64(m) / float64(m+doubt)
+		sure := left * a.copies.chance(shorter, kind, m)
+		shorter = true
 		for _, g := range level {
 			g.logProb += float32(math.Log(sure))
 			if i := slices.IndexFunc(open, func(o guess) bool { return o.token == g.token }); i >= 0 {
@@ -228,8 +230,9 @@ func (a *Automaton) first(width int, earlier []Match) (open []guess) {
 	return open
 }
 
-// quote returns the guesses of the first matches, as many as are of one length, with their shares of all, and the other matches.
-func quote(earlier []Match) (level []guess, others []Match) {
+// quote returns the guesses of the first matches, as many as are of one length, with their shares of all, their kind, and the other
+// matches.
+func quote(earlier []Match) (level []guess, kind int, others []Match) {
 	n, total := 0, 0
 	for ; n < len(earlier) && earlier[n].Length == earlier[0].Length; n++ {
 		total += earlier[n].Count
@@ -238,18 +241,18 @@ func quote(earlier []Match) (level []guess, others []Match) {
 		level = append(level, guess{state: -1, token: m.Next[0], rest: m.Next[1:], matched: int32(m.Length) + 1, depth: 1,
 			logProb: float32(math.Log(float64(m.Count) / float64(total)))})
 	}
-	return level, earlier[n:]
+	return level, copyOf(n, total), earlier[n:]
 }
 
-// after returns the guesses for the token after g.
-func (a *Automaton) after(g guess, width int) []guess {
+// after returns the guesses for the token after g, and the kind of the places that they come from.
+func (a *Automaton) after(g guess, width int) (list []guess, kind int) {
 	switch {
 	case g.state >= 0:
-		return a.follow(g.state, g.matched, width)
+		return a.follow(g.state, g.matched, width), a.kind(g.state)
 	case len(g.rest) == 0:
-		return nil
+		return nil, followedOnce
 	}
-	return []guess{{state: -1, token: g.rest[0], rest: g.rest[1:], matched: g.matched + 1}}
+	return []guess{{state: -1, token: g.rest[0], rest: g.rest[1:], matched: g.matched + 1}}, followedOnce
 }
 
 func likelier(a, b guess) bool {

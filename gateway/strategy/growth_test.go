@@ -1,6 +1,7 @@
 package strategy
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -65,6 +66,57 @@ func TestGrowthOnTheRealPair(t *testing.T) {
 			if grown.rate() < best {
 				t.Errorf("%s, %s: trees bring %.3f of plain, a chain of %d %.3f", name, kind, grown.rate()/plain.rate(), length,
 					best/plain.rate())
+			}
+		}
+	}
+}
+
+// TestLookupIsTrusted: rounds that always ask lookup for a tree that costs and chances cut bring at least 0.95 of the best fixed bounds of
+// lookup in every class, and nearly the same whatever the gateway served before.
+func TestLookupIsTrusted(t *testing.T) {
+	type set struct {
+		of    []*recorded
+		b     *box
+		where string
+	}
+	tuning := learn.DefaultTuning()
+	for _, x := range []set{{readRecording(t, pairRecording), pairWide, "real pair"}, {readRecording(t, recording), zen4, "shipped models"}} {
+		var verify []time.Duration
+		for rows := range 32 {
+			verify = append(verify, x.b.verified.Time(rows+1))
+		}
+		by := map[string][]*recorded{}
+		for _, r := range x.of {
+			by[r.class] = append(by[r.class], r)
+		}
+		for class, texts := range by {
+			run := func(bounds tandem.Bounds, verify []time.Duration, before []*recorded) (sum tally) {
+				for _, r := range texts {
+					shared := learn.NewCalibration(tuning.Calibration)
+					for _, old := range before {
+						x.b.asked(old, lookup, bounds, verify, shared)
+					}
+					sum.add(x.b.asked(r, lookup, bounds, verify, shared.Inherit(tuning.Choice.Inherited)))
+				}
+				return sum
+			}
+			plain := run(tandem.Bounds{}, nil, nil).rate()
+			best, most := 0.0, 0
+			for _, n := range []int{2, 3, 4, 6, 8, 12, 16, 24, 32} {
+				if r := run(tandem.Bounds{Nodes: n, Depth: n - 1, Width: 8}, nil, nil).rate(); r > best {
+					best, most = r, n
+				}
+			}
+			planned := tandem.DefaultBounds(tandem.StrategyPlanner)
+			rates, after := []float64{run(planned, verify, nil).rate()}, []string{"nothing"}
+			for other, before := range by {
+				rates, after = append(rates, run(planned, verify, before[:min(len(before), 8)]).rate()), append(after, other)
+			}
+			least, largest := slices.Min(rates), slices.Max(rates)
+			t.Logf("%s, %s: %.3f to %.3f of plain; lookup with bounds of %d nodes %.3f", x.where, class, least/plain, largest/plain, most,
+				best/plain)
+			if least < 0.95*best || largest > 1.06*least {
+				t.Errorf("%s, %s: after %q %.2f tokens/s, bounds of %d nodes have %.2f", x.where, class, after, rates, most, best)
 			}
 		}
 	}

@@ -90,6 +90,9 @@ func (r *recorded) drafter(name string, b *box) *replayed {
 func (d *replayed) see(at int, t tandem.Token) {
 	guess := d.text.Continue(tandem.Bounds{Nodes: 2, Depth: 1, Width: 1})
 	d.recall.Saw(at, guess.Len() > 1 && guess.Tokens[1] == t)
+	if at >= len(d.of.prompt) {
+		d.text.Learn(t)
+	}
 	d.text.Append(t)
 }
 
