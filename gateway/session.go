@@ -66,6 +66,7 @@ type session struct {
 	started   bool                // the client knows that it has started
 	finish    tandem.FinishReason // "" while it runs
 	pace      time.Duration       // running mean of the time of a round
+	ahead     bool                // drafters may still draft ahead of the latest round
 }
 
 func newSession(g *Gateway, id tandem.SessionID, r tandem.Request, prompt []tandem.Token, limit int, p *admit.Slot, out *output) *session {
@@ -92,7 +93,7 @@ func (s *session) adopt() {
 	if s.strategy != nil {
 		s.strategy.HandOn()
 	}
-	s.strategy, s.weights = strategy.New(s.req, s.g.shared)
+	s.strategy, s.weights = strategy.New(s.req, s.text.Prompt, s.g.shared)
 	s.sources.Adopt(s.strategy)
 }
 
@@ -237,7 +238,8 @@ func (s *session) learn(t *turn) {
 	s.account.round(t)
 	planning := time.Now()
 	n := len(t.delta.Tokens)
-	s.g.shared.Verified(t.Verdict)
+	s.g.shared.Verified(t.Verdict, t.Ahead() || s.ahead)
+	s.ahead = t.Ahead()
 	s.sources.Committed(n)
 	o := t.Outcome(n, s.finish != "", t.wall)
 	o.Idle = s.sources.Idle(t.Root, t.Bounds, t.Drafts)

@@ -161,21 +161,31 @@ func (s *session) propose(ctx context.Context, t *turn) time.Duration {
 		return 0
 	}
 	s.out.flush()
-	begun, ended, calls := time.Now(), make(chan *source.Call, len(t.asks)), make([]*source.Call, len(t.asks))
+	begun, ended, calls := time.Now(), make(chan *source.Call, len(t.asks)), make([]*source.Call, 0, len(t.asks))
 	var usual []time.Duration
-	for i, x := range t.asks {
-		if pace, waits := x.Usual(); waits {
-			usual = append(usual, pace)
-		}
-		calls[i] = x.Begin(ctx, proposal(i), ended)
-	}
 	var late <-chan time.Time
-	if d := round.Patience(usual, s.pace); d > 0 {
-		timer := time.NewTimer(d)
-		defer timer.Stop()
-		late = timer.C
+	ask := func(from, to int) {
+		for i, x := range t.asks[from:to] {
+			if pace, waits := x.Usual(); waits {
+				usual = append(usual, pace)
+			}
+			calls = append(calls, x.Begin(ctx, proposal(from+i), ended))
+		}
+		if late = nil; round.Patience(usual, s.pace) > 0 {
+			late = time.After(round.Patience(usual, s.pace))
+		}
 	}
+	later := t.Later
+	ask(0, len(t.asks)-later)
 	for a := (round.Action{}); a.Do != round.Merge; {
+		if later > 0 && len(calls) == 0 {
+			if s.strategy.Wanted(t.Outcome(0, false, 0).Drafts) {
+				ask(len(t.asks)-later, len(t.asks))
+			} else if a = t.Skip(later); a.Do == round.Merge {
+				break
+			}
+			later = 0
+		}
 		select {
 		case c := <-ended:
 			calls = slices.DeleteFunc(calls, func(o *source.Call) bool { return o == c })

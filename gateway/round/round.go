@@ -2,6 +2,7 @@ package round
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/tandem-llm/tandem"
@@ -143,6 +144,18 @@ func (r *Round) Answer(d *Draft) Action {
 		r.Drafts = append(r.Drafts, *d)
 	}
 	return r.gather()
+}
+
+// Skip says that the sources of the last n Asks are not asked: what the others have drafted is enough.
+func (r *Round) Skip(n int) Action {
+	r.Asks = r.Asks[:len(r.Asks)-n]
+	r.missing -= n
+	return r.gather()
+}
+
+// Ahead reports whether sources go on drafting after they have answered.
+func (r *Round) Ahead() bool {
+	return slices.ContainsFunc(r.Asks, func(k strategy.Ask) bool { return k.Proposal.Ahead })
 }
 
 // Late says that Patience is over: the missing sources are not waited for any longer if another has answered.

@@ -246,7 +246,7 @@ func weights(t *testing.T) *learn.Weights {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, w := strategy.New(tandem.Request{Vote: tandem.VoteTree}, strategy.NewShared(r))
+	_, w := strategy.New(tandem.Request{Vote: tandem.VoteTree}, 0, strategy.NewShared(r))
 	return w
 }
 

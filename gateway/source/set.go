@@ -85,7 +85,11 @@ func (s *Set) opens(e *roster.Entry) bool {
 	}
 	wanted, decided := s.wants[e]
 	if !decided {
-		wanted = s.session.strategy.Opens(e.Name)
+		names := make([]string, len(s.list))
+		for i, x := range s.list {
+			names[i] = x.Name()
+		}
+		wanted = s.session.strategy.Opens(e.Name, names)
 		s.wants[e] = wanted
 		if !wanted {
 			s.Counters.Add("drafter.not_worth_opening", 1)

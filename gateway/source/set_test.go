@@ -70,7 +70,7 @@ func newTestSet(t *testing.T, c *chains) (*Set, *Session, *tandem.Counters) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x, _ := strategy.New(tandem.Request{Vote: tandem.VoteTree, Bounds: bounds}, strategy.NewShared(rules))
+	x, _ := strategy.New(tandem.Request{Vote: tandem.VoteTree, Bounds: bounds}, 0, strategy.NewShared(rules))
 	set := shared.NewSet(s)
 	set.Adopt(x)
 	return set, s, counters

@@ -51,7 +51,7 @@ func TestTreesShrinkWhereExpertsAreDear(t *testing.T) {
 			}
 			added[0] = row
 			e := tandem.CountExperts(added)
-			l.Verified(tandem.Verdict{Rows: rows, Nodes: rows, Experts: e, Busy: took(rows, e.All()), Tokens: []tandem.Token{1}})
+			l.Verified(tandem.Verdict{Rows: rows, Nodes: rows, Experts: e, Busy: took(rows, e.All()), Tokens: []tandem.Token{1}}, false)
 		}
 		verify, _ := l.curve(32, 0, 1)
 		plan := tandem.Plan{Verify: verify, Round: time.Millisecond}

@@ -18,7 +18,6 @@ type hindsights struct {
 	base   tandem.Position          // committed
 	spent  map[string]time.Duration // by each drafter, on hindsight alone
 	took   time.Duration            // the session's share of the time of all its rounds
-	news   bool                     // since the last together
 }
 
 // report is one drafter's hindsight on the first base tokens.
@@ -37,7 +36,7 @@ func (h *hindsights) hear(drafter string, base tandem.Position, s tandem.Hindsig
 	}
 	h.base = max(h.base, base)
 	if len(h.of) < mostNames || h.of[drafter].base > 0 {
-		h.of[drafter], h.news = report{base, s}, true
+		h.of[drafter] = report{base, s}
 		h.spent[drafter] += spent
 	}
 }
@@ -68,13 +67,9 @@ func (h *hindsights) follow(ready, asked []string, takes func(drafter string) ti
 	return list
 }
 
-// together returns the hindsights, on the same tokens, of the drafters that are ready and not too far behind; output: how many of
-// these tokens, the latest, are not of the prompt; news: a report came since the last call.
-func (h *hindsights) together(ready []string) (of map[string]tandem.Hindsight, output int, news bool) {
-	if !h.news {
-		return nil, 0, false
-	}
-	h.news = false
+// together returns the hindsights, on the same tokens, of the drafters that are ready and not too far behind, and how many of
+// these tokens, the latest, are not of the prompt.
+func (h *hindsights) together(ready []string) (of map[string]tandem.Hindsight, output int) {
 	end, begin := h.base, tandem.Position(0) // of the tokens
 	for _, d := range ready {
 		if s, ok := h.of[d]; ok && h.current(s) {
@@ -82,7 +77,7 @@ func (h *hindsights) together(ready []string) (of map[string]tandem.Hindsight, o
 		}
 	}
 	if int(end-begin) < h.t.Least {
-		return nil, 0, false
+		return nil, 0
 	}
 	of = map[string]tandem.Hindsight{}
 	for _, d := range ready {
@@ -90,7 +85,7 @@ func (h *hindsights) together(ready []string) (of map[string]tandem.Hindsight, o
 			of[d] = spec.Latest(spec.Before(s.hindsight, int(s.base-end)), int(end-begin))
 		}
 	}
-	return of, max(int(end-h.begin), 0), true
+	return of, max(int(end-h.begin), 0)
 }
 
 // current reports whether s is recent enough to be compared.

@@ -13,7 +13,7 @@ import (
 func TestTogether(t *testing.T) {
 	h := newHindsights(learn.DefaultTuning())
 	ready := []string{"a", "b", "c"}
-	if of, _, news := h.together(ready); news || of != nil {
+	if of, _ := h.together(ready); of != nil {
 		t.Errorf("nobody has reported: %v", of)
 	}
 	h.hear("a", 95, tandem.Hindsight{Tokens: 9}, 0)
@@ -21,18 +21,22 @@ func TestTogether(t *testing.T) {
 	h.hear("b", 98, tandem.Hindsight{Tokens: 10, Hits: 0b11}, 0)
 	h.hear("c", 60, tandem.Hindsight{Tokens: 60, Hits: 1}, 0) // too far behind
 	h.hear("gone", 100, tandem.Hindsight{Tokens: 4}, 0)
-	of, output, news := h.together(ready)
+	of, output := h.together(ready)
 	want := map[string]tandem.Hindsight{"a": {Tokens: 10, Hits: 0b1101}, "b": {Tokens: 10, Hits: 0b11}} // of the tokens 88 to 97
-	if !news || output != 3 || !reflect.DeepEqual(of, want) {
+	if output != 3 || !reflect.DeepEqual(of, want) {
 		t.Errorf("together %v, %d of the output, want %v, 3", of, output, want)
 	}
-	if _, _, news := h.together(ready); news {
-		t.Error("no report came since")
+	if again, _ := h.together(ready); !reflect.DeepEqual(again, want) {
+		t.Errorf("the same reports say %v: want %v", again, want)
 	}
 	h.hear("b", 100, tandem.Hindsight{Tokens: 3}, 0) // it has lost what it knew
 	want = map[string]tandem.Hindsight{"a": {Tokens: 64, Hits: 0b110101}}
-	if of, _, _ := h.together(ready); !reflect.DeepEqual(of, want) {
+	if of, _ := h.together(ready); !reflect.DeepEqual(of, want) {
 		t.Errorf("together %v, want %v", of, want)
+	}
+	h.committed(125, 0) // the reports are of too long ago
+	if of, _ := h.together(ready); len(of) > 0 {
+		t.Errorf("together %v after 25 tokens", of)
 	}
 }
 

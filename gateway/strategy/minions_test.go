@@ -54,7 +54,7 @@ var wide = tandem.Bounds{Nodes: 32, Depth: 16, Width: 1}
 
 // minionsOf returns a session's strategy.
 func minionsOf(s *Shared, without tandem.Technique) Strategy {
-	m, _ := New(tandem.Request{Strategy: tandem.StrategyMinions, Vote: tandem.VoteNone, Bounds: wide, Without: without}, s)
+	m, _ := New(tandem.Request{Strategy: tandem.StrategyMinions, Vote: tandem.VoteNone, Bounds: wide, Without: without}, 0, s)
 	return m
 }
 
@@ -69,7 +69,7 @@ func round(s *Shared, m Strategy, id tandem.SessionID, p tandem.Bounds, right in
 	tree := draft(decision.Asks[0].Proposal.Bounds)
 	v := tandem.Verdict{Session: id, Nodes: tree.Len(), Rows: tree.Len(), Batch: 1, Busy: 40 * time.Millisecond,
 		Tokens: append(slices.Clone(tree.Tokens[1:1+min(right, tree.Len()-1)]), 999)}
-	s.Verified(v)
+	s.Verified(v, false)
 	m.Learn(&Outcome{Decision: decision, Drafts: []Draft{{Drafter: "lookup", Got: tandem.Proposed{Tree: tree}}}, Tree: tree,
 		Judged: tree.Len() > 1, Verdict: v, Tokens: len(v.Tokens)})
 }

@@ -88,7 +88,7 @@ func (p *planner) Prompts(way string, nodes int, rows []int, gains []float64) in
 func (p *planner) Guesses(offered []string) (ask []string) {
 	w := &p.own
 	for _, name := range offered {
-		price := p.price[name]
+		price := p.parts.drafter(name).draft
 		last, used := w.used[name]
 		switch {
 		case used && w.rounds-last <= w.t.Lasting:

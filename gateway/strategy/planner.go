@@ -2,7 +2,6 @@ package strategy
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -12,50 +11,52 @@ import (
 	"github.com/tandem-llm/tandem/spec/learn"
 )
 
-// planner is the default strategy: each round it takes the way to draft that has brought the most tokens per
-// time, plain decoding included (learn.Planner). It leaves width and depth to the drafter, which knows from
-// costs and acceptance how far it pays (spec.Cut, spec.Children). Drafters that cost next to nothing, such as lookup, are asked in every
-// round with a draft. So the ways are: not at all, those alone, those with each of the other drafters, and all of them. Several
-// drafts become one tree whose chances are learned (spec.Mix).
+// planner is the default strategy: each round it takes the way to draft that is expected to bring the most tokens per time, plain decoding
+// included (learn.Planner). Tokens are what the way has brought in this text; the time is the sum of its parts (parts).
+// It leaves width and depth to the drafter, which knows from costs and acceptance how far it pays (spec.Cut, spec.Children). Drafters that
+// cost next to nothing, such as lookup, are asked in every round with a draft. So the ways are: not at all, those alone, those with each of
+// the other drafters, and all of them. Several drafts become one tree whose chances are learned (spec.Mix). A drafter that takes long is
+// asked only when the others have answered, and only if it then is worth the wait (Wanted).
 //
-// Drafting ahead nearly always pays, so every way includes it; only the way in use is also tried without,
-// so that a machine on which it does not pay loses little, and learning stays cheap.
+// Each way is there in turn, where nobody drafts while the target computes, and ahead, where drafters go on for the next round. On cores
+// that both share a pass then takes longer. So ahead must have shown its gain.
 type planner struct {
-	shared     *Shared
-	tuning     *learn.Tuning // the gateway's, never changed
-	vote       tandem.Vote   // of several; VoteNone: never
-	ahead      bool
-	mix        *spec.Mix // nil: drafts are merged by the drafters' weights, which stay
-	choices    *learn.Planner
-	chances    map[string]*learn.Calibration
-	reach      map[string]float64       // how deep each drafter's latest trees were; see recall
-	nodes      map[string]float64       // mean rows of each way's trees
-	price      map[string]time.Duration // running mean of a drafter's time for a tree; 0: unknown
-	round      time.Duration            // the same of a round
-	arm        learn.Arm
-	base       string        // the way in use, as it is named with drafting ahead
-	rows       float64       // of others in the same pass, and
-	tickets    float64       // their tickets, running means
-	rest       time.Duration // running mean of a round without draft and pass
-	drafted    int           // rounds with a draft
-	sampled    bool
-	chosen     int             // choices so far, since HandOn
-	uses       map[string]*use // what they promised with and without a drafter
-	without    []string        // drafters that the session does without
-	hindsights hindsights
-	own        own
+	shared      *Shared
+	tuning      *learn.Tuning // the gateway's, never changed
+	vote        tandem.Vote   // of several; VoteNone: never
+	ahead       bool
+	mix         *spec.Mix // nil: drafts are merged by the drafters' weights, which stay
+	choices     *learn.Planner
+	chances     map[string]*learn.Calibration
+	parts       *parts
+	warm        map[string]bool          // drafters that have drafted in this session
+	late        map[string]time.Duration // by drafter asked: what it needs to read first
+	slow        []string                 // drafters that the round is to ask only once the others have answered
+	enough      float64                  // expected tokens of a draft that is there at once, from which on no slow drafter is asked
+	round       time.Duration            // running mean of the time of a round
+	arm, before learn.Arm                // of this round and of the one before
+	base        string                   // the set of drafters in use
+	apart       string                   // the set of the free drafters whose good drafts are no matter of choice; "": no drafter is slow
+	rows        float64                  // of others in the same pass, and
+	tickets     float64                  // their tickets, running means
+	drafted     int                      // rounds with a draft
+	prompt      int                      // tokens of the prompt
+	output      int                      // most tokens to come
+	expects     float64                  // mean tokens of earlier outputs
+	hindsights  hindsights
+	own         own
 }
 
-// inTurn ends the name of a way without drafting ahead.
-const inTurn = " in turn"
+// ahead ends the name of a way that drafts ahead.
+const ahead = " ahead"
 
-func newPlanner(l *Shared, vote tandem.Vote, adaptive, ahead, sampled bool) *planner {
+func newPlanner(l *Shared, vote tandem.Vote, adaptive, ahead bool, prompt, output int) *planner {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p := &planner{shared: l, tuning: &l.rules.Tuning, vote: vote, ahead: ahead, sampled: sampled,
+	p := &planner{shared: l, tuning: &l.rules.Tuning, vote: vote, ahead: ahead, prompt: prompt, output: output,
 		choices: learn.NewPlanner(l.rules.Planner, l.rules.Tuning.Planner, l.planner), chances: map[string]*learn.Calibration{},
-		reach: map[string]float64{}, nodes: map[string]float64{}, price: maps.Clone(l.prices), round: l.round,
-		hindsights: newHindsights(l.rules.Tuning), own: newOwn(l.rules.Tuning.SelfDrafts), uses: map[string]*use{}}
+		parts: l.parts.clone(), round: l.round, expects: l.output, warm: map[string]bool{}, late: map[string]time.Duration{},
+		hindsights: newHindsights(l.rules.Tuning), own: newOwn(l.rules.Tuning.SelfDrafts)}
 	if adaptive {
 		p.mix = l.mix.Clone()
 	}
@@ -69,39 +70,52 @@ func (p *planner) Several() bool { return true }
 
 func (p *planner) Decide(ready []string, bounds tandem.Bounds) Decision {
 	arms := p.arms(ready, bounds)
-	p.recall(ready, arms)
-	p.foresee(arms)
 	var why learn.Reason
-	p.arm, why = p.choices.Choose(arms)
+	p.before = p.arm
+	p.arm, why = p.choices.Choose(arms, p.tickets*p.shared.usual())
+	p.enough = p.suffices(arms)
 	if why == learn.ReasonBest || why == learn.ReasonHysteresis {
-		p.base = strings.TrimSuffix(p.arm.Name, inTurn)
+		p.base = p.arm.Set
 	}
-	if strings.TrimSuffix(p.arm.Name, inTurn) == p.base {
+	if p.arm.Set == p.base {
 		p.own.use(p.arm.Drafters)
 	}
-	p.count(ready)
 	out := Decision{Vote: p.arm.Vote, Nodes: bounds.Nodes, Choice: p.arm.Name, Reason: string(why)}
+	p.slow = p.slow[:0]
+	clear(p.late)
 	if len(ready) > 1 && !bounds.Plain() {
-		out.Follow = p.hindsights.follow(ready, p.arm.Drafters, p.follows)
+		// One that takes long is not told: the pass would take longer, and a round with it says more.
+		quick := slices.DeleteFunc(slices.Clone(ready), p.later)
+		out.Follow = p.hindsights.follow(quick, p.arm.Drafters, func(d string) time.Duration { return p.parts.drafter(d).pass })
 	}
 	if len(p.arm.Drafters) == 0 {
 		return out
 	}
-	costs := tandem.Plan{Round: p.rest}
+	costs := tandem.Plan{Round: p.parts.drafted}
 	slope := 1.0
 	if p.drafted++; p.drafted%p.tuning.Choice.WideEvery == p.tuning.Choice.WideEvery/2 {
 		slope = p.tuning.Choice.WideSlope
 	}
 	costs.Verify, costs.Others = p.shared.curve(bounds.Nodes, int(p.rows+p.own.rows+0.5), slope)
 	costs.Others *= p.tickets
+	var last []Ask
 	for _, d := range ready {
 		if slices.Contains(p.arm.Drafters, d) {
 			own := costs
 			own.Accept = p.accept(d)
-			out.Asks = append(out.Asks, Ask{d, tandem.Proposal{Bounds: bounds, Growth: tandem.GrowBest, Plan: own, Ahead: p.arm.Ahead}})
+			p.late[d] = p.reads(d, p.lag(d), int(p.parts.set(p.arm.Set).tokens+1))
+			k := Ask{d, tandem.Proposal{Bounds: bounds, Growth: tandem.GrowBest, Plan: own, Ahead: p.arm.Ahead}}
+			if p.later(d) {
+				last, p.slow = append(last, k), append(p.slow, d)
+			} else {
+				out.Asks = append(out.Asks, k)
+			}
 		}
 	}
-	if len(out.Asks) > 1 {
+	if len(out.Asks) > 0 {
+		out.Later = len(last)
+	}
+	if out.Asks = append(out.Asks, last...); len(out.Asks) > 1 {
 		out.Cut, out.Mix = costs, p.mix
 		if p.mix == nil {
 			out.Cut.Accept = p.accept("")
@@ -112,50 +126,98 @@ func (p *planner) Decide(ready []string, bounds tandem.Bounds) Decision {
 
 func (p *planner) Explain(Decision) string { return p.choices.Explain() }
 
-// follows returns how long a drafter takes to be told what was committed; 0 if that is not known.
-func (p *planner) follows(drafter string) time.Duration {
-	return p.price[drafter] / time.Duration(p.tuning.Hindsight.Passes)
-}
-
-// arms returns the ways to spend a round.
+// arms returns the ways to spend a round, with what is expected of them.
+//
+// Where a drafter is slow, the rounds in which a free one has a good draft are no matter of choice: no slow one is asked (Wanted). The ways
+// are then compared by the other rounds alone. Whether the free ones are asked in those at all is decided by all of theirs.
 func (p *planner) arms(ready []string, bounds tandem.Bounds) []learn.Arm {
 	arms := []learn.Arm{{Name: Plain, Vote: tandem.VoteNone}}
 	if bounds.Plain() {
+		p.price(&arms[0])
 		return arms
 	}
 	free, dear := p.prices(ready)
+	p.apart = ""
 	if len(free) > 0 {
-		arms = append(arms, p.ask(free))
+		arms = append(arms, p.ask(free, nil))
+		if slices.ContainsFunc(dear, p.later) {
+			p.apart = arms[1].Set
+		}
 	}
 	for _, d := range dear {
-		arms = append(arms, p.ask(append(free[:len(free):len(free)], d)))
+		arms = append(arms, p.ask(free, []string{d}))
 	}
 	if len(dear) > 1 && p.vote != tandem.VoteNone {
-		arms = append(arms, p.together(ready, free, dear)...)
+		arms = append(arms, p.together(free, dear)...)
 	}
 	if p.ahead {
 		for _, a := range arms[1:] {
-			if a.Name == p.base {
-				a.Name, a.Ahead = a.Name+inTurn, false
-				return append(arms, a)
+			models := func(d string) bool { return p.parts.drafter(d).model }
+			if s := p.parts.sets[a.Set]; s != nil && (a.Set == p.base || s.ahead > 0) && slices.ContainsFunc(a.Drafters, models) {
+				a.Name, a.Ahead = a.Name+ahead, true
+				arms = append(arms, a)
 			}
+		}
+	}
+	p.recall(ready, free, arms)
+	for i := range arms {
+		p.price(&arms[i])
+	}
+	if p.apart != "" {
+		if p.choices.Estimate(arms[1]).Rate < p.choices.Estimate(arms[0]).Rate {
+			arms = slices.Delete(arms, 1, 2)
+		} else {
+			arms = arms[1:]
+			arms[0].Set += others
+			arms[0].Idle = true
+			p.price(&arms[0])
 		}
 	}
 	return arms
 }
 
+// others ends the name of the set of the free drafters where only rounds count in which none has a good draft.
+const others = ", otherwise"
+
+// suffices returns how many tokens a draft must promise that is there at once so that the slow drafter is not asked which otherwise would be
+// best: what that promises, less the tokens that its time brings otherwise; at least half of it. 0: there is none.
+func (p *planner) suffices(arms []learn.Arm) (tokens float64) {
+	most := 0.0
+	for _, a := range arms {
+		if !slices.ContainsFunc(a.Drafters, p.later) {
+			continue
+		}
+		if e := p.choices.Estimate(a); e.Rate > most {
+			theirs, draft := e.Tokens-1, p.parts.set(a.Set).draft*p.parts.unit(a.Drafters).Seconds()
+			most, tokens = e.Rate, max(theirs-p.choices.Best().Rate*draft, theirs/2, 0.1)
+		}
+	}
+	return tokens
+}
+
+// good reports whether one of these drafts, of drafters that are not slow, is so good that no slow one is needed.
+func (p *planner) good(drafts []Draft) bool {
+	return p.enough > 0 && slices.ContainsFunc(drafts, func(d Draft) bool {
+		return !slices.Contains(p.slow, d.Drafter) && spec.Expected(d.Got.Tree, p.accept(d.Drafter)) >= p.enough
+	})
+}
+
+// Wanted implements Strategy.
+func (p *planner) Wanted(drafts []Draft) bool { return !p.good(drafts) }
+
 // together returns the ways that ask several of the drafters that cost something: all, and those that cost about the same without the dear
 // ones, so that a drafter that costs too much does not spoil what the others bring together. The target's own ways come and go from round
 // to round; so each of these ways to spend a round is also there without them, and stays.
-func (p *planner) together(ready, free, dear []string) (arms []learn.Arm) {
+func (p *planner) together(free, dear []string) (arms []learn.Arm) {
 	byPrice := slices.Clone(dear)
-	slices.SortStableFunc(byPrice, func(a, b string) int { return cmp.Compare(p.price[a], p.price[b]) })
+	slices.SortStableFunc(byPrice, func(a, b string) int {
+		return cmp.Compare(p.parts.drafter(a).draft, p.parts.drafter(b).draft)
+	})
 	add := func(set []string) {
 		if len(set) < 2 {
 			return
 		}
-		in := func(d string) bool { return slices.Contains(free, d) || slices.Contains(set, d) }
-		arm := p.ask(slices.DeleteFunc(slices.Clone(ready), func(d string) bool { return !in(d) }))
+		arm := p.ask(free, set)
 		if !slices.ContainsFunc(arms, func(a learn.Arm) bool { return a.Name == arm.Name }) {
 			arms = append(arms, arm)
 		}
@@ -171,13 +233,20 @@ func (p *planner) together(ready, free, dear []string) (arms []learn.Arm) {
 
 // dearer reports whether a costs far more than b, so much that it is felt.
 func (p *planner) dearer(a, b string) bool {
-	return p.price[b] > 0 && float64(p.price[a]) > max(p.tuning.Choice.Dearer*float64(p.price[b]), p.tuning.Choice.Felt*float64(p.round))
+	x, y := p.parts.drafter(a).draft, p.parts.drafter(b).draft
+	return y > 0 && float64(x) > max(p.tuning.Choice.Dearer*float64(y), p.tuning.Choice.Felt*float64(p.round))
 }
 
-// prices divides drafters into those whose drafts cost next to nothing and the others. Where drafts are never merged, none is free.
+// prices divides drafters into those whose drafts cost next to nothing and the others. Where drafts are never merged, none is free. One
+// that was free stays so until it costs twice as much: a busy machine does not change the ways.
 func (p *planner) prices(ready []string) (free, dear []string) {
 	for _, d := range ready {
-		if price := p.price[d]; price > 0 && float64(price) < p.tuning.Choice.Free*float64(p.round) && p.vote != tandem.VoteNone {
+		of := p.parts.drafter(d)
+		most := p.tuning.Choice.Free
+		if of.free {
+			most *= 2
+		}
+		if of.free = of.draft > 0 && float64(of.draft) < most*float64(p.round); of.free && p.vote != tandem.VoteNone {
 			free = append(free, d)
 		} else {
 			dear = append(dear, d)
@@ -186,56 +255,18 @@ func (p *planner) prices(ready []string) (free, dear []string) {
 	return free, dear
 }
 
-// pays notes what a draft has cost.
-func (p *planner) pays(drafter string, price time.Duration) {
-	l := p.shared
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.prices) > mostNames {
-		clear(l.prices) // names that came and went
+// ask returns the way that asks the drafters of both lists, whose order does not count: those that are free, and others. Its set is
+// that of the others, if there are any.
+func (p *planner) ask(free, others []string) learn.Arm {
+	drafters := slices.Sorted(slices.Values(append(free[:len(free):len(free)], others...)))
+	a := learn.Arm{Name: drafters[0], Drafters: drafters, Vote: tandem.VoteNone, Set: setOf(others)}
+	if len(others) == 0 {
+		a.Set = setOf(free)
 	}
-	for _, of := range []map[string]time.Duration{p.price, l.prices} {
-		of[drafter] = learn.Mean(of[drafter], price)
-	}
-}
-
-// ask returns the way that asks these drafters, whose order does not count. Those with a process draft at the same time, the target's own
-// ways one after the other.
-func (p *planner) ask(drafters []string) learn.Arm {
-	drafters = slices.Sorted(slices.Values(drafters))
-	a := learn.Arm{Drafters: drafters, Vote: tandem.VoteNone, Ahead: p.ahead}
-	guesses := time.Duration(0)
-	for _, d := range drafters {
-		if isSelfDraft(d) {
-			guesses += p.price[d]
-		} else {
-			a.Price = max(a.Price, p.price[d])
-		}
-	}
-	a.Price += guesses
-	if a.Name = drafters[0]; len(drafters) > 1 {
+	if len(drafters) > 1 {
 		a.Name, a.Vote = "vote of "+strings.Join(drafters, ", "), p.vote
 	}
 	return a
-}
-
-// twin returns the way in use with drafting ahead switched.
-func (p *planner) twin() learn.Arm {
-	a := p.arm
-	if a.Ahead = !a.Ahead; a.Ahead {
-		a.Name = strings.TrimSuffix(a.Name, inTurn)
-	} else {
-		a.Name += inTurn
-	}
-	return a
-}
-
-// accept returns tandem.Plan.Accept for a drafter's nodes; nil: as its draft model says.
-func (p *planner) accept(name string) []float32 {
-	if c := p.chances[name]; c != nil {
-		return c.Accept()
-	}
-	return nil
 }
 
 func (p *planner) Learn(o *Outcome) {
@@ -244,35 +275,30 @@ func (p *planner) Learn(o *Outcome) {
 	}
 	v, wall := o.Verdict, o.Wall
 	wall += p.own.round(o, p.arm.Drafters, p.shared.extra(max(v.Rows, v.Nodes), o.Prompts))
-	usual := wall
 	own := time.Duration(float64(wall) / (1 + p.tickets))
 	p.hindsights.committed(v.Base+tandem.Position(o.Tokens), own)
 	for _, d := range o.Drafts {
-		wall = min(wall, usual-d.Extra) // to catch up costs once, not every round
+		wall = min(wall, o.Wall-d.Extra) // to catch up costs once, not every round
 	}
-	for _, d := range o.Idle {
-		p.pays(d.Drafter, d.Got.Busy+p.own.rowsOf(d.Drafter))
-	}
-	p.choices.Observe(p.arm, o.Tokens, wall, o.AtEnd)
-	if rows := float64(v.Nodes); len(p.arm.Drafters) > 0 {
-		p.nodes[p.arm.Name] = average(p.nodes[p.arm.Name], rows)
-	}
-	if p.ahead && len(p.arm.Drafters) > 0 && !o.AtEnd {
-		p.choices.Witness(p.twin(), o.Tokens) // the same drafts: only their time differs
-	}
-	p.rest, p.round = learn.Mean(p.rest, o.Rest), learn.Mean(p.round, wall)
+	p.learnParts(o)
+	measure(&p.round, wall)
 	p.rows += (float64(max(v.Rows-v.Nodes, 0)) - p.rows) / 8
 	p.tickets += (float64(max(v.Batch-1, 0)) - p.tickets) / 8
-	for _, d := range o.Drafts {
-		p.pays(d.Drafter, d.Got.Busy+p.own.rowsOf(d.Drafter))
-		p.shared.passed(d.Drafter, d.Got)
+	good := p.good(o.Drafts)
+	p.choices.Observe(p.arm, o.Tokens, o.AtEnd || good)
+	if good || p.arm.Set == p.apart+others {
+		p.witness(p.apart, o.Tokens, o.AtEnd)
 	}
 	for _, d := range o.Idle {
-		if p.record(d.Drafter, d.Got.Tree, v.Tokens); !o.AtEnd {
-			p.choices.Witness(p.alone(d.Drafter), spec.Held(d.Got.Tree, v.Tokens)+1)
-		}
+		p.record(d.Drafter, d.Got.Tree, v.Tokens)
+		p.alone(d, o)
 	}
 	if !o.Judged {
+		for _, d := range o.Drafts {
+			if d.Got.Tree.Len() < 2 { // it had nothing, which is known without a verdict
+				p.alone(d, o)
+			}
+		}
 		return
 	}
 	if o.Merged {
@@ -280,7 +306,6 @@ func (p *planner) Learn(o *Outcome) {
 	}
 	for _, d := range o.Drafts {
 		p.record(d.Drafter, d.Got.Tree, v.Tokens)
-		p.reach[d.Drafter] = max(p.tuning.Hindsight.Fade*p.reach[d.Drafter], float64(d.Got.Depth))
 	}
 }
 
@@ -294,18 +319,35 @@ func (p *planner) merged(o *Outcome) {
 		p.mix.Record(trees, committed)
 		p.shared.mixed(trees, committed)
 	}
+	if p.good(o.Drafts) {
+		return
+	}
 	for _, d := range o.Drafts {
-		if !o.AtEnd {
-			p.choices.Witness(p.alone(d.Drafter), spec.Held(d.Got.Tree, committed)+1)
-		}
+		p.alone(d, o)
+	}
+}
+
+// alone learns what a drafter's own way would have brought in a round of another.
+func (p *planner) alone(d Draft, o *Outcome) {
+	held := spec.Held(d.Got.Tree, o.Verdict.Tokens) + 1
+	if d.Drafter == p.apart {
+		p.witness(p.apart+others, held, o.AtEnd)
+	}
+	p.witness(d.Drafter, held, o.AtEnd)
+}
+
+// witness learns what a way other than that of the round would have brought.
+func (p *planner) witness(set string, tokens int, atEnd bool) {
+	if !atEnd && set != p.arm.Set {
+		p.choices.Witness(learn.Arm{Set: set, Drafters: []string{set}, Idle: set == p.apart+others}, tokens)
 	}
 }
 
 // Hear implements Strategy.
 func (p *planner) Hear(drafter string, base tandem.Position, h tandem.Hindsight, spent time.Duration) {
 	p.hindsights.hear(drafter, base, h, spent)
-	if p.price[drafter] == 0 && spent > 0 {
-		p.price[drafter] = time.Duration(p.tuning.Hindsight.Passes) * spent
+	if of := p.parts.drafter(drafter); spent > 0 && (of.model || of.draft == 0) {
+		p.each(func(x *parts) { measure(&x.drafter(drafter).pass, spent) })
 	}
 }
 
@@ -313,12 +355,8 @@ func (p *planner) Hear(drafter string, base tandem.Position, h tandem.Hindsight,
 // that cost nothing are asked as well, a token counts if one of them or the other drafter would have guessed it. A tree of all drafters
 // is assumed to bring what its best drafter does with those: rounds show how much more it is. The chains are about as deep as the
 // drafters' trees: those of a drafter that is sure of a copy grow deeper, and so it is expected to bring more.
-func (p *planner) recall(ready []string, arms []learn.Arm) {
-	hindsights, output, news := p.hindsights.together(ready)
-	if !news {
-		return
-	}
-	free, _ := p.prices(ready)
+func (p *planner) recall(ready, free []string, arms []learn.Arm) {
+	hindsights, output := p.hindsights.together(ready)
 	own, rounds := map[string]float64{}, map[string]float64{}
 	common, depth := uint64(0), 0
 	for _, d := range free {
@@ -328,47 +366,37 @@ func (p *planner) recall(ready []string, arms []learn.Arm) {
 	}
 	for _, d := range ready {
 		if h := hindsights[d]; h.Tokens > 0 {
-			h.Hits |= common
+			if p.apart == "" { // else it is asked where the others have nothing
+				h.Hits |= common
+			}
 			own[d], rounds[d] = spec.Foretold(h, output, max(depth, p.depth(d)))
 		}
 	}
-	for _, a := range arms {
+	for _, a := range arms[1:] {
 		best, known := 0.0, 0.0
-		if slices.ContainsFunc(a.Drafters, func(d string) bool { return isSelfDraft(d) && rounds[d] == 0 }) {
-			continue // the others' hindsight would stand for a way that was not asked lately
-		}
 		for _, d := range a.Drafters {
-			if rounds[d] > 0 && own[d] >= best {
+			if p.apart != "" && a.Set != p.apart && slices.Contains(free, d) {
+				continue
+			}
+			if rounds[d] == 0 && !slices.Contains(free, d) {
+				best, known = 0, 0 // the others' hindsight would stand for a drafter that was not told of the text lately
+				break
+			}
+			if own[d] >= best {
 				best, known = own[d], rounds[d]
 			}
 		}
-		if known > 0 {
-			p.choices.Recall(a, best, known)
-		}
+		p.choices.Recall(a, best, known)
 	}
 }
 
-// foresee tells the choice how long rounds would take now: a draft, a pass of as many rows as the way's trees had, and what is neither.
-func (p *planner) foresee(arms []learn.Arm) {
-	if p.rest <= 0 {
-		return
+// accept returns tandem.Plan.Accept for a drafter's nodes; nil: as its draft model says.
+func (p *planner) accept(name string) []float32 {
+	if c := p.chances[name]; c != nil {
+		return c.Accept()
 	}
-	for _, a := range arms {
-		if rows := p.nodes[a.Name]; len(a.Drafters) == 0 || rows > 0 {
-			if verify := p.shared.pass(int(p.rows + max(rows, 1) + 0.5)); verify > 0 {
-				p.choices.Foresee(a, p.rest+a.Price+verify)
-			}
-		}
-	}
+	return nil
 }
-
-// depth returns the depth of the chains that a drafter's hindsight is replayed with.
-func (p *planner) depth(drafter string) int {
-	return max(int(p.reach[drafter]), p.tuning.Hindsight.Reach)
-}
-
-// alone returns the way that asks this drafter only.
-func (p *planner) alone(drafter string) learn.Arm { return p.ask([]string{drafter}) }
 
 // record learns how a tree fared, for this session and for later ones.
 func (p *planner) record(name string, t tandem.Tree, committed []tandem.Token) {
@@ -395,6 +423,37 @@ func (p *planner) HandOn() {
 	defer l.mu.Unlock()
 	l.round = p.round
 	p.choices.Merge(l.planner)
-	l.worth.learn(p.uses, p.without, p.chosen)
-	p.uses, p.chosen = map[string]*use{}, 0
+	if n := len(p.hindsights.of); n > 0 {
+		l.output = average(l.output, float64(p.hindsights.base-p.hindsights.begin))
+	}
 }
+
+// Opens implements Strategy. A drafter must first read the prompt, and the text as it grows. Where that takes longer than what it
+// may save compared with the ways without it, the session does without: a long prompt with a short answer. That is a matter of this
+// session alone.
+func (p *planner) Opens(drafter string, among []string) bool {
+	one, wide := p.shared.pass(1), p.shared.pass(readRows)
+	if isSelfDraft(drafter) || p.output <= 0 || one == 0 {
+		return true
+	}
+	with, without := 0.0, 0.0
+	for _, a := range p.arms(among, tandem.DefaultBounds(tandem.StrategyPlanner)) {
+		if e := p.choices.Estimate(a); slices.Contains(a.Drafters, drafter) {
+			with = max(with, e.Hope)
+		} else if e.Known {
+			without = max(without, e.Rate)
+		}
+	}
+	if without == 0 {
+		return true
+	}
+	read := p.parts.drafter(drafter).pass.Seconds() * float64(wide) / float64(one) / readRows // a token
+	tokens := float64(p.output)
+	if p.expects > 0 {
+		tokens = min(tokens, 2*p.expects)
+	}
+	return float64(p.prompt)*read <= tokens*(1/without-1/with)
+}
+
+// readRows are the rows of a pass that reads a prompt.
+const readRows = 64

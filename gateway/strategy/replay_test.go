@@ -265,10 +265,12 @@ func (t *tally) add(o tally) {
 
 // replay lets the strategy of a request write the text.
 func (b *box) replay(r *recorded, req tandem.Request, shared *Shared, names []string) (sum tally) {
-	s, weights := New(req, shared)
+	req.MaxTokens = len(r.text)
+	s, weights := New(req, len(r.prompt), shared)
 	var of []*replayed
 	sum.prefill = prefill(b.verified, len(r.prompt))
-	names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !s.Opens(n) })
+	all := names
+	names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !s.Opens(n, all) })
 	for _, n := range names {
 		d := r.drafter(n, b)
 		of = append(of, d)
@@ -295,11 +297,19 @@ func (b *box) replay(r *recorded, req tandem.Request, shared *Shared, names []st
 		}
 		busy := time.Duration(0)
 		var ballots []spec.Ballot
-		for _, a := range dec.Asks {
+		first := time.Duration(0)
+		for i, a := range dec.Asks {
+			if i > 0 && i == len(dec.Asks)-dec.Later {
+				if first = busy; !s.Wanted(o.Drafts) {
+					dec.Asks = dec.Asks[:i]
+					o.Decision = dec
+					break
+				}
+			}
 			d := of[slices.Index(names, a.Drafter)]
 			a.Proposal.Temper = spec.DraftTemper(r.temperature)
 			got := d.propose(at, a.Proposal, models)
-			busy = max(busy, got.Busy)
+			busy = max(busy, first+got.Busy)
 			o.Drafts = append(o.Drafts, Draft{Drafter: a.Drafter, Got: got})
 			s.Hear(a.Drafter, base, got.Hindsight, 0)
 			if got.Tree.Len() > 1 {
@@ -308,9 +318,9 @@ func (b *box) replay(r *recorded, req tandem.Request, shared *Shared, names []st
 		}
 		rest := b.plain
 		switch {
-		case len(dec.Asks) == 1:
+		case len(dec.Asks) == 1 && dec.Vote == tandem.VoteNone:
 			o.Tree, rest = o.Drafts[0].Got.Tree, b.hop
-		case len(dec.Asks) > 1:
+		case len(dec.Asks) > 0:
 			rest = b.hop + time.Duration(len(dec.Asks)-1)*b.merged
 			switch {
 			case len(ballots) == 0:
@@ -345,7 +355,7 @@ func (b *box) replay(r *recorded, req tandem.Request, shared *Shared, names []st
 			}
 			s.Hear(n, base, d.follow(int(base)-len(r.prompt)), spent)
 		}
-		shared.Verified(o.Verdict)
+		shared.Verified(o.Verdict, false)
 		s.Learn(&o)
 		sum.add(tally{tokens: o.Tokens, rounds: 1, nodes: rows, took: o.Wall})
 	}

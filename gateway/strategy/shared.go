@@ -25,9 +25,9 @@ type Shared struct {
 	lengths *learn.Length
 	chances map[string]*learn.Calibration // by drafter; of merged trees under ""
 	mix     *spec.Mix
-	prices  map[string]time.Duration // by drafter
-	round   time.Duration            // of the latest session
-	worth   worth
+	parts   *parts
+	round   time.Duration // of the latest session
+	output  float64       // running mean of the tokens of sessions' outputs; 0 before the first
 	tokens  float64       // running mean of the tokens of a round; 0 before the first
 	rows    int           // of the latest pass that was seen, and its time: several sessions tell
 	took    time.Duration // of the same one
@@ -39,7 +39,7 @@ func NewShared(r Rules) *Shared {
 	l := &Shared{rules: r, costs: learn.NewCosts(nil, t.Costs), planner: learn.NewPlanner(r.Planner, t.Planner, nil),
 		weights: learn.NewWeights(r.Weights, t.Compare),
 		lengths: learn.NewLength(r.Length, t.Length), chances: map[string]*learn.Calibration{},
-		mix: spec.NewMix(), prices: map[string]time.Duration{}, worth: newWorth(t.Opening)}
+		mix: spec.NewMix(), parts: newParts()}
 	for name, v := range r.InitialWeights {
 		_ = l.weights.Set(name, v) // checked with the configuration
 	}
@@ -57,16 +57,16 @@ func (l *Shared) Measured(costs []tandem.Cost) {
 func (l *Shared) Costs(drafter string, draft time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.prices[drafter] == 0 && draft > 0 {
-		l.prices[drafter] = draft
+	if d := l.parts.drafter(drafter); d.draft == 0 && draft > 0 {
+		d.draft = draft
 	}
 }
 
-// Verified learns from a verdict: the time of its pass, and how many tokens it brought.
-func (l *Shared) Verified(v tandem.Verdict) {
+// Verified learns from a verdict: the time of its pass, unless drafters may have drafted beside it, and how many tokens it brought.
+func (l *Shared) Verified(v tandem.Verdict, beside bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if rows := max(v.Rows, v.Nodes); rows != l.rows || v.Busy != l.took {
+	if rows := max(v.Rows, v.Nodes); !beside && (rows != l.rows || v.Busy != l.took) {
 		l.rows, l.took = rows, v.Busy
 		l.costs.Observe(rows, v.Experts, v.Busy)
 	}
@@ -96,6 +96,13 @@ func (l *Shared) pass(rows int) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.costs.Time(rows)
+}
+
+// usual returns how many tokens a round brings.
+func (l *Shared) usual() float64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.tokens
 }
 
 // extra returns what so many rows of a pass have cost, the last of them.

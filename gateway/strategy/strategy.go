@@ -23,9 +23,11 @@ type Strategy interface {
 	// Decide returns what to draft next. ready are the drafters that can be asked, the first being the one to ask
 	// if only one is; b is what the request's budget leaves of its bounds. Either may be empty.
 	Decide(ready []string, b tandem.Bounds) Decision
+	// Wanted reports, when the first of Decision.Asks have drafted these drafts, whether the Later ones are still to be asked.
+	Wanted(drafts []Draft) bool
 	// Opens reports whether a session is to be opened at a drafter from its beginning, or to ask one of the target's own ways. If not, it
-	// does without.
-	Opens(drafter string) bool
+	// does without. among are all that may draft.
+	Opens(drafter string, among []string) bool
 	// Guesses returns which of the target's own ways, of those offered, the ticket of the decided round is to ask, so that the next
 	// round can use what they guess.
 	Guesses(offered []string) []string
@@ -47,6 +49,7 @@ type Strategy interface {
 // Decision is what a round is to draft.
 type Decision struct {
 	Asks   []Ask       // none: nothing, the round is plain
+	Later  int         // so many of them, the last, are asked only when the others have answered, and if they are then Wanted
 	Vote   tandem.Vote // VoteNone: the drafter asked puts the ticket; else how the drafts become one tree
 	Nodes  int         // of the merged tree at most, root included
 	Cut    tandem.Plan // cuts the merged tree; zero: Nodes alone does
@@ -60,7 +63,8 @@ type Decision struct {
 type deaf struct{}
 
 func (deaf) Hear(string, tandem.Position, tandem.Hindsight, time.Duration) {}
-func (deaf) Opens(string) bool                                             { return true }
+func (deaf) Wanted([]Draft) bool                                           { return true }
+func (deaf) Opens(string, []string) bool                                   { return true }
 func (deaf) Prompts(_ string, _ int, rows []int, _ []float64) int          { return len(rows) - 1 }
 func (deaf) Guesses(offered []string) []string                             { return offered }
 
@@ -138,9 +142,9 @@ func (d Decision) who() string {
 	return fmt.Sprintf("vote of %d", len(d.Asks))
 }
 
-// New returns the strategy of a request, and the drafters' weights that it uses and adapts; whoever merges trees must
-// use the same weights.
-func New(r tandem.Request, shared *Shared) (Strategy, *learn.Weights) {
+// New returns the strategy of a request with a prompt of so many tokens, and the drafters' weights that it uses and adapts; whoever merges
+// trees must use the same weights.
+func New(r tandem.Request, prompt int, shared *Shared) (Strategy, *learn.Weights) {
 	vote := func(own tandem.Vote) tandem.Vote {
 		if r.Vote == "" || r.Vote == tandem.VoteAuto {
 			return own
@@ -157,7 +161,7 @@ func New(r tandem.Request, shared *Shared) (Strategy, *learn.Weights) {
 	case tandem.StrategyMinions:
 		return &minions{shared: shared, vote: vote(tandem.VoteMajority), weights: w, adaptive: adaptive}, w
 	case tandem.StrategyPlanner:
-		return newPlanner(shared, vote(tandem.VoteTree), adaptive, ahead, r.Sampling.Temperature > 0), w
+		return newPlanner(shared, vote(tandem.VoteTree), adaptive, ahead, prompt, r.MaxTokens), w
 	}
 	f := fixed{vote: vote(tandem.VoteNone)}
 	if adaptive {

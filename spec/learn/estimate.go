@@ -1,56 +1,56 @@
 package learn
 
-import (
-	"math"
-	"time"
-)
+import "math"
 
-// estimate is what a planner expects of a round of an arm.
-type estimate struct {
-	tokens, doubt float64 // mean, its standard error; plain rounds have no doubt
-	seconds       float64
-	probed        float64 // the time that a probe may take, if that is foreseen
-	known         bool    // the arm has been used, or there is hindsight of it
-	rate, hope    float64 // tokens per second: mean, and with one standard error more
+// Estimate is what a planner expects of a round of an arm.
+type Estimate struct {
+	Tokens  float64 // mean, the target's own included
+	Seconds float64
+	Rate    float64 // tokens per second, those of others in the same pass included
+	Hope    float64 // tokens per second with one standard error more, in the shortest time that it may take
+
+	doubt  float64 // standard error of Tokens; plain rounds have none
+	once   float64 // seconds more of the next round alone
+	others float64 // tokens of others in the pass
+	Known  bool    // a session has used it, or there is hindsight of it
 }
 
-// estimate judges an arm; pool supplements the time of an arm with few timed rounds.
-func (p *Planner) estimate(arm Arm, pool pool) estimate {
-	s := p.arms[arm.Name]
-	if s == nil {
-		s = p.newArm(arm)
-	}
-	dear := pool.dear(arm.Price, p.t.Dear)
-	usual := pool.mean + dear // about as long as others, but for its own drafting
-	e := estimate{tokens: 1, seconds: pool.shortest + dear}
-	if e.known = s.timed > 0; e.known {
-		e.seconds = s.seconds * p.level
-	} else if s.recalled > 0 && pool.mean > 0 {
-		e.known, e.seconds = true, usual
-	}
-	if !s.plain {
-		if s.timed > 0 && pool.mean > 0 && !s.several {
-			e.seconds = (s.timed*e.seconds + p.t.Alike*usual) / (s.timed + p.t.Alike)
+// Estimate judges an arm.
+func (p *Planner) Estimate(arm Arm) Estimate {
+	e := Estimate{Tokens: 1, Seconds: arm.Time.Seconds(), once: arm.Once.Seconds(), others: p.others, Known: true}
+	if arm.Drafters != nil {
+		s := p.sets[arm.set()]
+		if s == nil {
+			s = p.unknown(arm)
 		}
-		n, mean, guessN := s.n, s.accepted, s.guessN
-		fresh := n * math.Exp2(-float64(p.rounds-s.last)/p.t.Stale)
+		e.Known = s.n > 0 || s.told || s.recalled > 0
+		fresh := s.n * math.Exp2(-float64(p.rounds-s.last)/p.t.Stale)
+		sum, n := fresh*s.accepted+s.guessN*s.guess*p.text(), fresh+s.guessN
 		if s.recalled > 0 {
-			n, mean, guessN = s.recalled, s.hindsight*p.scale(s), guessN/4
-			fresh += p.t.Paired * n
+			sum, n = sum+s.recalled*s.hindsight*p.scale(s), n+s.recalled
 		}
-		mu := (n*mean + guessN*s.guess*p.text()) / (n + guessN)
-		e.tokens, e.doubt = max(1+mu, 0.1), math.Sqrt(max(mu, 0.05)*(1+max(mu, 0.05))/(fresh+guessN+min(p.expected/4, p.t.Prior)))
+		mu := sum / n
+		// Accepted tokens of its own rounds were between 0 and the depth. What other texts have shown is as doubtful as what nobody knows.
+		v, far := spread(mu), spread(max(mu, p.t.Guess))
+		if arm.Depth > 0 {
+			v = min(v, max(mu, 0.05)*max(arm.Depth-mu, 0.25))
+		}
+		v += (far - v) * s.guessN / n
+		e.Tokens, e.doubt = max(1+mu, 0.1), math.Sqrt(v/(n+min(p.expected/4, p.t.Prior)))
 	}
-	e.rate = e.tokens / e.seconds
-	if e.hope = (e.tokens + e.doubt) / (e.seconds * (1 - p.t.Jitter/math.Sqrt(1+s.timed))); s.plain && s.timed == 0 {
-		e.hope = e.rate / p.t.Hope
+	if e.Seconds <= 0 {
+		e.Seconds = 1 // nothing is known of any time
 	}
-	if s.foreseen > 0 && e.known && (s.plain || s.foreseen < p.t.Cold*e.seconds) {
-		e.probed = s.foreseen
-		e.hope = max(e.hope, (e.tokens+e.doubt)/s.foreseen)
+	least := e.Seconds
+	if arm.Least > 0 {
+		least = min(least, arm.Least.Seconds())
 	}
+	e.Rate, e.Hope = (e.others+e.Tokens)/e.Seconds, (e.others+e.Tokens+e.doubt)/least
 	return e
 }
+
+// spread is the variance of the accepted tokens of a round with that mean.
+func spread(mu float64) float64 { return max(mu, 0.05) * (1 + max(mu, 0.05)) }
 
 // text returns how well the text can be guessed relative to what was expected; it returns to 1 in rounds without a draft.
 func (p *Planner) text() float64 {
@@ -80,45 +80,13 @@ func (s *scale) take(came, foretold, fade float64) {
 
 // scale returns the ratio of an arm's accepted tokens to its hindsight: about that of all arms, unless its own rounds differ
 // much. The ratio of all arms is bounded near 1, so that an arm whose hindsight promises far too much does not spoil the others' estimates.
-func (p *Planner) scale(s *armState) float64 {
+func (p *Planner) scale(s *setState) float64 {
 	usual := min(max(p.all.of(1, p.t.Common), p.t.Low), p.t.High)
 	seen := s.own.of(usual, p.t.Common)
 	return s.own.of(min(max(usual, seen/2), 2*seen), p.t.Own)
 }
 
-// pool holds times that arms share: the shortest known time of a round, 1 s if none is known, and the means over
-// arms with a draft of their times and prices, 0 if none is known.
-type pool struct{ shortest, mean, price float64 }
-
-func (p *Planner) pool(arms []Arm) pool {
-	out := pool{shortest: math.Inf(1)}
-	n := 0.0
-	for _, a := range arms {
-		if s := p.arms[a.Name]; s != nil && s.timed > 0 {
-			out.shortest = min(out.shortest, s.seconds*p.level)
-			if !s.plain {
-				n += s.timed
-				out.mean += (s.seconds*p.level - out.mean) * s.timed / n
-				out.price += (a.Price.Seconds() - out.price) * s.timed / n
-			}
-		}
-	}
-	if n == 0 && math.IsInf(out.shortest, 1) {
-		out.shortest = 1
-	}
-	return out
-}
-
-// dear returns how much longer than the mean of all, in seconds, a round takes whose drafting has that price, as far as it is felt:
-// beyond that share of a round.
-func (p pool) dear(price time.Duration, share float64) float64 {
-	return max(price.Seconds()-p.price-share*p.mean, 0)
-}
-
 // loss returns how much longer a round takes than the best arm would need for the same tokens, in rounds of the best arm.
-func (e estimate) loss(best estimate) float64 {
-	if e.probed > 0 {
-		e.seconds = min(e.seconds, e.probed)
-	}
-	return max(e.seconds/best.seconds-e.tokens/best.tokens, 0)
+func (e Estimate) loss(best Estimate) float64 {
+	return max((e.Seconds+e.once)/best.Seconds-(e.others+e.Tokens)/(best.others+best.Tokens), 0)
 }

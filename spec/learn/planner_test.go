@@ -55,15 +55,15 @@ func (w *world) said(p *Planner, n int) {
 
 const drafted = 7 // depth of the drafts of a world
 
-// round draws a round: tokens are geometric, times log-normal by 5 %.
-func (w *world) round(arm int) (tokens int, took time.Duration) {
+// round draws the tokens of a round, which are geometric.
+func (w *world) round(arm int) (tokens int) {
 	tokens = 1
 	if p := w.mu[arm] / (1 + w.mu[arm]); arm > 0 {
 		for tokens <= drafted && w.r.Float64() < p {
 			tokens++
 		}
 	}
-	return tokens, time.Duration(w.ms[arm] * math.Exp(0.05*w.r.NormFloat64()) * float64(time.Millisecond))
+	return tokens
 }
 
 // tokens is the mean of round.
@@ -84,11 +84,15 @@ func (w *world) best() (rate float64) {
 }
 
 func (w *world) arms() []Arm {
-	list := []Arm{{Name: "plain"}}
+	list := []Arm{{Name: "plain", Time: w.time(0)}}
 	for i := 1; i < len(w.mu); i++ {
-		list = append(list, Arm{Name: fmt.Sprint("arm ", i), Drafters: []string{fmt.Sprint(i)}})
+		list = append(list, Arm{Name: fmt.Sprint("arm ", i), Drafters: []string{fmt.Sprint(i)}, Time: w.time(i)})
 	}
 	return list
+}
+
+func (w *world) time(arm int) time.Duration {
+	return time.Duration(w.ms[arm] * float64(time.Millisecond))
 }
 
 // play lets p choose for n rounds and returns its tokens per millisecond, as a share of the best arm's. The luck of the
@@ -97,16 +101,16 @@ func (w *world) play(p *Planner, n int) float64 {
 	tokens, ms := 0.0, 0.0
 	list := w.arms()
 	for range n {
-		a, _ := p.Choose(list)
+		a, _ := p.Choose(list, 0)
 		i := 0
 		for list[i].Name != a.Name {
 			i++
 		}
-		got, took := w.round(i)
+		got := w.round(i)
 		if w.recall {
 			w.said(p, got)
 		}
-		p.Observe(a, got, took, false)
+		p.Observe(a, got, false)
 		tokens, ms = tokens+w.tokens(i), ms+w.ms[i]
 	}
 	return tokens / ms / w.best()
@@ -214,46 +218,51 @@ func TestPlannerFindsASwitch(t *testing.T) {
 
 func TestPlannerEdges(t *testing.T) {
 	p := NewPlanner(PlannerRule{}, tuned.Planner, nil)
-	if a, _ := p.Choose(nil); a.Drafters != nil {
+	if a, _ := p.Choose(nil, 0); a.Drafters != nil {
 		t.Errorf("without arms: %+v, want plain decoding", a)
 	}
+	if e := p.Best(); e != (Estimate{}) {
+		t.Errorf("without arms %+v is expected", e)
+	}
 	plain, draft := Arm{Name: "plain"}, Arm{Name: "d", Drafters: []string{"d"}}
-	if a, why := p.Choose([]Arm{plain, draft}); a.Name != "d" || why != ReasonLearning {
+	if a, why := p.Choose([]Arm{plain, draft}, 0); a.Name != "d" || why != ReasonLearning {
 		t.Errorf("first choice is %q, %q", a.Name, why)
 	}
 	for _, took := range []time.Duration{-1, 0, time.Nanosecond, 10 * time.Millisecond, time.Hour} {
-		p.Observe(draft, 0, took, false)
-		p.Observe(draft, 1000, took, true)
-		p.Observe(plain, 1, took, false)
+		plain.Time, draft.Time, draft.Least, draft.Once = took, took, took, took
+		p.Choose([]Arm{plain, draft}, 0)
+		p.Observe(draft, 0, false)
+		p.Observe(draft, 1000, true)
+		p.Observe(plain, 1, false)
 		p.Recall(draft, 1e9, 1e9)
-	}
-	for _, e := range []estimate{p.estimate(plain, p.common), p.estimate(draft, p.common)} {
-		if !(e.rate > 0) || math.IsInf(e.rate, 1) || math.IsNaN(e.hope) {
-			t.Errorf("estimate %+v", e)
+		for _, e := range []Estimate{p.Estimate(plain), p.Estimate(draft)} {
+			if !(e.Rate > 0) || math.IsInf(e.Rate, 1) || math.IsNaN(e.Hope) {
+				t.Errorf("rounds of %v: estimate %+v", took, e)
+			}
 		}
 	}
 	p = NewPlanner(PlannerRule{}, tuned.Planner, nil)
 	for range 20 {
-		p.Observe(plain, 1, 10*time.Millisecond, false)
-		p.Observe(draft, 2, 10*time.Millisecond, false)
+		p.Observe(plain, 1, false)
+		p.Observe(draft, 2, false)
 	}
-	p.Observe(draft, 1, 10*time.Millisecond, true) // cut off: says nothing about the drafter
-	if a, why := p.Choose([]Arm{plain, draft}); a.Name != "d" || why != "best" {
+	p.Observe(draft, 1, true) // cut off: says nothing about the drafter
+	if a, why := p.Choose([]Arm{plain, draft}, 0); a.Name != "d" || why != "best" {
 		t.Errorf("chose %q, %q", a.Name, why)
 	}
-	if s := p.arms["d"]; s.accepted != 1 {
+	if s := p.sets["d"]; s.accepted != 1 {
 		t.Errorf("%v tokens accepted on average, want 1", s.accepted)
 	}
 	for range 20 {
 		p.Witness(draft, 4)
 	}
-	if s := p.arms["d"]; s.accepted < 1.9 {
+	if s := p.sets["d"]; s.accepted < 1.9 {
 		t.Errorf("%v tokens accepted on average, want more after what was witnessed", s.accepted)
 	}
 	into := NewPlanner(PlannerRule{}, tuned.Planner, nil)
 	p.Merge(into)
 	p.Merge(into)
-	if s := into.arms["d"]; s.n != 20 || s.accepted != 1 || math.Abs(s.seconds-0.01) > 1e-9 {
+	if s := into.sets["d"]; s.n != 20 || s.accepted != 1 {
 		t.Errorf("merged twice: %+v", s)
 	}
 }
@@ -274,17 +283,18 @@ func TestPlannerRule(t *testing.T) {
 }
 
 func BenchmarkPlanner(b *testing.B) {
-	w := world{r: rand.New(rand.NewPCG(1, 1)), mu: []float64{0, 1, 1, 1, 1, 1, 1, 1, 1, 1}, ms: make([]float64, 10)}
+	w := world{r: rand.New(rand.NewPCG(1, 1)), mu: []float64{0, 1, 1, 1, 1, 1, 1, 1, 1, 1}, ms: []float64{9, 10, 10, 10, 10, 10, 10, 10, 10, 10}}
 	p, list := NewPlanner(PlannerRule{}, tuned.Planner, nil), w.arms()
 	for b.Loop() {
-		a, _ := p.Choose(list)
-		p.Observe(a, 2, 10*time.Millisecond, false)
+		a, _ := p.Choose(list, 0)
+		p.Observe(a, 2, false)
 	}
 }
 
 // TestExplain: the reason and the figures of every kind of choice, in one line.
 func TestExplain(t *testing.T) {
-	arms := []Arm{{Name: "plain"}, {Name: "go", Drafters: []string{"go"}}, {Name: "py", Drafters: []string{"py"}}}
+	arms := []Arm{{Name: "plain", Time: 40 * time.Millisecond}, {Name: "go", Drafters: []string{"go"}, Time: 44 * time.Millisecond},
+		{Name: "py", Drafters: []string{"py"}, Time: 44 * time.Millisecond}}
 	shapes := map[Reason]*regexp.Regexp{
 		ReasonLearning:   regexp.MustCompile(`^(plain|go|py): never tried(, perhaps [\d.]+/s; best is \S+ [\d.]+/s)?(; \S+ (never tried|[\d.]+/s))*$`),
 		ReasonProbe:      regexp.MustCompile(`^(plain|go|py): [\d.]+ tokens in [\d.]+ ms = [\d.]+/s, perhaps [\d.]+/s; best is \S+ [\d.]+/s; \S+ ([\d.]+/s|never tried)$`),
@@ -298,14 +308,13 @@ func TestExplain(t *testing.T) {
 	w := world{r: rand.New(rand.NewPCG(3, 9)), mu: []float64{0, 1.2, 1.2}, ms: []float64{40, 44, 44}}
 	seen := map[Reason]string{}
 	for range 2000 {
-		arm, why := p.Choose(arms)
+		arm, why := p.Choose(arms, 0)
 		line := p.Explain()
 		if seen[why] = line; !shapes[why].MatchString(line) || !strings.HasPrefix(line, arm.Name+": ") {
 			t.Fatalf("%s of %s: %q", why, arm.Name, line)
 		}
 		i := slices.IndexFunc(arms, func(a Arm) bool { return a.Name == arm.Name })
-		tokens, took := w.round(i)
-		p.Observe(arm, tokens, took, false)
+		p.Observe(arm, w.round(i), false)
 	}
 	for why := range shapes {
 		if seen[why] == "" {
@@ -318,7 +327,7 @@ func TestExplain(t *testing.T) {
 // voting is a world with one more arm, the last: a vote of all drafters. It takes a little longer, and shows what each
 // of them would have brought.
 func (w *world) voting() []Arm {
-	vote := Arm{Name: "vote", Vote: tandem.VoteTree}
+	vote := Arm{Name: "vote", Vote: tandem.VoteTree, Time: time.Duration(longer * slices.Max(w.ms) * float64(time.Millisecond))}
 	list := w.arms()
 	for _, a := range list[1:] {
 		vote.Drafters = append(vote.Drafters, a.Drafters...)
@@ -326,9 +335,11 @@ func (w *world) voting() []Arm {
 	return append(list, vote)
 }
 
+// longer is how much longer a round of that arm takes than the slowest other.
+const longer = 1.15
+
 // playVoting is play with that arm.
 func (w *world) playVoting(p *Planner, n int) float64 {
-	const longer = 1.15
 	tokens, ms := 0.0, 0.0
 	list := w.voting()
 	best, slowest := 0, slices.Max(w.ms)
@@ -338,21 +349,20 @@ func (w *world) playVoting(p *Planner, n int) float64 {
 		}
 	}
 	for range n {
-		a, _ := p.Choose(list)
+		a, _ := p.Choose(list, 0)
 		i := slices.IndexFunc(list, func(b Arm) bool { return b.Name == a.Name })
 		if len(a.Drafters) < 2 {
-			got, took := w.round(i)
-			p.Observe(a, got, took, false)
+			p.Observe(a, w.round(i), false)
 			tokens, ms = tokens+w.tokens(i), ms+w.ms[i]
 			continue
 		}
 		most := 0
 		for d := 1; d < len(w.mu); d++ {
-			got, _ := w.round(d)
+			got := w.round(d)
 			most = max(most, got)
 			p.Witness(list[d], got)
 		}
-		p.Observe(a, most-most/4, time.Duration(longer*slowest*float64(time.Millisecond)), false) // a merged tree is cut
+		p.Observe(a, most-most/4, false) // a merged tree is cut
 		tokens, ms = tokens+w.tokens(best), ms+longer*slowest
 	}
 	return tokens / ms / w.best()
@@ -366,8 +376,8 @@ func TestPlannerChangesDomain(t *testing.T) {
 		before, now []float64
 		want        float64
 	}{
-		{"another expert", []float64{0, 3, 0.8, 0.8}, []float64{0, 1.2, 2.2, 1}, 0.875},
-		{"an expert by little", []float64{0, 3, 0.8, 0.8}, []float64{0, 1.2, 1.8, 1}, 0.875},
+		{"another expert", []float64{0, 3, 0.8, 0.8}, []float64{0, 1.2, 2.2, 1}, 0.86},
+		{"an expert by little", []float64{0, 3, 0.8, 0.8}, []float64{0, 1.2, 1.8, 1}, 0.865},
 		{"the same expert", []float64{0, 3, 0.8, 0.8}, []float64{0, 3, 0.8, 0.8}, 0.96},
 		{"hostile", []float64{0, 3, 0.8, 0.8}, []float64{0, 0.02, 0.02, 0.02}, 0.96},
 	} {
@@ -390,64 +400,52 @@ func TestPlannerChangesDomain(t *testing.T) {
 	}
 }
 
-// TestPrices: an arm that was never timed is expected to take as long as the others and what its drafting costs beyond theirs; a small
-// difference does not count.
-func TestPrices(t *testing.T) {
-	for _, tc := range []struct {
-		price time.Duration
-		want  float64 // ms
-	}{{0, 40}, {3 * time.Millisecond, 40}, {2*time.Millisecond + 62*time.Millisecond, 100}} {
+// TestOthers: what a longer round costs others counts. A draft that pays alone does not where the same pass serves seven more texts.
+func TestOthers(t *testing.T) {
+	plain, draft := Arm{Name: "plain", Time: 40 * time.Millisecond}, Arm{Name: "d", Drafters: []string{"d"}, Time: 60 * time.Millisecond}
+	for others, want := range map[float64]string{0: "d", 7: "plain"} {
 		p := NewPlanner(PlannerRule{}, tuned.Planner, nil)
-		plain, cheap := Arm{Name: "plain"}, Arm{Name: "cheap", Drafters: []string{"cheap"}, Price: 2 * time.Millisecond}
-		other := Arm{Name: "other", Drafters: []string{"other"}, Price: tc.price}
-		for range 20 {
-			p.Observe(cheap, 3, 40*time.Millisecond, false)
-			p.Observe(plain, 1, 30*time.Millisecond, false)
+		for range 30 {
+			p.Observe(draft, 3, false)
 		}
-		p.Recall(cheap, 2, 20)
-		p.Recall(other, 3, 20) // it knows more
-		arms := []Arm{plain, cheap, other}
-		got := p.estimate(other, p.pool(arms))
-		if math.Abs(1000*got.seconds-tc.want) > 0.2 || !got.known {
-			t.Errorf("with price %v it takes %.2f ms: want %v", tc.price, 1000*got.seconds, tc.want)
-		}
-		arm, _ := p.Choose(arms)
-		if dear := tc.want > 50; (arm.Name == "other") == dear {
-			t.Errorf("with price %v the choice is %s", tc.price, arm.Name)
+		arms := []Arm{plain, draft}
+		p.Choose(arms, others)
+		if got, _ := p.Choose(arms, others); got.Name != want {
+			t.Errorf("beside %v tokens of others the choice is %s: want %s", others, got.Name, want)
 		}
 	}
 }
 
-// TestGain: what a drafter brings is the best way with it against the best without. Plain decoding counts; what nobody has tried does not.
-func TestGain(t *testing.T) {
-	p := NewPlanner(PlannerRule{}, tuned.Planner, nil)
-	plain, a, ab, c := Arm{Name: "plain"}, Arm{Name: "a", Drafters: []string{"a"}}, Arm{Name: "ab", Drafters: []string{"a", "b"}},
-		Arm{Name: "c", Drafters: []string{"c"}}
-	for range 200 {
-		p.Observe(plain, 1, 40*time.Millisecond, false)
-		p.Observe(a, 3, 60*time.Millisecond, false)  // 50/s
-		p.Observe(ab, 4, 64*time.Millisecond, false) // 62.5/s
-	}
-	p.Choose([]Arm{plain, a, ab, c})
-	for drafter, want := range map[string]float64{"a": 62.5/25 - 1, "b": 62.5/50 - 1} {
-		if got, known := p.Gain(drafter); !known || math.Abs(got-want) > 0.1 {
-			t.Errorf("%s brings %.2f, %v: want %.2f", drafter, got, known, want)
+// TestOnce: what a drafter must read first is paid from the credit for probes.
+func TestOnce(t *testing.T) {
+	for once, want := range map[time.Duration]Reason{0: ReasonProbe, 200 * time.Millisecond: ReasonBest} {
+		p := NewPlanner(PlannerRule{}, tuned.Planner, nil)
+		arms := []Arm{{Name: "plain", Time: 40 * time.Millisecond},
+			{Name: "d", Drafters: []string{"d"}, Time: 70 * time.Millisecond, Once: once}}
+		p.Observe(arms[1], 2, false)
+		p.Observe(arms[1], 1, false)
+		if got, why := p.Choose(arms, 0); why != want {
+			t.Errorf("with %v to read first the choice is %s, %s: want %s", once, got.Name, why, want)
 		}
 	}
-	if got, known := p.Gain("c"); known {
-		t.Errorf("c, which was never tried, brings %v", got)
+}
+
+// TestAheadIsProbedForSeveralRounds: what was drafted ahead is of use in the round after.
+func TestAheadIsProbedForSeveralRounds(t *testing.T) {
+	p := NewPlanner(PlannerRule{}, tuned.Planner, nil)
+	arms := []Arm{{Name: "plain", Time: 40 * time.Millisecond}, {Name: "d", Drafters: []string{"d"}, Set: "d", Time: 60 * time.Millisecond},
+		{Name: "d ahead", Drafters: []string{"d"}, Set: "d", Ahead: true, Time: 60 * time.Millisecond, Least: 42 * time.Millisecond}}
+	for range 20 {
+		p.Observe(arms[1], 3, false)
 	}
-	p.Choose([]Arm{ab})
-	if got, known := p.Gain("a"); known {
-		t.Errorf("a brings %v beside nothing else", got)
+	for i := range tuned.Planner.AheadProbe {
+		got, why := p.Choose(arms, 0)
+		if got.Name != "d ahead" || why != ReasonProbe {
+			t.Errorf("round %d is %s, %s: want a probe of d ahead", i, got.Name, why)
+		}
+		p.Observe(got, 3, false)
 	}
-	p.Choose([]Arm{plain, a, ab})
-	p.Observe(ab, 1, 400*time.Millisecond, false)
-	for range 100 {
-		p.Observe(ab, 1, 80*time.Millisecond, false)
-	}
-	p.Choose([]Arm{a, ab})
-	if got, known := p.Gain("b"); !known || got > -0.3 {
-		t.Errorf("b, which has become worse than nothing, brings %v, %v", got, known)
+	if s := p.sets["d"]; s.n != float64(20+tuned.Planner.AheadProbe) {
+		t.Errorf("%v rounds are known of d: both ways have the same tokens", s.n)
 	}
 }

@@ -18,38 +18,23 @@ type Tuning struct {
 	Hindsight  HindsightTuning
 	SelfDrafts SelfDraftTuning
 	Choice     ChoiceTuning
-	Opening    OpeningTuning
 }
 
 // PlannerTuning is Planner's.
 type PlannerTuning struct {
-	Guess     float64 // accepted tokens expected of a round of an unknown arm
-	Prior     float64 // rounds that the experience of other sessions counts for, at most
-	PriorTime float64 // the same for times
-	Least     float64 // accepted tokens that other sessions' experience predicts at least, so that an arm is still tried
-	// Slowest is the longest time of a round, in plain rounds, that such experience may predict, for the same reason: the machine may have
-	// been busy with something else then.
-	Slowest float64
-	Stale   float64 // rounds in which what is known of an arm loses half its weight
-	Hope    float64 // time that a plain round might take if none was timed yet, as a share of the shortest known round
-	Start   float64 // credit for probes at the start, in rounds of the arm in use
-	Save    float64 // most that this credit grows to, in the same rounds
-	Young   int     // rounds within which a session tests all drafters together
-	Alike   float64 // rounds that the mean time of all arms with a draft counts for in the time of an arm with one drafter
-	Recall  float64 // most rounds of accepted tokens that a hindsight counts for
-	Paired  float64 // how much better hindsight tells arms apart than rounds do, because it is about the same text for all
-	Own     float64 // foretold tokens after which an arm's own scale counts as much as that of all arms
-	Common  float64 // foretold tokens after which the scale of all arms counts as much as hindsight alone
-	Low     float64 // least scale of all arms
-	High    float64 // largest one
-	Gain    float64 // factor on PlannerRule.Explore while an arm with a draft is in use: there probes pay
-	Jitter  float64 // relative standard error of the time of one round
-	Drift   float64 // weight of a round in the level of all arms' times
-	// Cold is the share of its usual time below which a round shows that the arm was timed under other conditions, if the round is about as
-	// foreseen.
-	Cold     float64
-	TextFade float64 // factor on a round's weight in the judgement of the text with each later round
-	Dear     float64 // share of a round by which prices must differ to count: a price is the mean of drafts alone and beside others
+	Guess      float64 // accepted tokens expected of a round of an unknown arm
+	Prior      float64 // rounds that the experience of other sessions counts for, at most
+	Least      float64 // accepted tokens that other sessions' experience predicts at least, so that an arm is still tried
+	Stale      float64 // rounds in which what is known of an arm loses half its weight
+	Start      float64 // credit for probes at the start, in rounds of the arm in use
+	Save       float64 // most that this credit grows to, in the same rounds
+	Young      int     // rounds within which a session tests all drafters together
+	AheadProbe int     // rounds of a probe that drafts ahead
+	Own        float64 // foretold tokens after which an arm's own scale counts as much as that of all arms
+	Common     float64 // foretold tokens after which the scale of all arms counts as much as hindsight alone
+	Low        float64 // least scale of all arms
+	High       float64 // largest one
+	TextFade   float64 // factor on a round's weight in the judgement of the text with each later round
 }
 
 // CostTuning is that of Costs and Spread.
@@ -92,13 +77,10 @@ type HindsightTuning struct {
 	Every int // committed tokens that a drafter lags behind before it is told of them
 	// Share bounds the drafting time that this takes, as a share of that of the rounds. What much dearer drafters take does not count for
 	// a drafter, so that one that takes long does not keep the others from being compared.
-	Share  float64
-	Start  time.Duration // that a drafter may take for it in any case, as long as the time is not spent
-	Lag    int           // most tokens that a drafter lags behind the others and is still compared with them
-	Least  int           // tokens that all hindsights must cover before they are compared
-	Passes int           // how many times as long as hindsight alone a tree is assumed to take, until one was drafted
-	Reach  int           // depth of the chains that hindsight is replayed with, unless a drafter's own trees are deeper
-	Fade   float64       // factor on a drafter's own depth with each tree that is less deep
+	Share float64
+	Start time.Duration // that a drafter may take for it in any case, as long as the time is not spent
+	Lag   int           // most tokens that a drafter lags behind the text and is still compared with others
+	Least int           // tokens that all hindsights must cover before they are compared
 }
 
 // SelfDraftTuning says when the target's own guesses are asked for.
@@ -121,34 +103,19 @@ type ChoiceTuning struct {
 	HandedOn  float64 // weight of an ended session's drafter weights in those with which new sessions begin
 }
 
-// OpeningTuning says which drafters a session is opened at.
-type OpeningTuning struct {
-	// Free is how long a drafter's pass may take, as a share of the target's, so that every session opens it: reading a prompt takes it
-	// that share of the time that the target takes. ChoiceTuning.Free is the same for self-drafts.
-	Free float64
-	// Gain is how many more tokens per time, as a share, the best choice must have promised with a drafter than without it, in the mean of
-	// the latest sessions, so that later ones open it.
-	Gain   float64
-	First  int // rounds of sessions without it after which such a drafter is looked at again; doubles each time
-	Most   int // up to this many
-	Judged int // rounds with a choice between arms with and without a drafter that must have been seen to judge it
-	Past   int // rounds that the past counts for at most
-}
-
 // DefaultTuning returns the numbers in use.
 func DefaultTuning() Tuning {
 	return Tuning{
-		Planner: PlannerTuning{Guess: 1, Prior: 3, PriorTime: 1, Least: 0.5, Slowest: 2.5, Stale: 40, Hope: 0.3, Start: 0.6, Save: 3,
-			Young: 6, Alike: 6, Recall: 24, Paired: 50, Own: 60, Common: 5, Low: 0.5, High: 3, Gain: 2.5, Jitter: 0.25, Drift: 0.05,
-			Cold: 0.5, TextFade: 0.95, Dear: 0.05},
+		Planner: PlannerTuning{Guess: 1, Prior: 3, Least: 0.5, Stale: 40, Start: 0.6, Save: 3, Young: 6, AheadProbe: 3, Own: 60, Common: 5, Low: 0.5,
+			High: 3, TextFade: 0.95},
 		Costs:       CostTuning{Gain: 0.1, Trust: 1, Fade: 0.98, Outlier: 2, MostExperts: 0.95, SpreadGain: 0.05, SpreadTrust: 2},
 		Calibration: CalibrationTuning{Prior: 8, Shift: 1, Slope: 4, Forget: 0.99},
 		Length:      LengthTuning{Fade: 0.995, Near: 2, Load: 1.0 / 8},
 		Alpha:       AlphaTuning{Least: 1e-6, Most: 0.99, Range: 10},
 		Compare:     0.35,
-		Hindsight:   HindsightTuning{Every: 6, Share: 0.02, Start: 2 * time.Millisecond, Lag: 24, Least: 4, Passes: 5, Reach: 8, Fade: 0.9},
+		Hindsight:   HindsightTuning{Every: 6, Share: 0.02, Start: 2 * time.Millisecond, Lag: 24, Least: 4},
 		SelfDrafts:  SelfDraftTuning{Share: 0.01, Start: 0.3, Lasting: 4},
-		Choice:      ChoiceTuning{WideEvery: 24, WideSlope: 0.4, Free: 0.01, Dearer: 3, Felt: 0.1, Inherited: 0.2, HandedOn: 0.25},
-		Opening:     OpeningTuning{Free: 0.05, Gain: 0.05, First: 256, Most: 8192, Judged: 48, Past: 128},
+		Choice: ChoiceTuning{WideEvery: 24, WideSlope: 0.4, Free: 0.01, Dearer: 3, Felt: 0.1, Inherited: 0.2,
+			HandedOn: 0.25},
 	}
 }

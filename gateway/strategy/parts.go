@@ -1,0 +1,320 @@
+package strategy
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec/learn"
+)
+
+// parts is what the planner knows of the parts of a round's time. Each part is a mean of its own, so a way is priced by its parts even if
+// it was used little, and what has disturbed one round does not stay in the price of a way. A session works on a copy; what it measures
+// goes into both. Shared's lock protects Shared's.
+type parts struct {
+	plain, drafted time.Duration        // the rest of a plain round, and of one with a draft: neither draft nor pass
+	drafters       map[string]*drafting // by drafter
+	sets           map[string]*shape    // by set of drafters
+}
+
+// drafting is what one drafter costs.
+type drafting struct {
+	draft time.Duration // for a tree
+	pass  time.Duration // of its model, over the few rows of a usual one; 0: unknown, or it has no model
+	model bool          // it was seen to run one
+	free  bool          // it costs next to nothing
+}
+
+// shape is what rounds of a set of drafters are like.
+type shape struct {
+	// draft and ahead are drafting in the round, in turn and after drafting ahead, as a multiple of the longest pass; 0: unknown. Trees
+	// of one text take more passes than those of another; what a pass takes depends on the machine.
+	draft, ahead float64
+	rows, depth  float64 // of its trees, root included
+	slow         float64 // time of a pass beside which it drafts ahead, over that of another pass; 0: unknown
+	tokens       float64 // accepted in those
+}
+
+func newParts() *parts {
+	return &parts{drafters: map[string]*drafting{}, sets: map[string]*shape{}}
+}
+
+func (p *parts) clone() *parts {
+	out := &parts{plain: p.plain, drafted: p.drafted, drafters: maps.Clone(p.drafters), sets: maps.Clone(p.sets)}
+	for name, d := range out.drafters {
+		out.drafters[name] = new(*d)
+	}
+	for name, s := range out.sets {
+		out.sets[name] = new(*s)
+	}
+	return out
+}
+
+func (p *parts) drafter(name string) *drafting {
+	d := p.drafters[name]
+	if d == nil {
+		if len(p.drafters) > mostNames {
+			clear(p.drafters) // names that came and went
+		}
+		d = &drafting{}
+		p.drafters[name] = d
+	}
+	return d
+}
+
+func (p *parts) set(name string) *shape {
+	s := p.sets[name]
+	if s == nil {
+		if len(p.sets) > mostNames {
+			clear(p.sets)
+		}
+		s = &shape{}
+		p.sets[name] = s
+	}
+	return s
+}
+
+// measure puts a time into a running mean of a part. One that is far above the mean counts as twice the mean: it was disturbed. One
+// far below it shows that the mean was.
+func measure(mean *time.Duration, latest time.Duration) {
+	switch old := *mean; {
+	case old > 0 && latest < old/2:
+		*mean = max(latest, 1)
+	case old > 0:
+		*mean = learn.Mean(old, min(latest, 2*old))
+	default:
+		*mean = learn.Mean(0, latest)
+	}
+}
+
+// unit returns the longest pass of a set of drafters, or the longest draft of those without a model, never 0.
+func (p *parts) unit(drafters []string) (longest time.Duration) {
+	longest = 1
+	for _, d := range drafters {
+		of := p.drafter(d)
+		longest = max(longest, of.pass)
+		if of.pass == 0 {
+			longest = max(longest, of.draft)
+		}
+	}
+	return longest
+}
+
+// each calls f for the parts of this session and, locked, for those that later sessions begin with.
+func (p *planner) each(f func(*parts)) {
+	f(p.parts)
+	l := p.shared
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f(l.parts)
+}
+
+// setOf returns the name of a set of drafters, whose order does not count.
+func setOf(drafters []string) string {
+	return strings.Join(slices.Sorted(slices.Values(drafters)), ", ")
+}
+
+// reads returns how much longer a drafter's next pass takes because it lags behind by lag tokens, more than usual of them: as much as
+// the same rows do in a pass of the target, in proportion.
+func (p *planner) reads(drafter string, lag, usual int) time.Duration {
+	one := p.shared.pass(1)
+	if lag <= usual || one == 0 {
+		return 0
+	}
+	return time.Duration(float64(p.parts.drafter(drafter).pass) * float64(p.shared.pass(1+lag)-p.shared.pass(1+usual)) / float64(one))
+}
+
+// lag returns how many committed tokens a drafter was not told of.
+func (p *planner) lag(drafter string) int {
+	h := &p.hindsights
+	if r, known := h.of[drafter]; known {
+		return int(h.base - r.base)
+	}
+	return 0
+}
+
+// price completes a way by the time of its rounds. Its drafting takes what it has taken; that of drafters which were not asked together
+// yet what the longest of them takes, and a drafter that was never asked as many passes as bring the most by its hindsight.
+func (p *planner) price(a *learn.Arm) {
+	rest, others := p.parts.plain, int(p.rows+0.5)
+	if len(a.Drafters) == 0 {
+		if pass := p.shared.pass(1 + others); pass > 0 {
+			a.Time = rest + pass
+		}
+		return
+	}
+	if p.parts.drafted > 0 {
+		rest = p.parts.drafted
+	}
+	s, draft, unit := *p.parts.set(a.Set), time.Duration(0), p.parts.unit(a.Drafters)
+	for _, d := range a.Drafters {
+		one := p.parts.drafter(d).draft
+		if one == 0 {
+			one = time.Duration(p.depth(d)) * p.parts.drafter(d).pass
+		}
+		if isSelfDraft(d) {
+			draft += one
+		} else {
+			draft = max(draft, one)
+		}
+		a.Once = max(a.Once, p.reads(d, p.lag(d), int(s.tokens+1)))
+		a.Depth = max(a.Depth, float64(p.depth(d)))
+	}
+	if s.draft > 0 {
+		draft = time.Duration(s.draft * float64(unit))
+	}
+	if s.rows == 0 {
+		s.rows = 1 + a.Depth
+	} else {
+		a.Depth = s.depth + 1
+	}
+	pass := p.shared.pass(int(p.rows + s.rows + 0.5))
+	if pass == 0 {
+		return
+	}
+	a.Least = rest + pass
+	once := time.Duration(float64(a.Once) / p.tuning.Planner.Stale)
+	if !a.Ahead {
+		a.Time = rest + draft + once + pass
+		a.Least = a.Time
+		return
+	}
+	// Unless it was seen, half of the drafting is assumed to be of use, and to keep the pass from as much of the time: no gain.
+	if s.ahead > 0 {
+		draft = time.Duration(s.ahead * float64(unit))
+		a.Least += draft
+	} else {
+		draft /= 2
+	}
+	if s.slow > 0 {
+		pass = time.Duration(s.slow * float64(pass))
+	} else {
+		pass += draft
+	}
+	a.Time = rest + draft + once + pass
+	if s.slow > 0 && s.ahead > 0 {
+		a.Least = a.Time
+	}
+}
+
+// learnParts learns from the times of a round. The first draft of a drafter in a session is left out: its model reads what is not in any
+// cache, which it will not do again.
+func (p *planner) learnParts(o *Outcome) {
+	v, set := o.Verdict, p.arm.Set
+	longest, passes, cold, late := time.Duration(0), 0, false, false
+	type one struct {
+		name string
+		got  tandem.Proposed
+		busy time.Duration
+	}
+	var list []one
+	for _, d := range o.Drafts {
+		switch passes = max(passes, d.Got.Passes); {
+		case !p.warm[d.Drafter] && d.Got.Passes > 0:
+			p.warm[d.Drafter], cold = true, true
+		case d.Extra > 0 || p.late[d.Drafter] > 0: // it has read what it lagged behind, too
+			late = true
+		default:
+			busy := d.Got.Busy + p.own.rowsOf(d.Drafter)
+			if isSelfDraft(d.Drafter) {
+				longest += busy
+			} else {
+				longest = max(longest, busy)
+			}
+			list = append(list, one{d.Drafter, d.Got, busy})
+		}
+	}
+	for _, d := range o.Idle {
+		list = append(list, one{d.Drafter, d.Got, d.Got.Busy + p.own.rowsOf(d.Drafter)})
+	}
+	good := p.good(o.Drafts)
+	ahead := p.before.Ahead && p.before.Set == set // what it drafts now was drafted ahead in part
+	usual := p.shared.pass(max(v.Rows, v.Nodes))
+	p.each(func(x *parts) {
+		for _, d := range list {
+			of := x.drafter(d.name)
+			if !ahead {
+				of.draft = learn.Mean(of.draft, d.busy) // how many passes a tree takes varies by itself
+			}
+			switch {
+			case d.got.Passes > 0 && !ahead:
+				measure(&of.pass, d.busy/time.Duration(d.got.Passes))
+				of.model = true
+			case !of.model:
+				of.pass = 0
+			}
+		}
+		switch {
+		case cold:
+		case len(p.arm.Drafters) == 0:
+			measure(&x.plain, o.Rest)
+		default:
+			measure(&x.drafted, o.Rest)
+		}
+		if len(p.arm.Drafters) == 0 || cold || len(o.Drafts) == 0 || good {
+			return
+		}
+		s := x.set(set)
+		units := float64(passes)
+		if !late {
+			units = max(float64(longest)/float64(x.unit(p.arm.Drafters)), 0.01)
+		}
+		s.rows, s.depth = average(s.rows, float64(max(v.Nodes, 1))), average(s.depth, max(depthOf(o.Tree), 0.1))
+		s.tokens = average(s.tokens, max(float64(o.Tokens-1), 0.01))
+		if ahead {
+			s.ahead = average(s.ahead, units)
+		} else {
+			s.draft = average(s.draft, units)
+		}
+		if p.arm.Ahead && usual > 0 && v.Busy > 0 {
+			s.slow = average(s.slow, min(float64(v.Busy)/float64(usual), 2))
+		}
+	})
+}
+
+func depthOf(t tandem.Tree) float64 {
+	_, depth := t.Depths()
+	return float64(depth)
+}
+
+// depth returns how deep a drafter's trees are: as they were, or as a chain would be that brings the most tokens per time, by what
+// its passes cost and how often it was right of late.
+func (p *planner) depth(drafter string) int {
+	if s := p.parts.sets[drafter]; s != nil && s.depth > 0 {
+		return max(int(s.depth+0.5), 1)
+	}
+	h, right := p.hindsights.of[drafter].hindsight, 0.5
+	if h.Tokens > 0 {
+		hits := 0
+		for i := range h.Tokens {
+			hits += int(h.Hits >> i & 1)
+		}
+		right = (float64(hits) + 1) / (float64(h.Tokens) + 2)
+	}
+	chances, reach := make([]float64, 0, mostDepth), 1.0
+	for range mostDepth {
+		reach *= right
+		chances = append(chances, reach)
+	}
+	pass, best, most := p.parts.drafter(drafter).pass, 1, 0.0
+	tokens := 1.0
+	for i, c := range chances {
+		tokens += c
+		round := p.parts.drafted + time.Duration(i+1)*pass + p.shared.pass(i+2+int(p.rows+0.5))
+		if r := tokens / max(round, 1).Seconds(); r > most {
+			best, most = i+1, r
+		}
+	}
+	return best
+}
+
+// mostDepth is how deep a chain is thought of whose drafter was never asked.
+const mostDepth = 8
+
+// later reports whether a drafter takes so long that it is asked only once the others have answered, and if it is then worth the wait.
+func (p *planner) later(drafter string) bool {
+	d := p.parts.drafters[drafter]
+	return d != nil && !isSelfDraft(drafter) && float64(d.draft) > p.tuning.Choice.Felt*float64(p.shared.pass(1))
+}

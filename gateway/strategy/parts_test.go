@@ -1,0 +1,239 @@
+package strategy
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tandem-llm/tandem"
+	"github.com/tandem-llm/tandem/spec/learn"
+)
+
+// newTestShared returns what a gateway whose passes take 40 ms knows of three drafters: cheap, and dear ones whose passes take 8 ms.
+func newTestShared(t *testing.T) *Shared {
+	rules, err := Rules{}.WithDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := NewShared(rules)
+	l.Measured([]tandem.Cost{{Rows: 1, Time: 40e6}, {Rows: 64, Time: 80e6}})
+	for name, pass := range map[string]time.Duration{"cheap": 200e3, "dear": 8e6, "good": 8e6} {
+		*l.parts.drafter(name) = drafting{pass: pass, draft: 2 * pass, model: true}
+	}
+	l.round = 50 * time.Millisecond
+	return l
+}
+
+// seen has sessions find that rounds of that drafter bring so many tokens.
+func (l *Shared) seen(drafter string, tokens float64) {
+	p := learn.NewPlanner(l.rules.Planner, l.rules.Tuning.Planner, nil)
+	for i := range 100 {
+		p.Observe(learn.Arm{Name: drafter, Drafters: []string{drafter}}, int(tokens*float64(i+1))-int(tokens*float64(i)), false)
+	}
+	p.Merge(l.planner)
+}
+
+// TestOpens: a session does without a drafter only if reading the prompt takes more than the drafter may save: for long prompts with short
+// answers, sooner if other sessions have seen little of it, and never for all sessions.
+func TestOpens(t *testing.T) {
+	l := newTestShared(t)
+	l.seen("dear", 1.1)
+	l.seen("good", 2.5)
+	for _, tc := range []struct {
+		drafter        string
+		prompt, output int
+		want           bool
+	}{
+		{"cheap", 8000, 100, true}, // 2 ms for 64 tokens
+		{"dear", 30, 200, true},    // other texts say little of this one
+		{"dear", 8000, 100, false}, // two seconds to read, four to write
+		{"dear", 8000, 2000, true},
+		{"good", 1000, 200, true},
+		{"good", 30000, 100, false},
+		{"unknown", 30000, 10, true}, // its cost is not known
+		{tandem.Medusa, 30000, 1, true},
+		{"dear", 8000, 0, true}, // no end is known
+	} {
+		p := newPlanner(l, tandem.VoteTree, true, true, tc.prompt, tc.output)
+		if got := p.Opens(tc.drafter, []string{tc.drafter}); got != tc.want {
+			t.Errorf("%s with a prompt of %d tokens for %d: opened %v, want %v", tc.drafter, tc.prompt, tc.output, got, tc.want)
+		}
+	}
+	for range 20 {
+		l.seen("dear", 1)
+	}
+	if !newPlanner(l, tandem.VoteTree, true, true, 30, 200).Opens("dear", []string{"dear", "cheap"}) {
+		t.Error("a drafter that has brought nothing is not opened for a short prompt")
+	}
+	l.output = 5 // answers are short here
+	if newPlanner(l, tandem.VoteTree, true, true, 1000, 2000).Opens("dear", []string{"dear"}) {
+		t.Error("a drafter is opened for an answer that will be short")
+	}
+}
+
+// TestPriceByParts: a way takes what its parts take, whatever its rounds were like as a whole.
+func TestPriceByParts(t *testing.T) {
+	l := newTestShared(t)
+	l.parts.plain, l.parts.drafted = time.Millisecond, 2*time.Millisecond
+	*l.parts.set("dear") = shape{draft: 2, rows: 3, depth: 2, tokens: 1.5}
+	p := newPlanner(l, tandem.VoteTree, true, true, 0, 0)
+	ms := func(d time.Duration) float64 { return d.Seconds() * 1000 }
+	way := func(ahead bool, drafters ...string) float64 {
+		a := p.ask(nil, drafters)
+		a.Ahead = ahead
+		p.price(&a)
+		return ms(a.Time)
+	}
+	pass3 := ms(l.pass(3))
+	plain := learn.Arm{Name: Plain}
+	p.price(&plain)
+	for _, tc := range []struct {
+		name      string
+		got, want float64
+	}{
+		{"plain", ms(plain.Time), 41},
+		{"in turn", way(false, "dear"), 2 + 16 + pass3},
+		{"ahead, not tried yet: no gain", way(true, "dear"), 2 + 8 + pass3 + 8},
+	} {
+		if diff := tc.got - tc.want; diff > 0.1 || diff < -0.1 {
+			t.Errorf("%s: %.2f ms, want %.2f", tc.name, tc.got, tc.want)
+		}
+	}
+	s := p.parts.set("dear")
+	s.ahead, s.slow = 0.5, 1.25
+	if got, want := way(true, "dear"), 2+4+1.25*pass3; got < want-0.1 || got > want+0.1 {
+		t.Errorf("ahead: %.2f ms, want %.2f", got, want)
+	}
+	before := way(false, "dear")
+	p.hindsights.hear("dear", 100, tandem.Hindsight{}, 0)
+	p.hindsights.committed(160, 0)
+	if a := p.ask(nil, []string{"dear"}); true {
+		if p.price(&a); a.Once < 5*time.Millisecond || ms(a.Time) <= before || ms(a.Time) > before+2 {
+			t.Errorf("60 tokens behind: %v once, %.2f ms after %.2f", a.Once, ms(a.Time), before)
+		}
+	}
+}
+
+// TestMeasure: a disturbed time counts little, and a mean of disturbed times goes as soon as one is not.
+func TestMeasure(t *testing.T) {
+	mean := time.Duration(0)
+	for range 10 {
+		measure(&mean, 10*time.Millisecond)
+	}
+	measure(&mean, time.Second)
+	if mean > 13*time.Millisecond {
+		t.Errorf("after one stall the mean is %v", mean)
+	}
+	for range 50 {
+		measure(&mean, time.Second)
+	}
+	if mean < 500*time.Millisecond {
+		t.Errorf("after many slow ones the mean is %v", mean)
+	}
+	measure(&mean, 10*time.Millisecond)
+	if mean != 10*time.Millisecond {
+		t.Errorf("after a quick one the mean is %v", mean)
+	}
+}
+
+// TestFirstDraftIsLeftOut: the first draft of a session reads its prompt or touches weights for the first time. No mean knows of it, in the
+// session or after.
+func TestFirstDraftIsLeftOut(t *testing.T) {
+	l := newTestShared(t)
+	p := newPlanner(l, tandem.VoteTree, true, true, 0, 0)
+	for i, busy := range []time.Duration{900 * time.Millisecond, 16 * time.Millisecond, 16 * time.Millisecond} {
+		p.Decide([]string{"dear"}, tandem.Bounds{Nodes: 16, Depth: 8, Width: 4})
+		p.arm = p.ask(nil, []string{"dear"})
+		tree := tandem.Tree{Tokens: []tandem.Token{1, 2}, Parents: []int32{-1, 0}, LogProbs: []float32{0, -0.1}}
+		p.Learn(&Outcome{Drafts: []Draft{{Drafter: "dear", Got: tandem.Proposed{Nodes: 2, Depth: 1, Busy: busy, Passes: 2, Tree: tree}}},
+			Tree: tree, Judged: true, Tokens: 2, Wall: busy + 41*time.Millisecond, Rest: time.Millisecond,
+			Verdict: tandem.Verdict{Base: tandem.Position(10 + i), Nodes: 2, Rows: 2, Batch: 1, Tokens: []tandem.Token{2, 3}, Busy: 40e6}})
+	}
+	for name, x := range map[string]*parts{"session": p.parts, "later ones": l.parts} {
+		if d := x.drafter("dear"); d.pass > 9*time.Millisecond || d.draft > 17*time.Millisecond {
+			t.Errorf("%s: a pass takes %v, a draft %v", name, d.pass, d.draft)
+		}
+	}
+}
+
+// TestWanted: a slow drafter is not asked where a draft is there that promises more.
+func TestWanted(t *testing.T) {
+	l := newTestShared(t)
+	*l.parts.drafter("lookup") = drafting{draft: 30e3, free: true}
+	l.seen("dear", 2.2)
+	l.seen("lookup", 0.5)
+	*l.parts.set("dear") = shape{draft: 2, rows: 3, depth: 2, tokens: 1.2}
+	p := newPlanner(l, tandem.VoteTree, true, true, 0, 0)
+	ready := []string{"dear", "lookup"}
+	d := p.Decide(ready, tandem.Bounds{Nodes: 16, Depth: 8, Width: 4})
+	if len(d.Asks) != 2 || d.Later != 1 || d.Asks[0].Drafter != "lookup" {
+		t.Fatalf("asks %+v, %d of them later: want lookup first, the slow drafter later", d.Asks, d.Later)
+	}
+	chain := func(n int) []Draft {
+		tree := tandem.Tree{Tokens: []tandem.Token{1}, Parents: []int32{-1}, LogProbs: []float32{0}}
+		for i := range int32(n) {
+			tree.Tokens, tree.Parents = append(tree.Tokens, 5), append(tree.Parents, i)
+			tree.LogProbs = append(tree.LogProbs, -0.05*float32(i+1))
+		}
+		return []Draft{{Drafter: "lookup", Got: tandem.Proposed{Nodes: n + 1, Tree: tree}}}
+	}
+	if !p.Wanted(chain(0)) {
+		t.Error("without any other draft the slow drafter is not wanted")
+	}
+	if p.Wanted(chain(6)) {
+		t.Error("beside a good copy the slow drafter is wanted")
+	}
+}
+
+// TestVotesWithoutTheDear: what several cheap drafters bring together is a way to spend a round, beside that of all; with those that cost
+// about the same there is one vote, and the target's own ways may be missing in each.
+func TestVotesWithoutTheDear(t *testing.T) {
+	p := newPlanner(newTestShared(t), tandem.VoteTree, true, true, 0, 0)
+	p.round = 50 * time.Millisecond
+	for d, draft := range map[string]time.Duration{"a": 2e6, "b": 3e6, "dear": 40e6, tandem.Medusa: 2e6, "lookup": 30e3} {
+		p.parts.drafter(d).draft = draft
+	}
+	for _, tc := range []struct{ ready, want []string }{
+		{[]string{"a", "b", "lookup"}, []string{"vote of a, b, lookup"}},
+		{[]string{"a", "b", "dear", "lookup"}, []string{"vote of a, b, lookup", "vote of a, b, dear, lookup"}},
+		{[]string{"a", "b", "dear", tandem.Medusa, "lookup"}, []string{"vote of a, b, lookup", "vote of a, b, lookup, medusa",
+			"vote of a, b, dear, lookup", "vote of a, b, dear, lookup, medusa"}},
+	} {
+		var got []string
+		free, dear := p.prices(tc.ready)
+		for _, a := range p.together(free, dear) {
+			got = append(got, a.Name)
+			p.price(&a)
+			if slices.Contains(a.Drafters, "dear") != (a.Time >= p.shared.pass(1)+40*time.Millisecond) {
+				t.Errorf("%s takes %v", a.Name, a.Time)
+			}
+		}
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("of %v: %q, want %q", tc.ready, got, tc.want)
+		}
+	}
+}
+
+// TestPromptRows: prompt rows are as many as bring more than they cost; a way that is only looked at gets the fewest, and one in use that
+// brings nothing none.
+func TestPromptRows(t *testing.T) {
+	l := newTestShared(t)
+	l.Measured([]tandem.Cost{{Rows: 1, Time: 40e6}, {Rows: 8, Time: 42e6}, {Rows: 64, Time: 154e6}}) // 2 ms a row beyond 8
+	p := newPlanner(l, tandem.VoteTree, true, true, 0, 0)
+	p.round, l.tokens = 50*time.Millisecond, 2
+	rows := []int{2, 4, 8, 16}
+	if got := p.Prompts(tandem.PPD, 4, rows, []float64{0, 0, 0, 0}); got != 0 {
+		t.Errorf("a way that is only looked at has choice %d", got)
+	}
+	p.own.use([]string{tandem.PPD})
+	for _, tc := range []struct {
+		nodes int
+		gains []float64
+		want  int
+	}{{4, []float64{0.2, 0.3, 0.35, 0.4}, 1}, {1, []float64{0.2, 0.3, 0.5, 0.6}, 2}, {1, []float64{0.2, 0.5, 1, 3}, 3},
+		{20, []float64{0.05, 0.1, 0.15, 0.2}, -1}} {
+		if got := p.Prompts(tandem.PPD, tc.nodes, rows, tc.gains); got != tc.want {
+			t.Errorf("%d nodes, gains %v: choice %d, want %d", tc.nodes, tc.gains, got, tc.want)
+		}
+	}
+}
