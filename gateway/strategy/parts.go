@@ -175,6 +175,10 @@ func (p *planner) price(a *learn.Arm) {
 		return
 	}
 	a.Least = rest + pass
+	if s.tokens > 0 && s.draft > 0 {
+		a.Usual = s.tokens
+		a.Vary = max(draft-unit, 0) + max(pass-p.shared.pass(int(p.rows+2.5)), 0)
+	}
 	once := time.Duration(float64(a.Once) / p.tuning.Planner.Stale)
 	if !a.Ahead {
 		a.Time = rest + draft + once + pass

@@ -38,6 +38,9 @@ func (p *Planner) Estimate(arm Arm) Estimate {
 		v += (far - v) * s.guessN / n
 		e.Tokens, e.doubt = max(1+mu, 0.1), math.Sqrt(v/(n+min(p.expected/4, p.t.Prior)))
 	}
+	if arm.Usual > 0 && e.Seconds > 0 {
+		e.Seconds += arm.Vary.Seconds() * (min(max((e.Tokens-1)/arm.Usual, 0), 2) - 1)
+	}
 	if e.Seconds <= 0 {
 		e.Seconds = 1 // nothing is known of any time
 	}
@@ -55,7 +58,7 @@ func spread(mu float64) float64 { return max(mu, 0.05) * (1 + max(mu, 0.05)) }
 // text returns how well the text can be guessed relative to what was expected; it returns to 1 in rounds without a draft.
 func (p *Planner) text() float64 {
 	fresh := math.Exp2(-float64(p.rounds-p.drafted) / (2 * p.t.Stale))
-	return (p.accepted*fresh + 0.5) / (p.expected*fresh + 0.5)
+	return (p.accepted*fresh + p.t.Common) / (p.expected*fresh + p.t.Common)
 }
 
 // scale compares accepted tokens with what hindsight foretold: decayed sums of both.

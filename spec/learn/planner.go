@@ -22,7 +22,11 @@ type Arm struct {
 	// unknown.
 	Time, Least time.Duration
 	Once        time.Duration // what the next round would take besides, and those after it not
-	Depth       float64       // mean depth of its trees, which bounds the spread of accepted tokens; 0: unknown
+	// Vary is the part of Time that grows with the accepted tokens: a drafter that is unsure stops early. Usual are the accepted tokens at
+	// which Time was measured; 0: unknown.
+	Vary  time.Duration
+	Usual float64
+	Depth float64 // mean depth of its trees, which bounds the spread of accepted tokens; 0: unknown
 }
 
 func (a Arm) set() string {
