@@ -18,6 +18,7 @@ func TestRealConversation(t *testing.T) {
 	for name, flags := range map[string][]string{
 		"smollm2":      {"--draft", "lookup"},
 		"qwen2.5-0.5b": {"--draft", "lookup"},
+		"qwen2.5-1.5b": {"--draft", testkit.Qwen05, "--draft", "lookup"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			flags = append([]string{"--target", testkit.RealGoldens[name]}, flags...)

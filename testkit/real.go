@@ -16,7 +16,7 @@ const (
 )
 
 // RealGoldens are the real models by the names of their files in testdata/real, which scripts/real-goldens makes.
-var RealGoldens = map[string]string{"smollm2": SmolLM2, "gemma3": Gemma3, "qwen2.5-0.5b": Qwen05}
+var RealGoldens = map[string]string{"smollm2": SmolLM2, "gemma3": Gemma3, "qwen2.5-0.5b": Qwen05, "qwen2.5-1.5b": Qwen15}
 
 // RealModel returns the path of a real model, in the folder TANDEM_REAL or else where scripts/real-models puts it. Without the file the
 // test is skipped.
