@@ -183,10 +183,11 @@ var testsOf = map[string][]string{"drafter": domain, "verifier": domain, "mempoo
 	"placement":      {"kernels/cuda"},
 	"bench/guesses":  {"kernels", "kernels/split"}, // a target on two groups of cores
 	"roles/rolestest": {"roles/pair", "kernels/cuda", "kernels/cuda/emulated", "kernels/layers", "kernels/split",
-		"kernels", "kernels/stream"}, // a target whose weights are streamed
+		"kernels", "kernels/stream", // a target whose weights are streamed
+		"modelfile/trim"},
 	"roles/pair": {"roles/rolestest", "modelfile", "kernels/cpu", "kernels/stream"}}
 
-var domain = []string{"drafter", "verifier", "gateway", "mempool", "engine", "modelfile", "text"}
+var domain = []string{"drafter", "verifier", "gateway", "mempool", "engine", "modelfile", "modelfile/trim", "text"}
 
 func TestImports(t *testing.T) {
 	seen := map[string]bool{}

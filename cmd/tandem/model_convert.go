@@ -31,7 +31,7 @@ type modelQuantizeCmd struct {
 type modelTrimCmd struct {
 	In    string   `arg:"" name:"in" help:"GGUF file of a model."`
 	Out   string   `arg:"" name:"out" help:"GGUF file to make: a draft for tandem, which can be no target."`
-	Keep  int      `help:"Tokens that it can say, those of templates, bytes and ends included; 0 = 32768, or half of a small vocabulary." default:"0" setting:"-"`
+	Keep  int      `help:"Tokens that it can say, those of templates, bytes and ends included; 0 = 49152, or half of a smaller vocabulary." default:"0" setting:"-"`
 	Texts []string `help:"File or folder of texts like the answers to come: their frequent tokens are kept first (default: the first in the tokenizer's order of merges). May be repeated." placeholder:"PATH" sep:"none" setting:"-"`
 	Type  string   `help:"Type of the weights, as for quantize (default: as in IN). Of weights that are quantised already it costs acceptance only." placeholder:"TYPE" setting:"-"`
 	convertFlags

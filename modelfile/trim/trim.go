@@ -21,7 +21,7 @@ const (
 	op = "trim"
 
 	// usualKeep is how many tokens are kept by default, but at most half of the vocabulary.
-	usualKeep = 32768
+	usualKeep = 49152
 	// mostText bounds a file of texts, in bytes.
 	mostText = 256 << 20
 )
