@@ -16,7 +16,8 @@ const (
 // Trim writes the model at in to out as a draft that can say the tokens in keep alone: its output matrix has their rows, in this order,
 // and the key gguf.OutputIDsKey says which they are. The embedding stays whole, since a draft reads all that the target has said. With
 // typ, see Types, matrices are stored as that type, also those that are quantised already: what a draft loses in precision costs
-// acceptance only. With "" they are copied. vocab is the size of the vocabulary; keep is ascending. Errors: as Quantize's, and Invalid
+// acceptance only. An embedding that is quantised stays as it is, since a pass looks up a row of it and is no faster with fewer bits.
+// With typ "" all is copied. vocab is the size of the vocabulary; keep is ascending. Errors: as Quantize's, and Invalid
 // for a side file or one that is trimmed already.
 func Trim(ctx context.Context, in, out string, keep []tandem.Token, vocab int, typ string, o Options) (*Result, error) {
 	var r *recipe
@@ -73,7 +74,7 @@ func (m *mix) trimmed(f *gguf.File, keep []tandem.Token, vocab int) (all []tenso
 			continue
 		}
 		to := tensor{name: t.Name, typ: t.Type, shape: t.Shape, bytes: t}
-		if m != nil {
+		if m != nil && (t.Name != embedName || isFloat(t.Type)) {
 			if to, err = m.restore(f.Path(), t, true); err != nil {
 				return nil, err
 			}

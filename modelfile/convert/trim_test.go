@@ -78,6 +78,27 @@ func TestTrim(t *testing.T) {
 	}
 }
 
+// TestTrimQuantised: an embedding that is quantised is copied, and the output matrix, which was tied to it, gets the type.
+func TestTrimQuantised(t *testing.T) {
+	dir, keep := t.TempDir(), []tandem.Token{1, 2, 3}
+	eight, four := filepath.Join(dir, "eight"), filepath.Join(dir, "four")
+	if _, err := Quantize(t.Context(), draft, eight, "q8_0", false, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Trim(t.Context(), eight, four, keep, 4096, "q4_0", Options{}); err != nil {
+		t.Fatal(err)
+	}
+	was, f := open(t, eight), open(t, four)
+	if a, b := was.Tensor(embedName), f.Tensor(embedName); b.Type != gguf.Q8_0 || !slices.Equal(bytesOf(t, a), bytesOf(t, b)) {
+		t.Errorf("the embedding is %v", b.Type)
+	}
+	for _, name := range []string{outputName, "blk.0.ffn_up.weight"} {
+		if x := f.Tensor(name); x.Type != gguf.Q4_0 {
+			t.Errorf("%s is %v, want q4_0", name, x.Type)
+		}
+	}
+}
+
 // TestTrimRefuses: what cannot be trimmed is said.
 func TestTrimRefuses(t *testing.T) {
 	keep, out := []tandem.Token{1, 2}, filepath.Join(t.TempDir(), "out")
