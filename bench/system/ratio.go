@@ -28,6 +28,7 @@ func (b *runner) ratioSuite() (*suiteResult, error) {
 		}
 		var failed error
 		err = b.within(len(ratios)-i).group(g, func(b *runner) {
+			r.Target, r.Drafts = b.target, append(r.Drafts, b.drafters...)
 			failed = b.each(b.pick("go", setCopy), func(b *runner, set promptSet) error { return b.atRatio(r, want, set) })
 		})
 		release()

@@ -376,7 +376,10 @@ func (b *runner) suite(name string) *suiteResult {
 		}
 		r.Error = err.Error()
 	}
-	r.Name, r.Target, r.Drafts, r.Notes, r.Seconds = name, b.target, b.drafters, notes, time.Since(start).Seconds()
+	if b.processes != nil { // else the suite has started its own
+		r.Target, r.Drafts = b.target, b.drafters
+	}
+	r.Name, r.Notes, r.Seconds = name, notes, time.Since(start).Seconds()
 	return r
 }
 
